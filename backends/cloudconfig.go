@@ -1,0 +1,139 @@
+package backends
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/gophercloud/utils/v2/openstack/clientconfig"
+	"gopkg.in/ini.v1"
+)
+
+func sorted(names []string) []string {
+	slices.Sort(names)
+	return names
+}
+
+// cloudConfigCredentials reads the INI form of the OpenStack cloud provider,
+// as the historic provisioner did: [Global] with auth-url and its companions
+// for Keystone; for noauth either cinder-endpoint in [Global], as its
+// documentation said, or endpoint in [Cinder], as its code read.
+func cloudConfigCredentials(config Config, path string) (credentials, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return credentials{}, fmt.Errorf("cannot read %s: %w", path, unwrapPath(err))
+	}
+	file, err := ini.LoadSources(ini.LoadOptions{
+		Insensitive:             true,
+		IgnoreInlineComment:     true, // a password may contain # or ;
+		SkipUnrecognizableLines: false,
+	}, content)
+	if err != nil {
+		// The parser quotes the line it cannot read, which may be a password.
+		return credentials{}, fmt.Errorf("%s is not an INI file of the form [Global] key=value", path)
+	}
+	global := func(key string) string { return strings.Trim(file.Section("global").Key(key).String(), `"`) }
+	noauthEndpoint := orElse(global("cinder-endpoint"), strings.Trim(file.Section("cinder").Key("endpoint").String(), `"`))
+	authURL := global("auth-url")
+	switch {
+	case noauthEndpoint != "" && authURL != "":
+		return credentials{}, fmt.Errorf("%s names both auth-url and a noauth endpoint; keep one of them", path)
+	case noauthEndpoint != "":
+		return noauthCredentials(config, Noauth{
+			Endpoint: noauthEndpoint,
+			User:     global("username"),
+			Project:  orElse(global("tenant-id"), global("tenant-name")),
+		})
+	case authURL == "":
+		return credentials{}, fmt.Errorf("%s names neither auth-url nor cinder-endpoint in [Global] nor endpoint in [Cinder]", path)
+	}
+	cloud := &clientconfig.Cloud{
+		RegionName: global("region"),
+		CACertFile: global("ca-file"),
+		AuthInfo: &clientconfig.AuthInfo{
+			AuthURL:                     authURL,
+			Username:                    global("username"),
+			UserID:                      global("user-id"),
+			Password:                    global("password"),
+			ProjectID:                   global("tenant-id"),
+			ProjectName:                 global("tenant-name"),
+			DomainID:                    global("domain-id"),
+			DomainName:                  global("domain-name"),
+			UserDomainID:                global("user-domain-id"),
+			UserDomainName:              global("user-domain-name"),
+			ProjectDomainID:             global("tenant-domain-id"),
+			ProjectDomainName:           global("tenant-domain-name"),
+			ApplicationCredentialID:     global("application-credential-id"),
+			ApplicationCredentialName:   global("application-credential-name"),
+			ApplicationCredentialSecret: global("application-credential-secret"),
+		},
+	}
+	if global("tls-insecure") == "true" {
+		verify := false
+		cloud.Verify = &verify
+	}
+	return keystoneCredentials(config, cloud, global("trust-id"))
+}
+
+// environmentCredentials reads the OS_* variables that the OpenStack clients
+// and the historic provisioner read, and OS_CINDER_ENDPOINT for noauth.
+func (s Sources) environmentCredentials(config Config) (credentials, error) {
+	first := func(names ...string) string {
+		for _, name := range names {
+			if value := s.getenv(name); value != "" {
+				return value
+			}
+		}
+		return ""
+	}
+	if endpoint := first("OS_CINDER_ENDPOINT"); endpoint != "" {
+		return noauthCredentials(config, Noauth{
+			Endpoint: endpoint,
+			User:     first("OS_USERNAME"),
+			Project:  first("OS_PROJECT_ID", "OS_TENANT_ID", "OS_PROJECT_NAME", "OS_TENANT_NAME"),
+		})
+	}
+	authURL := first("OS_AUTH_URL")
+	if authURL == "" {
+		return credentials{}, errors.New("the environment has neither OS_AUTH_URL nor OS_CINDER_ENDPOINT")
+	}
+	cloud := &clientconfig.Cloud{
+		RegionName:     first("OS_REGION_NAME"),
+		EndpointType:   first("OS_ENDPOINT_TYPE", "OS_INTERFACE"),
+		CACertFile:     first("OS_CACERT"),
+		ClientCertFile: first("OS_CERT"),
+		ClientKeyFile:  first("OS_KEY"),
+		AuthInfo: &clientconfig.AuthInfo{
+			AuthURL:                     authURL,
+			Token:                       first("OS_TOKEN", "OS_AUTH_TOKEN"),
+			Username:                    first("OS_USERNAME"),
+			UserID:                      first("OS_USER_ID", "OS_USERID"),
+			Password:                    first("OS_PASSWORD"),
+			ProjectID:                   first("OS_PROJECT_ID", "OS_TENANT_ID"),
+			ProjectName:                 first("OS_PROJECT_NAME", "OS_TENANT_NAME"),
+			DomainID:                    first("OS_DOMAIN_ID"),
+			DomainName:                  first("OS_DOMAIN_NAME"),
+			UserDomainID:                first("OS_USER_DOMAIN_ID"),
+			UserDomainName:              first("OS_USER_DOMAIN_NAME"),
+			ProjectDomainID:             first("OS_PROJECT_DOMAIN_ID"),
+			ProjectDomainName:           first("OS_PROJECT_DOMAIN_NAME"),
+			DefaultDomain:               first("OS_DEFAULT_DOMAIN"),
+			ApplicationCredentialID:     first("OS_APPLICATION_CREDENTIAL_ID"),
+			ApplicationCredentialName:   first("OS_APPLICATION_CREDENTIAL_NAME"),
+			ApplicationCredentialSecret: first("OS_APPLICATION_CREDENTIAL_SECRET"),
+		},
+	}
+	if insecure := first("OS_INSECURE"); insecure == "true" || insecure == "1" {
+		verify := false
+		cloud.Verify = &verify
+	}
+	// A rc file of Keystone v3 usually sets only the user's domain; projects
+	// of the same domain are what it means.
+	if cloud.AuthInfo.ProjectDomainID == "" && cloud.AuthInfo.ProjectDomainName == "" {
+		cloud.AuthInfo.ProjectDomainID = cloud.AuthInfo.UserDomainID
+		cloud.AuthInfo.ProjectDomainName = cloud.AuthInfo.UserDomainName
+	}
+	return keystoneCredentials(config, cloud, first("OS_TRUST_ID"))
+}

@@ -1,0 +1,123 @@
+package backends
+
+import "time"
+
+// Config is all that the package needs to know of one backend. It is made from
+// the policy by the caller; the two packages do not import each other.
+type Config struct {
+	// Name is unique in the policy and appears in metrics, events and errors.
+	Name string
+	Auth Auth
+	// Region and Interface select an endpoint of the service catalogue;
+	// empty means the only region and the public interface. Values found
+	// with the credentials (region_name, interface) serve as defaults.
+	Region    string
+	Interface string
+
+	Connector Connector
+	Limits    Limits
+	Timeouts  Timeouts
+}
+
+// Auth says where the credentials of a backend come from. Exactly one field
+// is set.
+type Auth struct {
+	// Cloud names an entry of clouds.yaml.
+	Cloud string
+	// CloudConfig is the path of an INI file in the form of the OpenStack
+	// cloud provider, as the historic provisioner read it.
+	CloudConfig string
+	// Environment takes OS_* variables of the process.
+	Environment bool
+	// Noauth names an endpoint whose auth_strategy is noauth.
+	Noauth *Noauth
+}
+
+// Noauth is an endpoint of a Cinder that authenticates nobody. User and
+// Project default to "admin".
+type Noauth struct {
+	Endpoint string
+	User     string
+	Project  string
+}
+
+// Limits bound what the program asks of one backend at a time.
+type Limits struct {
+	// Concurrency is the number of requests under way at once; 0 means the
+	// package's default.
+	Concurrency int
+	// RequestsPerSecond is 0 when requests are not paced.
+	RequestsPerSecond float64
+}
+
+// Timeouts bound the waiting for one backend. Zero values mean the package's
+// defaults.
+type Timeouts struct {
+	Create  time.Duration // create accepted → available
+	Delete  time.Duration // DELETE accepted → gone
+	Request time.Duration // one HTTP exchange
+}
+
+// Defaults for what a Config leaves open. A request may take as long as
+// Cinder's own call to its volume service (rpc_response_timeout, 60 s), since
+// os-initialize_connection waits for the array.
+const (
+	DefaultConcurrency    = 16
+	DefaultCreateTimeout  = 5 * time.Minute
+	DefaultDeleteTimeout  = 10 * time.Minute
+	DefaultRequestTimeout = 75 * time.Second
+)
+
+func (c Config) withDefaults() Config {
+	if c.Limits.Concurrency <= 0 {
+		c.Limits.Concurrency = DefaultConcurrency
+	}
+	if c.Timeouts.Create <= 0 {
+		c.Timeouts.Create = DefaultCreateTimeout
+	}
+	if c.Timeouts.Delete <= 0 {
+		c.Timeouts.Delete = DefaultDeleteTimeout
+	}
+	if c.Timeouts.Request <= 0 {
+		c.Timeouts.Request = DefaultRequestTimeout
+	}
+	return c
+}
+
+// Connector describes the nodes to Cinder as one initiator: every node of the
+// cluster logs in under the same names, so that any of them may mount.
+// See the "connector" object of os-initialize_connection in the Block Storage
+// API reference.
+type Connector struct {
+	Host      string   `json:"host"`
+	IP        string   `json:"ip,omitempty"`
+	Initiator string   `json:"initiator,omitempty"`
+	WWPNs     []string `json:"wwpns,omitempty"`
+	NQN       string   `json:"nqn,omitempty"`
+	Multipath bool     `json:"multipath"`
+}
+
+// request is the connector in the form that Cinder and its drivers expect.
+// The platform keys are what os-brick sends from a Linux node.
+func (c Connector) request() map[string]any {
+	body := map[string]any{
+		"host":            c.Host,
+		"multipath":       c.Multipath,
+		"platform":        "x86_64",
+		"os_type":         "linux",
+		"do_local_attach": false,
+	}
+	if c.IP != "" {
+		body["ip"] = c.IP
+	}
+	if c.Initiator != "" {
+		body["initiator"] = c.Initiator
+	}
+	if len(c.WWPNs) > 0 {
+		body["wwpns"] = c.WWPNs
+	}
+	if c.NQN != "" {
+		body["nqn"] = c.NQN
+	}
+	return body
+}

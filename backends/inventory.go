@@ -1,0 +1,138 @@
+package backends
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// inventory knows which volumes of this cluster a backend had when it was last
+// listed in full and without a filter, the only answer from which absence may
+// be concluded. One listing serves every claim: a leader reads it once in its
+// term, and again only after a create request whose answer was lost.
+type inventory struct {
+	cluster string
+	list    func(ctx context.Context, yield func(page []Volume) bool) error
+
+	mu      sync.Mutex
+	started time.Time // of the last complete listing; zero before the first
+	volumes map[string][]Volume
+	loading *loading
+}
+
+type loading struct {
+	started time.Time
+	done    chan struct{}
+	err     error
+}
+
+func newInventory(cluster string, list func(context.Context, func([]Volume) bool) error) *inventory {
+	return &inventory{cluster: cluster, list: list, volumes: map[string][]Volume{}}
+}
+
+// find returns the volumes stamped for the claim, from a listing that began
+// after the given time; any listing will do when it is zero.
+func (i *inventory) find(ctx context.Context, stamp Stamp, after time.Time) ([]Volume, error) {
+	if err := i.load(ctx, after); err != nil {
+		return nil, err
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	var found []Volume
+	for _, v := range i.volumes[stamp.ClaimUID] {
+		if stamp.Owns(v) {
+			found = append(found, v)
+		}
+	}
+	slices.SortFunc(found, elder)
+	return found, nil
+}
+
+// all returns every volume of the cluster in the last complete listing,
+// listing first when there was none.
+func (i *inventory) all(ctx context.Context) ([]Volume, error) {
+	if err := i.load(ctx, time.Time{}); err != nil {
+		return nil, err
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	var all []Volume
+	for _, volumes := range i.volumes {
+		all = append(all, volumes...)
+	}
+	slices.SortFunc(all, elder)
+	return all, nil
+}
+
+// forget drops a volume that is gone.
+func (i *inventory) forget(id string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for uid, volumes := range i.volumes {
+		kept := slices.DeleteFunc(volumes, func(v Volume) bool { return v.ID == id })
+		if len(kept) == 0 {
+			delete(i.volumes, uid)
+		} else {
+			i.volumes[uid] = kept
+		}
+	}
+}
+
+// load makes sure that a complete listing exists that began after the time.
+func (i *inventory) load(ctx context.Context, after time.Time) error {
+	for {
+		i.mu.Lock()
+		if !i.started.IsZero() && !i.started.Before(after) {
+			i.mu.Unlock()
+			return nil
+		}
+		current := i.loading
+		if current == nil {
+			current = &loading{started: time.Now(), done: make(chan struct{})}
+			i.loading = current
+			// The listing serves others too: it must not end with whoever
+			// asked first. Its requests carry their own time-outs.
+			go i.run(context.WithoutCancel(ctx), current)
+		}
+		i.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-current.done:
+		}
+		if current.err != nil && !current.started.Before(after) {
+			return current.err
+		}
+	}
+}
+
+func (i *inventory) run(ctx context.Context, current *loading) {
+	volumes := map[string][]Volume{}
+	err := i.list(ctx, func(page []Volume) bool {
+		for _, v := range page {
+			if stamp := StampOf(v); stamp.Cluster == i.cluster && stamp.ClaimUID != "" {
+				volumes[stamp.ClaimUID] = append(volumes[stamp.ClaimUID], v)
+			}
+		}
+		return true
+	})
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if err == nil {
+		i.started, i.volumes = current.started, volumes
+	}
+	current.err = err
+	i.loading = nil
+	close(current.done)
+}
+
+// elder orders volumes by age and, since Cinder's clock ticks in seconds, by
+// id, so that every leader picks the same one of two.
+func elder(a, b Volume) int {
+	if c := a.CreatedAt.Compare(b.CreatedAt); c != 0 {
+		return c
+	}
+	return strings.Compare(a.ID, b.ID)
+}

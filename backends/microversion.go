@@ -1,0 +1,94 @@
+package backends
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/gophercloud/gophercloud/v2"
+)
+
+// microversionMessages is the first microversion with the messages API
+// (Block Storage API, microversion history, 3.3).
+const microversionMessages = 3
+
+// maxMicroversion is the newest minor version of v3 that the endpoint offers,
+// asked once per client. Calls that need none send none, so that old clouds
+// and proxies without version discovery work.
+func (c *Client) maxMicroversion(ctx context.Context) (int, error) {
+	c.discovery.Lock()
+	defer c.discovery.Unlock()
+	if c.microversion != nil {
+		return *c.microversion, nil
+	}
+	root, err := versionRoot(c.service.Endpoint)
+	if err != nil {
+		return 0, &Error{Backend: c.config.Name, Kind: KindConfig, Message: err.Error()}
+	}
+	var answer struct {
+		Versions []struct {
+			ID      string `json:"id"`
+			Version string `json:"version"`
+		} `json:"versions"`
+	}
+	const operation = "version.get"
+	if _, err := c.service.Get(withOperation(ctx, operation), root, &answer, &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusMultipleChoices}}); err != nil {
+		return 0, translate(c.config.Name, operation, err)
+	}
+	newest := 0
+	for _, version := range answer.Versions {
+		if minor, ok := strings.CutPrefix(version.Version, "3."); ok {
+			if n, err := strconv.Atoi(minor); err == nil {
+				newest = max(newest, n)
+			}
+		}
+	}
+	c.microversion = &newest
+	return newest, nil
+}
+
+// versionRoot cuts an endpoint behind its version: http://host/volume/v3/.
+func versionRoot(endpoint string) (string, error) {
+	u, err := url.Parse(endpoint)
+	if err != nil {
+		return "", fmt.Errorf("endpoint %q is not an address", endpoint)
+	}
+	before, _, found := strings.Cut(u.Path+"/", "/v3/")
+	if !found {
+		return "", fmt.Errorf("endpoint %q does not name version 3", endpoint)
+	}
+	u.Path = before + "/v3/"
+	return u.String(), nil
+}
+
+// FailureReason asks Cinder's messages API why a volume went to error. It is
+// a courtesy to whoever reads the event: on an endpoint without the API, or on
+// any failure, it returns an empty string.
+func (c *Client) FailureReason(ctx context.Context, id string) string {
+	newest, err := c.maxMicroversion(ctx)
+	if err != nil || newest < microversionMessages {
+		return ""
+	}
+	var answer struct {
+		Messages []struct {
+			Resource string `json:"resource_uuid"`
+			Text     string `json:"user_message"`
+		} `json:"messages"`
+	}
+	address := c.service.ServiceURL("messages") + "?" + url.Values{"resource_uuid": {id}}.Encode()
+	_, err = c.service.Get(withOperation(ctx, "message.list"), address, &answer, &gophercloud.RequestOpts{
+		MoreHeaders: map[string]string{"OpenStack-API-Version": fmt.Sprintf("volume 3.%d", microversionMessages)},
+	})
+	if err != nil {
+		return ""
+	}
+	for _, message := range answer.Messages {
+		if message.Resource == id {
+			return strings.TrimSuffix(message.Text, ".")
+		}
+	}
+	return ""
+}

@@ -1,0 +1,159 @@
+package backends
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+	"golang.org/x/sync/singleflight"
+)
+
+// PoolOptions configure a Pool.
+type PoolOptions struct {
+	// Size is how many logged-in clients are kept; 0 means 64. One more
+	// evicts the client that was used longest ago.
+	Size    int
+	Sources Sources
+	Metrics *Metrics
+}
+
+// Pool keeps one logged-in client per backend. An entry is keyed by the
+// backend's name and versioned by a hash of configuration and credentials, so
+// that changed credentials are used at the next look-up, without a restart.
+type Pool struct {
+	sources Sources
+	metrics *Metrics
+	logins  singleflight.Group
+
+	mu      sync.Mutex
+	clients *lru.Cache[string, pooled]
+}
+
+type pooled struct {
+	version string
+	client  *Client
+	// config is the version of the configuration alone and read the time at
+	// which the credentials were last compared with their files.
+	config string
+	read   time.Time
+}
+
+// credentialsAge is how long credentials count as unchanged without a look at
+// their files. It bounds the file reads of a busy backend to one a second.
+const credentialsAge = time.Second
+
+// NewPool makes an empty pool; nobody is logged in yet.
+func NewPool(options PoolOptions) *Pool {
+	size := options.Size
+	if size <= 0 {
+		size = 64
+	}
+	// An evicted client is only forgotten, never closed: a caller may be in
+	// the middle of a request with it. Its idle connections time out.
+	clients, err := lru.New[string, pooled](size)
+	if err != nil {
+		// lru.New refuses only sizes below one.
+		panic(err)
+	}
+	return &Pool{sources: options.Sources, metrics: options.Metrics, clients: clients}
+}
+
+// Client returns a logged-in client for the backend. Look-ups that need a
+// login at the same time share one. Changed credentials are noticed within a
+// second, or at once after Forget.
+func (p *Pool) Client(ctx context.Context, config Config) (*Client, error) {
+	config = config.withDefaults()
+	configVersion := versionOf(config)
+	if client, ok := p.fresh(config.Name, configVersion); ok {
+		return client, nil
+	}
+	found, err := p.sources.resolve(config)
+	if err != nil {
+		return nil, err
+	}
+	if client, ok := p.lookup(config.Name, found.version, configVersion); ok {
+		return client, nil
+	}
+	// The login outlives the caller that happened to come first: others wait
+	// for it too. Every caller stops waiting when its own context ends.
+	result := p.logins.DoChan(config.Name+" "+found.version, func() (any, error) {
+		// A caller that looked before the previous login ended finds its fruit.
+		if client, ok := p.peek(config.Name, found.version); ok {
+			return client, nil
+		}
+		shared, cancel := context.WithTimeout(context.WithoutCancel(ctx), config.Timeouts.Request+10*time.Second)
+		defer cancel()
+		client, err := login(shared, config, found, p.metrics)
+		if err != nil {
+			p.metrics.login(config.Name, "failure")
+			return nil, err
+		}
+		p.metrics.login(config.Name, "success")
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.clients.Add(config.Name, pooled{version: found.version, client: client, config: configVersion, read: time.Now()})
+		return client, nil
+	})
+	select {
+	case <-ctx.Done():
+		return nil, translate(config.Name, "auth.login", notSent{ctx.Err()})
+	case done := <-result:
+		if done.Err != nil {
+			return nil, done.Err
+		}
+		return done.Val.(*Client), nil
+	}
+}
+
+// fresh finds a client whose credentials were compared with their files a
+// moment ago.
+func (p *Pool) fresh(name, configVersion string) (*Client, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	entry, ok := p.clients.Get(name)
+	if !ok || entry.config != configVersion || time.Since(entry.read) > credentialsAge {
+		return nil, false
+	}
+	p.metrics.lookup(name, "hit")
+	return entry.client, true
+}
+
+func (p *Pool) lookup(name, version, configVersion string) (*Client, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	entry, ok := p.clients.Get(name)
+	switch {
+	case !ok:
+		p.metrics.lookup(name, "miss")
+		return nil, false
+	case entry.version != version:
+		p.metrics.lookup(name, "changed")
+		return nil, false
+	}
+	p.metrics.lookup(name, "hit")
+	entry.config, entry.read = configVersion, time.Now()
+	p.clients.Add(name, entry)
+	return entry.client, true
+}
+
+func (p *Pool) peek(name, version string) (*Client, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	entry, ok := p.clients.Peek(name)
+	if !ok || entry.version != version {
+		return nil, false
+	}
+	return entry.client, true
+}
+
+// Forget drops a client whose credentials were refused, so that the next
+// look-up logs in afresh. It does nothing when another login has replaced the
+// client meanwhile.
+func (p *Pool) Forget(client *Client) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if entry, ok := p.clients.Peek(client.config.Name); ok && entry.client == client {
+		p.clients.Remove(client.config.Name)
+	}
+}

@@ -1,0 +1,201 @@
+package backends
+
+import (
+	"context"
+	"fmt"
+	"strings"
+)
+
+// Target is a volume that is to be removed, and the proof that it may be.
+type Target struct {
+	VolumeID string
+	Stamp    Stamp
+	// Historic says that the PersistentVolume was written by the historic
+	// provisioner, whose volumes carry no stamp.
+	Historic bool
+	// Connector is the one the volume was connected with.
+	Connector Connector
+}
+
+// owns reports whether the volume is provably the target's.
+func (t Target) owns(v Volume) bool {
+	if t.Historic {
+		return looksHistoric(v)
+	}
+	return t.Stamp.Owns(v)
+}
+
+// attachedBy reports whether an attachment was made by us: by this connector,
+// or by the historic provisioner.
+func (t Target) attachedBy(a Attachment) bool {
+	return a.ServerID == "" && (a.Host == t.Connector.Host || t.Historic && a.Host == historicHost)
+}
+
+// Remove undoes everything that was done for a volume, in whatever state it
+// is: disconnect, detach or unreserve, delete, and wait until it is gone. A
+// volume that does not exist is removed already. Nothing is done to a volume
+// whose stamp does not match (KindNotOurs) or that somebody else uses
+// (KindInUse).
+func (l *Lifecycle) Remove(ctx context.Context, target Target) error {
+	release, err := l.locks.acquire(ctx, target.Stamp.ClaimUID)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := l.remove(ctx, target); err != nil {
+		return err
+	}
+	l.forget(target.Stamp.ClaimUID, target.VolumeID)
+	return nil
+}
+
+func (l *Lifecycle) remove(ctx context.Context, target Target) error {
+	var last Status
+	for range maxMoves {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		v, err := l.get(ctx, target.VolumeID)
+		if IsKind(err, KindNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if !target.owns(v) {
+			return l.notOurs(v, target)
+		}
+		next := towardsGone(v.Status)
+		if v.Status == last && next != stepAwaitCreated && next != stepAwaitGone {
+			return l.failure(KindConflict, "volume %s stays %s although Cinder accepted to %s it", v.ID, v.Status, next)
+		}
+		last = v.Status
+		switch next {
+		case stepAwaitCreated:
+			_, _, err = l.watcher.await(ctx, v.ID, v.Status, l.config.Timeouts.Create)
+		case stepDisconnect:
+			err = l.disconnect(ctx, v, target)
+		case stepRelease:
+			err = l.release(ctx, v, target)
+		case stepDelete:
+			err = l.cinder.change(ctx, func(ctx context.Context, cinder api) error { return cinder.DeleteVolume(ctx, v.ID) })
+			if err = l.explainRefusal(err, v); err == nil {
+				err = l.awaitGone(ctx, v.ID)
+				if err == nil {
+					return nil
+				}
+			}
+		case stepAwaitGone:
+			if err = l.awaitGone(ctx, v.ID); err == nil {
+				return nil
+			}
+		case stepForceDelete:
+			err = l.forceDelete(ctx, v)
+			if err == nil {
+				return nil
+			}
+		default:
+			return l.failure(KindConflict, "volume %s is %s; it is left alone until that is over", v.ID, v.Status)
+		}
+		if err != nil && !IsKind(err, KindNotFound) {
+			return err
+		}
+	}
+	return l.failure(KindConflict, "volume %s keeps changing its state; somebody else works on it", target.VolumeID)
+}
+
+// disconnect takes a volume out of use: first the array's access list, then
+// the attachments, since detaching is what removes the export.
+func (l *Lifecycle) disconnect(ctx context.Context, v Volume, target Target) error {
+	var foreign []string
+	for _, attachment := range v.Attachments {
+		if !target.attachedBy(attachment) {
+			foreign = append(foreign, orElse(attachment.ServerID, orElse(attachment.Host, attachment.ID)))
+		}
+	}
+	if len(foreign) > 0 {
+		return l.failure(KindInUse, "volume %s is attached elsewhere (%s); detach it there first", v.ID, strings.Join(sorted(foreign), ", "))
+	}
+	if err := l.terminate(ctx, v, target); err != nil {
+		return err
+	}
+	if len(v.Attachments) == 0 {
+		return l.cinder.change(ctx, func(ctx context.Context, cinder api) error { return cinder.Detach(ctx, v.ID, "") })
+	}
+	// Every attachment by its id: Cinder refuses a plain detach when an
+	// earlier race left more than one.
+	for _, attachment := range v.Attachments {
+		err := l.cinder.change(ctx, func(ctx context.Context, cinder api) error { return cinder.Detach(ctx, v.ID, attachment.ID) })
+		if err != nil && !IsKind(err, KindNotFound) {
+			return err
+		}
+	}
+	return nil
+}
+
+// release takes a reservation back. Terminating the connection does that too
+// on most backends; the unreserve makes it certain and is harmless otherwise.
+func (l *Lifecycle) release(ctx context.Context, v Volume, target Target) error {
+	if err := l.terminate(ctx, v, target); err != nil {
+		return err
+	}
+	return l.cinder.change(ctx, func(ctx context.Context, cinder api) error { return cinder.Unreserve(ctx, v.ID) })
+}
+
+func (l *Lifecycle) terminate(ctx context.Context, v Volume, target Target) error {
+	return l.cinder.change(ctx, func(ctx context.Context, cinder api) error {
+		return cinder.TerminateConnection(ctx, v.ID, target.Connector)
+	})
+}
+
+// awaitGone waits for the end of a deletion that Cinder has accepted.
+func (l *Lifecycle) awaitGone(ctx context.Context, id string) error {
+	v, gone, err := l.watcher.await(ctx, id, StatusDeleting, l.config.Timeouts.Delete)
+	switch {
+	case err != nil:
+		return err
+	case gone:
+		return nil
+	case v.Status == StatusErrorDeleting:
+		return l.failure(KindVolumeFailed, "the storage backend failed to delete volume %s (error_deleting)", id)
+	}
+	// Cinder's RBD driver does this to a volume whose snapshot has a clone.
+	return l.failure(KindInUse, "Cinder took the deletion of volume %s back (it is %s): something may still depend on it", id, v.Status)
+}
+
+// forceDelete is the way out of error_deleting, open to administrators and
+// noauth only.
+func (l *Lifecycle) forceDelete(ctx context.Context, v Volume) error {
+	err := l.cinder.change(ctx, func(ctx context.Context, cinder api) error { return cinder.ForceDeleteVolume(ctx, v.ID) })
+	if IsKind(err, KindForbidden) {
+		return l.failure(KindForbidden, "volume %s is in error_deleting; an OpenStack administrator must repair it and run: cinder force-delete %s", v.ID, v.ID)
+	}
+	if err != nil {
+		return err
+	}
+	return l.awaitGone(ctx, v.ID)
+}
+
+// explainRefusal tells the one refusal of a DELETE that has a remedy outside
+// Cinder's own wording. The text of a 400 lists every possible reason.
+func (l *Lifecycle) explainRefusal(err error, v Volume) error {
+	if !IsKind(err, KindConflict) {
+		return err
+	}
+	return l.failure(KindInUse, "Cinder refuses to delete volume %s (it is %s): it may have snapshots or dependent volumes, or be part of a group or a migration; remove these first", v.ID, v.Status)
+}
+
+func (l *Lifecycle) notOurs(v Volume, target Target) *Error {
+	if target.Historic {
+		return l.failure(KindNotOurs, "volume %s (%q) does not look like one of the historic provisioner's; it is not touched", v.ID, v.Name)
+	}
+	found := StampOf(v)
+	return l.failure(KindNotOurs, "volume %s is stamped %s, expected %s; it is not touched", v.ID, found.describe(), target.Stamp.describe())
+}
+
+func (s Stamp) describe() string {
+	if s.Cluster == "" && s.PV == "" {
+		return "with nothing"
+	}
+	return fmt.Sprintf("cluster %q, PersistentVolume %q, claim UID %q", s.Cluster, s.PV, s.ClaimUID)
+}

@@ -1,0 +1,67 @@
+package backends
+
+// step is one move in a volume's life. Which one is next follows from the
+// observed state alone, so that an operation that was interrupted anywhere and
+// one that starts afresh are the same code.
+type step string
+
+const (
+	stepCreate       step = "create"
+	stepAwaitCreated step = "await created"
+	stepReserve      step = "reserve"
+	stepConnect      step = "connect"
+	stepDiscard      step = "discard"
+	stepAwaitGone    step = "await gone"
+	stepDisconnect   step = "disconnect and detach"
+	stepRelease      step = "disconnect and unreserve"
+	stepDelete       step = "delete"
+	stepForceDelete  step = "force delete"
+	stepNone         step = "none"
+	stepBlocked      step = "blocked"
+)
+
+// towardsConnected is the next step from a volume's state to a connection. An
+// absent volume has the empty status.
+func towardsConnected(status Status) step {
+	switch status {
+	case "":
+		return stepCreate
+	case StatusCreating, "downloading":
+		return stepAwaitCreated
+	case StatusAvailable:
+		return stepReserve
+	case StatusAttaching, StatusInUse:
+		// Initialising is idempotent, also on a volume that a PersistentVolume
+		// of the same claim once had in use.
+		return stepConnect
+	case StatusError:
+		return stepDiscard
+	case StatusDeleting:
+		return stepAwaitGone
+	}
+	return stepBlocked
+}
+
+// towardsGone is the next step from a volume's state to its absence.
+func towardsGone(status Status) step {
+	switch status {
+	case "":
+		return stepNone
+	case StatusCreating, "downloading":
+		// Cinder refuses to delete a volume once a host is creating it.
+		return stepAwaitCreated
+	case StatusInUse, StatusDetaching:
+		return stepDisconnect
+	case StatusAttaching, StatusReserved:
+		return stepRelease
+	case StatusAvailable, StatusError, StatusErrorExtending, "error_restoring", "error_managing", "error_backing-up":
+		return stepDelete
+	case StatusDeleting:
+		return stepAwaitGone
+	case StatusErrorDeleting:
+		return stepForceDelete
+	}
+	// maintenance, migrating, extending, retyping, backing-up, uploading, ...:
+	// somebody works on the volume.
+	return stepBlocked
+}

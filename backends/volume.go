@@ -1,0 +1,132 @@
+package backends
+
+import (
+	"strings"
+	"time"
+)
+
+// Volume is what Cinder says of one volume, in the fields the program needs.
+type Volume struct {
+	ID          string
+	Name        string
+	Status      Status
+	SizeGiB     int64
+	Type        string
+	Zone        string
+	Encrypted   bool
+	Metadata    map[string]string
+	Attachments []Attachment
+	CreatedAt   time.Time // one-second resolution, the server's clock
+}
+
+// Attachment is one entry of a volume's attachments.
+type Attachment struct {
+	ID       string
+	Host     string // host_name given to os-attach
+	ServerID string // a Nova instance, which we never are
+}
+
+// Status is Cinder's volume status.
+// The full list is in cinder/objects/fields.py, VolumeStatus.
+type Status string
+
+// The states that a volume of ours passes through or may be found in.
+const (
+	StatusCreating       Status = "creating"
+	StatusAvailable      Status = "available"
+	StatusAttaching      Status = "attaching"
+	StatusReserved       Status = "reserved"
+	StatusInUse          Status = "in-use"
+	StatusDetaching      Status = "detaching"
+	StatusDeleting       Status = "deleting"
+	StatusError          Status = "error"
+	StatusErrorDeleting  Status = "error_deleting"
+	StatusErrorExtending Status = "error_extending"
+)
+
+// The metadata keys of a stamp. Claim and PersistentVolume use the keys that
+// the Kubernetes CSI sidecars made common, so that existing chargeback tools
+// read them; the rest is under this project's own prefix.
+const (
+	StampPrefix       = "standalone-cinder.openstack.org/"
+	stampCluster      = StampPrefix + "cluster"
+	stampClaimUID     = StampPrefix + "claim-uid"
+	stampTenant       = StampPrefix + "tenant"
+	stampStorageClass = StampPrefix + "storage-class"
+	stampNamespace    = "csi.storage.k8s.io/pvc/namespace"
+	stampClaim        = "csi.storage.k8s.io/pvc/name"
+	stampPV           = "csi.storage.k8s.io/pv/name"
+)
+
+// Stamp says to which cluster, claim and PersistentVolume a volume belongs.
+// It is written with the create request, so that no volume of ours exists
+// without it.
+type Stamp struct {
+	Cluster      string
+	Namespace    string // the claim's
+	Claim        string
+	ClaimUID     string
+	PV           string
+	Tenant       string
+	StorageClass string
+}
+
+// Metadata renders the stamp over the operator's own metadata; the stamp wins.
+func (s Stamp) Metadata(own map[string]string) map[string]string {
+	metadata := make(map[string]string, len(own)+7)
+	for key, value := range own {
+		metadata[key] = value
+	}
+	metadata[stampCluster] = s.Cluster
+	metadata[stampNamespace] = s.Namespace
+	metadata[stampClaim] = s.Claim
+	metadata[stampClaimUID] = s.ClaimUID
+	metadata[stampPV] = s.PV
+	metadata[stampTenant] = s.Tenant
+	metadata[stampStorageClass] = s.StorageClass
+	return metadata
+}
+
+// StampOf reads a volume's stamp; absent keys give empty fields.
+func StampOf(v Volume) Stamp {
+	return Stamp{
+		Cluster:      v.Metadata[stampCluster],
+		Namespace:    v.Metadata[stampNamespace],
+		Claim:        v.Metadata[stampClaim],
+		ClaimUID:     v.Metadata[stampClaimUID],
+		PV:           v.Metadata[stampPV],
+		Tenant:       v.Metadata[stampTenant],
+		StorageClass: v.Metadata[stampStorageClass],
+	}
+}
+
+// Owns reports whether the volume provably belongs to the same cluster, claim
+// and PersistentVolume. Tenant and StorageClass take no part: they may be
+// renamed in the policy during a volume's life.
+func (s Stamp) Owns(v Volume) bool {
+	other := StampOf(v)
+	return s.Cluster != "" && s.Cluster == other.Cluster &&
+		s.ClaimUID != "" && s.ClaimUID == other.ClaimUID &&
+		s.PV != "" && s.PV == other.PV
+}
+
+// Marks of a volume made by the historic provisioner, which wrote no stamp.
+const (
+	historicNamePrefix = "cinder-dynamic-pvc-"
+	historicHost       = "standalone-cinder.k8s.io"
+)
+
+// looksHistoric reports whether a volume carries the marks of the historic
+// provisioner and is attached to nobody else. The caller must also hold a
+// PersistentVolume that names this volume and that provisioner.
+func looksHistoric(v Volume) bool {
+	if !strings.HasPrefix(v.Name, historicNamePrefix) || StampOf(v).Cluster != "" {
+		return false
+	}
+	for _, attachment := range v.Attachments {
+		if attachment.Host != historicHost {
+			return false
+		}
+	}
+	return true
+}

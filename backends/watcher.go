@@ -1,0 +1,255 @@
+package backends
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// watcher waits for many volumes of one backend at once. While any volume is
+// in flight it makes one round of requests a tick: one listing for all that
+// are being created and one for all that are being deleted. Nothing is asked
+// while nothing is in flight.
+type watcher struct {
+	backend  string
+	interval time.Duration // the shortest time between rounds
+	list     func(ctx context.Context, query VolumeQuery, yield func(page []Volume) bool) error
+	get      func(ctx context.Context, id string) (Volume, error)
+	observe  func(page []Volume)
+	waiting  func(volumes int)
+
+	mu      sync.Mutex
+	waits   map[*wait]struct{}
+	running bool
+}
+
+// wait is one volume that somebody waits for.
+type wait struct {
+	id     string
+	status Status // the status that is to pass
+	result chan outcome
+}
+
+type outcome struct {
+	volume Volume
+	gone   bool
+	err    error
+}
+
+// failuresToReport is how many rounds in a row may fail before those who wait
+// are told. A single lost answer is not worth a retry of the whole operation.
+const failuresToReport = 3
+
+// slowestRound bounds how far the interval grows while nothing changes.
+const slowestRound = 10
+
+// await returns the volume once it has left the status, or gone once it does
+// not exist any more. The time-out is the operation's, not a request's.
+func (w *watcher) await(ctx context.Context, id string, status Status, timeout time.Duration) (Volume, bool, error) {
+	waiting := &wait{id: id, status: status, result: make(chan outcome, 1)}
+	w.add(waiting)
+	defer w.remove(waiting)
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case found := <-waiting.result:
+		return found.volume, found.gone, found.err
+	case <-ctx.Done():
+		return Volume{}, false, ctx.Err()
+	case <-timer.C:
+		return Volume{}, false, &Error{Backend: w.backend, Kind: KindTimeout,
+			Message: fmt.Sprintf("volume %s is still %s after %s", id, status, timeout)}
+	}
+}
+
+func (w *watcher) add(waiting *wait) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.waits[waiting] = struct{}{}
+	w.waiting(len(w.waits))
+	if !w.running {
+		w.running = true
+		go w.run()
+	}
+}
+
+func (w *watcher) remove(waiting *wait) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.waits, waiting)
+	w.waiting(len(w.waits))
+}
+
+// run makes rounds until nobody waits. The pause adapts: it starts short, as
+// most volumes take a fraction of a second, grows while nothing changes, and
+// never lets listings take more than a fifth of the time.
+func (w *watcher) run() {
+	pause := w.interval
+	failures := 0
+	known := 0
+	for {
+		time.Sleep(pause)
+		creating, deleting, ok := w.pending()
+		if !ok {
+			return
+		}
+		started := time.Now()
+		settled, err := w.round(creating, deleting)
+		took := time.Since(started)
+		switch {
+		case err != nil:
+			if failures++; failures >= failuresToReport {
+				w.failAll(creating, deleting, err)
+				failures = 0
+			}
+		default:
+			failures = 0
+		}
+		total := len(creating) + len(deleting)
+		if settled > 0 || total > known {
+			pause = w.interval
+		} else {
+			pause = min(pause*13/10, w.interval*slowestRound)
+		}
+		pause = max(pause, 4*took)
+		known = total - settled
+	}
+}
+
+// pending takes a picture of who waits; ok is false when nobody does, and the
+// caller must then end.
+func (w *watcher) pending() (creating, deleting map[string][]*wait, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.waits) == 0 {
+		w.running = false
+		return nil, nil, false
+	}
+	creating, deleting = map[string][]*wait{}, map[string][]*wait{}
+	for waiting := range w.waits {
+		if waiting.status == StatusDeleting {
+			deleting[waiting.id] = append(deleting[waiting.id], waiting)
+		} else {
+			creating[waiting.id] = append(creating[waiting.id], waiting)
+		}
+	}
+	return creating, deleting, true
+}
+
+// round asks once for all and delivers what has changed.
+func (w *watcher) round(creating, deleting map[string][]*wait) (settled int, err error) {
+	// The volumes' own waits bound the operation; a round of requests is
+	// bounded by the transport's time-outs.
+	ctx := context.Background()
+	if len(creating) > 0 {
+		n, err := w.roundCreating(ctx, creating)
+		settled += n
+		if err != nil {
+			return settled, err
+		}
+	}
+	if len(deleting) > 0 {
+		n, err := w.roundDeleting(ctx, deleting)
+		settled += n
+		if err != nil {
+			return settled, err
+		}
+	}
+	return settled, nil
+}
+
+// roundCreating reads the newest volumes first, since those being created are
+// among them, and stops when it has seen all it looks for.
+func (w *watcher) roundCreating(ctx context.Context, creating map[string][]*wait) (int, error) {
+	missing := make(map[string]bool, len(creating))
+	for id := range creating {
+		missing[id] = true
+	}
+	settled := 0
+	err := w.list(ctx, VolumeQuery{PageSize: min(max(2*len(creating), 50), 1000)}, func(page []Volume) bool {
+		w.observe(page)
+		for _, v := range page {
+			if !missing[v.ID] {
+				continue
+			}
+			delete(missing, v.ID)
+			settled += deliver(creating[v.ID], v)
+		}
+		return len(missing) > 0
+	})
+	if err != nil {
+		return settled, err
+	}
+	n, err := w.verify(ctx, creating, missing)
+	return settled + n, err
+}
+
+// roundDeleting asks for those in deletion. One that is not among them has
+// left that state or the filter was not honoured; a request for it tells.
+func (w *watcher) roundDeleting(ctx context.Context, deleting map[string][]*wait) (int, error) {
+	missing := make(map[string]bool, len(deleting))
+	for id := range deleting {
+		missing[id] = true
+	}
+	err := w.list(ctx, VolumeQuery{Status: StatusDeleting, PageSize: 1000}, func(page []Volume) bool {
+		for _, v := range page {
+			if v.Status == StatusDeleting {
+				delete(missing, v.ID)
+			}
+		}
+		return len(missing) > 0
+	})
+	if err != nil {
+		return 0, err
+	}
+	return w.verify(ctx, deleting, missing)
+}
+
+// verify asks for volumes one by one that a listing did not show.
+func (w *watcher) verify(ctx context.Context, waits map[string][]*wait, missing map[string]bool) (settled int, err error) {
+	for id := range missing {
+		v, err := w.get(ctx, id)
+		switch {
+		case IsKind(err, KindNotFound):
+			settled += tell(waits[id], outcome{gone: true})
+		case err != nil:
+			return settled, err
+		default:
+			settled += deliver(waits[id], v)
+		}
+	}
+	return settled, nil
+}
+
+// deliver hands a volume to those for whom it left the status they wait on.
+func deliver(waits []*wait, v Volume) (settled int) {
+	for _, waiting := range waits {
+		if v.Status == waiting.status || waiting.status == StatusCreating && v.Status == "downloading" {
+			continue
+		}
+		settled += tell([]*wait{waiting}, outcome{volume: v})
+	}
+	return settled
+}
+
+// tell hands an outcome to those who wait; one who was told before and has
+// not left yet is passed over.
+func tell(waits []*wait, result outcome) (told int) {
+	for _, waiting := range waits {
+		select {
+		case waiting.result <- result:
+			told++
+		default:
+		}
+	}
+	return told
+}
+
+func (w *watcher) failAll(creating, deleting map[string][]*wait, err error) {
+	for _, group := range []map[string][]*wait{creating, deleting} {
+		for _, waits := range group {
+			tell(waits, outcome{err: err})
+		}
+	}
+}

@@ -1,0 +1,111 @@
+// Standalone-cinder provisions OpenStack Cinder volumes for Kubernetes
+// clusters that do not run on OpenStack.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
+
+	"github.com/standalone-cinder/standalone-cinder/policy/cli"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/app"
+)
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run is the whole program short of the process: 0 when all is well, 1 when it
+// failed or a check did not pass, 2 on wrong use.
+func run(arguments []string, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+
+	root := &cobra.Command{
+		Use:           "standalone-cinder",
+		Short:         "Provision Cinder volumes for Kubernetes clusters that do not run on OpenStack",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		RunE:          func(command *cobra.Command, _ []string) error { return command.Help() },
+	}
+	root.SetArgs(arguments)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	root.AddCommand(runCommand(stderr), cli.NewCommand(), versionCommand())
+
+	err := root.ExecuteContext(ctx)
+	if err != nil {
+		fmt.Fprintln(stderr, "standalone-cinder:", err)
+	}
+	return cli.ExitCode(err)
+}
+
+func runCommand(stderr io.Writer) *cobra.Command {
+	options := app.Options{}
+	verbosity := 0
+	command := &cobra.Command{
+		Use:   "run --policy FILE",
+		Short: "Run the provisioner",
+		Args:  cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			if err := options.Validate(); err != nil {
+				return &cli.ExitError{Code: cli.ExitUsage, Err: err}
+			}
+			var err error
+			if options.Logger, err = newLogger(stderr, verbosity); err != nil {
+				return err
+			}
+			replica, err := app.New(options)
+			if err == nil {
+				err = replica.Run(command.Context())
+			}
+			if err != nil {
+				return &cli.ExitError{Code: cli.ExitFailed, Err: err}
+			}
+			return nil
+		},
+	}
+	options.AddFlags(command.Flags())
+	command.Flags().IntVarP(&verbosity, "verbosity", "v", 2, "log `level`: 0 is least; 4 and above tell what the libraries do")
+	return command
+}
+
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(command.OutOrStdout(), app.Version())
+			return err
+		},
+	}
+}
+
+// mostVerbose is the highest level handed to the Kubernetes libraries. From 8
+// on they log the bodies of requests, and with them the Secrets this program
+// writes.
+const mostVerbose = 7
+
+// newLogger writes JSON lines, its own and the libraries' alike.
+func newLogger(to io.Writer, verbosity int) (*slog.Logger, error) {
+	verbosity = min(verbosity, mostVerbose)
+	logger := slog.New(slog.NewJSONHandler(to, &slog.HandlerOptions{Level: slog.Level(-verbosity)}))
+	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(flags)
+	if err := flags.Set("v", strconv.Itoa(verbosity)); err != nil {
+		return nil, fmt.Errorf("log level: %w", err)
+	}
+	klog.SetSlogLogger(logger)
+	return logger, nil
+}

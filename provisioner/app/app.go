@@ -1,0 +1,268 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner"
+)
+
+// resyncPeriod is how often everything is looked at again without a reason.
+const resyncPeriod = 15 * time.Minute
+
+// App is one replica.
+type App struct {
+	options   Options
+	logger    *slog.Logger
+	namespace string
+	identity  string
+
+	policy  atomic.Pointer[policy.Policy]
+	mappers *mappers.Registry
+	pool    *backends.Pool
+
+	client kubernetes.Interface
+	// leaseClient has a rate limit of its own: a flood of claims must not
+	// keep the lease from being renewed.
+	leaseClient kubernetes.Interface
+	factory     informers.SharedInformerFactory
+	recorder    record.EventRecorder
+	broadcaster record.EventBroadcaster
+	cluster     string
+
+	registry           *prometheus.Registry
+	backendMetrics     *backends.Metrics
+	provisionerMetrics *provisioner.Metrics
+	status             *status
+	listener           net.Listener
+}
+
+// New does all that can fail on a wrong configuration, and nothing that talks
+// to a server.
+func New(options Options) (*App, error) {
+	if err := options.Validate(); err != nil {
+		return nil, err
+	}
+	loaded, err := policy.Load(options.PolicyFile)
+	if err != nil {
+		return nil, err
+	}
+	for _, warning := range loaded.Warnings {
+		options.Logger.Warn("Policy: " + warning.Error())
+	}
+	if err := supported(loaded); err != nil {
+		return nil, err
+	}
+	namespace, err := ownNamespace(options.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	registryOfProtocols, err := mappers.New(mappers.Options{SecretNamespace: namespace})
+	if err != nil {
+		return nil, err
+	}
+	config, err := kubeConfig(options)
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes client: %w", err)
+	}
+	leaseConfig := rest.CopyConfig(config)
+	leaseConfig.QPS, leaseConfig.Burst = 20, 40
+	// A renewal that hangs must fail early enough for another try.
+	leaseConfig.Timeout = options.RenewDeadline / 2
+	leaseClient, err := kubernetes.NewForConfig(leaseConfig)
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes client: %w", err)
+	}
+
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	backendMetrics := backends.NewMetrics(registry)
+	a := &App{
+		options:   options,
+		logger:    options.Logger,
+		namespace: namespace,
+		identity:  newIdentity(),
+		mappers:   registryOfProtocols,
+		pool: backends.NewPool(backends.PoolOptions{
+			Sources: backends.Sources{CloudsFile: options.CloudsFile, BaseDir: filepath.Dir(options.PolicyFile)},
+			Metrics: backendMetrics,
+		}),
+		client:             client,
+		leaseClient:        leaseClient,
+		factory:            informers.NewSharedInformerFactoryWithOptions(client, resyncPeriod, informers.WithTransform(withoutManagedFields)),
+		registry:           registry,
+		backendMetrics:     backendMetrics,
+		provisionerMetrics: provisioner.NewMetrics(registry),
+	}
+	a.policy.Store(loaded)
+	a.status = newStatus(a, registry)
+	a.listener, err = net.Listen("tcp", options.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("--listen %s: %w", options.Listen, err)
+	}
+	return a, nil
+}
+
+// Address is where the replica serves health and metrics.
+func (a *App) Address() string { return a.listener.Addr().String() }
+
+// Run serves until the context ends, and then hands over. It returns when the
+// lease is released and nothing runs any more.
+func (a *App) Run(ctx context.Context) error {
+	// What must outlive the signal to stop: events, health, caches.
+	background, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+
+	a.logger.Info("Serving health and metrics", "address", a.Address())
+	serveErrors := a.status.serve(background, a.listener)
+
+	a.broadcaster = record.NewBroadcaster(record.WithContext(background))
+	defer a.broadcaster.Shutdown()
+	a.broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: a.client.CoreV1().Events("")})
+	a.recorder = a.broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "standalone-cinder"})
+
+	if err := a.findCluster(ctx); err != nil {
+		return ignoreStop(ctx, err)
+	}
+	a.factory.Core().V1().PersistentVolumeClaims().Informer()
+	a.factory.Core().V1().PersistentVolumes().Informer()
+	a.factory.Core().V1().Namespaces().Informer()
+	a.factory.Storage().V1().StorageClasses().Informer()
+	a.factory.Start(background.Done())
+	for kind, synced := range a.factory.WaitForCacheSync(ctx.Done()) {
+		if !synced && ctx.Err() == nil {
+			return fmt.Errorf("cannot read %s from the API server", kind)
+		}
+	}
+	a.logger.Info("Ready", "identity", a.identity, "cluster", a.cluster, "policy", a.options.PolicyFile, "revision", a.policy.Load().Revision())
+	a.status.setReady()
+
+	led := make(chan error, 1)
+	go func() { led <- a.lead(ctx) }()
+	select {
+	case err := <-led:
+		return err
+	case err := <-serveErrors:
+		return err
+	}
+}
+
+func ignoreStop(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// findCluster settles the id that is stamped on volumes. It waits for an API
+// server that is not there yet, as after a restart of the whole cluster.
+func (a *App) findCluster(ctx context.Context) error {
+	if a.cluster = a.policy.Load().ClusterID; a.cluster != "" {
+		return nil
+	}
+	backoff := wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.1, Steps: 20, Cap: 15 * time.Second}
+	for {
+		namespace, err := a.client.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+		if err == nil {
+			a.cluster = string(namespace.UID)
+			return nil
+		}
+		a.logger.Warn("Cannot read namespace kube-system, whose UID serves as clusterID; trying again", "error", err)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(backoff.Step()):
+		}
+	}
+}
+
+// supported refuses what the policy language has and this release does not do
+// yet, at the start rather than at the first claim.
+func supported(p *policy.Policy) error {
+	var problems []error
+	for i, backend := range p.Backends {
+		if backend.Workflow == policy.WorkflowAttachment {
+			problems = append(problems, fmt.Errorf("%s: backends[%d].workflow: backend %q asks for the workflow %q, which this release does not have; use %q or %q",
+				p.Source, i, backend.Name, policy.WorkflowAttachment, policy.WorkflowReserve, policy.WorkflowAuto))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// withoutManagedFields drops what nothing here reads and what makes up half of
+// a small object, before it is cached.
+func withoutManagedFields(object any) (any, error) {
+	if accessor, err := meta.Accessor(object); err == nil {
+		accessor.SetManagedFields(nil)
+	}
+	return object, nil
+}
+
+const podNamespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+func ownNamespace(flag string) (string, error) {
+	if flag != "" {
+		return flag, nil
+	}
+	if namespace := os.Getenv("POD_NAMESPACE"); namespace != "" {
+		return namespace, nil
+	}
+	if content, err := os.ReadFile(podNamespaceFile); err == nil {
+		if namespace := strings.TrimSpace(string(content)); namespace != "" {
+			return namespace, nil
+		}
+	}
+	return "", errors.New("the namespace for the Lease and the volumes' Secrets is not known; give --namespace or set POD_NAMESPACE")
+}
+
+func kubeConfig(options Options) (*rest.Config, error) {
+	config := options.Config
+	if config == nil {
+		var err error
+		path := options.Kubeconfig
+		if path == "" {
+			path = os.Getenv(clientcmd.RecommendedConfigPathEnvVar)
+		}
+		if path == "" {
+			config, err = rest.InClusterConfig()
+		} else {
+			config, err = clientcmd.BuildConfigFromFlags("", path)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("no connection to Kubernetes (give --kubeconfig, or run in a pod): %w", err)
+		}
+	}
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst = float32(options.KubeQPS), options.KubeBurst
+	config.UserAgent = "standalone-cinder"
+	return config, nil
+}

@@ -1,0 +1,125 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/google/uuid"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+)
+
+// lead runs terms until the context ends: elected, it runs one; having lost
+// the lease, it stands for election again. It returns once the lease is
+// released.
+func (a *App) lead(ctx context.Context) error {
+	if !a.options.LeaderElect {
+		hold, end := context.WithCancel(context.WithoutCancel(ctx))
+		defer end()
+		return a.term(ctx, hold, hold.Err)
+	}
+	for ctx.Err() == nil {
+		if err := a.elect(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// elect stands for election once, and leads if elected. The elector's context
+// is not the process's: the lease is renewed while the term drains, and
+// released only when nothing is under way any more.
+func (a *App) elect(ctx context.Context) error {
+	candidacy, release := context.WithCancel(context.WithoutCancel(ctx))
+	defer release()
+
+	var (
+		mu      sync.Mutex
+		leading bool
+		term    sync.WaitGroup
+		failed  error
+		elector *leaderelection.LeaderElector
+	)
+	// A follower that is told to stop leaves at once.
+	defer context.AfterFunc(ctx, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if !leading {
+			release()
+		}
+	})()
+
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: &resourcelock.LeaseLock{
+			LeaseMeta:  metav1.ObjectMeta{Name: leaseName(a.options.ProvisionerName), Namespace: a.namespace},
+			Client:     a.leaseClient.CoordinationV1(),
+			LockConfig: resourcelock.ResourceLockConfig{Identity: a.identity, EventRecorder: a.recorder},
+		},
+		LeaseDuration:   a.options.LeaseDuration,
+		RenewDeadline:   a.options.RenewDeadline,
+		RetryPeriod:     a.options.RetryPeriod,
+		ReleaseOnCancel: true,
+		Name:            a.options.ProvisionerName,
+		Callbacks: leaderelection.LeaderCallbacks{
+			// The elector starts this on its own goroutine and does not wait
+			// for it; hold ends when the lease is lost or given up.
+			OnStartedLeading: func(hold context.Context) {
+				mu.Lock()
+				leading = true
+				term.Add(1)
+				mu.Unlock()
+				defer term.Done()
+				defer release()
+				failed = a.term(ctx, hold, func() error { return stillLeading(hold, elector) })
+			},
+			OnStoppedLeading: func() {},
+			OnNewLeader: func(identity string) {
+				a.status.setLeader(identity)
+			},
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("leader election: %w", err)
+	}
+	elector.Run(candidacy)
+	mu.Lock()
+	wasLeading := leading
+	mu.Unlock()
+	if wasLeading {
+		term.Wait()
+		if ctx.Err() == nil {
+			a.logger.Warn("The lease was lost; standing for election again")
+		}
+	}
+	return failed
+}
+
+// stillLeading is the fence before every change at Cinder. The elector notices
+// the end of its lease only when it is scheduled; a process that was paused
+// compares clocks here before it touches anything.
+func stillLeading(hold context.Context, elector *leaderelection.LeaderElector) error {
+	if hold.Err() != nil || !elector.IsLeader() {
+		return errors.New("this replica does not lead any more")
+	}
+	if err := elector.Check(0); err != nil {
+		return errors.New("the lease has run out without being renewed")
+	}
+	return nil
+}
+
+// leaseName is the provisioner's name in a form that an object's name allows.
+func leaseName(provisioner string) string { return strings.ReplaceAll(provisioner, "/", "-") }
+
+// newIdentity tells two replicas on one host apart.
+func newIdentity() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return host + "_" + uuid.NewString()
+}

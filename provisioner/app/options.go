@@ -1,0 +1,96 @@
+// Package app wires the process: Options → New → Run. Two of them can live in
+// one process, as tests do.
+package app
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+)
+
+// Options are the flags of `run`.
+type Options struct {
+	PolicyFile      string
+	Kubeconfig      string
+	Namespace       string
+	CloudsFile      string
+	ProvisionerName string
+	Listen          string
+
+	LeaderElect   bool
+	LeaseDuration time.Duration
+	RenewDeadline time.Duration
+	RetryPeriod   time.Duration
+	// DrainTimeout bounds how long a replica that hands over waits for its
+	// requests under way.
+	DrainTimeout time.Duration
+
+	// Workers is how many claims, and as many deletions, are worked on at
+	// once. Most of a claim's time is waiting, which costs a worker nothing
+	// but memory.
+	Workers int
+	// KubeQPS and KubeBurst pace the requests to the API server.
+	KubeQPS   float64
+	KubeBurst int
+
+	// Config replaces Kubeconfig where the caller has a connection already.
+	Config *rest.Config
+	Logger *slog.Logger
+}
+
+// DefaultProvisionerName is the historic program's, so that an upgrade needs
+// no new StorageClasses.
+const DefaultProvisionerName = "openstack.org/standalone-cinder"
+
+// AddFlags binds the options to flags, with their defaults.
+//
+// The defaults of the lease make a follower lead within two retry periods and
+// a bit of a released lease (client-go's elector polls every retry period plus
+// up to 1.2 of it at random), and within lease duration plus that of a killed
+// leader. They cost the API server one write a second by the leader and about
+// one read every 1.6 s by each follower.
+func (o *Options) AddFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&o.PolicyFile, "policy", "", "policy `file` (required)")
+	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; default is $KUBECONFIG, else the pod's service account")
+	flags.StringVar(&o.Namespace, "namespace", "", "`namespace` of the Lease and of the volumes' Secrets; default is $POD_NAMESPACE, else the pod's own")
+	flags.StringVar(&o.CloudsFile, "clouds-file", "", "clouds.yaml `file`; default is the usual search path of the OpenStack clients")
+	flags.StringVar(&o.ProvisionerName, "provisioner-name", DefaultProvisionerName, "`name` under which StorageClasses call this program")
+	flags.StringVar(&o.Listen, "listen", ":8080", "`address` of /healthz, /readyz, /metrics and the status page; port 0 picks a free one and logs it")
+	flags.BoolVar(&o.LeaderElect, "leader-elect", true, "hold a Lease while provisioning, so that several replicas can run")
+	flags.DurationVar(&o.LeaseDuration, "lease-duration", 15*time.Second, "how long a follower waits for a silent leader before it takes over")
+	flags.DurationVar(&o.RenewDeadline, "renew-deadline", 10*time.Second, "how long a leader tries to renew before it stops")
+	flags.DurationVar(&o.RetryPeriod, "retry-period", time.Second, "pause between two looks at the Lease")
+	flags.DurationVar(&o.DrainTimeout, "drain-timeout", 20*time.Second, "how long a replica that hands over waits for requests under way; keep it below the pod's termination grace period")
+	flags.IntVar(&o.Workers, "workers", 100, "claims, and as many deletions, that are worked on at once")
+	flags.Float64Var(&o.KubeQPS, "kube-api-qps", 200, "requests a second to the API server")
+	flags.IntVar(&o.KubeBurst, "kube-api-burst", 400, "requests to the API server that may come at once")
+}
+
+// Validate says everything that is wrong with the options.
+func (o *Options) Validate() error {
+	var problems []error
+	if o.PolicyFile == "" {
+		problems = append(problems, errors.New("--policy is required"))
+	}
+	if o.Workers < 1 {
+		problems = append(problems, fmt.Errorf("--workers is %d, at least 1 is needed", o.Workers))
+	}
+	if o.KubeQPS <= 0 || o.KubeBurst < 1 {
+		problems = append(problems, errors.New("--kube-api-qps and --kube-api-burst must be positive"))
+	}
+	if o.LeaderElect {
+		switch {
+		case o.RetryPeriod <= 0:
+			problems = append(problems, errors.New("--retry-period must be positive"))
+		case float64(o.RenewDeadline) <= 1.2*float64(o.RetryPeriod):
+			problems = append(problems, fmt.Errorf("--renew-deadline (%s) must be more than 1.2 times --retry-period (%s)", o.RenewDeadline, o.RetryPeriod))
+		case o.LeaseDuration <= o.RenewDeadline:
+			problems = append(problems, fmt.Errorf("--lease-duration (%s) must be longer than --renew-deadline (%s), or two replicas could lead at once", o.LeaseDuration, o.RenewDeadline))
+		}
+	}
+	return errors.Join(problems...)
+}

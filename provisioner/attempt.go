@@ -1,0 +1,224 @@
+package provisioner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+)
+
+// attempt is one try to provision one claim.
+type attempt struct {
+	p      *Provisioner
+	claim  *corev1.PersistentVolumeClaim
+	class  *storagev1.StorageClass
+	pvName string
+
+	decision  policy.Decision
+	backend   string
+	protocol  string
+	stamp     backends.Stamp
+	connector backends.Connector
+}
+
+// run is the claim's way, one line a station.
+func (a *attempt) run(ctx context.Context) (*corev1.PersistentVolume, error) {
+	if err := a.stillWanted(); err != nil {
+		return nil, err
+	}
+	if err := a.decide(); err != nil {
+		return nil, err
+	}
+	volumes, err := a.chooseBackend(ctx)
+	if err != nil {
+		return nil, err
+	}
+	a.p.begin(a.claim.UID, beginning{backend: a.backend, stamp: a.stamp, connector: a.connector})
+	connected, err := volumes.Connect(ctx, a.spec())
+	if err != nil {
+		return nil, a.undoIfGone(ctx, err)
+	}
+	mapped, err := a.mapConnection(connected)
+	if err != nil {
+		return nil, a.undoRefused(ctx, err)
+	}
+	if mapped.Secret != nil {
+		if err := a.p.ensureSecret(ctx, a.pvName, *mapped.Secret); err != nil {
+			return nil, err
+		}
+	}
+	if err := a.stillWanted(); err != nil {
+		return nil, a.undoIfGone(ctx, err)
+	}
+	for _, warning := range mapped.Warnings {
+		a.p.Recorder.Event(a.claim, corev1.EventTypeWarning, "ConnectionWarning", warning)
+	}
+	return a.persistentVolume(connected.Volume, mapped), nil
+}
+
+// stillWanted tells whether the claim exists as it was when it was queued. The
+// library may hand over a claim that was deleted meanwhile.
+func (a *attempt) stillWanted() error {
+	current, err := a.p.Claims.PersistentVolumeClaims(a.claim.Namespace).Get(a.claim.Name)
+	if apierrors.IsNotFound(err) || err == nil && (current.UID != a.claim.UID || current.DeletionTimestamp != nil) {
+		return errNothingToDo
+	}
+	return err
+}
+
+// decide asks the policy again: it may have changed since admission.
+func (a *attempt) decide() error {
+	a.decision = a.p.decide(a.claim, a.class)
+	if a.decision.Denial != nil {
+		a.p.deny(a.claim, denial{reason: string(a.decision.Denial.Reason), message: a.decision.Denial.Message})
+		return errNothingToDo
+	}
+	a.stamp = backends.Stamp{
+		Cluster:      a.p.Cluster,
+		Namespace:    a.claim.Namespace,
+		Claim:        a.claim.Name,
+		ClaimUID:     string(a.claim.UID),
+		PV:           a.pvName,
+		Tenant:       a.decision.Tenant,
+		StorageClass: a.class.Name,
+	}
+	return nil
+}
+
+// chooseBackend takes the backend that already holds a volume of the claim,
+// else the first candidate. With several candidates all of them must be able
+// to say whether they hold one: two volumes on two backends is the one mistake
+// that no later look at a single backend would find.
+func (a *attempt) chooseBackend(ctx context.Context) (Volumes, error) {
+	candidates := a.decision.Backends
+	a.backend = candidates[0]
+	if pinned, ok := a.pinned(); ok {
+		a.backend = pinned
+	} else if len(candidates) > 1 {
+		for _, name := range candidates {
+			volumes, err := a.p.Backends.Volumes(name)
+			if err != nil {
+				return nil, err
+			}
+			holds, err := volumes.Holds(ctx, a.stamp)
+			if err != nil {
+				return nil, fmt.Errorf("cannot tell whether backend %s already holds a volume of this claim: %w", name, err)
+			}
+			if holds {
+				a.backend = name
+				break
+			}
+		}
+	}
+	connector, err := a.p.Backends.Connector(a.backend)
+	if err != nil {
+		return nil, err
+	}
+	a.connector = connector
+	return a.p.Backends.Volumes(a.backend)
+}
+
+// pinned is the backend that an earlier attempt of this term began with.
+func (a *attempt) pinned() (string, bool) {
+	a.p.mu.Lock()
+	defer a.p.mu.Unlock()
+	begun, ok := a.p.begun[a.claim.UID]
+	return begun.backend, ok
+}
+
+func (a *attempt) spec() backends.Spec {
+	volume := a.decision.Volume
+	return backends.Spec{
+		// The name is for people. What identifies the volume is its stamp.
+		Name:      a.pvName,
+		SizeGiB:   volume.SizeGiB,
+		Type:      volume.Type,
+		Zone:      volume.AvailabilityZone,
+		Metadata:  volume.Metadata,
+		Stamp:     a.stamp,
+		Connector: a.connector,
+	}
+}
+
+func (a *attempt) mapConnection(connected backends.Connected) (mappers.Result, error) {
+	connection, err := mappers.ParseConnection(connected.Document)
+	if err != nil {
+		return mappers.Result{}, err
+	}
+	a.protocol = connection.Protocol()
+	return a.p.Mappers.Map(mappers.Request{
+		Connection:    connection,
+		PVName:        a.pvName,
+		SecretName:    secretName(a.pvName),
+		AccessModes:   a.claim.Spec.AccessModes,
+		FSType:        a.decision.Volume.FSType,
+		Block:         isBlock(a.claim),
+		Encrypted:     connected.Volume.Encrypted,
+		InitiatorName: a.connector.Initiator,
+		Mappings:      a.mappings(),
+	})
+}
+
+// mappings converts the policy's mapping of the backend. The two packages do
+// not know each other.
+func (a *attempt) mappings() map[string]mappers.Mapping {
+	backend, ok := a.p.Policy().Backend(a.backend)
+	if !ok {
+		return nil
+	}
+	mappings := make(map[string]mappers.Mapping, len(backend.Mapping))
+	for protocol, from := range backend.Mapping {
+		to := mappers.Mapping{
+			As:            mappers.Form(from.As),
+			Driver:        from.Driver,
+			ClusterID:     from.ClusterID,
+			ImageFeatures: from.ImageFeatures,
+			Attributes:    from.Attributes,
+		}
+		if ref := from.NodeStageSecretRef; ref != nil {
+			to.NodeStageSecretRef = &corev1.SecretReference{Name: ref.Name, Namespace: ref.Namespace}
+		}
+		mappings[strings.ToLower(protocol)] = to
+	}
+	return mappings
+}
+
+// undoRefused takes back all that was done for a connection that cannot be
+// mapped. A volume nobody can mount must not stay and count.
+func (a *attempt) undoRefused(ctx context.Context, refusal error) error {
+	var refused *mappers.Refusal
+	if !errors.As(refusal, &refused) {
+		return refusal
+	}
+	refusal = fmt.Errorf("%s: backend %s: %w", refused.Reason, a.backend, refusal)
+	err := a.p.undo(ctx, a.claim.UID, beginning{backend: a.backend, stamp: a.stamp, connector: a.connector})
+	if err != nil {
+		return fmt.Errorf("%w (its volume cannot be removed yet: %s)", refusal, err)
+	}
+	return refusal
+}
+
+// undoIfGone undoes the attempt at once when its claim has gone meanwhile.
+// Otherwise what was done stays for the next attempt to go on from.
+func (a *attempt) undoIfGone(ctx context.Context, cause error) error {
+	if !errors.Is(a.stillWanted(), errNothingToDo) || a.p.stopping() {
+		return cause
+	}
+	err := a.p.undo(ctx, a.claim.UID, beginning{backend: a.backend, stamp: a.stamp, connector: a.connector})
+	if err != nil {
+		return fmt.Errorf("claim %s/%s was deleted while it was provisioned, and its volume cannot be removed yet: %w", a.claim.Namespace, a.claim.Name, err)
+	}
+	return errNothingToDo
+}
+
+func isBlock(claim *corev1.PersistentVolumeClaim) bool {
+	return claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode == corev1.PersistentVolumeBlock
+}

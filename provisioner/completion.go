@@ -1,0 +1,159 @@
+package provisioner
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+)
+
+// Followup does what is left after the library is done with an object:
+// completing volumes whose PersistentVolume has reached the API server, and
+// undoing what was begun for claims that were deleted too early. It runs under
+// the same lease and as long as the same term.
+type Followup struct {
+	provisioner *Provisioner
+	queue       workqueue.TypedRateLimitingInterface[followup]
+
+	mu        sync.Mutex
+	completed map[types.UID]bool // PersistentVolumes, by UID
+}
+
+// followup is one thing to do: complete a PersistentVolume by name, or undo
+// for a claim by UID.
+type followup struct {
+	pv    string
+	claim types.UID
+}
+
+// NewFollowup makes the follow-up of a term.
+func NewFollowup(p *Provisioner) *Followup {
+	return &Followup{
+		provisioner: p,
+		queue:       workqueue.NewTypedRateLimitingQueue[followup](followupLimiter{p.limiter}),
+		completed:   map[types.UID]bool{},
+	}
+}
+
+// VolumeSeen notes that a PersistentVolume is in the API server.
+func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
+	f.provisioner.finish(types.UID(pv.Annotations[annotationClaimUID]))
+	if f.wantsCompletion(pv) {
+		f.queue.Add(followup{pv: pv.Name})
+	}
+}
+
+// VolumeGone forgets a PersistentVolume.
+func (f *Followup) VolumeGone(pv *corev1.PersistentVolume) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.completed, pv.UID)
+}
+
+// ClaimGone notes that a claim was deleted.
+func (f *Followup) ClaimGone(uid types.UID) {
+	f.queue.Add(followup{claim: uid})
+}
+
+// wantsCompletion is false for volumes on their way out: completing one would
+// only have to be undone.
+func (f *Followup) wantsCompletion(pv *corev1.PersistentVolume) bool {
+	if !isOurs(pv) || pv.DeletionTimestamp != nil || pv.Status.Phase == corev1.VolumeReleased || pv.Status.Phase == corev1.VolumeFailed {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return !f.completed[pv.UID]
+}
+
+// Run works until the context ends, and returns when the last item in work is
+// done.
+func (f *Followup) Run(ctx context.Context, workers int) {
+	var group sync.WaitGroup
+	for range workers {
+		group.Go(func() {
+			for f.next(ctx) {
+			}
+		})
+	}
+	<-ctx.Done()
+	f.queue.ShutDown()
+	group.Wait()
+}
+
+func (f *Followup) next(ctx context.Context) bool {
+	item, shutdown := f.queue.Get()
+	if shutdown {
+		return false
+	}
+	defer f.queue.Done(item)
+	if ctx.Err() != nil {
+		return true // drains the queue; the next leader sees the same objects
+	}
+	err := f.do(ctx, item)
+	switch {
+	case err == nil:
+		f.queue.Forget(item)
+	case f.provisioner.stopping() || errors.Is(err, context.Canceled):
+	default:
+		f.provisioner.Logger.Warn("Follow-up failed and is tried again", "persistentVolume", item.pv, "claimUID", item.claim, "error", err)
+		f.provisioner.limiter.Failed(item.key(), retryFor(err))
+		f.queue.AddRateLimited(item)
+	}
+	return true
+}
+
+func (f *Followup) do(ctx context.Context, item followup) error {
+	if item.claim != "" {
+		return f.provisioner.ClaimGone(ctx, item.claim)
+	}
+	return f.complete(ctx, item.pv)
+}
+
+// complete takes the volume to in-use now that its PersistentVolume is known
+// to be recorded.
+func (f *Followup) complete(ctx context.Context, name string) error {
+	p := f.provisioner
+	pv, err := p.Options.Volumes.Get(name)
+	if apierrors.IsNotFound(err) || err == nil && !f.wantsCompletion(pv) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	origin, err := originOf(pv)
+	if err != nil {
+		return err
+	}
+	volumes, err := p.Backends.Volumes(origin.Backend)
+	if err != nil {
+		return err
+	}
+	err = volumes.Complete(ctx, origin.target(), readOnly(pv))
+	if backends.IsKind(err, backends.KindNotFound) {
+		p.Recorder.Eventf(pv, corev1.EventTypeWarning, "VolumeMissing", "volume %s does not exist at backend %s any more; its data is lost unless the storage array has a copy", origin.VolumeID, origin.Backend)
+		err = nil
+	}
+	if err == nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.completed[pv.UID] = true
+	}
+	return err
+}
+
+func (i followup) key() string { return "followup " + i.pv + string(i.claim) }
+
+// followupLimiter lets follow-ups share the table of retry delays.
+type followupLimiter struct{ limiter *RetryLimiter }
+
+func (l followupLimiter) When(item followup) time.Duration { return l.limiter.When(item.key()) }
+func (l followupLimiter) Forget(item followup)             { l.limiter.Forget(item.key()) }
+func (l followupLimiter) NumRequeues(item followup) int    { return l.limiter.NumRequeues(item.key()) }

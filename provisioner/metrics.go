@@ -1,0 +1,58 @@
+package provisioner
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics counts claims and volumes. Labels are bounded: backends by the
+// policy, protocols by the mappers, outcomes by the retry table. Tenants,
+// namespaces and claims are no labels; their number is not ours to bound.
+type Metrics struct {
+	provision *prometheus.HistogramVec
+	delete    *prometheus.HistogramVec
+	denied    prometheus.Gauge
+}
+
+// NewMetrics registers the package's metrics with a registry of the caller.
+func NewMetrics(registry prometheus.Registerer) *Metrics {
+	buckets := []float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
+	m := &Metrics{
+		provision: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "standalone_cinder_provision_duration_seconds",
+			Help:    "Duration of attempts to provision a claim by backend, protocol and outcome.",
+			Buckets: buckets,
+		}, []string{"backend", "protocol", "outcome"}),
+		delete: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "standalone_cinder_delete_duration_seconds",
+			Help:    "Duration of attempts to delete a volume by backend, protocol and outcome.",
+			Buckets: buckets,
+		}, []string{"backend", "protocol", "outcome"}),
+		denied: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "standalone_cinder_denied_claims",
+			Help: "Claims that are turned away at present.",
+		}),
+	}
+	registry.MustRegister(m.provision, m.delete, m.denied)
+	return m
+}
+
+func (m *Metrics) provisioned(backend, protocol, outcome string, took time.Duration) {
+	m.provision.WithLabelValues(backend, knownProtocol(protocol), outcome).Observe(took.Seconds())
+}
+
+func (m *Metrics) deleted(backend, protocol, outcome string, took time.Duration) {
+	m.delete.WithLabelValues(backend, knownProtocol(protocol), outcome).Observe(took.Seconds())
+}
+
+func (m *Metrics) deniedClaims(claims int) { m.denied.Set(float64(claims)) }
+
+// knownProtocol keeps a backend from inventing label values.
+func knownProtocol(protocol string) string {
+	switch protocol {
+	case "", "iscsi", "iser", "rbd", "fibre_channel", "nvmeof", "nfs":
+		return protocol
+	}
+	return "other"
+}

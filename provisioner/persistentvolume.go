@@ -1,0 +1,197 @@
+package provisioner
+
+import (
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+)
+
+// Annotations of a PersistentVolume. They are all that deleting reads, so that
+// a volume outlives the rule, the tenant and the StorageClass that made it.
+const (
+	annotationPrefix   = "standalone-cinder.openstack.org/"
+	annotationVolume   = annotationPrefix + "volume-id"
+	annotationBackend  = annotationPrefix + "backend"
+	annotationTenant   = annotationPrefix + "tenant"
+	annotationRule     = annotationPrefix + "rule"
+	annotationProtocol = annotationPrefix + "protocol"
+	// annotationConnector is the connector as JSON: terminating a connection
+	// takes the same connector that initialised it.
+	annotationConnector = annotationPrefix + "connector"
+	annotationCluster   = annotationPrefix + "cluster"
+	annotationClaimUID  = annotationPrefix + "claim-uid"
+	annotationRevision  = annotationPrefix + "policy-revision"
+	// annotationSecret names the Secret that was made for this volume; absent
+	// when there is none.
+	annotationSecret          = annotationPrefix + "secret"
+	annotationSecretNamespace = annotationPrefix + "secret-namespace"
+)
+
+// Annotations of the historic provisioner, and the connector that it used.
+const (
+	historicAnnotationIdentity = "standaloneCinderProvisionerIdentity"
+	historicAnnotationVolume   = "cinderVolumeId"
+)
+
+func historicConnector() backends.Connector {
+	return backends.Connector{Host: "localhost", IP: "127.0.0.1", Initiator: "iqn.2018-01.io.k8s:a13fc3d1cc22"}
+}
+
+// Origin is what a PersistentVolume records about its volume.
+type Origin struct {
+	PVName    string
+	VolumeID  string
+	Backend   string
+	Protocol  string
+	Cluster   string
+	ClaimUID  string
+	Connector backends.Connector
+	// Secret is empty when none was made.
+	Secret          string
+	SecretNamespace string
+	// Historic says that the historic provisioner wrote the object.
+	Historic bool
+}
+
+// target is what the backend needs to remove the volume, proof included.
+func (o Origin) target() backends.Target {
+	return backends.Target{
+		VolumeID:  o.VolumeID,
+		Stamp:     backends.Stamp{Cluster: o.Cluster, ClaimUID: o.ClaimUID, PV: o.PVName},
+		Historic:  o.Historic,
+		Connector: o.Connector,
+	}
+}
+
+// isOurs reports whether this program, in its present form, wrote the object.
+func isOurs(pv *corev1.PersistentVolume) bool { return pv.Annotations[annotationVolume] != "" }
+
+// originOf reads the annotations back. What is missing or damaged is named;
+// nothing is guessed, since a deletion follows.
+func originOf(pv *corev1.PersistentVolume) (Origin, error) {
+	annotations := pv.Annotations
+	if !isOurs(pv) {
+		return historicOrigin(pv)
+	}
+	origin := Origin{
+		PVName:          pv.Name,
+		VolumeID:        annotations[annotationVolume],
+		Backend:         annotations[annotationBackend],
+		Protocol:        annotations[annotationProtocol],
+		Cluster:         annotations[annotationCluster],
+		ClaimUID:        annotations[annotationClaimUID],
+		Secret:          annotations[annotationSecret],
+		SecretNamespace: annotations[annotationSecretNamespace],
+	}
+	for _, key := range []string{annotationBackend, annotationCluster, annotationClaimUID, annotationConnector} {
+		if annotations[key] == "" {
+			return origin, damaged(pv, key, "is missing")
+		}
+	}
+	if err := json.Unmarshal([]byte(annotations[annotationConnector]), &origin.Connector); err != nil {
+		return origin, damaged(pv, annotationConnector, "is not JSON")
+	}
+	if pv.Spec.ClaimRef != nil && string(pv.Spec.ClaimRef.UID) != "" && string(pv.Spec.ClaimRef.UID) != origin.ClaimUID {
+		return origin, damaged(pv, annotationClaimUID, fmt.Sprintf("is %s, but spec.claimRef has %s", origin.ClaimUID, pv.Spec.ClaimRef.UID))
+	}
+	if origin.Secret != "" && (origin.Secret != secretName(pv.Name) || origin.SecretNamespace == "") {
+		return origin, damaged(pv, annotationSecret, "names a Secret that was not made for this volume")
+	}
+	return origin, nil
+}
+
+func historicOrigin(pv *corev1.PersistentVolume) (Origin, error) {
+	annotations := pv.Annotations
+	origin := Origin{
+		PVName:    pv.Name,
+		VolumeID:  annotations[historicAnnotationVolume],
+		Backend:   annotations[annotationBackend],
+		Connector: historicConnector(),
+		Historic:  true,
+	}
+	if origin.VolumeID == "" {
+		return origin, damaged(pv, annotationVolume, "is missing, and so is "+historicAnnotationVolume)
+	}
+	if annotations[historicAnnotationIdentity] == "" {
+		return origin, damaged(pv, historicAnnotationIdentity, "is missing, so that the volume cannot be told from a foreign one")
+	}
+	if pv.Spec.ClaimRef != nil {
+		origin.ClaimUID = string(pv.Spec.ClaimRef.UID)
+	}
+	if iscsi := pv.Spec.ISCSI; iscsi != nil && iscsi.SecretRef != nil && iscsi.SecretRef.Name == pv.Name+"-secret" {
+		origin.Protocol = "iscsi"
+		origin.Secret = iscsi.SecretRef.Name
+		origin.SecretNamespace = iscsi.SecretRef.Namespace
+		// The historic program wrote no namespace; kubelet then looks into
+		// the claim's, and so did it.
+		if origin.SecretNamespace == "" && pv.Spec.ClaimRef != nil {
+			origin.SecretNamespace = pv.Spec.ClaimRef.Namespace
+		}
+	}
+	return origin, nil
+}
+
+// damagedError says that a PersistentVolume does not say what deleting needs.
+type damagedError struct{ message string }
+
+func (e *damagedError) Error() string { return e.message }
+
+func damaged(pv *corev1.PersistentVolume, key, problem string) error {
+	return &damagedError{fmt.Sprintf("PersistentVolume %s: annotation %s %s; nothing is deleted until it is put right", pv.Name, key, problem)}
+}
+
+// persistentVolume describes the volume to Kubernetes. The capacity is what
+// Cinder made, which may be more than was asked for.
+func (a *attempt) persistentVolume(v backends.Volume, mapped mappers.Result) *corev1.PersistentVolume {
+	connector, err := json.Marshal(a.connector)
+	if err != nil {
+		// A struct of strings and a bool always encodes.
+		panic(err)
+	}
+	annotations := map[string]string{
+		annotationVolume:    v.ID,
+		annotationBackend:   a.backend,
+		annotationTenant:    a.decision.Tenant,
+		annotationRule:      a.decision.Rule,
+		annotationProtocol:  a.protocol,
+		annotationConnector: string(connector),
+		annotationCluster:   a.p.Cluster,
+		annotationClaimUID:  string(a.claim.UID),
+		annotationRevision:  a.p.Policy().Revision(),
+	}
+	if mapped.Secret != nil {
+		annotations[annotationSecret] = secretName(a.pvName)
+		annotations[annotationSecretNamespace] = a.p.Namespace
+	}
+	reclaim := corev1.PersistentVolumeReclaimDelete
+	if a.class.ReclaimPolicy != nil {
+		reclaim = *a.class.ReclaimPolicy
+	}
+	return &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: a.pvName, Annotations: annotations},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(v.SizeGiB<<30, resource.BinarySI)},
+			AccessModes:                   a.claim.Spec.AccessModes,
+			PersistentVolumeReclaimPolicy: reclaim,
+			MountOptions:                  a.class.MountOptions,
+			VolumeMode:                    a.claim.Spec.VolumeMode,
+			PersistentVolumeSource:        mapped.Source,
+		},
+	}
+}
+
+// readOnly reports whether nobody may write through the PersistentVolume.
+func readOnly(pv *corev1.PersistentVolume) bool {
+	for _, mode := range pv.Spec.AccessModes {
+		if mode != corev1.ReadOnlyMany {
+			return false
+		}
+	}
+	return len(pv.Spec.AccessModes) > 0
+}

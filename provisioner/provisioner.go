@@ -1,0 +1,278 @@
+package provisioner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	storagelisters "k8s.io/client-go/listers/storage/v1"
+	"k8s.io/client-go/tools/record"
+	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+)
+
+// Volumes is the life of one backend's volumes; *backends.Lifecycle is it.
+type Volumes interface {
+	Connect(ctx context.Context, spec backends.Spec) (backends.Connected, error)
+	Complete(ctx context.Context, target backends.Target, readOnly bool) error
+	Remove(ctx context.Context, target backends.Target) error
+	Abandon(ctx context.Context, stamp backends.Stamp, connector backends.Connector) error
+	Holds(ctx context.Context, stamp backends.Stamp) (bool, error)
+	Has(ctx context.Context, volumeID string) (bool, error)
+}
+
+// Backends gives the volumes of a backend for this term.
+type Backends interface {
+	// Volumes returns an error when no backend of that name is configured.
+	Volumes(name string) (Volumes, error)
+	// Connector is what the backend's volumes are connected to.
+	Connector(name string) (backends.Connector, error)
+	// Names lists every configured backend.
+	Names() []string
+}
+
+// Options configure a Provisioner.
+type Options struct {
+	// Name is what StorageClasses and PersistentVolumes call the program.
+	Name string
+	// Cluster is stamped on every volume.
+	Cluster string
+	// Namespace is the program's own; its Secrets live there.
+	Namespace string
+
+	// Policy returns the policy in force.
+	Policy   func() *policy.Policy
+	Backends Backends
+	Mappers  *mappers.Registry
+
+	Client     kubernetes.Interface
+	Claims     corelisters.PersistentVolumeClaimLister
+	Volumes    corelisters.PersistentVolumeLister
+	Namespaces corelisters.NamespaceLister
+	Classes    storagelisters.StorageClassLister
+	Recorder   record.EventRecorder
+
+	// Hold ends when the term is lost; undoing work goes on until then.
+	Hold context.Context
+	// Stopping is closed when the replica was told to hand over: no new work
+	// is taken, and waits are parked for the next leader.
+	Stopping <-chan struct{}
+
+	Logger  *slog.Logger
+	Metrics *Metrics
+}
+
+// Provisioner implements the provisioning library's interfaces for one term.
+type Provisioner struct {
+	Options
+	limiter *RetryLimiter
+	// Requeue puts a claim back in front of the library; see claimInformer.
+	requeue func(*corev1.PersistentVolumeClaim)
+
+	mu sync.Mutex
+	// denied holds what was said about claims that were turned away.
+	denied map[types.UID]denial
+	// begun holds claims for which a volume may exist while no
+	// PersistentVolume is recorded yet.
+	begun map[types.UID]beginning
+}
+
+// beginning is what it takes to undo a claim's provisioning.
+type beginning struct {
+	backend   string
+	stamp     backends.Stamp
+	connector backends.Connector
+}
+
+var (
+	_ controller.Provisioner      = (*Provisioner)(nil)
+	_ controller.BlockProvisioner = (*Provisioner)(nil)
+	_ controller.Qualifier        = (*Provisioner)(nil)
+	_ controller.DeletionGuard    = (*Provisioner)(nil)
+)
+
+// New makes the provisioner of one term.
+func New(options Options) *Provisioner {
+	return &Provisioner{
+		Options: options,
+		limiter: NewRetryLimiter(),
+		requeue: func(*corev1.PersistentVolumeClaim) {},
+		denied:  map[types.UID]denial{},
+		begun:   map[types.UID]beginning{},
+	}
+}
+
+// Limiter is the retry delays of this term, for the library's queues.
+func (p *Provisioner) Limiter() *RetryLimiter { return p.limiter }
+
+// OnRequeue tells the provisioner how to bring a claim back to the library.
+func (p *Provisioner) OnRequeue(requeue func(*corev1.PersistentVolumeClaim)) { p.requeue = requeue }
+
+// SupportsBlock says that raw block claims are served.
+func (p *Provisioner) SupportsBlock(context.Context) bool { return true }
+
+// ShouldDelete keeps the library from starting deletions while handing over.
+func (p *Provisioner) ShouldDelete(context.Context, *corev1.PersistentVolume) bool {
+	return !p.stopping()
+}
+
+func (p *Provisioner) stopping() bool {
+	select {
+	case <-p.Stopping:
+		return true
+	default:
+		return p.Hold.Err() != nil
+	}
+}
+
+// handingOver is returned instead of an error when work is parked: the library
+// then neither writes an event nor retries.
+func handingOver() error {
+	return &controller.IgnoredError{Reason: "this replica hands over; the next leader goes on"}
+}
+
+// Provision makes, or finds again, the volume of a claim and returns the
+// PersistentVolume for it. Any step may have been done by an earlier attempt,
+// of this leader or another.
+func (p *Provisioner) Provision(ctx context.Context, options controller.ProvisionOptions) (*corev1.PersistentVolume, controller.ProvisioningState, error) {
+	started := time.Now()
+	attempt := &attempt{p: p, claim: options.PVC, class: options.StorageClass, pvName: options.PVName}
+	pv, err := attempt.run(ctx)
+	switch {
+	case err == nil:
+		p.limiter.Succeeded(string(options.PVC.UID))
+		p.Metrics.provisioned(attempt.backend, attempt.protocol, "success", time.Since(started))
+		return pv, controller.ProvisioningFinished, nil
+	case p.stopping() || backends.IsKind(err, backends.KindFenced) || errors.Is(err, errNothingToDo):
+		return nil, controller.ProvisioningFinished, ignored(err)
+	}
+	retry := retryFor(err)
+	p.limiter.Failed(string(options.PVC.UID), retry)
+	p.Metrics.provisioned(attempt.backend, attempt.protocol, retry.outcome, time.Since(started))
+	// Finished, although the volume may be there: what an unfinished attempt
+	// leaves is remembered in begun and at Cinder, not in the library, whose
+	// memory ends with the process.
+	return nil, controller.ProvisioningFinished, err
+}
+
+func ignored(err error) error {
+	if errors.Is(err, errNothingToDo) {
+		return &controller.IgnoredError{Reason: err.Error()}
+	}
+	return handingOver()
+}
+
+// errNothingToDo ends an attempt for which there is no reason any more.
+var errNothingToDo = errors.New("the claim is gone or no longer granted")
+
+// Delete removes everything behind a released PersistentVolume. It reads only
+// the PersistentVolume: no rule of the current policy takes part.
+func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) error {
+	if pv.UID == "" {
+		// The library could not save this object and wants its volume gone. An
+		// answer that was lost may still mean that the object is saved, so the
+		// volume stays: the next attempt adopts it, or finds the object.
+		return nil
+	}
+	started := time.Now()
+	origin, err := originOf(pv)
+	if err == nil {
+		err = p.remove(ctx, pv, &origin)
+	}
+	switch {
+	case err == nil:
+		p.limiter.Succeeded(pv.Name)
+		p.Metrics.deleted(origin.Backend, origin.Protocol, "success", time.Since(started))
+		return nil
+	case p.stopping() || backends.IsKind(err, backends.KindFenced):
+		return handingOver()
+	}
+	retry := retryFor(err)
+	p.limiter.Failed(pv.Name, retry)
+	p.Metrics.deleted(origin.Backend, origin.Protocol, retry.outcome, time.Since(started))
+	return err
+}
+
+func (p *Provisioner) remove(ctx context.Context, pv *corev1.PersistentVolume, origin *Origin) error {
+	if origin.Historic && origin.Backend == "" {
+		backend, err := p.locateHistoric(ctx, origin)
+		if err != nil {
+			return err
+		}
+		if err := p.pinHistoric(ctx, pv, backend); err != nil {
+			return err
+		}
+		origin.Backend = backend
+	}
+	volumes, err := p.Backends.Volumes(origin.Backend)
+	if err != nil {
+		return fmt.Errorf("PersistentVolume %s: %w", pv.Name, err)
+	}
+	if err := volumes.Remove(ctx, origin.target()); err != nil {
+		return err
+	}
+	// Only now: while the volume exists a node may still need the credentials
+	// to log out, and the PersistentVolume must not refer to nothing.
+	return p.deleteSecret(ctx, *origin)
+}
+
+// ClaimGone undoes what was begun for a claim that was deleted before its
+// PersistentVolume was recorded. The error says that it must be tried again.
+func (p *Provisioner) ClaimGone(ctx context.Context, uid types.UID) error {
+	p.forgetDenial(uid)
+	p.mu.Lock()
+	begun, ok := p.begun[uid]
+	p.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	if _, err := p.Volumes.Get(begun.stamp.PV); err == nil {
+		// Recorded after all: Kubernetes releases it, and Delete does the rest.
+		p.finish(uid)
+		return nil
+	}
+	return p.undo(ctx, uid, begun)
+}
+
+// undo removes the volume and Secret of an attempt, on a context that the
+// end of the attempt does not cut short.
+func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning) error {
+	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(p.Hold, cancel)()
+	volumes, err := p.Backends.Volumes(begun.backend)
+	if err != nil {
+		return err
+	}
+	if err := volumes.Abandon(lasting, begun.stamp, begun.connector); err != nil {
+		return err
+	}
+	if err := p.deleteSecret(lasting, Origin{PVName: begun.stamp.PV, Secret: secretName(begun.stamp.PV), SecretNamespace: p.Namespace}); err != nil {
+		return err
+	}
+	p.finish(uid)
+	p.Logger.Info("Undid what was begun for a claim", "claimUID", uid, "backend", begun.backend)
+	return nil
+}
+
+func (p *Provisioner) begin(uid types.UID, b beginning) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.begun[uid] = b
+}
+
+func (p *Provisioner) finish(uid types.UID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.begun, uid)
+}

@@ -1,0 +1,91 @@
+package provisioner
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+)
+
+// labelManagedBy marks the Secrets that the program made, so that it never
+// touches another.
+const (
+	labelManagedBy  = "app.kubernetes.io/managed-by"
+	managedBy       = "standalone-cinder"
+	annotationForPV = annotationPrefix + "persistent-volume"
+)
+
+// secretName is the Secret of a PersistentVolume, one each.
+func secretName(pvName string) string { return pvName + "-credentials" }
+
+// ensureSecret writes the credentials of a volume into the program's own
+// namespace, where tenants cannot read them. Kubelets may: the node authorizer
+// follows the reference of a PersistentVolume into any namespace. An existing
+// Secret of an earlier attempt is brought up to date.
+func (p *Provisioner) ensureSecret(ctx context.Context, pvName string, secret mappers.Secret) error {
+	wanted := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        secretName(pvName),
+			Namespace:   p.Namespace,
+			Labels:      map[string]string{labelManagedBy: managedBy},
+			Annotations: map[string]string{annotationForPV: pvName, annotationCluster: p.Cluster},
+		},
+		Type: secret.Type,
+		Data: secret.Data,
+	}
+	secrets := p.Client.CoreV1().Secrets(p.Namespace)
+	_, err := secrets.Create(ctx, wanted, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		return inNamespace(err, "create", wanted.Namespace, wanted.Name)
+	}
+	existing, err := secrets.Get(ctx, wanted.Name, metav1.GetOptions{})
+	if err != nil {
+		return inNamespace(err, "read", wanted.Namespace, wanted.Name)
+	}
+	if existing.Labels[labelManagedBy] != managedBy || existing.Annotations[annotationForPV] != pvName {
+		return fmt.Errorf("secret %s/%s exists and was not made by standalone-cinder; rename or remove it", wanted.Namespace, wanted.Name)
+	}
+	if existing.Type == wanted.Type && maps.EqualFunc(existing.Data, wanted.Data, slices.Equal) {
+		return nil
+	}
+	if existing.Type != wanted.Type {
+		// The type is immutable; nothing mounts the volume yet.
+		if err := secrets.Delete(ctx, wanted.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &existing.UID}}); err != nil {
+			return inNamespace(err, "replace", wanted.Namespace, wanted.Name)
+		}
+		_, err = secrets.Create(ctx, wanted, metav1.CreateOptions{})
+		return inNamespace(err, "create", wanted.Namespace, wanted.Name)
+	}
+	existing.Data = wanted.Data
+	_, err = secrets.Update(ctx, existing, metav1.UpdateOptions{})
+	return inNamespace(err, "update", wanted.Namespace, wanted.Name)
+}
+
+// deleteSecret removes the Secret that was made for a volume. None is fine.
+func (p *Provisioner) deleteSecret(ctx context.Context, origin Origin) error {
+	if origin.Secret == "" || origin.SecretNamespace == "" {
+		return nil
+	}
+	err := p.Client.CoreV1().Secrets(origin.SecretNamespace).Delete(ctx, origin.Secret, metav1.DeleteOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case apierrors.IsForbidden(err) && origin.Historic:
+		return fmt.Errorf("volume is gone, but Secret %s/%s of the historic provisioner may not be deleted by this account; "+
+			"add the historic-volumes component of the manifests, or delete the Secret by hand: %w", origin.SecretNamespace, origin.Secret, err)
+	}
+	return inNamespace(err, "delete", origin.SecretNamespace, origin.Secret)
+}
+
+func inNamespace(err error, verb, namespace, name string) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("cannot %s Secret %s/%s: %w", verb, namespace, name, err)
+}
