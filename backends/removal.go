@@ -26,9 +26,14 @@ func (t Target) owns(v Volume) bool {
 }
 
 // attachedBy reports whether an attachment was made by us: by this connector,
-// or by the historic provisioner.
+// or by the historic provisioner. Cinder shows the host to administrators only
+// (cinder/api/v2/views/volumes.py); an attachment without host and instance,
+// on a volume with our stamp, counts as ours.
 func (t Target) attachedBy(a Attachment) bool {
-	return a.ServerID == "" && (a.Host == t.Connector.Host || t.Historic && a.Host == historicHost)
+	if a.ServerID != "" {
+		return false
+	}
+	return a.Host == "" || a.Host == t.Connector.Host || t.Historic && a.Host == historicHost
 }
 
 // Remove undoes everything that was done for a volume, in whatever state it

@@ -22,7 +22,7 @@ type Volume struct {
 // Attachment is one entry of a volume's attachments.
 type Attachment struct {
 	ID       string
-	Host     string // host_name given to os-attach
+	Host     string // host_name given to os-attach; empty unless we are administrator
 	ServerID string // a Nova instance, which we never are
 }
 
@@ -124,7 +124,7 @@ func looksHistoric(v Volume) bool {
 		return false
 	}
 	for _, attachment := range v.Attachments {
-		if attachment.Host != historicHost {
+		if attachment.ServerID != "" || attachment.Host != "" && attachment.Host != historicHost {
 			return false
 		}
 	}

@@ -65,7 +65,7 @@ func (f *Followup) ClaimGone(uid types.UID) {
 // wantsCompletion is false for volumes on their way out: completing one would
 // only have to be undone.
 func (f *Followup) wantsCompletion(pv *corev1.PersistentVolume) bool {
-	if !isOurs(pv) || pv.DeletionTimestamp != nil || pv.Status.Phase == corev1.VolumeReleased || pv.Status.Phase == corev1.VolumeFailed {
+	if !isOurs(pv) || pv.Annotations[annotationProvisionedBy] != f.provisioner.Name || pv.DeletionTimestamp != nil || pv.Status.Phase == corev1.VolumeReleased || pv.Status.Phase == corev1.VolumeFailed {
 		return false
 	}
 	f.mu.Lock()

@@ -31,6 +31,8 @@ const (
 	// when there is none.
 	annotationSecret          = annotationPrefix + "secret"
 	annotationSecretNamespace = annotationPrefix + "secret-namespace"
+	// annotationProvisionedBy is written by the library.
+	annotationProvisionedBy = "pv.kubernetes.io/provisioned-by"
 )
 
 // Annotations of the historic provisioner, and the connector that it used.

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/standalone-cinder/standalone-cinder"
+
+// forbidden says, by package (a trailing slash includes what is below it),
+// what it must not import, directly or through other packages of this module.
+// docs/architecture.md draws the same rules.
+var forbidden = []struct {
+	of    string
+	never []string
+	why   string
+}{
+	{of: "policy/", never: []string{"k8s.io/client-go/", "github.com/gophercloud/", "github.com/prometheus/", module + "/backends/", module + "/mappers/", module + "/provisioner/"},
+		why: "policy is pure and decides the same way offline"},
+	{of: "backends/", never: []string{"k8s.io/", module + "/policy/", module + "/mappers/", module + "/provisioner/"},
+		why: "backends is the only package that knows OpenStack, and knows nothing else"},
+	{of: "mappers/", never: []string{"k8s.io/client-go/", "github.com/gophercloud/", "github.com/prometheus/", module + "/policy/", module + "/backends/", module + "/provisioner/"},
+		why: "mappers is pure"},
+	{of: "provisioner", never: []string{"github.com/gophercloud/", module + "/provisioner/app/"},
+		why: "the hub speaks to OpenStack through backends, and does not wire itself"},
+	{of: "./", never: []string{module + "/test/"},
+		why: "nothing outside test/ uses the fixtures"},
+}
+
+func TestImportDirections(t *testing.T) {
+	imports := moduleImports(t)
+	for _, rule := range forbidden {
+		found := false
+		for pkg, direct := range imports {
+			if !covers(rule.of, pkg) {
+				continue
+			}
+			found = true
+			for _, imported := range direct {
+				for _, never := range rule.never {
+					if strings.HasPrefix(imported+"/", never) {
+						t.Errorf("%s imports %s: %s", pkg, imported, rule.why)
+					}
+				}
+			}
+		}
+		if !found {
+			t.Errorf("no package is covered by the rule for %q; is its name still right?", rule.of)
+		}
+	}
+}
+
+// moduleImports lists the direct imports of every package of this module that
+// is part of the program, test files left out. A forbidden import through
+// another package of the module is a direct import of that package, which has
+// a rule of its own.
+func moduleImports(t *testing.T) map[string][]string {
+	t.Helper()
+	output, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "./...").CombinedOutput()
+	if err != nil {
+		t.Fatalf("go list: %v\n%s", err, output)
+	}
+	imports := map[string][]string{}
+	for _, line := range strings.Split(strings.TrimSpace(string(output)), "\n") {
+		words := strings.Fields(line)
+		pkg := strings.TrimPrefix(strings.TrimPrefix(words[0], module), "/")
+		if pkg == "test" || strings.HasPrefix(pkg, "test/") {
+			continue
+		}
+		imports[pkg] = words[1:]
+	}
+	return imports
+}
+
+// covers reports whether a rule's pattern covers a package: "./" all of them,
+// "a/" a and what is below it, "a" only a.
+func covers(pattern, pkg string) bool {
+	if pattern == "./" {
+		return true
+	}
+	if below, ok := strings.CutSuffix(pattern, "/"); ok {
+		return pkg == below || strings.HasPrefix(pkg, pattern)
+	}
+	return pkg == pattern
+}
+
+func TestRulePatternsCoverWhatTheySay(t *testing.T) {
+	for _, c := range []struct {
+		pattern, pkg string
+		want         bool
+	}{
+		{"./", "policy/cli", true},
+		{"policy/", "policy", true},
+		{"policy/", "policy/cli", true},
+		{"policy/", "policyother", false},
+		{"provisioner", "provisioner", true},
+		{"provisioner", "provisioner/app", false},
+	} {
+		if got := covers(c.pattern, c.pkg); got != c.want {
+			t.Errorf("covers(%q, %q) = %t", c.pattern, c.pkg, got)
+		}
+	}
+	if !slices.ContainsFunc(forbidden[0].never, func(s string) bool { return strings.HasPrefix("k8s.io/client-go/kubernetes/", s) }) {
+		t.Error("the rule for policy does not forbid client-go")
+	}
+}

@@ -1,0 +1,213 @@
+package mappers
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Connection is what Cinder answered about a connected volume, whatever API
+// and envelope it came in. The zero value is no connection; Map refuses it.
+//
+// A Connection holds credentials. Its data cannot be reached from outside this
+// package, and every way of printing it shows the names of its fields only.
+type Connection struct {
+	protocol string
+	data     map[string]any
+	// credentials are the values in data that must not be printed.
+	credentials []string
+	// readOnly is set when the envelope grants the volume read-only.
+	readOnly bool
+}
+
+// protocolPattern keeps what ends up in events, annotations and metric labels
+// to plain words.
+var protocolPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
+
+// ParseConnection reads the JSON of an answer of Cinder. It knows two forms,
+// each bare or inside "connection_info", and an attachment also inside
+// "attachment":
+//
+//   - os-initialize_connection: {"driver_volume_type": ..., "data": {...}}
+//   - attachments API: the same facts in one flat object, without "data"
+//     (cinder/api/v3/views/attachments.py)
+//
+// The error is a *Refusal of reason InvalidConnection.
+func ParseConnection(document []byte) (Connection, error) {
+	root, err := decodeObject(document)
+	if err != nil {
+		return Connection{}, refuse(InvalidConnection, "the connection document %v; give the answer of Cinder as it came", err)
+	}
+	return fromEnvelope(root)
+}
+
+// NewConnection is ParseConnection for an answer that has been decoded before.
+func NewConnection(document map[string]any) (Connection, error) {
+	encoded, err := json.Marshal(document)
+	if err != nil {
+		// The cause is dropped: it may quote a value.
+		return Connection{}, refuse(InvalidConnection, "the connection document holds values that JSON cannot express; give the answer of Cinder as it came")
+	}
+	return ParseConnection(encoded)
+}
+
+func fromEnvelope(root map[string]any) (Connection, error) {
+	envelope, info := root, root
+	for _, key := range []string{"attachment", "connection_info"} {
+		if _, flat := info["driver_volume_type"]; flat {
+			break
+		}
+		value, present := info[key]
+		if !present {
+			continue
+		}
+		inner, ok := value.(map[string]any)
+		if !ok || len(inner) == 0 {
+			return Connection{}, refuse(InvalidConnection, "%s is %s: Cinder has not connected the volume; connect it with a connector first", key, emptiness(value))
+		}
+		envelope, info = info, inner
+	}
+
+	connection := Connection{}
+	switch kind := info["driver_volume_type"].(type) {
+	case string:
+		connection.protocol = strings.ToLower(kind)
+		if !protocolPattern.MatchString(connection.protocol) {
+			return Connection{}, refuse(InvalidConnection, "driver_volume_type is not a protocol's name (letters, digits, \".\", \"_\" and \"-\"); give the answer of Cinder as it came")
+		}
+	default:
+		return Connection{}, refuse(InvalidConnection, "driver_volume_type is %s, expected a protocol's name such as \"iscsi\"; give the answer of Cinder as it came", missingOr(info, "driver_volume_type"))
+	}
+
+	// Only an absent "data" makes the form flat: null is a driver's failure.
+	if data, nested := info["data"]; nested {
+		object, ok := data.(map[string]any)
+		if !ok {
+			return Connection{}, refuse(InvalidConnection, "data is %s, expected an object; the driver of this backend failed to describe the connection, look in the log of cinder-volume", kindOf(data))
+		}
+		connection.data = object
+	} else {
+		connection.data = maps.Clone(info)
+		delete(connection.data, "driver_volume_type")
+		delete(connection.data, "attachment_id")
+	}
+	if len(connection.data) == 0 {
+		return Connection{}, refuse(InvalidConnection, "the connection is of type %s and says nothing else; the driver of this backend failed to describe it, look in the log of cinder-volume", connection.protocol)
+	}
+
+	connection.credentials = credentialsIn(connection.data)
+	// What the driver says of the backend may still be "rw" when the
+	// attachment was made with mode "ro" (attachments API 3.54 and newer).
+	connection.readOnly = envelope["attach_mode"] == "ro"
+	return connection, nil
+}
+
+func emptiness(value any) string {
+	if object, ok := value.(map[string]any); ok && len(object) == 0 {
+		return "empty"
+	}
+	return kindOf(value)
+}
+
+func missingOr(object map[string]any, key string) string {
+	value, present := object[key]
+	if !present {
+		return "missing"
+	}
+	return kindOf(value)
+}
+
+// Protocol is driver_volume_type in lower case.
+func (c Connection) Protocol() string { return c.protocol }
+
+// String describes the connection without its values.
+func (c Connection) String() string {
+	return fmt.Sprintf("%s connection (%s)", c.protocol, strings.Join(slices.Sorted(maps.Keys(c.data)), ", "))
+}
+
+// GoString keeps %#v from printing the values.
+func (c Connection) GoString() string { return c.String() }
+
+// LogValue keeps slog from printing the values.
+func (c Connection) LogValue() slog.Value { return slog.StringValue(c.String()) }
+
+// MarshalJSON keeps JSON loggers from printing the values.
+func (c Connection) MarshalJSON() ([]byte, error) { return json.Marshal(c.String()) }
+
+// credentialKeys are the words that mark a field as holding a credential.
+var credentialKeys = regexp.MustCompile(`(?i)passw|passphrase|secret|keyring|token|credential|(^|_)key$`)
+
+// notCredentials are fields of Cinder's RBD driver that only sound like one.
+var notCredentials = regexp.MustCompile(`^secret_(type|uuid)$`)
+
+// shortestCredential is the length from which a credential is searched for in
+// other values. Shorter ones would match everywhere.
+const shortestCredential = 4
+
+// credentialsIn collects the values below fields that name a credential, at
+// any depth: a VMDK connection carries its vCenter's password in a nested
+// object.
+func credentialsIn(value any) []string {
+	found := map[string]bool{}
+	var walk func(value any, marked bool)
+	walk = func(value any, marked bool) {
+		switch typed := value.(type) {
+		case map[string]any:
+			for key, inner := range typed {
+				walk(inner, marked || credentialKeys.MatchString(key) && !notCredentials.MatchString(key))
+			}
+		case []any:
+			for _, inner := range typed {
+				walk(inner, marked)
+			}
+		case string:
+			if marked {
+				found[typed] = true
+				// The lines of a keyring hold the keys proper.
+				for _, word := range strings.Fields(typed) {
+					found[word] = true
+				}
+			}
+		case json.Number:
+			if marked {
+				found[typed.String()] = true
+			}
+		}
+	}
+	walk(value, false)
+	maps.DeleteFunc(found, func(credential string, _ bool) bool { return len(credential) < shortestCredential })
+	return slices.Sorted(maps.Keys(found))
+}
+
+// quote prints a value of the document for a sentence. It is the only way a
+// value gets into a message: objects and lists are named, not printed, long
+// strings cut, and whatever contains a credential is withheld.
+func (c Connection) quote(value any) string {
+	switch typed := value.(type) {
+	case bool:
+		return fmt.Sprint(typed)
+	case json.Number:
+		return c.quoteText(typed.String(), "%s")
+	case string:
+		return c.quoteText(typed, "%q")
+	default:
+		return kindOf(value)
+	}
+}
+
+func (c Connection) quoteText(text, format string) string {
+	for _, credential := range c.credentials {
+		if strings.Contains(text, credential) {
+			return "a value that contains a credential"
+		}
+	}
+	const longest = 80
+	if runes := []rune(text); len(runes) > longest {
+		text = string(runes[:longest]) + "..."
+	}
+	return fmt.Sprintf(format, text)
+}

@@ -1,0 +1,333 @@
+package mappers_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+)
+
+// hostileMappings are the operators' settings under which every document is
+// tried, so that all mappers get to see it.
+func hostileMappings() []map[string]mappers.Mapping {
+	return []map[string]mappers.Mapping{
+		nil,
+		{"rbd": {ClusterID: "ceph-1"}},
+		{"rbd": {As: mappers.FormNative}},
+	}
+}
+
+// checkAnyDocument holds what is true of every document, sound or hostile.
+func checkAnyDocument(t *testing.T, registry *mappers.Registry, document []byte) {
+	t.Helper()
+	for _, settings := range hostileMappings() {
+		request := plainRequest()
+		request.Mappings = settings
+		result, err := mapDocument(registry, document, request)
+		again, errAgain := mapDocument(registry, document, request)
+		if !reflect.DeepEqual(result, again) || !reflect.DeepEqual(err, errAgain) {
+			t.Fatalf("two answers for one document:\n%v, %v\n%v, %v", result, err, again, errAgain)
+		}
+
+		encoded, marshalErr := json.Marshal(result.Source)
+		if marshalErr != nil {
+			t.Fatal(marshalErr)
+		}
+		public := append([]string{string(encoded)}, result.Warnings...)
+		if err != nil {
+			var refusal *mappers.Refusal
+			if !errors.As(err, &refusal) {
+				t.Fatalf("error is no refusal: %v", err)
+			}
+			if refusal.Reason == "" || refusal.Message == "" || strings.ContainsAny(refusal.Message, "\n\r") {
+				t.Fatalf("refusal is no sentence: %q %q", refusal.Reason, refusal.Message)
+			}
+			if !reflect.DeepEqual(result, mappers.Result{}) {
+				t.Fatalf("a refused document is mapped in part: %v", result)
+			}
+			public = append(public, refusal.Message)
+		} else {
+			checkSource(t, request, result)
+			if encryptedSomewhere(document) {
+				t.Fatalf("an encrypted volume is mapped: %s", encoded)
+			}
+		}
+		for _, credential := range lonelyCredentials(document) {
+			for _, text := range public {
+				if strings.Contains(text, credential) {
+					t.Fatalf("credential %q is shown: %s", credential, text)
+				}
+			}
+		}
+	}
+}
+
+// The rules of Kubernetes' API server for iSCSI names.
+var (
+	apiIQN = regexp.MustCompile(`^iqn\.\d{4}-\d{2}\.([[:alnum:]-.]+)(:[^,;*&$|\s]+)$`)
+	apiEUI = regexp.MustCompile(`^eui\.[[:alnum:]]{16}$`)
+	apiNAA = regexp.MustCompile(`^naa\.[[:alnum:]]{32}$`)
+)
+
+func checkSource(t *testing.T, request mappers.Request, result mappers.Result) {
+	t.Helper()
+	secretNeeded := false
+	switch source := result.Source; {
+	case source.ISCSI != nil && source.CSI == nil && source.RBD == nil:
+		iscsi := source.ISCSI
+		if !apiIQN.MatchString(iscsi.IQN) && !apiEUI.MatchString(iscsi.IQN) && !apiNAA.MatchString(iscsi.IQN) || strings.Contains(iscsi.IQN, "/") {
+			t.Fatalf("target name is %q", iscsi.IQN)
+		}
+		if iscsi.Lun < 0 || iscsi.Lun > 255 {
+			t.Fatalf("LUN is %d", iscsi.Lun)
+		}
+		portals := append([]string{iscsi.TargetPortal}, iscsi.Portals...)
+		for index, portal := range portals {
+			host, port, err := net.SplitHostPort(portal)
+			number, numberErr := strconv.Atoi(port)
+			if err != nil || numberErr != nil || number < 1 || number > 65535 || host == "" || strings.ContainsAny(host, " /\\\n%") {
+				t.Fatalf("portal is %q", portal)
+			}
+			if slices.Contains(portals[:index], portal) {
+				t.Fatalf("portal %q is there twice", portal)
+			}
+		}
+		if iscsi.InitiatorName == nil || *iscsi.InitiatorName != request.InitiatorName || len(request.PVName+":"+iscsi.TargetPortal) > 64 {
+			t.Fatalf("initiator is %v, portal %q", iscsi.InitiatorName, iscsi.TargetPortal)
+		}
+		secretNeeded = iscsi.SessionCHAPAuth || iscsi.DiscoveryCHAPAuth
+		if (iscsi.SecretRef != nil) != secretNeeded {
+			t.Fatalf("reference to a secret is %v, CHAP %t and %t", iscsi.SecretRef, iscsi.SessionCHAPAuth, iscsi.DiscoveryCHAPAuth)
+		}
+	case source.CSI != nil && source.ISCSI == nil && source.RBD == nil:
+		csi := source.CSI
+		if csi.Driver == "" || csi.VolumeHandle == "" || csi.VolumeAttributes["pool"] == "" || csi.NodeStageSecretRef == nil {
+			t.Fatalf("CSI source is %v", csi)
+		}
+		secretNeeded = true
+	case source.RBD != nil && source.ISCSI == nil && source.CSI == nil:
+		rbd := source.RBD
+		if len(rbd.CephMonitors) == 0 || rbd.RBDPool == "" || rbd.RBDImage == "" {
+			t.Fatalf("RBD source is %v", rbd)
+		}
+		secretNeeded = rbd.SecretRef != nil
+	default:
+		t.Fatalf("source is %v", source)
+	}
+	if (result.Secret != nil) != secretNeeded {
+		t.Fatalf("secret is %v, needed: %t", result.Secret, secretNeeded)
+	}
+	if result.Secret == nil {
+		return
+	}
+	if result.Secret.Name != request.SecretName || result.Secret.Namespace != testNamespace || result.Secret.Type == "" || len(result.Secret.Data) == 0 {
+		t.Fatalf("secret is %v", result.Secret)
+	}
+	for key, value := range result.Secret.Data {
+		if len(value) == 0 {
+			t.Fatalf("secret has an empty %s", key)
+		}
+	}
+}
+
+// everyString collects the strings of a document, keys included, and those
+// under keys that name a password or keyring.
+func everyString(value any, secret bool, all, secrets *[]string) {
+	switch typed := value.(type) {
+	case string:
+		*all = append(*all, typed)
+		if secret {
+			*secrets = append(*secrets, typed)
+		}
+	case []any:
+		for _, element := range typed {
+			everyString(element, secret, all, secrets)
+		}
+	case map[string]any:
+		for key, element := range typed {
+			*all = append(*all, key)
+			everyString(element, secret || strings.Contains(key, "password") || key == "keyring", all, secrets)
+		}
+	}
+}
+
+// lonelyCredentials are the credentials of a document that are no part of
+// anything else in it, so that whoever shows them has copied them.
+func lonelyCredentials(document []byte) []string {
+	var root any
+	if json.Unmarshal(document, &root) != nil {
+		return nil
+	}
+	var all, secrets []string
+	everyString(root, false, &all, &secrets)
+	return slices.DeleteFunc(secrets, func(secret string) bool {
+		holders := 0
+		for _, text := range all {
+			if strings.Contains(text, secret) {
+				holders++
+			}
+		}
+		// Short ones occur by chance in our own words.
+		return len(secret) < 8 || holders != 1
+	})
+}
+
+func encryptedSomewhere(document []byte) bool {
+	var root map[string]any
+	if json.Unmarshal(document, &root) != nil {
+		return false
+	}
+	for _, key := range []string{"attachment", "connection_info"} {
+		if inner, ok := root[key].(map[string]any); ok && root["driver_volume_type"] == nil {
+			root = inner
+		}
+	}
+	if data, ok := root["data"].(map[string]any); ok {
+		root = data
+	}
+	return root["encrypted"] == true
+}
+
+func FuzzMap(f *testing.F) {
+	for _, path := range goldenPaths(f) {
+		read, _ := readGolden(f, path)
+		f.Add([]byte(read.Document))
+	}
+	registry := newRegistry(f)
+	f.Fuzz(func(t *testing.T, document []byte) {
+		checkAnyDocument(t, registry, document)
+	})
+}
+
+// Random bytes rarely stay JSON; these documents always do. The seed is fixed,
+// so a failure comes back.
+func TestMutatedDocuments(t *testing.T) {
+	registry := newRegistry(t)
+	random := rand.New(rand.NewPCG(2026, 1))
+	var documents []json.RawMessage
+	for _, path := range goldenPaths(t) {
+		if _, err := os.Stat(strings.TrimSuffix(path, ".json") + ".refused.txt"); err == nil {
+			continue // One change rarely makes it sound.
+		}
+		read, _ := readGolden(t, path)
+		documents = append(documents, read.Document)
+	}
+	mapped, refused := 0, 0
+	for round := range 3000 {
+		var root any
+		if err := json.Unmarshal(documents[random.IntN(len(documents))], &root); err != nil {
+			t.Fatal(err)
+		}
+		for range 1 + random.IntN(2) {
+			root = mutate(random, root)
+		}
+		document, err := json.Marshal(root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkAnyDocument(t, registry, document)
+		if t.Failed() {
+			t.Fatalf("round %d: %s", round, document)
+		}
+		if _, err := mapDocument(registry, document, plainRequest()); err == nil {
+			mapped++
+		} else {
+			refused++
+		}
+	}
+	// Both must happen often, or the test looks at nothing.
+	if mapped < 500 || refused < 500 {
+		t.Errorf("%d documents were mapped and %d refused, expected hundreds of both", mapped, refused)
+	}
+}
+
+// mutate changes one place of a document.
+func mutate(random *rand.Rand, value any) any {
+	switch typed := value.(type) {
+	case map[string]any:
+		keys := slices.Sorted(maps.Keys(typed))
+		if len(keys) == 0 || random.IntN(12) == 0 {
+			typed[hostileKeys()[random.IntN(len(hostileKeys()))]] = hostileValue(random)
+			return typed
+		}
+		key := keys[random.IntN(len(keys))]
+		switch random.IntN(8) {
+		case 0:
+			delete(typed, key)
+		case 1, 2:
+			typed[key] = hostileValue(random)
+		default:
+			typed[key] = mutate(random, typed[key])
+		}
+		return typed
+	case []any:
+		if len(typed) == 0 || random.IntN(6) == 0 {
+			return append(typed, hostileValue(random))
+		}
+		index := random.IntN(len(typed))
+		switch random.IntN(4) {
+		case 0:
+			return slices.Delete(typed, index, index+1)
+		case 1:
+			return append(typed, typed[index])
+		default:
+			typed[index] = mutate(random, typed[index])
+			return typed
+		}
+	default:
+		if random.IntN(3) == 0 {
+			return typed
+		}
+		return hostileValue(random)
+	}
+}
+
+func hostileKeys() []string {
+	return []string{
+		"target_portal", "target_iqn", "target_lun", "target_portals", "target_iqns", "target_luns",
+		"auth_method", "auth_username", "auth_password", "discovery_auth_method", "discovery_auth_password",
+		"encrypted", "access_mode", "qos_specs", "name", "hosts", "ports", "auth_enabled", "keyring", "data", "driver_volume_type",
+	}
+}
+
+func hostileValue(random *rand.Rand) any {
+	number := random.IntN(1 << 20)
+	values := []any{
+		nil, true, false, 0, 1, -1, 255, 256, 3.5, 1e300, "", "0", "7", "true", "CHAP", "chap", "None", "ro", "rw", "iSCSI", "iser", "rbd",
+		"192.0.2.7:3260", "[2001:db8::7]:3260", "2001:db8::7:3260", "a:b:c", ":", "[", "]:1", "host:99999", "host%0:1", "../../etc:1",
+		"iqn.2010-10.org.example:x", "iqn.2010-10.org.example:x:3260", "iqn.", "eui.0123456789abcdef", "naa.", "volumes/volume-7", "/", "a/b/c",
+		"[client.cinder]\nkey = " + cinderKey, "[client.admin]\nkey = " + adminKey, "\x00", "é\u202e", strings.Repeat("long", 100),
+		fmt.Sprintf("secret-%d", number), []any{}, []any{nil}, []any{1, "1"}, []any{"192.0.2.7:3260"}, []any{"iqn.2010-10.org.example:x"},
+		map[string]any{}, map[string]any{"password": fmt.Sprintf("secret-%d", number)},
+	}
+	return values[random.IntN(len(values))]
+}
+
+// A caller may map several volumes with one request value.
+func TestMapLeavesTheRequestAlone(t *testing.T) {
+	request := plainRequest()
+	request.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}
+	want := plainRequest()
+	want.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}
+	result, err := mapData(t, "iscsi", onePath(nil), request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	*result.Source.ISCSI.InitiatorName = "changed"
+	if !reflect.DeepEqual(request, want) {
+		t.Errorf("request became %v, expected %v", request, want)
+	}
+}

@@ -1,0 +1,245 @@
+package mappers
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Limits of Kubernetes' validation of iSCSI sources
+// (pkg/apis/core/validation), which are those of open-iscsi's interface names
+// and of the peripheral LUN addressing that kubelet's device paths rely on.
+const (
+	largestLUN            = 255
+	longestISCSIInterface = 64
+	longestTargetName     = 223 // RFC 7143 section 4.2.7.1
+)
+
+// mapISCSI maps protocols iscsi and iser to the native iscsi source.
+func mapISCSI(r request) (Result, error) {
+	if r.mapping.As == FormCSI {
+		return Result{}, refuse(InvalidMapping, "mapping.%s.as is \"csi\", but %s is mapped to the native source only; remove it from the backend's mapping", r.protocol, r.protocol)
+	}
+	if err := r.requireNativeAccessModes(); err != nil {
+		return Result{}, err
+	}
+	paths, warnings, err := iscsiPaths(r.Connection)
+	if err != nil {
+		return Result{}, err
+	}
+	result := Result{Warnings: warnings}
+
+	// The paths that one source can express share the primary's target and LUN.
+	primary := paths[0]
+	var portals []string
+	for _, path := range paths {
+		if path.target != primary.target {
+			continue
+		}
+		portals = append(portals, path.portal.String())
+		if path.portal.byName {
+			result.Warnings = append(result.Warnings, fmt.Sprintf(
+				"portal %s is a host name: nodes find the device only if the target announces itself under that name",
+				r.Connection.quote(path.portal.String())))
+		}
+	}
+	if len(portals) < len(paths) {
+		result.Warnings = append(result.Warnings, fmt.Sprintf(
+			"only %d of %d paths can be used, those to %s: an iSCSI source of Kubernetes has one target name",
+			len(portals), len(paths), r.Connection.quote(primary.target)))
+	}
+
+	source := &corev1.ISCSIPersistentVolumeSource{
+		IQN:            primary.target,
+		Lun:            primary.lun,
+		ISCSIInterface: "default",
+		FSType:         r.filesystem(),
+		ReadOnly:       r.readOnly,
+	}
+	if r.protocol == "iser" {
+		// "default" is the TCP interface, which an RDMA-only portal refuses.
+		source.ISCSIInterface = "iser"
+	}
+	if portals, err = r.initiator(source, portals); err != nil {
+		return Result{}, err
+	}
+	if source.InitiatorName == nil {
+		result.Warnings = append(result.Warnings, "the connector has no initiator: nodes log in under their own names, which the array may not admit")
+	}
+	source.TargetPortal, source.Portals = portals[0], portals[1:]
+	if len(source.Portals) == 0 {
+		source.Portals = nil
+	}
+
+	if result.Secret, err = r.chapSecret(source); err != nil {
+		return Result{}, err
+	}
+	result.Source.ISCSI = source
+	return result, nil
+}
+
+// initiator sets the source's initiator name and returns the portals in an
+// order whose first keeps Kubernetes' limit for such sources: kubelet makes an
+// interface named "<first portal>:<PersistentVolume>".
+func (r request) initiator(source *corev1.ISCSIPersistentVolumeSource, portals []string) ([]string, error) {
+	if r.InitiatorName == "" {
+		return portals, nil
+	}
+	if problem := targetNameProblem(r.InitiatorName); problem != "" {
+		return nil, refuse(InvalidConnector, "the connector's initiator is %s, which %s; correct connector.initiator of the backend", r.Connection.quote(r.InitiatorName), problem)
+	}
+	source.InitiatorName = &r.InitiatorName
+
+	longest := longestISCSIInterface - len(r.PVName) - len(":")
+	index := slices.IndexFunc(portals, func(portal string) bool { return len(portal) <= longest })
+	if index < 0 {
+		return nil, refuse(UnsupportedConnection,
+			"portal %s is %d characters long, but Kubernetes allows it %d next to the name of the PersistentVolume; give the target a shorter address",
+			r.Connection.quote(portals[0]), len(portals[0]), max(longest, 0))
+	}
+	fitting := portals[index]
+	return append([]string{fitting}, slices.Delete(slices.Clone(portals), index, index+1)...), nil
+}
+
+// chapSecret makes the Secret for the target's CHAP credentials and refers the
+// source to it. It returns nil when neither sessions nor discovery need any.
+func (r request) chapSecret(source *corev1.ISCSIPersistentVolumeSource) (*Secret, error) {
+	data := map[string][]byte{}
+	var err error
+	if source.SessionCHAPAuth, err = r.Connection.chap("", "node.session.auth.", data); err != nil {
+		return nil, err
+	}
+	if source.DiscoveryCHAPAuth, err = r.Connection.chap("discovery_", "discovery.sendtargets.auth.", data); err != nil {
+		return nil, err
+	}
+	if len(data) == 0 {
+		return nil, nil
+	}
+	secret := r.newSecret("kubernetes.io/iscsi-chap", data)
+	source.SecretRef = secret.reference()
+	return secret, nil
+}
+
+// chap copies one pair of CHAP credentials and reports whether there is one.
+// Cinder's "auth_method" is open-iscsi's word, so "None" means none; drivers
+// that read it back from stored text send it in lower case.
+func (c Connection) chap(prefix, keyPrefix string, data map[string][]byte) (bool, error) {
+	methodKey, usernameKey, passwordKey := prefix+"auth_method", prefix+"auth_username", prefix+"auth_password"
+	method, err := c.text(methodKey)
+	if err != nil {
+		return false, err
+	}
+	username, err := c.text(usernameKey)
+	if err != nil {
+		return false, err
+	}
+	password, err := c.text(passwordKey)
+	if err != nil {
+		return false, err
+	}
+	switch {
+	case strings.EqualFold(method, "none"):
+		return false, nil
+	case method == "" && username == "" && password == "":
+		return false, nil
+	case method == "":
+		return false, refuse(InvalidConnection, "%s is missing beside a user name or password; the driver of this backend failed to describe the credentials, look in the log of cinder-volume", methodKey)
+	case !strings.EqualFold(method, "CHAP"):
+		return false, refuse(UnsupportedAuthentication, "%s is %s, but kubelet speaks CHAP only; set the backend to CHAP or to no authentication", methodKey, c.quote(method))
+	}
+	for _, credential := range []struct{ key, name, value string }{
+		{usernameKey, "username", username},
+		{passwordKey, "password", password},
+	} {
+		if credential.value == "" {
+			return false, refuse(InvalidConnection, "%s is missing although %s is %s; look in the log of cinder-volume why the driver sends half of the credentials", credential.key, methodKey, c.quote(method))
+		}
+		if hasControl(credential.value) {
+			return false, refuse(InvalidConnection, "%s holds control characters, which open-iscsi cannot take; give the backend other credentials", credential.key)
+		}
+		data[keyPrefix+credential.name] = []byte(credential.value)
+	}
+	return true, nil
+}
+
+// iscsiPath is one way to the volume.
+type iscsiPath struct {
+	portal address
+	target string
+	lun    int32
+}
+
+// Target names as the API server accepts them. Its pattern for iqn names is
+// not anchored at the front and takes characters that RFC 3722 forbids; this
+// one is narrower, because kubelet builds file names and globs from them.
+var (
+	iqnPattern = regexp.MustCompile(`^iqn\.[0-9]{4}-[0-9]{2}\.[A-Za-z0-9.-]+:[A-Za-z0-9._:-]+$`)
+	euiPattern = regexp.MustCompile(`^eui\.[0-9A-Fa-f]{16}$`)
+	naaPattern = regexp.MustCompile(`^naa\.[0-9A-Fa-f]{32}$`)
+)
+
+// targetNameProblem says what keeps a name from being the name of an iSCSI
+// node, as the rest of a sentence; it is empty when nothing does.
+func targetNameProblem(name string) string {
+	switch {
+	case len(name) > longestTargetName:
+		return fmt.Sprintf("is longer than %d characters", longestTargetName)
+	case iqnPattern.MatchString(name), euiPattern.MatchString(name), naaPattern.MatchString(name):
+		return ""
+	case strings.HasPrefix(name, "iqn."):
+		return "is not of the form iqn.<year>-<month>.<reversed domain>:<name>"
+	case strings.HasPrefix(name, "eui."):
+		return "is not of the form eui.<16 hex digits>"
+	case strings.HasPrefix(name, "naa."):
+		return "is not of the form naa.<32 hex digits>, the only one that Kubernetes accepts"
+	default:
+		return "starts with none of iqn., eui. and naa., which Kubernetes demands"
+	}
+}
+
+// target reads the name of a target.
+func (c Connection) target(field, name string) (string, error) {
+	if name == "" {
+		return "", refuse(InvalidConnection, "%s is empty; look in the log of cinder-volume why the volume has no target", field)
+	}
+	if problem := targetNameProblem(name); problem != "" {
+		return "", refuse(UnsupportedConnection, "%s is %s, which %s; set a standard target name on the array, or use a backend with one", field, c.quote(name), problem)
+	}
+	return name, nil
+}
+
+// lun reads a logical unit number. Drivers send it as a number or as digits in
+// a string. A boolean, a fraction or a missing value is never taken for 0 or
+// 1: another volume may be there.
+func (c Connection) lun(field string, value any) (int32, error) {
+	digits := ""
+	switch typed := value.(type) {
+	case json.Number:
+		digits = typed.String()
+	case string:
+		digits = typed
+	default:
+		return 0, c.wrongType(field, value, "a whole number")
+	}
+	switch {
+	case negativeNumber.MatchString(digits):
+		return 0, refuse(InvalidConnection, "%s is %s, and drivers use negative numbers for \"not found\"; look in the log of cinder-volume why the volume has no LUN", field, c.quote(value))
+	case !wholeNumber.MatchString(digits):
+		return 0, c.wrongType(field, value, "a whole number in decimal digits")
+	}
+	number, err := strconv.ParseInt(digits, 10, 32)
+	if err != nil || number > largestLUN {
+		return 0, refuse(UnsupportedConnection, "%s is %s, but Kubernetes accepts LUNs from 0 to %d only; let the array assign a lower one, for example by fewer volumes per host entry", field, c.quote(value), largestLUN)
+	}
+	return int32(number), nil
+}
+
+var (
+	wholeNumber    = regexp.MustCompile(`^(0|[1-9][0-9]*)$`)
+	negativeNumber = regexp.MustCompile(`^-[0-9]`)
+)

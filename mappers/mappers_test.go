@@ -1,0 +1,212 @@
+package mappers_test
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+)
+
+func TestNewNeedsANamespaceForSecrets(t *testing.T) {
+	_, err := mappers.New(mappers.Options{})
+	const want = "mappers: Options.SecretNamespace is empty, expected the provisioner's own namespace"
+	if err == nil || err.Error() != want {
+		t.Errorf("error is %v, expected %s", err, want)
+	}
+}
+
+func TestProtocols(t *testing.T) {
+	if got, want := newRegistry(t).Protocols(), []string{"iscsi", "iser", "rbd"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("protocols are %v, expected %v", got, want)
+	}
+}
+
+// A caller's mistake is no refusal: it must not be blamed on the volume.
+func TestMapNeedsNames(t *testing.T) {
+	const want = "mappers: Request.PVName and Request.SecretName must be set"
+	for name, change := range map[string]func(*mappers.Request){
+		"volume": func(r *mappers.Request) { r.PVName = "" },
+		"secret": func(r *mappers.Request) { r.SecretName = "" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			request := plainRequest()
+			change(&request)
+			_, err := newRegistry(t).Map(request)
+			var refusal *mappers.Refusal
+			if err == nil || err.Error() != want || errors.As(err, &refusal) {
+				t.Errorf("error is %v, expected %s and no refusal", err, want)
+			}
+		})
+	}
+}
+
+func TestMapRefusesNoConnection(t *testing.T) {
+	_, err := newRegistry(t).Map(plainRequest())
+	expectRefusal(t, err, mappers.InvalidConnection, "there is no connection; connect the volume before it is mapped")
+}
+
+func TestCheckAccessModes(t *testing.T) {
+	for name, test := range map[string]struct {
+		modes []corev1.PersistentVolumeAccessMode
+		want  string
+	}{
+		"none":                {},
+		"once and read":       {modes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadOnlyMany}},
+		"one pod":             {modes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}},
+		"many":                {modes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadWriteMany}, want: "access mode ReadWriteMany is not supported, because a Cinder volume is a disk that one node at a time may write to; use ReadWriteOnce or ReadOnlyMany"},
+		"one of a later time": {modes: []corev1.PersistentVolumeAccessMode{"WriteOnlyMany"}, want: `access mode "WriteOnlyMany" is unknown; use ReadWriteOnce or ReadOnlyMany`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := mappers.CheckAccessModes(test.modes)
+			if test.want == "" {
+				if err != nil {
+					t.Errorf("error is %v, expected none", err)
+				}
+				return
+			}
+			expectRefusal(t, err, mappers.UnsupportedAccessMode, test.want)
+		})
+	}
+}
+
+// Only a claim that never writes makes the source read-only.
+func TestReadOnly(t *testing.T) {
+	registry := newRegistry(t)
+	for name, test := range map[string]struct {
+		accessMode string
+		claim      []corev1.PersistentVolumeAccessMode
+		want       bool
+		warned     bool
+	}{
+		"claim reads":               {"rw", []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}, true, false},
+		"claim may write, too":      {"rw", []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany, corev1.ReadWriteOnce}, false, false},
+		"Cinder forbids writing":    {"ro", []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, true, true},
+		"Cinder forbids, who cares": {"ro", []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}, true, false},
+	} {
+		for protocol, document := range map[string]string{
+			"iscsi": `{"driver_volume_type": "iscsi", "data": {"target_portal": "192.0.2.1:3260", "target_iqn": "iqn.2010-10.org.openstack:a", "target_lun": 1, "access_mode": "` + test.accessMode + `"}}`,
+			"rbd":   `{"driver_volume_type": "rbd", "data": {"name": "volumes/volume-1", "access_mode": "` + test.accessMode + `"}}`,
+		} {
+			t.Run(name+"/"+protocol, func(t *testing.T) {
+				request := plainRequest()
+				request.AccessModes = test.claim
+				request.Mappings = map[string]mappers.Mapping{"rbd": {ClusterID: "ceph-1", NodeStageSecretRef: &corev1.SecretReference{Name: "a", Namespace: "b"}}}
+				result, err := mapDocument(registry, []byte(document), request)
+				if err != nil {
+					t.Fatal(err)
+				}
+				inSource := false
+				if result.Source.ISCSI != nil {
+					inSource = result.Source.ISCSI.ReadOnly
+				} else {
+					inSource = result.Source.CSI.ReadOnly
+				}
+				if result.ReadOnly != test.want || inSource != test.want {
+					t.Errorf("read-only is %t and %t in the source, expected %t", result.ReadOnly, inSource, test.want)
+				}
+				if warned := len(result.Warnings) > 0; warned != test.warned {
+					t.Errorf("warnings are %q, expected some: %t", result.Warnings, test.warned)
+				}
+			})
+		}
+	}
+}
+
+// What holds for every protocol is checked for every protocol.
+func TestRefusalsOfEveryProtocol(t *testing.T) {
+	registry := newRegistry(t)
+	const encrypted = "encrypted is true, but a kubelet cannot open the volume's LUKS layer and would format it; use a volume type without encryption"
+	const look = "; the driver of this backend failed to describe the connection, look in the log of cinder-volume"
+	for name, test := range map[string]struct {
+		fields string
+		change func(*mappers.Request)
+		reason mappers.Reason
+		want   string
+	}{
+		"encrypted":               {fields: `"encrypted": true`, reason: mappers.EncryptedVolume, want: encrypted},
+		"encrypted in Python":     {fields: `"encrypted": "True"`, reason: mappers.EncryptedVolume, want: encrypted},
+		"encrypted by the volume": {fields: `"encrypted": false`, change: func(r *mappers.Request) { r.Encrypted = true }, reason: mappers.EncryptedVolume, want: encrypted},
+		"encrypted unclear":       {fields: `"encrypted": 1`, reason: mappers.InvalidConnection, want: "encrypted is 1, expected true or false" + look},
+		"access mode unknown":     {fields: `"access_mode": "wo"`, reason: mappers.InvalidConnection, want: `access_mode is "wo", expected "rw" or "ro"; look in the log of cinder-volume`},
+		"access mode no text":     {fields: `"access_mode": ["ro"]`, reason: mappers.InvalidConnection, want: "access_mode is a list, expected a string" + look},
+		"qos no object":           {fields: `"qos_specs": "iops"`, reason: mappers.InvalidConnection, want: `qos_specs is "iops", expected an object` + look},
+		"claim of many writers":   {fields: `"access_mode": "rw"`, change: func(r *mappers.Request) { r.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany} }, reason: mappers.UnsupportedAccessMode, want: "access mode ReadWriteMany is not supported, because a Cinder volume is a disk that one node at a time may write to; use ReadWriteOnce or ReadOnlyMany"},
+	} {
+		for _, protocol := range registry.Protocols() {
+			t.Run(name+"/"+protocol, func(t *testing.T) {
+				data := `"target_portal": "192.0.2.1:3260", "target_iqn": "iqn.2010-10.org.openstack:a", "target_lun": 1`
+				if protocol == "rbd" {
+					data = `"name": "volumes/volume-1"`
+				}
+				request := plainRequest()
+				request.Mappings = map[string]mappers.Mapping{"rbd": {ClusterID: "ceph-1", NodeStageSecretRef: &corev1.SecretReference{Name: "a", Namespace: "b"}}}
+				document := func(fields string) []byte {
+					return []byte(`{"driver_volume_type": "` + protocol + `", "data": {` + data + fields + `}}`)
+				}
+				if _, err := mapDocument(registry, document(""), request); err != nil {
+					t.Fatalf("the document is refused without the fields, too: %v", err)
+				}
+				if test.change != nil {
+					test.change(&request)
+				}
+				_, err := mapDocument(registry, document(", "+test.fields), request)
+				expectRefusal(t, err, test.reason, test.want)
+			})
+		}
+	}
+}
+
+func TestMappingOfUnknownForm(t *testing.T) {
+	request := plainRequest()
+	request.Mappings = map[string]mappers.Mapping{"rbd": {As: "flexVolume"}}
+	_, err := mapDocument(newRegistry(t), []byte(`{"driver_volume_type": "rbd", "data": {"name": "volumes/volume-1"}}`), request)
+	expectRefusal(t, err, mappers.InvalidMapping, `mapping.rbd.as is "flexVolume", expected "native" or "csi"; correct the backend's mapping`)
+}
+
+// A driver that repeats a password elsewhere must not get it printed.
+func TestSentencesWithholdCredentials(t *testing.T) {
+	registry := newRegistry(t)
+	const withheld = "a value that contains a credential"
+	for name, test := range map[string]struct{ data, want string }{
+		"as a portal":          {`"target_portal": "hunter2-and-more", "auth_password": "hunter2-and-more"`, "target_portal is " + withheld + ", which has no port; expected host:port or [IPv6]:port, correct the backend's iSCSI address in cinder.conf"},
+		"inside a portal":      {`"target_portal": "user:hunter2@192.0.2.1:3260", "auth_password": "hunter2"`, "target_portal is " + withheld + ", which is not an address and a port; expected host:port or [IPv6]:port, correct the backend's iSCSI address in cinder.conf"},
+		"nested credentials":   {`"target_iqn": "label-hunter2", "config": {"vendor": [{"api_token": "hunter2"}]}`, "target_iqn is " + withheld + ", which starts with none of iqn., eui. and naa., which Kubernetes demands; set a standard target name on the array, or use a backend with one"},
+		"password as a number": {`"auth_password": 12345678`, "auth_password is " + withheld + ", expected a string; the driver of this backend failed to describe the connection, look in the log of cinder-volume"},
+		"method is password":   {`"auth_method": "hunter2", "auth_password": "hunter2"`, "auth_method is " + withheld + ", but kubelet speaks CHAP only; set the backend to CHAP or to no authentication"},
+		"longer than is shown": {`"target_iqn": "` + strings.Repeat("x", 300) + `"`, `target_iqn is "` + strings.Repeat("x", 80) + `...", which is longer than 223 characters; set a standard target name on the array, or use a backend with one`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			document := `{"driver_volume_type": "iscsi", "data": {` + test.data
+			for key, value := range map[string]string{"target_portal": `"192.0.2.1:3260"`, "target_iqn": `"iqn.2010-10.org.openstack:a"`, "target_lun": "1"} {
+				if !strings.Contains(test.data, `"`+key+`"`) {
+					document += `, "` + key + `": ` + value
+				}
+			}
+			_, err := mapDocument(registry, []byte(document+"}}"), plainRequest())
+			var refusal *mappers.Refusal
+			if !errors.As(err, &refusal) {
+				t.Fatalf("error is %v, expected a refusal", err)
+			}
+			if refusal.Message != test.want {
+				t.Errorf("message is\n%s\nexpected\n%s", refusal.Message, test.want)
+			}
+		})
+	}
+}
+
+func TestQoSWarningWithholdsCredentials(t *testing.T) {
+	result, err := mapDocument(newRegistry(t), []byte(`{"driver_volume_type": "iscsi", "data": {
+		"target_portal": "192.0.2.1:3260", "target_iqn": "iqn.2010-10.org.openstack:a", "target_lun": 1,
+		"qos_specs": {"hunter2": "1"}, "vendor_token": "hunter2"}}`), plainRequest())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"the volume type's front-end QoS (a value that contains a credential) is not enforced: kubelet has no such limits; move them to the back-end where the driver can"}
+	if !reflect.DeepEqual(result.Warnings, want) {
+		t.Errorf("warnings are %q, expected %q", result.Warnings, want)
+	}
+}

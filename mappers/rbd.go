@@ -1,0 +1,256 @@
+package mappers
+
+import (
+	"encoding/base64"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+const (
+	cephCSIDriver        = "rbd.csi.ceph.com"
+	defaultImageFeatures = "layering"
+)
+
+// mapRBD maps protocol rbd to a static volume of ceph-csi, or to the native
+// source, which kubelets mount up to Kubernetes 1.30.
+func mapRBD(r request) (Result, error) {
+	image, err := r.Connection.rbdImage()
+	if err != nil {
+		return Result{}, err
+	}
+	if r.mapping.As == FormNative {
+		return r.nativeRBD(image)
+	}
+	return r.cephCSI(image)
+}
+
+// cephCSI makes the pre-provisioned volume that ceph-csi's docs/static-pvc.md
+// describes. Its volumeHandle must be the image's name, and monitors come from
+// the cluster's entry in ceph-csi's own configuration.
+func (r request) cephCSI(image rbdImage) (Result, error) {
+	if r.mapping.ClusterID == "" {
+		return Result{}, refuse(InvalidMapping, "mapping.rbd.clusterID is missing; set it in the backend's mapping to the ceph-csi clusterID of this Ceph cluster, or set mapping.rbd.as to \"native\" for Kubernetes up to 1.30")
+	}
+	attributes := map[string]string{
+		"clusterID":     r.mapping.ClusterID,
+		"pool":          image.pool,
+		"staticVolume":  "true",
+		"imageFeatures": r.mapping.ImageFeatures,
+	}
+	if r.mapping.ImageFeatures == "" {
+		attributes["imageFeatures"] = defaultImageFeatures
+	}
+	for _, key := range slices.Sorted(maps.Keys(r.mapping.Attributes)) {
+		if _, ours := attributes[key]; ours {
+			return Result{}, refuse(InvalidMapping, "mapping.rbd.attributes.%s may not be set, because it is made from the connection and the other settings; remove it from the backend's mapping", key)
+		}
+	}
+	maps.Copy(attributes, r.mapping.Attributes)
+
+	source := &corev1.CSIPersistentVolumeSource{
+		Driver:           r.mapping.Driver,
+		VolumeHandle:     image.name,
+		FSType:           r.filesystem(),
+		ReadOnly:         r.readOnly,
+		VolumeAttributes: attributes,
+	}
+	if source.Driver == "" {
+		source.Driver = cephCSIDriver
+	}
+
+	reference, secret, err := r.cephSecret(image, corev1.SecretTypeOpaque, map[string][]byte{"userID": []byte(image.user), "userKey": []byte(image.key)})
+	switch {
+	case err != nil:
+		return Result{}, err
+	case reference == nil && image.authenticated:
+		return Result{}, refuse(InvalidMapping, "mapping.rbd.nodeStageSecretRef is missing and Cinder sends no key; name there a Secret with userID and userKey for ceph-csi")
+	case reference == nil:
+		return Result{}, refuse(InvalidMapping, "mapping.rbd.nodeStageSecretRef is missing, and ceph-csi wants a Secret also where auth_enabled is false; name there a Secret with any userID and userKey")
+	}
+	source.NodeStageSecretRef = reference
+	return Result{Source: corev1.PersistentVolumeSource{CSI: source}, Secret: secret}, nil
+}
+
+// nativeRBD makes the source of kubelet's own RBD plugin.
+func (r request) nativeRBD(image rbdImage) (Result, error) {
+	if err := r.requireNativeAccessModes(); err != nil {
+		return Result{}, err
+	}
+	if len(image.monitors) == 0 {
+		return Result{}, refuse(InvalidConnection, "hosts and ports are missing, and the native source needs the addresses of the monitors; look in the log of cinder-volume, or map rbd to ceph-csi")
+	}
+	source := &corev1.RBDPersistentVolumeSource{
+		CephMonitors: image.monitors,
+		RBDPool:      image.pool,
+		RBDImage:     image.name,
+		RadosUser:    image.user,
+		FSType:       r.filesystem(),
+		ReadOnly:     r.readOnly,
+	}
+	result := Result{Source: corev1.PersistentVolumeSource{RBD: source}}
+	if !image.authenticated {
+		return result, nil
+	}
+
+	if image.user == "" {
+		return Result{}, refuse(InvalidConnection, "auth_username is missing although auth_enabled is true, and Kubernetes would log in as \"admin\" instead; set rbd_user of the backend in cinder.conf")
+	}
+	var err error
+	source.SecretRef, result.Secret, err = r.cephSecret(image, "kubernetes.io/rbd", map[string][]byte{"key": []byte(image.key)})
+	if err != nil {
+		return Result{}, err
+	}
+	if source.SecretRef == nil {
+		result.Warnings = []string{"Cinder sends no key and mapping.rbd.nodeStageSecretRef names no Secret: nodes log in to Ceph with their own /etc/ceph/keyring"}
+	}
+	return result, nil
+}
+
+// cephSecret refers to the operator's Secret, else to one of the given kind
+// for the key that Cinder sent. Without either it returns nothing and no error.
+func (r request) cephSecret(image rbdImage, kind corev1.SecretType, data map[string][]byte) (*corev1.SecretReference, *Secret, error) {
+	if reference := r.mapping.NodeStageSecretRef; reference != nil {
+		if reference.Name == "" || reference.Namespace == "" {
+			return nil, nil, refuse(InvalidMapping, "mapping.rbd.nodeStageSecretRef needs a name and a namespace; complete it in the backend's mapping")
+		}
+		return reference.DeepCopy(), nil, nil
+	}
+	if image.key == "" {
+		return nil, nil, nil
+	}
+	secret := r.newSecret(kind, data)
+	return secret.reference(), secret, nil
+}
+
+// rbdImage is what a connection of Cinder's RBD driver says
+// (cinder/volume/drivers/rbd.py, initialize_connection). cluster_name is
+// missing in older releases and names a configuration file that neither source
+// reads; secret_uuid is libvirt's.
+type rbdImage struct {
+	pool, name    string
+	monitors      []string
+	authenticated bool
+	// user is without "client.". key is empty unless Cinder sent a keyring.
+	user, key string
+}
+
+func (c Connection) rbdImage() (rbdImage, error) {
+	image := rbdImage{}
+	name, err := c.text("name")
+	if err != nil {
+		return image, err
+	}
+	var split bool
+	image.pool, image.name, split = strings.Cut(name, "/")
+	if !split || image.pool == "" || image.name == "" || strings.ContainsAny(image.name, "/@") || strings.ContainsAny(image.pool, "@") || hasControl(name) {
+		value := "missing"
+		if name != "" {
+			value = c.quote(name)
+		}
+		return image, refuse(InvalidConnection, "name is %s, expected pool/image; look in the log of cinder-volume, the driver of this backend failed to describe the connection", value)
+	}
+	if image.monitors, err = c.monitors(); err != nil {
+		return image, err
+	}
+	if image.authenticated, err = c.flag("auth_enabled", true); err != nil {
+		return image, err
+	}
+	if image.user, err = c.text("auth_username"); err != nil {
+		return image, err
+	}
+	if hasControl(image.user) {
+		return image, refuse(InvalidConnection, "auth_username holds control characters; correct rbd_user of the backend in cinder.conf")
+	}
+	keyring, err := c.text("keyring")
+	if err != nil || keyring == "" || !image.authenticated {
+		return image, err
+	}
+	// Read also when the operator keeps the Secret: a keyring without the
+	// user's key shows that one of the two is wrong.
+	image.user, image.key, err = c.cephKey(keyring, image.user)
+	return image, err
+}
+
+// monitors joins hosts and ports. The driver strips the brackets of IPv6.
+func (c Connection) monitors() ([]string, error) {
+	hosts, err := c.texts("hosts", false)
+	if err != nil {
+		return nil, err
+	}
+	ports, err := c.texts("ports", true)
+	if err != nil {
+		return nil, err
+	}
+	if len(hosts) != len(ports) {
+		return nil, refuse(InvalidConnection, "hosts has %d entries and ports %d, so the monitors' addresses are unknown; look in the log of cinder-volume, the driver of this backend failed to describe the connection", len(hosts), len(ports))
+	}
+	seen := map[string]bool{}
+	var monitors []string
+	for index, host := range hosts {
+		bare, bracketed := strings.CutPrefix(host, "[")
+		if bracketed {
+			bare, bracketed = strings.CutSuffix(bare, "]")
+			if !bracketed {
+				bare = host
+			}
+		}
+		monitor, err := newAddress(bare, ports[index], bracketed)
+		if err != nil {
+			return nil, refuse(InvalidConnection, "monitor %s, port %s (%s and %s) %v; look at the monitors' addresses in ceph.conf of cinder-volume",
+				c.quote(host), c.quote(ports[index]), at("hosts", index), at("ports", index), err)
+		}
+		if text := monitor.String(); !seen[text] {
+			seen[text] = true
+			monitors = append(monitors, text)
+		}
+	}
+	return monitors, nil
+}
+
+// cephKey finds a user's key in the text of a Ceph keyring file: sections named
+// "[client.user]" with a line "key = ...". Without a user the keyring must
+// hold the key of exactly one. Keys of other users are never returned: a
+// keyring may hold an administrator's.
+func (c Connection) cephKey(keyring, user string) (string, string, error) {
+	keys := map[string]string{}
+	section, inClient := "", false
+	for line := range strings.Lines(keyring) {
+		line = strings.TrimSpace(line)
+		switch {
+		case line == "" || line[0] == '#' || line[0] == ';':
+		case line[0] == '[':
+			name, closed := strings.CutSuffix(line[1:], "]")
+			if !closed {
+				return "", "", refuse(InvalidConnection, "keyring has a section without a closing bracket; correct the keyring file that cinder-volume reads")
+			}
+			section, inClient = strings.CutPrefix(strings.TrimSpace(name), "client.")
+		default:
+			name, value, assigned := strings.Cut(line, "=")
+			if !inClient || !assigned || strings.TrimSpace(name) != "key" {
+				continue
+			}
+			if _, repeated := keys[section]; repeated {
+				return "", "", refuse(InvalidConnection, "keyring has two keys for one user; correct the keyring file that cinder-volume reads")
+			}
+			keys[section] = strings.Trim(strings.TrimSpace(value), `"`)
+		}
+	}
+	if user == "" {
+		users := slices.Sorted(maps.Keys(keys))
+		if len(users) != 1 {
+			return "", "", refuse(InvalidConnection, "auth_username is missing and keyring has keys of %d users; set rbd_user of the backend in cinder.conf", len(users))
+		}
+		user = users[0]
+	}
+	key, found := keys[user]
+	if !found {
+		return "", "", refuse(InvalidConnection, "keyring has no key for user %s (auth_username), and the key of another user must not be handed out; correct rbd_user or the keyring file of the backend", c.quote("client."+user))
+	}
+	if decoded, err := base64.StdEncoding.DecodeString(key); err != nil || len(decoded) == 0 {
+		return "", "", refuse(InvalidConnection, "keyring has a key for auth_username that is not base64; correct the keyring file that cinder-volume reads")
+	}
+	return user, key, nil
+}

@@ -1,0 +1,168 @@
+package mappers_test
+
+import (
+	"reflect"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+)
+
+const (
+	cinderKey = "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQQ=="
+	adminKey  = "QkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQg=="
+)
+
+func oneImage(changes fields) fields {
+	return laidOver(fields{
+		"name": "volumes/volume-1", "hosts": []string{"192.0.2.11"}, "ports": []string{"6789"},
+		"auth_enabled": true, "auth_username": "cinder",
+	}, changes)
+}
+
+func TestRBDRefusals(t *testing.T) {
+	const (
+		look    = "; the driver of this backend failed to describe the connection, look in the log of cinder-volume"
+		driver  = "; look in the log of cinder-volume, the driver of this backend failed to describe the connection"
+		monitor = "; look at the monitors' addresses in ceph.conf of cinder-volume"
+		keyring = "; correct the keyring file that cinder-volume reads"
+		other   = " (auth_username), and the key of another user must not be handed out; correct rbd_user or the keyring file of the backend"
+	)
+	invalid := mappers.InvalidConnection
+	reference := &corev1.SecretReference{Name: "ceph", Namespace: "ceph-csi"}
+	ceph := mappers.Mapping{ClusterID: "ceph-1"}
+	native := mappers.Mapping{As: mappers.FormNative}
+	for name, test := range map[string]struct {
+		data    fields
+		mapping mappers.Mapping
+		reason  mappers.Reason
+		want    string
+	}{
+		"no name":               {oneImage(fields{"name": nil}), ceph, invalid, "name is missing, expected pool/image" + driver},
+		"name of an image":      {oneImage(fields{"name": "/volume-1"}), ceph, invalid, `name is "/volume-1", expected pool/image` + driver},
+		"name of a pool":        {oneImage(fields{"name": "volumes/"}), ceph, invalid, `name is "volumes/", expected pool/image` + driver},
+		"name with a namespace": {oneImage(fields{"name": "volumes/a/volume-1"}), ceph, invalid, `name is "volumes/a/volume-1", expected pool/image` + driver},
+		"name of a snapshot":    {oneImage(fields{"name": "volumes/volume-1@a"}), ceph, invalid, `name is "volumes/volume-1@a", expected pool/image` + driver},
+		"name an object":        {oneImage(fields{"name": fields{}}), ceph, invalid, "name is an object, expected a string" + look},
+		"hosts a string":        {oneImage(fields{"hosts": "192.0.2.11"}), ceph, invalid, `hosts is "192.0.2.11", expected a list` + look},
+		"hosts of numbers":      {oneImage(fields{"hosts": []int{1}}), ceph, invalid, "hosts[0] is 1, expected a string" + look},
+		"host empty":            {oneImage(fields{"hosts": []string{""}}), ceph, invalid, `monitor "", port "6789" (hosts[0] and ports[0]) has neither an IP address nor a host name before its port` + monitor},
+		"host with a port":      {oneImage(fields{"hosts": []string{"192.0.2.11:6789"}}), ceph, invalid, `monitor "192.0.2.11:6789", port "6789" (hosts[0] and ports[0]) has neither an IP address nor a host name before its port` + monitor},
+		"host half bracketed":   {oneImage(fields{"hosts": []string{"[2001:db8::1"}}), ceph, invalid, `monitor "[2001:db8::1", port "6789" (hosts[0] and ports[0]) has neither an IP address nor a host name before its port` + monitor},
+		"port empty":            {oneImage(fields{"ports": []string{""}}), ceph, invalid, `monitor "192.0.2.11", port "" (hosts[0] and ports[0]) has no port` + monitor},
+		"port of words":         {oneImage(fields{"ports": []string{"v2"}}), ceph, invalid, `monitor "192.0.2.11", port "v2" (hosts[0] and ports[0]) has no port between 1 and 65535` + monitor},
+		"more ports than hosts": {oneImage(fields{"ports": []string{"6789", "6789"}}), native, invalid, "hosts has 1 entries and ports 2, so the monitors' addresses are unknown" + driver},
+		"auth unclear":          {oneImage(fields{"auth_enabled": "perhaps"}), ceph, invalid, `auth_enabled is "perhaps", expected true or false` + look},
+		"user of control":       {oneImage(fields{"auth_username": "a\nb"}), ceph, invalid, "auth_username holds control characters; correct rbd_user of the backend in cinder.conf"},
+		"keyring a list":        {oneImage(fields{"keyring": []string{cinderKey}}), ceph, invalid, "keyring is a list, expected a string" + look},
+
+		"no cluster":                      {oneImage(nil), mappers.Mapping{As: mappers.FormCSI}, mappers.InvalidMapping, `mapping.rbd.clusterID is missing; set it in the backend's mapping to the ceph-csi clusterID of this Ceph cluster, or set mapping.rbd.as to "native" for Kubernetes up to 1.30`},
+		"another image":                   {oneImage(nil), mappers.Mapping{ClusterID: "ceph-1", NodeStageSecretRef: reference, Attributes: map[string]string{"pool": "other", "clusterID": "other"}}, mappers.InvalidMapping, "mapping.rbd.attributes.clusterID may not be set, because it is made from the connection and the other settings; remove it from the backend's mapping"},
+		"secret without a name":           {oneImage(nil), mappers.Mapping{ClusterID: "ceph-1", NodeStageSecretRef: &corev1.SecretReference{Namespace: "a"}}, mappers.InvalidMapping, "mapping.rbd.nodeStageSecretRef needs a name and a namespace; complete it in the backend's mapping"},
+		"no key":                          {oneImage(nil), ceph, mappers.InvalidMapping, "mapping.rbd.nodeStageSecretRef is missing and Cinder sends no key; name there a Secret with userID and userKey for ceph-csi"},
+		"no monitors":                     {oneImage(fields{"hosts": nil, "ports": nil}), native, invalid, "hosts and ports are missing, and the native source needs the addresses of the monitors; look in the log of cinder-volume, or map rbd to ceph-csi"},
+		"no user for native":              {oneImage(fields{"auth_username": nil}), native, invalid, `auth_username is missing although auth_enabled is true, and Kubernetes would log in as "admin" instead; set rbd_user of the backend in cinder.conf`},
+		"keyring of no sections":          {oneImage(fields{"keyring": "key = " + cinderKey}), ceph, invalid, `keyring has no key for user "client.cinder"` + other},
+		"keyring of a daemon":             {oneImage(fields{"keyring": "[mon.cinder]\nkey = " + cinderKey}), ceph, invalid, `keyring has no key for user "client.cinder"` + other},
+		"keyring of another user":         {oneImage(fields{"keyring": "[client.cinder2]\nkey = " + cinderKey}), native, invalid, `keyring has no key for user "client.cinder"` + other},
+		"keyring of another user, unused": {oneImage(fields{"keyring": "[client.admin]\nkey = " + adminKey}), mappers.Mapping{ClusterID: "ceph-1", NodeStageSecretRef: reference}, invalid, `keyring has no key for user "client.cinder"` + other},
+		"keyring cut off":                 {oneImage(fields{"keyring": "[client.cinder\nkey = " + cinderKey}), ceph, invalid, "keyring has a section without a closing bracket" + keyring},
+		"keyring with two keys":           {oneImage(fields{"keyring": "[client.cinder]\nkey = " + cinderKey + "\nkey = " + adminKey}), ceph, invalid, "keyring has two keys for one user" + keyring},
+		"keyring without base64":          {oneImage(fields{"keyring": "[client.cinder]\nkey = not-a-real-secret"}), ceph, invalid, "keyring has a key for auth_username that is not base64" + keyring},
+		"keyring without a value":         {oneImage(fields{"keyring": "[client.cinder]\nkey ="}), ceph, invalid, "keyring has a key for auth_username that is not base64" + keyring},
+		"keyring of whom":                 {oneImage(fields{"auth_username": nil, "keyring": "[client.a]\nkey = " + cinderKey + "\n[client.b]\nkey = " + adminKey}), ceph, invalid, "auth_username is missing and keyring has keys of 2 users; set rbd_user of the backend in cinder.conf"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			request := plainRequest()
+			request.Mappings = map[string]mappers.Mapping{"rbd": test.mapping}
+			_, err := mapData(t, "rbd", test.data, request)
+			expectRefusal(t, err, test.reason, test.want)
+		})
+	}
+}
+
+func TestRBDMonitors(t *testing.T) {
+	for name, test := range map[string]struct {
+		hosts []string
+		ports []any
+		want  []string
+	}{
+		"IPv4":                {[]string{"192.0.2.11", "192.0.2.12"}, []any{"6789", "3300"}, []string{"192.0.2.11:6789", "192.0.2.12:3300"}},
+		"IPv6 bare":           {[]string{"2001:db8::11"}, []any{"6789"}, []string{"[2001:db8::11]:6789"}},
+		"IPv6 bracketed":      {[]string{"[2001:db8::11]"}, []any{"6789"}, []string{"[2001:db8::11]:6789"}},
+		"names":               {[]string{"mon-a.ceph.example"}, []any{"6789"}, []string{"mon-a.ceph.example:6789"}},
+		"ports as numbers":    {[]string{"192.0.2.11"}, []any{6789}, []string{"192.0.2.11:6789"}},
+		"one under two names": {[]string{"2001:db8::11", "2001:DB8:0::11"}, []any{"6789", "6789"}, []string{"[2001:db8::11]:6789"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			request := plainRequest()
+			request.Mappings = map[string]mappers.Mapping{"rbd": {As: mappers.FormNative}}
+			result, err := mapData(t, "rbd", oneImage(fields{"hosts": test.hosts, "ports": test.ports}), request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := result.Source.RBD.CephMonitors; !reflect.DeepEqual(got, test.want) {
+				t.Errorf("monitors are %v, expected %v", got, test.want)
+			}
+		})
+	}
+}
+
+// The forms in which ceph-authtool and administrators write keyrings.
+func TestCephKeyring(t *testing.T) {
+	for name, test := range map[string]struct{ user, keyring, wantUser string }{
+		"as ceph writes it":      {"cinder", "[client.cinder]\n\tkey = " + cinderKey + "\n\tcaps mon = \"profile rbd\"\n", "cinder"},
+		"without blanks":         {"cinder", "[client.cinder]\nkey=" + cinderKey, "cinder"},
+		"with Windows' lines":    {"cinder", "[client.cinder]\r\n\tkey = " + cinderKey + "\r\n", "cinder"},
+		"with remarks":           {"cinder", "# a\n; b\n\n[client.cinder]\n# key = " + adminKey + "\nkey = " + cinderKey, "cinder"},
+		"in quotes":              {"cinder", "[client.cinder]\nkey = \"" + cinderKey + "\"\n", "cinder"},
+		"second of two users":    {"cinder", "[client.admin]\nkey = " + adminKey + "\n[client.cinder]\nkey = " + cinderKey, "cinder"},
+		"first of two users":     {"cinder", "[client.cinder]\nkey = " + cinderKey + "\n[client.admin]\nkey = " + adminKey, "cinder"},
+		"the only user, unnamed": {"", "[client.volumes]\nkey = " + cinderKey, "volumes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			changes := fields{"keyring": test.keyring, "auth_username": test.user}
+			request := plainRequest()
+			request.Mappings = map[string]mappers.Mapping{"rbd": {ClusterID: "ceph-1"}}
+			result, err := mapData(t, "rbd", oneImage(changes), request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := &mappers.Secret{Namespace: testNamespace, Name: testSecret, Type: corev1.SecretTypeOpaque, Data: map[string][]byte{"userID": []byte(test.wantUser), "userKey": []byte(cinderKey)}}
+			if !reflect.DeepEqual(result.Secret, want) {
+				t.Errorf("secret of ceph-csi is %q, expected %q", result.Secret.Data, want.Data)
+			}
+
+			request.Mappings = map[string]mappers.Mapping{"rbd": {As: mappers.FormNative}}
+			result, err = mapData(t, "rbd", oneImage(changes), request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want = &mappers.Secret{Namespace: testNamespace, Name: testSecret, Type: "kubernetes.io/rbd", Data: map[string][]byte{"key": []byte(cinderKey)}}
+			if !reflect.DeepEqual(result.Secret, want) {
+				t.Errorf("secret of the native source is %q, expected %q", result.Secret.Data, want.Data)
+			}
+			if result.Source.RBD.RadosUser != test.wantUser {
+				t.Errorf("user is %q, expected %q", result.Source.RBD.RadosUser, test.wantUser)
+			}
+		})
+	}
+}
+
+// A result must not share memory with the operator's mapping, which many
+// volumes are mapped by.
+func TestRBDResultIsIndependentOfTheMapping(t *testing.T) {
+	mapping := mappers.Mapping{ClusterID: "ceph-1", NodeStageSecretRef: &corev1.SecretReference{Name: "ceph", Namespace: "ceph-csi"}, Attributes: map[string]string{"mounter": "rbd-nbd"}}
+	request := plainRequest()
+	request.Mappings = map[string]mappers.Mapping{"rbd": mapping}
+	result, err := mapData(t, "rbd", oneImage(nil), request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	result.Source.CSI.NodeStageSecretRef.Name = "changed"
+	result.Source.CSI.VolumeAttributes["mounter"] = "changed"
+	if mapping.NodeStageSecretRef.Name != "ceph" || mapping.Attributes["mounter"] != "rbd-nbd" {
+		t.Errorf("the mapping changed with the result: %v, %v", mapping.NodeStageSecretRef, mapping.Attributes)
+	}
+}

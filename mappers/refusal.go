@@ -1,0 +1,49 @@
+package mappers
+
+import "fmt"
+
+// Reason classifies a Refusal. The values are stable: they become reasons of
+// events and labels of metrics.
+type Reason string
+
+const (
+	// UnsupportedProtocol: no mapper knows the connection's protocol.
+	UnsupportedProtocol Reason = "UnsupportedProtocol"
+	// EncryptedVolume: Cinder expects the consumer to open the volume's LUKS
+	// layer, which no kubelet does.
+	EncryptedVolume Reason = "EncryptedVolume"
+	// InvalidConnection: the document is malformed, incomplete or contradicts
+	// itself.
+	InvalidConnection Reason = "InvalidConnection"
+	// UnsupportedConnection: the document is sound, but no source can express
+	// it (LUNs above 255, different LUNs per path, exotic target names).
+	UnsupportedConnection Reason = "UnsupportedConnection"
+	// UnsupportedAuthentication: the target wants an authentication that
+	// kubelet does not speak.
+	UnsupportedAuthentication Reason = "UnsupportedAuthentication"
+	// UnsupportedAccessMode: the source cannot honour an access mode of the
+	// claim.
+	UnsupportedAccessMode Reason = "UnsupportedAccessMode"
+	// InvalidConnector: the connector's initiator cannot be written to a
+	// PersistentVolume.
+	InvalidConnector Reason = "InvalidConnector"
+	// InvalidMapping: the operator's mapping lacks something the source needs
+	// or asks for something the protocol does not have.
+	InvalidMapping Reason = "InvalidMapping"
+)
+
+// Refusal says why a volume cannot be mapped. Nothing was mapped in part.
+type Refusal struct {
+	Reason Reason
+	// Message is one sentence naming the field, its value and the remedy. It
+	// is fit for the event of a claim: it never holds a secret.
+	Message string
+}
+
+// Error returns the message alone, as it should appear in an event next to
+// the reason.
+func (r *Refusal) Error() string { return r.Message }
+
+func refuse(reason Reason, format string, arguments ...any) *Refusal {
+	return &Refusal{Reason: reason, Message: fmt.Sprintf(format, arguments...)}
+}

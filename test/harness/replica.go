@@ -1,0 +1,226 @@
+package harness
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// ReplicaOptions are what a replica runs with.
+type ReplicaOptions struct {
+	// Policy and Clouds are the contents of the files; Clouds may be empty.
+	Policy string
+	Clouds string
+	// Provisioner is the name StorageClasses use. Replicas of one Deployment
+	// share it; tests that run side by side must not.
+	Provisioner string
+	// Arguments are further flags; Environment further variables.
+	Arguments   []string
+	Environment []string
+	// Program replaces the suite's build.
+	Program string
+}
+
+// Replica is the program as a process.
+type Replica struct {
+	Address string
+
+	command *exec.Cmd
+	exited  chan struct{}
+	dir     string
+
+	mu  sync.Mutex
+	log bytes.Buffer
+}
+
+// StartReplica starts the program and returns once it says that it is ready.
+// The caller stops or kills it.
+func (s *Suite) StartReplica(ctx context.Context, options ReplicaOptions) (*Replica, error) {
+	dir, err := os.MkdirTemp(s.dir, "replica-")
+	if err != nil {
+		return nil, err
+	}
+	arguments := []string{"run",
+		"--policy", filepath.Join(dir, "policy.yaml"),
+		"--kubeconfig", s.kubeconfig,
+		"--namespace", Namespace,
+		"--provisioner-name", options.Provisioner,
+		"--listen", "127.0.0.1:0",
+	}
+	if err := os.WriteFile(filepath.Join(dir, "policy.yaml"), []byte(options.Policy), 0o600); err != nil {
+		return nil, err
+	}
+	if options.Clouds != "" {
+		path := filepath.Join(dir, "clouds.yaml")
+		if err := os.WriteFile(path, []byte(options.Clouds), 0o600); err != nil {
+			return nil, err
+		}
+		arguments = append(arguments, "--clouds-file", path)
+	}
+	program := s.Program
+	if options.Program != "" {
+		program = options.Program
+	}
+	r := &Replica{
+		command: exec.Command(program, append(arguments, options.Arguments...)...),
+		exited:  make(chan struct{}),
+		dir:     dir,
+	}
+	r.command.Env = append(os.Environ(), options.Environment...)
+	// A test that dies must not leave the program running.
+	r.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	output, err := r.command.StderrPipe()
+	if err != nil {
+		return nil, err
+	}
+	started := make(chan error, 1)
+	// Pdeathsig follows the thread that forks, so that thread must live on:
+	// the goroutine that reads the output keeps it.
+	go r.follow(output, started)
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	if err := r.waitReady(ctx); err != nil {
+		r.Kill()
+		return nil, fmt.Errorf("replica: %w; it said:\n%s", err, r.Log())
+	}
+	return r, nil
+}
+
+func (r *Replica) follow(output interface{ Read([]byte) (int, error) }, started chan<- error) {
+	if err := r.command.Start(); err != nil {
+		started <- err
+		return
+	}
+	started <- nil
+	lines := bufio.NewScanner(output)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		r.mu.Lock()
+		r.log.Write(lines.Bytes())
+		r.log.WriteByte('\n')
+		if r.Address == "" {
+			r.Address = addressIn(lines.Bytes())
+		}
+		r.mu.Unlock()
+	}
+	_ = r.command.Wait()
+	close(r.exited)
+}
+
+// addressIn reads the log line that names the port.
+func addressIn(line []byte) string {
+	var entry struct {
+		Message string `json:"msg"`
+		Address string `json:"address"`
+	}
+	if json.Unmarshal(line, &entry) == nil && strings.HasPrefix(entry.Message, "Serving health") {
+		return entry.Address
+	}
+	return ""
+}
+
+func (r *Replica) waitReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
+	defer cancel()
+	for {
+		if status, _, err := r.Get(ctx, "/readyz"); err == nil && status == http.StatusOK {
+			return nil
+		}
+		select {
+		case <-r.exited:
+			return fmt.Errorf("ended: %s", r.command.ProcessState)
+		case <-ctx.Done():
+			return fmt.Errorf("is not ready: %w", ctx.Err())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// Get asks the replica's HTTP server.
+func (r *Replica) Get(ctx context.Context, path string) (status int, body string, err error) {
+	r.mu.Lock()
+	address := r.Address
+	r.mu.Unlock()
+	if address == "" {
+		return 0, "", fmt.Errorf("the replica has not said its address yet")
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, "", err
+	}
+	defer response.Body.Close()
+	var content bytes.Buffer
+	_, err = content.ReadFrom(response.Body)
+	return response.StatusCode, content.String(), err
+}
+
+// Leads asks the replica's own gauge.
+func (r *Replica) Leads(ctx context.Context) bool {
+	_, body, err := r.Get(ctx, "/metrics")
+	return err == nil && strings.Contains(body, "\nstandalone_cinder_leader 1\n")
+}
+
+// Log is everything the replica has printed.
+func (r *Replica) Log() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.log.String()
+}
+
+// Signal sends a signal, such as SIGTERM, SIGSTOP or SIGCONT.
+func (r *Replica) Signal(signal syscall.Signal) error { return r.command.Process.Signal(signal) }
+
+// Kill ends the replica at once and waits until it is gone.
+func (r *Replica) Kill() {
+	_ = r.command.Process.Kill()
+	<-r.exited
+}
+
+// Stop asks the replica to hand over, and returns how it ended.
+func (r *Replica) Stop(ctx context.Context) error {
+	if err := r.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	select {
+	case <-r.exited:
+	case <-ctx.Done():
+		r.Kill()
+		return fmt.Errorf("the replica did not end: %w; it said:\n%s", ctx.Err(), r.Log())
+	}
+	if code := r.command.ProcessState.ExitCode(); code != 0 {
+		return fmt.Errorf("the replica ended with %s; it said:\n%s", r.command.ProcessState, r.Log())
+	}
+	return nil
+}
+
+// Exited is closed when the process is gone.
+func (r *Replica) Exited() <-chan struct{} { return r.exited }
+
+// WritePolicy replaces the policy file, atomically as a mounted ConfigMap does.
+func (r *Replica) WritePolicy(content string) error { return r.replace("policy.yaml", content) }
+
+// WriteClouds replaces clouds.yaml.
+func (r *Replica) WriteClouds(content string) error { return r.replace("clouds.yaml", content) }
+
+func (r *Replica) replace(name, content string) error {
+	temporary := filepath.Join(r.dir, "."+name)
+	if err := os.WriteFile(temporary, []byte(content), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(temporary, filepath.Join(r.dir, name))
+}

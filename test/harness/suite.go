@@ -1,0 +1,173 @@
+// Package harness runs the program as a process against a real control plane,
+// with exactly the rights that deploy/ grants. Integration tests, the demo and
+// the benchmark share it.
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/standalone-cinder/standalone-cinder/test/controlplane"
+)
+
+// Namespace and ServiceAccount are those of deploy/base.
+const (
+	Namespace      = "standalone-cinder"
+	ServiceAccount = "standalone-cinder"
+)
+
+// Suite is a cluster and a build of the program. Tests with provisioner names
+// of their own can share one.
+type Suite struct {
+	Client kubernetes.Interface
+	Config *rest.Config
+	// Program is the path of the binary.
+	Program string
+
+	root string
+	dir  string
+	log  io.Writer
+	// plane is nil when an existing cluster is used.
+	plane *controlplane.ControlPlane
+	// kubeconfig is what replicas run with.
+	kubeconfig string
+}
+
+// SuiteOptions say what to start.
+type SuiteOptions struct {
+	// Kubeconfig uses an existing cluster, with the rights of its user,
+	// instead of a local control plane.
+	Kubeconfig string
+	// ControlPlane configures the local one.
+	ControlPlane controlplane.Options
+	// Race builds the program with the race detector.
+	Race bool
+	Log  io.Writer
+}
+
+// StartSuite builds the program and brings up a control plane with the base
+// manifests applied. Stop it.
+func StartSuite(ctx context.Context, options SuiteOptions) (_ *Suite, err error) {
+	root, err := repositoryRoot()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "standalone-cinder-suite-")
+	if err != nil {
+		return nil, err
+	}
+	s := &Suite{root: root, dir: dir, log: options.Log}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Stop())
+		}
+	}()
+	if err := s.build(ctx, options.Race); err != nil {
+		return nil, err
+	}
+	if options.Kubeconfig != "" {
+		return s, s.useCluster(options.Kubeconfig)
+	}
+	options.ControlPlane.Log = options.Log
+	if s.plane, err = controlplane.Start(ctx, options.ControlPlane); err != nil {
+		return nil, err
+	}
+	s.Config = s.plane.RESTConfig()
+	if s.Client, err = kubernetes.NewForConfig(s.Config); err != nil {
+		return nil, err
+	}
+	if err := s.applyBase(ctx); err != nil {
+		return nil, err
+	}
+	s.kubeconfig, err = s.plane.ServiceAccountKubeconfig(ctx, Namespace, ServiceAccount)
+	return s, err
+}
+
+func (s *Suite) useCluster(kubeconfig string) (err error) {
+	s.kubeconfig = kubeconfig
+	if s.Config, err = clientcmd.BuildConfigFromFlags("", kubeconfig); err != nil {
+		return err
+	}
+	s.Config.QPS, s.Config.Burst = 200, 400
+	s.Client, err = kubernetes.NewForConfig(s.Config)
+	return err
+}
+
+// applyBase applies what deploy/base grants. The Deployment itself needs nodes,
+// which there are none of; replicas run as processes instead.
+func (s *Suite) applyBase(ctx context.Context) error {
+	for _, name := range []string{"namespace.yaml", "serviceaccount.yaml", "rbac.yaml"} {
+		if err := s.ApplyFile(ctx, filepath.Join("deploy", "base", name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ApplyFile applies a manifest of the repository.
+func (s *Suite) ApplyFile(ctx context.Context, path string) error {
+	content, err := os.ReadFile(filepath.Join(s.root, path))
+	if err != nil {
+		return err
+	}
+	return s.Apply(ctx, content)
+}
+
+// Apply applies manifests to the local control plane.
+func (s *Suite) Apply(ctx context.Context, manifests ...[]byte) error {
+	if s.plane == nil {
+		return errors.New("manifests are applied to the local control plane only")
+	}
+	return s.plane.Apply(ctx, manifests...)
+}
+
+// ControlPlane is the local one, nil when an existing cluster is used.
+func (s *Suite) ControlPlane() *controlplane.ControlPlane { return s.plane }
+
+// Stop ends everything the suite started.
+func (s *Suite) Stop() error {
+	var err error
+	if s.plane != nil {
+		err = s.plane.Stop()
+	}
+	return errors.Join(err, os.RemoveAll(s.dir))
+}
+
+func (s *Suite) build(ctx context.Context, race bool) error {
+	s.Program = filepath.Join(s.dir, "standalone-cinder")
+	arguments := []string{"build", "-o", s.Program}
+	if race {
+		arguments = append(arguments, "-race")
+	}
+	build := exec.CommandContext(ctx, "go", append(arguments, ".")...)
+	build.Dir = s.root
+	if output, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("go %s: %w\n%s", strings.Join(arguments, " "), err, output)
+	}
+	return nil
+}
+
+// repositoryRoot is found from this file, so that the working directory of a
+// test does not matter.
+func repositoryRoot() (string, error) {
+	_, file, _, ok := runtime.Caller(0)
+	if !ok {
+		return "", errors.New("the repository cannot be found: no caller information")
+	}
+	root := filepath.Dir(filepath.Dir(filepath.Dir(file)))
+	if _, err := os.Stat(filepath.Join(root, "go.mod")); err != nil {
+		return "", fmt.Errorf("the repository is not at %s: %w", root, err)
+	}
+	return root, nil
+}

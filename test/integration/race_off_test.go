@@ -1,0 +1,6 @@
+//go:build !race
+
+package integration
+
+// raceEnabled builds the program with the race detector when the tests are.
+const raceEnabled = false
