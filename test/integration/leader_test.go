@@ -1,0 +1,162 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+	"github.com/standalone-cinder/standalone-cinder/test/harness"
+)
+
+// shortLease makes a follower take over from a killed leader within seconds.
+var shortLease = []string{"--lease-duration=3s", "--renew-deadline=2s", "--retry-period=500ms"}
+
+func TestOneOfThreeReplicasProvisions(t *testing.T) {
+	w := newWorld(t, "three", cindersim.Options{})
+	replicas := w.startThree()
+	leader := w.leader(replicas)
+	for i := range 5 {
+		w.claim("a", fmt.Sprintf("data-%d", i), "gold", "1Gi")
+	}
+	_, err := suite.WaitBound(w.ctx, "three-a", 5)
+	w.must(err)
+	leaders := 0
+	for _, replica := range replicas {
+		if replica.Leads(w.ctx) {
+			leaders++
+		}
+	}
+	if leaders != 1 || !leader.Leads(w.ctx) {
+		t.Errorf("%d replicas lead", leaders)
+	}
+	for i, replica := range replicas {
+		for _, path := range []string{"/healthz", "/readyz", "/metrics", "/"} {
+			if status, _, err := replica.Get(w.ctx, path); err != nil || status != 200 {
+				t.Errorf("replica %d answers %s with %d, %v", i, path, status, err)
+			}
+		}
+	}
+}
+
+func TestKilledLeaderLosesAndDoublesNothing(t *testing.T) {
+	w := newWorld(t, "kill", cindersim.Options{CreateDelay: time.Second, Latency: 20 * time.Millisecond})
+	replicas := w.startThree(shortLease...)
+	leader := w.leader(replicas)
+	const claims = 50
+	for i := range claims {
+		w.claim("a", fmt.Sprintf("data-%d", i), "gold", "1Gi")
+	}
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		if n := len(w.sim.Volumes()); n < claims/3 {
+			return fmt.Sprintf("only %d volumes were begun", n), nil
+		}
+		return "", nil
+	}))
+	leader.Kill()
+	_, err := suite.WaitBound(w.ctx, "kill-a", claims)
+	w.must(err)
+	if n := len(w.sim.Volumes()); n != claims {
+		t.Errorf("%d volumes for %d claims", n, claims)
+	}
+	w.must(suite.DeleteClaims(w.ctx, "kill-a"))
+	w.noResidue()
+}
+
+func TestStoppedLeaderHandsOver(t *testing.T) {
+	// Volumes take long, so that the leader is stopped while it waits for them.
+	w := newWorld(t, "hand", cindersim.Options{CreateDelay: 4 * time.Second})
+	replicas := w.startThree()
+	leader := w.leader(replicas)
+	const claims = 20
+	for i := range claims {
+		w.claim("a", fmt.Sprintf("data-%d", i), "gold", "1Gi")
+	}
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		if n := len(w.sim.Volumes()); n < claims {
+			return fmt.Sprintf("only %d volumes were begun", n), nil
+		}
+		return "", nil
+	}))
+	stopping, cancel := context.WithTimeout(w.ctx, 25*time.Second)
+	defer cancel()
+	w.must(leader.Stop(stopping))
+	lease, err := suite.Client.CoordinationV1().Leases(harness.Namespace).Get(w.ctx, "test.example-hand", metav1.GetOptions{})
+	w.must(err)
+	if holder := lease.Spec.HolderIdentity; holder != nil && *holder != "" && lease.Spec.LeaseDurationSeconds != nil && *lease.Spec.LeaseDurationSeconds > 1 {
+		// Another replica may have taken it already; the one that ended must not hold it.
+		if next := w.leader(replicas); next == leader {
+			t.Errorf("the lease is still held by %s", *holder)
+		}
+	}
+	_, err = suite.WaitBound(w.ctx, "hand-a", claims)
+	w.must(err)
+	if n := len(w.sim.Volumes()); n != claims {
+		t.Errorf("%d volumes for %d claims", n, claims)
+	}
+	events, err := suite.Client.CoreV1().Events("hand-a").List(w.ctx, metav1.ListOptions{})
+	w.must(err)
+	for _, event := range events.Items {
+		if event.Reason == "ProvisioningFailed" {
+			t.Errorf("handing over wrote an event: %s", event.Message)
+		}
+	}
+}
+
+func TestPausedLeaderChangesNothingAfterwards(t *testing.T) {
+	w := newWorld(t, "pause", cindersim.Options{CreateDelay: 500 * time.Millisecond})
+	replicas := w.startThree(shortLease...)
+	leader := w.leader(replicas)
+	const claims = 20
+	for i := range claims {
+		w.claim("a", fmt.Sprintf("data-%d", i), "gold", "1Gi")
+	}
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		if n := len(w.sim.Volumes()); n < 3 {
+			return fmt.Sprintf("only %d volumes were begun", n), nil
+		}
+		return "", nil
+	}))
+	w.must(leader.Signal(syscall.SIGSTOP))
+	_, err := suite.WaitBound(w.ctx, "pause-a", claims)
+	w.must(err)
+	w.must(leader.Signal(syscall.SIGCONT))
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		if leader.Leads(w.ctx) {
+			return "the paused replica still believes that it leads", nil
+		}
+		return "", nil
+	}))
+	if n := len(w.sim.Volumes()); n != claims {
+		t.Errorf("%d volumes for %d claims", n, claims)
+	}
+}
+
+func (w *world) startThree(arguments ...string) []*harness.Replica {
+	w.Helper()
+	replicas := make([]*harness.Replica, 3)
+	for i := range replicas {
+		replicas[i] = w.start(arguments...)
+	}
+	return replicas
+}
+
+// leader waits until one of the replicas leads.
+func (w *world) leader(replicas []*harness.Replica) *harness.Replica {
+	w.Helper()
+	var leader *harness.Replica
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		for _, replica := range replicas {
+			if replica.Leads(w.ctx) {
+				leader = replica
+				return "", nil
+			}
+		}
+		return "no replica leads", nil
+	}))
+	return leader
+}
