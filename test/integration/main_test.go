@@ -4,6 +4,8 @@ package integration
 
 import (
 	"context"
+	encoding "encoding/base64"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -12,6 +14,7 @@ import (
 	"time"
 
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
@@ -150,3 +153,20 @@ func (w *world) noResidue() {
 		return "", nil
 	}))
 }
+
+// readable is every event and PersistentVolume of the test, as JSON.
+func (w *world) readable() string {
+	w.Helper()
+	var text strings.Builder
+	for _, namespace := range []string{"a", "b", "stranger"} {
+		events, err := suite.Client.CoreV1().Events(w.name+"-"+namespace).List(w.ctx, metav1.ListOptions{})
+		w.must(err)
+		w.must(json.NewEncoder(&text).Encode(events))
+	}
+	pvs, err := suite.PersistentVolumes(w.ctx, w.provisioner)
+	w.must(err)
+	w.must(json.NewEncoder(&text).Encode(pvs))
+	return text.String()
+}
+
+func base64(text string) string { return encoding.StdEncoding.EncodeToString([]byte(text)) }
