@@ -77,8 +77,9 @@ func (s *Suite) StartReplica(ctx context.Context, options ReplicaOptions) (*Repl
 		dir:     dir,
 	}
 	r.command.Env = append(os.Environ(), options.Environment...)
-	// A test that dies must not leave the program running.
-	r.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	// A test that dies must not leave the program running. An interrupt typed at
+	// a terminal is for the test alone, which may need the program to clean up.
+	r.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	output, err := r.command.StderrPipe()
 	if err != nil {
 		return nil, err
@@ -175,6 +176,9 @@ func (r *Replica) Leads(ctx context.Context) bool {
 	return err == nil && strings.Contains(body, "\nstandalone_cinder_leader 1\n")
 }
 
+// PID is the process's id.
+func (r *Replica) PID() int { return r.command.Process.Pid }
+
 // Log is everything the replica has printed.
 func (r *Replica) Log() string {
 	r.mu.Lock()
@@ -224,3 +228,6 @@ func (r *Replica) replace(name, content string) error {
 	}
 	return os.Rename(temporary, filepath.Join(r.dir, name))
 }
+
+// Pid is the process's id.
+func (r *Replica) Pid() int { return r.command.Process.Pid }

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"time"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -152,6 +153,9 @@ func (s *Suite) build(ctx context.Context, race bool) error {
 	}
 	build := exec.CommandContext(ctx, "go", append(arguments, ".")...)
 	build.Dir = s.root
+	// Interrupted rather than killed, the go command removes its temporary files.
+	build.Cancel = func() error { return build.Process.Signal(os.Interrupt) }
+	build.WaitDelay = 10 * time.Second
 	if output, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("go %s: %w\n%s", strings.Join(arguments, " "), err, output)
 	}

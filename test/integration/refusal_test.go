@@ -182,10 +182,15 @@ func TestVolumesOfEveryShape(t *testing.T) {
 		}
 		return fmt.Sprintf("%d volumes are left", len(left)), nil
 	}))
-	pvs, err := suite.PersistentVolumes(w.ctx, w.provisioner)
-	w.must(err)
-	if len(pvs) != 1 || pvs[0].Spec.PersistentVolumeReclaimPolicy != retain {
-		t.Fatalf("%d PersistentVolumes are left, want the retained one", len(pvs))
+	var pvs []corev1.PersistentVolume
+	w.must(harness.Eventually(w.ctx, func() (complaint string, err error) {
+		if pvs, err = suite.PersistentVolumes(w.ctx, w.provisioner); err == nil && len(pvs) != 1 {
+			complaint = fmt.Sprintf("%d PersistentVolumes are left, want the retained one", len(pvs))
+		}
+		return complaint, err
+	}))
+	if pvs[0].Spec.PersistentVolumeReclaimPolicy != retain {
+		t.Fatalf("PersistentVolume %s is left", pvs[0].Name)
 	}
 	w.must(suite.Client.CoreV1().PersistentVolumes().Delete(w.ctx, pvs[0].Name, metav1.DeleteOptions{}))
 }

@@ -1,0 +1,103 @@
+// Package cli is the policy subcommand: what an operator does with a policy
+// file before it is shipped. It uses the same Parse and Decide as the daemon.
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// The exit codes of the policy commands.
+const (
+	// ExitOK: all is well.
+	ExitOK = 0
+	// ExitFailed: a check or an expectation failed.
+	ExitFailed = 1
+	// ExitUsage: the command was used wrongly, or could not read its input.
+	ExitUsage = 2
+)
+
+// ExitError is an error with the exit code that the process should end with.
+// Every error of a command of this package is one.
+type ExitError struct {
+	Code int
+	Err  error
+}
+
+// Error returns the text to print to standard error.
+func (e *ExitError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *ExitError) Unwrap() error { return e.Err }
+
+// ExitCode returns the exit code for what a command returned: that of the
+// ExitError in it, ExitOK for nil, ExitUsage for anything else, which can only
+// come from cobra's own parsing.
+func ExitCode(err error) int {
+	var exit *ExitError
+	switch {
+	case err == nil:
+		return ExitOK
+	case errors.As(err, &exit):
+		return exit.Code
+	}
+	return ExitUsage
+}
+
+func usageError(format string, args ...any) error {
+	return &ExitError{Code: ExitUsage, Err: fmt.Errorf(format, args...)}
+}
+
+// NewCommand returns the policy command. It writes findings to the command's
+// output and prints no errors itself: the caller prints what Execute returns
+// and exits with ExitCode of it.
+func NewCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:           "policy",
+		Short:         "Check a policy file before it takes effect",
+		Args:          cobra.ArbitraryArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE:          requireSubcommand,
+		// Cobra sets this only where it makes suggestions itself.
+		SuggestionsMinimumDistance: 2,
+	}
+	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usageError("%s: %w (see %s --help)", c.CommandPath(), err, c.CommandPath())
+	})
+	cmd.AddCommand(newCheckCommand())
+	return cmd
+}
+
+// requireSubcommand answers a call with no subcommand or an unknown one; cobra
+// would print the help and succeed.
+func requireSubcommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return usageError("%s needs a subcommand (see %s --help)", cmd.CommandPath(), cmd.CommandPath())
+	}
+	hint := fmt.Sprintf("see %s --help", cmd.CommandPath())
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		hint = "did you mean " + strings.Join(near, " or ") + "?"
+	}
+	return usageError("%s has no subcommand %q (%s)", cmd.CommandPath(), args[0], hint)
+}
+
+// outputFlag adds --output to a command.
+func outputFlag(cmd *cobra.Command, output *string) {
+	cmd.Flags().StringVarP(output, "output", "o", outputText, "`format` of the answer: text or json")
+}
+
+const (
+	outputText = "text"
+	outputJSON = "json"
+)
+
+func checkOutput(output string) error {
+	if output != outputText && output != outputJSON {
+		return usageError("--output must be %s or %s, not %q", outputText, outputJSON, output)
+	}
+	return nil
+}

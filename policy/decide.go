@@ -1,0 +1,300 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// VolumeMode is how a pod sees a volume, as in a claim's spec.volumeMode.
+type VolumeMode string
+
+// The volume modes of Kubernetes; an empty mode means Filesystem.
+const (
+	Filesystem VolumeMode = "Filesystem"
+	Block      VolumeMode = "Block"
+)
+
+// Request is what Decide is told about a claim.
+type Request struct {
+	Namespace       string
+	NamespaceLabels map[string]string
+	StorageClass    string
+	// Parameters are the StorageClass's parameters.
+	Parameters map[string]string
+	// Bytes is the claim's resources.requests.storage, LimitBytes its
+	// resources.limits.storage or 0 where it has none. The function Bytes
+	// turns quantities into such numbers.
+	Bytes      int64
+	LimitBytes int64
+	VolumeMode VolumeMode
+}
+
+// Decision is the answer for one claim.
+type Decision struct {
+	// Denial is nil when the claim is granted.
+	Denial *Denial `json:"denial,omitempty"`
+	// Tenant and Rule (a path such as tenants[0].classes[1]) say what the
+	// claim fell under, also for a denial that came after they were found.
+	Tenant string `json:"tenant,omitempty"`
+	Rule   string `json:"rule,omitempty"`
+	// Backends are the candidates in the policy's order, without those that
+	// are suspended or cannot take a volume of this size.
+	Backends []string         `json:"backends,omitempty"`
+	Volume   VolumeProperties `json:"volume"`
+	// Quotas are what the volume counts against: the tenant, the class rule
+	// and each of Backends, in this order, those without limits included.
+	Quotas []QuotaScope `json:"quotas,omitempty"`
+	// Trace is every tenant, rule and backend looked at, in order.
+	Trace []TraceStep `json:"trace"`
+}
+
+// VolumeProperties is what the Cinder volume is made with.
+type VolumeProperties struct {
+	SizeGiB          int64  `json:"sizeGiB"`
+	Type             string `json:"type,omitempty"`
+	AvailabilityZone string `json:"availabilityZone,omitempty"`
+	// FSType is empty for block volumes.
+	FSType   string            `json:"fsType,omitempty"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+}
+
+// Reason says in one stable CamelCase word why a claim is denied.
+type Reason string
+
+// The reasons of a Denial.
+const (
+	// InvalidClaim: the claim itself makes no sense.
+	InvalidClaim Reason = "InvalidClaim"
+	// NoMatchingTenant: the namespace belongs to no tenant.
+	NoMatchingTenant Reason = "NoMatchingTenant"
+	// AmbiguousTenant: several tenants claim the namespace with equal right.
+	AmbiguousTenant Reason = "AmbiguousTenant"
+	// NoMatchingClass: the tenant has no rule for the StorageClass.
+	NoMatchingClass Reason = "NoMatchingClass"
+	// ParameterNotAllowed: a StorageClass parameter is unknown, or would
+	// override what the rule sets.
+	ParameterNotAllowed Reason = "ParameterNotAllowed"
+	// ParameterInvalid: a StorageClass parameter has an unusable value.
+	ParameterInvalid Reason = "ParameterInvalid"
+	// VolumeTooLarge and VolumeTooSmall: the size is outside volumeSize, or
+	// beyond what Cinder can express.
+	VolumeTooLarge Reason = "VolumeTooLarge"
+	VolumeTooSmall Reason = "VolumeTooSmall"
+	// ClaimLimitTooSmall: rounding up to whole GiB would exceed the claim's
+	// own limit.
+	ClaimLimitTooSmall Reason = "ClaimLimitTooSmall"
+	// BackendsSuspended: every backend of the rule is suspended.
+	BackendsSuspended Reason = "BackendsSuspended"
+	// QuotaExceeded: a quota has no room; only QuotaScope.Check says so.
+	QuotaExceeded Reason = "QuotaExceeded"
+)
+
+// Denial says why a claim gets nothing.
+type Denial struct {
+	Reason Reason `json:"reason"`
+	// Path is the field of the policy that decided, or the rule under which
+	// it was decided; empty for claims that make no sense anywhere.
+	Path string `json:"path,omitempty"`
+	// Message is one sentence with the numbers and the path.
+	Message string `json:"message"`
+}
+
+// TraceStep is one thing that Decide looked at.
+type TraceStep struct {
+	// Path is the tenant, rule or backend: tenants[0], tenants[0].classes[1],
+	// backends[2].
+	Path string `json:"path"`
+	// Name is the tenant's or backend's name, or the rule's StorageClasses.
+	Name string `json:"name"`
+	// Matched says whether it applied; Detail how, or why not.
+	Matched bool   `json:"matched"`
+	Detail  string `json:"detail"`
+}
+
+// Allowed says whether the claim is granted.
+func (d Decision) Allowed() bool { return d.Denial == nil }
+
+// Decide answers for one claim. It depends on nothing but the policy and the
+// request, and never fails: what makes no sense is denied.
+func (p *Policy) Decide(r Request) Decision {
+	d := &decider{policy: p, request: r}
+	d.decision.Denial = d.run()
+	return d.decision
+}
+
+// decider is one run of Decide.
+type decider struct {
+	policy   *Policy
+	request  Request
+	decision Decision
+}
+
+func (d *decider) run() *Denial {
+	if denial := d.checkClaim(); denial != nil {
+		return denial
+	}
+	tenant, index, denial := d.findTenant()
+	if denial != nil {
+		return denial
+	}
+	d.decision.Tenant = tenant.Name
+	class, denial := d.findClass(tenant, element("tenants", index))
+	if denial != nil {
+		return denial
+	}
+	d.decision.Rule = class.path
+	volume, denial := d.properties(tenant, class)
+	if denial != nil {
+		return denial
+	}
+	if denial := class.size.check(volume.SizeGiB); denial != nil {
+		return denial
+	}
+	candidates, scopes, denial := d.findBackends(class, volume.SizeGiB)
+	if denial != nil {
+		return denial
+	}
+	d.decision.Backends = candidates
+	d.decision.Volume = volume
+	d.decision.Quotas = append([]QuotaScope{tenantScope(tenant, index), classScope(tenant, class)}, scopes...)
+	return nil
+}
+
+func (d *decider) trace(path, name string, matched bool, detail string) {
+	d.decision.Trace = append(d.decision.Trace, TraceStep{Path: path, Name: name, Matched: matched, Detail: detail})
+}
+
+// checkClaim refuses what Kubernetes or Cinder would refuse, too: such requests
+// come from the command line, or from sizes that only Kubernetes can express.
+func (d *decider) checkClaim() *Denial {
+	r := d.request
+	invalid := func(format string, args ...any) *Denial {
+		return &Denial{Reason: InvalidClaim, Message: fmt.Sprintf(format, args...)}
+	}
+	switch {
+	case !namespaceName.valid(r.Namespace):
+		return invalid("%q cannot be the name of a namespace", r.Namespace)
+	case !className.valid(r.StorageClass):
+		return invalid("%q cannot be the name of a StorageClass", r.StorageClass)
+	case r.VolumeMode != "" && r.VolumeMode != Filesystem && r.VolumeMode != Block:
+		return invalid("volume mode %q is neither Filesystem nor Block", r.VolumeMode)
+	case r.Bytes <= 0:
+		return invalid("the claim asks for %d bytes; it must ask for more than nothing", r.Bytes)
+	}
+	size := roundUpGiB(r.Bytes)
+	if size > maxGiB {
+		return &Denial{Reason: VolumeTooLarge, Message: fmt.Sprintf(
+			"the volume would have %d GiB, more than the %d GiB that Cinder can express", size, maxGiB)}
+	}
+	if r.LimitBytes < 0 {
+		return invalid("the claim's limit of %d bytes is negative", r.LimitBytes)
+	}
+	if r.LimitBytes > 0 && size*gib > r.LimitBytes {
+		return &Denial{Reason: ClaimLimitTooSmall, Message: fmt.Sprintf(
+			"Cinder makes volumes of whole GiB, and the %d GiB that hold the requested %d bytes are more than the claim's limit of %d bytes",
+			size, r.Bytes, r.LimitBytes)}
+	}
+	return nil
+}
+
+// findTenant finds the only tenant with the strongest claim to the namespace.
+func (d *decider) findTenant() (*Tenant, int, *Denial) {
+	best := noMatch
+	var winners []int
+	kinds := make([]matchKind, len(d.policy.Tenants))
+	details := make([]string, len(d.policy.Tenants))
+	for i := range d.policy.Tenants {
+		kinds[i], details[i] = d.policy.Tenants[i].matcher.match(d.request.Namespace, d.request.NamespaceLabels)
+		switch {
+		case kinds[i] == noMatch || kinds[i] < best:
+		case kinds[i] > best:
+			best, winners = kinds[i], []int{i}
+		default:
+			winners = append(winners, i)
+		}
+	}
+	var names []string
+	for _, i := range winners {
+		names = append(names, fmt.Sprintf("%s (%s)", d.policy.Tenants[i].Name, element("tenants", i)))
+	}
+	for i, kind := range kinds {
+		matched := kind == best && kind != noMatch && len(winners) == 1
+		detail := details[i]
+		switch {
+		case matched || kind == noMatch:
+		case kind < best:
+			detail += "; a stronger match wins: " + strings.Join(names, ", ")
+		default:
+			detail += "; several tenants claim it with equal right: " + strings.Join(names, ", ")
+		}
+		d.trace(element("tenants", i), d.policy.Tenants[i].Name, matched, detail)
+	}
+	switch len(winners) {
+	case 0:
+		return nil, 0, &Denial{Reason: NoMatchingTenant, Path: "tenants", Message: fmt.Sprintf(
+			"namespace %s belongs to no tenant of the policy: none lists its name, has a pattern for it or selects its labels", d.request.Namespace)}
+	case 1:
+		return &d.policy.Tenants[winners[0]], winners[0], nil
+	}
+	return nil, 0, &Denial{Reason: AmbiguousTenant, Path: element("tenants", winners[0]), Message: fmt.Sprintf(
+		"namespace %s belongs to several tenants with equal right: %s", d.request.Namespace, strings.Join(names, ", "))}
+}
+
+// takes says whether the rule is for a StorageClass.
+func (c *Class) takes(storageClass string) bool {
+	return slices.ContainsFunc(c.StorageClasses, func(entry string) bool { return matches(entry, storageClass) })
+}
+
+// findClass finds the first rule for the StorageClass.
+func (d *decider) findClass(t *Tenant, path string) (*Class, *Denial) {
+	for i := range t.Classes {
+		c := &t.Classes[i]
+		entries := "[" + strings.Join(c.StorageClasses, ", ") + "]"
+		if c.takes(d.request.StorageClass) {
+			d.trace(c.path, entries, true, "storageClasses include it")
+			return c, nil
+		}
+		d.trace(c.path, entries, false, fmt.Sprintf("storageClasses do not include %q", d.request.StorageClass))
+	}
+	return nil, &Denial{Reason: NoMatchingClass, Path: path + ".classes", Message: fmt.Sprintf(
+		"tenant %s has no rule for StorageClass %s (%s.classes)", t.Name, d.request.StorageClass, path)}
+}
+
+// findBackends leaves out the backends of a rule that can take no new volume,
+// or none of this size.
+func (d *decider) findBackends(c *Class, size int64) (candidates []string, scopes []QuotaScope, denial *Denial) {
+	var outside *Denial
+	var seen []string
+	for _, name := range c.Backends {
+		i := d.policy.backendIndex(name)
+		// Parse refuses unknown names, and only warns about repeated ones.
+		if i < 0 || slices.Contains(seen, name) {
+			continue
+		}
+		seen = append(seen, name)
+		b, path := &d.policy.Backends[i], element("backends", i)
+		if b.Suspended {
+			d.trace(path, name, false, "it is suspended")
+			continue
+		}
+		if refused := (sizeLimits{}).narrow(b.VolumeSize, path+".volumeSize").check(size); refused != nil {
+			d.trace(path, name, false, refused.Message)
+			if outside == nil {
+				outside = refused
+			}
+			continue
+		}
+		d.trace(path, name, true, "it may take the volume")
+		candidates = append(candidates, name)
+		scopes = append(scopes, backendScope(b, i))
+	}
+	switch {
+	case len(candidates) > 0:
+		return candidates, scopes, nil
+	case outside != nil:
+		return nil, nil, outside
+	}
+	return nil, nil, &Denial{Reason: BackendsSuspended, Path: c.path + ".backends", Message: fmt.Sprintf(
+		"every backend of %s is suspended: %s", c.path, strings.Join(seen, ", "))}
+}

@@ -1,0 +1,260 @@
+package policy
+
+import (
+	"fmt"
+	"math"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+var (
+	sizeType     = reflect.TypeFor[Size]()
+	durationType = reflect.TypeFor[time.Duration]()
+)
+
+// decode fills in v from a YAML value. The Go types are the schema: fields go
+// by their json tags, and whatever they do not know is a mistake.
+func (d *document) decode(n *yaml.Node, v reflect.Value, path string) {
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	if !d.spend(n) {
+		return
+	}
+	if path != "" {
+		d.places[path] = place{n.Line, n.Column}
+	}
+	if v.Kind() == reflect.Pointer {
+		v.Set(reflect.New(v.Type().Elem()))
+		v = v.Elem()
+	}
+	switch {
+	case v.Type() == sizeType:
+		d.decodeSize(n, v, path)
+	case v.Type() == durationType:
+		d.decodeDuration(n, v, path)
+	case v.Kind() == reflect.Struct:
+		d.decodeStruct(n, v, path)
+	case v.Kind() == reflect.Map:
+		d.decodeMap(n, v, path)
+	case v.Kind() == reflect.Slice:
+		d.decodeList(n, v, path)
+	default:
+		d.decodeScalar(n, v, path)
+	}
+}
+
+// spend counts the values visited. Aliases can make a short file stand for
+// billions of them.
+func (d *document) spend(n *yaml.Node) bool {
+	if d.nodes++; d.nodes <= maxNodes {
+		return true
+	}
+	if !d.exhausted {
+		d.exhausted = true
+		d.errorAt(place{n.Line, n.Column}, "", fmt.Sprintf(
+			"the file expands to more than %d values; use fewer or smaller aliases", maxNodes))
+	}
+	return false
+}
+
+// pairs calls visit for each key of a mapping with its value, and reports keys
+// that are no strings, are given twice, or have no value.
+func (d *document) pairs(n *yaml.Node, path string, visit func(key string, keyNode, value *yaml.Node)) {
+	first := map[string]int{}
+	for i := 0; i+1 < len(n.Content) && !d.exhausted; i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		if key.Kind == yaml.AliasNode {
+			key = key.Alias
+		}
+		at := place{key.Line, key.Column}
+		switch {
+		case key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge":
+			d.unreadable(key, path, "merge keys (<<) are not supported; write the keys out, so that each stands where it counts")
+			continue
+		case key.Kind != yaml.ScalarNode || key.ShortTag() != "!!str":
+			d.unreadable(key, path, "a key must be a string, not %s; put it in quotes", describe(key))
+			continue
+		}
+		keyPath := child(path, key.Value)
+		if line, ok := first[key.Value]; ok {
+			d.errorAt(at, keyPath, fmt.Sprintf("the key is given twice, first on line %d; remove one", line))
+			continue
+		}
+		first[key.Value] = key.Line
+		if value.Kind == yaml.ScalarNode && value.ShortTag() == "!!null" {
+			// An absent value has no place of its own in the file.
+			d.places[keyPath] = at
+			d.unreadable(key, keyPath, "the key has no value; give it one or remove the key")
+			continue
+		}
+		visit(key.Value, key, value)
+	}
+}
+
+func (d *document) decodeStruct(n *yaml.Node, v reflect.Value, path string) {
+	if n.Kind != yaml.MappingNode {
+		d.unreadable(n, path, "must be a mapping of keys to values, not %s", describe(n))
+		return
+	}
+	fields := map[string]int{}
+	var known []string
+	for i := range v.NumField() {
+		if name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ","); name != "" && name != "-" {
+			fields[name] = i
+			known = append(known, name)
+		}
+	}
+	read := func(key string, value *yaml.Node) {
+		d.decode(value, v.Field(fields[key]), child(path, key))
+		if value.Kind == yaml.ScalarNode && value.ShortTag() == "!!str" && value.Value == "" {
+			d.unreadable(value, child(path, key), "the value is empty; give one or remove the key")
+		}
+	}
+	d.pairs(n, path, func(key string, keyNode, value *yaml.Node) {
+		if _, ok := fields[key]; ok {
+			read(key, value)
+			return
+		}
+		d.errorAt(place{keyNode.Line, keyNode.Column}, child(path, key),
+			fmt.Sprintf("unknown key %q%s", key, didYouMean(key, known, "the keys here are")))
+		// What stands under a misspelt key is read all the same, so that its
+		// mistakes are found at once and it is not reported as missing.
+		if meant, ok := suggest(key, known); ok && !hasKey(n, meant) {
+			read(meant, value)
+		}
+	})
+}
+
+func hasKey(mapping *yaml.Node, key string) bool {
+	for i := 0; i+1 < len(mapping.Content); i += 2 {
+		if mapping.Content[i].Value == key {
+			return true
+		}
+	}
+	return false
+}
+
+func (d *document) decodeMap(n *yaml.Node, v reflect.Value, path string) {
+	if n.Kind != yaml.MappingNode {
+		d.unreadable(n, path, "must be a mapping of keys to values, not %s", describe(n))
+		return
+	}
+	v.Set(reflect.MakeMap(v.Type()))
+	d.pairs(n, path, func(key string, _, value *yaml.Node) {
+		item := reflect.New(v.Type().Elem()).Elem()
+		d.decode(value, item, child(path, key))
+		v.SetMapIndex(reflect.ValueOf(key), item)
+	})
+}
+
+func (d *document) decodeList(n *yaml.Node, v reflect.Value, path string) {
+	switch n.Kind {
+	case yaml.SequenceNode:
+	case yaml.ScalarNode:
+		d.unreadable(n, path, "must be a list, not %s; put it in brackets: [...]", describe(n))
+		return
+	default:
+		d.unreadable(n, path, "must be a list, not %s; begin each entry with a hyphen", describe(n))
+		return
+	}
+	// Every element gets its place in the list, also one that cannot be
+	// read, so that indices in paths are those of the file.
+	v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
+	for i, item := range n.Content {
+		if d.exhausted {
+			return
+		}
+		d.decode(item, v.Index(i), element(path, i))
+	}
+}
+
+func (d *document) decodeScalar(n *yaml.Node, v reflect.Value, path string) {
+	// Only scalars have a tag that matters: "" stands for the others.
+	tag := ""
+	if n.Kind == yaml.ScalarNode {
+		tag = n.ShortTag()
+	}
+	switch v.Kind() {
+	case reflect.String:
+		switch tag {
+		case "!!str":
+			v.SetString(n.Value)
+		case "!!int", "!!float", "!!bool", "!!timestamp":
+			d.unreadable(n, path, "must be a string, not %s; put it in quotes: %q", describe(n), n.Value)
+		default:
+			d.unreadable(n, path, "must be a string, not %s", describe(n))
+		}
+	case reflect.Bool:
+		if tag != "!!bool" {
+			d.unreadable(n, path, "must be true or false, without quotes; %s is neither", describe(n))
+			return
+		}
+		v.SetBool(strings.EqualFold(n.Value, "true"))
+	case reflect.Int64:
+		i, err := strconv.ParseInt(n.Value, 10, 64)
+		switch {
+		case tag == "!!int" && err == nil:
+			v.SetInt(i)
+		case tag == "!!str" && sizePattern.MatchString(n.Value):
+			d.unreadable(n, path, "%q has a unit; write a whole number alone (gigabytes are counted in GiB)", n.Value)
+		default:
+			d.unreadable(n, path, "must be a whole number without quotes or unit, not %s", describeNumber(n))
+		}
+	case reflect.Float64:
+		f, err := strconv.ParseFloat(n.Value, 64)
+		if tag != "!!int" && tag != "!!float" || err != nil || math.IsInf(f, 0) || math.IsNaN(f) {
+			d.unreadable(n, path, "must be a number without quotes or unit, not %s", describeNumber(n))
+			return
+		}
+		v.SetFloat(f)
+	default:
+		// A programming mistake, which a test that decodes every field of
+		// every type rules out.
+		panic("policy: no way to read a " + v.Type().String())
+	}
+}
+
+// describeNumber also shows the value where it is a number of another kind.
+func describeNumber(n *yaml.Node) string {
+	if n.Kind == yaml.ScalarNode && (n.ShortTag() == "!!int" || n.ShortTag() == "!!float") {
+		return n.Value
+	}
+	return describe(n)
+}
+
+func (d *document) decodeSize(n *yaml.Node, v reflect.Value, path string) {
+	switch {
+	case n.Kind == yaml.ScalarNode && (n.ShortTag() == "!!int" || n.ShortTag() == "!!float"):
+		d.unreadable(n, path, "%s has no unit; write it like 100Gi or 1Ti", n.Value)
+	case n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str":
+		d.unreadable(n, path, "must be a size such as 100Gi, not %s", describe(n))
+	default:
+		size, ok := parseSize(n.Value)
+		if !ok {
+			d.unreadable(n, path, "%q is not a size; write it like 100Gi or 1Ti", n.Value)
+			return
+		}
+		v.Set(reflect.ValueOf(size))
+	}
+}
+
+func (d *document) decodeDuration(n *yaml.Node, v reflect.Value, path string) {
+	switch {
+	case n.Kind == yaml.ScalarNode && (n.ShortTag() == "!!int" || n.ShortTag() == "!!float"):
+		d.unreadable(n, path, "%s has no unit; write it like 30s, 5m or 1h30m", n.Value)
+	case n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str":
+		d.unreadable(n, path, "must be a duration such as 30s, 5m or 1h30m, not %s", describe(n))
+	default:
+		duration, err := time.ParseDuration(n.Value)
+		if err != nil {
+			d.unreadable(n, path, "%q is not a duration; write it like 30s, 5m or 1h30m", n.Value)
+			return
+		}
+		v.SetInt(int64(duration))
+	}
+}

@@ -1,0 +1,190 @@
+package policy
+
+import (
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// matchKind says how a tenant came to claim a namespace; a higher kind wins.
+type matchKind int
+
+const (
+	noMatch matchKind = iota
+	bySelector
+	byPattern
+	byName
+)
+
+// namespaceMatcher is what a tenant says about namespaces, prepared for use.
+type namespaceMatcher struct {
+	entries  []string
+	selector labels.Selector
+	// selectorText and otherwise are parts of sentences for the trace, made
+	// once because every claim looks at every tenant.
+	selectorText string
+	otherwise    string
+}
+
+func newNamespaceMatcher(t *Tenant, selector labels.Selector) namespaceMatcher {
+	m := namespaceMatcher{entries: t.Namespaces, selector: selector}
+	var reasons []string
+	if len(t.Namespaces) > 0 {
+		reasons = append(reasons, fmt.Sprintf("namespaces [%s] do not include it", strings.Join(t.Namespaces, ", ")))
+	}
+	if selector != nil {
+		m.selectorText = describeSelector(t.NamespaceSelector)
+		reasons = append(reasons, fmt.Sprintf("namespaceSelector %s does not select its labels", m.selectorText))
+	}
+	m.otherwise = strings.Join(reasons, ", and ")
+	return m
+}
+
+// match returns the strongest kind of match and what it rests on.
+func (m namespaceMatcher) match(namespace string, namespaceLabels labels.Set) (matchKind, string) {
+	kind, pattern := noMatch, ""
+	for _, entry := range m.entries {
+		if entry == namespace {
+			return byName, "its name is listed"
+		}
+		if kind == noMatch && matches(entry, namespace) {
+			kind, pattern = byPattern, entry
+		}
+	}
+	if kind == byPattern {
+		return byPattern, fmt.Sprintf("its name matches the pattern %q", pattern)
+	}
+	if m.selector != nil && m.selector.Matches(namespaceLabels) {
+		return bySelector, "its labels are selected by " + m.selectorText
+	}
+	return noMatch, m.otherwise
+}
+
+// Comparing each pattern or selector with all others takes time that grows with
+// the square of their number; these many take about a second.
+const (
+	maxPatterns  = 10_000
+	maxSelectors = 5_000
+)
+
+// namespaceEntry is a name or pattern with where it stands.
+type namespaceEntry struct {
+	tenant int
+	path   string
+	text   string
+}
+
+// validateNamespaces makes sure that no namespace is named by two tenants, and
+// that no patterns of two tenants have a name in common.
+func (p *Policy) validateNamespaces(d *document) {
+	names := map[string]namespaceEntry{}
+	patterns := map[string]namespaceEntry{}
+	var ordered []namespaceEntry
+	for i, t := range p.Tenants {
+		for j, text := range t.Namespaces {
+			if namespaceName.mistake(text) != "" {
+				continue
+			}
+			e := namespaceEntry{tenant: i, path: fmt.Sprintf("tenants[%d].namespaces[%d]", i, j), text: text}
+			seen := names
+			if isPattern(text) {
+				seen = patterns
+			}
+			earlier, twice := seen[text]
+			switch {
+			case twice && earlier.tenant == i:
+				d.warnf(e.path, "%q stands in the list already; remove one", text)
+				continue
+			case twice:
+				d.errorf(e.path, "%q is claimed by %s too; a namespace belongs to one tenant, so remove one of them", text, p.locate(d, earlier.tenant, earlier.path))
+				continue
+			}
+			seen[text] = e
+			if !isPattern(text) {
+				continue
+			}
+			if len(ordered) == maxPatterns {
+				d.errorf(e.path, "there are more than %d patterns; select namespaces by their labels instead", maxPatterns)
+				return
+			}
+			if other, example, ok := overlap(ordered, e); ok {
+				d.errorf(e.path, "%q overlaps with %q of %s: both match %q; a namespace belongs to one tenant, so narrow one of them (a name wins over a pattern, a pattern over namespaceSelector)",
+					text, other.text, p.locate(d, other.tenant, other.path), example)
+			}
+			ordered = append(ordered, e)
+		}
+	}
+}
+
+// overlap looks for a pattern of another tenant that has a name in common with
+// the entry, and gives a shortest such name.
+func overlap(earlier []namespaceEntry, e namespaceEntry) (namespaceEntry, string, bool) {
+	for _, other := range earlier {
+		if other.tenant == e.tenant {
+			continue
+		}
+		if example, ok := namespaceName.common(other.text, e.text); ok {
+			return other, example, true
+		}
+	}
+	return namespaceEntry{}, "", false
+}
+
+// locate describes where a tenant says something.
+func (p *Policy) locate(d *document, tenant int, path string) string {
+	return fmt.Sprintf("%s (line %d, tenant %s)", path, d.find(path).line, p.Tenants[tenant].Name)
+}
+
+const narrowSelector = "a namespace belongs to one tenant, so narrow one of them, for example with a matchExpressions entry with the operator NotIn or DoesNotExist"
+
+// validateSelectors makes sure that no tenant's selector is part of another's,
+// and remarks on those that may have namespaces in common.
+func (p *Policy) validateSelectors(d *document) {
+	type entry struct {
+		tenant  int
+		path    string
+		domains labelDomains
+	}
+	var earlier []entry
+	for i, t := range p.Tenants {
+		if t.matcher.selector == nil {
+			continue
+		}
+		e := entry{i, element("tenants", i) + ".namespaceSelector", domainsOf(t.NamespaceSelector)}
+		if key, ok := e.domains.impossible(); ok {
+			d.warnf(e.path, "the selector can select no namespace: what it says about the label %s contradicts itself", key)
+			continue
+		}
+		if len(earlier) == maxSelectors {
+			d.errorf(e.path, "there are more than %d selectors; list namespaces by name instead", maxSelectors)
+			return
+		}
+		inner, outer, crossing := -1, -1, -1
+		for j, o := range earlier {
+			if o.domains.disjoint(e.domains) {
+				continue
+			}
+			if e.domains.within(o.domains) {
+				inner = j
+				break
+			}
+			if outer < 0 && o.domains.within(e.domains) {
+				outer = j
+			}
+			if crossing < 0 {
+				crossing = j
+			}
+		}
+		where := func(i int) string { return p.locate(d, earlier[i].tenant, earlier[i].path) }
+		switch {
+		case inner >= 0:
+			d.errorf(e.path, "%s selects every namespace that this selector does; %s", where(inner), narrowSelector)
+		case outer >= 0:
+			d.errorf(e.path, "the selector also selects every namespace of %s; %s", where(outer), narrowSelector)
+		case crossing >= 0:
+			d.warnf(e.path, "a namespace may have the labels for this selector and for %s; its claims would be denied as AmbiguousTenant", where(crossing))
+		}
+		earlier = append(earlier, e)
+	}
+}

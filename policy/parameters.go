@@ -1,0 +1,113 @@
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// parameter is what a StorageClass parameter sets.
+type parameter int
+
+const (
+	typeParameter parameter = iota
+	availabilityParameter
+	fsTypeParameter
+	cloneParameter
+)
+
+// parameters are the known keys in lower case: the historic provisioner took
+// its own without regard to case. smartclone is one of its that this program
+// does not offer.
+var parameters = map[string]parameter{
+	"type":                      typeParameter,
+	"availability":              availabilityParameter,
+	"fstype":                    fsTypeParameter,
+	"csi.storage.k8s.io/fstype": fsTypeParameter,
+	"smartclone":                cloneParameter,
+}
+
+const knownParameters = "type, availability, fsType, csi.storage.k8s.io/fstype"
+
+// properties puts together the volume from the rule and from what it leaves to
+// the StorageClass's parameters.
+func (d *decider) properties(t *Tenant, c *Class) (VolumeProperties, *Denial) {
+	given, denial := d.readParameters(c)
+	if denial != nil {
+		return VolumeProperties{}, denial
+	}
+	volume := VolumeProperties{SizeGiB: roundUpGiB(d.request.Bytes), Metadata: maps.Clone(t.Metadata)}
+	for _, property := range []struct {
+		parameter parameter
+		key       string
+		fixed     string
+		to        *string
+	}{
+		{typeParameter, "volumeType", c.VolumeType, &volume.Type},
+		{availabilityParameter, "availabilityZone", c.AvailabilityZone, &volume.AvailabilityZone},
+		{fsTypeParameter, "fsType", c.FSType, &volume.FSType},
+	} {
+		chosen, ok := given[property.parameter]
+		*property.to = property.fixed
+		switch {
+		case !ok:
+		case property.fixed == "":
+			*property.to = chosen.value
+		case property.fixed != chosen.value:
+			path := child(c.path, property.key)
+			return VolumeProperties{}, &Denial{Reason: ParameterNotAllowed, Path: path, Message: fmt.Sprintf(
+				"StorageClass %s sets the parameter %s to %q, but the policy fixes it at %q (%s)",
+				d.request.StorageClass, chosen.key, chosen.value, property.fixed, path)}
+		}
+	}
+	switch {
+	case d.request.VolumeMode == Block:
+		volume.FSType = ""
+	case volume.FSType == "":
+		volume.FSType = DefaultFSType
+	}
+	return volume, nil
+}
+
+// setting is a parameter as the StorageClass gives it.
+type setting struct{ key, value string }
+
+// readParameters reads the StorageClass's parameters; those with an empty value
+// count as not given.
+func (d *decider) readParameters(c *Class) (map[parameter]setting, *Denial) {
+	deny := func(reason Reason, format string, args ...any) *Denial {
+		return &Denial{Reason: reason, Path: c.path, Message: "StorageClass " + d.request.StorageClass + " " + fmt.Sprintf(format, args...)}
+	}
+	var unknown []string
+	keys := sortedKeys(d.request.Parameters)
+	for _, key := range keys {
+		if _, ok := parameters[strings.ToLower(key)]; !ok {
+			unknown = append(unknown, key)
+		}
+	}
+	if len(unknown) > 0 {
+		return nil, deny(ParameterNotAllowed, "has parameters that this provisioner does not take: %s; it takes %s", strings.Join(unknown, ", "), knownParameters)
+	}
+	given := map[parameter]setting{}
+	for _, key := range keys {
+		s := setting{key, d.request.Parameters[key]}
+		which := parameters[strings.ToLower(key)]
+		if s.value == "" {
+			continue
+		}
+		if mistake := textMistake(s.value); mistake != "" {
+			return nil, deny(ParameterInvalid, "sets the parameter %s to an unusable value: %s", key, mistake)
+		}
+		switch earlier, twice := given[which]; {
+		case twice && earlier.value != s.value:
+			return nil, deny(ParameterInvalid, "sets %s to %q and %s to %q, which mean the same; keep one of them", earlier.key, earlier.value, key, s.value)
+		case which == fsTypeParameter && !slices.Contains(fileSystems, s.value):
+			return nil, deny(ParameterInvalid, "sets the parameter %s to %q, which is not one of %s", key, s.value, strings.Join(fileSystems, ", "))
+		case which == cloneParameter && !strings.EqualFold(s.value, "false"):
+			return nil, deny(ParameterNotAllowed, "sets the parameter %s to %q, but this provisioner does not clone volumes on that parameter; remove it", key, s.value)
+		}
+		given[which] = s
+	}
+	return given, nil
+}

@@ -1,0 +1,139 @@
+package policy
+
+import (
+	"fmt"
+	"math"
+	"strings"
+)
+
+// ScopeKind is what a quota belongs to.
+type ScopeKind string
+
+// The kinds of QuotaScope.
+const (
+	TenantScope  ScopeKind = "tenant"
+	ClassScope   ScopeKind = "class"
+	BackendScope ScopeKind = "backend"
+)
+
+// Usage is what volumes and snapshots take up, or would.
+type Usage struct {
+	Volumes int64 `json:"volumes"`
+	// Gigabytes is in GiB, each volume rounded up.
+	Gigabytes int64 `json:"gigabytes"`
+	Snapshots int64 `json:"snapshots"`
+}
+
+// Add returns the sum. It stays at the largest number instead of overflowing.
+func (u Usage) Add(v Usage) Usage {
+	return Usage{
+		Volumes:   addSaturating(u.Volumes, v.Volumes),
+		Gigabytes: addSaturating(u.Gigabytes, v.Gigabytes),
+		Snapshots: addSaturating(u.Snapshots, v.Snapshots),
+	}
+}
+
+// Sub returns what is left of u without v, never less than nothing.
+func (u Usage) Sub(v Usage) Usage {
+	return Usage{
+		Volumes:   max(u.Volumes-v.Volumes, 0),
+		Gigabytes: max(u.Gigabytes-v.Gigabytes, 0),
+		Snapshots: max(u.Snapshots-v.Snapshots, 0),
+	}
+}
+
+// addSaturating adds numbers that are not negative.
+func addSaturating(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
+// QuotaScope is a set of volumes with the limits on it.
+type QuotaScope struct {
+	Kind ScopeKind `json:"kind"`
+	// Name is the tenant's or backend's name, or the rule's path. It is the
+	// same for all claims that count against the scope, as long as the
+	// policy's revision is.
+	Name string `json:"name"`
+	// Path is where the limits stand, such as tenants[0].quota.
+	Path   string `json:"path"`
+	Limits Quota  `json:"limits"`
+
+	// subject begins the sentences about the scope.
+	subject string
+}
+
+// Check says which limit would be exceeded if more were added to what is used,
+// or nil if there is room. Kinds of which nothing is added do not matter, so
+// that lowering a quota below its usage does not stop other things.
+func (s QuotaScope) Check(used, more Usage) *Denial {
+	for _, c := range []struct {
+		key, unit  string
+		limit      *int64
+		used, more int64
+	}{
+		{"volumes", "volumes", s.Limits.Volumes, used.Volumes, more.Volumes},
+		{"gigabytes", "GiB", s.Limits.Gigabytes, used.Gigabytes, more.Gigabytes},
+		{"snapshots", "snapshots", s.Limits.Snapshots, used.Snapshots, more.Snapshots},
+	} {
+		would := addSaturating(c.used, c.more)
+		if c.limit == nil || c.more <= 0 || would <= *c.limit {
+			continue
+		}
+		path := child(s.Path, c.key)
+		return &Denial{Reason: QuotaExceeded, Path: path, Message: fmt.Sprintf(
+			"%s would use %d of %d %s (%s)", s.subject, would, *c.limit, c.unit, path)}
+	}
+	return nil
+}
+
+// QuotaScopes returns what a volume counts against that a tenant has on a
+// backend for a StorageClass: also a volume that exists already, whose tenant,
+// rule or backend may since have gone from the policy and is then left out.
+// The backend may be empty.
+func (p *Policy) QuotaScopes(tenant, storageClass, backend string) []QuotaScope {
+	var scopes []QuotaScope
+	for i := range p.Tenants {
+		t := &p.Tenants[i]
+		if t.Name != tenant {
+			continue
+		}
+		scopes = append(scopes, tenantScope(t, i))
+		for j := range t.Classes {
+			if c := &t.Classes[j]; c.takes(storageClass) {
+				scopes = append(scopes, classScope(t, c))
+				break
+			}
+		}
+	}
+	for i := range p.Backends {
+		if b := &p.Backends[i]; b.Name == backend {
+			scopes = append(scopes, backendScope(b, i))
+		}
+	}
+	return scopes
+}
+
+func tenantScope(t *Tenant, i int) QuotaScope {
+	return QuotaScope{
+		Kind: TenantScope, Name: t.Name, Path: element("tenants", i) + ".quota", Limits: t.Quota,
+		subject: "tenant " + t.Name,
+	}
+}
+
+func classScope(t *Tenant, c *Class) QuotaScope {
+	return QuotaScope{
+		Kind: ClassScope, Name: c.path, Path: c.path + ".quota", Limits: c.Quota,
+		subject: fmt.Sprintf("StorageClasses [%s] of tenant %s", strings.Join(c.StorageClasses, ", "), t.Name),
+	}
+}
+
+func backendScope(b *Backend, i int) QuotaScope {
+	return QuotaScope{
+		Kind: BackendScope, Name: b.Name, Path: element("backends", i) + ".limits",
+		Limits:  Quota{Volumes: b.Limits.Volumes, Gigabytes: b.Limits.Gigabytes},
+		subject: "backend " + b.Name,
+	}
+}

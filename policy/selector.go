@@ -1,0 +1,257 @@
+package policy
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// selectorOperators are the operators of matchExpressions in their order in
+// Kubernetes' documentation.
+var selectorOperators = []string{
+	string(metav1.LabelSelectorOpIn), string(metav1.LabelSelectorOpNotIn),
+	string(metav1.LabelSelectorOpExists), string(metav1.LabelSelectorOpDoesNotExist),
+}
+
+// compileSelector checks a label selector and makes it usable; it returns nil
+// where there is none or it has mistakes.
+func compileSelector(d *document, selector *metav1.LabelSelector, path string) labels.Selector {
+	if selector == nil {
+		return nil
+	}
+	before := len(d.errors)
+	compiled := labels.NewSelector()
+	add := func(key string, op selection.Operator, values []string) {
+		// What NewRequirement checks is checked before, with better words.
+		if requirement, err := labels.NewRequirement(key, op, values); err == nil {
+			compiled = compiled.Add(*requirement)
+		}
+	}
+	for _, key := range sortedKeys(selector.MatchLabels) {
+		at := child(child(path, "matchLabels"), key)
+		value := selector.MatchLabels[key]
+		checkLabelKey(d, at, key)
+		checkLabelValue(d, at, value)
+		add(key, selection.Equals, []string{value})
+	}
+	for i, expression := range selector.MatchExpressions {
+		at := element(child(path, "matchExpressions"), i)
+		if expression.Key == "" {
+			d.errorf(child(at, "key"), "is missing; name the label to look at")
+		} else {
+			checkLabelKey(d, child(at, "key"), expression.Key)
+		}
+		for j, value := range expression.Values {
+			checkLabelValue(d, element(child(at, "values"), j), value)
+		}
+		switch expression.Operator {
+		case metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn:
+			if len(expression.Values) == 0 {
+				d.errorf(child(at, "values"), "is missing; %s needs at least one", expression.Operator)
+			}
+		case metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist:
+			if len(expression.Values) > 0 {
+				d.errorf(child(at, "values"), "%s takes no values; remove them", expression.Operator)
+			}
+		case "":
+			d.errorf(child(at, "operator"), "is missing; the operators are %s", strings.Join(selectorOperators, ", "))
+		default:
+			d.errorf(child(at, "operator"), "unknown operator %q%s", expression.Operator,
+				didYouMean(string(expression.Operator), selectorOperators, "the operators are"))
+		}
+		add(expression.Key, selectionOperator(expression.Operator), expression.Values)
+	}
+	if len(d.errors) > before {
+		return nil
+	}
+	return compiled
+}
+
+func selectionOperator(op metav1.LabelSelectorOperator) selection.Operator {
+	switch op {
+	case metav1.LabelSelectorOpIn:
+		return selection.In
+	case metav1.LabelSelectorOpNotIn:
+		return selection.NotIn
+	case metav1.LabelSelectorOpExists:
+		return selection.Exists
+	default:
+		return selection.DoesNotExist
+	}
+}
+
+func checkLabelKey(d *document, path, key string) {
+	if len(validation.IsQualifiedName(key)) > 0 {
+		d.errorf(path, "%q cannot be a label's key; use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit, if need be after a DNS name and a slash", key)
+	}
+}
+
+func checkLabelValue(d *document, path, value string) {
+	if len(validation.IsValidLabelValue(value)) > 0 {
+		d.errorf(path, "%q cannot be a label's value; use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit", value)
+	}
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	sort.Strings(keys)
+	return keys
+}
+
+// domain is what a selector allows one label to be.
+type domain struct {
+	// absent allows the label to be missing.
+	absent bool
+	// only says that values are all that is allowed; otherwise they are all
+	// that is forbidden.
+	only   bool
+	values map[string]bool
+}
+
+// anything is the domain of a label that a selector does not mention.
+var anything = domain{absent: true}
+
+func (a domain) empty() bool { return !a.absent && a.only && len(a.values) == 0 }
+
+func (a domain) allows(value string) bool { return a.values[value] == a.only }
+
+func (a domain) intersect(b domain) domain {
+	if !a.only && b.only {
+		a, b = b, a
+	}
+	c := domain{absent: a.absent && b.absent, only: a.only, values: map[string]bool{}}
+	for value := range a.values {
+		if !a.only || b.allows(value) {
+			c.values[value] = true
+		}
+	}
+	if !a.only {
+		for value := range b.values {
+			c.values[value] = true
+		}
+	}
+	return c
+}
+
+// meets says that both allow something in common.
+func (a domain) meets(b domain) bool {
+	if a.absent && b.absent || !a.only && !b.only {
+		return true
+	}
+	if !a.only {
+		a, b = b, a
+	}
+	for value := range a.values {
+		if b.allows(value) {
+			return true
+		}
+	}
+	return false
+}
+
+// within says that everything a allows is allowed by b.
+func (a domain) within(b domain) bool {
+	if a.absent && !b.absent {
+		return false
+	}
+	if !a.only {
+		if b.only {
+			return false
+		}
+		for value := range b.values {
+			if a.allows(value) {
+				return false
+			}
+		}
+		return true
+	}
+	for value := range a.values {
+		if !b.allows(value) {
+			return false
+		}
+	}
+	return true
+}
+
+// labelDomains is a selector as the domains of the labels it mentions.
+type labelDomains map[string]domain
+
+func domainsOf(selector *metav1.LabelSelector) labelDomains {
+	domains := labelDomains{}
+	restrict := func(key string, to domain) { domains[key] = domains.of(key).intersect(to) }
+	for key, value := range selector.MatchLabels {
+		restrict(key, domain{only: true, values: map[string]bool{value: true}})
+	}
+	for _, expression := range selector.MatchExpressions {
+		values := map[string]bool{}
+		for _, value := range expression.Values {
+			values[value] = true
+		}
+		switch expression.Operator {
+		case metav1.LabelSelectorOpIn:
+			restrict(expression.Key, domain{only: true, values: values})
+		case metav1.LabelSelectorOpNotIn:
+			restrict(expression.Key, domain{absent: true, values: values})
+		case metav1.LabelSelectorOpExists:
+			restrict(expression.Key, domain{})
+		case metav1.LabelSelectorOpDoesNotExist:
+			restrict(expression.Key, domain{absent: true, only: true})
+		}
+	}
+	return domains
+}
+
+func (s labelDomains) of(key string) domain {
+	if d, ok := s[key]; ok {
+		return d
+	}
+	return anything
+}
+
+// impossible returns a label for which no value satisfies the selector.
+func (s labelDomains) impossible() (string, bool) {
+	for _, key := range sortedKeys(s) {
+		if s[key].empty() {
+			return key, true
+		}
+	}
+	return "", false
+}
+
+// disjoint says that no set of labels satisfies both selectors, of which
+// neither is impossible.
+func (s labelDomains) disjoint(t labelDomains) bool {
+	for key, a := range s {
+		if b, ok := t[key]; ok && !a.meets(b) {
+			return true
+		}
+	}
+	return false
+}
+
+// within says that every set of labels that satisfies s satisfies t.
+func (s labelDomains) within(t labelDomains) bool {
+	for key, b := range t {
+		if !s.of(key).within(b) {
+			return false
+		}
+	}
+	return true
+}
+
+// describeSelector is the selector in one line, as kubectl would take it.
+func describeSelector(selector *metav1.LabelSelector) string {
+	text := metav1.FormatLabelSelector(selector)
+	if text == "" || text == "<none>" {
+		return "{}"
+	}
+	return fmt.Sprintf("{%s}", text)
+}

@@ -1,0 +1,296 @@
+package policy
+
+import (
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	// APIVersion and Kind are what a policy file must begin with.
+	APIVersion = "standalone-cinder.openstack.org/v1alpha1"
+	Kind       = "Policy"
+
+	// StampPrefix begins the metadata keys that the provisioner itself writes
+	// on volumes; a policy may not use it.
+	StampPrefix = "standalone-cinder.openstack.org/"
+)
+
+// Values that stand in where a policy is silent.
+const (
+	DefaultConcurrency    = 16
+	DefaultCreateTimeout  = 5 * time.Minute
+	DefaultDeleteTimeout  = 10 * time.Minute
+	DefaultRequestTimeout = 30 * time.Second
+	DefaultConnectorHost  = "standalone-cinder"
+	DefaultFSType         = "ext4"
+	DefaultNoAuthUser     = "admin"
+	DefaultNoAuthProject  = "admin"
+	DefaultCephDriver     = "rbd.csi.ceph.com"
+)
+
+// Policy is a checked policy file with every default filled in. It is made by
+// Load or Parse and must not be changed afterwards.
+type Policy struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+
+	// ClusterID is stamped on every volume and tells the clusters that share
+	// a Cinder project apart. Empty means that the caller takes the UID of
+	// the kube-system namespace.
+	ClusterID string `json:"clusterID"`
+
+	// Defaults is what the file says under that key; backends and tenants
+	// have already inherited from it.
+	Defaults Defaults  `json:"defaults"`
+	Backends []Backend `json:"backends"`
+	Tenants  []Tenant  `json:"tenants"`
+
+	// Warnings are remarks that do not keep the policy from taking effect,
+	// such as a rule that can never be reached. They are sorted by line.
+	Warnings ErrorList `json:"-"`
+
+	// Source is the name under which the file was parsed.
+	Source string `json:"-"`
+
+	revision string
+}
+
+// Defaults is inherited, value by value, by tenants (VolumeSize, Metadata) and
+// backends (the rest) that are silent about it. A value of their own replaces
+// the default, whether it is narrower or wider.
+type Defaults struct {
+	VolumeSize VolumeSize        `json:"volumeSize"`
+	Metadata   map[string]string `json:"metadata"`
+
+	Region    string    `json:"region"`
+	Interface Interface `json:"interface"`
+	Workflow  Workflow  `json:"workflow"`
+	Limits    Limits    `json:"limits"`
+	Timeouts  Timeouts  `json:"timeouts"`
+	Connector Connector `json:"connector"`
+}
+
+// VolumeSize bounds the size of a single volume; nil means no bound. It is
+// compared with the size the volume will have, which is the claim's request
+// rounded up to whole GiB.
+type VolumeSize struct {
+	Min *Size `json:"min"`
+	Max *Size `json:"max"`
+}
+
+// Backend is one Cinder endpoint with the credentials to use it.
+type Backend struct {
+	Name string `json:"name"`
+	Auth Auth   `json:"auth"`
+
+	// Region and Interface choose the endpoint in the service catalogue;
+	// empty means whatever the cloud configuration says.
+	Region    string    `json:"region"`
+	Interface Interface `json:"interface"`
+
+	Workflow Workflow `json:"workflow"`
+
+	// Suspended keeps new volumes away; existing ones are still deleted.
+	Suspended bool `json:"suspended"`
+
+	// VolumeSize narrows what tenants may ask for on this backend. It is not
+	// inherited from the defaults, which are about tenants.
+	VolumeSize VolumeSize `json:"volumeSize"`
+
+	Limits    Limits    `json:"limits"`
+	Timeouts  Timeouts  `json:"timeouts"`
+	Connector Connector `json:"connector"`
+
+	// Mapping says, by Cinder's driver_volume_type, what a connection
+	// becomes where the built-in mapping is not wanted or does not exist.
+	Mapping map[string]Mapping `json:"mapping"`
+}
+
+// Auth says how to log in; exactly one of its fields is set.
+type Auth struct {
+	// Cloud names an entry of clouds.yaml.
+	Cloud string `json:"cloud"`
+	// NoAuth talks to a Cinder that trusts every caller.
+	NoAuth *NoAuth `json:"noauth"`
+	// CloudConfig is the path of an INI cloud configuration in the form of
+	// the OpenStack cloud provider, as written; see Policy.ResolveFile.
+	CloudConfig string `json:"cloudConfig"`
+	// Environment reads the OS_* variables of the process.
+	Environment bool `json:"environment"`
+}
+
+// NoAuth is the access to a Cinder with auth_strategy = noauth.
+type NoAuth struct {
+	// Endpoint is the URL of Cinder's v3 API, http://host:8776/v3.
+	Endpoint string `json:"endpoint"`
+	User     string `json:"user"`
+	// Project is sent in the token. Current Cinder releases accept it in a
+	// URL only when it is made of hexadecimal digits and hyphens.
+	Project string `json:"project"`
+}
+
+// Interface is the kind of endpoint to take from the service catalogue.
+type Interface string
+
+// The interfaces of Keystone's catalogue.
+const (
+	InterfacePublic   Interface = "public"
+	InterfaceInternal Interface = "internal"
+	InterfaceAdmin    Interface = "admin"
+)
+
+// Workflow is the sequence of Cinder calls that connects a volume.
+type Workflow string
+
+const (
+	// WorkflowReserve uses the volume actions os-reserve,
+	// os-initialize_connection and os-attach.
+	WorkflowReserve Workflow = "reserve"
+	// WorkflowAttachment uses the attachments API.
+	WorkflowAttachment Workflow = "attachment"
+	// WorkflowAuto leaves the choice to what the endpoint offers.
+	WorkflowAuto Workflow = "auto"
+)
+
+// Limits guards a backend against all tenants together.
+type Limits struct {
+	// Volumes and Gigabytes (GiB) bound what this program keeps on the
+	// backend; nil means no bound.
+	Volumes   *int64 `json:"volumes"`
+	Gigabytes *int64 `json:"gigabytes"`
+	// Concurrency is how many volumes may be worked on at once, at least 1.
+	Concurrency int64 `json:"concurrency"`
+	// RequestsPerSecond bounds the requests to Cinder; 0 means no bound.
+	RequestsPerSecond float64 `json:"requestsPerSecond"`
+}
+
+// Timeouts bounds what is waited for; each is positive.
+type Timeouts struct {
+	// Create and Delete bound the whole life step of one volume, Request a
+	// single HTTP request.
+	Create  time.Duration `json:"create"`
+	Delete  time.Duration `json:"delete"`
+	Request time.Duration `json:"request"`
+}
+
+// Connector describes the initiator to Cinder, which exports the volume to it.
+type Connector struct {
+	Host string `json:"host"`
+	// Initiator is the iSCSI initiator name. Empty means that the caller
+	// derives one from the cluster's id.
+	Initiator string `json:"initiator"`
+	IP        string `json:"ip"`
+	// WWPNs are Fibre Channel port names of the nodes, normalised to 16
+	// lower-case hexadecimal digits.
+	WWPNs []string `json:"wwpns"`
+	// NQN is the NVMe-oF host name.
+	NQN       string `json:"nqn"`
+	Multipath bool   `json:"multipath"`
+}
+
+// MappingKind is the kind of PersistentVolume source a mapping produces.
+type MappingKind string
+
+// The kinds of PersistentVolume source.
+const (
+	MappingCSI        MappingKind = "csi"
+	MappingNative     MappingKind = "native"
+	MappingFlexVolume MappingKind = "flexVolume"
+)
+
+// Mapping says what the connections of one protocol become. Its strings may be
+// templates; they are kept as written.
+type Mapping struct {
+	As MappingKind `json:"as"`
+	// Driver is the CSI driver or FlexVolume driver.
+	Driver   string `json:"driver"`
+	FSType   string `json:"fsType"`
+	ReadOnly bool   `json:"readOnly"`
+	// Attributes are the volume attributes of a CSI source, Options the
+	// options of a FlexVolume source.
+	Attributes map[string]string `json:"attributes"`
+	Options    map[string]string `json:"options"`
+	// NodeStageSecretRef is the Secret a CSI driver stages the volume with.
+	NodeStageSecretRef *SecretReference `json:"nodeStageSecretRef"`
+	// ClusterID and ImageFeatures are for ceph-csi: its name for the Ceph
+	// cluster, and a comma-separated list such as layering.
+	ClusterID     string `json:"clusterID"`
+	ImageFeatures string `json:"imageFeatures"`
+}
+
+// SecretReference names a Secret.
+type SecretReference struct {
+	Name      string `json:"name"`
+	Namespace string `json:"namespace"`
+}
+
+// Tenant is a set of namespaces with common rules and quotas.
+type Tenant struct {
+	Name string `json:"name"`
+
+	// Namespaces holds names and patterns. In a pattern * stands for any run
+	// of characters, also for none; no other character is special. A
+	// namespace belongs to the tenant when an entry or the selector matches.
+	Namespaces []string `json:"namespaces"`
+	// NamespaceSelector selects namespaces by label; nil selects none, the
+	// empty selector every one.
+	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector"`
+
+	Quota      Quota             `json:"quota"`
+	VolumeSize VolumeSize        `json:"volumeSize"`
+	Metadata   map[string]string `json:"metadata"`
+
+	// Classes are tried in order; the first that matches decides.
+	Classes []Class `json:"classes"`
+
+	matcher namespaceMatcher
+	size    sizeLimits
+}
+
+// Class is the rule of a tenant for some StorageClasses.
+type Class struct {
+	// StorageClasses holds names and patterns, as Tenant.Namespaces does.
+	StorageClasses []string `json:"storageClasses"`
+	// Backends are tried in order.
+	Backends []string `json:"backends"`
+
+	// VolumeType, AvailabilityZone and FSType fix what the StorageClass's
+	// parameters may otherwise choose; empty leaves it open.
+	VolumeType       string `json:"volumeType"`
+	AvailabilityZone string `json:"availabilityZone"`
+	FSType           string `json:"fsType"`
+
+	Quota Quota `json:"quota"`
+	// VolumeSize narrows the tenant's.
+	VolumeSize VolumeSize `json:"volumeSize"`
+
+	path string
+	size sizeLimits
+}
+
+// Quota bounds what a tenant or class rule may hold. Nil means no bound, 0
+// that none is allowed.
+type Quota struct {
+	Volumes *int64 `json:"volumes"`
+	// Gigabytes counts GiB, as Cinder's quota of that name does.
+	Gigabytes *int64 `json:"gigabytes"`
+	Snapshots *int64 `json:"snapshots"`
+}
+
+// Backend returns the backend of that name.
+func (p *Policy) Backend(name string) (*Backend, bool) {
+	if i := p.backendIndex(name); i >= 0 {
+		return &p.Backends[i], true
+	}
+	return nil, false
+}
+
+func (p *Policy) backendIndex(name string) int {
+	return slices.IndexFunc(p.Backends, func(b Backend) bool { return b.Name == name })
+}
+
+// Revision is a short hash of the file's content: two files with the same
+// bytes have the same revision.
+func (p *Policy) Revision() string { return p.revision }

@@ -1,0 +1,281 @@
+package policy
+
+import (
+	"net"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+var (
+	oldVersionPattern = regexp.MustCompile(`^/v[12](/|$)`)
+	hexProjectPattern = regexp.MustCompile(`^[0-9a-f-]+$`)
+	hostPattern       = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+	wwpnPattern       = regexp.MustCompile(`^([0-9a-fA-F]{16}|[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){7})$`)
+	nqnPattern        = regexp.MustCompile(`^nqn\.\d{4}-\d{2}\.\S+$`)
+	protocolPattern   = regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]*$`)
+
+	// The API server validates a PersistentVolume's initiatorName by these
+	// forms (pkg/apis/core/validation in Kubernetes); anchored, and as narrow
+	// as RFC 3722 where the API server is lax about capital letters.
+	initiatorPattern = regexp.MustCompile(`^(iqn\.\d{4}-\d{2}\.[a-z0-9.-]+:[^,;*&$|\sA-Z]+|eui\.[0-9A-Fa-f]{16}|naa\.[0-9A-Fa-f]{32})$`)
+)
+
+// maxQualifiedName is the longest iSCSI name (RFC 7143) and NVMe qualified
+// name (NVM Express base specification).
+const maxQualifiedName = 223
+
+// knownProtocols are the values of driver_volume_type that Cinder's drivers
+// return. Others are accepted: this list only serves to notice slips.
+var knownProtocols = []string{
+	"iscsi", "iser", "fibre_channel", "fibre_channel_eckd", "rbd", "nvmeof", "nfs",
+	"storpool", "quobyte", "gpfs", "vmdk", "local",
+}
+
+// nativeProtocols are those with a volume source in Kubernetes itself.
+var nativeProtocols = []string{"iscsi", "iser", "fibre_channel", "rbd"}
+
+func (p *Policy) validateBackend(d *document, i int) {
+	b, path := &p.Backends[i], element("backends", i)
+	validateName(d, path, b.Name, "backend")
+	validateAuth(d, path, b.Auth)
+	if d.has(child(path, "region")) {
+		validateText(d, child(path, "region"), b.Region)
+	}
+	validateInterface(d, child(path, "interface"), b.Interface)
+	validateWorkflow(d, child(path, "workflow"), b.Workflow)
+	for _, key := range []string{"region", "interface"} {
+		if b.Auth.NoAuth != nil && d.has(child(path, key)) {
+			d.warnf(child(path, key), "%s has no effect with noauth, which has no service catalogue; remove it", key)
+		}
+	}
+	validateVolumeSize(d, child(path, "volumeSize"), b.VolumeSize)
+	if sentence, ok := (sizeLimits{}).narrow(b.VolumeSize, child(path, "volumeSize")).conflict(); ok {
+		d.errorf(child(path, "volumeSize"), "%s", sentence)
+	}
+	validateLimits(d, child(path, "limits"), b.Limits)
+	validateTimeouts(d, child(path, "timeouts"), b.Timeouts)
+	validateConnector(d, child(path, "connector"), &b.Connector)
+	for _, protocol := range sortedKeys(b.Mapping) {
+		validateMapping(d, child(child(path, "mapping"), protocol), protocol, b.Mapping[protocol])
+	}
+}
+
+func validateAuth(d *document, path string, auth Auth) {
+	path = child(path, "auth")
+	kinds := []string{"cloud", "noauth", "cloudConfig", "environment"}
+	var given []string
+	for _, kind := range kinds {
+		if d.has(child(path, kind)) {
+			given = append(given, kind)
+		}
+	}
+	switch {
+	case !d.has(path):
+		d.errorf(path, "is missing; give one of %s", strings.Join(kinds, ", "))
+	case len(given) != 1:
+		list := "none"
+		if len(given) > 0 {
+			list = strings.Join(given, " and ")
+		}
+		d.errorf(path, "exactly one of %s must be given, not %s", strings.Join(kinds, ", "), list)
+	}
+	validateText(d, child(path, "cloud"), auth.Cloud)
+	validateText(d, child(path, "cloudConfig"), auth.CloudConfig)
+	if environment := child(path, "environment"); d.has(environment) && !auth.Environment {
+		d.errorf(environment, "must be true; to log in another way, remove it and give cloud, noauth or cloudConfig")
+	}
+	if auth.NoAuth != nil {
+		validateNoAuth(d, child(path, "noauth"), *auth.NoAuth)
+	}
+}
+
+func validateNoAuth(d *document, path string, noauth NoAuth) {
+	endpoint := child(path, "endpoint")
+	if noauth.Endpoint == "" {
+		d.errorf(endpoint, "is missing; give the URL of Cinder's API, such as http://cinder.example:8776/v3")
+	} else if mistake := endpointMistake(noauth.Endpoint); mistake != "" {
+		d.errorf(endpoint, "%s; write it like http://cinder.example:8776/v3", mistake)
+	} else if u, err := url.Parse(noauth.Endpoint); err == nil && oldVersionPattern.MatchString(u.Path) {
+		d.warnf(endpoint, "current Cinder releases serve only version 3 of the API; write the URL with /v3")
+	}
+	validateText(d, child(path, "user"), noauth.User)
+	validateText(d, child(path, "project"), noauth.Project)
+	for _, key := range []string{"user", "project"} {
+		if value := map[string]string{"user": noauth.User, "project": noauth.Project}[key]; strings.Contains(value, ":") {
+			d.errorf(child(path, key), "must have no colon, because the noauth token is user:project")
+		}
+	}
+	if noauth.Project != "" && !hexProjectPattern.MatchString(noauth.Project) {
+		d.warnf(child(path, "project"), "the project %q is not made of hexadecimal digits and hyphens; current Cinder releases answer 404 to URLs with other projects, unless project_id_regex in cinder.conf allows them", noauth.Project)
+	}
+}
+
+// endpointMistake never shows the URL, which might hold a password.
+func endpointMistake(endpoint string) string {
+	u, err := url.Parse(endpoint)
+	switch {
+	case err != nil:
+		return "the endpoint is not a URL"
+	case u.Scheme != "http" && u.Scheme != "https":
+		return "the endpoint must begin with http:// or https://"
+	case u.Hostname() == "":
+		return "the endpoint has no host"
+	case u.User != nil:
+		return "the endpoint must carry no user or password"
+	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
+		return "the endpoint must have no query or fragment"
+	}
+	return ""
+}
+
+func validateInterface(d *document, path string, value Interface) {
+	known := []string{string(InterfacePublic), string(InterfaceInternal), string(InterfaceAdmin)}
+	if d.has(path) && !slices.Contains(known, string(value)) {
+		d.errorf(path, "unknown interface %q%s", value, didYouMean(string(value), known, "the interfaces are"))
+	}
+}
+
+func validateWorkflow(d *document, path string, value Workflow) {
+	known := []string{string(WorkflowReserve), string(WorkflowAttachment), string(WorkflowAuto)}
+	if d.has(path) && !slices.Contains(known, string(value)) {
+		d.errorf(path, "unknown workflow %q%s", value, didYouMean(string(value), known, "the workflows are"))
+	}
+}
+
+func validateLimits(d *document, path string, limits Limits) {
+	for _, limit := range []struct {
+		key   string
+		value *int64
+	}{{"volumes", limits.Volumes}, {"gigabytes", limits.Gigabytes}} {
+		if at := child(path, limit.key); d.has(at) && limit.value != nil && *limit.value < 0 {
+			d.errorf(at, "must not be negative; 0 allows none, and without the key there is no limit")
+		}
+	}
+	if at := child(path, "concurrency"); d.has(at) && limits.Concurrency < 1 {
+		d.errorf(at, "must be at least 1; to keep new volumes away, set suspended: true")
+	}
+	if at := child(path, "requestsPerSecond"); d.has(at) && limits.RequestsPerSecond < 0 {
+		d.errorf(at, "must not be negative; 0 means no limit")
+	}
+}
+
+func validateTimeouts(d *document, path string, timeouts Timeouts) {
+	for _, timeout := range []struct {
+		key   string
+		value time.Duration
+	}{{"create", timeouts.Create}, {"delete", timeouts.Delete}, {"request", timeouts.Request}} {
+		if at := child(path, timeout.key); d.has(at) && timeout.value <= 0 {
+			d.errorf(at, "must be more than 0; remove the key for the default")
+		}
+	}
+}
+
+// validateConnector also brings WWPNs into their normal form.
+func validateConnector(d *document, path string, c *Connector) {
+	if at := child(path, "host"); d.has(at) && (!hostPattern.MatchString(c.Host) || len(c.Host) > maxTextLength) {
+		d.errorf(at, "%q cannot be a host name; use letters, digits, '.', '_' and '-'", c.Host)
+	}
+	if at := child(path, "initiator"); d.has(at) && (!initiatorPattern.MatchString(c.Initiator) || len(c.Initiator) > maxQualifiedName) {
+		d.errorf(at, "%q is not an iSCSI initiator name that Kubernetes accepts; write it like iqn.2026-01.com.example:cluster-1 (lower case, with the part after the colon), or as eui. with 16 or naa. with 32 hexadecimal digits", c.Initiator)
+	}
+	if at := child(path, "ip"); d.has(at) && net.ParseIP(c.IP) == nil {
+		d.errorf(at, "%q is not an IP address", c.IP)
+	}
+	if at := child(path, "nqn"); d.has(at) && (!nqnPattern.MatchString(c.NQN) || len(c.NQN) > maxQualifiedName) {
+		d.errorf(at, "%q is not an NVMe qualified name; write it like nqn.2014-08.org.nvmexpress:uuid:...", c.NQN)
+	}
+	if !d.has(child(path, "wwpns")) {
+		return
+	}
+	for i, wwpn := range c.WWPNs {
+		at := element(child(path, "wwpns"), i)
+		if !wwpnPattern.MatchString(wwpn) {
+			d.errorf(at, "%q is not a Fibre Channel port name; write 16 hexadecimal digits, with or without colons, in quotes", wwpn)
+			continue
+		}
+		c.WWPNs[i] = strings.ToLower(strings.ReplaceAll(wwpn, ":", ""))
+		if slices.Contains(c.WWPNs[:i], c.WWPNs[i]) {
+			d.warnf(at, "%q stands in the list already; remove one", wwpn)
+		}
+	}
+}
+
+func validateMapping(d *document, path, protocol string, m Mapping) {
+	switch {
+	case !protocolPattern.MatchString(protocol):
+		d.errorf(path, "%q cannot be a protocol; write Cinder's driver_volume_type in lower case, such as iscsi", protocol)
+	case !slices.Contains(knownProtocols, protocol):
+		if meant, ok := suggest(protocol, knownProtocols); ok {
+			d.warnf(path, "no Cinder driver is known to return the protocol %q; did you mean %q?", protocol, meant)
+		}
+	}
+	kinds := []string{string(MappingCSI), string(MappingNative), string(MappingFlexVolume)}
+	switch m.As {
+	case MappingCSI:
+		if m.Driver == "" {
+			d.errorf(child(path, "driver"), "is missing; name the CSI driver that mounts the volume")
+		}
+		if protocol == "rbd" && m.ClusterID == "" {
+			d.errorf(child(path, "clusterID"), "is missing; name the Ceph cluster as ceph-csi's configuration does")
+		}
+	case MappingFlexVolume:
+		if m.Driver == "" {
+			d.errorf(child(path, "driver"), "is missing; name the FlexVolume driver as vendor/driver")
+		}
+	case MappingNative:
+		if !slices.Contains(nativeProtocols, protocol) {
+			d.errorf(child(path, "as"), "Kubernetes has no native volume source for %q; use csi or flexVolume with a driver", protocol)
+		}
+	case "":
+		d.errorf(child(path, "as"), "is missing; choose one of %s", strings.Join(kinds, ", "))
+		return
+	default:
+		d.errorf(child(path, "as"), "unknown kind of volume source %q%s", m.As, didYouMean(string(m.As), kinds, "the kinds are"))
+		return
+	}
+	for _, key := range []struct {
+		name string
+		fits bool
+		only string
+	}{
+		{"driver", m.As != MappingNative, "csi or flexVolume"},
+		{"attributes", m.As == MappingCSI, "csi"},
+		{"nodeStageSecretRef", m.As == MappingCSI, "csi"},
+		{"options", m.As == MappingFlexVolume, "flexVolume"},
+		{"clusterID", m.As == MappingCSI && protocol == "rbd", "csi and the protocol rbd"},
+		{"imageFeatures", m.As == MappingCSI && protocol == "rbd", "csi and the protocol rbd"},
+	} {
+		if at := child(path, key.name); d.has(at) && !key.fits {
+			d.errorf(at, "%s goes only with as: %s; remove it%s", key.name, key.only, insteadOf(key.name, m.As))
+		}
+	}
+	if ref := m.NodeStageSecretRef; ref != nil {
+		at := child(path, "nodeStageSecretRef")
+		for _, part := range []struct{ key, value string }{{"name", ref.Name}, {"namespace", ref.Namespace}} {
+			kind := className
+			if part.key == "namespace" {
+				kind = namespaceName
+			}
+			switch {
+			case part.value == "":
+				d.errorf(child(at, part.key), "is missing; give the name and the namespace of the Secret")
+			case !kind.valid(part.value):
+				d.errorf(child(at, part.key), "%q cannot be the %s of a Secret", part.value, part.key)
+			}
+		}
+	}
+}
+
+// insteadOf names the key that does the same for another kind of source.
+func insteadOf(key string, as MappingKind) string {
+	switch {
+	case key == "attributes" && as == MappingFlexVolume:
+		return ", or use options"
+	case key == "options" && as == MappingCSI:
+		return ", or use attributes"
+	}
+	return ""
+}

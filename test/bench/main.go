@@ -1,0 +1,195 @@
+// Command bench measures the provisioner against a real control plane and the
+// simulated Cinder, and, in the same run, the limit: the same requests made by
+// a bare loop. Absolute times belong to the machine; quote the ratios.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+	"github.com/standalone-cinder/standalone-cinder/test/controlplane"
+	"github.com/standalone-cinder/standalone-cinder/test/harness"
+)
+
+type options struct {
+	claims      int
+	createDelay time.Duration
+	latency     time.Duration
+	bindQPS     int
+}
+
+func main() {
+	o := options{}
+	flag.IntVar(&o.claims, "claims", 500, "claims created at once")
+	flag.DurationVar(&o.createDelay, "create-delay", time.Second, "time from a create to available at the simulated Cinder")
+	flag.DurationVar(&o.latency, "latency", 20*time.Millisecond, "latency of every request to the simulated Cinder")
+	flag.IntVar(&o.bindQPS, "controller-manager-qps", 2000, "client rate of the controller-manager, which binds the claims")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, o, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// figures are what one way of provisioning is judged by.
+type figures struct {
+	name          string
+	recorded      time.Duration // until the last PersistentVolume was created
+	bound         time.Duration
+	gone          time.Duration
+	createdBy     float64 // requests to Cinder per claim
+	deletedBy     float64
+	cpu           float64 // seconds, while provisioning
+	resident      int     // MiB, at the end of provisioning
+	listsToCreate int
+}
+
+func run(ctx context.Context, o options, out io.Writer) error {
+	suite, err := harness.StartSuite(ctx, harness.SuiteOptions{
+		Log:          os.Stderr,
+		ControlPlane: controlplane.Options{ControllerManagerQPS: o.bindQPS},
+	})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err := suite.Stop(); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+		}
+	}()
+	fmt.Fprintf(out, "%d claims at once; Cinder takes %s to available and %s a request; controller-manager at %d QPS\n\n",
+		o.claims, o.createDelay, o.latency, o.bindQPS)
+	var all []figures
+	for _, measure := range []func(context.Context, *harness.Suite, options) (figures, error){limit, program} {
+		f, err := measure(ctx, suite, o)
+		if err != nil {
+			return err
+		}
+		all = append(all, f)
+	}
+	report(out, all)
+	return nil
+}
+
+func report(out io.Writer, all []figures) {
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "\tlast PV created\tall Bound\tdeleted until gone\trequests/claim\trequests/delete\tlistings\tCPU s\tRSS MiB")
+	for _, f := range all {
+		fmt.Fprintf(table, "%s\t%.1f s\t%.1f s\t%.1f s\t%.2f\t%.2f\t%d\t%.1f\t%d\n", f.name, f.recorded.Seconds(), f.bound.Seconds(), f.gone.Seconds(),
+			f.createdBy, f.deletedBy, f.listsToCreate, f.cpu, f.resident)
+	}
+	base, ours := all[0], all[1]
+	fmt.Fprintf(table, "ratio to the limit\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\n", ratio(ours.recorded, base.recorded), ratio(ours.bound, base.bound),
+		ratio(ours.gone, base.gone), ours.createdBy/base.createdBy, ours.deletedBy/base.deletedBy)
+	_ = table.Flush()
+}
+
+func ratio(a, b time.Duration) float64 { return float64(a) / float64(b) }
+
+// scene is one measurement's namespace, class and simulator.
+type scene struct {
+	suite       *harness.Suite
+	sim         *cindersim.Simulator
+	namespace   string
+	class       string
+	provisioner string
+}
+
+func newScene(ctx context.Context, suite *harness.Suite, o options, name string) (*scene, error) {
+	sim, err := cindersim.New(cindersim.Options{CreateDelay: o.createDelay, DeleteDelay: o.createDelay / 2, Latency: o.latency})
+	if err != nil {
+		return nil, err
+	}
+	if err := sim.Start(); err != nil {
+		return nil, err
+	}
+	s := &scene{suite: suite, sim: sim, namespace: "bench-" + name, class: "bench-" + name, provisioner: "bench.example/" + name}
+	if err := suite.CreateNamespace(ctx, s.namespace, nil); err != nil {
+		return nil, err
+	}
+	return s, suite.CreateClass(ctx, s.class, s.provisioner, nil)
+}
+
+func (s *scene) createClaims(ctx context.Context, n int) error {
+	return parallel(ctx, n, 32, func(i int) error {
+		_, err := s.suite.CreateClaim(ctx, harness.Claim(s.namespace, fmt.Sprintf("data-%d", i), s.class, "1Gi", nil))
+		return err
+	})
+}
+
+// waitRecorded waits until n PersistentVolumes exist, by a watch so that the
+// measuring does not load the API server.
+func (s *scene) waitRecorded(ctx context.Context, n int) error {
+	list, err := s.suite.Client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	seen := map[string]bool{}
+	count := func(pv *corev1.PersistentVolume) {
+		if pv.Spec.StorageClassName == s.class {
+			seen[pv.Name] = true
+		}
+	}
+	for i := range list.Items {
+		count(&list.Items[i])
+	}
+	watch, err := s.suite.Client.CoreV1().PersistentVolumes().Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
+	if err != nil {
+		return err
+	}
+	defer watch.Stop()
+	for len(seen) < n {
+		event, ok := <-watch.ResultChan()
+		if !ok {
+			return fmt.Errorf("the watch ended after %d of %d PersistentVolumes: %w", len(seen), n, ctx.Err())
+		}
+		if pv, ok := event.Object.(*corev1.PersistentVolume); ok {
+			count(pv)
+		}
+	}
+	return nil
+}
+
+// requests counts what Cinder was asked, log-ins left out.
+func (s *scene) requests() (all, lists int) {
+	for operation, n := range s.sim.CountByOperation() {
+		if !strings.HasPrefix(operation, "auth.") {
+			all += n
+		}
+		if operation == "volume.list" {
+			lists += n
+		}
+	}
+	return all, lists
+}
+
+func policyFor(s *scene) string {
+	return fmt.Sprintf(`
+apiVersion: standalone-cinder.openstack.org/v1alpha1
+kind: Policy
+clusterID: bench
+backends:
+  - name: sim
+    auth: {noauth: {endpoint: %q, project: %s}}
+    limits: {concurrency: 64}
+tenants:
+  - name: bench
+    namespaces: [%s]
+    classes:
+      - {storageClasses: [%s], backends: [sim]}
+`, s.sim.NoauthEndpoint(), cindersim.DefaultNoauthProject, s.namespace, s.class)
+}
