@@ -55,8 +55,9 @@ type Lifecycle struct {
 	// rivals holds, by claim UID, volumes seen in listings that carry the same
 	// stamp as the claim's own.
 	rivals map[string]map[string]bool
-	// connected holds volumes, by id, that this term brought to attaching.
-	connected map[string]Volume
+	// seen holds the newest picture, by id, of volumes that this term brought
+	// to attaching; the zero Volume where it is not to be trusted.
+	seen map[string]Volume
 }
 
 // NewLifecycle makes the lifecycle of one backend for one term.
@@ -73,7 +74,7 @@ func NewLifecycle(options LifecycleOptions) *Lifecycle {
 		volumes:   map[string]string{},
 		unsettled: map[string]time.Time{},
 		rivals:    map[string]map[string]bool{},
-		connected: map[string]Volume{},
+		seen:      map[string]Volume{},
 		locks:     newKeyedMutex(),
 	}
 	l.inventory = newInventory(options.Cluster, func(ctx context.Context, yield func([]Volume) bool) error {
@@ -149,9 +150,7 @@ func (l *Lifecycle) Connect(ctx context.Context, spec Spec) (Connected, error) {
 				return err
 			})
 			if err == nil {
-				l.mu.Lock()
-				l.connected[v.ID] = v
-				l.mu.Unlock()
+				l.see(v.ID, v)
 				return Connected{Volume: v, Document: document}, nil
 			}
 		case stepDiscard:
@@ -359,10 +358,9 @@ func rank(v Volume) int {
 }
 
 // Complete takes the last step, to in-use. The caller has seen the
-// PersistentVolume in the API server. Repeating it is harmless: Cinder keeps
-// one attachment per host. A volume that this term connected costs one
-// request; one that an earlier term connected is looked up in the listing that
-// serves them all.
+// PersistentVolume in the API server. A volume that this term connected costs
+// one request; one that an earlier term connected is looked up in the listing
+// that serves them all.
 func (l *Lifecycle) Complete(ctx context.Context, target Target, readOnly bool) error {
 	release, err := l.locks.acquire(ctx, target.Stamp.ClaimUID)
 	if err != nil {
@@ -377,44 +375,62 @@ func (l *Lifecycle) Complete(ctx context.Context, target Target, readOnly bool) 
 		if !target.owns(v) {
 			return l.notOurs(v, target)
 		}
+		var failed error
 		switch v.Status {
 		case StatusInUse:
 			return nil
 		case StatusAttaching:
-			err = l.cinder.change(ctx, func(ctx context.Context, cinder api) error {
+			failed = l.cinder.change(ctx, func(ctx context.Context, cinder api) error {
 				return cinder.Attach(ctx, v.ID, target.Connector.Host, readOnly)
 			})
-			if !IsKind(err, KindConflict) || looked {
-				return err
+			if failed == nil {
+				return nil
 			}
 		default:
-			err = l.failure(KindConflict, "volume %s is %s where attaching was expected", v.ID, v.Status)
-			if looked {
-				return err
-			}
+			failed = l.failure(KindConflict, "volume %s is %s where attaching was expected", v.ID, v.Status)
 		}
-		// What was known of the volume is out of date.
+		if looked {
+			return failed
+		}
+		// Either what was known is out of date, or the answer was lost after
+		// the effect. Repeating os-attach would not tell: Cinder answers a
+		// project's member with 500 when the host is attached already.
+		l.see(target.VolumeID, Volume{})
 		if v, err = l.get(ctx, target.VolumeID); err != nil {
-			return err
+			return errors.Join(failed, err)
+		}
+		if v.Status == StatusAttaching {
+			l.see(target.VolumeID, v)
+			return failed
 		}
 	}
 }
 
-// lastSeen returns the newest picture of a volume that is at hand.
+// see remembers the newest picture of a volume; the zero Volume says that the
+// picture at hand is not to be trusted.
+func (l *Lifecycle) see(id string, v Volume) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.seen[id] = v
+}
+
+// lastSeen returns the newest picture of a volume that is at hand, or looks.
 func (l *Lifecycle) lastSeen(ctx context.Context, target Target) (Volume, error) {
 	l.mu.Lock()
-	v, ok := l.connected[target.VolumeID]
+	v, ok := l.seen[target.VolumeID]
 	l.mu.Unlock()
-	if ok {
+	if ok && v.ID != "" {
 		return v, nil
 	}
-	found, err := l.inventory.find(ctx, target.Stamp, time.Time{})
-	if err != nil {
-		return Volume{}, err
-	}
-	for _, v := range found {
-		if v.ID == target.VolumeID {
-			return v, nil
+	if !ok {
+		found, err := l.inventory.find(ctx, target.Stamp, time.Time{})
+		if err != nil {
+			return Volume{}, err
+		}
+		for _, v := range found {
+			if v.ID == target.VolumeID {
+				return v, nil
+			}
 		}
 	}
 	return l.get(ctx, target.VolumeID)
@@ -499,7 +515,7 @@ func (l *Lifecycle) forget(uid, id string) {
 		delete(l.volumes, uid)
 	}
 	delete(l.rivals, uid)
-	delete(l.connected, id)
+	delete(l.seen, id)
 	l.mu.Unlock()
 	l.inventory.forget(id)
 }

@@ -55,58 +55,85 @@ func (l *Lifecycle) Remove(ctx context.Context, target Target) error {
 }
 
 func (l *Lifecycle) remove(ctx context.Context, target Target) error {
-	var last Status
+	v, err := l.owned(ctx, target)
 	for range maxMoves {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		v, err := l.get(ctx, target.VolumeID)
-		if IsKind(err, KindNotFound) {
-			return nil
-		}
 		if err != nil {
 			return err
 		}
-		if !target.owns(v) {
-			return l.notOurs(v, target)
+		if v.ID == "" {
+			return nil
 		}
-		next := towardsGone(v.Status)
-		if v.Status == last && next != stepAwaitCreated && next != stepAwaitGone {
-			return l.failure(KindConflict, "volume %s stays %s although Cinder accepted to %s it", v.ID, v.Status, next)
-		}
-		last = v.Status
-		switch next {
-		case stepAwaitCreated:
-			_, _, err = l.watcher.await(ctx, v.ID, v.Status, l.config.Timeouts.Create)
-		case stepDisconnect:
-			err = l.disconnect(ctx, v, target)
-		case stepRelease:
-			err = l.release(ctx, v, target)
-		case stepDelete:
-			err = l.cinder.change(ctx, func(ctx context.Context, cinder api) error { return cinder.DeleteVolume(ctx, v.ID) })
-			if err = l.explainRefusal(err, v); err == nil {
-				err = l.awaitGone(ctx, v.ID)
-				if err == nil {
-					return nil
-				}
-			}
-		case stepAwaitGone:
-			if err = l.awaitGone(ctx, v.ID); err == nil {
-				return nil
-			}
-		case stepForceDelete:
-			err = l.forceDelete(ctx, v)
-			if err == nil {
-				return nil
-			}
-		default:
-			return l.failure(KindConflict, "volume %s is %s; it is left alone until that is over", v.ID, v.Status)
-		}
-		if err != nil && !IsKind(err, KindNotFound) {
+		if err := ctx.Err(); err != nil {
 			return err
 		}
+		v, err = l.moveTowardsGone(ctx, v, target)
+		if IsKind(err, KindNotFound) {
+			// It went between the look and the step.
+			v, err = l.owned(ctx, target)
+		}
+	}
+	if err != nil {
+		return err
 	}
 	return l.failure(KindConflict, "volume %s keeps changing its state; somebody else works on it", target.VolumeID)
+}
+
+// owned reads the target's volume and checks the proof that it is ours. The
+// zero Volume means that it does not exist.
+func (l *Lifecycle) owned(ctx context.Context, target Target) (Volume, error) {
+	v, err := l.get(ctx, target.VolumeID)
+	switch {
+	case IsKind(err, KindNotFound):
+		return Volume{}, nil
+	case err != nil:
+		return Volume{}, err
+	case !target.owns(v):
+		return Volume{}, l.notOurs(v, target)
+	}
+	return v, nil
+}
+
+// moveTowardsGone takes one step and returns the volume as it is then. After a
+// step that Cinder answers only when it is done, the state that follows is
+// taken as given; where that is wrong, Cinder refuses the next step and the
+// volume is looked at again.
+func (l *Lifecycle) moveTowardsGone(ctx context.Context, v Volume, target Target) (Volume, error) {
+	switch next := towardsGone(v.Status); next {
+	case stepAwaitCreated:
+		after, gone, err := l.watcher.await(ctx, v.ID, v.Status, l.config.Timeouts.Create)
+		if gone {
+			return Volume{}, nil
+		}
+		return after, err
+	case stepDisconnect, stepRelease:
+		end := l.disconnect
+		if next == stepRelease {
+			end = l.release
+		}
+		if err := end(ctx, v, target); err != nil {
+			return v, err
+		}
+		v.Status, v.Attachments = StatusAvailable, nil
+		return v, nil
+	case stepDelete:
+		err := l.cinder.change(ctx, func(ctx context.Context, cinder api) error { return cinder.DeleteVolume(ctx, v.ID) })
+		if IsKind(err, KindConflict) {
+			again, lookErr := l.owned(ctx, target)
+			if lookErr != nil || again.Status != v.Status {
+				return again, lookErr
+			}
+			return v, l.dependents(v)
+		}
+		if err != nil {
+			return v, err
+		}
+		return Volume{}, l.awaitGone(ctx, v.ID)
+	case stepAwaitGone:
+		return Volume{}, l.awaitGone(ctx, v.ID)
+	case stepForceDelete:
+		return Volume{}, l.forceDelete(ctx, v)
+	}
+	return v, l.failure(KindConflict, "volume %s is %s; it is left alone until that is over", v.ID, v.Status)
 }
 
 // disconnect takes a volume out of use: first the array's access list, then
@@ -181,12 +208,9 @@ func (l *Lifecycle) forceDelete(ctx context.Context, v Volume) error {
 	return l.awaitGone(ctx, v.ID)
 }
 
-// explainRefusal tells the one refusal of a DELETE that has a remedy outside
-// Cinder's own wording. The text of a 400 lists every possible reason.
-func (l *Lifecycle) explainRefusal(err error, v Volume) error {
-	if !IsKind(err, KindConflict) {
-		return err
-	}
+// dependents tells of the one refusal of a DELETE whose remedy is elsewhere.
+// Cinder's own text lists every possible reason.
+func (l *Lifecycle) dependents(v Volume) error {
 	return l.failure(KindInUse, "Cinder refuses to delete volume %s (it is %s): it may have snapshots or dependent volumes, or be part of a group or a migration; remove these first", v.ID, v.Status)
 }
 

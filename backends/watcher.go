@@ -29,6 +29,9 @@ type wait struct {
 	id     string
 	status Status // the status that is to pass
 	result chan outcome
+	// shown is set once a listing has shown the volume. Only the goroutine
+	// that makes the rounds reads and writes it.
+	shown bool
 }
 
 type outcome struct {
@@ -41,8 +44,12 @@ type outcome struct {
 // are told. A single lost answer is not worth a retry of the whole operation.
 const failuresToReport = 3
 
-// slowestRound bounds how far the interval grows while nothing changes.
+// slowestRound bounds how far the interval grows, as a multiple of itself.
 const slowestRound = 10
+
+// fewVolumes is how many requests for single volumes are cheaper for Cinder
+// than a listing of all: measured, one takes 20 ms and a full page 350 ms.
+const fewVolumes = 8
 
 // await returns the volume once it has left the status, or gone once it does
 // not exist any more. The time-out is the operation's, not a request's.
@@ -112,7 +119,7 @@ func (w *watcher) run() {
 		} else {
 			pause = min(pause*13/10, w.interval*slowestRound)
 		}
-		pause = max(pause, 4*took)
+		pause = min(max(pause, 4*took), w.interval*slowestRound)
 		known = total - settled
 	}
 }
@@ -185,8 +192,11 @@ func (w *watcher) roundCreating(ctx context.Context, creating map[string][]*wait
 	return settled + n, err
 }
 
-// roundDeleting asks for those in deletion. One that is not among them has
-// left that state or the filter was not honoured; a request for it tells.
+// roundDeleting asks for those in deletion. Those that are not among them have
+// left that state, or the filter was not honoured. A few are asked for one by
+// one; for many, one listing without a filter tells. Absence from it proves
+// that a volume is gone only if an earlier listing showed it: another project's
+// volume is never shown, although an administrator may have deleted it by id.
 func (w *watcher) roundDeleting(ctx context.Context, deleting map[string][]*wait) (int, error) {
 	missing := make(map[string]bool, len(deleting))
 	for id := range deleting {
@@ -194,6 +204,7 @@ func (w *watcher) roundDeleting(ctx context.Context, deleting map[string][]*wait
 	}
 	err := w.list(ctx, VolumeQuery{Status: StatusDeleting, PageSize: 1000}, func(page []Volume) bool {
 		for _, v := range page {
+			show(deleting[v.ID])
 			if v.Status == StatusDeleting {
 				delete(missing, v.ID)
 			}
@@ -203,7 +214,60 @@ func (w *watcher) roundDeleting(ctx context.Context, deleting map[string][]*wait
 	if err != nil {
 		return 0, err
 	}
-	return w.verify(ctx, deleting, missing)
+	settled := 0
+	if len(missing) > fewVolumes {
+		if settled, err = w.sweep(ctx, deleting, missing); err != nil {
+			return settled, err
+		}
+	}
+	n, err := w.verify(ctx, deleting, missing)
+	return settled + n, err
+}
+
+// sweep settles missing volumes by one complete listing, and takes those it
+// settled out of missing.
+func (w *watcher) sweep(ctx context.Context, waits map[string][]*wait, missing map[string]bool) (settled int, err error) {
+	present := map[string]bool{}
+	err = w.list(ctx, VolumeQuery{PageSize: 1000}, func(page []Volume) bool {
+		for _, v := range page {
+			present[v.ID] = true
+			if missing[v.ID] {
+				settled += deliver(waits[v.ID], v)
+				show(waits[v.ID])
+			}
+		}
+		return true
+	})
+	if err != nil {
+		return settled, err
+	}
+	for id := range missing {
+		switch {
+		case present[id]:
+			delete(missing, id)
+		case shown(waits[id]):
+			settled += tell(waits[id], outcome{gone: true})
+			delete(missing, id)
+		}
+	}
+	return settled, nil
+}
+
+func show(waits []*wait) {
+	for _, waiting := range waits {
+		waiting.shown = true
+	}
+}
+
+// shown is true only if every wait has seen its volume in a listing; one that
+// began a moment ago may not have.
+func shown(waits []*wait) bool {
+	for _, waiting := range waits {
+		if !waiting.shown {
+			return false
+		}
+	}
+	return len(waits) > 0
 }
 
 // verify asks for volumes one by one that a listing did not show.

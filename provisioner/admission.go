@@ -119,10 +119,10 @@ func (p *Provisioner) decide(claim *corev1.PersistentVolumeClaim, class *storage
 		request.VolumeMode = policy.Block
 	}
 	if size, ok := claim.Spec.Resources.Requests[corev1.ResourceStorage]; ok {
-		request.Bytes = size.Value()
+		request.Bytes = policy.Bytes(size)
 	}
 	if limit, ok := claim.Spec.Resources.Limits[corev1.ResourceStorage]; ok {
-		request.LimitBytes = limit.Value()
+		request.LimitBytes = policy.Bytes(limit)
 	}
 	return p.Policy().Decide(request)
 }
