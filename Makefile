@@ -1,0 +1,42 @@
+# What every checkout can do. Long steps say what they do and how long they take.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+GO ?= go
+# The race detector needs a C compiler; without one the tests run without it.
+RACE := $(if $(shell command -v gcc cc 2>/dev/null),-race,)
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+.PHONY: help build demo test e2e bench lint
+
+help: ## list the targets
+	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+build: ## build bin/standalone-cinder
+	$(GO) build -o bin/standalone-cinder .
+
+demo: ## see it work: local control plane, simulated Cinder, three replicas (KUBECONFIG=FILE uses your cluster)
+	$(GO) run ./test/demo $(if $(filter command line,$(origin KUBECONFIG)),-kubeconfig $(KUBECONFIG))
+
+test: ## unit and integration tests
+	@$(if $(RACE),,echo "no C compiler: the tests run without the race detector";)
+	$(GO) test $(RACE) -timeout 30m ./...
+
+e2e: ## tests against real Cinder, Keystone and iSCSI (Debian 12, root)
+	@echo "installing and starting Cinder, Keystone, RabbitMQ, MariaDB and tgt (first time about 90 s, then 25 s)"
+	test/e2e/rig/rig.sh install
+	test/e2e/rig/rig.sh start
+	set -a; . "$${RIG_STATE:-/tmp/standalone-cinder-e2e}/env"; set +a; \
+	  $(GO) test -count=1 -timeout 20m ./test/contract/... && \
+	  $(GO) test -count=1 -timeout 20m -tags e2e ./test/e2e/...; \
+	  status=$$?; test/e2e/rig/rig.sh stop; exit $$status
+
+bench: ## throughput and requests per claim against the limit measured in the same run
+	$(GO) run ./test/bench $(BENCH)
+
+lint: ## formatting, vet, staticcheck, tidy modules
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not gofmt-clean:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
+	$(GO) vet ./...
+	$(GO) vet -tags e2e ./test/e2e/...
+	$(GO) mod tidy -diff
+	$(GO) run $(STATICCHECK) ./...

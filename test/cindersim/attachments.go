@@ -1,0 +1,331 @@
+package cindersim
+
+import (
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Microversions of the attachments API.
+const (
+	minorAttachments        = 27
+	minorAttachmentComplete = 44
+	minorAttachmentMode     = 54
+)
+
+func attachmentNotFound(id string) error {
+	return refuse(http.StatusNotFound, "Volume attachment could not be found with filter: attachment_id = %s.", id)
+}
+
+func (c *cloud) findAttachment(q *call, id string) (*attachment, error) {
+	a := c.attachments[id]
+	if a == nil || !q.admin && a.project != q.project {
+		return nil, attachmentNotFound(id)
+	}
+	return a, nil
+}
+
+func (a *attachment) summary() map[string]any {
+	view := map[string]any{"id": a.id, "status": a.status, "instance": nil, "volume_id": a.volumeID}
+	if a.instance != "" {
+		view["instance"] = a.instance
+	}
+	return view
+}
+
+// detail is the full view. What was never set shows as an empty time and as the
+// mode "null", a string.
+func (a *attachment) detail() map[string]any {
+	view := a.summary()
+	view["attached_at"], view["detached_at"], view["attach_mode"] = "", "", a.mode
+	if !a.attached.IsZero() {
+		view["attached_at"] = stamp(a.attached)
+	}
+	if a.connection == nil {
+		view["connection_info"] = nil
+	} else {
+		view["connection_info"] = a.connection
+	}
+	return view
+}
+
+// createAttachment reserves a volume and, with a connector, connects it. The
+// answer shows the attachment as it was when it was reserved.
+func (c *cloud) createAttachment(q *call, now time.Time) (*reply, error) {
+	body, err := q.entity("attachment")
+	if err != nil {
+		return nil, err
+	}
+	if _, given := body["volume_uuid"]; !given {
+		return nil, invalid("attachment", body, "'volume_uuid' is a required property")
+	}
+	volumeID, err := uuidField(body, "volume_uuid")
+	if err != nil {
+		return nil, err
+	}
+	instance, err := uuidField(body, "instance_uuid")
+	if err != nil {
+		return nil, err
+	}
+	mode := ""
+	if q.minor >= minorAttachmentMode {
+		if mode, err = modeField(body, "mode"); err != nil {
+			return nil, err
+		}
+	} else if _, given := body["mode"]; given {
+		return nil, invalid("attachment", body, "Additional properties are not allowed ('mode' was unexpected)")
+	}
+	connector, isObject := body["connector"].(map[string]any)
+	if !isObject && body["connector"] != nil {
+		return nil, invalid("connector", body["connector"], "%s is not of type 'object', 'null'", pythonRepr(body["connector"]))
+	}
+	v, err := c.find(q, volumeID)
+	if err != nil {
+		return nil, err
+	}
+	a, err := c.reserveAttachment(v, instance, now)
+	if err != nil {
+		return nil, err
+	}
+	shown := *a
+	shown.connection = map[string]any{}
+	if len(connector) > 0 {
+		if c.stopped {
+			return c.hang(func(now time.Time) {
+				if !v.gone && c.attachments[a.id] != nil {
+					_, _ = c.connectAttachment(v, a, maps.Clone(connector), false, now)
+				}
+			})
+		}
+		// The mode of the request is stored only after the connection is made.
+		a.mode = "null"
+		connection, err := c.connectAttachment(v, a, maps.Clone(connector), q.broken, now)
+		if err != nil {
+			return nil, refuse(http.StatusInternalServerError, "Unable to create attachment for volume (%s).", err)
+		}
+		shown.connection = connection
+	}
+	switch {
+	case v.adminMetadata["readonly"] != "":
+		// Even the string "False" counts: an ordinary volume that os-attach once
+		// attached yields attachments of the mode ro.
+		a.mode = "ro"
+	case mode != "":
+		a.mode = mode
+	default:
+		a.mode = "null"
+	}
+	a.connection, shown.mode = shown.connection, a.mode
+	return success(http.StatusOK, map[string]any{"attachment": shown.detail()}), nil
+}
+
+// reserveAttachment sets a volume aside. A second attachment of the same server
+// is let through, as for a live migration.
+func (c *cloud) reserveAttachment(v *volume, instance string, now time.Time) (*attachment, error) {
+	if strings.Contains(v.status, "error") {
+		return nil, refuse(http.StatusBadRequest, "Invalid volume: Volume attachments can not be created if the volume is in an "+
+			"error state. The Volume %s currently has a status of: %s ", v.id, v.status)
+	}
+	expected := "available or downloading"
+	allowed := v.status == statusAvailable || v.status == "downloading"
+	if v.kind.Multiattach {
+		expected, allowed = "available or in-use or downloading", allowed || v.status == statusInUse
+	}
+	if allowed {
+		v.status = statusReserved
+		v.changed(now)
+	} else if instance == "" || v.status != statusInUse && v.status != statusReserved ||
+		!slices.ContainsFunc(v.attachments, func(a *attachment) bool { return a.instance == instance }) {
+		return nil, refuse(http.StatusBadRequest, "Invalid volume: Volume %s status must be %s to reserve, but the current "+
+			"status is %s.", v.id, expected, v.status)
+	}
+	a := &attachment{
+		id: c.ids.uuid(), volumeID: v.id, project: v.project, status: "reserved", instance: instance, mode: "null", created: now,
+	}
+	c.attach(v, a)
+	return a, nil
+}
+
+// connectAttachment is the volume service's part of creating with a connector
+// and of an update: it connects the volume and sets both to attaching.
+func (c *cloud) connectAttachment(v *volume, a *attachment, connector map[string]any, broken bool, now time.Time) (map[string]any, error) {
+	mode, _ := connector["mode"].(string)
+	if mode == "" {
+		mode = "rw"
+	}
+	if a.mode != "null" {
+		mode = a.mode
+	}
+	document, err := c.connect(v, connector, broken, now)
+	if err != nil {
+		return nil, err
+	}
+	flat := make(map[string]any)
+	if data, ok := document["data"].(map[string]any); ok {
+		maps.Copy(flat, data)
+	}
+	for key, value := range document {
+		if key != "data" {
+			flat[key] = value
+		}
+	}
+	flat["attachment_id"] = a.id
+	a.status, a.connector, a.mode, a.attached = statusAttaching, connector, mode, now
+	a.host, _ = connector["host"].(string)
+	a.mountpoint, _ = connector["mountpoint"].(string)
+	if a.mountpoint == "" {
+		a.mountpoint = "na"
+	}
+	v.status, v.attachStatus = statusAttaching, statusAttaching
+	v.changed(now)
+	return flat, nil
+}
+
+// updateAttachment gives a connector to a reserved attachment. The answer shows
+// the attachment as it was before.
+func (c *cloud) updateAttachment(q *call, id string, now time.Time) (*reply, error) {
+	body, err := q.entity("attachment")
+	if err != nil {
+		return nil, err
+	}
+	value, given := body["connector"]
+	if !given {
+		return nil, invalid("attachment", body, "'connector' is a required property")
+	}
+	connector, ok := value.(map[string]any)
+	if !ok {
+		return nil, invalid("connector", value, "%s is not of type 'object'", pythonRepr(value))
+	}
+	if len(connector) == 0 {
+		return nil, invalid("connector", value, "{} does not have enough properties")
+	}
+	a, err := c.findAttachment(q, id)
+	if err != nil {
+		return nil, err
+	}
+	if _, given := connector["host"]; !given {
+		return nil, refuse(http.StatusInternalServerError, "Unable to update the attachment.")
+	}
+	v := c.volumes[a.volumeID]
+	if strings.Contains(v.status, "error") {
+		return nil, refuse(http.StatusInternalServerError, "Unable to update attachment.(Invalid volume: Volume attachments can not "+
+			"be updated if the volume is in an error state. The Volume %s currently has a status of: %s ).", v.id, v.status)
+	}
+	if len(v.attachments) > 1 && !v.kind.Multiattach &&
+		slices.ContainsFunc(v.attachments, func(a *attachment) bool { return len(a.connection) > 0 }) {
+		return nil, refuse(http.StatusInternalServerError, "Unable to update attachment.(Invalid volume: duplicate connectors detected "+
+			"on volume %s).", v.id)
+	}
+	if c.stopped {
+		return c.hang(func(now time.Time) {
+			if !v.gone && c.attachments[id] != nil {
+				_, _ = c.connectAttachment(v, a, maps.Clone(connector), false, now)
+			}
+		})
+	}
+	shown := *a
+	connection, err := c.connectAttachment(v, a, maps.Clone(connector), q.broken, now)
+	if err != nil {
+		return nil, refuse(http.StatusInternalServerError, "Unable to update attachment.(%s).", err)
+	}
+	a.connection, shown.connection = connection, connection
+	return success(http.StatusOK, map[string]any{"attachment": shown.detail()}), nil
+}
+
+// completeAttachment marks an attachment and its volume as attached.
+func (c *cloud) completeAttachment(q *call, id string, now time.Time) (*reply, error) {
+	a, err := c.findAttachment(q, id)
+	if err != nil {
+		return nil, err
+	}
+	v := c.volumes[a.volumeID]
+	a.status = attachStatusAttached
+	v.status, v.attachStatus = statusInUse, attachStatusAttached
+	v.changed(now)
+	return &reply{status: http.StatusNoContent}, nil
+}
+
+func (c *cloud) showAttachment(q *call, id string) (*reply, error) {
+	a, err := c.findAttachment(q, id)
+	if err != nil {
+		return nil, err
+	}
+	return success(http.StatusOK, map[string]any{"attachment": a.detail()}), nil
+}
+
+func (c *cloud) listAttachments(q *call, detail bool) (*reply, error) {
+	limit, offset, err := c.pageLimits(q)
+	if err != nil {
+		return nil, err
+	}
+	allTenants, err := q.flag("all_tenants")
+	if err != nil {
+		return nil, err
+	}
+	var found []*attachment
+	for _, a := range c.attachments {
+		visible := a.project == q.project || q.admin && allTenants
+		for filter, actual := range map[string]string{
+			"volume_id": a.volumeID, "attach_status": a.status, "instance_id": a.instance,
+		} {
+			if wanted, given := q.param(filter); given && wanted != actual {
+				visible = false
+			}
+		}
+		if visible {
+			found = append(found, a)
+		}
+	}
+	slices.SortFunc(found, func(a, b *attachment) int {
+		if order := b.created.Truncate(time.Second).Compare(a.created.Truncate(time.Second)); order != 0 {
+			return order
+		}
+		return strings.Compare(b.id, a.id)
+	})
+	found = found[min(offset, len(found)):]
+	views := []map[string]any{}
+	for _, a := range found[:min(limit, len(found))] {
+		if detail {
+			views = append(views, a.detail())
+		} else {
+			views = append(views, a.summary())
+		}
+	}
+	return success(http.StatusOK, map[string]any{"attachments": views}), nil
+}
+
+// deleteAttachment disconnects and forgets an attachment, and answers with those
+// that stay. The export goes only if the attachment had a connector.
+func (c *cloud) deleteAttachment(q *call, id string, now time.Time) (*reply, error) {
+	a, err := c.findAttachment(q, id)
+	if err != nil {
+		return nil, err
+	}
+	v := c.volumes[a.volumeID]
+	if err := c.detachAllowed(v, id); err != nil {
+		return nil, err
+	}
+	finish := func(now time.Time) {
+		if len(a.connector) > 0 {
+			v.disconnect(a.connector)
+			v.removeExport()
+		}
+		c.detach(v, id, now)
+	}
+	if a.status != "reserved" {
+		if c.stopped {
+			return c.hang(nil)
+		}
+		if q.broken {
+			return nil, refuse(http.StatusInternalServerError, messageBroken)
+		}
+	}
+	finish(now)
+	views := []map[string]any{}
+	for _, other := range v.attachments {
+		views = append(views, other.summary())
+	}
+	return success(http.StatusOK, map[string]any{"attachments": views}), nil
+}

@@ -1,0 +1,253 @@
+package cindersim
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// timeLayout is how Cinder prints times: UTC without a zone, with microseconds.
+// What it reads back from its database has none left.
+const timeLayout = "2006-01-02T15:04:05.000000"
+
+func stamp(t time.Time) string { return t.UTC().Truncate(time.Second).Format(timeLayout) }
+
+// stampOrNull is the printed time, or nil for a time that never came.
+func stampOrNull(t time.Time) any {
+	if t.IsZero() {
+		return nil
+	}
+	return stamp(t)
+}
+
+// call is one authenticated Cinder request on its way through the state machine.
+type call struct {
+	project, user string
+	admin         bool
+	minor         int    // microversion 3.minor
+	base          string // scheme and host the client used
+	urlProject    string // the project in the URL, or empty
+	query         url.Values
+	rawQuery      string
+	raw           []byte         // the request's body
+	body          map[string]any // the decoded body, if it is an object
+	volumeID      string         // of the URL, or of the volume a create made
+	observed      string         // the volume's status when the request arrived
+	broken        bool           // an injected failure of the backend
+}
+
+// reply is an answer before it is written.
+type reply struct {
+	status      int
+	body        []byte
+	contentType string
+	header      http.Header
+	// bare answers come from Cinder's middleware and name no microversion.
+	bare bool
+	// anonymous answers carry no X-Compute-Request-Id.
+	anonymous bool
+	// wait passes before the answer is sent, as for an RPC that times out.
+	wait time.Duration
+}
+
+// refusal is an error that Cinder answers with.
+type refusal struct {
+	status     int
+	message    string
+	retryAfter string
+}
+
+func (r *refusal) Error() string { return r.message }
+
+func refuse(status int, format string, args ...any) *refusal {
+	return &refusal{status: status, message: fmt.Sprintf(format, args...)}
+}
+
+// Sentences that Cinder uses where it says nothing more precise.
+const (
+	messageMalformed = "The server could not comply with the request since it is either malformed or otherwise incorrect."
+	messageBroken    = "The server has either erred or is incapable of performing the requested operation."
+	messageNotFound  = "The resource could not be found."
+)
+
+func overLimit(format string, args ...any) *refusal {
+	return &refusal{status: http.StatusRequestEntityTooLarge, message: fmt.Sprintf(format, args...), retryAfter: "0"}
+}
+
+func volumeNotFound(id string) *refusal {
+	return refuse(http.StatusNotFound, "Volume %s could not be found.", id)
+}
+
+func forbidden(rule string) *refusal {
+	return refuse(http.StatusForbidden, "Policy doesn't allow %s to be performed.", rule)
+}
+
+// faultNames are the keys of Cinder's error bodies (Fault in its wsgi module).
+func faultName(status int) string {
+	switch status {
+	case http.StatusBadRequest:
+		return "badRequest"
+	case http.StatusUnauthorized:
+		return "unauthorized"
+	case http.StatusForbidden:
+		return "forbidden"
+	case http.StatusNotFound:
+		return "itemNotFound"
+	case http.StatusMethodNotAllowed:
+		return "badMethod"
+	case http.StatusConflict:
+		return "conflictingRequest"
+	case http.StatusRequestEntityTooLarge:
+		return "overLimit"
+	case http.StatusUnsupportedMediaType:
+		return "badMediaType"
+	case http.StatusNotImplemented:
+		return "notImplemented"
+	case http.StatusServiceUnavailable:
+		return "serviceUnavailable"
+	}
+	return "computeFault"
+}
+
+// reply turns a refusal into Cinder's error answer.
+func (r *refusal) reply() *reply {
+	details := map[string]any{"code": r.status, "message": r.message}
+	answer := &reply{status: r.status}
+	if r.retryAfter != "" {
+		details["retryAfter"] = r.retryAfter
+		answer.header = http.Header{"Retry-After": {r.retryAfter}}
+	}
+	answer.body = encode(map[string]any{faultName(r.status): details})
+	return answer
+}
+
+// notRouted is what Cinder's URL map answers for a path it does not know.
+func notRouted() *reply {
+	return &reply{status: http.StatusNotFound, bare: true, anonymous: true, body: encode(map[string]any{
+		"message": messageNotFound + "<br /><br />\n\n\n", "code": "404 Not Found", "title": "Not Found",
+	})}
+}
+
+// encode is JSON without the escaping of HTML characters.
+func encode(value any) []byte {
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(value); err != nil {
+		// Only a connection document of a test can hold what JSON cannot.
+		panic(fmt.Sprintf("cindersim: cannot encode an answer: %v", err))
+	}
+	return bytes.TrimSuffix(out.Bytes(), []byte("\n"))
+}
+
+func success(status int, value any) *reply { return &reply{status: status, body: encode(value)} }
+
+func accepted() *reply { return &reply{status: http.StatusAccepted} }
+
+// deletion is the answer to an accepted DELETE, which comes without JSON.
+func deletion(status int) *reply {
+	return &reply{status: status, contentType: "text/html; charset=UTF-8", anonymous: true}
+}
+
+// decode parses the body of a create or update. Cinder answers 400 to what is
+// no JSON, and stumbles over an absent body.
+func (q *call) decode() error {
+	if len(bytes.TrimSpace(q.raw)) == 0 {
+		return refuse(http.StatusInternalServerError, messageBroken)
+	}
+	value, err := decodeJSON(q.raw)
+	if err != nil {
+		return refuse(http.StatusBadRequest, "Malformed request body")
+	}
+	body, ok := value.(map[string]any)
+	if !ok {
+		return refuse(http.StatusBadRequest, "%s is not of type 'object'", pythonRepr(value))
+	}
+	q.body = body
+	return nil
+}
+
+// entity decodes the body and takes the named object out of it.
+func (q *call) entity(name string) (map[string]any, error) {
+	if err := q.decode(); err != nil {
+		return nil, err
+	}
+	value, ok := q.body[name]
+	if !ok {
+		return nil, refuse(http.StatusBadRequest, "'%s' is a required property", name)
+	}
+	entity, ok := value.(map[string]any)
+	if !ok {
+		return nil, invalid(name, value, "%s is not of type 'object'", pythonRepr(value))
+	}
+	return entity, nil
+}
+
+func decodeJSON(raw []byte) (any, error) {
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.UseNumber()
+	var value any
+	if err := decoder.Decode(&value); err != nil {
+		return nil, err
+	}
+	if decoder.More() {
+		return nil, fmt.Errorf("more than one JSON value")
+	}
+	return value, nil
+}
+
+// invalid is the sentence of Cinder's JSON schema validation.
+func invalid(field string, value any, format string, args ...any) *refusal {
+	return refuse(http.StatusBadRequest, "Invalid input for field/attribute %s. Value: %s. %s",
+		field, pythonText(value), fmt.Sprintf(format, args...))
+}
+
+// href is the URL of a resource as the client addressed the API.
+func (q *call) href(parts ...string) string {
+	return q.base + "/v3" + q.path(parts)
+}
+
+func (q *call) path(parts []string) string {
+	path := ""
+	if q.urlProject != "" {
+		path = "/" + q.urlProject
+	}
+	return path + "/" + strings.Join(parts, "/")
+}
+
+// links are the self and bookmark links of a resource.
+func (q *call) links(collection, id string) []map[string]string {
+	parts := []string{collection, id}
+	return []map[string]string{
+		{"rel": "self", "href": q.href(parts...)},
+		{"rel": "bookmark", "href": q.base + q.path(parts)},
+	}
+}
+
+// param is a query parameter's first value, and whether it was given.
+func (q *call) param(name string) (string, bool) {
+	values, ok := q.query[name]
+	if !ok || len(values) == 0 {
+		return "", false
+	}
+	return values[0], true
+}
+
+// flag reads a boolean query parameter as oslo's strict bool_from_string does.
+func (q *call) flag(name string) (bool, error) {
+	value, ok := q.param(name)
+	if !ok {
+		return false, nil
+	}
+	switch strings.ToLower(strings.TrimSpace(value)) {
+	case "1", "t", "true", "on", "y", "yes":
+		return true, nil
+	case "0", "f", "false", "off", "n", "no":
+		return false, nil
+	}
+	return false, refuse(http.StatusBadRequest, "Value '%s' for '%s' is not a boolean.", value, name)
+}

@@ -1,0 +1,205 @@
+package cindersim
+
+import (
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// minorEmpty is the microversion of requests that name none: 3.0.
+const minorEmpty = 0
+
+// noauthIdentity reads a noauth token, "user:project". Without a colon it names
+// both (cinder/api/middleware/auth.py).
+func noauthIdentity(token string) (user, project string) {
+	user, project, _ = strings.Cut(token, ":")
+	if project == "" {
+		project = user
+	}
+	return user, project
+}
+
+// serveCinder goes through Cinder's middleware and performs the request.
+func (s *Simulator) serveCinder(x *exchange, observed string, broken bool) (*reply, string) {
+	r := x.request
+	switch path := r.URL.Path; {
+	case path == "/" || path == "":
+		return s.versions(x, http.StatusMultipleChoices), ""
+	case path == "/healthcheck":
+		return &reply{status: http.StatusOK, bare: true, anonymous: true, body: encode(map[string]any{
+			"detailed": false, "reasons": []string{"OK"},
+		})}, ""
+	case path != "/v3" && !strings.HasPrefix(path, "/v3/"):
+		return notRouted(), ""
+	}
+	q := &call{base: x.base, rawQuery: r.URL.RawQuery, raw: x.body, observed: observed, broken: broken}
+	if refused := s.authenticate(x, q); refused != nil {
+		return refused, ""
+	}
+	switch r.URL.Path {
+	case "/v3":
+		return &reply{status: http.StatusFound, bare: true, anonymous: true, contentType: "text/plain; charset=utf8",
+			header: http.Header{"Location": {x.base + "/v3/"}}}, ""
+	case "/v3/":
+		return s.versions(x, http.StatusOK), ""
+	}
+	if !x.routed {
+		return notRouted(), ""
+	}
+	var refused *reply
+	if q.minor, refused = s.negotiate(r); refused != nil {
+		return refused, ""
+	}
+	answer := s.dispatch(x, q)
+	if !answer.bare {
+		answer.setVersion("volume 3." + strconv.Itoa(q.minor))
+	}
+	return answer, q.volumeID
+}
+
+// setVersion adds the headers that name the microversion of an answer.
+func (a *reply) setVersion(version string) {
+	if a.header == nil {
+		a.header = make(http.Header)
+	}
+	a.header.Set("OpenStack-API-Version", version)
+	a.header.Set("Vary", "OpenStack-API-Version")
+}
+
+// dispatch performs a routed request on the state.
+func (s *Simulator) dispatch(x *exchange, q *call) *reply {
+	if x.project != "" && x.project != q.project {
+		return refuse(http.StatusBadRequest, "Malformed request url").reply()
+	}
+	if q.minor < x.route.minor {
+		return refuse(http.StatusNotFound, messageNotFound).reply()
+	}
+	var err error
+	if q.query, err = url.ParseQuery(q.rawQuery); err != nil {
+		return refuse(http.StatusBadRequest, messageMalformed).reply()
+	}
+	if contentType := x.request.Header.Get("Content-Type"); len(x.body) > 0 && contentType != "" {
+		if mediaType, _, _ := strings.Cut(contentType, ";"); strings.TrimSpace(mediaType) != "application/json" {
+			return refuse(http.StatusUnsupportedMediaType, "Unsupported Content-Type").reply()
+		}
+	}
+	q.urlProject = x.project
+	now := s.cloud.lock()
+	defer s.cloud.unlock()
+	answer, err := x.route.perform(s.cloud, q, now)
+	if err == nil {
+		return answer
+	}
+	if refused, ok := err.(*refusal); ok {
+		return refused.reply()
+	}
+	return refuse(http.StatusInternalServerError, messageBroken).reply()
+}
+
+// authenticate fills in who calls, or answers in place of Cinder.
+func (s *Simulator) authenticate(x *exchange, q *call) *reply {
+	r := x.request
+	token := r.Header.Get("X-Auth-Token")
+	if x.endpoint == Noauth {
+		if _, given := r.Header["X-Auth-Token"]; !given {
+			return noauthToken(x)
+		}
+		q.user, q.project = noauthIdentity(token)
+		q.admin = true
+		return nil
+	}
+	user, project, admin, ok := s.identity.validate(token)
+	if !ok {
+		return s.unauthorized()
+	}
+	q.user, q.project, q.admin = user, project, admin
+	return nil
+}
+
+// noauthToken is the trap of noauth mode: whatever was asked for, a request
+// without a token is answered with an empty success that offers one.
+func noauthToken(x *exchange) *reply {
+	user, project := x.request.Header.Get("X-Auth-User"), x.request.Header.Get("X-Auth-Project-Id")
+	if user == "" {
+		user = "admin"
+	}
+	if project == "" {
+		project = "admin"
+	}
+	return &reply{
+		status: http.StatusNoContent, bare: true, anonymous: true, contentType: "text/plain; charset=UTF-8",
+		header: http.Header{
+			"X-Auth-Token":            {user + ":" + project},
+			"X-Server-Management-Url": {strings.TrimRight(x.base+x.request.URL.RequestURI(), "/")},
+		},
+	}
+}
+
+// unauthorized is the answer of keystonemiddleware.
+func (s *Simulator) unauthorized() *reply {
+	return &reply{
+		status: http.StatusUnauthorized, bare: true, anonymous: true,
+		header: http.Header{"Www-Authenticate": {`Keystone uri="` + s.KeystoneURL() + `"`}},
+		body: encode(map[string]any{"error": map[string]any{
+			"code": http.StatusUnauthorized, "title": "Unauthorized", "message": messageUnauthorized,
+		}}),
+	}
+}
+
+// negotiate reads the microversion header: "volume 3.27", also among those of
+// other services, or "volume latest".
+func (s *Simulator) negotiate(r *http.Request) (minor int, refused *reply) {
+	header, given := r.Header["Openstack-Api-Version"]
+	if !given {
+		return minorEmpty, nil
+	}
+	version := ""
+	for _, part := range strings.Split(header[0], ",") {
+		if strings.Contains(part, "volume") {
+			if fields := strings.Fields(part); len(fields) == 2 {
+				version = fields[1]
+			}
+			break
+		}
+	}
+	if version == "" {
+		answer := refuse(http.StatusBadRequest, "VersionNotFoundForAPIMethod: API version None is not supported on this method.").reply()
+		answer.bare = true
+		return 0, answer
+	}
+	_, highest, _ := parseMicroversion(s.options.MaxMicroversion)
+	if version == "latest" {
+		return highest, nil
+	}
+	major, minor, ok := parseMicroversion(version)
+	if !ok {
+		answer := refuse(http.StatusBadRequest, "API Version String %s is of invalid format. Must be of format MajorNum.MinorNum.", version).reply()
+		answer.bare = true
+		return 0, answer
+	}
+	if major != 3 || minor > highest {
+		answer := refuse(http.StatusNotAcceptable, "Version %s is not supported by the API. Minimum is 3.0 and maximum is %s.",
+			version, s.options.MaxMicroversion).reply()
+		answer.setVersion("volume " + version)
+		return 0, answer
+	}
+	return minor, nil
+}
+
+// versions is the version document, at the root and at /v3/.
+func (s *Simulator) versions(x *exchange, status int) *reply {
+	answer := success(status, map[string]any{"versions": []map[string]any{{
+		"id": "v3.0", "status": "CURRENT", "version": s.options.MaxMicroversion, "min_version": "3.0",
+		"updated": "2022-08-31T00:00:00Z",
+		"links": []map[string]string{
+			{"rel": "describedby", "type": "text/html", "href": "https://docs.openstack.org/"},
+			{"rel": "self", "href": x.base + "/v3/"},
+		},
+		"media-types": []map[string]string{{
+			"base": "application/json", "type": "application/vnd.openstack.volume+json;version=3",
+		}},
+	}}})
+	answer.setVersion("volume 3.0")
+	return answer
+}

@@ -1,0 +1,334 @@
+package cindersim
+
+import (
+	"container/heap"
+	"maps"
+	"slices"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Statuses that the state machine itself decides upon.
+const (
+	statusCreating       = "creating"
+	statusAvailable      = "available"
+	statusReserved       = "reserved"
+	statusAttaching      = "attaching"
+	statusInUse          = "in-use"
+	statusDetaching      = "detaching"
+	statusExtending      = "extending"
+	statusDeleting       = "deleting"
+	statusError          = "error"
+	statusErrorDeleting  = "error_deleting"
+	statusErrorExtending = "error_extending"
+
+	attachStatusAttached = "attached"
+	attachStatusDetached = "detached"
+)
+
+// cloud is Cinder's database, scheduler and volume services.
+type cloud struct {
+	options Options
+	ids     *idSource
+
+	mu          sync.Mutex
+	types       []*VolumeType
+	typeIndex   map[string]*VolumeType
+	volumes     map[string]*volume
+	order       []*volume // ascending by creation second, then id
+	snapshots   map[string]*snapshot
+	attachments map[string]*attachment
+	messages    []*message // oldest first
+	quotas      map[string]map[string]int
+	usage       map[string]*usage
+	services    map[string]string // ids of the volume services by backend
+
+	events   eventHeap
+	sequence uint64
+	// While the volume services are stopped, what they should do is kept here.
+	stopped bool
+	backlog []func(now time.Time)
+}
+
+type volume struct {
+	id, project, user string
+	name, description *string
+	size              int
+	zone              string
+	kind              *VolumeType
+	status            string
+	previousStatus    string
+	attachStatus      string
+	host              string
+	metadata          map[string]string
+	adminMetadata     map[string]string
+	created, updated  time.Time
+	snapshotID        string
+	sourceID          string
+	serviceID         string
+	attachments       []*attachment // all that are not detached, by id
+	snapshots         int
+	// The export's credentials are kept after the export went.
+	exported           bool
+	username, password string
+	connected          map[string]bool // hosts with an initialised connection
+	gone               bool
+
+	nameKey      string
+	metadataKeys map[string]string
+	rendered     []byte
+	renderedFor  view
+}
+
+type attachment struct {
+	id, volumeID string
+	status       string // reserved, attaching, attached
+	instance     string
+	host         string
+	mountpoint   string
+	mode         string
+	attached     time.Time
+	connector    map[string]any
+	connection   map[string]any // flat; nil when made by os-attach
+	created      time.Time
+	project      string
+}
+
+type snapshot struct {
+	id, project, user string
+	name, description *string
+	volumeID          string
+	kind              *VolumeType
+	size              int
+	status            string
+	progress          string
+	metadata          map[string]string
+	created, updated  time.Time
+	gone              bool
+}
+
+type message struct {
+	id, project, event, text, resource, resourceType, request string
+	created                                                   time.Time
+}
+
+func newCloud(options Options, ids *idSource) (*cloud, error) {
+	c := &cloud{
+		options:     options,
+		ids:         ids,
+		volumes:     make(map[string]*volume),
+		snapshots:   make(map[string]*snapshot),
+		attachments: make(map[string]*attachment),
+		quotas:      make(map[string]map[string]int),
+		usage:       make(map[string]*usage),
+		services:    make(map[string]string),
+	}
+	var err error
+	c.types, c.typeIndex, err = prepareTypes(options.Types, ids)
+	return c, err
+}
+
+// lock takes the state and brings it up to date; it returns the current time.
+func (c *cloud) lock() time.Time {
+	c.mu.Lock()
+	now := c.options.Now().UTC()
+	c.settle(now)
+	return now
+}
+
+func (c *cloud) unlock() { c.mu.Unlock() }
+
+// event is something a scheduler or volume service will do at a time.
+type event struct {
+	at       time.Time
+	sequence uint64
+	service  bool // done by a volume service, which may be stopped
+	run      func(now time.Time)
+}
+
+type eventHeap []event
+
+func (h eventHeap) Len() int { return len(h) }
+func (h eventHeap) Less(i, j int) bool {
+	if !h[i].at.Equal(h[j].at) {
+		return h[i].at.Before(h[j].at)
+	}
+	return h[i].sequence < h[j].sequence
+}
+func (h eventHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *eventHeap) Push(x any)   { *h = append(*h, x.(event)) }
+func (h *eventHeap) Pop() any {
+	last := (*h)[len(*h)-1]
+	(*h)[len(*h)-1] = event{}
+	*h = (*h)[:len(*h)-1]
+	return last
+}
+
+// later schedules the scheduler's work, laterService that of a volume service.
+func (c *cloud) later(now time.Time, delay time.Duration, run func(time.Time)) {
+	c.sequence++
+	heap.Push(&c.events, event{at: now.Add(delay), sequence: c.sequence, run: run})
+}
+
+func (c *cloud) laterService(now time.Time, delay time.Duration, run func(time.Time)) {
+	c.sequence++
+	heap.Push(&c.events, event{at: now.Add(delay), sequence: c.sequence, service: true, run: run})
+}
+
+// settle performs every event that has become due, each at its own time.
+func (c *cloud) settle(now time.Time) {
+	for len(c.events) > 0 && !c.events[0].at.After(now) {
+		due := heap.Pop(&c.events).(event)
+		if due.service && c.stopped {
+			c.backlog = append(c.backlog, due.run)
+			continue
+		}
+		due.run(due.at)
+	}
+}
+
+// stopVolumeServices freezes all work of the volume services.
+func (c *cloud) stopVolumeServices() {
+	c.lock()
+	defer c.unlock()
+	c.stopped = true
+}
+
+// startVolumeServices lets them go on with what has piled up.
+func (c *cloud) startVolumeServices() {
+	now := c.lock()
+	defer c.unlock()
+	c.stopped = false
+	backlog := c.backlog
+	c.backlog = nil
+	for _, run := range backlog {
+		run(now)
+	}
+}
+
+// precedes orders volumes as the database does: by creation second, then id.
+func (v *volume) precedes(created time.Time, id string) bool {
+	mine, other := v.created.Unix(), created.Unix()
+	if mine != other {
+		return mine < other
+	}
+	return v.id < id
+}
+
+func (c *cloud) position(v *volume) int {
+	return sort.Search(len(c.order), func(i int) bool { return !c.order[i].precedes(v.created, v.id) })
+}
+
+// insert adds a volume to the state and charges its project.
+func (c *cloud) insert(v *volume) {
+	v.index()
+	c.volumes[v.id] = v
+	c.order = slices.Insert(c.order, c.position(v), v)
+	c.charge(v.project, v.kind, 1, v.size)
+}
+
+// destroy removes a volume with all that hangs on it.
+func (c *cloud) destroy(v *volume) {
+	if v.gone {
+		return
+	}
+	v.gone = true
+	delete(c.volumes, v.id)
+	i := c.position(v)
+	c.order = slices.Delete(c.order, i, i+1)
+	for _, a := range v.attachments {
+		delete(c.attachments, a.id)
+	}
+	c.charge(v.project, v.kind, -1, -v.size)
+}
+
+// changed notes a change of a volume at a time.
+func (v *volume) changed(now time.Time) {
+	v.updated = now
+	v.rendered = nil
+}
+
+// index renews the keys under which list filters compare.
+func (v *volume) index() {
+	v.nameKey = ""
+	if v.name != nil {
+		v.nameKey = collate(*v.name)
+	}
+	v.metadataKeys = make(map[string]string, len(v.metadata)+len(v.adminMetadata))
+	for _, source := range []map[string]string{v.metadata, v.adminMetadata} {
+		for key, value := range source {
+			v.metadataKeys[collate(key)+"\x00"+collate(value)] = key
+		}
+	}
+	v.rendered = nil
+}
+
+// visibleMetadata is the user's metadata overlaid with Cinder's own, as shown.
+func (v *volume) visibleMetadata() map[string]string {
+	merged := maps.Clone(v.metadata)
+	if merged == nil {
+		merged = make(map[string]string)
+	}
+	maps.Copy(merged, v.adminMetadata)
+	return merged
+}
+
+// attach adds an attachment to a volume.
+func (c *cloud) attach(v *volume, a *attachment) {
+	c.attachments[a.id] = a
+	i, _ := slices.BinarySearchFunc(v.attachments, a.id, func(a *attachment, id string) int {
+		return strings.Compare(a.id, id)
+	})
+	v.attachments = slices.Insert(v.attachments, i, a)
+}
+
+// detach removes an attachment, if it is there, and derives the volume's
+// statuses from those that stay: attached before attaching before reserved,
+// else available (_get_statuses_from_attachments in Cinder's database layer).
+func (c *cloud) detach(v *volume, id string, now time.Time) {
+	delete(c.attachments, id)
+	v.attachments = slices.DeleteFunc(v.attachments, func(a *attachment) bool { return a.id == id })
+	delete(v.adminMetadata, "attached_mode")
+	v.attachStatus = attachStatusDetached
+	for _, a := range v.attachments {
+		if v.attachStatus == attachStatusDetached || a.status < v.attachStatus {
+			v.attachStatus = a.status
+		}
+	}
+	switch v.attachStatus {
+	case attachStatusDetached:
+		v.status = statusAvailable
+	case attachStatusAttached:
+		v.status = statusInUse
+	default:
+		v.status = v.attachStatus
+	}
+	v.changed(now)
+	v.index()
+}
+
+// export makes the volume reachable, with the credentials it had before.
+func (c *cloud) export(v *volume, now time.Time) {
+	if v.username == "" {
+		v.username, v.password = c.ids.secret(20), c.ids.secret(16)
+	}
+	if !v.exported {
+		v.exported = true
+		v.changed(now)
+	}
+}
+
+func (v *volume) removeExport() {
+	v.exported = false
+	clear(v.connected)
+}
+
+// tell adds a user message about a resource.
+func (c *cloud) tell(now time.Time, project, resourceType, resource, event, text string) {
+	c.messages = append(c.messages, &message{
+		id: c.ids.uuid(), project: project, event: event, text: text, resource: resource,
+		resourceType: resourceType, request: "req-" + c.ids.uuid(), created: now,
+	})
+}

@@ -1,0 +1,223 @@
+package cindersim
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Endpoint names one of the simulator's three services.
+type Endpoint string
+
+// The endpoints.
+const (
+	Noauth   Endpoint = "noauth"   // Cinder with auth_strategy=noauth
+	Cinder   Endpoint = "cinder"   // Cinder behind Keystone
+	Keystone Endpoint = "keystone" // Keystone
+)
+
+// Request is what faults are matched against and what the journal shows of a
+// request. It never holds credentials, bodies or header values.
+type Request struct {
+	Endpoint Endpoint
+	// Operation is a stable name: volume.create, volume.list, volume.get,
+	// volume.update, volume.delete, metadata.list, metadata.update (POST),
+	// metadata.replace (PUT of all), metadata.get, metadata.set, metadata.delete,
+	// action.<name> as in action.os-reserve, attachment.create, attachment.get,
+	// attachment.list, attachment.update, attachment.complete, attachment.delete,
+	// snapshot.create, snapshot.get, snapshot.list, snapshot.delete, message.list,
+	// type.list, type.get, zone.list, limits.get, quota.get, quota.defaults,
+	// quota.update, quota.delete, service.list, pool.list, version.list,
+	// version.get, healthcheck, auth.tokens.create, auth.tokens.get,
+	// auth.tokens.delete, or unknown.
+	Operation string
+	Method    string
+	// Path is the URL's path and Query its query, as sent.
+	Path, Query string
+	// Project is the project of the token, where one could be told.
+	Project string
+	// VolumeID and VolumeName tell which volume is meant. A create has no id
+	// before its effect; the journal fills it in.
+	VolumeID, VolumeName string
+}
+
+// Kind is what a fault does to a request.
+type Kind int
+
+// The kinds of fault.
+const (
+	// RespondBefore answers with Code instead of performing the request.
+	RespondBefore Kind = iota + 1
+	// RespondAfter performs the request and then answers with Code, as a gateway
+	// does that gave up waiting.
+	RespondAfter
+	// HangBefore never answers and has no effect: a time-out before the effect.
+	HangBefore
+	// HangAfter performs the request and never answers: a time-out after the effect.
+	HangAfter
+	// DropBefore closes the connection without effect.
+	DropBefore
+	// DropAfter performs the request and closes the connection without an answer.
+	DropAfter
+	// Delay performs and answers the request after Fault.Delay.
+	Delay
+	// FailBackend lets Cinder accept the request and its storage backend fail:
+	// creates end in error, deletes in error_deleting, extends in error_extending,
+	// connecting and terminating in a 500.
+	FailBackend
+)
+
+// String names the kind as the journal does.
+func (k Kind) String() string {
+	switch k {
+	case RespondBefore:
+		return "respond-before"
+	case RespondAfter:
+		return "respond-after"
+	case HangBefore:
+		return "hang-before"
+	case HangAfter:
+		return "hang-after"
+	case DropBefore:
+		return "drop-before"
+	case DropAfter:
+		return "drop-after"
+	case Delay:
+		return "delay"
+	case FailBackend:
+		return "fail-backend"
+	}
+	return fmt.Sprintf("kind %d", int(k))
+}
+
+// Fault says which requests go wrong, and how. All conditions given must hold.
+type Fault struct {
+	Kind Kind
+	// Operation is an operation's name, a prefix ending in "*", or empty for all.
+	Operation string
+	// Volume is a volume's id or name.
+	Volume string
+	// Match, if set, decides further. It must not call the simulator.
+	Match func(Request) bool
+	// Nth picks the nth matching request only, counting from 1.
+	Nth int
+	// Probability lets each matching request pass unharmed with the rest of it.
+	// Zero means always.
+	Probability float64
+	// Times limits how often the fault is applied. Zero means without limit.
+	Times int
+
+	// Code is the status of RespondBefore and RespondAfter; the default is 503.
+	Code int
+	// Body replaces the error body that the endpoint would send with Code.
+	Body string
+	// RetryAfter is the Retry-After header sent with Code.
+	RetryAfter string
+	// Delay passes before the request is handled, for every kind. Latency comes
+	// on top.
+	Delay time.Duration
+}
+
+// Injection is a fault at work.
+type Injection struct {
+	set   *faultSet
+	fault Fault
+
+	// Guarded by the set's mutex.
+	matched, applied int
+	removed          bool
+}
+
+// Matched counts the requests that met the fault's conditions, Nth and
+// Probability aside.
+func (i *Injection) Matched() int {
+	i.set.mu.Lock()
+	defer i.set.mu.Unlock()
+	return i.matched
+}
+
+// Applied counts the requests that the fault was applied to.
+func (i *Injection) Applied() int {
+	i.set.mu.Lock()
+	defer i.set.mu.Unlock()
+	return i.applied
+}
+
+// Remaining tells how often the fault may still be applied; -1 is without limit.
+func (i *Injection) Remaining() int {
+	i.set.mu.Lock()
+	defer i.set.mu.Unlock()
+	switch {
+	case i.removed:
+		return 0
+	case i.fault.Times == 0:
+		return -1
+	}
+	return i.fault.Times - i.applied
+}
+
+// Remove ends the fault. Requests that hang already go on hanging until their
+// clients give up.
+func (i *Injection) Remove() {
+	i.set.mu.Lock()
+	defer i.set.mu.Unlock()
+	i.removed = true
+	i.set.active = slices.DeleteFunc(i.set.active, func(other *Injection) bool { return other == i })
+}
+
+// faultSet holds the faults in the order of their injection.
+type faultSet struct {
+	ids *idSource
+
+	mu     sync.Mutex
+	active []*Injection
+}
+
+func (s *faultSet) inject(fault Fault) *Injection {
+	if fault.Code == 0 {
+		fault.Code = http.StatusServiceUnavailable
+	}
+	injection := &Injection{set: s, fault: fault}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.active = append(s.active, injection)
+	return injection
+}
+
+// pick applies the faults to a request. The first that applies decides; faults
+// that only delay add to it and let others apply too.
+func (s *faultSet) pick(request Request) (chosen *Fault, delay time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var spent []*Injection
+	for _, injection := range s.active {
+		f := &injection.fault
+		if !matchOperation(f.Operation, request.Operation) ||
+			f.Volume != "" && f.Volume != request.VolumeID && f.Volume != request.VolumeName ||
+			f.Match != nil && !f.Match(request) {
+			continue
+		}
+		injection.matched++
+		if f.Nth > 0 && injection.matched != f.Nth || f.Probability > 0 && !s.ids.chance(f.Probability) {
+			continue
+		}
+		injection.applied++
+		delay += f.Delay
+		if f.Times > 0 && injection.applied == f.Times {
+			spent = append(spent, injection)
+		}
+		if f.Kind != Delay {
+			chosen = f
+			break
+		}
+		if chosen == nil {
+			chosen = f
+		}
+	}
+	for _, injection := range spent {
+		s.active = slices.DeleteFunc(s.active, func(other *Injection) bool { return other == injection })
+	}
+	return chosen, delay
+}

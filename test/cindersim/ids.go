@@ -1,0 +1,74 @@
+package cindersim
+
+import (
+	"encoding/hex"
+	"math/rand/v2"
+	"sync"
+)
+
+// credentialAlphabet is the one Cinder draws CHAP credentials from: letters and
+// digits that cannot be mistaken for one another.
+const credentialAlphabet = "abcdefghijkmnopqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789"
+
+// idSource makes ids and random choices from one seed.
+type idSource struct {
+	mu  sync.Mutex
+	rng *rand.Rand
+}
+
+func newIDSource(seed uint64) *idSource {
+	return &idSource{rng: rand.New(rand.NewPCG(seed, 0x6369_6e64_6572))}
+}
+
+func (s *idSource) bytes(n int) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]byte, n)
+	for i := 0; i < n; i += 8 {
+		word := s.rng.Uint64()
+		for j := i; j < n && j < i+8; j++ {
+			out[j] = byte(word)
+			word >>= 8
+		}
+	}
+	return out
+}
+
+// uuid is a random (version 4) UUID.
+func (s *idSource) uuid() string {
+	raw := s.bytes(16)
+	raw[6] = raw[6]&0x0f | 0x40
+	raw[8] = raw[8]&0x3f | 0x80
+	var text [36]byte
+	hex.Encode(text[0:8], raw[0:4])
+	text[8] = '-'
+	hex.Encode(text[9:13], raw[4:6])
+	text[13] = '-'
+	hex.Encode(text[14:18], raw[6:8])
+	text[18] = '-'
+	hex.Encode(text[19:23], raw[8:10])
+	text[23] = '-'
+	hex.Encode(text[24:36], raw[10:16])
+	return string(text[:])
+}
+
+// hex is a Keystone id: a UUID without dashes.
+func (s *idSource) hex() string { return hex.EncodeToString(s.bytes(16)) }
+
+// secret is a random word of n characters.
+func (s *idSource) secret(n int) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]byte, n)
+	for i := range out {
+		out[i] = credentialAlphabet[s.rng.IntN(len(credentialAlphabet))]
+	}
+	return string(out)
+}
+
+// chance is true with the given probability.
+func (s *idSource) chance(probability float64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rng.Float64() < probability
+}

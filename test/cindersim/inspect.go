@@ -1,0 +1,248 @@
+package cindersim
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// Volume is a copy of a volume's state, for tests that look or reach behind the API.
+type Volume struct {
+	// ID is made from the seed when an added volume has none.
+	ID   string
+	Name string
+	// Description is the volume's description.
+	Description string
+	// Project is a project's id; an added volume may name it.
+	Project string
+	User    string
+	// SizeGiB of an added volume is 1 when it is not given.
+	SizeGiB int
+	// Type is a volume type's name; the default type when an added volume has none.
+	Type string
+	Zone string
+	// Host is empty until the scheduler has chosen one. An added volume gets its
+	// type's backend unless its status is creating or error.
+	Host string
+	// Status of an added volume is available when it is not given.
+	Status       string
+	AttachStatus string
+	// Metadata is the user's own; AdminMetadata what os-attach wrote.
+	Metadata, AdminMetadata map[string]string
+	SnapshotID, SourceID    string
+	Snapshots               int
+	Created, Updated        time.Time
+	Attachments             []Attachment
+	Export                  Export
+}
+
+// Attachment is a copy of an attachment. Attachments of an added volume keep
+// their ids; those without get one.
+type Attachment struct {
+	ID string
+	// Status is reserved, attaching or attached.
+	Status              string
+	Instance, Host      string
+	Mountpoint, Mode    string
+	AttachedAt          time.Time
+	Connector           map[string]any
+	Connection          map[string]any
+	MadeByAttachmentAPI bool
+}
+
+// Export tells whether a volume can be reached, by which credentials, and for
+// which connector hosts a connection was initialised and not yet terminated.
+type Export struct {
+	Present            bool
+	Username, Password string
+	ConnectedHosts     []string
+}
+
+// Snapshot is a copy of a snapshot's state.
+type Snapshot struct {
+	ID, Name, Project, VolumeID, Status string
+	SizeGiB                             int
+	Metadata                            map[string]string
+	Created                             time.Time
+}
+
+func (v *volume) copy() Volume {
+	out := Volume{
+		ID: v.id, Name: stringOf(v.name), Description: stringOf(v.description), Project: v.project, User: v.user,
+		SizeGiB: v.size, Type: v.kind.Name, Zone: v.zone, Host: v.host, Status: v.status, AttachStatus: v.attachStatus,
+		Metadata: maps.Clone(v.metadata), AdminMetadata: maps.Clone(v.adminMetadata),
+		SnapshotID: v.snapshotID, SourceID: v.sourceID, Snapshots: v.snapshots, Created: v.created, Updated: v.updated,
+		Export: Export{
+			Present: v.exported, Username: v.username, Password: v.password,
+			ConnectedHosts: slices.Sorted(maps.Keys(v.connected)),
+		},
+	}
+	for _, a := range v.attachments {
+		out.Attachments = append(out.Attachments, Attachment{
+			ID: a.id, Status: a.status, Instance: a.instance, Host: a.host, Mountpoint: a.mountpoint, Mode: a.mode,
+			AttachedAt: a.attached, Connector: maps.Clone(a.connector), Connection: maps.Clone(a.connection),
+			MadeByAttachmentAPI: a.connection != nil,
+		})
+	}
+	return out
+}
+
+// Volumes are copies of all volumes, oldest first.
+func (s *Simulator) Volumes() []Volume {
+	s.cloud.lock()
+	defer s.cloud.unlock()
+	out := make([]Volume, 0, len(s.cloud.order))
+	for _, v := range s.cloud.order {
+		out = append(out, v.copy())
+	}
+	return out
+}
+
+// Volume is a copy of one volume.
+func (s *Simulator) Volume(id string) (Volume, bool) {
+	s.cloud.lock()
+	defer s.cloud.unlock()
+	v := s.cloud.volumes[id]
+	if v == nil {
+		return Volume{}, false
+	}
+	return v.copy(), true
+}
+
+// VolumesNamed are copies of the volumes that have exactly this name, oldest first.
+func (s *Simulator) VolumesNamed(name string) []Volume {
+	return slices.DeleteFunc(s.Volumes(), func(v Volume) bool { return v.Name != name })
+}
+
+// Snapshots are copies of all snapshots, oldest first.
+func (s *Simulator) Snapshots() []Snapshot {
+	s.cloud.lock()
+	defer s.cloud.unlock()
+	out := make([]Snapshot, 0, len(s.cloud.snapshots))
+	for _, n := range s.cloud.snapshots {
+		out = append(out, Snapshot{
+			ID: n.id, Name: stringOf(n.name), Project: n.project, VolumeID: n.volumeID, Status: n.status, SizeGiB: n.size,
+			Metadata: maps.Clone(n.metadata), Created: n.created,
+		})
+	}
+	slices.SortFunc(out, func(a, b Snapshot) int { return a.Created.Compare(b.Created) })
+	return out
+}
+
+// AddVolume puts a volume into the state as it is described, past the API and
+// its quotas, and returns its id.
+func (s *Simulator) AddVolume(given Volume) (string, error) {
+	if id := s.ProjectID(given.Project); id != "" {
+		given.Project = id
+	}
+	if given.Project == "" {
+		given.Project = DefaultNoauthProject
+	}
+	now := s.cloud.lock()
+	defer s.cloud.unlock()
+	c := s.cloud
+	if given.ID == "" {
+		given.ID = c.ids.uuid()
+	}
+	if c.volumes[given.ID] != nil {
+		return "", fmt.Errorf("add volume: the id %s is taken", given.ID)
+	}
+	if given.Type == "" {
+		given.Type = c.options.DefaultType
+	}
+	kind := c.typeIndex[given.Type]
+	if kind == nil {
+		return "", fmt.Errorf("add volume: no volume type is named %q", given.Type)
+	}
+	if given.Status == "" {
+		given.Status = statusAvailable
+	}
+	if given.Host == "" && given.Status != statusCreating && given.Status != statusError {
+		given.Host = "cinder@" + kind.Backend + "#" + kind.Backend
+	}
+	if given.Zone == "" {
+		given.Zone = c.options.Zones[0]
+	}
+	if given.Created.IsZero() {
+		given.Created = now
+	}
+	v := &volume{
+		id: given.ID, project: given.Project, user: given.User, size: max(given.SizeGiB, 1), zone: given.Zone, kind: kind,
+		status: given.Status, attachStatus: given.AttachStatus, host: given.Host, created: given.Created.UTC(), updated: given.Updated,
+		metadata: maps.Clone(given.Metadata), adminMetadata: maps.Clone(given.AdminMetadata), snapshotID: given.SnapshotID,
+		sourceID: given.SourceID, exported: given.Export.Present, username: given.Export.Username, password: given.Export.Password,
+	}
+	if given.Name != "" {
+		v.name = &given.Name
+	}
+	if given.Description != "" {
+		v.description = &given.Description
+	}
+	if v.host != "" {
+		v.serviceID = c.serviceID(kind.Backend)
+	}
+	for _, host := range given.Export.ConnectedHosts {
+		if v.connected == nil {
+			v.connected = make(map[string]bool)
+		}
+		v.connected[host] = true
+	}
+	c.insert(v)
+	for _, a := range given.Attachments {
+		if a.ID == "" {
+			a.ID = c.ids.uuid()
+		}
+		if a.Status == "" {
+			a.Status = attachStatusAttached
+		}
+		if a.Mode == "" {
+			a.Mode = "rw"
+		}
+		c.attach(v, &attachment{
+			id: a.ID, volumeID: v.id, project: v.project, status: a.Status, instance: a.Instance, host: a.Host,
+			mountpoint: a.Mountpoint, mode: a.Mode, attached: a.AttachedAt, created: now, connector: maps.Clone(a.Connector),
+			connection: maps.Clone(a.Connection),
+		})
+		if v.attachStatus == "" {
+			v.attachStatus = a.Status
+		}
+	}
+	if v.attachStatus == "" {
+		v.attachStatus = attachStatusDetached
+	}
+	return v.id, nil
+}
+
+// SetVolumeStatus overwrites a volume's status and nothing else.
+func (s *Simulator) SetVolumeStatus(id, status string) error {
+	return s.change("set the status of", id, func(v *volume, _ time.Time) { v.status = status })
+}
+
+// SetVolumeMetadata replaces a volume's own metadata.
+func (s *Simulator) SetVolumeMetadata(id string, metadata map[string]string) error {
+	return s.change("set the metadata of", id, func(v *volume, _ time.Time) { v.metadata = maps.Clone(metadata) })
+}
+
+// RemoveVolume takes a volume out of the state, as an administrator might.
+func (s *Simulator) RemoveVolume(id string) error {
+	return s.change("remove", id, func(v *volume, _ time.Time) {
+		for _, n := range s.cloud.snapshotsOf(v) {
+			s.cloud.destroySnapshot(n)
+		}
+		s.cloud.destroy(v)
+	})
+}
+
+func (s *Simulator) change(what, id string, change func(*volume, time.Time)) error {
+	now := s.cloud.lock()
+	defer s.cloud.unlock()
+	v := s.cloud.volumes[id]
+	if v == nil {
+		return fmt.Errorf("%s volume %s: there is none of that id", what, id)
+	}
+	change(v, now)
+	v.changed(now)
+	v.index()
+	return nil
+}

@@ -1,0 +1,368 @@
+package cindersim
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// identityOperation names what a request to Keystone does.
+func identityOperation(method, path string) string {
+	switch path {
+	case "/", "":
+		return "version.list"
+	case "/v3", "/v3/":
+		return "version.get"
+	case "/v3/auth/tokens":
+		switch method {
+		case http.MethodPost:
+			return "auth.tokens.create"
+		case http.MethodGet, http.MethodHead:
+			return "auth.tokens.get"
+		case http.MethodDelete:
+			return "auth.tokens.delete"
+		}
+	}
+	return "unknown"
+}
+
+// serve answers a request to Keystone.
+func (k *identity) serve(r *http.Request, body []byte, base string) *reply {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	version := map[string]any{
+		"id": "v3.14", "status": "stable", "updated": "2020-04-07T00:00:00Z",
+		"links":       []map[string]string{{"rel": "self", "href": base + "/v3/"}},
+		"media-types": []map[string]string{{"base": "application/json", "type": "application/vnd.openstack.identity-v3+json"}},
+	}
+	switch identityOperation(r.Method, r.URL.Path) {
+	case "version.list":
+		answer := success(http.StatusMultipleChoices, map[string]any{
+			"versions": map[string]any{"values": []any{version}},
+		})
+		answer.header = http.Header{"Location": {base + "/v3/"}}
+		return answer
+	case "version.get":
+		return success(http.StatusOK, map[string]any{"version": version})
+	case "auth.tokens.create":
+		return k.createToken(r, body)
+	case "auth.tokens.get":
+		return k.showToken(r)
+	case "auth.tokens.delete":
+		return k.deleteToken(r)
+	}
+	return identityRefusal(http.StatusNotFound, "The resource could not be found.")
+}
+
+func (k *identity) unauthorized() *reply {
+	answer := identityRefusal(http.StatusUnauthorized, messageUnauthorized)
+	answer.header = http.Header{"Www-Authenticate": {`Keystone uri="` + k.keystoneURL + `"`}}
+	return answer
+}
+
+// domainReference names a domain, and thingReference a project or user, by id
+// or by name and domain.
+type domainReference struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+}
+
+type thingReference struct {
+	ID       string           `json:"id"`
+	Name     string           `json:"name"`
+	Password string           `json:"password"`
+	Domain   *domainReference `json:"domain"`
+}
+
+type authRequest struct {
+	Identity *struct {
+		Methods  []string `json:"methods"`
+		Password *struct {
+			User *thingReference `json:"user"`
+		} `json:"password"`
+		Token *struct {
+			ID string `json:"id"`
+		} `json:"token"`
+		Credential *struct {
+			ID     string          `json:"id"`
+			Name   string          `json:"name"`
+			Secret string          `json:"secret"`
+			User   *thingReference `json:"user"`
+		} `json:"application_credential"`
+	} `json:"identity"`
+	Scope json.RawMessage `json:"scope"`
+}
+
+type authScope struct {
+	Project *thingReference  `json:"project"`
+	Domain  *domainReference `json:"domain"`
+	Trust   *struct {
+		ID string `json:"id"`
+	} `json:"OS-TRUST:trust"`
+	Unscoped json.RawMessage `json:"unscoped"`
+}
+
+const messageExpecting = "Expecting to find %s in %s. The server could not comply with the request since it is either " +
+	"malformed or otherwise incorrect. The client is assumed to be in error."
+
+// createToken authenticates a user by one or more methods and issues a token for
+// the scope asked for.
+func (k *identity) createToken(r *http.Request, body []byte) *reply {
+	var request struct {
+		Auth *authRequest `json:"auth"`
+	}
+	if err := json.Unmarshal(body, &request); err != nil {
+		return identityRefusal(http.StatusBadRequest, "Expecting to find valid JSON in request body. The server could not comply "+
+			"with the request since it is either malformed or otherwise incorrect. The client is assumed to be in error.")
+	}
+	auth := request.Auth
+	if auth == nil {
+		return identityRefusal(http.StatusBadRequest, messageExpecting, "auth", "request body")
+	}
+	if auth.Identity == nil {
+		return identityRefusal(http.StatusBadRequest, "'identity' is a required property")
+	}
+	for _, method := range auth.Identity.Methods {
+		given := method == "password" && auth.Identity.Password != nil || method == "token" && auth.Identity.Token != nil ||
+			method == "application_credential" && auth.Identity.Credential != nil
+		if slices.Contains([]string{"password", "token", "application_credential"}, method) && !given {
+			return identityRefusal(http.StatusBadRequest, messageExpecting, method, "identity")
+		}
+		if !given {
+			return k.unauthorized()
+		}
+	}
+	var user *User
+	var credential *ApplicationCredential
+	for _, method := range auth.Identity.Methods {
+		var refused *reply
+		switch method {
+		case "password":
+			user, refused = k.byPassword(auth.Identity.Password.User)
+		case "token":
+			if t := k.live(auth.Identity.Token.ID); t != nil {
+				user = t.user
+			} else {
+				refused = identityRefusal(http.StatusNotFound, "Failed to validate token")
+			}
+		case "application_credential":
+			user, credential, refused = k.byCredential(auth)
+		}
+		if refused != nil {
+			return refused
+		}
+	}
+	if user == nil {
+		return k.unauthorized()
+	}
+	t, refused := k.scope(auth, user, credential)
+	if refused != nil {
+		return refused
+	}
+	_, noCatalogue := r.URL.Query()["nocatalog"]
+	answer := success(http.StatusCreated, k.view(t, !noCatalogue))
+	answer.header = http.Header{"X-Subject-Token": {t.id}}
+	return answer
+}
+
+func (k *identity) byPassword(reference *thingReference) (*User, *reply) {
+	if reference == nil {
+		return nil, identityRefusal(http.StatusBadRequest, messageExpecting, "user", "password")
+	}
+	user, refused := k.lookUpUser(reference)
+	if refused != nil {
+		return nil, refused
+	}
+	if user == nil || user.Password != reference.Password {
+		return nil, k.unauthorized()
+	}
+	return user, nil
+}
+
+func (k *identity) lookUpUser(reference *thingReference) (*User, *reply) {
+	if reference.ID != "" {
+		for _, u := range k.users {
+			if u.ID == reference.ID {
+				return u, nil
+			}
+		}
+		return nil, nil
+	}
+	if reference.Name == "" {
+		return nil, identityRefusal(http.StatusBadRequest, "Invalid input for field identity/password/user: id or name must be present.")
+	}
+	if reference.Domain == nil {
+		return nil, identityRefusal(http.StatusBadRequest, messageExpecting, "domain", "user")
+	}
+	d, ok := k.lookUpDomain(reference.Domain)
+	if !ok {
+		return nil, nil
+	}
+	for _, u := range k.users {
+		if u.Name == reference.Name && u.Domain == d.name {
+			return u, nil
+		}
+	}
+	return nil, nil
+}
+
+func (k *identity) lookUpDomain(reference *domainReference) (domain, bool) {
+	for _, d := range k.domains {
+		if reference.Name != "" && d.name == reference.Name || reference.Name == "" && d.id == reference.ID {
+			return d, true
+		}
+	}
+	return domain{}, false
+}
+
+// byCredential authenticates with an application credential. One that does not
+// exist is, unlike a wrong secret, a 404.
+func (k *identity) byCredential(auth *authRequest) (*User, *ApplicationCredential, *reply) {
+	given := auth.Identity.Credential
+	if len(auth.Scope) > 0 {
+		return nil, nil, identityRefusal(http.StatusUnauthorized,
+			"Error authenticating with application credential: Application credentials cannot request a scope.")
+	}
+	var credential *ApplicationCredential
+	switch {
+	case given.ID != "":
+		for i := range k.options.ApplicationCredentials {
+			if k.options.ApplicationCredentials[i].ID == given.ID {
+				credential = &k.options.ApplicationCredentials[i]
+			}
+		}
+		if credential == nil {
+			return nil, nil, identityRefusal(http.StatusNotFound, "Could not find Application Credential: %s.", given.ID)
+		}
+	case given.Name == "":
+		return nil, nil, identityRefusal(http.StatusBadRequest, messageExpecting, "name or ID", "application credential")
+	case given.User == nil:
+		return nil, nil, identityRefusal(http.StatusBadRequest, messageExpecting, "user", "application credential")
+	default:
+		owner, refused := k.lookUpUser(given.User)
+		if refused != nil {
+			return nil, nil, refused
+		}
+		for i := range k.options.ApplicationCredentials {
+			if a := &k.options.ApplicationCredentials[i]; owner != nil && a.Name == given.Name && k.user(a.User, "Default") == owner {
+				credential = a
+			}
+		}
+	}
+	if credential == nil || credential.Secret != given.Secret {
+		return nil, nil, k.unauthorized()
+	}
+	return k.user(credential.User, "Default"), credential, nil
+}
+
+// scope issues a token for what the request asks for; without a scope it is good
+// for no service.
+func (k *identity) scope(auth *authRequest, user *User, credential *ApplicationCredential) (*token, *reply) {
+	methods := auth.Identity.Methods
+	if credential != nil {
+		t := k.issue(methods, user, k.project(credential.Project, "Default"))
+		t.credential = credential
+		return t, nil
+	}
+	scope := strings.TrimSpace(string(auth.Scope))
+	if scope == "" || scope == `"unscoped"` || scope == "null" {
+		return k.issue(methods, user, nil), nil
+	}
+	var asked authScope
+	if err := json.Unmarshal(auth.Scope, &asked); err != nil {
+		return nil, identityRefusal(http.StatusBadRequest, messageExpecting, "scope", "auth")
+	}
+	switch {
+	case asked.Project != nil:
+		p, refused := k.lookUpProject(asked.Project)
+		if refused != nil {
+			return nil, refused
+		}
+		if p == nil || !k.member(user, p) {
+			return nil, k.unauthorized()
+		}
+		return k.issue(methods, user, p), nil
+	case asked.Trust != nil:
+		return k.trusted(methods, user, asked.Trust.ID)
+	case asked.Unscoped != nil:
+		return k.issue(methods, user, nil), nil
+	case asked.Domain != nil:
+		// Nobody here has a role in a domain.
+		return nil, k.unauthorized()
+	}
+	return nil, identityRefusal(http.StatusBadRequest, messageExpecting, "system, project, domain, OS-TRUST:trust or unscoped", "scope")
+}
+
+func (k *identity) lookUpProject(reference *thingReference) (*Project, *reply) {
+	if reference.Name == "" {
+		if reference.ID == "" {
+			return nil, identityRefusal(http.StatusBadRequest, "Invalid input for field scope/project: id or name must be present.")
+		}
+		for _, p := range k.projects {
+			if p.ID == reference.ID {
+				return p, nil
+			}
+		}
+		return nil, nil
+	}
+	if reference.Domain == nil {
+		return nil, identityRefusal(http.StatusBadRequest, messageExpecting, "domain", "project")
+	}
+	d, ok := k.lookUpDomain(reference.Domain)
+	if !ok {
+		return nil, nil
+	}
+	for _, p := range k.projects {
+		if p.Name == reference.Name && p.Domain == d.name {
+			return p, nil
+		}
+	}
+	return nil, nil
+}
+
+// trusted issues a token by which the trustee acts as the trustor.
+func (k *identity) trusted(methods []string, user *User, id string) (*token, *reply) {
+	for i := range k.options.Trusts {
+		trust := &k.options.Trusts[i]
+		if trust.ID != id {
+			continue
+		}
+		if k.user(trust.Trustee, "Default") != user {
+			return nil, identityRefusal(http.StatusForbidden, "You are not authorized to perform the requested action.")
+		}
+		trustor := k.user(trust.Trustor, "Default")
+		t := k.issue(methods, trustor, k.project(trust.Project, "Default"))
+		t.trust, t.trustor, t.trustee = trust, trustor, user
+		return t, nil
+	}
+	return nil, k.unauthorized()
+}
+
+// showToken validates the subject token for the bearer of another, or of the same.
+func (k *identity) showToken(r *http.Request) *reply {
+	if k.live(r.Header.Get("X-Auth-Token")) == nil {
+		return k.unauthorized()
+	}
+	subject := k.live(r.Header.Get("X-Subject-Token"))
+	if subject == nil {
+		return identityRefusal(http.StatusNotFound, "Failed to validate token")
+	}
+	_, noCatalogue := r.URL.Query()["nocatalog"]
+	answer := success(http.StatusOK, k.view(subject, !noCatalogue))
+	answer.header = http.Header{"X-Subject-Token": {subject.id}}
+	return answer
+}
+
+// deleteToken revokes the subject token.
+func (k *identity) deleteToken(r *http.Request) *reply {
+	if k.live(r.Header.Get("X-Auth-Token")) == nil {
+		return k.unauthorized()
+	}
+	subject := k.live(r.Header.Get("X-Subject-Token"))
+	if subject == nil {
+		return identityRefusal(http.StatusNotFound, "Failed to validate token")
+	}
+	subject.revoked = true
+	return &reply{status: http.StatusNoContent}
+}

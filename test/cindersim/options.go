@@ -1,0 +1,250 @@
+package cindersim
+
+import (
+	"crypto/tls"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// DefaultNoauthProject is a project id that noauth Cinder accepts in a URL:
+// current releases route only ids that match [0-9a-f\-]+.
+const DefaultNoauthProject = "0123456789abcdef0123456789abcdef"
+
+// Options configures a simulator. The zero value serves all three endpoints on
+// free loopback ports, with the volume types of [DefaultVolumeTypes], the
+// projects and users of [DefaultIdentity], no delays and no quotas.
+type Options struct {
+	// ListenHost is the address to listen on; the default is 127.0.0.1.
+	ListenHost string
+	// NoauthPort, CinderPort and KeystonePort are TCP ports; zero picks a free one.
+	NoauthPort, CinderPort, KeystonePort int
+	// TLSConfig, if set, makes all endpoints speak https. It must hold the
+	// server's certificate; client certificates are verified as it says.
+	TLSConfig *tls.Config
+
+	// MaxMicroversion is the highest microversion offered; the default is "3.70".
+	MaxMicroversion string
+	// MaxLimit is the largest page of a list (osapi_max_limit); the default is 1000.
+	MaxLimit int
+	// Zones are the availability zones; the first is the default zone of new
+	// volumes. The default is "nova" alone.
+	Zones []string
+	// Types are the volume types; the default is DefaultVolumeTypes().
+	Types []VolumeType
+	// DefaultType names the type of volumes created without one; the default is
+	// the first of Types.
+	DefaultType string
+	// Quota holds limits by Cinder's resource names ("volumes", "gigabytes",
+	// "snapshots", "per_volume_gigabytes", "volumes_<type>", ...) for every
+	// project that has none of its own. A missing name or -1 means unlimited.
+	Quota map[string]int
+
+	// PlacementDelay passes between a create and the scheduler's choice of a
+	// host; until then a DELETE removes the volume at once.
+	PlacementDelay time.Duration
+	// CreateDelay passes between a create and the status available or error.
+	CreateDelay time.Duration
+	// DeleteDelay passes between an accepted DELETE and the volume's end.
+	DeleteDelay time.Duration
+	// ExtendDelay passes between an accepted os-extend and the new size.
+	ExtendDelay time.Duration
+	// SnapshotDelay passes until a snapshot is available, and until it is gone.
+	SnapshotDelay time.Duration
+
+	// Latency is added to every request, before its effect.
+	Latency time.Duration
+	// OperationLatency replaces Latency for the operations it names (see
+	// [Request.Operation]); "action.*" names all operations of that prefix.
+	OperationLatency map[string]time.Duration
+	// RPCTimeout is how long a synchronous call waits for a stopped volume
+	// service before it answers 500 (rpc_response_timeout); the default is 60 s.
+	RPCTimeout time.Duration
+
+	// Identity is Keystone's content; the zero value means DefaultIdentity().
+	Identity Identity
+
+	// Seed makes ids, CHAP credentials and fault probabilities reproducible.
+	// Zero picks one at random: [Simulator.Seed] tells which.
+	Seed uint64
+	// Now is the simulator's clock; the default is time.Now. Latencies always
+	// pass in real time.
+	Now func() time.Time
+}
+
+// Identity is what Keystone knows.
+type Identity struct {
+	Projects               []Project
+	Users                  []User
+	ApplicationCredentials []ApplicationCredential
+	Trusts                 []Trust
+
+	// TokenLifetime is the validity of a token; the default is one hour.
+	TokenLifetime time.Duration
+	// ValidationCache is how long Cinder goes on accepting a token that Keystone
+	// has revoked since Cinder last validated it (keystonemiddleware caches).
+	// The default is 5 minutes; a negative value switches the cache off.
+	// Expiry is never hidden by it.
+	ValidationCache time.Duration
+	// Regions of the catalogue; the default is "RegionOne" alone.
+	Regions []string
+	// Interfaces of every service; the default is public, internal and admin.
+	Interfaces []string
+	// ServiceTypes are the types under which Cinder is registered; the default
+	// is volumev3 and block-storage. An empty, non-nil slice leaves Cinder out.
+	ServiceTypes []string
+	// EndpointURL, if set, replaces the volume endpoint of the catalogue. It gets
+	// the address that the simulator would have named.
+	EndpointURL func(region, networkInterface, projectID, url string) string
+}
+
+// Project is a Keystone project.
+type Project struct {
+	// ID is made from the seed when empty.
+	ID string
+	// Name is unique within its domain.
+	Name string
+	// Domain is the domain's name; the default is "Default" (id "default").
+	Domain string
+	// Quota replaces Options.Quota for this project, name by name.
+	Quota map[string]int
+}
+
+// User is a Keystone user.
+type User struct {
+	ID, Name, Domain, Password string
+	// Projects lists, by id or by name within the user's domain, where the user
+	// has the roles reader and member.
+	Projects []string
+	// Admin adds the role admin in each of them.
+	Admin bool
+}
+
+// ApplicationCredential lets a program act as a user in one project.
+type ApplicationCredential struct {
+	ID, Name, Secret string
+	// User and Project are ids or names within the domain "Default".
+	User, Project string
+}
+
+// Trust lets the trustee act as the trustor in one project.
+type Trust struct {
+	ID string
+	// Trustor, Trustee and Project are ids or names within the domain "Default".
+	Trustor, Trustee, Project string
+}
+
+// DefaultIdentity has the projects and users admin, team-a and team-b; each
+// user's password is its name with "-pass" appended, and admin is one.
+func DefaultIdentity() Identity {
+	identity := Identity{}
+	for _, name := range []string{"admin", "team-a", "team-b"} {
+		identity.Projects = append(identity.Projects, Project{Name: name})
+		identity.Users = append(identity.Users, User{
+			Name: name, Password: name + "-pass", Projects: []string{name}, Admin: name == "admin",
+		})
+	}
+	return identity
+}
+
+var (
+	microversionPattern = regexp.MustCompile(`^([1-9]\d*)\.([1-9]\d*|0)$`)
+	projectPattern      = regexp.MustCompile(`^[0-9a-f-]+$`)
+)
+
+// parseMicroversion reads "3.27" as (3, 27).
+func parseMicroversion(text string) (major, minor int, ok bool) {
+	parts := microversionPattern.FindStringSubmatch(text)
+	if parts == nil {
+		return 0, 0, false
+	}
+	major, errMajor := strconv.Atoi(parts[1])
+	minor, errMinor := strconv.Atoi(parts[2])
+	return major, minor, errMajor == nil && errMinor == nil
+}
+
+// withDefaults fills what was left open and refuses what cannot work.
+func (o Options) withDefaults() (Options, error) {
+	if o.ListenHost == "" {
+		o.ListenHost = "127.0.0.1"
+	}
+	if o.MaxMicroversion == "" {
+		o.MaxMicroversion = "3.70"
+	}
+	if major, _, ok := parseMicroversion(o.MaxMicroversion); !ok || major != 3 {
+		return o, fmt.Errorf("option MaxMicroversion: %q is not of the form 3.N", o.MaxMicroversion)
+	}
+	if o.MaxLimit == 0 {
+		o.MaxLimit = 1000
+	}
+	if o.MaxLimit < 0 {
+		return o, fmt.Errorf("option MaxLimit: %d is negative", o.MaxLimit)
+	}
+	if len(o.Zones) == 0 {
+		o.Zones = []string{"nova"}
+	}
+	if o.Types == nil {
+		o.Types = DefaultVolumeTypes()
+	}
+	if len(o.Types) == 0 {
+		return o, fmt.Errorf("option Types: a Cinder has at least one volume type")
+	}
+	if o.DefaultType == "" {
+		o.DefaultType = o.Types[0].Name
+	}
+	if o.RPCTimeout == 0 {
+		o.RPCTimeout = time.Minute
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Identity.Projects == nil && o.Identity.Users == nil {
+		defaults := DefaultIdentity()
+		o.Identity.Projects, o.Identity.Users = defaults.Projects, defaults.Users
+	}
+	if o.Identity.TokenLifetime == 0 {
+		o.Identity.TokenLifetime = time.Hour
+	}
+	if o.Identity.ValidationCache == 0 {
+		o.Identity.ValidationCache = 5 * time.Minute
+	}
+	if len(o.Identity.Regions) == 0 {
+		o.Identity.Regions = []string{"RegionOne"}
+	}
+	if len(o.Identity.Interfaces) == 0 {
+		o.Identity.Interfaces = []string{"public", "internal", "admin"}
+	}
+	if o.Identity.ServiceTypes == nil {
+		o.Identity.ServiceTypes = []string{"volumev3", "block-storage"}
+	}
+	return o, nil
+}
+
+// latency is the configured latency of an operation: its own, that of the
+// longest matching prefix, or the general one.
+func (o *Options) latency(operation string) time.Duration {
+	if own, ok := o.OperationLatency[operation]; ok {
+		return own
+	}
+	found, longest := o.Latency, -1
+	for pattern, latency := range o.OperationLatency {
+		if strings.HasSuffix(pattern, "*") && len(pattern) > longest && matchOperation(pattern, operation) {
+			found, longest = latency, len(pattern)
+		}
+	}
+	return found
+}
+
+// matchOperation reports whether an operation matches a name, a prefix with a
+// trailing "*", or the empty pattern that matches everything.
+func matchOperation(pattern, operation string) bool {
+	if pattern == "" {
+		return true
+	}
+	if prefix, ok := strings.CutSuffix(pattern, "*"); ok {
+		return strings.HasPrefix(operation, prefix)
+	}
+	return pattern == operation
+}

@@ -1,0 +1,245 @@
+package cindersim
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// maxBodySize is Cinder's osapi_max_request_body_size.
+const maxBodySize = 114688
+
+// exchange is one request on its way through an endpoint.
+type exchange struct {
+	endpoint Endpoint
+	request  *http.Request
+	body     []byte
+	base     string
+	route    route
+	routed   bool
+	project  string // of the URL
+}
+
+// handler serves one endpoint.
+type handler struct {
+	simulator *Simulator
+	endpoint  Endpoint
+}
+
+// ServeHTTP answers one request: it notes it in the journal, lets latency pass,
+// applies a fault if there is one, and has the state machine perform it.
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s := h.simulator
+	if !s.enter() {
+		panic(http.ErrAbortHandler)
+	}
+	defer s.leave()
+	started := time.Now()
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBodySize))
+	if err != nil {
+		// Too large, or the client went while it was sending.
+		http.Error(w, "Request is too large.", http.StatusRequestEntityTooLarge)
+		return
+	}
+	x := &exchange{endpoint: h.endpoint, request: r, body: body, base: "http://" + r.Host}
+	if r.TLS != nil {
+		x.base = "https://" + r.Host
+	}
+	request, observed := s.describe(x)
+	entry := s.journal.begin(request, s.options.Now())
+	fault, delay := s.faults.pick(request)
+	status := 0
+	defer func() {
+		s.journal.update(entry, func(e *Entry) {
+			e.Status, e.Duration, e.Done = status, time.Since(started), true
+		})
+	}()
+	if fault != nil {
+		s.journal.update(entry, func(e *Entry) { e.Fault = fault.Kind.String() })
+	}
+	// A request whose client has gone is performed all the same, as Cinder would.
+	s.pause(s.latency(request.Operation) + delay)
+
+	kind := Kind(0)
+	if fault != nil {
+		kind = fault.Kind
+	}
+	switch kind {
+	case HangBefore:
+		s.hold(r.Context())
+		panic(http.ErrAbortHandler)
+	case DropBefore:
+		panic(http.ErrAbortHandler)
+	case RespondBefore:
+		status = fault.Code
+		s.write(w, x, fault.reply(h.endpoint))
+		return
+	}
+	answer, volumeID := s.perform(x, observed, kind == FailBackend)
+	s.journal.update(entry, func(e *Entry) {
+		e.Performed = true
+		if e.VolumeID == "" {
+			e.VolumeID = volumeID
+		}
+	})
+	switch kind {
+	case HangAfter:
+		s.hold(r.Context())
+		panic(http.ErrAbortHandler)
+	case DropAfter:
+		panic(http.ErrAbortHandler)
+	case RespondAfter:
+		answer = fault.reply(h.endpoint)
+	}
+	if answer.wait > 0 {
+		s.pause(answer.wait)
+	}
+	status = answer.status
+	s.write(w, x, answer)
+}
+
+// describe tells what a request is about, for faults and journal, and which
+// status its volume has when it arrives.
+func (s *Simulator) describe(x *exchange) (request Request, observed string) {
+	r := x.request
+	request = Request{
+		Endpoint: x.endpoint, Operation: "unknown", Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery,
+	}
+	switch x.endpoint {
+	case Keystone:
+		request.Operation = identityOperation(r.Method, r.URL.Path)
+		return request, ""
+	case Noauth:
+		if token, given := r.Header["X-Auth-Token"]; given {
+			_, request.Project = noauthIdentity(token[0])
+		}
+	default:
+		request.Project = s.identity.projectOf(r.Header.Get("X-Auth-Token"))
+	}
+	switch path := r.URL.Path; path {
+	case "/", "":
+		request.Operation = "version.list"
+	case "/v3", "/v3/":
+		request.Operation = "version.get"
+	case "/healthcheck":
+		request.Operation = "healthcheck"
+	default:
+		x.resolve()
+		if x.routed {
+			request.Operation, request.VolumeID = x.route.operation, x.route.volume
+		}
+	}
+	if request.VolumeID == "" {
+		request.VolumeName = requestedName(x.body)
+		return request, ""
+	}
+	s.cloud.lock()
+	defer s.cloud.unlock()
+	if v := s.cloud.volumes[request.VolumeID]; v != nil {
+		request.VolumeName, observed = stringOf(v.name), v.status
+	}
+	return request, observed
+}
+
+// resolve finds the route of a Cinder request.
+func (x *exchange) resolve() {
+	rest, ok := strings.CutPrefix(x.request.URL.Path, "/v3/")
+	if !ok {
+		return
+	}
+	var segments []string
+	if x.project, segments, ok = splitPath(rest); ok {
+		x.route, x.routed = findRoute(x.request.Method, segments, x.body)
+	}
+}
+
+// requestedName is the name in the body of a create.
+func requestedName(body []byte) string {
+	var create struct {
+		Volume struct {
+			Name string `json:"name"`
+		} `json:"volume"`
+	}
+	if len(body) == 0 || json.Unmarshal(body, &create) != nil {
+		return ""
+	}
+	return strings.TrimSpace(create.Volume.Name)
+}
+
+// perform has the endpoint handle the request. It returns the id of the volume
+// that a create made.
+func (s *Simulator) perform(x *exchange, observed string, broken bool) (answer *reply, volumeID string) {
+	if x.endpoint == Keystone {
+		return s.identity.serve(x.request, x.body, x.base), ""
+	}
+	return s.serveCinder(x, observed, broken)
+}
+
+// reply is the answer of a fault that responds.
+func (f *Fault) reply(endpoint Endpoint) *reply {
+	answer := &reply{status: f.Code, bare: true}
+	if f.RetryAfter != "" {
+		answer.header = http.Header{"Retry-After": {f.RetryAfter}}
+	}
+	switch {
+	case f.Body != "":
+		answer.body = []byte(f.Body)
+	case f.Code == http.StatusUnauthorized || endpoint == Keystone:
+		answer.body = encode(map[string]any{"error": map[string]any{
+			"code": f.Code, "title": http.StatusText(f.Code), "message": "injected fault",
+		}})
+	case f.Code >= http.StatusBadRequest:
+		refused := &refusal{status: f.Code, message: "injected fault", retryAfter: f.RetryAfter}
+		answer.body = refused.reply().body
+	}
+	return answer
+}
+
+// write sends an answer with the headers that every answer has.
+func (s *Simulator) write(w http.ResponseWriter, x *exchange, answer *reply) {
+	header := w.Header()
+	requestID := "req-" + s.ids.uuid()
+	header.Set("X-Openstack-Request-Id", requestID)
+	contentType := answer.contentType
+	if contentType == "" {
+		contentType = "application/json"
+	}
+	header.Set("Content-Type", contentType)
+	if x.endpoint == Keystone {
+		header.Set("Vary", "X-Auth-Token")
+	} else if !answer.anonymous && !answer.bare {
+		header.Set("X-Compute-Request-Id", requestID)
+	}
+	for name, values := range answer.header {
+		header[name] = values
+	}
+	w.WriteHeader(answer.status)
+	if x.request.Method != http.MethodHead && answer.status != http.StatusNoContent {
+		// A client that has gone does not matter here.
+		_, _ = w.Write(answer.body)
+	}
+}
+
+// pause lets real time pass, unless the simulator is closed meanwhile.
+func (s *Simulator) pause(duration time.Duration) {
+	if duration <= 0 {
+		return
+	}
+	timer := time.NewTimer(duration)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-s.closed:
+	}
+}
+
+// hold keeps a request open until its client gives up or the simulator closes.
+func (s *Simulator) hold(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-s.closed:
+	}
+}

@@ -1,0 +1,226 @@
+package cindersim
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// minorSnapshotInUse is the microversion from which a snapshot of an attached
+// volume needs no force.
+const minorSnapshotInUse = 66
+
+func (c *cloud) findSnapshot(q *call, id string) (*snapshot, error) {
+	s := c.snapshots[id]
+	if s == nil || !q.admin && s.project != q.project {
+		return nil, refuse(http.StatusNotFound, "Snapshot %s could not be found.", id)
+	}
+	return s, nil
+}
+
+func (c *cloud) snapshotsOf(v *volume) []*snapshot {
+	if v.snapshots == 0 {
+		return nil
+	}
+	var found []*snapshot
+	for _, s := range c.snapshots {
+		if s.volumeID == v.id {
+			found = append(found, s)
+		}
+	}
+	return found
+}
+
+func (s *snapshot) view(stored, detail bool) map[string]any {
+	view := map[string]any{
+		"id": s.id, "created_at": s.created.Format(timeLayout), "updated_at": stampOrNull(s.updated),
+		"name": s.name, "description": s.description, "volume_id": s.volumeID, "status": s.status,
+		"size": s.size, "metadata": s.metadata,
+	}
+	if stored {
+		view["created_at"] = stamp(s.created)
+	}
+	if stored && detail {
+		view["os-extended-snapshot-attributes:project_id"] = s.project
+		view["os-extended-snapshot-attributes:progress"] = s.progress
+	}
+	return view
+}
+
+func (c *cloud) createSnapshot(q *call, now time.Time) (*reply, error) {
+	body, err := q.entity("snapshot")
+	if err != nil {
+		return nil, err
+	}
+	if _, given := body["volume_id"]; !given {
+		return nil, invalid("snapshot", body, "'volume_id' is a required property")
+	}
+	s := &snapshot{project: q.project, user: q.user, status: statusCreating, progress: "0%", created: now}
+	if s.volumeID, err = uuidField(body, "volume_id"); err != nil {
+		return nil, err
+	}
+	if s.name, err = nameField(body, "name"); err != nil {
+		return nil, err
+	}
+	if s.description, err = nameField(body, "description"); err != nil {
+		return nil, err
+	}
+	if s.metadata, err = metadataField(body, "metadata", true); err != nil {
+		return nil, err
+	}
+	if s.metadata == nil {
+		s.metadata = map[string]string{}
+	}
+	force := body["force"] == true || strings.EqualFold(pythonText(body["force"]), "true")
+	v, err := c.find(q, s.volumeID)
+	if err != nil {
+		return nil, err
+	}
+	if err := snapshotAllowed(v, force || q.minor >= minorSnapshotInUse); err != nil {
+		return nil, err
+	}
+	if err := c.admitSnapshot(q.project, v.kind, v.size); err != nil {
+		return nil, err
+	}
+	s.id, s.kind, s.size = c.ids.uuid(), v.kind, v.size
+	c.snapshots[s.id] = s
+	v.snapshots++
+	c.chargeSnapshot(s.project, s.kind, 1, s.size)
+	broken := q.broken
+	c.laterService(now, c.options.SnapshotDelay, func(now time.Time) {
+		if s.gone || s.status != statusCreating {
+			return
+		}
+		s.status, s.progress, s.updated = statusAvailable, "100%", now
+		if broken {
+			s.status, s.progress = statusError, "0%"
+		}
+	})
+	return success(http.StatusAccepted, map[string]any{"snapshot": s.view(false, true)}), nil
+}
+
+func snapshotAllowed(v *volume, inUse bool) error {
+	switch {
+	case v.host == "":
+		return refuse(http.StatusBadRequest, "Invalid volume: The snapshot cannot be created because volume has not been "+
+			"scheduled to any host.")
+	case v.status == statusError:
+		return refuse(http.StatusBadRequest, "Invalid volume: The snapshot cannot be created when the volume is in error status.")
+	case v.status == statusAvailable || inUse && v.status == statusInUse:
+		return nil
+	}
+	expected := "available"
+	if inUse {
+		expected = "available, in-use"
+	}
+	return refuse(http.StatusBadRequest, "Invalid volume: Volume %s status must be %s, but current status is: %s.", v.id, expected, v.status)
+}
+
+func (c *cloud) showSnapshot(q *call, id string) (*reply, error) {
+	s, err := c.findSnapshot(q, id)
+	if err != nil {
+		return nil, err
+	}
+	return success(http.StatusOK, map[string]any{"snapshot": s.view(true, true)}), nil
+}
+
+func (c *cloud) listSnapshots(q *call, detail bool) (*reply, error) {
+	limit, offset, err := c.pageLimits(q)
+	if err != nil {
+		return nil, err
+	}
+	allTenants, err := q.flag("all_tenants")
+	if err != nil {
+		return nil, err
+	}
+	var found []*snapshot
+	for _, s := range c.snapshots {
+		visible := s.project == q.project || q.admin && allTenants
+		for filter, actual := range map[string]string{"volume_id": s.volumeID, "status": s.status, "name": stringOf(s.name)} {
+			if wanted, given := q.param(filter); given && collate(wanted) != collate(actual) {
+				visible = false
+			}
+		}
+		if visible {
+			found = append(found, s)
+		}
+	}
+	slices.SortFunc(found, func(a, b *snapshot) int {
+		if order := b.created.Truncate(time.Second).Compare(a.created.Truncate(time.Second)); order != 0 {
+			return order
+		}
+		return strings.Compare(b.id, a.id)
+	})
+	if marker, given := q.param("marker"); given {
+		at := slices.IndexFunc(found, func(s *snapshot) bool { return s.id == marker })
+		if at < 0 {
+			return nil, refuse(http.StatusNotFound, "Snapshot %s could not be found.", marker)
+		}
+		found = found[at+1:]
+	}
+	found = found[min(offset, len(found)):]
+	views := []map[string]any{}
+	for _, s := range found[:min(limit, len(found))] {
+		views = append(views, s.view(true, detail))
+	}
+	answer := map[string]any{"snapshots": views}
+	if len(views) > 0 && limit <= len(views) {
+		collection := "snapshots"
+		if detail {
+			collection = "snapshots/detail"
+		}
+		answer["snapshots_links"] = []map[string]string{{
+			"rel": "next", "href": q.href(collection) + "?" + nextQuery(q.rawQuery, found[len(views)-1].id),
+		}}
+	}
+	return success(http.StatusOK, answer), nil
+}
+
+func (c *cloud) deleteSnapshot(q *call, id string, now time.Time) (*reply, error) {
+	s, err := c.findSnapshot(q, id)
+	if err != nil {
+		return nil, err
+	}
+	if s.status != statusAvailable && s.status != statusError {
+		return nil, refuse(http.StatusBadRequest, "Invalid snapshot: Snapshot status must be available or error and must not be part of a group.")
+	}
+	s.status, s.updated = statusDeleting, now
+	broken := q.broken
+	c.laterService(now, c.options.SnapshotDelay, func(now time.Time) {
+		switch {
+		case s.gone || s.status != statusDeleting:
+		case s.kind.PinnedSnapshots && c.hasChildren(s):
+			// The backend cannot remove it yet. Cinder tells nobody but the
+			// messages API.
+			s.status, s.updated = statusAvailable, now
+			c.tell(now, s.project, "VOLUME_SNAPSHOT", s.id, "VOLUME_VOLUME_SNAPSHOT_010_015", "delete snapshot:Snapshot is busy.")
+		case broken:
+			s.status, s.updated = statusErrorDeleting, now
+		default:
+			c.destroySnapshot(s)
+		}
+	})
+	return deletion(http.StatusAccepted), nil
+}
+
+func (c *cloud) hasChildren(s *snapshot) bool {
+	for _, v := range c.volumes {
+		if v.snapshotID == s.id {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *cloud) destroySnapshot(s *snapshot) {
+	if s.gone {
+		return
+	}
+	s.gone = true
+	delete(c.snapshots, s.id)
+	if v := c.volumes[s.volumeID]; v != nil {
+		v.snapshots--
+	}
+	c.chargeSnapshot(s.project, s.kind, -1, s.size)
+}

@@ -1,0 +1,190 @@
+package cindersim
+
+import (
+	"encoding/json"
+	"math/big"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// The checks in this file are those of Cinder's JSON schemas (cinder/api/schemas)
+// that a client can run into, with the sentences jsonschema makes of them.
+
+const maxDatabaseInteger = 2147483647
+
+var (
+	digitsPattern      = regexp.MustCompile(`^[0-9]+$`)
+	metadataKeyPattern = regexp.MustCompile(`^[a-zA-Z0-9-_:. /]{1,255}$`)
+	uuidPattern        = regexp.MustCompile(`^[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}$`)
+)
+
+// textField reads an optional string. Null and absence are the same.
+func textField(body map[string]any, field string) (*string, error) {
+	switch value := body[field].(type) {
+	case nil:
+		return nil, nil
+	case string:
+		return &value, nil
+	default:
+		return nil, invalid(field, value, "%s is not of type 'string', 'null'", pythonRepr(value))
+	}
+}
+
+// nameField reads a name or description: stripped, at most 255 characters.
+func nameField(body map[string]any, field string) (*string, error) {
+	text, err := textField(body, field)
+	if err != nil || text == nil {
+		return nil, err
+	}
+	stripped := strings.TrimSpace(*text)
+	if n := utf8.RuneCountInString(stripped); n > 255 {
+		return nil, refuse(http.StatusBadRequest, "Invalid input received: %s has %d characters, more than 255.", field, n)
+	}
+	return &stripped, nil
+}
+
+// sizeField reads a size in GiB, given as an integer or a string of digits.
+// It returns zero for an absent one where that is allowed.
+func sizeField(body map[string]any, field string, nullable bool) (int, error) {
+	types := "'integer', 'string'"
+	if nullable {
+		types += ", 'null'"
+	}
+	value := body[field]
+	var digits string
+	switch v := value.(type) {
+	case nil:
+		if nullable {
+			return 0, nil
+		}
+	case json.Number:
+		if number, ok := new(big.Float).SetString(v.String()); ok && number.IsInt() && !strings.ContainsAny(v.String(), ".eE") {
+			digits = v.String()
+		}
+	case string:
+		if !digitsPattern.MatchString(v) {
+			return 0, invalid(field, value, "%s does not match '^[0-9]+$'", pythonRepr(v))
+		}
+		digits = v
+	}
+	if digits == "" {
+		return 0, invalid(field, value, "%s is not of type %s", pythonRepr(value), types)
+	}
+	number, _ := new(big.Int).SetString(digits, 10)
+	if number.Cmp(big.NewInt(1)) < 0 {
+		return 0, invalid(field, value, "%s is less than the minimum of 1", number)
+	}
+	if number.Cmp(big.NewInt(maxDatabaseInteger)) > 0 {
+		return 0, invalid(field, value, "%s is greater than the maximum of %d", number, maxDatabaseInteger)
+	}
+	return int(number.Int64()), nil
+}
+
+// metadataField reads an object of strings. A nil map means it was absent.
+func metadataField(body map[string]any, field string, nullable bool) (map[string]string, error) {
+	value, given := body[field]
+	if !given || value == nil && nullable {
+		return nil, nil
+	}
+	entries, ok := value.(map[string]any)
+	if !ok {
+		types := "'object'"
+		if nullable {
+			types += ", 'null'"
+		}
+		return nil, invalid(field, value, "%s is not of type %s", pythonRepr(value), types)
+	}
+	metadata := make(map[string]string, len(entries))
+	keys := make([]string, 0, len(entries))
+	for key := range entries {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	for _, key := range keys {
+		if !metadataKeyPattern.MatchString(key) {
+			return nil, invalid(field, value, "%s does not match any of the regexes: '^[a-zA-Z0-9-_:. /]{1,255}$'", pythonRepr(key))
+		}
+		text, ok := entries[key].(string)
+		if !ok {
+			return nil, invalid(key, entries[key], "%s is not of type 'string'", pythonRepr(entries[key]))
+		}
+		if utf8.RuneCountInString(text) > 255 {
+			return nil, invalid(key, text, "%s is too long", pythonRepr(text))
+		}
+		metadata[key] = text
+	}
+	return metadata, nil
+}
+
+// uuidField reads an optional id.
+func uuidField(body map[string]any, field string) (string, error) {
+	value, given := body[field]
+	if !given || value == nil {
+		return "", nil
+	}
+	text, ok := value.(string)
+	if !ok {
+		return "", invalid(field, value, "%s is not of type 'string'", pythonRepr(value))
+	}
+	if !uuidPattern.MatchString(text) {
+		return "", invalid(field, value, "%s is not a 'uuid'", pythonRepr(value))
+	}
+	return text, nil
+}
+
+// boundedField reads a string that must have between minimum and 255 characters.
+func boundedField(body map[string]any, field string, minimum int) (string, error) {
+	value, given := body[field]
+	if !given {
+		return "", nil
+	}
+	text, ok := value.(string)
+	if !ok {
+		return "", invalid(field, value, "%s is not of type 'string'", pythonRepr(value))
+	}
+	if n := utf8.RuneCountInString(text); n < minimum {
+		return "", invalid(field, value, "%s is too short", pythonRepr(value))
+	} else if n > 255 {
+		return "", invalid(field, value, "%s is too long", pythonRepr(value))
+	}
+	return text, nil
+}
+
+// modeField reads an optional attach mode.
+func modeField(body map[string]any, field string) (string, error) {
+	value, given := body[field]
+	if !given {
+		return "", nil
+	}
+	if value != "rw" && value != "ro" {
+		return "", invalid(field, value, "%s is not one of ['rw', 'ro']", pythonRepr(value))
+	}
+	return value.(string), nil
+}
+
+// connectorField reads the connector of an action, which must be given. Cinder
+// also takes a string there, which no driver understands.
+func connectorField(action string, parameters map[string]any, nullable bool) (map[string]any, error) {
+	value, given := parameters["connector"]
+	if !given {
+		return nil, invalid(action, parameters, "'connector' is a required property")
+	}
+	switch connector := value.(type) {
+	case map[string]any:
+		return connector, nil
+	case string:
+		return nil, nil
+	case nil:
+		if nullable {
+			return nil, nil
+		}
+	}
+	types := "'object', 'string'"
+	if nullable {
+		types = "'string', 'object', 'null'"
+	}
+	return nil, invalid("connector", value, "%s is not of type %s", pythonRepr(value), types)
+}

@@ -1,0 +1,486 @@
+package cindersim
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// deleteRule is what Cinder demands of a volume that is to be deleted.
+const deleteRule = "must not be migrating, attached, belong to a group, have snapshots, awaiting a transfer, " +
+	"or be disassociated from snapshots after volume transfer."
+
+// find looks a volume up as the caller may see it: another project's volume does
+// not exist, except for an administrator, which in noauth mode everybody is.
+func (c *cloud) find(q *call, id string) (*volume, error) {
+	v := c.volumes[id]
+	if v == nil || !q.admin && v.project != q.project {
+		return nil, volumeNotFound(id)
+	}
+	return v, nil
+}
+
+func (c *cloud) createVolume(q *call, now time.Time) (*reply, error) {
+	body, err := q.entity("volume")
+	if err != nil {
+		return nil, err
+	}
+	v := &volume{project: q.project, user: q.user, created: now, status: statusCreating, attachStatus: attachStatusDetached}
+	if v.size, err = sizeField(body, "size", true); err != nil {
+		return nil, err
+	}
+	if v.name, err = nameField(body, "name"); err != nil {
+		return nil, err
+	}
+	if v.description, err = nameField(body, "description"); err != nil {
+		return nil, err
+	}
+	if v.metadata, err = metadataField(body, "metadata", true); err != nil {
+		return nil, err
+	}
+	if v.kind, err = c.requestedType(body); err != nil {
+		return nil, err
+	}
+	if err := c.source(q, body, v); err != nil {
+		return nil, err
+	}
+	if v.zone, err = c.requestedZone(body, v); err != nil {
+		return nil, err
+	}
+	if err := c.admitVolume(q.project, v.kind, v.size); err != nil {
+		return nil, err
+	}
+	v.id = c.ids.uuid()
+	q.volumeID = v.id
+	c.insert(v)
+	c.place(v, now, q.broken)
+	return c.volumeReply(http.StatusAccepted, q, v, false), nil
+}
+
+// requestedType is the type that a create names; nil when it names none.
+func (c *cloud) requestedType(body map[string]any) (*VolumeType, error) {
+	name, err := textField(body, "volume_type")
+	if err != nil || name == nil || *name == "" {
+		return nil, err
+	}
+	kind := c.typeIndex[*name]
+	if kind == nil {
+		return nil, refuse(http.StatusNotFound, "Volume type with name %s could not be found.", *name)
+	}
+	return kind, nil
+}
+
+// source resolves the snapshot or volume that a create copies, and with it the
+// size and the type.
+func (c *cloud) source(q *call, body map[string]any, v *volume) error {
+	var err error
+	if v.snapshotID, err = uuidField(body, "snapshot_id"); err != nil {
+		return err
+	}
+	if v.sourceID, err = uuidField(body, "source_volid"); err != nil {
+		return err
+	}
+	var original *VolumeType
+	switch {
+	case v.snapshotID != "":
+		s, err := c.findSnapshot(q, v.snapshotID)
+		if err != nil {
+			return err
+		}
+		if v.kind != nil && v.kind != s.kind {
+			return refuse(http.StatusBadRequest, "Invalid input received: Invalid volume_type provided: %s "+
+				"(requested type is not compatible; recommend omitting the type argument).", v.kind.ID)
+		}
+		if s.status != statusAvailable {
+			return refuse(http.StatusBadRequest, "Invalid snapshot: Originating snapshot status must be one of 'available' values")
+		}
+		if v.size == 0 {
+			v.size = s.size
+		}
+		if v.size < s.size {
+			return refuse(http.StatusBadRequest, "Invalid input received: Volume size '%d'GB cannot be smaller than the "+
+				"snapshot size %dGB. They must be >= original snapshot size.", v.size, s.size)
+		}
+		original = s.kind
+	case v.sourceID != "":
+		parent, err := c.find(q, v.sourceID)
+		if err != nil {
+			return err
+		}
+		if v.kind != nil && v.kind != parent.kind {
+			return refuse(http.StatusBadRequest, "Invalid input received: Invalid volume_type provided: %s "+
+				"(requested type is not compatible; either match source volume, or omit type argument).", v.kind.ID)
+		}
+		if parent.status != statusAvailable && parent.status != statusInUse {
+			return refuse(http.StatusBadRequest, "Invalid volume: Originating source volume status must be one of 'available, in-use' values")
+		}
+		if v.size == 0 {
+			v.size = parent.size
+		}
+		if v.size < parent.size {
+			return refuse(http.StatusBadRequest, "Invalid input received: Volume size '%d'GB cannot be smaller than "+
+				"original volume size  %dGB. They must be >= original volume size.", v.size, parent.size)
+		}
+		original = parent.kind
+	case v.size == 0:
+		// Cinder compares the absent size with a number and reports nothing better.
+		return refuse(http.StatusBadRequest, messageMalformed)
+	default:
+		original = c.typeIndex[c.options.DefaultType]
+	}
+	if v.kind == nil {
+		v.kind = original
+	}
+	return nil
+}
+
+// requestedZone is the zone that a create names, else that of its source, else
+// the default zone.
+func (c *cloud) requestedZone(body map[string]any, v *volume) (string, error) {
+	zone, err := textField(body, "availability_zone")
+	if err != nil {
+		return "", err
+	}
+	if zone == nil || *zone == "" {
+		if parent := c.volumes[v.sourceID]; parent != nil {
+			return parent.zone, nil
+		}
+		return c.options.Zones[0], nil
+	}
+	if !slices.Contains(c.options.Zones, *zone) {
+		return "", refuse(http.StatusBadRequest, "Availability zone '%s' is invalid.", *zone)
+	}
+	return *zone, nil
+}
+
+// place schedules what follows an accepted create: the scheduler chooses a host,
+// the backend makes the volume, or one of them fails.
+func (c *cloud) place(v *volume, now time.Time, broken bool) {
+	c.later(now, c.options.PlacementDelay, func(now time.Time) {
+		if v.gone || v.status != statusCreating {
+			return
+		}
+		if v.size > v.kind.CapacityGiB {
+			v.status = statusError
+			v.changed(now)
+			c.tellNoHost(v, now)
+			return
+		}
+		v.host = "cinder@" + v.kind.Backend + "#" + v.kind.Backend
+		v.changed(now)
+		remaining := max(0, c.options.CreateDelay-c.options.PlacementDelay)
+		c.laterService(now, remaining, func(now time.Time) {
+			if v.gone || v.status != statusCreating {
+				return
+			}
+			if v.kind.FailCreate || broken {
+				// Cinder tries a create three times before it gives up.
+				for range 3 {
+					c.tell(now, v.project, "VOLUME", v.id, "VOLUME_VOLUME_008_012",
+						"create volume from backend storage:Driver failed to create the volume.")
+				}
+				c.tellNoHost(v, now)
+				v.status, v.host = statusError, ""
+			} else {
+				v.status = statusAvailable
+				v.serviceID = c.serviceID(v.kind.Backend)
+			}
+			v.changed(now)
+		})
+	})
+}
+
+func (c *cloud) tellNoHost(v *volume, now time.Time) {
+	c.tell(now, v.project, "VOLUME", v.id, "VOLUME_VOLUME_001_003",
+		"schedule allocate volume:Could not find any available weighted backend.")
+}
+
+// serviceID is a stable id of a backend's volume service.
+func (c *cloud) serviceID(backend string) string {
+	if c.services[backend] == "" {
+		c.services[backend] = c.ids.uuid()
+	}
+	return c.services[backend]
+}
+
+func (c *cloud) showVolume(q *call, id string) (*reply, error) {
+	v, err := c.find(q, id)
+	if err != nil {
+		return nil, err
+	}
+	return c.volumeReply(http.StatusOK, q, v, true), nil
+}
+
+// updateVolume changes name, description or metadata (which it replaces).
+func (c *cloud) updateVolume(q *call, id string, now time.Time) (*reply, error) {
+	body, err := q.entity("volume")
+	if err != nil {
+		return nil, err
+	}
+	for field := range body {
+		if !slices.Contains([]string{"name", "description", "display_name", "display_description", "metadata"}, field) {
+			return nil, invalid("volume", body, "Additional properties are not allowed (%s was unexpected)", pythonRepr(field))
+		}
+	}
+	texts := make(map[string]*string)
+	for _, field := range []string{"name", "display_name", "description", "display_description"} {
+		if texts[field], err = nameField(body, field); err != nil {
+			return nil, err
+		}
+	}
+	metadata, err := metadataField(body, "metadata", false)
+	if err != nil {
+		return nil, err
+	}
+	v, err := c.find(q, id)
+	if err != nil {
+		return nil, err
+	}
+	for field, text := range texts {
+		if _, given := body[field]; !given {
+			continue
+		}
+		if strings.HasSuffix(field, "name") {
+			v.name = text
+		} else {
+			v.description = text
+		}
+	}
+	if metadata != nil {
+		v.metadata = metadata
+	}
+	v.changed(now)
+	v.index()
+	return c.volumeReply(http.StatusOK, q, v, false), nil
+}
+
+// deletable reports whether a DELETE accepts a volume's status.
+func deletable(status string) bool {
+	switch status {
+	case statusAvailable, statusError, "error_restoring", statusErrorExtending, "error_managing":
+		return true
+	}
+	return false
+}
+
+func (c *cloud) deleteVolume(q *call, id string, now time.Time) (*reply, error) {
+	cascade, err := q.flag("cascade")
+	if err != nil {
+		return nil, err
+	}
+	force := false
+	if q.minor >= 23 {
+		if force, err = q.flag("force"); err != nil {
+			return nil, err
+		}
+	}
+	v, err := c.find(q, id)
+	if err != nil {
+		return nil, err
+	}
+	if force && !q.admin {
+		return nil, forbidden("volume:force_delete")
+	}
+	if err := c.remove(v, now, force, cascade, q.broken); err != nil {
+		return nil, err
+	}
+	return deletion(http.StatusAccepted), nil
+}
+
+// remove accepts or refuses the deletion of a volume and schedules what follows.
+func (c *cloud) remove(v *volume, now time.Time, force, cascade, broken bool) error {
+	if v.host == "" {
+		// No backend knows it: it goes at once.
+		c.destroy(v)
+		return nil
+	}
+	allowed := v.attachStatus != attachStatusAttached && (force || deletable(v.status))
+	for _, s := range c.snapshotsOf(v) {
+		allowed = allowed && cascade && (force || s.status == statusAvailable || s.status == statusError)
+	}
+	if !allowed {
+		condition := ""
+		if !force {
+			condition = "status must be available or error or error_restoring or error_extending or error_managing and"
+		}
+		return refuse(http.StatusBadRequest, "Invalid volume: Volume %s %s", condition, deleteRule)
+	}
+	v.status = statusDeleting
+	v.changed(now)
+	for _, s := range c.snapshotsOf(v) {
+		s.status, s.updated = statusDeleting, now
+	}
+	c.laterService(now, c.options.DeleteDelay, func(now time.Time) {
+		if v.gone || v.status != statusDeleting {
+			return
+		}
+		if broken {
+			v.status = statusErrorDeleting
+			v.changed(now)
+			return
+		}
+		for _, s := range c.snapshotsOf(v) {
+			c.destroySnapshot(s)
+		}
+		c.destroy(v)
+	})
+	return nil
+}
+
+// extendVolume is os-extend. An attached volume can grow from microversion 3.42 on.
+func (c *cloud) extendVolume(q *call, v *volume, parameters map[string]any, now time.Time) (*reply, error) {
+	if _, given := parameters["new_size"]; !given {
+		return nil, invalid("os-extend", parameters, "'new_size' is a required property")
+	}
+	size, err := sizeField(parameters, "new_size", false)
+	if err != nil {
+		return nil, err
+	}
+	expected := statusAvailable
+	if q.minor >= 42 && v.status == statusInUse {
+		expected = statusInUse
+	}
+	if size <= v.size {
+		return nil, refuse(http.StatusBadRequest, "Invalid input received: New size for extend must be greater than "+
+			"current size. (current: %d, extended: %d).", v.size, size)
+	}
+	if v.status != expected {
+		return nil, refuse(http.StatusBadRequest, "Invalid volume: Volume %s status must be '{'status': '%s'}' to extend, "+
+			"currently %s.", v.id, expected, v.status)
+	}
+	if err := c.admitExtend(v, size); err != nil {
+		return nil, err
+	}
+	growth := size - v.size
+	v.previousStatus, v.status = v.status, statusExtending
+	v.changed(now)
+	c.reserve(v, growth)
+	broken := q.broken
+	c.laterService(now, c.options.ExtendDelay, func(now time.Time) {
+		c.reserve(v, -growth)
+		if v.gone || v.status != statusExtending {
+			return
+		}
+		switch {
+		case broken:
+			v.status = statusErrorExtending
+			c.tell(now, v.project, "VOLUME", v.id, "VOLUME_VOLUME_007_010", "extend volume:Volume Driver failed to extend volume.")
+		case size > v.kind.CapacityGiB:
+			v.status = v.previousStatus
+		default:
+			v.size, v.status = size, v.previousStatus
+			c.charge(v.project, v.kind, 0, growth)
+		}
+		v.changed(now)
+	})
+	return accepted(), nil
+}
+
+// Metadata of a volume: only the user's own entries, not those that os-attach
+// adds to the volume's view.
+
+func (c *cloud) showMetadata(q *call, id string) (*reply, error) {
+	v, err := c.find(q, id)
+	if err != nil {
+		return nil, err
+	}
+	return metadataReply(v), nil
+}
+
+func metadataReply(v *volume) *reply {
+	return &reply{status: http.StatusOK, body: append(appendMap([]byte(`{"metadata":`), v.metadata), '}')}
+}
+
+// writeMetadata merges the given entries (POST) or replaces all by them (PUT).
+func (c *cloud) writeMetadata(q *call, id string, replace bool, now time.Time) (*reply, error) {
+	if err := q.decode(); err != nil {
+		return nil, err
+	}
+	if _, given := q.body["metadata"]; !given {
+		return nil, refuse(http.StatusBadRequest, "'metadata' is a required property")
+	}
+	metadata, err := metadataField(q.body, "metadata", false)
+	if err != nil {
+		return nil, err
+	}
+	v, err := c.find(q, id)
+	if err != nil {
+		return nil, err
+	}
+	if !replace {
+		metadata = mergeMetadata(v.metadata, metadata)
+	}
+	v.metadata = metadata
+	v.changed(now)
+	v.index()
+	return metadataReply(v), nil
+}
+
+func mergeMetadata(old, added map[string]string) map[string]string {
+	merged := make(map[string]string, len(old)+len(added))
+	for _, source := range []map[string]string{old, added} {
+		for key, value := range source {
+			merged[key] = value
+		}
+	}
+	return merged
+}
+
+func (c *cloud) showMetadataKey(q *call, id, key string) (*reply, error) {
+	v, err := c.find(q, id)
+	if err != nil {
+		return nil, err
+	}
+	value, ok := v.metadata[key]
+	if !ok {
+		return nil, metadataNotFound(id, key)
+	}
+	return success(http.StatusOK, map[string]any{"meta": map[string]string{key: value}}), nil
+}
+
+func metadataNotFound(id, key string) error {
+	return refuse(http.StatusNotFound, "Volume %s has no metadata with key %s.", id, key)
+}
+
+func (c *cloud) writeMetadataKey(q *call, id, key string, now time.Time) (*reply, error) {
+	if err := q.decode(); err != nil {
+		return nil, err
+	}
+	if _, given := q.body["meta"]; !given {
+		return nil, refuse(http.StatusBadRequest, "'meta' is a required property")
+	}
+	meta, err := metadataField(q.body, "meta", false)
+	if err != nil {
+		return nil, err
+	}
+	if len(meta) > 1 {
+		return nil, invalid("meta", q.body["meta"], "%s has too many properties", pythonRepr(q.body["meta"]))
+	}
+	value, ok := meta[key]
+	if !ok {
+		return nil, refuse(http.StatusBadRequest, "Request body and URI mismatch")
+	}
+	v, err := c.find(q, id)
+	if err != nil {
+		return nil, err
+	}
+	v.metadata = mergeMetadata(v.metadata, map[string]string{key: value})
+	v.changed(now)
+	v.index()
+	return success(http.StatusOK, map[string]any{"meta": meta}), nil
+}
+
+func (c *cloud) deleteMetadataKey(q *call, id, key string, now time.Time) (*reply, error) {
+	v, err := c.find(q, id)
+	if err != nil {
+		return nil, err
+	}
+	if _, ok := v.metadata[key]; !ok {
+		return nil, metadataNotFound(id, key)
+	}
+	delete(v.metadata, key)
+	v.changed(now)
+	v.index()
+	return deletion(http.StatusOK), nil
+}

@@ -1,0 +1,59 @@
+package contract
+
+import "testing"
+
+// A testCase says one thing about Cinder or Keystone.
+type testCase struct {
+	name string
+	// modes is empty for both.
+	modes mode
+	run   func(*testing.T, Target)
+}
+
+type mode int
+
+const (
+	both mode = iota
+	onlyNoauth
+	onlyKeystone
+)
+
+// allCases is the suite.
+func allCases() []testCase {
+	var all []testCase
+	for _, part := range [][]testCase{
+		discoveryCases(), noauthCases(), keystoneCases(), tenancyCases(), createCases(), invalidCases(), listCases(), pagingCases(),
+		metadataCases(), reserveCases(), connectionCases(), attachCases(), detachCases(), raceCases(), deleteCases(), overrideCases(),
+		attachmentCases(), attachmentTrapCases(), extendCases(), snapshotCases(), quotaCases(),
+	} {
+		all = append(all, part...)
+	}
+	return all
+}
+
+// TestContract runs every case against every target.
+func TestContract(t *testing.T) {
+	for _, target := range append(simulatorTargets(t), realTargets(t)...) {
+		t.Run(target.Name, func(t *testing.T) {
+			target := target.ready(t)
+			for _, c := range allCases() {
+				if c.modes == onlyNoauth && !target.noauth() || c.modes == onlyKeystone && target.noauth() {
+					continue
+				}
+				t.Run(c.name, func(t *testing.T) { c.run(t, target) })
+			}
+		})
+	}
+}
+
+// TestCasesAreNamedOnce keeps two cases from running under one name.
+func TestCasesAreNamedOnce(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, c := range allCases() {
+		if seen[c.name] {
+			t.Errorf("two cases are named %q", c.name)
+		}
+		seen[c.name] = true
+	}
+	t.Logf("%d cases", len(seen))
+}

@@ -1,0 +1,31 @@
+// Package contract holds one suite of cases that say how Cinder and Keystone
+// behave where this project relies on it. The cases judge the wire: requests and
+// answers, without a client library in between.
+//
+// They always run against the simulator in test/cindersim, in noauth mode and
+// behind Keystone. They also run against a real Cinder when environment
+// variables name it:
+//
+//	CONTRACT_NOAUTH_ENDPOINT      http://host:8776/v3 of a Cinder in noauth mode
+//	CONTRACT_NOAUTH_PROJECT       a hexadecimal project to use there
+//	CONTRACT_KEYSTONE_URL         http://host:5000/v3
+//	CONTRACT_USER, CONTRACT_PASSWORD, CONTRACT_PROJECT
+//	                              a project member
+//	CONTRACT_DOMAIN               the domain of all users and projects (Default)
+//	CONTRACT_REGION               the region of the volume service (RegionOne)
+//	CONTRACT_OTHER_USER, CONTRACT_OTHER_PASSWORD, CONTRACT_OTHER_PROJECT
+//	                              a member of another project
+//	CONTRACT_ADMIN_USER, CONTRACT_ADMIN_PASSWORD, CONTRACT_ADMIN_PROJECT
+//	                              an administrator
+//	CONTRACT_TYPE_ISCSI           a volume type with one portal and CHAP (iscsi)
+//	CONTRACT_TYPE_ISCSI_MULTIPATH a volume type with two portals
+//	CONTRACT_TYPE_RBD             a volume type on Ceph
+//	CONTRACT_TYPE_FAIL            a volume type whose volumes end in error
+//	CONTRACT_WAIT                 how long to wait for a state (60s)
+//
+// What is not named is skipped, with the reason. Cases tolerate other users of
+// the same server: they look only at volumes that they made themselves, under
+// names of their own, and remove them again.
+//
+// Where the simulator and a real Cinder differ, the simulator is wrong.
+package contract

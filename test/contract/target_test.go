@@ -1,0 +1,252 @@
+package contract
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+)
+
+// A Target is one way into one Cinder.
+type Target struct {
+	Name string
+	// Endpoint is Cinder's address without a project, ending in /v3.
+	Endpoint string
+	// Project is the project that the cases work in.
+	Project string
+	// Keystone is nil for a Cinder in noauth mode.
+	Keystone *Keystone
+	Types    Types
+	// Wait bounds the wait for a state, Poll is the time between two looks.
+	Wait, Poll time.Duration
+
+	http  *http.Client
+	token string
+}
+
+// Keystone tells how to log in.
+type Keystone struct {
+	URL, Domain, Region string
+	Member              Account
+	// Other is a member of another project; nil if there is none.
+	Other *Account
+	// Admin is an administrator; nil if there is none.
+	Admin *Account
+}
+
+// Account is a user and the project it works in.
+type Account struct{ User, Password, Project string }
+
+// Types are the names of volume types; those that do not exist are empty.
+type Types struct{ ISCSI, Multipath, RBD, Fail string }
+
+// noauth tells the two modes apart.
+func (target Target) noauth() bool { return target.Keystone == nil }
+
+// client works in the target's project, which is part of the URL.
+func (target Target) client() *client {
+	return &client{base: target.Endpoint + "/" + target.Project, token: target.token, http: target.http}
+}
+
+// at is a client for another address, with the same token.
+func (target Target) at(base string) *client {
+	return &client{base: base, token: target.token, http: target.http}
+}
+
+// root is Cinder's address without /v3.
+func (target Target) root() string { return strings.TrimSuffix(target.Endpoint, "/v3") }
+
+// noauthClient works in any project of a Cinder in noauth mode.
+func (target Target) noauthClient(project string) *client {
+	return &client{base: target.Endpoint + "/" + project, token: "admin:" + project, http: target.http}
+}
+
+// admin is a client that may do everything, working in the target's project if
+// it can; it skips the test where there is none.
+func (target Target) admin(t testing.TB) *client {
+	t.Helper()
+	if target.noauth() {
+		return target.client()
+	}
+	if target.Keystone.Admin == nil {
+		t.Skip("no administrator is known (CONTRACT_ADMIN_USER)")
+	}
+	return target.login(t, *target.Keystone.Admin)
+}
+
+// other is a client of another project's member.
+func (target Target) other(t testing.TB) *client {
+	t.Helper()
+	if target.Keystone == nil || target.Keystone.Other == nil {
+		t.Skip("no member of another project is known (CONTRACT_OTHER_USER)")
+	}
+	return target.login(t, *target.Keystone.Other)
+}
+
+// login gets a token for an account and finds Cinder in its catalogue.
+func (target Target) login(t testing.TB, account Account) *client {
+	t.Helper()
+	got := target.Keystone.client(target.http).call(t, "POST", "/auth/tokens", target.Keystone.passwordAuth(account))
+	got.want(t, http.StatusCreated)
+	endpoint := cinderOf(t, got, target.Keystone.Region)
+	return &client{base: endpoint, token: got.header.Get("X-Subject-Token"), http: target.http}
+}
+
+func (k *Keystone) client(via *http.Client) *client { return &client{base: k.URL, http: via} }
+
+// passwordAuth asks for a token of an account's project.
+func (k *Keystone) passwordAuth(account Account) object {
+	domain := object{"name": k.Domain}
+	return object{"auth": object{
+		"identity": object{"methods": []string{"password"}, "password": object{"user": object{
+			"name": account.User, "domain": domain, "password": account.Password,
+		}}},
+		"scope": object{"project": object{"name": account.Project, "domain": domain}},
+	}}
+}
+
+// cinderOf is the public address of the volume service in a token's catalogue.
+func cinderOf(t testing.TB, token answer, region string) string {
+	t.Helper()
+	catalogue, _ := token.object(t, "token")["catalog"].([]any)
+	for _, kind := range []string{"volumev3", "block-storage"} {
+		for _, entry := range catalogue {
+			service := entry.(map[string]any)
+			if service["type"] != kind {
+				continue
+			}
+			for _, e := range service["endpoints"].([]any) {
+				endpoint := e.(map[string]any)
+				if endpoint["interface"] == "public" && endpoint["region"] == region {
+					return strings.TrimSuffix(endpoint["url"].(string), "/")
+				}
+			}
+		}
+	}
+	t.Fatalf("the catalogue has no public volume service in %s", region)
+	return ""
+}
+
+// needType skips a test that needs a volume type which does not exist.
+func needType(t testing.TB, name, variable string) string {
+	t.Helper()
+	if name == "" {
+		t.Skipf("no such volume type is known (%s)", variable)
+	}
+	return name
+}
+
+// simulatorTargets are the two ways into one simulator.
+func simulatorTargets(t *testing.T) []Target {
+	t.Helper()
+	simulator, err := cindersim.New(cindersim.Options{
+		PlacementDelay: time.Millisecond, CreateDelay: 5 * time.Millisecond, DeleteDelay: 5 * time.Millisecond,
+		ExtendDelay: 5 * time.Millisecond, SnapshotDelay: 5 * time.Millisecond,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := simulator.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(simulator.Close)
+	t.Logf("the simulator's seed is %d", simulator.Seed())
+	types := Types{ISCSI: "iscsi", Multipath: "iscsi-mp", RBD: "rbd", Fail: "fail"}
+	account := func(name string) Account { return Account{User: name, Password: name + "-pass", Project: name} }
+	other, admin := account("team-b"), account("admin")
+	return []Target{
+		{
+			Name: "simulator noauth", Endpoint: simulator.NoauthEndpoint(), Project: cindersim.DefaultNoauthProject,
+			Types: types, Wait: 10 * time.Second, Poll: 2 * time.Millisecond,
+		},
+		{
+			Name: "simulator keystone", Keystone: &Keystone{
+				URL: simulator.KeystoneURL(), Domain: "Default", Region: "RegionOne", Member: account("team-a"), Other: &other, Admin: &admin,
+			},
+			Types: types, Wait: 10 * time.Second, Poll: 2 * time.Millisecond,
+		},
+	}
+}
+
+// realTargets are those that the environment names.
+func realTargets(t *testing.T) []Target {
+	t.Helper()
+	types := Types{
+		ISCSI: environment("CONTRACT_TYPE_ISCSI", "iscsi"), Multipath: os.Getenv("CONTRACT_TYPE_ISCSI_MULTIPATH"),
+		RBD: os.Getenv("CONTRACT_TYPE_RBD"), Fail: os.Getenv("CONTRACT_TYPE_FAIL"),
+	}
+	wait, err := time.ParseDuration(environment("CONTRACT_WAIT", "60s"))
+	if err != nil {
+		t.Fatalf("CONTRACT_WAIT: %v", err)
+	}
+	var targets []Target
+	if endpoint := os.Getenv("CONTRACT_NOAUTH_ENDPOINT"); endpoint != "" {
+		targets = append(targets, Target{
+			Name: "cinder noauth", Endpoint: strings.TrimSuffix(endpoint, "/"),
+			Project: environment("CONTRACT_NOAUTH_PROJECT", cindersim.DefaultNoauthProject),
+			Types:   types, Wait: wait, Poll: 100 * time.Millisecond,
+		})
+	}
+	if url := os.Getenv("CONTRACT_KEYSTONE_URL"); url != "" {
+		member := account("CONTRACT_")
+		if member == nil {
+			t.Fatal("CONTRACT_KEYSTONE_URL is set, but CONTRACT_USER is not")
+		}
+		targets = append(targets, Target{
+			Name: "cinder keystone", Keystone: &Keystone{
+				URL: strings.TrimSuffix(url, "/"), Domain: environment("CONTRACT_DOMAIN", "Default"),
+				Region: environment("CONTRACT_REGION", "RegionOne"), Member: *member,
+				Other: account("CONTRACT_OTHER_"), Admin: account("CONTRACT_ADMIN_"),
+			},
+			Types: types, Wait: wait, Poll: 100 * time.Millisecond,
+		})
+	}
+	return targets
+}
+
+func environment(name, otherwise string) string {
+	if value := os.Getenv(name); value != "" {
+		return value
+	}
+	return otherwise
+}
+
+func account(prefix string) *Account {
+	user := os.Getenv(prefix + "USER")
+	if user == "" {
+		return nil
+	}
+	return &Account{User: user, Password: os.Getenv(prefix + "PASSWORD"), Project: environment(prefix+"PROJECT", user)}
+}
+
+// ready logs in and gives the target its own connections.
+func (target Target) ready(t *testing.T) Target {
+	t.Helper()
+	target.http = newHTTPClient()
+	target.http.Transport = &http.Transport{MaxIdleConnsPerHost: 16}
+	t.Cleanup(target.http.CloseIdleConnections)
+	if target.noauth() {
+		target.token = "admin:" + target.Project
+		return target
+	}
+	member := target.login(t, target.Keystone.Member)
+	target.token = member.token
+	at := strings.LastIndex(member.base, "/")
+	target.Endpoint, target.Project = member.base[:at], member.base[at+1:]
+	return target
+}
+
+// unique is a name that nobody else uses.
+func unique(t testing.TB, prefix string) string {
+	t.Helper()
+	suffix := make([]byte, 6)
+	if _, err := rand.Read(suffix); err != nil {
+		t.Fatal(err)
+	}
+	return "contract-" + prefix + "-" + hex.EncodeToString(suffix)
+}

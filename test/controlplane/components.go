@@ -1,0 +1,212 @@
+package controlplane
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/client-go/kubernetes"
+)
+
+// serviceAccountIssuer is the issuer and the audience of service account
+// tokens, as most clusters call it.
+const serviceAccountIssuer = "https://kubernetes.default.svc"
+
+// startEtcd starts etcd and waits for it.
+func (c *ControlPlane) startEtcd(ctx context.Context) error {
+	// The name tells this etcd from another that may answer on the same port.
+	name := rand.Text()
+	return withFreePorts(2, func(ports []int) error {
+		client, peer := "http://"+loopback(ports[0]), "http://"+loopback(ports[1])
+		p, err := c.run("etcd",
+			"--name="+name,
+			"--data-dir="+filepath.Join(c.dir, "etcd"),
+			"--listen-client-urls="+client,
+			"--advertise-client-urls="+client,
+			"--listen-peer-urls="+peer,
+			"--initial-advertise-peer-urls="+peer,
+			"--initial-cluster="+name+"="+peer,
+			// What a test wrote need not survive a power failure.
+			"--unsafe-no-fsync",
+			"--log-level=warn",
+		)
+		if err != nil {
+			return err
+		}
+		c.etcdPort = ports[0]
+		return p.waitReady(ctx, func(ctx context.Context) error { return etcdServes(ctx, client, name) })
+	})
+}
+
+// etcdServes asks for the list of members, which etcd answers once it can
+// write, and looks for the name.
+func etcdServes(ctx context.Context, url, name string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v3/cluster/member/list", strings.NewReader("{}"))
+	if err != nil {
+		return err
+	}
+	body, err := ask(http.DefaultClient, request)
+	if err != nil {
+		return err
+	}
+	var list struct {
+		Members []struct{ Name string }
+	}
+	if err := json.Unmarshal(body, &list); err != nil {
+		return fmt.Errorf("list of etcd's members: %w", err)
+	}
+	if len(list.Members) != 1 || list.Members[0].Name != name {
+		return fmt.Errorf("etcd's only member should be %q: %s", name, bytes.TrimSpace(body))
+	}
+	return nil
+}
+
+// startAPIServer starts the API server on a port of its own, which it keeps
+// from then on, writes the kubeconfigs and waits until it is ready.
+func (c *ControlPlane) startAPIServer(ctx context.Context) error {
+	return withFreePorts(1, func(ports []int) error {
+		c.serverPort = ports[0]
+		for _, user := range users() {
+			err := writeKubeconfig(c.kubeconfigPath(user), c.serverURL(), c.credentials.certificate, user, "default", c.credentials.tokens[user])
+			if err != nil {
+				return err
+			}
+		}
+		return c.runAPIServer(ctx)
+	})
+}
+
+// runAPIServer starts the API server on its port and waits until it is ready.
+func (c *ControlPlane) runAPIServer(ctx context.Context) error {
+	client, err := kubernetes.NewForConfig(c.RESTConfig())
+	if err != nil {
+		return fmt.Errorf("client for the API server: %w", err)
+	}
+	p, err := c.run("kube-apiserver",
+		"--bind-address=127.0.0.1",
+		fmt.Sprintf("--secure-port=%d", c.serverPort),
+		// No pod ever asks for the service named kubernetes, and a loopback
+		// address would be refused as its endpoint.
+		"--endpoint-reconciler-type=none",
+		"--advertise-address=127.0.0.1",
+		"--service-cluster-ip-range=10.0.0.0/24",
+		"--tls-cert-file="+c.credentials.certificatePath,
+		"--tls-private-key-file="+c.credentials.keyPath,
+		"--etcd-servers=http://"+loopback(c.etcdPort),
+		"--authorization-mode=RBAC",
+		"--token-auth-file="+c.credentials.tokensPath,
+		"--service-account-issuer="+serviceAccountIssuer,
+		"--service-account-key-file="+c.credentials.accountKeyPath,
+		"--service-account-signing-key-file="+c.credentials.accountKeyPath,
+	)
+	if err != nil {
+		return err
+	}
+	err = p.waitReady(ctx, func(ctx context.Context) error {
+		return client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+	})
+	if err != nil {
+		// One that is merely late would hold the port against the next.
+		p.kill()
+		return err
+	}
+	c.apiServer = p
+	return nil
+}
+
+// startControllerManager starts the controllers. waitForControllers waits for
+// them.
+func (c *ControlPlane) startControllerManager() error {
+	_, err := c.run("kube-controller-manager",
+		"--kubeconfig="+c.kubeconfigPath(userControllerManager),
+		"--controllers="+strings.Join(c.options.Controllers, ","),
+		// The controller manager's own role allows little. Without this,
+		// binding fails with "forbidden", seen nowhere but in its log.
+		"--use-service-account-credentials",
+		"--service-account-private-key-file="+c.credentials.accountKeyPath,
+		"--root-ca-file="+c.credentials.certificatePath,
+		fmt.Sprintf("--kube-api-qps=%d", c.options.ControllerManagerQPS),
+		fmt.Sprintf("--kube-api-burst=%d", 2*c.options.ControllerManagerQPS),
+		"--leader-elect=false",
+		"--secure-port=0",
+	)
+	return err
+}
+
+// startScheduler starts the scheduler and waits until its caches are filled.
+func (c *ControlPlane) startScheduler(ctx context.Context) error {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(c.credentials.certificate)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport}
+
+	return withFreePorts(1, func(ports []int) error {
+		p, err := c.run("kube-scheduler",
+			"--kubeconfig="+c.kubeconfigPath(userScheduler),
+			"--leader-elect=false",
+			"--bind-address=127.0.0.1",
+			fmt.Sprintf("--secure-port=%d", ports[0]),
+			"--tls-cert-file="+c.credentials.certificatePath,
+			"--tls-private-key-file="+c.credentials.keyPath,
+			// Nobody but the probe below asks it anything.
+			"--authentication-skip-lookup",
+		)
+		if err != nil {
+			return err
+		}
+		return p.waitReady(ctx, func(ctx context.Context) error {
+			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+loopback(ports[0])+"/readyz", nil)
+			if err != nil {
+				return err
+			}
+			_, err = ask(client, request)
+			return err
+		})
+	})
+}
+
+// run starts a component and remembers it for Stop. One of the same name that
+// has ended before is forgotten.
+func (c *ControlPlane) run(name string, arguments ...string) (*process, error) {
+	p, err := startProcess(c.binary, name, c.dir, arguments)
+	if err != nil {
+		return nil, err
+	}
+	for i, earlier := range c.processes {
+		if earlier.name == name {
+			c.processes[i] = p
+			return p, nil
+		}
+	}
+	c.processes = append(c.processes, p)
+	return p, nil
+}
+
+// ask returns the body of a good answer.
+func ask(client *http.Client, request *http.Request) (body []byte, err error) {
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, response.Body.Close()) }()
+	body, err = io.ReadAll(response.Body)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", request.Method, request.URL, err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s %s: %s: %s", request.Method, request.URL, response.Status, bytes.TrimSpace(body))
+	}
+	return body, nil
+}
+
+func (c *ControlPlane) serverURL() string { return "https://" + loopback(c.serverPort) }

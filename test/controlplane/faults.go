@@ -1,0 +1,101 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+)
+
+var errServerDown = errors.New("the API server is down")
+
+// KillAPIServer ends the API server without grace: connections are cut,
+// watches end, and nothing answers until RestartAPIServer. What it had
+// acknowledged is in etcd. It does nothing if the server is down already.
+func (c *ControlPlane) KillAPIServer() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.running(); err != nil {
+		return fmt.Errorf("kill API server: %w", err)
+	}
+	c.endAPIServer()
+	return nil
+}
+
+// RestartAPIServer starts the API server anew, on the same port and with the
+// same credentials, and returns when it is ready. If it still runs it is
+// killed first.
+func (c *ControlPlane) RestartAPIServer(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.running(); err != nil {
+		return fmt.Errorf("restart API server: %w", err)
+	}
+	c.endAPIServer()
+	// The port is told to clients, so unlike at the first start there is no
+	// other to turn to: somebody else's short use of it has to be waited for.
+	for range startTries {
+		err := c.runAPIServer(ctx)
+		if err == nil {
+			return nil
+		}
+		if !addressInUse(err) {
+			return fmt.Errorf("restart API server: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+	return fmt.Errorf("restart API server: port %d stays in use by another program", c.serverPort)
+}
+
+// PauseAPIServer stops the API server from running without ending it: from the
+// return of this call until ResumeAPIServer it accepts connections, since the
+// kernel does that, and answers nothing.
+func (c *ControlPlane) PauseAPIServer(ctx context.Context) error {
+	err := c.withAPIServer(func(p *process) error { return p.pause(ctx) })
+	if err != nil {
+		return fmt.Errorf("pause API server: %w", err)
+	}
+	return nil
+}
+
+// ResumeAPIServer lets a paused API server go on. It does nothing to one that
+// is not paused.
+func (c *ControlPlane) ResumeAPIServer() error {
+	err := c.withAPIServer(func(p *process) error { return p.signal(syscall.SIGCONT) })
+	if err != nil {
+		return fmt.Errorf("resume API server: %w", err)
+	}
+	return nil
+}
+
+func (c *ControlPlane) withAPIServer(do func(*process) error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.running(); err != nil {
+		return err
+	}
+	if c.apiServer == nil {
+		return errServerDown
+	}
+	return do(c.apiServer)
+}
+
+// endAPIServer is called with mu held.
+func (c *ControlPlane) endAPIServer() {
+	if c.apiServer != nil {
+		c.apiServer.kill()
+		c.apiServer = nil
+	}
+}
+
+// running is called with mu held.
+func (c *ControlPlane) running() error {
+	if c.stopped {
+		return errors.New("the control plane is stopped")
+	}
+	return nil
+}

@@ -1,0 +1,1 @@
+"""Cinder volume drivers that the end-to-end tests run a real Cinder with."""
