@@ -1,0 +1,81 @@
+package provisioner
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+)
+
+// recorded provisions a volume and puts its PersistentVolume where the API
+// server's objects are seen.
+func (f *fixture) recorded() *corev1.PersistentVolume {
+	f.t.Helper()
+	pv, err := f.provision(f.claim(nil))
+	f.must(err)
+	pv.UID = "pv-uid"
+	pv.Annotations[annotationProvisionedBy] = "test"
+	f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Add(pv))
+	f.backends["gold"].calls = nil
+	return pv
+}
+
+func TestVolumeIsCompletedOnceItsPersistentVolumeIsSeen(t *testing.T) {
+	f := newFixture(t)
+	followup := NewFollowup(f.Provisioner)
+	pv := f.recorded()
+	if _, begun := f.begun["uid-1"]; !begun {
+		t.Fatal("nothing was begun")
+	}
+	followup.VolumeSeen(pv)
+	if _, begun := f.begun["uid-1"]; begun {
+		t.Error("a recorded volume still counts as begun; its claim's end would undo it")
+	}
+	f.must(followup.do(t.Context(), followupOf(pv)))
+	f.must(followup.do(t.Context(), followupOf(pv)))
+	wantCalls(t, f.backends["gold"], "complete volume-1 read-only=false")
+}
+
+func followupOf(pv *corev1.PersistentVolume) followup { return followup{pv: pv.Name} }
+
+func TestWhatIsNotCompleted(t *testing.T) {
+	for name, change := range map[string]func(*corev1.PersistentVolume){
+		"of another provisioner": func(pv *corev1.PersistentVolume) { pv.Annotations[annotationProvisionedBy] = "other" },
+		"not ours":               func(pv *corev1.PersistentVolume) { delete(pv.Annotations, annotationVolume) },
+		"released":               func(pv *corev1.PersistentVolume) { pv.Status.Phase = corev1.VolumeReleased },
+		"being deleted": func(pv *corev1.PersistentVolume) {
+			pv.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			pv := f.recorded()
+			change(pv)
+			f.must(NewFollowup(f.Provisioner).do(t.Context(), followupOf(pv)))
+			wantCalls(t, f.backends["gold"])
+		})
+	}
+}
+
+func TestMissingVolumeIsToldOnThePersistentVolume(t *testing.T) {
+	f := newFixture(t)
+	pv := f.recorded()
+	f.backends["gold"].err = &backends.Error{Kind: backends.KindNotFound, Backend: "gold"}
+	f.must(NewFollowup(f.Provisioner).do(t.Context(), followupOf(pv)))
+	events := f.said()
+	const want = "Warning VolumeMissing volume volume-1 does not exist at backend gold any more; its data is lost unless the storage array has a copy"
+	if len(events) != 1 || events[0] != want {
+		t.Errorf("events %q, want %q", events, want)
+	}
+}
+
+func TestReadOnlyVolumeIsAttachedReadOnly(t *testing.T) {
+	f := newFixture(t)
+	pv := f.recorded()
+	pv.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}
+	f.must(NewFollowup(f.Provisioner).do(t.Context(), followupOf(pv)))
+	wantCalls(t, f.backends["gold"], "complete volume-1 read-only=true")
+}

@@ -1,0 +1,235 @@
+package provisioner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/record"
+	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+)
+
+const testPolicy = `
+apiVersion: standalone-cinder.openstack.org/v1alpha1
+kind: Policy
+backends:
+  - name: gold
+    auth: {cloud: gold}
+  - name: silver
+    auth: {cloud: silver}
+tenants:
+  - name: a
+    namespaces: [team-a]
+    volumeSize: {max: 10Gi}
+    classes:
+      - {storageClasses: [both], backends: [gold, silver], fsType: xfs}
+      - {storageClasses: [one], backends: [gold]}
+`
+
+// fakeVolumes is one backend's volumes, as far as the provisioner sees them.
+type fakeVolumes struct {
+	holds    map[string]bool // by claim UID
+	holdsErr error
+	document string
+	err      error
+	calls    []string
+	onCall   func()
+	has      map[string]bool // by volume id
+}
+
+func (f *fakeVolumes) call(format string, arguments ...any) {
+	f.calls = append(f.calls, fmt.Sprintf(format, arguments...))
+	if f.onCall != nil {
+		f.onCall()
+	}
+}
+
+func (f *fakeVolumes) Connect(_ context.Context, spec backends.Spec) (backends.Connected, error) {
+	f.call("connect %s %d GiB", spec.Name, spec.SizeGiB)
+	if f.err != nil {
+		return backends.Connected{}, f.err
+	}
+	return backends.Connected{Volume: backends.Volume{ID: "volume-1", SizeGiB: spec.SizeGiB}, Document: []byte(f.document)}, nil
+}
+
+func (f *fakeVolumes) Complete(_ context.Context, target backends.Target, readOnly bool) error {
+	f.call("complete %s read-only=%t", target.VolumeID, readOnly)
+	return f.err
+}
+
+func (f *fakeVolumes) Remove(_ context.Context, target backends.Target) error {
+	f.call("remove %s historic=%t", target.VolumeID, target.Historic)
+	return f.err
+}
+
+func (f *fakeVolumes) Abandon(_ context.Context, stamp backends.Stamp, _ backends.Connector) error {
+	f.call("abandon %s", stamp.PV)
+	return nil
+}
+
+func (f *fakeVolumes) Holds(_ context.Context, stamp backends.Stamp) (bool, error) {
+	return f.holds[stamp.ClaimUID], f.holdsErr
+}
+
+func (f *fakeVolumes) Has(_ context.Context, id string) (bool, error) { return f.has[id], f.err }
+
+type fakeBackends map[string]*fakeVolumes
+
+func (f fakeBackends) Volumes(name string) (Volumes, error) {
+	if volumes, ok := f[name]; ok {
+		return volumes, nil
+	}
+	return nil, fmt.Errorf("backend %q is not in the policy", name)
+}
+
+func (f fakeBackends) Connector(name string) (backends.Connector, error) {
+	return backends.Connector{Host: "k8s", Initiator: "iqn.2026-01.example:" + name}, nil
+}
+
+func (f fakeBackends) Names() []string {
+	var names []string
+	for name := range f {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// fixture is a provisioner over fakes.
+type fixture struct {
+	*Provisioner
+	t        *testing.T
+	backends fakeBackends
+	client   *fake.Clientset
+	events   *record.FakeRecorder
+	factory  informers.SharedInformerFactory
+	stop     chan struct{}
+	class    *storagev1.StorageClass
+	requeued []string
+}
+
+const iscsiDocument = `{"driver_volume_type": "iscsi", "data": {"target_portal": "10.0.0.1:3260", "target_iqn": "iqn.2010-10.org.openstack:volume-1",
+  "target_lun": 1, "auth_method": "CHAP", "auth_username": "user", "auth_password": "hush-hush-hush"}}`
+
+func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
+	t.Helper()
+	parsed, err := policy.Parse([]byte(testPolicy), "policy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry, err := mappers.New(mappers.Options{SecretNamespace: "own"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fixture{
+		t:        t,
+		backends: fakeBackends{"gold": {document: iscsiDocument}, "silver": {document: iscsiDocument}},
+		client:   fake.NewClientset(objects...),
+		events:   record.NewFakeRecorder(20),
+		stop:     make(chan struct{}),
+		class:    &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Provisioner: "test"},
+	}
+	f.factory = informers.NewSharedInformerFactory(f.client, 0)
+	f.Provisioner = New(Options{
+		Name:       "test",
+		Cluster:    "cluster-1",
+		Namespace:  "own",
+		Policy:     func() *policy.Policy { return parsed },
+		Backends:   f.backends,
+		Mappers:    registry,
+		Client:     f.client,
+		Claims:     f.factory.Core().V1().PersistentVolumeClaims().Lister(),
+		Volumes:    f.factory.Core().V1().PersistentVolumes().Lister(),
+		Namespaces: f.factory.Core().V1().Namespaces().Lister(),
+		Classes:    f.factory.Storage().V1().StorageClasses().Lister(),
+		Recorder:   f.events,
+		Hold:       t.Context(),
+		Stopping:   f.stop,
+		Logger:     slog.New(slog.DiscardHandler),
+		Metrics:    NewMetrics(prometheus.NewRegistry()),
+	})
+	f.OnRequeue(func(claim *corev1.PersistentVolumeClaim) { f.requeued = append(f.requeued, claim.Name) })
+	f.must(f.factory.Storage().V1().StorageClasses().Informer().GetStore().Add(f.class))
+	return f
+}
+
+func (f *fixture) must(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// claim puts a claim into the cache.
+func (f *fixture) claim(change func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
+	f.t.Helper()
+	class := f.class.Name
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: types.UID("uid-1"), Annotations: map[string]string{annotationStorageProvisioner: "test"}},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			StorageClassName: &class,
+			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources:        corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1500Mi")}},
+		},
+	}
+	if change != nil {
+		change(claim)
+	}
+	f.must(f.factory.Core().V1().PersistentVolumeClaims().Informer().GetStore().Add(claim))
+	return claim
+}
+
+func (f *fixture) forgetClaim(claim *corev1.PersistentVolumeClaim) {
+	f.t.Helper()
+	f.must(f.factory.Core().V1().PersistentVolumeClaims().Informer().GetStore().Delete(claim))
+}
+
+func (f *fixture) provision(claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume, error) {
+	pv, state, err := f.Provision(f.t.Context(), controller.ProvisionOptions{StorageClass: f.class, PVC: claim, PVName: "pvc-" + string(claim.UID)})
+	if state != controller.ProvisioningFinished {
+		f.t.Errorf("state %s", state)
+	}
+	return pv, err
+}
+
+// said returns the events so far.
+func (f *fixture) said() []string {
+	var events []string
+	for {
+		select {
+		case event := <-f.events.Events:
+			events = append(events, event)
+		default:
+			return events
+		}
+	}
+}
+
+func isIgnored(err error) bool {
+	var ignored *controller.IgnoredError
+	return errors.As(err, &ignored)
+}
+
+func wantCalls(t *testing.T, volumes *fakeVolumes, want ...string) {
+	t.Helper()
+	if got := strings.Join(volumes.calls, "; "); got != strings.Join(want, "; ") {
+		t.Errorf("the backend was called: %s\nwant: %s", got, strings.Join(want, "; "))
+	}
+}

@@ -1,0 +1,266 @@
+package provisioner
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+)
+
+func TestProvisionRecordsAllThatDeletingNeeds(t *testing.T) {
+	f := newFixture(t)
+	claim := f.claim(nil)
+	f.class.MountOptions = []string{"noatime"}
+	pv, err := f.provision(claim)
+	f.must(err)
+	if size := pv.Spec.Capacity.Storage().String(); size != "2Gi" {
+		t.Errorf("1500Mi became %s, want the 2Gi that Cinder makes", size)
+	}
+	secret, err := f.client.CoreV1().Secrets("own").Get(t.Context(), "pvc-uid-1-credentials", metav1.GetOptions{})
+	f.must(err)
+	if string(secret.Data["node.session.auth.password"]) != "hush-hush-hush" {
+		t.Error("the Secret lacks the CHAP password")
+	}
+	for key, value := range pv.Annotations {
+		if strings.Contains(value, "hush") {
+			t.Errorf("annotation %s holds the password", key)
+		}
+	}
+	origin, err := originOf(pv)
+	f.must(err)
+	want := Origin{PVName: "pvc-uid-1", VolumeID: "volume-1", Backend: "gold", Protocol: "iscsi", Cluster: "cluster-1", ClaimUID: "uid-1",
+		Connector: backends.Connector{Host: "k8s", Initiator: "iqn.2026-01.example:gold"}, Secret: "pvc-uid-1-credentials", SecretNamespace: "own"}
+	if origin.PVName != want.PVName || origin.target().VolumeID != want.VolumeID || origin.Backend != want.Backend || origin.Secret != want.Secret ||
+		origin.Connector.Initiator != want.Connector.Initiator || origin.target().Stamp.PV != "pvc-uid-1" || origin.Protocol != want.Protocol {
+		t.Errorf("the origin read back is %+v, want %+v", origin, want)
+	}
+	// The library gives a saved object its UID.
+	pv.UID = "pv-uid"
+	f.must(f.Delete(t.Context(), pv))
+	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB", "remove volume-1 historic=false")
+	if _, err := f.client.CoreV1().Secrets("own").Get(t.Context(), "pvc-uid-1-credentials", metav1.GetOptions{}); err == nil {
+		t.Error("the Secret is left after the deletion")
+	}
+}
+
+func TestProvisionGoesOnAfterAnEarlierAttempt(t *testing.T) {
+	f := newFixture(t)
+	claim := f.claim(nil)
+	_, err := f.provision(claim)
+	f.must(err)
+	// The credentials changed between the attempts.
+	f.backends["gold"].document = strings.ReplaceAll(iscsiDocument, "hush-hush-hush", "other-password")
+	_, err = f.provision(claim)
+	f.must(err)
+	secret, err := f.client.CoreV1().Secrets("own").Get(t.Context(), "pvc-uid-1-credentials", metav1.GetOptions{})
+	f.must(err)
+	if string(secret.Data["node.session.auth.password"]) != "other-password" {
+		t.Error("the Secret of the earlier attempt was not brought up to date")
+	}
+}
+
+func TestForeignSecretIsNotOverwritten(t *testing.T) {
+	f := newFixture(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: "pvc-uid-1-credentials"}, Data: map[string][]byte{"a": []byte("b")}})
+	_, err := f.provision(f.claim(nil))
+	const want = "secret own/pvc-uid-1-credentials exists and was not made by standalone-cinder; rename or remove it"
+	if err == nil || err.Error() != want {
+		t.Errorf("error %v, want %s", err, want)
+	}
+}
+
+func TestRefusedConnectionIsUndoneAndSaysWhy(t *testing.T) {
+	f := newFixture(t)
+	f.backends["gold"].document = `{"driver_volume_type": "iscsi", "data": {"encrypted": true}}`
+	_, err := f.provision(f.claim(nil))
+	if err == nil || !strings.HasPrefix(err.Error(), "EncryptedVolume: backend gold: ") {
+		t.Errorf("error %v", err)
+	}
+	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB", "abandon pvc-uid-1")
+	if _, begun := f.begun["uid-1"]; begun {
+		t.Error("the undone attempt is still remembered")
+	}
+}
+
+func TestClaimThatGoesWhileItIsProvisionedIsUndone(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		err  error
+	}{
+		{name: "before the connection", err: &backends.Error{Kind: backends.KindUnavailable, Backend: "gold", Message: "down"}},
+		{name: "before the PersistentVolume"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFixture(t)
+			claim := f.claim(nil)
+			gold := f.backends["gold"]
+			gold.err = c.err
+			gold.onCall = func() {
+				if len(gold.calls) == 1 {
+					f.forgetClaim(claim)
+				}
+			}
+			if _, err := f.provision(claim); !isIgnored(err) {
+				t.Errorf("error %v, want one that the library ignores", err)
+			}
+			wantCalls(t, gold, "connect pvc-uid-1 2 GiB", "abandon pvc-uid-1")
+		})
+	}
+}
+
+func TestTransientFailureKeepsTheVolumeForTheNextAttempt(t *testing.T) {
+	f := newFixture(t)
+	claim := f.claim(nil)
+	f.backends["gold"].err = &backends.Error{Kind: backends.KindUnavailable, Backend: "gold", Message: "down"}
+	if _, err := f.provision(claim); backends.KindOf(err) != backends.KindUnavailable {
+		t.Errorf("error %v", err)
+	}
+	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB")
+	// Its claim goes later: what was begun is undone.
+	f.forgetClaim(claim)
+	f.must(f.ClaimGone(t.Context(), claim.UID))
+	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB", "abandon pvc-uid-1")
+	f.must(f.ClaimGone(t.Context(), claim.UID))
+	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB", "abandon pvc-uid-1")
+}
+
+func TestRecordedVolumeIsNotUndoneWhenItsClaimGoes(t *testing.T) {
+	f := newFixture(t)
+	claim := f.claim(nil)
+	pv, err := f.provision(claim)
+	f.must(err)
+	f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Add(pv))
+	f.forgetClaim(claim)
+	f.must(f.ClaimGone(t.Context(), claim.UID))
+	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB")
+}
+
+func TestBackendThatHoldsTheVolumeIsKept(t *testing.T) {
+	f := newFixture(t)
+	f.class.Name = "both"
+	f.backends["silver"].holds = map[string]bool{"uid-1": true}
+	_, err := f.provision(f.claim(nil))
+	f.must(err)
+	wantCalls(t, f.backends["gold"])
+	wantCalls(t, f.backends["silver"], "connect pvc-uid-1 2 GiB")
+}
+
+func TestNoVolumeIsMadeWhileABackendCannotSayWhetherItHoldsOne(t *testing.T) {
+	f := newFixture(t)
+	f.class.Name = "both"
+	f.backends["silver"].holdsErr = &backends.Error{Kind: backends.KindUnavailable, Backend: "silver", Message: "down"}
+	_, err := f.provision(f.claim(nil))
+	const want = "cannot tell whether backend silver already holds a volume of this claim: backend silver: down"
+	if err == nil || err.Error() != want {
+		t.Errorf("error %v, want %s", err, want)
+	}
+	wantCalls(t, f.backends["gold"])
+}
+
+func TestUnsavedPersistentVolumeIsNeverUndoneByTheLibrary(t *testing.T) {
+	f := newFixture(t)
+	pv, err := f.provision(f.claim(nil))
+	f.must(err)
+	f.must(f.Delete(t.Context(), pv))
+	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB")
+}
+
+func TestHandingOverWritesNoErrors(t *testing.T) {
+	f := newFixture(t)
+	claim := f.claim(nil)
+	f.backends["gold"].err = &backends.Error{Kind: backends.KindUnavailable, Backend: "gold", Message: "cut"}
+	close(f.stop)
+	if f.ShouldProvision(t.Context(), claim) || f.ShouldDelete(t.Context(), nil) {
+		t.Error("a replica that hands over takes new work")
+	}
+	if _, err := f.provision(claim); !isIgnored(err) {
+		t.Errorf("error %v, want one that the library ignores", err)
+	}
+}
+
+func TestDeleteTouchesNothingWhenThePersistentVolumeIsDamaged(t *testing.T) {
+	f := newFixture(t)
+	sound, err := f.provision(f.claim(nil))
+	f.must(err)
+	f.backends["gold"].calls = nil
+	for _, c := range []struct {
+		name, want string
+		damage     func(*corev1.PersistentVolume)
+	}{
+		{"no backend", "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/backend is missing; nothing is deleted until it is put right",
+			func(pv *corev1.PersistentVolume) { delete(pv.Annotations, annotationBackend) }},
+		{"broken connector", "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/connector is not JSON; nothing is deleted until it is put right",
+			func(pv *corev1.PersistentVolume) { pv.Annotations[annotationConnector] = "k8s" }},
+		{"another claim", "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/claim-uid is uid-1, but spec.claimRef has uid-2; nothing is deleted until it is put right",
+			func(pv *corev1.PersistentVolume) { pv.Spec.ClaimRef = &corev1.ObjectReference{UID: "uid-2"} }},
+		{"another's Secret", "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/secret names a Secret that was not made for this volume; nothing is deleted until it is put right",
+			func(pv *corev1.PersistentVolume) { pv.Annotations[annotationSecret] = "admin-token" }},
+		{"no volume", "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/volume-id is missing, and so is cinderVolumeId; nothing is deleted until it is put right",
+			func(pv *corev1.PersistentVolume) { delete(pv.Annotations, annotationVolume) }},
+		{"unknown backend", `PersistentVolume pvc-uid-1: backend "bronze" is not in the policy`,
+			func(pv *corev1.PersistentVolume) { pv.Annotations[annotationBackend] = "bronze" }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			pv := sound.DeepCopy()
+			pv.UID = "pv-uid"
+			c.damage(pv)
+			if err := f.Delete(t.Context(), pv); err == nil || err.Error() != c.want {
+				t.Errorf("error %v\nwant %s", err, c.want)
+			}
+			wantCalls(t, f.backends["gold"])
+		})
+	}
+}
+
+func TestHistoricVolumeIsLookedForAndItsBackendNoted(t *testing.T) {
+	historic := func() *corev1.PersistentVolume {
+		return &corev1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: "old", UID: "pv-uid", Annotations: map[string]string{historicAnnotationIdentity: "x", historicAnnotationVolume: "volume-9"}},
+			Spec: corev1.PersistentVolumeSpec{
+				ClaimRef: &corev1.ObjectReference{Namespace: "team-a", UID: types.UID("uid-9")},
+				PersistentVolumeSource: corev1.PersistentVolumeSource{ISCSI: &corev1.ISCSIPersistentVolumeSource{
+					SecretRef: &corev1.SecretReference{Name: "old-secret"}}},
+			},
+		}
+	}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "old-secret"}}
+	f := newFixture(t, historic(), secret)
+	err := f.Delete(t.Context(), historic())
+	const want = "volume volume-9 of the historic provisioner is at none of the policy's backends (gold, silver); add its backend, or, if the volume is gone, remove PersistentVolume old by hand"
+	if err == nil || err.Error() != want {
+		t.Errorf("error %v\nwant %s", err, want)
+	}
+	f.backends["silver"].has = map[string]bool{"volume-9": true}
+	f.must(f.Delete(t.Context(), historic()))
+	wantCalls(t, f.backends["gold"])
+	wantCalls(t, f.backends["silver"], "remove volume-9 historic=true")
+	noted, err := f.client.CoreV1().PersistentVolumes().Get(t.Context(), "old", metav1.GetOptions{})
+	f.must(err)
+	if noted.Annotations[annotationBackend] != "silver" {
+		t.Errorf("the noted backend is %q", noted.Annotations[annotationBackend])
+	}
+	if _, err := f.client.CoreV1().Secrets("team-a").Get(t.Context(), "old-secret", metav1.GetOptions{}); err == nil {
+		t.Error("the Secret in the claim's namespace is left")
+	}
+	// A later attempt finds the note, and does not look for a volume that is gone.
+	f.backends["silver"].has = nil
+	f.must(f.Delete(t.Context(), noted))
+}
+
+func TestFailedRemovalKeepsTheSecret(t *testing.T) {
+	f := newFixture(t)
+	pv, err := f.provision(f.claim(nil))
+	f.must(err)
+	pv.UID = "pv-uid"
+	f.backends["gold"].err = errors.New("attached elsewhere")
+	if err := f.Delete(t.Context(), pv); err == nil {
+		t.Error("the deletion succeeded")
+	}
+	if _, err := f.client.CoreV1().Secrets("own").Get(t.Context(), "pvc-uid-1-credentials", metav1.GetOptions{}); err != nil {
+		t.Error("the Secret went before its volume")
+	}
+}
