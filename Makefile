@@ -19,6 +19,8 @@ demo: ## see it work: local control plane, simulated Cinder, three replicas (KUB
 	$(GO) run ./test/demo $(if $(filter command line,$(origin KUBECONFIG)),-kubeconfig $(KUBECONFIG))
 
 test: ## unit and integration tests
+	@echo "building the control plane of the tests (first time about 5 minutes on two cores)"
+	$(GO) run ./test/controlplane/cmd/controlplane -build-only
 	@$(if $(RACE),,echo "no C compiler: the tests run without the race detector";)
 	$(GO) test $(RACE) -timeout 30m ./...
 

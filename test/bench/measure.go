@@ -41,7 +41,7 @@ func program(ctx context.Context, suite *harness.Suite, o options) (f figures, e
 	}); err != nil {
 		return f, err
 	}
-	before := cpuSeconds(replica.Pid())
+	before := cpuSeconds(replica.PID())
 	start := time.Now()
 	if err := s.createClaims(ctx, o.claims); err != nil {
 		return f, err
@@ -64,7 +64,7 @@ func program(ctx context.Context, suite *harness.Suite, o options) (f figures, e
 	}); err != nil {
 		return f, err
 	}
-	f.cpu, f.resident = cpuSeconds(replica.Pid())-before, residentMiB(replica.Pid())
+	f.cpu, f.resident = cpuSeconds(replica.PID())-before, residentMiB(replica.PID())
 	all, lists := s.requests()
 	f.createdBy, f.listsToCreate = float64(all)/float64(o.claims), lists
 

@@ -16,6 +16,7 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // BinaryVariable names the environment variable that names a prebuilt binary
@@ -187,9 +188,11 @@ func goBuild(ctx context.Context, source, version, target string) error {
 		"GOOS="+runtime.GOOS, "GOARCH="+runtime.GOARCH)
 	var output bytes.Buffer
 	command.Stdout, command.Stderr = &output, &output
-	// The go command's compilers go down with it.
+	// The go command's compilers go down with it. Interrupted, it removes its
+	// temporary files; killed, it leaves gigabytes.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
+	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGINT) }
+	command.WaitDelay = 10 * time.Second
 	err := command.Run()
 	switch {
 	case ctx.Err() != nil:

@@ -228,6 +228,3 @@ func (r *Replica) replace(name, content string) error {
 	}
 	return os.Rename(temporary, filepath.Join(r.dir, name))
 }
-
-// Pid is the process's id.
-func (r *Replica) Pid() int { return r.command.Process.Pid }

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -46,7 +45,7 @@ func TestClaimsOfTwoTenantsBindAndDeleteWithoutResidue(t *testing.T) {
 	secrets, err := suite.Client.CoreV1().Secrets(harness.Namespace).List(w.ctx, metav1.ListOptions{})
 	w.must(err)
 	for _, secret := range secrets.Items {
-		if strings.HasPrefix(secret.Name, "pvc-") {
+		if secret.Annotations["standalone-cinder.openstack.org/cluster"] == "cluster-two" {
 			t.Errorf("Secret %s is left", secret.Name)
 		}
 	}

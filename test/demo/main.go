@@ -1,0 +1,67 @@
+// Command demo is the guided tour behind `make demo`: a real Kubernetes control
+// plane, a simulated Cinder, three replicas of the program, two tenants, a
+// denial, a fail-over. It ends with status 0 only if all of it went as told.
+//
+//	go run ./test/demo                    builds and starts a control plane
+//	go run ./test/demo -kubeconfig FILE   uses an existing cluster
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"k8s.io/klog/v2"
+
+	"github.com/standalone-cinder/standalone-cinder/test/demo/tour"
+)
+
+// kubeconfigVariable is what -kubeconfig defaults to. It is not KUBECONFIG: a
+// demonstration must not find its way into a cluster that nobody pointed it at.
+const kubeconfigVariable = "KUBECONFIG_DEMO"
+
+const (
+	exitFailed      = 1
+	exitUsage       = 2
+	exitInterrupted = 130
+)
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	options := tour.Options{}
+	flag.StringVar(&options.Kubeconfig, "kubeconfig", os.Getenv(kubeconfigVariable),
+		"use the cluster of this kubeconfig `file` instead of a local control plane; default is $"+kubeconfigVariable)
+	flag.Parse()
+	if flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "demo: unexpected argument %q\n", flag.Arg(0))
+		return exitUsage
+	}
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	// A second signal ends the program without cleaning up.
+	defer context.AfterFunc(ctx, stop)()
+	// As in `make demo | head`: by default, the reader's leaving would kill the
+	// program before it could clean up. Noticed here, it is only a failed write.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	// What the client library has to say about requests cut short at the end
+	// is not for visitors.
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
+
+	err := tour.Run(ctx, options, os.Stdout)
+	switch {
+	case err == nil:
+		return 0
+	case ctx.Err() != nil:
+		fmt.Fprintln(os.Stderr, "demo: stopped:", err)
+		return exitInterrupted
+	default:
+		fmt.Fprintln(os.Stderr, "demo: failed:", err)
+		return exitFailed
+	}
+}

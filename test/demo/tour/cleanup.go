@@ -1,0 +1,274 @@
+package tour
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/test/harness"
+)
+
+// deleteAll deletes all claims, stops the leader in the middle of it, and makes
+// sure that nothing is left.
+func (t *tour) deleteAll(ctx context.Context) error {
+	t.out.step("Everything is deleted, and the leader stopped on the way")
+	before, err := t.possessions(ctx)
+	if err != nil {
+		return err
+	}
+	if filed := int(t.filed.Load()); before.pvs != filed || before.secrets == 0 {
+		return fmt.Errorf("%d claims have %d PersistentVolumes and %d Secrets", filed, before.pvs, before.secrets)
+	}
+	passwords := []string{t.password}
+	for _, v := range t.sim.Volumes() {
+		if v.Export.Password != "" {
+			passwords = append(passwords, v.Export.Password)
+		}
+	}
+	ctx, cancel := within(ctx, 90)
+	defer cancel()
+	leader, err := t.leader(ctx, 30)
+	if err != nil {
+		return err
+	}
+	if err := t.deleteClaims(ctx); err != nil {
+		return err
+	}
+	begun := time.Now()
+	err = harness.Eventually(ctx, func() (string, error) {
+		for _, v := range t.sim.Volumes() {
+			if v.Status == "deleting" {
+				return "", nil
+			}
+		}
+		if len(t.sim.Volumes()) < before.volumes {
+			return "", nil
+		}
+		return "no volume is being deleted", nil
+	})
+	if err != nil {
+		return err
+	}
+	leader.dismiss()
+	if err := leader.Stop(ctx); err != nil {
+		return fmt.Errorf("replica %d does not stop as it should: %w", leader.number, err)
+	}
+	stopped := time.Since(begun)
+	next, err := t.leader(ctx, 30)
+	if err != nil {
+		return fmt.Errorf("after the leader was stopped: %w", err)
+	}
+	tookOver := time.Since(begun)
+	var left possessions
+	err = harness.Eventually(ctx, func() (string, error) {
+		var err error
+		if left, err = t.possessions(ctx); err != nil || left == (possessions{}) {
+			return "", err
+		}
+		return fmt.Sprintf("%d PersistentVolumes, %d volumes at Cinder and %d Secrets are left", left.pvs, left.volumes, left.secrets), nil
+	})
+	if err != nil {
+		return fmt.Errorf("%s after the claims were deleted: %w", time.Since(begun).Round(time.Second), err)
+	}
+	gone := time.Since(begun)
+	for _, r := range t.replicas {
+		for _, password := range passwords {
+			if strings.Contains(r.Log(), password) {
+				// Not repeated here, of course.
+				return fmt.Errorf("replica %d has logged a password", r.number)
+			}
+		}
+	}
+
+	t.out.command(fmt.Sprintf("kubectl delete pvc --all -n %s (and -n %s, -n %s)", t.names.shop(), t.names.research(), t.names.guest()))
+	t.out.command(fmt.Sprintf("kill -TERM %d", leader.PID()))
+	t.out.table([][]string{
+		{after(stopped), fmt.Sprintf("replica %d has finished or parked its work, released the lease and exited with 0", leader.number)},
+		{after(tookOver), fmt.Sprintf("replica %d leads: unlike a killed leader, a stopped one leaves no lease to wait for", next.number)},
+		{after(gone), "nothing is left:"},
+	})
+	row := func(what string, before, left int) []string {
+		return []string{what, fmt.Sprint(before), fmt.Sprint(left)}
+	}
+	t.out.table([][]string{
+		{"", "BEFORE", "NOW"},
+		row("PersistentVolumes", before.pvs, left.pvs),
+		row("volumes at Cinder", before.volumes, left.volumes),
+		row("CHAP Secrets in "+harness.Namespace, before.secrets, left.secrets),
+	})
+	t.out.say("None of the %d passwords of Keystone and CHAP is in the three replicas' logs.", len(passwords))
+	return nil
+}
+
+// possessions count what the program has made.
+type possessions struct{ pvs, volumes, secrets int }
+
+func (t *tour) possessions(ctx context.Context) (possessions, error) {
+	pvs, err := t.suite.PersistentVolumes(ctx, t.names.provisioner)
+	if err != nil {
+		return possessions{}, err
+	}
+	secrets, err := t.secrets(ctx)
+	return possessions{pvs: len(pvs), volumes: len(t.sim.Volumes()), secrets: len(secrets)}, err
+}
+
+// secrets are those the program made for the tour's volumes.
+func (t *tour) secrets(ctx context.Context) ([]corev1.Secret, error) {
+	list, err := t.suite.Client.CoreV1().Secrets(harness.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	var ours []corev1.Secret
+	for _, secret := range list.Items {
+		if secret.Annotations[annotationCluster] == t.names.cluster {
+			ours = append(ours, secret)
+		}
+	}
+	return ours, nil
+}
+
+func (t *tour) deleteClaims(ctx context.Context) error {
+	for _, namespace := range t.names.namespaces() {
+		if err := t.suite.DeleteClaims(ctx, namespace); err != nil {
+			return fmt.Errorf("the claims in %s cannot be deleted: %w", namespace, err)
+		}
+	}
+	return nil
+}
+
+// The clean-up of a cluster that others use too is bounded, so that a visitor
+// who wants to leave gets away.
+const (
+	cleanUpTimeout = 2 * time.Minute
+	// releaseTimeout is for the program to remove its volumes: a lease of a
+	// killed leader has to run out first.
+	releaseTimeout = 40 * time.Second
+	// namespaceTimeout is for the cluster to empty the namespaces.
+	namespaceTimeout = 30 * time.Second
+)
+
+// tearDown ends and removes all that the tour has started and made, however far
+// it got. It does what it can and says what it could not.
+func (t *tour) tearDown(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, cleanUpTimeout)
+	defer cancel()
+	var problems []error
+	shared := t.names.id != "" && t.changed
+	if shared {
+		// While the replicas still run, for only they remove volumes in order.
+		problems = append(problems, t.release(ctx))
+	}
+	for _, r := range t.replicas {
+		r.dismiss()
+		r.Kill()
+	}
+	if t.sim != nil {
+		t.sim.Close()
+	}
+	if shared {
+		problems = append(problems, t.restoreCluster(ctx))
+	}
+	if t.suite != nil {
+		problems = append(problems, t.suite.Stop())
+	}
+	if err := errors.Join(problems...); err != nil {
+		return fmt.Errorf("cleaning up: %w", err)
+	}
+	return nil
+}
+
+// release deletes the claims that are left and has the program remove their
+// volumes. After a tour that went to its end there is nothing to do.
+func (t *tour) release(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
+	defer cancel()
+	if err := t.deleteClaims(ctx); err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(t.replicas, (*replica).running) {
+		return nil
+	}
+	// What is still there then is removed by restoreCluster.
+	_ = t.suite.WaitNoPersistentVolumes(ctx, t.names.provisioner)
+	return nil
+}
+
+// restoreCluster removes the tour's objects from a cluster that others use too.
+// No replica runs any more, and the simulated Cinder is gone with its volumes:
+// PersistentVolumes that are left stand for nothing and are removed by force.
+func (t *tour) restoreCluster(ctx context.Context) error {
+	core := t.suite.Client.CoreV1()
+	var problems []error
+	try := func(err error, what string, arguments ...any) {
+		if err != nil && !apierrors.IsNotFound(err) {
+			problems = append(problems, wrapped(err, "%s cannot be removed", fmt.Sprintf(what, arguments...)))
+		}
+	}
+	pvs, err := t.suite.PersistentVolumes(ctx, t.names.provisioner)
+	try(err, "PersistentVolumes of %s", t.names.provisioner)
+	for _, pv := range pvs {
+		try(core.PersistentVolumes().Delete(ctx, pv.Name, metav1.DeleteOptions{}), "PersistentVolume %s", pv.Name)
+		_, err := core.PersistentVolumes().Patch(ctx, pv.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		try(err, "PersistentVolume %s", pv.Name)
+	}
+	secrets, err := t.secrets(ctx)
+	try(err, "Secrets in %s", harness.Namespace)
+	for _, secret := range secrets {
+		try(core.Secrets(harness.Namespace).Delete(ctx, secret.Name, metav1.DeleteOptions{}), "Secret %s/%s", harness.Namespace, secret.Name)
+	}
+	leases := t.suite.Client.CoordinationV1().Leases(harness.Namespace)
+	held, err := leases.List(ctx, metav1.ListOptions{})
+	try(err, "the Lease in %s", harness.Namespace)
+	if err == nil {
+		for _, lease := range held.Items {
+			// Named after the provisioner, which nobody else is called.
+			if strings.HasSuffix(lease.Name, "-"+t.names.id) {
+				try(leases.Delete(ctx, lease.Name, metav1.DeleteOptions{}), "Lease %s/%s", harness.Namespace, lease.Name)
+			}
+		}
+	}
+	for _, class := range t.names.classes() {
+		try(t.suite.Client.StorageV1().StorageClasses().Delete(ctx, class, metav1.DeleteOptions{}), "StorageClass %s", class)
+	}
+	namespaces := t.names.namespaces()
+	if t.madeNamespace {
+		namespaces = append(namespaces, harness.Namespace)
+	}
+	for _, namespace := range namespaces {
+		try(core.Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{}), "namespace %s", namespace)
+	}
+	if err := errors.Join(problems...); err != nil {
+		return fmt.Errorf("%w\nwhat is left carries the label %s=%s", err, labelTour, t.names.id)
+	}
+	t.waitNamespacesGone(ctx, namespaces)
+	return nil
+}
+
+// waitNamespacesGone waits for the cluster to empty the deleted namespaces.
+// That it takes its time is no fault of the tour's.
+func (t *tour) waitNamespacesGone(ctx context.Context, namespaces []string) {
+	ctx, cancel := context.WithTimeout(ctx, namespaceTimeout)
+	defer cancel()
+	var left []string
+	err := harness.Eventually(ctx, func() (string, error) {
+		left = nil
+		for _, namespace := range namespaces {
+			_, err := t.suite.Client.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+			if !apierrors.IsNotFound(err) {
+				left = append(left, namespace)
+			}
+		}
+		return strings.Join(left, ", "), nil
+	})
+	if err != nil {
+		t.out.say("The cluster is still terminating the namespaces %s.", strings.Join(left, ", "))
+	}
+}

@@ -1,0 +1,212 @@
+package tour
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+	"github.com/standalone-cinder/standalone-cinder/test/harness"
+)
+
+// How long the simulated storage takes. A second is what a fast array needs,
+// and long enough for a fail-over to come in between.
+const (
+	createDelay = time.Second
+	deleteDelay = 500 * time.Millisecond
+	latency     = 10 * time.Millisecond
+)
+
+// labelTour marks what the tour makes in a cluster that others use too.
+const labelTour = "standalone-cinder-demo"
+
+// startServers builds and starts all that the program talks to.
+func (t *tour) startServers(ctx context.Context) error {
+	t.out.step("A cluster and a Cinder")
+	if path := t.options.Kubeconfig; path != "" {
+		if _, err := os.Stat(path); err != nil {
+			return fmt.Errorf("the kubeconfig cannot be read: %w", err)
+		}
+		t.out.say("Building the program: some seconds, about a minute when nothing is compiled yet.")
+	} else {
+		t.out.say("Building the program and a control plane: some seconds, and about 6 minutes on two cores when nothing is compiled yet.")
+	}
+	stillBuilding := t.everyMinute("still at it")
+	suite, err := harness.StartSuite(ctx, harness.SuiteOptions{Kubeconfig: t.options.Kubeconfig, Log: t.out})
+	stillBuilding()
+	if err != nil {
+		return err
+	}
+	t.suite, t.built = suite, time.Now()
+	version, err := t.suite.Client.Discovery().ServerVersion()
+	if err != nil {
+		return fmt.Errorf("the API server does not answer: %w", err)
+	}
+	if err := t.prepareCluster(ctx); err != nil {
+		return err
+	}
+	t.sim, err = cindersim.New(cindersim.Options{
+		CreateDelay: createDelay,
+		DeleteDelay: deleteDelay,
+		Latency:     latency,
+		Identity: cindersim.Identity{
+			Projects: []cindersim.Project{{Name: "shop"}},
+			Users:    []cindersim.User{{Name: "shop", Password: t.password, Projects: []string{"shop"}}},
+		},
+	})
+	if err == nil {
+		err = t.sim.Start()
+	}
+	if err != nil {
+		return fmt.Errorf("the simulated Cinder does not start: %w", err)
+	}
+	whose := "etcd, kube-apiserver and kube-controller-manager run here, real ones, without nodes"
+	if t.names.id != "" {
+		whose = fmt.Sprintf("yours; all the tour makes there is labelled %s=%s and removed at the end", labelTour, t.names.id)
+	}
+	t.out.say("Kubernetes %s at %s: %s.", version.GitVersion, t.suite.Config.Host, whose)
+	t.out.say("Cinder, simulated, twice over one set of volumes: behind Keystone at %s, without at %s. A volume takes it %s to make.",
+		t.sim.KeystoneURL(), t.sim.NoauthEndpoint(), createDelay)
+	return nil
+}
+
+// everyMinute says that a long step goes on, until the returned function is
+// called.
+func (t *tour) everyMinute(what string) (stop func()) {
+	done := make(chan struct{})
+	started := time.Now()
+	go func() {
+		ticker := time.NewTicker(time.Minute)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-ticker.C:
+				t.out.say("... %s after %s", what, time.Since(started).Round(time.Minute))
+			}
+		}
+	}()
+	return func() { close(done) }
+}
+
+// prepareCluster makes the namespace of the program where it is missing. In the
+// local control plane the base manifests have it.
+func (t *tour) prepareCluster(ctx context.Context) error {
+	namespaces := t.suite.Client.CoreV1().Namespaces()
+	_, err := namespaces.Get(ctx, harness.Namespace, metav1.GetOptions{})
+	if !apierrors.IsNotFound(err) {
+		return wrapped(err, "namespace %s cannot be read", harness.Namespace)
+	}
+	_, err = namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: harness.Namespace, Labels: t.labels()}}, metav1.CreateOptions{})
+	t.madeNamespace = err == nil
+	t.changed = t.changed || t.madeNamespace
+	return wrapped(err, "namespace %s cannot be made", harness.Namespace)
+}
+
+// labels mark an object as the tour's.
+func (t *tour) labels() map[string]string {
+	if t.names.id == "" {
+		return nil
+	}
+	return map[string]string{labelTour: t.names.id}
+}
+
+// namespaceLabels are those of a tenant's namespace.
+func (t *tour) namespaceLabels(namespace string) map[string]string {
+	labels := map[string]string{}
+	maps.Copy(labels, t.labels())
+	if namespace == t.names.research() {
+		labels["team"] = "research"
+	}
+	return labels
+}
+
+// showPolicy shows the rules and has the program check them.
+func (t *tour) showPolicy(ctx context.Context) error {
+	t.out.step("The policy: who may have which volumes")
+	head, rules := policyOf(t.names, t.sim.NoauthEndpoint(), cindersim.DefaultNoauthProject)
+	t.policy = head + rules
+	t.out.quote(rules)
+	dir, err := os.MkdirTemp("", "standalone-cinder-demo-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if err := os.WriteFile(filepath.Join(dir, "policy.yaml"), []byte(t.policy), 0o600); err != nil {
+		return err
+	}
+	check := exec.CommandContext(ctx, t.suite.Program, "policy", "check", "policy.yaml")
+	check.Dir = dir
+	answer, err := check.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("the policy does not pass its check: %w\n%s", err, answer)
+	}
+	t.out.command("standalone-cinder policy check policy.yaml")
+	t.out.quote(string(answer))
+	return nil
+}
+
+// startReplicas starts the program as its Deployment would.
+func (t *tour) startReplicas(ctx context.Context) error {
+	t.out.step("Three replicas of the program, one of which leads")
+	t.out.command("standalone-cinder run --policy policy.yaml --clouds-file clouds.yaml --kubeconfig ... (three times)")
+	t.changed = true // by the Lease
+	for range replicaCount {
+		if err := t.start(ctx); err != nil {
+			return err
+		}
+	}
+	leader, err := t.leader(ctx, 30)
+	if err != nil {
+		return err
+	}
+	rows := [][]string{{"REPLICA", "PROCESS", "STATUS PAGE", ""}}
+	for _, r := range t.replicas {
+		role := "follows"
+		if r == leader {
+			role = "holds the lease and provisions"
+		}
+		rows = append(rows, []string{fmt.Sprint(r.number), fmt.Sprint(r.PID()), "http://" + r.Address, role})
+	}
+	t.out.table(rows)
+	if t.names.id == "" {
+		t.out.say("They have the rights that deploy/base/rbac.yaml grants, and no others.")
+	}
+	return nil
+}
+
+// makeTenants makes namespaces and StorageClasses.
+func (t *tour) makeTenants(ctx context.Context) error {
+	for _, name := range t.names.namespaces() {
+		if err := t.suite.CreateNamespace(ctx, name, t.namespaceLabels(name)); err != nil {
+			return fmt.Errorf("namespace %s cannot be made: %w", name, err)
+		}
+	}
+	for _, name := range t.names.classes() {
+		err := t.suite.CreateClass(ctx, name, t.names.provisioner, func(class *storagev1.StorageClass) {
+			class.Labels = t.labels()
+		})
+		if err != nil {
+			return fmt.Errorf("StorageClass %s cannot be made: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// wrapped is nil for no error.
+func wrapped(err error, format string, arguments ...any) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, arguments...), err)
+}
