@@ -29,7 +29,20 @@ func (c *cloud) act(q *call, id, name string, now time.Time) (*reply, error) {
 	if err := q.decode(); err != nil {
 		return nil, err
 	}
-	parameters, _ := q.body[name].(map[string]any)
+	parameters, isObject := q.body[name].(map[string]any)
+	if !isObject {
+		switch name {
+		case "os-initialize_connection", "os-terminate_connection", "os-attach", "os-extend", "os-update_readonly_flag", "os-reset_status",
+			"os-force_detach":
+			return nil, invalid(name, q.body[name], "%s is not of type 'object'", pythonRepr(q.body[name]))
+		case "os-detach":
+			// The schema allows null, which Cinder then takes for an object.
+			if q.body[name] == nil {
+				return nil, refuse(http.StatusInternalServerError, messageBroken)
+			}
+			return nil, invalid(name, q.body[name], "%s is not of type 'object', 'null'", pythonRepr(q.body[name]))
+		}
+	}
 	// The checks of the body come before the look for the volume.
 	var perform func(v *volume) (*reply, error)
 	switch name {
@@ -60,7 +73,7 @@ func (c *cloud) act(q *call, id, name string, now time.Time) (*reply, error) {
 		}
 		perform = func(v *volume) (*reply, error) { return c.attachVolume(q, v, request, now) }
 	case "os-detach":
-		attachment, err := uuidField(parameters, "attachment_id")
+		attachment, err := optionalUUID(parameters, "attachment_id")
 		if err != nil {
 			return nil, err
 		}
@@ -182,7 +195,7 @@ func (c *cloud) initializeConnection(q *call, v *volume, connector map[string]an
 			}
 		})
 	}
-	document, err := c.connect(v, connector, q.broken, now)
+	document, err := c.connect(q, v, connector, now)
 	if err != nil {
 		if missing := new(refusal); errors.As(err, &missing) && missing.status == http.StatusBadRequest {
 			return nil, missing
@@ -194,12 +207,12 @@ func (c *cloud) initializeConnection(q *call, v *volume, connector map[string]an
 
 // connect is the driver's part of both attachment workflows. A driver that
 // fails removes the export it has just made.
-func (c *cloud) connect(v *volume, connector map[string]any, broken bool, now time.Time) (map[string]any, error) {
+func (c *cloud) connect(q *call, v *volume, connector map[string]any, now time.Time) (map[string]any, error) {
 	if initiator, _ := connector["initiator"].(string); v.kind.RequiresInitiator && initiator == "" {
 		return nil, refuse(http.StatusBadRequest, "Invalid input received: Connector doesn't have required information: initiator")
 	}
 	c.export(v, now)
-	if broken {
+	if q.broken {
 		v.removeExport()
 		return nil, refuse(http.StatusInternalServerError, "Bad or unexpected response from the storage volume backend API: "+
 			"Driver initialize connection failed (error: injected).")
@@ -220,21 +233,24 @@ func (c *cloud) connect(v *volume, connector map[string]any, broken bool, now ti
 	}
 	document = maps.Clone(document)
 	if data, ok := document["data"].(map[string]any); ok {
-		document["data"] = v.decorate(data)
+		document["data"] = v.decorate(data, q.admin)
 	}
 	return document, nil
 }
 
-// decorate adds to the driver's data what Cinder's volume manager adds.
-func (v *volume) decorate(data map[string]any) map[string]any {
+// decorate adds to the driver's data what Cinder's volume manager adds. The
+// access mode is right only in an administrator's context: the manager does not
+// see for a project member how the volume is attached.
+func (v *volume) decorate(data map[string]any, admin bool) map[string]any {
 	decorated := maps.Clone(data)
 	decorated["qos_specs"] = nil
-	mode := v.adminMetadata["attached_mode"]
-	if mode == "" {
-		mode = "rw"
-		if v.adminMetadata["readonly"] == "True" {
-			mode = "ro"
-		}
+	mode := "rw"
+	switch {
+	case !admin:
+	case v.adminMetadata["attached_mode"] != "":
+		mode = v.adminMetadata["attached_mode"]
+	case v.adminMetadata["readonly"] == "True":
+		mode = "ro"
 	}
 	decorated["access_mode"] = mode
 	if decorated["encrypted"] == nil {
@@ -283,6 +299,9 @@ func readAttach(parameters map[string]any) (attachRequest, error) {
 	if !hasInstance && !hasHost {
 		return request, invalid("os-attach", parameters, "%s is not valid under any of the given schemas", pythonRepr(parameters))
 	}
+	if err := onlyFields("os-attach", parameters, "instance_uuid", "host_name", "mountpoint", "mode"); err != nil {
+		return request, err
+	}
 	var err error
 	if request.mountpoint, err = boundedField(parameters, "mountpoint", 1); err != nil {
 		return request, err
@@ -315,7 +334,8 @@ func refuseRemotely(text string) error {
 // attachVolume is os-attach: Cinder's bookkeeping of an attachment. It demands
 // neither a reservation nor a connection, and judges by the status that the
 // volume had when the request arrived: parallel calls from several hosts all
-// succeed, while a later one from another host is refused.
+// succeed, while a later one from another host is refused. A repetition for the
+// same host succeeds for an administrator and is a 500 for a project member.
 func (c *cloud) attachVolume(q *call, v *volume, request attachRequest, now time.Time) (*reply, error) {
 	if v.adminMetadata == nil {
 		v.adminMetadata = make(map[string]string)
@@ -340,6 +360,11 @@ func (c *cloud) attachVolume(q *call, v *volume, request attachRequest, now time
 		}
 		for _, a := range v.attachments {
 			if request.instance != "" && a.instance == request.instance || request.instance == "" && a.host == request.host {
+				if !q.admin {
+					// Saving the unchanged attachment fails for want of an
+					// administrator's context.
+					return refuse(http.StatusInternalServerError, messageBroken)
+				}
 				v.status = statusInUse
 				v.changed(now)
 				return nil

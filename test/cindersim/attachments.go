@@ -36,12 +36,15 @@ func (a *attachment) summary() map[string]any {
 }
 
 // detail is the full view. What was never set shows as an empty time and as the
-// mode "null", a string.
+// mode "null", a string; only an attachment whose create failed has no mode.
 func (a *attachment) detail() map[string]any {
 	view := a.summary()
 	view["attached_at"], view["detached_at"], view["attach_mode"] = "", "", a.mode
 	if !a.attached.IsZero() {
 		view["attached_at"] = stamp(a.attached)
+	}
+	if a.mode == "" {
+		view["attach_mode"] = nil
 	}
 	if a.connection == nil {
 		view["connection_info"] = nil
@@ -61,6 +64,13 @@ func (c *cloud) createAttachment(q *call, now time.Time) (*reply, error) {
 	if _, given := body["volume_uuid"]; !given {
 		return nil, invalid("attachment", body, "'volume_uuid' is a required property")
 	}
+	known := []string{"volume_uuid", "instance_uuid", "connector"}
+	if q.minor >= minorAttachmentMode {
+		known = append(known, "mode")
+	}
+	if err := onlyFields("attachment", body, known...); err != nil {
+		return nil, err
+	}
 	volumeID, err := uuidField(body, "volume_uuid")
 	if err != nil {
 		return nil, err
@@ -69,13 +79,9 @@ func (c *cloud) createAttachment(q *call, now time.Time) (*reply, error) {
 	if err != nil {
 		return nil, err
 	}
-	mode := ""
-	if q.minor >= minorAttachmentMode {
-		if mode, err = modeField(body, "mode"); err != nil {
-			return nil, err
-		}
-	} else if _, given := body["mode"]; given {
-		return nil, invalid("attachment", body, "Additional properties are not allowed ('mode' was unexpected)")
+	mode, err := modeField(body, "mode")
+	if err != nil {
+		return nil, err
 	}
 	connector, isObject := body["connector"].(map[string]any)
 	if !isObject && body["connector"] != nil {
@@ -95,13 +101,11 @@ func (c *cloud) createAttachment(q *call, now time.Time) (*reply, error) {
 		if c.stopped {
 			return c.hang(func(now time.Time) {
 				if !v.gone && c.attachments[a.id] != nil {
-					_, _ = c.connectAttachment(v, a, maps.Clone(connector), false, now)
+					_, _ = c.connectAttachment(q, v, a, maps.Clone(connector), now)
 				}
 			})
 		}
-		// The mode of the request is stored only after the connection is made.
-		a.mode = "null"
-		connection, err := c.connectAttachment(v, a, maps.Clone(connector), q.broken, now)
+		connection, err := c.connectAttachment(q, v, a, maps.Clone(connector), now)
 		if err != nil {
 			return nil, refuse(http.StatusInternalServerError, "Unable to create attachment for volume (%s).", err)
 		}
@@ -142,7 +146,7 @@ func (c *cloud) reserveAttachment(v *volume, instance string, now time.Time) (*a
 			"status is %s.", v.id, expected, v.status)
 	}
 	a := &attachment{
-		id: c.ids.uuid(), volumeID: v.id, project: v.project, status: "reserved", instance: instance, mode: "null", created: now,
+		id: c.ids.uuid(), volumeID: v.id, project: v.project, status: "reserved", instance: instance, created: now,
 	}
 	c.attach(v, a)
 	return a, nil
@@ -150,15 +154,16 @@ func (c *cloud) reserveAttachment(v *volume, instance string, now time.Time) (*a
 
 // connectAttachment is the volume service's part of creating with a connector
 // and of an update: it connects the volume and sets both to attaching.
-func (c *cloud) connectAttachment(v *volume, a *attachment, connector map[string]any, broken bool, now time.Time) (map[string]any, error) {
+func (c *cloud) connectAttachment(q *call, v *volume, a *attachment, connector map[string]any, now time.Time) (map[string]any, error) {
 	mode, _ := connector["mode"].(string)
 	if mode == "" {
 		mode = "rw"
 	}
 	if a.mode != "null" {
+		// A create stores its mode only when this is done, so here it is none yet.
 		mode = a.mode
 	}
-	document, err := c.connect(v, connector, broken, now)
+	document, err := c.connect(q, v, connector, now)
 	if err != nil {
 		return nil, err
 	}
@@ -221,12 +226,12 @@ func (c *cloud) updateAttachment(q *call, id string, now time.Time) (*reply, err
 	if c.stopped {
 		return c.hang(func(now time.Time) {
 			if !v.gone && c.attachments[id] != nil {
-				_, _ = c.connectAttachment(v, a, maps.Clone(connector), false, now)
+				_, _ = c.connectAttachment(q, v, a, maps.Clone(connector), now)
 			}
 		})
 	}
 	shown := *a
-	connection, err := c.connectAttachment(v, a, maps.Clone(connector), q.broken, now)
+	connection, err := c.connectAttachment(q, v, a, maps.Clone(connector), now)
 	if err != nil {
 		return nil, refuse(http.StatusInternalServerError, "Unable to update attachment.(%s).", err)
 	}

@@ -237,17 +237,25 @@ func (q *call) param(name string) (string, bool) {
 	return values[0], true
 }
 
-// flag reads a boolean query parameter as oslo's strict bool_from_string does.
+// truth reads a boolean as oslo's strict bool_from_string does.
+func truth(text string) (value, known bool) {
+	switch strings.ToLower(strings.TrimSpace(text)) {
+	case "1", "t", "true", "on", "y", "yes":
+		return true, true
+	case "0", "f", "false", "off", "n", "no":
+		return false, true
+	}
+	return false, false
+}
+
+// flag reads a boolean query parameter.
 func (q *call) flag(name string) (bool, error) {
 	value, ok := q.param(name)
 	if !ok {
 		return false, nil
 	}
-	switch strings.ToLower(strings.TrimSpace(value)) {
-	case "1", "t", "true", "on", "y", "yes":
-		return true, nil
-	case "0", "f", "false", "off", "n", "no":
-		return false, nil
+	if parsed, known := truth(value); known {
+		return parsed, nil
 	}
 	return false, refuse(http.StatusBadRequest, "Value '%s' for '%s' is not a boolean.", value, name)
 }

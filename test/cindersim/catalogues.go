@@ -1,8 +1,10 @@
 package cindersim
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
+	"strings"
 )
 
 // The lists in this file show the cloud's own make-up: volume types, zones,
@@ -137,14 +139,30 @@ func (m *message) view(q *call) map[string]any {
 	}
 }
 
+func (c *cloud) showMessage(q *call, id string) (*reply, error) {
+	for _, m := range c.messages {
+		if m.id == id && (q.admin || m.project == q.project) {
+			return success(http.StatusOK, map[string]any{"message": m.view(q)}), nil
+		}
+	}
+	return nil, refuse(http.StatusNotFound, "Message %s could not be found.", id)
+}
+
 func (c *cloud) listMessages(q *call) (*reply, error) {
 	limit, offset, err := c.pageLimits(q)
 	if err != nil {
 		return nil, err
 	}
+	// The newest come first, and those of one second in no order that means
+	// anything: by id.
+	sorted := slices.SortedFunc(slices.Values(c.messages), func(a, b *message) int {
+		if order := cmp.Compare(b.created.Unix(), a.created.Unix()); order != 0 {
+			return order
+		}
+		return strings.Compare(b.id, a.id)
+	})
 	found := []map[string]any{}
-	for i := len(c.messages) - 1; i >= 0; i-- {
-		m := c.messages[i]
+	for _, m := range sorted {
 		visible := q.admin || m.project == q.project
 		for filter, actual := range map[string]string{
 			"resource_uuid": m.resource, "resource_type": m.resourceType, "event_id": m.event,

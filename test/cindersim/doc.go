@@ -19,4 +19,6 @@
 // ([Simulator.Inject]), a journal of every request ([Simulator.Journal]) and
 // inspection of the state behind the API's back ([Simulator.Volumes],
 // [Simulator.AddVolume], [Simulator.SetVolumeStatus]).
+//
+// The command cmd/cindersim serves one for trying a client by hand.
 package cindersim

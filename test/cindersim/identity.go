@@ -52,6 +52,9 @@ func newIdentity(options Options, ids *idSource) (*identity, error) {
 		domains: []domain{{"default", "Default"}},
 		roleIDs: map[string]string{"reader": ids.hex(), "member": ids.hex(), "admin": ids.hex()},
 	}
+	// Ids are filled in below, and not in the caller's slices.
+	k.options.ApplicationCredentials = slices.Clone(k.options.ApplicationCredentials)
+	k.options.Trusts = slices.Clone(k.options.Trusts)
 	for _, given := range options.Identity.Projects {
 		p := given
 		if p.Name == "" {

@@ -32,7 +32,6 @@ type listQuery struct {
 	keys      []string
 	ascending []bool
 	withCount bool
-	count     bool
 	filters   []filter
 	// nothing means that a filter was not understood, which Cinder answers with
 	// an empty list.
@@ -146,7 +145,9 @@ func (c *cloud) parseList(q *call) (*listQuery, error) {
 			}
 			continue
 		}
-		list.add(name, value, q.minor)
+		if err := list.add(name, value, q.minor); err != nil {
+			return nil, err
+		}
 	}
 	if len(rejected) > 0 {
 		slices.Sort(rejected)
@@ -173,10 +174,10 @@ func (c *cloud) pageLimits(q *call) (limit, offset int, err error) {
 	}
 	if text, given := q.param("offset"); given {
 		if offset, err = strconv.Atoi(strings.TrimSpace(text)); err != nil {
-			return 0, 0, refuse(http.StatusBadRequest, "Invalid input received: offset must be an integer.")
+			return 0, 0, refuse(http.StatusBadRequest, "offset must be an integer")
 		}
 		if offset < 0 {
-			return 0, 0, refuse(http.StatusBadRequest, "Invalid input received: offset must be >= 0")
+			return 0, 0, refuse(http.StatusBadRequest, "offset must be >= 0")
 		}
 	}
 	return limit, offset, nil
@@ -186,7 +187,13 @@ func (c *cloud) pageLimits(q *call) (limit, offset int, err error) {
 // in the direction of the first.
 func sortOrder(q *call) (keys []string, ascending []bool, err error) {
 	var directions []string
+	_, hasKey := q.param("sort_key")
+	_, hasDirection := q.param("sort_dir")
 	if text, given := q.param("sort"); given {
+		if hasKey || hasDirection {
+			return nil, nil, refuse(http.StatusBadRequest, "The 'sort_key' and 'sort_dir' parameters are deprecated and cannot be used "+
+				"with the 'sort' parameter.")
+		}
 		for _, part := range strings.Split(strings.TrimSpace(text), ",") {
 			key, direction, _ := strings.Cut(part, ":")
 			if direction == "" {
@@ -213,7 +220,7 @@ func sortOrder(q *call) (keys []string, ascending []bool, err error) {
 			keys[i] = "display_name"
 		}
 		if comparator(keys[i]) == nil {
-			return nil, nil, refuse(http.StatusBadRequest, "Invalid input received: Sort key supplied is invalid: %s", keys[i])
+			return nil, nil, refuse(http.StatusBadRequest, "Invalid input received: Invalid sort key")
 		}
 	}
 	for _, key := range []string{"created_at", "id"} {
@@ -268,7 +275,7 @@ func (c *cloud) page(q *call, list *listQuery) (page []*volume, count int, err e
 	if list.nothing {
 		return nil, 0, nil
 	}
-	natural := list.keys[0] == "created_at" && !list.ascending[0]
+	natural := slices.Equal(list.keys, []string{"created_at", "id"}) && !list.ascending[0] && !list.ascending[1]
 	skip := list.offset
 	var matched []*volume
 	// The order kept is the natural one backwards.
@@ -316,11 +323,11 @@ func (list *listQuery) matches(v *volume) bool {
 
 // add turns a query parameter into a condition, the way Cinder does: names are
 // taken as they are, everything else is first read as a Python literal.
-func (list *listQuery) add(name, value string, minor int) {
+func (list *listQuery) add(name, value string, minor int) error {
 	column, similar := strings.CutSuffix(name, "~")
 	if column == "name" {
 		if similar && minor < 31 {
-			return // "name~" is then a property, which a filter passes over
+			return nil // "name~" is then a property, which a filter passes over
 		}
 		column = "display_name"
 	}
@@ -328,11 +335,11 @@ func (list *listQuery) add(name, value string, minor int) {
 		text := columnText(column)
 		if text == nil {
 			list.nothing = true
-			return
+			return nil
 		}
 		pattern := "%" + collate(value) + "%"
 		list.filters = append(list.filters, func(v *volume) bool { return like(pattern, collate(text(v))) })
-		return
+		return nil
 	}
 	var parsed any = value
 	if column != "display_name" {
@@ -342,12 +349,15 @@ func (list *listQuery) add(name, value string, minor int) {
 	}
 	if column == "metadata" {
 		list.addMetadata(parsed)
-		return
+		return nil
 	}
 	text := columnText(column)
 	if text == nil {
 		list.nothing = true
-		return
+		return nil
+	}
+	if _, known := truth(value); column == "bootable" && minor >= 2 && !known {
+		return refuse(http.StatusBadRequest, "Invalid input received: 'bootable = %s'", value)
 	}
 	wanted := []any{parsed}
 	if several, ok := parsed.([]any); ok {
@@ -361,9 +371,10 @@ func (list *listQuery) add(name, value string, minor int) {
 		list.filters = append(list.filters, func(v *volume) bool {
 			return v.name != nil && slices.Contains(keys, v.nameKey)
 		})
-		return
+		return nil
 	}
 	list.filters = append(list.filters, func(v *volume) bool { return slices.Contains(keys, collate(text(v))) })
+	return nil
 }
 
 // columnValue is a wanted value as columnText shows it.

@@ -61,6 +61,12 @@ func TestPagesAreInOrderAndComplete(t *testing.T) {
 		less  func(a, b map[string]any) int
 	}{
 		{"", func(a, b map[string]any) int { return compareKeys(b, a, "created_at", "id") }},
+		{"&sort=created_at:desc,name:asc", func(a, b map[string]any) int {
+			if a["created_at"] != b["created_at"] {
+				return compareKeys(b, a, "created_at")
+			}
+			return compareKeys(a, b, "name")
+		}},
 		{"&sort=created_at:asc", func(a, b map[string]any) int { return compareKeys(a, b, "created_at", "id") }},
 		{"&sort=name:asc", func(a, b map[string]any) int { return compareKeys(a, b, "name", "created_at", "id") }},
 		{"&sort=size:desc,name:asc", func(a, b map[string]any) int {

@@ -1,8 +1,8 @@
 package cindersim
 
 import (
-	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -10,16 +10,12 @@ import (
 // The actions in this file overwrite flags and statuses.
 
 func updateReadonly(v *volume, parameters map[string]any, now time.Time) (*reply, error) {
-	value, given := parameters["readonly"]
-	if !given {
+	if _, given := parameters["readonly"]; !given {
 		return nil, invalid("os-update_readonly_flag", parameters, "'readonly' is a required property")
 	}
-	readonly, ok := value.(bool)
-	if text, isText := value.(string); isText {
-		readonly, ok = strings.EqualFold(text, "true"), strings.EqualFold(text, "true") || strings.EqualFold(text, "false")
-	}
-	if _, isNumber := value.(json.Number); !ok || isNumber {
-		return nil, invalid("readonly", value, "%s is not of type 'boolean', 'string'", pythonRepr(value))
+	readonly, err := booleanField(parameters, "readonly")
+	if err != nil {
+		return nil, err
 	}
 	if v.status != statusAvailable {
 		return nil, refuse(http.StatusBadRequest, "Invalid volume: Volume %s status must be available to update readonly flag, "+
@@ -35,9 +31,13 @@ func updateReadonly(v *volume, parameters map[string]any, now time.Time) (*reply
 }
 
 // volumeStatuses are those that os-reset_status takes.
-const volumeStatuses = " creating available deleting error error_deleting error_managing managing attaching in-use detaching " +
-	"maintenance restoring-backup error_restoring reserved awaiting-transfer backing-up error_backing-up error_extending " +
-	"downloading uploading retyping extending "
+func volumeStatuses() []any {
+	return []any{
+		"creating", "available", "deleting", "error", "error_deleting", "error_managing", "managing", "attaching", "in-use",
+		"detaching", "maintenance", "restoring-backup", "error_restoring", "reserved", "awaiting-transfer", "backing-up",
+		"error_backing-up", "error_extending", "downloading", "uploading", "retyping", "extending",
+	}
+}
 
 func readReset(parameters map[string]any) (status, attachStatus string, err error) {
 	for field, target := range map[string]*string{"status": &status, "attach_status": &attachStatus} {
@@ -56,8 +56,9 @@ func readReset(parameters map[string]any) (status, attachStatus string, err erro
 	switch {
 	case status == "" && attachStatus == "" && (migration == nil || *migration == ""):
 		err = refuse(http.StatusBadRequest, "Must specify 'status', 'attach_status' or 'migration_status' for update.")
-	case status != "" && !strings.Contains(volumeStatuses, " "+status+" "):
-		err = refuse(http.StatusBadRequest, "Volume status: %s is invalid, valid statuses are:%s.", status, strings.TrimRight(volumeStatuses, " "))
+	case status != "" && !slices.Contains(volumeStatuses(), any(status)):
+		valid := strings.Trim(pythonRepr(volumeStatuses()), "[]")
+		err = refuse(http.StatusBadRequest, "Volume status: %s is invalid, valid statuses are: (%s).", status, valid)
 	case attachStatus != "" && attachStatus != attachStatusAttached && attachStatus != attachStatusDetached:
 		err = refuse(http.StatusBadRequest, "Volume attach status: %s is invalid, valid statuses are: ['attached', 'detached'].", attachStatus)
 	}

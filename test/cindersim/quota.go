@@ -188,8 +188,11 @@ func (c *cloud) updateQuota(q *call, project string) (*reply, error) {
 			return nil, refuse(http.StatusBadRequest, "Invalid input received: Bad key(s) in quota set: %s", name)
 		}
 		number, ok := value.(json.Number)
+		if text, isText := value.(string); isText && digitsPattern.MatchString(text) {
+			return nil, refuse(http.StatusBadRequest, messageMalformed)
+		}
 		if !ok {
-			return nil, refuse(http.StatusBadRequest, "%s must be an integer.", name)
+			return nil, refuse(http.StatusBadRequest, "%s must be an integer", name)
 		}
 		limit, err := number.Int64()
 		if err != nil || limit < -1 || limit > maxDatabaseInteger {

@@ -41,6 +41,9 @@ func splitPath(path string) (project string, segments []string, ok bool) {
 // findRoute maps a method and the segments behind the project. The body decides
 // which action is meant.
 func findRoute(method string, segments []string, body []byte) (route, bool) {
+	if segments[len(segments)-1] == "" {
+		return route{}, false
+	}
 	key := method + " " + segments[0]
 	switch len(segments) {
 	case 1:
@@ -147,6 +150,10 @@ func memberRoute(key, id string) (route, bool) {
 	case "DELETE attachments":
 		return route{operation: "attachment.delete", minor: minorAttachments, perform: func(c *cloud, q *call, now time.Time) (*reply, error) {
 			return c.deleteAttachment(q, id, now)
+		}}, true
+	case "GET messages":
+		return route{operation: "message.get", minor: minorMessages, perform: func(c *cloud, q *call, _ time.Time) (*reply, error) {
+			return c.showMessage(q, id)
 		}}, true
 	case "GET types":
 		return route{operation: "type.get", perform: func(c *cloud, q *call, _ time.Time) (*reply, error) { return c.showType(q, id) }}, true

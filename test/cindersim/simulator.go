@@ -1,7 +1,6 @@
 package cindersim
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -311,22 +310,4 @@ func (s *Simulator) CloudsYAML() string {
 		}
 	}
 	return out.String()
-}
-
-// WaitIdle returns when no asynchronous work of Cinder is due any more, or with
-// the context's error. It settles the state like any access does.
-func (s *Simulator) WaitIdle(ctx context.Context) error {
-	for {
-		s.cloud.lock()
-		pending := len(s.cloud.events) + len(s.cloud.backlog)
-		s.cloud.unlock()
-		if pending == 0 {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
 }

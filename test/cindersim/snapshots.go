@@ -57,8 +57,11 @@ func (c *cloud) createSnapshot(q *call, now time.Time) (*reply, error) {
 		return nil, invalid("snapshot", body, "'volume_id' is a required property")
 	}
 	s := &snapshot{project: q.project, user: q.user, status: statusCreating, progress: "0%", created: now}
-	if s.volumeID, err = uuidField(body, "volume_id"); err != nil {
+	if s.volumeID, err = optionalUUID(body, "volume_id"); err != nil {
 		return nil, err
+	}
+	if s.volumeID == "" {
+		return nil, volumeNotFound("None")
 	}
 	if s.name, err = nameField(body, "name"); err != nil {
 		return nil, err
@@ -72,7 +75,10 @@ func (c *cloud) createSnapshot(q *call, now time.Time) (*reply, error) {
 	if s.metadata == nil {
 		s.metadata = map[string]string{}
 	}
-	force := body["force"] == true || strings.EqualFold(pythonText(body["force"]), "true")
+	force, err := booleanField(body, "force")
+	if err != nil {
+		return nil, err
+	}
 	v, err := c.find(q, s.volumeID)
 	if err != nil {
 		return nil, err

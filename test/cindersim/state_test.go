@@ -46,7 +46,7 @@ func consistent(c *cloud) []string {
 				complain("attachment %s is out of order", a.id)
 			}
 		}
-		if !strings.Contains(volumeStatuses+" extending ", " "+v.status+" ") {
+		if !slices.Contains(volumeStatuses(), any(v.status)) {
 			complain("volume %s has the status %q", v.id, v.status)
 		}
 		snapshots := 0

@@ -2,6 +2,7 @@ package cindersim
 
 import (
 	"encoding/json"
+	"maps"
 	"math/big"
 	"net/http"
 	"regexp"
@@ -119,10 +120,22 @@ func metadataField(body map[string]any, field string, nullable bool) (map[string
 	return metadata, nil
 }
 
-// uuidField reads an optional id.
+// optionalUUID reads an id that may be null.
+func optionalUUID(body map[string]any, field string) (string, error) {
+	value := body[field]
+	if value == nil {
+		return "", nil
+	}
+	if text, ok := value.(string); ok && uuidPattern.MatchString(text) {
+		return text, nil
+	}
+	return "", invalid(field, value, "%s is not valid under any of the given schemas", pythonRepr(value))
+}
+
+// uuidField reads an id that may be absent.
 func uuidField(body map[string]any, field string) (string, error) {
 	value, given := body[field]
-	if !given || value == nil {
+	if !given {
 		return "", nil
 	}
 	text, ok := value.(string)
@@ -133,6 +146,34 @@ func uuidField(body map[string]any, field string) (string, error) {
 		return "", invalid(field, value, "%s is not a 'uuid'", pythonRepr(value))
 	}
 	return text, nil
+}
+
+// booleanField reads a boolean, given as such or as one of the words for it.
+func booleanField(body map[string]any, field string) (bool, error) {
+	value, given := body[field]
+	if !given {
+		return false, nil
+	}
+	switch v := value.(type) {
+	case bool:
+		return v, nil
+	case string:
+		if parsed, known := truth(v); known {
+			return parsed, nil
+		}
+		return false, invalid(field, value, "%s is not one of the words for true and false", pythonRepr(value))
+	}
+	return false, invalid(field, value, "%s is not of type 'boolean', 'string'", pythonRepr(value))
+}
+
+// onlyFields refuses fields that a schema does not know.
+func onlyFields(entity string, body map[string]any, known ...string) error {
+	for _, field := range slices.Sorted(maps.Keys(body)) {
+		if !slices.Contains(known, field) {
+			return invalid(entity, body, "Additional properties are not allowed (%s was unexpected)", pythonRepr(field))
+		}
+	}
+	return nil
 }
 
 // boundedField reads a string that must have between minimum and 255 characters.

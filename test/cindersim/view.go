@@ -158,7 +158,7 @@ func (v *volume) appendAttachments(out []byte, admin bool) []byte {
 		} else {
 			out = appendRaw(out, "host_name", "null")
 		}
-		out = appendField(out, "device", a.mountpoint)
+		out = appendOptional(out, "device", a.mountpoint)
 		out = appendField(out, "attached_at", stamp(a.attached))
 		out[len(out)-1] = '}'
 	}

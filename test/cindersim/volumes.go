@@ -11,6 +11,10 @@ import (
 const deleteRule = "must not be migrating, attached, belong to a group, have snapshots, awaiting a transfer, " +
 	"or be disassociated from snapshots after volume transfer."
 
+// minorStrictBodies is the microversion from which a body may hold no unknown
+// field, and an update must hold one that is known.
+const minorStrictBodies = 53
+
 // find looks a volume up as the caller may see it: another project's volume does
 // not exist, except for an administrator, which in noauth mode everybody is.
 func (c *cloud) find(q *call, id string) (*volume, error) {
@@ -26,6 +30,13 @@ func (c *cloud) createVolume(q *call, now time.Time) (*reply, error) {
 	if err != nil {
 		return nil, err
 	}
+	if q.minor >= minorStrictBodies {
+		if err := onlyFields("volume", body, "name", "description", "display_name", "display_description", "volume_type", "metadata",
+			"snapshot_id", "source_volid", "consistencygroup_id", "group_id", "backup_id", "size", "availability_zone", "multiattach",
+			"image_id", "imageRef"); err != nil {
+			return nil, err
+		}
+	}
 	v := &volume{project: q.project, user: q.user, created: now, status: statusCreating, attachStatus: attachStatusDetached}
 	if v.size, err = sizeField(body, "size", true); err != nil {
 		return nil, err
@@ -38,6 +49,10 @@ func (c *cloud) createVolume(q *call, now time.Time) (*reply, error) {
 	}
 	if v.metadata, err = metadataField(body, "metadata", true); err != nil {
 		return nil, err
+	}
+	if multiattach, _ := truth(pythonText(body["multiattach"])); multiattach {
+		return nil, refuse(http.StatusBadRequest, "multiattach parameter has been removed. The default behavior is to use multiattach enabled "+
+			"volume types. Contact your administrator to create a multiattach enabled volume type and use it to create multiattach volumes.")
 	}
 	if v.kind, err = c.requestedType(body); err != nil {
 		return nil, err
@@ -75,10 +90,10 @@ func (c *cloud) requestedType(body map[string]any) (*VolumeType, error) {
 // size and the type.
 func (c *cloud) source(q *call, body map[string]any, v *volume) error {
 	var err error
-	if v.snapshotID, err = uuidField(body, "snapshot_id"); err != nil {
+	if v.snapshotID, err = optionalUUID(body, "snapshot_id"); err != nil {
 		return err
 	}
-	if v.sourceID, err = uuidField(body, "source_volid"); err != nil {
+	if v.sourceID, err = optionalUUID(body, "source_volid"); err != nil {
 		return err
 	}
 	var original *VolumeType
@@ -142,7 +157,10 @@ func (c *cloud) requestedZone(body map[string]any, v *volume) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if zone == nil || *zone == "" {
+	if zone != nil && *zone == "" {
+		return "", invalid("availability_zone", "", "'' is too short")
+	}
+	if zone == nil {
 		if parent := c.volumes[v.sourceID]; parent != nil {
 			return parent.zone, nil
 		}
@@ -218,10 +236,11 @@ func (c *cloud) updateVolume(q *call, id string, now time.Time) (*reply, error) 
 	if err != nil {
 		return nil, err
 	}
-	for field := range body {
-		if !slices.Contains([]string{"name", "description", "display_name", "display_description", "metadata"}, field) {
-			return nil, invalid("volume", body, "Additional properties are not allowed (%s was unexpected)", pythonRepr(field))
-		}
+	if err := onlyFields("volume", body, "name", "description", "display_name", "display_description", "metadata"); err != nil {
+		return nil, err
+	}
+	if len(body) == 0 && q.minor >= minorStrictBodies {
+		return nil, invalid("volume", body, "{} is not valid under any of the given schemas")
 	}
 	texts := make(map[string]*string)
 	for _, field := range []string{"name", "display_name", "description", "display_description"} {
@@ -375,112 +394,4 @@ func (c *cloud) extendVolume(q *call, v *volume, parameters map[string]any, now 
 		v.changed(now)
 	})
 	return accepted(), nil
-}
-
-// Metadata of a volume: only the user's own entries, not those that os-attach
-// adds to the volume's view.
-
-func (c *cloud) showMetadata(q *call, id string) (*reply, error) {
-	v, err := c.find(q, id)
-	if err != nil {
-		return nil, err
-	}
-	return metadataReply(v), nil
-}
-
-func metadataReply(v *volume) *reply {
-	return &reply{status: http.StatusOK, body: append(appendMap([]byte(`{"metadata":`), v.metadata), '}')}
-}
-
-// writeMetadata merges the given entries (POST) or replaces all by them (PUT).
-func (c *cloud) writeMetadata(q *call, id string, replace bool, now time.Time) (*reply, error) {
-	if err := q.decode(); err != nil {
-		return nil, err
-	}
-	if _, given := q.body["metadata"]; !given {
-		return nil, refuse(http.StatusBadRequest, "'metadata' is a required property")
-	}
-	metadata, err := metadataField(q.body, "metadata", false)
-	if err != nil {
-		return nil, err
-	}
-	v, err := c.find(q, id)
-	if err != nil {
-		return nil, err
-	}
-	if !replace {
-		metadata = mergeMetadata(v.metadata, metadata)
-	}
-	v.metadata = metadata
-	v.changed(now)
-	v.index()
-	return metadataReply(v), nil
-}
-
-func mergeMetadata(old, added map[string]string) map[string]string {
-	merged := make(map[string]string, len(old)+len(added))
-	for _, source := range []map[string]string{old, added} {
-		for key, value := range source {
-			merged[key] = value
-		}
-	}
-	return merged
-}
-
-func (c *cloud) showMetadataKey(q *call, id, key string) (*reply, error) {
-	v, err := c.find(q, id)
-	if err != nil {
-		return nil, err
-	}
-	value, ok := v.metadata[key]
-	if !ok {
-		return nil, metadataNotFound(id, key)
-	}
-	return success(http.StatusOK, map[string]any{"meta": map[string]string{key: value}}), nil
-}
-
-func metadataNotFound(id, key string) error {
-	return refuse(http.StatusNotFound, "Volume %s has no metadata with key %s.", id, key)
-}
-
-func (c *cloud) writeMetadataKey(q *call, id, key string, now time.Time) (*reply, error) {
-	if err := q.decode(); err != nil {
-		return nil, err
-	}
-	if _, given := q.body["meta"]; !given {
-		return nil, refuse(http.StatusBadRequest, "'meta' is a required property")
-	}
-	meta, err := metadataField(q.body, "meta", false)
-	if err != nil {
-		return nil, err
-	}
-	if len(meta) > 1 {
-		return nil, invalid("meta", q.body["meta"], "%s has too many properties", pythonRepr(q.body["meta"]))
-	}
-	value, ok := meta[key]
-	if !ok {
-		return nil, refuse(http.StatusBadRequest, "Request body and URI mismatch")
-	}
-	v, err := c.find(q, id)
-	if err != nil {
-		return nil, err
-	}
-	v.metadata = mergeMetadata(v.metadata, map[string]string{key: value})
-	v.changed(now)
-	v.index()
-	return success(http.StatusOK, map[string]any{"meta": meta}), nil
-}
-
-func (c *cloud) deleteMetadataKey(q *call, id, key string, now time.Time) (*reply, error) {
-	v, err := c.find(q, id)
-	if err != nil {
-		return nil, err
-	}
-	if _, ok := v.metadata[key]; !ok {
-		return nil, metadataNotFound(id, key)
-	}
-	delete(v.metadata, key)
-	v.changed(now)
-	v.index()
-	return deletion(http.StatusOK), nil
 }

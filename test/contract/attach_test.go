@@ -13,10 +13,24 @@ func attachCases() []testCase {
 			attach(t, c, id, "node1")
 			wantStatus(t, c, id, "in-use")
 		}},
-		{"attach: the same host again succeeds, another is refused", both, func(t *testing.T, target Target) {
+		{"attach: the same host again changes nothing, but is a 500 for a project member", both, func(t *testing.T, target Target) {
 			c := target.client()
 			id := attached(t, target)
-			attach(t, c, id, "node1")
+			again := act(t, c, id, "os-attach", object{"host_name": "node1", "mountpoint": "/dev/sdb", "mode": "rw"})
+			if target.noauth() {
+				again.wantEmpty(t, http.StatusAccepted)
+			} else {
+				again.wantError(t, http.StatusInternalServerError, "computeFault",
+					"The server has either erred or is incapable of performing the requested operation.")
+			}
+			wantStatus(t, c, id, "in-use")
+			if found := attachmentsOf(t, c, id); len(found) != 1 {
+				t.Errorf("it has %d attachments", len(found))
+			}
+		}},
+		{"attach: another host is refused", both, func(t *testing.T, target Target) {
+			c := target.client()
+			id := attached(t, target)
 			act(t, c, id, "os-attach", object{"host_name": "node2", "mountpoint": "/dev/sdb", "mode": "rw"}).
 				wantBadRequest(t, "Invalid volume: volume is already attached and multiple attachments are not enabled")
 			if found := attachmentsOf(t, c, id); len(found) != 1 {

@@ -224,6 +224,15 @@ func attachmentTrapCases() []testCase {
 			c.call(t, "POST", path+"/action", object{"os-nope": nil}, "3.44").
 				wantBadRequest(t, "There is no such action: os-nope. Verify the request body and Content-Type header and try again.")
 		}},
+		{"attachment trap: no instance is an absent one, not an empty or null one", both, func(t *testing.T, target Target) {
+			c := target.client()
+			id := available(t, target, nil)
+			newAttachment(t, c, id, "3.44", object{"instance_uuid": ""}).
+				wantBadRequest(t, "Invalid input for field/attribute instance_uuid. Value: . '' is not a 'uuid'")
+			newAttachment(t, c, id, "3.44", object{"instance_uuid": nil}).
+				wantBadRequest(t, "Invalid input for field/attribute instance_uuid. Value: None. None is not of type 'string'")
+			wantStatus(t, c, id, "available")
+		}},
 		{"attachment trap: a connector without initiator is a 500 that leaves the volume reserved", both, func(t *testing.T, target Target) {
 			c := target.client()
 			id := available(t, target, nil)

@@ -17,6 +17,8 @@
 //	                              a member of another project
 //	CONTRACT_ADMIN_USER, CONTRACT_ADMIN_PASSWORD, CONTRACT_ADMIN_PROJECT
 //	                              an administrator
+//	CONTRACT_CREDENTIAL_ID, CONTRACT_CREDENTIAL_SECRET
+//	                              an application credential of the member
 //	CONTRACT_TYPE_ISCSI           a volume type with one portal and CHAP (iscsi)
 //	CONTRACT_TYPE_ISCSI_MULTIPATH a volume type with two portals
 //	CONTRACT_TYPE_RBD             a volume type on Ceph

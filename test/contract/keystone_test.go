@@ -41,6 +41,36 @@ func keystoneCases() []testCase {
 				c.call(t, "POST", "/auth/tokens", body).want(t, http.StatusBadRequest)
 			}
 		}},
+		{"keystone: an application credential brings its project and takes no scope", onlyKeystone, func(t *testing.T, target Target) {
+			k := target.Keystone
+			if k.Credential == nil {
+				t.Skip("no application credential is known (CONTRACT_CREDENTIAL_ID)")
+			}
+			auth := func(secret string) object {
+				return object{"identity": object{
+					"methods":                []string{"application_credential"},
+					"application_credential": object{"id": k.Credential.ID, "secret": secret},
+				}}
+			}
+			login := func(auth object) answer {
+				return k.client(target.http).call(t, "POST", "/auth/tokens", object{"auth": auth})
+			}
+			got := login(auth(k.Credential.Secret)).want(t, http.StatusCreated)
+			if project := got.object(t, "token", "project")["id"]; project != target.Project {
+				t.Errorf("the project is %v", project)
+			}
+			if id := got.object(t, "token", "application_credential")["id"]; id != k.Credential.ID {
+				t.Errorf("the token names the credential %v", id)
+			}
+			c := &client{base: cinderOf(t, got, k.Region), token: got.header.Get("X-Subject-Token"), http: target.http}
+			c.call(t, "GET", "/volumes?limit=1", nil).want(t, http.StatusOK)
+			// Wrong from the start, since Keystone hashes only so much of a long secret.
+			wantUnauthorized(t, login(auth("x"+k.Credential.Secret)), k.URL)
+			scoped := auth(k.Credential.Secret)
+			scoped["scope"] = object{"project": object{"id": target.Project}}
+			wantIdentityError(t, login(scoped), http.StatusUnauthorized,
+				"Error authenticating with application credential: Application credentials cannot request a scope.")
+		}},
 		{"keystone: an application credential that does not exist is a 404", onlyKeystone, func(t *testing.T, target Target) {
 			id := strings.Repeat("0", 32)
 			got := target.Keystone.client(target.http).call(t, "POST", "/auth/tokens", object{"auth": object{

@@ -37,7 +37,12 @@ type Keystone struct {
 	Other *Account
 	// Admin is an administrator; nil if there is none.
 	Admin *Account
+	// Credential is an application credential of Member; nil if there is none.
+	Credential *Credential
 }
+
+// Credential is an application credential.
+type Credential struct{ ID, Secret string }
 
 // Account is a user and the project it works in.
 type Account struct{ User, Password, Project string }
@@ -144,7 +149,12 @@ func needType(t testing.TB, name, variable string) string {
 // simulatorTargets are the two ways into one simulator.
 func simulatorTargets(t *testing.T) []Target {
 	t.Helper()
+	identity := cindersim.DefaultIdentity()
+	identity.ApplicationCredentials = []cindersim.ApplicationCredential{
+		{Name: "contract", Secret: "contract-secret", User: "team-a", Project: "team-a"},
+	}
 	simulator, err := cindersim.New(cindersim.Options{
+		Identity:       identity,
 		PlacementDelay: time.Millisecond, CreateDelay: 5 * time.Millisecond, DeleteDelay: 5 * time.Millisecond,
 		ExtendDelay: 5 * time.Millisecond, SnapshotDelay: 5 * time.Millisecond,
 	})
@@ -167,6 +177,7 @@ func simulatorTargets(t *testing.T) []Target {
 		{
 			Name: "simulator keystone", Keystone: &Keystone{
 				URL: simulator.KeystoneURL(), Domain: "Default", Region: "RegionOne", Member: account("team-a"), Other: &other, Admin: &admin,
+				Credential: &Credential{ID: simulator.ApplicationCredentials()[0].ID, Secret: "contract-secret"},
 			},
 			Types: types, Wait: 10 * time.Second, Poll: 2 * time.Millisecond,
 		},
@@ -201,7 +212,7 @@ func realTargets(t *testing.T) []Target {
 			Name: "cinder keystone", Keystone: &Keystone{
 				URL: strings.TrimSuffix(url, "/"), Domain: environment("CONTRACT_DOMAIN", "Default"),
 				Region: environment("CONTRACT_REGION", "RegionOne"), Member: *member,
-				Other: account("CONTRACT_OTHER_"), Admin: account("CONTRACT_ADMIN_"),
+				Other: account("CONTRACT_OTHER_"), Admin: account("CONTRACT_ADMIN_"), Credential: credential(),
 			},
 			Types: types, Wait: wait, Poll: 100 * time.Millisecond,
 		})
@@ -222,6 +233,14 @@ func account(prefix string) *Account {
 		return nil
 	}
 	return &Account{User: user, Password: os.Getenv(prefix + "PASSWORD"), Project: environment(prefix+"PROJECT", user)}
+}
+
+func credential() *Credential {
+	id := os.Getenv("CONTRACT_CREDENTIAL_ID")
+	if id == "" {
+		return nil
+	}
+	return &Credential{ID: id, Secret: os.Getenv("CONTRACT_CREDENTIAL_SECRET")}
 }
 
 // ready logs in and gives the target its own connections.

@@ -1,0 +1,327 @@
+package contract
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+)
+
+// lifecycleCases run the program's own volume lifecycle, so that the state
+// machine it is tested with and the real one cannot drift apart unnoticed.
+func lifecycleCases() []testCase {
+	return []testCase{
+		{name: "lifecycle: a claim's volume is made, connected, completed and removed", run: lifecycleWhole},
+		{name: "lifecycle: whatever state an earlier attempt left is gone on from", run: lifecycleAdoption},
+		{name: "lifecycle: every state is undone", run: lifecycleUndo},
+		{name: "lifecycle: completing twice is completing once", run: lifecycleCompleteTwice},
+		{name: "lifecycle: a volume of another stamp is not touched", run: lifecycleForeign},
+		{name: "lifecycle: of two volumes of one claim one stays", run: lifecycleDuplicate},
+		{name: "lifecycle: a volume in error is removed and its reason told", run: lifecycleError},
+		{name: "lifecycle: a volume with a snapshot is kept and said so", run: lifecycleSnapshot},
+	}
+}
+
+// actor leads volumes through their lives as one leader's term does.
+type actor struct {
+	t      *testing.T
+	target Target
+	ctx    context.Context
+	raw    *client
+	spec   backends.Spec
+	*backends.Lifecycle
+}
+
+func newActor(t *testing.T, target Target) *actor {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 4*target.Wait)
+	t.Cleanup(cancel)
+	uid := strings.ToLower(rand.Text())
+	a := &actor{t: t, target: target, ctx: ctx, raw: target.client(), spec: backends.Spec{
+		Name:    "pvc-" + uid,
+		SizeGiB: 1,
+		Type:    target.Types.ISCSI,
+		Stamp: backends.Stamp{Cluster: "contract", Namespace: "ns", Claim: "data", ClaimUID: uid, PV: "pvc-" + uid,
+			Tenant: "tenant", StorageClass: "class"},
+		Connector: backends.Connector{Host: "contract", Initiator: "iqn.2026-01.example:contract"},
+	}}
+	a.newTerm()
+	t.Cleanup(func() {
+		// Past the test's own context, which has ended by now.
+		a.ctx = context.Background()
+		a.newTerm()
+		for _, v := range a.mine() {
+			if err := a.Remove(a.ctx, a.of(v)); err != nil {
+				t.Errorf("cannot clean up: %v", err)
+			}
+		}
+	})
+	return a
+}
+
+// newTerm forgets everything, as another leader would not know it.
+func (a *actor) newTerm() {
+	a.t.Helper()
+	config := backends.Config{Name: a.target.Name}
+	environment := map[string]string{}
+	if a.target.noauth() {
+		config.Auth.Noauth = &backends.Noauth{Endpoint: a.target.Endpoint, User: "admin", Project: a.target.Project}
+	} else {
+		config.Auth.Environment = true
+		config.Region = a.target.Keystone.Region
+		account := a.target.Keystone.Member
+		environment = map[string]string{
+			"OS_AUTH_URL": a.target.Keystone.URL, "OS_USERNAME": account.User, "OS_PASSWORD": account.Password,
+			"OS_PROJECT_NAME": account.Project, "OS_USER_DOMAIN_NAME": a.target.Keystone.Domain,
+			"OS_PROJECT_DOMAIN_NAME": a.target.Keystone.Domain,
+		}
+	}
+	metrics := backends.NewMetrics(prometheus.NewRegistry())
+	a.Lifecycle = backends.NewLifecycle(backends.LifecycleOptions{
+		Config: config,
+		Pool: backends.NewPool(backends.PoolOptions{Metrics: metrics, Sources: backends.Sources{
+			Getenv: func(name string) string { return environment[name] },
+		}}),
+		Cluster: "contract",
+		Fence:   func() error { return nil },
+		Hold:    context.Background(),
+		Logger:  slog.New(slog.DiscardHandler),
+		Metrics: metrics,
+		Poll:    a.target.Poll,
+	})
+}
+
+func (a *actor) must(err error) {
+	a.t.Helper()
+	if err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+func (a *actor) connect() backends.Connected {
+	a.t.Helper()
+	connected, err := a.Connect(a.ctx, a.spec)
+	a.must(err)
+	return connected
+}
+
+func (a *actor) of(v backends.Volume) backends.Target {
+	return backends.Target{VolumeID: v.ID, Stamp: a.spec.Stamp, Connector: a.spec.Connector}
+}
+
+// mine lists the volumes of this actor's claim, past the lifecycle.
+func (a *actor) mine() []backends.Volume {
+	a.t.Helper()
+	all, err := a.Volumes(a.ctx)
+	a.must(err)
+	var mine []backends.Volume
+	for _, v := range all {
+		if a.spec.Stamp.Owns(v) {
+			mine = append(mine, v)
+		}
+	}
+	return mine
+}
+
+func (a *actor) action(id, name string, body any) {
+	a.t.Helper()
+	got := a.raw.call(a.t, http.MethodPost, "/volumes/"+id+"/action", object{name: body})
+	if got.status != http.StatusAccepted && got.status != http.StatusOK {
+		a.t.Fatalf("%s: status %d", name, got.status)
+	}
+}
+
+func (a *actor) status(id string) backends.Status {
+	a.t.Helper()
+	got := a.raw.call(a.t, http.MethodGet, "/volumes/"+id, nil)
+	if got.status == http.StatusNotFound {
+		return ""
+	}
+	status, _ := got.object(a.t, "volume")["status"].(string)
+	return backends.Status(status)
+}
+
+func (a *actor) wantStatus(id string, want backends.Status) {
+	a.t.Helper()
+	if got := a.status(id); got != want {
+		a.t.Errorf("volume %s is %q, want %q", id, got, want)
+	}
+}
+
+// make creates a volume with this actor's stamp past the lifecycle, and waits
+// until it is available.
+func (a *actor) make() backends.Volume {
+	a.t.Helper()
+	got := a.raw.call(a.t, http.MethodPost, "/volumes", object{"volume": object{
+		"name": a.spec.Name, "size": a.spec.SizeGiB, "volume_type": a.spec.Type, "metadata": a.spec.Stamp.Metadata(nil),
+	}})
+	got.want(a.t, http.StatusAccepted)
+	id, _ := got.object(a.t, "volume")["id"].(string)
+	waitStatus(a.t, a.target, a.raw, id, "available")
+	return backends.Volume{ID: id}
+}
+
+func lifecycleWhole(t *testing.T, target Target) {
+	a := newActor(t, target)
+	connected := a.connect()
+	var document struct {
+		Protocol string `json:"driver_volume_type"`
+		Data     struct {
+			IQN string `json:"target_iqn"`
+		} `json:"data"`
+	}
+	a.must(json.Unmarshal(connected.Document, &document))
+	if document.Protocol != "iscsi" || document.Data.IQN == "" {
+		t.Errorf("the connection is of protocol %q with target %q", document.Protocol, document.Data.IQN)
+	}
+	a.wantStatus(connected.Volume.ID, backends.StatusAttaching)
+	a.must(a.Complete(a.ctx, a.of(connected.Volume), false))
+	a.wantStatus(connected.Volume.ID, backends.StatusInUse)
+	a.must(a.Remove(a.ctx, a.of(connected.Volume)))
+	a.wantStatus(connected.Volume.ID, "")
+	// Removing what is gone is removing.
+	a.must(a.Remove(a.ctx, a.of(connected.Volume)))
+}
+
+func lifecycleAdoption(t *testing.T, target Target) {
+	connector := object{"connector": object{"host": "contract", "initiator": "iqn.2026-01.example:contract"}}
+	for _, c := range []struct {
+		name  string
+		leave func(*actor, string)
+	}{
+		{"available", func(*actor, string) {}},
+		{"reserved", func(a *actor, id string) { a.action(id, "os-reserve", object{}) }},
+		{"connected", func(a *actor, id string) {
+			a.action(id, "os-reserve", object{})
+			a.action(id, "os-initialize_connection", connector)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a := newActor(t, target)
+			left := a.make()
+			c.leave(a, left.ID)
+			connected := a.connect()
+			if connected.Volume.ID != left.ID {
+				t.Errorf("volume %s was made although %s was there", connected.Volume.ID, left.ID)
+			}
+			a.newTerm()
+			if again := a.connect(); again.Volume.ID != left.ID {
+				t.Errorf("the next leader made volume %s", again.Volume.ID)
+			}
+			a.must(a.Complete(a.ctx, a.of(connected.Volume), false))
+			a.wantStatus(left.ID, backends.StatusInUse)
+		})
+	}
+}
+
+func lifecycleUndo(t *testing.T, target Target) {
+	for _, state := range []string{"available", "reserved", "connected", "in use"} {
+		t.Run(state, func(t *testing.T) {
+			a := newActor(t, target)
+			v := a.make()
+			if state != "available" {
+				a.action(v.ID, "os-reserve", object{})
+			}
+			if state == "connected" || state == "in use" {
+				a.connect()
+			}
+			if state == "in use" {
+				a.must(a.Complete(a.ctx, a.of(v), false))
+				a.newTerm()
+				a.must(a.Remove(a.ctx, a.of(v)))
+			} else {
+				a.newTerm()
+				a.must(a.Abandon(a.ctx, a.spec.Stamp, a.spec.Connector))
+			}
+			a.wantStatus(v.ID, "")
+		})
+	}
+}
+
+func lifecycleCompleteTwice(t *testing.T, target Target) {
+	a := newActor(t, target)
+	v := a.connect().Volume
+	a.must(a.Complete(a.ctx, a.of(v), false))
+	// This term still believes the volume to be attaching; the next one looks.
+	a.must(a.Complete(a.ctx, a.of(v), false))
+	a.newTerm()
+	a.must(a.Complete(a.ctx, a.of(v), false))
+	got := a.raw.call(t, http.MethodGet, "/volumes/"+v.ID, nil)
+	attachments, _ := got.object(t, "volume")["attachments"].([]any)
+	if len(attachments) != 1 {
+		t.Errorf("%d attachments", len(attachments))
+	}
+}
+
+func lifecycleForeign(t *testing.T, target Target) {
+	a := newActor(t, target)
+	v := a.make()
+	other := a.of(v)
+	other.Stamp.ClaimUID = "another-claim"
+	if err := a.Remove(a.ctx, other); !backends.IsKind(err, backends.KindNotOurs) {
+		t.Errorf("error %v", err)
+	}
+	if err := a.Complete(a.ctx, other, false); !backends.IsKind(err, backends.KindNotOurs) {
+		t.Errorf("error %v", err)
+	}
+	a.wantStatus(v.ID, backends.StatusAvailable)
+}
+
+func lifecycleDuplicate(t *testing.T, target Target) {
+	a := newActor(t, target)
+	first, second := a.make(), a.make()
+	connected := a.connect()
+	if connected.Volume.ID != first.ID && connected.Volume.ID != second.ID {
+		t.Errorf("volume %s was made although two were there", connected.Volume.ID)
+	}
+	a.newTerm()
+	if mine := a.mine(); len(mine) != 1 || mine[0].ID != connected.Volume.ID {
+		t.Errorf("%d volumes are left", len(mine))
+	}
+}
+
+func lifecycleError(t *testing.T, target Target) {
+	kind := needType(t, target.Types.Fail, "CONTRACT_TYPE_FAIL")
+	a := newActor(t, target)
+	a.spec.Type = kind
+	_, err := a.Connect(a.ctx, a.spec)
+	var failed *backends.Error
+	if !errors.As(err, &failed) || failed.Kind != backends.KindVolumeFailed {
+		t.Fatalf("error %v", err)
+	}
+	if strings.Contains(failed.Message, "gives no reason") || !strings.Contains(failed.Message, "went to error and was removed") {
+		t.Errorf("message %q", failed.Message)
+	}
+	a.newTerm()
+	if mine := a.mine(); len(mine) != 0 {
+		t.Errorf("%d volumes are left", len(mine))
+	}
+}
+
+func lifecycleSnapshot(t *testing.T, target Target) {
+	a := newActor(t, target)
+	v := a.make()
+	got := a.raw.call(t, http.MethodPost, "/snapshots", object{"snapshot": object{"volume_id": v.ID, "name": a.spec.Name}})
+	got.want(t, http.StatusAccepted)
+	snapshot, _ := got.object(t, "snapshot")["id"].(string)
+	path := "/snapshots/" + snapshot
+	eventually(t, target, "the snapshot", func() (string, bool) {
+		status, _ := a.raw.call(t, http.MethodGet, path, nil).object(t, "snapshot")["status"].(string)
+		return status, status == "available"
+	})
+	if err := a.Remove(a.ctx, a.of(v)); !backends.IsKind(err, backends.KindInUse) || !strings.Contains(fmt.Sprint(err), "snapshots") {
+		t.Errorf("error %v", err)
+	}
+	a.wantStatus(v.ID, backends.StatusAvailable)
+	a.raw.call(t, http.MethodDelete, path, nil).want(t, http.StatusAccepted)
+	waitGone(t, target, a.raw, path)
+}
