@@ -17,12 +17,14 @@ const (
 	StampPrefix = "standalone-cinder.openstack.org/"
 )
 
-// Values that stand in where a policy is silent.
+// Values that stand in where a policy is silent. A request may take as long as
+// Cinder's own call to its volume service (rpc_response_timeout, 60 s), since
+// os-initialize_connection waits for the storage array.
 const (
 	DefaultConcurrency    = 16
 	DefaultCreateTimeout  = 5 * time.Minute
 	DefaultDeleteTimeout  = 10 * time.Minute
-	DefaultRequestTimeout = 30 * time.Second
+	DefaultRequestTimeout = 75 * time.Second
 	DefaultConnectorHost  = "standalone-cinder"
 	DefaultFSType         = "ext4"
 	DefaultNoAuthUser     = "admin"

@@ -41,7 +41,10 @@ func (a *attempt) run(ctx context.Context) (*corev1.PersistentVolume, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.p.begin(a.claim.UID, beginning{backend: a.backend, stamp: a.stamp, connector: a.connector})
+	if first := a.p.begin(a.claim.UID, beginning{backend: a.backend, stamp: a.stamp, connector: a.connector}); first {
+		a.p.Recorder.Eventf(a.claim, corev1.EventTypeNormal, "BackendChosen", "tenant %s, rule %s: %d GiB on backend %s",
+			a.decision.Tenant, a.decision.Rule, a.decision.Volume.SizeGiB, a.backend)
+	}
 	connected, err := volumes.Connect(ctx, a.spec())
 	if err != nil {
 		return nil, a.undoIfGone(ctx, err)

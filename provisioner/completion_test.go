@@ -20,6 +20,7 @@ func (f *fixture) recorded() *corev1.PersistentVolume {
 	pv.Annotations[annotationProvisionedBy] = "test"
 	f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Add(pv))
 	f.backends["gold"].calls = nil
+	f.said()
 	return pv
 }
 

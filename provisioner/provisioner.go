@@ -265,10 +265,13 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning) 
 	return nil
 }
 
-func (p *Provisioner) begin(uid types.UID, b beginning) {
+// begin remembers an attempt, and reports whether it is the term's first.
+func (p *Provisioner) begin(uid types.UID, b beginning) (first bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	_, before := p.begun[uid]
 	p.begun[uid] = b
+	return !before
 }
 
 func (p *Provisioner) finish(uid types.UID) {

@@ -143,10 +143,17 @@ func TestBackendThatHoldsTheVolumeIsKept(t *testing.T) {
 	f := newFixture(t)
 	f.class.Name = "both"
 	f.backends["silver"].holds = map[string]bool{"uid-1": true}
-	_, err := f.provision(f.claim(nil))
-	f.must(err)
+	claim := f.claim(nil)
+	for range 2 {
+		_, err := f.provision(claim)
+		f.must(err)
+	}
 	wantCalls(t, f.backends["gold"])
-	wantCalls(t, f.backends["silver"], "connect pvc-uid-1 2 GiB")
+	wantCalls(t, f.backends["silver"], "connect pvc-uid-1 2 GiB", "connect pvc-uid-1 2 GiB")
+	const want = "Normal BackendChosen tenant a, rule tenants[0].classes[0]: 2 GiB on backend silver"
+	if events := f.said(); len(events) != 1 || events[0] != want {
+		t.Errorf("events %q, want %q once", events, want)
+	}
 }
 
 func TestNoVolumeIsMadeWhileABackendCannotSayWhetherItHoldsOne(t *testing.T) {
