@@ -3,8 +3,12 @@ package backends
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
+	"regexp"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -16,9 +20,8 @@ import (
 // Client speaks to one Cinder endpoint as one account. Every method is one
 // request (listings: one a page) and returns *Error on failure.
 type Client struct {
-	config    Config
-	service   *gophercloud.ServiceClient
-	transport *transport
+	config  Config
+	service *gophercloud.ServiceClient
 
 	discovery    sync.Mutex
 	microversion *int // nil until asked
@@ -52,11 +55,39 @@ func (c *Client) CreateVolume(ctx context.Context, request NewVolume) (Volume, e
 	return c.volume(operation, result.Err, result.ExtractInto)
 }
 
-// Volume reads one volume.
+// Volume reads one volume. Where a 404 does not come from Cinder's own words, a
+// listing must confirm it (more requests): "gone" ends the care for a volume.
 func (c *Client) Volume(ctx context.Context, id string) (Volume, error) {
 	const operation = "volume.get"
+	if err := c.checkID(operation, id); err != nil {
+		return Volume{}, err
+	}
 	result := volumes.Get(withOperation(ctx, operation), c.service, id)
-	return c.volume(operation, result.Err, result.ExtractInto)
+	v, err := c.volume(operation, result.Err, result.ExtractInto)
+	if statusOf(err) != http.StatusNotFound || IsKind(err, KindNotFound) {
+		return v, err
+	}
+	listed := false
+	listErr := c.ListVolumes(ctx, VolumeQuery{PageSize: 1000}, func(page []Volume) bool {
+		listed = slices.ContainsFunc(page, func(v Volume) bool { return v.ID == id })
+		return !listed
+	})
+	if listErr != nil || listed {
+		return Volume{}, err
+	}
+	return Volume{}, &Error{Backend: c.config.Name, Operation: operation, Kind: KindNotFound, Status: http.StatusNotFound,
+		Message: fmt.Sprintf("volume %s is not in the list of volumes", id)}
+}
+
+// volumeID is what may stand for a volume in an address. Cinder's ids are
+// UUIDs; anything else of a path could lead elsewhere.
+var volumeID = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z_-]*$`)
+
+func (c *Client) checkID(operation, id string) error {
+	if volumeID.MatchString(id) {
+		return nil
+	}
+	return &Error{Backend: c.config.Name, Operation: operation, Kind: KindInvalid, Message: fmt.Sprintf("%q is not the id of a volume", id)}
 }
 
 func (c *Client) volume(operation string, err error, extract func(any) error) (Volume, error) {
@@ -65,7 +96,7 @@ func (c *Client) volume(operation string, err error, extract func(any) error) (V
 	}
 	var document volumeDocument
 	if err := extract(&document); err != nil {
-		return Volume{}, translate(c.config.Name, operation, err)
+		return Volume{}, &Error{Backend: c.config.Name, Operation: operation, Kind: KindInternal, EffectUnknown: true, Message: notDescribed}
 	}
 	if document.ID == "" {
 		return Volume{}, &Error{Backend: c.config.Name, Operation: operation, Kind: KindInternal, EffectUnknown: true,
@@ -84,7 +115,8 @@ type VolumeQuery struct {
 }
 
 // ListVolumes calls yield with every page until it returns false or the list
-// ends. Pages are newest first where the server honours the order.
+// ends. Pages are newest first where the server honours the order. A volume
+// that exists from beginning to end is among them; none comes twice.
 func (c *Client) ListVolumes(ctx context.Context, query VolumeQuery, yield func(page []Volume) (more bool)) error {
 	const operation = "volume.list"
 	ctx = withOperation(ctx, operation)
@@ -95,21 +127,37 @@ func (c *Client) ListVolumes(ctx context.Context, query VolumeQuery, yield func(
 	if query.PageSize > 0 {
 		values.Set("limit", strconv.Itoa(query.PageSize))
 	}
-	next := c.service.ServiceURL("volumes", "detail") + "?" + values.Encode()
+	first := c.service.ServiceURL("volumes", "detail") + "?" + values.Encode()
 	seen := map[string]bool{}
-	for next != "" {
-		var answer struct {
-			Volumes []volumeDocument   `json:"volumes"`
-			Links   []gophercloud.Link `json:"volumes_links"`
+	var err error
+	for range maxPasses {
+		var broken bool
+		if broken, err = c.pass(ctx, first, seen, yield); !broken {
+			break
 		}
-		if _, err := c.service.Get(ctx, next, &answer, nil); err != nil {
-			return translate(c.config.Name, operation, err)
+	}
+	return translate(c.config.Name, operation, absenceOfNothing(err))
+}
+
+// maxPasses bounds how often one listing begins again.
+const maxPasses = 5
+
+// pass reads a list from its beginning and yields what was not seen before. It
+// is broken when the volume that a page was to begin behind has been deleted
+// meanwhile, which Cinder answers with 404.
+func (c *Client) pass(ctx context.Context, first string, seen map[string]bool, yield func(page []Volume) bool) (broken bool, err error) {
+	visited := map[string]bool{}
+	for next := first; next != ""; {
+		if visited[next] {
+			return false, &Error{Backend: c.config.Name, Operation: "volume.list", Kind: KindInternal, Message: "the list of volumes leads back to a page that was read before"}
 		}
-		if answer.Volumes == nil {
-			return &Error{Backend: c.config.Name, Operation: operation, Kind: KindInternal, Message: "the answer has no list of volumes"}
+		visited[next] = true
+		documents, following, err := c.page(ctx, next)
+		if err != nil {
+			return next != first && IsKind(err, KindNotFound), err
 		}
-		page := make([]Volume, 0, len(answer.Volumes))
-		for _, document := range answer.Volumes {
+		page := make([]Volume, 0, len(documents))
+		for _, document := range documents {
 			// A volume created between two pages shifts the window; the same
 			// volume may then come twice.
 			if !seen[document.ID] {
@@ -117,34 +165,65 @@ func (c *Client) ListVolumes(ctx context.Context, query VolumeQuery, yield func(
 				page = append(page, document.volume())
 			}
 		}
-		if !yield(page) || len(page) == 0 {
-			return nil
+		if len(documents) == 0 || len(page) > 0 && !yield(page) {
+			return false, nil
 		}
-		next = c.nextPage(answer.Links)
+		next = following
 	}
-	return nil
+	return false, nil
+}
+
+// page reads one page and the address of the next.
+func (c *Client) page(ctx context.Context, address string) (documents []volumeDocument, next string, err error) {
+	var answer struct {
+		Volumes []volumeDocument   `json:"volumes"`
+		Links   []gophercloud.Link `json:"volumes_links"`
+	}
+	if _, err := c.service.Get(ctx, address, &answer, nil); err != nil {
+		return nil, "", translate(c.config.Name, "volume.list", err)
+	}
+	if answer.Volumes == nil {
+		return nil, "", &Error{Backend: c.config.Name, Operation: "volume.list", Kind: KindInternal, Message: "the answer has no list of volumes"}
+	}
+	next, err = c.nextPage(answer.Links)
+	return answer.Volumes, next, err
+}
+
+// absenceOfNothing keeps a 404 for a listing from being taken for the absence
+// of the volume that somebody looks for in it.
+func absenceOfNothing(err error) error {
+	var failed *Error
+	if !errors.As(err, &failed) || failed.Kind != KindNotFound {
+		return err
+	}
+	other := *failed
+	other.Kind = KindUnavailable
+	return &other
 }
 
 // nextPage keeps to the host and path prefix that the catalogue gave: behind a
 // proxy Cinder's links may name an address that only it knows.
-func (c *Client) nextPage(links []gophercloud.Link) string {
+func (c *Client) nextPage(links []gophercloud.Link) (string, error) {
 	for _, link := range links {
 		if link.Rel != "next" {
 			continue
 		}
 		u, err := url.Parse(link.Href)
 		if err != nil {
-			return ""
+			return "", &Error{Backend: c.config.Name, Operation: "volume.list", Kind: KindInternal, Message: "the link to the next page is not an address"}
 		}
-		return c.service.ServiceURL("volumes", "detail") + "?" + u.RawQuery
+		return c.service.ServiceURL("volumes", "detail") + "?" + u.RawQuery, nil
 	}
-	return ""
+	return "", nil
 }
 
 // DeleteVolume asks for a volume's deletion. It is done when the volume is
 // gone, not when this returns.
 func (c *Client) DeleteVolume(ctx context.Context, id string) error {
 	const operation = "volume.delete"
+	if err := c.checkID(operation, id); err != nil {
+		return err
+	}
 	result := volumes.Delete(withOperation(ctx, operation), c.service, id, nil)
 	return translate(c.config.Name, operation, result.Err)
 }
@@ -153,6 +232,9 @@ func (c *Client) DeleteVolume(ctx context.Context, id string) error {
 // only. It is the one way out of error_deleting.
 func (c *Client) ForceDeleteVolume(ctx context.Context, id string) error {
 	const operation = "volume.force-delete"
+	if err := c.checkID(operation, id); err != nil {
+		return err
+	}
 	result := volumes.ForceDelete(withOperation(ctx, operation), c.service, id)
 	return translate(c.config.Name, operation, result.Err)
 }
@@ -160,6 +242,9 @@ func (c *Client) ForceDeleteVolume(ctx context.Context, id string) error {
 // Reserve marks an available volume as being attached.
 func (c *Client) Reserve(ctx context.Context, id string) error {
 	const operation = "volume.os-reserve"
+	if err := c.checkID(operation, id); err != nil {
+		return err
+	}
 	return translate(c.config.Name, operation, volumes.Reserve(withOperation(ctx, operation), c.service, id).Err)
 }
 
@@ -167,6 +252,9 @@ func (c *Client) Reserve(ctx context.Context, id string) error {
 // available or in use.
 func (c *Client) Unreserve(ctx context.Context, id string) error {
 	const operation = "volume.os-unreserve"
+	if err := c.checkID(operation, id); err != nil {
+		return err
+	}
 	return translate(c.config.Name, operation, volumes.Unreserve(withOperation(ctx, operation), c.service, id).Err)
 }
 
@@ -175,6 +263,9 @@ func (c *Client) Unreserve(ctx context.Context, id string) error {
 // is idempotent. The document may hold credentials; keep it out of logs.
 func (c *Client) InitializeConnection(ctx context.Context, id string, connector Connector) ([]byte, error) {
 	const operation = "volume.os-initialize_connection"
+	if err := c.checkID(operation, id); err != nil {
+		return nil, err
+	}
 	result := volumes.InitializeConnection(withOperation(ctx, operation), c.service, id, connectorRequest{"os-initialize_connection", connector})
 	if result.Err != nil {
 		return nil, translate(c.config.Name, operation, result.Err)
@@ -182,7 +273,7 @@ func (c *Client) InitializeConnection(ctx context.Context, id string, connector 
 	var answer struct {
 		ConnectionInfo json.RawMessage `json:"connection_info"`
 	}
-	if err := result.ExtractInto(&answer); err != nil || len(answer.ConnectionInfo) == 0 {
+	if err := result.ExtractInto(&answer); err != nil || len(answer.ConnectionInfo) == 0 || string(answer.ConnectionInfo) == "null" {
 		return nil, &Error{Backend: c.config.Name, Operation: operation, Kind: KindInternal, Message: "the answer has no connection_info"}
 	}
 	return answer.ConnectionInfo, nil
@@ -192,6 +283,9 @@ func (c *Client) InitializeConnection(ctx context.Context, id string, connector 
 // reserved and never attached, Cinder also takes the reservation back.
 func (c *Client) TerminateConnection(ctx context.Context, id string, connector Connector) error {
 	const operation = "volume.os-terminate_connection"
+	if err := c.checkID(operation, id); err != nil {
+		return err
+	}
 	result := volumes.TerminateConnection(withOperation(ctx, operation), c.service, id, connectorRequest{"os-terminate_connection", connector})
 	return translate(c.config.Name, operation, result.Err)
 }
@@ -200,6 +294,9 @@ func (c *Client) TerminateConnection(ctx context.Context, id string, connector C
 // then let only Nova delete the attachment (CVE-2023-2088).
 func (c *Client) Attach(ctx context.Context, id, host string, readOnly bool) error {
 	const operation = "volume.os-attach"
+	if err := c.checkID(operation, id); err != nil {
+		return err
+	}
 	mode := volumes.ReadWrite
 	if readOnly {
 		mode = volumes.ReadOnly
@@ -216,6 +313,9 @@ func (c *Client) Attach(ctx context.Context, id, host string, readOnly bool) err
 // id. Detaching removes the export.
 func (c *Client) Detach(ctx context.Context, id, attachmentID string) error {
 	const operation = "volume.os-detach"
+	if err := c.checkID(operation, id); err != nil {
+		return err
+	}
 	result := volumes.Detach(withOperation(ctx, operation), c.service, id, volumes.DetachOpts{AttachmentID: attachmentID})
 	return translate(c.config.Name, operation, result.Err)
 }

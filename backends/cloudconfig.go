@@ -4,17 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
-	"strings"
 
 	"github.com/gophercloud/utils/v2/openstack/clientconfig"
-	"gopkg.in/ini.v1"
 )
-
-func sorted(names []string) []string {
-	slices.Sort(names)
-	return names
-}
 
 // cloudConfigCredentials reads the INI form of the OpenStack cloud provider,
 // as the historic provisioner did: [Global] with auth-url and its companions
@@ -25,56 +17,61 @@ func cloudConfigCredentials(config Config, path string) (credentials, error) {
 	if err != nil {
 		return credentials{}, fmt.Errorf("cannot read %s: %w", path, unwrapPath(err))
 	}
-	file, err := ini.LoadSources(ini.LoadOptions{
-		Insensitive:             true,
-		IgnoreInlineComment:     true, // a password may contain # or ;
-		SkipUnrecognizableLines: false,
-	}, content)
+	file, err := parseINI(content, "global", "cinder")
 	if err != nil {
-		// The parser quotes the line it cannot read, which may be a password.
-		return credentials{}, fmt.Errorf("%s is not an INI file of the form [Global] key=value", path)
+		return credentials{}, fmt.Errorf("%s:%w", path, err)
 	}
-	global := func(key string) string { return strings.Trim(file.Section("global").Key(key).String(), `"`) }
-	noauthEndpoint := orElse(global("cinder-endpoint"), strings.Trim(file.Section("cinder").Key("endpoint").String(), `"`))
-	authURL := global("auth-url")
+	found, err := file.credentials(config)
+	if err != nil {
+		return credentials{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return found, nil
+}
+
+func (f iniFile) credentials(config Config) (credentials, error) {
+	global, cinder := f["global"], f["cinder"]
+	noauthEndpoint := orElse(global["cinder-endpoint"], cinder["endpoint"])
+	authURL := global["auth-url"]
 	switch {
 	case noauthEndpoint != "" && authURL != "":
-		return credentials{}, fmt.Errorf("%s names both auth-url and a noauth endpoint; keep one of them", path)
+		return credentials{}, errors.New("both auth-url and a noauth endpoint are given; keep one of them")
 	case noauthEndpoint != "":
 		return noauthCredentials(config, Noauth{
 			Endpoint: noauthEndpoint,
-			User:     global("username"),
-			Project:  orElse(global("tenant-id"), global("tenant-name")),
+			User:     global["username"],
+			Project:  orElse(global["tenant-id"], global["tenant-name"]),
 		})
 	case authURL == "":
-		return credentials{}, fmt.Errorf("%s names neither auth-url nor cinder-endpoint in [Global] nor endpoint in [Cinder]", path)
+		return credentials{}, errors.New("neither auth-url nor cinder-endpoint in [Global] nor endpoint in [Cinder] is given")
 	}
 	cloud := &clientconfig.Cloud{
-		RegionName: global("region"),
-		CACertFile: global("ca-file"),
+		RegionName:     global["region"],
+		CACertFile:     global["ca-file"],
+		ClientCertFile: global["cert-file"],
+		ClientKeyFile:  global["key-file"],
 		AuthInfo: &clientconfig.AuthInfo{
 			AuthURL:                     authURL,
-			Username:                    global("username"),
-			UserID:                      global("user-id"),
-			Password:                    global("password"),
-			ProjectID:                   global("tenant-id"),
-			ProjectName:                 global("tenant-name"),
-			DomainID:                    global("domain-id"),
-			DomainName:                  global("domain-name"),
-			UserDomainID:                global("user-domain-id"),
-			UserDomainName:              global("user-domain-name"),
-			ProjectDomainID:             global("tenant-domain-id"),
-			ProjectDomainName:           global("tenant-domain-name"),
-			ApplicationCredentialID:     global("application-credential-id"),
-			ApplicationCredentialName:   global("application-credential-name"),
-			ApplicationCredentialSecret: global("application-credential-secret"),
+			Username:                    global["username"],
+			UserID:                      global["user-id"],
+			Password:                    global["password"],
+			ProjectID:                   global["tenant-id"],
+			ProjectName:                 global["tenant-name"],
+			DomainID:                    global["domain-id"],
+			DomainName:                  global["domain-name"],
+			UserDomainID:                global["user-domain-id"],
+			UserDomainName:              global["user-domain-name"],
+			ProjectDomainID:             global["tenant-domain-id"],
+			ProjectDomainName:           global["tenant-domain-name"],
+			ApplicationCredentialID:     global["application-credential-id"],
+			ApplicationCredentialName:   global["application-credential-name"],
+			ApplicationCredentialSecret: global["application-credential-secret"],
 		},
 	}
-	if global("tls-insecure") == "true" {
+	if global["tls-insecure"] == "true" {
 		verify := false
 		cloud.Verify = &verify
 	}
-	return keystoneCredentials(config, cloud, global("trust-id"))
+	return keystoneCredentials(config, cloud, global["trust-id"])
 }
 
 // environmentCredentials reads the OS_* variables that the OpenStack clients
@@ -100,6 +97,7 @@ func (s Sources) environmentCredentials(config Config) (credentials, error) {
 		return credentials{}, errors.New("the environment has neither OS_AUTH_URL nor OS_CINDER_ENDPOINT")
 	}
 	cloud := &clientconfig.Cloud{
+		AuthType:       clientconfig.AuthType(first("OS_AUTH_TYPE")),
 		RegionName:     first("OS_REGION_NAME"),
 		EndpointType:   first("OS_ENDPOINT_TYPE", "OS_INTERFACE"),
 		CACertFile:     first("OS_CACERT"),
@@ -123,17 +121,12 @@ func (s Sources) environmentCredentials(config Config) (credentials, error) {
 			ApplicationCredentialID:     first("OS_APPLICATION_CREDENTIAL_ID"),
 			ApplicationCredentialName:   first("OS_APPLICATION_CREDENTIAL_NAME"),
 			ApplicationCredentialSecret: first("OS_APPLICATION_CREDENTIAL_SECRET"),
+			SystemScope:                 first("OS_SYSTEM_SCOPE"),
 		},
 	}
 	if insecure := first("OS_INSECURE"); insecure == "true" || insecure == "1" {
 		verify := false
 		cloud.Verify = &verify
-	}
-	// A rc file of Keystone v3 usually sets only the user's domain; projects
-	// of the same domain are what it means.
-	if cloud.AuthInfo.ProjectDomainID == "" && cloud.AuthInfo.ProjectDomainName == "" {
-		cloud.AuthInfo.ProjectDomainID = cloud.AuthInfo.UserDomainID
-		cloud.AuthInfo.ProjectDomainName = cloud.AuthInfo.UserDomainName
 	}
 	return keystoneCredentials(config, cloud, first("OS_TRUST_ID"))
 }

@@ -11,11 +11,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/utils/v2/openstack/clientconfig"
-	"sigs.k8s.io/yaml"
+	"go.yaml.in/yaml/v3"
 )
 
 // Sources says where credentials are read. Nothing of the process is changed
@@ -47,11 +48,6 @@ type credentials struct {
 	tls      *tls.Config
 	version  string
 }
-
-// isolatedPrefix keeps the cloud reader from filling an entry's gaps with the
-// process's OS_* variables: one backend must never log in with a mixture of
-// its own credentials and another's.
-const isolatedPrefix = "STANDALONE_CINDER_ISOLATED_"
 
 // resolve reads the credentials of one backend. Its errors are of KindConfig
 // and never quote file contents.
@@ -85,88 +81,70 @@ func (s Sources) read(config Config) (credentials, error) {
 	return credentials{}, errors.New("no way to log in is configured; set one of auth.cloud, auth.noauth, auth.cloudConfig or auth.environment")
 }
 
+// noauthCredentials completes the account of a noauth endpoint. An endpoint
+// as it stands in a service catalogue ends with the project.
 func noauthCredentials(config Config, noauth Noauth) (credentials, error) {
-	noauth.User = orElse(noauth.User, "admin")
-	noauth.Project = orElse(noauth.Project, "admin")
 	if noauth.Endpoint == "" {
 		return credentials{}, errors.New("the noauth endpoint is empty; give Cinder's address such as http://cinder:8776/v3")
 	}
-	if strings.ContainsAny(noauth.User+noauth.Project, ": \t\r\n") {
-		return credentials{}, errors.New("user and project of a noauth endpoint must not contain colons or blanks, since they are sent as user:project")
+	_, project, err := noauthBase(noauth.Endpoint)
+	if err != nil {
+		return credentials{}, err
 	}
-	found := credentials{noauth: &noauth}
-	found.version = versionOf(config, noauth)
-	return found, nil
+	if project != "" && noauth.Project != "" && noauth.Project != project {
+		return credentials{}, fmt.Errorf("the noauth endpoint %s ends with project %q, but the project is given as %q; keep one of them",
+			noauth.Endpoint, project, noauth.Project)
+	}
+	noauth.User = orElse(noauth.User, "admin")
+	noauth.Project = orElse(noauth.Project, orElse(project, "admin"))
+	if strings.ContainsAny(noauth.User+noauth.Project, ": \t\r\n/") {
+		return credentials{}, errors.New("user and project of a noauth endpoint must not contain colons, slashes or blanks, since they are sent as user:project")
+	}
+	return credentials{noauth: &noauth, version: versionOf(config, noauth)}, nil
 }
 
+// keystoneCredentials completes an entry whose files, profile and region are
+// merged already. Everything is taken from the entry and nothing from the
+// process: one backend must never log in with a mixture of its own
+// credentials and another's.
 func keystoneCredentials(config Config, cloud *clientconfig.Cloud, trustID string) (credentials, error) {
 	if cloud.AuthInfo == nil || cloud.AuthInfo.AuthURL == "" {
 		return credentials{}, errors.New("the credentials name no auth_url")
 	}
-	identityURL, note := identityV3(cloud.AuthInfo.AuthURL)
-	cloud.AuthInfo.AuthURL = identityURL
-	cloud.IdentityAPIVersion = "3"
-	options, err := clientconfig.AuthOptions(&clientconfig.ClientOpts{
-		Cloud:     "resolved",
-		EnvPrefix: isolatedPrefix,
-		YAMLOpts:  resolvedCloud{cloud: *cloud},
-	})
-	if err != nil {
-		return credentials{}, fmt.Errorf("the credentials cannot be used%s: %w", note, err)
-	}
-	if trustID != "" {
-		// A trust's token is scoped by the trust alone; naming a project too
-		// is refused by Keystone (OS-TRUST extension).
-		options.Scope = &gophercloud.AuthScope{TrustID: trustID}
-		options.TenantID, options.TenantName = "", ""
-	}
-	// A pure token cannot be renewed; everything else can, and a token of an
-	// hour must not end the program's work.
-	options.AllowReauth = options.TokenID == ""
-	tlsConfig, err := clientconfig.PrepareTLSConfig(isolatedPrefix, cloud)
-	if err != nil {
-		return credentials{}, fmt.Errorf("the certificates cannot be used: %w", err)
-	}
-	found := credentials{
-		auth: *options,
-		tls:  tlsConfig,
-		endpoint: gophercloud.EndpointOpts{
-			Region:       orElse(config.Region, cloud.RegionName),
-			Availability: clientconfig.GetEndpointType(orElse(config.Interface, cloud.EndpointType)),
-		},
-	}
-	files, err := contents(cloud.CACertFile, cloud.ClientCertFile, cloud.ClientKeyFile)
+	options, err := authOptions(cloud.AuthType, *cloud.AuthInfo, trustID)
 	if err != nil {
 		return credentials{}, err
 	}
-	found.version = versionOf(config, cloud, trustID, files)
+	tlsConfig, certificates, err := readCertificates(cloud)
+	if err != nil {
+		return credentials{}, err
+	}
+	availability, err := availabilityOf(orElse(config.Interface, orElse(cloud.EndpointType, cloud.Interface)))
+	if err != nil {
+		return credentials{}, err
+	}
+	found := credentials{
+		auth:     options,
+		tls:      tlsConfig,
+		endpoint: gophercloud.EndpointOpts{Region: orElse(config.Region, cloud.RegionName), Availability: availability},
+	}
+	found.version = versionOf(config, cloud.AuthType, cloud.AuthInfo, trustID, found.endpoint, certificates)
 	return found, nil
 }
 
-// identityV3 repairs the v2.0 addresses that old configuration files name:
-// Keystone serves only v3 since 2018, on the same host.
-func identityV3(address string) (repaired, note string) {
-	trimmed := strings.TrimRight(address, "/")
-	if strings.HasSuffix(trimmed, "/v2.0") {
-		return strings.TrimSuffix(trimmed, "/v2.0") + "/v3", " (auth_url names Keystone's v2.0, which is gone; v3 of the same host is used)"
+// availabilityOf reads the name of an interface in the two forms that the
+// OpenStack clients know, such as internal and internalURL.
+func availabilityOf(name string) (gophercloud.Availability, error) {
+	switch strings.TrimSuffix(name, "URL") {
+	case "", "public":
+		return gophercloud.AvailabilityPublic, nil
+	case "internal":
+		return gophercloud.AvailabilityInternal, nil
+	case "admin":
+		return gophercloud.AvailabilityAdmin, nil
 	}
-	return address, ""
+	return "", fmt.Errorf("interface %q is none of public, internal and admin", name)
 }
-
-// resolvedCloud hands one cloud entry, already in memory, to the reader.
-type resolvedCloud struct{ cloud clientconfig.Cloud }
-
-func (r resolvedCloud) LoadCloudsYAML() (map[string]clientconfig.Cloud, error) {
-	cloud := r.cloud
-	auth := *cloud.AuthInfo
-	cloud.AuthInfo = &auth
-	// Profile and regions were merged when the entry was read.
-	cloud.Profile, cloud.Cloud, cloud.Regions = "", "", nil
-	return map[string]clientconfig.Cloud{"resolved": cloud}, nil
-}
-
-func (resolvedCloud) LoadSecureCloudsYAML() (map[string]clientconfig.Cloud, error) { return nil, nil }
-func (resolvedCloud) LoadPublicCloudsYAML() (map[string]clientconfig.Cloud, error) { return nil, nil }
 
 // cloud reads one entry of clouds.yaml with its profile, region overrides and
 // secure.yaml merged, and the trust, which the cloud reader does not know.
@@ -183,20 +161,62 @@ func (s Sources) cloud(name, region string) (*clientconfig.Cloud, string, error)
 	if _, ok := clouds[name]; !ok {
 		return nil, "", fmt.Errorf("%s has no cloud %q; it has %s", path, name, quotedNames(clouds))
 	}
-	cloud, err := clientconfig.GetCloudFromYAML(&clientconfig.ClientOpts{
-		Cloud:      name,
-		RegionName: region,
-		EnvPrefix:  isolatedPrefix,
-		YAMLOpts:   files,
-	})
+	cloud, err := files.merged(name, region)
 	if err != nil {
 		return nil, "", fmt.Errorf("%s: cloud %q: %w", path, name, err)
 	}
-	trustID, err := files.trustID(name)
-	if err != nil {
+	// An entry that lists regions and is asked for none of them means, with
+	// the OpenStack clients, its region_name or the first of the list.
+	if region == "" && len(cloud.Regions) > 0 {
+		region = orElse(cloud.RegionName, cloud.Regions[0].Name)
+		if cloud, err = files.merged(name, region); err != nil {
+			return nil, "", fmt.Errorf("%s: cloud %q: %w", path, name, err)
+		}
+	}
+	cloud.RegionName = orElse(region, cloud.RegionName)
+	if cloud.Verify, err = files.verify(name, region); err != nil {
 		return nil, "", err
 	}
-	return cloud, trustID, nil
+	trustID, err := files.trustID(name)
+	return cloud, trustID, err
+}
+
+// merged is the entry as the cloud reader merges it.
+func (f cloudFiles) merged(name, region string) (*clientconfig.Cloud, error) {
+	return clientconfig.GetCloudFromYAML(&clientconfig.ClientOpts{Cloud: name, RegionName: region, YAMLOpts: f})
+}
+
+// verify is the entry's `verify` from the most specific place that sets it.
+// The cloud reader's own merging takes false for "not set" and would let a
+// general true win over a specific false.
+func (f cloudFiles) verify(name, region string) (*bool, error) {
+	clouds, err := f.LoadCloudsYAML()
+	if err != nil {
+		return nil, err
+	}
+	secure, err := f.LoadSecureCloudsYAML()
+	if err != nil {
+		return nil, err
+	}
+	public, err := f.LoadPublicCloudsYAML()
+	if err != nil {
+		return nil, err
+	}
+	cloud := clouds[name]
+	entries := []clientconfig.Cloud{secure[name], cloud, public[orElse(cloud.Profile, cloud.Cloud)]}
+	for _, entry := range entries {
+		for _, candidate := range entry.Regions {
+			if candidate.Name == region && candidate.Values.Verify != nil {
+				return candidate.Values.Verify, nil
+			}
+		}
+	}
+	for _, entry := range entries {
+		if entry.Verify != nil {
+			return entry.Verify, nil
+		}
+	}
+	return nil, nil
 }
 
 // cloudsFile finds clouds.yaml as the OpenStack clients do: the variable
@@ -235,7 +255,7 @@ func (f cloudFiles) LoadCloudsYAML() (map[string]clientconfig.Cloud, error) {
 
 func (f cloudFiles) LoadSecureCloudsYAML() (map[string]clientconfig.Cloud, error) {
 	var document clientconfig.Clouds
-	err := readYAML(filepath.Join(filepath.Dir(f.path), "secure.yaml"), &document)
+	err := readYAML(f.beside("secure.yaml"), &document)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -244,26 +264,35 @@ func (f cloudFiles) LoadSecureCloudsYAML() (map[string]clientconfig.Cloud, error
 
 func (f cloudFiles) LoadPublicCloudsYAML() (map[string]clientconfig.Cloud, error) {
 	var document clientconfig.PublicClouds
-	err := readYAML(filepath.Join(filepath.Dir(f.path), "clouds-public.yaml"), &document)
+	err := readYAML(f.beside("clouds-public.yaml"), &document)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	return document.Clouds, err
 }
 
+// trustID is the entry's trust_id, from secure.yaml before clouds.yaml.
 func (f cloudFiles) trustID(name string) (string, error) {
-	var document struct {
-		Clouds map[string]struct {
-			Auth struct {
-				TrustID string `json:"trust_id"`
-			} `json:"auth"`
-		} `json:"clouds"`
+	for _, path := range []string{f.beside("secure.yaml"), f.path} {
+		var document struct {
+			Clouds map[string]struct {
+				Auth struct {
+					TrustID string `yaml:"trust_id"`
+				} `yaml:"auth"`
+			} `yaml:"clouds"`
+		}
+		if err := readYAML(path, &document); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+		if trustID := document.Clouds[name].Auth.TrustID; trustID != "" {
+			return trustID, nil
+		}
 	}
-	if err := readYAML(f.path, &document); err != nil {
-		return "", err
-	}
-	return document.Clouds[name].Auth.TrustID, nil
+	return "", nil
 }
+
+// beside is the path of a file in the same directory.
+func (f cloudFiles) beside(name string) string { return filepath.Join(filepath.Dir(f.path), name) }
 
 // yamlLine finds the line number in a YAML parser's message, the only part of
 // it that is safe to show: the rest may quote a password.
@@ -300,24 +329,8 @@ func quotedNames(clouds map[string]clientconfig.Cloud) string {
 	for name := range clouds {
 		names = append(names, fmt.Sprintf("%q", name))
 	}
-	return strings.Join(sorted(names), ", ")
-}
-
-// contents reads certificate files, so that a renewed certificate under the
-// same name counts as a change.
-func contents(paths ...string) (map[string]string, error) {
-	read := map[string]string{}
-	for _, path := range paths {
-		if path == "" {
-			continue
-		}
-		content, err := os.ReadFile(path)
-		if err != nil {
-			return nil, fmt.Errorf("cannot read certificate %s: %w", path, unwrapPath(err))
-		}
-		read[path] = string(content)
-	}
-	return read, nil
+	slices.Sort(names)
+	return strings.Join(names, ", ")
 }
 
 // versionOf is a hash over everything that shapes a client. JSON gives it a

@@ -2,6 +2,7 @@ package backends
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -46,7 +47,6 @@ func (i *inventory) find(ctx context.Context, stamp Stamp, after time.Time) ([]V
 			found = append(found, v)
 		}
 	}
-	slices.SortFunc(found, elder)
 	return found, nil
 }
 
@@ -109,19 +109,28 @@ func (i *inventory) load(ctx context.Context, after time.Time) error {
 }
 
 func (i *inventory) run(ctx context.Context, current *loading) {
-	volumes := map[string][]Volume{}
+	// By id too: a listing may begin again after a new login.
+	byClaim := map[string]map[string]Volume{}
 	err := i.list(ctx, func(page []Volume) bool {
 		for _, v := range page {
-			if stamp := StampOf(v); stamp.Cluster == i.cluster && stamp.ClaimUID != "" {
-				volumes[stamp.ClaimUID] = append(volumes[stamp.ClaimUID], v)
+			stamp := StampOf(v)
+			if stamp.Cluster != i.cluster || stamp.ClaimUID == "" {
+				continue
 			}
+			if byClaim[stamp.ClaimUID] == nil {
+				byClaim[stamp.ClaimUID] = map[string]Volume{}
+			}
+			byClaim[stamp.ClaimUID][v.ID] = v
 		}
 		return true
 	})
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if err == nil {
-		i.started, i.volumes = current.started, volumes
+		i.started, i.volumes = current.started, map[string][]Volume{}
+		for uid, volumes := range byClaim {
+			i.volumes[uid] = slices.SortedFunc(maps.Values(volumes), elder)
+		}
 	}
 	current.err = err
 	i.loading = nil

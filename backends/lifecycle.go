@@ -49,8 +49,8 @@ type Lifecycle struct {
 	// volumes maps a claim's UID to the volume that serves it, as far as this
 	// term knows.
 	volumes map[string]string
-	// unsettled holds, by claim UID, when a create request was made whose
-	// effect is not known yet.
+	// unsettled holds, by claim UID, since when there may be a volume that this
+	// term does not know: only a listing that began later can tell.
 	unsettled map[string]time.Time
 	// rivals holds, by claim UID, volumes seen in listings that carry the same
 	// stamp as the claim's own.
@@ -62,6 +62,10 @@ type Lifecycle struct {
 
 // NewLifecycle makes the lifecycle of one backend for one term.
 func NewLifecycle(options LifecycleOptions) *Lifecycle {
+	return newLifecycle(options, pooledClients{options.Pool, options.Config})
+}
+
+func newLifecycle(options LifecycleOptions, clients clients) *Lifecycle {
 	config := options.Config.withDefaults()
 	interval := options.Poll
 	if interval <= 0 {
@@ -69,7 +73,7 @@ func NewLifecycle(options LifecycleOptions) *Lifecycle {
 	}
 	l := &Lifecycle{
 		config:    config,
-		cinder:    &session{pool: options.Pool, config: config, fence: options.Fence, hold: options.Hold},
+		cinder:    &session{clients: clients, backend: config.Name, fence: options.Fence, hold: options.Hold},
 		logger:    options.Logger.With("backend", config.Name),
 		volumes:   map[string]string{},
 		unsettled: map[string]time.Time{},
@@ -133,10 +137,11 @@ func (l *Lifecycle) Connect(ctx context.Context, spec Spec) (Connected, error) {
 		if err := ctx.Err(); err != nil {
 			return Connected{}, err
 		}
-		if v.ID != "" && v.SizeGiB < spec.SizeGiB {
+		next := towardsConnected(v.Status)
+		if (next == stepReserve || next == stepConnect) && v.SizeGiB < spec.SizeGiB {
 			return Connected{}, l.failure(KindConflict, "volume %s has %d GiB, the claim wants %d GiB", v.ID, v.SizeGiB, spec.SizeGiB)
 		}
-		switch next := towardsConnected(v.Status); next {
+		switch next {
 		case stepCreate:
 			v, err = l.create(ctx, spec)
 		case stepAwaitCreated:
@@ -144,21 +149,12 @@ func (l *Lifecycle) Connect(ctx context.Context, spec Spec) (Connected, error) {
 		case stepReserve:
 			v, err = l.reserve(ctx, v)
 		case stepConnect:
-			var document []byte
-			err = l.cinder.change(ctx, func(ctx context.Context, cinder api) (err error) {
-				document, err = cinder.InitializeConnection(ctx, v.ID, spec.Connector)
-				return err
-			})
-			if err == nil {
-				l.see(v.ID, v)
-				return Connected{Volume: v, Document: document}, nil
-			}
+			return l.connect(ctx, v, spec)
 		case stepDiscard:
 			return Connected{}, l.discard(ctx, v, spec)
 		case stepAwaitGone:
 			if err = l.awaitGone(ctx, v.ID); err == nil {
-				l.forget(spec.Stamp.ClaimUID, v.ID)
-				v = Volume{}
+				v, err = l.lookAgain(ctx, v.ID, spec)
 			}
 		default:
 			return Connected{}, l.failure(KindConflict, "volume %s is %s; it is left alone until that is over", v.ID, v.Status)
@@ -170,55 +166,91 @@ func (l *Lifecycle) Connect(ctx context.Context, spec Spec) (Connected, error) {
 	return Connected{}, l.failure(KindConflict, "volume %s keeps changing its state; somebody else works on it", v.ID)
 }
 
+// connect asks for the connection of a volume that is attaching, or that a
+// PersistentVolume of the same claim once had in use. A volume that somebody
+// else has attached would be written to from two sides.
+func (l *Lifecycle) connect(ctx context.Context, v Volume, spec Spec) (Connected, error) {
+	if err := l.attachedElsewhere(v, Target{Connector: spec.Connector}); err != nil {
+		return Connected{}, err
+	}
+	var document []byte
+	err := l.cinder.change(ctx, func(ctx context.Context, cinder api) (err error) {
+		document, err = cinder.InitializeConnection(ctx, v.ID, spec.Connector)
+		return err
+	})
+	if err != nil {
+		return Connected{}, err
+	}
+	l.see(v.ID, v)
+	return Connected{Volume: v, Document: document}, nil
+}
+
 // look finds the claim's volume: by the id that this term knows, else in the
 // listing of the term. The zero Volume means that there provably is none.
 func (l *Lifecycle) look(ctx context.Context, stamp Stamp, connector Connector) (Volume, error) {
+	for range maxMoves {
+		id, err := l.locate(ctx, stamp, connector)
+		if id == "" || err != nil {
+			return Volume{}, err
+		}
+		v, err := l.get(ctx, id)
+		if IsKind(err, KindNotFound) {
+			// Somebody else removed it. Whether it was the only one is to be
+			// looked up: a second one may have been made meanwhile.
+			l.forget(stamp.ClaimUID, id)
+			l.doubt(stamp.ClaimUID)
+			continue
+		}
+		if err != nil {
+			return Volume{}, err
+		}
+		if !stamp.Owns(v) {
+			return Volume{}, l.failure(KindNotOurs, "volume %s no longer carries the stamp of this claim", id)
+		}
+		return v, nil
+	}
+	return Volume{}, l.failure(KindConflict, "the volumes of claim UID %q vanish as fast as they are found; somebody else works on them", stamp.ClaimUID)
+}
+
+// lookAgain finds the claim's volume after the one that was known is gone, and
+// not by our doing.
+func (l *Lifecycle) lookAgain(ctx context.Context, id string, spec Spec) (Volume, error) {
+	l.forget(spec.Stamp.ClaimUID, id)
+	l.doubt(spec.Stamp.ClaimUID)
+	return l.look(ctx, spec.Stamp, spec.Connector)
+}
+
+// locate returns the id of the claim's only volume, or "" when there is none.
+func (l *Lifecycle) locate(ctx context.Context, stamp Stamp, connector Connector) (string, error) {
 	l.mu.Lock()
 	id, known := l.volumes[stamp.ClaimUID]
 	since, unsettled := l.unsettled[stamp.ClaimUID]
 	l.mu.Unlock()
-	if !known || unsettled {
-		found, err := l.inventory.find(ctx, stamp, since)
-		if err != nil {
-			return Volume{}, err
-		}
-		if len(found) == 0 && !known {
-			l.settle(stamp.ClaimUID, "")
-			return Volume{}, nil
-		}
-		if len(found) > 0 {
-			chosen, err := l.keepOne(ctx, found, connector)
-			if err != nil {
-				return Volume{}, err
-			}
-			id = chosen.ID
-		}
-		l.settle(stamp.ClaimUID, id)
+	if known && !unsettled {
+		return id, nil
 	}
-	v, err := l.get(ctx, id)
-	if IsKind(err, KindNotFound) {
-		l.forget(stamp.ClaimUID, id)
-		return Volume{}, nil
-	}
+	found, err := l.inventory.find(ctx, stamp, since)
 	if err != nil {
-		return Volume{}, err
+		return "", err
 	}
-	if !stamp.Owns(v) {
-		return Volume{}, l.failure(KindNotOurs, "volume %s no longer carries the stamp of this claim", id)
+	if len(found) > 0 {
+		chosen, err := l.keepOne(ctx, found, stamp, connector)
+		if err != nil {
+			return "", err
+		}
+		id = chosen.ID
 	}
-	return v, nil
+	l.settle(stamp.ClaimUID, id)
+	return id, nil
 }
 
 // create makes the volume. An answer that was lost is settled by the look of
 // the next attempt, never by repeating the request.
 func (l *Lifecycle) create(ctx context.Context, spec Spec) (v Volume, err error) {
 	uid := spec.Stamp.ClaimUID
-	started := time.Now()
-	l.mu.Lock()
-	// Noted before the request leaves: a panic or a cancelled context between
-	// effect and answer must not make the volume unknown.
-	l.unsettled[uid] = started
-	l.mu.Unlock()
+	// Noted before the request leaves: a panic between effect and answer must
+	// not make the volume unknown.
+	l.doubt(uid)
 	err = l.cinder.change(ctx, func(ctx context.Context, cinder api) (err error) {
 		v, err = cinder.CreateVolume(ctx, NewVolume{
 			Name:     spec.Name,
@@ -236,6 +268,10 @@ func (l *Lifecycle) create(ctx context.Context, spec Spec) (v Volume, err error)
 	var failed *Error
 	if errors.As(err, &failed) && !failed.EffectUnknown {
 		l.settle(uid, "")
+	} else {
+		// A listing that began while the request was under way may have missed
+		// its effect.
+		l.doubt(uid)
 	}
 	return Volume{}, err
 }
@@ -249,8 +285,7 @@ func (l *Lifecycle) awaitCreated(ctx context.Context, v Volume, spec Spec) (Volu
 		return Volume{}, err
 	}
 	if gone {
-		l.forget(stamp.ClaimUID, v.ID)
-		return Volume{}, nil
+		return l.lookAgain(ctx, v.ID, spec)
 	}
 	rivals := l.rivalsOf(stamp.ClaimUID, v.ID)
 	if len(rivals) == 0 {
@@ -269,7 +304,7 @@ func (l *Lifecycle) awaitCreated(ctx context.Context, v Volume, spec Spec) (Volu
 			found = append(found, rival)
 		}
 	}
-	chosen, err := l.keepOne(ctx, found, spec.Connector)
+	chosen, err := l.keepOne(ctx, found, stamp, spec.Connector)
 	if err != nil {
 		return Volume{}, err
 	}
@@ -309,180 +344,12 @@ func (l *Lifecycle) discard(ctx context.Context, v Volume, spec Spec) error {
 	if reason == "" {
 		reason = "Cinder gives no reason; see the logs of cinder-scheduler and cinder-volume"
 	}
-	err := l.remove(ctx, Target{VolumeID: v.ID, Stamp: spec.Stamp, Connector: spec.Connector})
+	err := l.remove(ctx, Target{VolumeID: v.ID, Stamp: spec.Stamp, Connector: spec.Connector, unreferenced: true})
 	if err != nil {
-		return fmt.Errorf("volume %s went to error (%s) and cannot be removed: %w", v.ID, reason, err)
+		return fmt.Errorf("volume %s went to %s (%s) and cannot be removed: %w", v.ID, v.Status, reason, err)
 	}
 	l.forget(spec.Stamp.ClaimUID, v.ID)
-	return l.failure(KindVolumeFailed, "volume %s went to error and was removed: %s", v.ID, reason)
-}
-
-// keepOne picks the volume that stays, and removes the rest. A volume that a
-// PersistentVolume may know (in-use) comes first, then one that is connected,
-// then the eldest; of several that may be known none is touched.
-func (l *Lifecycle) keepOne(ctx context.Context, found []Volume, connector Connector) (Volume, error) {
-	chosen := found[0]
-	for _, v := range found[1:] {
-		if rank(v) > rank(chosen) || rank(v) == rank(chosen) && elder(v, chosen) < 0 {
-			chosen = v
-		}
-	}
-	for _, v := range found {
-		if v.ID == chosen.ID {
-			continue
-		}
-		if v.Status == StatusInUse {
-			return Volume{}, l.failure(KindConflict, "volumes %s and %s of one claim are both in use; keep one and delete the other by hand", chosen.ID, v.ID)
-		}
-		l.logger.Warn("Removing a second volume of one claim", "volume", v.ID, "kept", chosen.ID, "status", v.Status)
-		stamp := StampOf(v)
-		if err := l.remove(ctx, Target{VolumeID: v.ID, Stamp: stamp, Connector: connector}); err != nil {
-			return Volume{}, err
-		}
-		l.inventory.forget(v.ID)
-		l.dropRival(stamp.ClaimUID, v.ID)
-	}
-	return chosen, nil
-}
-
-func rank(v Volume) int {
-	switch v.Status {
-	case StatusInUse:
-		return 3
-	case StatusAttaching:
-		return 2
-	case StatusError, StatusErrorDeleting, StatusDeleting:
-		return 0
-	}
-	return 1
-}
-
-// Complete takes the last step, to in-use. The caller has seen the
-// PersistentVolume in the API server. A volume that this term connected costs
-// one request; one that an earlier term connected is looked up in the listing
-// that serves them all.
-func (l *Lifecycle) Complete(ctx context.Context, target Target, readOnly bool) error {
-	release, err := l.locks.acquire(ctx, target.Stamp.ClaimUID)
-	if err != nil {
-		return err
-	}
-	defer release()
-	v, err := l.lastSeen(ctx, target)
-	if err != nil {
-		return err
-	}
-	for looked := false; ; looked = true {
-		if !target.owns(v) {
-			return l.notOurs(v, target)
-		}
-		var failed error
-		switch v.Status {
-		case StatusInUse:
-			return nil
-		case StatusAttaching:
-			failed = l.cinder.change(ctx, func(ctx context.Context, cinder api) error {
-				return cinder.Attach(ctx, v.ID, target.Connector.Host, readOnly)
-			})
-			if failed == nil {
-				return nil
-			}
-		default:
-			failed = l.failure(KindConflict, "volume %s is %s where attaching was expected", v.ID, v.Status)
-		}
-		if looked {
-			return failed
-		}
-		// Either what was known is out of date, or the answer was lost after
-		// the effect. Repeating os-attach would not tell: Cinder answers a
-		// project's member with 500 when the host is attached already.
-		l.see(target.VolumeID, Volume{})
-		if v, err = l.get(ctx, target.VolumeID); err != nil {
-			return errors.Join(failed, err)
-		}
-		if v.Status == StatusAttaching {
-			l.see(target.VolumeID, v)
-			return failed
-		}
-	}
-}
-
-// see remembers the newest picture of a volume; the zero Volume says that the
-// picture at hand is not to be trusted.
-func (l *Lifecycle) see(id string, v Volume) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.seen[id] = v
-}
-
-// lastSeen returns the newest picture of a volume that is at hand, or looks.
-func (l *Lifecycle) lastSeen(ctx context.Context, target Target) (Volume, error) {
-	l.mu.Lock()
-	v, ok := l.seen[target.VolumeID]
-	l.mu.Unlock()
-	if ok && v.ID != "" {
-		return v, nil
-	}
-	if !ok {
-		found, err := l.inventory.find(ctx, target.Stamp, time.Time{})
-		if err != nil {
-			return Volume{}, err
-		}
-		for _, v := range found {
-			if v.ID == target.VolumeID {
-				return v, nil
-			}
-		}
-	}
-	return l.get(ctx, target.VolumeID)
-}
-
-// Holds reports whether the backend has a volume of the claim, in whatever
-// state. It costs requests only when the answer is not known in this term.
-func (l *Lifecycle) Holds(ctx context.Context, stamp Stamp) (bool, error) {
-	l.mu.Lock()
-	_, known := l.volumes[stamp.ClaimUID]
-	since := l.unsettled[stamp.ClaimUID]
-	l.mu.Unlock()
-	if known {
-		return true, nil
-	}
-	found, err := l.inventory.find(ctx, stamp, since)
-	return len(found) > 0, err
-}
-
-// Has reports whether a volume of that id exists at the backend, whoever's it
-// is. It serves PersistentVolumes that do not say where their volume is.
-func (l *Lifecycle) Has(ctx context.Context, id string) (bool, error) {
-	_, err := l.get(ctx, id)
-	if IsKind(err, KindNotFound) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
-// Abandon removes whatever a claim that is gone, or refused, left at the
-// backend. The caller knows that no PersistentVolume was recorded for it.
-func (l *Lifecycle) Abandon(ctx context.Context, stamp Stamp, connector Connector) error {
-	release, err := l.locks.acquire(ctx, stamp.ClaimUID)
-	if err != nil {
-		return err
-	}
-	defer release()
-	v, err := l.look(ctx, stamp, connector)
-	if err != nil || v.ID == "" {
-		return err
-	}
-	if err := l.remove(ctx, Target{VolumeID: v.ID, Stamp: stamp, Connector: connector}); err != nil {
-		return err
-	}
-	l.forget(stamp.ClaimUID, v.ID)
-	return nil
-}
-
-// Volumes lists the cluster's volumes as of the last complete listing of this
-// term. It costs requests only the first time.
-func (l *Lifecycle) Volumes(ctx context.Context) ([]Volume, error) {
-	return l.inventory.all(ctx)
+	return l.failure(KindVolumeFailed, "volume %s went to %s and was removed: %s", v.ID, v.Status, reason)
 }
 
 func (l *Lifecycle) get(ctx context.Context, id string) (v Volume, err error) {
@@ -493,8 +360,20 @@ func (l *Lifecycle) get(ctx context.Context, id string) (v Volume, err error) {
 	return v, err
 }
 
+// list reads for many at once, and so is bound to nobody's context; it ends
+// with the term.
 func (l *Lifecycle) list(ctx context.Context, query VolumeQuery, yield func([]Volume) bool) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(l.cinder.hold, cancel)()
 	return l.cinder.read(ctx, func(cinder api) error { return cinder.ListVolumes(ctx, query, yield) })
+}
+
+// doubt records that there may be a volume of the claim that is not known.
+func (l *Lifecycle) doubt(uid string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.unsettled[uid] = time.Now()
 }
 
 // settle records what is known of a claim's volume after all doubt is gone.
@@ -518,43 +397,6 @@ func (l *Lifecycle) forget(uid, id string) {
 	delete(l.seen, id)
 	l.mu.Unlock()
 	l.inventory.forget(id)
-}
-
-// observe looks through a page of volumes that was read for another purpose
-// for second volumes of claims in flight. After a create request every claim
-// is looked up this way at no cost.
-func (l *Lifecycle) observe(page []Volume) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, v := range page {
-		stamp := StampOf(v)
-		id, mine := l.volumes[stamp.ClaimUID]
-		if !mine || id == v.ID || stamp.Cluster != l.inventory.cluster {
-			continue
-		}
-		if l.rivals[stamp.ClaimUID] == nil {
-			l.rivals[stamp.ClaimUID] = map[string]bool{}
-		}
-		l.rivals[stamp.ClaimUID][v.ID] = true
-	}
-}
-
-func (l *Lifecycle) rivalsOf(uid, id string) []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var rivals []string
-	for rival := range l.rivals[uid] {
-		if rival != id {
-			rivals = append(rivals, rival)
-		}
-	}
-	return sorted(rivals)
-}
-
-func (l *Lifecycle) dropRival(uid, id string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.rivals[uid], id)
 }
 
 func (l *Lifecycle) failure(kind Kind, format string, arguments ...any) *Error {

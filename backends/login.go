@@ -6,51 +6,87 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack"
 )
 
+// The operations of a login, as errors and metrics name them.
+const (
+	operationLogin    = "auth.login"
+	operationDiscover = "auth.discover"
+)
+
 // login makes a client that is known to work: for Keystone by getting a token
 // and the endpoint out of its catalogue, for noauth by one listing.
 func login(ctx context.Context, config Config, found credentials, metrics *Metrics) (*Client, error) {
 	wire := newTransport(config, found, metrics)
-	client := &Client{config: config, transport: wire}
+	client := &Client{config: config}
 	var err error
 	if found.noauth != nil {
 		client.service, err = loginNoauth(ctx, config, *found.noauth, wire)
 	} else {
-		client.service, err = loginKeystone(ctx, config, found, wire)
+		client.service, err = loginKeystone(ctx, config, found, wire, metrics)
 	}
 	if err != nil {
 		wire.close()
+		metrics.login(config.Name, "failure")
 		return nil, err
 	}
+	metrics.login(config.Name, "success")
 	return client, nil
 }
 
-func loginKeystone(ctx context.Context, config Config, found credentials, wire http.RoundTripper) (*gophercloud.ServiceClient, error) {
+// httpClient never follows a redirect: it would carry the token to whatever
+// host the answer names, and repeat a POST as a GET.
+func httpClient(wire http.RoundTripper) http.Client {
+	return http.Client{
+		Transport:     wire,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// loginTimeout bounds one login, of several requests at most.
+func loginTimeout(ctx context.Context, config Config) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, 2*config.Timeouts.Request)
+}
+
+func loginKeystone(ctx context.Context, config Config, found credentials, wire http.RoundTripper, metrics *Metrics) (*gophercloud.ServiceClient, error) {
 	provider, err := openstack.NewClient(found.auth.IdentityEndpoint)
 	if err != nil {
-		return nil, &Error{Backend: config.Name, Kind: KindConfig, Message: fmt.Sprintf("auth_url %q is not an address", found.auth.IdentityEndpoint)}
+		return nil, &Error{Backend: config.Name, Kind: KindConfig, Message: fmt.Sprintf("auth_url %q is not an address", withoutUser(found.auth.IdentityEndpoint))}
 	}
-	provider.HTTPClient = http.Client{Transport: wire}
+	provider.HTTPClient = httpClient(wire)
 	provider.UserAgent.Prepend("standalone-cinder")
 	if err := openstack.Authenticate(ctx, provider, found.auth); err != nil {
-		return nil, translate(config.Name, "auth.login", err)
+		return nil, translate(config.Name, operationLogin, err)
 	}
-	service, err := openstack.NewBlockStorageV3(provider, found.endpoint)
-	if err != nil {
-		region := ""
-		if found.endpoint.Region != "" {
-			region = fmt.Sprintf(" in region %q", found.endpoint.Region)
+	if provider.Token() == "" {
+		return nil, &Error{Backend: config.Name, Operation: operationLogin, Kind: KindConfig, Message: "the answer has no X-Subject-Token header: " +
+			"auth_url does not lead to Keystone, or a proxy removes the header"}
+	}
+	if renew := provider.ReauthFunc; renew != nil {
+		// Every request that got a 401 waits for one renewal. It must not end
+		// with the caller that happened to come first.
+		provider.ReauthFunc = func(context.Context) error {
+			ctx, cancel := loginTimeout(context.Background(), config)
+			defer cancel()
+			err := renew(ctx)
+			if err != nil {
+				metrics.login(config.Name, "failure")
+				return translate(config.Name, operationLogin, err)
+			}
+			metrics.login(config.Name, "success")
+			return nil
 		}
-		return nil, &Error{Backend: config.Name, Kind: KindConfig, Message: fmt.Sprintf(
-			"the service catalogue has no block storage v3 endpoint%s with interface %q; check region and interface of the backend",
-			region, found.endpoint.Availability)}
 	}
-	return service, nil
+	endpoint, err := endpointOf(provider.GetAuthResult(), found.endpoint)
+	if err != nil {
+		return nil, &Error{Backend: config.Name, Kind: KindConfig, Message: err.Error()}
+	}
+	return &gophercloud.ServiceClient{ProviderClient: provider, Endpoint: endpoint, Type: "block-storage"}, nil
 }
 
 // hexProject is what current Cinder accepts as a project in its URLs
@@ -61,88 +97,82 @@ var hexProject = regexp.MustCompile(`^[0-9a-f-]+$`)
 // Xena insist on the project in the URL; current ones refuse a project there
 // that is not hexadecimal with 404, but accept URLs without any.
 func loginNoauth(ctx context.Context, config Config, noauth Noauth, wire http.RoundTripper) (*gophercloud.ServiceClient, error) {
-	base, err := noauthBase(noauth.Endpoint)
+	base, project, err := noauthBase(noauth.Endpoint)
 	if err != nil {
 		return nil, &Error{Backend: config.Name, Kind: KindConfig, Message: err.Error()}
 	}
-	provider := &gophercloud.ProviderClient{
-		HTTPClient: http.Client{Transport: wire},
-		TokenID:    noauth.User + ":" + noauth.Project,
-	}
+	provider := &gophercloud.ProviderClient{HTTPClient: httpClient(wire)}
 	provider.UseTokenLock()
 	provider.SetToken(noauth.User + ":" + noauth.Project)
 	provider.UserAgent.Prepend("standalone-cinder")
-	// The last part of the historic program's endpoints may already be the
-	// project, as in the URLs of a service catalogue.
-	addresses := []string{base + noauth.Project + "/", base}
-	if strings.HasSuffix(base, "/"+noauth.Project+"/") {
-		addresses = []string{base}
+	addresses := []string{base + url.PathEscape(noauth.Project) + "/", base}
+	if project != "" {
+		// The operator wrote the project into the address, and means it.
+		addresses = addresses[:1]
 	}
-	var first error
 	for _, address := range addresses {
 		service := &gophercloud.ServiceClient{ProviderClient: provider, Endpoint: address, Type: "block-storage"}
-		err := probe(ctx, config.Name, service)
+		status, err := probe(ctx, config.Name, service)
 		if err == nil {
 			return service, nil
 		}
-		if first == nil {
-			first = err
-		}
 		// An endpoint that is down or refuses for another reason would only
 		// answer the same again.
-		if !IsKind(err, KindNotFound) {
-			break
+		if status != http.StatusNotFound {
+			return nil, err
 		}
 	}
-	if IsKind(first, KindNotFound) && !hexProject.MatchString(noauth.Project) {
-		return nil, &Error{Backend: config.Name, Operation: "auth.discover", Kind: KindConfig, Status: http.StatusNotFound, Message: fmt.Sprintf(
-			"Cinder does not accept project %q in its URLs: give auth.noauth.project as a hexadecimal id such as "+
-				"0123456789abcdef0123456789abcdef, or set project_id_regex in cinder.conf", noauth.Project)}
+	failed := &Error{Backend: config.Name, Operation: operationDiscover, Kind: KindConfig, Status: http.StatusNotFound,
+		Message: fmt.Sprintf("no volumes API of version 3 at %s; check auth.noauth.endpoint", withoutUser(base))}
+	if !hexProject.MatchString(noauth.Project) {
+		failed.Message = fmt.Sprintf("no volumes API of version 3 at %s accepts project %q: give auth.noauth.project as a hexadecimal id such as "+
+			"0123456789abcdef0123456789abcdef, set project_id_regex in cinder.conf, or check auth.noauth.endpoint", withoutUser(base), noauth.Project)
 	}
-	if IsKind(first, KindNotFound) {
-		return nil, &Error{Backend: config.Name, Operation: "auth.discover", Kind: KindConfig, Status: http.StatusNotFound, Message: fmt.Sprintf(
-			"no volumes API of version 3 at %s; check auth.noauth.endpoint", base)}
-	}
-	return nil, first
+	return nil, failed
 }
 
-// probe asks for one volume, the cheapest request that needs the token.
-func probe(ctx context.Context, backend string, service *gophercloud.ServiceClient) error {
-	const operation = "auth.discover"
+// probe asks for one volume, the cheapest request that needs the token. The
+// status is that of a refusal.
+func probe(ctx context.Context, backend string, service *gophercloud.ServiceClient) (status int, err error) {
 	var answer struct {
-		Volumes []struct{} `json:"volumes"`
+		Volumes *[]struct{} `json:"volumes"`
 	}
-	response, err := service.Get(withOperation(ctx, operation), service.ServiceURL("volumes")+"?limit=1", &answer, nil)
-	if err != nil {
-		return translate(backend, operation, err)
+	_, err = service.Get(withOperation(ctx, operationDiscover), service.ServiceURL("volumes")+"?limit=1", &answer, nil)
+	if err != nil && !isDecoding(err) {
+		failed := translate(backend, operationDiscover, err)
+		return statusOf(failed), failed
 	}
-	if answer.Volumes == nil {
-		return &Error{Backend: backend, Operation: operation, Kind: KindConfig, Status: response.StatusCode,
+	if err != nil || answer.Volumes == nil {
+		return 0, &Error{Backend: backend, Operation: operationDiscover, Kind: KindConfig, Status: http.StatusOK,
 			Message: "the endpoint does not answer as Cinder's volumes API does; check auth.noauth.endpoint"}
 	}
-	return nil
+	return 0, nil
 }
 
 // noauthBase makes the v3 base out of the endpoints that configurations name:
 // with v3, with the v2 of old files (gone since 2021; v3 of the same host is
-// what serves there), or with no version at all.
-func noauthBase(endpoint string) (string, error) {
+// what serves there), or with no version at all. An address in the form of a
+// service catalogue also names the project behind the version.
+func noauthBase(endpoint string) (base, project string, err error) {
 	u, err := url.Parse(endpoint)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return "", fmt.Errorf("noauth endpoint %q is not an http or https address", endpoint)
+	if err != nil || !isWebAddress(endpoint) {
+		return "", "", fmt.Errorf("noauth endpoint %q is not an http or https address", withoutUser(endpoint))
 	}
-	u.RawQuery, u.Fragment, u.User = "", "", nil
-	parts := strings.Split(strings.Trim(u.Path, "/"), "/")
-	versioned := false
-	for i, part := range parts {
-		if part == "v1" || part == "v2" {
-			parts[i] = "v3"
-		}
-		versioned = versioned || parts[i] == "v3"
-	}
-	if !versioned {
+	u.RawQuery, u.Fragment = "", ""
+	parts := strings.FieldsFunc(u.Path, func(r rune) bool { return r == '/' })
+	version := slices.IndexFunc(parts, func(part string) bool { return part == "v1" || part == "v2" || part == "v3" })
+	switch {
+	case version < 0:
 		parts = append(parts, "v3")
+	case version == len(parts)-2:
+		project = parts[version+1]
+		parts = parts[:version+1]
+		parts[version] = "v3"
+	case version == len(parts)-1:
+		parts[version] = "v3"
+	default:
+		return "", "", fmt.Errorf("noauth endpoint %s goes on behind the version and a project; give Cinder's address such as http://cinder:8776/v3", withoutUser(endpoint))
 	}
-	u.Path = "/" + strings.Trim(strings.Join(parts, "/"), "/") + "/"
-	return u.String(), nil
+	u.Path = "/" + strings.Join(parts, "/") + "/"
+	return u.String(), project, nil
 }

@@ -11,9 +11,13 @@ import (
 	"github.com/gophercloud/gophercloud/v2"
 )
 
-// microversionMessages is the first microversion with the messages API
-// (Block Storage API, microversion history, 3.3).
-const microversionMessages = 3
+// The microversions of the messages API: the first that has it, and the one
+// that filters and sorts it, newest first (Block Storage API, microversion
+// history, 3.3 and 3.5).
+const (
+	microversionMessages       = 3
+	microversionMessagesFilter = 5
+)
 
 // maxMicroversion is the newest minor version of v3 that the endpoint offers,
 // asked once per client. Calls that need none send none, so that old clouds
@@ -80,14 +84,14 @@ func (c *Client) FailureReason(ctx context.Context, id string) string {
 	}
 	address := c.service.ServiceURL("messages") + "?" + url.Values{"resource_uuid": {id}}.Encode()
 	_, err = c.service.Get(withOperation(ctx, "message.list"), address, &answer, &gophercloud.RequestOpts{
-		MoreHeaders: map[string]string{"OpenStack-API-Version": fmt.Sprintf("volume 3.%d", microversionMessages)},
+		MoreHeaders: map[string]string{"OpenStack-API-Version": fmt.Sprintf("volume 3.%d", min(newest, microversionMessagesFilter))},
 	})
 	if err != nil {
 		return ""
 	}
 	for _, message := range answer.Messages {
 		if message.Resource == id {
-			return strings.TrimSuffix(message.Text, ".")
+			return sentence(message.Text)
 		}
 	}
 	return ""

@@ -16,6 +16,10 @@ type PoolOptions struct {
 	Size    int
 	Sources Sources
 	Metrics *Metrics
+	// CredentialsAge is how long credentials count as unchanged without a
+	// look at their files; 0 means one second. It bounds the file reads of a
+	// busy backend.
+	CredentialsAge time.Duration
 }
 
 // Pool keeps one logged-in client per backend. An entry is keyed by the
@@ -24,6 +28,7 @@ type PoolOptions struct {
 type Pool struct {
 	sources Sources
 	metrics *Metrics
+	age     time.Duration
 	logins  singleflight.Group
 
 	mu      sync.Mutex
@@ -39,15 +44,15 @@ type pooled struct {
 	read   time.Time
 }
 
-// credentialsAge is how long credentials count as unchanged without a look at
-// their files. It bounds the file reads of a busy backend to one a second.
-const credentialsAge = time.Second
-
 // NewPool makes an empty pool; nobody is logged in yet.
 func NewPool(options PoolOptions) *Pool {
 	size := options.Size
 	if size <= 0 {
 		size = 64
+	}
+	age := options.CredentialsAge
+	if age <= 0 {
+		age = time.Second
 	}
 	// An evicted client is only forgotten, never closed: a caller may be in
 	// the middle of a request with it. Its idle connections time out.
@@ -56,7 +61,7 @@ func NewPool(options PoolOptions) *Pool {
 		// lru.New refuses only sizes below one.
 		panic(err)
 	}
-	return &Pool{sources: options.Sources, metrics: options.Metrics, clients: clients}
+	return &Pool{sources: options.Sources, metrics: options.Metrics, age: age, clients: clients}
 }
 
 // Client returns a logged-in client for the backend. Look-ups that need a
@@ -82,14 +87,12 @@ func (p *Pool) Client(ctx context.Context, config Config) (*Client, error) {
 		if client, ok := p.peek(config.Name, found.version); ok {
 			return client, nil
 		}
-		shared, cancel := context.WithTimeout(context.WithoutCancel(ctx), config.Timeouts.Request+10*time.Second)
+		shared, cancel := loginTimeout(context.WithoutCancel(ctx), config)
 		defer cancel()
 		client, err := login(shared, config, found, p.metrics)
 		if err != nil {
-			p.metrics.login(config.Name, "failure")
 			return nil, err
 		}
-		p.metrics.login(config.Name, "success")
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.clients.Add(config.Name, pooled{version: found.version, client: client, config: configVersion, read: time.Now()})
@@ -97,7 +100,7 @@ func (p *Pool) Client(ctx context.Context, config Config) (*Client, error) {
 	})
 	select {
 	case <-ctx.Done():
-		return nil, translate(config.Name, "auth.login", notSent{ctx.Err()})
+		return nil, translate(config.Name, operationLogin, notSent{ctx.Err()})
 	case done := <-result:
 		if done.Err != nil {
 			return nil, done.Err
@@ -112,7 +115,7 @@ func (p *Pool) fresh(name, configVersion string) (*Client, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	entry, ok := p.clients.Get(name)
-	if !ok || entry.config != configVersion || time.Since(entry.read) > credentialsAge {
+	if !ok || entry.config != configVersion || time.Since(entry.read) > p.age {
 		return nil, false
 	}
 	p.metrics.lookup(name, "hit")

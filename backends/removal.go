@@ -15,7 +15,14 @@ type Target struct {
 	Historic bool
 	// Connector is the one the volume was connected with.
 	Connector Connector
+
+	// unreferenced says that no PersistentVolume names the volume. One that
+	// was attached once is then left alone, since one did.
+	unreferenced bool
 }
+
+// key is what operations on one volume exclude each other by.
+func (t Target) key() string { return orElse(t.Stamp.ClaimUID, t.VolumeID) }
 
 // owns reports whether the volume is provably the target's.
 func (t Target) owns(v Volume) bool {
@@ -42,12 +49,36 @@ func (t Target) attachedBy(a Attachment) bool {
 // whose stamp does not match (KindNotOurs) or that somebody else uses
 // (KindInUse).
 func (l *Lifecycle) Remove(ctx context.Context, target Target) error {
-	release, err := l.locks.acquire(ctx, target.Stamp.ClaimUID)
+	release, err := l.locks.acquire(ctx, target.key())
 	if err != nil {
 		return err
 	}
 	defer release()
+	return l.removeAll(ctx, target)
+}
+
+// Abandon removes whatever a claim that is gone, or refused, left at the
+// backend. The caller knows that no PersistentVolume was recorded for it; a
+// volume that says otherwise is left alone.
+func (l *Lifecycle) Abandon(ctx context.Context, stamp Stamp, connector Connector) error {
+	release, err := l.locks.acquire(ctx, stamp.ClaimUID)
+	if err != nil {
+		return err
+	}
+	defer release()
+	v, err := l.look(ctx, stamp, connector)
+	if err != nil || v.ID == "" {
+		return err
+	}
+	return l.removeAll(ctx, Target{VolumeID: v.ID, Stamp: stamp, Connector: connector, unreferenced: true})
+}
+
+// removeAll removes the target and what was seen beside it.
+func (l *Lifecycle) removeAll(ctx context.Context, target Target) error {
 	if err := l.remove(ctx, target); err != nil {
+		return err
+	}
+	if err := l.removeRivals(ctx, target); err != nil {
 		return err
 	}
 	l.forget(target.Stamp.ClaimUID, target.VolumeID)
@@ -89,8 +120,24 @@ func (l *Lifecycle) owned(ctx context.Context, target Target) (Volume, error) {
 		return Volume{}, err
 	case !target.owns(v):
 		return Volume{}, l.notOurs(v, target)
+	case target.unreferenced && everAttached(v):
+		return Volume{}, l.failure(KindInUse, "volume %s (%s) has been attached, which happens only when a PersistentVolume names it; it is not removed without one", v.ID, v.Status)
 	}
-	return v, nil
+	return v, l.attachedElsewhere(v, target)
+}
+
+// attachedElsewhere returns an error when somebody else has the volume.
+func (l *Lifecycle) attachedElsewhere(v Volume, target Target) error {
+	var foreign []string
+	for _, attachment := range v.Attachments {
+		if !target.attachedBy(attachment) {
+			foreign = append(foreign, orElse(attachment.ServerID, orElse(attachment.Host, attachment.ID)))
+		}
+	}
+	if len(foreign) == 0 {
+		return nil
+	}
+	return l.failure(KindInUse, "volume %s is attached elsewhere (%s); detach it there first", v.ID, strings.Join(distinct(foreign), ", "))
 }
 
 // moveTowardsGone takes one step and returns the volume as it is then. After a
@@ -139,15 +186,6 @@ func (l *Lifecycle) moveTowardsGone(ctx context.Context, v Volume, target Target
 // disconnect takes a volume out of use: first the array's access list, then
 // the attachments, since detaching is what removes the export.
 func (l *Lifecycle) disconnect(ctx context.Context, v Volume, target Target) error {
-	var foreign []string
-	for _, attachment := range v.Attachments {
-		if !target.attachedBy(attachment) {
-			foreign = append(foreign, orElse(attachment.ServerID, orElse(attachment.Host, attachment.ID)))
-		}
-	}
-	if len(foreign) > 0 {
-		return l.failure(KindInUse, "volume %s is attached elsewhere (%s); detach it there first", v.ID, strings.Join(sorted(foreign), ", "))
-	}
 	if err := l.terminate(ctx, v, target); err != nil {
 		return err
 	}

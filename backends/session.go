@@ -19,19 +19,45 @@ type api interface {
 	FailureReason(ctx context.Context, id string) string
 }
 
-// session decorates the pool's clients for the term of one leader: it refuses
+// clients gives a logged-in api, and is told when its credentials are refused.
+type clients interface {
+	client(ctx context.Context) (api, error)
+	forget(refused api)
+}
+
+// pooledClients takes one backend's clients from the pool.
+type pooledClients struct {
+	pool   *Pool
+	config Config
+}
+
+func (p pooledClients) client(ctx context.Context) (api, error) {
+	client, err := p.pool.Client(ctx, p.config)
+	if err != nil {
+		return nil, err
+	}
+	return client, nil
+}
+
+func (p pooledClients) forget(refused api) {
+	if client, ok := refused.(*Client); ok {
+		p.pool.Forget(client)
+	}
+}
+
+// session decorates a backend's clients for the term of one leader: it refuses
 // changes once the term is over, and logs in again, once, when credentials
 // that were good are refused.
 type session struct {
-	pool   *Pool
-	config Config
-	fence  func() error
-	hold   context.Context
+	clients clients
+	backend string
+	fence   func() error
+	hold    context.Context
 }
 
 // read makes a call that changes nothing.
 func (s *session) read(ctx context.Context, call func(api) error) error {
-	client, err := s.pool.Client(ctx, s.config)
+	client, err := s.clients.client(ctx)
 	if err != nil {
 		return err
 	}
@@ -40,29 +66,41 @@ func (s *session) read(ctx context.Context, call func(api) error) error {
 		return err
 	}
 	// A refused request had no effect, so that it may be made again.
-	s.pool.Forget(client)
-	if client, err = s.pool.Client(ctx, s.config); err != nil {
+	s.clients.forget(client)
+	if client, err = s.clients.client(ctx); err != nil {
 		return err
 	}
 	return call(client)
 }
 
 // change makes a call that changes something at Cinder. The fence is asked
-// last, as close to the request as this program can get: a process that slept
-// through the end of its term stops here. A caller that is told to stop lets a
-// request under way end, since cutting it would only leave its effect unknown;
-// the end of the term does cut it.
+// last, when the request's turn has come: a process that slept through the end
+// of its term stops there. A caller that is told to stop leaves the queue, but
+// lets a request under way end, since cutting it would only leave its effect
+// unknown; the end of the term does cut it.
 func (s *session) change(ctx context.Context, call func(ctx context.Context, cinder api) error) error {
 	return s.read(ctx, func(cinder api) error {
 		if err := ctx.Err(); err != nil {
-			return translate(s.config.Name, "", notSent{err})
+			return translate(s.backend, "", notSent{err})
 		}
-		if err := s.fence(); err != nil {
-			return &Error{Backend: s.config.Name, Kind: KindFenced, Message: "no change is made: " + err.Error(), cause: context.Canceled}
+		if err := s.stillLeads(); err != nil {
+			return err
 		}
 		lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		defer cancel()
 		defer context.AfterFunc(s.hold, cancel)()
-		return call(lasting, cinder)
+		return call(withAdmission(lasting, admission{waiter: ctx, fence: s.stillLeads}), cinder)
 	})
+}
+
+// stillLeads returns an error once the term is over.
+func (s *session) stillLeads() error {
+	err := s.hold.Err()
+	if err == nil {
+		err = s.fence()
+	}
+	if err != nil {
+		return &Error{Backend: s.backend, Kind: KindFenced, Message: "no change is made: " + err.Error(), cause: context.Canceled}
+	}
+	return nil
 }

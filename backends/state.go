@@ -34,7 +34,7 @@ func towardsConnected(status Status) step {
 		// Initialising is idempotent, also on a volume that a PersistentVolume
 		// of the same claim once had in use.
 		return stepConnect
-	case StatusError:
+	case StatusError, StatusErrorDeleting:
 		return stepDiscard
 	case StatusDeleting:
 		return stepAwaitGone

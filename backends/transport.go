@@ -2,11 +2,13 @@ package backends
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -25,9 +27,9 @@ func operationOf(r *http.Request) string {
 		return operation
 	}
 	if r.Method == http.MethodPost {
-		return "auth.login"
+		return operationLogin
 	}
-	return "auth.discover"
+	return operationDiscover
 }
 
 // transport decorates a backend's connections: it bounds how many requests
@@ -67,43 +69,98 @@ func newTransport(config Config, found credentials, metrics *Metrics) *transport
 	}
 }
 
-// RoundTrip waits for a slot and for the pace, then sends. The waiting counts
-// against the caller's context but not against the measured duration, which
-// is Cinder's.
-func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	ctx := r.Context()
+// admission is what a request must pass after its turn has come and before it
+// leaves: who waits may stop waiting, and the fence must still stand. Both
+// belong to the last moment, since the turn may be long in coming.
+type admission struct {
+	waiter context.Context
+	fence  func() error
+}
+
+type admissionKey struct{}
+
+func withAdmission(ctx context.Context, a admission) context.Context {
+	return context.WithValue(ctx, admissionKey{}, a)
+}
+
+// admit waits for a slot and for the pace. The waiting ends with the request's
+// context or, where there is one, with the waiter's. An error means that the
+// request was not sent.
+func (t *transport) admit(ctx context.Context) error {
+	a, ok := ctx.Value(admissionKey{}).(admission)
+	if !ok {
+		a = admission{waiter: ctx, fence: func() error { return nil }}
+	}
 	select {
 	case t.slots <- struct{}{}:
+	case <-a.waiter.Done():
+		return notSent{a.waiter.Err()}
 	case <-ctx.Done():
-		return nil, notSent{ctx.Err()}
+		return notSent{ctx.Err()}
 	}
-	defer func() { <-t.slots }()
-	if err := t.pace.Wait(ctx); err != nil {
-		return nil, notSent{err}
+	err := t.pace.Wait(a.waiter)
+	if err == nil {
+		err = ctx.Err()
 	}
-	// The time-out covers the whole exchange, reading the body included, but
-	// none of the waiting above.
-	bounded, cancel := context.WithTimeout(ctx, t.timeout)
+	if err == nil {
+		err = a.fence()
+	}
+	if err != nil {
+		<-t.slots
+		return notSent{err}
+	}
+	return nil
+}
+
+// RoundTrip waits for its turn, then sends. The waiting counts against the
+// caller's context but not against the time-out nor the measured duration,
+// which is Cinder's. The slot is taken until the body is read.
+func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := t.admit(r.Context()); err != nil {
+		return nil, err
+	}
+	bounded, cancel := context.WithTimeout(r.Context(), t.timeout)
+	done := sync.OnceFunc(func() {
+		cancel()
+		<-t.slots
+	})
 	start := time.Now()
 	response, err := t.next.RoundTrip(r.WithContext(bounded))
 	if err != nil {
-		cancel()
+		done()
 		t.metrics.request(t.backend, operationOf(r), "none", time.Since(start))
 		return nil, err
 	}
 	t.metrics.request(t.backend, operationOf(r), strconv.Itoa(response.StatusCode), time.Since(start))
-	response.Body = cancellingBody{response.Body, cancel}
+	response.Body = &body{ReadCloser: response.Body, left: largestAnswer, done: done}
 	return response, nil
 }
 
-// cancellingBody releases the exchange's time-out when the body is closed.
-type cancellingBody struct {
+// largestAnswer bounds what one answer may take of memory. A page of a
+// thousand volumes is about 1.2 MB.
+const largestAnswer = 64 << 20
+
+// errTooLarge ends the reading of an answer that no Cinder gives.
+var errTooLarge = errors.New("the answer is larger than 64 MiB")
+
+// body ends the exchange when it is closed.
+type body struct {
 	io.ReadCloser
-	cancel context.CancelFunc
+	left int64
+	done func()
 }
 
-func (b cancellingBody) Close() error {
-	defer b.cancel()
+func (b *body) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, errTooLarge
+	}
+	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
+	b.left -= int64(n)
+	return n, err
+}
+
+func (b *body) Close() error {
+	defer b.done()
 	return b.ReadCloser.Close()
 }
 

@@ -110,6 +110,16 @@ func (s Stamp) Owns(v Volume) bool {
 		s.PV != "" && s.PV == other.PV
 }
 
+// everAttached reports whether the volume is or was in use. os-attach is made
+// only when a PersistentVolume was seen that names the volume, so that one
+// that never was attached was never recorded. Cinder writes the mode into the
+// metadata when it attaches, and "readonly" stays there
+// (cinder/volume/manager.py, attach_volume).
+func everAttached(v Volume) bool {
+	_, attached := v.Metadata["readonly"]
+	return attached || v.Status == StatusInUse
+}
+
 // Marks of a volume made by the historic provisioner, which wrote no stamp.
 const (
 	historicNamePrefix = "cinder-dynamic-pvc-"

@@ -29,9 +29,11 @@ type wait struct {
 	id     string
 	status Status // the status that is to pass
 	result chan outcome
-	// shown is set once a listing has shown the volume. Only the goroutine
-	// that makes the rounds reads and writes it.
-	shown bool
+	// shown is set once a listing has shown the volume, and failures counts
+	// the rounds in a row that brought no news of it. Only the goroutine that
+	// makes the rounds reads and writes them.
+	shown    bool
+	failures int
 }
 
 type outcome struct {
@@ -40,8 +42,9 @@ type outcome struct {
 	err    error
 }
 
-// failuresToReport is how many rounds in a row may fail before those who wait
-// are told. A single lost answer is not worth a retry of the whole operation.
+// failuresToReport is how many rounds in a row may fail for a volume before
+// those who wait for it are told. A single lost answer is not worth a retry of
+// the whole operation.
 const failuresToReport = 3
 
 // slowestRound bounds how far the interval grows, as a multiple of itself.
@@ -89,11 +92,10 @@ func (w *watcher) remove(waiting *wait) {
 }
 
 // run makes rounds until nobody waits. The pause adapts: it starts short, as
-// most volumes take a fraction of a second, grows while nothing changes, and
-// never lets listings take more than a fifth of the time.
+// most volumes take a fraction of a second, and grows while nothing changes and
+// with the time that a round takes, so that a slow Cinder is asked less.
 func (w *watcher) run() {
 	pause := w.interval
-	failures := 0
 	known := 0
 	for {
 		time.Sleep(pause)
@@ -102,17 +104,8 @@ func (w *watcher) run() {
 			return
 		}
 		started := time.Now()
-		settled, err := w.round(creating, deleting)
+		settled := w.round(creating, deleting)
 		took := time.Since(started)
-		switch {
-		case err != nil:
-			if failures++; failures >= failuresToReport {
-				w.failAll(creating, deleting, err)
-				failures = 0
-			}
-		default:
-			failures = 0
-		}
 		total := len(creating) + len(deleting)
 		if settled > 0 || total > known {
 			pause = w.interval
@@ -144,52 +137,43 @@ func (w *watcher) pending() (creating, deleting map[string][]*wait, ok bool) {
 	return creating, deleting, true
 }
 
-// round asks once for all and delivers what has changed.
-func (w *watcher) round(creating, deleting map[string][]*wait) (settled int, err error) {
+// round asks once for all and delivers what has changed. What fails for some
+// volumes does not keep the news of others back.
+func (w *watcher) round(creating, deleting map[string][]*wait) (settled int) {
 	// The volumes' own waits bound the operation; a round of requests is
 	// bounded by the transport's time-outs.
 	ctx := context.Background()
 	if len(creating) > 0 {
-		n, err := w.roundCreating(ctx, creating)
-		settled += n
-		if err != nil {
-			return settled, err
-		}
+		settled += w.roundCreating(ctx, creating)
 	}
 	if len(deleting) > 0 {
-		n, err := w.roundDeleting(ctx, deleting)
-		settled += n
-		if err != nil {
-			return settled, err
-		}
+		settled += w.roundDeleting(ctx, deleting)
 	}
-	return settled, nil
+	return settled
 }
 
 // roundCreating reads the newest volumes first, since those being created are
-// among them, and stops when it has seen all it looks for.
-func (w *watcher) roundCreating(ctx context.Context, creating map[string][]*wait) (int, error) {
-	missing := make(map[string]bool, len(creating))
-	for id := range creating {
-		missing[id] = true
-	}
-	settled := 0
+// among them, and stops when it has seen all it looks for, or when asking for
+// the rest one by one is less work than to go on: a volume that an earlier
+// leader left in creation may be far behind.
+func (w *watcher) roundCreating(ctx context.Context, creating map[string][]*wait) (settled int) {
+	missing := unseen(creating)
+	pages := 0
 	err := w.list(ctx, VolumeQuery{PageSize: min(max(2*len(creating), 50), 1000)}, func(page []Volume) bool {
 		w.observe(page)
 		for _, v := range page {
-			if !missing[v.ID] {
-				continue
+			if missing[v.ID] {
+				delete(missing, v.ID)
+				settled += deliver(creating[v.ID], v)
 			}
-			delete(missing, v.ID)
-			settled += deliver(creating[v.ID], v)
 		}
-		return len(missing) > 0
+		pages++
+		return len(missing) >= pages
 	})
 	if err != nil {
-		return settled, err
+		return settled + failed(creating, missing, err)
 	}
-	n, err := w.verify(ctx, creating, missing)
-	return settled + n, err
+	return settled + w.verify(ctx, creating, missing)
 }
 
 // roundDeleting asks for those in deletion. Those that are not among them have
@@ -197,41 +181,36 @@ func (w *watcher) roundCreating(ctx context.Context, creating map[string][]*wait
 // one; for many, one listing without a filter tells. Absence from it proves
 // that a volume is gone only if an earlier listing showed it: another project's
 // volume is never shown, although an administrator may have deleted it by id.
-func (w *watcher) roundDeleting(ctx context.Context, deleting map[string][]*wait) (int, error) {
-	missing := make(map[string]bool, len(deleting))
-	for id := range deleting {
-		missing[id] = true
-	}
+func (w *watcher) roundDeleting(ctx context.Context, deleting map[string][]*wait) (settled int) {
+	missing := unseen(deleting)
 	err := w.list(ctx, VolumeQuery{Status: StatusDeleting, PageSize: 1000}, func(page []Volume) bool {
 		for _, v := range page {
 			show(deleting[v.ID])
-			if v.Status == StatusDeleting {
+			if v.Status == StatusDeleting && missing[v.ID] {
 				delete(missing, v.ID)
+				settled += deliver(deleting[v.ID], v)
 			}
 		}
 		return len(missing) > 0
 	})
+	if err == nil && len(missing) > fewVolumes {
+		var n int
+		n, err = w.sweep(ctx, deleting, missing)
+		settled += n
+	}
 	if err != nil {
-		return 0, err
+		return settled + failed(deleting, missing, err)
 	}
-	settled := 0
-	if len(missing) > fewVolumes {
-		if settled, err = w.sweep(ctx, deleting, missing); err != nil {
-			return settled, err
-		}
-	}
-	n, err := w.verify(ctx, deleting, missing)
-	return settled + n, err
+	return settled + w.verify(ctx, deleting, missing)
 }
 
 // sweep settles missing volumes by one complete listing, and takes those it
 // settled out of missing.
 func (w *watcher) sweep(ctx context.Context, waits map[string][]*wait, missing map[string]bool) (settled int, err error) {
-	present := map[string]bool{}
 	err = w.list(ctx, VolumeQuery{PageSize: 1000}, func(page []Volume) bool {
 		for _, v := range page {
-			present[v.ID] = true
 			if missing[v.ID] {
+				delete(missing, v.ID)
 				settled += deliver(waits[v.ID], v)
 				show(waits[v.ID])
 			}
@@ -242,15 +221,20 @@ func (w *watcher) sweep(ctx context.Context, waits map[string][]*wait, missing m
 		return settled, err
 	}
 	for id := range missing {
-		switch {
-		case present[id]:
+		if shown(waits[id]) {
 			delete(missing, id)
-		case shown(waits[id]):
 			settled += tell(waits[id], outcome{gone: true})
-			delete(missing, id)
 		}
 	}
 	return settled, nil
+}
+
+func unseen(waits map[string][]*wait) map[string]bool {
+	missing := make(map[string]bool, len(waits))
+	for id := range waits {
+		missing[id] = true
+	}
+	return missing
 }
 
 func show(waits []*wait) {
@@ -271,28 +255,42 @@ func shown(waits []*wait) bool {
 }
 
 // verify asks for volumes one by one that a listing did not show.
-func (w *watcher) verify(ctx context.Context, waits map[string][]*wait, missing map[string]bool) (settled int, err error) {
+func (w *watcher) verify(ctx context.Context, waits map[string][]*wait, missing map[string]bool) (settled int) {
 	for id := range missing {
 		v, err := w.get(ctx, id)
 		switch {
 		case IsKind(err, KindNotFound):
 			settled += tell(waits[id], outcome{gone: true})
 		case err != nil:
-			return settled, err
+			settled += failed(waits, map[string]bool{id: true}, err)
 		default:
 			settled += deliver(waits[id], v)
 		}
 	}
-	return settled, nil
+	return settled
 }
 
 // deliver hands a volume to those for whom it left the status they wait on.
 func deliver(waits []*wait, v Volume) (settled int) {
 	for _, waiting := range waits {
+		waiting.failures = 0
 		if v.Status == waiting.status || waiting.status == StatusCreating && v.Status == "downloading" {
 			continue
 		}
 		settled += tell([]*wait{waiting}, outcome{volume: v})
+	}
+	return settled
+}
+
+// failed notes that a round brought no news of the missing volumes, and tells
+// those for whom that has gone on for too long.
+func failed(waits map[string][]*wait, missing map[string]bool, err error) (settled int) {
+	for id := range missing {
+		for _, waiting := range waits[id] {
+			if waiting.failures++; waiting.failures >= failuresToReport {
+				settled += tell([]*wait{waiting}, outcome{err: err})
+			}
+		}
 	}
 	return settled
 }
@@ -308,12 +306,4 @@ func tell(waits []*wait, result outcome) (told int) {
 		}
 	}
 	return told
-}
-
-func (w *watcher) failAll(creating, deleting map[string][]*wait, err error) {
-	for _, group := range []map[string][]*wait{creating, deleting} {
-		for _, waits := range group {
-			tell(waits, outcome{err: err})
-		}
-	}
 }

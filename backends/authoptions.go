@@ -1,0 +1,289 @@
+package backends
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/utils/v2/openstack/clientconfig"
+)
+
+// The ways to prove an identity to Keystone that this package knows.
+const (
+	methodPassword    = "password"
+	methodToken       = "token"
+	methodApplication = "application credential"
+)
+
+// authOptions makes one complete request for a token out of an auth section.
+// gophercloud refuses redundant information, such as a domain beside a user's
+// id, where the OpenStack clients let the more precise part win; so does this.
+func authOptions(authType clientconfig.AuthType, info clientconfig.AuthInfo, trustID string) (gophercloud.AuthOptions, error) {
+	address, repaired := identityV3(info.AuthURL)
+	if !isWebAddress(address) {
+		return gophercloud.AuthOptions{}, fmt.Errorf("auth_url %q is not an http or https address", withoutUser(info.AuthURL))
+	}
+	if !utf8.ValidString(info.Password + info.ApplicationCredentialSecret + info.Token) {
+		// JSON would carry another text to Keystone, without a word.
+		return gophercloud.AuthOptions{}, errors.New("the password, secret or token is not UTF-8")
+	}
+	if repaired {
+		// The v2.0 API knew one domain, which v3 calls by this id.
+		info.DefaultDomain = orElse(info.DefaultDomain, "default")
+	}
+	method, err := authMethod(authType, info)
+	if err != nil {
+		return gophercloud.AuthOptions{}, err
+	}
+	if info.SystemScope != "" {
+		return gophercloud.AuthOptions{}, errors.New("system_scope is of no use for volumes, which belong to projects; name a project instead")
+	}
+	options := gophercloud.AuthOptions{
+		IdentityEndpoint: address,
+		// A token cannot be renewed; everything else can, and the end of a
+		// token's life must not end the program's work.
+		AllowReauth: method != methodToken,
+	}
+	user := firstDomain(domain{info.UserDomainID, info.UserDomainName}, domain{info.DomainID, info.DomainName}, domain{info.DefaultDomain, ""})
+	switch method {
+	case methodToken:
+		options.TokenID = info.Token
+	case methodApplication:
+		if info.ApplicationCredentialSecret == "" {
+			return gophercloud.AuthOptions{}, errors.New("the application credential has no secret")
+		}
+		if trustID != "" {
+			return gophercloud.AuthOptions{}, errors.New("a trust is used with user and password, not with an application credential")
+		}
+		options.ApplicationCredentialSecret = info.ApplicationCredentialSecret
+		if options.ApplicationCredentialID = info.ApplicationCredentialID; options.ApplicationCredentialID == "" {
+			options.ApplicationCredentialName = info.ApplicationCredentialName
+			if err := setUser(&options, info, user); err != nil {
+				return gophercloud.AuthOptions{}, err
+			}
+		}
+	default:
+		options.Password = info.Password
+		if err := setUser(&options, info, user); err != nil {
+			return gophercloud.AuthOptions{}, err
+		}
+	}
+	if method == methodApplication {
+		// It is bound to its project; Keystone refuses a scope beside it.
+		return options, nil
+	}
+	// A file that tells only the user's domain means projects of the same one.
+	project := firstDomain(domain{info.ProjectDomainID, info.ProjectDomainName}, domain{info.DomainID, info.DomainName}, user)
+	options.Scope, err = scopeOf(info, trustID, project)
+	return options, err
+}
+
+// domain is a Keystone domain by id or by name.
+type domain struct{ id, name string }
+
+// firstDomain returns the first that is given at all; an id goes before a name.
+func firstDomain(candidates ...domain) domain {
+	for _, candidate := range candidates {
+		switch {
+		case candidate.id != "":
+			return domain{id: candidate.id}
+		case candidate.name != "":
+			return candidate
+		}
+	}
+	return domain{}
+}
+
+// authMethod chooses one way to log in. Without an auth_type it is the one
+// that what is given allows, the most specific first.
+func authMethod(authType clientconfig.AuthType, info clientconfig.AuthInfo) (string, error) {
+	application := info.ApplicationCredentialID != "" || info.ApplicationCredentialName != ""
+	switch authType {
+	case "":
+		switch {
+		case info.Token != "":
+			return methodToken, nil
+		case application:
+			return methodApplication, nil
+		case info.Password != "":
+			return methodPassword, nil
+		}
+		return "", errors.New("the credentials have no password, application credential or token")
+	case clientconfig.AuthPassword, clientconfig.AuthV3Password, clientconfig.AuthV2Password:
+		if info.Password == "" {
+			return "", errors.New("the credentials have no password")
+		}
+		return methodPassword, nil
+	case clientconfig.AuthToken, clientconfig.AuthV3Token, clientconfig.AuthV2Token:
+		if info.Token == "" {
+			return "", errors.New("the credentials have no token")
+		}
+		return methodToken, nil
+	case clientconfig.AuthV3ApplicationCredential:
+		if !application {
+			return "", errors.New("the credentials have no application_credential_id or application_credential_name")
+		}
+		return methodApplication, nil
+	}
+	return "", fmt.Errorf("auth_type %q is not supported; use password, v3applicationcredential or token", authType)
+}
+
+func setUser(options *gophercloud.AuthOptions, info clientconfig.AuthInfo, of domain) error {
+	switch {
+	case info.UserID != "":
+		options.UserID = info.UserID
+	case info.Username == "":
+		return errors.New("the credentials name no user; give username or user_id")
+	case of == domain{}:
+		return fmt.Errorf("the credentials do not say to which domain user %q belongs; give user_domain_id or user_domain_name", info.Username)
+	default:
+		options.Username, options.DomainID, options.DomainName = info.Username, of.id, of.name
+	}
+	return nil
+}
+
+// scopeOf names what the token is for. A trust's token is scoped by the trust
+// alone; naming a project too is refused by Keystone (OS-TRUST extension).
+// Without a project Keystone takes the user's default one. A domain alone is
+// never asked for: volumes belong to projects.
+func scopeOf(info clientconfig.AuthInfo, trustID string, of domain) (*gophercloud.AuthScope, error) {
+	switch {
+	case trustID != "":
+		return &gophercloud.AuthScope{TrustID: trustID}, nil
+	case info.ProjectID != "":
+		return &gophercloud.AuthScope{ProjectID: info.ProjectID}, nil
+	case info.ProjectName == "":
+		return &gophercloud.AuthScope{}, nil
+	case of == domain{}:
+		return nil, fmt.Errorf("the credentials do not say to which domain project %q belongs; give project_domain_id or project_domain_name, or project_id", info.ProjectName)
+	}
+	return &gophercloud.AuthScope{ProjectName: info.ProjectName, DomainID: of.id, DomainName: of.name}, nil
+}
+
+// identityV3 completes an identity address with its version, so that no
+// discovery is needed, whose links may name a host that only Keystone knows.
+// Old files name v2.0, which Keystone stopped serving in 2018; v3 is on the
+// same host.
+func identityV3(address string) (v3 string, repaired bool) {
+	base := strings.TrimRight(address, "/")
+	for _, old := range []string{"/v2.0", "/v2"} {
+		if trimmed, ok := strings.CutSuffix(base, old); ok {
+			return trimmed + "/v3/", true
+		}
+	}
+	return strings.TrimSuffix(base, "/v3") + "/v3/", false
+}
+
+// isWebAddress reports whether requests can be sent to the address.
+func isWebAddress(address string) bool {
+	u, err := url.Parse(address)
+	return err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https")
+}
+
+// withoutUser takes user and password out of an address, so that it can be
+// shown. The address may be one that does not parse.
+func withoutUser(address string) string {
+	authority, path, _ := strings.Cut(address[schemeEnd(address):], "/")
+	at := strings.LastIndex(authority, "@")
+	if at < 0 {
+		return address
+	}
+	shown := address[:schemeEnd(address)] + authority[at+1:]
+	if path != "" {
+		shown += "/" + path
+	}
+	return shown
+}
+
+func schemeEnd(address string) int {
+	if i := strings.Index(address, "://"); i >= 0 {
+		return i + len("://")
+	}
+	return 0
+}
+
+// readCertificates reads what an entry says about TLS, once: what is used is
+// what the version is made of, also when a file changes at this moment.
+func readCertificates(cloud *clientconfig.Cloud) (*tls.Config, map[string]string, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	read := map[string]string{}
+	if cloud.CACertFile != "" {
+		content, err := certificateText(cloud.CACertFile)
+		if err != nil {
+			return nil, nil, err
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(content) {
+			return nil, nil, fmt.Errorf("the CA certificate%s is not a PEM certificate", in(cloud.CACertFile))
+		}
+		read["ca"] = versionOf(content)
+	}
+	if cloud.ClientCertFile != "" {
+		certificate, err := certificateText(cloud.ClientCertFile)
+		if err != nil {
+			return nil, nil, err
+		}
+		// One file may hold both, as the OpenStack clients allow.
+		key := certificate
+		if cloud.ClientKeyFile != "" {
+			if key, err = certificateText(cloud.ClientKeyFile); err != nil {
+				return nil, nil, err
+			}
+		}
+		pair, err := tls.X509KeyPair(certificate, key)
+		if err != nil {
+			return nil, nil, fmt.Errorf("the client certificate%s cannot be used: %w", in(cloud.ClientCertFile), err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+		read["certificate"], read["key"] = versionOf(certificate), versionOf(key)
+	} else if cloud.ClientKeyFile != "" {
+		return nil, nil, errors.New("a client key is given without a client certificate")
+	}
+	if cloud.Verify != nil && !*cloud.Verify {
+		config.InsecureSkipVerify = true
+		read["verify"] = "false"
+	}
+	return config, read, nil
+}
+
+// inlinePEM reports whether a value is the certificate itself and no path,
+// also when it is damaged. It may then be a private key and must not be shown.
+func inlinePEM(value string) bool {
+	return strings.Contains(value, "\n") || strings.Contains(value, "----") || strings.Contains(value, "BEGIN ")
+}
+
+// in names the file of a certificate for an error.
+func in(value string) string {
+	if inlinePEM(value) {
+		return ""
+	}
+	return " in " + value
+}
+
+// certificateText returns the content of a certificate that is given by its path, which
+// may begin with ~, or as text.
+func certificateText(value string) ([]byte, error) {
+	if inlinePEM(value) {
+		return []byte(value), nil
+	}
+	path := value
+	if rest, ok := strings.CutPrefix(path, "~/"); ok {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return nil, fmt.Errorf("cannot read certificate %s: %w", value, err)
+		}
+		path = filepath.Join(home, rest)
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read certificate %s: %w", value, unwrapPath(err))
+	}
+	return content, nil
+}

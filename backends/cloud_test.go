@@ -1,0 +1,225 @@
+package backends
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+func testMetrics() *Metrics { return NewMetrics(prometheus.NewRegistry()) }
+
+// cloudServer is a Keystone and a Cinder on one address, as far as logging in
+// and single requests need them. The life of volumes is memoryCinder's.
+type cloudServer struct {
+	*httptest.Server
+	t *testing.T
+
+	mu       sync.Mutex
+	logins   []map[string]any // bodies of POST /v3/auth/tokens
+	tokens   int
+	valid    map[string]bool
+	password string          // the one that is accepted; empty accepts all
+	catalog  []any           // nil gives the default one
+	requests []*http.Request // to Cinder
+
+	// keystone and cinder, when set, answer instead of the defaults.
+	keystone http.HandlerFunc
+	cinder   http.HandlerFunc
+}
+
+func newCloudServer(t *testing.T) *cloudServer {
+	t.Helper()
+	c := &cloudServer{t: t, valid: map[string]bool{}}
+	c.Server = httptest.NewServer(http.HandlerFunc(c.serve))
+	t.Cleanup(c.Close)
+	return c
+}
+
+func newTLSCloudServer(t *testing.T, prepare func(*httptest.Server)) *cloudServer {
+	t.Helper()
+	c := &cloudServer{t: t, valid: map[string]bool{}}
+	c.Server = httptest.NewUnstartedServer(http.HandlerFunc(c.serve))
+	prepare(c.Server)
+	c.StartTLS()
+	t.Cleanup(c.Close)
+	return c
+}
+
+func (c *cloudServer) serve(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/identity/v3/auth/tokens" {
+		c.mu.Lock()
+		handler := c.keystone
+		c.mu.Unlock()
+		if handler == nil {
+			handler = c.token
+		}
+		handler(w, r)
+		return
+	}
+	c.mu.Lock()
+	c.requests = append(c.requests, r.Clone(r.Context()))
+	handler := c.cinder
+	known := len(c.valid) == 0 || c.valid[r.Header.Get("X-Auth-Token")]
+	c.mu.Unlock()
+	switch {
+	case !known:
+		answer(w, http.StatusUnauthorized, `{"error": {"code": 401, "title": "Unauthorized", "message": "The request you have made requires authentication."}}`)
+	case handler != nil:
+		handler(w, r)
+	default:
+		answer(w, http.StatusOK, `{"volumes": []}`)
+	}
+}
+
+// token answers POST and GET of /v3/auth/tokens.
+func (c *cloudServer) token(w http.ResponseWriter, r *http.Request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var body map[string]any
+	if r.Method == http.MethodPost {
+		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+			c.t.Errorf("login without a JSON body: %v", err)
+		}
+	} else {
+		body = map[string]any{"validated": r.Header.Get("X-Subject-Token")}
+	}
+	c.logins = append(c.logins, body)
+	if encoded, _ := json.Marshal(body); c.password != "" && !strings.Contains(string(encoded), `"password":"`+c.password+`"`) {
+		answer(w, http.StatusUnauthorized, `{"error": {"code": 401, "message": "The request you have made requires authentication.", "title": "Unauthorized"}}`)
+		return
+	}
+	c.tokens++
+	token := fmt.Sprintf("token-%d", c.tokens)
+	if r.Method == http.MethodGet {
+		token = r.Header.Get("X-Subject-Token")
+	}
+	c.valid[token] = true
+	catalog := c.catalog
+	if catalog == nil {
+		catalog = []any{entry("volumev3", "RegionOne", c.URL+"/volume/v3/0123456789abcdef0123456789abcdef")}
+	}
+	w.Header().Set("X-Subject-Token", token)
+	status := http.StatusCreated
+	if r.Method == http.MethodGet {
+		status = http.StatusOK
+	}
+	encoded, err := json.Marshal(map[string]any{"token": map[string]any{"catalog": catalog}})
+	if err != nil {
+		c.t.Error(err)
+	}
+	answer(w, status, string(encoded))
+}
+
+// entry is a service of the catalogue with its three interfaces.
+func entry(service, region, url string) map[string]any {
+	var endpoints []any
+	for _, name := range []string{"public", "internal", "admin"} {
+		address := url
+		if name != "public" {
+			address = strings.Replace(url, "/volume/", "/"+name+"/", 1)
+		}
+		endpoints = append(endpoints, map[string]any{"interface": name, "region": region, "region_id": region, "url": address})
+	}
+	return map[string]any{"type": service, "name": "cinder", "endpoints": endpoints}
+}
+
+func answer(w http.ResponseWriter, status int, body string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(body))
+}
+
+func (c *cloudServer) set(change func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	change()
+}
+
+func (c *cloudServer) loginCount() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.logins)
+}
+
+func (c *cloudServer) lastLogin() map[string]any {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.logins) == 0 {
+		c.t.Fatal("nobody has logged in")
+	}
+	return c.logins[len(c.logins)-1]
+}
+
+// paths lists what Cinder was asked, as "METHOD path?query".
+func (c *cloudServer) paths() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var paths []string
+	for _, r := range c.requests {
+		paths = append(paths, r.Method+" "+r.URL.RequestURI())
+	}
+	return paths
+}
+
+// revoke makes every token that was given invalid.
+func (c *cloudServer) revoke() {
+	c.set(func() { c.valid = map[string]bool{"none": true} })
+}
+
+// clouds writes a clouds.yaml, in which $URL stands for Keystone, and returns
+// Sources that read it and an empty environment.
+func (c *cloudServer) clouds(text string) Sources {
+	c.t.Helper()
+	return Sources{CloudsFile: writeFiles(c.t, map[string]string{"clouds.yaml": strings.ReplaceAll(text, "$URL", c.URL+"/identity")}) + "/clouds.yaml", Getenv: noEnvironment}
+}
+
+func noEnvironment(string) string { return "" }
+
+func environment(variables map[string]string) func(string) string {
+	return func(name string) string { return variables[name] }
+}
+
+// writeFiles writes files into a new directory and returns it.
+func writeFiles(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// writeFile replaces a file at once, as a mounted Secret does.
+func writeFile(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path+".new", []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// passwordCloud is the commonest entry.
+const passwordCloud = `
+clouds:
+  gold:
+    region_name: RegionOne
+    auth:
+      auth_url: $URL
+      username: kube
+      password: s3cr3t
+      user_domain_name: Default
+      project_name: storage
+      project_domain_name: Default
+`

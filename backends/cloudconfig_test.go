@@ -1,0 +1,331 @@
+package backends
+
+import (
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/gophercloud/gophercloud/v2"
+)
+
+func resolveINI(t *testing.T, content string) (credentials, error) {
+	t.Helper()
+	dir := writeFiles(t, map[string]string{"old.conf": content})
+	return Sources{BaseDir: dir, Getenv: noEnvironment}.resolve(Config{Name: "b", Auth: Auth{CloudConfig: "old.conf"}})
+}
+
+func TestCloudConfigKeystone(t *testing.T) {
+	ca := newAuthority(t)
+	dir := writeFiles(t, map[string]string{"ca.pem": ca.pem})
+	tests := map[string]struct {
+		content string
+		want    gophercloud.AuthOptions
+		check   func(t *testing.T, c credentials)
+	}{
+		"names": {
+			content: "[Global]\nauth-url = http://k:5000/v3\nusername = kube\npassword = p\ndomain-name = Default\ntenant-name = storage\nregion = R1\nca-file = " + dir + "/ca.pem\n",
+			want: gophercloud.AuthOptions{IdentityEndpoint: "http://k:5000/v3/", Username: "kube", Password: "p", DomainName: "Default", AllowReauth: true,
+				Scope: &gophercloud.AuthScope{ProjectName: "storage", DomainName: "Default"}},
+			check: func(t *testing.T, c credentials) {
+				equal(t, c.endpoint.Region, "R1")
+				if c.tls.RootCAs == nil {
+					t.Error("ca-file was not read")
+				}
+			},
+		},
+		"ids": {
+			content: "[Global]\nauth-url=http://k/v3\nuser-id=u\npassword=p\ndomain-id=d\ntenant-id=x\n",
+			want: gophercloud.AuthOptions{IdentityEndpoint: "http://k/v3/", UserID: "u", Password: "p", AllowReauth: true,
+				Scope: &gophercloud.AuthScope{ProjectID: "x"}},
+		},
+		"domain by id": {
+			content: "[Global]\nauth-url=http://k/v3\nusername=kube\npassword=p\ndomain-id=d\ntenant-name=x\n",
+			want: gophercloud.AuthOptions{IdentityEndpoint: "http://k/v3/", Username: "kube", Password: "p", DomainID: "d", AllowReauth: true,
+				Scope: &gophercloud.AuthScope{ProjectName: "x", DomainID: "d"}},
+		},
+		"separate domains": {
+			content: "[Global]\nauth-url=http://k/v3\nusername=kube\npassword=p\nuser-domain-name=u\ntenant-domain-name=t\ntenant-name=x\n",
+			want: gophercloud.AuthOptions{IdentityEndpoint: "http://k/v3/", Username: "kube", Password: "p", DomainName: "u", AllowReauth: true,
+				Scope: &gophercloud.AuthScope{ProjectName: "x", DomainName: "t"}},
+		},
+		"trust without a project keeps the user's domain": {
+			content: "[Global]\nauth-url=http://k/v3\nusername=kube\npassword=p\ndomain-name=Default\ntrust-id=t\n",
+			want: gophercloud.AuthOptions{IdentityEndpoint: "http://k/v3/", Username: "kube", Password: "p", DomainName: "Default", AllowReauth: true,
+				Scope: &gophercloud.AuthScope{TrustID: "t"}},
+		},
+		"v2.0 is repaired, with the domain it implied": {
+			content: "[Global]\nauth-url=http://k:5000/v2.0\nusername=kube\npassword=p\ntenant-name=x\n",
+			want: gophercloud.AuthOptions{IdentityEndpoint: "http://k:5000/v3/", Username: "kube", Password: "p", DomainID: "default", AllowReauth: true,
+				Scope: &gophercloud.AuthScope{ProjectName: "x", DomainID: "default"}},
+		},
+		"application credential": {
+			content: "[Global]\nauth-url=http://k/v3\napplication-credential-id=a\napplication-credential-secret=s\ntls-insecure=true\n",
+			want:    gophercloud.AuthOptions{IdentityEndpoint: "http://k/v3/", ApplicationCredentialID: "a", ApplicationCredentialSecret: "s", AllowReauth: true},
+			check:   func(t *testing.T, c credentials) { equal(t, c.tls.InsecureSkipVerify, true) },
+		},
+		"case, comments, quotes and other sections": {
+			content: "\ufeff# cloud config\r\n[LoadBalancer]\nlb-version v2\nsubnet = \"open\n[LoadBalancerClass \"x\"]\npassword=wrong\n[GLOBAL] ; ours\n Auth-URL = \"http://k/v3\" # Keystone\nUSER-ID=u;u\npassword = \"p #1; \\\"q\\\"\" ; said\ntenant-id = x\t# ours\n; end\n",
+			want: gophercloud.AuthOptions{IdentityEndpoint: "http://k/v3/", UserID: "u;u", Password: `p #1; "q"`, AllowReauth: true,
+				Scope: &gophercloud.AuthScope{ProjectID: "x"}},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			found, err := resolveINI(t, test.content)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, want := found.auth, test.want
+			if (got.Scope == nil) != (want.Scope == nil) || got.Scope != nil && *got.Scope != *want.Scope {
+				t.Errorf("scope %+v, want %+v", got.Scope, want.Scope)
+			}
+			got.Scope, want.Scope = nil, nil
+			equal(t, got, want)
+			if test.check != nil {
+				test.check(t, found)
+			}
+		})
+	}
+}
+
+func TestCloudConfigPasswords(t *testing.T) {
+	for written, want := range map[string]string{
+		`plain`:              `plain`,
+		`a#b;c`:              `a#b;c`,
+		`"a # b"`:            `a # b`,
+		`a # comment`:        `a`,
+		`a ; comment`:        `a`,
+		`with blanks inside`: `with blanks inside`,
+		`  around  `:         `around`,
+		`"  kept  "`:         `  kept  `,
+		`a=b==`:              `a=b==`,
+		`%(user)s$HOME`:      `%(user)s$HOME`,
+		"`tick":              "`tick",
+		`'single'`:           `'single'`,
+		`C:\new\table`:       `C:\new\table`,
+		`ends with \`:        `ends with \`,
+		`"a\\b\"c"`:          `a\b"c`,
+		`"tab\tline\n"`:      "tab\tline\n",
+		`""`:                 ``,
+		`pre"quoted # "post`: `prequoted # post`,
+		`pässwörd`:           `pässwörd`,
+	} {
+		file, err := parseINI([]byte("[Global]\npassword = "+written+"\n"), "global")
+		if err != nil {
+			t.Errorf("%s: %v", written, err)
+			continue
+		}
+		if got := file["global"]["password"]; got != want {
+			t.Errorf("%s is read as %q, want %q", written, got, want)
+		}
+	}
+}
+
+func TestCloudConfigNoauth(t *testing.T) {
+	tests := map[string]struct {
+		content string
+		want    Noauth
+	}{
+		"as documented":          {"[Global]\ncinder-endpoint=http://host:8776/v2\n", Noauth{Endpoint: "http://host:8776/v2", User: "admin", Project: "admin"}},
+		"as coded":               {"[Cinder]\nendpoint=http://host:8776/v3\n[Global]\nusername=kube\ntenant-name=demo\n", Noauth{Endpoint: "http://host:8776/v3", User: "kube", Project: "demo"}},
+		"tenant by id":           {"[Global]\ncinder-endpoint=http://host\ntenant-id=0123abcd\n", Noauth{Endpoint: "http://host", User: "admin", Project: "0123abcd"}},
+		"quoted":                 {"[global]\ncinder-endpoint=\"http://host:8776/v3\"\n", Noauth{Endpoint: "http://host:8776/v3", User: "admin", Project: "admin"}},
+		"project in the address": {"[Global]\ncinder-endpoint=http://host:8776/v3/0123abcd\n", Noauth{Endpoint: "http://host:8776/v3/0123abcd", User: "admin", Project: "0123abcd"}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			found, err := resolveINI(t, test.content)
+			if err != nil {
+				t.Fatal(err)
+			}
+			equal(t, *found.noauth, test.want)
+		})
+	}
+}
+
+func TestUnusableCloudConfig(t *testing.T) {
+	tests := map[string]struct{ content, want string }{
+		"both kinds":     {"[Global]\nauth-url=http://k/v3\n[Cinder]\nendpoint=http://c\n", ": both auth-url and a noauth endpoint are given; keep one of them"},
+		"neither kind":   {"[Global]\nusername=u\n", ": neither auth-url nor cinder-endpoint in [Global] nor endpoint in [Cinder] is given"},
+		"empty file":     {"", ": neither auth-url nor cinder-endpoint in [Global] nor endpoint in [Cinder] is given"},
+		"open section":   {"[Global\npassword=hunter2\n", ":1: not a section of the form [Name]"},
+		"text after it":  {"\n[Global] hunter2\n", ":2: not a section of the form [Name]"},
+		"no equals sign": {"[Global]\npassword hunter2\n", ":2: not of the form key=value"},
+		"no key":         {"[Global]\n= hunter2\n", ":2: not of the form key=value"},
+		"open quotes":    {"[Global]\nauth-url=http://k\npassword=\"hunter2\n", ":3: the value's quotes are not closed"},
+		"Latin-1":        {"[Global]\npassword=hunter2\xfc\n", ":1: the file is not UTF-8"},
+		"no domain":      {"[Global]\nauth-url=http://k/v3\nusername=kube\npassword=hunter2\n", `: the credentials do not say to which domain user "kube" belongs; give user_domain_id or user_domain_name`},
+		"noauth address": {"[Cinder]\nendpoint=c:8776\n", `: noauth endpoint "c:8776" is not an http or https address`},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			dir := writeFiles(t, map[string]string{"old.conf": test.content})
+			_, err := Sources{BaseDir: dir, Getenv: noEnvironment}.resolve(Config{Name: "b", Auth: Auth{CloudConfig: "old.conf"}})
+			if want := "backend b: " + dir + "/old.conf" + test.want; errorText(err) != want {
+				t.Errorf("error %q\nwant  %q", errorText(err), want)
+			}
+			if !IsKind(err, KindConfig) {
+				t.Errorf("kind %s, want Config", KindOf(err))
+			}
+		})
+	}
+	_, err := Sources{}.resolve(Config{Name: "b", Auth: Auth{CloudConfig: "/nowhere/old.conf"}})
+	equal(t, errorText(err), "backend b: cannot read /nowhere/old.conf: no such file or directory")
+}
+
+// FuzzINI checks that whatever is written in quotes is read back, and that no
+// error quotes what was read.
+func FuzzINI(f *testing.F) {
+	f.Add("p#ss;w\"\\rd", "[x")
+	f.Add(" \t", "a = \"b")
+	f.Add("\\", "= b")
+	f.Fuzz(func(t *testing.T, value, noise string) {
+		escaped := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(value)
+		file, err := parseINI([]byte("[Global]\nkey = \""+escaped+"\" # comment\nnext = 1\n"), "global")
+		if strings.ToValidUTF8(value, "") != value {
+			if err == nil {
+				t.Error("invalid UTF-8 is accepted")
+			}
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := file["global"]["key"]; got != value || file["global"]["next"] != "1" {
+			t.Errorf("%q is read back as %q", value, got)
+		}
+		const secret = "hunter2hunter2"
+		if _, err := parseINI([]byte("[Global]\n"+noise+secret), "global"); err != nil && strings.Contains(err.Error(), secret) {
+			t.Errorf("error %q quotes the file", err)
+		}
+	})
+}
+
+func TestEnvironmentCredentials(t *testing.T) {
+	ca := newAuthority(t)
+	_, _, cert, key := ca.issue("client", false)
+	dir := writeFiles(t, map[string]string{"ca.pem": ca.pem, "cert.pem": cert, "key.pem": key})
+	user := map[string]string{"OS_AUTH_URL": "http://k/v3", "OS_USER_ID": "u", "OS_PASSWORD": "p", "OS_PROJECT_ID": "x"}
+	with := func(more map[string]string) map[string]string {
+		all := maps.Clone(user)
+		maps.Copy(all, more)
+		return all
+	}
+	tests := map[string]struct {
+		variables map[string]string
+		want      gophercloud.AuthOptions
+		check     func(t *testing.T, c credentials)
+	}{
+		"ids": {user, gophercloud.AuthOptions{UserID: "u", Password: "p", Scope: &gophercloud.AuthScope{ProjectID: "x"}}, nil},
+		"names": {
+			map[string]string{"OS_AUTH_URL": "http://k/v3", "OS_USERNAME": "kube", "OS_PASSWORD": "p", "OS_USER_DOMAIN_NAME": "ud", "OS_PROJECT_NAME": "x", "OS_PROJECT_DOMAIN_NAME": "pd"},
+			gophercloud.AuthOptions{Username: "kube", Password: "p", DomainName: "ud", Scope: &gophercloud.AuthScope{ProjectName: "x", DomainName: "pd"}}, nil},
+		"names of old": {
+			map[string]string{"OS_AUTH_URL": "http://k/v3", "OS_USERNAME": "kube", "OS_PASSWORD": "p", "OS_DOMAIN_ID": "d", "OS_TENANT_NAME": "x"},
+			gophercloud.AuthOptions{Username: "kube", Password: "p", DomainID: "d", Scope: &gophercloud.AuthScope{ProjectName: "x", DomainID: "d"}}, nil},
+		"domain by name": {
+			map[string]string{"OS_AUTH_URL": "http://k/v3", "OS_USERNAME": "kube", "OS_PASSWORD": "p", "OS_DOMAIN_NAME": "d", "OS_TENANT_ID": "x"},
+			gophercloud.AuthOptions{Username: "kube", Password: "p", DomainName: "d", Scope: &gophercloud.AuthScope{ProjectID: "x"}}, nil},
+		"only the user's domain, as most rc files": {
+			map[string]string{"OS_AUTH_URL": "http://k/v3", "OS_USERNAME": "kube", "OS_PASSWORD": "p", "OS_USER_DOMAIN_ID": "d", "OS_PROJECT_NAME": "x"},
+			gophercloud.AuthOptions{Username: "kube", Password: "p", DomainID: "d", Scope: &gophercloud.AuthScope{ProjectName: "x", DomainID: "d"}}, nil},
+		"user id of old": {map[string]string{"OS_AUTH_URL": "http://k/v3", "OS_USERID": "u", "OS_PASSWORD": "p"}, gophercloud.AuthOptions{UserID: "u", Password: "p", Scope: &gophercloud.AuthScope{}}, nil},
+		"trust":          {with(map[string]string{"OS_TRUST_ID": "t"}), gophercloud.AuthOptions{UserID: "u", Password: "p", Scope: &gophercloud.AuthScope{TrustID: "t"}}, nil},
+		"token":          {map[string]string{"OS_AUTH_URL": "http://k/v3", "OS_AUTH_TYPE": "token", "OS_TOKEN": "tok", "OS_PROJECT_ID": "x"}, gophercloud.AuthOptions{TokenID: "tok", Scope: &gophercloud.AuthScope{ProjectID: "x"}}, nil},
+		"auth_type":      {with(map[string]string{"OS_AUTH_TYPE": "password", "OS_TOKEN": "stale"}), gophercloud.AuthOptions{UserID: "u", Password: "p", Scope: &gophercloud.AuthScope{ProjectID: "x"}}, nil},
+		"application credential": {
+			map[string]string{"OS_AUTH_URL": "http://k/v3", "OS_AUTH_TYPE": "v3applicationcredential", "OS_APPLICATION_CREDENTIAL_ID": "a", "OS_APPLICATION_CREDENTIAL_SECRET": "s"},
+			gophercloud.AuthOptions{ApplicationCredentialID: "a", ApplicationCredentialSecret: "s"}, nil},
+		"region, interface and certificates": {
+			with(map[string]string{"OS_REGION_NAME": "R", "OS_INTERFACE": "internal", "OS_CACERT": dir + "/ca.pem", "OS_CERT": dir + "/cert.pem", "OS_KEY": dir + "/key.pem"}),
+			gophercloud.AuthOptions{UserID: "u", Password: "p", Scope: &gophercloud.AuthScope{ProjectID: "x"}},
+			func(t *testing.T, c credentials) {
+				equal(t, c.endpoint, gophercloud.EndpointOpts{Region: "R", Availability: gophercloud.AvailabilityInternal})
+				equal(t, len(c.tls.Certificates), 1)
+				equal(t, c.tls.RootCAs != nil, true)
+				equal(t, c.tls.InsecureSkipVerify, false)
+			}},
+		"insecure, endpoint type of old": {
+			with(map[string]string{"OS_INSECURE": "1", "OS_ENDPOINT_TYPE": "adminURL"}),
+			gophercloud.AuthOptions{UserID: "u", Password: "p", Scope: &gophercloud.AuthScope{ProjectID: "x"}},
+			func(t *testing.T, c credentials) {
+				equal(t, c.endpoint.Availability, gophercloud.AvailabilityAdmin)
+				equal(t, c.tls.InsecureSkipVerify, true)
+			}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			found, err := Sources{Getenv: environment(test.variables)}.resolve(Config{Name: "b", Auth: Auth{Environment: true}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, want := found.auth, test.want
+			if (got.Scope == nil) != (want.Scope == nil) || got.Scope != nil && *got.Scope != *want.Scope {
+				t.Errorf("scope %+v, want %+v", got.Scope, want.Scope)
+			}
+			want.IdentityEndpoint, want.AllowReauth = "http://k/v3/", want.TokenID == ""
+			got.Scope, want.Scope = nil, nil
+			equal(t, got, want)
+			if test.check != nil {
+				test.check(t, found)
+			}
+		})
+	}
+	t.Run("noauth", func(t *testing.T) {
+		for _, variables := range []map[string]string{
+			{"OS_CINDER_ENDPOINT": "http://c:8776/v2", "OS_USERNAME": "kube", "OS_TENANT_NAME": "demo"},
+			{"OS_CINDER_ENDPOINT": "http://c:8776/v2", "OS_USERNAME": "kube", "OS_PROJECT_NAME": "demo"},
+		} {
+			found, err := Sources{Getenv: environment(variables)}.resolve(Config{Name: "b", Auth: Auth{Environment: true}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			equal(t, *found.noauth, Noauth{Endpoint: "http://c:8776/v2", User: "kube", Project: "demo"})
+		}
+	})
+	t.Run("nothing", func(t *testing.T) {
+		_, err := Sources{Getenv: noEnvironment}.resolve(Config{Name: "b", Auth: Auth{Environment: true}})
+		equal(t, errorText(err), "backend b: the environment has neither OS_AUTH_URL nor OS_CINDER_ENDPOINT")
+	})
+	t.Run("the process's by default", func(t *testing.T) {
+		t.Setenv("OS_CINDER_ENDPOINT", "http://c:8776/v3")
+		found, err := Sources{}.resolve(Config{Name: "b", Auth: Auth{Environment: true}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		equal(t, found.noauth.Endpoint, "http://c:8776/v3")
+	})
+}
+
+func TestNoauthAccounts(t *testing.T) {
+	tests := map[string]struct {
+		noauth Noauth
+		want   string
+	}{
+		"no endpoint":             {Noauth{}, "the noauth endpoint is empty; give Cinder's address such as http://cinder:8776/v3"},
+		"no scheme":               {Noauth{Endpoint: "cinder:8776"}, `noauth endpoint "cinder:8776" is not an http or https address`},
+		"password in the address": {Noauth{Endpoint: "ftp://u:hunter2@cinder"}, `noauth endpoint "ftp://cinder" is not an http or https address`},
+		"another project":         {Noauth{Endpoint: "http://c/v3/0123abcd", Project: "admin"}, `the noauth endpoint http://c/v3/0123abcd ends with project "0123abcd", but the project is given as "admin"; keep one of them`},
+		"more behind it":          {Noauth{Endpoint: "http://c/v3/0123abcd/volumes"}, "noauth endpoint http://c/v3/0123abcd/volumes goes on behind the version and a project; give Cinder's address such as http://cinder:8776/v3"},
+		"colon":                   {Noauth{Endpoint: "http://c", User: "a:b"}, "user and project of a noauth endpoint must not contain colons, slashes or blanks, since they are sent as user:project"},
+		"line break":              {Noauth{Endpoint: "http://c", Project: "a\nX-Auth: b"}, "user and project of a noauth endpoint must not contain colons, slashes or blanks, since they are sent as user:project"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := Sources{}.resolve(Config{Name: "b", Auth: Auth{Noauth: &test.noauth}})
+			equal(t, errorText(err), "backend b: "+test.want)
+			equal(t, KindOf(err), KindConfig)
+		})
+	}
+	t.Run("version", func(t *testing.T) {
+		versions := map[string]bool{}
+		for _, noauth := range []Noauth{{Endpoint: "http://c"}, {Endpoint: "http://d"}, {Endpoint: "http://c", User: "u"}, {Endpoint: "http://c", Project: "p"}} {
+			found, err := Sources{}.resolve(Config{Name: "b", Auth: Auth{Noauth: &noauth}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			versions[found.version] = true
+		}
+		equal(t, len(versions), 4)
+	})
+}

@@ -1,0 +1,127 @@
+package backends
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Complete takes the last step, to in-use. The caller has seen the
+// PersistentVolume in the API server. A volume that this term connected costs
+// one request; one that an earlier term connected is looked up in the listing
+// that serves them all.
+func (l *Lifecycle) Complete(ctx context.Context, target Target, readOnly bool) error {
+	release, err := l.locks.acquire(ctx, target.key())
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := l.complete(ctx, target, readOnly); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	delete(l.seen, target.VolumeID)
+	l.mu.Unlock()
+	// Now it is certain which volume of the claim the PersistentVolume names.
+	return l.removeRivals(ctx, target)
+}
+
+func (l *Lifecycle) complete(ctx context.Context, target Target, readOnly bool) error {
+	v, err := l.lastSeen(ctx, target)
+	if err != nil {
+		return err
+	}
+	for looked := false; ; looked = true {
+		if !target.owns(v) {
+			return l.notOurs(v, target)
+		}
+		var failed error
+		switch v.Status {
+		case StatusInUse:
+			return l.attachedElsewhere(v, target)
+		case StatusAttaching:
+			failed = l.cinder.change(ctx, func(ctx context.Context, cinder api) error {
+				return cinder.Attach(ctx, v.ID, target.Connector.Host, readOnly)
+			})
+			if failed == nil {
+				return nil
+			}
+		default:
+			failed = l.failure(KindConflict, "volume %s is %s where attaching was expected", v.ID, v.Status)
+		}
+		if looked {
+			return failed
+		}
+		// Either what was known is out of date, or the answer was lost after
+		// the effect. Repeating os-attach would not tell: Cinder answers a
+		// project's member with 500 when the host is attached already.
+		l.see(target.VolumeID, Volume{})
+		if v, err = l.get(ctx, target.VolumeID); err != nil {
+			return errors.Join(failed, err)
+		}
+		if v.Status == StatusAttaching {
+			l.see(target.VolumeID, v)
+			return failed
+		}
+	}
+}
+
+// see remembers the newest picture of a volume; the zero Volume says that the
+// picture at hand is not to be trusted.
+func (l *Lifecycle) see(id string, v Volume) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.seen[id] = v
+}
+
+// lastSeen returns the newest picture of a volume that is at hand, or looks.
+func (l *Lifecycle) lastSeen(ctx context.Context, target Target) (Volume, error) {
+	l.mu.Lock()
+	v, ok := l.seen[target.VolumeID]
+	l.mu.Unlock()
+	if ok && v.ID != "" {
+		return v, nil
+	}
+	if !ok {
+		found, err := l.inventory.find(ctx, target.Stamp, time.Time{})
+		if err != nil {
+			return Volume{}, err
+		}
+		for _, v := range found {
+			if v.ID == target.VolumeID {
+				return v, nil
+			}
+		}
+	}
+	return l.get(ctx, target.VolumeID)
+}
+
+// Holds reports whether the backend has a volume of the claim, in whatever
+// state. It costs requests only when the answer is not known in this term.
+func (l *Lifecycle) Holds(ctx context.Context, stamp Stamp) (bool, error) {
+	l.mu.Lock()
+	_, known := l.volumes[stamp.ClaimUID]
+	since := l.unsettled[stamp.ClaimUID]
+	l.mu.Unlock()
+	if known {
+		return true, nil
+	}
+	found, err := l.inventory.find(ctx, stamp, since)
+	return len(found) > 0, err
+}
+
+// Has reports whether a volume of that id exists at the backend, whoever's it
+// is. It serves PersistentVolumes that do not say where their volume is.
+func (l *Lifecycle) Has(ctx context.Context, id string) (bool, error) {
+	_, err := l.get(ctx, id)
+	if IsKind(err, KindNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Volumes lists the cluster's volumes as of the last complete listing of this
+// term. It costs requests only the first time.
+func (l *Lifecycle) Volumes(ctx context.Context) ([]Volume, error) {
+	return l.inventory.all(ctx)
+}

@@ -1,0 +1,106 @@
+package backends
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// iniFile holds an INI file's values by section and key, both in lower case.
+type iniFile map[string]map[string]string
+
+// parseINI reads the dialect of git's and the cloud provider's configuration
+// files: `key = value` under `[Section]`, names without regard to case,
+// comments after # or ;, values in double quotes where blanks or comment signs
+// belong to them, and \" \\ as escapes (\n and \t within quotes). In one point
+// it is more lenient: a comment sign that follows another character directly
+// is part of the value, since that is how passwords are pasted.
+//
+// Only the named sections are read; others belong to other programs. Errors
+// begin with a line number and never quote the file, which holds passwords.
+func parseINI(content []byte, sections ...string) (iniFile, error) {
+	if !utf8.Valid(content) {
+		return nil, errors.New("1: the file is not UTF-8")
+	}
+	file := iniFile{}
+	section := ""
+	text := strings.TrimPrefix(string(content), "\ufeff")
+	for number, line := range strings.Split(text, "\n") {
+		line = strings.TrimSpace(line)
+		switch {
+		case line == "" || line[0] == '#' || line[0] == ';':
+			continue
+		case line[0] == '[':
+			name, rest, closed := strings.Cut(line[1:], "]")
+			if rest = strings.TrimSpace(rest); !closed || rest != "" && rest[0] != '#' && rest[0] != ';' {
+				return nil, fmt.Errorf("%d: not a section of the form [Name]", number+1)
+			}
+			section = strings.ToLower(strings.TrimSpace(name))
+			continue
+		}
+		if !slices.Contains(sections, section) {
+			continue
+		}
+		key, raw, ok := strings.Cut(line, "=")
+		key = strings.ToLower(strings.TrimSpace(key))
+		if !ok || key == "" {
+			return nil, fmt.Errorf("%d: not of the form key=value", number+1)
+		}
+		value, ok := iniValue(strings.TrimSpace(raw))
+		if !ok {
+			return nil, fmt.Errorf("%d: the value's quotes are not closed", number+1)
+		}
+		if file[section] == nil {
+			file[section] = map[string]string{}
+		}
+		file[section][key] = value
+	}
+	return file, nil
+}
+
+// iniValue takes quotes, escapes and a trailing comment off a value. It is not
+// ok when a quote is left open.
+func iniValue(raw string) (value string, ok bool) {
+	var b strings.Builder
+	quoted := false
+	kept := 0 // length up to the last character that trailing blanks may follow
+	for i := 0; i < len(raw); i++ {
+		c := raw[i]
+		switch {
+		case c == '"':
+			quoted = !quoted
+			kept = b.Len()
+			continue
+		case c == '\\' && i+1 < len(raw):
+			if escaped, known := iniEscape(raw[i+1], quoted); known {
+				i++
+				b.WriteByte(escaped)
+				kept = b.Len()
+				continue
+			}
+		case (c == '#' || c == ';') && !quoted && (i == 0 || raw[i-1] == ' ' || raw[i-1] == '\t'):
+			return b.String()[:kept], true
+		}
+		b.WriteByte(c)
+		if quoted || c != ' ' && c != '\t' {
+			kept = b.Len()
+		}
+	}
+	return b.String()[:kept], !quoted
+}
+
+// iniEscape is the character that a backslash and this one stand for. What is
+// no escape stands for itself: Windows domains are written with a backslash.
+func iniEscape(c byte, quoted bool) (escaped byte, known bool) {
+	switch {
+	case c == '"' || c == '\\':
+		return c, true
+	case quoted && c == 'n':
+		return '\n', true
+	case quoted && c == 't':
+		return '\t', true
+	}
+	return 0, false
+}

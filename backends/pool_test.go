@@ -1,0 +1,395 @@
+package backends
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+var gold = Config{Name: "gold", Auth: Auth{Cloud: "gold"}}
+
+// gate holds the requests of a handler back until it is opened.
+type gate struct {
+	arrived chan struct{}
+	open    chan struct{}
+	handler http.HandlerFunc
+}
+
+func newGate(handler http.HandlerFunc) *gate {
+	return &gate{arrived: make(chan struct{}, 1000), open: make(chan struct{}), handler: handler}
+}
+
+func (g *gate) serve(w http.ResponseWriter, r *http.Request) {
+	g.arrived <- struct{}{}
+	<-g.open
+	g.handler(w, r)
+}
+
+func TestManyLookupsShareOneLogin(t *testing.T) {
+	cloud := newCloudServer(t)
+	slow := newGate(cloud.token)
+	cloud.keystone = slow.serve
+	pool := NewPool(PoolOptions{Sources: cloud.clouds(passwordCloud), Metrics: testMetrics()})
+	const callers = 100
+	clients := make([]*Client, callers)
+	var started, done sync.WaitGroup
+	for i := range callers {
+		started.Add(1)
+		done.Go(func() {
+			started.Done()
+			client, err := pool.Client(t.Context(), gold)
+			if err != nil {
+				t.Error(err)
+			}
+			clients[i] = client
+		})
+	}
+	started.Wait()
+	<-slow.arrived
+	close(slow.open)
+	done.Wait()
+	if n := cloud.loginCount(); n != 1 {
+		t.Errorf("%d logins, want 1", n)
+	}
+	for _, client := range clients {
+		if client != clients[0] {
+			t.Fatal("the callers have different clients")
+		}
+	}
+}
+
+func TestLoginOutlivesTheFirstCaller(t *testing.T) {
+	cloud := newCloudServer(t)
+	slow := newGate(cloud.token)
+	cloud.keystone = slow.serve
+	pool := NewPool(PoolOptions{Sources: cloud.clouds(passwordCloud), Metrics: testMetrics()})
+	ctx, cancel := context.WithCancel(t.Context())
+	first := make(chan error)
+	go func() {
+		_, err := pool.Client(ctx, gold)
+		first <- err
+	}()
+	<-slow.arrived
+	second := make(chan error)
+	go func() {
+		_, err := pool.Client(t.Context(), gold)
+		second <- err
+	}()
+	cancel()
+	err := <-first
+	equal(t, errorText(err), "backend gold: auth.login: the request was cancelled")
+	if !errors.Is(err, context.Canceled) || effectUnknown(err) {
+		t.Errorf("the cancelled caller got %#v", err)
+	}
+	close(slow.open)
+	if err := <-second; err != nil {
+		t.Errorf("the caller that stayed got %v", err)
+	}
+	equal(t, cloud.loginCount(), 1)
+}
+
+func TestFailedLoginIsNotKept(t *testing.T) {
+	cloud := newCloudServer(t)
+	cloud.keystone = func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusServiceUnavailable, "") }
+	registry := prometheus.NewRegistry()
+	metrics := NewMetrics(registry)
+	pool := NewPool(PoolOptions{Sources: cloud.clouds(passwordCloud), Metrics: metrics})
+	_, err := pool.Client(t.Context(), gold)
+	equal(t, errorText(err), "backend gold: auth.login: the answer is service unavailable (HTTP 503)")
+	equal(t, KindOf(err), KindUnavailable)
+	cloud.set(func() { cloud.keystone = nil })
+	if _, err := pool.Client(t.Context(), gold); err != nil {
+		t.Errorf("after Keystone came back: %v", err)
+	}
+	for range 3 {
+		if _, err := pool.Client(t.Context(), gold); err != nil {
+			t.Error(err)
+		}
+	}
+	equal(t, testutil.ToFloat64(metrics.logins.WithLabelValues("gold", "failure")), 1.0)
+	equal(t, testutil.ToFloat64(metrics.logins.WithLabelValues("gold", "success")), 1.0)
+	equal(t, testutil.ToFloat64(metrics.pool.WithLabelValues("gold", "miss")), 2.0)
+	equal(t, testutil.ToFloat64(metrics.pool.WithLabelValues("gold", "hit")), 3.0)
+}
+
+func TestCatalogueIsReadOnce(t *testing.T) {
+	cloud := newCloudServer(t)
+	pool := NewPool(PoolOptions{Sources: cloud.clouds(passwordCloud), Metrics: testMetrics()})
+	for range 10 {
+		client, err := pool.Client(t.Context(), gold)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := client.ListVolumes(t.Context(), VolumeQuery{}, func([]Volume) bool { return true }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	equal(t, cloud.loginCount(), 1)
+	want := "GET /volume/v3/0123456789abcdef0123456789abcdef/volumes/detail?sort=created_at%3Adesc"
+	for _, path := range cloud.paths() {
+		equal(t, path, want)
+	}
+	equal(t, len(cloud.paths()), 10)
+}
+
+func TestEvictionDoesNotBreakAClientInUse(t *testing.T) {
+	cloud := newCloudServer(t)
+	slow := newGate(func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, `{"volumes": []}`) })
+	cloud.cinder = slow.serve
+	pool := NewPool(PoolOptions{Size: 1, Sources: cloud.clouds(passwordCloud + strings.Replace(strings.TrimPrefix(passwordCloud, "\nclouds:\n"), "gold", "zinc", 1)), Metrics: testMetrics()})
+	client, err := pool.Client(t.Context(), gold)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := func() error {
+		return client.ListVolumes(t.Context(), VolumeQuery{}, func([]Volume) bool { return true })
+	}
+	result := make(chan error)
+	go func() { result <- list() }()
+	<-slow.arrived
+	if _, err := pool.Client(t.Context(), Config{Name: "zinc", Auth: Auth{Cloud: "zinc"}}); err != nil {
+		t.Fatal(err)
+	}
+	close(slow.open)
+	if err := <-result; err != nil {
+		t.Errorf("the request under way: %v", err)
+	}
+	if err := list(); err != nil {
+		t.Errorf("the next request of the evicted client: %v", err)
+	}
+	again, err := pool.Client(t.Context(), gold)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again == client {
+		t.Error("the client was not evicted")
+	}
+	equal(t, cloud.loginCount(), 3)
+}
+
+func TestChangedCredentialsArePickedUp(t *testing.T) {
+	cloud := newCloudServer(t)
+	sources := cloud.clouds(passwordCloud)
+	pool := NewPool(PoolOptions{Sources: sources, Metrics: testMetrics(), CredentialsAge: time.Nanosecond})
+	before, err := pool.Client(t.Context(), gold)
+	if err != nil {
+		t.Fatal(err)
+	}
+	same, err := pool.Client(t.Context(), gold)
+	if err != nil || same != before {
+		t.Errorf("without a change: client %p and error %v, want %p", same, err, before)
+	}
+	writeFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(passwordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
+	after, err := pool.Client(t.Context(), gold)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after == before {
+		t.Error("the old client is still given out")
+	}
+	equal(t, cloud.lastLogin()["auth"].(map[string]any)["identity"].(map[string]any)["password"].(map[string]any)["user"].(map[string]any)["password"], any("n3w"))
+	if err := before.ListVolumes(t.Context(), VolumeQuery{}, func([]Volume) bool { return true }); err != nil {
+		t.Errorf("who still uses the old client: %v", err)
+	}
+	changed := gold
+	changed.Limits.Concurrency = 3
+	if other, err := pool.Client(t.Context(), changed); err != nil || other == after {
+		t.Errorf("a changed configuration gives the same client (error %v)", err)
+	}
+	equal(t, cloud.loginCount(), 3)
+}
+
+func TestCredentialsAreNotReadWithinTheirAge(t *testing.T) {
+	cloud := newCloudServer(t)
+	sources := cloud.clouds(passwordCloud)
+	pool := NewPool(PoolOptions{Sources: sources, Metrics: testMetrics(), CredentialsAge: time.Hour})
+	before, err := pool.Client(t.Context(), gold)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, sources.CloudsFile, "not: read")
+	if client, err := pool.Client(t.Context(), gold); err != nil || client != before {
+		t.Errorf("client %p and error %v, want %p", client, err, before)
+	}
+	pool.Forget(before)
+	if _, err := pool.Client(t.Context(), gold); !IsKind(err, KindConfig) {
+		t.Errorf("after Forget: %v, want the broken file", err)
+	}
+}
+
+func TestForgetLeavesANewerClient(t *testing.T) {
+	cloud := newCloudServer(t)
+	pool := NewPool(PoolOptions{Sources: cloud.clouds(passwordCloud), Metrics: testMetrics()})
+	old, err := pool.Client(t.Context(), gold)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool.Forget(old)
+	current, err := pool.Client(t.Context(), gold)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool.Forget(old)
+	if again, _ := pool.Client(t.Context(), gold); again != current {
+		t.Error("forgetting the old client dropped the new one")
+	}
+}
+
+func TestExpiredTokenIsRenewedOnce(t *testing.T) {
+	cloud := newCloudServer(t)
+	metrics := testMetrics()
+	pool := NewPool(PoolOptions{Sources: cloud.clouds(passwordCloud), Metrics: metrics})
+	client, err := pool.Client(t.Context(), gold)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cloud.revoke()
+	var group sync.WaitGroup
+	for range 30 {
+		group.Go(func() {
+			if err := client.ListVolumes(t.Context(), VolumeQuery{}, func([]Volume) bool { return true }); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	equal(t, cloud.loginCount(), 2)
+	equal(t, testutil.ToFloat64(metrics.logins.WithLabelValues("gold", "success")), 2.0)
+	if again, _ := pool.Client(t.Context(), gold); again != client {
+		t.Error("a renewed token changed the client")
+	}
+}
+
+// TestRenewalOutlivesTheFirstCaller would fail if the renewal ran on the
+// context of the request that met the 401 first: all others would be told that
+// they were cancelled.
+func TestRenewalOutlivesTheFirstCaller(t *testing.T) {
+	cloud := newCloudServer(t)
+	pool := NewPool(PoolOptions{Sources: cloud.clouds(passwordCloud), Metrics: testMetrics()})
+	client, err := pool.Client(t.Context(), gold)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow := newGate(cloud.token)
+	cloud.set(func() { cloud.keystone = slow.serve })
+	cloud.revoke()
+	list := func(ctx context.Context) chan error {
+		result := make(chan error, 1)
+		go func() { result <- client.ListVolumes(ctx, VolumeQuery{}, func([]Volume) bool { return true }) }()
+		return result
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	first := list(ctx)
+	<-slow.arrived
+	second := list(t.Context())
+	cancel()
+	close(slow.open)
+	<-first
+	if err := <-second; err != nil {
+		t.Errorf("the caller that stayed got %v", err)
+	}
+	equal(t, cloud.loginCount(), 2)
+}
+
+func TestRevokedPasswordIsReplacedFromTheFile(t *testing.T) {
+	cloud := newCloudServer(t)
+	cloud.password = "s3cr3t"
+	sources := cloud.clouds(passwordCloud)
+	pool := NewPool(PoolOptions{Sources: sources, Metrics: testMetrics(), CredentialsAge: time.Hour})
+	s := &session{clients: pooledClients{pool, gold}, backend: "gold", fence: func() error { return nil }, hold: t.Context()}
+	list := func() error {
+		return s.read(t.Context(), func(cinder api) error {
+			return cinder.ListVolumes(t.Context(), VolumeQuery{}, func([]Volume) bool { return true })
+		})
+	}
+	if err := list(); err != nil {
+		t.Fatal(err)
+	}
+	cloud.set(func() { cloud.password = "n3w" })
+	cloud.revoke()
+	err := list()
+	equal(t, errorText(err), "backend gold: auth.login: the credentials were refused (HTTP 401)")
+	equal(t, KindOf(err), KindUnauthorized)
+	if n := cloud.loginCount(); n > 3 {
+		t.Errorf("%d logins with a refused password, want at most 3", n)
+	}
+	writeFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(passwordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
+	if err := list(); err != nil {
+		t.Errorf("after the file was mended: %v", err)
+	}
+}
+
+// TestMutationAfterRevokedPassword makes a change on a client whose password
+// was replaced: a refused request had no effect and is made again.
+func TestMutationAfterRevokedPassword(t *testing.T) {
+	cloud := newCloudServer(t)
+	cloud.password = "s3cr3t"
+	cloud.cinder = func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusAccepted, "") }
+	sources := cloud.clouds(passwordCloud)
+	pool := NewPool(PoolOptions{Sources: sources, Metrics: testMetrics(), CredentialsAge: time.Hour})
+	if _, err := pool.Client(t.Context(), gold); err != nil {
+		t.Fatal(err)
+	}
+	cloud.set(func() { cloud.password = "n3w" })
+	cloud.revoke()
+	writeFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(passwordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
+	s := &session{clients: pooledClients{pool, gold}, backend: "gold", fence: func() error { return nil }, hold: t.Context()}
+	err := s.change(t.Context(), func(ctx context.Context, cinder api) error { return cinder.Reserve(ctx, "v1") })
+	equal(t, errorText(err), "")
+	equal(t, len(cloud.paths()), 2) // refused, accepted
+}
+
+func TestBackendsSideBySideDoNotMix(t *testing.T) {
+	clouds := []*cloudServer{newCloudServer(t), newCloudServer(t)}
+	noauth := newCloudServer(t)
+	text := "clouds:\n"
+	for i, cloud := range clouds {
+		text += fmt.Sprintf("  cloud%d: {auth: {auth_url: %s/identity, user_id: user%d, password: password%d, project_id: x}}\n", i, cloud.URL, i, i)
+	}
+	dir := writeFiles(t, map[string]string{"clouds.yaml": text})
+	pool := NewPool(PoolOptions{Sources: Sources{CloudsFile: filepath.Join(dir, "clouds.yaml")}, Metrics: testMetrics()})
+	var group sync.WaitGroup
+	for i := range 3 {
+		config := Config{Name: fmt.Sprintf("backend%d", i), Auth: Auth{Cloud: fmt.Sprintf("cloud%d", i)}}
+		if i == 2 {
+			config.Auth = Auth{Noauth: &Noauth{Endpoint: noauth.URL, Project: "0123abcd"}}
+		}
+		for range 10 {
+			group.Go(func() {
+				client, err := pool.Client(t.Context(), config)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if err := client.ListVolumes(t.Context(), VolumeQuery{}, func([]Volume) bool { return true }); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	group.Wait()
+	for i, cloud := range clouds {
+		equal(t, cloud.loginCount(), 1)
+		user := cloud.lastLogin()["auth"].(map[string]any)["identity"].(map[string]any)["password"].(map[string]any)["user"].(map[string]any)
+		equal(t, user, map[string]any{"id": fmt.Sprintf("user%d", i), "password": fmt.Sprintf("password%d", i)})
+		equal(t, len(cloud.paths()), 10)
+	}
+	for _, r := range noauth.requests {
+		equal(t, r.Header.Get("X-Auth-Token"), "admin:0123abcd")
+	}
+}
+
+func TestUnusableCredentialsAskNothing(t *testing.T) {
+	pool := NewPool(PoolOptions{Sources: Sources{CloudsFile: "/nowhere/clouds.yaml"}, Metrics: testMetrics()})
+	_, err := pool.Client(t.Context(), gold)
+	equal(t, errorText(err), "backend gold: cannot read /nowhere/clouds.yaml: no such file or directory")
+}
