@@ -131,13 +131,13 @@ func loginNoauth(ctx context.Context, config Config, noauth Noauth, wire http.Ro
 	return nil, failed
 }
 
-// probe asks for one volume, the cheapest request that needs the token. The
-// status is that of a refusal.
+// probe asks for one volume by the listing that all waiting relies on. The status
+// is that of a refusal.
 func probe(ctx context.Context, backend string, service *gophercloud.ServiceClient) (status int, err error) {
 	var answer struct {
 		Volumes *[]struct{} `json:"volumes"`
 	}
-	_, err = service.Get(withOperation(ctx, operationDiscover), service.ServiceURL("volumes")+"?limit=1", &answer, nil)
+	_, err = service.Get(withOperation(ctx, operationDiscover), service.ServiceURL("volumes", "detail")+"?limit=1", &answer, nil)
 	if err != nil && !isDecoding(err) {
 		failed := translate(backend, operationDiscover, err)
 		return statusOf(failed), failed

@@ -126,15 +126,15 @@ func fixed(status int, body string) http.HandlerFunc {
 // recorded from Cinder 21.3.1 (Zed).
 const routingNotFound = `{"message": "The resource could not be found.<br /><br />\n\n\n", "code": "404 Not Found", "title": "Not Found"}`
 
-// noauthCinder answers GET …/volumes as a Cinder with auth_strategy noauth,
+// noauthCinder answers GET …/volumes/detail as a Cinder with auth_strategy noauth,
 // whose routes accept projects of the pattern (none: only addresses without).
 func noauthCinder(projects string, withoutProject bool) http.HandlerFunc {
-	pattern := regexp.MustCompile(`^/v3/` + projects + `/volumes$`)
+	pattern := regexp.MustCompile(`^/v3/` + projects + `/volumes/detail$`)
 	return func(w http.ResponseWriter, r *http.Request) {
 		switch token := r.Header.Get("X-Auth-Token"); {
 		case token == "":
 			w.WriteHeader(http.StatusNoContent)
-		case withoutProject && r.URL.Path == "/v3/volumes", pattern.MatchString(r.URL.Path) && strings.HasPrefix(r.URL.Path, "/v3/"+strings.SplitN(token, ":", 2)[1]+"/"):
+		case withoutProject && r.URL.Path == "/v3/volumes/detail", pattern.MatchString(r.URL.Path) && strings.HasPrefix(r.URL.Path, "/v3/"+strings.SplitN(token, ":", 2)[1]+"/"):
 			answer(w, http.StatusOK, `{"volumes": []}`)
 		case pattern.MatchString(r.URL.Path):
 			answer(w, http.StatusBadRequest, `{"badRequest": {"code": 400, "message": "Malformed request url"}}`)
@@ -156,30 +156,30 @@ func TestNoauthLogin(t *testing.T) {
 		wantErr string
 		kind    Kind
 	}{
-		"hexadecimal project in the address":  {cinder: current, noauth: Noauth{Endpoint: "$URL/v3", Project: hex}, asked: []string{"/v3/" + hex + "/volumes"}},
-		"current Cinder, the default project": {cinder: current, noauth: Noauth{Endpoint: "$URL/v3"}, asked: []string{"/v3/admin/volumes", "/v3/volumes"}},
-		"old Cinder, the default project":     {cinder: old, noauth: Noauth{Endpoint: "$URL/v3/"}, asked: []string{"/v3/admin/volumes"}},
-		"v2 is repaired":                      {cinder: current, noauth: Noauth{Endpoint: "$URL/v2", Project: hex}, asked: []string{"/v3/" + hex + "/volumes"}},
-		"no version":                          {cinder: current, noauth: Noauth{Endpoint: "$URL", Project: hex}, asked: []string{"/v3/" + hex + "/volumes"}},
-		"project in the endpoint":             {cinder: current, noauth: Noauth{Endpoint: "$URL/v3/" + hex}, asked: []string{"/v3/" + hex + "/volumes"}},
-		"the same project twice":              {cinder: current, noauth: Noauth{Endpoint: "$URL/v3/" + hex + "/", Project: hex}, asked: []string{"/v3/" + hex + "/volumes"}},
-		"project that no address accepts": {cinder: strict, noauth: Noauth{Endpoint: "$URL/v3", Project: "demo"}, asked: []string{"/v3/demo/volumes", "/v3/volumes"}, kind: KindConfig,
+		"hexadecimal project in the address":  {cinder: current, noauth: Noauth{Endpoint: "$URL/v3", Project: hex}, asked: []string{"/v3/" + hex + "/volumes/detail"}},
+		"current Cinder, the default project": {cinder: current, noauth: Noauth{Endpoint: "$URL/v3"}, asked: []string{"/v3/admin/volumes/detail", "/v3/volumes/detail"}},
+		"old Cinder, the default project":     {cinder: old, noauth: Noauth{Endpoint: "$URL/v3/"}, asked: []string{"/v3/admin/volumes/detail"}},
+		"v2 is repaired":                      {cinder: current, noauth: Noauth{Endpoint: "$URL/v2", Project: hex}, asked: []string{"/v3/" + hex + "/volumes/detail"}},
+		"no version":                          {cinder: current, noauth: Noauth{Endpoint: "$URL", Project: hex}, asked: []string{"/v3/" + hex + "/volumes/detail"}},
+		"project in the endpoint":             {cinder: current, noauth: Noauth{Endpoint: "$URL/v3/" + hex}, asked: []string{"/v3/" + hex + "/volumes/detail"}},
+		"the same project twice":              {cinder: current, noauth: Noauth{Endpoint: "$URL/v3/" + hex + "/", Project: hex}, asked: []string{"/v3/" + hex + "/volumes/detail"}},
+		"project that no address accepts": {cinder: strict, noauth: Noauth{Endpoint: "$URL/v3", Project: "demo"}, asked: []string{"/v3/demo/volumes/detail", "/v3/volumes/detail"}, kind: KindConfig,
 			wantErr: `backend lab: auth.discover: no volumes API of version 3 at $URL/v3/ accepts project "demo": give auth.noauth.project as a hexadecimal id such as 0123456789abcdef0123456789abcdef, set project_id_regex in cinder.conf, or check auth.noauth.endpoint (HTTP 404)`},
-		"no Cinder there": {cinder: fixed(404, "404 page not found"), noauth: Noauth{Endpoint: "$URL/cinder", Project: hex}, asked: []string{"/cinder/v3/" + hex + "/volumes", "/cinder/v3/volumes"}, kind: KindConfig,
+		"no Cinder there": {cinder: fixed(404, "404 page not found"), noauth: Noauth{Endpoint: "$URL/cinder", Project: hex}, asked: []string{"/cinder/v3/" + hex + "/volumes/detail", "/cinder/v3/volumes/detail"}, kind: KindConfig,
 			wantErr: "backend lab: auth.discover: no volumes API of version 3 at $URL/cinder/v3/; check auth.noauth.endpoint (HTTP 404)"},
-		"the header is lost on the way": {cinder: fixed(204, ""), noauth: Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes"}, kind: KindConfig,
+		"the header is lost on the way": {cinder: fixed(204, ""), noauth: Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindConfig,
 			wantErr: "backend lab: auth.discover: " + emptyAnswer + " (HTTP 204, req-1)"},
-		"empty 200": {cinder: fixed(200, ""), noauth: Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes"}, kind: KindUnavailable,
+		"empty 200": {cinder: fixed(200, ""), noauth: Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindUnavailable,
 			wantErr: "backend lab: auth.discover: the connection ended before the answer was complete"},
-		"HTML": {cinder: fixed(200, "<html></html>"), noauth: Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes"}, kind: KindConfig,
+		"HTML": {cinder: fixed(200, "<html></html>"), noauth: Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindConfig,
 			wantErr: "backend lab: auth.discover: the endpoint does not answer as Cinder's volumes API does; check auth.noauth.endpoint (HTTP 200)"},
-		"other JSON": {cinder: fixed(200, `{"servers": []}`), noauth: Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes"}, kind: KindConfig,
+		"other JSON": {cinder: fixed(200, `{"servers": []}`), noauth: Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindConfig,
 			wantErr: "backend lab: auth.discover: the endpoint does not answer as Cinder's volumes API does; check auth.noauth.endpoint (HTTP 200)"},
-		"other type": {cinder: fixed(200, `{"volumes": "none"}`), noauth: Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes"}, kind: KindConfig,
+		"other type": {cinder: fixed(200, `{"volumes": "none"}`), noauth: Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindConfig,
 			wantErr: "backend lab: auth.discover: the endpoint does not answer as Cinder's volumes API does; check auth.noauth.endpoint (HTTP 200)"},
-		"Keystone behind it": {cinder: fixed(401, `{"error": {"code": 401, "title": "Unauthorized", "message": "The request you have made requires authentication."}}`), noauth: Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes"}, kind: KindUnauthorized,
+		"Keystone behind it": {cinder: fixed(401, `{"error": {"code": 401, "title": "Unauthorized", "message": "The request you have made requires authentication."}}`), noauth: Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindUnauthorized,
 			wantErr: "backend lab: auth.discover: the credentials were refused (HTTP 401, req-1)"},
-		"down": {cinder: fixed(503, ""), noauth: Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes"}, kind: KindUnavailable,
+		"down": {cinder: fixed(503, ""), noauth: Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindUnavailable,
 			wantErr: "backend lab: auth.discover: the answer is service unavailable (HTTP 503, req-1)"},
 	}
 	for name, test := range tests {
@@ -211,7 +211,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	}))
 	defer elsewhere.Close()
 	cloud := newCloudServer(t)
-	cloud.cinder = http.RedirectHandler(elsewhere.URL+"/v3/volumes", http.StatusFound).ServeHTTP
+	cloud.cinder = http.RedirectHandler(elsewhere.URL+"/v3/volumes/detail", http.StatusFound).ServeHTTP
 	client := login1(t, cloud)
 	_, err := client.Volume(t.Context(), "v1")
 	equal(t, errorText(err), "backend gold: volume.get: the endpoint sends requests elsewhere (to "+elsewhere.URL+"); configure the address that answers itself (HTTP 302)")

@@ -1,0 +1,257 @@
+package backends
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// tripper answers requests without a network.
+type tripper func(*http.Request) (*http.Response, error)
+
+func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// testTransport is a transport on top of another, with room for so many
+// requests at a time.
+func testTransport(t *testing.T, next tripper, limits Limits) *transport {
+	t.Helper()
+	config := Config{Name: "gold", Limits: limits}.withDefaults()
+	wire := newTransport(config, credentials{}, testMetrics())
+	wire.next = next
+	return wire
+}
+
+func request(ctx context.Context) *http.Request {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://cinder/v3/volumes", strings.NewReader("{}"))
+	if err != nil {
+		panic(err)
+	}
+	return r
+}
+
+func ok(body string) *http.Response {
+	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(body))}
+}
+
+func TestSlotsBoundRequestsUnderWay(t *testing.T) {
+	const limit = 3
+	var underWay, most atomic.Int32
+	release := make(chan struct{})
+	wire := testTransport(t, func(*http.Request) (*http.Response, error) {
+		most.Store(max(most.Load(), underWay.Add(1)))
+		<-release
+		return ok("x"), nil
+	}, Limits{Concurrency: limit})
+	done := make(chan error)
+	for range 20 {
+		go func() {
+			response, err := wire.RoundTrip(request(t.Context()))
+			if err == nil {
+				underWay.Add(-1)
+				err = response.Body.Close()
+			}
+			done <- err
+		}()
+	}
+	close(release)
+	for range 20 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if n := most.Load(); n > limit {
+		t.Errorf("%d requests at once, want at most %d", n, limit)
+	}
+	equal(t, len(wire.slots), 0)
+}
+
+// TestSlotIsHeldUntilTheBodyIsRead: a page of a thousand volumes takes most of
+// its time after the header.
+func TestSlotIsHeldUntilTheBodyIsRead(t *testing.T) {
+	wire := testTransport(t, func(*http.Request) (*http.Response, error) { return ok("x"), nil }, Limits{Concurrency: 1})
+	response, err := wire.RoundTrip(request(t.Context()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, len(wire.slots), 1)
+	for range 2 { // closing twice must not free another's slot
+		if err := response.Body.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	equal(t, len(wire.slots), 0)
+}
+
+// TestCancelledInTheQueue: a request whose turn did not come has certainly no
+// effect.
+func TestCancelledInTheQueue(t *testing.T) {
+	wire := testTransport(t, func(*http.Request) (*http.Response, error) {
+		t.Error("the request was sent")
+		return nil, errors.New("sent")
+	}, Limits{Concurrency: 1})
+	wire.slots <- struct{}{} // somebody else's request
+	expired, cancel := context.WithDeadline(t.Context(), time.Unix(0, 0))
+	defer cancel()
+	cancelled, cancelNow := context.WithCancel(t.Context())
+	cancelNow()
+	for name, test := range map[string]struct {
+		ctx   context.Context
+		want  string
+		cause error
+	}{
+		"cancelled":             {cancelled, "backend gold: volume.create: the request was cancelled", context.Canceled},
+		"deadline":              {expired, "backend gold: volume.create: the request's turn did not come in time", context.DeadlineExceeded},
+		"the waiter was told":   {withAdmission(t.Context(), admission{waiter: cancelled, fence: func() error { return nil }}), "backend gold: volume.create: the request was cancelled", context.Canceled},
+		"the request was ended": {withAdmission(cancelled, admission{waiter: t.Context(), fence: func() error { return nil }}), "backend gold: volume.create: the request was cancelled", context.Canceled},
+	} {
+		_, err := wire.RoundTrip(request(test.ctx))
+		err = translate("gold", "volume.create", err)
+		equal(t, errorText(err), test.want)
+		equal(t, KindOf(err), KindUnavailable)
+		equal(t, effectUnknown(err), false)
+		equal(t, errors.Is(err, test.cause), true)
+		equal(t, len(wire.slots), 1)
+		_ = name
+	}
+}
+
+func TestFenceIsAskedWhenTheTurnHasCome(t *testing.T) {
+	sent := 0
+	wire := testTransport(t, func(*http.Request) (*http.Response, error) { sent++; return ok(""), nil }, Limits{Concurrency: 1})
+	wire.slots <- struct{}{}
+	var over atomic.Bool
+	fenced := &Error{Backend: "gold", Kind: KindFenced, Message: "no change is made: the lease was lost", cause: context.Canceled}
+	ctx := withAdmission(t.Context(), admission{waiter: t.Context(), fence: func() error {
+		if over.Load() {
+			return fenced
+		}
+		return nil
+	}})
+	result := make(chan error)
+	go func() {
+		_, err := wire.RoundTrip(request(ctx))
+		result <- translate("gold", "volume.create", err)
+	}()
+	over.Store(true)
+	<-wire.slots // the turn comes after the term is over
+	err := <-result
+	equal(t, err, error(fenced))
+	equal(t, sent, 0)
+	equal(t, len(wire.slots), 0)
+}
+
+func TestPaceIsKept(t *testing.T) {
+	sent := 0
+	wire := testTransport(t, func(*http.Request) (*http.Response, error) { sent++; return ok(""), nil }, Limits{RequestsPerSecond: 0.001})
+	response, err := wire.RoundTrip(request(t.Context()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	// The next would be due in a quarter of an hour.
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, err = wire.RoundTrip(request(ctx))
+	err = translate("gold", "volume.create", err)
+	equal(t, errorText(err), "backend gold: volume.create: the request was not sent: rate: Wait(n=1) would exceed context deadline")
+	equal(t, effectUnknown(err), false)
+	equal(t, sent, 1)
+	equal(t, len(wire.slots), 0)
+}
+
+func TestWithoutAPaceNothingWaits(t *testing.T) {
+	wire := testTransport(t, func(*http.Request) (*http.Response, error) { return ok(""), nil }, Limits{})
+	for range 1000 {
+		response, err := wire.RoundTrip(request(t.Context()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+	}
+}
+
+func TestFailedExchangeFreesItsSlot(t *testing.T) {
+	wire := testTransport(t, func(*http.Request) (*http.Response, error) { return nil, errors.New("broken") }, Limits{Concurrency: 1})
+	for range 3 {
+		if _, err := wire.RoundTrip(request(t.Context())); err == nil {
+			t.Error("no error")
+		}
+	}
+	equal(t, len(wire.slots), 0)
+}
+
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }
+
+func TestAnswersAreBounded(t *testing.T) {
+	wire := testTransport(t, func(*http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(endless{})}, nil
+	}, Limits{})
+	response, err := wire.RoundTrip(request(t.Context()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	n, err := io.Copy(io.Discard, response.Body)
+	equal(t, n, int64(largestAnswer))
+	equal(t, err, errTooLarge)
+}
+
+func TestRequestsAreMeasured(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	metrics := NewMetrics(registry)
+	wire := newTransport(Config{Name: "gold"}.withDefaults(), credentials{}, metrics)
+	wire.next = tripper(func(r *http.Request) (*http.Response, error) {
+		if r.URL.Path == "/down" {
+			return nil, errors.New("down")
+		}
+		return ok(""), nil
+	})
+	send := func(ctx context.Context, method, path string) {
+		r, err := http.NewRequestWithContext(ctx, method, "http://cinder"+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if response, err := wire.RoundTrip(r); err == nil {
+			response.Body.Close()
+		}
+	}
+	ctx := withOperation(t.Context(), "volume.create")
+	send(ctx, http.MethodPost, "/v3/volumes")
+	send(ctx, http.MethodPost, "/down")
+	send(ctx, http.MethodPost, "/v3/auth/tokens") // a renewal within an operation
+	send(t.Context(), http.MethodGet, "/v3/auth/tokens")
+	counts, err := testutil.GatherAndCount(registry, "standalone_cinder_cinder_request_duration_seconds")
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, counts, 4)
+	var text bytes.Buffer
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			for _, label := range metric.GetLabel() {
+				text.WriteString(label.GetValue() + " ")
+			}
+			text.WriteString("\n")
+		}
+	}
+	for _, want := range []string{"gold 200 volume.create ", "gold none volume.create ", "gold 200 auth.login ", "gold 200 auth.discover "} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("no series %q in\n%s", want, text.String())
+		}
+	}
+}
