@@ -68,6 +68,7 @@ func New(options Options) (*App, error) {
 	if err := options.Validate(); err != nil {
 		return nil, err
 	}
+	keepSchemeStill()
 	loaded, err := policy.Load(options.PolicyFile)
 	if err != nil {
 		return nil, err

@@ -107,7 +107,7 @@ func TestStoppedLeaderHandsOver(t *testing.T) {
 	}
 }
 
-func TestPausedLeaderChangesNothingAfterwards(t *testing.T) {
+func TestPausedLeaderChangesNothingUntilItLeadsAgain(t *testing.T) {
 	w := newWorld(t, "pause", cindersim.Options{CreateDelay: 500 * time.Millisecond})
 	replicas := w.startThree(shortLease...)
 	leader := w.leader(replicas)
@@ -134,6 +134,21 @@ func TestPausedLeaderChangesNothingAfterwards(t *testing.T) {
 	if n := len(w.sim.Volumes()); n != claims {
 		t.Errorf("%d volumes for %d claims", n, claims)
 	}
+
+	// A replica can lead more than once: the others go, the paused one is left.
+	for _, replica := range replicas {
+		if replica != leader {
+			replica.Kill()
+		}
+	}
+	w.claim("a", "again", "gold", "1Gi")
+	_, err = suite.WaitBound(w.ctx, "pause-a", claims+1)
+	w.must(err)
+	if !leader.Leads(w.ctx) {
+		t.Error("a claim was bound and nobody leads")
+	}
+	w.must(suite.DeleteClaims(w.ctx, "pause-a"))
+	w.noResidue()
 }
 
 func (w *world) startThree(arguments ...string) []*harness.Replica {

@@ -330,6 +330,8 @@ def write_files():
         'CONTRACT_TYPE_ISCSI': 'iscsi',
         'CONTRACT_TYPE_ISCSI_MULTIPATH': 'iscsi-mp',
         'CONTRACT_TYPE_FAIL': 'fail',
+        'CONTRACT_CREDENTIAL_ID': credential_id,
+        'CONTRACT_CREDENTIAL_SECRET': credential_secret,
     })
     for prefix, user in (('', 'team-a'), ('OTHER_', 'team-b'),
                          ('ADMIN_', 'admin')):

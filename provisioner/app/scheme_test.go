@@ -1,0 +1,35 @@
+package app
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+)
+
+func TestCoreTypesAreRegisteredOnceWithTheGlobalScheme(t *testing.T) {
+	keepSchemeStill()
+	if !scheme.Scheme.Recognizes(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim")) {
+		t.Fatal("client-go's scheme does not know claims by itself any more; skipping the registration would break the clients")
+	}
+	// A frozen scheme would not do: this one must not be written to at all.
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 100 {
+			scheme.Scheme.Recognizes(corev1.SchemeGroupVersion.WithKind("Pod"))
+		}
+	}()
+	for range 100 {
+		if err := corev1.AddToScheme(scheme.Scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-done
+
+	other := runtime.NewScheme()
+	if err := corev1.AddToScheme(other); err != nil || !other.Recognizes(corev1.SchemeGroupVersion.WithKind("Pod")) {
+		t.Errorf("another scheme is not registered with any more: %v", err)
+	}
+}
