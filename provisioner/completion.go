@@ -52,6 +52,7 @@ func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 
 // VolumeGone forgets a PersistentVolume.
 func (f *Followup) VolumeGone(pv *corev1.PersistentVolume) {
+	f.provisioner.noteRemoved(pv.UID, false)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.completed, pv.UID)

@@ -82,6 +82,9 @@ type Provisioner struct {
 	mu sync.Mutex
 	// denied holds what was said about claims that were turned away.
 	denied map[types.UID]denial
+	// removed holds PersistentVolumes, by UID, whose volumes are gone. Until
+	// the object is gone too, the library may ask again at every change of it.
+	removed map[types.UID]bool
 	// begun holds claims for which a volume may exist while no
 	// PersistentVolume is recorded yet.
 	begun map[types.UID]beginning
@@ -109,6 +112,7 @@ func New(options Options) *Provisioner {
 		requeue: func(*corev1.PersistentVolumeClaim) {},
 		denied:  map[types.UID]denial{},
 		begun:   map[types.UID]beginning{},
+		removed: map[types.UID]bool{},
 	}
 }
 
@@ -184,6 +188,9 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 		// volume stays: the next attempt adopts it, or finds the object.
 		return nil
 	}
+	if p.isRemoved(pv.UID) {
+		return nil
+	}
 	started := time.Now()
 	origin, err := originOf(pv)
 	if err == nil {
@@ -191,6 +198,7 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 	}
 	switch {
 	case err == nil:
+		p.noteRemoved(pv.UID, true)
 		p.limiter.Succeeded(pv.Name)
 		p.Metrics.deleted(origin.Backend, origin.Protocol, "success", time.Since(started))
 		return nil
@@ -224,6 +232,22 @@ func (p *Provisioner) remove(ctx context.Context, pv *corev1.PersistentVolume, o
 	// Only now: while the volume exists a node may still need the credentials
 	// to log out, and the PersistentVolume must not refer to nothing.
 	return p.deleteSecret(ctx, *origin)
+}
+
+func (p *Provisioner) isRemoved(uid types.UID) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.removed[uid]
+}
+
+func (p *Provisioner) noteRemoved(uid types.UID, removed bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if removed {
+		p.removed[uid] = true
+		return
+	}
+	delete(p.removed, uid)
 }
 
 // ClaimGone undoes what was begun for a claim that was deleted before its
