@@ -363,6 +363,9 @@ func (l *Lifecycle) get(ctx context.Context, id string) (v Volume, err error) {
 // list reads for many at once, and so is bound to nobody's context; it ends
 // with the term.
 func (l *Lifecycle) list(ctx context.Context, query VolumeQuery, yield func([]Volume) bool) error {
+	if err := l.cinder.hold.Err(); err != nil {
+		return translate(l.config.Name, "", notSent{err})
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(l.cinder.hold, cancel)()

@@ -21,8 +21,9 @@ const (
 
 // login makes a client that is known to work: for Keystone by getting a token
 // and the endpoint out of its catalogue, for noauth by one listing.
-func login(ctx context.Context, config Config, found credentials, metrics *Metrics) (*Client, error) {
+func login(ctx context.Context, config Config, found credentials, metrics *Metrics, mayWrite func() error) (*Client, error) {
 	wire := newTransport(config, found, metrics)
+	wire.mayWrite = mayWrite
 	client := &Client{config: config}
 	var err error
 	if found.noauth != nil {

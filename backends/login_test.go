@@ -11,15 +11,15 @@ import (
 func TestEndpointFromTheCatalogue(t *testing.T) {
 	identity := map[string]any{"type": "identity", "endpoints": []any{map[string]any{"interface": "public", "region_id": "RegionOne", "url": "$URL/identity/v3"}}}
 	tests := map[string]struct {
-		catalog    []any
-		region     string
-		interface_ string
-		want       string // path of a listing
-		wantErr    string
+		catalog []any
+		region  string
+		kind    string
+		want    string // path of a listing
+		wantErr string
 	}{
 		"public by default":      {catalog: []any{identity, entry("volumev3", "R1", "$URL/volume/v3/p1")}, want: "/volume/v3/p1/volumes/detail"},
-		"internal":               {catalog: []any{entry("volumev3", "R1", "$URL/volume/v3/p1")}, interface_: "internal", want: "/internal/v3/p1/volumes/detail"},
-		"admin":                  {catalog: []any{entry("volumev3", "R1", "$URL/volume/v3/p1")}, interface_: "admin", want: "/admin/v3/p1/volumes/detail"},
+		"internal":               {catalog: []any{entry("volumev3", "R1", "$URL/volume/v3/p1")}, kind: "internal", want: "/internal/v3/p1/volumes/detail"},
+		"admin":                  {catalog: []any{entry("volumev3", "R1", "$URL/volume/v3/p1")}, kind: "admin", want: "/admin/v3/p1/volumes/detail"},
 		"a region of two":        {catalog: []any{entry("volumev3", "R1", "$URL/one/v3/p1"), entry("volumev3", "R2", "$URL/two/v3/p1")}, region: "R2", want: "/two/v3/p1/volumes/detail"},
 		"official type first":    {catalog: []any{entry("volume", "R1", "$URL/plain/v3/p1"), entry("volumev3", "R1", "$URL/volumev3/v3/p1"), entry("block-storage", "R1", "$URL/official/v3/p1")}, want: "/official/v3/p1/volumes/detail"},
 		"v2 is passed over":      {catalog: []any{entry("volumev2", "R1", "$URL/v2/p1"), entry("volume", "R1", "$URL/v1/p1"), entry("volume", "R1", "$URL/volume/v3/p1")}, want: "/volume/v3/p1/volumes/detail"},
@@ -28,7 +28,7 @@ func TestEndpointFromTheCatalogue(t *testing.T) {
 		"two regions, none told": {catalog: []any{entry("volumev3", "R2", "$URL/two/v3/p1"), entry("volumev3", "R1", "$URL/one/v3/p1")}, wantErr: "backend gold: the service catalogue has block storage in several regions (R1, R2); give the backend's region"},
 		"no such region": {catalog: []any{entry("volumev3", "R1", "$URL/volume/v3/p1")}, region: "R9",
 			wantErr: `backend gold: the service catalogue has no block storage v3 endpoint in region "R9" with interface "public" (it has admin in R1, internal in R1, public in R1); check region and interface of the backend`},
-		"no such interface": {catalog: []any{map[string]any{"type": "volumev3", "endpoints": []any{map[string]any{"interface": "public", "region": "R1", "url": "$URL/v3"}}}}, interface_: "internal",
+		"no such interface": {catalog: []any{map[string]any{"type": "volumev3", "endpoints": []any{map[string]any{"interface": "public", "region": "R1", "url": "$URL/v3"}}}}, kind: "internal",
 			wantErr: `backend gold: the service catalogue has no block storage v3 endpoint with interface "internal" (it has public in R1); check region and interface of the backend`},
 		"no Cinder": {catalog: []any{identity, entry("volumev2", "R1", "$URL/v2/p1")},
 			wantErr: `backend gold: the service catalogue has no block storage v3 endpoint with interface "public" (it has none at all); check region and interface of the backend`},
@@ -40,7 +40,7 @@ func TestEndpointFromTheCatalogue(t *testing.T) {
 			cloud := newCloudServer(t)
 			cloud.catalog = withURL(test.catalog, cloud.URL).([]any)
 			pool := NewPool(PoolOptions{Sources: cloud.clouds(`clouds: {gold: {auth: {auth_url: $URL, user_id: u, password: p, project_id: x}}}`), Metrics: testMetrics()})
-			client, err := pool.Client(t.Context(), Config{Name: "gold", Auth: Auth{Cloud: "gold"}, Region: test.region, Interface: test.interface_})
+			client, err := pool.Client(t.Context(), Config{Name: "gold", Auth: Auth{Cloud: "gold"}, Region: test.region, Interface: test.kind})
 			equal(t, errorText(err), test.wantErr)
 			if err != nil {
 				equal(t, KindOf(err), KindConfig)

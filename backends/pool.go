@@ -20,6 +20,9 @@ type PoolOptions struct {
 	// look at their files; 0 means one second. It bounds the file reads of a
 	// busy backend.
 	CredentialsAge time.Duration
+	// MayWrite is asked whenever bytes are about to leave for a backend; an
+	// error keeps them here. Nil means that they always may. See heldConn.
+	MayWrite func() error
 }
 
 // Pool keeps one logged-in client per backend. An entry is keyed by the
@@ -29,7 +32,9 @@ type Pool struct {
 	sources Sources
 	metrics *Metrics
 	age     time.Duration
-	logins  singleflight.Group
+	// mayWrite is PoolOptions.MayWrite, never nil.
+	mayWrite func() error
+	logins   singleflight.Group
 
 	mu      sync.Mutex
 	clients *lru.Cache[string, pooled]
@@ -61,7 +66,11 @@ func NewPool(options PoolOptions) *Pool {
 		// lru.New refuses only sizes below one.
 		panic(err)
 	}
-	return &Pool{sources: options.Sources, metrics: options.Metrics, age: age, clients: clients}
+	mayWrite := options.MayWrite
+	if mayWrite == nil {
+		mayWrite = func() error { return nil }
+	}
+	return &Pool{sources: options.Sources, metrics: options.Metrics, age: age, mayWrite: mayWrite, clients: clients}
 }
 
 // Client returns a logged-in client for the backend. Look-ups that need a
@@ -89,7 +98,7 @@ func (p *Pool) Client(ctx context.Context, config Config) (*Client, error) {
 		}
 		shared, cancel := loginTimeout(context.WithoutCancel(ctx), config)
 		defer cancel()
-		client, err := login(shared, config, found, p.metrics)
+		client, err := login(shared, config, found, p.metrics, p.mayWrite)
 		if err != nil {
 			return nil, err
 		}

@@ -42,6 +42,8 @@ type transport struct {
 	pace    *rate.Limiter
 	timeout time.Duration
 	metrics *Metrics
+	// mayWrite is asked before bytes leave; see heldConn.
+	mayWrite func() error
 }
 
 func newTransport(config Config, found credentials, metrics *Metrics) *transport {
@@ -50,23 +52,47 @@ func newTransport(config Config, found credentials, metrics *Metrics) *transport
 	if perSecond := config.Limits.RequestsPerSecond; perSecond > 0 {
 		pace = rate.NewLimiter(rate.Limit(perSecond), max(1, int(perSecond)))
 	}
-	return &transport{
-		next: &http.Transport{
-			Proxy:               http.ProxyFromEnvironment,
-			DialContext:         dialer.DialContext,
-			TLSClientConfig:     found.tls,
-			TLSHandshakeTimeout: 10 * time.Second,
-			MaxIdleConns:        config.Limits.Concurrency,
-			MaxIdleConnsPerHost: config.Limits.Concurrency,
-			IdleConnTimeout:     90 * time.Second,
-			ForceAttemptHTTP2:   true,
-		},
-		backend: config.Name,
-		slots:   make(chan struct{}, config.Limits.Concurrency),
-		pace:    pace,
-		timeout: config.Timeouts.Request,
-		metrics: metrics,
+	t := &transport{
+		backend:  config.Name,
+		slots:    make(chan struct{}, config.Limits.Concurrency),
+		pace:     pace,
+		timeout:  config.Timeouts.Request,
+		metrics:  metrics,
+		mayWrite: func() error { return nil },
 	}
+	t.next = &http.Transport{
+		Proxy: http.ProxyFromEnvironment,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := dialer.DialContext(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return &heldConn{Conn: conn, transport: t}, nil
+		},
+		TLSClientConfig:     found.tls,
+		TLSHandshakeTimeout: 10 * time.Second,
+		MaxIdleConns:        config.Limits.Concurrency,
+		MaxIdleConnsPerHost: config.Limits.Concurrency,
+		IdleConnTimeout:     90 * time.Second,
+		ForceAttemptHTTP2:   true,
+	}
+	return t
+}
+
+// heldConn asks once more before bytes leave the process. Between the fence's
+// last word and this moment a request may have waited for a connection to be
+// made, or the process may have been paused for minutes: a create request that
+// left then would make a second volume beside the one of the next leader.
+type heldConn struct {
+	net.Conn
+	transport *transport
+}
+
+func (c *heldConn) Write(p []byte) (int, error) {
+	if err := c.transport.mayWrite(); err != nil {
+		return 0, &Error{Backend: c.transport.backend, Kind: KindFenced, Message: "nothing is sent: " + err.Error(), cause: context.Canceled}
+	}
+	return c.Conn.Write(p)
 }
 
 // admission is what a request must pass after its turn has come and before it

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -113,14 +114,15 @@ func TestCancelledInTheQueue(t *testing.T) {
 		"the waiter was told":   {withAdmission(t.Context(), admission{waiter: cancelled, fence: func() error { return nil }}), "backend gold: volume.create: the request was cancelled", context.Canceled},
 		"the request was ended": {withAdmission(cancelled, admission{waiter: t.Context(), fence: func() error { return nil }}), "backend gold: volume.create: the request was cancelled", context.Canceled},
 	} {
-		_, err := wire.RoundTrip(request(test.ctx))
-		err = translate("gold", "volume.create", err)
-		equal(t, errorText(err), test.want)
-		equal(t, KindOf(err), KindUnavailable)
-		equal(t, effectUnknown(err), false)
-		equal(t, errors.Is(err, test.cause), true)
-		equal(t, len(wire.slots), 1)
-		_ = name
+		t.Run(name, func(t *testing.T) {
+			_, err := wire.RoundTrip(request(test.ctx))
+			err = translate("gold", "volume.create", err)
+			equal(t, errorText(err), test.want)
+			equal(t, KindOf(err), KindUnavailable)
+			equal(t, effectUnknown(err), false)
+			equal(t, errors.Is(err, test.cause), true)
+			equal(t, len(wire.slots), 1)
+		})
 	}
 }
 
@@ -253,5 +255,43 @@ func TestRequestsAreMeasured(t *testing.T) {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("no series %q in\n%s", want, text.String())
 		}
+	}
+}
+
+func TestNothingLeavesAProcessThatMayNotWrite(t *testing.T) {
+	arrived := make(chan string, 10)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		arrived <- r.Method
+		answer(w, http.StatusOK, `{"volumes": []}`)
+	}))
+	t.Cleanup(server.Close)
+	var held atomic.Bool
+	pool := NewPool(PoolOptions{Metrics: testMetrics(), MayWrite: func() error {
+		if held.Load() {
+			return errors.New("the lease has run out")
+		}
+		return nil
+	}})
+	config := Config{Name: "gold", Auth: Auth{Noauth: &Noauth{Endpoint: server.URL}}}
+	client, err := pool.Client(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-arrived
+	held.Store(true)
+	// The connection of the login is there, and a further one is not made.
+	for range 3 {
+		_, err = client.CreateVolume(t.Context(), NewVolume{Name: "pvc-1", SizeGiB: 1})
+		var failed *Error
+		if !errors.As(err, &failed) || failed.Kind != KindFenced || failed.Message != "nothing is sent: the lease has run out" {
+			t.Errorf("error %v", err)
+		}
+	}
+	if len(arrived) > 0 {
+		t.Errorf("a %s arrived", <-arrived)
+	}
+	held.Store(false)
+	if err := client.ListVolumes(t.Context(), VolumeQuery{}, func([]Volume) bool { return true }); err != nil {
+		t.Error(err)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
@@ -18,10 +17,10 @@ import (
 // denial is what was said about a claim that is turned away before Cinder is
 // asked for anything.
 type denial struct {
-	reason    string
-	message   string
-	namespace string
-	said      time.Time
+	reason  string
+	message string
+	claim   *corev1.PersistentVolumeClaim
+	said    time.Time
 }
 
 // repeatDenial is how often a denial that stands is said again, so that its
@@ -39,8 +38,8 @@ const (
 
 // ShouldProvision is the admission of claims. A claim that is turned away gets
 // an event with a stable reason and leaves the library's queue; it is brought
-// back by what could admit it (Reconsider), not by retries.
-func (p *Provisioner) ShouldProvision(_ context.Context, claim *corev1.PersistentVolumeClaim) bool {
+// back by what could admit it (Reconsider, offerFreedRoom), not by retries.
+func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.PersistentVolumeClaim) bool {
 	if p.stopping() {
 		return false
 	}
@@ -52,7 +51,7 @@ func (p *Provisioner) ShouldProvision(_ context.Context, claim *corev1.Persisten
 		// The library finds that out too and retries.
 		return true
 	}
-	turned, denied := p.judge(claim, class)
+	turned, denied := p.judge(ctx, claim, class)
 	if !denied {
 		p.forgetDenial(claim.UID)
 		return true
@@ -61,15 +60,25 @@ func (p *Provisioner) ShouldProvision(_ context.Context, claim *corev1.Persisten
 	return false
 }
 
-// judge says why a claim gets nothing, if so. It costs no request.
-func (p *Provisioner) judge(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (denial, bool) {
+// judge says why a claim gets nothing, if so; else room is reserved for it.
+func (p *Provisioner) judge(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (denial, bool) {
 	if turned, denied := unsupported(claim); denied {
 		return turned, true
 	}
-	if denied := p.decide(claim, class).Denial; denied != nil {
-		return denial{reason: string(denied.Reason), message: denied.Message}, true
+	decision := p.decide(claim, class)
+	if decision.Denial != nil {
+		return denialOf(decision.Denial), true
+	}
+	// A backend that cannot be counted is Provision's to report: it retries.
+	_, _, denied, err := p.reserve(ctx, claim, class.Name, decision)
+	if err == nil && denied != nil {
+		return denialOf(denied), true
 	}
 	return denial{}, false
+}
+
+func denialOf(d *policy.Denial) denial {
+	return denial{reason: string(d.Reason), message: d.Message}
 }
 
 // unsupported names what no volume of Cinder can honour through this program.
@@ -143,12 +152,18 @@ func (p *Provisioner) namespaceLabels(name string) map[string]string {
 // deny tells the claim's author, once for each reason and again before the
 // event expires.
 func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, turned denial) {
-	turned.namespace, turned.said = claim.Namespace, time.Now()
+	turned.claim, turned.said = claim, time.Now()
 	p.mu.Lock()
 	before, known := p.denied[claim.UID]
-	repeat := known && before.reason == turned.reason && before.message == turned.message && turned.said.Sub(before.said) < repeatDenial
+	// The numbers of a quota change with every other claim; that is no news.
+	same := before.reason == turned.reason && (before.message == turned.message || turned.reason == string(policy.QuotaExceeded))
+	repeat := known && same && turned.said.Sub(before.said) < repeatDenial
 	if !repeat {
 		p.denied[claim.UID] = turned
+	}
+	if _, begun := p.begun[claim.UID]; !begun {
+		// Room that was reserved under an earlier decision.
+		p.ledger.ReleaseReservation(claim.UID)
 	}
 	p.Metrics.deniedClaims(len(p.denied))
 	p.mu.Unlock()
@@ -169,19 +184,7 @@ func (p *Provisioner) forgetDenial(uid types.UID) {
 // Reconsider brings back the claims of a namespace that were turned away,
 // because something about the namespace changed that might admit them.
 func (p *Provisioner) Reconsider(namespace string) {
-	claims, err := p.Claims.PersistentVolumeClaims(namespace).List(labels.Everything())
-	if err != nil {
-		p.Logger.Error("Cannot list claims from the cache", "namespace", namespace, "error", err)
-		return
-	}
-	for _, claim := range claims {
-		p.mu.Lock()
-		_, denied := p.denied[claim.UID]
-		p.mu.Unlock()
-		if denied {
-			p.requeue(claim)
-		}
-	}
+	p.reconsider(func(d denial) bool { return d.claim.Namespace == namespace })
 }
 
 func provisionerOf(claim *corev1.PersistentVolumeClaim) string {

@@ -22,11 +22,13 @@ type attempt struct {
 	class  *storagev1.StorageClass
 	pvName string
 
-	decision  policy.Decision
-	backend   string
-	protocol  string
-	stamp     backends.Stamp
-	connector backends.Connector
+	decision policy.Decision
+	backend  string
+	// passedOver is why earlier backends of the rule were not chosen.
+	passedOver []PassedOver
+	protocol   string
+	stamp      backends.Stamp
+	connector  backends.Connector
 }
 
 // run is the claim's way, one line a station.
@@ -42,11 +44,12 @@ func (a *attempt) run(ctx context.Context) (*corev1.PersistentVolume, error) {
 		return nil, err
 	}
 	if first := a.p.begin(a.claim.UID, beginning{backend: a.backend, stamp: a.stamp, connector: a.connector}); first {
-		a.p.Recorder.Eventf(a.claim, corev1.EventTypeNormal, "BackendChosen", "tenant %s, rule %s: %d GiB on backend %s",
-			a.decision.Tenant, a.decision.Rule, a.decision.Volume.SizeGiB, a.backend)
+		a.p.Recorder.Eventf(a.claim, corev1.EventTypeNormal, "BackendChosen", "tenant %s, rule %s: %d GiB on backend %s%s",
+			a.decision.Tenant, a.decision.Rule, a.decision.Volume.SizeGiB, a.backend, passedOverText(a.decision, a.passedOver, a.backend))
 	}
 	connected, err := volumes.Connect(ctx, a.spec())
 	if err != nil {
+		a.releaseIfNothing(ctx, volumes)
 		return nil, a.undoIfGone(ctx, err)
 	}
 	mapped, err := a.mapConnection(connected)
@@ -81,7 +84,7 @@ func (a *attempt) stillWanted() error {
 func (a *attempt) decide() error {
 	a.decision = a.p.decide(a.claim, a.class)
 	if a.decision.Denial != nil {
-		a.p.deny(a.claim, denial{reason: string(a.decision.Denial.Reason), message: a.decision.Denial.Message})
+		a.p.deny(a.claim, denialOf(a.decision.Denial))
 		return errNothingToDo
 	}
 	a.stamp = backends.Stamp{
@@ -96,45 +99,23 @@ func (a *attempt) decide() error {
 	return nil
 }
 
-// chooseBackend takes the backend that already holds a volume of the claim,
-// else the first candidate. With several candidates all of them must be able
-// to say whether they hold one: two volumes on two backends is the one mistake
-// that no later look at a single backend would find.
+// chooseBackend takes the backend that room is reserved on, which is where a
+// volume of the claim is already if there is one: two volumes on two backends
+// is the one mistake that no later look at a single backend would find.
 func (a *attempt) chooseBackend(ctx context.Context) (Volumes, error) {
-	candidates := a.decision.Backends
-	a.backend = candidates[0]
-	if pinned, ok := a.pinned(); ok {
-		a.backend = pinned
-	} else if len(candidates) > 1 {
-		for _, name := range candidates {
-			volumes, err := a.p.Backends.Volumes(name)
-			if err != nil {
-				return nil, err
-			}
-			holds, err := volumes.Holds(ctx, a.stamp)
-			if err != nil {
-				return nil, fmt.Errorf("cannot tell whether backend %s already holds a volume of this claim: %w", name, err)
-			}
-			if holds {
-				a.backend = name
-				break
-			}
-		}
-	}
-	connector, err := a.p.Backends.Connector(a.backend)
+	backend, passedOver, denied, err := a.p.reserve(ctx, a.claim, a.class.Name, a.decision)
 	if err != nil {
 		return nil, err
 	}
-	a.connector = connector
+	if denied != nil {
+		a.p.deny(a.claim, denialOf(denied))
+		return nil, errNothingToDo
+	}
+	a.backend, a.passedOver = backend, passedOver
+	if a.connector, err = a.p.Backends.Connector(a.backend); err != nil {
+		return nil, err
+	}
 	return a.p.Backends.Volumes(a.backend)
-}
-
-// pinned is the backend that an earlier attempt of this term began with.
-func (a *attempt) pinned() (string, bool) {
-	a.p.mu.Lock()
-	defer a.p.mu.Unlock()
-	begun, ok := a.p.begun[a.claim.UID]
-	return begun.backend, ok
 }
 
 func (a *attempt) spec() backends.Spec {
@@ -207,6 +188,18 @@ func (a *attempt) undoRefused(ctx context.Context, refusal error) error {
 		return fmt.Errorf("%w (its volume cannot be removed yet: %s)", refusal, err)
 	}
 	return refusal
+}
+
+// releaseIfNothing gives back the room of an attempt that provably left no
+// volume, until the next attempt: a claim that Cinder refuses must not keep
+// others out.
+func (a *attempt) releaseIfNothing(ctx context.Context, volumes Volumes) {
+	if holds, err := volumes.Holds(ctx, a.stamp); err == nil && !holds {
+		a.p.finish(a.claim.UID)
+		if a.p.ledger.ReleaseReservation(a.claim.UID) {
+			a.p.roomFreed()
+		}
+	}
 }
 
 // undoIfGone undoes the attempt at once when its claim has gone meanwhile.

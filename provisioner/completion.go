@@ -44,6 +44,7 @@ func NewFollowup(p *Provisioner) *Followup {
 
 // VolumeSeen notes that a PersistentVolume is in the API server.
 func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
+	f.provisioner.countRecorded(pv)
 	f.provisioner.finish(types.UID(pv.Annotations[annotationClaimUID]))
 	if f.wantsCompletion(pv) {
 		f.queue.Add(followup{pv: pv.Name})
@@ -53,6 +54,9 @@ func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 // VolumeGone forgets a PersistentVolume.
 func (f *Followup) VolumeGone(pv *corev1.PersistentVolume) {
 	f.provisioner.noteRemoved(pv.UID, false)
+	if f.provisioner.isMine(pv) {
+		f.provisioner.release(types.UID(pv.Annotations[annotationClaimUID]))
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.completed, pv.UID)
@@ -66,7 +70,7 @@ func (f *Followup) ClaimGone(uid types.UID) {
 // wantsCompletion is false for volumes on their way out: completing one would
 // only have to be undone.
 func (f *Followup) wantsCompletion(pv *corev1.PersistentVolume) bool {
-	if !isOurs(pv) || pv.Annotations[annotationProvisionedBy] != f.provisioner.Name || pv.DeletionTimestamp != nil || pv.Status.Phase == corev1.VolumeReleased || pv.Status.Phase == corev1.VolumeFailed {
+	if !f.provisioner.isMine(pv) || pv.DeletionTimestamp != nil || pv.Status.Phase == corev1.VolumeReleased || pv.Status.Phase == corev1.VolumeFailed {
 		return false
 	}
 	f.mu.Lock()
@@ -84,6 +88,7 @@ func (f *Followup) Run(ctx context.Context, workers int) {
 			}
 		})
 	}
+	group.Go(func() { f.provisioner.offerFreedRoom(ctx) })
 	<-ctx.Done()
 	f.queue.ShutDown()
 	group.Wait()

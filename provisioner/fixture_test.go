@@ -46,7 +46,8 @@ tenants:
 // fakeVolumes is one backend's volumes, as far as the provisioner sees them.
 type fakeVolumes struct {
 	holds    map[string]bool // by claim UID
-	holdsErr error
+	listed   []backends.Volume
+	listErr  error
 	document string
 	err      error
 	calls    []string
@@ -85,7 +86,11 @@ func (f *fakeVolumes) Abandon(_ context.Context, stamp backends.Stamp, _ backend
 }
 
 func (f *fakeVolumes) Holds(_ context.Context, stamp backends.Stamp) (bool, error) {
-	return f.holds[stamp.ClaimUID], f.holdsErr
+	return f.holds[stamp.ClaimUID], nil
+}
+
+func (f *fakeVolumes) Volumes(context.Context) ([]backends.Volume, error) {
+	return f.listed, f.listErr
 }
 
 func (f *fakeVolumes) Has(_ context.Context, id string) (bool, error) { return f.has[id], f.err }
@@ -232,4 +237,12 @@ func wantCalls(t *testing.T, volumes *fakeVolumes, want ...string) {
 	if got := strings.Join(volumes.calls, "; "); got != strings.Join(want, "; ") {
 		t.Errorf("the backend was called: %s\nwant: %s", got, strings.Join(want, "; "))
 	}
+}
+
+// stamped is a volume at Cinder that an earlier leader made for a claim of
+// namespace team-a.
+func (f *fixture) stamped(uid string) backends.Volume {
+	return backends.Volume{ID: "volume-of-" + uid, SizeGiB: 1, Metadata: backends.Stamp{
+		Cluster: "cluster-1", ClaimUID: uid, PV: "pvc-" + uid, Tenant: "a", StorageClass: f.class.Name,
+	}.Metadata(nil)}
 }

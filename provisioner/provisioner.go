@@ -29,6 +29,7 @@ type Volumes interface {
 	Abandon(ctx context.Context, stamp backends.Stamp, connector backends.Connector) error
 	Holds(ctx context.Context, stamp backends.Stamp) (bool, error)
 	Has(ctx context.Context, volumeID string) (bool, error)
+	Volumes(ctx context.Context) ([]backends.Volume, error)
 }
 
 // Backends gives the volumes of a backend for this term.
@@ -76,10 +77,15 @@ type Options struct {
 type Provisioner struct {
 	Options
 	limiter *RetryLimiter
+	ledger  *Ledger
+	// freed holds a token while room was freed that nobody was offered yet.
+	freed chan struct{}
 	// Requeue puts a claim back in front of the library; see claimInformer.
 	requeue func(*corev1.PersistentVolumeClaim)
 
 	mu sync.Mutex
+	// counted holds the backends whose volumes the ledger knows.
+	counted map[string]bool
 	// denied holds what was said about claims that were turned away.
 	denied map[types.UID]denial
 	// removed holds PersistentVolumes, by UID, whose volumes are gone. Until
@@ -109,6 +115,9 @@ func New(options Options) *Provisioner {
 	return &Provisioner{
 		Options: options,
 		limiter: NewRetryLimiter(),
+		ledger:  NewLedger(options.Policy),
+		freed:   make(chan struct{}, 1),
+		counted: map[string]bool{},
 		requeue: func(*corev1.PersistentVolumeClaim) {},
 		denied:  map[types.UID]denial{},
 		begun:   map[types.UID]beginning{},
@@ -258,9 +267,12 @@ func (p *Provisioner) ClaimGone(ctx context.Context, uid types.UID) error {
 	begun, ok := p.begun[uid]
 	p.mu.Unlock()
 	if !ok {
+		if p.ledger.ReleaseReservation(uid) {
+			p.roomFreed()
+		}
 		return nil
 	}
-	if _, err := p.Volumes.Get(begun.stamp.PV); err == nil {
+	if _, err := p.Options.Volumes.Get(begun.stamp.PV); err == nil {
 		// Recorded after all: Kubernetes releases it, and Delete does the rest.
 		p.finish(uid)
 		return nil
@@ -285,6 +297,7 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning) 
 		return err
 	}
 	p.finish(uid)
+	p.release(uid)
 	p.Logger.Info("Undid what was begun for a claim", "claimUID", uid, "backend", begun.backend)
 	return nil
 }

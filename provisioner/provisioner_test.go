@@ -118,6 +118,7 @@ func TestTransientFailureKeepsTheVolumeForTheNextAttempt(t *testing.T) {
 	f := newFixture(t)
 	claim := f.claim(nil)
 	f.backends["gold"].err = &backends.Error{Kind: backends.KindUnavailable, Backend: "gold", Message: "down"}
+	f.backends["gold"].holds = map[string]bool{"uid-1": true}
 	if _, err := f.provision(claim); backends.KindOf(err) != backends.KindUnavailable {
 		t.Errorf("error %v", err)
 	}
@@ -144,7 +145,7 @@ func TestRecordedVolumeIsNotUndoneWhenItsClaimGoes(t *testing.T) {
 func TestBackendThatHoldsTheVolumeIsKept(t *testing.T) {
 	f := newFixture(t)
 	f.class.Name = "both"
-	f.backends["silver"].holds = map[string]bool{"uid-1": true}
+	f.backends["silver"].listed = []backends.Volume{f.stamped("uid-1")}
 	claim := f.claim(nil)
 	for range 2 {
 		_, err := f.provision(claim)
@@ -161,9 +162,9 @@ func TestBackendThatHoldsTheVolumeIsKept(t *testing.T) {
 func TestNoVolumeIsMadeWhileABackendCannotSayWhetherItHoldsOne(t *testing.T) {
 	f := newFixture(t)
 	f.class.Name = "both"
-	f.backends["silver"].holdsErr = &backends.Error{Kind: backends.KindUnavailable, Backend: "silver", Message: "down"}
+	f.backends["silver"].listErr = &backends.Error{Kind: backends.KindUnavailable, Backend: "silver", Message: "down"}
 	_, err := f.provision(f.claim(nil))
-	const want = "cannot tell whether backend silver already holds a volume of this claim: backend silver: down"
+	const want = "cannot tell what backend silver holds already: backend silver: down"
 	if err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
 	}

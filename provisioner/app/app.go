@@ -54,6 +54,8 @@ type App struct {
 	recorder    record.EventRecorder
 	broadcaster record.EventBroadcaster
 	cluster     string
+	// fence is the present term's, nil while this replica does not lead.
+	fence atomic.Pointer[func() error]
 
 	registry           *prometheus.Registry
 	backendMetrics     *backends.Metrics
@@ -113,10 +115,6 @@ func New(options Options) (*App, error) {
 		namespace: namespace,
 		identity:  newIdentity(),
 		mappers:   registryOfProtocols,
-		pool: backends.NewPool(backends.PoolOptions{
-			Sources: backends.Sources{CloudsFile: options.CloudsFile, BaseDir: filepath.Dir(options.PolicyFile)},
-			Metrics: backendMetrics,
-		}),
 		client:             client,
 		leaseClient:        leaseClient,
 		factory:            informers.NewSharedInformerFactoryWithOptions(client, resyncPeriod, informers.WithTransform(withoutManagedFields)),
@@ -124,6 +122,11 @@ func New(options Options) (*App, error) {
 		backendMetrics:     backendMetrics,
 		provisionerMetrics: provisioner.NewMetrics(registry),
 	}
+	a.pool = backends.NewPool(backends.PoolOptions{
+		Sources:  backends.Sources{CloudsFile: options.CloudsFile, BaseDir: filepath.Dir(options.PolicyFile)},
+		Metrics:  backendMetrics,
+		MayWrite: a.mayWrite,
+	})
 	a.policy.Store(loaded)
 	a.status = newStatus(a, registry)
 	a.listener, err = net.Listen("tcp", options.Listen)
@@ -131,6 +134,15 @@ func New(options Options) (*App, error) {
 		return nil, fmt.Errorf("--listen %s: %w", options.Listen, err)
 	}
 	return a, nil
+}
+
+// mayWrite keeps a replica that does not lead from sending anything to Cinder.
+func (a *App) mayWrite() error {
+	fence := a.fence.Load()
+	if fence == nil {
+		return errors.New("this replica does not lead")
+	}
+	return (*fence)()
 }
 
 // Address is where the replica serves health and metrics.

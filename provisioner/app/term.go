@@ -26,6 +26,8 @@ const followupWorkers = 16
 func (a *App) term(stop, hold context.Context, fence func() error) error {
 	a.status.setLeading(true)
 	defer a.status.setLeading(false)
+	a.fence.Store(&fence)
+	defer a.fence.Store(nil)
 	a.logger.Info("Leading", "identity", a.identity)
 
 	hold, cut := context.WithCancel(hold)
@@ -63,6 +65,9 @@ func (a *App) term(stop, hold context.Context, fence func() error) error {
 		Logger:     a.logger,
 		Metrics:    a.provisionerMetrics,
 	})
+	if err := p.CountRecorded(); err != nil {
+		return err
+	}
 	followup := provisioner.NewFollowup(p)
 	claims := provisioner.NewTermInformer(a.factory.Core().V1().PersistentVolumeClaims().Informer())
 	volumes := provisioner.NewTermInformer(a.factory.Core().V1().PersistentVolumes().Informer())

@@ -41,6 +41,8 @@ func TestOneOfThreeReplicasProvisions(t *testing.T) {
 			}
 		}
 	}
+	w.must(suite.DeleteClaims(w.ctx, "three-a"))
+	w.noResidue()
 }
 
 func TestKilledLeaderLosesAndDoublesNothing(t *testing.T) {
@@ -105,6 +107,8 @@ func TestStoppedLeaderHandsOver(t *testing.T) {
 			t.Errorf("handing over wrote an event: %s", event.Message)
 		}
 	}
+	w.must(suite.DeleteClaims(w.ctx, "hand-a"))
+	w.noResidue()
 }
 
 func TestPausedLeaderChangesNothingUntilItLeadsAgain(t *testing.T) {

@@ -1,0 +1,146 @@
+package backends
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestInventoryIsListedOnce(t *testing.T) {
+	cinder := newMemoryCinder()
+	cinder.add(mine(1, StatusAvailable))
+	cinder.add(mine(2, StatusAvailable))
+	foreign := mine(3, StatusAvailable)
+	foreign.Metadata[stampCluster] = "cluster-2"
+	cinder.add(foreign)
+	i := newInventory("cluster-1", func(ctx context.Context, yield func([]Volume) bool) error {
+		return cinder.ListVolumes(ctx, VolumeQuery{PageSize: 1}, yield)
+	})
+	var group sync.WaitGroup
+	for claim := range 50 {
+		group.Go(func() {
+			found, err := i.find(t.Context(), claimStamp(claim), time.Time{})
+			if want := claim == 1 || claim == 2; err != nil || (len(found) == 1) != want {
+				t.Errorf("claim %d: %v, %v", claim, ids(found), err)
+			}
+		})
+	}
+	group.Wait()
+	equal(t, cinder.count("volume.list"), 3) // pages of one listing
+	all, err := i.all(t.Context())
+	equal(t, errorText(err), "")
+	equal(t, ids(all), []string{"volume-1", "volume-2"})
+	i.forget("volume-1")
+	all, _ = i.all(t.Context())
+	equal(t, ids(all), []string{"volume-2"})
+	equal(t, cinder.count("volume.list"), 3)
+}
+
+// TestInventoryAfter: a listing that began before the time in question does
+// not answer, also when it ends after it.
+func TestInventoryAfter(t *testing.T) {
+	listings := make(chan chan []Volume)
+	i := newInventory("cluster-1", func(_ context.Context, yield func([]Volume) bool) error {
+		answer := make(chan []Volume)
+		listings <- answer
+		yield(<-answer)
+		return nil
+	})
+	type result struct {
+		found []Volume
+		err   error
+	}
+	find := func(after time.Time) chan result {
+		results := make(chan result, 1)
+		go func() {
+			found, err := i.find(t.Context(), claimStamp(1), after)
+			results <- result{found, err}
+		}()
+		return results
+	}
+	early := find(time.Time{})
+	first := <-listings
+	late := find(time.Now())
+	first <- nil
+	equal(t, (<-early).found, []Volume(nil))
+	second := <-listings
+	v := mine(1, StatusCreating)
+	second <- []Volume{v}
+	equal(t, (<-late).found, []Volume{v})
+}
+
+func TestInventoryThatFails(t *testing.T) {
+	fail := true
+	i := newInventory("cluster-1", func(_ context.Context, yield func([]Volume) bool) error {
+		yield([]Volume{mine(1, StatusAvailable)})
+		if fail {
+			return errors.New("half a list")
+		}
+		return nil
+	})
+	_, err := i.find(t.Context(), claimStamp(1), time.Time{})
+	equal(t, errorText(err), "half a list")
+	fail = false
+	found, err := i.find(t.Context(), claimStamp(1), time.Time{})
+	equal(t, errorText(err), "")
+	equal(t, len(found), 1)
+	// Half a list is none: the last complete one stays.
+	fail = true
+	if _, err := i.find(t.Context(), claimStamp(1), time.Now()); err == nil {
+		t.Error("no error from a listing that was asked for anew")
+	}
+	if found, err := i.find(t.Context(), claimStamp(1), time.Time{}); err != nil || len(found) != 1 {
+		t.Errorf("%v, %v", found, err)
+	}
+}
+
+// TestInventoryOutlivesItsFirstCaller: the listing serves those who wait too.
+func TestInventoryOutlivesItsFirstCaller(t *testing.T) {
+	listing := make(chan struct{})
+	i := newInventory("cluster-1", func(ctx context.Context, yield func([]Volume) bool) error {
+		<-listing
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		yield([]Volume{mine(1, StatusAvailable)})
+		return nil
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := i.find(ctx, claimStamp(1), time.Time{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	close(listing)
+	found, err := i.find(t.Context(), claimStamp(1), time.Time{})
+	equal(t, errorText(err), "")
+	equal(t, len(found), 1)
+}
+
+// TestInventoryOfARepeatedListing: after a new login in its midst a listing
+// begins again and shows volumes twice.
+func TestInventoryOfARepeatedListing(t *testing.T) {
+	i := newInventory("cluster-1", func(_ context.Context, yield func([]Volume) bool) error {
+		before, after := mine(1, StatusCreating), mine(1, StatusAvailable)
+		before.ID, after.ID = "a", "a"
+		yield([]Volume{before})
+		yield([]Volume{after})
+		return nil
+	})
+	found, err := i.find(t.Context(), claimStamp(1), time.Time{})
+	equal(t, errorText(err), "")
+	equal(t, len(found), 1)
+	equal(t, found[0].Status, StatusAvailable)
+}
+
+func TestEndOfTermEndsListings(t *testing.T) {
+	cinder := newMemoryCinder()
+	hold, end := context.WithCancel(t.Context())
+	l := cinder.term(t, func(o *LifecycleOptions) { o.Hold = hold })
+	end()
+	_, err := l.Volumes(t.Context())
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+}

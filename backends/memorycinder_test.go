@@ -1,0 +1,493 @@
+package backends
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// memoryCinder is Cinder's life of volumes behind the api interface, with the
+// state machine as it was measured on Cinder 21.3.1 (Zed).
+type memoryCinder struct {
+	mu      sync.Mutex
+	volumes map[string]*memoryVolume
+	ids     int
+	clock   time.Time
+	log     []string // every call, as "operation id"
+
+	// member makes the account an ordinary one: attachments show no host, and
+	// force-delete is forbidden.
+	member bool
+	// looks is how many times a volume must be seen before an asynchronous
+	// change of its state ends.
+	looks int
+	// fault decides about every call before it is made.
+	fault func(operation, id string) mishap
+	// created is where a create ends; the default is available.
+	created func(name string) Status
+	// before is called, without the lock, at the beginning of every call.
+	before func(operation string)
+	// ignoreFilter answers a filtered list with every volume.
+	ignoreFilter bool
+}
+
+type memoryVolume struct {
+	Volume
+	left    int    // looks until the change ends
+	end     Status // of the change; empty: gone
+	deleted Status // where a deletion ends; empty: gone
+	number  int    // order of creation
+}
+
+// mishap is what happens to one call.
+type mishap int
+
+const (
+	noFault      mishap = iota
+	refused             // 503 before any effect
+	lost                // the effect, but no answer
+	unsent              // no connection
+	rateLimited         // 429
+	unauthorized        // 401
+	mishaps
+)
+
+func newMemoryCinder() *memoryCinder {
+	return &memoryCinder{volumes: map[string]*memoryVolume{}, clock: time.Date(2026, 11, 20, 15, 0, 0, 0, time.UTC), looks: 2}
+}
+
+// add puts a volume there; the fields that are empty are filled in.
+func (m *memoryCinder) add(v Volume) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.put(v).ID
+}
+
+func (m *memoryCinder) put(v Volume) *memoryVolume {
+	m.ids++
+	if v.ID == "" {
+		v.ID = fmt.Sprintf("volume-%d", m.ids)
+	}
+	v.SizeGiB = max(v.SizeGiB, 1)
+	if v.CreatedAt.IsZero() {
+		// Two a second: Cinder's clock does not tell them apart.
+		v.CreatedAt = m.clock.Add(time.Duration(m.ids/2) * time.Second)
+	}
+	stored := &memoryVolume{Volume: v, number: m.ids}
+	switch v.Status {
+	case StatusCreating:
+		stored.change(m.looks, StatusAvailable)
+	case StatusDeleting:
+		stored.change(m.looks, "")
+	}
+	m.volumes[v.ID] = stored
+	return stored
+}
+
+func (v *memoryVolume) change(looks int, end Status) { v.left, v.end = looks, end }
+
+// look shows a volume and lets its time pass.
+func (m *memoryCinder) look(v *memoryVolume) (Volume, bool) {
+	if v.Status == StatusCreating || v.Status == StatusDeleting {
+		if v.left == 0 {
+			if v.end == "" {
+				delete(m.volumes, v.ID)
+				return Volume{}, false
+			}
+			v.Status = v.end
+		} else {
+			v.left--
+		}
+	}
+	shown := v.Volume
+	shown.Metadata = maps.Clone(v.Metadata)
+	shown.Attachments = slices.Clone(v.Attachments)
+	if m.member {
+		for i := range shown.Attachments {
+			shown.Attachments[i].Host = ""
+		}
+	}
+	return shown, true
+}
+
+// onCall has every call begin with f; nil has it end.
+func (m *memoryCinder) onCall(f func(operation string)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.before = f
+}
+
+// call makes one call: the effect, unless a fault forbids it.
+func (m *memoryCinder) call(ctx context.Context, operation, id string, effect func() error) error {
+	m.mu.Lock()
+	before := m.before
+	m.mu.Unlock()
+	if before != nil {
+		before(operation)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.log = append(m.log, strings.TrimSpace(operation+" "+id))
+	if ctx.Err() != nil {
+		return translate("gold", operation, notSent{ctx.Err()})
+	}
+	what := noFault
+	if m.fault != nil {
+		what = m.fault(operation, id)
+	}
+	switch what {
+	case refused:
+		return &Error{Backend: "gold", Operation: operation, Kind: KindUnavailable, Status: 503, EffectUnknown: true, Message: "Cinder answered service unavailable"}
+	case unsent:
+		return &Error{Backend: "gold", Operation: operation, Kind: KindUnavailable, Message: "no connection to cinder: connection refused"}
+	case rateLimited:
+		return &Error{Backend: "gold", Operation: operation, Kind: KindRateLimited, Status: 429, Message: "Cinder asks for fewer requests"}
+	case unauthorized:
+		return &Error{Backend: "gold", Operation: operation, Kind: KindUnauthorized, Status: 401, Message: "the credentials were refused"}
+	case lost:
+		_ = effect()
+		return &Error{Backend: "gold", Operation: operation, Kind: KindUnavailable, EffectUnknown: true, Message: "no answer in time", cause: context.DeadlineExceeded}
+	}
+	return effect()
+}
+
+func notFound(operation, id string) error {
+	return &Error{Backend: "gold", Operation: operation, Kind: KindNotFound, Status: 404, Message: "Volume " + id + " could not be found"}
+}
+
+func conflict(operation, message string) error {
+	return &Error{Backend: "gold", Operation: operation, Kind: KindConflict, Status: 400, Message: "Invalid volume: " + message}
+}
+
+// action makes a call on a volume that must exist.
+func (m *memoryCinder) action(ctx context.Context, operation, id string, effect func(v *memoryVolume) error) error {
+	return m.actionOn(ctx, operation, id, "", effect)
+}
+
+func (m *memoryCinder) actionOn(ctx context.Context, operation, id, attachment string, effect func(v *memoryVolume) error) error {
+	return m.call(ctx, operation, strings.TrimSpace(id+" "+attachment), func() error {
+		v, ok := m.volumes[id]
+		if !ok {
+			return notFound(operation, id)
+		}
+		return effect(v)
+	})
+}
+
+func (m *memoryCinder) CreateVolume(ctx context.Context, request NewVolume) (created Volume, err error) {
+	err = m.call(ctx, "volume.create", "", func() error {
+		v := m.put(Volume{Name: request.Name, Status: StatusCreating, SizeGiB: request.SizeGiB, Type: request.Type, Zone: request.Zone, Metadata: maps.Clone(request.Metadata)})
+		if m.created != nil {
+			v.end = m.created(request.Name)
+		}
+		created = v.Volume
+		created.Metadata = maps.Clone(v.Metadata)
+		return nil
+	})
+	return created, err
+}
+
+func (m *memoryCinder) Volume(ctx context.Context, id string) (found Volume, err error) {
+	err = m.action(ctx, "volume.get", id, func(v *memoryVolume) error {
+		shown, ok := m.look(v)
+		if !ok {
+			return notFound("volume.get", id)
+		}
+		found = shown
+		return nil
+	})
+	return found, err
+}
+
+func (m *memoryCinder) ListVolumes(ctx context.Context, query VolumeQuery, yield func([]Volume) bool) error {
+	size := query.PageSize
+	if size == 0 {
+		size = 1000
+	}
+	marker := int(^uint(0) >> 1)
+	for {
+		var page []Volume
+		more := false
+		err := m.call(ctx, "volume.list", string(query.Status), func() error {
+			page, more = nil, false
+			newest := slices.SortedFunc(maps.Values(m.volumes), func(a, b *memoryVolume) int { return b.number - a.number })
+			for _, v := range newest {
+				if v.number >= marker {
+					continue
+				}
+				if query.Status != "" && v.Status != query.Status && !m.ignoreFilter {
+					continue
+				}
+				if len(page) == size {
+					more = true
+					break
+				}
+				number := v.number
+				if shown, ok := m.look(v); ok {
+					page = append(page, shown)
+					marker = number
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		if len(page) == 0 || !yield(page) || !more {
+			return nil
+		}
+	}
+}
+
+func (m *memoryCinder) DeleteVolume(ctx context.Context, id string) error {
+	return m.action(ctx, "volume.delete", id, func(v *memoryVolume) error {
+		switch v.Status {
+		case StatusAvailable, StatusError, StatusErrorExtending:
+			v.Status = StatusDeleting
+			v.change(m.looks, v.deleted)
+			return nil
+		}
+		return conflict("volume.delete", "Volume status must be available or error")
+	})
+}
+
+func (m *memoryCinder) ForceDeleteVolume(ctx context.Context, id string) error {
+	return m.action(ctx, "volume.force-delete", id, func(v *memoryVolume) error {
+		if m.member {
+			return &Error{Backend: "gold", Operation: "volume.force-delete", Kind: KindForbidden, Status: 403, Message: "Policy doesn't allow it"}
+		}
+		v.Status = StatusDeleting
+		v.change(m.looks, "")
+		return nil
+	})
+}
+
+func (m *memoryCinder) Reserve(ctx context.Context, id string) error {
+	return m.action(ctx, "volume.os-reserve", id, func(v *memoryVolume) error {
+		if v.Status != StatusAvailable {
+			return conflict("volume.os-reserve", "Volume status must be available to reserve, but the status is "+string(v.Status))
+		}
+		v.Status = StatusAttaching
+		return nil
+	})
+}
+
+func (m *memoryCinder) Unreserve(ctx context.Context, id string) error {
+	return m.action(ctx, "volume.os-unreserve", id, func(v *memoryVolume) error {
+		if v.Status == StatusAttaching {
+			v.Status = StatusAvailable
+		}
+		return nil
+	})
+}
+
+func (m *memoryCinder) InitializeConnection(ctx context.Context, id string, connector Connector) (document []byte, err error) {
+	err = m.action(ctx, "volume.os-initialize_connection", id, func(v *memoryVolume) error {
+		if v.Status == StatusError {
+			return &Error{Backend: "gold", Operation: "volume.os-initialize_connection", Kind: KindUnavailable, Status: 500, EffectUnknown: true, Message: "Unable to fetch connection information from backend"}
+		}
+		document = []byte(`{"driver_volume_type":"iscsi","data":{"volume_id":"` + id + `"}}`)
+		return nil
+	})
+	return document, err
+}
+
+func (m *memoryCinder) TerminateConnection(ctx context.Context, id string, connector Connector) error {
+	return m.action(ctx, "volume.os-terminate_connection", id, func(v *memoryVolume) error {
+		if v.Status == StatusAttaching && len(v.Attachments) == 0 {
+			v.Status = StatusAvailable
+		}
+		return nil
+	})
+}
+
+func (m *memoryCinder) Attach(ctx context.Context, id, host string, readOnly bool) error {
+	return m.action(ctx, "volume.os-attach", id, func(v *memoryVolume) error {
+		switch {
+		case v.Status == StatusInUse && len(v.Attachments) > 0 && v.Attachments[0].Host == host && m.member:
+			return &Error{Backend: "gold", Operation: "volume.os-attach", Kind: KindUnavailable, Status: 500, EffectUnknown: true, Message: "Cinder answered internal server error"}
+		case v.Status == StatusInUse && len(v.Attachments) > 0 && v.Attachments[0].Host == host:
+			return nil
+		case v.Status != StatusAvailable && v.Status != StatusAttaching:
+			return conflict("volume.os-attach", "volume is already attached and multiple attachments are not enabled")
+		}
+		m.attach(v, host)
+		return nil
+	})
+}
+
+func (m *memoryCinder) attach(v *memoryVolume, host string) {
+	v.Status = StatusInUse
+	m.ids++
+	v.Attachments = append(v.Attachments, Attachment{ID: fmt.Sprintf("attachment-%d", m.ids), Host: host})
+	v.Metadata = maps.Clone(v.Metadata)
+	if v.Metadata == nil {
+		v.Metadata = map[string]string{}
+	}
+	v.Metadata["readonly"], v.Metadata["attached_mode"] = "False", "rw"
+}
+
+func (m *memoryCinder) Detach(ctx context.Context, id, attachmentID string) error {
+	return m.actionOn(ctx, "volume.os-detach", id, attachmentID, func(v *memoryVolume) error {
+		if len(v.Attachments) == 0 {
+			if v.Status == StatusInUse || v.Status == StatusDetaching {
+				v.Status = StatusAvailable
+			}
+			return nil
+		}
+		if attachmentID == "" && len(v.Attachments) > 1 {
+			return conflict("volume.os-detach", "several attachments")
+		}
+		left := slices.DeleteFunc(slices.Clone(v.Attachments), func(a Attachment) bool { return a.ID == attachmentID || attachmentID == "" })
+		if len(left) == len(v.Attachments) {
+			return conflict("volume.os-detach", "ConflictNovaUsingAttachment")
+		}
+		v.Attachments = left
+		if len(left) == 0 {
+			v.Status = StatusAvailable
+			delete(v.Metadata, "attached_mode")
+		}
+		return nil
+	})
+}
+
+func (m *memoryCinder) FailureReason(ctx context.Context, id string) (reason string) {
+	_ = m.action(ctx, "message.list", id, func(v *memoryVolume) error {
+		if v.Status == StatusError {
+			reason = "schedule allocate volume:Could not find any available weighted backend"
+		}
+		return nil
+	})
+	return reason
+}
+
+// count is how many calls of an operation were made.
+func (m *memoryCinder) count(operation string) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := 0
+	for _, line := range m.log {
+		if line == operation || strings.HasPrefix(line, operation+" ") {
+			n++
+		}
+	}
+	return n
+}
+
+// calls lists what was asked, without listings and reads.
+func (m *memoryCinder) changes() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var changes []string
+	for _, line := range m.log {
+		if !isRead(line) {
+			changes = append(changes, line)
+		}
+	}
+	return changes
+}
+
+func isRead(line string) bool {
+	operation, _, _ := strings.Cut(line, " ")
+	return operation == "volume.list" || operation == "volume.get" || operation == "message.list"
+}
+
+func (m *memoryCinder) forgetLog() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.log = nil
+}
+
+// stamped lists the volumes with a claim's stamp, eldest first.
+func (m *memoryCinder) stamped(stamp Stamp) []Volume {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var found []Volume
+	for _, v := range m.volumes {
+		if stamp.Owns(v.Volume) {
+			found = append(found, v.Volume)
+		}
+	}
+	slices.SortFunc(found, func(a, b Volume) int { return strings.Compare(a.ID, b.ID) })
+	return found
+}
+
+// snapshot is every volume as it is, by id.
+func (m *memoryCinder) snapshot() map[string]Volume {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := map[string]Volume{}
+	for id, v := range m.volumes {
+		copied := v.Volume
+		copied.Metadata = maps.Clone(v.Metadata)
+		copied.Attachments = slices.Clone(v.Attachments)
+		all[id] = copied
+	}
+	return all
+}
+
+// memoryClients gives the one api out.
+type memoryClients struct {
+	cinder    api
+	mu        sync.Mutex
+	forgotten int
+}
+
+func (m *memoryClients) client(context.Context) (api, error) { return m.cinder, nil }
+func (m *memoryClients) forget(api) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.forgotten++
+}
+
+// term makes the Lifecycle of a new term over the same Cinder.
+func (m *memoryCinder) term(t testing.TB, change ...func(*LifecycleOptions)) *Lifecycle {
+	options := LifecycleOptions{
+		Config:  Config{Name: "gold"},
+		Cluster: "cluster-1",
+		Fence:   func() error { return nil },
+		Hold:    context.Background(),
+		Logger:  discard(),
+		Metrics: testMetrics(),
+		Poll:    time.Millisecond,
+	}
+	for _, f := range change {
+		f(&options)
+	}
+	return newLifecycle(options, &memoryClients{cinder: m})
+}
+
+var testConnector = Connector{Host: "k8s", Initiator: "iqn.2026-01.example:k8s"}
+
+func claimStamp(n int) Stamp {
+	return Stamp{Cluster: "cluster-1", Namespace: "team-a", Claim: fmt.Sprintf("data-%d", n), ClaimUID: fmt.Sprintf("uid-%d", n), PV: fmt.Sprintf("pvc-uid-%d", n),
+		Tenant: "team-a", StorageClass: "fast"}
+}
+
+func claimSpec(n int) Spec {
+	stamp := claimStamp(n)
+	return Spec{Name: stamp.PV, SizeGiB: 1, Stamp: stamp, Connector: testConnector}
+}
+
+func claimTarget(n int, id string) Target {
+	return Target{VolumeID: id, Stamp: claimStamp(n), Connector: testConnector}
+}
+
+// mine is a volume of claim n in a state.
+func mine(n int, status Status) Volume {
+	v := Volume{Name: claimStamp(n).PV, Status: status, Metadata: claimStamp(n).Metadata(nil)}
+	if status == StatusInUse {
+		v.Attachments = []Attachment{{ID: "attachment-0", Host: testConnector.Host}}
+		v.Metadata["readonly"], v.Metadata["attached_mode"] = "False", "rw"
+	}
+	return v
+}
+
+func discard() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }

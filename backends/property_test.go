@@ -1,0 +1,294 @@
+package backends
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// world is a Cinder with foreign volumes, and random faults for the calls to
+// come. It watches what must never happen.
+type world struct {
+	*memoryCinder
+	foreign map[string]Volume
+
+	mu       sync.Mutex
+	mishaps  []mishap
+	broken   []string
+	terms    int
+	failures []Status // where the creates to come end
+}
+
+var ownStates = []Status{StatusCreating, StatusAvailable, StatusAttaching, StatusInUse, StatusError, StatusErrorDeleting, StatusDeleting}
+
+func newWorld(t *rapid.T) *world {
+	w := &world{memoryCinder: newMemoryCinder(), foreign: map[string]Volume{}}
+	w.looks = rapid.IntRange(0, 3).Draw(t, "looks")
+	w.mishaps = rapid.SliceOfN(rapid.SampledFrom([]mishap{noFault, noFault, refused, lost, unsent, rateLimited, unauthorized}), 0, 80).Draw(t, "mishaps")
+	w.failures = rapid.SliceOfN(rapid.SampledFrom([]Status{StatusAvailable, StatusError}), 0, 4).Draw(t, "ends of creation")
+	w.ignoreFilter = rapid.Bool().Draw(t, "filter ignored")
+
+	cluster, claim, pv, nothing := mine(1, ""), mine(2, ""), mine(1, ""), Volume{Name: claimStamp(1).PV}
+	cluster.Metadata[stampCluster] = "cluster-2"
+	pv.Metadata[stampPV] = "pvc-another"
+	for i, v := range []Volume{cluster, claim, pv, nothing} {
+		v.Status = rapid.SampledFrom([]Status{StatusAvailable, StatusAttaching, StatusInUse, StatusError, StatusErrorDeleting}).Draw(t, fmt.Sprintf("foreign state %d", i))
+		if v.Status == StatusInUse {
+			v.Attachments = []Attachment{{ID: "attachment-foreign", Host: testConnector.Host}}
+		}
+		id := w.add(v)
+		w.foreign[id] = w.snapshot()[id]
+	}
+	w.fault = w.nextMishap
+	w.created = func(string) Status {
+		// Called under memoryCinder's lock, when the new volume is there.
+		var own []string
+		for _, v := range w.volumes {
+			if claimStamp(1).Owns(v.Volume) {
+				own = append(own, v.ID+" "+string(v.Status))
+			}
+		}
+		if len(own) > 1 {
+			w.complain("a second volume is made: %s", strings.Join(own, ", "))
+		}
+		if len(w.failures) == 0 {
+			return StatusAvailable
+		}
+		end := w.failures[0]
+		w.failures = w.failures[1:]
+		return end
+	}
+	return w
+}
+
+func (w *world) complain(format string, arguments ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.broken = append(w.broken, fmt.Sprintf(format, arguments...))
+}
+
+func (w *world) nextMishap(operation, id string) mishap {
+	id, _, _ = strings.Cut(id, " ")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, foreign := w.foreign[id]; foreign && !isRead(operation) {
+		w.broken = append(w.broken, operation+" of the foreign volume "+id)
+	}
+	if len(w.mishaps) == 0 {
+		return noFault
+	}
+	next := w.mishaps[0]
+	w.mishaps = w.mishaps[1:]
+	return next
+}
+
+// check looks for what must never have happened.
+func (w *world) check(t *rapid.T) {
+	t.Helper()
+	w.mu.Lock()
+	broken := slices.Clone(w.broken)
+	w.mu.Unlock()
+	if len(broken) > 0 {
+		t.Fatalf("%s\nlog: %s", strings.Join(broken, "\n"), strings.Join(w.log, "\n     "))
+	}
+	now := w.snapshot()
+	for id, before := range w.foreign {
+		if !reflect.DeepEqual(now[id], before) {
+			t.Fatalf("the foreign volume %s was changed: %+v, before %+v", id, now[id], before)
+		}
+	}
+}
+
+// until repeats an operation, with new terms in between, until it succeeds.
+func (w *world) until(t *rapid.T, tb testing.TB, name string, operation func(l *Lifecycle) error) error {
+	t.Helper()
+	l := w.term(tb)
+	var err error
+	for range 120 {
+		if err = operation(l); err == nil {
+			return nil
+		}
+		if rapid.IntRange(0, 3).Draw(t, name+": a new term") == 0 {
+			l = w.term(tb)
+			w.terms++
+		}
+	}
+	return err
+}
+
+// TestOneClaimOneVolume: from any state that was left, through faults, lost
+// answers and changes of the leader, a claim ends with exactly one connected
+// volume; then with none. What is not provably its own is never touched.
+func TestOneClaimOneVolume(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newWorld(rt)
+		known := 0
+		var attached []string
+		for i, status := range rapid.SliceOfN(rapid.SampledFrom(ownStates), 0, 3).Draw(rt, "left from before") {
+			id := w.add(mine(1, status))
+			if status == StatusCreating {
+				w.volumes[id].end = rapid.SampledFrom([]Status{StatusAvailable, StatusError, ""}).Draw(rt, fmt.Sprintf("end of creation %d", i))
+			}
+			if status == StatusInUse {
+				known++
+				attached = append(attached, id)
+			}
+		}
+		before := w.snapshot()
+
+		var connected Connected
+		err := w.until(rt, t, "connect", func(l *Lifecycle) (err error) {
+			connected, err = l.Connect(t.Context(), claimSpec(1))
+			return err
+		})
+		w.check(rt)
+		if known > 1 {
+			if !IsKind(err, KindConflict) {
+				rt.Fatalf("several volumes may be known, and yet: %v", err)
+			}
+			for _, id := range attached {
+				if now := w.snapshot()[id]; !reflect.DeepEqual(now, before[id]) {
+					rt.Fatalf("%s was in use and is changed: %+v", id, now)
+				}
+			}
+			return
+		}
+		if err != nil {
+			rt.Fatalf("no connection in the end: %v\nlog: %s", err, strings.Join(w.log, "\n     "))
+		}
+		want := StatusAttaching
+		if known == 1 {
+			want = StatusInUse
+			if connected.Volume.ID != attached[0] {
+				rt.Fatalf("%s is kept where %s was in use", connected.Volume.ID, attached[0])
+			}
+		}
+		found := w.stamped(claimStamp(1))
+		if len(found) != 1 || found[0].ID != connected.Volume.ID || found[0].Status != want {
+			rt.Fatalf("left %+v, want one volume %s\nlog: %s", found, want, strings.Join(w.log, "\n     "))
+		}
+
+		if rapid.Bool().Draw(rt, "completed") {
+			w.member = rapid.Bool().Draw(rt, "member")
+			w.mu.Lock()
+			w.mishaps = rapid.SliceOfN(rapid.SampledFrom([]mishap{noFault, refused, lost, unsent}), 0, 10).Draw(rt, "mishaps of the completion")
+			w.mu.Unlock()
+			err := w.until(rt, t, "complete", func(l *Lifecycle) error {
+				return l.Complete(t.Context(), claimTarget(1, connected.Volume.ID), false)
+			})
+			w.check(rt)
+			found := w.stamped(claimStamp(1))
+			if err != nil || len(found) != 1 || found[0].Status != StatusInUse || len(found[0].Attachments) != 1 {
+				rt.Fatalf("after completion: %v, %+v", err, found)
+			}
+			w.member = false
+		}
+
+		w.mu.Lock()
+		w.mishaps = rapid.SliceOfN(rapid.SampledFrom([]mishap{noFault, refused, lost, unsent, rateLimited, unauthorized}), 0, 40).Draw(rt, "mishaps of the removal")
+		w.mu.Unlock()
+		if err := w.until(rt, t, "remove", func(l *Lifecycle) error {
+			return l.Remove(t.Context(), claimTarget(1, connected.Volume.ID))
+		}); err != nil {
+			rt.Fatalf("not removed in the end: %v\nlog: %s", err, strings.Join(w.log, "\n     "))
+		}
+		w.check(rt)
+		if found := w.stamped(claimStamp(1)); len(found) != 0 {
+			rt.Fatalf("left %+v, want nothing", found)
+		}
+	})
+}
+
+// TestAbandonedClaimLeavesNothing: a claim is deleted in the midst of its
+// provisioning, wherever that was.
+func TestAbandonedClaimLeavesNothing(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newWorld(rt)
+		l := w.term(t)
+		for range rapid.IntRange(0, 5).Draw(rt, "attempts") {
+			_, _ = l.Connect(t.Context(), claimSpec(1))
+			if rapid.Bool().Draw(rt, "a new term") {
+				l = w.term(t)
+			}
+		}
+		if err := w.until(rt, t, "abandon", func(l *Lifecycle) error { return l.Abandon(t.Context(), claimStamp(1), testConnector) }); err != nil {
+			rt.Fatalf("not abandoned in the end: %v", err)
+		}
+		w.check(rt)
+		if found := w.stamped(claimStamp(1)); len(found) != 0 {
+			rt.Fatalf("left %+v, want nothing", found)
+		}
+	})
+}
+
+// TestFenceThatFallsAnyTime: after the fence has fallen no change is made,
+// whatever was under way.
+func TestFenceThatFallsAnyTime(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newWorld(rt)
+		for range rapid.IntRange(0, 2).Draw(rt, "left from before") {
+			w.add(mine(1, rapid.SampledFrom(ownStates).Draw(rt, "state")))
+		}
+		stands := rapid.IntRange(0, 12).Draw(rt, "changes until it falls")
+		var mu sync.Mutex
+		asked := 0
+		l := w.term(t, func(o *LifecycleOptions) {
+			o.Fence = func() error {
+				mu.Lock()
+				defer mu.Unlock()
+				if asked++; asked > stands {
+					return fmt.Errorf("the term is over")
+				}
+				return nil
+			}
+		})
+		for range 6 {
+			switch rapid.IntRange(0, 3).Draw(rt, "operation") {
+			case 0, 1:
+				_, _ = l.Connect(t.Context(), claimSpec(1))
+			case 2:
+				_ = l.Abandon(t.Context(), claimStamp(1), testConnector)
+			case 3:
+				for _, v := range w.stamped(claimStamp(1)) {
+					_ = l.Remove(t.Context(), claimTarget(1, v.ID))
+				}
+			}
+		}
+		w.check(rt)
+		if n := len(w.changes()); n > stands {
+			rt.Fatalf("%d changes, the fence fell after %d", n, stands)
+		}
+	})
+}
+
+// TestTwoLeadersAtOnce: a paused process goes on while its successor works.
+// Both may make a volume; when the dust has settled and one of them looks
+// again, one volume is left, and none that was attached is lost.
+func TestTwoLeadersAtOnce(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		cinder := newMemoryCinder()
+		cinder.looks = rapid.IntRange(1, 4).Draw(rt, "looks")
+		var group sync.WaitGroup
+		for range 2 {
+			l := cinder.term(t)
+			group.Go(func() { _, _ = l.Connect(t.Context(), claimSpec(1)) })
+		}
+		group.Wait()
+		l := cinder.term(t)
+		var err error
+		for range 5 {
+			if _, err = l.Connect(t.Context(), claimSpec(1)); err == nil {
+				break
+			}
+		}
+		found := cinder.stamped(claimStamp(1))
+		if err != nil || len(found) != 1 || found[0].Status != StatusAttaching {
+			rt.Fatalf("%v; left %+v\nlog: %s", err, found, strings.Join(cinder.log, "\n     "))
+		}
+	})
+}

@@ -1,0 +1,202 @@
+package provisioner
+
+import (
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+)
+
+// Ledger counts what every tenant, class rule and backend holds: volumes that a
+// PersistentVolume records, volumes found at Cinder that none records yet, and
+// reservations for volumes that are being made. A claim counts exactly once,
+// whichever of the three it is, because all are kept under the claim's UID.
+//
+// Room is checked and reserved in one step, before Cinder is asked, so that
+// claims which come at the same time cannot share the last of it.
+type Ledger struct {
+	policy func() *policy.Policy
+
+	mu      sync.Mutex
+	entries map[types.UID]entry
+	// gone holds claims whose volumes went in this term. A listing that began
+	// before may still show them.
+	gone map[types.UID]bool
+	// sums is the usage by scope under the policy of that revision; another
+	// policy may have other rules, and sums up the entries anew.
+	sums     map[scope]policy.Usage
+	revision string
+}
+
+// entry is one volume, made or to be made.
+type entry struct {
+	Holding
+	backend string
+	state   entryState
+	// passedOver is why an earlier backend was not chosen.
+	passedOver []PassedOver
+}
+
+type entryState int
+
+const (
+	reserved entryState = iota // to be made
+	found                      // seen at Cinder
+	recorded                   // a PersistentVolume names it
+)
+
+// Holding is what a claim's volume counts as.
+type Holding struct {
+	Tenant       string
+	StorageClass string
+	GiB          int64
+}
+
+func (h Holding) usage() policy.Usage { return policy.Usage{Volumes: 1, Gigabytes: h.GiB} }
+
+// scope identifies a policy.QuotaScope as long as the revision is the same.
+type scope struct {
+	kind policy.ScopeKind
+	name string
+}
+
+// NewLedger makes an empty ledger.
+func NewLedger(p func() *policy.Policy) *Ledger {
+	return &Ledger{policy: p, entries: map[types.UID]entry{}, gone: map[types.UID]bool{}, sums: map[scope]policy.Usage{}, revision: p().Revision()}
+}
+
+// PassedOver is a backend that was not chosen because it has no room.
+type PassedOver struct {
+	Backend string
+	Denial  policy.Denial
+}
+
+// Reserve holds room for a claim on the first of the backends that has it. A
+// claim that counts already keeps the backend it is on, whatever the policy
+// says by now: its volume is there, or may be. The denial is that of the last
+// scope that had no room.
+func (l *Ledger) Reserve(claim types.UID, holding Holding, backends []string) (backend string, passedOver []PassedOver, denial *policy.Denial) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if known, ok := l.entries[claim]; ok {
+		return known.backend, known.passedOver, nil
+	}
+	p := l.refresh()
+	for _, candidate := range backends {
+		kind, denied := l.check(p.QuotaScopes(holding.Tenant, holding.StorageClass, candidate), holding)
+		if denied == nil {
+			l.put(claim, entry{Holding: holding, backend: candidate, passedOver: passedOver})
+			return candidate, passedOver, nil
+		}
+		denial = denied
+		if kind != policy.BackendScope {
+			// No other backend would change the tenant's or the rule's quota.
+			return "", nil, denial
+		}
+		passedOver = append(passedOver, PassedOver{Backend: candidate, Denial: *denied})
+	}
+	return "", passedOver, denial
+}
+
+func (l *Ledger) check(scopes []policy.QuotaScope, holding Holding) (policy.ScopeKind, *policy.Denial) {
+	for _, s := range scopes {
+		if denied := s.Check(l.sums[scope{s.Kind, s.Name}], holding.usage()); denied != nil {
+			return s.Kind, denied
+		}
+	}
+	return "", nil
+}
+
+// Record counts a volume that exists, instead of what the claim counted as
+// before. No quota stops it: the volume is there.
+func (l *Ledger) Record(claim types.UID, holding Holding, backend string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refresh()
+	l.remove(claim)
+	l.put(claim, entry{Holding: holding, backend: backend, state: recorded})
+}
+
+// Found counts a volume that was found at Cinder, unless its claim counts
+// already.
+func (l *Ledger) Found(claim types.UID, holding Holding, backend string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, known := l.entries[claim]; known || l.gone[claim] {
+		return
+	}
+	l.refresh()
+	l.put(claim, entry{Holding: holding, backend: backend, state: found})
+}
+
+// Release gives back what a claim held, and reports whether it held anything.
+func (l *Ledger) Release(claim types.UID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refresh()
+	l.gone[claim] = true
+	return l.remove(claim)
+}
+
+// ReleaseReservation gives back what a claim reserved and made nothing of.
+func (l *Ledger) ReleaseReservation(claim types.UID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e, known := l.entries[claim]; !known || e.state != reserved {
+		return false
+	}
+	l.refresh()
+	return l.remove(claim)
+}
+
+// Holds reports whether a claim counts, and on which backend.
+func (l *Ledger) Holds(claim types.UID) (backend string, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e, ok := l.entries[claim]
+	return e.backend, ok
+}
+
+// Usage is what a scope of the policy in force holds.
+func (l *Ledger) Usage(kind policy.ScopeKind, name string) policy.Usage {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refresh()
+	return l.sums[scope{kind, name}]
+}
+
+// refresh sums up anew when the policy has changed, and returns the policy.
+func (l *Ledger) refresh() *policy.Policy {
+	p := l.policy()
+	if p.Revision() == l.revision {
+		return p
+	}
+	l.revision = p.Revision()
+	l.sums = map[scope]policy.Usage{}
+	for _, e := range l.entries {
+		l.count(p, e, policy.Usage.Add)
+	}
+	return p
+}
+
+func (l *Ledger) put(claim types.UID, e entry) {
+	l.entries[claim] = e
+	l.count(l.policy(), e, policy.Usage.Add)
+}
+
+func (l *Ledger) remove(claim types.UID) bool {
+	e, known := l.entries[claim]
+	if known {
+		delete(l.entries, claim)
+		l.count(l.policy(), e, policy.Usage.Sub)
+	}
+	return known
+}
+
+func (l *Ledger) count(p *policy.Policy, e entry, change func(policy.Usage, policy.Usage) policy.Usage) {
+	for _, s := range p.QuotaScopes(e.Tenant, e.StorageClass, e.backend) {
+		key := scope{s.Kind, s.Name}
+		l.sums[key] = change(l.sums[key], e.usage())
+	}
+}

@@ -1,0 +1,230 @@
+package provisioner
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+)
+
+const quotaPolicy = `
+apiVersion: standalone-cinder.openstack.org/v1alpha1
+kind: Policy
+backends:
+  - {name: gold, auth: {cloud: gold}, limits: {volumes: 5}}
+  - {name: silver, auth: {cloud: silver}, limits: {gigabytes: 40}}
+tenants:
+  - name: a
+    namespaces: [team-a]
+    quota: {volumes: 6, gigabytes: 50}
+    classes:
+      - {storageClasses: [fast], backends: [gold, silver], quota: {gigabytes: 20}}
+      - {storageClasses: ["*"], backends: [gold, silver]}
+  - name: b
+    namespaces: [team-b]
+    classes:
+      - {storageClasses: ["*"], backends: [gold]}
+`
+
+func parsePolicy(t interface{ Fatal(...any) }, text string) *policy.Policy {
+	p, err := policy.Parse([]byte(text), "policy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func ledgerOf(t interface{ Fatal(...any) }) *Ledger {
+	p := parsePolicy(t, quotaPolicy)
+	return NewLedger(func() *policy.Policy { return p })
+}
+
+func TestReservationTakesTheFirstBackendWithRoom(t *testing.T) {
+	l := ledgerOf(t)
+	for i := range 5 {
+		if backend, _, denied := l.Reserve(types.UID(fmt.Sprint(i)), Holding{Tenant: "b", StorageClass: "x", GiB: 1}, []string{"gold"}); backend != "gold" || denied != nil {
+			t.Fatalf("reservation %d: %q, %v", i, backend, denied)
+		}
+	}
+	backend, passedOver, denied := l.Reserve("a-1", Holding{Tenant: "a", StorageClass: "x", GiB: 1}, []string{"gold", "silver"})
+	if backend != "silver" || denied != nil {
+		t.Fatalf("%q, %v", backend, denied)
+	}
+	const want = "backend gold would use 6 of 5 volumes (backends[0].limits.volumes)"
+	if len(passedOver) != 1 || passedOver[0].Backend != "gold" || passedOver[0].Denial.Message != want {
+		t.Errorf("passed over %+v", passedOver)
+	}
+	_, _, denied = l.Reserve("b-6", Holding{Tenant: "b", StorageClass: "x", GiB: 1}, []string{"gold"})
+	if denied == nil || denied.Reason != policy.QuotaExceeded || denied.Message != want {
+		t.Errorf("denial %+v", denied)
+	}
+	// Room that is given back can be had.
+	if !l.Release("0") || l.Release("0") {
+		t.Error("a reservation must be given back once")
+	}
+	if backend, _, denied := l.Reserve("b-6", Holding{Tenant: "b", StorageClass: "x", GiB: 1}, []string{"gold"}); backend != "gold" {
+		t.Errorf("%q, %v", backend, denied)
+	}
+}
+
+func TestClaimCountsOnceWhateverItIs(t *testing.T) {
+	l := ledgerOf(t)
+	holding := Holding{Tenant: "a", StorageClass: "fast", GiB: 10}
+	l.Found("1", holding, "silver")
+	// The volume is on silver, so that is where the claim stays.
+	if backend, _, denied := l.Reserve("1", holding, []string{"gold"}); backend != "silver" || denied != nil {
+		t.Errorf("%q, %v", backend, denied)
+	}
+	l.Record("1", Holding{Tenant: "a", StorageClass: "fast", GiB: 11}, "silver")
+	l.Record("1", Holding{Tenant: "a", StorageClass: "fast", GiB: 11}, "silver")
+	l.Found("1", holding, "silver")
+	for name, kind := range map[string]policy.ScopeKind{"a": policy.TenantScope, "tenants[0].classes[0]": policy.ClassScope, "silver": policy.BackendScope} {
+		if got := l.Usage(kind, name); got != (policy.Usage{Volumes: 1, Gigabytes: 11}) {
+			t.Errorf("%s %s: %+v", kind, name, got)
+		}
+	}
+	_, _, denied := l.Reserve("2", holding, []string{"gold"})
+	const want = "StorageClasses [fast] of tenant a would use 21 of 20 GiB (tenants[0].classes[0].quota.gigabytes)"
+	if denied == nil || denied.Message != want {
+		t.Errorf("denial %+v, want %s", denied, want)
+	}
+}
+
+func TestAnotherPolicyCountsTheSameVolumesByItsOwnRules(t *testing.T) {
+	current := parsePolicy(t, quotaPolicy)
+	l := NewLedger(func() *policy.Policy { return current })
+	l.Record("1", Holding{Tenant: "a", StorageClass: "fast", GiB: 15}, "gold")
+	// The rules change places, and with them the paths that name them.
+	current = parsePolicy(t, `
+apiVersion: standalone-cinder.openstack.org/v1alpha1
+kind: Policy
+backends:
+  - {name: gold, auth: {cloud: gold}}
+tenants:
+  - name: a
+    namespaces: [team-a]
+    classes:
+      - {storageClasses: [slow], backends: [gold]}
+      - {storageClasses: [fast], backends: [gold], quota: {gigabytes: 20}}
+`)
+	if _, _, denied := l.Reserve("2", Holding{Tenant: "a", StorageClass: "fast", GiB: 6}, []string{"gold"}); denied == nil {
+		t.Error("21 of 20 GiB were granted")
+	}
+	if got := l.Usage(policy.ClassScope, "tenants[0].classes[0]"); got != (policy.Usage{}) {
+		t.Errorf("the other rule is charged with %+v", got)
+	}
+}
+
+func TestConcurrentClaimsNeverShareTheLastRoom(t *testing.T) {
+	l := ledgerOf(t)
+	var group sync.WaitGroup
+	granted := make(chan string, 100)
+	for i := range 100 {
+		group.Go(func() {
+			if backend, _, _ := l.Reserve(types.UID(fmt.Sprint(i)), Holding{Tenant: "a", StorageClass: "x", GiB: 1}, []string{"gold", "silver"}); backend != "" {
+				granted <- backend
+			}
+		})
+	}
+	group.Wait()
+	if len(granted) != 6 {
+		t.Errorf("%d claims got a volume, the tenant may have 6", len(granted))
+	}
+}
+
+// TestNoInterleavingExceedsALimitOrLosesRoom walks random histories of claims
+// against a model that keeps a plain list, and looks at every limit after every
+// step.
+func TestNoInterleavingExceedsALimitOrLosesRoom(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := parsePolicy(t, quotaPolicy)
+		l := NewLedger(func() *policy.Policy { return p })
+		model := map[types.UID]entry{}
+		gone := map[types.UID]bool{}
+		uids := rapid.SampledFrom([]types.UID{"1", "2", "3", "4", "5", "6", "7", "8"})
+		holdings := rapid.Custom(func(t *rapid.T) Holding {
+			return Holding{
+				Tenant:       rapid.SampledFrom([]string{"a", "b"}).Draw(t, "tenant"),
+				StorageClass: rapid.SampledFrom([]string{"fast", "x"}).Draw(t, "class"),
+				GiB:          rapid.Int64Range(1, 30).Draw(t, "GiB"),
+			}
+		})
+		forced := false
+		t.Repeat(map[string]func(*rapid.T){
+			"reserve": func(t *rapid.T) {
+				uid, holding := uids.Draw(t, "uid"), holdings.Draw(t, "holding")
+				backend, _, denied := l.Reserve(uid, holding, []string{"gold", "silver"})
+				known, counted := model[uid]
+				switch {
+				case counted && backend != known.backend:
+					t.Fatalf("claim %s moved from %s to %q", uid, known.backend, backend)
+				case !counted && denied == nil:
+					model[uid] = entry{Holding: holding, backend: backend}
+				}
+			},
+			"the volume is recorded": func(t *rapid.T) {
+				uid := uids.Draw(t, "uid")
+				if known, counted := model[uid]; counted {
+					l.Record(uid, known.Holding, known.backend)
+				}
+			},
+			"it failed, or is gone": func(t *rapid.T) {
+				uid := uids.Draw(t, "uid")
+				_, counted := model[uid]
+				if l.Release(uid) != counted {
+					t.Fatalf("claim %s: released, counted %t", uid, counted)
+				}
+				delete(model, uid)
+				gone[uid] = true
+			},
+			"it comes to nothing": func(t *rapid.T) {
+				uid := uids.Draw(t, "uid")
+				if l.ReleaseReservation(uid) {
+					delete(model, uid)
+				}
+			},
+			"another leader counts": func(t *rapid.T) {
+				l = NewLedger(func() *policy.Policy { return p })
+				clear(gone)
+				for uid, known := range model {
+					if rapid.Bool().Draw(t, "recorded") {
+						l.Record(uid, known.Holding, known.backend)
+					}
+					l.Found(uid, known.Holding, known.backend)
+				}
+			},
+			"a volume is found": func(t *rapid.T) {
+				uid, holding := uids.Draw(t, "uid"), holdings.Draw(t, "holding")
+				if _, counted := model[uid]; !counted && !gone[uid] {
+					// What exists counts, whatever the limits say.
+					forced = true
+					model[uid] = entry{Holding: holding, backend: "gold"}
+				}
+				l.Found(uid, holding, "gold")
+			},
+			"": func(t *rapid.T) {
+				sums := map[scope]policy.Usage{}
+				limits := map[scope]policy.QuotaScope{}
+				for _, known := range model {
+					for _, s := range p.QuotaScopes(known.Tenant, known.StorageClass, known.backend) {
+						key := scope{s.Kind, s.Name}
+						sums[key] = sums[key].Add(known.usage())
+						limits[key] = s
+					}
+				}
+				for key, want := range sums {
+					if got := l.Usage(key.kind, key.name); got != want {
+						t.Fatalf("%v: the ledger says %+v, the volumes are %+v", key, got, want)
+					}
+					if exceeded := limits[key].Check(policy.Usage{}, want); exceeded != nil && !forced {
+						t.Fatalf("%v: %s", key, exceeded.Message)
+					}
+				}
+			},
+		})
+	})
+}

@@ -1,0 +1,168 @@
+package provisioner
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+)
+
+// limit puts a quota of so many volumes on the tenant.
+func (f *fixture) limit(volumes string) {
+	f.t.Helper()
+	parsed := parsePolicy(f.t, strings.Replace(testPolicy, "volumeSize: {max: 10Gi}", "quota: {volumes: "+volumes+"}", 1))
+	f.Options.Policy = func() *policy.Policy { return parsed }
+	f.ledger = NewLedger(f.Options.Policy)
+}
+
+func (f *fixture) named(name string) *corev1.PersistentVolumeClaim {
+	return f.claim(func(c *corev1.PersistentVolumeClaim) { c.Name, c.UID = name, types.UID("uid-"+name) })
+}
+
+const exceeded = "Warning QuotaExceeded tenant a would use 2 of 1 volumes (tenants[0].quota.volumes)"
+
+func TestClaimBeyondTheQuotaIsDeniedUntilRoomIsFreed(t *testing.T) {
+	f := newFixture(t)
+	f.limit("1")
+	first, second := f.named("first"), f.named("second")
+	if !f.ShouldProvision(t.Context(), first) {
+		t.Fatal("the first claim is denied")
+	}
+	for range 3 {
+		if f.ShouldProvision(t.Context(), second) {
+			t.Fatal("the second claim is admitted")
+		}
+	}
+	if events := f.said(); len(events) != 1 || events[0] != exceeded {
+		t.Errorf("events %q, want %q once", events, exceeded)
+	}
+	pv, err := f.provision(first)
+	f.must(err)
+	pv.UID, pv.Annotations[annotationProvisionedBy] = "pv-uid", "test"
+	followup := NewFollowup(f.Provisioner)
+	followup.VolumeSeen(pv)
+	// A released volume still takes up room; only when it is gone it does not.
+	pv.Status.Phase = corev1.VolumeReleased
+	followup.VolumeSeen(pv)
+	if f.ShouldProvision(t.Context(), second) {
+		t.Error("a released volume does not count")
+	}
+	go f.offerFreedRoom(t.Context())
+	returned := make(chan string, 1)
+	f.OnRequeue(func(claim *corev1.PersistentVolumeClaim) { returned <- claim.Name })
+	followup.VolumeGone(pv)
+	select {
+	case name := <-returned:
+		if name != "second" {
+			t.Errorf("claim %s came back", name)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("freed room was offered to nobody")
+	}
+	if !f.ShouldProvision(t.Context(), second) {
+		t.Error("the second claim is denied although there is room")
+	}
+}
+
+func TestNewLeaderCountsVolumesThatNothingRecords(t *testing.T) {
+	f := newFixture(t)
+	f.limit("1")
+	f.backends["gold"].listed = []backends.Volume{f.stamped("uid-of-another")}
+	if f.ShouldProvision(t.Context(), f.named("first")) {
+		t.Error("a claim was admitted beside a volume that is at Cinder already")
+	}
+	// The claim that the volume is for goes on with it.
+	owner := f.claim(func(c *corev1.PersistentVolumeClaim) { c.Name, c.UID = "another", "uid-of-another" })
+	if !f.ShouldProvision(t.Context(), owner) {
+		t.Error("the volume's own claim is denied")
+	}
+}
+
+func TestNewLeaderCountsRecordedVolumesFirst(t *testing.T) {
+	f := newFixture(t)
+	pv := f.recorded()
+	f.limit("1")
+	f.must(f.CountRecorded())
+	if f.ShouldProvision(t.Context(), f.named("second")) {
+		t.Error("a claim was admitted beside a recorded volume")
+	}
+	if got := f.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{Volumes: 1, Gigabytes: 2}) {
+		t.Errorf("PersistentVolume %s counts as %+v", pv.Name, got)
+	}
+}
+
+func TestAttemptThatLeftNothingGivesItsRoomBack(t *testing.T) {
+	f := newFixture(t)
+	f.limit("1")
+	first, second := f.named("first"), f.named("second")
+	f.backends["gold"].err = &backends.Error{Kind: backends.KindNotFound, Backend: "gold", Message: "no such type"}
+	if !f.ShouldProvision(t.Context(), first) {
+		t.Fatal("the first claim is denied")
+	}
+	if _, err := f.provision(first); err == nil {
+		t.Fatal("the attempt succeeded")
+	}
+	if !f.ShouldProvision(t.Context(), second) {
+		t.Error("a claim that Cinder refuses keeps others out")
+	}
+	// One that may have left a volume keeps its room.
+	f.backends["gold"].holds = map[string]bool{"uid-second": true}
+	if _, err := f.provision(second); err == nil {
+		t.Fatal("the attempt succeeded")
+	}
+	if f.ShouldProvision(t.Context(), first) {
+		t.Error("the room of a volume that may exist was given away")
+	}
+}
+
+func TestClaimThatGoesGivesItsRoomBack(t *testing.T) {
+	f := newFixture(t)
+	f.limit("1")
+	first := f.named("first")
+	f.ShouldProvision(t.Context(), first)
+	f.forgetClaim(first)
+	f.must(f.ClaimGone(t.Context(), first.UID))
+	if !f.ShouldProvision(t.Context(), f.named("second")) {
+		t.Error("a claim that is gone keeps its room")
+	}
+}
+
+func TestEventSaysWhyEarlierBackendsWerePassedOver(t *testing.T) {
+	f := newFixture(t)
+	parsed := parsePolicy(t, strings.Replace(testPolicy, "auth: {cloud: gold}", "auth: {cloud: gold}\n    limits: {volumes: 0}", 1))
+	f.Options.Policy = func() *policy.Policy { return parsed }
+	f.ledger = NewLedger(f.Options.Policy)
+	f.class.Name = "both"
+	_, err := f.provision(f.claim(nil))
+	f.must(err)
+	const want = "Normal BackendChosen tenant a, rule tenants[0].classes[0]: 2 GiB on backend silver; passed over: backend gold would use 1 of 0 volumes (backends[0].limits.volumes)"
+	if events := f.said(); len(events) != 1 || events[0] != want {
+		t.Errorf("events %q\nwant %q", events, want)
+	}
+	wantCalls(t, f.backends["gold"])
+}
+
+func TestPersistentVolumesOfOthersDoNotCount(t *testing.T) {
+	for name, change := range map[string]func(*corev1.PersistentVolume){
+		"another provisioner": func(pv *corev1.PersistentVolume) { pv.Annotations[annotationProvisionedBy] = "other" },
+		"another cluster id":  func(pv *corev1.PersistentVolume) { pv.Annotations[annotationCluster] = "cluster-2" },
+		"made by hand":        func(pv *corev1.PersistentVolume) { pv.ObjectMeta = metav1.ObjectMeta{Name: "by-hand"} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			pv := f.recorded()
+			f.limit("1")
+			change(pv)
+			f.must(f.CountRecorded())
+			if got := f.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
+				t.Errorf("it counts as %+v", got)
+			}
+		})
+	}
+}
