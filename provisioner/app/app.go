@@ -110,11 +110,11 @@ func New(options Options) (*App, error) {
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	backendMetrics := backends.NewMetrics(registry)
 	a := &App{
-		options:   options,
-		logger:    options.Logger,
-		namespace: namespace,
-		identity:  newIdentity(),
-		mappers:   registryOfProtocols,
+		options:            options,
+		logger:             options.Logger,
+		namespace:          namespace,
+		identity:           newIdentity(),
+		mappers:            registryOfProtocols,
 		client:             client,
 		leaseClient:        leaseClient,
 		factory:            informers.NewSharedInformerFactoryWithOptions(client, resyncPeriod, informers.WithTransform(withoutManagedFields)),
