@@ -92,6 +92,8 @@ func (f *Followup) Run(ctx context.Context, workers int) {
 	<-ctx.Done()
 	f.queue.ShutDown()
 	group.Wait()
+	// A follower turns nobody away.
+	f.provisioner.Metrics.deniedClaims(0)
 }
 
 func (f *Followup) next(ctx context.Context) bool {
@@ -127,7 +129,7 @@ func (f *Followup) do(ctx context.Context, item followup) error {
 // to be recorded.
 func (f *Followup) complete(ctx context.Context, name string) error {
 	p := f.provisioner
-	pv, err := p.Options.Volumes.Get(name)
+	pv, err := p.PersistentVolumes.Get(name)
 	if apierrors.IsNotFound(err) || err == nil && !f.wantsCompletion(pv) {
 		return nil
 	}

@@ -153,22 +153,22 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	}
 	f.factory = informers.NewSharedInformerFactory(f.client, 0)
 	f.Provisioner = New(Options{
-		Name:       "test",
-		Cluster:    "cluster-1",
-		Namespace:  "own",
-		Policy:     func() *policy.Policy { return parsed },
-		Backends:   f.backends,
-		Mappers:    registry,
-		Client:     f.client,
-		Claims:     f.factory.Core().V1().PersistentVolumeClaims().Lister(),
-		Volumes:    f.factory.Core().V1().PersistentVolumes().Lister(),
-		Namespaces: f.factory.Core().V1().Namespaces().Lister(),
-		Classes:    f.factory.Storage().V1().StorageClasses().Lister(),
-		Recorder:   f.events,
-		Hold:       t.Context(),
-		Stopping:   f.stop,
-		Logger:     slog.New(slog.DiscardHandler),
-		Metrics:    NewMetrics(prometheus.NewRegistry()),
+		Name:              "test",
+		Cluster:           "cluster-1",
+		Namespace:         "own",
+		Policy:            func() *policy.Policy { return parsed },
+		Backends:          f.backends,
+		Mappers:           registry,
+		Client:            f.client,
+		Claims:            f.factory.Core().V1().PersistentVolumeClaims().Lister(),
+		PersistentVolumes: f.factory.Core().V1().PersistentVolumes().Lister(),
+		Namespaces:        f.factory.Core().V1().Namespaces().Lister(),
+		Classes:           f.factory.Storage().V1().StorageClasses().Lister(),
+		Recorder:          f.events,
+		Hold:              t.Context(),
+		Stopping:          f.stop,
+		Logger:            slog.New(slog.DiscardHandler),
+		Metrics:           NewMetrics(prometheus.NewRegistry()),
 	})
 	f.OnRequeue(func(claim *corev1.PersistentVolumeClaim) { f.requeued = append(f.requeued, claim.Name) })
 	f.must(f.factory.Storage().V1().StorageClasses().Informer().GetStore().Add(f.class))

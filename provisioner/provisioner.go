@@ -56,12 +56,12 @@ type Options struct {
 	Backends Backends
 	Mappers  *mappers.Registry
 
-	Client     kubernetes.Interface
-	Claims     corelisters.PersistentVolumeClaimLister
-	Volumes    corelisters.PersistentVolumeLister
-	Namespaces corelisters.NamespaceLister
-	Classes    storagelisters.StorageClassLister
-	Recorder   record.EventRecorder
+	Client            kubernetes.Interface
+	Claims            corelisters.PersistentVolumeClaimLister
+	PersistentVolumes corelisters.PersistentVolumeLister
+	Namespaces        corelisters.NamespaceLister
+	Classes           storagelisters.StorageClassLister
+	Recorder          record.EventRecorder
 
 	// Hold ends when the term is lost; undoing work goes on until then.
 	Hold context.Context
@@ -80,7 +80,7 @@ type Provisioner struct {
 	ledger  *Ledger
 	// freed holds a token while room was freed that nobody was offered yet.
 	freed chan struct{}
-	// Requeue puts a claim back in front of the library; see claimInformer.
+	// requeue puts a claim back in front of the library; see TermInformer.
 	requeue func(*corev1.PersistentVolumeClaim)
 
 	mu sync.Mutex
@@ -272,7 +272,7 @@ func (p *Provisioner) ClaimGone(ctx context.Context, uid types.UID) error {
 		}
 		return nil
 	}
-	if _, err := p.Options.Volumes.Get(begun.stamp.PV); err == nil {
+	if _, err := p.PersistentVolumes.Get(begun.stamp.PV); err == nil {
 		// Recorded after all: Kubernetes releases it, and Delete does the rest.
 		p.finish(uid)
 		return nil

@@ -63,7 +63,7 @@ func (p *Provisioner) countBackend(ctx context.Context, name string) error {
 // CountRecorded counts the PersistentVolumes in the cache. It comes before the
 // term's first decision; later ones are counted as they are seen.
 func (p *Provisioner) CountRecorded() error {
-	pvs, err := p.Options.Volumes.List(labels.Everything())
+	pvs, err := p.PersistentVolumes.List(labels.Everything())
 	for _, pv := range pvs {
 		p.countRecorded(pv)
 	}
