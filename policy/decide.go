@@ -110,6 +110,8 @@ type TraceStep struct {
 	// Matched says whether it applied; Detail how, or why not.
 	Matched bool   `json:"matched"`
 	Detail  string `json:"detail"`
+	// Outranked says that a tenant matches too, but not alone or less strongly.
+	Outranked bool `json:"outranked,omitempty"`
 }
 
 // Allowed says whether the claim is granted.
@@ -228,7 +230,10 @@ func (d *decider) findTenant() (*Tenant, int, *Denial) {
 		default:
 			detail += "; several tenants claim it with equal right: " + strings.Join(names, ", ")
 		}
-		d.trace(element("tenants", i), d.policy.Tenants[i].Name, matched, detail)
+		d.decision.Trace = append(d.decision.Trace, TraceStep{
+			Path: element("tenants", i), Name: d.policy.Tenants[i].Name,
+			Matched: matched, Outranked: !matched && kind != noMatch, Detail: detail,
+		})
 	}
 	switch len(winners) {
 	case 0:

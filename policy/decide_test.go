@@ -114,13 +114,13 @@ func TestDecideGrants(t *testing.T) {
 			{Kind: BackendScope, Name: "silver", Path: "backends[1].limits", subject: "backend silver"},
 		},
 		Trace: []TraceStep{
-			{"tenants[0]", "team-a", true, `its name matches the pattern "team-a-*"`},
-			{"tenants[1]", "team-b", false, "namespaces [team-b, team-a-b] do not include it, and namespaceSelector {team=b} does not select its labels"},
-			{"tenants[2]", "prod", false, "namespaces [prod] do not include it"},
-			{"tenants[0].classes[0]", "[fast]", true, "storageClasses include it"},
-			{"backends[3]", "off", false, "it is suspended"},
-			{"backends[0]", "gold", true, "it may take the volume"},
-			{"backends[1]", "silver", true, "it may take the volume"},
+			{"tenants[0]", "team-a", true, `its name matches the pattern "team-a-*"`, false},
+			{"tenants[1]", "team-b", false, "namespaces [team-b, team-a-b] do not include it, and namespaceSelector {team=b} does not select its labels", false},
+			{"tenants[2]", "prod", false, "namespaces [prod] do not include it", false},
+			{"tenants[0].classes[0]", "[fast]", true, "storageClasses include it", false},
+			{"backends[3]", "off", false, "it is suspended", false},
+			{"backends[0]", "gold", true, "it may take the volume", false},
+			{"backends[1]", "silver", true, "it may take the volume", false},
 		},
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -271,15 +271,15 @@ func TestDenialNamesWhatWasFound(t *testing.T) {
 		t.Errorf("tenant %q, rule %q", d.Tenant, d.Rule)
 	}
 	want := []TraceStep{
-		{"tenants[0]", "team-a", true, "its name is listed"},
-		{"tenants[1]", "team-b", false, "namespaces [team-b, team-a-b] do not include it, and namespaceSelector {team=b} does not select its labels"},
-		{"tenants[2]", "prod", false, "namespaces [prod] do not include it"},
-		{"tenants[0].classes[0]", "[fast]", false, `storageClasses do not include "other"`},
-		{"tenants[0].classes[1]", "[small-*]", false, `storageClasses do not include "other"`},
-		{"tenants[0].classes[2]", "[sized]", false, `storageClasses do not include "other"`},
-		{"tenants[0].classes[3]", "[stopped]", false, `storageClasses do not include "other"`},
-		{"tenants[0].classes[4]", "[partly]", false, `storageClasses do not include "other"`},
-		{"tenants[0].classes[5]", "[fast, open]", false, `storageClasses do not include "other"`},
+		{"tenants[0]", "team-a", true, "its name is listed", false},
+		{"tenants[1]", "team-b", false, "namespaces [team-b, team-a-b] do not include it, and namespaceSelector {team=b} does not select its labels", false},
+		{"tenants[2]", "prod", false, "namespaces [prod] do not include it", false},
+		{"tenants[0].classes[0]", "[fast]", false, `storageClasses do not include "other"`, false},
+		{"tenants[0].classes[1]", "[small-*]", false, `storageClasses do not include "other"`, false},
+		{"tenants[0].classes[2]", "[sized]", false, `storageClasses do not include "other"`, false},
+		{"tenants[0].classes[3]", "[stopped]", false, `storageClasses do not include "other"`, false},
+		{"tenants[0].classes[4]", "[partly]", false, `storageClasses do not include "other"`, false},
+		{"tenants[0].classes[5]", "[fast, open]", false, `storageClasses do not include "other"`, false},
 	}
 	if !slices.Equal(d.Trace, want) {
 		t.Errorf("trace\n got %v\nwant %v", d.Trace, want)
@@ -292,7 +292,7 @@ func TestTraceSaysWhyTheOthersLost(t *testing.T) {
 		var lines []string
 		for _, step := range p.Decide(r).Trace {
 			if step.Path == "tenants[0]" || step.Path == "tenants[1]" {
-				lines = append(lines, fmt.Sprint(step.Matched, " ", step.Detail))
+				lines = append(lines, fmt.Sprint(step.Matched, " ", step.Outranked, " ", step.Detail))
 			}
 		}
 		return lines
@@ -302,14 +302,14 @@ func TestTraceSaysWhyTheOthersLost(t *testing.T) {
 		want    []string
 	}{
 		"a stronger match": {claim(func(r *Request) { r.Namespace = "team-a-b" }), []string{
-			`false its name matches the pattern "team-a-*"; a stronger match wins: team-b (tenants[1])`,
-			"true its name is listed",
+			`false true its name matches the pattern "team-a-*"; a stronger match wins: team-b (tenants[1])`,
+			"true false its name is listed",
 		}},
 		"no single winner": {claim(func(r *Request) {
 			r.Namespace, r.NamespaceLabels = "x", map[string]string{"tenant": "a", "team": "b"}
 		}), []string{
-			"false its labels are selected by {tenant=a}; several tenants claim it with equal right: team-a (tenants[0]), team-b (tenants[1])",
-			"false its labels are selected by {team=b}; several tenants claim it with equal right: team-a (tenants[0]), team-b (tenants[1])",
+			"false true its labels are selected by {tenant=a}; several tenants claim it with equal right: team-a (tenants[0]), team-b (tenants[1])",
+			"false true its labels are selected by {team=b}; several tenants claim it with equal right: team-a (tenants[0]), team-b (tenants[1])",
 		}},
 	}
 	for name, test := range tests {

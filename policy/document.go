@@ -18,7 +18,12 @@ type place struct{ line, column int }
 // document collects what is found out about a file while it is read: where
 // each value stands, and what is wrong.
 type document struct {
-	source   string
+	source string
+	// noun is what such a file is called in sentences, tooLarge what is
+	// said about one beyond maxFileSize.
+	noun     string
+	tooLarge string
+
 	errors   ErrorList
 	warnings ErrorList
 
@@ -33,8 +38,13 @@ type document struct {
 	exhausted bool
 }
 
+// newDocument begins a policy file.
 func newDocument(source string) *document {
-	return &document{source: source, places: map[string]place{}, unread: map[string]bool{}}
+	return &document{
+		source: source, noun: "policy",
+		tooLarge: "the file is larger than 1 MiB, which is more than a ConfigMap can hold",
+		places:   map[string]place{}, unread: map[string]bool{},
+	}
 }
 
 // has says whether the file gives the value, readable or not.
@@ -71,9 +81,11 @@ func (d *document) warnf(path, format string, args ...any) {
 
 // find returns the place of a path, or of the nearest one around it that the
 // file has.
-func (d *document) find(path string) place {
+func (d *document) find(path string) place { return nearest(d.places, path) }
+
+func nearest(places map[string]place, path string) place {
 	for path != "" {
-		if at, ok := d.places[path]; ok {
+		if at, ok := places[path]; ok {
 			return at
 		}
 		path = parent(path)
@@ -100,6 +112,9 @@ func child(path, key string) string {
 	}
 	return path + "." + key
 }
+
+// FieldPath is the path of a key in the value at path, as errors write it.
+func FieldPath(path, key string) string { return child(path, key) }
 
 func isWord(s string) bool {
 	for _, r := range s {

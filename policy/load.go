@@ -32,8 +32,7 @@ func Load(file string) (*Policy, error) {
 
 // Read parses a policy from an open file or stream; see Parse.
 func Read(r io.Reader, source string) (*Policy, error) {
-	// One byte more than allowed is enough for Parse to refuse it.
-	data, err := io.ReadAll(io.LimitReader(r, maxFileSize+1))
+	data, err := readLimited(r)
 	if err != nil {
 		return nil, fmt.Errorf("read policy: %w", err)
 	}
@@ -66,6 +65,7 @@ func Parse(data []byte, source string) (*Policy, error) {
 	p.Warnings = d.warnings
 	sum := sha256.Sum256(data)
 	p.revision = hex.EncodeToString(sum[:6])
+	p.places = d.places
 	return p, nil
 }
 
@@ -78,11 +78,17 @@ func (p *Policy) ResolveFile(name string) string {
 	return filepath.Join(filepath.Dir(p.Source), name)
 }
 
+// readLimited reads one byte more than a file may have, which is enough for
+// parse to refuse it.
+func readLimited(r io.Reader) ([]byte, error) {
+	return io.ReadAll(io.LimitReader(r, maxFileSize+1))
+}
+
 // parse returns the root mapping of the only YAML document, or nil after
 // having reported why there is none.
 func (d *document) parse(data []byte) *yaml.Node {
 	if len(data) > maxFileSize {
-		d.errorAt(place{}, "", "the file is larger than 1 MiB, which is more than a ConfigMap can hold")
+		d.errorAt(place{}, "", d.tooLarge)
 		return nil
 	}
 	if at, message, bad := unreadable(data); bad {
@@ -93,7 +99,7 @@ func (d *document) parse(data []byte) *yaml.Node {
 	var first, second yaml.Node
 	switch err := decoder.Decode(&first); {
 	case errors.Is(err, io.EOF):
-		d.errorAt(place{1, 1}, "", "the file is empty; a policy begins with apiVersion: "+APIVersion)
+		d.errorAt(place{1, 1}, "", fmt.Sprintf("the file is empty; a %s begins with apiVersion: %s", d.noun, APIVersion))
 		return nil
 	case err != nil:
 		d.reportSyntax(err, data)
@@ -105,7 +111,7 @@ func (d *document) parse(data []byte) *yaml.Node {
 		d.reportSyntax(err, data)
 		return nil
 	default:
-		d.errorAt(place{second.Line, second.Column}, "", "a second YAML document begins here; a policy file holds exactly one")
+		d.errorAt(place{second.Line, second.Column}, "", fmt.Sprintf("a second YAML document begins here; a %s file holds exactly one", d.noun))
 		return nil
 	}
 	root := first.Content[0]

@@ -57,6 +57,8 @@ type Policy struct {
 	Source string `json:"-"`
 
 	revision string
+	// places is where each value stands in the file; see Line.
+	places map[string]place
 }
 
 // Defaults is inherited, value by value, by tenants (VolumeSize, Metadata) and
@@ -272,6 +274,9 @@ type Class struct {
 	size sizeLimits
 }
 
+// Path is where the rule stands in the policy, such as tenants[0].classes[1].
+func (c Class) Path() string { return c.path }
+
 // Quota bounds what a tenant or class rule may hold. Nil means no bound, 0
 // that none is allowed.
 type Quota struct {
@@ -296,3 +301,7 @@ func (p *Policy) backendIndex(name string) int {
 // Revision is a short hash of the file's content: two files with the same
 // bytes have the same revision.
 func (p *Policy) Revision() string { return p.revision }
+
+// Line returns the line of the value at a path, such as the Path of a Denial,
+// or of the nearest value around it that the file gives.
+func (p *Policy) Line(path string) int { return nearest(p.places, path).line }

@@ -36,18 +36,7 @@ func (p *Policy) validate(d *document) {
 }
 
 func (p *Policy) validateHeader(d *document) {
-	switch {
-	case p.APIVersion == "":
-		d.errorf("apiVersion", "is missing; write apiVersion: %s", APIVersion)
-	case p.APIVersion != APIVersion:
-		d.errorf("apiVersion", "must be %s, not %q", APIVersion, p.APIVersion)
-	}
-	switch {
-	case p.Kind == "":
-		d.errorf("kind", "is missing; write kind: %s", Kind)
-	case p.Kind != Kind:
-		d.errorf("kind", "must be %s, not %q", Kind, p.Kind)
-	}
+	validateKind(d, p.APIVersion, p.Kind, Kind)
 	if p.ClusterID != "" && !clusterIDPattern.MatchString(p.ClusterID) {
 		d.errorf("clusterID", "%q cannot be a cluster's id; use 1 to 63 letters, digits, '.', '_' and '-', beginning and ending with a letter or digit", p.ClusterID)
 	}
@@ -62,6 +51,22 @@ func (p *Policy) validateHeader(d *document) {
 		d.errorf("tenants", "is missing; list who may have volumes: a namespace that no tenant matches gets nothing")
 	case len(p.Tenants) == 0:
 		d.warnf("tenants", "there is no tenant, so every claim is denied")
+	}
+}
+
+// validateKind checks what every file begins with.
+func validateKind(d *document, apiVersion, kind, wanted string) {
+	switch {
+	case apiVersion == "":
+		d.errorf("apiVersion", "is missing; write apiVersion: %s", APIVersion)
+	case apiVersion != APIVersion:
+		d.errorf("apiVersion", "must be %s, not %q", APIVersion, apiVersion)
+	}
+	switch {
+	case kind == "":
+		d.errorf("kind", "is missing; write kind: %s", wanted)
+	case kind != wanted:
+		d.errorf("kind", "must be %s, not %q", wanted, kind)
 	}
 }
 

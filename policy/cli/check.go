@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +10,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// report is the answer of policy check.
+// report is the answer of policy check, and of the other commands where a file
+// has mistakes.
 type report struct {
 	Source string `json:"source"`
 	Valid  bool   `json:"valid"`
@@ -49,32 +49,68 @@ Exit codes: 0 the policy is good, 1 it has mistakes, 2 wrong use or an unreadabl
 			if err != nil {
 				return &ExitError{Code: ExitUsage, Err: err}
 			}
-			if err := r.write(cmd.OutOrStdout(), output); err != nil {
-				return &ExitError{Code: ExitUsage, Err: fmt.Errorf("write the answer: %w", err)}
+			if err := answer(cmd, output, r); err != nil {
+				return err
 			}
 			if !r.Valid {
-				return &ExitError{Code: ExitFailed, Err: fmt.Errorf("%s has %s", r.Source, count(len(r.Errors), "mistake"))}
+				return r.failure(ExitFailed)
 			}
 			return nil
 		},
+		ValidArgsFunction: completeFile,
 	}
 	outputFlag(cmd, &output)
 	return cmd
 }
 
+func newReport(source string) report {
+	if source == "-" {
+		source = stdinName
+	}
+	return report{Source: source, Errors: policy.ErrorList{}, Warnings: policy.ErrorList{}}
+}
+
+// failure is what the command ends with when the file has mistakes.
+func (r report) failure(code int) error {
+	return &ExitError{Code: code, Err: fmt.Errorf("%s has %s", r.Source, count(len(r.Errors), "mistake"))}
+}
+
+// readPolicy reads a policy; - is standard input.
+func readPolicy(file string, stdin io.Reader) (*policy.Policy, error) {
+	if file == "-" {
+		return policy.Read(stdin, stdinName)
+	}
+	return policy.Load(file)
+}
+
+// loadPolicy reads the policy that another command works with. Mistakes in it
+// are answered as policy check does.
+func loadPolicy(cmd *cobra.Command, file, output string) (*policy.Policy, error) {
+	p, err := readPolicy(file, cmd.InOrStdin())
+	if err == nil {
+		return p, nil
+	}
+	return nil, reportMistakes(cmd, output, file, err, ExitFailed)
+}
+
+// reportMistakes prints the mistakes in a file, and returns what the command
+// ends with: the code for them, or that for files that cannot be read.
+func reportMistakes(cmd *cobra.Command, output, file string, err error, code int) error {
+	r := newReport(file)
+	if !errors.As(err, &r.Errors) {
+		return &ExitError{Code: ExitUsage, Err: err}
+	}
+	if err := answer(cmd, output, r); err != nil {
+		return err
+	}
+	return r.failure(code)
+}
+
 // check reads and checks a policy. An error means that it could not be read.
 func check(file string, stdin io.Reader) (report, error) {
-	var p *policy.Policy
-	var err error
-	r := report{Source: file, Errors: policy.ErrorList{}, Warnings: policy.ErrorList{}}
-	if file == "-" {
-		r.Source = "<stdin>"
-		p, err = policy.Read(stdin, r.Source)
-	} else {
-		p, err = policy.Load(file)
-	}
-	if mistakes := (policy.ErrorList)(nil); errors.As(err, &mistakes) {
-		r.Errors = mistakes
+	r := newReport(file)
+	p, err := readPolicy(file, stdin)
+	if errors.As(err, &r.Errors) {
 		return r, nil
 	}
 	if err != nil {
@@ -92,13 +128,7 @@ func check(file string, stdin io.Reader) (report, error) {
 	return r, nil
 }
 
-func (r report) write(w io.Writer, output string) error {
-	if output == outputJSON {
-		encoder := json.NewEncoder(w)
-		encoder.SetEscapeHTML(false)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(r)
-	}
+func (r report) text(w io.Writer) error {
 	for _, e := range r.Errors {
 		if _, err := fmt.Fprintln(w, e.Error()); err != nil {
 			return err

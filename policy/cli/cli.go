@@ -57,18 +57,20 @@ func usageError(format string, args ...any) error {
 func NewCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "policy",
-		Short:         "Check a policy file before it takes effect",
+		Short:         "Check, explain and test a policy file before it takes effect",
 		Args:          cobra.ArbitraryArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE:          requireSubcommand,
+		// Files are for the subcommands.
+		ValidArgsFunction: cobra.NoFileCompletions,
 		// Cobra sets this only where it makes suggestions itself.
 		SuggestionsMinimumDistance: 2,
 	}
 	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usageError("%s: %w (see %s --help)", c.CommandPath(), err, c.CommandPath())
 	})
-	cmd.AddCommand(newCheckCommand())
+	cmd.AddCommand(newCheckCommand(), newExplainCommand(), newTestCommand(), newSchemaCommand())
 	return cmd
 }
 
@@ -83,21 +85,4 @@ func requireSubcommand(cmd *cobra.Command, args []string) error {
 		hint = "did you mean " + strings.Join(near, " or ") + "?"
 	}
 	return usageError("%s has no subcommand %q (%s)", cmd.CommandPath(), args[0], hint)
-}
-
-// outputFlag adds --output to a command.
-func outputFlag(cmd *cobra.Command, output *string) {
-	cmd.Flags().StringVarP(output, "output", "o", outputText, "`format` of the answer: text or json")
-}
-
-const (
-	outputText = "text"
-	outputJSON = "json"
-)
-
-func checkOutput(output string) error {
-	if output != outputText && output != outputJSON {
-		return usageError("--output must be %s or %s, not %q", outputText, outputJSON, output)
-	}
-	return nil
 }

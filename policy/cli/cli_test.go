@@ -31,13 +31,22 @@ type result struct {
 
 // run runs a command line as main does: the policy command under a root.
 func run(stdin string, args ...string) result {
+	return execute(stdin, append([]string{"policy"}, args...)...)
+}
+
+// complete is what the shell is offered after the arguments.
+func complete(args ...string) string {
+	return execute("", append([]string{"__complete", "policy"}, args...)...).stdout
+}
+
+func execute(stdin string, args ...string) result {
 	root := &cobra.Command{Use: "standalone-cinder", SilenceErrors: true, SilenceUsage: true}
 	root.AddCommand(NewCommand())
 	var stdout, stderr bytes.Buffer
 	root.SetIn(strings.NewReader(stdin))
 	root.SetOut(&stdout)
 	root.SetErr(&stderr)
-	root.SetArgs(append([]string{"policy"}, args...))
+	root.SetArgs(args)
 	err := root.Execute()
 	return result{stdout.String(), stderr.String(), err}
 }
@@ -167,14 +176,22 @@ func TestWrongUse(t *testing.T) {
 // TestUnwritableOutput: an answer that is lost must not pass for success.
 func TestUnwritableOutput(t *testing.T) {
 	broken := errors.New("broken pipe")
-	for _, output := range []string{outputText, outputJSON} {
+	for _, args := range [][]string{
+		{"check", "-"},
+		{"check", "-", "--output", "json"},
+		{"explain", "--policy", "-", "--namespace", "a", "--storage-class", "b", "--size", "1Gi"},
+		{"explain", "--policy", "-", "--namespace", "a", "--storage-class", "b", "--size", "1Gi", "--output", "json"},
+		{"test", "--policy", "-", "testdata/pass.test.yaml"},
+		{"test", "--policy", "-", "testdata/pass.test.yaml", "--output", "json"},
+		{"schema"},
+	} {
 		cmd := NewCommand()
 		cmd.SetIn(strings.NewReader(good))
 		cmd.SetOut(failingWriter{broken})
-		cmd.SetArgs([]string{"check", "-", "--output", output})
+		cmd.SetArgs(args)
 		err := cmd.Execute()
 		if !errors.Is(err, broken) || ExitCode(err) != ExitUsage {
-			t.Errorf("%s: %v, code %d", output, err, ExitCode(err))
+			t.Errorf("%v: %v, code %d", args, err, ExitCode(err))
 		}
 	}
 }

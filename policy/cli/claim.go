@@ -1,0 +1,220 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+)
+
+// claim is what is asked of the policy, with how it was put.
+type claim struct {
+	// source is the place of a manifest; empty for a claim from flags.
+	source string
+	// name is empty for a claim from flags.
+	name        string
+	request     policy.Request
+	size, limit string
+	accessModes []string
+	// notes are remarks about what the policy does not decide.
+	notes []string
+}
+
+const (
+	// provisionerName is what the program answers to unless told otherwise
+	// with run --provisioner-name.
+	provisionerName = "openstack.org/standalone-cinder"
+
+	// cloneAnnotation asked the historic provisioner for a copy of a claim.
+	cloneAnnotation = "k8s.io/CloneRequest"
+)
+
+// accessModes are the access modes of Kubernetes by their short names.
+var accessModes = []struct {
+	short string
+	mode  corev1.PersistentVolumeAccessMode
+}{
+	{"RWO", corev1.ReadWriteOnce},
+	{"ROX", corev1.ReadOnlyMany},
+	{"RWX", corev1.ReadWriteMany},
+	{"RWOP", corev1.ReadWriteOncePod},
+}
+
+func parseAccessMode(text string) (string, bool) {
+	for _, known := range accessModes {
+		if strings.EqualFold(text, known.short) || strings.EqualFold(text, string(known.mode)) {
+			return string(known.mode), true
+		}
+	}
+	return "", false
+}
+
+// admissionNotes are about what the provisioner checks before it asks the
+// policy; this package only points it out.
+func admissionNotes(modes []string) []string {
+	for _, mode := range modes {
+		if mode == string(corev1.ReadWriteMany) {
+			return []string{"the provisioner checks access modes before it asks the policy, and refuses ReadWriteMany where the volume cannot be shared"}
+		}
+	}
+	return nil
+}
+
+// claimFlags describe a claim on the command line.
+type claimFlags struct {
+	namespace       string
+	namespaceLabels map[string]string
+	storageClass    string
+	parameters      []string
+	size            string
+	limit           string
+	volumeMode      string
+	accessModes     []string
+}
+
+// claim checks the flags as far as the policy does not.
+func (f claimFlags) claim() (claim, error) {
+	c := claim{size: f.size, limit: f.limit}
+	c.request = policy.Request{
+		Namespace:       f.namespace,
+		NamespaceLabels: policy.NamespaceLabels(f.namespace, f.namespaceLabels),
+		StorageClass:    f.storageClass,
+		VolumeMode:      policy.VolumeMode(f.volumeMode),
+	}
+	var err error
+	if c.request.Parameters, err = f.readParameters(); err != nil {
+		return c, err
+	}
+	if c.request.Bytes, err = readQuantity("size", f.size); err != nil {
+		return c, err
+	}
+	if f.limit != "" {
+		if c.request.LimitBytes, err = readQuantity("limit", f.limit); err != nil {
+			return c, err
+		}
+	}
+	for _, text := range f.accessModes {
+		mode, ok := parseAccessMode(text)
+		if !ok {
+			return c, usageError("--access-mode must be RWO, ROX, RWX or RWOP, not %q", text)
+		}
+		c.accessModes = append(c.accessModes, mode)
+	}
+	c.notes = admissionNotes(c.accessModes)
+	return c, nil
+}
+
+func (f claimFlags) readParameters() (map[string]string, error) {
+	parameters := map[string]string{}
+	for _, text := range f.parameters {
+		key, value, found := strings.Cut(text, "=")
+		if !found || key == "" {
+			return nil, usageError("--parameter must be written as KEY=VALUE, not %q", text)
+		}
+		if _, twice := parameters[key]; twice {
+			return nil, usageError("--parameter %s is given twice", key)
+		}
+		parameters[key] = value
+	}
+	return parameters, nil
+}
+
+func readQuantity(flag, text string) (int64, error) {
+	quantity, err := resource.ParseQuantity(text)
+	if err != nil {
+		return 0, usageError("--%s must be a quantity such as 10Gi, not %q", flag, text)
+	}
+	return policy.Bytes(quantity), nil
+}
+
+// resolve turns the claims of manifests into requests. Labels and parameters
+// are those of the flags where the manifests lack the namespace or class.
+func (m manifests) resolve(p *policy.Policy, labels, parameters map[string]string) []claim {
+	// Without a selector in the policy, labels do not matter.
+	selected := slices.ContainsFunc(p.Tenants, func(t policy.Tenant) bool { return t.NamespaceSelector != nil })
+	claims := make([]claim, 0, len(m.claims))
+	for _, manifest := range m.claims {
+		claims = append(claims, m.resolveClaim(manifest, selected, labels, parameters))
+	}
+	return claims
+}
+
+func (m manifests) resolveClaim(manifest claimManifest, selected bool, labels, parameters map[string]string) claim {
+	object := manifest.claim
+	c := claim{source: manifest.source, name: object.Name}
+	note := func(format string, args ...any) { c.notes = append(c.notes, fmt.Sprintf(format, args...)) }
+
+	c.request.Namespace = object.Namespace
+	if namespace, ok := m.namespaces[object.Namespace]; ok {
+		labels = namespace.Labels
+	} else if selected && len(labels) == 0 {
+		note("the manifests have no Namespace %s: it is taken to have no labels of its own; give them with --namespace-labels", object.Namespace)
+	}
+	c.request.NamespaceLabels = policy.NamespaceLabels(object.Namespace, labels)
+
+	name, named := storageClassOf(object)
+	if !named {
+		if name = m.defaultClass(); name == "" {
+			note("the claim names no StorageClass, and the manifests have no default one")
+		}
+	} else if name == "" {
+		note("an empty storageClassName keeps the claim from being provisioned: it waits for a PersistentVolume made by hand")
+	}
+	c.request.StorageClass = name
+	if class, ok := m.classes[name]; ok {
+		parameters = class.Parameters
+		if class.Provisioner != provisionerName {
+			note("StorageClass %s belongs to the provisioner %q; this program answers to %s unless it runs with another --provisioner-name", name, class.Provisioner, provisionerName)
+		}
+	} else if name != "" && len(parameters) == 0 {
+		note("the manifests have no StorageClass %s: it is taken to have no parameters; give them with --parameter", name)
+	}
+	c.request.Parameters = parameters
+
+	if size, ok := object.Spec.Resources.Requests[corev1.ResourceStorage]; ok {
+		c.size, c.request.Bytes = size.String(), policy.Bytes(size)
+	}
+	if limit, ok := object.Spec.Resources.Limits[corev1.ResourceStorage]; ok {
+		c.limit, c.request.LimitBytes = limit.String(), policy.Bytes(limit)
+	}
+	if mode := object.Spec.VolumeMode; mode != nil {
+		c.request.VolumeMode = policy.VolumeMode(*mode)
+	}
+	for _, mode := range object.Spec.AccessModes {
+		c.accessModes = append(c.accessModes, string(mode))
+	}
+	c.notes = append(c.notes, admissionNotes(c.accessModes)...)
+
+	for _, outside := range []struct {
+		given bool
+		what  string
+	}{
+		{object.Spec.DataSource != nil, "spec.dataSource"},
+		{object.Spec.DataSourceRef != nil, "spec.dataSourceRef"},
+		{object.Spec.Selector != nil, "spec.selector"},
+		{object.Annotations[cloneAnnotation] != "", "the annotation " + cloneAnnotation},
+	} {
+		if outside.given {
+			note("the claim has %s, which the provisioner checks before it asks the policy, and refuses where it cannot be honoured", outside.what)
+		}
+	}
+	if object.Spec.VolumeName != "" {
+		note("spec.volumeName binds the claim to the PersistentVolume %s; nothing is provisioned for it", object.Spec.VolumeName)
+	}
+	return c
+}
+
+// storageClassOf says which StorageClass a claim names, and whether it does.
+func storageClassOf(object *corev1.PersistentVolumeClaim) (string, bool) {
+	if name, ok := object.Annotations[corev1.BetaStorageClassAnnotation]; ok {
+		return name, true
+	}
+	if object.Spec.StorageClassName != nil {
+		return *object.Spec.StorageClassName, true
+	}
+	return "", false
+}

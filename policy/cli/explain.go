@@ -1,0 +1,209 @@
+package cli
+
+import (
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+)
+
+// explainOptions are the flags of policy explain.
+type explainOptions struct {
+	policy string
+	output string
+	claim  claimFlags
+	files  []string
+	used   []string
+}
+
+func newExplainCommand() *cobra.Command {
+	var options explainOptions
+	cmd := &cobra.Command{
+		Use:   "explain --policy FILE (--namespace NS --storage-class SC --size SIZE | MANIFEST...)",
+		Short: "Say what a policy decides about claims, and why",
+		Long: `Say what a policy decides about claims, and why: which tenant and rule apply and
+why the others do not, the volume that would be made, the backends in the order
+in which they are tried, what each is told about the nodes, and the quotas.
+It is the decision of the running program, made without a cluster.
+
+The claim is described by flags, or given as YAML manifests in files (- is
+standard input). Manifests are read as kubectl apply does: every
+PersistentVolumeClaim is explained, with the labels of its Namespace and the
+parameters of its StorageClass where they are among the manifests.
+
+Quotas depend on what exists already. Say it with --used, once for each tenant,
+rule or backend:
+  --used tenant=team-a,volumes=18,gigabytes=480
+  --used backend=gold,volumes=4999
+  --used 'rule=tenants[0].classes[1],gigabytes=50'
+What is not said counts as nothing. Of several claims each one that is granted
+counts for those after it.
+
+Exit codes: 0 the claims are explained, granted or not; 1 the policy has
+mistakes, which are listed; 2 wrong use or an unreadable file. To have a denial
+fail a pipeline, use policy test.`,
+		Example: `  standalone-cinder policy explain --policy policy.yaml --namespace team-a --storage-class fast --size 10Gi
+  kubectl get ns,sc,pvc -n team-a -o yaml | standalone-cinder policy explain --policy policy.yaml -`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			options.files = append(options.files, args...)
+			return options.run(cmd)
+		},
+		ValidArgsFunction: completeFiles,
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&options.policy, "policy", "", "policy `file`; - for standard input")
+	flags.StringArrayVar(&options.files, "manifests", nil, "`file` of YAML manifests; - for standard input; may be repeated")
+	flags.StringVarP(&options.claim.namespace, "namespace", "n", "", "`namespace` of the claim; of manifests, the one for claims that name none (default \"default\")")
+	flags.StringToStringVar(&options.claim.namespaceLabels, "namespace-labels", nil, "labels of the namespace, as `KEY=VALUE,...`; for manifests, where its Namespace is not among them")
+	flags.StringVar(&options.claim.storageClass, "storage-class", "", "`name` of the claim's StorageClass")
+	flags.StringArrayVar(&options.claim.parameters, "parameter", nil, "parameter of the StorageClass, as `KEY=VALUE`; may be repeated; for manifests, where the StorageClass is not among them")
+	flags.StringVar(&options.claim.size, "size", "", "`size` that the claim asks for, such as 10Gi")
+	flags.StringVar(&options.claim.limit, "limit", "", "largest `size` that the claim allows (its resources.limits.storage)")
+	flags.StringVar(&options.claim.volumeMode, "volume-mode", string(policy.Filesystem), "volume `mode` of the claim: Filesystem or Block")
+	flags.StringSliceVar(&options.claim.accessModes, "access-mode", nil, "access `mode` of the claim: RWO, ROX, RWX or RWOP; may be repeated")
+	flags.StringArrayVar(&options.used, "used", nil, "what a quota `scope` holds already; may be repeated (see above)")
+	outputFlag(cmd, &options.output)
+	completeValues(cmd, "volume-mode", string(policy.Filesystem), string(policy.Block))
+	completeValues(cmd, "access-mode", "RWO", "ROX", "RWX", "RWOP")
+	completeYAML(cmd, "policy", "manifests")
+	for _, free := range []string{"namespace", "namespace-labels", "storage-class", "parameter", "size", "limit", "used"} {
+		completeValues(cmd, free)
+	}
+	return cmd
+}
+
+func (o explainOptions) run(cmd *cobra.Command) error {
+	if err := o.check(cmd); err != nil {
+		return err
+	}
+	listed, err := parseUsed(o.used)
+	if err != nil {
+		return err
+	}
+	p, err := loadPolicy(cmd, o.policy, o.output)
+	if err != nil {
+		return err
+	}
+	claims, ignored, err := o.claims(cmd.InOrStdin(), p)
+	if err != nil {
+		return err
+	}
+	usages, err := p.Usages(listed)
+	if err != nil {
+		return usageError("--used: %w", err)
+	}
+	e := explain(p, claims, usages)
+	e.Ignored = ignored
+	e.assumed = len(o.used) == 0
+	return answer(cmd, o.output, e)
+}
+
+// check refuses combinations of flags that cannot be meant.
+func (o explainOptions) check(cmd *cobra.Command) error {
+	if err := checkOutput(o.output); err != nil {
+		return err
+	}
+	if mode := policy.VolumeMode(o.claim.volumeMode); mode != policy.Filesystem && mode != policy.Block {
+		return usageError("--volume-mode must be Filesystem or Block, not %q", mode)
+	}
+	if sentence := policy.CheckLabels(o.claim.namespaceLabels); sentence != "" {
+		return usageError("--namespace-labels: %s", sentence)
+	}
+	var missing []string
+	for _, flag := range []string{"policy", "namespace", "storage-class", "size"} {
+		given := cmd.Flags().Changed(flag)
+		if !given && (flag == "policy" || len(o.files) == 0) {
+			missing = append(missing, "--"+flag)
+		}
+	}
+	if len(missing) > 0 {
+		hint := ""
+		if len(o.files) == 0 && !slices.Equal(missing, []string{"--policy"}) {
+			hint = "; claims may also be given as files of manifests"
+		}
+		return usageError("%s needs %s%s (see %s --help)", cmd.CommandPath(), strings.Join(missing, ", "), hint, cmd.CommandPath())
+	}
+	if len(o.files) > 0 {
+		for _, flag := range []string{"storage-class", "size", "limit", "volume-mode", "access-mode"} {
+			if cmd.Flags().Changed(flag) {
+				return usageError("--%s describes a claim on the command line and does not go with manifests; remove one of them", flag)
+			}
+		}
+	}
+	readers := 0
+	for _, file := range append([]string{o.policy}, o.files...) {
+		if file == "-" {
+			readers++
+		}
+	}
+	if readers > 1 {
+		return usageError("only one file can be - for standard input, not %d", readers)
+	}
+	return nil
+}
+
+// claims are those of the manifests, or the one of the flags; ignored names
+// the objects of the manifests that have nothing to do with claims.
+func (o explainOptions) claims(stdin io.Reader, p *policy.Policy) (claims []claim, ignored []string, err error) {
+	if len(o.files) == 0 {
+		c, err := o.claim.claim()
+		return []claim{c}, nil, err
+	}
+	parameters, err := o.claim.readParameters()
+	if err != nil {
+		return nil, nil, err
+	}
+	reader, err := newManifestReader(o.claim.namespace)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, file := range o.files {
+		if err := reader.readFile(file, stdin); err != nil {
+			return nil, nil, &ExitError{Code: ExitUsage, Err: err}
+		}
+	}
+	if len(reader.found.claims) == 0 {
+		return nil, nil, usageError("the manifests have no PersistentVolumeClaim to explain")
+	}
+	return reader.found.resolve(p, o.claim.namespaceLabels, parameters), reader.found.ignored, nil
+}
+
+// parseUsed reads values of --used.
+func parseUsed(values []string) ([]policy.ScopeUsage, error) {
+	var listed []policy.ScopeUsage
+	for _, text := range values {
+		var u policy.ScopeUsage
+		names := map[string]*string{"tenant": &u.Tenant, "rule": &u.Rule, "backend": &u.Backend}
+		amounts := map[string]*int64{"volumes": &u.Volumes, "gigabytes": &u.Gigabytes}
+		scopes, seen := 0, map[string]bool{}
+		for _, part := range strings.Split(text, ",") {
+			key, value, _ := strings.Cut(part, "=")
+			if seen[key] {
+				return nil, usageError("--used %s: %s is given twice", text, key)
+			}
+			seen[key] = true
+			switch {
+			case names[key] != nil && value != "":
+				scopes++
+				*names[key] = value
+			case amounts[key] != nil:
+				n, err := strconv.ParseInt(value, 10, 64)
+				if err != nil || n < 0 {
+					return nil, usageError("--used %s: %s must be a whole number, not %q", text, key, value)
+				}
+				*amounts[key] = n
+			default:
+				return nil, usageError("--used %s: %q is none of tenant=, rule=, backend=, volumes=, gigabytes=", text, part)
+			}
+		}
+		if scopes != 1 || len(seen) < 2 {
+			return nil, usageError("--used %s: write one of tenant=, rule=, backend= with volumes=, gigabytes= or both, such as tenant=team-a,volumes=18", text)
+		}
+		listed = append(listed, u)
+	}
+	return listed, nil
+}

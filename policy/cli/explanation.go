@@ -1,0 +1,234 @@
+package cli
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+)
+
+// explanation is the answer of policy explain.
+type explanation struct {
+	Policy policyIdentity     `json:"policy"`
+	Claims []claimExplanation `json:"claims"`
+	// Ignored names objects of manifests that are no concern of a policy.
+	Ignored []string `json:"ignored,omitempty"`
+
+	// assumed says that nothing was said about what is in use.
+	assumed bool
+}
+
+type policyIdentity struct {
+	Source   string `json:"source"`
+	Revision string `json:"revision"`
+}
+
+// claimExplanation is what is decided about one claim, and why.
+type claimExplanation struct {
+	// Source and Name are those of a manifest.
+	Source          string            `json:"source,omitempty"`
+	Name            string            `json:"name,omitempty"`
+	Namespace       string            `json:"namespace"`
+	NamespaceLabels map[string]string `json:"namespaceLabels"`
+	StorageClass    string            `json:"storageClass"`
+	Parameters      map[string]string `json:"parameters,omitempty"`
+	// Size and Limit are as given; Bytes is Size in bytes.
+	Size        string            `json:"size"`
+	Bytes       int64             `json:"bytes"`
+	Limit       string            `json:"limit,omitempty"`
+	VolumeMode  policy.VolumeMode `json:"volumeMode"`
+	AccessModes []string          `json:"accessModes,omitempty"`
+
+	Granted bool          `json:"granted"`
+	Denial  *placedDenial `json:"denial,omitempty"`
+	// Tenant and Rule are what the claim falls under, also when it is denied.
+	Tenant string `json:"tenant,omitempty"`
+	Rule   string `json:"rule,omitempty"`
+
+	Tenants []step `json:"tenants"`
+	Rules   []step `json:"rules"`
+	// Volume is given for claims that the rule grants, whether or not there
+	// is room for them.
+	Volume   *volume       `json:"volume,omitempty"`
+	Backends []backendStep `json:"backends"`
+	// Backend is the first that has room: the one that takes the volume if it
+	// is healthy.
+	Backend string             `json:"backend,omitempty"`
+	Quotas  []policy.ScopeRoom `json:"quotas"`
+	Notes   []string           `json:"notes"`
+}
+
+// placedDenial is a denial with the line of its path.
+type placedDenial struct {
+	policy.Denial
+	Line int `json:"line,omitempty"`
+}
+
+// volume is what would be made, and which of it the rule dictates.
+type volume struct {
+	policy.VolumeProperties
+	// Fixed names the properties that the rule sets and that a StorageClass
+	// may not change.
+	Fixed []string `json:"fixed"`
+}
+
+// outcome says what came of a tenant, rule or backend.
+type outcome string
+
+const (
+	// chosen: the tenant or rule applies.
+	chosen outcome = "chosen"
+	// outranked: the tenant matches, but another one does so more strongly or
+	// as strongly.
+	outranked outcome = "outranked"
+	// noMatch: it is not for this claim.
+	noMatch outcome = "noMatch"
+	// notReached: an earlier rule decided.
+	notReached outcome = "notReached"
+	// candidate: the backend may take the volume, in its turn.
+	candidate outcome = "candidate"
+	// leftOut: the backend is suspended, or not for volumes of this size.
+	leftOut outcome = "leftOut"
+	// full: the backend's limits leave no room.
+	full outcome = "full"
+)
+
+// step is a tenant, rule or backend with what came of it.
+type step struct {
+	Path    string  `json:"path"`
+	Line    int     `json:"line"`
+	Name    string  `json:"name"`
+	Outcome outcome `json:"outcome"`
+	Detail  string  `json:"detail"`
+}
+
+// backendStep is a backend with what it is told about the nodes.
+type backendStep struct {
+	step
+	Connector policy.Connector `json:"connector"`
+}
+
+// explain asks the policy about each claim. A claim that is granted counts for
+// those after it.
+func explain(p *policy.Policy, claims []claim, used policy.Usages) explanation {
+	e := explanation{Policy: policyIdentity{p.Source, p.Revision()}, Claims: []claimExplanation{}}
+	for _, c := range claims {
+		decision := p.Decide(c.request)
+		room := decision.Room(used.Of)
+		e.Claims = append(e.Claims, explainClaim(p, c, decision, room))
+		if room.Denial != nil {
+			continue
+		}
+		for _, scope := range decision.Quotas {
+			if scope.Kind != policy.BackendScope || scope.Name == room.Backends[0] {
+				used.Add(scope, decision.Volume.Usage())
+			}
+		}
+	}
+	return e
+}
+
+func explainClaim(p *policy.Policy, c claim, decision policy.Decision, room policy.Room) claimExplanation {
+	e := claimExplanation{
+		Source: c.source, Name: c.name,
+		Namespace: c.request.Namespace, NamespaceLabels: c.request.NamespaceLabels,
+		StorageClass: c.request.StorageClass, Parameters: c.request.Parameters,
+		Size: c.size, Bytes: c.request.Bytes, Limit: c.limit,
+		VolumeMode: c.request.VolumeMode, AccessModes: c.accessModes,
+		Granted: room.Denial == nil, Tenant: decision.Tenant, Rule: decision.Rule,
+		Tenants: []step{}, Rules: []step{}, Backends: []backendStep{},
+		Quotas: append([]policy.ScopeRoom{}, room.Scopes...), Notes: append([]string{}, c.notes...),
+	}
+	if e.VolumeMode == "" {
+		e.VolumeMode = policy.Filesystem
+	}
+	if denial := room.Denial; denial != nil {
+		e.Denial = &placedDenial{Denial: *denial}
+		if denial.Path != "" {
+			e.Denial.Line = p.Line(denial.Path)
+		}
+	}
+	if len(room.Backends) > 0 && e.Granted {
+		e.Backend = room.Backends[0]
+	}
+	for _, s := range decision.Trace {
+		e.addStep(p, s)
+	}
+	e.addUnreachedRules(p)
+	e.addRoom(room)
+	if decision.Allowed() {
+		e.Volume = &volume{decision.Volume, fixed(p, decision.Rule)}
+	}
+	return e
+}
+
+// addStep sorts a step of the decision's trace by what it is about.
+func (e *claimExplanation) addStep(p *policy.Policy, s policy.TraceStep) {
+	to := step{Path: s.Path, Line: p.Line(s.Path), Name: s.Name, Outcome: noMatch, Detail: s.Detail}
+	switch {
+	case strings.HasPrefix(s.Path, "backends["):
+		to.Outcome = leftOut
+		if s.Matched {
+			to.Outcome = candidate
+		}
+		backend, _ := p.Backend(s.Name)
+		e.Backends = append(e.Backends, backendStep{to, backend.Connector})
+		return
+	case s.Matched:
+		to.Outcome = chosen
+	case s.Outranked:
+		to.Outcome = outranked
+	}
+	if strings.Contains(s.Path, ".classes[") {
+		e.Rules = append(e.Rules, to)
+	} else {
+		e.Tenants = append(e.Tenants, to)
+	}
+}
+
+// addUnreachedRules adds the tenant's rules after the one that decided, which
+// the decision has not looked at.
+func (e *claimExplanation) addUnreachedRules(p *policy.Policy) {
+	for _, tenant := range p.Tenants {
+		if tenant.Name != e.Tenant {
+			continue
+		}
+		for _, class := range tenant.Classes[len(e.Rules):] {
+			e.Rules = append(e.Rules, step{
+				Path: class.Path(), Line: p.Line(class.Path()), Name: "[" + strings.Join(class.StorageClasses, ", ") + "]",
+				Outcome: notReached, Detail: "not looked at, because an earlier rule decided",
+			})
+		}
+	}
+}
+
+// addRoom notes the backends whose limits leave no room.
+func (e *claimExplanation) addRoom(room policy.Room) {
+	for _, scope := range room.Scopes {
+		if scope.Kind != policy.BackendScope || scope.Denial == nil {
+			continue
+		}
+		i := slices.IndexFunc(e.Backends, func(b backendStep) bool { return b.Name == scope.Name })
+		e.Backends[i].Outcome, e.Backends[i].Detail = full, scope.Denial.Message
+	}
+}
+
+// fixed names the properties that a rule sets.
+func fixed(p *policy.Policy, rule string) []string {
+	names := []string{}
+	for _, tenant := range p.Tenants {
+		for _, class := range tenant.Classes {
+			if class.Path() != rule {
+				continue
+			}
+			for _, property := range []struct{ name, value string }{
+				{"type", class.VolumeType}, {"availabilityZone", class.AvailabilityZone}, {"fsType", class.FSType},
+			} {
+				if property.value != "" {
+					names = append(names, property.name)
+				}
+			}
+		}
+	}
+	return names
+}

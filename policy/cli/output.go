@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+)
+
+const (
+	outputText = "text"
+	outputJSON = "json"
+)
+
+// outputFlag adds --output to a command.
+func outputFlag(cmd *cobra.Command, output *string) {
+	cmd.Flags().StringVarP(output, "output", "o", outputText, "`format` of the answer: text or json")
+	completeValues(cmd, "output", outputText, outputJSON)
+}
+
+func checkOutput(output string) error {
+	if output != outputText && output != outputJSON {
+		return usageError("--output must be %s or %s, not %q", outputText, outputJSON, output)
+	}
+	return nil
+}
+
+// texter is an answer that people can read; its exported fields are the JSON.
+type texter interface{ text(io.Writer) error }
+
+// answer prints in the format that was asked for. An answer that is lost must
+// not pass for success.
+func answer(cmd *cobra.Command, output string, a texter) error {
+	var err error
+	if output == outputJSON {
+		err = writeJSON(cmd.OutOrStdout(), a)
+	} else {
+		err = a.text(cmd.OutOrStdout())
+	}
+	if err != nil {
+		return &ExitError{Code: ExitUsage, Err: fmt.Errorf("write the answer: %w", err)}
+	}
+	return nil
+}
+
+func writeJSON(w io.Writer, a any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(a)
+}
+
+// yamlExtensions are those of files that the commands read.
+var yamlExtensions = []string{"yaml", "yml", "json"}
+
+// completeFiles offers YAML files as arguments, completeFile only one.
+func completeFiles(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return yamlExtensions, cobra.ShellCompDirectiveFilterFileExt
+}
+
+func completeFile(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return yamlExtensions, cobra.ShellCompDirectiveFilterFileExt
+}
+
+// completeValues offers the values that a flag can have, none for those that
+// nobody can guess; then at least no files are offered.
+func completeValues(cmd *cobra.Command, flag string, values ...cobra.Completion) {
+	mustComplete(cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
+}
+
+// completeYAML offers YAML files as values of a flag.
+func completeYAML(cmd *cobra.Command, flags ...string) {
+	for _, flag := range flags {
+		mustComplete(cmd.MarkFlagFilename(flag, yamlExtensions...))
+	}
+}
+
+// mustComplete panics about a flag that does not exist, a mistake in this
+// package which making the command shows.
+func mustComplete(err error) {
+	if err != nil {
+		panic("policy command: " + err.Error())
+	}
+}

@@ -1,0 +1,36 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+)
+
+func newSchemaCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON Schema of policy files, for editors",
+		Long: `Print the JSON Schema of policy files. With it an editor completes keys, shows
+what they mean, and marks most mistakes while they are typed. Editors with
+yaml-language-server find it by a first line such as
+  # yaml-language-server: $schema=policy.schema.json
+What a schema cannot express, such as a backend that does not exist, only
+policy check finds.`,
+		Example: "  standalone-cinder policy schema > policy.schema.json",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageError("%s takes no arguments, but was given %d", cmd.CommandPath(), len(args))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if _, err := cmd.OutOrStdout().Write(policy.Schema()); err != nil {
+				return &ExitError{Code: ExitUsage, Err: fmt.Errorf("write the schema: %w", err)}
+			}
+			return nil
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+}

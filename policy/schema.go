@@ -1,0 +1,210 @@
+package policy
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// schema is a JSON Schema, or a part of one. Its keys are sorted when it is
+// written, so that equal schemas have equal bytes.
+type schema = map[string]any
+
+// Schema returns the JSON Schema (draft 7, which editors know best) of policy
+// files. It is made from the types that Parse decodes into and from what
+// schema_fields.go says about each field. It accepts every good policy. What
+// it cannot express, such as overlapping patterns or unknown backends, only
+// Parse finds.
+func Schema() []byte {
+	b := &schemaBuilder{fields: fieldSchemas(), definitions: schema{}}
+	root := b.object(reflect.TypeFor[Policy]())
+	root["$schema"] = "http://json-schema.org/draft-07/schema#"
+	root["title"] = "standalone-cinder policy"
+	root["definitions"] = b.definitions
+	text, err := json.MarshalIndent(root, "", "  ")
+	if err != nil {
+		// It consists of maps, lists, strings and numbers only.
+		panic("policy: the schema cannot be written: " + err.Error())
+	}
+	return append(text, '\n')
+}
+
+// fieldSchema is what the type of a field does not say.
+type fieldSchema struct {
+	description string
+	required    bool
+	// rules are merged into the schema of the value.
+	rules schema
+	// entries are merged into the schema of each entry of a list or value of
+	// a mapping.
+	entries schema
+}
+
+// schemaBuilder makes definitions for types as it meets them.
+type schemaBuilder struct {
+	fields      map[string]fieldSchema
+	definitions schema
+}
+
+// of is the schema of a value of the type. It accepts what decode does.
+func (b *schemaBuilder) of(t reflect.Type) schema {
+	switch {
+	case t.Kind() == reflect.Pointer:
+		return b.of(t.Elem())
+	case t == sizeType:
+		return schema{"type": "string", "pattern": sizePattern.String()}
+	case t == durationType:
+		return schema{"type": "string", "pattern": durationPattern}
+	}
+	switch t.Kind() {
+	case reflect.Struct:
+		if _, known := b.definitions[t.Name()]; !known {
+			b.definitions[t.Name()] = schema{} // ends recursion
+			b.definitions[t.Name()] = b.object(t)
+		}
+		return schema{"$ref": "#/definitions/" + t.Name()}
+	case reflect.Map:
+		return schema{"type": "object", "additionalProperties": b.of(t.Elem())}
+	case reflect.Slice:
+		return schema{"type": "array", "items": b.of(t.Elem())}
+	case reflect.String:
+		return schema{"type": "string"}
+	case reflect.Bool:
+		return schema{"type": "boolean"}
+	case reflect.Int64:
+		return schema{"type": "integer"}
+	case reflect.Float64:
+		return schema{"type": "number"}
+	}
+	// As in decodeScalar: a mistake that the drift test shows.
+	panic("policy: no schema for " + t.String())
+}
+
+// object is the schema of a struct. A field without an entry in the table is a
+// programming mistake, which the drift test shows.
+func (b *schemaBuilder) object(t reflect.Type) schema {
+	properties, required := schema{}, []string{}
+	for i := range t.NumField() {
+		field := t.Field(i)
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if name == "" || name == "-" {
+			continue
+		}
+		about, ok := b.fields[t.Name()+"."+name]
+		if !ok {
+			panic(fmt.Sprintf("policy: schema_fields.go says nothing about %s.%s", t.Name(), name))
+		}
+		value := b.of(field.Type)
+		for _, inner := range []string{"items", "additionalProperties"} {
+			if entries, ok := value[inner].(schema); ok {
+				maps.Copy(entries, about.entries)
+			}
+		}
+		if value["type"] == "string" && value["pattern"] == nil {
+			// Empty values are refused; see decodeStruct.
+			value["minLength"] = 1
+		}
+		if value["$ref"] != nil {
+			// Draft 7 ignores what stands beside a reference.
+			value = schema{"allOf": []schema{value}}
+		}
+		maps.Copy(value, about.rules)
+		value["description"] = about.description
+		properties[name] = value
+		if about.required {
+			required = append(required, name)
+		}
+	}
+	object := schema{"type": "object", "properties": properties, "additionalProperties": false}
+	if len(required) > 0 {
+		object["required"] = required
+	}
+	maps.Copy(object, b.fields[t.Name()].rules)
+	return object
+}
+
+// durationPattern is what time.ParseDuration accepts, as far as it is positive.
+const durationPattern = `^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))*$`
+
+// These say in regular expressions that Go and ECMAScript both understand what
+// validate.go and names.go say in Go. They may accept more, never less.
+const (
+	textPattern         = `^[^\s\x00-\x1f\x7f]([^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f])?$`
+	labelPattern        = `^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`
+	subdomainPattern    = `^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`
+	namespacePattern    = `^[a-z0-9*]([a-z0-9*-]*[a-z0-9*])?$`
+	storageClassPattern = `^[a-z0-9*]([a-z0-9*.-]*[a-z0-9*])?$`
+	labelKeyPattern     = `^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`
+	labelValuePattern   = `^([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?$`
+	endpointPattern     = `^[Hh][Tt][Tt][Pp][Ss]?://[^/?#@]+(/[^?#]*)?$`
+	ownMetadataPattern  = `^[sS][tT][aA][nN][dD][aA][lL][oO][nN][eE]-[cC][iI][nN][dD][eE][rR]\.[oO][pP][eE][nN][sS][tT][aA][cC][kK]\.[oO][rR][gG]/`
+	withoutColonPattern = `^[^:]*$`
+	notZeroPattern      = `[1-9]`
+)
+
+// choice lists values that a schema has as an enum.
+func choice[T ~string](values ...T) schema {
+	list := make([]string, len(values))
+	for i, value := range values {
+		list[i] = string(value)
+	}
+	return schema{"enum": list}
+}
+
+func textRules() schema {
+	return schema{"pattern": textPattern, "maxLength": maxTextLength}
+}
+
+// both demands two schemas of one value.
+func both(a, b schema) schema { return schema{"allOf": []schema{a, b}} }
+
+// when demands something of a mapping whose as is of that kind.
+func when(as MappingKind, then schema) schema {
+	return schema{
+		"if":   schema{"properties": schema{"as": schema{"const": string(as)}}, "required": []string{"as"}},
+		"then": then,
+	}
+}
+
+// without forbids keys of an object.
+func without(keys ...string) schema {
+	forbidden := schema{}
+	for _, key := range keys {
+		forbidden[key] = false
+	}
+	return schema{"properties": forbidden}
+}
+
+// mappingRules says which keys go with which kind of source, as
+// validateMapping does.
+func mappingRules() schema {
+	reference := schema{"$ref": "#/definitions/" + reflect.TypeFor[Mapping]().Name()}
+	// Only rbd has a built-in driver, and the keys of ceph-csi.
+	other := both(reference, both(without("clusterID", "imageFeatures"), when(MappingCSI, schema{"required": []string{"driver"}})))
+	native := schema{}
+	for _, protocol := range nativeProtocols {
+		native[protocol] = other
+	}
+	native["rbd"] = both(reference, when(MappingCSI, schema{"required": []string{"clusterID"}}))
+	return schema{
+		"propertyNames":        schema{"pattern": protocolPattern.String()},
+		"properties":           native,
+		"additionalProperties": both(other, schema{"properties": schema{"as": choice(MappingCSI, MappingFlexVolume)}}),
+	}
+}
+
+// selectorRequirementRules say which operators take values.
+func selectorRequirementRules() schema {
+	with := schema{"properties": schema{"operator": choice(metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn), "values": schema{"minItems": 1}}, "required": []string{"values"}}
+	alone := schema{"properties": schema{"operator": choice(metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist), "values": schema{"maxItems": 0}}}
+	return schema{"oneOf": []schema{with, alone}}
+}
+
+func labelKeyNames() schema {
+	return schema{"propertyNames": schema{"pattern": labelKeyPattern, "maxLength": validation.DNS1123SubdomainMaxLength + 1 + validation.LabelValueMaxLength}}
+}

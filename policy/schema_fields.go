@@ -1,0 +1,177 @@
+package policy
+
+import "k8s.io/apimachinery/pkg/util/validation"
+
+// fieldSchemas says about each field, by type and key, what its type does not.
+// An entry with the name of a type alone is about its object as a whole. It
+// holds the same constraints as validate.go and validate_backend.go.
+func fieldSchemas() map[string]fieldSchema {
+	all := map[string]fieldSchema{}
+	for _, part := range []map[string]fieldSchema{policyFields(), backendFields(), connectionFields(), mappingFields(), tenantFields(), sharedFields()} {
+		for key, about := range part {
+			all[key] = about
+		}
+	}
+	return all
+}
+
+func policyFields() map[string]fieldSchema {
+	return map[string]fieldSchema{
+		"Policy.apiVersion": {description: "The version of the policy language.", required: true, rules: schema{"const": APIVersion}},
+		"Policy.kind":       {description: "What the file is.", required: true, rules: schema{"const": Kind}},
+		"Policy.clusterID": {description: "Stamped on every volume; tells the clusters that share a Cinder project apart. Default: the UID of the namespace kube-system.",
+			rules: schema{"pattern": clusterIDPattern.String()}},
+		"Policy.defaults": {description: "For backends and tenants that say nothing else. A value of their own replaces the default, be it narrower or wider."},
+		"Policy.backends": {description: "The Cinder endpoints that volumes may come from.", required: true},
+		"Policy.tenants":  {description: "Who may have volumes. A namespace that no tenant matches gets nothing.", required: true},
+
+		"Defaults.volumeSize": {description: "For tenants: bounds of a single volume's size."},
+		"Defaults.metadata":   {description: "For tenants: metadata written on their volumes in Cinder.", rules: metadataRules(), entries: metadataValues()},
+		"Defaults.region":     {description: "For backends: region of the service catalogue.", rules: textRules()},
+		"Defaults.interface":  {description: "For backends: endpoint of the service catalogue.", rules: choice(InterfacePublic, InterfaceInternal, InterfaceAdmin)},
+		"Defaults.workflow":   {description: "For backends: how volumes are connected.", rules: choice(WorkflowReserve, WorkflowAttachment, WorkflowAuto)},
+		"Defaults.limits":     {description: "For backends: limits for all tenants together."},
+		"Defaults.timeouts":   {description: "For backends: how long is waited."},
+		"Defaults.connector":  {description: "For backends: whom Cinder exports the volumes to."},
+	}
+}
+
+func backendFields() map[string]fieldSchema {
+	return map[string]fieldSchema{
+		"Backend.name":       {description: "The name that class rules refer to.", required: true, rules: nameRules()},
+		"Backend.auth":       {description: "How to log in: exactly one of cloud, noauth, cloudConfig, environment.", required: true},
+		"Backend.region":     {description: "Region of the service catalogue. Default: what the cloud configuration says.", rules: textRules()},
+		"Backend.interface":  {description: "Endpoint of the service catalogue. Default: what the cloud configuration says.", rules: choice(InterfacePublic, InterfaceInternal, InterfaceAdmin)},
+		"Backend.workflow":   {description: "How volumes are connected: reserve (volume actions), attachment (attachments API) or auto. Default: auto.", rules: choice(WorkflowReserve, WorkflowAttachment, WorkflowAuto)},
+		"Backend.suspended":  {description: "true: no new volumes here; deleting goes on. Default: false."},
+		"Backend.volumeSize": {description: "What this backend takes, whatever a tenant may have."},
+		"Backend.limits":     {description: "Limits for all tenants together."},
+		"Backend.timeouts":   {description: "How long is waited."},
+		"Backend.connector":  {description: "Whom Cinder exports the volumes to."},
+		"Backend.mapping":    {description: "What a connection becomes, by Cinder's driver_volume_type.", rules: mappingRules()},
+
+		"Auth":             {rules: schema{"minProperties": 1, "maxProperties": 1}},
+		"Auth.cloud":       {description: "An entry of clouds.yaml.", rules: textRules()},
+		"Auth.noauth":      {description: "A Cinder with auth_strategy = noauth."},
+		"Auth.cloudConfig": {description: "File with an INI cloud configuration, as the historic provisioner read it; a relative name starts from the policy's directory.", rules: textRules()},
+		"Auth.environment": {description: "true: the OS_* variables of the process.", rules: schema{"const": true}},
+
+		"NoAuth.endpoint": {description: "URL of Cinder's API, such as http://cinder.example:8776/v3.", required: true, rules: schema{"pattern": endpointPattern}},
+		"NoAuth.user":     {description: "User in the token. Default: " + DefaultNoAuthUser + ".", rules: both(textRules(), schema{"pattern": withoutColonPattern})},
+		"NoAuth.project":  {description: "Project in the token; current Cinder releases want hexadecimal digits and hyphens. Default: " + DefaultNoAuthProject + ".", rules: both(textRules(), schema{"pattern": withoutColonPattern})},
+	}
+}
+
+func connectionFields() map[string]fieldSchema {
+	atLeast := func(n int) schema { return schema{"minimum": n} }
+	positive := notZero()
+	return map[string]fieldSchema{
+		"Limits.volumes":           {description: "Volumes on the backend; 0 allows none. Default: no limit.", rules: atLeast(0)},
+		"Limits.gigabytes":         {description: "GiB on the backend; 0 allows none. Default: no limit.", rules: atLeast(0)},
+		"Limits.concurrency":       {description: "Volumes worked on at once. Default: 16.", rules: atLeast(1)},
+		"Limits.requestsPerSecond": {description: "Requests to Cinder a second; 0 means no limit. Default: 0.", rules: atLeast(0)},
+
+		"Timeouts.create":  {description: "For making a volume, such as 5m. Default: 5m.", rules: positive},
+		"Timeouts.delete":  {description: "For deleting a volume, such as 10m. Default: 10m.", rules: positive},
+		"Timeouts.request": {description: "For one request to Cinder, such as 75s. Default: 75s.", rules: positive},
+
+		"Connector.host":      {description: "Host name that volumes are attached to. Default: " + DefaultConnectorHost + ".", rules: schema{"pattern": hostPattern.String(), "maxLength": maxTextLength}},
+		"Connector.initiator": {description: "iSCSI initiator name under which the nodes log in. Default: made from the cluster's id.", rules: schema{"pattern": initiatorPattern.String(), "maxLength": maxQualifiedName}},
+		"Connector.ip":        {description: "IP address of the nodes, for drivers that ask for one.", rules: schema{"pattern": `^[0-9A-Fa-f.:]+$`, "anyOf": []schema{{"format": "ipv4"}, {"format": "ipv6"}}}},
+		"Connector.wwpns":     {description: "Fibre Channel port names of the nodes.", entries: schema{"pattern": wwpnPattern.String()}},
+		"Connector.nqn":       {description: "NVMe-oF host name.", rules: schema{"pattern": nqnPattern.String(), "maxLength": maxQualifiedName}},
+		"Connector.multipath": {description: "Ask Cinder for all portals. Default: false."},
+	}
+}
+
+func mappingFields() map[string]fieldSchema {
+	return map[string]fieldSchema{
+		"Mapping": {rules: schema{"allOf": []schema{
+			when(MappingCSI, without("options")),
+			when(MappingNative, without("driver", "attributes", "options", "nodeStageSecretRef", "clusterID", "imageFeatures")),
+			when(MappingFlexVolume, both(schema{"required": []string{"driver"}}, without("attributes", "nodeStageSecretRef", "clusterID", "imageFeatures"))),
+		}}},
+		"Mapping.as":                 {description: "Kind of the PersistentVolume's source.", required: true, rules: choice(MappingCSI, MappingNative, MappingFlexVolume)},
+		"Mapping.driver":             {description: "CSI driver, or FlexVolume driver as vendor/driver. Default for rbd as csi: " + DefaultCephDriver + "."},
+		"Mapping.fsType":             {description: "File system, where the volume's own is not wanted."},
+		"Mapping.readOnly":           {description: "true: pods may only read. Default: false."},
+		"Mapping.attributes":         {description: "Volume attributes of a CSI source; values may be templates."},
+		"Mapping.options":            {description: "Options of a FlexVolume source; values may be templates."},
+		"Mapping.nodeStageSecretRef": {description: "Secret with which a CSI driver stages the volume."},
+		"Mapping.clusterID":          {description: "Name of the Ceph cluster in ceph-csi's configuration."},
+		"Mapping.imageFeatures":      {description: "Comma-separated RBD image features, such as layering."},
+
+		"SecretReference.name":      {description: "Name of the Secret.", required: true, rules: schema{"pattern": subdomainPattern, "maxLength": validation.DNS1123SubdomainMaxLength}},
+		"SecretReference.namespace": {description: "Namespace of the Secret.", required: true, rules: nameRules()},
+	}
+}
+
+func tenantFields() map[string]fieldSchema {
+	return map[string]fieldSchema{
+		"Tenant":      {rules: schema{"anyOf": []schema{{"required": []string{"namespaces"}}, {"required": []string{"namespaceSelector"}}}}},
+		"Tenant.name": {description: "Name of the tenant.", required: true, rules: nameRules()},
+		"Tenant.namespaces": {description: "Names of namespaces, or patterns in which * stands for any run of characters. A name wins over a pattern, a pattern over namespaceSelector.",
+			rules: schema{"minItems": 1}, entries: entryRules(namespacePattern)},
+		"Tenant.namespaceSelector": {description: "Selects namespaces by label, as well as or instead of namespaces."},
+		"Tenant.quota":             {description: "What the tenant may have in all."},
+		"Tenant.volumeSize":        {description: "Bounds of a single volume's size, in place of those of the defaults."},
+		"Tenant.metadata":          {description: "Metadata written on the tenant's volumes in Cinder.", rules: metadataRules(), entries: metadataValues()},
+		"Tenant.classes":           {description: "Rules by StorageClass; the first that is for a claim's StorageClass decides.", required: true, rules: schema{"minItems": 1}},
+
+		"Class.storageClasses": {description: "Names of StorageClasses, or patterns in which * stands for any run of characters.", required: true,
+			rules: schema{"minItems": 1}, entries: entryRules(storageClassPattern)},
+		"Class.backends":         {description: "Backends in the order in which they are tried: the first that is not suspended, healthy and has room takes the volume.", required: true, rules: schema{"minItems": 1}},
+		"Class.volumeType":       {description: "Volume type in Cinder. Default: the StorageClass's parameter type, or Cinder's default.", rules: textRules()},
+		"Class.availabilityZone": {description: "Availability zone in Cinder. Default: the StorageClass's parameter availability, or Cinder's default.", rules: textRules()},
+		"Class.fsType":           {description: "File system. Default: the StorageClass's parameter fsType, or " + DefaultFSType + ".", rules: choice(fileSystems...)},
+		"Class.quota":            {description: "What the tenant may have under this rule."},
+		"Class.volumeSize":       {description: "Narrows the tenant's bounds of a single volume's size."},
+	}
+}
+
+func sharedFields() map[string]fieldSchema {
+	notNegative := schema{"minimum": 0}
+	return map[string]fieldSchema{
+		"VolumeSize.min": {description: "Smallest size, such as 1Gi.", rules: notZero()},
+		"VolumeSize.max": {description: "Largest size, such as 1Ti; at least 1Gi.", rules: notZero()},
+
+		"Quota.volumes":   {description: "Volumes; 0 allows none. Default: no limit.", rules: notNegative},
+		"Quota.gigabytes": {description: "GiB; 0 allows none. Default: no limit.", rules: notNegative},
+		"Quota.snapshots": {description: "Snapshots; 0 allows none. Default: no limit.", rules: notNegative},
+
+		"LabelSelector.matchLabels":         {description: "Labels that the namespace must have.", rules: labelKeyNames(), entries: labelValueRules()},
+		"LabelSelector.matchExpressions":    {description: "Requirements that the namespace's labels must all meet."},
+		"LabelSelectorRequirement":          {rules: selectorRequirementRules()},
+		"LabelSelectorRequirement.key":      {description: "The label to look at.", required: true, rules: schema{"pattern": labelKeyPattern}},
+		"LabelSelectorRequirement.operator": {description: "How the label is compared.", required: true, rules: choice(selectorOperators...)},
+		"LabelSelectorRequirement.values":   {description: "Values for In and NotIn.", entries: labelValueRules()},
+	}
+}
+
+func nameRules() schema {
+	return schema{"pattern": labelPattern, "maxLength": validation.DNS1123LabelMaxLength}
+}
+
+func entryRules(pattern string) schema {
+	return schema{"pattern": pattern, "not": schema{"pattern": `\*\*|\.\.`}}
+}
+
+func labelValueRules() schema {
+	return schema{"pattern": labelValuePattern, "maxLength": validation.LabelValueMaxLength}
+}
+
+// metadataRules are about the keys, metadataValues about the values: empty
+// values are allowed there.
+func metadataRules() schema {
+	return schema{"propertyNames": schema{
+		"pattern": textPattern, "maxLength": maxTextLength,
+		"not": schema{"anyOf": []schema{{"pattern": ownMetadataPattern}, {"enum": []string{"readonly", "attached_mode"}}}},
+	}}
+}
+
+func metadataValues() schema {
+	return schema{"maxLength": maxTextLength, "anyOf": []schema{{"const": ""}, {"pattern": textPattern}}}
+}
+
+// notZero is for sizes and durations, whose type has a pattern already.
+func notZero() schema { return schema{"allOf": []schema{{"pattern": notZeroPattern}}} }

@@ -1,0 +1,353 @@
+package policy
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// TestKind is what a file of policy tests must give as its kind.
+const TestKind = "PolicyTest"
+
+// TestFile is a checked table of claims and of what a policy is expected to
+// decide about them. It is made by LoadTests or ParseTests.
+type TestFile struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	// Policy is the file under test, as written; see ResolvePolicy. It may be
+	// empty where the caller has a policy already.
+	Policy string     `json:"policy"`
+	Tests  []TestCase `json:"tests"`
+
+	// Source is the name under which the file was parsed.
+	Source string `json:"-"`
+
+	places map[string]place
+}
+
+// TestCase is one claim with what is expected.
+type TestCase struct {
+	Name  string    `json:"name"`
+	Claim TestClaim `json:"claim"`
+	// Used is what quota scopes hold before the claim; those not listed hold
+	// nothing.
+	Used   []ScopeUsage    `json:"used"`
+	Expect TestExpectation `json:"expect"`
+}
+
+// TestClaim is what Request is made from.
+type TestClaim struct {
+	Namespace       string            `json:"namespace"`
+	NamespaceLabels map[string]string `json:"namespaceLabels"`
+	StorageClass    string            `json:"storageClass"`
+	// Parameters are the StorageClass's.
+	Parameters map[string]string `json:"parameters"`
+	Size       Size              `json:"size"`
+	// Limit is the claim's resources.limits.storage; nil means none.
+	Limit      *Size      `json:"limit"`
+	VolumeMode VolumeMode `json:"volumeMode"`
+}
+
+// ScopeUsage says what one quota scope holds; exactly one of Tenant, Rule and
+// Backend is set.
+type ScopeUsage struct {
+	Tenant string `json:"tenant"`
+	// Rule is the path of a class rule, such as tenants[0].classes[1].
+	Rule      string `json:"rule"`
+	Backend   string `json:"backend"`
+	Volumes   int64  `json:"volumes"`
+	Gigabytes int64  `json:"gigabytes"`
+	Snapshots int64  `json:"snapshots"`
+}
+
+// TestExpectation is what is compared with the decision: only what is given.
+// A claim is expected to be granted unless Denied is set.
+type TestExpectation struct {
+	Tenant string `json:"tenant"`
+	Rule   string `json:"rule"`
+	// Backends are those that may take the volume, in order; nil means that
+	// they are not compared.
+	Backends []string     `json:"backends"`
+	Volume   ExpectVolume `json:"volume"`
+
+	Denied Reason `json:"denied"`
+	// Message must be part of the denial's message.
+	Message string `json:"message"`
+}
+
+// ExpectVolume is the part of VolumeProperties that is compared.
+type ExpectVolume struct {
+	SizeGiB          *int64 `json:"sizeGiB"`
+	Type             string `json:"type"`
+	AvailabilityZone string `json:"availabilityZone"`
+	FSType           string `json:"fsType"`
+	// Metadata must be on the volume; it may have more.
+	Metadata map[string]string `json:"metadata"`
+}
+
+// LoadTests reads a file of policy tests and parses it. A file that cannot be
+// read gives the error of the file system, one with mistakes an ErrorList.
+func LoadTests(file string) (*TestFile, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, fmt.Errorf("read policy tests: %w", err)
+	}
+	defer f.Close() //nolint:errcheck // Nothing was written.
+	return ReadTests(f, file)
+}
+
+// ReadTests parses policy tests from an open file or stream; see ParseTests.
+func ReadTests(r io.Reader, source string) (*TestFile, error) {
+	data, err := readLimited(r)
+	if err != nil {
+		return nil, fmt.Errorf("read policy tests: %w", err)
+	}
+	return ParseTests(data, source)
+}
+
+// ParseTests checks a file of policy tests as strictly as Parse does a policy.
+// The error is an ErrorList of every mistake.
+func ParseTests(data []byte, source string) (*TestFile, error) {
+	d := newDocument(source)
+	d.noun, d.tooLarge = "policy test", "the file is larger than 1 MiB; split it"
+	root := d.parse(data)
+	if root == nil {
+		return nil, d.errors
+	}
+	f := &TestFile{Source: source, places: d.places}
+	d.decode(root, reflect.ValueOf(f).Elem(), "")
+	if !d.exhausted {
+		f.validate(d)
+	}
+	if len(d.errors) > 0 {
+		d.errors.sort()
+		return nil, d.errors
+	}
+	return f, nil
+}
+
+// ResolvePolicy returns the path of the policy under test: a relative name
+// starts from the directory of the test file.
+func (f *TestFile) ResolvePolicy() string {
+	if filepath.IsAbs(f.Policy) {
+		return f.Policy
+	}
+	return filepath.Join(filepath.Dir(f.Source), f.Policy)
+}
+
+// Line returns the line of a test's value, such as "expect.tenant", or of the
+// nearest one around it; "" stands for the test itself.
+func (f *TestFile) Line(test int, path string) int {
+	at := element("tests", test)
+	if path != "" {
+		at += "." + path
+	}
+	return nearest(f.places, at).line
+}
+
+// Request is the claim as the daemon would ask about it.
+func (c TestClaim) Request() Request {
+	r := Request{
+		Namespace:       c.Namespace,
+		NamespaceLabels: NamespaceLabels(c.Namespace, c.NamespaceLabels),
+		StorageClass:    c.StorageClass,
+		Parameters:      c.Parameters,
+		Bytes:           c.Size.Bytes,
+		VolumeMode:      c.VolumeMode,
+	}
+	if c.Limit != nil {
+		r.LimitBytes = c.Limit.Bytes
+	}
+	return r
+}
+
+// namespaceNameLabel is set by the API server on every namespace, whatever its
+// author writes (k8s.io/api/core/v1, LabelMetadataName).
+const namespaceNameLabel = "kubernetes.io/metadata.name"
+
+// NamespaceLabels returns the labels that a namespace has in a cluster when its
+// author gives it these.
+func NamespaceLabels(name string, given map[string]string) map[string]string {
+	all := map[string]string{}
+	for key, value := range given {
+		all[key] = value
+	}
+	all[namespaceNameLabel] = name
+	return all
+}
+
+// CheckLabels returns a sentence about the first label that Kubernetes would
+// not take, or "".
+func CheckLabels(given map[string]string) string {
+	d := newDocument("")
+	validateLabels(d, "", given)
+	if len(d.errors) == 0 {
+		return ""
+	}
+	return d.errors[0].Message
+}
+
+func validateLabels(d *document, path string, given map[string]string) {
+	for _, key := range sortedKeys(given) {
+		checkLabelKey(d, child(path, key), key)
+		checkLabelValue(d, child(path, key), given[key])
+	}
+}
+
+// reasons are those that a test may expect.
+var reasons = []string{
+	string(InvalidClaim), string(NoMatchingTenant), string(AmbiguousTenant), string(NoMatchingClass),
+	string(ParameterNotAllowed), string(ParameterInvalid), string(VolumeTooLarge), string(VolumeTooSmall),
+	string(ClaimLimitTooSmall), string(BackendsSuspended), string(QuotaExceeded),
+}
+
+func (f *TestFile) validate(d *document) {
+	validateKind(d, f.APIVersion, f.Kind, TestKind)
+	if len(f.Tests) == 0 {
+		d.errorf("tests", "is missing or empty; list claims with what is expected of them")
+	}
+	for i := range f.Tests {
+		t, path := &f.Tests[i], element("tests", i)
+		if t.Name == "" {
+			d.errorf(child(path, "name"), "is missing; say in a few words what the test shows")
+		}
+		t.Claim.validate(d, child(path, "claim"))
+		for j, used := range t.Used {
+			used.validate(d, element(child(path, "used"), j))
+		}
+		t.Expect.validate(d, child(path, "expect"))
+	}
+	validateUnique(d, "tests", len(f.Tests), func(i int) string { return f.Tests[i].Name })
+}
+
+func (c TestClaim) validate(d *document, path string) {
+	for _, required := range []struct{ key, remedy string }{
+		{"namespace", "name the namespace of the claim"},
+		{"storageClass", "name the StorageClass of the claim"},
+		{"size", "give the size that the claim asks for, such as 10Gi"},
+	} {
+		if !d.has(child(path, required.key)) {
+			d.errorf(child(path, required.key), "is missing; %s", required.remedy)
+		}
+	}
+	validateLabels(d, child(path, "namespaceLabels"), c.NamespaceLabels)
+	modes := []string{string(Filesystem), string(Block)}
+	if at := child(path, "volumeMode"); d.has(at) && !slices.Contains(modes, string(c.VolumeMode)) {
+		d.errorf(at, "unknown volume mode %q%s", c.VolumeMode, didYouMean(string(c.VolumeMode), modes, "the modes are"))
+	}
+}
+
+func (u ScopeUsage) validate(d *document, path string) {
+	var given []string
+	for _, key := range []string{"tenant", "rule", "backend"} {
+		if d.has(child(path, key)) {
+			given = append(given, key)
+		}
+	}
+	if len(given) != 1 {
+		list := "none"
+		if len(given) > 0 {
+			list = strings.Join(given, " and ")
+		}
+		d.errorf(path, "exactly one of tenant, rule, backend must be given, not %s", list)
+	}
+	for _, amount := range []struct {
+		key   string
+		value int64
+	}{{"volumes", u.Volumes}, {"gigabytes", u.Gigabytes}, {"snapshots", u.Snapshots}} {
+		if amount.value < 0 {
+			d.errorf(child(path, amount.key), "must not be negative")
+		}
+	}
+}
+
+func (e TestExpectation) validate(d *document, path string) {
+	given := false
+	for _, key := range []string{"tenant", "rule", "backends", "volume", "denied", "message"} {
+		given = given || d.has(child(path, key))
+	}
+	switch {
+	case !given:
+		d.errorf(path, "expects nothing; give at least tenant, rule, backends or volume, or denied with a reason")
+	case e.Denied == "" && !d.has(child(path, "denied")) && e.Message != "":
+		d.errorf(child(path, "message"), "goes only with denied; add denied with a reason, or remove it")
+	}
+	if at := child(path, "denied"); d.has(at) {
+		if !slices.Contains(reasons, string(e.Denied)) {
+			d.errorf(at, "unknown reason %q%s", e.Denied, didYouMean(string(e.Denied), reasons, "the reasons are"))
+		}
+		for _, key := range []string{"backends", "volume"} {
+			if at := child(path, key); d.has(at) {
+				d.errorf(at, "%s goes not with denied, because a denied claim has none; remove one of them", key)
+			}
+		}
+	}
+	if at := child(path, "backends"); d.has(at) && len(e.Backends) == 0 {
+		d.errorf(at, "the list is empty; name backends, or write denied: %s if none is left", BackendsSuspended)
+	}
+	volume := child(path, "volume")
+	if size := e.Volume.SizeGiB; size != nil && *size < 1 {
+		d.errorf(child(volume, "sizeGiB"), "must be at least 1, the smallest volume that Cinder makes")
+	}
+	if at := child(volume, "fsType"); d.has(at) && !slices.Contains(fileSystems, e.Volume.FSType) {
+		d.errorf(at, "%q is not a file system that can be made on a volume%s", e.Volume.FSType, didYouMean(e.Volume.FSType, fileSystems, "use one of"))
+	}
+}
+
+// Usages is what quota scopes hold, by kind and name.
+type Usages map[UsageKey]Usage
+
+// UsageKey is the identity of a QuotaScope.
+type UsageKey struct {
+	Kind ScopeKind
+	Name string
+}
+
+// Of returns what a scope holds; nothing if it is not known.
+func (u Usages) Of(s QuotaScope) Usage { return u[UsageKey{s.Kind, s.Name}] }
+
+// Add counts more against a scope.
+func (u Usages) Add(s QuotaScope, more Usage) {
+	key := UsageKey{s.Kind, s.Name}
+	u[key] = u[key].Add(more)
+}
+
+// Usages adds up what is listed. The error is an ErrorList about scopes that
+// the policy does not have; its paths begin with used.
+func (p *Policy) Usages(listed []ScopeUsage) (Usages, error) {
+	usages := Usages{}
+	var unknown ErrorList
+	var tenants, rules, backends []string
+	for _, t := range p.Tenants {
+		tenants = append(tenants, t.Name)
+		for _, c := range t.Classes {
+			rules = append(rules, c.path)
+		}
+	}
+	for _, b := range p.Backends {
+		backends = append(backends, b.Name)
+	}
+	for i, l := range listed {
+		key, kind, name, known := "tenant", TenantScope, l.Tenant, tenants
+		switch {
+		case l.Rule != "":
+			key, kind, name, known = "rule", ClassScope, l.Rule, rules
+		case l.Backend != "":
+			key, kind, name, known = "backend", BackendScope, l.Backend, backends
+		}
+		if !slices.Contains(known, name) {
+			unknown = append(unknown, Error{Path: child(element("used", i), key),
+				Message: fmt.Sprintf("the policy has no %s %q%s", key, name, didYouMean(name, known, "the "+key+"s are"))})
+			continue
+		}
+		usages.Add(QuotaScope{Kind: kind, Name: name}, Usage{Volumes: l.Volumes, Gigabytes: l.Gigabytes, Snapshots: l.Snapshots})
+	}
+	if len(unknown) > 0 {
+		return nil, unknown
+	}
+	return usages, nil
+}
