@@ -45,7 +45,7 @@ func (a *attempt) run(ctx context.Context) (*corev1.PersistentVolume, error) {
 	}
 	if first := a.p.begin(a.claim.UID, beginning{backend: a.backend, stamp: a.stamp, connector: a.connector}); first {
 		a.p.Recorder.Eventf(a.claim, corev1.EventTypeNormal, "BackendChosen", "tenant %s, rule %s: %d GiB on backend %s%s",
-			a.decision.Tenant, a.decision.Rule, a.decision.Volume.SizeGiB, a.backend, passedOverText(a.decision, a.passedOver, a.backend))
+			a.decision.Tenant, a.decision.Rule, a.decision.Volume.SizeGiB, a.backend, passedOverText(a.decision, a.passedOver))
 	}
 	connected, err := volumes.Connect(ctx, a.spec())
 	if err != nil {

@@ -72,40 +72,36 @@ type PassedOver struct {
 	Denial  policy.Denial
 }
 
-// Reserve holds room for a claim on the first of the backends that has it. A
-// claim that counts already keeps the backend it is on, whatever the policy
-// says by now: its volume is there, or may be. The denial is that of the last
-// scope that had no room.
-func (l *Ledger) Reserve(claim types.UID, holding Holding, backends []string) (backend string, passedOver []PassedOver, denial *policy.Denial) {
+// Reserve holds room for a granted claim on the first of its backends that has
+// it, by the same sum that `policy explain` shows. A claim that counts already
+// keeps the backend it is on, whatever the policy says by now: its volume is
+// there, or may be.
+func (l *Ledger) Reserve(claim types.UID, storageClass string, decision policy.Decision) (backend string, passedOver []PassedOver, denial *policy.Denial) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if known, ok := l.entries[claim]; ok {
 		return known.backend, known.passedOver, nil
 	}
-	p := l.refresh()
-	for _, candidate := range backends {
-		kind, denied := l.check(p.QuotaScopes(holding.Tenant, holding.StorageClass, candidate), holding)
-		if denied == nil {
-			l.put(claim, entry{Holding: holding, backend: candidate, passedOver: passedOver})
-			return candidate, passedOver, nil
-		}
-		denial = denied
-		if kind != policy.BackendScope {
-			// No other backend would change the tenant's or the rule's quota.
-			return "", nil, denial
-		}
-		passedOver = append(passedOver, PassedOver{Backend: candidate, Denial: *denied})
+	l.refresh()
+	room := decision.Room(func(s policy.QuotaScope) policy.Usage { return l.sums[scope{s.Kind, s.Name}] })
+	if room.Denial != nil {
+		return "", nil, room.Denial
 	}
-	return "", passedOver, denial
-}
-
-func (l *Ledger) check(scopes []policy.QuotaScope, holding Holding) (policy.ScopeKind, *policy.Denial) {
-	for _, s := range scopes {
-		if denied := s.Check(l.sums[scope{s.Kind, s.Name}], holding.usage()); denied != nil {
-			return s.Kind, denied
+	backend = room.Backends[0]
+	for _, s := range room.Scopes {
+		if s.Kind == policy.BackendScope && s.Name == backend {
+			break
+		}
+		if s.Denial != nil {
+			passedOver = append(passedOver, PassedOver{Backend: s.Name, Denial: *s.Denial})
 		}
 	}
-	return "", nil
+	l.put(claim, entry{
+		Holding:    Holding{Tenant: decision.Tenant, StorageClass: storageClass, GiB: decision.Volume.SizeGiB},
+		backend:    backend,
+		passedOver: passedOver,
+	})
+	return backend, passedOver, nil
 }
 
 // Record counts a volume that exists, instead of what the claim counted as
@@ -166,18 +162,17 @@ func (l *Ledger) Usage(kind policy.ScopeKind, name string) policy.Usage {
 	return l.sums[scope{kind, name}]
 }
 
-// refresh sums up anew when the policy has changed, and returns the policy.
-func (l *Ledger) refresh() *policy.Policy {
+// refresh sums up anew when the policy has changed.
+func (l *Ledger) refresh() {
 	p := l.policy()
 	if p.Revision() == l.revision {
-		return p
+		return
 	}
 	l.revision = p.Revision()
 	l.sums = map[scope]policy.Usage{}
 	for _, e := range l.entries {
 		l.count(p, e, policy.Usage.Add)
 	}
-	return p
 }
 
 func (l *Ledger) put(claim types.UID, e entry) {

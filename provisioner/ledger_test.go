@@ -43,14 +43,20 @@ func ledgerOf(t interface{ Fatal(...any) }) *Ledger {
 	return NewLedger(func() *policy.Policy { return p })
 }
 
+// reserve asks the policy as the daemon does, and then the ledger.
+func (l *Ledger) reserve(claim types.UID, h Holding) (string, []PassedOver, *policy.Denial) {
+	decision := l.policy().Decide(policy.Request{Namespace: "team-" + h.Tenant, StorageClass: h.StorageClass, Bytes: h.GiB << 30})
+	return l.Reserve(claim, h.StorageClass, decision)
+}
+
 func TestReservationTakesTheFirstBackendWithRoom(t *testing.T) {
 	l := ledgerOf(t)
 	for i := range 5 {
-		if backend, _, denied := l.Reserve(types.UID(fmt.Sprint(i)), Holding{Tenant: "b", StorageClass: "x", GiB: 1}, []string{"gold"}); backend != "gold" || denied != nil {
+		if backend, _, denied := l.reserve(types.UID(fmt.Sprint(i)), Holding{Tenant: "b", StorageClass: "x", GiB: 1}); backend != "gold" || denied != nil {
 			t.Fatalf("reservation %d: %q, %v", i, backend, denied)
 		}
 	}
-	backend, passedOver, denied := l.Reserve("a-1", Holding{Tenant: "a", StorageClass: "x", GiB: 1}, []string{"gold", "silver"})
+	backend, passedOver, denied := l.reserve("a-1", Holding{Tenant: "a", StorageClass: "x", GiB: 1})
 	if backend != "silver" || denied != nil {
 		t.Fatalf("%q, %v", backend, denied)
 	}
@@ -58,7 +64,7 @@ func TestReservationTakesTheFirstBackendWithRoom(t *testing.T) {
 	if len(passedOver) != 1 || passedOver[0].Backend != "gold" || passedOver[0].Denial.Message != want {
 		t.Errorf("passed over %+v", passedOver)
 	}
-	_, _, denied = l.Reserve("b-6", Holding{Tenant: "b", StorageClass: "x", GiB: 1}, []string{"gold"})
+	_, _, denied = l.reserve("b-6", Holding{Tenant: "b", StorageClass: "x", GiB: 1})
 	if denied == nil || denied.Reason != policy.QuotaExceeded || denied.Message != want {
 		t.Errorf("denial %+v", denied)
 	}
@@ -66,7 +72,7 @@ func TestReservationTakesTheFirstBackendWithRoom(t *testing.T) {
 	if !l.Release("0") || l.Release("0") {
 		t.Error("a reservation must be given back once")
 	}
-	if backend, _, denied := l.Reserve("b-6", Holding{Tenant: "b", StorageClass: "x", GiB: 1}, []string{"gold"}); backend != "gold" {
+	if backend, _, denied := l.reserve("b-6", Holding{Tenant: "b", StorageClass: "x", GiB: 1}); backend != "gold" {
 		t.Errorf("%q, %v", backend, denied)
 	}
 }
@@ -76,7 +82,7 @@ func TestClaimCountsOnceWhateverItIs(t *testing.T) {
 	holding := Holding{Tenant: "a", StorageClass: "fast", GiB: 10}
 	l.Found("1", holding, "silver")
 	// The volume is on silver, so that is where the claim stays.
-	if backend, _, denied := l.Reserve("1", holding, []string{"gold"}); backend != "silver" || denied != nil {
+	if backend, _, denied := l.reserve("1", holding); backend != "silver" || denied != nil {
 		t.Errorf("%q, %v", backend, denied)
 	}
 	l.Record("1", Holding{Tenant: "a", StorageClass: "fast", GiB: 11}, "silver")
@@ -87,7 +93,7 @@ func TestClaimCountsOnceWhateverItIs(t *testing.T) {
 			t.Errorf("%s %s: %+v", kind, name, got)
 		}
 	}
-	_, _, denied := l.Reserve("2", holding, []string{"gold"})
+	_, _, denied := l.reserve("2", holding)
 	const want = "StorageClasses [fast] of tenant a would use 21 of 20 GiB (tenants[0].classes[0].quota.gigabytes)"
 	if denied == nil || denied.Message != want {
 		t.Errorf("denial %+v, want %s", denied, want)
@@ -111,7 +117,7 @@ tenants:
       - {storageClasses: [slow], backends: [gold]}
       - {storageClasses: [fast], backends: [gold], quota: {gigabytes: 20}}
 `)
-	if _, _, denied := l.Reserve("2", Holding{Tenant: "a", StorageClass: "fast", GiB: 6}, []string{"gold"}); denied == nil {
+	if _, _, denied := l.reserve("2", Holding{Tenant: "a", StorageClass: "fast", GiB: 6}); denied == nil {
 		t.Error("21 of 20 GiB were granted")
 	}
 	if got := l.Usage(policy.ClassScope, "tenants[0].classes[0]"); got != (policy.Usage{}) {
@@ -125,7 +131,7 @@ func TestConcurrentClaimsNeverShareTheLastRoom(t *testing.T) {
 	granted := make(chan string, 100)
 	for i := range 100 {
 		group.Go(func() {
-			if backend, _, _ := l.Reserve(types.UID(fmt.Sprint(i)), Holding{Tenant: "a", StorageClass: "x", GiB: 1}, []string{"gold", "silver"}); backend != "" {
+			if backend, _, _ := l.reserve(types.UID(fmt.Sprint(i)), Holding{Tenant: "a", StorageClass: "x", GiB: 1}); backend != "" {
 				granted <- backend
 			}
 		})
@@ -157,7 +163,7 @@ func TestNoInterleavingExceedsALimitOrLosesRoom(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"reserve": func(t *rapid.T) {
 				uid, holding := uids.Draw(t, "uid"), holdings.Draw(t, "holding")
-				backend, _, denied := l.Reserve(uid, holding, []string{"gold", "silver"})
+				backend, _, denied := l.reserve(uid, holding)
 				known, counted := model[uid]
 				switch {
 				case counted && backend != known.backend:

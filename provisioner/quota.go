@@ -28,8 +28,7 @@ func (p *Provisioner) reserve(ctx context.Context, claim *corev1.PersistentVolum
 			}
 		}
 	}
-	backend, passedOver, denied = p.ledger.Reserve(claim.UID,
-		Holding{Tenant: decision.Tenant, StorageClass: class, GiB: decision.Volume.SizeGiB}, decision.Backends)
+	backend, passedOver, denied = p.ledger.Reserve(claim.UID, class, decision)
 	return backend, passedOver, denied, nil
 }
 
@@ -148,7 +147,7 @@ func (p *Provisioner) reconsider(which func(denial) bool) {
 }
 
 // passedOverText says why earlier backends of the rule were not chosen.
-func passedOverText(decision policy.Decision, passedOver []PassedOver, chosen string) string {
+func passedOverText(decision policy.Decision, passedOver []PassedOver) string {
 	var reasons []string
 	for _, step := range decision.Trace {
 		if strings.HasPrefix(step.Path, "backends[") && !step.Matched {
@@ -156,9 +155,7 @@ func passedOverText(decision policy.Decision, passedOver []PassedOver, chosen st
 		}
 	}
 	for _, over := range passedOver {
-		if over.Backend != chosen {
-			reasons = append(reasons, over.Denial.Message)
-		}
+		reasons = append(reasons, over.Denial.Message)
 	}
 	if len(reasons) == 0 {
 		return ""
