@@ -3,6 +3,8 @@ package backends
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -47,6 +49,7 @@ func newTLSCloudServer(t *testing.T, prepare func(*httptest.Server)) *cloudServe
 	t.Helper()
 	c := &cloudServer{t: t, valid: map[string]bool{}}
 	c.Server = httptest.NewUnstartedServer(http.HandlerFunc(c.serve))
+	c.Config.ErrorLog = log.New(io.Discard, "", 0) // of refused handshakes
 	prepare(c.Server)
 	c.StartTLS()
 	t.Cleanup(c.Close)

@@ -43,7 +43,7 @@ func (l *Lifecycle) keepOne(ctx context.Context, found []Volume, stamp Stamp, co
 		if v.ID == chosen.ID {
 			continue
 		}
-		if err := l.removeSecond(ctx, v, chosen.ID, connector); err != nil {
+		if err := l.removeSecond(ctx, v, chosen.ID, stamp, connector); err != nil {
 			return Volume{}, err
 		}
 	}
@@ -66,12 +66,11 @@ func rank(v Volume) int {
 
 // removeSecond removes a volume beside the one that is kept, unless a
 // PersistentVolume may know it.
-func (l *Lifecycle) removeSecond(ctx context.Context, v Volume, kept string, connector Connector) error {
+func (l *Lifecycle) removeSecond(ctx context.Context, v Volume, kept string, stamp Stamp, connector Connector) error {
 	if everAttached(v) {
 		return l.failure(KindConflict, "volumes %s and %s of one claim have both been attached; keep one and delete the other by hand", kept, v.ID)
 	}
 	l.logger.Warn("Removing a second volume of one claim", "volume", v.ID, "kept", kept, "status", v.Status)
-	stamp := StampOf(v)
 	if err := l.remove(ctx, Target{VolumeID: v.ID, Stamp: stamp, Connector: connector, unreferenced: true}); err != nil {
 		return err
 	}
@@ -87,7 +86,7 @@ func (l *Lifecycle) removeRivals(ctx context.Context, target Target) error {
 	for _, id := range l.rivalsOf(target.Stamp.ClaimUID, target.VolumeID) {
 		rival, err := l.get(ctx, id)
 		if err == nil && target.Stamp.Owns(rival) {
-			err = l.removeSecond(ctx, rival, target.VolumeID, target.Connector)
+			err = l.removeSecond(ctx, rival, target.VolumeID, target.Stamp, target.Connector)
 		}
 		switch {
 		case IsKind(err, KindConflict), IsKind(err, KindInUse):

@@ -39,36 +39,43 @@ func TestInventoryIsListedOnce(t *testing.T) {
 }
 
 // TestInventoryAfter: a listing that began before the time in question does
-// not answer, also when it ends after it.
+// not answer, neither with its volumes nor with its failure.
 func TestInventoryAfter(t *testing.T) {
-	listings := make(chan chan []Volume)
-	i := newInventory("cluster-1", func(_ context.Context, yield func([]Volume) bool) error {
-		answer := make(chan []Volume)
-		listings <- answer
-		yield(<-answer)
-		return nil
-	})
-	type result struct {
-		found []Volume
-		err   error
+	for name, firstFails := range map[string]error{"the first succeeds": nil, "the first fails": errors.New("half a list")} {
+		t.Run(name, func(t *testing.T) {
+			listings := make(chan chan []Volume)
+			failures := []error{firstFails, nil}
+			i := newInventory("cluster-1", func(_ context.Context, yield func([]Volume) bool) error {
+				answer := make(chan []Volume)
+				listings <- answer
+				yield(<-answer)
+				err := failures[0]
+				failures = failures[1:]
+				return err
+			})
+			type result struct {
+				found []Volume
+				err   error
+			}
+			find := func(after time.Time) chan result {
+				results := make(chan result, 1)
+				go func() {
+					found, err := i.find(t.Context(), claimStamp(1), after)
+					results <- result{found, err}
+				}()
+				return results
+			}
+			early := find(time.Time{})
+			first := <-listings
+			late := find(time.Now())
+			first <- nil
+			equal(t, <-early, result{nil, firstFails})
+			second := <-listings
+			v := mine(1, StatusCreating)
+			second <- []Volume{v}
+			equal(t, <-late, result{[]Volume{v}, nil})
+		})
 	}
-	find := func(after time.Time) chan result {
-		results := make(chan result, 1)
-		go func() {
-			found, err := i.find(t.Context(), claimStamp(1), after)
-			results <- result{found, err}
-		}()
-		return results
-	}
-	early := find(time.Time{})
-	first := <-listings
-	late := find(time.Now())
-	first <- nil
-	equal(t, (<-early).found, []Volume(nil))
-	second := <-listings
-	v := mine(1, StatusCreating)
-	second <- []Volume{v}
-	equal(t, (<-late).found, []Volume{v})
 }
 
 func TestInventoryThatFails(t *testing.T) {

@@ -287,6 +287,9 @@ func (l *Lifecycle) awaitCreated(ctx context.Context, v Volume, spec Spec) (Volu
 	if gone {
 		return l.lookAgain(ctx, v.ID, spec)
 	}
+	if !stamp.Owns(after) {
+		return Volume{}, l.failure(KindNotOurs, "volume %s no longer carries the stamp of this claim", v.ID)
+	}
 	rivals := l.rivalsOf(stamp.ClaimUID, v.ID)
 	if len(rivals) == 0 {
 		return after, nil

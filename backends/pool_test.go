@@ -220,6 +220,11 @@ func TestCredentialsAreNotReadWithinTheirAge(t *testing.T) {
 	if client, err := pool.Client(t.Context(), gold); err != nil || client != before {
 		t.Errorf("client %p and error %v, want %p", client, err, before)
 	}
+	other := gold
+	other.Region = "RegionTwo"
+	if _, err := pool.Client(t.Context(), other); !IsKind(err, KindConfig) {
+		t.Errorf("with a changed configuration: %v, want the broken file", err)
+	}
 	pool.Forget(before)
 	if _, err := pool.Client(t.Context(), gold); !IsKind(err, KindConfig) {
 		t.Errorf("after Forget: %v, want the broken file", err)

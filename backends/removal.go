@@ -118,12 +118,19 @@ func (l *Lifecycle) owned(ctx context.Context, target Target) (Volume, error) {
 		return Volume{}, nil
 	case err != nil:
 		return Volume{}, err
-	case !target.owns(v):
-		return Volume{}, l.notOurs(v, target)
-	case target.unreferenced && everAttached(v):
-		return Volume{}, l.failure(KindInUse, "volume %s (%s) has been attached, which happens only when a PersistentVolume names it; it is not removed without one", v.ID, v.Status)
 	}
-	return v, l.attachedElsewhere(v, target)
+	return v, l.removable(v, target)
+}
+
+// removable returns an error unless the volume as it is may be removed.
+func (l *Lifecycle) removable(v Volume, target Target) error {
+	switch {
+	case !target.owns(v):
+		return l.notOurs(v, target)
+	case target.unreferenced && everAttached(v):
+		return l.failure(KindInUse, "volume %s (%s) has been attached, which happens only when a PersistentVolume names it; it is not removed without one", v.ID, v.Status)
+	}
+	return l.attachedElsewhere(v, target)
 }
 
 // attachedElsewhere returns an error when somebody else has the volume.
@@ -148,10 +155,10 @@ func (l *Lifecycle) moveTowardsGone(ctx context.Context, v Volume, target Target
 	switch next := towardsGone(v.Status); next {
 	case stepAwaitCreated:
 		after, gone, err := l.watcher.await(ctx, v.ID, v.Status, l.config.Timeouts.Create)
-		if gone {
-			return Volume{}, nil
+		if gone || err != nil {
+			return Volume{}, err
 		}
-		return after, err
+		return after, l.removable(after, target)
 	case stepDisconnect, stepRelease:
 		end := l.disconnect
 		if next == stepRelease {

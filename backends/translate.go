@@ -301,7 +301,7 @@ func sentence(text string) string {
 		text = strings.TrimSpace(strings.ToValidUTF8(text[:longest], "")) + "..."
 		return text
 	}
-	return strings.TrimSuffix(text, ".")
+	return strings.TrimSpace(strings.TrimSuffix(text, "."))
 }
 
 // longestRetryAfter bounds how long a server's word is taken for: a mistaken

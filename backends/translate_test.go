@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/gophercloud/gophercloud/v2"
 	"pgregory.net/rapid"
@@ -232,11 +234,9 @@ func TestBrokenExchanges(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			cloud := newCloudServer(t)
-			config := gold
-			config.Timeouts.Request = 300 * time.Millisecond
-			client, err := NewPool(PoolOptions{Sources: cloud.clouds(passwordCloud), Metrics: testMetrics()}).Client(t.Context(), config)
-			if err != nil {
-				t.Fatal(err)
+			client := login1(t, cloud)
+			if test.cause == context.DeadlineExceeded {
+				client.service.HTTPClient.Transport.(*transport).timeout = 50 * time.Millisecond
 			}
 			cloud.set(func() { cloud.cinder = test.handler })
 			switch test.endpoint {
@@ -246,7 +246,7 @@ func TestBrokenExchanges(t *testing.T) {
 			default:
 				client.service.Endpoint = test.endpoint
 			}
-			_, err = client.CreateVolume(t.Context(), NewVolume{Name: "pvc-1", SizeGiB: 1})
+			_, err := client.CreateVolume(t.Context(), NewVolume{Name: "pvc-1", SizeGiB: 1})
 			want := &Error{Kind: test.kind, Backend: "gold", Operation: "volume.create", Message: test.message, EffectUnknown: test.effectUnknown, cause: test.cause}
 			var e *Error
 			if !errors.As(err, &e) || *e != *want {
@@ -346,6 +346,28 @@ func TestErrorHelpers(t *testing.T) {
 	if translate("zinc", "volume.get", wrapped) != error(inner) {
 		t.Error("an error of this package is translated again")
 	}
+}
+
+// FuzzFault reads any answer as a fault: what it says must fit into an event.
+func FuzzFault(f *testing.F) {
+	f.Add([]byte(routingNotFound))
+	f.Add([]byte(`{"badRequest": {"code": 400, "message": "Invalid volume: a\nTraceback"}}`))
+	f.Add([]byte(`{"overLimit": {"message": "\u0000\ud800."}}`))
+	f.Add([]byte(`{"message": ["x"]}`))
+	f.Add([]byte("\xff"))
+	f.Add([]byte(`{"badRequest": {"message": "Invalid volume: ."}}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		message := readFault(body).message
+		if strings.ContainsFunc(message, unicode.IsControl) || !utf8.ValidString(message) || len(message) > 303 || message != strings.TrimSpace(message) {
+			t.Errorf("%q does not fit into an event", message)
+		}
+		for _, status := range []int{200, 204, 301, 400, 401, 403, 404, 409, 413, 429, 500} {
+			var e *Error
+			if !errors.As(translate("gold", "volume.create", gophercloud.ErrUnexpectedResponseCode{Actual: status, Body: body}), &e) || e.Message == "" || e.Kind == "" {
+				t.Errorf("status %d becomes %+v", status, e)
+			}
+		}
+	})
 }
 
 // TestNoSecretInAnyError logs in to servers that throw the request's body back

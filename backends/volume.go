@@ -1,6 +1,7 @@
 package backends
 
 import (
+	"maps"
 	"strings"
 	"time"
 )
@@ -71,12 +72,21 @@ type Stamp struct {
 	StorageClass string
 }
 
+// The metadata keys that Cinder itself writes with os-attach. The second goes
+// with os-detach, the first stays.
+const (
+	cinderReadOnly     = "readonly"
+	cinderAttachedMode = "attached_mode"
+)
+
 // Metadata renders the stamp over the operator's own metadata; the stamp wins.
+// Cinder's own keys are left to Cinder: they tell whether a volume was ever
+// attached.
 func (s Stamp) Metadata(own map[string]string) map[string]string {
 	metadata := make(map[string]string, len(own)+7)
-	for key, value := range own {
-		metadata[key] = value
-	}
+	maps.Copy(metadata, own)
+	delete(metadata, cinderReadOnly)
+	delete(metadata, cinderAttachedMode)
 	metadata[stampCluster] = s.Cluster
 	metadata[stampNamespace] = s.Namespace
 	metadata[stampClaim] = s.Claim
@@ -112,11 +122,10 @@ func (s Stamp) Owns(v Volume) bool {
 
 // everAttached reports whether the volume is or was in use. os-attach is made
 // only when a PersistentVolume was seen that names the volume, so that one
-// that never was attached was never recorded. Cinder writes the mode into the
-// metadata when it attaches, and "readonly" stays there
-// (cinder/volume/manager.py, attach_volume).
+// that never was attached was never recorded. See attach_volume in Cinder's
+// cinder/volume/manager.py.
 func everAttached(v Volume) bool {
-	_, attached := v.Metadata["readonly"]
+	_, attached := v.Metadata[cinderReadOnly]
 	return attached || v.Status == StatusInUse
 }
 

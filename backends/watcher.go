@@ -29,11 +29,13 @@ type wait struct {
 	id     string
 	status Status // the status that is to pass
 	result chan outcome
-	// shown is set once a listing has shown the volume, and failures counts
-	// the rounds in a row that brought no news of it. Only the goroutine that
+	// shown is set once a listing has shown the volume, failures counts the
+	// rounds in a row that brought no news of it, and told is set with the
+	// result: who was told may take a while to leave. Only the goroutine that
 	// makes the rounds reads and writes them.
 	shown    bool
 	failures int
+	told     bool
 }
 
 type outcome struct {
@@ -122,19 +124,18 @@ func (w *watcher) run() {
 func (w *watcher) pending() (creating, deleting map[string][]*wait, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.waits) == 0 {
-		w.running = false
-		return nil, nil, false
-	}
 	creating, deleting = map[string][]*wait{}, map[string][]*wait{}
 	for waiting := range w.waits {
-		if waiting.status == StatusDeleting {
+		switch {
+		case waiting.told:
+		case waiting.status == StatusDeleting:
 			deleting[waiting.id] = append(deleting[waiting.id], waiting)
-		} else {
+		default:
 			creating[waiting.id] = append(creating[waiting.id], waiting)
 		}
 	}
-	return creating, deleting, true
+	w.running = len(creating)+len(deleting) > 0
+	return creating, deleting, w.running
 }
 
 // round asks once for all and delivers what has changed. What fails for some
@@ -295,14 +296,13 @@ func failed(waits map[string][]*wait, missing map[string]bool, err error) (settl
 	return settled
 }
 
-// tell hands an outcome to those who wait; one who was told before and has
-// not left yet is passed over.
+// tell hands an outcome to those who wait.
 func tell(waits []*wait, result outcome) (told int) {
 	for _, waiting := range waits {
-		select {
-		case waiting.result <- result:
+		if !waiting.told {
+			waiting.told = true
+			waiting.result <- result
 			told++
-		default:
 		}
 	}
 	return told

@@ -123,6 +123,7 @@ func New(options Options) (*App, error) {
 		provisionerMetrics: provisioner.NewMetrics(registry),
 	}
 	a.pool = backends.NewPool(backends.PoolOptions{
+		Size:     max(64, len(loaded.Backends)),
 		Sources:  backends.Sources{CloudsFile: options.CloudsFile, BaseDir: filepath.Dir(options.PolicyFile)},
 		Metrics:  backendMetrics,
 		MayWrite: a.mayWrite,

@@ -1,0 +1,112 @@
+package backends
+
+import (
+	"testing"
+)
+
+func TestCompleteFromEveryState(t *testing.T) {
+	noStamp := mine(1, StatusAttaching)
+	noStamp.Metadata = nil
+	tests := map[string]struct {
+		volume  Volume
+		member  bool
+		faults  map[string][]mishap
+		want    []string
+		wantErr string
+		kind    Kind
+	}{
+		"attaching":            {volume: mine(1, StatusAttaching), want: []string{"volume.os-attach volume-1"}},
+		"in use":               {volume: mine(1, StatusInUse)},
+		"answer lost":          {volume: mine(1, StatusAttaching), faults: map[string][]mishap{"volume.os-attach": {lost}}, want: []string{"volume.os-attach volume-1"}},
+		"answer lost, member":  {volume: mine(1, StatusAttaching), member: true, faults: map[string][]mishap{"volume.os-attach": {lost}}, want: []string{"volume.os-attach volume-1"}},
+		"refused":              {volume: mine(1, StatusAttaching), faults: map[string][]mishap{"volume.os-attach": {refused}}, want: []string{"volume.os-attach volume-1"}, wantErr: "backend gold: volume.os-attach: Cinder answered service unavailable (HTTP 503)", kind: KindUnavailable},
+		"refused, and no look": {volume: mine(1, StatusAttaching), faults: map[string][]mishap{"volume.os-attach": {refused}, "volume.get": {unsent}}, want: []string{"volume.os-attach volume-1"}, wantErr: "backend gold: volume.os-attach: Cinder answered service unavailable (HTTP 503)\nbackend gold: volume.get: no connection to cinder: connection refused", kind: KindUnavailable},
+		"available":            {volume: mine(1, StatusAvailable), wantErr: "backend gold: volume volume-1 is available where attaching was expected", kind: KindConflict},
+		"not ours":             {volume: noStamp, wantErr: `backend gold: volume volume-1 is stamped with nothing, expected cluster "cluster-1", PersistentVolume "pvc-uid-1", claim UID "uid-1"; it is not touched`, kind: KindNotOurs},
+		"in use elsewhere":     {volume: attachedTo(mine(1, StatusInUse), Attachment{ID: "a", Host: "node7"}), wantErr: "backend gold: volume volume-1 is attached elsewhere (node7); detach it there first", kind: KindInUse},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			cinder := newMemoryCinder()
+			cinder.member = test.member
+			id := cinder.add(test.volume)
+			cinder.fault = sequence(test.faults)
+			err := cinder.term(t).Complete(t.Context(), claimTarget(1, id), false)
+			equal(t, errorText(err), test.wantErr)
+			if err != nil {
+				equal(t, KindOf(err), test.kind)
+			}
+			equal(t, cinder.changes(), test.want)
+		})
+	}
+	t.Run("gone", func(t *testing.T) {
+		cinder := newMemoryCinder()
+		err := cinder.term(t).Complete(t.Context(), claimTarget(1, "volume-9"), false)
+		equal(t, KindOf(err), KindNotFound)
+	})
+	t.Run("what was known is out of date", func(t *testing.T) {
+		cinder := newMemoryCinder()
+		l := cinder.term(t)
+		connected, err := l.Connect(t.Context(), claimSpec(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cinder.mu.Lock()
+		cinder.attach(cinder.volumes[connected.Volume.ID], "node7")
+		cinder.mu.Unlock()
+		err = l.Complete(t.Context(), claimTarget(1, connected.Volume.ID), false)
+		equal(t, errorText(err), "backend gold: volume volume-1 is attached elsewhere (node7); detach it there first")
+	})
+}
+
+// sequence gives each operation its mishaps one after the other.
+func sequence(faults map[string][]mishap) func(operation, id string) mishap {
+	return func(operation, _ string) mishap {
+		if len(faults[operation]) == 0 {
+			return noFault
+		}
+		next := faults[operation][0]
+		faults[operation] = faults[operation][1:]
+		return next
+	}
+}
+
+func TestHasAndVolumes(t *testing.T) {
+	cinder := newMemoryCinder()
+	id := cinder.add(mine(1, StatusAvailable))
+	foreign := cinder.add(Volume{Status: StatusAvailable})
+	second := cinder.add(mine(2, StatusError))
+	l := cinder.term(t)
+	for volume, want := range map[string]bool{id: true, foreign: true, "volume-9": false} {
+		got, err := l.Has(t.Context(), volume)
+		if err != nil || got != want {
+			t.Errorf("Has(%s) = %v, %v", volume, got, err)
+		}
+	}
+	cinder.fault = sequence(map[string][]mishap{"volume.get": {refused}})
+	if _, err := l.Has(t.Context(), id); !IsKind(err, KindUnavailable) {
+		t.Errorf("Has of a silent Cinder: %v", err)
+	}
+	volumes, err := l.Volumes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, ids(volumes), []string{id, second})
+	for claim, want := range map[int]bool{1: true, 2: true, 3: false} {
+		got, err := l.Holds(t.Context(), claimStamp(claim))
+		if err != nil || got != want {
+			t.Errorf("Holds(%d) = %v, %v", claim, got, err)
+		}
+	}
+	equal(t, cinder.count("volume.list"), 1)
+}
+
+func TestHoldsOfASilentBackendIsUnknown(t *testing.T) {
+	cinder := newMemoryCinder()
+	cinder.fault = func(string, string) mishap { return refused }
+	_, err := cinder.term(t).Holds(t.Context(), claimStamp(1))
+	equal(t, KindOf(err), KindUnavailable)
+	_, err = cinder.term(t).Connect(t.Context(), claimSpec(1))
+	equal(t, KindOf(err), KindUnavailable)
+	equal(t, len(cinder.changes()), 0)
+}

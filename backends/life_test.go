@@ -1,0 +1,183 @@
+package backends
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// ServeHTTP speaks the volumes API for a memoryCinder, as far as the lifecycle
+// uses it.
+func (m *memoryCinder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	_, rest, _ := strings.Cut(r.URL.Path, "/volumes")
+	id, action, _ := strings.Cut(strings.Trim(rest, "/"), "/")
+	switch {
+	case r.Method == http.MethodPost && id == "":
+		var body struct {
+			Volume struct {
+				Name     string            `json:"name"`
+				Size     int64             `json:"size"`
+				Metadata map[string]string `json:"metadata"`
+			} `json:"volume"`
+		}
+		if json.NewDecoder(r.Body).Decode(&body) != nil {
+			answer(w, http.StatusBadRequest, `{"badRequest": {"code": 400, "message": "Malformed request body"}}`)
+			return
+		}
+		v, err := m.CreateVolume(r.Context(), NewVolume{Name: body.Volume.Name, SizeGiB: body.Volume.Size, Metadata: body.Volume.Metadata})
+		reply(w, http.StatusAccepted, map[string]any{"volume": view(v)}, err)
+	case r.Method == http.MethodGet && id == "detail":
+		m.serveList(w, r)
+	case r.Method == http.MethodGet:
+		v, err := m.Volume(r.Context(), id)
+		reply(w, http.StatusOK, map[string]any{"volume": view(v)}, err)
+	case r.Method == http.MethodDelete:
+		reply(w, http.StatusAccepted, nil, m.DeleteVolume(r.Context(), id))
+	case r.Method == http.MethodPost && action == "action":
+		m.serveAction(w, r, id)
+	default:
+		answer(w, http.StatusNotFound, routingNotFound)
+	}
+}
+
+// serveList gives pages of at most 20 volumes, whatever is asked for.
+func (m *memoryCinder) serveList(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	limit, _ := strconv.Atoi(query.Get("limit"))
+	if limit == 0 || limit > 20 {
+		limit = 20
+	}
+	volumes := []map[string]any{}
+	past, more := query.Get("marker") == "", false
+	err := m.ListVolumes(r.Context(), VolumeQuery{Status: Status(query.Get("status"))}, func(page []Volume) bool {
+		for _, v := range page {
+			if past && len(volumes) == limit {
+				more = true
+				return false
+			}
+			if past {
+				volumes = append(volumes, view(v))
+			}
+			past = past || v.ID == query.Get("marker")
+		}
+		return true
+	})
+	if err == nil && !past {
+		err = notFound("volume.list", query.Get("marker"))
+	}
+	document := map[string]any{"volumes": volumes}
+	if more {
+		query.Set("marker", volumes[len(volumes)-1]["id"].(string))
+		document["volumes_links"] = []any{map[string]any{"rel": "next", "href": "http://internal.invalid/v3/volumes/detail?" + query.Encode()}}
+	}
+	reply(w, http.StatusOK, document, err)
+}
+
+func (m *memoryCinder) serveAction(w http.ResponseWriter, r *http.Request, id string) {
+	var body map[string]json.RawMessage
+	if json.NewDecoder(r.Body).Decode(&body) != nil || len(body) != 1 {
+		answer(w, http.StatusBadRequest, `{"badRequest": {"code": 400, "message": "Malformed request body"}}`)
+		return
+	}
+	ctx := r.Context()
+	for name, raw := range body {
+		var arguments struct {
+			Host       string `json:"host_name"`
+			Attachment string `json:"attachment_id"`
+		}
+		_ = json.Unmarshal(raw, &arguments)
+		switch name {
+		case "os-reserve":
+			reply(w, http.StatusAccepted, nil, m.Reserve(ctx, id))
+		case "os-unreserve":
+			reply(w, http.StatusAccepted, nil, m.Unreserve(ctx, id))
+		case "os-attach":
+			reply(w, http.StatusAccepted, nil, m.Attach(ctx, id, arguments.Host, false))
+		case "os-detach":
+			reply(w, http.StatusAccepted, nil, m.Detach(ctx, id, arguments.Attachment))
+		case "os-terminate_connection":
+			reply(w, http.StatusAccepted, nil, m.TerminateConnection(ctx, id, Connector{}))
+		case "os-initialize_connection":
+			document, err := m.InitializeConnection(ctx, id, Connector{})
+			reply(w, http.StatusOK, map[string]any{"connection_info": json.RawMessage(document)}, err)
+		default:
+			answer(w, http.StatusBadRequest, `{"badRequest": {"code": 400, "message": "There is no such action: `+name+`"}}`)
+		}
+	}
+}
+
+func view(v Volume) map[string]any {
+	attachments := []any{}
+	for _, a := range v.Attachments {
+		attachments = append(attachments, map[string]any{"attachment_id": a.ID, "host_name": a.Host, "server_id": nil})
+	}
+	return map[string]any{"id": v.ID, "name": v.Name, "status": string(v.Status), "size": v.SizeGiB, "metadata": v.Metadata, "encrypted": v.Encrypted,
+		"attachments": attachments, "created_at": v.CreatedAt.Format("2006-01-02T15:04:05.000000")}
+}
+
+// reply answers with a document or the fault of an error.
+func reply(w http.ResponseWriter, status int, document map[string]any, err error) {
+	var failed *Error
+	if errors.As(err, &failed) {
+		name := map[int]string{400: "badRequest", 404: "itemNotFound", 403: "forbidden"}[failed.Status]
+		answer(w, failed.Status, fmt.Sprintf(`{%q: {"code": %d, "message": %q}}`, orElse(name, "computeFault"), failed.Status, failed.Message))
+		return
+	}
+	if document == nil {
+		w.WriteHeader(status)
+		return
+	}
+	encoded, err := json.Marshal(document)
+	if err != nil {
+		panic(err)
+	}
+	answer(w, status, string(encoded))
+}
+
+// TestLifeOverHTTP leads many volumes through their lives with everything in
+// place: pool, login, paging, a token that expires in between, few slots.
+func TestLifeOverHTTP(t *testing.T) {
+	cloud := newCloudServer(t)
+	cinder := newMemoryCinder()
+	cloud.cinder = cinder.ServeHTTP
+	for range 50 {
+		cinder.add(Volume{Status: StatusAvailable})
+	}
+	pool := NewPool(PoolOptions{Sources: cloud.clouds(passwordCloud), Metrics: testMetrics()})
+	config := gold
+	config.Limits.Concurrency = 4
+	term := func() *Lifecycle {
+		return NewLifecycle(LifecycleOptions{Config: config, Pool: pool, Cluster: "cluster-1", Fence: func() error { return nil }, Hold: t.Context(),
+			Logger: discard(), Metrics: testMetrics(), Poll: time.Millisecond})
+	}
+	const claims = 30
+	l := term()
+	connected := make([]Connected, claims)
+	atOnce(t, claims, func(claim int) (err error) {
+		connected[claim], err = l.Connect(t.Context(), claimSpec(claim))
+		return err
+	})
+	for claim := range claims {
+		if found := cinder.stamped(claimStamp(claim)); len(found) != 1 || found[0].Status != StatusAttaching {
+			t.Errorf("claim %d has %+v", claim, found)
+		}
+	}
+	equal(t, len(cinder.changes()), 3*claims)
+	cloud.revoke()
+	atOnce(t, claims, func(claim int) error {
+		return l.Complete(t.Context(), claimTarget(claim, connected[claim].Volume.ID), false)
+	})
+	cloud.revoke()
+	l = term()
+	atOnce(t, claims, func(claim int) error {
+		return l.Remove(t.Context(), claimTarget(claim, connected[claim].Volume.ID))
+	})
+	equal(t, len(cinder.snapshot()), 50)
+	equal(t, cloud.loginCount(), 3)
+	idle(t, l)
+}

@@ -1,0 +1,134 @@
+package backends
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+)
+
+// atOnce runs one thing for n claims at the same time.
+func atOnce(t *testing.T, n int, do func(claim int) error) {
+	t.Helper()
+	var group sync.WaitGroup
+	for claim := range n {
+		group.Go(func() {
+			if err := do(claim); err != nil {
+				t.Errorf("claim %d: %v", claim, err)
+			}
+		})
+	}
+	group.Wait()
+}
+
+// idle waits until the watcher's goroutine has ended: nothing can be asked
+// from then on.
+func idle(t *testing.T, l *Lifecycle) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		l.watcher.mu.Lock()
+		running := l.watcher.running
+		l.watcher.mu.Unlock()
+		if !running {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the watcher goes on although nothing is in flight")
+		}
+	}
+}
+
+// together keeps the watcher from its first round until as many volumes as
+// given are waited for: what is counted then is how many requests they need
+// together, however long it took to begin with each.
+func together(t *testing.T, l *Lifecycle, waits int) {
+	l.watcher.mu.Lock()
+	defer l.watcher.mu.Unlock()
+	l.watcher.running = true
+	go func() {
+		for t.Context().Err() == nil {
+			l.watcher.mu.Lock()
+			n := len(l.watcher.waits)
+			l.watcher.mu.Unlock()
+			if n == waits {
+				l.watcher.run()
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+}
+
+// TestRequestsPerClaim counts: three changes a claim, no request for a single
+// volume, and as many listings for two hundred claims as for five.
+func TestRequestsPerClaim(t *testing.T) {
+	for _, claims := range []int{1, 5, 200} {
+		t.Run(fmt.Sprint(claims), func(t *testing.T) {
+			goroutines := runtime.NumGoroutine()
+			cinder := newMemoryCinder()
+			for range 500 { // of other people
+				cinder.add(Volume{Status: StatusInUse})
+			}
+			l := cinder.term(t)
+			connected := make([]Connected, claims)
+			together(t, l, claims)
+			atOnce(t, claims, func(claim int) (err error) {
+				connected[claim], err = l.Connect(t.Context(), claimSpec(claim))
+				return err
+			})
+			equal(t, cinder.count("volume.create"), claims)
+			equal(t, cinder.count("volume.os-reserve"), claims)
+			equal(t, cinder.count("volume.os-initialize_connection"), claims)
+			equal(t, len(cinder.changes()), 3*claims)
+			equal(t, cinder.count("volume.get"), 0)
+			// One for the inventory, one for each look that Cinder needs, one
+			// that finds.
+			equal(t, cinder.count("volume.list"), 1+cinder.looks+1)
+			idle(t, l)
+
+			cinder.forgetLog()
+			atOnce(t, claims, func(claim int) error {
+				return l.Complete(t.Context(), claimTarget(claim, connected[claim].Volume.ID), false)
+			})
+			equal(t, cinder.count("volume.os-attach"), claims)
+			equal(t, len(cinder.log), claims) // and nothing else
+			for _, v := range cinder.snapshot() {
+				if StampOf(v).Cluster != "" && v.Status != StatusInUse {
+					t.Errorf("%s is %s", v.ID, v.Status)
+				}
+			}
+
+			// A new leader finds what there is in one listing.
+			cinder.forgetLog()
+			next := cinder.term(t)
+			atOnce(t, claims, func(claim int) error {
+				return next.Complete(t.Context(), claimTarget(claim, connected[claim].Volume.ID), false)
+			})
+			equal(t, cinder.log, []string{"volume.list"})
+
+			// And all the way back.
+			cinder.forgetLog()
+			together(t, next, claims)
+			atOnce(t, claims, func(claim int) error { return next.Remove(t.Context(), claimTarget(claim, connected[claim].Volume.ID)) })
+			equal(t, len(cinder.changes()), 3*claims)
+			// One read a volume proves that it is ours. That it is gone is
+			// told by a sweep for many, by one more read for a few.
+			rounds := cinder.looks + 1
+			if claims > fewVolumes {
+				equal(t, cinder.count("volume.list"), rounds+1)
+				equal(t, cinder.count("volume.get"), claims)
+			} else {
+				equal(t, cinder.count("volume.list"), rounds)
+				equal(t, cinder.count("volume.get"), 2*claims)
+			}
+			equal(t, len(cinder.snapshot()), 500)
+			idle(t, next)
+			for deadline := time.Now().Add(time.Minute); runtime.NumGoroutine() > goroutines; time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), goroutines)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,113 @@
+package backends
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func TestFenceStopsEveryChange(t *testing.T) {
+	states := []Status{"", StatusCreating, StatusAvailable, StatusAttaching, StatusInUse, StatusError, StatusErrorDeleting, StatusReserved, StatusDetaching}
+	operations := map[string]func(ctx context.Context, l *Lifecycle, id string) error{
+		"connect": func(ctx context.Context, l *Lifecycle, _ string) error {
+			_, err := l.Connect(ctx, claimSpec(1))
+			return err
+		},
+		"complete": func(ctx context.Context, l *Lifecycle, id string) error {
+			return l.Complete(ctx, claimTarget(1, id), false)
+		},
+		"remove": func(ctx context.Context, l *Lifecycle, id string) error { return l.Remove(ctx, claimTarget(1, id)) },
+		"abandon": func(ctx context.Context, l *Lifecycle, _ string) error {
+			return l.Abandon(ctx, claimStamp(1), testConnector)
+		},
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	terms := map[string]func(*LifecycleOptions){
+		"fence": func(o *LifecycleOptions) { o.Fence = func() error { return errors.New("the lease is 4 s too old") } },
+		"hold":  func(o *LifecycleOptions) { o.Hold = ended },
+	}
+	for _, status := range states {
+		for name, operation := range operations {
+			for how, over := range terms {
+				t.Run(fmt.Sprintf("%s/%s/%s", name, status, how), func(t *testing.T) {
+					cinder := newMemoryCinder()
+					cinder.looks = 0
+					id := "volume-0"
+					if status != "" {
+						id = cinder.add(mine(1, status))
+					}
+					err := operation(t.Context(), cinder.term(t, over), id)
+					equal(t, cinder.changes(), []string(nil))
+					if how == "fence" && IsKind(err, KindFenced) {
+						equal(t, err.(interface{ Unwrap() error }).Unwrap() != nil, true)
+						if !strings.Contains(err.Error(), "no change is made: the lease is 4 s too old") {
+							t.Error(err)
+						}
+					}
+					// Only what needs no change may succeed.
+					if err == nil && !(status == "" && name != "connect" || status == StatusInUse && name == "complete") {
+						t.Error("no error")
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestEndOfTermCutsARequestUnderWay: waiting for the array must not outlast
+// the term.
+func TestEndOfTermCutsARequestUnderWay(t *testing.T) {
+	hold, end := context.WithCancel(t.Context())
+	s := &session{clients: &memoryClients{cinder: newMemoryCinder()}, backend: "gold", fence: func() error { return nil }, hold: hold}
+	err := s.change(t.Context(), func(ctx context.Context, _ api) error {
+		end()
+		<-ctx.Done()
+		return translate("gold", "volume.create", ctx.Err())
+	})
+	equal(t, errorText(err), "backend gold: volume.create: the request was cancelled")
+	equal(t, effectUnknown(err), true)
+}
+
+// TestCallerLeavesARequestUnderWayAlone: cutting it would only leave its
+// effect unknown.
+func TestCallerLeavesARequestUnderWayAlone(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	s := &session{clients: &memoryClients{cinder: newMemoryCinder()}, backend: "gold", fence: func() error { return nil }, hold: t.Context()}
+	err := s.change(ctx, func(inner context.Context, _ api) error {
+		cancel()
+		return inner.Err()
+	})
+	equal(t, errorText(err), "")
+	err = s.change(ctx, func(context.Context, api) error {
+		t.Error("a change is begun for a caller that has left")
+		return nil
+	})
+	equal(t, errorText(err), "backend gold: the request was cancelled")
+	equal(t, effectUnknown(err), false)
+}
+
+func TestRefusedCredentialsAreTriedAnew(t *testing.T) {
+	cinder := newMemoryCinder()
+	source := &memoryClients{cinder: cinder}
+	refusals := 1
+	cinder.fault = func(string, string) mishap {
+		if refusals > 0 {
+			refusals--
+			return unauthorized
+		}
+		return noFault
+	}
+	s := &session{clients: source, backend: "gold", fence: func() error { return nil }, hold: t.Context()}
+	id := cinder.add(mine(1, StatusAvailable))
+	reserve := func() error {
+		return s.change(t.Context(), func(ctx context.Context, cinder api) error { return cinder.Reserve(ctx, id) })
+	}
+	equal(t, errorText(reserve()), "")
+	equal(t, source.forgotten, 1)
+	refusals = 2
+	equal(t, KindOf(reserve()), KindUnauthorized)
+	equal(t, source.forgotten, 2)
+}
