@@ -9,6 +9,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -272,20 +274,41 @@ func (p *Provisioner) ClaimGone(ctx context.Context, uid types.UID) error {
 		}
 		return nil
 	}
-	if _, err := p.PersistentVolumes.Get(begun.stamp.PV); err == nil {
-		// Recorded after all: Kubernetes releases it, and Delete does the rest.
-		p.finish(uid)
-		return nil
-	}
 	return p.undo(ctx, uid, begun)
 }
 
+// isRecorded asks the API server itself whether a PersistentVolume exists: one
+// that was saved a moment ago may not be in the cache yet.
+func (p *Provisioner) isRecorded(ctx context.Context, name string) (bool, error) {
+	if _, err := p.PersistentVolumes.Get(name); err == nil {
+		return true, nil
+	}
+	_, err := p.Client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot tell whether PersistentVolume %s exists: %w", name, err)
+	}
+	return true, nil
+}
+
 // undo removes the volume and Secret of an attempt, on a context that the
-// end of the attempt does not cut short.
+// end of the attempt does not cut short. It does nothing once a
+// PersistentVolume is recorded: its reclaim policy decides then, and Delete
+// does the rest.
 func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning) error {
 	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(p.Hold, cancel)()
+	recorded, err := p.isRecorded(lasting, begun.stamp.PV)
+	if err != nil {
+		return err
+	}
+	if recorded {
+		p.finish(uid)
+		return nil
+	}
 	volumes, err := p.Backends.Volumes(begun.backend)
 	if err != nil {
 		return err

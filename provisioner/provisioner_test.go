@@ -142,6 +142,42 @@ func TestRecordedVolumeIsNotUndoneWhenItsClaimGoes(t *testing.T) {
 	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB")
 }
 
+// TestRecordedVolumeIsNotUndoneBeforeTheCacheKnows covers the moment between the
+// PersistentVolume's creation and its arrival in the cache. Its reclaim policy
+// may be Retain: then nothing may ever delete the volume.
+func TestRecordedVolumeIsNotUndoneBeforeTheCacheKnows(t *testing.T) {
+	for name, end := range map[string]func(*fixture, *corev1.PersistentVolumeClaim){
+		"the claim is deleted": func(f *fixture, claim *corev1.PersistentVolumeClaim) {
+			f.forgetClaim(claim)
+			f.must(f.ClaimGone(t.Context(), claim.UID))
+		},
+		"another attempt meets a connection that is refused": func(f *fixture, claim *corev1.PersistentVolumeClaim) {
+			f.backends["gold"].document = `{"driver_volume_type": "iscsi", "data": {"encrypted": true}}`
+			if _, err := f.provision(claim); err == nil {
+				t.Error("the connection was mapped")
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			claim := f.claim(nil)
+			pv, err := f.provision(claim)
+			f.must(err)
+			_, err = f.client.CoreV1().PersistentVolumes().Create(t.Context(), pv, metav1.CreateOptions{})
+			f.must(err)
+			end(f, claim)
+			for _, call := range f.backends["gold"].calls {
+				if strings.HasPrefix(call, "abandon") {
+					t.Errorf("the volume of a recorded PersistentVolume was removed: %s", call)
+				}
+			}
+			if _, err := f.client.CoreV1().Secrets("own").Get(t.Context(), "pvc-uid-1-credentials", metav1.GetOptions{}); err != nil {
+				t.Error("the Secret of a recorded PersistentVolume was removed")
+			}
+		})
+	}
+}
+
 func TestBackendThatHoldsTheVolumeIsKept(t *testing.T) {
 	f := newFixture(t)
 	f.class.Name = "both"
