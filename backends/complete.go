@@ -16,38 +16,42 @@ func (l *Lifecycle) Complete(ctx context.Context, target Target, readOnly bool) 
 		return err
 	}
 	defer release()
-	if err := l.complete(ctx, target, readOnly); err != nil {
-		return err
-	}
-	l.mu.Lock()
-	delete(l.seen, target.VolumeID)
-	l.mu.Unlock()
-	// Now it is certain which volume of the claim the PersistentVolume names.
-	return l.removeRivals(ctx, target)
+	return l.current().complete(ctx, target, readOnly)
 }
 
-func (l *Lifecycle) complete(ctx context.Context, target Target, readOnly bool) error {
-	v, err := l.lastSeen(ctx, target)
+func (e *endpoint) complete(ctx context.Context, target Target, readOnly bool) error {
+	if err := e.attach(ctx, target, readOnly); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	delete(e.seen, target.VolumeID)
+	e.mu.Unlock()
+	// Now it is certain which volume of the claim the PersistentVolume names.
+	return e.removeRivals(ctx, target)
+}
+
+func (e *endpoint) attach(ctx context.Context, target Target, readOnly bool) error {
+	v, err := e.lastSeen(ctx, target)
 	if err != nil {
 		return err
 	}
 	for looked := false; ; looked = true {
 		if !target.owns(v) {
-			return l.notOurs(v, target)
+			return e.notOurs(v, target)
 		}
 		var failed error
 		switch v.Status {
 		case StatusInUse:
-			return l.attachedElsewhere(v, target)
+			return e.attachedElsewhere(v, target)
 		case StatusAttaching:
-			failed = l.cinder.change(ctx, func(ctx context.Context, cinder api) error {
+			failed = e.cinder.change(ctx, func(ctx context.Context, cinder api) error {
 				return cinder.Attach(ctx, v.ID, target.Connector.Host, readOnly)
 			})
 			if failed == nil {
 				return nil
 			}
 		default:
-			failed = l.failure(KindConflict, "volume %s is %s where attaching was expected", v.ID, v.Status)
+			failed = e.failure(KindConflict, "volume %s is %s where attaching was expected", v.ID, v.Status)
 		}
 		if looked {
 			return failed
@@ -55,12 +59,12 @@ func (l *Lifecycle) complete(ctx context.Context, target Target, readOnly bool) 
 		// Either what was known is out of date, or the answer was lost after
 		// the effect. Repeating os-attach would not tell: Cinder answers a
 		// project's member with 500 when the host is attached already.
-		l.see(target.VolumeID, Volume{})
-		if v, err = l.get(ctx, target.VolumeID); err != nil {
+		e.see(target.VolumeID, Volume{})
+		if v, err = e.get(ctx, target.VolumeID); err != nil {
 			return errors.Join(failed, err)
 		}
 		if v.Status == StatusAttaching {
-			l.see(target.VolumeID, v)
+			e.see(target.VolumeID, v)
 			return failed
 		}
 	}
@@ -68,22 +72,22 @@ func (l *Lifecycle) complete(ctx context.Context, target Target, readOnly bool) 
 
 // see remembers the newest picture of a volume; the zero Volume says that the
 // picture at hand is not to be trusted.
-func (l *Lifecycle) see(id string, v Volume) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.seen[id] = v
+func (e *endpoint) see(id string, v Volume) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.seen[id] = v
 }
 
 // lastSeen returns the newest picture of a volume that is at hand, or looks.
-func (l *Lifecycle) lastSeen(ctx context.Context, target Target) (Volume, error) {
-	l.mu.Lock()
-	v, ok := l.seen[target.VolumeID]
-	l.mu.Unlock()
+func (e *endpoint) lastSeen(ctx context.Context, target Target) (Volume, error) {
+	e.mu.Lock()
+	v, ok := e.seen[target.VolumeID]
+	e.mu.Unlock()
 	if ok && v.ID != "" {
 		return v, nil
 	}
 	if !ok {
-		found, err := l.inventory.find(ctx, target.Stamp, time.Time{})
+		found, err := e.inventory.find(ctx, target.Stamp, time.Time{})
 		if err != nil {
 			return Volume{}, err
 		}
@@ -93,27 +97,31 @@ func (l *Lifecycle) lastSeen(ctx context.Context, target Target) (Volume, error)
 			}
 		}
 	}
-	return l.get(ctx, target.VolumeID)
+	return e.get(ctx, target.VolumeID)
 }
 
 // Holds reports whether the backend has a volume of the claim, in whatever
 // state. It costs requests only when the answer is not known in this term.
 func (l *Lifecycle) Holds(ctx context.Context, stamp Stamp) (bool, error) {
-	l.mu.Lock()
-	_, known := l.volumes[stamp.ClaimUID]
-	since := l.unsettled[stamp.ClaimUID]
-	l.mu.Unlock()
+	return l.current().holds(ctx, stamp)
+}
+
+func (e *endpoint) holds(ctx context.Context, stamp Stamp) (bool, error) {
+	e.mu.Lock()
+	_, known := e.volumes[stamp.ClaimUID]
+	since := e.unsettled[stamp.ClaimUID]
+	e.mu.Unlock()
 	if known {
 		return true, nil
 	}
-	found, err := l.inventory.find(ctx, stamp, since)
+	found, err := e.inventory.find(ctx, stamp, since)
 	return len(found) > 0, err
 }
 
 // Has reports whether a volume of that id exists at the backend, whoever's it
 // is. It serves PersistentVolumes that do not say where their volume is.
 func (l *Lifecycle) Has(ctx context.Context, id string) (bool, error) {
-	_, err := l.get(ctx, id)
+	_, err := l.current().get(ctx, id)
 	if IsKind(err, KindNotFound) {
 		return false, nil
 	}
@@ -123,5 +131,5 @@ func (l *Lifecycle) Has(ctx context.Context, id string) (bool, error) {
 // Volumes lists the cluster's volumes as of the last complete listing of this
 // term. It costs requests only the first time.
 func (l *Lifecycle) Volumes(ctx context.Context) ([]Volume, error) {
-	return l.inventory.all(ctx)
+	return l.current().inventory.all(ctx)
 }

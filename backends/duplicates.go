@@ -10,16 +10,16 @@ import (
 // removes the rest. A volume that a PersistentVolume may know comes first, then
 // one that is connected, then the eldest; of several that may be known none is
 // touched.
-func (l *Lifecycle) keepOne(ctx context.Context, found []Volume, stamp Stamp, connector Connector) (Volume, error) {
+func (e *endpoint) keepOne(ctx context.Context, found []Volume, stamp Stamp, connector Connector) (Volume, error) {
 	if len(found) == 1 {
 		return found[0], nil
 	}
 	// What the listing showed may be hours old.
 	var present []Volume
 	for _, listed := range found {
-		v, err := l.get(ctx, listed.ID)
+		v, err := e.get(ctx, listed.ID)
 		if IsKind(err, KindNotFound) {
-			l.inventory.forget(listed.ID)
+			e.inventory.forget(listed.ID)
 			continue
 		}
 		if err != nil {
@@ -30,8 +30,8 @@ func (l *Lifecycle) keepOne(ctx context.Context, found []Volume, stamp Stamp, co
 		}
 	}
 	if len(present) == 0 {
-		l.doubt(stamp.ClaimUID)
-		return Volume{}, l.failure(KindConflict, "the volumes of claim UID %q vanished while they were looked at; somebody else works on them", stamp.ClaimUID)
+		e.doubt(stamp.ClaimUID)
+		return Volume{}, e.failure(KindConflict, "the volumes of claim UID %q vanished while they were looked at; somebody else works on them", stamp.ClaimUID)
 	}
 	chosen := slices.MinFunc(present, func(a, b Volume) int {
 		if difference := rank(b) - rank(a); difference != 0 {
@@ -43,7 +43,7 @@ func (l *Lifecycle) keepOne(ctx context.Context, found []Volume, stamp Stamp, co
 		if v.ID == chosen.ID {
 			continue
 		}
-		if err := l.removeSecond(ctx, v, chosen.ID, stamp, connector); err != nil {
+		if err := e.removeSecond(ctx, v, chosen.ID, stamp, connector); err != nil {
 			return Volume{}, err
 		}
 	}
@@ -66,35 +66,35 @@ func rank(v Volume) int {
 
 // removeSecond removes a volume beside the one that is kept, unless a
 // PersistentVolume may know it.
-func (l *Lifecycle) removeSecond(ctx context.Context, v Volume, kept string, stamp Stamp, connector Connector) error {
+func (e *endpoint) removeSecond(ctx context.Context, v Volume, kept string, stamp Stamp, connector Connector) error {
 	if everAttached(v) {
-		return l.failure(KindConflict, "volumes %s and %s of one claim have both been attached; keep one and delete the other by hand", kept, v.ID)
+		return e.failure(KindConflict, "volumes %s and %s of one claim have both been attached; keep one and delete the other by hand", kept, v.ID)
 	}
-	l.logger.Warn("Removing a second volume of one claim", "volume", v.ID, "kept", kept, "status", v.Status)
-	if err := l.remove(ctx, Target{VolumeID: v.ID, Stamp: stamp, Connector: connector, unreferenced: true}); err != nil {
+	e.logger.Warn("Removing a second volume of one claim", "volume", v.ID, "kept", kept, "status", v.Status)
+	if err := e.remove(ctx, Target{VolumeID: v.ID, Stamp: stamp, Connector: connector, unreferenced: true}); err != nil {
 		return err
 	}
-	l.inventory.forget(v.ID)
-	l.dropRival(stamp.ClaimUID, v.ID)
+	e.inventory.forget(v.ID)
+	e.dropRival(stamp.ClaimUID, v.ID)
 	return nil
 }
 
 // removeRivals removes what was seen beside the volume that a PersistentVolume
 // names. It asks nothing when nothing was seen. What cannot be removed without
 // a person is logged and left alone: the claim itself is served.
-func (l *Lifecycle) removeRivals(ctx context.Context, target Target) error {
-	for _, id := range l.rivalsOf(target.Stamp.ClaimUID, target.VolumeID) {
-		rival, err := l.get(ctx, id)
+func (e *endpoint) removeRivals(ctx context.Context, target Target) error {
+	for _, id := range e.rivalsOf(target.Stamp.ClaimUID, target.VolumeID) {
+		rival, err := e.get(ctx, id)
 		if err == nil && target.Stamp.Owns(rival) {
-			err = l.removeSecond(ctx, rival, target.VolumeID, target.Stamp, target.Connector)
+			err = e.removeSecond(ctx, rival, target.VolumeID, target.Stamp, target.Connector)
 		}
 		switch {
 		case IsKind(err, KindConflict), IsKind(err, KindInUse):
-			l.logger.Warn("A second volume of one claim is left alone", "volume", id, "kept", target.VolumeID, "error", err)
+			e.logger.Warn("A second volume of one claim is left alone", "volume", id, "kept", target.VolumeID, "error", err)
 		case err != nil && !IsKind(err, KindNotFound):
 			return err
 		}
-		l.dropRival(target.Stamp.ClaimUID, id)
+		e.dropRival(target.Stamp.ClaimUID, id)
 	}
 	return nil
 }
@@ -102,36 +102,36 @@ func (l *Lifecycle) removeRivals(ctx context.Context, target Target) error {
 // observe looks through a page of volumes that was read for another purpose
 // for second volumes of claims in flight. After a create request every claim
 // is looked up this way at no cost.
-func (l *Lifecycle) observe(page []Volume) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (e *endpoint) observe(page []Volume) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	for _, v := range page {
-		if v.Metadata[stampCluster] != l.inventory.cluster {
+		if v.Metadata[stampCluster] != e.inventory.cluster {
 			continue
 		}
 		uid := v.Metadata[stampClaimUID]
-		id, known := l.volumes[uid]
+		id, known := e.volumes[uid]
 		if !known || id == v.ID {
 			continue
 		}
-		if l.rivals[uid] == nil {
-			l.rivals[uid] = map[string]bool{}
+		if e.rivals[uid] == nil {
+			e.rivals[uid] = map[string]bool{}
 		}
-		l.rivals[uid][v.ID] = true
+		e.rivals[uid][v.ID] = true
 	}
 }
 
-func (l *Lifecycle) rivalsOf(uid, id string) []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(l.rivals[uid])), func(rival string) bool { return rival == id })
+func (e *endpoint) rivalsOf(uid, id string) []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(e.rivals[uid])), func(rival string) bool { return rival == id })
 }
 
-func (l *Lifecycle) dropRival(uid, id string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.rivals[uid], id)
-	if len(l.rivals[uid]) == 0 {
-		delete(l.rivals, uid)
+func (e *endpoint) dropRival(uid, id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.rivals[uid], id)
+	if len(e.rivals[uid]) == 0 {
+		delete(e.rivals, uid)
 	}
 }

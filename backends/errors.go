@@ -46,24 +46,31 @@ type Error struct {
 	EffectUnknown bool
 
 	cause error
+	// unsent says that no request was made, so that the failure tells nothing
+	// about the backend.
+	unsent bool
 }
 
 // Error renders place, culprit and what Cinder said.
 func (e *Error) Error() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "backend %s: ", e.Backend)
+	text := "backend " + e.Backend + ": " + e.what()
+	if e.Status != 0 && e.RequestID != "" {
+		text = strings.TrimSuffix(text, ")") + ", " + e.RequestID + ")"
+	}
+	return text
+}
+
+// what is the error without the backend's name and the request's id, the same
+// for the same trouble.
+func (e *Error) what() string {
+	text := e.Message
 	if e.Operation != "" {
-		fmt.Fprintf(&b, "%s: ", e.Operation)
+		text = e.Operation + ": " + text
 	}
-	b.WriteString(e.Message)
 	if e.Status != 0 {
-		fmt.Fprintf(&b, " (HTTP %d", e.Status)
-		if e.RequestID != "" {
-			fmt.Fprintf(&b, ", %s", e.RequestID)
-		}
-		b.WriteString(")")
+		text += fmt.Sprintf(" (HTTP %d)", e.Status)
 	}
-	return b.String()
+	return text
 }
 
 // Unwrap gives the context error behind a cancelled call. Foreign errors stay

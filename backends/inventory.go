@@ -66,6 +66,14 @@ func (i *inventory) all(ctx context.Context) ([]Volume, error) {
 	return all, nil
 }
 
+// knows reports whether the last complete listing, if there was one, has a
+// volume of the claim.
+func (i *inventory) knows(uid string) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return len(i.volumes[uid]) > 0
+}
+
 // forget drops a volume that is gone.
 func (i *inventory) forget(id string) {
 	i.mu.Lock()

@@ -24,6 +24,14 @@ type LifecycleOptions struct {
 	Metrics *Metrics
 	// Poll is the shortest time between two rounds of waiting; 0 means 200 ms.
 	Poll time.Duration
+	// FailuresToOpen is how many requests in a row must fail before further
+	// ones are held back until a probe is answered; 0 means five.
+	FailuresToOpen int
+	// HealthChanged is called with what callers are told when requests begin
+	// to be held back, and with nil when the backend answers again; in order,
+	// one call at a time, during the term only, and under no lock. It must
+	// return soon: the next probe waits for it. Nil means that nobody asks.
+	HealthChanged func(err error)
 }
 
 // Lifecycle leads the volumes of one backend through their lives, in the
@@ -34,67 +42,65 @@ type LifecycleOptions struct {
 //
 // Every method derives its next step from the observed state, so that each may
 // be interrupted anywhere and called again, by this leader or the next.
+//
+// While the backend does not answer, every method that needs a request fails
+// at once with what Health returns.
 type Lifecycle struct {
-	config    Config
-	cinder    *session
-	logger    *slog.Logger
-	inventory *inventory
-	watcher   *watcher
+	options LifecycleOptions
+	// clients gives the clients for a configuration that may change later.
+	clients func(config func() Config) clients
+	breaker *breaker
 
 	// locks keeps two operations on the volume of one claim apart, such as
 	// Complete and Remove when a claim is deleted as soon as it is bound.
 	locks *keyedMutex
 
+	// mu guards what every endpoint of the term remembers, and which of them
+	// is the current one.
 	mu sync.Mutex
-	// volumes maps a claim's UID to the volume that serves it, as far as this
-	// term knows.
-	volumes map[string]string
-	// unsettled holds, by claim UID, since when there may be a volume that this
-	// term does not know: only a listing that began later can tell.
-	unsettled map[string]time.Time
-	// rivals holds, by claim UID, volumes seen in listings that carry the same
-	// stamp as the claim's own.
-	rivals map[string]map[string]bool
-	// seen holds the newest picture, by id, of volumes that this term brought
-	// to attaching; the zero Volume where it is not to be trusted.
-	seen map[string]Volume
+	at *endpoint
 }
 
 // NewLifecycle makes the lifecycle of one backend for one term.
 func NewLifecycle(options LifecycleOptions) *Lifecycle {
-	return newLifecycle(options, pooledClients{options.Pool, options.Config})
+	return newLifecycle(options, func(config func() Config) clients { return pooledClients{options.Pool, config} })
 }
 
-func newLifecycle(options LifecycleOptions, clients clients) *Lifecycle {
-	config := options.Config.withDefaults()
-	interval := options.Poll
-	if interval <= 0 {
-		interval = 200 * time.Millisecond
+func newLifecycle(options LifecycleOptions, clients func(config func() Config) clients) *Lifecycle {
+	options.Config = options.Config.withDefaults()
+	options.Logger = options.Logger.With("backend", options.Config.Name)
+	if options.Poll <= 0 {
+		options.Poll = 200 * time.Millisecond
 	}
-	l := &Lifecycle{
-		config:    config,
-		cinder:    &session{clients: clients, backend: config.Name, fence: options.Fence, hold: options.Hold},
-		logger:    options.Logger.With("backend", config.Name),
-		volumes:   map[string]string{},
-		unsettled: map[string]time.Time{},
-		rivals:    map[string]map[string]bool{},
-		seen:      map[string]Volume{},
-		locks:     newKeyedMutex(),
-	}
-	l.inventory = newInventory(options.Cluster, func(ctx context.Context, yield func([]Volume) bool) error {
-		return l.list(ctx, VolumeQuery{PageSize: 1000}, yield)
+	l := &Lifecycle{options: options, clients: clients, locks: newKeyedMutex()}
+	l.breaker = newBreaker(breakerOptions{
+		backend:        options.Config.Name,
+		failuresToOpen: options.FailuresToOpen,
+		hold:           options.Hold,
+		probe:          func(ctx context.Context) error { return l.current().cinder.probe(ctx) },
+		changed:        options.HealthChanged,
+		logger:         options.Logger,
+		metrics:        options.Metrics,
 	})
-	l.watcher = &watcher{
-		backend:  config.Name,
-		interval: interval,
-		list:     l.list,
-		get:      l.get,
-		observe:  l.observe,
-		waiting:  func(volumes int) { options.Metrics.waiting(config.Name, volumes) },
-		waits:    map[*wait]struct{}{},
-	}
+	l.at = l.newEndpoint(options.Config, 0)
 	return l
 }
+
+// current is the endpoint that an operation which begins now works at.
+func (l *Lifecycle) current() *endpoint {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.at
+}
+
+// Health is nil while the backend answers, as far as requests were made, and
+// else the error with which every request is held back.
+func (l *Lifecycle) Health() error { return l.breaker.health() }
+
+// ProbeNow has a backend that does not answer asked at once, rather than after
+// the pause between two probes. It is for whoever knows that something was
+// mended, such as the credentials; it does nothing while the backend answers.
+func (l *Lifecycle) ProbeNow() { l.breaker.probeNow() }
 
 // Spec is the volume that a claim wants.
 type Spec struct {
@@ -129,7 +135,11 @@ func (l *Lifecycle) Connect(ctx context.Context, spec Spec) (Connected, error) {
 		return Connected{}, err
 	}
 	defer release()
-	v, err := l.look(ctx, spec.Stamp, spec.Connector)
+	return l.current().connect(ctx, spec)
+}
+
+func (e *endpoint) connect(ctx context.Context, spec Spec) (Connected, error) {
+	v, err := e.look(ctx, spec.Stamp, spec.Connector)
 	if err != nil {
 		return Connected{}, err
 	}
@@ -139,119 +149,119 @@ func (l *Lifecycle) Connect(ctx context.Context, spec Spec) (Connected, error) {
 		}
 		next := towardsConnected(v.Status)
 		if (next == stepReserve || next == stepConnect) && v.SizeGiB < spec.SizeGiB {
-			return Connected{}, l.failure(KindConflict, "volume %s has %d GiB, the claim wants %d GiB", v.ID, v.SizeGiB, spec.SizeGiB)
+			return Connected{}, e.failure(KindConflict, "volume %s has %d GiB, the claim wants %d GiB", v.ID, v.SizeGiB, spec.SizeGiB)
 		}
 		switch next {
 		case stepCreate:
-			v, err = l.create(ctx, spec)
+			v, err = e.create(ctx, spec)
 		case stepAwaitCreated:
-			v, err = l.awaitCreated(ctx, v, spec)
+			v, err = e.awaitCreated(ctx, v, spec)
 		case stepReserve:
-			v, err = l.reserve(ctx, v)
+			v, err = e.reserve(ctx, v)
 		case stepConnect:
-			return l.connect(ctx, v, spec)
+			return e.initialize(ctx, v, spec)
 		case stepDiscard:
-			return Connected{}, l.discard(ctx, v, spec)
+			return Connected{}, e.discard(ctx, v, spec)
 		case stepAwaitGone:
-			if err = l.awaitGone(ctx, v.ID); err == nil {
-				v, err = l.lookAgain(ctx, v.ID, spec)
+			if err = e.awaitGone(ctx, v.ID); err == nil {
+				v, err = e.lookAgain(ctx, v.ID, spec)
 			}
 		default:
-			return Connected{}, l.failure(KindConflict, "volume %s is %s; it is left alone until that is over", v.ID, v.Status)
+			return Connected{}, e.failure(KindConflict, "volume %s is %s; it is left alone until that is over", v.ID, v.Status)
 		}
 		if err != nil {
 			return Connected{}, err
 		}
 	}
-	return Connected{}, l.failure(KindConflict, "volume %s keeps changing its state; somebody else works on it", v.ID)
+	return Connected{}, e.failure(KindConflict, "volume %s keeps changing its state; somebody else works on it", v.ID)
 }
 
-// connect asks for the connection of a volume that is attaching, or that a
+// initialize asks for the connection of a volume that is attaching, or that a
 // PersistentVolume of the same claim once had in use. A volume that somebody
 // else has attached would be written to from two sides.
-func (l *Lifecycle) connect(ctx context.Context, v Volume, spec Spec) (Connected, error) {
-	if err := l.attachedElsewhere(v, Target{Connector: spec.Connector}); err != nil {
+func (e *endpoint) initialize(ctx context.Context, v Volume, spec Spec) (Connected, error) {
+	if err := e.attachedElsewhere(v, Target{Connector: spec.Connector}); err != nil {
 		return Connected{}, err
 	}
 	var document []byte
-	err := l.cinder.change(ctx, func(ctx context.Context, cinder api) (err error) {
+	err := e.cinder.change(ctx, func(ctx context.Context, cinder api) (err error) {
 		document, err = cinder.InitializeConnection(ctx, v.ID, spec.Connector)
 		return err
 	})
 	if err != nil {
 		return Connected{}, err
 	}
-	l.see(v.ID, v)
+	e.see(v.ID, v)
 	return Connected{Volume: v, Document: document}, nil
 }
 
 // look finds the claim's volume: by the id that this term knows, else in the
 // listing of the term. The zero Volume means that there provably is none.
-func (l *Lifecycle) look(ctx context.Context, stamp Stamp, connector Connector) (Volume, error) {
+func (e *endpoint) look(ctx context.Context, stamp Stamp, connector Connector) (Volume, error) {
 	for range maxMoves {
-		id, err := l.locate(ctx, stamp, connector)
+		id, err := e.locate(ctx, stamp, connector)
 		if id == "" || err != nil {
 			return Volume{}, err
 		}
-		v, err := l.get(ctx, id)
+		v, err := e.get(ctx, id)
 		if IsKind(err, KindNotFound) {
 			// Somebody else removed it. Whether it was the only one is to be
 			// looked up: a second one may have been made meanwhile.
-			l.forget(stamp.ClaimUID, id)
-			l.doubt(stamp.ClaimUID)
+			e.forget(stamp.ClaimUID, id)
+			e.doubt(stamp.ClaimUID)
 			continue
 		}
 		if err != nil {
 			return Volume{}, err
 		}
 		if !stamp.Owns(v) {
-			return Volume{}, l.failure(KindNotOurs, "volume %s no longer carries the stamp of this claim", id)
+			return Volume{}, e.failure(KindNotOurs, "volume %s no longer carries the stamp of this claim", id)
 		}
 		return v, nil
 	}
-	return Volume{}, l.failure(KindConflict, "the volumes of claim UID %q vanish as fast as they are found; somebody else works on them", stamp.ClaimUID)
+	return Volume{}, e.failure(KindConflict, "the volumes of claim UID %q vanish as fast as they are found; somebody else works on them", stamp.ClaimUID)
 }
 
 // lookAgain finds the claim's volume after the one that was known is gone, and
 // not by our doing.
-func (l *Lifecycle) lookAgain(ctx context.Context, id string, spec Spec) (Volume, error) {
-	l.forget(spec.Stamp.ClaimUID, id)
-	l.doubt(spec.Stamp.ClaimUID)
-	return l.look(ctx, spec.Stamp, spec.Connector)
+func (e *endpoint) lookAgain(ctx context.Context, id string, spec Spec) (Volume, error) {
+	e.forget(spec.Stamp.ClaimUID, id)
+	e.doubt(spec.Stamp.ClaimUID)
+	return e.look(ctx, spec.Stamp, spec.Connector)
 }
 
 // locate returns the id of the claim's only volume, or "" when there is none.
-func (l *Lifecycle) locate(ctx context.Context, stamp Stamp, connector Connector) (string, error) {
-	l.mu.Lock()
-	id, known := l.volumes[stamp.ClaimUID]
-	since, unsettled := l.unsettled[stamp.ClaimUID]
-	l.mu.Unlock()
+func (e *endpoint) locate(ctx context.Context, stamp Stamp, connector Connector) (string, error) {
+	e.mu.Lock()
+	id, known := e.volumes[stamp.ClaimUID]
+	since, unsettled := e.unsettled[stamp.ClaimUID]
+	e.mu.Unlock()
 	if known && !unsettled {
 		return id, nil
 	}
-	found, err := l.inventory.find(ctx, stamp, since)
+	found, err := e.inventory.find(ctx, stamp, since)
 	if err != nil {
 		return "", err
 	}
 	if len(found) > 0 {
-		chosen, err := l.keepOne(ctx, found, stamp, connector)
+		chosen, err := e.keepOne(ctx, found, stamp, connector)
 		if err != nil {
 			return "", err
 		}
 		id = chosen.ID
 	}
-	l.settle(stamp.ClaimUID, id)
+	e.settle(stamp.ClaimUID, id)
 	return id, nil
 }
 
 // create makes the volume. An answer that was lost is settled by the look of
 // the next attempt, never by repeating the request.
-func (l *Lifecycle) create(ctx context.Context, spec Spec) (v Volume, err error) {
+func (e *endpoint) create(ctx context.Context, spec Spec) (v Volume, err error) {
 	uid := spec.Stamp.ClaimUID
 	// Noted before the request leaves: a panic between effect and answer must
 	// not make the volume unknown.
-	l.doubt(uid)
-	err = l.cinder.change(ctx, func(ctx context.Context, cinder api) (err error) {
+	e.doubt(uid)
+	err = e.cinder.change(ctx, func(ctx context.Context, cinder api) (err error) {
 		v, err = cinder.CreateVolume(ctx, NewVolume{
 			Name:     spec.Name,
 			SizeGiB:  spec.SizeGiB,
@@ -262,41 +272,41 @@ func (l *Lifecycle) create(ctx context.Context, spec Spec) (v Volume, err error)
 		return err
 	})
 	if err == nil {
-		l.settle(uid, v.ID)
+		e.settle(uid, v.ID)
 		return v, nil
 	}
 	var failed *Error
 	if errors.As(err, &failed) && !failed.EffectUnknown {
-		l.settle(uid, "")
+		e.settle(uid, "")
 	} else {
 		// A listing that began while the request was under way may have missed
 		// its effect.
-		l.doubt(uid)
+		e.doubt(uid)
 	}
 	return Volume{}, err
 }
 
 // awaitCreated waits until the volume has left `creating`, and then sees to it
 // that it is the only one of its claim.
-func (l *Lifecycle) awaitCreated(ctx context.Context, v Volume, spec Spec) (Volume, error) {
+func (e *endpoint) awaitCreated(ctx context.Context, v Volume, spec Spec) (Volume, error) {
 	stamp := spec.Stamp
-	after, gone, err := l.watcher.await(ctx, v.ID, StatusCreating, l.config.Timeouts.Create)
+	after, gone, err := e.watcher.await(ctx, v.ID, StatusCreating, e.timeouts().Create)
 	if err != nil {
 		return Volume{}, err
 	}
 	if gone {
-		return l.lookAgain(ctx, v.ID, spec)
+		return e.lookAgain(ctx, v.ID, spec)
 	}
 	if !stamp.Owns(after) {
-		return Volume{}, l.failure(KindNotOurs, "volume %s no longer carries the stamp of this claim", v.ID)
+		return Volume{}, e.failure(KindNotOurs, "volume %s no longer carries the stamp of this claim", v.ID)
 	}
-	rivals := l.rivalsOf(stamp.ClaimUID, v.ID)
+	rivals := e.rivalsOf(stamp.ClaimUID, v.ID)
 	if len(rivals) == 0 {
 		return after, nil
 	}
 	found := []Volume{after}
 	for _, id := range rivals {
-		rival, err := l.get(ctx, id)
+		rival, err := e.get(ctx, id)
 		if IsKind(err, KindNotFound) {
 			continue
 		}
@@ -307,24 +317,24 @@ func (l *Lifecycle) awaitCreated(ctx context.Context, v Volume, spec Spec) (Volu
 			found = append(found, rival)
 		}
 	}
-	chosen, err := l.keepOne(ctx, found, stamp, spec.Connector)
+	chosen, err := e.keepOne(ctx, found, stamp, spec.Connector)
 	if err != nil {
 		return Volume{}, err
 	}
-	l.settle(stamp.ClaimUID, chosen.ID)
+	e.settle(stamp.ClaimUID, chosen.ID)
 	return chosen, nil
 }
 
 // reserve marks the volume as being attached. A conflict is settled by
 // looking: the reservation of a lost answer is as good as this one.
-func (l *Lifecycle) reserve(ctx context.Context, v Volume) (Volume, error) {
-	err := l.cinder.change(ctx, func(ctx context.Context, cinder api) error { return cinder.Reserve(ctx, v.ID) })
+func (e *endpoint) reserve(ctx context.Context, v Volume) (Volume, error) {
+	err := e.cinder.change(ctx, func(ctx context.Context, cinder api) error { return cinder.Reserve(ctx, v.ID) })
 	switch {
 	case err == nil:
 		v.Status = StatusAttaching
 		return v, nil
 	case IsKind(err, KindConflict):
-		again, getErr := l.get(ctx, v.ID)
+		again, getErr := e.get(ctx, v.ID)
 		if getErr != nil {
 			return Volume{}, getErr
 		}
@@ -338,73 +348,16 @@ func (l *Lifecycle) reserve(ctx context.Context, v Volume) (Volume, error) {
 
 // discard deletes a volume that Cinder could not make, and reports why. The
 // next attempt makes a new one.
-func (l *Lifecycle) discard(ctx context.Context, v Volume, spec Spec) error {
+func (e *endpoint) discard(ctx context.Context, v Volume, spec Spec) error {
 	reason := ""
-	_ = l.cinder.read(ctx, func(cinder api) error {
-		reason = cinder.FailureReason(ctx, v.ID)
-		return nil
-	})
+	e.cinder.ask(ctx, func(ctx context.Context, cinder api) { reason = cinder.FailureReason(ctx, v.ID) })
 	if reason == "" {
 		reason = "Cinder gives no reason; see the logs of cinder-scheduler and cinder-volume"
 	}
-	err := l.remove(ctx, Target{VolumeID: v.ID, Stamp: spec.Stamp, Connector: spec.Connector, unreferenced: true})
+	err := e.remove(ctx, Target{VolumeID: v.ID, Stamp: spec.Stamp, Connector: spec.Connector, unreferenced: true})
 	if err != nil {
 		return fmt.Errorf("volume %s went to %s (%s) and cannot be removed: %w", v.ID, v.Status, reason, err)
 	}
-	l.forget(spec.Stamp.ClaimUID, v.ID)
-	return l.failure(KindVolumeFailed, "volume %s went to %s and was removed: %s", v.ID, v.Status, reason)
-}
-
-func (l *Lifecycle) get(ctx context.Context, id string) (v Volume, err error) {
-	err = l.cinder.read(ctx, func(cinder api) (err error) {
-		v, err = cinder.Volume(ctx, id)
-		return err
-	})
-	return v, err
-}
-
-// list reads for many at once, and so is bound to nobody's context; it ends
-// with the term.
-func (l *Lifecycle) list(ctx context.Context, query VolumeQuery, yield func([]Volume) bool) error {
-	if err := l.cinder.hold.Err(); err != nil {
-		return translate(l.config.Name, "", notSent{err})
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(l.cinder.hold, cancel)()
-	return l.cinder.read(ctx, func(cinder api) error { return cinder.ListVolumes(ctx, query, yield) })
-}
-
-// doubt records that there may be a volume of the claim that is not known.
-func (l *Lifecycle) doubt(uid string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.unsettled[uid] = time.Now()
-}
-
-// settle records what is known of a claim's volume after all doubt is gone.
-func (l *Lifecycle) settle(uid, id string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.unsettled, uid)
-	if id == "" {
-		delete(l.volumes, uid)
-		return
-	}
-	l.volumes[uid] = id
-}
-
-func (l *Lifecycle) forget(uid, id string) {
-	l.mu.Lock()
-	if l.volumes[uid] == id {
-		delete(l.volumes, uid)
-	}
-	delete(l.rivals, uid)
-	delete(l.seen, id)
-	l.mu.Unlock()
-	l.inventory.forget(id)
-}
-
-func (l *Lifecycle) failure(kind Kind, format string, arguments ...any) *Error {
-	return &Error{Backend: l.config.Name, Kind: kind, Message: fmt.Sprintf(format, arguments...)}
+	e.forget(spec.Stamp.ClaimUID, v.ID)
+	return e.failure(KindVolumeFailed, "volume %s went to %s and was removed: %s", v.ID, v.Status, reason)
 }

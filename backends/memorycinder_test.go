@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -447,6 +448,11 @@ func (m *memoryClients) forget(api) {
 	m.forgotten++
 }
 
+// sameClients gives one source of clients to every endpoint.
+func sameClients(source clients) func(func() Config) clients {
+	return func(func() Config) clients { return source }
+}
+
 // term makes the Lifecycle of a new term over the same Cinder.
 func (m *memoryCinder) term(t testing.TB, change ...func(*LifecycleOptions)) *Lifecycle {
 	options := LifecycleOptions{
@@ -457,11 +463,13 @@ func (m *memoryCinder) term(t testing.TB, change ...func(*LifecycleOptions)) *Li
 		Logger:  discard(),
 		Metrics: testMetrics(),
 		Poll:    time.Millisecond,
+		// Random faults come in rows; the breaker has tests of its own.
+		FailuresToOpen: math.MaxInt,
 	}
 	for _, f := range change {
 		f(&options)
 	}
-	return newLifecycle(options, &memoryClients{cinder: m})
+	return newLifecycle(options, sameClients(&memoryClients{cinder: m}))
 }
 
 var testConnector = Connector{Host: "k8s", Initiator: "iqn.2026-01.example:k8s"}

@@ -14,6 +14,11 @@ type Metrics struct {
 	logins   *prometheus.CounterVec
 	pool     *prometheus.CounterVec
 	inFlight *prometheus.GaugeVec
+
+	up                *prometheus.GaugeVec
+	outages           *prometheus.CounterVec
+	credentialsGood   *prometheus.GaugeVec
+	credentialsReadAt *prometheus.GaugeVec
 }
 
 // NewMetrics registers the package's metrics with a registry of the caller.
@@ -36,8 +41,24 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Name: "standalone_cinder_volumes_in_flight",
 			Help: "Volumes whose state is being waited for.",
 		}, []string{"backend"}),
+		up: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "standalone_cinder_backend_up",
+			Help: "Whether requests to a backend are made (1) or held back because it does not answer (0); known to the leader only.",
+		}, []string{"backend"}),
+		outages: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "standalone_cinder_backend_outages_total",
+			Help: "How often requests to a backend began to be held back.",
+		}, []string{"backend"}),
+		credentialsGood: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "standalone_cinder_credentials_read_success",
+			Help: "Whether the credentials of a backend could be read the last time (1) or not (0).",
+		}, []string{"backend"}),
+		credentialsReadAt: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "standalone_cinder_credentials_read_timestamp_seconds",
+			Help: "When the credentials of a backend were last read without an error.",
+		}, []string{"backend"}),
 	}
-	registry.MustRegister(m.requests, m.logins, m.pool, m.inFlight)
+	registry.MustRegister(m.requests, m.logins, m.pool, m.inFlight, m.up, m.outages, m.credentialsGood, m.credentialsReadAt)
 	return m
 }
 
@@ -53,6 +74,31 @@ func (m *Metrics) lookup(backend, result string) {
 	m.pool.WithLabelValues(backend, result).Inc()
 }
 
-func (m *Metrics) waiting(backend string, volumes int) {
-	m.inFlight.WithLabelValues(backend).Set(float64(volumes))
+// waiting counts volumes that are waited for, or not any more.
+func (m *Metrics) waiting(backend string, more int) {
+	m.inFlight.WithLabelValues(backend).Add(float64(more))
+}
+
+func (m *Metrics) health(backend string, up bool) {
+	m.up.WithLabelValues(backend).Set(number(up))
+	// A counter that begins with its first outage would hide it from rate().
+	m.outages.WithLabelValues(backend).Add(0)
+}
+
+func (m *Metrics) forgetHealth(backend string) { m.up.DeleteLabelValues(backend) }
+
+func (m *Metrics) outage(backend string) { m.outages.WithLabelValues(backend).Inc() }
+
+func (m *Metrics) credentialsRead(backend string, at time.Time, good bool) {
+	m.credentialsGood.WithLabelValues(backend).Set(number(good))
+	if good {
+		m.credentialsReadAt.WithLabelValues(backend).Set(float64(at.UnixMilli()) / 1000)
+	}
+}
+
+func number(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
 }

@@ -2,6 +2,10 @@ package backends
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"sync"
 	"time"
 
@@ -35,6 +39,8 @@ type Pool struct {
 	// mayWrite is PoolOptions.MayWrite, never nil.
 	mayWrite func() error
 	logins   singleflight.Group
+	// seal makes what CheckCredentials returns useless for guessing passwords.
+	seal []byte
 
 	mu      sync.Mutex
 	clients *lru.Cache[string, pooled]
@@ -70,20 +76,24 @@ func NewPool(options PoolOptions) *Pool {
 	if mayWrite == nil {
 		mayWrite = func() error { return nil }
 	}
-	return &Pool{sources: options.Sources, metrics: options.Metrics, age: age, mayWrite: mayWrite, clients: clients}
+	return &Pool{sources: options.Sources, metrics: options.Metrics, age: age, mayWrite: mayWrite, seal: []byte(rand.Text()), clients: clients}
 }
 
 // Client returns a logged-in client for the backend. Look-ups that need a
 // login at the same time share one. Changed credentials are noticed within a
-// second, or at once after Forget.
+// second, or at once after Forget. While they cannot be read, as a file that is
+// being written, the client that is logged in with the last good ones stays.
 func (p *Pool) Client(ctx context.Context, config Config) (*Client, error) {
 	config = config.withDefaults()
 	configVersion := versionOf(config)
 	if client, ok := p.fresh(config.Name, configVersion); ok {
 		return client, nil
 	}
-	found, err := p.sources.resolve(config)
+	found, err := p.resolve(config)
 	if err != nil {
+		if client, ok := p.working(config.Name, configVersion); ok {
+			return client, nil
+		}
 		return nil, err
 	}
 	if client, ok := p.lookup(config.Name, found.version, configVersion); ok {
@@ -96,7 +106,7 @@ func (p *Pool) Client(ctx context.Context, config Config) (*Client, error) {
 		if client, ok := p.peek(config.Name, found.version); ok {
 			return client, nil
 		}
-		shared, cancel := loginTimeout(context.WithoutCancel(ctx), config)
+		shared, cancel := loginTimeout(WithCaller(context.WithoutCancel(ctx), Caller{}), config)
 		defer cancel()
 		client, err := login(shared, config, found, p.metrics, p.mayWrite)
 		if err != nil {
@@ -128,6 +138,50 @@ func (p *Pool) fresh(name, configVersion string) (*Client, bool) {
 		return nil, false
 	}
 	p.metrics.lookup(name, "hit")
+	return entry.client, true
+}
+
+// resolve reads the credentials and notes whether that went well.
+func (p *Pool) resolve(config Config) (credentials, error) {
+	found, err := p.sources.resolve(config)
+	p.metrics.credentialsRead(config.Name, time.Now(), err == nil)
+	return found, err
+}
+
+// CheckCredentials reads the backend's credentials now, without a request, and
+// has a change of them used by the next look-up. The version is equal while
+// the credentials are, within this process; it tells nothing about them. The
+// error is of KindConfig and without secrets; a client that is logged in goes
+// on being used.
+func (p *Pool) CheckCredentials(config Config) (version string, err error) {
+	config = config.withDefaults()
+	found, err := p.resolve(config)
+	if err != nil {
+		return "", err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if entry, ok := p.clients.Peek(config.Name); ok && entry.version != found.version {
+		entry.read = time.Time{}
+		p.clients.Add(config.Name, entry)
+	}
+	mac := hmac.New(sha256.New, p.seal)
+	mac.Write([]byte(found.version))
+	return hex.EncodeToString(mac.Sum(nil)[:12]), nil
+}
+
+// working finds the client of this configuration although its credentials
+// cannot be read any more. They are looked at again when their age is over.
+func (p *Pool) working(name, configVersion string) (*Client, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	entry, ok := p.clients.Get(name)
+	if !ok || entry.config != configVersion {
+		return nil, false
+	}
+	p.metrics.lookup(name, "hit")
+	entry.read = time.Now()
+	p.clients.Add(name, entry)
 	return entry.client, true
 }
 

@@ -310,9 +310,9 @@ func TestRevokedPasswordIsReplacedFromTheFile(t *testing.T) {
 	cloud.password = "s3cr3t"
 	sources := cloud.clouds(passwordCloud)
 	pool := NewPool(PoolOptions{Sources: sources, Metrics: testMetrics(), CredentialsAge: time.Hour})
-	s := &session{clients: pooledClients{pool, gold}, backend: "gold", fence: func() error { return nil }, hold: t.Context()}
+	s := testSession(t.Context(), pooledClients{pool, func() Config { return gold }})
 	list := func() error {
-		return s.read(t.Context(), func(cinder api) error {
+		return s.read(t.Context(), func(_ context.Context, cinder api) error {
 			return cinder.ListVolumes(t.Context(), VolumeQuery{}, func([]Volume) bool { return true })
 		})
 	}
@@ -347,7 +347,7 @@ func TestMutationAfterRevokedPassword(t *testing.T) {
 	cloud.set(func() { cloud.password = "n3w" })
 	cloud.revoke()
 	writeFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(passwordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
-	s := &session{clients: pooledClients{pool, gold}, backend: "gold", fence: func() error { return nil }, hold: t.Context()}
+	s := testSession(t.Context(), pooledClients{pool, func() Config { return gold }})
 	err := s.change(t.Context(), func(ctx context.Context, cinder api) error { return cinder.Reserve(ctx, "v1") })
 	equal(t, errorText(err), "")
 	equal(t, len(cloud.paths()), 2) // refused, accepted

@@ -54,7 +54,7 @@ func (l *Lifecycle) Remove(ctx context.Context, target Target) error {
 		return err
 	}
 	defer release()
-	return l.removeAll(ctx, target)
+	return l.current().removeAll(ctx, target)
 }
 
 // Abandon removes whatever a claim that is gone, or refused, left at the
@@ -66,27 +66,31 @@ func (l *Lifecycle) Abandon(ctx context.Context, stamp Stamp, connector Connecto
 		return err
 	}
 	defer release()
-	v, err := l.look(ctx, stamp, connector)
+	return l.current().abandon(ctx, stamp, connector)
+}
+
+func (e *endpoint) abandon(ctx context.Context, stamp Stamp, connector Connector) error {
+	v, err := e.look(ctx, stamp, connector)
 	if err != nil || v.ID == "" {
 		return err
 	}
-	return l.removeAll(ctx, Target{VolumeID: v.ID, Stamp: stamp, Connector: connector, unreferenced: true})
+	return e.removeAll(ctx, Target{VolumeID: v.ID, Stamp: stamp, Connector: connector, unreferenced: true})
 }
 
 // removeAll removes the target and what was seen beside it.
-func (l *Lifecycle) removeAll(ctx context.Context, target Target) error {
-	if err := l.remove(ctx, target); err != nil {
+func (e *endpoint) removeAll(ctx context.Context, target Target) error {
+	if err := e.remove(ctx, target); err != nil {
 		return err
 	}
-	if err := l.removeRivals(ctx, target); err != nil {
+	if err := e.removeRivals(ctx, target); err != nil {
 		return err
 	}
-	l.forget(target.Stamp.ClaimUID, target.VolumeID)
+	e.forget(target.Stamp.ClaimUID, target.VolumeID)
 	return nil
 }
 
-func (l *Lifecycle) remove(ctx context.Context, target Target) error {
-	v, err := l.owned(ctx, target)
+func (e *endpoint) remove(ctx context.Context, target Target) error {
+	v, err := e.owned(ctx, target)
 	for range maxMoves {
 		if err != nil {
 			return err
@@ -97,44 +101,44 @@ func (l *Lifecycle) remove(ctx context.Context, target Target) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		v, err = l.moveTowardsGone(ctx, v, target)
+		v, err = e.moveTowardsGone(ctx, v, target)
 		if IsKind(err, KindNotFound) {
 			// It went between the look and the step.
-			v, err = l.owned(ctx, target)
+			v, err = e.owned(ctx, target)
 		}
 	}
 	if err != nil {
 		return err
 	}
-	return l.failure(KindConflict, "volume %s keeps changing its state; somebody else works on it", target.VolumeID)
+	return e.failure(KindConflict, "volume %s keeps changing its state; somebody else works on it", target.VolumeID)
 }
 
 // owned reads the target's volume and checks the proof that it is ours. The
 // zero Volume means that it does not exist.
-func (l *Lifecycle) owned(ctx context.Context, target Target) (Volume, error) {
-	v, err := l.get(ctx, target.VolumeID)
+func (e *endpoint) owned(ctx context.Context, target Target) (Volume, error) {
+	v, err := e.get(ctx, target.VolumeID)
 	switch {
 	case IsKind(err, KindNotFound):
 		return Volume{}, nil
 	case err != nil:
 		return Volume{}, err
 	}
-	return v, l.removable(v, target)
+	return v, e.removable(v, target)
 }
 
 // removable returns an error unless the volume as it is may be removed.
-func (l *Lifecycle) removable(v Volume, target Target) error {
+func (e *endpoint) removable(v Volume, target Target) error {
 	switch {
 	case !target.owns(v):
-		return l.notOurs(v, target)
+		return e.notOurs(v, target)
 	case target.unreferenced && everAttached(v):
-		return l.failure(KindInUse, "volume %s (%s) has been attached, which happens only when a PersistentVolume names it; it is not removed without one", v.ID, v.Status)
+		return e.failure(KindInUse, "volume %s (%s) has been attached, which happens only when a PersistentVolume names it; it is not removed without one", v.ID, v.Status)
 	}
-	return l.attachedElsewhere(v, target)
+	return e.attachedElsewhere(v, target)
 }
 
 // attachedElsewhere returns an error when somebody else has the volume.
-func (l *Lifecycle) attachedElsewhere(v Volume, target Target) error {
+func (e *endpoint) attachedElsewhere(v Volume, target Target) error {
 	var foreign []string
 	for _, attachment := range v.Attachments {
 		if !target.attachedBy(attachment) {
@@ -144,25 +148,25 @@ func (l *Lifecycle) attachedElsewhere(v Volume, target Target) error {
 	if len(foreign) == 0 {
 		return nil
 	}
-	return l.failure(KindInUse, "volume %s is attached elsewhere (%s); detach it there first", v.ID, strings.Join(distinct(foreign), ", "))
+	return e.failure(KindInUse, "volume %s is attached elsewhere (%s); detach it there first", v.ID, strings.Join(distinct(foreign), ", "))
 }
 
 // moveTowardsGone takes one step and returns the volume as it is then. After a
 // step that Cinder answers only when it is done, the state that follows is
 // taken as given; where that is wrong, Cinder refuses the next step and the
 // volume is looked at again.
-func (l *Lifecycle) moveTowardsGone(ctx context.Context, v Volume, target Target) (Volume, error) {
+func (e *endpoint) moveTowardsGone(ctx context.Context, v Volume, target Target) (Volume, error) {
 	switch next := towardsGone(v.Status); next {
 	case stepAwaitCreated:
-		after, gone, err := l.watcher.await(ctx, v.ID, v.Status, l.config.Timeouts.Create)
+		after, gone, err := e.watcher.await(ctx, v.ID, v.Status, e.timeouts().Create)
 		if gone || err != nil {
 			return Volume{}, err
 		}
-		return after, l.removable(after, target)
+		return after, e.removable(after, target)
 	case stepDisconnect, stepRelease:
-		end := l.disconnect
+		end := e.disconnect
 		if next == stepRelease {
-			end = l.release
+			end = e.release
 		}
 		if err := end(ctx, v, target); err != nil {
 			return v, err
@@ -170,39 +174,39 @@ func (l *Lifecycle) moveTowardsGone(ctx context.Context, v Volume, target Target
 		v.Status, v.Attachments = StatusAvailable, nil
 		return v, nil
 	case stepDelete:
-		err := l.cinder.change(ctx, func(ctx context.Context, cinder api) error { return cinder.DeleteVolume(ctx, v.ID) })
+		err := e.cinder.change(ctx, func(ctx context.Context, cinder api) error { return cinder.DeleteVolume(ctx, v.ID) })
 		if IsKind(err, KindConflict) {
-			again, lookErr := l.owned(ctx, target)
+			again, lookErr := e.owned(ctx, target)
 			if lookErr != nil || again.Status != v.Status {
 				return again, lookErr
 			}
-			return v, l.dependents(v)
+			return v, e.dependents(v)
 		}
 		if err != nil {
 			return v, err
 		}
-		return Volume{}, l.awaitGone(ctx, v.ID)
+		return Volume{}, e.awaitGone(ctx, v.ID)
 	case stepAwaitGone:
-		return Volume{}, l.awaitGone(ctx, v.ID)
+		return Volume{}, e.awaitGone(ctx, v.ID)
 	case stepForceDelete:
-		return Volume{}, l.forceDelete(ctx, v)
+		return Volume{}, e.forceDelete(ctx, v)
 	}
-	return v, l.failure(KindConflict, "volume %s is %s; it is left alone until that is over", v.ID, v.Status)
+	return v, e.failure(KindConflict, "volume %s is %s; it is left alone until that is over", v.ID, v.Status)
 }
 
 // disconnect takes a volume out of use: first the array's access list, then
 // the attachments, since detaching is what removes the export.
-func (l *Lifecycle) disconnect(ctx context.Context, v Volume, target Target) error {
-	if err := l.terminate(ctx, v, target); err != nil {
+func (e *endpoint) disconnect(ctx context.Context, v Volume, target Target) error {
+	if err := e.terminate(ctx, v, target); err != nil {
 		return err
 	}
 	if len(v.Attachments) == 0 {
-		return l.cinder.change(ctx, func(ctx context.Context, cinder api) error { return cinder.Detach(ctx, v.ID, "") })
+		return e.cinder.change(ctx, func(ctx context.Context, cinder api) error { return cinder.Detach(ctx, v.ID, "") })
 	}
 	// Every attachment by its id: Cinder refuses a plain detach when an
 	// earlier race left more than one.
 	for _, attachment := range v.Attachments {
-		err := l.cinder.change(ctx, func(ctx context.Context, cinder api) error { return cinder.Detach(ctx, v.ID, attachment.ID) })
+		err := e.cinder.change(ctx, func(ctx context.Context, cinder api) error { return cinder.Detach(ctx, v.ID, attachment.ID) })
 		if err != nil && !IsKind(err, KindNotFound) {
 			return err
 		}
@@ -212,59 +216,59 @@ func (l *Lifecycle) disconnect(ctx context.Context, v Volume, target Target) err
 
 // release takes a reservation back. Terminating the connection does that too
 // on most backends; the unreserve makes it certain and is harmless otherwise.
-func (l *Lifecycle) release(ctx context.Context, v Volume, target Target) error {
-	if err := l.terminate(ctx, v, target); err != nil {
+func (e *endpoint) release(ctx context.Context, v Volume, target Target) error {
+	if err := e.terminate(ctx, v, target); err != nil {
 		return err
 	}
-	return l.cinder.change(ctx, func(ctx context.Context, cinder api) error { return cinder.Unreserve(ctx, v.ID) })
+	return e.cinder.change(ctx, func(ctx context.Context, cinder api) error { return cinder.Unreserve(ctx, v.ID) })
 }
 
-func (l *Lifecycle) terminate(ctx context.Context, v Volume, target Target) error {
-	return l.cinder.change(ctx, func(ctx context.Context, cinder api) error {
+func (e *endpoint) terminate(ctx context.Context, v Volume, target Target) error {
+	return e.cinder.change(ctx, func(ctx context.Context, cinder api) error {
 		return cinder.TerminateConnection(ctx, v.ID, target.Connector)
 	})
 }
 
 // awaitGone waits for the end of a deletion that Cinder has accepted.
-func (l *Lifecycle) awaitGone(ctx context.Context, id string) error {
-	v, gone, err := l.watcher.await(ctx, id, StatusDeleting, l.config.Timeouts.Delete)
+func (e *endpoint) awaitGone(ctx context.Context, id string) error {
+	v, gone, err := e.watcher.await(ctx, id, StatusDeleting, e.timeouts().Delete)
 	switch {
 	case err != nil:
 		return err
 	case gone:
 		return nil
 	case v.Status == StatusErrorDeleting:
-		return l.failure(KindVolumeFailed, "the storage backend failed to delete volume %s (error_deleting)", id)
+		return e.failure(KindVolumeFailed, "the storage backend failed to delete volume %s (error_deleting)", id)
 	}
 	// Cinder's RBD driver does this to a volume whose snapshot has a clone.
-	return l.failure(KindInUse, "Cinder took the deletion of volume %s back (it is %s): something may still depend on it", id, v.Status)
+	return e.failure(KindInUse, "Cinder took the deletion of volume %s back (it is %s): something may still depend on it", id, v.Status)
 }
 
 // forceDelete is the way out of error_deleting, open to administrators and
 // noauth only.
-func (l *Lifecycle) forceDelete(ctx context.Context, v Volume) error {
-	err := l.cinder.change(ctx, func(ctx context.Context, cinder api) error { return cinder.ForceDeleteVolume(ctx, v.ID) })
+func (e *endpoint) forceDelete(ctx context.Context, v Volume) error {
+	err := e.cinder.change(ctx, func(ctx context.Context, cinder api) error { return cinder.ForceDeleteVolume(ctx, v.ID) })
 	if IsKind(err, KindForbidden) {
-		return l.failure(KindForbidden, "volume %s is in error_deleting; an OpenStack administrator must repair it and run: cinder force-delete %s", v.ID, v.ID)
+		return e.failure(KindForbidden, "volume %s is in error_deleting; an OpenStack administrator must repair it and run: cinder force-delete %s", v.ID, v.ID)
 	}
 	if err != nil {
 		return err
 	}
-	return l.awaitGone(ctx, v.ID)
+	return e.awaitGone(ctx, v.ID)
 }
 
 // dependents tells of the one refusal of a DELETE whose remedy is elsewhere.
 // Cinder's own text lists every possible reason.
-func (l *Lifecycle) dependents(v Volume) error {
-	return l.failure(KindInUse, "Cinder refuses to delete volume %s (it is %s): it may have snapshots or dependent volumes, or be part of a group or a migration; remove these first", v.ID, v.Status)
+func (e *endpoint) dependents(v Volume) error {
+	return e.failure(KindInUse, "Cinder refuses to delete volume %s (it is %s): it may have snapshots or dependent volumes, or be part of a group or a migration; remove these first", v.ID, v.Status)
 }
 
-func (l *Lifecycle) notOurs(v Volume, target Target) *Error {
+func (e *endpoint) notOurs(v Volume, target Target) *Error {
 	if target.Historic {
-		return l.failure(KindNotOurs, "volume %s (%q) does not look like one of the historic provisioner's; it is not touched", v.ID, v.Name)
+		return e.failure(KindNotOurs, "volume %s (%q) does not look like one of the historic provisioner's; it is not touched", v.ID, v.Name)
 	}
 	found := StampOf(v)
-	return l.failure(KindNotOurs, "volume %s is stamped %s, expected %s; it is not touched", v.ID, found.describe(), target.Stamp.describe())
+	return e.failure(KindNotOurs, "volume %s is stamped %s, expected %s; it is not touched", v.ID, found.describe(), target.Stamp.describe())
 }
 
 func (s Stamp) describe() string {

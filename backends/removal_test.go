@@ -136,7 +136,7 @@ func TestRefusedDeleteIsSettledByLooking(t *testing.T) {
 		id := cinder.add(mine(1, StatusAvailable))
 		s := &dependents{memoryCinder: cinder}
 		options := LifecycleOptions{Config: Config{Name: "gold"}, Cluster: "cluster-1", Fence: func() error { return nil }, Hold: t.Context(), Logger: discard(), Metrics: testMetrics(), Poll: time.Millisecond}
-		err := newLifecycle(options, &memoryClients{cinder: s}).Remove(t.Context(), claimTarget(1, id))
+		err := newLifecycle(options, sameClients(&memoryClients{cinder: s})).Remove(t.Context(), claimTarget(1, id))
 		equal(t, errorText(err), "backend gold: Cinder refuses to delete volume volume-1 (it is available): it may have snapshots or dependent volumes, or be part of a group or a migration; remove these first")
 		equal(t, KindOf(err), KindInUse)
 	})

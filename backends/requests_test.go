@@ -27,9 +27,9 @@ func atOnce(t *testing.T, n int, do func(claim int) error) {
 func idle(t *testing.T, l *Lifecycle) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		l.watcher.mu.Lock()
-		running := l.watcher.running
-		l.watcher.mu.Unlock()
+		l.current().watcher.mu.Lock()
+		running := l.current().watcher.running
+		l.current().watcher.mu.Unlock()
 		if !running {
 			return
 		}
@@ -43,16 +43,16 @@ func idle(t *testing.T, l *Lifecycle) {
 // given are waited for: what is counted then is how many requests they need
 // together, however long it took to begin with each.
 func together(t *testing.T, l *Lifecycle, waits int) {
-	l.watcher.mu.Lock()
-	defer l.watcher.mu.Unlock()
-	l.watcher.running = true
+	l.current().watcher.mu.Lock()
+	defer l.current().watcher.mu.Unlock()
+	l.current().watcher.running = true
 	go func() {
 		for t.Context().Err() == nil {
-			l.watcher.mu.Lock()
-			n := len(l.watcher.waits)
-			l.watcher.mu.Unlock()
+			l.current().watcher.mu.Lock()
+			n := len(l.current().watcher.waits)
+			l.current().watcher.mu.Unlock()
 			if n == waits {
-				l.watcher.run()
+				l.current().watcher.run()
 				return
 			}
 			time.Sleep(time.Millisecond)

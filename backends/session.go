@@ -1,6 +1,9 @@
 package backends
 
-import "context"
+import (
+	"context"
+	"errors"
+)
 
 // api is Cinder as the lifecycle uses it; *Client is the one implementation
 // outside tests of the state machine.
@@ -27,12 +30,14 @@ type clients interface {
 
 // pooledClients takes one backend's clients from the pool.
 type pooledClients struct {
-	pool   *Pool
-	config Config
+	pool *Pool
+	// config is asked for every client: limits and time-outs may change during
+	// a term.
+	config func() Config
 }
 
 func (p pooledClients) client(ctx context.Context) (api, error) {
-	client, err := p.pool.Client(ctx, p.config)
+	client, err := p.pool.Client(ctx, p.config())
 	if err != nil {
 		return nil, err
 	}
@@ -46,31 +51,43 @@ func (p pooledClients) forget(refused api) {
 }
 
 // session decorates a backend's clients for the term of one leader: it refuses
-// changes once the term is over, and logs in again, once, when credentials
-// that were good are refused.
+// changes once the term is over, and everything while the backend does not
+// answer, and logs in again, once, when credentials that were good are refused.
 type session struct {
 	clients clients
 	backend string
 	fence   func() error
 	hold    context.Context
+	breaker *breaker
+	// epoch is the breaker's number for the endpoint of the clients.
+	epoch int
 }
 
-// read makes a call that changes nothing.
-func (s *session) read(ctx context.Context, call func(api) error) error {
-	client, err := s.clients.client(ctx)
+// read makes a call that changes nothing. The call makes its requests with the
+// context that it is given.
+func (s *session) read(ctx context.Context, call func(ctx context.Context, cinder api) error) error {
+	attempt, err := s.breaker.begin(s.epoch)
 	if err != nil {
 		return err
 	}
-	err = call(client)
-	if !IsKind(err, KindUnauthorized) {
-		return err
+	admitted := withAdmission(ctx, admission{waiter: ctx, fence: attempt.admit})
+	err = s.exchange(ctx, func(cinder api) error { return call(admitted, cinder) })
+	attempt.end(ctx, err)
+	return err
+}
+
+// ask makes a read whose failures the call keeps to itself, so that its end
+// tells nothing about the backend.
+func (s *session) ask(ctx context.Context, call func(ctx context.Context, cinder api)) {
+	attempt, err := s.breaker.begin(s.epoch)
+	if err != nil {
+		return
 	}
-	// A refused request had no effect, so that it may be made again.
-	s.clients.forget(client)
-	if client, err = s.clients.client(ctx); err != nil {
-		return err
-	}
-	return call(client)
+	admitted := withAdmission(ctx, admission{waiter: ctx, fence: attempt.admit})
+	_ = s.exchange(ctx, func(cinder api) error {
+		call(admitted, cinder)
+		return nil
+	})
 }
 
 // change makes a call that changes something at Cinder. The fence is asked
@@ -79,18 +96,70 @@ func (s *session) read(ctx context.Context, call func(api) error) error {
 // lets a request under way end, since cutting it would only leave its effect
 // unknown; the end of the term does cut it.
 func (s *session) change(ctx context.Context, call func(ctx context.Context, cinder api) error) error {
-	return s.read(ctx, func(cinder api) error {
+	attempt, err := s.breaker.begin(s.epoch)
+	if err != nil {
+		return err
+	}
+	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(s.hold, cancel)()
+	admitted := withAdmission(lasting, admission{waiter: ctx, fence: func() error {
+		if err := attempt.admit(); err != nil {
+			return err
+		}
+		return s.stillLeads()
+	}})
+	err = s.exchange(ctx, func(cinder api) error {
 		if err := ctx.Err(); err != nil {
 			return translate(s.backend, "", notSent{err})
 		}
 		if err := s.stillLeads(); err != nil {
 			return err
 		}
-		lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
-		defer cancel()
-		defer context.AfterFunc(s.hold, cancel)()
-		return call(withAdmission(lasting, admission{waiter: ctx, fence: s.stillLeads}), cinder)
+		return call(admitted, cinder)
 	})
+	attempt.end(lasting, err)
+	return err
+}
+
+// probe asks for one volume, past the breaker, to learn whether the backend
+// answers.
+func (s *session) probe(ctx context.Context) error {
+	ctx = withRequestTimeout(ctx, longestProbe)
+	return s.exchange(ctx, func(cinder api) error {
+		return cinder.ListVolumes(ctx, VolumeQuery{PageSize: 1}, func([]Volume) bool { return false })
+	})
+}
+
+// exchange makes a call with a logged-in client, and once more with another
+// when the credentials of the first are refused.
+func (s *session) exchange(ctx context.Context, call func(api) error) error {
+	client, err := s.clients.client(ctx)
+	if err != nil {
+		return withoutEffect(err)
+	}
+	err = call(client)
+	if !IsKind(err, KindUnauthorized) {
+		return err
+	}
+	// A refused request had no effect, so that it may be made again.
+	s.clients.forget(client)
+	if client, err = s.clients.client(ctx); err != nil {
+		return withoutEffect(err)
+	}
+	return call(client)
+}
+
+// withoutEffect is the failure of a login as that of the call that needed it:
+// whatever became of the login, the call itself was not made.
+func withoutEffect(err error) error {
+	var failed *Error
+	if !errors.As(err, &failed) || !failed.EffectUnknown {
+		return err
+	}
+	harmless := *failed
+	harmless.EffectUnknown = false
+	return &harmless
 }
 
 // stillLeads returns an error once the term is over.

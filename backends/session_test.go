@@ -4,9 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 )
+
+// testSession is a session of a term that goes on until hold ends, and whose
+// breaker never opens.
+func testSession(hold context.Context, source clients) *session {
+	breaker := newBreaker(breakerOptions{backend: "gold", failuresToOpen: math.MaxInt, hold: hold, logger: discard(), metrics: testMetrics()})
+	return &session{clients: source, backend: "gold", fence: func() error { return nil }, hold: hold, breaker: breaker}
+}
 
 func TestFenceStopsEveryChange(t *testing.T) {
 	states := []Status{"", StatusCreating, StatusAvailable, StatusAttaching, StatusInUse, StatusError, StatusErrorDeleting, StatusReserved, StatusDetaching}
@@ -61,7 +69,7 @@ func TestFenceStopsEveryChange(t *testing.T) {
 // the term.
 func TestEndOfTermCutsARequestUnderWay(t *testing.T) {
 	hold, end := context.WithCancel(t.Context())
-	s := &session{clients: &memoryClients{cinder: newMemoryCinder()}, backend: "gold", fence: func() error { return nil }, hold: hold}
+	s := testSession(hold, &memoryClients{cinder: newMemoryCinder()})
 	err := s.change(t.Context(), func(ctx context.Context, _ api) error {
 		end()
 		<-ctx.Done()
@@ -75,7 +83,7 @@ func TestEndOfTermCutsARequestUnderWay(t *testing.T) {
 // effect unknown.
 func TestCallerLeavesARequestUnderWayAlone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	s := &session{clients: &memoryClients{cinder: newMemoryCinder()}, backend: "gold", fence: func() error { return nil }, hold: t.Context()}
+	s := testSession(t.Context(), &memoryClients{cinder: newMemoryCinder()})
 	err := s.change(ctx, func(inner context.Context, _ api) error {
 		cancel()
 		return inner.Err()
@@ -100,7 +108,7 @@ func TestRefusedCredentialsAreTriedAnew(t *testing.T) {
 		}
 		return noFault
 	}
-	s := &session{clients: source, backend: "gold", fence: func() error { return nil }, hold: t.Context()}
+	s := testSession(t.Context(), source)
 	id := cinder.add(mine(1, StatusAvailable))
 	reserve := func() error {
 		return s.change(t.Context(), func(ctx context.Context, cinder api) error { return cinder.Reserve(ctx, id) })

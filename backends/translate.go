@@ -67,6 +67,7 @@ func (e *Error) fromFailure(err error) *Error {
 	dial := dialing(err)
 	resolving := errors.As(err, &unresolved)
 	refused := errors.As(err, &untrusted)
+	e.unsent = waited
 	e.EffectUnknown = !waited && dial == nil && !resolving && !refused
 	switch {
 	case errors.Is(err, context.Canceled):

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/time/rate"
 )
 
 // operationKey carries the operation's name to the transport, which sees only
@@ -38,8 +36,7 @@ func operationOf(r *http.Request) string {
 type transport struct {
 	next    http.RoundTripper
 	backend string
-	slots   chan struct{}
-	pace    *rate.Limiter
+	turns   *turns
 	timeout time.Duration
 	metrics *Metrics
 	// mayWrite is asked before bytes leave; see heldConn.
@@ -48,14 +45,9 @@ type transport struct {
 
 func newTransport(config Config, found credentials, metrics *Metrics) *transport {
 	dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}
-	pace := rate.NewLimiter(rate.Inf, 0)
-	if perSecond := config.Limits.RequestsPerSecond; perSecond > 0 {
-		pace = rate.NewLimiter(rate.Limit(perSecond), max(1, int(perSecond)))
-	}
 	t := &transport{
 		backend:  config.Name,
-		slots:    make(chan struct{}, config.Limits.Concurrency),
-		pace:     pace,
+		turns:    newTurns(config.Limits),
 		timeout:  config.Timeouts.Request,
 		metrics:  metrics,
 		mayWrite: func() error { return nil },
@@ -109,22 +101,25 @@ func withAdmission(ctx context.Context, a admission) context.Context {
 	return context.WithValue(ctx, admissionKey{}, a)
 }
 
-// admit waits for a slot and for the pace. The waiting ends with the request's
-// context or, where there is one, with the waiter's. An error means that the
-// request was not sent.
+// errNoPace says that a tenant's pace admits no request at all.
+var errNoPace = errors.New("the tenant's pace admits no request; give its limiter a burst of at least one")
+
+// admit waits for the caller's pace and then for a turn. The waiting ends with
+// the request's context or, where there is one, with the waiter's. An error
+// means that the request was not sent.
 func (t *transport) admit(ctx context.Context) error {
 	a, ok := ctx.Value(admissionKey{}).(admission)
 	if !ok {
 		a = admission{waiter: ctx, fence: func() error { return nil }}
 	}
-	select {
-	case t.slots <- struct{}{}:
-	case <-a.waiter.Done():
-		return notSent{a.waiter.Err()}
-	case <-ctx.Done():
-		return notSent{ctx.Err()}
+	caller := callerOf(ctx)
+	if err := keepPace(ctx, a.waiter, caller.Pace); err != nil {
+		return notSent{err}
 	}
-	err := t.pace.Wait(a.waiter)
+	if err := t.turns.acquire(ctx, a.waiter, caller.Tenant); err != nil {
+		return notSent{err}
+	}
+	err := a.waiter.Err()
 	if err == nil {
 		err = ctx.Err()
 	}
@@ -132,10 +127,26 @@ func (t *transport) admit(ctx context.Context) error {
 		err = a.fence()
 	}
 	if err != nil {
-		<-t.slots
+		t.turns.pass()
 		return notSent{err}
 	}
 	return nil
+}
+
+type requestTimeoutKey struct{}
+
+// withRequestTimeout shortens the time-out of every request that is made with
+// the context. Unlike a deadline it does not count while a request waits for
+// its turn.
+func withRequestTimeout(ctx context.Context, timeout time.Duration) context.Context {
+	return context.WithValue(ctx, requestTimeoutKey{}, timeout)
+}
+
+func (t *transport) timeoutOf(ctx context.Context) time.Duration {
+	if timeout, ok := ctx.Value(requestTimeoutKey{}).(time.Duration); ok {
+		return min(timeout, t.timeout)
+	}
+	return t.timeout
 }
 
 // RoundTrip waits for its turn, then sends. The waiting counts against the
@@ -145,10 +156,10 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := t.admit(r.Context()); err != nil {
 		return nil, err
 	}
-	bounded, cancel := context.WithTimeout(r.Context(), t.timeout)
+	bounded, cancel := context.WithTimeout(r.Context(), t.timeoutOf(r.Context()))
 	done := sync.OnceFunc(func() {
 		cancel()
-		<-t.slots
+		t.turns.release()
 	})
 	start := time.Now()
 	response, err := t.next.RoundTrip(r.WithContext(bounded))

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -29,6 +30,21 @@ func testTransport(t *testing.T, next tripper, limits Limits) *transport {
 	wire := newTransport(config, credentials{}, testMetrics())
 	wire.next = next
 	return wire
+}
+
+// slotsTaken is how many of the backend's slots are taken.
+func slotsTaken(wire *transport) int {
+	wire.turns.mu.Lock()
+	defer wire.turns.mu.Unlock()
+	return wire.turns.slots - wire.turns.free
+}
+
+// occupy takes a slot as a request does.
+func occupy(t *testing.T, wire *transport) {
+	t.Helper()
+	if err := wire.turns.acquire(t.Context(), t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func request(ctx context.Context) *http.Request {
@@ -72,7 +88,7 @@ func TestSlotsBoundRequestsUnderWay(t *testing.T) {
 	if n := most.Load(); n > limit {
 		t.Errorf("%d requests at once, want at most %d", n, limit)
 	}
-	equal(t, len(wire.slots), 0)
+	equal(t, slotsTaken(wire), 0)
 }
 
 // TestSlotIsHeldUntilTheBodyIsRead: a page of a thousand volumes takes most of
@@ -83,13 +99,13 @@ func TestSlotIsHeldUntilTheBodyIsRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	equal(t, len(wire.slots), 1)
+	equal(t, slotsTaken(wire), 1)
 	for range 2 { // closing twice must not free another's slot
 		if err := response.Body.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	equal(t, len(wire.slots), 0)
+	equal(t, slotsTaken(wire), 0)
 }
 
 // TestCancelledInTheQueue: a request whose turn did not come has certainly no
@@ -99,7 +115,7 @@ func TestCancelledInTheQueue(t *testing.T) {
 		t.Error("the request was sent")
 		return nil, errors.New("sent")
 	}, Limits{Concurrency: 1})
-	wire.slots <- struct{}{} // somebody else's request
+	occupy(t, wire) // somebody else's request
 	expired, cancel := context.WithDeadline(t.Context(), time.Unix(0, 0))
 	defer cancel()
 	cancelled, cancelNow := context.WithCancel(t.Context())
@@ -121,7 +137,7 @@ func TestCancelledInTheQueue(t *testing.T) {
 			equal(t, KindOf(err), KindUnavailable)
 			equal(t, effectUnknown(err), false)
 			equal(t, errors.Is(err, test.cause), true)
-			equal(t, len(wire.slots), 1)
+			equal(t, slotsTaken(wire), 1)
 		})
 	}
 }
@@ -129,7 +145,7 @@ func TestCancelledInTheQueue(t *testing.T) {
 func TestFenceIsAskedWhenTheTurnHasCome(t *testing.T) {
 	sent := 0
 	wire := testTransport(t, func(*http.Request) (*http.Response, error) { sent++; return ok(""), nil }, Limits{Concurrency: 1})
-	wire.slots <- struct{}{}
+	occupy(t, wire)
 	var over atomic.Bool
 	fenced := &Error{Backend: "gold", Kind: KindFenced, Message: "no change is made: the lease was lost", cause: context.Canceled}
 	ctx := withAdmission(t.Context(), admission{waiter: t.Context(), fence: func() error {
@@ -144,30 +160,42 @@ func TestFenceIsAskedWhenTheTurnHasCome(t *testing.T) {
 		result <- translate("gold", "volume.create", err)
 	}()
 	over.Store(true)
-	<-wire.slots // the turn comes after the term is over
+	wire.turns.release() // the turn comes after the term is over
 	err := <-result
 	equal(t, err, error(fenced))
 	equal(t, sent, 0)
-	equal(t, len(wire.slots), 0)
+	equal(t, slotsTaken(wire), 0)
 }
 
 func TestPaceIsKept(t *testing.T) {
-	sent := 0
-	wire := testTransport(t, func(*http.Request) (*http.Response, error) { sent++; return ok(""), nil }, Limits{RequestsPerSecond: 0.001})
-	response, err := wire.RoundTrip(request(t.Context()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	response.Body.Close()
-	// The next would be due in a quarter of an hour.
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-	defer cancel()
-	_, err = wire.RoundTrip(request(ctx))
-	err = translate("gold", "volume.create", err)
-	equal(t, errorText(err), "backend gold: volume.create: the request was not sent: rate: Wait(n=1) would exceed context deadline")
-	equal(t, effectUnknown(err), false)
-	equal(t, sent, 1)
-	equal(t, len(wire.slots), 0)
+	synctest.Test(t, func(t *testing.T) {
+		var sent []time.Duration
+		start := time.Now()
+		wire := testTransport(t, func(*http.Request) (*http.Response, error) {
+			sent = append(sent, time.Since(start).Round(time.Millisecond))
+			return ok(""), nil
+		}, Limits{RequestsPerSecond: 0.001})
+		send := func(ctx context.Context) error {
+			response, err := wire.RoundTrip(request(ctx))
+			if err != nil {
+				return translate("gold", "volume.create", err)
+			}
+			return response.Body.Close()
+		}
+		equal(t, errorText(send(t.Context())), "")
+		// The next is due in a quarter of an hour.
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		err := send(ctx)
+		equal(t, errorText(err), "backend gold: volume.create: the request's turn did not come in time")
+		equal(t, effectUnknown(err), false)
+		equal(t, slotsTaken(wire), 0)
+		equal(t, wire.turns.timer, nil)
+		// Who left has not used up what others wait for.
+		equal(t, errorText(send(t.Context())), "")
+		equal(t, sent, []time.Duration{0, 1000 * time.Second})
+		equal(t, slotsTaken(wire), 0)
+	})
 }
 
 func TestWithoutAPaceNothingWaits(t *testing.T) {
@@ -188,7 +216,7 @@ func TestFailedExchangeFreesItsSlot(t *testing.T) {
 			t.Error("no error")
 		}
 	}
-	equal(t, len(wire.slots), 0)
+	equal(t, slotsTaken(wire), 0)
 }
 
 type endless struct{}

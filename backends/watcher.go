@@ -17,7 +17,8 @@ type watcher struct {
 	list     func(ctx context.Context, query VolumeQuery, yield func(page []Volume) bool) error
 	get      func(ctx context.Context, id string) (Volume, error)
 	observe  func(page []Volume)
-	waiting  func(volumes int)
+	// waiting counts the volumes that are waited for, or not any more.
+	waiting func(more int)
 
 	mu      sync.Mutex
 	waits   map[*wait]struct{}
@@ -79,7 +80,7 @@ func (w *watcher) add(waiting *wait) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.waits[waiting] = struct{}{}
-	w.waiting(len(w.waits))
+	w.waiting(1)
 	if !w.running {
 		w.running = true
 		go w.run()
@@ -90,7 +91,7 @@ func (w *watcher) remove(waiting *wait) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.waits, waiting)
-	w.waiting(len(w.waits))
+	w.waiting(-1)
 }
 
 // run makes rounds until nobody waits. The pause adapts: it starts short, as

@@ -256,9 +256,9 @@ func TestGaugeFollowsTheWaits(t *testing.T) {
 	id := cinder.add(Volume{Status: StatusCreating})
 	w := testWatcher(cinder)
 	var seen []int
-	w.waiting = func(volumes int) { seen = append(seen, volumes) }
+	w.waiting = func(more int) { seen = append(seen, more) }
 	if _, _, err := w.await(t.Context(), id, StatusCreating, time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	equal(t, seen, []int{1, 0})
+	equal(t, seen, []int{1, -1})
 }

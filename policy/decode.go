@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -82,7 +83,12 @@ func (d *document) pairs(n *yaml.Node, path string, visit func(key string, keyNo
 		}
 		keyPath := child(path, key.Value)
 		if line, ok := first[key.Value]; ok {
-			d.errorAt(at, keyPath, fmt.Sprintf("the key is given twice, first on line %d; remove one", line))
+			remedy := "remove one"
+			if i > 0 && key.Value == n.Content[0].Value && strings.HasSuffix(path, "]") {
+				// Entries commonly begin with the same key.
+				remedy = "if another entry of the list begins here, put a hyphen before it, else remove one"
+			}
+			d.errorAt(at, keyPath, fmt.Sprintf("the key is given twice, first on line %d; %s", line, remedy))
 			continue
 		}
 		first[key.Value] = key.Line
@@ -97,10 +103,6 @@ func (d *document) pairs(n *yaml.Node, path string, visit func(key string, keyNo
 }
 
 func (d *document) decodeStruct(n *yaml.Node, v reflect.Value, path string) {
-	if n.Kind != yaml.MappingNode {
-		d.unreadable(n, path, "must be a mapping of keys to values, not %s", describe(n))
-		return
-	}
 	fields := map[string]int{}
 	var known []string
 	for i := range v.NumField() {
@@ -108,6 +110,10 @@ func (d *document) decodeStruct(n *yaml.Node, v reflect.Value, path string) {
 			fields[name] = i
 			known = append(known, name)
 		}
+	}
+	if n.Kind != yaml.MappingNode {
+		d.unreadable(n, path, "must be a mapping of keys to values, not %s; its keys are %s", describe(n), strings.Join(slices.Sorted(slices.Values(known)), ", "))
+		return
 	}
 	read := func(key string, value *yaml.Node) {
 		d.decode(value, v.Field(fields[key]), child(path, key))
@@ -120,11 +126,15 @@ func (d *document) decodeStruct(n *yaml.Node, v reflect.Value, path string) {
 			read(key, value)
 			return
 		}
-		d.errorAt(place{keyNode.Line, keyNode.Column}, child(path, key),
-			fmt.Sprintf("unknown key %q%s", key, didYouMean(key, known, "the keys here are")))
+		remedy := didYouMean(key, known, "the keys here are")
+		meant, near := suggest(key, known)
+		if where := misplaced(v.Type().Name(), key); where != "" && !near {
+			remedy = "; " + where
+		}
+		d.errorAt(place{keyNode.Line, keyNode.Column}, child(path, key), fmt.Sprintf("unknown key %q%s", key, remedy))
 		// What stands under a misspelt key is read all the same, so that its
 		// mistakes are found at once and it is not reported as missing.
-		if meant, ok := suggest(key, known); ok && !hasKey(n, meant) {
+		if near && !hasKey(n, meant) {
 			read(meant, value)
 		}
 	})
@@ -191,7 +201,7 @@ func (d *document) decodeScalar(n *yaml.Node, v reflect.Value, path string) {
 		}
 	case reflect.Bool:
 		if tag != "!!bool" {
-			d.unreadable(n, path, "must be true or false, without quotes; %s is neither", describe(n))
+			d.unreadable(n, path, "must be true or false, without quotes; %s is neither", describeBool(n))
 			return
 		}
 		v.SetBool(strings.EqualFold(n.Value, "true"))
@@ -217,6 +227,16 @@ func (d *document) decodeScalar(n *yaml.Node, v reflect.Value, path string) {
 		// every type rules out.
 		panic("policy: no way to read a " + v.Type().String())
 	}
+}
+
+// describeBool also shows the words that other versions of YAML take for true
+// or false.
+func describeBool(n *yaml.Node) string {
+	switch strings.ToLower(n.Value) {
+	case "yes", "no", "on", "off", "true", "false":
+		return fmt.Sprintf("%q", n.Value)
+	}
+	return describe(n)
 }
 
 // describeNumber also shows the value where it is a number of another kind.

@@ -20,7 +20,7 @@ type place struct{ line, column int }
 type document struct {
 	source string
 	// noun is what such a file is called in sentences, tooLarge what is
-	// said about one beyond maxFileSize.
+	// said about one beyond MaxFileSize.
 	noun     string
 	tooLarge string
 

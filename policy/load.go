@@ -15,9 +15,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxFileSize is the most that a ConfigMap can hold; a larger file could never
+// MaxFileSize is, in bytes, the most that a ConfigMap can hold; a larger file could never
 // be mounted into the cluster it is meant for.
-const maxFileSize = 1 << 20
+const MaxFileSize = 1 << 20
 
 // Load reads a policy file and parses it. A file that cannot be read gives the
 // error of the file system, one with mistakes an ErrorList.
@@ -63,10 +63,16 @@ func Parse(data []byte, source string) (*Policy, error) {
 	}
 	d.warnings.sort()
 	p.Warnings = d.warnings
-	sum := sha256.Sum256(data)
-	p.revision = hex.EncodeToString(sum[:6])
+	p.revision = RevisionOf(data)
 	p.places = d.places
 	return p, nil
+}
+
+// RevisionOf returns the revision that a policy with this content has, whether
+// it can be parsed or not.
+func RevisionOf(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:6])
 }
 
 // ResolveFile returns the path of a file that the policy names: relative names
@@ -81,13 +87,13 @@ func (p *Policy) ResolveFile(name string) string {
 // readLimited reads one byte more than a file may have, which is enough for
 // parse to refuse it.
 func readLimited(r io.Reader) ([]byte, error) {
-	return io.ReadAll(io.LimitReader(r, maxFileSize+1))
+	return io.ReadAll(io.LimitReader(r, MaxFileSize+1))
 }
 
 // parse returns the root mapping of the only YAML document, or nil after
 // having reported why there is none.
 func (d *document) parse(data []byte) *yaml.Node {
-	if len(data) > maxFileSize {
+	if len(data) > MaxFileSize {
 		d.errorAt(place{}, "", d.tooLarge)
 		return nil
 	}

@@ -254,7 +254,7 @@ func TestSyntaxErrorsNameTheLine(t *testing.T) {
 }
 
 func TestLargeFilesAreRefused(t *testing.T) {
-	data := append(read(t, "testdata/good/minimal.yaml"), bytes.Repeat([]byte("#"), maxFileSize)...)
+	data := append(read(t, "testdata/good/minimal.yaml"), bytes.Repeat([]byte("#"), MaxFileSize)...)
 	const want = "p.yaml: the file is larger than 1 MiB, which is more than a ConfigMap can hold"
 	if _, err := Parse(data, "p.yaml"); err == nil || err.Error() != want {
 		t.Errorf("Parse: %v, want %s", err, want)

@@ -34,6 +34,8 @@ func (k nameKind) mistake(entry string) string {
 	for _, r := range entry {
 		switch {
 		case r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' || r == '*' || r == '.' && k.dots:
+		case r == '.' && strings.Contains(entry, ".*"):
+			return "only * is special in a pattern, and it stands for any run of characters; write * instead of .*"
 		case r == '.':
 			return "names of namespaces have no dots"
 		case strings.ContainsRune("?[]{}!^|/\\()+$", r):

@@ -69,15 +69,7 @@ type QuotaScope struct {
 // or nil if there is room. Kinds of which nothing is added do not matter, so
 // that lowering a quota below its usage does not stop other things.
 func (s QuotaScope) Check(used, more Usage) *Denial {
-	for _, c := range []struct {
-		key, unit  string
-		limit      *int64
-		used, more int64
-	}{
-		{"volumes", "volumes", s.Limits.Volumes, used.Volumes, more.Volumes},
-		{"gigabytes", "GiB", s.Limits.Gigabytes, used.Gigabytes, more.Gigabytes},
-		{"snapshots", "snapshots", s.Limits.Snapshots, used.Snapshots, more.Snapshots},
-	} {
+	for _, c := range s.limits(used, more) {
 		would := addSaturating(c.used, c.more)
 		if c.limit == nil || c.more <= 0 || would <= *c.limit {
 			continue
@@ -87,6 +79,21 @@ func (s QuotaScope) Check(used, more Usage) *Denial {
 			"%s would use %d of %d %s (%s)", s.subject, would, *c.limit, c.unit, path)}
 	}
 	return nil
+}
+
+// scopeLimit is one limit of a scope; it is nil where there is none.
+type scopeLimit struct {
+	key, unit  string
+	limit      *int64
+	used, more int64
+}
+
+func (s QuotaScope) limits(used, more Usage) []scopeLimit {
+	return []scopeLimit{
+		{"volumes", "volumes", s.Limits.Volumes, used.Volumes, more.Volumes},
+		{"gigabytes", "GiB", s.Limits.Gigabytes, used.Gigabytes, more.Gigabytes},
+		{"snapshots", "snapshots", s.Limits.Snapshots, used.Snapshots, more.Snapshots},
+	}
 }
 
 // QuotaScopes returns what a volume counts against that a tenant has on a

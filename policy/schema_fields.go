@@ -65,11 +65,16 @@ func backendFields() map[string]fieldSchema {
 func connectionFields() map[string]fieldSchema {
 	atLeast := func(n int) schema { return schema{"minimum": n} }
 	positive := notZero()
+	concurrency := schema{"minimum": 1, "maximum": maxConcurrency}
+	rate := schema{"anyOf": []schema{{"const": 0}, {"minimum": minRate}}}
 	return map[string]fieldSchema{
 		"Limits.volumes":           {description: "Volumes on the backend; 0 allows none. Default: no limit.", rules: atLeast(0)},
 		"Limits.gigabytes":         {description: "GiB on the backend; 0 allows none. Default: no limit.", rules: atLeast(0)},
-		"Limits.concurrency":       {description: "Volumes worked on at once. Default: 16.", rules: atLeast(1)},
-		"Limits.requestsPerSecond": {description: "Requests to Cinder a second; 0 means no limit. Default: 0.", rules: atLeast(0)},
+		"Limits.concurrency":       {description: "Requests to the backend that are under way at once. Default: 16.", rules: concurrency},
+		"Limits.requestsPerSecond": {description: "Requests to the backend a second; 0 means no limit. Default: 0.", rules: rate},
+
+		"TenantLimits.concurrency":       {description: "The tenant's claims, and as many of its deletions, that are worked on at once. Default: no limit of its own.", rules: concurrency},
+		"TenantLimits.requestsPerSecond": {description: "Requests to Cinder a second on the tenant's behalf, over all backends; 0 means no limit of its own. Default: 0.", rules: rate},
 
 		"Timeouts.create":  {description: "For making a volume, such as 5m. Default: 5m.", rules: positive},
 		"Timeouts.delete":  {description: "For deleting a volume, such as 10m. Default: 10m.", rules: positive},
@@ -114,6 +119,7 @@ func tenantFields() map[string]fieldSchema {
 			rules: schema{"minItems": 1}, entries: entryRules(namespacePattern)},
 		"Tenant.namespaceSelector": {description: "Selects namespaces by label, as well as or instead of namespaces."},
 		"Tenant.quota":             {description: "What the tenant may have in all."},
+		"Tenant.limits":            {description: "Keeps the tenant's work from crowding out that of the others. The limits of the backends hold besides."},
 		"Tenant.volumeSize":        {description: "Bounds of a single volume's size, in place of those of the defaults."},
 		"Tenant.metadata":          {description: "Metadata written on the tenant's volumes in Cinder.", rules: metadataRules(), entries: metadataValues()},
 		"Tenant.classes":           {description: "Rules by StorageClass; the first that is for a claim's StorageClass decides.", required: true, rules: schema{"minItems": 1}},

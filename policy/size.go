@@ -96,9 +96,11 @@ func (s sizeLimits) narrow(size VolumeSize, path string) sizeLimits {
 	return s
 }
 
-// conflict says so if no whole number of GiB is within the limits.
+// conflict says so if no whole number of GiB is within the limits. About a limit
+// that is a mistake by itself, because it cannot be read or is below the
+// smallest volume, enough is said.
 func (s sizeLimits) conflict() (string, bool) {
-	if s.min == nil || s.max == nil || roundUpGiB(s.min.Bytes) <= s.max.Bytes/gib {
+	if s.min == nil || s.max == nil || s.max.Bytes < gib || roundUpGiB(s.min.Bytes) <= s.max.Bytes/gib {
 		return "", false
 	}
 	return fmt.Sprintf("no size in whole GiB is at least %s (%s) and at most %s (%s)", s.min, s.minPath, s.max, s.maxPath), true

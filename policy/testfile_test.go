@@ -89,7 +89,7 @@ func TestMistakesInTests(t *testing.T) {
 		"a file system":          {"fsType: xfs", "fsType: zfs", `20:70: tests[0].expect.volume.fsType: "zfs" is not a file system that can be made on a volume; did you mean "xfs"?`},
 		"a second document":      {"  - name: two", "---\n  - name: two", "21:1: a second YAML document begins here; a policy test file holds exactly one"},
 		"nothing":                {goodTests, "", "1:1: the file is empty; a policy test begins with apiVersion: standalone-cinder.openstack.org/v1alpha1"},
-		"too much":               {goodTests, strings.Repeat("#\n", maxFileSize/2) + "#", " the file is larger than 1 MiB; split it"},
+		"too much":               {goodTests, strings.Repeat("#\n", MaxFileSize/2) + "#", " the file is larger than 1 MiB; split it"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -164,9 +164,10 @@ type Limits struct {
 	// backend; nil means no bound.
 	Volumes   *int64 `json:"volumes"`
 	Gigabytes *int64 `json:"gigabytes"`
-	// Concurrency is how many volumes may be worked on at once, at least 1.
+	// Concurrency is how many requests to the backend may be under way at
+	// once, at least 1.
 	Concurrency int64 `json:"concurrency"`
-	// RequestsPerSecond bounds the requests to Cinder; 0 means no bound.
+	// RequestsPerSecond bounds the requests to the backend; 0 means no bound.
 	RequestsPerSecond float64 `json:"requestsPerSecond"`
 }
 
@@ -243,6 +244,7 @@ type Tenant struct {
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector"`
 
 	Quota      Quota             `json:"quota"`
+	Limits     TenantLimits      `json:"limits"`
 	VolumeSize VolumeSize        `json:"volumeSize"`
 	Metadata   map[string]string `json:"metadata"`
 
@@ -251,6 +253,18 @@ type Tenant struct {
 
 	matcher namespaceMatcher
 	size    sizeLimits
+}
+
+// TenantLimits keeps one tenant's work from crowding out that of the others.
+// The limits of the backends hold besides.
+type TenantLimits struct {
+	// Concurrency is how many of the tenant's claims, and as many of its
+	// deletions, are worked on at once; 0 means that it has no limit of its
+	// own.
+	Concurrency int64 `json:"concurrency"`
+	// RequestsPerSecond bounds the requests to Cinder on the tenant's behalf,
+	// over all backends together; 0 means that it has no limit of its own.
+	RequestsPerSecond float64 `json:"requestsPerSecond"`
 }
 
 // Class is the rule of a tenant for some StorageClasses.
@@ -296,6 +310,22 @@ func (p *Policy) Backend(name string) (*Backend, bool) {
 
 func (p *Policy) backendIndex(name string) int {
 	return slices.IndexFunc(p.Backends, func(b Backend) bool { return b.Name == name })
+}
+
+// Tenant returns the tenant of that name.
+func (p *Policy) Tenant(name string) (*Tenant, bool) {
+	for i := range p.Tenants {
+		if p.Tenants[i].Name == name {
+			return &p.Tenants[i], true
+		}
+	}
+	return nil, false
+}
+
+// SelectsByLabels says whether any tenant selects namespaces by their labels.
+// Otherwise what Decide answers depends on no label.
+func (p *Policy) SelectsByLabels() bool {
+	return slices.ContainsFunc(p.Tenants, func(t Tenant) bool { return t.NamespaceSelector != nil })
 }
 
 // Revision is a short hash of the file's content: two files with the same

@@ -82,7 +82,7 @@ func (p *Policy) validateDefaults(d *document) {
 	validateConnector(d, "defaults.connector", &p.Defaults.Connector)
 	defaults := sizeLimits{}.narrow(def.VolumeSize, "defaults.volumeSize")
 	if sentence, ok := defaults.conflict(); ok {
-		d.errorf("defaults.volumeSize", "%s", sentence)
+		d.errorf("defaults.volumeSize", "%s; raise the largest or lower the smallest size", sentence)
 	}
 }
 
@@ -100,12 +100,13 @@ func (p *Policy) validateTenant(d *document, i int) {
 	t.matcher = newNamespaceMatcher(t, compileSelector(d, t.NamespaceSelector, child(path, "namespaceSelector")))
 
 	validateQuota(d, child(path, "quota"), t.Quota)
+	validateTenantLimits(d, child(path, "limits"), t.Limits)
 	validateMetadata(d, child(path, "metadata"), t.Metadata)
 	validateVolumeSize(d, child(path, "volumeSize"), t.VolumeSize)
 	_, parentConflicts := sizeLimits{}.narrow(p.Defaults.VolumeSize, "defaults.volumeSize").conflict()
 	sentence, conflicts := t.size.conflict()
 	if conflicts && !parentConflicts {
-		d.errorf(child(path, "volumeSize"), "%s", sentence)
+		d.errorf(child(path, "volumeSize"), "%s; raise the largest or lower the smallest size", sentence)
 	}
 
 	if len(t.Classes) == 0 {
@@ -148,7 +149,7 @@ func (p *Policy) validateClass(d *document, t *Tenant, c *Class, path string, pa
 	c.size = t.size.narrow(c.VolumeSize, child(path, "volumeSize"))
 	if sentence, ok := c.size.conflict(); ok {
 		if !parentConflicts {
-			d.errorf(child(path, "volumeSize"), "%s", sentence)
+			d.errorf(child(path, "volumeSize"), "%s; raise the largest or lower the smallest size", sentence)
 		}
 		return
 	}

@@ -53,7 +53,7 @@ func (p *Policy) validateBackend(d *document, i int) {
 	}
 	validateVolumeSize(d, child(path, "volumeSize"), b.VolumeSize)
 	if sentence, ok := (sizeLimits{}).narrow(b.VolumeSize, child(path, "volumeSize")).conflict(); ok {
-		d.errorf(child(path, "volumeSize"), "%s", sentence)
+		d.errorf(child(path, "volumeSize"), "%s; raise the largest or lower the smallest size", sentence)
 	}
 	validateLimits(d, child(path, "limits"), b.Limits)
 	validateTimeouts(d, child(path, "timeouts"), b.Timeouts)
@@ -154,12 +154,8 @@ func validateLimits(d *document, path string, limits Limits) {
 			d.errorf(at, "must not be negative; 0 allows none, and without the key there is no limit")
 		}
 	}
-	if at := child(path, "concurrency"); d.has(at) && limits.Concurrency < 1 {
-		d.errorf(at, "must be at least 1; to keep new volumes away, set suspended: true")
-	}
-	if at := child(path, "requestsPerSecond"); d.has(at) && limits.RequestsPerSecond < 0 {
-		d.errorf(at, "must not be negative; 0 means no limit")
-	}
+	validateConcurrency(d, child(path, "concurrency"), limits.Concurrency, "to keep new volumes away, set suspended: true")
+	validateRate(d, child(path, "requestsPerSecond"), limits.RequestsPerSecond)
 }
 
 func validateTimeouts(d *document, path string, timeouts Timeouts) {

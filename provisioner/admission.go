@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
@@ -21,6 +22,8 @@ type denial struct {
 	message string
 	claim   *corev1.PersistentVolumeClaim
 	said    time.Time
+	// waitsFor are the backends any of which could help by answering again.
+	waitsFor []string
 }
 
 // repeatDenial is how often a denial that stands is said again, so that its
@@ -37,8 +40,9 @@ const (
 )
 
 // ShouldProvision is the admission of claims. A claim that is turned away gets
-// an event with a stable reason and leaves the library's queue; it is brought
-// back by what could admit it (Reconsider, offerFreedRoom), not by retries.
+// an event with a stable reason and leaves the library's queue, as does one
+// whose turn has not come; they are brought back by what could help them (see
+// comeback.go), not by retries.
 func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.PersistentVolumeClaim) bool {
 	if p.stopping() {
 		return false
@@ -51,31 +55,70 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 		// The library finds that out too and retries.
 		return true
 	}
-	turned, denied := p.judge(ctx, claim, class)
-	if !denied {
-		p.forgetDenial(claim.UID)
-		return true
+	decision, turned := p.judge(ctx, claim, class)
+	if turned != nil {
+		p.deny(claim, *turned)
+		return false
 	}
-	p.deny(claim, turned)
-	return false
+	p.forgetDenial(claim.UID)
+	return p.takeTurn(claim, decision)
 }
 
-// judge says why a claim gets nothing, if so; else room is reserved for it.
-func (p *Provisioner) judge(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (denial, bool) {
+// judge says why a claim gets nothing, if so; else room is reserved for it,
+// unless a backend must be listed first: that takes a turn, and is left to
+// Provision.
+func (p *Provisioner) judge(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (decided, *denial) {
 	if turned, denied := unsupported(claim); denied {
-		return turned, true
+		return decided{}, &turned
 	}
-	decision := p.decide(claim, class)
+	decision := p.decide(claim, class, p.namespaceLabels(claim.Namespace))
 	if decision.Denial != nil {
-		return denialOf(decision.Denial), true
+		turned := denialOf(decision.Denial)
+		return decision, &turned
 	}
-	// A backend that cannot be counted is Provision's to report: it retries.
-	_, _, denied, err := p.reserve(ctx, claim, class.Name, decision)
-	if err == nil && denied != nil {
-		return denialOf(denied), true
+	// What cannot be told now is Provision's to report: it retries.
+	chosen, err := p.choose(ctx, claim, class.Name, decision, false)
+	if err == nil && chosen.denial != nil {
+		return decision, chosen.denial
 	}
-	return denial{}, false
+	return decision, nil
 }
+
+// takeTurn asks for a worker for the claim. One that has its PersistentVolume
+// needs none: the library finds that out and stops.
+func (p *Provisioner) takeTurn(claim *corev1.PersistentVolumeClaim, d decided) bool {
+	if _, err := p.PersistentVolumes.Get(pvNameOf(claim)); err == nil {
+		return true
+	}
+	p.waitingClaims.add(claim, 0)
+	if !p.claimTurns.Take(string(claim.UID), d.Tenant, p.laneOf(claim.UID, d)) {
+		return false
+	}
+	p.waitingClaims.take(claim.UID)
+	return true
+}
+
+// beginTurn begins the work on a claim, or parks it.
+func (p *Provisioner) beginTurn(claim *corev1.PersistentVolumeClaim, d decided) bool {
+	p.waitingClaims.add(claim, 0)
+	if !p.claimTurns.Begin(string(claim.UID), d.Tenant, p.laneOf(claim.UID, d)) {
+		return false
+	}
+	p.waitingClaims.take(claim.UID)
+	return true
+}
+
+// laneOf is the backend that a claim's work will keep busy.
+func (p *Provisioner) laneOf(uid types.UID, d decided) string {
+	if held, ok := p.ledger.Holds(uid); ok {
+		return held.backend
+	}
+	return d.Backends[0]
+}
+
+// pvNameOf is the name that the library gives to the PersistentVolume of a
+// claim.
+func pvNameOf(claim *corev1.PersistentVolumeClaim) string { return "pvc-" + string(claim.UID) }
 
 func denialOf(d *policy.Denial) denial {
 	return denial{reason: string(d.Reason), message: d.Message}
@@ -116,10 +159,10 @@ func unsupportedDataSource(kind, name string) denial {
 }
 
 // decide asks the policy.
-func (p *Provisioner) decide(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) policy.Decision {
+func (p *Provisioner) decide(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, labels map[string]string) decided {
 	request := policy.Request{
 		Namespace:       claim.Namespace,
-		NamespaceLabels: p.namespaceLabels(claim.Namespace),
+		NamespaceLabels: labels,
 		StorageClass:    class.Name,
 		Parameters:      class.Parameters,
 		VolumeMode:      policy.Filesystem,
@@ -133,7 +176,8 @@ func (p *Provisioner) decide(claim *corev1.PersistentVolumeClaim, class *storage
 	if limit, ok := claim.Spec.Resources.Limits[corev1.ResourceStorage]; ok {
 		request.LimitBytes = policy.Bytes(limit)
 	}
-	return p.Policy().Decide(request)
+	inForce := p.Policy()
+	return decided{Decision: inForce.Decide(request), revision: inForce.Revision()}
 }
 
 // namespaceLabels reads the labels from the cache. A namespace that has not
@@ -149,14 +193,34 @@ func (p *Provisioner) namespaceLabels(name string) map[string]string {
 	return namespace.Labels
 }
 
+// namespaceLabelsNow reads the labels from the API server.
+func (p *Provisioner) namespaceLabelsNow(ctx context.Context, name string) (map[string]string, error) {
+	namespace, err := p.Client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && namespace.DeletionTimestamp != nil:
+		return nil, errNothingToDo
+	case err != nil:
+		return nil, fmt.Errorf("cannot read the labels of namespace %s, which decide about its tenant: %w", name, err)
+	}
+	return namespace.Labels, nil
+}
+
+// selectsByLabels says whether a tenant has namespaces by their labels.
+func (p *Provisioner) selectsByLabels(tenant string) bool {
+	t, ok := p.Policy().Tenant(tenant)
+	return ok && t.NamespaceSelector != nil
+}
+
 // deny tells the claim's author, once for each reason and again before the
 // event expires.
 func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, turned denial) {
 	turned.claim, turned.said = claim, time.Now()
 	p.mu.Lock()
 	before, known := p.denied[claim.UID]
-	// The numbers of a quota change with every other claim; that is no news.
-	same := before.reason == turned.reason && (before.message == turned.message || turned.reason == string(policy.QuotaExceeded))
+	// The numbers of a quota change with every other claim, and what a backend
+	// failed with last with every request; that is no news.
+	passing := turned.reason == string(policy.QuotaExceeded) || turned.reason == reasonBackendUnavailable
+	same := before.reason == turned.reason && (before.message == turned.message || passing)
 	repeat := known && same && turned.said.Sub(before.said) < repeatDenial
 	if !repeat {
 		p.denied[claim.UID] = turned
@@ -167,6 +231,9 @@ func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, turned denial) {
 	}
 	p.Metrics.deniedClaims(len(p.denied))
 	p.mu.Unlock()
+	p.failingClaims.take(claim.UID)
+	p.claimTurns.End(string(claim.UID))
+	defer p.missedAnswer(claim, turned)
 	if repeat {
 		return
 	}
@@ -179,12 +246,6 @@ func (p *Provisioner) forgetDenial(uid types.UID) {
 	defer p.mu.Unlock()
 	delete(p.denied, uid)
 	p.Metrics.deniedClaims(len(p.denied))
-}
-
-// Reconsider brings back the claims of a namespace that were turned away,
-// because something about the namespace changed that might admit them.
-func (p *Provisioner) Reconsider(namespace string) {
-	p.reconsider(func(d denial) bool { return d.claim.Namespace == namespace })
 }
 
 func provisionerOf(claim *corev1.PersistentVolumeClaim) string {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
-	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
 // attempt is one try to provision one claim.
@@ -22,7 +20,7 @@ type attempt struct {
 	class  *storagev1.StorageClass
 	pvName string
 
-	decision policy.Decision
+	decision decided
 	backend  string
 	// passedOver is why earlier backends of the rule were not chosen.
 	passedOver []PassedOver
@@ -36,16 +34,20 @@ func (a *attempt) run(ctx context.Context) (*corev1.PersistentVolume, error) {
 	if err := a.stillWanted(); err != nil {
 		return nil, err
 	}
-	if err := a.decide(); err != nil {
+	if err := a.decide(ctx); err != nil {
 		return nil, err
 	}
+	if err := a.takeTurn(); err != nil {
+		return nil, err
+	}
+	ctx = a.p.onBehalfOf(ctx, a.decision.Tenant)
 	volumes, err := a.chooseBackend(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if first := a.p.begin(a.claim.UID, beginning{backend: a.backend, stamp: a.stamp, connector: a.connector}); first {
 		a.p.Recorder.Eventf(a.claim, corev1.EventTypeNormal, "BackendChosen", "tenant %s, rule %s: %d GiB on backend %s%s",
-			a.decision.Tenant, a.decision.Rule, a.decision.Volume.SizeGiB, a.backend, passedOverText(a.decision, a.passedOver))
+			a.decision.Tenant, a.decision.Rule, a.decision.Volume.SizeGiB, a.backend, passedOverText(a.decision.Decision, a.passedOver))
 	}
 	connected, err := volumes.Connect(ctx, a.spec())
 	if err != nil {
@@ -80,9 +82,19 @@ func (a *attempt) stillWanted() error {
 	return err
 }
 
-// decide asks the policy again: it may have changed since admission.
-func (a *attempt) decide() error {
-	a.decision = a.p.decide(a.claim, a.class)
+// decide asks the policy again: it may have changed since admission. Where a
+// namespace belongs to a tenant by its labels, they are read from the API
+// server itself: the cache may still show a namespace that was deleted and made
+// anew by somebody else, or labels that were taken away.
+func (a *attempt) decide(ctx context.Context) error {
+	a.decision = a.p.decide(a.claim, a.class, a.p.namespaceLabels(a.claim.Namespace))
+	if a.decision.Denial == nil && a.p.selectsByLabels(a.decision.Tenant) {
+		labels, err := a.p.namespaceLabelsNow(ctx, a.claim.Namespace)
+		if err != nil {
+			return err
+		}
+		a.decision = a.p.decide(a.claim, a.class, labels)
+	}
 	if a.decision.Denial != nil {
 		a.p.deny(a.claim, denialOf(a.decision.Denial))
 		return errNothingToDo
@@ -99,19 +111,31 @@ func (a *attempt) decide() error {
 	return nil
 }
 
-// chooseBackend takes the backend that room is reserved on, which is where a
-// volume of the claim is already if there is one: two volumes on two backends
-// is the one mistake that no later look at a single backend would find.
+// takeTurn begins the turn that admission took for the claim.
+func (a *attempt) takeTurn() error {
+	if !a.p.beginTurn(a.claim, a.decision) {
+		return errNothingToDo
+	}
+	return nil
+}
+
+// chooseBackend takes the backend that room is reserved on.
 func (a *attempt) chooseBackend(ctx context.Context) (Volumes, error) {
-	backend, passedOver, denied, err := a.p.reserve(ctx, a.claim, a.class.Name, a.decision)
+	chosen, err := a.p.choose(ctx, a.claim, a.class.Name, a.decision, true)
+	if errors.Is(err, errPolicyChanged) {
+		if err := a.decide(ctx); err != nil {
+			return nil, err
+		}
+		chosen, err = a.p.choose(ctx, a.claim, a.class.Name, a.decision, true)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if denied != nil {
-		a.p.deny(a.claim, denialOf(denied))
+	if chosen.denial != nil {
+		a.p.deny(a.claim, *chosen.denial)
 		return nil, errNothingToDo
 	}
-	a.backend, a.passedOver = backend, passedOver
+	a.backend, a.passedOver = chosen.backend, chosen.passedOver
 	if a.connector, err = a.p.Backends.Connector(a.backend); err != nil {
 		return nil, err
 	}
@@ -147,32 +171,8 @@ func (a *attempt) mapConnection(connected backends.Connected) (mappers.Result, e
 		Block:         isBlock(a.claim),
 		Encrypted:     connected.Volume.Encrypted,
 		InitiatorName: a.connector.Initiator,
-		Mappings:      a.mappings(),
+		Mappings:      a.p.Backends.Mappings(a.backend),
 	})
-}
-
-// mappings converts the policy's mapping of the backend. The two packages do
-// not know each other.
-func (a *attempt) mappings() map[string]mappers.Mapping {
-	backend, ok := a.p.Policy().Backend(a.backend)
-	if !ok {
-		return nil
-	}
-	mappings := make(map[string]mappers.Mapping, len(backend.Mapping))
-	for protocol, from := range backend.Mapping {
-		to := mappers.Mapping{
-			As:            mappers.Form(from.As),
-			Driver:        from.Driver,
-			ClusterID:     from.ClusterID,
-			ImageFeatures: from.ImageFeatures,
-			Attributes:    from.Attributes,
-		}
-		if ref := from.NodeStageSecretRef; ref != nil {
-			to.NodeStageSecretRef = &corev1.SecretReference{Name: ref.Name, Namespace: ref.Namespace}
-		}
-		mappings[strings.ToLower(protocol)] = to
-	}
-	return mappings
 }
 
 // undoRefused takes back all that was done for a connection that cannot be

@@ -20,10 +20,13 @@ import (
 // the same lease and as long as the same term.
 type Followup struct {
 	provisioner *Provisioner
+	workers     int
 	queue       workqueue.TypedRateLimitingInterface[followup]
+	turns       *Turns
 
 	mu        sync.Mutex
 	completed map[types.UID]bool // PersistentVolumes, by UID
+	waiting   map[string]followup
 }
 
 // followup is one thing to do: complete a PersistentVolume by name, or undo
@@ -33,13 +36,18 @@ type followup struct {
 	claim types.UID
 }
 
-// NewFollowup makes the follow-up of a term.
-func NewFollowup(p *Provisioner) *Followup {
-	return &Followup{
+// NewFollowup makes the follow-up of a term, with so many workers. They must
+// not fall far behind the workers that serve claims.
+func NewFollowup(p *Provisioner, workers int) *Followup {
+	f := &Followup{
 		provisioner: p,
+		workers:     workers,
 		queue:       workqueue.NewTypedRateLimitingQueue[followup](followupLimiter{p.limiter}),
 		completed:   map[types.UID]bool{},
+		waiting:     map[string]followup{},
 	}
+	f.turns = NewTurns(workers, func(string) int { return 0 }, f.invite)
+	return f
 }
 
 // VolumeSeen notes that a PersistentVolume is in the API server.
@@ -53,7 +61,7 @@ func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 
 // VolumeGone forgets a PersistentVolume.
 func (f *Followup) VolumeGone(pv *corev1.PersistentVolume) {
-	f.provisioner.noteRemoved(pv.UID, false)
+	f.provisioner.volumeGone(pv)
 	if f.provisioner.isMine(pv) {
 		f.provisioner.release(types.UID(pv.Annotations[annotationClaimUID]))
 	}
@@ -80,9 +88,9 @@ func (f *Followup) wantsCompletion(pv *corev1.PersistentVolume) bool {
 
 // Run works until the context ends, and returns when the last item in work is
 // done.
-func (f *Followup) Run(ctx context.Context, workers int) {
+func (f *Followup) Run(ctx context.Context) {
 	var group sync.WaitGroup
-	for range workers {
+	for range f.workers {
 		group.Go(func() {
 			for f.next(ctx) {
 			}
@@ -105,6 +113,10 @@ func (f *Followup) next(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return true // drains the queue; the next leader sees the same objects
 	}
+	if !f.beginTurn(item) {
+		return true
+	}
+	defer f.turns.End(item.key())
 	err := f.do(ctx, item)
 	switch {
 	case err == nil:
@@ -116,6 +128,45 @@ func (f *Followup) next(ctx context.Context) bool {
 		f.queue.AddRateLimited(item)
 	}
 	return true
+}
+
+// beginTurn keeps a backend that does not answer from keeping every worker.
+func (f *Followup) beginTurn(item followup) bool {
+	tenant, backend := f.lane(item)
+	f.mu.Lock()
+	f.waiting[item.key()] = item
+	f.mu.Unlock()
+	if !f.turns.Begin(item.key(), tenant, backend) {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.waiting, item.key())
+	return true
+}
+
+// lane is the tenant and the backend of what is to be done.
+func (f *Followup) lane(item followup) (tenant, backend string) {
+	if item.claim != "" {
+		begun, _ := f.provisioner.beginningOf(item.claim)
+		return begun.stamp.Tenant, begun.backend
+	}
+	pv, err := f.provisioner.PersistentVolumes.Get(item.pv)
+	if err != nil {
+		return "", ""
+	}
+	return pv.Annotations[annotationTenant], pv.Annotations[annotationBackend]
+}
+
+// invite brings back what waited for its turn.
+func (f *Followup) invite(key string) {
+	f.mu.Lock()
+	item, ok := f.waiting[key]
+	delete(f.waiting, key)
+	f.mu.Unlock()
+	if ok {
+		f.queue.Add(item)
+	}
 }
 
 func (f *Followup) do(ctx context.Context, item followup) error {
@@ -144,7 +195,7 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	err = volumes.Complete(ctx, origin.target(), readOnly(pv))
+	err = volumes.Complete(p.onBehalfOf(ctx, origin.Tenant), origin.target(), readOnly(pv))
 	if backends.IsKind(err, backends.KindNotFound) {
 		p.Recorder.Eventf(pv, corev1.EventTypeWarning, "VolumeMissing", "volume %s does not exist at backend %s any more; its data is lost unless the storage array has a copy", origin.VolumeID, origin.Backend)
 		err = nil

@@ -26,7 +26,7 @@ func (f *fixture) recorded() *corev1.PersistentVolume {
 
 func TestVolumeIsCompletedOnceItsPersistentVolumeIsSeen(t *testing.T) {
 	f := newFixture(t)
-	followup := NewFollowup(f.Provisioner)
+	followup := NewFollowup(f.Provisioner, 1)
 	pv := f.recorded()
 	if _, begun := f.begun["uid-1"]; !begun {
 		t.Fatal("nothing was begun")
@@ -55,7 +55,7 @@ func TestWhatIsNotCompleted(t *testing.T) {
 			f := newFixture(t)
 			pv := f.recorded()
 			change(pv)
-			f.must(NewFollowup(f.Provisioner).do(t.Context(), followupOf(pv)))
+			f.must(NewFollowup(f.Provisioner, 1).do(t.Context(), followupOf(pv)))
 			wantCalls(t, f.backends["gold"])
 		})
 	}
@@ -65,7 +65,7 @@ func TestMissingVolumeIsToldOnThePersistentVolume(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	f.backends["gold"].err = &backends.Error{Kind: backends.KindNotFound, Backend: "gold"}
-	f.must(NewFollowup(f.Provisioner).do(t.Context(), followupOf(pv)))
+	f.must(NewFollowup(f.Provisioner, 1).do(t.Context(), followupOf(pv)))
 	events := f.said()
 	const want = "Warning VolumeMissing volume volume-1 does not exist at backend gold any more; its data is lost unless the storage array has a copy"
 	if len(events) != 1 || events[0] != want {
@@ -77,6 +77,6 @@ func TestReadOnlyVolumeIsAttachedReadOnly(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	pv.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}
-	f.must(NewFollowup(f.Provisioner).do(t.Context(), followupOf(pv)))
+	f.must(NewFollowup(f.Provisioner, 1).do(t.Context(), followupOf(pv)))
 	wantCalls(t, f.backends["gold"], "complete volume-1 read-only=true")
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -53,6 +54,9 @@ type fakeVolumes struct {
 	calls    []string
 	onCall   func()
 	has      map[string]bool // by volume id
+	health   error
+	// touched holds claim UIDs for which something may have been made.
+	touched map[string]bool
 }
 
 func (f *fakeVolumes) call(format string, arguments ...any) {
@@ -95,6 +99,10 @@ func (f *fakeVolumes) Volumes(context.Context) ([]backends.Volume, error) {
 
 func (f *fakeVolumes) Has(_ context.Context, id string) (bool, error) { return f.has[id], f.err }
 
+func (f *fakeVolumes) Health() error { return f.health }
+
+func (f *fakeVolumes) Untouched(stamp backends.Stamp) bool { return !f.touched[stamp.ClaimUID] }
+
 type fakeBackends map[string]*fakeVolumes
 
 func (f fakeBackends) Volumes(name string) (Volumes, error) {
@@ -107,6 +115,8 @@ func (f fakeBackends) Volumes(name string) (Volumes, error) {
 func (f fakeBackends) Connector(name string) (backends.Connector, error) {
 	return backends.Connector{Host: "k8s", Initiator: "iqn.2026-01.example:" + name}, nil
 }
+
+func (f fakeBackends) Mappings(string) map[string]mappers.Mapping { return nil }
 
 func (f fakeBackends) Names() []string {
 	var names []string
@@ -128,6 +138,7 @@ type fixture struct {
 	stop     chan struct{}
 	class    *storagev1.StorageClass
 	requeued []string
+	current  atomic.Pointer[policy.Policy]
 }
 
 const iscsiDocument = `{"driver_volume_type": "iscsi", "data": {"target_portal": "10.0.0.1:3260", "target_iqn": "iqn.2010-10.org.openstack:volume-1",
@@ -151,12 +162,13 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 		stop:     make(chan struct{}),
 		class:    &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Provisioner: "test"},
 	}
+	f.current.Store(parsed)
 	f.factory = informers.NewSharedInformerFactory(f.client, 0)
 	f.Provisioner = New(Options{
 		Name:              "test",
 		Cluster:           "cluster-1",
 		Namespace:         "own",
-		Policy:            func() *policy.Policy { return parsed },
+		Policy:            f.current.Load,
 		Backends:          f.backends,
 		Mappers:           registry,
 		Client:            f.client,
@@ -165,14 +177,31 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 		Namespaces:        f.factory.Core().V1().Namespaces().Lister(),
 		Classes:           f.factory.Storage().V1().StorageClasses().Lister(),
 		Recorder:          f.events,
+		Workers:           100,
 		Hold:              t.Context(),
 		Stopping:          f.stop,
 		Logger:            slog.New(slog.DiscardHandler),
 		Metrics:           NewMetrics(prometheus.NewRegistry()),
 	})
-	f.OnRequeue(func(claim *corev1.PersistentVolumeClaim) { f.requeued = append(f.requeued, claim.Name) })
+	f.OnRequeue(Requeue{
+		Claim:  func(claim *corev1.PersistentVolumeClaim) { f.requeued = append(f.requeued, claim.Name) },
+		Volume: func(pv *corev1.PersistentVolume) { f.requeued = append(f.requeued, pv.Name) },
+	})
 	f.must(f.factory.Storage().V1().StorageClasses().Informer().GetStore().Add(f.class))
 	return f
+}
+
+// count lists the backends, as the term's beginning does.
+func (f *fixture) count() {
+	f.t.Helper()
+	f.CountBackends(f.t.Context())
+}
+
+// inForce replaces the policy.
+func (f *fixture) inForce(before, after string) {
+	f.t.Helper()
+	parsed := parsePolicy(f.t, strings.Replace(testPolicy, before, after, 1))
+	f.current.Store(parsed)
 }
 
 func (f *fixture) must(err error) {

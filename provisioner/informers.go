@@ -4,7 +4,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -54,14 +53,14 @@ func (t *TermInformer) AddEventHandlerWithResyncPeriod(handler cache.ResourceEve
 	return registration, nil
 }
 
-// Requeue makes the library look at a claim again at once, as if the claim had
-// changed. Writing to the claim would do the same at the price of a request.
-func (t *TermInformer) Requeue(claim *corev1.PersistentVolumeClaim) {
+// Requeue makes the library look at an object again at once, as if it had
+// changed. Writing to the object would do the same at the price of a request.
+func (t *TermInformer) Requeue(object any) {
 	t.mu.Lock()
 	handler := t.handler
 	t.mu.Unlock()
 	if handler != nil {
-		handler.OnUpdate(claim, claim)
+		handler.OnUpdate(object, object)
 	}
 }
 

@@ -1,6 +1,8 @@
 package provisioner
 
 import (
+	"errors"
+	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -66,34 +68,64 @@ func NewLedger(p func() *policy.Policy) *Ledger {
 	return &Ledger{policy: p, entries: map[types.UID]entry{}, gone: map[types.UID]bool{}, sums: map[scope]policy.Usage{}, revision: p().Revision()}
 }
 
-// PassedOver is a backend that was not chosen because it has no room.
-type PassedOver struct {
-	Backend string
-	Denial  policy.Denial
+// decided is a decision with the policy that made it.
+type decided struct {
+	policy.Decision
+	revision string
+	// passedOver is why backends of the rule are left out of the decision.
+	passedOver []PassedOver
+}
+
+// only narrows a decision to some of its backends, and says why.
+func (d decided) only(backends []string, passedOver []PassedOver) decided {
+	d.passedOver = passedOver
+	other := func(name string) bool { return !slices.Contains(backends, name) }
+	d.Backends = slices.DeleteFunc(slices.Clone(d.Backends), other)
+	d.Quotas = slices.DeleteFunc(slices.Clone(d.Quotas), func(s policy.QuotaScope) bool { return s.Kind == policy.BackendScope && other(s.Name) })
+	return d
+}
+
+// errPolicyChanged says that a decision is that of a policy which is not in
+// force any more.
+var errPolicyChanged = errors.New("the policy has changed since the decision")
+
+// holds is where a claim counts.
+type holds struct {
+	backend    string
+	passedOver []PassedOver
+	// nothingSeen says that room is reserved and no volume was seen yet.
+	nothingSeen bool
 }
 
 // Reserve holds room for a granted claim on the first of its backends that has
 // it, by the same sum that `policy explain` shows. A claim that counts already
 // keeps the backend it is on, whatever the policy says by now: its volume is
 // there, or may be.
-func (l *Ledger) Reserve(claim types.UID, storageClass string, decision policy.Decision) (backend string, passedOver []PassedOver, denial *policy.Denial) {
+//
+// The error is errPolicyChanged when the decision is not that of the policy in
+// force, whose scopes may be others.
+func (l *Ledger) Reserve(claim types.UID, storageClass string, decision decided) (backend string, passedOver []PassedOver, denial *policy.Denial, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if known, ok := l.entries[claim]; ok {
-		return known.backend, known.passedOver, nil
+		return known.backend, known.passedOver, nil, nil
 	}
 	l.refresh()
+	if decision.revision != l.revision {
+		return "", nil, nil, errPolicyChanged
+	}
 	room := decision.Room(func(s policy.QuotaScope) policy.Usage { return l.sums[scope{s.Kind, s.Name}] })
 	if room.Denial != nil {
-		return "", nil, room.Denial
+		return "", nil, room.Denial, nil
 	}
 	backend = room.Backends[0]
+	passedOver = slices.Clone(decision.passedOver)
 	for _, s := range room.Scopes {
 		if s.Kind == policy.BackendScope && s.Name == backend {
 			break
 		}
 		if s.Denial != nil {
-			passedOver = append(passedOver, PassedOver{Backend: s.Name, Denial: *s.Denial})
+			passedOver = append(passedOver, PassedOver{Backend: s.Name, Why: s.Denial.Message})
 		}
 	}
 	l.put(claim, entry{
@@ -101,7 +133,7 @@ func (l *Ledger) Reserve(claim types.UID, storageClass string, decision policy.D
 		backend:    backend,
 		passedOver: passedOver,
 	})
-	return backend, passedOver, nil
+	return backend, passedOver, nil, nil
 }
 
 // Record counts a volume that exists, instead of what the claim counted as
@@ -146,12 +178,12 @@ func (l *Ledger) ReleaseReservation(claim types.UID) bool {
 	return l.remove(claim)
 }
 
-// Holds reports whether a claim counts, and on which backend.
-func (l *Ledger) Holds(claim types.UID) (backend string, ok bool) {
+// Holds reports whether a claim counts, and where.
+func (l *Ledger) Holds(claim types.UID) (holds, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e, ok := l.entries[claim]
-	return e.backend, ok
+	return holds{backend: e.backend, passedOver: e.passedOver, nothingSeen: e.state == reserved}, ok
 }
 
 // Usage is what a scope of the policy in force holds.

@@ -45,8 +45,13 @@ func ledgerOf(t interface{ Fatal(...any) }) *Ledger {
 
 // reserve asks the policy as the daemon does, and then the ledger.
 func (l *Ledger) reserve(claim types.UID, h Holding) (string, []PassedOver, *policy.Denial) {
-	decision := l.policy().Decide(policy.Request{Namespace: "team-" + h.Tenant, StorageClass: h.StorageClass, Bytes: h.GiB << 30})
-	return l.Reserve(claim, h.StorageClass, decision)
+	inForce := l.policy()
+	decision := inForce.Decide(policy.Request{Namespace: "team-" + h.Tenant, StorageClass: h.StorageClass, Bytes: h.GiB << 30})
+	backend, passedOver, denied, err := l.Reserve(claim, h.StorageClass, decided{Decision: decision, revision: inForce.Revision()})
+	if err != nil {
+		panic(err)
+	}
+	return backend, passedOver, denied
 }
 
 func TestReservationTakesTheFirstBackendWithRoom(t *testing.T) {
@@ -61,7 +66,7 @@ func TestReservationTakesTheFirstBackendWithRoom(t *testing.T) {
 		t.Fatalf("%q, %v", backend, denied)
 	}
 	const want = "backend gold would use 6 of 5 volumes (backends[0].limits.volumes)"
-	if len(passedOver) != 1 || passedOver[0].Backend != "gold" || passedOver[0].Denial.Message != want {
+	if len(passedOver) != 1 || passedOver[0].Backend != "gold" || passedOver[0].Why != want {
 		t.Errorf("passed over %+v", passedOver)
 	}
 	_, _, denied = l.reserve("b-6", Holding{Tenant: "b", StorageClass: "x", GiB: 1})

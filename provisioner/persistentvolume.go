@@ -50,6 +50,7 @@ type Origin struct {
 	PVName    string
 	VolumeID  string
 	Backend   string
+	Tenant    string
 	Protocol  string
 	Cluster   string
 	ClaimUID  string
@@ -85,6 +86,7 @@ func originOf(pv *corev1.PersistentVolume) (Origin, error) {
 		PVName:          pv.Name,
 		VolumeID:        annotations[annotationVolume],
 		Backend:         annotations[annotationBackend],
+		Tenant:          annotations[annotationTenant],
 		Protocol:        annotations[annotationProtocol],
 		Cluster:         annotations[annotationCluster],
 		ClaimUID:        annotations[annotationClaimUID],
@@ -165,7 +167,7 @@ func (a *attempt) persistentVolume(v backends.Volume, mapped mappers.Result) *co
 		annotationConnector: string(connector),
 		annotationCluster:   a.p.Cluster,
 		annotationClaimUID:  string(a.claim.UID),
-		annotationRevision:  a.p.Policy().Revision(),
+		annotationRevision:  a.decision.revision,
 	}
 	if mapped.Secret != nil {
 		annotations[annotationSecret] = secretName(a.pvName)

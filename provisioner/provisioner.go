@@ -32,6 +32,10 @@ type Volumes interface {
 	Holds(ctx context.Context, stamp backends.Stamp) (bool, error)
 	Has(ctx context.Context, volumeID string) (bool, error)
 	Volumes(ctx context.Context) ([]backends.Volume, error)
+	// Untouched says that this term provably made nothing for the claim.
+	Untouched(stamp backends.Stamp) bool
+	// Health is nil while the backend answers.
+	Health() error
 }
 
 // Backends gives the volumes of a backend for this term.
@@ -40,6 +44,8 @@ type Backends interface {
 	Volumes(name string) (Volumes, error)
 	// Connector is what the backend's volumes are connected to.
 	Connector(name string) (backends.Connector, error)
+	// Mappings says, by protocol, what the backend's connections become.
+	Mappings(name string) map[string]mappers.Mapping
 	// Names lists every configured backend.
 	Names() []string
 }
@@ -65,6 +71,10 @@ type Options struct {
 	Classes           storagelisters.StorageClassLister
 	Recorder          record.EventRecorder
 
+	// Workers is how many claims, and as many deletions, are worked on at once;
+	// the library must have as many.
+	Workers int
+
 	// Hold ends when the term is lost; undoing work goes on until then.
 	Hold context.Context
 	// Stopping is closed when the replica was told to hand over: no new work
@@ -82,12 +92,27 @@ type Provisioner struct {
 	ledger  *Ledger
 	// freed holds a token while room was freed that nobody was offered yet.
 	freed chan struct{}
-	// requeue puts a claim back in front of the library; see TermInformer.
-	requeue func(*corev1.PersistentVolumeClaim)
+	// requeue puts objects back in front of the library; see TermInformer.
+	requeue Requeue
+	paces   *paces
+
+	claimTurns  *Turns // by claim UID
+	volumeTurns *Turns // by PersistentVolume name
+	// waitingClaims wait for a turn; failing ones for their next try; heldBack
+	// are deletions that wait for their backend.
+	waitingClaims  *objects[*corev1.PersistentVolumeClaim]
+	failingClaims  *objects[*corev1.PersistentVolumeClaim]
+	failingVolumes *objects[*corev1.PersistentVolume]
+	heldBack       *objects[*corev1.PersistentVolume]
 
 	mu sync.Mutex
 	// counted holds the backends whose volumes the ledger knows.
 	counted map[string]bool
+	// full holds the backends where Cinder's own quota has no room.
+	full map[string]fullness
+	// earlier holds the claims that an earlier leader may have seen; nil as
+	// long as that is not known.
+	earlier map[types.UID]bool
 	// denied holds what was said about claims that were turned away.
 	denied map[types.UID]denial
 	// removed holds PersistentVolumes, by UID, whose volumes are gone. Until
@@ -114,31 +139,54 @@ var (
 
 // New makes the provisioner of one term.
 func New(options Options) *Provisioner {
-	return &Provisioner{
+	p := &Provisioner{
 		Options: options,
 		limiter: NewRetryLimiter(),
 		ledger:  NewLedger(options.Policy),
 		freed:   make(chan struct{}, 1),
+		requeue: Requeue{Claim: func(*corev1.PersistentVolumeClaim) {}, Volume: func(*corev1.PersistentVolume) {}},
+		paces:   newPaces(options.Policy),
+
+		waitingClaims:  newObjects[*corev1.PersistentVolumeClaim](),
+		failingClaims:  newObjects[*corev1.PersistentVolumeClaim](),
+		failingVolumes: newObjects[*corev1.PersistentVolume](),
+		heldBack:       newObjects[*corev1.PersistentVolume](),
+
 		counted: map[string]bool{},
-		requeue: func(*corev1.PersistentVolumeClaim) {},
+		full:    map[string]fullness{},
 		denied:  map[types.UID]denial{},
 		begun:   map[types.UID]beginning{},
 		removed: map[types.UID]bool{},
 	}
+	p.claimTurns = NewTurns(options.Workers, p.ownTurns, p.inviteClaim)
+	p.volumeTurns = NewTurns(options.Workers, p.ownTurns, p.inviteVolume)
+	return p
 }
 
 // Limiter is the retry delays of this term, for the library's queues.
 func (p *Provisioner) Limiter() *RetryLimiter { return p.limiter }
 
-// OnRequeue tells the provisioner how to bring a claim back to the library.
-func (p *Provisioner) OnRequeue(requeue func(*corev1.PersistentVolumeClaim)) { p.requeue = requeue }
-
 // SupportsBlock says that raw block claims are served.
 func (p *Provisioner) SupportsBlock(context.Context) bool { return true }
 
-// ShouldDelete keeps the library from starting deletions while handing over.
-func (p *Provisioner) ShouldDelete(context.Context, *corev1.PersistentVolume) bool {
-	return !p.stopping()
+// ShouldDelete keeps the library from starting deletions while handing over,
+// while the backend does not answer, and while others have their turn.
+func (p *Provisioner) ShouldDelete(_ context.Context, pv *corev1.PersistentVolume) bool {
+	if p.stopping() {
+		return false
+	}
+	released := pv.Status.Phase == corev1.VolumeReleased && pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
+	origin, err := originOf(pv)
+	if !released || err != nil || p.isRemoved(pv.UID) {
+		// The library sees that too, or Delete says what is wrong.
+		return true
+	}
+	if unhealthy := p.health(origin.Backend); unhealthy != nil {
+		p.volumeTurns.End(pv.Name)
+		p.holdVolumeBack(pv, origin.Backend, unhealthy)
+		return false
+	}
+	return p.volumeTurns.Take(pv.Name, origin.Tenant, origin.Backend)
 }
 
 func (p *Provisioner) stopping() bool {
@@ -161,18 +209,34 @@ func handingOver() error {
 // of this leader or another.
 func (p *Provisioner) Provision(ctx context.Context, options controller.ProvisionOptions) (*corev1.PersistentVolume, controller.ProvisioningState, error) {
 	started := time.Now()
-	attempt := &attempt{p: p, claim: options.PVC, class: options.StorageClass, pvName: options.PVName}
+	claim := options.PVC
+	attempt := &attempt{p: p, claim: claim, class: options.StorageClass, pvName: options.PVName}
+	defer p.claimTurns.End(string(claim.UID))
 	pv, err := attempt.run(ctx)
 	switch {
 	case err == nil:
-		p.limiter.Succeeded(string(options.PVC.UID))
+		p.failingClaims.take(claim.UID)
+		p.limiter.Succeeded(string(claim.UID))
 		p.Metrics.provisioned(attempt.backend, attempt.protocol, "success", time.Since(started))
 		return pv, controller.ProvisioningFinished, nil
 	case p.stopping() || backends.IsKind(err, backends.KindFenced) || errors.Is(err, errNothingToDo):
 		return nil, controller.ProvisioningFinished, ignored(err)
 	}
+	if unhealthy := p.health(attempt.backend); unhealthy != nil {
+		p.Metrics.provisioned(attempt.backend, attempt.protocol, "held_back", time.Since(started))
+		p.holdClaimBack(claim, attempt.backend, unhealthy)
+		return nil, controller.ProvisioningFinished, &controller.IgnoredError{Reason: unhealthy.Error()}
+	}
+	if backends.IsKind(err, backends.KindOverQuota) {
+		p.noteFull(attempt.backend, err)
+		if p.couldGoElsewhere(attempt.decision) {
+			p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
+			return nil, controller.ProvisioningFinished, &controller.IgnoredError{Reason: err.Error()}
+		}
+	}
 	retry := retryFor(err)
-	p.limiter.Failed(string(options.PVC.UID), retry)
+	p.limiter.Failed(string(claim.UID), retry)
+	p.failingClaims.add(claim, 0)
 	p.Metrics.provisioned(attempt.backend, attempt.protocol, retry.outcome, time.Since(started))
 	// Finished, although the volume may be there: what an unfinished attempt
 	// leaves is remembered in begun and at Cinder, not in the library, whose
@@ -205,19 +269,30 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 	started := time.Now()
 	origin, err := originOf(pv)
 	if err == nil {
-		err = p.remove(ctx, pv, &origin)
+		if !p.volumeTurns.Begin(pv.Name, origin.Tenant, origin.Backend) {
+			return &controller.IgnoredError{Reason: "others have their turn"}
+		}
+		defer p.volumeTurns.End(pv.Name)
+		err = p.remove(p.onBehalfOf(ctx, origin.Tenant), pv, &origin)
 	}
 	switch {
 	case err == nil:
 		p.noteRemoved(pv.UID, true)
+		p.failingVolumes.take(pv.UID)
 		p.limiter.Succeeded(pv.Name)
 		p.Metrics.deleted(origin.Backend, origin.Protocol, "success", time.Since(started))
 		return nil
 	case p.stopping() || backends.IsKind(err, backends.KindFenced):
 		return handingOver()
 	}
+	if unhealthy := p.health(origin.Backend); unhealthy != nil {
+		p.Metrics.deleted(origin.Backend, origin.Protocol, "held_back", time.Since(started))
+		p.holdVolumeBack(pv, origin.Backend, unhealthy)
+		return &controller.IgnoredError{Reason: unhealthy.Error()}
+	}
 	retry := retryFor(err)
 	p.limiter.Failed(pv.Name, retry)
+	p.failingVolumes.add(pv, 0)
 	p.Metrics.deleted(origin.Backend, origin.Protocol, retry.outcome, time.Since(started))
 	return err
 }
@@ -261,20 +336,36 @@ func (p *Provisioner) noteRemoved(uid types.UID, removed bool) {
 	delete(p.removed, uid)
 }
 
+// volumeGone forgets a PersistentVolume.
+func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) {
+	p.noteRemoved(pv.UID, false)
+	p.failingVolumes.take(pv.UID)
+	p.heldBack.take(pv.UID)
+	p.volumeTurns.End(pv.Name)
+}
+
 // ClaimGone undoes what was begun for a claim that was deleted before its
 // PersistentVolume was recorded. The error says that it must be tried again.
 func (p *Provisioner) ClaimGone(ctx context.Context, uid types.UID) error {
 	p.forgetDenial(uid)
-	p.mu.Lock()
-	begun, ok := p.begun[uid]
-	p.mu.Unlock()
+	p.failingClaims.take(uid)
+	p.waitingClaims.take(uid)
+	p.claimTurns.End(string(uid))
+	begun, ok := p.beginningOf(uid)
 	if !ok {
 		if p.ledger.ReleaseReservation(uid) {
 			p.roomFreed()
 		}
 		return nil
 	}
-	return p.undo(ctx, uid, begun)
+	return p.undo(p.onBehalfOf(ctx, begun.stamp.Tenant), uid, begun)
+}
+
+func (p *Provisioner) beginningOf(uid types.UID) (beginning, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	begun, ok := p.begun[uid]
+	return begun, ok
 }
 
 // isRecorded asks the API server itself whether a PersistentVolume exists: one

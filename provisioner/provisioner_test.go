@@ -294,7 +294,7 @@ func TestHistoricVolumeIsLookedForAndItsBackendNoted(t *testing.T) {
 	}
 	// A later leader finds the note, and does not look for a volume that is gone.
 	f.backends["silver"].has = nil
-	NewFollowup(f.Provisioner).VolumeGone(noted)
+	NewFollowup(f.Provisioner, 1).VolumeGone(noted)
 	f.must(f.Delete(t.Context(), noted))
 }
 

@@ -2,62 +2,15 @@ package provisioner
 
 import (
 	"context"
-	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	corelisters "k8s.io/client-go/listers/core/v1"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
-
-// reserve holds room for a granted claim on one of its backends. What every
-// candidate holds is counted first: PersistentVolumes from the term's
-// beginning on, and volumes at Cinder that no PersistentVolume records yet,
-// the claim's own perhaps among them. The error says that a backend cannot be
-// counted; only claims that could go there wait for it.
-func (p *Provisioner) reserve(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, decision policy.Decision) (backend string, passedOver []PassedOver, denied *policy.Denial, err error) {
-	if _, counts := p.ledger.Holds(claim.UID); !counts {
-		for _, candidate := range decision.Backends {
-			if err := p.countBackend(ctx, candidate); err != nil {
-				return "", nil, nil, fmt.Errorf("cannot tell what backend %s holds already: %w", candidate, err)
-			}
-		}
-	}
-	backend, passedOver, denied = p.ledger.Reserve(claim.UID, class, decision)
-	return backend, passedOver, denied, nil
-}
-
-// countBackend counts the stamped volumes of a backend, once in a term. It
-// costs no request of its own: looking before creating needs the same listing.
-func (p *Provisioner) countBackend(ctx context.Context, name string) error {
-	p.mu.Lock()
-	counted := p.counted[name]
-	p.mu.Unlock()
-	if counted {
-		return nil
-	}
-	volumes, err := p.Backends.Volumes(name)
-	if err != nil {
-		return err
-	}
-	all, err := volumes.Volumes(ctx)
-	if err != nil {
-		return err
-	}
-	for _, v := range all {
-		stamp := backends.StampOf(v)
-		p.ledger.Found(types.UID(stamp.ClaimUID), Holding{Tenant: stamp.Tenant, StorageClass: stamp.StorageClass, GiB: v.SizeGiB}, name)
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.counted[name] = true
-	return nil
-}
 
 // CountRecorded counts the PersistentVolumes in the cache. It comes before the
 // term's first decision; later ones are counted as they are seen.
@@ -128,37 +81,18 @@ func (p *Provisioner) offerFreedRoom(ctx context.Context) {
 	}
 }
 
-// reconsider brings denied claims of a kind back to the library.
-func (p *Provisioner) reconsider(which func(denial) bool) {
-	p.mu.Lock()
-	var denied []denial
-	for _, d := range p.denied {
-		if which(d) {
-			denied = append(denied, d)
+// CountByBackend counts the PersistentVolumes of this program, of whatever
+// phase, by the backend that their volumes are on.
+func CountByBackend(pvs corelisters.PersistentVolumeLister, provisionerName string) (map[string]int, error) {
+	all, err := pvs.List(labels.Everything())
+	if err != nil {
+		return nil, err
+	}
+	counts := map[string]int{}
+	for _, pv := range all {
+		if backend := pv.Annotations[annotationBackend]; backend != "" && pv.Annotations[annotationProvisionedBy] == provisionerName {
+			counts[backend]++
 		}
 	}
-	p.mu.Unlock()
-	slices.SortFunc(denied, func(a, b denial) int { return a.claim.CreationTimestamp.Compare(b.claim.CreationTimestamp.Time) })
-	for _, d := range denied {
-		if claim, err := p.Claims.PersistentVolumeClaims(d.claim.Namespace).Get(d.claim.Name); err == nil && claim.UID == d.claim.UID {
-			p.requeue(claim)
-		}
-	}
-}
-
-// passedOverText says why earlier backends of the rule were not chosen.
-func passedOverText(decision policy.Decision, passedOver []PassedOver) string {
-	var reasons []string
-	for _, step := range decision.Trace {
-		if strings.HasPrefix(step.Path, "backends[") && !step.Matched {
-			reasons = append(reasons, step.Name+": "+step.Detail)
-		}
-	}
-	for _, over := range passedOver {
-		reasons = append(reasons, over.Denial.Message)
-	}
-	if len(reasons) == 0 {
-		return ""
-	}
-	return "; passed over: " + strings.Join(reasons, ", ")
+	return counts, nil
 }

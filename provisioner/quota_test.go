@@ -1,7 +1,6 @@
 package provisioner
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -16,9 +15,7 @@ import (
 // limit puts a quota of so many volumes on the tenant.
 func (f *fixture) limit(volumes string) {
 	f.t.Helper()
-	parsed := parsePolicy(f.t, strings.Replace(testPolicy, "volumeSize: {max: 10Gi}", "quota: {volumes: "+volumes+"}", 1))
-	f.Options.Policy = func() *policy.Policy { return parsed }
-	f.ledger = NewLedger(f.Options.Policy)
+	f.inForce("volumeSize: {max: 10Gi}", "quota: {volumes: "+volumes+"}")
 }
 
 func (f *fixture) named(name string) *corev1.PersistentVolumeClaim {
@@ -30,6 +27,7 @@ const exceeded = "Warning QuotaExceeded tenant a would use 2 of 1 volumes (tenan
 func TestClaimBeyondTheQuotaIsDeniedUntilRoomIsFreed(t *testing.T) {
 	f := newFixture(t)
 	f.limit("1")
+	f.count()
 	first, second := f.named("first"), f.named("second")
 	if !f.ShouldProvision(t.Context(), first) {
 		t.Fatal("the first claim is denied")
@@ -45,7 +43,7 @@ func TestClaimBeyondTheQuotaIsDeniedUntilRoomIsFreed(t *testing.T) {
 	pv, err := f.provision(first)
 	f.must(err)
 	pv.UID, pv.Annotations[annotationProvisionedBy] = "pv-uid", "test"
-	followup := NewFollowup(f.Provisioner)
+	followup := NewFollowup(f.Provisioner, 1)
 	followup.VolumeSeen(pv)
 	// A released volume still takes up room; only when it is gone it does not.
 	pv.Status.Phase = corev1.VolumeReleased
@@ -55,7 +53,7 @@ func TestClaimBeyondTheQuotaIsDeniedUntilRoomIsFreed(t *testing.T) {
 	}
 	go f.offerFreedRoom(t.Context())
 	returned := make(chan string, 1)
-	f.OnRequeue(func(claim *corev1.PersistentVolumeClaim) { returned <- claim.Name })
+	f.OnRequeue(Requeue{Claim: func(claim *corev1.PersistentVolumeClaim) { returned <- claim.Name }})
 	followup.VolumeGone(pv)
 	select {
 	case name := <-returned:
@@ -74,7 +72,16 @@ func TestNewLeaderCountsVolumesThatNothingRecords(t *testing.T) {
 	f := newFixture(t)
 	f.limit("1")
 	f.backends["gold"].listed = []backends.Volume{f.stamped("uid-of-another")}
-	if f.ShouldProvision(t.Context(), f.named("first")) {
+	// Admission does not wait for a listing; the attempt does.
+	if first := f.named("first"); !f.ShouldProvision(t.Context(), first) {
+		t.Error("a claim was denied before its backend was counted")
+	} else if _, err := f.provision(first); !isIgnored(err) {
+		t.Errorf("error %v, want one that the library ignores", err)
+	}
+	if events := f.said(); len(events) != 1 || events[0] != exceeded {
+		t.Errorf("events %q, want %q", events, exceeded)
+	}
+	if f.ShouldProvision(t.Context(), f.named("second")) {
 		t.Error("a claim was admitted beside a volume that is at Cinder already")
 	}
 	// The claim that the volume is for goes on with it.
@@ -88,7 +95,9 @@ func TestNewLeaderCountsRecordedVolumesFirst(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	f.limit("1")
+	f.ledger = NewLedger(f.Options.Policy)
 	f.must(f.CountRecorded())
+	f.count()
 	if f.ShouldProvision(t.Context(), f.named("second")) {
 		t.Error("a claim was admitted beside a recorded volume")
 	}
@@ -100,6 +109,7 @@ func TestNewLeaderCountsRecordedVolumesFirst(t *testing.T) {
 func TestAttemptThatLeftNothingGivesItsRoomBack(t *testing.T) {
 	f := newFixture(t)
 	f.limit("1")
+	f.count()
 	first, second := f.named("first"), f.named("second")
 	f.backends["gold"].err = &backends.Error{Kind: backends.KindNotFound, Backend: "gold", Message: "no such type"}
 	if !f.ShouldProvision(t.Context(), first) {
@@ -124,6 +134,7 @@ func TestAttemptThatLeftNothingGivesItsRoomBack(t *testing.T) {
 func TestClaimThatGoesGivesItsRoomBack(t *testing.T) {
 	f := newFixture(t)
 	f.limit("1")
+	f.count()
 	first := f.named("first")
 	f.ShouldProvision(t.Context(), first)
 	f.forgetClaim(first)
@@ -135,9 +146,7 @@ func TestClaimThatGoesGivesItsRoomBack(t *testing.T) {
 
 func TestEventSaysWhyEarlierBackendsWerePassedOver(t *testing.T) {
 	f := newFixture(t)
-	parsed := parsePolicy(t, strings.Replace(testPolicy, "auth: {cloud: gold}", "auth: {cloud: gold}\n    limits: {volumes: 0}", 1))
-	f.Options.Policy = func() *policy.Policy { return parsed }
-	f.ledger = NewLedger(f.Options.Policy)
+	f.inForce("auth: {cloud: gold}", "auth: {cloud: gold}\n    limits: {volumes: 0}")
 	f.class.Name = "both"
 	_, err := f.provision(f.claim(nil))
 	f.must(err)
@@ -157,7 +166,7 @@ func TestPersistentVolumesOfOthersDoNotCount(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			pv := f.recorded()
-			f.limit("1")
+			f.ledger = NewLedger(f.Options.Policy)
 			change(pv)
 			f.must(f.CountRecorded())
 			if got := f.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {

@@ -21,10 +21,21 @@ type report struct {
 	Tenants  []string         `json:"tenants,omitempty"`
 	Errors   policy.ErrorList `json:"errors"`
 	Warnings policy.ErrorList `json:"warnings"`
+	// Review is given where a cluster was asked.
+	Review *review `json:"review,omitempty"`
 }
 
-func newCheckCommand() *cobra.Command {
-	var output string
+// checkOptions are the flags of policy check.
+type checkOptions struct {
+	Options
+	output string
+
+	kubeconfig string
+	against    string
+}
+
+func newCheckCommand(from Options) *cobra.Command {
+	options := checkOptions{Options: from}
 	cmd := &cobra.Command{
 		Use:   "check FILE",
 		Short: "List every mistake in a policy file",
@@ -33,8 +44,20 @@ func newCheckCommand() *cobra.Command {
 FILE may be - for standard input. Warnings are about things that are allowed but
 hardly meant; they do not fail the check.
 
-Exit codes: 0 the policy is good, 1 it has mistakes, 2 wrong use or an unreadable file.`,
-		Example: "  standalone-cinder policy check policy.yaml\n  standalone-cinder policy check --output json - < policy.yaml",
+With --kubeconfig, also say what the policy means for the claims and
+PersistentVolumes that exist in that cluster: which volumes would lack their
+backend, which quotas are exceeded already, which claims would be denied, and
+what pending claims get. No volume that exists is changed or taken away by a
+policy. The cluster is only read; $KUBECONFIG alone asks none.
+
+With --against, only what changes between that policy and FILE is told.
+
+Exit codes: 0 the policy is good; 1 it has mistakes, or lacks a backend without
+which volumes that exist cannot be deleted; 2 wrong use, an unreadable file, a
+cluster that cannot be read, or mistakes in the file of --against.`,
+		Example: `  standalone-cinder policy check policy.yaml
+  standalone-cinder policy check --output json - < policy.yaml
+  standalone-cinder policy check new.yaml --kubeconfig ~/.kube/config --against current.yaml`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usageError("%s takes one FILE, or - for standard input, but was given %d", cmd.CommandPath(), len(args))
@@ -42,25 +65,68 @@ Exit codes: 0 the policy is good, 1 it has mistakes, 2 wrong use or an unreadabl
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkOutput(output); err != nil {
+			if err := options.check(cmd, args[0]); err != nil {
 				return err
 			}
-			r, err := check(args[0], cmd.InOrStdin())
-			if err != nil {
-				return &ExitError{Code: ExitUsage, Err: err}
-			}
-			if err := answer(cmd, output, r); err != nil {
-				return err
-			}
-			if !r.Valid {
-				return r.failure(ExitFailed)
-			}
-			return nil
+			return options.run(cmd, args[0])
 		},
 		ValidArgsFunction: completeFile,
 	}
-	outputFlag(cmd, &output)
+	flags := cmd.Flags()
+	flags.StringVar(&options.kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster for which to say what the policy means; without it none is asked")
+	flags.StringVar(&options.against, "against", "", "policy `file` to compare with: only what changes is told; - for standard input")
+	flags.StringVar(&options.ProvisionerName, "provisioner-name", from.ProvisionerName, "`name` under which the cluster's StorageClasses call the program")
+	outputFlag(cmd, &options.output)
+	mustComplete(cmd.MarkFlagFilename("kubeconfig"))
+	completeYAML(cmd, "against")
+	completeValues(cmd, "provisioner-name")
 	return cmd
+}
+
+// check refuses combinations of flags that cannot be meant.
+func (o checkOptions) check(cmd *cobra.Command, file string) error {
+	if err := checkOutput(o.output); err != nil {
+		return err
+	}
+	given := cmd.Flags().Changed
+	switch {
+	case given("kubeconfig") && o.kubeconfig == "":
+		return usageError("--kubeconfig is empty; name the kubeconfig file of a cluster")
+	case given("against") && o.against == "":
+		return usageError("--against is empty; name the policy file to compare with")
+	case given("provisioner-name") && o.ProvisionerName == "":
+		return usageError("--provisioner-name is empty; give the name under which the cluster's StorageClasses call the program")
+	case file == "-" && o.against == "-":
+		return usageError("only one file can be - for standard input, not 2")
+	}
+	for _, flag := range []string{"against", "provisioner-name"} {
+		if given(flag) && !given("kubeconfig") {
+			return usageError("--%s is about the claims and volumes of a cluster and needs --kubeconfig", flag)
+		}
+	}
+	return nil
+}
+
+func (o checkOptions) run(cmd *cobra.Command, file string) error {
+	r, p, err := check(file, cmd.InOrStdin())
+	if err != nil {
+		return &ExitError{Code: ExitUsage, Err: err}
+	}
+	if r.Valid && o.kubeconfig != "" {
+		if r.Review, err = o.review(cmd, p); err != nil {
+			return err
+		}
+	}
+	if err := answer(cmd, o.output, r); err != nil {
+		return err
+	}
+	switch {
+	case !r.Valid:
+		return r.failure(ExitFailed)
+	case r.Review != nil && r.Review.Failing() > 0:
+		return &ExitError{Code: ExitFailed, Err: fmt.Errorf("%s lacks %s without which volumes cannot be deleted", r.Source, count(r.Review.Failing(), "backend"))}
+	}
+	return nil
 }
 
 func newReport(source string) report {
@@ -106,15 +172,16 @@ func reportMistakes(cmd *cobra.Command, output, file string, err error, code int
 	return r.failure(code)
 }
 
-// check reads and checks a policy. An error means that it could not be read.
-func check(file string, stdin io.Reader) (report, error) {
+// check reads and checks a policy, which is nil if it has mistakes. An error
+// means that it could not be read.
+func check(file string, stdin io.Reader) (report, *policy.Policy, error) {
 	r := newReport(file)
 	p, err := readPolicy(file, stdin)
 	if errors.As(err, &r.Errors) {
-		return r, nil
+		return r, nil, nil
 	}
 	if err != nil {
-		return r, err
+		return r, nil, err
 	}
 	r.Valid = true
 	r.Revision = p.Revision()
@@ -125,7 +192,7 @@ func check(file string, stdin io.Reader) (report, error) {
 		r.Tenants = append(r.Tenants, t.Name)
 	}
 	r.Warnings = append(r.Warnings, p.Warnings...)
-	return r, nil
+	return r, p, nil
 }
 
 func (r report) text(w io.Writer) error {
@@ -148,8 +215,10 @@ func (r report) text(w io.Writer) error {
 	if len(r.Warnings) > 0 {
 		summary += ", " + count(len(r.Warnings), "warning")
 	}
-	_, err := fmt.Fprintln(w, summary)
-	return err
+	if _, err := fmt.Fprintln(w, summary); err != nil || r.Review == nil {
+		return err
+	}
+	return r.Review.text(w)
 }
 
 func count(n int, what string) string {

@@ -3,11 +3,14 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
 // The exit codes of the policy commands.
@@ -51,10 +54,20 @@ func usageError(format string, args ...any) error {
 	return &ExitError{Code: ExitUsage, Err: fmt.Errorf(format, args...)}
 }
 
+// Options are what the policy command cannot do by itself.
+type Options struct {
+	// ReadCluster reads what exists in the cluster of a kubeconfig file. The
+	// commands need no cluster unless a flag asks for one.
+	ReadCluster func(ctx context.Context, kubeconfig, provisionerName string) (policy.Existing, error)
+	// ProvisionerName is the default of --provisioner-name, that of the
+	// running program.
+	ProvisionerName string
+}
+
 // NewCommand returns the policy command. It writes findings to the command's
 // output and prints no errors itself: the caller prints what Execute returns
 // and exits with ExitCode of it.
-func NewCommand() *cobra.Command {
+func NewCommand(options Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "policy",
 		Short:         "Check, explain and test a policy file before it takes effect",
@@ -70,7 +83,7 @@ func NewCommand() *cobra.Command {
 	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usageError("%s: %w (see %s --help)", c.CommandPath(), err, c.CommandPath())
 	})
-	cmd.AddCommand(newCheckCommand(), newExplainCommand(), newTestCommand(), newSchemaCommand())
+	cmd.AddCommand(newCheckCommand(options), newExplainCommand(), newTestCommand(), newSchemaCommand())
 	return cmd
 }
 

@@ -31,17 +31,21 @@ type result struct {
 
 // run runs a command line as main does: the policy command under a root.
 func run(stdin string, args ...string) result {
-	return execute(stdin, append([]string{"policy"}, args...)...)
+	return runWith(testOptions, stdin, args...)
+}
+
+func runWith(options Options, stdin string, args ...string) result {
+	return execute(options, stdin, append([]string{"policy"}, args...)...)
 }
 
 // complete is what the shell is offered after the arguments.
 func complete(args ...string) string {
-	return execute("", append([]string{"__complete", "policy"}, args...)...).stdout
+	return execute(testOptions, "", append([]string{"__complete", "policy"}, args...)...).stdout
 }
 
-func execute(stdin string, args ...string) result {
+func execute(options Options, stdin string, args ...string) result {
 	root := &cobra.Command{Use: "standalone-cinder", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(NewCommand())
+	root.AddCommand(NewCommand(options))
 	var stdout, stderr bytes.Buffer
 	root.SetIn(strings.NewReader(stdin))
 	root.SetOut(&stdout)
@@ -179,13 +183,15 @@ func TestUnwritableOutput(t *testing.T) {
 	for _, args := range [][]string{
 		{"check", "-"},
 		{"check", "-", "--output", "json"},
+		{"check", "-", "--kubeconfig", "x"},
+		{"check", "-", "--kubeconfig", "x", "--output", "json"},
 		{"explain", "--policy", "-", "--namespace", "a", "--storage-class", "b", "--size", "1Gi"},
 		{"explain", "--policy", "-", "--namespace", "a", "--storage-class", "b", "--size", "1Gi", "--output", "json"},
 		{"test", "--policy", "-", "testdata/pass.test.yaml"},
 		{"test", "--policy", "-", "testdata/pass.test.yaml", "--output", "json"},
 		{"schema"},
 	} {
-		cmd := NewCommand()
+		cmd := NewCommand(clusterWith(reviewed()))
 		cmd.SetIn(strings.NewReader(good))
 		cmd.SetOut(failingWriter{broken})
 		cmd.SetArgs(args)

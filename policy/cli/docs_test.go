@@ -2,9 +2,34 @@ package cli
 
 import (
 	"os"
+	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
 )
+
+// documented is what exists in the cluster of the documentation.
+func documented() policy.Existing {
+	claim := func(namespace, name string, gib int64, volume string) policy.ExistingClaim {
+		return policy.ExistingClaim{
+			Request: policy.Request{Namespace: namespace, StorageClass: "fast", Bytes: gib << 30},
+			Name:    name, UID: name, ClassExists: true, Bound: volume != "", Volume: volume,
+		}
+	}
+	volume := func(name, claim, backend string, gib int64) policy.ExistingVolume {
+		return policy.ExistingVolume{Name: name, ClaimUID: claim, Tenant: "team-a", StorageClass: "fast", Backend: backend, Cluster: "prod-eu-1", GiB: gib}
+	}
+	return policy.Existing{
+		Claims: []policy.ExistingClaim{
+			claim("team-a", "orders", 100, "pvc-0a41"), claim("team-a-old", "archive", 60, "pvc-77e0"), claim("shop", "data", 50, "pvc-c5d2"),
+			claim("team-a", "cache", 10, ""), claim("team-a-new", "scratch", 4, ""),
+		},
+		Volumes: []policy.ExistingVolume{
+			volume("pvc-0a41", "orders", "gold", 100), volume("pvc-77e0", "archive", "silver", 60), volume("pvc-c5d2", "data", "gold", 30), volume("pvc-e9b3", "gone", "silver", 5),
+		},
+	}
+}
 
 // TestDocumentationIsTrue runs what docs/policy-commands.md shows, against the
 // example that everybody has.
@@ -28,6 +53,25 @@ func TestDocumentationIsTrue(t *testing.T) {
 		got := run("", append([]string{"explain"}, strings.Fields(command)...)...)
 		if got.err != nil || got.stdout != want {
 			t.Errorf("%v\n got:\n%s\nwant:\n%s", got.err, got.stdout, want)
+		}
+	})
+	t.Run("check", func(t *testing.T) {
+		shown := block("```console\n$ standalone-cinder policy check ")
+		command, want, _ := strings.Cut(shown, "\n")
+		options := clusterWith(documented())
+		options.ProvisionerName = "openstack.org/standalone-cinder"
+		got := runWith(options, "", append([]string{"check"}, strings.Fields(command)...)...)
+		// The example has another revision after every change of a comment.
+		revision := regexp.MustCompile("revision [0-9a-f]{12}")
+		if ExitCode(got.err) != ExitFailed || revision.ReplaceAllString(got.stdout, "") != revision.ReplaceAllString(want, "") {
+			t.Errorf("%v\n got:\n%s\nwant:\n%s", got.err, got.stdout, want)
+		}
+	})
+	t.Run("kinds", func(t *testing.T) {
+		for _, kind := range policy.FindingKinds() {
+			if !strings.Contains(string(text), "`"+string(kind)+"`") {
+				t.Errorf("the kind %s is not explained", kind)
+			}
 		}
 	})
 	t.Run("test", func(t *testing.T) {

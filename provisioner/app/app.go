@@ -35,6 +35,10 @@ import (
 // resyncPeriod is how often everything is looked at again without a reason.
 const resyncPeriod = 15 * time.Minute
 
+// fewClients is how many logged-in clients are kept at least; a reload may bring
+// more backends.
+const fewClients = 256
+
 // App is one replica.
 type App struct {
 	options   Options
@@ -51,15 +55,19 @@ type App struct {
 	// keep the lease from being renewed.
 	leaseClient kubernetes.Interface
 	factory     informers.SharedInformerFactory
-	recorder    record.EventRecorder
+	recorder    *steadyRecorder
 	broadcaster record.EventBroadcaster
 	cluster     string
 	// fence is the present term's, nil while this replica does not lead.
 	fence atomic.Pointer[func() error]
+	// present is the term, nil while this replica does not lead.
+	present atomic.Pointer[term]
+	retired retiredBackends
 
 	registry           *prometheus.Registry
 	backendMetrics     *backends.Metrics
 	provisionerMetrics *provisioner.Metrics
+	reloads            *reloadMetrics
 	status             *status
 	listener           net.Listener
 }
@@ -121,9 +129,11 @@ func New(options Options) (*App, error) {
 		registry:           registry,
 		backendMetrics:     backendMetrics,
 		provisionerMetrics: provisioner.NewMetrics(registry),
+		reloads:            newReloadMetrics(registry),
 	}
+	registry.MustRegister(newMissingCollector(a))
 	a.pool = backends.NewPool(backends.PoolOptions{
-		Size:     max(64, len(loaded.Backends)),
+		Size:     max(fewClients, len(loaded.Backends)),
 		Sources:  backends.Sources{CloudsFile: options.CloudsFile, BaseDir: filepath.Dir(options.PolicyFile)},
 		Metrics:  backendMetrics,
 		MayWrite: a.mayWrite,
@@ -162,7 +172,8 @@ func (a *App) Run(ctx context.Context) error {
 	a.broadcaster = record.NewBroadcaster(record.WithContext(background))
 	defer a.broadcaster.Shutdown()
 	a.broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: a.client.CoreV1().Events("")})
-	a.recorder = a.broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "standalone-cinder"})
+	a.recorder = newSteadyRecorder(a.broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "standalone-cinder"}))
+	go a.recorder.run(background)
 
 	if err := a.findCluster(ctx); err != nil {
 		return ignoreStop(ctx, err)
@@ -179,6 +190,7 @@ func (a *App) Run(ctx context.Context) error {
 	}
 	a.logger.Info("Ready", "identity", a.identity, "cluster", a.cluster, "policy", a.options.PolicyFile, "revision", a.policy.Load().Revision())
 	a.status.setReady()
+	go newReloader(a).run(background)
 
 	led := make(chan error, 1)
 	go func() { led <- a.lead(ctx) }()

@@ -8,54 +8,99 @@ import (
 	"strings"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 )
 
 // termBackends gives the lifecycles of one term, made when they are first
-// asked for.
+// asked for and brought up to date when the policy is.
 type termBackends struct {
 	policy  func() *policy.Policy
+	retired *retiredBackends
 	cluster string
 	pool    *backends.Pool
 	metrics *backends.Metrics
 	fence   func() error
 	hold    context.Context
 	logger  *slog.Logger
+	// answers is told when a backend answers again, moved when its name leads
+	// to another endpoint.
+	answers func()
+	moved   func(name string)
 
 	mu         sync.Mutex
-	lifecycles map[string]*backends.Lifecycle
+	lifecycles map[string]*termBackend
+}
+
+// termBackend is a lifecycle with the policy that configured it last.
+type termBackend struct {
+	*backends.Lifecycle
+	source *policy.Policy
 }
 
 var _ provisioner.Backends = (*termBackends)(nil)
 
 func (t *termBackends) Volumes(name string) (provisioner.Volumes, error) {
-	config, err := t.config(name)
+	source, backend, err := t.find(name)
 	if err != nil {
 		return nil, err
 	}
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	lifecycle, ok := t.lifecycles[name]
-	if !ok {
-		lifecycle = backends.NewLifecycle(backends.LifecycleOptions{
-			Config:  config,
-			Pool:    t.pool,
-			Cluster: t.cluster,
-			Fence:   t.fence,
-			Hold:    t.hold,
-			Logger:  t.logger,
-			Metrics: t.metrics,
-		})
-		t.lifecycles[name] = lifecycle
+	present, ok := t.lifecycles[name]
+	if ok && present.source == source {
+		t.mu.Unlock()
+		return present.Lifecycle, nil
 	}
-	return lifecycle, nil
+	config := backendConfig(source, backend, t.cluster)
+	if !ok {
+		present = &termBackend{Lifecycle: t.newLifecycle(config)}
+		t.lifecycles[name] = present
+	}
+	present.source = source
+	moved := ok && present.Configure(config)
+	t.mu.Unlock()
+	if moved {
+		t.logger.Warn("The backend's endpoint or credentials are another entry now; volumes made before are looked for there", "backend", name)
+		t.moved(name)
+	}
+	return present.Lifecycle, nil
+}
+
+func (t *termBackends) newLifecycle(config backends.Config) *backends.Lifecycle {
+	return backends.NewLifecycle(backends.LifecycleOptions{
+		Config:  config,
+		Pool:    t.pool,
+		Cluster: t.cluster,
+		Fence:   t.fence,
+		Hold:    t.hold,
+		Logger:  t.logger,
+		Metrics: t.metrics,
+		HealthChanged: func(err error) {
+			if err == nil {
+				t.answers()
+			}
+		},
+	})
 }
 
 func (t *termBackends) Connector(name string) (backends.Connector, error) {
-	config, err := t.config(name)
-	return config.Connector, err
+	source, backend, err := t.find(name)
+	if err != nil {
+		return backends.Connector{}, err
+	}
+	return backendConfig(source, backend, t.cluster).Connector, nil
+}
+
+func (t *termBackends) Mappings(name string) map[string]mappers.Mapping {
+	_, backend, err := t.find(name)
+	if err != nil {
+		return nil
+	}
+	return mappingsOf(backend)
 }
 
 func (t *termBackends) Names() []string {
@@ -63,15 +108,81 @@ func (t *termBackends) Names() []string {
 	for _, backend := range t.policy().Backends {
 		names = append(names, backend.Name)
 	}
-	return names
+	return append(names, t.retired.names()...)
 }
 
-func (t *termBackends) config(name string) (backends.Config, error) {
-	backend, ok := t.policy().Backend(name)
-	if !ok {
-		return backends.Config{}, fmt.Errorf("backend %q is not in the policy; add it back, at least with suspended: true, so that its volumes can be deleted", name)
+// update gives every lifecycle of the term its new configuration.
+func (t *termBackends) update() {
+	for name := range t.present() {
+		// One whose backend is gone from the policy keeps what it had.
+		_, _ = t.Volumes(name)
 	}
-	return backendConfig(t.policy(), backend, t.cluster), nil
+}
+
+// tryAgain asks backends at once that did not answer.
+func (t *termBackends) tryAgain() {
+	for _, lifecycle := range t.present() {
+		lifecycle.ProbeNow()
+	}
+}
+
+// present is every lifecycle of the term, by its backend's name.
+func (t *termBackends) present() map[string]*backends.Lifecycle {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	present := make(map[string]*backends.Lifecycle, len(t.lifecycles))
+	for name, b := range t.lifecycles {
+		present[name] = b.Lifecycle
+	}
+	return present
+}
+
+// find returns a backend and the policy that says so: the one in force, or the
+// one that had the backend last.
+func (t *termBackends) find(name string) (*policy.Policy, *policy.Backend, error) {
+	source := t.policy()
+	if backend, ok := source.Backend(name); ok {
+		return source, backend, nil
+	}
+	if retired, ok := t.retired.get(name); ok {
+		return retired.of, retired.backend, nil
+	}
+	return nil, nil, fmt.Errorf("backend %q is not in the policy; add it back, at least with suspended: true, so that its volumes can be deleted", name)
+}
+
+// backendConfigs is every backend that may be asked, those that a reload took
+// out of the policy included.
+func (a *App) backendConfigs() []backends.Config {
+	inForce := a.policy.Load()
+	var configs []backends.Config
+	for i := range inForce.Backends {
+		configs = append(configs, backendConfig(inForce, &inForce.Backends[i], a.cluster))
+	}
+	for _, name := range a.retired.names() {
+		if retired, ok := a.retired.get(name); ok {
+			configs = append(configs, backendConfig(retired.of, retired.backend, a.cluster))
+		}
+	}
+	return configs
+}
+
+// mappingsOf translates what a backend's connections become.
+func mappingsOf(backend *policy.Backend) map[string]mappers.Mapping {
+	mappings := make(map[string]mappers.Mapping, len(backend.Mapping))
+	for protocol, from := range backend.Mapping {
+		to := mappers.Mapping{
+			As:            mappers.Form(from.As),
+			Driver:        from.Driver,
+			ClusterID:     from.ClusterID,
+			ImageFeatures: from.ImageFeatures,
+			Attributes:    from.Attributes,
+		}
+		if ref := from.NodeStageSecretRef; ref != nil {
+			to.NodeStageSecretRef = &corev1.SecretReference{Name: ref.Name, Namespace: ref.Namespace}
+		}
+		mappings[strings.ToLower(protocol)] = to
+	}
+	return mappings
 }
 
 // backendConfig translates a backend from the policy's terms. The packages

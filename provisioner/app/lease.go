@@ -21,7 +21,7 @@ func (a *App) lead(ctx context.Context) error {
 	if !a.options.LeaderElect {
 		hold, end := context.WithCancel(context.WithoutCancel(ctx))
 		defer end()
-		return a.term(ctx, hold, hold.Err)
+		return a.runTerm(ctx, hold, hold.Err)
 	}
 	for ctx.Err() == nil {
 		if err := a.elect(ctx); err != nil {
@@ -75,7 +75,7 @@ func (a *App) elect(ctx context.Context) error {
 				mu.Unlock()
 				defer term.Done()
 				defer release()
-				failed = a.term(ctx, hold, func() error { return stillLeading(hold, elector) })
+				failed = a.runTerm(ctx, hold, func() error { return stillLeading(hold, elector) })
 			},
 			OnStoppedLeading: func() {},
 			OnNewLeader: func(identity string) {

@@ -65,7 +65,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&o.RenewDeadline, "renew-deadline", 10*time.Second, "how long a leader tries to renew before it stops")
 	flags.DurationVar(&o.RetryPeriod, "retry-period", time.Second, "pause between two looks at the Lease")
 	flags.DurationVar(&o.DrainTimeout, "drain-timeout", 20*time.Second, "how long a replica that hands over waits for requests under way; keep it below the pod's termination grace period")
-	flags.IntVar(&o.Workers, "workers", 500, "claims, and as many deletions, that are worked on at once")
+	flags.IntVar(&o.Workers, "workers", 1000, "claims, and as many deletions, that are worked on at once; no tenant and no backend gets more than half of them")
 	flags.Float64Var(&o.KubeQPS, "kube-api-qps", 500, "requests a second to the API server")
 	flags.IntVar(&o.KubeBurst, "kube-api-burst", 1000, "requests to the API server that may come at once")
 }

@@ -23,6 +23,8 @@ type status struct {
 	ready   bool
 	leading bool
 	holder  string
+	// refused is what is wrong with the policy file, nil if nothing is.
+	refused error
 }
 
 func newStatus(a *App, registry *prometheus.Registry) *status {
@@ -64,6 +66,19 @@ func (s *status) setLeader(identity string) {
 	s.holder = identity
 }
 
+// setProblem says what is wrong with the policy file.
+func (s *status) setProblem(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refused = err
+}
+
+func (s *status) problem() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.refused
+}
+
 func (s *status) serve(ctx context.Context, listener net.Listener) <-chan error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
@@ -96,17 +111,44 @@ func (s *status) page(w http.ResponseWriter, _ *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.app.policy.Load()
-	fmt.Fprintf(w, "standalone-cinder %s\n\nidentity  %s\nleading   %t\nleader    %s\npolicy    %s, revision %s\n\nbackends\n",
+	fmt.Fprintf(w, "standalone-cinder %s\n\nidentity  %s\nleading   %t\nleader    %s\npolicy    %s, revision %s\n",
 		Version(), s.app.identity, s.leading, s.holder, s.app.options.PolicyFile, p.Revision())
+	if s.refused != nil {
+		fmt.Fprintf(w, "\nthe policy file is refused:\n%s\n", s.refused)
+	}
+	fmt.Fprintln(w, "\nbackends")
+	health := s.app.backendHealth()
 	for _, backend := range p.Backends {
-		suspended := ""
-		if backend.Suspended {
-			suspended = "  (suspended)"
-		}
-		fmt.Fprintf(w, "  %s%s\n", backend.Name, suspended)
+		fmt.Fprintf(w, "  %s%s\n", backend.Name, backendState(backend.Suspended, health[backend.Name]))
+	}
+	for _, name := range s.app.retired.names() {
+		fmt.Fprintf(w, "  %s  (not in the policy; kept for deletions)\n", name)
 	}
 	fmt.Fprintln(w, "\ntenants")
 	for _, tenant := range p.Tenants {
 		fmt.Fprintf(w, "  %s  %d class rules\n", tenant.Name, len(tenant.Classes))
 	}
+}
+
+// backendHealth is what keeps each backend from being used, as far as this
+// replica knows: only a leader asks.
+func (a *App) backendHealth() map[string]error {
+	health := map[string]error{}
+	if term := a.present.Load(); term != nil {
+		for name, lifecycle := range term.backends.present() {
+			health[name] = lifecycle.Health()
+		}
+	}
+	return health
+}
+
+func backendState(suspended bool, unhealthy error) string {
+	state := ""
+	if suspended {
+		state += "  (suspended)"
+	}
+	if unhealthy != nil {
+		state += "  " + unhealthy.Error()
+	}
+	return state
 }

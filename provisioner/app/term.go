@@ -7,23 +7,45 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/pager"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 )
 
-// followupWorkers complete volumes after their claims are served; they must
-// not fall far behind the workers that serve claims.
-const followupWorkers = 16
+// followupWorkers complete volumes after their claims are served. A backend
+// that does not answer keeps no more than half of them.
+const followupWorkers = 64
 
-// term leads from election to hand-over. stop ends the taking of work; hold
+// term is what a leader has of its own, from election to hand-over.
+type term struct {
+	backends    *termBackends
+	provisioner *provisioner.Provisioner
+}
+
+// policyChanged takes what waits for a better policy to the one in force.
+func (t *term) policyChanged() {
+	t.backends.update()
+	t.provisioner.PolicyChanged()
+}
+
+// credentialsChanged tries again what may have failed for want of them.
+func (t *term) credentialsChanged() {
+	t.backends.tryAgain()
+	t.provisioner.CredentialsChanged()
+}
+
+// runTerm leads from election to hand-over. stop ends the taking of work; hold
 // ends with the lease and cuts what is under way. It returns when nothing of
 // this term runs any more.
-func (a *App) term(stop, hold context.Context, fence func() error) error {
+func (a *App) runTerm(stop, hold context.Context, fence func() error) error {
 	a.status.setLeading(true)
 	defer a.status.setLeading(false)
 	a.fence.Store(&fence)
@@ -39,13 +61,14 @@ func (a *App) term(stop, hold context.Context, fence func() error) error {
 
 	lent := &termBackends{
 		policy:     a.policy.Load,
+		retired:    &a.retired,
 		cluster:    a.cluster,
 		pool:       a.pool,
 		metrics:    a.backendMetrics,
 		fence:      fence,
 		hold:       hold,
 		logger:     a.logger,
-		lifecycles: map[string]*backends.Lifecycle{},
+		lifecycles: map[string]*termBackend{},
 	}
 	p := provisioner.New(provisioner.Options{
 		Name:              a.options.ProvisionerName,
@@ -60,6 +83,7 @@ func (a *App) term(stop, hold context.Context, fence func() error) error {
 		Namespaces:        a.factory.Core().V1().Namespaces().Lister(),
 		Classes:           a.factory.Storage().V1().StorageClasses().Lister(),
 		Recorder:          a.recorder,
+		Workers:           a.options.Workers,
 		Hold:              hold,
 		Stopping:          work.Done(),
 		Logger:            a.logger,
@@ -68,18 +92,23 @@ func (a *App) term(stop, hold context.Context, fence func() error) error {
 	if err := p.CountRecorded(); err != nil {
 		return err
 	}
-	followup := provisioner.NewFollowup(p)
+	lent.answers, lent.moved = p.BackendAnswers, p.Recount
+	followup := provisioner.NewFollowup(p, followupWorkers)
 	claims := provisioner.NewTermInformer(a.factory.Core().V1().PersistentVolumeClaims().Informer())
 	volumes := provisioner.NewTermInformer(a.factory.Core().V1().PersistentVolumes().Informer())
 	namespaces := provisioner.NewTermInformer(a.factory.Core().V1().Namespaces().Informer())
-	p.OnRequeue(claims.Requeue)
+	classes := provisioner.NewTermInformer(a.factory.Storage().V1().StorageClasses().Informer())
+	p.OnRequeue(provisioner.Requeue{
+		Claim:  func(claim *corev1.PersistentVolumeClaim) { claims.Requeue(claim) },
+		Volume: func(pv *corev1.PersistentVolume) { volumes.Requeue(pv) },
+	})
 
 	var workers sync.WaitGroup
 	library := controller.NewProvisionController(work, a.client, a.options.ProvisionerName, p,
 		controller.LeaderElection(false),
 		controller.ClaimsInformer(claims),
 		controller.VolumesInformer(volumes),
-		controller.ClassesInformer(a.factory.Storage().V1().StorageClasses().Informer()),
+		controller.ClassesInformer(classes),
 		controller.Threadiness(a.options.Workers),
 		controller.RateLimiter(p.Limiter()),
 		controller.ResyncPeriod(resyncPeriod),
@@ -92,14 +121,22 @@ func (a *App) term(stop, hold context.Context, fence func() error) error {
 	)
 	library.ControllerWaitGroup(&workers)
 
-	release, err := watchTerm(p, followup, volumes, claims, namespaces)
+	release, err := watchTerm(p, followup, termInformers{volumes, claims, namespaces, classes})
 	if err != nil {
 		return err
 	}
+	a.present.Store(&term{lent, p})
+	defer a.present.Store(nil)
+	if problem := a.status.problem(); problem != nil {
+		a.tellRefused(problem)
+	}
+	a.warnOfMissingBackends()
 
 	var running sync.WaitGroup
 	running.Go(func() { library.Run(work) })
-	running.Go(func() { followup.Run(work, followupWorkers) })
+	running.Go(func() { followup.Run(work) })
+	running.Go(func() { a.noteEarlierClaims(work, p) })
+	running.Go(func() { p.CountBackends(work) })
 
 	<-work.Done()
 	if stop.Err() != nil {
@@ -122,10 +159,38 @@ func (a *App) term(stop, hold context.Context, fence func() error) error {
 	return release()
 }
 
+// noteEarlierClaims lists the claims that exist as the term begins. The listing
+// is made now, by the server that granted the lease: what it does not show was
+// created under this leader.
+func (a *App) noteEarlierClaims(ctx context.Context, p *provisioner.Provisioner) {
+	for {
+		earlier := map[types.UID]bool{}
+		claims := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			return a.client.CoreV1().PersistentVolumeClaims(metav1.NamespaceAll).List(ctx, options)
+		})
+		err := claims.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
+			earlier[object.(*corev1.PersistentVolumeClaim).UID] = true
+			return nil
+		})
+		if err == nil {
+			p.NoteEarlier(earlier)
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// termInformers are the process's informers, lent for a term.
+type termInformers struct{ volumes, claims, namespaces, classes *provisioner.TermInformer }
+
 // watchTerm connects what happens in the cluster with the term's follow-up.
 // release undoes it.
-func watchTerm(p *provisioner.Provisioner, followup *provisioner.Followup, volumes, claims, namespaces *provisioner.TermInformer) (release func() error, err error) {
-	_, err = volumes.Follow(cache.ResourceEventHandlerFuncs{
+func watchTerm(p *provisioner.Provisioner, followup *provisioner.Followup, lent termInformers) (release func() error, err error) {
+	_, err = lent.volumes.Follow(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(object any) { followup.VolumeSeen(object.(*corev1.PersistentVolume)) },
 		UpdateFunc: func(_, object any) { followup.VolumeSeen(object.(*corev1.PersistentVolume)) },
 		DeleteFunc: func(object any) {
@@ -137,7 +202,7 @@ func watchTerm(p *provisioner.Provisioner, followup *provisioner.Followup, volum
 	if err != nil {
 		return nil, err
 	}
-	_, err = claims.Follow(cache.ResourceEventHandlerFuncs{
+	_, err = lent.claims.Follow(cache.ResourceEventHandlerFuncs{
 		DeleteFunc: func(object any) {
 			if claim, ok := deleted[*corev1.PersistentVolumeClaim](object); ok {
 				followup.ClaimGone(claim.UID)
@@ -147,7 +212,7 @@ func watchTerm(p *provisioner.Provisioner, followup *provisioner.Followup, volum
 	if err != nil {
 		return nil, err
 	}
-	_, err = namespaces.Follow(cache.ResourceEventHandlerFuncs{
+	_, err = lent.namespaces.Follow(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(object any) { p.Reconsider(object.(*corev1.Namespace).Name) },
 		UpdateFunc: func(before, after any) {
 			if !maps.Equal(before.(*corev1.Namespace).Labels, after.(*corev1.Namespace).Labels) {
@@ -158,8 +223,15 @@ func watchTerm(p *provisioner.Provisioner, followup *provisioner.Followup, volum
 	if err != nil {
 		return nil, err
 	}
+	_, err = lent.classes.Follow(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(object any) { p.ReconsiderClass(object.(*storagev1.StorageClass).Name) },
+		UpdateFunc: func(_, after any) { p.ReconsiderClass(after.(*storagev1.StorageClass).Name) },
+	})
+	if err != nil {
+		return nil, err
+	}
 	return func() error {
-		for _, informer := range []*provisioner.TermInformer{volumes, claims, namespaces} {
+		for _, informer := range []*provisioner.TermInformer{lent.volumes, lent.claims, lent.namespaces, lent.classes} {
 			if err := informer.Release(); err != nil {
 				return err
 			}

@@ -28,6 +28,10 @@ type options struct {
 	createDelay time.Duration
 	latency     time.Duration
 	bindQPS     int
+	// streamed are the claims of the tenant that the neighbours disturb, pending
+	// those that a neighbour holds.
+	streamed, pending int
+	tenancyOnly       bool
 }
 
 func main() {
@@ -36,6 +40,9 @@ func main() {
 	flag.DurationVar(&o.createDelay, "create-delay", time.Second, "time from a create to available at the simulated Cinder")
 	flag.DurationVar(&o.latency, "latency", 20*time.Millisecond, "latency of every request to the simulated Cinder")
 	flag.IntVar(&o.bindQPS, "controller-manager-qps", 2000, "client rate of the controller-manager, which binds the claims")
+	flag.IntVar(&o.streamed, "streamed", 60, "claims of the tenant whose neighbours are in trouble")
+	flag.IntVar(&o.pending, "pending", 1000, "claims that a neighbour holds")
+	flag.BoolVar(&o.tenancyOnly, "tenancy-only", false, "leave out the throughput")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -71,6 +78,16 @@ func run(ctx context.Context, o options, out io.Writer) error {
 			fmt.Fprintln(os.Stderr, "bench:", err)
 		}
 	}()
+	if !o.tenancyOnly {
+		if err := throughput(ctx, suite, o, out); err != nil {
+			return err
+		}
+	}
+	return tenancy(ctx, suite, o, out)
+}
+
+// throughput measures many claims at once against the limit.
+func throughput(ctx context.Context, suite *harness.Suite, o options, out io.Writer) error {
 	fmt.Fprintf(out, "%d claims at once; Cinder takes %s to available and %s a request; controller-manager at %d QPS\n\n",
 		o.claims, o.createDelay, o.latency, o.bindQPS)
 	var all []figures

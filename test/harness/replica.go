@@ -37,7 +37,8 @@ type Replica struct {
 
 	command *exec.Cmd
 	exited  chan struct{}
-	dir     string
+	policy  mount
+	clouds  mount
 
 	mu  sync.Mutex
 	log bytes.Buffer
@@ -50,22 +51,29 @@ func (s *Suite) StartReplica(ctx context.Context, options ReplicaOptions) (*Repl
 	if err != nil {
 		return nil, err
 	}
+	policy, err := newMount(filepath.Join(dir, "policy"))
+	if err != nil {
+		return nil, err
+	}
+	clouds, err := newMount(filepath.Join(dir, "clouds"))
+	if err != nil {
+		return nil, err
+	}
 	arguments := []string{"run",
-		"--policy", filepath.Join(dir, "policy.yaml"),
+		"--policy", policy.path(policyFile),
 		"--kubeconfig", s.kubeconfig,
 		"--namespace", Namespace,
 		"--provisioner-name", options.Provisioner,
 		"--listen", "127.0.0.1:0",
 	}
-	if err := os.WriteFile(filepath.Join(dir, "policy.yaml"), []byte(options.Policy), 0o600); err != nil {
+	if err := policy.write(policyFile, options.Policy); err != nil {
 		return nil, err
 	}
 	if options.Clouds != "" {
-		path := filepath.Join(dir, "clouds.yaml")
-		if err := os.WriteFile(path, []byte(options.Clouds), 0o600); err != nil {
+		if err := clouds.write(cloudsFile, options.Clouds); err != nil {
 			return nil, err
 		}
-		arguments = append(arguments, "--clouds-file", path)
+		arguments = append(arguments, "--clouds-file", clouds.path(cloudsFile))
 	}
 	program := s.Program
 	if options.Program != "" {
@@ -74,7 +82,8 @@ func (s *Suite) StartReplica(ctx context.Context, options ReplicaOptions) (*Repl
 	r := &Replica{
 		command: exec.Command(program, append(arguments, options.Arguments...)...),
 		exited:  make(chan struct{}),
-		dir:     dir,
+		policy:  policy,
+		clouds:  clouds,
 	}
 	r.command.Env = append(os.Environ(), options.Environment...)
 	// A test that dies must not leave the program running. An interrupt typed at
@@ -215,16 +224,15 @@ func (r *Replica) Stop(ctx context.Context) error {
 // Exited is closed when the process is gone.
 func (r *Replica) Exited() <-chan struct{} { return r.exited }
 
-// WritePolicy replaces the policy file, atomically as a mounted ConfigMap does.
-func (r *Replica) WritePolicy(content string) error { return r.replace("policy.yaml", content) }
+// The names of the mounted files.
+const (
+	policyFile = "policy.yaml"
+	cloudsFile = "clouds.yaml"
+)
 
-// WriteClouds replaces clouds.yaml.
-func (r *Replica) WriteClouds(content string) error { return r.replace("clouds.yaml", content) }
+// WritePolicy replaces the policy file as kubelet does after an edit of the
+// ConfigMap.
+func (r *Replica) WritePolicy(content string) error { return r.policy.write(policyFile, content) }
 
-func (r *Replica) replace(name, content string) error {
-	temporary := filepath.Join(r.dir, "."+name)
-	if err := os.WriteFile(temporary, []byte(content), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(temporary, filepath.Join(r.dir, name))
-}
+// WriteClouds replaces clouds.yaml as kubelet does after an edit of the Secret.
+func (r *Replica) WriteClouds(content string) error { return r.clouds.write(cloudsFile, content) }

@@ -1,0 +1,125 @@
+package cli
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+)
+
+// review is what policy check says about a cluster.
+type review struct {
+	// Kubeconfig and Provisioner say what was asked about, Against which
+	// policy the answer is compared with.
+	Kubeconfig  string          `json:"kubeconfig"`
+	Provisioner string          `json:"provisioner"`
+	Against     *policyIdentity `json:"against,omitempty"`
+	policy.Review
+
+	source string
+}
+
+// review reads the cluster and asks the policy about it. The file to compare
+// with is read first: a mistake in it is told sooner than a cluster answers.
+func (o checkOptions) review(cmd *cobra.Command, p *policy.Policy) (*review, error) {
+	r := &review{Kubeconfig: o.kubeconfig, Provisioner: o.ProvisionerName, source: p.Source}
+	var earlier *policy.Policy
+	if o.against != "" {
+		var err error
+		if earlier, err = readPolicy(o.against, cmd.InOrStdin()); err != nil {
+			return nil, reportMistakes(cmd, o.output, o.against, err, ExitUsage)
+		}
+		r.Against = &policyIdentity{earlier.Source, earlier.Revision()}
+	}
+	existing, err := o.ReadCluster(cmd.Context(), o.kubeconfig, o.ProvisionerName)
+	if err != nil {
+		return nil, &ExitError{Code: ExitUsage, Err: fmt.Errorf("cannot say what the policy means for the cluster: %w", err)}
+	}
+	r.Review = p.Review(existing)
+	if earlier != nil {
+		r.Review = r.Since(earlier.Review(existing))
+	}
+	return r, nil
+}
+
+// headings say what the findings of a kind have in common.
+var headings = map[policy.FindingKind]string{
+	policy.BackendGone:         "volumes that cannot be deleted",
+	policy.RetainedBackendGone: "retained volumes without their backend",
+	policy.ClusterChanged:      "volumes of another cluster's id",
+	policy.DamagedVolume:       "volumes that cannot be deleted under any policy",
+	policy.TenantGone:          "volumes that no tenant's quota counts",
+	policy.RuleGone:            "volumes that no rule's quota counts",
+	policy.OverQuota:           "limits that are exceeded already",
+	policy.NewlyDenied:         "claims with a volume that would be denied today; they keep it",
+	policy.MovedTenant:         "claims whose volume counts for another tenant; it goes on doing so",
+	policy.StorageClassGone:    "pending claims without a StorageClass",
+	policy.PendingDenied:       "pending claims that are denied",
+	policy.PendingGranted:      "pending claims that are granted",
+}
+
+// maxShown is how many findings of a kind the text has; a policy may deny the
+// claims of a thousand namespaces for one reason.
+const maxShown = 10
+
+func (r *review) text(to io.Writer) error {
+	w := bufio.NewWriter(to)
+	looked := fmt.Sprintf("%s and %s of %s", count(r.Claims, "claim"), count(r.Volumes, "PersistentVolume"), r.Provisioner)
+	compared := ""
+	if r.Against != nil {
+		compared = fmt.Sprintf(", compared with %s (revision %s)", r.Against.Source, r.Against.Revision)
+	}
+	switch {
+	case len(r.Findings)+len(r.Ended) > 0:
+		fmt.Fprintf(w, "\nWhat it means for %s%s:\n", looked, compared)
+	case r.Against != nil:
+		fmt.Fprintf(w, "\nNothing changes for %s%s.\n", looked, compared)
+	default:
+		fmt.Fprintf(w, "\nThere is nothing to say about %s.\n", looked)
+	}
+	kinds := group(r.Findings)
+	for _, findings := range kinds {
+		fmt.Fprintf(w, "%6d  %-19s  %s\n", len(findings), findings[0].Kind, headings[findings[0].Kind])
+	}
+	if len(r.Ended) > 0 {
+		fmt.Fprintf(w, "%6d  %-19s  said about %s only\n", len(r.Ended), "no longer", r.Against.Source)
+	}
+	for _, findings := range kinds {
+		fmt.Fprintf(w, "\n%s\n", findings[0].Kind)
+		writeFindings(w, r.source, findings, func(f policy.Finding) string { return f.Subject })
+	}
+	if len(r.Ended) > 0 {
+		fmt.Fprintln(w, "\nno longer")
+		writeFindings(w, r.Against.Source, r.Ended, func(f policy.Finding) string { return string(f.Kind) + " " + f.Subject })
+	}
+	return w.Flush()
+}
+
+// group splits findings, which are sorted by kind.
+func group(findings []policy.Finding) [][]policy.Finding {
+	var kinds [][]policy.Finding
+	for i, f := range findings {
+		if i == 0 || f.Kind != findings[i-1].Kind {
+			kinds = append(kinds, nil)
+		}
+		kinds[len(kinds)-1] = append(kinds[len(kinds)-1], f)
+	}
+	return kinds
+}
+
+func writeFindings(w io.Writer, source string, findings []policy.Finding, subject func(policy.Finding) string) {
+	for i, f := range findings {
+		if i == maxShown {
+			fmt.Fprintf(w, "  and %d more (--output json has all)\n", len(findings)-maxShown)
+			return
+		}
+		place := ""
+		if f.Line > 0 {
+			place = fmt.Sprintf(" (%s:%d)", source, f.Line)
+		}
+		fmt.Fprintf(w, "  %s%s: %s\n", subject(f), place, f.Message)
+	}
+}

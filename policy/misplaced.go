@@ -1,0 +1,57 @@
+package policy
+
+// anyKey stands in misplacedKeys for every key that is unknown there.
+const anyKey = "*"
+
+// misplacedKeys says, by type and key, where a key belongs that is often written
+// where it is unknown, or what it is called there.
+func misplacedKeys() map[string]map[string]string {
+	const (
+		ofRule      = "it belongs to a rule, under classes"
+		underQuota  = "it belongs under quota"
+		underAuth   = "it belongs under auth"
+		underLimits = "it belongs under limits"
+		holdings    = "what a tenant may have stands under quota"
+		pace        = "how fast a tenant is served stands under limits of the tenant"
+		backendHas  = "what a backend may hold stands under limits"
+		ofRules     = "it belongs to the rules that use the backend, under tenants[].classes"
+		credentials = "credentials and addresses stand in clouds.yaml, whose entry cloud names; for a Cinder without authentication use noauth"
+		byLabel     = "namespaces are selected by label with namespaceSelector: {matchLabels: {...}}"
+	)
+	return map[string]map[string]string{
+		"Backend": {
+			"cloud": underAuth, "noauth": underAuth, "cloudConfig": underAuth, "environment": underAuth,
+			"quota": backendHas, "volumes": backendHas, "gigabytes": backendHas,
+			"concurrency": underLimits, "requestsPerSecond": underLimits,
+			"volumeType": ofRules, "availabilityZone": ofRules, "fsType": ofRules,
+		},
+		"Auth": {
+			"user": credentials, "username": credentials, "password": credentials, "token": credentials, "project": credentials,
+			"auth_url": credentials, "authURL": credentials, "endpoint": credentials,
+		},
+		"Tenant": {
+			"storageClasses": ofRule, "backends": ofRule, "volumeType": ofRule, "availabilityZone": ofRule, "fsType": ofRule,
+			"volumes": underQuota, "gigabytes": underQuota, "snapshots": underQuota,
+			"concurrency": underLimits, "requestsPerSecond": underLimits,
+			"labels": byLabel, "matchLabels": byLabel, "matchExpressions": byLabel,
+		},
+		"TenantLimits": {"volumes": holdings, "gigabytes": holdings, "snapshots": holdings},
+		"Quota":        {"concurrency": pace, "requestsPerSecond": pace},
+		"Class": {
+			"type":         `did you mean "volumeType"?`,
+			"availability": `did you mean "availabilityZone"?`, "zone": `did you mean "availabilityZone"?`,
+			"parameters": "a rule sets volumeType, availabilityZone and fsType as keys of its own; other parameters there are not",
+			"volumes":    underQuota, "gigabytes": underQuota, "snapshots": underQuota,
+			"limits": "limits are the tenant's; what a rule may hold stands under quota",
+		},
+		"LabelSelector": {anyKey: "labels stand under matchLabels or matchExpressions"},
+	}
+}
+
+func misplaced(typeName, key string) string {
+	of := misplacedKeys()[typeName]
+	if remedy := of[key]; remedy != "" {
+		return remedy
+	}
+	return of[anyKey]
+}

@@ -1,0 +1,52 @@
+package policy
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// TestMisplacedKeysAreUnknownWhereTheyAre: a remedy for a key that the language
+// has there by now, or for a type that is called otherwise, would never be told.
+func TestMisplacedKeysAreUnknownWhereTheyAre(t *testing.T) {
+	types := map[string][]string{}
+	var walk func(reflect.Type)
+	walk = func(typ reflect.Type) {
+		switch typ.Kind() {
+		case reflect.Pointer, reflect.Slice, reflect.Map:
+			walk(typ.Elem())
+			return
+		case reflect.Struct:
+		default:
+			return
+		}
+		if types[typ.Name()] != nil {
+			return
+		}
+		types[typ.Name()] = []string{}
+		for i := range typ.NumField() {
+			if name, _, _ := strings.Cut(typ.Field(i).Tag.Get("json"), ","); name != "" && name != "-" {
+				types[typ.Name()] = append(types[typ.Name()], name)
+				walk(typ.Field(i).Type)
+			}
+		}
+	}
+	walk(reflect.TypeFor[Policy]())
+	for typ, keys := range misplacedKeys() {
+		known, ok := types[typ]
+		if !ok {
+			t.Errorf("no part of a policy has the type %s", typ)
+		}
+		for key := range keys {
+			for _, name := range known {
+				if name == key {
+					t.Errorf("%s is a key of %s", key, typ)
+				}
+			}
+			// A near key is told instead, in keeping with other typing errors.
+			if near, ok := suggest(key, known); ok {
+				t.Errorf("%s of %s is taken for a misspelt %s", key, typ, near)
+			}
+		}
+	}
+}

@@ -1,0 +1,330 @@
+package policy
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// FindingKind says in one stable CamelCase word what a Finding is about.
+type FindingKind string
+
+// The kinds of Finding, in the order in which a Review lists them.
+const (
+	// BackendGone: the policy lacks a backend without which volumes cannot
+	// be deleted.
+	BackendGone FindingKind = "BackendGone"
+	// RetainedBackendGone: the policy lacks the backend of volumes that
+	// nothing deletes, because their reclaim policy is Retain.
+	RetainedBackendGone FindingKind = "RetainedBackendGone"
+	// ClusterChanged: volumes were stamped under another cluster's id.
+	ClusterChanged FindingKind = "ClusterChanged"
+	// DamagedVolume: a PersistentVolume fails to record what deleting needs.
+	DamagedVolume FindingKind = "DamagedVolume"
+	// TenantGone: volumes belong to a tenant that the policy does not have.
+	TenantGone FindingKind = "TenantGone"
+	// RuleGone: volumes of a tenant have a StorageClass for which it has no
+	// rule any more.
+	RuleGone FindingKind = "RuleGone"
+	// OverQuota: volumes take up more than a limit allows.
+	OverQuota FindingKind = "OverQuota"
+	// NewlyDenied: a claim that has its volume would be denied today.
+	NewlyDenied FindingKind = "NewlyDenied"
+	// MovedTenant: a claim's volume was made for another tenant than the one
+	// its namespace belongs to.
+	MovedTenant FindingKind = "MovedTenant"
+	// StorageClassGone: a pending claim names a StorageClass that does not
+	// exist, so that it waits whatever the policy says.
+	StorageClassGone FindingKind = "StorageClassGone"
+	// PendingDenied and PendingGranted: a claim without a volume gets none,
+	// or one.
+	PendingDenied  FindingKind = "PendingDenied"
+	PendingGranted FindingKind = "PendingGranted"
+)
+
+// FindingKinds returns every kind in the order in which a Review lists them.
+func FindingKinds() []FindingKind {
+	return []FindingKind{
+		BackendGone, RetainedBackendGone, ClusterChanged, DamagedVolume, TenantGone, RuleGone,
+		OverQuota, NewlyDenied, MovedTenant, StorageClassGone, PendingDenied, PendingGranted,
+	}
+}
+
+// Finding is one thing that a policy means for what exists.
+type Finding struct {
+	Kind FindingKind `json:"kind"`
+	// Subject is what the finding is about: a claim as namespace/name, a
+	// PersistentVolume, a backend, a tenant or a limit.
+	Subject string `json:"subject"`
+	// Reason is why a claim is denied, for the kinds about denials.
+	Reason Reason `json:"reason,omitempty"`
+	// Path and Line are where the policy decides it; Path is empty where no
+	// one place does.
+	Path string `json:"path,omitempty"`
+	Line int    `json:"line,omitempty"`
+	// Message is one sentence.
+	Message string `json:"message"`
+	// Volumes are the PersistentVolumes that a finding about several is
+	// about, sorted by name.
+	Volumes []string `json:"volumes,omitempty"`
+
+	// detail tells findings about one subject apart where policies differ.
+	// It has no paths, which change with every line put in before them.
+	detail string
+}
+
+// Fails says whether the policy must not be put into force like this: what
+// exists could not be deleted.
+func (f Finding) Fails() bool { return f.Kind == BackendGone }
+
+// Review is what a policy means for the claims and volumes that exist. No
+// policy changes a volume that exists, or takes it away.
+type Review struct {
+	// Claims and Volumes are how many were looked at.
+	Claims  int `json:"claims"`
+	Volumes int `json:"volumes"`
+	// Findings are sorted by kind, then by subject.
+	Findings []Finding `json:"findings"`
+	// Ended are the findings about an earlier policy that are none about this
+	// one; only Since sets it.
+	Ended []Finding `json:"ended,omitempty"`
+}
+
+// Failing counts the findings that Fail.
+func (r Review) Failing() int {
+	n := 0
+	for _, f := range r.Findings {
+		if f.Fails() {
+			n++
+		}
+	}
+	return n
+}
+
+// Review says what the policy means for what exists. It decides and counts as
+// the running program does, but for volumes that only Cinder knows of: those
+// that are being made.
+func (p *Policy) Review(existing Existing) Review {
+	r := &reviewer{
+		policy: p, cluster: p.ClusterID, used: Usages{},
+		byName: map[string]ExistingVolume{}, byClaim: map[string]bool{},
+		review: Review{Claims: len(existing.Claims), Volumes: len(existing.Volumes), Findings: []Finding{}},
+	}
+	if r.cluster == "" {
+		r.cluster = existing.Cluster
+	}
+	volumes := slices.Clone(existing.Volumes)
+	slices.SortFunc(volumes, func(a, b ExistingVolume) int { return strings.Compare(a.Name, b.Name) })
+	r.volumes(volumes)
+	// Limits are about what exists; pending claims come on top.
+	r.overQuota()
+	for _, claim := range existing.Claims {
+		if claim.Bound {
+			r.bound(claim)
+		} else {
+			r.pending(claim)
+		}
+	}
+	kinds := FindingKinds()
+	slices.SortStableFunc(r.review.Findings, func(a, b Finding) int {
+		if a.Kind != b.Kind {
+			return slices.Index(kinds, a.Kind) - slices.Index(kinds, b.Kind)
+		}
+		return strings.Compare(a.Subject, b.Subject)
+	})
+	return r.review
+}
+
+// reviewer is one run of Review.
+type reviewer struct {
+	policy  *Policy
+	cluster string
+	// byName holds the volumes, byClaim the UIDs of claims that have one.
+	byName  map[string]ExistingVolume
+	byClaim map[string]bool
+	used    Usages
+	review  Review
+}
+
+func (r *reviewer) find(f Finding) {
+	if f.Path != "" {
+		f.Line = r.policy.Line(f.Path)
+	}
+	r.review.Findings = append(r.review.Findings, f)
+}
+
+// volumes counts the volumes and finds those that the policy has lost sight of.
+func (r *reviewer) volumes(volumes []ExistingVolume) {
+	var deletable, retained, clusters, tenants, rules groups
+	counted := map[string]bool{}
+	for _, v := range volumes {
+		r.byName[v.Name] = v
+		if v.ClaimUID != "" {
+			r.byClaim[v.ClaimUID] = true
+		}
+		if v.Damage != "" {
+			r.find(Finding{Kind: DamagedVolume, Subject: v.Name, Message: v.Damage})
+		}
+		if _, known := r.policy.Backend(v.Backend); v.Backend != "" && !known {
+			if v.Retain {
+				retained.add(v.Backend, v.Name)
+			} else {
+				deletable.add(v.Backend, v.Name)
+			}
+		}
+		if v.Cluster != "" && r.cluster != "" && v.Cluster != r.cluster {
+			clusters.add(v.Cluster, v.Name)
+		}
+		// As in the ledger, a claim counts once.
+		if v.counts(r.cluster) && !counted[v.ClaimUID] {
+			counted[v.ClaimUID] = true
+			r.count(v, &tenants, &rules)
+		}
+	}
+	deletable.each(func(backend string, names []string) {
+		r.find(grouped(BackendGone, backend, "backends", names,
+			"backend %s is not in the policy, so that %s cannot be deleted; keep the backend, with suspended: true, until they are gone", backend, someVolumes(names)))
+	})
+	retained.each(func(backend string, names []string) {
+		r.find(grouped(RetainedBackendGone, backend, "backends", names,
+			"backend %s is not in the policy, but has the volumes of %s; nothing deletes them, because their reclaim policy is Retain", backend, someVolumes(names)))
+	})
+	clusters.each(func(cluster string, names []string) {
+		r.find(grouped(ClusterChanged, cluster, "clusterID", names,
+			"the cluster's id is %s under this policy, so that no quota counts %s, made under the id %s; volumes still being made under that id are not recognised", r.cluster, someVolumes(names), cluster))
+	})
+	tenants.each(func(tenant string, names []string) {
+		r.find(grouped(TenantGone, tenant, "tenants", names,
+			"tenant %s is not in the policy, so that no tenant's quota counts %s", tenant, someVolumes(names)))
+	})
+	rules.each(func(rule string, names []string) {
+		tenant, class, _ := strings.Cut(rule, "/")
+		r.find(grouped(RuleGone, rule, r.tenantPath(tenant)+".classes", names,
+			"tenant %s has no rule for StorageClass %s, so that only the quotas of the tenant and the backend count %s", tenant, class, someVolumes(names)))
+	})
+}
+
+// count counts a volume against what the policy still knows of its tenant, rule
+// and backend.
+func (r *reviewer) count(v ExistingVolume, tenants, rules *groups) {
+	var kinds []ScopeKind
+	for _, scope := range r.policy.QuotaScopes(v.Tenant, v.StorageClass, v.Backend) {
+		r.used.Add(scope, v.usage())
+		kinds = append(kinds, scope.Kind)
+	}
+	switch {
+	case !slices.Contains(kinds, TenantScope):
+		tenants.add(cmp.Or(v.Tenant, "(none recorded)"), v.Name)
+	case !slices.Contains(kinds, ClassScope):
+		// Neither names of tenants nor of StorageClasses have a slash.
+		rules.add(v.Tenant+"/"+v.StorageClass, v.Name)
+	}
+}
+
+// overQuota finds the limits that are exceeded already.
+func (r *reviewer) overQuota() {
+	for _, scope := range r.policy.scopes() {
+		for _, limit := range scope.limits(r.used.Of(scope), Usage{}) {
+			if limit.limit == nil || limit.used <= *limit.limit {
+				continue
+			}
+			path := child(scope.Path, limit.key)
+			r.find(Finding{
+				Kind: OverQuota, Subject: scope.subject + ", " + limit.key, Path: path,
+				Message: fmt.Sprintf("%d of %d %s are used by %s (%s); what exists stays, and nothing is added until enough of it is gone",
+					limit.used, *limit.limit, limit.unit, scope.subject, path),
+				detail: fmt.Sprintf("%d of %d", limit.used, *limit.limit),
+			})
+		}
+	}
+}
+
+// bound looks at a claim that has its volume. Claims on volumes that the
+// provisioner did not make are not its own.
+func (r *reviewer) bound(claim ExistingClaim) {
+	volume, ours := r.byName[claim.Volume]
+	if !ours {
+		return
+	}
+	decision := r.policy.Decide(claim.Request)
+	// Without the StorageClass the claim could not be made again anyway, and
+	// what it asks for cannot be told.
+	if denial := decision.Denial; denial != nil && claim.ClassExists {
+		r.find(Finding{
+			Kind: NewlyDenied, Subject: claim.subject(), Reason: denial.Reason, Path: denial.Path,
+			Message: fmt.Sprintf("the claim would be denied today: %s; its volume %s is not affected", denial.Message, volume.Name),
+			detail:  string(denial.Reason),
+		})
+	}
+	if now := decision.Tenant; now != "" && volume.Tenant != "" && now != volume.Tenant {
+		path := r.tenantPath(now)
+		r.find(Finding{
+			Kind: MovedTenant, Subject: claim.subject(), Path: path,
+			Message: fmt.Sprintf("namespace %s belongs to tenant %s (%s), but volume %s was made for tenant %s and goes on counting for it", claim.Request.Namespace, now, path, volume.Name, volume.Tenant),
+			detail:  now,
+		})
+	}
+}
+
+// pending looks at a claim without a volume. One that is granted counts for
+// those after it.
+func (r *reviewer) pending(claim ExistingClaim) {
+	if claim.Volume != "" || r.byClaim[claim.UID] {
+		// It waits for the volume that it names, or that was just made for it.
+		return
+	}
+	if claim.Refusal != nil {
+		r.denied(claim, *claim.Refusal)
+		return
+	}
+	if !claim.ClassExists {
+		message := fmt.Sprintf("the claim waits for StorageClass %s, which does not exist", claim.Request.StorageClass)
+		if claim.Request.StorageClass == "" {
+			message = "the claim names no StorageClass, and so nobody makes a volume for it"
+		}
+		r.find(Finding{Kind: StorageClassGone, Subject: claim.subject(), Message: message})
+		return
+	}
+	decision := r.policy.Decide(claim.Request)
+	room := decision.Room(r.used.Of)
+	if room.Denial != nil {
+		r.denied(claim, *room.Denial)
+		return
+	}
+	backend := room.Backends[0]
+	for _, scope := range decision.Quotas {
+		if scope.Kind != BackendScope || scope.Name == backend {
+			r.used.Add(scope, decision.Volume.Usage())
+		}
+	}
+	r.find(Finding{
+		Kind: PendingGranted, Subject: claim.subject(), Path: decision.Rule,
+		Message: fmt.Sprintf("the claim gets %d GiB from backend %s for tenant %s (%s)", decision.Volume.SizeGiB, backend, decision.Tenant, decision.Rule),
+		detail:  decision.Tenant + " " + backend,
+	})
+}
+
+func (r *reviewer) denied(claim ExistingClaim, denial Denial) {
+	r.find(Finding{Kind: PendingDenied, Subject: claim.subject(), Reason: denial.Reason, Path: denial.Path, Message: denial.Message, detail: string(denial.Reason)})
+}
+
+func (r *reviewer) tenantPath(name string) string {
+	return element("tenants", slices.IndexFunc(r.policy.Tenants, func(t Tenant) bool { return t.Name == name }))
+}
+
+// scopes is every quota scope of the policy, in the order of the file.
+func (p *Policy) scopes() []QuotaScope {
+	var all []QuotaScope
+	for i := range p.Backends {
+		all = append(all, backendScope(&p.Backends[i], i))
+	}
+	for i := range p.Tenants {
+		t := &p.Tenants[i]
+		all = append(all, tenantScope(t, i))
+		for j := range t.Classes {
+			all = append(all, classScope(t, &t.Classes[j]))
+		}
+	}
+	return all
+}

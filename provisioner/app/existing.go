@@ -1,0 +1,45 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner"
+)
+
+// A command that reads a cluster once is a guest there: it asks slowly, and
+// gives up on a server that does not answer while somebody waits.
+const (
+	readingQPS     = 20
+	readingBurst   = 40
+	readingTimeout = 30 * time.Second
+)
+
+// ReadExisting reads the claims and PersistentVolumes of a provisioner from the
+// cluster of a kubeconfig file. It only lists, and asks no other cluster than
+// that of the file, whatever the environment says.
+func ReadExisting(ctx context.Context, kubeconfig, provisionerName string) (policy.Existing, error) {
+	if kubeconfig == "" {
+		return policy.Existing{}, errors.New("no kubeconfig file is given")
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return policy.Existing{}, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+	}
+	config, err = kubeConfig(Options{Config: config, KubeQPS: readingQPS, KubeBurst: readingBurst})
+	if err != nil {
+		return policy.Existing{}, err
+	}
+	config.Timeout = readingTimeout
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return policy.Existing{}, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+	}
+	return provisioner.ReadExisting(ctx, client, provisionerName)
+}

@@ -1,0 +1,123 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// kubeconfigOf writes a kubeconfig file for a server.
+func kubeconfigOf(t *testing.T, server string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	text := `apiVersion: v1
+kind: Config
+current-context: test
+clusters: [{name: test, cluster: {server: "` + server + `"}}]
+contexts: [{name: test, context: {cluster: test, user: test}}]
+users: [{name: test, user: {token: hush}}]
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// apiServer answers LISTs with what it has, else with nothing, and remembers
+// what it was asked.
+func apiServer(t *testing.T, lists map[string]string) (server *httptest.Server, asked func() []string) {
+	t.Helper()
+	var mu sync.Mutex
+	var requests []string
+	server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		requests = append(requests, r.Method+" "+r.URL.Path+" "+r.Header.Get("User-Agent"))
+		w.Header().Set("Content-Type", "application/json")
+		answer := lists[r.URL.Path]
+		if answer == "" {
+			answer = `{"items": []}`
+		}
+		_, _ = w.Write([]byte(answer))
+	}))
+	t.Cleanup(server.Close)
+	return server, func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(requests)
+	}
+}
+
+func TestReadExistingOfAKubeconfig(t *testing.T) {
+	server, asked := apiServer(t, map[string]string{
+		"/api/v1/namespaces": `{"kind": "NamespaceList", "apiVersion": "v1", "items": [{"metadata": {"name": "kube-system", "uid": "cluster-1"}}]}`,
+		"/api/v1/persistentvolumeclaims": `{"kind": "PersistentVolumeClaimList", "apiVersion": "v1", "items": [
+			{"metadata": {"name": "data", "namespace": "team-a", "annotations": {"volume.kubernetes.io/storage-provisioner": "mine"}}, "spec": {"storageClassName": "fast"}}]}`,
+	})
+	// Whatever the environment says, only the file's cluster is asked.
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "absent"))
+	existing, err := ReadExisting(t.Context(), kubeconfigOf(t, server.URL), "mine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if existing.Cluster != "cluster-1" || len(existing.Claims) != 1 || existing.Claims[0].Name != "data" {
+		t.Errorf("%+v", existing)
+	}
+	want := []string{
+		"GET /api/v1/persistentvolumeclaims standalone-cinder",
+		"GET /api/v1/persistentvolumes standalone-cinder",
+		"GET /api/v1/namespaces standalone-cinder",
+		"GET /apis/storage.k8s.io/v1/storageclasses standalone-cinder",
+	}
+	if got := asked(); !slices.Equal(got, want) {
+		t.Errorf("asked %q\nwant %q", got, want)
+	}
+}
+
+func TestReadExistingOfWhatIsNoCluster(t *testing.T) {
+	server, _ := apiServer(t, nil)
+	server.Close()
+	absent := filepath.Join(t.TempDir(), "absent")
+	empty := filepath.Join(t.TempDir(), "empty")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// An environment that leads to a cluster does not stand in.
+	alive, asked := apiServer(t, nil)
+	t.Setenv("KUBECONFIG", kubeconfigOf(t, alive.URL))
+	for name, test := range map[string]struct{ kubeconfig, begin, end string }{
+		"no file":        {"", "no kubeconfig file is given", ""},
+		"an absent file": {absent, "kubeconfig " + absent + ": ", "no such file or directory"},
+		"an empty file":  {empty, "kubeconfig " + empty + ": invalid configuration: no configuration has been provided", ""},
+		"a dead server":  {kubeconfigOf(t, server.URL), "cannot list PersistentVolumeClaims: ", "connection refused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := ReadExisting(t.Context(), test.kubeconfig, "mine")
+			if err == nil || !strings.HasPrefix(err.Error(), test.begin) || !strings.HasSuffix(err.Error(), test.end) {
+				t.Errorf("error %v, want %s...%s", err, test.begin, test.end)
+			}
+			if err != nil && strings.Contains(err.Error(), "hush") {
+				t.Errorf("the error shows the token: %v", err)
+			}
+		})
+	}
+	if got := asked(); len(got) > 0 {
+		t.Errorf("the environment's cluster was asked: %q", got)
+	}
+}
+
+func TestReadingIsInterrupted(t *testing.T) {
+	server, _ := apiServer(t, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := ReadExisting(ctx, kubeconfigOf(t, server.URL), "mine"); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,54 @@
+package app
+
+import (
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// reloadMetrics tell which policy is in force and whether the file is it.
+type reloadMetrics struct {
+	success   prometheus.Gauge
+	timestamp prometheus.Gauge
+	info      *prometheus.GaugeVec
+
+	mu       sync.Mutex
+	revision string
+}
+
+func newReloadMetrics(registry prometheus.Registerer) *reloadMetrics {
+	m := &reloadMetrics{
+		success: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "standalone_cinder_policy_reload_success",
+			Help: "1 while the policy file is the policy in force, 0 while the file is refused and the policy before stays in force.",
+		}),
+		timestamp: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "standalone_cinder_policy_reload_timestamp_seconds",
+			Help: "Unix time at which the policy in force was loaded.",
+		}),
+		info: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "standalone_cinder_policy_info",
+			Help: "1, with the revision of the policy in force as label.",
+		}, []string{"revision"}),
+	}
+	registry.MustRegister(m.success, m.timestamp, m.info)
+	return m
+}
+
+// inForce notes that the file is the policy in force.
+func (m *reloadMetrics) inForce(revision string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.success.Set(1)
+	if m.revision == revision {
+		return
+	}
+	m.revision = revision
+	m.timestamp.Set(float64(time.Now().Unix()))
+	m.info.Reset()
+	m.info.WithLabelValues(revision).Set(1)
+}
+
+// failed notes that the file is refused.
+func (m *reloadMetrics) failed() { m.success.Set(0) }

@@ -1,0 +1,200 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+)
+
+// lookEvery is how often the mounted files are compared with what is in force.
+// Their content is read rather than the file system's notices followed: a
+// ConfigMap or Secret is mounted as a link to a link that is swapped, some file
+// systems give no notices at all, and reading a few kilobytes a second costs
+// nothing.
+const lookEvery = time.Second
+
+// mostErrors is how many mistakes an event tells; the log has them all.
+const mostErrors = 3
+
+// reloader brings a changed policy into force and notices changed credentials.
+// Every replica has one, so that a follower leads under the same policy.
+type reloader struct {
+	app *App
+	// refused is the revision of the file that was refused last, and why; empty
+	// when the file is the policy in force.
+	refused string
+	problem error
+	// versions and troubles are what was last seen of each backend's
+	// credentials.
+	versions map[string]string
+	troubles map[string]string
+}
+
+func newReloader(a *App) *reloader {
+	r := &reloader{app: a, versions: map[string]string{}, troubles: map[string]string{}}
+	a.reloads.inForce(a.policy.Load().Revision())
+	return r
+}
+
+// run looks at the files until the context ends.
+func (r *reloader) run(ctx context.Context) {
+	ticker := time.NewTicker(lookEvery)
+	defer ticker.Stop()
+	for {
+		r.lookAtPolicy()
+		r.lookAtCredentials()
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// lookAtPolicy reads the file. All that can fail comes first; then one swap
+// puts the new policy into force, for every decision from then on.
+func (r *reloader) lookAtPolicy() {
+	a := r.app
+	before := a.policy.Load()
+	data, err := readFile(a.options.PolicyFile)
+	if err != nil {
+		r.refuse("unreadable: "+err.Error(), err)
+		return
+	}
+	revision := policy.RevisionOf(data)
+	switch revision {
+	case r.refused:
+		return
+	case before.Revision():
+		if r.refused != "" {
+			a.logger.Info("The policy file is the policy in force again", "revision", revision)
+			r.accept(revision)
+		}
+		return
+	}
+	next, err := policy.Parse(data, a.options.PolicyFile)
+	if err == nil {
+		err = errors.Join(supported(next), sameCluster(before, next))
+	}
+	if err != nil {
+		r.refuse(revision, err)
+		return
+	}
+	a.retired.retire(before, next)
+	a.policy.Store(next)
+	r.accept(revision)
+	a.logger.Info("The policy was reloaded", "revision", revision, "before", before.Revision())
+	for _, warning := range next.Warnings {
+		a.logger.Warn("Policy: " + warning.Error())
+	}
+	a.tell(corev1.EventTypeNormal, "PolicyReloaded", fmt.Sprintf("policy revision %s is in force, after %s", revision, before.Revision()))
+	a.warnOfMissingBackends()
+	if term := a.present.Load(); term != nil {
+		term.policyChanged()
+	}
+}
+
+func (r *reloader) accept(revision string) {
+	r.refused, r.problem = "", nil
+	r.app.reloads.inForce(revision)
+	r.app.status.setProblem(nil)
+}
+
+// refuse keeps the policy in force, and says why once for each content.
+func (r *reloader) refuse(revision string, err error) {
+	if r.refused == revision {
+		return
+	}
+	r.refused, r.problem = revision, err
+	a := r.app
+	a.reloads.failed()
+	a.status.setProblem(err)
+	a.logger.Error("The policy file is refused; the policy before stays in force", "revision", a.policy.Load().Revision(), "error", err)
+	a.tellRefused(err)
+}
+
+// tellRefused writes the event about a refused file.
+func (a *App) tellRefused(err error) {
+	a.tell(corev1.EventTypeWarning, "PolicyRefused", fmt.Sprintf("the policy file is refused and revision %s stays in force: %s",
+		a.policy.Load().Revision(), firstErrors(err)))
+}
+
+// firstErrors shortens a list of mistakes to what an event can hold.
+func firstErrors(err error) string {
+	var list policy.ErrorList
+	if !errors.As(err, &list) || len(list) <= mostErrors {
+		return strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+	var first []string
+	for _, mistake := range list[:mostErrors] {
+		first = append(first, mistake.Error())
+	}
+	return fmt.Sprintf("%s; and %d more", strings.Join(first, "; "), len(list)-mostErrors)
+}
+
+// sameCluster refuses another clusterID: every volume made so far would count
+// as another cluster's.
+func sameCluster(before, next *policy.Policy) error {
+	if before.ClusterID == next.ClusterID {
+		return nil
+	}
+	return fmt.Errorf("%s: clusterID: changing it from %q to %q would make all existing volumes another cluster's; put it back",
+		next.Source, before.ClusterID, next.ClusterID)
+}
+
+// lookAtCredentials reads the credentials of every backend, so that changed
+// ones are used at once, and broken ones are known before they are needed.
+func (r *reloader) lookAtCredentials() {
+	a := r.app
+	changed := false
+	for _, config := range a.backendConfigs() {
+		name := config.Name
+		version, err := a.pool.CheckCredentials(config)
+		trouble := ""
+		if err != nil {
+			trouble = err.Error()
+		}
+		if trouble != r.troubles[name] {
+			r.troubles[name] = trouble
+			if trouble != "" {
+				a.logger.Error("Credentials cannot be read; those read before stay in use", "backend", name, "error", err)
+				a.tell(corev1.EventTypeWarning, "CredentialsUnreadable", trouble)
+			} else {
+				a.logger.Info("Credentials can be read again", "backend", name)
+			}
+		}
+		if err != nil || version == r.versions[name] {
+			continue
+		}
+		if r.versions[name] != "" {
+			a.logger.Info("Credentials have changed", "backend", name)
+			changed = true
+		}
+		r.versions[name] = version
+	}
+	if term := a.present.Load(); term != nil && changed {
+		term.credentialsChanged()
+	}
+}
+
+// readFile reads a file of the size that a policy may have.
+func readFile(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read policy: %w", err)
+	}
+	defer file.Close() //nolint:errcheck // Nothing was written.
+	data, err := io.ReadAll(io.LimitReader(file, policy.MaxFileSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("read policy: %w", err)
+	}
+	return data, nil
+}

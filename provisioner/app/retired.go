@@ -1,0 +1,106 @@
+package app
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner"
+)
+
+// retiredBackends remembers the backends that a reload took out of the policy,
+// with the policy that had them last. Volumes that exist there must still be
+// deleted. It lasts as long as the process.
+type retiredBackends struct {
+	mu     sync.Mutex
+	byName map[string]retiredBackend
+}
+
+type retiredBackend struct {
+	of      *policy.Policy
+	backend *policy.Backend
+}
+
+// retire notes what the next policy leaves out.
+func (r *retiredBackends) retire(before, next *policy.Policy) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range before.Backends {
+		backend := &before.Backends[i]
+		if _, stays := next.Backend(backend.Name); !stays {
+			if r.byName == nil {
+				r.byName = map[string]retiredBackend{}
+			}
+			r.byName[backend.Name] = retiredBackend{before, backend}
+		}
+	}
+	for _, backend := range next.Backends {
+		delete(r.byName, backend.Name)
+	}
+}
+
+func (r *retiredBackends) get(name string) (retiredBackend, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	retired, ok := r.byName[name]
+	return retired, ok
+}
+
+func (r *retiredBackends) names() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Sorted(maps.Keys(r.byName))
+}
+
+// missingBackends counts the PersistentVolumes whose backend the policy does
+// not have.
+func (a *App) missingBackends() map[string]int {
+	counts, err := provisioner.CountByBackend(a.factory.Core().V1().PersistentVolumes().Lister(), a.options.ProvisionerName)
+	if err != nil {
+		return nil
+	}
+	for _, backend := range a.policy.Load().Backends {
+		delete(counts, backend.Name)
+	}
+	return counts
+}
+
+// warnOfMissingBackends tells, after a reload and at the beginning of a term,
+// which volumes can be deleted only for now, or not at all.
+func (a *App) warnOfMissingBackends() {
+	missing := a.missingBackends()
+	for _, name := range slices.Sorted(maps.Keys(missing)) {
+		consequence := "they cannot be deleted"
+		if _, ok := a.retired.get(name); ok {
+			consequence = "they can be deleted only until this replica restarts"
+		}
+		message := fmt.Sprintf("backend %s is not in the policy, and PersistentVolumes are on it (%d): %s; add it back, with suspended: true if it is to take no more volumes",
+			name, missing[name], consequence)
+		a.logger.Warn("Policy: " + message)
+		a.tell(corev1.EventTypeWarning, "BackendMissing", message)
+	}
+}
+
+// missingCollector exports missingBackends.
+type missingCollector struct {
+	app         *App
+	description *prometheus.Desc
+}
+
+func newMissingCollector(a *App) *missingCollector {
+	return &missingCollector{a, prometheus.NewDesc("standalone_cinder_missing_backend_persistentvolumes",
+		"PersistentVolumes whose backend is not in the policy.", []string{"backend"}, nil)}
+}
+
+func (c *missingCollector) Describe(to chan<- *prometheus.Desc) { to <- c.description }
+
+func (c *missingCollector) Collect(to chan<- prometheus.Metric) {
+	for name, count := range c.app.missingBackends() {
+		to <- prometheus.MustNewConstMetric(c.description, prometheus.GaugeValue, float64(count), name)
+	}
+}

@@ -1,0 +1,180 @@
+package provisioner
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+)
+
+var (
+	errGoldDown    = &backends.Error{Kind: backends.KindUnavailable, Backend: "gold", Message: "requests are held back"}
+	errGoldAtLimit = &backends.Error{Kind: backends.KindOverQuota, Backend: "gold", Operation: "volume.create", Message: "VolumeLimitExceeded", Status: 413}
+)
+
+// both is a claim of the rule with two backends, made in this term.
+func (f *fixture) both() *corev1.PersistentVolumeClaim {
+	f.class.Name = "both"
+	f.NoteEarlier(map[types.UID]bool{})
+	return f.claim(nil)
+}
+
+// wantEvent compares the only event so far.
+func (f *fixture) wantEvent(want string) {
+	f.t.Helper()
+	if events := f.said(); len(events) != 1 || events[0] != want {
+		f.t.Errorf("events %q\nwant %q", events, want)
+	}
+}
+
+func TestUnhealthyBackendIsPassedOver(t *testing.T) {
+	f := newFixture(t)
+	f.backends["gold"].health = errGoldDown
+	_, err := f.provision(f.both())
+	f.must(err)
+	wantCalls(t, f.backends["silver"], "connect pvc-uid-1 2 GiB")
+	f.wantEvent("Normal BackendChosen tenant a, rule tenants[0].classes[0]: 2 GiB on backend silver; passed over: backend gold: requests are held back")
+
+	// Being pinned outlives the outage.
+	f.backends["gold"].health = nil
+	_, err = f.provision(f.both())
+	f.must(err)
+	wantCalls(t, f.backends["gold"])
+}
+
+func TestClaimOfAnEarlierTermWaitsForABackendThatMayHoldItsVolume(t *testing.T) {
+	f := newFixture(t)
+	f.class.Name = "both"
+	f.backends["gold"].health = errGoldDown
+	claim := f.claim(nil)
+	f.NoteEarlier(map[types.UID]bool{claim.UID: true})
+	if _, err := f.provision(claim); !isIgnored(err) {
+		t.Errorf("error %v, want one that the library ignores", err)
+	}
+	f.wantEvent("Warning BackendUnavailable cannot tell whether this claim has a volume already, made before this replica led: backend gold: requests are held back")
+	wantCalls(t, f.backends["silver"])
+
+	// Once the backend has said what it has, the claim goes on where its volume is.
+	f.backends["gold"].health = nil
+	f.backends["gold"].listed = []backends.Volume{f.stamped("uid-1")}
+	f.BackendAnswers()
+	if strings.Join(f.requeued, " ") != "data" {
+		t.Errorf("claims that came back: %v", f.requeued)
+	}
+	_, err := f.provision(claim)
+	f.must(err)
+	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB")
+}
+
+func TestCountedBackendThatFailsIsPassedOverAlsoForEarlierClaims(t *testing.T) {
+	f := newFixture(t)
+	f.count()
+	f.class.Name = "both"
+	f.backends["gold"].health = errGoldDown
+	claim := f.claim(nil)
+	f.NoteEarlier(map[types.UID]bool{claim.UID: true})
+	_, err := f.provision(claim)
+	f.must(err)
+	wantCalls(t, f.backends["silver"], "connect pvc-uid-1 2 GiB")
+}
+
+func TestClaimLeavesABackendOnlyWhileNothingWasMadeThere(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		touched bool
+		moves   bool
+	}{
+		{name: "nothing made", moves: true},
+		{name: "something may be made", touched: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFixture(t)
+			gold, silver := f.backends["gold"], f.backends["silver"]
+			gold.touched = map[string]bool{"uid-1": c.touched}
+			gold.holds = map[string]bool{"uid-1": true} // keeps the room reserved
+			gold.err = errGoldDown
+			gold.onCall = func() { gold.health = errGoldDown }
+			claim := f.both()
+			if _, err := f.provision(claim); !isIgnored(err) {
+				t.Errorf("error %v, want one that the library ignores", err)
+			}
+			f.said()
+			_, err := f.provision(claim)
+			if c.moves {
+				f.must(err)
+				wantCalls(t, silver, "connect pvc-uid-1 2 GiB")
+				return
+			}
+			if !isIgnored(err) {
+				t.Errorf("error %v, want one that the library ignores", err)
+			}
+			wantCalls(t, silver)
+		})
+	}
+}
+
+func TestCindersOwnQuotaSendsAClaimToTheNextBackend(t *testing.T) {
+	f := newFixture(t)
+	f.backends["gold"].err = errGoldAtLimit
+	claim := f.both()
+	if _, err := f.provision(claim); !isIgnored(err) {
+		t.Errorf("error %v, want one that the library ignores", err)
+	}
+	if strings.Join(f.requeued, " ") != "data" {
+		t.Errorf("claims that came back: %v", f.requeued)
+	}
+	f.said()
+	_, err := f.provision(claim)
+	f.must(err)
+	f.wantEvent("Normal BackendChosen tenant a, rule tenants[0].classes[0]: 2 GiB on backend silver; passed over: backend gold: volume.create: VolumeLimitExceeded (HTTP 413)")
+
+	// A rule with this backend alone tries it again, and says what Cinder says.
+	f.class.Name = "one"
+	if _, err := f.provision(f.named("alone")); !errors.Is(err, errGoldAtLimit) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestReservationFollowsAPolicyThatSuspendsItsBackend(t *testing.T) {
+	f := newFixture(t)
+	f.count()
+	claim := f.both()
+	f.must(f.factory.Storage().V1().StorageClasses().Informer().GetStore().Add(f.class))
+	if !f.ShouldProvision(t.Context(), claim) {
+		t.Fatal("not admitted")
+	}
+	if held, _ := f.ledger.Holds(claim.UID); held.backend != "gold" {
+		t.Fatalf("reserved on %s", held.backend)
+	}
+	f.inForce("auth: {cloud: gold}", "auth: {cloud: gold}\n    suspended: true")
+	_, err := f.provision(claim)
+	f.must(err)
+	wantCalls(t, f.backends["gold"])
+	wantCalls(t, f.backends["silver"], "connect pvc-uid-1 2 GiB")
+}
+
+func TestDecisionOfAnOldPolicyReservesNothing(t *testing.T) {
+	f := newFixture(t)
+	f.count()
+	claim := f.both()
+	stale := f.decide(claim, f.class, nil)
+	f.limit("0")
+	if _, err := f.choose(t.Context(), claim, "both", stale, true); !errors.Is(err, errPolicyChanged) {
+		t.Errorf("error %v, want %v", err, errPolicyChanged)
+	}
+	if _, counts := f.ledger.Holds(claim.UID); counts {
+		t.Error("room was reserved by a policy that is not in force")
+	}
+}
+
+func TestBackendThatCannotBeListedIsPassedOverByNewClaims(t *testing.T) {
+	f := newFixture(t)
+	f.backends["gold"].listErr = &backends.Error{Kind: backends.KindUnavailable, Backend: "gold", Message: "down"}
+	_, err := f.provision(f.both())
+	f.must(err)
+	f.wantEvent("Normal BackendChosen tenant a, rule tenants[0].classes[0]: 2 GiB on backend silver; passed over: cannot tell what backend gold holds already: backend gold: down")
+}

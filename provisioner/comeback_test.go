@@ -1,0 +1,173 @@
+package provisioner
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+)
+
+func (f *fixture) wantRequeued(want ...string) {
+	f.t.Helper()
+	if strings.Join(f.requeued, " ") != strings.Join(want, " ") {
+		f.t.Errorf("came back: %v, want %v", f.requeued, want)
+	}
+	f.requeued = nil
+}
+
+func TestOutageHoldsAClaimBackUntilTheBackendAnswers(t *testing.T) {
+	f := newFixture(t)
+	gold := f.backends["gold"]
+	gold.health = errGoldDown
+	claim := f.claim(nil)
+	for range 3 {
+		if f.ShouldProvision(t.Context(), claim) {
+			t.Fatal("a claim was admitted whose only backend does not answer")
+		}
+	}
+	f.wantEvent("Warning BackendUnavailable backend gold: requests are held back")
+	f.wantRequeued()
+	gold.health = nil
+	f.BackendAnswers()
+	f.wantRequeued("data")
+	if !f.ShouldProvision(t.Context(), claim) {
+		t.Error("not admitted after the outage")
+	}
+}
+
+func TestOutageDuringAnAttemptKeepsWhatWasBegun(t *testing.T) {
+	f := newFixture(t)
+	gold := f.backends["gold"]
+	gold.err = errGoldDown
+	gold.onCall = func() { gold.health = errGoldDown }
+	gold.holds, gold.touched = map[string]bool{"uid-1": true}, map[string]bool{"uid-1": true}
+	claim := f.claim(nil)
+	if _, err := f.provision(claim); !isIgnored(err) {
+		t.Errorf("error %v, want one that the library ignores", err)
+	}
+	if _, begun := f.beginningOf(claim.UID); !begun {
+		t.Error("what was begun is forgotten")
+	}
+	if _, counts := f.ledger.Holds(claim.UID); !counts {
+		t.Error("the room of a volume that may exist was given away")
+	}
+}
+
+func TestAnswerJustBeforeParkingIsNotMissed(t *testing.T) {
+	f := newFixture(t)
+	claim := f.claim(nil)
+	f.holdClaimBack(claim, "gold", errGoldDown)
+	f.wantRequeued("data")
+	pv := f.recorded()
+	f.holdVolumeBack(pv, "gold", errGoldDown)
+	f.wantRequeued("pvc-uid-1")
+}
+
+func TestOutageHoldsADeletionBack(t *testing.T) {
+	f := newFixture(t)
+	pv := f.recorded()
+	pv.Status.Phase = corev1.VolumeReleased
+	gold := f.backends["gold"]
+	gold.health = errGoldDown
+	for range 3 {
+		if f.ShouldDelete(t.Context(), pv) {
+			t.Fatal("a deletion was begun whose backend does not answer")
+		}
+	}
+	f.wantEvent("Warning BackendUnavailable backend gold: requests are held back")
+	gold.health = nil
+	f.BackendAnswers()
+	f.wantRequeued(pv.Name)
+	if !f.ShouldDelete(t.Context(), pv) {
+		t.Error("not deleted after the outage")
+	}
+	f.must(f.Delete(t.Context(), pv))
+	wantCalls(t, gold, "remove volume-1 historic=false")
+}
+
+func TestOutageDuringADeletionParksIt(t *testing.T) {
+	f := newFixture(t)
+	pv := f.recorded()
+	gold := f.backends["gold"]
+	gold.err = errGoldDown
+	gold.onCall = func() { gold.health = errGoldDown }
+	if err := f.Delete(t.Context(), pv); !isIgnored(err) {
+		t.Errorf("error %v, want one that the library ignores", err)
+	}
+	f.wantEvent("Warning BackendUnavailable backend gold: requests are held back")
+}
+
+func TestReloadBringsBackTheDeniedAndTheFailing(t *testing.T) {
+	f := newFixture(t)
+	f.backends["gold"].err = &backends.Error{Kind: backends.KindNotFound, Backend: "gold", Message: "no such type"}
+	failing := f.named("failing")
+	if _, err := f.provision(failing); err == nil {
+		t.Fatal("the attempt succeeded")
+	}
+	denied := f.claim(func(c *corev1.PersistentVolumeClaim) { c.Namespace, c.Name, c.UID = "stranger", "denied", "uid-denied" })
+	f.ShouldProvision(t.Context(), denied)
+	f.PolicyChanged()
+	f.wantRequeued("denied", "failing")
+	f.CredentialsChanged()
+	f.wantRequeued()
+	if _, err := f.provision(failing); err == nil {
+		t.Fatal("the attempt succeeded")
+	}
+	f.CredentialsChanged()
+	f.wantRequeued("failing")
+}
+
+func TestClassMadeAnewBringsItsClaimsBack(t *testing.T) {
+	f := newFixture(t)
+	f.class.Parameters = map[string]string{"iops": "1000"}
+	claim := f.claim(nil)
+	if f.ShouldProvision(t.Context(), claim) {
+		t.Fatal("admitted")
+	}
+	f.ReconsiderClass("both")
+	f.wantRequeued()
+	f.ReconsiderClass("one")
+	f.wantRequeued("data")
+}
+
+func TestClaimsBeyondTheTenantsConcurrencyWaitForTheirTurn(t *testing.T) {
+	f := newFixture(t)
+	f.inForce("volumeSize: {max: 10Gi}", "limits: {concurrency: 1}")
+	first, second := f.named("first"), f.named("second")
+	if !f.ShouldProvision(t.Context(), first) || f.ShouldProvision(t.Context(), second) {
+		t.Fatal("not one claim of two is worked on")
+	}
+	if events := f.said(); len(events) > 0 {
+		t.Errorf("waiting for a turn was told: %q", events)
+	}
+	_, err := f.provision(first)
+	f.must(err)
+	f.wantRequeued("second")
+	if !f.ShouldProvision(t.Context(), second) {
+		t.Error("the turn that was given is refused")
+	}
+	// A claim that goes while it has its turn gives it back.
+	third := f.named("third")
+	f.ShouldProvision(t.Context(), third)
+	f.forgetClaim(second)
+	f.must(f.ClaimGone(t.Context(), second.UID))
+	f.wantRequeued("third")
+}
+
+func TestTenantsPaceFollowsThePolicy(t *testing.T) {
+	f := newFixture(t)
+	if f.paces.of("a") != nil || f.paces.of("unknown") != nil {
+		t.Error("a tenant without a limit is paced")
+	}
+	f.inForce("volumeSize: {max: 10Gi}", "limits: {requestsPerSecond: 5}")
+	pace := f.paces.of("a")
+	if pace == nil || pace.Limit() != 5 || f.paces.of("a") != pace {
+		t.Fatalf("pace %v", pace)
+	}
+	f.inForce("volumeSize: {max: 10Gi}", "limits: {requestsPerSecond: 0.5}")
+	if f.paces.of("a") != pace || pace.Limit() != 0.5 || pace.Burst() != 1 {
+		t.Errorf("after a reload: %v, burst %d", pace.Limit(), pace.Burst())
+	}
+}

@@ -1,0 +1,206 @@
+package provisioner
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+)
+
+// ReadExisting reads the claims and PersistentVolumes of a provisioner from a
+// cluster, for policy.Policy.Review. Those of other provisioners are left out.
+//
+// Claims are read before PersistentVolumes. A claim that is bound in between
+// then shows as a pending one that has its volume, about which there is nothing
+// to say; the other way round it would be a bound one whose volume is missing.
+func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerName string) (policy.Existing, error) {
+	var existing policy.Existing
+	claims, err := listAll(ctx, "PersistentVolumeClaims", func(ctx context.Context, options metav1.ListOptions) ([]corev1.PersistentVolumeClaim, string, error) {
+		list, err := client.CoreV1().PersistentVolumeClaims(metav1.NamespaceAll).List(ctx, options)
+		if err != nil {
+			return nil, "", err
+		}
+		return list.Items, list.Continue, nil
+	})
+	if err != nil {
+		return existing, err
+	}
+	volumes, err := listAll(ctx, "PersistentVolumes", func(ctx context.Context, options metav1.ListOptions) ([]corev1.PersistentVolume, string, error) {
+		list, err := client.CoreV1().PersistentVolumes().List(ctx, options)
+		if err != nil {
+			return nil, "", err
+		}
+		return list.Items, list.Continue, nil
+	})
+	if err != nil {
+		return existing, err
+	}
+	namespaces, err := listAll(ctx, "Namespaces", func(ctx context.Context, options metav1.ListOptions) ([]corev1.Namespace, string, error) {
+		list, err := client.CoreV1().Namespaces().List(ctx, options)
+		if err != nil {
+			return nil, "", err
+		}
+		return list.Items, list.Continue, nil
+	})
+	if err != nil {
+		return existing, err
+	}
+	classes, err := listAll(ctx, "StorageClasses", func(ctx context.Context, options metav1.ListOptions) ([]storagev1.StorageClass, string, error) {
+		list, err := client.StorageV1().StorageClasses().List(ctx, options)
+		if err != nil {
+			return nil, "", err
+		}
+		return list.Items, list.Continue, nil
+	})
+	if err != nil {
+		return existing, err
+	}
+
+	labels := map[string]map[string]string{}
+	for i := range namespaces {
+		labels[namespaces[i].Name] = namespaces[i].Labels
+		if namespaces[i].Name == metav1.NamespaceSystem {
+			existing.Cluster = string(namespaces[i].UID)
+		}
+	}
+	byName := map[string]*storagev1.StorageClass{}
+	for i := range classes {
+		byName[classes[i].Name] = &classes[i]
+	}
+	slices.SortFunc(claims, byAge)
+	for i := range claims {
+		claim := &claims[i]
+		class := byName[className(claim)]
+		if servedBy(claim, class) == provisionerName {
+			existing.Claims = append(existing.Claims, existingClaim(claim, class, labels[claim.Namespace]))
+		}
+	}
+	for i := range volumes {
+		pv := &volumes[i]
+		historic := pv.Annotations[historicAnnotationIdentity] != "" || pv.Annotations[historicAnnotationVolume] != ""
+		if pv.Annotations[annotationProvisionedBy] == provisionerName && (isOurs(pv) || historic) {
+			existing.Volumes = append(existing.Volumes, existingVolume(pv))
+		}
+	}
+	return existing, nil
+}
+
+// pageSize bounds what the API server answers at once.
+const pageSize = 500
+
+// listAll reads a list in pages. The API server forgets where a page ended
+// after some minutes; the list is then read anew and at once, as nothing else
+// would get to its end.
+func listAll[T any](ctx context.Context, what string, list func(context.Context, metav1.ListOptions) ([]T, string, error)) ([]T, error) {
+	var all []T
+	options := metav1.ListOptions{Limit: pageSize}
+	for {
+		items, next, err := list(ctx, options)
+		if apierrors.IsResourceExpired(err) && options.Continue != "" {
+			all, options = nil, metav1.ListOptions{}
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot list %s: %w", what, err)
+		}
+		all = append(all, items...)
+		if next == "" {
+			return all, nil
+		}
+		options.Continue = next
+	}
+}
+
+// byAge orders claims as they get freed room: the eldest first.
+func byAge(a, b corev1.PersistentVolumeClaim) int {
+	return cmp.Or(
+		a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+		strings.Compare(a.Namespace, b.Namespace),
+		strings.Compare(a.Name, b.Name),
+	)
+}
+
+// servedBy is the provisioner that a claim is for. Kubernetes writes it on the
+// claim when a volume is wanted; a claim that waits for a pod, or was bound to
+// a volume that it found, does not have it and goes by its StorageClass.
+func servedBy(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) string {
+	if name := provisionerOf(claim); name != "" || class == nil {
+		return name
+	}
+	return class.Provisioner
+}
+
+func existingClaim(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, namespaceLabels map[string]string) policy.ExistingClaim {
+	existing := policy.ExistingClaim{
+		Request:     requestOf(claim, class, namespaceLabels),
+		Name:        claim.Name,
+		UID:         string(claim.UID),
+		ClassExists: class != nil,
+		Bound:       claim.Status.Phase == corev1.ClaimBound,
+		Volume:      claim.Spec.VolumeName,
+	}
+	if turned, denied := unsupported(claim); denied {
+		existing.Refusal = &policy.Denial{Reason: policy.Reason(turned.reason), Message: turned.message}
+	}
+	return existing
+}
+
+// requestOf is what the policy is asked about a claim; the class may be nil.
+func requestOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, namespaceLabels map[string]string) policy.Request {
+	request := policy.Request{
+		Namespace:       claim.Namespace,
+		NamespaceLabels: namespaceLabels,
+		StorageClass:    className(claim),
+		VolumeMode:      policy.Filesystem,
+	}
+	if class != nil {
+		request.Parameters = class.Parameters
+	}
+	if isBlock(claim) {
+		request.VolumeMode = policy.Block
+	}
+	if size, ok := claim.Spec.Resources.Requests[corev1.ResourceStorage]; ok {
+		request.Bytes = policy.Bytes(size)
+	}
+	if limit, ok := claim.Spec.Resources.Limits[corev1.ResourceStorage]; ok {
+		request.LimitBytes = policy.Bytes(limit)
+	}
+	return request
+}
+
+// existingVolume reads what a PersistentVolume records. What is damaged in it
+// is told, and the rest is used all the same, as the ledger does.
+func existingVolume(pv *corev1.PersistentVolume) policy.ExistingVolume {
+	const gib = 1 << 30
+	bytes := policy.Bytes(pv.Spec.Capacity[corev1.ResourceStorage])
+	origin, err := originOf(pv)
+	volume := policy.ExistingVolume{
+		Name:         pv.Name,
+		Backend:      origin.Backend,
+		Tenant:       pv.Annotations[annotationTenant],
+		Rule:         pv.Annotations[annotationRule],
+		StorageClass: pv.Spec.StorageClassName,
+		GiB:          bytes/gib + min(bytes%gib, 1),
+		Cluster:      origin.Cluster,
+		ClaimUID:     origin.ClaimUID,
+		Retain:       pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain,
+		Phase:        string(pv.Status.Phase),
+		Historic:     !isOurs(pv),
+	}
+	if claim := pv.Spec.ClaimRef; claim != nil {
+		volume.Claim = claim.Namespace + "/" + claim.Name
+	}
+	if err != nil {
+		volume.Damage = err.Error()
+	}
+	return volume
+}

@@ -1,0 +1,62 @@
+package provisioner
+
+import (
+	"context"
+	"sync"
+
+	"golang.org/x/time/rate"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+)
+
+// paces keeps the request rate of every tenant, over all backends.
+type paces struct {
+	policy func() *policy.Policy
+
+	mu       sync.Mutex
+	byTenant map[string]*rate.Limiter
+}
+
+func newPaces(p func() *policy.Policy) *paces {
+	return &paces{policy: p, byTenant: map[string]*rate.Limiter{}}
+}
+
+// of is the pace of a tenant under the policy in force, or nil when it has no
+// limit of its own.
+func (p *paces) of(tenant string) *rate.Limiter {
+	t, ok := p.policy().Tenant(tenant)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !ok || t.Limits.RequestsPerSecond <= 0 {
+		delete(p.byTenant, tenant)
+		return nil
+	}
+	limit := rate.Limit(t.Limits.RequestsPerSecond)
+	burst := max(1, int(limit))
+	limiter, ok := p.byTenant[tenant]
+	if !ok {
+		limiter = rate.NewLimiter(limit, burst)
+		p.byTenant[tenant] = limiter
+	}
+	if limiter.Limit() != limit {
+		limiter.SetLimit(limit)
+		limiter.SetBurst(burst)
+	}
+	return limiter
+}
+
+// onBehalfOf marks requests to Cinder as a tenant's, so that tenants take turns
+// at a backend and keep to their own pace.
+func (p *Provisioner) onBehalfOf(ctx context.Context, tenant string) context.Context {
+	return backends.WithCaller(ctx, backends.Caller{Tenant: tenant, Pace: p.paces.of(tenant)})
+}
+
+// ownTurns is how many claims of a tenant may be worked on at once; 0 means
+// that it has no limit of its own.
+func (p *Provisioner) ownTurns(tenant string) int {
+	if t, ok := p.Policy().Tenant(tenant); ok {
+		return int(t.Limits.Concurrency)
+	}
+	return 0
+}

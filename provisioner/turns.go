@@ -1,0 +1,232 @@
+package provisioner
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// Turns shares a number of workers between tenants and backends, so that a
+// tenant with a thousand claims, or a backend that answers nobody, cannot keep
+// all of them busy. Who does not get a turn is not kept waiting on a worker: it
+// leaves, and is invited back when its turn has come.
+//
+// No tenant and no backend may hold more turns than are left free, the dynamic
+// threshold by which switches share their buffers: one that is alone gets half
+// of all, two that want everything get a third each, and there is always
+// something left for a newcomer. Of those who wait, tenants and backends are
+// served in turn, and first come first served within each.
+type Turns struct {
+	capacity int
+	// own is a tenant's own limit; 0 means none.
+	own func(tenant string) int
+	// invite brings an item back. It is called without locks held.
+	invite func(key string)
+
+	mu        sync.Mutex
+	held      map[string]*turn
+	byTenant  map[string]int
+	byBackend map[string]int
+	// waiting holds who waits, first come first, by what they share; lanes is
+	// the order in which these are served.
+	waiting map[lane][]string
+	lanes   []lane
+	laneOf  map[string]lane
+}
+
+// lane is what claims share that compete for the same turns.
+type lane struct{ tenant, backend string }
+
+// turn is the right to be worked on.
+type turn struct {
+	lane
+	// lapse takes the turn away again unless it is begun; nil once it is.
+	lapse *time.Timer
+}
+
+// lapseAfter is how long a turn is kept for somebody who was told to come. The
+// way from there to the work is a matter of microseconds, unless the claim has
+// gone.
+const lapseAfter = 5 * time.Second
+
+// NewTurns makes turns for so many workers.
+func NewTurns(capacity int, own func(tenant string) int, invite func(key string)) *Turns {
+	return &Turns{
+		capacity:  capacity,
+		own:       own,
+		invite:    invite,
+		held:      map[string]*turn{},
+		byTenant:  map[string]int{},
+		byBackend: map[string]int{},
+		waiting:   map[lane][]string{},
+		laneOf:    map[string]lane{},
+	}
+}
+
+// Take gives a turn, or notes that one is wanted. A turn that is not begun soon
+// lapses.
+func (t *Turns) Take(key, tenant, backend string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	wanted := lane{tenant, backend}
+	if mine, ok := t.held[key]; ok {
+		// Invited, or queued twice. The policy may have chosen another backend
+		// since.
+		t.count(mine.lane, -1)
+		mine.lane = wanted
+		t.count(wanted, 1)
+		return true
+	}
+	if !t.fits(wanted) {
+		t.wait(key, wanted)
+		return false
+	}
+	t.leave(key)
+	t.hold(key, wanted)
+	return true
+}
+
+// Begin starts the work that a turn was taken for, or takes one.
+func (t *Turns) Begin(key, tenant, backend string) bool {
+	if !t.Take(key, tenant, backend) {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	mine, ok := t.held[key]
+	if !ok {
+		// It lapsed between the two: the process had slept.
+		mine = t.hold(key, lane{tenant, backend})
+	}
+	if mine.lapse != nil {
+		mine.lapse.Stop()
+		mine.lapse = nil
+	}
+	return true
+}
+
+// End gives a turn back, or stops waiting for one, and invites those whose turn
+// has come.
+func (t *Turns) End(key string) {
+	t.mu.Lock()
+	invited := t.end(key)
+	t.mu.Unlock()
+	t.tell(invited)
+}
+
+// Recheck invites those whose turn has come because a tenant's own limit
+// changed.
+func (t *Turns) Recheck() {
+	t.mu.Lock()
+	invited := t.next()
+	t.mu.Unlock()
+	t.tell(invited)
+}
+
+func (t *Turns) tell(invited []string) {
+	for _, key := range invited {
+		t.invite(key)
+	}
+}
+
+// Waiting is how many wait for a turn.
+func (t *Turns) Waiting() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.laneOf)
+}
+
+// fits says whether one more turn leaves enough for everybody else.
+func (t *Turns) fits(l lane) bool {
+	free := t.capacity - len(t.held)
+	if own := t.own(l.tenant); own > 0 && t.byTenant[l.tenant] >= own {
+		return false
+	}
+	return free > 0 && (t.byTenant[l.tenant] == 0 || t.byTenant[l.tenant] < free) && (t.byBackend[l.backend] == 0 || t.byBackend[l.backend] < free)
+}
+
+func (t *Turns) hold(key string, l lane) *turn {
+	mine := &turn{lane: l}
+	mine.lapse = time.AfterFunc(lapseAfter, func() { t.lapsed(key, mine) })
+	t.held[key] = mine
+	t.count(l, 1)
+	return mine
+}
+
+func (t *Turns) lapsed(key string, mine *turn) {
+	t.mu.Lock()
+	var invited []string
+	if t.held[key] == mine && mine.lapse != nil {
+		invited = t.end(key)
+	}
+	t.mu.Unlock()
+	t.tell(invited)
+}
+
+// end gives a turn back or leaves the queue, and returns who is to be told.
+func (t *Turns) end(key string) (invited []string) {
+	t.leave(key)
+	if mine, ok := t.held[key]; ok {
+		if mine.lapse != nil {
+			mine.lapse.Stop()
+		}
+		delete(t.held, key)
+		t.count(mine.lane, -1)
+	}
+	return t.next()
+}
+
+func (t *Turns) count(l lane, change int) {
+	if t.byTenant[l.tenant] += change; t.byTenant[l.tenant] == 0 {
+		delete(t.byTenant, l.tenant)
+	}
+	if t.byBackend[l.backend] += change; t.byBackend[l.backend] == 0 {
+		delete(t.byBackend, l.backend)
+	}
+}
+
+// wait puts somebody at the end of the lane, or leaves him where he is in it.
+func (t *Turns) wait(key string, l lane) {
+	if before, ok := t.laneOf[key]; ok && before == l {
+		return
+	}
+	t.leave(key)
+	if len(t.waiting[l]) == 0 {
+		t.lanes = append(t.lanes, l)
+	}
+	t.waiting[l] = append(t.waiting[l], key)
+	t.laneOf[key] = l
+}
+
+// leave takes somebody out of the lane he waits in.
+func (t *Turns) leave(key string) {
+	l, ok := t.laneOf[key]
+	if !ok {
+		return
+	}
+	delete(t.laneOf, key)
+	t.waiting[l] = slices.DeleteFunc(t.waiting[l], func(other string) bool { return other == key })
+	if len(t.waiting[l]) == 0 {
+		delete(t.waiting, l)
+		t.lanes = slices.DeleteFunc(t.lanes, func(other lane) bool { return other == l })
+	}
+}
+
+// next gives turns to those who wait, one lane after the other, and returns who
+// is to be told.
+func (t *Turns) next() (invited []string) {
+	for passed := 0; passed < len(t.lanes); {
+		l := t.lanes[0]
+		t.lanes = append(t.lanes[1:], l)
+		if !t.fits(l) {
+			passed++
+			continue
+		}
+		key := t.waiting[l][0]
+		t.leave(key)
+		t.hold(key, l)
+		invited = append(invited, key)
+		passed = 0
+	}
+	return invited
+}

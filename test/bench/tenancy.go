@@ -1,0 +1,294 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+	"github.com/standalone-cinder/standalone-cinder/test/harness"
+)
+
+// neighbours is what the quiet tenant shares the program with: a backend that
+// never answers, one that answers 500 to everything, each with claims of its
+// own, and a tenant that holds many pending claims on the quiet tenant's
+// backend.
+type neighbours struct {
+	suite                  *harness.Suite
+	healthy, black, broken *cindersim.Simulator
+	provisioner            string
+	replica                *harness.Replica
+	clouds                 string
+}
+
+const (
+	// noisyVolumes is how many of the noisy tenant's claims are served; the
+	// rest stays pending.
+	noisyVolumes = 20
+	// strandedClaims wait for each of the two backends in trouble.
+	strandedClaims = 100
+	// streamPause lies between two claims of the quiet tenant.
+	streamPause = 100 * time.Millisecond
+)
+
+func newNeighbours(ctx context.Context, suite *harness.Suite, o options) (*neighbours, error) {
+	n := &neighbours{suite: suite, provisioner: "bench.example/tenancy"}
+	for _, sim := range []**cindersim.Simulator{&n.healthy, &n.black, &n.broken} {
+		s, err := cindersim.New(cindersim.Options{CreateDelay: o.createDelay, DeleteDelay: o.createDelay / 2, Latency: o.latency})
+		if err != nil {
+			return nil, err
+		}
+		if err := s.Start(); err != nil {
+			return nil, err
+		}
+		*sim = s
+	}
+	for _, tenant := range []string{"quiet", "noisy", "black", "broken", "late"} {
+		if err := suite.CreateNamespace(ctx, "bench-"+tenant, nil); err != nil {
+			return nil, err
+		}
+	}
+	if err := suite.CreateClass(ctx, "bench-tenancy", n.provisioner, nil); err != nil {
+		return nil, err
+	}
+	n.clouds = n.healthy.CloudsYAML()
+	var err error
+	n.replica, err = suite.StartReplica(ctx, harness.ReplicaOptions{Policy: n.policy(0), Clouds: n.clouds, Provisioner: n.provisioner})
+	if err != nil {
+		return nil, err
+	}
+	return n, harness.Eventually(ctx, func() (string, error) {
+		if n.replica.Leads(ctx) {
+			return "", nil
+		}
+		return "the replica does not lead", nil
+	})
+}
+
+func (n *neighbours) close() {
+	n.replica.Kill()
+	for _, sim := range []*cindersim.Simulator{n.healthy, n.black, n.broken} {
+		sim.Close()
+	}
+}
+
+// policy gives tenant late so many volumes.
+func (n *neighbours) policy(late int) string {
+	return fmt.Sprintf(`
+apiVersion: standalone-cinder.openstack.org/v1alpha1
+kind: Policy
+clusterID: bench-tenancy
+backends:
+  - {name: healthy, auth: {cloud: team-a}}
+  - {name: black, auth: {noauth: {endpoint: %q, project: %s}}}
+  - {name: broken, auth: {noauth: {endpoint: %q, project: %s}}}
+tenants:
+  - {name: quiet, namespaces: [bench-quiet], classes: [{storageClasses: ["*"], backends: [healthy]}]}
+  - {name: noisy, namespaces: [bench-noisy], quota: {volumes: %d}, classes: [{storageClasses: ["*"], backends: [healthy]}]}
+  - {name: black, namespaces: [bench-black], classes: [{storageClasses: ["*"], backends: [black]}]}
+  - {name: broken, namespaces: [bench-broken], classes: [{storageClasses: ["*"], backends: [broken]}]}
+  - {name: late, namespaces: [bench-late], quota: {volumes: %d}, classes: [{storageClasses: ["*"], backends: [healthy]}]}
+`, n.black.NoauthEndpoint(), cindersim.DefaultNoauthProject, n.broken.NoauthEndpoint(), cindersim.DefaultNoauthProject, noisyVolumes, late)
+}
+
+// tenancy measures what one tenant notices of the others' trouble, of a reload
+// and of a rotation of credentials.
+func tenancy(ctx context.Context, suite *harness.Suite, o options, out io.Writer) error {
+	n, err := newNeighbours(ctx, suite, o)
+	if err != nil {
+		return err
+	}
+	defer n.close()
+	fmt.Fprintf(out, "\na quiet tenant files %d claims, one every %s; the neighbours: %d claims on a backend that never answers, %d on one that answers 500,\nand a tenant with %d claims on the quiet tenant's backend, %d of which its quota admits\n\n",
+		o.streamed, streamPause, strandedClaims, strandedClaims, o.pending, noisyVolumes)
+
+	alone, err := n.stream(ctx, o.streamed, nil)
+	if err != nil {
+		return fmt.Errorf("alone: %w", err)
+	}
+	rotated, err := n.stream(ctx, o.streamed, func() error {
+		if err := n.healthy.SetPassword("team-a", "team-a-new-pass"); err != nil {
+			return err
+		}
+		return n.replica.WriteClouds(strings.ReplaceAll(n.clouds, "team-a-pass", "team-a-new-pass"))
+	})
+	if err != nil {
+		return fmt.Errorf("rotation: %w", err)
+	}
+	failed := strings.Count(n.replica.Log(), `"reason":"ProvisioningFailed"`)
+	reloaded, err := n.reload(ctx)
+	if err != nil {
+		return fmt.Errorf("reload: %w", err)
+	}
+	if err := n.trouble(ctx, o); err != nil {
+		return err
+	}
+	disturbed, err := n.stream(ctx, o.streamed, nil)
+	if err != nil {
+		return fmt.Errorf("with neighbours in trouble: %w", err)
+	}
+
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "time to Bound\tmedian\tp95\tslowest")
+	for _, row := range []struct {
+		name  string
+		times []time.Duration
+	}{{"alone", alone}, {"password rotated meanwhile", rotated}, {"neighbours in trouble", disturbed}} {
+		fmt.Fprintf(table, "%s\t%.2f s\t%.2f s\t%.2f s\n", row.name, quantile(row.times, 0.5).Seconds(), quantile(row.times, 0.95).Seconds(), quantile(row.times, 1).Seconds())
+	}
+	fmt.Fprintf(table, "ratio, rotated to alone\t%.2f\t%.2f\t%.2f\n", ratio(quantile(rotated, 0.5), quantile(alone, 0.5)), ratio(quantile(rotated, 0.95), quantile(alone, 0.95)), ratio(quantile(rotated, 1), quantile(alone, 1)))
+	fmt.Fprintf(table, "ratio, neighbours in trouble to alone\t%.2f\t%.2f\t%.2f\n", ratio(quantile(disturbed, 0.5), quantile(alone, 0.5)), ratio(quantile(disturbed, 0.95), quantile(alone, 0.95)), ratio(quantile(disturbed, 1), quantile(alone, 1)))
+	_ = table.Flush()
+	fmt.Fprintf(out, "claims that failed during the rotation: %d\na reload admits a denied claim: Bound %.2f s after the file's change (%.2f of an ordinary claim's median)\n",
+		failed, reloaded.Seconds(), ratio(reloaded, quantile(alone, 0.5)))
+	return nil
+}
+
+// trouble brings the neighbours into theirs, and waits until each has claims
+// that were told why they wait.
+func (n *neighbours) trouble(ctx context.Context, o options) error {
+	n.black.BlackHole()
+	n.broken.Inject(cindersim.Fault{Kind: cindersim.RespondBefore, Code: 500})
+	for tenant, claims := range map[string]int{"black": strandedClaims, "broken": strandedClaims, "noisy": o.pending} {
+		if err := parallel(ctx, claims, 32, func(i int) error {
+			_, err := n.suite.CreateClaim(ctx, harness.Claim("bench-"+tenant, fmt.Sprintf("data-%d", i), "bench-tenancy", "1Gi", nil))
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return harness.Eventually(ctx, func() (string, error) {
+		claims, err := n.suite.Client.CoreV1().PersistentVolumeClaims("bench-noisy").List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return "", err
+		}
+		bound := 0
+		for _, claim := range claims.Items {
+			if claim.Status.Phase == corev1.ClaimBound {
+				bound++
+			}
+		}
+		if want := min(noisyVolumes, o.pending); bound < want {
+			return fmt.Sprintf("%d of the noisy tenant's claims are bound, want %d", bound, want), nil
+		}
+		return "", nil
+	})
+}
+
+// reload files a claim that the quota denies, raises the quota, and returns how
+// long the claim took from there to Bound.
+func (n *neighbours) reload(ctx context.Context) (time.Duration, error) {
+	if _, err := n.suite.CreateClaim(ctx, harness.Claim("bench-late", "data", "bench-tenancy", "1Gi", nil)); err != nil {
+		return 0, err
+	}
+	if _, err := n.suite.WaitEvent(ctx, "bench-late", "data", "QuotaExceeded", ""); err != nil {
+		return 0, err
+	}
+	started := time.Now()
+	if err := n.replica.WritePolicy(n.policy(1)); err != nil {
+		return 0, err
+	}
+	_, err := n.suite.WaitBound(ctx, "bench-late", 1)
+	return time.Since(started), err
+}
+
+// stream files claims of the quiet tenant at a steady rate, does something in
+// the middle of it, and returns how long each took to be Bound. The claims are
+// deleted afterwards.
+func (n *neighbours) stream(ctx context.Context, count int, middle func() error) ([]time.Duration, error) {
+	const namespace = "bench-quiet"
+	api := n.suite.Client.CoreV1().PersistentVolumeClaims(namespace)
+	list, err := api.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	watch, err := api.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
+	if err != nil {
+		return nil, err
+	}
+	defer watch.Stop()
+
+	var mu sync.Mutex
+	begun := map[types.UID]time.Time{}
+	bound := map[types.UID]time.Time{}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for len(bound) < count {
+			event, ok := <-watch.ResultChan()
+			if !ok {
+				return
+			}
+			claim, ok := event.Object.(*corev1.PersistentVolumeClaim)
+			if ok && claim.Status.Phase == corev1.ClaimBound {
+				mu.Lock()
+				if _, seen := bound[claim.UID]; !seen {
+					bound[claim.UID] = time.Now()
+				}
+				mu.Unlock()
+			}
+		}
+	}()
+	next := time.NewTicker(streamPause)
+	defer next.Stop()
+	for i := range count {
+		if i == count/2 && middle != nil {
+			if err := middle(); err != nil {
+				return nil, err
+			}
+		}
+		started := time.Now()
+		claim, err := n.suite.CreateClaim(ctx, harness.Claim(namespace, fmt.Sprintf("data-%d", i), "bench-tenancy", "1Gi", nil))
+		if err != nil {
+			return nil, err
+		}
+		mu.Lock()
+		begun[claim.UID] = started
+		mu.Unlock()
+		<-next.C
+	}
+	select {
+	case <-done:
+	case <-ctx.Done():
+	case <-time.After(2 * time.Minute):
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(bound) < count {
+		return nil, fmt.Errorf("%d of %d claims are bound", len(bound), count)
+	}
+	var times []time.Duration
+	for uid, at := range bound {
+		times = append(times, at.Sub(begun[uid]))
+	}
+	slices.Sort(times)
+	if err := n.suite.DeleteClaims(ctx, namespace); err != nil {
+		return nil, err
+	}
+	return times, harness.Eventually(ctx, func() (string, error) {
+		for _, v := range n.healthy.Volumes() {
+			if v.Metadata["standalone-cinder.openstack.org/tenant"] == "quiet" {
+				return "volume " + v.Name + " is still there", nil
+			}
+		}
+		return "", nil
+	})
+}
+
+// quantile is the smallest time that the given share of the sorted times does
+// not exceed.
+func quantile(sorted []time.Duration, share float64) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[max(0, int(share*float64(len(sorted))+0.999999)-1)]
+}
