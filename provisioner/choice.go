@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -77,6 +78,9 @@ func (p *Provisioner) choose(ctx context.Context, claim *corev1.PersistentVolume
 			candidates = append(candidates, name)
 		}
 	}
+	if undecided := p.countElsewhere(ctx, d, ask); undecided {
+		return choice{undecided: true}, nil
+	}
 	if len(candidates) == 0 {
 		// Cinder's own quota may have room again by now: better a try than
 		// nothing.
@@ -122,6 +126,63 @@ func (p *Provisioner) prepare(ctx context.Context, name string, ask bool) (unhea
 		return nil, false, fmt.Errorf("cannot tell what backend %s holds already: %w", name, err)
 	}
 	return nil, false, nil
+}
+
+// countElsewhere counts the other backends where the tenant may have volumes,
+// since its quota counts those too. One that does not answer soon is left out
+// for a while: only claims that could go there wait for it.
+func (p *Provisioner) countElsewhere(ctx context.Context, d decided, ask bool) (undecided bool) {
+	tenant, ok := p.Policy().Tenant(d.Tenant)
+	if !ok || !limited(d.Quotas) {
+		return false
+	}
+	var others []string
+	for _, class := range tenant.Classes {
+		for _, name := range class.Backends {
+			if !slices.Contains(others, name) && !slices.Contains(d.Backends, name) && !p.isCounted(name) && p.health(name) == nil && !p.isSilent(name) {
+				others = append(others, name)
+			}
+		}
+	}
+	if len(others) == 0 || !ask {
+		return len(others) > 0
+	}
+	bounded, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var group sync.WaitGroup
+	for _, name := range others {
+		group.Go(func() {
+			if p.countBackend(bounded, name) != nil {
+				p.noteSilent(name)
+			}
+		})
+	}
+	group.Wait()
+	return false
+}
+
+// limited says whether what the tenant has on other backends matters.
+func limited(scopes []policy.QuotaScope) bool {
+	return slices.ContainsFunc(scopes, func(s policy.QuotaScope) bool {
+		return s.Kind != policy.BackendScope && (s.Limits.Volumes != nil || s.Limits.Gigabytes != nil)
+	})
+}
+
+// patience is how long a claim waits for backends that it does not go to, and
+// how long they are then left out.
+const patience = 10 * time.Second
+
+func (p *Provisioner) noteSilent(name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.silent[name] = time.Now()
+}
+
+func (p *Provisioner) isSilent(name string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	since, ok := p.silent[name]
+	return ok && time.Since(since) < patience
 }
 
 // keep is the choice that was made before.
@@ -194,21 +255,21 @@ func (p *Provisioner) Recount(name string) {
 }
 
 // CountBackends counts every backend of the policy as the term begins, so that
-// volumes are found also where no rule sends their claims any more. It ends
-// when each was counted or with the context.
+// volumes are found also where no rule sends their claims any more, and takes
+// over what an earlier leader left. It ends when each was counted or with the
+// context.
 func (p *Provisioner) CountBackends(ctx context.Context) {
+	var group sync.WaitGroup
+	for _, name := range p.Backends.Names() {
+		group.Go(func() { p.countUntilDone(ctx, name) })
+	}
+	group.Wait()
+}
+
+func (p *Provisioner) countUntilDone(ctx context.Context, name string) {
 	const most = 15 * time.Second
 	for pause := time.Second; ; pause = min(2*pause, most) {
-		complete := true
-		for _, name := range p.Backends.Names() {
-			if p.isCounted(name) {
-				continue
-			}
-			if p.health(name) != nil || p.countBackend(ctx, name) != nil {
-				complete = false
-			}
-		}
-		if complete {
+		if p.health(name) == nil && p.countBackend(ctx, name) == nil && p.takeOverLeftovers(ctx, name) == nil {
 			return
 		}
 		select {

@@ -47,6 +47,7 @@ func NewFollowup(p *Provisioner, workers int) *Followup {
 		waiting:     map[string]followup{},
 	}
 	f.turns = NewTurns(workers, func(string) int { return 0 }, f.invite)
+	p.leftover = f.ClaimGone
 	return f
 }
 

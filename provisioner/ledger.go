@@ -186,6 +186,15 @@ func (l *Ledger) Holds(claim types.UID) (holds, bool) {
 	return holds{backend: e.backend, passedOver: e.passedOver, nothingSeen: e.state == reserved}, ok
 }
 
+// isFound reports whether a claim counts only because of a volume that was found
+// on the backend.
+func (l *Ledger) isFound(claim types.UID, backend string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e, ok := l.entries[claim]
+	return ok && e.state == found && e.backend == backend
+}
+
 // Usage is what a scope of the policy in force holds.
 func (l *Ledger) Usage(kind policy.ScopeKind, name string) policy.Usage {
 	l.mu.Lock()

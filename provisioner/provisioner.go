@@ -95,6 +95,8 @@ type Provisioner struct {
 	// requeue puts objects back in front of the library; see TermInformer.
 	requeue Requeue
 	paces   *paces
+	// leftover hands a claim that is gone to the follow-up.
+	leftover func(types.UID)
 
 	claimTurns  *Turns // by claim UID
 	volumeTurns *Turns // by PersistentVolume name
@@ -108,6 +110,8 @@ type Provisioner struct {
 	mu sync.Mutex
 	// counted holds the backends whose volumes the ledger knows.
 	counted map[string]bool
+	// silent holds the backends that could not be counted, and since when.
+	silent map[string]time.Time
 	// full holds the backends where Cinder's own quota has no room.
 	full map[string]fullness
 	// earlier holds the claims that an earlier leader may have seen; nil as
@@ -147,6 +151,8 @@ func New(options Options) *Provisioner {
 		requeue: Requeue{Claim: func(*corev1.PersistentVolumeClaim) {}, Volume: func(*corev1.PersistentVolume) {}},
 		paces:   newPaces(options.Policy),
 
+		leftover: func(types.UID) {},
+
 		waitingClaims:  newObjects[*corev1.PersistentVolumeClaim](),
 		failingClaims:  newObjects[*corev1.PersistentVolumeClaim](),
 		failingVolumes: newObjects[*corev1.PersistentVolume](),
@@ -154,6 +160,7 @@ func New(options Options) *Provisioner {
 
 		counted: map[string]bool{},
 		full:    map[string]fullness{},
+		silent:  map[string]time.Time{},
 		denied:  map[types.UID]denial{},
 		begun:   map[types.UID]beginning{},
 		removed: map[types.UID]bool{},

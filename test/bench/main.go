@@ -29,9 +29,10 @@ type options struct {
 	latency     time.Duration
 	bindQPS     int
 	// streamed are the claims of the tenant that the neighbours disturb, pending
-	// those that a neighbour holds.
-	streamed, pending int
-	tenancyOnly       bool
+	// those that a neighbour holds, admitted how many of them are served, and
+	// stranded those on each of two backends in trouble.
+	streamed, pending, admitted, stranded int
+	tenancyOnly                           bool
 }
 
 func main() {
@@ -42,6 +43,8 @@ func main() {
 	flag.IntVar(&o.bindQPS, "controller-manager-qps", 2000, "client rate of the controller-manager, which binds the claims")
 	flag.IntVar(&o.streamed, "streamed", 60, "claims of the tenant whose neighbours are in trouble")
 	flag.IntVar(&o.pending, "pending", 1000, "claims that a neighbour holds")
+	flag.IntVar(&o.admitted, "admitted", 20, "how many of these its quota admits")
+	flag.IntVar(&o.stranded, "stranded", 100, "claims on a backend that never answers, and as many on one that answers 500")
 	flag.BoolVar(&o.tenancyOnly, "tenancy-only", false, "leave out the throughput")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

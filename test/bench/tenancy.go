@@ -28,20 +28,14 @@ type neighbours struct {
 	provisioner            string
 	replica                *harness.Replica
 	clouds                 string
+	options                options
 }
 
-const (
-	// noisyVolumes is how many of the noisy tenant's claims are served; the
-	// rest stays pending.
-	noisyVolumes = 20
-	// strandedClaims wait for each of the two backends in trouble.
-	strandedClaims = 100
-	// streamPause lies between two claims of the quiet tenant.
-	streamPause = 100 * time.Millisecond
-)
+// streamPause lies between two claims of the quiet tenant.
+const streamPause = 100 * time.Millisecond
 
 func newNeighbours(ctx context.Context, suite *harness.Suite, o options) (*neighbours, error) {
-	n := &neighbours{suite: suite, provisioner: "bench.example/tenancy"}
+	n := &neighbours{suite: suite, provisioner: "bench.example/tenancy", options: o}
 	for _, sim := range []**cindersim.Simulator{&n.healthy, &n.black, &n.broken} {
 		s, err := cindersim.New(cindersim.Options{CreateDelay: o.createDelay, DeleteDelay: o.createDelay / 2, Latency: o.latency})
 		if err != nil {
@@ -97,7 +91,7 @@ tenants:
   - {name: black, namespaces: [bench-black], classes: [{storageClasses: ["*"], backends: [black]}]}
   - {name: broken, namespaces: [bench-broken], classes: [{storageClasses: ["*"], backends: [broken]}]}
   - {name: late, namespaces: [bench-late], quota: {volumes: %d}, classes: [{storageClasses: ["*"], backends: [healthy]}]}
-`, n.black.NoauthEndpoint(), cindersim.DefaultNoauthProject, n.broken.NoauthEndpoint(), cindersim.DefaultNoauthProject, noisyVolumes, late)
+`, n.black.NoauthEndpoint(), cindersim.DefaultNoauthProject, n.broken.NoauthEndpoint(), cindersim.DefaultNoauthProject, n.options.admitted, late)
 }
 
 // tenancy measures what one tenant notices of the others' trouble, of a reload
@@ -109,7 +103,7 @@ func tenancy(ctx context.Context, suite *harness.Suite, o options, out io.Writer
 	}
 	defer n.close()
 	fmt.Fprintf(out, "\na quiet tenant files %d claims, one every %s; the neighbours: %d claims on a backend that never answers, %d on one that answers 500,\nand a tenant with %d claims on the quiet tenant's backend, %d of which its quota admits\n\n",
-		o.streamed, streamPause, strandedClaims, strandedClaims, o.pending, noisyVolumes)
+		o.streamed, streamPause, o.stranded, o.stranded, o.pending, o.admitted)
 
 	alone, err := n.stream(ctx, o.streamed, nil)
 	if err != nil {
@@ -158,7 +152,7 @@ func tenancy(ctx context.Context, suite *harness.Suite, o options, out io.Writer
 func (n *neighbours) trouble(ctx context.Context, o options) error {
 	n.black.BlackHole()
 	n.broken.Inject(cindersim.Fault{Kind: cindersim.RespondBefore, Code: 500})
-	for tenant, claims := range map[string]int{"black": strandedClaims, "broken": strandedClaims, "noisy": o.pending} {
+	for tenant, claims := range map[string]int{"black": o.stranded, "broken": o.stranded, "noisy": o.pending} {
 		if err := parallel(ctx, claims, 32, func(i int) error {
 			_, err := n.suite.CreateClaim(ctx, harness.Claim("bench-"+tenant, fmt.Sprintf("data-%d", i), "bench-tenancy", "1Gi", nil))
 			return err
@@ -177,7 +171,7 @@ func (n *neighbours) trouble(ctx context.Context, o options) error {
 				bound++
 			}
 		}
-		if want := min(noisyVolumes, o.pending); bound < want {
+		if want := min(o.admitted, o.pending); bound < want {
 			return fmt.Sprintf("%d of the noisy tenant's claims are bound, want %d", bound, want), nil
 		}
 		return "", nil

@@ -1,0 +1,427 @@
+package provisioner
+
+import (
+	"context"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+)
+
+// escapePolicy has two tenants that know their namespaces by labels, each with
+// a backend and a StorageClass of its own and one StorageClass that both use.
+const escapePolicy = `
+apiVersion: standalone-cinder.openstack.org/v1alpha1
+kind: Policy
+backends:
+  - name: gold
+    auth: {cloud: gold}
+  - name: silver
+    auth: {cloud: silver}
+tenants:
+  - name: a
+    namespaceSelector: {matchLabels: {a: "yes"}}
+    quota: {volumes: 1}
+    classes:
+      - {storageClasses: [one, only-a], backends: [gold], volumeType: ssd}
+  - name: b
+    namespaceSelector: {matchLabels: {b: "yes"}}
+    quota: {volumes: 1}
+    classes:
+      - {storageClasses: [one, only-b], backends: [silver]}
+`
+
+var (
+	ofA = map[string]string{"a": "yes"}
+	ofB = map[string]string{"b": "yes"}
+)
+
+// newEscape puts the policy in force, with namespace team-a in tenant a.
+func newEscape(t *testing.T) *fixture {
+	t.Helper()
+	f := newFixture(t)
+	f.current.Store(parsePolicy(t, escapePolicy))
+	_, err := f.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}, metav1.CreateOptions{})
+	f.must(err)
+	f.label(ofA)
+	f.cacheLabels(ofA)
+	f.NoteEarlier(map[types.UID]bool{})
+	return f
+}
+
+// label changes the labels of namespace team-a in the API server.
+func (f *fixture) label(labels map[string]string) {
+	f.t.Helper()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a", Labels: labels}}
+	_, err := f.client.CoreV1().Namespaces().Update(context.WithoutCancel(f.t.Context()), namespace, metav1.UpdateOptions{})
+	f.must(err)
+}
+
+// cacheLabels lets the cache see such labels.
+func (f *fixture) cacheLabels(labels map[string]string) {
+	f.t.Helper()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a", Labels: labels}}
+	f.must(f.factory.Core().V1().Namespaces().Informer().GetStore().Add(namespace))
+}
+
+// watchedBackends let a test see what volumes are asked for, and act while a
+// backend is listed.
+type watchedBackends struct {
+	fakeBackends
+	specs  *[]backends.Spec
+	onList func()
+}
+
+func (w watchedBackends) Volumes(name string) (Volumes, error) {
+	volumes, ok := w.fakeBackends[name]
+	if !ok {
+		return w.fakeBackends.Volumes(name)
+	}
+	return watchedVolumes{volumes, w}, nil
+}
+
+type watchedVolumes struct {
+	*fakeVolumes
+	watch watchedBackends
+}
+
+func (w watchedVolumes) Connect(ctx context.Context, spec backends.Spec) (backends.Connected, error) {
+	*w.watch.specs = append(*w.watch.specs, spec)
+	return w.fakeVolumes.Connect(ctx, spec)
+}
+
+func (w watchedVolumes) Volumes(ctx context.Context) ([]backends.Volume, error) {
+	if w.watch.onList != nil {
+		w.watch.onList()
+	}
+	return w.fakeVolumes.Volumes(ctx)
+}
+
+// TestEscapeByAnnotationsOrLabelsOfAClaimDecidesNothing writes all that this
+// program and the historic one ever wrote on objects, or read from them, on a
+// claim.
+func TestEscapeByAnnotationsOrLabelsOfAClaimDecidesNothing(t *testing.T) {
+	made := func(change func(*corev1.PersistentVolumeClaim)) (*corev1.PersistentVolume, backends.Spec) {
+		f := newEscape(t)
+		var specs []backends.Spec
+		f.Backends = watchedBackends{fakeBackends: f.backends, specs: &specs}
+		pv, err := f.provision(f.claim(change))
+		f.must(err)
+		wantCalls(t, f.backends["silver"])
+		wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB")
+		return pv, specs[0]
+	}
+	plain, plainSpec := made(nil)
+	if plainSpec.Type != "ssd" {
+		t.Fatalf("the rule's volume type is not used: %+v", plainSpec)
+	}
+	foreign := map[string]string{
+		annotationVolume: "volume-of-b", annotationBackend: "silver", annotationTenant: "b", annotationRule: "tenants[1].classes[0]",
+		annotationProtocol: "rbd", annotationConnector: `{"host":"evil"}`, annotationCluster: "cluster-2", annotationClaimUID: "uid-of-b",
+		annotationRevision: "0", annotationSecret: "admin", annotationSecretNamespace: "kube-system", annotationForPV: "pvc-of-b",
+		annotationProvisionedBy: "other", historicAnnotationVolume: "volume-of-b", historicAnnotationIdentity: "some-pod",
+		"k8s.io/CloneOf": "team-b/data", "smartclone": "true", "type": "hdd", "availability": "az2", "fsType": "ext2",
+		"csi.storage.k8s.io/fstype": "ext2", "csi.storage.k8s.io/pv/name": "pvc-of-b", "csi.storage.k8s.io/pvc/namespace": "team-b",
+		annotationBetaStorageProvisioner: "other", "volume.kubernetes.io/selected-node": "node-of-b", "a": "no", "b": "yes",
+	}
+	for _, key := range slices.Sorted(maps.Keys(foreign)) {
+		t.Run(key, func(t *testing.T) {
+			pv, spec := made(func(c *corev1.PersistentVolumeClaim) {
+				c.Annotations[key] = foreign[key]
+				c.Labels = map[string]string{key: foreign[key]}
+			})
+			if !reflect.DeepEqual(pv, plain) {
+				t.Errorf("the PersistentVolume is\n%+v\nwant\n%+v", pv, plain)
+			}
+			if !reflect.DeepEqual(spec, plainSpec) {
+				t.Errorf("the volume is asked for as\n%+v\nwant\n%+v", spec, plainSpec)
+			}
+		})
+	}
+	t.Run("all at once", func(t *testing.T) {
+		pv, spec := made(func(c *corev1.PersistentVolumeClaim) { maps.Copy(c.Annotations, foreign); c.Labels = foreign })
+		if !reflect.DeepEqual(pv, plain) || !reflect.DeepEqual(spec, plainSpec) {
+			t.Errorf("%+v\n%+v", pv, spec)
+		}
+	})
+}
+
+// TestEscapeByTheOldClassAnnotationGetsNoOthersClass covers the annotation that
+// Kubernetes still prefers to spec.storageClassName: whichever of them counts,
+// it is the one that the policy judges.
+func TestEscapeByTheOldClassAnnotationGetsNoOthersClass(t *testing.T) {
+	own, other, empty := "only-a", "only-b", ""
+	for _, c := range []struct {
+		name       string
+		spec       *string
+		annotation string
+	}{
+		{"no class in the spec", nil, other},
+		{"an empty class in the spec", &empty, other},
+		{"its own class in the spec", &own, other},
+		{"the other's class in the spec", &other, other},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newEscape(t)
+			for _, name := range []string{own, other} {
+				class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: "test"}
+				f.must(f.factory.Storage().V1().StorageClasses().Informer().GetStore().Add(class))
+			}
+			claim := f.claim(func(claim *corev1.PersistentVolumeClaim) {
+				claim.Spec.StorageClassName = c.spec
+				claim.Annotations[corev1.BetaStorageClassAnnotation] = c.annotation
+			})
+			if f.ShouldProvision(t.Context(), claim) {
+				t.Error("admitted")
+			}
+			f.wantEvent("Warning NoMatchingClass tenant a has no rule for StorageClass only-b (tenants[0].classes)")
+			if _, counts := f.ledger.Holds(claim.UID); counts {
+				t.Error("room is reserved for a claim that is denied")
+			}
+		})
+	}
+}
+
+// TestEscapeByNamingThisProvisionerForAnothersClassCountsNowhere is a claim
+// whose author wrote the annotation that Kubernetes writes. The library stops
+// it for want of a StorageClass of this program; it must not take up room, or a
+// turn, until then: another provisioner's volume is none of ours.
+func TestEscapeByNamingThisProvisionerForAnothersClassCountsNowhere(t *testing.T) {
+	f := newEscape(t)
+	f.class.Provisioner = "other.example.org"
+	f.count()
+	claim := f.claim(nil)
+	if f.ShouldProvision(t.Context(), claim) {
+		t.Error("a claim of another provisioner's StorageClass is admitted")
+	}
+	if _, counts := f.ledger.Holds(claim.UID); counts {
+		t.Error("a claim of another provisioner's StorageClass counts")
+	}
+	if events := f.said(); len(events) > 0 {
+		t.Errorf("events %q", events)
+	}
+}
+
+// TestEscapeThroughLabelsThatAreGone takes a namespace's labels away while its
+// claim waits: what counts is what the API server says as the work begins.
+func TestEscapeThroughLabelsThatAreGone(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		labels map[string]string
+		seen   bool
+		event  string
+	}{
+		{"seen by the cache", nil, true, "Warning NoMatchingTenant namespace team-a belongs to no tenant of the policy: none lists its name, has a pattern for it or selects its labels"},
+		{"not yet seen by the cache", nil, false, "Warning NoMatchingTenant namespace team-a belongs to no tenant of the policy: none lists its name, has a pattern for it or selects its labels"},
+		{"of two tenants, seen", map[string]string{"a": "yes", "b": "yes"}, true, "Warning AmbiguousTenant namespace team-a belongs to several tenants with equal right: a (tenants[0]), b (tenants[1])"},
+		{"of two tenants, not yet seen", map[string]string{"a": "yes", "b": "yes"}, false, "Warning AmbiguousTenant namespace team-a belongs to several tenants with equal right: a (tenants[0]), b (tenants[1])"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newEscape(t)
+			f.count()
+			claim := f.claim(nil)
+			if !f.ShouldProvision(t.Context(), claim) {
+				t.Fatal("not admitted")
+			}
+			f.label(c.labels)
+			if c.seen {
+				f.cacheLabels(c.labels)
+			}
+			if _, err := f.provision(claim); !isIgnored(err) {
+				t.Errorf("error %v, want one that the library ignores", err)
+			}
+			f.wantEvent(c.event)
+			wantCalls(t, f.backends["gold"])
+			wantCalls(t, f.backends["silver"])
+			if _, counts := f.ledger.Holds(claim.UID); counts {
+				t.Error("the room that was reserved under the old labels is kept")
+			}
+		})
+	}
+}
+
+// TestEscapeThroughANamespaceMadeAnew deletes the namespace of an admitted claim.
+func TestEscapeThroughANamespaceMadeAnew(t *testing.T) {
+	f := newEscape(t)
+	claim := f.claim(nil)
+	f.must(f.client.CoreV1().Namespaces().Delete(t.Context(), "team-a", metav1.DeleteOptions{}))
+	if _, err := f.provision(claim); !isIgnored(err) {
+		t.Errorf("error %v, want one that the library ignores", err)
+	}
+	// The next owner has it, and a claim of the same name.
+	_, err := f.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a", Labels: ofB}}, metav1.CreateOptions{})
+	f.must(err)
+	f.forgetClaim(claim)
+	f.claim(func(c *corev1.PersistentVolumeClaim) { c.UID = "uid-2" })
+	if _, err := f.provision(claim); !isIgnored(err) {
+		t.Errorf("error %v, want one that the library ignores", err)
+	}
+	wantCalls(t, f.backends["gold"])
+	wantCalls(t, f.backends["silver"])
+}
+
+// TestEscapeThroughLabelsThatGoWhileBackendsAreListed takes the label away after
+// the decision and before anything is asked of Cinder: listing a backend can
+// take minutes.
+func TestEscapeThroughLabelsThatGoWhileBackendsAreListed(t *testing.T) {
+	f := newEscape(t)
+	f.Backends = watchedBackends{fakeBackends: f.backends, specs: new([]backends.Spec), onList: func() { f.label(nil) }}
+	if _, err := f.provision(f.claim(nil)); !isIgnored(err) {
+		t.Errorf("error %v, want one that the library ignores", err)
+	}
+	wantCalls(t, f.backends["gold"])
+}
+
+// TestEscapeThroughLabelsThatGoWhileCinderIsAskedIsFinished takes the label away
+// when the volume is being made: that claim was granted.
+func TestEscapeThroughLabelsThatGoWhileCinderIsAskedIsFinished(t *testing.T) {
+	for name, labels := range map[string]map[string]string{"none": nil, "another tenant's": ofB} {
+		t.Run(name, func(t *testing.T) {
+			f := newEscape(t)
+			f.backends["gold"].onCall = func() { f.label(labels); f.cacheLabels(labels) }
+			pv, err := f.provision(f.claim(nil))
+			f.must(err)
+			if pv.Annotations[annotationTenant] != "a" || pv.Annotations[annotationBackend] != "gold" {
+				t.Errorf("annotations %v", pv.Annotations)
+			}
+		})
+	}
+}
+
+// TestEscapeThroughLabelsThatChangeBetweenAttemptsLeavesNothingHalf changes the
+// labels when a first attempt has made a volume and failed after that. The
+// volume is finished for the tenant that it was made for, or it is undone; it
+// is neither left at Cinder with nobody to use it, nor handed to another tenant
+// whose rules know nothing of its backend.
+func TestEscapeThroughLabelsThatChangeBetweenAttemptsLeavesNothingHalf(t *testing.T) {
+	for name, labels := range map[string]map[string]string{"none": nil, "another tenant's": ofB, "two tenants'": {"a": "yes", "b": "yes"}} {
+		t.Run(name, func(t *testing.T) {
+			f := newEscape(t)
+			gold := f.backends["gold"]
+			gold.err = &backends.Error{Kind: backends.KindUnavailable, Backend: "gold", Message: "lost"}
+			gold.holds, gold.touched = map[string]bool{"uid-1": true}, map[string]bool{"uid-1": true}
+			claim := f.claim(nil)
+			if _, err := f.provision(claim); err == nil {
+				t.Fatal("the first attempt succeeded")
+			}
+			gold.err = nil
+			f.label(labels)
+			f.cacheLabels(labels)
+			var pv *corev1.PersistentVolume
+			if f.ShouldProvision(t.Context(), claim) {
+				pv, _ = f.provision(claim)
+			}
+			undone := slices.Contains(gold.calls, "abandon pvc-uid-1")
+			switch {
+			case pv != nil && pv.Annotations[annotationBackend] == "gold" && pv.Annotations[annotationTenant] != "a":
+				t.Errorf("the volume of tenant a on backend gold is given to tenant %s", pv.Annotations[annotationTenant])
+			case pv == nil && !undone:
+				t.Errorf("the volume is left at Cinder, and the claim is denied; the backend was called: %s", strings.Join(gold.calls, "; "))
+			}
+		})
+	}
+}
+
+// TestEscapeByAStampInAnothersBackendDrawsNoClaimThere is a volume that somebody
+// with access to the project of backend gold stamped for a claim of tenant b,
+// who may use silver alone. Following it would write tenant b's data into a
+// project of somebody else's.
+func TestEscapeByAStampInAnothersBackendDrawsNoClaimThere(t *testing.T) {
+	f := newEscape(t)
+	f.label(ofB)
+	f.cacheLabels(ofB)
+	forged := f.stamped("uid-1")
+	forged.Metadata[policy.StampPrefix+"tenant"] = "b"
+	f.backends["gold"].listed = []backends.Volume{forged}
+	f.count()
+	claim := f.claim(nil)
+	if f.ShouldProvision(t.Context(), claim) {
+		if pv, err := f.provision(claim); err == nil && pv.Annotations[annotationBackend] != "silver" {
+			t.Errorf("tenant b gets a volume on backend %s", pv.Annotations[annotationBackend])
+		}
+	}
+	wantCalls(t, f.backends["gold"])
+}
+
+// TestEscapeByAStampInAnothersBackendUsesUpNoQuota is a volume that somebody
+// with access to the project of backend gold stamped with the name of tenant b,
+// who has nothing there: it must not keep tenant b from its own backend.
+func TestEscapeByAStampInAnothersBackendUsesUpNoQuota(t *testing.T) {
+	f := newEscape(t)
+	f.label(ofB)
+	f.cacheLabels(ofB)
+	forged := f.stamped("uid-of-nobody")
+	forged.Metadata[policy.StampPrefix+"tenant"] = "b"
+	f.backends["gold"].listed = []backends.Volume{forged}
+	f.count()
+	if used := f.ledger.Usage(policy.TenantScope, "b"); used.Volumes != 0 {
+		t.Errorf("tenant b counts %d volumes and has none", used.Volumes)
+	}
+	if !f.ShouldProvision(t.Context(), f.claim(nil)) {
+		t.Errorf("tenant b is denied: %q", f.said())
+	}
+}
+
+// TestEscapeByASecretOfTheSameNameDeletesItNeither shows that a Secret which was
+// refused because it is somebody else's is not removed with the claim.
+func TestEscapeByASecretOfTheSameNameDeletesItNeither(t *testing.T) {
+	foreign := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: "pvc-uid-1-credentials"}, Data: map[string][]byte{"clouds.yaml": []byte("x")}}
+	f := newFixture(t, foreign)
+	claim := f.claim(nil)
+	if _, err := f.provision(claim); err == nil {
+		t.Fatal("the Secret was taken for one of ours")
+	}
+	f.forgetClaim(claim)
+	if err := f.ClaimGone(t.Context(), claim.UID); err != nil {
+		t.Logf("undoing says: %v", err)
+	}
+	if _, err := f.client.CoreV1().Secrets("own").Get(t.Context(), foreign.Name, metav1.GetOptions{}); err != nil {
+		t.Errorf("a Secret that was not made by this program is gone: %v", err)
+	}
+}
+
+// TestEscapeByAPersistentVolumeOfAnotherClusterDeletesNothing is an object that
+// a backup of another cluster brought here, volume and stamp and all: that
+// cluster still uses the volume.
+func TestEscapeByAPersistentVolumeOfAnotherClusterDeletesNothing(t *testing.T) {
+	f := newFixture(t)
+	pv, err := f.provision(f.claim(nil))
+	f.must(err)
+	f.backends["gold"].calls = nil
+	pv.UID = "pv-uid"
+	pv.Annotations[annotationProvisionedBy] = "test"
+	pv.Annotations[annotationCluster] = "cluster-2"
+	if err := f.Delete(t.Context(), pv); err == nil {
+		t.Error("the deletion of another cluster's volume succeeded")
+	}
+	wantCalls(t, f.backends["gold"])
+}
+
+// TestEscapeByAHistoricPersistentVolumeDeletesNoVolumeOfAnother is a released
+// object of the historic kind, whose volumes have no stamp, that names a volume
+// which another object names too.
+func TestEscapeByAHistoricPersistentVolumeDeletesNoVolumeOfAnother(t *testing.T) {
+	historic := func(name string) *corev1.PersistentVolume {
+		return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Annotations: map[string]string{
+			historicAnnotationIdentity: "x", historicAnnotationVolume: "volume-9", annotationProvisionedBy: "test"}}}
+	}
+	used, released := historic("used"), historic("released")
+	used.Status.Phase, released.Status.Phase = corev1.VolumeBound, corev1.VolumeReleased
+	f := newFixture(t, used, released)
+	f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Add(used))
+	f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Add(released))
+	f.backends["silver"].has = map[string]bool{"volume-9": true}
+	if err := f.Delete(t.Context(), released); err == nil {
+		t.Error("the deletion of a volume that another PersistentVolume names succeeded")
+	}
+	wantCalls(t, f.backends["silver"])
+}
