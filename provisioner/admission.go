@@ -90,18 +90,20 @@ func (p *Provisioner) takeTurn(claim *corev1.PersistentVolumeClaim, d decided) b
 	if _, err := p.PersistentVolumes.Get(pvNameOf(claim)); err == nil {
 		return true
 	}
-	p.waitingClaims.add(claim, 0)
-	if !p.claimTurns.Take(string(claim.UID), d.Tenant, p.laneOf(claim.UID, d)) {
-		return false
-	}
-	p.waitingClaims.take(claim.UID)
-	return true
+	return p.orPark(claim, d, p.claimTurns.Take)
 }
 
 // beginTurn begins the work on a claim, or parks it.
 func (p *Provisioner) beginTurn(claim *corev1.PersistentVolumeClaim, d decided) bool {
+	return p.orPark(claim, d, p.claimTurns.Begin)
+}
+
+// orPark remembers a claim that does not get its turn, until it is invited. It
+// is remembered first: the invitation may come at once.
+func (p *Provisioner) orPark(claim *corev1.PersistentVolumeClaim, d decided, turn func(key, tenant, backend string) bool) bool {
 	p.waitingClaims.add(claim, 0)
-	if !p.claimTurns.Begin(string(claim.UID), d.Tenant, p.laneOf(claim.UID, d)) {
+	defer func() { p.Metrics.waitingClaims(p.claimTurns.Waiting()) }()
+	if !turn(string(claim.UID), d.Tenant, p.laneOf(claim.UID, d)) {
 		return false
 	}
 	p.waitingClaims.take(claim.UID)

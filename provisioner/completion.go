@@ -103,6 +103,7 @@ func (f *Followup) Run(ctx context.Context) {
 	group.Wait()
 	// A follower turns nobody away.
 	f.provisioner.Metrics.deniedClaims(0)
+	f.provisioner.Metrics.waitingClaims(0)
 }
 
 func (f *Followup) next(ctx context.Context) bool {

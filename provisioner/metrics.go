@@ -13,6 +13,7 @@ type Metrics struct {
 	provision *prometheus.HistogramVec
 	delete    *prometheus.HistogramVec
 	denied    prometheus.Gauge
+	waiting   prometheus.Gauge
 }
 
 // NewMetrics registers the package's metrics with a registry of the caller.
@@ -33,8 +34,12 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Name: "standalone_cinder_denied_claims",
 			Help: "Claims that are turned away at present.",
 		}),
+		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "standalone_cinder_waiting_claims",
+			Help: "Claims that wait for their turn at a worker.",
+		}),
 	}
-	registry.MustRegister(m.provision, m.delete, m.denied)
+	registry.MustRegister(m.provision, m.delete, m.denied, m.waiting)
 	return m
 }
 
@@ -47,6 +52,8 @@ func (m *Metrics) deleted(backend, protocol, outcome string, took time.Duration)
 }
 
 func (m *Metrics) deniedClaims(claims int) { m.denied.Set(float64(claims)) }
+
+func (m *Metrics) waitingClaims(claims int) { m.waiting.Set(float64(claims)) }
 
 // knownProtocol keeps a backend from inventing label values.
 func knownProtocol(protocol string) string {
