@@ -55,13 +55,28 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 		// The library finds that out too and retries.
 		return true
 	}
-	decision, turned := p.judge(ctx, claim, class)
-	if turned != nil {
-		p.deny(claim, *turned)
+	if class.Provisioner != p.Name {
+		// The annotation is the author's own.
 		return false
 	}
-	p.forgetDenial(claim.UID)
-	return p.takeTurn(claim, decision)
+	decision, turned := p.judge(ctx, claim, class)
+	switch {
+	case turned == nil:
+		p.forgetDenial(claim.UID)
+		return p.takeTurn(claim, decision)
+	case decision.Denial != nil && p.mayHaveVolume(claim.UID):
+		// Provision undoes what was made when the claim was still granted.
+		return true
+	}
+	p.deny(claim, *turned)
+	return false
+}
+
+// mayHaveVolume says whether something was begun for the claim, or found.
+func (p *Provisioner) mayHaveVolume(uid types.UID) bool {
+	_, begun := p.beginningOf(uid)
+	held, counts := p.ledger.Holds(uid)
+	return begun || counts && !held.nothingSeen
 }
 
 // judge says why a claim gets nothing, if so; else room is reserved for it,

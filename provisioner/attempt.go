@@ -34,7 +34,7 @@ func (a *attempt) run(ctx context.Context) (*corev1.PersistentVolume, error) {
 	if err := a.stillWanted(); err != nil {
 		return nil, err
 	}
-	if err := a.decide(ctx); err != nil {
+	if err := a.decide(ctx, a.p.namespaceLabels(a.claim.Namespace)); err != nil {
 		return nil, err
 	}
 	if err := a.takeTurn(); err != nil {
@@ -82,20 +82,14 @@ func (a *attempt) stillWanted() error {
 	return err
 }
 
-// decide asks the policy again: it may have changed since admission. Where a
-// namespace belongs to a tenant by its labels, they are read from the API
-// server itself: the cache may still show a namespace that was deleted and made
-// anew by somebody else, or labels that were taken away.
-func (a *attempt) decide(ctx context.Context) error {
-	a.decision = a.p.decide(a.claim, a.class, a.p.namespaceLabels(a.claim.Namespace))
-	if a.decision.Denial == nil && a.p.selectsByLabels(a.decision.Tenant) {
-		labels, err := a.p.namespaceLabelsNow(ctx, a.claim.Namespace)
-		if err != nil {
+// decide asks the policy again: it may have changed since admission. A claim
+// that is not granted any more leaves nothing behind.
+func (a *attempt) decide(ctx context.Context, labels map[string]string) error {
+	a.decision = a.p.decide(a.claim, a.class, labels)
+	if a.decision.Denial != nil {
+		if err := a.undoHeld(ctx); err != nil {
 			return err
 		}
-		a.decision = a.p.decide(a.claim, a.class, labels)
-	}
-	if a.decision.Denial != nil {
 		a.p.deny(a.claim, denialOf(a.decision.Denial))
 		return errNothingToDo
 	}
@@ -119,27 +113,92 @@ func (a *attempt) takeTurn() error {
 	return nil
 }
 
-// chooseBackend takes the backend that room is reserved on.
+// mostDecisions bounds how often policy and labels may change under an attempt.
+const mostDecisions = 5
+
+// chooseBackend takes the backend that room is reserved on. Choosing may take a
+// while, and ends with a last look at what the decision rests on.
 func (a *attempt) chooseBackend(ctx context.Context) (Volumes, error) {
-	chosen, err := a.p.choose(ctx, a.claim, a.class.Name, a.decision, true)
-	if errors.Is(err, errPolicyChanged) {
-		if err := a.decide(ctx); err != nil {
+	for range mostDecisions {
+		if err := a.undoMisplaced(ctx); err != nil {
 			return nil, err
 		}
-		chosen, err = a.p.choose(ctx, a.claim, a.class.Name, a.decision, true)
+		chosen, err := a.p.choose(ctx, a.claim, a.class.Name, a.decision, true)
+		if err != nil && !errors.Is(err, errPolicyChanged) {
+			return nil, err
+		}
+		if chosen.denial != nil {
+			a.p.deny(a.claim, *chosen.denial)
+			return nil, errNothingToDo
+		}
+		stands, confirmErr := a.confirm(ctx)
+		if confirmErr != nil {
+			return nil, confirmErr
+		}
+		if err != nil || !stands {
+			continue
+		}
+		a.backend, a.passedOver = chosen.backend, chosen.passedOver
+		if a.connector, err = a.p.Backends.Connector(a.backend); err != nil {
+			return nil, err
+		}
+		return a.p.Backends.Volumes(a.backend)
 	}
-	if err != nil {
-		return nil, err
+	return nil, fmt.Errorf("policy or labels changed %d times while a backend was chosen", mostDecisions)
+}
+
+// confirm decides again, and reports whether tenant and rule are still the same.
+// Where a namespace belongs to its tenant by labels, they are read from the API
+// server itself: the cache may still show a namespace that was deleted and made
+// anew by somebody else, or labels that were taken away.
+func (a *attempt) confirm(ctx context.Context) (stands bool, err error) {
+	before := a.decision
+	labels := a.p.namespaceLabels(a.claim.Namespace)
+	if a.p.selectsByLabels(before.Tenant) {
+		if labels, err = a.p.namespaceLabelsNow(ctx, a.claim.Namespace); err != nil {
+			return false, err
+		}
 	}
-	if chosen.denial != nil {
-		a.p.deny(a.claim, *chosen.denial)
-		return nil, errNothingToDo
+	if err := a.decide(ctx, labels); err != nil {
+		return false, err
 	}
-	a.backend, a.passedOver = chosen.backend, chosen.passedOver
-	if a.connector, err = a.p.Backends.Connector(a.backend); err != nil {
-		return nil, err
+	return a.decision.Tenant == before.Tenant && a.decision.Rule == before.Rule && a.decision.revision == before.revision, nil
+}
+
+// undoMisplaced removes what was made for another tenant than the claim's
+// present one, or on a backend that its rule does not name: the namespace's
+// labels or the policy have changed, or the stamp is forged. Nothing of it was
+// recorded yet.
+func (a *attempt) undoMisplaced(ctx context.Context) error {
+	held, ok := a.p.ledger.Holds(a.claim.UID)
+	if !ok || held.tenant == a.decision.Tenant && a.p.ruleNames(a.decision, held.backend) {
+		return nil
 	}
-	return a.p.Backends.Volumes(a.backend)
+	return a.undoHeld(ctx)
+}
+
+// undoHeld removes what was made for the claim, and gives back its room.
+func (a *attempt) undoHeld(ctx context.Context) error {
+	held, ok := a.p.ledger.Holds(a.claim.UID)
+	if !ok {
+		return nil
+	}
+	begun, ok := a.p.beginningOf(a.claim.UID)
+	if !ok && held.nothingSeen {
+		a.p.ledger.ReleaseReservation(a.claim.UID)
+		return nil
+	}
+	if !ok {
+		connector, err := a.p.Backends.Connector(held.backend)
+		if err != nil {
+			return err
+		}
+		begun = beginning{backend: held.backend, connector: connector, stamp: backends.Stamp{
+			Cluster: a.p.Cluster, Namespace: a.claim.Namespace, Claim: a.claim.Name, ClaimUID: string(a.claim.UID), PV: a.pvName,
+		}}
+	}
+	a.backend = begun.backend
+	return a.p.undo(ctx, a.claim.UID, begun)
 }
 
 func (a *attempt) spec() backends.Spec {

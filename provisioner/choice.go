@@ -232,12 +232,31 @@ func (p *Provisioner) countBackend(ctx context.Context, name string) error {
 	}
 	for _, v := range all {
 		stamp := backends.StampOf(v)
-		p.ledger.Found(types.UID(stamp.ClaimUID), Holding{Tenant: stamp.Tenant, StorageClass: stamp.StorageClass, GiB: v.SizeGiB}, name)
+		holding := Holding{Tenant: stamp.Tenant, StorageClass: stamp.StorageClass, GiB: v.SizeGiB}
+		if !p.mayUse(stamp.Tenant, name) {
+			// Whoever may write to this backend's project can write any stamp. It
+			// must not use up the quota of a tenant who has nothing there.
+			holding.Tenant = ""
+		}
+		p.ledger.Found(types.UID(stamp.ClaimUID), holding, name)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.counted[name] = true
 	return nil
+}
+
+// ruleNames says whether the rule that decided names the backend, suspended or
+// not.
+func (p *Provisioner) ruleNames(d decided, backend string) bool {
+	t, ok := p.Policy().Tenant(d.Tenant)
+	return ok && slices.ContainsFunc(t.Classes, func(c policy.Class) bool { return c.Path() == d.Rule && slices.Contains(c.Backends, backend) })
+}
+
+// mayUse says whether any rule of the tenant names the backend.
+func (p *Provisioner) mayUse(tenant, backend string) bool {
+	t, ok := p.Policy().Tenant(tenant)
+	return ok && slices.ContainsFunc(t.Classes, func(c policy.Class) bool { return slices.Contains(c.Backends, backend) })
 }
 
 func (p *Provisioner) isCounted(name string) bool {

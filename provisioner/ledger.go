@@ -91,6 +91,7 @@ var errPolicyChanged = errors.New("the policy has changed since the decision")
 
 // holds is where a claim counts.
 type holds struct {
+	tenant     string
 	backend    string
 	passedOver []PassedOver
 	// nothingSeen says that room is reserved and no volume was seen yet.
@@ -183,7 +184,7 @@ func (l *Ledger) Holds(claim types.UID) (holds, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e, ok := l.entries[claim]
-	return holds{backend: e.backend, passedOver: e.passedOver, nothingSeen: e.state == reserved}, ok
+	return holds{tenant: e.Tenant, backend: e.backend, passedOver: e.passedOver, nothingSeen: e.state == reserved}, ok
 }
 
 // isFound reports whether a claim counts only because of a volume that was found

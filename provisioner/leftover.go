@@ -44,7 +44,10 @@ func (p *Provisioner) takeOverLeftovers(ctx context.Context, backend string) err
 		if gone {
 			p.begin(uid, beginning{backend: backend, stamp: stamp, connector: connector})
 			p.leftover(uid)
+			continue
 		}
+		// A claim that is denied was so before its volume was known.
+		p.reconsider(func(d denial) bool { return d.claim.UID == uid })
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -276,6 +277,9 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 	started := time.Now()
 	origin, err := originOf(pv)
 	if err == nil {
+		err = p.mayDelete(pv, origin)
+	}
+	if err == nil {
 		if !p.volumeTurns.Begin(pv.Name, origin.Tenant, origin.Backend) {
 			return &controller.IgnoredError{Reason: "others have their turn"}
 		}
@@ -302,6 +306,28 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 	p.failingVolumes.add(pv, 0)
 	p.Metrics.deleted(origin.Backend, origin.Protocol, retry.outcome, time.Since(started))
 	return err
+}
+
+// mayDelete refuses objects whose volume somebody else may use: one that came
+// here from another cluster, by a backup perhaps, and one without a stamp that a
+// second object names.
+func (p *Provisioner) mayDelete(pv *corev1.PersistentVolume, origin Origin) error {
+	if !origin.Historic {
+		if origin.Cluster != p.Cluster {
+			return damaged(pv, annotationCluster, fmt.Sprintf("is %q, but this cluster's id is %q: the volume is the other cluster's", origin.Cluster, p.Cluster))
+		}
+		return nil
+	}
+	all, err := p.PersistentVolumes.List(labels.Everything())
+	if err != nil {
+		return err
+	}
+	for _, other := range all {
+		if other.UID != pv.UID && (other.Annotations[historicAnnotationVolume] == origin.VolumeID || other.Annotations[annotationVolume] == origin.VolumeID) {
+			return damaged(pv, historicAnnotationVolume, fmt.Sprintf("names volume %s, and so does PersistentVolume %s", origin.VolumeID, other.Name))
+		}
+	}
+	return nil
 }
 
 func (p *Provisioner) remove(ctx context.Context, pv *corev1.PersistentVolume, origin *Origin) error {
@@ -414,7 +440,7 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning) 
 	if err := volumes.Abandon(lasting, begun.stamp, begun.connector); err != nil {
 		return err
 	}
-	if err := p.deleteSecret(lasting, Origin{PVName: begun.stamp.PV, Secret: secretName(begun.stamp.PV), SecretNamespace: p.Namespace}); err != nil {
+	if err := p.deleteOwnSecret(lasting, begun.stamp.PV); err != nil {
 		return err
 	}
 	p.finish(uid)

@@ -48,7 +48,7 @@ func (p *Provisioner) ensureSecret(ctx context.Context, pvName string, secret ma
 	if err != nil {
 		return inNamespace(err, "read", wanted.Namespace, wanted.Name)
 	}
-	if existing.Labels[labelManagedBy] != managedBy || existing.Annotations[annotationForPV] != pvName {
+	if !isSecretOf(existing, pvName) {
 		return fmt.Errorf("secret %s/%s exists and was not made by standalone-cinder; rename or remove it", wanted.Namespace, wanted.Name)
 	}
 	if existing.Type == wanted.Type && maps.EqualFunc(existing.Data, wanted.Data, slices.Equal) {
@@ -81,6 +81,30 @@ func (p *Provisioner) deleteSecret(ctx context.Context, origin Origin) error {
 			"add the historic-volumes component of the manifests, or delete the Secret by hand: %w", origin.SecretNamespace, origin.Secret, err)
 	}
 	return inNamespace(err, "delete", origin.SecretNamespace, origin.Secret)
+}
+
+// deleteOwnSecret removes the Secret that an unfinished attempt may have made,
+// and no other of that name.
+func (p *Provisioner) deleteOwnSecret(ctx context.Context, pvName string) error {
+	name := secretName(pvName)
+	existing, err := p.Client.CoreV1().Secrets(p.Namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && !isSecretOf(existing, pvName) {
+		return nil
+	}
+	if err != nil {
+		return inNamespace(err, "read", p.Namespace, name)
+	}
+	err = p.Client.CoreV1().Secrets(p.Namespace).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &existing.UID}})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return inNamespace(err, "delete", p.Namespace, name)
+}
+
+// isSecretOf reports whether this program made the Secret for a
+// PersistentVolume.
+func isSecretOf(secret *corev1.Secret, pvName string) bool {
+	return secret.Labels[labelManagedBy] == managedBy && secret.Annotations[annotationForPV] == pvName
 }
 
 func inNamespace(err error, verb, namespace, name string) error {
