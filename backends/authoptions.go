@@ -211,11 +211,11 @@ func schemeEnd(address string) int {
 
 // readCertificates reads what an entry says about TLS, once: what is used is
 // what the version is made of, also when a file changes at this moment.
-func readCertificates(cloud *clientconfig.Cloud) (*tls.Config, map[string]string, error) {
+func (f fileSet) readCertificates(cloud *clientconfig.Cloud) (*tls.Config, map[string]string, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	read := map[string]string{}
 	if cloud.CACertFile != "" {
-		content, err := certificateText(cloud.CACertFile)
+		content, err := f.certificateText(cloud.CACertFile)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -226,14 +226,14 @@ func readCertificates(cloud *clientconfig.Cloud) (*tls.Config, map[string]string
 		read["ca"] = versionOf(content)
 	}
 	if cloud.ClientCertFile != "" {
-		certificate, err := certificateText(cloud.ClientCertFile)
+		certificate, err := f.certificateText(cloud.ClientCertFile)
 		if err != nil {
 			return nil, nil, err
 		}
 		// One file may hold both, as the OpenStack clients allow.
 		key := certificate
 		if cloud.ClientKeyFile != "" {
-			if key, err = certificateText(cloud.ClientKeyFile); err != nil {
+			if key, err = f.certificateText(cloud.ClientKeyFile); err != nil {
 				return nil, nil, err
 			}
 		}
@@ -269,7 +269,7 @@ func in(value string) string {
 
 // certificateText returns the content of a certificate that is given by its path, which
 // may begin with ~, or as text.
-func certificateText(value string) ([]byte, error) {
+func (f fileSet) certificateText(value string) ([]byte, error) {
 	if inlinePEM(value) {
 		return []byte(value), nil
 	}
@@ -281,7 +281,7 @@ func certificateText(value string) ([]byte, error) {
 		}
 		path = filepath.Join(home, rest)
 	}
-	content, err := os.ReadFile(path)
+	content, err := f.read(path)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read certificate %s: %w", value, unwrapPath(err))
 	}

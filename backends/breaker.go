@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 )
@@ -55,10 +54,11 @@ type breaker struct {
 	// held is what every request is told while the breaker is open; nil while
 	// it is closed.
 	held *Error
-	// period is a number for each time of being closed, and epoch one for each
-	// endpoint. An answer counts only in the period and epoch in which its
-	// request left.
-	period, epoch int
+	// period is the current or, while the breaker is open, the last time of
+	// being closed, and epoch a number for each endpoint. An answer counts only
+	// in the period and epoch in which its request left.
+	period *period
+	epoch  int
 	// opened and closed are when the breaker last did so.
 	opened, closed time.Time
 	// coolDown is the pause before the next probe.
@@ -75,6 +75,14 @@ type breaker struct {
 	ended bool
 }
 
+// period is one time of being closed.
+type period struct {
+	over   chan struct{} // closed when the breaker opens
+	reason *Error        // set before
+}
+
+func newPeriod() *period { return &period{over: make(chan struct{})} }
+
 // healthChange is one opening (err is set) or closing of the breaker.
 type healthChange struct {
 	err   error
@@ -88,7 +96,7 @@ func newBreaker(options breakerOptions) *breaker {
 	if options.changed == nil {
 		options.changed = func(error) {}
 	}
-	b := &breaker{breakerOptions: options, coolDown: shortestCoolDown, wake: make(chan struct{}, 1)}
+	b := &breaker{breakerOptions: options, coolDown: shortestCoolDown, period: newPeriod(), wake: make(chan struct{}, 1)}
 	b.metrics.health(b.backend, true)
 	// A replica that does not lead knows nothing of the backend's health.
 	context.AfterFunc(b.hold, func() {
@@ -102,8 +110,9 @@ func newBreaker(options breakerOptions) *breaker {
 
 // attempt is one call of a session, which may be several requests.
 type attempt struct {
-	breaker       *breaker
-	period, epoch int
+	breaker *breaker
+	period  *period
+	epoch   int
 }
 
 // begin lets a call begin, or returns the error that it ends with. The epoch
@@ -117,17 +126,22 @@ func (b *breaker) begin(epoch int) (*attempt, error) {
 	return &attempt{breaker: b, period: b.period, epoch: epoch}, nil
 }
 
-// admit is asked when the turn of one of the call's requests has come, which
-// may be long after the call began.
-func (a *attempt) admit() error {
+// admit is asked before one of the call's requests waits for its turn, and
+// again when that has come, which may be long after the call began. It returns
+// the period whose end also ends the waiting. Nobody's attempt is always
+// admitted.
+func (a *attempt) admit() (*period, error) {
+	if a == nil {
+		return nil, nil
+	}
 	b := a.breaker
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.held != nil {
-		return b.held
+		return nil, b.held
 	}
 	a.period = b.period
-	return nil
+	return a.period, nil
 }
 
 // end counts how the call ended. The context is the one that bounded it.
@@ -162,7 +176,8 @@ func (b *breaker) open(err error) {
 		b.coolDown = longerCoolDown(b.coolDown)
 	}
 	b.held, b.failures, b.opened = b.heldBack(err), 0, now
-	b.period++
+	b.period.reason = b.held
+	close(b.period.over)
 	// A wake-up that came before this outage is not meant for it.
 	select {
 	case <-b.wake:
@@ -181,100 +196,9 @@ func (b *breaker) open(err error) {
 func (b *breaker) close() {
 	now := time.Now()
 	b.held, b.failures, b.closed = nil, 0, now
-	b.period++
+	b.period = newPeriod()
 	b.metrics.health(b.backend, true)
 	b.news = append(b.news, healthChange{after: now.Sub(b.opened)})
-}
-
-// run tells of changes and probes until the breaker is closed or the term
-// ends. That one goroutine does both keeps the news in order.
-func (b *breaker) run() {
-	for {
-		pause, open := b.announce()
-		if !open {
-			return
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-b.wake:
-		case <-b.hold.Done():
-		}
-		timer.Stop()
-		if b.hold.Err() != nil {
-			return
-		}
-		b.probeOnce()
-	}
-}
-
-// announce tells of what has changed, without the lock. It returns the pause
-// before the next probe, or false when the breaker is closed and all is told:
-// the goroutine then ends, and the next opening starts another.
-func (b *breaker) announce() (pause time.Duration, open bool) {
-	for {
-		b.mu.Lock()
-		if len(b.news) == 0 {
-			defer b.mu.Unlock()
-			b.running = b.held != nil
-			// Up to a fifth less, so that replicas and backends that failed
-			// together are not probed together.
-			return b.coolDown - rand.N(b.coolDown/5), b.running
-		}
-		change := b.news[0]
-		b.news = b.news[1:]
-		b.mu.Unlock()
-		if change.err != nil {
-			b.logger.Warn("Requests to the backend are held back", "error", change.err)
-		} else {
-			b.logger.Info("The backend answers again", "outage", change.after)
-		}
-		if b.hold.Err() == nil {
-			b.changed(change.err)
-		}
-	}
-}
-
-// probeOnce asks the backend once and draws the conclusion.
-func (b *breaker) probeOnce() {
-	ctx, cancel := context.WithCancel(b.hold)
-	defer cancel()
-	b.mu.Lock()
-	epoch := b.epoch
-	b.cancelProbe = cancel
-	b.mu.Unlock()
-	err := b.probe(ctx)
-	found := verdictOf(ctx, err)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.cancelProbe = nil
-	if b.ended || epoch != b.epoch {
-		return
-	}
-	switch found {
-	case backendAnswers:
-		b.close()
-	case backendFails:
-		b.held = b.heldBack(err)
-		b.coolDown = longerCoolDown(b.coolDown)
-	}
-}
-
-// probeNow has an open breaker probe at once, also when a probe is under way:
-// that one may hang on what was mended meanwhile.
-func (b *breaker) probeNow() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.held == nil {
-		return
-	}
-	if b.cancelProbe != nil {
-		b.cancelProbe()
-	}
-	select {
-	case b.wake <- struct{}{}:
-	default:
-	}
 }
 
 // moved says that requests go to another endpoint from now on: what is known
@@ -307,39 +231,4 @@ func (b *breaker) heldBack(last error) *Error {
 	}
 	return &Error{Backend: b.backend, Kind: KindUnavailable, unsent: true,
 		Message: "requests are held back until it answers again; the last failure: " + said}
-}
-
-// verdict is what the end of a call says about the backend.
-type verdict int
-
-const (
-	saysNothing verdict = iota
-	backendAnswers
-	backendFails
-)
-
-// verdictOf judges the end of a call that the context bounded. Whatever is an
-// answer speaks for the backend, except one that no Cinder gives, a failure of
-// its own, and a refusal of the credentials: a backend that nobody can log in
-// to is of no use, and going on with it can lock the account.
-func verdictOf(ctx context.Context, err error) verdict {
-	if err == nil {
-		return backendAnswers
-	}
-	var failed *Error
-	switch {
-	case !errors.As(err, &failed), failed.unsent, failed.Kind == KindFenced, errors.Is(failed.cause, context.Canceled):
-		return saysNothing
-	case errors.Is(failed.cause, context.DeadlineExceeded) && ctx.Err() != nil:
-		// The caller's time was up, not the request's.
-		return saysNothing
-	}
-	switch failed.Kind {
-	case KindUnavailable, KindInternal, KindUnauthorized, KindConfig:
-		return backendFails
-	}
-	if failed.Status != 0 {
-		return backendAnswers
-	}
-	return saysNothing
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -22,6 +23,8 @@ import (
 type Client struct {
 	config  Config
 	service *gophercloud.ServiceClient
+	// now is the time by Cinder's clock.
+	now func() time.Time
 
 	discovery    sync.Mutex
 	microversion *int // nil until asked
@@ -50,9 +53,20 @@ func (c *Client) CreateVolume(ctx context.Context, request NewVolume) (Volume, e
 		Size:             size,
 		VolumeType:       request.Type,
 		AvailabilityZone: request.Zone,
-		Metadata:         request.Metadata,
+		Metadata:         c.requested(request.Metadata),
 	}, nil)
 	return c.volume(operation, result.Err, result.ExtractInto)
+}
+
+// requested adds to a stamp when the volume was asked for, by Cinder's own
+// clock; see isCopy.
+func (c *Client) requested(metadata map[string]string) map[string]string {
+	if _, stamped := metadata[stampCluster]; !stamped || c.now == nil {
+		return metadata
+	}
+	metadata = maps.Clone(metadata)
+	metadata[stampRequested] = c.now().UTC().Format(time.RFC3339)
+	return metadata
 }
 
 // Volume reads one volume. Where a 404 does not come from Cinder's own words, a

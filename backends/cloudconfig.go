@@ -3,7 +3,6 @@ package backends
 import (
 	"errors"
 	"fmt"
-	"os"
 
 	"github.com/gophercloud/utils/v2/openstack/clientconfig"
 )
@@ -12,8 +11,8 @@ import (
 // as the historic provisioner did: [Global] with auth-url and its companions
 // for Keystone; for noauth either cinder-endpoint in [Global], as its
 // documentation said, or endpoint in [Cinder], as its code read.
-func cloudConfigCredentials(config Config, path string) (credentials, error) {
-	content, err := os.ReadFile(path)
+func (f fileSet) cloudConfigCredentials(config Config, path string) (credentials, error) {
+	content, err := f.read(path)
 	if err != nil {
 		return credentials{}, fmt.Errorf("cannot read %s: %w", path, unwrapPath(err))
 	}
@@ -21,14 +20,14 @@ func cloudConfigCredentials(config Config, path string) (credentials, error) {
 	if err != nil {
 		return credentials{}, fmt.Errorf("%s:%w", path, err)
 	}
-	found, err := file.credentials(config)
+	found, err := file.credentials(config, f)
 	if err != nil {
 		return credentials{}, fmt.Errorf("%s: %w", path, err)
 	}
 	return found, nil
 }
 
-func (f iniFile) credentials(config Config) (credentials, error) {
+func (f iniFile) credentials(config Config, files fileSet) (credentials, error) {
 	global, cinder := f["global"], f["cinder"]
 	noauthEndpoint := orElse(global["cinder-endpoint"], cinder["endpoint"])
 	authURL := global["auth-url"]
@@ -71,7 +70,7 @@ func (f iniFile) credentials(config Config) (credentials, error) {
 		verify := false
 		cloud.Verify = &verify
 	}
-	return keystoneCredentials(config, cloud, global["trust-id"])
+	return files.keystoneCredentials(config, cloud, global["trust-id"])
 }
 
 // environmentCredentials reads the OS_* variables that the OpenStack clients
@@ -128,5 +127,5 @@ func (s Sources) environmentCredentials(config Config) (credentials, error) {
 		verify := false
 		cloud.Verify = &verify
 	}
-	return keystoneCredentials(config, cloud, first("OS_TRUST_ID"))
+	return s.files.keystoneCredentials(config, cloud, first("OS_TRUST_ID"))
 }

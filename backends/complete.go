@@ -40,10 +40,12 @@ func (e *endpoint) attach(ctx context.Context, target Target, readOnly bool) err
 			return e.notOurs(v, target)
 		}
 		var failed error
+		tried := false
 		switch v.Status {
 		case StatusInUse:
 			return e.attachedElsewhere(v, target)
 		case StatusAttaching:
+			tried = true
 			failed = e.cinder.change(ctx, func(ctx context.Context, cinder api) error {
 				return cinder.Attach(ctx, v.ID, target.Connector.Host, readOnly)
 			})
@@ -63,7 +65,7 @@ func (e *endpoint) attach(ctx context.Context, target Target, readOnly bool) err
 		if v, err = e.get(ctx, target.VolumeID); err != nil {
 			return errors.Join(failed, err)
 		}
-		if v.Status == StatusAttaching {
+		if tried && v.Status == StatusAttaching {
 			e.see(target.VolumeID, v)
 			return failed
 		}

@@ -110,3 +110,18 @@ func TestHoldsOfASilentBackendIsUnknown(t *testing.T) {
 	equal(t, KindOf(err), KindUnavailable)
 	equal(t, len(cinder.changes()), 0)
 }
+
+// TestPictureOutOfDateIsLookedAtAnew: the listing showed the volume before it
+// was reserved.
+func TestPictureOutOfDateIsLookedAtAnew(t *testing.T) {
+	cinder := newMemoryCinder()
+	id := cinder.add(mine(1, StatusAvailable))
+	l := cinder.term(t)
+	_, err := l.Volumes(t.Context())
+	equal(t, errorText(err), "")
+	cinder.mu.Lock()
+	cinder.volumes[id].Status = StatusAttaching
+	cinder.mu.Unlock()
+	equal(t, errorText(l.Complete(t.Context(), claimTarget(1, id), false)), "")
+	equal(t, cinder.log, []string{"volume.list", "volume.get " + id, "volume.os-attach " + id})
+}

@@ -49,6 +49,9 @@ func (l *Lifecycle) move(config Config) {
 	for uid := range old.volumes {
 		l.at.unsettled[uid] = now
 	}
+	for _, uid := range old.inventory.claims() {
+		l.at.unsettled[uid] = now
+	}
 	old.next = l.at
 	// Answers of the old endpoint say nothing about the new one. The breaker
 	// never calls back under its own lock.

@@ -30,6 +30,9 @@ type Sources struct {
 	BaseDir string
 	// Getenv reads the environment; nil means os.Getenv.
 	Getenv func(string) string
+
+	// files are those of one reading.
+	files fileSet
 }
 
 func (s Sources) getenv(name string) string {
@@ -52,6 +55,9 @@ type credentials struct {
 // resolve reads the credentials of one backend. Its errors are of KindConfig
 // and never quote file contents.
 func (s Sources) resolve(config Config) (credentials, error) {
+	if s.files == nil {
+		s.files = fileSet{}
+	}
 	found, err := s.read(config)
 	if err != nil {
 		return credentials{}, &Error{Backend: config.Name, Kind: KindConfig, Message: err.Error()}
@@ -68,13 +74,13 @@ func (s Sources) read(config Config) (credentials, error) {
 		if err != nil {
 			return credentials{}, err
 		}
-		return keystoneCredentials(config, cloud, trustID)
+		return s.files.keystoneCredentials(config, cloud, trustID)
 	case auth.CloudConfig != "":
 		path := auth.CloudConfig
 		if !filepath.IsAbs(path) {
 			path = filepath.Join(s.BaseDir, path)
 		}
-		return cloudConfigCredentials(config, path)
+		return s.files.cloudConfigCredentials(config, path)
 	case auth.Environment:
 		return s.environmentCredentials(config)
 	}
@@ -107,7 +113,7 @@ func noauthCredentials(config Config, noauth Noauth) (credentials, error) {
 // merged already. Everything is taken from the entry and nothing from the
 // process: one backend must never log in with a mixture of its own
 // credentials and another's.
-func keystoneCredentials(config Config, cloud *clientconfig.Cloud, trustID string) (credentials, error) {
+func (f fileSet) keystoneCredentials(config Config, cloud *clientconfig.Cloud, trustID string) (credentials, error) {
 	if cloud.AuthInfo == nil || cloud.AuthInfo.AuthURL == "" {
 		return credentials{}, errors.New("the credentials name no auth_url")
 	}
@@ -115,7 +121,7 @@ func keystoneCredentials(config Config, cloud *clientconfig.Cloud, trustID strin
 	if err != nil {
 		return credentials{}, err
 	}
-	tlsConfig, certificates, err := readCertificates(cloud)
+	tlsConfig, certificates, err := f.readCertificates(cloud)
 	if err != nil {
 		return credentials{}, err
 	}
@@ -153,7 +159,7 @@ func (s Sources) cloud(name, region string) (*clientconfig.Cloud, string, error)
 	if err != nil {
 		return nil, "", err
 	}
-	files := cloudFiles{path: path}
+	files := cloudFiles{path: path, files: s.files}
 	clouds, err := files.LoadCloudsYAML()
 	if err != nil {
 		return nil, "", err
@@ -243,11 +249,14 @@ func (s Sources) cloudsFile() (string, error) {
 }
 
 // cloudFiles reads clouds.yaml and the files beside it.
-type cloudFiles struct{ path string }
+type cloudFiles struct {
+	path  string
+	files fileSet
+}
 
 func (f cloudFiles) LoadCloudsYAML() (map[string]clientconfig.Cloud, error) {
 	var document clientconfig.Clouds
-	if err := readYAML(f.path, &document); err != nil {
+	if err := f.files.readYAML(f.path, &document); err != nil {
 		return nil, err
 	}
 	return document.Clouds, nil
@@ -255,7 +264,7 @@ func (f cloudFiles) LoadCloudsYAML() (map[string]clientconfig.Cloud, error) {
 
 func (f cloudFiles) LoadSecureCloudsYAML() (map[string]clientconfig.Cloud, error) {
 	var document clientconfig.Clouds
-	err := readYAML(f.beside("secure.yaml"), &document)
+	err := f.files.readYAML(f.beside("secure.yaml"), &document)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -264,7 +273,7 @@ func (f cloudFiles) LoadSecureCloudsYAML() (map[string]clientconfig.Cloud, error
 
 func (f cloudFiles) LoadPublicCloudsYAML() (map[string]clientconfig.Cloud, error) {
 	var document clientconfig.PublicClouds
-	err := readYAML(f.beside("clouds-public.yaml"), &document)
+	err := f.files.readYAML(f.beside("clouds-public.yaml"), &document)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -281,7 +290,7 @@ func (f cloudFiles) trustID(name string) (string, error) {
 				} `yaml:"auth"`
 			} `yaml:"clouds"`
 		}
-		if err := readYAML(path, &document); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := f.files.readYAML(path, &document); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return "", err
 		}
 		if trustID := document.Clouds[name].Auth.TrustID; trustID != "" {
@@ -298,8 +307,8 @@ func (f cloudFiles) beside(name string) string { return filepath.Join(filepath.D
 // it that is safe to show: the rest may quote a password.
 var yamlLine = regexp.MustCompile(`line (\d+)`)
 
-func readYAML(path string, into any) error {
-	content, err := os.ReadFile(path)
+func (f fileSet) readYAML(path string, into any) error {
+	content, err := f.read(path)
 	if err != nil {
 		return fmt.Errorf("cannot read %s: %w", path, unwrapPath(err))
 	}

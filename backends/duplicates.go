@@ -25,7 +25,7 @@ func (e *endpoint) keepOne(ctx context.Context, found []Volume, stamp Stamp, con
 		if err != nil {
 			return Volume{}, err
 		}
-		if stamp.Owns(v) {
+		if stamp.Owns(v) && !isCopy(v) {
 			present = append(present, v)
 		}
 	}
@@ -89,7 +89,7 @@ func (e *endpoint) removeRivals(ctx context.Context, target Target) error {
 			err = e.removeSecond(ctx, rival, target.VolumeID, target.Stamp, target.Connector)
 		}
 		switch {
-		case IsKind(err, KindConflict), IsKind(err, KindInUse):
+		case IsKind(err, KindConflict), IsKind(err, KindInUse), IsKind(err, KindNotOurs):
 			e.logger.Warn("A second volume of one claim is left alone", "volume", id, "kept", target.VolumeID, "error", err)
 		case err != nil && !IsKind(err, KindNotFound):
 			return err

@@ -74,6 +74,14 @@ func (i *inventory) knows(uid string) bool {
 	return len(i.volumes[uid]) > 0
 }
 
+// claims lists the UIDs of the claims that have a volume in the last complete
+// listing.
+func (i *inventory) claims() []string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return slices.Collect(maps.Keys(i.volumes))
+}
+
 // forget drops a volume that is gone.
 func (i *inventory) forget(id string) {
 	i.mu.Lock()

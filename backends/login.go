@@ -24,7 +24,7 @@ const (
 func login(ctx context.Context, config Config, found credentials, metrics *Metrics, mayWrite func() error) (*Client, error) {
 	wire := newTransport(config, found, metrics)
 	wire.mayWrite = mayWrite
-	client := &Client{config: config}
+	client := &Client{config: config, now: wire.now}
 	var err error
 	if found.noauth != nil {
 		client.service, err = loginNoauth(ctx, config, *found.noauth, wire)
@@ -71,8 +71,9 @@ func loginKeystone(ctx context.Context, config Config, found credentials, wire h
 	if renew := provider.ReauthFunc; renew != nil {
 		// Every request that got a 401 waits for one renewal. It must not end
 		// with the caller that happened to come first.
-		provider.ReauthFunc = func(context.Context) error {
-			ctx, cancel := loginTimeout(context.Background(), config)
+		// Only the shorter time-out of a probe goes along.
+		provider.ReauthFunc = func(caller context.Context) error {
+			ctx, cancel := loginTimeout(withRequestTimeout(context.Background(), requestTimeoutOf(caller, config.Timeouts.Request)), config)
 			defer cancel()
 			err := renew(ctx)
 			if err != nil {

@@ -43,7 +43,9 @@ type Pool struct {
 	seal []byte
 
 	mu      sync.Mutex
-	clients *lru.Cache[string, pooled]
+	clients *lru.Cache[string, *pooled]
+	// readings holds each backend's last good reading of its credentials.
+	readings map[string]*reading
 }
 
 type pooled struct {
@@ -67,7 +69,7 @@ func NewPool(options PoolOptions) *Pool {
 	}
 	// An evicted client is only forgotten, never closed: a caller may be in
 	// the middle of a request with it. Its idle connections time out.
-	clients, err := lru.New[string, pooled](size)
+	clients, err := lru.New[string, *pooled](size)
 	if err != nil {
 		// lru.New refuses only sizes below one.
 		panic(err)
@@ -76,7 +78,8 @@ func NewPool(options PoolOptions) *Pool {
 	if mayWrite == nil {
 		mayWrite = func() error { return nil }
 	}
-	return &Pool{sources: options.Sources, metrics: options.Metrics, age: age, mayWrite: mayWrite, seal: []byte(rand.Text()), clients: clients}
+	return &Pool{sources: options.Sources, metrics: options.Metrics, age: age, mayWrite: mayWrite, seal: []byte(rand.Text()),
+		clients: clients, readings: map[string]*reading{}}
 }
 
 // Client returns a logged-in client for the backend. Look-ups that need a
@@ -89,7 +92,7 @@ func (p *Pool) Client(ctx context.Context, config Config) (*Client, error) {
 	if client, ok := p.fresh(config.Name, configVersion); ok {
 		return client, nil
 	}
-	found, err := p.resolve(config)
+	found, err := p.resolve(config, configVersion)
 	if err != nil {
 		if client, ok := p.working(config.Name, configVersion); ok {
 			return client, nil
@@ -114,7 +117,7 @@ func (p *Pool) Client(ctx context.Context, config Config) (*Client, error) {
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.clients.Add(config.Name, pooled{version: found.version, client: client, config: configVersion, read: time.Now()})
+		p.clients.Add(config.Name, &pooled{version: found.version, client: client, config: configVersion, read: time.Now()})
 		return client, nil
 	})
 	select {
@@ -142,28 +145,42 @@ func (p *Pool) fresh(name, configVersion string) (*Client, bool) {
 }
 
 // resolve reads the credentials and notes whether that went well.
-func (p *Pool) resolve(config Config) (credentials, error) {
-	found, err := p.sources.resolve(config)
-	p.metrics.credentialsRead(config.Name, time.Now(), err == nil)
-	return found, err
+func (p *Pool) resolve(config Config, configVersion string) (credentials, error) {
+	p.mu.Lock()
+	last := p.readings[config.Name]
+	p.mu.Unlock()
+	now := time.Now()
+	next, err := p.sources.reread(config, configVersion, last)
+	p.metrics.credentialsRead(config.Name, now, err == nil)
+	if err != nil {
+		return credentials{}, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.readings[config.Name] = next
+	return next.found, nil
 }
 
 // CheckCredentials reads the backend's credentials now, without a request, and
-// has a change of them used by the next look-up. The version is equal while
-// the credentials are, within this process; it tells nothing about them. The
-// error is of KindConfig and without secrets; a client that is logged in goes
-// on being used.
+// has a change of them used by the next look-up. The version stays the same
+// while the credentials do and this process lives; it tells nothing about
+// them. The error is of KindConfig and without secrets; a client that is logged
+// in with the last good credentials goes on being used.
 func (p *Pool) CheckCredentials(config Config) (version string, err error) {
 	config = config.withDefaults()
-	found, err := p.resolve(config)
+	found, err := p.resolve(config, versionOf(config))
 	if err != nil {
 		return "", err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if entry, ok := p.clients.Peek(config.Name); ok && entry.version != found.version {
+	// Whether a client is used is not for this look to say: Peek leaves the
+	// order of eviction alone.
+	if entry, ok := p.clients.Peek(config.Name); ok {
 		entry.read = time.Time{}
-		p.clients.Add(config.Name, entry)
+		if entry.version == found.version {
+			entry.read = time.Now()
+		}
 	}
 	mac := hmac.New(sha256.New, p.seal)
 	mac.Write([]byte(found.version))
@@ -181,7 +198,6 @@ func (p *Pool) working(name, configVersion string) (*Client, bool) {
 	}
 	p.metrics.lookup(name, "hit")
 	entry.read = time.Now()
-	p.clients.Add(name, entry)
 	return entry.client, true
 }
 
@@ -199,7 +215,6 @@ func (p *Pool) lookup(name, version, configVersion string) (*Client, bool) {
 	}
 	p.metrics.lookup(name, "hit")
 	entry.config, entry.read = configVersion, time.Now()
-	p.clients.Add(name, entry)
 	return entry.client, true
 }
 

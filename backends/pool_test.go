@@ -398,3 +398,22 @@ func TestUnusableCredentialsAskNothing(t *testing.T) {
 	_, err := pool.Client(t.Context(), gold)
 	equal(t, errorText(err), "backend gold: cannot read /nowhere/clouds.yaml: no such file or directory")
 }
+
+// TestRenewalOfAProbeIsBoundedLikeTheProbe: it would else hang on a Keystone
+// that is silent for as long as a request may take.
+func TestRenewalOfAProbeIsBoundedLikeTheProbe(t *testing.T) {
+	cloud := newCloudServer(t)
+	patient := gold
+	patient.Timeouts.Request = time.Hour
+	pool := NewPool(PoolOptions{Sources: cloud.clouds(passwordCloud), Metrics: testMetrics()})
+	client, err := pool.Client(t.Context(), patient)
+	if err != nil {
+		t.Fatal(err)
+	}
+	silent := newGate(cloud.token)
+	t.Cleanup(func() { close(silent.open) })
+	cloud.set(func() { cloud.keystone = silent.serve })
+	cloud.revoke()
+	err = client.ListVolumes(withRequestTimeout(t.Context(), 200*time.Millisecond), VolumeQuery{}, func([]Volume) bool { return true })
+	equal(t, errorText(err), "backend gold: auth.login: no answer in time")
+}

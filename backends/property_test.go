@@ -1,12 +1,16 @@
 package backends
 
 import (
+	"context"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -289,6 +293,53 @@ func TestTwoLeadersAtOnce(t *testing.T) {
 		found := cinder.stamped(claimStamp(1))
 		if err != nil || len(found) != 1 || found[0].Status != StatusAttaching {
 			rt.Fatalf("%v; left %+v\nlog: %s", err, found, strings.Join(cinder.log, "\n     "))
+		}
+	})
+}
+
+// TestOneClaimOneVolumeThroughOutages: requests that are held back in the
+// midst of a claim's provisioning neither lose nor double a volume.
+func TestOneClaimOneVolumeThroughOutages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var outages atomic.Int32
+		rapid.Check(inBubble{t}, func(rt *rapid.T) {
+			w := newWorld(rt)
+			// No request is made in no time: what began before another one can
+			// be told from what began after it.
+			w.onCall(func(string) { time.Sleep(time.Millisecond) })
+			failures := rapid.IntRange(1, 3).Draw(rt, "failures to open")
+			var end context.CancelFunc
+			begin := func() *Lifecycle {
+				var hold context.Context
+				hold, end = context.WithCancel(context.Background())
+				return w.term(t, func(o *LifecycleOptions) {
+					o.Hold, o.FailuresToOpen = hold, failures
+					o.HealthChanged = func(error) { outages.Add(1) }
+				})
+			}
+			l := begin()
+			defer func() {
+				end()
+				time.Sleep(time.Minute) // until nobody waits for volumes any more
+			}()
+			var err error
+			for range 120 {
+				if _, err = l.Connect(t.Context(), claimSpec(1)); err == nil {
+					break
+				}
+				if rapid.IntRange(0, 4).Draw(rt, "a new term") == 0 {
+					end()
+					l = begin()
+				}
+				time.Sleep(time.Duration(rapid.IntRange(0, 20).Draw(rt, "seconds to the next attempt")) * time.Second)
+			}
+			w.check(rt)
+			if found := w.stamped(claimStamp(1)); err != nil || len(found) != 1 || found[0].Status != StatusAttaching {
+				rt.Fatalf("%v; left %+v\nlog: %s", err, found, strings.Join(w.log, "\n     "))
+			}
+		})
+		if outages.Load() == 0 {
+			t.Error("no outage in any run")
 		}
 	})
 }

@@ -70,7 +70,7 @@ func (s *session) read(ctx context.Context, call func(ctx context.Context, cinde
 	if err != nil {
 		return err
 	}
-	admitted := withAdmission(ctx, admission{waiter: ctx, fence: attempt.admit})
+	admitted := withAdmission(ctx, admission{waiter: ctx, fence: func() error { return nil }, attempt: attempt})
 	err = s.exchange(ctx, func(cinder api) error { return call(admitted, cinder) })
 	attempt.end(ctx, err)
 	return err
@@ -83,7 +83,7 @@ func (s *session) ask(ctx context.Context, call func(ctx context.Context, cinder
 	if err != nil {
 		return
 	}
-	admitted := withAdmission(ctx, admission{waiter: ctx, fence: attempt.admit})
+	admitted := withAdmission(ctx, admission{waiter: ctx, fence: func() error { return nil }, attempt: attempt})
 	_ = s.exchange(ctx, func(cinder api) error {
 		call(admitted, cinder)
 		return nil
@@ -103,12 +103,7 @@ func (s *session) change(ctx context.Context, call func(ctx context.Context, cin
 	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(s.hold, cancel)()
-	admitted := withAdmission(lasting, admission{waiter: ctx, fence: func() error {
-		if err := attempt.admit(); err != nil {
-			return err
-		}
-		return s.stillLeads()
-	}})
+	admitted := withAdmission(lasting, admission{waiter: ctx, fence: s.stillLeads, attempt: attempt})
 	err = s.exchange(ctx, func(cinder api) error {
 		if err := ctx.Err(); err != nil {
 			return translate(s.backend, "", notSent{err})

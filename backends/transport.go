@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -41,6 +42,8 @@ type transport struct {
 	metrics *Metrics
 	// mayWrite is asked before bytes leave; see heldConn.
 	mayWrite func() error
+	// clockAhead is how many nanoseconds the server's clock is ahead of ours.
+	clockAhead atomic.Int64
 }
 
 func newTransport(config Config, found credentials, metrics *Metrics) *transport {
@@ -61,7 +64,8 @@ func newTransport(config Config, found credentials, metrics *Metrics) *transport
 			}
 			return &heldConn{Conn: conn, transport: t}, nil
 		},
-		TLSClientConfig:     found.tls,
+		// A copy: http.Transport writes to it, and a later login may read it.
+		TLSClientConfig:     found.tls.Clone(),
 		TLSHandshakeTimeout: 10 * time.Second,
 		MaxIdleConns:        config.Limits.Concurrency,
 		MaxIdleConnsPerHost: config.Limits.Concurrency,
@@ -93,6 +97,8 @@ func (c *heldConn) Write(p []byte) (int, error) {
 type admission struct {
 	waiter context.Context
 	fence  func() error
+	// attempt is the call as the breaker counts it; nil for none.
+	attempt *attempt
 }
 
 type admissionKey struct{}
@@ -101,27 +107,27 @@ func withAdmission(ctx context.Context, a admission) context.Context {
 	return context.WithValue(ctx, admissionKey{}, a)
 }
 
-// errNoPace says that a tenant's pace admits no request at all.
-var errNoPace = errors.New("the tenant's pace admits no request; give its limiter a burst of at least one")
-
-// admit waits for the caller's pace and then for a turn. The waiting ends with
-// the request's context or, where there is one, with the waiter's. An error
-// means that the request was not sent.
+// admit waits for the caller's turn. The waiting ends with the request's
+// context or, where there is one, with the waiter's, and when requests begin to
+// be held back. An error means that the request was not sent.
 func (t *transport) admit(ctx context.Context) error {
 	a, ok := ctx.Value(admissionKey{}).(admission)
 	if !ok {
 		a = admission{waiter: ctx, fence: func() error { return nil }}
 	}
-	caller := callerOf(ctx)
-	if err := keepPace(ctx, a.waiter, caller.Pace); err != nil {
+	outage, err := a.attempt.admit()
+	if err != nil {
 		return notSent{err}
 	}
-	if err := t.turns.acquire(ctx, a.waiter, caller.Tenant); err != nil {
+	if err := t.turns.acquire(callerOf(ctx), patience{ctx, a.waiter, outage}); err != nil {
 		return notSent{err}
 	}
-	err := a.waiter.Err()
+	err = a.waiter.Err()
 	if err == nil {
 		err = ctx.Err()
+	}
+	if err == nil {
+		_, err = a.attempt.admit()
 	}
 	if err == nil {
 		err = a.fence()
@@ -142,11 +148,12 @@ func withRequestTimeout(ctx context.Context, timeout time.Duration) context.Cont
 	return context.WithValue(ctx, requestTimeoutKey{}, timeout)
 }
 
-func (t *transport) timeoutOf(ctx context.Context) time.Duration {
+// requestTimeoutOf is the time-out of a request, which is no longer than given.
+func requestTimeoutOf(ctx context.Context, longest time.Duration) time.Duration {
 	if timeout, ok := ctx.Value(requestTimeoutKey{}).(time.Duration); ok {
-		return min(timeout, t.timeout)
+		return min(timeout, longest)
 	}
-	return t.timeout
+	return longest
 }
 
 // RoundTrip waits for its turn, then sends. The waiting counts against the
@@ -156,7 +163,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := t.admit(r.Context()); err != nil {
 		return nil, err
 	}
-	bounded, cancel := context.WithTimeout(r.Context(), t.timeoutOf(r.Context()))
+	bounded, cancel := context.WithTimeout(r.Context(), requestTimeoutOf(r.Context(), t.timeout))
 	done := sync.OnceFunc(func() {
 		cancel()
 		t.turns.release()
@@ -169,9 +176,20 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	t.metrics.request(t.backend, operationOf(r), strconv.Itoa(response.StatusCode), time.Since(start))
+	t.readClock(response)
 	response.Body = &body{ReadCloser: response.Body, left: largestAnswer, done: done}
 	return response, nil
 }
+
+// readClock notes how far the server's clock is from ours, to the second.
+func (t *transport) readClock(response *http.Response) {
+	if at, err := http.ParseTime(response.Header.Get("Date")); err == nil {
+		t.clockAhead.Store(int64(time.Until(at)))
+	}
+}
+
+// now is the time by the server's clock, as far as it has told it.
+func (t *transport) now() time.Time { return time.Now().Add(time.Duration(t.clockAhead.Load())) }
 
 // largestAnswer bounds what one answer may take of memory. A page of a
 // thousand volumes is about 1.2 MB.

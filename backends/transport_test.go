@@ -42,7 +42,7 @@ func slotsTaken(wire *transport) int {
 // occupy takes a slot as a request does.
 func occupy(t *testing.T, wire *transport) {
 	t.Helper()
-	if err := wire.turns.acquire(t.Context(), t.Context(), ""); err != nil {
+	if err := wire.turns.acquire(Caller{}, patience{t.Context(), t.Context(), nil}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -3,6 +3,7 @@ package backends
 import (
 	"container/list"
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -38,12 +39,14 @@ func callerOf(ctx context.Context) Caller {
 // to the next tenant in the round: one with a thousand requests delays another
 // by one request, not by a thousand.
 //
-// A turn is a slot and a token of the pace together. Neither is waited for
-// while the other is held, or it would be the pace, in the order of arrival,
-// that decides who is next.
+// A turn is a slot, a token of the backend's pace and one of the tenant's. It
+// is given when all three are there; none is held while another is waited for.
+// The pace would else decide by the order of arrival who is next, and a tenant
+// over its own pace would hold slots. Nor is a token reserved ahead: those of
+// requests that give up would be lost to the ones that come after.
 type turns struct {
-	pace  *rate.Limiter
-	slots int // all of them
+	pace  *rate.Limiter // nil when requests are not paced
+	slots int           // all of them
 
 	mu   sync.Mutex
 	free int
@@ -51,8 +54,7 @@ type turns struct {
 	// its front is next.
 	queues map[string]*turnQueue
 	round  *list.List // of *turnQueue
-	// timer wakes the queues when the pace has the next token; nil while
-	// nobody waits for one.
+	// timer is set while somebody waits for a token beside a free slot.
 	timer *time.Timer
 }
 
@@ -65,37 +67,58 @@ type turnQueue struct {
 type turnWait struct {
 	queue *turnQueue
 	place *list.Element // in the queue; nil once the turn has come
+	pace  *rate.Limiter // the tenant's; nil for none
 	ready chan struct{}
 }
 
 func newTurns(limits Limits) *turns {
-	pace := rate.NewLimiter(rate.Inf, 0)
+	t := &turns{slots: limits.Concurrency, free: limits.Concurrency, queues: map[string]*turnQueue{}, round: list.New()}
 	if perSecond := limits.RequestsPerSecond; perSecond > 0 {
-		pace = rate.NewLimiter(rate.Limit(perSecond), max(1, int(perSecond)))
+		t.pace = rate.NewLimiter(rate.Limit(perSecond), max(1, int(perSecond)))
 	}
-	return &turns{pace: pace, slots: limits.Concurrency, free: limits.Concurrency, queues: map[string]*turnQueue{}, round: list.New()}
+	return t
 }
 
-// acquire waits for the tenant's turn, until one of the contexts ends. The turn
-// is given back by release, or by pass when it was not used.
-func (t *turns) acquire(ctx, waiter context.Context, tenant string) error {
+// patience is what ends the waiting for a turn: the request's own context, that
+// of whoever waits for it, and the beginning of an outage.
+type patience struct {
+	ctx    context.Context
+	waiter context.Context
+	outage *period // nil when nobody watches the backend's health
+}
+
+// errNoPace says that a tenant's pace admits no request at all.
+var errNoPace = errors.New("the tenant's pace admits no request; give its limiter a burst of at least one")
+
+// acquire waits for the caller's turn. It is given back by release, or by pass
+// when no request was sent.
+func (t *turns) acquire(caller Caller, p patience) error {
+	if pace := caller.Pace; pace != nil && pace.Burst() < 1 && pace.Limit() != rate.Inf {
+		return errNoPace
+	}
 	t.mu.Lock()
-	if t.round.Len() == 0 && t.free > 0 && t.pace.Allow() {
-		t.free--
+	if t.round.Len() == 0 && t.free > 0 && untilToken(t.pace) == 0 && allows(caller.Pace) {
+		t.take()
 		t.mu.Unlock()
 		return nil
 	}
-	waiting := t.enqueue(tenant)
+	waiting := t.enqueue(caller)
 	t.serve()
 	t.mu.Unlock()
+	var outage <-chan struct{}
+	if p.outage != nil {
+		outage = p.outage.over
+	}
 	var err error
 	select {
 	case <-waiting.ready:
 		return nil
-	case <-waiter.Done():
-		err = waiter.Err()
-	case <-ctx.Done():
-		err = ctx.Err()
+	case <-p.waiter.Done():
+		err = p.waiter.Err()
+	case <-p.ctx.Done():
+		err = p.ctx.Err()
+	case <-outage:
+		err = p.outage.reason
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -118,7 +141,7 @@ func (t *turns) release() {
 }
 
 // pass ends a turn whose request was not sent. The next in turn needs no other
-// token of the pace: when requests are held back, a queue empties at once.
+// token of the backend's pace.
 func (t *turns) pass() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -126,64 +149,79 @@ func (t *turns) pass() {
 }
 
 func (t *turns) passOn() {
-	if t.round.Len() > 0 {
-		t.grant()
+	if next, _ := t.next(); next != nil {
+		t.grant(next)
 		return
 	}
 	t.free++
+	t.serve()
 }
 
 // serve gives out turns while there are slots, tokens and somebody who waits.
-// Without a token it comes back when the next is due.
+// Without a token it comes back when one is due.
 func (t *turns) serve() {
-	for t.free > 0 && t.round.Len() > 0 {
-		if !t.pace.Allow() {
-			t.sleep()
-			return
-		}
-		t.free--
-		t.grant()
-	}
-	if t.timer != nil && t.round.Len() == 0 {
+	if t.timer != nil {
 		t.timer.Stop()
 		t.timer = nil
 	}
+	for t.free > 0 && t.round.Len() > 0 {
+		if due := untilToken(t.pace); due > 0 {
+			t.serveAfter(due)
+			return
+		}
+		next, due := t.next()
+		if next == nil {
+			t.serveAfter(due)
+			return
+		}
+		t.take()
+		t.grant(next)
+	}
 }
 
-// sleep sets the timer for the next token, unless it is set already.
-func (t *turns) sleep() {
-	if t.timer != nil {
-		return
-	}
-	missing := max(0, 1-t.pace.Tokens())
-	// One more nanosecond: rounding down would find no token yet.
-	due := time.Duration(missing/float64(t.pace.Limit())*float64(time.Second)) + 1
+func (t *turns) serveAfter(due time.Duration) {
 	t.timer = time.AfterFunc(due, func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		t.timer = nil
 		t.serve()
 	})
 }
 
-// grant gives a turn to the first of the tenant whose turn it is; the tenant
-// goes to the end of the round.
-func (t *turns) grant() {
-	queue := t.round.Front().Value.(*turnQueue)
-	next := queue.waiting.Front().Value.(*turnWait)
-	t.round.MoveToBack(queue.place)
+// take uses a slot and a token that are there.
+func (t *turns) take() {
+	t.free--
+	allows(t.pace)
+}
+
+// next is the first request of the first tenant in the round whose own pace
+// allows one, and uses its token; else nil and when to look again.
+func (t *turns) next() (next *turnWait, due time.Duration) {
+	due = longestSleep
+	for place := t.round.Front(); place != nil; place = place.Next() {
+		first := place.Value.(*turnQueue).waiting.Front().Value.(*turnWait)
+		if allows(first.pace) {
+			return first, 0
+		}
+		due = min(due, untilToken(first.pace))
+	}
+	return nil, max(due, 1)
+}
+
+// grant gives a turn to a request; its tenant goes to the end of the round.
+func (t *turns) grant(next *turnWait) {
+	t.round.MoveToBack(next.queue.place)
 	t.leave(next)
 	close(next.ready)
 }
 
-func (t *turns) enqueue(tenant string) *turnWait {
-	queue := t.queues[tenant]
+func (t *turns) enqueue(caller Caller) *turnWait {
+	queue := t.queues[caller.Tenant]
 	if queue == nil {
-		queue = &turnQueue{tenant: tenant, waiting: list.New()}
+		queue = &turnQueue{tenant: caller.Tenant, waiting: list.New()}
 		queue.place = t.round.PushBack(queue)
-		t.queues[tenant] = queue
+		t.queues[caller.Tenant] = queue
 	}
-	waiting := &turnWait{queue: queue, ready: make(chan struct{})}
+	waiting := &turnWait{queue: queue, pace: caller.Pace, ready: make(chan struct{})}
 	waiting.place = queue.waiting.PushBack(waiting)
 	return waiting
 }
@@ -198,33 +236,28 @@ func (t *turns) leave(waiting *turnWait) {
 		t.round.Remove(queue.place)
 		delete(t.queues, queue.tenant)
 	}
+	if t.round.Len() == 0 && t.timer != nil {
+		t.timer.Stop()
+		t.timer = nil
+	}
 }
 
-// keepPace waits for the tenant's own pace, until one of the contexts ends. It
-// comes before the backend's turn, so that a tenant over its pace holds no
-// slot.
-func keepPace(ctx, waiter context.Context, pace *rate.Limiter) error {
-	if pace == nil {
-		return nil
+func allows(pace *rate.Limiter) bool { return pace == nil || pace.Allow() }
+
+// longestSleep bounds the time between two looks at a pace: its owner may
+// change it meanwhile.
+const longestSleep = time.Minute
+
+// untilToken is when a pace has its next token, 0 when it has one.
+func untilToken(pace *rate.Limiter) time.Duration {
+	if pace == nil || pace.Limit() == rate.Inf {
+		return 0
 	}
-	reservation := pace.Reserve()
-	if !reservation.OK() {
-		return errNoPace
+	missing := 1 - pace.Tokens()
+	if missing <= 0 {
+		return 0
 	}
-	delay := reservation.Delay()
-	if delay == 0 {
-		return nil
-	}
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-waiter.Done():
-		reservation.Cancel()
-		return waiter.Err()
-	case <-ctx.Done():
-		reservation.Cancel()
-		return ctx.Err()
-	}
+	seconds := min(missing/float64(pace.Limit()), longestSleep.Seconds())
+	// One more nanosecond: rounding down would find no token yet.
+	return time.Duration(seconds*float64(time.Second)) + 1
 }

@@ -54,6 +54,7 @@ const (
 	stampClaimUID     = StampPrefix + "claim-uid"
 	stampTenant       = StampPrefix + "tenant"
 	stampStorageClass = StampPrefix + "storage-class"
+	stampRequested    = StampPrefix + "requested-at"
 	stampNamespace    = "csi.storage.k8s.io/pvc/namespace"
 	stampClaim        = "csi.storage.k8s.io/pvc/name"
 	stampPV           = "csi.storage.k8s.io/pv/name"
@@ -127,6 +128,19 @@ func (s Stamp) Owns(v Volume) bool {
 func everAttached(v Volume) bool {
 	_, attached := v.Metadata[cinderReadOnly]
 	return attached || v.Status == StatusInUse
+}
+
+// copyAfter is how much later than its request a volume may come into being.
+// Both times are by Cinder's clock, and the request has a time-out.
+const copyAfter = 15 * time.Minute
+
+// isCopy reports whether a volume carries the stamp of another that it was made
+// from: Cinder restores a backup together with the metadata of the volume that
+// was backed up (put_metadata in cinder/backup/driver.py). Such a volume is
+// somebody's rescued data, and younger than the request that the stamp tells of.
+func isCopy(v Volume) bool {
+	at, err := time.Parse(time.RFC3339, v.Metadata[stampRequested])
+	return err == nil && v.CreatedAt.Sub(at) > copyAfter
 }
 
 // Marks of a volume made by the historic provisioner, which wrote no stamp.

@@ -21,9 +21,12 @@ type denial struct {
 	reason  string
 	message string
 	claim   *corev1.PersistentVolumeClaim
-	said    time.Time
-	// waitsFor are the backends any of which could help by answering again.
-	waitsFor []string
+}
+
+// said is what a claim's author was told last.
+type said struct {
+	reason, message string
+	at              time.Time
 }
 
 // repeatDenial is how often a denial that stands is said again, so that its
@@ -50,15 +53,18 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 	if provisionerOf(claim) != p.Name {
 		return false
 	}
+	news := p.news()
 	class, err := p.Classes.Get(className(claim))
 	if err != nil {
 		// The library finds that out too and retries.
+		p.failingClaims.add(claim, 0)
 		return true
 	}
 	if class.Provisioner != p.Name {
 		// The annotation is the author's own.
 		return false
 	}
+	defer p.leaveIfGone(claim)
 	decision, turned := p.judge(ctx, claim, class)
 	switch {
 	case turned == nil:
@@ -68,7 +74,7 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 		// Provision undoes what was made when the claim was still granted.
 		return true
 	}
-	p.deny(claim, *turned)
+	p.deny(claim, *turned, news)
 	return false
 }
 
@@ -228,34 +234,45 @@ func (p *Provisioner) selectsByLabels(tenant string) bool {
 	return ok && t.NamespaceSelector != nil
 }
 
-// deny tells the claim's author, once for each reason and again before the
-// event expires.
-func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, turned denial) {
-	turned.claim, turned.said = claim, time.Now()
+// deny parks a claim and tells its author, once for each reason and again before
+// the event expires. news is from before the decision.
+func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, turned denial, news uint64) {
+	turned.claim = claim
+	now := said{turned.reason, turned.message, time.Now()}
 	p.mu.Lock()
-	before, known := p.denied[claim.UID]
+	before, known := p.said[claim.UID]
 	// The numbers of a quota change with every other claim, and what a backend
 	// failed with last with every request; that is no news.
 	passing := turned.reason == string(policy.QuotaExceeded) || turned.reason == reasonBackendUnavailable
-	same := before.reason == turned.reason && (before.message == turned.message || passing)
-	repeat := known && same && turned.said.Sub(before.said) < repeatDenial
+	same := before.reason == now.reason && (before.message == now.message || passing)
+	repeat := known && same && now.at.Sub(before.at) < repeatDenial
 	if !repeat {
-		p.denied[claim.UID] = turned
+		p.said[claim.UID] = now
 	}
-	if _, begun := p.begun[claim.UID]; !begun {
-		// Room that was reserved under an earlier decision.
-		p.ledger.ReleaseReservation(claim.UID)
-	}
+	p.denied[claim.UID] = turned
+	_, begun := p.begun[claim.UID]
 	p.Metrics.deniedClaims(len(p.denied))
 	p.mu.Unlock()
+	if !begun {
+		// Room that was reserved under an earlier decision.
+		p.giveBack(claim.UID)
+	}
 	p.failingClaims.take(claim.UID)
 	p.claimTurns.End(string(claim.UID))
-	defer p.missedAnswer(claim, turned)
-	if repeat {
-		return
+	if !repeat {
+		p.Recorder.Event(claim, corev1.EventTypeWarning, turned.reason, turned.message)
+		p.Logger.Info("Turned a claim away", "claim", claim.Namespace+"/"+claim.Name, "reason", turned.reason, "message", turned.message)
 	}
-	p.Recorder.Event(claim, corev1.EventTypeWarning, turned.reason, turned.message)
-	p.Logger.Info("Turned a claim away", "claim", claim.Namespace+"/"+claim.Name, "reason", turned.reason, "message", turned.message)
+	if p.news() != news {
+		p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
+	}
+}
+
+// forgetSaid makes the next denial news again.
+func (p *Provisioner) forgetSaid(uid types.UID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.said, uid)
 }
 
 func (p *Provisioner) forgetDenial(uid types.UID) {

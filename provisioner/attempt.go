@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -19,6 +20,8 @@ type attempt struct {
 	claim  *corev1.PersistentVolumeClaim
 	class  *storagev1.StorageClass
 	pvName string
+	// news is from before the first decision; see Provisioner.news.
+	news uint64
 
 	decision decided
 	backend  string
@@ -48,6 +51,10 @@ func (a *attempt) run(ctx context.Context) (*corev1.PersistentVolume, error) {
 	if first := a.p.begin(a.claim.UID, beginning{backend: a.backend, stamp: a.stamp, connector: a.connector}); first {
 		a.p.Recorder.Eventf(a.claim, corev1.EventTypeNormal, "BackendChosen", "tenant %s, rule %s: %d GiB on backend %s%s",
 			a.decision.Tenant, a.decision.Rule, a.decision.Volume.SizeGiB, a.backend, passedOverText(a.decision.Decision, a.passedOver))
+	}
+	// Whoever saw the claim go before anything was begun for it left it alone.
+	if err := a.stillWanted(); err != nil {
+		return nil, a.undoIfGone(ctx, err)
 	}
 	connected, err := volumes.Connect(ctx, a.spec())
 	if err != nil {
@@ -90,7 +97,7 @@ func (a *attempt) decide(ctx context.Context, labels map[string]string) error {
 		if err := a.undoHeld(ctx); err != nil {
 			return err
 		}
-		a.p.deny(a.claim, denialOf(a.decision.Denial))
+		a.p.deny(a.claim, denialOf(a.decision.Denial), a.news)
 		return errNothingToDo
 	}
 	a.stamp = backends.Stamp{
@@ -128,14 +135,14 @@ func (a *attempt) chooseBackend(ctx context.Context) (Volumes, error) {
 			return nil, err
 		}
 		if chosen.denial != nil {
-			a.p.deny(a.claim, *chosen.denial)
+			a.p.deny(a.claim, *chosen.denial, a.news)
 			return nil, errNothingToDo
 		}
 		stands, confirmErr := a.confirm(ctx)
 		if confirmErr != nil {
 			return nil, confirmErr
 		}
-		if err != nil || !stands {
+		if err != nil || !stands || a.isMisplaced() {
 			continue
 		}
 		a.backend, a.passedOver = chosen.backend, chosen.passedOver
@@ -170,11 +177,15 @@ func (a *attempt) confirm(ctx context.Context) (stands bool, err error) {
 // labels or the policy have changed, or the stamp is forged. Nothing of it was
 // recorded yet.
 func (a *attempt) undoMisplaced(ctx context.Context) error {
-	held, ok := a.p.ledger.Holds(a.claim.UID)
-	if !ok || held.tenant == a.decision.Tenant && a.p.ruleNames(a.decision, held.backend) {
+	if !a.isMisplaced() {
 		return nil
 	}
 	return a.undoHeld(ctx)
+}
+
+func (a *attempt) isMisplaced() bool {
+	held, ok := a.p.ledger.Holds(a.claim.UID)
+	return ok && (held.tenant != a.decision.Tenant || !slices.Contains(a.p.ruleBackends(a.decision), held.backend))
 }
 
 // undoHeld removes what was made for the claim, and gives back its room.
@@ -185,7 +196,7 @@ func (a *attempt) undoHeld(ctx context.Context) error {
 	}
 	begun, ok := a.p.beginningOf(a.claim.UID)
 	if !ok && held.nothingSeen {
-		a.p.ledger.ReleaseReservation(a.claim.UID)
+		a.p.giveBack(a.claim.UID)
 		return nil
 	}
 	if !ok {
@@ -253,9 +264,10 @@ func (a *attempt) undoRefused(ctx context.Context, refusal error) error {
 // volume, until the next attempt: a claim that Cinder refuses must not keep
 // others out.
 func (a *attempt) releaseIfNothing(ctx context.Context, volumes Volumes) {
-	if holds, err := volumes.Holds(ctx, a.stamp); err == nil && !holds {
+	// A listing does not show what Cinder is still about to make.
+	if holds, err := volumes.Holds(ctx, a.stamp); err == nil && !holds && volumes.Untouched(a.stamp) {
 		a.p.finish(a.claim.UID)
-		if a.p.ledger.ReleaseReservation(a.claim.UID) {
+		if a.p.ledger.ReleaseUnrecorded(a.claim.UID) {
 			a.p.roomFreed()
 		}
 	}
@@ -267,8 +279,11 @@ func (a *attempt) undoIfGone(ctx context.Context, cause error) error {
 	if !errors.Is(a.stillWanted(), errNothingToDo) || a.p.stopping() {
 		return cause
 	}
-	err := a.p.undo(ctx, a.claim.UID, beginning{backend: a.backend, stamp: a.stamp, connector: a.connector})
+	begun := beginning{backend: a.backend, stamp: a.stamp, connector: a.connector}
+	err := a.p.undo(ctx, a.claim.UID, begun)
 	if err != nil {
+		// The library forgets the claim; the follow-up does not (leaveIfGone).
+		a.p.begin(a.claim.UID, begun)
 		return fmt.Errorf("claim %s/%s was deleted while it was provisioned, and its volume cannot be removed yet: %w", a.claim.Namespace, a.claim.Name, err)
 	}
 	return errNothingToDo

@@ -4,11 +4,14 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
 var (
@@ -177,4 +180,140 @@ func TestBackendThatCannotBeListedIsPassedOverByNewClaims(t *testing.T) {
 	_, err := f.provision(f.both())
 	f.must(err)
 	f.wantEvent("Normal BackendChosen tenant a, rule tenants[0].classes[0]: 2 GiB on backend silver; passed over: cannot tell what backend gold holds already: backend gold: down")
+}
+
+func TestSuspendedBackendThatMayHoldTheVolumeIsListedFirst(t *testing.T) {
+	f := newFixture(t)
+	f.class.Name = "both"
+	f.inForce("auth: {cloud: gold}", "auth: {cloud: gold}\n    suspended: true")
+	f.backends["gold"].listed = []backends.Volume{f.stamped("uid-1")} // the earlier leader's
+	claim := f.claim(nil)
+	f.NoteEarlier(map[types.UID]bool{claim.UID: true})
+	_, err := f.provision(claim)
+	f.must(err)
+	wantCalls(t, f.backends["silver"])
+	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB")
+}
+
+func TestLostCreateKeepsTheClaimWhereItIs(t *testing.T) {
+	f := newFixture(t)
+	f.count()
+	gold := f.backends["gold"]
+	gold.err = &backends.Error{Kind: backends.KindTimeout, Backend: "gold", Operation: "volume.create", Message: "no answer in time", EffectUnknown: true}
+	gold.touched = map[string]bool{"uid-1": true}
+	claim := f.both()
+	if _, err := f.provision(claim); err == nil {
+		t.Fatal("the attempt succeeded")
+	}
+	gold.health = errGoldDown
+	if _, err := f.provision(claim); !isIgnored(err) {
+		t.Errorf("error %v, want one that the library ignores", err)
+	}
+	wantCalls(t, f.backends["silver"])
+}
+
+func TestCindersQuotaIsNotAskedAgainWithoutAPause(t *testing.T) {
+	t.Run("when a found volume was discarded", func(t *testing.T) {
+		f := newFixture(t)
+		f.class.Name = "both"
+		gold := f.backends["gold"]
+		gold.listed = []backends.Volume{f.stamped("uid-1")}
+		f.count()
+		claim := f.claim(nil)
+		f.NoteEarlier(map[types.UID]bool{claim.UID: true})
+		gold.err = errGoldAtLimit
+		_, _ = f.provision(claim)
+		f.wantRequeued("data")
+		_, err := f.provision(claim)
+		f.must(err)
+		wantCalls(t, f.backends["silver"], "connect pvc-uid-1 2 GiB")
+	})
+	t.Run("when the other backend cannot be listed", func(t *testing.T) {
+		f := newFixture(t)
+		f.backends["gold"].err = errGoldAtLimit
+		f.backends["silver"].listErr = &backends.Error{Kind: backends.KindForbidden, Backend: "silver", Status: 403, Message: "no"}
+		claim := f.both()
+		_, _ = f.provision(claim)
+		f.wantRequeued("data")
+		for range 3 {
+			if _, err := f.provision(claim); err == nil || isIgnored(err) {
+				t.Errorf("error %v, want one that is retried with a delay", err)
+			}
+		}
+		f.wantRequeued()
+	})
+}
+
+func TestCindersQuotaForLargeVolumesDoesNotTurnSmallOnesAway(t *testing.T) {
+	f := newFixture(t)
+	f.count()
+	f.noteFull("gold", policy.VolumeProperties{SizeGiB: 5, Type: "ssd"}, errGoldAtLimit)
+	for _, c := range []struct {
+		volume policy.VolumeProperties
+		full   bool
+	}{
+		{policy.VolumeProperties{SizeGiB: 5, Type: "ssd"}, true},
+		{policy.VolumeProperties{SizeGiB: 9, Type: "ssd"}, true},
+		{policy.VolumeProperties{SizeGiB: 4, Type: "ssd"}, false},
+		{policy.VolumeProperties{SizeGiB: 9, Type: "hdd"}, false},
+	} {
+		if got := f.isFull("gold", c.volume) != nil; got != c.full {
+			t.Errorf("%+v: full %t", c.volume, got)
+		}
+	}
+}
+
+func TestFullnessThatPassesBringsDeniedClaimsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.noteFull("gold", policy.VolumeProperties{SizeGiB: 1}, errGoldAtLimit)
+		time.Sleep(fullFor / 2)
+		f.noteFull("gold", policy.VolumeProperties{SizeGiB: 1}, errGoldAtLimit)
+		time.Sleep(fullFor / 2)
+		synctest.Wait()
+		if len(f.freed) != 0 || f.isFull("gold", policy.VolumeProperties{SizeGiB: 1}) == nil {
+			t.Error("a newer refusal was forgotten with the older one")
+		}
+		time.Sleep(fullFor / 2)
+		synctest.Wait()
+		if len(f.freed) != 1 || f.isFull("gold", policy.VolumeProperties{SizeGiB: 1}) != nil {
+			t.Error("nobody is told that the refusal is forgotten")
+		}
+	})
+}
+
+func TestNextBackendIsNotAskedWhileTheFirstCanServe(t *testing.T) {
+	f := newFixture(t)
+	f.must(f.countBackend(t.Context(), "gold"))
+	f.backends["silver"].onList = func() { t.Error("a new claim waited for a listing of a backend that it does not go to") }
+	_, err := f.provision(f.both())
+	f.must(err)
+}
+
+func TestEveryBackendWithoutRoomIsNamed(t *testing.T) {
+	f := newFixture(t)
+	f.inForce("auth: {cloud: gold}", "auth: {cloud: gold}\n    limits: {volumes: 0}")
+	f.backends["silver"].health = &backends.Error{Kind: backends.KindUnavailable, Backend: "silver", Message: "down"}
+	if _, err := f.provision(f.both()); !isIgnored(err) {
+		t.Errorf("error %v, want one that the library ignores", err)
+	}
+	f.wantEvent("Warning QuotaExceeded backend gold would use 1 of 0 volumes (backends[0].limits.volumes); backend silver: down")
+}
+
+func TestEndpointThatChangesDuringItsListingIsListedAgain(t *testing.T) {
+	f := newFixture(t)
+	gold := f.backends["gold"]
+	lists := 0
+	gold.onList = func() {
+		if lists++; lists == 1 {
+			f.Recount("gold")
+		}
+	}
+	f.must(f.countBackend(t.Context(), "gold"))
+	if lists != 2 || !f.isCounted("gold") {
+		t.Errorf("listed %d times", lists)
+	}
+	if name := <-f.counting.wanted; name != "gold" {
+		t.Errorf("%s is counted again in the background", name)
+	}
 }

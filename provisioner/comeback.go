@@ -29,9 +29,10 @@ func (p *Provisioner) Reconsider(namespace string) {
 }
 
 // ReconsiderClass brings back the claims of a StorageClass that were turned
-// away, because it was made anew.
+// away or could not find it, because it was made anew.
 func (p *Provisioner) ReconsiderClass(class string) {
 	p.reconsider(func(d denial) bool { return className(d.claim) == class })
+	p.requeueClaims(p.failingClaims.takeIf(func(claim *corev1.PersistentVolumeClaim) bool { return className(claim) == class }))
 }
 
 // PolicyChanged brings back all that was turned away or failed under the policy
@@ -39,6 +40,11 @@ func (p *Provisioner) ReconsiderClass(class string) {
 func (p *Provisioner) PolicyChanged() {
 	p.claimTurns.Recheck()
 	p.volumeTurns.Recheck()
+	for _, name := range p.Backends.Names() {
+		if !p.isCounted(name) {
+			p.wantCounted(name)
+		}
+	}
 	p.reconsider(func(denial) bool { return true })
 	p.retryFailing()
 }
@@ -54,10 +60,17 @@ func (p *Provisioner) BackendAnswers() {
 		return d.reason == reasonBackendUnavailable || d.reason == string(policy.QuotaExceeded)
 	})
 	p.requeueVolumes(p.heldBack.takeAll())
+	p.retryFailing()
 }
+
+// news counts what has happened that could help claims or deletions. Whoever is
+// about to park one compares: what happened between the look and the parking
+// would be missed.
+func (p *Provisioner) news() uint64 { return p.happened.Load() }
 
 // reconsider brings denied claims of a kind back, the eldest first.
 func (p *Provisioner) reconsider(which func(denial) bool) {
+	p.happened.Add(1)
 	p.mu.Lock()
 	var claims []*corev1.PersistentVolumeClaim
 	for _, d := range p.denied {
@@ -71,6 +84,7 @@ func (p *Provisioner) reconsider(which func(denial) bool) {
 
 // retryFailing tries at once what the library would try again later.
 func (p *Provisioner) retryFailing() {
+	p.happened.Add(1)
 	p.requeueClaims(p.failingClaims.takeAll())
 	p.requeueVolumes(p.failingVolumes.takeAll())
 }

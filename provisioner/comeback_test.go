@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 )
@@ -55,14 +56,60 @@ func TestOutageDuringAnAttemptKeepsWhatWasBegun(t *testing.T) {
 	}
 }
 
-func TestAnswerJustBeforeParkingIsNotMissed(t *testing.T) {
+// TestWhatHappensJustBeforeParkingIsNotMissed lets things happen between the
+// decision about a claim and its parking.
+func TestWhatHappensJustBeforeParkingIsNotMissed(t *testing.T) {
+	for name, happens := range map[string]func(f *fixture){
+		"the policy changes":        func(f *fixture) { f.PolicyChanged() },
+		"a backend answers again":   func(f *fixture) { f.BackendAnswers() },
+		"credentials change":        func(f *fixture) { f.CredentialsChanged() },
+		"the namespace changes":     func(f *fixture) { f.Reconsider("team-a") },
+		"the class is made anew":    func(f *fixture) { f.ReconsiderClass("one") },
+		"the claim is a newborn":    func(f *fixture) { f.NoteEarlier(nil) },
+		"room is freed and offered": func(f *fixture) { f.reconsider(func(denial) bool { return true }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			claim, pv := f.claim(nil), f.recorded()
+			before := f.news()
+			happens(f)
+			f.deny(claim, denial{reason: "Any", message: "any"}, before)
+			f.wantRequeued("data")
+			f.holdVolumeBack(pv, errGoldDown, before)
+			f.wantRequeued("pvc-uid-1")
+			f.deny(claim, denial{reason: "Any", message: "any"}, f.news())
+			f.wantRequeued()
+		})
+	}
+}
+
+func TestReloadWhileABackendIsListedIsNotMissed(t *testing.T) {
 	f := newFixture(t)
+	gold := f.backends["gold"]
+	f.class.Name = "both"
 	claim := f.claim(nil)
-	f.holdClaimBack(claim, "gold", errGoldDown)
+	f.NoteEarlier(map[types.UID]bool{claim.UID: true})
+	f.backends["silver"].health = errGoldDown
+	gold.onList = func() {
+		gold.onList = nil
+		f.inForce("backends: [gold, silver]", "backends: [gold]")
+		f.PolicyChanged()
+	}
+	if _, err := f.provision(claim); !isIgnored(err) {
+		t.Errorf("error %v, want one that the library ignores", err)
+	}
 	f.wantRequeued("data")
-	pv := f.recorded()
-	f.holdVolumeBack(pv, "gold", errGoldDown)
-	f.wantRequeued("pvc-uid-1")
+}
+
+func TestReloadDuringAFailingAttemptIsNotMissed(t *testing.T) {
+	f := newFixture(t)
+	gold := f.backends["gold"]
+	gold.err = &backends.Error{Kind: backends.KindNotFound, Backend: "gold", Message: "no such type"}
+	gold.onCall = f.PolicyChanged
+	if _, err := f.provision(f.claim(nil)); err == nil {
+		t.Fatal("the attempt succeeded")
+	}
+	f.wantRequeued("data")
 }
 
 func TestOutageHoldsADeletionBack(t *testing.T) {
@@ -169,5 +216,57 @@ func TestTenantsPaceFollowsThePolicy(t *testing.T) {
 	f.inForce("volumeSize: {max: 10Gi}", "limits: {requestsPerSecond: 0.5}")
 	if f.paces.of("a") != pace || pace.Limit() != 0.5 || pace.Burst() != 1 {
 		t.Errorf("after a reload: %v, burst %d", pace.Limit(), pace.Burst())
+	}
+}
+
+func TestFlappingBackendIsToldOnce(t *testing.T) {
+	f := newFixture(t)
+	pv := f.recorded()
+	pv.Status.Phase = corev1.VolumeReleased
+	claim := f.named("pending")
+	gold := f.backends["gold"]
+	for range 3 {
+		gold.health = errGoldDown
+		f.ShouldDelete(t.Context(), pv)
+		f.ShouldProvision(t.Context(), claim)
+		gold.health = nil
+		f.BackendAnswers()
+		f.ShouldProvision(t.Context(), claim)
+	}
+	if events := f.said(); len(events) != 2 {
+		t.Errorf("%d events about one claim and one deletion: %q", len(events), events)
+	}
+}
+
+func TestFenceThatFallsForAMomentIsTriedAgain(t *testing.T) {
+	f := newFixture(t)
+	gold := f.backends["gold"]
+	gold.err = &backends.Error{Kind: backends.KindFenced, Backend: "gold", Message: "the lease has run out without being renewed"}
+	if _, err := f.provision(f.claim(nil)); err == nil || isIgnored(err) {
+		t.Errorf("error %v: the claim leaves the queue although the term goes on", err)
+	}
+	gold.err = nil
+	pv := f.recorded()
+	gold.err = &backends.Error{Kind: backends.KindFenced, Backend: "gold", Message: "the lease has run out without being renewed"}
+	if err := f.Delete(t.Context(), pv); err == nil || isIgnored(err) {
+		t.Errorf("error %v: the deletion leaves the queue although the term goes on", err)
+	}
+}
+
+func TestRoomThatADenialReleasesIsOffered(t *testing.T) {
+	f := newFixture(t)
+	f.count()
+	claim := f.claim(nil)
+	if !f.ShouldProvision(t.Context(), claim) {
+		t.Fatal("not admitted")
+	}
+	f.inForce("namespaces: [team-a]", "namespaces: [team-b]")
+	if f.ShouldProvision(t.Context(), claim) {
+		t.Fatal("admitted")
+	}
+	select {
+	case <-f.freed:
+	default:
+		t.Error("freed room is offered to nobody")
 	}
 }

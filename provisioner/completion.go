@@ -2,7 +2,6 @@ package provisioner
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -27,13 +26,15 @@ type Followup struct {
 	mu        sync.Mutex
 	completed map[types.UID]bool // PersistentVolumes, by UID
 	waiting   map[string]followup
+	strays    map[followup]beginning
 }
 
-// followup is one thing to do: complete a PersistentVolume by name, or undo
-// for a claim by UID.
+// followup is one thing to do: complete a PersistentVolume by name, undo for a
+// claim by UID, or remove what a claim has astray on a backend.
 type followup struct {
-	pv    string
-	claim types.UID
+	pv     string
+	claim  types.UID
+	astray string
 }
 
 // NewFollowup makes the follow-up of a term, with so many workers. They must
@@ -45,9 +46,11 @@ func NewFollowup(p *Provisioner, workers int) *Followup {
 		queue:       workqueue.NewTypedRateLimitingQueue[followup](followupLimiter{p.limiter}),
 		completed:   map[types.UID]bool{},
 		waiting:     map[string]followup{},
+		strays:      map[followup]beginning{},
 	}
 	f.turns = NewTurns(workers, func(string) int { return 0 }, f.invite)
 	p.leftover = f.ClaimGone
+	p.stray = f.volumeAstray
 	return f
 }
 
@@ -74,6 +77,27 @@ func (f *Followup) VolumeGone(pv *corev1.PersistentVolume) {
 // ClaimGone notes that a claim was deleted.
 func (f *Followup) ClaimGone(uid types.UID) {
 	f.queue.Add(followup{claim: uid})
+}
+
+// ClaimChanged notes that a claim was bound. One that was bound to a
+// PersistentVolume not made for it leaves the library's care without a word.
+func (f *Followup) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
+	switch {
+	case before.Spec.VolumeName == after.Spec.VolumeName:
+	case boundElsewhere(after):
+		f.ClaimGone(after.UID)
+	default:
+		f.provisioner.forgetDenial(after.UID)
+	}
+}
+
+// volumeAstray notes a volume of a claim that counts on another backend.
+func (f *Followup) volumeAstray(found beginning) {
+	item := followup{claim: types.UID(found.stamp.ClaimUID), astray: found.backend}
+	f.mu.Lock()
+	f.strays[item] = found
+	f.mu.Unlock()
+	f.queue.Add(item)
 }
 
 // wantsCompletion is false for volumes on their way out: completing one would
@@ -123,7 +147,7 @@ func (f *Followup) next(ctx context.Context) bool {
 	switch {
 	case err == nil:
 		f.queue.Forget(item)
-	case f.provisioner.stopping() || errors.Is(err, context.Canceled):
+	case f.provisioner.stopping():
 	default:
 		f.provisioner.Logger.Warn("Follow-up failed and is tried again", "persistentVolume", item.pv, "claimUID", item.claim, "error", err)
 		f.provisioner.limiter.Failed(item.key(), retryFor(err))
@@ -149,6 +173,9 @@ func (f *Followup) beginTurn(item followup) bool {
 
 // lane is the tenant and the backend of what is to be done.
 func (f *Followup) lane(item followup) (tenant, backend string) {
+	if item.astray != "" {
+		return "", item.astray
+	}
 	if item.claim != "" {
 		begun, _ := f.provisioner.beginningOf(item.claim)
 		return begun.stamp.Tenant, begun.backend
@@ -172,10 +199,35 @@ func (f *Followup) invite(key string) {
 }
 
 func (f *Followup) do(ctx context.Context, item followup) error {
-	if item.claim != "" {
+	switch {
+	case item.astray != "":
+		return f.removeStray(ctx, item)
+	case item.claim != "":
 		return f.provisioner.ClaimGone(ctx, item.claim)
 	}
 	return f.complete(ctx, item.pv)
+}
+
+// removeStray removes a second volume of a claim, which the backend refuses for
+// one that was ever attached.
+func (f *Followup) removeStray(ctx context.Context, item followup) error {
+	f.mu.Lock()
+	found, ok := f.strays[item]
+	f.mu.Unlock()
+	if held, counts := f.provisioner.ledger.Holds(item.claim); !ok || !counts || held.backend == item.astray {
+		return nil
+	}
+	volumes, err := f.provisioner.Backends.Volumes(found.backend)
+	if err != nil {
+		return err
+	}
+	if err := volumes.Abandon(f.provisioner.onBehalfOf(ctx, found.stamp.Tenant), found.stamp, found.connector); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.strays, item)
+	return nil
 }
 
 // complete takes the volume to in-use now that its PersistentVolume is known
@@ -210,7 +262,7 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 	return err
 }
 
-func (i followup) key() string { return "followup " + i.pv + string(i.claim) }
+func (i followup) key() string { return "followup " + i.pv + string(i.claim) + " " + i.astray }
 
 // followupLimiter lets follow-ups share the table of retry delays.
 type followupLimiter struct{ limiter *RetryLimiter }

@@ -56,7 +56,9 @@ type fakeVolumes struct {
 	has      map[string]bool // by volume id
 	health   error
 	// touched holds claim UIDs for which something may have been made.
-	touched map[string]bool
+	touched    map[string]bool
+	abandonErr error
+	onList     func()
 }
 
 func (f *fakeVolumes) call(format string, arguments ...any) {
@@ -86,7 +88,7 @@ func (f *fakeVolumes) Remove(_ context.Context, target backends.Target) error {
 
 func (f *fakeVolumes) Abandon(_ context.Context, stamp backends.Stamp, _ backends.Connector) error {
 	f.call("abandon %s", stamp.PV)
-	return nil
+	return f.abandonErr
 }
 
 func (f *fakeVolumes) Holds(_ context.Context, stamp backends.Stamp) (bool, error) {
@@ -94,6 +96,9 @@ func (f *fakeVolumes) Holds(_ context.Context, stamp backends.Stamp) (bool, erro
 }
 
 func (f *fakeVolumes) Volumes(context.Context) ([]backends.Volume, error) {
+	if f.onList != nil {
+		f.onList()
+	}
 	return f.listed, f.listErr
 }
 
@@ -194,7 +199,9 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 // count lists the backends, as the term's beginning does.
 func (f *fixture) count() {
 	f.t.Helper()
-	f.CountBackends(f.t.Context())
+	for _, name := range f.Backends.Names() {
+		f.countUntilDone(f.t.Context(), name)
+	}
 }
 
 // inForce replaces the policy.

@@ -22,40 +22,20 @@ func (p *Provisioner) health(name string) error {
 
 // unavailable is what a claim is told that no backend can take now.
 func unavailable(passedOver []PassedOver) *denial {
-	turned := &denial{reason: reasonBackendUnavailable}
 	var why []string
 	for _, over := range passedOver {
 		why = append(why, over.Why)
-		turned.waitsFor = append(turned.waitsFor, over.Backend)
 	}
-	turned.message = strings.Join(why, "; ")
-	return turned
-}
-
-// holdClaimBack parks a claim until its backend answers again. What was begun
-// for it stays.
-func (p *Provisioner) holdClaimBack(claim *corev1.PersistentVolumeClaim, backend string, unhealthy error) {
-	p.deny(claim, *unavailable([]PassedOver{{backend, unhealthy.Error()}}))
-}
-
-// missedAnswer brings a claim back that was parked just when a backend that it
-// waits for answered again: nobody would come for it any more.
-func (p *Provisioner) missedAnswer(claim *corev1.PersistentVolumeClaim, turned denial) {
-	for _, name := range turned.waitsFor {
-		if p.health(name) == nil {
-			p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
-			return
-		}
-	}
+	return &denial{reason: reasonBackendUnavailable, message: strings.Join(why, "; ")}
 }
 
 // holdVolumeBack parks a deletion until the backend answers again.
-func (p *Provisioner) holdVolumeBack(pv *corev1.PersistentVolume, backend string, unhealthy error) {
-	if !p.heldBack.add(pv, repeatDenial) {
-		return
+func (p *Provisioner) holdVolumeBack(pv *corev1.PersistentVolume, unhealthy error, news uint64) {
+	p.heldBack.add(pv, 0)
+	if p.toldHeldBack.add(pv, repeatDenial) {
+		p.Recorder.Event(pv, corev1.EventTypeWarning, reasonBackendUnavailable, unhealthy.Error())
 	}
-	p.Recorder.Event(pv, corev1.EventTypeWarning, reasonBackendUnavailable, unhealthy.Error())
-	if p.health(backend) == nil {
+	if p.news() != news {
 		p.requeueVolumes([]*corev1.PersistentVolume{pv})
 	}
 }

@@ -25,10 +25,10 @@ type Ledger struct {
 	// gone holds claims whose volumes went in this term. A listing that began
 	// before may still show them.
 	gone map[types.UID]bool
-	// sums is the usage by scope under the policy of that revision; another
-	// policy may have other rules, and sums up the entries anew.
-	sums     map[scope]policy.Usage
-	revision string
+	// sums is the usage by scope under the policy that was in force at the last
+	// look; another policy may have other rules, and sums up the entries anew.
+	sums    map[scope]policy.Usage
+	inForce *policy.Policy
 }
 
 // entry is one volume, made or to be made.
@@ -65,7 +65,7 @@ type scope struct {
 
 // NewLedger makes an empty ledger.
 func NewLedger(p func() *policy.Policy) *Ledger {
-	return &Ledger{policy: p, entries: map[types.UID]entry{}, gone: map[types.UID]bool{}, sums: map[scope]policy.Usage{}, revision: p().Revision()}
+	return &Ledger{policy: p, entries: map[types.UID]entry{}, gone: map[types.UID]bool{}, sums: map[scope]policy.Usage{}, inForce: p()}
 }
 
 // decided is a decision with the policy that made it.
@@ -112,7 +112,7 @@ func (l *Ledger) Reserve(claim types.UID, storageClass string, decision decided)
 		return known.backend, known.passedOver, nil, nil
 	}
 	l.refresh()
-	if decision.revision != l.revision {
+	if decision.revision != l.inForce.Revision() {
 		return "", nil, nil, errPolicyChanged
 	}
 	room := decision.Room(func(s policy.QuotaScope) policy.Usage { return l.sums[scope{s.Kind, s.Name}] })
@@ -148,15 +148,27 @@ func (l *Ledger) Record(claim types.UID, holding Holding, backend string) {
 }
 
 // Found counts a volume that was found at Cinder, unless its claim counts
-// already.
-func (l *Ledger) Found(claim types.UID, holding Holding, backend string) {
+// already. It returns the backend where the claim counts if that is another.
+func (l *Ledger) Found(claim types.UID, holding Holding, backend string) (elsewhere string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, known := l.entries[claim]; known || l.gone[claim] {
-		return
+	known, ok := l.entries[claim]
+	switch {
+	case ok && known.backend != backend:
+		return known.backend
+	case ok || l.gone[claim]:
+		return ""
 	}
 	l.refresh()
 	l.put(claim, entry{Holding: holding, backend: backend, state: found})
+	return ""
+}
+
+// forgetGone forgets which claims' volumes went. No listing may be under way.
+func (l *Ledger) forgetGone() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	clear(l.gone)
 }
 
 // Release gives back what a claim held, and reports whether it held anything.
@@ -165,6 +177,18 @@ func (l *Ledger) Release(claim types.UID) bool {
 	defer l.mu.Unlock()
 	l.refresh()
 	l.gone[claim] = true
+	return l.remove(claim)
+}
+
+// ReleaseUnrecorded gives back what a claim held of which there is provably no
+// volume any more.
+func (l *Ledger) ReleaseUnrecorded(claim types.UID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e, known := l.entries[claim]; !known || e.state == recorded {
+		return false
+	}
+	l.refresh()
 	return l.remove(claim)
 }
 
@@ -207,32 +231,32 @@ func (l *Ledger) Usage(kind policy.ScopeKind, name string) policy.Usage {
 // refresh sums up anew when the policy has changed.
 func (l *Ledger) refresh() {
 	p := l.policy()
-	if p.Revision() == l.revision {
+	if p == l.inForce {
 		return
 	}
-	l.revision = p.Revision()
+	l.inForce = p
 	l.sums = map[scope]policy.Usage{}
 	for _, e := range l.entries {
-		l.count(p, e, policy.Usage.Add)
+		l.count(e, policy.Usage.Add)
 	}
 }
 
 func (l *Ledger) put(claim types.UID, e entry) {
 	l.entries[claim] = e
-	l.count(l.policy(), e, policy.Usage.Add)
+	l.count(e, policy.Usage.Add)
 }
 
 func (l *Ledger) remove(claim types.UID) bool {
 	e, known := l.entries[claim]
 	if known {
 		delete(l.entries, claim)
-		l.count(l.policy(), e, policy.Usage.Sub)
+		l.count(e, policy.Usage.Sub)
 	}
 	return known
 }
 
-func (l *Ledger) count(p *policy.Policy, e entry, change func(policy.Usage, policy.Usage) policy.Usage) {
-	for _, s := range p.QuotaScopes(e.Tenant, e.StorageClass, e.backend) {
+func (l *Ledger) count(e entry, change func(policy.Usage, policy.Usage) policy.Usage) {
+	for _, s := range l.inForce.QuotaScopes(e.Tenant, e.StorageClass, e.backend) {
 		key := scope{s.Kind, s.Name}
 		l.sums[key] = change(l.sums[key], e.usage())
 	}

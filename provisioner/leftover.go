@@ -2,14 +2,23 @@ package provisioner
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 )
+
+// youngEnough is how old a volume may be to be taken over. What an earlier
+// leader was busy with is young; an older volume without a claim may have been
+// kept on purpose, and is for the operator to judge.
+const youngEnough = time.Hour
 
 // takeOverLeftovers goes on with what an earlier leader would have undone: a
 // volume of a claim that was deleted while it was provisioned. Nobody else would
@@ -28,34 +37,51 @@ func (p *Provisioner) takeOverLeftovers(ctx context.Context, backend string) err
 	if err != nil {
 		return err
 	}
+	claims, err := p.claimsByUID()
+	if err != nil {
+		return err
+	}
+	var failed []error
 	for _, v := range all {
 		stamp := backends.StampOf(v)
 		uid := types.UID(stamp.ClaimUID)
 		if !p.ledger.isFound(uid, backend) {
 			continue
 		}
-		if _, begun := p.beginningOf(uid); begun {
+		if claim, exists := claims[uid]; exists && !boundElsewhere(claim) {
+			// A claim that is denied was so before its volume was known.
+			p.reconsider(func(d denial) bool { return d.claim.UID == uid })
+			continue
+		}
+		if _, begun := p.beginningOf(uid); begun || time.Since(v.CreatedAt).Abs() > youngEnough {
 			continue
 		}
 		gone, err := p.isClaimGone(ctx, stamp)
 		if err != nil {
-			return err
+			failed = append(failed, err)
+			continue
 		}
 		if gone {
 			p.begin(uid, beginning{backend: backend, stamp: stamp, connector: connector})
 			p.leftover(uid)
-			continue
 		}
-		// A claim that is denied was so before its volume was known.
-		p.reconsider(func(d denial) bool { return d.claim.UID == uid })
 	}
-	return nil
+	return errors.Join(failed...)
+}
+
+func (p *Provisioner) claimsByUID() (map[types.UID]*corev1.PersistentVolumeClaim, error) {
+	all, err := p.Claims.List(labels.Everything())
+	claims := make(map[types.UID]*corev1.PersistentVolumeClaim, len(all))
+	for _, claim := range all {
+		claims[claim.UID] = claim
+	}
+	return claims, err
 }
 
 // isClaimGone asks the API server whether the claim that a volume was made for
-// exists no more.
+// needs it no more. A stamp that names no claim proves nothing.
 func (p *Provisioner) isClaimGone(ctx context.Context, stamp backends.Stamp) (bool, error) {
-	if cached, err := p.Claims.PersistentVolumeClaims(stamp.Namespace).Get(stamp.Claim); err == nil && string(cached.UID) == stamp.ClaimUID {
+	if stamp.Namespace == "" || stamp.Claim == "" {
 		return false, nil
 	}
 	claim, err := p.Client.CoreV1().PersistentVolumeClaims(stamp.Namespace).Get(ctx, stamp.Claim, metav1.GetOptions{})
@@ -65,5 +91,30 @@ func (p *Provisioner) isClaimGone(ctx context.Context, stamp backends.Stamp) (bo
 	case err != nil:
 		return false, fmt.Errorf("cannot tell whether claim %s/%s exists: %w", stamp.Namespace, stamp.Claim, err)
 	}
-	return string(claim.UID) != stamp.ClaimUID, nil
+	return string(claim.UID) != stamp.ClaimUID || boundElsewhere(claim), nil
+}
+
+// boundElsewhere says that a claim uses a PersistentVolume that was not made for
+// it, and so needs none of its own.
+func boundElsewhere(claim *corev1.PersistentVolumeClaim) bool {
+	return claim.Spec.VolumeName != "" && claim.Spec.VolumeName != pvNameOf(claim)
+}
+
+// leaveIfGone gives back what an attempt took for a claim that was deleted, or
+// bound to another PersistentVolume, while it was looked at: the event came too
+// early to find anything.
+func (p *Provisioner) leaveIfGone(claim *corev1.PersistentVolumeClaim) {
+	current, err := p.Claims.PersistentVolumeClaims(claim.Namespace).Get(claim.Name)
+	if apierrors.IsNotFound(err) || err == nil && (current.UID != claim.UID || boundElsewhere(current)) {
+		p.leftover(claim.UID)
+	}
+}
+
+// removeStray removes the volume of a claim that counts on another backend.
+func (p *Provisioner) removeStray(backend string, stamp backends.Stamp) {
+	connector, err := p.Backends.Connector(backend)
+	if err != nil {
+		return
+	}
+	p.stray(beginning{backend: backend, stamp: stamp, connector: connector})
 }

@@ -2,6 +2,7 @@ package provisioner
 
 import (
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,6 +18,7 @@ func (f *fixture) leftoverVolume(uid string) backends.Volume {
 	v.Metadata = backends.Stamp{
 		Cluster: "cluster-1", Namespace: "team-a", Claim: "data", ClaimUID: uid, PV: "pvc-" + uid, Tenant: "a", StorageClass: "one",
 	}.Metadata(nil)
+	v.CreatedAt = time.Now()
 	return v
 }
 
@@ -65,6 +67,124 @@ func TestLeftoverIsKeptWhileAnythingMayReferToIt(t *testing.T) {
 		})
 	}
 }
+
+func TestWhatIsNotTakenForALeftover(t *testing.T) {
+	for name, change := range map[string]func(v *backends.Volume){
+		"an old volume":                  func(v *backends.Volume) { v.CreatedAt = time.Now().Add(-2 * time.Hour) },
+		"one whose stamp names no claim": func(v *backends.Volume) { delete(v.Metadata, "csi.storage.k8s.io/pvc/name") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			odd, other := f.leftoverVolume("uid-odd"), f.leftoverVolume("uid-gone")
+			change(&odd)
+			f.backends["gold"].listed = []backends.Volume{odd, other}
+			followup := NewFollowup(f.Provisioner, 1)
+			f.count()
+			f.follow(followup)
+			// It does not keep others from being taken over.
+			wantCalls(t, f.backends["gold"], "abandon pvc-uid-gone")
+		})
+	}
+}
+
+func TestSecondVolumeOnAnotherBackendIsRemoved(t *testing.T) {
+	f := newFixture(t)
+	f.must(f.countBackend(t.Context(), "gold"))
+	claim := f.claim(nil)
+	_, err := f.provision(claim)
+	f.must(err)
+	f.backends["gold"].calls = nil
+	f.backends["silver"].listed = []backends.Volume{f.stamped("uid-1")}
+	followup := NewFollowup(f.Provisioner, 1)
+	f.must(f.countBackend(t.Context(), "silver"))
+	f.follow(followup)
+	wantCalls(t, f.backends["silver"], "abandon pvc-uid-1")
+	wantCalls(t, f.backends["gold"])
+	if held, _ := f.ledger.Holds(claim.UID); held.backend != "gold" {
+		t.Errorf("the claim counts on %q", held.backend)
+	}
+}
+
+func TestClaimThatGoesWhileItIsLookedAtLeavesNothing(t *testing.T) {
+	t.Run("reserved", func(t *testing.T) {
+		f := newFixture(t)
+		f.count()
+		followup := NewFollowup(f.Provisioner, 1)
+		claim := f.claim(nil)
+		f.forgetClaim(claim) // the library has read it already
+		f.ShouldProvision(t.Context(), claim)
+		f.follow(followup)
+		if _, counts := f.ledger.Holds(claim.UID); counts {
+			t.Error("its room stays reserved")
+		}
+	})
+	t.Run("denied", func(t *testing.T) {
+		f := newFixture(t)
+		followup := NewFollowup(f.Provisioner, 1)
+		claim := f.claim(func(c *corev1.PersistentVolumeClaim) { c.Namespace = "stranger" })
+		f.forgetClaim(claim)
+		f.ShouldProvision(t.Context(), claim)
+		f.follow(followup)
+		if len(f.denied)+len(f.Provisioner.said) != 0 {
+			t.Error("its denial is remembered")
+		}
+	})
+	t.Run("while its backend is listed", func(t *testing.T) {
+		f := newFixture(t)
+		gold := f.backends["gold"]
+		claim := f.claim(nil)
+		gold.onList = func() {
+			gold.onList = nil
+			f.forgetClaim(claim)
+			f.must(f.ClaimGone(t.Context(), claim.UID)) // finds nothing begun
+		}
+		if _, err := f.provision(claim); !isIgnored(err) {
+			t.Errorf("error %v, want one that the library ignores", err)
+		}
+		for _, call := range gold.calls {
+			if call != "abandon pvc-uid-1" {
+				t.Errorf("the backend was called: %s", call)
+			}
+		}
+	})
+	t.Run("and cannot be undone at once", func(t *testing.T) {
+		f := newFixture(t)
+		followup := NewFollowup(f.Provisioner, 1)
+		gold := f.backends["gold"]
+		claim := f.claim(nil)
+		gold.onCall = func() {
+			gold.onCall = nil
+			f.forgetClaim(claim)
+			f.must(f.ClaimGone(t.Context(), claim.UID))
+			gold.abandonErr = &backends.Error{Kind: backends.KindTimeout, Backend: "gold", Message: "slow"}
+		}
+		if _, err := f.provision(claim); err == nil {
+			t.Fatal("the attempt succeeded")
+		}
+		gold.abandonErr = nil
+		f.follow(followup)
+		if _, begun := f.beginningOf(claim.UID); begun {
+			t.Error("nobody undoes it any more")
+		}
+	})
+}
+
+func TestUndoThatIsFencedForAMomentIsTriedAgain(t *testing.T) {
+	f := newFixture(t)
+	followup := NewFollowup(f.Provisioner, 1)
+	claim := f.claim(nil)
+	_, err := f.provision(claim)
+	f.must(err)
+	f.backends["gold"].abandonErr = &backends.Error{Kind: backends.KindFenced, Backend: "gold", Message: "the lease has run out"}
+	f.forgetClaim(claim)
+	followup.ClaimGone(claim.UID)
+	followup.next(t.Context())
+	if followup.queue.NumRequeues(followupOfClaim(claim)) == 0 {
+		t.Error("nobody undoes it any more")
+	}
+}
+
+func followupOfClaim(claim *corev1.PersistentVolumeClaim) followup { return followup{claim: claim.UID} }
 
 func TestClaimOfTheSameNameDoesNotKeepAnothersLeftover(t *testing.T) {
 	f := newFixture(t)

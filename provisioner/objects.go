@@ -47,13 +47,18 @@ func (o *objects[T]) take(uid types.UID) (T, bool) {
 }
 
 // takeAll empties the set.
-func (o *objects[T]) takeAll() []T {
+func (o *objects[T]) takeAll() []T { return o.takeIf(func(T) bool { return true }) }
+
+// takeIf takes some of the objects out.
+func (o *objects[T]) takeIf(which func(T) bool) []T {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	all := make([]T, 0, len(o.byUID))
-	for _, m := range o.byUID {
-		all = append(all, m.object)
+	var taken []T
+	for uid, m := range o.byUID {
+		if which(m.object) {
+			taken = append(taken, m.object)
+			delete(o.byUID, uid)
+		}
 	}
-	clear(o.byUID)
-	return all
+	return taken
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -96,8 +97,10 @@ type Provisioner struct {
 	// requeue puts objects back in front of the library; see TermInformer.
 	requeue Requeue
 	paces   *paces
-	// leftover hands a claim that is gone to the follow-up.
+	// leftover hands a claim that is gone to the follow-up, stray a volume of a
+	// claim that counts on another backend.
 	leftover func(types.UID)
+	stray    func(beginning)
 
 	claimTurns  *Turns // by claim UID
 	volumeTurns *Turns // by PersistentVolume name
@@ -107,19 +110,19 @@ type Provisioner struct {
 	failingClaims  *objects[*corev1.PersistentVolumeClaim]
 	failingVolumes *objects[*corev1.PersistentVolume]
 	heldBack       *objects[*corev1.PersistentVolume]
+	// toldHeldBack are those whose authors were told so.
+	toldHeldBack *objects[*corev1.PersistentVolume]
+	counting     *counting
+	// happened counts what could help claims or deletions; see news.
+	happened atomic.Uint64
 
 	mu sync.Mutex
-	// counted holds the backends whose volumes the ledger knows.
-	counted map[string]bool
-	// silent holds the backends that could not be counted, and since when.
-	silent map[string]time.Time
-	// full holds the backends where Cinder's own quota has no room.
-	full map[string]fullness
-	// earlier holds the claims that an earlier leader may have seen; nil as
-	// long as that is not known.
-	earlier map[types.UID]bool
-	// denied holds what was said about claims that were turned away.
+	// full holds what Cinder's own quotas have no room for.
+	full map[fullAt]fullness
+	// denied holds the claims that are turned away, said what each was told
+	// last.
 	denied map[types.UID]denial
+	said   map[types.UID]said
 	// removed holds PersistentVolumes, by UID, whose volumes are gone. Until
 	// the object is gone too, the library may ask again at every change of it.
 	removed map[types.UID]bool
@@ -153,16 +156,18 @@ func New(options Options) *Provisioner {
 		paces:   newPaces(options.Policy),
 
 		leftover: func(types.UID) {},
+		stray:    func(beginning) {},
 
 		waitingClaims:  newObjects[*corev1.PersistentVolumeClaim](),
 		failingClaims:  newObjects[*corev1.PersistentVolumeClaim](),
 		failingVolumes: newObjects[*corev1.PersistentVolume](),
 		heldBack:       newObjects[*corev1.PersistentVolume](),
+		toldHeldBack:   newObjects[*corev1.PersistentVolume](),
+		counting:       newCounting(),
 
-		counted: map[string]bool{},
-		full:    map[string]fullness{},
-		silent:  map[string]time.Time{},
+		full:    map[fullAt]fullness{},
 		denied:  map[types.UID]denial{},
+		said:    map[types.UID]said{},
 		begun:   map[types.UID]beginning{},
 		removed: map[types.UID]bool{},
 	}
@@ -183,6 +188,7 @@ func (p *Provisioner) ShouldDelete(_ context.Context, pv *corev1.PersistentVolum
 	if p.stopping() {
 		return false
 	}
+	news := p.news()
 	released := pv.Status.Phase == corev1.VolumeReleased && pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
 	origin, err := originOf(pv)
 	if !released || err != nil || p.isRemoved(pv.UID) {
@@ -191,7 +197,7 @@ func (p *Provisioner) ShouldDelete(_ context.Context, pv *corev1.PersistentVolum
 	}
 	if unhealthy := p.health(origin.Backend); unhealthy != nil {
 		p.volumeTurns.End(pv.Name)
-		p.holdVolumeBack(pv, origin.Backend, unhealthy)
+		p.holdVolumeBack(pv, unhealthy, news)
 		return false
 	}
 	return p.volumeTurns.Take(pv.Name, origin.Tenant, origin.Backend)
@@ -218,26 +224,28 @@ func handingOver() error {
 func (p *Provisioner) Provision(ctx context.Context, options controller.ProvisionOptions) (*corev1.PersistentVolume, controller.ProvisioningState, error) {
 	started := time.Now()
 	claim := options.PVC
-	attempt := &attempt{p: p, claim: claim, class: options.StorageClass, pvName: options.PVName}
+	attempt := &attempt{p: p, claim: claim, class: options.StorageClass, pvName: options.PVName, news: p.news()}
 	defer p.claimTurns.End(string(claim.UID))
+	defer p.leaveIfGone(claim)
 	pv, err := attempt.run(ctx)
 	switch {
 	case err == nil:
 		p.failingClaims.take(claim.UID)
+		p.forgetSaid(claim.UID)
 		p.limiter.Succeeded(string(claim.UID))
 		p.Metrics.provisioned(attempt.backend, attempt.protocol, "success", time.Since(started))
 		return pv, controller.ProvisioningFinished, nil
-	case p.stopping() || backends.IsKind(err, backends.KindFenced) || errors.Is(err, errNothingToDo):
+	case p.stopping() || errors.Is(err, errNothingToDo):
 		return nil, controller.ProvisioningFinished, ignored(err)
 	}
 	if unhealthy := p.health(attempt.backend); unhealthy != nil {
 		p.Metrics.provisioned(attempt.backend, attempt.protocol, "held_back", time.Since(started))
-		p.holdClaimBack(claim, attempt.backend, unhealthy)
+		p.deny(claim, *unavailable([]PassedOver{{attempt.backend, unhealthy.Error()}}), attempt.news)
 		return nil, controller.ProvisioningFinished, &controller.IgnoredError{Reason: unhealthy.Error()}
 	}
 	if backends.IsKind(err, backends.KindOverQuota) {
-		p.noteFull(attempt.backend, err)
-		if p.couldGoElsewhere(attempt.decision) {
+		p.noteFull(attempt.backend, attempt.decision.Volume, err)
+		if p.couldGoElsewhere(claim.UID, attempt.decision) {
 			p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
 			return nil, controller.ProvisioningFinished, &controller.IgnoredError{Reason: err.Error()}
 		}
@@ -245,6 +253,9 @@ func (p *Provisioner) Provision(ctx context.Context, options controller.Provisio
 	retry := retryFor(err)
 	p.limiter.Failed(string(claim.UID), retry)
 	p.failingClaims.add(claim, 0)
+	if p.news() != attempt.news {
+		p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
+	}
 	p.Metrics.provisioned(attempt.backend, attempt.protocol, retry.outcome, time.Since(started))
 	// Finished, although the volume may be there: what an unfinished attempt
 	// leaves is remembered in begun and at Cinder, not in the library, whose
@@ -274,7 +285,7 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 	if p.isRemoved(pv.UID) {
 		return nil
 	}
-	started := time.Now()
+	started, news := time.Now(), p.news()
 	origin, err := originOf(pv)
 	if err == nil {
 		err = p.mayDelete(pv, origin)
@@ -293,17 +304,20 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 		p.limiter.Succeeded(pv.Name)
 		p.Metrics.deleted(origin.Backend, origin.Protocol, "success", time.Since(started))
 		return nil
-	case p.stopping() || backends.IsKind(err, backends.KindFenced):
+	case p.stopping():
 		return handingOver()
 	}
 	if unhealthy := p.health(origin.Backend); unhealthy != nil {
 		p.Metrics.deleted(origin.Backend, origin.Protocol, "held_back", time.Since(started))
-		p.holdVolumeBack(pv, origin.Backend, unhealthy)
+		p.holdVolumeBack(pv, unhealthy, news)
 		return &controller.IgnoredError{Reason: unhealthy.Error()}
 	}
 	retry := retryFor(err)
 	p.limiter.Failed(pv.Name, retry)
 	p.failingVolumes.add(pv, 0)
+	if p.news() != news {
+		p.requeueVolumes([]*corev1.PersistentVolume{pv})
+	}
 	p.Metrics.deleted(origin.Backend, origin.Protocol, retry.outcome, time.Since(started))
 	return err
 }
@@ -374,6 +388,8 @@ func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) {
 	p.noteRemoved(pv.UID, false)
 	p.failingVolumes.take(pv.UID)
 	p.heldBack.take(pv.UID)
+	p.toldHeldBack.take(pv.UID)
+	p.limiter.Gone(pv.Name)
 	p.volumeTurns.End(pv.Name)
 }
 
@@ -381,14 +397,14 @@ func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) {
 // PersistentVolume was recorded. The error says that it must be tried again.
 func (p *Provisioner) ClaimGone(ctx context.Context, uid types.UID) error {
 	p.forgetDenial(uid)
+	p.forgetSaid(uid)
+	p.limiter.Gone(string(uid))
 	p.failingClaims.take(uid)
 	p.waitingClaims.take(uid)
 	p.claimTurns.End(string(uid))
 	begun, ok := p.beginningOf(uid)
 	if !ok {
-		if p.ledger.ReleaseReservation(uid) {
-			p.roomFreed()
-		}
+		p.giveBack(uid)
 		return nil
 	}
 	return p.undo(p.onBehalfOf(ctx, begun.stamp.Tenant), uid, begun)

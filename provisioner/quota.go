@@ -52,6 +52,13 @@ func (p *Provisioner) release(uid types.UID) {
 	}
 }
 
+// giveBack gives back room that was reserved and made nothing of.
+func (p *Provisioner) giveBack(uid types.UID) {
+	if p.ledger.ReleaseReservation(uid) {
+		p.roomFreed()
+	}
+}
+
 func (p *Provisioner) roomFreed() {
 	select {
 	case p.freed <- struct{}{}:

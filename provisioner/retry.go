@@ -57,6 +57,9 @@ func retryFor(err error) retry {
 	case backends.KindNotFound, backends.KindInvalid:
 		// A volume type or zone that does not exist, for example.
 		r.outcome, r.first, r.most = "invalid", 15*time.Second, 10*time.Minute
+	case backends.KindFenced:
+		// The lease was not renewed for a moment, and the term goes on.
+		r.outcome, r.first, r.most = "fenced", 5*time.Second, 5*time.Second
 	case backends.KindInUse:
 		r.outcome, r.first, r.most = "in_use", 10*time.Second, 5*time.Minute
 	case backends.KindNotOurs:
@@ -78,7 +81,11 @@ type RetryLimiter struct {
 type retryItem struct {
 	retry    retry
 	failures int // in a row, with the same outcome
-	requeues int // as the library counts them
+	// explained is set while the library has not asked for the delay of the
+	// last failure; unexplained counts the failures in a row that are its own.
+	explained   bool
+	unexplained int
+	requeues    int // as the library counts them
 }
 
 // NewRetryLimiter makes an empty limiter.
@@ -96,10 +103,31 @@ func (l *RetryLimiter) Failed(key string, r retry) {
 	}
 	item.retry = r
 	item.failures++
+	item.explained = true
 }
 
-// Succeeded forgets an item's failures.
-func (l *RetryLimiter) Succeeded(key string) { l.Forget(key) }
+// Succeeded forgets an item's failures. Those of the library stay: saving the
+// fruit of a success may fail again and again.
+func (l *RetryLimiter) Succeeded(key string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	item, ok := l.items[key]
+	if !ok {
+		return
+	}
+	if item.unexplained == 0 {
+		delete(l.items, key)
+		return
+	}
+	item.retry, item.failures, item.explained = retry{}, 0, false
+}
+
+// Gone forgets all about an item that is no more.
+func (l *RetryLimiter) Gone(key string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.items, key)
+}
 
 // When implements workqueue.TypedRateLimiter.
 func (l *RetryLimiter) When(key string) time.Duration {
@@ -107,14 +135,16 @@ func (l *RetryLimiter) When(key string) time.Duration {
 	defer l.mu.Unlock()
 	item := l.item(key)
 	item.requeues++
-	r := item.retry
-	if item.failures == 0 {
+	r, failures := item.retry, item.failures
+	if item.explained {
+		item.explained, item.unexplained = false, 0
+	} else {
 		// The library failed on its own, before or after this package.
-		r = retryFor(nil)
-		item.failures = item.requeues
+		item.unexplained++
+		r, failures = retryFor(nil), item.unexplained
 	}
 	delay := r.first
-	for range min(item.failures-1, 20) {
+	for range min(failures-1, 20) {
 		delay = min(delay*2, r.most)
 	}
 	delay = max(delay, r.atLeast)
@@ -123,11 +153,20 @@ func (l *RetryLimiter) When(key string) time.Duration {
 	return delay + time.Duration(rand.Int64N(int64(delay)/10+1))
 }
 
-// Forget implements workqueue.TypedRateLimiter.
+// Forget implements workqueue.TypedRateLimiter. The library forgets whatever
+// leaves its queue, also what is only parked: failures that this package
+// explained are kept until Succeeded or Gone.
 func (l *RetryLimiter) Forget(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.items, key)
+	item, ok := l.items[key]
+	if !ok {
+		return
+	}
+	item.unexplained, item.requeues = 0, 0
+	if item.failures == 0 {
+		delete(l.items, key)
+	}
 }
 
 // NumRequeues implements workqueue.TypedRateLimiter.

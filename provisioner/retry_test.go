@@ -75,3 +75,38 @@ func TestFailureOfTheLibraryItselfIsDelayedToo(t *testing.T) {
 		t.Errorf("delay %s", delay)
 	}
 }
+
+func TestFailuresOfTheLibraryInARowAreDelayedMoreAndMore(t *testing.T) {
+	l := NewRetryLimiter()
+	before := time.Duration(0)
+	for i := range 5 {
+		delay := l.When("claim")
+		if delay < before*3/2 || delay < time.Second {
+			t.Errorf("failure %d of the library is retried after %s, the one before after %s", i+1, delay, before)
+		}
+		before = delay
+		// What this package does meanwhile succeeds each time.
+		l.Succeeded("claim")
+	}
+	l.Forget("claim")
+	if delay := l.When("claim"); delay > 2*time.Second {
+		t.Errorf("after a success of the library: %s", delay)
+	}
+}
+
+func TestParkingDoesNotForgetWhyAClaimFailed(t *testing.T) {
+	l := NewRetryLimiter()
+	for range 3 {
+		l.Failed("claim", retry{outcome: "refused", first: time.Minute, most: time.Hour})
+		l.When("claim")
+	}
+	l.Forget("claim")
+	l.Failed("claim", retry{outcome: "refused", first: time.Minute, most: time.Hour})
+	if delay := l.When("claim"); delay < 8*time.Minute {
+		t.Errorf("the fourth failure is retried after %s", delay)
+	}
+	l.Gone("claim")
+	if len(l.items) != 0 {
+		t.Error("an item that is gone is remembered")
+	}
+}

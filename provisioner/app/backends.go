@@ -45,15 +45,30 @@ type termBackend struct {
 var _ provisioner.Backends = (*termBackends)(nil)
 
 func (t *termBackends) Volumes(name string) (provisioner.Volumes, error) {
-	source, backend, err := t.find(name)
+	lifecycle, moved, err := t.configured(name)
 	if err != nil {
 		return nil, err
 	}
+	if moved {
+		t.logger.Warn("The backend's endpoint or credentials are another entry now; volumes made before are looked for there", "backend", name)
+		t.moved(name)
+	}
+	return lifecycle, nil
+}
+
+// configured returns a backend's lifecycle as the policy in force wants it. The
+// policy is read under the lock: of two callers the later must not put an older
+// configuration back.
+func (t *termBackends) configured(name string) (lifecycle *backends.Lifecycle, moved bool, err error) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
+	source, backend, err := t.find(name)
+	if err != nil {
+		return nil, false, err
+	}
 	present, ok := t.lifecycles[name]
 	if ok && present.source == source {
-		t.mu.Unlock()
-		return present.Lifecycle, nil
+		return present.Lifecycle, false, nil
 	}
 	config := backendConfig(source, backend, t.cluster)
 	if !ok {
@@ -61,13 +76,7 @@ func (t *termBackends) Volumes(name string) (provisioner.Volumes, error) {
 		t.lifecycles[name] = present
 	}
 	present.source = source
-	moved := ok && present.Configure(config)
-	t.mu.Unlock()
-	if moved {
-		t.logger.Warn("The backend's endpoint or credentials are another entry now; volumes made before are looked for there", "backend", name)
-		t.moved(name)
-	}
-	return present.Lifecycle, nil
+	return present.Lifecycle, ok && present.Configure(config), nil
 }
 
 func (t *termBackends) newLifecycle(config backends.Config) *backends.Lifecycle {

@@ -28,18 +28,15 @@ const mostErrors = 3
 // Every replica has one, so that a follower leads under the same policy.
 type reloader struct {
 	app *App
-	// refused is the revision of the file that was refused last, and why; empty
-	// when the file is the policy in force.
+	// refused is the revision of the file that was refused last; empty when the
+	// file is the policy in force.
 	refused string
-	problem error
-	// versions and troubles are what was last seen of each backend's
-	// credentials.
+	// versions is what was last seen of each backend's credentials.
 	versions map[string]string
-	troubles map[string]string
 }
 
 func newReloader(a *App) *reloader {
-	r := &reloader{app: a, versions: map[string]string{}, troubles: map[string]string{}}
+	r := &reloader{app: a, versions: map[string]string{}}
 	a.reloads.inForce(a.policy.Load().Revision())
 	return r
 }
@@ -82,7 +79,7 @@ func (r *reloader) lookAtPolicy() {
 	}
 	next, err := policy.Parse(data, a.options.PolicyFile)
 	if err == nil {
-		err = errors.Join(supported(next), sameCluster(before, next))
+		err = errors.Join(supported(next), a.sameCluster(before, next))
 	}
 	if err != nil {
 		r.refuse(revision, err)
@@ -90,6 +87,7 @@ func (r *reloader) lookAtPolicy() {
 	}
 	a.retired.retire(before, next)
 	a.policy.Store(next)
+	a.retired.restore(next)
 	r.accept(revision)
 	a.logger.Info("The policy was reloaded", "revision", revision, "before", before.Revision())
 	for _, warning := range next.Warnings {
@@ -103,9 +101,9 @@ func (r *reloader) lookAtPolicy() {
 }
 
 func (r *reloader) accept(revision string) {
-	r.refused, r.problem = "", nil
+	r.refused = ""
 	r.app.reloads.inForce(revision)
-	r.app.status.setProblem(nil)
+	r.app.status.setRefused(nil)
 }
 
 // refuse keeps the policy in force, and says why once for each content.
@@ -113,10 +111,10 @@ func (r *reloader) refuse(revision string, err error) {
 	if r.refused == revision {
 		return
 	}
-	r.refused, r.problem = revision, err
+	r.refused = revision
 	a := r.app
 	a.reloads.failed()
-	a.status.setProblem(err)
+	a.status.setRefused(err)
 	a.logger.Error("The policy file is refused; the policy before stays in force", "revision", a.policy.Load().Revision(), "error", err)
 	a.tellRefused(err)
 }
@@ -125,6 +123,23 @@ func (r *reloader) refuse(revision string, err error) {
 func (a *App) tellRefused(err error) {
 	a.tell(corev1.EventTypeWarning, "PolicyRefused", fmt.Sprintf("the policy file is refused and revision %s stays in force: %s",
 		a.policy.Load().Revision(), firstErrors(err)))
+}
+
+// tellUnreadable writes the event about credentials that cannot be read.
+func (a *App) tellUnreadable(err error) {
+	a.tell(corev1.EventTypeWarning, "CredentialsUnreadable", err.Error()+"; credentials that were read before stay in use")
+}
+
+// tellTroubles tells, as a term begins, what this replica found as a follower.
+func (a *App) tellTroubles() {
+	refused, unreadable := a.status.troubles()
+	if refused != nil {
+		a.tellRefused(refused)
+	}
+	for _, err := range unreadable {
+		a.tellUnreadable(err)
+	}
+	a.warnOfMissingBackends()
 }
 
 // firstErrors shortens a list of mistakes to what an event can hold.
@@ -141,13 +156,13 @@ func firstErrors(err error) string {
 }
 
 // sameCluster refuses another clusterID: every volume made so far would count
-// as another cluster's.
-func sameCluster(before, next *policy.Policy) error {
-	if before.ClusterID == next.ClusterID {
+// as another cluster's. Writing out the id that was the default is no change.
+func (a *App) sameCluster(before, next *policy.Policy) error {
+	if before.ClusterID == next.ClusterID || next.ClusterID == a.cluster {
 		return nil
 	}
 	return fmt.Errorf("%s: clusterID: changing it from %q to %q would make all existing volumes another cluster's; put it back",
-		next.Source, before.ClusterID, next.ClusterID)
+		next.Source, a.cluster, next.ClusterID)
 }
 
 // lookAtCredentials reads the credentials of every backend, so that changed
@@ -158,18 +173,11 @@ func (r *reloader) lookAtCredentials() {
 	for _, config := range a.backendConfigs() {
 		name := config.Name
 		version, err := a.pool.CheckCredentials(config)
-		trouble := ""
-		if err != nil {
-			trouble = err.Error()
-		}
-		if trouble != r.troubles[name] {
-			r.troubles[name] = trouble
-			if trouble != "" {
-				a.logger.Error("Credentials cannot be read; those read before stay in use", "backend", name, "error", err)
-				a.tell(corev1.EventTypeWarning, "CredentialsUnreadable", trouble)
-			} else {
-				a.logger.Info("Credentials can be read again", "backend", name)
-			}
+		if news := a.status.setUnreadable(name, err); news && err != nil {
+			a.logger.Error("Credentials cannot be read; those read before stay in use", "backend", name, "error", err)
+			a.tellUnreadable(err)
+		} else if news {
+			a.logger.Info("Credentials can be read again", "backend", name)
 		}
 		if err != nil || version == r.versions[name] {
 			continue

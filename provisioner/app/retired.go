@@ -26,7 +26,7 @@ type retiredBackend struct {
 	backend *policy.Backend
 }
 
-// retire notes what the next policy leaves out.
+// retire notes what the next policy leaves out, before it is in force.
 func (r *retiredBackends) retire(before, next *policy.Policy) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -39,7 +39,13 @@ func (r *retiredBackends) retire(before, next *policy.Policy) {
 			r.byName[backend.Name] = retiredBackend{before, backend}
 		}
 	}
-	for _, backend := range next.Backends {
+}
+
+// restore forgets what the policy in force has again.
+func (r *retiredBackends) restore(inForce *policy.Policy) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, backend := range inForce.Backends {
 		delete(r.byName, backend.Name)
 	}
 }

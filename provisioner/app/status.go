@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,13 +27,16 @@ type status struct {
 	ready   bool
 	leading bool
 	holder  string
-	// refused is what is wrong with the policy file, nil if nothing is.
-	refused error
+	// refused is what is wrong with the policy file, nil if nothing is;
+	// unreadable, by backend, what is wrong with credentials.
+	refused    error
+	unreadable map[string]error
 }
 
 func newStatus(a *App, registry *prometheus.Registry) *status {
 	s := &status{
-		app: a,
+		app:        a,
+		unreadable: map[string]error{},
 		leader: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "standalone_cinder_leader",
 			Help: "1 while this replica leads, else 0.",
@@ -66,17 +73,35 @@ func (s *status) setLeader(identity string) {
 	s.holder = identity
 }
 
-// setProblem says what is wrong with the policy file.
-func (s *status) setProblem(err error) {
+// setRefused says what is wrong with the policy file.
+func (s *status) setRefused(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refused = err
 }
 
-func (s *status) problem() error {
+// setUnreadable says what is wrong with a backend's credentials, and reports
+// whether that is news.
+func (s *status) setUnreadable(backend string, err error) (news bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.refused
+	before := s.unreadable[backend]
+	if err == nil {
+		delete(s.unreadable, backend)
+		return before != nil
+	}
+	s.unreadable[backend] = err
+	return before == nil || before.Error() != err.Error()
+}
+
+// troubles are the present ones.
+func (s *status) troubles() (refused error, unreadable []error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, backend := range slices.Sorted(maps.Keys(s.unreadable)) {
+		unreadable = append(unreadable, s.unreadable[backend])
+	}
+	return s.refused, unreadable
 }
 
 func (s *status) serve(ctx context.Context, listener net.Listener) <-chan error {
@@ -85,7 +110,7 @@ func (s *status) serve(ctx context.Context, listener net.Listener) <-chan error 
 	mux.HandleFunc("GET /readyz", s.readyz)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.app.registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /{$}", s.page)
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second}
 	failed := make(chan error, 1)
 	go func() {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
@@ -107,27 +132,41 @@ func (s *status) readyz(w http.ResponseWriter, _ *http.Request) {
 }
 
 // page shows what an operator asks first. It holds names, never credentials.
+// It is complete before it is written: a client that does not read must hold
+// nothing up.
 func (s *status) page(w http.ResponseWriter, _ *http.Request) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	p := s.app.policy.Load()
-	fmt.Fprintf(w, "standalone-cinder %s\n\nidentity  %s\nleading   %t\nleader    %s\npolicy    %s, revision %s\n",
-		Version(), s.app.identity, s.leading, s.holder, s.app.options.PolicyFile, p.Revision())
-	if s.refused != nil {
-		fmt.Fprintf(w, "\nthe policy file is refused:\n%s\n", s.refused)
-	}
-	fmt.Fprintln(w, "\nbackends")
+	_, _ = io.WriteString(w, s.text())
+}
+
+func (s *status) text() string {
+	refused, unreadable := s.troubles()
 	health := s.app.backendHealth()
+	p := s.app.policy.Load()
+	s.mu.Lock()
+	leading, holder := s.leading, s.holder
+	s.mu.Unlock()
+
+	var b strings.Builder
+	fmt.Fprintf(&b, "standalone-cinder %s\n\nidentity  %s\nleading   %t\nleader    %s\npolicy    %s, revision %s\n",
+		Version(), s.app.identity, leading, holder, s.app.options.PolicyFile, p.Revision())
+	if refused != nil {
+		fmt.Fprintf(&b, "\nthe policy file is refused:\n%s\n", refused)
+	}
+	for _, err := range unreadable {
+		fmt.Fprintf(&b, "\ncredentials cannot be read: %s\n", err)
+	}
+	fmt.Fprintln(&b, "\nbackends")
 	for _, backend := range p.Backends {
-		fmt.Fprintf(w, "  %s%s\n", backend.Name, backendState(backend.Suspended, health[backend.Name]))
+		fmt.Fprintf(&b, "  %s%s\n", backend.Name, backendState(backend.Suspended, health[backend.Name]))
 	}
 	for _, name := range s.app.retired.names() {
-		fmt.Fprintf(w, "  %s  (not in the policy; kept for deletions)\n", name)
+		fmt.Fprintf(&b, "  %s  (not in the policy; kept for deletions)\n", name)
 	}
-	fmt.Fprintln(w, "\ntenants")
+	fmt.Fprintln(&b, "\ntenants")
 	for _, tenant := range p.Tenants {
-		fmt.Fprintf(w, "  %s  %d class rules\n", tenant.Name, len(tenant.Classes))
+		fmt.Fprintf(&b, "  %s  %d class rules\n", tenant.Name, len(tenant.Classes))
 	}
+	return b.String()
 }
 
 // backendHealth is what keeps each backend from being used, as far as this

@@ -127,10 +127,7 @@ func (a *App) runTerm(stop, hold context.Context, fence func() error) error {
 	}
 	a.present.Store(&term{lent, p})
 	defer a.present.Store(nil)
-	if problem := a.status.problem(); problem != nil {
-		a.tellRefused(problem)
-	}
-	a.warnOfMissingBackends()
+	a.tellTroubles()
 
 	var running sync.WaitGroup
 	running.Go(func() { library.Run(work) })
@@ -203,6 +200,9 @@ func watchTerm(p *provisioner.Provisioner, followup *provisioner.Followup, lent 
 		return nil, err
 	}
 	_, err = lent.claims.Follow(cache.ResourceEventHandlerFuncs{
+		UpdateFunc: func(before, after any) {
+			followup.ClaimChanged(before.(*corev1.PersistentVolumeClaim), after.(*corev1.PersistentVolumeClaim))
+		},
 		DeleteFunc: func(object any) {
 			if claim, ok := deleted[*corev1.PersistentVolumeClaim](object); ok {
 				followup.ClaimGone(claim.UID)

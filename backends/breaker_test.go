@@ -1,0 +1,702 @@
+package backends
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"pgregory.net/rapid"
+)
+
+var (
+	errDown     = &Error{Backend: "gold", Operation: "volume.list", Kind: KindUnavailable, Status: 503, RequestID: "req-1", Message: "Cinder answered service unavailable", EffectUnknown: true}
+	errGone     = &Error{Backend: "gold", Operation: "volume.get", Kind: KindNotFound, Status: 404, Message: "Volume v1 could not be found"}
+	errUnsent   = &Error{Backend: "gold", Operation: "volume.list", Kind: KindUnavailable, Message: "the request was cancelled", unsent: true, cause: context.Canceled}
+	errRefused  = &Error{Backend: "gold", Operation: "auth.login", Kind: KindUnauthorized, Status: 401, Message: "the credentials were refused"}
+	heldBy503   = "backend gold: requests are held back until it answers again; the last failure: volume.list: Cinder answered service unavailable (HTTP 503)"
+	heldByLogin = "backend gold: requests are held back until it answers again; the last failure: auth.login: the credentials were refused (HTTP 401)"
+)
+
+// backendModel plays a backend and checks the breaker in front of it against
+// the rules, in a time that passes only when it is told to.
+type backendModel struct {
+	*rapid.T
+	breaker *breaker
+	metrics *Metrics
+	end     context.CancelFunc
+	open    []*modelAttempt // calls under way
+
+	mu sync.Mutex
+	// what the rules say
+	failures      int
+	isOpen        bool
+	period, epoch int
+	coolDown      time.Duration
+	closedAt      time.Time
+	due           time.Time // when the next probe begins at the latest
+	outages       int
+	woken         bool
+	// what was seen
+	probing  int
+	probes   int
+	answer   error
+	hangs    bool
+	told     []bool
+	wrong    []string
+	wantTold []bool
+}
+
+type modelAttempt struct {
+	*attempt
+	period, epoch int
+}
+
+func (m *backendModel) complain(format string, arguments ...any) {
+	m.wrong = append(m.wrong, fmt.Sprintf(format, arguments...))
+}
+
+// probe is a request of the breaker's own.
+func (m *backendModel) probe(ctx context.Context) error {
+	m.mu.Lock()
+	now := time.Now()
+	m.probes++
+	if m.probing++; m.probing > 1 {
+		m.complain("%d probes at once", m.probing)
+	}
+	if !m.isOpen {
+		m.complain("a probe while the breaker is closed")
+	}
+	if early := m.due.Add(-m.coolDown / 5); !m.woken && (now.Before(early) || now.After(m.due)) {
+		m.complain("a probe %s after the last event was due, in a pause of %s", now.Sub(m.due), m.coolDown)
+	}
+	m.woken = false
+	answer, hangs, epoch := m.answer, m.hangs, m.epoch
+	m.mu.Unlock()
+	if hangs {
+		<-ctx.Done()
+		answer = translate("gold", "volume.list", ctx.Err())
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.probing--
+	found := verdictOf(ctx, answer)
+	switch {
+	case epoch != m.epoch:
+	case found == backendAnswers:
+		m.isOpen, m.failures, m.closedAt = false, 0, time.Now()
+		m.period++
+		m.wantTold = append(m.wantTold, true)
+	case found == backendFails:
+		m.coolDown = min(2*m.coolDown, 15*time.Second)
+	}
+	m.due = time.Now().Add(m.coolDown)
+	return answer
+}
+
+func (m *backendModel) begin() {
+	a, err := m.breaker.begin(m.epoch)
+	if (err == nil) == m.isOpen {
+		m.Fatalf("begin gives %v while open is %v", err, m.isOpen)
+	}
+	if err == nil {
+		m.open = append(m.open, &modelAttempt{attempt: a, period: m.period, epoch: m.epoch})
+	}
+}
+
+func (m *backendModel) admit(a *modelAttempt) {
+	_, err := a.admit()
+	if (err == nil) == m.isOpen {
+		m.Fatalf("admit gives %v while open is %v", err, m.isOpen)
+	}
+	if err == nil {
+		a.period = m.period
+	}
+}
+
+func (m *backendModel) finish(a *modelAttempt, err error) {
+	m.open = slices.DeleteFunc(m.open, func(other *modelAttempt) bool { return other == a })
+	counts := !m.isOpen && a.period == m.period && a.epoch == m.epoch
+	switch found := verdictOf(context.Background(), err); {
+	case counts && found == backendAnswers:
+		m.failures = 0
+	case counts && found == backendFails:
+		if m.failures++; m.failures == 5 {
+			m.isOpen, m.failures = true, 0
+			m.period++
+			m.outages++
+			m.wantTold = append(m.wantTold, false)
+			if m.closedAt.IsZero() || time.Since(m.closedAt) >= 30*time.Second {
+				m.coolDown = time.Second
+			} else {
+				m.coolDown = min(2*m.coolDown, 15*time.Second)
+			}
+			m.due = time.Now().Add(m.coolDown)
+		}
+	}
+	a.end(context.Background(), err)
+}
+
+func (m *backendModel) check() {
+	synctest.Wait()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.wrong) > 0 {
+		m.Fatalf("%v", m.wrong)
+	}
+	if isOpen := m.breaker.health() != nil; isOpen != m.isOpen {
+		m.Fatalf("open is %v, want %v", isOpen, m.isOpen)
+	}
+	up := testutil.ToFloat64(m.metrics.up.WithLabelValues("gold"))
+	if (up == 1) == m.isOpen {
+		m.Fatalf("the gauge is %v while open is %v", up, m.isOpen)
+	}
+	if n := testutil.ToFloat64(m.metrics.outages.WithLabelValues("gold")); int(n) != m.outages {
+		m.Fatalf("%v outages are counted, want %d", n, m.outages)
+	}
+	if !slices.Equal(m.told, m.wantTold) {
+		m.Fatalf("told %v, want %v", m.told, m.wantTold)
+	}
+	if running := m.breaker.running; running != m.isOpen {
+		m.Fatalf("the goroutine exists: %v while open is %v", running, m.isOpen)
+	}
+}
+
+// inBubble is a test whose time stands still but for sleeping; rapid would ask
+// a *testing.T for its deadline, which a bubble has not.
+type inBubble struct{ testing.TB }
+
+// TestBreakerKeepsItsRules lets random calls end in random ways, in random
+// order, while probes are answered, refused or hang.
+func TestBreakerKeepsItsRules(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		opened := 0
+		rapid.Check(inBubble{t}, func(rt *rapid.T) {
+			hold, end := context.WithCancel(context.Background())
+			m := &backendModel{T: rt, metrics: testMetrics(), end: end, answer: errDown, coolDown: time.Second}
+			m.breaker = newBreaker(breakerOptions{backend: "gold", hold: hold, probe: m.probe, logger: discard(), metrics: m.metrics,
+				changed: func(err error) {
+					m.mu.Lock()
+					defer m.mu.Unlock()
+					m.told = append(m.told, err == nil)
+				}})
+			defer func() {
+				end()
+				synctest.Wait() // the goroutine ends with the term
+				opened += m.outages
+			}()
+			pick := func(rt *rapid.T) *modelAttempt {
+				if len(m.open) == 0 {
+					rt.Skip("nothing is under way")
+				}
+				return rapid.SampledFrom(m.open).Draw(rt, "call")
+			}
+			rt.Repeat(map[string]func(*rapid.T){
+				"begin": func(*rapid.T) { m.begin() },
+				"admit": func(rt *rapid.T) { m.admit(pick(rt)) },
+				"end": func(rt *rapid.T) {
+					m.finish(pick(rt), rapid.SampledFrom([]error{nil, errDown, errDown, errDown, errGone, errUnsent, errRefused}).Draw(rt, "outcome"))
+				},
+				"fail in a row": func(rt *rapid.T) {
+					for range rapid.IntRange(1, 6).Draw(rt, "calls") {
+						if m.isOpen {
+							return
+						}
+						m.begin()
+						m.finish(m.open[len(m.open)-1], errDown)
+					}
+				},
+				"time passes": func(rt *rapid.T) {
+					time.Sleep(time.Duration(rapid.Int64Range(int64(time.Millisecond), int64(40*time.Second)).Draw(rt, "for")))
+				},
+				"the backend changes": func(rt *rapid.T) {
+					m.mu.Lock()
+					defer m.mu.Unlock()
+					m.answer = rapid.SampledFrom([]error{nil, errGone, errDown, errUnsent}).Draw(rt, "answer")
+					m.hangs = rapid.IntRange(0, 3).Draw(rt, "hangs") == 0
+				},
+				"something is mended": func(rt *rapid.T) {
+					m.mu.Lock()
+					m.woken = m.isOpen
+					if m.isOpen {
+						// Else it would go on hanging at the same instant.
+						m.hangs = false
+					}
+					m.mu.Unlock()
+					m.breaker.probeNow()
+				},
+				"the endpoint changes": func(rt *rapid.T) {
+					m.mu.Lock()
+					m.epoch++
+					m.failures = 0
+					m.mu.Unlock()
+					m.breaker.moved(m.epoch)
+				},
+				"": func(*rapid.T) { m.check() },
+			})
+		})
+		if opened == 0 {
+			t.Error("no breaker has opened in any run")
+		}
+	})
+}
+
+// healthOf gives a Cinder out, or fails as it is told.
+type healthOf struct {
+	cinder api
+
+	mu    sync.Mutex
+	err   error
+	calls int
+}
+
+func (h *healthOf) set(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.err = err
+}
+
+func (h *healthOf) asked() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.calls
+}
+
+// client fails as a login does.
+func (h *healthOf) client(context.Context) (api, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.calls++
+	if h.err != nil {
+		return nil, h.err
+	}
+	return h.cinder, nil
+}
+
+func (h *healthOf) forget(api) {}
+
+// watched is a lifecycle in a term, and what was said about its health.
+type watched struct {
+	*Lifecycle
+	metrics *Metrics
+	end     context.CancelFunc
+
+	mu   sync.Mutex
+	said []string
+}
+
+func (w *watched) news() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.said)
+}
+
+func newWatched(t *testing.T, source clients, change ...func(*LifecycleOptions)) *watched {
+	t.Helper()
+	hold, end := context.WithCancel(context.Background())
+	t.Cleanup(end)
+	w := &watched{metrics: testMetrics(), end: end}
+	start := time.Now()
+	options := LifecycleOptions{Config: Config{Name: "gold"}, Cluster: "cluster-1", Fence: func() error { return nil }, Hold: hold,
+		Logger: discard(), Metrics: w.metrics, Poll: time.Millisecond,
+		HealthChanged: func(err error) {
+			// Under no lock: all of these take some.
+			_ = w.Health()
+			w.Configure(w.options.Config)
+			_ = w.Untouched(claimStamp(1))
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.said = append(w.said, fmt.Sprintf("%s %v", time.Since(start).Round(time.Second), err))
+		}}
+	for _, f := range change {
+		f(&options)
+	}
+	w.Lifecycle = newLifecycle(options, sameClients(source))
+	return w
+}
+
+func TestLoginsThatFailOpenTheBreaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lost := *errDown
+		lost.Operation, lost.EffectUnknown = "auth.login", true
+		source := &healthOf{cinder: newMemoryCinder(), err: &lost}
+		w := newWatched(t, source)
+		defer w.end()
+		for i := range 5 {
+			equal(t, w.Health(), nil)
+			_, err := w.Has(t.Context(), "volume-1")
+			equal(t, errorText(err), "backend gold: auth.login: Cinder answered service unavailable (HTTP 503, req-1)")
+			// Whatever became of the login, the call was not made.
+			equal(t, effectUnknown(err), false)
+			equal(t, source.asked(), i+1)
+		}
+		const want = "backend gold: requests are held back until it answers again; the last failure: auth.login: Cinder answered service unavailable (HTTP 503)"
+		for range 100 {
+			_, err := w.Connect(t.Context(), claimSpec(1))
+			equal(t, errorText(err), want)
+			equal(t, KindOf(err), KindUnavailable)
+			equal(t, effectUnknown(err), false)
+			equal(t, errorText(w.Remove(t.Context(), claimTarget(1, "volume-1"))), want)
+		}
+		equal(t, errorText(w.Health()), want)
+		equal(t, source.asked(), 5)
+	})
+}
+
+// TestOutageFromBeginningToEnd: pauses grow while probes fail, the backend is
+// asked by nobody else, and all is told in order.
+func TestOutageFromBeginningToEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := &healthOf{cinder: newMemoryCinder(), err: errDown}
+		w := newWatched(t, source)
+		defer w.end()
+		fail(t, w, 5)
+		synctest.Wait()
+		equal(t, w.news(), []string{"0s " + heldBy503})
+		time.Sleep(60 * time.Second)
+		// 1 + 2 + 4 + 8 + 15 + 15 + 15 seconds, each up to a fifth less.
+		if probes := source.asked() - 5; probes < 7 || probes > 8 {
+			t.Errorf("%d probes in a minute", probes)
+		}
+		source.set(errRefused)
+		time.Sleep(15 * time.Second)
+		equal(t, errorText(w.Health()), heldByLogin)
+		source.set(nil)
+		time.Sleep(15 * time.Second)
+		equal(t, w.Health(), nil)
+		_, err := w.Connect(t.Context(), claimSpec(1))
+		equal(t, errorText(err), "")
+		said := w.news()
+		equal(t, len(said), 2)
+		equal(t, said[1][len(said[1])-5:], "<nil>")
+		equal(t, testutil.ToFloat64(w.metrics.outages.WithLabelValues("gold")), 1.0)
+		time.Sleep(time.Minute) // until nobody waits for volumes any more
+	})
+}
+
+// fail makes calls that are expected to fail.
+func fail(t *testing.T, w *watched, calls int) {
+	t.Helper()
+	for range calls {
+		if _, err := w.Has(t.Context(), "volume-1"); err == nil {
+			t.Fatal("no error")
+		}
+	}
+}
+
+// TestMendedBackendIsProbedAtOnce would fail if somebody had to wait for the
+// pause to end.
+func TestMendedBackendIsProbedAtOnce(t *testing.T) {
+	for name, mend := range map[string]func(w *watched){
+		"credentials": func(w *watched) { w.ProbeNow() },
+		"limits":      func(w *watched) { w.Configure(Config{Limits: Limits{Concurrency: 3}}) },
+		"endpoint":    func(w *watched) { w.Configure(Config{Region: "RegionTwo"}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				source := &healthOf{cinder: newMemoryCinder(), err: errRefused}
+				w := newWatched(t, source)
+				defer w.end()
+				fail(t, w, 5)
+				time.Sleep(time.Minute) // the pauses are long by now
+				source.set(nil)
+				before := time.Now()
+				mend(w)
+				synctest.Wait()
+				equal(t, w.Health(), nil)
+				equal(t, time.Since(before), 0)
+			})
+		})
+	}
+}
+
+// TestProbeThatHangsIsGivenUpForAMendedOne: what it hangs on was mended.
+func TestProbeThatHangsIsGivenUpForAMendedOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cinder := newMemoryCinder()
+		cinder.fault = func(string, string) mishap { return refused }
+		source := &hangingClients{cinder: cinder}
+		w := newWatched(t, source)
+		defer w.end()
+		fail(t, w, 5)
+		source.hangs.Store(true)
+		time.Sleep(10 * time.Second)
+		source.hangs.Store(false)
+		cinder.mu.Lock()
+		cinder.fault = nil
+		cinder.mu.Unlock()
+		synctest.Wait()
+		equal(t, errorText(w.Health()), heldBack(t, "volume.get: Cinder answered service unavailable (HTTP 503)"))
+		w.ProbeNow()
+		synctest.Wait()
+		equal(t, w.Health(), nil)
+	})
+}
+
+func heldBack(t *testing.T, last string) string {
+	t.Helper()
+	return "backend gold: requests are held back until it answers again; the last failure: " + last
+}
+
+// hangingClients lets a look-up hang until its context ends.
+type hangingClients struct {
+	cinder api
+	hangs  atomic.Bool
+}
+
+func (h *hangingClients) client(ctx context.Context) (api, error) {
+	if h.hangs.Load() {
+		<-ctx.Done()
+		return nil, translate("gold", operationLogin, notSent{ctx.Err()})
+	}
+	return h.cinder, nil
+}
+
+func (h *hangingClients) forget(api) {}
+
+// TestBackendThatOnlyReadsDoesNotFlap: its probes are always answered, and its
+// changes never. The pauses grow all the same.
+func TestBackendThatOnlyReadsDoesNotFlap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cinder := newMemoryCinder()
+		cinder.fault = func(operation, _ string) mishap {
+			if isRead(operation) {
+				return noFault
+			}
+			return refused
+		}
+		id := cinder.add(mine(1, StatusAvailable))
+		w := newWatched(t, &memoryClients{cinder: cinder})
+		defer w.end()
+		change := func() error {
+			return w.current().cinder.change(t.Context(), func(ctx context.Context, cinder api) error { return cinder.Reserve(ctx, id) })
+		}
+		var outages []time.Duration
+		for range 6 {
+			for w.Health() == nil {
+				_ = change()
+			}
+			began := time.Now()
+			for w.Health() != nil {
+				time.Sleep(10 * time.Millisecond)
+			}
+			outages = append(outages, time.Since(began))
+		}
+		for i, most := range []time.Duration{1, 2, 4, 8, 15, 15} {
+			most *= time.Second
+			if got := outages[i]; got < most*8/10 || got > most+10*time.Millisecond {
+				t.Errorf("outage %d lasts %s, want up to %s", i, got, most)
+			}
+		}
+		time.Sleep(30 * time.Second)
+		for w.Health() == nil {
+			_ = change()
+		}
+		began := time.Now()
+		for w.Health() != nil {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if got := time.Since(began); got > time.Second+10*time.Millisecond {
+			t.Errorf("after half a minute without trouble an outage lasts %s", got)
+		}
+	})
+}
+
+// TestAnswersKeepTheBreakerClosed: what is an answer, whatever it says, and what was
+// never asked keep the breaker closed.
+func TestAnswersKeepTheBreakerClosed(t *testing.T) {
+	cinder := newMemoryCinder()
+	calls := 0
+	cinder.fault = func(string, string) mishap {
+		calls++
+		return []mishap{refused, refused, unsent, lost, rateLimited}[calls%5]
+	}
+	l := cinder.term(t, func(o *LifecycleOptions) { o.FailuresToOpen = 0 })
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 100 {
+		_, _ = l.Has(t.Context(), "volume-1")
+		_, _ = l.Has(cancelled, "volume-1")
+		_, _ = l.Has(t.Context(), "volume/../1")
+	}
+	equal(t, l.Health(), nil)
+}
+
+func TestRefusedCredentialsOpenTheBreaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cinder := newMemoryCinder()
+		cinder.fault = func(string, string) mishap { return unauthorized }
+		w := newWatched(t, &memoryClients{cinder: cinder}, func(o *LifecycleOptions) { o.FailuresToOpen = 2 })
+		defer w.end()
+		fail(t, w, 2)
+		equal(t, errorText(w.Health()), heldBack(t, "volume.get: the credentials were refused (HTTP 401)"))
+	})
+}
+
+// TestReasonOfAFailedVolumeTellsNothing: asking for it keeps its failures to
+// itself, and would else make every second failure look like a success.
+func TestReasonOfAFailedVolumeTellsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cinder := newMemoryCinder()
+		w := newWatched(t, &memoryClients{cinder: cinder})
+		defer w.end()
+		cinder.fault = func(string, string) mishap { return refused }
+		ask := func() {
+			w.current().cinder.ask(t.Context(), func(ctx context.Context, cinder api) { cinder.FailureReason(ctx, "volume-1") })
+		}
+		for range 5 {
+			fail(t, w, 1)
+			ask()
+		}
+		equal(t, w.Health() == nil, false)
+		equal(t, cinder.count("message.list"), 4)
+	})
+}
+
+// TestTermEndsAnOutage: no goroutine is left, which the bubble of the test would
+// tell, nothing is said any more, and the gauge is gone.
+func TestTermEndsAnOutage(t *testing.T) {
+	for name, hang := range map[string]bool{"in a pause": false, "in a probe": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				cinder := newMemoryCinder()
+				cinder.fault = func(string, string) mishap { return refused }
+				source := &hangingClients{cinder: cinder}
+				w := newWatched(t, source)
+				fail(t, w, 5)
+				source.hangs.Store(hang)
+				time.Sleep(10 * time.Second)
+				equal(t, testutil.CollectAndCount(w.metrics.up), 1)
+				w.end()
+				synctest.Wait()
+				equal(t, len(w.news()), 1)
+				equal(t, testutil.CollectAndCount(w.metrics.up), 0)
+			})
+		})
+	}
+}
+
+func TestNoOutageBeginsAfterTheTerm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatched(t, &healthOf{cinder: newMemoryCinder(), err: errDown})
+		w.end()
+		synctest.Wait()
+		fail(t, w, 20)
+		synctest.Wait()
+		equal(t, w.Health(), nil)
+		equal(t, w.news(), []string(nil))
+		equal(t, testutil.CollectAndCount(w.metrics.up), 0)
+	})
+}
+
+// TestWaitsEndWhileRequestsAreHeldBack: those who wait for volumes are told
+// after as many rounds as ever, and no round costs a request.
+func TestWaitsEndWhileRequestsAreHeldBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cinder := newMemoryCinder()
+		cinder.looks = math.MaxInt
+		w := newWatched(t, &memoryClients{cinder: cinder})
+		defer w.end()
+		result := make(chan error, 1)
+		go func() {
+			_, err := w.Connect(t.Context(), claimSpec(1))
+			result <- err
+		}()
+		time.Sleep(10 * time.Second)
+		cinder.mu.Lock()
+		cinder.fault = func(string, string) mishap { return refused }
+		cinder.mu.Unlock()
+		fail(t, w, 5)
+		cinder.forgetLog()
+		equal(t, errorText(<-result), heldBack(t, "volume.get: Cinder answered service unavailable (HTTP 503)"))
+		if n := len(cinder.log); n > 1 { // a probe
+			t.Errorf("%d requests while they are held back", n)
+		}
+		cinder.mu.Lock()
+		cinder.fault = nil
+		cinder.looks = 1
+		cinder.mu.Unlock()
+		time.Sleep(time.Minute)
+	})
+}
+
+// TestStragglersOfAnOutageDoNotCount: requests that left before it fail, or
+// succeed, long after it has ended.
+func TestStragglersOfAnOutageDoNotCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hold, end := context.WithCancel(t.Context())
+		defer end()
+		b := newBreaker(breakerOptions{backend: "gold", hold: hold, probe: func(context.Context) error { return nil }, logger: discard(), metrics: testMetrics()})
+		call := func(err error) {
+			t.Helper()
+			a, held := b.begin(0)
+			equal(t, held, nil)
+			a.end(t.Context(), err)
+		}
+		var stragglers []*attempt
+		for range 10 {
+			a, held := b.begin(0)
+			equal(t, held, nil)
+			stragglers = append(stragglers, a)
+		}
+		for range 5 {
+			call(errDown)
+		}
+		equal(t, errorText(b.health()), heldBy503)
+		stragglers[0].end(t.Context(), nil) // does not close it
+		equal(t, errorText(b.health()), heldBy503)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		equal(t, b.health(), nil)
+		for _, a := range stragglers[1:7] {
+			a.end(t.Context(), errDown)
+		}
+		equal(t, b.health(), nil)
+		for range 4 {
+			call(errDown)
+		}
+		stragglers[7].end(t.Context(), nil)
+		// One whose turn has come since then is no straggler.
+		_, held := stragglers[8].admit()
+		equal(t, held, nil)
+		stragglers[8].end(t.Context(), errDown)
+		equal(t, errorText(b.health()), heldBy503)
+	})
+}
+
+// TestWakeUpIsForOneOutage: one that was mended while it was probed anyway
+// leaves none behind for the next.
+func TestWakeUpIsForOneOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hold, end := context.WithCancel(t.Context())
+		defer end()
+		var b *breaker
+		var probed []time.Duration
+		start := time.Now()
+		b = newBreaker(breakerOptions{backend: "gold", hold: hold, logger: discard(), metrics: testMetrics(), probe: func(context.Context) error {
+			probed = append(probed, time.Since(start))
+			b.probeNow()
+			return nil
+		}})
+		for range 2 {
+			for range 5 {
+				a, held := b.begin(0)
+				equal(t, held, nil)
+				a.end(t.Context(), errDown)
+			}
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+			equal(t, b.health(), nil)
+		}
+		equal(t, len(probed), 2)
+		if probed[1] < 11*time.Second {
+			t.Errorf("the second outage is probed %s after it began", probed[1]-10*time.Second)
+		}
+	})
+}

@@ -1,0 +1,385 @@
+package backends
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// cindersByRegion gives each region a Cinder of its own.
+type cindersByRegion map[string]*memoryCinder
+
+func (r cindersByRegion) clients(config func() Config) clients { return &regionalClients{r, config} }
+
+type regionalClients struct {
+	regions cindersByRegion
+	config  func() Config
+}
+
+func (c *regionalClients) client(context.Context) (api, error) {
+	return uncut{c.regions[c.config().Region]}, nil
+}
+func (c *regionalClients) forget(api) {}
+
+// uncut is a Cinder whose lists are on their way when their reader gives up.
+type uncut struct{ *memoryCinder }
+
+func (u uncut) ListVolumes(ctx context.Context, query VolumeQuery, yield func([]Volume) bool) error {
+	return u.memoryCinder.ListVolumes(context.WithoutCancel(ctx), query, yield)
+}
+
+func regionalTerm(t *testing.T, of cindersByRegion, change ...func(*LifecycleOptions)) *Lifecycle {
+	t.Helper()
+	hold, end := context.WithCancel(context.Background())
+	t.Cleanup(end)
+	options := LifecycleOptions{Config: Config{Name: "gold", Region: "one"}, Cluster: "cluster-1", Fence: func() error { return nil }, Hold: hold,
+		Logger: discard(), Metrics: testMetrics(), Poll: time.Millisecond}
+	for _, f := range change {
+		f(&options)
+	}
+	return newLifecycle(options, of.clients)
+}
+
+func TestConfigureReportsWhetherTheEndpointChanged(t *testing.T) {
+	before := Config{Name: "gold", Region: "one", Auth: Auth{Noauth: &Noauth{Endpoint: "http://cinder/v3"}}, Limits: Limits{Concurrency: 3},
+		Timeouts: Timeouts{Create: time.Minute}}
+	tests := map[string]struct {
+		change func(*Config)
+		want   bool
+		kept   bool // the configuration is equal
+	}{
+		"nothing":           {change: func(*Config) {}, kept: true},
+		"another copy":      {change: func(c *Config) { c.Auth.Noauth = &Noauth{Endpoint: "http://cinder/v3"} }, kept: true},
+		"a default written": {change: func(c *Config) { c.Timeouts.Delete = DefaultDeleteTimeout }, kept: true},
+		"another name":      {change: func(c *Config) { c.Name = "zinc" }, kept: true},
+		"limits":            {change: func(c *Config) { c.Limits.Concurrency = 4 }},
+		"pace":              {change: func(c *Config) { c.Limits.RequestsPerSecond = 4 }},
+		"time-outs":         {change: func(c *Config) { c.Timeouts.Request = time.Second }},
+		"connector":         {change: func(c *Config) { c.Connector.WWPNs = []string{"50:01"} }},
+		"region":            {change: func(c *Config) { c.Region = "two" }, want: true},
+		"interface":         {change: func(c *Config) { c.Interface = "internal" }, want: true},
+		"endpoint":          {change: func(c *Config) { c.Auth.Noauth = &Noauth{Endpoint: "http://other/v3"} }, want: true},
+		"way to log in":     {change: func(c *Config) { c.Auth = Auth{Cloud: "gold"} }, want: true},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			l := regionalTerm(t, cindersByRegion{}, func(o *LifecycleOptions) { o.Config = before })
+			at, config := l.current(), l.current().config.Load()
+			next := before
+			test.change(&next)
+			equal(t, l.Configure(next), test.want)
+			equal(t, l.current() != at, test.want)
+			equal(t, l.current().config.Load() == config, test.kept)
+			equal(t, l.current().config.Load().Name, "gold")
+			// The same once more is an equal one.
+			equal(t, l.Configure(next), false)
+		})
+	}
+}
+
+// TestTimeoutsHoldForTheNextWait without a new term.
+func TestTimeoutsHoldForTheNextWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cinder := newMemoryCinder()
+		cinder.looks = 1 << 30
+		l := regionalTerm(t, cindersByRegion{"one": cinder})
+		config := Config{Region: "one", Timeouts: Timeouts{Create: 7 * time.Second}}
+		equal(t, l.Configure(config), false)
+		start := time.Now()
+		_, err := l.Connect(t.Context(), claimSpec(1))
+		equal(t, errorText(err), "backend gold: volume volume-1 is still creating after 7s")
+		equal(t, time.Since(start), 7*time.Second)
+		equal(t, cinder.count("volume.create"), 1)
+		equal(t, cinder.count("volume.list") > 1, true)
+		cinder.mu.Lock()
+		cinder.looks = 0
+		cinder.mu.Unlock()
+		time.Sleep(time.Minute)
+	})
+}
+
+// TestLimitsHoldForTheNextRequest: the pool is asked with the new ones.
+func TestLimitsHoldForTheNextRequest(t *testing.T) {
+	cloud := newCloudServer(t)
+	cinder := newMemoryCinder()
+	cloud.cinder = cinder.ServeHTTP
+	pool := NewPool(PoolOptions{Sources: cloud.clouds(passwordCloud), Metrics: testMetrics()})
+	l := NewLifecycle(LifecycleOptions{Config: gold, Pool: pool, Cluster: "cluster-1", Fence: func() error { return nil }, Hold: t.Context(),
+		Logger: discard(), Metrics: testMetrics(), Poll: time.Millisecond})
+	found, err := l.Has(t.Context(), "volume-1")
+	equal(t, errorText(err), "")
+	equal(t, found, false)
+	limited := gold
+	limited.Limits.Concurrency = 2
+	equal(t, l.Configure(limited), false)
+	_, err = l.Has(t.Context(), "volume-1")
+	equal(t, errorText(err), "")
+	client, err := pool.Client(t.Context(), limited)
+	equal(t, errorText(err), "")
+	equal(t, client.config.Limits.Concurrency, 2)
+	equal(t, cloud.loginCount(), 2)
+}
+
+// TestAnotherEndpointIsLookedAtAnew: what the old one had is not believed of
+// the new one, and a volume there is found.
+func TestAnotherEndpointIsLookedAtAnew(t *testing.T) {
+	one, two := newMemoryCinder(), newMemoryCinder()
+	l := regionalTerm(t, cindersByRegion{"one": one, "two": two})
+	_, err := l.Connect(t.Context(), claimSpec(1))
+	equal(t, errorText(err), "")
+	idle(t, l)
+	there := two.add(mine(1, StatusAvailable))
+	equal(t, l.Configure(Config{Region: "two"}), true)
+	one.forgetLog()
+	all, err := l.Volumes(t.Context())
+	equal(t, errorText(err), "")
+	equal(t, ids(all), []string{there})
+	connected, err := l.Connect(t.Context(), claimSpec(1))
+	equal(t, errorText(err), "")
+	equal(t, connected.Volume.ID, there)
+	equal(t, two.changes(), []string{"volume.os-reserve " + there, "volume.os-initialize_connection " + there})
+	equal(t, errorText(l.Complete(t.Context(), claimTarget(1, there), false)), "")
+	equal(t, one.log, []string(nil))
+	equal(t, two.count("volume.list"), 1)
+}
+
+// TestOperationEndsWhereItBegan: while the endpoint changes a claim is served to
+// the end where its look was, and the next one at the new endpoint looks anew.
+func TestOperationEndsWhereItBegan(t *testing.T) {
+	for _, during := range []string{"volume.list", "volume.create", "volume.os-reserve"} {
+		t.Run(during, func(t *testing.T) { operationEndsWhereItBegan(t, during) })
+	}
+}
+
+func operationEndsWhereItBegan(t *testing.T, during string) {
+	one, two := newMemoryCinder(), newMemoryCinder()
+	one.looks = 50
+	l := regionalTerm(t, cindersByRegion{"one": one, "two": two})
+	at := l.current()
+	var changed bool
+	var once sync.Once
+	one.onCall(func(operation string) {
+		if operation == during {
+			once.Do(func() { changed = l.Configure(Config{Region: "two"}) })
+		}
+	})
+	connected, err := l.Connect(t.Context(), claimSpec(1))
+	equal(t, errorText(err), "")
+	equal(t, changed, true)
+	equal(t, two.log, []string(nil))
+	found := one.stamped(claimStamp(1))
+	equal(t, len(found), 1)
+	equal(t, found[0].ID, connected.Volume.ID)
+	equal(t, found[0].Status, StatusAttaching)
+	// The new endpoint may be the same Cinder by another way.
+	equal(t, l.Untouched(claimStamp(1)), false)
+	equal(t, l.Untouched(claimStamp(2)), true)
+	_, err = l.Holds(t.Context(), claimStamp(1))
+	equal(t, errorText(err), "")
+	equal(t, two.count("volume.list"), 1)
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		at.watcher.mu.Lock()
+		running := at.watcher.running
+		at.watcher.mu.Unlock()
+		if !running {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the old endpoint's watcher goes on")
+		}
+	}
+}
+
+// TestFailuresOfTheOldEndpointDoNotCount for the new one, neither those before
+// the change nor those of operations that end there.
+func TestFailuresOfTheOldEndpointDoNotCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, two := newMemoryCinder(), newMemoryCinder()
+		one.fault = func(string, string) mishap { return refused }
+		l := regionalTerm(t, cindersByRegion{"one": one, "two": two})
+		old := l.current()
+		has := func(at *endpoint) { _, _ = at.get(t.Context(), "volume-1") }
+		for range 4 {
+			has(old)
+		}
+		l.Configure(Config{Region: "two"})
+		for range 10 {
+			has(old)
+		}
+		equal(t, l.Health(), nil)
+		two.mu.Lock()
+		two.fault = one.fault
+		two.mu.Unlock()
+		for range 4 {
+			has(l.current())
+			equal(t, l.Health(), nil)
+		}
+		has(l.current())
+		equal(t, l.Health() == nil, false)
+		two.mu.Lock()
+		two.fault = nil
+		two.mu.Unlock()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		equal(t, l.Health(), nil)
+	})
+}
+
+// TestProbeOfTheOldEndpointClosesNothing although it is answered in the end.
+func TestProbeOfTheOldEndpointClosesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, two := newMemoryCinder(), newMemoryCinder()
+		for _, cinder := range []*memoryCinder{one, two} {
+			cinder.fault = func(string, string) mishap { return refused }
+		}
+		l := regionalTerm(t, cindersByRegion{"one": one, "two": two})
+		for range 5 {
+			_, _ = l.Has(t.Context(), "volume-1")
+		}
+		one.mu.Lock()
+		one.fault = nil
+		one.before = func(string) { time.Sleep(10 * time.Second) }
+		one.mu.Unlock()
+		time.Sleep(5 * time.Second) // the probe is under way
+		l.Configure(Config{Region: "two"})
+		time.Sleep(time.Minute)
+		equal(t, errorText(l.Health()), heldBack(t, "volume.list: Cinder answered service unavailable (HTTP 503)"))
+		two.mu.Lock()
+		two.fault = nil
+		two.mu.Unlock()
+		time.Sleep(15 * time.Second)
+		equal(t, l.Health(), nil)
+	})
+}
+
+func TestUntouched(t *testing.T) {
+	stamp := claimStamp(1)
+	tests := map[string]struct {
+		prepare func(t *testing.T, cinder *memoryCinder, l *Lifecycle)
+		want    bool
+	}{
+		"nothing was asked": {prepare: func(*testing.T, *memoryCinder, *Lifecycle) {}, want: true},
+		"another claim": {want: true, prepare: func(t *testing.T, _ *memoryCinder, l *Lifecycle) {
+			_, err := l.Connect(t.Context(), claimSpec(2))
+			equal(t, errorText(err), "")
+		}},
+		"the listing failed": {want: true, prepare: func(t *testing.T, cinder *memoryCinder, l *Lifecycle) {
+			cinder.fault = func(string, string) mishap { return unsent }
+			_, err := l.Connect(t.Context(), claimSpec(1))
+			equal(t, KindOf(err), KindUnavailable)
+		}},
+		"the create was refused": {want: true, prepare: func(t *testing.T, cinder *memoryCinder, l *Lifecycle) {
+			cinder.fault = failing("volume.create", rateLimited)
+			_, err := l.Connect(t.Context(), claimSpec(1))
+			equal(t, KindOf(err), KindRateLimited)
+		}},
+		"the create's answer was lost": {prepare: func(t *testing.T, cinder *memoryCinder, l *Lifecycle) {
+			cinder.fault = failing("volume.create", lost)
+			_, err := l.Connect(t.Context(), claimSpec(1))
+			equal(t, effectUnknown(err), true)
+		}},
+		"the create's answer was an error": {prepare: func(t *testing.T, cinder *memoryCinder, l *Lifecycle) {
+			cinder.fault = failing("volume.create", refused)
+			_, err := l.Connect(t.Context(), claimSpec(1))
+			equal(t, effectUnknown(err), true)
+		}},
+		"it has a volume": {prepare: func(t *testing.T, _ *memoryCinder, l *Lifecycle) {
+			_, err := l.Connect(t.Context(), claimSpec(1))
+			equal(t, errorText(err), "")
+		}},
+		"an earlier term left one, not listed yet": {want: true, prepare: func(_ *testing.T, cinder *memoryCinder, _ *Lifecycle) {
+			cinder.add(mine(1, StatusAvailable))
+		}},
+		"an earlier term left one": {prepare: func(t *testing.T, cinder *memoryCinder, l *Lifecycle) {
+			cinder.add(mine(1, StatusAvailable))
+			_, err := l.Volumes(t.Context())
+			equal(t, errorText(err), "")
+		}},
+		"it was removed": {want: true, prepare: func(t *testing.T, _ *memoryCinder, l *Lifecycle) {
+			_, err := l.Connect(t.Context(), claimSpec(1))
+			equal(t, errorText(err), "")
+			equal(t, errorText(l.Abandon(t.Context(), stamp, testConnector)), "")
+		}},
+		"it was at another endpoint": {prepare: func(t *testing.T, _ *memoryCinder, l *Lifecycle) {
+			_, err := l.Connect(t.Context(), claimSpec(1))
+			equal(t, errorText(err), "")
+			equal(t, l.Configure(Config{Region: "two"}), true)
+		}},
+		"the create's answer was lost at another endpoint": {prepare: func(t *testing.T, cinder *memoryCinder, l *Lifecycle) {
+			cinder.fault = failing("volume.create", lost)
+			_, err := l.Connect(t.Context(), claimSpec(1))
+			equal(t, effectUnknown(err), true)
+			equal(t, l.Configure(Config{Region: "two"}), true)
+		}},
+		"an earlier term's was at another endpoint": {prepare: func(t *testing.T, cinder *memoryCinder, l *Lifecycle) {
+			cinder.add(mine(1, StatusAvailable))
+			_, err := l.Volumes(t.Context())
+			equal(t, errorText(err), "")
+			equal(t, l.Configure(Config{Region: "two"}), true)
+		}},
+		"the new endpoint has nothing either": {want: true, prepare: func(t *testing.T, cinder *memoryCinder, l *Lifecycle) {
+			equal(t, l.Configure(Config{Region: "two"}), true)
+			equal(t, errorText(l.Abandon(t.Context(), stamp, testConnector)), "")
+		}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			cinder := newMemoryCinder()
+			l := cinder.term(t)
+			test.prepare(t, cinder, l)
+			cinder.forgetLog()
+			equal(t, l.Untouched(stamp), test.want)
+			equal(t, cinder.log, []string(nil))
+		})
+	}
+}
+
+// failing lets every call of an operation end in a mishap.
+func failing(operation string, how mishap) func(string, string) mishap {
+	return func(called, _ string) mishap {
+		if called == operation {
+			return how
+		}
+		return noFault
+	}
+}
+
+// TestConfigureWhileClaimsAreServed is for the race detector, and counts: every
+// claim ends with one volume at one of the endpoints, or an error.
+func TestConfigureWhileClaimsAreServed(t *testing.T) {
+	of := cindersByRegion{"one": newMemoryCinder(), "two": newMemoryCinder()}
+	of["two"].ids = 1000 // ids are unique
+	l := regionalTerm(t, of)
+	var group sync.WaitGroup
+	for claim := range 50 {
+		group.Go(func() {
+			ctx := WithCaller(t.Context(), Caller{Tenant: fmt.Sprint(claim % 3), Pace: rate.NewLimiter(rate.Inf, 1)})
+			connected, err := l.Connect(ctx, claimSpec(claim))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_ = l.Untouched(claimStamp(claim))
+			if err := l.Complete(ctx, claimTarget(claim, connected.Volume.ID), false); err != nil && !IsKind(err, KindNotFound) {
+				t.Error(err)
+			}
+		})
+	}
+	for i := range 20 {
+		l.Configure(Config{Region: []string{"two", "one"}[i%2], Limits: Limits{Concurrency: i + 1}})
+		time.Sleep(time.Millisecond)
+	}
+	group.Wait()
+	for region, cinder := range of {
+		for claim := range 50 {
+			if found := cinder.stamped(claimStamp(claim)); len(found) > 1 {
+				t.Errorf("claim %d has %d volumes in region %s", claim, len(found), region)
+			}
+		}
+	}
+}

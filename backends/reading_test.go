@@ -1,0 +1,265 @@
+package backends
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// goodCredentials is what the two gauges say.
+func goodCredentials(metrics *Metrics) (good bool, at time.Time) {
+	seconds := testutil.ToFloat64(metrics.credentialsReadAt.WithLabelValues("gold"))
+	return testutil.ToFloat64(metrics.credentialsGood.WithLabelValues("gold")) == 1, time.UnixMilli(int64(seconds * 1000))
+}
+
+// TestBrokenFileKeepsTheClient that is logged in, for as long as the
+// configuration is the same and nobody refuses its credentials.
+func TestBrokenFileKeepsTheClient(t *testing.T) {
+	cloud := newCloudServer(t)
+	sources := cloud.clouds(passwordCloud)
+	whole := strings.ReplaceAll(passwordCloud, "$URL", cloud.URL+"/identity")
+	for name, broken := range map[string]string{
+		"empty":        "",
+		"half":         whole[:len(whole)/2],
+		"no YAML":      "clouds: [",
+		"entry gone":   "clouds: {zinc: {}}",
+		"no password":  strings.ReplaceAll(whole, "password: s3cr3t", ""),
+		"file is gone": "-",
+	} {
+		t.Run(name, func(t *testing.T) {
+			metrics := testMetrics()
+			pool := NewPool(PoolOptions{Sources: sources, Metrics: metrics, CredentialsAge: time.Nanosecond})
+			writeFile(t, sources.CloudsFile, whole)
+			before, err := pool.Client(t.Context(), gold)
+			equal(t, errorText(err), "")
+			good, readAt := goodCredentials(metrics)
+			equal(t, good, true)
+			if age := time.Since(readAt); age < -time.Second || age > time.Minute {
+				t.Errorf("the last good reading was %s ago", age)
+			}
+			if broken == "-" {
+				equal(t, os.Remove(sources.CloudsFile), nil)
+			} else {
+				writeFile(t, sources.CloudsFile, broken)
+			}
+			logins := cloud.loginCount()
+			for range 3 {
+				client, err := pool.Client(t.Context(), gold)
+				if err != nil || client != before {
+					t.Errorf("client %p and error %v, want %p", client, err, before)
+				}
+			}
+			version, err := pool.CheckCredentials(gold)
+			equal(t, version, "")
+			equal(t, KindOf(err), KindConfig)
+			good, again := goodCredentials(metrics)
+			equal(t, good, false)
+			equal(t, again, readAt)
+			// The configuration it was made for is not the one that is wanted.
+			other := gold
+			other.Region = "RegionTwo"
+			if _, err := pool.Client(t.Context(), other); !IsKind(err, KindConfig) {
+				t.Errorf("with another configuration: %v", err)
+			}
+			equal(t, cloud.loginCount(), logins)
+			writeFile(t, sources.CloudsFile, strings.ReplaceAll(whole, "s3cr3t", "n3w"))
+			client, err := pool.Client(t.Context(), gold)
+			if err != nil || client == before {
+				t.Errorf("after the file was mended: client %p and error %v", client, err)
+			}
+			good, _ = goodCredentials(metrics)
+			equal(t, good, true)
+			equal(t, cloud.loginCount(), logins+1)
+		})
+	}
+}
+
+// TestBrokenFileIsNotReadByEveryRequest: its age counts too.
+func TestBrokenFileIsNotReadByEveryRequest(t *testing.T) {
+	cloud := newCloudServer(t)
+	sources := cloud.clouds(passwordCloud)
+	metrics := testMetrics()
+	pool := NewPool(PoolOptions{Sources: sources, Metrics: metrics, CredentialsAge: time.Hour})
+	before, err := pool.Client(t.Context(), gold)
+	equal(t, errorText(err), "")
+	age := func(by time.Duration) {
+		pool.mu.Lock()
+		defer pool.mu.Unlock()
+		entry, _ := pool.clients.Peek("gold")
+		entry.read = entry.read.Add(-by)
+	}
+	writeFile(t, sources.CloudsFile, "broken: [")
+	age(2 * time.Hour)
+	for range 2 {
+		if client, err := pool.Client(t.Context(), gold); err != nil || client != before {
+			t.Errorf("client %p and error %v, want %p", client, err, before)
+		}
+		// Had it been looked at, the new one would be noticed.
+		writeFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(passwordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
+	}
+	age(2 * time.Hour)
+	if client, err := pool.Client(t.Context(), gold); err != nil || client == before {
+		t.Errorf("client %p and error %v, want another than %p", client, err, before)
+	}
+}
+
+func TestCheckCredentials(t *testing.T) {
+	cloud := newCloudServer(t)
+	sources := cloud.clouds(passwordCloud)
+	text := strings.ReplaceAll(passwordCloud, "$URL", cloud.URL+"/identity")
+	pool := NewPool(PoolOptions{Sources: sources, Metrics: testMetrics(), CredentialsAge: time.Hour})
+	check := func() string {
+		t.Helper()
+		version, err := pool.CheckCredentials(gold)
+		equal(t, errorText(err), "")
+		return version
+	}
+	first := check()
+	equal(t, regexp.MustCompile(`^[0-9a-f]{24}$`).MatchString(first), true)
+	equal(t, check(), first)
+	equal(t, cloud.loginCount(), 0)
+	before, err := pool.Client(t.Context(), gold)
+	equal(t, errorText(err), "")
+	equal(t, check(), first)
+	if client, _ := pool.Client(t.Context(), gold); client != before {
+		t.Error("a check without a change has dropped the client")
+	}
+
+	writeFile(t, sources.CloudsFile, strings.ReplaceAll(text, "s3cr3t", "n3w"))
+	if client, _ := pool.Client(t.Context(), gold); client != before {
+		t.Error("without a check the credentials are not an hour old")
+	}
+	second := check()
+	if second == first {
+		t.Error("another password gives the same version")
+	}
+	if client, err := pool.Client(t.Context(), gold); err != nil || client == before {
+		t.Errorf("after the check: client %p and error %v", client, err)
+	}
+	writeFile(t, sources.CloudsFile, text)
+	equal(t, check(), first)
+
+	other := NewPool(PoolOptions{Sources: sources, Metrics: testMetrics()})
+	if version, err := other.CheckCredentials(gold); err != nil || version == first {
+		t.Errorf("the version %q would help to guess the password offline (error %v)", version, err)
+	}
+	_, err = pool.CheckCredentials(Config{Name: "gold", Auth: Auth{Cloud: "zinc"}})
+	equal(t, errorText(err), `backend gold: `+sources.CloudsFile+` has no cloud "zinc"; it has "gold"`)
+}
+
+// TestChecksDoNotSpareFromEviction: they are no use of a client.
+func TestChecksDoNotSpareFromEviction(t *testing.T) {
+	cloud := newCloudServer(t)
+	text := passwordCloud
+	for _, name := range []string{"zinc", "iron"} {
+		text += strings.Replace(strings.TrimPrefix(passwordCloud, "\nclouds:\n"), "gold", name, 1)
+	}
+	pool := NewPool(PoolOptions{Size: 2, Sources: cloud.clouds(text), Metrics: testMetrics()})
+	use := func(name string) {
+		if _, err := pool.Client(t.Context(), Config{Name: name, Auth: Auth{Cloud: name}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	use("gold")
+	use("zinc")
+	if _, err := pool.CheckCredentials(gold); err != nil {
+		t.Fatal(err)
+	}
+	use("iron")
+	use("zinc")
+	equal(t, cloud.loginCount(), 3)
+	use("gold")
+	equal(t, cloud.loginCount(), 4)
+}
+
+// TestEveryFileIsWatched: whatever the credentials are made of changes their
+// version, and nothing else does.
+func TestEveryFileIsWatched(t *testing.T) {
+	_, _, certificate, key := newAuthority(t).issue("client", false)
+	_, _, other, _ := newAuthority(t).issue("another", true)
+	dir := writeFiles(t, map[string]string{
+		"clouds.yaml": "clouds: {gold: {profile: p, cacert: $DIR/ca.pem, cert: $DIR/cert.pem, key: $DIR/key.pem, auth: {username: kube, user_domain_name: D, project_id: x}}}",
+		"ca.pem":      certificate, "cert.pem": certificate, "key.pem": key,
+		"clouds-public.yaml": "public-clouds: {p: {auth: {auth_url: 'http://one/v3'}}}",
+		"secure.yaml":        "clouds: {gold: {auth: {password: s3cr3t}}}",
+		"old.conf":           "[Global]\nauth-url=http://one/v3\nusername=kube\npassword=s3cr3t\ndomain-name=D\n",
+	})
+	path := func(name string) string { return filepath.Join(dir, name) }
+	text, err := os.ReadFile(path("clouds.yaml"))
+	equal(t, err, nil)
+	writeFile(t, path("clouds.yaml"), strings.ReplaceAll(string(text), "$DIR", dir))
+	pool := NewPool(PoolOptions{Sources: Sources{CloudsFile: path("clouds.yaml"), BaseDir: dir, Getenv: noEnvironment}, Metrics: testMetrics()})
+	versions := func() [2]string {
+		t.Helper()
+		var found [2]string
+		for i, auth := range []Auth{{Cloud: "gold"}, {CloudConfig: "old.conf"}} {
+			version, err := pool.CheckCredentials(Config{Name: []string{"gold", "old"}[i], Auth: auth})
+			if err != nil {
+				t.Fatal(err)
+			}
+			found[i] = version
+		}
+		return found
+	}
+	replace := func(name, old, by string) {
+		t.Helper()
+		content, err := os.ReadFile(path(name))
+		equal(t, err, nil)
+		writeFile(t, path(name), strings.ReplaceAll(string(content), old, by))
+	}
+	last := versions()
+	for name, test := range map[string]struct {
+		change func()
+		cloud  bool
+		conf   bool
+	}{
+		"clouds.yaml":          {change: func() { replace("clouds.yaml", "project_id: x", "project_id: y") }, cloud: true},
+		"secure.yaml":          {change: func() { replace("secure.yaml", "s3cr3t", "n3w") }, cloud: true},
+		"clouds-public.yaml":   {change: func() { replace("clouds-public.yaml", "one", "two") }, cloud: true},
+		"certificate":          {change: func() { writeFile(t, path("ca.pem"), other) }, cloud: true},
+		"cloud configuration":  {change: func() { replace("old.conf", "s3cr3t", "n3w") }, conf: true},
+		"a word of no meaning": {change: func() { replace("clouds.yaml", "clouds: {gold", "# words\nclouds: {gold") }},
+		"another file":         {change: func() { writeFile(t, path("clouds.yml"), "x") }},
+	} {
+		test.change()
+		now := versions()
+		if changed := now[0] != last[0]; changed != test.cloud {
+			t.Errorf("%s: the cloud's version has changed: %v", name, changed)
+		}
+		if changed := now[1] != last[1]; changed != test.conf {
+			t.Errorf("%s: the cloud configuration's version has changed: %v", name, changed)
+		}
+		last = now
+	}
+}
+
+// TestEnvironmentIsReadEveryTime although it is no file.
+func TestEnvironmentIsReadEveryTime(t *testing.T) {
+	variables := map[string]string{"OS_AUTH_URL": "http://one/v3", "OS_USERNAME": "kube", "OS_USER_DOMAIN_NAME": "D", "OS_PASSWORD": "s3cr3t"}
+	pool := NewPool(PoolOptions{Sources: Sources{Getenv: environment(variables)}, Metrics: testMetrics()})
+	config := Config{Name: "here", Auth: Auth{Environment: true}}
+	before, err := pool.CheckCredentials(config)
+	equal(t, errorText(err), "")
+	variables["OS_PASSWORD"] = "n3w"
+	after, err := pool.CheckCredentials(config)
+	equal(t, errorText(err), "")
+	equal(t, after == before, false)
+}
+
+// TestReadingIsOneStateOfEachFile: one that is replaced in between does not mix
+// the old with the new.
+func TestReadingIsOneStateOfEachFile(t *testing.T) {
+	dir := writeFiles(t, map[string]string{"clouds.yaml": "old"})
+	files := fileSet{}
+	first, err := files.read(dir + "/clouds.yaml")
+	equal(t, err, nil)
+	writeFile(t, dir+"/clouds.yaml", "new")
+	again, err := files.read(dir + "/clouds.yaml")
+	equal(t, err, nil)
+	equal(t, string(first)+string(again), "oldold")
+}

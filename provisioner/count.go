@@ -1,0 +1,238 @@
+package provisioner
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+)
+
+// counting is what a term knows of the backends' volumes: which backends were
+// listed, and which claims may have volumes that were not seen yet.
+type counting struct {
+	mu sync.Mutex
+	// done holds the backends whose volumes the ledger knows, generation how
+	// often each has changed its endpoint, listings how many are under way.
+	done       map[string]bool
+	generation map[string]int
+	listings   int
+	// silent holds the backends that could not be counted, and since when.
+	silent map[string]time.Time
+	// earlier holds the claims that an earlier leader may have seen; nil as
+	// long as that is not known.
+	earlier map[types.UID]bool
+	// wanted asks for a backend to be counted in the background.
+	wanted chan string
+}
+
+func newCounting() *counting {
+	return &counting{
+		done:       map[string]bool{},
+		generation: map[string]int{},
+		silent:     map[string]time.Time{},
+		wanted:     make(chan string, 256),
+	}
+}
+
+func (p *Provisioner) isCounted(name string) bool {
+	p.counting.mu.Lock()
+	defer p.counting.mu.Unlock()
+	return p.counting.done[name]
+}
+
+// countBackend counts the stamped volumes of a backend, once in a term. It
+// costs no request of its own: looking before creating needs the same listing.
+func (p *Provisioner) countBackend(ctx context.Context, name string) error {
+	c := p.counting
+	for {
+		c.mu.Lock()
+		done, generation := c.done[name], c.generation[name]
+		c.listings++
+		c.mu.Unlock()
+		var err error
+		if !done {
+			err = p.countListed(ctx, name)
+		}
+		c.mu.Lock()
+		c.listings--
+		same := c.generation[name] == generation
+		if err == nil && same {
+			c.done[name] = true
+		}
+		if c.listings == 0 {
+			// No listing is under way that could still show what is gone.
+			p.ledger.forgetGone()
+		}
+		c.mu.Unlock()
+		if err != nil || same {
+			return err
+		}
+	}
+}
+
+// countListed counts what the backend's listing shows.
+func (p *Provisioner) countListed(ctx context.Context, name string) error {
+	volumes, err := p.Backends.Volumes(name)
+	if err != nil {
+		return err
+	}
+	all, err := volumes.Volumes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, v := range all {
+		stamp := backends.StampOf(v)
+		holding := Holding{Tenant: stamp.Tenant, StorageClass: stamp.StorageClass, GiB: v.SizeGiB}
+		if !p.mayUse(stamp.Tenant, name) {
+			// Whoever may write to this backend's project can write any stamp. It
+			// must not use up the quota of a tenant who has nothing there.
+			holding.Tenant = ""
+		}
+		if elsewhere := p.ledger.Found(types.UID(stamp.ClaimUID), holding, name); elsewhere != "" {
+			p.Logger.Warn("A claim has volumes on two backends; the one that no PersistentVolume names is removed",
+				"claimUID", stamp.ClaimUID, "volume", v.ID, "backend", name, "elsewhere", elsewhere)
+			p.removeStray(name, stamp)
+		}
+	}
+	return nil
+}
+
+// Recount forgets what a backend holds, because its name leads to another
+// endpoint now, and has it counted again.
+func (p *Provisioner) Recount(name string) {
+	c := p.counting
+	c.mu.Lock()
+	delete(c.done, name)
+	c.generation[name]++
+	c.mu.Unlock()
+	p.wantCounted(name)
+}
+
+// wantCounted asks for a backend to be counted in the background. Where too many
+// are wanted, their first claims count them.
+func (p *Provisioner) wantCounted(name string) {
+	select {
+	case p.counting.wanted <- name:
+	default:
+	}
+}
+
+// CountBackends counts every backend as the term begins, and those that a
+// reload brings, so that volumes are found also where no rule sends their claims
+// any more, and takes over what an earlier leader left. It ends with the
+// context.
+func (p *Provisioner) CountBackends(ctx context.Context) {
+	var group sync.WaitGroup
+	defer group.Wait()
+	for _, name := range p.Backends.Names() {
+		p.wantCounted(name)
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case name := <-p.counting.wanted:
+			group.Go(func() { p.countUntilDone(ctx, name) })
+		}
+	}
+}
+
+// countUntilDone counts one backend, whenever it answers.
+func (p *Provisioner) countUntilDone(ctx context.Context, name string) {
+	const most = 15 * time.Second
+	for pause := time.Second; ; pause = min(2*pause, most) {
+		if p.health(name) == nil {
+			err := p.countBackend(ctx, name)
+			if err == nil {
+				err = p.takeOverLeftovers(ctx, name)
+			}
+			if err == nil {
+				return
+			}
+			p.Logger.Warn("A backend cannot be counted yet", "backend", name, "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// countElsewhere counts the other backends where the tenant may have volumes,
+// since its quota counts those too. One that does not answer soon is left out
+// for a while: only claims that could go there wait for it.
+func (p *Provisioner) countElsewhere(ctx context.Context, d decided, ask bool) (undecided bool) {
+	tenant, ok := p.Policy().Tenant(d.Tenant)
+	if !ok || !limited(d.Quotas) {
+		return false
+	}
+	var others []string
+	for _, class := range tenant.Classes {
+		for _, name := range class.Backends {
+			if !slices.Contains(others, name) && !slices.Contains(d.Backends, name) && !p.isCounted(name) && p.health(name) == nil && !p.isSilent(name) {
+				others = append(others, name)
+			}
+		}
+	}
+	if len(others) == 0 || !ask {
+		return len(others) > 0
+	}
+	bounded, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var group sync.WaitGroup
+	for _, name := range others {
+		group.Go(func() {
+			if p.countBackend(bounded, name) != nil {
+				p.noteSilent(name)
+			}
+		})
+	}
+	group.Wait()
+	return false
+}
+
+// limited says whether what the tenant has on other backends matters.
+func limited(scopes []policy.QuotaScope) bool {
+	return slices.ContainsFunc(scopes, func(s policy.QuotaScope) bool {
+		return s.Kind != policy.BackendScope && (s.Limits.Volumes != nil || s.Limits.Gigabytes != nil)
+	})
+}
+
+// patience is how long a claim waits for backends that it does not go to, and
+// how long they are then left out.
+const patience = 10 * time.Second
+
+func (p *Provisioner) noteSilent(name string) {
+	p.counting.mu.Lock()
+	defer p.counting.mu.Unlock()
+	p.counting.silent[name] = time.Now()
+}
+
+func (p *Provisioner) isSilent(name string) bool {
+	p.counting.mu.Lock()
+	defer p.counting.mu.Unlock()
+	since, ok := p.counting.silent[name]
+	return ok && time.Since(since) < patience
+}
+
+// NoteEarlier tells which claims existed when the term began. Any other was
+// made later, and no earlier leader can have made a volume for it. Until this
+// is called, every claim counts as an earlier one.
+func (p *Provisioner) NoteEarlier(claims map[types.UID]bool) {
+	p.counting.mu.Lock()
+	p.counting.earlier = claims
+	p.counting.mu.Unlock()
+	p.reconsider(func(d denial) bool { return d.reason == reasonBackendUnavailable })
+}
+
+func (p *Provisioner) bornInTerm(uid types.UID) bool {
+	p.counting.mu.Lock()
+	defer p.counting.mu.Unlock()
+	return p.counting.earlier != nil && !p.counting.earlier[uid]
+}

@@ -1,0 +1,77 @@
+package provisioner
+
+import (
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+)
+
+// fullFor is how long a backend counts as full after Cinder's own quota refused
+// a volume there. Claims that could go elsewhere do so meanwhile.
+const fullFor = time.Minute
+
+// fullAt is what Cinder's quota has no room for: it may be one of a volume type.
+type fullAt struct{ backend, volumeType string }
+
+// fullness is a backend's refusal to take volumes of a size and above.
+type fullness struct {
+	until   time.Time
+	sizeGiB int64
+	refusal error
+}
+
+// noteFull remembers that Cinder's own quota refused a volume, and sees to it
+// that claims are looked at again when that is forgotten.
+func (p *Provisioner) noteFull(backend string, volume policy.VolumeProperties, refusal error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at := fullAt{backend, volume.Type}
+	until := time.Now().Add(fullFor)
+	size := volume.SizeGiB
+	if before, ok := p.full[at]; ok {
+		size = min(size, before.sizeGiB)
+	} else {
+		time.AfterFunc(fullFor, func() { p.fullnessPasses(at) })
+	}
+	p.full[at] = fullness{until: until, sizeGiB: size, refusal: refusal}
+}
+
+// fullnessPasses forgets a refusal, unless another has come since.
+func (p *Provisioner) fullnessPasses(at fullAt) {
+	p.mu.Lock()
+	left := time.Until(p.full[at].until)
+	if left <= 0 {
+		delete(p.full, at)
+	} else {
+		time.AfterFunc(left, func() { p.fullnessPasses(at) })
+	}
+	p.mu.Unlock()
+	if left <= 0 && !p.stopping() {
+		p.roomFreed()
+	}
+}
+
+// isFull is Cinder's refusal while it is remembered.
+func (p *Provisioner) isFull(backend string, volume policy.VolumeProperties) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	full, ok := p.full[fullAt{backend, volume.Type}]
+	if !ok || volume.SizeGiB < full.sizeGiB {
+		return nil
+	}
+	return full.refusal
+}
+
+// couldGoElsewhere says whether a claim that holds nothing has another backend
+// that can be tried at once.
+func (p *Provisioner) couldGoElsewhere(uid types.UID, d decided) bool {
+	if _, holds := p.ledger.Holds(uid); holds {
+		return false
+	}
+	return slices.ContainsFunc(d.Backends, func(name string) bool {
+		return (p.isCounted(name) || !p.isSilent(name)) && p.health(name) == nil && p.isFull(name, d.Volume) == nil
+	})
+}
