@@ -22,7 +22,7 @@ backends:
   - {name: for-rest, auth: {cloud: rest}}
 tenants:
   - name: a
-    namespaces: [team-a]
+    namespaces: [team-a, team-a-own]
     classes: [{storageClasses: [fast], backends: [for-a], volumeType: ssd, availabilityZone: az1, fsType: xfs}]
   - name: b
     namespaces: ["team-a-*", "b*b", "*-prod"]
@@ -47,6 +47,8 @@ func TestEscapeNamespaceThatLooksLikeAnothersIsNotTheirs(t *testing.T) {
 		{"team-a", nil, "a"},
 		{"team-a", map[string]string{"tenant": "b"}, "a"}, // a label takes nothing from who is named
 		{"team-a-evil", nil, "b"},                         // the pattern's, and not the name's
+		{"team-a-own", nil, "a"},                          // the name's, and not the pattern's
+		{"team-a-owner", nil, "b"},
 		{"team-aevil", nil, "NoMatchingTenant"},
 		{"eteam-a", nil, "NoMatchingTenant"},
 		{"my-team-a-x", nil, "NoMatchingTenant"},
@@ -104,7 +106,7 @@ func TestEscapeNamespaceOfTwoTenantsIsNobodys(t *testing.T) {
 		t.Errorf("a pattern for everything beside another tenant's pattern: error %v", err)
 	}
 	for _, entry := range []string{"team-?", "team-[ab]", "team-a|team-b", "^team-a", "TEAM-A"} {
-		if _, err := Parse([]byte(strings.Replace(escapePolicy, "namespaces: [team-a]", `namespaces: ["`+entry+`"]`, 1)), "p.yaml"); err == nil {
+		if _, err := Parse([]byte(strings.Replace(escapePolicy, "namespaces: [team-a,", `namespaces: ["`+entry+`",`, 1)), "p.yaml"); err == nil {
 			t.Errorf("%q is taken for a pattern or a name", entry)
 		}
 	}
@@ -128,13 +130,13 @@ func TestEscapeNoNamespaceGetsMoreThanItsTenant(t *testing.T) {
 	p := mustParse(t, escapePolicy)
 	inB := regexp.MustCompile(`^(team-a-.*|b.*b|.*-prod)$`)
 	rapid.Check(t, func(t *rapid.T) {
-		namespace := strings.Join(rapid.SliceOfN(rapid.SampledFrom([]string{"team", "-", "a", "b", "prod", "evil", "shop", "*", "A", ".", "x"}), 1, 6).Draw(t, "namespace"), "")
+		namespace := strings.Join(rapid.SliceOfN(rapid.SampledFrom([]string{"team", "-", "a", "b", "prod", "evil", "own", "shop", "*", "A", ".", "x"}), 1, 6).Draw(t, "namespace"), "")
 		value := rapid.SampledFrom([]string{"", "a", "b", "B", "bb"}).Draw(t, "label")
 		class := rapid.SampledFrom([]string{"fast", "fast-2", "fas", "b-", "b-1", "b"}).Draw(t, "class")
 		tenant, backend := "", ""
 		switch {
 		case len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(class)) > 0:
-		case namespace == "team-a":
+		case namespace == "team-a", namespace == "team-a-own":
 			tenant, backend = "a", "for-a"
 		case inB.MatchString(namespace):
 			tenant, backend = "b", "for-b"
@@ -198,6 +200,14 @@ func TestEscapeStorageClassOverridesNothingThatTheRuleSets(t *testing.T) {
 		}))
 		if d.Denial == nil || d.Denial.Reason != ParameterNotAllowed {
 			t.Errorf("parameter %s against the rule: %+v", key, d)
+		}
+	}
+	for _, key := range []string{"volumeType", "availabilityZone", "fs-type", "csi.storage.k8s.io/fs-type", "backend", "tenant", "cinderVolumeId", "type ", "ty\u0440e"} {
+		d := p.Decide(claim(func(r *Request) {
+			r.Namespace, r.StorageClass, r.Parameters = "team-a", "fast", map[string]string{key: "ssd"}
+		}))
+		if d.Denial == nil || d.Denial.Reason != ParameterNotAllowed {
+			t.Errorf("unknown parameter %q: %+v", key, d)
 		}
 	}
 }

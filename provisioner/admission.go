@@ -141,7 +141,9 @@ func (p *Provisioner) laneOf(uid types.UID, d decided) string {
 
 // pvNameOf is the name that the library gives to the PersistentVolume of a
 // claim.
-func pvNameOf(claim *corev1.PersistentVolumeClaim) string { return "pvc-" + string(claim.UID) }
+func pvNameOf(claim *corev1.PersistentVolumeClaim) string { return pvNameFor(string(claim.UID)) }
+
+func pvNameFor(claimUID string) string { return "pvc-" + claimUID }
 
 func denialOf(d *policy.Denial) denial {
 	return denial{reason: string(d.Reason), message: d.Message}
@@ -183,12 +185,21 @@ func unsupportedDataSource(kind, name string) denial {
 
 // decide asks the policy.
 func (p *Provisioner) decide(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, labels map[string]string) decided {
+	inForce := p.Policy()
+	return decided{Decision: inForce.Decide(requestOf(claim, class, labels)), revision: inForce.Revision()}
+}
+
+// requestOf describes a claim to the policy. The class is nil where it does not
+// exist.
+func requestOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, namespaceLabels map[string]string) policy.Request {
 	request := policy.Request{
 		Namespace:       claim.Namespace,
-		NamespaceLabels: labels,
-		StorageClass:    class.Name,
-		Parameters:      class.Parameters,
+		NamespaceLabels: namespaceLabels,
+		StorageClass:    className(claim),
 		VolumeMode:      policy.Filesystem,
+	}
+	if class != nil {
+		request.StorageClass, request.Parameters = class.Name, class.Parameters
 	}
 	if isBlock(claim) {
 		request.VolumeMode = policy.Block
@@ -199,8 +210,7 @@ func (p *Provisioner) decide(claim *corev1.PersistentVolumeClaim, class *storage
 	if limit, ok := claim.Spec.Resources.Limits[corev1.ResourceStorage]; ok {
 		request.LimitBytes = policy.Bytes(limit)
 	}
-	inForce := p.Policy()
-	return decided{Decision: inForce.Decide(request), revision: inForce.Revision()}
+	return request
 }
 
 // namespaceLabels reads the labels from the cache. A namespace that has not

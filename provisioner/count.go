@@ -87,6 +87,10 @@ func (p *Provisioner) countListed(ctx context.Context, name string) error {
 	}
 	for _, v := range all {
 		stamp := backends.StampOf(v)
+		if stamp.PV != pvNameFor(stamp.ClaimUID) {
+			// No stamp of ours contradicts itself.
+			continue
+		}
 		holding := Holding{Tenant: stamp.Tenant, StorageClass: stamp.StorageClass, GiB: v.SizeGiB}
 		if !p.mayUse(stamp.Tenant, name) {
 			// Whoever may write to this backend's project can write any stamp. It

@@ -79,9 +79,11 @@ type watchedBackends struct {
 	fakeBackends
 	specs  *[]backends.Spec
 	onList func()
+	// holdsErr is why it cannot be told whether a backend holds a volume.
+	holdsErr error
 }
 
-func (w watchedBackends) Volumes(name string) (Volumes, error) {
+func (w *watchedBackends) Volumes(name string) (Volumes, error) {
 	volumes, ok := w.fakeBackends[name]
 	if !ok {
 		return w.fakeBackends.Volumes(name)
@@ -91,12 +93,19 @@ func (w watchedBackends) Volumes(name string) (Volumes, error) {
 
 type watchedVolumes struct {
 	*fakeVolumes
-	watch watchedBackends
+	watch *watchedBackends
 }
 
 func (w watchedVolumes) Connect(ctx context.Context, spec backends.Spec) (backends.Connected, error) {
 	*w.watch.specs = append(*w.watch.specs, spec)
 	return w.fakeVolumes.Connect(ctx, spec)
+}
+
+func (w watchedVolumes) Holds(ctx context.Context, stamp backends.Stamp) (bool, error) {
+	if w.watch.holdsErr != nil {
+		return false, w.watch.holdsErr
+	}
+	return w.fakeVolumes.Holds(ctx, stamp)
 }
 
 func (w watchedVolumes) Volumes(ctx context.Context) ([]backends.Volume, error) {
@@ -113,7 +122,7 @@ func TestEscapeByAnnotationsOrLabelsOfAClaimDecidesNothing(t *testing.T) {
 	made := func(change func(*corev1.PersistentVolumeClaim)) (*corev1.PersistentVolume, backends.Spec) {
 		f := newEscape(t)
 		var specs []backends.Spec
-		f.Backends = watchedBackends{fakeBackends: f.backends, specs: &specs}
+		f.Backends = &watchedBackends{fakeBackends: f.backends, specs: &specs}
 		pv, err := f.provision(f.claim(change))
 		f.must(err)
 		wantCalls(t, f.backends["silver"])
@@ -274,7 +283,7 @@ func TestEscapeThroughANamespaceMadeAnew(t *testing.T) {
 // take minutes.
 func TestEscapeThroughLabelsThatGoWhileBackendsAreListed(t *testing.T) {
 	f := newEscape(t)
-	f.Backends = watchedBackends{fakeBackends: f.backends, specs: new([]backends.Spec), onList: func() { f.label(nil) }}
+	f.Backends = &watchedBackends{fakeBackends: f.backends, specs: new([]backends.Spec), onList: func() { f.label(nil) }}
 	if _, err := f.provision(f.claim(nil)); !isIgnored(err) {
 		t.Errorf("error %v, want one that the library ignores", err)
 	}
@@ -303,9 +312,19 @@ func TestEscapeThroughLabelsThatGoWhileCinderIsAskedIsFinished(t *testing.T) {
 // is neither left at Cinder with nobody to use it, nor handed to another tenant
 // whose rules know nothing of its backend.
 func TestEscapeThroughLabelsThatChangeBetweenAttemptsLeavesNothingHalf(t *testing.T) {
-	for name, labels := range map[string]map[string]string{"none": nil, "another tenant's": ofB, "two tenants'": {"a": "yes", "b": "yes"}} {
+	for name, c := range map[string]struct {
+		labels map[string]string
+		// ofB is the backend of tenant b.
+		ofB string
+	}{
+		"nobody's":         {labels: nil, ofB: "silver"},
+		"two tenants'":     {labels: map[string]string{"a": "yes", "b": "yes"}, ofB: "silver"},
+		"another tenant's": {labels: ofB, ofB: "silver"},
+		"another tenant's, who shares the backend": {labels: ofB, ofB: "gold"},
+	} {
 		t.Run(name, func(t *testing.T) {
 			f := newEscape(t)
+			f.current.Store(parsePolicy(t, strings.Replace(escapePolicy, "backends: [silver]", "backends: ["+c.ofB+"]", 1)))
 			gold := f.backends["gold"]
 			gold.err = &backends.Error{Kind: backends.KindUnavailable, Backend: "gold", Message: "lost"}
 			gold.holds, gold.touched = map[string]bool{"uid-1": true}, map[string]bool{"uid-1": true}
@@ -314,43 +333,87 @@ func TestEscapeThroughLabelsThatChangeBetweenAttemptsLeavesNothingHalf(t *testin
 				t.Fatal("the first attempt succeeded")
 			}
 			gold.err = nil
-			f.label(labels)
-			f.cacheLabels(labels)
+			f.label(c.labels)
+			f.cacheLabels(c.labels)
 			var pv *corev1.PersistentVolume
 			if f.ShouldProvision(t.Context(), claim) {
 				pv, _ = f.provision(claim)
 			}
 			undone := slices.Contains(gold.calls, "abandon pvc-uid-1")
 			switch {
-			case pv != nil && pv.Annotations[annotationBackend] == "gold" && pv.Annotations[annotationTenant] != "a":
-				t.Errorf("the volume of tenant a on backend gold is given to tenant %s", pv.Annotations[annotationTenant])
 			case pv == nil && !undone:
 				t.Errorf("the volume is left at Cinder, and the claim is denied; the backend was called: %s", strings.Join(gold.calls, "; "))
+			case pv != nil && pv.Annotations[annotationTenant] != "a" && !undone:
+				t.Errorf("the volume that was made for tenant a is given to tenant %s", pv.Annotations[annotationTenant])
+			case pv != nil && pv.Annotations[annotationTenant] == "b" && pv.Annotations[annotationBackend] != c.ofB:
+				t.Errorf("tenant b gets a volume on backend %s", pv.Annotations[annotationBackend])
 			}
 		})
 	}
 }
 
-// TestEscapeByAStampInAnothersBackendDrawsNoClaimThere is a volume that somebody
-// with access to the project of backend gold stamped for a claim of tenant b,
-// who may use silver alone. Following it would write tenant b's data into a
-// project of somebody else's.
-func TestEscapeByAStampInAnothersBackendDrawsNoClaimThere(t *testing.T) {
+// TestEscapeThroughAnOutageKeepsNoRoomForADeniedClaim is a claim that was begun
+// as its backend went away, and whose namespace is nobody's when the backend is
+// back: nothing was made, and nobody else may want for the room.
+func TestEscapeThroughAnOutageKeepsNoRoomForADeniedClaim(t *testing.T) {
 	f := newEscape(t)
-	f.label(ofB)
-	f.cacheLabels(ofB)
-	forged := f.stamped("uid-1")
-	forged.Metadata[policy.StampPrefix+"tenant"] = "b"
-	f.backends["gold"].listed = []backends.Volume{forged}
-	f.count()
+	gold := f.backends["gold"]
+	gold.err = errGoldDown
+	watched := &watchedBackends{fakeBackends: f.backends, specs: new([]backends.Spec), holdsErr: errGoldDown}
+	f.Backends = watched
+	gold.onCall = func() { gold.health = errGoldDown }
 	claim := f.claim(nil)
+	if _, err := f.provision(claim); !isIgnored(err) {
+		t.Errorf("error %v, want one that the library ignores", err)
+	}
+	f.label(nil)
+	f.cacheLabels(nil)
+	gold.err, gold.health, gold.onCall = nil, nil, nil
+	watched.holdsErr = nil
+	f.BackendAnswers()
 	if f.ShouldProvision(t.Context(), claim) {
-		if pv, err := f.provision(claim); err == nil && pv.Annotations[annotationBackend] != "silver" {
-			t.Errorf("tenant b gets a volume on backend %s", pv.Annotations[annotationBackend])
+		// Undoing takes a worker.
+		if _, err := f.provision(claim); !isIgnored(err) {
+			t.Errorf("error %v, want one that the library ignores", err)
 		}
 	}
-	// By its stamp it is the claim's and was never recorded, so that it goes.
-	wantCalls(t, f.backends["gold"], "abandon pvc-uid-1")
+	if used := f.ledger.Usage(policy.TenantScope, "a"); used.Volumes != 0 {
+		t.Errorf("tenant a counts %d volumes and has none", used.Volumes)
+	}
+}
+
+// TestEscapeByAStampInAnothersBackendDrawsNoClaimThere is a volume that somebody
+// with access to the project of backend gold stamped for a claim of tenant b,
+// whose claims of this class go to silver. Following it would write their data into a
+// project of somebody else's.
+func TestEscapeByAStampInAnothersBackendDrawsNoClaimThere(t *testing.T) {
+	for name, rules := range map[string]string{
+		"of no rule of the tenant":      "",
+		"of another rule of the tenant": "\n      - {storageClasses: [rare], backends: [gold]}",
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newEscape(t)
+			f.current.Store(parsePolicy(t, strings.TrimSpace(escapePolicy)+rules+"\n"))
+			f.label(ofB)
+			f.cacheLabels(ofB)
+			forged := f.stamped("uid-1")
+			forged.Metadata[policy.StampPrefix+"tenant"] = "b"
+			f.backends["gold"].listed = []backends.Volume{forged}
+			f.count()
+			claim := f.claim(nil)
+			if f.ShouldProvision(t.Context(), claim) {
+				if pv, err := f.provision(claim); err == nil && pv.Annotations[annotationBackend] != "silver" {
+					t.Errorf("tenant b gets a volume on backend %s", pv.Annotations[annotationBackend])
+				}
+			}
+			for _, call := range f.backends["gold"].calls {
+				// What never was attached may be removed.
+				if call != "abandon pvc-uid-1" {
+					t.Errorf("backend gold was called: %s", call)
+				}
+			}
+		})
+	}
 }
 
 // TestEscapeByAStampInAnothersBackendUsesUpNoQuota is a volume that somebody

@@ -154,29 +154,6 @@ func existingClaim(claim *corev1.PersistentVolumeClaim, class *storagev1.Storage
 	return existing
 }
 
-// requestOf is what the policy is asked about a claim; the class may be nil.
-func requestOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, namespaceLabels map[string]string) policy.Request {
-	request := policy.Request{
-		Namespace:       claim.Namespace,
-		NamespaceLabels: namespaceLabels,
-		StorageClass:    className(claim),
-		VolumeMode:      policy.Filesystem,
-	}
-	if class != nil {
-		request.Parameters = class.Parameters
-	}
-	if isBlock(claim) {
-		request.VolumeMode = policy.Block
-	}
-	if size, ok := claim.Spec.Resources.Requests[corev1.ResourceStorage]; ok {
-		request.Bytes = policy.Bytes(size)
-	}
-	if limit, ok := claim.Spec.Resources.Limits[corev1.ResourceStorage]; ok {
-		request.LimitBytes = policy.Bytes(limit)
-	}
-	return request
-}
-
 // existingVolume reads what a PersistentVolume records. What is damaged in it
 // is told, and the rest is used all the same, as the ledger does.
 func existingVolume(pv *corev1.PersistentVolume) policy.ExistingVolume {

@@ -70,8 +70,9 @@ func TestLeftoverIsKeptWhileAnythingMayReferToIt(t *testing.T) {
 
 func TestWhatIsNotTakenForALeftover(t *testing.T) {
 	for name, change := range map[string]func(v *backends.Volume){
-		"an old volume":                  func(v *backends.Volume) { v.CreatedAt = time.Now().Add(-2 * time.Hour) },
-		"one whose stamp names no claim": func(v *backends.Volume) { delete(v.Metadata, "csi.storage.k8s.io/pvc/name") },
+		"an old volume":                      func(v *backends.Volume) { v.CreatedAt = time.Now().Add(-2 * time.Hour) },
+		"one whose stamp contradicts itself": func(v *backends.Volume) { v.Metadata["csi.storage.k8s.io/pv/name"] = "pvc-uid-of-another" },
+		"one whose stamp names no claim":     func(v *backends.Volume) { delete(v.Metadata, "csi.storage.k8s.io/pvc/name") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)

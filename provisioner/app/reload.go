@@ -132,7 +132,7 @@ func (a *App) tellUnreadable(err error) {
 
 // tellTroubles tells, as a term begins, what this replica found as a follower.
 func (a *App) tellTroubles() {
-	refused, unreadable := a.status.troubles()
+	unreadable, refused := a.status.troubles()
 	if refused != nil {
 		a.tellRefused(refused)
 	}

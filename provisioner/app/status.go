@@ -95,13 +95,13 @@ func (s *status) setUnreadable(backend string, err error) (news bool) {
 }
 
 // troubles are the present ones.
-func (s *status) troubles() (refused error, unreadable []error) {
+func (s *status) troubles() (unreadable []error, refused error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, backend := range slices.Sorted(maps.Keys(s.unreadable)) {
 		unreadable = append(unreadable, s.unreadable[backend])
 	}
-	return s.refused, unreadable
+	return unreadable, s.refused
 }
 
 func (s *status) serve(ctx context.Context, listener net.Listener) <-chan error {
@@ -139,7 +139,7 @@ func (s *status) page(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (s *status) text() string {
-	refused, unreadable := s.troubles()
+	unreadable, refused := s.troubles()
 	health := s.app.backendHealth()
 	p := s.app.policy.Load()
 	s.mu.Lock()
