@@ -245,8 +245,8 @@ func (p *Provisioner) selectsByLabels(tenant string) bool {
 }
 
 // deny parks a claim and tells its author, once for each reason and again before
-// the event expires. news is from before the decision.
-func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, turned denial, news uint64) {
+// the event expires. since is from before the decision.
+func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, turned denial, since news) {
 	turned.claim = claim
 	now := said{turned.reason, turned.message, time.Now()}
 	p.mu.Lock()
@@ -273,7 +273,7 @@ func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, turned denial, n
 		p.Recorder.Event(claim, corev1.EventTypeWarning, turned.reason, turned.message)
 		p.Logger.Info("Turned a claim away", "claim", claim.Namespace+"/"+claim.Name, "reason", turned.reason, "message", turned.message)
 	}
-	if p.news() != news {
+	if p.news() != since {
 		p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
 	}
 }

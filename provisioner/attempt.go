@@ -21,7 +21,7 @@ type attempt struct {
 	class  *storagev1.StorageClass
 	pvName string
 	// news is from before the first decision; see Provisioner.news.
-	news uint64
+	news news
 
 	decision decided
 	backend  string

@@ -31,6 +31,7 @@ func (p *Provisioner) Reconsider(namespace string) {
 // ReconsiderClass brings back the claims of a StorageClass that were turned
 // away or could not find it, because it was made anew.
 func (p *Provisioner) ReconsiderClass(class string) {
+	p.helpedFailed.Add(1)
 	p.reconsider(func(d denial) bool { return className(d.claim) == class })
 	p.requeueClaims(p.failingClaims.takeIf(func(claim *corev1.PersistentVolumeClaim) bool { return className(claim) == class }))
 }
@@ -56,6 +57,7 @@ func (p *Provisioner) CredentialsChanged() { p.retryFailing() }
 // BackendAnswers brings back what waited for a backend, and what could go to
 // it.
 func (p *Provisioner) BackendAnswers() {
+	p.helpedFailed.Add(1)
 	p.reconsider(func(d denial) bool {
 		return d.reason == reasonBackendUnavailable || d.reason == string(policy.QuotaExceeded)
 	})
@@ -63,14 +65,19 @@ func (p *Provisioner) BackendAnswers() {
 	p.retryFailing()
 }
 
-// news counts what has happened that could help claims or deletions. Whoever is
-// about to park one compares: what happened between the look and the parking
-// would be missed.
-func (p *Provisioner) news() uint64 { return p.happened.Load() }
+// news tells two moments apart: something has happened between them that could
+// help what was turned away, or what failed. Whoever is about to park a claim or
+// a deletion compares: what happened since the decision would be missed. Room
+// that is freed helps none that failed, and undoing a failure frees some.
+type news struct{ denied, failed uint64 }
+
+func (p *Provisioner) news() news {
+	return news{denied: p.helpedDenied.Load(), failed: p.helpedFailed.Load()}
+}
 
 // reconsider brings denied claims of a kind back, the eldest first.
 func (p *Provisioner) reconsider(which func(denial) bool) {
-	p.happened.Add(1)
+	p.helpedDenied.Add(1)
 	p.mu.Lock()
 	var claims []*corev1.PersistentVolumeClaim
 	for _, d := range p.denied {
@@ -84,7 +91,7 @@ func (p *Provisioner) reconsider(which func(denial) bool) {
 
 // retryFailing tries at once what the library would try again later.
 func (p *Provisioner) retryFailing() {
-	p.happened.Add(1)
+	p.helpedFailed.Add(1)
 	p.requeueClaims(p.failingClaims.takeAll())
 	p.requeueVolumes(p.failingVolumes.takeAll())
 }

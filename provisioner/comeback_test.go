@@ -60,13 +60,9 @@ func TestOutageDuringAnAttemptKeepsWhatWasBegun(t *testing.T) {
 // decision about a claim and its parking.
 func TestWhatHappensJustBeforeParkingIsNotMissed(t *testing.T) {
 	for name, happens := range map[string]func(f *fixture){
-		"the policy changes":        func(f *fixture) { f.PolicyChanged() },
-		"a backend answers again":   func(f *fixture) { f.BackendAnswers() },
-		"credentials change":        func(f *fixture) { f.CredentialsChanged() },
-		"the namespace changes":     func(f *fixture) { f.Reconsider("team-a") },
-		"the class is made anew":    func(f *fixture) { f.ReconsiderClass("one") },
-		"the claim is a newborn":    func(f *fixture) { f.NoteEarlier(nil) },
-		"room is freed and offered": func(f *fixture) { f.reconsider(func(denial) bool { return true }) },
+		"the policy changes":      func(f *fixture) { f.PolicyChanged() },
+		"a backend answers again": func(f *fixture) { f.BackendAnswers() },
+		"credentials change":      func(f *fixture) { f.CredentialsChanged() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
@@ -81,6 +77,33 @@ func TestWhatHappensJustBeforeParkingIsNotMissed(t *testing.T) {
 			f.wantRequeued()
 		})
 	}
+	for name, happens := range map[string]func(f *fixture){
+		"the namespace changes":  func(f *fixture) { f.Reconsider("team-a") },
+		"the class is made anew": func(f *fixture) { f.ReconsiderClass("one") },
+		"the claim is a newborn": func(f *fixture) { f.NoteEarlier(nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			claim := f.claim(nil)
+			before := f.news()
+			happens(f)
+			f.deny(claim, denial{reason: "Any", message: "any"}, before)
+			f.wantRequeued("data")
+		})
+	}
+}
+
+// TestUndoingAFailureDoesNotBringItsClaimBackAtOnce lets the room that an attempt
+// gives back be offered while the attempt fails.
+func TestUndoingAFailureDoesNotBringItsClaimBackAtOnce(t *testing.T) {
+	f := newFixture(t)
+	gold := f.backends["gold"]
+	gold.document = `{"driver_volume_type": "vmdk", "data": {}}`
+	gold.onCall = func() { f.reconsider(func(d denial) bool { return d.reason == "QuotaExceeded" }) }
+	if _, err := f.provision(f.claim(nil)); err == nil || isIgnored(err) {
+		t.Errorf("error %v", err)
+	}
+	f.wantRequeued()
 }
 
 func TestReloadWhileABackendIsListedIsNotMissed(t *testing.T) {

@@ -384,7 +384,7 @@ func TestEscapeThroughAnOutageKeepsNoRoomForADeniedClaim(t *testing.T) {
 
 // TestEscapeByAStampInAnothersBackendDrawsNoClaimThere is a volume that somebody
 // with access to the project of backend gold stamped for a claim of tenant b,
-// whose claims of this class go to silver. Following it would write their data into a
+// whose rule sends it to silver. Following it would write tenant b's data into a
 // project of somebody else's.
 func TestEscapeByAStampInAnothersBackendDrawsNoClaimThere(t *testing.T) {
 	for name, rules := range map[string]string{

@@ -30,12 +30,12 @@ func unavailable(passedOver []PassedOver) *denial {
 }
 
 // holdVolumeBack parks a deletion until the backend answers again.
-func (p *Provisioner) holdVolumeBack(pv *corev1.PersistentVolume, unhealthy error, news uint64) {
+func (p *Provisioner) holdVolumeBack(pv *corev1.PersistentVolume, unhealthy error, since news) {
 	p.heldBack.add(pv, 0)
 	if p.toldHeldBack.add(pv, repeatDenial) {
 		p.Recorder.Event(pv, corev1.EventTypeWarning, reasonBackendUnavailable, unhealthy.Error())
 	}
-	if p.news() != news {
+	if p.news().failed != since.failed {
 		p.requeueVolumes([]*corev1.PersistentVolume{pv})
 	}
 }

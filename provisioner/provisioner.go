@@ -113,8 +113,9 @@ type Provisioner struct {
 	// toldHeldBack are those whose authors were told so.
 	toldHeldBack *objects[*corev1.PersistentVolume]
 	counting     *counting
-	// happened counts what could help claims or deletions; see news.
-	happened atomic.Uint64
+	// helpedDenied and helpedFailed count what could help; see news.
+	helpedDenied atomic.Uint64
+	helpedFailed atomic.Uint64
 
 	mu sync.Mutex
 	// full holds what Cinder's own quotas have no room for.
@@ -253,7 +254,7 @@ func (p *Provisioner) Provision(ctx context.Context, options controller.Provisio
 	retry := retryFor(err)
 	p.limiter.Failed(string(claim.UID), retry)
 	p.failingClaims.add(claim, 0)
-	if p.news() != attempt.news {
+	if p.news().failed != attempt.news.failed {
 		p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
 	}
 	p.Metrics.provisioned(attempt.backend, attempt.protocol, retry.outcome, time.Since(started))
@@ -315,7 +316,7 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 	retry := retryFor(err)
 	p.limiter.Failed(pv.Name, retry)
 	p.failingVolumes.add(pv, 0)
-	if p.news() != news {
+	if p.news().failed != news.failed {
 		p.requeueVolumes([]*corev1.PersistentVolume{pv})
 	}
 	p.Metrics.deleted(origin.Backend, origin.Protocol, retry.outcome, time.Since(started))

@@ -901,7 +901,14 @@ func TestEscapeByAPersistentVolumeThatNamesAnothersVolumeDeletesNothing(t *testi
 		w.says(pv, "VolumeFailedDelete", c.says)
 		w.discard(pv.Name)
 	}
-	w.untouched("PersistentVolumes that name it were released", first, second, cluster, plain, elsewhere)
+	// All but the claim's UID agrees.
+	stamp := w.stamp(claim)
+	stamp["csi.storage.k8s.io/pv/name"] = "escpv-twin"
+	twin := w.add(cindersim.Volume{Name: "escpv-twin", Project: "team-a", Metadata: stamp})
+	pv := w.forged("escpv-twin", own, "4e1f6f0e-0000-4000-8000-000000000003", at("gold", twin))
+	w.says(pv, "VolumeFailedDelete", "it is not touched")
+	w.discard(pv.Name)
+	w.untouched("PersistentVolumes that name it were released", first, second, cluster, plain, elsewhere, twin)
 	if _, err := suite.Client.CoreV1().Secrets(harness.Namespace).Get(w.ctx, own.Name+"-credentials", metav1.GetOptions{}); err != nil {
 		t.Errorf("the Secret of a volume in use: %v", err)
 	}
