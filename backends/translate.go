@@ -123,6 +123,9 @@ func isTimeout(err error) bool {
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
+// cinderQuota tells the quota of the OpenStack project from the policy's.
+const cinderQuota = "the project's quota at Cinder, not the policy's, is used up"
+
 // fromAnswer reads status, headers and the fault document of an HTTP answer.
 func (e *Error) fromAnswer(answer gophercloud.ErrUnexpectedResponseCode) *Error {
 	e.Status = answer.Actual
@@ -172,7 +175,10 @@ func (e *Error) fromAnswer(answer gophercloud.ErrUnexpectedResponseCode) *Error 
 		e.Message = orElse(e.Message, "Cinder asks for fewer requests")
 	case status == http.StatusRequestEntityTooLarge:
 		e.Kind = KindOverQuota
-		e.Message = orElse(e.Message, "Cinder's quota of the project is used up")
+		e.Message = cinderQuota
+		if fault.message != "" {
+			e.Message += ": " + fault.message
+		}
 	case status >= 500:
 		e.Kind = KindUnavailable
 		e.EffectUnknown = true

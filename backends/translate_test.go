@@ -160,7 +160,7 @@ func TestStatusTable(t *testing.T) {
 		{405, "", nil, KindInternal, "Cinder answered method not allowed", false, 0},
 		{408, "", nil, KindUnavailable, "Cinder answered request timeout", true, 0},
 		{409, "", nil, KindConflict, "Cinder answered conflict", false, 0},
-		{413, "", nil, KindOverQuota, "Cinder's quota of the project is used up", false, 0},
+		{413, "", nil, KindOverQuota, "the project's quota at Cinder, not the policy's, is used up", false, 0},
 		{413, `{"overLimit": {"code": 413, "message": "This request was rate-limited."}}`, http.Header{"Retry-After": {"7"}}, KindRateLimited, "This request was rate-limited", false, 7 * time.Second},
 		{429, "", http.Header{"Retry-After": {" 30 "}}, KindRateLimited, "Cinder asks for fewer requests", false, 30 * time.Second},
 		{429, "", http.Header{"Retry-After": {"99999999999"}}, KindRateLimited, "Cinder asks for fewer requests", false, 10 * time.Minute},

@@ -95,6 +95,22 @@ func StartSuite(ctx context.Context, options SuiteOptions) (_ *Suite, err error)
 	return s, err
 }
 
+// Run runs the program once, such as `policy check`, against the cluster of the
+// suite where KUBECONFIG stands among the arguments.
+func (s *Suite) Run(ctx context.Context, arguments ...string) (exitCode int, output string, err error) {
+	for i, argument := range arguments {
+		if argument == "KUBECONFIG" {
+			arguments[i] = s.kubeconfig
+		}
+	}
+	combined, err := exec.CommandContext(ctx, s.Program, arguments...).CombinedOutput()
+	var exited *exec.ExitError
+	if errors.As(err, &exited) {
+		return exited.ExitCode(), string(combined), nil
+	}
+	return 0, string(combined), err
+}
+
 func (s *Suite) useCluster(kubeconfig string) (err error) {
 	s.kubeconfig = kubeconfig
 	if s.Config, err = clientcmd.BuildConfigFromFlags("", kubeconfig); err != nil {
