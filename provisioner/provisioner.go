@@ -3,16 +3,12 @@ package provisioner
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -132,13 +128,6 @@ type Provisioner struct {
 	begun map[types.UID]beginning
 }
 
-// beginning is what it takes to undo a claim's provisioning.
-type beginning struct {
-	backend   string
-	stamp     backends.Stamp
-	connector backends.Connector
-}
-
 var (
 	_ controller.Provisioner      = (*Provisioner)(nil)
 	_ controller.BlockProvisioner = (*Provisioner)(nil)
@@ -182,27 +171,6 @@ func (p *Provisioner) Limiter() *RetryLimiter { return p.limiter }
 
 // SupportsBlock says that raw block claims are served.
 func (p *Provisioner) SupportsBlock(context.Context) bool { return true }
-
-// ShouldDelete keeps the library from starting deletions while handing over,
-// while the backend does not answer, and while others have their turn.
-func (p *Provisioner) ShouldDelete(_ context.Context, pv *corev1.PersistentVolume) bool {
-	if p.stopping() {
-		return false
-	}
-	news := p.news()
-	released := pv.Status.Phase == corev1.VolumeReleased && pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
-	origin, err := originOf(pv)
-	if !released || err != nil || p.isRemoved(pv.UID) {
-		// The library sees that too, or Delete says what is wrong.
-		return true
-	}
-	if unhealthy := p.health(origin.Backend); unhealthy != nil {
-		p.volumeTurns.End(pv.Name)
-		p.holdVolumeBack(pv, unhealthy, news)
-		return false
-	}
-	return p.volumeTurns.Take(pv.Name, origin.Tenant, origin.Backend)
-}
 
 func (p *Provisioner) stopping() bool {
 	select {
@@ -273,210 +241,3 @@ func ignored(err error) error {
 
 // errNothingToDo ends an attempt for which there is no reason any more.
 var errNothingToDo = errors.New("the claim is gone or no longer granted")
-
-// Delete removes everything behind a released PersistentVolume. It reads only
-// the PersistentVolume: no rule of the current policy takes part.
-func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) error {
-	if pv.UID == "" {
-		// The library could not save this object and wants its volume gone. An
-		// answer that was lost may still mean that the object is saved, so the
-		// volume stays: the next attempt adopts it, or finds the object.
-		return nil
-	}
-	if p.isRemoved(pv.UID) {
-		return nil
-	}
-	started, news := time.Now(), p.news()
-	origin, err := originOf(pv)
-	if err == nil {
-		err = p.mayDelete(pv, origin)
-	}
-	if err == nil {
-		if !p.volumeTurns.Begin(pv.Name, origin.Tenant, origin.Backend) {
-			return &controller.IgnoredError{Reason: "others have their turn"}
-		}
-		defer p.volumeTurns.End(pv.Name)
-		err = p.remove(p.onBehalfOf(ctx, origin.Tenant), pv, &origin)
-	}
-	switch {
-	case err == nil:
-		p.noteRemoved(pv.UID, true)
-		p.failingVolumes.take(pv.UID)
-		p.limiter.Succeeded(pv.Name)
-		p.Metrics.deleted(origin.Backend, origin.Protocol, "success", time.Since(started))
-		return nil
-	case p.stopping():
-		return handingOver()
-	}
-	if unhealthy := p.health(origin.Backend); unhealthy != nil {
-		p.Metrics.deleted(origin.Backend, origin.Protocol, "held_back", time.Since(started))
-		p.holdVolumeBack(pv, unhealthy, news)
-		return &controller.IgnoredError{Reason: unhealthy.Error()}
-	}
-	retry := retryFor(err)
-	p.limiter.Failed(pv.Name, retry)
-	p.failingVolumes.add(pv, 0)
-	if p.news().failed != news.failed {
-		p.requeueVolumes([]*corev1.PersistentVolume{pv})
-	}
-	p.Metrics.deleted(origin.Backend, origin.Protocol, retry.outcome, time.Since(started))
-	return err
-}
-
-// mayDelete refuses objects whose volume somebody else may use: one that came
-// here from another cluster, by a backup perhaps, and one without a stamp that a
-// second object names.
-func (p *Provisioner) mayDelete(pv *corev1.PersistentVolume, origin Origin) error {
-	if !origin.Historic {
-		if origin.Cluster != p.Cluster {
-			return damaged(pv, annotationCluster, fmt.Sprintf("is %q, but this cluster's id is %q: the volume is the other cluster's", origin.Cluster, p.Cluster))
-		}
-		return nil
-	}
-	all, err := p.PersistentVolumes.List(labels.Everything())
-	if err != nil {
-		return err
-	}
-	for _, other := range all {
-		if other.UID != pv.UID && (other.Annotations[historicAnnotationVolume] == origin.VolumeID || other.Annotations[annotationVolume] == origin.VolumeID) {
-			return damaged(pv, historicAnnotationVolume, fmt.Sprintf("names volume %s, and so does PersistentVolume %s", origin.VolumeID, other.Name))
-		}
-	}
-	return nil
-}
-
-func (p *Provisioner) remove(ctx context.Context, pv *corev1.PersistentVolume, origin *Origin) error {
-	if origin.Historic && origin.Backend == "" {
-		backend, err := p.locateHistoric(ctx, origin)
-		if err != nil {
-			return err
-		}
-		if err := p.pinHistoric(ctx, pv, backend); err != nil {
-			return err
-		}
-		origin.Backend = backend
-	}
-	volumes, err := p.Backends.Volumes(origin.Backend)
-	if err != nil {
-		return fmt.Errorf("PersistentVolume %s: %w", pv.Name, err)
-	}
-	if err := volumes.Remove(ctx, origin.target()); err != nil {
-		return err
-	}
-	// Only now: while the volume exists a node may still need the credentials
-	// to log out, and the PersistentVolume must not refer to nothing.
-	return p.deleteSecret(ctx, *origin)
-}
-
-func (p *Provisioner) isRemoved(uid types.UID) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.removed[uid]
-}
-
-func (p *Provisioner) noteRemoved(uid types.UID, removed bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if removed {
-		p.removed[uid] = true
-		return
-	}
-	delete(p.removed, uid)
-}
-
-// volumeGone forgets a PersistentVolume.
-func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) {
-	p.noteRemoved(pv.UID, false)
-	p.failingVolumes.take(pv.UID)
-	p.heldBack.take(pv.UID)
-	p.toldHeldBack.take(pv.UID)
-	p.limiter.Gone(pv.Name)
-	p.volumeTurns.End(pv.Name)
-}
-
-// ClaimGone undoes what was begun for a claim that was deleted before its
-// PersistentVolume was recorded. The error says that it must be tried again.
-func (p *Provisioner) ClaimGone(ctx context.Context, uid types.UID) error {
-	p.forgetDenial(uid)
-	p.forgetSaid(uid)
-	p.limiter.Gone(string(uid))
-	p.failingClaims.take(uid)
-	p.waitingClaims.take(uid)
-	p.claimTurns.End(string(uid))
-	begun, ok := p.beginningOf(uid)
-	if !ok {
-		p.giveBack(uid)
-		return nil
-	}
-	return p.undo(p.onBehalfOf(ctx, begun.stamp.Tenant), uid, begun)
-}
-
-func (p *Provisioner) beginningOf(uid types.UID) (beginning, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	begun, ok := p.begun[uid]
-	return begun, ok
-}
-
-// isRecorded asks the API server itself whether a PersistentVolume exists: one
-// that was saved a moment ago may not be in the cache yet.
-func (p *Provisioner) isRecorded(ctx context.Context, name string) (bool, error) {
-	if _, err := p.PersistentVolumes.Get(name); err == nil {
-		return true, nil
-	}
-	_, err := p.Client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("cannot tell whether PersistentVolume %s exists: %w", name, err)
-	}
-	return true, nil
-}
-
-// undo removes the volume and Secret of an attempt, on a context that the
-// end of the attempt does not cut short. It does nothing once a
-// PersistentVolume is recorded: its reclaim policy decides then, and Delete
-// does the rest.
-func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning) error {
-	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	defer context.AfterFunc(p.Hold, cancel)()
-	recorded, err := p.isRecorded(lasting, begun.stamp.PV)
-	if err != nil {
-		return err
-	}
-	if recorded {
-		p.finish(uid)
-		return nil
-	}
-	volumes, err := p.Backends.Volumes(begun.backend)
-	if err != nil {
-		return err
-	}
-	if err := volumes.Abandon(lasting, begun.stamp, begun.connector); err != nil {
-		return err
-	}
-	if err := p.deleteOwnSecret(lasting, begun.stamp.PV); err != nil {
-		return err
-	}
-	p.finish(uid)
-	p.release(uid)
-	p.Logger.Info("Undid what was begun for a claim", "claimUID", uid, "backend", begun.backend)
-	return nil
-}
-
-// begin remembers an attempt, and reports whether it is the term's first.
-func (p *Provisioner) begin(uid types.UID, b beginning) (first bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	_, before := p.begun[uid]
-	p.begun[uid] = b
-	return !before
-}
-
-func (p *Provisioner) finish(uid types.UID) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.begun, uid)
-}
