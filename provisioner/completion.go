@@ -57,7 +57,9 @@ func NewFollowup(p *Provisioner, workers int) *Followup {
 // VolumeSeen notes that a PersistentVolume is in the API server.
 func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 	f.provisioner.countRecorded(pv)
-	f.provisioner.finish(types.UID(pv.Annotations[annotationClaimUID]))
+	if f.provisioner.isMine(pv) {
+		f.provisioner.finish(types.UID(pv.Annotations[annotationClaimUID]))
+	}
 	if f.wantsCompletion(pv) {
 		f.queue.Add(followup{pv: pv.Name})
 	}

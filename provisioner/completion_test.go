@@ -80,3 +80,16 @@ func TestReadOnlyVolumeIsAttachedReadOnly(t *testing.T) {
 	f.must(NewFollowup(f.Provisioner, 1).do(t.Context(), followupOf(pv)))
 	wantCalls(t, f.backends["gold"], "complete volume-1 read-only=true")
 }
+
+// TestForeignPersistentVolumeDoesNotEndWhatWasBegun shows an object that only
+// carries the claim's UID.
+func TestForeignPersistentVolumeDoesNotEndWhatWasBegun(t *testing.T) {
+	f := newFixture(t)
+	followup := NewFollowup(f.Provisioner, 1)
+	_, err := f.provision(f.claim(nil))
+	f.must(err)
+	followup.VolumeSeen(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "foreign", Annotations: map[string]string{annotationClaimUID: "uid-1"}}})
+	if _, begun := f.beginningOf("uid-1"); !begun {
+		t.Error("nobody would undo the volume of the claim any more")
+	}
+}

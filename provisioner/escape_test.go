@@ -489,3 +489,18 @@ func TestEscapeByAHistoricPersistentVolumeDeletesNoVolumeOfAnother(t *testing.T)
 	}
 	wantCalls(t, f.backends["silver"])
 }
+
+// TestEscapeByASecretThatTookTheNameDeletesItNotWithTheVolume lets somebody
+// replace the Secret of a recorded volume by another of the same name.
+func TestEscapeByASecretThatTookTheNameDeletesItNotWithTheVolume(t *testing.T) {
+	f := newFixture(t)
+	pv := f.recorded()
+	secrets := f.client.CoreV1().Secrets("own")
+	f.must(secrets.Delete(t.Context(), "pvc-uid-1-credentials", metav1.DeleteOptions{}))
+	_, err := secrets.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: "pvc-uid-1-credentials"}}, metav1.CreateOptions{})
+	f.must(err)
+	f.must(f.Delete(t.Context(), pv))
+	if _, err := secrets.Get(t.Context(), "pvc-uid-1-credentials", metav1.GetOptions{}); err != nil {
+		t.Errorf("a Secret that was not made by this program is gone: %v", err)
+	}
+}

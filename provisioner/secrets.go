@@ -67,38 +67,42 @@ func (p *Provisioner) ensureSecret(ctx context.Context, pvName string, secret ma
 	return inNamespace(err, "update", wanted.Namespace, wanted.Name)
 }
 
-// deleteSecret removes the Secret that was made for a volume. None is fine.
+// deleteSecret removes the Secret that was made for a volume. None is fine. The
+// historic provisioner left no mark on its Secrets; their names are the proof.
 func (p *Provisioner) deleteSecret(ctx context.Context, origin Origin) error {
 	if origin.Secret == "" || origin.SecretNamespace == "" {
 		return nil
+	}
+	if !origin.Historic {
+		return p.deleteOwnSecret(ctx, origin.SecretNamespace, origin.PVName)
 	}
 	err := p.Client.CoreV1().Secrets(origin.SecretNamespace).Delete(ctx, origin.Secret, metav1.DeleteOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil
-	case apierrors.IsForbidden(err) && origin.Historic:
+	case apierrors.IsForbidden(err):
 		return fmt.Errorf("volume is gone, but Secret %s/%s of the historic provisioner may not be deleted by this account; "+
 			"add the historic-volumes component of the manifests, or delete the Secret by hand: %w", origin.SecretNamespace, origin.Secret, err)
 	}
 	return inNamespace(err, "delete", origin.SecretNamespace, origin.Secret)
 }
 
-// deleteOwnSecret removes the Secret that an unfinished attempt may have made,
-// and no other of that name.
-func (p *Provisioner) deleteOwnSecret(ctx context.Context, pvName string) error {
+// deleteOwnSecret removes the Secret that this program made for a
+// PersistentVolume, and no other of that name.
+func (p *Provisioner) deleteOwnSecret(ctx context.Context, namespace, pvName string) error {
 	name := secretName(pvName)
-	existing, err := p.Client.CoreV1().Secrets(p.Namespace).Get(ctx, name, metav1.GetOptions{})
+	existing, err := p.Client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && !isSecretOf(existing, pvName) {
 		return nil
 	}
 	if err != nil {
-		return inNamespace(err, "read", p.Namespace, name)
+		return inNamespace(err, "read", namespace, name)
 	}
-	err = p.Client.CoreV1().Secrets(p.Namespace).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &existing.UID}})
+	err = p.Client.CoreV1().Secrets(namespace).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &existing.UID}})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
-	return inNamespace(err, "delete", p.Namespace, name)
+	return inNamespace(err, "delete", namespace, name)
 }
 
 // isSecretOf reports whether this program made the Secret for a

@@ -81,7 +81,7 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning) 
 	if err := volumes.Abandon(lasting, begun.stamp, begun.connector); err != nil {
 		return err
 	}
-	if err := p.deleteOwnSecret(lasting, begun.stamp.PV); err != nil {
+	if err := p.deleteOwnSecret(lasting, p.Namespace, begun.stamp.PV); err != nil {
 		return err
 	}
 	p.finish(uid)
