@@ -25,6 +25,8 @@ var forbidden = []struct {
 		why: "mappers is pure"},
 	{of: "provisioner", never: []string{"github.com/gophercloud/", module + "/provisioner/app/"},
 		why: "the hub speaks to OpenStack through backends, and does not wire itself"},
+	{of: "provisioner/audit", never: []string{"k8s.io/client-go/", "github.com/gophercloud/", module + "/provisioner/app/"},
+		why: "an audit compares what others have read"},
 	{of: "./", never: []string{module + "/test/"},
 		why: "nothing outside test/ uses the fixtures"},
 }

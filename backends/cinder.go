@@ -59,7 +59,7 @@ func (c *Client) CreateVolume(ctx context.Context, request NewVolume) (Volume, e
 }
 
 // requested adds to a stamp when the volume was asked for, by Cinder's own
-// clock; see isCopy.
+// clock; see IsCopy.
 func (c *Client) requested(metadata map[string]string) map[string]string {
 	if _, stamped := metadata[stampCluster]; !stamped || c.now == nil {
 		return metadata

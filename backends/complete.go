@@ -123,11 +123,17 @@ func (e *endpoint) holds(ctx context.Context, stamp Stamp) (bool, error) {
 // Has reports whether a volume of that id exists at the backend, whoever's it
 // is. It serves PersistentVolumes that do not say where their volume is.
 func (l *Lifecycle) Has(ctx context.Context, id string) (bool, error) {
-	_, err := l.current().get(ctx, id)
+	_, found, err := l.Find(ctx, id)
+	return found, err
+}
+
+// Find reads a volume by its id, whoever's it is.
+func (l *Lifecycle) Find(ctx context.Context, id string) (v Volume, found bool, err error) {
+	v, err = l.current().get(ctx, id)
 	if IsKind(err, KindNotFound) {
-		return false, nil
+		return Volume{}, false, nil
 	}
-	return err == nil, err
+	return v, err == nil, err
 }
 
 // Volumes lists the cluster's volumes as of the last complete listing of this

@@ -81,11 +81,11 @@ func TestVolumeIsACopyOnlyIfItIsMuchYoungerThanItsRequest(t *testing.T) {
 		{"Cinder does not say", time.Time{}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			equal(t, isCopy(Volume{CreatedAt: c.created, Metadata: map[string]string{stampRequested: at.Format(time.RFC3339)}}), c.copy)
+			equal(t, (Volume{CreatedAt: c.created, Metadata: map[string]string{stampRequested: at.Format(time.RFC3339)}}).IsCopy(), c.copy)
 		})
 	}
 	// A volume of an earlier release does not tell when it was asked for.
-	equal(t, isCopy(Volume{CreatedAt: at, Metadata: claimStamp(1).Metadata(nil)}), false)
+	equal(t, (Volume{CreatedAt: at, Metadata: claimStamp(1).Metadata(nil)}).IsCopy(), false)
 }
 
 // TestRequestIsStampedWithCindersTime lets Cinder's clock be an hour ahead.

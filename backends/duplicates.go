@@ -25,7 +25,7 @@ func (e *endpoint) keepOne(ctx context.Context, found []Volume, stamp Stamp, con
 		if err != nil {
 			return Volume{}, err
 		}
-		if stamp.Owns(v) && !isCopy(v) {
+		if stamp.Owns(v) && !v.IsCopy() {
 			present = append(present, v)
 		}
 	}
@@ -52,7 +52,7 @@ func (e *endpoint) keepOne(ctx context.Context, found []Volume, stamp Stamp, con
 
 // rank orders volumes by how much depends on them.
 func rank(v Volume) int {
-	if everAttached(v) {
+	if v.EverAttached() {
 		return 3
 	}
 	switch v.Status {
@@ -67,7 +67,7 @@ func rank(v Volume) int {
 // removeSecond removes a volume beside the one that is kept, unless a
 // PersistentVolume may know it.
 func (e *endpoint) removeSecond(ctx context.Context, v Volume, kept string, stamp Stamp, connector Connector) error {
-	if everAttached(v) {
+	if v.EverAttached() {
 		return e.failure(KindConflict, "volumes %s and %s of one claim have both been attached; keep one and delete the other by hand", kept, v.ID)
 	}
 	e.logger.Warn("Removing a second volume of one claim", "volume", v.ID, "kept", kept, "status", v.Status)

@@ -131,9 +131,9 @@ func (e *endpoint) removable(v Volume, target Target) error {
 	switch {
 	case !target.owns(v):
 		return e.notOurs(v, target)
-	case target.unreferenced && isCopy(v):
+	case target.unreferenced && v.IsCopy():
 		return e.failure(KindNotOurs, "volume %s (%s) carries the stamp of claim UID %q but is younger than that claim's volume: it looks like a restored backup, and is not removed", v.ID, v.Status, target.Stamp.ClaimUID)
-	case target.unreferenced && everAttached(v):
+	case target.unreferenced && v.EverAttached():
 		return e.failure(KindInUse, "volume %s (%s) has been attached, which happens only when a PersistentVolume names it; it is not removed without one", v.ID, v.Status)
 	}
 	return e.attachedElsewhere(v, target)

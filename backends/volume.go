@@ -121,11 +121,11 @@ func (s Stamp) Owns(v Volume) bool {
 		s.PV != "" && s.PV == other.PV
 }
 
-// everAttached reports whether the volume is or was in use. os-attach is made
+// EverAttached reports whether the volume is or was in use. os-attach is made
 // only when a PersistentVolume was seen that names the volume, so that one
 // that never was attached was never recorded. See attach_volume in Cinder's
 // cinder/volume/manager.py.
-func everAttached(v Volume) bool {
+func (v Volume) EverAttached() bool {
 	_, attached := v.Metadata[cinderReadOnly]
 	return attached || v.Status == StatusInUse
 }
@@ -134,11 +134,11 @@ func everAttached(v Volume) bool {
 // Both times are by Cinder's clock, and the request has a time-out.
 const copyAfter = 15 * time.Minute
 
-// isCopy reports whether a volume carries the stamp of another that it was made
+// IsCopy reports whether a volume carries the stamp of another that it was made
 // from: Cinder restores a backup together with the metadata of the volume that
 // was backed up (put_metadata in cinder/backup/driver.py). Such a volume is
 // somebody's rescued data, and younger than the request that the stamp tells of.
-func isCopy(v Volume) bool {
+func (v Volume) IsCopy() bool {
 	at, err := time.Parse(time.RFC3339, v.Metadata[stampRequested])
 	return err == nil && v.CreatedAt.Sub(at) > copyAfter
 }

@@ -1,0 +1,233 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/cli"
+	"github.com/standalone-cinder/standalone-cinder/provisioner"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/audit"
+)
+
+// AuditOptions are what an audit is asked with.
+type AuditOptions struct {
+	PolicyFile      string
+	Kubeconfig      string
+	CloudsFile      string
+	Namespace       string
+	ProvisionerName string
+	Grace           time.Duration
+}
+
+// AuditReport is the answer of an audit.
+type AuditReport struct {
+	Cluster  string          `json:"cluster"`
+	Recorded int             `json:"persistentVolumes"`
+	Volumes  int             `json:"volumes"`
+	Findings []audit.Finding `json:"findings"`
+}
+
+// NewAuditCommand is the audit subcommand. It ends with 0 when there is nothing
+// to report, with 1 when there is, and with 2 on wrong use or when the cluster
+// cannot be read.
+func NewAuditCommand() *cobra.Command {
+	options := AuditOptions{}
+	output := "text"
+	command := &cobra.Command{
+		Use:   "audit --policy FILE",
+		Short: "Compare the PersistentVolumes of a cluster with the volumes at Cinder",
+		Long: `Compare the PersistentVolumes of a cluster with the volumes at Cinder, both ways:
+volumes that no PersistentVolume names, PersistentVolumes without their volume,
+volumes that are stuck, Secrets that nothing refers to. It changes nothing, and
+needs no lease.
+
+Exit codes: 0 nothing to report, 1 something is, 2 wrong use, or the cluster cannot be read.`,
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			if output != "text" && output != "json" {
+				return &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf("--output must be text or json, not %q", output)}
+			}
+			report, err := Audit(command.Context(), options)
+			if err == nil {
+				err = report.print(command.OutOrStdout(), output)
+			}
+			if err != nil {
+				return &cli.ExitError{Code: cli.ExitUsage, Err: err}
+			}
+			if n := len(report.Findings); n > 0 {
+				return &cli.ExitError{Code: cli.ExitFailed, Err: fmt.Errorf("the audit has %d findings", n)}
+			}
+			return nil
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&options.PolicyFile, "policy", "", "policy `file` (required)")
+	flags.StringVar(&options.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; default is $KUBECONFIG, else the pod's service account")
+	flags.StringVar(&options.CloudsFile, "clouds-file", "", "clouds.yaml `file`; default is the usual search path of the OpenStack clients")
+	flags.StringVar(&options.Namespace, "namespace", "", "`namespace` of the volumes' Secrets; default is $POD_NAMESPACE, else the pod's own")
+	flags.StringVar(&options.ProvisionerName, "provisioner-name", DefaultProvisionerName, "`name` under which StorageClasses call the program")
+	flags.DurationVar(&options.Grace, "grace", 10*time.Minute, "how old things must be to be reported; what is younger is under way")
+	flags.StringVarP(&output, "output", "o", output, "`format` of the answer: text or json")
+	return command
+}
+
+// Audit reads Cinder first and Kubernetes then: a volume that is recorded in
+// between shows as recorded, rather than as an orphan.
+func Audit(ctx context.Context, options AuditOptions) (AuditReport, error) {
+	if options.PolicyFile == "" {
+		return AuditReport{}, errors.New("--policy is required")
+	}
+	loaded, err := policy.Load(options.PolicyFile)
+	if err != nil {
+		return AuditReport{}, err
+	}
+	namespace, err := ownNamespace(options.Namespace)
+	if err != nil {
+		return AuditReport{}, err
+	}
+	config, err := kubeConfig(Options{Kubeconfig: options.Kubeconfig, KubeQPS: readingQPS, KubeBurst: readingBurst})
+	if err != nil {
+		return AuditReport{}, err
+	}
+	config.Timeout = readingTimeout
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return AuditReport{}, fmt.Errorf("kubernetes client: %w", err)
+	}
+	cluster := loaded.ClusterID
+	if cluster == "" {
+		if cluster, err = provisioner.ClusterUID(ctx, client); err != nil {
+			return AuditReport{}, err
+		}
+	}
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	lifecycles := auditBackends(ctx, loaded, cluster, options)
+	listings := listBackends(ctx, lifecycles)
+	records, err := provisioner.ReadRecords(ctx, client, options.ProvisionerName, namespace)
+	if err != nil {
+		return AuditReport{}, err
+	}
+	confirmMissing(ctx, lifecycles, listings, records)
+	report := AuditReport{Cluster: cluster, Recorded: len(records.Volumes)}
+	for _, listing := range listings {
+		report.Volumes += len(listing.Volumes)
+	}
+	report.Findings = audit.Compare(audit.State{Now: time.Now(), Grace: options.Grace, Backends: listings, Records: records})
+	return report, nil
+}
+
+// auditBackends makes lifecycles that may read and must change nothing.
+func auditBackends(ctx context.Context, loaded *policy.Policy, cluster string, options AuditOptions) map[string]*backends.Lifecycle {
+	metrics := backends.NewMetrics(prometheus.NewRegistry())
+	pool := backends.NewPool(backends.PoolOptions{
+		Sources: backends.Sources{CloudsFile: options.CloudsFile, BaseDir: filepath.Dir(options.PolicyFile)},
+		Metrics: metrics,
+	})
+	lifecycles := map[string]*backends.Lifecycle{}
+	for i := range loaded.Backends {
+		config := backendConfig(loaded, &loaded.Backends[i], cluster)
+		lifecycles[config.Name] = backends.NewLifecycle(backends.LifecycleOptions{
+			Config:  config,
+			Pool:    pool,
+			Cluster: cluster,
+			Fence:   func() error { return errors.New("an audit changes nothing") },
+			Hold:    ctx,
+			Logger:  slog.New(slog.DiscardHandler),
+			Metrics: metrics,
+		})
+	}
+	return lifecycles
+}
+
+// listBackends lists all backends at once: one that is slow delays no other.
+func listBackends(ctx context.Context, lifecycles map[string]*backends.Lifecycle) map[string]audit.Listing {
+	var mu sync.Mutex
+	var group sync.WaitGroup
+	listings := map[string]audit.Listing{}
+	for name, lifecycle := range lifecycles {
+		group.Go(func() {
+			volumes, err := lifecycle.Volumes(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			listings[name] = audit.Listing{Volumes: volumes, Unstamped: map[string]bool{}, Err: err}
+		})
+	}
+	group.Wait()
+	return listings
+}
+
+// confirmMissing asks for every recorded volume that its backend's listing does
+// not show: it may have lost its stamp, or be younger than the listing.
+func confirmMissing(ctx context.Context, lifecycles map[string]*backends.Lifecycle, listings map[string]audit.Listing, records provisioner.Records) {
+	listed := map[string]bool{}
+	for _, listing := range listings {
+		for _, v := range listing.Volumes {
+			listed[v.ID] = true
+		}
+	}
+	for _, record := range records.Volumes {
+		listing, ok := listings[record.Backend]
+		if !ok || listing.Err != nil || listed[record.VolumeID] || record.Damage != nil {
+			continue
+		}
+		v, found, err := lifecycles[record.Backend].Find(ctx, record.VolumeID)
+		switch {
+		case err != nil:
+			listing.Err = err
+		case found && record.Stamp().Owns(v):
+			listing.Volumes = append(listing.Volumes, v)
+		case found:
+			listing.Unstamped[record.VolumeID] = true
+		}
+		listings[record.Backend] = listing
+	}
+}
+
+func (r AuditReport) print(w io.Writer, output string) error {
+	if output == "json" {
+		if r.Findings == nil {
+			r.Findings = []audit.Finding{}
+		}
+		encoder := json.NewEncoder(w)
+		encoder.SetEscapeHTML(false)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(r)
+	}
+	if _, err := fmt.Fprintf(w, "cluster %s: %d PersistentVolumes, %d volumes at Cinder, %d findings\n", r.Cluster, r.Recorded, r.Volumes, len(r.Findings)); err != nil {
+		return err
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, f := range r.Findings {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", f.Kind, f.Backend, subject(f), f.Message)
+	}
+	return table.Flush()
+}
+
+// subject is what a finding is about, by the name that an operator would look
+// for first.
+func subject(f audit.Finding) string {
+	switch {
+	case f.Secret != "":
+		return "Secret " + f.Secret
+	case f.Kind == audit.OrphanVolume || f.Kind == audit.SecondVolume || f.Kind == audit.UnfinishedVolume:
+		return "volume " + f.Volume + " of claim " + f.Claim
+	case f.PersistentVolume != "":
+		return f.PersistentVolume
+	}
+	return "all volumes"
+}

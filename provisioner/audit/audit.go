@@ -1,0 +1,227 @@
+// Package audit compares what Kubernetes records of volumes with what Cinder
+// has, both ways. It changes nothing.
+package audit
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/provisioner"
+)
+
+// Kind is what a finding is about; the names are stable.
+type Kind string
+
+// The kinds of findings.
+const (
+	// BackendUnreadable: a backend cannot be listed; nothing is said about its
+	// volumes.
+	BackendUnreadable Kind = "BackendUnreadable"
+	// BackendMissing: a PersistentVolume's backend is not in the policy.
+	BackendMissing Kind = "BackendMissing"
+	// DamagedRecord: a PersistentVolume does not say where its volume is.
+	DamagedRecord Kind = "DamagedRecord"
+	// MissingVolume: a PersistentVolume names a volume that does not exist.
+	MissingVolume Kind = "MissingVolume"
+	// ForeignVolume: a PersistentVolume names a volume with another stamp.
+	ForeignVolume Kind = "ForeignVolume"
+	// StuckVolume: a recorded volume is in a state that nobody leads it out of.
+	StuckVolume Kind = "StuckVolume"
+	// SecondVolume: a volume of a claim whose PersistentVolume names another.
+	SecondVolume Kind = "SecondVolume"
+	// UnfinishedVolume: a volume of a pending claim, for longer than the grace.
+	UnfinishedVolume Kind = "UnfinishedVolume"
+	// OrphanVolume: a volume of a claim that is gone, named by no
+	// PersistentVolume.
+	OrphanVolume Kind = "OrphanVolume"
+	// OrphanSecret: a Secret of a PersistentVolume that is gone.
+	OrphanSecret Kind = "OrphanSecret"
+)
+
+// Finding is one thing that is not as it should be.
+type Finding struct {
+	Kind    Kind   `json:"kind"`
+	Backend string `json:"backend,omitempty"`
+	// Volume is Cinder's id.
+	Volume           string `json:"volume,omitempty"`
+	PersistentVolume string `json:"persistentVolume,omitempty"`
+	// Claim is namespace/name.
+	Claim  string `json:"claim,omitempty"`
+	Tenant string `json:"tenant,omitempty"`
+	Secret string `json:"secret,omitempty"`
+	// NeverRecorded says that provably no PersistentVolume ever named the volume,
+	// so that it can be removed without a loss.
+	NeverRecorded bool `json:"neverRecorded,omitempty"`
+	// Message is a sentence.
+	Message string `json:"message"`
+}
+
+// State is what is compared.
+type State struct {
+	Now time.Time
+	// Grace is how old things must be to be findings: what is younger is under
+	// way.
+	Grace    time.Duration
+	Backends map[string]Listing
+	Records  provisioner.Records
+}
+
+// Listing is what a backend has of the cluster.
+type Listing struct {
+	Volumes []backends.Volume
+	// Unstamped holds recorded volumes, by id, that exist and are not in
+	// Volumes; what is in neither does not exist.
+	Unstamped map[string]bool
+	Err       error
+}
+
+// Compare returns what is not as it should be, sorted by kind, backend and
+// volume.
+func Compare(s State) []Finding {
+	c := &comparison{State: s, recorded: map[place]bool{}, byClaim: map[string]provisioner.VolumeRecord{}, volumes: map[place]backends.Volume{}}
+	for _, record := range s.Records.Volumes {
+		c.recorded[place{record.Backend, record.VolumeID}] = true
+		c.byClaim[record.ClaimUID] = record
+	}
+	for name, listing := range s.Backends {
+		if listing.Err != nil {
+			c.add(Finding{Kind: BackendUnreadable, Backend: name, Message: listing.Err.Error() + "; its volumes are not compared"})
+			continue
+		}
+		for _, v := range listing.Volumes {
+			c.volumes[place{name, v.ID}] = v
+			c.volume(name, v)
+		}
+	}
+	for _, record := range s.Records.Volumes {
+		c.record(record)
+	}
+	for _, secret := range s.Records.Secrets {
+		c.secret(secret)
+	}
+	slices.SortFunc(c.findings, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Backend, b.Backend), cmp.Compare(a.PersistentVolume, b.PersistentVolume),
+			cmp.Compare(a.Volume, b.Volume), cmp.Compare(a.Secret, b.Secret))
+	})
+	return c.findings
+}
+
+type comparison struct {
+	State
+	recorded map[place]bool
+	volumes  map[place]backends.Volume
+	byClaim  map[string]provisioner.VolumeRecord // by claim UID
+	findings []Finding
+}
+
+// place is where a volume is.
+type place struct{ backend, volume string }
+
+func (c *comparison) add(f Finding) { c.findings = append(c.findings, f) }
+
+func (c *comparison) young(at time.Time) bool { return c.Now.Sub(at) < c.Grace }
+
+// volume looks at a stamped volume that no PersistentVolume names.
+func (c *comparison) volume(backend string, v backends.Volume) {
+	if c.recorded[place{backend, v.ID}] || c.young(v.CreatedAt) {
+		return
+	}
+	stamp := backends.StampOf(v)
+	f := Finding{
+		Backend: backend, Volume: v.ID, Claim: stamp.Namespace + "/" + stamp.Claim, Tenant: stamp.Tenant,
+		NeverRecorded: !v.EverAttached() && !v.IsCopy() && stamp.PV == provisioner.PVNameFor(stamp.ClaimUID) && !c.Records.Names[stamp.PV],
+	}
+	other, recorded := c.byClaim[stamp.ClaimUID]
+	claim, pending := c.Records.Claims[stamp.ClaimUID]
+	switch {
+	case recorded:
+		f.Kind, f.PersistentVolume = SecondVolume, other.PVName
+		f.Message = fmt.Sprintf("PersistentVolume %s of the same claim names volume %s on backend %s", other.PVName, other.VolumeID, other.Backend)
+	case pending && !claim.Elsewhere:
+		f.Kind, f.NeverRecorded = UnfinishedVolume, false
+		f.Message = fmt.Sprintf("its claim is pending, and the volume is %s since %s", v.Status, c.age(v.CreatedAt))
+	default:
+		f.Kind = OrphanVolume
+		f.Message = fmt.Sprintf("no PersistentVolume names it and its claim is gone; it is %s and %s old; %s", v.Status, c.age(v.CreatedAt), c.history(f, v))
+	}
+	c.add(f)
+}
+
+// history says what is known about an orphan's data.
+func (c *comparison) history(f Finding, v backends.Volume) string {
+	switch {
+	case f.NeverRecorded:
+		return "it was never attached, so that nobody has written to it through this program"
+	case v.IsCopy():
+		return "it is younger than its stamp and looks like a restored backup"
+	case v.EverAttached():
+		return "it has been attached, so that data may be on it; it may have been kept on purpose"
+	}
+	return "its stamp contradicts itself, so that it may be somebody else's"
+}
+
+func (c *comparison) age(at time.Time) string { return c.Now.Sub(at).Round(time.Minute).String() }
+
+// record looks for the volume of a PersistentVolume.
+func (c *comparison) record(r provisioner.VolumeRecord) {
+	f := Finding{Backend: r.Backend, Volume: r.VolumeID, PersistentVolume: r.PVName, Tenant: r.Tenant}
+	if r.Damage != nil {
+		f.Kind, f.Message = DamagedRecord, r.Damage.Error()
+		c.add(f)
+		return
+	}
+	listing, ok := c.Backends[r.Backend]
+	switch {
+	case !ok:
+		f.Kind, f.Message = BackendMissing, "its backend is not in the policy, so that its volume cannot be deleted; add the backend back, with suspended: true if it is to take no more volumes"
+		c.add(f)
+		return
+	case listing.Err != nil:
+		return
+	}
+	v, listed := c.volumes[place{r.Backend, r.VolumeID}]
+	switch {
+	case !listed && listing.Unstamped[r.VolumeID]:
+		f.Kind, f.Message = ForeignVolume, "its volume exists and does not carry this cluster's stamp; it will not be deleted"
+	case !listed:
+		f.Kind, f.Message = MissingVolume, "its volume does not exist; its data is lost unless the storage array has a copy"
+	case !r.Stamp().Owns(v):
+		f.Kind, f.Message = ForeignVolume, "its volume is stamped for something else; it will not be deleted"
+	default:
+		stuck := c.stuck(r, v)
+		if stuck == "" {
+			return
+		}
+		f.Kind, f.Message = StuckVolume, stuck
+	}
+	c.add(f)
+}
+
+// stuck says why a recorded volume is not as it should be; empty if it is.
+func (c *comparison) stuck(r provisioner.VolumeRecord, v backends.Volume) string {
+	switch v.Status {
+	case backends.StatusError, backends.StatusErrorDeleting, backends.StatusErrorExtending:
+		return fmt.Sprintf("its volume is %s", v.Status)
+	case backends.StatusInUse:
+		return ""
+	}
+	if c.young(r.CreatedAt) || r.Released && v.Status != backends.StatusDeleting {
+		return ""
+	}
+	return fmt.Sprintf("its volume is %s, and the PersistentVolume %s old", v.Status, c.age(r.CreatedAt))
+}
+
+func (c *comparison) secret(s provisioner.SecretRecord) {
+	if c.Records.Names[s.PV] || c.young(s.CreatedAt) {
+		return
+	}
+	for uid := range c.Records.Claims {
+		if provisioner.PVNameFor(uid) == s.PV {
+			return // its claim is still to be served
+		}
+	}
+	c.add(Finding{Kind: OrphanSecret, Secret: s.Name, PersistentVolume: s.PV, Message: "its PersistentVolume is gone, and so is the claim"})
+}

@@ -1,0 +1,125 @@
+package audit
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/provisioner"
+)
+
+var now = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+// stamped is a volume of a claim, an hour old.
+func stamped(id, uid string, status backends.Status, change func(*backends.Volume)) backends.Volume {
+	v := backends.Volume{ID: id, Status: status, SizeGiB: 1, CreatedAt: now.Add(-time.Hour), Metadata: backends.Stamp{
+		Cluster: "cluster-1", Namespace: "team-a", Claim: "data", ClaimUID: uid, PV: "pvc-" + uid, Tenant: "a", StorageClass: "fast",
+	}.Metadata(nil)}
+	if change != nil {
+		change(&v)
+	}
+	return v
+}
+
+// recorded is the PersistentVolume of a claim, an hour old.
+func recorded(uid, volume string, change func(*provisioner.VolumeRecord)) provisioner.VolumeRecord {
+	r := provisioner.VolumeRecord{CreatedAt: now.Add(-time.Hour), Origin: provisioner.Origin{
+		PVName: "pvc-" + uid, VolumeID: volume, Backend: "gold", Tenant: "a", Cluster: "cluster-1", ClaimUID: uid,
+	}}
+	if change != nil {
+		change(&r)
+	}
+	return r
+}
+
+func attached(v *backends.Volume) { v.Metadata["readonly"] = "False" }
+
+func TestCompare(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		volumes []backends.Volume
+		lab     []backends.Volume
+		err     error
+		foreign string
+		records []provisioner.VolumeRecord
+		claims  map[string]provisioner.ClaimRecord
+		secrets []provisioner.SecretRecord
+		want    []string
+	}{
+		{name: "all is well", volumes: []backends.Volume{stamped("v1", "1", "in-use", attached)}, records: []provisioner.VolumeRecord{recorded("1", "v1", nil)},
+			secrets: []provisioner.SecretRecord{{Name: "pvc-1-credentials", PV: "pvc-1", CreatedAt: now.Add(-time.Hour)}}},
+		{name: "orphan that was never recorded", volumes: []backends.Volume{stamped("v1", "1", "attaching", nil)},
+			want: []string{"OrphanVolume v1 removable: no PersistentVolume names it and its claim is gone; it is attaching and 1h0m0s old; it was never attached, so that nobody has written to it through this program"}},
+		{name: "orphan with data", volumes: []backends.Volume{stamped("v1", "1", "available", attached)},
+			want: []string{"OrphanVolume v1: no PersistentVolume names it and its claim is gone; it is available and 1h0m0s old; it has been attached, so that data may be on it; it may have been kept on purpose"}},
+		{name: "restored backup", volumes: []backends.Volume{stamped("v1", "1", "available", func(v *backends.Volume) {
+			v.Metadata["standalone-cinder.openstack.org/requested-at"] = now.Add(-30 * time.Hour).Format(time.RFC3339)
+		})}, want: []string{"OrphanVolume v1: no PersistentVolume names it and its claim is gone; it is available and 1h0m0s old; it is younger than its stamp and looks like a restored backup"}},
+		{name: "stamp that contradicts itself", volumes: []backends.Volume{stamped("v1", "1", "available", func(v *backends.Volume) {
+			v.Metadata["csi.storage.k8s.io/pv/name"] = "pvc-2"
+		})}, want: []string{"OrphanVolume v1: no PersistentVolume names it and its claim is gone; it is available and 1h0m0s old; its stamp contradicts itself, so that it may be somebody else's"}},
+		{name: "young orphan", volumes: []backends.Volume{stamped("v1", "1", "attaching", func(v *backends.Volume) { v.CreatedAt = now.Add(-time.Minute) })}},
+		{name: "claim that waits for its volume", volumes: []backends.Volume{stamped("v1", "1", "attaching", nil)},
+			claims: map[string]provisioner.ClaimRecord{"1": {Namespace: "team-a", Name: "data"}},
+			want:   []string{"UnfinishedVolume v1: its claim is pending, and the volume is attaching since 1h0m0s"}},
+		{name: "claim that uses another PersistentVolume", volumes: []backends.Volume{stamped("v1", "1", "attaching", nil)},
+			claims: map[string]provisioner.ClaimRecord{"1": {Elsewhere: true}},
+			want:   []string{"OrphanVolume v1 removable: no PersistentVolume names it and its claim is gone; it is attaching and 1h0m0s old; it was never attached, so that nobody has written to it through this program"}},
+		{name: "second volume on another backend", volumes: []backends.Volume{stamped("v1", "1", "in-use", attached)}, lab: []backends.Volume{stamped("v2", "1", "attaching", nil)},
+			records: []provisioner.VolumeRecord{recorded("1", "v1", nil)},
+			want:    []string{"SecondVolume v2: PersistentVolume pvc-1 of the same claim names volume v1 on backend gold"}},
+		{name: "volume that is lost", records: []provisioner.VolumeRecord{recorded("1", "v1", nil)},
+			want: []string{"MissingVolume v1: its volume does not exist; its data is lost unless the storage array has a copy"}},
+		{name: "volume without the stamp", foreign: "v1", records: []provisioner.VolumeRecord{recorded("1", "v1", nil)},
+			want: []string{"ForeignVolume v1: its volume exists and does not carry this cluster's stamp; it will not be deleted"}},
+		{name: "volume of another claim", volumes: []backends.Volume{stamped("v1", "2", "in-use", attached)}, records: []provisioner.VolumeRecord{recorded("1", "v1", nil)},
+			want: []string{"ForeignVolume v1: its volume is stamped for something else; it will not be deleted"}},
+		{name: "volume in error", volumes: []backends.Volume{stamped("v1", "1", "error_deleting", attached)}, records: []provisioner.VolumeRecord{recorded("1", "v1", nil)},
+			want: []string{"StuckVolume v1: its volume is error_deleting"}},
+		{name: "volume that was never attached in the end", volumes: []backends.Volume{stamped("v1", "1", "attaching", nil)}, records: []provisioner.VolumeRecord{recorded("1", "v1", nil)},
+			want: []string{"StuckVolume v1: its volume is attaching, and the PersistentVolume 1h0m0s old"}},
+		{name: "kept volume of a released PersistentVolume", volumes: []backends.Volume{stamped("v1", "1", "available", attached)},
+			records: []provisioner.VolumeRecord{recorded("1", "v1", func(r *provisioner.VolumeRecord) { r.Released = true })}},
+		{name: "backend that does not answer", err: errors.New("backend gold: down"), records: []provisioner.VolumeRecord{recorded("1", "v1", nil)},
+			want: []string{"BackendUnreadable : backend gold: down; its volumes are not compared"}},
+		{name: "backend that is not in the policy", records: []provisioner.VolumeRecord{recorded("1", "v1", func(r *provisioner.VolumeRecord) { r.Backend = "old" })},
+			want: []string{"BackendMissing v1: its backend is not in the policy, so that its volume cannot be deleted; add the backend back, with suspended: true if it is to take no more volumes"}},
+		{name: "damaged record", records: []provisioner.VolumeRecord{recorded("1", "v1", func(r *provisioner.VolumeRecord) { r.Damage = errors.New("damaged") })},
+			want: []string{"DamagedRecord v1: damaged"}},
+		{name: "Secret that nothing refers to", secrets: []provisioner.SecretRecord{{Name: "s1", PV: "pvc-1", CreatedAt: now.Add(-time.Hour)}},
+			want: []string{"OrphanSecret s1: its PersistentVolume is gone, and so is the claim"}},
+		{name: "Secret of a claim that waits", secrets: []provisioner.SecretRecord{{Name: "s1", PV: "pvc-1", CreatedAt: now.Add(-time.Hour)}},
+			claims: map[string]provisioner.ClaimRecord{"1": {}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			names := map[string]bool{}
+			for _, r := range c.records {
+				names[r.PVName] = true
+			}
+			found := Compare(State{Now: now, Grace: 10 * time.Minute,
+				Backends: map[string]Listing{
+					"gold": {Volumes: c.volumes, Unstamped: map[string]bool{c.foreign: true}, Err: c.err},
+					"lab":  {Volumes: c.lab},
+				},
+				Records: provisioner.Records{Volumes: c.records, Claims: c.claims, Secrets: c.secrets, Names: names},
+			})
+			var got []string
+			for _, f := range found {
+				removable := ""
+				if f.NeverRecorded && f.Kind == OrphanVolume {
+					removable = " removable"
+				}
+				got = append(got, fmt.Sprintf("%s %s%s%s: %s", f.Kind, f.Volume, f.Secret, removable, f.Message))
+				if f.NeverRecorded && (f.PersistentVolume != "" || f.Kind == UnfinishedVolume) && f.Kind != SecondVolume {
+					t.Errorf("%+v could be removed", f)
+				}
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("found %q\nwant  %q", got, c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,122 @@
+package provisioner
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+)
+
+// Records is what a cluster knows of volumes, for an audit.
+type Records struct {
+	Volumes []VolumeRecord
+	// Claims is every claim of the cluster, whoever serves it, by UID.
+	Claims  map[string]ClaimRecord
+	Secrets []SecretRecord
+	// Names holds every PersistentVolume of the cluster, whoever made it.
+	Names map[string]bool
+}
+
+// VolumeRecord is a PersistentVolume of this program.
+type VolumeRecord struct {
+	Origin
+	// Damage is what is wrong with the annotations; nil if nothing is.
+	Damage    error
+	Released  bool
+	CreatedAt time.Time
+}
+
+// ClaimRecord is a claim as far as it matters to a volume.
+type ClaimRecord struct {
+	Namespace, Name string
+	// Elsewhere says that it is bound to a PersistentVolume not made for it.
+	Elsewhere bool
+}
+
+// SecretRecord is a Secret that this program made.
+type SecretRecord struct {
+	Name, PV  string
+	CreatedAt time.Time
+}
+
+// Stamp is the stamp that the record's volume must carry.
+func (r VolumeRecord) Stamp() backends.Stamp { return r.target().Stamp }
+
+// PVNameFor is the name of the PersistentVolume that is made for a claim.
+func PVNameFor(claimUID string) string { return pvNameFor(claimUID) }
+
+// ClusterUID is the UID of namespace kube-system, the default clusterID.
+func ClusterUID(ctx context.Context, client kubernetes.Interface) (string, error) {
+	system, err := client.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("cannot read namespace %s, whose UID serves as clusterID: %w", metav1.NamespaceSystem, err)
+	}
+	return string(system.UID), nil
+}
+
+// ReadRecords reads what a cluster knows of the volumes of a provisioner. It
+// only lists. The Secrets are those in the program's own namespace.
+//
+// Claims are read before PersistentVolumes: whatever is recorded in between then
+// shows as recorded.
+func ReadRecords(ctx context.Context, client kubernetes.Interface, provisionerName, namespace string) (Records, error) {
+	records := Records{Claims: map[string]ClaimRecord{}, Names: map[string]bool{}}
+	claims, err := listAll(ctx, "PersistentVolumeClaims", func(ctx context.Context, options metav1.ListOptions) ([]corev1.PersistentVolumeClaim, string, error) {
+		list, err := client.CoreV1().PersistentVolumeClaims(metav1.NamespaceAll).List(ctx, options)
+		if err != nil {
+			return nil, "", err
+		}
+		return list.Items, list.Continue, nil
+	})
+	if err != nil {
+		return records, err
+	}
+	secrets, err := listAll(ctx, "Secrets in "+namespace, func(ctx context.Context, options metav1.ListOptions) ([]corev1.Secret, string, error) {
+		options.LabelSelector = labelManagedBy + "=" + managedBy
+		list, err := client.CoreV1().Secrets(namespace).List(ctx, options)
+		if err != nil {
+			return nil, "", err
+		}
+		return list.Items, list.Continue, nil
+	})
+	if err != nil {
+		return records, err
+	}
+	volumes, err := listAll(ctx, "PersistentVolumes", func(ctx context.Context, options metav1.ListOptions) ([]corev1.PersistentVolume, string, error) {
+		list, err := client.CoreV1().PersistentVolumes().List(ctx, options)
+		if err != nil {
+			return nil, "", err
+		}
+		return list.Items, list.Continue, nil
+	})
+	if err != nil {
+		return records, err
+	}
+	for i := range claims {
+		records.Claims[string(claims[i].UID)] = ClaimRecord{
+			Namespace: claims[i].Namespace, Name: claims[i].Name, Elsewhere: boundElsewhere(&claims[i]),
+		}
+	}
+	for i := range secrets {
+		if pv := secrets[i].Annotations[annotationForPV]; pv != "" {
+			records.Secrets = append(records.Secrets, SecretRecord{Name: secrets[i].Name, PV: pv, CreatedAt: secrets[i].CreationTimestamp.Time})
+		}
+	}
+	for i := range volumes {
+		pv := &volumes[i]
+		records.Names[pv.Name] = true
+		if pv.Annotations[annotationProvisionedBy] != provisionerName || !isOurs(pv) {
+			continue
+		}
+		origin, damage := originOf(pv)
+		records.Volumes = append(records.Volumes, VolumeRecord{
+			Origin: origin, Damage: damage, Released: pv.Status.Phase == corev1.VolumeReleased, CreatedAt: pv.CreationTimestamp.Time,
+		})
+	}
+	return records, nil
+}
