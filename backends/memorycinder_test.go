@@ -251,6 +251,9 @@ func (m *memoryCinder) DeleteVolume(ctx context.Context, id string) error {
 	return m.action(ctx, "volume.delete", id, func(v *memoryVolume) error {
 		switch v.Status {
 		case StatusAvailable, StatusError, StatusErrorExtending:
+			if len(v.Attachments) > 0 {
+				return conflict("volume.delete", "Volume must not be attached")
+			}
 			v.Status = StatusDeleting
 			v.change(m.looks, v.deleted)
 			return nil

@@ -158,7 +158,12 @@ func (e *endpoint) attachedElsewhere(v Volume, target Target) error {
 // taken as given; where that is wrong, Cinder refuses the next step and the
 // volume is looked at again.
 func (e *endpoint) moveTowardsGone(ctx context.Context, v Volume, target Target) (Volume, error) {
-	switch next := towardsGone(v.Status); next {
+	next := towardsGone(v.Status)
+	if next == stepDelete && len(v.Attachments) > 0 {
+		// It failed while it was in use, and Cinder deletes nothing attached.
+		next = stepDisconnect
+	}
+	switch next {
 	case stepAwaitCreated:
 		after, gone, err := e.watcher.await(ctx, v.ID, v.Status, e.timeouts().Create)
 		if gone || err != nil {

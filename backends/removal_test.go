@@ -295,3 +295,32 @@ func TestRemovalStepsThatFail(t *testing.T) {
 		}
 	}
 }
+
+// TestAttachedVolumeInErrorIsDetachedFirst has a volume whose backend failed
+// while it was in use. Cinder refuses to delete it as long as it is attached
+// (attach_status in cinder/volume/api.py), and detaches it in any state.
+func TestAttachedVolumeInErrorIsDetachedFirst(t *testing.T) {
+	for _, status := range []Status{StatusError, StatusErrorExtending} {
+		t.Run(string(status), func(t *testing.T) {
+			cinder := newMemoryCinder()
+			l := cinder.term(t)
+			connected, err := l.Connect(t.Context(), claimSpec(1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			target := claimTarget(1, connected.Volume.ID)
+			if err := l.Complete(t.Context(), target, false); err != nil {
+				t.Fatal(err)
+			}
+			cinder.mu.Lock()
+			cinder.volumes[connected.Volume.ID].Status = status
+			cinder.mu.Unlock()
+			cinder.forgetLog()
+			if err := l.Remove(t.Context(), target); err != nil {
+				t.Fatal(err)
+			}
+			equal(t, cinder.changes(), []string{"volume.os-terminate_connection volume-1", "volume.os-detach volume-1 attachment-2", "volume.delete volume-1"})
+			equal(t, len(cinder.snapshot()), 0)
+		})
+	}
+}
