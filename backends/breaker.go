@@ -15,6 +15,10 @@ const (
 	// shortestCoolDown and longestCoolDown bound the pause before a probe.
 	shortestCoolDown = time.Second
 	longestCoolDown  = 15 * time.Second
+	// longestRefusal takes its place while credentials are refused: each probe
+	// is a login, and enough of these lock an account. New credentials are tried
+	// at once.
+	longestRefusal = 2 * time.Minute
 	// steadyAfter is how long a breaker stays closed before the next outage
 	// counts as a new one. A backend that answers reads and fails every change
 	// would otherwise be taken for mended once a second.
@@ -173,7 +177,7 @@ func (b *breaker) open(err error) {
 	if now.Sub(b.closed) >= steadyAfter {
 		b.coolDown = shortestCoolDown
 	} else {
-		b.coolDown = longerCoolDown(b.coolDown)
+		b.coolDown = longerCoolDown(b.coolDown, err)
 	}
 	b.held, b.failures, b.opened = b.heldBack(err), 0, now
 	b.period.reason = b.held
@@ -219,7 +223,12 @@ func (b *breaker) health() error {
 	return b.held
 }
 
-func longerCoolDown(d time.Duration) time.Duration { return min(2*d, longestCoolDown) }
+func longerCoolDown(d time.Duration, last error) time.Duration {
+	if IsKind(last, KindUnauthorized) {
+		return min(2*d, longestRefusal)
+	}
+	return min(2*d, longestCoolDown)
+}
 
 // heldBack is what requests are told that are not made. The request id of the
 // last failure is left out, so that the same trouble gives the same sentence.

@@ -368,7 +368,7 @@ func TestOutageFromBeginningToEnd(t *testing.T) {
 		time.Sleep(15 * time.Second)
 		equal(t, errorText(w.Health()), heldByLogin)
 		source.set(nil)
-		time.Sleep(15 * time.Second)
+		time.Sleep(30 * time.Second)
 		equal(t, w.Health(), nil)
 		_, err := w.Connect(t.Context(), claimSpec(1))
 		equal(t, errorText(err), "")
@@ -536,6 +536,27 @@ func TestRefusedCredentialsOpenTheBreaker(t *testing.T) {
 		defer w.end()
 		fail(t, w, 2)
 		equal(t, errorText(w.Health()), heldBack(t, "volume.get: the credentials were refused (HTTP 401)"))
+	})
+}
+
+// TestRefusedCredentialsAreTriedRarely counts the logins that could lock an
+// account.
+func TestRefusedCredentialsAreTriedRarely(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := &healthOf{cinder: newMemoryCinder(), err: errRefused}
+		w := newWatched(t, source)
+		defer w.end()
+		fail(t, w, 5)
+		time.Sleep(10 * time.Minute)
+		// 1 + 2 + 4 + 8 + 16 + 32 + 64 seconds, then every two minutes, each up to
+		// a fifth less.
+		if probes := source.asked() - 5; probes < 10 || probes > 13 {
+			t.Errorf("%d logins in ten minutes", probes)
+		}
+		source.set(nil)
+		w.ProbeNow()
+		synctest.Wait()
+		equal(t, w.Health(), nil)
 	})
 }
 

@@ -76,7 +76,7 @@ func (b *breaker) probeOnce() {
 		b.close()
 	case backendFails:
 		b.held = b.heldBack(err)
-		b.coolDown = longerCoolDown(b.coolDown)
+		b.coolDown = longerCoolDown(b.coolDown, err)
 	}
 }
 
