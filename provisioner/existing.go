@@ -24,23 +24,11 @@ import (
 // to say; the other way round it would be a bound one whose volume is missing.
 func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerName string) (policy.Existing, error) {
 	var existing policy.Existing
-	claims, err := listAll(ctx, "PersistentVolumeClaims", func(ctx context.Context, options metav1.ListOptions) ([]corev1.PersistentVolumeClaim, string, error) {
-		list, err := client.CoreV1().PersistentVolumeClaims(metav1.NamespaceAll).List(ctx, options)
-		if err != nil {
-			return nil, "", err
-		}
-		return list.Items, list.Continue, nil
-	})
+	claims, err := listClaims(ctx, client)
 	if err != nil {
 		return existing, err
 	}
-	volumes, err := listAll(ctx, "PersistentVolumes", func(ctx context.Context, options metav1.ListOptions) ([]corev1.PersistentVolume, string, error) {
-		list, err := client.CoreV1().PersistentVolumes().List(ctx, options)
-		if err != nil {
-			return nil, "", err
-		}
-		return list.Items, list.Continue, nil
-	})
+	volumes, err := listPersistentVolumes(ctx, client)
 	if err != nil {
 		return existing, err
 	}
@@ -92,6 +80,26 @@ func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerN
 		}
 	}
 	return existing, nil
+}
+
+func listClaims(ctx context.Context, client kubernetes.Interface) ([]corev1.PersistentVolumeClaim, error) {
+	return listAll(ctx, "PersistentVolumeClaims", func(ctx context.Context, options metav1.ListOptions) ([]corev1.PersistentVolumeClaim, string, error) {
+		list, err := client.CoreV1().PersistentVolumeClaims(metav1.NamespaceAll).List(ctx, options)
+		if err != nil {
+			return nil, "", err
+		}
+		return list.Items, list.Continue, nil
+	})
+}
+
+func listPersistentVolumes(ctx context.Context, client kubernetes.Interface) ([]corev1.PersistentVolume, error) {
+	return listAll(ctx, "PersistentVolumes", func(ctx context.Context, options metav1.ListOptions) ([]corev1.PersistentVolume, string, error) {
+		list, err := client.CoreV1().PersistentVolumes().List(ctx, options)
+		if err != nil {
+			return nil, "", err
+		}
+		return list.Items, list.Continue, nil
+	})
 }
 
 // pageSize bounds what the API server answers at once.

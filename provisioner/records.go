@@ -66,13 +66,7 @@ func ClusterUID(ctx context.Context, client kubernetes.Interface) (string, error
 // shows as recorded.
 func ReadRecords(ctx context.Context, client kubernetes.Interface, provisionerName, namespace string) (Records, error) {
 	records := Records{Claims: map[string]ClaimRecord{}, Names: map[string]bool{}}
-	claims, err := listAll(ctx, "PersistentVolumeClaims", func(ctx context.Context, options metav1.ListOptions) ([]corev1.PersistentVolumeClaim, string, error) {
-		list, err := client.CoreV1().PersistentVolumeClaims(metav1.NamespaceAll).List(ctx, options)
-		if err != nil {
-			return nil, "", err
-		}
-		return list.Items, list.Continue, nil
-	})
+	claims, err := listClaims(ctx, client)
 	if err != nil {
 		return records, err
 	}
@@ -87,13 +81,7 @@ func ReadRecords(ctx context.Context, client kubernetes.Interface, provisionerNa
 	if err != nil {
 		return records, err
 	}
-	volumes, err := listAll(ctx, "PersistentVolumes", func(ctx context.Context, options metav1.ListOptions) ([]corev1.PersistentVolume, string, error) {
-		list, err := client.CoreV1().PersistentVolumes().List(ctx, options)
-		if err != nil {
-			return nil, "", err
-		}
-		return list.Items, list.Continue, nil
-	})
+	volumes, err := listPersistentVolumes(ctx, client)
 	if err != nil {
 		return records, err
 	}
