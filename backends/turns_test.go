@@ -49,7 +49,9 @@ func TestTurnsGoRound(t *testing.T) {
 					synctest.Wait()
 				}
 				send("a", 1000)
+				mu.Lock()
 				before := len(sent)
+				mu.Unlock()
 				send("b", 2)
 				send("", 2) // on nobody's behalf
 				send("c", 2)
