@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -188,9 +189,16 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 		Logger:            slog.New(slog.DiscardHandler),
 		Metrics:           NewMetrics(prometheus.NewRegistry()),
 	})
+	// A turn may lapse after its test.
+	var mu sync.Mutex
+	requeued := func(name string) {
+		mu.Lock()
+		defer mu.Unlock()
+		f.requeued = append(f.requeued, name)
+	}
 	f.OnRequeue(Requeue{
-		Claim:  func(claim *corev1.PersistentVolumeClaim) { f.requeued = append(f.requeued, claim.Name) },
-		Volume: func(pv *corev1.PersistentVolume) { f.requeued = append(f.requeued, pv.Name) },
+		Claim:  func(claim *corev1.PersistentVolumeClaim) { requeued(claim.Name) },
+		Volume: func(pv *corev1.PersistentVolume) { requeued(pv.Name) },
 	})
 	f.must(f.factory.Storage().V1().StorageClasses().Informer().GetStore().Add(f.class))
 	return f

@@ -3,6 +3,7 @@ package provisioner
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,12 +14,18 @@ import (
 // hall is Turns with those who were invited.
 type hall struct {
 	*Turns
+	// mu is for turns that lapse after their test.
+	mu      sync.Mutex
 	invited []string
 }
 
 func newHall(capacity int, own map[string]int) *hall {
 	h := &hall{}
-	h.Turns = NewTurns(capacity, func(tenant string) int { return own[tenant] }, func(key string) { h.invited = append(h.invited, key) })
+	h.Turns = NewTurns(capacity, func(tenant string) int { return own[tenant] }, func(key string) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.invited = append(h.invited, key)
+	})
 	return h
 }
 
@@ -127,8 +134,8 @@ func TestNoInterleavingLosesATurnOrGivesOneTooMany(t *testing.T) {
 				h.End(k)
 			},
 			"": func(t *rapid.T) {
-				h.mu.Lock()
-				defer h.mu.Unlock()
+				h.Turns.mu.Lock()
+				defer h.Turns.mu.Unlock()
 				if len(h.held) > capacity {
 					t.Fatalf("%d turns of %d are given", len(h.held), capacity)
 				}
