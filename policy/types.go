@@ -322,12 +322,6 @@ func (p *Policy) Tenant(name string) (*Tenant, bool) {
 	return nil, false
 }
 
-// SelectsByLabels says whether any tenant selects namespaces by their labels.
-// Otherwise what Decide answers depends on no label.
-func (p *Policy) SelectsByLabels() bool {
-	return slices.ContainsFunc(p.Tenants, func(t Tenant) bool { return t.NamespaceSelector != nil })
-}
-
 // Revision is a short hash of the file's content: two files with the same
 // bytes have the same revision.
 func (p *Policy) Revision() string { return p.revision }

@@ -31,28 +31,3 @@ func TestTenantsOwnLimits(t *testing.T) {
 		t.Errorf("a tenant that there is not: %+v", tenant)
 	}
 }
-
-func TestSelectsByLabels(t *testing.T) {
-	for name, test := range map[string]struct {
-		selector string
-		want     bool
-	}{
-		"names only":         {"namespaces: [a]", false},
-		"a selector":         {"namespaceSelector: {matchLabels: {tenant: a}}", true},
-		"the empty selector": {"namespaceSelector: {}", true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			p := mustParse(t, `
-apiVersion: standalone-cinder.openstack.org/v1alpha1
-kind: Policy
-backends: [{name: gold, auth: {cloud: gold}}]
-tenants:
-  - {name: first, namespaces: [first], classes: [{storageClasses: ["*"], backends: [gold]}]}
-  - {name: second, `+test.selector+`, classes: [{storageClasses: ["*"], backends: [gold]}]}
-`)
-			if got := p.SelectsByLabels(); got != test.want {
-				t.Errorf("got %t", got)
-			}
-		})
-	}
-}

@@ -16,7 +16,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -217,12 +216,12 @@ func (a *App) findCluster(ctx context.Context) error {
 	}
 	backoff := wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.1, Steps: 20, Cap: 15 * time.Second}
 	for {
-		namespace, err := a.client.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+		cluster, err := provisioner.ClusterUID(ctx, a.client)
 		if err == nil {
-			a.cluster = string(namespace.UID)
+			a.cluster = cluster
 			return nil
 		}
-		a.logger.Warn("Cannot read namespace kube-system, whose UID serves as clusterID; trying again", "error", err)
+		a.logger.Warn("The cluster's id is not known yet; trying again", "error", err)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
