@@ -141,3 +141,23 @@ func (l *Lifecycle) Find(ctx context.Context, id string) (v Volume, found bool, 
 func (l *Lifecycle) Volumes(ctx context.Context) ([]Volume, error) {
 	return l.current().inventory.all(ctx)
 }
+
+// Relist lists the cluster's volumes anew. What it shows beside the volumes of
+// claims under way is noted, and removed when they are completed.
+func (l *Lifecycle) Relist(ctx context.Context) ([]Volume, error) {
+	e := l.current()
+	all, err := e.inventory.allAfter(ctx, time.Now())
+	if err == nil {
+		e.observe(all)
+	}
+	return all, err
+}
+
+// LastDoubt is when this term last asked for a volume without learning what
+// became of the request; zero if that never happened. A network may deliver such
+// a request late, after the claim got another volume.
+func (l *Lifecycle) LastDoubt() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lastDoubt
+}

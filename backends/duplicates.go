@@ -74,9 +74,20 @@ func (e *endpoint) removeSecond(ctx context.Context, v Volume, kept string, stam
 	if err := e.remove(ctx, Target{VolumeID: v.ID, Stamp: stamp, Connector: connector, unreferenced: true}); err != nil {
 		return err
 	}
-	e.inventory.forget(v.ID)
-	e.dropRival(stamp.ClaimUID, v.ID)
+	e.forgetSecond(stamp.ClaimUID, v.ID)
 	return nil
+}
+
+// forgetSecond forgets a volume that is gone, and nothing of the claim's other.
+func (e *endpoint) forgetSecond(uid, id string) {
+	e.inventory.forget(id)
+	e.dropRival(uid, id)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.volumes[uid] == id {
+		delete(e.volumes, uid)
+	}
+	delete(e.seen, id)
 }
 
 // removeRivals removes what was seen beside the volume that a PersistentVolume

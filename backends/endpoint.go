@@ -34,6 +34,8 @@ type endpoint struct {
 	// seen holds the newest picture, by id, of volumes that this term brought
 	// to attaching; the zero Volume where it is not to be trusted.
 	seen map[string]Volume
+	// answerLost is called after a create request whose answer was lost.
+	answerLost func()
 	// next is the endpoint that has taken this one's place; nil while this is
 	// the current one.
 	next *endpoint
@@ -50,6 +52,11 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int) *endpoint {
 		unsettled: map[string]time.Time{},
 		rivals:    map[string]map[string]bool{},
 		seen:      map[string]Volume{},
+		answerLost: func() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.lastDoubt = time.Now()
+		},
 	}
 	e.config.Store(&config)
 	e.cinder = &session{

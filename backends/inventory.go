@@ -53,7 +53,13 @@ func (i *inventory) find(ctx context.Context, stamp Stamp, after time.Time) ([]V
 // all returns every volume of the cluster in the last complete listing,
 // listing first when there was none.
 func (i *inventory) all(ctx context.Context) ([]Volume, error) {
-	if err := i.load(ctx, time.Time{}); err != nil {
+	return i.allAfter(ctx, time.Time{})
+}
+
+// allAfter returns every volume of the cluster in a listing that began after
+// the given time.
+func (i *inventory) allAfter(ctx context.Context, after time.Time) ([]Volume, error) {
+	if err := i.load(ctx, after); err != nil {
 		return nil, err
 	}
 	i.mu.Lock()

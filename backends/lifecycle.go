@@ -59,6 +59,8 @@ type Lifecycle struct {
 	// is the current one.
 	mu sync.Mutex
 	at *endpoint
+	// lastDoubt is when the answer to a create request was lost last.
+	lastDoubt time.Time
 }
 
 // NewLifecycle makes the lifecycle of one backend for one term.
@@ -282,6 +284,7 @@ func (e *endpoint) create(ctx context.Context, spec Spec) (v Volume, err error) 
 		// A listing that began while the request was under way may have missed
 		// its effect.
 		e.doubt(uid)
+		e.answerLost()
 	}
 	return Volume{}, err
 }

@@ -77,6 +77,24 @@ func (e *endpoint) abandon(ctx context.Context, stamp Stamp, connector Connector
 	return e.removeAll(ctx, Target{VolumeID: v.ID, Stamp: stamp, Connector: connector, unreferenced: true})
 }
 
+// RemoveUnrecorded removes one volume that no PersistentVolume names, which a
+// listing showed: the rest of a claim that is gone, or a second volume of one
+// that has another. The caller has asked the API server. A volume that was ever
+// attached, or that looks like a restored backup, is left alone.
+func (l *Lifecycle) RemoveUnrecorded(ctx context.Context, volumeID string, stamp Stamp, connector Connector) error {
+	release, err := l.locks.acquire(ctx, stamp.ClaimUID)
+	if err != nil {
+		return err
+	}
+	defer release()
+	e := l.current()
+	if err := e.remove(ctx, Target{VolumeID: volumeID, Stamp: stamp, Connector: connector, unreferenced: true}); err != nil {
+		return err
+	}
+	e.forgetSecond(stamp.ClaimUID, volumeID)
+	return nil
+}
+
 // removeAll removes the target and what was seen beside it.
 func (e *endpoint) removeAll(ctx context.Context, target Target) error {
 	if err := e.remove(ctx, target); err != nil {

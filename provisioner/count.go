@@ -82,9 +82,14 @@ func (p *Provisioner) countListed(ctx context.Context, name string) error {
 		return err
 	}
 	all, err := volumes.Volumes(ctx)
-	if err != nil {
-		return err
+	if err == nil {
+		p.countFound(name, all)
 	}
+	return err
+}
+
+// countFound counts the volumes of a listing.
+func (p *Provisioner) countFound(name string, all []backends.Volume) {
 	for _, v := range all {
 		stamp := backends.StampOf(v)
 		if stamp.PV != pvNameFor(stamp.ClaimUID) {
@@ -103,7 +108,19 @@ func (p *Provisioner) countListed(ctx context.Context, name string) error {
 			p.removeStray(name, stamp)
 		}
 	}
-	return nil
+}
+
+// takeOverListed takes over what the term's listing of a backend shows.
+func (p *Provisioner) takeOverListed(ctx context.Context, name string) error {
+	volumes, err := p.Backends.Volumes(name)
+	if err != nil {
+		return err
+	}
+	all, err := volumes.Volumes(ctx)
+	if err != nil {
+		return err
+	}
+	return p.takeOverLeftovers(ctx, name, all)
 }
 
 // Recount forgets what a backend holds, because its name leads to another
@@ -153,7 +170,7 @@ func (p *Provisioner) countUntilDone(ctx context.Context, name string) {
 		if p.health(name) == nil {
 			err := p.countBackend(ctx, name)
 			if err == nil {
-				err = p.takeOverLeftovers(ctx, name)
+				err = p.takeOverListed(ctx, name)
 			}
 			if err == nil {
 				return

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
@@ -60,6 +61,7 @@ type fakeVolumes struct {
 	touched    map[string]bool
 	abandonErr error
 	onList     func()
+	lastDoubt  time.Time
 }
 
 func (f *fakeVolumes) call(format string, arguments ...any) {
@@ -101,6 +103,15 @@ func (f *fakeVolumes) Volumes(context.Context) ([]backends.Volume, error) {
 		f.onList()
 	}
 	return f.listed, f.listErr
+}
+
+func (f *fakeVolumes) Relist(ctx context.Context) ([]backends.Volume, error) { return f.Volumes(ctx) }
+
+func (f *fakeVolumes) LastDoubt() time.Time { return f.lastDoubt }
+
+func (f *fakeVolumes) RemoveUnrecorded(_ context.Context, id string, stamp backends.Stamp, _ backends.Connector) error {
+	f.call("remove unrecorded %s of %s", id, stamp.PV)
+	return f.err
 }
 
 func (f *fakeVolumes) Has(_ context.Context, id string) (bool, error) { return f.has[id], f.err }

@@ -220,6 +220,20 @@ func (l *Ledger) isFound(claim types.UID, backend string) bool {
 	return ok && e.state == found && e.backend == backend
 }
 
+// foundOn lists the claims that count only because of a volume that was found on
+// the backend.
+func (l *Ledger) foundOn(backend string) []types.UID {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var claims []types.UID
+	for claim, e := range l.entries {
+		if e.state == found && e.backend == backend {
+			claims = append(claims, claim)
+		}
+	}
+	return claims
+}
+
 // Usage is what a scope of the policy in force holds.
 func (l *Ledger) Usage(kind policy.ScopeKind, name string) policy.Usage {
 	l.mu.Lock()

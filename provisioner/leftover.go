@@ -24,15 +24,7 @@ const youngEnough = time.Hour
 // volume of a claim that was deleted while it was provisioned. Nobody else would
 // come for it, since its claim is gone. Whether a PersistentVolume was recorded
 // is asked when the volume's turn comes, as for any other claim that goes.
-func (p *Provisioner) takeOverLeftovers(ctx context.Context, backend string) error {
-	volumes, err := p.Backends.Volumes(backend)
-	if err != nil {
-		return err
-	}
-	all, err := volumes.Volumes(ctx)
-	if err != nil {
-		return err
-	}
+func (p *Provisioner) takeOverLeftovers(ctx context.Context, backend string, all []backends.Volume) error {
 	connector, err := p.Backends.Connector(backend)
 	if err != nil {
 		return err

@@ -30,6 +30,12 @@ type Volumes interface {
 	Holds(ctx context.Context, stamp backends.Stamp) (bool, error)
 	Has(ctx context.Context, volumeID string) (bool, error)
 	Volumes(ctx context.Context) ([]backends.Volume, error)
+	// Relist lists the cluster's volumes anew.
+	Relist(ctx context.Context) ([]backends.Volume, error)
+	// LastDoubt is when the answer to a create was lost last in this term.
+	LastDoubt() time.Time
+	// RemoveUnrecorded removes a volume that no PersistentVolume names.
+	RemoveUnrecorded(ctx context.Context, volumeID string, stamp backends.Stamp, connector backends.Connector) error
 	// Untouched says that this term provably made nothing for the claim.
 	Untouched(stamp backends.Stamp) bool
 	// Health is nil while the backend answers.

@@ -134,6 +134,7 @@ func (a *App) runTerm(stop, hold context.Context, fence func() error) error {
 	running.Go(func() { followup.Run(work) })
 	running.Go(func() { a.noteEarlierClaims(work, p) })
 	running.Go(func() { p.CountBackends(work) })
+	running.Go(func() { p.Sweep(work) })
 
 	<-work.Done()
 	if stop.Err() != nil {

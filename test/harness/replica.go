@@ -14,6 +14,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
 )
 
 // ReplicaOptions are what a replica runs with.
@@ -29,6 +31,9 @@ type ReplicaOptions struct {
 	Environment []string
 	// Program replaces the suite's build.
 	Program string
+	// APIServer, if set, is the address at which the replica finds the API
+	// server, such as a proxy's.
+	APIServer string
 }
 
 // Replica is the program as a process.
@@ -59,9 +64,15 @@ func (s *Suite) StartReplica(ctx context.Context, options ReplicaOptions) (*Repl
 	if err != nil {
 		return nil, err
 	}
+	kubeconfig := s.kubeconfig
+	if options.APIServer != "" {
+		if kubeconfig, err = s.kubeconfigFor(dir, options.APIServer); err != nil {
+			return nil, err
+		}
+	}
 	arguments := []string{"run",
 		"--policy", policy.path(policyFile),
-		"--kubeconfig", s.kubeconfig,
+		"--kubeconfig", kubeconfig,
 		"--namespace", Namespace,
 		"--provisioner-name", options.Provisioner,
 		"--listen", "127.0.0.1:0",
@@ -105,6 +116,23 @@ func (s *Suite) StartReplica(ctx context.Context, options ReplicaOptions) (*Repl
 		return nil, fmt.Errorf("replica: %w; it said:\n%s", err, r.Log())
 	}
 	return r, nil
+}
+
+// kubeconfigFor writes the replicas' kubeconfig anew, with another address of
+// the API server.
+func (s *Suite) kubeconfigFor(dir, address string) (string, error) {
+	config, err := clientcmd.LoadFromFile(s.kubeconfig)
+	if err != nil {
+		return "", err
+	}
+	for _, cluster := range config.Clusters {
+		cluster.Server = address
+		if strings.HasPrefix(address, "http://") {
+			cluster.CertificateAuthority, cluster.CertificateAuthorityData = "", nil
+		}
+	}
+	path := filepath.Join(dir, "kubeconfig")
+	return path, clientcmd.WriteToFile(*config, path)
 }
 
 func (r *Replica) follow(output interface{ Read([]byte) (int, error) }, started chan<- error) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -190,4 +191,15 @@ func repositoryRoot() (string, error) {
 		return "", fmt.Errorf("the repository is not at %s: %w", root, err)
 	}
 	return root, nil
+}
+
+// APIServerTransport reaches the API server as whoever asks, for a proxy that
+// stands in front of it: requests keep the credentials they came with.
+func (s *Suite) APIServerTransport() (*http.Transport, error) {
+	anonymous := rest.AnonymousClientConfig(s.Config)
+	tls, err := rest.TLSConfigFor(anonymous)
+	if err != nil {
+		return nil, err
+	}
+	return &http.Transport{TLSClientConfig: tls, MaxIdleConnsPerHost: 256, IdleConnTimeout: 30 * time.Second}, nil
 }

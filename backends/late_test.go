@@ -1,0 +1,89 @@
+package backends
+
+import (
+	"testing"
+	"time"
+)
+
+func TestVolumeThatArrivesAfterTheListingIsFoundByTheNext(t *testing.T) {
+	cinder := newMemoryCinder()
+	l := cinder.term(t)
+	connected, err := l.Connect(t.Context(), claimSpec(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What an earlier leader asked for arrives now.
+	second := cinder.add(mine(1, StatusAvailable))
+	listed, err := l.Relist(t.Context())
+	if err != nil || len(listed) != 2 {
+		t.Fatalf("listed %d volumes, %v", len(listed), err)
+	}
+	if err := l.Complete(t.Context(), claimTarget(1, connected.Volume.ID), false); err != nil {
+		t.Fatal(err)
+	}
+	if left := cinder.stamped(claimStamp(1)); len(left) != 1 || left[0].ID != connected.Volume.ID {
+		t.Errorf("left %+v, want %s without %s", left, connected.Volume.ID, second)
+	}
+}
+
+func TestUnrecordedVolumeIsRemovedAndNoOther(t *testing.T) {
+	for name, c := range map[string]struct {
+		volume  Volume
+		kind    Kind
+		removed bool
+	}{
+		"available":                  {mine(1, StatusAvailable), "", true},
+		"attaching":                  {mine(1, StatusAttaching), "", true},
+		"error":                      {mine(1, StatusError), "", true},
+		"in use":                     {mine(1, StatusInUse), KindInUse, false},
+		"another claim's":            {mine(2, StatusAvailable), KindNotOurs, false},
+		"of the same name, unmarked": {Volume{Name: claimStamp(1).PV, Status: StatusAvailable}, KindNotOurs, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cinder := newMemoryCinder()
+			kept := cinder.add(mine(1, StatusInUse))
+			id := cinder.add(c.volume)
+			l := cinder.term(t)
+			err := l.RemoveUnrecorded(t.Context(), id, claimStamp(1), testConnector)
+			if c.kind == "" && err != nil || c.kind != "" && !IsKind(err, c.kind) {
+				t.Errorf("error %v, want kind %q", err, c.kind)
+			}
+			left := cinder.snapshot()
+			if _, ok := left[id]; ok == c.removed {
+				t.Errorf("removed: %t, want %t", !ok, c.removed)
+			}
+			if _, ok := left[kept]; !ok {
+				t.Error("the claim's own volume is gone")
+			}
+		})
+	}
+}
+
+func TestLostAnswerToACreateIsRemembered(t *testing.T) {
+	cinder := newMemoryCinder()
+	l := cinder.term(t)
+	if !l.LastDoubt().IsZero() {
+		t.Error("there is doubt before anything was asked")
+	}
+	before := time.Now()
+	cinder.fault = func(operation, _ string) mishap {
+		if operation == "volume.create" {
+			return lost
+		}
+		return noFault
+	}
+	if _, err := l.Connect(t.Context(), claimSpec(1)); err == nil {
+		t.Fatal("no error")
+	}
+	if doubt := l.LastDoubt(); doubt.Before(before) {
+		t.Errorf("the doubt is from %s", doubt)
+	}
+	cinder.fault = nil
+	settled := l.LastDoubt()
+	if _, err := l.Connect(t.Context(), claimSpec(2)); err != nil {
+		t.Fatal(err)
+	}
+	if l.LastDoubt() != settled {
+		t.Error("an answered create left a doubt")
+	}
+}

@@ -1,0 +1,189 @@
+package provisioner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+)
+
+// A request whose sender has given up, or leads no more, may reach Cinder all
+// the same: a network, a proxy or a queue kept it. What it makes appears after
+// the listing that every look rests on, and nobody would come for it. So a
+// backend is listed again, soon and once more when every such request must have
+// run out of time.
+const (
+	soon = 15 * time.Second
+	late = 90 * time.Second
+	// sweepPeriod is how often it is asked which backends are due.
+	sweepPeriod = 5 * time.Second
+)
+
+// Sweep looks again for what arrives late, at every backend, after the term has
+// begun and after creates whose answers were lost. It ends with the context.
+func (p *Provisioner) Sweep(ctx context.Context) {
+	began := time.Now()
+	var group sync.WaitGroup
+	defer group.Wait()
+	var mu sync.Mutex
+	swept, busy := map[string]time.Time{}, map[string]bool{}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(sweepPeriod):
+		}
+		for _, name := range p.Backends.Names() {
+			mu.Lock()
+			due := !busy[name] && p.sweepIsDue(name, began, swept[name], time.Now())
+			busy[name] = busy[name] || due
+			mu.Unlock()
+			if !due {
+				continue
+			}
+			group.Go(func() {
+				at := time.Now()
+				_, err := p.LookAgain(ctx, name)
+				mu.Lock()
+				defer mu.Unlock()
+				busy[name] = false
+				if err == nil {
+					swept[name] = at
+				} else if ctx.Err() == nil {
+					p.Logger.Warn("Looking again for what arrived late failed, and is tried again", "backend", name, "error", err)
+				}
+			})
+		}
+	}
+}
+
+// sweepIsDue says whether something may have arrived at a backend since it was
+// listed last.
+func (p *Provisioner) sweepIsDue(name string, began, swept, now time.Time) bool {
+	if !p.isCounted(name) || p.health(name) != nil {
+		return false
+	}
+	doubt := began
+	if volumes, err := p.Backends.Volumes(name); err == nil && volumes.LastDoubt().After(doubt) {
+		doubt = volumes.LastDoubt()
+	}
+	if swept.IsZero() {
+		return now.Sub(doubt) >= soon || now.Sub(began) >= late
+	}
+	return doubt.After(swept) && now.Sub(swept) >= soon || now.Sub(doubt) >= late && swept.Sub(doubt) < late
+}
+
+// LookAgain lists a backend anew and removes what provably nobody uses: what is
+// left of claims that are gone, and second volumes of those that have one. It
+// returns the listing.
+func (p *Provisioner) LookAgain(ctx context.Context, name string) ([]backends.Volume, error) {
+	volumes, err := p.Backends.Volumes(name)
+	if err != nil {
+		return nil, err
+	}
+	c := p.counting
+	c.mu.Lock()
+	if c.listings == 0 {
+		// What went before this listing began cannot be in it, unless it came
+		// back by a request that was late.
+		p.ledger.forgetGone()
+	}
+	c.listings++
+	c.mu.Unlock()
+	all, err := volumes.Relist(ctx)
+	if err == nil {
+		p.countFound(name, all)
+		p.forgetVanished(name, all)
+	}
+	c.mu.Lock()
+	if c.listings--; c.listings == 0 {
+		p.ledger.forgetGone()
+	}
+	c.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	return all, errors.Join(p.takeOverLeftovers(ctx, name, all), p.removeSeconds(ctx, name, all))
+}
+
+// forgetVanished gives back the room of volumes that counted because they were
+// found, and that somebody has removed: an administrator, or an audit.
+func (p *Provisioner) forgetVanished(name string, all []backends.Volume) {
+	present := map[types.UID]bool{}
+	for _, v := range all {
+		present[types.UID(backends.StampOf(v).ClaimUID)] = true
+	}
+	claims, err := p.claimsByUID()
+	if err != nil {
+		return
+	}
+	freed := false
+	for _, uid := range p.ledger.foundOn(name) {
+		// While a claim exists an attempt may be making its volume anew.
+		_, begun := p.beginningOf(uid)
+		if !present[uid] && claims[uid] == nil && !begun {
+			freed = p.ledger.ReleaseUnrecorded(uid) || freed
+		}
+	}
+	if freed {
+		p.roomFreed()
+	}
+}
+
+// removeSeconds removes volumes beside those that PersistentVolumes name. What
+// was ever attached is left to a person.
+func (p *Provisioner) removeSeconds(ctx context.Context, backend string, all []backends.Volume) error {
+	var failed []error
+	for _, v := range all {
+		stamp := backends.StampOf(v)
+		if stamp.PV != pvNameFor(stamp.ClaimUID) || v.EverAttached() || v.IsCopy() {
+			continue
+		}
+		cached, err := p.PersistentVolumes.Get(stamp.PV)
+		if err != nil || !p.namesAnother(cached, backend, v.ID) {
+			continue
+		}
+		current, err := p.Client.CoreV1().PersistentVolumes().Get(ctx, stamp.PV, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) || err == nil && !p.namesAnother(current, backend, v.ID) {
+			continue
+		}
+		if err == nil {
+			err = p.removeSecond(ctx, backend, v.ID, stamp)
+		}
+		if err != nil {
+			failed = append(failed, fmt.Errorf("second volume %s of PersistentVolume %s: %w", v.ID, stamp.PV, err))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// namesAnother says that a PersistentVolume of ours names another volume on the
+// same backend.
+func (p *Provisioner) namesAnother(pv *corev1.PersistentVolume, backend, volumeID string) bool {
+	if !p.isMine(pv) {
+		return false
+	}
+	origin, err := originOf(pv)
+	return err == nil && origin.Backend == backend && origin.VolumeID != volumeID
+}
+
+func (p *Provisioner) removeSecond(ctx context.Context, backend, volumeID string, stamp backends.Stamp) error {
+	volumes, err := p.Backends.Volumes(backend)
+	if err != nil {
+		return err
+	}
+	connector, err := p.Backends.Connector(backend)
+	if err != nil {
+		return err
+	}
+	p.Logger.Warn("Removing a second volume of one claim", "volume", volumeID, "backend", backend, "persistentVolume", stamp.PV)
+	return volumes.RemoveUnrecorded(p.onBehalfOf(ctx, stamp.Tenant), volumeID, stamp, connector)
+}

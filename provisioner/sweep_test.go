@@ -1,0 +1,148 @@
+package provisioner
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+)
+
+// lateVolume is a second volume of a claim whose PersistentVolume is recorded.
+func (f *fixture) lateVolume(pv *corev1.PersistentVolume) backends.Volume {
+	f.t.Helper()
+	v := f.leftoverVolume(pv.Annotations[annotationClaimUID])
+	v.ID, v.Status = "volume-late", backends.StatusAvailable
+	return v
+}
+
+func (f *fixture) lookAgain(name string) {
+	f.t.Helper()
+	_, err := f.LookAgain(f.t.Context(), name)
+	f.must(err)
+}
+
+func TestVolumeThatArrivesLateBesideARecordedOneIsRemoved(t *testing.T) {
+	f := newFixture(t)
+	f.count()
+	pv := f.recorded()
+	f.must(f.client.Tracker().Add(pv))
+	gold := f.backends["gold"]
+	recorded := f.lateVolume(pv)
+	recorded.ID, recorded.Status = "volume-1", backends.StatusAttaching
+	gold.listed = []backends.Volume{recorded, f.lateVolume(pv)}
+	gold.calls = nil
+	f.lookAgain("gold")
+	wantCalls(t, gold, "remove unrecorded volume-late of "+pv.Name)
+}
+
+func TestVolumeThatArrivesLateIsKeptWhenItMayBeTheRecordedOne(t *testing.T) {
+	for name, change := range map[string]func(f *fixture, pv *corev1.PersistentVolume, v *backends.Volume){
+		"it was attached": func(_ *fixture, _ *corev1.PersistentVolume, v *backends.Volume) { v.Metadata["readonly"] = "False" },
+		"it is in use":    func(_ *fixture, _ *corev1.PersistentVolume, v *backends.Volume) { v.Status = backends.StatusInUse },
+		"it is a restored backup": func(_ *fixture, _ *corev1.PersistentVolume, v *backends.Volume) {
+			v.Metadata[backends.StampPrefix+"requested-at"] = "2026-01-01T00:00:00Z"
+		},
+		"its stamp contradicts itself": func(_ *fixture, _ *corev1.PersistentVolume, v *backends.Volume) {
+			v.Metadata[backends.StampPrefix+"claim-uid"] = "uid-of-another"
+		},
+		"the API server knows the object by another volume than the cache": func(f *fixture, pv *corev1.PersistentVolume, _ *backends.Volume) {
+			renamed := pv.DeepCopy()
+			renamed.Annotations[annotationVolume] = "volume-late"
+			f.must(f.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), renamed, ""))
+		},
+		"the PersistentVolume is somebody else's": func(f *fixture, pv *corev1.PersistentVolume, _ *backends.Volume) {
+			pv.Annotations[annotationProvisionedBy] = "another.example/provisioner"
+			f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Update(pv))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			f.count()
+			pv := f.recorded()
+			f.must(f.client.Tracker().Add(pv))
+			late := f.lateVolume(pv)
+			change(f, pv, &late)
+			gold := f.backends["gold"]
+			gold.listed, gold.calls = []backends.Volume{late}, nil
+			f.lookAgain("gold")
+			wantCalls(t, gold)
+		})
+	}
+}
+
+func TestVolumeThatArrivesLateForAClaimThatIsGoneIsUndone(t *testing.T) {
+	f := newFixture(t)
+	f.count()
+	followup := NewFollowup(f.Provisioner, 1)
+	// A volume of the claim was removed before; its room was given back.
+	f.release("uid-gone")
+	f.backends["gold"].listed = []backends.Volume{f.leftoverVolume("uid-gone")}
+	f.lookAgain("gold")
+	f.follow(followup)
+	wantCalls(t, f.backends["gold"], "abandon pvc-uid-gone")
+}
+
+func TestRoomOfAFoundVolumeIsGivenBackWhenSomebodyRemovesIt(t *testing.T) {
+	f := newFixture(t)
+	old := f.leftoverVolume("uid-gone")
+	old.CreatedAt = time.Now().Add(-2 * time.Hour)
+	gold := f.backends["gold"]
+	gold.listed = []backends.Volume{old}
+	f.count()
+	if got := f.ledger.Usage(policy.TenantScope, "a"); got.Volumes != 1 {
+		t.Fatalf("an orphan counts as %+v", got)
+	}
+	gold.listed = nil
+	f.lookAgain("gold")
+	if got := f.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
+		t.Errorf("it counts as %+v when it is gone", got)
+	}
+}
+
+func TestBackendsAreSweptAfterWhateverMayArriveLate(t *testing.T) {
+	began := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	at := func(s int) time.Time {
+		if s < 0 {
+			return time.Time{}
+		}
+		return began.Add(time.Duration(s) * time.Second)
+	}
+	for _, c := range []struct {
+		name               string
+		doubt, swept, asks int // seconds; -1: never
+		want               bool
+	}{
+		{"just begun", -1, -1, 5, false},
+		{"soon after the beginning", -1, -1, 15, true},
+		{"swept once, not late yet", -1, 15, 60, false},
+		{"when the last request has run out of time", -1, 15, 90, true},
+		{"nothing more can arrive", -1, 91, 5000, false},
+		{"an answer was lost a moment ago", 200, 91, 205, true},
+		{"answers are lost all the time", 214, 205, 215, false},
+		{"answers are lost all the time, and it is time", 219, 205, 220, true},
+		{"late after a lost answer", 200, 220, 290, true},
+		{"long after a lost answer", 200, 295, 900, false},
+		{"answers are lost from the beginning", 80, -1, 85, false},
+		{"answers are lost from the beginning for long", 88, -1, 90, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFixture(t)
+			f.count()
+			f.backends["gold"].lastDoubt = at(c.doubt)
+			if got := f.sweepIsDue("gold", began, at(c.swept), at(c.asks)); got != c.want {
+				t.Errorf("due: %t, want %t", got, c.want)
+			}
+		})
+	}
+	t.Run("a backend that is down waits", func(t *testing.T) {
+		f := newFixture(t)
+		f.count()
+		f.backends["gold"].health = &backends.Error{Backend: "gold", Kind: backends.KindUnavailable, Message: "no answer"}
+		if f.sweepIsDue("gold", began, time.Time{}, at(900)) {
+			t.Error("it is due")
+		}
+	})
+}
