@@ -5,6 +5,8 @@ import "maps"
 // inherit fills in what backends and tenants leave out, from the file's
 // defaults where these have it, else with what is built in.
 func (p *Policy) inherit(d *document) {
+	fillBuiltIn(d, "audit.interval", &p.Audit.Interval, DefaultAuditInterval)
+	fillBuiltIn(d, "audit.grace", &p.Audit.Grace, DefaultAuditGrace)
 	for i := range p.Backends {
 		b, from, path := &p.Backends[i], p.Defaults, element("backends", i)
 		fill(d, path, "region", &b.Region, from.Region, "")

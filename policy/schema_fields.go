@@ -22,8 +22,13 @@ func policyFields() map[string]fieldSchema {
 		"Policy.clusterID": {description: "Stamped on every volume; tells the clusters that share a Cinder project apart. Default: the UID of the namespace kube-system.",
 			rules: schema{"pattern": clusterIDPattern.String()}},
 		"Policy.defaults": {description: "For backends and tenants that say nothing else. A value of their own replaces the default, be it narrower or wider."},
+		"Policy.audit":    {description: "How the leader compares PersistentVolumes with volumes at Cinder."},
 		"Policy.backends": {description: "The Cinder endpoints that volumes may come from.", required: true},
 		"Policy.tenants":  {description: "Who may have volumes. A namespace that no tenant matches gets nothing.", required: true},
+
+		"Audit.interval": {description: "Pause between two comparisons. Default: 10m.", rules: notZero()},
+		"Audit.grace":    {description: "How old something must be to be reported or removed. Default: 10m.", rules: notZero()},
+		"Audit.delete":   {description: "true: remove volumes and Secrets that provably no PersistentVolume ever named. Default: false, they are reported only."},
 
 		"Defaults.volumeSize": {description: "For tenants: bounds of a single volume's size."},
 		"Defaults.metadata":   {description: "For tenants: metadata written on their volumes in Cinder.", rules: metadataRules(), entries: metadataValues()},

@@ -25,6 +25,8 @@ const (
 	DefaultCreateTimeout  = 5 * time.Minute
 	DefaultDeleteTimeout  = 10 * time.Minute
 	DefaultRequestTimeout = 75 * time.Second
+	DefaultAuditInterval  = 10 * time.Minute
+	DefaultAuditGrace     = 10 * time.Minute
 	DefaultConnectorHost  = "standalone-cinder"
 	DefaultFSType         = "ext4"
 	DefaultNoAuthUser     = "admin"
@@ -46,6 +48,7 @@ type Policy struct {
 	// Defaults is what the file says under that key; backends and tenants
 	// have already inherited from it.
 	Defaults Defaults  `json:"defaults"`
+	Audit    Audit     `json:"audit"`
 	Backends []Backend `json:"backends"`
 	Tenants  []Tenant  `json:"tenants"`
 
@@ -74,6 +77,17 @@ type Defaults struct {
 	Limits    Limits    `json:"limits"`
 	Timeouts  Timeouts  `json:"timeouts"`
 	Connector Connector `json:"connector"`
+}
+
+// Audit is how the leader compares what Kubernetes records with what Cinder has.
+type Audit struct {
+	// Interval lies between the end of one comparison and the next.
+	Interval time.Duration `json:"interval"`
+	// Grace is how old something must be to be reported or removed.
+	Grace time.Duration `json:"grace"`
+	// Delete removes volumes and Secrets that provably no PersistentVolume
+	// ever named, rather than only reporting them.
+	Delete bool `json:"delete"`
 }
 
 // VolumeSize bounds the size of a single volume; nil means no bound. It is

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -22,6 +23,7 @@ var fileSystems = []string{"ext2", "ext3", "ext4", "xfs", "btrfs"}
 func (p *Policy) validate(d *document) {
 	p.validateHeader(d)
 	p.validateDefaults(d)
+	validateDurations(d, "audit", named[time.Duration]{"interval", p.Audit.Interval}, named[time.Duration]{"grace", p.Audit.Grace})
 	for i := range p.Backends {
 		p.validateBackend(d, i)
 	}

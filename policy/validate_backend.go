@@ -159,11 +159,19 @@ func validateLimits(d *document, path string, limits Limits) {
 }
 
 func validateTimeouts(d *document, path string, timeouts Timeouts) {
-	for _, timeout := range []struct {
-		key   string
-		value time.Duration
-	}{{"create", timeouts.Create}, {"delete", timeouts.Delete}, {"request", timeouts.Request}} {
-		if at := child(path, timeout.key); d.has(at) && timeout.value <= 0 {
+	validateDurations(d, path, named[time.Duration]{"create", timeouts.Create}, named[time.Duration]{"delete", timeouts.Delete}, named[time.Duration]{"request", timeouts.Request})
+}
+
+// named is a value with its key.
+type named[T any] struct {
+	key   string
+	value T
+}
+
+// validateDurations wants each that is given to be positive.
+func validateDurations(d *document, path string, durations ...named[time.Duration]) {
+	for _, duration := range durations {
+		if at := child(path, duration.key); d.has(at) && duration.value <= 0 {
 			d.errorf(at, "must be more than 0; remove the key for the default")
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 )
@@ -48,7 +49,7 @@ func (p *Provisioner) takeOverLeftovers(ctx context.Context, backend string, all
 		if _, begun := p.beginningOf(uid); begun || time.Since(v.CreatedAt).Abs() > youngEnough {
 			continue
 		}
-		gone, err := p.isClaimGone(ctx, stamp)
+		gone, err := isClaimGone(ctx, p.Client, stamp)
 		if err != nil {
 			failed = append(failed, err)
 			continue
@@ -72,11 +73,11 @@ func (p *Provisioner) claimsByUID() (map[types.UID]*corev1.PersistentVolumeClaim
 
 // isClaimGone asks the API server whether the claim that a volume was made for
 // needs it no more. A stamp that names no claim proves nothing.
-func (p *Provisioner) isClaimGone(ctx context.Context, stamp backends.Stamp) (bool, error) {
+func isClaimGone(ctx context.Context, client kubernetes.Interface, stamp backends.Stamp) (bool, error) {
 	if stamp.Namespace == "" || stamp.Claim == "" {
 		return false, nil
 	}
-	claim, err := p.Client.CoreV1().PersistentVolumeClaims(stamp.Namespace).Get(ctx, stamp.Claim, metav1.GetOptions{})
+	claim, err := client.CoreV1().PersistentVolumeClaims(stamp.Namespace).Get(ctx, stamp.Claim, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return true, nil

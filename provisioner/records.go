@@ -41,6 +41,7 @@ type ClaimRecord struct {
 // SecretRecord is a Secret that this program made.
 type SecretRecord struct {
 	Name, PV  string
+	Cluster   string
 	CreatedAt time.Time
 }
 
@@ -92,7 +93,7 @@ func ReadRecords(ctx context.Context, client kubernetes.Interface, provisionerNa
 	}
 	for i := range secrets {
 		if pv := secrets[i].Annotations[annotationForPV]; pv != "" {
-			records.Secrets = append(records.Secrets, SecretRecord{Name: secrets[i].Name, PV: pv, CreatedAt: secrets[i].CreationTimestamp.Time})
+			records.Secrets = append(records.Secrets, SecretRecord{Name: secrets[i].Name, PV: pv, Cluster: secrets[i].Annotations[annotationCluster], CreatedAt: secrets[i].CreationTimestamp.Time})
 		}
 	}
 	for i := range volumes {

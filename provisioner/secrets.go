@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 )
@@ -74,7 +75,7 @@ func (p *Provisioner) deleteSecret(ctx context.Context, origin Origin) error {
 		return nil
 	}
 	if !origin.Historic {
-		return p.deleteOwnSecret(ctx, origin.SecretNamespace, origin.PVName)
+		return deleteOwnSecret(ctx, p.Client, origin.SecretNamespace, origin.PVName)
 	}
 	err := p.Client.CoreV1().Secrets(origin.SecretNamespace).Delete(ctx, origin.Secret, metav1.DeleteOptions{})
 	switch {
@@ -89,16 +90,16 @@ func (p *Provisioner) deleteSecret(ctx context.Context, origin Origin) error {
 
 // deleteOwnSecret removes the Secret that this program made for a
 // PersistentVolume, and no other of that name.
-func (p *Provisioner) deleteOwnSecret(ctx context.Context, namespace, pvName string) error {
+func deleteOwnSecret(ctx context.Context, client kubernetes.Interface, namespace, pvName string) error {
 	name := secretName(pvName)
-	existing, err := p.Client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+	existing, err := client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && !isSecretOf(existing, pvName) {
 		return nil
 	}
 	if err != nil {
 		return inNamespace(err, "read", namespace, name)
 	}
-	err = p.Client.CoreV1().Secrets(namespace).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &existing.UID}})
+	err = client.CoreV1().Secrets(namespace).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &existing.UID}})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

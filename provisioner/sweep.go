@@ -3,13 +3,9 @@ package provisioner
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
@@ -147,43 +143,27 @@ func (p *Provisioner) removeSeconds(ctx context.Context, backend string, all []b
 		if stamp.PV != pvNameFor(stamp.ClaimUID) || v.EverAttached() || v.IsCopy() {
 			continue
 		}
-		cached, err := p.PersistentVolumes.Get(stamp.PV)
-		if err != nil || !p.namesAnother(cached, backend, v.ID) {
+		pv, err := p.PersistentVolumes.Get(stamp.PV)
+		if err != nil || !p.isMine(pv) || pv.Annotations[annotationBackend] != backend || !namesAnother(pv, v.ID) {
 			continue
 		}
-		current, err := p.Client.CoreV1().PersistentVolumes().Get(ctx, stamp.PV, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) || err == nil && !p.namesAnother(current, backend, v.ID) {
-			continue
-		}
-		if err == nil {
-			err = p.removeSecond(ctx, backend, v.ID, stamp)
-		}
-		if err != nil {
-			failed = append(failed, fmt.Errorf("second volume %s of PersistentVolume %s: %w", v.ID, stamp.PV, err))
+		p.Logger.Warn("Removing a second volume of one claim", "volume", v.ID, "backend", backend, "persistentVolume", stamp.PV)
+		if err := p.Cleaner().RemoveVolume(p.onBehalfOf(ctx, stamp.Tenant), backend, v.ID, stamp); err != nil {
+			failed = append(failed, err)
 		}
 	}
 	return errors.Join(failed...)
 }
 
-// namesAnother says that a PersistentVolume of ours names another volume on the
-// same backend.
-func (p *Provisioner) namesAnother(pv *corev1.PersistentVolume, backend, volumeID string) bool {
-	if !p.isMine(pv) {
-		return false
-	}
-	origin, err := originOf(pv)
-	return err == nil && origin.Backend == backend && origin.VolumeID != volumeID
-}
-
-func (p *Provisioner) removeSecond(ctx context.Context, backend, volumeID string, stamp backends.Stamp) error {
-	volumes, err := p.Backends.Volumes(backend)
-	if err != nil {
-		return err
-	}
-	connector, err := p.Backends.Connector(backend)
-	if err != nil {
-		return err
-	}
-	p.Logger.Warn("Removing a second volume of one claim", "volume", volumeID, "backend", backend, "persistentVolume", stamp.PV)
-	return volumes.RemoveUnrecorded(p.onBehalfOf(ctx, stamp.Tenant), volumeID, stamp, connector)
+// Cleaner removes what is nobody's, with the term's backends.
+func (p *Provisioner) Cleaner() Cleaner {
+	return Cleaner{Client: p.Client, Cluster: p.Cluster, Namespace: p.Namespace,
+		Volumes: func(backend string) (Unrecorded, backends.Connector, error) {
+			volumes, err := p.Backends.Volumes(backend)
+			if err != nil {
+				return nil, backends.Connector{}, err
+			}
+			connector, err := p.Backends.Connector(backend)
+			return volumes, connector, err
+		}}
 }

@@ -7,6 +7,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 )
@@ -42,13 +43,18 @@ func (p *Provisioner) beginningOf(uid types.UID) (beginning, bool) {
 	return begun, ok
 }
 
-// isRecorded asks the API server itself whether a PersistentVolume exists: one
-// that was saved a moment ago may not be in the cache yet.
+// isRecorded tells whether a PersistentVolume exists. One that was saved a
+// moment ago may not be in the cache yet.
 func (p *Provisioner) isRecorded(ctx context.Context, name string) (bool, error) {
 	if _, err := p.PersistentVolumes.Get(name); err == nil {
 		return true, nil
 	}
-	_, err := p.Client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
+	return isRecorded(ctx, p.Client, name)
+}
+
+// isRecorded asks the API server itself whether a PersistentVolume exists.
+func isRecorded(ctx context.Context, client kubernetes.Interface, name string) (bool, error) {
+	_, err := client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
@@ -81,7 +87,7 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning) 
 	if err := volumes.Abandon(lasting, begun.stamp, begun.connector); err != nil {
 		return err
 	}
-	if err := p.deleteOwnSecret(lasting, p.Namespace, begun.stamp.PV); err != nil {
+	if err := deleteOwnSecret(lasting, p.Client, p.Namespace, begun.stamp.PV); err != nil {
 		return err
 	}
 	p.finish(uid)

@@ -59,6 +59,9 @@ type App struct {
 	cluster     string
 	// fence is the present term's, nil while this replica does not lead.
 	fence atomic.Pointer[func() error]
+	// leaseReleased is called when the lease is given up; nil unless this
+	// replica stands for election.
+	leaseReleased atomic.Pointer[func()]
 	// present is the term, nil while this replica does not lead.
 	present atomic.Pointer[term]
 	retired retiredBackends
@@ -67,6 +70,7 @@ type App struct {
 	backendMetrics     *backends.Metrics
 	provisionerMetrics *provisioner.Metrics
 	reloads            *reloadMetrics
+	audits             *auditMetrics
 	status             *status
 	listener           net.Listener
 }
@@ -129,6 +133,7 @@ func New(options Options) (*App, error) {
 		backendMetrics:     backendMetrics,
 		provisionerMetrics: provisioner.NewMetrics(registry),
 		reloads:            newReloadMetrics(registry),
+		audits:             newAuditMetrics(registry),
 	}
 	registry.MustRegister(newMissingCollector(a))
 	a.pool = backends.NewPool(backends.PoolOptions{
@@ -190,6 +195,9 @@ func (a *App) Run(ctx context.Context) error {
 	a.logger.Info("Ready", "identity", a.identity, "cluster", a.cluster, "policy", a.options.PolicyFile, "revision", a.policy.Load().Revision())
 	a.status.setReady()
 	go newReloader(a).run(background)
+	if a.options.LeaderElect {
+		go a.watchLease(background)
+	}
 
 	led := make(chan error, 1)
 	go func() { led <- a.lead(ctx) }()

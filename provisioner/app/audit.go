@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"path/filepath"
+	"slices"
 	"sync"
 	"text/tabwriter"
 	"time"
@@ -31,6 +33,8 @@ type AuditOptions struct {
 	Namespace       string
 	ProvisionerName string
 	Grace           time.Duration
+	// Delete removes what provably nobody uses.
+	Delete bool
 }
 
 // AuditReport is the answer of an audit.
@@ -39,6 +43,8 @@ type AuditReport struct {
 	Recorded int             `json:"persistentVolumes"`
 	Volumes  int             `json:"volumes"`
 	Findings []audit.Finding `json:"findings"`
+	// Removed holds those findings that were removed.
+	Removed []audit.Finding `json:"removed,omitempty"`
 }
 
 // NewAuditCommand is the audit subcommand. It ends with 0 when there is nothing
@@ -52,21 +58,27 @@ func NewAuditCommand() *cobra.Command {
 		Short: "Compare the PersistentVolumes of a cluster with the volumes at Cinder",
 		Long: `Compare the PersistentVolumes of a cluster with the volumes at Cinder, both ways:
 volumes that no PersistentVolume names, PersistentVolumes without their volume,
-volumes that are stuck, Secrets that nothing refers to. It changes nothing, and
-needs no lease.
+volumes that are stuck, Secrets that nothing refers to. It needs no lease, and
+changes nothing unless --delete is given: then it removes volumes that provably
+no PersistentVolume ever named, and Secrets that nothing is left for. Each is
+looked at once more before.
 
-Exit codes: 0 nothing to report, 1 something is, 2 wrong use, or the cluster cannot be read.`,
+Exit codes: 0 nothing to report, or all of it removed, 1 something is,
+2 wrong use, or the cluster cannot be read.`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if output != "text" && output != "json" {
 				return &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf("--output must be text or json, not %q", output)}
 			}
-			report, err := Audit(command.Context(), options)
+			report, notRemoved, err := Audit(command.Context(), options)
 			if err == nil {
 				err = report.print(command.OutOrStdout(), output)
 			}
 			if err != nil {
 				return &cli.ExitError{Code: cli.ExitUsage, Err: err}
+			}
+			if notRemoved != nil {
+				return &cli.ExitError{Code: cli.ExitFailed, Err: notRemoved}
 			}
 			if n := len(report.Findings); n > 0 {
 				return &cli.ExitError{Code: cli.ExitFailed, Err: fmt.Errorf("the audit has %d findings", n)}
@@ -81,37 +93,39 @@ Exit codes: 0 nothing to report, 1 something is, 2 wrong use, or the cluster can
 	flags.StringVar(&options.Namespace, "namespace", "", "`namespace` of the volumes' Secrets; default is $POD_NAMESPACE, else the pod's own")
 	flags.StringVar(&options.ProvisionerName, "provisioner-name", DefaultProvisionerName, "`name` under which StorageClasses call the program")
 	flags.DurationVar(&options.Grace, "grace", 10*time.Minute, "how old things must be to be reported; what is younger is under way")
+	flags.BoolVar(&options.Delete, "delete", false, "remove what is older than the grace and provably nobody's")
 	flags.StringVarP(&output, "output", "o", output, "`format` of the answer: text or json")
 	return command
 }
 
 // Audit reads Cinder first and Kubernetes then: a volume that is recorded in
-// between shows as recorded, rather than as an orphan.
-func Audit(ctx context.Context, options AuditOptions) (AuditReport, error) {
+// between shows as recorded, rather than as an orphan. notRemoved says what was
+// to be removed and could not be; it stays among the findings.
+func Audit(ctx context.Context, options AuditOptions) (report AuditReport, notRemoved, err error) {
 	if options.PolicyFile == "" {
-		return AuditReport{}, errors.New("--policy is required")
+		return AuditReport{}, nil, errors.New("--policy is required")
 	}
 	loaded, err := policy.Load(options.PolicyFile)
 	if err != nil {
-		return AuditReport{}, err
+		return AuditReport{}, nil, err
 	}
 	namespace, err := ownNamespace(options.Namespace)
 	if err != nil {
-		return AuditReport{}, err
+		return AuditReport{}, nil, err
 	}
 	config, err := kubeConfig(Options{Kubeconfig: options.Kubeconfig, KubeQPS: readingQPS, KubeBurst: readingBurst})
 	if err != nil {
-		return AuditReport{}, err
+		return AuditReport{}, nil, err
 	}
 	config.Timeout = readingTimeout
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return AuditReport{}, fmt.Errorf("kubernetes client: %w", err)
+		return AuditReport{}, nil, fmt.Errorf("kubernetes client: %w", err)
 	}
 	cluster := loaded.ClusterID
 	if cluster == "" {
 		if cluster, err = provisioner.ClusterUID(ctx, client); err != nil {
-			return AuditReport{}, err
+			return AuditReport{}, nil, err
 		}
 	}
 	ctx, end := context.WithCancel(ctx)
@@ -120,24 +134,67 @@ func Audit(ctx context.Context, options AuditOptions) (AuditReport, error) {
 	listings := listBackends(ctx, lifecycles)
 	records, err := provisioner.ReadRecords(ctx, client, options.ProvisionerName, namespace)
 	if err != nil {
-		return AuditReport{}, err
+		return AuditReport{}, nil, err
 	}
-	confirmMissing(ctx, lifecycles, listings, records)
-	report := AuditReport{Cluster: cluster, Recorded: len(records.Volumes)}
+	confirmMissing(ctx, func(ctx context.Context, backend, id string) (backends.Volume, bool, error) {
+		return lifecycles[backend].Find(ctx, id)
+	}, listings, records)
+	report = AuditReport{Cluster: cluster, Recorded: len(records.Volumes)}
 	for _, listing := range listings {
 		report.Volumes += len(listing.Volumes)
 	}
-	report.Findings = audit.Compare(audit.State{Now: time.Now(), Grace: options.Grace, Backends: listings, Records: records})
-	return report, nil
+	report.Findings = audit.Compare(audit.State{Now: time.Now(), Cluster: cluster, Grace: options.Grace, Backends: listings, Records: records})
+	if options.Delete {
+		cleaner := provisioner.Cleaner{Client: client, Cluster: cluster, Namespace: namespace,
+			Volumes: func(name string) (provisioner.Unrecorded, backends.Connector, error) {
+				backend, ok := loaded.Backend(name)
+				if !ok {
+					return nil, backends.Connector{}, fmt.Errorf("backend %q is not in the policy", name)
+				}
+				return lifecycles[name], backendConfig(loaded, backend, cluster).Connector, nil
+			}}
+		report.Findings, report.Removed, notRemoved = removeFindings(ctx, cleaner, report.Findings)
+	}
+	return report, notRemoved, nil
 }
 
-// auditBackends makes lifecycles that may read and must change nothing.
+// removeFindings removes what may be, and returns what is left and what is
+// gone.
+func removeFindings(ctx context.Context, cleaner provisioner.Cleaner, findings []audit.Finding) (left, removed []audit.Finding, err error) {
+	var failed []error
+	for _, f := range findings {
+		if !f.Removable {
+			left = append(left, f)
+			continue
+		}
+		var err error
+		if f.Kind == audit.OrphanSecret {
+			err = cleaner.RemoveSecret(ctx, f.PersistentVolume)
+		} else {
+			err = cleaner.RemoveVolume(ctx, f.Backend, f.Volume, f.Stamp)
+		}
+		if err != nil {
+			failed = append(failed, fmt.Errorf("%s is not removed: %w", subject(f), err))
+			left = append(left, f)
+			continue
+		}
+		removed = append(removed, f)
+	}
+	return left, removed, errors.Join(failed...)
+}
+
+// auditBackends makes lifecycles that only read, unless the audit is to remove
+// what it finds.
 func auditBackends(ctx context.Context, loaded *policy.Policy, cluster string, options AuditOptions) map[string]*backends.Lifecycle {
 	metrics := backends.NewMetrics(prometheus.NewRegistry())
 	pool := backends.NewPool(backends.PoolOptions{
 		Sources: backends.Sources{CloudsFile: options.CloudsFile, BaseDir: filepath.Dir(options.PolicyFile)},
 		Metrics: metrics,
 	})
+	fence := func() error { return errors.New("an audit without --delete changes nothing") }
+	if options.Delete {
+		fence = func() error { return nil }
+	}
 	lifecycles := map[string]*backends.Lifecycle{}
 	for i := range loaded.Backends {
 		config := backendConfig(loaded, &loaded.Backends[i], cluster)
@@ -145,7 +202,7 @@ func auditBackends(ctx context.Context, loaded *policy.Policy, cluster string, o
 			Config:  config,
 			Pool:    pool,
 			Cluster: cluster,
-			Fence:   func() error { return errors.New("an audit changes nothing") },
+			Fence:   fence,
 			Hold:    ctx,
 			Logger:  slog.New(slog.DiscardHandler),
 			Metrics: metrics,
@@ -156,12 +213,16 @@ func auditBackends(ctx context.Context, loaded *policy.Policy, cluster string, o
 
 // listBackends lists all backends at once: one that is slow delays no other.
 func listBackends(ctx context.Context, lifecycles map[string]*backends.Lifecycle) map[string]audit.Listing {
+	return listEach(slices.Collect(maps.Keys(lifecycles)), func(name string) ([]backends.Volume, error) { return lifecycles[name].Volumes(ctx) })
+}
+
+func listEach(names []string, list func(name string) ([]backends.Volume, error)) map[string]audit.Listing {
 	var mu sync.Mutex
 	var group sync.WaitGroup
 	listings := map[string]audit.Listing{}
-	for name, lifecycle := range lifecycles {
+	for _, name := range names {
 		group.Go(func() {
-			volumes, err := lifecycle.Volumes(ctx)
+			volumes, err := list(name)
 			mu.Lock()
 			defer mu.Unlock()
 			listings[name] = audit.Listing{Volumes: volumes, Unstamped: map[string]bool{}, Err: err}
@@ -171,9 +232,12 @@ func listBackends(ctx context.Context, lifecycles map[string]*backends.Lifecycle
 	return listings
 }
 
+// finder reads one volume by its id.
+type finder func(ctx context.Context, backend, volumeID string) (v backends.Volume, found bool, err error)
+
 // confirmMissing asks for every recorded volume that its backend's listing does
 // not show: it may have lost its stamp, or be younger than the listing.
-func confirmMissing(ctx context.Context, lifecycles map[string]*backends.Lifecycle, listings map[string]audit.Listing, records provisioner.Records) {
+func confirmMissing(ctx context.Context, find finder, listings map[string]audit.Listing, records provisioner.Records) {
 	listed := map[string]bool{}
 	for _, listing := range listings {
 		for _, v := range listing.Volumes {
@@ -185,7 +249,7 @@ func confirmMissing(ctx context.Context, lifecycles map[string]*backends.Lifecyc
 		if !ok || listing.Err != nil || listed[record.VolumeID] || record.Damage != nil {
 			continue
 		}
-		v, found, err := lifecycles[record.Backend].Find(ctx, record.VolumeID)
+		v, found, err := find(ctx, record.Backend, record.VolumeID)
 		switch {
 		case err != nil:
 			listing.Err = err
@@ -214,6 +278,9 @@ func (r AuditReport) print(w io.Writer, output string) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, f := range r.Findings {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", f.Kind, f.Backend, subject(f), f.Message)
+	}
+	for _, f := range r.Removed {
+		fmt.Fprintf(table, "removed %s\t%s\t%s\t%s\n", f.Kind, f.Backend, subject(f), f.Message)
 	}
 	return table.Flush()
 }

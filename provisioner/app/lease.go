@@ -9,7 +9,10 @@ import (
 	"sync"
 
 	"github.com/google/uuid"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
@@ -86,6 +89,16 @@ func (a *App) elect(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("leader election: %w", err)
 	}
+	// Standing anew asks for the lease at once, rather than at the next poll.
+	standAnew := func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if !leading && !elector.IsLeader() {
+			release()
+		}
+	}
+	a.leaseReleased.Store(&standAnew)
+	defer a.leaseReleased.Store(nil)
 	elector.Run(candidacy)
 	mu.Lock()
 	wasLeading := leading
@@ -97,6 +110,28 @@ func (a *App) elect(ctx context.Context) error {
 		}
 	}
 	return failed
+}
+
+// watchLease tells a candidate as soon as the lease is given up. Without it, or
+// when the account may not watch Leases, followers notice by polling every retry
+// period.
+func (a *App) watchLease(ctx context.Context) {
+	given := func(object any) {
+		lease, ok := object.(*coordinationv1.Lease)
+		if !ok || lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity != "" {
+			return
+		}
+		if standAnew := a.leaseReleased.Load(); standAnew != nil {
+			(*standAnew)()
+		}
+	}
+	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: cache.NewListWatchFromClient(a.client.CoordinationV1().RESTClient(), "leases", a.namespace,
+			fields.OneTermEqualSelector("metadata.name", leaseName(a.options.ProvisionerName))),
+		ObjectType: &coordinationv1.Lease{},
+		Handler:    cache.ResourceEventHandlerFuncs{AddFunc: given, UpdateFunc: func(_, after any) { given(after) }},
+	})
+	informer.RunWithContext(ctx)
 }
 
 // stillLeading is the fence before every change at Cinder. The elector notices

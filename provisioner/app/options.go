@@ -48,11 +48,11 @@ const DefaultProvisionerName = "openstack.org/standalone-cinder"
 
 // AddFlags binds the options to flags, with their defaults.
 //
-// The defaults of the lease make a follower lead within two retry periods and
-// a bit of a released lease (client-go's elector polls every retry period plus
-// up to 1.2 of it at random), and within lease duration plus that of a killed
-// leader. They cost the API server one write a second by the leader and about
-// one read every 1.6 s by each follower.
+// A released lease is seen by a watch and taken at once; without the right to
+// watch it, within 2.2 retry periods, since client-go's elector polls every
+// retry period plus up to 1.2 of it at random. A killed leader's lease is taken
+// within the lease duration plus that. The defaults cost the API server one
+// write a second by the leader and about one read every 1.6 s by each follower.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.PolicyFile, "policy", "", "policy `file` (required)")
 	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; default is $KUBECONFIG, else the pod's service account")

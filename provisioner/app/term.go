@@ -135,6 +135,7 @@ func (a *App) runTerm(stop, hold context.Context, fence func() error) error {
 	running.Go(func() { a.noteEarlierClaims(work, p) })
 	running.Go(func() { p.CountBackends(work) })
 	running.Go(func() { p.Sweep(work) })
+	running.Go(func() { a.newAuditor(p, lent).run(work) })
 
 	<-work.Done()
 	if stop.Err() != nil {
@@ -155,6 +156,25 @@ func (a *App) runTerm(stop, hold context.Context, fence func() error) error {
 	}
 	a.logger.Info("Led", "identity", a.identity)
 	return release()
+}
+
+func (a *App) newAuditor(p *provisioner.Provisioner, lent *termBackends) *auditor {
+	return &auditor{
+		policy:          a.policy.Load,
+		client:          a.client,
+		volumes:         a.factory.Core().V1().PersistentVolumes().Lister(),
+		cluster:         a.cluster,
+		namespace:       a.namespace,
+		provisionerName: a.options.ProvisionerName,
+		provisioner:     p,
+		backends:        lent,
+		metrics:         a.audits,
+		tell:            a.tell,
+		record: func(pv *corev1.PersistentVolume, reason, message string) {
+			a.recorder.Event(pv, corev1.EventTypeWarning, reason, message)
+		},
+		warn: a.logger.Warn,
+	}
 }
 
 // noteEarlierClaims lists the claims that exist as the term begins. The listing

@@ -1,5 +1,5 @@
 // Package audit compares what Kubernetes records of volumes with what Cinder
-// has, both ways. It changes nothing.
+// has, both ways. It is pure: it only says what could be removed.
 package audit
 
 import (
@@ -52,16 +52,20 @@ type Finding struct {
 	Claim  string `json:"claim,omitempty"`
 	Tenant string `json:"tenant,omitempty"`
 	Secret string `json:"secret,omitempty"`
-	// NeverRecorded says that provably no PersistentVolume ever named the volume,
-	// so that it can be removed without a loss.
-	NeverRecorded bool `json:"neverRecorded,omitempty"`
+	// Removable says that nothing is lost with it: provably no PersistentVolume
+	// ever named the volume, or nothing is left that the Secret is for.
+	Removable bool `json:"removable,omitempty"`
 	// Message is a sentence.
 	Message string `json:"message"`
+	// Stamp is the volume's own.
+	Stamp backends.Stamp `json:"-"`
 }
 
 // State is what is compared.
 type State struct {
 	Now time.Time
+	// Cluster is the id that is stamped on volumes and Secrets.
+	Cluster string
 	// Grace is how old things must be to be findings: what is younger is under
 	// way.
 	Grace    time.Duration
@@ -130,18 +134,19 @@ func (c *comparison) volume(backend string, v backends.Volume) {
 		return
 	}
 	stamp := backends.StampOf(v)
-	f := Finding{
-		Backend: backend, Volume: v.ID, Claim: stamp.Namespace + "/" + stamp.Claim, Tenant: stamp.Tenant,
-		NeverRecorded: !v.EverAttached() && !v.IsCopy() && stamp.PV == provisioner.PVNameFor(stamp.ClaimUID) && !c.Records.Names[stamp.PV],
-	}
 	other, recorded := c.byClaim[stamp.ClaimUID]
+	f := Finding{
+		Backend: backend, Volume: v.ID, Claim: stamp.Namespace + "/" + stamp.Claim, Tenant: stamp.Tenant, Stamp: stamp,
+		// Only a volume that a PersistentVolume names is ever attached.
+		Removable: !v.EverAttached() && !v.IsCopy() && stamp.PV == provisioner.PVNameFor(stamp.ClaimUID) && (recorded && other.Damage == nil || !c.Records.Names[stamp.PV]),
+	}
 	claim, pending := c.Records.Claims[stamp.ClaimUID]
 	switch {
 	case recorded:
 		f.Kind, f.PersistentVolume = SecondVolume, other.PVName
 		f.Message = fmt.Sprintf("PersistentVolume %s of the same claim names volume %s on backend %s", other.PVName, other.VolumeID, other.Backend)
 	case pending && !claim.Elsewhere:
-		f.Kind, f.NeverRecorded = UnfinishedVolume, false
+		f.Kind, f.Removable = UnfinishedVolume, false
 		f.Message = fmt.Sprintf("its claim is pending, and the volume is %s since %s", v.Status, c.age(v.CreatedAt))
 	default:
 		f.Kind = OrphanVolume
@@ -153,7 +158,7 @@ func (c *comparison) volume(backend string, v backends.Volume) {
 // history says what is known about an orphan's data.
 func (c *comparison) history(f Finding, v backends.Volume) string {
 	switch {
-	case f.NeverRecorded:
+	case f.Removable:
 		return "it was never attached, so that nobody has written to it through this program"
 	case v.IsCopy():
 		return "it is younger than its stamp and looks like a restored backup"
@@ -215,7 +220,7 @@ func (c *comparison) stuck(r provisioner.VolumeRecord, v backends.Volume) string
 }
 
 func (c *comparison) secret(s provisioner.SecretRecord) {
-	if c.Records.Names[s.PV] || c.young(s.CreatedAt) {
+	if c.Records.Names[s.PV] || c.young(s.CreatedAt) || s.Cluster != c.Cluster {
 		return
 	}
 	for uid := range c.Records.Claims {
@@ -223,5 +228,21 @@ func (c *comparison) secret(s provisioner.SecretRecord) {
 			return // its claim is still to be served
 		}
 	}
-	c.add(Finding{Kind: OrphanSecret, Secret: s.Name, PersistentVolume: s.PV, Message: "its PersistentVolume is gone, and so is the claim"})
+	c.add(Finding{Kind: OrphanSecret, Secret: s.Name, PersistentVolume: s.PV, Removable: c.volumeIsGone(s.PV), Message: "its PersistentVolume is gone, and so is the claim"})
+}
+
+// volumeIsGone says that no backend has a volume for a PersistentVolume of that
+// name, which an operator may have kept together with its credentials.
+func (c *comparison) volumeIsGone(pv string) bool {
+	for _, listing := range c.Backends {
+		if listing.Err != nil {
+			return false
+		}
+		for _, v := range listing.Volumes {
+			if backends.StampOf(v).PV == pv {
+				return false
+			}
+		}
+	}
+	return true
 }

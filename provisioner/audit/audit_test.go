@@ -50,7 +50,7 @@ func TestCompare(t *testing.T) {
 		want    []string
 	}{
 		{name: "all is well", volumes: []backends.Volume{stamped("v1", "1", "in-use", attached)}, records: []provisioner.VolumeRecord{recorded("1", "v1", nil)},
-			secrets: []provisioner.SecretRecord{{Name: "pvc-1-credentials", PV: "pvc-1", CreatedAt: now.Add(-time.Hour)}}},
+			secrets: []provisioner.SecretRecord{{Name: "pvc-1-credentials", PV: "pvc-1", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}}},
 		{name: "orphan that was never recorded", volumes: []backends.Volume{stamped("v1", "1", "attaching", nil)},
 			want: []string{"OrphanVolume v1 removable: no PersistentVolume names it and its claim is gone; it is attaching and 1h0m0s old; it was never attached, so that nobody has written to it through this program"}},
 		{name: "orphan with data", volumes: []backends.Volume{stamped("v1", "1", "available", attached)},
@@ -70,7 +70,7 @@ func TestCompare(t *testing.T) {
 			want:   []string{"OrphanVolume v1 removable: no PersistentVolume names it and its claim is gone; it is attaching and 1h0m0s old; it was never attached, so that nobody has written to it through this program"}},
 		{name: "second volume on another backend", volumes: []backends.Volume{stamped("v1", "1", "in-use", attached)}, lab: []backends.Volume{stamped("v2", "1", "attaching", nil)},
 			records: []provisioner.VolumeRecord{recorded("1", "v1", nil)},
-			want:    []string{"SecondVolume v2: PersistentVolume pvc-1 of the same claim names volume v1 on backend gold"}},
+			want:    []string{"SecondVolume v2 removable: PersistentVolume pvc-1 of the same claim names volume v1 on backend gold"}},
 		{name: "volume that is lost", records: []provisioner.VolumeRecord{recorded("1", "v1", nil)},
 			want: []string{"MissingVolume v1: its volume does not exist; its data is lost unless the storage array has a copy"}},
 		{name: "volume without the stamp", foreign: "v1", records: []provisioner.VolumeRecord{recorded("1", "v1", nil)},
@@ -89,9 +89,20 @@ func TestCompare(t *testing.T) {
 			want: []string{"BackendMissing v1: its backend is not in the policy, so that its volume cannot be deleted; add the backend back, with suspended: true if it is to take no more volumes"}},
 		{name: "damaged record", records: []provisioner.VolumeRecord{recorded("1", "v1", func(r *provisioner.VolumeRecord) { r.Damage = errors.New("damaged") })},
 			want: []string{"DamagedRecord v1: damaged"}},
-		{name: "Secret that nothing refers to", secrets: []provisioner.SecretRecord{{Name: "s1", PV: "pvc-1", CreatedAt: now.Add(-time.Hour)}},
-			want: []string{"OrphanSecret s1: its PersistentVolume is gone, and so is the claim"}},
-		{name: "Secret of a claim that waits", secrets: []provisioner.SecretRecord{{Name: "s1", PV: "pvc-1", CreatedAt: now.Add(-time.Hour)}},
+		{name: "Secret that nothing refers to", secrets: []provisioner.SecretRecord{{Name: "s1", PV: "pvc-1", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}},
+			want: []string{"OrphanSecret s1 removable: its PersistentVolume is gone, and so is the claim"}},
+		{name: "Secret of another cluster", secrets: []provisioner.SecretRecord{{Name: "s1", PV: "pvc-1", Cluster: "cluster-2", CreatedAt: now.Add(-time.Hour)}}},
+		{name: "Secret of a volume that was kept", volumes: []backends.Volume{stamped("v1", "1", "available", attached)},
+			secrets: []provisioner.SecretRecord{{Name: "s1", PV: "pvc-1", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}},
+			want: []string{"OrphanSecret s1: its PersistentVolume is gone, and so is the claim",
+				"OrphanVolume v1: no PersistentVolume names it and its claim is gone; it is available and 1h0m0s old; it has been attached, so that data may be on it; it may have been kept on purpose"}},
+		{name: "Secret beside a backend that does not answer", err: errors.New("down"),
+			secrets: []provisioner.SecretRecord{{Name: "s1", PV: "pvc-1", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}},
+			want:    []string{"BackendUnreadable : down; its volumes are not compared", "OrphanSecret s1: its PersistentVolume is gone, and so is the claim"}},
+		{name: "second volume that was attached", volumes: []backends.Volume{stamped("v1", "1", "in-use", attached), stamped("v2", "1", "available", attached)},
+			records: []provisioner.VolumeRecord{recorded("1", "v1", nil)},
+			want:    []string{"SecondVolume v2: PersistentVolume pvc-1 of the same claim names volume v1 on backend gold"}},
+		{name: "Secret of a claim that waits", secrets: []provisioner.SecretRecord{{Name: "s1", PV: "pvc-1", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}},
 			claims: map[string]provisioner.ClaimRecord{"1": {}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -99,7 +110,7 @@ func TestCompare(t *testing.T) {
 			for _, r := range c.records {
 				names[r.PVName] = true
 			}
-			found := Compare(State{Now: now, Grace: 10 * time.Minute,
+			found := Compare(State{Now: now, Cluster: "cluster-1", Grace: 10 * time.Minute,
 				Backends: map[string]Listing{
 					"gold": {Volumes: c.volumes, Unstamped: map[string]bool{c.foreign: true}, Err: c.err},
 					"lab":  {Volumes: c.lab},
@@ -109,11 +120,11 @@ func TestCompare(t *testing.T) {
 			var got []string
 			for _, f := range found {
 				removable := ""
-				if f.NeverRecorded && f.Kind == OrphanVolume {
+				if f.Removable {
 					removable = " removable"
 				}
 				got = append(got, fmt.Sprintf("%s %s%s%s: %s", f.Kind, f.Volume, f.Secret, removable, f.Message))
-				if f.NeverRecorded && (f.PersistentVolume != "" || f.Kind == UnfinishedVolume) && f.Kind != SecondVolume {
+				if f.Removable && f.Kind != OrphanVolume && f.Kind != SecondVolume && f.Kind != OrphanSecret {
 					t.Errorf("%+v could be removed", f)
 				}
 			}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
@@ -66,18 +67,14 @@ func TestAuditTellsWhatIsNotAsItShouldBe(t *testing.T) {
 	}
 	_, err = suite.Client.CoreV1().Secrets(harness.Namespace).Create(w.ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
 		Name: "pvc-audit-credentials", Labels: map[string]string{"app.kubernetes.io/managed-by": "standalone-cinder"},
-		Annotations: map[string]string{"standalone-cinder.openstack.org/persistent-volume": "pvc-audit"},
+		Annotations: map[string]string{"standalone-cinder.openstack.org/persistent-volume": "pvc-audit", "standalone-cinder.openstack.org/cluster": "cluster-audit"},
 	}}, metav1.CreateOptions{})
 	w.must(err)
 	before := len(w.sim.Volumes())
 
 	code, answer := w.audit()
-	var kinds []string
+	kinds := kindsOf(answer.Findings)
 	for _, f := range answer.Findings {
-		if f.Kind == "OrphanSecret" && f.Secret != "pvc-audit-credentials" {
-			continue // of a test that runs beside this one
-		}
-		kinds = append(kinds, f.Kind)
 		if strings.Contains(f.Message, "password") {
 			t.Errorf("a finding tells too much: %+v", f)
 		}
@@ -88,28 +85,118 @@ func TestAuditTellsWhatIsNotAsItShouldBe(t *testing.T) {
 	if after := len(w.sim.Volumes()); after != before {
 		t.Errorf("an audit left %d of %d volumes", after, before)
 	}
-	w.must(suite.Client.CoreV1().Secrets(harness.Namespace).Delete(w.ctx, "pvc-audit-credentials", metav1.DeleteOptions{}))
+
+	// What is nobody's goes when it is asked for, and nothing else.
+	code, answer = w.audit("--delete")
+	if kinds := kindsOf(answer.Findings); code != 1 || !slices.Equal(kinds, []string{"MissingVolume", "StuckVolume"}) {
+		t.Errorf("exit code %d, left %v", code, kinds)
+	}
+	if kinds := kindsOf(answer.Removed); !slices.Equal(kinds, []string{"OrphanSecret", "OrphanVolume"}) {
+		t.Errorf("removed %v", kinds)
+	}
+	if after := len(w.sim.Volumes()); after != before-1 {
+		t.Errorf("removing one orphan left %d of %d volumes", after, before)
+	}
+	_, err = suite.Client.CoreV1().Secrets(harness.Namespace).Get(w.ctx, "pvc-audit-credentials", metav1.GetOptions{})
+	if !apierrors.IsNotFound(err) {
+		t.Errorf("the orphaned Secret: %v", err)
+	}
 	w.must(suite.DeleteClaims(w.ctx, "audit-a"))
 	w.must(suite.WaitNoPersistentVolumes(w.ctx, w.provisioner))
 }
 
-type auditAnswer struct {
-	Findings []struct{ Kind, Message, Secret string }
+type auditFinding struct{ Kind, Message, Secret string }
+
+type auditAnswer struct{ Findings, Removed []auditFinding }
+
+func kindsOf(findings []auditFinding) []string {
+	var kinds []string
+	for _, f := range findings {
+		kinds = append(kinds, f.Kind)
+	}
+	return kinds
 }
 
 // audit runs the subcommand with no grace.
-func (w *world) audit() (code int, answer auditAnswer) {
+func (w *world) audit(flags ...string) (code int, answer auditAnswer) {
 	w.Helper()
 	dir := w.TempDir()
 	policyFile, clouds := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "clouds.yaml")
 	w.must(os.WriteFile(policyFile, []byte(w.policy), 0o600))
 	w.must(os.WriteFile(clouds, []byte(w.clouds), 0o600))
-	code, output, err := suite.Run(w.ctx, "audit", "--policy", policyFile, "--clouds-file", clouds, "--kubeconfig", "KUBECONFIG",
-		"--namespace", harness.Namespace, "--provisioner-name", w.provisioner, "--grace", time.Duration(0).String(), "--output", "json")
+	code, output, err := suite.Run(w.ctx, append([]string{"audit", "--policy", policyFile, "--clouds-file", clouds, "--kubeconfig", "KUBECONFIG",
+		"--namespace", harness.Namespace, "--provisioner-name", w.provisioner, "--grace", time.Duration(0).String(), "--output", "json"}, flags...)...)
 	w.must(err)
 	document, _, _ := strings.Cut(output, "\nstandalone-cinder: ")
 	if err := json.Unmarshal([]byte(document), &answer); err != nil {
 		w.Fatalf("exit code %d, %v:\n%s", code, err, output)
 	}
 	return code, answer
+}
+
+// TestLeaderAudits: the leader tells of an old orphan by metrics and an event,
+// and removes it only once the policy says so.
+func TestLeaderAudits(t *testing.T) {
+	w := newWorld(t, "auditor", cindersim.Options{})
+	w.policy = strings.Replace(w.policy, "clusterID: cluster-auditor\n", "clusterID: cluster-auditor\naudit: {interval: 500ms, grace: 1m}\n", 1)
+	replica := w.start()
+	w.claim("a", "well", "gold", "1Gi")
+	claims, err := suite.WaitBound(w.ctx, "auditor-a", 1)
+	w.must(err)
+	volume := w.sim.VolumesNamed(claims[0].Spec.VolumeName)[0]
+	stamp := func(uid, cluster string) map[string]string {
+		metadata := map[string]string{}
+		for key, value := range volume.Metadata {
+			metadata[key] = strings.ReplaceAll(value, string(claims[0].UID), uid)
+		}
+		delete(metadata, "readonly")
+		delete(metadata, "attached_mode")
+		delete(metadata, "standalone-cinder.openstack.org/requested-at")
+		metadata["standalone-cinder.openstack.org/cluster"] = cluster
+		return metadata
+	}
+	plant := func(metadata map[string]string, age time.Duration) string {
+		id, err := w.sim.AddVolume(cindersim.Volume{Name: "planted", Project: "team-a", Status: "available", SizeGiB: 1, Metadata: metadata, Created: time.Now().Add(-age)})
+		w.must(err)
+		return id
+	}
+	orphan := plant(stamp("0-0-1", "cluster-auditor"), 2*time.Hour)
+	used := stamp("0-0-2", "cluster-auditor")
+	used["readonly"] = "False"
+	kept := []string{volume.ID, plant(used, 2*time.Hour), plant(stamp("0-0-3", "another"), 2*time.Hour), plant(nil, 2*time.Hour)}
+	second := plant(stamp(string(claims[0].UID), "cluster-auditor"), 2*time.Hour)
+
+	metric := `standalone_cinder_audit_findings{backend="gold",kind="OrphanVolume"} 2`
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		_, metrics, err := replica.Get(w.ctx, "/metrics")
+		if err != nil || !strings.Contains(metrics, metric) {
+			return "no metric " + metric, err
+		}
+		return "", nil
+	}))
+	if _, err := suite.WaitEvent(w.ctx, harness.Namespace, "test.example-auditor", "OrphanVolume", orphan); err != nil {
+		t.Error(err)
+	}
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		if _, exists := w.sim.Volume(second); exists {
+			return "the second volume of a recorded claim exists", nil
+		}
+		return "", nil
+	}))
+	if _, exists := w.sim.Volume(orphan); !exists {
+		t.Fatal("the orphan was removed although the policy does not say so")
+	}
+
+	w.must(replica.WritePolicy(strings.Replace(w.policy, "grace: 1m}", "grace: 1m, delete: true}", 1)))
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		if _, exists := w.sim.Volume(orphan); exists {
+			return "the orphan exists", nil
+		}
+		return "", nil
+	}))
+	for _, id := range kept {
+		if _, exists := w.sim.Volume(id); !exists {
+			t.Errorf("volume %s is gone", id)
+		}
+	}
 }

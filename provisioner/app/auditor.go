@@ -1,0 +1,183 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/audit"
+)
+
+// auditDelay is how long a leader waits with its first audit: it has more
+// urgent things to do.
+const auditDelay = time.Minute
+
+// auditor compares, as long as the term lasts, what Kubernetes records with what
+// Cinder has, and tells of the differences.
+type auditor struct {
+	policy          func() *policy.Policy
+	client          kubernetes.Interface
+	volumes         corelisters.PersistentVolumeLister
+	cluster         string
+	namespace       string
+	provisionerName string
+	provisioner     *provisioner.Provisioner
+	backends        *termBackends
+	metrics         *auditMetrics
+	// tell writes an event about the program, record one about an object.
+	tell   func(eventType, reason, message string)
+	record func(pv *corev1.PersistentVolume, reason, message string)
+	warn   func(message string, arguments ...any)
+	// told holds the findings that somebody was told of.
+	told map[audit.Finding]bool
+}
+
+// run audits until the context ends. The metrics are those of a leader; a
+// follower knows nothing.
+func (u *auditor) run(ctx context.Context) {
+	defer u.metrics.forget()
+	wait := min(auditDelay, u.policy().Audit.Interval)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		if err := u.once(ctx); err != nil && ctx.Err() == nil {
+			u.warn("The audit could not be made, and is tried again", "error", err)
+		}
+		wait = u.policy().Audit.Interval
+	}
+}
+
+// once makes one audit. Cinder is read first, as Audit does.
+func (u *auditor) once(ctx context.Context) error {
+	settings := u.policy().Audit
+	listings := listEach(u.backends.Names(), func(name string) ([]backends.Volume, error) {
+		lifecycle, err := u.backends.Volumes(name)
+		if err == nil {
+			err = lifecycle.Health()
+		}
+		if err != nil {
+			return nil, err
+		}
+		return u.provisioner.LookAgain(ctx, name)
+	})
+	records, err := provisioner.ReadRecords(ctx, u.client, u.provisionerName, u.namespace)
+	if err != nil {
+		return err
+	}
+	confirmMissing(ctx, u.find, listings, records)
+	findings := audit.Compare(audit.State{Now: time.Now(), Cluster: u.cluster, Grace: settings.Grace, Backends: listings, Records: records})
+	var removed []audit.Finding
+	var notRemoved error
+	if settings.Delete {
+		findings, removed, notRemoved = removeFindings(ctx, u.provisioner.Cleaner(), findings)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	u.metrics.done(findings, removed)
+	u.report(findings, removed)
+	return notRemoved
+}
+
+func (u *auditor) find(ctx context.Context, backend, id string) (backends.Volume, bool, error) {
+	lifecycle, _, err := u.backends.configured(backend)
+	if err != nil {
+		return backends.Volume{}, false, err
+	}
+	return lifecycle.Find(ctx, id)
+}
+
+// mostTold is how many findings of one audit that have no object of their own
+// get an event. `audit` lists them all.
+const mostTold = 20
+
+// report tells of what is new: about a PersistentVolume where there is one, else
+// about the program.
+func (u *auditor) report(findings, removed []audit.Finding) {
+	for _, f := range removed {
+		u.warn("Removed what the audit found to be nobody's", "kind", f.Kind, "backend", f.Backend, "subject", subject(f))
+		u.tell(corev1.EventTypeNormal, "AuditRemoved", fmt.Sprintf("%s: %s on backend %s was removed: %s", f.Kind, subject(f), f.Backend, f.Message))
+	}
+	told, more := map[audit.Finding]bool{}, 0
+	for _, f := range findings {
+		// The age in a message changes with every audit.
+		key := f
+		key.Message = ""
+		told[key] = true
+		if u.told[key] {
+			continue
+		}
+		u.warn("The audit has a finding", "kind", f.Kind, "backend", f.Backend, "subject", subject(f), "finding", f.Message)
+		if pv, err := u.volumes.Get(f.PersistentVolume); err == nil {
+			u.record(pv, string(f.Kind), f.Message)
+			continue
+		}
+		if more++; more <= mostTold {
+			u.tell(corev1.EventTypeWarning, string(f.Kind), fmt.Sprintf("%s%s: %s", subject(f), onBackend(f), f.Message))
+		}
+	}
+	if more > mostTold {
+		u.tell(corev1.EventTypeWarning, "AuditFindings", fmt.Sprintf("%d more findings; the audit command lists them all", more-mostTold))
+	}
+	u.told = told
+}
+
+func onBackend(f audit.Finding) string {
+	if f.Backend == "" {
+		return ""
+	}
+	return " on backend " + f.Backend
+}
+
+// auditMetrics say what the last audit of this leader found.
+type auditMetrics struct {
+	findings  *prometheus.GaugeVec
+	removed   *prometheus.CounterVec
+	timestamp prometheus.Gauge
+}
+
+func newAuditMetrics(registry prometheus.Registerer) *auditMetrics {
+	m := &auditMetrics{
+		findings: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "standalone_cinder_audit_findings",
+			Help: "What the last audit found that is not as it should be, by kind and backend; the leader alone knows.",
+		}, []string{"kind", "backend"}),
+		removed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "standalone_cinder_audit_removed_total",
+			Help: "What audits removed because provably nobody used it.",
+		}, []string{"kind", "backend"}),
+		timestamp: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "standalone_cinder_audit_timestamp_seconds",
+			Help: "Unix time of the last audit by this replica as leader, 0 before the first.",
+		}),
+	}
+	registry.MustRegister(m.findings, m.removed, m.timestamp)
+	return m
+}
+
+func (m *auditMetrics) done(findings, removed []audit.Finding) {
+	m.findings.Reset()
+	for _, f := range findings {
+		m.findings.WithLabelValues(string(f.Kind), f.Backend).Inc()
+	}
+	for _, f := range removed {
+		m.removed.WithLabelValues(string(f.Kind), f.Backend).Inc()
+	}
+	m.timestamp.SetToCurrentTime()
+}
+
+func (m *auditMetrics) forget() {
+	m.findings.Reset()
+	m.timestamp.Set(0)
+}

@@ -1,0 +1,91 @@
+package provisioner
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+)
+
+func credentialsOf(pv string) *corev1.Secret {
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: secretName(pv),
+		Labels: map[string]string{labelManagedBy: managedBy}, Annotations: map[string]string{annotationForPV: pv, annotationCluster: "cluster-1"}}}
+}
+
+func (f *fixture) hasSecret(pv string) bool {
+	f.t.Helper()
+	_, err := f.client.CoreV1().Secrets("own").Get(f.t.Context(), secretName(pv), metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		f.t.Fatal(err)
+	}
+	return err == nil
+}
+
+func TestCleanerRemovesOnlyWhatNobodyCanNeed(t *testing.T) {
+	claim := func(uid types.UID, volume string) *corev1.PersistentVolumeClaim {
+		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: uid},
+			Spec: corev1.PersistentVolumeClaimSpec{VolumeName: volume}}
+	}
+	pv := func(volume string) *corev1.PersistentVolume {
+		return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1", Annotations: map[string]string{
+			annotationProvisionedBy: "test", annotationVolume: volume, annotationBackend: "gold", annotationCluster: "cluster-1", annotationClaimUID: "uid-1", annotationConnector: "{}",
+		}}}
+	}
+	for _, c := range []struct {
+		name    string
+		objects []runtime.Object
+		stamp   func(*backends.Stamp)
+		want    string // error; empty: removed
+		secret  bool   // stays
+	}{
+		{name: "neither claim nor PersistentVolume exists"},
+		{name: "the claim's name is another claim's now", objects: []runtime.Object{claim("uid-2", "")}},
+		{name: "the claim uses another PersistentVolume", objects: []runtime.Object{claim("uid-1", "pv-static")}},
+		{name: "the claim waits", objects: []runtime.Object{claim("uid-1", "")}, want: "volume volume-1: claim team-a/data may still get it", secret: true},
+		{name: "the PersistentVolume names another volume", objects: []runtime.Object{claim("uid-1", "pvc-uid-1"), pv("volume-2")}, secret: true},
+		{name: "the PersistentVolume names it", objects: []runtime.Object{pv("volume-1")}, want: "volume volume-1: PersistentVolume pvc-uid-1 exists and may be its", secret: true},
+		{name: "a PersistentVolume of that name says nothing", objects: []runtime.Object{&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1"}}},
+			want: "volume volume-1: PersistentVolume pvc-uid-1 exists and may be its", secret: true},
+		{name: "another cluster's stamp", stamp: func(s *backends.Stamp) { s.Cluster = "cluster-2" },
+			want: "volume volume-1: its stamp is not one that this program wrote for this cluster", secret: true},
+		{name: "a stamp that contradicts itself", stamp: func(s *backends.Stamp) { s.PV = "pvc-uid-2" },
+			want: "volume volume-1: its stamp is not one that this program wrote for this cluster", secret: true},
+		{name: "a stamp that names no claim", stamp: func(s *backends.Stamp) { s.Claim = "" }, want: "volume volume-1: claim team-a/ may still get it", secret: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFixture(t, append(c.objects, credentialsOf("pvc-uid-1"))...)
+			stamp := backends.Stamp{Cluster: "cluster-1", Namespace: "team-a", Claim: "data", ClaimUID: "uid-1", PV: "pvc-uid-1"}
+			if c.stamp != nil {
+				c.stamp(&stamp)
+			}
+			err := f.Cleaner().RemoveVolume(t.Context(), "gold", "volume-1", stamp)
+			if c.want == "" && err != nil || c.want != "" && (err == nil || err.Error() != c.want) {
+				t.Errorf("error %v, want %q", err, c.want)
+			}
+			if c.want == "" {
+				wantCalls(t, f.backends["gold"], "remove unrecorded volume-1 of pvc-uid-1")
+			} else {
+				wantCalls(t, f.backends["gold"])
+			}
+			if got := f.hasSecret("pvc-uid-1"); got != c.secret {
+				t.Errorf("the Secret exists: %t, want %t", got, c.secret)
+			}
+		})
+	}
+}
+
+func TestCleanerRemovesSecretsOfAbsentPersistentVolumes(t *testing.T) {
+	f := newFixture(t, credentialsOf("pvc-gone"), credentialsOf("pvc-there"), &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-there"}})
+	f.must(f.Cleaner().RemoveSecret(t.Context(), "pvc-gone"))
+	if err := f.Cleaner().RemoveSecret(t.Context(), "pvc-there"); err == nil || err.Error() != "the Secret of PersistentVolume pvc-there: that exists" {
+		t.Errorf("error %v", err)
+	}
+	if f.hasSecret("pvc-gone") || !f.hasSecret("pvc-there") {
+		t.Error("the wrong Secret is gone")
+	}
+}
