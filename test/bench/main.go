@@ -32,7 +32,9 @@ type options struct {
 	// those that a neighbour holds, admitted how many of them are served, and
 	// stranded those on each of two backends in trouble.
 	streamed, pending, admitted, stranded int
-	tenancyOnly                           bool
+	// handOvers is how often the leader is stopped.
+	handOvers int
+	only      string
 }
 
 func main() {
@@ -45,7 +47,8 @@ func main() {
 	flag.IntVar(&o.pending, "pending", 1000, "claims that a neighbour holds")
 	flag.IntVar(&o.admitted, "admitted", 20, "how many of these its quota admits")
 	flag.IntVar(&o.stranded, "stranded", 100, "claims on a backend that never answers, and as many on one that answers 500")
-	flag.BoolVar(&o.tenancyOnly, "tenancy-only", false, "leave out the throughput")
+	flag.IntVar(&o.handOvers, "hand-overs", 4, "how often the leader is stopped; it is killed half as often")
+	flag.StringVar(&o.only, "only", "", "measure one thing only: throughput, tenancy or handover")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -81,12 +84,23 @@ func run(ctx context.Context, o options, out io.Writer) error {
 			fmt.Fprintln(os.Stderr, "bench:", err)
 		}
 	}()
-	if !o.tenancyOnly {
-		if err := throughput(ctx, suite, o, out); err != nil {
+	known := false
+	for _, part := range []struct {
+		name    string
+		measure func(context.Context, *harness.Suite, options, io.Writer) error
+	}{{"throughput", throughput}, {"tenancy", tenancy}, {"handover", handOver}} {
+		if o.only != "" && o.only != part.name {
+			continue
+		}
+		known = true
+		if err := part.measure(ctx, suite, o, out); err != nil {
 			return err
 		}
 	}
-	return tenancy(ctx, suite, o, out)
+	if !known {
+		return fmt.Errorf("-only %s: there is throughput, tenancy and handover", o.only)
+	}
+	return nil
 }
 
 // throughput measures many claims at once against the limit.

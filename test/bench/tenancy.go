@@ -4,15 +4,12 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
-	"sync"
 	"text/tabwriter"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
@@ -30,9 +27,6 @@ type neighbours struct {
 	clouds                 string
 	options                options
 }
-
-// streamPause lies between two claims of the quiet tenant.
-const streamPause = 100 * time.Millisecond
 
 func newNeighbours(ctx context.Context, suite *harness.Suite, o options) (*neighbours, error) {
 	n := &neighbours{suite: suite, provisioner: "bench.example/tenancy", options: o}
@@ -198,77 +192,12 @@ func (n *neighbours) reload(ctx context.Context) (time.Duration, error) {
 // stream files claims of the quiet tenant at a steady rate, does something in
 // the middle of it, and returns how long each took to be Bound. The claims are
 // deleted afterwards.
-func (n *neighbours) stream(ctx context.Context, count int, middle func() error) ([]time.Duration, error) {
-	const namespace = "bench-quiet"
-	api := n.suite.Client.CoreV1().PersistentVolumeClaims(namespace)
-	list, err := api.List(ctx, metav1.ListOptions{})
+func (n *neighbours) stream(ctx context.Context, count int, meanwhile func() error) ([]time.Duration, error) {
+	times, err := stream{suite: n.suite, namespace: "bench-quiet", class: "bench-tenancy", atLeast: count, meanwhile: meanwhile}.run(ctx)
 	if err != nil {
 		return nil, err
 	}
-	watch, err := api.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
-	if err != nil {
-		return nil, err
-	}
-	defer watch.Stop()
-
-	var mu sync.Mutex
-	begun := map[types.UID]time.Time{}
-	bound := map[types.UID]time.Time{}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for len(bound) < count {
-			event, ok := <-watch.ResultChan()
-			if !ok {
-				return
-			}
-			claim, ok := event.Object.(*corev1.PersistentVolumeClaim)
-			if ok && claim.Status.Phase == corev1.ClaimBound {
-				mu.Lock()
-				if _, seen := bound[claim.UID]; !seen {
-					bound[claim.UID] = time.Now()
-				}
-				mu.Unlock()
-			}
-		}
-	}()
-	next := time.NewTicker(streamPause)
-	defer next.Stop()
-	for i := range count {
-		if i == count/2 && middle != nil {
-			if err := middle(); err != nil {
-				return nil, err
-			}
-		}
-		started := time.Now()
-		claim, err := n.suite.CreateClaim(ctx, harness.Claim(namespace, fmt.Sprintf("data-%d", i), "bench-tenancy", "1Gi", nil))
-		if err != nil {
-			return nil, err
-		}
-		mu.Lock()
-		begun[claim.UID] = started
-		mu.Unlock()
-		<-next.C
-	}
-	select {
-	case <-done:
-	case <-ctx.Done():
-	case <-time.After(2 * time.Minute):
-	}
-	mu.Lock()
-	defer mu.Unlock()
-	if len(bound) < count {
-		return nil, fmt.Errorf("%d of %d claims are bound", len(bound), count)
-	}
-	var times []time.Duration
-	for uid, at := range bound {
-		times = append(times, at.Sub(begun[uid]))
-	}
-	slices.Sort(times)
-	if err := n.suite.DeleteClaims(ctx, namespace); err != nil {
-		return nil, err
-	}
-	return times, harness.Eventually(ctx, func() (string, error) {
+	return durations(times), harness.Eventually(ctx, func() (string, error) {
 		for _, v := range n.healthy.Volumes() {
 			if v.Metadata["standalone-cinder.openstack.org/tenant"] == "quiet" {
 				return "volume " + v.Name + " is still there", nil
