@@ -305,6 +305,9 @@ func (m *memoryCinder) InitializeConnection(ctx context.Context, id string, conn
 
 func (m *memoryCinder) TerminateConnection(ctx context.Context, id string, connector Connector) error {
 	return m.action(ctx, "volume.os-terminate_connection", id, func(v *memoryVolume) error {
+		if len(v.Attachments) > 1 {
+			return conflict("volume.os-terminate_connection", "ConflictNovaUsingAttachment")
+		}
 		if v.Status == StatusAttaching && len(v.Attachments) == 0 {
 			v.Status = StatusAvailable
 		}

@@ -220,23 +220,33 @@ func (e *endpoint) moveTowardsGone(ctx context.Context, v Volume, target Target)
 }
 
 // disconnect takes a volume out of use: first the array's access list, then
-// the attachments, since detaching is what removes the export.
+// the attachment, since detaching is what removes the export. Where leaders
+// that overlapped left several attachments, Cinder refuses to terminate before
+// all but one are gone (attachment_deletion_allowed in cinder/volume/api.py).
 func (e *endpoint) disconnect(ctx context.Context, v Volume, target Target) error {
+	attachments := v.Attachments
+	for len(attachments) > 1 {
+		if err := e.detach(ctx, v.ID, attachments[0].ID); err != nil {
+			return err
+		}
+		attachments = attachments[1:]
+	}
 	if err := e.terminate(ctx, v, target); err != nil {
 		return err
 	}
-	if len(v.Attachments) == 0 {
-		return e.cinder.change(ctx, func(ctx context.Context, cinder api) error { return cinder.Detach(ctx, v.ID, "") })
+	if len(attachments) == 0 {
+		return e.detach(ctx, v.ID, "")
 	}
-	// Every attachment by its id: Cinder refuses a plain detach when an
-	// earlier race left more than one.
-	for _, attachment := range v.Attachments {
-		err := e.cinder.change(ctx, func(ctx context.Context, cinder api) error { return cinder.Detach(ctx, v.ID, attachment.ID) })
-		if err != nil && !IsKind(err, KindNotFound) {
-			return err
-		}
+	return e.detach(ctx, v.ID, attachments[0].ID)
+}
+
+// detach ends an attachment; one that is gone is ended.
+func (e *endpoint) detach(ctx context.Context, id, attachment string) error {
+	err := e.cinder.change(ctx, func(ctx context.Context, cinder api) error { return cinder.Detach(ctx, id, attachment) })
+	if attachment != "" && IsKind(err, KindNotFound) {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // release takes a reservation back. Terminating the connection does that too

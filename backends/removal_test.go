@@ -35,7 +35,7 @@ func TestRemoveFromEveryState(t *testing.T) {
 		"reserved":                   {volume: mine(1, StatusReserved), want: []string{terminate, unreserve, del}, kept: true, kind: KindConflict, wantErr: "backend gold: volume volume-1 keeps changing its state; somebody else works on it"},
 		"in use":                     {volume: mine(1, StatusInUse), want: []string{terminate, "volume.os-detach volume-1 attachment-0", del}},
 		"in use, host hidden":        {volume: mine(1, StatusInUse), member: true, want: []string{terminate, "volume.os-detach volume-1 attachment-0", del}},
-		"in use several times":       {volume: several, want: []string{terminate, "volume.os-detach volume-1 attachment-0", "volume.os-detach volume-1 attachment-1", del}},
+		"in use several times":       {volume: several, want: []string{"volume.os-detach volume-1 attachment-0", terminate, "volume.os-detach volume-1 attachment-1", del}},
 		"in use without attachments": {volume: attachedTo(mine(1, StatusInUse)), want: []string{terminate, "volume.os-detach volume-1", del}},
 		"detaching":                  {volume: attachedTo(mine(1, StatusDetaching)), want: []string{terminate, "volume.os-detach volume-1", del}},
 		"in use by an instance": {volume: attachedTo(mine(1, StatusInUse), Attachment{ID: "a", ServerID: "instance-7"}), kept: true, kind: KindInUse,

@@ -219,9 +219,35 @@ func (s *Simulator) SetVolumeStatus(id, status string) error {
 	return s.change("set the status of", id, func(v *volume, _ time.Time) { v.status = status })
 }
 
+// ReplaceVolumeStatus overwrites a volume's status if it is as given, in one
+// step, and reports whether it was.
+func (s *Simulator) ReplaceVolumeStatus(id, from, to string) bool {
+	now := s.cloud.lock()
+	defer s.cloud.unlock()
+	v := s.cloud.volumes[id]
+	if v == nil || v.status != from {
+		return false
+	}
+	v.status = to
+	v.changed(now)
+	v.index()
+	return true
+}
+
 // SetVolumeMetadata replaces a volume's own metadata.
 func (s *Simulator) SetVolumeMetadata(id string, metadata map[string]string) error {
 	return s.change("set the metadata of", id, func(v *volume, _ time.Time) { v.metadata = maps.Clone(metadata) })
+}
+
+// AddAttachment puts a further attachment on a volume, as two os-attach do that
+// arrive at once.
+func (s *Simulator) AddAttachment(id string, given Attachment) error {
+	return s.change("attach", id, func(v *volume, now time.Time) {
+		s.cloud.attach(v, &attachment{
+			id: s.cloud.ids.uuid(), volumeID: v.id, project: v.project, status: attachStatusAttached, host: given.Host,
+			mountpoint: given.Mountpoint, mode: "rw", attached: now, created: now,
+		})
+	})
 }
 
 // RemoveVolume takes a volume out of the state, as an administrator might.

@@ -1,0 +1,223 @@
+package integration
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+	"github.com/standalone-cinder/standalone-cinder/test/harness"
+)
+
+// hindrance is something that keeps a volume from being deleted.
+type hindrance struct {
+	name string
+	// class is lab (noauth, so administrator) or gold (a project's member).
+	class string
+	// before is done to the bound volume; it returns how to mend it, nil when it
+	// mends itself.
+	before func(w *world, v cindersim.Volume) (mend func())
+	// told is what the PersistentVolume's event must say, empty if nothing.
+	told string
+	// kept says that the volume must be there, unchanged, until it is mended.
+	kept bool
+}
+
+func answer(operation string, code, times int) func(*world, cindersim.Volume) func() {
+	return func(w *world, v cindersim.Volume) func() {
+		w.sim.Inject(cindersim.Fault{Kind: cindersim.RespondBefore, Operation: operation, Volume: v.ID, Code: code, Times: times})
+		return nil
+	}
+}
+
+var hindrances = []hindrance{
+	{name: "another-stamp", class: "gold", told: `is stamped cluster "another"`, kept: true, before: func(w *world, v cindersim.Volume) func() {
+		metadata := maps.Clone(v.Metadata)
+		metadata["standalone-cinder.openstack.org/cluster"] = "another"
+		w.must(w.sim.SetVolumeMetadata(v.ID, metadata))
+		return func() { w.must(w.sim.SetVolumeMetadata(v.ID, v.Metadata)) }
+	}},
+	{name: "no-stamp", class: "lab", told: "is stamped with nothing", kept: true, before: func(w *world, v cindersim.Volume) func() {
+		w.must(w.sim.SetVolumeMetadata(v.ID, nil))
+		return func() { w.must(w.sim.SetVolumeMetadata(v.ID, v.Metadata)) }
+	}},
+	{name: "attached-elsewhere", class: "lab", told: "is attached elsewhere (another-host)", kept: true, before: func(w *world, v cindersim.Volume) func() {
+		w.cinder(v.ID, `{"os-detach": {}}`)
+		w.cinder(v.ID, `{"os-attach": {"host_name": "another-host", "mountpoint": "/dev/vdb"}}`)
+		return func() { w.cinder(v.ID, `{"os-detach": {}}`) }
+	}},
+	{name: "attached-twice", class: "lab", before: func(w *world, v cindersim.Volume) func() {
+		// What two leaders do that attach at the same moment.
+		w.must(w.sim.AddAttachment(v.ID, cindersim.Attachment{Host: "standalone-cinder", Mountpoint: "/dev/standalone-cinder"}))
+		return nil
+	}},
+	{name: "snapshots", class: "lab", told: "it may have snapshots or dependent volumes", kept: true, before: func(w *world, v cindersim.Volume) func() {
+		id := w.snapshot(v.ID)
+		return func() { w.deleteSnapshot(id) }
+	}},
+	{name: "error-deleting-admin", class: "lab", before: func(w *world, v cindersim.Volume) func() {
+		w.sim.Inject(cindersim.Fault{Kind: cindersim.FailBackend, Operation: "volume.delete", Volume: v.ID, Times: 1})
+		return nil
+	}, told: "failed to delete volume"},
+	{name: "error-deleting-member", class: "gold", told: "an OpenStack administrator must repair it and run: cinder force-delete", before: func(w *world, v cindersim.Volume) func() {
+		w.must(w.sim.SetVolumeStatus(v.ID, "error_deleting"))
+		return func() { w.must(w.sim.RemoveVolume(v.ID)) }
+	}},
+	{name: "in-error", class: "gold", before: func(w *world, v cindersim.Volume) func() {
+		w.must(w.sim.SetVolumeStatus(v.ID, "error"))
+		return nil
+	}},
+	{name: "migrating", class: "gold", told: "is maintenance; it is left alone until that is over", kept: true, before: func(w *world, v cindersim.Volume) func() {
+		w.must(w.sim.SetVolumeStatus(v.ID, "maintenance"))
+		return func() { w.must(w.sim.SetVolumeStatus(v.ID, "in-use")) }
+	}},
+	{name: "gone-already", class: "gold", before: func(w *world, v cindersim.Volume) func() {
+		w.must(w.sim.RemoveVolume(v.ID))
+		return nil
+	}},
+	{name: "answer-404-of-a-proxy", class: "gold", told: "404", before: func(w *world, v cindersim.Volume) func() {
+		w.sim.Inject(cindersim.Fault{Kind: cindersim.RespondBefore, Operation: "volume.get", Volume: v.ID, Code: 404, Body: "<html>not here</html>", Times: 2})
+		return nil
+	}},
+	{name: "answer-409", class: "gold", before: answer("volume.delete", 409, 1)},
+	{name: "answer-413", class: "gold", before: answer("volume.delete", 413, 1), told: "quota"},
+	{name: "answer-429", class: "gold", before: answer("action.os-detach", 429, 1), told: "429"},
+	{name: "answer-500", class: "gold", before: answer("action.os-terminate_connection", 500, 1), told: "500"},
+	{name: "answer-503", class: "gold", before: answer("volume.delete", 503, 1), told: "503"},
+	{name: "delete-lost", class: "gold", before: func(w *world, v cindersim.Volume) func() {
+		w.sim.Inject(cindersim.Fault{Kind: cindersim.DropAfter, Operation: "volume.delete", Volume: v.ID, Times: 1})
+		return nil
+	}},
+}
+
+// TestWhatHindersADeletionIsToldAndSurvived: the PersistentVolume keeps its
+// finalizer until the volume is gone, its events say what is in the way, what
+// must not be touched is not, and the deletion goes on once that is mended.
+func TestWhatHindersADeletionIsToldAndSurvived(t *testing.T) {
+	w := newWorld(t, "hindered", cindersim.Options{})
+	w.start()
+	namespaces := map[string]string{"gold": "a", "lab": "b"}
+	for _, h := range hindrances {
+		w.claim(namespaces[h.class], h.name, h.class, "1Gi")
+	}
+	claims := map[string]corev1.PersistentVolumeClaim{}
+	for class, namespace := range namespaces {
+		count := 0
+		for _, h := range hindrances {
+			if h.class == class {
+				count++
+			}
+		}
+		bound, err := suite.WaitBound(w.ctx, "hindered-"+namespace, count)
+		w.must(err)
+		for _, claim := range bound {
+			claims[claim.Name] = claim
+		}
+	}
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		for _, v := range w.sim.Volumes() {
+			if v.Status != "in-use" {
+				return v.Name + " is " + v.Status, nil
+			}
+		}
+		return "", nil
+	}))
+
+	var group sync.WaitGroup
+	for _, h := range hindrances {
+		claim := claims[h.name]
+		volume := w.sim.VolumesNamed(claim.Spec.VolumeName)[0]
+		mend := h.before(w, volume)
+		hindered, _ := w.sim.Volume(volume.ID)
+		w.must(suite.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Delete(w.ctx, claim.Name, metav1.DeleteOptions{}))
+		group.Go(func() {
+			if h.told != "" {
+				if _, err := suite.WaitEvent(w.ctx, metav1.NamespaceDefault, claim.Spec.VolumeName, "VolumeFailedDelete", h.told); err != nil {
+					t.Errorf("%s: %v", h.name, err)
+				}
+			}
+			if mend != nil {
+				pv, err := suite.Client.CoreV1().PersistentVolumes().Get(w.ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+				if err != nil || len(pv.Finalizers) == 0 {
+					t.Errorf("%s: the PersistentVolume does not wait for its volume: %v", h.name, err)
+				}
+				now, exists := w.sim.Volume(volume.ID)
+				if h.kept && (!exists || now.Status != hindered.Status && h.name != "snapshots" || fmt.Sprint(now.Metadata) != fmt.Sprint(hindered.Metadata)) {
+					t.Errorf("%s: the volume was %s and is %s (exists: %t)", h.name, hindered.Status, now.Status, exists)
+				}
+				mend()
+				w.nudge(claim.Spec.VolumeName)
+			}
+			if err := harness.Eventually(w.ctx, func() (string, error) {
+				if _, exists := w.sim.Volume(volume.ID); exists {
+					return h.name + ": the volume is still there", nil
+				}
+				_, err := suite.Client.CoreV1().PersistentVolumes().Get(w.ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+				if apierrors.IsNotFound(err) {
+					return "", nil
+				}
+				return h.name + ": the PersistentVolume is still there", err
+			}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	w.noResidue()
+}
+
+// nudge changes a PersistentVolume, so that its deletion is looked at again at
+// once rather than after the longest pause.
+func (w *world) nudge(name string) {
+	patch := []byte(`{"metadata": {"annotations": {"nudged": "yes"}}}`)
+	_, err := suite.Client.CoreV1().PersistentVolumes().Patch(w.ctx, name, "application/merge-patch+json", patch, metav1.PatchOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		w.Error(err)
+	}
+}
+
+// cinder makes an action as somebody else with an account at the noauth Cinder.
+func (w *world) cinder(volume, action string) {
+	w.Helper()
+	w.asAdministrator(http.MethodPost, "/volumes/"+volume+"/action", action)
+}
+
+func (w *world) asAdministrator(method, path, body string) string {
+	request, err := http.NewRequestWithContext(w.ctx, method, w.sim.NoauthEndpoint()+"/"+cindersim.DefaultNoauthProject+path, strings.NewReader(body))
+	w.must(err)
+	request.Header.Set("X-Auth-Token", "admin:"+cindersim.DefaultNoauthProject)
+	request.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(request)
+	w.must(err)
+	defer response.Body.Close()
+	content, err := io.ReadAll(response.Body)
+	w.must(err)
+	if response.StatusCode >= 300 {
+		w.Errorf("%s %s: %s: %s", method, path, response.Status, content)
+	}
+	return string(content)
+}
+
+func (w *world) snapshot(volume string) (id string) {
+	w.Helper()
+	w.asAdministrator(http.MethodPost, "/snapshots", fmt.Sprintf(`{"snapshot": {"volume_id": %q, "force": true}}`, volume))
+	for _, s := range w.sim.Snapshots() {
+		if s.VolumeID == volume {
+			return s.ID
+		}
+	}
+	w.Fatal("there is no snapshot")
+	return ""
+}
+
+func (w *world) deleteSnapshot(id string) {
+	w.asAdministrator(http.MethodDelete, "/snapshots/"+id, "")
+}
