@@ -35,6 +35,10 @@ type memoryCinder struct {
 	created func(name string) Status
 	// before is called, without the lock, at the beginning of every call.
 	before func(operation string)
+	// delayed are effects to come, by how many calls they are still away, and
+	// delay how many calls the next is late.
+	delayed map[*delayedEffect]int
+	delay   func() int
 	// ignoreFilter answers a filtered list with every volume.
 	ignoreFilter bool
 }
@@ -47,6 +51,25 @@ type memoryVolume struct {
 	number  int    // order of creation
 }
 
+type delayedEffect struct{ effect func() error }
+
+// deliver performs what was late, as far as its time has come.
+func (m *memoryCinder) deliver(all bool) {
+	for d := range m.delayed {
+		if m.delayed[d]--; all || m.delayed[d] <= 0 {
+			delete(m.delayed, d)
+			_ = d.effect()
+		}
+	}
+}
+
+// deliverAll performs everything that was late.
+func (m *memoryCinder) deliverAll() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.deliver(true)
+}
+
 // mishap is what happens to one call.
 type mishap int
 
@@ -57,11 +80,13 @@ const (
 	unsent              // no connection
 	rateLimited         // 429
 	unauthorized        // 401
+	late                // no answer, and the effect some calls later
+	twice               // the effect twice, and the second answer
 	mishaps
 )
 
 func newMemoryCinder() *memoryCinder {
-	return &memoryCinder{volumes: map[string]*memoryVolume{}, clock: time.Date(2026, 11, 20, 15, 0, 0, 0, time.UTC), looks: 2}
+	return &memoryCinder{volumes: map[string]*memoryVolume{}, delayed: map[*delayedEffect]int{}, delay: func() int { return 3 }, clock: time.Date(2026, 11, 20, 15, 0, 0, 0, time.UTC), looks: 2}
 }
 
 // add puts a volume there; the fields that are empty are filled in.
@@ -135,6 +160,7 @@ func (m *memoryCinder) call(ctx context.Context, operation, id string, effect fu
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.deliver(false)
 	m.log = append(m.log, strings.TrimSpace(operation+" "+id))
 	if ctx.Err() != nil {
 		return translate("gold", operation, notSent{ctx.Err()})
@@ -152,6 +178,16 @@ func (m *memoryCinder) call(ctx context.Context, operation, id string, effect fu
 		return &Error{Backend: "gold", Operation: operation, Kind: KindRateLimited, Status: 429, Message: "Cinder asks for fewer requests"}
 	case unauthorized:
 		return &Error{Backend: "gold", Operation: operation, Kind: KindUnauthorized, Status: 401, Message: "the credentials were refused"}
+	case late:
+		if !isRead(operation) {
+			m.delayed[&delayedEffect{effect}] = m.delay()
+		}
+		return &Error{Backend: "gold", Operation: operation, Kind: KindUnavailable, EffectUnknown: true, Message: "no answer in time", cause: context.DeadlineExceeded}
+	case twice:
+		if !isRead(operation) {
+			_ = effect()
+		}
+		return effect()
 	case lost:
 		_ = effect()
 		return &Error{Backend: "gold", Operation: operation, Kind: KindUnavailable, EffectUnknown: true, Message: "no answer in time", cause: context.DeadlineExceeded}

@@ -297,6 +297,80 @@ func TestTwoLeadersAtOnce(t *testing.T) {
 	})
 }
 
+// sweep does what a leader does after a while: it lists again, and removes what
+// the listing shows beside the recorded volume, or without any.
+func (w *world) sweep(t *rapid.T, tb testing.TB, recorded string) {
+	t.Helper()
+	err := w.until(t, tb, "sweep", func(l *Lifecycle) error {
+		listed, err := l.Relist(tb.Context())
+		for _, v := range listed {
+			if err == nil && v.ID != recorded && claimStamp(1).Owns(v) && !v.EverAttached() {
+				err = l.RemoveUnrecorded(tb.Context(), v.ID, claimStamp(1), testConnector)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatalf("no sweep in the end: %v\nlog: %s", err, strings.Join(w.log, "\n     "))
+	}
+}
+
+// TestLateAndRepeatedRequests: requests that take effect long after their
+// sender gave up, or twice, may make second volumes for a while. Once nothing
+// more can arrive, a sweep leaves one, attached, and none after the removal.
+func TestLateAndRepeatedRequests(t *testing.T) {
+	seconds := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newWorld(rt)
+		w.created = nil
+		delays := rapid.SliceOfN(rapid.IntRange(1, 20), 8, 8).Draw(rt, "calls late")
+		w.delay = func() int {
+			delays = append(delays[1:], delays[0])
+			return delays[0]
+		}
+		trouble := func(name string, longest int) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.mishaps = rapid.SliceOfN(rapid.SampledFrom([]mishap{noFault, noFault, late, twice, lost, refused}), 0, longest).Draw(rt, "mishaps of the "+name)
+		}
+		trouble("connection", 30)
+		var connected Connected
+		if err := w.until(rt, t, "connect", func(l *Lifecycle) (err error) {
+			connected, err = l.Connect(t.Context(), claimSpec(1))
+			return err
+		}); err != nil {
+			rt.Fatalf("no connection in the end: %v\nlog: %s", err, strings.Join(w.log, "\n     "))
+		}
+		id := connected.Volume.ID
+		trouble("completion", 10)
+		if err := w.until(rt, t, "complete", func(l *Lifecycle) error { return l.Complete(t.Context(), claimTarget(1, id), false) }); err != nil {
+			rt.Fatalf("not completed in the end: %v\nlog: %s", err, strings.Join(w.log, "\n     "))
+		}
+		w.deliverAll()
+		if len(w.stamped(claimStamp(1))) > 1 {
+			seconds++
+		}
+		w.sweep(rt, t, id)
+		w.check(rt)
+		if found := w.stamped(claimStamp(1)); len(found) != 1 || found[0].ID != id || found[0].Status != StatusInUse {
+			rt.Fatalf("left %+v, want %s in use\nlog: %s", found, id, strings.Join(w.log, "\n     "))
+		}
+		trouble("removal", 20)
+		if err := w.until(rt, t, "remove", func(l *Lifecycle) error { return l.Remove(t.Context(), claimTarget(1, id)) }); err != nil {
+			rt.Fatalf("not removed in the end: %v\nlog: %s", err, strings.Join(w.log, "\n     "))
+		}
+		w.deliverAll()
+		w.sweep(rt, t, "")
+		w.check(rt)
+		if found := w.stamped(claimStamp(1)); len(found) != 0 {
+			rt.Fatalf("left %+v, want nothing\nlog: %s", found, strings.Join(w.log, "\n     "))
+		}
+	})
+	if seconds == 0 {
+		t.Error("no run had a second volume; this test would prove little")
+	}
+}
+
 // TestOneClaimOneVolumeThroughOutages: requests that are held back in the
 // midst of a claim's provisioning neither lose nor double a volume.
 func TestOneClaimOneVolumeThroughOutages(t *testing.T) {
