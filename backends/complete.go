@@ -46,9 +46,7 @@ func (e *endpoint) attach(ctx context.Context, target Target, readOnly bool) err
 			return e.attachedElsewhere(v, target)
 		case StatusAttaching:
 			tried = true
-			failed = e.cinder.change(ctx, func(ctx context.Context, cinder api) error {
-				return cinder.Attach(ctx, v.ID, target.Connector.Host, readOnly)
-			})
+			failed = e.bringIntoUse(ctx, v, target, readOnly)
 			if failed == nil {
 				return nil
 			}
@@ -70,6 +68,16 @@ func (e *endpoint) attach(ctx context.Context, target Target, readOnly bool) err
 			return failed
 		}
 	}
+}
+
+// bringIntoUse takes the step from attaching to in-use.
+func (e *endpoint) bringIntoUse(ctx context.Context, v Volume, target Target, readOnly bool) error {
+	if v.workflow() == WorkflowAttachment {
+		return e.completeAttachment(ctx, v)
+	}
+	return e.cinder.change(ctx, func(ctx context.Context, cinder api) error {
+		return cinder.Attach(ctx, v.ID, target.Connector.Host, readOnly)
+	})
 }
 
 // see remembers the newest picture of a volume; the zero Volume says that the

@@ -14,10 +14,26 @@ type Config struct {
 	Region    string
 	Interface string
 
+	// Workflow is how new volumes are connected; empty means reserve.
+	Workflow  Workflow
 	Connector Connector
 	Limits    Limits
 	Timeouts  Timeouts
 }
+
+// Workflow is the sequence of requests that connects a volume. A volume keeps
+// the one it was made with; its stamp tells which.
+type Workflow string
+
+const (
+	// WorkflowReserve uses the volume actions os-reserve,
+	// os-initialize_connection and os-attach.
+	WorkflowReserve Workflow = "reserve"
+	// WorkflowAttachment uses the attachments API (microversion 3.44).
+	WorkflowAttachment Workflow = "attachment"
+	// WorkflowAuto takes the attachments API where the endpoint has it.
+	WorkflowAuto Workflow = "auto"
+)
 
 // Auth says where the credentials of a backend come from. Exactly one field
 // is set.

@@ -34,9 +34,9 @@ type LifecycleOptions struct {
 	HealthChanged func(err error)
 }
 
-// Lifecycle leads the volumes of one backend through their lives, in the
-// `reserve` workflow: create, os-reserve, os-initialize_connection, os-attach,
-// and back. It lives as long as one leader's term: what it remembers (ids it
+// Lifecycle leads the volumes of one backend through their lives: create,
+// connect, bring into use, and back; by the volume actions or by the
+// attachments API, see Workflow. It lives as long as one leader's term: what it remembers (ids it
 // created, creates whose answers were lost, the listing of the term's
 // beginning) is only true while nobody else leads.
 //
@@ -113,6 +113,8 @@ type Spec struct {
 	Metadata  map[string]string // the operator's; the stamp is added
 	Stamp     Stamp
 	Connector Connector
+	// ReadOnly asks for a connection through which nobody writes.
+	ReadOnly bool
 }
 
 // Connected is a volume and how a node reaches it.
@@ -120,6 +122,8 @@ type Connected struct {
 	Volume Volume
 	// Document is Cinder's connection document; it may hold credentials.
 	Document []byte
+	// AttachmentID is the attachment's, empty where the volume actions connect.
+	AttachmentID string
 }
 
 // maxMoves bounds how often one call looks and steps. The longest healthy way
@@ -149,8 +153,8 @@ func (e *endpoint) connect(ctx context.Context, spec Spec) (Connected, error) {
 		if err := ctx.Err(); err != nil {
 			return Connected{}, err
 		}
-		next := towardsConnected(v.Status)
-		if (next == stepReserve || next == stepConnect) && v.SizeGiB < spec.SizeGiB {
+		next := towardsConnected(v)
+		if (next == stepReserve || next == stepConnect || next == stepAttach) && v.SizeGiB < spec.SizeGiB {
 			return Connected{}, e.failure(KindConflict, "volume %s has %d GiB, the claim wants %d GiB", v.ID, v.SizeGiB, spec.SizeGiB)
 		}
 		switch next {
@@ -162,6 +166,14 @@ func (e *endpoint) connect(ctx context.Context, spec Spec) (Connected, error) {
 			v, err = e.reserve(ctx, v)
 		case stepConnect:
 			return e.initialize(ctx, v, spec)
+		case stepAttach:
+			var connected Connected
+			if connected, err = e.openAttachment(ctx, v, spec); err == nil && connected.Document != nil {
+				return connected, nil
+			}
+			if err == nil {
+				v, err = e.get(ctx, v.ID)
+			}
 		case stepDiscard:
 			return Connected{}, e.discard(ctx, v, spec)
 		case stepAwaitGone:
@@ -263,13 +275,21 @@ func (e *endpoint) create(ctx context.Context, spec Spec) (v Volume, err error) 
 	// Noted before the request leaves: a panic between effect and answer must
 	// not make the volume unknown.
 	e.doubt(uid)
-	err = e.cinder.change(ctx, func(ctx context.Context, cinder api) (err error) {
+	err = e.cinder.change(ctx, func(ctx context.Context, cinder api) error {
+		workflow, err := cinder.Workflow(ctx)
+		if err != nil {
+			return withoutEffect(err)
+		}
+		metadata := spec.Stamp.Metadata(spec.Metadata)
+		if workflow == WorkflowAttachment {
+			metadata[stampWorkflow] = string(workflow)
+		}
 		v, err = cinder.CreateVolume(ctx, NewVolume{
 			Name:     spec.Name,
 			SizeGiB:  spec.SizeGiB,
 			Type:     spec.Type,
 			Zone:     spec.Zone,
-			Metadata: spec.Stamp.Metadata(spec.Metadata),
+			Metadata: metadata,
 		})
 		return err
 	})

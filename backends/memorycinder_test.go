@@ -39,6 +39,10 @@ type memoryCinder struct {
 	// delay how many calls the next is late.
 	delayed map[*delayedEffect]int
 	delay   func() int
+	// workflow is how new volumes are connected.
+	workflow Workflow
+	// open holds attachments of the attachments API, by id.
+	open map[string]*memoryAttachment
 	// ignoreFilter answers a filtered list with every volume.
 	ignoreFilter bool
 }
@@ -50,6 +54,8 @@ type memoryVolume struct {
 	deleted Status // where a deletion ends; empty: gone
 	number  int    // order of creation
 }
+
+type memoryAttachment struct{ volume, status string }
 
 type delayedEffect struct{ effect func() error }
 
@@ -86,7 +92,7 @@ const (
 )
 
 func newMemoryCinder() *memoryCinder {
-	return &memoryCinder{volumes: map[string]*memoryVolume{}, delayed: map[*delayedEffect]int{}, delay: func() int { return 3 }, clock: time.Date(2026, 11, 20, 15, 0, 0, 0, time.UTC), looks: 2}
+	return &memoryCinder{volumes: map[string]*memoryVolume{}, delayed: map[*delayedEffect]int{}, workflow: WorkflowReserve, open: map[string]*memoryAttachment{}, delay: func() int { return 3 }, clock: time.Date(2026, 11, 20, 15, 0, 0, 0, time.UTC), looks: 2}
 }
 
 // add puts a volume there; the fields that are empty are filled in.
@@ -401,6 +407,99 @@ func (m *memoryCinder) Detach(ctx context.Context, id, attachmentID string) erro
 	})
 }
 
+func (m *memoryCinder) Workflow(context.Context) (Workflow, error) { return m.workflow, nil }
+
+func (m *memoryCinder) MarkAttached(ctx context.Context, id string) error {
+	return m.action(ctx, "metadata.update", id, func(v *memoryVolume) error {
+		v.Metadata = maps.Clone(v.Metadata)
+		v.Metadata[stampAttached] = "true"
+		return nil
+	})
+}
+
+func (m *memoryCinder) CreateAttachment(ctx context.Context, id string, connector Connector, readOnly bool) (attachment string, document []byte, err error) {
+	err = m.action(ctx, "attachment.create", id, func(v *memoryVolume) error {
+		if v.Status != StatusAvailable {
+			return conflict("attachment.create", "Volume status must be available or downloading to reserve, but the current status is "+string(v.Status))
+		}
+		m.ids++
+		attachment, document = fmt.Sprintf("attachment-%d", m.ids), []byte(`{"driver_volume_type":"iscsi"}`)
+		m.open[attachment] = &memoryAttachment{volume: id, status: "attaching"}
+		v.Status = StatusAttaching
+		return nil
+	})
+	return attachment, document, err
+}
+
+// onAttachment makes a call on an attachment that must exist.
+func (m *memoryCinder) onAttachment(ctx context.Context, operation, id string, effect func(a *memoryAttachment, v *memoryVolume) error) error {
+	return m.call(ctx, operation, id, func() error {
+		a, ok := m.open[id]
+		if !ok {
+			return notFound(operation, id)
+		}
+		return effect(a, m.volumes[a.volume])
+	})
+}
+
+func (m *memoryCinder) UpdateAttachment(ctx context.Context, id string, connector Connector) (document []byte, err error) {
+	err = m.onAttachment(ctx, "attachment.update", id, func(a *memoryAttachment, v *memoryVolume) error {
+		if a.status != "attached" {
+			a.status, v.Status = "attaching", StatusAttaching
+		}
+		document = []byte(`{"driver_volume_type":"iscsi"}`)
+		return nil
+	})
+	return document, err
+}
+
+func (m *memoryCinder) AttachmentDocument(ctx context.Context, id string) (document []byte, err error) {
+	err = m.onAttachment(ctx, "attachment.get", id, func(*memoryAttachment, *memoryVolume) error {
+		document = []byte(`{"driver_volume_type":"iscsi"}`)
+		return nil
+	})
+	return document, err
+}
+
+func (m *memoryCinder) Attachments(ctx context.Context, volume string) (found []Attachment, err error) {
+	err = m.call(ctx, "attachment.list", volume, func() error {
+		found = nil
+		for id, a := range m.open {
+			if a.volume == volume {
+				found = append(found, Attachment{ID: id, Status: AttachmentStatus(a.status)})
+			}
+		}
+		slices.SortFunc(found, func(a, b Attachment) int { return strings.Compare(a.ID, b.ID) })
+		return nil
+	})
+	return found, err
+}
+
+func (m *memoryCinder) CompleteAttachment(ctx context.Context, id string) error {
+	return m.onAttachment(ctx, "attachment.complete", id, func(a *memoryAttachment, v *memoryVolume) error {
+		if a.status == "attached" {
+			return nil
+		}
+		a.status, v.Status = "attached", StatusInUse
+		v.Attachments = append(v.Attachments, Attachment{ID: id, Host: testConnector.Host})
+		return nil
+	})
+}
+
+func (m *memoryCinder) DeleteAttachment(ctx context.Context, id string) error {
+	return m.onAttachment(ctx, "attachment.delete", id, func(a *memoryAttachment, v *memoryVolume) error {
+		delete(m.open, id)
+		v.Attachments = slices.DeleteFunc(slices.Clone(v.Attachments), func(other Attachment) bool { return other.ID == id })
+		v.Status = StatusAvailable
+		for _, other := range m.open {
+			if other.volume == a.volume {
+				v.Status = Status(map[string]Status{"attached": StatusInUse, "attaching": StatusAttaching, "reserved": StatusReserved}[other.status])
+			}
+		}
+		return nil
+	})
+}
+
 func (m *memoryCinder) FailureReason(ctx context.Context, id string) (reason string) {
 	_ = m.action(ctx, "message.list", id, func(v *memoryVolume) error {
 		if v.Status == StatusError {
@@ -439,7 +538,7 @@ func (m *memoryCinder) changes() []string {
 
 func isRead(line string) bool {
 	operation, _, _ := strings.Cut(line, " ")
-	return operation == "volume.list" || operation == "volume.get" || operation == "message.list"
+	return operation == "volume.list" || operation == "volume.get" || operation == "message.list" || operation == "attachment.list" || operation == "attachment.get"
 }
 
 func (m *memoryCinder) forgetLog() {
@@ -538,6 +637,34 @@ func mine(n int, status Status) Volume {
 		v.Metadata["readonly"], v.Metadata["attached_mode"] = "False", "rw"
 	}
 	return v
+}
+
+// byAttachments is a volume of claim n that the attachments API connects, with
+// one attachment for each of the statuses.
+func (m *memoryCinder) byAttachments(n int, status Status, attachments ...string) string {
+	v := mine(n, status)
+	v.Attachments = nil
+	delete(v.Metadata, "readonly")
+	delete(v.Metadata, "attached_mode")
+	v.Metadata[stampWorkflow] = "attachment"
+	if status == StatusInUse {
+		v.Metadata[stampAttached] = "true"
+		if len(attachments) == 0 {
+			attachments = []string{"attached"}
+		}
+	}
+	id := m.add(v)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, a := range attachments {
+		m.ids++
+		name := fmt.Sprintf("attachment-%d", m.ids)
+		m.open[name] = &memoryAttachment{volume: id, status: a}
+		if a == "attached" {
+			m.volumes[id].Attachments = append(m.volumes[id].Attachments, Attachment{ID: name, Host: testConnector.Host})
+		}
+	}
+	return id
 }
 
 func discard() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }

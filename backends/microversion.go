@@ -84,7 +84,7 @@ func (c *Client) FailureReason(ctx context.Context, id string) string {
 	}
 	address := c.service.ServiceURL("messages") + "?" + url.Values{"resource_uuid": {id}}.Encode()
 	_, err = c.service.Get(withOperation(ctx, "message.list"), address, &answer, &gophercloud.RequestOpts{
-		MoreHeaders: map[string]string{"OpenStack-API-Version": fmt.Sprintf("volume 3.%d", min(newest, microversionMessagesFilter))},
+		MoreHeaders: microversion(min(newest, microversionMessagesFilter)),
 	})
 	if err != nil {
 		return ""

@@ -33,6 +33,7 @@ var ownStates = []Status{StatusCreating, StatusAvailable, StatusAttaching, Statu
 func newWorld(t *rapid.T) *world {
 	w := &world{memoryCinder: newMemoryCinder(), foreign: map[string]Volume{}}
 	w.looks = rapid.IntRange(0, 3).Draw(t, "looks")
+	w.workflow = rapid.SampledFrom([]Workflow{WorkflowReserve, WorkflowAttachment}).Draw(t, "workflow")
 	w.mishaps = rapid.SliceOfN(rapid.SampledFrom([]mishap{noFault, noFault, refused, lost, unsent, rateLimited, unauthorized}), 0, 80).Draw(t, "mishaps")
 	w.failures = rapid.SliceOfN(rapid.SampledFrom([]Status{StatusAvailable, StatusError}), 0, 4).Draw(t, "ends of creation")
 	w.ignoreFilter = rapid.Bool().Draw(t, "filter ignored")
@@ -91,6 +92,19 @@ func (w *world) nextMishap(operation, id string) mishap {
 	return next
 }
 
+// leftover is a volume that an earlier term left in a state, connected either
+// way.
+func (w *world) leftover(t *rapid.T, i int, status Status) string {
+	if rapid.Bool().Draw(t, fmt.Sprintf("volume %d by the volume actions", i)) {
+		return w.add(mine(1, status))
+	}
+	var attachments []string
+	if status == StatusAttaching {
+		attachments = rapid.SliceOfN(rapid.SampledFrom([]string{"reserved", "attaching", "error_attaching"}), 0, 2).Draw(t, fmt.Sprintf("attachments of volume %d", i))
+	}
+	return w.byAttachments(1, status, attachments...)
+}
+
 // check looks for what must never have happened.
 func (w *world) check(t *rapid.T) {
 	t.Helper()
@@ -134,7 +148,7 @@ func TestOneClaimOneVolume(t *testing.T) {
 		known := 0
 		var attached []string
 		for i, status := range rapid.SliceOfN(rapid.SampledFrom(ownStates), 0, 3).Draw(rt, "left from before") {
-			id := w.add(mine(1, status))
+			id := w.leftover(rt, i, status)
 			if status == StatusCreating {
 				w.volumes[id].end = rapid.SampledFrom([]Status{StatusAvailable, StatusError, ""}).Draw(rt, fmt.Sprintf("end of creation %d", i))
 			}

@@ -176,10 +176,13 @@ func (e *endpoint) attachedElsewhere(v Volume, target Target) error {
 // taken as given; where that is wrong, Cinder refuses the next step and the
 // volume is looked at again.
 func (e *endpoint) moveTowardsGone(ctx context.Context, v Volume, target Target) (Volume, error) {
-	next := towardsGone(v.Status)
+	next := towardsGone(v)
 	if next == stepDelete && len(v.Attachments) > 0 {
 		// It failed while it was in use, and Cinder deletes nothing attached.
 		next = stepDisconnect
+		if v.workflow() == WorkflowAttachment {
+			next = stepDetachAll
+		}
 	}
 	switch next {
 	case stepAwaitCreated:
@@ -188,10 +191,13 @@ func (e *endpoint) moveTowardsGone(ctx context.Context, v Volume, target Target)
 			return Volume{}, err
 		}
 		return after, e.removable(after, target)
-	case stepDisconnect, stepRelease:
+	case stepDisconnect, stepRelease, stepDetachAll:
 		end := e.disconnect
-		if next == stepRelease {
+		switch next {
+		case stepRelease:
 			end = e.release
+		case stepDetachAll:
+			end = e.detachAll
 		}
 		if err := end(ctx, v, target); err != nil {
 			return v, err

@@ -19,6 +19,15 @@ type api interface {
 	TerminateConnection(ctx context.Context, id string, connector Connector) error
 	Attach(ctx context.Context, id, host string, readOnly bool) error
 	Detach(ctx context.Context, id, attachmentID string) error
+	// Workflow is how new volumes are to be connected: reserve or attachment.
+	Workflow(ctx context.Context) (Workflow, error)
+	MarkAttached(ctx context.Context, id string) error
+	CreateAttachment(ctx context.Context, volumeID string, connector Connector, readOnly bool) (attachmentID string, document []byte, err error)
+	UpdateAttachment(ctx context.Context, attachmentID string, connector Connector) (document []byte, err error)
+	Attachments(ctx context.Context, volumeID string) ([]Attachment, error)
+	AttachmentDocument(ctx context.Context, attachmentID string) (document []byte, err error)
+	CompleteAttachment(ctx context.Context, attachmentID string) error
+	DeleteAttachment(ctx context.Context, attachmentID string) error
 	FailureReason(ctx context.Context, id string) string
 }
 

@@ -10,10 +10,12 @@ const (
 	stepAwaitCreated step = "await created"
 	stepReserve      step = "reserve"
 	stepConnect      step = "connect"
+	stepAttach       step = "make or find the attachment"
 	stepDiscard      step = "discard"
 	stepAwaitGone    step = "await gone"
 	stepDisconnect   step = "disconnect and detach"
 	stepRelease      step = "disconnect and unreserve"
+	stepDetachAll    step = "delete the attachments"
 	stepDelete       step = "delete"
 	stepForceDelete  step = "force delete"
 	stepNone         step = "none"
@@ -22,8 +24,14 @@ const (
 
 // towardsConnected is the next step from a volume's state to a connection. An
 // absent volume has the empty status.
-func towardsConnected(status Status) step {
-	switch status {
+func towardsConnected(v Volume) step {
+	if v.workflow() == WorkflowAttachment {
+		switch v.Status {
+		case StatusAvailable, StatusReserved, StatusAttaching, StatusInUse:
+			return stepAttach
+		}
+	}
+	switch v.Status {
 	case "":
 		return stepCreate
 	case StatusCreating, "downloading":
@@ -43,8 +51,14 @@ func towardsConnected(status Status) step {
 }
 
 // towardsGone is the next step from a volume's state to its absence.
-func towardsGone(status Status) step {
-	switch status {
+func towardsGone(v Volume) step {
+	if v.workflow() == WorkflowAttachment {
+		switch v.Status {
+		case StatusInUse, StatusDetaching, StatusAttaching, StatusReserved:
+			return stepDetachAll
+		}
+	}
+	switch v.Status {
 	case "":
 		return stepNone
 	case StatusCreating, "downloading":

@@ -35,10 +35,35 @@ var everyStatus = map[Status]struct{ connected, gone step }{
 
 func TestNextStepForEveryStatus(t *testing.T) {
 	for status, want := range everyStatus {
-		if got := towardsConnected(status); got != want.connected {
+		v := Volume{Status: status}
+		if got := towardsConnected(v); got != want.connected {
 			t.Errorf("towards a connection from %q: %s, want %s", status, got, want.connected)
 		}
-		if got := towardsGone(status); got != want.gone {
+		if got := towardsGone(v); got != want.gone {
+			t.Errorf("towards absence from %q: %s, want %s", status, got, want.gone)
+		}
+	}
+}
+
+// TestNextStepByTheAttachmentsAPI: it differs only in the states that an
+// attachment leads to.
+func TestNextStepByTheAttachmentsAPI(t *testing.T) {
+	differs := map[Status]struct{ connected, gone step }{
+		"available": {stepAttach, stepDelete},
+		"reserved":  {stepAttach, stepDetachAll},
+		"attaching": {stepAttach, stepDetachAll},
+		"in-use":    {stepAttach, stepDetachAll},
+		"detaching": {stepBlocked, stepDetachAll},
+	}
+	for status, want := range everyStatus {
+		if other, ok := differs[status]; ok {
+			want = other
+		}
+		v := Volume{Status: status, Metadata: map[string]string{stampWorkflow: "attachment"}}
+		if got := towardsConnected(v); got != want.connected {
+			t.Errorf("towards a connection from %q: %s, want %s", status, got, want.connected)
+		}
+		if got := towardsGone(v); got != want.gone {
 			t.Errorf("towards absence from %q: %s, want %s", status, got, want.gone)
 		}
 	}

@@ -25,7 +25,17 @@ type Attachment struct {
 	ID       string
 	Host     string // host_name given to os-attach; empty unless we are administrator
 	ServerID string // a Nova instance, which we never are
+	// Status is the attachment's own, known of those that the attachments API
+	// lists.
+	Status AttachmentStatus
 }
+
+// AttachmentStatus is the state of an attachment
+// (cinder/objects/fields.py, VolumeAttachStatus).
+type AttachmentStatus string
+
+// attachmentAttached is the status of a completed attachment.
+const attachmentAttached AttachmentStatus = "attached"
 
 // Status is Cinder's volume status.
 // The full list is in cinder/objects/fields.py, VolumeStatus.
@@ -55,9 +65,13 @@ const (
 	stampTenant       = StampPrefix + "tenant"
 	stampStorageClass = StampPrefix + "storage-class"
 	stampRequested    = StampPrefix + "requested-at"
-	stampNamespace    = "csi.storage.k8s.io/pvc/namespace"
-	stampClaim        = "csi.storage.k8s.io/pvc/name"
-	stampPV           = "csi.storage.k8s.io/pv/name"
+	stampWorkflow     = StampPrefix + "workflow"
+	// stampAttached is written before an attachment is completed. Cinder itself
+	// leaves such a mark with os-attach only.
+	stampAttached  = StampPrefix + "attached"
+	stampNamespace = "csi.storage.k8s.io/pvc/namespace"
+	stampClaim     = "csi.storage.k8s.io/pvc/name"
+	stampPV        = "csi.storage.k8s.io/pv/name"
 )
 
 // Stamp says to which cluster, claim and PersistentVolume a volume belongs.
@@ -121,13 +135,23 @@ func (s Stamp) Owns(v Volume) bool {
 		s.PV != "" && s.PV == other.PV
 }
 
-// EverAttached reports whether the volume is or was in use. os-attach is made
-// only when a PersistentVolume was seen that names the volume, so that one
-// that never was attached was never recorded. See attach_volume in Cinder's
-// cinder/volume/manager.py.
+// EverAttached reports whether the volume is or was in use. It is brought into
+// use only when a PersistentVolume was seen that names it, so that one that
+// never was in use was never recorded. For os-attach see attach_volume in
+// Cinder's cinder/volume/manager.py; completing an attachment leaves no mark of
+// Cinder's, so that one of ours is written before.
 func (v Volume) EverAttached() bool {
 	_, attached := v.Metadata[cinderReadOnly]
-	return attached || v.Status == StatusInUse
+	_, marked := v.Metadata[stampAttached]
+	return attached || marked || v.Status == StatusInUse
+}
+
+// workflow is how the volume was connected, or is to be.
+func (v Volume) workflow() Workflow {
+	if v.Metadata[stampWorkflow] == string(WorkflowAttachment) {
+		return WorkflowAttachment
+	}
+	return WorkflowReserve
 }
 
 // copyAfter is how much later than its request a volume may come into being.

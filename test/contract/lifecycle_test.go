@@ -19,16 +19,30 @@ import (
 // lifecycleCases run the program's own volume lifecycle, so that the state
 // machine it is tested with and the real one cannot drift apart unnoticed.
 func lifecycleCases() []testCase {
-	return []testCase{
-		{name: "lifecycle: a claim's volume is made, connected, completed and removed", run: lifecycleWhole},
-		{name: "lifecycle: whatever state an earlier attempt left is gone on from", run: lifecycleAdoption},
-		{name: "lifecycle: every state is undone", run: lifecycleUndo},
-		{name: "lifecycle: completing twice is completing once", run: lifecycleCompleteTwice},
-		{name: "lifecycle: a volume of another stamp is not touched", run: lifecycleForeign},
-		{name: "lifecycle: of two volumes of one claim one stays", run: lifecycleDuplicate},
-		{name: "lifecycle: a volume in error is removed and its reason told", run: lifecycleError},
-		{name: "lifecycle: a volume with a snapshot is kept and said so", run: lifecycleSnapshot},
+	var cases []testCase
+	for _, workflow := range []backends.Workflow{backends.WorkflowReserve, backends.WorkflowAttachment} {
+		for _, c := range []struct {
+			name string
+			run  func(*testing.T, Target, backends.Workflow)
+		}{
+			{"a claim's volume is made, connected, completed and removed", lifecycleWhole},
+			{"whatever state an earlier attempt left is gone on from", lifecycleAdoption},
+			{"every state is undone", lifecycleUndo},
+			{"completing twice is completing once", lifecycleCompleteTwice},
+			{"a volume that was in use is never abandoned", lifecycleUsed},
+			{"a volume of another stamp is not touched", lifecycleForeign},
+			{"of two volumes of one claim one stays", lifecycleDuplicate},
+			{"a volume in error is removed and its reason told", lifecycleError},
+			{"a volume with a snapshot is kept and said so", lifecycleSnapshot},
+			{"a volume that nobody may write to", lifecycleReadOnly},
+		} {
+			cases = append(cases, testCase{
+				name: fmt.Sprintf("lifecycle by %s: %s", workflow, c.name),
+				run:  func(t *testing.T, target Target) { c.run(t, target, workflow) },
+			})
+		}
 	}
+	return append(cases, testCase{name: "lifecycle: auto takes the attachments API, and goes on with what the volume actions began", run: lifecycleAuto})
 }
 
 // actor leads volumes through their lives as one leader's term does.
@@ -38,15 +52,17 @@ type actor struct {
 	ctx    context.Context
 	raw    *client
 	spec   backends.Spec
+	// workflow is how new volumes are connected.
+	workflow backends.Workflow
 	*backends.Lifecycle
 }
 
-func newActor(t *testing.T, target Target) *actor {
+func newActor(t *testing.T, target Target, workflow backends.Workflow) *actor {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*target.Wait)
 	t.Cleanup(cancel)
 	uid := strings.ToLower(rand.Text())
-	a := &actor{t: t, target: target, ctx: ctx, raw: target.client(), spec: backends.Spec{
+	a := &actor{t: t, target: target, ctx: ctx, raw: target.client(), workflow: workflow, spec: backends.Spec{
 		Name:    "pvc-" + uid,
 		SizeGiB: 1,
 		Type:    target.Types.ISCSI,
@@ -71,7 +87,7 @@ func newActor(t *testing.T, target Target) *actor {
 // newTerm forgets everything, as another leader would not know it.
 func (a *actor) newTerm() {
 	a.t.Helper()
-	config := backends.Config{Name: a.target.Name}
+	config := backends.Config{Name: a.target.Name, Workflow: a.workflow}
 	environment := map[string]string{}
 	if a.target.noauth() {
 		config.Auth.Noauth = &backends.Noauth{Endpoint: a.target.Endpoint, User: "admin", Project: a.target.Project}
@@ -161,8 +177,12 @@ func (a *actor) wantStatus(id string, want backends.Status) {
 // until it is available.
 func (a *actor) make() backends.Volume {
 	a.t.Helper()
+	metadata := a.spec.Stamp.Metadata(nil)
+	if a.workflow == backends.WorkflowAttachment {
+		metadata[backends.StampPrefix+"workflow"] = "attachment"
+	}
 	got := a.raw.call(a.t, http.MethodPost, "/volumes", object{"volume": object{
-		"name": a.spec.Name, "size": a.spec.SizeGiB, "volume_type": a.spec.Type, "metadata": a.spec.Stamp.Metadata(nil),
+		"name": a.spec.Name, "size": a.spec.SizeGiB, "volume_type": a.spec.Type, "metadata": metadata,
 	}})
 	got.want(a.t, http.StatusAccepted)
 	id, _ := got.object(a.t, "volume")["id"].(string)
@@ -170,18 +190,53 @@ func (a *actor) make() backends.Volume {
 	return backends.Volume{ID: id}
 }
 
-func lifecycleWhole(t *testing.T, target Target) {
-	a := newActor(t, target)
+var connectorObject = object{"host": "contract", "initiator": "iqn.2026-01.example:contract"}
+
+// attach makes an attachment past the lifecycle.
+func (a *actor) attach(id string, connector object) {
+	a.t.Helper()
+	body := object{"volume_uuid": id}
+	if connector != nil {
+		body["connector"] = connector
+	}
+	a.raw.call(a.t, http.MethodPost, "/attachments", object{"attachment": body}, "3.44").want(a.t, http.StatusOK)
+}
+
+func (a *actor) reserveBy(id string) {
+	a.t.Helper()
+	if a.workflow == backends.WorkflowAttachment {
+		a.attach(id, nil)
+		return
+	}
+	a.action(id, "os-reserve", object{})
+}
+
+func (a *actor) connectBy(id string) {
+	a.t.Helper()
+	if a.workflow == backends.WorkflowAttachment {
+		a.attach(id, connectorObject)
+		return
+	}
+	a.action(id, "os-reserve", object{})
+	a.action(id, "os-initialize_connection", object{"connector": connectorObject})
+}
+
+func lifecycleWhole(t *testing.T, target Target, workflow backends.Workflow) {
+	a := newActor(t, target, workflow)
 	connected := a.connect()
 	var document struct {
 		Protocol string `json:"driver_volume_type"`
+		IQN      string `json:"target_iqn"`
 		Data     struct {
 			IQN string `json:"target_iqn"`
 		} `json:"data"`
 	}
 	a.must(json.Unmarshal(connected.Document, &document))
-	if document.Protocol != "iscsi" || document.Data.IQN == "" {
-		t.Errorf("the connection is of protocol %q with target %q", document.Protocol, document.Data.IQN)
+	if document.Protocol != "iscsi" || document.Data.IQN+document.IQN == "" {
+		t.Errorf("the connection is of protocol %q with target %q", document.Protocol, document.Data.IQN+document.IQN)
+	}
+	if byAttachment := connected.AttachmentID != ""; byAttachment != (workflow == backends.WorkflowAttachment) {
+		t.Errorf("the attachment's id is %q", connected.AttachmentID)
 	}
 	a.wantStatus(connected.Volume.ID, backends.StatusAttaching)
 	a.must(a.Complete(a.ctx, a.of(connected.Volume), false))
@@ -192,21 +247,18 @@ func lifecycleWhole(t *testing.T, target Target) {
 	a.must(a.Remove(a.ctx, a.of(connected.Volume)))
 }
 
-func lifecycleAdoption(t *testing.T, target Target) {
-	connector := object{"connector": object{"host": "contract", "initiator": "iqn.2026-01.example:contract"}}
+func lifecycleAdoption(t *testing.T, target Target, workflow backends.Workflow) {
 	for _, c := range []struct {
 		name  string
 		leave func(*actor, string)
 	}{
 		{"available", func(*actor, string) {}},
 		{"reserved", func(a *actor, id string) { a.action(id, "os-reserve", object{}) }},
-		{"connected", func(a *actor, id string) {
-			a.action(id, "os-reserve", object{})
-			a.action(id, "os-initialize_connection", connector)
-		}},
+		{"reserved in the workflow's way", (*actor).reserveBy},
+		{"connected", (*actor).connectBy},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a := newActor(t, target)
+			a := newActor(t, target, workflow)
 			left := a.make()
 			c.leave(a, left.ID)
 			connected := a.connect()
@@ -223,13 +275,13 @@ func lifecycleAdoption(t *testing.T, target Target) {
 	}
 }
 
-func lifecycleUndo(t *testing.T, target Target) {
+func lifecycleUndo(t *testing.T, target Target, workflow backends.Workflow) {
 	for _, state := range []string{"available", "reserved", "connected", "in use"} {
 		t.Run(state, func(t *testing.T) {
-			a := newActor(t, target)
+			a := newActor(t, target, workflow)
 			v := a.make()
 			if state != "available" {
-				a.action(v.ID, "os-reserve", object{})
+				a.reserveBy(v.ID)
 			}
 			if state == "connected" || state == "in use" {
 				a.connect()
@@ -247,8 +299,8 @@ func lifecycleUndo(t *testing.T, target Target) {
 	}
 }
 
-func lifecycleCompleteTwice(t *testing.T, target Target) {
-	a := newActor(t, target)
+func lifecycleCompleteTwice(t *testing.T, target Target, workflow backends.Workflow) {
+	a := newActor(t, target, workflow)
 	v := a.connect().Volume
 	a.must(a.Complete(a.ctx, a.of(v), false))
 	// This term still believes the volume to be attaching; the next one looks.
@@ -262,8 +314,8 @@ func lifecycleCompleteTwice(t *testing.T, target Target) {
 	}
 }
 
-func lifecycleForeign(t *testing.T, target Target) {
-	a := newActor(t, target)
+func lifecycleForeign(t *testing.T, target Target, workflow backends.Workflow) {
+	a := newActor(t, target, workflow)
 	v := a.make()
 	other := a.of(v)
 	other.Stamp.ClaimUID = "another-claim"
@@ -276,8 +328,8 @@ func lifecycleForeign(t *testing.T, target Target) {
 	a.wantStatus(v.ID, backends.StatusAvailable)
 }
 
-func lifecycleDuplicate(t *testing.T, target Target) {
-	a := newActor(t, target)
+func lifecycleDuplicate(t *testing.T, target Target, workflow backends.Workflow) {
+	a := newActor(t, target, workflow)
 	first, second := a.make(), a.make()
 	connected := a.connect()
 	if connected.Volume.ID != first.ID && connected.Volume.ID != second.ID {
@@ -289,9 +341,9 @@ func lifecycleDuplicate(t *testing.T, target Target) {
 	}
 }
 
-func lifecycleError(t *testing.T, target Target) {
+func lifecycleError(t *testing.T, target Target, workflow backends.Workflow) {
 	kind := needType(t, target.Types.Fail, "CONTRACT_TYPE_FAIL")
-	a := newActor(t, target)
+	a := newActor(t, target, workflow)
 	a.spec.Type = kind
 	_, err := a.Connect(a.ctx, a.spec)
 	var failed *backends.Error
@@ -307,8 +359,8 @@ func lifecycleError(t *testing.T, target Target) {
 	}
 }
 
-func lifecycleSnapshot(t *testing.T, target Target) {
-	a := newActor(t, target)
+func lifecycleSnapshot(t *testing.T, target Target, workflow backends.Workflow) {
+	a := newActor(t, target, workflow)
 	v := a.make()
 	got := a.raw.call(t, http.MethodPost, "/snapshots", object{"snapshot": object{"volume_id": v.ID, "name": a.spec.Name}})
 	got.want(t, http.StatusAccepted)
@@ -324,4 +376,56 @@ func lifecycleSnapshot(t *testing.T, target Target) {
 	a.wantStatus(v.ID, backends.StatusAvailable)
 	a.raw.call(t, http.MethodDelete, path, nil).want(t, http.StatusAccepted)
 	waitGone(t, target, a.raw, path)
+}
+
+// lifecycleUsed: once a volume was in use, nothing but a PersistentVolume that
+// names it makes it go, also when somebody has detached it by hand.
+func lifecycleUsed(t *testing.T, target Target, workflow backends.Workflow) {
+	a := newActor(t, target, workflow)
+	v := a.connect().Volume
+	a.must(a.Complete(a.ctx, a.of(v), false))
+	a.newTerm()
+	for _, state := range []backends.Status{backends.StatusInUse, backends.StatusAvailable} {
+		a.wantStatus(v.ID, state)
+		if err := a.Abandon(a.ctx, a.spec.Stamp, a.spec.Connector); !backends.IsKind(err, backends.KindInUse) {
+			t.Errorf("%s: error %v", state, err)
+		}
+		if err := a.RemoveUnrecorded(a.ctx, v.ID, a.spec.Stamp, a.spec.Connector); !backends.IsKind(err, backends.KindInUse) {
+			t.Errorf("%s: error %v", state, err)
+		}
+		if state == backends.StatusInUse {
+			a.action(v.ID, "os-detach", object{})
+		}
+	}
+	a.must(a.Remove(a.ctx, a.of(v)))
+	a.wantStatus(v.ID, "")
+}
+
+func lifecycleReadOnly(t *testing.T, target Target, workflow backends.Workflow) {
+	a := newActor(t, target, workflow)
+	a.spec.ReadOnly = true
+	v := a.connect().Volume
+	a.must(a.Complete(a.ctx, a.of(v), true))
+	got := a.raw.call(t, http.MethodGet, "/attachments/detail?volume_id="+v.ID, nil, "3.54")
+	attachments, _ := got.body["attachments"].([]any)
+	if len(attachments) != 1 || attachments[0].(map[string]any)["attach_mode"] != "ro" {
+		t.Errorf("attachments %v", attachments)
+	}
+}
+
+func lifecycleAuto(t *testing.T, target Target) {
+	a := newActor(t, target, backends.WorkflowReserve)
+	left := a.make()
+	a.reserveBy(left.ID)
+	a.workflow = backends.WorkflowAuto
+	a.newTerm()
+	connected := a.connect()
+	if connected.Volume.ID != left.ID || connected.AttachmentID != "" {
+		t.Errorf("volume %s with attachment %q, left was %s", connected.Volume.ID, connected.AttachmentID, left.ID)
+	}
+	a.must(a.Remove(a.ctx, a.of(left)))
+	a.newTerm()
+	if connected := a.connect(); connected.AttachmentID == "" {
+		t.Error("a new volume was not connected by the attachments API")
+	}
 }

@@ -1,0 +1,203 @@
+package backends
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"github.com/gophercloud/gophercloud/v2"
+)
+
+// The microversions of the attachments API: the first in which an attachment
+// can be completed, and the one that lets it be read-only (Block Storage API,
+// microversion history, 3.44 and 3.54).
+const (
+	microversionAttachments = 44
+	microversionAttachMode  = 54
+)
+
+// Workflow settles how new volumes are connected. An endpoint that does not say
+// which microversions it has is taken to have none.
+func (c *Client) Workflow(ctx context.Context) (Workflow, error) {
+	if c.config.Workflow == "" || c.config.Workflow == WorkflowReserve {
+		return WorkflowReserve, nil
+	}
+	newest, err := c.maxMicroversion(ctx)
+	switch {
+	case IsKind(err, KindUnavailable), IsKind(err, KindRateLimited), IsKind(err, KindUnauthorized):
+		return "", err
+	case err == nil && newest >= microversionAttachments:
+		return WorkflowAttachment, nil
+	case c.config.Workflow == WorkflowAttachment:
+		return "", &Error{Backend: c.config.Name, Kind: KindConfig, Message: fmt.Sprintf(
+			"workflow attachment needs microversion 3.%d, and the endpoint offers no more than 3.%d; use workflow reserve or auto", microversionAttachments, newest)}
+	}
+	return WorkflowReserve, nil
+}
+
+// MarkAttached notes on a volume that it is about to be in use; other metadata
+// stays.
+func (c *Client) MarkAttached(ctx context.Context, id string) error {
+	const operation = "metadata.update"
+	if err := c.checkID(operation, id); err != nil {
+		return err
+	}
+	body := map[string]any{"metadata": map[string]string{stampAttached: "true"}}
+	_, err := c.service.Post(withOperation(ctx, operation), c.service.ServiceURL("volumes", id, "metadata"), body, nil,
+		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}})
+	return translate(c.config.Name, operation, err)
+}
+
+// attachmentDocument is an attachment as the API writes it.
+type attachmentDocument struct {
+	ID         string          `json:"id"`
+	Status     string          `json:"status"`
+	Instance   *string         `json:"instance"`
+	VolumeID   string          `json:"volume_id"`
+	Connection json.RawMessage `json:"connection_info"`
+}
+
+// CreateAttachment reserves an available volume, exports it to the connector,
+// and returns the attachment with its connection document, in which the fields
+// stand beside driver_volume_type. The document may hold credentials. It names
+// no instance: Cinder would then let only Nova delete the attachment
+// (CVE-2023-2088). gophercloud's own request always names one.
+func (c *Client) CreateAttachment(ctx context.Context, volumeID string, connector Connector, readOnly bool) (attachmentID string, document []byte, err error) {
+	const operation = "attachment.create"
+	if err := c.checkID(operation, volumeID); err != nil {
+		return "", nil, err
+	}
+	request, minor := map[string]any{"volume_uuid": volumeID, "connector": connector.request()}, microversionAttachments
+	if readOnly {
+		newest, err := c.maxMicroversion(ctx)
+		if err != nil {
+			return "", nil, withoutEffect(err)
+		}
+		// Without the mode Cinder would allow writing, and only the nodes not.
+		if newest >= microversionAttachMode {
+			request["mode"], minor = "ro", microversionAttachMode
+		}
+	}
+	answer, err := c.attachment(ctx, http.MethodPost, operation, "", minor, map[string]any{"attachment": request})
+	if err != nil {
+		return "", nil, err
+	}
+	document, err = c.connectionOf(operation, answer)
+	return answer.ID, document, err
+}
+
+// UpdateAttachment exports an attachment's volume to the connector, also when
+// that was done before, and returns the connection document.
+func (c *Client) UpdateAttachment(ctx context.Context, attachmentID string, connector Connector) ([]byte, error) {
+	const operation = "attachment.update"
+	answer, err := c.attachment(ctx, http.MethodPut, operation, attachmentID, microversionAttachments,
+		map[string]any{"attachment": map[string]any{"connector": connector.request()}})
+	if err != nil {
+		return nil, err
+	}
+	return c.connectionOf(operation, answer)
+}
+
+// AttachmentDocument reads the connection document of an attachment.
+func (c *Client) AttachmentDocument(ctx context.Context, attachmentID string) ([]byte, error) {
+	const operation = "attachment.get"
+	answer, err := c.attachment(ctx, http.MethodGet, operation, attachmentID, microversionAttachments, nil)
+	if err != nil {
+		return nil, err
+	}
+	return c.connectionOf(operation, answer)
+}
+
+// attachment makes a request that is answered with an attachment.
+func (c *Client) attachment(ctx context.Context, method, operation, id string, minor int, body any) (attachmentDocument, error) {
+	address := c.service.ServiceURL("attachments")
+	if method != http.MethodPost {
+		if err := c.checkID(operation, id); err != nil {
+			return attachmentDocument{}, err
+		}
+		address = c.service.ServiceURL("attachments", id)
+	}
+	var answer struct {
+		Attachment *attachmentDocument `json:"attachment"`
+	}
+	options := &gophercloud.RequestOpts{JSONResponse: &answer, OkCodes: []int{http.StatusOK}, MoreHeaders: microversion(minor)}
+	if body != nil {
+		options.JSONBody = body
+	}
+	if _, err := c.service.Request(withOperation(ctx, operation), method, address, options); err != nil {
+		return attachmentDocument{}, translate(c.config.Name, operation, err)
+	}
+	if answer.Attachment == nil || answer.Attachment.ID == "" {
+		return attachmentDocument{}, &Error{Backend: c.config.Name, Operation: operation, Kind: KindInternal, EffectUnknown: true, Message: "the answer names no attachment"}
+	}
+	return *answer.Attachment, nil
+}
+
+func (c *Client) connectionOf(operation string, answer attachmentDocument) ([]byte, error) {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(answer.Connection, &fields) != nil || len(fields) == 0 {
+		return nil, &Error{Backend: c.config.Name, Operation: operation, Kind: KindInternal, EffectUnknown: true, Message: "the attachment has no connection_info"}
+	}
+	return answer.Connection, nil
+}
+
+// Attachments lists a volume's attachments, in whatever state. A server that
+// does not honour the filter is not believed: its list may end too early.
+func (c *Client) Attachments(ctx context.Context, volumeID string) ([]Attachment, error) {
+	const operation = "attachment.list"
+	if err := c.checkID(operation, volumeID); err != nil {
+		return nil, err
+	}
+	var answer struct {
+		Attachments []attachmentDocument `json:"attachments"`
+	}
+	address := c.service.ServiceURL("attachments") + "?" + url.Values{"volume_id": {volumeID}}.Encode()
+	if _, err := c.service.Get(withOperation(ctx, operation), address, &answer, &gophercloud.RequestOpts{MoreHeaders: microversion(microversionAttachments)}); err != nil {
+		return nil, translate(c.config.Name, operation, absenceOfNothing(translate(c.config.Name, operation, err)))
+	}
+	if answer.Attachments == nil {
+		return nil, &Error{Backend: c.config.Name, Operation: operation, Kind: KindInternal, Message: "the answer has no list of attachments"}
+	}
+	var found []Attachment
+	for _, a := range answer.Attachments {
+		if a.VolumeID != volumeID {
+			return nil, &Error{Backend: c.config.Name, Operation: operation, Kind: KindInternal, Message: "the list of one volume's attachments has others' as well"}
+		}
+		attachment := Attachment{ID: a.ID, Status: AttachmentStatus(a.Status)}
+		if a.Instance != nil {
+			attachment.ServerID = *a.Instance
+		}
+		found = append(found, attachment)
+	}
+	return found, nil
+}
+
+// CompleteAttachment moves the volume of an attachment to in-use; again changes
+// nothing.
+func (c *Client) CompleteAttachment(ctx context.Context, attachmentID string) error {
+	const operation = "attachment.complete"
+	if err := c.checkID(operation, attachmentID); err != nil {
+		return err
+	}
+	_, err := c.service.Post(withOperation(ctx, operation), c.service.ServiceURL("attachments", attachmentID, "action"), map[string]any{"os-complete": nil}, nil,
+		&gophercloud.RequestOpts{OkCodes: []int{http.StatusNoContent}, MoreHeaders: microversion(microversionAttachments)})
+	return translate(c.config.Name, operation, err)
+}
+
+// DeleteAttachment takes the connector's access away and ends the attachment;
+// the volume is available when it was the last.
+func (c *Client) DeleteAttachment(ctx context.Context, attachmentID string) error {
+	const operation = "attachment.delete"
+	if err := c.checkID(operation, attachmentID); err != nil {
+		return err
+	}
+	_, err := c.service.Delete(withOperation(ctx, operation), c.service.ServiceURL("attachments", attachmentID),
+		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}, MoreHeaders: microversion(microversionAttachments)})
+	return translate(c.config.Name, operation, err)
+}
+
+func microversion(minor int) map[string]string {
+	return map[string]string{"OpenStack-API-Version": fmt.Sprintf("volume 3.%d", minor)}
+}
