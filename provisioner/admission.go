@@ -143,7 +143,10 @@ func (p *Provisioner) laneOf(uid types.UID, d decided) string {
 // claim.
 func pvNameOf(claim *corev1.PersistentVolumeClaim) string { return pvNameFor(string(claim.UID)) }
 
-func pvNameFor(claimUID string) string { return "pvc-" + claimUID }
+func pvNameFor(claimUID string) string { return pvNamePrefix + claimUID }
+
+// pvNamePrefix is the provisioning library's.
+const pvNamePrefix = "pvc-"
 
 func denialOf(d *policy.Denial) denial {
 	return denial{reason: string(d.Reason), message: d.Message}

@@ -56,13 +56,12 @@ func (c Cleaner) RemoveVolume(ctx context.Context, backend, volumeID string, sta
 	if err != nil {
 		return err
 	}
-	if err := volumes.RemoveUnrecorded(ctx, volumeID, stamp, connector); err != nil {
-		return err
+	if absent { // else the Secret is that of the volume which is recorded
+		if err := deleteOwnSecret(ctx, c.Client, c.Namespace, stamp.PV); err != nil {
+			return err
+		}
 	}
-	if !absent {
-		return nil // the Secret is that of the volume which is recorded
-	}
-	return deleteOwnSecret(ctx, c.Client, c.Namespace, stamp.PV)
+	return volumes.RemoveUnrecorded(ctx, volumeID, stamp, connector)
 }
 
 // RemoveSecret removes the Secret of a PersistentVolume that does not exist.

@@ -216,3 +216,20 @@ func TestTenantsOtherBackendThatCannotBeCountedDoesNotStopIt(t *testing.T) {
 	f.must(err)
 	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB")
 }
+
+// TestUndoingEndsWithTheVolume: whoever goes on with an undoing that was cut
+// short finds it by the volume.
+func TestUndoingEndsWithTheVolume(t *testing.T) {
+	f := newFixture(t, credentialsOf("pvc-uid-gone"))
+	gold := f.backends["gold"]
+	gold.listed = []backends.Volume{f.leftoverVolume("uid-gone")}
+	gold.onCall = func() {
+		if f.hasSecret("pvc-uid-gone") {
+			t.Error("the volume is removed while its Secret exists")
+		}
+	}
+	followup := NewFollowup(f.Provisioner, 1)
+	f.count()
+	f.follow(followup)
+	wantCalls(t, gold, "abandon pvc-uid-gone")
+}

@@ -71,14 +71,7 @@ func ReadRecords(ctx context.Context, client kubernetes.Interface, provisionerNa
 	if err != nil {
 		return records, err
 	}
-	secrets, err := listAll(ctx, "Secrets in "+namespace, func(ctx context.Context, options metav1.ListOptions) ([]corev1.Secret, string, error) {
-		options.LabelSelector = labelManagedBy + "=" + managedBy
-		list, err := client.CoreV1().Secrets(namespace).List(ctx, options)
-		if err != nil {
-			return nil, "", err
-		}
-		return list.Items, list.Continue, nil
-	})
+	secrets, err := listSecrets(ctx, client, namespace)
 	if err != nil {
 		return records, err
 	}
@@ -91,11 +84,7 @@ func ReadRecords(ctx context.Context, client kubernetes.Interface, provisionerNa
 			Namespace: claims[i].Namespace, Name: claims[i].Name, Elsewhere: boundElsewhere(&claims[i]),
 		}
 	}
-	for i := range secrets {
-		if pv := secrets[i].Annotations[annotationForPV]; pv != "" {
-			records.Secrets = append(records.Secrets, SecretRecord{Name: secrets[i].Name, PV: pv, Cluster: secrets[i].Annotations[annotationCluster], CreatedAt: secrets[i].CreationTimestamp.Time})
-		}
-	}
+	records.Secrets = secrets
 	for i := range volumes {
 		pv := &volumes[i]
 		records.Names[pv.Name] = true
@@ -108,4 +97,24 @@ func ReadRecords(ctx context.Context, client kubernetes.Interface, provisionerNa
 		})
 	}
 	return records, nil
+}
+
+// listSecrets lists the Secrets that this program made for volumes, without
+// their values.
+func listSecrets(ctx context.Context, client kubernetes.Interface, namespace string) ([]SecretRecord, error) {
+	return listAll(ctx, "Secrets in "+namespace, func(ctx context.Context, options metav1.ListOptions) ([]SecretRecord, string, error) {
+		options.LabelSelector = labelManagedBy + "=" + managedBy
+		list, err := client.CoreV1().Secrets(namespace).List(ctx, options)
+		if err != nil {
+			return nil, "", err
+		}
+		var records []SecretRecord
+		for i := range list.Items {
+			secret := &list.Items[i]
+			if pv := secret.Annotations[annotationForPV]; pv != "" {
+				records = append(records, SecretRecord{Name: secret.Name, PV: pv, Cluster: secret.Annotations[annotationCluster], CreatedAt: secret.CreationTimestamp.Time})
+			}
+		}
+		return records, list.Continue, nil
+	})
 }

@@ -31,6 +31,7 @@ func (p *Provisioner) Sweep(ctx context.Context) {
 	defer group.Wait()
 	var mu sync.Mutex
 	swept, busy := map[string]time.Time{}, map[string]bool{}
+	var secretsSwept time.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -58,6 +59,9 @@ func (p *Provisioner) Sweep(ctx context.Context) {
 				}
 			})
 		}
+		if at := time.Now(); mayHaveArrived(began, began, secretsSwept, at) && p.SweepSecrets(ctx) == nil {
+			secretsSwept = at
+		}
 	}
 }
 
@@ -71,6 +75,12 @@ func (p *Provisioner) sweepIsDue(name string, began, swept, now time.Time) bool 
 	if volumes, err := p.Backends.Volumes(name); err == nil && volumes.LastDoubt().After(doubt) {
 		doubt = volumes.LastDoubt()
 	}
+	return mayHaveArrived(began, doubt, swept, now)
+}
+
+// mayHaveArrived says whether it is time to look for what was asked for before
+// the doubt and may have arrived since the last sweep, if there was one.
+func mayHaveArrived(began, doubt, swept, now time.Time) bool {
 	if swept.IsZero() {
 		return now.Sub(doubt) >= soon || now.Sub(began) >= late
 	}

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -146,4 +148,48 @@ func TestBackendsAreSweptAfterWhateverMayArriveLate(t *testing.T) {
 			t.Error("it is due")
 		}
 	})
+}
+
+func TestSecretThatArrivesLateIsRemoved(t *testing.T) {
+	secret := func() *corev1.Secret {
+		s := credentialsOf("pvc-uid-gone")
+		s.CreationTimestamp = metav1.Now()
+		return s
+	}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: "uid-gone"}}
+	for _, c := range []struct {
+		name    string
+		objects []runtime.Object
+		change  func(f *fixture, s *corev1.Secret)
+		stays   bool
+	}{
+		{name: "neither claim nor PersistentVolume nor volume exists"},
+		{name: "the claim exists", objects: []runtime.Object{claim}, stays: true},
+		{name: "the PersistentVolume exists", objects: []runtime.Object{&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-gone"}}}, stays: true},
+		{name: "a volume exists", stays: true, change: func(f *fixture, _ *corev1.Secret) {
+			f.backends["silver"].listed = []backends.Volume{f.leftoverVolume("uid-gone")}
+		}},
+		{name: "a backend does not answer", stays: true, change: func(f *fixture, _ *corev1.Secret) {
+			f.backends["silver"].health = &backends.Error{Backend: "silver", Kind: backends.KindUnavailable, Message: "no answer"}
+		}},
+		{name: "the claim is being served", stays: true, change: func(f *fixture, _ *corev1.Secret) { f.begin("uid-gone", beginning{}) }},
+		{name: "it is old", stays: true, change: func(_ *fixture, s *corev1.Secret) {
+			s.CreationTimestamp = metav1.NewTime(time.Now().Add(-2 * time.Hour))
+		}},
+		{name: "it is another cluster's", stays: true, change: func(_ *fixture, s *corev1.Secret) { s.Annotations[annotationCluster] = "cluster-2" }},
+		{name: "it is nobody's", stays: true, change: func(_ *fixture, s *corev1.Secret) { delete(s.Labels, labelManagedBy) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFixture(t, c.objects...)
+			s := secret()
+			if c.change != nil {
+				c.change(f, s)
+			}
+			f.must(f.client.Tracker().Add(s))
+			_ = f.SweepSecrets(t.Context())
+			if got := f.hasSecret("pvc-uid-gone"); got != c.stays {
+				t.Errorf("the Secret exists: %t, want %t", got, c.stays)
+			}
+		})
+	}
 }

@@ -84,10 +84,12 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning) 
 	if err != nil {
 		return err
 	}
-	if err := volumes.Abandon(lasting, begun.stamp, begun.connector); err != nil {
+	// The Secret first: as long as the volume exists, it tells the next leader
+	// that there is something left to undo.
+	if err := deleteOwnSecret(lasting, p.Client, p.Namespace, begun.stamp.PV); err != nil {
 		return err
 	}
-	if err := deleteOwnSecret(lasting, p.Client, p.Namespace, begun.stamp.PV); err != nil {
+	if err := volumes.Abandon(lasting, begun.stamp, begun.connector); err != nil {
 		return err
 	}
 	p.finish(uid)

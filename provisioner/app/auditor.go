@@ -71,6 +71,9 @@ func (u *auditor) once(ctx context.Context) error {
 		}
 		return u.provisioner.LookAgain(ctx, name)
 	})
+	if err := u.provisioner.SweepSecrets(ctx); err != nil && ctx.Err() == nil {
+		u.warn("Looking for Secrets that were left failed, and is tried again", "error", err)
+	}
 	records, err := provisioner.ReadRecords(ctx, u.client, u.provisionerName, u.namespace)
 	if err != nil {
 		return err
