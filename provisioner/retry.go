@@ -45,13 +45,13 @@ func retryFor(err error) retry {
 	case backends.KindConflict:
 		r.outcome, r.first, r.most = "conflict", 2*time.Second, time.Minute
 	case backends.KindTimeout:
-		r.outcome, r.first, r.most = "timeout", 5*time.Second, 5*time.Minute
+		r.outcome, r.first, r.most = "timeout", 5*time.Second, 2*time.Minute
 	case backends.KindRateLimited:
 		r.outcome, r.first, r.most = "rate_limited", 5*time.Second, 2*time.Minute
 	case backends.KindVolumeFailed:
-		r.outcome, r.first, r.most = "volume_failed", 10*time.Second, 10*time.Minute
+		r.outcome, r.first, r.most = "volume_failed", 10*time.Second, 2*time.Minute
 	case backends.KindOverQuota:
-		r.outcome, r.first, r.most = "over_quota", 15*time.Second, 5*time.Minute
+		r.outcome, r.first, r.most = "over_quota", 15*time.Second, 2*time.Minute
 	case backends.KindUnauthorized, backends.KindForbidden, backends.KindConfig:
 		r.outcome, r.first, r.most = "credentials", 5*time.Second, 2*time.Minute
 	case backends.KindNotFound, backends.KindInvalid:
@@ -61,11 +61,11 @@ func retryFor(err error) retry {
 		// The lease was not renewed for a moment, and the term goes on.
 		r.outcome, r.first, r.most = "fenced", 5*time.Second, 5*time.Second
 	case backends.KindInUse:
-		r.outcome, r.first, r.most = "in_use", 10*time.Second, 5*time.Minute
+		r.outcome, r.first, r.most = "in_use", 10*time.Second, 2*time.Minute
 	case backends.KindNotOurs:
 		r.outcome, r.first, r.most = "not_ours", time.Minute, 30*time.Minute
 	default:
-		r.outcome, r.first, r.most = "other", 5*time.Second, 5*time.Minute
+		r.outcome, r.first, r.most = "other", 5*time.Second, 2*time.Minute
 	}
 	return r
 }
