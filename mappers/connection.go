@@ -22,6 +22,15 @@ type Connection struct {
 	credentials []string
 	// readOnly is set when the envelope grants the volume read-only.
 	readOnly bool
+	// unlimited lets pass what only native sources cannot express.
+	unlimited bool
+}
+
+// withoutLimits is the connection for a driver, which may take LUNs and names
+// that Kubernetes' own sources do not.
+func (c Connection) withoutLimits() Connection {
+	c.unlimited = true
+	return c
 }
 
 // protocolPattern keeps what ends up in events, annotations and metric labels

@@ -34,6 +34,7 @@ type goldenRequest struct {
 	Block       bool
 	AccessModes []corev1.PersistentVolumeAccessMode
 	Initiator   *string
+	WWPNs       []string
 	Mappings    map[string]mappers.Mapping
 }
 
@@ -42,15 +43,19 @@ const (
 	testSecret    = testPV + "-credentials"
 	testNamespace = "standalone-cinder"
 	testInitiator = "iqn.2026-01.org.example:kubernetes"
+	testNQN       = "nqn.2014-08.org.nvmexpress:uuid:6953a373-c3f7-4ea8-ae77-105c393012ff"
 )
 
 // plainRequest is the request that the tests vary.
 func plainRequest() mappers.Request {
 	return mappers.Request{
-		PVName:        testPV,
-		SecretName:    testSecret,
-		AccessModes:   []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-		InitiatorName: testInitiator,
+		PVName:      testPV,
+		SecretName:  testSecret,
+		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		Connector:   mappers.Connector{Host: "node-1", Initiator: testInitiator, NQN: testNQN},
+		Volume:      mappers.Volume{ID: "7c1f8b52-3d6e-4a0b-9a51-2f0c6f4be001", Name: testPV, SizeGiB: 10, Type: "fast", Zone: "az1"},
+		Claim:       mappers.Claim{Namespace: "team-a", Name: "data", UID: "5f0c1f0e-8a51-4e0f-9f5a-3f1f3c1d0001"},
+		Tenant:      "team-a",
 	}
 }
 
@@ -82,8 +87,9 @@ func readGolden(t testing.TB, path string) (golden, mappers.Request) {
 		request.AccessModes = read.Request.AccessModes
 	}
 	if read.Request.Initiator != nil {
-		request.InitiatorName = *read.Request.Initiator
+		request.Connector.Initiator = *read.Request.Initiator
 	}
+	request.Connector.WWPNs = read.Request.WWPNs
 	request.Mappings = read.Request.Mappings
 	return read, request
 }
@@ -120,6 +126,9 @@ func render(t *testing.T, result mappers.Result) string {
 			"namespace": result.Secret.Namespace, "name": result.Secret.Name,
 			"type": result.Secret.Type, "values": values,
 		}
+	}
+	if len(result.MountOptions) > 0 {
+		view["mountOptions"] = result.MountOptions
 	}
 	if len(result.Warnings) > 0 {
 		view["warnings"] = result.Warnings

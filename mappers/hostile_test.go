@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -26,8 +27,50 @@ func hostileMappings() []map[string]mappers.Mapping {
 	return []map[string]mappers.Mapping{
 		nil,
 		{"rbd": {ClusterID: "ceph-1"}},
-		{"rbd": {As: mappers.FormNative}},
+		{"rbd": {As: mappers.FormNative}, "fibre_channel": {As: mappers.FormNative, WWID: "{{ .connection.wwn }}"}, "iscsi": {As: mappers.FormNative, Discard: true}},
+		templatesFor(mappers.Mapping{As: mappers.FormCSI, Driver: "csi.example.org", Secret: &mappers.SecretTemplate{
+			Data:       map[string]string{"password": "{{ .connection.auth_password | default .connection.keyring | default \"\" }}"},
+			References: []string{"nodePublishSecretRef"},
+		}}),
+		templatesFor(mappers.Mapping{As: mappers.FormFlexVolume, Driver: "example.org/driver", Secret: &mappers.SecretTemplate{
+			Data: map[string]string{"password": "{{ .connection.auth_password | default \"\" }}"},
+		}}),
 	}
+}
+
+// templatesFor is the mapping for every protocol, with templates that name
+// what hostile documents change.
+func templatesFor(mapping mappers.Mapping) map[string]mappers.Mapping {
+	all := map[string]mappers.Mapping{}
+	for _, protocol := range []string{"fibre_channel", "iscsi", "iser", "nfs", "nvmeof", "rbd", "quobyte"} {
+		own := map[string]string{
+			"portal": "{{ .connection.target_portal | default \"\" }}",
+			"luns":   "{{ .connection.target_luns | default \"none\" | json }}",
+			"first":  "{{ index .connection.target_wwns 0 | default .connection.target_wwn | default \"\" }}",
+			"host":   "{{ .connection.target_portal | default \"a:1\" | host }}",
+			"name":   "{{ .connection.name | default \"a\" | base | upper }}",
+		}
+		switch protocol {
+		case "iscsi", "iser":
+			own["paths"] = "{{ ." + protocol + ".portals | join \",\" }} {{ ." + protocol + ".iqns | join \",\" }} {{ ." + protocol + ".luns | join \",\" }}"
+		case "fibre_channel":
+			own["paths"] = "{{ .fibre_channel.targets | join \",\" }} {{ .fibre_channel.lun | default .fibre_channel.luns | json }}"
+		case "nfs":
+			own["file"] = "{{ .nfs.server }}:{{ .nfs.path }}/{{ .nfs.file }}"
+		case "nvmeof":
+			own["target"] = "{{ .nvmeof.nqn }} {{ .nvmeof.addresses | join \",\" }} {{ .nvmeof.wwid | default \"\" }}"
+		case "rbd":
+			own["image"] = "{{ .rbd.pool }}/{{ .rbd.image }}"
+		}
+		of := mapping
+		if of.As == mappers.FormCSI {
+			of.VolumeHandle, of.Attributes = "{{ .volume.id }}", own
+		} else {
+			of.Options = own
+		}
+		all[protocol] = of
+	}
+	return all
 }
 
 // checkAnyDocument holds what is true of every document, sound or hostile.
@@ -80,7 +123,26 @@ var (
 	apiIQN = regexp.MustCompile(`^iqn\.\d{4}-\d{2}\.([[:alnum:]-.]+)(:[^,;*&$|\s]+)$`)
 	apiEUI = regexp.MustCompile(`^eui\.[[:alnum:]]{16}$`)
 	apiNAA = regexp.MustCompile(`^naa\.[[:alnum:]]{32}$`)
+	apiWWN = regexp.MustCompile(`^[0-9a-f]{16}$`)
 )
+
+// checkFilled holds for what templates have filled in.
+func checkFilled(t *testing.T, fields map[string]string, limit int) {
+	t.Helper()
+	length := 0
+	for key, value := range fields {
+		length += len(key) + len(value)
+		if value == "" || strings.ContainsFunc(value, unicode.IsControl) {
+			t.Fatalf("%s is %q", key, value)
+		}
+		if key == "file" && strings.Contains(value, "..") {
+			t.Fatalf("file leaves its export: %q", value)
+		}
+	}
+	if length > limit {
+		t.Fatalf("the fields have %d bytes", length)
+	}
+}
 
 func checkSource(t *testing.T, request mappers.Request, result mappers.Result) {
 	t.Helper()
@@ -105,13 +167,43 @@ func checkSource(t *testing.T, request mappers.Request, result mappers.Result) {
 				t.Fatalf("portal %q is there twice", portal)
 			}
 		}
-		if iscsi.InitiatorName == nil || *iscsi.InitiatorName != request.InitiatorName || len(request.PVName+":"+iscsi.TargetPortal) > 64 {
+		if iscsi.InitiatorName == nil || *iscsi.InitiatorName != request.Connector.Initiator || len(request.PVName+":"+iscsi.TargetPortal) > 64 {
 			t.Fatalf("initiator is %v, portal %q", iscsi.InitiatorName, iscsi.TargetPortal)
 		}
 		secretNeeded = iscsi.SessionCHAPAuth || iscsi.DiscoveryCHAPAuth
 		if (iscsi.SecretRef != nil) != secretNeeded {
 			t.Fatalf("reference to a secret is %v, CHAP %t and %t", iscsi.SecretRef, iscsi.SessionCHAPAuth, iscsi.DiscoveryCHAPAuth)
 		}
+	case source.FC != nil && source.ISCSI == nil && source.CSI == nil:
+		fc := source.FC
+		if (len(fc.TargetWWNs) == 0) == (len(fc.WWIDs) == 0) {
+			t.Fatalf("fc source is %v, expected target names or identifiers", fc)
+		}
+		if len(fc.TargetWWNs) > 0 && (fc.Lun == nil || *fc.Lun < 0 || *fc.Lun > 255) {
+			t.Fatalf("LUN is %v", fc.Lun)
+		}
+		for index, name := range fc.TargetWWNs {
+			if !apiWWN.MatchString(name) || slices.Contains(fc.TargetWWNs[:index], name) {
+				t.Fatalf("target names are %v", fc.TargetWWNs)
+			}
+		}
+		if directory := strings.Join(fc.TargetWWNs, "-") + "-lun-255"; len(directory) > 255 {
+			t.Fatalf("kubelet's directory has a name of %d bytes", len(directory))
+		}
+	case source.FlexVolume != nil && source.ISCSI == nil && source.CSI == nil:
+		flex := source.FlexVolume
+		if flex.Driver != "example.org/driver" {
+			t.Fatalf("FlexVolume source is %v", flex)
+		}
+		checkFilled(t, flex.Options, 1<<20)
+		secretNeeded = flex.SecretRef != nil
+	case source.CSI != nil && source.CSI.NodeStageSecretRef == nil && source.ISCSI == nil:
+		csi := source.CSI
+		if csi.Driver != "csi.example.org" || csi.VolumeHandle != request.Volume.ID {
+			t.Fatalf("CSI source is %v", csi)
+		}
+		checkFilled(t, csi.VolumeAttributes, 4096)
+		secretNeeded = csi.NodePublishSecretRef != nil
 	case source.CSI != nil && source.ISCSI == nil && source.RBD == nil:
 		csi := source.CSI
 		if csi.Driver == "" || csi.VolumeHandle == "" || csi.VolumeAttributes["pool"] == "" || csi.NodeStageSecretRef == nil {
@@ -226,7 +318,7 @@ func TestMutatedDocuments(t *testing.T) {
 		documents = append(documents, read.Document)
 	}
 	mapped, refused := 0, 0
-	for round := range 3000 {
+	for round := range 1500 {
 		var root any
 		if err := json.Unmarshal(documents[random.IntN(len(documents))], &root); err != nil {
 			t.Fatal(err)
@@ -242,15 +334,19 @@ func TestMutatedDocuments(t *testing.T) {
 		if t.Failed() {
 			t.Fatalf("round %d: %s", round, document)
 		}
-		if _, err := mapDocument(registry, document, plainRequest()); err == nil {
-			mapped++
-		} else {
-			refused++
+		for _, settings := range hostileMappings() {
+			request := plainRequest()
+			request.Mappings = settings
+			if _, err := mapDocument(registry, document, request); err == nil {
+				mapped++
+			} else {
+				refused++
+			}
 		}
 	}
 	// Both must happen often, or the test looks at nothing.
-	if mapped < 500 || refused < 500 {
-		t.Errorf("%d documents were mapped and %d refused, expected hundreds of both", mapped, refused)
+	if mapped < 1000 || refused < 1000 {
+		t.Errorf("documents were mapped %d times and refused %d times, expected thousands of both", mapped, refused)
 	}
 }
 
@@ -299,6 +395,8 @@ func hostileKeys() []string {
 	return []string{
 		"target_portal", "target_iqn", "target_lun", "target_portals", "target_iqns", "target_luns",
 		"auth_method", "auth_username", "auth_password", "discovery_auth_method", "discovery_auth_password",
+		"target_wwn", "target_wwns", "initiator_target_map", "initiator_target_lun_map", "wwn",
+		"target_nqn", "nqn", "portals", "vol_uuid", "volume_nguid", "ns_id", "volume_replicas", "export", "options",
 		"encrypted", "access_mode", "qos_specs", "name", "hosts", "ports", "auth_enabled", "keyring", "data", "driver_volume_type",
 	}
 }
@@ -309,6 +407,9 @@ func hostileValue(random *rand.Rand) any {
 		nil, true, false, 0, 1, -1, 255, 256, 3.5, 1e300, "", "0", "7", "true", "CHAP", "chap", "None", "ro", "rw", "iSCSI", "iser", "rbd",
 		"192.0.2.7:3260", "[2001:db8::7]:3260", "2001:db8::7:3260", "a:b:c", ":", "[", "]:1", "host:99999", "host%0:1", "../../etc:1",
 		"iqn.2010-10.org.example:x", "iqn.2010-10.org.example:x:3260", "iqn.", "eui.0123456789abcdef", "naa.", "volumes/volume-7", "/", "a/b/c",
+		"500a098280feeb01", "50:0A:09:82:80:FE:EB:01", "500a0982.*", "0x500a098280feeb02", "3624a93709714b5cb91634c4700020001",
+		[]any{"500a098280feeb01", "500a098280feeb03"}, map[string]any{"10000000c9a1b2c1": []any{"500a098280feeb01"}}, map[string]any{"10000000c9a1b2c1": []any{[]any{"500a098280feeb01", 4}}},
+		"nqn.2014-08.org.example:a", []any{"nqn.2014-08.org.example:b"}, []any{[]any{"192.0.2.1", 4420, "tcp"}}, "84d0c5f7-2349-401c-8672-f76214d10001", "192.0.2.9:/export", "../../volume",
 		"[client.cinder]\nkey = " + cinderKey, "[client.admin]\nkey = " + adminKey, "\x00", "é\u202e", strings.Repeat("long", 100),
 		fmt.Sprintf("secret-%d", number), []any{}, []any{nil}, []any{1, "1"}, []any{"192.0.2.7:3260"}, []any{"iqn.2010-10.org.example:x"},
 		map[string]any{}, map[string]any{"password": fmt.Sprintf("secret-%d", number)},

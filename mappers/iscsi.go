@@ -2,6 +2,7 @@ package mappers
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -22,15 +23,12 @@ const (
 
 // mapISCSI maps protocols iscsi and iser to the native iscsi source.
 func mapISCSI(r request) (Result, error) {
-	if r.mapping.As == FormCSI {
-		return Result{}, refuse(InvalidMapping, "mapping.%s.as is \"csi\", but %s is mapped to the native source only; remove it from the backend's mapping", r.protocol, r.protocol)
-	}
 	if err := r.requireNativeAccessModes(); err != nil {
 		return Result{}, err
 	}
 	paths, warnings, err := iscsiPaths(r.Connection)
 	if err != nil {
-		return Result{}, err
+		return Result{}, r.withHint(err)
 	}
 	result := Result{Warnings: warnings}
 
@@ -57,19 +55,23 @@ func mapISCSI(r request) (Result, error) {
 	source := &corev1.ISCSIPersistentVolumeSource{
 		IQN:            primary.target,
 		Lun:            primary.lun,
-		ISCSIInterface: "default",
+		ISCSIInterface: r.iscsiInterface(),
 		FSType:         r.filesystem(),
 		ReadOnly:       r.readOnly,
 	}
-	if r.protocol == "iser" {
-		// "default" is the TCP interface, which an RDMA-only portal refuses.
-		source.ISCSIInterface = "iser"
+	if !iscsiInterfacePattern.MatchString(source.ISCSIInterface) {
+		return Result{}, refuse(InvalidMapping, "mapping.%s.interface is %q, which cannot be the name of an open-iscsi interface; correct the backend's mapping", r.protocol, source.ISCSIInterface)
 	}
 	if portals, err = r.initiator(source, portals); err != nil {
-		return Result{}, err
+		return Result{}, r.withHint(err)
 	}
 	if source.InitiatorName == nil {
-		result.Warnings = append(result.Warnings, "the connector has no initiator: nodes log in under their own names, which the array may not admit")
+		result.Warnings = append(result.Warnings, "the connector has no initiator: nodes log in under their own names, which the array may not admit, or to which it may show the volume under another LUN")
+	}
+	if user, err := r.Connection.text("auth_username"); err == nil && r.Connector.Initiator != "" && strings.HasPrefix(user, "iqn.") && user != r.Connector.Initiator {
+		result.Warnings = append(result.Warnings, fmt.Sprintf(
+			"auth_username is %s, as if the volume was connected for another initiator than %s, under which nodes log in",
+			r.Connection.quote(user), r.Connection.quote(r.Connector.Initiator)))
 	}
 	source.TargetPortal, source.Portals = portals[0], portals[1:]
 	if len(source.Portals) == 0 {
@@ -83,17 +85,44 @@ func mapISCSI(r request) (Result, error) {
 	return result, nil
 }
 
+// iscsiInterfacePattern is a name that open-iscsi gives a file, as long as
+// its limit.
+var iscsiInterfacePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$`)
+
+// iscsiInterface is the open-iscsi interface through which nodes log in. The
+// default one speaks TCP, which an RDMA-only portal refuses.
+func (r request) iscsiInterface() string {
+	switch {
+	case r.mapping.Interface != "":
+		return r.mapping.Interface
+	case r.protocol == "iser":
+		return "iser"
+	default:
+		return "default"
+	}
+}
+
+// withHint adds to what the native source cannot express that a driver may.
+func (r request) withHint(err error) error {
+	var refusal *Refusal
+	if errors.As(err, &refusal) && refusal.Reason == UnsupportedConnection {
+		return refuse(refusal.Reason, "%s; or %s", refusal.Message, r.mappingHint())
+	}
+	return err
+}
+
 // initiator sets the source's initiator name and returns the portals in an
 // order whose first keeps Kubernetes' limit for such sources: kubelet makes an
 // interface named "<first portal>:<PersistentVolume>".
 func (r request) initiator(source *corev1.ISCSIPersistentVolumeSource, portals []string) ([]string, error) {
-	if r.InitiatorName == "" {
+	name := r.Connector.Initiator
+	if name == "" {
 		return portals, nil
 	}
-	if problem := targetNameProblem(r.InitiatorName); problem != "" {
-		return nil, refuse(InvalidConnector, "the connector's initiator is %s, which %s; correct connector.initiator of the backend", r.Connection.quote(r.InitiatorName), problem)
+	if problem := targetNameProblem(name); problem != "" {
+		return nil, refuse(InvalidConnector, "the connector's initiator is %s, which %s; correct connector.initiator of the backend", r.Connection.quote(name), problem)
 	}
-	source.InitiatorName = &r.InitiatorName
+	source.InitiatorName = &name
 
 	longest := longestISCSIInterface - len(r.PVName) - len(":")
 	index := slices.IndexFunc(portals, func(portal string) bool { return len(portal) <= longest })
@@ -167,6 +196,35 @@ func (c Connection) chap(prefix, keyPrefix string, data map[string][]byte) (bool
 	return true, nil
 }
 
+// iscsiFacts are the paths for a driver of the operator's choice: the primary
+// one, and all of them in parallel lists. lun is missing where the paths differ
+// in it. What contradicts itself is refused for every driver.
+func iscsiFacts(r request) (facts, *Refusal, error) {
+	paths, _, err := iscsiPaths(r.Connection.withoutLimits())
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, prefix := range []string{"", "discovery_"} {
+		var refusal *Refusal
+		if _, err := r.Connection.chap(prefix, "", map[string][]byte{}); errors.As(err, &refusal) && refusal.Reason == InvalidConnection {
+			return nil, nil, err
+		}
+	}
+	var portals, targets, luns []any
+	var lun any = lunFact(paths[0].lun)
+	for _, path := range paths {
+		portals = append(portals, path.portal.String())
+		targets = append(targets, path.target)
+		luns = append(luns, lunFact(path.lun))
+		if path.lun != paths[0].lun {
+			lun = nil
+		}
+	}
+	return facts{"portal": portals[0], "iqn": targets[0], "lun": lun, "portals": portals, "iqns": targets, "luns": luns}, nil, nil
+}
+
+func lunFact(lun int32) json.Number { return json.Number(strconv.Itoa(int(lun))) }
+
 // iscsiPath is one way to the volume.
 type iscsiPath struct {
 	portal address
@@ -181,6 +239,9 @@ var (
 	iqnPattern = regexp.MustCompile(`^iqn\.[0-9]{4}-[0-9]{2}\.[A-Za-z0-9.-]+:[A-Za-z0-9._:-]+$`)
 	euiPattern = regexp.MustCompile(`^eui\.[0-9A-Fa-f]{16}$`)
 	naaPattern = regexp.MustCompile(`^naa\.[0-9A-Fa-f]{32}$`)
+	// plainTargetPattern is what some drivers send instead, and some
+	// initiators take.
+	plainTargetPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.,_:-]*$`)
 )
 
 // targetNameProblem says what keeps a name from being the name of an iSCSI
@@ -207,16 +268,33 @@ func (c Connection) target(field, name string) (string, error) {
 	if name == "" {
 		return "", refuse(InvalidConnection, "%s is empty; look in the log of cinder-volume why the volume has no target", field)
 	}
-	if problem := targetNameProblem(name); problem != "" {
+	switch problem := targetNameProblem(name); {
+	case problem == "":
+	case !plainTargetPattern.MatchString(name):
+		return "", refuse(InvalidConnection, "%s is %s, which %s and is no plain name either; correct the backend's driver or its settings", field, c.quote(name), problem)
+	case !c.unlimited:
 		return "", refuse(UnsupportedConnection, "%s is %s, which %s; set a standard target name on the array, or use a backend with one", field, c.quote(name), problem)
 	}
 	return name, nil
 }
 
-// lun reads a logical unit number. Drivers send it as a number or as digits in
-// a string. A boolean, a fraction or a missing value is never taken for 0 or
-// 1: another volume may be there.
+// lun reads a logical unit number that Kubernetes accepts.
 func (c Connection) lun(field string, value any) (int32, error) {
+	lun, err := c.anyLUN(field, value)
+	if err == nil && lun > largestLUN && !c.unlimited {
+		err = c.largeLUN(field, value)
+	}
+	return lun, err
+}
+
+func (c Connection) largeLUN(field string, value any) *Refusal {
+	return refuse(UnsupportedConnection, "%s is %s, but Kubernetes accepts LUNs from 0 to %d only; let the array assign a lower one, for example by fewer volumes per host entry", field, c.quote(value), largestLUN)
+}
+
+// anyLUN reads a logical unit number. Drivers send it as a number or as digits
+// in a string. A boolean, a fraction or a missing value is never taken for 0
+// or 1: another volume may be there.
+func (c Connection) anyLUN(field string, value any) (int32, error) {
 	digits := ""
 	switch typed := value.(type) {
 	case json.Number:
@@ -233,8 +311,8 @@ func (c Connection) lun(field string, value any) (int32, error) {
 		return 0, c.wrongType(field, value, "a whole number in decimal digits")
 	}
 	number, err := strconv.ParseInt(digits, 10, 32)
-	if err != nil || number > largestLUN {
-		return 0, refuse(UnsupportedConnection, "%s is %s, but Kubernetes accepts LUNs from 0 to %d only; let the array assign a lower one, for example by fewer volumes per host entry", field, c.quote(value), largestLUN)
+	if err != nil {
+		return 0, c.largeLUN(field, value)
 	}
 	return int32(number), nil
 }

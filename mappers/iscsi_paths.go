@@ -52,7 +52,7 @@ func iscsiPaths(c Connection) ([]iscsiPath, []string, error) {
 	// One LUN per source. Where paths differ, the lists join two arrays, and
 	// choosing one of them would drop the fail-over the volume was made for.
 	for _, path := range listed {
-		if path.lun != listed[0].lun {
+		if path.lun != listed[0].lun && !c.unlimited {
 			return nil, nil, refuse(UnsupportedConnection,
 				"%s names different LUNs (%d and %d), as arrays that mirror a volume do, but an iSCSI source of Kubernetes has one; use a volume type without the mirror, or make its arrays agree on the LUN",
 				lunsKey, listed[0].lun, path.lun)

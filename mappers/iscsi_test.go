@@ -49,6 +49,11 @@ func mapData(t *testing.T, protocol string, data fields, request mappers.Request
 	return mapDocument(newRegistry(t), document, request)
 }
 
+// mapOtherwise ends what only the native source cannot express.
+func mapOtherwise(protocol string) string {
+	return "; or map " + protocol + " to a CSI or FlexVolume driver that can (mapping." + protocol + " of the backend)"
+}
+
 func TestISCSIRefusals(t *testing.T) {
 	const (
 		look    = "; the driver of this backend failed to describe the connection, look in the log of cinder-volume"
@@ -88,7 +93,7 @@ func TestISCSIRefusals(t *testing.T) {
 		"target a list":                  {onePath(fields{"target_iqn": []string{targetA}}), invalid, "target_iqn is a list, expected a string" + look},
 		"target without a name":          {onePath(fields{"target_iqn": "iqn.2001-03.target0000"}), unsupported, `target_iqn is "iqn.2001-03.target0000", which is not of the form iqn.<year>-<month>.<reversed domain>:<name>` + targets},
 		"target in capitals":             {onePath(fields{"target_iqn": "IQN.2010-10.org.example:a"}), unsupported, `target_iqn is "IQN.2010-10.org.example:a", which starts with none of iqn., eui. and naa., which Kubernetes demands` + targets},
-		"target that climbs directories": {onePath(fields{"target_iqn": targetA + "/../../b"}), unsupported, `target_iqn is "` + targetA + `/../../b", which is not of the form iqn.<year>-<month>.<reversed domain>:<name>` + targets},
+		"target that climbs directories": {onePath(fields{"target_iqn": targetA + "/../../b"}), invalid, `target_iqn is "` + targetA + `/../../b", which is not of the form iqn.<year>-<month>.<reversed domain>:<name> and is no plain name either; correct the backend's driver or its settings`},
 		"target eui too short":           {onePath(fields{"target_iqn": "eui.0123"}), unsupported, `target_iqn is "eui.0123", which is not of the form eui.<16 hex digits>` + targets},
 		"target naa of 16 digits":        {onePath(fields{"target_iqn": "naa.52004567ba64678d"}), unsupported, `target_iqn is "naa.52004567ba64678d", which is not of the form naa.<32 hex digits>, the only one that Kubernetes accepts` + targets},
 		"target with port in the list":   {twoPaths(fields{"target_iqns": []string{targetA, targetA + ":3260"}}), invalid, `target_iqns[1] is "` + targetA + `:3260", which ends in the port of its portal; a target name has no port, correct the backend's driver or its settings`},
@@ -134,7 +139,11 @@ func TestISCSIRefusals(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, protocol := range []string{"iscsi", "iser"} {
 				_, err := mapData(t, protocol, test.data, plainRequest())
-				expectRefusal(t, err, test.reason, test.want)
+				want := test.want
+				if test.reason == unsupported {
+					want += mapOtherwise(protocol)
+				}
+				expectRefusal(t, err, test.reason, want)
 			}
 		})
 	}
@@ -242,7 +251,7 @@ func TestISCSIInitiator(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			request := plainRequest()
-			request.InitiatorName = test.initiator
+			request.Connector.Initiator = test.initiator
 			_, err := mapData(t, "iscsi", onePath(nil), request)
 			expectRefusal(t, err, mappers.InvalidConnector, test.want)
 		})
@@ -265,10 +274,10 @@ func TestISCSIPortalNextToTheVolumesName(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			request := plainRequest()
-			request.PVName, request.InitiatorName = strings.Repeat("v", test.nameLength), test.initiator
+			request.PVName, request.Connector.Initiator = strings.Repeat("v", test.nameLength), test.initiator
 			result, err := mapData(t, "iscsi", onePath(nil), request)
 			if test.refused != "" {
-				expectRefusal(t, err, mappers.UnsupportedConnection, test.refused)
+				expectRefusal(t, err, mappers.UnsupportedConnection, test.refused+mapOtherwise("iscsi"))
 				return
 			}
 			if err != nil {

@@ -33,13 +33,25 @@ type Options struct {
 // concurrent use.
 type Registry struct {
 	secretNamespace string
-	protocols       map[string]mapFunc
+	protocols       map[string]protocol
 }
 
-// mapFunc maps the connections of one protocol. Everything that holds for
-// every protocol (encryption, access modes that nothing can honour, front-end
-// QoS) has been dealt with by Registry.Map.
-type mapFunc func(request) (Result, error)
+// protocol is what this package knows about the connections of one protocol.
+type protocol struct {
+	// builtIn maps them where the operator's mapping writes no fields of its
+	// own. Everything that holds for every protocol (encryption, access modes
+	// that nothing can honour, front-end QoS) has been dealt with by
+	// Registry.Map.
+	builtIn func(request) (Result, error)
+	// facts reads and checks what templates may name below the protocol's own
+	// name, such as .nvmeof.nqn; nil where there is nothing. Its error refuses
+	// the connection whatever the templates name, its refusal only templates
+	// that name the facts.
+	facts func(request) (facts, *Refusal, error)
+}
+
+// facts are values by the names that templates know them by.
+type facts map[string]any
 
 // New returns a Registry of every protocol this package knows.
 func New(options Options) (*Registry, error) {
@@ -48,10 +60,13 @@ func New(options Options) (*Registry, error) {
 	}
 	return &Registry{
 		secretNamespace: options.SecretNamespace,
-		protocols: map[string]mapFunc{
-			"iscsi": mapISCSI,
-			"iser":  mapISCSI,
-			"rbd":   mapRBD,
+		protocols: map[string]protocol{
+			"fibre_channel": {builtIn: mapFibreChannel, facts: fibreChannelFacts},
+			"iscsi":         {builtIn: mapISCSI, facts: iscsiFacts},
+			"iser":          {builtIn: mapISCSI, facts: iscsiFacts},
+			"nfs":           {builtIn: mapNFS, facts: nfsFacts},
+			"nvmeof":        {builtIn: mapNVMeOF, facts: nvmeofFacts},
+			"rbd":           {builtIn: mapRBD, facts: rbdFacts},
 		},
 	}, nil
 }
@@ -81,44 +96,40 @@ type Request struct {
 	// Encrypted is what Cinder says of the volume itself (its "encrypted"
 	// attribute); older drivers leave it out of the connection.
 	Encrypted bool
-	// InitiatorName is the initiator of the connector that Cinder was given.
-	// Arrays mask LUNs by it, so nodes must log in under this name.
-	InitiatorName string
+	// Connector is whom Cinder was asked to export the volume to.
+	Connector Connector
 	// Mappings are the operator's settings for the backend, by protocol in
 	// lower case (the policy's backends[].mapping).
 	Mappings map[string]Mapping
+
+	// Volume, Claim and Tenant are for the templates of mappings.
+	Volume Volume
+	Claim  Claim
+	Tenant string
 }
 
-// Form is the kind of PersistentVolumeSource an operator asks for.
-type Form string
+// Connector is what Cinder was told about the nodes. Arrays mask volumes by
+// it, so nodes must present themselves alike. What is empty is not known.
+type Connector struct {
+	Host string
+	// Initiator is the iSCSI name under which nodes have to log in.
+	Initiator string
+	// WWPNs are the Fibre Channel port names of all nodes, in 16 lower-case
+	// hexadecimal digits.
+	WWPNs []string
+	// NQN is the NVMe-oF host name.
+	NQN string
+}
 
-const (
-	// FormDefault leaves the choice to the protocol's mapper.
-	FormDefault Form = ""
-	// FormNative is a source that kubelet mounts by itself.
-	FormNative Form = "native"
-	// FormCSI is a pre-provisioned volume of a CSI driver.
-	FormCSI Form = "csi"
-)
+// Volume is the volume as Cinder knows it.
+type Volume struct {
+	ID, Name, Type, Zone string
+	SizeGiB              int64
+}
 
-// Mapping is what an operator decides about one protocol of one backend. A
-// zero Mapping gives the protocol's defaults.
-type Mapping struct {
-	// As is the form of the source.
-	As Form
-	// Driver is the name of the CSI driver.
-	Driver string
-	// ClusterID is the CSI driver's own name for the storage cluster (for
-	// ceph-csi a key of its ceph-csi-config ConfigMap).
-	ClusterID string
-	// NodeStageSecretRef is a Secret the operator keeps. With FormNative it is
-	// the source's secretRef.
-	NodeStageSecretRef *corev1.SecretReference
-	// ImageFeatures are RBD image features as ceph-csi spells them, separated
-	// by commas.
-	ImageFeatures string
-	// Attributes are further volumeAttributes for the CSI driver.
-	Attributes map[string]string
+// Claim is the claim that the volume is made for.
+type Claim struct {
+	Namespace, Name, UID string
 }
 
 // Secret is a Secret that the provisioner has to keep for a volume. Printing it
@@ -154,6 +165,9 @@ type Result struct {
 	// Secret must exist before the PersistentVolume does; nil when the source
 	// needs none that the provisioner keeps.
 	Secret *Secret
+	// MountOptions go into the PersistentVolume's spec, beside those of the
+	// StorageClass.
+	MountOptions []string
 	// ReadOnly reports whether the source forces read-only mounts.
 	ReadOnly bool
 	// Warnings are sentences about what Cinder offered and the source cannot
@@ -172,20 +186,32 @@ func (r *Registry) Map(in Request) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	toSource, known := r.protocols[settled.protocol]
-	if !known {
-		return Result{}, r.unknownProtocol(in)
+	entry, known := r.protocols[settled.protocol]
+	var result Result
+	switch {
+	case settled.usesTemplates():
+		result, err = settled.mapByTemplates(entry.facts)
+	case !known:
+		err = r.unknownProtocol(settled.protocol)
+	default:
+		result, err = entry.builtIn(settled)
 	}
-	result, err := toSource(settled)
 	if err != nil {
 		return Result{}, err
 	}
+	if err := checkSource(result.Source); err != nil {
+		return Result{}, err
+	}
 	result.ReadOnly = settled.readOnly
-	if settled.readOnly && !onlyReading(in.AccessModes) {
+	if settled.readOnly && !settled.mapping.ReadOnly && !onlyReading(in.AccessModes) {
 		result.Warnings = append(result.Warnings, "Cinder grants the volume read-only, so it is mounted read-only whatever the claim's access modes say")
 	}
 	warnings, err := in.Connection.qosWarnings()
 	if err != nil {
+		return Result{}, err
+	}
+	result.Warnings = append(result.Warnings, warnings...)
+	if result.MountOptions, warnings, err = settled.mountOptions(); err != nil {
 		return Result{}, err
 	}
 	result.Warnings = append(result.Warnings, warnings...)
@@ -195,7 +221,8 @@ func (r *Registry) Map(in Request) (Result, error) {
 // settle decides what does not depend on the protocol.
 func (r *Registry) settle(in Request) (request, error) {
 	connection := in.Connection
-	settled := request{Request: in, protocol: connection.protocol, mapping: in.Mappings[connection.protocol], secretNamespace: r.secretNamespace}
+	settled := request{Request: in, protocol: connection.protocol, secretNamespace: r.secretNamespace}
+	settled.mapping = in.Mappings[connection.protocol]
 	if connection.protocol == "" {
 		return settled, refuse(InvalidConnection, "there is no connection; connect the volume before it is mapped")
 	}
@@ -211,8 +238,8 @@ func (r *Registry) settle(in Request) (request, error) {
 	if err := CheckAccessModes(in.AccessModes); err != nil {
 		return settled, err
 	}
-	if form := settled.mapping.As; form != FormDefault && form != FormNative && form != FormCSI {
-		return settled, refuse(InvalidMapping, "mapping.%s.as is %q, expected \"native\" or \"csi\"; correct the backend's mapping", settled.protocol, form)
+	if err := settled.checkForm(); err != nil {
+		return settled, err
 	}
 	access, err := connection.text("access_mode")
 	if err != nil {
@@ -221,18 +248,14 @@ func (r *Registry) settle(in Request) (request, error) {
 	if access != "" && access != "rw" && access != "ro" {
 		return settled, refuse(InvalidConnection, "access_mode is %s, expected \"rw\" or \"ro\"; look in the log of cinder-volume", connection.quote(access))
 	}
-	settled.readOnly = access == "ro" || connection.readOnly || onlyReading(in.AccessModes)
+	settled.readOnly = access == "ro" || connection.readOnly || settled.mapping.ReadOnly || onlyReading(in.AccessModes)
 	return settled, nil
 }
 
 // unknownProtocol names the way out: a mapping, or another volume type.
-func (r *Registry) unknownProtocol(in Request) *Refusal {
-	protocol := in.Connection.protocol
-	known := strings.Join(r.Protocols(), ", ")
-	if _, mapped := in.Mappings[protocol]; mapped {
-		return refuse(UnsupportedProtocol, "protocol %s is unknown (known: %s) and mapping.%s cannot describe it in this version; use a volume type whose backend speaks a known protocol", protocol, known, protocol)
-	}
-	return refuse(UnsupportedProtocol, "protocol %s is unknown (known: %s); use a volume type whose backend speaks one of these, or describe the protocol in the backend's mapping", protocol, known)
+func (r *Registry) unknownProtocol(protocol string) *Refusal {
+	return refuse(UnsupportedProtocol, "protocol %s is unknown (known: %s); use a volume type whose backend speaks one of these, or write mapping.%s for the backend in the policy, with the CSI or FlexVolume driver that attaches such volumes",
+		protocol, strings.Join(r.Protocols(), ", "), protocol)
 }
 
 // qosWarnings reports limits that Cinder leaves to the consumer. The manager
@@ -282,7 +305,8 @@ func onlyReading(modes []corev1.PersistentVolumeAccessMode) bool {
 // request is a Request with what Registry.Map has settled.
 type request struct {
 	Request
-	protocol        string
+	protocol string
+	// mapping is the operator's for the protocol, zero where there is none.
 	mapping         Mapping
 	readOnly        bool
 	secretNamespace string
@@ -295,6 +319,8 @@ func (r request) filesystem() string {
 	switch {
 	case r.Block:
 		return ""
+	case r.mapping.FSType != "":
+		return r.mapping.FSType
 	case r.FSType == "":
 		return "ext4"
 	default:
@@ -305,7 +331,7 @@ func (r request) filesystem() string {
 // requireNativeAccessModes refuses what only CSI sources have (KEP-2485).
 func (r request) requireNativeAccessModes() error {
 	if slices.Contains(r.AccessModes, corev1.ReadWriteOncePod) {
-		return refuse(UnsupportedAccessMode, "access mode ReadWriteOncePod needs a CSI source, but protocol %s is mapped to a native one; use ReadWriteOnce", r.protocol)
+		return refuse(UnsupportedAccessMode, "access mode ReadWriteOncePod needs a CSI source, but protocol %s is mapped to another; use ReadWriteOnce", r.protocol)
 	}
 	return nil
 }

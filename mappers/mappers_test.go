@@ -20,7 +20,7 @@ func TestNewNeedsANamespaceForSecrets(t *testing.T) {
 }
 
 func TestProtocols(t *testing.T) {
-	if got, want := newRegistry(t).Protocols(), []string{"iscsi", "iser", "rbd"}; !reflect.DeepEqual(got, want) {
+	if got, want := newRegistry(t).Protocols(), []string{"fibre_channel", "iscsi", "iser", "nfs", "nvmeof", "rbd"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("protocols are %v, expected %v", got, want)
 	}
 }
@@ -116,6 +116,27 @@ func TestReadOnly(t *testing.T) {
 	}
 }
 
+// soundConnection is the data of a connection that maps, and the mapping that
+// it needs.
+func soundConnection(t *testing.T, protocol string) (string, mappers.Mapping) {
+	t.Helper()
+	csi := mappers.Mapping{As: mappers.FormCSI, Driver: "csi.example.org"}
+	switch protocol {
+	case "fibre_channel":
+		return `"target_wwn": ["500a098280feeba5"], "target_lun": 1`, mappers.Mapping{}
+	case "iscsi", "iser":
+		return `"target_portal": "192.0.2.1:3260", "target_iqn": "iqn.2010-10.org.openstack:a", "target_lun": 1`, mappers.Mapping{}
+	case "nfs":
+		return `"export": "192.0.2.9:/export", "name": "volume-1"`, csi
+	case "nvmeof":
+		return `"target_nqn": "nqn.2014-08.org.example:a", "portals": [["192.0.2.1", 4420, "tcp"]]`, csi
+	case "rbd":
+		return `"name": "volumes/volume-1"`, mappers.Mapping{ClusterID: "ceph-1", NodeStageSecretRef: &corev1.SecretReference{Name: "a", Namespace: "b"}}
+	}
+	t.Fatalf("there is no sound connection of protocol %s to test with", protocol)
+	return "", mappers.Mapping{}
+}
+
 // What holds for every protocol is checked for every protocol.
 func TestRefusalsOfEveryProtocol(t *testing.T) {
 	registry := newRegistry(t)
@@ -138,12 +159,9 @@ func TestRefusalsOfEveryProtocol(t *testing.T) {
 	} {
 		for _, protocol := range registry.Protocols() {
 			t.Run(name+"/"+protocol, func(t *testing.T) {
-				data := `"target_portal": "192.0.2.1:3260", "target_iqn": "iqn.2010-10.org.openstack:a", "target_lun": 1`
-				if protocol == "rbd" {
-					data = `"name": "volumes/volume-1"`
-				}
+				data, mapping := soundConnection(t, protocol)
 				request := plainRequest()
-				request.Mappings = map[string]mappers.Mapping{"rbd": {ClusterID: "ceph-1", NodeStageSecretRef: &corev1.SecretReference{Name: "a", Namespace: "b"}}}
+				request.Mappings = map[string]mappers.Mapping{protocol: mapping}
 				document := func(fields string) []byte {
 					return []byte(`{"driver_volume_type": "` + protocol + `", "data": {` + data + fields + `}}`)
 				}
@@ -162,9 +180,11 @@ func TestRefusalsOfEveryProtocol(t *testing.T) {
 
 func TestMappingOfUnknownForm(t *testing.T) {
 	request := plainRequest()
-	request.Mappings = map[string]mappers.Mapping{"rbd": {As: "flexVolume"}}
+	request.Mappings = map[string]mappers.Mapping{"rbd": {As: "portworx"}, "nfs": {As: "native"}}
 	_, err := mapDocument(newRegistry(t), []byte(`{"driver_volume_type": "rbd", "data": {"name": "volumes/volume-1"}}`), request)
-	expectRefusal(t, err, mappers.InvalidMapping, `mapping.rbd.as is "flexVolume", expected "native" or "csi"; correct the backend's mapping`)
+	expectRefusal(t, err, mappers.InvalidMapping, `mapping.rbd.as is "portworx", expected "native", "csi" or "flexVolume"; correct the backend's mapping`)
+	_, err = mapDocument(newRegistry(t), []byte(`{"driver_volume_type": "nfs", "data": {"export": "a:/b", "name": "volume-1"}}`), request)
+	expectRefusal(t, err, mappers.InvalidMapping, `mapping.nfs.as is "native", but Kubernetes has no source of its own for nfs; name a CSI or FlexVolume driver in the backend's mapping`)
 }
 
 // A driver that repeats a password elsewhere must not get it printed.
@@ -174,10 +194,10 @@ func TestSentencesWithholdCredentials(t *testing.T) {
 	for name, test := range map[string]struct{ data, want string }{
 		"as a portal":          {`"target_portal": "hunter2-and-more", "auth_password": "hunter2-and-more"`, "target_portal is " + withheld + ", which has no port; expected host:port or [IPv6]:port, correct the backend's iSCSI address in cinder.conf"},
 		"inside a portal":      {`"target_portal": "user:hunter2@192.0.2.1:3260", "auth_password": "hunter2"`, "target_portal is " + withheld + ", which is not an address and a port; expected host:port or [IPv6]:port, correct the backend's iSCSI address in cinder.conf"},
-		"nested credentials":   {`"target_iqn": "label-hunter2", "config": {"vendor": [{"api_token": "hunter2"}]}`, "target_iqn is " + withheld + ", which starts with none of iqn., eui. and naa., which Kubernetes demands; set a standard target name on the array, or use a backend with one"},
+		"nested credentials":   {`"target_iqn": "label-hunter2", "config": {"vendor": [{"api_token": "hunter2"}]}`, "target_iqn is " + withheld + ", which starts with none of iqn., eui. and naa., which Kubernetes demands; set a standard target name on the array, or use a backend with one" + mapOtherwise("iscsi")},
 		"password as a number": {`"auth_password": 12345678`, "auth_password is " + withheld + ", expected a string; the driver of this backend failed to describe the connection, look in the log of cinder-volume"},
 		"method is password":   {`"auth_method": "hunter2", "auth_password": "hunter2"`, "auth_method is " + withheld + ", but kubelet speaks CHAP only; set the backend to CHAP or to no authentication"},
-		"longer than is shown": {`"target_iqn": "` + strings.Repeat("x", 300) + `"`, `target_iqn is "` + strings.Repeat("x", 80) + `...", which is longer than 223 characters; set a standard target name on the array, or use a backend with one`},
+		"longer than is shown": {`"target_iqn": "` + strings.Repeat("x", 300) + `"`, `target_iqn is "` + strings.Repeat("x", 80) + `...", which is longer than 223 characters; set a standard target name on the array, or use a backend with one` + mapOtherwise("iscsi")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			document := `{"driver_volume_type": "iscsi", "data": {` + test.data

@@ -48,7 +48,15 @@ func (r request) cephCSI(image rbdImage) (Result, error) {
 			return Result{}, refuse(InvalidMapping, "mapping.rbd.attributes.%s may not be set, because it is made from the connection and the other settings; remove it from the backend's mapping", key)
 		}
 	}
-	maps.Copy(attributes, r.mapping.Attributes)
+	values, err := r.newValues(rbdFacts)
+	if err != nil {
+		return Result{}, err
+	}
+	further, err := values.fillAll("attributes", r.mapping.Attributes)
+	if err != nil {
+		return Result{}, err
+	}
+	maps.Copy(attributes, further)
 
 	source := &corev1.CSIPersistentVolumeSource{
 		Driver:           r.mapping.Driver,
@@ -61,7 +69,7 @@ func (r request) cephCSI(image rbdImage) (Result, error) {
 		source.Driver = cephCSIDriver
 	}
 
-	reference, secret, err := r.cephSecret(image, corev1.SecretTypeOpaque, map[string][]byte{"userID": []byte(image.user), "userKey": []byte(image.key)})
+	reference, secret, err := r.cephSecret("nodeStageSecretRef", r.mapping.NodeStageSecretRef, image, corev1.SecretTypeOpaque, map[string][]byte{"userID": []byte(image.user), "userKey": []byte(image.key)})
 	switch {
 	case err != nil:
 		return Result{}, err
@@ -99,22 +107,22 @@ func (r request) nativeRBD(image rbdImage) (Result, error) {
 		return Result{}, refuse(InvalidConnection, "auth_username is missing although auth_enabled is true, and Kubernetes would log in as \"admin\" instead; set rbd_user of the backend in cinder.conf")
 	}
 	var err error
-	source.SecretRef, result.Secret, err = r.cephSecret(image, "kubernetes.io/rbd", map[string][]byte{"key": []byte(image.key)})
+	source.SecretRef, result.Secret, err = r.cephSecret("secretRef", r.mapping.SecretRef, image, "kubernetes.io/rbd", map[string][]byte{"key": []byte(image.key)})
 	if err != nil {
 		return Result{}, err
 	}
 	if source.SecretRef == nil {
-		result.Warnings = []string{"Cinder sends no key and mapping.rbd.nodeStageSecretRef names no Secret: nodes log in to Ceph with their own /etc/ceph/keyring"}
+		result.Warnings = []string{"Cinder sends no key and mapping.rbd.secretRef names no Secret: nodes log in to Ceph with their own /etc/ceph/keyring"}
 	}
 	return result, nil
 }
 
 // cephSecret refers to the operator's Secret, else to one of the given kind
 // for the key that Cinder sent. Without either it returns nothing and no error.
-func (r request) cephSecret(image rbdImage, kind corev1.SecretType, data map[string][]byte) (*corev1.SecretReference, *Secret, error) {
-	if reference := r.mapping.NodeStageSecretRef; reference != nil {
+func (r request) cephSecret(field string, reference *corev1.SecretReference, image rbdImage, kind corev1.SecretType, data map[string][]byte) (*corev1.SecretReference, *Secret, error) {
+	if reference != nil {
 		if reference.Name == "" || reference.Namespace == "" {
-			return nil, nil, refuse(InvalidMapping, "mapping.rbd.nodeStageSecretRef needs a name and a namespace; complete it in the backend's mapping")
+			return nil, nil, refuse(InvalidMapping, "mapping.rbd.%s needs a name and a namespace; complete it in the backend's mapping", field)
 		}
 		return reference.DeepCopy(), nil, nil
 	}
@@ -123,6 +131,19 @@ func (r request) cephSecret(image rbdImage, kind corev1.SecretType, data map[str
 	}
 	secret := r.newSecret(kind, data)
 	return secret.reference(), secret, nil
+}
+
+// rbdFacts are what templates may name below .rbd.
+func rbdFacts(r request) (facts, *Refusal, error) {
+	image, err := r.Connection.rbdImage()
+	if err != nil {
+		return nil, nil, err
+	}
+	monitors := make([]any, len(image.monitors))
+	for i, monitor := range image.monitors {
+		monitors[i] = monitor
+	}
+	return facts{"pool": image.pool, "image": image.name, "monitors": monitors, "user": known(image.user), "key": known(image.key)}, nil, nil
 }
 
 // rbdImage is what a connection of Cinder's RBD driver says

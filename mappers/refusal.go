@@ -9,6 +9,9 @@ type Reason string
 const (
 	// UnsupportedProtocol: no mapper knows the connection's protocol.
 	UnsupportedProtocol Reason = "UnsupportedProtocol"
+	// MappingRequired: the protocol is known, but Kubernetes has no source of
+	// its own for it, and the operator has named no driver.
+	MappingRequired Reason = "MappingRequired"
 	// EncryptedVolume: Cinder expects the consumer to open the volume's LUKS
 	// layer, which no kubelet does.
 	EncryptedVolume Reason = "EncryptedVolume"

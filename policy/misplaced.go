@@ -44,6 +44,10 @@ func misplacedKeys() map[string]map[string]string {
 			"volumes":    underQuota, "gigabytes": underQuota, "snapshots": underQuota,
 			"limits": "limits are the tenant's; what a rule may hold stands under quota",
 		},
+		"Mapping": {
+			"volumeAttributes": `did you mean "attributes"?`, "parameters": `did you mean "attributes"?`,
+			"mountOptions": "mount options are those of the StorageClass; discard has a key of its own",
+		},
 		"LabelSelector": {anyKey: "labels stand under matchLabels or matchExpressions"},
 	}
 }

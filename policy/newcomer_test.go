@@ -54,6 +54,7 @@ var newcomersMistakes = map[string]struct{ from, to, want string }{
 		`backends[0].suspended: the key is given twice, first on line N; remove one`},
 	"a hyphen is missing": {"  - name: ceph\n    auth: {cloud: ceph}\n    volumeSize: {max: 500Gi}         # what this backend takes, whatever a tenant may have\n    mapping:", "    name: ceph\n    mapping:",
 		`backends[0].name: the key is given twice, first on line N; if another entry of the list begins here, put a hyphen before it, else remove one
+backends[0].mapping: the key is given twice, first on line N; remove one
 tenants[0].classes[0].backends[1]: unknown backend "ceph"; the backends are gold, lab
 tenants[0].classes[1].backends[0]: unknown backend "ceph"; the backends are gold, lab`},
 	"a tenant's name twice": {"  - name: developers", "  - name: team-a",

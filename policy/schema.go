@@ -144,6 +144,8 @@ const (
 	endpointPattern     = `^[Hh][Tt][Tt][Pp][Ss]?://[^/?#@]+(/[^?#]*)?$`
 	ownMetadataPattern  = `^[sS][tT][aA][nN][dD][aA][lL][oO][nN][eE]-[cC][iI][nN][dD][eE][rR]\.[oO][pP][eE][nN][sS][tT][aA][cC][kK]\.[oO][rR][gG]/`
 	withoutColonPattern = `^[^:]*$`
+	csiDriverPattern    = `^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$`
+	secretKeyPattern    = `^[A-Za-z0-9._-]+$`
 	notZeroPattern      = `[1-9]`
 )
 
@@ -180,21 +182,38 @@ func without(keys ...string) schema {
 	return schema{"properties": forbidden}
 }
 
-// mappingRules says which keys go with which kind of source, as
-// validateMapping does.
+// mappingRules says which keys go with which kind of source and protocol, as
+// mappingKeys does.
 func mappingRules() schema {
-	reference := schema{"$ref": "#/definitions/" + reflect.TypeFor[Mapping]().Name()}
-	// Only rbd has a built-in driver, and the keys of ceph-csi.
-	other := both(reference, both(without("clusterID", "imageFeatures"), when(MappingCSI, schema{"required": []string{"driver"}})))
-	native := schema{}
-	for _, protocol := range nativeProtocols {
-		native[protocol] = other
+	of := func(protocol string) schema {
+		all := []schema{{"$ref": "#/definitions/" + reflect.TypeFor[Mapping]().Name()}}
+		for _, as := range []MappingKind{MappingCSI, MappingNative, MappingFlexVolume} {
+			var unfit []string
+			for _, key := range mappingKeys(protocol, as) {
+				if !key.fits {
+					unfit = append(unfit, key.name)
+				}
+			}
+			all = append(all, when(as, without(unfit...)))
+		}
+		return schema{"allOf": all}
 	}
-	native["rbd"] = both(reference, when(MappingCSI, schema{"required": []string{"clusterID"}}))
+	known := schema{}
+	for _, protocol := range nativeProtocols {
+		known[protocol] = both(of(protocol), when(MappingCSI, schema{"required": []string{"driver"}}))
+	}
+	// Only rbd has a built-in driver, which needs the name of the cluster.
+	known["rbd"] = both(of("rbd"), when(MappingCSI, schema{"oneOf": []schema{
+		{"required": []string{"clusterID"}, "properties": without(append([]string{"volumeHandle", "secret"}, secretReferenceKeys[1:]...)...)["properties"]},
+		{"required": []string{"volumeHandle"}, "properties": without("clusterID", "imageFeatures")["properties"]},
+	}}))
 	return schema{
-		"propertyNames":        schema{"pattern": protocolPattern.String()},
-		"properties":           native,
-		"additionalProperties": both(other, schema{"properties": schema{"as": choice(MappingCSI, MappingFlexVolume)}}),
+		"propertyNames": schema{"pattern": protocolPattern.String()},
+		"properties":    known,
+		"additionalProperties": schema{"allOf": []schema{
+			of(""), when(MappingCSI, schema{"required": []string{"driver"}}),
+			{"properties": schema{"as": choice(MappingCSI, MappingFlexVolume)}},
+		}},
 	}
 }
 

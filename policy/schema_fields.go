@@ -1,6 +1,10 @@
 package policy
 
-import "k8s.io/apimachinery/pkg/util/validation"
+import (
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers/template"
+)
 
 // fieldSchemas says about each field, by type and key, what its type does not.
 // An entry with the name of a type alone is about its object as a whole. It
@@ -97,19 +101,32 @@ func connectionFields() map[string]fieldSchema {
 func mappingFields() map[string]fieldSchema {
 	return map[string]fieldSchema{
 		"Mapping": {rules: schema{"allOf": []schema{
-			when(MappingCSI, without("options")),
-			when(MappingNative, without("driver", "attributes", "options", "nodeStageSecretRef", "clusterID", "imageFeatures")),
-			when(MappingFlexVolume, both(schema{"required": []string{"driver"}}, without("attributes", "nodeStageSecretRef", "clusterID", "imageFeatures"))),
+			when(MappingCSI, schema{"properties": schema{"driver": schema{"pattern": csiDriverPattern, "maxLength": validation.DNS1123LabelMaxLength}}}),
+			when(MappingFlexVolume, schema{"required": []string{"driver"}, "properties": schema{"driver": schema{"pattern": flexDriverPattern.String()}}}),
 		}}},
-		"Mapping.as":                 {description: "Kind of the PersistentVolume's source.", required: true, rules: choice(MappingCSI, MappingNative, MappingFlexVolume)},
-		"Mapping.driver":             {description: "CSI driver, or FlexVolume driver as vendor/driver. Default for rbd as csi: " + DefaultCephDriver + "."},
-		"Mapping.fsType":             {description: "File system, where the volume's own is not wanted."},
-		"Mapping.readOnly":           {description: "true: pods may only read. Default: false."},
-		"Mapping.attributes":         {description: "Volume attributes of a CSI source; values may be templates."},
-		"Mapping.options":            {description: "Options of a FlexVolume source; values may be templates."},
-		"Mapping.nodeStageSecretRef": {description: "Secret with which a CSI driver stages the volume."},
-		"Mapping.clusterID":          {description: "Name of the Ceph cluster in ceph-csi's configuration."},
-		"Mapping.imageFeatures":      {description: "Comma-separated RBD image features, such as layering."},
+		"Mapping.as":                         {description: "Kind of the PersistentVolume's source.", required: true, rules: choice(MappingCSI, MappingNative, MappingFlexVolume)},
+		"Mapping.driver":                     {description: "CSI driver, or FlexVolume driver as vendor/driver. Default for rbd as csi: " + DefaultCephDriver + "."},
+		"Mapping.fsType":                     {description: "File system, in place of the one that rule or StorageClass choose."},
+		"Mapping.readOnly":                   {description: "true: pods may only read. Default: false."},
+		"Mapping.volumeHandle":               {description: "Template of what names the volume to a CSI driver. Default: {{ .volume.id }}; for rbd ceph-csi's name of the image.", rules: templateRules()},
+		"Mapping.discard":                    {description: "true: nodes mount with option discard where Cinder says that the array reclaims discarded blocks. Default: false."},
+		"Mapping.attributes":                 {description: "Templates for the volume attributes of a CSI source. Those that come out empty are left out.", rules: filledKeys(), entries: templateRules()},
+		"Mapping.options":                    {description: "Templates for the options of a FlexVolume source. Those that come out empty are left out.", rules: filledKeys(), entries: templateRules()},
+		"Mapping.secret":                     {description: "Secret that is made for each volume, in the provisioner's namespace."},
+		"Mapping.nodeStageSecretRef":         {description: "Secret with which a CSI driver stages the volume."},
+		"Mapping.nodePublishSecretRef":       {description: "Secret with which a CSI driver publishes the volume to a pod."},
+		"Mapping.nodeExpandSecretRef":        {description: "Secret with which a CSI driver grows the volume on a node."},
+		"Mapping.controllerPublishSecretRef": {description: "Secret with which a CSI driver attaches the volume to a node."},
+		"Mapping.controllerExpandSecretRef":  {description: "Secret with which a CSI driver grows the volume."},
+		"Mapping.secretRef":                  {description: "Secret of a FlexVolume, whose type must be the driver's name, or of a native rbd volume."},
+		"Mapping.clusterID":                  {description: "Name of the Ceph cluster in ceph-csi's configuration."},
+		"Mapping.imageFeatures":              {description: "Comma-separated RBD image features, such as layering."},
+		"Mapping.interface":                  {description: "open-iscsi interface through which nodes log in, such as that of an offload card, by the same name on all nodes. Default: default, for iser iser.", rules: schema{"pattern": iscsiInterfacePattern.String()}},
+		"Mapping.wwid":                       {description: "Template of the identifier by which nodes find the disk of an fc volume, as below /dev/disk/by-id without scsi-. Default: found by target names and LUN.", rules: templateRules()},
+
+		"MappingSecret.type":       {description: "Type of the Secret. Default: Opaque, for a FlexVolume the driver's name.", rules: schema{"pattern": secretTypePattern.String(), "maxLength": validation.DNS1123SubdomainMaxLength}},
+		"MappingSecret.data":       {description: "Templates by the Secret's keys, which may name credentials of the connection. Those that come out empty are left out.", required: true, rules: both(schema{"minProperties": 1}, schema{"propertyNames": schema{"pattern": secretKeyPattern, "maxLength": validation.DNS1123SubdomainMaxLength}}), entries: templateRules()},
+		"MappingSecret.references": {description: "Keys of a CSI source that refer to the Secret. Default: nodeStageSecretRef.", rules: schema{"uniqueItems": true}, entries: choice(secretReferenceKeys...)},
 
 		"SecretReference.name":      {description: "Name of the Secret.", required: true, rules: schema{"pattern": subdomainPattern, "maxLength": validation.DNS1123SubdomainMaxLength}},
 		"SecretReference.namespace": {description: "Namespace of the Secret.", required: true, rules: nameRules()},
@@ -158,6 +175,11 @@ func sharedFields() map[string]fieldSchema {
 		"LabelSelectorRequirement.values":   {description: "Values for In and NotIn.", entries: labelValueRules()},
 	}
 }
+
+// templateRules bound a template; what is in it only Parse can read.
+func templateRules() schema { return schema{"maxLength": template.MaxLength} }
+
+func filledKeys() schema { return schema{"propertyNames": schema{"minLength": 1}} }
 
 func nameRules() schema {
 	return schema{"pattern": labelPattern, "maxLength": validation.DNS1123LabelMaxLength}

@@ -15,7 +15,6 @@ var (
 	hostPattern       = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 	wwpnPattern       = regexp.MustCompile(`^([0-9a-fA-F]{16}|[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){7})$`)
 	nqnPattern        = regexp.MustCompile(`^nqn\.\d{4}-\d{2}\.\S+$`)
-	protocolPattern   = regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]*$`)
 
 	// The API server validates a PersistentVolume's initiatorName by these
 	// forms (pkg/apis/core/validation in Kubernetes); anchored, and as narrow
@@ -26,16 +25,6 @@ var (
 // maxQualifiedName is the longest iSCSI name (RFC 7143) and NVMe qualified
 // name (NVM Express base specification).
 const maxQualifiedName = 223
-
-// knownProtocols are the values of driver_volume_type that Cinder's drivers
-// return. Others are accepted: this list only serves to notice slips.
-var knownProtocols = []string{
-	"iscsi", "iser", "fibre_channel", "fibre_channel_eckd", "rbd", "nvmeof", "nfs",
-	"storpool", "quobyte", "gpfs", "vmdk", "local",
-}
-
-// nativeProtocols are those with a volume source in Kubernetes itself.
-var nativeProtocols = []string{"iscsi", "iser", "fibre_channel", "rbd"}
 
 func (p *Policy) validateBackend(d *document, i int) {
 	b, path := &p.Backends[i], element("backends", i)
@@ -205,81 +194,4 @@ func validateConnector(d *document, path string, c *Connector) {
 			d.warnf(at, "%q stands in the list already; remove one", wwpn)
 		}
 	}
-}
-
-func validateMapping(d *document, path, protocol string, m Mapping) {
-	switch {
-	case !protocolPattern.MatchString(protocol):
-		d.errorf(path, "%q cannot be a protocol; write Cinder's driver_volume_type in lower case, such as iscsi", protocol)
-	case !slices.Contains(knownProtocols, protocol):
-		if meant, ok := suggest(protocol, knownProtocols); ok {
-			d.warnf(path, "no Cinder driver is known to return the protocol %q; did you mean %q?", protocol, meant)
-		}
-	}
-	kinds := []string{string(MappingCSI), string(MappingNative), string(MappingFlexVolume)}
-	switch m.As {
-	case MappingCSI:
-		if m.Driver == "" {
-			d.errorf(child(path, "driver"), "is missing; name the CSI driver that mounts the volume")
-		}
-		if protocol == "rbd" && m.ClusterID == "" {
-			d.errorf(child(path, "clusterID"), "is missing; name the Ceph cluster as ceph-csi's configuration does")
-		}
-	case MappingFlexVolume:
-		if m.Driver == "" {
-			d.errorf(child(path, "driver"), "is missing; name the FlexVolume driver as vendor/driver")
-		}
-	case MappingNative:
-		if !slices.Contains(nativeProtocols, protocol) {
-			d.errorf(child(path, "as"), "Kubernetes has no native volume source for %q; use csi or flexVolume with a driver", protocol)
-		}
-	case "":
-		d.errorf(child(path, "as"), "is missing; choose one of %s", strings.Join(kinds, ", "))
-		return
-	default:
-		d.errorf(child(path, "as"), "unknown kind of volume source %q%s", m.As, didYouMean(string(m.As), kinds, "the kinds are"))
-		return
-	}
-	for _, key := range []struct {
-		name string
-		fits bool
-		only string
-	}{
-		{"driver", m.As != MappingNative, "csi or flexVolume"},
-		{"attributes", m.As == MappingCSI, "csi"},
-		{"nodeStageSecretRef", m.As == MappingCSI, "csi"},
-		{"options", m.As == MappingFlexVolume, "flexVolume"},
-		{"clusterID", m.As == MappingCSI && protocol == "rbd", "csi and the protocol rbd"},
-		{"imageFeatures", m.As == MappingCSI && protocol == "rbd", "csi and the protocol rbd"},
-	} {
-		if at := child(path, key.name); d.has(at) && !key.fits {
-			d.errorf(at, "%s goes only with as: %s; remove it%s", key.name, key.only, insteadOf(key.name, m.As))
-		}
-	}
-	if ref := m.NodeStageSecretRef; ref != nil {
-		at := child(path, "nodeStageSecretRef")
-		for _, part := range []struct{ key, value string }{{"name", ref.Name}, {"namespace", ref.Namespace}} {
-			kind := className
-			if part.key == "namespace" {
-				kind = namespaceName
-			}
-			switch {
-			case part.value == "":
-				d.errorf(child(at, part.key), "is missing; give the name and the namespace of the Secret")
-			case !kind.valid(part.value):
-				d.errorf(child(at, part.key), "%q cannot be the %s of a Secret", part.value, part.key)
-			}
-		}
-	}
-}
-
-// insteadOf names the key that does the same for another kind of source.
-func insteadOf(key string, as MappingKind) string {
-	switch {
-	case key == "attributes" && as == MappingFlexVolume:
-		return ", or use options"
-	case key == "options" && as == MappingCSI:
-		return ", or use attributes"
-	}
-	return ""
 }

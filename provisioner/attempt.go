@@ -76,7 +76,7 @@ func (a *attempt) run(ctx context.Context) (*corev1.PersistentVolume, error) {
 	for _, warning := range mapped.Warnings {
 		a.p.Recorder.Event(a.claim, corev1.EventTypeWarning, "ConnectionWarning", warning)
 	}
-	return a.persistentVolume(connected.Volume, mapped), nil
+	return a.persistentVolume(connected, mapped), nil
 }
 
 // stillWanted tells whether the claim exists as it was when it was queued. The
@@ -223,6 +223,7 @@ func (a *attempt) spec() backends.Spec {
 		Metadata:  volume.Metadata,
 		Stamp:     a.stamp,
 		Connector: a.connector,
+		ReadOnly:  onlyReading(a.claim.Spec.AccessModes),
 	}
 }
 
@@ -232,17 +233,39 @@ func (a *attempt) mapConnection(connected backends.Connected) (mappers.Result, e
 		return mappers.Result{}, err
 	}
 	a.protocol = connection.Protocol()
-	return a.p.Mappers.Map(mappers.Request{
-		Connection:    connection,
-		PVName:        a.pvName,
-		SecretName:    secretName(a.pvName),
-		AccessModes:   a.claim.Spec.AccessModes,
-		FSType:        a.decision.Volume.FSType,
-		Block:         isBlock(a.claim),
-		Encrypted:     connected.Volume.Encrypted,
-		InitiatorName: a.connector.Initiator,
-		Mappings:      a.p.Backends.Mappings(a.backend),
-	})
+	request := MapRequest(connection, a.pvName, a.connector)
+	request.AccessModes = a.claim.Spec.AccessModes
+	request.FSType = a.decision.Volume.FSType
+	request.Block = isBlock(a.claim)
+	request.Encrypted = connected.Volume.Encrypted
+	request.Mappings = a.p.Backends.Mappings(a.backend)
+	request.Volume = mappers.Volume{
+		ID: connected.Volume.ID, Name: connected.Volume.Name, SizeGiB: connected.Volume.SizeGiB,
+		Type: connected.Volume.Type, Zone: connected.Volume.Zone,
+	}
+	request.Claim = mappers.Claim{Namespace: a.claim.Namespace, Name: a.claim.Name, UID: string(a.claim.UID)}
+	request.Tenant = a.decision.Tenant
+	return a.p.Mappers.Map(request)
+}
+
+// MapRequest begins the request to map a connection, with all that follows
+// from the PersistentVolume's name and the connector.
+func MapRequest(connection mappers.Connection, pvName string, connector backends.Connector) mappers.Request {
+	return mappers.Request{
+		Connection: connection,
+		PVName:     pvName,
+		SecretName: secretName(pvName),
+		Connector:  mappers.Connector{Host: connector.Host, Initiator: connector.Initiator, WWPNs: connector.WWPNs, NQN: connector.NQN},
+	}
+}
+
+// RefusalError is what a claim's event says of a connection that cannot be
+// mapped. The backend may be empty.
+func RefusalError(backend string, refused *mappers.Refusal) error {
+	if backend == "" {
+		return fmt.Errorf("%s: %w", refused.Reason, refused)
+	}
+	return fmt.Errorf("%s: backend %s: %w", refused.Reason, backend, refused)
 }
 
 // undoRefused takes back all that was done for a connection that cannot be
@@ -252,7 +275,7 @@ func (a *attempt) undoRefused(ctx context.Context, refusal error) error {
 	if !errors.As(refusal, &refused) {
 		return refusal
 	}
-	refusal = fmt.Errorf("%s: backend %s: %w", refused.Reason, a.backend, refusal)
+	refusal = RefusalError(a.backend, refused)
 	err := a.p.undo(ctx, a.claim.UID, beginning{backend: a.backend, stamp: a.stamp, connector: a.connector})
 	if err != nil {
 		return fmt.Errorf("%w (its volume cannot be removed yet: %s)", refusal, err)

@@ -3,6 +3,7 @@ package provisioner
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -25,8 +26,11 @@ const (
 	// takes the same connector that initialised it.
 	annotationConnector = annotationPrefix + "connector"
 	annotationCluster   = annotationPrefix + "cluster"
-	annotationClaimUID  = annotationPrefix + "claim-uid"
-	annotationRevision  = annotationPrefix + "policy-revision"
+	// annotationAttachment tells an operator which attachment at Cinder is the
+	// volume's; deleting asks Cinder itself.
+	annotationAttachment = annotationPrefix + "attachment-id"
+	annotationClaimUID   = annotationPrefix + "claim-uid"
+	annotationRevision   = annotationPrefix + "policy-revision"
 	// annotationSecret names the Secret that was made for this volume; absent
 	// when there is none.
 	annotationSecret          = annotationPrefix + "secret"
@@ -152,7 +156,8 @@ func damaged(pv *corev1.PersistentVolume, key, problem string) error {
 
 // persistentVolume describes the volume to Kubernetes. The capacity is what
 // Cinder made, which may be more than was asked for.
-func (a *attempt) persistentVolume(v backends.Volume, mapped mappers.Result) *corev1.PersistentVolume {
+func (a *attempt) persistentVolume(connected backends.Connected, mapped mappers.Result) *corev1.PersistentVolume {
+	v := connected.Volume
 	connector, err := json.Marshal(a.connector)
 	if err != nil {
 		// A struct of strings and a bool always encodes.
@@ -169,6 +174,9 @@ func (a *attempt) persistentVolume(v backends.Volume, mapped mappers.Result) *co
 		annotationClaimUID:  string(a.claim.UID),
 		annotationRevision:  a.decision.revision,
 	}
+	if connected.AttachmentID != "" {
+		annotations[annotationAttachment] = connected.AttachmentID
+	}
 	if mapped.Secret != nil {
 		annotations[annotationSecret] = secretName(a.pvName)
 		annotations[annotationSecretNamespace] = a.p.Namespace
@@ -179,23 +187,41 @@ func (a *attempt) persistentVolume(v backends.Volume, mapped mappers.Result) *co
 	}
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: a.pvName, Annotations: annotations},
-		Spec: corev1.PersistentVolumeSpec{
-			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(v.SizeGiB<<30, resource.BinarySI)},
+		Spec: PersistentVolumeSpec(mapped, corev1.PersistentVolumeSpec{
+			Capacity:                      capacity(v.SizeGiB),
 			AccessModes:                   a.claim.Spec.AccessModes,
 			PersistentVolumeReclaimPolicy: reclaim,
 			MountOptions:                  a.class.MountOptions,
 			VolumeMode:                    a.claim.Spec.VolumeMode,
-			PersistentVolumeSource:        mapped.Source,
-		},
+		}),
 	}
 }
 
+func capacity(gib int64) corev1.ResourceList {
+	return corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(gib<<30, resource.BinarySI)}
+}
+
+// PersistentVolumeSpec completes what claim and StorageClass say of a
+// PersistentVolume with what its connection was mapped to.
+func PersistentVolumeSpec(mapped mappers.Result, spec corev1.PersistentVolumeSpec) corev1.PersistentVolumeSpec {
+	spec.PersistentVolumeSource = mapped.Source
+	spec.MountOptions = slices.Clone(spec.MountOptions)
+	for _, option := range mapped.MountOptions {
+		if !slices.Contains(spec.MountOptions, option) {
+			spec.MountOptions = append(spec.MountOptions, option)
+		}
+	}
+	return spec
+}
+
 // readOnly reports whether nobody may write through the PersistentVolume.
-func readOnly(pv *corev1.PersistentVolume) bool {
-	for _, mode := range pv.Spec.AccessModes {
+func readOnly(pv *corev1.PersistentVolume) bool { return onlyReading(pv.Spec.AccessModes) }
+
+func onlyReading(modes []corev1.PersistentVolumeAccessMode) bool {
+	for _, mode := range modes {
 		if mode != corev1.ReadOnlyMany {
 			return false
 		}
 	}
-	return len(pv.Spec.AccessModes) > 0
+	return len(modes) > 0
 }

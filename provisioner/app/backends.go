@@ -180,18 +180,38 @@ func mappingsOf(backend *policy.Backend) map[string]mappers.Mapping {
 	mappings := make(map[string]mappers.Mapping, len(backend.Mapping))
 	for protocol, from := range backend.Mapping {
 		to := mappers.Mapping{
-			As:            mappers.Form(from.As),
-			Driver:        from.Driver,
-			ClusterID:     from.ClusterID,
-			ImageFeatures: from.ImageFeatures,
-			Attributes:    from.Attributes,
+			As:                         mappers.Form(from.As),
+			Driver:                     from.Driver,
+			VolumeHandle:               from.VolumeHandle,
+			FSType:                     from.FSType,
+			ReadOnly:                   from.ReadOnly,
+			Discard:                    from.Discard,
+			Attributes:                 from.Attributes,
+			Options:                    from.Options,
+			NodeStageSecretRef:         secretReference(from.NodeStageSecretRef),
+			NodePublishSecretRef:       secretReference(from.NodePublishSecretRef),
+			NodeExpandSecretRef:        secretReference(from.NodeExpandSecretRef),
+			ControllerPublishSecretRef: secretReference(from.ControllerPublishSecretRef),
+			ControllerExpandSecretRef:  secretReference(from.ControllerExpandSecretRef),
+			SecretRef:                  secretReference(from.SecretRef),
+			ClusterID:                  from.ClusterID,
+			ImageFeatures:              from.ImageFeatures,
+			Interface:                  from.Interface,
+			WWID:                       from.WWID,
 		}
-		if ref := from.NodeStageSecretRef; ref != nil {
-			to.NodeStageSecretRef = &corev1.SecretReference{Name: ref.Name, Namespace: ref.Namespace}
+		if secret := from.Secret; secret != nil {
+			to.Secret = &mappers.SecretTemplate{Type: secret.Type, Data: secret.Data, References: secret.References}
 		}
-		mappings[strings.ToLower(protocol)] = to
+		mappings[protocol] = to
 	}
 	return mappings
+}
+
+func secretReference(from *policy.SecretReference) *corev1.SecretReference {
+	if from == nil {
+		return nil
+	}
+	return &corev1.SecretReference{Name: from.Name, Namespace: from.Namespace}
 }
 
 // backendConfig translates a backend from the policy's terms. The packages

@@ -1,0 +1,467 @@
+package mappers
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers/template"
+)
+
+const (
+	wwnKey, wwnsKey = "target_wwn", "target_wwns"
+	// initiatorsKey says which targets each initiator reaches.
+	// initiatorLUNsKey, which os-brick makes of it, also says under which LUN.
+	initiatorsKey, initiatorLUNsKey = "initiator_target_map", "initiator_target_lun_map"
+
+	wwnDigits = 16
+	// longestFileName is NAME_MAX of Linux. kubelet mounts an fc volume below
+	// a directory named after all its targets and its LUN (makePDNameInternal
+	// in pkg/volume/fc).
+	longestFileName = 255
+)
+
+// mapFibreChannel maps protocol fibre_channel to the native fc source.
+func mapFibreChannel(r request) (Result, error) {
+	if err := r.requireNativeAccessModes(); err != nil {
+		return Result{}, err
+	}
+	source := &corev1.FCVolumeSource{FSType: r.filesystem(), ReadOnly: r.readOnly}
+	result := Result{Source: corev1.PersistentVolumeSource{FC: source}}
+	targets, err := r.Connection.fcTargets()
+	if err != nil {
+		return Result{}, err
+	}
+	masking, err := r.Connection.fcMasking()
+	if err != nil {
+		return Result{}, err
+	}
+	if result.Warnings, err = r.checkMasking(masking); err != nil {
+		return Result{}, err
+	}
+	if r.mapping.WWID != "" {
+		source.WWIDs, err = r.fcWWIDs()
+		return result, err
+	}
+
+	paths, err := r.Connection.fcPaths(targets, masking)
+	if err != nil {
+		return Result{}, r.withHint(err)
+	}
+	lun := paths[0].lun
+	for _, path := range paths {
+		if path.lun != lun {
+			return Result{}, refuse(UnsupportedConnection,
+				"the paths have different LUNs (%d and %d), as those of arrays that mirror a volume do, but an fc source of Kubernetes has one; make the arrays agree on the LUN, let nodes find the disk by its identifier (mapping.fibre_channel.wwid of the backend), or %s",
+				lun, path.lun, r.mappingHint())
+		}
+		source.TargetWWNs = append(source.TargetWWNs, path.target)
+	}
+	if lun > largestLUN {
+		return Result{}, refuse(UnsupportedConnection,
+			"the LUN is %d, but Kubernetes accepts LUNs from 0 to %d only; let the array assign a lower one, let nodes find the disk by its identifier (mapping.fibre_channel.wwid of the backend), or %s",
+			lun, largestLUN, r.mappingHint())
+	}
+	source.Lun = &lun
+
+	most := mostTargets(lun)
+	if all := len(source.TargetWWNs); all > most {
+		source.TargetWWNs = masking.spread(source.TargetWWNs, most)
+		result.Warnings = append(result.Warnings, fmt.Sprintf(
+			"only %d of %d target names are used: kubelet names a directory after them, which would be longer than %d bytes; a node that reaches none of them cannot mount the volume, which mapping.fibre_channel.wwid avoids",
+			most, all, longestFileName))
+	}
+	return result, nil
+}
+
+// fibreChannelFacts are the paths for a driver of the operator's choice.
+// lun is missing where the paths differ in it.
+func fibreChannelFacts(r request) (facts, *Refusal, error) {
+	named, err := r.Connection.fcTargets()
+	if err != nil {
+		return nil, nil, err
+	}
+	masking, err := r.Connection.fcMasking()
+	if err != nil {
+		return nil, nil, err
+	}
+	if _, err := r.checkMasking(masking); err != nil {
+		return nil, nil, err
+	}
+	paths, err := r.Connection.fcPaths(named, masking)
+	if err != nil {
+		return nil, nil, err
+	}
+	var targets, luns []any
+	var lun any = lunFact(paths[0].lun)
+	for _, path := range paths {
+		targets = append(targets, path.target)
+		luns = append(luns, lunFact(path.lun))
+		if path.lun != paths[0].lun {
+			lun = nil
+		}
+	}
+	return facts{"targets": targets, "luns": luns, "lun": lun}, nil, nil
+}
+
+// mostTargets is the number of target names that kubelet can put into the name
+// of a directory: each with a hyphen, then "lun-" and the LUN.
+func mostTargets(lun int32) int {
+	return (longestFileName - len(fmt.Sprintf("lun-%d", lun))) / (wwnDigits + len("-"))
+}
+
+// wwidPattern is a SCSI identifier of page 83 as udev names disks by it: the
+// type of the identifier (2 for EUI-64, 3 for NAA), and its digits.
+var wwidPattern = regexp.MustCompile(`^(2[0-9a-f]{16}|3[0-9a-f]{16}|3[0-9a-f]{32})$`)
+
+// fcWWIDs takes the disk's identifier from where the operator says it is.
+// Drivers give the name "wwn" to different things, so none is taken unasked.
+func (r request) fcWWIDs() ([]string, error) {
+	values, err := r.newValues(nil)
+	if err != nil {
+		return nil, err
+	}
+	wwid, err := values.fill("wwid", r.mapping.WWID, template.Use{})
+	if err != nil {
+		return nil, err
+	}
+	wwid = strings.ToLower(wwid)
+	if !wwidPattern.MatchString(wwid) {
+		return nil, refuse(InvalidMapping, "mapping.fibre_channel.wwid comes out as %s, expected 2 or 3 and then 16 or 32 hexadecimal digits, as in the disk's name below /dev/disk/by-id without scsi-; correct the backend's mapping", r.Connection.quote(wwid))
+	}
+	return []string{wwid}, nil
+}
+
+// fcPath is one way to the volume, as far as the target's port.
+type fcPath struct {
+	target string
+	lun    int32
+}
+
+// fcPaths reads the targets and their LUNs; there is at least one, and no
+// target is there twice.
+//
+// The rules are os-brick's (connectors/fibre_channel.py): target_wwns goes
+// before target_wwn, target_luns before target_lun, and lists are paired by
+// position, except that one LUN may serve all targets. What os-brick overlooks
+// is refused: a target with two LUNs, and keys that contradict each other.
+func (c Connection) fcPaths(targets []string, masking fcMasking) ([]fcPath, error) {
+	if len(targets) == 0 {
+		targets = masking.all()
+	}
+	if len(targets) == 0 {
+		return nil, refuse(InvalidConnection, "%s names no target; look at the array's ports and zones, and in the log of cinder-volume", wwnKey)
+	}
+	var listed []fcPath
+	var err error
+	_, flat := c.value(lunKey)
+	if _, lists := c.value(lunsKey); flat || lists || len(masking.paths) == 0 {
+		if listed, err = c.fcPairs(targets); err != nil {
+			return nil, err
+		}
+	}
+
+	luns := map[string]int32{}
+	var paths []fcPath
+	for _, path := range slices.Concat(listed, masking.paths) {
+		lun, seen := luns[path.target]
+		if seen && lun != path.lun {
+			return nil, refuse(InvalidConnection, "target %s has two LUNs (%d and %d), and which one is the volume's is unknown; look in the log of cinder-volume, the driver of this backend failed to describe the connection", path.target, lun, path.lun)
+		}
+		if !seen {
+			luns[path.target] = path.lun
+			paths = append(paths, path)
+		}
+	}
+	for _, target := range targets {
+		if _, known := luns[target]; !known {
+			return nil, refuse(InvalidConnection, "%s names no LUN of target %s; look in the log of cinder-volume why the volume has no LUN (a missing LUN is never taken for 0)", initiatorLUNsKey, target)
+		}
+	}
+	for _, target := range masking.all() {
+		if !slices.Contains(targets, target) {
+			return nil, refuse(InvalidConnection, "%s names target %s, which %s does not; look in the log of cinder-volume, the driver of this backend failed to describe the connection", initiatorsKey, target, wwnKey)
+		}
+	}
+	return paths, nil
+}
+
+// fcTargets reads the names of the targets in the order that LUNs are paired
+// with, repetitions included.
+func (c Connection) fcTargets() ([]string, error) {
+	many, err := c.fcNames(wwnsKey)
+	if err != nil {
+		return nil, err
+	}
+	one, err := c.fcNames(wwnKey)
+	if err != nil {
+		return nil, err
+	}
+	if len(many) == 0 {
+		return one, nil
+	}
+	for _, target := range one {
+		if !slices.Contains(many, target) {
+			return nil, refuse(InvalidConnection, "%s names target %s, which %s does not; look in the log of cinder-volume, the driver of this backend failed to describe the connection", wwnKey, target, wwnsKey)
+		}
+	}
+	if value, present := c.value(wwnKey); present {
+		if _, list := value.([]any); list && len(one) > 0 {
+			for _, target := range many {
+				if !slices.Contains(one, target) {
+					return nil, refuse(InvalidConnection, "%s names target %s, which %s does not; look in the log of cinder-volume, the driver of this backend failed to describe the connection", wwnsKey, target, wwnKey)
+				}
+			}
+		}
+	}
+	return many, nil
+}
+
+// fcNames reads a field that is one port name or a list of them.
+func (c Connection) fcNames(key string) ([]string, error) {
+	value, present := c.value(key)
+	if !present {
+		return nil, nil
+	}
+	if text, ok := value.(string); ok {
+		if text == "" {
+			return nil, nil
+		}
+		name, err := c.portName(key, text)
+		return []string{name}, err
+	}
+	list, ok := value.([]any)
+	if !ok {
+		return nil, c.wrongType(key, value, "a string or a list")
+	}
+	return c.portNames(key, list)
+}
+
+func (c Connection) portNames(field string, list []any) ([]string, error) {
+	names := make([]string, len(list))
+	for i, element := range list {
+		text, ok := element.(string)
+		if !ok {
+			return nil, c.wrongType(at(field, i), element, "a string")
+		}
+		var err error
+		if names[i], err = c.portName(at(field, i), text); err != nil {
+			return nil, err
+		}
+	}
+	return names, nil
+}
+
+var (
+	portNameDigits = regexp.MustCompile(`^[0-9a-f]{16}$`)
+	portNamePairs  = regexp.MustCompile(`^[0-9a-f]{2}(:[0-9a-f]{2}){7}$`)
+)
+
+// portName brings the name of a Fibre Channel port into the form in which
+// kubelet compares it with the names of devices: 16 lower-case digits.
+func (c Connection) portName(field, text string) (string, error) {
+	name := strings.TrimPrefix(strings.ToLower(text), "0x")
+	if portNamePairs.MatchString(name) {
+		name = strings.ReplaceAll(name, ":", "")
+	}
+	if !portNameDigits.MatchString(name) || strings.Trim(name, "0") == "" {
+		return "", refuse(InvalidConnection, "%s is %s, expected the 16 hexadecimal digits of a port's name; correct the backend's ports, digits that are missing cannot be guessed", field, c.quote(text))
+	}
+	return name, nil
+}
+
+// fcPairs gives each target its LUN.
+func (c Connection) fcPairs(targets []string) ([]fcPath, error) {
+	luns, err := c.list(lunsKey)
+	if err != nil {
+		return nil, err
+	}
+	flat, hasFlat := c.value(lunKey)
+	if len(luns) == 0 && !hasFlat {
+		return nil, refuse(InvalidConnection, "%s is missing; look in the log of cinder-volume why the volume has no LUN (a missing LUN is never taken for 0)", lunKey)
+	}
+	if len(luns) > 1 && len(luns) != len(targets) {
+		return nil, refuse(InvalidConnection, "%s has %d entries for %d targets, so which target shows which LUN is unknown; look in the log of cinder-volume for a controller or port that is down", lunsKey, len(luns), len(targets))
+	}
+	var only int32
+	if hasFlat {
+		if only, err = c.anyLUN(lunKey, flat); err != nil {
+			return nil, err
+		}
+	}
+	paths := make([]fcPath, len(targets))
+	for i, target := range targets {
+		paths[i] = fcPath{target, only}
+		if len(luns) == 0 {
+			continue
+		}
+		position := min(i, len(luns)-1)
+		if paths[i].lun, err = c.anyLUN(at(lunsKey, position), luns[position]); err != nil {
+			return nil, err
+		}
+	}
+	if hasFlat && !slices.ContainsFunc(paths, func(path fcPath) bool { return path.lun == only }) {
+		return nil, refuse(InvalidConnection, "%s is %d and %s has no such entry; look in the log of cinder-volume, the driver of this backend failed to describe the connection", lunKey, only, lunsKey)
+	}
+	return paths, nil
+}
+
+// fcMasking is what the array shows to which initiator; empty where the
+// connection does not say.
+type fcMasking struct {
+	// targets holds the targets by initiator, in the driver's order.
+	targets map[string][]string
+	// paths are the targets with LUNs, where the connection gives them.
+	paths []fcPath
+}
+
+func (c Connection) fcMasking() (fcMasking, error) {
+	masking := fcMasking{targets: map[string][]string{}}
+	for _, key := range []string{initiatorsKey, initiatorLUNsKey} {
+		value, present := c.value(key)
+		if !present {
+			continue
+		}
+		object, ok := value.(map[string]any)
+		if !ok {
+			return masking, c.wrongType(key, value, "an object")
+		}
+		for _, given := range slices.Sorted(maps.Keys(object)) {
+			initiator, err := c.portName("an initiator of "+key, given)
+			if err != nil {
+				return masking, err
+			}
+			reached, err := c.fcReached(key+"."+initiator, object[given], key == initiatorLUNsKey)
+			if err != nil {
+				return masking, err
+			}
+			for _, path := range reached {
+				if !slices.Contains(masking.targets[initiator], path.target) {
+					masking.targets[initiator] = append(masking.targets[initiator], path.target)
+				}
+				if key == initiatorLUNsKey {
+					masking.paths = append(masking.paths, path)
+				}
+			}
+		}
+	}
+	return masking, nil
+}
+
+// fcReached reads the targets of one initiator, with their LUNs or without.
+func (c Connection) fcReached(field string, value any, withLUNs bool) ([]fcPath, error) {
+	if text, ok := value.(string); ok && !withLUNs {
+		value = []any{text}
+	}
+	list, ok := value.([]any)
+	if !ok {
+		return nil, c.wrongType(field, value, "a list")
+	}
+	if !withLUNs {
+		names, err := c.portNames(field, list)
+		paths := make([]fcPath, len(names))
+		for i, name := range names {
+			paths[i].target = name
+		}
+		return paths, err
+	}
+	paths := make([]fcPath, len(list))
+	for i, element := range list {
+		pair, ok := element.([]any)
+		if !ok || len(pair) != 2 {
+			return nil, c.wrongType(at(field, i), element, "a list of a target and its LUN")
+		}
+		names, err := c.portNames(at(field, i), pair[:1])
+		if err != nil {
+			return nil, err
+		}
+		paths[i].target = names[0]
+		if paths[i].lun, err = c.anyLUN(at(field, i)+"[1]", pair[1]); err != nil {
+			return nil, err
+		}
+	}
+	return paths, nil
+}
+
+// all lists the targets that any initiator reaches, sorted.
+func (m fcMasking) all() []string {
+	var all []string
+	for _, targets := range m.targets {
+		all = append(all, targets...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// initiators lists those that reach a target, sorted.
+func (m fcMasking) initiators() []string {
+	reaching := maps.Clone(m.targets)
+	maps.DeleteFunc(reaching, func(_ string, targets []string) bool { return len(targets) == 0 })
+	return slices.Sorted(maps.Keys(reaching))
+}
+
+// spread chooses some of the targets, so that every initiator reaches some of
+// them as far as possible: each takes its turn, then the rest in order.
+func (m fcMasking) spread(targets []string, most int) []string {
+	chosen := map[string]bool{}
+	for turn := range len(targets) {
+		for _, initiator := range m.initiators() {
+			if reached := m.targets[initiator]; turn < len(reached) && len(chosen) < most {
+				chosen[reached[turn]] = true
+			}
+		}
+	}
+	for _, target := range targets {
+		if len(chosen) < most {
+			chosen[target] = true
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(targets), func(target string) bool { return !chosen[target] })
+}
+
+// checkMasking compares whom the array shows the volume with whom Cinder was
+// asked to show it.
+func (r request) checkMasking(masking fcMasking) ([]string, error) {
+	shown := masking.initiators()
+	if len(shown) == 0 || len(r.Connector.WWPNs) == 0 {
+		return nil, nil
+	}
+	var ours, others, without []string
+	for _, initiator := range shown {
+		if slices.Contains(r.Connector.WWPNs, initiator) {
+			ours = append(ours, initiator)
+		} else {
+			others = append(others, initiator)
+		}
+	}
+	for _, wwpn := range r.Connector.WWPNs {
+		if !slices.Contains(ours, wwpn) {
+			without = append(without, wwpn)
+		}
+	}
+	if len(ours) == 0 {
+		return nil, refuse(InvalidConnector, "%s shows the volume to %s only, none of which is among the nodes' ports (%s); correct connector.wwpns of the backend, or the zones", initiatorsKey, some(others), some(r.Connector.WWPNs))
+	}
+	var warnings []string
+	if len(without) > 0 {
+		warnings = append(warnings, fmt.Sprintf("the array shows the volume to %d of the nodes' %d ports, not to %s: a node with no other port cannot mount it", len(ours), len(ours)+len(without), some(without)))
+	}
+	if len(others) > 0 {
+		warnings = append(warnings, fmt.Sprintf("the array shows the volume also to %s, which is not among the nodes' ports", some(others)))
+	}
+	return warnings, nil
+}
+
+// mostNamed bounds the port names in a sentence.
+const mostNamed = 4
+
+func some(names []string) string {
+	if len(names) <= mostNamed {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:mostNamed], ", "), len(names)-mostNamed)
+}

@@ -1,0 +1,368 @@
+package mappers
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers/template"
+)
+
+// Form is the kind of PersistentVolumeSource an operator asks for.
+type Form string
+
+const (
+	// FormDefault leaves the choice to the protocol's mapper.
+	FormDefault Form = ""
+	// FormNative is a source that kubelet mounts by itself.
+	FormNative Form = "native"
+	// FormCSI is a pre-provisioned volume of a CSI driver.
+	FormCSI Form = "csi"
+	// FormFlexVolume is a volume of a FlexVolume driver on the nodes.
+	FormFlexVolume Form = "flexVolume"
+)
+
+// Mapping is what an operator decides about one protocol of one backend. A
+// zero Mapping gives the protocol's defaults. Fields called templates are in
+// the language of the package template.
+type Mapping struct {
+	// As is the form of the source.
+	As Form
+	// Driver is the name of the CSI or FlexVolume driver.
+	Driver string
+	// VolumeHandle is the template of a CSI source's volumeHandle; Cinder's
+	// volume id when it is left empty. For rbd it tells a mapping of the
+	// operator's own from the built-in one to ceph-csi.
+	VolumeHandle string
+	// FSType replaces the filesystem of the claim's rule.
+	FSType string
+	// ReadOnly forbids writing.
+	ReadOnly bool
+	// Discard lets nodes mount with option "discard" where Cinder says that
+	// the array reclaims discarded blocks.
+	Discard bool
+	// Attributes are templates of a CSI source's volumeAttributes, Options
+	// those of a FlexVolume source's options.
+	Attributes, Options map[string]string
+	// Secret is made for each volume.
+	Secret *SecretTemplate
+	// Secrets that the operator keeps, for a CSI source.
+	NodeStageSecretRef, NodePublishSecretRef, NodeExpandSecretRef *corev1.SecretReference
+	ControllerPublishSecretRef, ControllerExpandSecretRef         *corev1.SecretReference
+	// SecretRef is a Secret that the operator keeps, for a FlexVolume source
+	// and the native source of rbd.
+	SecretRef *corev1.SecretReference
+	// ClusterID is ceph-csi's name for the Ceph cluster, a key of its
+	// ceph-csi-config ConfigMap.
+	ClusterID string
+	// ImageFeatures are RBD image features as ceph-csi spells them, separated
+	// by commas.
+	ImageFeatures string
+	// Interface is the open-iscsi interface of a native iscsi source.
+	Interface string
+	// WWID is the template of a page-83 identifier, by which nodes find the
+	// disk of a native fc source instead of by target names and LUN.
+	WWID string
+}
+
+// SecretTemplate says what the Secret of a volume holds. It is the only place
+// for credentials of the connection.
+type SecretTemplate struct {
+	// Type is Opaque when it is left empty, or the FlexVolume driver, since
+	// kubelet hands it no others.
+	Type string
+	// Data holds a template for each key.
+	Data map[string]string
+	// References are the fields of a CSI source that refer to the Secret;
+	// nodeStageSecretRef when there are none.
+	References []string
+}
+
+// checkForm refuses forms that the protocol does not have.
+func (r request) checkForm() error {
+	switch form := r.mapping.As; {
+	case form == FormDefault, form == FormCSI, form == FormFlexVolume:
+	case form == FormNative && hasNativeSource(r.protocol):
+	case form == FormNative:
+		return refuse(InvalidMapping, "mapping.%s.as is \"native\", but Kubernetes has no source of its own for %s; name a CSI or FlexVolume driver in the backend's mapping", r.protocol, r.protocol)
+	default:
+		return refuse(InvalidMapping, "mapping.%s.as is %q, expected \"native\", \"csi\" or \"flexVolume\"; correct the backend's mapping", r.protocol, form)
+	}
+	return nil
+}
+
+func hasNativeSource(protocol string) bool {
+	return slices.Contains([]string{"fibre_channel", "iscsi", "iser", "rbd"}, protocol)
+}
+
+// usesTemplates reports whether the operator has written what the source's
+// fields hold. With ceph-csi they are known.
+func (r request) usesTemplates() bool {
+	switch r.mapping.As {
+	case FormFlexVolume:
+		return true
+	case FormCSI:
+		return r.protocol != "rbd" || r.mapping.VolumeHandle != ""
+	default:
+		return false
+	}
+}
+
+// mappingHint ends refusals that a mapping to another driver would mend.
+func (r request) mappingHint() string {
+	return fmt.Sprintf("map %s to a CSI or FlexVolume driver that can (mapping.%s of the backend)", r.protocol, r.protocol)
+}
+
+// mapByTemplates fills in the fields that the operator has written.
+func (r request) mapByTemplates(read func(request) (facts, *Refusal, error)) (Result, error) {
+	values, err := r.newValues(read)
+	if err != nil {
+		return Result{}, err
+	}
+	if r.mapping.As == FormFlexVolume {
+		return r.flexVolume(values)
+	}
+	return r.csiVolume(values)
+}
+
+func (r request) csiVolume(values templateValues) (Result, error) {
+	handle := r.mapping.VolumeHandle
+	if handle == "" {
+		handle = "{{ .volume.id }}"
+	}
+	source := &corev1.CSIPersistentVolumeSource{
+		Driver:                     r.mapping.Driver,
+		FSType:                     r.filesystem(),
+		ReadOnly:                   r.readOnly,
+		NodeStageSecretRef:         r.mapping.NodeStageSecretRef.DeepCopy(),
+		NodePublishSecretRef:       r.mapping.NodePublishSecretRef.DeepCopy(),
+		NodeExpandSecretRef:        r.mapping.NodeExpandSecretRef.DeepCopy(),
+		ControllerPublishSecretRef: r.mapping.ControllerPublishSecretRef.DeepCopy(),
+		ControllerExpandSecretRef:  r.mapping.ControllerExpandSecretRef.DeepCopy(),
+	}
+	var err error
+	if source.VolumeHandle, err = values.fill("volumeHandle", handle, template.Use{Identity: true}); err != nil {
+		return Result{}, err
+	}
+	if source.VolumeAttributes, err = values.fillAll("attributes", r.mapping.Attributes); err != nil {
+		return Result{}, err
+	}
+	secret, err := r.templateSecret(values, corev1.SecretTypeOpaque)
+	if err != nil {
+		return Result{}, err
+	}
+	if secret != nil {
+		references := r.mapping.Secret.References
+		if len(references) == 0 {
+			references = []string{"nodeStageSecretRef"}
+		}
+		for _, reference := range references {
+			slot := secretSlot(source, reference)
+			if slot == nil || *slot != nil {
+				return Result{}, refuse(InvalidMapping, "mapping.%s.secret.references names %s, which is no reference of a CSI source or is set beside it; correct the backend's mapping", r.protocol, reference)
+			}
+			*slot = secret.reference()
+		}
+	}
+	return Result{Source: corev1.PersistentVolumeSource{CSI: source}, Secret: secret}, nil
+}
+
+// secretSlot is the field of a CSI source that refers to a Secret, or nil.
+func secretSlot(source *corev1.CSIPersistentVolumeSource, name string) **corev1.SecretReference {
+	switch name {
+	case "nodeStageSecretRef":
+		return &source.NodeStageSecretRef
+	case "nodePublishSecretRef":
+		return &source.NodePublishSecretRef
+	case "nodeExpandSecretRef":
+		return &source.NodeExpandSecretRef
+	case "controllerPublishSecretRef":
+		return &source.ControllerPublishSecretRef
+	case "controllerExpandSecretRef":
+		return &source.ControllerExpandSecretRef
+	}
+	return nil
+}
+
+func (r request) flexVolume(values templateValues) (Result, error) {
+	if err := r.requireNativeAccessModes(); err != nil {
+		return Result{}, err
+	}
+	switch {
+	case r.Block:
+		return Result{}, refuse(InvalidMapping, "mapping.%s.as is \"flexVolume\", and FlexVolume drivers cannot give a pod a raw block device; use volumeMode Filesystem, or map %s to a CSI driver", r.protocol, r.protocol)
+	case r.mapping.Discard:
+		return Result{}, refuse(InvalidMapping, "mapping.%s.discard is set, but kubelet gives FlexVolume drivers no mount options; remove it from the backend's mapping", r.protocol)
+	}
+	source := &corev1.FlexPersistentVolumeSource{
+		Driver:    r.mapping.Driver,
+		FSType:    r.filesystem(),
+		ReadOnly:  r.readOnly,
+		SecretRef: r.mapping.SecretRef.DeepCopy(),
+	}
+	var err error
+	if source.Options, err = values.fillAll("options", r.mapping.Options); err != nil {
+		return Result{}, err
+	}
+	secret, err := r.templateSecret(values, corev1.SecretType(r.mapping.Driver))
+	if err != nil {
+		return Result{}, err
+	}
+	if secret != nil {
+		if source.SecretRef != nil {
+			return Result{}, refuse(InvalidMapping, "mapping.%s has both secret and secretRef, and a FlexVolume has one Secret; remove one of them from the backend's mapping", r.protocol)
+		}
+		source.SecretRef = secret.reference()
+	}
+	return Result{Source: corev1.PersistentVolumeSource{FlexVolume: source}, Secret: secret}, nil
+}
+
+// templateSecret makes the Secret of a mapping. Without anything to keep there
+// is none.
+func (r request) templateSecret(values templateValues, kind corev1.SecretType) (*Secret, error) {
+	wanted := r.mapping.Secret
+	if wanted == nil {
+		return nil, nil
+	}
+	if wanted.Type != "" {
+		kind = corev1.SecretType(wanted.Type)
+	}
+	data := map[string][]byte{}
+	for _, key := range slices.Sorted(maps.Keys(wanted.Data)) {
+		text, err := values.fill("secret.data."+key, wanted.Data[key], template.Use{Secret: true})
+		if err != nil {
+			return nil, err
+		}
+		if text != "" {
+			data[key] = []byte(text)
+		}
+	}
+	if len(data) == 0 {
+		return nil, nil
+	}
+	return r.newSecret(kind, data), nil
+}
+
+// templateValues are the values that templates of one request may name.
+type templateValues struct {
+	connection Connection
+	protocol   string
+	tree       map[string]any
+	// noFacts says why the protocol's own values are not known, if so.
+	noFacts *Refusal
+}
+
+// newValues gathers the values. A connection whose facts contradict each other
+// is refused also when no template asks for them.
+func (r request) newValues(read func(request) (facts, *Refusal, error)) (templateValues, error) {
+	values := templateValues{connection: r.Connection, protocol: r.protocol, tree: map[string]any{
+		"connection": r.Connection.data,
+		"volume": map[string]any{
+			"id": known(r.Volume.ID), "name": known(r.Volume.Name), "type": known(r.Volume.Type), "zone": known(r.Volume.Zone),
+			"size": json.Number(strconv.FormatInt(r.Volume.SizeGiB, 10)),
+		},
+		"claim":     map[string]any{"namespace": known(r.Claim.Namespace), "name": known(r.Claim.Name), "uid": known(r.Claim.UID)},
+		"pv":        map[string]any{"name": r.PVName},
+		"connector": map[string]any{"host": known(r.Connector.Host), "initiator": known(r.Connector.Initiator), "nqn": known(r.Connector.NQN)},
+		"tenant":    known(r.Tenant),
+		"fsType":    known(r.filesystem()),
+		"readOnly":  r.readOnly,
+	}}
+	if read == nil {
+		return values, nil
+	}
+	own, missing, err := read(r)
+	if err != nil {
+		return values, err
+	}
+	values.noFacts = missing
+	if missing == nil {
+		values.tree[r.protocol] = map[string]any(own)
+	}
+	return values, nil
+}
+
+// known is a text, or nothing where it is empty.
+func known(text string) any {
+	if text == "" {
+		return nil
+	}
+	return text
+}
+
+// fill fills in one template of the mapping.
+func (v templateValues) fill(field, text string, use template.Use) (string, error) {
+	use.Protocol = v.protocol
+	parsed, err := template.Parse(text, use)
+	if err != nil {
+		return "", refuse(InvalidMapping, "mapping.%s.%s: %v; correct the backend's mapping", v.protocol, field, err)
+	}
+	if v.noFacts != nil && parsed.Names(v.protocol) {
+		return "", v.noFacts
+	}
+	result, err := parsed.Execute(v.tree)
+	switch {
+	case errors.Is(err, template.ErrControlCharacter):
+		return "", refuse(InvalidConnection, "mapping.%s.%s: %v, which no driver expects; look in the log of cinder-volume why the driver sends it", v.protocol, field, err)
+	case err != nil:
+		return "", refuse(InvalidMapping, "mapping.%s.%s: %v; compare the backend's mapping with what its driver sends", v.protocol, field, err)
+	case !use.Secret && v.connection.showsCredential(result):
+		// A driver may repeat a password in a field with a harmless name.
+		return "", refuse(InvalidMapping, "mapping.%s.%s would show a credential of the connection, which belongs under secret.data; correct the backend's mapping", v.protocol, field)
+	}
+	return result, nil
+}
+
+// fillAll fills in a map of templates. Entries that come out empty are left
+// out, so that a default of "" makes an entry optional.
+func (v templateValues) fillAll(field string, templates map[string]string) (map[string]string, error) {
+	var filled map[string]string
+	for _, key := range slices.Sorted(maps.Keys(templates)) {
+		text, err := v.fill(field+"."+key, templates[key], template.Use{})
+		if err != nil {
+			return nil, err
+		}
+		if text == "" {
+			continue
+		}
+		if filled == nil {
+			filled = map[string]string{}
+		}
+		filled[key] = text
+	}
+	return filled, nil
+}
+
+// shortestShown is the length from which a credential counts as shown when it
+// is part of a text. Shorter ones occur in numbers and names by chance.
+const shortestShown = 8
+
+func (c Connection) showsCredential(text string) bool {
+	return slices.ContainsFunc(c.credentials, func(credential string) bool {
+		return text == credential || len(credential) >= shortestShown && strings.Contains(text, credential)
+	})
+}
+
+// discardingFilesystems take the mount option "discard".
+var discardingFilesystems = []string{"ext4", "xfs", "btrfs"}
+
+// mountOptions are those that the connection and the mapping ask for together.
+func (r request) mountOptions() ([]string, []string, error) {
+	if !r.mapping.Discard || r.Block || r.readOnly {
+		return nil, nil, nil
+	}
+	reclaims, err := r.Connection.flag("discard", false)
+	if err != nil || !reclaims {
+		return nil, nil, err
+	}
+	if filesystem := r.filesystem(); !slices.Contains(discardingFilesystems, filesystem) {
+		return nil, []string{fmt.Sprintf("mapping.%s.discard has no effect on the filesystem %s, which has no such mount option", r.protocol, filesystem)}, nil
+	}
+	return []string{"discard"}, nil, nil
+}

@@ -1,0 +1,215 @@
+// Package template is the small language in which a policy's mapping says what
+// goes into the fields of a volume source: text with values of the connection,
+// the volume and the claim filled in.
+//
+//	{{ .connection.export }}
+//	{{ index .connection.target_portals 0 }}
+//	{{ .nvmeof.addresses | join "," }}
+//	{{ .connection.volume_nguid | default "" }}
+//
+// It is written like the templates of Go, whose parser it uses, and has far
+// less: no conditions, loops, variables or nested templates, and functions
+// that only rearrange text. A template therefore ends, and its result is
+// bounded. Values are data: they are never parsed, and nothing of a value but
+// the fields and elements that JSON gave it can be reached.
+//
+// The package is a leaf. The policy checks templates with it when a file is
+// read, the mappers fill them in.
+package template
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"text/template/parse"
+)
+
+const (
+	// MaxLength is the longest template, in bytes.
+	MaxLength = 4096
+	// MaxResult is the longest result, in bytes, and MaxSecret that of a
+	// template for a Secret, which may be a whole keyring or certificate.
+	MaxResult = 4096
+	MaxSecret = 16384
+	// maxText bounds every text on the way to a result.
+	maxText = 65536
+)
+
+// Use says where a template stands, which decides what it may name.
+type Use struct {
+	// Protocol is the driver_volume_type whose connections are mapped.
+	Protocol string
+	// Secret is set for the data of a Secret, the only place for credentials.
+	Secret bool
+	// Identity is set for what names the volume to its driver. It must differ
+	// from volume to volume, and no tenant may choose it.
+	Identity bool
+}
+
+// Mistakes are what is wrong with a template, one sentence each.
+type Mistakes []string
+
+// Error joins the sentences.
+func (m Mistakes) Error() string { return strings.Join(m, "; ") }
+
+// Template is a template that has been read and checked.
+type Template struct {
+	use   Use
+	parts []expression
+	paths [][]string
+}
+
+// credentialWords mark a field as holding a credential.
+var credentialWords = regexp.MustCompile(`(?i)passw|passphrase|passcode|pwd|(^|_)pass($|_)|secret|keyring|token|credential|cephx|private|(^|_|api|auth|access)key$`)
+
+// IsCredential reports whether a field of that name holds a credential.
+func IsCredential(field string) bool { return credentialWords.MatchString(field) }
+
+// Parse reads a template and checks all that can be known without a
+// connection. The error is Mistakes.
+func Parse(text string, use Use) (*Template, error) {
+	if len(text) > MaxLength {
+		return nil, Mistakes{fmt.Sprintf("the template is longer than %d bytes", MaxLength)}
+	}
+	tree := parse.New("")
+	// Functions are looked up here, where a misspelt one can be answered.
+	tree.Mode = parse.SkipFuncCheck
+	trees := map[string]*parse.Tree{}
+	if _, err := tree.Parse(text, "{{", "}}", trees); err != nil {
+		return nil, Mistakes{"the template cannot be read: " + syntaxMistake(err)}
+	}
+	if len(trees) > 1 {
+		return nil, Mistakes{`{{define}} is not part of this language; write the text where it is wanted`}
+	}
+	c := &compiler{use: use}
+	t := &Template{use: use}
+	if tree.Root != nil {
+		for _, node := range tree.Root.Nodes {
+			t.parts = append(t.parts, c.node(node))
+		}
+	}
+	t.paths = c.paths
+	if use.Identity && len(c.mistakes) == 0 && !slices.ContainsFunc(c.paths, identifies) {
+		c.mistakef("it is the same for every volume; name the volume in it, as {{ .volume.id }} does")
+	}
+	if len(c.mistakes) > 0 {
+		return nil, c.mistakes
+	}
+	return t, nil
+}
+
+// syntaxMistake is the parser's error without its "template: name:line:".
+func syntaxMistake(err error) string {
+	text := err.Error()
+	if match := syntaxPrefix.FindStringSubmatch(text); match != nil {
+		text = text[len(match[0]):]
+		if match[1] != "1" {
+			text = "line " + match[1] + ": " + text
+		}
+	}
+	return text
+}
+
+var syntaxPrefix = regexp.MustCompile(`^template: [^:]*:(\d+): `)
+
+// identifies reports whether a value differs from volume to volume.
+func identifies(path []string) bool {
+	switch path[0] {
+	case "connection", "pv":
+		return true
+	case "volume":
+		return path[1] == "id" || path[1] == "name"
+	case "claim":
+		return path[1] == "uid"
+	default:
+		return factNames(path[0]) != nil
+	}
+}
+
+// Names reports whether the template names a value below the root.
+func (t *Template) Names(root string) bool {
+	return slices.ContainsFunc(t.paths, func(path []string) bool { return path[0] == root })
+}
+
+// ConnectionFields lists the fields of the connection that the template names,
+// sorted.
+func (t *Template) ConnectionFields() []string {
+	var fields []string
+	for _, path := range t.paths {
+		if path[0] == "connection" {
+			fields = append(fields, path[1])
+		}
+	}
+	slices.Sort(fields)
+	return slices.Compact(fields)
+}
+
+// Execute fills in the template. The values are a tree of map[string]any,
+// []any, string, bool and json.Number, whose roots are those of Roots. What is
+// absent or nil is missing. The error never quotes a value.
+func (t *Template) Execute(values map[string]any) (string, error) {
+	limit := MaxResult
+	if t.use.Secret {
+		limit = MaxSecret
+	}
+	var result strings.Builder
+	for _, part := range t.parts {
+		value, err := part.evaluate(&scope{values: values, secret: t.use.Secret})
+		if err != nil {
+			return "", err
+		}
+		text, err := scalar(part, value)
+		if err != nil {
+			return "", err
+		}
+		if result.Len()+len(text) > limit {
+			return "", fmt.Errorf("the result is longer than %d bytes", limit)
+		}
+		result.WriteString(text)
+	}
+	text := result.String()
+	if strings.ContainsFunc(text, t.unprintable) {
+		return "", ErrControlCharacter
+	}
+	return text, nil
+}
+
+// unprintable finds what ends lines or texts where nobody expects it. Files in
+// Secrets have lines.
+func (t *Template) unprintable(r rune) bool {
+	if t.use.Secret && (r == '\n' || r == '\t') {
+		return false
+	}
+	return r < ' ' || r >= 0x7f && r < 0xa0 || r == '\u2028' || r == '\u2029' || r == '\ufffd'
+}
+
+// ErrControlCharacter says that a value would have brought control characters
+// or broken text into the result.
+const ErrControlCharacter = constantError("a value holds control characters or broken text")
+
+type constantError string
+
+func (e constantError) Error() string { return string(e) }
+
+// scalar is a value as it is written into the result.
+func scalar(of expression, value any) (string, error) {
+	switch typed := value.(type) {
+	case string:
+		return typed, nil
+	case bool:
+		if typed {
+			return "true", nil
+		}
+		return "false", nil
+	case json.Number:
+		return decimal(typed), nil
+	case nil:
+		return "", fmt.Errorf("%s is missing; where the driver can do without it, write {{ %s | default \"\" }}", of.name(), of.source())
+	case []any:
+		return "", fmt.Errorf("%s is a list, where text is wanted; take an element with index, or all with join", of.name())
+	default:
+		return "", fmt.Errorf("%s is an object, where text is wanted; name one of its fields", of.name())
+	}
+}

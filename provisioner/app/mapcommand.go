@@ -1,0 +1,342 @@
+package app
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/yaml"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/cli"
+	"github.com/standalone-cinder/standalone-cinder/provisioner"
+)
+
+// What a connection alone does not say. The names are as long as real ones:
+// Kubernetes limits some of them together with addresses of the connection.
+const (
+	placeholderUID      = "00000000-0000-0000-0000-000000000000"
+	placeholderPV       = "pvc-" + placeholderUID
+	placeholderSize     = "1Gi"
+	defaultMapNamespace = "standalone-cinder"
+	largestMapped       = 1 << 20
+	hiddenSecretValue   = "(hidden)"
+	formatYAML          = "yaml"
+	formatJSON          = "json"
+)
+
+// MapOptions are what a connection is mapped with.
+type MapOptions struct {
+	// PolicyFile and Backend give the mapping and the connector; without them
+	// there is no mapping.
+	PolicyFile, Backend string
+	// Namespace is where the Secret would be.
+	Namespace  string
+	AccessMode string
+	VolumeMode string
+	FSType     string
+}
+
+// Mapped is what a connection becomes, or why not.
+type Mapped struct {
+	PersistentVolume *mappedVolume  `json:"persistentVolume,omitempty"`
+	Secret           *mappedSecret  `json:"secret,omitempty"`
+	Warnings         []string       `json:"warnings,omitempty"`
+	Refused          *mappedRefusal `json:"refused,omitempty"`
+}
+
+type mappedVolume struct {
+	APIVersion string                      `json:"apiVersion"`
+	Kind       string                      `json:"kind"`
+	Metadata   mappedName                  `json:"metadata"`
+	Spec       corev1.PersistentVolumeSpec `json:"spec"`
+}
+
+// mappedSecret is a Secret without its values.
+type mappedSecret struct {
+	APIVersion string            `json:"apiVersion"`
+	Kind       string            `json:"kind"`
+	Metadata   mappedName        `json:"metadata"`
+	Type       corev1.SecretType `json:"type"`
+	Data       map[string]string `json:"data"`
+}
+
+type mappedName struct {
+	Name      string `json:"name"`
+	Namespace string `json:"namespace,omitempty"`
+}
+
+type mappedRefusal struct {
+	Reason  mappers.Reason `json:"reason"`
+	Message string         `json:"message"`
+}
+
+// NewMapCommand is the map subcommand. It ends with 0 when the connection can
+// be mapped, with 1 when it is refused, and with 2 on wrong use or when a file
+// cannot be read.
+func NewMapCommand() *cobra.Command {
+	options := MapOptions{}
+	output := formatYAML
+	command := &cobra.Command{
+		Use:   "map FILE",
+		Short: "Show what a connection of Cinder becomes in Kubernetes",
+		Long: `Show what a connection of Cinder becomes in Kubernetes: the PersistentVolume, and
+the Secret with its values hidden, or the sentence that the claim's event would
+carry. No cluster and no Cinder is asked.
+
+FILE is JSON, - for standard input: what os-initialize_connection or the
+attachments API answered, bare or inside connection_info. Other keys beside
+connection_info do no harm. If one is connector_used, it is taken for the
+connector that the answer was made for; else the connector is that of the
+policy's backend, if there is one.
+
+Without a policy there is no mapping to drivers, and rbd becomes the native
+source. With --policy and --backend the connection is mapped as volumes of that backend
+would be. What a connection does not say (the size, the names) is made up.
+
+Exit codes: 0 mapped, 1 refused, 2 wrong use, or a file cannot be read.`,
+		Example: `  standalone-cinder map connection.json
+  standalone-cinder map --policy policy.yaml --backend gold --access-mode ROX - < connection.json`,
+		Args: func(command *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return mapUsage("map takes one FILE, or - for standard input, but was given %d", len(args))
+			}
+			return nil
+		},
+		RunE: func(command *cobra.Command, args []string) error {
+			if output != formatYAML && output != formatJSON {
+				return mapUsage("--output must be %s or %s, not %q", formatYAML, formatJSON, output)
+			}
+			if args[0] == "-" && options.PolicyFile == "-" {
+				return mapUsage("only one file can be - for standard input, not 2")
+			}
+			document, err := readDocument(args[0], command.InOrStdin())
+			if err != nil {
+				return &cli.ExitError{Code: cli.ExitUsage, Err: err}
+			}
+			mapped, refusal, err := Map(options, document, command.InOrStdin())
+			if err == nil {
+				err = mapped.print(command.OutOrStdout(), output)
+			}
+			if err != nil {
+				return &cli.ExitError{Code: cli.ExitUsage, Err: err}
+			}
+			if refusal != nil {
+				return &cli.ExitError{Code: cli.ExitFailed, Err: refusal}
+			}
+			return nil
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&options.PolicyFile, "policy", "", "policy `file`, which gives mapping and connector; - for standard input")
+	flags.StringVar(&options.Backend, "backend", "", "`name` of the policy's backend; may be left out if there is only one")
+	flags.StringVar(&options.Namespace, "namespace", defaultMapNamespace, "`namespace` in which the Secret would be")
+	flags.StringVar(&options.AccessMode, "access-mode", "RWO", "access `mode` of the claim: RWO, ROX, RWOP or RWX, or their long names")
+	flags.StringVar(&options.VolumeMode, "volume-mode", string(corev1.PersistentVolumeFilesystem), "volume `mode` of the claim: Filesystem or Block")
+	flags.StringVar(&options.FSType, "fs-type", "", "`filesystem` that rule or StorageClass choose; default is "+policy.DefaultFSType)
+	flags.StringVarP(&output, "output", "o", output, "`format` of the answer: yaml or json")
+	return command
+}
+
+func mapUsage(format string, arguments ...any) error {
+	return &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf(format, arguments...)}
+}
+
+func readDocument(file string, stdin io.Reader) ([]byte, error) {
+	from := stdin
+	if file != "-" {
+		opened, err := os.Open(file)
+		if err != nil {
+			return nil, fmt.Errorf("read connection: %w", err)
+		}
+		defer opened.Close() //nolint:errcheck // Nothing was written.
+		from = opened
+	}
+	// One byte too many is enough for the document to be refused.
+	document, err := io.ReadAll(io.LimitReader(from, largestMapped+1))
+	if err != nil {
+		return nil, fmt.Errorf("read connection: %w", err)
+	}
+	return document, nil
+}
+
+// Map maps a document as the provisioner does. The refusal is what a claim's
+// event would say; the error says what kept the question from being answered.
+func Map(options MapOptions, document []byte, stdin io.Reader) (mapped Mapped, refusal, err error) {
+	mode, err := accessMode(options.AccessMode)
+	if err != nil {
+		return Mapped{}, nil, err
+	}
+	volumeMode := corev1.PersistentVolumeMode(options.VolumeMode)
+	if volumeMode != corev1.PersistentVolumeFilesystem && volumeMode != corev1.PersistentVolumeBlock {
+		return Mapped{}, nil, fmt.Errorf("--volume-mode must be %s or %s, not %q", corev1.PersistentVolumeFilesystem, corev1.PersistentVolumeBlock, options.VolumeMode)
+	}
+	backend, connector, mappings, err := mapBackend(options, stdin)
+	if err != nil {
+		return Mapped{}, nil, err
+	}
+	if captured, ok := capturedConnector(document); ok {
+		connector = captured
+	}
+	registry, err := mappers.New(mappers.Options{SecretNamespace: options.Namespace})
+	if err != nil {
+		return Mapped{}, nil, errors.New("--namespace is empty; name the provisioner's own namespace")
+	}
+
+	var result mappers.Result
+	connection, err := mappers.ParseConnection(document)
+	if err == nil {
+		request := provisioner.MapRequest(connection, placeholderPV, connector)
+		request.AccessModes = []corev1.PersistentVolumeAccessMode{mode}
+		request.FSType = options.FSType
+		request.Block = volumeMode == corev1.PersistentVolumeBlock
+		request.Mappings = mappings
+		request.Volume = mappers.Volume{ID: placeholderUID, Name: placeholderPV, SizeGiB: 1, Type: "type", Zone: "zone"}
+		request.Claim = mappers.Claim{Namespace: "namespace", Name: "claim", UID: placeholderUID}
+		request.Tenant = "tenant"
+		result, err = registry.Map(request)
+	}
+	var refused *mappers.Refusal
+	switch {
+	case errors.As(err, &refused):
+		return Mapped{Refused: &mappedRefusal{refused.Reason, refused.Message}}, provisioner.RefusalError(backend, refused), nil
+	case err != nil:
+		return Mapped{}, nil, err
+	}
+	if options.PolicyFile == "" && result.Source.RBD != nil {
+		result.Warnings = append(result.Warnings, "without a policy rbd is shown as the native source, which Kubernetes mounts up to 1.30 only; a policy's mapping.rbd names the cluster for ceph-csi, and without it such volumes are refused")
+	}
+	return newMapped(result, mode, volumeMode), nil, nil
+}
+
+func newMapped(result mappers.Result, mode corev1.PersistentVolumeAccessMode, volumeMode corev1.PersistentVolumeMode) Mapped {
+	mapped := Mapped{Warnings: result.Warnings, PersistentVolume: &mappedVolume{
+		APIVersion: "v1",
+		Kind:       "PersistentVolume",
+		Metadata:   mappedName{Name: placeholderPV},
+		Spec: provisioner.PersistentVolumeSpec(result, corev1.PersistentVolumeSpec{
+			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(placeholderSize)},
+			AccessModes:                   []corev1.PersistentVolumeAccessMode{mode},
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
+			VolumeMode:                    &volumeMode,
+		}),
+	}}
+	if secret := result.Secret; secret != nil {
+		mapped.Secret = &mappedSecret{
+			APIVersion: "v1",
+			Kind:       "Secret",
+			Metadata:   mappedName{Name: secret.Name, Namespace: secret.Namespace},
+			Type:       secret.Type,
+			Data:       map[string]string{},
+		}
+		for key := range secret.Data {
+			mapped.Secret.Data[key] = hiddenSecretValue
+		}
+	}
+	return mapped
+}
+
+// mapBackend reads what the policy says of a backend.
+func mapBackend(options MapOptions, stdin io.Reader) (name string, connector backends.Connector, mappings map[string]mappers.Mapping, err error) {
+	if options.PolicyFile == "" {
+		if options.Backend != "" {
+			return "", connector, nil, errors.New("--backend is about a policy and needs --policy")
+		}
+		// ceph-csi, which is the default, needs a name that only a policy has.
+		return "", connector, map[string]mappers.Mapping{"rbd": {As: mappers.FormNative}}, nil
+	}
+	var loaded *policy.Policy
+	if options.PolicyFile == "-" {
+		loaded, err = policy.Read(stdin, "standard input")
+	} else {
+		loaded, err = policy.Load(options.PolicyFile)
+	}
+	if err != nil {
+		return "", connector, nil, err
+	}
+	name = options.Backend
+	if name == "" && len(loaded.Backends) == 1 {
+		name = loaded.Backends[0].Name
+	}
+	backend, ok := loaded.Backend(name)
+	if !ok {
+		var names []string
+		for _, b := range loaded.Backends {
+			names = append(names, b.Name)
+		}
+		if name == "" {
+			return "", connector, nil, fmt.Errorf("--backend is missing; the policy has %s", strings.Join(names, ", "))
+		}
+		return "", connector, nil, fmt.Errorf("the policy has no backend %q; it has %s", name, strings.Join(names, ", "))
+	}
+	cluster := loaded.ClusterID
+	if cluster == "" {
+		cluster = placeholderUID
+	}
+	return name, backendConfig(loaded, backend, cluster).Connector, mappingsOf(backend), nil
+}
+
+// capturedConnector is the connector that a document says it was made for. One
+// that cannot be read is as good as none: the document is about the connection.
+func capturedConnector(document []byte) (backends.Connector, bool) {
+	var captured struct {
+		Connector struct {
+			Host      string   `json:"host"`
+			Initiator string   `json:"initiator"`
+			WWPNs     []string `json:"wwpns"`
+			NQN       string   `json:"nqn"`
+		} `json:"connector_used"`
+	}
+	if err := json.Unmarshal(document, &captured); err != nil {
+		return backends.Connector{}, false
+	}
+	from := captured.Connector
+	connector := backends.Connector{Host: from.Host, Initiator: from.Initiator, NQN: from.NQN}
+	for _, wwpn := range from.WWPNs {
+		connector.WWPNs = append(connector.WWPNs, strings.ToLower(strings.ReplaceAll(wwpn, ":", "")))
+	}
+	return connector, from.Host != "" || from.Initiator != "" || from.NQN != "" || len(from.WWPNs) > 0
+}
+
+// accessMode reads an access mode by its short or long name.
+func accessMode(name string) (corev1.PersistentVolumeAccessMode, error) {
+	modes := []struct {
+		short string
+		mode  corev1.PersistentVolumeAccessMode
+	}{
+		{"RWO", corev1.ReadWriteOnce},
+		{"ROX", corev1.ReadOnlyMany},
+		{"RWX", corev1.ReadWriteMany},
+		{"RWOP", corev1.ReadWriteOncePod},
+	}
+	for _, known := range modes {
+		if slices.Contains([]string{known.short, string(known.mode)}, name) {
+			return known.mode, nil
+		}
+	}
+	return "", fmt.Errorf("--access-mode must be RWO, ROX, RWX or RWOP, or a long name such as ReadWriteOnce, not %q", name)
+}
+
+func (m Mapped) print(w io.Writer, output string) error {
+	if output == formatJSON {
+		encoder := json.NewEncoder(w)
+		encoder.SetEscapeHTML(false)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(m)
+	}
+	text, err := yaml.Marshal(m)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(text)
+	return err
+}
