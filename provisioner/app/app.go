@@ -89,9 +89,6 @@ func New(options Options) (*App, error) {
 	for _, warning := range loaded.Warnings {
 		options.Logger.Warn("Policy: " + warning.Error())
 	}
-	if err := supported(loaded); err != nil {
-		return nil, err
-	}
 	namespace, err := ownNamespace(options.Namespace)
 	if err != nil {
 		return nil, err
@@ -236,19 +233,6 @@ func (a *App) findCluster(ctx context.Context) error {
 		case <-time.After(backoff.Step()):
 		}
 	}
-}
-
-// supported refuses what the policy language has and this release does not do
-// yet, at the start rather than at the first claim.
-func supported(p *policy.Policy) error {
-	var problems []error
-	for i, backend := range p.Backends {
-		if backend.Workflow == policy.WorkflowAttachment {
-			problems = append(problems, fmt.Errorf("%s: backends[%d].workflow: backend %q asks for the workflow %q, which this release does not have; use %q or %q",
-				p.Source, i, backend.Name, policy.WorkflowAttachment, policy.WorkflowReserve, policy.WorkflowAuto))
-		}
-	}
-	return errors.Join(problems...)
 }
 
 // withoutManagedFields drops what nothing here reads and what makes up half of

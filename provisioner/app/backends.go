@@ -225,6 +225,7 @@ func backendConfig(p *policy.Policy, from *policy.Backend, cluster string) backe
 		},
 		Region:    from.Region,
 		Interface: string(from.Interface),
+		Workflow:  backends.Workflow(from.Workflow),
 		Connector: backends.Connector{
 			Host:      from.Connector.Host,
 			IP:        from.Connector.IP,

@@ -79,7 +79,7 @@ func (r *reloader) lookAtPolicy() {
 	}
 	next, err := policy.Parse(data, a.options.PolicyFile)
 	if err == nil {
-		err = errors.Join(supported(next), a.sameCluster(before, next))
+		err = a.sameCluster(before, next)
 	}
 	if err != nil {
 		r.refuse(revision, err)

@@ -132,16 +132,31 @@ func (s *Simulator) describe(x *exchange) (request Request, observed string) {
 			request.Operation, request.VolumeID = x.route.operation, x.route.volume
 		}
 	}
-	if request.VolumeID == "" {
-		request.VolumeName = requestedName(x.body)
-		return request, ""
-	}
 	s.cloud.lock()
 	defer s.cloud.unlock()
+	if request.VolumeID == "" {
+		request.VolumeName = requestedName(x.body)
+		if v := s.cloud.volumeOfAttachment(r.URL.Path); v != nil {
+			request.VolumeID, request.VolumeName = v.id, stringOf(v.name)
+		}
+		return request, ""
+	}
 	if v := s.cloud.volumes[request.VolumeID]; v != nil {
 		request.VolumeName, observed = stringOf(v.name), v.status
 	}
 	return request, observed
+}
+
+// volumeOfAttachment is the volume of the attachment that a path names, nil if
+// it names none that exists.
+func (c *cloud) volumeOfAttachment(path string) *volume {
+	_, rest, found := strings.Cut(path, "/attachments/")
+	id, _, _ := strings.Cut(rest, "/")
+	a := c.attachments[id]
+	if !found || a == nil {
+		return nil
+	}
+	return c.volumes[a.volumeID]
 }
 
 // resolve finds the route of a Cinder request.

@@ -51,6 +51,7 @@ func TestAuditTellsWhatIsNotAsItShouldBe(t *testing.T) {
 	orphan := maps.Clone(volumes["well"].Metadata)
 	delete(orphan, "readonly")
 	delete(orphan, "attached_mode")
+	delete(orphan, "standalone-cinder.openstack.org/attached")
 	for key, value := range orphan {
 		orphan[key] = strings.ReplaceAll(value, string(claims[0].UID), "0-0-0")
 	}
@@ -151,6 +152,7 @@ func TestLeaderAudits(t *testing.T) {
 		}
 		delete(metadata, "readonly")
 		delete(metadata, "attached_mode")
+		delete(metadata, "standalone-cinder.openstack.org/attached")
 		delete(metadata, "standalone-cinder.openstack.org/requested-at")
 		metadata["standalone-cinder.openstack.org/cluster"] = cluster
 		return metadata

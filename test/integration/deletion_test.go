@@ -89,8 +89,14 @@ var hindrances = []hindrance{
 	}},
 	{name: "answer-409", class: "gold", before: answer("volume.delete", 409, 1)},
 	{name: "answer-413", class: "gold", before: answer("volume.delete", 413, 1), told: "quota"},
-	{name: "answer-429", class: "gold", before: answer("action.os-detach", 429, 1), told: "429"},
-	{name: "answer-500", class: "gold", before: answer("action.os-terminate_connection", 500, 1), told: "500"},
+	{name: "answer-429", class: "lab", before: answer("action.os-detach", 429, 1), told: "429"},
+	{name: "answer-500", class: "lab", before: answer("action.os-terminate_connection", 500, 1), told: "500"},
+	{name: "attachment-429", class: "gold", before: answer("attachment.delete", 429, 1), told: "429"},
+	{name: "attachment-500", class: "gold", before: answer("attachment.delete", 500, 1), told: "500"},
+	{name: "attachment-lost", class: "gold", before: func(w *world, v cindersim.Volume) func() {
+		w.sim.Inject(cindersim.Fault{Kind: cindersim.DropAfter, Operation: "attachment.delete", Volume: v.ID, Times: 1})
+		return nil
+	}},
 	{name: "answer-503", class: "gold", before: answer("volume.delete", 503, 1), told: "503"},
 	{name: "delete-lost", class: "gold", before: func(w *world, v cindersim.Volume) func() {
 		w.sim.Inject(cindersim.Fault{Kind: cindersim.DropAfter, Operation: "volume.delete", Volume: v.ID, Times: 1})

@@ -624,7 +624,7 @@ func TestEscapeThroughALabelChangedBetweenAttemptsLeavesNothingHalf(t *testing.T
 			w := newEscape(t, "eschalf-"+name, cindersim.Options{})
 			w.byLabels()
 			w.start()
-			refused := w.sim.Inject(cindersim.Fault{Kind: cindersim.RespondBefore, Operation: "action.os-initialize_connection", Code: 409})
+			refused := w.sim.Inject(cindersim.Fault{Kind: cindersim.RespondBefore, Operation: "attachment.create", Code: 409})
 			w.claim("a", "data", "gold", "1Gi")
 			w.must(harness.Eventually(w.ctx, func() (string, error) {
 				if refused.Applied() == 0 {

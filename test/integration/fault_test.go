@@ -16,18 +16,22 @@ func TestLostAnswersMakeNoSecondVolume(t *testing.T) {
 	w := newWorld(t, "lost", cindersim.Options{CreateDelay: 100 * time.Millisecond, DeleteDelay: 100 * time.Millisecond})
 	w.start()
 	operations := []string{"volume.create", "action.os-reserve", "action.os-initialize_connection", "action.os-attach",
-		"action.os-terminate_connection", "action.os-detach", "volume.delete", "volume.list", "volume.get"}
+		"action.os-terminate_connection", "action.os-detach", "volume.delete", "volume.list", "volume.get",
+		"attachment.create", "attachment.update", "attachment.list", "attachment.complete", "attachment.delete", "metadata.update"}
 	for _, operation := range operations {
 		w.sim.Inject(cindersim.Fault{Kind: cindersim.DropAfter, Operation: operation, Probability: 0.3, Times: 8})
 		w.sim.Inject(cindersim.Fault{Kind: cindersim.RespondBefore, Operation: operation, Probability: 0.2, Times: 5})
 		w.sim.Inject(cindersim.Fault{Kind: cindersim.RespondAfter, Operation: operation, Probability: 0.2, Times: 5, Code: 504})
 	}
 	const claims = 30
-	for i := range claims {
+	for i := range claims / 2 {
 		w.claim("a", fmt.Sprintf("data-%d", i), "gold", "1Gi")
+		w.claim("b", fmt.Sprintf("data-%d", i), "lab", "1Gi")
 	}
-	_, err := suite.WaitBound(w.ctx, "lost-a", claims)
-	w.must(err)
+	for _, namespace := range []string{"lost-a", "lost-b"} {
+		_, err := suite.WaitBound(w.ctx, namespace, claims/2)
+		w.must(err)
+	}
 	w.must(harness.Eventually(w.ctx, func() (string, error) {
 		inUse := 0
 		for _, v := range w.sim.Volumes() {
@@ -41,6 +45,7 @@ func TestLostAnswersMakeNoSecondVolume(t *testing.T) {
 		return "", nil
 	}))
 	w.must(suite.DeleteClaims(w.ctx, "lost-a"))
+	w.must(suite.DeleteClaims(w.ctx, "lost-b"))
 	w.noResidue()
 }
 
@@ -92,6 +97,7 @@ func TestSecretsAppearNowhere(t *testing.T) {
 	w := newWorld(t, "secret", cindersim.Options{})
 	// Failures print more than successes.
 	w.sim.Inject(cindersim.Fault{Kind: cindersim.RespondAfter, Operation: "action.os-initialize_connection", Times: 1})
+	w.sim.Inject(cindersim.Fault{Kind: cindersim.RespondAfter, Operation: "attachment.create", Times: 1})
 	w.sim.Inject(cindersim.Fault{Kind: cindersim.DropAfter, Operation: "auth.*", Times: 1})
 	replica := w.start("-v", "10")
 	for i := range 3 {

@@ -61,7 +61,8 @@ type world struct {
 }
 
 // newWorld makes tenants a and b: namespace NAME-a may use class NAME-gold on
-// the Keystone backend, NAME-b class NAME-lab on the noauth one.
+// the Keystone backend, which connects by the attachments API, NAME-b class
+// NAME-lab on the noauth one, which connects by the volume actions.
 func newWorld(t *testing.T, name string, options cindersim.Options) *world {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
@@ -85,6 +86,7 @@ backends:
     connector: {host: k8s, initiator: "iqn.2026-01.example:NAME"}
   - name: lab
     auth: {noauth: {endpoint: "NOAUTH", user: admin, project: PROJECT}}
+    workflow: reserve
 tenants:
   - name: tenant-a
     namespaces: ["NAME-a"]
