@@ -38,7 +38,7 @@ func (p *Provisioner) takeOverLeftovers(ctx context.Context, backend string, all
 	for _, v := range all {
 		stamp := backends.StampOf(v)
 		uid := types.UID(stamp.ClaimUID)
-		if !p.ledger.isFound(uid, backend) {
+		if stamp.PV != pvNameFor(stamp.ClaimUID) || !p.ledger.isFound(uid, backend) {
 			continue
 		}
 		if claim, exists := claims[uid]; exists && !boundElsewhere(claim) {

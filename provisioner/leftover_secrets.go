@@ -66,7 +66,9 @@ func (p *Provisioner) keepSecretsOfVolumes(ctx context.Context, left map[types.U
 			return err
 		}
 		for _, v := range all {
-			delete(left, types.UID(backends.StampOf(v).ClaimUID))
+			if stamp := backends.StampOf(v); stamp.PV == pvNameFor(stamp.ClaimUID) {
+				delete(left, types.UID(stamp.ClaimUID))
+			}
 		}
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -57,8 +58,10 @@ type App struct {
 	recorder    *steadyRecorder
 	broadcaster record.EventBroadcaster
 	cluster     string
-	// fence is the present term's, nil while this replica does not lead.
+	// fence is the present term's, nil while this replica does not lead; hold is
+	// the context of the last term.
 	fence atomic.Pointer[func() error]
+	hold  atomic.Pointer[context.Context]
 	// leaseReleased is called when the lease is given up; nil unless this
 	// replica stands for election.
 	leaseReleased atomic.Pointer[func()]
@@ -101,10 +104,6 @@ func New(options Options) (*App, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("kubernetes client: %w", err)
-	}
 	leaseConfig := rest.CopyConfig(config)
 	leaseConfig.QPS, leaseConfig.Burst = 20, 40
 	// A renewal that hangs must fail early enough for another try.
@@ -114,10 +113,23 @@ func New(options Options) (*App, error) {
 		return nil, fmt.Errorf("kubernetes client: %w", err)
 	}
 
+	var a *App
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return &fencedTransport{
+			next:     next,
+			mayWrite: func() error { return a.mayWrite() },
+			hold:     func() context.Context { return a.lastHold() },
+		}
+	})
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes client: %w", err)
+	}
+
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	backendMetrics := backends.NewMetrics(registry)
-	a := &App{
+	a = &App{
 		options:            options,
 		logger:             options.Logger,
 		namespace:          namespace,
@@ -148,13 +160,22 @@ func New(options Options) (*App, error) {
 	return a, nil
 }
 
-// mayWrite keeps a replica that does not lead from sending anything to Cinder.
+// mayWrite keeps a replica that does not lead from changing anything, at Cinder
+// or in Kubernetes.
 func (a *App) mayWrite() error {
 	fence := a.fence.Load()
 	if fence == nil {
 		return errors.New("this replica does not lead")
 	}
 	return (*fence)()
+}
+
+// lastHold is the context of the present term, or the last one.
+func (a *App) lastHold() context.Context {
+	if hold := a.hold.Load(); hold != nil {
+		return *hold
+	}
+	return context.Background()
 }
 
 // Address is where the replica serves health and metrics.

@@ -58,11 +58,11 @@ func (a *App) elect(ctx context.Context) error {
 	})()
 
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: &resourcelock.LeaseLock{
+		Lock: &ownLock{LeaseLock: resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Name: leaseName(a.options.ProvisionerName), Namespace: a.namespace},
 			Client:     a.leaseClient.CoordinationV1(),
 			LockConfig: resourcelock.ResourceLockConfig{Identity: a.identity, EventRecorder: a.recorder},
-		},
+		}},
 		LeaseDuration:   a.options.LeaseDuration,
 		RenewDeadline:   a.options.RenewDeadline,
 		RetryPeriod:     a.options.RetryPeriod,

@@ -48,12 +48,13 @@ func (t *term) credentialsChanged() {
 func (a *App) runTerm(stop, hold context.Context, fence func() error) error {
 	a.status.setLeading(true)
 	defer a.status.setLeading(false)
+	hold, cut := context.WithCancel(hold)
+	defer cut()
+	a.hold.Store(&hold)
 	a.fence.Store(&fence)
 	defer a.fence.Store(nil)
 	a.logger.Info("Leading", "identity", a.identity)
 
-	hold, cut := context.WithCancel(hold)
-	defer cut()
 	// Work stops on either signal.
 	work, stopWork := context.WithCancel(hold)
 	defer stopWork()

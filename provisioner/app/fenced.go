@@ -1,0 +1,65 @@
+package app
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// fencedTransport lets nobody but a leader change anything in Kubernetes, and
+// cuts what is under way when the lease is lost. It is the fence of the requests
+// to Cinder once more: a leader that was paused, and resumes after another has
+// been elected, must not save what it had in hand.
+type fencedTransport struct {
+	next http.RoundTripper
+	// mayWrite returns an error unless this replica leads; hold ends with the
+	// term.
+	mayWrite func() error
+	hold     func() context.Context
+}
+
+// RoundTrip implements http.RoundTripper.
+func (f *fencedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodGet || isAboutEvents(r.URL.Path) {
+		return f.next.RoundTrip(r)
+	}
+	hold := f.hold()
+	if err := f.mayWrite(); err != nil {
+		if r.Body != nil {
+			_ = r.Body.Close()
+		}
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	stop := context.AfterFunc(hold, cancel)
+	end := sync.OnceFunc(func() { stop(); cancel() })
+	answer, err := f.next.RoundTrip(r.WithContext(ctx))
+	if err != nil {
+		end()
+		return nil, err
+	}
+	answer.Body = &endingBody{answer.Body, end}
+	return answer, nil
+}
+
+// endingBody frees what a request holds once its answer is read.
+type endingBody struct {
+	io.ReadCloser
+	end func()
+}
+
+func (b *endingBody) Close() error {
+	defer b.end()
+	return b.ReadCloser.Close()
+}
+
+// isAboutEvents says that a path is that of an event or of a namespace's
+// events: every replica may tell what it sees.
+func isAboutEvents(path string) bool {
+	segments := strings.Split(strings.Trim(path, "/"), "/")
+	at := slices.Index(segments, "namespaces")
+	return at >= 0 && len(segments) > at+2 && segments[at+2] == "events"
+}
