@@ -24,6 +24,7 @@ func (p *Policy) inherit(d *document) {
 		fill(d, path, "connector.ip", &b.Connector.IP, from.Connector.IP, "")
 		fill(d, path, "connector.wwpns", &b.Connector.WWPNs, from.Connector.WWPNs, nil)
 		fill(d, path, "connector.nqn", &b.Connector.NQN, from.Connector.NQN, "")
+		fill(d, path, "connector.nodeLabels", &b.Connector.NodeLabels, from.Connector.NodeLabels, nil)
 		fill(d, path, "connector.multipath", &b.Connector.Multipath, from.Connector.Multipath, false)
 		if noauth := b.Auth.NoAuth; noauth != nil {
 			fillBuiltIn(d, path+".auth.noauth.user", &noauth.User, DefaultNoAuthUser)

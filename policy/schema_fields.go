@@ -89,12 +89,13 @@ func connectionFields() map[string]fieldSchema {
 		"Timeouts.delete":  {description: "For deleting a volume, such as 10m. Default: 10m.", rules: positive},
 		"Timeouts.request": {description: "For one request to Cinder, such as 75s. Default: 75s.", rules: positive},
 
-		"Connector.host":      {description: "Host name that volumes are attached to. Default: " + DefaultConnectorHost + ".", rules: schema{"pattern": hostPattern.String(), "maxLength": maxTextLength}},
-		"Connector.initiator": {description: "iSCSI initiator name under which the nodes log in. Default: made from the cluster's id.", rules: schema{"pattern": initiatorPattern.String(), "maxLength": maxQualifiedName}},
-		"Connector.ip":        {description: "IP address of the nodes, for drivers that ask for one.", rules: schema{"pattern": `^[0-9A-Fa-f.:]+$`, "anyOf": []schema{{"format": "ipv4"}, {"format": "ipv6"}}}},
-		"Connector.wwpns":     {description: "Fibre Channel port names of the nodes.", entries: schema{"pattern": wwpnPattern.String()}},
-		"Connector.nqn":       {description: "NVMe-oF host name.", rules: schema{"pattern": nqnPattern.String(), "maxLength": maxQualifiedName}},
-		"Connector.multipath": {description: "Ask Cinder for all portals. Default: false."},
+		"Connector.host":       {description: "Host name that volumes are attached to. Default: " + DefaultConnectorHost + ".", rules: schema{"pattern": hostPattern.String(), "maxLength": maxTextLength}},
+		"Connector.initiator":  {description: "iSCSI initiator name under which the nodes log in. Default: made from the cluster's id.", rules: schema{"pattern": initiatorPattern.String(), "maxLength": maxQualifiedName}},
+		"Connector.ip":         {description: "IP address of the nodes, for drivers that ask for one.", rules: schema{"pattern": `^[0-9A-Fa-f.:]+$`, "anyOf": []schema{{"format": "ipv4"}, {"format": "ipv6"}}}},
+		"Connector.wwpns":      {description: "Fibre Channel port names of the nodes.", entries: schema{"pattern": wwpnPattern.String()}},
+		"Connector.nqn":        {description: "NVMe-oF host name.", rules: schema{"pattern": nqnPattern.String(), "maxLength": maxQualifiedName}},
+		"Connector.nodeLabels": {description: "Labels of the nodes that mount the volumes. PersistentVolumes are bound to these nodes; without wwpns theirs are collected from the annotation standalone-cinder.openstack.org/wwpns.", rules: labelKeyNames(), entries: labelValueRules()},
+		"Connector.multipath":  {description: "Ask Cinder for all portals. Default: false."},
 	}
 }
 

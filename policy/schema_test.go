@@ -181,6 +181,8 @@ var schemaMistakes = map[string][2]string{
 	"no time between audits":        {"interval: 30m", "interval: 0s"},
 	"no grace":                      {"grace: 1h", "grace: -1h"},
 	"delete perhaps":                {"delete: true", "delete: yes please"},
+	"a node's label":                {"nodeLabels: {storage: fc}", "nodeLabels: {storage: f c}"},
+	"a node's label's key":          {"nodeLabels: {storage: fc}", "nodeLabels: {-storage: fc}"},
 	"a host":                        {"host: node.example", "host: node example"},
 	"an initiator":                  {"iqn.2026-01.com.example:all", "iqn.2026-01.com.example"},
 	"an address":                    {"ip: 192.0.2.1", "ip: 192.0.2.256"},

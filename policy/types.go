@@ -207,6 +207,9 @@ type Connector struct {
 	// NQN is the NVMe-oF host name.
 	NQN       string `json:"nqn"`
 	Multipath bool   `json:"multipath"`
+	// NodeLabels select the nodes that mount the volumes: PersistentVolumes are
+	// bound to them, and without WWPNs theirs are collected from annotations.
+	NodeLabels map[string]string `json:"nodeLabels,omitempty"`
 }
 
 // MappingKind is the kind of PersistentVolume source a mapping produces.

@@ -180,6 +180,11 @@ func validateConnector(d *document, path string, c *Connector) {
 	if at := child(path, "nqn"); d.has(at) && (!nqnPattern.MatchString(c.NQN) || len(c.NQN) > maxQualifiedName) {
 		d.errorf(at, "%q is not an NVMe qualified name; write it like nqn.2014-08.org.nvmexpress:uuid:...", c.NQN)
 	}
+	for _, key := range sortedKeys(c.NodeLabels) {
+		at := child(child(path, "nodeLabels"), key)
+		checkLabelKey(d, at, key)
+		checkLabelValue(d, at, c.NodeLabels[key])
+	}
 	if !d.has(child(path, "wwpns")) {
 		return
 	}

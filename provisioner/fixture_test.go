@@ -133,6 +133,13 @@ func (f fakeBackends) Connector(name string) (backends.Connector, error) {
 	return backends.Connector{Host: "k8s", Initiator: "iqn.2026-01.example:" + name}, nil
 }
 
+func (f fakeBackends) NodeLabels(name string) map[string]string {
+	if name == "silver" {
+		return map[string]string{"storage": "fc", "zone": "a"}
+	}
+	return nil
+}
+
 func (f fakeBackends) Mappings(string) map[string]mappers.Mapping { return nil }
 
 func (f fakeBackends) Names() []string {

@@ -3,6 +3,7 @@ package provisioner
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -193,8 +194,22 @@ func (a *attempt) persistentVolume(connected backends.Connected, mapped mappers.
 			PersistentVolumeReclaimPolicy: reclaim,
 			MountOptions:                  a.class.MountOptions,
 			VolumeMode:                    a.claim.Spec.VolumeMode,
+			NodeAffinity:                  nodeAffinity(a.p.Backends.NodeLabels(a.backend)),
 		}),
 	}
+}
+
+// nodeAffinity binds a PersistentVolume to the nodes that its volume is exported
+// to; nil leaves it to all.
+func nodeAffinity(labels map[string]string) *corev1.VolumeNodeAffinity {
+	if len(labels) == 0 {
+		return nil
+	}
+	var requirements []corev1.NodeSelectorRequirement
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		requirements = append(requirements, corev1.NodeSelectorRequirement{Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{labels[key]}})
+	}
+	return &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: requirements}}}}
 }
 
 func capacity(gib int64) corev1.ResourceList {

@@ -48,6 +48,9 @@ type Backends interface {
 	Volumes(name string) (Volumes, error)
 	// Connector is what the backend's volumes are connected to.
 	Connector(name string) (backends.Connector, error)
+	// NodeLabels select the nodes that the backend's volumes are for; empty
+	// means all.
+	NodeLabels(name string) map[string]string
 	// Mappings says, by protocol, what the backend's connections become.
 	Mappings(name string) map[string]mappers.Mapping
 	// Names lists every configured backend.

@@ -1,6 +1,7 @@
 package provisioner
 
 import (
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
@@ -309,5 +310,23 @@ func TestFailedRemovalKeepsTheSecret(t *testing.T) {
 	}
 	if _, err := f.client.CoreV1().Secrets("own").Get(t.Context(), "pvc-uid-1-credentials", metav1.GetOptions{}); err != nil {
 		t.Error("the Secret went before its volume")
+	}
+}
+
+func TestPersistentVolumeIsBoundToTheNodesOfItsBackend(t *testing.T) {
+	for backend, want := range map[string]string{
+		"gold":   "null",
+		"silver": `{"required":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"storage","operator":"In","values":["fc"]},{"key":"zone","operator":"In","values":["a"]}]}]}}`,
+	} {
+		f := newFixture(t)
+		f.class.Name = "both"
+		f.inForce("backends: [gold, silver]", "backends: ["+backend+"]")
+		pv, err := f.provision(f.claim(nil))
+		f.must(err)
+		got, err := json.Marshal(pv.Spec.NodeAffinity)
+		f.must(err)
+		if string(got) != want {
+			t.Errorf("on backend %s: %s, want %s", backend, got, want)
+		}
 	}
 }

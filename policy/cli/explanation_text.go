@@ -8,6 +8,8 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"k8s.io/apimachinery/pkg/labels"
+
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
@@ -230,6 +232,9 @@ func describeConnector(c policy.Connector) string {
 	}
 	if c.Multipath {
 		parts = append(parts, "multipath")
+	}
+	if len(c.NodeLabels) > 0 {
+		parts = append(parts, "nodes with "+labels.FormatLabels(c.NodeLabels))
 	}
 	return strings.Join(parts, ", ")
 }

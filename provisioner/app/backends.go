@@ -27,6 +27,7 @@ type termBackends struct {
 	fence   func() error
 	hold    context.Context
 	logger  *slog.Logger
+	nodes   *nodePools
 	// answers is told when a backend answers again, moved when its name leads
 	// to another endpoint.
 	answers func()
@@ -101,7 +102,21 @@ func (t *termBackends) Connector(name string) (backends.Connector, error) {
 	if err != nil {
 		return backends.Connector{}, err
 	}
-	return backendConfig(source, backend, t.cluster).Connector, nil
+	connector := backendConfig(source, backend, t.cluster).Connector
+	if selected := backend.Connector.NodeLabels; len(selected) > 0 && len(connector.WWPNs) == 0 {
+		if connector.WWPNs, err = t.nodes.wwpns(t.hold, selected); err != nil {
+			return connector, fmt.Errorf("backend %s: %w", name, err)
+		}
+	}
+	return connector, nil
+}
+
+func (t *termBackends) NodeLabels(name string) map[string]string {
+	_, backend, err := t.find(name)
+	if err != nil {
+		return nil
+	}
+	return backend.Connector.NodeLabels
 }
 
 func (t *termBackends) Mappings(name string) map[string]mappers.Mapping {

@@ -69,6 +69,7 @@ func (a *App) runTerm(stop, hold context.Context, fence func() error) error {
 		fence:      fence,
 		hold:       hold,
 		logger:     a.logger,
+		nodes:      newNodePools(a.client),
 		lifecycles: map[string]*termBackend{},
 	}
 	p := provisioner.New(provisioner.Options{
