@@ -56,6 +56,9 @@ func (a *attempt) run(ctx context.Context) (*corev1.PersistentVolume, error) {
 	if err := a.stillWanted(); err != nil {
 		return nil, a.undoIfGone(ctx, err)
 	}
+	if err := a.unrecorded(ctx); err != nil {
+		return nil, err
+	}
 	connected, err := volumes.Connect(ctx, a.spec())
 	if err != nil {
 		a.releaseIfNothing(ctx, volumes)
@@ -76,7 +79,25 @@ func (a *attempt) run(ctx context.Context) (*corev1.PersistentVolume, error) {
 	for _, warning := range mapped.Warnings {
 		a.p.Recorder.Event(a.claim, corev1.EventTypeWarning, "ConnectionWarning", warning)
 	}
+	a.p.handOver(a.claim.UID)
 	return a.persistentVolume(connected, mapped), nil
+}
+
+// unrecorded ends the attempt when the claim's PersistentVolume is saved and
+// has not reached the cache yet. Connecting once more would be idempotent, but
+// Cinder takes the export of a volume away when it fails to connect it
+// (initialize_connection in cinder/volume/manager.py). It costs a request only
+// where an earlier attempt may have come so far.
+func (a *attempt) unrecorded(ctx context.Context) error {
+	begun, _ := a.p.beginningOf(a.claim.UID)
+	if !begun.handedOver && !a.p.ledger.isFound(a.claim.UID, a.backend) {
+		return nil
+	}
+	recorded, err := a.p.isRecorded(ctx, a.pvName)
+	if err == nil && recorded {
+		return errNothingToDo
+	}
+	return err
 }
 
 // stillWanted tells whether the claim exists as it was when it was queued. The

@@ -122,6 +122,10 @@ type Provisioner struct {
 	helpedDenied atomic.Uint64
 	helpedFailed atomic.Uint64
 
+	// secretDoubt is when the request for a Secret failed last, in nanoseconds of
+	// Unix time.
+	secretDoubt atomic.Int64
+
 	mu sync.Mutex
 	// full holds what Cinder's own quotas have no room for.
 	full map[fullAt]fullness

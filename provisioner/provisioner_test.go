@@ -330,3 +330,34 @@ func TestPersistentVolumeIsBoundToTheNodesOfItsBackend(t *testing.T) {
 		}
 	}
 }
+
+// TestClaimWhosePersistentVolumeIsSavedIsNotConnectedAgain: the library asks
+// again when the object has not reached the cache yet. A connection that failed
+// then would take the export of a volume away that somebody is about to use.
+func TestClaimWhosePersistentVolumeIsSavedIsNotConnectedAgain(t *testing.T) {
+	for name, prepare := range map[string]func(f *fixture){
+		"by this leader": func(f *fixture) {
+			pv, err := f.provision(f.claim(nil))
+			f.must(err)
+			f.must(f.client.Tracker().Add(pv))
+		},
+		"by an earlier leader": func(f *fixture) {
+			f.claim(nil)
+			f.backends["gold"].listed = []backends.Volume{f.stamped("uid-1")}
+			f.must(f.client.Tracker().Add(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1"}}))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			prepare(f)
+			gold := f.backends["gold"]
+			gold.calls = nil
+			claim, err := f.Claims.PersistentVolumeClaims("team-a").Get("data")
+			f.must(err)
+			if _, err := f.provision(claim); !isIgnored(err) {
+				t.Errorf("error %v, want one that the library ignores", err)
+			}
+			wantCalls(t, gold)
+		})
+	}
+}

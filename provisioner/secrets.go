@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -43,6 +44,10 @@ func (p *Provisioner) ensureSecret(ctx context.Context, pvName string, secret ma
 	secrets := p.Client.CoreV1().Secrets(p.Namespace)
 	_, err := secrets.Create(ctx, wanted, metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {
+		if err != nil {
+			// It may arrive late, when nobody looks for it any more.
+			p.secretDoubt.Store(time.Now().UnixNano())
+		}
 		return inNamespace(err, "create", wanted.Namespace, wanted.Name)
 	}
 	existing, err := secrets.Get(ctx, wanted.Name, metav1.GetOptions{})

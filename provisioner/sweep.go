@@ -59,7 +59,11 @@ func (p *Provisioner) Sweep(ctx context.Context) {
 				}
 			})
 		}
-		if at := time.Now(); mayHaveArrived(began, began, secretsSwept, at) && p.SweepSecrets(ctx) == nil {
+		doubt := began
+		if failed := time.Unix(0, p.secretDoubt.Load()); failed.After(doubt) {
+			doubt = failed
+		}
+		if at := time.Now(); mayHaveArrived(began, doubt, secretsSwept, at) && p.SweepSecrets(ctx) == nil {
 			secretsSwept = at
 		}
 	}

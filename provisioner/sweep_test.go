@@ -1,12 +1,15 @@
 package provisioner
 
 import (
+	"errors"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	ktesting "k8s.io/client-go/testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -191,5 +194,19 @@ func TestSecretThatArrivesLateIsRemoved(t *testing.T) {
 				t.Errorf("the Secret exists: %t, want %t", got, c.stays)
 			}
 		})
+	}
+}
+
+func TestFailedRequestForASecretIsLookedForLater(t *testing.T) {
+	f := newFixture(t)
+	f.client.PrependReactor("create", "secrets", func(ktesting.Action) (bool, runtime.Object, error) {
+		return true, nil, errors.New("connection lost")
+	})
+	before := time.Now()
+	if _, err := f.provision(f.claim(nil)); err == nil {
+		t.Fatal("no error")
+	}
+	if doubt := time.Unix(0, f.secretDoubt.Load()); doubt.Before(before) {
+		t.Errorf("the doubt is from %s", doubt)
 	}
 }

@@ -17,6 +17,8 @@ type beginning struct {
 	backend   string
 	stamp     backends.Stamp
 	connector backends.Connector
+	// handedOver says that the library was given the PersistentVolume to save.
+	handedOver bool
 }
 
 // ClaimGone undoes what was begun for a claim that was deleted before its
@@ -102,9 +104,20 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning) 
 func (p *Provisioner) begin(uid types.UID, b beginning) (first bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_, before := p.begun[uid]
+	earlier, before := p.begun[uid]
+	b.handedOver = b.handedOver || earlier.handedOver
 	p.begun[uid] = b
 	return !before
+}
+
+// handOver remembers that the library saves the claim's PersistentVolume.
+func (p *Provisioner) handOver(uid types.UID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if begun, ok := p.begun[uid]; ok {
+		begun.handedOver = true
+		p.begun[uid] = begun
+	}
 }
 
 func (p *Provisioner) finish(uid types.UID) {
