@@ -7,7 +7,7 @@ GO ?= go
 RACE := $(if $(shell command -v gcc cc 2>/dev/null),-race,)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help build demo test e2e bench lint
+.PHONY: help build demo test e2e bench chaos lint
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -36,6 +36,9 @@ e2e: ## tests against real Cinder, Keystone and iSCSI (Debian 12, root)
 
 bench: ## throughput and requests per claim against the limit measured in the same run
 	$(GO) run ./test/bench $(BENCH)
+
+chaos: ## kills, faults and cuts while tenants claim and delete; finds what was leaked, lost, doubled or wrongly deleted
+	$(GO) run ./test/chaos $(CHAOS)
 
 lint: ## formatting, vet, staticcheck, tidy modules
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not gofmt-clean:"; gofmt -l $$(git ls-files '*.go'); exit 1; }

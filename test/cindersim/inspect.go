@@ -222,16 +222,13 @@ func (s *Simulator) SetVolumeStatus(id, status string) error {
 // ReplaceVolumeStatus overwrites a volume's status if it is as given, in one
 // step, and reports whether it was.
 func (s *Simulator) ReplaceVolumeStatus(id, from, to string) bool {
-	now := s.cloud.lock()
-	defer s.cloud.unlock()
-	v := s.cloud.volumes[id]
-	if v == nil || v.status != from {
-		return false
-	}
-	v.status = to
-	v.changed(now)
-	v.index()
-	return true
+	return s.changeIf(id, from, func(v *volume) { v.status = to })
+}
+
+// ReplaceVolumeMetadata replaces a volume's own metadata if its status is as
+// given, in one step, and reports whether it was.
+func (s *Simulator) ReplaceVolumeMetadata(id, status string, metadata map[string]string) bool {
+	return s.changeIf(id, status, func(v *volume) { v.metadata = maps.Clone(metadata) })
 }
 
 // SetVolumeMetadata replaces a volume's own metadata.
@@ -258,6 +255,20 @@ func (s *Simulator) RemoveVolume(id string) error {
 		}
 		s.cloud.destroy(v)
 	})
+}
+
+// changeIf changes a volume that has the status.
+func (s *Simulator) changeIf(id, status string, change func(*volume)) bool {
+	now := s.cloud.lock()
+	defer s.cloud.unlock()
+	v := s.cloud.volumes[id]
+	if v == nil || v.status != status {
+		return false
+	}
+	change(v)
+	v.changed(now)
+	v.index()
+	return true
 }
 
 func (s *Simulator) change(what, id string, change func(*volume, time.Time)) error {

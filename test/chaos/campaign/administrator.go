@@ -1,0 +1,152 @@
+package campaign
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+)
+
+// administer reloads policies, rotates passwords and has volumes of its own in
+// the program's projects.
+func (w *world) administer(ctx, trouble context.Context) {
+	for i, step := range w.plan.Administrator {
+		if !w.until(trouble, step.At) {
+			return
+		}
+		w.timeline.note("%s", step)
+		var err error
+		switch step.Kind {
+		case plan.Reload:
+			err = w.reload(step.Variant)
+		case plan.BadPolicy:
+			variant, _ := w.configuration()
+			err = w.everyReplica(func(s *slot, r *replica) error {
+				return r.WritePolicy(s.policyText(variant) + "\nnonsense: true\n")
+			})
+			sleep(trouble, step.For)
+			err = errors.Join(err, w.reload(variant))
+		case plan.Rotate:
+			err = w.rotate(userOf(step.Where), fmt.Sprintf("password-%d", i))
+		case plan.Foreign:
+			err = w.addForeign(step.Where, string(w.claims.pick(step.Pick)))
+		case plan.GiveAway:
+			err = w.giveAway(step.Pick)
+		}
+		if err != nil && ctx.Err() == nil {
+			w.timeline.say("%s: %s", step, err)
+		}
+	}
+}
+
+// reload puts a variant of the policy into force at all replicas.
+func (w *world) reload(variant int) error {
+	if err := w.allow(variant); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	w.variant = variant
+	w.mu.Unlock()
+	return w.configureAll()
+}
+
+// rotate changes a password at Keystone and then in clouds.yaml; in between the
+// program is refused.
+func (w *world) rotate(user, password string) error {
+	if err := w.sim.SetPassword(user, password); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	w.clouds = w.sim.CloudsYAML()
+	w.mu.Unlock()
+	return w.configureAll()
+}
+
+func (w *world) configureAll() error {
+	variant, clouds := w.configuration()
+	return w.everyReplica(func(s *slot, r *replica) error { return w.configure(r, s, variant, clouds) })
+}
+
+// addForeign puts volumes beside those of a claim that are not the program's:
+// without a stamp, with another cluster's, and with half of this one's. All are
+// named as the program names its own.
+func (w *world) addForeign(backend, claimUID string) error {
+	if claimUID == "" {
+		claimUID = string(uuid.NewUUID())
+	}
+	name := "pvc-" + claimUID
+	stamp := map[string]string{
+		checker.StampCluster:      "another-cluster",
+		checker.StampClaimUID:     claimUID,
+		checker.StampPV:           name,
+		checker.StampTenant:       "a",
+		checker.StampStorageClass: w.names.class(plan.Fast),
+	}
+	half := maps.Clone(stamp)
+	half[checker.StampCluster], half[checker.StampPV] = w.names.cluster(), "pvc-another"
+	nova := cindersim.Attachment{Instance: "5b8a1c2e-9f6d-4f0e-8c53-1d7f0a2b3c4d", Mountpoint: "/dev/vdb"}
+	for _, v := range []cindersim.Volume{
+		{Metadata: map[string]string{"owner": "somebody"}},
+		{Metadata: map[string]string{}, Status: "error"},
+		{Metadata: stamp, Status: "attaching"},
+		{Metadata: stamp, Status: "in-use", Attachments: []cindersim.Attachment{nova}},
+		{Metadata: half},
+	} {
+		v.Name, v.Project, v.SizeGiB = name, w.project(backend), 1
+		if err := w.putForeign(v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// giveAway has one of the volumes in use carry another cluster's stamp, and
+// counts it among the foreign ones. Its PersistentVolume names it as before, and
+// must not have it deleted.
+func (w *world) giveAway(pick int) error {
+	var inUse []cindersim.Volume
+	for _, v := range w.sim.Volumes() {
+		if v.Status == "in-use" && w.isStamped(v) && !w.claims.isAsked(types.UID(v.Metadata[checker.StampClaimUID])) {
+			inUse = append(inUse, v)
+		}
+	}
+	if len(inUse) == 0 {
+		return nil
+	}
+	given := inUse[pick%len(inUse)]
+	uid := types.UID(given.Metadata[checker.StampClaimUID])
+	stamp := maps.Clone(given.Metadata)
+	stamp[checker.StampCluster] = "another-cluster"
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.sim.ReplaceVolumeMetadata(given.ID, "in-use", stamp) {
+		return nil // it was deleted a moment ago
+	}
+	if w.claims.isAsked(uid) {
+		// Its deletion may be under way by now, which is right.
+		w.sim.ReplaceVolumeMetadata(given.ID, "in-use", given.Metadata)
+		return nil
+	}
+	w.timeline.note("volume %s (%s) is another cluster's now", given.ID, given.Name)
+	w.given[given.ID] = given
+	w.foreign[given.ID], _ = w.sim.Volume(given.ID)
+	return nil
+}
+
+func (w *world) putForeign(v cindersim.Volume) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	id, err := w.sim.AddVolume(v)
+	if err != nil {
+		return err
+	}
+	w.foreign[id], _ = w.sim.Volume(id)
+	return nil
+}

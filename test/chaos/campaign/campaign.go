@@ -1,0 +1,126 @@
+// Package campaign carries a plan out on a real control plane and a simulated
+// Cinder, watches what the program makes of it, and judges how it ends.
+package campaign
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
+	"github.com/standalone-cinder/standalone-cinder/test/harness"
+)
+
+// Options are what all seeds share.
+type Options struct {
+	// Duration and ClaimEvery size the plan.
+	Duration   time.Duration
+	ClaimEvery time.Duration
+	// Settle bounds how long it may take, once the trouble is over, until
+	// nothing is left to do.
+	Settle time.Duration
+	// Program replaces the suite's build.
+	Program string
+	// Log is told what happens.
+	Log io.Writer
+}
+
+// Plan draws what the seed does.
+func (o Options) Plan(seed uint64) plan.Plan {
+	return plan.Make(seed, plan.Options{Duration: o.Duration, ClaimEvery: o.ClaimEvery})
+}
+
+// Result is what one seed came to.
+type Result struct {
+	Seed     uint64
+	Took     time.Duration
+	Settled  time.Duration
+	Counts   Counts
+	Findings []checker.Finding
+	Evidence Evidence
+}
+
+// Counts are what was done.
+type Counts struct {
+	Claims, Bound, Deleted int
+	Kills, Pauses, Rolls   int
+	ServerFailures         int
+	Cuts, Faults           int
+}
+
+// Failed says whether anything is wrong.
+func (r Result) Failed() bool { return len(r.Findings) > 0 }
+
+// Run carries out one seed. What it started and made is gone when it returns.
+// An error means that the campaign itself could not go on.
+func Run(ctx context.Context, suite *harness.Suite, options Options, seed uint64) (result Result, err error) {
+	w, err := newWorld(ctx, suite, options, seed)
+	if err != nil {
+		return Result{}, fmt.Errorf("seed %d: %w", seed, err)
+	}
+	defer w.close()
+	if err := w.trouble(ctx); err != nil {
+		return Result{}, fmt.Errorf("seed %d: %w", seed, err)
+	}
+	settled, err := w.end(ctx)
+	if err != nil {
+		return Result{}, fmt.Errorf("seed %d: %w", seed, err)
+	}
+	result = Result{
+		Seed:     seed,
+		Took:     time.Since(w.started),
+		Settled:  settled,
+		Counts:   w.count(),
+		Findings: w.findings(),
+	}
+	if result.Failed() {
+		result.Evidence = w.evidence(result.Findings)
+	}
+	return result, nil
+}
+
+// trouble runs all actors for as long as the plan says, and the watch besides.
+// Each actor takes its own trouble back.
+func (w *world) trouble(ctx context.Context) error {
+	bounded, cancel := context.WithTimeout(ctx, w.plan.Duration)
+	defer cancel()
+	var actors sync.WaitGroup
+	for name, steps := range w.plan.Claims {
+		t := newTenant(w, name)
+		actors.Go(func() { t.run(ctx, bounded, steps) })
+	}
+	actors.Go(func() { w.disturbProcesses(ctx, bounded) })
+	actors.Go(func() { w.disturbServer(ctx, bounded) })
+	actors.Go(func() { w.administer(ctx, bounded) })
+	for _, step := range w.plan.Cinder {
+		actors.Go(func() { w.disturbCinder(bounded, step) })
+	}
+	for _, link := range w.plan.Links {
+		actors.Go(func() { w.disturbLink(bounded, link) })
+	}
+	actors.Wait()
+	return ctx.Err()
+}
+
+// until waits for a time of the plan; false means that the trouble is over.
+func (w *world) until(ctx context.Context, at time.Duration) bool {
+	return sleep(ctx, time.Until(w.started.Add(at)))
+}
+
+// sleep returns false if the context ended first.
+func sleep(ctx context.Context, duration time.Duration) bool {
+	if ctx.Err() != nil {
+		return false
+	}
+	timer := time.NewTimer(duration)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,164 @@
+package campaign
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+	"github.com/standalone-cinder/standalone-cinder/test/faultproxy"
+)
+
+func planOf(seed uint64) plan.Plan {
+	return Options{Duration: time.Minute, ClaimEvery: time.Second}.Plan(seed)
+}
+
+func TestPoliciesGrantWhatTenantsAreMeantToGet(t *testing.T) {
+	n := names{1}
+	want := map[string]map[string][]string{
+		"a": {plan.Fast: {plan.Gold}, plan.Dual: {plan.Silver, plan.Lab}, plan.Kept: {plan.Gold}},
+		"b": {plan.Fast: {plan.Silver}, plan.Dual: {plan.Gold, plan.Lab}, plan.Kept: {plan.Lab}},
+		"c": {plan.Fast: {plan.Lab}, plan.Dual: {plan.Lab, plan.Silver}, plan.Kept: {plan.Silver}},
+	}
+	for variant := range plan.PolicyVariants {
+		p, err := policy.Parse([]byte(policyText(planOf(1), n, "http://127.0.0.1:1/v3", variant)), "policy.yaml")
+		if err != nil {
+			t.Fatalf("variant %d: %v", variant, err)
+		}
+		if len(p.Warnings) > 0 {
+			t.Errorf("variant %d: %v", variant, p.Warnings)
+		}
+		decide := func(tenant, class string, mi int) policy.Decision {
+			return p.Decide(policy.Request{
+				Namespace: n.namespace(tenant), NamespaceLabels: n.labels(tenant), StorageClass: n.class(class),
+				Parameters: classParameters(), VolumeMode: policy.Filesystem, Bytes: int64(mi) << 20,
+			})
+		}
+		for tenant, classes := range want {
+			for class, backends := range classes {
+				d := decide(tenant, class, plan.LargestMi)
+				if d.Denial != nil || d.Tenant != tenant || !slices.Equal(d.Backends, backends) {
+					t.Errorf("variant %d: tenant %s gets %v for class %s, want %v: %v", variant, tenant, d.Backends, class, backends, d.Denial)
+				}
+			}
+			if d := decide(tenant, plan.Unlisted, 100); d.Denial == nil || d.Denial.Reason != policy.NoMatchingClass {
+				t.Errorf("variant %d: tenant %s gets an unlisted class: %+v", variant, tenant, d)
+			}
+			if d := decide(tenant, plan.Fast, plan.TooLargeMi); d.Denial == nil || d.Denial.Reason != policy.VolumeTooLarge {
+				t.Errorf("variant %d: tenant %s gets a volume that is too large: %+v", variant, tenant, d)
+			}
+		}
+	}
+}
+
+func TestPolicyVariantsDifferInTheirQuotas(t *testing.T) {
+	var limits []int64
+	for variant := range plan.PolicyVariants {
+		p, err := policy.Parse([]byte(policyText(planOf(1), names{1}, "http://127.0.0.1:1/v3", variant)), "policy.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		tenant, _ := p.Tenant("a")
+		limits = append(limits, *tenant.Quota.Volumes)
+	}
+	if limits[1] >= limits[0] || limits[2] <= limits[0] {
+		t.Errorf("limits are %v, want a lower and a higher one after the first", limits)
+	}
+}
+
+func TestSeedsShareNoNames(t *testing.T) {
+	one, other := names{1}, names{11}
+	for _, pair := range [][2]string{
+		{one.cluster(), other.cluster()}, {one.provisioner(), other.provisioner()}, {one.lease(), other.lease()},
+		{one.namespace("a"), other.namespace("a")}, {one.class("fast"), other.class("fast")},
+	} {
+		if pair[0] == pair[1] {
+			t.Errorf("both seeds use %s", pair[0])
+		}
+	}
+	if one.isNamespace(other.namespace("a")) || !one.isNamespace(one.namespace("a")) {
+		t.Error("a seed does not know its own namespaces")
+	}
+}
+
+func TestIdentityIsReadFromTheLog(t *testing.T) {
+	log := `not JSON
+{"msg":"Serving health and metrics","address":"127.0.0.1:1"}
+{"msg":"Ready","identity":"vm_1","cluster":"c"}
+{"msg":"Leading","identity":"vm_2"}
+`
+	if got := identityIn(log); got != "vm_1" {
+		t.Errorf("identity %q", got)
+	}
+	if got := identityIn("nothing"); got != "" {
+		t.Errorf("identity %q of nothing", got)
+	}
+}
+
+func TestLateCreatesAreRemembered(t *testing.T) {
+	w := &world{late: map[string]bool{}}
+	for _, body := range []string{
+		`{"volume":{"metadata":{"standalone-cinder.openstack.org/claim-uid":"u1"}}}`,
+		`{"volume":{"metadata":{}}}`,
+		`{"os-reserve":{}}`,
+		`nothing`,
+	} {
+		w.noteLate(faultproxy.Request{Body: []byte(body)})
+	}
+	if len(w.late) != 1 || !w.late["u1"] {
+		t.Errorf("late are %v", w.late)
+	}
+}
+
+func TestClaimsArePickedAmongTheNewest(t *testing.T) {
+	b := newClaimBook()
+	if got := b.pick(5); got != "" {
+		t.Errorf("picked %q of nothing", got)
+	}
+	for _, uid := range []types.UID{"u1", "u2", "u3"} {
+		b.noteMade(uid)
+	}
+	if got := b.pick(4); got != "u2" {
+		t.Errorf("picked %q", got)
+	}
+	b.noteAsked("u2")
+	b.noteAsked("u2")
+	if made, asked := b.totals(); made != 3 || asked != 1 || !b.isAsked("u2") || b.isAsked("u1") {
+		t.Errorf("%d made, %d asked", made, asked)
+	}
+}
+
+func TestJournalLinesSayWhatWentWrong(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 6e6, time.UTC)
+	for _, c := range []struct {
+		entry cindersim.Entry
+		want  string
+	}{
+		{cindersim.Entry{Number: 1, Time: at, Status: 202, Duration: 12 * time.Millisecond, Performed: true, Done: true,
+			Request: cindersim.Request{Endpoint: cindersim.Noauth, Operation: "volume.create", VolumeID: "v1", VolumeName: "pvc-1"}},
+			"03:04:05.006 #1 noauth volume.create volume v1 pvc-1 -> 202 after 12ms"},
+		{cindersim.Entry{Number: 2, Time: at, Fault: "hang-before", Request: cindersim.Request{Endpoint: cindersim.Cinder, Operation: "volume.get", VolumeID: "v1"}},
+			"03:04:05.006 #2 cinder volume.get volume v1  -> 0 after 0s, fault hang-before, without effect, under way"},
+	} {
+		if got := journalLine(c.entry); got != c.want {
+			t.Errorf("got  %s\nwant %s", got, c.want)
+		}
+	}
+}
+
+func TestTimelineKeepsWhatItSays(t *testing.T) {
+	var out strings.Builder
+	l := &timeline{log: &out}
+	l.note("before")
+	l.begin(time.Now())
+	l.say("after %d", 1)
+	lines := l.all()
+	if len(lines) != 2 || !strings.HasSuffix(lines[0], "   0.00s  before") || !strings.HasSuffix(lines[1], "s  after 1") || out.String() != "chaos: after 1\n" {
+		t.Errorf("lines %q, said %q", lines, out.String())
+	}
+}

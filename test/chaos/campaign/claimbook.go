@@ -1,0 +1,53 @@
+package campaign
+
+import (
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// claimBook knows every claim that was made, and whose deletion was asked for.
+type claimBook struct {
+	mu    sync.Mutex
+	made  []types.UID
+	asked map[types.UID]bool
+}
+
+func newClaimBook() *claimBook { return &claimBook{asked: map[types.UID]bool{}} }
+
+func (b *claimBook) noteMade(uid types.UID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.made = append(b.made, uid)
+}
+
+// noteAsked comes before the request that deletes.
+func (b *claimBook) noteAsked(uid types.UID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.asked[uid] = true
+}
+
+func (b *claimBook) isAsked(uid types.UID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.asked[uid]
+}
+
+func (b *claimBook) totals() (made, asked int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.made), len(b.asked)
+}
+
+// pick chooses one of the claims made so far; empty when there is none.
+func (b *claimBook) pick(drawn int) types.UID {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.made) == 0 {
+		return ""
+	}
+	// The newest are the ones that something happens to.
+	newest := b.made[max(0, len(b.made)-20):]
+	return newest[drawn%len(newest)]
+}

@@ -1,0 +1,77 @@
+package campaign
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+)
+
+// disturbCinder carries out one step at Cinder and takes it back. Steps overlap.
+func (w *world) disturbCinder(trouble context.Context, step plan.CinderStep) {
+	if !w.until(trouble, step.At) {
+		return
+	}
+	w.timeline.note("Cinder: %s", step)
+	switch step.Kind {
+	case plan.InjectFault:
+		fault := step.Fault
+		fault.Match = w.at(step.Where)
+		injection := w.sim.Inject(fault)
+		sleep(trouble, step.For)
+		injection.Remove()
+	case plan.ExpireTokens:
+		w.sim.ExpireTokens()
+	case plan.StopServices:
+		w.sim.StopVolumeServices()
+		sleep(trouble, step.For)
+		w.sim.StartVolumeServices()
+	case plan.FailVolumes:
+		w.failVolumes(trouble, step)
+	}
+}
+
+// at matches requests to one backend or to Keystone.
+func (w *world) at(where string) func(cindersim.Request) bool {
+	switch where {
+	case "":
+		return nil
+	case plan.Keystone:
+		return func(r cindersim.Request) bool { return r.Endpoint == cindersim.Keystone }
+	case plan.Lab:
+		return func(r cindersim.Request) bool { return r.Endpoint == cindersim.Noauth }
+	}
+	project := w.project(where)
+	return func(r cindersim.Request) bool { return r.Endpoint == cindersim.Cinder && r.Project == project }
+}
+
+// failVolumes takes some of our volumes, one look after the other, from
+// available to error. None of them is in use or about to be: a claim that has
+// its volume would be harmed by this, not by the program.
+func (w *world) failVolumes(trouble context.Context, step plan.CinderStep) {
+	const some = 0.3
+	random := rand.New(rand.NewPCG(step.Seed, 0))
+	project := ""
+	if step.Where != "" {
+		project = w.project(step.Where)
+	}
+	for deadline := time.Now().Add(step.For); time.Now().Before(deadline) && sleep(trouble, 40*time.Millisecond); {
+		for _, v := range w.sim.Volumes() {
+			if v.Status == "available" && w.isStamped(v) && (project == "" || project == v.Project) && random.Float64() < some &&
+				w.sim.ReplaceVolumeStatus(v.ID, "available", "error") {
+				w.timeline.note("Cinder: volume %s (%s) goes from available to error", v.ID, v.Name)
+			}
+		}
+	}
+}
+
+// isStamped says whether a volume is ours.
+func (w *world) isStamped(v cindersim.Volume) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, foreign := w.foreign[v.ID]
+	return !foreign && v.Metadata[checker.StampCluster] == w.names.cluster()
+}

@@ -1,0 +1,283 @@
+package campaign
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
+	"github.com/standalone-cinder/standalone-cinder/test/harness"
+)
+
+// end lets everything settle, twice: with half of the claims deleted and half
+// kept, and with all deleted. Findings go to the course. It returns how long the
+// first took.
+func (w *world) end(ctx context.Context) (settled time.Duration, err error) {
+	w.timeline.say("seed %d: the trouble is over after %.0f s; half of the claims go", w.plan.Seed, time.Since(w.started).Seconds())
+	// All three replicas are needed again, and the policy of the beginning, whose
+	// reload brings back at once what waits for a retry.
+	if err := w.startReplicas(ctx); err != nil {
+		return 0, err
+	}
+	if err := w.reload(0); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	if err := w.deleteClaims(ctx, func(claim *corev1.PersistentVolumeClaim) bool {
+		return !w.plan.KeptAtTheEnd(claim.Namespace, claim.Name)
+	}); err != nil {
+		return 0, err
+	}
+	if err := w.settle(ctx); err != nil {
+		return 0, err
+	}
+	settled = time.Since(began)
+	w.timeline.say("seed %d: settled after %.1f s; the rest goes", w.plan.Seed, settled.Seconds())
+	if err := w.deleteClaims(ctx, func(*corev1.PersistentVolumeClaim) bool { return true }); err != nil {
+		return 0, err
+	}
+	if err := w.settle(ctx); err != nil {
+		return 0, err
+	}
+	w.stopSampling()
+	return settled, nil
+}
+
+// deleteClaims deletes some of the claims, and those whose deletion was asked
+// for without an answer.
+func (w *world) deleteClaims(ctx context.Context, which func(*corev1.PersistentVolumeClaim) bool) error {
+	claims, err := w.listClaims(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range claims {
+		claim := &claims[i]
+		if w.claims.isAsked(claim.UID) || which(claim) {
+			if err := w.deleteClaim(ctx, claim.Namespace, claim.Name, claim.UID); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// settle waits until nothing is wrong any more, for a while. What is wrong then
+// is found.
+func (w *world) settle(ctx context.Context) error {
+	const calm = time.Second
+	clean := 0
+	for deadline := time.Now().Add(w.options.Settle); ; {
+		state, err := w.state(ctx)
+		if err != nil {
+			return err
+		}
+		findings := checker.Ending(state)
+		if clean++; len(findings) > 0 {
+			clean = 0
+		}
+		// Twice, so that what is still under way shows.
+		if clean == 2 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			for _, f := range findings {
+				w.found(f)
+			}
+			return nil
+		}
+		if !sleep(ctx, calm) {
+			return ctx.Err()
+		}
+	}
+}
+
+func (w *world) listClaims(ctx context.Context) ([]corev1.PersistentVolumeClaim, error) {
+	var all []corev1.PersistentVolumeClaim
+	for _, tenant := range plan.TenantNames() {
+		err := insist(ctx, func(ctx context.Context) error {
+			list, err := w.suite.Client.CoreV1().PersistentVolumeClaims(w.names.namespace(tenant)).List(ctx, metav1.ListOptions{})
+			if err == nil {
+				all = append(all, list.Items...)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// state reads everything from the servers themselves.
+func (w *world) state(ctx context.Context) (checker.State, error) {
+	s := checker.State{Cluster: w.names.cluster(), Host: connectorHost}
+	claims, err := w.listClaims(ctx)
+	if err != nil {
+		return s, err
+	}
+	if s.PVs, err = w.listPVs(ctx); err != nil {
+		return s, err
+	}
+	if s.Secrets, err = w.listSecrets(ctx); err != nil {
+		return s, err
+	}
+	told, err := w.listWarnings(ctx)
+	if err != nil {
+		return s, err
+	}
+	w.mu.Lock()
+	s.Foreign = maps.Clone(w.foreign)
+	given := maps.Clone(w.given)
+	w.mu.Unlock()
+	s.Volumes = w.sim.Volumes()
+	inForce, err := policy.Parse([]byte(w.slots[0].policyText(w.variant)), "policy.yaml")
+	if err != nil {
+		return s, err
+	}
+	// A PersistentVolume counts, wherever its volume has gone.
+	counted := slices.Clone(s.Volumes)
+	for i, v := range counted {
+		if before, ours := given[v.ID]; ours {
+			counted[i] = before
+		}
+	}
+	used := checker.Usage(inForce, s.Cluster, w.backendOf(), counted, checker.Everything)
+	for i := range claims {
+		claim := &claims[i]
+		c := checker.Claim{
+			UID: string(claim.UID), Namespace: claim.Namespace, Name: claim.Name,
+			Bound: claim.Status.Phase == corev1.ClaimBound,
+			Asked: w.claims.isAsked(claim.UID),
+		}
+		if !c.Bound {
+			reason, message := w.denial(inForce, claim, used)
+			if c.Denial = message; message != "" {
+				c.Explained = told[claim.UID][string(reason)]
+			}
+		}
+		s.Claims = append(s.Claims, c)
+	}
+	return s, nil
+}
+
+// denial is why the policy gives nothing to a pending claim.
+func (w *world) denial(inForce *policy.Policy, claim *corev1.PersistentVolumeClaim, used map[string]policy.Usage) (policy.Reason, string) {
+	size := claim.Spec.Resources.Requests[corev1.ResourceStorage]
+	request := policy.Request{
+		Namespace:       claim.Namespace,
+		NamespaceLabels: w.names.labels(claim.Namespace[strings.LastIndex(claim.Namespace, "-")+1:]),
+		StorageClass:    *claim.Spec.StorageClassName,
+		Parameters:      classParameters(),
+		VolumeMode:      policy.Filesystem,
+		Bytes:           policy.Bytes(size),
+	}
+	if claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode == corev1.PersistentVolumeBlock {
+		request.VolumeMode = policy.Block
+	}
+	return checker.Room(inForce.Decide(request), used)
+}
+
+func (w *world) listPVs(ctx context.Context) ([]checker.PV, error) {
+	var pvs []checker.PV
+	err := insist(ctx, func(ctx context.Context) error {
+		all, err := w.suite.PersistentVolumes(ctx, w.names.provisioner())
+		pvs = nil
+		for i := range all {
+			pvs = append(pvs, pvOf(&all[i]))
+		}
+		return err
+	})
+	return pvs, err
+}
+
+func (w *world) listSecrets(ctx context.Context) ([]checker.Secret, error) {
+	var secrets []checker.Secret
+	err := insist(ctx, func(ctx context.Context) error {
+		list, err := w.suite.Client.CoreV1().Secrets(harness.Namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		secrets = nil
+		for _, secret := range list.Items {
+			if secret.Annotations[annotationCluster] == w.names.cluster() {
+				secrets = append(secrets, checker.Secret{Name: secret.Name, PV: secret.Annotations[annotationForPV]})
+			}
+		}
+		return nil
+	})
+	return secrets, err
+}
+
+// listWarnings lists the reasons of all warnings, by the claim's UID.
+func (w *world) listWarnings(ctx context.Context) (map[types.UID]map[string]bool, error) {
+	told := map[types.UID]map[string]bool{}
+	for _, tenant := range plan.TenantNames() {
+		err := insist(ctx, func(ctx context.Context) error {
+			events, err := w.suite.Client.CoreV1().Events(w.names.namespace(tenant)).List(ctx, metav1.ListOptions{FieldSelector: "type=Warning"})
+			if err != nil {
+				return err
+			}
+			for _, event := range events.Items {
+				uid := event.InvolvedObject.UID
+				if told[uid] == nil {
+					told[uid] = map[string]bool{}
+				}
+				told[uid][event.Reason] = true
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return told, nil
+}
+
+// sweep removes what the seed left in the cluster, whatever its state: the next
+// seed shares the control plane. Cinder is gone by now.
+func (w *world) sweep() {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if err := w.sweepObjects(ctx); err != nil {
+		w.timeline.say("seed %d: what is left in the cluster cannot be removed: %s", w.plan.Seed, err)
+	}
+}
+
+func (w *world) sweepObjects(ctx context.Context) error {
+	claims, err := w.listClaims(ctx)
+	if err != nil {
+		return err
+	}
+	for _, claim := range claims {
+		if err := w.deleteClaim(ctx, claim.Namespace, claim.Name, claim.UID); err != nil {
+			return err
+		}
+	}
+	pvs, err := w.listPVs(ctx)
+	if err != nil {
+		return err
+	}
+	volumes := w.suite.Client.CoreV1().PersistentVolumes()
+	for _, pv := range pvs {
+		err := insist(ctx, func(ctx context.Context) error {
+			if _, err := volumes.Patch(ctx, pv.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
+				return err
+			}
+			return volumes.Delete(ctx, pv.Name, metav1.DeleteOptions{})
+		})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("PersistentVolume %s: %w", pv.Name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,132 @@
+package campaign
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+)
+
+// Evidence is what helps to understand findings.
+type Evidence struct {
+	// Details are for one finding each, in their order.
+	Details []Detail
+	// Timeline, Journal and Logs are everything: what the campaign did, what
+	// Cinder was asked, and what each process said, by its name.
+	Timeline []string
+	Journal  []string
+	Logs     map[string]string
+}
+
+// Detail is what is known about one finding.
+type Detail struct {
+	Finding checker.Finding
+	// Volume is its present state, Journal its requests, Log what the replicas
+	// said about it.
+	Volume  string
+	Journal []string
+	Log     []string
+}
+
+// evidence collects, while everything is still there.
+func (w *world) evidence(findings []checker.Finding) Evidence {
+	e := Evidence{Timeline: w.timeline.all(), Logs: map[string]string{}}
+	journal := w.sim.Journal()
+	for i := range journal {
+		e.Journal = append(e.Journal, journalLine(journal[i]))
+	}
+	for _, s := range w.slots {
+		s.mu.Lock()
+		for _, r := range s.past {
+			e.Logs[r.name] = r.Log()
+		}
+		s.mu.Unlock()
+	}
+	for _, f := range findings {
+		e.Details = append(e.Details, w.detail(f, journal, e.Logs))
+	}
+	return e
+}
+
+func (w *world) detail(f checker.Finding, journal []cindersim.Entry, logs map[string]string) Detail {
+	d := Detail{Finding: f}
+	if v, there := w.sim.Volume(f.VolumeID); there {
+		v.Export.Password = "" // needed by nobody who reads this
+		d.Volume = fmt.Sprintf("%+v", v)
+	}
+	terms := []string{}
+	for _, term := range []string{f.VolumeID, f.ClaimUID} {
+		if term != "" {
+			terms = append(terms, term)
+		}
+	}
+	if len(terms) == 0 {
+		return d
+	}
+	for _, entry := range journal {
+		if containsAny(entry.VolumeID+" "+entry.VolumeName, terms) {
+			d.Journal = append(d.Journal, journalLine(entry))
+		}
+	}
+	for name, log := range logs {
+		for line := range strings.Lines(log) {
+			if containsAny(line, terms) {
+				d.Log = append(d.Log, name+": "+strings.TrimRight(line, "\n"))
+			}
+		}
+	}
+	slices.SortStableFunc(d.Log, func(a, b string) int { return strings.Compare(timeIn(a), timeIn(b)) })
+	return d
+}
+
+// timeIn is the time of a log line, which is the same text for all replicas.
+func timeIn(line string) string {
+	_, after, _ := strings.Cut(line, `"time":"`)
+	at, _, _ := strings.Cut(after, `"`)
+	return at
+}
+
+func containsAny(text string, terms []string) bool {
+	for _, term := range terms {
+		if strings.Contains(text, term) {
+			return true
+		}
+	}
+	return false
+}
+
+func journalLine(e cindersim.Entry) string {
+	line := fmt.Sprintf("%s #%d %s %s volume %s %s -> %d after %s", e.Time.Format("15:04:05.000"), e.Number, e.Endpoint, e.Operation,
+		e.VolumeID, e.VolumeName, e.Status, e.Duration.Round(1e6))
+	if e.Fault != "" {
+		line += ", fault " + e.Fault
+	}
+	if !e.Performed {
+		line += ", without effect"
+	}
+	if !e.Done {
+		line += ", under way"
+	}
+	return line
+}
+
+// Write puts everything into files of a directory.
+func (e Evidence) Write(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	files := map[string]string{"timeline.txt": strings.Join(e.Timeline, "\n"), "journal.txt": strings.Join(e.Journal, "\n")}
+	for name, log := range e.Logs {
+		files[strings.ReplaceAll(name, " ", "-")+".log"] = log
+	}
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content+"\n"), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,112 @@
+package campaign
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+)
+
+// names keep the objects of a seed apart from those of another.
+type names struct{ seed uint64 }
+
+func (n names) id() string                     { return "chaos-" + strconv.FormatUint(n.seed, 10) }
+func (n names) cluster() string                { return n.id() }
+func (n names) provisioner() string            { return "chaos.example/" + n.id() }
+func (n names) namespace(tenant string) string { return n.id() + "-" + tenant }
+func (n names) class(class string) string      { return n.id() + "-" + class }
+
+// lease is the name that the program gives its Lease.
+func (n names) lease() string { return strings.ReplaceAll(n.provisioner(), "/", "-") }
+
+func (n names) classes() []string {
+	var all []string
+	for _, class := range plan.Classes() {
+		all = append(all, n.class(class))
+	}
+	return all
+}
+
+// labels are those of a tenant's namespace; the policy selects one of them.
+func (n names) labels(tenant string) map[string]string {
+	return map[string]string{"chaos.example/tenant": n.namespace(tenant)}
+}
+
+func (n names) isNamespace(namespace string) bool {
+	for _, tenant := range plan.TenantNames() {
+		if n.namespace(tenant) == namespace {
+			return true
+		}
+	}
+	return false
+}
+
+// connectorHost is the policy's default.
+const connectorHost = policy.DefaultConnectorHost
+
+// policyText is the policy of a variant; lab is where a replica finds the noauth
+// backend. Volumes that outlive their claims on purpose must not use up the
+// quotas in a long campaign, so that limits grow with the plan.
+func policyText(p plan.Plan, n names, lab string, variant int) string {
+	// Lower, as drawn, higher.
+	scale := []int{10, 6, 16}[variant]
+	limit := func(most int, tenants ...string) string {
+		kept := 0
+		for _, tenant := range tenants {
+			kept += p.Retained(tenant)
+		}
+		return strconv.Itoa(most*scale/10 + kept)
+	}
+	gigabytes := func(most int, tenants ...string) string {
+		kept := 0
+		for _, tenant := range tenants {
+			kept += p.Retained(tenant) * (plan.LargestMi / 1024)
+		}
+		return strconv.Itoa(most*scale/10 + kept)
+	}
+	everybody := plan.TenantNames()
+	return strings.NewReplacer(
+		"CHAOS", n.id(), "LABEL", fmt.Sprintf("{chaos.example/tenant: %s}", n.namespace("c")),
+		"NOAUTH", lab, "PROJECT", cindersim.DefaultNoauthProject,
+		"GOLD-VOLUMES", limit(26, everybody...), "SILVER-GIGABYTES", gigabytes(50, everybody...), "LAB-VOLUMES", limit(30, everybody...),
+		"A-VOLUMES", limit(19, "a"), "B-GIGABYTES", gigabytes(36, "b"),
+		"C-VOLUMES", limit(22, "c"), "C-GIGABYTES", gigabytes(40, "c"), "C-FAST", limit(10, "c"),
+	).Replace(`
+apiVersion: standalone-cinder.openstack.org/v1alpha1
+kind: Policy
+clusterID: CHAOS
+defaults:
+  timeouts: {create: 20s, delete: 20s, request: 4s}
+  volumeSize: {max: 10Gi}
+backends:
+  - {name: gold, auth: {cloud: team-a}, limits: {volumes: GOLD-VOLUMES}}
+  - {name: silver, auth: {cloud: team-b}, limits: {gigabytes: SILVER-GIGABYTES}}
+  - {name: lab, auth: {noauth: {endpoint: "NOAUTH", project: PROJECT}}, limits: {volumes: LAB-VOLUMES}}
+tenants:
+  - name: a
+    namespaces: [CHAOS-a]
+    quota: {volumes: A-VOLUMES}
+    metadata: {costcenter: "4711"}
+    classes:
+      - {storageClasses: [CHAOS-fast], backends: [gold]}
+      - {storageClasses: [CHAOS-dual], backends: [silver, lab]}
+      - {storageClasses: [CHAOS-kept], backends: [gold]}
+  - name: b
+    namespaces: [CHAOS-b]
+    quota: {gigabytes: B-GIGABYTES}
+    classes:
+      - {storageClasses: [CHAOS-fast], backends: [silver]}
+      - {storageClasses: [CHAOS-dual], backends: [gold, lab]}
+      - {storageClasses: [CHAOS-kept], backends: [lab]}
+  - name: c
+    namespaceSelector: {matchLabels: LABEL}
+    quota: {volumes: C-VOLUMES, gigabytes: C-GIGABYTES}
+    classes:
+      - {storageClasses: [CHAOS-fast], backends: [lab], quota: {volumes: C-FAST}}
+      - {storageClasses: [CHAOS-dual], backends: [lab, silver]}
+      - {storageClasses: [CHAOS-kept], backends: [silver]}
+`)
+}

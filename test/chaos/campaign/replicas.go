@@ -1,0 +1,332 @@
+package campaign
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
+	"github.com/standalone-cinder/standalone-cinder/test/faultproxy"
+	"github.com/standalone-cinder/standalone-cinder/test/harness"
+)
+
+// slot is the place of one of the replicas: processes in it come and go, its
+// network stays.
+type slot struct {
+	world  *world
+	number int
+	// server and lab are the links to the API server and to the noauth backend.
+	server, lab *faultproxy.Proxy
+
+	mu      sync.Mutex
+	present *replica
+	past    []*replica
+	// wholeSince is since when nothing was held up on the way to lab; zero while
+	// something is.
+	wholeSince time.Time
+}
+
+// replica is a process in a slot.
+type replica struct {
+	*harness.Replica
+	name string
+	// identity is what the lease calls it.
+	identity string
+	// dismissed is closed when the process is meant to end.
+	dismissed chan struct{}
+}
+
+// Times of the replicas. The lease is short, so that a campaign has many terms.
+const (
+	drainTimeout = 6 * time.Second
+	// mostToStop is how long a replica may take to hand over: the drain, the
+	// release of the lease, and what an API server that is away adds.
+	mostToStop = 40 * time.Second
+	// patience is how long the network to the API server keeps a client waiting
+	// whose request it has swallowed; the client itself would wait for ever.
+	patience = 8 * time.Second
+)
+
+func newSlot(w *world, number int) (*slot, error) {
+	transport, err := w.suite.APIServerTransport()
+	if err != nil {
+		return nil, err
+	}
+	s := &slot{world: w, number: number}
+	if s.server, err = faultproxy.Start(faultproxy.Options{Target: w.suite.Config.Host, Transport: transport, TLS: true, Patience: patience}); err != nil {
+		return nil, err
+	}
+	if s.lab, err = faultproxy.Start(faultproxy.Options{Target: strings.TrimSuffix(w.sim.NoauthEndpoint(), "/v3")}); err != nil {
+		s.server.Close()
+		return nil, err
+	}
+	s.wholeSince = time.Now()
+	s.lab.Judge(s.witness(nil))
+	return s, nil
+}
+
+// link is the proxy of one of the slot's links.
+func (s *slot) link(to string) *faultproxy.Proxy {
+	if to == plan.Server {
+		return s.server
+	}
+	return s.lab
+}
+
+func (s *slot) policyText(variant int) string {
+	return policyText(s.world.plan, s.world.names, s.lab.URL()+"/v3", variant)
+}
+
+// running is the slot's process, nil if there is none.
+func (s *slot) running() *replica {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.present == nil {
+		return nil
+	}
+	select {
+	case <-s.present.Exited():
+		return nil
+	default:
+		return s.present
+	}
+}
+
+// start starts a process in the slot, whose configuration is up to date when it
+// returns. The API server may be away for a while.
+func (s *slot) start(ctx context.Context) error {
+	w := s.world
+	s.mu.Lock()
+	name := fmt.Sprintf("replica %d.%d", s.number, len(s.past)+1)
+	s.mu.Unlock()
+	variant, clouds := w.configuration()
+	lease := plan.LeaseDuration
+	started, err := w.suite.StartReplica(ctx, harness.ReplicaOptions{
+		Policy:      s.policyText(variant),
+		Clouds:      clouds,
+		Provisioner: w.names.provisioner(),
+		Program:     w.options.Program,
+		APIServer:   s.server.URL(),
+
+		APIServerAuthority: s.server.Authority(),
+		Arguments: []string{
+			"--lease-duration=" + lease.String(), "--renew-deadline=" + (lease * 2 / 3).String(), "--retry-period=" + (lease / 6).String(),
+			"--drain-timeout=" + drainTimeout.String(),
+		},
+	})
+	if err != nil {
+		return err
+	}
+	r := &replica{Replica: started, name: name, identity: identityIn(started.Log()), dismissed: make(chan struct{})}
+	s.mu.Lock()
+	s.present = r
+	s.past = append(s.past, r)
+	s.mu.Unlock()
+	go w.notice(r)
+	w.timeline.note("%s is ready, process %d", name, r.PID())
+	if nowVariant, nowClouds := w.configuration(); nowVariant != variant || nowClouds != clouds {
+		return w.configure(r, s, nowVariant, nowClouds)
+	}
+	return nil
+}
+
+// startUntilReady starts a process in an empty slot and tries again while the
+// context lasts: without an API server none becomes ready.
+func (s *slot) startUntilReady(ctx context.Context) {
+	for ctx.Err() == nil && s.running() == nil {
+		err := s.start(ctx)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		s.world.timeline.say("a replica does not start: %s", firstLine(err.Error()))
+		if strings.Contains(err.Error(), "ended: ") {
+			s.world.found(checker.Finding{Kind: checker.Crashed, Object: fmt.Sprintf("replica %d", s.number), Text: err.Error()})
+			return
+		}
+		sleep(ctx, time.Second)
+	}
+}
+
+// notice reports a process that ends though nobody asked it to.
+func (w *world) notice(r *replica) {
+	select {
+	case <-r.dismissed:
+		return
+	case <-r.Exited():
+	}
+	select {
+	case <-r.dismissed:
+	default:
+		w.timeline.say("%s ended by itself", r.name)
+		w.found(checker.Finding{Kind: checker.Crashed, Object: r.name, Text: "it ended by itself; it said last:\n" + tail(r.Log(), 40)})
+	}
+}
+
+// dismiss says that a process is meant to end.
+func (r *replica) dismiss() {
+	select {
+	case <-r.dismissed:
+	default:
+		close(r.dismissed)
+	}
+}
+
+// kill ends the slot's process at once.
+func (s *slot) kill() {
+	if r := s.running(); r != nil {
+		s.world.timeline.note("kill %s", r.name)
+		r.dismiss()
+		r.Kill()
+	}
+}
+
+// stop has the slot's process hand over and end.
+func (s *slot) stop(ctx context.Context) {
+	r := s.running()
+	if r == nil {
+		return
+	}
+	s.world.timeline.note("stop %s", r.name)
+	r.dismiss()
+	bounded, cancel := context.WithTimeout(ctx, mostToStop)
+	defer cancel()
+	began := time.Now()
+	err := r.Stop(bounded)
+	s.world.timeline.note("%s ended after %.1f s", r.name, time.Since(began).Seconds())
+	if err != nil && ctx.Err() == nil {
+		s.world.found(checker.Finding{Kind: checker.Crashed, Object: r.name,
+			Text: firstLine(err.Error()) + "; it said last:\n" + tail(r.Log(), 40)})
+	}
+}
+
+// pause stops the slot's process from running for a while.
+func (s *slot) pause(ctx context.Context, duration time.Duration) {
+	r := s.running()
+	if r == nil {
+		return
+	}
+	s.world.timeline.note("pause %s for %s", r.name, duration)
+	if err := r.Signal(syscall.SIGSTOP); err != nil {
+		return
+	}
+	sleep(ctx, duration)
+	_ = r.Signal(syscall.SIGCONT)
+	s.world.timeline.note("%s goes on", r.name)
+}
+
+func (s *slot) close() {
+	s.kill()
+	s.server.Close()
+	s.lab.Close()
+}
+
+// startReplicas fills all empty slots.
+func (w *world) startReplicas(ctx context.Context) error {
+	var starting sync.WaitGroup
+	for _, s := range w.slots {
+		starting.Go(func() { s.startUntilReady(ctx) })
+	}
+	starting.Wait()
+	return ctx.Err()
+}
+
+// leader finds the slot that leads, and waits for one for a while. When nobody
+// leads it is any.
+func (w *world) leader(ctx context.Context, otherwise int) *slot {
+	const most = 5 * time.Second
+	for deadline := time.Now().Add(most); time.Now().Before(deadline); {
+		for _, s := range w.slots {
+			if r := s.running(); r != nil {
+				asking, cancel := context.WithTimeout(ctx, time.Second)
+				leads := r.Leads(asking)
+				cancel()
+				if leads {
+					return s
+				}
+			}
+		}
+		if !sleep(ctx, 100*time.Millisecond) {
+			break
+		}
+	}
+	return w.slots[otherwise%len(w.slots)]
+}
+
+// follower picks one of the slots that do not lead.
+func (w *world) follower(ctx context.Context, pick int) *slot {
+	leader := w.leader(ctx, pick)
+	for i := range w.slots {
+		if s := w.slots[(pick+i)%len(w.slots)]; s != leader {
+			return s
+		}
+	}
+	return leader
+}
+
+// identityIn reads the log line that names the replica as the lease does.
+func identityIn(log string) string {
+	for line := range strings.Lines(log) {
+		var entry struct {
+			Message  string `json:"msg"`
+			Identity string `json:"identity"`
+		}
+		if json.Unmarshal([]byte(line), &entry) == nil && entry.Message == "Ready" {
+			return entry.Identity
+		}
+	}
+	return ""
+}
+
+// everyReplica does something to all processes that run, at once.
+func (w *world) everyReplica(do func(*slot, *replica) error) error {
+	var all sync.WaitGroup
+	failed := make([]error, len(w.slots))
+	for i, s := range w.slots {
+		if r := s.running(); r != nil {
+			all.Go(func() { failed[i] = do(s, r) })
+		}
+	}
+	all.Wait()
+	return errors.Join(failed...)
+}
+
+// configuration is what replicas run with at present.
+func (w *world) configuration() (variant int, clouds string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.variant, w.clouds
+}
+
+func (w *world) configure(r *replica, s *slot, variant int, clouds string) error {
+	if err := r.WritePolicy(s.policyText(variant)); err != nil {
+		return err
+	}
+	return r.WriteClouds(clouds)
+}
+
+// allow lets the limits of a variant count from now on.
+func (w *world) allow(variant int) error {
+	parsed, err := policy.Parse([]byte(w.slots[0].policyText(variant)), "policy.yaml")
+	if err != nil {
+		return fmt.Errorf("policy of the campaign: %w", err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.quotas.Allow(parsed)
+	return nil
+}
+
+func firstLine(text string) string { return strings.SplitN(text, "\n", 2)[0] }
+
+// tail is the end of a log.
+func tail(log string, lines int) string {
+	all := strings.Split(strings.TrimRight(log, "\n"), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}

@@ -1,0 +1,147 @@
+package campaign
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
+	"github.com/standalone-cinder/standalone-cinder/test/harness"
+)
+
+// tenant makes and deletes claims.
+type tenant struct {
+	world     *world
+	namespace string
+	// present are its claims by name, as far as it knows.
+	present map[string]types.UID
+	// retained are those whose volumes are kept; an administrator who keeps a
+	// volume does not break it.
+	retained map[types.UID]bool
+}
+
+func newTenant(w *world, name string) *tenant {
+	return &tenant{world: w, namespace: w.names.namespace(name), present: map[string]types.UID{}, retained: map[types.UID]bool{}}
+}
+
+// run does what the plan says. Requests that the trouble keeps from being
+// answered are made again, also when it is over: what was asked for must be
+// known.
+func (t *tenant) run(ctx, trouble context.Context, steps []plan.ClaimStep) {
+	for _, step := range steps {
+		if !t.world.until(trouble, step.At) {
+			return
+		}
+		t.world.timeline.note("%s: %s", t.namespace, step)
+		if err := t.do(ctx, step); err != nil && ctx.Err() == nil {
+			t.world.timeline.say("%s: %s: %s", t.namespace, step, err)
+		}
+	}
+}
+
+func (t *tenant) do(ctx context.Context, step plan.ClaimStep) error {
+	if step.Kind == plan.Create {
+		return t.create(ctx, step)
+	}
+	uid, ok := t.present[step.Claim]
+	if !ok {
+		return nil // it could not be made
+	}
+	if step.Kind == plan.Retain {
+		t.retained[uid] = true
+		return t.retain(ctx, uid)
+	}
+	delete(t.present, step.Claim)
+	if err := t.world.deleteClaim(ctx, t.namespace, step.Claim, uid); err != nil {
+		return err
+	}
+	if step.Fails && !t.retained[uid] {
+		t.world.failInUse(uid)
+	}
+	return nil
+}
+
+// longestName is how long a deleted claim of the same name is waited for.
+const longestName = 6 * time.Second
+
+// create makes a claim. One of the name that is there already is either this
+// one, the answer about which was lost, or one on its way out.
+func (t *tenant) create(ctx context.Context, step plan.ClaimStep) error {
+	claims := t.world.suite.Client.CoreV1().PersistentVolumeClaims(t.namespace)
+	claim := harness.Claim(t.namespace, step.Claim, t.world.names.class(step.Class), fmt.Sprintf("%dMi", step.SizeMi), func(c *corev1.PersistentVolumeClaim) {
+		if step.Block {
+			mode := corev1.PersistentVolumeBlock
+			c.Spec.VolumeMode = &mode
+		}
+	})
+	for deadline := time.Now().Add(longestName); time.Now().Before(deadline) && ctx.Err() == nil; {
+		var made *corev1.PersistentVolumeClaim
+		err := insist(ctx, func(ctx context.Context) (err error) {
+			made, err = claims.Create(ctx, claim, metav1.CreateOptions{})
+			return err
+		})
+		if apierrors.IsAlreadyExists(err) {
+			err = insist(ctx, func(ctx context.Context) (err error) {
+				made, err = claims.Get(ctx, step.Claim, metav1.GetOptions{})
+				return err
+			})
+		}
+		switch {
+		case err == nil && made.DeletionTimestamp == nil && !t.world.claims.isAsked(made.UID):
+			t.present[step.Claim] = made.UID
+			t.retained[made.UID] = step.Class == plan.Kept
+			t.world.claims.noteMade(made.UID)
+			return nil
+		case err != nil && !apierrors.IsNotFound(err):
+			return err
+		}
+		sleep(ctx, 100*time.Millisecond)
+	}
+	// The controllers of Kubernetes take their time after an API server that was
+	// away.
+	t.world.timeline.note("%s: the claim of the same name did not go within %s", t.namespace, longestName)
+	return nil
+}
+
+// retain has a claim's PersistentVolume keep its volume, if it has one.
+func (t *tenant) retain(ctx context.Context, uid types.UID) error {
+	patch := []byte(`{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`)
+	err := insist(ctx, func(ctx context.Context) error {
+		_, err := t.world.suite.Client.CoreV1().PersistentVolumes().Patch(ctx, "pvc-"+string(uid), types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// deleteClaim asks for a claim's deletion.
+func (w *world) deleteClaim(ctx context.Context, namespace, name string, uid types.UID) error {
+	w.claims.noteAsked(uid)
+	err := insist(ctx, func(ctx context.Context) error {
+		return w.suite.Client.CoreV1().PersistentVolumeClaims(namespace).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+	})
+	// Conflict: another claim of the name is there already.
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
+}
+
+// failInUse takes the volume of a claim that was deleted from in-use to error.
+func (w *world) failInUse(uid types.UID) {
+	for _, v := range w.sim.Volumes() {
+		if strings.HasSuffix(v.Name, string(uid)) && v.Metadata[checker.StampClaimUID] == string(uid) && w.isStamped(v) &&
+			w.sim.ReplaceVolumeStatus(v.ID, "in-use", "error") {
+			w.timeline.note("Cinder: volume %s (%s) goes from in-use to error", v.ID, v.Name)
+		}
+	}
+}

@@ -1,0 +1,249 @@
+package campaign
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+	"github.com/standalone-cinder/standalone-cinder/test/harness"
+)
+
+// world is what one seed has: a simulator, three replicas with a network of
+// their own each, namespaces and StorageClasses.
+type world struct {
+	suite   *harness.Suite
+	options Options
+	plan    plan.Plan
+	names   names
+	sim     *cindersim.Simulator
+	slots   []*slot
+	started time.Time
+
+	timeline *timeline
+	watch    *watch
+	claims   *claimBook
+	// course and quotas are for the sampler, and for the ending when it is over.
+	course *checker.Course
+	quotas *checker.Quotas
+
+	mu      sync.Mutex
+	counts  Counts
+	foreign map[string]cindersim.Volume
+	// given are, of these, the ones that were ours, as they were then.
+	given map[string]cindersim.Volume
+	// late are the claims whose creates were delayed on the network.
+	late map[string]bool
+	// variant and clouds are what replicas are configured with.
+	variant int
+	clouds  string
+	// elsewhere is what was found by others than the sampler, and not noted yet.
+	elsewhere []checker.Finding
+
+	stopSampling func()
+}
+
+// Times of the simulated Cinder.
+const (
+	createDelay = 300 * time.Millisecond
+	deleteDelay = 200 * time.Millisecond
+	latency     = 30 * time.Millisecond
+	rpcTimeout  = 6 * time.Second
+)
+
+func newWorld(ctx context.Context, suite *harness.Suite, options Options, seed uint64) (_ *world, err error) {
+	w := &world{
+		suite:    suite,
+		options:  options,
+		plan:     options.Plan(seed),
+		names:    names{seed},
+		timeline: &timeline{log: options.Log},
+		claims:   newClaimBook(),
+		course:   checker.NewCourse(connectorHost),
+		foreign:  map[string]cindersim.Volume{},
+		given:    map[string]cindersim.Volume{},
+		late:     map[string]bool{},
+	}
+	defer func() {
+		if err != nil {
+			w.close()
+		}
+	}()
+	identity := cindersim.DefaultIdentity()
+	// Short, so that a rotated password is noticed.
+	identity.ValidationCache = time.Second
+	w.sim, err = cindersim.New(cindersim.Options{
+		Seed: seed, Identity: identity, CreateDelay: createDelay, DeleteDelay: deleteDelay, PlacementDelay: createDelay / 4,
+		Latency: latency, RPCTimeout: rpcTimeout,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := w.sim.Start(); err != nil {
+		return nil, err
+	}
+	w.clouds = w.sim.CloudsYAML()
+	w.quotas = checker.NewQuotas(w.names.cluster(), w.backendOf(), w.names.classes())
+	for i := range plan.Slots {
+		s, err := newSlot(w, i)
+		if err != nil {
+			return nil, err
+		}
+		w.slots = append(w.slots, s)
+	}
+	if err := w.allow(0); err != nil {
+		return nil, err
+	}
+	if err := w.makeObjects(ctx); err != nil {
+		return nil, err
+	}
+	for _, where := range []string{plan.Gold, plan.Silver, plan.Lab} {
+		if err := w.addForeign(where, ""); err != nil {
+			return nil, err
+		}
+	}
+	w.watch = newWatch(suite.Client, w.names)
+	if err := w.watch.start(ctx); err != nil {
+		return nil, err
+	}
+	starting, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	if err := w.startReplicas(starting); err != nil {
+		return nil, fmt.Errorf("replicas do not start: %w", err)
+	}
+	w.started = time.Now()
+	w.timeline.begin(w.started)
+	w.stopSampling = w.sample(ctx)
+	return w, nil
+}
+
+// makeObjects makes namespaces and StorageClasses.
+func (w *world) makeObjects(ctx context.Context) error {
+	for _, tenant := range plan.TenantNames() {
+		if err := w.suite.CreateNamespace(ctx, w.names.namespace(tenant), w.names.labels(tenant)); err != nil {
+			return err
+		}
+	}
+	for _, class := range plan.Classes() {
+		err := w.suite.CreateClass(ctx, w.names.class(class), w.names.provisioner(), func(c *storagev1.StorageClass) {
+			c.Parameters = classParameters()
+			if class == plan.Kept {
+				retain := corev1.PersistentVolumeReclaimRetain
+				c.ReclaimPolicy = &retain
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func classParameters() map[string]string { return map[string]string{"type": "iscsi"} }
+
+// backendOf names the backend of each project.
+func (w *world) backendOf() map[string]string {
+	backends := map[string]string{}
+	for _, backend := range []string{plan.Gold, plan.Silver, plan.Lab} {
+		backends[w.project(backend)] = backend
+	}
+	return backends
+}
+
+func (w *world) project(backend string) string {
+	if backend == plan.Lab {
+		return cindersim.DefaultNoauthProject
+	}
+	return w.sim.ProjectID(userOf(backend))
+}
+
+// userOf is the Keystone user of a backend, and the name of its project.
+func userOf(backend string) string {
+	if backend == plan.Gold {
+		return "team-a"
+	}
+	return "team-b"
+}
+
+// close ends everything that this seed started and removes what it made.
+func (w *world) close() {
+	if w.stopSampling != nil {
+		w.stopSampling()
+	}
+	for _, s := range w.slots {
+		s.close()
+	}
+	if w.watch != nil {
+		w.watch.stop()
+	}
+	if w.sim != nil {
+		w.sim.Close()
+	}
+	w.sweep()
+}
+
+// found hands a finding to the sampler.
+func (w *world) found(f checker.Finding) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.elsewhere = append(w.elsewhere, f)
+}
+
+// findings are all that is wrong; the sampler has stopped.
+func (w *world) findings() []checker.Finding {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, f := range w.elsewhere {
+		w.course.Note(f)
+	}
+	return w.course.Findings()
+}
+
+// change counts something done.
+func (w *world) change(count func(*Counts)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	count(&w.counts)
+}
+
+func (w *world) count() Counts {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	counts := w.counts
+	counts.Claims, counts.Deleted = w.claims.totals()
+	counts.Bound = w.watch.everBound()
+	for _, entry := range w.sim.Journal() {
+		if entry.Fault != "" {
+			counts.Faults++
+		}
+	}
+	return counts
+}
+
+// try is how long one request to the API server may take: while it is paused it
+// answers nothing.
+const try = 5 * time.Second
+
+// insist repeats a request to the API server until it is answered. What the
+// server says about the object itself is an answer.
+func insist(ctx context.Context, request func(ctx context.Context) error) error {
+	for {
+		bounded, cancel := context.WithTimeout(ctx, try)
+		err := request(bounded)
+		cancel()
+		if err == nil || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
+			return err
+		}
+		if !sleep(ctx, 200*time.Millisecond) {
+			return fmt.Errorf("%w; the last answer was: %w", ctx.Err(), err)
+		}
+	}
+}

@@ -1,0 +1,141 @@
+package checker
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+)
+
+// Course watches a campaign and finds what must not happen even for a moment.
+// Its samples come one after the other.
+type Course struct {
+	host     string
+	findings map[Finding]Finding
+	order    []Finding
+	// recorded are the volumes that a claim's PersistentVolumes have named,
+	// kept the PersistentVolumes whose volumes must stay for ever, and used the
+	// volumes that were seen in use.
+	recorded map[string][]string
+	kept     map[string]PV
+	used     map[string]bool
+}
+
+// NewCourse begins to watch; host is the connector's.
+func NewCourse(host string) *Course {
+	return &Course{host: host, findings: map[Finding]Finding{}, recorded: map[string][]string{}, kept: map[string]PV{}, used: map[string]bool{}}
+}
+
+// Sample is one look. What Kubernetes shows may be old; the volumes are not.
+type Sample struct {
+	// PVs and Bound, the claims' UIDs, were read before the volumes.
+	PVs   []PV
+	Bound map[string]bool
+	// Volumes are all of Cinder at one moment, Foreign among them.
+	Volumes []cindersim.Volume
+	Foreign map[string]cindersim.Volume
+	// Asked tells, after the volumes were read, whose claims' deletion has been
+	// asked for. Whoever asks says so first; so a claim that is not among them
+	// existed when the volumes were read.
+	Asked func(claimUID string) bool
+}
+
+// Note adds a finding that somebody else made, once.
+func (c *Course) Note(f Finding) {
+	if _, known := c.findings[f.key()]; !known {
+		c.findings[f.key()] = f
+		c.order = append(c.order, f)
+	}
+}
+
+// Findings are all so far, in the order in which they were made.
+func (c *Course) Findings() []Finding { return slices.Clone(c.order) }
+
+// Look checks one sample.
+func (c *Course) Look(s Sample) {
+	volumes := make(map[string]cindersim.Volume, len(s.Volumes))
+	for _, v := range s.Volumes {
+		volumes[v.ID] = v
+	}
+	for _, pv := range s.PVs {
+		c.noteRecorded(pv)
+		if _, given := s.Foreign[pv.VolumeID]; given {
+			continue // which must not change at all
+		}
+		if pv.Retain {
+			c.kept[pv.Name] = pv
+			continue
+		}
+		if !s.Asked(pv.ClaimUID) {
+			c.mustServe(pv, volumes, s.Bound[pv.ClaimUID])
+		}
+	}
+	for _, pv := range c.kept {
+		if _, given := s.Foreign[pv.VolumeID]; given {
+			continue
+		}
+		c.mustServe(pv, volumes, s.Bound[pv.ClaimUID] && !s.Asked(pv.ClaimUID))
+	}
+	for _, f := range Foreign(State{Volumes: s.Volumes, Foreign: s.Foreign}) {
+		c.Note(f)
+	}
+}
+
+// noteRecorded finds claims for which two volumes were recorded, one after the
+// other.
+func (c *Course) noteRecorded(pv PV) {
+	known := c.recorded[pv.ClaimUID]
+	if slices.Contains(known, pv.VolumeID) {
+		return
+	}
+	if c.recorded[pv.ClaimUID] = append(known, pv.VolumeID); len(known) > 0 {
+		c.Note(Finding{Duplicate, "PersistentVolume " + pv.Name, fmt.Sprintf("names volume %s and named %s before", pv.VolumeID, known[0]), pv.VolumeID, pv.ClaimUID})
+	}
+}
+
+// staleAfter is how long after another replica took the lease a request may still
+// arrive that left in time.
+const staleAfter = 500 * time.Millisecond
+
+// IsStale says whether a change that a replica made at a time came too late: by
+// then another one had held the lease for a while. Nobody holds it before the
+// one before has let go of it.
+func IsStale(by string, at time.Time, holder string, since time.Time) bool {
+	return holder != "" && holder != by && at.Sub(since) > staleAfter
+}
+
+// mustServe checks the volume of a PersistentVolume that nobody has given up.
+func (c *Course) mustServe(pv PV, volumes map[string]cindersim.Volume, bound bool) {
+	report := func(kind Kind, format string, arguments ...any) {
+		c.Note(Finding{kind, "PersistentVolume " + pv.Name, fmt.Sprintf(format, arguments...), pv.VolumeID, pv.ClaimUID})
+	}
+	v, there := volumes[pv.VolumeID]
+	switch {
+	case !there:
+		report(WronglyDeleted, "volume %s is gone; %s", pv.VolumeID, why(pv))
+	case v.Status == inUse:
+		c.used[v.ID] = true
+		if len(v.Attachments) == 0 || !isConnected(v, c.host) {
+			report(WronglyDeleted, "%s was disconnected; %s", describe(v), why(pv))
+		}
+	case c.used[v.ID]:
+		report(WronglyDeleted, "%s was in use; %s", describe(v), why(pv))
+	case v.Status == attaching:
+		// Recorded a moment ago; its last step is yet to come.
+	case v.Status == available:
+		report(WronglyDeleted, "%s lost its reservation; %s", describe(v), why(pv))
+	case bound && v.Status == "error":
+		report(Unusable, "its claim is bound and %s failed", describe(v))
+	default:
+		report(WronglyDeleted, "%s; %s", describe(v), why(pv))
+	}
+}
+
+// why a volume must stay.
+func why(pv PV) string {
+	if pv.Retain {
+		return "it is to be retained"
+	}
+	return "its claim was not deleted"
+}

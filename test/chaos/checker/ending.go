@@ -1,0 +1,210 @@
+package checker
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+)
+
+// Ending says what is wrong with a state in which nothing happens any more.
+func Ending(s State) []Finding {
+	e := ending{State: s, pvs: map[string]PV{}, claims: map[string]Claim{}, volumes: map[string]cindersim.Volume{}, secrets: map[string]bool{}}
+	for _, pv := range s.PVs {
+		e.pvs[pv.Name] = pv
+	}
+	for _, claim := range s.Claims {
+		e.claims[claim.UID] = claim
+	}
+	for _, v := range s.Volumes {
+		e.volumes[v.ID] = v
+	}
+	for _, secret := range s.Secrets {
+		e.secrets[secret.Name] = true
+	}
+	var findings []Finding
+	findings = append(findings, e.checkVolumes()...)
+	findings = append(findings, e.checkPVs()...)
+	findings = append(findings, e.checkClaims()...)
+	findings = append(findings, e.checkSecrets()...)
+	return append(findings, Foreign(s)...)
+}
+
+type ending struct {
+	State
+	pvs     map[string]PV
+	claims  map[string]Claim
+	volumes map[string]cindersim.Volume
+	secrets map[string]bool
+}
+
+// checkVolumes finds volumes that nothing names.
+func (e ending) checkVolumes() []Finding {
+	var findings []Finding
+	seen := map[string]bool{}
+	for _, v := range e.Volumes {
+		if !e.isOurs(v) {
+			continue
+		}
+		uid := v.Metadata[StampClaimUID]
+		pv, recorded := e.pvs[pvNameFor(uid)]
+		switch {
+		case recorded && pv.VolumeID == v.ID:
+		case recorded:
+			findings = append(findings, Finding{Duplicate, describe(v), fmt.Sprintf("PersistentVolume %s names volume %s", pv.Name, pv.VolumeID), v.ID, uid})
+		case seen[uid]:
+			findings = append(findings, Finding{Duplicate, describe(v), "another volume of this claim, and no PersistentVolume", v.ID, uid})
+		default:
+			findings = append(findings, Finding{Leaked, describe(v), "no PersistentVolume names it; " + e.whatOf(uid), v.ID, uid})
+		}
+		seen[uid] = true
+	}
+	return findings
+}
+
+func (e ending) whatOf(claimUID string) string {
+	claim, exists := e.claims[claimUID]
+	switch {
+	case !exists:
+		return "its claim is gone"
+	case claim.Bound:
+		return "its claim is bound"
+	}
+	return "its claim is pending"
+}
+
+// checkPVs finds PersistentVolumes without what they name, and some that should
+// have gone or are not finished.
+func (e ending) checkPVs() []Finding {
+	var findings []Finding
+	owners := map[string]string{}
+	for _, pv := range e.PVs {
+		report := func(kind Kind, format string, arguments ...any) {
+			findings = append(findings, Finding{kind, "PersistentVolume " + pv.Name, fmt.Sprintf(format, arguments...), pv.VolumeID, pv.ClaimUID})
+		}
+		if other, taken := owners[pv.VolumeID]; taken {
+			report(Duplicate, "names volume %s, and so does PersistentVolume %s", pv.VolumeID, other)
+		}
+		owners[pv.VolumeID] = pv.Name
+		if _, given := e.Foreign[pv.VolumeID]; given {
+			continue
+		}
+		claim, exists := e.claims[pv.ClaimUID]
+		v, there := e.volumes[pv.VolumeID]
+		switch {
+		case !exists && !pv.Retain:
+			report(Stuck, "its claim is gone and it is still there; %s", e.stateOf(pv.VolumeID))
+			continue
+		case !there:
+			report(Lost, "volume %s does not exist", pv.VolumeID)
+			continue
+		case v.Metadata[StampCluster] != e.Cluster || v.Metadata[StampClaimUID] != pv.ClaimUID || v.Metadata[StampPV] != pv.Name:
+			report(Lost, "%s is not stamped for it", describe(v))
+		case pv.Target != "" && !strings.HasSuffix(pv.Target, pv.VolumeID):
+			report(Lost, "target %s is not that of volume %s", pv.Target, pv.VolumeID)
+		}
+		if pv.Secret != "" && !e.secrets[pv.Secret] {
+			report(Lost, "Secret %s does not exist", pv.Secret)
+		}
+		// One that was released before it was complete stays as it was.
+		if exists && claim.Bound && !claim.Asked {
+			if problem := e.unfinished(v); problem != "" {
+				report(Stuck, "its claim %s/%s is bound and %s %s", claim.Namespace, claim.Name, describe(v), problem)
+			}
+		}
+	}
+	return findings
+}
+
+func (e ending) stateOf(volumeID string) string {
+	if v, there := e.volumes[volumeID]; there {
+		return describe(v)
+	}
+	return "volume " + volumeID + " is gone"
+}
+
+// unfinished is what is missing for a volume to serve a node.
+func (e ending) unfinished(v cindersim.Volume) string {
+	switch {
+	case v.Status != inUse:
+		return "is not in use"
+	case len(v.Attachments) != 1:
+		return fmt.Sprintf("has %d attachments", len(v.Attachments))
+	case !isConnected(v, e.Host):
+		return "is not connected"
+	}
+	return ""
+}
+
+func isConnected(v cindersim.Volume, host string) bool {
+	return v.Export.Present && slices.Contains(v.Export.ConnectedHosts, host)
+}
+
+// checkClaims finds claims that are neither bound nor denied with a reason.
+func (e ending) checkClaims() []Finding {
+	var findings []Finding
+	for _, claim := range e.Claims {
+		report := func(kind Kind, text string) {
+			findings = append(findings, Finding{kind, "claim " + claim.Namespace + "/" + claim.Name, text, "", claim.UID})
+		}
+		_, recorded := e.pvs[pvNameFor(claim.UID)]
+		switch {
+		case claim.Asked:
+			report(Stuck, "is deleted and does not go")
+		case claim.Bound && !recorded:
+			report(Lost, "is bound and its PersistentVolume is gone")
+		case !claim.Bound && claim.Denial == "":
+			report(Stuck, "is pending though the policy grants it and there is room")
+		case !claim.Bound && !claim.Explained:
+			report(Stuck, "is pending and no event says why; it would be: "+claim.Denial)
+		}
+	}
+	return findings
+}
+
+func (e ending) checkSecrets() []Finding {
+	var findings []Finding
+	for _, secret := range e.Secrets {
+		if _, recorded := e.pvs[secret.PV]; !recorded {
+			findings = append(findings, Finding{Kind: LeakedSecret, Object: "Secret " + secret.Name,
+				Text: fmt.Sprintf("PersistentVolume %s does not exist", secret.PV), ClaimUID: strings.TrimPrefix(secret.PV, "pvc-")})
+		}
+	}
+	return findings
+}
+
+// Foreign finds foreign volumes that are not as they were put there.
+func Foreign(s State) []Finding {
+	present := map[string]cindersim.Volume{}
+	for _, v := range s.Volumes {
+		present[v.ID] = v
+	}
+	var findings []Finding
+	for _, id := range slices.Sorted(maps.Keys(s.Foreign)) {
+		before := s.Foreign[id]
+		after, there := present[id]
+		if !there {
+			findings = append(findings, Finding{Touched, describe(before), "it is gone", id, ""})
+			continue
+		}
+		if difference := differ(before, after); difference != "" {
+			findings = append(findings, Finding{Touched, describe(before), difference, id, ""})
+		}
+	}
+	return findings
+}
+
+// differ says what was changed about a volume, field by field.
+func differ(before, after cindersim.Volume) string {
+	was, is := reflect.ValueOf(before), reflect.ValueOf(after)
+	var changed []string
+	for i := range was.NumField() {
+		if old, now := was.Field(i).Interface(), is.Field(i).Interface(); !reflect.DeepEqual(old, now) {
+			changed = append(changed, fmt.Sprintf("%s was %+v and is %+v", was.Type().Field(i).Name, old, now))
+		}
+	}
+	return strings.Join(changed, "; ")
+}

@@ -1,0 +1,126 @@
+// Package checker judges what a campaign left and what it did on its way: pure
+// functions over observed state, which neither ask a server nor wait.
+package checker
+
+import (
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+)
+
+// The stamp on a volume, as operators read it.
+const (
+	StampCluster      = policy.StampPrefix + "cluster"
+	StampClaimUID     = policy.StampPrefix + "claim-uid"
+	StampTenant       = policy.StampPrefix + "tenant"
+	StampStorageClass = policy.StampPrefix + "storage-class"
+	StampPV           = "csi.storage.k8s.io/pv/name"
+)
+
+// State is what there is at one moment.
+type State struct {
+	// Cluster is the id on our stamps.
+	Cluster string
+	// Host is the connector's host, to which volumes are connected.
+	Host    string
+	Claims  []Claim
+	PVs     []PV
+	Volumes []cindersim.Volume
+	Secrets []Secret
+	// Foreign are the volumes that are not ours, as they were put there, by id.
+	// A PersistentVolume may name one that was ours and was given away; it can
+	// neither be served nor deleted then.
+	Foreign map[string]cindersim.Volume
+}
+
+// Claim is a PersistentVolumeClaim.
+type Claim struct {
+	UID, Namespace, Name string
+	Bound                bool
+	// Asked says that its deletion was asked for.
+	Asked bool
+	// Denial is why the policy gives it nothing at present; empty when it
+	// should be bound. Explained says that an event tells the same.
+	Denial    string
+	Explained bool
+}
+
+// PV is a PersistentVolume that the program made.
+type PV struct {
+	Name, ClaimUID, VolumeID string
+	Retain                   bool
+	// Target is the iSCSI target's name.
+	Target string
+	// Secret is the Secret it refers to, if any.
+	Secret string
+}
+
+// Secret is a Secret that the program made.
+type Secret struct{ Name, PV string }
+
+// Kind is what is wrong.
+type Kind string
+
+// What can be wrong.
+const (
+	// Leaked is a volume of ours that nothing names.
+	Leaked Kind = "leaked"
+	// Duplicate is a second volume of a claim.
+	Duplicate Kind = "duplicate"
+	// Lost is a PersistentVolume without what it names.
+	Lost Kind = "lost"
+	// WronglyDeleted is a volume in use that was deleted or disconnected.
+	WronglyDeleted Kind = "wrongly deleted"
+	// Touched is a foreign volume that was changed.
+	Touched Kind = "foreign touched"
+	// Unusable is a claim bound to a volume that is in error.
+	Unusable Kind = "unusable"
+	// Stuck is a claim or a PersistentVolume that never settles.
+	Stuck Kind = "stuck"
+	// LeakedSecret is a Secret without a PersistentVolume.
+	LeakedSecret Kind = "leaked Secret"
+	// OverQuota is a limit of the policy that was exceeded.
+	OverQuota Kind = "over quota"
+	// Stale is a change at Cinder by a replica that did not lead any more.
+	Stale Kind = "stale leader"
+	// Crashed is a replica that ended by itself, or would not end.
+	Crashed Kind = "crashed"
+)
+
+// Kinds are all of them, in the order of a report.
+func Kinds() []Kind {
+	return []Kind{Leaked, Duplicate, Lost, WronglyDeleted, Touched, Unusable, Stuck, LeakedSecret, OverQuota, Stale, Crashed}
+}
+
+// Finding is one thing that is wrong.
+type Finding struct {
+	Kind Kind
+	// Object is the claim, PersistentVolume, Secret, limit or replica.
+	Object string
+	Text   string
+	// VolumeID and ClaimUID, where known, lead to journal and logs.
+	VolumeID, ClaimUID string
+}
+
+// key is what makes two findings the same.
+func (f Finding) key() Finding { return Finding{Kind: f.Kind, Object: f.Object, VolumeID: f.VolumeID} }
+
+// pvNameFor is the name that the provisioning library gives.
+func pvNameFor(claimUID string) string { return "pvc-" + claimUID }
+
+// Cinder's states of a volume.
+const (
+	available = "available"
+	attaching = "attaching"
+	inUse     = "in-use"
+)
+
+func describe(v cindersim.Volume) string {
+	return "volume " + v.ID + " (" + v.Name + ", " + v.Status + ")"
+}
+
+// isOurs says whether a volume carries the cluster's stamp and is not one of
+// the foreign ones, some of which carry half of it.
+func (s State) isOurs(v cindersim.Volume) bool {
+	_, foreign := s.Foreign[v.ID]
+	return !foreign && v.Metadata[StampCluster] == s.Cluster
+}

@@ -1,0 +1,162 @@
+// Command chaos has three replicas of the program serve hundreds of claims while
+// replicas are killed and paused, the API server goes away, the network is cut
+// and Cinder fails, and then looks whether anything was leaked, lost, doubled or
+// deleted that should not have been. What it does follows from a seed.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/campaign"
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/report"
+	"github.com/standalone-cinder/standalone-cinder/test/harness"
+)
+
+type options struct {
+	campaign.Options
+	seed     uint64
+	seeds    int
+	race     bool
+	evidence string
+	showPlan bool
+}
+
+// errFound says that a campaign found something; what was said already.
+var errFound = errors.New("something is wrong; see above")
+
+func main() {
+	o := options{}
+	flag.DurationVar(&o.Duration, "duration", 90*time.Second, "how long there is trouble, for each seed")
+	flag.DurationVar(&o.ClaimEvery, "claim-every", 700*time.Millisecond, "mean time between two claims of each of the three tenants")
+	flag.DurationVar(&o.Settle, "settle", 2*time.Minute, "how long it may take afterwards until nothing is left to do")
+	flag.Uint64Var(&o.seed, "seed", 0, "what all chance follows from; 0 picks a seed and says which")
+	flag.IntVar(&o.seeds, "seeds", 1, "how many seeds, one after the other, from the first on")
+	flag.StringVar(&o.Program, "replicas-program", "", "run this `file` as replicas instead of the program as it is in the checkout")
+	flag.BoolVar(&o.race, "race", false, "build the program with the race detector")
+	flag.StringVar(&o.evidence, "evidence", "", "write all logs, requests and the timeline of failed seeds into this `directory`")
+	flag.BoolVar(&o.showPlan, "plan", false, "print what the seed does and when, and do nothing")
+	flag.Parse()
+	if flag.NArg() > 0 || o.seeds < 1 || o.Duration <= 0 || o.ClaimEvery <= 0 || o.Settle <= 0 {
+		fmt.Fprintln(os.Stderr, "chaos: times and numbers must be positive, and there are no arguments beside the flags")
+		flag.Usage()
+		os.Exit(2)
+	}
+	if o.seed == 0 {
+		// Short enough to be typed.
+		o.seed = uint64(rand.Uint32N(1_000_000) + 1)
+	}
+	o.Log = os.Stderr
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if o.showPlan {
+		printPlan(os.Stdout, o)
+		return
+	}
+	// A second interrupt ends the command at once; its processes end with it.
+	context.AfterFunc(ctx, stop)
+	if err := run(ctx, o, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "chaos:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o options, out io.Writer) (err error) {
+	if o.Program != "" {
+		if o.Program, err = filepath.Abs(o.Program); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(out, "seed %d, %d of them, trouble for %s each, then up to %s to settle, twice\n", o.seed, o.seeds, o.Duration, o.Settle)
+	suite, err := harness.StartSuite(ctx, harness.SuiteOptions{Race: o.race, Log: os.Stderr})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, suite.Stop()) }()
+	var results []campaign.Result
+	failed := false
+	for i := range o.seeds {
+		seed := o.seed + uint64(i)
+		result, err := campaign.Run(ctx, suite, o.Options, seed)
+		if err != nil {
+			if len(results) > 0 {
+				report.Table(out, results)
+			}
+			return err
+		}
+		results = append(results, result)
+		if result.Failed() {
+			failed = true
+			report.Failure(out, result, replay(o, seed))
+			if err := keepEvidence(o, result); err != nil {
+				return err
+			}
+		}
+	}
+	fmt.Fprintln(out)
+	report.Table(out, results)
+	if failed {
+		return errFound
+	}
+	return nil
+}
+
+// replay is the command that runs one seed again.
+func replay(o options, seed uint64) string {
+	arguments := []string{"-seed", strconv.FormatUint(seed, 10), "-duration", o.Duration.String(), "-claim-every", o.ClaimEvery.String()}
+	if o.Program != "" {
+		arguments = append(arguments, "-replicas-program", o.Program)
+	}
+	if o.race {
+		arguments = append(arguments, "-race")
+	}
+	return fmt.Sprintf("make chaos CHAOS='%s'", strings.Join(arguments, " "))
+}
+
+func keepEvidence(o options, result campaign.Result) error {
+	if o.evidence == "" {
+		return nil
+	}
+	return result.Evidence.Write(filepath.Join(o.evidence, fmt.Sprintf("seed-%d", result.Seed)))
+}
+
+// printPlan shows a plan, actor by actor.
+func printPlan(out io.Writer, o options) {
+	p := o.Plan(o.seed)
+	show := func(actor string, at time.Duration, step fmt.Stringer) {
+		fmt.Fprintf(out, "%8.3fs  %s: %s\n", at.Seconds(), actor, step)
+	}
+	for _, s := range p.Processes {
+		show("processes", s.At, s)
+	}
+	for _, s := range p.Server {
+		show("API server", s.At, s)
+	}
+	for _, s := range p.Cinder {
+		show("Cinder", s.At, s)
+	}
+	for _, link := range p.Links {
+		for _, s := range link.Steps {
+			show(link.String(), s.At, s)
+		}
+	}
+	for _, s := range p.Administrator {
+		show("administrator", s.At, s)
+	}
+	for tenant, steps := range p.Claims {
+		for _, s := range steps {
+			show("tenant "+tenant, s.At, s)
+		}
+	}
+}

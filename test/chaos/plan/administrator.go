@@ -1,0 +1,81 @@
+package plan
+
+import (
+	"fmt"
+	"time"
+)
+
+// AdministratorKind is what an administrator does.
+type AdministratorKind string
+
+// What administrators do.
+const (
+	// Reload puts a policy with other quotas into force.
+	Reload AdministratorKind = "reload the policy"
+	// BadPolicy writes a policy with mistakes, for a while.
+	BadPolicy AdministratorKind = "write a bad policy"
+	// Rotate changes the password of a backend's user.
+	Rotate AdministratorKind = "rotate the password"
+	// Foreign puts volumes beside ours that are not ours, named as the volume
+	// of some claim.
+	Foreign AdministratorKind = "add foreign volumes"
+	// GiveAway hands the volume of a claim over to another cluster, whose stamp
+	// it carries then, and leaves the claim as it is.
+	GiveAway AdministratorKind = "give a volume away"
+)
+
+// PolicyVariants is how many policies there are, by their quotas. The first is
+// in force at the beginning and at the end.
+const PolicyVariants = 3
+
+// AdministratorStep is one thing that an administrator does.
+type AdministratorStep struct {
+	At, For time.Duration
+	Kind    AdministratorKind
+	// Variant is the policy of a Reload.
+	Variant int
+	// Where is the backend of a Rotate or a Foreign.
+	Where string
+	// Pick chooses a claim.
+	Pick int
+}
+
+// String tells a step for people.
+func (s AdministratorStep) String() string {
+	switch s.Kind {
+	case Reload:
+		return fmt.Sprintf("%s (variant %d)", s.Kind, s.Variant)
+	case BadPolicy:
+		return fmt.Sprintf("%s (%s)", s.Kind, s.For)
+	case GiveAway:
+		return string(s.Kind)
+	}
+	return fmt.Sprintf("%s (%s)", s.Kind, s.Where)
+}
+
+func administratorSteps(d draws, duration time.Duration) []AdministratorStep {
+	var steps []AdministratorStep
+	at := time.Duration(0)
+	for {
+		at += d.between(2*time.Second, 8*time.Second)
+		s := AdministratorStep{
+			At:      at,
+			Kind:    choose(d, []choice[AdministratorKind]{{4, Reload}, {1, BadPolicy}, {2, Rotate}, {3, Foreign}, {2, GiveAway}}),
+			For:     d.between(1500*time.Millisecond, 4*time.Second),
+			Variant: d.IntN(PolicyVariants),
+			Where:   oneOf(d, Gold, Silver),
+			Pick:    d.IntN(1 << 20),
+		}
+		anywhere := oneOf(d, Gold, Silver, Lab)
+		if s.Kind == Foreign {
+			s.Where = anywhere
+		}
+		if at >= duration {
+			return steps
+		}
+		steps = append(steps, s)
+		if s.Kind == BadPolicy {
+			at += s.For
+		}
+	}
+}

@@ -1,0 +1,120 @@
+// Package plan draws by chance what a campaign does, and when. A plan follows
+// from its seed alone: every actor has a stream of its own, so that neither the
+// course of the campaign nor another actor changes what one does, and a longer
+// plan begins like a shorter one of the same seed.
+package plan
+
+import (
+	"hash/fnv"
+	"math/rand/v2"
+	"time"
+)
+
+// What a campaign always has.
+const (
+	// Slots is how many replicas run.
+	Slots = 3
+	// LeaseDuration is the replicas' lease, which pauses outlast.
+	LeaseDuration = 3 * time.Second
+)
+
+// TenantNames are the tenants; each has one namespace.
+func TenantNames() []string { return []string{"a", "b", "c"} }
+
+// The backends: two behind Keystone, one noauth.
+const (
+	Gold   = "gold"
+	Silver = "silver"
+	Lab    = "lab"
+)
+
+// Options size a plan.
+type Options struct {
+	// Duration is how long there is trouble.
+	Duration time.Duration
+	// ClaimEvery is the mean time between two claims of one tenant.
+	ClaimEvery time.Duration
+}
+
+// Plan is everything about a campaign that is decided by chance.
+type Plan struct {
+	Seed     uint64
+	Duration time.Duration
+
+	// Claims are what each tenant does, by tenant.
+	Claims        map[string][]ClaimStep
+	Processes     []ProcessStep
+	Server        []ServerStep
+	Cinder        []CinderStep
+	Links         []Link
+	Administrator []AdministratorStep
+}
+
+// Make draws the plan of a seed.
+func Make(seed uint64, options Options) Plan {
+	p := Plan{
+		Seed:          seed,
+		Duration:      options.Duration,
+		Claims:        map[string][]ClaimStep{},
+		Processes:     processSteps(stream(seed, "processes"), options.Duration),
+		Server:        serverSteps(stream(seed, "server"), options.Duration),
+		Cinder:        cinderSteps(stream(seed, "cinder"), options.Duration),
+		Links:         links(seed, options.Duration),
+		Administrator: administratorSteps(stream(seed, "administrator"), options.Duration),
+	}
+	for _, tenant := range TenantNames() {
+		p.Claims[tenant] = claimSteps(stream(seed, "tenant "+tenant), options)
+	}
+	p.addBursts(stream(seed, "bursts"))
+	return p
+}
+
+// KeptAtTheEnd decides which of the claims that are left when the trouble is
+// over stay, and which are deleted.
+func (p Plan) KeptAtTheEnd(namespace, claim string) bool {
+	return stream(p.Seed, "ending "+namespace+"/"+claim).chance(0.5)
+}
+
+// draws is one actor's stream of chance.
+type draws struct{ *rand.Rand }
+
+func stream(seed uint64, actor string) draws {
+	hash := fnv.New64a()
+	_, _ = hash.Write([]byte(actor)) // never fails
+	return draws{rand.New(rand.NewPCG(seed, hash.Sum64()))}
+}
+
+func (d draws) chance(probability float64) bool { return d.Float64() < probability }
+
+// between draws a time, to the millisecond, so that it reads well.
+func (d draws) between(from, to time.Duration) time.Duration {
+	return (from + time.Duration(d.Float64()*float64(to-from))).Round(time.Millisecond)
+}
+
+// within draws a probability, to the percent.
+func (d draws) within(from, to float64) float64 {
+	return float64(int(100*(from+d.Float64()*(to-from)))) / 100
+}
+
+// choice is one of several things, drawn as often as its weight says.
+type choice[T any] struct {
+	weight int
+	thing  T
+}
+
+func choose[T any](d draws, choices []choice[T]) T {
+	total := 0
+	for _, c := range choices {
+		total += c.weight
+	}
+	drawn := d.IntN(total)
+	for _, c := range choices {
+		if drawn < c.weight {
+			return c.thing
+		}
+		drawn -= c.weight
+	}
+	panic("not reached: the weights add up to the total")
+}
+
+func oneOf[T any](d draws, things ...T) T { return things[d.IntN(len(things))] }

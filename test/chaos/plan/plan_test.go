@@ -1,0 +1,208 @@
+package plan
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+)
+
+var usual = Options{Duration: 2 * time.Minute, ClaimEvery: 700 * time.Millisecond}
+
+func TestOneSeedMakesOnePlan(t *testing.T) {
+	for _, seed := range []uint64{1, 2, 1 << 63} {
+		if !reflect.DeepEqual(Make(seed, usual), Make(seed, usual)) {
+			t.Errorf("seed %d makes two plans", seed)
+		}
+	}
+}
+
+func TestSeedsMakeDifferentPlans(t *testing.T) {
+	one, other := Make(1, usual), Make(2, usual)
+	for name, same := range map[string]bool{
+		"claims":        reflect.DeepEqual(one.Claims, other.Claims),
+		"processes":     reflect.DeepEqual(one.Processes, other.Processes),
+		"server":        reflect.DeepEqual(one.Server, other.Server),
+		"cinder":        reflect.DeepEqual(one.Cinder, other.Cinder),
+		"links":         reflect.DeepEqual(one.Links, other.Links),
+		"administrator": reflect.DeepEqual(one.Administrator, other.Administrator),
+	} {
+		if same {
+			t.Errorf("seeds 1 and 2 have the same %s", name)
+		}
+	}
+}
+
+func TestActorsDoNotShareTheirChance(t *testing.T) {
+	often := usual
+	often.ClaimEvery /= 3
+	one, other := Make(7, usual), Make(7, often)
+	if reflect.DeepEqual(one.Claims, other.Claims) {
+		t.Fatal("more claims make no other plan; this test would prove nothing")
+	}
+	one.Claims, other.Claims = nil, nil
+	if !reflect.DeepEqual(one, other) {
+		t.Error("what the tenants do changes what happens to replicas, servers or network")
+	}
+	links := map[string]bool{}
+	for _, link := range one.Links {
+		var at []time.Duration
+		for _, step := range link.Steps {
+			at = append(at, step.At)
+		}
+		key := link.String()
+		if links[key] {
+			t.Errorf("two links are called %s", key)
+		}
+		links[key] = true
+		for _, other := range one.Links {
+			if other.String() != key && len(at) > 0 && len(other.Steps) > 0 && other.Steps[0].At == at[0] {
+				t.Errorf("%s and %s begin alike", key, other)
+			}
+		}
+	}
+	if len(links) != 2*Slots {
+		t.Errorf("%d links, want two for each of %d replicas", len(links), Slots)
+	}
+}
+
+func TestALongerPlanBeginsLikeAShorterOne(t *testing.T) {
+	short := usual
+	short.Duration = 50 * time.Second
+	for seed := range uint64(20) {
+		whole, part := Make(seed, usual), Make(seed, short)
+		for _, tenant := range TenantNames() {
+			begins(t, "claims of "+tenant, whole.Claims[tenant], part.Claims[tenant], func(s ClaimStep) time.Duration { return s.At })
+		}
+		begins(t, "processes", whole.Processes, part.Processes, func(s ProcessStep) time.Duration { return s.At })
+		begins(t, "server", whole.Server, part.Server, func(s ServerStep) time.Duration { return s.At })
+		begins(t, "cinder", whole.Cinder, part.Cinder, func(s CinderStep) time.Duration { return s.At })
+		begins(t, "administrator", whole.Administrator, part.Administrator, func(s AdministratorStep) time.Duration { return s.At })
+		for i := range whole.Links {
+			begins(t, whole.Links[i].String(), whole.Links[i].Steps, part.Links[i].Steps, func(s LinkStep) time.Duration { return s.At })
+		}
+	}
+}
+
+// begins checks that the steps of a plan that come before the end of a shorter
+// one are the shorter one's.
+func begins[S any](t *testing.T, actor string, whole, part []S, at func(S) time.Duration) {
+	t.Helper()
+	before := slices.DeleteFunc(slices.Clone(whole), func(s S) bool { return at(s) >= 50*time.Second })
+	if len(before) != len(part) {
+		t.Errorf("%s: %d steps in the shorter plan, %d in the same time of the longer", actor, len(part), len(before))
+		return
+	}
+	for i := range part {
+		if !reflect.DeepEqual(before[i], part[i]) {
+			t.Errorf("%s: step %d is %v in the shorter plan and %v in the longer", actor, i, part[i], before[i])
+		}
+	}
+}
+
+func TestStepsAreInOrderAndWithinTheTime(t *testing.T) {
+	for seed := range uint64(20) {
+		p := Make(seed, usual)
+		for _, tenant := range TenantNames() {
+			var before time.Duration
+			made := map[string]bool{}
+			for _, s := range p.Claims[tenant] {
+				if s.At < before || s.At >= usual.Duration {
+					t.Fatalf("seed %d: %s at %s after %s", seed, s, s.At, before)
+				}
+				before = s.At
+				switch {
+				case s.Kind == Create && made[s.Claim]:
+					t.Errorf("seed %d: tenant %s makes %s while it is there", seed, tenant, s.Claim)
+				case s.Kind != Create && !made[s.Claim]:
+					t.Errorf("seed %d: tenant %s: %s, which is not there", seed, tenant, s)
+				}
+				made[s.Claim] = s.Kind != Delete
+			}
+		}
+	}
+}
+
+// TestSomePlansHaveEverything keeps a kind of trouble from being left out by a
+// slip of the weights.
+func TestSomePlansHaveEverything(t *testing.T) {
+	missing := map[string]bool{}
+	for _, kind := range []string{
+		string(KillLeader), string(KillFollower), string(KillAll), string(PauseLeader), string(PauseFollower), string(StopLeader), string(Roll),
+		string(KillServer), string(PauseServer), string(ExpireTokens), string(StopServices), string(FailVolumes), string(Cut), string(Stall),
+		string(Blind), string(Reload), string(BadPolicy), string(Rotate), string(Foreign), string(GiveAway), string(Create), string(Delete),
+		string(Retain), "respond-before", "respond-after", "hang-before", "hang-after", "drop-before", "drop-after", "delay", "fail-backend",
+		"lose-before", "lose-after", "hold-before", "hold-after", "late", "late-answer", "twice", "401", "413", "429", "503", Fast, Dual, Kept, Unlisted,
+	} {
+		missing[kind] = true
+	}
+	for seed := range uint64(10) {
+		p := Make(seed, usual)
+		for _, s := range p.Processes {
+			delete(missing, string(s.Kind))
+		}
+		for _, s := range p.Server {
+			delete(missing, string(s.Kind))
+		}
+		for _, s := range p.Cinder {
+			delete(missing, string(s.Kind))
+			delete(missing, s.Fault.Kind.String())
+			for code, text := range map[int]string{401: "401", 413: "413", 429: "429", 503: "503"} {
+				if s.Fault.Code == code {
+					delete(missing, text)
+				}
+			}
+		}
+		for _, link := range p.Links {
+			for _, s := range link.Steps {
+				delete(missing, string(s.Kind))
+				if s.Kind == Meddle {
+					delete(missing, s.Verdict.String())
+				}
+			}
+		}
+		for _, s := range p.Administrator {
+			delete(missing, string(s.Kind))
+		}
+		for _, steps := range p.Claims {
+			for _, s := range steps {
+				delete(missing, string(s.Kind))
+				delete(missing, s.Class)
+			}
+		}
+	}
+	for kind := range missing {
+		t.Errorf("ten plans of %s never have %q", usual.Duration, kind)
+	}
+}
+
+func TestPausesOutlastTheLease(t *testing.T) {
+	for seed := range uint64(20) {
+		p := Make(seed, usual)
+		for _, s := range p.Processes {
+			if (s.Kind == PauseLeader || s.Kind == PauseFollower) && s.For <= LeaseDuration {
+				t.Errorf("seed %d: %s is shorter than the lease of %s", seed, s, LeaseDuration)
+			}
+		}
+		for _, s := range p.Server {
+			if s.Kind == PauseServer && s.For <= LeaseDuration {
+				t.Errorf("seed %d: %s is shorter than the lease of %s", seed, s, LeaseDuration)
+			}
+		}
+	}
+}
+
+func TestTheEndingKeepsAboutHalf(t *testing.T) {
+	p := Make(3, usual)
+	kept := 0
+	const claims = 1000
+	for i := range claims {
+		if p.KeptAtTheEnd("a", fmt.Sprintf("data-%d", i)) {
+			kept++
+		}
+	}
+	if kept < claims*4/10 || kept > claims*6/10 {
+		t.Errorf("%d of %d claims are kept", kept, claims)
+	}
+}

@@ -1,0 +1,75 @@
+package report
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/campaign"
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
+)
+
+func TestTableCountsByKind(t *testing.T) {
+	var out strings.Builder
+	Table(&out, []campaign.Result{
+		{Seed: 7, Took: 95 * time.Second, Settled: 12400 * time.Millisecond, Counts: campaign.Counts{
+			Claims: 300, Bound: 210, Deleted: 300, Kills: 4, Pauses: 3, Rolls: 6, ServerFailures: 2, Cuts: 40, Faults: 250,
+		}},
+		{Seed: 8, Findings: []checker.Finding{{Kind: checker.Leaked}, {Kind: checker.Leaked}, {Kind: checker.Stuck}}},
+	})
+	want := `SEED  TOOK  CLAIMS  BOUND  DELETED  KILLS  PAUSES  STOPS  API SERVER  NETWORK  CINDER FAULTS  SETTLED IN
+7     95 s  300     210    300      4      3       6      2           40       250            12.4 s
+8     0 s   0       0      0        0      0       0      0           0        0              0.0 s
+
+SEED  LEAKED  DUPLICATE  LOST  WRONGLY DELETED  FOREIGN TOUCHED  UNUSABLE  STUCK  LEAKED SECRET  OVER QUOTA  STALE LEADER  CRASHED
+7     0       0          0     0                0                0         0      0              0           0             0
+8     2       0          0     0                0                0         1      0              0           0             0
+`
+	if got := out.String(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestFailureShowsFindingVolumeJournalLogAndReplay(t *testing.T) {
+	var journal []string
+	for i := range mostLines + 3 {
+		journal = append(journal, fmt.Sprintf("request %d", i))
+	}
+	finding := checker.Finding{Kind: checker.Lost, Object: "PersistentVolume pvc-1", Text: "volume v1 does not exist\nand more", VolumeID: "v1"}
+	r := campaign.Result{Seed: 9, Findings: []checker.Finding{finding}, Evidence: campaign.Evidence{Details: []campaign.Detail{
+		{Finding: finding, Volume: "its state", Journal: journal, Log: []string{strings.Repeat("x", mostWide+1)}},
+	}}}
+	var out strings.Builder
+	Failure(&out, r, "make chaos CHAOS='-seed 9'")
+	text := out.String()
+	for _, want := range []string{
+		"seed 9: 1 findings", "lost: PersistentVolume pvc-1\n  volume v1 does not exist\n  and more\n", "volume: its state",
+		"... 3 lines before\n    request 3\n", fmt.Sprintf("request %d\n", mostLines+2), strings.Repeat("x", mostWide) + "...\n",
+		"replay: make chaos CHAOS='-seed 9'\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is missing in\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, "request 2\n") {
+		t.Error("more of the journal is shown than is read")
+	}
+}
+
+func TestFailureShowsEveryFindingAndDetailsOfTheFirst(t *testing.T) {
+	r := campaign.Result{Seed: 1}
+	for i := range mostDetails + 2 {
+		f := checker.Finding{Kind: checker.Stuck, Object: fmt.Sprintf("claim %d", i), Text: "is pending"}
+		r.Findings = append(r.Findings, f)
+		r.Evidence.Details = append(r.Evidence.Details, campaign.Detail{Finding: f, Volume: "shown"})
+	}
+	var out strings.Builder
+	Failure(&out, r, "")
+	if got := strings.Count(out.String(), "stuck: claim "); got != mostDetails+2 {
+		t.Errorf("%d findings are shown, want all %d", got, mostDetails+2)
+	}
+	if got := strings.Count(out.String(), "volume: shown"); got != mostDetails {
+		t.Errorf("%d details are shown, want %d", got, mostDetails)
+	}
+}
