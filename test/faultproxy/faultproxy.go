@@ -7,10 +7,12 @@ package faultproxy
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -36,8 +38,12 @@ const (
 	// answering.
 	LoseAfter
 	// Late forwards the request only after Release, whether or not the client
-	// still waits, as a network does that kept a packet for long.
+	// still waits, as a network does that kept a packet for long. Nobody gets
+	// the answer.
 	Late
+	// LateAnswer forwards the request and passes its answer on after Release,
+	// if the client still waits.
+	LateAnswer
 	// Twice forwards the request twice and passes the second answer on, as a
 	// gateway does that repeats what it believes lost.
 	Twice
@@ -58,6 +64,8 @@ func (v Verdict) String() string {
 		return "lose-after"
 	case Late:
 		return "late"
+	case LateAnswer:
+		return "late-answer"
 	case Twice:
 		return "twice"
 	}
@@ -80,32 +88,57 @@ type Options struct {
 	Target string
 	// Transport reaches the server; nil is a transport of the proxy's own.
 	Transport http.RoundTripper
+	// TLS has clients speak https, in HTTP/1.1, to a certificate that Authority
+	// returns. A Kubernetes client sends its token nowhere else.
+	TLS bool
+	// Patience is how long a client is kept waiting whose request or answer is
+	// held; then its connection is closed, as a load balancer does. Zero leaves
+	// it to the client to give up.
+	Patience time.Duration
 }
 
 // Proxy is one network between a client and a server.
 type Proxy struct {
 	target    *url.URL
 	transport http.RoundTripper
+	patience  time.Duration
+	authority []byte
 	listener  net.Listener
 	server    *http.Server
 	reverse   *httputil.ReverseProxy
-	closed    chan struct{}
+	// life ends with Close, and with it every request that waits in the proxy.
+	life   context.Context
+	end    context.CancelFunc
+	inside sync.WaitGroup
 
 	mu       sync.Mutex
+	closed   bool
 	number   int
 	judge    func(Request) Verdict
 	observe  func(Request, int)
-	healed   chan struct{} // closed while the network is whole
-	refusing bool
+	network  network
+	changed  chan struct{} // closed when network changes
 	released chan struct{} // closed by Release
 	open     map[net.Conn]bool
 }
+
+// network is the state of the wires.
+type network int
+
+const (
+	whole network = iota
+	stalled
+	cut
+)
 
 // Start serves on a free loopback port until Close.
 func Start(options Options) (*Proxy, error) {
 	target, err := url.Parse(options.Target)
 	if err != nil {
 		return nil, fmt.Errorf("target: %w", err)
+	}
+	if target.Host == "" || target.Path != "" {
+		return nil, fmt.Errorf("target %q is not a scheme and a host", options.Target)
 	}
 	transport := options.Transport
 	if transport == nil {
@@ -115,8 +148,11 @@ func Start(options Options) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{target: target, transport: transport, listener: listener, closed: make(chan struct{}), healed: make(chan struct{}), released: make(chan struct{}), open: map[net.Conn]bool{}}
-	close(p.healed)
+	p := &Proxy{
+		target: target, transport: transport, patience: options.Patience, listener: listener,
+		changed: make(chan struct{}), released: make(chan struct{}), open: map[net.Conn]bool{},
+	}
+	p.life, p.end = context.WithCancel(context.Background())
 	silent := log.New(io.Discard, "", 0)
 	p.reverse = &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
@@ -126,44 +162,69 @@ func Start(options Options) (*Proxy, error) {
 		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}
 	p.server = &http.Server{Handler: http.HandlerFunc(p.serve), ErrorLog: silent, ConnState: p.connection}
-	go func() { _ = p.server.Serve(listener) }()
+	if options.TLS {
+		certificate, authority, err := newCertificate()
+		if err != nil {
+			return nil, errors.Join(err, listener.Close())
+		}
+		p.authority = authority
+		listener = tls.NewListener(listener, &tls.Config{Certificates: []tls.Certificate{certificate}, NextProtos: []string{"http/1.1"}})
+	}
+	p.inside.Go(func() { _ = p.server.Serve(listener) })
 	return p, nil
 }
 
 // URL is where clients find the proxy.
-func (p *Proxy) URL() string { return "http://" + p.listener.Addr().String() }
+func (p *Proxy) URL() string {
+	scheme := "http://"
+	if p.authority != nil {
+		scheme = "https://"
+	}
+	return scheme + p.listener.Addr().String()
+}
 
-// Close ends the proxy and everything that waits in it.
+// Authority is what clients of Options.TLS must trust, in PEM; nil without it.
+func (p *Proxy) Authority() []byte { return p.authority }
+
+// Close ends the proxy and everything that waits in it, and returns when
+// nothing of it runs any more. Late requests that were not released are lost.
 func (p *Proxy) Close() {
-	close(p.closed)
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.end()
 	_ = p.server.Close()
+	p.inside.Wait()
 	if own, ok := p.transport.(*http.Transport); ok {
 		own.CloseIdleConnections()
 	}
 }
 
 // Judge has every further request decided by f, which may be called by several
-// goroutines at once; nil passes all.
+// goroutines at once, and may take its time: the request waits for its verdict.
+// Nil passes all.
 func (p *Proxy) Judge(f func(Request) Verdict) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.judge = f
 }
 
-// Observe has f told of every answer with its status code, 0 when there was
-// none. It may be called by several goroutines at once.
+// Observe has f told of every answer of the server with its status code, before
+// the client is; 0 stands for no answer. A request that was forwarded twice is
+// told of twice, one that was not forwarded never. f may be called by several
+// goroutines at once.
 func (p *Proxy) Observe(f func(request Request, code int)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.observe = f
 }
 
-// Cut closes every connection and refuses new ones until Heal.
+// Cut closes every connection and refuses new ones until Heal. What the server
+// is about to answer is lost; what it was asked it still does.
 func (p *Proxy) Cut() {
-	p.stall()
+	p.set(cut)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.refusing = true
 	for connection := range p.open {
 		_ = connection.Close()
 	}
@@ -172,31 +233,21 @@ func (p *Proxy) Cut() {
 // Stall lets nothing through in either direction until Heal, and closes
 // nothing: clients notice by their time-outs only. What they sent meanwhile
 // arrives afterwards, if they still wait.
-func (p *Proxy) Stall() { p.stall() }
-
-func (p *Proxy) stall() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	select {
-	case <-p.healed:
-		p.healed = make(chan struct{})
-	default:
-	}
-}
+func (p *Proxy) Stall() { p.set(stalled) }
 
 // Heal ends Cut and Stall.
-func (p *Proxy) Heal() {
+func (p *Proxy) Heal() { p.set(whole) }
+
+func (p *Proxy) set(state network) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.refusing = false
-	select {
-	case <-p.healed:
-	default:
-		close(p.healed)
-	}
+	p.network = state
+	close(p.changed)
+	p.changed = make(chan struct{})
 }
 
-// Release forwards the requests that were judged Late so far.
+// Release lets go of the requests that were judged Late so far, and of the
+// answers to those that were judged LateAnswer.
 func (p *Proxy) Release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -212,135 +263,219 @@ func (p *Proxy) connection(connection net.Conn, state http.ConnState) {
 	switch {
 	case state == http.StateClosed, state == http.StateHijacked:
 		delete(p.open, connection)
-	case p.refusing:
+	case p.network == cut:
 		_ = connection.Close()
 	default:
 		p.open[connection] = true
 	}
 }
 
-// whole returns once the network is whole, or false when the client has gone.
-func (p *Proxy) whole(ctx context.Context) bool {
+// isWhole returns once the network is whole, or false when it is cut or the
+// client has gone.
+func (p *Proxy) isWhole(ctx context.Context) bool {
 	for {
 		p.mu.Lock()
-		healed, refusing := p.healed, p.refusing
+		state, changed := p.network, p.changed
 		p.mu.Unlock()
-		if refusing {
+		switch state {
+		case whole:
+			return true
+		case cut:
 			return false
 		}
 		select {
-		case <-healed:
-			return true
-		default:
-		}
-		select {
-		case <-healed:
+		case <-changed:
 		case <-ctx.Done():
 			return false
-		case <-p.closed:
+		case <-p.life.Done():
 			return false
-		case <-time.After(20 * time.Millisecond): // Cut may follow Stall
 		}
 	}
 }
 
+// enter counts a request in, unless the proxy is closed.
+func (p *Proxy) enter() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
+	p.inside.Add(1)
+	return true
+}
+
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
+	if !p.enter() {
+		abort()
+	}
+	defer p.inside.Done()
 	body, err := io.ReadAll(r.Body)
-	if err != nil || !p.whole(r.Context()) {
-		panic(http.ErrAbortHandler)
+	if err != nil || !p.isWhole(r.Context()) {
+		abort()
 	}
 	p.mu.Lock()
 	p.number++
 	request := Request{Number: p.number, Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery, Body: body}
-	judge, observe, released := p.judge, p.observe, p.released
+	// Before the verdict: whoever is told of the request by the judge may
+	// release it at once.
+	judge, released := p.judge, p.released
 	p.mu.Unlock()
 	verdict := Pass
 	if judge != nil {
 		verdict = judge(request)
 	}
-	code := 0
-	if observe != nil {
-		defer func() { observe(request, code) }()
-	}
 	switch verdict {
 	case Pass:
-		r.Body = io.NopCloser(bytes.NewReader(body))
-		p.reverse.ServeHTTP(&gate{ResponseWriter: w, proxy: p, ctx: r.Context(), code: &code}, r)
+		p.pass(w, r, request)
 	case HoldBefore:
-		p.wait(r.Context())
+		p.hold(r.Context(), nil)
+		abort()
 	case HoldAfter:
-		_ = p.forward(r, body, io.Discard)
-		p.wait(r.Context())
-	case LoseBefore:
-		panic(http.ErrAbortHandler)
+		p.forward(r, request)
+		p.hold(r.Context(), nil)
+		abort()
 	case LoseAfter:
-		_ = p.forward(r, body, io.Discard)
-		panic(http.ErrAbortHandler)
+		p.forward(r, request)
+		abort()
 	case Late:
-		select {
-		case <-released:
-		case <-p.closed:
-			panic(http.ErrAbortHandler)
+		// The connection is the handler's, the request is not any more.
+		p.inside.Go(func() {
+			select {
+			case <-released:
+				p.forward(r, request)
+			case <-p.life.Done():
+			}
+		})
+		p.hold(r.Context(), nil)
+		abort()
+	case LateAnswer:
+		answer := p.forward(r, request)
+		if answer == nil || !p.hold(r.Context(), released) || !p.isWhole(r.Context()) {
+			abort()
 		}
-		_ = p.forward(r, body, io.Discard)
-		panic(http.ErrAbortHandler)
+		answer.write(w)
 	case Twice:
-		_ = p.forward(r, body, io.Discard)
-		r.Body = io.NopCloser(bytes.NewReader(body))
-		p.reverse.ServeHTTP(&gate{ResponseWriter: w, proxy: p, ctx: r.Context(), code: &code}, r)
+		p.forward(r, request)
+		p.pass(w, r, request)
+	default: // LoseBefore
+		abort()
 	}
 }
 
-// wait holds a client until it gives up.
-func (p *Proxy) wait(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-	case <-p.closed:
+// abort closes the connection of the request that is being served.
+func abort() { panic(http.ErrAbortHandler) }
+
+// hold keeps a client waiting until it gives up, its patience is over or the
+// proxy closes; true means that the channel was closed first.
+func (p *Proxy) hold(ctx context.Context, until <-chan struct{}) bool {
+	var over <-chan time.Time
+	if p.patience > 0 {
+		timer := time.NewTimer(p.patience)
+		defer timer.Stop()
+		over = timer.C
 	}
-	panic(http.ErrAbortHandler)
+	select {
+	case <-until:
+		return true
+	case <-over:
+	case <-ctx.Done():
+	case <-p.life.Done():
+	}
+	return false
+}
+
+// tell tells the observer of an answer.
+func (p *Proxy) tell(request Request, code int) {
+	p.mu.Lock()
+	observe := p.observe
+	p.mu.Unlock()
+	if observe != nil {
+		observe(request, code)
+	}
+}
+
+// pass forwards a request together with its client: whoever gives up takes the
+// request along.
+func (p *Proxy) pass(w http.ResponseWriter, r *http.Request, request Request) {
+	r.Body = io.NopCloser(bytes.NewReader(request.Body))
+	g := &gate{ResponseWriter: w, proxy: p, ctx: r.Context(), request: request}
+	defer func() {
+		if !g.answered {
+			p.tell(request, 0)
+		}
+	}()
+	p.reverse.ServeHTTP(g, r)
 }
 
 // longestForward bounds a request that nobody waits for any more.
 const longestForward = 2 * time.Minute
 
-// forward makes the request without its client, who may be gone.
-func (p *Proxy) forward(r *http.Request, body []byte, to io.Writer) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), longestForward)
-	defer cancel()
-	address := *p.target
-	address.Path, address.RawQuery = r.URL.Path, r.URL.RawQuery
-	forwarded, err := http.NewRequestWithContext(ctx, r.Method, address.String(), bytes.NewReader(body))
+// answer is a server's answer, read to its end.
+type answer struct {
+	code   int
+	header http.Header
+	body   []byte
+}
+
+func (a *answer) write(w http.ResponseWriter) {
+	maps.Copy(w.Header(), a.header)
+	w.WriteHeader(a.code)
+	_, _ = w.Write(a.body)
+}
+
+// forward makes a request without its client, who may be gone; nil means that
+// there was no answer.
+func (p *Proxy) forward(r *http.Request, request Request) *answer {
+	got, err := p.exchange(r, request)
 	if err != nil {
-		return err
+		p.tell(request, 0)
+		return nil
+	}
+	p.tell(request, got.code)
+	return got
+}
+
+func (p *Proxy) exchange(r *http.Request, request Request) (*answer, error) {
+	ctx, cancel := context.WithTimeout(p.life, longestForward)
+	defer cancel()
+	address := *r.URL
+	address.Scheme, address.Host = p.target.Scheme, p.target.Host
+	forwarded, err := http.NewRequestWithContext(ctx, r.Method, address.String(), bytes.NewReader(request.Body))
+	if err != nil {
+		return nil, err
 	}
 	forwarded.Header = r.Header.Clone()
-	answer, err := p.transport.RoundTrip(forwarded)
+	response, err := p.transport.RoundTrip(forwarded)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	_, err = io.Copy(to, answer.Body)
-	return errors.Join(err, answer.Body.Close())
+	body, err := io.ReadAll(response.Body)
+	return &answer{response.StatusCode, response.Header, body}, errors.Join(err, response.Body.Close())
 }
 
 // gate lets an answer through while the network is whole.
 type gate struct {
 	http.ResponseWriter
-	proxy *Proxy
-	ctx   context.Context
-	code  *int
+	proxy    *Proxy
+	ctx      context.Context
+	request  Request
+	answered bool
 }
 
 func (g *gate) WriteHeader(code int) {
-	if !g.proxy.whole(g.ctx) {
-		panic(http.ErrAbortHandler)
+	if code >= 200 && !g.answered {
+		g.answered = true
+		g.proxy.tell(g.request, code)
 	}
-	*g.code = code
+	if !g.proxy.isWhole(g.ctx) {
+		abort()
+	}
 	g.ResponseWriter.WriteHeader(code)
 }
 
 func (g *gate) Write(content []byte) (int, error) {
-	if !g.proxy.whole(g.ctx) {
-		panic(http.ErrAbortHandler)
+	if !g.proxy.isWhole(g.ctx) {
+		abort()
 	}
 	return g.ResponseWriter.Write(content)
 }

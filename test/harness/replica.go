@@ -32,8 +32,10 @@ type ReplicaOptions struct {
 	// Program replaces the suite's build.
 	Program string
 	// APIServer, if set, is the address at which the replica finds the API
-	// server, such as a proxy's.
-	APIServer string
+	// server, such as a proxy's, and APIServerAuthority whose certificate it
+	// trusts there, in PEM.
+	APIServer          string
+	APIServerAuthority []byte
 }
 
 // Replica is the program as a process.
@@ -66,7 +68,7 @@ func (s *Suite) StartReplica(ctx context.Context, options ReplicaOptions) (*Repl
 	}
 	kubeconfig := s.kubeconfig
 	if options.APIServer != "" {
-		if kubeconfig, err = s.kubeconfigFor(dir, options.APIServer); err != nil {
+		if kubeconfig, err = s.kubeconfigFor(dir, options.APIServer, options.APIServerAuthority); err != nil {
 			return nil, err
 		}
 	}
@@ -120,16 +122,14 @@ func (s *Suite) StartReplica(ctx context.Context, options ReplicaOptions) (*Repl
 
 // kubeconfigFor writes the replicas' kubeconfig anew, with another address of
 // the API server.
-func (s *Suite) kubeconfigFor(dir, address string) (string, error) {
+func (s *Suite) kubeconfigFor(dir, address string, authority []byte) (string, error) {
 	config, err := clientcmd.LoadFromFile(s.kubeconfig)
 	if err != nil {
 		return "", err
 	}
 	for _, cluster := range config.Clusters {
 		cluster.Server = address
-		if strings.HasPrefix(address, "http://") {
-			cluster.CertificateAuthority, cluster.CertificateAuthorityData = "", nil
-		}
+		cluster.CertificateAuthority, cluster.CertificateAuthorityData = "", authority
 	}
 	path := filepath.Join(dir, "kubeconfig")
 	return path, clientcmd.WriteToFile(*config, path)
