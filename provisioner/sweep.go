@@ -63,8 +63,12 @@ func (p *Provisioner) Sweep(ctx context.Context) {
 		if failed := time.Unix(0, p.secretDoubt.Load()); failed.After(doubt) {
 			doubt = failed
 		}
-		if at := time.Now(); mayHaveArrived(began, doubt, secretsSwept, at) && p.SweepSecrets(ctx) == nil {
-			secretsSwept = at
+		if at := time.Now(); mayHaveArrived(began, doubt, secretsSwept, at) {
+			if err := p.SweepSecrets(ctx); err == nil {
+				secretsSwept = at
+			} else if ctx.Err() == nil {
+				p.Logger.Warn("Looking for Secrets that were left failed, and is tried again", "error", err)
+			}
 		}
 	}
 }
