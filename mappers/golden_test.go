@@ -51,6 +51,7 @@ func plainRequest() mappers.Request {
 	return mappers.Request{
 		PVName:      testPV,
 		SecretName:  testSecret,
+		Backend:     "gold",
 		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 		Connector:   mappers.Connector{Host: "node-1", Initiator: testInitiator, NQN: testNQN},
 		Volume:      mappers.Volume{ID: "7c1f8b52-3d6e-4a0b-9a51-2f0c6f4be001", Name: testPV, SizeGiB: 10, Type: "fast", Zone: "az1"},
@@ -122,10 +123,14 @@ func render(t *testing.T, result mappers.Result) string {
 		for key, value := range result.Secret.Data {
 			values[key] = string(value)
 		}
-		view["secret"] = map[string]any{
+		secret := map[string]any{
 			"namespace": result.Secret.Namespace, "name": result.Secret.Name,
 			"type": result.Secret.Type, "values": values,
 		}
+		if result.Secret.Shared {
+			secret["shared"] = true
+		}
+		view["secret"] = secret
 	}
 	if len(result.MountOptions) > 0 {
 		view["mountOptions"] = result.MountOptions

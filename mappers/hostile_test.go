@@ -225,7 +225,11 @@ func checkSource(t *testing.T, request mappers.Request, result mappers.Result) {
 	if result.Secret == nil {
 		return
 	}
-	if result.Secret.Name != request.SecretName || result.Secret.Namespace != testNamespace || result.Secret.Type == "" || len(result.Secret.Data) == 0 {
+	named := result.Secret.Name == request.SecretName
+	if result.Secret.Shared {
+		named = mappers.IsSharedSecretName(result.Secret.Name, request.Backend)
+	}
+	if !named || result.Secret.Namespace != testNamespace || result.Secret.Type == "" || len(result.Secret.Data) == 0 {
 		t.Fatalf("secret is %v", result.Secret)
 	}
 	for key, value := range result.Secret.Data {

@@ -83,8 +83,12 @@ type Request struct {
 	// PVName is the name the PersistentVolume will have. Required: Kubernetes
 	// limits its length together with the iSCSI portal.
 	PVName string
-	// SecretName is the name the Secret will have, should one be needed.
+	// SecretName is the name the Secret will have, should the volume need one
+	// of its own.
 	SecretName string
+	// Backend is the backend's name in the policy, after which Secrets are
+	// called that its volumes share. Without it every volume has its own.
+	Backend string
 	// AccessModes are those of the claim, which the PersistentVolume will
 	// carry. A claim of ReadOnlyMany alone makes the source read-only.
 	AccessModes []corev1.PersistentVolumeAccessMode
@@ -138,6 +142,9 @@ type Secret struct {
 	Namespace, Name string
 	Type            corev1.SecretType
 	Data            map[string][]byte
+	// Shared says that other volumes of the backend have the same one: it must
+	// stay as long as one of them needs it.
+	Shared bool
 }
 
 // String describes the Secret without its values.

@@ -1,7 +1,9 @@
 package mappers
 
 import (
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"maps"
 	"slices"
 	"strings"
@@ -10,7 +12,9 @@ import (
 )
 
 const (
-	cephCSIDriver        = "rbd.csi.ceph.com"
+	cephCSIDriver = "rbd.csi.ceph.com"
+	// defaultImageFeatures is what every image has. ceph-csi insists on the
+	// attribute, and then goes by what the image itself says.
 	defaultImageFeatures = "layering"
 )
 
@@ -69,7 +73,7 @@ func (r request) cephCSI(image rbdImage) (Result, error) {
 		source.Driver = cephCSIDriver
 	}
 
-	reference, secret, err := r.cephSecret("nodeStageSecretRef", r.mapping.NodeStageSecretRef, image, corev1.SecretTypeOpaque, map[string][]byte{"userID": []byte(image.user), "userKey": []byte(image.key)})
+	reference, secret, err := r.cephSecret("nodeStageSecretRef", r.mapping.NodeStageSecretRef, image, []string{r.mapping.ClusterID}, corev1.SecretTypeOpaque, map[string][]byte{"userID": []byte(image.user), "userKey": []byte(image.key)})
 	switch {
 	case err != nil:
 		return Result{}, err
@@ -107,7 +111,7 @@ func (r request) nativeRBD(image rbdImage) (Result, error) {
 		return Result{}, refuse(InvalidConnection, "auth_username is missing although auth_enabled is true, and Kubernetes would log in as \"admin\" instead; set rbd_user of the backend in cinder.conf")
 	}
 	var err error
-	source.SecretRef, result.Secret, err = r.cephSecret("secretRef", r.mapping.SecretRef, image, "kubernetes.io/rbd", map[string][]byte{"key": []byte(image.key)})
+	source.SecretRef, result.Secret, err = r.cephSecret("secretRef", r.mapping.SecretRef, image, slices.Sorted(slices.Values(image.monitors)), "kubernetes.io/rbd", map[string][]byte{"key": []byte(image.key)})
 	if err != nil {
 		return Result{}, err
 	}
@@ -119,7 +123,8 @@ func (r request) nativeRBD(image rbdImage) (Result, error) {
 
 // cephSecret refers to the operator's Secret, else to one of the given kind
 // for the key that Cinder sent. Without either it returns nothing and no error.
-func (r request) cephSecret(field string, reference *corev1.SecretReference, image rbdImage, kind corev1.SecretType, data map[string][]byte) (*corev1.SecretReference, *Secret, error) {
+// The cluster is what tells it from another with a user of the same name.
+func (r request) cephSecret(field string, reference *corev1.SecretReference, image rbdImage, cluster []string, kind corev1.SecretType, data map[string][]byte) (*corev1.SecretReference, *Secret, error) {
 	if reference != nil {
 		if reference.Name == "" || reference.Namespace == "" {
 			return nil, nil, refuse(InvalidMapping, "mapping.rbd.%s needs a name and a namespace; complete it in the backend's mapping", field)
@@ -130,7 +135,29 @@ func (r request) cephSecret(field string, reference *corev1.SecretReference, ima
 		return nil, nil, nil
 	}
 	secret := r.newSecret(kind, data)
+	if r.Backend != "" {
+		secret.Name, secret.Shared = sharedSecretName(r.Backend, append([]string{string(kind), image.user}, cluster...)), true
+	}
 	return secret.reference(), secret, nil
+}
+
+// sharedSecretName calls a Secret after its backend and all that makes it the
+// same for two volumes. The key is not part of it: a new one goes into the same
+// Secret, where the volumes that exist find it too.
+func sharedSecretName(backend string, identity []string) string {
+	sum := sha256.New()
+	for _, part := range append([]string{backend}, identity...) {
+		// Neither names nor addresses hold control characters.
+		sum.Write(append([]byte(part), 0))
+	}
+	return backend + "-cephx-" + hex.EncodeToString(sum.Sum(nil)[:8])
+}
+
+// IsSharedSecretName reports whether a backend's volumes may share a Secret of
+// that name. Whether a Secret is one is written on the Secret itself.
+func IsSharedSecretName(name, backend string) bool {
+	digits, ok := strings.CutPrefix(name, backend+"-cephx-")
+	return ok && backend != "" && len(digits) == 16 && strings.Trim(digits, "0123456789abcdef") == ""
 }
 
 // rbdFacts are what templates may name below .rbd.

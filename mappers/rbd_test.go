@@ -129,7 +129,7 @@ func TestCephKeyring(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := &mappers.Secret{Namespace: testNamespace, Name: testSecret, Type: corev1.SecretTypeOpaque, Data: map[string][]byte{"userID": []byte(test.wantUser), "userKey": []byte(cinderKey)}}
+			want := &mappers.Secret{Namespace: testNamespace, Name: result.Source.CSI.NodeStageSecretRef.Name, Shared: true, Type: corev1.SecretTypeOpaque, Data: map[string][]byte{"userID": []byte(test.wantUser), "userKey": []byte(cinderKey)}}
 			if !reflect.DeepEqual(result.Secret, want) {
 				t.Errorf("secret of ceph-csi is %q, expected %q", result.Secret.Data, want.Data)
 			}
@@ -139,7 +139,7 @@ func TestCephKeyring(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want = &mappers.Secret{Namespace: testNamespace, Name: testSecret, Type: "kubernetes.io/rbd", Data: map[string][]byte{"key": []byte(cinderKey)}}
+			want = &mappers.Secret{Namespace: testNamespace, Name: result.Source.RBD.SecretRef.Name, Shared: true, Type: "kubernetes.io/rbd", Data: map[string][]byte{"key": []byte(cinderKey)}}
 			if !reflect.DeepEqual(result.Secret, want) {
 				t.Errorf("secret of the native source is %q, expected %q", result.Secret.Data, want.Data)
 			}
@@ -164,5 +164,87 @@ func TestRBDResultIsIndependentOfTheMapping(t *testing.T) {
 	result.Source.CSI.VolumeAttributes["mounter"] = "changed"
 	if mapping.NodeStageSecretRef.Name != "ceph" || mapping.Attributes["mounter"] != "rbd-nbd" {
 		t.Errorf("the mapping changed with the result: %v, %v", mapping.NodeStageSecretRef, mapping.Attributes)
+	}
+}
+
+// Volumes share the Secret of a key exactly when it is the same user's of the
+// same cluster, in the same form.
+func TestRBDSecretIsSharedByBackendUserAndCluster(t *testing.T) {
+	const theirKey = "[client.cinder]\nkey = " + cinderKey
+	secretOf := func(t *testing.T, data fields, backend string, mapping mappers.Mapping) *mappers.Secret {
+		t.Helper()
+		request := plainRequest()
+		request.Backend = backend
+		request.Mappings = map[string]mappers.Mapping{"rbd": mapping}
+		result, err := mapData(t, "rbd", data, request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var reference *corev1.SecretReference
+		if result.Source.CSI != nil {
+			reference = result.Source.CSI.NodeStageSecretRef
+		} else {
+			reference = result.Source.RBD.SecretRef
+		}
+		if reference.Name != result.Secret.Name || reference.Namespace != result.Secret.Namespace {
+			t.Errorf("the source refers to %s/%s, the Secret is %s", reference.Namespace, reference.Name, result.Secret)
+		}
+		return result.Secret
+	}
+	csi, native := mappers.Mapping{ClusterID: "ceph-1"}, mappers.Mapping{As: mappers.FormNative}
+	first := secretOf(t, oneImage(fields{"keyring": theirKey}), "gold", csi)
+	firstNative := secretOf(t, oneImage(fields{"keyring": theirKey}), "gold", native)
+	for name, test := range map[string]struct {
+		changes fields
+		backend string
+		mapping mappers.Mapping
+		than    *mappers.Secret
+		same    bool
+	}{
+		"another volume":            {fields{"name": "volumes/volume-2"}, "gold", csi, first, true},
+		"another pool":              {fields{"name": "fast/volume-1"}, "gold", csi, first, true},
+		"a new key":                 {fields{"keyring": "[client.cinder]\nkey = " + adminKey}, "gold", csi, first, true},
+		"another monitor, ceph-csi": {fields{"hosts": []string{"192.0.2.12"}}, "gold", csi, first, true},
+		"another backend":           {nil, "silver", csi, first, false},
+		"another user":              {fields{"auth_username": "b", "keyring": "[client.b]\nkey = " + cinderKey}, "gold", csi, first, false},
+		"another cluster":           {nil, "gold", mappers.Mapping{ClusterID: "ceph-2"}, first, false},
+		"another form":              {nil, "gold", native, first, false},
+		"another volume, native":    {fields{"name": "volumes/volume-2"}, "gold", native, firstNative, true},
+		"another cluster, native":   {fields{"hosts": []string{"192.0.2.12"}}, "gold", native, firstNative, false},
+		"monitors in another order": {fields{"hosts": []string{"192.0.2.12", "192.0.2.11"}, "ports": []string{"6789", "6789"}}, "gold", native, secretOf(t, oneImage(fields{"keyring": theirKey, "hosts": []string{"192.0.2.11", "192.0.2.12"}, "ports": []string{"6789", "6789"}}), "gold", native), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			data := oneImage(fields{"keyring": theirKey})
+			data = laidOver(data, test.changes)
+			got := secretOf(t, data, test.backend, test.mapping)
+			if !got.Shared || !mappers.IsSharedSecretName(got.Name, test.backend) || (got.Name == test.than.Name) != test.same {
+				t.Errorf("the Secret is called %s beside %s, the same: %t", got.Name, test.than.Name, test.same)
+			}
+		})
+	}
+	t.Run("without a backend every volume has its own", func(t *testing.T) {
+		if own := secretOf(t, oneImage(fields{"keyring": theirKey}), "", csi); own.Shared || own.Name != testSecret {
+			t.Errorf("the Secret is %s, shared: %t", own, own.Shared)
+		}
+	})
+}
+
+func TestNamesOfSharedSecrets(t *testing.T) {
+	for name, want := range map[string]bool{
+		"gold-cephx-0123456789abcdef":   true,
+		"gold-cephx-0123456789abcde":    false,
+		"gold-cephx-0123456789abcdeff":  false,
+		"gold-cephx-0123456789ABCDEF":   false,
+		"gold-cephx-":                   false,
+		"silver-cephx-0123456789abcdef": false,
+		"gold":                          false,
+		"admin-token":                   false,
+	} {
+		if got := mappers.IsSharedSecretName(name, "gold"); got != want {
+			t.Errorf("%s: %t, want %t", name, got, want)
+		}
+	}
+	if mappers.IsSharedSecretName("-cephx-0123456789abcdef", "") {
+		t.Error("a Secret is shared by no backend")
 	}
 }

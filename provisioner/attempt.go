@@ -69,7 +69,7 @@ func (a *attempt) run(ctx context.Context) (*corev1.PersistentVolume, error) {
 		return nil, a.undoRefused(ctx, err)
 	}
 	if mapped.Secret != nil {
-		if err := a.p.ensureSecret(ctx, a.pvName, *mapped.Secret); err != nil {
+		if err := a.keepSecret(ctx, *mapped.Secret); err != nil {
 			return nil, err
 		}
 	}
@@ -259,6 +259,7 @@ func (a *attempt) mapConnection(connected backends.Connected) (mappers.Result, e
 	request.FSType = a.decision.Volume.FSType
 	request.Block = isBlock(a.claim)
 	request.Encrypted = connected.Volume.Encrypted
+	request.Backend = a.backend
 	request.Mappings = a.p.Backends.Mappings(a.backend)
 	request.Volume = mappers.Volume{
 		ID: connected.Volume.ID, Name: connected.Volume.Name, SizeGiB: connected.Volume.SizeGiB,

@@ -123,6 +123,9 @@ func (p *Provisioner) remove(ctx context.Context, pv *corev1.PersistentVolume, o
 	}
 	// Only now: while the volume exists a node may still need the credentials
 	// to log out, and the PersistentVolume must not refer to nothing.
+	if origin.sharesSecret() {
+		return p.leaveSharedSecret(ctx, pv.UID, *origin)
+	}
 	return p.deleteSecret(ctx, *origin)
 }
 
@@ -145,6 +148,7 @@ func (p *Provisioner) noteRemoved(uid types.UID, removed bool) {
 // volumeGone forgets a PersistentVolume.
 func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) {
 	p.noteRemoved(pv.UID, false)
+	p.shared.volumeGone(pv.UID)
 	p.failingVolumes.take(pv.UID)
 	p.heldBack.take(pv.UID)
 	p.toldHeldBack.take(pv.UID)

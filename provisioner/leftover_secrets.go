@@ -11,11 +11,16 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 )
 
-// SweepSecrets removes Secrets of claims that went while they were
+// SweepSecrets removes Secrets that nobody needs, of single volumes and shared.
+func (p *Provisioner) SweepSecrets(ctx context.Context) error {
+	return errors.Join(p.sweepOwnSecrets(ctx), p.sweepSharedSecrets(ctx))
+}
+
+// sweepOwnSecrets removes Secrets of claims that went while they were
 // provisioned. Undoing removes a claim's Secret, but the request that makes it
 // may arrive later. As with volumes, only what is young was left by this
 // program; the rest is for an operator to judge.
-func (p *Provisioner) SweepSecrets(ctx context.Context) error {
+func (p *Provisioner) sweepOwnSecrets(ctx context.Context) error {
 	secrets, err := listSecrets(ctx, p.Client, p.Namespace)
 	if err != nil {
 		return err

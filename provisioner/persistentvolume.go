@@ -32,8 +32,8 @@ const (
 	annotationAttachment = annotationPrefix + "attachment-id"
 	annotationClaimUID   = annotationPrefix + "claim-uid"
 	annotationRevision   = annotationPrefix + "policy-revision"
-	// annotationSecret names the Secret that was made for this volume; absent
-	// when there is none.
+	// annotationSecret names the Secret that was made for this volume, or that
+	// it shares with others of its backend; absent when there is none.
 	annotationSecret          = annotationPrefix + "secret"
 	annotationSecretNamespace = annotationPrefix + "secret-namespace"
 	// annotationProvisionedBy is written by the library.
@@ -77,6 +77,12 @@ func (o Origin) target() backends.Target {
 	}
 }
 
+// sharesSecret reports whether the Secret is one that volumes of the backend may
+// share. What is deleted must carry that mark itself.
+func (o Origin) sharesSecret() bool {
+	return !o.Historic && o.Secret != secretName(o.PVName) && mappers.IsSharedSecretName(o.Secret, o.Backend)
+}
+
 // isOurs reports whether this program, in its present form, wrote the object.
 func isOurs(pv *corev1.PersistentVolume) bool { return pv.Annotations[annotationVolume] != "" }
 
@@ -109,7 +115,7 @@ func originOf(pv *corev1.PersistentVolume) (Origin, error) {
 	if pv.Spec.ClaimRef != nil && string(pv.Spec.ClaimRef.UID) != "" && string(pv.Spec.ClaimRef.UID) != origin.ClaimUID {
 		return origin, damaged(pv, annotationClaimUID, fmt.Sprintf("is %s, but spec.claimRef has %s", origin.ClaimUID, pv.Spec.ClaimRef.UID))
 	}
-	if origin.Secret != "" && (origin.Secret != secretName(pv.Name) || origin.SecretNamespace == "") {
+	if origin.Secret != "" && (origin.Secret != secretName(pv.Name) && !origin.sharesSecret() || origin.SecretNamespace == "") {
 		return origin, damaged(pv, annotationSecret, "names a Secret that was not made for this volume")
 	}
 	return origin, nil
@@ -179,7 +185,7 @@ func (a *attempt) persistentVolume(connected backends.Connected, mapped mappers.
 		annotations[annotationAttachment] = connected.AttachmentID
 	}
 	if mapped.Secret != nil {
-		annotations[annotationSecret] = secretName(a.pvName)
+		annotations[annotationSecret] = mapped.Secret.Name
 		annotations[annotationSecretNamespace] = a.p.Namespace
 	}
 	reclaim := corev1.PersistentVolumeReclaimDelete

@@ -118,6 +118,7 @@ type Provisioner struct {
 	// toldHeldBack are those whose authors were told so.
 	toldHeldBack *objects[*corev1.PersistentVolume]
 	counting     *counting
+	shared       *sharedSecrets
 	// helpedDenied and helpedFailed count what could help; see news.
 	helpedDenied atomic.Uint64
 	helpedFailed atomic.Uint64
@@ -167,6 +168,7 @@ func New(options Options) *Provisioner {
 		heldBack:       newObjects[*corev1.PersistentVolume](),
 		toldHeldBack:   newObjects[*corev1.PersistentVolume](),
 		counting:       newCounting(),
+		shared:         newSharedSecrets(),
 
 		full:    map[fullAt]fullness{},
 		denied:  map[types.UID]denial{},

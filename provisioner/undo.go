@@ -94,8 +94,11 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning) 
 	if err := volumes.Abandon(lasting, begun.stamp, begun.connector); err != nil {
 		return err
 	}
+	// A shared one last: others may need it, and who leads next looks for it.
+	shared := p.shared.heldBy(uid)
 	p.finish(uid)
 	p.release(uid)
+	p.leaveSharedSecrets(lasting, begun.backend, shared)
 	p.Logger.Info("Undid what was begun for a claim", "claimUID", uid, "backend", begun.backend)
 	return nil
 }
@@ -124,4 +127,5 @@ func (p *Provisioner) finish(uid types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.begun, uid)
+	p.shared.attemptOver(uid)
 }

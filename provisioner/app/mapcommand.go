@@ -199,6 +199,7 @@ func Map(options MapOptions, document []byte, stdin io.Reader) (mapped Mapped, r
 		request.AccessModes = []corev1.PersistentVolumeAccessMode{mode}
 		request.FSType = options.FSType
 		request.Block = volumeMode == corev1.PersistentVolumeBlock
+		request.Backend = backend
 		request.Mappings = mappings
 		request.Volume = mappers.Volume{ID: placeholderUID, Name: placeholderPV, SizeGiB: 1, Type: "type", Zone: "zone"}
 		request.Claim = mappers.Claim{Namespace: "namespace", Name: "claim", UID: placeholderUID}

@@ -1,0 +1,334 @@
+package provisioner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+)
+
+// annotationSharedBy marks a Secret that volumes of a backend share, with the
+// backend's name. The Secret of one volume never carries it.
+const annotationSharedBy = annotationPrefix + "shared-by-backend"
+
+// sharedSecrets knows who needs the Secrets that volumes share. A Secret stays
+// as long as an attempt of this term may still record a PersistentVolume that
+// names it, and as long as one exists.
+type sharedSecrets struct {
+	mu     sync.Mutex
+	byName map[string]*sharedSecret
+}
+
+// sharedSecret is one of them.
+type sharedSecret struct {
+	// use is held for reading while an attempt writes the Secret, and for
+	// writing while it is found out whether anybody needs it: whoever comes
+	// meanwhile makes it anew.
+	use sync.RWMutex
+	// attempts are the claims that may get a PersistentVolume that names it,
+	// left the PersistentVolumes whose volumes are gone. Both are guarded by
+	// sharedSecrets.mu.
+	attempts map[types.UID]bool
+	left     map[types.UID]bool
+}
+
+func newSharedSecrets() *sharedSecrets { return &sharedSecrets{byName: map[string]*sharedSecret{}} }
+
+// named returns the entry of a Secret. Names follow from backends and users, so
+// that there are few and entries stay.
+func (s *sharedSecrets) named(name string) *sharedSecret {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	entry, ok := s.byName[name]
+	if !ok {
+		entry = &sharedSecret{attempts: map[types.UID]bool{}, left: map[types.UID]bool{}}
+		s.byName[name] = entry
+	}
+	return entry
+}
+
+func (s *sharedSecrets) hold(entry *sharedSecret, claim types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	entry.attempts[claim] = true
+}
+
+func (s *sharedSecrets) isHeld(entry *sharedSecret) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(entry.attempts) > 0
+}
+
+// heldBy lists the Secrets that a claim's attempt needs.
+func (s *sharedSecrets) heldBy(claim types.UID) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var names []string
+	for name, entry := range s.byName {
+		if entry.attempts[claim] {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// attemptOver ends what hold began: the PersistentVolume is in the API server,
+// or there will be none.
+func (s *sharedSecrets) attemptOver(claim types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, entry := range s.byName {
+		delete(entry.attempts, claim)
+	}
+}
+
+func (s *sharedSecrets) leave(entry *sharedSecret, pv types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	entry.left[pv] = true
+}
+
+func (s *sharedSecrets) hasLeft(entry *sharedSecret, pv types.UID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return entry.left[pv]
+}
+
+// volumeGone forgets a PersistentVolume.
+func (s *sharedSecrets) volumeGone(pv types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, entry := range s.byName {
+		delete(entry.left, pv)
+	}
+}
+
+// keepSecret writes the Secret of an attempt, the volume's own or the one that
+// it shares.
+func (a *attempt) keepSecret(ctx context.Context, secret mappers.Secret) error {
+	if secret.Shared {
+		return a.p.ensureSharedSecret(ctx, a.claim.UID, a.backend, secret)
+	}
+	return a.p.ensureSecret(ctx, a.pvName, secret)
+}
+
+// ensureSharedSecret writes a Secret that the volumes of a backend share, and
+// keeps it until the attempt is over. A new key replaces the old one for the
+// volumes that exist, too.
+func (p *Provisioner) ensureSharedSecret(ctx context.Context, claim types.UID, backend string, secret mappers.Secret) error {
+	entry := p.shared.named(secret.Name)
+	entry.use.RLock()
+	defer entry.use.RUnlock()
+	p.shared.hold(entry, claim)
+	return p.writeSharedSecret(ctx, backend, secret)
+}
+
+// mostSharedWrites bounds how often others may write a Secret in between. All
+// write the same, unless the key is just being changed.
+const mostSharedWrites = 5
+
+func (p *Provisioner) writeSharedSecret(ctx context.Context, backend string, secret mappers.Secret) error {
+	wanted := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        secret.Name,
+			Namespace:   p.Namespace,
+			Labels:      map[string]string{labelManagedBy: managedBy},
+			Annotations: map[string]string{annotationSharedBy: backend, annotationCluster: p.Cluster},
+		},
+		Type: secret.Type,
+		Data: secret.Data,
+	}
+	secrets := p.Client.CoreV1().Secrets(p.Namespace)
+	for range mostSharedWrites {
+		existing, err := secrets.Get(ctx, wanted.Name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			if _, err = secrets.Create(ctx, wanted, metav1.CreateOptions{}); apierrors.IsAlreadyExists(err) {
+				continue
+			}
+			if err != nil {
+				// It may arrive late, when nobody needs it any more.
+				p.secretDoubt.Store(time.Now().UnixNano())
+			}
+			return inNamespace(err, "create", wanted.Namespace, wanted.Name)
+		case err != nil:
+			return inNamespace(err, "read", wanted.Namespace, wanted.Name)
+		case !isSharedSecret(existing, backend, p.Cluster) || existing.Type != wanted.Type:
+			return fmt.Errorf("secret %s/%s exists and was not made by standalone-cinder for the volumes of backend %s; rename or remove it", wanted.Namespace, wanted.Name, backend)
+		case maps.EqualFunc(existing.Data, wanted.Data, slices.Equal):
+			return nil
+		}
+		existing.Data = wanted.Data
+		_, err = secrets.Update(ctx, existing, metav1.UpdateOptions{})
+		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			return inNamespace(err, "update", wanted.Namespace, wanted.Name)
+		}
+	}
+	return fmt.Errorf("secret %s/%s was changed %d times by others while it was brought up to date", wanted.Namespace, wanted.Name, mostSharedWrites)
+}
+
+// isSharedSecret reports whether this program made the Secret for the volumes
+// of a backend of this cluster.
+func isSharedSecret(secret *corev1.Secret, backend, cluster string) bool {
+	return secret.Labels[labelManagedBy] == managedBy && secret.Annotations[annotationSharedBy] == backend && secret.Annotations[annotationCluster] == cluster && backend != ""
+}
+
+// leaveSharedSecret notes that a PersistentVolume's volume is gone, and removes
+// the Secret with the last of them. The note comes first: of two that leave at
+// once, the later one sees the other gone.
+func (p *Provisioner) leaveSharedSecret(ctx context.Context, pv types.UID, origin Origin) error {
+	if origin.SecretNamespace != p.Namespace {
+		// Another instance of this program keeps it; its attempts are not known
+		// here.
+		return nil
+	}
+	p.shared.leave(p.shared.named(origin.Secret), pv)
+	settled, err := p.removeUnneeded(ctx, origin.Backend, origin.Secret)
+	if err == nil && !settled {
+		p.secretDoubt.Store(time.Now().UnixNano())
+	}
+	return err
+}
+
+// leaveSharedSecrets does the same for an attempt that was undone. What it
+// cannot find out is found out later.
+func (p *Provisioner) leaveSharedSecrets(ctx context.Context, backend string, names []string) {
+	for _, name := range names {
+		settled, err := p.removeUnneeded(ctx, backend, name)
+		if err != nil || !settled {
+			p.secretDoubt.Store(time.Now().UnixNano())
+		}
+		if err != nil {
+			p.Logger.Warn("A Secret that volumes share may be needless, and is looked at again", "secret", name, "backend", backend, "error", err)
+		}
+	}
+}
+
+// removeUnneeded removes the Secret that volumes of a backend share, if there is
+// one and nobody needs it. It is not settled while a former leader's last
+// request may still record a PersistentVolume that names it.
+//
+// The order matters. While use is held no attempt begins to need the Secret.
+// An attempt that is over before it is asked for has left its PersistentVolume
+// in the API server, where the listing that follows shows it.
+func (p *Provisioner) removeUnneeded(ctx context.Context, backend, name string) (settled bool, err error) {
+	entry := p.shared.named(name)
+	// The cache knows most of those who need it without a request.
+	cached, err := p.PersistentVolumes.List(labels.Everything())
+	if err != nil {
+		return false, err
+	}
+	for _, pv := range cached {
+		if p.needsShared(pv, entry, name) {
+			return true, nil
+		}
+	}
+	entry.use.Lock()
+	defer entry.use.Unlock()
+	if p.shared.isHeld(entry) {
+		return true, nil
+	}
+	if p.mayBeUnrecorded(backend) {
+		return false, nil
+	}
+	recorded, err := listPersistentVolumes(ctx, p.Client)
+	if err != nil {
+		return false, err
+	}
+	for i := range recorded {
+		if p.needsShared(&recorded[i], entry, name) {
+			return true, nil
+		}
+	}
+	secrets := p.Client.CoreV1().Secrets(p.Namespace)
+	existing, err := secrets.Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && !isSharedSecret(existing, backend, p.Cluster) {
+		return true, nil
+	}
+	if err != nil {
+		return false, inNamespace(err, "read", p.Namespace, name)
+	}
+	err = secrets.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &existing.UID}})
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	return err == nil, inNamespace(err, "delete", p.Namespace, name)
+}
+
+// mayBeUnrecorded says that a backend may have volumes that no PersistentVolume
+// names yet, and that no attempt of this term made. One that is not in the
+// policy any more cannot be asked.
+func (p *Provisioner) mayBeUnrecorded(backend string) bool {
+	if !slices.Contains(p.Backends.Names(), backend) {
+		return false
+	}
+	return !p.isCounted(backend) || len(p.ledger.foundOn(backend)) > 0
+}
+
+// needsShared reports whether a PersistentVolume names a Secret that volumes
+// share, and its volume still exists.
+func (p *Provisioner) needsShared(pv *corev1.PersistentVolume, entry *sharedSecret, name string) bool {
+	return refersTo(pv, p.Namespace, name) && !p.shared.hasLeft(entry, pv.UID)
+}
+
+// refersTo reports whether a PersistentVolume names a Secret, whoever wrote it.
+func refersTo(pv *corev1.PersistentVolume, namespace, name string) bool {
+	if pv.Annotations[annotationSecret] == name {
+		return true
+	}
+	source := pv.Spec.PersistentVolumeSource
+	var references []*corev1.SecretReference
+	if csi := source.CSI; csi != nil {
+		references = append(references, csi.NodeStageSecretRef, csi.NodePublishSecretRef, csi.NodeExpandSecretRef, csi.ControllerPublishSecretRef, csi.ControllerExpandSecretRef)
+	}
+	if source.RBD != nil {
+		references = append(references, source.RBD.SecretRef)
+	}
+	if source.FlexVolume != nil {
+		references = append(references, source.FlexVolume.SecretRef)
+	}
+	return slices.ContainsFunc(references, func(r *corev1.SecretReference) bool {
+		return r != nil && r.Name == name && r.Namespace == namespace
+	})
+}
+
+// sweepSharedSecrets removes shared Secrets that nobody needs: what is left
+// when a process dies between the last deletion and the Secret's, or when
+// PersistentVolumes are removed by hand. Age does not matter: their content
+// comes from Cinder with every new volume.
+func (p *Provisioner) sweepSharedSecrets(ctx context.Context) error {
+	shared, err := listAll(ctx, "Secrets in "+p.Namespace, func(ctx context.Context, options metav1.ListOptions) ([]metav1.ObjectMeta, string, error) {
+		options.LabelSelector = labelManagedBy + "=" + managedBy
+		list, err := p.Client.CoreV1().Secrets(p.Namespace).List(ctx, options)
+		if err != nil {
+			return nil, "", err
+		}
+		var marked []metav1.ObjectMeta
+		for i := range list.Items {
+			if secret := &list.Items[i]; isSharedSecret(secret, secret.Annotations[annotationSharedBy], p.Cluster) {
+				marked = append(marked, secret.ObjectMeta)
+			}
+		}
+		return marked, list.Continue, nil
+	})
+	if err != nil {
+		return err
+	}
+	var failed []error
+	for _, secret := range shared {
+		_, err := p.removeUnneeded(ctx, secret.Annotations[annotationSharedBy], secret.Name)
+		failed = append(failed, err)
+	}
+	return errors.Join(failed...)
+}

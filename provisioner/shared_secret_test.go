@@ -1,0 +1,512 @@
+package provisioner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	kubetesting "k8s.io/client-go/testing"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+)
+
+const (
+	oldKey = "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQQ=="
+	newKey = "QkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQg=="
+)
+
+func rbdDocument(key string) string {
+	return fmt.Sprintf(`{"driver_volume_type": "rbd", "data": {"name": "volumes/volume-1", "hosts": ["192.0.2.11"], "ports": ["6789"],
+  "auth_enabled": true, "auth_username": "cinder", "keyring": "[client.cinder]\n\tkey = %s\n"}}`, key)
+}
+
+type cephBackends struct{ fakeBackends }
+
+func (cephBackends) Mappings(string) map[string]mappers.Mapping {
+	return map[string]mappers.Mapping{"rbd": {ClusterID: "ceph-1"}}
+}
+
+// newCephFixture has backends whose connections hold the key.
+func newCephFixture(t *testing.T, objects ...runtime.Object) *fixture {
+	t.Helper()
+	f := newFixture(t, objects...)
+	f.Backends = cephBackends{f.backends}
+	for _, volumes := range f.backends {
+		volumes.document = rbdDocument(oldKey)
+	}
+	f.count()
+	return f
+}
+
+func (f *fixture) provisionClaim(uid string) *corev1.PersistentVolume {
+	f.t.Helper()
+	pv, err := f.provision(f.claim(func(c *corev1.PersistentVolumeClaim) { c.Name, c.UID = "data-"+uid, types.UID(uid) }))
+	f.must(err)
+	return pv
+}
+
+// record saves a PersistentVolume as the library does, and shows it to the
+// follow-up.
+func (f *fixture) record(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
+	f.t.Helper()
+	pv.UID = types.UID("uid-of-" + pv.Name)
+	pv.Annotations[annotationProvisionedBy] = "test"
+	f.must(f.client.Tracker().Add(pv))
+	f.cache(pv)
+	f.finish(types.UID(pv.Annotations[annotationClaimUID]))
+	return pv
+}
+
+func (f *fixture) cache(pv *corev1.PersistentVolume) {
+	f.t.Helper()
+	f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Add(pv))
+}
+
+func (f *fixture) secrets() []corev1.Secret {
+	f.t.Helper()
+	list, err := f.client.CoreV1().Secrets("own").List(context.WithoutCancel(f.t.Context()), metav1.ListOptions{})
+	f.must(err)
+	return list.Items
+}
+
+func (f *fixture) hasShared(name string) bool {
+	return slices.ContainsFunc(f.secrets(), func(s corev1.Secret) bool { return s.Name == name })
+}
+
+func sharedSecretOf(name, backend, cluster string) *corev1.Secret {
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: name, Labels: map[string]string{labelManagedBy: managedBy},
+		Annotations: map[string]string{annotationSharedBy: backend, annotationCluster: cluster}}}
+}
+
+func TestVolumesOfABackendShareOneSecret(t *testing.T) {
+	f := newCephFixture(t)
+	first := f.provisionClaim("uid-1")
+	secrets := f.secrets()
+	if len(secrets) != 1 {
+		t.Fatalf("%d Secrets", len(secrets))
+	}
+	secret := secrets[0]
+	if !mappers.IsSharedSecretName(secret.Name, "gold") || !isSharedSecret(&secret, "gold", "cluster-1") || secret.Annotations[annotationForPV] != "" {
+		t.Errorf("the Secret is %s, labels %v, annotations %v", secret.Name, secret.Labels, secret.Annotations)
+	}
+	if first.Annotations[annotationSecret] != secret.Name || first.Annotations[annotationSecretNamespace] != "own" || first.Spec.CSI.NodeStageSecretRef.Name != secret.Name {
+		t.Errorf("the PersistentVolume names %v and %v", first.Annotations, first.Spec.CSI.NodeStageSecretRef)
+	}
+	if origin, err := originOf(first); err != nil || !origin.sharesSecret() {
+		t.Errorf("read back as %+v, %v", origin, err)
+	}
+
+	f.backends["gold"].document = rbdDocument(newKey)
+	second := f.provisionClaim("uid-2")
+	secrets = f.secrets()
+	if len(secrets) != 1 || second.Annotations[annotationSecret] != secret.Name {
+		t.Fatalf("%d Secrets; the second volume's is %s", len(secrets), second.Annotations[annotationSecret])
+	}
+	if got := string(secrets[0].Data["userKey"]); got != newKey {
+		t.Errorf("the key is %s, want the new one", got)
+	}
+}
+
+func TestSecretsOfCHAPStayOnePerVolume(t *testing.T) {
+	f := newFixture(t)
+	first, second := f.provisionClaim("uid-1"), f.provisionClaim("uid-2")
+	if len(f.secrets()) != 2 || first.Annotations[annotationSecret] != secretName(first.Name) || second.Annotations[annotationSecret] != secretName(second.Name) {
+		t.Errorf("%d Secrets, %s and %s", len(f.secrets()), first.Annotations[annotationSecret], second.Annotations[annotationSecret])
+	}
+}
+
+func TestSharedSecretGoesWithTheLastVolume(t *testing.T) {
+	other := func(change func(*corev1.PersistentVolume)) func(*fixture, string) {
+		return func(f *fixture, name string) {
+			pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "other", UID: "uid-other", Annotations: map[string]string{annotationSecret: name}}}
+			if change != nil {
+				change(pv)
+			}
+			f.must(f.client.Tracker().Add(pv))
+		}
+	}
+	mark := func(change func(*corev1.Secret)) func(*fixture, string) {
+		return func(f *fixture, name string) {
+			secret, err := f.client.CoreV1().Secrets("own").Get(f.t.Context(), name, metav1.GetOptions{})
+			f.must(err)
+			change(secret)
+			_, err = f.client.CoreV1().Secrets("own").Update(f.t.Context(), secret, metav1.UpdateOptions{})
+			f.must(err)
+		}
+	}
+	refers := func(name string) *corev1.SecretReference {
+		return &corev1.SecretReference{Namespace: "own", Name: name}
+	}
+	for _, c := range []struct {
+		name   string
+		before func(f *fixture, secret string)
+		change func(pv *corev1.PersistentVolume)
+		stays  bool
+		doubt  bool
+	}{
+		{name: "nobody else needs it"},
+		{name: "another volume needs it", stays: true, before: func(f *fixture, _ string) { f.record(f.provisionClaim("uid-2")) }},
+		{name: "another volume needs it that the cache does not show yet", stays: true, before: other(nil)},
+		{name: "a volume needs it that somebody recorded by hand", stays: true, before: func(f *fixture, name string) {
+			other(func(pv *corev1.PersistentVolume) {
+				pv.Annotations, pv.Spec.CSI = nil, &corev1.CSIPersistentVolumeSource{NodeStageSecretRef: refers(name)}
+			})(f, name)
+		}},
+		{name: "a native volume needs it", stays: true, before: func(f *fixture, name string) {
+			other(func(pv *corev1.PersistentVolume) {
+				pv.Annotations, pv.Spec.RBD = nil, &corev1.RBDPersistentVolumeSource{SecretRef: refers(name)}
+			})(f, name)
+		}},
+		{name: "a volume names another namespace's", before: func(f *fixture, name string) {
+			other(func(pv *corev1.PersistentVolume) {
+				pv.Annotations, pv.Spec.CSI = nil, &corev1.CSIPersistentVolumeSource{NodeStageSecretRef: &corev1.SecretReference{Namespace: "kube-system", Name: name}}
+			})(f, name)
+		}},
+		{name: "an attempt needs it", stays: true, before: func(f *fixture, _ string) { f.provisionClaim("uid-2") }},
+		{name: "a former leader's volume may need it", stays: true, doubt: true, before: func(f *fixture, _ string) {
+			f.countFound("gold", []backends.Volume{f.stamped("uid-3")})
+		}},
+		{name: "another backend's volume does not", before: func(f *fixture, _ string) {
+			f.countFound("silver", []backends.Volume{f.stamped("uid-3")})
+		}},
+		{name: "it carries no label", stays: true, before: mark(func(s *corev1.Secret) { delete(s.Labels, labelManagedBy) })},
+		{name: "it is not marked as shared", stays: true, before: mark(func(s *corev1.Secret) { delete(s.Annotations, annotationSharedBy) })},
+		{name: "it is another backend's", stays: true, before: mark(func(s *corev1.Secret) { s.Annotations[annotationSharedBy] = "silver" })},
+		{name: "it is another cluster's", stays: true, before: mark(func(s *corev1.Secret) { s.Annotations[annotationCluster] = "cluster-2" })},
+		{name: "the PersistentVolume names another namespace", stays: true, change: func(pv *corev1.PersistentVolume) { pv.Annotations[annotationSecretNamespace] = "kube-system" }},
+		{name: "it is gone already", before: func(f *fixture, name string) {
+			f.must(f.client.CoreV1().Secrets("own").Delete(f.t.Context(), name, metav1.DeleteOptions{}))
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newCephFixture(t)
+			pv := f.record(f.provisionClaim("uid-1"))
+			name := pv.Annotations[annotationSecret]
+			if c.before != nil {
+				c.before(f, name)
+			}
+			if c.change != nil {
+				c.change(pv)
+			}
+			f.must(f.Delete(t.Context(), pv))
+			if got := f.hasShared(name); got != c.stays {
+				t.Errorf("the Secret exists: %t, want %t", got, c.stays)
+			}
+			if got := f.secretDoubt.Load() != 0; got != c.doubt {
+				t.Errorf("in doubt: %t, want %t", got, c.doubt)
+			}
+		})
+	}
+}
+
+// The annotation alone must not make anybody's Secret go.
+func TestAnnotationOfASharedSecretIsHeldAgainstItsBackend(t *testing.T) {
+	f := newCephFixture(t)
+	pv := f.record(f.provisionClaim("uid-1"))
+	const silver = "silver-cephx-0123456789abcdef"
+	f.must(f.client.Tracker().Add(sharedSecretOf(silver, "silver", "cluster-1")))
+	for _, name := range []string{silver, "admin-token", "gold-cephx-0123456789ABCDEF", secretName("pvc-uid-2")} {
+		damaged := pv.DeepCopy()
+		damaged.Annotations[annotationSecret] = name
+		const want = "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/secret names a Secret that was not made for this volume; nothing is deleted until it is put right"
+		if err := f.Delete(t.Context(), damaged); err == nil || err.Error() != want {
+			t.Errorf("%s: error %v\nwant %s", name, err, want)
+		}
+	}
+	if !f.hasShared(silver) || !f.hasShared(pv.Annotations[annotationSecret]) {
+		t.Error("a Secret is gone")
+	}
+}
+
+func TestLastTwoVolumesAtOnceLeaveNoSecret(t *testing.T) {
+	for range 20 {
+		f := newCephFixture(t)
+		var origins []Origin
+		for i := range 8 {
+			pv := f.record(f.provisionClaim(fmt.Sprintf("uid-%d", i)))
+			origin, err := originOf(pv)
+			f.must(err)
+			origins = append(origins, origin)
+		}
+		var all sync.WaitGroup
+		for _, origin := range origins {
+			all.Go(func() {
+				if err := f.leaveSharedSecret(context.WithoutCancel(t.Context()), types.UID("uid-of-"+origin.PVName), origin); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if left := f.secrets(); len(left) != 0 {
+			t.Fatalf("%d Secrets are left", len(left))
+		}
+	}
+}
+
+// Volumes come and go at once: whoever needs the Secret always finds it, and in
+// the end it is gone.
+func TestSharedSecretIsThereForEverybodyWhoNeedsIt(t *testing.T) {
+	f := newCephFixture(t)
+	const name = "gold-cephx-0123456789abcdef"
+	secret := mappers.Secret{Namespace: "own", Name: name, Type: corev1.SecretTypeOpaque, Shared: true, Data: map[string][]byte{"userKey": []byte(oldKey)}}
+	ctx := context.WithoutCancel(t.Context())
+	pvs := f.factory.Core().V1().PersistentVolumes().Informer().GetStore()
+	expect := func(when string) {
+		if _, err := f.client.CoreV1().Secrets("own").Get(ctx, name, metav1.GetOptions{}); err != nil {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+	var all sync.WaitGroup
+	for worker := range 8 {
+		all.Go(func() {
+			for round := range 25 {
+				id := fmt.Sprintf("%d-%d", worker, round)
+				claim := types.UID("uid-" + id)
+				if err := f.ensureSharedSecret(ctx, claim, "gold", secret); err != nil {
+					t.Error(err)
+				}
+				expect("before the PersistentVolume is saved")
+				if round%3 == 2 { // given up
+					held := f.shared.heldBy(claim)
+					f.finish(claim)
+					f.leaveSharedSecrets(ctx, "gold", held)
+					continue
+				}
+				pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-" + id, UID: types.UID("pv-" + id),
+					Annotations: map[string]string{annotationSecret: name, annotationSecretNamespace: "own"}}}
+				if err := f.client.Tracker().Add(pv); err != nil {
+					t.Error(err)
+				}
+				expect("when the PersistentVolume is saved")
+				f.finish(claim)
+				expect("when the attempt is over")
+				if round%2 == 0 { // else the cache never shows it
+					_ = pvs.Add(pv)
+				}
+				expect("while the PersistentVolume exists")
+				if err := f.leaveSharedSecret(ctx, pv.UID, Origin{PVName: pv.Name, Backend: "gold", Secret: name, SecretNamespace: "own"}); err != nil {
+					t.Error(err)
+				}
+				if err := f.client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), "", pv.Name); err != nil {
+					t.Error(err)
+				}
+				_ = pvs.Delete(pv)
+				f.shared.volumeGone(pv.UID)
+			}
+		})
+	}
+	all.Wait()
+	if f.hasShared(name) {
+		t.Error("the Secret is left")
+	}
+	entry := f.shared.named(name)
+	if len(entry.attempts)+len(entry.left) > 0 {
+		t.Errorf("%d attempts and %d PersistentVolumes are remembered", len(entry.attempts), len(entry.left))
+	}
+}
+
+// A PersistentVolume that is saved after the last look at attempts is in the
+// listing; an attempt that begins after it waits, and makes the Secret anew.
+func TestSharedSecretWhileItIsFoundNeedless(t *testing.T) {
+	f := newCephFixture(t)
+	pv := f.record(f.provisionClaim("uid-1"))
+	name := pv.Annotations[annotationSecret]
+	secret := mappers.Secret{Namespace: "own", Name: name, Type: corev1.SecretTypeOpaque, Shared: true, Data: map[string][]byte{"userKey": []byte(oldKey)}}
+	ended := make(chan error, 1)
+	var asked atomic.Bool
+	f.client.PrependReactor("list", "persistentvolumes", func(kubetesting.Action) (bool, runtime.Object, error) {
+		if !asked.Swap(true) {
+			go func() { ended <- f.ensureSharedSecret(context.WithoutCancel(t.Context()), "uid-2", "gold", secret) }()
+		}
+		return false, nil, nil
+	})
+	f.must(f.Delete(t.Context(), pv))
+	f.must(<-ended)
+	if !asked.Load() || !f.hasShared(name) {
+		t.Errorf("the API server was asked: %t; the Secret exists: %t", asked.Load(), f.hasShared(name))
+	}
+}
+
+func TestSharedSecretStaysWhenTheListingFails(t *testing.T) {
+	f := newCephFixture(t)
+	pv := f.record(f.provisionClaim("uid-1"))
+	var fail atomic.Bool
+	fail.Store(true)
+	f.client.PrependReactor("list", "persistentvolumes", func(kubetesting.Action) (bool, runtime.Object, error) {
+		return fail.Load(), nil, errors.New("the API server is down")
+	})
+	if err := f.Delete(t.Context(), pv); err == nil || !strings.Contains(err.Error(), "the API server is down") {
+		t.Errorf("error %v", err)
+	}
+	if !f.hasShared(pv.Annotations[annotationSecret]) {
+		t.Error("the Secret is gone")
+	}
+	fail.Store(false)
+	f.must(f.Delete(t.Context(), pv))
+	if f.hasShared(pv.Annotations[annotationSecret]) {
+		t.Error("the Secret is left")
+	}
+}
+
+func TestUndoingTheLastAttemptRemovesTheSharedSecret(t *testing.T) {
+	f := newCephFixture(t)
+	first, second := f.provisionClaim("uid-1"), f.provisionClaim("uid-2")
+	name := first.Annotations[annotationSecret]
+	if second.Annotations[annotationSecret] != name {
+		t.Fatal("the claims do not share a Secret")
+	}
+	f.must(f.ClaimGone(t.Context(), "uid-1"))
+	if !f.hasShared(name) {
+		t.Fatal("the Secret is gone while an attempt needs it")
+	}
+	f.must(f.ClaimGone(t.Context(), "uid-2"))
+	if f.hasShared(name) {
+		t.Error("the Secret is left")
+	}
+}
+
+func TestUndoingLeavesTheSharedSecretToTheSweepWhenItCannotTell(t *testing.T) {
+	f := newCephFixture(t)
+	name := f.provisionClaim("uid-1").Annotations[annotationSecret]
+	var fail atomic.Bool
+	fail.Store(true)
+	f.client.PrependReactor("list", "persistentvolumes", func(kubetesting.Action) (bool, runtime.Object, error) {
+		return fail.Load(), nil, errors.New("the API server is down")
+	})
+	f.must(f.ClaimGone(t.Context(), "uid-1"))
+	if !f.hasShared(name) || f.secretDoubt.Load() == 0 {
+		t.Fatal("the Secret is gone, or nobody looks again")
+	}
+	fail.Store(false)
+	f.must(f.SweepSecrets(t.Context()))
+	if f.hasShared(name) {
+		t.Error("the Secret is left")
+	}
+}
+
+func TestSweepRemovesSharedSecretsThatNobodyNeeds(t *testing.T) {
+	const name = "gold-cephx-0123456789abcdef"
+	for _, c := range []struct {
+		name   string
+		secret *corev1.Secret
+		before func(f *fixture)
+		stays  bool
+	}{
+		{name: "nobody needs it", secret: sharedSecretOf(name, "gold", "cluster-1")},
+		{name: "its backend is not in the policy", secret: sharedSecretOf("bronze-cephx-0123456789abcdef", "bronze", "cluster-1")},
+		{name: "a volume needs it", stays: true, secret: sharedSecretOf(name, "gold", "cluster-1"), before: func(f *fixture) {
+			f.must(f.client.Tracker().Add(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", Annotations: map[string]string{annotationSecret: name}}}))
+		}},
+		{name: "an attempt needs it", stays: true, secret: sharedSecretOf(name, "gold", "cluster-1"), before: func(f *fixture) {
+			f.shared.hold(f.shared.named(name), "uid-1")
+		}},
+		{name: "a former leader's volume may need it", stays: true, secret: sharedSecretOf(name, "gold", "cluster-1"), before: func(f *fixture) {
+			f.countFound("gold", []backends.Volume{f.stamped("uid-3")})
+		}},
+		{name: "its backend was not listed yet", stays: true, secret: sharedSecretOf(name, "gold", "cluster-1"), before: func(f *fixture) {
+			f.counting.mu.Lock()
+			defer f.counting.mu.Unlock()
+			delete(f.counting.done, "gold")
+		}},
+		{name: "it is another cluster's", stays: true, secret: sharedSecretOf(name, "gold", "cluster-2")},
+		{name: "it is not marked", stays: true, secret: sharedSecretOf(name, "", "cluster-1")},
+		{name: "it is one volume's", stays: true, secret: credentialsOf("pvc-x")},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newCephFixture(t, c.secret)
+			if c.before != nil {
+				c.before(f)
+			}
+			f.must(f.SweepSecrets(t.Context()))
+			if got := f.hasShared(c.secret.Name); got != c.stays {
+				t.Errorf("the Secret exists: %t, want %t", got, c.stays)
+			}
+		})
+	}
+}
+
+func TestSharedSecretIsWrittenBesideOthersWhoWriteIt(t *testing.T) {
+	const name = "gold-cephx-0123456789abcdef"
+	secret := mappers.Secret{Namespace: "own", Name: name, Type: corev1.SecretTypeOpaque, Shared: true, Data: map[string][]byte{"userKey": []byte(newKey)}}
+	resource := schema.GroupResource{Resource: "secrets"}
+	conflicts := func(n int) func(*fixture) {
+		return func(f *fixture) {
+			f.client.PrependReactor("update", "secrets", func(kubetesting.Action) (bool, runtime.Object, error) {
+				n--
+				return n >= 0, nil, apierrors.NewConflict(resource, name, errors.New("changed"))
+			})
+		}
+	}
+	typed := sharedSecretOf(name, "gold", "cluster-1")
+	typed.Type = "kubernetes.io/rbd"
+	old := sharedSecretOf(name, "gold", "cluster-1")
+	old.Type, old.Data = corev1.SecretTypeOpaque, map[string][]byte{"userKey": []byte(oldKey)}
+	const foreign = "secret own/" + name + " exists and was not made by standalone-cinder for the volumes of backend gold; rename or remove it"
+	for _, c := range []struct {
+		name   string
+		exists *corev1.Secret
+		before func(f *fixture)
+		want   string // error
+	}{
+		{name: "another claim makes it first", before: func(f *fixture) {
+			f.client.PrependReactor("create", "secrets", func(kubetesting.Action) (bool, runtime.Object, error) {
+				f.must(f.client.Tracker().Add(old.DeepCopy()))
+				return true, nil, apierrors.NewAlreadyExists(resource, name)
+			})
+		}},
+		{name: "another claim changes it first", exists: old, before: conflicts(2)},
+		{name: "others change it all the time", exists: old, before: conflicts(100), want: "secret own/" + name + " was changed 5 times by others while it was brought up to date"},
+		{name: "it is an operator's", exists: &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: name}}, want: foreign},
+		{name: "it is another backend's", exists: sharedSecretOf(name, "silver", "cluster-1"), want: foreign},
+		{name: "it is another cluster's", exists: sharedSecretOf(name, "gold", "cluster-2"), want: foreign},
+		{name: "it is of another type", exists: typed, want: foreign},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var objects []runtime.Object
+			if c.exists != nil {
+				objects = append(objects, c.exists.DeepCopy())
+			}
+			f := newCephFixture(t, objects...)
+			if c.before != nil {
+				c.before(f)
+			}
+			err := f.ensureSharedSecret(t.Context(), "uid-1", "gold", secret)
+			if c.want != "" {
+				if err == nil || err.Error() != c.want {
+					t.Errorf("error %v\nwant %s", err, c.want)
+				}
+				return
+			}
+			f.must(err)
+			if got := string(f.secrets()[0].Data["userKey"]); got != newKey {
+				t.Errorf("the key is %s", got)
+			}
+		})
+	}
+}
+
+func TestSharedSecretWhoseRequestFailedIsLookedForAgain(t *testing.T) {
+	f := newCephFixture(t)
+	f.client.PrependReactor("create", "secrets", func(kubetesting.Action) (bool, runtime.Object, error) {
+		return true, nil, errors.New("the answer was lost")
+	})
+	_, err := f.provision(f.claim(nil))
+	if err == nil || !strings.Contains(err.Error(), "cannot create Secret own/gold-cephx-") {
+		t.Errorf("error %v", err)
+	}
+	if f.secretDoubt.Load() == 0 {
+		t.Error("nobody looks for it again")
+	}
+}
