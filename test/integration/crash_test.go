@@ -72,9 +72,18 @@ func (m mishap) befalls(in phase, at step) bool {
 	if m.abandon && in != provisioning {
 		return false
 	}
-	// A read that arrives late, or twice, is nothing to anybody but its sender,
-	// who has been through that with the time-out.
-	return !at.reads() || m.verdict != faultproxy.Late && m.verdict != faultproxy.Twice
+	if !at.reads() {
+		return true
+	}
+	// Whether a read was performed makes no difference to anybody but its sender,
+	// nor does when, nor how often.
+	switch m.verdict {
+	case faultproxy.LoseAfter, faultproxy.Late, faultproxy.Twice:
+		return false
+	case faultproxy.HoldAfter:
+		return !m.kill
+	}
+	return true
 }
 
 // crash is one cell of the matrix.
@@ -359,11 +368,20 @@ func (m *matrix) account(t *testing.T, cases []crash) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	steps := map[string]bool{}
+	steps, kinds := map[string]bool{}, map[string]bool{}
+	for c := range m.ran {
+		kinds[c.step.what] = true
+	}
 	for _, c := range cases {
 		steps[fmt.Sprintf("%s: %s", c.phase, c.step)] = true
-		if !m.ran[c] && c.certain && !t.Failed() {
+		if t.Failed() {
+			continue
+		}
+		if c.certain && !m.ran[c] {
 			t.Errorf("%s did not run", c)
+		}
+		if !kinds[c.step.what] {
+			t.Errorf("no case ran for %q, which was recorded while %s", c.step.what, c.phase)
 		}
 	}
 	t.Logf("%d cases for %d steps", len(m.ran), len(steps))

@@ -67,10 +67,15 @@ func policyText(p plan.Plan, n names, lab string, variant int) string {
 		}
 		return strconv.Itoa(most*scale/10 + kept)
 	}
+	// The lower one is also another way to connect volumes on lab.
+	workflow := policy.WorkflowReserve
+	if p.Attachments != (variant == 1) {
+		workflow = policy.WorkflowAttachment
+	}
 	everybody := plan.TenantNames()
 	return strings.NewReplacer(
 		"CHAOS", n.id(), "LABEL", fmt.Sprintf("{chaos.example/tenant: %s}", n.namespace("c")),
-		"NOAUTH", lab, "PROJECT", cindersim.DefaultNoauthProject,
+		"NOAUTH", lab, "WORKFLOW", string(workflow), "PROJECT", cindersim.DefaultNoauthProject,
 		"GOLD-VOLUMES", limit(26, everybody...), "SILVER-GIGABYTES", gigabytes(50, everybody...), "LAB-VOLUMES", limit(30, everybody...),
 		"A-VOLUMES", limit(19, "a"), "B-GIGABYTES", gigabytes(36, "b"),
 		"C-VOLUMES", limit(22, "c"), "C-GIGABYTES", gigabytes(40, "c"), "C-FAST", limit(10, "c"),
@@ -82,9 +87,9 @@ defaults:
   timeouts: {create: 20s, delete: 20s, request: 4s}
   volumeSize: {max: 10Gi}
 backends:
-  - {name: gold, auth: {cloud: team-a}, limits: {volumes: GOLD-VOLUMES}}
-  - {name: silver, auth: {cloud: team-b}, limits: {gigabytes: SILVER-GIGABYTES}}
-  - {name: lab, auth: {noauth: {endpoint: "NOAUTH", project: PROJECT}}, limits: {volumes: LAB-VOLUMES}}
+  - {name: gold, auth: {cloud: team-a}, workflow: reserve, limits: {volumes: GOLD-VOLUMES}}
+  - {name: silver, auth: {cloud: team-b}, workflow: attachment, limits: {gigabytes: SILVER-GIGABYTES}}
+  - {name: lab, auth: {noauth: {endpoint: "NOAUTH", project: PROJECT}}, workflow: WORKFLOW, limits: {volumes: LAB-VOLUMES}}
 tenants:
   - name: a
     namespaces: [CHAOS-a]

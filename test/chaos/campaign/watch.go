@@ -31,6 +31,7 @@ const (
 	annotationVolume        = policy.StampPrefix + "volume-id"
 	annotationClaimUID      = policy.StampPrefix + "claim-uid"
 	annotationSecret        = policy.StampPrefix + "secret"
+	annotationAttachment    = policy.StampPrefix + "attachment-id"
 	annotationCluster       = policy.StampPrefix + "cluster"
 	annotationForPV         = policy.StampPrefix + "persistent-volume"
 )
@@ -180,6 +181,8 @@ func pvOf(pv *corev1.PersistentVolume) checker.PV {
 		VolumeID: pv.Annotations[annotationVolume],
 		Retain:   pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain,
 		Secret:   pv.Annotations[annotationSecret],
+
+		Attachment: pv.Annotations[annotationAttachment],
 	}
 	if iscsi := pv.Spec.ISCSI; iscsi != nil {
 		out.Target = iscsi.IQN

@@ -111,7 +111,7 @@ func (e ending) checkPVs() []Finding {
 		}
 		// One that was released before it was complete stays as it was.
 		if exists && claim.Bound && !claim.Asked {
-			if problem := e.unfinished(v); problem != "" {
+			if problem := e.unfinished(pv, v); problem != "" {
 				report(Stuck, "its claim %s/%s is bound and %s %s", claim.Namespace, claim.Name, describe(v), problem)
 			}
 		}
@@ -127,12 +127,14 @@ func (e ending) stateOf(volumeID string) string {
 }
 
 // unfinished is what is missing for a volume to serve a node.
-func (e ending) unfinished(v cindersim.Volume) string {
+func (e ending) unfinished(pv PV, v cindersim.Volume) string {
 	switch {
 	case v.Status != inUse:
 		return "is not in use"
 	case len(v.Attachments) != 1:
 		return fmt.Sprintf("has %d attachments", len(v.Attachments))
+	case pv.Attachment != "" && v.Attachments[0].ID != pv.Attachment:
+		return fmt.Sprintf("has attachment %s in place of %s", v.Attachments[0].ID, pv.Attachment)
 	case !isConnected(v, e.Host):
 		return "is not connected"
 	}

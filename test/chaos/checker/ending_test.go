@@ -40,7 +40,7 @@ func sound() State {
 			{UID: "u2", Namespace: "a", Name: "data-2", Denial: "no room", Explained: true},
 		},
 		PVs: []PV{
-			{Name: "pvc-u1", ClaimUID: "u1", VolumeID: "v1", Target: "iqn.x:volume-v1", Secret: "pvc-u1-credentials"},
+			{Name: "pvc-u1", ClaimUID: "u1", VolumeID: "v1", Target: "iqn.x:volume-v1", Secret: "pvc-u1-credentials", Attachment: "attachment-v1"},
 			{Name: "pvc-u3", ClaimUID: "u3", VolumeID: "v3", Retain: true},
 		},
 		Volumes: []cindersim.Volume{stamped("v1", "u1"), kept, foreign, half},
@@ -105,6 +105,8 @@ func TestEndingFindsWhatIsPlanted(t *testing.T) {
 		{"a volume attached twice", func(s *State) {
 			s.Volumes[0].Attachments = append(s.Volumes[0].Attachments, cindersim.Attachment{ID: "x"})
 		}, []Finding{{Stuck, "PersistentVolume pvc-u1", "its claim a/data-1 is bound and volume v1 (pvc-u1, in-use) has 2 attachments", "v1", "u1"}}},
+		{"another attachment than the recorded one", func(s *State) { s.Volumes[0].Attachments[0].ID = "attachment-x" },
+			[]Finding{{Stuck, "PersistentVolume pvc-u1", "its claim a/data-1 is bound and volume v1 (pvc-u1, in-use) has attachment attachment-x in place of attachment-v1", "v1", "u1"}}},
 		{"a volume that no node can reach", func(s *State) { s.Volumes[0].Export.ConnectedHosts = nil },
 			[]Finding{{Stuck, "PersistentVolume pvc-u1", "its claim a/data-1 is bound and volume v1 (pvc-u1, in-use) is not connected", "v1", "u1"}}},
 		{"a foreign volume that was changed", func(s *State) { s.Volumes[2].Status = "deleting" },

@@ -50,8 +50,10 @@ type PV struct {
 	Retain                   bool
 	// Target is the iSCSI target's name.
 	Target string
-	// Secret is the Secret it refers to, if any.
-	Secret string
+	// Secret is the Secret it refers to, Attachment the attachment of its volume
+	// that it names, if any.
+	Secret     string
+	Attachment string
 }
 
 // Secret is a Secret that the program made.

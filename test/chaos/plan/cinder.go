@@ -93,7 +93,8 @@ func cinderSteps(d draws, duration time.Duration) []CinderStep {
 // changes are the operations of a volume's life that change something.
 func changes() []string {
 	return []string{"volume.create", "action.os-reserve", "action.os-initialize_connection", "action.os-attach",
-		"action.os-terminate_connection", "action.os-unreserve", "action.os-detach", "volume.delete", "action.*"}
+		"action.os-terminate_connection", "action.os-unreserve", "action.os-detach", "action.*",
+		"attachment.create", "attachment.update", "attachment.complete", "attachment.delete", "attachment.*", "volume.delete"}
 }
 
 // drawFault draws a fault, and where it is if it makes sense in one place only.
@@ -104,6 +105,8 @@ func drawFault(d draws) (fault cindersim.Fault, where string) {
 	slow := d.between(100*time.Millisecond, 1500*time.Millisecond)
 	brokenGateway := oneOf(d, http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout)
 	backend := oneOf(d, Gold, Silver, Lab)
+	connecting := oneOf(d, "action.os-initialize_connection", "attachment.create", "attachment.update")
+	disconnecting := oneOf(d, "action.os-terminate_connection", "attachment.delete")
 	kind := func(weight int, f cindersim.Fault, where string) choice[located] {
 		return choice[located]{weight, located{f, where}}
 	}
@@ -119,8 +122,8 @@ func drawFault(d draws) (fault cindersim.Fault, where string) {
 		kind(8, cindersim.Fault{Kind: cindersim.HangAfter, Operation: change, Probability: seldom}, ""),
 		kind(8, cindersim.Fault{Kind: cindersim.Delay, Delay: slow, Probability: often}, ""),
 		kind(6, cindersim.Fault{Kind: cindersim.FailBackend, Operation: "volume.create", Probability: often}, ""),
-		kind(5, cindersim.Fault{Kind: cindersim.FailBackend, Operation: "action.os-initialize_connection", Probability: often}, ""),
-		kind(5, cindersim.Fault{Kind: cindersim.FailBackend, Operation: "action.os-terminate_connection", Probability: often}, ""),
+		kind(5, cindersim.Fault{Kind: cindersim.FailBackend, Operation: connecting, Probability: often}, ""),
+		kind(5, cindersim.Fault{Kind: cindersim.FailBackend, Operation: disconnecting, Probability: often}, ""),
 		// Only an administrator can delete by force what is in error_deleting.
 		kind(5, cindersim.Fault{Kind: cindersim.FailBackend, Operation: "volume.delete", Probability: often}, Lab),
 		kind(6, cindersim.Fault{Kind: cindersim.RespondBefore, Code: http.StatusServiceUnavailable, Probability: 1}, backend),

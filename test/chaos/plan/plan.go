@@ -40,6 +40,9 @@ type Options struct {
 type Plan struct {
 	Seed     uint64
 	Duration time.Duration
+	// Attachments has the policy connect new volumes on Lab by Cinder's
+	// attachments API.
+	Attachments bool
 
 	// Claims are what each tenant does, by tenant.
 	Claims        map[string][]ClaimStep
@@ -55,6 +58,7 @@ func Make(seed uint64, options Options) Plan {
 	p := Plan{
 		Seed:          seed,
 		Duration:      options.Duration,
+		Attachments:   stream(seed, "policy").chance(0.5),
 		Claims:        map[string][]ClaimStep{},
 		Processes:     processSteps(stream(seed, "processes"), options.Duration),
 		Server:        serverSteps(stream(seed, "server"), options.Duration),
