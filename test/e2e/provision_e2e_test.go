@@ -1,7 +1,7 @@
 //go:build e2e
 
-// Package e2e runs the program against real Cinder, Keystone and iSCSI, in a
-// real control plane.
+// Package e2e runs the program against real Cinder, Keystone, iSCSI and Ceph,
+// in a real control plane.
 package e2e
 
 import (
@@ -21,166 +21,305 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
-const provisioner = "openstack.org/standalone-cinder"
+const (
+	provisioner          = "openstack.org/standalone-cinder"
+	annotationVolume     = "standalone-cinder.openstack.org/volume-id"
+	annotationAttachment = "standalone-cinder.openstack.org/attachment-id"
+	annotationSecret     = "standalone-cinder.openstack.org/secret"
+	annotationSharedBy   = "standalone-cinder.openstack.org/shared-by-backend"
+	ours                 = "app.kubernetes.io/managed-by=standalone-cinder"
+	// each is how many claims a class gets.
+	each = 2
+)
 
-// policyOf has two tenants on two backends side by side: one Cinder behind
-// Keystone, by an application credential, and one without authentication.
+// station is a StorageClass that leads to a backend of the same name.
+type station struct {
+	name, namespace, size string
+	// attachments says that its volumes are connected by the attachments API.
+	attachments bool
+	// check uses a PersistentVolume as a node would.
+	check func(t *testing.T, w *world, pv *corev1.PersistentVolume, pattern []byte)
+}
+
+// Two tenants on backends side by side: the same Cinder behind Keystone, by an
+// application credential and by a password, and without authentication; every
+// protocol by every workflow. Each backend has a project of its own.
+func stations(env rig.Env) []station {
+	all := []station{
+		{name: "gold", namespace: "team-a", size: "1Gi", check: checkISCSI},
+		{name: "silver", namespace: "team-a", size: "1Gi", attachments: true, check: checkISCSI},
+		{name: "lab", namespace: "team-b", size: "1500Mi", attachments: true, check: checkISCSI},
+	}
+	if env.Types.RBD != "" {
+		all = append(all,
+			station{name: "ceph-reserve", namespace: "team-b", size: "1Gi", check: checkCephCSI},
+			station{name: "ceph-attachment", namespace: "team-b", size: "1Gi", attachments: true, check: checkCephCSI},
+			station{name: "ceph-keyring", namespace: "team-b", size: "1Gi", attachments: true, check: checkCephCSI},
+			station{name: "ceph-native", namespace: "team-b", size: "1Gi", check: checkNativeRBD},
+		)
+	}
+	return all
+}
+
 func policyOf(env rig.Env) string {
-	return fmt.Sprintf(`
+	policy := fmt.Sprintf(`
 apiVersion: standalone-cinder.openstack.org/v1alpha1
 kind: Policy
 backends:
   - name: gold
     auth: {cloud: team-a-appcred}
-    region: %s
+    region: %[1]s
     interface: internal
+    workflow: reserve
+    connector: {host: k8s-e2e, initiator: "iqn.2026-01.example:e2e"}
+  - name: silver
+    auth: {cloud: team-b}
+    workflow: attachment
     connector: {host: k8s-e2e, initiator: "iqn.2026-01.example:e2e"}
   - name: lab
-    auth: {noauth: {endpoint: %q, user: %s, project: %s}}
+    auth: {noauth: {endpoint: %[2]q, user: %[3]s, project: %[4]s}}
     connector: {host: k8s-e2e, multipath: true}
+`, env.Region, env.Noauth.Endpoint, env.Noauth.User, env.Noauth.Project)
+	tenants := fmt.Sprintf(`
 tenants:
   - name: team-a
     namespaces: [team-a]
     classes:
-      - {storageClasses: [gold], backends: [gold], volumeType: %s, fsType: ext4}
-      - {storageClasses: [broken], backends: [gold], volumeType: %s}
+      - {storageClasses: [gold], backends: [gold], volumeType: %[1]s, fsType: ext4}
+      - {storageClasses: [silver], backends: [silver], volumeType: %[1]s}
+      - {storageClasses: [broken], backends: [gold], volumeType: %[2]s}
   - name: team-b
     namespaces: [team-b]
     classes:
-      - {storageClasses: [lab], backends: [lab], volumeType: %s}
-`, env.Region, env.Noauth.Endpoint, env.Noauth.User, env.Noauth.Project, env.Types.ISCSI, env.Types.Fail, env.Types.ISCSIMultipath)
+      - {storageClasses: [lab], backends: [lab], volumeType: %[3]s}
+`, env.Types.ISCSI, env.Types.Fail, env.Types.ISCSIMultipath)
+	if env.Types.RBD == "" {
+		return policy + tenants
+	}
+	for i, backend := range []struct{ name, volumeType, workflow, mapping string }{
+		{"ceph-reserve", env.Types.RBD, "reserve", operatorsMapping},
+		{"ceph-attachment", env.Types.RBD, "attachment", operatorsMapping},
+		{"ceph-keyring", env.Types.RBDKeyring, "auto", "{as: csi, clusterID: " + cephCluster + "}"},
+		{"ceph-native", env.Types.RBDKeyring, "reserve", "{as: native}"},
+	} {
+		policy += fmt.Sprintf(`
+  - name: %s
+    auth: {noauth: {endpoint: %q, user: %s, project: "%032x"}}
+    workflow: %s
+    connector: {host: k8s-e2e}
+    mapping: {rbd: %s}
+`, backend.name, env.Noauth.Endpoint, env.Noauth.User, 0xce9+i, backend.workflow, backend.mapping)
+		tenants += fmt.Sprintf("      - {storageClasses: [%[1]s], backends: [%[1]s], volumeType: %[2]s}\n", backend.name, backend.volumeType)
+	}
+	return policy + tenants
 }
 
-func TestClaimsBecomeVolumesThatHoldData(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
-	defer cancel()
+// world is what a test runs in.
+type world struct {
+	*harness.Suite
+	env      rig.Env
+	replicas []*harness.Replica
+	stations []station
+	// withheld is what no replica may print.
+	withheld map[string]bool
+}
+
+func startWorld(ctx context.Context, t *testing.T) *world {
 	env, err := rig.Load(rig.EnvFile())
-	if err != nil {
-		t.Fatal(err)
-	}
-	targetsBefore, err := env.Targets(ctx)
 	must(t, err)
 	clouds, err := os.ReadFile(env.CloudsFile)
 	must(t, err)
 	suite, err := harness.StartSuite(ctx, harness.SuiteOptions{Log: os.Stderr})
 	must(t, err)
 	t.Cleanup(func() { must(t, suite.Stop()) })
+	w := &world{Suite: suite, env: env, stations: stations(env), replicas: make([]*harness.Replica, 3),
+		withheld: map[string]bool{env.TeamA.Password: true, env.TeamB.Password: true, env.TeamACredential.Secret: true}}
 	for _, name := range []string{"team-a", "team-b"} {
 		must(t, suite.CreateNamespace(ctx, name, nil))
 	}
-	for _, name := range []string{"gold", "lab", "broken"} {
-		must(t, suite.CreateClass(ctx, name, provisioner, func(class *storagev1.StorageClass) {}))
+	for _, s := range append(w.stations, station{name: "broken"}) {
+		must(t, suite.CreateClass(ctx, s.name, provisioner, func(class *storagev1.StorageClass) {}))
 	}
-	replicas := make([]*harness.Replica, 3)
-	for i := range replicas {
-		replicas[i], err = suite.StartReplica(ctx, harness.ReplicaOptions{Policy: policyOf(env), Clouds: string(clouds), Provisioner: provisioner})
+	if env.Types.RBD != "" {
+		must(t, w.installCephCSI(ctx))
+	}
+	for i := range w.replicas {
+		w.replicas[i], err = suite.StartReplica(ctx, harness.ReplicaOptions{Policy: policyOf(env), Clouds: string(clouds), Provisioner: provisioner})
 		must(t, err)
-		t.Cleanup(replicas[i].Kill)
+		t.Cleanup(w.replicas[i].Kill)
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			for i, replica := range replicas {
+			for i, replica := range w.replicas {
 				t.Logf("replica %d said:\n%s", i, replica.Log())
 			}
 		}
 	})
+	return w
+}
 
-	const each = 4
-	for i := range each {
-		_, err := suite.CreateClaim(ctx, harness.Claim("team-a", fmt.Sprintf("data-%d", i), "gold", "1Gi", nil))
-		must(t, err)
-		_, err = suite.CreateClaim(ctx, harness.Claim("team-b", fmt.Sprintf("data-%d", i), "lab", "1500Mi", nil))
-		must(t, err)
-	}
-	a, err := suite.WaitBound(ctx, "team-a", each)
-	must(t, err)
-	b, err := suite.WaitBound(ctx, "team-b", each)
+func TestClaimsBecomeVolumesThatHoldData(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
+	defer cancel()
+	w := startWorld(ctx, t)
+	targetsBefore, err := w.env.Targets(ctx)
 	must(t, err)
 
-	secrets := map[string]bool{}
-	for i, claim := range append(a, b...) {
-		pv, err := suite.Client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
-		must(t, err)
-		chap, err := suite.Client.CoreV1().Secrets(pv.Spec.ISCSI.SecretRef.Namespace).Get(ctx, pv.Spec.ISCSI.SecretRef.Name, metav1.GetOptions{})
-		must(t, err)
-		secrets[string(chap.Data["node.session.auth.password"])] = true
-		portals := append([]string{pv.Spec.ISCSI.TargetPortal}, pv.Spec.ISCSI.Portals...)
-		if claim.Namespace == "team-b" && len(portals) < 2 {
-			t.Errorf("the volume of a backend with two portals names %v", portals)
-		}
-		pattern := bytes.Repeat([]byte(fmt.Sprintf("%s/%s holds %d;", claim.Namespace, claim.Name, i)), 64)
-		disk := diskOf(pv, chap)
-		must(t, disk.Write(ctx, 4096, pattern))
-		// Written through the first portal, read through every one.
-		for _, portal := range portals {
-			disk.Portal = portal
-			read, err := disk.Read(ctx, 4096, len(pattern))
+	wanted := map[string]int{} // by namespace
+	for _, s := range w.stations {
+		for i := range each {
+			_, err := w.CreateClaim(ctx, harness.Claim(s.namespace, fmt.Sprintf("%s-%d", s.name, i), s.name, s.size, nil))
 			must(t, err)
-			if !bytes.Equal(read, pattern) {
-				t.Errorf("%s: what was written is not read back through portal %s", pv.Name, portal)
-			}
-		}
-		size, err := disk.Size(ctx)
-		must(t, err)
-		if capacity := pv.Spec.Capacity.Storage().Value(); size != capacity {
-			t.Errorf("%s: the target has %d bytes, the PersistentVolume says %d", pv.Name, size, capacity)
-		}
-		disk.CHAPPassword = "wrong-password-12"
-		if _, err := disk.Read(ctx, 0, 512); err == nil {
-			t.Errorf("%s: the target lets a wrong CHAP password in", pv.Name)
+			wanted[s.namespace]++
 		}
 	}
-	must(t, harness.Eventually(ctx, func() (string, error) { return notAll(ctx, env, each) }))
-
-	_, err = suite.CreateClaim(ctx, harness.Claim("team-a", "broken", "broken", "1Gi", nil))
+	for namespace, count := range wanted {
+		_, err := w.WaitBound(ctx, namespace, count)
+		must(t, err)
+	}
+	must(t, harness.Eventually(ctx, func() (string, error) { return notInUse(ctx, w.env, each*len(w.stations)) }))
+	attachments, err := attachmentsByVolume(ctx, w.env)
 	must(t, err)
-	event, err := suite.WaitEvent(ctx, "team-a", "broken", "ProvisioningFailed", "went to error and was removed")
+	for _, s := range w.stations {
+		t.Run(s.name, func(t *testing.T) {
+			for i := range each {
+				pv := w.volumeOf(ctx, t, s, i)
+				checkAttachment(t, s, pv, attachments)
+				s.check(t, w, pv, bytes.Repeat([]byte(fmt.Sprintf("%s/%s-%d;", s.namespace, s.name, i)), 64))
+			}
+		})
+	}
+	if w.env.Types.RBD != "" {
+		t.Run("a shared Secret outlives all but the last of its volumes", func(t *testing.T) { sharedSecretOutlives(ctx, t, w, "ceph-keyring") })
+	}
+
+	_, err = w.CreateClaim(ctx, harness.Claim("team-a", "broken", "broken", "1Gi", nil))
+	must(t, err)
+	event, err := w.WaitEvent(ctx, "team-a", "broken", "ProvisioningFailed", "went to error and was removed")
 	must(t, err)
 	t.Logf("a volume that Cinder cannot make: %s", event.Message)
 
-	for _, namespace := range []string{"team-a", "team-b"} {
-		must(t, suite.DeleteClaims(ctx, namespace))
+	for namespace := range wanted {
+		must(t, w.DeleteClaims(ctx, namespace))
 	}
-	must(t, suite.WaitNoPersistentVolumes(ctx, provisioner))
+	must(t, w.WaitNoPersistentVolumes(ctx, provisioner))
 	must(t, harness.Eventually(ctx, func() (string, error) {
-		left, err := env.Targets(ctx)
+		left, err := w.env.Targets(ctx)
 		if err == nil && len(left) != len(targetsBefore) {
 			return fmt.Sprintf("%d targets are exported, %d were before", len(left), len(targetsBefore)), nil
 		}
 		return "", err
 	}))
-	must(t, harness.Eventually(ctx, func() (string, error) { return volumesLeft(ctx, env) }))
-	left, err := suite.Client.CoreV1().Secrets(harness.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/managed-by=standalone-cinder"})
+	must(t, harness.Eventually(ctx, func() (string, error) { return volumesLeft(ctx, w.env) }))
+	left, err := attachmentsByVolume(ctx, w.env)
 	must(t, err)
-	if len(left.Items) > 0 {
-		t.Errorf("%d Secrets are left", len(left.Items))
+	if len(left) > 0 {
+		t.Errorf("attachments are left at Cinder: %v", left)
 	}
-	for i, replica := range replicas {
-		for secret := range secrets {
-			if strings.Contains(replica.Log(), secret) {
-				t.Errorf("replica %d printed a CHAP password", i)
+	if w.env.Types.RBD != "" {
+		must(t, harness.Eventually(ctx, func() (string, error) {
+			images, err := w.env.Images(ctx)
+			if err != nil || len(images) == 0 {
+				return "", err
 			}
-		}
-		for _, secret := range []string{env.TeamA.Password, env.TeamACredential.Secret} {
+			return fmt.Sprintf("the pool has the images %v", images), nil
+		}))
+	}
+	secrets, err := w.Client.CoreV1().Secrets(harness.Namespace).List(ctx, metav1.ListOptions{LabelSelector: ours})
+	must(t, err)
+	for i := range secrets.Items {
+		t.Errorf("Secret %s is left", secrets.Items[i].Name)
+	}
+	for i, replica := range w.replicas {
+		for secret := range w.withheld {
 			if strings.Contains(replica.Log(), secret) {
-				t.Errorf("replica %d printed a credential of Keystone", i)
+				t.Errorf("replica %d printed a credential", i)
 			}
 		}
 	}
 }
 
-func diskOf(pv *corev1.PersistentVolume, chap *corev1.Secret) rig.Disk {
-	disk := rig.Disk{
-		Portal:       pv.Spec.ISCSI.TargetPortal,
-		IQN:          pv.Spec.ISCSI.IQN,
-		LUN:          int(pv.Spec.ISCSI.Lun),
-		CHAPUser:     string(chap.Data["node.session.auth.username"]),
-		CHAPPassword: string(chap.Data["node.session.auth.password"]),
+// volumeOf is the PersistentVolume of a class's claim.
+func (w *world) volumeOf(ctx context.Context, t *testing.T, s station, i int) *corev1.PersistentVolume {
+	t.Helper()
+	claim, err := w.Client.CoreV1().PersistentVolumeClaims(s.namespace).Get(ctx, fmt.Sprintf("%s-%d", s.name, i), metav1.GetOptions{})
+	must(t, err)
+	pv, err := w.Client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+	must(t, err)
+	return pv
+}
+
+// secret reads the Secret that a PersistentVolume refers to; nothing of it may
+// be printed.
+func (w *world) secret(t *testing.T, reference *corev1.SecretReference) map[string]string {
+	t.Helper()
+	if reference == nil {
+		t.Fatal("the PersistentVolume refers to no Secret")
 	}
+	secret, err := w.Client.CoreV1().Secrets(reference.Namespace).Get(t.Context(), reference.Name, metav1.GetOptions{})
+	must(t, err)
+	data := map[string]string{}
+	for key, value := range secret.Data {
+		data[key] = string(value)
+	}
+	for _, key := range []string{"node.session.auth.password", "userKey", "key"} {
+		if data[key] != "" {
+			w.withheld[data[key]] = true
+		}
+	}
+	return data
+}
+
+// checkAttachment holds the workflow of a class against what Cinder has: both
+// make one attachment of a volume, and only with the attachments API does the
+// program know it.
+func checkAttachment(t *testing.T, s station, pv *corev1.PersistentVolume, attachments map[string][]attachment) {
+	t.Helper()
+	at := attachments[pv.Annotations[annotationVolume]]
+	if len(at) != 1 || at[0].Status != "attached" {
+		t.Errorf("%s: the volume has the attachments %+v", pv.Name, at)
+		return
+	}
+	want := ""
+	if s.attachments {
+		want = at[0].ID
+	}
+	if got := pv.Annotations[annotationAttachment]; got != want {
+		t.Errorf("%s: the PersistentVolume names attachment %q, want %q", pv.Name, got, want)
+	}
+}
+
+func checkISCSI(t *testing.T, w *world, pv *corev1.PersistentVolume, pattern []byte) {
+	ctx := t.Context()
+	disk := rig.Disk{Portal: pv.Spec.ISCSI.TargetPortal, IQN: pv.Spec.ISCSI.IQN, LUN: int(pv.Spec.ISCSI.Lun)}
+	chap := w.secret(t, pv.Spec.ISCSI.SecretRef)
+	disk.CHAPUser, disk.CHAPPassword = chap["node.session.auth.username"], chap["node.session.auth.password"]
 	if name := pv.Spec.ISCSI.InitiatorName; name != nil {
 		disk.Initiator = *name
 	}
-	return disk
+	portals := append([]string{pv.Spec.ISCSI.TargetPortal}, pv.Spec.ISCSI.Portals...)
+	if pv.Spec.StorageClassName == "lab" && len(portals) < 2 {
+		t.Errorf("the volume of a backend with two portals names %v", portals)
+	}
+	must(t, disk.Write(ctx, 4096, pattern))
+	// Written through the first portal, read through every one.
+	for _, portal := range portals {
+		disk.Portal = portal
+		read, err := disk.Read(ctx, 4096, len(pattern))
+		must(t, err)
+		if !bytes.Equal(read, pattern) {
+			t.Errorf("%s: what was written is not read back through portal %s", pv.Name, portal)
+		}
+	}
+	size, err := disk.Size(ctx)
+	must(t, err)
+	if capacity := pv.Spec.Capacity.Storage().Value(); size != capacity {
+		t.Errorf("%s: the target has %d bytes, the PersistentVolume says %d", pv.Name, size, capacity)
+	}
+	disk.CHAPPassword = "wrong-password-12"
+	if _, err := disk.Read(ctx, 0, 512); err == nil {
+		t.Errorf("%s: the target lets a wrong CHAP password in", pv.Name)
+	}
 }
 
 func must(t *testing.T, err error) {
@@ -188,4 +327,19 @@ func must(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// sharedSecrets lists the Secrets that the program made for several volumes.
+func (w *world) sharedSecrets(ctx context.Context) ([]string, error) {
+	list, err := w.Client.CoreV1().Secrets(harness.Namespace).List(ctx, metav1.ListOptions{LabelSelector: ours})
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for i := range list.Items {
+		if list.Items[i].Annotations[annotationSharedBy] != "" {
+			names = append(names, list.Items[i].Name)
+		}
+	}
+	return names, nil
 }

@@ -44,6 +44,26 @@ type Disk struct {
 
 // Write puts data at an offset in bytes, which need not be aligned.
 func (d Disk) Write(ctx context.Context, offset int64, data []byte) error {
+	return write(ctx, d, offset, data)
+}
+
+// Read returns length bytes from an offset in bytes.
+func (d Disk) Read(ctx context.Context, offset int64, length int) ([]byte, error) {
+	return read(ctx, d, offset, length)
+}
+
+// Size returns the unit's capacity in bytes.
+func (d Disk) Size(ctx context.Context) (int64, error) { return size(ctx, d) }
+
+// drive is what QEMU's programs can open.
+type drive interface {
+	// String names it without its credentials.
+	String() string
+	// run executes one of QEMU's programs on it.
+	run(ctx context.Context, input []byte, program string, arguments ...string) ([]byte, error)
+}
+
+func write(ctx context.Context, d drive, offset int64, data []byte) error {
 	if err := checkTransfer(offset, len(data)); err != nil {
 		return fmt.Errorf("write to %s: %w", d, err)
 	}
@@ -55,8 +75,7 @@ func (d Disk) Write(ctx context.Context, offset int64, data []byte) error {
 	return nil
 }
 
-// Read returns length bytes from an offset in bytes.
-func (d Disk) Read(ctx context.Context, offset int64, length int) ([]byte, error) {
+func read(ctx context.Context, d drive, offset int64, length int) ([]byte, error) {
 	if err := checkTransfer(offset, length); err != nil {
 		return nil, fmt.Errorf("read from %s: %w", d, err)
 	}
@@ -74,8 +93,7 @@ func (d Disk) Read(ctx context.Context, offset int64, length int) ([]byte, error
 	return data, nil
 }
 
-// Size returns the unit's capacity in bytes.
-func (d Disk) Size(ctx context.Context) (int64, error) {
+func size(ctx context.Context, d drive) (int64, error) {
 	output, err := d.run(ctx, nil, "qemu-img", "info", "--output=json")
 	if err != nil {
 		return 0, fmt.Errorf("size of %s: %w", d, err)
@@ -117,41 +135,44 @@ func (d Disk) run(ctx context.Context, input []byte, program string, arguments .
 	if d.Initiator != "" {
 		options = append(options, "file.initiator-name="+escapeOption(d.Initiator))
 	}
-	var secrets []*os.File
 	if d.CHAPUser != "" {
-		// The password travels through a pipe: arguments can be read by
-		// everyone on the machine.
-		secret, err := pipeWith(d.CHAPPassword)
-		if err != nil {
-			return nil, err
-		}
-		defer secret.Close()
-		secrets = append(secrets, secret)
 		options = append(options, "file.user="+escapeOption(d.CHAPUser), "file.password-secret=chap")
 		arguments = append(arguments, "--object", "secret,id=chap,file=/dev/fd/3")
 	}
-	arguments = append(arguments, "--image-opts", strings.Join(options, ","))
-
-	var output, complaint bytes.Buffer
-	command := exec.CommandContext(ctx, program, arguments...)
-	command.Stdin = bytes.NewReader(input)
-	command.Stdout, command.Stderr = &output, &complaint
-	command.ExtraFiles = secrets
-	err := command.Run()
-	if err == nil {
-		return output.Bytes(), nil
-	}
-	// qemu-io reports a failed transfer on its standard output.
-	said := strings.TrimSpace(complaint.String() + output.String())
+	output, said, err := execute(ctx, input, d.CHAPPassword, program, append(arguments, "--image-opts", strings.Join(options, ","))...)
 	switch {
 	case strings.Contains(said, "Authentication failure"):
 		return nil, ErrLoginRefused
 	case strings.Contains(said, "Target not found"):
 		return nil, ErrTargetNotFound
-	case ctx.Err() != nil:
-		return nil, ctx.Err()
 	}
-	return nil, fmt.Errorf("%s: %w: %s", program, err, said)
+	return output, err
+}
+
+// execute runs a program, which finds a secret in /dev/fd/3: arguments can be
+// read by everyone on the machine. What a program said that failed is in the
+// error too.
+func execute(ctx context.Context, input []byte, secret, program string, arguments ...string) (output []byte, said string, err error) {
+	pipe, err := pipeWith(secret)
+	if err != nil {
+		return nil, "", err
+	}
+	defer pipe.Close()
+	var out, complaint bytes.Buffer
+	command := exec.CommandContext(ctx, program, arguments...)
+	command.Stdin = bytes.NewReader(input)
+	command.Stdout, command.Stderr = &out, &complaint
+	command.ExtraFiles = []*os.File{pipe}
+	err = command.Run()
+	switch {
+	case err == nil:
+		return out.Bytes(), "", nil
+	case ctx.Err() != nil:
+		return nil, "", ctx.Err()
+	}
+	// qemu-io reports a failed transfer on its standard output.
+	said = strings.TrimSpace(complaint.String() + out.String())
+	return nil, said, fmt.Errorf("%s: %w: %s", program, err, said)
 }
 
 // pipeWith returns the reading end of a pipe that holds a short text.

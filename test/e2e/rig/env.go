@@ -41,9 +41,10 @@ type Env struct {
 	// Portals are the addresses (host:port) of the iSCSI target. Volumes of the
 	// type ISCSI are announced at the first, those of ISCSIMultipath at both.
 	Portals []string
-	// CephConfig is the path of a ceph.conf for the user "cinder"; empty unless
+	// CephConfig is the path of a ceph.conf for the user "cinder", CephKeyring of
+	// that user's keyring, and CephMonitor the monitor's host:port; empty unless
 	// the rig was started with Ceph.
-	CephConfig string
+	CephConfig, CephKeyring, CephMonitor string
 
 	targetAdmin string
 }
@@ -78,6 +79,9 @@ type VolumeTypes struct {
 	Fail string
 	// RBD is of a Ceph cluster; empty unless the rig was started with one.
 	RBD string
+	// RBDKeyring is of the same cluster, and connections to its volumes hold the
+	// key of their user.
+	RBDKeyring string
 }
 
 // EnvFile is the path of the file that a start of the rig leaves for [Load]: in
@@ -160,8 +164,11 @@ func Load(path string) (Env, error) {
 			ISCSIMultipath: get("RIG_TYPE_ISCSI_MULTIPATH"),
 			Fail:           get("RIG_TYPE_FAIL"),
 			RBD:            values["RIG_TYPE_RBD"],
+			RBDKeyring:     values["RIG_TYPE_RBD_KEYRING"],
 		},
 		CephConfig:  values["RIG_CEPH_CONF"],
+		CephKeyring: values["RIG_CEPH_KEYRING"],
+		CephMonitor: values["RIG_CEPH_MONITOR"],
 		Portals:     []string{get("RIG_PORTAL"), get("RIG_PORTAL_SECOND")},
 		targetAdmin: get("RIG_TGT_ADMIN"),
 	}

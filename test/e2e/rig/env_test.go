@@ -73,6 +73,24 @@ func TestLoadReadsEveryValue(t *testing.T) {
 	}
 }
 
+func TestLoadReadsWhereCephIs(t *testing.T) {
+	env, err := Load(writeEnv(t, completeEnv+`RIG_TYPE_RBD=rbd
+RIG_TYPE_RBD_KEYRING=rbd-keyring
+RIG_CEPH_CONF=/state/etc/ceph.conf
+RIG_CEPH_KEYRING=/state/keyring
+RIG_CEPH_MONITOR=127.0.0.1:6789
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if env.Types.RBD != "rbd" || env.Types.RBDKeyring != "rbd-keyring" {
+		t.Errorf("Types is %+v", env.Types)
+	}
+	if env.CephConfig != "/state/etc/ceph.conf" || env.CephKeyring != "/state/keyring" || env.CephMonitor != "127.0.0.1:6789" {
+		t.Errorf("Ceph is at %q, %q, %q", env.CephConfig, env.CephKeyring, env.CephMonitor)
+	}
+}
+
 func TestLoadNamesEveryMissingKey(t *testing.T) {
 	text := strings.ReplaceAll(completeEnv, "RIG_REGION=RegionOne\n", "")
 	text = strings.ReplaceAll(text, "RIG_TEAM_B_PASSWORD=b-secret", "RIG_TEAM_B_PASSWORD=")

@@ -3,10 +3,12 @@
 package rig_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net/http"
-	"os/exec"
+	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -178,10 +180,60 @@ func TestRBDImagesCanBeWrittenAndRead(t *testing.T) {
 	if answer.Info.Type != "rbd" || data.Name != "volumes/volume-"+volume || len(data.Host) != 1 {
 		t.Fatalf("connection %+v", answer.Info)
 	}
-	image := fmt.Sprintf("rbd:%s:id=%s:conf=%s", data.Name, data.User, env.CephConfig)
-	for _, command := range []string{"write -P 0xcd 4096 8192", "read -P 0xcd 4096 8192"} {
-		if output, err := exec.CommandContext(t.Context(), "qemu-io", "-f", "raw", "-c", command, image).CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v: %s", command, err, output)
+	image := rig.Image{Monitors: []string{env.CephMonitor}, Pool: "volumes", Name: "volume-" + volume, User: data.User, Key: key(t, env)}
+	content := noise(8192)
+	if err := image.Write(t.Context(), 4096, content); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := image.Read(t.Context(), 4096, len(content)); err != nil || !bytes.Equal(got, content) {
+		t.Fatalf("%v; the same: %t", err, bytes.Equal(got, content))
+	}
+	state, err := image.State(t.Context())
+	if err != nil || !slices.Contains(state.Features, "layering") || len(state.Watchers) != 0 {
+		t.Errorf("state %+v, %v", state, err)
+	}
+	images, err := env.Images(t.Context())
+	if err != nil || !slices.Contains(images, image.Name) {
+		t.Errorf("the pool has %v, %v", images, err)
+	}
+	image.Key = "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQQ=="
+	if _, err := image.Read(t.Context(), 0, 512); err == nil {
+		t.Error("a wrong key opens the image")
+	}
+}
+
+// The key of the user "cinder", from its keyring file.
+func key(t *testing.T, env rig.Env) string {
+	t.Helper()
+	content, err := os.ReadFile(env.CephKeyring)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, key, found := strings.Cut(string(content), "key = ")
+	if !found {
+		t.Fatal("the keyring holds no key")
+	}
+	return strings.TrimSpace(key)
+}
+
+func TestConnectionsOfTheKeyringTypeHoldTheKey(t *testing.T) {
+	env := load(t)
+	if env.Types.RBDKeyring == "" {
+		t.Skip("the rig was started without RIG_CEPH=1")
+	}
+	c := noauth(t, env)
+	for kind, want := range map[string]bool{env.Types.RBDKeyring: true, env.Types.RBD: false} {
+		volume := c.create("volume", "available", object{"size": 1, "volume_type": kind})
+		var answer struct {
+			Info struct {
+				Data struct {
+					Keyring string `json:"keyring"`
+				} `json:"data"`
+			} `json:"connection_info"`
+		}
+		c.action(volume, http.StatusOK, "os-initialize_connection", object{"connector": connector}, &answer)
+		if got := strings.Contains(answer.Info.Data.Keyring, "key = "+key(t, env)); got != want {
+			t.Errorf("type %s: the connection holds the key: %t, want %t", kind, got, want)
 		}
 	}
 }

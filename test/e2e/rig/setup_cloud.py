@@ -168,7 +168,7 @@ def set_up_storage():
 def volume_types():
     types = dict(TYPES)
     if os.environ.get('RIG_CEPH') == '1':
-        types['rbd'] = 'available'
+        types['rbd'] = types['rbd-keyring'] = 'available'
     return types
 
 
@@ -340,7 +340,11 @@ def write_files():
         values['CONTRACT_%sPROJECT' % prefix] = user
     if 'rbd' in volume_types():
         values['RIG_TYPE_RBD'] = values['CONTRACT_TYPE_RBD'] = 'rbd'
+        values['RIG_TYPE_RBD_KEYRING'] = 'rbd-keyring'
         values['RIG_CEPH_CONF'] = os.path.join(state, 'etc', 'ceph.conf')
+        values['RIG_CEPH_KEYRING'] = os.path.join(
+            state, 'data', 'ceph', 'cinder.keyring')
+        values['RIG_CEPH_MONITOR'] = '127.0.0.1:' + setting('CEPH_PORT')
     for name, value in values.items():
         # The file is sourced by shells and split at "=" by the Go tests:
         # neither may need quotes.

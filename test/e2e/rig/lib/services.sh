@@ -45,7 +45,7 @@ prepare_files() {
   # shellcheck disable=SC1091 # written a moment ago
   . "$STATE/secrets"
   RBD_BACKEND=
-  [[ $RIG_CEPH != 1 ]] || RBD_BACKEND=,rbd
+  [[ $RIG_CEPH != 1 ]] || RBD_BACKEND=,rbd,rbd-keyring
   for name in mariadb.cnf rabbitmq.conf keystone.conf keystone-uwsgi.ini cinder.conf \
     cinder-noauth.conf cinder-keystone.conf targets.conf; do
     render "$name" "$STATE/etc/$name"
@@ -172,7 +172,7 @@ setup_cloud() {
     set -a
     # shellcheck disable=SC1091
     . "$STATE/secrets"
-    export STATE KEYSTONE_PORT NOAUTH_PORT CINDER_PORT ISCSI_PORT RIG_CEPH
+    export STATE KEYSTONE_PORT NOAUTH_PORT CINDER_PORT ISCSI_PORT CEPH_PORT RIG_CEPH
     become "$RIG/setup_cloud.py" "$@"
   )
 }
