@@ -26,7 +26,7 @@ type Followup struct {
 	mu        sync.Mutex
 	completed map[types.UID]bool // PersistentVolumes, by UID
 	waiting   map[string]followup
-	strays    map[followup]beginning
+	strays    map[followup]astray
 }
 
 // followup is one thing to do: complete a PersistentVolume by name, undo for a
@@ -46,7 +46,7 @@ func NewFollowup(p *Provisioner, workers int) *Followup {
 		queue:       workqueue.NewTypedRateLimitingQueue[followup](followupLimiter{p.limiter}),
 		completed:   map[types.UID]bool{},
 		waiting:     map[string]followup{},
-		strays:      map[followup]beginning{},
+		strays:      map[followup]astray{},
 	}
 	f.turns = NewTurns(workers, func(string) int { return 0 }, f.invite)
 	p.leftover = f.ClaimGone
@@ -93,8 +93,14 @@ func (f *Followup) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
 	}
 }
 
+// astray is a volume of a claim that counts on another backend.
+type astray struct {
+	volumeID string
+	beginning
+}
+
 // volumeAstray notes a volume of a claim that counts on another backend.
-func (f *Followup) volumeAstray(found beginning) {
+func (f *Followup) volumeAstray(found astray) {
 	item := followup{claim: types.UID(found.stamp.ClaimUID), astray: found.backend}
 	f.mu.Lock()
 	f.strays[item] = found
@@ -211,20 +217,36 @@ func (f *Followup) do(ctx context.Context, item followup) error {
 }
 
 // removeStray removes a second volume of a claim, which the backend refuses for
-// one that was ever attached.
+// one that was ever attached. Two backends of the policy may lead to the same
+// project at Cinder, and then show the same volumes: one that the claim's own
+// backend shows too is the claim's own.
 func (f *Followup) removeStray(ctx context.Context, item followup) error {
 	f.mu.Lock()
 	found, ok := f.strays[item]
 	f.mu.Unlock()
-	if held, counts := f.provisioner.ledger.Holds(item.claim); !ok || !counts || held.backend == item.astray {
+	held, counts := f.provisioner.ledger.Holds(item.claim)
+	if !ok || !counts || held.backend == item.astray {
 		return nil
 	}
-	volumes, err := f.provisioner.Backends.Volumes(found.backend)
+	p := f.provisioner
+	own, err := p.Backends.Volumes(held.backend)
 	if err != nil {
 		return err
 	}
-	if err := volumes.Abandon(f.provisioner.onBehalfOf(ctx, found.stamp.Tenant), found.stamp, found.connector); err != nil {
+	same, err := own.Has(ctx, found.volumeID)
+	if err != nil {
 		return err
+	}
+	if !same {
+		volumes, err := p.Backends.Volumes(found.backend)
+		if err != nil {
+			return err
+		}
+		p.Logger.Warn("A claim has volumes on two backends; the one where it does not count is removed",
+			"claimUID", found.stamp.ClaimUID, "volume", found.volumeID, "backend", found.backend, "elsewhere", held.backend)
+		if err := volumes.RemoveUnrecorded(p.onBehalfOf(ctx, found.stamp.Tenant), found.volumeID, found.stamp, found.connector); err != nil {
+			return err
+		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

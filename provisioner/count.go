@@ -103,9 +103,7 @@ func (p *Provisioner) countFound(name string, all []backends.Volume) {
 			holding.Tenant = ""
 		}
 		if elsewhere := p.ledger.Found(types.UID(stamp.ClaimUID), holding, name); elsewhere != "" {
-			p.Logger.Warn("A claim has volumes on two backends; the one that no PersistentVolume names is removed",
-				"claimUID", stamp.ClaimUID, "volume", v.ID, "backend", name, "elsewhere", elsewhere)
-			p.removeStray(name, stamp)
+			p.removeStray(name, v.ID, stamp)
 		}
 	}
 }

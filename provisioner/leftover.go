@@ -103,11 +103,11 @@ func (p *Provisioner) leaveIfGone(claim *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// removeStray removes the volume of a claim that counts on another backend.
-func (p *Provisioner) removeStray(backend string, stamp backends.Stamp) {
+// removeStray looks into the volume of a claim that counts on another backend.
+func (p *Provisioner) removeStray(backend, volumeID string, stamp backends.Stamp) {
 	connector, err := p.Backends.Connector(backend)
 	if err != nil {
 		return
 	}
-	p.stray(beginning{backend: backend, stamp: stamp, connector: connector})
+	p.stray(astray{volumeID, beginning{backend: backend, stamp: stamp, connector: connector}})
 }

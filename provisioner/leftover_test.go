@@ -99,7 +99,7 @@ func TestSecondVolumeOnAnotherBackendIsRemoved(t *testing.T) {
 	followup := NewFollowup(f.Provisioner, 1)
 	f.must(f.countBackend(t.Context(), "silver"))
 	f.follow(followup)
-	wantCalls(t, f.backends["silver"], "abandon pvc-uid-1")
+	wantCalls(t, f.backends["silver"], "remove unrecorded volume-of-uid-1 of pvc-uid-1")
 	wantCalls(t, f.backends["gold"])
 	if held, _ := f.ledger.Holds(claim.UID); held.backend != "gold" {
 		t.Errorf("the claim counts on %q", held.backend)
@@ -232,4 +232,21 @@ func TestUndoingEndsWithTheVolume(t *testing.T) {
 	f.count()
 	f.follow(followup)
 	wantCalls(t, gold, "abandon pvc-uid-gone")
+}
+
+// TestBackendsThatShowTheSameVolumesShareThem: two backends of a policy may lead
+// to the same project, with other connectors for example.
+func TestBackendsThatShowTheSameVolumesShareThem(t *testing.T) {
+	f := newFixture(t)
+	f.must(f.countBackend(t.Context(), "gold"))
+	_, err := f.provision(f.claim(nil))
+	f.must(err)
+	own := f.stamped("uid-1")
+	f.backends["gold"].calls, f.backends["gold"].has = nil, map[string]bool{own.ID: true}
+	f.backends["silver"].listed = []backends.Volume{own}
+	followup := NewFollowup(f.Provisioner, 1)
+	f.must(f.countBackend(t.Context(), "silver"))
+	f.follow(followup)
+	wantCalls(t, f.backends["silver"])
+	wantCalls(t, f.backends["gold"])
 }

@@ -105,7 +105,7 @@ type Provisioner struct {
 	// leftover hands a claim that is gone to the follow-up, stray a volume of a
 	// claim that counts on another backend.
 	leftover func(types.UID)
-	stray    func(beginning)
+	stray    func(astray)
 
 	claimTurns  *Turns // by claim UID
 	volumeTurns *Turns // by PersistentVolume name
@@ -160,7 +160,7 @@ func New(options Options) *Provisioner {
 		paces:   newPaces(options.Policy),
 
 		leftover: func(types.UID) {},
-		stray:    func(beginning) {},
+		stray:    func(astray) {},
 
 		waitingClaims:  newObjects[*corev1.PersistentVolumeClaim](),
 		failingClaims:  newObjects[*corev1.PersistentVolumeClaim](),

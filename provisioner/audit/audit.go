@@ -85,9 +85,9 @@ type Listing struct {
 // Compare returns what is not as it should be, sorted by kind, backend and
 // volume.
 func Compare(s State) []Finding {
-	c := &comparison{State: s, recorded: map[place]bool{}, byClaim: map[string]provisioner.VolumeRecord{}, volumes: map[place]backends.Volume{}}
+	c := &comparison{State: s, recorded: map[string]bool{}, byClaim: map[string]provisioner.VolumeRecord{}, volumes: map[place]backends.Volume{}}
 	for _, record := range s.Records.Volumes {
-		c.recorded[place{record.Backend, record.VolumeID}] = true
+		c.recorded[record.VolumeID] = true
 		c.byClaim[record.ClaimUID] = record
 	}
 	for name, listing := range s.Backends {
@@ -115,7 +115,8 @@ func Compare(s State) []Finding {
 
 type comparison struct {
 	State
-	recorded map[place]bool
+	// recorded holds volumes by id: two backends may show the same ones.
+	recorded map[string]bool
 	volumes  map[place]backends.Volume
 	byClaim  map[string]provisioner.VolumeRecord // by claim UID
 	findings []Finding
@@ -130,7 +131,7 @@ func (c *comparison) young(at time.Time) bool { return c.Now.Sub(at) < c.Grace }
 
 // volume looks at a stamped volume that no PersistentVolume names.
 func (c *comparison) volume(backend string, v backends.Volume) {
-	if c.recorded[place{backend, v.ID}] || c.young(v.CreatedAt) {
+	if c.recorded[v.ID] || c.young(v.CreatedAt) {
 		return
 	}
 	stamp := backends.StampOf(v)

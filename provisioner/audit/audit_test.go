@@ -71,6 +71,8 @@ func TestCompare(t *testing.T) {
 		{name: "second volume on another backend", volumes: []backends.Volume{stamped("v1", "1", "in-use", attached)}, lab: []backends.Volume{stamped("v2", "1", "attaching", nil)},
 			records: []provisioner.VolumeRecord{recorded("1", "v1", nil)},
 			want:    []string{"SecondVolume v2 removable: PersistentVolume pvc-1 of the same claim names volume v1 on backend gold"}},
+		{name: "two backends that show the same volumes", volumes: []backends.Volume{stamped("v1", "1", "in-use", attached)}, lab: []backends.Volume{stamped("v1", "1", "in-use", attached)},
+			records: []provisioner.VolumeRecord{recorded("1", "v1", nil)}},
 		{name: "volume that is lost", records: []provisioner.VolumeRecord{recorded("1", "v1", nil)},
 			want: []string{"MissingVolume v1: its volume does not exist; its data is lost unless the storage array has a copy"}},
 		{name: "volume without the stamp", foreign: "v1", records: []provisioner.VolumeRecord{recorded("1", "v1", nil)},
