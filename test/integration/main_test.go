@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 }
 
 func runSuite(m *testing.M) int {
-	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 25*time.Minute)
 	defer cancel()
 	var err error
 	suite, err = harness.StartSuite(ctx, harness.SuiteOptions{Race: raceEnabled, Log: os.Stderr})
