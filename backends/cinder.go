@@ -363,6 +363,7 @@ type volumeDocument struct {
 	Type        string            `json:"volume_type"`
 	Zone        string            `json:"availability_zone"`
 	Encrypted   bool              `json:"encrypted"`
+	MultiAttach bool              `json:"multiattach"`
 	Metadata    map[string]string `json:"metadata"`
 	CreatedAt   string            `json:"created_at"`
 	Attachments []struct {
@@ -374,15 +375,16 @@ type volumeDocument struct {
 
 func (d volumeDocument) volume() Volume {
 	v := Volume{
-		ID:        d.ID,
-		Name:      d.Name,
-		Status:    Status(d.Status),
-		SizeGiB:   d.Size,
-		Type:      d.Type,
-		Zone:      d.Zone,
-		Encrypted: d.Encrypted,
-		Metadata:  d.Metadata,
-		CreatedAt: parseTime(d.CreatedAt),
+		ID:          d.ID,
+		Name:        d.Name,
+		Status:      Status(d.Status),
+		SizeGiB:     d.Size,
+		Type:        d.Type,
+		Zone:        d.Zone,
+		Encrypted:   d.Encrypted,
+		MultiAttach: d.MultiAttach,
+		Metadata:    d.Metadata,
+		CreatedAt:   parseTime(d.CreatedAt),
 	}
 	for _, a := range d.Attachments {
 		v.Attachments = append(v.Attachments, Attachment{ID: a.AttachmentID, Host: a.HostName, ServerID: a.ServerID})

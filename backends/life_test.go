@@ -116,7 +116,7 @@ func view(v Volume) map[string]any {
 	for _, a := range v.Attachments {
 		attachments = append(attachments, map[string]any{"attachment_id": a.ID, "host_name": a.Host, "server_id": nil})
 	}
-	return map[string]any{"id": v.ID, "name": v.Name, "status": string(v.Status), "size": v.SizeGiB, "metadata": v.Metadata, "encrypted": v.Encrypted,
+	return map[string]any{"id": v.ID, "name": v.Name, "status": string(v.Status), "size": v.SizeGiB, "metadata": v.Metadata, "encrypted": v.Encrypted, "multiattach": v.MultiAttach,
 		"attachments": attachments, "created_at": v.CreatedAt.Format("2006-01-02T15:04:05.000000")}
 }
 

@@ -41,6 +41,8 @@ type memoryCinder struct {
 	delay   func() int
 	// workflow is how new volumes are connected.
 	workflow Workflow
+	// shared lets several hosts attach a volume (multiattach).
+	shared bool
 	// open holds attachments of the attachments API, by id.
 	open map[string]*memoryAttachment
 	// ignoreFilter answers a filtered list with every volume.
@@ -317,7 +319,7 @@ func (m *memoryCinder) ForceDeleteVolume(ctx context.Context, id string) error {
 
 func (m *memoryCinder) Reserve(ctx context.Context, id string) error {
 	return m.action(ctx, "volume.os-reserve", id, func(v *memoryVolume) error {
-		if v.Status != StatusAvailable {
+		if v.Status != StatusAvailable && !(m.shared && v.Status == StatusInUse) {
 			return conflict("volume.os-reserve", "Volume status must be available to reserve, but the status is "+string(v.Status))
 		}
 		v.Status = StatusAttaching
@@ -329,6 +331,9 @@ func (m *memoryCinder) Unreserve(ctx context.Context, id string) error {
 	return m.action(ctx, "volume.os-unreserve", id, func(v *memoryVolume) error {
 		if v.Status == StatusAttaching {
 			v.Status = StatusAvailable
+			if len(v.Attachments) > 0 {
+				v.Status = StatusInUse
+			}
 		}
 		return nil
 	})
@@ -364,7 +369,10 @@ func (m *memoryCinder) Attach(ctx context.Context, id, host string, readOnly boo
 			return &Error{Backend: "gold", Operation: "volume.os-attach", Kind: KindUnavailable, Status: 500, EffectUnknown: true, Message: "Cinder answered internal server error"}
 		case v.Status == StatusInUse && len(v.Attachments) > 0 && v.Attachments[0].Host == host:
 			return nil
-		case v.Status != StatusAvailable && v.Status != StatusAttaching:
+		case v.Status == StatusAttaching && slices.ContainsFunc(v.Attachments, func(a Attachment) bool { return a.Host == host }):
+			v.Status = StatusInUse
+			return nil
+		case v.Status != StatusAvailable && v.Status != StatusAttaching && !(m.shared && v.Status == StatusInUse):
 			return conflict("volume.os-attach", "volume is already attached and multiple attachments are not enabled")
 		}
 		m.attach(v, host)
@@ -419,7 +427,7 @@ func (m *memoryCinder) MarkAttached(ctx context.Context, id string) error {
 
 func (m *memoryCinder) CreateAttachment(ctx context.Context, id string, connector Connector, readOnly bool) (attachment string, document []byte, err error) {
 	err = m.action(ctx, "attachment.create", id, func(v *memoryVolume) error {
-		if v.Status != StatusAvailable {
+		if v.Status != StatusAvailable && !(m.shared && v.Status == StatusInUse) {
 			return conflict("attachment.create", "Volume status must be available or downloading to reserve, but the current status is "+string(v.Status))
 		}
 		m.ids++
@@ -491,9 +499,10 @@ func (m *memoryCinder) DeleteAttachment(ctx context.Context, id string) error {
 		delete(m.open, id)
 		v.Attachments = slices.DeleteFunc(slices.Clone(v.Attachments), func(other Attachment) bool { return other.ID == id })
 		v.Status = StatusAvailable
+		most := 0
 		for _, other := range m.open {
-			if other.volume == a.volume {
-				v.Status = Status(map[string]Status{"attached": StatusInUse, "attaching": StatusAttaching, "reserved": StatusReserved}[other.status])
+			if rank := attachmentRank(Attachment{Status: AttachmentStatus(other.status)}); other.volume == a.volume && rank > most {
+				most, v.Status = rank, []Status{"", StatusReserved, StatusAttaching, StatusInUse}[rank]
 			}
 		}
 		return nil

@@ -15,6 +15,7 @@ type Volume struct {
 	Type        string
 	Zone        string
 	Encrypted   bool
+	MultiAttach bool // several hosts may use it at once; from its type
 	Metadata    map[string]string
 	Attachments []Attachment
 	CreatedAt   time.Time // one-second resolution, the server's clock

@@ -92,6 +92,9 @@ type Request struct {
 	// AccessModes are those of the claim, which the PersistentVolume will
 	// carry. A claim of ReadOnlyMany alone makes the source read-only.
 	AccessModes []corev1.PersistentVolumeAccessMode
+	// MountOptions are those of the StorageClass, which the PersistentVolume
+	// will carry.
+	MountOptions []string
 	// FSType is the filesystem the node makes on an empty volume, ext4 when it
 	// is left empty. Ignored when Block is set.
 	FSType string
@@ -100,6 +103,9 @@ type Request struct {
 	// Encrypted is what Cinder says of the volume itself (its "encrypted"
 	// attribute); older drivers leave it out of the connection.
 	Encrypted bool
+	// MultiAttach is what Cinder says of the volume itself (its "multiattach"
+	// attribute, from the volume type): several hosts may write to it at once.
+	MultiAttach bool
 	// Connector is whom Cinder was asked to export the volume to.
 	Connector Connector
 	// Mappings are the operator's settings for the backend, by protocol in
@@ -242,8 +248,11 @@ func (r *Registry) settle(in Request) (request, error) {
 	if encrypted || in.Encrypted {
 		return settled, refuse(EncryptedVolume, "encrypted is true, but a kubelet cannot open the volume's LUKS layer and would format it; use a volume type without encryption")
 	}
-	if err := CheckAccessModes(in.AccessModes); err != nil {
+	if err := CheckAccessModes(in.AccessModes, in.Block); err != nil {
 		return settled, err
+	}
+	if slices.Contains(in.AccessModes, corev1.ReadWriteMany) && !in.MultiAttach {
+		return settled, refuse(UnsupportedAccessMode, "access mode ReadWriteMany needs a volume that several hosts may use at once, and Cinder says multiattach is false; use a volume type with the extra spec multiattach=\"<is> True\", or use ReadWriteOnce")
 	}
 	if err := settled.checkForm(); err != nil {
 		return settled, err
@@ -287,14 +296,16 @@ func (c Connection) qosWarnings() ([]string, error) {
 
 // CheckAccessModes refuses the access modes that no source of any protocol
 // here can honour, so that a claim can be turned down before a volume is made
-// for it. Modes that pass may still be refused by Map for a certain protocol.
-// The error is a *Refusal of reason UnsupportedAccessMode.
-func CheckAccessModes(modes []corev1.PersistentVolumeAccessMode) error {
+// for it. Modes that pass may still be refused by Map for a certain protocol or
+// volume. The error is a *Refusal of reason UnsupportedAccessMode.
+func CheckAccessModes(modes []corev1.PersistentVolumeAccessMode, block bool) error {
 	for _, mode := range modes {
 		switch mode {
 		case corev1.ReadWriteOnce, corev1.ReadOnlyMany, corev1.ReadWriteOncePod:
 		case corev1.ReadWriteMany:
-			return refuse(UnsupportedAccessMode, "access mode ReadWriteMany is not supported, because a Cinder volume is a disk that one node at a time may write to; use ReadWriteOnce or ReadOnlyMany")
+			if !block {
+				return refuse(UnsupportedAccessMode, "access mode ReadWriteMany is for volumeMode Block only, because a Cinder volume is a disk, and its filesystem breaks when two nodes mount it for writing; use ReadWriteOnce or ReadOnlyMany")
+			}
 		default:
 			return refuse(UnsupportedAccessMode, "access mode %q is unknown; use ReadWriteOnce or ReadOnlyMany", mode)
 		}

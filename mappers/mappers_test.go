@@ -52,16 +52,18 @@ func TestMapRefusesNoConnection(t *testing.T) {
 func TestCheckAccessModes(t *testing.T) {
 	for name, test := range map[string]struct {
 		modes []corev1.PersistentVolumeAccessMode
+		block bool
 		want  string
 	}{
 		"none":                {},
 		"once and read":       {modes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadOnlyMany}},
 		"one pod":             {modes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}},
-		"many":                {modes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadWriteMany}, want: "access mode ReadWriteMany is not supported, because a Cinder volume is a disk that one node at a time may write to; use ReadWriteOnce or ReadOnlyMany"},
+		"many":                {modes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadWriteMany}, want: "access mode ReadWriteMany is for volumeMode Block only, because a Cinder volume is a disk, and its filesystem breaks when two nodes mount it for writing; use ReadWriteOnce or ReadOnlyMany"},
+		"many, raw block":     {modes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, block: true},
 		"one of a later time": {modes: []corev1.PersistentVolumeAccessMode{"WriteOnlyMany"}, want: `access mode "WriteOnlyMany" is unknown; use ReadWriteOnce or ReadOnlyMany`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := mappers.CheckAccessModes(test.modes)
+			err := mappers.CheckAccessModes(test.modes, test.block)
 			if test.want == "" {
 				if err != nil {
 					t.Errorf("error is %v, expected none", err)
@@ -155,7 +157,10 @@ func TestRefusalsOfEveryProtocol(t *testing.T) {
 		"access mode unknown":     {fields: `"access_mode": "wo"`, reason: mappers.InvalidConnection, want: `access_mode is "wo", expected "rw" or "ro"; look in the log of cinder-volume`},
 		"access mode no text":     {fields: `"access_mode": ["ro"]`, reason: mappers.InvalidConnection, want: "access_mode is a list, expected a string" + look},
 		"qos no object":           {fields: `"qos_specs": "iops"`, reason: mappers.InvalidConnection, want: `qos_specs is "iops", expected an object` + look},
-		"claim of many writers":   {fields: `"access_mode": "rw"`, change: func(r *mappers.Request) { r.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany} }, reason: mappers.UnsupportedAccessMode, want: "access mode ReadWriteMany is not supported, because a Cinder volume is a disk that one node at a time may write to; use ReadWriteOnce or ReadOnlyMany"},
+		"claim of many writers":   {fields: `"access_mode": "rw"`, change: func(r *mappers.Request) { r.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany} }, reason: mappers.UnsupportedAccessMode, want: "access mode ReadWriteMany is for volumeMode Block only, because a Cinder volume is a disk, and its filesystem breaks when two nodes mount it for writing; use ReadWriteOnce or ReadOnlyMany"},
+		"many writers of a volume for one": {fields: `"access_mode": "rw"`, change: func(r *mappers.Request) {
+			r.Block, r.AccessModes = true, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
+		}, reason: mappers.UnsupportedAccessMode, want: "access mode ReadWriteMany needs a volume that several hosts may use at once, and Cinder says multiattach is false; use a volume type with the extra spec multiattach=\"<is> True\", or use ReadWriteOnce"},
 	} {
 		for _, protocol := range registry.Protocols() {
 			t.Run(name+"/"+protocol, func(t *testing.T) {
@@ -176,6 +181,36 @@ func TestRefusalsOfEveryProtocol(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A raw block volume that Cinder lets several hosts use is the one that many
+// nodes may write to; every protocol with a source for it maps it.
+func TestManyWritersOfARawVolume(t *testing.T) {
+	registry := newRegistry(t)
+	for _, protocol := range registry.Protocols() {
+		t.Run(protocol, func(t *testing.T) {
+			data, mapping := soundConnection(t, protocol)
+			request := plainRequest()
+			request.Mappings = map[string]mappers.Mapping{protocol: mapping}
+			request.Block, request.MultiAttach, request.AccessModes = true, true, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
+			result, err := mapDocument(registry, []byte(`{"driver_volume_type": "`+protocol+`", "data": {`+data+`}}`), request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if result.ReadOnly {
+				t.Error("the source is read-only")
+			}
+		})
+	}
+}
+
+// kubelet mounts no FlexVolume with mount options: the pod would wait for good.
+func TestFlexVolumeTakesNoMountOptions(t *testing.T) {
+	request := plainRequest()
+	request.MountOptions = []string{"noatime"}
+	request.Mappings = map[string]mappers.Mapping{"nfs": {As: mappers.FormFlexVolume, Driver: "example.org/nfs"}}
+	_, err := mapDocument(newRegistry(t), []byte(`{"driver_volume_type": "nfs", "data": {"export": "192.0.2.9:/export", "name": "volume-1"}}`), request)
+	expectRefusal(t, err, mappers.InvalidMapping, "the StorageClass has mountOptions, and kubelet mounts no FlexVolume with any; remove them from the StorageClass, or map nfs to a CSI driver")
 }
 
 func TestMappingOfUnknownForm(t *testing.T) {

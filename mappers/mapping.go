@@ -197,6 +197,10 @@ func (r request) flexVolume(values templateValues) (Result, error) {
 	switch {
 	case r.Block:
 		return Result{}, refuse(InvalidMapping, "mapping.%s.as is \"flexVolume\", and FlexVolume drivers cannot give a pod a raw block device; use volumeMode Filesystem, or map %s to a CSI driver", r.protocol, r.protocol)
+	case len(r.MountOptions) > 0:
+		// kubelet refuses to mount it then (checkMountOptionSupport in
+		// pkg/volume/util/operationexecutor).
+		return Result{}, refuse(InvalidMapping, "the StorageClass has mountOptions, and kubelet mounts no FlexVolume with any; remove them from the StorageClass, or map %s to a CSI driver", r.protocol)
 	case r.mapping.Discard:
 		return Result{}, refuse(InvalidMapping, "mapping.%s.discard is set, but kubelet gives FlexVolume drivers no mount options; remove it from the backend's mapping", r.protocol)
 	}

@@ -173,7 +173,7 @@ func unsupported(claim *corev1.PersistentVolumeClaim) (denial, bool) {
 			message: fmt.Sprintf("annotation %s asks for a copy of %q, as the historic provisioner made; cloning is not supported and the claim is not given an empty volume instead; remove the annotation", historicAnnotationClone, source),
 		}, true
 	}
-	if err := mappers.CheckAccessModes(spec.AccessModes); err != nil {
+	if err := mappers.CheckAccessModes(spec.AccessModes, isBlock(claim)); err != nil {
 		return denial{reason: string(mappers.UnsupportedAccessMode), message: err.Error()}, true
 	}
 	return denial{}, false

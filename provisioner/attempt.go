@@ -258,7 +258,9 @@ func (a *attempt) mapConnection(connected backends.Connected) (mappers.Result, e
 	request.AccessModes = a.claim.Spec.AccessModes
 	request.FSType = a.decision.Volume.FSType
 	request.Block = isBlock(a.claim)
+	request.MountOptions = a.class.MountOptions
 	request.Encrypted = connected.Volume.Encrypted
+	request.MultiAttach = connected.Volume.MultiAttach
 	request.Backend = a.backend
 	request.Mappings = a.p.Backends.Mappings(a.backend)
 	request.Volume = mappers.Volume{

@@ -41,7 +41,9 @@ func retryFor(err error) retry {
 	r := retry{atLeast: failed.RetryAfter}
 	switch failed.Kind {
 	case backends.KindUnavailable, backends.KindInternal:
-		r.outcome, r.first, r.most = "unavailable", time.Second, time.Minute
+		// A backend that does not answer at all is the breaker's: what is tried
+		// again here costs one request.
+		r.outcome, r.first, r.most = "unavailable", time.Second, 30*time.Second
 	case backends.KindConflict:
 		r.outcome, r.first, r.most = "conflict", 2*time.Second, time.Minute
 	case backends.KindTimeout:

@@ -58,7 +58,7 @@ func parseAccessMode(text string) (string, bool) {
 func admissionNotes(modes []string) []string {
 	for _, mode := range modes {
 		if mode == string(corev1.ReadWriteMany) {
-			return []string{"the provisioner checks access modes before it asks the policy, and refuses ReadWriteMany where the volume cannot be shared"}
+			return []string{"the provisioner checks access modes before it asks the policy, and refuses ReadWriteMany except for raw block volumes of a type with multiattach"}
 		}
 	}
 	return nil

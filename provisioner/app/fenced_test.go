@@ -7,12 +7,14 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
 type transportFunc func(*http.Request) (*http.Response, error)
@@ -80,6 +82,63 @@ func TestEndOfTheTermCutsAChangeUnderWay(t *testing.T) {
 	}
 	if _, err := transport.RoundTrip(request); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
+	}
+}
+
+// TestLeaseIsHeldFromTheRequestOn has the answer to a renewal come late, as it
+// does to a leader that is paused while it waits for one.
+func TestLeaseIsHeldFromTheRequestOn(t *testing.T) {
+	client := fake.NewClientset(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: "lease"}})
+	at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	lock := &ownLock{now: func() time.Time { return at }, LeaseLock: resourcelock.LeaseLock{
+		LeaseMeta: metav1.ObjectMeta{Namespace: "own", Name: "lease"}, Client: client.CoordinationV1(),
+		LockConfig: resourcelock.ResourceLockConfig{Identity: "paused"},
+	}}
+	leads := func() bool { return true }
+	said := func() string {
+		if err := stillLeading(t.Context(), leads, lock, 12*time.Second); err != nil {
+			return err.Error()
+		}
+		return ""
+	}
+	const runOut = "the lease has run out without being renewed"
+	if got := said(); got != runOut {
+		t.Errorf("before the first renewal: %q", got)
+	}
+	late := time.Duration(0)
+	client.PrependReactor("update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+		at = at.Add(late)
+		return false, nil, nil
+	})
+	renew := func(holder string) {
+		t.Helper()
+		if _, _, err := lock.Get(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := lock.Update(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: holder}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	renew("paused")
+	at = at.Add(12 * time.Second)
+	if got := said(); got != "" {
+		t.Errorf("12 s after the renewal: %q", got)
+	}
+	late = 13 * time.Second
+	renew("paused")
+	if got := said(); got != runOut {
+		t.Errorf("when the renewal's answer took 13 s: %q", got)
+	}
+	late = 0
+	renew("paused")
+	if got := said(); got != "" {
+		t.Errorf("after a renewal that was answered at once: %q", got)
+	}
+	at = at.Add(10 * time.Second)
+	renew("")
+	at = at.Add(3 * time.Second)
+	if got := said(); got != runOut {
+		t.Errorf("giving the lease up renewed it: %q", got)
 	}
 }
 

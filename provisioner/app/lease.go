@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -57,12 +58,16 @@ func (a *App) elect(ctx context.Context) error {
 		}
 	})()
 
+	lock := &ownLock{LeaseLock: resourcelock.LeaseLock{
+		LeaseMeta:  metav1.ObjectMeta{Name: leaseName(a.options.ProvisionerName), Namespace: a.namespace},
+		Client:     a.leaseClient.CoordinationV1(),
+		LockConfig: resourcelock.ResourceLockConfig{Identity: a.identity, EventRecorder: a.recorder},
+	}}
+	// What is asked for at the last instant has the other half of the time in
+	// which nobody leads to arrive.
+	validity := (a.options.LeaseDuration + a.options.RenewDeadline) / 2
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: &ownLock{LeaseLock: resourcelock.LeaseLock{
-			LeaseMeta:  metav1.ObjectMeta{Name: leaseName(a.options.ProvisionerName), Namespace: a.namespace},
-			Client:     a.leaseClient.CoordinationV1(),
-			LockConfig: resourcelock.ResourceLockConfig{Identity: a.identity, EventRecorder: a.recorder},
-		}},
+		Lock:            lock,
 		LeaseDuration:   a.options.LeaseDuration,
 		RenewDeadline:   a.options.RenewDeadline,
 		RetryPeriod:     a.options.RetryPeriod,
@@ -78,7 +83,7 @@ func (a *App) elect(ctx context.Context) error {
 				mu.Unlock()
 				defer term.Done()
 				defer release()
-				failed = a.runTerm(ctx, hold, func() error { return stillLeading(hold, elector) })
+				failed = a.runTerm(ctx, hold, func() error { return stillLeading(hold, elector.IsLeader, lock, validity) })
 			},
 			OnStoppedLeading: func() {},
 			OnNewLeader: func(identity string) {
@@ -137,11 +142,11 @@ func (a *App) watchLease(ctx context.Context) {
 // stillLeading is the fence before every change at Cinder. The elector notices
 // the end of its lease only when it is scheduled; a process that was paused
 // compares clocks here before it touches anything.
-func stillLeading(hold context.Context, elector *leaderelection.LeaderElector) error {
-	if hold.Err() != nil || !elector.IsLeader() {
+func stillLeading(hold context.Context, isLeader func() bool, lock *ownLock, validity time.Duration) error {
+	if hold.Err() != nil || !isLeader() {
 		return errors.New("this replica does not lead any more")
 	}
-	if err := elector.Check(0); err != nil {
+	if !lock.holdsFor(validity) {
 		return errors.New("the lease has run out without being renewed")
 	}
 	return nil

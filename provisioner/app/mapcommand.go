@@ -44,6 +44,8 @@ type MapOptions struct {
 	AccessMode string
 	VolumeMode string
 	FSType     string
+	// MultiAttach stands for the volume's own attribute.
+	MultiAttach bool
 }
 
 // Mapped is what a connection becomes, or why not.
@@ -143,6 +145,7 @@ Exit codes: 0 mapped, 1 refused, 2 wrong use, or a file cannot be read.`,
 	flags.StringVar(&options.AccessMode, "access-mode", "RWO", "access `mode` of the claim: RWO, ROX, RWOP or RWX, or their long names")
 	flags.StringVar(&options.VolumeMode, "volume-mode", string(corev1.PersistentVolumeFilesystem), "volume `mode` of the claim: Filesystem or Block")
 	flags.StringVar(&options.FSType, "fs-type", "", "`filesystem` that rule or StorageClass choose; default is "+policy.DefaultFSType)
+	flags.BoolVar(&options.MultiAttach, "multiattach", false, "the volume's type lets several hosts use it at once")
 	flags.StringVarP(&output, "output", "o", output, "`format` of the answer: yaml or json")
 	return command
 }
@@ -199,6 +202,7 @@ func Map(options MapOptions, document []byte, stdin io.Reader) (mapped Mapped, r
 		request.AccessModes = []corev1.PersistentVolumeAccessMode{mode}
 		request.FSType = options.FSType
 		request.Block = volumeMode == corev1.PersistentVolumeBlock
+		request.MultiAttach = options.MultiAttach
 		request.Backend = backend
 		request.Mappings = mappings
 		request.Volume = mappers.Volume{ID: placeholderUID, Name: placeholderPV, SizeGiB: 1, Type: "type", Zone: "zone"}

@@ -21,6 +21,7 @@
 //	                              an application credential of the member
 //	CONTRACT_TYPE_ISCSI           a volume type with one portal and CHAP (iscsi)
 //	CONTRACT_TYPE_ISCSI_MULTIPATH a volume type with two portals
+//	CONTRACT_TYPE_SHARED          a volume type with multiattach
 //	CONTRACT_TYPE_RBD             a volume type on Ceph
 //	CONTRACT_TYPE_FAIL            a volume type whose volumes end in error
 //	CONTRACT_WAIT                 how long to wait for a state (60s)

@@ -48,7 +48,7 @@ type Credential struct{ ID, Secret string }
 type Account struct{ User, Password, Project string }
 
 // Types are the names of volume types; those that do not exist are empty.
-type Types struct{ ISCSI, Multipath, RBD, Fail string }
+type Types struct{ ISCSI, Multipath, Shared, RBD, Fail string }
 
 // noauth tells the two modes apart.
 func (target Target) noauth() bool { return target.Keystone == nil }
@@ -155,6 +155,7 @@ func simulatorTargets(t *testing.T) []Target {
 	}
 	simulator, err := cindersim.New(cindersim.Options{
 		Identity:       identity,
+		Types:          append(cindersim.DefaultVolumeTypes(), cindersim.VolumeType{Name: "shared", RequiresInitiator: true, Multiattach: true}),
 		PlacementDelay: time.Millisecond, CreateDelay: 5 * time.Millisecond, DeleteDelay: 5 * time.Millisecond,
 		ExtendDelay: 5 * time.Millisecond, SnapshotDelay: 5 * time.Millisecond,
 	})
@@ -166,7 +167,7 @@ func simulatorTargets(t *testing.T) []Target {
 	}
 	t.Cleanup(simulator.Close)
 	t.Logf("the simulator's seed is %d", simulator.Seed())
-	types := Types{ISCSI: "iscsi", Multipath: "iscsi-mp", RBD: "rbd", Fail: "fail"}
+	types := Types{ISCSI: "iscsi", Multipath: "iscsi-mp", Shared: "shared", RBD: "rbd", Fail: "fail"}
 	account := func(name string) Account { return Account{User: name, Password: name + "-pass", Project: name} }
 	other, admin := account("team-b"), account("admin")
 	return []Target{
@@ -189,7 +190,7 @@ func realTargets(t *testing.T) []Target {
 	t.Helper()
 	types := Types{
 		ISCSI: environment("CONTRACT_TYPE_ISCSI", "iscsi"), Multipath: os.Getenv("CONTRACT_TYPE_ISCSI_MULTIPATH"),
-		RBD: os.Getenv("CONTRACT_TYPE_RBD"), Fail: os.Getenv("CONTRACT_TYPE_FAIL"),
+		Shared: os.Getenv("CONTRACT_TYPE_SHARED"), RBD: os.Getenv("CONTRACT_TYPE_RBD"), Fail: os.Getenv("CONTRACT_TYPE_FAIL"),
 	}
 	wait, err := time.ParseDuration(environment("CONTRACT_WAIT", "60s"))
 	if err != nil {

@@ -19,9 +19,11 @@ func TestLostAnswersMakeNoSecondVolume(t *testing.T) {
 		"action.os-terminate_connection", "action.os-detach", "volume.delete", "volume.list", "volume.get",
 		"attachment.create", "attachment.update", "attachment.list", "attachment.complete", "attachment.delete", "metadata.update"}
 	for _, operation := range operations {
-		w.sim.Inject(cindersim.Fault{Kind: cindersim.DropAfter, Operation: operation, Probability: 0.3, Times: 8})
-		w.sim.Inject(cindersim.Fault{Kind: cindersim.RespondBefore, Operation: operation, Probability: 0.2, Times: 5})
-		w.sim.Inject(cindersim.Fault{Kind: cindersim.RespondAfter, Operation: operation, Probability: 0.2, Times: 5, Code: 504})
+		// More of them would only wait for the delays between the attempts of a
+		// claim that meets one after the other.
+		w.sim.Inject(cindersim.Fault{Kind: cindersim.DropAfter, Operation: operation, Probability: 0.3, Times: 4})
+		w.sim.Inject(cindersim.Fault{Kind: cindersim.RespondBefore, Operation: operation, Probability: 0.2, Times: 2})
+		w.sim.Inject(cindersim.Fault{Kind: cindersim.RespondAfter, Operation: operation, Probability: 0.2, Times: 2, Code: 504})
 	}
 	const claims = 30
 	for i := range claims / 2 {

@@ -82,6 +82,7 @@ func TestConnectionsThatCannotBeMappedAreUndone(t *testing.T) {
 		cindersim.VolumeType{Name: "strange", Connection: cindersim.FixedConnection("vmdk", map[string]any{"vmdk_size": 1})},
 		cindersim.VolumeType{Name: "unequal", Connection: cindersim.FixedConnection("iscsi", map[string]any{
 			"target_portals": []string{"10.0.0.1:3260", "10.0.0.2:3260"}, "target_iqns": []string{"iqn.2010-10.org.openstack:a", "iqn.2010-10.org.openstack:b"}, "target_luns": []int{1}})},
+		cindersim.VolumeType{Name: "single"},
 		cindersim.VolumeType{Name: "encrypted", Connection: cindersim.FixedConnection("iscsi", map[string]any{
 			"target_portal": "10.0.0.1:3260", "target_iqn": "iqn.2010-10.org.openstack:a", "target_lun": 1, "encrypted": true})},
 	)
@@ -100,6 +101,7 @@ func TestConnectionsThatCannotBeMappedAreUndone(t *testing.T) {
 		{kind: "iscsi", message: "UnsupportedAccessMode: backend lab", change: func(claim *corev1.PersistentVolumeClaim) {
 			claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
 		}},
+		{kind: "single", message: "multiattach is false", change: manyWriters},
 	} {
 		t.Run(c.kind, func(t *testing.T) {
 			w.must(suite.CreateClass(w.ctx, "undo-lab-"+c.kind, w.provisioner, func(class *storagev1.StorageClass) {
@@ -119,6 +121,12 @@ func TestConnectionsThatCannotBeMappedAreUndone(t *testing.T) {
 	}
 }
 
+// manyWriters has a claim ask for a raw volume that every node may write to.
+func manyWriters(claim *corev1.PersistentVolumeClaim) {
+	block := corev1.PersistentVolumeBlock
+	claim.Spec.VolumeMode, claim.Spec.AccessModes = &block, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
+}
+
 // allow lets namespace NAME-b use another StorageClass.
 func (w *world) allow(class string) {
 	w.policy = strings.Replace(w.policy, `storageClasses: ["`+w.name+`-lab"`, `storageClasses: ["`+w.name+`-lab", "`+class+`"`, 1)
@@ -127,13 +135,14 @@ func (w *world) allow(class string) {
 // TestVolumesOfEveryShape covers block and read-only volumes, Retain, RBD and
 // multipath.
 func TestVolumesOfEveryShape(t *testing.T) {
-	w := newWorld(t, "shape", cindersim.Options{CreateDelay: 50 * time.Millisecond})
-	for _, kind := range []string{"rbd", "iscsi-mp", "retain"} {
+	w := newWorld(t, "shape", cindersim.Options{CreateDelay: 50 * time.Millisecond,
+		Types: append(cindersim.DefaultVolumeTypes(), cindersim.VolumeType{Name: "shared", Multiattach: true})})
+	for _, kind := range []string{"rbd", "iscsi-mp", "shared", "retain"} {
 		w.allow("shape-" + kind)
 	}
 	w.policy = strings.Replace(w.policy, "    auth: {noauth:", "    mapping: {rbd: {as: csi, clusterID: ceph-1, nodeStageSecretRef: {name: ceph, namespace: ceph-csi}}}\n    auth: {noauth:", 1)
 	w.start()
-	for _, kind := range []string{"rbd", "iscsi-mp"} {
+	for _, kind := range []string{"rbd", "iscsi-mp", "shared"} {
 		w.must(suite.CreateClass(w.ctx, "shape-"+kind, w.provisioner, func(class *storagev1.StorageClass) {
 			class.Parameters = map[string]string{"type": kind}
 		}))
@@ -148,6 +157,7 @@ func TestVolumesOfEveryShape(t *testing.T) {
 		}),
 		harness.Claim("shape-b", "rbd", "shape-rbd", "1Gi", nil),
 		harness.Claim("shape-b", "multipath", "shape-iscsi-mp", "1Gi", nil),
+		harness.Claim("shape-b", "shared", "shape-shared", "1Gi", manyWriters),
 		harness.Claim("shape-b", "retain", "shape-retain", "1Gi", nil),
 	}
 	for _, claim := range claims {

@@ -75,6 +75,8 @@ type VolumeTypes struct {
 	ISCSI string
 	// ISCSIMultipath has two portals and CHAP.
 	ISCSIMultipath string
+	// Shared is like ISCSI, and several hosts may attach a volume of it.
+	Shared string
 	// Fail is of a backend on which every new volume ends in "error".
 	Fail string
 	// RBD is of a Ceph cluster; empty unless the rig was started with one.
@@ -162,6 +164,7 @@ func Load(path string) (Env, error) {
 		Types: VolumeTypes{
 			ISCSI:          get("RIG_TYPE_ISCSI"),
 			ISCSIMultipath: get("RIG_TYPE_ISCSI_MULTIPATH"),
+			Shared:         get("RIG_TYPE_SHARED"),
 			Fail:           get("RIG_TYPE_FAIL"),
 			RBD:            values["RIG_TYPE_RBD"],
 			RBDKeyring:     values["RIG_TYPE_RBD_KEYRING"],

@@ -26,7 +26,13 @@ NOAUTH_PROJECT = '0123456789abcdef0123456789abcdef'
 TENANTS = ('team-a', 'team-b')
 CREDENTIAL_NAME = 'standalone-cinder-e2e'
 # Volume type: the state in which a new volume of it has to end.
-TYPES = {'iscsi': 'available', 'iscsi-mp': 'available', 'fail': 'error'}
+TYPES = {'iscsi': 'available', 'iscsi-mp': 'available', 'shared': 'available',
+         'fail': 'error'}
+# The backend and further extra specs of types that are not called after their
+# backend.
+EXTRA_SPECS = {
+    'shared': {'volume_backend_name': 'iscsi', 'multiattach': '<is> True'},
+}
 # How long a volume may take; a quiet machine needs a quarter of a second.
 VOLUME_TIMEOUT = 60
 POOLS_TIMEOUT = 120
@@ -161,7 +167,7 @@ def set_up_storage():
         if name not in existing:
             cinder.post('/types', {'volume_type': {
                 'name': name, 'os-volume-type-access:is_public': True,
-                'extra_specs': {'volume_backend_name': name}}})
+                'extra_specs': extra_specs(name)}})
     wait_for_pools(cinder)
 
 
@@ -172,9 +178,14 @@ def volume_types():
     return types
 
 
+def extra_specs(name):
+    return EXTRA_SPECS.get(name, {'volume_backend_name': name})
+
+
 def wait_for_pools(cinder):
     """Waits until the scheduler knows a pool of every backend."""
-    wanted = set(volume_types())
+    wanted = {extra_specs(name)['volume_backend_name']
+              for name in volume_types()}
     deadline = time.monotonic() + POOLS_TIMEOUT
     while True:
         try:
@@ -317,6 +328,7 @@ def write_files():
         'RIG_TEAM_A_CREDENTIAL_SECRET': credential_secret,
         'RIG_TYPE_ISCSI': 'iscsi',
         'RIG_TYPE_ISCSI_MULTIPATH': 'iscsi-mp',
+        'RIG_TYPE_SHARED': 'shared',
         'RIG_TYPE_FAIL': 'fail',
         'RIG_PORTAL': '127.0.0.1:' + port,
         'RIG_PORTAL_SECOND': '127.0.0.2:' + port,
@@ -329,6 +341,7 @@ def write_files():
         'CONTRACT_REGION': REGION,
         'CONTRACT_TYPE_ISCSI': 'iscsi',
         'CONTRACT_TYPE_ISCSI_MULTIPATH': 'iscsi-mp',
+        'CONTRACT_TYPE_SHARED': 'shared',
         'CONTRACT_TYPE_FAIL': 'fail',
         'CONTRACT_CREDENTIAL_ID': credential_id,
         'CONTRACT_CREDENTIAL_SECRET': credential_secret,
