@@ -32,23 +32,28 @@ const (
 	each = 2
 )
 
-// station is a StorageClass that leads to a backend of the same name.
+// station is a StorageClass and what its claims are like.
 type station struct {
 	name, namespace, size string
 	// attachments says that its volumes are connected by the attachments API.
 	attachments bool
+	// shared has its claims ask for raw volumes that every node may write to.
+	shared bool
 	// check uses a PersistentVolume as a node would.
 	check func(t *testing.T, w *world, pv *corev1.PersistentVolume, pattern []byte)
 }
 
 // Two tenants on backends side by side: the same Cinder behind Keystone, by an
 // application credential and by a password, and without authentication; every
-// protocol by every workflow. Each backend has a project of its own.
+// protocol by every workflow. Each backend has a project of its own; the classes
+// for volumes of many writers share those of gold and silver.
 func stations(env rig.Env) []station {
 	all := []station{
 		{name: "gold", namespace: "team-a", size: "1Gi", check: checkISCSI},
 		{name: "silver", namespace: "team-a", size: "1Gi", attachments: true, check: checkISCSI},
 		{name: "lab", namespace: "team-b", size: "1500Mi", attachments: true, check: checkISCSI},
+		{name: "gold-shared", namespace: "team-a", size: "1Gi", shared: true, check: checkShared},
+		{name: "silver-shared", namespace: "team-a", size: "1Gi", attachments: true, shared: true, check: checkShared},
 	}
 	if env.Types.RBD != "" {
 		all = append(all,
@@ -87,12 +92,14 @@ tenants:
     classes:
       - {storageClasses: [gold], backends: [gold], volumeType: %[1]s, fsType: ext4}
       - {storageClasses: [silver], backends: [silver], volumeType: %[1]s}
+      - {storageClasses: [gold-shared], backends: [gold], volumeType: %[4]s}
+      - {storageClasses: [silver-shared], backends: [silver], volumeType: %[4]s}
       - {storageClasses: [broken], backends: [gold], volumeType: %[2]s}
   - name: team-b
     namespaces: [team-b]
     classes:
       - {storageClasses: [lab], backends: [lab], volumeType: %[3]s}
-`, env.Types.ISCSI, env.Types.Fail, env.Types.ISCSIMultipath)
+`, env.Types.ISCSI, env.Types.Fail, env.Types.ISCSIMultipath, env.Types.Shared)
 	if env.Types.RBD == "" {
 		return policy + tenants
 	}
@@ -168,7 +175,7 @@ func TestClaimsBecomeVolumesThatHoldData(t *testing.T) {
 	wanted := map[string]int{} // by namespace
 	for _, s := range w.stations {
 		for i := range each {
-			_, err := w.CreateClaim(ctx, harness.Claim(s.namespace, fmt.Sprintf("%s-%d", s.name, i), s.name, s.size, nil))
+			_, err := w.CreateClaim(ctx, harness.Claim(s.namespace, fmt.Sprintf("%s-%d", s.name, i), s.name, s.size, s.claim))
 			must(t, err)
 			wanted[s.namespace]++
 		}
@@ -237,6 +244,15 @@ func TestClaimsBecomeVolumesThatHoldData(t *testing.T) {
 			}
 		}
 	}
+}
+
+// claim makes a claim what those of the station are.
+func (s station) claim(claim *corev1.PersistentVolumeClaim) {
+	if !s.shared {
+		return
+	}
+	block := corev1.PersistentVolumeBlock
+	claim.Spec.VolumeMode, claim.Spec.AccessModes = &block, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
 }
 
 // volumeOf is the PersistentVolume of a class's claim.
@@ -320,6 +336,18 @@ func checkISCSI(t *testing.T, w *world, pv *corev1.PersistentVolume, pattern []b
 	if _, err := disk.Read(ctx, 0, 512); err == nil {
 		t.Errorf("%s: the target lets a wrong CHAP password in", pv.Name)
 	}
+}
+
+// checkShared writes to a volume as two nodes would, one after the other.
+func checkShared(t *testing.T, w *world, pv *corev1.PersistentVolume, pattern []byte) {
+	if mode := pv.Spec.VolumeMode; mode == nil || *mode != corev1.PersistentVolumeBlock || pv.Spec.ISCSI.FSType != "" || pv.Spec.ISCSI.ReadOnly {
+		t.Errorf("%s: volume mode %v, source %+v", pv.Name, mode, pv.Spec.ISCSI)
+	}
+	if modes := pv.Spec.AccessModes; len(modes) != 1 || modes[0] != corev1.ReadWriteMany {
+		t.Errorf("%s: access modes %v", pv.Name, modes)
+	}
+	checkISCSI(t, w, pv, pattern)
+	checkISCSI(t, w, pv, bytes.ToUpper(pattern))
 }
 
 func must(t *testing.T, err error) {
