@@ -20,6 +20,8 @@ type Records struct {
 	Secrets []SecretRecord
 	// Names holds every PersistentVolume of the cluster, whoever made it.
 	Names map[string]bool
+	// NeededSecrets are the names of those that PersistentVolumes refer to.
+	NeededSecrets map[string]bool
 }
 
 // VolumeRecord is a PersistentVolume of this program.
@@ -38,9 +40,12 @@ type ClaimRecord struct {
 	Elsewhere bool
 }
 
-// SecretRecord is a Secret that this program made.
+// SecretRecord is a Secret that this program made, for one PersistentVolume or
+// for those that share it on a backend.
 type SecretRecord struct {
-	Name, PV  string
+	Name      string
+	PV        string
+	SharedBy  string
 	Cluster   string
 	CreatedAt time.Time
 }
@@ -66,7 +71,7 @@ func ClusterUID(ctx context.Context, client kubernetes.Interface) (string, error
 // Claims are read before PersistentVolumes: whatever is recorded in between then
 // shows as recorded.
 func ReadRecords(ctx context.Context, client kubernetes.Interface, provisionerName, namespace string) (Records, error) {
-	records := Records{Claims: map[string]ClaimRecord{}, Names: map[string]bool{}}
+	records := Records{Claims: map[string]ClaimRecord{}, Names: map[string]bool{}, NeededSecrets: map[string]bool{}}
 	claims, err := listClaims(ctx, client)
 	if err != nil {
 		return records, err
@@ -88,6 +93,9 @@ func ReadRecords(ctx context.Context, client kubernetes.Interface, provisionerNa
 	for i := range volumes {
 		pv := &volumes[i]
 		records.Names[pv.Name] = true
+		if secret := pv.Annotations[annotationSecret]; secret != "" && pv.Annotations[annotationSecretNamespace] == namespace {
+			records.NeededSecrets[secret] = true
+		}
 		if pv.Annotations[annotationProvisionedBy] != provisionerName || !isOurs(pv) {
 			continue
 		}
@@ -111,8 +119,12 @@ func listSecrets(ctx context.Context, client kubernetes.Interface, namespace str
 		var records []SecretRecord
 		for i := range list.Items {
 			secret := &list.Items[i]
-			if pv := secret.Annotations[annotationForPV]; pv != "" {
-				records = append(records, SecretRecord{Name: secret.Name, PV: pv, Cluster: secret.Annotations[annotationCluster], CreatedAt: secret.CreationTimestamp.Time})
+			record := SecretRecord{
+				Name: secret.Name, PV: secret.Annotations[annotationForPV], SharedBy: secret.Annotations[annotationSharedBy],
+				Cluster: secret.Annotations[annotationCluster], CreatedAt: secret.CreationTimestamp.Time,
+			}
+			if record.PV != "" || record.SharedBy != "" {
+				records = append(records, record)
 			}
 		}
 		return records, list.Continue, nil

@@ -36,7 +36,7 @@ func retryFor(err error) retry {
 	var failed *backends.Error
 	if !errors.As(err, &failed) {
 		// The API server, or a backend that is not configured any more.
-		return retry{outcome: "kubernetes", first: time.Second, most: time.Minute}
+		return retry{outcome: "kubernetes", first: time.Second, most: 30 * time.Second}
 	}
 	r := retry{atLeast: failed.RetryAfter}
 	switch failed.Kind {
@@ -45,17 +45,17 @@ func retryFor(err error) retry {
 		// again here costs one request.
 		r.outcome, r.first, r.most = "unavailable", time.Second, 30*time.Second
 	case backends.KindConflict:
-		r.outcome, r.first, r.most = "conflict", 2*time.Second, time.Minute
+		r.outcome, r.first, r.most = "conflict", 2*time.Second, 30*time.Second
 	case backends.KindTimeout:
-		r.outcome, r.first, r.most = "timeout", 5*time.Second, 2*time.Minute
+		r.outcome, r.first, r.most = "timeout", 5*time.Second, time.Minute
 	case backends.KindRateLimited:
-		r.outcome, r.first, r.most = "rate_limited", 5*time.Second, 2*time.Minute
+		r.outcome, r.first, r.most = "rate_limited", 5*time.Second, time.Minute
 	case backends.KindVolumeFailed:
 		r.outcome, r.first, r.most = "volume_failed", 10*time.Second, 2*time.Minute
 	case backends.KindOverQuota:
 		r.outcome, r.first, r.most = "over_quota", 15*time.Second, 2*time.Minute
 	case backends.KindUnauthorized, backends.KindForbidden, backends.KindConfig:
-		r.outcome, r.first, r.most = "credentials", 5*time.Second, 2*time.Minute
+		r.outcome, r.first, r.most = "credentials", 5*time.Second, time.Minute
 	case backends.KindNotFound, backends.KindInvalid:
 		// A volume type or zone that does not exist, for example.
 		r.outcome, r.first, r.most = "invalid", 15*time.Second, 10*time.Minute

@@ -37,7 +37,8 @@ const (
 	// OrphanVolume: a volume of a claim that is gone, named by no
 	// PersistentVolume.
 	OrphanVolume Kind = "OrphanVolume"
-	// OrphanSecret: a Secret of a PersistentVolume that is gone.
+	// OrphanSecret: a Secret of a PersistentVolume that is gone, or one that
+	// volumes shared, of which none is left.
 	OrphanSecret Kind = "OrphanSecret"
 )
 
@@ -222,6 +223,12 @@ func (c *comparison) stuck(r provisioner.VolumeRecord, v backends.Volume) string
 
 func (c *comparison) secret(s provisioner.SecretRecord) {
 	if c.Records.Names[s.PV] || c.young(s.CreatedAt) || s.Cluster != c.Cluster {
+		return
+	}
+	if s.SharedBy != "" {
+		if !c.Records.NeededSecrets[s.Name] {
+			c.add(Finding{Kind: OrphanSecret, Backend: s.SharedBy, Secret: s.Name, Message: "no PersistentVolume refers to it any more; the leader removes it when it looks next"})
+		}
 		return
 	}
 	for uid := range c.Records.Claims {

@@ -104,6 +104,10 @@ func TestCompare(t *testing.T) {
 		{name: "second volume that was attached", volumes: []backends.Volume{stamped("v1", "1", "in-use", attached), stamped("v2", "1", "available", attached)},
 			records: []provisioner.VolumeRecord{recorded("1", "v1", nil)},
 			want:    []string{"SecondVolume v2: PersistentVolume pvc-1 of the same claim names volume v1 on backend gold"}},
+		{name: "shared Secret that nothing refers to", secrets: []provisioner.SecretRecord{{Name: "gold-cephx-1", SharedBy: "gold", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}},
+			want: []string{"OrphanSecret gold-cephx-1: no PersistentVolume refers to it any more; the leader removes it when it looks next"}},
+		{name: "shared Secret that is needed", secrets: []provisioner.SecretRecord{{Name: "needed", SharedBy: "gold", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}}},
+		{name: "young shared Secret", secrets: []provisioner.SecretRecord{{Name: "gold-cephx-1", SharedBy: "gold", Cluster: "cluster-1", CreatedAt: now.Add(-time.Minute)}}},
 		{name: "Secret of a claim that waits", secrets: []provisioner.SecretRecord{{Name: "s1", PV: "pvc-1", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}},
 			claims: map[string]provisioner.ClaimRecord{"1": {}}},
 	} {
@@ -117,7 +121,7 @@ func TestCompare(t *testing.T) {
 					"gold": {Volumes: c.volumes, Unstamped: map[string]bool{c.foreign: true}, Err: c.err},
 					"lab":  {Volumes: c.lab},
 				},
-				Records: provisioner.Records{Volumes: c.records, Claims: c.claims, Secrets: c.secrets, Names: names},
+				Records: provisioner.Records{Volumes: c.records, Claims: c.claims, Secrets: c.secrets, Names: names, NeededSecrets: map[string]bool{"needed": true}},
 			})
 			var got []string
 			for _, f := range found {
