@@ -161,6 +161,15 @@ func TestVolumeIsRead(t *testing.T) {
 	})
 }
 
+func TestVolumeForSeveralHostsIsRead(t *testing.T) {
+	client, _ := newScripted(t, map[string]http.HandlerFunc{"GET /volumes/v1": fixed(200, strings.Replace(recordedVolume, `"multiattach": false`, `"multiattach": true`, 1))})
+	got, err := client.Volume(t.Context(), "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, got.MultiAttach, true)
+}
+
 func TestTimestamps(t *testing.T) {
 	for text, want := range map[string]time.Time{
 		"2026-11-20T15:21:26.412044":  time.Date(2026, 11, 20, 15, 21, 26, 412044000, time.UTC),

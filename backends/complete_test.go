@@ -39,6 +39,18 @@ func TestCompleteFromEveryState(t *testing.T) {
 			equal(t, cinder.changes(), test.want)
 		})
 	}
+	t.Run("by the attachments API: the mark comes first", func(t *testing.T) {
+		cinder := newMemoryCinder()
+		id := cinder.byAttachments(1, StatusAttaching, "attaching")
+		cinder.fault = sequence(map[string][]mishap{"attachment.complete": {refused}})
+		l := cinder.term(t)
+		equal(t, KindOf(l.Complete(t.Context(), claimTarget(1, id), false)), KindUnavailable)
+		equal(t, cinder.snapshot()[id].EverAttached(), true)
+		if err := l.Complete(t.Context(), claimTarget(1, id), false); err != nil {
+			t.Error(err)
+		}
+		equal(t, cinder.changes(), []string{"metadata.update " + id, "attachment.complete attachment-2", "attachment.complete attachment-2"})
+	})
 	t.Run("gone", func(t *testing.T) {
 		cinder := newMemoryCinder()
 		err := cinder.term(t).Complete(t.Context(), claimTarget(1, "volume-9"), false)

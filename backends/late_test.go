@@ -27,11 +27,14 @@ func TestVolumeThatArrivesAfterTheListingIsFoundByTheNext(t *testing.T) {
 }
 
 func TestUnrecordedVolumeIsRemovedAndNoOther(t *testing.T) {
+	marked := mine(1, StatusAvailable)
+	marked.Metadata[stampAttached] = "true"
 	for name, c := range map[string]struct {
 		volume  Volume
 		kind    Kind
 		removed bool
 	}{
+		"was in use once":            {marked, KindInUse, false},
 		"available":                  {mine(1, StatusAvailable), "", true},
 		"attaching":                  {mine(1, StatusAttaching), "", true},
 		"error":                      {mine(1, StatusError), "", true},

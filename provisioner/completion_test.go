@@ -40,6 +40,21 @@ func TestVolumeIsCompletedOnceItsPersistentVolumeIsSeen(t *testing.T) {
 	wantCalls(t, f.backends["gold"], "complete volume-1 read-only=false")
 }
 
+// TestSeenVolumesWaitForTheirCompletion: nothing but the sight of the
+// PersistentVolume has its volume brought into use.
+func TestSeenVolumesWaitForTheirCompletion(t *testing.T) {
+	f := newFixture(t)
+	followup := NewFollowup(f.Provisioner, 1)
+	pv := f.recorded()
+	if n := followup.queue.Len(); n != 0 {
+		t.Errorf("%d volumes wait to be completed before their PersistentVolume is seen", n)
+	}
+	followup.VolumeSeen(pv)
+	if n := followup.queue.Len(); n != 1 {
+		t.Errorf("%d volumes wait to be completed once their PersistentVolume is seen", n)
+	}
+}
+
 func followupOf(pv *corev1.PersistentVolume) followup { return followup{pv: pv.Name} }
 
 func TestWhatIsNotCompleted(t *testing.T) {

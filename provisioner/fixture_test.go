@@ -62,6 +62,7 @@ type fakeVolumes struct {
 	abandonErr error
 	onList     func()
 	lastDoubt  time.Time
+	shared     bool // by several hosts
 }
 
 func (f *fakeVolumes) call(format string, arguments ...any) {
@@ -76,7 +77,7 @@ func (f *fakeVolumes) Connect(_ context.Context, spec backends.Spec) (backends.C
 	if f.err != nil {
 		return backends.Connected{}, f.err
 	}
-	return backends.Connected{Volume: backends.Volume{ID: "volume-1", SizeGiB: spec.SizeGiB}, Document: []byte(f.document)}, nil
+	return backends.Connected{Volume: backends.Volume{ID: "volume-1", SizeGiB: spec.SizeGiB, MultiAttach: f.shared}, Document: []byte(f.document)}, nil
 }
 
 func (f *fakeVolumes) Complete(_ context.Context, target backends.Target, readOnly bool) error {
@@ -140,7 +141,10 @@ func (f fakeBackends) NodeLabels(name string) map[string]string {
 	return nil
 }
 
-func (f fakeBackends) Mappings(string) map[string]mappers.Mapping { return nil }
+// Mappings has connections of protocol flex become FlexVolumes.
+func (f fakeBackends) Mappings(string) map[string]mappers.Mapping {
+	return map[string]mappers.Mapping{"flex": {As: mappers.FormFlexVolume, Driver: "example.org/flex"}}
+}
 
 func (f fakeBackends) Names() []string {
 	var names []string

@@ -3,6 +3,7 @@ package provisioner
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -86,6 +87,41 @@ func TestRefusedConnectionIsUndoneAndSaysWhy(t *testing.T) {
 	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB", "abandon pvc-uid-1")
 	if _, begun := f.begun["uid-1"]; begun {
 		t.Error("the undone attempt is still remembered")
+	}
+}
+
+// TestManyWritersNeedAVolumeForSeveralHosts: only Cinder's answer tells.
+func TestManyWritersNeedAVolumeForSeveralHosts(t *testing.T) {
+	many := func(claim *corev1.PersistentVolumeClaim) {
+		block := corev1.PersistentVolumeBlock
+		claim.Spec.VolumeMode, claim.Spec.AccessModes = &block, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
+	}
+	f := newFixture(t)
+	_, err := f.provision(f.claim(many))
+	if err == nil || !strings.HasPrefix(err.Error(), "UnsupportedAccessMode: backend gold: access mode ReadWriteMany needs ") {
+		t.Errorf("error %v", err)
+	}
+	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB", "abandon pvc-uid-1")
+	f = newFixture(t)
+	f.backends["gold"].shared = true
+	pv, err := f.provision(f.claim(many))
+	f.must(err)
+	if !slices.Equal(pv.Spec.AccessModes, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}) {
+		t.Errorf("access modes %v", pv.Spec.AccessModes)
+	}
+}
+
+func TestMountOptionsOfTheClassRefuseAFlexVolume(t *testing.T) {
+	f := newFixture(t)
+	f.backends["gold"].document = `{"driver_volume_type": "flex", "data": {"a": "b"}}`
+	_, err := f.provision(f.claim(nil))
+	f.must(err)
+	f = newFixture(t)
+	f.backends["gold"].document = `{"driver_volume_type": "flex", "data": {"a": "b"}}`
+	f.class.MountOptions = []string{"noatime"}
+	_, err = f.provision(f.claim(nil))
+	if err == nil || !strings.HasPrefix(err.Error(), "InvalidMapping: backend gold: the StorageClass has mountOptions") {
+		t.Errorf("error %v", err)
 	}
 }
 
