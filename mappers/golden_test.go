@@ -32,6 +32,7 @@ type golden struct {
 type goldenRequest struct {
 	FSType      string
 	Block       bool
+	MultiAttach bool
 	AccessModes []corev1.PersistentVolumeAccessMode
 	Initiator   *string
 	WWPNs       []string
@@ -83,7 +84,7 @@ func readGolden(t testing.TB, path string) (golden, mappers.Request) {
 		t.Errorf("%s: \"source\" must say in one line where the document comes from", path)
 	}
 	request := plainRequest()
-	request.FSType, request.Block = read.Request.FSType, read.Request.Block
+	request.FSType, request.Block, request.MultiAttach = read.Request.FSType, read.Request.Block, read.Request.MultiAttach
 	if read.Request.AccessModes != nil {
 		request.AccessModes = read.Request.AccessModes
 	}
