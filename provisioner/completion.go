@@ -60,7 +60,7 @@ func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 	if f.provisioner.isMine(pv) {
 		f.provisioner.finish(types.UID(pv.Annotations[annotationClaimUID]))
 	}
-	if f.wantsCompletion(pv) {
+	if _, void := f.provisioner.voidRecord(pv); void || f.wantsCompletion(pv) {
 		f.queue.Add(followup{pv: pv.Name})
 	}
 }
@@ -259,11 +259,19 @@ func (f *Followup) removeStray(ctx context.Context, item followup) error {
 func (f *Followup) complete(ctx context.Context, name string) error {
 	p := f.provisioner
 	pv, err := p.PersistentVolumes.Get(name)
-	if apierrors.IsNotFound(err) || err == nil && !f.wantsCompletion(pv) {
+	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
 		return err
+	}
+	if undone, void := p.voidRecord(pv); void {
+		if err := p.removeVoid(ctx, pv, undone); err != nil {
+			return err
+		}
+	}
+	if !f.wantsCompletion(pv) {
+		return nil
 	}
 	origin, err := originOf(pv)
 	if err != nil {

@@ -55,6 +55,56 @@ func TestSeenVolumesWaitForTheirCompletion(t *testing.T) {
 	}
 }
 
+// TestRecordOfWhatWasUndoneIsRemoved has a PersistentVolume saved late: its
+// volume is gone, since the claim went and nothing was recorded.
+func TestRecordOfWhatWasUndoneIsRemoved(t *testing.T) {
+	for name, c := range map[string]struct {
+		policy  corev1.PersistentVolumeReclaimPolicy
+		volume  bool
+		claim   bool
+		undone  bool
+		removed bool
+	}{
+		"undone":                           {corev1.PersistentVolumeReclaimRetain, false, false, true, true},
+		"undone, the library's to delete":  {corev1.PersistentVolumeReclaimDelete, false, false, true, false},
+		"undone, and there is such volume": {corev1.PersistentVolumeReclaimRetain, true, false, true, false},
+		"undone, and the claim exists":     {corev1.PersistentVolumeReclaimRetain, false, true, true, false},
+		"kept by an administrator":         {corev1.PersistentVolumeReclaimRetain, false, false, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			followup := NewFollowup(f.Provisioner, 1)
+			claim := f.claim(nil)
+			pv, err := f.provision(claim)
+			f.must(err)
+			if c.claim {
+				_, err := f.client.CoreV1().PersistentVolumeClaims(claim.Namespace).Create(t.Context(), claim, metav1.CreateOptions{})
+				f.must(err)
+			}
+			if c.undone {
+				f.must(f.ClaimGone(t.Context(), claim.UID))
+			}
+			f.backends["gold"].has = map[string]bool{"volume-1": c.volume}
+			pv.UID = "pv-uid"
+			pv.Annotations[annotationProvisionedBy] = "test"
+			pv.Spec.PersistentVolumeReclaimPolicy = c.policy
+			pv.Status.Phase = corev1.VolumeReleased
+			f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Add(pv))
+			_, err = f.client.CoreV1().PersistentVolumes().Create(t.Context(), pv, metav1.CreateOptions{})
+			f.must(err)
+			followup.VolumeSeen(pv)
+			for followup.queue.Len() > 0 {
+				followup.next(t.Context())
+			}
+			left, err := f.client.CoreV1().PersistentVolumes().List(t.Context(), metav1.ListOptions{})
+			f.must(err)
+			if removed := len(left.Items) == 0; removed != c.removed {
+				t.Errorf("removed: %t, want %t", removed, c.removed)
+			}
+		})
+	}
+}
+
 func followupOf(pv *corev1.PersistentVolume) followup { return followup{pv: pv.Name} }
 
 func TestWhatIsNotCompleted(t *testing.T) {

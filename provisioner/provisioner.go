@@ -140,6 +140,8 @@ type Provisioner struct {
 	// begun holds claims for which a volume may exist while no
 	// PersistentVolume is recorded yet.
 	begun map[types.UID]beginning
+	// undone holds the claims of which this term has undone what was begun.
+	undone map[types.UID]undone
 }
 
 var (
@@ -175,6 +177,7 @@ func New(options Options) *Provisioner {
 		said:    map[types.UID]said{},
 		begun:   map[types.UID]beginning{},
 		removed: map[types.UID]bool{},
+		undone:  map[types.UID]undone{},
 	}
 	p.claimTurns = NewTurns(options.Workers, p.ownTurns, p.inviteClaim)
 	p.volumeTurns = NewTurns(options.Workers, p.ownTurns, p.inviteVolume)

@@ -94,6 +94,7 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning) 
 	if err := volumes.Abandon(lasting, begun.stamp, begun.connector); err != nil {
 		return err
 	}
+	p.noteUndone(uid, begun)
 	// A shared one last: others may need it, and who leads next looks for it.
 	shared := p.shared.heldBy(uid)
 	p.finish(uid)

@@ -179,6 +179,7 @@ func pvOf(pv *corev1.PersistentVolume) checker.PV {
 		Name:     pv.Name,
 		ClaimUID: pv.Annotations[annotationClaimUID],
 		VolumeID: pv.Annotations[annotationVolume],
+		Created:  pv.CreationTimestamp.Time,
 		Retain:   pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain,
 		Secret:   pv.Annotations[annotationSecret],
 
@@ -225,9 +226,10 @@ func (w *world) look() {
 	elsewhere := w.elsewhere
 	w.elsewhere = nil
 	w.mu.Unlock()
-	volumes := w.sim.Volumes()
+	at, volumes := time.Now(), w.sim.Volumes()
 	known := len(w.course.Findings())
 	w.course.Look(checker.Sample{
+		At:  at,
 		PVs: pvs, Bound: bound, Volumes: volumes, Foreign: foreign,
 		Asked: func(uid string) bool { return w.claims.isAsked(types.UID(uid)) },
 	})

@@ -15,20 +15,22 @@ type Course struct {
 	findings map[Finding]Finding
 	order    []Finding
 	// recorded are the volumes that a claim's PersistentVolumes have named,
-	// kept the PersistentVolumes whose volumes must stay for ever, and used the
-	// volumes that were seen in use.
+	// kept the PersistentVolumes whose volumes must stay for ever, used the
+	// volumes that were seen in use, and seen when each was seen last.
 	recorded map[string][]string
 	kept     map[string]PV
 	used     map[string]bool
+	seen     map[string]time.Time
 }
 
 // NewCourse begins to watch; host is the connector's.
 func NewCourse(host string) *Course {
-	return &Course{host: host, findings: map[Finding]Finding{}, recorded: map[string][]string{}, kept: map[string]PV{}, used: map[string]bool{}}
+	return &Course{host: host, findings: map[Finding]Finding{}, recorded: map[string][]string{}, kept: map[string]PV{}, used: map[string]bool{}, seen: map[string]time.Time{}}
 }
 
 // Sample is one look. What Kubernetes shows may be old; the volumes are not.
 type Sample struct {
+	At time.Time
 	// PVs and Bound, the claims' UIDs, were read before the volumes.
 	PVs   []PV
 	Bound map[string]bool
@@ -57,6 +59,7 @@ func (c *Course) Look(s Sample) {
 	volumes := make(map[string]cindersim.Volume, len(s.Volumes))
 	for _, v := range s.Volumes {
 		volumes[v.ID] = v
+		c.seen[v.ID] = s.At
 	}
 	for _, pv := range s.PVs {
 		c.noteRecorded(pv)
@@ -64,7 +67,9 @@ func (c *Course) Look(s Sample) {
 			continue // which must not change at all
 		}
 		if pv.Retain {
-			c.kept[pv.Name] = pv
+			if !c.isVoid(pv, s) {
+				c.kept[pv.Name] = pv
+			}
 			continue
 		}
 		if !s.Asked(pv.ClaimUID) {
@@ -80,6 +85,15 @@ func (c *Course) Look(s Sample) {
 	for _, f := range Foreign(State{Volumes: s.Volumes, Foreign: s.Foreign}) {
 		c.Note(f)
 	}
+}
+
+// isVoid says that a PersistentVolume was saved when its claim was to go and its
+// volume, which nobody can have used, was gone already: by a request that was
+// late. In the end there must be no such object.
+func (c *Course) isVoid(pv PV, s Sample) bool {
+	last, was := c.seen[pv.VolumeID]
+	_, kept := c.kept[pv.Name]
+	return was && !kept && pv.Created.After(last) && !c.used[pv.VolumeID] && s.Asked(pv.ClaimUID)
 }
 
 // noteRecorded finds claims for which two volumes were recorded, one after the

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 )
@@ -182,6 +183,47 @@ func TestCourseFindsWhatIsPlanted(t *testing.T) {
 			c.plant(&next)
 			course.Look(next)
 			course.Look(next)
+			if got := course.Findings(); !slices.Equal(got, c.want) {
+				t.Errorf("found\n%+v\nwant\n%+v", got, c.want)
+			}
+		})
+	}
+}
+
+// A PersistentVolume that is saved by a late request, when its volume is undone,
+// is nobody's loss; one that is older than the last sight of its volume is.
+func TestCourseTellsLateRecordsFromDeletedVolumes(t *testing.T) {
+	last := time.Date(2026, 11, 21, 15, 22, 44, 700, time.UTC)
+	gone := []Finding{{WronglyDeleted, "PersistentVolume pvc-u9", "volume v9 is gone; it is to be retained", "v9", "u9"}}
+	for _, c := range []struct {
+		name    string
+		created time.Time
+		used    bool
+		asked   bool
+		want    []Finding
+	}{
+		{"saved later", last.Truncate(time.Second).Add(time.Second), false, true, nil},
+		{"saved before", last.Truncate(time.Second), false, true, gone},
+		{"in use once", last.Truncate(time.Second).Add(time.Second), true, true, gone},
+		{"of a claim that stays", last.Truncate(time.Second).Add(time.Second), false, false, gone},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			course := NewCourse(host)
+			before := sampleOf(sound())
+			volume := stamped("v9", "u9")
+			if before.At = last; !c.used {
+				volume.Status = attaching
+			}
+			before.Volumes = append(slices.Clone(before.Volumes), volume)
+			if c.used {
+				before.PVs = append(slices.Clone(before.PVs), PV{Name: "pvc-u9", ClaimUID: "u9", VolumeID: "v9"})
+			}
+			course.Look(before)
+			after := sampleOf(sound())
+			after.At, after.Asked = last.Add(2*time.Second), func(string) bool { return c.asked }
+			after.PVs = append(slices.Clone(after.PVs), PV{Name: "pvc-u9", ClaimUID: "u9", VolumeID: "v9", Retain: true, Created: c.created})
+			course.Look(after)
+			course.Look(after)
 			if got := course.Findings(); !slices.Equal(got, c.want) {
 				t.Errorf("found\n%+v\nwant\n%+v", got, c.want)
 			}

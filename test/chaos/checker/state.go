@@ -3,6 +3,8 @@
 package checker
 
 import (
+	"time"
+
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 )
@@ -48,6 +50,7 @@ type Claim struct {
 type PV struct {
 	Name, ClaimUID, VolumeID string
 	Retain                   bool
+	Created                  time.Time // to the second, rounded down
 	// Target is the iSCSI target's name.
 	Target string
 	// Secret is the Secret it refers to, Attachment the attachment of its volume

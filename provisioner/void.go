@@ -1,0 +1,83 @@
+package provisioner
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+)
+
+// A request that saves a PersistentVolume may reach the API server after the
+// claim went, and after what was begun for it was undone: a network kept it, or
+// its sender was paused. The object then names a volume that is gone. Where its
+// reclaim policy is Delete, the library sees to it; else it would stay for good,
+// like the record of a volume that somebody wants to keep.
+
+// undoneFor is how long it is remembered that a claim's provisioning was undone.
+const undoneFor = 15 * time.Minute
+
+// undone is when a claim's provisioning was undone, and where.
+type undone struct {
+	backend string
+	stamp   backends.Stamp
+	at      time.Time
+}
+
+// noteUndone remembers that no volume of a claim was left on a backend, and that
+// none had been recorded.
+func (p *Provisioner) noteUndone(uid types.UID, begun beginning) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for uid, u := range p.undone {
+		if time.Since(u.at) > undoneFor {
+			delete(p.undone, uid)
+		}
+	}
+	p.undone[uid] = undone{begun.backend, begun.stamp, time.Now()}
+}
+
+// voidRecord says whether a PersistentVolume may record a volume that this term
+// has undone.
+func (p *Provisioner) voidRecord(pv *corev1.PersistentVolume) (undone, bool) {
+	if !p.isMine(pv) || pv.DeletionTimestamp != nil || pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
+		return undone{}, false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	u, ok := p.undone[types.UID(pv.Annotations[annotationClaimUID])]
+	return u, ok && u.backend == pv.Annotations[annotationBackend] && u.stamp.PV == pv.Name
+}
+
+// removeVoid removes a PersistentVolume whose volume this term has undone, once
+// it is certain that there is no such volume, and that the claim is gone. Nobody
+// has ever used it: a volume that was in use is not undone.
+func (p *Provisioner) removeVoid(ctx context.Context, pv *corev1.PersistentVolume, u undone) error {
+	origin, err := originOf(pv)
+	if err != nil {
+		return err
+	}
+	volumes, err := p.Backends.Volumes(origin.Backend)
+	if err != nil {
+		return err
+	}
+	exists, err := volumes.Has(p.onBehalfOf(ctx, origin.Tenant), origin.VolumeID)
+	if err != nil || exists {
+		return err
+	}
+	gone, err := isClaimGone(ctx, p.Client, u.stamp)
+	if err != nil || !gone {
+		return err
+	}
+	err = p.Client.CoreV1().PersistentVolumes().Delete(ctx, pv.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pv.UID}})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("PersistentVolume %s names a volume that was undone, and cannot be deleted: %w", pv.Name, err)
+	}
+	p.Logger.Info("Removed a PersistentVolume that was saved after its claim's provisioning was undone", "persistentVolume", pv.Name, "claimUID", origin.ClaimUID)
+	return nil
+}
