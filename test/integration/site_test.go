@@ -15,6 +15,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -61,6 +62,8 @@ type siteOptions struct {
 	// keystone has the replicas log in as a member of a project, instead of
 	// being everybody's administrator by noauth.
 	keystone bool
+	// retain is the reclaim policy of the StorageClass.
+	retain bool
 	// requestTimeout is the policy's for requests to Cinder; the default is 2 s.
 	requestTimeout time.Duration
 	// apiPatience is how long the way to the API server keeps a client waiting
@@ -192,7 +195,12 @@ func newSite(ctx context.Context, name string, options siteOptions) (_ *site, er
 	if err := suite.CreateNamespace(ctx, s.namespace, nil); err != nil {
 		return nil, err
 	}
-	return s, suite.CreateClass(ctx, s.class, s.provisioner, nil)
+	return s, suite.CreateClass(ctx, s.class, s.provisioner, func(class *storagev1.StorageClass) {
+		if options.retain {
+			retain := corev1.PersistentVolumeReclaimRetain
+			class.ReclaimPolicy = &retain
+		}
+	})
 }
 
 // via is an address as it is behind a proxy.

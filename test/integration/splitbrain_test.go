@@ -38,6 +38,9 @@ func TestSplitBrain(t *testing.T) {
 		{"volume changes hands while nobody leads", siteOptions{cinder: quick}, volumeChangesHands},
 		{"leader is stopped with a request under way", patient, leaderIsStoppedWithARequestUnderWay},
 		{"claim is deleted before its PersistentVolume is seen", patient, persistentVolumeIsNotSeenYet},
+		{"record of a volume to be retained comes when all was undone", siteOptions{
+			cinder: quick, requestTimeout: patient.requestTimeout, apiPatience: patient.apiPatience, arguments: patient.arguments, retain: true,
+		}, recordComesWhenAllWasUndone},
 		{"volume is attached twice, administrator", siteOptions{cinder: quick}, volumeIsAttachedTwice},
 		{"volume is attached twice, member", siteOptions{cinder: quick, keystone: true}, volumeIsAttachedTwice},
 		{"volume is attached twice, attachments", siteOptions{cinder: quick, keystone: true, workflow: "attachment"}, volumeIsAttachedTwice},
@@ -526,6 +529,28 @@ func requestIsOverdue(b *brain, what string, deleting bool) {
 	b.mustNotChange(paused, resumed, "after it was resumed")
 	b.unfile(claims)
 	b.mustBeGone()
+}
+
+// recordComesWhenAllWasUndone has a PersistentVolume saved for a claim that went
+// meanwhile, and whose volume the next leader has removed. Its reclaim policy
+// would keep it for good.
+func recordComesWhenAllWasUndone(b *brain) {
+	paused, next := b.leads()
+	overdue := b.set(step{stepRecord, 1}, faultproxy.Late)
+	claims := b.file("data", 1)
+	b.must(wait(b.ctx, overdue.sprung))
+	b.must(paused.Signal(syscall.SIGSTOP))
+	b.unfile(claims)
+	b.mustBeGone()
+	if made := b.exchanges(func(e *exchange) bool { return e.node == next.name && e.what == stepDelete }); len(made) == 0 {
+		b.Error("the next leader undid nothing; this test proves nothing")
+	}
+	b.release()
+	b.must(wait(b.ctx, overdue.done))
+	b.mustBeGone()
+	if removed := b.exchanges(func(e *exchange) bool { return e.node == next.name && e.what == stepDeleteRecord }); len(removed) == 0 {
+		b.Error("nobody removed the PersistentVolume; this test proves nothing")
+	}
 }
 
 // volumeIsAttachedTwice is about what Cinder makes of two os-attach at once: two
