@@ -59,6 +59,9 @@ func (a *attempt) run(ctx context.Context) (*corev1.PersistentVolume, error) {
 	if err := a.unrecorded(ctx); err != nil {
 		return nil, err
 	}
+	if err := a.existsStill(ctx); err != nil {
+		return nil, err
+	}
 	connected, err := volumes.Connect(ctx, a.spec())
 	if err != nil {
 		a.releaseIfNothing(ctx, volumes)
@@ -95,6 +98,21 @@ func (a *attempt) unrecorded(ctx context.Context) error {
 	}
 	recorded, err := a.p.isRecorded(ctx, a.pvName)
 	if err == nil && recorded {
+		return errNothingToDo
+	}
+	return err
+}
+
+// existsStill ends the attempt when the claim is gone, and the cache, whose news
+// may be late, does not show it yet. Its volume may have been made and removed
+// already; another would be the second of one claim. It costs a request only
+// where that can be.
+func (a *attempt) existsStill(ctx context.Context) error {
+	if a.p.bornInTerm(a.claim.UID) && !a.p.hasOutlived(a.claim.UID) {
+		return nil
+	}
+	gone, err := isClaimGone(ctx, a.p.Client, a.stamp)
+	if err == nil && gone {
 		return errNothingToDo
 	}
 	return err

@@ -77,9 +77,8 @@ func TestRecordOfWhatWasUndoneIsRemoved(t *testing.T) {
 			claim := f.claim(nil)
 			pv, err := f.provision(claim)
 			f.must(err)
-			if c.claim {
-				_, err := f.client.CoreV1().PersistentVolumeClaims(claim.Namespace).Create(t.Context(), claim, metav1.CreateOptions{})
-				f.must(err)
+			if !c.claim {
+				f.goneAtTheServer(claim)
 			}
 			if c.undone {
 				f.must(f.ClaimGone(t.Context(), claim.UID))

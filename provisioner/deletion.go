@@ -145,8 +145,30 @@ func (p *Provisioner) noteRemoved(uid types.UID, removed bool) {
 	delete(p.removed, uid)
 }
 
+// noteOutlived remembers a claim that is still in the cache when its
+// PersistentVolume is gone: most often the cache is late.
+func (p *Provisioner) noteOutlived(of *corev1.ObjectReference) {
+	if of == nil {
+		return
+	}
+	claim, err := p.Claims.PersistentVolumeClaims(of.Namespace).Get(of.Name)
+	if err != nil || claim.UID != of.UID {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.outlived[of.UID] = true
+}
+
+func (p *Provisioner) hasOutlived(uid types.UID) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.outlived[uid]
+}
+
 // volumeGone forgets a PersistentVolume.
 func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) {
+	p.noteOutlived(pv.Spec.ClaimRef)
 	p.noteRemoved(pv.UID, false)
 	p.shared.volumeGone(pv.UID)
 	p.failingVolumes.take(pv.UID)

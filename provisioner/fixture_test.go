@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -248,7 +249,7 @@ func (f *fixture) must(err error) {
 	}
 }
 
-// claim puts a claim into the cache.
+// claim puts a claim into the API server and the cache.
 func (f *fixture) claim(change func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
 	f.t.Helper()
 	class := f.class.Name
@@ -264,12 +265,24 @@ func (f *fixture) claim(change func(*corev1.PersistentVolumeClaim)) *corev1.Pers
 		change(claim)
 	}
 	f.must(f.factory.Core().V1().PersistentVolumeClaims().Informer().GetStore().Add(claim))
+	f.goneAtTheServer(claim) // one of the same name
+	f.must(f.client.Tracker().Add(claim))
 	return claim
 }
 
 func (f *fixture) forgetClaim(claim *corev1.PersistentVolumeClaim) {
 	f.t.Helper()
+	f.goneAtTheServer(claim)
 	f.must(f.factory.Core().V1().PersistentVolumeClaims().Informer().GetStore().Delete(claim))
+}
+
+// goneAtTheServer has the cache show a claim that was deleted.
+func (f *fixture) goneAtTheServer(claim *corev1.PersistentVolumeClaim) {
+	f.t.Helper()
+	err := f.client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), claim.Namespace, claim.Name)
+	if !apierrors.IsNotFound(err) {
+		f.must(err)
+	}
 }
 
 func (f *fixture) provision(claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume, error) {

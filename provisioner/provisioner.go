@@ -140,6 +140,9 @@ type Provisioner struct {
 	// begun holds claims for which a volume may exist while no
 	// PersistentVolume is recorded yet.
 	begun map[types.UID]beginning
+	// outlived holds claims that are in the cache although their
+	// PersistentVolumes have come and gone.
+	outlived map[types.UID]bool
 	// undone holds the claims of which this term has undone what was begun.
 	undone map[types.UID]undone
 }
@@ -178,6 +181,8 @@ func New(options Options) *Provisioner {
 		begun:   map[types.UID]beginning{},
 		removed: map[types.UID]bool{},
 		undone:  map[types.UID]undone{},
+
+		outlived: map[types.UID]bool{},
 	}
 	p.claimTurns = NewTurns(options.Workers, p.ownTurns, p.inviteClaim)
 	p.volumeTurns = NewTurns(options.Workers, p.ownTurns, p.inviteVolume)

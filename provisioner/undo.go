@@ -30,6 +30,9 @@ func (p *Provisioner) ClaimGone(ctx context.Context, uid types.UID) error {
 	p.failingClaims.take(uid)
 	p.waitingClaims.take(uid)
 	p.claimTurns.End(string(uid))
+	p.mu.Lock()
+	delete(p.outlived, uid)
+	p.mu.Unlock()
 	begun, ok := p.beginningOf(uid)
 	if !ok {
 		p.giveBack(uid)

@@ -1,0 +1,57 @@
+package provisioner
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// TestClaimThatIsGoneWhileTheCacheIsLateGetsNoVolume: the API server is asked
+// about a claim that somebody may have served already, and about no other.
+func TestClaimThatIsGoneWhileTheCacheIsLateGetsNoVolume(t *testing.T) {
+	for name, c := range map[string]struct {
+		earlier, served, gone bool
+		asked, made           bool
+	}{
+		"born in the term":                      {made: true},
+		"of an earlier term":                    {earlier: true, asked: true, made: true},
+		"of an earlier term, gone":              {earlier: true, gone: true, asked: true},
+		"its PersistentVolume has gone":         {served: true, asked: true, made: true},
+		"its PersistentVolume has gone as well": {served: true, gone: true, asked: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			claim := f.claim(nil)
+			f.NoteEarlier(map[types.UID]bool{claim.UID: c.earlier})
+			if c.served {
+				NewFollowup(f.Provisioner, 1).VolumeGone(&corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{
+					ClaimRef: &corev1.ObjectReference{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
+				}})
+			}
+			if c.gone {
+				f.goneAtTheServer(claim)
+			}
+			f.client.ClearActions()
+			pv, err := f.provision(claim)
+			if made := pv != nil; made != c.made || err != nil && !isIgnored(err) {
+				t.Errorf("made %t, want %t; error %v", made, c.made, err)
+			}
+			asked := false
+			for _, action := range f.client.Actions() {
+				asked = asked || action.Matches("get", "persistentvolumeclaims")
+			}
+			if asked != c.asked {
+				t.Errorf("asked %t, want %t", asked, c.asked)
+			}
+			if !c.made {
+				wantCalls(t, f.backends["gold"])
+			}
+			f.forgetClaim(claim)
+			f.must(f.ClaimGone(t.Context(), claim.UID))
+			if f.hasOutlived(claim.UID) {
+				t.Error("the claim is not forgotten")
+			}
+		})
+	}
+}
