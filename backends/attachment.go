@@ -35,9 +35,12 @@ func (e *endpoint) openAttachment(ctx context.Context, v Volume, spec Spec) (Con
 	if err != nil || kept.ID == "" {
 		return Connected{}, err
 	}
-	if kept.Status == attachmentAttached {
-		// A PersistentVolume of the same claim once had it in use.
-		var document []byte
+	// An attachment that has its connection is taken as it is: a
+	// PersistentVolume may name it that is on its way. It is never connected once
+	// more, since a request of which the answer is lost may come when the volume
+	// is in use, and would take it back to attaching.
+	var document []byte
+	if kept.Status != attachmentReserved {
 		err = e.cinder.read(ctx, func(ctx context.Context, cinder api) (err error) {
 			document, err = cinder.AttachmentDocument(ctx, kept.ID)
 			return err
@@ -45,15 +48,15 @@ func (e *endpoint) openAttachment(ctx context.Context, v Volume, spec Spec) (Con
 		if err != nil {
 			return Connected{}, err
 		}
-		return Connected{Volume: v, Document: document, AttachmentID: kept.ID}, nil
 	}
-	var document []byte
-	err = e.cinder.change(ctx, func(ctx context.Context, cinder api) (err error) {
-		document, err = cinder.UpdateAttachment(ctx, kept.ID, spec.Connector)
-		return err
-	})
-	if err != nil {
-		return Connected{}, err
+	switch {
+	case document == nil && kept.Status == attachmentAttached:
+		return Connected{}, e.failure(KindConflict, "attachment %s of volume %s is complete and has no connection", kept.ID, v.ID)
+	case document == nil:
+		return Connected{}, e.deleteAttachment(ctx, kept.ID)
+	case kept.Status == attachmentAttached:
+		// A PersistentVolume of the same claim once had it in use.
+		return Connected{Volume: v, Document: document, AttachmentID: kept.ID}, nil
 	}
 	return e.opened(v, kept.ID, document), nil
 }
@@ -99,7 +102,7 @@ func attachmentRank(a Attachment) int {
 		return 3
 	case "attaching":
 		return 2
-	case "reserved":
+	case attachmentReserved:
 		return 1
 	}
 	return 0

@@ -1,6 +1,7 @@
 package backends
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -88,24 +89,16 @@ func (c *Client) CreateAttachment(ctx context.Context, volumeID string, connecto
 	return answer.ID, document, err
 }
 
-// UpdateAttachment exports an attachment's volume to the connector, also when
-// that was done before, and returns the connection document.
-func (c *Client) UpdateAttachment(ctx context.Context, attachmentID string, connector Connector) ([]byte, error) {
-	const operation = "attachment.update"
-	answer, err := c.attachment(ctx, http.MethodPut, operation, attachmentID, microversionAttachments,
-		map[string]any{"attachment": map[string]any{"connector": connector.request()}})
-	if err != nil {
-		return nil, err
-	}
-	return c.connectionOf(operation, answer)
-}
-
-// AttachmentDocument reads the connection document of an attachment.
+// AttachmentDocument reads the connection document of an attachment; nil when it
+// has none.
 func (c *Client) AttachmentDocument(ctx context.Context, attachmentID string) ([]byte, error) {
 	const operation = "attachment.get"
 	answer, err := c.attachment(ctx, http.MethodGet, operation, attachmentID, microversionAttachments, nil)
 	if err != nil {
 		return nil, err
+	}
+	if text := string(bytes.TrimSpace(answer.Connection)); text == "" || text == "null" || text == "{}" {
+		return nil, nil
 	}
 	return c.connectionOf(operation, answer)
 }

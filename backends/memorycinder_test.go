@@ -57,7 +57,10 @@ type memoryVolume struct {
 	number  int    // order of creation
 }
 
-type memoryAttachment struct{ volume, status string }
+type memoryAttachment struct {
+	volume, status string
+	unconnected    bool // without a connection, whatever the status says
+}
 
 type delayedEffect struct{ effect func() error }
 
@@ -450,20 +453,11 @@ func (m *memoryCinder) onAttachment(ctx context.Context, operation, id string, e
 	})
 }
 
-func (m *memoryCinder) UpdateAttachment(ctx context.Context, id string, connector Connector) (document []byte, err error) {
-	err = m.onAttachment(ctx, "attachment.update", id, func(a *memoryAttachment, v *memoryVolume) error {
-		if a.status != "attached" {
-			a.status, v.Status = "attaching", StatusAttaching
-		}
-		document = []byte(`{"driver_volume_type":"iscsi"}`)
-		return nil
-	})
-	return document, err
-}
-
 func (m *memoryCinder) AttachmentDocument(ctx context.Context, id string) (document []byte, err error) {
-	err = m.onAttachment(ctx, "attachment.get", id, func(*memoryAttachment, *memoryVolume) error {
-		document = []byte(`{"driver_volume_type":"iscsi"}`)
+	err = m.onAttachment(ctx, "attachment.get", id, func(a *memoryAttachment, _ *memoryVolume) error {
+		if a.status != "reserved" && !a.unconnected {
+			document = []byte(`{"driver_volume_type":"iscsi"}`)
+		}
 		return nil
 	})
 	return document, err

@@ -23,7 +23,6 @@ type api interface {
 	Workflow(ctx context.Context) (Workflow, error)
 	MarkAttached(ctx context.Context, id string) error
 	CreateAttachment(ctx context.Context, volumeID string, connector Connector, readOnly bool) (attachmentID string, document []byte, err error)
-	UpdateAttachment(ctx context.Context, attachmentID string, connector Connector) (document []byte, err error)
 	Attachments(ctx context.Context, volumeID string) ([]Attachment, error)
 	AttachmentDocument(ctx context.Context, attachmentID string) (document []byte, err error)
 	CompleteAttachment(ctx context.Context, attachmentID string) error

@@ -35,8 +35,12 @@ type Attachment struct {
 // (cinder/objects/fields.py, VolumeAttachStatus).
 type AttachmentStatus string
 
-// attachmentAttached is the status of a completed attachment.
-const attachmentAttached AttachmentStatus = "attached"
+// An attachment is reserved until the volume is exported for it, and attached
+// when it is completed.
+const (
+	attachmentReserved AttachmentStatus = "reserved"
+	attachmentAttached AttachmentStatus = "attached"
+)
 
 // Status is Cinder's volume status.
 // The full list is in cinder/objects/fields.py, VolumeStatus.

@@ -94,18 +94,18 @@ func cinderSteps(d draws, duration time.Duration) []CinderStep {
 func changes() []string {
 	return []string{"volume.create", "action.os-reserve", "action.os-initialize_connection", "action.os-attach",
 		"action.os-terminate_connection", "action.os-unreserve", "action.os-detach", "action.*",
-		"attachment.create", "attachment.update", "attachment.complete", "attachment.delete", "attachment.*", "volume.delete"}
+		"attachment.create", "attachment.complete", "attachment.delete", "attachment.*", "volume.delete"}
 }
 
 // drawFault draws a fault, and where it is if it makes sense in one place only.
 func drawFault(d draws) (fault cindersim.Fault, where string) {
-	operation := oneOf(d, append(changes(), "volume.list", "volume.get", "")...)
+	operation := oneOf(d, append(changes(), "volume.list", "volume.get", "attachment.get", "")...)
 	change := oneOf(d, changes()...)
 	often, seldom := d.within(0.1, 0.6), d.within(0.05, 0.3)
 	slow := d.between(100*time.Millisecond, 1500*time.Millisecond)
 	brokenGateway := oneOf(d, http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout)
 	backend := oneOf(d, Gold, Silver, Lab)
-	connecting := oneOf(d, "action.os-initialize_connection", "attachment.create", "attachment.update")
+	connecting := oneOf(d, "action.os-initialize_connection", "attachment.create")
 	disconnecting := oneOf(d, "action.os-terminate_connection", "attachment.delete")
 	kind := func(weight int, f cindersim.Fault, where string) choice[located] {
 		return choice[located]{weight, located{f, where}}

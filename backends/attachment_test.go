@@ -1,0 +1,40 @@
+package backends
+
+import "testing"
+
+// TestConnectByTheAttachmentsAPI: an attachment with a connection is read, one
+// without is replaced, and none is ever connected again.
+func TestConnectByTheAttachmentsAPI(t *testing.T) {
+	for name, test := range map[string]struct {
+		status      Status
+		attachments []string
+		unconnected bool
+		want        []string
+		wantErr     string
+	}{
+		"available":                       {status: StatusAvailable, want: []string{"attachment.create volume-1"}},
+		"attaching":                       {status: StatusAttaching, attachments: []string{"attaching"}},
+		"attaching, without a connection": {status: StatusAttaching, attachments: []string{"attaching"}, unconnected: true, want: []string{"attachment.delete attachment-2", "attachment.create volume-1"}},
+		"reserved":                        {status: StatusReserved, attachments: []string{"reserved"}, want: []string{"attachment.delete attachment-2", "attachment.create volume-1"}},
+		"two attaching":                   {status: StatusAttaching, attachments: []string{"attaching", "attaching"}, want: []string{"attachment.delete attachment-3"}},
+		"failed":                          {status: StatusAttaching, attachments: []string{"error_attaching"}, want: []string{"attachment.delete attachment-2", "attachment.create volume-1"}},
+		"reserved by the volume's action": {status: StatusAttaching, want: []string{"volume.os-unreserve volume-1", "attachment.create volume-1"}},
+		"in use":                          {status: StatusInUse},
+		"in use, without a connection":    {status: StatusInUse, unconnected: true, wantErr: "backend gold: attachment attachment-2 of volume volume-1 is complete and has no connection"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cinder := newMemoryCinder()
+			cinder.workflow = WorkflowAttachment
+			cinder.byAttachments(1, test.status, test.attachments...)
+			for _, a := range cinder.open {
+				a.unconnected = test.unconnected
+			}
+			connected, err := cinder.term(t).Connect(t.Context(), claimSpec(1))
+			equal(t, errorText(err), test.wantErr)
+			if err == nil && (connected.Document == nil || connected.AttachmentID == "") {
+				t.Errorf("connected %+v", connected)
+			}
+			equal(t, cinder.changes(), test.want)
+		})
+	}
+}
