@@ -255,7 +255,8 @@ func (f *Followup) removeStray(ctx context.Context, item followup) error {
 }
 
 // complete takes the volume to in-use now that its PersistentVolume is known
-// to be recorded.
+// to be recorded, unless it was recorded only after it had been undone: then the
+// PersistentVolume goes.
 func (f *Followup) complete(ctx context.Context, name string) error {
 	p := f.provisioner
 	pv, err := p.PersistentVolumes.Get(name)

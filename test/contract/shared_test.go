@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// sharedVolume is a volume that several hosts may attach, and is in use.
+// sharedVolume is an available volume that several hosts may attach.
 func sharedVolume(t testing.TB, target Target) string {
 	t.Helper()
 	c := target.client()
