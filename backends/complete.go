@@ -16,18 +16,36 @@ func (l *Lifecycle) Complete(ctx context.Context, target Target, readOnly bool) 
 		return err
 	}
 	defer release()
-	return l.current().complete(ctx, target, readOnly)
-}
-
-func (e *endpoint) complete(ctx context.Context, target Target, readOnly bool) error {
+	e := l.current()
 	if err := e.attach(ctx, target, readOnly); err != nil {
 		return err
 	}
 	e.mu.Lock()
+	defer e.mu.Unlock()
 	delete(e.seen, target.VolumeID)
-	e.mu.Unlock()
-	// Now it is certain which volume of the claim the PersistentVolume names.
-	return e.removeRivals(ctx, target)
+	return nil
+}
+
+// Mark writes on a volume that it was recorded, without bringing it into use:
+// its PersistentVolume is gone again. Nobody then takes it for one that was
+// never handed to anybody.
+func (l *Lifecycle) Mark(ctx context.Context, target Target) error {
+	release, err := l.locks.acquire(ctx, target.key())
+	if err != nil {
+		return err
+	}
+	defer release()
+	e := l.current()
+	v, err := e.get(ctx, target.VolumeID)
+	switch {
+	case err != nil:
+		return err
+	case !target.owns(v):
+		return e.notOurs(v, target)
+	case v.EverAttached():
+		return nil
+	}
+	return e.cinder.change(ctx, func(ctx context.Context, cinder api) error { return cinder.MarkAttached(ctx, v.ID) })
 }
 
 func (e *endpoint) attach(ctx context.Context, target Target, readOnly bool) error {

@@ -303,7 +303,7 @@ func TestUntouched(t *testing.T) {
 		"it was removed": {want: true, prepare: func(t *testing.T, _ *memoryCinder, l *Lifecycle) {
 			_, err := l.Connect(t.Context(), claimSpec(1))
 			equal(t, errorText(err), "")
-			equal(t, errorText(l.Abandon(t.Context(), stamp, testConnector)), "")
+			equal(t, errorText(l.Abandon(t.Context(), stamp, testConnector, nil)), "")
 		}},
 		"it was at another endpoint": {prepare: func(t *testing.T, _ *memoryCinder, l *Lifecycle) {
 			_, err := l.Connect(t.Context(), claimSpec(1))
@@ -324,7 +324,7 @@ func TestUntouched(t *testing.T) {
 		}},
 		"the new endpoint has nothing either": {want: true, prepare: func(t *testing.T, cinder *memoryCinder, l *Lifecycle) {
 			equal(t, l.Configure(Config{Region: "two"}), true)
-			equal(t, errorText(l.Abandon(t.Context(), stamp, testConnector)), "")
+			equal(t, errorText(l.Abandon(t.Context(), stamp, testConnector, nil)), "")
 		}},
 	}
 	for name, test := range tests {

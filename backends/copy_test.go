@@ -48,7 +48,7 @@ func TestRestoredBackupOutlivesTheVolumeThatItCopies(t *testing.T) {
 func TestRestoredBackupIsNotTakenForALeftover(t *testing.T) {
 	cinder := newMemoryCinder()
 	cinder.add(restored(1))
-	err := cinder.term(t).Abandon(t.Context(), claimStamp(1), testConnector)
+	err := cinder.term(t).Abandon(t.Context(), claimStamp(1), testConnector, nil)
 	equal(t, errorText(err), `backend gold: volume volume-1 (available) carries the stamp of claim UID "uid-1" but is younger than that claim's volume: it looks like a restored backup, and is not removed`)
 	equal(t, cinder.changes(), []string(nil))
 }

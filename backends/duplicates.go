@@ -10,7 +10,7 @@ import (
 // removes the rest. A volume that a PersistentVolume may know comes first, then
 // one that is connected, then the eldest; of several that may be known none is
 // touched.
-func (e *endpoint) keepOne(ctx context.Context, found []Volume, stamp Stamp, connector Connector) (Volume, error) {
+func (e *endpoint) keepOne(ctx context.Context, found []Volume, stamp Stamp, connector Connector, permit Permit) (Volume, error) {
 	if len(found) == 1 {
 		return found[0], nil
 	}
@@ -43,7 +43,11 @@ func (e *endpoint) keepOne(ctx context.Context, found []Volume, stamp Stamp, con
 		if v.ID == chosen.ID {
 			continue
 		}
-		if err := e.removeSecond(ctx, v, chosen.ID, stamp, connector); err != nil {
+		if v.EverAttached() {
+			return Volume{}, e.failure(KindConflict, "volumes %s and %s of one claim have both been attached; keep one and delete the other by hand", chosen.ID, v.ID)
+		}
+		e.logger.Warn("Removing a second volume of one claim", "volume", v.ID, "kept", chosen.ID, "status", v.Status)
+		if err := e.removeUnrecorded(ctx, v.ID, stamp, connector, permit); err != nil {
 			return Volume{}, err
 		}
 	}
@@ -64,22 +68,8 @@ func rank(v Volume) int {
 	return 1
 }
 
-// removeSecond removes a volume beside the one that is kept, unless a
-// PersistentVolume may know it.
-func (e *endpoint) removeSecond(ctx context.Context, v Volume, kept string, stamp Stamp, connector Connector) error {
-	if v.EverAttached() {
-		return e.failure(KindConflict, "volumes %s and %s of one claim have both been attached; keep one and delete the other by hand", kept, v.ID)
-	}
-	e.logger.Warn("Removing a second volume of one claim", "volume", v.ID, "kept", kept, "status", v.Status)
-	if err := e.remove(ctx, Target{VolumeID: v.ID, Stamp: stamp, Connector: connector, unreferenced: true}); err != nil {
-		return err
-	}
-	e.forgetSecond(stamp.ClaimUID, v.ID)
-	return nil
-}
-
-// forgetSecond forgets a volume that is gone, and nothing of the claim's other.
-func (e *endpoint) forgetSecond(uid, id string) {
+// forgetOne forgets a volume that is gone, and nothing of the claim's others.
+func (e *endpoint) forgetOne(uid, id string) {
 	e.inventory.forget(id)
 	e.dropRival(uid, id)
 	e.mu.Lock()
@@ -90,24 +80,16 @@ func (e *endpoint) forgetSecond(uid, id string) {
 	delete(e.seen, id)
 }
 
-// removeRivals removes what was seen beside the volume that a PersistentVolume
-// names. It asks nothing when nothing was seen. What cannot be removed without
-// a person is logged and left alone: the claim itself is served.
-func (e *endpoint) removeRivals(ctx context.Context, target Target) error {
-	for _, id := range e.rivalsOf(target.Stamp.ClaimUID, target.VolumeID) {
-		rival, err := e.get(ctx, id)
-		if err == nil && target.Stamp.Owns(rival) {
-			err = e.removeSecond(ctx, rival, target.VolumeID, target.Stamp, target.Connector)
-		}
-		switch {
-		case IsKind(err, KindConflict), IsKind(err, KindInUse), IsKind(err, KindNotOurs):
-			e.logger.Warn("A second volume of one claim is left alone", "volume", id, "kept", target.VolumeID, "error", err)
-		case err != nil && !IsKind(err, KindNotFound):
-			return err
-		}
-		e.dropRival(target.Stamp.ClaimUID, id)
+// Seconds lists the volumes that were seen beside the one that a
+// PersistentVolume of the claim names, and forgets them: they are the caller's
+// now, for RemoveUnrecorded. It costs no request.
+func (l *Lifecycle) Seconds(claimUID, recorded string) []string {
+	e := l.current()
+	seconds := e.rivalsOf(claimUID, recorded)
+	for _, id := range seconds {
+		e.dropRival(claimUID, id)
 	}
-	return nil
+	return seconds
 }
 
 // observe looks through a page of volumes that was read for another purpose

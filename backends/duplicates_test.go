@@ -75,13 +75,13 @@ func TestRivalOfAnotherLeader(t *testing.T) {
 	equal(t, cinder.changes(), []string{"volume.create", "volume.delete volume-1", "volume.os-initialize_connection rival"})
 }
 
-// TestLateRivalIsRemoved: the second volume appears after the first was
-// connected. The PersistentVolume then says which one is right.
-func TestLateRivalIsRemoved(t *testing.T) {
+// TestLateRivalIsHandedOver: the second volume appears after the first was
+// connected. The PersistentVolume then says which one is right, and whoever
+// brings that into use, or removes it, is told of the other.
+func TestLateRivalIsHandedOver(t *testing.T) {
 	for name, finish := range map[string]func(l *Lifecycle, id string) error{
 		"on completion": func(l *Lifecycle, id string) error { return l.Complete(t.Context(), claimTarget(1, id), false) },
-		"on removal":    func(l *Lifecycle, id string) error { return l.Remove(t.Context(), claimTarget(1, id)) },
-		"on abandoning": func(l *Lifecycle, id string) error { return l.Abandon(t.Context(), claimStamp(1), testConnector) },
+		"on abandoning": func(l *Lifecycle, id string) error { return l.Abandon(t.Context(), claimStamp(1), testConnector, nil) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			cinder := newMemoryCinder()
@@ -101,6 +101,13 @@ func TestLateRivalIsRemoved(t *testing.T) {
 			if err := finish(l, connected.Volume.ID); err != nil {
 				t.Fatal(err)
 			}
+			for _, id := range l.Seconds(claimStamp(1).ClaimUID, connected.Volume.ID) {
+				err := l.RemoveUnrecorded(t.Context(), id, claimStamp(1), testConnector, nil)
+				if err != nil && !IsKind(err, KindNotOurs) {
+					t.Error(err)
+				}
+			}
+			equal(t, len(l.Seconds(claimStamp(1).ClaimUID, connected.Volume.ID)), 0)
 			left := cinder.snapshot()
 			if _, ok := left[late]; ok {
 				t.Error("the late volume is still there")
@@ -129,6 +136,11 @@ func TestLateRivalInUseIsLeftAlone(t *testing.T) {
 	before := cinder.snapshot()[late]
 	if err := l.Complete(t.Context(), claimTarget(1, connected.Volume.ID), false); err != nil {
 		t.Errorf("the claim is served, and yet: %v", err)
+	}
+	for _, id := range l.Seconds(claimStamp(1).ClaimUID, connected.Volume.ID) {
+		if err := l.RemoveUnrecorded(t.Context(), id, claimStamp(1), testConnector, nil); !IsKind(err, KindInUse) {
+			t.Errorf("the answer is %v", err)
+		}
 	}
 	equal(t, cinder.snapshot()[late], before)
 }

@@ -21,9 +21,7 @@ func TestVolumeThatArrivesAfterTheListingIsFoundByTheNext(t *testing.T) {
 	if err := l.Complete(t.Context(), claimTarget(1, connected.Volume.ID), false); err != nil {
 		t.Fatal(err)
 	}
-	if left := cinder.stamped(claimStamp(1)); len(left) != 1 || left[0].ID != connected.Volume.ID {
-		t.Errorf("left %+v, want %s without %s", left, connected.Volume.ID, second)
-	}
+	equal(t, l.Seconds(claimStamp(1).ClaimUID, connected.Volume.ID), []string{second})
 }
 
 func TestUnrecordedVolumeIsRemovedAndNoOther(t *testing.T) {
@@ -47,7 +45,7 @@ func TestUnrecordedVolumeIsRemovedAndNoOther(t *testing.T) {
 			kept := cinder.add(mine(1, StatusInUse))
 			id := cinder.add(c.volume)
 			l := cinder.term(t)
-			err := l.RemoveUnrecorded(t.Context(), id, claimStamp(1), testConnector)
+			err := l.RemoveUnrecorded(t.Context(), id, claimStamp(1), testConnector, nil)
 			if c.kind == "" && err != nil || c.kind != "" && !IsKind(err, c.kind) {
 				t.Errorf("error %v, want kind %q", err, c.kind)
 			}

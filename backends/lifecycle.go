@@ -115,6 +115,9 @@ type Spec struct {
 	Connector Connector
 	// ReadOnly asks for a connection through which nobody writes.
 	ReadOnly bool
+	// Permit is asked before a volume of the claim is removed to keep another,
+	// or because it failed; nil permits.
+	Permit Permit
 }
 
 // Connected is a volume and how a node reaches it.
@@ -145,7 +148,7 @@ func (l *Lifecycle) Connect(ctx context.Context, spec Spec) (Connected, error) {
 }
 
 func (e *endpoint) connect(ctx context.Context, spec Spec) (Connected, error) {
-	v, err := e.look(ctx, spec.Stamp, spec.Connector)
+	v, err := e.look(ctx, spec.Stamp, spec.Connector, spec.Permit)
 	if err != nil {
 		return Connected{}, err
 	}
@@ -211,9 +214,9 @@ func (e *endpoint) initialize(ctx context.Context, v Volume, spec Spec) (Connect
 
 // look finds the claim's volume: by the id that this term knows, else in the
 // listing of the term. The zero Volume means that there provably is none.
-func (e *endpoint) look(ctx context.Context, stamp Stamp, connector Connector) (Volume, error) {
+func (e *endpoint) look(ctx context.Context, stamp Stamp, connector Connector, permit Permit) (Volume, error) {
 	for range maxMoves {
-		id, err := e.locate(ctx, stamp, connector)
+		id, err := e.locate(ctx, stamp, connector, permit)
 		if id == "" || err != nil {
 			return Volume{}, err
 		}
@@ -241,11 +244,11 @@ func (e *endpoint) look(ctx context.Context, stamp Stamp, connector Connector) (
 func (e *endpoint) lookAgain(ctx context.Context, id string, spec Spec) (Volume, error) {
 	e.forget(spec.Stamp.ClaimUID, id)
 	e.doubt(spec.Stamp.ClaimUID)
-	return e.look(ctx, spec.Stamp, spec.Connector)
+	return e.look(ctx, spec.Stamp, spec.Connector, spec.Permit)
 }
 
 // locate returns the id of the claim's only volume, or "" when there is none.
-func (e *endpoint) locate(ctx context.Context, stamp Stamp, connector Connector) (string, error) {
+func (e *endpoint) locate(ctx context.Context, stamp Stamp, connector Connector, permit Permit) (string, error) {
 	e.mu.Lock()
 	id, known := e.volumes[stamp.ClaimUID]
 	since, unsettled := e.unsettled[stamp.ClaimUID]
@@ -258,7 +261,7 @@ func (e *endpoint) locate(ctx context.Context, stamp Stamp, connector Connector)
 		return "", err
 	}
 	if len(found) > 0 {
-		chosen, err := e.keepOne(ctx, found, stamp, connector)
+		chosen, err := e.keepOne(ctx, found, stamp, connector, permit)
 		if err != nil {
 			return "", err
 		}
@@ -340,7 +343,7 @@ func (e *endpoint) awaitCreated(ctx context.Context, v Volume, spec Spec) (Volum
 			found = append(found, rival)
 		}
 	}
-	chosen, err := e.keepOne(ctx, found, stamp, spec.Connector)
+	chosen, err := e.keepOne(ctx, found, stamp, spec.Connector, spec.Permit)
 	if err != nil {
 		return Volume{}, err
 	}
@@ -377,10 +380,8 @@ func (e *endpoint) discard(ctx context.Context, v Volume, spec Spec) error {
 	if reason == "" {
 		reason = "Cinder gives no reason; see the logs of cinder-scheduler and cinder-volume"
 	}
-	err := e.remove(ctx, Target{VolumeID: v.ID, Stamp: spec.Stamp, Connector: spec.Connector, unreferenced: true})
-	if err != nil {
+	if err := e.removeUnrecorded(ctx, v.ID, spec.Stamp, spec.Connector, spec.Permit); err != nil {
 		return fmt.Errorf("volume %s went to %s (%s) and cannot be removed: %w", v.ID, v.Status, reason, err)
 	}
-	e.forget(spec.Stamp.ClaimUID, v.ID)
 	return e.failure(KindVolumeFailed, "volume %s went to %s and was removed: %s", v.ID, v.Status, reason)
 }

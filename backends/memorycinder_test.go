@@ -169,6 +169,12 @@ func (m *memoryCinder) call(ctx context.Context, operation, id string, effect fu
 	if before != nil {
 		before(operation)
 	}
+	// As the transport does when the request's turn has come.
+	if admitted, ok := ctx.Value(admissionKey{}).(admission); ok {
+		if err := admitted.fence(); err != nil {
+			return translate("gold", operation, notSent{err})
+		}
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.deliver(false)

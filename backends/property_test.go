@@ -235,7 +235,7 @@ func TestAbandonedClaimLeavesNothing(t *testing.T) {
 				l = w.term(t)
 			}
 		}
-		if err := w.until(rt, t, "abandon", func(l *Lifecycle) error { return l.Abandon(t.Context(), claimStamp(1), testConnector) }); err != nil {
+		if err := w.until(rt, t, "abandon", func(l *Lifecycle) error { return l.Abandon(t.Context(), claimStamp(1), testConnector, nil) }); err != nil {
 			rt.Fatalf("not abandoned in the end: %v", err)
 		}
 		w.check(rt)
@@ -271,7 +271,7 @@ func TestFenceThatFallsAnyTime(t *testing.T) {
 			case 0, 1:
 				_, _ = l.Connect(t.Context(), claimSpec(1))
 			case 2:
-				_ = l.Abandon(t.Context(), claimStamp(1), testConnector)
+				_ = l.Abandon(t.Context(), claimStamp(1), testConnector, nil)
 			case 3:
 				for _, v := range w.stamped(claimStamp(1)) {
 					_ = l.Remove(t.Context(), claimTarget(1, v.ID))
@@ -320,7 +320,7 @@ func (w *world) sweep(t *rapid.T, tb testing.TB, recorded string) {
 		listed, err := l.Relist(tb.Context())
 		for _, v := range listed {
 			if err == nil && v.ID != recorded && claimStamp(1).Owns(v) && !v.EverAttached() {
-				err = l.RemoveUnrecorded(tb.Context(), v.ID, claimStamp(1), testConnector)
+				err = l.RemoveUnrecorded(tb.Context(), v.ID, claimStamp(1), testConnector, nil)
 			}
 		}
 		return err

@@ -15,10 +15,37 @@ type Target struct {
 	Historic bool
 	// Connector is the one the volume was connected with.
 	Connector Connector
+	// Permit is asked before every change; nil permits.
+	Permit Permit
 
 	// unreferenced says that no PersistentVolume names the volume. One that
 	// was attached once is then left alone, since one did.
 	unreferenced bool
+}
+
+// Permit says whether a volume, as it was seen last, may be taken a step
+// towards its removal. It is asked when the turn of the change has come, which
+// may be minutes after the removal was asked for, and holds back requests to
+// the backend while it thinks. What it refuses with is returned as it is, and
+// nothing more is changed.
+type Permit func(ctx context.Context, v Volume) error
+
+type permitKey struct{}
+
+// withPermit has every change that is made with the context ask first.
+func withPermit(ctx context.Context, permit Permit, v Volume) context.Context {
+	if permit == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, permitKey{}, func() error { return permit(ctx, v) })
+}
+
+// permitted asks for the permit that the context carries, if any.
+func permitted(ctx context.Context) error {
+	if ask, ok := ctx.Value(permitKey{}).(func() error); ok {
+		return ask()
+	}
+	return nil
 }
 
 // key is what operations on one volume exclude each other by.
@@ -54,57 +81,62 @@ func (l *Lifecycle) Remove(ctx context.Context, target Target) error {
 		return err
 	}
 	defer release()
-	return l.current().removeAll(ctx, target)
+	e := l.current()
+	if err := e.remove(ctx, target); err != nil {
+		return err
+	}
+	e.forgetOne(target.Stamp.ClaimUID, target.VolumeID)
+	return nil
 }
 
-// Abandon removes whatever a claim that is gone, or refused, left at the
-// backend. The caller knows that no PersistentVolume was recorded for it; a
-// volume that says otherwise is left alone.
-func (l *Lifecycle) Abandon(ctx context.Context, stamp Stamp, connector Connector) error {
+// Abandon removes whatever a claim left at the backend that no PersistentVolume
+// records. A volume that was ever attached, or that looks like a restored
+// backup, is left alone; what Kubernetes says is for the permit to know.
+func (l *Lifecycle) Abandon(ctx context.Context, stamp Stamp, connector Connector, permit Permit) error {
 	release, err := l.locks.acquire(ctx, stamp.ClaimUID)
 	if err != nil {
 		return err
 	}
 	defer release()
-	return l.current().abandon(ctx, stamp, connector)
+	return l.current().abandon(ctx, stamp, connector, permit)
 }
 
-func (e *endpoint) abandon(ctx context.Context, stamp Stamp, connector Connector) error {
-	v, err := e.look(ctx, stamp, connector)
+func (e *endpoint) abandon(ctx context.Context, stamp Stamp, connector Connector, permit Permit) error {
+	v, err := e.look(ctx, stamp, connector, permit)
 	if err != nil || v.ID == "" {
 		return err
 	}
-	return e.removeAll(ctx, Target{VolumeID: v.ID, Stamp: stamp, Connector: connector, unreferenced: true})
+	for _, id := range e.rivalsOf(stamp.ClaimUID, v.ID) {
+		err := e.removeUnrecorded(ctx, id, stamp, connector, permit)
+		switch {
+		case IsKind(err, KindInUse), IsKind(err, KindNotOurs):
+			e.logger.Warn("A second volume of one claim is left alone", "volume", id, "error", err)
+			e.dropRival(stamp.ClaimUID, id)
+		case err != nil:
+			return err
+		}
+	}
+	return e.removeUnrecorded(ctx, v.ID, stamp, connector, permit)
 }
 
 // RemoveUnrecorded removes one volume that no PersistentVolume names, which a
 // listing showed: the rest of a claim that is gone, or a second volume of one
-// that has another. The caller has asked the API server. A volume that was ever
-// attached, or that looks like a restored backup, is left alone.
-func (l *Lifecycle) RemoveUnrecorded(ctx context.Context, volumeID string, stamp Stamp, connector Connector) error {
+// that has another. It leaves alone what Abandon does.
+func (l *Lifecycle) RemoveUnrecorded(ctx context.Context, volumeID string, stamp Stamp, connector Connector, permit Permit) error {
 	release, err := l.locks.acquire(ctx, stamp.ClaimUID)
 	if err != nil {
 		return err
 	}
 	defer release()
-	e := l.current()
-	if err := e.remove(ctx, Target{VolumeID: volumeID, Stamp: stamp, Connector: connector, unreferenced: true}); err != nil {
-		return err
-	}
-	e.forgetSecond(stamp.ClaimUID, volumeID)
-	return nil
+	return l.current().removeUnrecorded(ctx, volumeID, stamp, connector, permit)
 }
 
-// removeAll removes the target and what was seen beside it.
-func (e *endpoint) removeAll(ctx context.Context, target Target) error {
-	if err := e.remove(ctx, target); err != nil {
-		return err
+func (e *endpoint) removeUnrecorded(ctx context.Context, volumeID string, stamp Stamp, connector Connector, permit Permit) error {
+	err := e.remove(ctx, Target{VolumeID: volumeID, Stamp: stamp, Connector: connector, Permit: permit, unreferenced: true})
+	if err == nil {
+		e.forgetOne(stamp.ClaimUID, volumeID)
 	}
-	if err := e.removeRivals(ctx, target); err != nil {
-		return err
-	}
-	e.forget(target.Stamp.ClaimUID, target.VolumeID)
-	return nil
+	return err
 }
 
 func (e *endpoint) remove(ctx context.Context, target Target) error {
@@ -119,7 +151,7 @@ func (e *endpoint) remove(ctx context.Context, target Target) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		v, err = e.moveTowardsGone(ctx, v, target)
+		v, err = e.moveTowardsGone(withPermit(ctx, target.Permit, v), v, target)
 		if IsKind(err, KindNotFound) {
 			// It went between the look and the step.
 			v, err = e.owned(ctx, target)

@@ -171,7 +171,7 @@ func TestAbandon(t *testing.T) {
 			for _, v := range test.volumes {
 				cinder.add(v)
 			}
-			err := cinder.term(t).Abandon(t.Context(), claimStamp(1), testConnector)
+			err := cinder.term(t).Abandon(t.Context(), claimStamp(1), testConnector, nil)
 			equal(t, errorText(err), test.wantErr)
 			if err != nil {
 				equal(t, KindOf(err), KindInUse)
@@ -186,7 +186,7 @@ func TestAbandon(t *testing.T) {
 		if _, err := l.Connect(t.Context(), claimSpec(1)); err == nil {
 			t.Fatal("no error")
 		}
-		equal(t, errorText(l.Abandon(t.Context(), claimStamp(1), testConnector)), "")
+		equal(t, errorText(l.Abandon(t.Context(), claimStamp(1), testConnector, nil)), "")
 		equal(t, len(cinder.snapshot()), 0)
 	})
 }

@@ -111,7 +111,15 @@ func (s *session) change(ctx context.Context, call func(ctx context.Context, cin
 	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(s.hold, cancel)()
-	admitted := withAdmission(lasting, admission{waiter: ctx, fence: s.stillLeads, attempt: attempt})
+	var refused error
+	fence := func() error {
+		if refused = permitted(ctx); refused != nil {
+			return refused
+		}
+		// Last: getting the permit may have taken a while.
+		return s.stillLeads()
+	}
+	admitted := withAdmission(lasting, admission{waiter: ctx, fence: fence, attempt: attempt})
 	err = s.exchange(ctx, func(cinder api) error {
 		if err := ctx.Err(); err != nil {
 			return translate(s.backend, "", notSent{err})
@@ -121,6 +129,10 @@ func (s *session) change(ctx context.Context, call func(ctx context.Context, cin
 		}
 		return call(admitted, cinder)
 	})
+	if refused != nil {
+		// As it was said, rather than as the request that was not sent.
+		err = refused
+	}
 	attempt.end(lasting, err)
 	return err
 }

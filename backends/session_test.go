@@ -28,7 +28,7 @@ func TestFenceStopsEveryChange(t *testing.T) {
 		},
 		"remove": func(ctx context.Context, l *Lifecycle, id string) error { return l.Remove(ctx, claimTarget(1, id)) },
 		"abandon": func(ctx context.Context, l *Lifecycle, _ string) error {
-			return l.Abandon(ctx, claimStamp(1), testConnector)
+			return l.Abandon(ctx, claimStamp(1), testConnector, nil)
 		},
 	}
 	ended, end := context.WithCancel(t.Context())

@@ -66,6 +66,7 @@ const (
 const (
 	StampPrefix       = "standalone-cinder.openstack.org/"
 	stampCluster      = StampPrefix + "cluster"
+	stampClusterUID   = StampPrefix + "kube-system-uid"
 	stampClaimUID     = StampPrefix + "claim-uid"
 	stampTenant       = StampPrefix + "tenant"
 	stampStorageClass = StampPrefix + "storage-class"
@@ -83,7 +84,10 @@ const (
 // It is written with the create request, so that no volume of ours exists
 // without it.
 type Stamp struct {
-	Cluster      string
+	Cluster string
+	// ClusterUID is the UID of the cluster's namespace kube-system. Cluster is
+	// configured, and two clusters may have been given the same one.
+	ClusterUID   string
 	Namespace    string // the claim's
 	Claim        string
 	ClaimUID     string
@@ -108,6 +112,9 @@ func (s Stamp) Metadata(own map[string]string) map[string]string {
 	delete(metadata, cinderReadOnly)
 	delete(metadata, cinderAttachedMode)
 	metadata[stampCluster] = s.Cluster
+	if s.ClusterUID != "" {
+		metadata[stampClusterUID] = s.ClusterUID
+	}
 	metadata[stampNamespace] = s.Namespace
 	metadata[stampClaim] = s.Claim
 	metadata[stampClaimUID] = s.ClaimUID
@@ -121,6 +128,7 @@ func (s Stamp) Metadata(own map[string]string) map[string]string {
 func StampOf(v Volume) Stamp {
 	return Stamp{
 		Cluster:      v.Metadata[stampCluster],
+		ClusterUID:   v.Metadata[stampClusterUID],
 		Namespace:    v.Metadata[stampNamespace],
 		Claim:        v.Metadata[stampClaim],
 		ClaimUID:     v.Metadata[stampClaimUID],

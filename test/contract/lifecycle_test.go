@@ -292,7 +292,7 @@ func lifecycleUndo(t *testing.T, target Target, workflow backends.Workflow) {
 				a.must(a.Remove(a.ctx, a.of(v)))
 			} else {
 				a.newTerm()
-				a.must(a.Abandon(a.ctx, a.spec.Stamp, a.spec.Connector))
+				a.must(a.Abandon(a.ctx, a.spec.Stamp, a.spec.Connector, nil))
 			}
 			a.wantStatus(v.ID, "")
 		})
@@ -387,10 +387,10 @@ func lifecycleUsed(t *testing.T, target Target, workflow backends.Workflow) {
 	a.newTerm()
 	for _, state := range []backends.Status{backends.StatusInUse, backends.StatusAvailable} {
 		a.wantStatus(v.ID, state)
-		if err := a.Abandon(a.ctx, a.spec.Stamp, a.spec.Connector); !backends.IsKind(err, backends.KindInUse) {
+		if err := a.Abandon(a.ctx, a.spec.Stamp, a.spec.Connector, nil); !backends.IsKind(err, backends.KindInUse) {
 			t.Errorf("%s: error %v", state, err)
 		}
-		if err := a.RemoveUnrecorded(a.ctx, v.ID, a.spec.Stamp, a.spec.Connector); !backends.IsKind(err, backends.KindInUse) {
+		if err := a.RemoveUnrecorded(a.ctx, v.ID, a.spec.Stamp, a.spec.Connector, nil); !backends.IsKind(err, backends.KindInUse) {
 			t.Errorf("%s: error %v", state, err)
 		}
 		if state == backends.StatusInUse {
