@@ -109,7 +109,7 @@ func (e *endpoint) abandon(ctx context.Context, stamp Stamp, connector Connector
 	for _, id := range e.rivalsOf(stamp.ClaimUID, v.ID) {
 		err := e.removeUnrecorded(ctx, id, stamp, connector, permit)
 		switch {
-		case IsKind(err, KindInUse), IsKind(err, KindNotOurs):
+		case IsKind(err, KindInUse), IsKind(err, KindRecorded), IsKind(err, KindNotOurs):
 			e.logger.Warn("A second volume of one claim is left alone", "volume", id, "error", err)
 			e.dropRival(stamp.ClaimUID, id)
 		case err != nil:
@@ -184,7 +184,7 @@ func (e *endpoint) removable(v Volume, target Target) error {
 	case target.unreferenced && v.IsCopy():
 		return e.failure(KindNotOurs, "volume %s (%s) carries the stamp of claim UID %q but is younger than that claim's volume: it looks like a restored backup, and is not removed", v.ID, v.Status, target.Stamp.ClaimUID)
 	case target.unreferenced && v.EverAttached():
-		return e.failure(KindInUse, "volume %s (%s) has been attached, which happens only when a PersistentVolume names it; it is not removed without one", v.ID, v.Status)
+		return e.failure(KindRecorded, "volume %s (%s) has been attached, which happens only when a PersistentVolume names it; it is not removed without one", v.ID, v.Status)
 	}
 	return e.attachedElsewhere(v, target)
 }

@@ -3,7 +3,6 @@ package provisioner
 import (
 	"context"
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -15,23 +14,15 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// denial is what was said about a claim that is turned away before Cinder is
+// denial is what is said about a claim that is turned away before Cinder is
 // asked for anything.
 type denial struct {
 	reason  string
 	message string
-	claim   *corev1.PersistentVolumeClaim
+	// helps are what may help beside another policy, other labels of the
+	// namespace or another StorageClass.
+	helps []help
 }
-
-// said is what a claim's author was told last.
-type said struct {
-	reason, message string
-	at              time.Time
-}
-
-// repeatDenial is how often a denial that stands is said again, so that its
-// event does not expire (the API server keeps events for an hour).
-const repeatDenial = 45 * time.Minute
 
 // historicAnnotationClone is what a claim's author wrote to ask the historic
 // provisioner for a copy of another claim, of any namespace.
@@ -53,12 +44,11 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 	if provisionerOf(claim) != p.Name {
 		return false
 	}
-	news := p.news()
+	since := p.helped.now()
 	class, err := p.Classes.Get(className(claim))
 	if err != nil {
-		// The library finds that out too and retries.
-		p.failingClaims.add(claim, 0)
-		return true
+		p.denyWithoutClass(ctx, claim, since)
+		return false
 	}
 	if class.Provisioner != p.Name {
 		// The annotation is the author's own.
@@ -74,8 +64,23 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 		// Provision undoes what was made when the claim was still granted.
 		return true
 	}
-	p.deny(claim, *turned, news)
+	p.deny(claim, *turned, since)
 	return false
+}
+
+// denyWithoutClass turns a claim away whose StorageClass the cache does not have.
+// It comes back when the class is made, or arrives.
+func (p *Provisioner) denyWithoutClass(ctx context.Context, claim *corev1.PersistentVolumeClaim, since moment) {
+	name := className(claim)
+	if _, err := p.Client.StorageV1().StorageClasses().Get(ctx, name, metav1.GetOptions{}); err == nil {
+		p.parkClaim(claim, denied, []help{{helpClass, name}}, since)
+		return
+	}
+	message := "the claim names no StorageClass; replace it by one that does"
+	if name != "" {
+		message = fmt.Sprintf("StorageClass %q does not exist; create it, or replace the claim by one that names another", name)
+	}
+	p.deny(claim, denial{reason: "StorageClassNotFound", message: message}, since)
 }
 
 // mayHaveVolume says whether something was begun for the claim, or found.
@@ -122,12 +127,12 @@ func (p *Provisioner) beginTurn(claim *corev1.PersistentVolumeClaim, d decided) 
 // orPark remembers a claim that does not get its turn, until it is invited. It
 // is remembered first: the invitation may come at once.
 func (p *Provisioner) orPark(claim *corev1.PersistentVolumeClaim, d decided, turn func(key, tenant, backend string) bool) bool {
-	p.waitingClaims.add(claim, 0)
+	p.claims.park(claim, waiting, nil)
 	defer func() { p.Metrics.waitingClaims(p.claimTurns.Waiting()) }()
 	if !turn(string(claim.UID), d.Tenant, p.laneOf(claim.UID, d)) {
 		return false
 	}
-	p.waitingClaims.take(claim.UID)
+	p.claims.take(claim.UID, waiting)
 	return true
 }
 
@@ -249,50 +254,25 @@ func (p *Provisioner) selectsByLabels(tenant string) bool {
 
 // deny parks a claim and tells its author, once for each reason and again before
 // the event expires. since is from before the decision.
-func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, turned denial, since news) {
-	turned.claim = claim
-	now := said{turned.reason, turned.message, time.Now()}
-	p.mu.Lock()
-	before, known := p.said[claim.UID]
-	// The numbers of a quota change with every other claim, and what a backend
-	// failed with last with every request; that is no news.
-	passing := turned.reason == string(policy.QuotaExceeded) || turned.reason == reasonBackendUnavailable
-	same := before.reason == now.reason && (before.message == now.message || passing)
-	repeat := known && same && now.at.Sub(before.at) < repeatDenial
-	if !repeat {
-		p.said[claim.UID] = now
-	}
-	p.denied[claim.UID] = turned
-	_, begun := p.begun[claim.UID]
-	p.Metrics.deniedClaims(len(p.denied))
-	p.mu.Unlock()
-	if !begun {
+func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, turned denial, since moment) {
+	if _, begun := p.beginningOf(claim.UID); !begun {
 		// Room that was reserved under an earlier decision.
 		p.giveBack(claim.UID)
 	}
-	p.failingClaims.take(claim.UID)
-	p.claimTurns.End(string(claim.UID))
-	if !repeat {
+	p.claimTurns.Leave(string(claim.UID))
+	if p.claims.tell(claim.UID, turned.reason, turned.message) {
 		p.Recorder.Event(claim, corev1.EventTypeWarning, turned.reason, turned.message)
 		p.Logger.Info("Turned a claim away", "claim", claim.Namespace+"/"+claim.Name, "reason", turned.reason, "message", turned.message)
 	}
-	if p.news() != since {
-		p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
-	}
+	always := []help{{kind: helpPolicy}, {helpNamespace, claim.Namespace}, {helpClass, className(claim)}}
+	p.parkClaim(claim, denied, append(always, turned.helps...), since)
 }
 
-// forgetSaid makes the next denial news again.
-func (p *Provisioner) forgetSaid(uid types.UID) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.said, uid)
-}
-
+// forgetDenial forgets that a claim was turned away; not what its author was
+// told.
 func (p *Provisioner) forgetDenial(uid types.UID) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.denied, uid)
-	p.Metrics.deniedClaims(len(p.denied))
+	p.claims.take(uid, denied)
+	p.Metrics.deniedClaims(p.claims.count(denied))
 }
 
 func provisionerOf(claim *corev1.PersistentVolumeClaim) string {

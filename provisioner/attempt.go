@@ -20,8 +20,10 @@ type attempt struct {
 	claim  *corev1.PersistentVolumeClaim
 	class  *storagev1.StorageClass
 	pvName string
-	// news is from before the first decision; see Provisioner.news.
-	news news
+	// since is from before the first decision: what could help came after it.
+	since moment
+	// working says that the claim's turn was begun.
+	working bool
 
 	decision decided
 	backend  string
@@ -82,8 +84,9 @@ func (a *attempt) run(ctx context.Context) (*corev1.PersistentVolume, error) {
 	for _, warning := range mapped.Warnings {
 		a.p.Recorder.Event(a.claim, corev1.EventTypeWarning, "ConnectionWarning", warning)
 	}
-	a.p.handOver(a.claim.UID)
-	return a.persistentVolume(connected, mapped), nil
+	pv := a.persistentVolume(connected, mapped)
+	a.p.handOver(a.claim.UID, pv)
+	return pv, nil
 }
 
 // unrecorded ends the attempt when the claim's PersistentVolume is saved and
@@ -93,11 +96,11 @@ func (a *attempt) run(ctx context.Context) (*corev1.PersistentVolume, error) {
 // where an earlier attempt may have come so far.
 func (a *attempt) unrecorded(ctx context.Context) error {
 	begun, _ := a.p.beginningOf(a.claim.UID)
-	if !begun.handedOver && !a.p.ledger.isFound(a.claim.UID, a.backend) {
+	if begun.handedOver == nil && !a.p.ledger.isFound(a.claim.UID, a.backend) {
 		return nil
 	}
-	recorded, err := a.p.isRecorded(ctx, a.pvName)
-	if err == nil && recorded {
+	pv, err := a.p.cleaner.record(ctx, a.pvName)
+	if err == nil && pv != nil {
 		return errNothingToDo
 	}
 	return err
@@ -111,8 +114,8 @@ func (a *attempt) existsStill(ctx context.Context) error {
 	if a.p.bornInTerm(a.claim.UID) && !a.p.hasOutlived(a.claim.UID) {
 		return nil
 	}
-	gone, err := isClaimGone(ctx, a.p.Client, a.stamp)
-	if err == nil && gone {
+	claim, err := claimOf(ctx, a.p.Client, a.stamp)
+	if err == nil && (claim == nil || boundElsewhere(claim)) {
 		return errNothingToDo
 	}
 	return err
@@ -136,11 +139,12 @@ func (a *attempt) decide(ctx context.Context, labels map[string]string) error {
 		if err := a.undoHeld(ctx); err != nil {
 			return err
 		}
-		a.p.deny(a.claim, denialOf(a.decision.Denial), a.news)
+		a.p.deny(a.claim, denialOf(a.decision.Denial), a.since)
 		return errNothingToDo
 	}
 	a.stamp = backends.Stamp{
 		Cluster:      a.p.Cluster,
+		ClusterUID:   a.p.ClusterUID,
 		Namespace:    a.claim.Namespace,
 		Claim:        a.claim.Name,
 		ClaimUID:     string(a.claim.UID),
@@ -153,10 +157,26 @@ func (a *attempt) decide(ctx context.Context, labels map[string]string) error {
 
 // takeTurn begins the turn that admission took for the claim.
 func (a *attempt) takeTurn() error {
-	if !a.p.beginTurn(a.claim, a.decision) {
+	if a.working = a.p.beginTurn(a.claim, a.decision); !a.working {
 		return errNothingToDo
 	}
 	return nil
+}
+
+// endTurn gives the turn back, unless it has yet to come.
+func (a *attempt) endTurn() {
+	if a.working {
+		a.p.claimTurns.End(string(a.claim.UID))
+	}
+}
+
+// helps are what may help the attempt when it has failed.
+func (a *attempt) helps() []help {
+	helps := []help{{kind: helpPolicy}, {helpClass, a.class.Name}}
+	for _, name := range append([]string{a.backend}, a.decision.Backends...) {
+		helps = append(helps, help{helpBackend, name}, help{helpCredentials, name})
+	}
+	return helps
 }
 
 // mostDecisions bounds how often policy and labels may change under an attempt.
@@ -174,7 +194,7 @@ func (a *attempt) chooseBackend(ctx context.Context) (Volumes, error) {
 			return nil, err
 		}
 		if chosen.denial != nil {
-			a.p.deny(a.claim, *chosen.denial, a.news)
+			a.p.deny(a.claim, *chosen.denial, a.since)
 			return nil, errNothingToDo
 		}
 		stands, confirmErr := a.confirm(ctx)
@@ -243,12 +263,10 @@ func (a *attempt) undoHeld(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		begun = beginning{backend: held.backend, connector: connector, stamp: backends.Stamp{
-			Cluster: a.p.Cluster, Namespace: a.claim.Namespace, Claim: a.claim.Name, ClaimUID: string(a.claim.UID), PV: a.pvName,
-		}}
+		begun = beginning{backend: held.backend, connector: connector, stamp: a.p.stampOf(a.claim.UID, held.tenant)}
 	}
 	a.backend = begun.backend
-	return a.p.undo(ctx, a.claim.UID, begun)
+	return a.undo(ctx, begun)
 }
 
 func (a *attempt) spec() backends.Spec {
@@ -263,6 +281,7 @@ func (a *attempt) spec() backends.Spec {
 		Stamp:     a.stamp,
 		Connector: a.connector,
 		ReadOnly:  onlyReading(a.claim.Spec.AccessModes),
+		Permit:    a.p.cleaner.spare,
 	}
 }
 
@@ -318,7 +337,7 @@ func (a *attempt) undoRefused(ctx context.Context, refusal error) error {
 		return refusal
 	}
 	refusal = RefusalError(a.backend, refused)
-	err := a.p.undo(ctx, a.claim.UID, beginning{backend: a.backend, stamp: a.stamp, connector: a.connector})
+	err := a.undo(ctx, beginning{backend: a.backend, stamp: a.stamp, connector: a.connector})
 	if err != nil {
 		return fmt.Errorf("%w (its volume cannot be removed yet: %s)", refusal, err)
 	}
@@ -345,13 +364,19 @@ func (a *attempt) undoIfGone(ctx context.Context, cause error) error {
 		return cause
 	}
 	begun := beginning{backend: a.backend, stamp: a.stamp, connector: a.connector}
-	err := a.p.undo(ctx, a.claim.UID, begun)
+	err := a.undo(ctx, begun)
 	if err != nil {
 		// The library forgets the claim; the follow-up does not (leaveIfGone).
 		a.p.begin(a.claim.UID, begun)
 		return fmt.Errorf("claim %s/%s was deleted while it was provisioned, and its volume cannot be removed yet: %w", a.claim.Namespace, a.claim.Name, err)
 	}
 	return errNothingToDo
+}
+
+// undo removes what was made for the claim. The attempt itself knows whether the
+// claim still needs it.
+func (a *attempt) undo(ctx context.Context, begun beginning) error {
+	return a.p.undo(ctx, a.claim.UID, begun, a.p.cleaner.unrecorded)
 }
 
 func isBlock(claim *corev1.PersistentVolumeClaim) bool {

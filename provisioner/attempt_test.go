@@ -48,7 +48,7 @@ func TestClaimThatIsGoneWhileTheCacheIsLateGetsNoVolume(t *testing.T) {
 				wantCalls(t, f.backends["gold"])
 			}
 			f.forgetClaim(claim)
-			f.must(f.ClaimGone(t.Context(), claim.UID))
+			f.must(f.claimGone(t.Context(), claim.UID))
 			if f.hasOutlived(claim.UID) {
 				t.Error("the claim is not forgotten")
 			}

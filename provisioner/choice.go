@@ -59,7 +59,7 @@ func (p *Provisioner) choose(ctx context.Context, claim *corev1.PersistentVolume
 // keep is the choice that was made before.
 func (p *Provisioner) keep(held holds) choice {
 	if unhealthy := p.health(held.backend); unhealthy != nil {
-		return choice{denial: unavailable([]PassedOver{{held.backend, unhealthy.Error()}})}
+		return choice{denial: p.unavailable([]PassedOver{{held.backend, unhealthy.Error()}}, nil)}
 	}
 	return choice{backend: held.backend, passedOver: held.passedOver}
 }
@@ -105,8 +105,8 @@ func (p *Provisioner) settleEarlier(ctx context.Context, uid types.UID, d decide
 		case undecided:
 			return choice{undecided: true}, nil
 		case unhealthy != nil:
-			return choice{denial: unavailable([]PassedOver{{name, fmt.Sprintf(
-				"cannot tell whether this claim has a volume already, made before this replica led: %s", unhealthy)}})}, nil
+			return choice{denial: p.unavailable([]PassedOver{{name, fmt.Sprintf(
+				"cannot tell whether this claim has a volume already, made before this replica led: %s", unhealthy)}}, nil)}, nil
 		}
 	}
 	return choice{}, nil
@@ -154,14 +154,14 @@ func (p *Provisioner) firstWithRoom(ctx context.Context, uid types.UID, class st
 	case failed != nil:
 		return choice{}, failed
 	case len(noRoom) == 0:
-		return choice{denial: unavailable(passedOver)}, nil
+		return choice{denial: p.unavailable(passedOver, p.ruleBackends(d))}, nil
 	}
 	// All of them together, for one sentence about all of them.
 	backend, over, denied, err := p.ledger.Reserve(uid, class, d.only(noRoom, nil))
 	if denied == nil {
 		return choice{backend: backend, passedOver: over}, err
 	}
-	turned := denialOf(denied)
+	turned := p.noRoom(denied, d)
 	for _, over := range passedOver {
 		if !slices.Contains(noRoom, over.Backend) {
 			turned.message += "; " + over.Why
@@ -182,8 +182,46 @@ func (p *Provisioner) reserveOn(name string, uid types.UID, class string, d deci
 	case strings.HasPrefix(denied.Path, "backends["):
 		return choice{passedOver: []PassedOver{{name, denied.Message}}}, false, nil
 	}
-	turned := denialOf(denied)
+	turned := p.noRoom(denied, d)
 	return choice{denial: &turned}, false, nil
+}
+
+// noRoom is what a claim is told that exceeds a quota. Room there helps it, and
+// so does a backend of its rule that answers again.
+func (p *Provisioner) noRoom(refused *refusal, d decided) denial {
+	turned := denialOf(refused.Denial)
+	turned.helps = backendHelps(p.ruleBackends(d))
+	for _, s := range refused.scopes {
+		turned.helps = append(turned.helps, roomOf(s))
+	}
+	return turned
+}
+
+// health is nil while a backend is worth asking.
+func (p *Provisioner) health(name string) error {
+	volumes, err := p.Backends.Volumes(name)
+	if err != nil {
+		// Not configured, which is another trouble and told as such.
+		return nil
+	}
+	return volumes.Health()
+}
+
+// reasonBackendUnavailable is the event's reason when a claim or a deletion
+// waits for a backend that does not answer.
+const reasonBackendUnavailable = "BackendUnavailable"
+
+// unavailable is what a claim is told that no backend can take now. It comes
+// back when one of those answers that were passed over, or another that it could
+// go to.
+func (p *Provisioner) unavailable(passedOver []PassedOver, others []string) *denial {
+	var why []string
+	helps := append(backendHelps(others), help{kind: helpEarlier})
+	for _, over := range passedOver {
+		why = append(why, over.Why)
+		helps = append(helps, help{helpBackend, over.Backend})
+	}
+	return &denial{reason: reasonBackendUnavailable, message: strings.Join(why, "; "), helps: helps}
 }
 
 // prepare sees to it that a backend can be chosen: it is healthy, and what it

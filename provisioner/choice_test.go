@@ -64,7 +64,7 @@ func TestClaimOfAnEarlierTermWaitsForABackendThatMayHoldItsVolume(t *testing.T) 
 	// Once the backend has said what it has, the claim goes on where its volume is.
 	f.backends["gold"].health = nil
 	f.backends["gold"].listed = []backends.Volume{f.stamped("uid-1")}
-	f.BackendAnswers()
+	f.BackendAnswers("gold")
 	if strings.Join(f.requeued, " ") != "data" {
 		t.Errorf("claims that came back: %v", f.requeued)
 	}
@@ -271,12 +271,13 @@ func TestFullnessThatPassesBringsDeniedClaimsBack(t *testing.T) {
 		f.noteFull("gold", policy.VolumeProperties{SizeGiB: 1}, errGoldAtLimit)
 		time.Sleep(fullFor / 2)
 		synctest.Wait()
-		if len(f.freed) != 0 || f.isFull("gold", policy.VolumeProperties{SizeGiB: 1}) == nil {
+		gold := []help{roomOf(scope{policy.BackendScope, "gold"})}
+		if f.helped.since(0, gold) || f.isFull("gold", policy.VolumeProperties{SizeGiB: 1}) == nil {
 			t.Error("a newer refusal was forgotten with the older one")
 		}
 		time.Sleep(fullFor / 2)
 		synctest.Wait()
-		if len(f.freed) != 1 || f.isFull("gold", policy.VolumeProperties{SizeGiB: 1}) != nil {
+		if !f.helped.since(0, gold) || f.isFull("gold", policy.VolumeProperties{SizeGiB: 1}) != nil {
 			t.Error("nobody is told that the refusal is forgotten")
 		}
 	})

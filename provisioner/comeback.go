@@ -1,17 +1,17 @@
 package provisioner
 
 import (
+	"context"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// What left the library's queue comes back when something has happened that
-// could help it: this file is all of these ways. None of them polls, and none
-// writes to the API server.
+// What is parked comes back when something has happened that could help it:
+// this file is all of these ways. None of them polls, and none writes to the API
+// server.
 
 // Requeue puts objects back in front of the library.
 type Requeue struct {
@@ -24,17 +24,11 @@ func (p *Provisioner) OnRequeue(requeue Requeue) { p.requeue = requeue }
 
 // Reconsider brings back the claims of a namespace that were turned away,
 // because something about the namespace changed that might admit them.
-func (p *Provisioner) Reconsider(namespace string) {
-	p.reconsider(func(d denial) bool { return d.claim.Namespace == namespace })
-}
+func (p *Provisioner) Reconsider(namespace string) { p.help(help{helpNamespace, namespace}) }
 
 // ReconsiderClass brings back the claims of a StorageClass that were turned
-// away or could not find it, because it was made anew.
-func (p *Provisioner) ReconsiderClass(class string) {
-	p.helpedFailed.Add(1)
-	p.reconsider(func(d denial) bool { return className(d.claim) == class })
-	p.requeueClaims(p.failingClaims.takeIf(func(claim *corev1.PersistentVolumeClaim) bool { return className(claim) == class }))
-}
+// away or fail, because it was made anew.
+func (p *Provisioner) ReconsiderClass(class string) { p.help(help{helpClass, class}) }
 
 // PolicyChanged brings back all that was turned away or failed under the policy
 // before.
@@ -46,54 +40,32 @@ func (p *Provisioner) PolicyChanged() {
 			p.wantCounted(name)
 		}
 	}
-	p.reconsider(func(denial) bool { return true })
-	p.retryFailing()
+	p.help(help{kind: helpPolicy})
 }
 
-// CredentialsChanged brings back what failed: the credentials may have been the
-// reason.
-func (p *Provisioner) CredentialsChanged() { p.retryFailing() }
-
-// BackendAnswers brings back what waited for a backend, and what could go to
-// it.
-func (p *Provisioner) BackendAnswers() {
-	p.helpedFailed.Add(1)
-	p.reconsider(func(d denial) bool {
-		return d.reason == reasonBackendUnavailable || d.reason == string(policy.QuotaExceeded)
-	})
-	p.requeueVolumes(p.heldBack.takeAll())
-	p.retryFailing()
-}
-
-// news tells two moments apart: something has happened between them that could
-// help what was turned away, or what failed. Whoever is about to park a claim or
-// a deletion compares: what happened since the decision would be missed. Room
-// that is freed helps none that failed, and undoing a failure frees some.
-type news struct{ denied, failed uint64 }
-
-func (p *Provisioner) news() news {
-	return news{denied: p.helpedDenied.Load(), failed: p.helpedFailed.Load()}
-}
-
-// reconsider brings denied claims of a kind back, the eldest first.
-func (p *Provisioner) reconsider(which func(denial) bool) {
-	p.helpedDenied.Add(1)
-	p.mu.Lock()
-	var claims []*corev1.PersistentVolumeClaim
-	for _, d := range p.denied {
-		if which(d) {
-			claims = append(claims, d.claim)
-		}
+// CredentialsChanged brings back what failed at the backends: the credentials may
+// have been the reason.
+func (p *Provisioner) CredentialsChanged(backends []string) {
+	helps := make([]help, len(backends))
+	for i, name := range backends {
+		helps[i] = help{helpCredentials, name}
 	}
-	p.mu.Unlock()
-	p.requeueClaims(claims)
+	p.help(helps...)
 }
 
-// retryFailing tries at once what the library would try again later.
-func (p *Provisioner) retryFailing() {
-	p.helpedFailed.Add(1)
-	p.requeueClaims(p.failingClaims.takeAll())
-	p.requeueVolumes(p.failingVolumes.takeAll())
+// BackendAnswers brings back what waited for a backend, or failed at it, and
+// what could go to it.
+func (p *Provisioner) BackendAnswers(name string) { p.help(help{helpBackend, name}) }
+
+// NodeChanged brings back the deletions that wait for a node to let a volume go:
+// it may have, or is gone.
+func (p *Provisioner) NodeChanged(name string) { p.help(help{helpNode, name}) }
+
+// help brings back what has been helped, the eldest first.
+func (p *Provisioner) help(helps ...help) {
+	p.helped.note(helps)
+	p.requeueClaims(p.claims.helpedBy(helps))
+	p.requeueVolumes(p.volumes.helpedBy(helps))
 }
 
 // requeueClaims brings claims back as they are now.
@@ -118,7 +90,7 @@ func (p *Provisioner) requeueVolumes(pvs []*corev1.PersistentVolume) {
 
 // inviteClaim brings a claim back whose turn has come.
 func (p *Provisioner) inviteClaim(uid string) {
-	if claim, ok := p.waitingClaims.take(types.UID(uid)); ok {
+	if claim, ok := p.claims.take(types.UID(uid), waiting); ok {
 		p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
 	}
 }
@@ -127,5 +99,39 @@ func (p *Provisioner) inviteClaim(uid string) {
 func (p *Provisioner) inviteVolume(name string) {
 	if pv, err := p.PersistentVolumes.Get(name); err == nil {
 		p.requeue.Volume(pv)
+	}
+}
+
+// roomFreed has the room offered that the ledger has got back.
+func (p *Provisioner) roomFreed() {
+	select {
+	case p.freed <- struct{}{}:
+	default: // somebody is told already
+	}
+}
+
+// gatherFreedRoom is how long freed room is gathered before the claims that
+// want it are looked at: they are as many for one volume as for a hundred.
+const gatherFreedRoom = 200 * time.Millisecond
+
+// offerFreedRoom brings the claims back that wait for room in just those quotas
+// in which some was freed. It ends with the context.
+func (p *Provisioner) offerFreedRoom(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.freed:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(gatherFreedRoom):
+		}
+		var helps []help
+		for _, s := range p.ledger.takeFreed() {
+			helps = append(helps, roomOf(s))
+		}
+		p.help(helps...)
 	}
 }

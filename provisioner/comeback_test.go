@@ -5,9 +5,11 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
 func (f *fixture) wantRequeued(want ...string) {
@@ -31,7 +33,7 @@ func TestOutageHoldsAClaimBackUntilTheBackendAnswers(t *testing.T) {
 	f.wantEvent("Warning BackendUnavailable backend gold: requests are held back")
 	f.wantRequeued()
 	gold.health = nil
-	f.BackendAnswers()
+	f.BackendAnswers("gold")
 	f.wantRequeued("data")
 	if !f.ShouldProvision(t.Context(), claim) {
 		t.Error("not admitted after the outage")
@@ -61,19 +63,19 @@ func TestOutageDuringAnAttemptKeepsWhatWasBegun(t *testing.T) {
 func TestWhatHappensJustBeforeParkingIsNotMissed(t *testing.T) {
 	for name, happens := range map[string]func(f *fixture){
 		"the policy changes":      func(f *fixture) { f.PolicyChanged() },
-		"a backend answers again": func(f *fixture) { f.BackendAnswers() },
-		"credentials change":      func(f *fixture) { f.CredentialsChanged() },
+		"a backend answers again": func(f *fixture) { f.BackendAnswers("gold") },
+		"credentials change":      func(f *fixture) { f.CredentialsChanged([]string{"gold"}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			claim, pv := f.claim(nil), f.recorded()
-			before := f.news()
+			before := f.helped.now()
 			happens(f)
-			f.deny(claim, denial{reason: "Any", message: "any"}, before)
+			f.parkClaim(claim, failing, []help{{kind: helpPolicy}, {helpBackend, "gold"}, {helpCredentials, "gold"}}, before)
 			f.wantRequeued("data")
-			f.holdVolumeBack(pv, errGoldDown, before)
+			f.holdForBackend(pv, "gold", errGoldDown, before)
 			f.wantRequeued("pvc-uid-1")
-			f.deny(claim, denial{reason: "Any", message: "any"}, f.news())
+			f.deny(claim, denial{reason: "Any", message: "any"}, f.helped.now())
 			f.wantRequeued()
 		})
 	}
@@ -85,9 +87,9 @@ func TestWhatHappensJustBeforeParkingIsNotMissed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			claim := f.claim(nil)
-			before := f.news()
+			before := f.helped.now()
 			happens(f)
-			f.deny(claim, denial{reason: "Any", message: "any"}, before)
+			f.deny(claim, *f.unavailable(nil, nil), before)
 			f.wantRequeued("data")
 		})
 	}
@@ -99,7 +101,7 @@ func TestUndoingAFailureDoesNotBringItsClaimBackAtOnce(t *testing.T) {
 	f := newFixture(t)
 	gold := f.backends["gold"]
 	gold.document = `{"driver_volume_type": "vmdk", "data": {}}`
-	gold.onCall = func() { f.reconsider(func(d denial) bool { return d.reason == "QuotaExceeded" }) }
+	gold.onCall = func() { f.help(roomOf(scope{policy.TenantScope, "a"})) }
 	if _, err := f.provision(f.claim(nil)); err == nil || isIgnored(err) {
 		t.Errorf("error %v", err)
 	}
@@ -148,12 +150,12 @@ func TestOutageHoldsADeletionBack(t *testing.T) {
 	}
 	f.wantEvent("Warning BackendUnavailable backend gold: requests are held back")
 	gold.health = nil
-	f.BackendAnswers()
+	f.BackendAnswers("gold")
 	f.wantRequeued(pv.Name)
 	if !f.ShouldDelete(t.Context(), pv) {
 		t.Error("not deleted after the outage")
 	}
-	f.must(f.Delete(t.Context(), pv))
+	f.must(f.delete(pv))
 	wantCalls(t, gold, "remove volume-1 historic=false")
 }
 
@@ -163,7 +165,7 @@ func TestOutageDuringADeletionParksIt(t *testing.T) {
 	gold := f.backends["gold"]
 	gold.err = errGoldDown
 	gold.onCall = func() { gold.health = errGoldDown }
-	if err := f.Delete(t.Context(), pv); !isIgnored(err) {
+	if err := f.delete(pv); !isIgnored(err) {
 		t.Errorf("error %v, want one that the library ignores", err)
 	}
 	f.wantEvent("Warning BackendUnavailable backend gold: requests are held back")
@@ -172,7 +174,9 @@ func TestOutageDuringADeletionParksIt(t *testing.T) {
 func TestReloadBringsBackTheDeniedAndTheFailing(t *testing.T) {
 	f := newFixture(t)
 	f.backends["gold"].err = &backends.Error{Kind: backends.KindNotFound, Backend: "gold", Message: "no such type"}
-	failing := f.named("failing")
+	failing := f.claim(func(c *corev1.PersistentVolumeClaim) {
+		c.Name, c.UID, c.CreationTimestamp = "failing", "uid-failing", metav1.Now()
+	})
 	if _, err := f.provision(failing); err == nil {
 		t.Fatal("the attempt succeeded")
 	}
@@ -180,12 +184,12 @@ func TestReloadBringsBackTheDeniedAndTheFailing(t *testing.T) {
 	f.ShouldProvision(t.Context(), denied)
 	f.PolicyChanged()
 	f.wantRequeued("denied", "failing")
-	f.CredentialsChanged()
+	f.CredentialsChanged([]string{"gold"})
 	f.wantRequeued()
 	if _, err := f.provision(failing); err == nil {
 		t.Fatal("the attempt succeeded")
 	}
-	f.CredentialsChanged()
+	f.CredentialsChanged([]string{"gold"})
 	f.wantRequeued("failing")
 }
 
@@ -222,7 +226,7 @@ func TestClaimsBeyondTheTenantsConcurrencyWaitForTheirTurn(t *testing.T) {
 	third := f.named("third")
 	f.ShouldProvision(t.Context(), third)
 	f.forgetClaim(second)
-	f.must(f.ClaimGone(t.Context(), second.UID))
+	f.must(f.claimGone(t.Context(), second.UID))
 	f.wantRequeued("third")
 }
 
@@ -253,7 +257,7 @@ func TestFlappingBackendIsToldOnce(t *testing.T) {
 		f.ShouldDelete(t.Context(), pv)
 		f.ShouldProvision(t.Context(), claim)
 		gold.health = nil
-		f.BackendAnswers()
+		f.BackendAnswers("gold")
 		f.ShouldProvision(t.Context(), claim)
 	}
 	if events := f.said(); len(events) != 2 {
@@ -271,7 +275,7 @@ func TestFenceThatFallsForAMomentIsTriedAgain(t *testing.T) {
 	gold.err = nil
 	pv := f.recorded()
 	gold.err = &backends.Error{Kind: backends.KindFenced, Backend: "gold", Message: "the lease has run out without being renewed"}
-	if err := f.Delete(t.Context(), pv); err == nil || isIgnored(err) {
+	if err := f.delete(pv); err == nil || isIgnored(err) {
 		t.Errorf("error %v: the deletion leaves the queue although the term goes on", err)
 	}
 }

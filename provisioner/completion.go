@@ -1,7 +1,9 @@
 package provisioner
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -15,8 +17,10 @@ import (
 
 // Followup does what is left after the library is done with an object:
 // completing volumes whose PersistentVolume has reached the API server, and
-// undoing what was begun for claims that were deleted too early. It runs under
-// the same lease and as long as the same term.
+// removing what no PersistentVolume records and nobody needs. Each thing has one
+// queue and its own delays, whoever finds it: a claim's end, a listing, or a
+// volume's completion. It runs under the same lease and as long as the same
+// term.
 type Followup struct {
 	provisioner *Provisioner
 	workers     int
@@ -26,15 +30,17 @@ type Followup struct {
 	mu        sync.Mutex
 	completed map[types.UID]bool // PersistentVolumes, by UID
 	waiting   map[string]followup
-	strays    map[followup]astray
 }
 
 // followup is one thing to do: complete a PersistentVolume by name, undo for a
-// claim by UID, or remove what a claim has astray on a backend.
+// claim by UID, or, with backend and volume, remove that volume of a claim or
+// mark it as one that was recorded.
 type followup struct {
-	pv     string
-	claim  types.UID
-	astray string
+	pv      string
+	claim   types.UID
+	backend string
+	volume  string
+	mark    bool
 }
 
 // NewFollowup makes the follow-up of a term, with so many workers. They must
@@ -46,38 +52,51 @@ func NewFollowup(p *Provisioner, workers int) *Followup {
 		queue:       workqueue.NewTypedRateLimitingQueue[followup](followupLimiter{p.limiter}),
 		completed:   map[types.UID]bool{},
 		waiting:     map[string]followup{},
-		strays:      map[followup]astray{},
 	}
 	f.turns = NewTurns(workers, func(string) int { return 0 }, f.invite)
-	p.leftover = f.ClaimGone
-	p.stray = f.volumeAstray
+	p.settle = f.queue.Add
 	return f
 }
 
 // VolumeSeen notes that a PersistentVolume is in the API server.
 func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 	f.provisioner.countRecorded(pv)
-	if f.provisioner.isMine(pv) {
+	switch ref := pv.Spec.ClaimRef; {
+	case f.provisioner.isMine(pv):
 		f.provisioner.finish(types.UID(pv.Annotations[annotationClaimUID]))
+	case ref == nil:
+	default:
+		// Somebody else serves the claim, perhaps under the same name.
+		if _, begun := f.provisioner.beginningOf(ref.UID); begun {
+			f.queue.Add(followup{claim: ref.UID})
+		}
 	}
 	if _, void := f.provisioner.voidRecord(pv); void || f.wantsCompletion(pv) {
 		f.queue.Add(followup{pv: pv.Name})
 	}
+	f.provisioner.tellNeverBound(pv)
 }
 
-// VolumeGone forgets a PersistentVolume.
+// VolumeGone forgets a PersistentVolume. Its volume goes on counting unless it
+// was removed, and is marked as one that was recorded, should it not have been
+// brought into use yet.
 func (f *Followup) VolumeGone(pv *corev1.PersistentVolume) {
-	f.provisioner.volumeGone(pv)
-	if f.provisioner.isMine(pv) {
-		f.provisioner.release(types.UID(pv.Annotations[annotationClaimUID]))
-	}
+	removed := f.provisioner.volumeGone(pv)
 	f.mu.Lock()
-	defer f.mu.Unlock()
+	completed := f.completed[pv.UID]
 	delete(f.completed, pv.UID)
+	f.mu.Unlock()
+	if removed || !f.provisioner.isMine(pv) {
+		return
+	}
+	if origin, err := originOf(pv); err == nil && !completed {
+		f.queue.Add(followup{claim: types.UID(origin.ClaimUID), backend: origin.Backend, volume: origin.VolumeID, mark: true})
+	}
 }
 
 // ClaimGone notes that a claim was deleted.
 func (f *Followup) ClaimGone(uid types.UID) {
+	f.provisioner.noteGone(uid)
 	f.queue.Add(followup{claim: uid})
 }
 
@@ -93,25 +112,12 @@ func (f *Followup) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// astray is a volume of a claim that counts on another backend.
-type astray struct {
-	volumeID string
-	beginning
-}
-
-// volumeAstray notes a volume of a claim that counts on another backend.
-func (f *Followup) volumeAstray(found astray) {
-	item := followup{claim: types.UID(found.stamp.ClaimUID), astray: found.backend}
-	f.mu.Lock()
-	f.strays[item] = found
-	f.mu.Unlock()
-	f.queue.Add(item)
-}
-
-// wantsCompletion is false for volumes on their way out: completing one would
-// only have to be undone.
+// wantsCompletion is false for volumes that are about to be removed: completing
+// one would only have to be undone. Any other is completed whatever its phase:
+// a volume that was never in use counts as one that was never recorded.
 func (f *Followup) wantsCompletion(pv *corev1.PersistentVolume) bool {
-	if !f.provisioner.isMine(pv) || pv.DeletionTimestamp != nil || pv.Status.Phase == corev1.VolumeReleased || pv.Status.Phase == corev1.VolumeFailed {
+	over := pv.Status.Phase == corev1.VolumeReleased || pv.Status.Phase == corev1.VolumeFailed
+	if !f.provisioner.isMine(pv) || over && pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
 		return false
 	}
 	f.mu.Lock()
@@ -154,10 +160,10 @@ func (f *Followup) next(ctx context.Context) bool {
 	err := f.do(ctx, item)
 	switch {
 	case err == nil:
-		f.queue.Forget(item)
+		f.provisioner.limiter.Gone(item.key())
 	case f.provisioner.stopping():
 	default:
-		f.provisioner.Logger.Warn("Follow-up failed and is tried again", "persistentVolume", item.pv, "claimUID", item.claim, "error", err)
+		f.provisioner.Logger.Warn("Follow-up failed and is tried again", "persistentVolume", item.pv, "claimUID", item.claim, "volume", item.volume, "error", err)
 		f.provisioner.limiter.Failed(item.key(), retryFor(err))
 		f.queue.AddRateLimited(item)
 	}
@@ -181,12 +187,9 @@ func (f *Followup) beginTurn(item followup) bool {
 
 // lane is the tenant and the backend of what is to be done.
 func (f *Followup) lane(item followup) (tenant, backend string) {
-	if item.astray != "" {
-		return "", item.astray
-	}
 	if item.claim != "" {
-		begun, _ := f.provisioner.beginningOf(item.claim)
-		return begun.stamp.Tenant, begun.backend
+		held, _ := f.provisioner.ledger.Holds(item.claim)
+		return held.tenant, cmp.Or(item.backend, held.backend)
 	}
 	pv, err := f.provisioner.PersistentVolumes.Get(item.pv)
 	if err != nil {
@@ -208,50 +211,14 @@ func (f *Followup) invite(key string) {
 
 func (f *Followup) do(ctx context.Context, item followup) error {
 	switch {
-	case item.astray != "":
-		return f.removeStray(ctx, item)
+	case item.mark:
+		return f.provisioner.markRecorded(ctx, item)
+	case item.volume != "":
+		return f.provisioner.removeSecond(ctx, item)
 	case item.claim != "":
-		return f.provisioner.ClaimGone(ctx, item.claim)
+		return f.provisioner.claimGone(ctx, item.claim)
 	}
 	return f.complete(ctx, item.pv)
-}
-
-// removeStray removes a second volume of a claim, which the backend refuses for
-// one that was ever attached. Two backends of the policy may lead to the same
-// project at Cinder, and then show the same volumes: one that the claim's own
-// backend shows too is the claim's own.
-func (f *Followup) removeStray(ctx context.Context, item followup) error {
-	f.mu.Lock()
-	found, ok := f.strays[item]
-	f.mu.Unlock()
-	held, counts := f.provisioner.ledger.Holds(item.claim)
-	if !ok || !counts || held.backend == item.astray {
-		return nil
-	}
-	p := f.provisioner
-	own, err := p.Backends.Volumes(held.backend)
-	if err != nil {
-		return err
-	}
-	same, err := own.Has(ctx, found.volumeID)
-	if err != nil {
-		return err
-	}
-	if !same {
-		volumes, err := p.Backends.Volumes(found.backend)
-		if err != nil {
-			return err
-		}
-		p.Logger.Warn("A claim has volumes on two backends; the one where it does not count is removed",
-			"claimUID", found.stamp.ClaimUID, "volume", found.volumeID, "backend", found.backend, "elsewhere", held.backend)
-		if err := volumes.RemoveUnrecorded(p.onBehalfOf(ctx, found.stamp.Tenant), found.volumeID, found.stamp, found.connector); err != nil {
-			return err
-		}
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.strays, item)
-	return nil
 }
 
 // complete takes the volume to in-use now that its PersistentVolume is known
@@ -283,6 +250,9 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 		return err
 	}
 	err = volumes.Complete(p.onBehalfOf(ctx, origin.Tenant), origin.target(), readOnly(pv))
+	if err == nil {
+		p.settleSeconds(volumes, origin)
+	}
 	if backends.IsKind(err, backends.KindNotFound) {
 		p.Recorder.Eventf(pv, corev1.EventTypeWarning, "VolumeMissing", "volume %s does not exist at backend %s any more; its data is lost unless the storage array has a copy", origin.VolumeID, origin.Backend)
 		err = nil
@@ -295,7 +265,9 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 	return err
 }
 
-func (i followup) key() string { return "followup " + i.pv + string(i.claim) + " " + i.astray }
+func (i followup) key() string {
+	return fmt.Sprintf("followup %s%s %s %s %t", i.pv, i.claim, i.backend, i.volume, i.mark)
+}
 
 // followupLimiter lets follow-ups share the table of retry delays.
 type followupLimiter struct{ limiter *RetryLimiter }

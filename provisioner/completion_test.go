@@ -2,7 +2,6 @@ package provisioner
 
 import (
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -81,7 +80,8 @@ func TestRecordOfWhatWasUndoneIsRemoved(t *testing.T) {
 				f.goneAtTheServer(claim)
 			}
 			if c.undone {
-				f.must(f.ClaimGone(t.Context(), claim.UID))
+				begun, _ := f.beginningOf(claim.UID)
+				f.must(f.undo(t.Context(), claim.UID, begun, f.cleaner.unrecorded))
 			}
 			f.backends["gold"].has = map[string]bool{"volume-1": c.volume}
 			pv.UID = "pv-uid"
@@ -111,9 +111,6 @@ func TestWhatIsNotCompleted(t *testing.T) {
 		"of another provisioner": func(pv *corev1.PersistentVolume) { pv.Annotations[annotationProvisionedBy] = "other" },
 		"not ours":               func(pv *corev1.PersistentVolume) { delete(pv.Annotations, annotationVolume) },
 		"released":               func(pv *corev1.PersistentVolume) { pv.Status.Phase = corev1.VolumeReleased },
-		"being deleted": func(pv *corev1.PersistentVolume) {
-			pv.DeletionTimestamp = &metav1.Time{Time: time.Now()}
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)

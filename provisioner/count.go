@@ -24,8 +24,10 @@ type counting struct {
 	// silent holds the backends that could not be counted, and since when.
 	silent map[string]time.Time
 	// earlier holds the claims that an earlier leader may have seen; nil as
-	// long as that is not known.
+	// long as that is not known. Those of them that went while some backend could
+	// not be listed are in went.
 	earlier map[types.UID]bool
+	went    map[types.UID]bool
 	// wanted asks for a backend to be counted in the background.
 	wanted chan string
 }
@@ -35,6 +37,7 @@ func newCounting() *counting {
 		done:       map[string]bool{},
 		generation: map[string]int{},
 		silent:     map[string]time.Time{},
+		went:       map[types.UID]bool{},
 		wanted:     make(chan string, 256),
 	}
 }
@@ -102,14 +105,12 @@ func (p *Provisioner) countFound(name string, all []backends.Volume) {
 			// must not use up the quota of a tenant who has nothing there.
 			holding.Tenant = ""
 		}
-		if elsewhere := p.ledger.Found(types.UID(stamp.ClaimUID), holding, name); elsewhere != "" {
-			p.removeStray(name, v.ID, stamp)
-		}
+		p.ledger.Found(types.UID(stamp.ClaimUID), holding, name)
 	}
 }
 
-// takeOverListed takes over what the term's listing of a backend shows.
-func (p *Provisioner) takeOverListed(ctx context.Context, name string) error {
+// examineListed looks for what nobody needs in the term's listing of a backend.
+func (p *Provisioner) examineListed(ctx context.Context, name string) error {
 	volumes, err := p.Backends.Volumes(name)
 	if err != nil {
 		return err
@@ -118,7 +119,7 @@ func (p *Provisioner) takeOverListed(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	return p.takeOverLeftovers(ctx, name, all)
+	return p.examine(name, all)
 }
 
 // Recount forgets what a backend holds, because its name leads to another
@@ -168,7 +169,7 @@ func (p *Provisioner) countUntilDone(ctx context.Context, name string) {
 		if p.health(name) == nil {
 			err := p.countBackend(ctx, name)
 			if err == nil {
-				err = p.takeOverListed(ctx, name)
+				err = p.examineListed(ctx, name)
 			}
 			if err == nil {
 				return
@@ -247,7 +248,26 @@ func (p *Provisioner) NoteEarlier(claims map[types.UID]bool) {
 	p.counting.mu.Lock()
 	p.counting.earlier = claims
 	p.counting.mu.Unlock()
-	p.reconsider(func(d denial) bool { return d.reason == reasonBackendUnavailable })
+	p.help(help{kind: helpEarlier})
+}
+
+// noteGone remembers a claim that went before every backend was listed: a volume
+// that an earlier leader made for it may be on one that is silent.
+func (p *Provisioner) noteGone(uid types.UID) {
+	c := p.counting
+	names := p.Backends.Names()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	unlisted := slices.ContainsFunc(names, func(name string) bool { return !c.done[name] })
+	if unlisted && (c.earlier == nil || c.earlier[uid]) {
+		c.went[uid] = true
+	}
+}
+
+func (p *Provisioner) sawGo(uid types.UID) bool {
+	p.counting.mu.Lock()
+	defer p.counting.mu.Unlock()
+	return p.counting.went[uid]
 }
 
 func (p *Provisioner) bornInTerm(uid types.UID) bool {

@@ -2,6 +2,7 @@ package provisioner
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -9,27 +10,41 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 )
 
 // ShouldDelete keeps the library from starting deletions while handing over,
-// while the backend does not answer, and while others have their turn.
+// while the backend does not answer, while a node has the volume in use, and
+// while others have their turn.
 func (p *Provisioner) ShouldDelete(_ context.Context, pv *corev1.PersistentVolume) bool {
 	if p.stopping() {
 		return false
 	}
-	news := p.news()
-	released := pv.Status.Phase == corev1.VolumeReleased && pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
+	since := p.helped.now()
 	origin, err := originOf(pv)
-	if !released || err != nil || p.isRemoved(pv.UID) {
+	if !mayRelease(pv) || err != nil || p.isRemoved(pv.UID) {
 		// The library sees that too, or Delete says what is wrong.
 		return true
 	}
 	if unhealthy := p.health(origin.Backend); unhealthy != nil {
-		p.volumeTurns.End(pv.Name)
-		p.holdVolumeBack(pv, unhealthy, news)
+		p.volumeTurns.Leave(pv.Name)
+		p.holdForBackend(pv, origin.Backend, unhealthy, since)
+		return false
+	}
+	// Whoever is not known here is asked for before the first change.
+	if users, err := p.Nodes.Known(nodeuse.VolumeOf(pv)); err == nil && len(users) > 0 {
+		p.volumeTurns.Leave(pv.Name)
+		p.holdForNodes(pv, users, since)
 		return false
 	}
 	return p.volumeTurns.Take(pv.Name, origin.Tenant, origin.Backend)
+}
+
+// mayRelease says whether a PersistentVolume asks for its volume's removal.
+func mayRelease(pv *corev1.PersistentVolume) bool {
+	return pv.Status.Phase == corev1.VolumeReleased && pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
 }
 
 // Delete removes everything behind a released PersistentVolume. It reads only
@@ -44,7 +59,7 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 	if p.isRemoved(pv.UID) {
 		return nil
 	}
-	started, news := time.Now(), p.news()
+	started, since := time.Now(), p.helped.now()
 	origin, err := originOf(pv)
 	if err == nil {
 		err = p.mayDelete(pv, origin)
@@ -56,29 +71,66 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 		defer p.volumeTurns.End(pv.Name)
 		err = p.remove(p.onBehalfOf(ctx, origin.Tenant), pv, &origin)
 	}
+	outcome := func(outcome string) { p.Metrics.deleted(origin.Backend, origin.Protocol, outcome, time.Since(started)) }
 	switch {
 	case err == nil:
-		p.noteRemoved(pv.UID, true)
-		p.failingVolumes.take(pv.UID)
+		p.noteRemoved(pv.UID)
+		p.volumes.forget(pv.UID)
 		p.limiter.Succeeded(pv.Name)
-		p.Metrics.deleted(origin.Backend, origin.Protocol, "success", time.Since(started))
+		outcome("success")
 		return nil
 	case p.stopping():
 		return handingOver()
 	}
-	if unhealthy := p.health(origin.Backend); unhealthy != nil {
-		p.Metrics.deleted(origin.Backend, origin.Protocol, "held_back", time.Since(started))
-		p.holdVolumeBack(pv, unhealthy, news)
+	var changed *changedError
+	var inUse *inUseError
+	switch unhealthy := p.health(origin.Backend); {
+	case errors.As(err, &changed):
+		outcome("stopped")
+		p.tellVolume(pv, corev1.EventTypeNormal, "DeletionStopped", changed.Error())
+		return &controller.IgnoredError{Reason: changed.Error()}
+	case errors.As(err, &inUse) && p.Nodes.Watches():
+		outcome("in_use")
+		p.holdForNodes(pv, inUse.users, since)
+		return &controller.IgnoredError{Reason: inUse.Error()}
+	case unhealthy != nil:
+		outcome("held_back")
+		p.holdForBackend(pv, origin.Backend, unhealthy, since)
 		return &controller.IgnoredError{Reason: unhealthy.Error()}
 	}
 	retry := retryFor(err)
 	p.limiter.Failed(pv.Name, retry)
-	p.failingVolumes.add(pv, 0)
-	if p.news().failed != news.failed {
-		p.requeueVolumes([]*corev1.PersistentVolume{pv})
-	}
-	p.Metrics.deleted(origin.Backend, origin.Protocol, retry.outcome, time.Since(started))
+	p.parkVolume(pv, failing, helpsAt(origin.Backend), since)
+	outcome(retry.outcome)
 	return err
+}
+
+// holdForBackend parks a deletion until its backend answers again.
+func (p *Provisioner) holdForBackend(pv *corev1.PersistentVolume, backend string, unhealthy error, since moment) {
+	p.tellVolume(pv, corev1.EventTypeWarning, reasonBackendUnavailable, unhealthy.Error())
+	p.parkVolume(pv, held, helpsAt(backend), since)
+}
+
+// helpsAt are what may help a deletion at a backend.
+func helpsAt(backend string) []help {
+	return []help{{kind: helpPolicy}, {helpCredentials, backend}, {helpBackend, backend}}
+}
+
+// holdForNodes parks a deletion until the nodes have let the volume go.
+func (p *Provisioner) holdForNodes(pv *corev1.PersistentVolume, users []string, since moment) {
+	p.tellVolume(pv, corev1.EventTypeWarning, reasonStillInUse, (&inUseError{pv.Name, users}).Error())
+	helps := make([]help, len(users))
+	for i, node := range users {
+		helps[i] = help{helpNode, node}
+	}
+	p.parkVolume(pv, held, helps, since)
+}
+
+// tellVolume writes an event about a PersistentVolume if it is news.
+func (p *Provisioner) tellVolume(pv *corev1.PersistentVolume, eventType, reason, message string) {
+	if p.volumes.tell(pv.UID, reason, message) {
+		p.Recorder.Event(pv, eventType, reason, message)
+	}
 }
 
 // mayDelete refuses objects whose volume somebody else may use: one that came
@@ -118,9 +170,17 @@ func (p *Provisioner) remove(ctx context.Context, pv *corev1.PersistentVolume, o
 	if err != nil {
 		return fmt.Errorf("PersistentVolume %s: %w", pv.Name, err)
 	}
-	if err := volumes.Remove(ctx, origin.target()); err != nil {
+	release := &release{p: p, pv: pv, volumeID: origin.VolumeID}
+	target := origin.target()
+	target.Permit = func(ctx context.Context, _ backends.Volume) error { return release.permit(ctx) }
+	if err := volumes.Remove(ctx, target); err != nil {
 		return err
 	}
+	// Also where there was nothing left to change.
+	if err := release.permit(ctx); err != nil {
+		return err
+	}
+	p.settleSeconds(volumes, *origin)
 	// Only now: while the volume exists a node may still need the credentials
 	// to log out, and the PersistentVolume must not refer to nothing.
 	if origin.sharesSecret() {
@@ -135,14 +195,10 @@ func (p *Provisioner) isRemoved(uid types.UID) bool {
 	return p.removed[uid]
 }
 
-func (p *Provisioner) noteRemoved(uid types.UID, removed bool) {
+func (p *Provisioner) noteRemoved(uid types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if removed {
-		p.removed[uid] = true
-		return
-	}
-	delete(p.removed, uid)
+	p.removed[uid] = true
 }
 
 // noteOutlived remembers a claim that is still in the cache when its
@@ -166,14 +222,51 @@ func (p *Provisioner) hasOutlived(uid types.UID) bool {
 	return p.outlived[uid]
 }
 
-// volumeGone forgets a PersistentVolume.
-func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) {
+// volumeGone forgets a PersistentVolume, and reports whether this term has
+// removed its volume. Else that counts until a listing shows that it is gone.
+func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
 	p.noteOutlived(pv.Spec.ClaimRef)
-	p.noteRemoved(pv.UID, false)
+	p.mu.Lock()
+	removed = p.removed[pv.UID]
+	delete(p.removed, pv.UID)
+	p.mu.Unlock()
 	p.shared.volumeGone(pv.UID)
-	p.failingVolumes.take(pv.UID)
-	p.heldBack.take(pv.UID)
-	p.toldHeldBack.take(pv.UID)
+	p.Nodes.Forget(pv.UID)
+	p.volumes.forget(pv.UID)
 	p.limiter.Gone(pv.Name)
-	p.volumeTurns.End(pv.Name)
+	p.volumeTurns.Leave(pv.Name)
+	if !p.isMine(pv) {
+		return removed
+	}
+	claim := types.UID(pv.Annotations[annotationClaimUID])
+	if removed {
+		p.release(claim)
+	} else {
+		p.ledger.Forsake(claim)
+	}
+	return removed
 }
+
+// tellNeverBound says what is to be done about a PersistentVolume that somebody
+// deleted before its claim was bound to it. The PersistentVolume controller binds
+// no claim to an object that is being deleted, and this program keeps the object
+// as long as the claim may still get it.
+func (p *Provisioner) tellNeverBound(pv *corev1.PersistentVolume) {
+	bound := pv.Status.Phase == corev1.VolumeBound || pv.Status.Phase == corev1.VolumeReleased || pv.Status.Phase == corev1.VolumeFailed
+	ref := pv.Spec.ClaimRef
+	if pv.DeletionTimestamp == nil || bound || ref == nil || !p.isMine(pv) {
+		return
+	}
+	claim, err := p.Claims.PersistentVolumeClaims(ref.Namespace).Get(ref.Name)
+	if err != nil || claim.UID != ref.UID || claim.Spec.VolumeName != "" {
+		return
+	}
+	message := fmt.Sprintf("PersistentVolume %s was deleted before it was bound, and claim %s/%s cannot be bound to it any more; delete the claim, too: both go, with the volume, and a new claim gets a new one", pv.Name, ref.Namespace, ref.Name)
+	if p.volumes.tell(pv.UID, reasonDeletedUnbound, message) {
+		p.Recorder.Event(pv, corev1.EventTypeWarning, reasonDeletedUnbound, message)
+		p.Recorder.Event(claim, corev1.EventTypeWarning, reasonDeletedUnbound, message)
+	}
+}
+
+// reasonDeletedUnbound is the event's reason of tellNeverBound.
+const reasonDeletedUnbound = "DeletedBeforeBound"

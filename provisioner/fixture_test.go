@@ -22,12 +22,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 )
 
 const testPolicy = `
@@ -63,7 +65,8 @@ type fakeVolumes struct {
 	abandonErr error
 	onList     func()
 	lastDoubt  time.Time
-	shared     bool // by several hosts
+	shared     bool                // by several hosts
+	seconds    map[string][]string // volumes' ids by claim UID
 }
 
 func (f *fakeVolumes) call(format string, arguments ...any) {
@@ -86,14 +89,41 @@ func (f *fakeVolumes) Complete(_ context.Context, target backends.Target, readOn
 	return f.err
 }
 
-func (f *fakeVolumes) Remove(_ context.Context, target backends.Target) error {
+func (f *fakeVolumes) Remove(ctx context.Context, target backends.Target) error {
+	if target.Permit != nil {
+		if err := target.Permit(ctx, backends.Volume{ID: target.VolumeID, Status: backends.StatusInUse}); err != nil {
+			return err
+		}
+	}
 	f.call("remove %s historic=%t", target.VolumeID, target.Historic)
 	return f.err
 }
 
-func (f *fakeVolumes) Abandon(_ context.Context, stamp backends.Stamp, _ backends.Connector) error {
+// Abandon asks for the permit as the lifecycle does, for the volume that the
+// listing has of the claim, or one that this term made.
+func (f *fakeVolumes) Abandon(ctx context.Context, stamp backends.Stamp, _ backends.Connector, permit backends.Permit) error {
+	v := backends.Volume{ID: "volume-1", Status: backends.StatusAttaching, Metadata: stamp.Metadata(nil)}
+	for _, listed := range f.listed {
+		if stamp.Owns(listed) {
+			v = listed
+		}
+	}
+	if err := permit(ctx, v); err != nil {
+		return err
+	}
 	f.call("abandon %s", stamp.PV)
 	return f.abandonErr
+}
+
+func (f *fakeVolumes) Mark(_ context.Context, target backends.Target) error {
+	f.call("mark %s", target.VolumeID)
+	return f.err
+}
+
+func (f *fakeVolumes) Seconds(claimUID, _ string) []string {
+	seconds := f.seconds[claimUID]
+	delete(f.seconds, claimUID)
+	return seconds
 }
 
 func (f *fakeVolumes) Holds(_ context.Context, stamp backends.Stamp) (bool, error) {
@@ -111,7 +141,16 @@ func (f *fakeVolumes) Relist(ctx context.Context) ([]backends.Volume, error) { r
 
 func (f *fakeVolumes) LastDoubt() time.Time { return f.lastDoubt }
 
-func (f *fakeVolumes) RemoveUnrecorded(_ context.Context, id string, stamp backends.Stamp, _ backends.Connector) error {
+func (f *fakeVolumes) RemoveUnrecorded(ctx context.Context, id string, stamp backends.Stamp, _ backends.Connector, permit backends.Permit) error {
+	v := backends.Volume{ID: id, Status: backends.StatusAvailable, Metadata: stamp.Metadata(nil)}
+	for _, listed := range f.listed {
+		if listed.ID == id {
+			v = listed
+		}
+	}
+	if err := permit(ctx, v); err != nil {
+		return err
+	}
 	f.call("remove unrecorded %s of %s", id, stamp.PV)
 	return f.err
 }
@@ -167,7 +206,10 @@ type fixture struct {
 	stop     chan struct{}
 	class    *storagev1.StorageClass
 	requeued []string
-	current  atomic.Pointer[policy.Policy]
+	// nodes is the cache of nodes; blind says that it is not filled yet.
+	nodes   cache.Indexer
+	blind   bool
+	current atomic.Pointer[policy.Policy]
 }
 
 const iscsiDocument = `{"driver_volume_type": "iscsi", "data": {"target_portal": "10.0.0.1:3260", "target_iqn": "iqn.2010-10.org.openstack:volume-1",
@@ -193,9 +235,13 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	}
 	f.current.Store(parsed)
 	f.factory = informers.NewSharedInformerFactory(f.client, 0)
+	volumes := f.factory.Core().V1().PersistentVolumes().Informer()
+	f.must(volumes.AddIndexers(RecordIndexers()))
+	f.nodes = cache.NewIndexer(cache.MetaNamespaceKeyFunc, nodeuse.NodeIndexers())
 	f.Provisioner = New(Options{
 		Name:              "test",
 		Cluster:           "cluster-1",
+		ClusterUID:        "kube-system-uid",
 		Namespace:         "own",
 		Policy:            f.current.Load,
 		Backends:          f.backends,
@@ -203,14 +249,19 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 		Client:            f.client,
 		Claims:            f.factory.Core().V1().PersistentVolumeClaims().Lister(),
 		PersistentVolumes: f.factory.Core().V1().PersistentVolumes().Lister(),
-		Namespaces:        f.factory.Core().V1().Namespaces().Lister(),
-		Classes:           f.factory.Storage().V1().StorageClasses().Lister(),
-		Recorder:          f.events,
-		Workers:           100,
-		Hold:              t.Context(),
-		Stopping:          f.stop,
-		Logger:            slog.New(slog.DiscardHandler),
-		Metrics:           NewMetrics(prometheus.NewRegistry()),
+		Records:           volumes.GetIndexer(),
+		Nodes: nodeuse.New(nodeuse.Options{Client: f.client, Caches: &nodeuse.Caches{
+			Nodes: f.nodes, Attachments: cache.NewIndexer(cache.MetaNamespaceKeyFunc, nodeuse.AttachmentIndexers()),
+			Synced: func() bool { return !f.blind },
+		}}),
+		Namespaces: f.factory.Core().V1().Namespaces().Lister(),
+		Classes:    f.factory.Storage().V1().StorageClasses().Lister(),
+		Recorder:   f.events,
+		Workers:    100,
+		Hold:       t.Context(),
+		Stopping:   f.stop,
+		Logger:     slog.New(slog.DiscardHandler),
+		Metrics:    NewMetrics(prometheus.NewRegistry()),
 	})
 	// A turn may lapse after its test.
 	var mu sync.Mutex
@@ -293,6 +344,37 @@ func (f *fixture) provision(claim *corev1.PersistentVolumeClaim) (*corev1.Persis
 	return pv, err
 }
 
+// store puts a PersistentVolume into the API server and the cache.
+func (f *fixture) store(pv *corev1.PersistentVolume) {
+	f.t.Helper()
+	f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Add(pv))
+	resource := corev1.SchemeGroupVersion.WithResource("persistentvolumes")
+	if err := f.client.Tracker().Update(resource, pv, ""); apierrors.IsNotFound(err) {
+		f.must(f.client.Tracker().Add(pv))
+	} else {
+		f.must(err)
+	}
+}
+
+// delete has a PersistentVolume deleted that Kubernetes has released.
+func (f *fixture) delete(pv *corev1.PersistentVolume) error {
+	f.t.Helper()
+	f.released(pv)
+	return f.Delete(f.t.Context(), pv)
+}
+
+func (f *fixture) released(pv *corev1.PersistentVolume) {
+	f.t.Helper()
+	pv.Status.Phase = corev1.VolumeReleased
+	if pv.Spec.PersistentVolumeReclaimPolicy == "" {
+		pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
+	}
+	if pv.Spec.ClaimRef == nil {
+		pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "team-a", Name: "data", UID: types.UID(pv.Annotations[annotationClaimUID])}
+	}
+	f.store(pv)
+}
+
 // said returns the events so far.
 func (f *fixture) said() []string {
 	var events []string
@@ -322,6 +404,16 @@ func wantCalls(t *testing.T, volumes *fakeVolumes, want ...string) {
 // namespace team-a.
 func (f *fixture) stamped(uid string) backends.Volume {
 	return backends.Volume{ID: "volume-of-" + uid, SizeGiB: 1, Metadata: backends.Stamp{
-		Cluster: "cluster-1", ClaimUID: uid, PV: "pvc-" + uid, Tenant: "a", StorageClass: f.class.Name,
+		Cluster: "cluster-1", ClusterUID: "kube-system-uid", Namespace: "team-a", Claim: "data", ClaimUID: uid, PV: "pvc-" + uid, Tenant: "a", StorageClass: f.class.Name,
 	}.Metadata(nil)}
+}
+
+// seen shows the PersistentVolumes of the cache to the ledger, as a term's
+// beginning does.
+func (f *fixture) seen() {
+	f.t.Helper()
+	followup := NewFollowup(f.Provisioner, 1)
+	for _, pv := range f.factory.Core().V1().PersistentVolumes().Informer().GetStore().List() {
+		followup.VolumeSeen(pv.(*corev1.PersistentVolume))
+	}
 }

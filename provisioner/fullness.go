@@ -50,7 +50,7 @@ func (p *Provisioner) fullnessPasses(at fullAt) {
 	}
 	p.mu.Unlock()
 	if left <= 0 && !p.stopping() {
-		p.roomFreed()
+		p.help(roomOf(scope{policy.BackendScope, at.backend}))
 	}
 }
 
@@ -66,12 +66,13 @@ func (p *Provisioner) isFull(backend string, volume policy.VolumeProperties) err
 }
 
 // couldGoElsewhere says whether a claim that holds nothing has another backend
-// that can be tried at once.
+// that can be tried at once, and has room for it.
 func (p *Provisioner) couldGoElsewhere(uid types.UID, d decided) bool {
 	if _, holds := p.ledger.Holds(uid); holds {
 		return false
 	}
 	return slices.ContainsFunc(d.Backends, func(name string) bool {
-		return (p.isCounted(name) || !p.isSilent(name)) && p.health(name) == nil && p.isFull(name, d.Volume) == nil
+		return (p.isCounted(name) || !p.isSilent(name)) && p.health(name) == nil && p.isFull(name, d.Volume) == nil &&
+			p.ledger.hasRoom(d.only([]string{name}, nil))
 	})
 }

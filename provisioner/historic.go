@@ -3,6 +3,7 @@ package provisioner
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -16,31 +17,26 @@ import (
 // can be deleted: that no backend has it proves nothing, since its backend may
 // be missing from the policy.
 func (p *Provisioner) locateHistoric(ctx context.Context, origin *Origin) (string, error) {
-	var holders []string
 	names := p.Backends.Names()
+	var silent []error
 	for _, name := range names {
 		volumes, err := p.Backends.Volumes(name)
-		if err != nil {
-			return "", err
-		}
-		has, err := volumes.Has(ctx, origin.VolumeID)
-		if err != nil {
-			return "", fmt.Errorf("looking for volume %s of the historic provisioner: %w", origin.VolumeID, err)
+		has := false
+		if err == nil {
+			has, err = volumes.Has(ctx, origin.VolumeID)
 		}
 		if has {
-			holders = append(holders, name)
+			// Where several entries of the policy lead to one Cinder, any will do.
+			return name, nil
 		}
+		silent = append(silent, err)
 	}
-	switch len(holders) {
-	case 1:
-		return holders[0], nil
-	case 0:
-		return "", &damagedError{fmt.Sprintf(
-			"volume %s of the historic provisioner is at none of the policy's backends (%s); add its backend, or, if the volume is gone, remove PersistentVolume %s by hand",
-			origin.VolumeID, strings.Join(names, ", "), origin.PVName)}
+	if err := errors.Join(silent...); err != nil {
+		return "", fmt.Errorf("looking for volume %s of the historic provisioner: %w", origin.VolumeID, err)
 	}
-	// Several entries of the policy lead to one Cinder; any of them will do.
-	return holders[0], nil
+	return "", &damagedError{fmt.Sprintf(
+		"volume %s of the historic provisioner is at none of the policy's backends (%s); add its backend, or, if the volume is gone, remove PersistentVolume %s by hand",
+		origin.VolumeID, strings.Join(names, ", "), origin.PVName)}
 }
 
 // pinHistoric writes the backend down before anything is deleted, so that a

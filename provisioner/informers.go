@@ -1,8 +1,12 @@
 package provisioner
 
 import (
+	"cmp"
+	"fmt"
 	"sync"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"k8s.io/client-go/tools/cache"
 )
@@ -62,6 +66,23 @@ func (t *TermInformer) Requeue(object any) {
 	if handler != nil {
 		handler.OnUpdate(object, object)
 	}
+}
+
+// byVolume is the index of PersistentVolumes by the volume that they name.
+const byVolume = "volume"
+
+// RecordIndexers are the indexes that the cache of PersistentVolumes must have.
+func RecordIndexers() cache.Indexers {
+	return cache.Indexers{byVolume: func(object any) ([]string, error) {
+		pv, ok := object.(*corev1.PersistentVolume)
+		if !ok {
+			return nil, fmt.Errorf("a cache of PersistentVolumes holds a %T", object)
+		}
+		if id := cmp.Or(pv.Annotations[annotationVolume], pv.Annotations[historicAnnotationVolume]); id != "" {
+			return []string{id}, nil
+		}
+		return nil, nil
+	}}
 }
 
 // Release takes the term's handlers off the informer.

@@ -2,6 +2,7 @@ package provisioner
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 
@@ -25,6 +26,8 @@ type Ledger struct {
 	// gone holds claims whose volumes went in this term. A listing that began
 	// before may still show them.
 	gone map[types.UID]bool
+	// freed holds the scopes in which room was freed since takeFreed.
+	freed map[scope]bool
 	// sums is the usage by scope under the policy that was in force at the last
 	// look; another policy may have other rules, and sums up the entries anew.
 	sums    map[scope]policy.Usage
@@ -46,6 +49,7 @@ const (
 	reserved entryState = iota // to be made
 	found                      // seen at Cinder
 	recorded                   // a PersistentVolume names it
+	forsaken                   // a PersistentVolume named it, and is gone
 )
 
 // Holding is what a claim's volume counts as.
@@ -65,7 +69,7 @@ type scope struct {
 
 // NewLedger makes an empty ledger.
 func NewLedger(p func() *policy.Policy) *Ledger {
-	return &Ledger{policy: p, entries: map[types.UID]entry{}, gone: map[types.UID]bool{}, sums: map[scope]policy.Usage{}, inForce: p()}
+	return &Ledger{policy: p, entries: map[types.UID]entry{}, gone: map[types.UID]bool{}, freed: map[scope]bool{}, sums: map[scope]policy.Usage{}, inForce: p()}
 }
 
 // decided is a decision with the policy that made it.
@@ -83,6 +87,32 @@ func (d decided) only(backends []string, passedOver []PassedOver) decided {
 	d.Backends = slices.DeleteFunc(slices.Clone(d.Backends), other)
 	d.Quotas = slices.DeleteFunc(slices.Clone(d.Quotas), func(s policy.QuotaScope) bool { return s.Kind == policy.BackendScope && other(s.Name) })
 	return d
+}
+
+// refusal says that there is no room, and in which scopes some would help.
+type refusal struct {
+	*policy.Denial
+	scopes []scope
+}
+
+// refusalOf reads what stands in the way: the tenant's or the rule's quota, or
+// else all of the backends' limits, of which any will do.
+func refusalOf(room policy.Room) *refusal {
+	r := &refusal{Denial: room.Denial}
+	var backends []scope
+	for _, s := range room.Scopes {
+		switch {
+		case s.Denial == nil:
+		case s.Kind == policy.BackendScope:
+			backends = append(backends, scope{s.Kind, s.Name})
+		default:
+			r.scopes = append(r.scopes, scope{s.Kind, s.Name})
+		}
+	}
+	if len(r.scopes) == 0 {
+		r.scopes = backends
+	}
+	return r
 }
 
 // errPolicyChanged says that a decision is that of a policy which is not in
@@ -105,7 +135,7 @@ type holds struct {
 //
 // The error is errPolicyChanged when the decision is not that of the policy in
 // force, whose scopes may be others.
-func (l *Ledger) Reserve(claim types.UID, storageClass string, decision decided) (backend string, passedOver []PassedOver, denial *policy.Denial, err error) {
+func (l *Ledger) Reserve(claim types.UID, storageClass string, decision decided) (backend string, passedOver []PassedOver, refused *refusal, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if known, ok := l.entries[claim]; ok {
@@ -115,9 +145,9 @@ func (l *Ledger) Reserve(claim types.UID, storageClass string, decision decided)
 	if decision.revision != l.inForce.Revision() {
 		return "", nil, nil, errPolicyChanged
 	}
-	room := decision.Room(func(s policy.QuotaScope) policy.Usage { return l.sums[scope{s.Kind, s.Name}] })
+	room := l.room(decision)
 	if room.Denial != nil {
-		return "", nil, room.Denial, nil
+		return "", nil, refusalOf(room), nil
 	}
 	backend = room.Backends[0]
 	passedOver = slices.Clone(decision.passedOver)
@@ -162,6 +192,35 @@ func (l *Ledger) Found(claim types.UID, holding Holding, backend string) (elsewh
 	l.refresh()
 	l.put(claim, entry{Holding: holding, backend: backend, state: found})
 	return ""
+}
+
+// Forsake notes that the PersistentVolume of a claim is gone, and its volume as
+// far as is known is not: it was to be kept, or somebody removed the object by
+// hand. It counts until a listing shows that it is gone.
+func (l *Ledger) Forsake(claim types.UID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e, known := l.entries[claim]; known && e.state == recorded {
+		e.state = forsaken
+		l.entries[claim] = e
+	}
+}
+
+// wasRecorded reports whether a claim counts for a volume whose PersistentVolume
+// is gone.
+func (l *Ledger) wasRecorded(claim types.UID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.entries[claim].state == forsaken
+}
+
+// takeFreed returns the scopes in which room was freed since the last call.
+func (l *Ledger) takeFreed() []scope {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	freed := slices.Collect(maps.Keys(l.freed))
+	clear(l.freed)
+	return freed
 }
 
 // forgetGone forgets which claims' volumes went. No listing may be under way.
@@ -220,18 +279,43 @@ func (l *Ledger) isFound(claim types.UID, backend string) bool {
 	return ok && e.state == found && e.backend == backend
 }
 
-// foundOn lists the claims that count only because of a volume that was found on
-// the backend.
-func (l *Ledger) foundOn(backend string) []types.UID {
+// unrecordedOn lists the claims that count only because of a volume on the
+// backend that no PersistentVolume names, or none any more.
+func (l *Ledger) unrecordedOn(backend string) []types.UID {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var claims []types.UID
 	for claim, e := range l.entries {
-		if e.state == found && e.backend == backend {
+		if (e.state == found || e.state == forsaken) && e.backend == backend {
 			claims = append(claims, claim)
 		}
 	}
 	return claims
+}
+
+// hasFound reports whether the backend has volumes that nobody has recorded yet.
+func (l *Ledger) hasFound(backend string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range l.entries {
+		if e.state == found && e.backend == backend {
+			return true
+		}
+	}
+	return false
+}
+
+// hasRoom reports whether a claim that holds nothing could have room.
+func (l *Ledger) hasRoom(decision decided) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refresh()
+	return decision.revision == l.inForce.Revision() && l.room(decision).Denial == nil
+}
+
+// room is what the quotas say to a decision.
+func (l *Ledger) room(decision decided) policy.Room {
+	return decision.Room(func(s policy.QuotaScope) policy.Usage { return l.sums[scope{s.Kind, s.Name}] })
 }
 
 // Usage is what a scope of the policy in force holds.
@@ -265,6 +349,9 @@ func (l *Ledger) remove(claim types.UID) bool {
 	if known {
 		delete(l.entries, claim)
 		l.count(e, policy.Usage.Sub)
+		for _, s := range l.inForce.QuotaScopes(e.Tenant, e.StorageClass, e.backend) {
+			l.freed[scope{s.Kind, s.Name}] = true
+		}
 	}
 	return known
 }

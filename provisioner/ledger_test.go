@@ -51,7 +51,10 @@ func (l *Ledger) reserve(claim types.UID, h Holding) (string, []PassedOver, *pol
 	if err != nil {
 		panic(err)
 	}
-	return backend, passedOver, denied
+	if denied == nil {
+		return backend, passedOver, nil
+	}
+	return backend, passedOver, denied.Denial
 }
 
 func TestReservationTakesTheFirstBackendWithRoom(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	storagelisters "k8s.io/client-go/listers/storage/v1"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
@@ -26,7 +27,11 @@ type Volumes interface {
 	Connect(ctx context.Context, spec backends.Spec) (backends.Connected, error)
 	Complete(ctx context.Context, target backends.Target, readOnly bool) error
 	Remove(ctx context.Context, target backends.Target) error
-	Abandon(ctx context.Context, stamp backends.Stamp, connector backends.Connector) error
+	// Mark writes on a volume that it was recorded, without bringing it into use.
+	Mark(ctx context.Context, target backends.Target) error
+	// Seconds hands over the ids of volumes that were seen beside a recorded one.
+	Seconds(claimUID, recorded string) []string
+	Abandon(ctx context.Context, stamp backends.Stamp, connector backends.Connector, permit backends.Permit) error
 	Holds(ctx context.Context, stamp backends.Stamp) (bool, error)
 	Has(ctx context.Context, volumeID string) (bool, error)
 	Volumes(ctx context.Context) ([]backends.Volume, error)
@@ -35,7 +40,7 @@ type Volumes interface {
 	// LastDoubt is when the answer to a create was lost last in this term.
 	LastDoubt() time.Time
 	// RemoveUnrecorded removes a volume that no PersistentVolume names.
-	RemoveUnrecorded(ctx context.Context, volumeID string, stamp backends.Stamp, connector backends.Connector) error
+	RemoveUnrecorded(ctx context.Context, volumeID string, stamp backends.Stamp, connector backends.Connector, permit backends.Permit) error
 	// Untouched says that this term provably made nothing for the claim.
 	Untouched(stamp backends.Stamp) bool
 	// Health is nil while the backend answers.
@@ -63,6 +68,8 @@ type Options struct {
 	Name string
 	// Cluster is stamped on every volume.
 	Cluster string
+	// ClusterUID is the UID of namespace kube-system, stamped beside it.
+	ClusterUID string
 	// Namespace is the program's own; its Secrets live there.
 	Namespace string
 
@@ -74,9 +81,13 @@ type Options struct {
 	Client            kubernetes.Interface
 	Claims            corelisters.PersistentVolumeClaimLister
 	PersistentVolumes corelisters.PersistentVolumeLister
-	Namespaces        corelisters.NamespaceLister
-	Classes           storagelisters.StorageClassLister
-	Recorder          record.EventRecorder
+	// Records is the cache of PersistentVolumes, with the indexes of
+	// RecordIndexers.
+	Records    cache.Indexer
+	Namespaces corelisters.NamespaceLister
+	Classes    storagelisters.StorageClassLister
+	Recorder   record.EventRecorder
+	Nodes      Nodes
 
 	// Workers is how many claims, and as many deletions, are worked on at once;
 	// the library must have as many.
@@ -102,26 +113,18 @@ type Provisioner struct {
 	// requeue puts objects back in front of the library; see TermInformer.
 	requeue Requeue
 	paces   *paces
-	// leftover hands a claim that is gone to the follow-up, stray a volume of a
-	// claim that counts on another backend.
-	leftover func(types.UID)
-	stray    func(astray)
+	// settle hands something to the follow-up.
+	settle  func(followup)
+	cleaner Cleaner
 
 	claimTurns  *Turns // by claim UID
 	volumeTurns *Turns // by PersistentVolume name
-	// waitingClaims wait for a turn; failing ones for their next try; heldBack
-	// are deletions that wait for their backend.
-	waitingClaims  *objects[*corev1.PersistentVolumeClaim]
-	failingClaims  *objects[*corev1.PersistentVolumeClaim]
-	failingVolumes *objects[*corev1.PersistentVolume]
-	heldBack       *objects[*corev1.PersistentVolume]
-	// toldHeldBack are those whose authors were told so.
-	toldHeldBack *objects[*corev1.PersistentVolume]
-	counting     *counting
-	shared       *sharedSecrets
-	// helpedDenied and helpedFailed count what could help; see news.
-	helpedDenied atomic.Uint64
-	helpedFailed atomic.Uint64
+	// claims and volumes are parked until something helps them.
+	claims   *lot[*corev1.PersistentVolumeClaim]
+	volumes  *lot[*corev1.PersistentVolume]
+	helped   *helped
+	counting *counting
+	shared   *sharedSecrets
 
 	// secretDoubt is when the request for a Secret failed last, in nanoseconds of
 	// Unix time.
@@ -130,10 +133,6 @@ type Provisioner struct {
 	mu sync.Mutex
 	// full holds what Cinder's own quotas have no room for.
 	full map[fullAt]fullness
-	// denied holds the claims that are turned away, said what each was told
-	// last.
-	denied map[types.UID]denial
-	said   map[types.UID]said
 	// removed holds PersistentVolumes, by UID, whose volumes are gone. Until
 	// the object is gone too, the library may ask again at every change of it.
 	removed map[types.UID]bool
@@ -164,29 +163,40 @@ func New(options Options) *Provisioner {
 		requeue: Requeue{Claim: func(*corev1.PersistentVolumeClaim) {}, Volume: func(*corev1.PersistentVolume) {}},
 		paces:   newPaces(options.Policy),
 
-		leftover: func(types.UID) {},
-		stray:    func(astray) {},
+		settle: func(followup) {},
 
-		waitingClaims:  newObjects[*corev1.PersistentVolumeClaim](),
-		failingClaims:  newObjects[*corev1.PersistentVolumeClaim](),
-		failingVolumes: newObjects[*corev1.PersistentVolume](),
-		heldBack:       newObjects[*corev1.PersistentVolume](),
-		toldHeldBack:   newObjects[*corev1.PersistentVolume](),
-		counting:       newCounting(),
-		shared:         newSharedSecrets(),
+		claims:   newLot[*corev1.PersistentVolumeClaim](),
+		volumes:  newLot[*corev1.PersistentVolume](),
+		helped:   newHelped(),
+		counting: newCounting(),
+		shared:   newSharedSecrets(),
 
 		full:    map[fullAt]fullness{},
-		denied:  map[types.UID]denial{},
-		said:    map[types.UID]said{},
 		begun:   map[types.UID]beginning{},
 		removed: map[types.UID]bool{},
 		undone:  map[types.UID]undone{},
 
 		outlived: map[types.UID]bool{},
 	}
+	p.cleaner = Cleaner{
+		Client: p.Client, ProvisionerName: p.Name, Cluster: p.Cluster, ClusterUID: p.ClusterUID, Namespace: p.Namespace,
+		RecordedBy: p.recordedBy, Nodes: p.Nodes, UseOf: p.useOf, Volumes: p.unrecordedVolumes,
+	}
 	p.claimTurns = NewTurns(options.Workers, p.ownTurns, p.inviteClaim)
 	p.volumeTurns = NewTurns(options.Workers, p.ownTurns, p.inviteVolume)
 	return p
+}
+
+// Cleaner removes what is nobody's, with the term's backends.
+func (p *Provisioner) Cleaner() Cleaner { return p.cleaner }
+
+func (p *Provisioner) unrecordedVolumes(backend string) (Unrecorded, backends.Connector, error) {
+	volumes, err := p.Backends.Volumes(backend)
+	if err != nil {
+		return nil, backends.Connector{}, err
+	}
+	connector, err := p.Backends.Connector(backend)
+	return volumes, connector, err
 }
 
 // Limiter is the retry delays of this term, for the library's queues.
@@ -216,14 +226,13 @@ func handingOver() error {
 func (p *Provisioner) Provision(ctx context.Context, options controller.ProvisionOptions) (*corev1.PersistentVolume, controller.ProvisioningState, error) {
 	started := time.Now()
 	claim := options.PVC
-	attempt := &attempt{p: p, claim: claim, class: options.StorageClass, pvName: options.PVName, news: p.news()}
-	defer p.claimTurns.End(string(claim.UID))
+	attempt := &attempt{p: p, claim: claim, class: options.StorageClass, pvName: options.PVName, since: p.helped.now()}
+	defer attempt.endTurn()
 	defer p.leaveIfGone(claim)
 	pv, err := attempt.run(ctx)
 	switch {
 	case err == nil:
-		p.failingClaims.take(claim.UID)
-		p.forgetSaid(claim.UID)
+		p.claims.forget(claim.UID)
 		p.limiter.Succeeded(string(claim.UID))
 		p.Metrics.provisioned(attempt.backend, attempt.protocol, "success", time.Since(started))
 		return pv, controller.ProvisioningFinished, nil
@@ -232,7 +241,7 @@ func (p *Provisioner) Provision(ctx context.Context, options controller.Provisio
 	}
 	if unhealthy := p.health(attempt.backend); unhealthy != nil {
 		p.Metrics.provisioned(attempt.backend, attempt.protocol, "held_back", time.Since(started))
-		p.deny(claim, *unavailable([]PassedOver{{attempt.backend, unhealthy.Error()}}), attempt.news)
+		p.deny(claim, *p.unavailable([]PassedOver{{attempt.backend, unhealthy.Error()}}, attempt.decision.Backends), attempt.since)
 		return nil, controller.ProvisioningFinished, &controller.IgnoredError{Reason: unhealthy.Error()}
 	}
 	if backends.IsKind(err, backends.KindOverQuota) {
@@ -244,10 +253,7 @@ func (p *Provisioner) Provision(ctx context.Context, options controller.Provisio
 	}
 	retry := retryFor(err)
 	p.limiter.Failed(string(claim.UID), retry)
-	p.failingClaims.add(claim, 0)
-	if p.news().failed != attempt.news.failed {
-		p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
-	}
+	p.parkClaim(claim, failing, attempt.helps(), attempt.since)
 	p.Metrics.provisioned(attempt.backend, attempt.protocol, retry.outcome, time.Since(started))
 	// Finished, although the volume may be there: what an unfinished attempt
 	// leaves is remembered in begun and at Cinder, not in the library, whose

@@ -43,9 +43,9 @@ func TestProvisionRecordsAllThatDeletingNeeds(t *testing.T) {
 	}
 	// The library gives a saved object its UID.
 	pv.UID = "pv-uid"
-	f.must(f.Delete(t.Context(), pv))
+	f.must(f.delete(pv))
 	// The object's own deletion is a change that makes the library ask again.
-	f.must(f.Delete(t.Context(), pv))
+	f.must(f.delete(pv))
 	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB", "remove volume-1 historic=false")
 	if _, err := f.client.CoreV1().Secrets("own").Get(t.Context(), "pvc-uid-1-credentials", metav1.GetOptions{}); err == nil {
 		t.Error("the Secret is left after the deletion")
@@ -162,9 +162,9 @@ func TestTransientFailureKeepsTheVolumeForTheNextAttempt(t *testing.T) {
 	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB")
 	// Its claim goes later: what was begun is undone.
 	f.forgetClaim(claim)
-	f.must(f.ClaimGone(t.Context(), claim.UID))
+	f.must(f.claimGone(t.Context(), claim.UID))
 	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB", "abandon pvc-uid-1")
-	f.must(f.ClaimGone(t.Context(), claim.UID))
+	f.must(f.claimGone(t.Context(), claim.UID))
 	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB", "abandon pvc-uid-1")
 }
 
@@ -175,7 +175,7 @@ func TestRecordedVolumeIsNotUndoneWhenItsClaimGoes(t *testing.T) {
 	f.must(err)
 	f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Add(pv))
 	f.forgetClaim(claim)
-	f.must(f.ClaimGone(t.Context(), claim.UID))
+	f.must(f.claimGone(t.Context(), claim.UID))
 	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB")
 }
 
@@ -186,7 +186,7 @@ func TestRecordedVolumeIsNotUndoneBeforeTheCacheKnows(t *testing.T) {
 	for name, end := range map[string]func(*fixture, *corev1.PersistentVolumeClaim){
 		"the claim is deleted": func(f *fixture, claim *corev1.PersistentVolumeClaim) {
 			f.forgetClaim(claim)
-			f.must(f.ClaimGone(t.Context(), claim.UID))
+			f.must(f.claimGone(t.Context(), claim.UID))
 		},
 		"another attempt meets a connection that is refused": func(f *fixture, claim *corev1.PersistentVolumeClaim) {
 			f.backends["gold"].document = `{"driver_volume_type": "iscsi", "data": {"encrypted": true}}`
@@ -248,7 +248,7 @@ func TestUnsavedPersistentVolumeIsNeverUndoneByTheLibrary(t *testing.T) {
 	f := newFixture(t)
 	pv, err := f.provision(f.claim(nil))
 	f.must(err)
-	f.must(f.Delete(t.Context(), pv))
+	f.must(f.delete(pv))
 	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB")
 }
 
@@ -291,7 +291,7 @@ func TestDeleteTouchesNothingWhenThePersistentVolumeIsDamaged(t *testing.T) {
 			pv := sound.DeepCopy()
 			pv.UID = "pv-uid"
 			c.damage(pv)
-			if err := f.Delete(t.Context(), pv); err == nil || err.Error() != c.want {
+			if err := f.delete(pv); err == nil || err.Error() != c.want {
 				t.Errorf("error %v\nwant %s", err, c.want)
 			}
 			wantCalls(t, f.backends["gold"])
@@ -312,13 +312,13 @@ func TestHistoricVolumeIsLookedForAndItsBackendNoted(t *testing.T) {
 	}
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "old-secret"}}
 	f := newFixture(t, historic(), secret)
-	err := f.Delete(t.Context(), historic())
+	err := f.delete(historic())
 	const want = "volume volume-9 of the historic provisioner is at none of the policy's backends (gold, silver); add its backend, or, if the volume is gone, remove PersistentVolume old by hand"
 	if err == nil || err.Error() != want {
 		t.Errorf("error %v\nwant %s", err, want)
 	}
 	f.backends["silver"].has = map[string]bool{"volume-9": true}
-	f.must(f.Delete(t.Context(), historic()))
+	f.must(f.delete(historic()))
 	wantCalls(t, f.backends["gold"])
 	wantCalls(t, f.backends["silver"], "remove volume-9 historic=true")
 	noted, err := f.client.CoreV1().PersistentVolumes().Get(t.Context(), "old", metav1.GetOptions{})
@@ -332,7 +332,7 @@ func TestHistoricVolumeIsLookedForAndItsBackendNoted(t *testing.T) {
 	// A later leader finds the note, and does not look for a volume that is gone.
 	f.backends["silver"].has = nil
 	NewFollowup(f.Provisioner, 1).VolumeGone(noted)
-	f.must(f.Delete(t.Context(), noted))
+	f.must(f.delete(noted))
 }
 
 func TestFailedRemovalKeepsTheSecret(t *testing.T) {
@@ -341,7 +341,7 @@ func TestFailedRemovalKeepsTheSecret(t *testing.T) {
 	f.must(err)
 	pv.UID = "pv-uid"
 	f.backends["gold"].err = errors.New("attached elsewhere")
-	if err := f.Delete(t.Context(), pv); err == nil {
+	if err := f.delete(pv); err == nil {
 		t.Error("the deletion succeeded")
 	}
 	if _, err := f.client.CoreV1().Secrets("own").Get(t.Context(), "pvc-uid-1-credentials", metav1.GetOptions{}); err != nil {

@@ -1,9 +1,6 @@
 package provisioner
 
 import (
-	"context"
-	"time"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -11,16 +8,6 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
-
-// CountRecorded counts the PersistentVolumes in the cache. It comes before the
-// term's first decision; later ones are counted as they are seen.
-func (p *Provisioner) CountRecorded() error {
-	pvs, err := p.PersistentVolumes.List(labels.Everything())
-	for _, pv := range pvs {
-		p.countRecorded(pv)
-	}
-	return err
-}
 
 // countRecorded counts a PersistentVolume, whatever its phase: its volume
 // exists until the object is gone.
@@ -56,35 +43,6 @@ func (p *Provisioner) release(uid types.UID) {
 func (p *Provisioner) giveBack(uid types.UID) {
 	if p.ledger.ReleaseReservation(uid) {
 		p.roomFreed()
-	}
-}
-
-func (p *Provisioner) roomFreed() {
-	select {
-	case p.freed <- struct{}{}:
-	default: // somebody is told already
-	}
-}
-
-// gatherFreedRoom is how long freed room is gathered before the claims that
-// want it are looked at: they are as many for one volume as for a hundred.
-const gatherFreedRoom = 200 * time.Millisecond
-
-// offerFreedRoom brings claims that were turned away for want of room back, the
-// eldest first, whenever room was freed. It ends with the context.
-func (p *Provisioner) offerFreedRoom(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-p.freed:
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(gatherFreedRoom):
-		}
-		p.reconsider(func(d denial) bool { return d.reason == string(policy.QuotaExceeded) })
 	}
 }
 

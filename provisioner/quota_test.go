@@ -54,6 +54,7 @@ func TestClaimBeyondTheQuotaIsDeniedUntilRoomIsFreed(t *testing.T) {
 	go f.offerFreedRoom(t.Context())
 	returned := make(chan string, 1)
 	f.OnRequeue(Requeue{Claim: func(claim *corev1.PersistentVolumeClaim) { returned <- claim.Name }})
+	f.must(f.delete(pv))
 	followup.VolumeGone(pv)
 	select {
 	case name := <-returned:
@@ -96,7 +97,7 @@ func TestNewLeaderCountsRecordedVolumesFirst(t *testing.T) {
 	pv := f.recorded()
 	f.limit("1")
 	f.ledger = NewLedger(f.Options.Policy)
-	f.must(f.CountRecorded())
+	f.seen()
 	f.count()
 	if f.ShouldProvision(t.Context(), f.named("second")) {
 		t.Error("a claim was admitted beside a recorded volume")
@@ -138,7 +139,7 @@ func TestClaimThatGoesGivesItsRoomBack(t *testing.T) {
 	first := f.named("first")
 	f.ShouldProvision(t.Context(), first)
 	f.forgetClaim(first)
-	f.must(f.ClaimGone(t.Context(), first.UID))
+	f.must(f.claimGone(t.Context(), first.UID))
 	if !f.ShouldProvision(t.Context(), f.named("second")) {
 		t.Error("a claim that is gone keeps its room")
 	}
@@ -168,7 +169,7 @@ func TestPersistentVolumesOfOthersDoNotCount(t *testing.T) {
 			pv := f.recorded()
 			f.ledger = NewLedger(f.Options.Policy)
 			change(pv)
-			f.must(f.CountRecorded())
+			f.seen()
 			if got := f.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
 				t.Errorf("it counts as %+v", got)
 			}

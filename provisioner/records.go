@@ -24,6 +24,16 @@ type Records struct {
 	NeededSecrets map[string]bool
 }
 
+// RecordedBy is the PersistentVolume that names a volume, empty if there is none.
+func (r Records) RecordedBy(v backends.Volume) string {
+	for _, record := range r.Volumes {
+		if record.VolumeID == v.ID {
+			return record.PVName
+		}
+	}
+	return ""
+}
+
 // VolumeRecord is a PersistentVolume of this program.
 type VolumeRecord struct {
 	Origin

@@ -29,6 +29,15 @@ func retryFor(err error) retry {
 		// Each attempt makes and removes a volume.
 		return retry{outcome: "refused", first: time.Minute, most: 30 * time.Minute}
 	}
+	if errors.Is(err, errMayBeServed) {
+		// A second volume, which waits for the PersistentVolume that tells.
+		return retry{outcome: "pending", first: 5 * time.Second, most: 2 * time.Minute}
+	}
+	var inUse *inUseError
+	if errors.As(err, &inUse) {
+		// Where no watch tells when the node lets go.
+		return retry{outcome: "in_use", first: 10 * time.Second, most: 2 * time.Minute}
+	}
 	var broken *damagedError
 	if errors.As(err, &broken) {
 		return retry{outcome: "damaged", first: time.Minute, most: 30 * time.Minute}

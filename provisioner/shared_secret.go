@@ -273,7 +273,7 @@ func (p *Provisioner) mayBeUnrecorded(backend string) bool {
 	if !slices.Contains(p.Backends.Names(), backend) {
 		return false
 	}
-	return !p.isCounted(backend) || len(p.ledger.foundOn(backend)) > 0
+	return !p.isCounted(backend) || p.ledger.hasFound(backend)
 }
 
 // needsShared reports whether a PersistentVolume names a Secret that volumes

@@ -57,6 +57,15 @@ func (f *fixture) provisionClaim(uid string) *corev1.PersistentVolume {
 	return pv
 }
 
+// endClaim deletes a claim of provisionClaim.
+func (f *fixture) endClaim(uid string) {
+	f.t.Helper()
+	claim, err := f.Claims.PersistentVolumeClaims("team-a").Get("data-" + uid)
+	f.must(err)
+	f.forgetClaim(claim)
+	f.must(f.claimGone(f.t.Context(), types.UID(uid)))
+}
+
 // record saves a PersistentVolume as the library does, and shows it to the
 // follow-up.
 func (f *fixture) record(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
@@ -200,7 +209,7 @@ func TestSharedSecretGoesWithTheLastVolume(t *testing.T) {
 			if c.change != nil {
 				c.change(pv)
 			}
-			f.must(f.Delete(t.Context(), pv))
+			f.must(f.delete(pv))
 			if got := f.hasShared(name); got != c.stays {
 				t.Errorf("the Secret exists: %t, want %t", got, c.stays)
 			}
@@ -221,7 +230,7 @@ func TestAnnotationOfASharedSecretIsHeldAgainstItsBackend(t *testing.T) {
 		damaged := pv.DeepCopy()
 		damaged.Annotations[annotationSecret] = name
 		const want = "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/secret names a Secret that was not made for this volume; nothing is deleted until it is put right"
-		if err := f.Delete(t.Context(), damaged); err == nil || err.Error() != want {
+		if err := f.delete(damaged); err == nil || err.Error() != want {
 			t.Errorf("%s: error %v\nwant %s", name, err, want)
 		}
 	}
@@ -332,7 +341,7 @@ func TestSharedSecretWhileItIsFoundNeedless(t *testing.T) {
 		}
 		return false, nil, nil
 	})
-	f.must(f.Delete(t.Context(), pv))
+	f.must(f.delete(pv))
 	f.must(<-ended)
 	if !asked.Load() || !f.hasShared(name) {
 		t.Errorf("the API server was asked: %t; the Secret exists: %t", asked.Load(), f.hasShared(name))
@@ -347,14 +356,14 @@ func TestSharedSecretStaysWhenTheListingFails(t *testing.T) {
 	f.client.PrependReactor("list", "persistentvolumes", func(kubetesting.Action) (bool, runtime.Object, error) {
 		return fail.Load(), nil, errors.New("the API server is down")
 	})
-	if err := f.Delete(t.Context(), pv); err == nil || !strings.Contains(err.Error(), "the API server is down") {
+	if err := f.delete(pv); err == nil || !strings.Contains(err.Error(), "the API server is down") {
 		t.Errorf("error %v", err)
 	}
 	if !f.hasShared(pv.Annotations[annotationSecret]) {
 		t.Error("the Secret is gone")
 	}
 	fail.Store(false)
-	f.must(f.Delete(t.Context(), pv))
+	f.must(f.delete(pv))
 	if f.hasShared(pv.Annotations[annotationSecret]) {
 		t.Error("the Secret is left")
 	}
@@ -367,11 +376,11 @@ func TestUndoingTheLastAttemptRemovesTheSharedSecret(t *testing.T) {
 	if second.Annotations[annotationSecret] != name {
 		t.Fatal("the claims do not share a Secret")
 	}
-	f.must(f.ClaimGone(t.Context(), "uid-1"))
+	f.endClaim("uid-1")
 	if !f.hasShared(name) {
 		t.Fatal("the Secret is gone while an attempt needs it")
 	}
-	f.must(f.ClaimGone(t.Context(), "uid-2"))
+	f.endClaim("uid-2")
 	if f.hasShared(name) {
 		t.Error("the Secret is left")
 	}
@@ -385,7 +394,7 @@ func TestUndoingLeavesTheSharedSecretToTheSweepWhenItCannotTell(t *testing.T) {
 	f.client.PrependReactor("list", "persistentvolumes", func(kubetesting.Action) (bool, runtime.Object, error) {
 		return fail.Load(), nil, errors.New("the API server is down")
 	})
-	f.must(f.ClaimGone(t.Context(), "uid-1"))
+	f.endClaim("uid-1")
 	if !f.hasShared(name) || f.secretDoubt.Load() == 0 {
 		t.Fatal("the Secret is gone, or nobody looks again")
 	}

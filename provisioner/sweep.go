@@ -3,10 +3,14 @@ package provisioner
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 )
@@ -21,6 +25,8 @@ const (
 	late = 90 * time.Second
 	// sweepPeriod is how often it is asked which backends are due.
 	sweepPeriod = 5 * time.Second
+	// secretsPause is how long a sweep of Secrets that failed is not repeated.
+	secretsPause = time.Minute
 )
 
 // Sweep looks again for what arrives late, at every backend, after the term has
@@ -29,15 +35,10 @@ func (p *Provisioner) Sweep(ctx context.Context) {
 	began := time.Now()
 	var group sync.WaitGroup
 	defer group.Wait()
+	group.Go(func() { p.sweepSecretsAgain(ctx, began) })
 	var mu sync.Mutex
 	swept, busy := map[string]time.Time{}, map[string]bool{}
-	var secretsSwept time.Time
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(sweepPeriod):
-		}
+	for pause(ctx, sweepPeriod) {
 		for _, name := range p.Backends.Names() {
 			mu.Lock()
 			due := !busy[name] && p.sweepIsDue(name, began, swept[name], time.Now())
@@ -59,17 +60,38 @@ func (p *Provisioner) Sweep(ctx context.Context) {
 				}
 			})
 		}
+	}
+}
+
+// sweepSecretsAgain looks for Secrets that arrived late. It ends with the
+// context.
+func (p *Provisioner) sweepSecretsAgain(ctx context.Context, began time.Time) {
+	var swept time.Time
+	for wait := sweepPeriod; pause(ctx, wait); {
+		wait = sweepPeriod
 		doubt := began
 		if failed := time.Unix(0, p.secretDoubt.Load()); failed.After(doubt) {
 			doubt = failed
 		}
-		if at := time.Now(); mayHaveArrived(began, doubt, secretsSwept, at) {
-			if err := p.SweepSecrets(ctx); err == nil {
-				secretsSwept = at
-			} else if ctx.Err() == nil {
-				p.Logger.Warn("Looking for Secrets that were left failed, and is tried again", "error", err)
-			}
+		at := time.Now()
+		if !mayHaveArrived(began, doubt, swept, at) {
+			continue
 		}
+		if err := p.SweepSecrets(ctx); err == nil {
+			swept = at
+		} else if wait = secretsPause; ctx.Err() == nil {
+			p.Logger.Warn("Looking for Secrets that were left failed, and is tried again", "error", err)
+		}
+	}
+}
+
+// pause returns false when the context ended meanwhile.
+func pause(ctx context.Context, length time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(length):
+		return true
 	}
 }
 
@@ -95,9 +117,8 @@ func mayHaveArrived(began, doubt, swept, now time.Time) bool {
 	return doubt.After(swept) && now.Sub(swept) >= soon || now.Sub(doubt) >= late && swept.Sub(doubt) < late
 }
 
-// LookAgain lists a backend anew and removes what provably nobody uses: what is
-// left of claims that are gone, and second volumes of those that have one. It
-// returns the listing.
+// LookAgain lists a backend anew, hands what nobody seems to need to the
+// follow-up, and returns the listing.
 func (p *Provisioner) LookAgain(ctx context.Context, name string) ([]backends.Volume, error) {
 	volumes, err := p.Backends.Volumes(name)
 	if err != nil {
@@ -122,14 +143,15 @@ func (p *Provisioner) LookAgain(ctx context.Context, name string) ([]backends.Vo
 		p.ledger.forgetGone()
 	}
 	c.mu.Unlock()
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = p.examine(name, all)
 	}
-	return all, errors.Join(p.takeOverLeftovers(ctx, name, all), p.removeSeconds(ctx, name, all))
+	return all, err
 }
 
 // forgetVanished gives back the room of volumes that counted because they were
-// found, and that somebody has removed: an administrator, or an audit.
+// found, or recorded once, and that somebody has removed: an administrator, or
+// an audit.
 func (p *Provisioner) forgetVanished(name string, all []backends.Volume) {
 	present := map[types.UID]bool{}
 	for _, v := range all {
@@ -140,7 +162,7 @@ func (p *Provisioner) forgetVanished(name string, all []backends.Volume) {
 		return
 	}
 	freed := false
-	for _, uid := range p.ledger.foundOn(name) {
+	for _, uid := range p.ledger.unrecordedOn(name) {
 		// While a claim exists an attempt may be making its volume anew.
 		_, begun := p.beginningOf(uid)
 		if !present[uid] && claims[uid] == nil && !begun {
@@ -152,36 +174,129 @@ func (p *Provisioner) forgetVanished(name string, all []backends.Volume) {
 	}
 }
 
-// removeSeconds removes volumes beside those that PersistentVolumes name. What
-// was ever attached is left to a person.
-func (p *Provisioner) removeSeconds(ctx context.Context, backend string, all []backends.Volume) error {
-	var failed []error
+// youngEnough is how old a volume or Secret may be to be removed although this
+// term did not see its claim go. What an earlier leader was busy with is young;
+// what is older may have been kept on purpose, and is for an audit to report.
+const youngEnough = time.Hour
+
+// examine goes through a listing for volumes that nobody seems to need: second
+// ones beside those that are recorded, and what is left of claims that are gone.
+// Whether they may go is proven when they have their turn.
+func (p *Provisioner) examine(backend string, all []backends.Volume) error {
+	claims, err := p.claimsByUID()
+	if err != nil {
+		return err
+	}
 	for _, v := range all {
 		stamp := backends.StampOf(v)
-		if stamp.PV != pvNameFor(stamp.ClaimUID) || v.EverAttached() || v.IsCopy() {
+		uid := types.UID(stamp.ClaimUID)
+		if stamp.PV != pvNameFor(stamp.ClaimUID) || v.EverAttached() || v.IsCopy() || p.recordedBy(v) != "" {
 			continue
 		}
-		pv, err := p.PersistentVolumes.Get(stamp.PV)
-		if err != nil || !p.isMine(pv) || pv.Annotations[annotationBackend] != backend || !namesAnother(pv, v.ID) {
+		item := followup{claim: uid, backend: backend, volume: v.ID}
+		if pv, err := p.PersistentVolumes.Get(stamp.PV); err == nil && p.isMine(pv) {
+			p.settle(item) // which names another volume
 			continue
 		}
-		p.Logger.Warn("Removing a second volume of one claim", "volume", v.ID, "backend", backend, "persistentVolume", stamp.PV)
-		if err := p.Cleaner().RemoveVolume(p.onBehalfOf(ctx, stamp.Tenant), backend, v.ID, stamp); err != nil {
+		_, begun := p.beginningOf(uid)
+		claim, exists := claims[uid]
+		held, counts := p.ledger.Holds(uid)
+		switch {
+		case counts && held.backend != backend:
+			p.settle(item) // as soon as it is known which of the two is recorded
+		case exists && !boundElsewhere(claim):
+			// A claim that is denied was so before its volume was known.
+			if _, isDenied := p.claims.take(uid, denied); isDenied {
+				p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
+			}
+		case begun:
+		case p.ledger.isFound(uid, backend) && (time.Since(v.CreatedAt).Abs() < youngEnough || p.sawGo(uid)):
+			p.settle(followup{claim: uid})
+		}
+	}
+	return nil
+}
+
+func (p *Provisioner) claimsByUID() (map[types.UID]*corev1.PersistentVolumeClaim, error) {
+	all, err := p.Claims.List(labels.Everything())
+	claims := make(map[types.UID]*corev1.PersistentVolumeClaim, len(all))
+	for _, claim := range all {
+		claims[claim.UID] = claim
+	}
+	return claims, err
+}
+
+// SweepSecrets removes Secrets that nobody needs, of single volumes and shared.
+func (p *Provisioner) SweepSecrets(ctx context.Context) error {
+	return errors.Join(p.sweepOwnSecrets(ctx), p.sweepSharedSecrets(ctx))
+}
+
+// sweepOwnSecrets removes Secrets of claims that went while they were
+// provisioned. Undoing removes a claim's Secret, but the request that makes it
+// may arrive later. One of which a volume exists may have been kept on purpose,
+// with the volume.
+func (p *Provisioner) sweepOwnSecrets(ctx context.Context) error {
+	secrets, err := listSecrets(ctx, p.Client, p.Namespace)
+	if err != nil {
+		return err
+	}
+	claims, err := p.claimsByUID()
+	if err != nil {
+		return err
+	}
+	left := map[types.UID]string{} // PersistentVolumes' names by claim UID
+	for _, secret := range secrets {
+		claimUID, named := strings.CutPrefix(secret.PV, pvNamePrefix)
+		uid := types.UID(claimUID)
+		_, begun := p.beginningOf(uid)
+		_, err := p.PersistentVolumes.Get(secret.PV)
+		if named && !begun && err != nil && claims[uid] == nil && secret.Cluster == p.Cluster && time.Since(secret.CreatedAt).Abs() < youngEnough {
+			left[uid] = secret.PV
+		}
+	}
+	if len(left) == 0 {
+		return nil
+	}
+	if err := p.keepSecretsOfVolumes(ctx, left); err != nil {
+		return err
+	}
+	// The cache of claims may be late.
+	present, err := listClaims(ctx, p.Client)
+	if err != nil {
+		return err
+	}
+	for i := range present {
+		delete(left, present[i].UID)
+	}
+	var failed []error
+	for _, pv := range left {
+		p.Logger.Info("Removing the Secret of a claim that is gone", "persistentVolume", pv)
+		if err := p.cleaner.RemoveSecret(ctx, pv); !IsKept(err) {
 			failed = append(failed, err)
 		}
 	}
 	return errors.Join(failed...)
 }
 
-// Cleaner removes what is nobody's, with the term's backends.
-func (p *Provisioner) Cleaner() Cleaner {
-	return Cleaner{Client: p.Client, Cluster: p.Cluster, Namespace: p.Namespace,
-		Volumes: func(backend string) (Unrecorded, backends.Connector, error) {
-			volumes, err := p.Backends.Volumes(backend)
-			if err != nil {
-				return nil, backends.Connector{}, err
+// keepSecretsOfVolumes takes those out of which a volume exists.
+func (p *Provisioner) keepSecretsOfVolumes(ctx context.Context, left map[types.UID]string) error {
+	for _, name := range p.Backends.Names() {
+		volumes, err := p.Backends.Volumes(name)
+		if err == nil {
+			err = volumes.Health()
+		}
+		if err != nil {
+			return err
+		}
+		all, err := volumes.Volumes(ctx)
+		if err != nil {
+			return err
+		}
+		for _, v := range all {
+			if stamp := backends.StampOf(v); stamp.PV == pvNameFor(stamp.ClaimUID) {
+				delete(left, types.UID(stamp.ClaimUID))
 			}
-			connector, err := p.Backends.Connector(backend)
-			return volumes, connector, err
-		}}
+		}
+	}
+	return nil
 }

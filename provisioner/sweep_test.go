@@ -32,6 +32,7 @@ func (f *fixture) lookAgain(name string) {
 func TestVolumeThatArrivesLateBesideARecordedOneIsRemoved(t *testing.T) {
 	f := newFixture(t)
 	f.count()
+	followup := NewFollowup(f.Provisioner, 1)
 	pv := f.recorded()
 	f.must(f.client.Tracker().Add(pv))
 	gold := f.backends["gold"]
@@ -40,6 +41,7 @@ func TestVolumeThatArrivesLateBesideARecordedOneIsRemoved(t *testing.T) {
 	gold.listed = []backends.Volume{recorded, f.lateVolume(pv)}
 	gold.calls = nil
 	f.lookAgain("gold")
+	f.follow(followup)
 	wantCalls(t, gold, "remove unrecorded volume-late of "+pv.Name)
 }
 

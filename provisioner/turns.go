@@ -114,6 +114,18 @@ func (t *Turns) End(key string) {
 	t.tell(invited)
 }
 
+// Leave stops waiting for a turn, or gives one back that was not begun. A turn
+// that was ends with the work.
+func (t *Turns) Leave(key string) {
+	t.mu.Lock()
+	var invited []string
+	if mine, ok := t.held[key]; !ok || mine.lapse != nil {
+		invited = t.end(key)
+	}
+	t.mu.Unlock()
+	t.tell(invited)
+}
+
 // Recheck invites those whose turn has come because a tenant's own limit
 // changed.
 func (t *Turns) Recheck() {

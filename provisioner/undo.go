@@ -2,14 +2,13 @@ package provisioner
 
 import (
 	"context"
-	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 )
 
 // beginning is what it takes to undo a claim's provisioning.
@@ -17,28 +16,146 @@ type beginning struct {
 	backend   string
 	stamp     backends.Stamp
 	connector backends.Connector
-	// handedOver says that the library was given the PersistentVolume to save.
-	handedOver bool
+	// handedOver is what nodes may use, since the library was given the
+	// PersistentVolume to save; nil before.
+	handedOver *nodeuse.Volume
 }
 
-// ClaimGone undoes what was begun for a claim that was deleted before its
-// PersistentVolume was recorded. The error says that it must be tried again.
-func (p *Provisioner) ClaimGone(ctx context.Context, uid types.UID) error {
-	p.forgetDenial(uid)
-	p.forgetSaid(uid)
+// claimGone undoes what was made for a claim that was deleted, or bound to
+// another PersistentVolume, before its own was recorded: by this term, or by an
+// earlier one as far as its volumes were found. The error says that it must be
+// tried again.
+func (p *Provisioner) claimGone(ctx context.Context, uid types.UID) error {
+	p.claims.forget(uid)
+	p.Metrics.deniedClaims(p.claims.count(denied))
 	p.limiter.Gone(string(uid))
-	p.failingClaims.take(uid)
-	p.waitingClaims.take(uid)
-	p.claimTurns.End(string(uid))
+	// A turn ends with the work, which may be waiting for Cinder.
+	p.claimTurns.Leave(string(uid))
 	p.mu.Lock()
 	delete(p.outlived, uid)
 	p.mu.Unlock()
 	begun, ok := p.beginningOf(uid)
 	if !ok {
-		p.giveBack(uid)
+		if begun, ok = p.foundBeginning(uid); !ok {
+			p.giveBack(uid)
+			return nil
+		}
+	}
+	return p.undo(ctx, uid, begun, p.cleaner.nobodyNeeds)
+}
+
+// foundBeginning is the beginning of a claim of which only a listing tells.
+func (p *Provisioner) foundBeginning(uid types.UID) (beginning, bool) {
+	held, _ := p.ledger.Holds(uid)
+	if !p.ledger.isFound(uid, held.backend) {
+		return beginning{}, false
+	}
+	connector, err := p.Backends.Connector(held.backend)
+	return beginning{backend: held.backend, stamp: p.stampOf(uid, held.tenant), connector: connector}, err == nil
+}
+
+// stampOf is as much of a claim's stamp as tells its volumes from others.
+func (p *Provisioner) stampOf(uid types.UID, tenant string) backends.Stamp {
+	return backends.Stamp{Cluster: p.Cluster, ClusterUID: p.ClusterUID, ClaimUID: string(uid), PV: pvNameFor(string(uid)), Tenant: tenant}
+}
+
+// undo removes the volumes and the Secret of a claim, as far as it is proven
+// that they may go. What stays, stays on purpose. It waits no longer than the
+// context: what is left is found by the next leader.
+func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning, prove proof) error {
+	ctx = p.onBehalfOf(ctx, begun.stamp.Tenant)
+	volumes, err := p.Backends.Volumes(begun.backend)
+	if err != nil {
+		return err
+	}
+	err = volumes.Abandon(ctx, begun.stamp, begun.connector, p.cleaner.permit(prove))
+	if err == nil {
+		// There may be a Secret without a volume.
+		err = p.cleaner.RemoveSecret(ctx, begun.stamp.PV)
+	}
+	switch {
+	case IsKept(err):
+		p.Logger.Info("What was begun for a claim stays", "claimUID", uid, "backend", begun.backend, "reason", err)
+		p.finish(uid)
+		return nil
+	case err != nil:
+		return err
+	}
+	p.noteUndone(uid, begun)
+	// A shared one last: others may need it, and who leads next looks for it.
+	shared := p.shared.heldBy(uid)
+	p.finish(uid)
+	p.release(uid)
+	p.leaveSharedSecrets(ctx, begun.backend, shared)
+	p.Logger.Info("Undid what was begun for a claim", "claimUID", uid, "backend", begun.backend)
+	return nil
+}
+
+// removeSecond removes a volume of a claim that has another, or is to be given
+// one on another backend: as soon as a PersistentVolume says which it is.
+func (p *Provisioner) removeSecond(ctx context.Context, item followup) error {
+	err := p.cleaner.RemoveVolume(p.onBehalfOf(ctx, ""), item.backend, item.volume, p.stampOf(item.claim, ""))
+	switch {
+	case err == nil:
+		p.Logger.Warn("Removed a second volume of one claim", "volume", item.volume, "backend", item.backend, "claimUID", item.claim)
+	case IsKept(err):
+		p.Logger.Info("A second volume of one claim stays", "volume", item.volume, "backend", item.backend, "claimUID", item.claim, "reason", err)
 		return nil
 	}
-	return p.undo(p.onBehalfOf(ctx, begun.stamp.Tenant), uid, begun)
+	return err
+}
+
+// settleSeconds has the volumes removed that were seen beside a recorded one.
+func (p *Provisioner) settleSeconds(volumes Volumes, recorded Origin) {
+	for _, id := range volumes.Seconds(recorded.ClaimUID, recorded.VolumeID) {
+		p.settle(followup{claim: types.UID(recorded.ClaimUID), backend: recorded.Backend, volume: id})
+	}
+}
+
+// markRecorded writes on a volume that it was recorded: its PersistentVolume
+// went before the volume was brought into use, and no later leader must take it
+// for one that nobody was ever given.
+func (p *Provisioner) markRecorded(ctx context.Context, item followup) error {
+	volumes, err := p.Backends.Volumes(item.backend)
+	if err != nil {
+		return err
+	}
+	err = volumes.Mark(p.onBehalfOf(ctx, ""), backends.Target{VolumeID: item.volume, Stamp: p.stampOf(item.claim, "")})
+	if backends.IsKind(err, backends.KindNotFound) || IsKept(err) {
+		return nil
+	}
+	return err
+}
+
+// recordedBy is the PersistentVolume that names a volume, as far as the cache
+// tells, or did so earlier in this term; empty if there is none.
+func (p *Provisioner) recordedBy(v backends.Volume) string {
+	if found, err := p.Records.ByIndex(byVolume, v.ID); err == nil && len(found) > 0 {
+		return found[0].(*corev1.PersistentVolume).Name
+	}
+	if stamp := backends.StampOf(v); p.ledger.wasRecorded(types.UID(stamp.ClaimUID)) {
+		return stamp.PV + ", which is gone"
+	}
+	return ""
+}
+
+// useOf is as what nodes may use a volume of a claim whose PersistentVolume may
+// have been saved.
+func (p *Provisioner) useOf(stamp backends.Stamp) nodeuse.Volume {
+	if begun, ok := p.beginningOf(types.UID(stamp.ClaimUID)); ok && begun.handedOver != nil {
+		return *begun.handedOver
+	}
+	return nodeuse.Volume{PV: stamp.PV, MayAttach: true}
+}
+
+// leaveIfGone gives back what an attempt took for a claim that was deleted, or
+// bound to another PersistentVolume, while it was looked at: the event came too
+// early to find anything.
+func (p *Provisioner) leaveIfGone(claim *corev1.PersistentVolumeClaim) {
+	current, err := p.Claims.PersistentVolumeClaims(claim.Namespace).Get(claim.Name)
+	if apierrors.IsNotFound(err) || err == nil && (current.UID != claim.UID || boundElsewhere(current)) {
+		p.settle(followup{claim: claim.UID})
+	}
 }
 
 func (p *Provisioner) beginningOf(uid types.UID) (beginning, bool) {
@@ -48,81 +165,25 @@ func (p *Provisioner) beginningOf(uid types.UID) (beginning, bool) {
 	return begun, ok
 }
 
-// isRecorded tells whether a PersistentVolume exists. One that was saved a
-// moment ago may not be in the cache yet.
-func (p *Provisioner) isRecorded(ctx context.Context, name string) (bool, error) {
-	if _, err := p.PersistentVolumes.Get(name); err == nil {
-		return true, nil
-	}
-	return isRecorded(ctx, p.Client, name)
-}
-
-// isRecorded asks the API server itself whether a PersistentVolume exists.
-func isRecorded(ctx context.Context, client kubernetes.Interface, name string) (bool, error) {
-	_, err := client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("cannot tell whether PersistentVolume %s exists: %w", name, err)
-	}
-	return true, nil
-}
-
-// undo removes the volume and Secret of an attempt, on a context that the
-// end of the attempt does not cut short. It does nothing once a
-// PersistentVolume is recorded: its reclaim policy decides then, and Delete
-// does the rest.
-func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning) error {
-	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	defer context.AfterFunc(p.Hold, cancel)()
-	recorded, err := p.isRecorded(lasting, begun.stamp.PV)
-	if err != nil {
-		return err
-	}
-	if recorded {
-		p.finish(uid)
-		return nil
-	}
-	volumes, err := p.Backends.Volumes(begun.backend)
-	if err != nil {
-		return err
-	}
-	// The Secret first: as long as the volume exists, it tells the next leader
-	// that there is something left to undo.
-	if err := deleteOwnSecret(lasting, p.Client, p.Namespace, begun.stamp.PV); err != nil {
-		return err
-	}
-	if err := volumes.Abandon(lasting, begun.stamp, begun.connector); err != nil {
-		return err
-	}
-	p.noteUndone(uid, begun)
-	// A shared one last: others may need it, and who leads next looks for it.
-	shared := p.shared.heldBy(uid)
-	p.finish(uid)
-	p.release(uid)
-	p.leaveSharedSecrets(lasting, begun.backend, shared)
-	p.Logger.Info("Undid what was begun for a claim", "claimUID", uid, "backend", begun.backend)
-	return nil
-}
-
 // begin remembers an attempt, and reports whether it is the term's first.
 func (p *Provisioner) begin(uid types.UID, b beginning) (first bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	earlier, before := p.begun[uid]
-	b.handedOver = b.handedOver || earlier.handedOver
+	if b.handedOver == nil {
+		b.handedOver = earlier.handedOver
+	}
 	p.begun[uid] = b
 	return !before
 }
 
 // handOver remembers that the library saves the claim's PersistentVolume.
-func (p *Provisioner) handOver(uid types.UID) {
+func (p *Provisioner) handOver(uid types.UID, pv *corev1.PersistentVolume) {
+	use := nodeuse.VolumeOf(pv)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if begun, ok := p.begun[uid]; ok {
-		begun.handedOver = true
+		begun.handedOver = &use
 		p.begun[uid] = begun
 	}
 }

@@ -70,8 +70,13 @@ func (p *Provisioner) removeVoid(ctx context.Context, pv *corev1.PersistentVolum
 	if err != nil || exists {
 		return err
 	}
-	gone, err := isClaimGone(ctx, p.Client, u.stamp)
-	if err != nil || !gone {
+	// The stamp of what a listing showed does not name the claim; the object does.
+	claim := u.stamp
+	if pv.Spec.ClaimRef != nil {
+		claim.Namespace, claim.Claim = pv.Spec.ClaimRef.Namespace, pv.Spec.ClaimRef.Name
+	}
+	live, err := claimOf(ctx, p.Client, claim)
+	if err != nil || live != nil && !boundElsewhere(live) {
 		return err
 	}
 	err = p.Client.CoreV1().PersistentVolumes().Delete(ctx, pv.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pv.UID}})

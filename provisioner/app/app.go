@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,9 +56,12 @@ type App struct {
 	// keep the lease from being renewed.
 	leaseClient kubernetes.Interface
 	factory     informers.SharedInformerFactory
+	nodes       *nodeCaches
 	recorder    *steadyRecorder
 	broadcaster record.EventBroadcaster
 	cluster     string
+	// clusterUID is the UID of namespace kube-system.
+	clusterUID string
 	// fence is the present term's, nil while this replica does not lead; hold is
 	// the context of the last term.
 	fence atomic.Pointer[func() error]
@@ -144,6 +148,9 @@ func New(options Options) (*App, error) {
 		reloads:            newReloadMetrics(registry),
 		audits:             newAuditMetrics(registry),
 	}
+	if a.nodes, err = newNodeCaches(client); err != nil {
+		return nil, err
+	}
 	registry.MustRegister(newMissingCollector(a))
 	a.pool = backends.NewPool(backends.PoolOptions{
 		Size:     max(fewClients, len(loaded.Backends)),
@@ -201,10 +208,13 @@ func (a *App) Run(ctx context.Context) error {
 		return ignoreStop(ctx, err)
 	}
 	a.factory.Core().V1().PersistentVolumeClaims().Informer()
-	a.factory.Core().V1().PersistentVolumes().Informer()
+	if err := a.factory.Core().V1().PersistentVolumes().Informer().AddIndexers(provisioner.RecordIndexers()); err != nil {
+		return err
+	}
 	a.factory.Core().V1().Namespaces().Informer()
 	a.factory.Storage().V1().StorageClasses().Informer()
 	a.factory.Start(background.Done())
+	a.nodes.factory.Start(background.Done())
 	for kind, synced := range a.factory.WaitForCacheSync(ctx.Done()) {
 		if !synced && ctx.Err() == nil {
 			return fmt.Errorf("cannot read %s from the API server", kind)
@@ -234,17 +244,14 @@ func ignoreStop(ctx context.Context, err error) error {
 	return err
 }
 
-// findCluster settles the id that is stamped on volumes. It waits for an API
+// findCluster settles the ids that are stamped on volumes. It waits for an API
 // server that is not there yet, as after a restart of the whole cluster.
 func (a *App) findCluster(ctx context.Context) error {
-	if a.cluster = a.policy.Load().ClusterID; a.cluster != "" {
-		return nil
-	}
 	backoff := wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.1, Steps: 20, Cap: 15 * time.Second}
 	for {
-		cluster, err := provisioner.ClusterUID(ctx, a.client)
+		uid, err := provisioner.ClusterUID(ctx, a.client)
 		if err == nil {
-			a.cluster = cluster
+			a.clusterUID, a.cluster = uid, cmp.Or(a.policy.Load().ClusterID, uid)
 			return nil
 		}
 		a.logger.Warn("The cluster's id is not known yet; trying again", "error", err)

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,6 +24,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/audit"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 )
 
 // AuditOptions are what an audit is asked with.
@@ -122,12 +124,11 @@ func Audit(ctx context.Context, options AuditOptions) (report AuditReport, notRe
 	if err != nil {
 		return AuditReport{}, nil, fmt.Errorf("kubernetes client: %w", err)
 	}
-	cluster := loaded.ClusterID
-	if cluster == "" {
-		if cluster, err = provisioner.ClusterUID(ctx, client); err != nil {
-			return AuditReport{}, nil, err
-		}
+	clusterUID, err := provisioner.ClusterUID(ctx, client)
+	if err != nil {
+		return AuditReport{}, nil, err
 	}
+	cluster := cmp.Or(loaded.ClusterID, clusterUID)
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	lifecycles := auditBackends(ctx, loaded, cluster, options)
@@ -145,7 +146,9 @@ func Audit(ctx context.Context, options AuditOptions) (report AuditReport, notRe
 	}
 	report.Findings = audit.Compare(audit.State{Now: time.Now(), Cluster: cluster, Grace: options.Grace, Backends: listings, Records: records})
 	if options.Delete {
-		cleaner := provisioner.Cleaner{Client: client, Cluster: cluster, Namespace: namespace,
+		cleaner := provisioner.Cleaner{Client: client, ProvisionerName: options.ProvisionerName, Cluster: cluster, ClusterUID: clusterUID, Namespace: namespace,
+			RecordedBy: records.RecordedBy,
+			Nodes:      nodeuse.New(nodeuse.Options{Client: client}),
 			Volumes: func(name string) (provisioner.Unrecorded, backends.Connector, error) {
 				backend, ok := loaded.Backend(name)
 				if !ok {

@@ -30,7 +30,7 @@ type termBackends struct {
 	nodes   *nodePools
 	// answers is told when a backend answers again, moved when its name leads
 	// to another endpoint.
-	answers func()
+	answers func(name string)
 	moved   func(name string)
 
 	mu         sync.Mutex
@@ -91,7 +91,7 @@ func (t *termBackends) newLifecycle(config backends.Config) *backends.Lifecycle 
 		Metrics: t.metrics,
 		HealthChanged: func(err error) {
 			if err == nil {
-				t.answers()
+				t.answers(config.Name)
 			}
 		},
 	})
@@ -143,10 +143,13 @@ func (t *termBackends) update() {
 	}
 }
 
-// tryAgain asks backends at once that did not answer.
-func (t *termBackends) tryAgain() {
-	for _, lifecycle := range t.present() {
-		lifecycle.ProbeNow()
+// tryAgain asks those of the backends at once that did not answer.
+func (t *termBackends) tryAgain(names []string) {
+	present := t.present()
+	for _, name := range names {
+		if lifecycle, ok := present[name]; ok {
+			lifecycle.ProbeNow()
+		}
 	}
 }
 

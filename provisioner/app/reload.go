@@ -169,7 +169,7 @@ func (a *App) sameCluster(before, next *policy.Policy) error {
 // ones are used at once, and broken ones are known before they are needed.
 func (r *reloader) lookAtCredentials() {
 	a := r.app
-	changed := false
+	var changed []string
 	for _, config := range a.backendConfigs() {
 		name := config.Name
 		version, err := a.pool.CheckCredentials(config)
@@ -184,12 +184,12 @@ func (r *reloader) lookAtCredentials() {
 		}
 		if r.versions[name] != "" {
 			a.logger.Info("Credentials have changed", "backend", name)
-			changed = true
+			changed = append(changed, name)
 		}
 		r.versions[name] = version
 	}
-	if term := a.present.Load(); term != nil && changed {
-		term.credentialsChanged()
+	if term := a.present.Load(); term != nil && len(changed) > 0 {
+		term.credentialsChanged(changed)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 )
 
 // followupWorkers complete volumes after their claims are served. A backend
@@ -37,9 +38,9 @@ func (t *term) policyChanged() {
 }
 
 // credentialsChanged tries again what may have failed for want of them.
-func (t *term) credentialsChanged() {
-	t.backends.tryAgain()
-	t.provisioner.CredentialsChanged()
+func (t *term) credentialsChanged(backends []string) {
+	t.backends.tryAgain(backends)
+	t.provisioner.CredentialsChanged(backends)
 }
 
 // runTerm leads from election to hand-over. stop ends the taking of work; hold
@@ -75,6 +76,7 @@ func (a *App) runTerm(stop, hold context.Context, fence func() error) error {
 	p := provisioner.New(provisioner.Options{
 		Name:              a.options.ProvisionerName,
 		Cluster:           a.cluster,
+		ClusterUID:        a.clusterUID,
 		Namespace:         a.namespace,
 		Policy:            a.policy.Load,
 		Backends:          lent,
@@ -82,6 +84,8 @@ func (a *App) runTerm(stop, hold context.Context, fence func() error) error {
 		Client:            a.client,
 		Claims:            a.factory.Core().V1().PersistentVolumeClaims().Lister(),
 		PersistentVolumes: a.factory.Core().V1().PersistentVolumes().Lister(),
+		Records:           a.factory.Core().V1().PersistentVolumes().Informer().GetIndexer(),
+		Nodes:             nodeuse.New(nodeuse.Options{Client: a.client, Caches: a.nodes.caches()}),
 		Namespaces:        a.factory.Core().V1().Namespaces().Lister(),
 		Classes:           a.factory.Storage().V1().StorageClasses().Lister(),
 		Recorder:          a.recorder,
@@ -91,9 +95,6 @@ func (a *App) runTerm(stop, hold context.Context, fence func() error) error {
 		Logger:            a.logger,
 		Metrics:           a.provisionerMetrics,
 	})
-	if err := p.CountRecorded(); err != nil {
-		return err
-	}
 	lent.answers, lent.moved = p.BackendAnswers, p.Recount
 	followup := provisioner.NewFollowup(p, followupWorkers)
 	claims := provisioner.NewTermInformer(a.factory.Core().V1().PersistentVolumeClaims().Informer())
@@ -123,9 +124,14 @@ func (a *App) runTerm(stop, hold context.Context, fence func() error) error {
 	)
 	library.ControllerWaitGroup(&workers)
 
-	release, err := watchTerm(p, followup, termInformers{volumes, claims, namespaces, classes})
+	nodes, attachments := provisioner.NewTermInformer(a.nodes.nodes), provisioner.NewTermInformer(a.nodes.attachments)
+	counted, release, err := watchTerm(p, followup, termInformers{volumes, claims, namespaces, classes, nodes, attachments})
 	if err != nil {
 		return err
+	}
+	// The ledger has counted every PersistentVolume before the first decision.
+	if !cache.WaitForCacheSync(work.Done(), counted) {
+		return release()
 	}
 	a.present.Store(&term{lent, p})
 	defer a.present.Store(nil)
@@ -205,12 +211,13 @@ func (a *App) noteEarlierClaims(ctx context.Context, p *provisioner.Provisioner)
 }
 
 // termInformers are the process's informers, lent for a term.
-type termInformers struct{ volumes, claims, namespaces, classes *provisioner.TermInformer }
+type termInformers struct{ volumes, claims, namespaces, classes, nodes, attachments *provisioner.TermInformer }
 
 // watchTerm connects what happens in the cluster with the term's follow-up.
-// release undoes it.
-func watchTerm(p *provisioner.Provisioner, followup *provisioner.Followup, lent termInformers) (release func() error, err error) {
-	_, err = lent.volumes.Follow(cache.ResourceEventHandlerFuncs{
+// counted says that all PersistentVolumes of the beginning were seen; release
+// undoes it all.
+func watchTerm(p *provisioner.Provisioner, followup *provisioner.Followup, lent termInformers) (counted func() bool, release func() error, err error) {
+	volumes, err := lent.volumes.Follow(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(object any) { followup.VolumeSeen(object.(*corev1.PersistentVolume)) },
 		UpdateFunc: func(_, object any) { followup.VolumeSeen(object.(*corev1.PersistentVolume)) },
 		DeleteFunc: func(object any) {
@@ -220,7 +227,7 @@ func watchTerm(p *provisioner.Provisioner, followup *provisioner.Followup, lent 
 		},
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	_, err = lent.claims.Follow(cache.ResourceEventHandlerFuncs{
 		UpdateFunc: func(before, after any) {
@@ -233,7 +240,7 @@ func watchTerm(p *provisioner.Provisioner, followup *provisioner.Followup, lent 
 		},
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	_, err = lent.namespaces.Follow(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(object any) { p.Reconsider(object.(*corev1.Namespace).Name) },
@@ -244,17 +251,20 @@ func watchTerm(p *provisioner.Provisioner, followup *provisioner.Followup, lent 
 		},
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	_, err = lent.classes.Follow(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(object any) { p.ReconsiderClass(object.(*storagev1.StorageClass).Name) },
 		UpdateFunc: func(_, after any) { p.ReconsiderClass(after.(*storagev1.StorageClass).Name) },
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return func() error {
-		for _, informer := range []*provisioner.TermInformer{lent.volumes, lent.claims, lent.namespaces, lent.classes} {
+	if err := watchNodes(p, lent.nodes, lent.attachments); err != nil {
+		return nil, nil, err
+	}
+	return volumes.HasSynced, func() error {
+		for _, informer := range []*provisioner.TermInformer{lent.volumes, lent.claims, lent.namespaces, lent.classes, lent.nodes, lent.attachments} {
 			if err := informer.Release(); err != nil {
 				return err
 			}

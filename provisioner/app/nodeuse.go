@@ -1,0 +1,89 @@
+package app
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
+)
+
+// nodeCaches are the process's caches of nodes and attachments. They tell when a
+// node lets a volume go. A replica starts without them: an account that may not
+// watch them still provisions, and deletions are tried again from time to time.
+type nodeCaches struct {
+	factory            informers.SharedInformerFactory
+	nodes, attachments cache.SharedIndexInformer
+}
+
+func newNodeCaches(client kubernetes.Interface) (*nodeCaches, error) {
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(onlyUse))
+	n := &nodeCaches{
+		factory:     factory,
+		nodes:       factory.Core().V1().Nodes().Informer(),
+		attachments: factory.Storage().V1().VolumeAttachments().Informer(),
+	}
+	if err := n.nodes.AddIndexers(nodeuse.NodeIndexers()); err != nil {
+		return nil, err
+	}
+	return n, n.attachments.AddIndexers(nodeuse.AttachmentIndexers())
+}
+
+func (n *nodeCaches) caches() *nodeuse.Caches {
+	return &nodeuse.Caches{
+		Nodes:       n.nodes.GetIndexer(),
+		Attachments: n.attachments.GetIndexer(),
+		Synced:      func() bool { return n.nodes.HasSynced() && n.attachments.HasSynced() },
+	}
+}
+
+// onlyUse keeps of nodes and attachments what nodeuse reads. The images alone
+// make up most of a Node.
+func onlyUse(object any) (any, error) {
+	switch object := object.(type) {
+	case *corev1.Node:
+		return &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: object.Name, UID: object.UID, ResourceVersion: object.ResourceVersion},
+			Spec:       corev1.NodeSpec{Taints: object.Spec.Taints},
+			Status: corev1.NodeStatus{
+				VolumesInUse:    object.Status.VolumesInUse,
+				VolumesAttached: object.Status.VolumesAttached,
+				NodeInfo:        corev1.NodeSystemInfo{BootID: object.Status.NodeInfo.BootID},
+			},
+		}, nil
+	case *storagev1.VolumeAttachment:
+		return &storagev1.VolumeAttachment{
+			ObjectMeta: metav1.ObjectMeta{Name: object.Name, UID: object.UID, ResourceVersion: object.ResourceVersion},
+			Spec:       storagev1.VolumeAttachmentSpec{NodeName: object.Spec.NodeName, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: object.Spec.Source.PersistentVolumeName}},
+		}, nil
+	}
+	return object, nil
+}
+
+// watchNodes brings deletions back that wait for nodes, at whatever changes
+// there: of two changes the watch may show the second only.
+func watchNodes(p *provisioner.Provisioner, nodes, attachments *provisioner.TermInformer) error {
+	_, err := nodes.Follow(cache.ResourceEventHandlerFuncs{
+		UpdateFunc: func(_, after any) { p.NodeChanged(after.(*corev1.Node).Name) },
+		DeleteFunc: func(object any) {
+			if node, ok := deleted[*corev1.Node](object); ok {
+				p.NodeChanged(node.Name)
+			}
+		},
+	})
+	if err != nil {
+		return err
+	}
+	_, err = attachments.Follow(cache.ResourceEventHandlerFuncs{
+		DeleteFunc: func(object any) {
+			if attachment, ok := deleted[*storagev1.VolumeAttachment](object); ok {
+				p.NodeChanged(attachment.Spec.NodeName)
+			}
+		},
+	})
+	return err
+}

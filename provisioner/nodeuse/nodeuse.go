@@ -1,0 +1,362 @@
+// Package nodeuse tells which nodes still use the volume of a
+// PersistentVolume. Kubernetes lets a claim go when the last pod is gone, and
+// the node flushes, unmounts and logs out only then: until it has, a volume that
+// is disconnected hangs the node, and a new volume behind the same address may
+// be given what the old one had still to write.
+//
+// A node says in status.volumesInUse which volumes it will not let go yet, and
+// the attach-detach controller in status.volumesAttached which it has; a volume
+// of a CSI driver has a VolumeAttachment besides.
+package nodeuse
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+)
+
+// AnnotationReleasedBy names nodes, separated by commas, that an operator knows
+// to have let go of a PersistentVolume's volume, whatever their status says: the
+// way out for a node that is lost and still has its Node object. Tenants cannot
+// write it, since PersistentVolumes belong to the cluster.
+const AnnotationReleasedBy = "standalone-cinder.openstack.org/released-by-nodes"
+
+// Options configure a Tracker.
+type Options struct {
+	Client kubernetes.Interface
+	// Caches are nil where there are none.
+	Caches *Caches
+}
+
+// Caches are of all nodes and attachments, with the indexes of NodeIndexers and
+// AttachmentIndexers.
+type Caches struct {
+	Nodes       cache.Indexer
+	Attachments cache.Indexer
+	// Synced says that they hold all there is.
+	Synced func() bool
+}
+
+// Tracker knows which nodes use volumes. One serves for the term of a leader.
+type Tracker struct {
+	options Options
+	listing shared[picture]
+
+	mu sync.Mutex
+	// boots holds, by the UID of a released PersistentVolume and by node, the
+	// boot during which the node was first seen to use it.
+	boots map[types.UID]map[string]string
+}
+
+// New makes a tracker.
+func New(options Options) *Tracker {
+	t := &Tracker{options: options, boots: map[types.UID]map[string]string{}}
+	t.listing.read = t.read
+	return t
+}
+
+// The indexes that the caches have.
+const (
+	byVolume           = "volume"
+	byPersistentVolume = "persistentVolume"
+)
+
+// NodeIndexers index Nodes by the volumes that they use.
+func NodeIndexers() cache.Indexers {
+	return cache.Indexers{byVolume: func(object any) ([]string, error) {
+		node, ok := object.(*corev1.Node)
+		if !ok {
+			return nil, fmt.Errorf("a cache of nodes holds a %T", object)
+		}
+		var names []string
+		for _, name := range volumesOf(node) {
+			names = append(names, string(name))
+		}
+		return names, nil
+	}}
+}
+
+// AttachmentIndexers index VolumeAttachments by their PersistentVolumes.
+func AttachmentIndexers() cache.Indexers {
+	return cache.Indexers{byPersistentVolume: func(object any) ([]string, error) {
+		attachment, ok := object.(*storagev1.VolumeAttachment)
+		if !ok {
+			return nil, fmt.Errorf("a cache of attachments holds a %T", object)
+		}
+		if source := attachment.Spec.Source.PersistentVolumeName; source != nil {
+			return []string{*source}, nil
+		}
+		return nil, nil
+	}}
+}
+
+// Volume is a volume as nodes know it.
+type Volume struct {
+	// PV is the name of the PersistentVolume and UID its object's; the UID is
+	// empty where no object exists.
+	PV  string
+	UID types.UID
+	// Names are those that kubelet may have for the volume.
+	Names []corev1.UniqueVolumeName
+	// MayAttach says that a CSI driver may serve the volume, which attaches it.
+	MayAttach bool
+	// ReleasedBy are nodes that an operator answers for.
+	ReleasedBy []string
+}
+
+// VolumeOf is the volume of a PersistentVolume.
+func VolumeOf(pv *corev1.PersistentVolume) Volume {
+	v := Volume{PV: pv.Name, UID: pv.UID, Names: Names(pv), MayAttach: pv.Spec.CSI != nil}
+	for node := range strings.SplitSeq(pv.Annotations[AnnotationReleasedBy], ",") {
+		if node = strings.TrimSpace(node); node != "" {
+			v.ReleasedBy = append(v.ReleasedBy, node)
+		}
+	}
+	return v
+}
+
+// Names are what kubelet calls the volume of a PersistentVolume: the plugin's
+// name and its own for the volume (GetUniqueVolumeName in pkg/volume/util and
+// GetVolumeName in pkg/volume/iscsi, fc, csi and flexvolume of Kubernetes).
+// Sources that are never attached have none.
+func Names(pv *corev1.PersistentVolume) []corev1.UniqueVolumeName {
+	source := pv.Spec.PersistentVolumeSource
+	var name string
+	switch {
+	case source.ISCSI != nil:
+		name = fmt.Sprintf("kubernetes.io/iscsi/%s:%s:%d", source.ISCSI.TargetPortal, source.ISCSI.IQN, source.ISCSI.Lun)
+	case source.FC != nil && len(source.FC.TargetWWNs) > 0 && source.FC.Lun != nil:
+		name = fmt.Sprintf("kubernetes.io/fc/%v:%d", source.FC.TargetWWNs, *source.FC.Lun)
+	case source.FC != nil:
+		name = fmt.Sprintf("kubernetes.io/fc/%v", source.FC.WWIDs)
+	case source.CSI != nil:
+		name = fmt.Sprintf("kubernetes.io/csi/%s^%s", source.CSI.Driver, source.CSI.VolumeHandle)
+	case source.FlexVolume != nil:
+		// Kubelet ignores what the driver calls it.
+		name = source.FlexVolume.Driver + "/" + pv.Name
+	default:
+		return nil
+	}
+	return []corev1.UniqueVolumeName{corev1.UniqueVolumeName(name)}
+}
+
+// volumesOf lists the volumes that a node uses, or has attached.
+func volumesOf(node *corev1.Node) []corev1.UniqueVolumeName {
+	names := slices.Clone(node.Status.VolumesInUse)
+	for _, attached := range node.Status.VolumesAttached {
+		if !slices.Contains(names, attached.Name) {
+			names = append(names, attached.Name)
+		}
+	}
+	return names
+}
+
+// host is what matters of a node besides its volumes.
+type host struct {
+	name string
+	boot string
+	// lost says that an operator has declared the node lost.
+	lost bool
+}
+
+func hostOf(node *corev1.Node) host {
+	return host{
+		name: node.Name,
+		boot: node.Status.NodeInfo.BootID,
+		lost: slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == corev1.TaintNodeOutOfService }),
+	}
+}
+
+// picture is what the API server said at one time.
+type picture struct {
+	hosts map[string]host
+	users map[corev1.UniqueVolumeName][]host
+	// attached holds nodes' names by PersistentVolume.
+	attached map[string][]string
+}
+
+// Known lists the nodes that use a volume as far as the caches tell. None does
+// not mean that none does.
+func (t *Tracker) Known(v Volume) ([]string, error) {
+	if !t.Watches() {
+		return nil, nil
+	}
+	nodes := t.options.Caches.Nodes
+	var using []host
+	for _, name := range v.Names {
+		found, err := nodes.ByIndex(byVolume, string(name))
+		if err != nil {
+			return nil, err
+		}
+		for _, object := range found {
+			using = append(using, hostOf(object.(*corev1.Node)))
+		}
+	}
+	attached, err := t.attachedTo(v)
+	if err != nil {
+		return nil, err
+	}
+	return t.users(v, using, attached, func(name string) (host, bool) {
+		object, exists, err := nodes.GetByKey(name)
+		if err != nil || !exists {
+			return host{}, false
+		}
+		return hostOf(object.(*corev1.Node)), true
+	}), nil
+}
+
+// Watches says that the caches tell when a node lets a volume go.
+func (t *Tracker) Watches() bool { return t.options.Caches != nil && t.options.Caches.Synced() }
+
+// attachedTo lists the nodes that the cache has attachments of a volume to.
+func (t *Tracker) attachedTo(v Volume) ([]string, error) {
+	found, err := t.options.Caches.Attachments.ByIndex(byPersistentVolume, v.PV)
+	if err != nil {
+		return nil, err
+	}
+	var nodes []string
+	for _, object := range found {
+		nodes = append(nodes, object.(*storagev1.VolumeAttachment).Spec.NodeName)
+	}
+	return nodes, nil
+}
+
+// Users lists the nodes that use a volume, from a reading that began after the
+// question. Questions that come together share one.
+func (t *Tracker) Users(ctx context.Context, v Volume) ([]string, error) {
+	seen, err := t.listing.get(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("cannot tell whether a node still uses the volume of PersistentVolume %s: %w", v.PV, err)
+	}
+	attached := seen.attached[v.PV]
+	switch {
+	case t.options.Caches == nil || !v.MayAttach:
+	case !t.Watches():
+		return nil, fmt.Errorf("cannot tell whether a node still uses the volume of PersistentVolume %s: the VolumeAttachments are not read yet", v.PV)
+	default:
+		if attached, err = t.attachedTo(v); err != nil {
+			return nil, err
+		}
+	}
+	var using []host
+	for _, name := range v.Names {
+		using = append(using, seen.users[name]...)
+	}
+	return t.users(v, using, attached, func(name string) (host, bool) {
+		found, exists := seen.hosts[name]
+		return found, exists
+	}), nil
+}
+
+// users lists who uses a volume, sorted: the nodes that say so, unless they are
+// known to have let go, and those that it is attached to.
+func (t *Tracker) users(v Volume, saying []host, attached []string, find func(name string) (host, bool)) []string {
+	using := map[string]bool{}
+	rebooted := map[string]bool{}
+	for _, node := range saying {
+		rebooted[node.name] = t.rebooted(v, node)
+		using[node.name] = !node.lost && !rebooted[node.name]
+	}
+	for _, name := range attached {
+		if node, exists := find(name); exists && !node.lost && !rebooted[name] {
+			using[name] = true
+		}
+	}
+	var names []string
+	for name, uses := range using {
+		if uses && !slices.Contains(v.ReleasedBy, name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// rebooted notes the boot during which a node was first seen to use a volume
+// whose claim is gone, and says whether the node has been started anew since:
+// nothing of before is left on it then, and nobody can have begun to use the
+// volume afterwards.
+func (t *Tracker) rebooted(v Volume, node host) bool {
+	if v.UID == "" || node.boot == "" {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.boots[v.UID] == nil {
+		t.boots[v.UID] = map[string]string{}
+	}
+	first, seen := t.boots[v.UID][node.name]
+	if !seen {
+		t.boots[v.UID][node.name] = node.boot
+	}
+	return seen && first != node.boot
+}
+
+// Forget drops what is remembered of a PersistentVolume that is gone, or that is
+// not to be removed any more.
+func (t *Tracker) Forget(uid types.UID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.boots, uid)
+}
+
+// pageSize bounds what the API server answers at once.
+const pageSize = 500
+
+// read reads all nodes, and the attachments where there is no cache of them,
+// and keeps what matters.
+func (t *Tracker) read(ctx context.Context) (picture, error) {
+	seen := picture{hosts: map[string]host{}, users: map[corev1.UniqueVolumeName][]host{}, attached: map[string][]string{}}
+	err := pages(ctx, func(ctx context.Context, options metav1.ListOptions) (string, error) {
+		page, err := t.options.Client.CoreV1().Nodes().List(ctx, options)
+		if err != nil {
+			return "", fmt.Errorf("cannot list the nodes: %w", err)
+		}
+		for i := range page.Items {
+			node := hostOf(&page.Items[i])
+			seen.hosts[node.name] = node
+			for _, name := range volumesOf(&page.Items[i]) {
+				seen.users[name] = append(seen.users[name], node)
+			}
+		}
+		return page.Continue, nil
+	})
+	if err != nil || t.options.Caches != nil {
+		return seen, err
+	}
+	err = pages(ctx, func(ctx context.Context, options metav1.ListOptions) (string, error) {
+		page, err := t.options.Client.StorageV1().VolumeAttachments().List(ctx, options)
+		if err != nil {
+			return "", fmt.Errorf("cannot list the VolumeAttachments: %w", err)
+		}
+		for i := range page.Items {
+			if source := page.Items[i].Spec.Source.PersistentVolumeName; source != nil {
+				seen.attached[*source] = append(seen.attached[*source], page.Items[i].Spec.NodeName)
+			}
+		}
+		return page.Continue, nil
+	})
+	return seen, err
+}
+
+// pages reads a list to its end. A page that the API server has forgotten
+// meanwhile fails the reading, which is made anew when somebody asks again.
+func pages(ctx context.Context, read func(context.Context, metav1.ListOptions) (next string, err error)) error {
+	options := metav1.ListOptions{Limit: pageSize}
+	for {
+		next, err := read(ctx, options)
+		if err != nil || next == "" {
+			return err
+		}
+		options.Continue = next
+	}
+}

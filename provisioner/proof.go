@@ -1,0 +1,257 @@
+package provisioner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
+)
+
+// Unrecorded removes volumes of one backend that no PersistentVolume names;
+// *backends.Lifecycle does.
+type Unrecorded interface {
+	RemoveUnrecorded(ctx context.Context, volumeID string, stamp backends.Stamp, connector backends.Connector, permit backends.Permit) error
+}
+
+// Nodes tells which nodes use a volume; *nodeuse.Tracker does.
+type Nodes interface {
+	// Known answers from a cache: none does not mean that none does.
+	Known(v nodeuse.Volume) ([]string, error)
+	// Users asks the API server.
+	Users(ctx context.Context, v nodeuse.Volume) ([]string, error)
+	// Watches says that NodeChanged will be called when a node lets a volume go.
+	Watches() bool
+	Forget(pv types.UID)
+}
+
+// Cleaner removes what is provably nobody's. Every path that removes a volume
+// without a PersistentVolume that says so asks it for the proof, when the turn
+// of the first change has come: undoing, second volumes, what a listing shows,
+// and audits.
+type Cleaner struct {
+	Client          kubernetes.Interface
+	ProvisionerName string
+	Cluster         string
+	// ClusterUID is the UID of namespace kube-system.
+	ClusterUID string
+	// Namespace is where the volumes' Secrets are.
+	Namespace string
+	// RecordedBy tells from a cache which PersistentVolume names a volume, or
+	// did so; empty means that none is known.
+	RecordedBy func(v backends.Volume) (pv string)
+	Nodes      Nodes
+	// UseOf tells as what nodes may use a volume that no PersistentVolume records;
+	// nil where nothing more is known than what its PersistentVolume would be
+	// called.
+	UseOf func(stamp backends.Stamp) nodeuse.Volume
+	// Volumes gives a backend's volumes and the connector they are connected to.
+	Volumes func(backend string) (Unrecorded, backends.Connector, error)
+}
+
+// keptError says why a volume or Secret stays. Nothing that is tried again
+// changes that.
+type keptError struct{ message string }
+
+func (e *keptError) Error() string { return e.message }
+
+func kept(format string, arguments ...any) error {
+	return &keptError{fmt.Sprintf(format, arguments...)}
+}
+
+// IsKept reports whether an error says that something stays on purpose.
+func IsKept(err error) bool {
+	var reason *keptError
+	return errors.As(err, &reason) || backends.IsKind(err, backends.KindNotOurs) || backends.IsKind(err, backends.KindRecorded)
+}
+
+// errMayBeServed says that a volume's claim may still get it, or another.
+var errMayBeServed = errors.New("its claim is pending and may still get it")
+
+// proof says why a volume may not go. It tells also whether the volume is a
+// second one, beside that which the claim's PersistentVolume names.
+type proof func(ctx context.Context, v backends.Volume) (second bool, err error)
+
+// nobodyNeeds is the proof that a volume may go: no PersistentVolume records it,
+// and its claim is gone or served by another. That the volume carries the
+// claim's stamp, was never attached and is no copy of another is the backend's
+// to prove (backends.Volume.EverAttached), and proven each time it is looked at.
+func (c Cleaner) nobodyNeeds(ctx context.Context, v backends.Volume) (second bool, err error) {
+	if second, err := c.unrecorded(ctx, v); err != nil || second {
+		return second, err
+	}
+	stamp := backends.StampOf(v)
+	if stamp.Namespace == "" || stamp.Claim == "" {
+		return false, kept("volume %s: its stamp names no claim, which may still get it", v.ID)
+	}
+	claim, err := claimOf(ctx, c.Client, stamp)
+	switch {
+	case err != nil:
+		return false, err
+	case claim != nil && claim.Spec.VolumeName == stamp.PV:
+		return false, c.servedByForeign(ctx, stamp, v)
+	case claim != nil && claim.Spec.VolumeName != "":
+		return false, nil
+	case claim != nil:
+		return false, fmt.Errorf("volume %s of claim %s/%s: %w", v.ID, stamp.Namespace, stamp.Claim, errMayBeServed)
+	// That a claim is absent here says nothing about one of another cluster.
+	case stamp.ClusterUID == "" && stamp.Cluster != c.ClusterUID:
+		return false, kept("volume %s was made by an earlier version, whose stamps do not tell two clusters of one clusterID apart; remove it by hand if no other cluster has clusterID %q", v.ID, stamp.Cluster)
+	case stamp.ClusterUID != "" && stamp.ClusterUID != c.ClusterUID:
+		return false, kept("volume %s is stamped by cluster %q under kube-system UID %q, and this cluster's is %q: two clusters seem to share one clusterID; give each its own in the policy",
+			v.ID, stamp.Cluster, stamp.ClusterUID, c.ClusterUID)
+	}
+	return false, nil
+}
+
+// servedByForeign is the proof that a claim that is bound under the name of its
+// own PersistentVolume is served by another provisioner's of that name. Where
+// there is none, its own has existed, and may have been used.
+func (c Cleaner) servedByForeign(ctx context.Context, stamp backends.Stamp, v backends.Volume) error {
+	_, err := c.Client.CoreV1().PersistentVolumes().Get(ctx, stamp.PV, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return kept("volume %s: claim %s/%s was bound to PersistentVolume %s, which is gone", v.ID, stamp.Namespace, stamp.Claim, stamp.PV)
+	}
+	return err
+}
+
+// unrecorded is the proof that no PersistentVolume records a volume. It is
+// enough for whoever works on the claim and makes, or keeps, another volume. The
+// cache is asked by the volume's id, the API server by the name that the
+// PersistentVolume of this claim has.
+func (c Cleaner) unrecorded(ctx context.Context, v backends.Volume) (second bool, err error) {
+	stamp := backends.StampOf(v)
+	if stamp.Cluster != c.Cluster || stamp.PV != pvNameFor(stamp.ClaimUID) {
+		return false, kept("volume %s: its stamp is not one that this program wrote for this cluster", v.ID)
+	}
+	if pv := c.RecordedBy(v); pv != "" {
+		return false, kept("volume %s is recorded by PersistentVolume %s", v.ID, pv)
+	}
+	pv, err := c.record(ctx, stamp.PV)
+	if err != nil {
+		return false, err
+	}
+	if pv == nil {
+		return false, c.unused(ctx, stamp, v)
+	}
+	origin, err := originOf(pv)
+	switch {
+	case err != nil:
+		return false, kept("volume %s: PersistentVolume %s exists and may be its: %s", v.ID, pv.Name, err)
+	case origin.VolumeID == v.ID:
+		return false, kept("volume %s is recorded by PersistentVolume %s", v.ID, pv.Name)
+	}
+	return true, nil
+}
+
+// record asks the API server for the PersistentVolume of that name; nil if there
+// is none, or one of another provisioner, which records no volume of ours.
+func (c Cleaner) record(ctx context.Context, name string) (*corev1.PersistentVolume, error) {
+	pv, err := c.Client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && isForeign(pv, c.ProvisionerName) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot tell whether PersistentVolume %s exists: %w", name, err)
+	}
+	return pv, nil
+}
+
+// isForeign says that a PersistentVolume is another provisioner's. One that does
+// not say whose it is may be ours.
+func isForeign(pv *corev1.PersistentVolume, provisionerName string) bool {
+	by := pv.Annotations[annotationProvisionedBy]
+	return !isOurs(pv) && by != "" && by != provisionerName
+}
+
+// unused is the proof that no node uses a volume. One that was never connected
+// needs none.
+func (c Cleaner) unused(ctx context.Context, stamp backends.Stamp, v backends.Volume) error {
+	if v.Status != backends.StatusAttaching && v.Status != backends.StatusReserved {
+		return nil
+	}
+	use := nodeuse.Volume{PV: stamp.PV, MayAttach: true}
+	if c.UseOf != nil {
+		use = c.UseOf(stamp)
+	}
+	users, err := c.Nodes.Users(ctx, use)
+	if err == nil && len(users) > 0 {
+		err = fmt.Errorf("volume %s is still in use by node %s", v.ID, strings.Join(users, ", "))
+	}
+	return err
+}
+
+// claimOf asks the API server for the claim that a volume was made for; nil if
+// it is gone.
+func claimOf(ctx context.Context, client kubernetes.Interface, stamp backends.Stamp) (*corev1.PersistentVolumeClaim, error) {
+	claim, err := client.CoreV1().PersistentVolumeClaims(stamp.Namespace).Get(ctx, stamp.Claim, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && string(claim.UID) != stamp.ClaimUID {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot tell whether claim %s/%s exists: %w", stamp.Namespace, stamp.Claim, err)
+	}
+	return claim, nil
+}
+
+// boundElsewhere says that a claim uses a PersistentVolume that was not made for
+// it, and so needs none of its own.
+func boundElsewhere(claim *corev1.PersistentVolumeClaim) bool {
+	return claim.Spec.VolumeName != "" && claim.Spec.VolumeName != pvNameOf(claim)
+}
+
+// RemoveVolume removes a volume that nobody needs, and the Secret that was made
+// with it, unless that is the recorded volume's.
+func (c Cleaner) RemoveVolume(ctx context.Context, backend, volumeID string, stamp backends.Stamp) error {
+	volumes, connector, err := c.Volumes(backend)
+	if err != nil {
+		return err
+	}
+	return volumes.RemoveUnrecorded(ctx, volumeID, stamp, connector, c.permit(c.nobodyNeeds))
+}
+
+// spare permits an attempt to remove a volume of its claim and to go on with
+// another. Their Secret is one and the same.
+func (c Cleaner) spare(ctx context.Context, v backends.Volume) error {
+	_, err := c.unrecorded(ctx, v)
+	return err
+}
+
+// permit asks for the proof once for each volume, and then removes the Secret
+// that was made with it, unless that is the recorded volume's. The volume goes
+// last: as long as it exists, it tells the next leader that there is something
+// left to remove.
+func (c Cleaner) permit(prove proof) backends.Permit {
+	proven := map[string]bool{}
+	return func(ctx context.Context, v backends.Volume) error {
+		if proven[v.ID] {
+			return nil
+		}
+		second, err := prove(ctx, v)
+		if err == nil && !second {
+			err = deleteOwnSecret(ctx, c.Client, c.Namespace, backends.StampOf(v).PV)
+		}
+		proven[v.ID] = err == nil
+		return err
+	}
+}
+
+// RemoveSecret removes the Secret of a PersistentVolume that does not exist.
+func (c Cleaner) RemoveSecret(ctx context.Context, pvName string) error {
+	pv, err := c.record(ctx, pvName)
+	if err != nil {
+		return err
+	}
+	if pv != nil {
+		return kept("the Secret of PersistentVolume %s stays: that exists", pvName)
+	}
+	return deleteOwnSecret(ctx, c.Client, c.Namespace, pvName)
+}

@@ -1,0 +1,121 @@
+package provisioner
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
+)
+
+// release is the proof that the volume of a released PersistentVolume may go. A
+// deletion may wait for minutes for its turn, and the PersistentVolume that it
+// was begun with is as old by then: somebody may have changed his mind, or a
+// node may still be writing.
+type release struct {
+	p        *Provisioner
+	pv       *corev1.PersistentVolume
+	volumeID string
+	// proven is the resource version that the API server gave the proof for;
+	// empty until then.
+	proven string
+}
+
+// askTimeout bounds the question to the API server. Meanwhile one request to the
+// backend is kept from being made.
+const askTimeout = 10 * time.Second
+
+// permit asks the API server before the first change, and for every later one
+// the cache, which tells whether somebody has changed his mind since.
+func (r *release) permit(ctx context.Context) error {
+	if r.proven != "" {
+		return r.stillMeant()
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	live, err := r.p.Client.CoreV1().PersistentVolumes().Get(ctx, r.pv.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return &changedError{r.pv.Name, "the object is gone"}
+	case err != nil:
+		return fmt.Errorf("cannot tell whether PersistentVolume %s is still to be deleted: %w", r.pv.Name, err)
+	}
+	if err := r.meant(live); err != nil {
+		return err
+	}
+	users, err := r.p.Nodes.Users(ctx, nodeuse.VolumeOf(live))
+	if err != nil {
+		return err
+	}
+	if len(users) > 0 {
+		return &inUseError{r.pv.Name, users}
+	}
+	r.proven = live.ResourceVersion
+	return nil
+}
+
+// stillMeant looks at what the cache has learned since the proof.
+func (r *release) stillMeant() error {
+	cached, err := r.p.PersistentVolumes.Get(r.pv.Name)
+	if apierrors.IsNotFound(err) {
+		return &changedError{r.pv.Name, "the object is gone"}
+	}
+	if err != nil {
+		return err
+	}
+	if order, err := resourceversion.CompareResourceVersion(cached.ResourceVersion, r.proven); err == nil && order <= 0 {
+		return nil
+	}
+	return r.meant(cached)
+}
+
+// meant says whether a PersistentVolume, as it is now, asks for the removal of
+// the very volume that is about to be removed.
+func (r *release) meant(now *corev1.PersistentVolume) error {
+	because := ""
+	switch origin, err := originOf(now); {
+	case now.UID != r.pv.UID:
+		because = "another object has its name"
+	case now.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete:
+		because = fmt.Sprintf("its reclaim policy is %s now", now.Spec.PersistentVolumeReclaimPolicy)
+	case now.Spec.ClaimRef == nil:
+		because = "its claimRef was cleared"
+	case now.Status.Phase != corev1.VolumeReleased:
+		because = fmt.Sprintf("its phase is %s now", now.Status.Phase)
+	case err != nil:
+		return err
+	case origin.VolumeID != r.volumeID:
+		because = fmt.Sprintf("it names volume %s now", origin.VolumeID)
+	default:
+		return nil
+	}
+	return &changedError{r.pv.Name, because}
+}
+
+// changedError says that a deletion stopped because somebody wants it no more.
+type changedError struct{ pv, because string }
+
+func (e *changedError) Error() string {
+	return fmt.Sprintf("the volume of PersistentVolume %s is not removed: %s", e.pv, e.because)
+}
+
+// reasonStillInUse is the event's reason when a deletion waits for a node.
+const reasonStillInUse = "VolumeStillInUse"
+
+// inUseError says that a deletion waits for nodes to let the volume go.
+type inUseError struct {
+	pv    string
+	users []string
+}
+
+func (e *inUseError) Error() string {
+	return fmt.Sprintf("the volume is not disconnected while node %s still uses it (volumesInUse or volumesAttached of the node's status, or a VolumeAttachment); "+
+		"it goes as soon as the node has unmounted it; if the node is lost for good, delete its Node object, taint it with %s, or run: kubectl annotate pv %s %s=%s",
+		strings.Join(e.users, ", "), corev1.TaintNodeOutOfService, e.pv, nodeuse.AnnotationReleasedBy, strings.Join(e.users, ","))
+}
