@@ -138,7 +138,7 @@ func TestLateRivalInUseIsLeftAlone(t *testing.T) {
 		t.Errorf("the claim is served, and yet: %v", err)
 	}
 	for _, id := range l.Seconds(claimStamp(1).ClaimUID, connected.Volume.ID) {
-		if err := l.RemoveUnrecorded(t.Context(), id, claimStamp(1), testConnector, nil); !IsKind(err, KindInUse) {
+		if err := l.RemoveUnrecorded(t.Context(), id, claimStamp(1), testConnector, nil); !IsKind(err, KindRecorded) {
 			t.Errorf("the answer is %v", err)
 		}
 	}

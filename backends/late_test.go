@@ -32,11 +32,11 @@ func TestUnrecordedVolumeIsRemovedAndNoOther(t *testing.T) {
 		kind    Kind
 		removed bool
 	}{
-		"was in use once":            {marked, KindInUse, false},
+		"was in use once":            {marked, KindRecorded, false},
 		"available":                  {mine(1, StatusAvailable), "", true},
 		"attaching":                  {mine(1, StatusAttaching), "", true},
 		"error":                      {mine(1, StatusError), "", true},
-		"in use":                     {mine(1, StatusInUse), KindInUse, false},
+		"in use":                     {mine(1, StatusInUse), KindRecorded, false},
 		"another claim's":            {mine(2, StatusAvailable), KindNotOurs, false},
 		"of the same name, unmarked": {Volume{Name: claimStamp(1).PV, Status: StatusAvailable}, KindNotOurs, false},
 	} {

@@ -93,7 +93,7 @@ func TestMarkedVolumeIsKept(t *testing.T) {
 	equal(t, errorText(l.Mark(t.Context(), claimTarget(1, id))), "")
 	equal(t, errorText(l.Mark(t.Context(), claimTarget(1, id))), "")
 	equal(t, cinder.count("metadata.update"), 1)
-	if err := l.Abandon(t.Context(), claimStamp(1), testConnector, nil); !IsKind(err, KindInUse) {
+	if err := l.Abandon(t.Context(), claimStamp(1), testConnector, nil); !IsKind(err, KindRecorded) {
 		t.Errorf("the answer is %v", err)
 	}
 	if err := l.Mark(t.Context(), claimTarget(2, id)); !IsKind(err, KindNotOurs) {

@@ -174,7 +174,7 @@ func TestAbandon(t *testing.T) {
 			err := cinder.term(t).Abandon(t.Context(), claimStamp(1), testConnector, nil)
 			equal(t, errorText(err), test.wantErr)
 			if err != nil {
-				equal(t, KindOf(err), KindInUse)
+				equal(t, KindOf(err), KindRecorded)
 			}
 			equal(t, len(cinder.snapshot()), test.left)
 		})

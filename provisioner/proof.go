@@ -49,10 +49,10 @@ type Cleaner struct {
 	// did so; empty means that none is known.
 	RecordedBy func(v backends.Volume) (pv string)
 	Nodes      Nodes
-	// UseOf tells as what nodes may use a volume that no PersistentVolume records;
-	// nil where nothing more is known than what its PersistentVolume would be
-	// called.
-	UseOf func(stamp backends.Stamp) nodeuse.Volume
+	// UseOf tells as what nodes may use a volume that no PersistentVolume records,
+	// and nil if none can: nobody was told of the volume. Where the function is nil
+	// itself, nothing more is known than what the PersistentVolume would be called.
+	UseOf func(stamp backends.Stamp) *nodeuse.Volume
 	// Volumes gives a backend's volumes and the connector they are connected to.
 	Volumes func(backend string) (Unrecorded, backends.Connector, error)
 }
@@ -178,11 +178,14 @@ func (c Cleaner) unused(ctx context.Context, stamp backends.Stamp, v backends.Vo
 	if v.Status != backends.StatusAttaching && v.Status != backends.StatusReserved {
 		return nil
 	}
-	use := nodeuse.Volume{PV: stamp.PV, MayAttach: true}
+	use := &nodeuse.Volume{PV: stamp.PV, MayAttach: true}
 	if c.UseOf != nil {
 		use = c.UseOf(stamp)
 	}
-	users, err := c.Nodes.Users(ctx, use)
+	if use == nil {
+		return nil
+	}
+	users, err := c.Nodes.Users(ctx, *use)
 	if err == nil && len(users) > 0 {
 		err = fmt.Errorf("volume %s is still in use by node %s", v.ID, strings.Join(users, ", "))
 	}

@@ -140,12 +140,13 @@ func (p *Provisioner) recordedBy(v backends.Volume) string {
 }
 
 // useOf is as what nodes may use a volume of a claim whose PersistentVolume may
-// have been saved.
-func (p *Provisioner) useOf(stamp backends.Stamp) nodeuse.Volume {
-	if begun, ok := p.beginningOf(types.UID(stamp.ClaimUID)); ok && begun.handedOver != nil {
-		return *begun.handedOver
+// have been saved; nil if this term made the volume and had nothing saved yet.
+func (p *Provisioner) useOf(stamp backends.Stamp) *nodeuse.Volume {
+	begun, ok := p.beginningOf(types.UID(stamp.ClaimUID))
+	if held, _ := p.ledger.Holds(types.UID(stamp.ClaimUID)); ok && (begun.handedOver != nil || held.nothingSeen) {
+		return begun.handedOver
 	}
-	return nodeuse.Volume{PV: stamp.PV, MayAttach: true}
+	return &nodeuse.Volume{PV: stamp.PV, MayAttach: true}
 }
 
 // leaveIfGone gives back what an attempt took for a claim that was deleted, or

@@ -387,10 +387,10 @@ func lifecycleUsed(t *testing.T, target Target, workflow backends.Workflow) {
 	a.newTerm()
 	for _, state := range []backends.Status{backends.StatusInUse, backends.StatusAvailable} {
 		a.wantStatus(v.ID, state)
-		if err := a.Abandon(a.ctx, a.spec.Stamp, a.spec.Connector, nil); !backends.IsKind(err, backends.KindInUse) {
+		if err := a.Abandon(a.ctx, a.spec.Stamp, a.spec.Connector, nil); !backends.IsKind(err, backends.KindRecorded) {
 			t.Errorf("%s: error %v", state, err)
 		}
-		if err := a.RemoveUnrecorded(a.ctx, v.ID, a.spec.Stamp, a.spec.Connector, nil); !backends.IsKind(err, backends.KindInUse) {
+		if err := a.RemoveUnrecorded(a.ctx, v.ID, a.spec.Stamp, a.spec.Connector, nil); !backends.IsKind(err, backends.KindRecorded) {
 			t.Errorf("%s: error %v", state, err)
 		}
 		if state == backends.StatusInUse {
