@@ -117,11 +117,36 @@ type Spec struct {
 	ReadOnly bool
 }
 
+// request is the part of the spec that a volume is made by, in a form that is
+// compared and that people read. Cinder may make something else of it: arrays
+// round sizes up, the type may be given by its id, and the zone or the type left
+// to a default. So a request is compared with a request, never with the volume.
+func (s Spec) request() string {
+	request := fmt.Sprintf("%d GiB, type %q, zone %q", s.SizeGiB, s.Type, s.Zone)
+	if len(request) > longestMetadata {
+		return versionOf(request)
+	}
+	return request
+}
+
+// longestMetadata is what Cinder takes as the value of one metadata key.
+const longestMetadata = 255
+
+// fits reports whether a volume was asked for as the spec asks now. Volumes of
+// earlier versions do not say how they were asked for.
+func (s Spec) fits(v Volume) bool {
+	request, known := v.Metadata[stampRequest]
+	return !known || request == s.request()
+}
+
 // Connected is a volume and how a node reaches it.
 type Connected struct {
 	Volume Volume
 	// Document is Cinder's connection document; it may hold credentials.
 	Document []byte
+	// Fresh says that Cinder wrote the document now. Else it is the one that
+	// was stored with the attachment, and credentials in it may be old.
+	Fresh bool
 	// AttachmentID is the attachment's, empty where the volume actions connect.
 	AttachmentID string
 }
@@ -154,6 +179,15 @@ func (e *endpoint) connect(ctx context.Context, spec Spec) (Connected, error) {
 			return Connected{}, err
 		}
 		next := towardsConnected(v)
+		switch next {
+		case stepAwaitCreated, stepReserve, stepConnect, stepAttach:
+			if !spec.fits(v) {
+				if v, err = e.replace(ctx, v, spec); err != nil {
+					return Connected{}, err
+				}
+				continue
+			}
+		}
 		if (next == stepReserve || next == stepConnect || next == stepAttach) && v.SizeGiB < spec.SizeGiB {
 			return Connected{}, e.failure(KindConflict, "volume %s has %d GiB, the claim wants %d GiB", v.ID, v.SizeGiB, spec.SizeGiB)
 		}
@@ -206,7 +240,7 @@ func (e *endpoint) initialize(ctx context.Context, v Volume, spec Spec) (Connect
 		return Connected{}, err
 	}
 	e.see(v.ID, v)
-	return Connected{Volume: v, Document: document}, nil
+	return Connected{Volume: v, Document: document, Fresh: true}, nil
 }
 
 // look finds the claim's volume: by the id that this term knows, else in the
@@ -281,6 +315,7 @@ func (e *endpoint) create(ctx context.Context, spec Spec) (v Volume, err error) 
 			return withoutEffect(err)
 		}
 		metadata := spec.Stamp.Metadata(spec.Metadata)
+		metadata[stampRequest] = spec.request()
 		if workflow == WorkflowAttachment {
 			metadata[stampWorkflow] = string(workflow)
 		}
@@ -367,6 +402,20 @@ func (e *endpoint) reserve(ctx context.Context, v Volume) (Volume, error) {
 		return again, nil
 	}
 	return Volume{}, err
+}
+
+// replace removes a volume of an earlier attempt that was asked for otherwise
+// than the rule asks now, and returns what the claim has then, which is most
+// often nothing. What this call makes is asked for as the spec says, so that no
+// call replaces its own.
+func (e *endpoint) replace(ctx context.Context, v Volume, spec Spec) (Volume, error) {
+	made := v.Metadata[stampRequest]
+	e.logger.Info("Removing a volume of an earlier attempt: the policy asks for another now", "volume", v.ID, "claimUID", spec.Stamp.ClaimUID, "askedFor", made, "wanted", spec.request())
+	err := e.remove(ctx, Target{VolumeID: v.ID, Stamp: spec.Stamp, Connector: spec.Connector, unreferenced: true})
+	if err != nil {
+		return Volume{}, fmt.Errorf("volume %s was made for another request (%s) than the present one (%s) and cannot be removed: %w", v.ID, made, spec.request(), err)
+	}
+	return e.lookAgain(ctx, v.ID, spec)
 }
 
 // discard deletes a volume that Cinder could not make, and reports why. The
