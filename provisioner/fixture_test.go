@@ -64,6 +64,7 @@ type fakeVolumes struct {
 	onList     func()
 	lastDoubt  time.Time
 	shared     bool // by several hosts
+	stored     bool // connections are those of earlier attempts
 }
 
 func (f *fakeVolumes) call(format string, arguments ...any) {
@@ -78,7 +79,7 @@ func (f *fakeVolumes) Connect(_ context.Context, spec backends.Spec) (backends.C
 	if f.err != nil {
 		return backends.Connected{}, f.err
 	}
-	return backends.Connected{Volume: backends.Volume{ID: "volume-1", SizeGiB: spec.SizeGiB, MultiAttach: f.shared}, Document: []byte(f.document)}, nil
+	return backends.Connected{Volume: backends.Volume{ID: "volume-1", SizeGiB: spec.SizeGiB, MultiAttach: f.shared}, Document: []byte(f.document), Fresh: !f.stored}, nil
 }
 
 func (f *fakeVolumes) Complete(_ context.Context, target backends.Target, readOnly bool) error {
