@@ -26,6 +26,7 @@ const (
 	KindTimeout      Kind = "Timeout"      // a wait of ours ran out
 	KindNotOurs      Kind = "NotOurs"      // the volume's stamp does not match
 	KindInUse        Kind = "InUse"        // attached elsewhere, or has snapshots
+	KindElsewhere    Kind = "Elsewhere"    // absent, but not where it was made
 	KindFenced       Kind = "Fenced"       // the leader's term is over
 	KindInternal     Kind = "Internal"     // an answer that the API reference does not allow
 )

@@ -32,6 +32,10 @@ type LifecycleOptions struct {
 	// one call at a time, during the term only, and under no lock. It must
 	// return soon: the next probe waits for it. Nil means that nobody asks.
 	HealthChanged func(err error)
+	// Moved is called, under no lock, when credentials that were changed lead to
+	// another place, as after Configure. It must return soon. Nil means that
+	// nobody asks.
+	Moved func()
 }
 
 // Lifecycle leads the volumes of one backend through their lives: create,
@@ -149,6 +153,8 @@ type Connected struct {
 	Fresh bool
 	// AttachmentID is the attachment's, empty where the volume actions connect.
 	AttachmentID string
+	// Place is where the volume lives.
+	Place Place
 }
 
 // maxMoves bounds how often one call looks and steps. The longest healthy way
@@ -166,7 +172,13 @@ func (l *Lifecycle) Connect(ctx context.Context, spec Spec) (Connected, error) {
 		return Connected{}, err
 	}
 	defer release()
-	return l.current().connect(ctx, spec)
+	e := l.current()
+	connected, err := e.connect(ctx, spec)
+	if err != nil {
+		return Connected{}, err
+	}
+	connected.Place = e.place()
+	return connected, nil
 }
 
 func (e *endpoint) connect(ctx context.Context, spec Spec) (Connected, error) {
