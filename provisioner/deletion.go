@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
 )
 
 // ShouldDelete keeps the library from starting deletions while handing over,
@@ -109,17 +111,18 @@ func (p *Provisioner) remove(ctx context.Context, pv *corev1.PersistentVolume, o
 		if err != nil {
 			return err
 		}
-		if err := p.pinHistoric(ctx, pv, backend); err != nil {
+		if err := p.pinHistoric(ctx, pv, origin, backend); err != nil {
 			return err
 		}
-		origin.Backend = backend
 	}
 	volumes, err := p.Backends.Volumes(origin.Backend)
 	if err != nil {
 		return fmt.Errorf("PersistentVolume %s: %w", pv.Name, err)
 	}
-	if err := volumes.Remove(ctx, origin.target()); err != nil {
-		return err
+	target := origin.target()
+	target.Found = func(ctx context.Context, at backends.Place) error { return p.recordPlace(ctx, pv.Name, at) }
+	if err := volumes.Remove(ctx, target); err != nil {
+		return withRemedy(err, *origin, volumes.Place())
 	}
 	// Only now: while the volume exists a node may still need the credentials
 	// to log out, and the PersistentVolume must not refer to nothing.

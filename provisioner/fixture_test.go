@@ -79,7 +79,12 @@ func (f *fakeVolumes) Connect(_ context.Context, spec backends.Spec) (backends.C
 	if f.err != nil {
 		return backends.Connected{}, f.err
 	}
-	return backends.Connected{Volume: backends.Volume{ID: "volume-1", SizeGiB: spec.SizeGiB, MultiAttach: f.shared}, Document: []byte(f.document), Fresh: !f.stored}, nil
+	return backends.Connected{Volume: backends.Volume{ID: "volume-1", SizeGiB: spec.SizeGiB, MultiAttach: f.shared}, Document: []byte(f.document), Fresh: !f.stored, Place: f.Place()}, nil
+}
+
+// Place is where all fakes lead.
+func (f *fakeVolumes) Place() backends.Place {
+	return backends.Place{Endpoint: "http://cinder:8776/v3", Project: "p1"}
 }
 
 func (f *fakeVolumes) Complete(_ context.Context, target backends.Target, readOnly bool) error {
@@ -87,8 +92,11 @@ func (f *fakeVolumes) Complete(_ context.Context, target backends.Target, readOn
 	return f.err
 }
 
-func (f *fakeVolumes) Remove(_ context.Context, target backends.Target) error {
+func (f *fakeVolumes) Remove(ctx context.Context, target backends.Target) error {
 	f.call("remove %s historic=%t", target.VolumeID, target.Historic)
+	if target.Place != f.Place() && f.err == nil {
+		return target.Found(ctx, f.Place())
+	}
 	return f.err
 }
 
