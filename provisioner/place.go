@@ -54,7 +54,13 @@ func withRemedy(err error, origin Origin, present backends.Place) error {
 	if !backends.IsKind(err, backends.KindElsewhere) {
 		return err
 	}
-	return fmt.Errorf("%w; nothing is deleted; put the configuration and credentials of backend %s back to what they were, or, "+
+	return fmt.Errorf("%w; nothing is deleted; %s", err, origin.Remedy(present))
+}
+
+// Remedy is what an operator can do about a volume that does not exist where its
+// backend leads, and may exist elsewhere.
+func (o Origin) Remedy(present backends.Place) string {
+	return fmt.Sprintf("put the configuration and credentials of backend %s back to what they were, or, "+
 		"if the volume is certainly gone, run: kubectl annotate pv %s --overwrite %s=%s %s=%s",
-		err, origin.Backend, origin.PVName, annotationEndpoint, present.Endpoint, annotationProject, present.Project)
+		o.Backend, o.PVName, annotationEndpoint, present.Endpoint, annotationProject, present.Project)
 }
