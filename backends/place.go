@@ -46,6 +46,22 @@ func NewPlace(endpoint, project string) Place {
 	return place
 }
 
+// Expect is as much of a backend's place as its configuration and credentials
+// tell without a request: all for noauth, and for Keystone the project where the
+// credentials name it by its id. What cannot be read tells nothing.
+func (s Sources) Expect(config Config) Place {
+	found, err := s.resolve(config)
+	switch {
+	case err != nil:
+		return Place{}
+	case found.noauth != nil:
+		return noauthPlace(*found.noauth)
+	case found.auth.Scope != nil:
+		return Place{Project: found.auth.Scope.ProjectID}
+	}
+	return Place{}
+}
+
 // IsKnown reports whether the place is known at all.
 func (p Place) IsKnown() bool { return p.Endpoint != "" }
 
