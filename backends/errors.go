@@ -45,6 +45,8 @@ type Error struct {
 	// EffectUnknown says that the request may have taken effect although no
 	// answer came: only a look can tell.
 	EffectUnknown bool
+	// Place is where the backend leads, with KindElsewhere.
+	Place Place
 
 	cause error
 	// unsent says that no request was made, so that the failure tells nothing

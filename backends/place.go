@@ -91,7 +91,7 @@ func (e *endpoint) absent(ctx context.Context, target Target) error {
 	case target.Place.IsKnown() && target.Place == present:
 		return nil
 	case target.Place.IsKnown():
-		return e.failure(KindElsewhere, "volume %s was recorded at %s, but the backend leads to %s, where it does not exist", target.VolumeID, target.Place, present)
+		return e.elsewhere("volume %s was recorded at %s, but the backend leads to %s, where it does not exist", target.VolumeID, target.Place, present)
 	case e.hasShown():
 		return nil
 	}
@@ -101,8 +101,14 @@ func (e *endpoint) absent(ctx context.Context, target Target) error {
 	if e.hasShown() {
 		return nil
 	}
-	return e.failure(KindElsewhere, "volume %s does not exist at %s, but nothing says that it ever was there: its PersistentVolume does not record where it was made, "+
+	return e.elsewhere("volume %s does not exist at %s, but nothing says that it ever was there: its PersistentVolume does not record where it was made, "+
 		"and there is no other volume of this cluster", target.VolumeID, present)
+}
+
+func (e *endpoint) elsewhere(format string, arguments ...any) *Error {
+	failed := e.failure(KindElsewhere, format, arguments...)
+	failed.Place = e.place()
+	return failed
 }
 
 // note remembers that Cinder showed a volume of this cluster here.

@@ -100,6 +100,9 @@ func TestAbsenceTellsOnlyWhereTheVolumeWas(t *testing.T) {
 					equal(t, KindOf(completed), KindNotFound)
 				} else {
 					equal(t, KindOf(err), KindElsewhere)
+					var failed *Error
+					errors.As(err, &failed)
+					equal(t, failed.Place, memoryPlace)
 					equal(t, errorText(completed), test.want)
 					equal(t, KindOf(completed), KindElsewhere)
 				}

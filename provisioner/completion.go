@@ -285,7 +285,7 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 	err = volumes.Complete(p.onBehalfOf(ctx, origin.Tenant), origin.target(), readOnly(pv))
 	switch backends.KindOf(err) {
 	case backends.KindElsewhere:
-		err = withRemedy(err, origin, volumes.Place())
+		err = withRemedy(err, origin)
 		p.Recorder.Event(pv, corev1.EventTypeWarning, "VolumeElsewhere", err.Error())
 	case backends.KindNotFound:
 		p.Recorder.Eventf(pv, corev1.EventTypeWarning, "VolumeMissing", "volume %s does not exist at backend %s any more; its data is lost unless the storage array has a copy", origin.VolumeID, origin.Backend)

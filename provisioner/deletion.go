@@ -122,7 +122,7 @@ func (p *Provisioner) remove(ctx context.Context, pv *corev1.PersistentVolume, o
 	target := origin.target()
 	target.Found = func(ctx context.Context, at backends.Place) error { return p.recordPlace(ctx, pv.Name, at) }
 	if err := volumes.Remove(ctx, target); err != nil {
-		return withRemedy(err, *origin, volumes.Place())
+		return withRemedy(err, *origin)
 	}
 	// Only now: while the volume exists a node may still need the credentials
 	// to log out, and the PersistentVolume must not refer to nothing.

@@ -3,6 +3,7 @@ package provisioner
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -50,11 +51,12 @@ func (p *Provisioner) recordPlace(ctx context.Context, name string, at backends.
 
 // withRemedy says what to do about a volume that does not exist where its
 // backend leads, and may exist elsewhere. Other errors stay as they are.
-func withRemedy(err error, origin Origin, present backends.Place) error {
-	if !backends.IsKind(err, backends.KindElsewhere) {
+func withRemedy(err error, origin Origin) error {
+	var failed *backends.Error
+	if !errors.As(err, &failed) || failed.Kind != backends.KindElsewhere {
 		return err
 	}
-	return fmt.Errorf("%w; nothing is deleted; %s", err, origin.Remedy(present))
+	return fmt.Errorf("%w; its PersistentVolume stays; %s", err, origin.Remedy(failed.Place))
 }
 
 // Remedy is what an operator can do about a volume that does not exist where its

@@ -359,8 +359,8 @@ func TestVolumeElsewhereKeepsPersistentVolumeAndSecret(t *testing.T) {
 		t.Errorf("recorded is %v", pv.Annotations)
 	}
 	pv.UID = "pv-uid"
-	f.backends["gold"].err = &backends.Error{Kind: backends.KindElsewhere, Backend: "gold", Message: "volume volume-1 is elsewhere"}
-	const want = "backend gold: volume volume-1 is elsewhere; nothing is deleted; put the configuration and credentials of backend gold back to what they were, or, " +
+	f.backends["gold"].err = &backends.Error{Kind: backends.KindElsewhere, Backend: "gold", Place: f.backends["gold"].Place(), Message: "volume volume-1 is elsewhere"}
+	const want = "backend gold: volume volume-1 is elsewhere; its PersistentVolume stays; put the configuration and credentials of backend gold back to what they were, or, " +
 		"if the volume is certainly gone, run: kubectl annotate pv pvc-uid-1 --overwrite " +
 		"standalone-cinder.openstack.org/endpoint=http://cinder:8776/v3 standalone-cinder.openstack.org/project-id=p1"
 	err = f.Delete(t.Context(), pv)
