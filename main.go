@@ -41,7 +41,7 @@ func run(arguments []string, stdout, stderr io.Writer) int {
 	root.SetArgs(arguments)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	root.AddCommand(runCommand(stderr), cli.NewCommand(cli.Options{ReadCluster: app.ReadExisting, ProvisionerName: app.DefaultProvisionerName}), app.NewAuditCommand(), app.NewMapCommand(), versionCommand())
+	root.AddCommand(runCommand(stderr), cli.NewCommand(cli.Options{ReadCluster: app.ReadExisting, Places: app.Places, ProvisionerName: app.DefaultProvisionerName}), app.NewAuditCommand(), app.NewMapCommand(), versionCommand())
 
 	err := root.ExecuteContext(ctx)
 	if err != nil {

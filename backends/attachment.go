@@ -29,7 +29,7 @@ func (e *endpoint) openAttachment(ctx context.Context, v Volume, spec Spec) (Con
 		if err != nil {
 			return Connected{}, err
 		}
-		return e.opened(v, id, document), nil
+		return e.opened(v, id, document, true), nil
 	}
 	kept, err := e.keepOneAttachment(ctx, v)
 	if err != nil || kept.ID == "" {
@@ -58,15 +58,15 @@ func (e *endpoint) openAttachment(ctx context.Context, v Volume, spec Spec) (Con
 		// A PersistentVolume of the same claim once had it in use.
 		return Connected{Volume: v, Document: document, AttachmentID: kept.ID}, nil
 	}
-	return e.opened(v, kept.ID, document), nil
+	return e.opened(v, kept.ID, document, false), nil
 }
 
 // opened notes what the completion needs, so that it costs no look.
-func (e *endpoint) opened(v Volume, attachmentID string, document []byte) Connected {
+func (e *endpoint) opened(v Volume, attachmentID string, document []byte, fresh bool) Connected {
 	v.Status = StatusAttaching
 	v.Attachments = []Attachment{{ID: attachmentID}}
 	e.see(v.ID, v)
-	return Connected{Volume: v, Document: document, AttachmentID: attachmentID}
+	return Connected{Volume: v, Document: document, Fresh: fresh, AttachmentID: attachmentID}
 }
 
 // keepOneAttachment returns the attachment to go on with, and ends the others,

@@ -1,6 +1,10 @@
 package backends
 
-import "testing"
+import (
+	"slices"
+	"strings"
+	"testing"
+)
 
 // TestConnectByTheAttachmentsAPI: an attachment with a connection is read, one
 // without is replaced, and none is ever connected again.
@@ -31,6 +35,8 @@ func TestConnectByTheAttachmentsAPI(t *testing.T) {
 			}
 			connected, err := cinder.term(t).Connect(t.Context(), claimSpec(1))
 			equal(t, errorText(err), test.wantErr)
+			// Only what was connected now is fresh: a stored key may be old.
+			equal(t, connected.Fresh, slices.ContainsFunc(test.want, func(change string) bool { return strings.HasPrefix(change, "attachment.create") }))
 			if err == nil && (connected.Document == nil || connected.AttachmentID == "") {
 				t.Errorf("connected %+v", connected)
 			}

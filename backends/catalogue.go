@@ -64,6 +64,22 @@ func endpointOf(result gophercloud.AuthResult, wanted gophercloud.EndpointOpts) 
 	return withV3(matching[0].URL), nil
 }
 
+// projectOf is the id of the project that a token is for; empty if it is for
+// none.
+func projectOf(result gophercloud.AuthResult) string {
+	token, ok := result.(interface {
+		ExtractProject() (*tokens.Project, error)
+	})
+	if !ok {
+		return ""
+	}
+	project, err := token.ExtractProject()
+	if err != nil || project == nil {
+		return ""
+	}
+	return project.ID
+}
+
 func inRegion(region string) string {
 	if region == "" {
 		return ""

@@ -23,12 +23,16 @@ import (
 type Client struct {
 	config  Config
 	service *gophercloud.ServiceClient
+	place   Place
 	// now is the time by Cinder's clock.
 	now func() time.Time
 
 	discovery    sync.Mutex
 	microversion *int // nil until asked
 }
+
+// Place is where the client's volumes live.
+func (c *Client) Place() Place { return c.place }
 
 // NewVolume is a create request.
 type NewVolume struct {

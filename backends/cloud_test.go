@@ -30,6 +30,7 @@ type cloudServer struct {
 	valid    map[string]bool
 	password string          // the one that is accepted; empty accepts all
 	catalog  []any           // nil gives the default one
+	project  string          // that tokens are for
 	requests []*http.Request // to Cinder
 
 	// keystone and cinder, when set, answer instead of the defaults.
@@ -114,7 +115,11 @@ func (c *cloudServer) token(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet {
 		status = http.StatusOK
 	}
-	encoded, err := json.Marshal(map[string]any{"token": map[string]any{"catalog": catalog}})
+	scoped := map[string]any{"catalog": catalog}
+	if c.project != "" {
+		scoped["project"] = map[string]any{"id": c.project, "name": "storage"}
+	}
+	encoded, err := json.Marshal(map[string]any{"token": scoped})
 	if err != nil {
 		c.t.Error(err)
 	}

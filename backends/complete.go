@@ -9,7 +9,8 @@ import (
 // Complete takes the last step, to in-use. The caller has seen the
 // PersistentVolume in the API server. A volume that this term connected costs
 // one request; one that an earlier term connected is looked up in the listing
-// that serves them all.
+// that serves them all. One that does not exist is a failure of KindNotFound, or
+// of KindElsewhere where that proves nothing.
 func (l *Lifecycle) Complete(ctx context.Context, target Target, readOnly bool) error {
 	release, err := l.locks.acquire(ctx, target.key())
 	if err != nil {
@@ -17,7 +18,13 @@ func (l *Lifecycle) Complete(ctx context.Context, target Target, readOnly bool) 
 	}
 	defer release()
 	e := l.current()
-	if err := e.attach(ctx, target, readOnly); err != nil {
+	err = e.attach(ctx, target, readOnly)
+	if IsKind(err, KindNotFound) {
+		if elsewhere := e.absent(ctx, target); elsewhere != nil {
+			return elsewhere
+		}
+	}
+	if err != nil {
 		return err
 	}
 	e.mu.Lock()

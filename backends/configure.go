@@ -38,6 +38,21 @@ func (l *Lifecycle) Configure(config Config) (endpointChanged bool) {
 // selection is a hash over what selects an endpoint.
 func selection(config Config) string { return versionOf(config.Auth, config.Region, config.Interface) }
 
+// leave makes another endpoint the current one when the credentials of this one
+// have come to lead to another place: a file with another project or address, or
+// a catalogue that was changed. The configuration is the same.
+func (l *Lifecycle) leave(left *endpoint) {
+	l.mu.Lock()
+	current := l.at == left
+	if current {
+		l.move(*left.config.Load())
+	}
+	l.mu.Unlock()
+	if current && l.options.Moved != nil {
+		l.options.Moved()
+	}
+}
+
 // move makes another endpoint the current one; it is called under the lock.
 // What is in doubt stays in doubt, and every claim that the old endpoint has a
 // volume for comes to it: the new one may be the same Cinder by another way.

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// endpoint is the volumes of a backend at one endpoint: how they are reached
-// and what the term remembers of them. An operation ends at the endpoint where
+// endpoint is the volumes of a backend at one place: how they are reached and
+// what the term remembers of them. An operation ends at the endpoint where
 // it began, also when the configuration names another one meanwhile.
 type endpoint struct {
 	backend   string
@@ -34,6 +34,8 @@ type endpoint struct {
 	// seen holds the newest picture, by id, of volumes that this term brought
 	// to attaching; the zero Volume where it is not to be trusted.
 	seen map[string]Volume
+	// shown says that Cinder showed a volume of this cluster here.
+	shown atomic.Bool
 	// answerLost is called after a create request whose answer was lost.
 	answerLost func()
 	// next is the endpoint that has taken this one's place; nil while this is
@@ -66,6 +68,7 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int) *endpoint {
 		hold:    l.options.Hold,
 		breaker: l.breaker,
 		epoch:   epoch,
+		left:    func() { l.leave(e) },
 	}
 	e.inventory = newInventory(l.options.Cluster, func(ctx context.Context, yield func([]Volume) bool) error {
 		return e.list(ctx, VolumeQuery{PageSize: 1000}, yield)
@@ -89,6 +92,9 @@ func (e *endpoint) get(ctx context.Context, id string) (v Volume, err error) {
 		v, err = cinder.Volume(ctx, id)
 		return err
 	})
+	if err == nil {
+		e.note(v)
+	}
 	return v, err
 }
 
@@ -103,7 +109,14 @@ func (e *endpoint) list(ctx context.Context, query VolumeQuery, yield func([]Vol
 	defer context.AfterFunc(e.cinder.hold, cancel)()
 	// Nor is it on behalf of the tenant that happened to come first.
 	ctx = WithCaller(ctx, Caller{})
-	return e.cinder.read(ctx, func(ctx context.Context, cinder api) error { return cinder.ListVolumes(ctx, query, yield) })
+	return e.cinder.read(ctx, func(ctx context.Context, cinder api) error {
+		return cinder.ListVolumes(ctx, query, func(page []Volume) bool {
+			for _, v := range page {
+				e.note(v)
+			}
+			return yield(page)
+		})
+	})
 }
 
 // doubt records that there may be a volume of the claim that is not known.

@@ -27,6 +27,7 @@ const (
 	KindNotOurs      Kind = "NotOurs"      // the volume's stamp does not match
 	KindInUse        Kind = "InUse"        // attached elsewhere, or has snapshots
 	KindRecorded     Kind = "Recorded"     // was handed to somebody, and goes with its PersistentVolume only
+	KindElsewhere    Kind = "Elsewhere"    // absent, but not where it was made
 	KindFenced       Kind = "Fenced"       // the leader's term is over
 	KindInternal     Kind = "Internal"     // an answer that the API reference does not allow
 )
@@ -45,6 +46,8 @@ type Error struct {
 	// EffectUnknown says that the request may have taken effect although no
 	// answer came: only a look can tell.
 	EffectUnknown bool
+	// Place is where the backend leads, with KindElsewhere.
+	Place Place
 
 	cause error
 	// unsent says that no request was made, so that the failure tells nothing

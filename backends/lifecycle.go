@@ -32,6 +32,10 @@ type LifecycleOptions struct {
 	// one call at a time, during the term only, and under no lock. It must
 	// return soon: the next probe waits for it. Nil means that nobody asks.
 	HealthChanged func(err error)
+	// Moved is called, under no lock, when credentials that were changed lead to
+	// another place, as after Configure. It must return soon. Nil means that
+	// nobody asks.
+	Moved func()
 }
 
 // Lifecycle leads the volumes of one backend through their lives: create,
@@ -120,13 +124,40 @@ type Spec struct {
 	Permit Permit
 }
 
+// request is the part of the spec that a volume is made by, in a form that is
+// compared and that people read. Cinder may make something else of it: arrays
+// round sizes up, the type may be given by its id, and the zone or the type left
+// to a default. So a request is compared with a request, never with the volume.
+func (s Spec) request() string {
+	request := fmt.Sprintf("%d GiB, type %q, zone %q", s.SizeGiB, s.Type, s.Zone)
+	if len(request) > longestMetadata {
+		return versionOf(request)
+	}
+	return request
+}
+
+// longestMetadata is what Cinder takes as the value of one metadata key.
+const longestMetadata = 255
+
+// fits reports whether a volume was asked for as the spec asks now. Volumes of
+// earlier versions do not say how they were asked for.
+func (s Spec) fits(v Volume) bool {
+	request, known := v.Metadata[stampRequest]
+	return !known || request == s.request()
+}
+
 // Connected is a volume and how a node reaches it.
 type Connected struct {
 	Volume Volume
 	// Document is Cinder's connection document; it may hold credentials.
 	Document []byte
+	// Fresh says that Cinder wrote the document now. Else it is the one that
+	// was stored with the attachment, and credentials in it may be old.
+	Fresh bool
 	// AttachmentID is the attachment's, empty where the volume actions connect.
 	AttachmentID string
+	// Place is where the volume lives.
+	Place Place
 }
 
 // maxMoves bounds how often one call looks and steps. The longest healthy way
@@ -144,7 +175,13 @@ func (l *Lifecycle) Connect(ctx context.Context, spec Spec) (Connected, error) {
 		return Connected{}, err
 	}
 	defer release()
-	return l.current().connect(ctx, spec)
+	e := l.current()
+	connected, err := e.connect(ctx, spec)
+	if err != nil {
+		return Connected{}, err
+	}
+	connected.Place = e.place()
+	return connected, nil
 }
 
 func (e *endpoint) connect(ctx context.Context, spec Spec) (Connected, error) {
@@ -157,6 +194,15 @@ func (e *endpoint) connect(ctx context.Context, spec Spec) (Connected, error) {
 			return Connected{}, err
 		}
 		next := towardsConnected(v)
+		switch next {
+		case stepAwaitCreated, stepReserve, stepConnect, stepAttach:
+			if !spec.fits(v) {
+				if v, err = e.replace(ctx, v, spec); err != nil {
+					return Connected{}, err
+				}
+				continue
+			}
+		}
 		if (next == stepReserve || next == stepConnect || next == stepAttach) && v.SizeGiB < spec.SizeGiB {
 			return Connected{}, e.failure(KindConflict, "volume %s has %d GiB, the claim wants %d GiB", v.ID, v.SizeGiB, spec.SizeGiB)
 		}
@@ -209,7 +255,7 @@ func (e *endpoint) initialize(ctx context.Context, v Volume, spec Spec) (Connect
 		return Connected{}, err
 	}
 	e.see(v.ID, v)
-	return Connected{Volume: v, Document: document}, nil
+	return Connected{Volume: v, Document: document, Fresh: true}, nil
 }
 
 // look finds the claim's volume: by the id that this term knows, else in the
@@ -284,6 +330,7 @@ func (e *endpoint) create(ctx context.Context, spec Spec) (v Volume, err error) 
 			return withoutEffect(err)
 		}
 		metadata := spec.Stamp.Metadata(spec.Metadata)
+		metadata[stampRequest] = spec.request()
 		if workflow == WorkflowAttachment {
 			metadata[stampWorkflow] = string(workflow)
 		}
@@ -370,6 +417,19 @@ func (e *endpoint) reserve(ctx context.Context, v Volume) (Volume, error) {
 		return again, nil
 	}
 	return Volume{}, err
+}
+
+// replace removes a volume of an earlier attempt that was asked for otherwise
+// than the rule asks now, and returns what the claim has then, which is most
+// often nothing. What this call makes is asked for as the spec says, so that no
+// call replaces its own.
+func (e *endpoint) replace(ctx context.Context, v Volume, spec Spec) (Volume, error) {
+	made := v.Metadata[stampRequest]
+	e.logger.Info("Removing a volume of an earlier attempt: the policy asks for another now", "volume", v.ID, "claimUID", spec.Stamp.ClaimUID, "askedFor", made, "wanted", spec.request())
+	if err := e.removeUnrecorded(ctx, v.ID, spec.Stamp, spec.Connector, spec.Permit); err != nil {
+		return Volume{}, fmt.Errorf("volume %s was made for another request (%s) than the present one (%s) and cannot be removed: %w", v.ID, made, spec.request(), err)
+	}
+	return e.lookAgain(ctx, v.ID, spec)
 }
 
 // discard deletes a volume that Cinder could not make, and reports why. The

@@ -115,6 +115,7 @@ func TestCreateRequest(t *testing.T) {
 		"standalone-cinder.openstack.org/claim-uid":     "uid-1",
 		"standalone-cinder.openstack.org/tenant":        "team-a",
 		"standalone-cinder.openstack.org/storage-class": "fast",
+		"standalone-cinder.openstack.org/requested":     `7 GiB, type "ssd", zone "az1"`,
 		"csi.storage.k8s.io/pvc/namespace":              "team-a",
 		"csi.storage.k8s.io/pvc/name":                   "data-1",
 		"csi.storage.k8s.io/pv/name":                    "pvc-uid-1",

@@ -28,8 +28,12 @@ func login(ctx context.Context, config Config, found credentials, metrics *Metri
 	var err error
 	if found.noauth != nil {
 		client.service, err = loginNoauth(ctx, config, *found.noauth, wire)
+		client.place = noauthPlace(*found.noauth)
 	} else {
 		client.service, err = loginKeystone(ctx, config, found, wire, metrics)
+		if err == nil {
+			client.place = NewPlace(client.service.Endpoint, projectOf(client.service.GetAuthResult()))
+		}
 	}
 	if err != nil {
 		wire.close()
@@ -149,6 +153,16 @@ func probe(ctx context.Context, backend string, service *gophercloud.ServiceClie
 			Message: "the endpoint does not answer as Cinder's volumes API does; check auth.noauth.endpoint"}
 	}
 	return 0, nil
+}
+
+// noauthPlace is where an account of a noauth endpoint leads. Its form is
+// settled without a request; a malformed address gives what is left of it.
+func noauthPlace(noauth Noauth) Place {
+	base, project, err := noauthBase(noauth.Endpoint)
+	if err != nil {
+		base = noauth.Endpoint
+	}
+	return NewPlace(base, orElse(project, noauth.Project))
 }
 
 // noauthBase makes the v3 base out of the endpoints that configurations name:

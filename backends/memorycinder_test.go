@@ -45,6 +45,8 @@ type memoryCinder struct {
 	shared bool
 	// open holds attachments of the attachments API, by id.
 	open map[string]*memoryAttachment
+	// place is where the volumes are.
+	place Place
 	// ignoreFilter answers a filtered list with every volume.
 	ignoreFilter bool
 }
@@ -97,7 +99,7 @@ const (
 )
 
 func newMemoryCinder() *memoryCinder {
-	return &memoryCinder{volumes: map[string]*memoryVolume{}, delayed: map[*delayedEffect]int{}, workflow: WorkflowReserve, open: map[string]*memoryAttachment{}, delay: func() int { return 3 }, clock: time.Date(2026, 11, 20, 15, 0, 0, 0, time.UTC), looks: 2}
+	return &memoryCinder{volumes: map[string]*memoryVolume{}, delayed: map[*delayedEffect]int{}, workflow: WorkflowReserve, open: map[string]*memoryAttachment{}, delay: func() int { return 3 }, place: memoryPlace, clock: time.Date(2026, 11, 20, 15, 0, 0, 0, time.UTC), looks: 2}
 }
 
 // add puts a volume there; the fields that are empty are filled in.
@@ -424,6 +426,8 @@ func (m *memoryCinder) Detach(ctx context.Context, id, attachmentID string) erro
 	})
 }
 
+func (m *memoryCinder) Place() Place { return m.place }
+
 func (m *memoryCinder) Workflow(context.Context) (Workflow, error) { return m.workflow, nil }
 
 func (m *memoryCinder) MarkAttached(ctx context.Context, id string) error {
@@ -622,6 +626,10 @@ func (m *memoryCinder) term(t testing.TB, change ...func(*LifecycleOptions)) *Li
 	return newLifecycle(options, sameClients(&memoryClients{cinder: m}))
 }
 
+// memoryPlace is where the volumes of a memoryCinder are, unless it says
+// otherwise.
+var memoryPlace = Place{Endpoint: "http://cinder:8776/v3", Project: "p1"}
+
 var testConnector = Connector{Host: "k8s", Initiator: "iqn.2026-01.example:k8s"}
 
 func claimStamp(n int) Stamp {
@@ -635,7 +643,7 @@ func claimSpec(n int) Spec {
 }
 
 func claimTarget(n int, id string) Target {
-	return Target{VolumeID: id, Stamp: claimStamp(n), Connector: testConnector}
+	return Target{VolumeID: id, Stamp: claimStamp(n), Connector: testConnector, Place: memoryPlace}
 }
 
 // mine is a volume of claim n in a state.

@@ -17,6 +17,13 @@ type Target struct {
 	Connector Connector
 	// Permit is asked before every change; nil permits.
 	Permit Permit
+	// Place is where the volume lives as far as is recorded.
+	Place Place
+	// Found is called before the first change when the volume is found, with its
+	// stamp, at another place than the recorded one. It is to record that, so
+	// that the volume's absence tells something to whoever goes on; its error
+	// ends the removal. Nil means that nothing is recorded.
+	Found func(ctx context.Context, at Place) error
 
 	// unreferenced says that no PersistentVolume names the volume. One that
 	// was attached once is then left alone, since one did.
@@ -72,7 +79,8 @@ func (t Target) attachedBy(a Attachment) bool {
 
 // Remove undoes everything that was done for a volume, in whatever state it
 // is: disconnect, detach or unreserve, delete, and wait until it is gone. A
-// volume that does not exist is removed already. Nothing is done to a volume
+// volume that does not exist where it was is removed already; that it does not
+// exist at another place proves nothing (KindElsewhere). Nothing is done to a volume
 // whose stamp does not match (KindNotOurs) or that somebody else uses
 // (KindInUse).
 func (l *Lifecycle) Remove(ctx context.Context, target Target) error {
@@ -141,6 +149,10 @@ func (e *endpoint) removeUnrecorded(ctx context.Context, volumeID string, stamp 
 
 func (e *endpoint) remove(ctx context.Context, target Target) error {
 	v, err := e.owned(ctx, target)
+	if err == nil && v.ID != "" {
+		// From here on its absence is proof: it was seen.
+		target, err = e.found(ctx, target)
+	}
 	for range maxMoves {
 		if err != nil {
 			return err
@@ -163,13 +175,25 @@ func (e *endpoint) remove(ctx context.Context, target Target) error {
 	return e.failure(KindConflict, "volume %s keeps changing its state; somebody else works on it", target.VolumeID)
 }
 
+// found is the target as it is known once the volume was seen here.
+func (e *endpoint) found(ctx context.Context, target Target) (Target, error) {
+	at := e.place()
+	if target.Place != at && target.Found != nil {
+		if err := target.Found(ctx, at); err != nil {
+			return target, err
+		}
+	}
+	target.Place = at
+	return target, nil
+}
+
 // owned reads the target's volume and checks the proof that it is ours. The
-// zero Volume means that it does not exist.
+// zero Volume means that it is gone.
 func (e *endpoint) owned(ctx context.Context, target Target) (Volume, error) {
 	v, err := e.get(ctx, target.VolumeID)
 	switch {
 	case IsKind(err, KindNotFound):
-		return Volume{}, nil
+		return Volume{}, e.absent(ctx, target)
 	case err != nil:
 		return Volume{}, err
 	}

@@ -3,6 +3,8 @@ package backends
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
 )
 
 // api is Cinder as the lifecycle uses it; *Client is the one implementation
@@ -28,6 +30,8 @@ type api interface {
 	CompleteAttachment(ctx context.Context, attachmentID string) error
 	DeleteAttachment(ctx context.Context, attachmentID string) error
 	FailureReason(ctx context.Context, id string) string
+	// Place is where the volumes live; the same for all of an api's life.
+	Place() Place
 }
 
 // clients gives a logged-in api, and is told when its credentials are refused.
@@ -69,6 +73,36 @@ type session struct {
 	breaker *breaker
 	// epoch is the breaker's number for the endpoint of the clients.
 	epoch int
+	// left is called when the credentials have come to lead to another place.
+	left func()
+
+	mu    sync.Mutex
+	place Place // of the first client
+}
+
+// where is the place of the first client; zero before.
+func (s *session) where() Place {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.place
+}
+
+// stay keeps a session at one place: what is known of volumes, and above all
+// that one does not exist, is known of a place. Credentials that were changed
+// may lead to another one.
+func (s *session) stay(client api) error {
+	s.mu.Lock()
+	here, there := s.place, client.Place()
+	if !here.IsKnown() {
+		s.place = there
+	}
+	s.mu.Unlock()
+	if !here.IsKnown() || here == there {
+		return nil
+	}
+	s.left()
+	return &Error{Backend: s.backend, Kind: KindConflict, unsent: true,
+		Message: fmt.Sprintf("the backend's credentials lead to %s now and no longer to %s; what was begun there is begun anew", there, here)}
 }
 
 // read makes a call that changes nothing. The call makes its requests with the
@@ -153,6 +187,9 @@ func (s *session) exchange(ctx context.Context, call func(api) error) error {
 	if err != nil {
 		return withoutEffect(err)
 	}
+	if err := s.stay(client); err != nil {
+		return err
+	}
 	err = call(client)
 	if !IsKind(err, KindUnauthorized) {
 		return err
@@ -161,6 +198,9 @@ func (s *session) exchange(ctx context.Context, call func(api) error) error {
 	s.clients.forget(client)
 	if client, err = s.clients.client(ctx); err != nil {
 		return withoutEffect(err)
+	}
+	if err := s.stay(client); err != nil {
+		return err
 	}
 	return call(client)
 }

@@ -71,7 +71,9 @@ const (
 	stampTenant       = StampPrefix + "tenant"
 	stampStorageClass = StampPrefix + "storage-class"
 	stampRequested    = StampPrefix + "requested-at"
-	stampWorkflow     = StampPrefix + "workflow"
+	// stampRequest is what was asked for; see Spec.request.
+	stampRequest  = StampPrefix + "requested"
+	stampWorkflow = StampPrefix + "workflow"
 	// stampAttached is written before an attachment is completed. Cinder itself
 	// leaves such a mark with os-attach only.
 	stampAttached  = StampPrefix + "attached"

@@ -1,5 +1,7 @@
 package policy
 
+import "fmt"
+
 // Existing is what a cluster has of one provisioner, for Review.
 type Existing struct {
 	// Cluster is the UID of the namespace kube-system, which stands in where
@@ -9,6 +11,35 @@ type Existing struct {
 	// the eldest first.
 	Claims  []ExistingClaim
 	Volumes []ExistingVolume
+	// Places are where the backends of the policy under review lead, by name, as
+	// far as that is known without asking them.
+	Places map[string]Place
+}
+
+// Place is where a backend's volumes live: Cinder's endpoint and a project there,
+// in the form in which PersistentVolumes record them. A part that is not known is
+// empty.
+type Place struct {
+	Endpoint string
+	Project  string
+}
+
+// String names what is known of the place.
+func (p Place) String() string {
+	switch {
+	case p.Endpoint == "":
+		return "project " + p.Project
+	case p.Project == "":
+		return p.Endpoint
+	}
+	return fmt.Sprintf("%s (project %s)", p.Endpoint, p.Project)
+}
+
+// excludes says whether a volume that was recorded at another place is
+// certainly not at this one.
+func (p Place) excludes(recorded Place) bool {
+	return recorded != Place{} &&
+		(p.Endpoint != "" && p.Endpoint != recorded.Endpoint || p.Project != "" && p.Project != recorded.Project)
 }
 
 // ExistingClaim is a claim that a StorageClass of the provisioner serves.
@@ -38,7 +69,9 @@ func (c ExistingClaim) subject() string { return c.Request.Namespace + "/" + c.N
 type ExistingVolume struct {
 	Name    string
 	Backend string
-	Tenant  string
+	// Place is where the volume was recorded; zero if it was not.
+	Place  Place
+	Tenant string
 	// Rule is the path of the class rule in the policy that granted the
 	// volume; in another policy it may mean another rule.
 	Rule         string

@@ -15,6 +15,13 @@ const (
 	// BackendGone: the policy lacks a backend without which volumes cannot
 	// be deleted.
 	BackendGone FindingKind = "BackendGone"
+	// BackendElsewhere: a backend leads to another place than the one at which
+	// volumes were recorded, so that they cannot be deleted.
+	BackendElsewhere FindingKind = "BackendElsewhere"
+	// BackendChanged: auth, region or interface of a backend are others than in
+	// an earlier policy, and nobody can tell offline where they lead; only
+	// ReviewSince finds it.
+	BackendChanged FindingKind = "BackendChanged"
 	// RetainedBackendGone: the policy lacks the backend of volumes that
 	// nothing deletes, because their reclaim policy is Retain.
 	RetainedBackendGone FindingKind = "RetainedBackendGone"
@@ -46,7 +53,7 @@ const (
 // FindingKinds returns every kind in the order in which a Review lists them.
 func FindingKinds() []FindingKind {
 	return []FindingKind{
-		BackendGone, RetainedBackendGone, ClusterChanged, DamagedVolume, TenantGone, RuleGone,
+		BackendGone, BackendElsewhere, BackendChanged, RetainedBackendGone, ClusterChanged, DamagedVolume, TenantGone, RuleGone,
 		OverQuota, NewlyDenied, MovedTenant, StorageClassGone, PendingDenied, PendingGranted,
 	}
 }
@@ -76,7 +83,7 @@ type Finding struct {
 
 // Fails says whether the policy must not be put into force like this: what
 // exists could not be deleted.
-func (f Finding) Fails() bool { return f.Kind == BackendGone }
+func (f Finding) Fails() bool { return f.Kind == BackendGone || f.Kind == BackendElsewhere }
 
 // Review is what a policy means for the claims and volumes that exist. No
 // policy changes a volume that exists, or takes it away.
@@ -107,7 +114,7 @@ func (r Review) Failing() int {
 // that are being made.
 func (p *Policy) Review(existing Existing) Review {
 	r := &reviewer{
-		policy: p, cluster: p.ClusterID, used: Usages{},
+		policy: p, cluster: p.ClusterID, places: existing.Places, used: Usages{},
 		byName: map[string]ExistingVolume{}, byClaim: map[string]bool{},
 		review: Review{Claims: len(existing.Claims), Volumes: len(existing.Volumes), Findings: []Finding{}},
 	}
@@ -126,20 +133,25 @@ func (p *Policy) Review(existing Existing) Review {
 			r.pending(claim)
 		}
 	}
+	sortFindings(r.review.Findings)
+	return r.review
+}
+
+func sortFindings(findings []Finding) {
 	kinds := FindingKinds()
-	slices.SortStableFunc(r.review.Findings, func(a, b Finding) int {
+	slices.SortStableFunc(findings, func(a, b Finding) int {
 		if a.Kind != b.Kind {
 			return slices.Index(kinds, a.Kind) - slices.Index(kinds, b.Kind)
 		}
 		return strings.Compare(a.Subject, b.Subject)
 	})
-	return r.review
 }
 
 // reviewer is one run of Review.
 type reviewer struct {
 	policy  *Policy
 	cluster string
+	places  map[string]Place
 	// byName holds the volumes, byClaim the UIDs of claims that have one.
 	byName  map[string]ExistingVolume
 	byClaim map[string]bool
@@ -156,7 +168,7 @@ func (r *reviewer) find(f Finding) {
 
 // volumes counts the volumes and finds those that the policy has lost sight of.
 func (r *reviewer) volumes(volumes []ExistingVolume) {
-	var deletable, retained, clusters, tenants, rules groups
+	var deletable, retained, elsewhere, clusters, tenants, rules groups
 	counted := map[string]bool{}
 	for _, v := range volumes {
 		r.byName[v.Name] = v
@@ -173,6 +185,9 @@ func (r *reviewer) volumes(volumes []ExistingVolume) {
 				deletable.add(v.Backend, v.Name)
 			}
 		}
+		if _, known := r.policy.Backend(v.Backend); known && !v.Retain && r.places[v.Backend].excludes(v.Place) {
+			elsewhere.add(v.Backend+" "+v.Place.String(), v.Name)
+		}
 		if v.Cluster != "" && r.cluster != "" && v.Cluster != r.cluster {
 			clusters.add(v.Cluster, v.Name)
 		}
@@ -185,6 +200,12 @@ func (r *reviewer) volumes(volumes []ExistingVolume) {
 	deletable.each(func(backend string, names []string) {
 		r.find(grouped(BackendGone, backend, "backends", names,
 			"backend %s is not in the policy, so that %s cannot be deleted; keep the backend, with suspended: true, until they are gone", backend, someVolumes(names)))
+	})
+	elsewhere.each(func(group string, names []string) {
+		backend, recorded, _ := strings.Cut(group, " ")
+		r.find(grouped(BackendElsewhere, backend, r.policy.backendPath(backend)+".auth", names,
+			"backend %s leads to %s, but the volumes of %s were recorded at %s and cannot be deleted unless the backend shows them too; keep the backend as it was until they are gone, and give the new place a backend of its own",
+			backend, r.places[backend], someVolumes(names), recorded))
 	})
 	retained.each(func(backend string, names []string) {
 		r.find(grouped(RetainedBackendGone, backend, "backends", names,
@@ -307,6 +328,10 @@ func (r *reviewer) pending(claim ExistingClaim) {
 
 func (r *reviewer) denied(claim ExistingClaim, denial Denial) {
 	r.find(Finding{Kind: PendingDenied, Subject: claim.subject(), Reason: denial.Reason, Path: denial.Path, Message: denial.Message, detail: string(denial.Reason)})
+}
+
+func (p *Policy) backendPath(name string) string {
+	return element("backends", slices.IndexFunc(p.Backends, func(b Backend) bool { return b.Name == name }))
 }
 
 func (r *reviewer) tenantPath(name string) string {

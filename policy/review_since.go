@@ -1,5 +1,11 @@
 package policy
 
+import (
+	"reflect"
+	"slices"
+	"strings"
+)
+
 // findingKey tells whether two policies mean the same for a subject.
 type findingKey struct {
 	kind    FindingKind
@@ -39,6 +45,72 @@ func (r Review) Since(earlier Review) Review {
 		if !now[f.key()] && !topics[f.topic()] {
 			changed.Ended = append(changed.Ended, f)
 		}
+	}
+	return changed
+}
+
+// ReviewSince says what changes from an earlier policy to this one for what
+// exists, which differs for the two in the places of their backends only.
+func (p *Policy) ReviewSince(earlier *Policy, now, before Existing) Review {
+	review := p.Review(now).Since(earlier.Review(before))
+	review.Findings = append(review.Findings, p.changedBackends(earlier, now)...)
+	sortFindings(review.Findings)
+	return review
+}
+
+// changedBackends finds the backends of which another endpoint or account is
+// chosen than in an earlier policy, where nothing tells offline whether the
+// volumes are found there.
+func (p *Policy) changedBackends(earlier *Policy, existing Existing) []Finding {
+	volumes := slices.Clone(existing.Volumes)
+	slices.SortFunc(volumes, func(a, b ExistingVolume) int { return strings.Compare(a.Name, b.Name) })
+	var findings []Finding
+	for i := range p.Backends {
+		b := &p.Backends[i]
+		before, ok := earlier.Backend(b.Name)
+		if !ok {
+			continue
+		}
+		changed := changedSelection(before, b)
+		if len(changed) == 0 {
+			continue
+		}
+		var recorded groups
+		for _, v := range volumes {
+			// What is decided offline is BackendElsewhere, or nothing.
+			decided := v.Place.Endpoint != "" && (existing.Places[b.Name].Endpoint != "" || existing.Places[b.Name].excludes(v.Place))
+			if v.Backend != b.Name || v.Retain || decided {
+				continue
+			}
+			where := "which do not record where they are"
+			if v.Place.Endpoint != "" {
+				where = "recorded at " + v.Place.String()
+			}
+			recorded.add(where, v.Name)
+		}
+		path := p.backendPath(b.Name)
+		recorded.each(func(where string, names []string) {
+			f := grouped(BackendChanged, b.Name, path, names,
+				"%s of backend %s changed, so that the volumes of %s, %s, may not be found any more; what is not found is not deleted until the backend leads there again",
+				strings.Join(changed, " and "), b.Name, someVolumes(names), where)
+			f.Line = p.Line(path)
+			findings = append(findings, f)
+		})
+	}
+	return findings
+}
+
+// changedSelection names what selects a backend's place and is not the same.
+func changedSelection(before, now *Backend) []string {
+	var changed []string
+	if !reflect.DeepEqual(before.Auth, now.Auth) {
+		changed = append(changed, "auth")
+	}
+	if before.Region != now.Region {
+		changed = append(changed, "region")
+	}
+	if before.Interface != now.Interface {
+		changed = append(changed, "interface")
 	}
 	return changed
 }

@@ -287,13 +287,101 @@ func TestReviewTakesTheClusterFromKubernetes(t *testing.T) {
 
 func TestOnlyAMissingBackendFailsAReview(t *testing.T) {
 	for _, kind := range FindingKinds() {
-		if got, want := (Finding{Kind: kind}).Fails(), kind == BackendGone; got != want {
+		if got, want := (Finding{Kind: kind}).Fails(), kind == BackendGone || kind == BackendElsewhere; got != want {
 			t.Errorf("%s fails: %t", kind, got)
 		}
 	}
 	review := Review{Findings: []Finding{{Kind: BackendGone}, {Kind: BackendGone}, {Kind: TenantGone}}}
 	if review.Failing() != 2 {
 		t.Errorf("%d fail", review.Failing())
+	}
+}
+
+func placed(name, backend, endpoint, project string, change func(*ExistingVolume)) ExistingVolume {
+	return volumeOf(name, "a", "fast", backend, func(v *ExistingVolume) {
+		v.Place = Place{endpoint, project}
+		if change != nil {
+			change(v)
+		}
+	})
+}
+
+// TestBackendsThatLeadElsewhere: a volume that is recorded at another place
+// could not be deleted, and that is known before the policy is in force.
+func TestBackendsThatLeadElsewhere(t *testing.T) {
+	const old = "http://old:8776/v3"
+	volumes := []ExistingVolume{
+		placed("1", "gold", old, "a", nil), placed("2", "gold", old, "a", nil), placed("3", "gold", old, "b", nil), placed("4", "gold", "http://new:8776/v3", "b", nil),
+		placed("5", "gold", "", "", nil), placed("6", "gold", old, "a", func(v *ExistingVolume) { v.Retain = true }), placed("7", "bronze", old, "a", nil),
+	}
+	const gone = "BackendGone bronze backends:6 backend bronze is not in the policy, so that 1 PersistentVolume (pv-7) cannot be deleted; keep the backend, with suspended: true, until they are gone [pv-7]"
+	for name, test := range map[string]struct {
+		places map[string]Place
+		want   []string
+	}{
+		"nothing is known": {want: []string{gone}},
+		"all is known": {places: map[string]Place{"gold": {"http://new:8776/v3", "b"}}, want: []string{gone,
+			"BackendElsewhere gold backends[0].auth:6 backend gold leads to http://new:8776/v3 (project b), but the volumes of 2 PersistentVolumes (pv-1, pv-2) were recorded at http://old:8776/v3 (project a) " +
+				"and cannot be deleted unless the backend shows them too; keep the backend as it was until they are gone, and give the new place a backend of its own [pv-1 pv-2]",
+			"BackendElsewhere gold backends[0].auth:6 backend gold leads to http://new:8776/v3 (project b), but the volumes of 1 PersistentVolume (pv-3) were recorded at http://old:8776/v3 (project b) " +
+				"and cannot be deleted unless the backend shows them too; keep the backend as it was until they are gone, and give the new place a backend of its own [pv-3]"}},
+		"the project is known": {places: map[string]Place{"gold": {"", "b"}}, want: []string{gone,
+			"BackendElsewhere gold backends[0].auth:6 backend gold leads to project b, but the volumes of 2 PersistentVolumes (pv-1, pv-2) were recorded at http://old:8776/v3 (project a) " +
+				"and cannot be deleted unless the backend shows them too; keep the backend as it was until they are gone, and give the new place a backend of its own [pv-1 pv-2]"}},
+		"another backend's is known": {places: map[string]Place{"silver": {"http://new:8776/v3", "b"}}, want: []string{gone}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			review := mustParse(t, reviewPolicy).Review(Existing{Volumes: volumes, Places: test.places})
+			var got []string
+			for _, f := range describeFindings(review.Findings) {
+				if strings.HasPrefix(f, "Backend") {
+					got = append(got, f)
+				}
+			}
+			if !slices.Equal(got, test.want) {
+				t.Errorf("\n got %s\nwant %s", strings.Join(got, "\n     "), strings.Join(test.want, "\n     "))
+			}
+		})
+	}
+}
+
+// TestBackendsOfWhichAnotherEndpointIsChosen: where a catalogue leads is not
+// known offline, but that it is asked for something else is.
+func TestBackendsOfWhichAnotherEndpointIsChosen(t *testing.T) {
+	const old = "http://old:8776/v3"
+	existing := Existing{Cluster: "prod", Volumes: []ExistingVolume{
+		placed("1", "gold", old, "a", nil), placed("2", "gold", "", "", nil), placed("3", "gold", old, "a", func(v *ExistingVolume) { v.Retain = true }), placed("4", "silver", old, "a", nil),
+	}}
+	const recorded = "backend gold changed, so that the volumes of 1 PersistentVolume (pv-1), recorded at http://old:8776/v3 (project a), may not be found any more; what is not found is not deleted until the backend leads there again [pv-1]"
+	const unrecorded = "backend gold changed, so that the volumes of 1 PersistentVolume (pv-2), which do not record where they are, may not be found any more; what is not found is not deleted until the backend leads there again [pv-2]"
+	for name, test := range map[string]struct {
+		gold   string
+		places map[string]Place
+		want   []string
+	}{
+		"the same":          {gold: "{name: gold, auth: {cloud: gold}, suspended: true}"},
+		"another cloud":     {gold: "{name: gold, auth: {cloud: other}}", want: []string{"BackendChanged gold backends[0]:6 auth of " + recorded, "BackendChanged gold backends[0]:6 auth of " + unrecorded}},
+		"region, interface": {gold: "{name: gold, auth: {cloud: gold}, region: two, interface: admin}", want: []string{"BackendChanged gold backends[0]:6 region and interface of " + recorded, "BackendChanged gold backends[0]:6 region and interface of " + unrecorded}},
+		"known to be there": {gold: "{name: gold, auth: {noauth: {endpoint: \"http://old:8776/v3\", project: a}}}", places: map[string]Place{"gold": {old, "a"}},
+			want: []string{"BackendChanged gold backends[0]:6 auth of " + unrecorded}},
+		"known to be elsewhere": {gold: "{name: gold, auth: {cloud: other}}", places: map[string]Place{"gold": {"", "b"}}, want: []string{
+			"BackendElsewhere gold backends[0].auth:6 backend gold leads to project b, but the volumes of 1 PersistentVolume (pv-1) were recorded at http://old:8776/v3 (project a) " +
+				"and cannot be deleted unless the backend shows them too; keep the backend as it was until they are gone, and give the new place a backend of its own [pv-1]",
+			"BackendChanged gold backends[0]:6 auth of " + unrecorded}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := mustParse(t, reviewPolicy)
+			after := mustParse(t, strings.Replace(reviewPolicy, "{name: gold, auth: {cloud: gold}", strings.TrimSuffix(test.gold, "}"), 1))
+			now := existing
+			now.Places = test.places
+			review := after.ReviewSince(before, now, existing)
+			if got := describeFindings(review.Findings); !slices.Equal(got, test.want) {
+				t.Errorf("\n got %s\nwant %s", strings.Join(got, "\n     "), strings.Join(test.want, "\n     "))
+			}
+			if back := before.ReviewSince(before, existing, existing); len(back.Findings)+len(back.Ended) > 0 {
+				t.Errorf("against itself %+v", back)
+			}
+		})
 	}
 }
 

@@ -74,7 +74,7 @@ func (a *attempt) run(ctx context.Context) (*corev1.PersistentVolume, error) {
 		return nil, a.undoRefused(ctx, err)
 	}
 	if mapped.Secret != nil {
-		if err := a.keepSecret(ctx, *mapped.Secret); err != nil {
+		if err := a.keepSecret(ctx, *mapped.Secret, connected.Fresh); err != nil {
 			return nil, err
 		}
 	}

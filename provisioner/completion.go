@@ -250,10 +250,15 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 		return err
 	}
 	err = volumes.Complete(p.onBehalfOf(ctx, origin.Tenant), origin.target(), readOnly(pv))
-	if err == nil {
-		p.settleSeconds(volumes, origin)
-	}
-	if backends.IsKind(err, backends.KindNotFound) {
+	switch backends.KindOf(err) {
+	case "":
+		if err == nil {
+			p.settleSeconds(volumes, origin)
+		}
+	case backends.KindElsewhere:
+		err = withRemedy(err, origin)
+		p.Recorder.Event(pv, corev1.EventTypeWarning, "VolumeElsewhere", err.Error())
+	case backends.KindNotFound:
 		p.Recorder.Eventf(pv, corev1.EventTypeWarning, "VolumeMissing", "volume %s does not exist at backend %s any more; its data is lost unless the storage array has a copy", origin.VolumeID, origin.Backend)
 		err = nil
 	}

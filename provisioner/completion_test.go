@@ -134,6 +134,27 @@ func TestMissingVolumeIsToldOnThePersistentVolume(t *testing.T) {
 	}
 }
 
+// TestVolumeElsewhereIsToldOnThePersistentVolume: nobody must take its data for
+// lost, and it is looked for again.
+func TestVolumeElsewhereIsToldOnThePersistentVolume(t *testing.T) {
+	f := newFixture(t)
+	pv := f.recorded()
+	f.backends["gold"].err = &backends.Error{Kind: backends.KindElsewhere, Backend: "gold", Place: f.backends["gold"].Place(), Message: "volume volume-1 was recorded at A, but the backend leads to B"}
+	followup := NewFollowup(f.Provisioner, 1)
+	const want = "backend gold: volume volume-1 was recorded at A, but the backend leads to B; its PersistentVolume stays; " +
+		"put the configuration and credentials of backend gold back to what they were, or, if the volume is certainly gone, run: " +
+		"kubectl annotate pv pvc-uid-1 --overwrite standalone-cinder.openstack.org/endpoint=http://cinder:8776/v3 standalone-cinder.openstack.org/project-id=p1"
+	if err := followup.do(t.Context(), followupOf(pv)); err == nil || err.Error() != want {
+		t.Errorf("error %v\nwant %s", err, want)
+	}
+	if events := f.said(); len(events) != 1 || events[0] != "Warning VolumeElsewhere "+want {
+		t.Errorf("events %q", events)
+	}
+	f.backends["gold"].err, f.backends["gold"].calls = nil, nil
+	f.must(followup.do(t.Context(), followupOf(pv)))
+	wantCalls(t, f.backends["gold"], "complete volume-1 read-only=false")
+}
+
 func TestReadOnlyVolumeIsAttachedReadOnly(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()

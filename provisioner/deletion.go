@@ -161,10 +161,9 @@ func (p *Provisioner) remove(ctx context.Context, pv *corev1.PersistentVolume, o
 		if err != nil {
 			return err
 		}
-		if err := p.pinHistoric(ctx, pv, backend); err != nil {
+		if err := p.pinHistoric(ctx, pv, origin, backend); err != nil {
 			return err
 		}
-		origin.Backend = backend
 	}
 	volumes, err := p.Backends.Volumes(origin.Backend)
 	if err != nil {
@@ -173,8 +172,9 @@ func (p *Provisioner) remove(ctx context.Context, pv *corev1.PersistentVolume, o
 	release := &release{p: p, pv: pv, volumeID: origin.VolumeID}
 	target := origin.target()
 	target.Permit = func(ctx context.Context, _ backends.Volume) error { return release.permit(ctx) }
+	target.Found = func(ctx context.Context, at backends.Place) error { return p.recordPlace(ctx, pv.Name, at) }
 	if err := volumes.Remove(ctx, target); err != nil {
-		return err
+		return withRemedy(err, *origin)
 	}
 	// Also where there was nothing left to change.
 	if err := release.permit(ctx); err != nil {

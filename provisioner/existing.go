@@ -171,6 +171,7 @@ func existingVolume(pv *corev1.PersistentVolume) policy.ExistingVolume {
 	volume := policy.ExistingVolume{
 		Name:         pv.Name,
 		Backend:      origin.Backend,
+		Place:        policy.Place(origin.Place),
 		Tenant:       pv.Annotations[annotationTenant],
 		Rule:         pv.Annotations[annotationRule],
 		StorageClass: pv.Spec.StorageClassName,

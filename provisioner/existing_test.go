@@ -68,6 +68,7 @@ func recordedAnnotations() map[string]string {
 	return map[string]string{
 		annotationVolume: "volume-1", annotationBackend: "gold", annotationTenant: "a", annotationRule: "tenants[0].classes[1]",
 		annotationCluster: "cluster-1", annotationClaimUID: "uid-data", annotationConnector: "{}",
+		annotationEndpoint: "http://Cinder:8776/v3/", annotationProject: "p1",
 	}
 }
 
@@ -137,7 +138,8 @@ func TestReadExisting(t *testing.T) {
 	}
 	recorded := policy.ExistingVolume{
 		Name: "pvc-1", Backend: "gold", Tenant: "a", Rule: "tenants[0].classes[1]", StorageClass: "fast", GiB: 2,
-		Cluster: "cluster-1", Claim: "team-a/data", ClaimUID: "uid-data", Phase: "Bound",
+		// What was written by hand is brought into form.
+		Place: policy.Place{Endpoint: "http://cinder:8776/v3", Project: "p1"}, Cluster: "cluster-1", Claim: "team-a/data", ClaimUID: "uid-data", Phase: "Bound",
 	}
 	retained, damaged := recorded, recorded
 	retained.Name, retained.Cluster, retained.GiB, retained.Retain, retained.Phase, retained.Claim = "pvc-2", "cluster-0", 3, true, "Released", ""

@@ -67,6 +67,7 @@ type fakeVolumes struct {
 	lastDoubt  time.Time
 	shared     bool                // by several hosts
 	seconds    map[string][]string // volumes' ids by claim UID
+	stored     bool                // connections are those of earlier attempts
 }
 
 func (f *fakeVolumes) call(format string, arguments ...any) {
@@ -81,7 +82,12 @@ func (f *fakeVolumes) Connect(_ context.Context, spec backends.Spec) (backends.C
 	if f.err != nil {
 		return backends.Connected{}, f.err
 	}
-	return backends.Connected{Volume: backends.Volume{ID: "volume-1", SizeGiB: spec.SizeGiB, MultiAttach: f.shared}, Document: []byte(f.document)}, nil
+	return backends.Connected{Volume: backends.Volume{ID: "volume-1", SizeGiB: spec.SizeGiB, MultiAttach: f.shared}, Document: []byte(f.document), Fresh: !f.stored, Place: f.Place()}, nil
+}
+
+// Place is where all fakes lead.
+func (f *fakeVolumes) Place() backends.Place {
+	return backends.Place{Endpoint: "http://cinder:8776/v3", Project: "p1"}
 }
 
 func (f *fakeVolumes) Complete(_ context.Context, target backends.Target, readOnly bool) error {
@@ -96,6 +102,9 @@ func (f *fakeVolumes) Remove(ctx context.Context, target backends.Target) error 
 		}
 	}
 	f.call("remove %s historic=%t", target.VolumeID, target.Historic)
+	if target.Place != f.Place() && f.err == nil {
+		return target.Found(ctx, f.Place())
+	}
 	return f.err
 }
 

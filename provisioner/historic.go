@@ -2,14 +2,12 @@ package provisioner
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // locateHistoric finds the backend of a volume that the historic provisioner
@@ -39,17 +37,19 @@ func (p *Provisioner) locateHistoric(ctx context.Context, origin *Origin) (strin
 		origin.VolumeID, strings.Join(names, ", "), origin.PVName)}
 }
 
-// pinHistoric writes the backend down before anything is deleted, so that a
-// later attempt knows that a volume it does not find is gone.
-func (p *Provisioner) pinHistoric(ctx context.Context, pv *corev1.PersistentVolume, backend string) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{annotationBackend: backend}}})
+// pinHistoric writes down where the volume was found before anything is deleted,
+// so that a later attempt knows that a volume it does not find is gone.
+func (p *Provisioner) pinHistoric(ctx context.Context, pv *corev1.PersistentVolume, origin *Origin, backend string) error {
+	volumes, err := p.Backends.Volumes(backend)
 	if err != nil {
-		// Maps of strings always encode.
-		panic(err)
+		return err
 	}
-	_, err = p.Client.CoreV1().PersistentVolumes().Patch(ctx, pv.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-	if err != nil {
+	at := volumes.Place()
+	annotations := map[string]string{annotationBackend: backend}
+	maps.Copy(annotations, placeAnnotations(at))
+	if err := p.annotate(ctx, pv.Name, annotations); err != nil {
 		return fmt.Errorf("cannot note backend %s on PersistentVolume %s: %w", backend, pv.Name, err)
 	}
+	origin.Backend, origin.Place = backend, at
 	return nil
 }

@@ -17,9 +17,13 @@ import (
 // Annotations of a PersistentVolume. They are all that deleting reads, so that
 // a volume outlives the rule, the tenant and the StorageClass that made it.
 const (
-	annotationPrefix   = "standalone-cinder.openstack.org/"
-	annotationVolume   = annotationPrefix + "volume-id"
-	annotationBackend  = annotationPrefix + "backend"
+	annotationPrefix  = "standalone-cinder.openstack.org/"
+	annotationVolume  = annotationPrefix + "volume-id"
+	annotationBackend = annotationPrefix + "backend"
+	// annotationEndpoint and annotationProject are where the volume lives: the
+	// same backend may lead elsewhere tomorrow.
+	annotationEndpoint = annotationPrefix + "endpoint"
+	annotationProject  = annotationPrefix + "project-id"
 	annotationTenant   = annotationPrefix + "tenant"
 	annotationRule     = annotationPrefix + "rule"
 	annotationProtocol = annotationPrefix + "protocol"
@@ -52,9 +56,11 @@ func historicConnector() backends.Connector {
 
 // Origin is what a PersistentVolume records about its volume.
 type Origin struct {
-	PVName    string
-	VolumeID  string
-	Backend   string
+	PVName   string
+	VolumeID string
+	Backend  string
+	// Place is where the volume lives; zero if that was never recorded.
+	Place     backends.Place
 	Tenant    string
 	Protocol  string
 	Cluster   string
@@ -74,6 +80,7 @@ func (o Origin) target() backends.Target {
 		Stamp:     backends.Stamp{Cluster: o.Cluster, ClaimUID: o.ClaimUID, PV: o.PVName},
 		Historic:  o.Historic,
 		Connector: o.Connector,
+		Place:     o.Place,
 	}
 }
 
@@ -97,6 +104,7 @@ func originOf(pv *corev1.PersistentVolume) (Origin, error) {
 		PVName:          pv.Name,
 		VolumeID:        annotations[annotationVolume],
 		Backend:         annotations[annotationBackend],
+		Place:           placeOf(pv),
 		Tenant:          annotations[annotationTenant],
 		Protocol:        annotations[annotationProtocol],
 		Cluster:         annotations[annotationCluster],
@@ -127,6 +135,7 @@ func historicOrigin(pv *corev1.PersistentVolume) (Origin, error) {
 		PVName:    pv.Name,
 		VolumeID:  annotations[historicAnnotationVolume],
 		Backend:   annotations[annotationBackend],
+		Place:     placeOf(pv),
 		Connector: historicConnector(),
 		Historic:  true,
 	}
@@ -181,6 +190,7 @@ func (a *attempt) persistentVolume(connected backends.Connected, mapped mappers.
 		annotationClaimUID:  string(a.claim.UID),
 		annotationRevision:  a.decision.revision,
 	}
+	maps.Copy(annotations, placeAnnotations(connected.Place))
 	if connected.AttachmentID != "" {
 		annotations[annotationAttachment] = connected.AttachmentID
 	}

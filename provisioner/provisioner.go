@@ -45,6 +45,8 @@ type Volumes interface {
 	Untouched(stamp backends.Stamp) bool
 	// Health is nil while the backend answers.
 	Health() error
+	// Place is where the backend leads; zero before it was asked anything.
+	Place() backends.Place
 }
 
 // Backends gives the volumes of a backend for this term.

@@ -323,8 +323,8 @@ func TestHistoricVolumeIsLookedForAndItsBackendNoted(t *testing.T) {
 	wantCalls(t, f.backends["silver"], "remove volume-9 historic=true")
 	noted, err := f.client.CoreV1().PersistentVolumes().Get(t.Context(), "old", metav1.GetOptions{})
 	f.must(err)
-	if noted.Annotations[annotationBackend] != "silver" {
-		t.Errorf("the noted backend is %q", noted.Annotations[annotationBackend])
+	if noted.Annotations[annotationBackend] != "silver" || placeOf(noted) != f.backends["silver"].Place() {
+		t.Errorf("noted is %v", noted.Annotations)
 	}
 	if _, err := f.client.CoreV1().Secrets("team-a").Get(t.Context(), "old-secret", metav1.GetOptions{}); err == nil {
 		t.Error("the Secret in the claim's namespace is left")
@@ -346,6 +346,55 @@ func TestFailedRemovalKeepsTheSecret(t *testing.T) {
 	}
 	if _, err := f.client.CoreV1().Secrets("own").Get(t.Context(), "pvc-uid-1-credentials", metav1.GetOptions{}); err != nil {
 		t.Error("the Secret went before its volume")
+	}
+}
+
+// TestVolumeElsewhereKeepsPersistentVolumeAndSecret: a 404 at another place is no
+// proof that the volume is gone.
+func TestVolumeElsewhereKeepsPersistentVolumeAndSecret(t *testing.T) {
+	f := newFixture(t)
+	pv, err := f.provision(f.claim(nil))
+	f.must(err)
+	if placeOf(pv) != f.backends["gold"].Place() {
+		t.Errorf("recorded is %v", pv.Annotations)
+	}
+	pv.UID = "pv-uid"
+	f.backends["gold"].err = &backends.Error{Kind: backends.KindElsewhere, Backend: "gold", Place: f.backends["gold"].Place(), Message: "volume volume-1 is elsewhere"}
+	const want = "backend gold: volume volume-1 is elsewhere; its PersistentVolume stays; put the configuration and credentials of backend gold back to what they were, or, " +
+		"if the volume is certainly gone, run: kubectl annotate pv pvc-uid-1 --overwrite " +
+		"standalone-cinder.openstack.org/endpoint=http://cinder:8776/v3 standalone-cinder.openstack.org/project-id=p1"
+	err = f.delete(pv)
+	if err == nil || err.Error() != want {
+		t.Errorf("error %v\nwant %s", err, want)
+	}
+	if r := retryFor(err); r.outcome != "elsewhere" {
+		t.Errorf("tried again like %+v", r)
+	}
+	if _, err := f.client.CoreV1().Secrets("own").Get(t.Context(), "pvc-uid-1-credentials", metav1.GetOptions{}); err != nil {
+		t.Error("the Secret went, and the volume may be in use")
+	}
+}
+
+// TestPlaceIsRecordedWhereItWasNot: a volume of an earlier version, or one whose
+// Cinder has another address now.
+func TestPlaceIsRecordedWhereItWasNot(t *testing.T) {
+	for name, change := range map[string]func(annotations map[string]string){
+		"not recorded":    func(annotations map[string]string) { delete(annotations, annotationEndpoint) },
+		"another address": func(annotations map[string]string) { annotations[annotationEndpoint] = "https://cinder:8776/v3" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			pv, err := f.provision(f.claim(nil))
+			f.must(err)
+			pv.UID = "pv-uid"
+			change(pv.Annotations)
+			f.must(f.delete(pv))
+			noted, err := f.client.CoreV1().PersistentVolumes().Get(t.Context(), pv.Name, metav1.GetOptions{})
+			f.must(err)
+			if placeOf(noted) != f.backends["gold"].Place() {
+				t.Errorf("recorded is %v", noted.Annotations)
+			}
+		})
 	}
 }
 

@@ -75,6 +75,9 @@ func retryFor(err error) retry {
 		r.outcome, r.first, r.most = "in_use", 10*time.Second, 2*time.Minute
 	case backends.KindNotOurs:
 		r.outcome, r.first, r.most = "not_ours", time.Minute, 30*time.Minute
+	case backends.KindElsewhere:
+		// A reload, and changed credentials, bring it back at once.
+		r.outcome, r.first, r.most = "elsewhere", time.Minute, 30*time.Minute
 	default:
 		r.outcome, r.first, r.most = "other", 5*time.Second, 2*time.Minute
 	}

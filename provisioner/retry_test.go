@@ -15,7 +15,7 @@ import (
 var allKinds = []backends.Kind{
 	backends.KindNotFound, backends.KindInvalid, backends.KindConflict, backends.KindOverQuota, backends.KindRateLimited,
 	backends.KindUnauthorized, backends.KindForbidden, backends.KindUnavailable, backends.KindConfig, backends.KindVolumeFailed,
-	backends.KindTimeout, backends.KindNotOurs, backends.KindInUse, backends.KindInternal,
+	backends.KindTimeout, backends.KindNotOurs, backends.KindInUse, backends.KindInternal, backends.KindElsewhere, backends.KindFenced,
 }
 
 func TestEveryKindOfErrorHasARetryOfItsOwn(t *testing.T) {

@@ -115,30 +115,32 @@ func (s *sharedSecrets) volumeGone(pv types.UID) {
 }
 
 // keepSecret writes the Secret of an attempt, the volume's own or the one that
-// it shares.
-func (a *attempt) keepSecret(ctx context.Context, secret mappers.Secret) error {
+// it shares. The credentials are fresh if Cinder wrote the connection now.
+func (a *attempt) keepSecret(ctx context.Context, secret mappers.Secret, fresh bool) error {
 	if secret.Shared {
-		return a.p.ensureSharedSecret(ctx, a.claim.UID, a.backend, secret)
+		return a.p.ensureSharedSecret(ctx, a.claim.UID, a.backend, secret, fresh)
 	}
 	return a.p.ensureSecret(ctx, a.pvName, secret)
 }
 
 // ensureSharedSecret writes a Secret that the volumes of a backend share, and
 // keeps it until the attempt is over. A new key replaces the old one for the
-// volumes that exist, too.
-func (p *Provisioner) ensureSharedSecret(ctx context.Context, claim types.UID, backend string, secret mappers.Secret) error {
+// volumes that exist, too; one that is not fresh replaces nothing.
+func (p *Provisioner) ensureSharedSecret(ctx context.Context, claim types.UID, backend string, secret mappers.Secret, fresh bool) error {
 	entry := p.shared.named(secret.Name)
 	entry.use.RLock()
 	defer entry.use.RUnlock()
 	p.shared.hold(entry, claim)
-	return p.writeSharedSecret(ctx, backend, secret)
+	return p.writeSharedSecret(ctx, backend, secret, fresh)
 }
 
 // mostSharedWrites bounds how often others may write a Secret in between. All
 // write the same, unless the key is just being changed.
 const mostSharedWrites = 5
 
-func (p *Provisioner) writeSharedSecret(ctx context.Context, backend string, secret mappers.Secret) error {
+// A connection that was stored with an attachment may hold a key that was
+// replaced since. It is better than none, and never better than what is there.
+func (p *Provisioner) writeSharedSecret(ctx context.Context, backend string, secret mappers.Secret, fresh bool) error {
 	wanted := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        secret.Name,
@@ -166,7 +168,7 @@ func (p *Provisioner) writeSharedSecret(ctx context.Context, backend string, sec
 			return inNamespace(err, "read", wanted.Namespace, wanted.Name)
 		case !isSharedSecret(existing, backend, p.Cluster) || existing.Type != wanted.Type:
 			return fmt.Errorf("secret %s/%s exists and was not made by standalone-cinder for the volumes of backend %s; rename or remove it", wanted.Namespace, wanted.Name, backend)
-		case maps.EqualFunc(existing.Data, wanted.Data, slices.Equal):
+		case !fresh || maps.EqualFunc(existing.Data, wanted.Data, slices.Equal):
 			return nil
 		}
 		existing.Data = wanted.Data

@@ -128,6 +128,27 @@ func TestVolumesOfABackendShareOneSecret(t *testing.T) {
 	}
 }
 
+// TestStoredConnectionReplacesNoKey: an attachment of before a key's change
+// still holds the old key.
+func TestStoredConnectionReplacesNoKey(t *testing.T) {
+	f := newCephFixture(t)
+	f.backends["gold"].document, f.backends["gold"].stored = rbdDocument(newKey), true
+	f.provisionClaim("uid-1")
+	if got := string(f.secrets()[0].Data["userKey"]); got != newKey {
+		t.Fatalf("where there is no Secret, the key is %s, want the stored one", got)
+	}
+	f.backends["gold"].document = rbdDocument(oldKey)
+	f.provisionClaim("uid-2")
+	if got := string(f.secrets()[0].Data["userKey"]); got != newKey {
+		t.Errorf("a stored connection put the key %s in place of %s", got, newKey)
+	}
+	f.backends["gold"].stored = false
+	f.provisionClaim("uid-3")
+	if got := string(f.secrets()[0].Data["userKey"]); got != oldKey {
+		t.Errorf("a fresh connection left the key %s", got)
+	}
+}
+
 func TestSecretsOfCHAPStayOnePerVolume(t *testing.T) {
 	f := newFixture(t)
 	first, second := f.provisionClaim("uid-1"), f.provisionClaim("uid-2")
@@ -283,7 +304,7 @@ func TestSharedSecretIsThereForEverybodyWhoNeedsIt(t *testing.T) {
 			for round := range 25 {
 				id := fmt.Sprintf("%d-%d", worker, round)
 				claim := types.UID("uid-" + id)
-				if err := f.ensureSharedSecret(ctx, claim, "gold", secret); err != nil {
+				if err := f.ensureSharedSecret(ctx, claim, "gold", secret, true); err != nil {
 					t.Error(err)
 				}
 				expect("before the PersistentVolume is saved")
@@ -337,7 +358,9 @@ func TestSharedSecretWhileItIsFoundNeedless(t *testing.T) {
 	var asked atomic.Bool
 	f.client.PrependReactor("list", "persistentvolumes", func(kubetesting.Action) (bool, runtime.Object, error) {
 		if !asked.Swap(true) {
-			go func() { ended <- f.ensureSharedSecret(context.WithoutCancel(t.Context()), "uid-2", "gold", secret) }()
+			go func() {
+				ended <- f.ensureSharedSecret(context.WithoutCancel(t.Context()), "uid-2", "gold", secret, true)
+			}()
 		}
 		return false, nil, nil
 	})
@@ -491,7 +514,7 @@ func TestSharedSecretIsWrittenBesideOthersWhoWriteIt(t *testing.T) {
 			if c.before != nil {
 				c.before(f)
 			}
-			err := f.ensureSharedSecret(t.Context(), "uid-1", "gold", secret)
+			err := f.ensureSharedSecret(t.Context(), "uid-1", "gold", secret, true)
 			if c.want != "" {
 				if err == nil || err.Error() != c.want {
 					t.Errorf("error %v\nwant %s", err, c.want)

@@ -32,6 +32,7 @@ type checkOptions struct {
 
 	kubeconfig string
 	against    string
+	cloudsFile string
 }
 
 func newCheckCommand(from Options) *cobra.Command {
@@ -46,14 +47,18 @@ hardly meant; they do not fail the check.
 
 With --kubeconfig, also say what the policy means for the claims and
 PersistentVolumes that exist in that cluster: which volumes would lack their
-backend, which quotas are exceeded already, which claims would be denied, and
+backend or be looked for in another place than they are, which quotas are exceeded already, which claims would be denied, and
 what pending claims get. No volume that exists is changed or taken away by a
 policy. The cluster is only read; $KUBECONFIG alone asks none.
 
 With --against, only what changes between that policy and FILE is told.
 
-Exit codes: 0 the policy is good; 1 it has mistakes, or lacks a backend without
-which volumes that exist cannot be deleted; 2 wrong use, an unreadable file, a
+Where a backend leads is known of noauth, and of Keystone no more than the
+project, where the credentials name it by its id; --clouds-file has them read.
+Neither Keystone nor Cinder is asked.
+
+Exit codes: 0 the policy is good; 1 it has mistakes, or volumes that exist could
+not be deleted, because their backend is missing or leads elsewhere; 2 wrong use, an unreadable file, a
 cluster that cannot be read, or mistakes in the file of --against.`,
 		Example: `  standalone-cinder policy check policy.yaml
   standalone-cinder policy check --output json - < policy.yaml
@@ -75,10 +80,12 @@ cluster that cannot be read, or mistakes in the file of --against.`,
 	flags := cmd.Flags()
 	flags.StringVar(&options.kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster for which to say what the policy means; without it none is asked")
 	flags.StringVar(&options.against, "against", "", "policy `file` to compare with: only what changes is told; - for standard input")
+	flags.StringVar(&options.cloudsFile, "clouds-file", "", "clouds.yaml `file` with the projects of the policy's backends; without it none is read")
 	flags.StringVar(&options.ProvisionerName, "provisioner-name", from.ProvisionerName, "`name` under which the cluster's StorageClasses call the program")
 	outputFlag(cmd, &options.output)
 	mustComplete(cmd.MarkFlagFilename("kubeconfig"))
 	completeYAML(cmd, "against")
+	completeYAML(cmd, "clouds-file")
 	completeValues(cmd, "provisioner-name")
 	return cmd
 }
@@ -94,12 +101,14 @@ func (o checkOptions) check(cmd *cobra.Command, file string) error {
 		return usageError("--kubeconfig is empty; name the kubeconfig file of a cluster")
 	case given("against") && o.against == "":
 		return usageError("--against is empty; name the policy file to compare with")
+	case given("clouds-file") && o.cloudsFile == "":
+		return usageError("--clouds-file is empty; name the clouds.yaml with the credentials of the policy's backends")
 	case given("provisioner-name") && o.ProvisionerName == "":
 		return usageError("--provisioner-name is empty; give the name under which the cluster's StorageClasses call the program")
 	case file == "-" && o.against == "-":
 		return usageError("only one file can be - for standard input, not 2")
 	}
-	for _, flag := range []string{"against", "provisioner-name"} {
+	for _, flag := range []string{"against", "clouds-file", "provisioner-name"} {
 		if given(flag) && !given("kubeconfig") {
 			return usageError("--%s is about the claims and volumes of a cluster and needs --kubeconfig", flag)
 		}
@@ -124,7 +133,7 @@ func (o checkOptions) run(cmd *cobra.Command, file string) error {
 	case !r.Valid:
 		return r.failure(ExitFailed)
 	case r.Review != nil && r.Review.Failing() > 0:
-		return &ExitError{Code: ExitFailed, Err: fmt.Errorf("%s lacks %s without which volumes cannot be deleted", r.Source, count(r.Review.Failing(), "backend"))}
+		return &ExitError{Code: ExitFailed, Err: fmt.Errorf("%s leaves volumes that cannot be deleted: %s", r.Source, count(r.Review.Failing(), "finding"))}
 	}
 	return nil
 }

@@ -59,6 +59,9 @@ type Options struct {
 	// ReadCluster reads what exists in the cluster of a kubeconfig file. The
 	// commands need no cluster unless a flag asks for one.
 	ReadCluster func(ctx context.Context, kubeconfig, provisionerName string) (policy.Existing, error)
+	// Places says where a policy's backends lead, by name, as far as that is
+	// known without a request. An empty name of a clouds.yaml has none read.
+	Places func(p *policy.Policy, cloudsFile string) map[string]policy.Place
 	// ProvisionerName is the default of --provisioner-name, that of the
 	// running program.
 	ProvisionerName string

@@ -38,16 +38,22 @@ func (o checkOptions) review(cmd *cobra.Command, p *policy.Policy) (*review, err
 	if err != nil {
 		return nil, &ExitError{Code: ExitUsage, Err: fmt.Errorf("cannot say what the policy means for the cluster: %w", err)}
 	}
-	r.Review = p.Review(existing)
-	if earlier != nil {
-		r.Review = r.Since(earlier.Review(existing))
+	existing.Places = o.Places(p, o.cloudsFile)
+	if earlier == nil {
+		r.Review = p.Review(existing)
+		return r, nil
 	}
+	before := existing
+	before.Places = o.Places(earlier, o.cloudsFile)
+	r.Review = p.ReviewSince(earlier, existing, before)
 	return r, nil
 }
 
 // headings say what the findings of a kind have in common.
 var headings = map[policy.FindingKind]string{
 	policy.BackendGone:         "volumes that cannot be deleted",
+	policy.BackendElsewhere:    "volumes that would be looked for where they are not",
+	policy.BackendChanged:      "volumes that may be looked for where they are not",
 	policy.RetainedBackendGone: "retained volumes without their backend",
 	policy.ClusterChanged:      "volumes of another cluster's id",
 	policy.DamagedVolume:       "volumes that cannot be deleted under any policy",

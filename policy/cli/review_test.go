@@ -17,6 +17,9 @@ var testOptions = Options{
 	ReadCluster: func(context.Context, string, string) (policy.Existing, error) {
 		return policy.Existing{}, errors.New("no cluster in this test")
 	},
+	Places: func(*policy.Policy, string) map[string]policy.Place {
+		return map[string]policy.Place{"gold": {Endpoint: "http://new:8776/v3", Project: "b"}}
+	},
 }
 
 // clusterWith is a cluster that has these claims and volumes.
@@ -43,6 +46,8 @@ func reviewed() policy.Existing {
 	}
 	retained := volume("kept", "team-a", "fast", "bronze", "here")
 	retained.Retain = true
+	odd := volume("odd", "team-a", "unheard-of", "gold", "here")
+	odd.Place = policy.Place{Endpoint: "http://old:8776/v3", Project: "a"}
 	damaged := volume("damaged", "team-a", "fast", "", "here")
 	damaged.Damage = "PersistentVolume pv-damaged: annotation standalone-cinder.openstack.org/backend is missing; nothing is deleted until it is put right"
 	existing := policy.Existing{
@@ -53,7 +58,7 @@ func reviewed() policy.Existing {
 		},
 		Volumes: []policy.ExistingVolume{
 			retained, damaged, volume("elsewhere", "team-a", "fast", "gold", "there"), volume("gone", "team-z", "fast", "gold", "here"),
-			volume("odd", "team-a", "unheard-of", "gold", "here"), volume("moved", "team-b", "any", "gold", "here"), volume("denied", "team-a", "fast", "gold", "here"),
+			odd, volume("moved", "team-b", "any", "gold", "here"), volume("denied", "team-a", "fast", "gold", "here"),
 		},
 	}
 	for i := range 5 {
@@ -73,7 +78,7 @@ func TestCheckOfACluster(t *testing.T) {
 		err      string
 		code     int
 	}{
-		"review-all-kinds":    {[]string{"check", file, "--kubeconfig", "prod.conf"}, reviewed(), file + " lacks 1 backend without which volumes cannot be deleted", ExitFailed},
+		"review-all-kinds":    {[]string{"check", file, "--kubeconfig", "prod.conf"}, reviewed(), file + " leaves volumes that cannot be deleted: 2 findings", ExitFailed},
 		"review-nothing":      {[]string{"check", file, "--kubeconfig", "prod.conf"}, policy.Existing{Cluster: "here", Claims: reviewed().Claims[:0], Volumes: reviewed().Volumes[6:7]}, "", ExitOK},
 		"review-against":      {[]string{"check", file, "--kubeconfig", "prod.conf", "--against", "testdata/review-old.yaml"}, reviewed(), "", ExitOK},
 		"review-against-back": {[]string{"check", "testdata/review-old.yaml", "--kubeconfig", "prod.conf", "--against", file}, reviewed(), "", ExitOK},
@@ -100,14 +105,20 @@ func TestEveryKindOfFindingHasAHeading(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var found []policy.FindingKind
-	for _, f := range p.Review(reviewed()).Findings {
-		if !slices.Contains(found, f.Kind) {
-			found = append(found, f.Kind)
-		}
+	earlier, err := policy.Load("testdata/review-old.yaml")
+	if err != nil {
+		t.Fatal(err)
 	}
-	if !slices.Equal(found, policy.FindingKinds()) {
-		t.Errorf("found %v, want one of each of %v", found, policy.FindingKinds())
+	existing := reviewed()
+	existing.Places = testOptions.Places(p, "")
+	found := map[policy.FindingKind]bool{}
+	for _, f := range append(p.Review(existing).Findings, p.ReviewSince(earlier, existing, existing).Findings...) {
+		found[f.Kind] = true
+	}
+	for _, kind := range policy.FindingKinds() {
+		if !found[kind] {
+			t.Errorf("nothing of kind %s is found", kind)
+		}
 	}
 	for _, kind := range policy.FindingKinds() {
 		if headings[kind] == "" {
@@ -167,6 +178,10 @@ func TestCheckOfAClusterGoesWrong(t *testing.T) {
 			"read policy: open absent.yaml: no such file or directory", ExitUsage},
 		"nothing to compare about": {"", []string{"check", file, "--against", file}, "",
 			"--against is about the claims and volumes of a cluster and needs --kubeconfig", ExitUsage},
+		"credentials without a cluster": {"", []string{"check", file, "--clouds-file", "x"}, "",
+			"--clouds-file is about the claims and volumes of a cluster and needs --kubeconfig", ExitUsage},
+		"an empty clouds.yaml": {"", []string{"check", file, "--kubeconfig", "x", "--clouds-file="}, "",
+			"--clouds-file is empty; name the clouds.yaml with the credentials of the policy's backends", ExitUsage},
 		"a name without a cluster": {"", []string{"check", file, "--provisioner-name", "x"}, "",
 			"--provisioner-name is about the claims and volumes of a cluster and needs --kubeconfig", ExitUsage},
 		"an empty kubeconfig": {"", []string{"check", file, "--kubeconfig", ""}, "", "--kubeconfig is empty; name the kubeconfig file of a cluster", ExitUsage},

@@ -216,19 +216,22 @@ func auditBackends(ctx context.Context, loaded *policy.Policy, cluster string, o
 
 // listBackends lists all backends at once: one that is slow delays no other.
 func listBackends(ctx context.Context, lifecycles map[string]*backends.Lifecycle) map[string]audit.Listing {
-	return listEach(slices.Collect(maps.Keys(lifecycles)), func(name string) ([]backends.Volume, error) { return lifecycles[name].Volumes(ctx) })
+	return listEach(slices.Collect(maps.Keys(lifecycles)), func(name string) ([]backends.Volume, backends.Place, error) {
+		volumes, err := lifecycles[name].Volumes(ctx)
+		return volumes, lifecycles[name].Place(), err
+	})
 }
 
-func listEach(names []string, list func(name string) ([]backends.Volume, error)) map[string]audit.Listing {
+func listEach(names []string, list func(name string) ([]backends.Volume, backends.Place, error)) map[string]audit.Listing {
 	var mu sync.Mutex
 	var group sync.WaitGroup
 	listings := map[string]audit.Listing{}
 	for _, name := range names {
 		group.Go(func() {
-			volumes, err := list(name)
+			volumes, at, err := list(name)
 			mu.Lock()
 			defer mu.Unlock()
-			listings[name] = audit.Listing{Volumes: volumes, Unstamped: map[string]bool{}, Err: err}
+			listings[name] = audit.Listing{Volumes: volumes, Place: at, Unstamped: map[string]bool{}, Err: err}
 		})
 	}
 	group.Wait()

@@ -61,15 +61,16 @@ func (u *auditor) run(ctx context.Context) {
 // once makes one audit. Cinder is read first, as Audit does.
 func (u *auditor) once(ctx context.Context) error {
 	settings := u.policy().Audit
-	listings := listEach(u.backends.Names(), func(name string) ([]backends.Volume, error) {
+	listings := listEach(u.backends.Names(), func(name string) ([]backends.Volume, backends.Place, error) {
 		lifecycle, err := u.backends.Volumes(name)
 		if err == nil {
 			err = lifecycle.Health()
 		}
 		if err != nil {
-			return nil, err
+			return nil, backends.Place{}, err
 		}
-		return u.provisioner.LookAgain(ctx, name)
+		volumes, err := u.provisioner.LookAgain(ctx, name)
+		return volumes, lifecycle.Place(), err
 	})
 	if err := u.provisioner.SweepSecrets(ctx); err != nil && ctx.Err() == nil {
 		u.warn("Looking for Secrets that were left failed, and is tried again", "error", err)

@@ -51,10 +51,14 @@ func (t *termBackends) Volumes(name string) (provisioner.Volumes, error) {
 		return nil, err
 	}
 	if moved {
-		t.logger.Warn("The backend's endpoint or credentials are another entry now; volumes made before are looked for there", "backend", name)
-		t.moved(name)
+		t.tellMoved(name)
 	}
 	return lifecycle, nil
+}
+
+func (t *termBackends) tellMoved(name string) {
+	t.logger.Warn("The backend's configuration or credentials lead elsewhere now; volumes made before are looked for there", "backend", name)
+	t.moved(name)
 }
 
 // configured returns a backend's lifecycle as the policy in force wants it. The
@@ -94,6 +98,7 @@ func (t *termBackends) newLifecycle(config backends.Config) *backends.Lifecycle 
 				t.answers(config.Name)
 			}
 		},
+		Moved: func() { t.tellMoved(config.Name) },
 	})
 }
 

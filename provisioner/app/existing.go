@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 )
@@ -20,6 +21,25 @@ const (
 	readingBurst   = 40
 	readingTimeout = 30 * time.Second
 )
+
+// Places says where the backends of a policy lead, as far as that is known
+// without a request. Only files that the policy or the caller names are read: a
+// clouds.yaml or an environment that happens to be here need not be the running
+// program's.
+func Places(p *policy.Policy, cloudsFile string) map[string]policy.Place {
+	places := map[string]policy.Place{}
+	sources := backends.Sources{CloudsFile: cloudsFile}
+	for i := range p.Backends {
+		backend := &p.Backends[i]
+		if backend.Auth.Environment || backend.Auth.Cloud != "" && cloudsFile == "" {
+			continue
+		}
+		if at := sources.Expect(backendConfig(p, backend, "")); at != (backends.Place{}) {
+			places[backend.Name] = policy.Place(at)
+		}
+	}
+	return places
+}
 
 // ReadExisting reads the claims and PersistentVolumes of a provisioner from the
 // cluster of a kubeconfig file. It only lists, and asks no other cluster than

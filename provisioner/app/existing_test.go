@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
 // kubeconfigOf writes a kubeconfig file for a server.
@@ -28,6 +31,52 @@ users: [{name: test, user: {token: hush}}]
 		t.Fatal(err)
 	}
 	return file
+}
+
+// TestPlacesAreKnownOffline: nothing is asked, and nothing is read that nobody
+// named.
+func TestPlacesAreKnownOffline(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	clouds := write("clouds.yaml", `clouds:
+  by-id: {auth: {auth_url: "http://keystone/v3", user_id: u, password: hush, project_id: 0123abcd}}
+  by-name: {auth: {auth_url: "http://keystone/v3", user_id: u, password: hush, project_name: storage, project_domain_id: default}}
+`)
+	write("cloud.conf", "[Global]\nauth-url = http://keystone/v3\nuser-id = u\npassword = hush\ntenant-id = 4567cdef\n")
+	t.Setenv("OS_CLIENT_CONFIG_FILE", clouds)
+	t.Setenv("OS_CINDER_ENDPOINT", "http://somewhere:8776/v3")
+	loaded, err := policy.Load(write("policy.yaml", `apiVersion: standalone-cinder.openstack.org/v1alpha1
+kind: Policy
+backends:
+  - {name: lab, auth: {noauth: {endpoint: "http://Cinder:8776/v3", user: admin, project: "0123"}}}
+  - {name: id, auth: {cloud: by-id}}
+  - {name: name, auth: {cloud: by-name}}
+  - {name: none, auth: {cloud: nobody}}
+  - {name: ini, auth: {cloudConfig: cloud.conf}}
+  - {name: absent, auth: {cloudConfig: absent.conf}}
+  - {name: environment, auth: {environment: true}}
+tenants:
+  - {name: a, namespaces: [a], classes: [{storageClasses: [fast], backends: [lab]}]}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lab, ini := policy.Place{Endpoint: "http://cinder:8776/v3", Project: "0123"}, policy.Place{Project: "4567cdef"}
+	for file, want := range map[string]map[string]policy.Place{
+		"":                                   {"lab": lab, "ini": ini},
+		clouds:                               {"lab": lab, "ini": ini, "id": {Project: "0123abcd"}},
+		filepath.Join(dir, "no-clouds.yaml"): {"lab": lab, "ini": ini},
+	} {
+		if got := Places(loaded, file); !maps.Equal(got, want) {
+			t.Errorf("with clouds.yaml %q\n got %v\nwant %v", file, got, want)
+		}
+	}
 }
 
 // apiServer answers LISTs with what it has, else with nothing, and remembers

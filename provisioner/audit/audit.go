@@ -26,6 +26,9 @@ const (
 	DamagedRecord Kind = "DamagedRecord"
 	// MissingVolume: a PersistentVolume names a volume that does not exist.
 	MissingVolume Kind = "MissingVolume"
+	// VolumeElsewhere: a PersistentVolume names a volume that does not exist
+	// where its backend leads now, and may exist elsewhere.
+	VolumeElsewhere Kind = "VolumeElsewhere"
 	// ForeignVolume: a PersistentVolume names a volume with another stamp.
 	ForeignVolume Kind = "ForeignVolume"
 	// StuckVolume: a recorded volume is in a state that nobody leads it out of.
@@ -77,6 +80,8 @@ type State struct {
 // Listing is what a backend has of the cluster.
 type Listing struct {
 	Volumes []backends.Volume
+	// Place is where the backend leads.
+	Place backends.Place
 	// Unstamped holds recorded volumes, by id, that exist and are not in
 	// Volumes; what is in neither does not exist.
 	Unstamped map[string]bool
@@ -193,6 +198,8 @@ func (c *comparison) record(r provisioner.VolumeRecord) {
 	switch {
 	case !listed && listing.Unstamped[r.VolumeID]:
 		f.Kind, f.Message = ForeignVolume, "its volume exists and does not carry this cluster's stamp; it will not be deleted"
+	case !listed && elsewhere(r, listing) != "":
+		f.Kind, f.Message = VolumeElsewhere, elsewhere(r, listing)+"; "+r.Remedy(listing.Place)
 	case !listed:
 		f.Kind, f.Message = MissingVolume, "its volume does not exist; its data is lost unless the storage array has a copy"
 	case !r.Stamp().Owns(v):
@@ -205,6 +212,18 @@ func (c *comparison) record(r provisioner.VolumeRecord) {
 		f.Kind, f.Message = StuckVolume, stuck
 	}
 	c.add(f)
+}
+
+// elsewhere says why a volume that its backend does not show need not be gone;
+// empty if it is. Deleting judges by the same rule.
+func elsewhere(r provisioner.VolumeRecord, listing Listing) string {
+	switch {
+	case r.Place.IsKnown() && r.Place != listing.Place:
+		return fmt.Sprintf("its volume was recorded at %s, but the backend leads to %s, where it does not exist", r.Place, listing.Place)
+	case !r.Place.IsKnown() && len(listing.Volumes) == 0:
+		return fmt.Sprintf("its volume does not exist at %s, but nothing says that it ever was there: the PersistentVolume does not record where it was made, and there is no other volume of this cluster", listing.Place)
+	}
+	return ""
 }
 
 // stuck says why a recorded volume is not as it should be; empty if it is.

@@ -13,6 +13,9 @@ import (
 
 var now = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
+// here is where both backends lead.
+var here = backends.Place{Endpoint: "http://cinder:8776/v3", Project: "p1"}
+
 // stamped is a volume of a claim, an hour old.
 func stamped(id, uid string, status backends.Status, change func(*backends.Volume)) backends.Volume {
 	v := backends.Volume{ID: id, Status: status, SizeGiB: 1, CreatedAt: now.Add(-time.Hour), Metadata: backends.Stamp{
@@ -27,13 +30,20 @@ func stamped(id, uid string, status backends.Status, change func(*backends.Volum
 // recorded is the PersistentVolume of a claim, an hour old.
 func recorded(uid, volume string, change func(*provisioner.VolumeRecord)) provisioner.VolumeRecord {
 	r := provisioner.VolumeRecord{CreatedAt: now.Add(-time.Hour), Origin: provisioner.Origin{
-		PVName: "pvc-" + uid, VolumeID: volume, Backend: "gold", Tenant: "a", Cluster: "cluster-1", ClaimUID: uid,
+		PVName: "pvc-" + uid, VolumeID: volume, Backend: "gold", Place: here, Tenant: "a", Cluster: "cluster-1", ClaimUID: uid,
 	}}
 	if change != nil {
 		change(&r)
 	}
 	return r
 }
+
+func at(place backends.Place) func(*provisioner.VolumeRecord) {
+	return func(r *provisioner.VolumeRecord) { r.Place = place }
+}
+
+const remedy = "put the configuration and credentials of backend gold back to what they were, or, if the volume is certainly gone, run: " +
+	"kubectl annotate pv pvc-1 --overwrite standalone-cinder.openstack.org/endpoint=http://cinder:8776/v3 standalone-cinder.openstack.org/project-id=p1"
 
 func attached(v *backends.Volume) { v.Metadata["readonly"] = "False" }
 
@@ -75,6 +85,17 @@ func TestCompare(t *testing.T) {
 			records: []provisioner.VolumeRecord{recorded("1", "v1", nil)}},
 		{name: "volume that is lost", records: []provisioner.VolumeRecord{recorded("1", "v1", nil)},
 			want: []string{"MissingVolume v1: its volume does not exist; its data is lost unless the storage array has a copy"}},
+		{name: "volume of another endpoint", volumes: []backends.Volume{stamped("v2", "2", "in-use", attached)},
+			records: []provisioner.VolumeRecord{recorded("2", "v2", at(backends.Place{})), recorded("1", "v1", at(backends.Place{Endpoint: "http://old:8776/v3", Project: "p0"}))},
+			want:    []string{"VolumeElsewhere v1: its volume was recorded at http://old:8776/v3 (project p0), but the backend leads to http://cinder:8776/v3 (project p1), where it does not exist; " + remedy}},
+		{name: "volume that is found at another address than the recorded one", volumes: []backends.Volume{stamped("v1", "1", "in-use", attached)},
+			records: []provisioner.VolumeRecord{recorded("1", "v1", at(backends.Place{Endpoint: "https://cinder:8776/v3", Project: "p1"}))}},
+		{name: "volume without a record, where no other is", records: []provisioner.VolumeRecord{recorded("1", "v1", at(backends.Place{}))},
+			want: []string{"VolumeElsewhere v1: its volume does not exist at http://cinder:8776/v3 (project p1), but nothing says that it ever was there: " +
+				"the PersistentVolume does not record where it was made, and there is no other volume of this cluster; " + remedy}},
+		{name: "volume without a record, where others are", volumes: []backends.Volume{stamped("v2", "2", "in-use", attached)},
+			records: []provisioner.VolumeRecord{recorded("2", "v2", nil), recorded("1", "v1", at(backends.Place{}))},
+			want:    []string{"MissingVolume v1: its volume does not exist; its data is lost unless the storage array has a copy"}},
 		{name: "volume without the stamp", foreign: "v1", records: []provisioner.VolumeRecord{recorded("1", "v1", nil)},
 			want: []string{"ForeignVolume v1: its volume exists and does not carry this cluster's stamp; it will not be deleted"}},
 		{name: "volume of another claim", volumes: []backends.Volume{stamped("v1", "2", "in-use", attached)}, records: []provisioner.VolumeRecord{recorded("1", "v1", nil)},
@@ -118,8 +139,8 @@ func TestCompare(t *testing.T) {
 			}
 			found := Compare(State{Now: now, Cluster: "cluster-1", Grace: 10 * time.Minute,
 				Backends: map[string]Listing{
-					"gold": {Volumes: c.volumes, Unstamped: map[string]bool{c.foreign: true}, Err: c.err},
-					"lab":  {Volumes: c.lab},
+					"gold": {Volumes: c.volumes, Place: here, Unstamped: map[string]bool{c.foreign: true}, Err: c.err},
+					"lab":  {Volumes: c.lab, Place: here},
 				},
 				Records: provisioner.Records{Volumes: c.records, Claims: c.claims, Secrets: c.secrets, Names: names, NeededSecrets: map[string]bool{"needed": true}},
 			})

@@ -27,7 +27,9 @@ func lifecycleCases() []testCase {
 		}{
 			{"a claim's volume is made, connected, completed and removed", lifecycleWhole},
 			{"whatever state an earlier attempt left is gone on from", lifecycleAdoption},
+			{"what was asked for otherwise is made anew", lifecycleAskedAnew},
 			{"every state is undone", lifecycleUndo},
+			{"a volume that another project does not show is not gone", lifecycleElsewhere},
 			{"completing twice is completing once", lifecycleCompleteTwice},
 			{"a volume that was in use is never abandoned", lifecycleUsed},
 			{"a volume of another stamp is not touched", lifecycleForeign},
@@ -54,6 +56,9 @@ type actor struct {
 	spec   backends.Spec
 	// workflow is how new volumes are connected.
 	workflow backends.Workflow
+	// project and account are what the next term works as.
+	project string
+	account Account
 	*backends.Lifecycle
 }
 
@@ -62,7 +67,7 @@ func newActor(t *testing.T, target Target, workflow backends.Workflow) *actor {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*target.Wait)
 	t.Cleanup(cancel)
 	uid := strings.ToLower(rand.Text())
-	a := &actor{t: t, target: target, ctx: ctx, raw: target.client(), workflow: workflow, spec: backends.Spec{
+	a := &actor{t: t, target: target, ctx: ctx, raw: target.client(), workflow: workflow, project: target.Project, spec: backends.Spec{
 		Name:    "pvc-" + uid,
 		SizeGiB: 1,
 		Type:    target.Types.ISCSI,
@@ -70,10 +75,15 @@ func newActor(t *testing.T, target Target, workflow backends.Workflow) *actor {
 			Tenant: "tenant", StorageClass: "class"},
 		Connector: backends.Connector{Host: "contract", Initiator: "iqn.2026-01.example:contract"},
 	}}
+	if !target.noauth() {
+		a.account = target.Keystone.Member
+	}
+	own := a.account
 	a.newTerm()
 	t.Cleanup(func() {
 		// Past the test's own context, which has ended by now.
 		a.ctx = context.Background()
+		a.project, a.account = target.Project, own
 		a.newTerm()
 		for _, v := range a.mine() {
 			if err := a.Remove(a.ctx, a.of(v)); err != nil {
@@ -90,11 +100,11 @@ func (a *actor) newTerm() {
 	config := backends.Config{Name: a.target.Name, Workflow: a.workflow}
 	environment := map[string]string{}
 	if a.target.noauth() {
-		config.Auth.Noauth = &backends.Noauth{Endpoint: a.target.Endpoint, User: "admin", Project: a.target.Project}
+		config.Auth.Noauth = &backends.Noauth{Endpoint: a.target.Endpoint, User: "admin", Project: a.project}
 	} else {
 		config.Auth.Environment = true
 		config.Region = a.target.Keystone.Region
-		account := a.target.Keystone.Member
+		account := a.account
 		environment = map[string]string{
 			"OS_AUTH_URL": a.target.Keystone.URL, "OS_USERNAME": account.User, "OS_PASSWORD": account.Password,
 			"OS_PROJECT_NAME": account.Project, "OS_USER_DOMAIN_NAME": a.target.Keystone.Domain,
@@ -273,6 +283,66 @@ func lifecycleAdoption(t *testing.T, target Target, workflow backends.Workflow) 
 			a.wantStatus(left.ID, backends.StatusInUse)
 		})
 	}
+}
+
+// lifecycleAskedAnew: the policy changed between two attempts. Cinder keeps the
+// request with the volume as it was written.
+func lifecycleAskedAnew(t *testing.T, target Target, workflow backends.Workflow) {
+	a := newActor(t, target, workflow)
+	first := a.connect()
+	a.newTerm()
+	a.spec.SizeGiB = 2
+	second := a.connect()
+	if second.Volume.ID == first.Volume.ID || second.Volume.SizeGiB != 2 || !second.Fresh {
+		t.Errorf("volume %s of %d GiB took the place of %s", second.Volume.ID, second.Volume.SizeGiB, first.Volume.ID)
+	}
+	a.wantStatus(first.Volume.ID, "")
+	a.newTerm()
+	if again := a.connect(); again.Volume.ID != second.Volume.ID {
+		t.Errorf("the same request made volume %s", again.Volume.ID)
+	}
+}
+
+// lifecycleElsewhere: the place comes with the login, and a project's member
+// sees nothing of another project. A noauth endpoint shows everybody everything,
+// so that there the volume is found, and removed.
+func lifecycleElsewhere(t *testing.T, target Target, workflow backends.Workflow) {
+	a := newActor(t, target, workflow)
+	connected := a.connect()
+	if want := backends.NewPlace(target.Endpoint, target.Project); connected.Place != want {
+		t.Errorf("the volume's place is %v, want %v", connected.Place, want)
+	}
+	a.must(a.Complete(a.ctx, a.of(connected.Volume), false))
+	if target.noauth() {
+		a.project = scratchProject(t)
+	} else {
+		target.other(t)
+		a.account = *target.Keystone.Other
+	}
+	a.newTerm()
+	volume := a.of(connected.Volume)
+	volume.Place = connected.Place
+	var found []backends.Place
+	volume.Found = func(_ context.Context, at backends.Place) error { found = append(found, at); return nil }
+	err := a.Remove(a.ctx, volume)
+	if target.noauth() {
+		a.must(err)
+		a.wantStatus(connected.Volume.ID, "")
+		if want := backends.NewPlace(target.Endpoint, a.project); len(found) != 1 || found[0] != want {
+			t.Errorf("it was found at %v, want %v", found, want)
+		}
+		return
+	}
+	if !backends.IsKind(err, backends.KindElsewhere) || len(found) > 0 {
+		t.Errorf("the removal ended with %v, found at %v", err, found)
+	}
+	shown, err := a.Volumes(a.ctx)
+	a.must(err)
+	volume.Place = backends.Place{}
+	if err := a.Remove(a.ctx, volume); len(shown) == 0 && !backends.IsKind(err, backends.KindElsewhere) {
+		t.Errorf("without a record the removal ended with %v", err)
+	}
+	a.wantStatus(connected.Volume.ID, backends.StatusInUse)
 }
 
 func lifecycleUndo(t *testing.T, target Target, workflow backends.Workflow) {
