@@ -54,7 +54,9 @@ func TestCloudsReadings(t *testing.T) {
 	// One case a line.
 	now := "[\n" + strings.Join(lines, ",\n") + "\n]\n"
 	if *updateReadings {
-		writeFile(t, cloudsReadings, now)
+		if err := os.WriteFile(cloudsReadings, []byte(now), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	recorded, err := os.ReadFile(cloudsReadings)
 	if err != nil {
