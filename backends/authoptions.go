@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gophercloud/gophercloud/v2"
-	"github.com/gophercloud/utils/v2/openstack/clientconfig"
+	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
 )
 
 // The ways to prove an identity to Keystone that this package knows.
@@ -25,7 +25,7 @@ const (
 // authOptions makes one complete request for a token out of an auth section.
 // gophercloud refuses redundant information, such as a domain beside a user's
 // id, where the OpenStack clients let the more precise part win; so does this.
-func authOptions(authType clientconfig.AuthType, info clientconfig.AuthInfo, trustID string) (gophercloud.AuthOptions, error) {
+func authOptions(authType clouds.AuthType, info clouds.AuthInfo) (gophercloud.AuthOptions, error) {
 	address, repaired := identityV3(info.AuthURL)
 	if !isWebAddress(address) {
 		return gophercloud.AuthOptions{}, fmt.Errorf("auth_url %q is not an http or https address", withoutUser(info.AuthURL))
@@ -59,7 +59,7 @@ func authOptions(authType clientconfig.AuthType, info clientconfig.AuthInfo, tru
 		if info.ApplicationCredentialSecret == "" {
 			return gophercloud.AuthOptions{}, errors.New("the application credential has no secret")
 		}
-		if trustID != "" {
+		if info.TrustID != "" {
 			return gophercloud.AuthOptions{}, errors.New("a trust is used with user and password, not with an application credential")
 		}
 		options.ApplicationCredentialSecret = info.ApplicationCredentialSecret
@@ -81,7 +81,7 @@ func authOptions(authType clientconfig.AuthType, info clientconfig.AuthInfo, tru
 	}
 	// A file that tells only the user's domain means projects of the same one.
 	project := firstDomain(domain{info.ProjectDomainID, info.ProjectDomainName}, domain{info.DomainID, info.DomainName}, user)
-	options.Scope, err = scopeOf(info, trustID, project)
+	options.Scope, err = scopeOf(info, project)
 	return options, err
 }
 
@@ -103,7 +103,7 @@ func firstDomain(candidates ...domain) domain {
 
 // authMethod chooses one way to log in. Without an auth_type it is the one
 // that what is given allows, the most specific first.
-func authMethod(authType clientconfig.AuthType, info clientconfig.AuthInfo) (string, error) {
+func authMethod(authType clouds.AuthType, info clouds.AuthInfo) (string, error) {
 	application := info.ApplicationCredentialID != "" || info.ApplicationCredentialName != ""
 	switch authType {
 	case "":
@@ -116,17 +116,17 @@ func authMethod(authType clientconfig.AuthType, info clientconfig.AuthInfo) (str
 			return methodPassword, nil
 		}
 		return "", errors.New("the credentials have no password, application credential or token")
-	case clientconfig.AuthPassword, clientconfig.AuthV3Password, clientconfig.AuthV2Password:
+	case clouds.AuthPassword, clouds.AuthV3Password, clouds.AuthV2Password:
 		if info.Password == "" {
 			return "", errors.New("the credentials have no password")
 		}
 		return methodPassword, nil
-	case clientconfig.AuthToken, clientconfig.AuthV3Token, clientconfig.AuthV2Token:
+	case clouds.AuthToken, clouds.AuthV3Token, clouds.AuthV2Token:
 		if info.Token == "" {
 			return "", errors.New("the credentials have no token")
 		}
 		return methodToken, nil
-	case clientconfig.AuthV3ApplicationCredential:
+	case clouds.AuthV3ApplicationCredential:
 		if !application {
 			return "", errors.New("the credentials have no application_credential_id or application_credential_name")
 		}
@@ -135,7 +135,7 @@ func authMethod(authType clientconfig.AuthType, info clientconfig.AuthInfo) (str
 	return "", fmt.Errorf("auth_type %q is not supported; use password, v3applicationcredential or token", authType)
 }
 
-func setUser(options *gophercloud.AuthOptions, info clientconfig.AuthInfo, of domain) error {
+func setUser(options *gophercloud.AuthOptions, info clouds.AuthInfo, of domain) error {
 	switch {
 	case info.UserID != "":
 		options.UserID = info.UserID
@@ -153,10 +153,10 @@ func setUser(options *gophercloud.AuthOptions, info clientconfig.AuthInfo, of do
 // alone; naming a project too is refused by Keystone (OS-TRUST extension).
 // Without a project Keystone takes the user's default one. A domain alone is
 // never asked for: volumes belong to projects.
-func scopeOf(info clientconfig.AuthInfo, trustID string, of domain) (*gophercloud.AuthScope, error) {
+func scopeOf(info clouds.AuthInfo, of domain) (*gophercloud.AuthScope, error) {
 	switch {
-	case trustID != "":
-		return &gophercloud.AuthScope{TrustID: trustID}, nil
+	case info.TrustID != "":
+		return &gophercloud.AuthScope{TrustID: info.TrustID}, nil
 	case info.ProjectID != "":
 		return &gophercloud.AuthScope{ProjectID: info.ProjectID}, nil
 	case info.ProjectName == "":
@@ -211,7 +211,7 @@ func schemeEnd(address string) int {
 
 // readCertificates reads what an entry says about TLS, once: what is used is
 // what the version is made of, also when a file changes at this moment.
-func (f fileSet) readCertificates(cloud *clientconfig.Cloud) (*tls.Config, map[string]string, error) {
+func (f fileSet) readCertificates(cloud clouds.Cloud) (*tls.Config, map[string]string, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	read := map[string]string{}
 	if cloud.CACertFile != "" {

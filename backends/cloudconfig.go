@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/gophercloud/utils/v2/openstack/clientconfig"
+	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
 )
 
 // cloudConfigCredentials reads the INI form of the OpenStack cloud provider,
@@ -43,12 +43,12 @@ func (f iniFile) credentials(config Config, files fileSet) (credentials, error) 
 	case authURL == "":
 		return credentials{}, errors.New("neither auth-url nor cinder-endpoint in [Global] nor endpoint in [Cinder] is given")
 	}
-	cloud := &clientconfig.Cloud{
+	cloud := clouds.Cloud{
 		RegionName:     global["region"],
 		CACertFile:     global["ca-file"],
 		ClientCertFile: global["cert-file"],
 		ClientKeyFile:  global["key-file"],
-		AuthInfo: &clientconfig.AuthInfo{
+		AuthInfo: &clouds.AuthInfo{
 			AuthURL:                     authURL,
 			Username:                    global["username"],
 			UserID:                      global["user-id"],
@@ -64,13 +64,14 @@ func (f iniFile) credentials(config Config, files fileSet) (credentials, error) 
 			ApplicationCredentialID:     global["application-credential-id"],
 			ApplicationCredentialName:   global["application-credential-name"],
 			ApplicationCredentialSecret: global["application-credential-secret"],
+			TrustID:                     global["trust-id"],
 		},
 	}
 	if global["tls-insecure"] == "true" {
 		verify := false
 		cloud.Verify = &verify
 	}
-	return files.keystoneCredentials(config, cloud, global["trust-id"])
+	return files.keystoneCredentials(config, cloud)
 }
 
 // environmentCredentials reads the OS_* variables that the OpenStack clients
@@ -95,14 +96,14 @@ func (s Sources) environmentCredentials(config Config) (credentials, error) {
 	if authURL == "" {
 		return credentials{}, errors.New("the environment has neither OS_AUTH_URL nor OS_CINDER_ENDPOINT")
 	}
-	cloud := &clientconfig.Cloud{
-		AuthType:       clientconfig.AuthType(first("OS_AUTH_TYPE")),
+	cloud := clouds.Cloud{
+		AuthType:       clouds.AuthType(first("OS_AUTH_TYPE")),
 		RegionName:     first("OS_REGION_NAME"),
 		EndpointType:   first("OS_ENDPOINT_TYPE", "OS_INTERFACE"),
 		CACertFile:     first("OS_CACERT"),
 		ClientCertFile: first("OS_CERT"),
 		ClientKeyFile:  first("OS_KEY"),
-		AuthInfo: &clientconfig.AuthInfo{
+		AuthInfo: &clouds.AuthInfo{
 			AuthURL:                     authURL,
 			Token:                       first("OS_TOKEN", "OS_AUTH_TOKEN"),
 			Username:                    first("OS_USERNAME"),
@@ -121,11 +122,12 @@ func (s Sources) environmentCredentials(config Config) (credentials, error) {
 			ApplicationCredentialName:   first("OS_APPLICATION_CREDENTIAL_NAME"),
 			ApplicationCredentialSecret: first("OS_APPLICATION_CREDENTIAL_SECRET"),
 			SystemScope:                 first("OS_SYSTEM_SCOPE"),
+			TrustID:                     first("OS_TRUST_ID"),
 		},
 	}
 	if insecure := first("OS_INSECURE"); insecure == "true" || insecure == "1" {
 		verify := false
 		cloud.Verify = &verify
 	}
-	return s.files.keystoneCredentials(config, cloud, first("OS_TRUST_ID"))
+	return s.files.keystoneCredentials(config, cloud)
 }

@@ -1,0 +1,125 @@
+package backends
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
+)
+
+var updateReadings = flag.Bool("update", false, "write testdata/cloudsreadings.json anew")
+
+// cloudsReadings is read by test/cloudsoracle too, which compares with it how
+// gophercloud's clientconfig reads the same files.
+const cloudsReadings = "testdata/cloudsreadings.json"
+
+// cloudsReading is one case with what was read. Without a cloud the files were
+// refused, without a login the credentials.
+type cloudsReading struct {
+	Case        string            `json:"case"`
+	Files       map[string]string `json:"files"`
+	Region      string            `json:"region,omitempty"`
+	Environment map[string]string `json:"environment,omitempty"`
+	Cloud       *clouds.Cloud     `json:"cloud,omitempty"`
+	Login       any               `json:"login,omitempty"` // what Keystone would be sent
+	Refusal     string            `json:"refusal,omitempty"`
+	Oracle      map[string]string `json:"oracle,omitempty"`
+	Why         string            `json:"why,omitempty"`
+}
+
+// TestCloudsReadings pins how every case is read. A difference from
+// clientconfig must have a reason.
+func TestCloudsReadings(t *testing.T) {
+	var lines []string
+	seen := map[string]bool{}
+	for _, c := range cloudsCases {
+		if seen[c.name] {
+			t.Errorf("two cases are called %q", c.name)
+		}
+		seen[c.name] = true
+		if (c.why == "") != (len(c.oracle) == 0) {
+			t.Errorf("%s: a difference needs a reason, and a reason a difference", c.name)
+		}
+		line, err := json.Marshal(c.read(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines = append(lines, string(line))
+	}
+	// One case a line.
+	now := "[\n" + strings.Join(lines, ",\n") + "\n]\n"
+	if *updateReadings {
+		if err := os.WriteFile(cloudsReadings, []byte(now), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	recorded, err := os.ReadFile(cloudsReadings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(recorded) == now {
+		return
+	}
+	was := strings.Split(string(recorded), "\n")
+	for i, line := range strings.Split(now, "\n") {
+		if !slices.Contains(was, line) {
+			t.Errorf("read now, line %d:\n%s\nwhich %s does not have (go test -update writes it anew)", i+1, line, cloudsReadings)
+		}
+	}
+	t.Errorf("%s differs from what is read now", cloudsReadings)
+}
+
+// read reads the case as a backend does. In its files $DIR is their directory,
+// which has certificates too.
+func (c cloudsCase) read(t *testing.T) cloudsReading {
+	t.Helper()
+	ca := newAuthority(t)
+	_, _, cert, key := ca.issue("client", false)
+	dir := writeFiles(t, map[string]string{"ca.pem": ca.pem, "cert.pem": cert, "key.pem": key})
+	files := c.contents()
+	for name, content := range files {
+		writeFile(t, dir+"/"+name, strings.ReplaceAll(content, "$DIR", dir))
+	}
+	reading := cloudsReading{Case: c.name, Files: files, Region: c.region, Environment: c.environment, Oracle: c.oracle, Why: c.why}
+	sources := Sources{CloudsFile: dir + "/clouds.yaml", Getenv: environment(c.environment), files: fileSet{}}
+	cloud, err := sources.cloud("gold", c.region)
+	if err != nil {
+		reading.Refusal = strings.ReplaceAll(err.Error(), dir, "$DIR")
+		return reading
+	}
+	cloud.Regions = nil // what counts of them is in the other fields
+	for _, path := range []*string{&cloud.CACertFile, &cloud.ClientCertFile, &cloud.ClientKeyFile} {
+		*path = strings.ReplaceAll(*path, dir, "$DIR")
+	}
+	reading.Cloud = &cloud
+	found, err := sources.resolve(Config{Name: "b", Auth: Auth{Cloud: "gold"}, Region: c.region})
+	if err != nil {
+		reading.Refusal = strings.ReplaceAll(err.Error(), dir, "$DIR")
+		return reading
+	}
+	reading.Login = loginBody(t, found.auth)
+	return reading
+}
+
+// loginBody is what Keystone would be sent.
+func loginBody(t *testing.T, options gophercloud.AuthOptions) any {
+	t.Helper()
+	var scope map[string]any
+	var err error
+	if options.Scope != nil {
+		scope, err = options.ToTokenV3ScopeMap()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := options.ToTokenV3CreateMap(scope)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return body["auth"]
+}
