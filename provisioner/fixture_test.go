@@ -63,11 +63,14 @@ type fakeVolumes struct {
 	// touched holds claim UIDs for which something may have been made.
 	touched    map[string]bool
 	abandonErr error
-	onList     func()
-	lastDoubt  time.Time
-	shared     bool                // by several hosts
-	seconds    map[string][]string // volumes' ids by claim UID
-	stored     bool                // connections are those of earlier attempts
+	// abandonKeeps has a volume turn out to have been attached.
+	abandonKeeps bool
+	hasErr       error
+	onList       func()
+	lastDoubt    time.Time
+	shared       bool                // by several hosts
+	seconds      map[string][]string // volumes' ids by claim UID
+	stored       bool                // connections are those of earlier attempts
 }
 
 func (f *fakeVolumes) call(format string, arguments ...any) {
@@ -117,6 +120,9 @@ func (f *fakeVolumes) Abandon(ctx context.Context, stamp backends.Stamp, _ backe
 			v = listed
 		}
 	}
+	if f.abandonKeeps {
+		return &backends.Error{Kind: backends.KindRecorded, Message: "volume has been attached"}
+	}
 	if err := permit(ctx, v); err != nil {
 		return err
 	}
@@ -164,7 +170,9 @@ func (f *fakeVolumes) RemoveUnrecorded(ctx context.Context, id string, stamp bac
 	return f.err
 }
 
-func (f *fakeVolumes) Has(_ context.Context, id string) (bool, error) { return f.has[id], f.err }
+func (f *fakeVolumes) Has(_ context.Context, id string) (bool, error) {
+	return f.has[id], errors.Join(f.err, f.hasErr)
+}
 
 func (f *fakeVolumes) Health() error { return f.health }
 

@@ -186,12 +186,10 @@ func TestUndoThatIsFencedForAMomentIsTriedAgain(t *testing.T) {
 	f.forgetClaim(claim)
 	followup.ClaimGone(claim.UID)
 	followup.next(t.Context())
-	if followup.queue.NumRequeues(followupOfClaim(claim)) == 0 {
+	if followup.queue.NumRequeues(followupOfClaimUID(claim.UID)) == 0 {
 		t.Error("nobody undoes it any more")
 	}
 }
-
-func followupOfClaim(claim *corev1.PersistentVolumeClaim) followup { return followup{claim: claim.UID} }
 
 func TestClaimOfTheSameNameDoesNotKeepAnothersLeftover(t *testing.T) {
 	f := newFixture(t)

@@ -1,0 +1,246 @@
+package provisioner
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	ktesting "k8s.io/client-go/testing"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
+)
+
+const volumeName = "kubernetes.io/iscsi/10.0.0.1:3260:iqn.2010-10.org.openstack:volume-1:1"
+
+// node puts a node into the API server that has volumes in use, and into the
+// cache unless the watch is late.
+func (f *fixture) node(name string, watched bool, inUse ...corev1.UniqueVolumeName) *corev1.Node {
+	f.t.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{
+		VolumesInUse: inUse, NodeInfo: corev1.NodeSystemInfo{BootID: "boot-1"},
+	}}
+	f.updateNode(node, watched)
+	return node
+}
+
+func (f *fixture) updateNode(node *corev1.Node, watched bool) {
+	f.t.Helper()
+	resource := corev1.SchemeGroupVersion.WithResource("nodes")
+	if err := f.client.Tracker().Update(resource, node, ""); err != nil {
+		f.must(f.client.Tracker().Add(node))
+	}
+	if watched {
+		f.must(f.nodes.Update(node.DeepCopy()))
+	}
+}
+
+const stillInUse = "Warning VolumeStillInUse the volume is not disconnected while node a still uses it (volumesInUse or volumesAttached of the node's status, or a VolumeAttachment); " +
+	"it goes as soon as the node has unmounted it; if the node is lost for good, delete its Node object, taint it with node.kubernetes.io/out-of-service, or run: " +
+	"kubectl annotate pv pvc-uid-1 standalone-cinder.openstack.org/released-by-nodes=a"
+
+func TestNothingIsDisconnectedThatANodeUses(t *testing.T) {
+	for name, watched := range map[string]bool{"the cache shows it": true, "the watch is late": false} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			pv := f.recorded()
+			node := f.node("a", watched, volumeName)
+			f.node("b", watched, "kubernetes.io/iscsi/another")
+			f.released(pv)
+			for range 3 {
+				if f.ShouldDelete(t.Context(), pv) {
+					if err := f.Delete(t.Context(), pv); !isIgnored(err) {
+						t.Fatalf("error %v, want one that the library ignores", err)
+					}
+				}
+			}
+			wantCalls(t, f.backends["gold"])
+			f.wantEvent(stillInUse)
+			// Another node's change helps nobody.
+			f.NodeChanged("b")
+			f.wantRequeued()
+			node.Status.VolumesInUse = nil
+			f.updateNode(node, true)
+			f.NodeChanged("a")
+			f.wantRequeued(pv.Name)
+			if !f.ShouldDelete(t.Context(), pv) {
+				t.Fatal("not deleted when the node has let go")
+			}
+			f.must(f.Delete(t.Context(), pv))
+			wantCalls(t, f.backends["gold"], "remove volume-1 historic=false")
+		})
+	}
+}
+
+// TestNodeThatLetsGoBeforeTheParkingIsNotMissed: the watch tells of it between
+// the question and the parking.
+func TestNodeThatLetsGoBeforeTheParkingIsNotMissed(t *testing.T) {
+	f := newFixture(t)
+	pv := f.recorded()
+	f.released(pv)
+	f.node("a", false, volumeName)
+	f.client.PrependReactor("list", "nodes", func(ktesting.Action) (bool, runtime.Object, error) {
+		f.NodeChanged("a")
+		return false, nil, nil
+	})
+	if err := f.Delete(t.Context(), pv); !isIgnored(err) {
+		t.Fatalf("error %v, want one that the library ignores", err)
+	}
+	f.wantRequeued(pv.Name)
+}
+
+func TestDeletionIsTriedAgainWhereNoWatchTellsOfNodes(t *testing.T) {
+	f := newFixture(t)
+	f.blind = true
+	pv := f.recorded()
+	f.node("a", false, volumeName)
+	err := f.delete(pv)
+	if err == nil || isIgnored(err) || retryFor(err).outcome != "in_use" {
+		t.Errorf("error %v, tried again like %+v", err, retryFor(err))
+	}
+	wantCalls(t, f.backends["gold"])
+}
+
+func TestNodesThatCannotBeReadStopADeletion(t *testing.T) {
+	f := newFixture(t)
+	pv := f.recorded()
+	f.client.PrependReactor("list", "nodes", func(ktesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("forbidden") })
+	if err := f.delete(pv); err == nil || !strings.Contains(err.Error(), "cannot tell whether a node still uses the volume of PersistentVolume pvc-uid-1") {
+		t.Errorf("error %v", err)
+	}
+	wantCalls(t, f.backends["gold"])
+}
+
+// TestChangeOfMindStopsADeletion: while the deletion waits for its turn, the
+// object is changed, and the cache does not show it yet.
+func TestChangeOfMindStopsADeletion(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(f *fixture, pv *corev1.PersistentVolume)
+		want   string
+	}{
+		"the reclaim policy": {func(f *fixture, pv *corev1.PersistentVolume) {
+			pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+		}, "its reclaim policy is Retain now"},
+		"the claimRef": {func(f *fixture, pv *corev1.PersistentVolume) { pv.Spec.ClaimRef = nil }, "its claimRef was cleared"},
+		"the phase":    {func(f *fixture, pv *corev1.PersistentVolume) { pv.Status.Phase = corev1.VolumeBound }, "its phase is Bound now"},
+		"the volume": {func(f *fixture, pv *corev1.PersistentVolume) { pv.Annotations[annotationVolume] = "volume-2" },
+			"it names volume volume-2 now"},
+		"the object": {func(f *fixture, pv *corev1.PersistentVolume) { pv.UID = "another" }, "another object has its name"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			queued := f.recorded()
+			f.released(queued)
+			live := queued.DeepCopy()
+			c.change(f, live)
+			f.must(f.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), live, ""))
+			if err := f.Delete(t.Context(), queued); !isIgnored(err) {
+				t.Errorf("error %v, want one that the library ignores", err)
+			}
+			wantCalls(t, f.backends["gold"])
+			f.wantEvent("Normal DeletionStopped the volume of PersistentVolume pvc-uid-1 is not removed: " + c.want)
+			if !f.hasSecret(queued.Name) {
+				t.Error("the Secret is gone")
+			}
+		})
+	}
+	t.Run("the object is gone", func(t *testing.T) {
+		f := newFixture(t)
+		queued := f.recorded()
+		f.released(queued)
+		f.must(f.client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), "", queued.Name))
+		if err := f.Delete(t.Context(), queued); !isIgnored(err) {
+			t.Errorf("error %v, want one that the library ignores", err)
+		}
+		wantCalls(t, f.backends["gold"])
+	})
+}
+
+// TestOneReadServesADeletion: the first change is preceded by one read of the
+// object, and no later one by any, as long as nobody changes his mind.
+func TestOneReadServesADeletion(t *testing.T) {
+	f := newFixture(t)
+	pv := f.recorded()
+	pv.ResourceVersion = "10"
+	f.released(pv)
+	f.client.ClearActions()
+	r := &release{p: f.Provisioner, pv: pv, volumeID: "volume-1"}
+	for range 3 {
+		f.must(r.permit(t.Context()))
+	}
+	reads := 0
+	for _, action := range f.client.Actions() {
+		if action.Matches("get", "persistentvolumes") {
+			reads++
+		}
+	}
+	if reads != 1 {
+		t.Errorf("%d reads of the object", reads)
+	}
+	// What the cache shows from before the proof says nothing.
+	store := f.factory.Core().V1().PersistentVolumes().Informer().GetStore()
+	before, after := pv.DeepCopy(), pv.DeepCopy()
+	before.ResourceVersion, before.Status.Phase = "9", corev1.VolumeBound
+	f.must(store.Update(before))
+	f.must(r.permit(t.Context()))
+	after.ResourceVersion, after.Spec.PersistentVolumeReclaimPolicy = "11", corev1.PersistentVolumeReclaimRetain
+	f.must(store.Update(after))
+	var changed *changedError
+	if err := r.permit(t.Context()); !errors.As(err, &changed) {
+		t.Errorf("the answer is %v", err)
+	}
+}
+
+// TestUndoingWaitsForTheNode: the PersistentVolume was handed to the library,
+// and may have been saved, used and removed since.
+func TestUndoingWaitsForTheNode(t *testing.T) {
+	f := newFixture(t)
+	claim := f.claim(nil)
+	_, err := f.provision(claim)
+	f.must(err)
+	f.forgetClaim(claim)
+	f.backends["gold"].calls = nil
+	node := f.node("a", true, volumeName)
+	if err := f.claimGone(t.Context(), claim.UID); err == nil || !strings.Contains(err.Error(), "volume volume-1 is still in use by node a") {
+		t.Errorf("the answer is %v", err)
+	}
+	wantCalls(t, f.backends["gold"])
+	if !f.hasSecret("pvc-uid-1") {
+		t.Error("the Secret is gone")
+	}
+	node.Status.VolumesInUse = nil
+	f.updateNode(node, true)
+	f.must(f.claimGone(t.Context(), claim.UID))
+	wantCalls(t, f.backends["gold"], "abandon pvc-uid-1")
+}
+
+// TestVolumeOfAnEarlierLeaderIsKeptWhileItIsAttached to a node, under the name
+// that its PersistentVolume would have.
+func TestVolumeOfAnEarlierLeaderIsKeptWhileItIsAttached(t *testing.T) {
+	f := newFixture(t)
+	v := f.leftoverVolume("uid-gone")
+	v.Status = backends.StatusAttaching
+	asked := nodeuse.Volume{}
+	f.cleaner.Nodes = askedNodes{asked: &asked, users: []string{"a"}}
+	if _, err := f.cleaner.nobodyNeeds(t.Context(), v); err == nil || !strings.Contains(err.Error(), "is still in use by node a") {
+		t.Errorf("the answer is %v", err)
+	}
+	if asked.PV != "pvc-uid-gone" || !asked.MayAttach {
+		t.Errorf("asked for %+v", asked)
+	}
+}
+
+type askedNodes struct {
+	Nodes
+	asked *nodeuse.Volume
+	users []string
+}
+
+func (n askedNodes) Users(_ context.Context, v nodeuse.Volume) ([]string, error) {
+	*n.asked = v
+	return n.users, nil
+}

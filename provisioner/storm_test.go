@@ -1,0 +1,154 @@
+package provisioner
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+)
+
+// TestFullBackendAndFullQuotaEndInADelay: Cinder's quota refuses on one backend,
+// and the policy's limit fills the other.
+func TestFullBackendAndFullQuotaEndInADelay(t *testing.T) {
+	f := newFixture(t)
+	f.inForce("auth: {cloud: silver}", "auth: {cloud: silver}\n    limits: {volumes: 0}")
+	f.count()
+	f.backends["gold"].err = errGoldAtLimit
+	claim := f.both()
+	for range 3 {
+		if _, err := f.provision(claim); err == nil || isIgnored(err) {
+			t.Fatalf("error %v, want one with a delay", err)
+		}
+		f.wantRequeued()
+	}
+	if got := len(f.backends["gold"].calls); got != 3 {
+		t.Errorf("%d requests in 3 rounds", got)
+	}
+}
+
+// TestRecoveryElsewhereHelpsNobody who does not wait for that backend.
+func TestRecoveryElsewhereHelpsNobody(t *testing.T) {
+	f := newFixture(t)
+	gold := f.backends["gold"]
+	gold.err = &backends.Error{Kind: backends.KindInvalid, Backend: "gold", Message: "no such type"}
+	failing := f.named("failing")
+	gold.onCall = func() { f.BackendAnswers("silver") } // in the midst of the attempt
+	if _, err := f.provision(failing); err == nil {
+		t.Fatal("the attempt succeeded")
+	}
+	gold.onCall = nil
+	f.wantRequeued()
+	pv := f.pvOf("deleting")
+	if err := f.delete(pv); err == nil {
+		t.Fatal("deleted")
+	}
+	f.BackendAnswers("silver")
+	f.CredentialsChanged([]string{"silver"})
+	f.wantRequeued()
+	f.BackendAnswers("gold")
+	f.wantRequeued("failing", pv.Name)
+}
+
+// pvOf is a PersistentVolume of another claim.
+func (f *fixture) pvOf(claim string) *corev1.PersistentVolume {
+	f.t.Helper()
+	gold := f.backends["gold"]
+	failure := gold.err
+	gold.err = nil
+	defer func() { gold.err = failure }()
+	pv, err := f.provision(f.named(claim))
+	f.must(err)
+	pv.UID = types.UID("pv-of-" + claim)
+	pv.Annotations[annotationProvisionedBy] = "test"
+	return pv
+}
+
+// TestFreedRoomIsOfferedToThoseWhoWaitForIt and to nobody else.
+func TestFreedRoomIsOfferedToThoseWhoWaitForIt(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		freed scope
+		want  []string
+	}{
+		{"in the tenant's quota", scope{policy.TenantScope, "a"}, []string{"second"}},
+		{"on a backend", scope{policy.BackendScope, "gold"}, nil},
+		{"in another tenant's quota", scope{policy.TenantScope, "b"}, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFixture(t)
+			f.limit("1")
+			f.count()
+			f.ShouldProvision(t.Context(), f.named("first"))
+			if f.ShouldProvision(t.Context(), f.named("second")) {
+				t.Fatal("admitted")
+			}
+			f.help(roomOf(c.freed))
+			f.wantRequeued(c.want...)
+		})
+	}
+}
+
+// TestClaimDeletedInMidProvisionKeepsItsTurnUntilTheWorkEnds: else a tenant that
+// makes and deletes claims would have any number of them worked on at once.
+func TestClaimDeletedInMidProvisionKeepsItsTurnUntilTheWorkEnds(t *testing.T) {
+	f := newFixture(t)
+	f.inForce("volumeSize: {max: 10Gi}", "limits: {concurrency: 1}")
+	first, second := f.named("first"), f.named("second")
+	if !f.ShouldProvision(t.Context(), first) || f.ShouldProvision(t.Context(), second) {
+		t.Fatal("not one claim of two is worked on")
+	}
+	f.backends["gold"].onCall = func() {
+		f.backends["gold"].onCall = nil
+		f.forgetClaim(first)
+		f.must(f.claimGone(t.Context(), first.UID))
+		f.wantRequeued()
+		if f.ShouldProvision(t.Context(), second) {
+			t.Error("another claim of the tenant is worked on at the same time")
+		}
+	}
+	_, _ = f.provision(first)
+	f.wantRequeued("second")
+}
+
+// TestClaimThatProvisionParksComesBack: its turn lapsed between the invitation
+// and the work, and another has it.
+func TestClaimThatProvisionParksComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.inForce("volumeSize: {max: 10Gi}", "limits: {concurrency: 1}")
+		first, second := f.named("first"), f.named("second")
+		f.ShouldProvision(t.Context(), first)
+		synctest.Wait()
+		f.claimTurns.End(string(first.UID)) // lapsed
+		if !f.ShouldProvision(t.Context(), second) {
+			t.Fatal("the turn that lapsed is nobody's")
+		}
+		if _, err := f.provision(first); !isIgnored(err) {
+			t.Fatalf("error %v, want one that the library ignores", err)
+		}
+		if _, err := f.provision(second); err != nil {
+			t.Fatal(err)
+		}
+		f.wantRequeued("first")
+	})
+}
+
+func TestHelpsAreForgottenRatherThanGathered(t *testing.T) {
+	h := newHelped()
+	start := h.now()
+	for i := range 3 * mostHelps {
+		h.note([]help{{helpNamespace, fmt.Sprint(i)}})
+	}
+	if len(h.last) > mostHelps {
+		t.Errorf("%d helps are remembered", len(h.last))
+	}
+	// What was forgotten counts as help.
+	if !h.since(start, []help{{helpNamespace, "0"}}) || h.since(h.now(), []help{{helpNamespace, "0"}}) {
+		t.Error("a help was missed, or made up")
+	}
+}

@@ -1,0 +1,264 @@
+package provisioner
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+)
+
+// removeByHand has a PersistentVolume's object removed by somebody else, who
+// keeps the volume.
+func (f *fixture) removeByHand(followup *Followup, pv *corev1.PersistentVolume) {
+	f.t.Helper()
+	f.must(f.client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), "", pv.Name))
+	f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Delete(pv))
+	followup.VolumeGone(pv)
+}
+
+// TestVolumeThatWasRecordedIsNeverTakenOver: Cinder is away when the
+// PersistentVolume is saved, so that the volume is never brought into use. A pod
+// writes to it all the same. Its claim goes, and then its PersistentVolume, since
+// somebody wants to keep the data.
+func TestVolumeThatWasRecordedIsNeverTakenOver(t *testing.T) {
+	f := newFixture(t)
+	f.count()
+	followup := NewFollowup(f.Provisioner, 1)
+	gold := f.backends["gold"]
+	pv := f.recorded()
+	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+	f.released(pv)
+	gold.err = errGoldDown
+	followup.VolumeSeen(pv)
+	followup.next(t.Context()) // cannot complete it
+	v := f.leftoverVolume("uid-1")
+	v.ID, v.Status = "volume-1", backends.StatusAttaching
+	gold.listed = []backends.Volume{v}
+	claim, err := f.Claims.PersistentVolumeClaims("team-a").Get("data")
+	f.must(err)
+	f.forgetClaim(claim)
+	followup.ClaimGone(claim.UID)
+	f.removeByHand(followup, pv)
+	gold.err, gold.calls = nil, nil
+	f.lookAgain("gold")
+	f.follow(followup)
+	f.lookAgain("gold")
+	f.follow(followup)
+	// It is marked for whoever leads next, and for nobody else touched.
+	wantCalls(t, gold, "mark volume-1")
+	if got := f.ledger.Usage(policy.TenantScope, "a"); got.Volumes != 1 {
+		t.Errorf("it counts as %+v", got)
+	}
+	// Gone for good, it counts no more.
+	gold.listed = nil
+	f.lookAgain("gold")
+	if got := f.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
+		t.Errorf("it counts as %+v when it is gone", got)
+	}
+}
+
+func TestReleasedVolumeThatIsKeptIsCompleted(t *testing.T) {
+	for name, change := range map[string]func(pv *corev1.PersistentVolume){
+		"released": func(pv *corev1.PersistentVolume) { pv.Status.Phase = corev1.VolumeReleased },
+		"failed":   func(pv *corev1.PersistentVolume) { pv.Status.Phase = corev1.VolumeFailed },
+		"being deleted": func(pv *corev1.PersistentVolume) {
+			pv.Status.Phase, pv.DeletionTimestamp = corev1.VolumeBound, &metav1.Time{Time: time.Now()}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			pv := f.recorded()
+			pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+			change(pv)
+			f.must(NewFollowup(f.Provisioner, 1).do(t.Context(), followupOf(pv)))
+			wantCalls(t, f.backends["gold"], "complete volume-1 read-only=false")
+		})
+	}
+}
+
+// TestSecretOfAKeptVolumeStays: the volume was attached, so that it is kept, and
+// somebody may import it with its credentials.
+func TestSecretOfAKeptVolumeStays(t *testing.T) {
+	f := newFixture(t, credentialsOf("pvc-uid-gone"))
+	gold := f.backends["gold"]
+	v := f.leftoverVolume("uid-gone")
+	gold.listed = []backends.Volume{v}
+	followup := NewFollowup(f.Provisioner, 1)
+	gold.abandonKeeps = true
+	f.count()
+	f.follow(followup)
+	if !f.hasSecret("pvc-uid-gone") {
+		t.Error("the Secret is gone")
+	}
+	if n := followup.queue.NumRequeues(followupOfClaimUID("uid-gone")); n != 0 {
+		t.Errorf("tried again %d times", n)
+	}
+}
+
+func followupOfClaimUID(claim types.UID) followup { return followup{claim: claim} }
+
+// TestClaimThatGoesWhileItsBackendIsDownIsUndone: an earlier leader made its
+// volume, which this one has listed, or not even that.
+func TestClaimThatGoesWhileItsBackendIsDownIsUndone(t *testing.T) {
+	for name, listed := range map[string]bool{"listed before": true, "listed afterwards": false} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			gold := f.backends["gold"]
+			followup := NewFollowup(f.Provisioner, 1)
+			claim := f.claim(func(c *corev1.PersistentVolumeClaim) { c.UID = "uid-gone" })
+			f.NoteEarlier(map[types.UID]bool{claim.UID: true})
+			old := f.leftoverVolume("uid-gone")
+			old.CreatedAt = time.Now().Add(-3 * time.Hour)
+			gold.listed = []backends.Volume{old}
+			if listed {
+				f.count()
+			}
+			gold.health, gold.abandonErr = errGoldDown, errGoldDown
+			f.forgetClaim(claim)
+			followup.ClaimGone(claim.UID)
+			followup.next(t.Context())
+			gold.health, gold.abandonErr, gold.calls = nil, nil, nil
+			if listed {
+				f.must(f.claimGone(t.Context(), claim.UID)) // the queue's next try
+			} else {
+				f.count()
+			}
+			f.follow(followup)
+			wantCalls(t, gold, "abandon pvc-uid-gone")
+			if got := f.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
+				t.Errorf("it still counts as %+v", got)
+			}
+		})
+	}
+}
+
+// TestForeignPersistentVolumeOfTheSameNameHidesNothing: another provisioner has
+// taken the StorageClass over, and calls its PersistentVolumes alike.
+func TestForeignPersistentVolumeOfTheSameNameHidesNothing(t *testing.T) {
+	f := newFixture(t)
+	followup := NewFollowup(f.Provisioner, 1)
+	claim := f.claim(nil)
+	_, err := f.provision(claim)
+	f.must(err)
+	f.backends["gold"].calls = nil
+	bound := claim.DeepCopy()
+	bound.Spec.VolumeName = "pvc-uid-1"
+	f.must(f.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), bound, "team-a"))
+	foreign := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1", UID: "foreign", Annotations: map[string]string{annotationProvisionedBy: "cinder.csi.openstack.org"}},
+		Spec: corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{Namespace: "team-a", Name: "data", UID: "uid-1"}}}
+	f.store(foreign)
+	followup.VolumeSeen(foreign)
+	f.follow(followup)
+	wantCalls(t, f.backends["gold"], "abandon pvc-uid-1")
+}
+
+// TestSecondVolumeThatCannotBeRemovedHindersNobody: the listing is good all the
+// same, for the audit too, and is not made anew because of it.
+func TestSecondVolumeThatCannotBeRemovedHindersNobody(t *testing.T) {
+	f := newFixture(t)
+	f.count()
+	followup := NewFollowup(f.Provisioner, 1)
+	pv := f.recorded()
+	f.store(pv)
+	gold := f.backends["gold"]
+	gold.listed = []backends.Volume{f.lateVolume(pv)}
+	gold.err = &backends.Error{Kind: backends.KindForbidden, Backend: "gold", Message: "an administrator must do it"}
+	all, err := f.LookAgain(t.Context(), "gold")
+	if err != nil || len(all) != 1 {
+		t.Errorf("%d volumes, %v", len(all), err)
+	}
+	followup.next(t.Context())
+	if n := followup.queue.NumRequeues(followupOfVolume("uid-1", "gold", "volume-late")); n != 1 {
+		t.Errorf("the removal is tried again %d times", n)
+	}
+}
+
+func followupOfVolume(claim types.UID, backend, volume string) followup {
+	return followup{claim: claim, backend: backend, volume: volume}
+}
+
+// TestRecordedVolumesOfARenamedBackendAreLeftAlone: the listing of the new name
+// shows what PersistentVolumes record under the old one.
+func TestRecordedVolumesOfARenamedBackendAreLeftAlone(t *testing.T) {
+	f := newFixture(t)
+	pv := f.recorded()
+	pv.Annotations[annotationBackend] = "bronze"
+	f.store(pv)
+	f.seen()
+	followup := NewFollowup(f.Provisioner, 1)
+	v := f.leftoverVolume("uid-1")
+	v.ID = "volume-1"
+	f.backends["silver"].listed = []backends.Volume{v}
+	f.count()
+	f.lookAgain("silver")
+	if n := followup.queue.Len(); n != 0 {
+		t.Errorf("%d follow-ups", n)
+	}
+	wantCalls(t, f.backends["silver"])
+}
+
+// TestFollowUpsThatAreDoneLeaveNothing in the limiter, whatever happened before.
+func TestFollowUpsThatAreDoneLeaveNothing(t *testing.T) {
+	f := newFixture(t)
+	followup := NewFollowup(f.Provisioner, 1)
+	pv := f.recorded()
+	f.backends["gold"].err = errors.New("broken")
+	followup.VolumeSeen(pv)
+	followup.next(t.Context())
+	f.backends["gold"].err = nil
+	followup.queue.Add(followupOf(pv))
+	followup.next(t.Context())
+	wantCalls(t, f.backends["gold"], "complete volume-1 read-only=false", "complete volume-1 read-only=false")
+	if n := len(f.limiter.items); n != 0 {
+		t.Errorf("%d items in the limiter", n)
+	}
+}
+
+// TestSecretsAreNotListedForClaimsThatWait: a Secret of a pending claim is no
+// reason to look further, and a backend that is down none to look at once again.
+func TestSecretsOfClaimsThatWaitNeedNoBackend(t *testing.T) {
+	f := newFixture(t)
+	claim := f.claim(nil)
+	secret := credentialsOf("pvc-" + string(claim.UID))
+	secret.CreationTimestamp = metav1.Now()
+	f.must(f.client.Tracker().Add(secret))
+	f.backends["gold"].health = errGoldDown
+	f.must(f.SweepSecrets(t.Context()))
+}
+
+func TestPersistentVolumeDeletedBeforeItIsBoundIsTold(t *testing.T) {
+	f := newFixture(t)
+	followup := NewFollowup(f.Provisioner, 1)
+	pv := f.recorded()
+	pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "team-a", Name: "data", UID: "uid-1"}
+	pv.Status.Phase = corev1.VolumeAvailable
+	followup.VolumeSeen(pv)
+	pv.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+	for range 3 {
+		followup.VolumeSeen(pv)
+	}
+	const want = "Warning DeletedBeforeBound PersistentVolume pvc-uid-1 was deleted before it was bound, and claim team-a/data cannot be bound to it any more; delete the claim, too: both go, with the volume, and a new claim gets a new one"
+	if events := f.said(); len(events) != 2 || events[0] != want || events[1] != want {
+		t.Errorf("events %q\nwant %q for the PersistentVolume and the claim", events, want)
+	}
+}
+
+func TestHistoricVolumeIsFoundThoughAnotherBackendIsDown(t *testing.T) {
+	f := newFixture(t)
+	f.backends["gold"].hasErr = errGoldDown
+	f.backends["silver"].has = map[string]bool{"volume-9": true}
+	backend, err := f.locateHistoric(t.Context(), &Origin{VolumeID: "volume-9", PVName: "old"})
+	if backend != "silver" || err != nil {
+		t.Errorf("%q, %v", backend, err)
+	}
+	f.backends["silver"].has = nil
+	if _, err := f.locateHistoric(t.Context(), &Origin{VolumeID: "volume-9", PVName: "old"}); !backends.IsKind(err, backends.KindUnavailable) {
+		t.Errorf("that nobody has it is concluded: %v", err)
+	}
+}
