@@ -144,7 +144,7 @@ func Audit(ctx context.Context, options AuditOptions) (report AuditReport, notRe
 	for _, listing := range listings {
 		report.Volumes += len(listing.Volumes)
 	}
-	report.Findings = audit.Compare(audit.State{Now: time.Now(), Cluster: cluster, Grace: options.Grace, Backends: listings, Records: records})
+	report.Findings = audit.Compare(audit.State{Now: time.Now(), Cluster: cluster, ClusterUID: clusterUID, Grace: options.Grace, Backends: listings, Records: records})
 	if options.Delete {
 		cleaner := provisioner.Cleaner{Client: client, ProvisionerName: options.ProvisionerName, Cluster: cluster, ClusterUID: clusterUID, Namespace: namespace,
 			RecordedBy: records.RecordedBy,
@@ -176,7 +176,12 @@ func removeFindings(ctx context.Context, cleaner provisioner.Cleaner, findings [
 		} else {
 			err = cleaner.RemoveVolume(ctx, f.Backend, f.Volume, f.Stamp)
 		}
-		if err != nil {
+		switch {
+		case provisioner.IsKept(err):
+			f.Removable, f.Message = false, f.Message+"; it is not removed: "+err.Error()
+			left = append(left, f)
+			continue
+		case err != nil:
 			failed = append(failed, fmt.Errorf("%s is not removed: %w", subject(f), err))
 			left = append(left, f)
 			continue

@@ -27,6 +27,7 @@ type auditor struct {
 	client          kubernetes.Interface
 	volumes         corelisters.PersistentVolumeLister
 	cluster         string
+	clusterUID      string
 	namespace       string
 	provisionerName string
 	provisioner     *provisioner.Provisioner
@@ -80,7 +81,7 @@ func (u *auditor) once(ctx context.Context) error {
 		return err
 	}
 	confirmMissing(ctx, u.find, listings, records)
-	findings := audit.Compare(audit.State{Now: time.Now(), Cluster: u.cluster, Grace: settings.Grace, Backends: listings, Records: records})
+	findings := audit.Compare(audit.State{Now: time.Now(), Cluster: u.cluster, ClusterUID: u.clusterUID, Grace: settings.Grace, Backends: listings, Records: records})
 	var removed []audit.Finding
 	var notRemoved error
 	if settings.Delete {

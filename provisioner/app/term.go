@@ -172,6 +172,7 @@ func (a *App) newAuditor(p *provisioner.Provisioner, lent *termBackends) *audito
 		client:          a.client,
 		volumes:         a.factory.Core().V1().PersistentVolumes().Lister(),
 		cluster:         a.cluster,
+		clusterUID:      a.clusterUID,
 		namespace:       a.namespace,
 		provisionerName: a.options.ProvisionerName,
 		provisioner:     p,

@@ -35,6 +35,8 @@ const (
 	StuckVolume Kind = "StuckVolume"
 	// SecondVolume: a volume of a claim whose PersistentVolume names another.
 	SecondVolume Kind = "SecondVolume"
+	// SharedClusterID: a volume that another cluster of the same clusterID made.
+	SharedClusterID Kind = "SharedClusterID"
 	// UnfinishedVolume: a volume of a pending claim, for longer than the grace.
 	UnfinishedVolume Kind = "UnfinishedVolume"
 	// OrphanVolume: a volume of a claim that is gone, named by no
@@ -68,8 +70,10 @@ type Finding struct {
 // State is what is compared.
 type State struct {
 	Now time.Time
-	// Cluster is the id that is stamped on volumes and Secrets.
-	Cluster string
+	// Cluster is the id that is stamped on volumes and Secrets, and ClusterUID the
+	// UID of namespace kube-system beside it.
+	Cluster    string
+	ClusterUID string
 	// Grace is how old things must be to be findings: what is younger is under
 	// way.
 	Grace    time.Duration
@@ -149,6 +153,9 @@ func (c *comparison) volume(backend string, v backends.Volume) {
 	}
 	claim, pending := c.Records.Claims[stamp.ClaimUID]
 	switch {
+	case stamp.ClusterUID != "" && stamp.ClusterUID != c.ClusterUID:
+		f.Kind, f.Removable = SharedClusterID, false
+		f.Message = fmt.Sprintf("it is stamped under kube-system UID %q, and this cluster's is %q: two clusters share clusterID %q; give each its own in the policy", stamp.ClusterUID, c.ClusterUID, stamp.Cluster)
 	case recorded:
 		f.Kind, f.PersistentVolume = SecondVolume, other.PVName
 		f.Message = fmt.Sprintf("PersistentVolume %s of the same claim names volume %s on backend %s", other.PVName, other.VolumeID, other.Backend)

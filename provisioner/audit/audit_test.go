@@ -45,6 +45,10 @@ func at(place backends.Place) func(*provisioner.VolumeRecord) {
 const remedy = "put the configuration and credentials of backend gold back to what they were, or, if the volume is certainly gone, run: " +
 	"kubectl annotate pv pvc-1 --overwrite standalone-cinder.openstack.org/endpoint=http://cinder:8776/v3 standalone-cinder.openstack.org/project-id=p1"
 
+func ofAnotherCluster(v *backends.Volume) {
+	v.Metadata[backends.StampPrefix+"kube-system-uid"] = "another-uid"
+}
+
 func attached(v *backends.Volume) { v.Metadata["readonly"] = "False" }
 
 func TestCompare(t *testing.T) {
@@ -63,6 +67,8 @@ func TestCompare(t *testing.T) {
 			secrets: []provisioner.SecretRecord{{Name: "pvc-1-credentials", PV: "pvc-1", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}}},
 		{name: "orphan that was never recorded", volumes: []backends.Volume{stamped("v1", "1", "attaching", nil)},
 			want: []string{"OrphanVolume v1 removable: no PersistentVolume names it and its claim is gone; it is attaching and 1h0m0s old; it was never attached, so that nobody has written to it through this program"}},
+		{name: "another cluster's of the same clusterID", volumes: []backends.Volume{stamped("v1", "1", "attaching", ofAnotherCluster)},
+			want: []string{`SharedClusterID v1: it is stamped under kube-system UID "another-uid", and this cluster's is "uid-1": two clusters share clusterID "cluster-1"; give each its own in the policy`}},
 		{name: "orphan with data", volumes: []backends.Volume{stamped("v1", "1", "available", attached)},
 			want: []string{"OrphanVolume v1: no PersistentVolume names it and its claim is gone; it is available and 1h0m0s old; it has been attached, so that data may be on it; it may have been kept on purpose"}},
 		{name: "restored backup", volumes: []backends.Volume{stamped("v1", "1", "available", func(v *backends.Volume) {
@@ -137,7 +143,7 @@ func TestCompare(t *testing.T) {
 			for _, r := range c.records {
 				names[r.PVName] = true
 			}
-			found := Compare(State{Now: now, Cluster: "cluster-1", Grace: 10 * time.Minute,
+			found := Compare(State{Now: now, Cluster: "cluster-1", ClusterUID: "uid-1", Grace: 10 * time.Minute,
 				Backends: map[string]Listing{
 					"gold": {Volumes: c.volumes, Place: here, Unstamped: map[string]bool{c.foreign: true}, Err: c.err},
 					"lab":  {Volumes: c.lab, Place: here},
