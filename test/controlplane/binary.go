@@ -2,7 +2,6 @@ package controlplane
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -119,7 +118,7 @@ func choose(sources, wanted string) ([]string, error) {
 	for _, module := range modules {
 		known = append(known, filepath.Base(filepath.Dir(module)))
 	}
-	slices.SortFunc(known, func(a, b string) int { return slices.CompareFunc(numbers(b), numbers(a), cmp.Compare[int]) })
+	slices.SortFunc(known, func(a, b string) int { return slices.Compare(numbers(b), numbers(a)) })
 	switch {
 	case len(known) == 0:
 		return nil, fmt.Errorf("%s holds no module", sources)
