@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,28 +15,41 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
 )
 
-// BinaryVariable names the environment variable that names a prebuilt binary
-// to be used as it is. With it, neither the repository nor a Go toolchain is
-// needed.
-const BinaryVariable = "CONTROLPLANE_BINARY"
+const (
+	// BinaryVariable names the environment variable that names a prebuilt
+	// binary to be used as it is. With it, neither the repository nor a Go
+	// toolchain is needed.
+	BinaryVariable = "CONTROLPLANE_BINARY"
 
-// sourceDir is the nested module of the binary, from the repository's root.
+	// MinorVariable names the environment variable that picks a minor of
+	// Kubernetes, such as 1.34.
+	MinorVariable = "KUBERNETES"
+)
+
+// sourceDir holds a nested module for each minor, in a directory of its name,
+// from the repository's root.
 const sourceDir = "test/controlplane/binaries"
 
 // Binary returns the path of the one file that is etcd, kube-apiserver,
 // kube-controller-manager and kube-scheduler by its first argument.
 //
-// It is built into bin/controlplane under the root of the repository that the
-// working directory is in, unless what is there was built from the same
+// It is of the minor that KUBERNETES names or else, of those under binaries,
+// the newest whose modules can be downloaded; log is told which could not. One
+// that does not compile is an error.
+//
+// It is built into bin/controlplane-MINOR under the root of the repository that
+// the working directory is in, unless what is there was built from the same
 // sources, by the same Go release and for the same platform. Building takes
 // minutes the first time; log is told so. Processes that need it at the same
 // time build it once. If the environment has CONTROLPLANE_BINARY, then that is
-// the path and nothing is built.
+// the path and nothing is chosen or built.
 func Binary(ctx context.Context, log io.Writer) (path string, err error) {
 	if path := os.Getenv(BinaryVariable); path != "" {
 		return prebuilt(path)
@@ -44,7 +58,12 @@ func Binary(ctx context.Context, log io.Writer) (path string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("control plane's binary: %w", err)
 	}
-	path, err = buildOnce(ctx, log, filepath.Join(root, sourceDir), filepath.Join(root, "bin"), goBuild)
+	sources := filepath.Join(root, sourceDir)
+	minors, err := choose(sources, os.Getenv(MinorVariable))
+	if err != nil {
+		return "", fmt.Errorf("control plane's binary: %w", err)
+	}
+	path, err = firstServed(ctx, log, sources, minors, filepath.Join(root, "bin"), goCommand)
 	if err != nil {
 		return "", fmt.Errorf("control plane's binary: %w", err)
 	}
@@ -74,7 +93,7 @@ func repositoryRoot() (string, error) {
 		return "", err
 	}
 	for dir := working; ; dir = filepath.Dir(dir) {
-		_, err := os.Stat(filepath.Join(dir, sourceDir, "go.mod"))
+		_, err := os.Stat(filepath.Join(dir, sourceDir))
 		if err == nil {
 			return dir, nil
 		}
@@ -88,12 +107,92 @@ func repositoryRoot() (string, error) {
 	}
 }
 
-// build compiles the module in source, of that Kubernetes version, into target.
-type build func(ctx context.Context, source, version, target string) error
+// choose returns the minors to be tried, in this order: the wanted one alone
+// or, if none is wanted, all that have a module in sources, the newest first.
+func choose(sources, wanted string) ([]string, error) {
+	modules, err := filepath.Glob(filepath.Join(sources, "*", "go.mod"))
+	if err != nil {
+		return nil, err
+	}
+	var known []string
+	for _, module := range modules {
+		known = append(known, filepath.Base(filepath.Dir(module)))
+	}
+	slices.SortFunc(known, func(a, b string) int { return slices.Compare(numbers(b), numbers(a)) })
+	switch {
+	case len(known) == 0:
+		return nil, fmt.Errorf("%s holds no module", sources)
+	case wanted == "":
+		return known, nil
+	case !slices.Contains(known, wanted):
+		return nil, fmt.Errorf("%s=%s: no control plane of that minor is offered: use one of %s, or leave it unset for the newest",
+			MinorVariable, wanted, strings.Join(known, ", "))
+	}
+	return []string{wanted}, nil
+}
+
+// numbers are those of a minor's name; what is none counts as 0.
+func numbers(minor string) []int {
+	var all []int
+	for part := range strings.SplitSeq(minor, ".") {
+		number, _ := strconv.Atoi(part)
+		all = append(all, number)
+	}
+	return all
+}
+
+// firstServed returns the path of the binary of the first minor whose modules
+// can be downloaded, or that is built already.
+func firstServed(ctx context.Context, log io.Writer, sources string, minors []string, binDir string, tools toolchain) (string, error) {
+	var failed []error
+	for i, minor := range minors {
+		path, err := buildOnce(ctx, log, filepath.Join(sources, minor), binDir, tools)
+		refused, ok := errors.AsType[*refusedError](err)
+		if !ok {
+			return path, err
+		}
+		failed = append(failed, err)
+		if i+1 < len(minors) {
+			fmt.Fprintf(log, "controlplane: Kubernetes %s cannot be downloaded (%s), so %s is tried\n", minor, refused, minors[i+1])
+		}
+	}
+	return "", fmt.Errorf("%w\nif this machine reaches the module proxy, pick another minor by %s or name a built binary in %s",
+		errors.Join(failed...), MinorVariable, BinaryVariable)
+}
+
+// refusedError says that modules could not be downloaded, which says nothing
+// about whether they would compile.
+type refusedError struct {
+	// module is the first of them, as path@version, and reason what the go
+	// command said about it.
+	module, reason string
+	count          int
+}
+
+func (e *refusedError) Error() string {
+	if e.count > 1 {
+		return fmt.Sprintf("%d modules, such as %s: %s", e.count, e.module, e.reason)
+	}
+	return e.module + ": " + e.reason
+}
+
+// toolchain is what a build needs.
+type toolchain struct {
+	// fetch downloads what the module in source needs to be compiled. If that
+	// is what fails, then the error is a refusedError.
+	fetch func(ctx context.Context, source string) error
+	// compile compiles the module in source, of that Kubernetes version, into
+	// target.
+	compile func(ctx context.Context, source, version, target string) error
+}
+
+// goCommand is the toolchain of the PATH.
+var goCommand = toolchain{fetch: goFetch, compile: goBuild}
 
 // buildOnce returns the path of the built binary in binDir, which it builds if
-// there is none that fits the sources.
-func buildOnce(ctx context.Context, log io.Writer, source, binDir string, build build) (string, error) {
+// there is none that fits the sources. The name of their directory is the
+// minor.
+func buildOnce(ctx context.Context, log io.Writer, source, binDir string, tools toolchain) (string, error) {
 	wanted, version, err := sourceKey(source)
 	if err != nil {
 		return "", err
@@ -101,9 +200,10 @@ func buildOnce(ctx context.Context, log io.Writer, source, binDir string, build 
 	if err := os.MkdirAll(binDir, 0o755); err != nil {
 		return "", err
 	}
-	path := filepath.Join(binDir, "controlplane")
+	name := "controlplane-" + filepath.Base(source)
+	path := filepath.Join(binDir, name)
 	lock, err := waitLock(ctx, path+".lock", func() {
-		fmt.Fprintln(log, "controlplane: waiting for another process that builds bin/controlplane")
+		fmt.Fprintf(log, "controlplane: waiting for another process that builds bin/%s\n", name)
 	})
 	if err != nil {
 		return "", err
@@ -118,14 +218,17 @@ func buildOnce(ctx context.Context, log io.Writer, source, binDir string, build 
 			return path, nil
 		}
 	}
-	fmt.Fprintf(log, "controlplane: building etcd and Kubernetes %s into bin/controlplane: usually 5 minutes the first time, 15 seconds once compiled\n", version)
+	fmt.Fprintf(log, "controlplane: building etcd and Kubernetes %s into bin/%s: usually 5 minutes the first time, 15 seconds once compiled\n", version, name)
+	if err := tools.fetch(ctx, source); err != nil {
+		return "", fmt.Errorf("download what %s needs: %w", source, err)
+	}
 	if err := os.Remove(keyPath); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
 	// A program that still runs from the old file keeps it, as the new one
 	// takes its name by renaming.
 	target := path + ".new"
-	if err := build(ctx, source, version, target); err != nil {
+	if err := tools.compile(ctx, source, version, target); err != nil {
 		return "", err
 	}
 	if err := os.Rename(target, path); err != nil {
@@ -159,7 +262,7 @@ func sourceKey(source string) (key, version string, err error) {
 }
 
 // kubernetesVersion is the version of k8s.io/kubernetes that a go.mod requires,
-// such as v1.36.3.
+// such as v1.36.1.
 func kubernetesVersion(gomod []byte) (string, error) {
 	match := regexp.MustCompile(`(?m)^(?:require)?\s+k8s\.io/kubernetes (v\d+\.\d+\.\d+\S*)`).FindSubmatch(gomod)
 	if match == nil {
@@ -170,24 +273,75 @@ func kubernetesVersion(gomod []byte) (string, error) {
 
 // buildArguments are those of the go command.
 func buildArguments(version, target string) []string {
-	numbers := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
+	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
 	// Without these the API server calls itself v0.0.0-master+$Format...,
 	// which clients that parse it choke on.
 	const variables = "k8s.io/component-base/version."
 	flags := fmt.Sprintf("-s -w -X %[1]sgitVersion=%[2]s -X %[1]sgitMajor=%[3]s -X %[1]sgitMinor=%[4]s",
-		variables, version, numbers[0], numbers[1])
+		variables, version, parts[0], parts[1])
 	return []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", flags, "-o", target, "."}
 }
 
-// goBuild runs the go command of the PATH. It satisfies build.
+// goBuild compiles.
 func goBuild(ctx context.Context, source, version, target string) error {
-	command := exec.CommandContext(ctx, "go", buildArguments(version, target)...)
+	_, err := runGo(ctx, source, buildArguments(version, target)...)
+	return err
+}
+
+// goFetch downloads what compiling needs and no more.
+func goFetch(ctx context.Context, source string) error {
+	// To list packages with what they import, the go command needs their
+	// sources, yet compiles none of them.
+	_, listing := runGo(ctx, source, "list", "-deps", ".")
+	if listing == nil || ctx.Err() != nil {
+		return listing
+	}
+	// What it says then is for people. Asked for the archives themselves, it
+	// tells programs too.
+	output, err := runGo(ctx, source, "mod", "download", "-json")
+	if err == nil || ctx.Err() != nil {
+		return listing
+	}
+	if refused := refusals(output); refused != nil {
+		return refused
+	}
+	return listing
+}
+
+// refusals reads the answer of go mod download -json, and is nil if something
+// else than a download failed.
+func refusals(answer []byte) *refusedError {
+	var first *refusedError
+	for decoder := json.NewDecoder(bytes.NewReader(answer)); ; {
+		var module struct{ Path, Version, Error string }
+		if err := decoder.Decode(&module); err != nil {
+			return first
+		}
+		switch {
+		case module.Error == "":
+		case strings.Contains(module.Error, "SECURITY ERROR"):
+			// It was downloaded, and is not what it was when go.sum was
+			// written. Going on without a word is the last thing to do.
+			return nil
+		case first == nil:
+			name, reason := module.Path+"@"+module.Version, strings.Join(strings.Fields(module.Error), " ")
+			first = &refusedError{module: name, reason: strings.TrimPrefix(reason, name+": "), count: 1}
+		default:
+			first.count++
+		}
+	}
+}
+
+// runGo runs the go command of the PATH on the module in source and returns
+// its standard output.
+func runGo(ctx context.Context, source string, arguments ...string) ([]byte, error) {
+	command := exec.CommandContext(ctx, "go", arguments...)
 	command.Dir = source
 	// GOFLAGS and a workspace may well be meant for the module around this one.
 	command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOWORK=off",
 		"GOOS="+runtime.GOOS, "GOARCH="+runtime.GOARCH)
-	var output bytes.Buffer
-	command.Stdout, command.Stderr = &output, &output
+	var output, complaint bytes.Buffer
+	command.Stdout, command.Stderr = &output, &complaint
 	// The go command's compilers go down with it. Interrupted, it removes its
 	// temporary files; killed, it leaves gigabytes.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -196,12 +350,12 @@ func goBuild(ctx context.Context, source, version, target string) error {
 	err := command.Run()
 	switch {
 	case ctx.Err() != nil:
-		return fmt.Errorf("build %s: %w", source, ctx.Err())
+		err = fmt.Errorf("go %s in %s: %w", arguments[0], source, ctx.Err())
 	case errors.Is(err, exec.ErrNotFound):
-		return fmt.Errorf("build %s: %w: install Go or name a built binary in %s", source, err, BinaryVariable)
+		err = fmt.Errorf("go %s in %s: %w: install Go or name a built binary in %s", arguments[0], source, err, BinaryVariable)
 	case err != nil:
-		text := output.Bytes()
-		return fmt.Errorf("build %s: %w:\n%s", source, err, bytes.TrimSpace(text[max(0, len(text)-logTailBytes):]))
+		text := complaint.Bytes()
+		err = fmt.Errorf("go %s in %s: %w:\n%s", arguments[0], source, err, bytes.TrimSpace(text[max(0, len(text)-logTailBytes):]))
 	}
-	return nil
+	return output.Bytes(), err
 }

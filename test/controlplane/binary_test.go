@@ -13,12 +13,21 @@ import (
 	"testing"
 )
 
-// moduleSource is a directory that looks like the nested module.
+// moduleSource is a directory that looks like the nested module of a minor.
 func moduleSource(t *testing.T) string {
 	t.Helper()
-	dir := t.TempDir()
+	dir := filepath.Join(t.TempDir(), "1.36")
+	writeModule(t, dir, "v1.36.1")
+	return dir
+}
+
+func writeModule(t *testing.T, dir, version string) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	for name, content := range map[string]string{
-		"go.mod":  "module example.org/binaries\n\nrequire (\n\tk8s.io/kubernetes v1.36.3\n)\n",
+		"go.mod":  "module example.org/binaries\n\nrequire (\n\tk8s.io/kubernetes " + version + "\n)\n",
 		"go.sum":  "sums\n",
 		"main.go": "package main\n",
 	} {
@@ -26,17 +35,21 @@ func moduleSource(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	return dir
 }
 
-// builder counts its builds, each of which makes a file that says which one it
-// was.
+// builder is a toolchain that counts its builds, each of which makes a file
+// that says which one it was.
 type builder struct {
 	count atomic.Int32
 	err   error
 }
 
-func (b *builder) build(_ context.Context, _, version, target string) error {
+func (b *builder) tools() toolchain { return toolchain{fetch: fetched, compile: b.compile} }
+
+// fetched finds everything downloaded.
+func fetched(context.Context, string) error { return nil }
+
+func (b *builder) compile(_ context.Context, _, version, target string) error {
 	number := b.count.Add(1)
 	if b.err != nil {
 		return b.err
@@ -46,7 +59,7 @@ func (b *builder) build(_ context.Context, _, version, target string) error {
 
 func mustBuild(t *testing.T, source, binDir string, b *builder) string {
 	t.Helper()
-	path, err := buildOnce(t.Context(), &bytes.Buffer{}, source, binDir, b.build)
+	path, err := buildOnce(t.Context(), &bytes.Buffer{}, source, binDir, b.tools())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +75,7 @@ func TestBinaryIsBuiltAnewOnlyWhenItsSourcesChange(t *testing.T) {
 		t.Run(changed, func(t *testing.T) {
 			source, binDir, b := moduleSource(t), filepath.Join(t.TempDir(), "bin"), &builder{}
 			for range 2 {
-				if got, want := mustBuild(t, source, binDir, b), "v1.36.3 build 1"; got != want {
+				if got, want := mustBuild(t, source, binDir, b), "v1.36.1 build 1"; got != want {
 					t.Fatalf("got %q, want %q", got, want)
 				}
 			}
@@ -74,7 +87,7 @@ func TestBinaryIsBuiltAnewOnlyWhenItsSourcesChange(t *testing.T) {
 			if err := os.WriteFile(file, append(content, "// changed\n"...), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if got, want := mustBuild(t, source, binDir, b), "v1.36.3 build 2"; got != want {
+			if got, want := mustBuild(t, source, binDir, b), "v1.36.1 build 2"; got != want {
 				t.Errorf("after a change: got %q, want %q", got, want)
 			}
 		})
@@ -84,10 +97,10 @@ func TestBinaryIsBuiltAnewOnlyWhenItsSourcesChange(t *testing.T) {
 func TestBinaryThatIsMissingIsBuiltAnew(t *testing.T) {
 	source, binDir, b := moduleSource(t), t.TempDir(), &builder{}
 	mustBuild(t, source, binDir, b)
-	if err := os.Remove(filepath.Join(binDir, "controlplane")); err != nil {
+	if err := os.Remove(filepath.Join(binDir, "controlplane-1.36")); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := mustBuild(t, source, binDir, b), "v1.36.3 build 2"; got != want {
+	if got, want := mustBuild(t, source, binDir, b), "v1.36.1 build 2"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -100,7 +113,7 @@ func TestBuildThatFailsIsMadeAgain(t *testing.T) {
 	}
 	b := &builder{err: errors.New("does not compile")}
 	for want := int32(1); want <= 2; want++ {
-		_, err := buildOnce(t.Context(), &bytes.Buffer{}, source, binDir, b.build)
+		_, err := buildOnce(t.Context(), &bytes.Buffer{}, source, binDir, b.tools())
 		if !errors.Is(err, b.err) {
 			t.Errorf("got %v, want %v", err, b.err)
 		}
@@ -111,7 +124,7 @@ func TestBuildThatFailsIsMadeAgain(t *testing.T) {
 	// The sources as they were are not taken for built either, since by then
 	// it is not known what the file holds.
 	b.err = nil
-	if got, want := mustBuild(t, source, binDir, b), "v1.36.3 build 3"; got != want {
+	if got, want := mustBuild(t, source, binDir, b), "v1.36.1 build 3"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -120,7 +133,7 @@ func TestProcessesThatNeedTheBinaryAtOnceBuildItOnce(t *testing.T) {
 	source, binDir := moduleSource(t), t.TempDir()
 	var builds, inside atomic.Int32
 	gate := make(chan struct{})
-	build := func(_ context.Context, _, _, target string) error {
+	compile := func(_ context.Context, _, _, target string) error {
 		builds.Add(1)
 		if inside.Add(1) > 1 {
 			t.Error("two builds at once")
@@ -138,7 +151,7 @@ func TestProcessesThatNeedTheBinaryAtOnceBuildItOnce(t *testing.T) {
 				if strings.Contains(line, "waiting for another process") {
 					waiting <- struct{}{}
 				}
-			}), source, binDir, build)
+			}), source, binDir, toolchain{fetch: fetched, compile: compile})
 			if err != nil {
 				t.Error(err)
 			}
@@ -165,13 +178,13 @@ func (f writerFunc) Write(p []byte) (int, error) {
 
 func TestWaitForAnotherBuildEndsWithItsContext(t *testing.T) {
 	source, binDir := moduleSource(t), t.TempDir()
-	lock, taken, err := tryLock(filepath.Join(binDir, "controlplane.lock"))
+	lock, taken, err := tryLock(filepath.Join(binDir, "controlplane-1.36.lock"))
 	if err != nil || !taken {
 		t.Fatalf("lock: %v, %v", taken, err)
 	}
 	defer lock.unlock()
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err = buildOnce(ctx, writerFunc(func(string) { cancel() }), source, binDir, (&builder{}).build)
+	_, err = buildOnce(ctx, writerFunc(func(string) { cancel() }), source, binDir, (&builder{}).tools())
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want context.Canceled", err)
 	}
@@ -180,10 +193,10 @@ func TestWaitForAnotherBuildEndsWithItsContext(t *testing.T) {
 func TestBuildSaysWhatItDoesInOneLine(t *testing.T) {
 	var log bytes.Buffer
 	for range 2 {
-		if _, err := buildOnce(t.Context(), &log, moduleSource(t), t.TempDir(), (&builder{}).build); err != nil {
+		if _, err := buildOnce(t.Context(), &log, moduleSource(t), t.TempDir(), (&builder{}).tools()); err != nil {
 			t.Fatal(err)
 		}
-		const want = "controlplane: building etcd and Kubernetes v1.36.3 into bin/controlplane: usually 5 minutes the first time, 15 seconds once compiled\n"
+		const want = "controlplane: building etcd and Kubernetes v1.36.1 into bin/controlplane-1.36: usually 5 minutes the first time, 15 seconds once compiled\n"
 		if log.String() != want {
 			t.Errorf("got %q, want %q", &log, want)
 		}
@@ -245,7 +258,7 @@ func TestBuildFailureCarriesTheCompilersWords(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	err := goBuild(t.Context(), dir, "v1.36.3", filepath.Join(dir, "out"))
+	err := goBuild(t.Context(), dir, "v1.36.1", filepath.Join(dir, "out"))
 	if err == nil || !strings.Contains(err.Error(), "undefined: undefinedHere") {
 		t.Errorf("got %v", err)
 	}
@@ -253,9 +266,9 @@ func TestBuildFailureCarriesTheCompilersWords(t *testing.T) {
 
 func TestKubernetesVersionIsReadFromTheRequirement(t *testing.T) {
 	for _, test := range []struct{ name, gomod, want string }{
-		{"in a block", "require (\n\tk8s.io/component-base v0.36.3\n\tk8s.io/kubernetes v1.36.3\n)\n", "v1.36.3"},
+		{"in a block", "require (\n\tk8s.io/component-base v0.36.1\n\tk8s.io/kubernetes v1.36.1\n)\n", "v1.36.1"},
 		{"on a line", "require k8s.io/kubernetes v1.37.0-rc.1\n", "v1.37.0-rc.1"},
-		{"a replacement is no requirement", "replace k8s.io/kubernetes => k8s.io/kubernetes v1.36.3\n", ""},
+		{"a replacement is no requirement", "replace k8s.io/kubernetes => k8s.io/kubernetes v1.36.1\n", ""},
 		{"nothing", "module x\n", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -269,14 +282,27 @@ func TestKubernetesVersionIsReadFromTheRequirement(t *testing.T) {
 
 // A staging module left at another release compiles more often than not and
 // then misbehaves.
-func TestNestedModuleTakesAllOfKubernetesFromOneRelease(t *testing.T) {
-	gomod, err := os.ReadFile("binaries/go.mod")
+func TestNestedModulesTakeAllOfKubernetesFromOneRelease(t *testing.T) {
+	minors, err := choose("binaries", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, minor := range minors {
+		t.Run(minor, func(t *testing.T) { checkModule(t, minor) })
+	}
+}
+
+func checkModule(t *testing.T, minor string) {
+	gomod, err := os.ReadFile(filepath.Join("binaries", minor, "go.mod"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	version, err := kubernetesVersion(gomod)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if !strings.HasPrefix(version, "v"+minor+".") {
+		t.Errorf("the module of %s requires Kubernetes %s", minor, version)
 	}
 	staging := strings.Replace(version, "v1.", "v0.", 1)
 	replacements := regexp.MustCompile(`(?m)^\s+(k8s\.io/\S+) => (\S+) (\S+)$`).FindAllStringSubmatch(string(gomod), -1)

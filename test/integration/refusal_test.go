@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -132,8 +133,8 @@ func (w *world) allow(class string) {
 	w.policy = strings.Replace(w.policy, `storageClasses: ["`+w.name+`-lab"`, `storageClasses: ["`+w.name+`-lab", "`+class+`"`, 1)
 }
 
-// TestVolumesOfEveryShape covers block and read-only volumes, Retain, RBD and
-// multipath.
+// TestVolumesOfEveryShape covers every access mode, block volumes, Retain, RBD
+// and multipath.
 func TestVolumesOfEveryShape(t *testing.T) {
 	w := newWorld(t, "shape", cindersim.Options{CreateDelay: 50 * time.Millisecond,
 		Types: append(cindersim.DefaultVolumeTypes(), cindersim.VolumeType{Name: "shared", Multiattach: true})})
@@ -156,6 +157,9 @@ func TestVolumesOfEveryShape(t *testing.T) {
 			claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}
 		}),
 		harness.Claim("shape-b", "rbd", "shape-rbd", "1Gi", nil),
+		harness.Claim("shape-b", "one-pod", "shape-rbd", "1Gi", func(claim *corev1.PersistentVolumeClaim) {
+			claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
+		}),
 		harness.Claim("shape-b", "multipath", "shape-iscsi-mp", "1Gi", nil),
 		harness.Claim("shape-b", "shared", "shape-shared", "1Gi", manyWriters),
 		harness.Claim("shape-b", "retain", "shape-retain", "1Gi", nil),
@@ -180,6 +184,9 @@ func TestVolumesOfEveryShape(t *testing.T) {
 	}
 	if csi := specs["rbd"].CSI; csi == nil || csi.Driver != "rbd.csi.ceph.com" || csi.VolumeAttributes["clusterID"] != "ceph-1" || csi.VolumeAttributes["staticVolume"] != "true" {
 		t.Errorf("rbd source %+v", specs["rbd"].PersistentVolumeSource)
+	}
+	if modes := specs["one-pod"].AccessModes; !slices.Equal(modes, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}) {
+		t.Errorf("a ReadWriteOncePod claim got a volume of modes %v", modes)
 	}
 	if portals := specs["multipath"].ISCSI.Portals; len(portals) == 0 {
 		t.Error("a volume with two portals has no list of portals")

@@ -1,5 +1,6 @@
 // Command controlplane runs the tests' control plane in the foreground, to be
-// played with by hand. It says where the administrator's kubeconfig is and
+// played with by hand, of the Kubernetes minor that KUBERNETES names or else the
+// newest that downloads. It says where the administrator's kubeconfig is and
 // goes on until it is interrupted.
 package main
 
