@@ -126,10 +126,10 @@ func (p *Provisioner) beginTurn(claim *corev1.PersistentVolumeClaim, d decided) 
 
 // orPark remembers a claim that does not get its turn, until it is invited. It
 // is remembered first: the invitation may come at once.
-func (p *Provisioner) orPark(claim *corev1.PersistentVolumeClaim, d decided, turn func(key, tenant, backend string) bool) bool {
+func (p *Provisioner) orPark(claim *corev1.PersistentVolumeClaim, d decided, turn func(claim types.UID, tenant, backend string) bool) bool {
 	p.claims.park(claim, waiting, nil)
 	defer func() { p.Metrics.waitingClaims(p.claimTurns.Waiting()) }()
-	if !turn(string(claim.UID), d.Tenant, p.laneOf(claim.UID, d)) {
+	if !turn(claim.UID, d.Tenant, p.laneOf(claim.UID, d)) {
 		return false
 	}
 	p.claims.take(claim.UID, waiting)
@@ -259,7 +259,7 @@ func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, turned denial, s
 		// Room that was reserved under an earlier decision.
 		p.giveBack(claim.UID)
 	}
-	p.claimTurns.Leave(string(claim.UID))
+	p.claimTurns.Leave(claim.UID)
 	if p.claims.tell(claim.UID, turned.reason, turned.message) {
 		p.Recorder.Event(claim, corev1.EventTypeWarning, turned.reason, turned.message)
 		p.Logger.Info("Turned a claim away", "claim", claim.Namespace+"/"+claim.Name, "reason", turned.reason, "message", turned.message)

@@ -166,7 +166,7 @@ func (a *attempt) takeTurn() error {
 // endTurn gives the turn back, unless it has yet to come.
 func (a *attempt) endTurn() {
 	if a.working {
-		a.p.claimTurns.End(string(a.claim.UID))
+		a.p.claimTurns.End(a.claim.UID)
 	}
 }
 

@@ -89,8 +89,8 @@ func (p *Provisioner) requeueVolumes(pvs []*corev1.PersistentVolume) {
 }
 
 // inviteClaim brings a claim back whose turn has come.
-func (p *Provisioner) inviteClaim(uid string) {
-	if claim, ok := p.claims.take(types.UID(uid), waiting); ok {
+func (p *Provisioner) inviteClaim(uid types.UID) {
+	if claim, ok := p.claims.take(uid, waiting); ok {
 		p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
 	}
 }

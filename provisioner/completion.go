@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/fairshare"
 )
 
 // Followup does what is left after the library is done with an object:
@@ -25,11 +26,10 @@ type Followup struct {
 	provisioner *Provisioner
 	workers     int
 	queue       workqueue.TypedRateLimitingInterface[followup]
-	turns       *Turns
+	turns       *fairshare.Turns[followup]
 
 	mu        sync.Mutex
 	completed map[types.UID]bool // PersistentVolumes, by UID
-	waiting   map[string]followup
 }
 
 // followup is one thing to do: complete a PersistentVolume by name, undo for a
@@ -51,9 +51,8 @@ func NewFollowup(p *Provisioner, workers int) *Followup {
 		workers:     workers,
 		queue:       workqueue.NewTypedRateLimitingQueue[followup](followupLimiter{p.limiter}),
 		completed:   map[types.UID]bool{},
-		waiting:     map[string]followup{},
 	}
-	f.turns = NewTurns(workers, func(string) int { return 0 }, f.invite)
+	f.turns = fairshare.New(workers, func(string) int { return 0 }, f.queue.Add)
 	p.settle = f.queue.Add
 	return f
 }
@@ -153,10 +152,12 @@ func (f *Followup) next(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return true // drains the queue; the next leader sees the same objects
 	}
-	if !f.beginTurn(item) {
+	// A backend that does not answer must not keep every worker. What gets no turn
+	// now is invited back.
+	if tenant, backend := f.lane(item); !f.turns.Begin(item, tenant, backend) {
 		return true
 	}
-	defer f.turns.End(item.key())
+	defer f.turns.End(item)
 	err := f.do(ctx, item)
 	switch {
 	case err == nil:
@@ -167,21 +168,6 @@ func (f *Followup) next(ctx context.Context) bool {
 		f.provisioner.limiter.Failed(item.key(), retryFor(err))
 		f.queue.AddRateLimited(item)
 	}
-	return true
-}
-
-// beginTurn keeps a backend that does not answer from keeping every worker.
-func (f *Followup) beginTurn(item followup) bool {
-	tenant, backend := f.lane(item)
-	f.mu.Lock()
-	f.waiting[item.key()] = item
-	f.mu.Unlock()
-	if !f.turns.Begin(item.key(), tenant, backend) {
-		return false
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.waiting, item.key())
 	return true
 }
 
@@ -196,17 +182,6 @@ func (f *Followup) lane(item followup) (tenant, backend string) {
 		return "", ""
 	}
 	return pv.Annotations[annotationTenant], pv.Annotations[annotationBackend]
-}
-
-// invite brings back what waited for its turn.
-func (f *Followup) invite(key string) {
-	f.mu.Lock()
-	item, ok := f.waiting[key]
-	delete(f.waiting, key)
-	f.mu.Unlock()
-	if ok {
-		f.queue.Add(item)
-	}
 }
 
 func (f *Followup) do(ctx context.Context, item followup) error {

@@ -20,6 +20,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/fairshare"
 )
 
 // Volumes is the life of one backend's volumes; *backends.Lifecycle is it.
@@ -119,8 +120,8 @@ type Provisioner struct {
 	settle  func(followup)
 	cleaner Cleaner
 
-	claimTurns  *Turns // by claim UID
-	volumeTurns *Turns // by PersistentVolume name
+	claimTurns  *fairshare.Turns[types.UID] // claims
+	volumeTurns *fairshare.Turns[string]    // PersistentVolumes, by name
 	// claims and volumes are parked until something helps them.
 	claims   *lot[*corev1.PersistentVolumeClaim]
 	volumes  *lot[*corev1.PersistentVolume]
@@ -184,8 +185,8 @@ func New(options Options) *Provisioner {
 		Client: p.Client, ProvisionerName: p.Name, Cluster: p.Cluster, ClusterUID: p.ClusterUID, Namespace: p.Namespace,
 		RecordedBy: p.recordedBy, Nodes: p.Nodes, UseOf: p.useOf, Volumes: p.unrecordedVolumes,
 	}
-	p.claimTurns = NewTurns(options.Workers, p.ownTurns, p.inviteClaim)
-	p.volumeTurns = NewTurns(options.Workers, p.ownTurns, p.inviteVolume)
+	p.claimTurns = fairshare.New(options.Workers, p.ownTurns, p.inviteClaim)
+	p.volumeTurns = fairshare.New(options.Workers, p.ownTurns, p.inviteVolume)
 	return p
 }
 

@@ -124,7 +124,7 @@ func TestClaimThatProvisionParksComesBack(t *testing.T) {
 		first, second := f.named("first"), f.named("second")
 		f.ShouldProvision(t.Context(), first)
 		synctest.Wait()
-		f.claimTurns.End(string(first.UID)) // lapsed
+		f.claimTurns.End(first.UID) // lapsed
 		if !f.ShouldProvision(t.Context(), second) {
 			t.Fatal("the turn that lapsed is nobody's")
 		}

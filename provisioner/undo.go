@@ -30,7 +30,7 @@ func (p *Provisioner) claimGone(ctx context.Context, uid types.UID) error {
 	p.Metrics.deniedClaims(p.claims.count(denied))
 	p.limiter.Gone(string(uid))
 	// A turn ends with the work, which may be waiting for Cinder.
-	p.claimTurns.Leave(string(uid))
+	p.claimTurns.Leave(uid)
 	p.mu.Lock()
 	delete(p.outlived, uid)
 	p.mu.Unlock()

@@ -1,4 +1,5 @@
-package provisioner
+// Package fairshare shares workers between tenants and backends.
+package fairshare
 
 import (
 	"slices"
@@ -16,22 +17,22 @@ import (
 // of all, two that want everything get a third each, and there is always
 // something left for a newcomer. Of those who wait, tenants and backends are
 // served in turn, and first come first served within each.
-type Turns struct {
+type Turns[K comparable] struct {
 	capacity int
 	// own is a tenant's own limit; 0 means none.
 	own func(tenant string) int
 	// invite brings an item back. It is called without locks held.
-	invite func(key string)
+	invite func(key K)
 
 	mu        sync.Mutex
-	held      map[string]*turn
+	held      map[K]*turn
 	byTenant  map[string]int
 	byBackend map[string]int
 	// waiting holds who waits, first come first, by what they share; lanes is
 	// the order in which these are served.
-	waiting map[lane][]string
+	waiting map[lane][]K
 	lanes   []lane
-	laneOf  map[string]lane
+	laneOf  map[K]lane
 }
 
 // lane is what claims share that compete for the same turns.
@@ -49,23 +50,23 @@ type turn struct {
 // gone.
 const lapseAfter = 5 * time.Second
 
-// NewTurns makes turns for so many workers.
-func NewTurns(capacity int, own func(tenant string) int, invite func(key string)) *Turns {
-	return &Turns{
+// New makes turns for so many workers.
+func New[K comparable](capacity int, own func(tenant string) int, invite func(key K)) *Turns[K] {
+	return &Turns[K]{
 		capacity:  capacity,
 		own:       own,
 		invite:    invite,
-		held:      map[string]*turn{},
+		held:      map[K]*turn{},
 		byTenant:  map[string]int{},
 		byBackend: map[string]int{},
-		waiting:   map[lane][]string{},
-		laneOf:    map[string]lane{},
+		waiting:   map[lane][]K{},
+		laneOf:    map[K]lane{},
 	}
 }
 
 // Take gives a turn, or notes that one is wanted. A turn that is not begun soon
 // lapses.
-func (t *Turns) Take(key, tenant, backend string) bool {
+func (t *Turns[K]) Take(key K, tenant, backend string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	wanted := lane{tenant, backend}
@@ -87,7 +88,7 @@ func (t *Turns) Take(key, tenant, backend string) bool {
 }
 
 // Begin starts the work that a turn was taken for, or takes one.
-func (t *Turns) Begin(key, tenant, backend string) bool {
+func (t *Turns[K]) Begin(key K, tenant, backend string) bool {
 	if !t.Take(key, tenant, backend) {
 		return false
 	}
@@ -107,7 +108,7 @@ func (t *Turns) Begin(key, tenant, backend string) bool {
 
 // End gives a turn back, or stops waiting for one, and invites those whose turn
 // has come.
-func (t *Turns) End(key string) {
+func (t *Turns[K]) End(key K) {
 	t.mu.Lock()
 	invited := t.end(key)
 	t.mu.Unlock()
@@ -116,9 +117,9 @@ func (t *Turns) End(key string) {
 
 // Leave stops waiting for a turn, or gives one back that was not begun. A turn
 // that was ends with the work.
-func (t *Turns) Leave(key string) {
+func (t *Turns[K]) Leave(key K) {
 	t.mu.Lock()
-	var invited []string
+	var invited []K
 	if mine, ok := t.held[key]; !ok || mine.lapse != nil {
 		invited = t.end(key)
 	}
@@ -128,28 +129,28 @@ func (t *Turns) Leave(key string) {
 
 // Recheck invites those whose turn has come because a tenant's own limit
 // changed.
-func (t *Turns) Recheck() {
+func (t *Turns[K]) Recheck() {
 	t.mu.Lock()
 	invited := t.next()
 	t.mu.Unlock()
 	t.tell(invited)
 }
 
-func (t *Turns) tell(invited []string) {
+func (t *Turns[K]) tell(invited []K) {
 	for _, key := range invited {
 		t.invite(key)
 	}
 }
 
 // Waiting is how many wait for a turn.
-func (t *Turns) Waiting() int {
+func (t *Turns[K]) Waiting() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.laneOf)
 }
 
 // fits says whether one more turn leaves enough for everybody else.
-func (t *Turns) fits(l lane) bool {
+func (t *Turns[K]) fits(l lane) bool {
 	free := t.capacity - len(t.held)
 	if own := t.own(l.tenant); own > 0 && t.byTenant[l.tenant] >= own {
 		return false
@@ -157,7 +158,7 @@ func (t *Turns) fits(l lane) bool {
 	return free > 0 && (t.byTenant[l.tenant] == 0 || t.byTenant[l.tenant] < free) && (t.byBackend[l.backend] == 0 || t.byBackend[l.backend] < free)
 }
 
-func (t *Turns) hold(key string, l lane) *turn {
+func (t *Turns[K]) hold(key K, l lane) *turn {
 	mine := &turn{lane: l}
 	mine.lapse = time.AfterFunc(lapseAfter, func() { t.lapsed(key, mine) })
 	t.held[key] = mine
@@ -165,9 +166,9 @@ func (t *Turns) hold(key string, l lane) *turn {
 	return mine
 }
 
-func (t *Turns) lapsed(key string, mine *turn) {
+func (t *Turns[K]) lapsed(key K, mine *turn) {
 	t.mu.Lock()
-	var invited []string
+	var invited []K
 	if t.held[key] == mine && mine.lapse != nil {
 		invited = t.end(key)
 	}
@@ -176,7 +177,7 @@ func (t *Turns) lapsed(key string, mine *turn) {
 }
 
 // end gives a turn back or leaves the queue, and returns who is to be told.
-func (t *Turns) end(key string) (invited []string) {
+func (t *Turns[K]) end(key K) (invited []K) {
 	t.leave(key)
 	if mine, ok := t.held[key]; ok {
 		if mine.lapse != nil {
@@ -188,7 +189,7 @@ func (t *Turns) end(key string) (invited []string) {
 	return t.next()
 }
 
-func (t *Turns) count(l lane, change int) {
+func (t *Turns[K]) count(l lane, change int) {
 	if t.byTenant[l.tenant] += change; t.byTenant[l.tenant] == 0 {
 		delete(t.byTenant, l.tenant)
 	}
@@ -198,7 +199,7 @@ func (t *Turns) count(l lane, change int) {
 }
 
 // wait puts somebody at the end of the lane, or leaves him where he is in it.
-func (t *Turns) wait(key string, l lane) {
+func (t *Turns[K]) wait(key K, l lane) {
 	if before, ok := t.laneOf[key]; ok && before == l {
 		return
 	}
@@ -211,13 +212,13 @@ func (t *Turns) wait(key string, l lane) {
 }
 
 // leave takes somebody out of the lane he waits in.
-func (t *Turns) leave(key string) {
+func (t *Turns[K]) leave(key K) {
 	l, ok := t.laneOf[key]
 	if !ok {
 		return
 	}
 	delete(t.laneOf, key)
-	t.waiting[l] = slices.DeleteFunc(t.waiting[l], func(other string) bool { return other == key })
+	t.waiting[l] = slices.DeleteFunc(t.waiting[l], func(other K) bool { return other == key })
 	if len(t.waiting[l]) == 0 {
 		delete(t.waiting, l)
 		t.lanes = slices.DeleteFunc(t.lanes, func(other lane) bool { return other == l })
@@ -226,7 +227,7 @@ func (t *Turns) leave(key string) {
 
 // next gives turns to those who wait, one lane after the other, and returns who
 // is to be told.
-func (t *Turns) next() (invited []string) {
+func (t *Turns[K]) next() (invited []K) {
 	for passed := 0; passed < len(t.lanes); {
 		l := t.lanes[0]
 		t.lanes = append(t.lanes[1:], l)

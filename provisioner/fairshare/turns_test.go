@@ -1,4 +1,4 @@
-package provisioner
+package fairshare
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 
 // hall is Turns with those who were invited.
 type hall struct {
-	*Turns
+	*Turns[string]
 	// mu is for turns that lapse after their test.
 	mu      sync.Mutex
 	invited []string
@@ -21,7 +21,7 @@ type hall struct {
 
 func newHall(capacity int, own map[string]int) *hall {
 	h := &hall{}
-	h.Turns = NewTurns(capacity, func(tenant string) int { return own[tenant] }, func(key string) {
+	h.Turns = New(capacity, func(tenant string) int { return own[tenant] }, func(key string) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.invited = append(h.invited, key)
