@@ -12,6 +12,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
 
 // denial is what is said about a claim that is turned away before Cinder is
@@ -21,7 +22,7 @@ type denial struct {
 	message string
 	// helps are what may help beside another policy, other labels of the
 	// namespace or another StorageClass.
-	helps []help
+	helps []parking.Help
 }
 
 // historicAnnotationClone is what a claim's author wrote to ask the historic
@@ -44,7 +45,7 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 	if provisionerOf(claim) != p.Name {
 		return false
 	}
-	since := p.helped.now()
+	since := p.helped.Now()
 	class, err := p.Classes.Get(className(claim))
 	if err != nil {
 		p.denyWithoutClass(ctx, claim, since)
@@ -70,10 +71,10 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 
 // denyWithoutClass turns a claim away whose StorageClass the cache does not have.
 // It comes back when the class is made, or arrives.
-func (p *Provisioner) denyWithoutClass(ctx context.Context, claim *corev1.PersistentVolumeClaim, since moment) {
+func (p *Provisioner) denyWithoutClass(ctx context.Context, claim *corev1.PersistentVolumeClaim, since parking.Moment) {
 	name := className(claim)
 	if _, err := p.Client.StorageV1().StorageClasses().Get(ctx, name, metav1.GetOptions{}); err == nil {
-		p.parkClaim(claim, denied, []help{{helpClass, name}}, since)
+		p.parkClaim(claim, parking.Denied, []parking.Help{{Kind: parking.Class, Name: name}}, since)
 		return
 	}
 	message := "the claim names no StorageClass; replace it by one that does"
@@ -127,12 +128,12 @@ func (p *Provisioner) beginTurn(claim *corev1.PersistentVolumeClaim, d decided) 
 // orPark remembers a claim that does not get its turn, until it is invited. It
 // is remembered first: the invitation may come at once.
 func (p *Provisioner) orPark(claim *corev1.PersistentVolumeClaim, d decided, turn func(claim types.UID, tenant, backend string) bool) bool {
-	p.claims.park(claim, waiting, nil)
+	p.claims.Park(claim, parking.Waiting, nil)
 	defer func() { p.Metrics.waitingClaims(p.claimTurns.Waiting()) }()
 	if !turn(claim.UID, d.Tenant, p.laneOf(claim.UID, d)) {
 		return false
 	}
-	p.claims.take(claim.UID, waiting)
+	p.claims.Take(claim.UID, parking.Waiting)
 	return true
 }
 
@@ -254,25 +255,25 @@ func (p *Provisioner) selectsByLabels(tenant string) bool {
 
 // deny parks a claim and tells its author, once for each reason and again before
 // the event expires. since is from before the decision.
-func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, turned denial, since moment) {
+func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, turned denial, since parking.Moment) {
 	if _, begun := p.beginningOf(claim.UID); !begun {
 		// Room that was reserved under an earlier decision.
 		p.giveBack(claim.UID)
 	}
 	p.claimTurns.Leave(claim.UID)
-	if p.claims.tell(claim.UID, turned.reason, turned.message) {
+	if p.claims.Tell(claim.UID, turned.reason, turned.message, isPassing(turned.reason)) {
 		p.Recorder.Event(claim, corev1.EventTypeWarning, turned.reason, turned.message)
 		p.Logger.Info("Turned a claim away", "claim", claim.Namespace+"/"+claim.Name, "reason", turned.reason, "message", turned.message)
 	}
-	always := []help{{kind: helpPolicy}, {helpNamespace, claim.Namespace}, {helpClass, className(claim)}}
-	p.parkClaim(claim, denied, append(always, turned.helps...), since)
+	always := []parking.Help{{Kind: parking.Policy}, {Kind: parking.Namespace, Name: claim.Namespace}, {Kind: parking.Class, Name: className(claim)}}
+	p.parkClaim(claim, parking.Denied, append(always, turned.helps...), since)
 }
 
 // forgetDenial forgets that a claim was turned away; not what its author was
 // told.
 func (p *Provisioner) forgetDenial(uid types.UID) {
-	p.claims.take(uid, denied)
-	p.Metrics.deniedClaims(p.claims.count(denied))
+	p.claims.Take(uid, parking.Denied)
+	p.Metrics.deniedClaims(p.claims.Count(parking.Denied))
 }
 
 func provisionerOf(claim *corev1.PersistentVolumeClaim) string {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
 
 // attempt is one try to provision one claim.
@@ -21,7 +22,7 @@ type attempt struct {
 	class  *storagev1.StorageClass
 	pvName string
 	// since is from before the first decision: what could help came after it.
-	since moment
+	since parking.Moment
 	// working says that the claim's turn was begun.
 	working bool
 
@@ -171,10 +172,10 @@ func (a *attempt) endTurn() {
 }
 
 // helps are what may help the attempt when it has failed.
-func (a *attempt) helps() []help {
-	helps := []help{{kind: helpPolicy}, {helpClass, a.class.Name}}
+func (a *attempt) helps() []parking.Help {
+	helps := []parking.Help{{Kind: parking.Policy}, {Kind: parking.Class, Name: a.class.Name}}
 	for _, name := range append([]string{a.backend}, a.decision.Backends...) {
-		helps = append(helps, help{helpBackend, name}, help{helpCredentials, name})
+		helps = append(helps, parking.Help{Kind: parking.Backend, Name: name}, parking.Help{Kind: parking.Credentials, Name: name})
 	}
 	return helps
 }

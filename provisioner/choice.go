@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
 
 // choice is the backend that a claim goes to, or why it goes to none now.
@@ -216,10 +217,10 @@ const reasonBackendUnavailable = "BackendUnavailable"
 // go to.
 func (p *Provisioner) unavailable(passedOver []PassedOver, others []string) *denial {
 	var why []string
-	helps := append(backendHelps(others), help{kind: helpEarlier})
+	helps := append(backendHelps(others), parking.Help{Kind: parking.Earlier})
 	for _, over := range passedOver {
 		why = append(why, over.Why)
-		helps = append(helps, help{helpBackend, over.Backend})
+		helps = append(helps, parking.Help{Kind: parking.Backend, Name: over.Backend})
 	}
 	return &denial{reason: reasonBackendUnavailable, message: strings.Join(why, "; "), helps: helps}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
 
 var (
@@ -271,13 +272,13 @@ func TestFullnessThatPassesBringsDeniedClaimsBack(t *testing.T) {
 		f.noteFull("gold", policy.VolumeProperties{SizeGiB: 1}, errGoldAtLimit)
 		time.Sleep(fullFor / 2)
 		synctest.Wait()
-		gold := []help{roomOf(scope{policy.BackendScope, "gold"})}
-		if f.helped.since(0, gold) || f.isFull("gold", policy.VolumeProperties{SizeGiB: 1}) == nil {
+		gold := []parking.Help{roomOf(scope{policy.BackendScope, "gold"})}
+		if f.helped.Since(0, gold) || f.isFull("gold", policy.VolumeProperties{SizeGiB: 1}) == nil {
 			t.Error("a newer refusal was forgotten with the older one")
 		}
 		time.Sleep(fullFor / 2)
 		synctest.Wait()
-		if !f.helped.since(0, gold) || f.isFull("gold", policy.VolumeProperties{SizeGiB: 1}) != nil {
+		if !f.helped.Since(0, gold) || f.isFull("gold", policy.VolumeProperties{SizeGiB: 1}) != nil {
 			t.Error("nobody is told that the refusal is forgotten")
 		}
 	})

@@ -7,6 +7,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
 
 // What is parked comes back when something has happened that could help it:
@@ -24,11 +27,15 @@ func (p *Provisioner) OnRequeue(requeue Requeue) { p.requeue = requeue }
 
 // Reconsider brings back the claims of a namespace that were turned away,
 // because something about the namespace changed that might admit them.
-func (p *Provisioner) Reconsider(namespace string) { p.help(help{helpNamespace, namespace}) }
+func (p *Provisioner) Reconsider(namespace string) {
+	p.help(parking.Help{Kind: parking.Namespace, Name: namespace})
+}
 
 // ReconsiderClass brings back the claims of a StorageClass that were turned
 // away or fail, because it was made anew.
-func (p *Provisioner) ReconsiderClass(class string) { p.help(help{helpClass, class}) }
+func (p *Provisioner) ReconsiderClass(class string) {
+	p.help(parking.Help{Kind: parking.Class, Name: class})
+}
 
 // PolicyChanged brings back all that was turned away or failed under the policy
 // before.
@@ -40,32 +47,34 @@ func (p *Provisioner) PolicyChanged() {
 			p.wantCounted(name)
 		}
 	}
-	p.help(help{kind: helpPolicy})
+	p.help(parking.Help{Kind: parking.Policy})
 }
 
 // CredentialsChanged brings back what failed at the backends: the credentials may
 // have been the reason.
 func (p *Provisioner) CredentialsChanged(backends []string) {
-	helps := make([]help, len(backends))
+	helps := make([]parking.Help, len(backends))
 	for i, name := range backends {
-		helps[i] = help{helpCredentials, name}
+		helps[i] = parking.Help{Kind: parking.Credentials, Name: name}
 	}
 	p.help(helps...)
 }
 
 // BackendAnswers brings back what waited for a backend, or failed at it, and
 // what could go to it.
-func (p *Provisioner) BackendAnswers(name string) { p.help(help{helpBackend, name}) }
+func (p *Provisioner) BackendAnswers(name string) {
+	p.help(parking.Help{Kind: parking.Backend, Name: name})
+}
 
 // NodeChanged brings back the deletions that wait for a node to let a volume go:
 // it may have, or is gone.
-func (p *Provisioner) NodeChanged(name string) { p.help(help{helpNode, name}) }
+func (p *Provisioner) NodeChanged(name string) { p.help(parking.Help{Kind: parking.Node, Name: name}) }
 
 // help brings back what has been helped, the eldest first.
-func (p *Provisioner) help(helps ...help) {
-	p.helped.note(helps)
-	p.requeueClaims(p.claims.helpedBy(helps))
-	p.requeueVolumes(p.volumes.helpedBy(helps))
+func (p *Provisioner) help(helps ...parking.Help) {
+	p.helped.Note(helps)
+	p.requeueClaims(p.claims.HelpedBy(helps))
+	p.requeueVolumes(p.volumes.HelpedBy(helps))
 }
 
 // requeueClaims brings claims back as they are now.
@@ -90,7 +99,7 @@ func (p *Provisioner) requeueVolumes(pvs []*corev1.PersistentVolume) {
 
 // inviteClaim brings a claim back whose turn has come.
 func (p *Provisioner) inviteClaim(uid types.UID) {
-	if claim, ok := p.claims.take(uid, waiting); ok {
+	if claim, ok := p.claims.Take(uid, parking.Waiting); ok {
 		p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
 	}
 }
@@ -128,10 +137,50 @@ func (p *Provisioner) offerFreedRoom(ctx context.Context) {
 			return
 		case <-time.After(gatherFreedRoom):
 		}
-		var helps []help
+		var helps []parking.Help
 		for _, s := range p.ledger.takeFreed() {
 			helps = append(helps, roomOf(s))
 		}
 		p.help(helps...)
+	}
+}
+
+// isPassing says of an event's reason that its message changes all the time: the
+// numbers of a quota with every other claim, and what a backend failed with last
+// with every request.
+func isPassing(reason string) bool {
+	return reason == string(policy.QuotaExceeded) || reason == reasonBackendUnavailable
+}
+
+// roomOf is the help that a quota's scope gives.
+func roomOf(s scope) parking.Help {
+	return parking.Help{Kind: parking.Room, Name: string(s.kind) + " " + s.name}
+}
+
+func backendHelps(names []string) []parking.Help {
+	helps := make([]parking.Help, len(names))
+	for i, name := range names {
+		helps[i] = parking.Help{Kind: parking.Backend, Name: name}
+	}
+	return helps
+}
+
+// parkClaim parks a claim because of what was seen since the moment, and has it
+// looked at again at once if it was helped meanwhile.
+func (p *Provisioner) parkClaim(claim *corev1.PersistentVolumeClaim, why parking.Why, helps []parking.Help, since parking.Moment) {
+	p.claims.Park(claim, why, helps)
+	p.Metrics.deniedClaims(p.claims.Count(parking.Denied))
+	if p.helped.Since(since, helps) {
+		p.claims.Take(claim.UID, parking.Failing)
+		p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
+	}
+}
+
+// parkVolume does the same for a deletion.
+func (p *Provisioner) parkVolume(pv *corev1.PersistentVolume, why parking.Why, helps []parking.Help, since parking.Moment) {
+	p.volumes.Park(pv, why, helps)
+	if p.helped.Since(since, helps) {
+		p.volumes.Take(pv.UID)
+		p.requeueVolumes([]*corev1.PersistentVolume{pv})
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
 
 func (f *fixture) wantRequeued(want ...string) {
@@ -69,13 +70,13 @@ func TestWhatHappensJustBeforeParkingIsNotMissed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			claim, pv := f.claim(nil), f.recorded()
-			before := f.helped.now()
+			before := f.helped.Now()
 			happens(f)
-			f.parkClaim(claim, failing, []help{{kind: helpPolicy}, {helpBackend, "gold"}, {helpCredentials, "gold"}}, before)
+			f.parkClaim(claim, parking.Failing, []parking.Help{{Kind: parking.Policy}, {Kind: parking.Backend, Name: "gold"}, {Kind: parking.Credentials, Name: "gold"}}, before)
 			f.wantRequeued("data")
 			f.holdForBackend(pv, "gold", errGoldDown, before)
 			f.wantRequeued("pvc-uid-1")
-			f.deny(claim, denial{reason: "Any", message: "any"}, f.helped.now())
+			f.deny(claim, denial{reason: "Any", message: "any"}, f.helped.Now())
 			f.wantRequeued()
 		})
 	}
@@ -87,7 +88,7 @@ func TestWhatHappensJustBeforeParkingIsNotMissed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			claim := f.claim(nil)
-			before := f.helped.now()
+			before := f.helped.Now()
 			happens(f)
 			f.deny(claim, *f.unavailable(nil, nil), before)
 			f.wantRequeued("data")

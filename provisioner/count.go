@@ -10,6 +10,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
 
 // counting is what a term knows of the backends' volumes: which backends were
@@ -248,7 +249,7 @@ func (p *Provisioner) NoteEarlier(claims map[types.UID]bool) {
 	p.counting.mu.Lock()
 	p.counting.earlier = claims
 	p.counting.mu.Unlock()
-	p.help(help{kind: helpEarlier})
+	p.help(parking.Help{Kind: parking.Earlier})
 }
 
 // noteGone remembers a claim that went before every backend was listed: a volume

@@ -13,6 +13,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
 
 // ShouldDelete keeps the library from starting deletions while handing over,
@@ -22,7 +23,7 @@ func (p *Provisioner) ShouldDelete(_ context.Context, pv *corev1.PersistentVolum
 	if p.stopping() {
 		return false
 	}
-	since := p.helped.now()
+	since := p.helped.Now()
 	origin, err := originOf(pv)
 	if !mayRelease(pv) || err != nil || p.isRemoved(pv.UID) {
 		// The library sees that too, or Delete says what is wrong.
@@ -59,7 +60,7 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 	if p.isRemoved(pv.UID) {
 		return nil
 	}
-	started, since := time.Now(), p.helped.now()
+	started, since := time.Now(), p.helped.Now()
 	origin, err := originOf(pv)
 	if err == nil {
 		err = p.mayDelete(pv, origin)
@@ -75,7 +76,7 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 	switch {
 	case err == nil:
 		p.noteRemoved(pv.UID)
-		p.volumes.forget(pv.UID)
+		p.volumes.Forget(pv.UID)
 		p.limiter.Succeeded(pv.Name)
 		outcome("success")
 		return nil
@@ -100,35 +101,35 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 	}
 	retry := retryFor(err)
 	p.limiter.Failed(pv.Name, retry)
-	p.parkVolume(pv, failing, helpsAt(origin.Backend), since)
+	p.parkVolume(pv, parking.Failing, helpsAt(origin.Backend), since)
 	outcome(retry.outcome)
 	return err
 }
 
 // holdForBackend parks a deletion until its backend answers again.
-func (p *Provisioner) holdForBackend(pv *corev1.PersistentVolume, backend string, unhealthy error, since moment) {
+func (p *Provisioner) holdForBackend(pv *corev1.PersistentVolume, backend string, unhealthy error, since parking.Moment) {
 	p.tellVolume(pv, corev1.EventTypeWarning, reasonBackendUnavailable, unhealthy.Error())
-	p.parkVolume(pv, held, helpsAt(backend), since)
+	p.parkVolume(pv, parking.Held, helpsAt(backend), since)
 }
 
 // helpsAt are what may help a deletion at a backend.
-func helpsAt(backend string) []help {
-	return []help{{kind: helpPolicy}, {helpCredentials, backend}, {helpBackend, backend}}
+func helpsAt(backend string) []parking.Help {
+	return []parking.Help{{Kind: parking.Policy}, {Kind: parking.Credentials, Name: backend}, {Kind: parking.Backend, Name: backend}}
 }
 
 // holdForNodes parks a deletion until the nodes have let the volume go.
-func (p *Provisioner) holdForNodes(pv *corev1.PersistentVolume, users []string, since moment) {
+func (p *Provisioner) holdForNodes(pv *corev1.PersistentVolume, users []string, since parking.Moment) {
 	p.tellVolume(pv, corev1.EventTypeWarning, reasonStillInUse, (&inUseError{pv.Name, users}).Error())
-	helps := make([]help, len(users))
+	helps := make([]parking.Help, len(users))
 	for i, node := range users {
-		helps[i] = help{helpNode, node}
+		helps[i] = parking.Help{Kind: parking.Node, Name: node}
 	}
-	p.parkVolume(pv, held, helps, since)
+	p.parkVolume(pv, parking.Held, helps, since)
 }
 
 // tellVolume writes an event about a PersistentVolume if it is news.
 func (p *Provisioner) tellVolume(pv *corev1.PersistentVolume, eventType, reason, message string) {
-	if p.volumes.tell(pv.UID, reason, message) {
+	if p.volumes.Tell(pv.UID, reason, message, isPassing(reason)) {
 		p.Recorder.Event(pv, eventType, reason, message)
 	}
 }
@@ -232,7 +233,7 @@ func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
 	p.mu.Unlock()
 	p.shared.volumeGone(pv.UID)
 	p.Nodes.Forget(pv.UID)
-	p.volumes.forget(pv.UID)
+	p.volumes.Forget(pv.UID)
 	p.limiter.Gone(pv.Name)
 	p.volumeTurns.Leave(pv.Name)
 	if !p.isMine(pv) {
@@ -262,7 +263,7 @@ func (p *Provisioner) tellNeverBound(pv *corev1.PersistentVolume) {
 		return
 	}
 	message := fmt.Sprintf("PersistentVolume %s was deleted before it was bound, and claim %s/%s cannot be bound to it any more; delete the claim, too: both go, with the volume, and a new claim gets a new one", pv.Name, ref.Namespace, ref.Name)
-	if p.volumes.tell(pv.UID, reasonDeletedUnbound, message) {
+	if p.volumes.Tell(pv.UID, reasonDeletedUnbound, message, false) {
 		p.Recorder.Event(pv, corev1.EventTypeWarning, reasonDeletedUnbound, message)
 		p.Recorder.Event(claim, corev1.EventTypeWarning, reasonDeletedUnbound, message)
 	}

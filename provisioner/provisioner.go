@@ -21,6 +21,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/fairshare"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
 
 // Volumes is the life of one backend's volumes; *backends.Lifecycle is it.
@@ -123,9 +124,9 @@ type Provisioner struct {
 	claimTurns  *fairshare.Turns[types.UID] // claims
 	volumeTurns *fairshare.Turns[string]    // PersistentVolumes, by name
 	// claims and volumes are parked until something helps them.
-	claims   *lot[*corev1.PersistentVolumeClaim]
-	volumes  *lot[*corev1.PersistentVolume]
-	helped   *helped
+	claims   *parking.Lot[*corev1.PersistentVolumeClaim]
+	volumes  *parking.Lot[*corev1.PersistentVolume]
+	helped   *parking.History
 	counting *counting
 	shared   *sharedSecrets
 
@@ -168,9 +169,9 @@ func New(options Options) *Provisioner {
 
 		settle: func(followup) {},
 
-		claims:   newLot[*corev1.PersistentVolumeClaim](),
-		volumes:  newLot[*corev1.PersistentVolume](),
-		helped:   newHelped(),
+		claims:   parking.NewLot[*corev1.PersistentVolumeClaim](),
+		volumes:  parking.NewLot[*corev1.PersistentVolume](),
+		helped:   parking.NewHistory(),
 		counting: newCounting(),
 		shared:   newSharedSecrets(),
 
@@ -229,13 +230,13 @@ func handingOver() error {
 func (p *Provisioner) Provision(ctx context.Context, options controller.ProvisionOptions) (*corev1.PersistentVolume, controller.ProvisioningState, error) {
 	started := time.Now()
 	claim := options.PVC
-	attempt := &attempt{p: p, claim: claim, class: options.StorageClass, pvName: options.PVName, since: p.helped.now()}
+	attempt := &attempt{p: p, claim: claim, class: options.StorageClass, pvName: options.PVName, since: p.helped.Now()}
 	defer attempt.endTurn()
 	defer p.leaveIfGone(claim)
 	pv, err := attempt.run(ctx)
 	switch {
 	case err == nil:
-		p.claims.forget(claim.UID)
+		p.claims.Forget(claim.UID)
 		p.limiter.Succeeded(string(claim.UID))
 		p.Metrics.provisioned(attempt.backend, attempt.protocol, "success", time.Since(started))
 		return pv, controller.ProvisioningFinished, nil
@@ -256,7 +257,7 @@ func (p *Provisioner) Provision(ctx context.Context, options controller.Provisio
 	}
 	retry := retryFor(err)
 	p.limiter.Failed(string(claim.UID), retry)
-	p.parkClaim(claim, failing, attempt.helps(), attempt.since)
+	p.parkClaim(claim, parking.Failing, attempt.helps(), attempt.since)
 	p.Metrics.provisioned(attempt.backend, attempt.protocol, retry.outcome, time.Since(started))
 	// Finished, although the volume may be there: what an unfinished attempt
 	// leaves is remembered in begun and at Cinder, not in the library, whose

@@ -1,7 +1,6 @@
 package provisioner
 
 import (
-	"fmt"
 	"testing"
 	"testing/synctest"
 
@@ -136,19 +135,4 @@ func TestClaimThatProvisionParksComesBack(t *testing.T) {
 		}
 		f.wantRequeued("first")
 	})
-}
-
-func TestHelpsAreForgottenRatherThanGathered(t *testing.T) {
-	h := newHelped()
-	start := h.now()
-	for i := range 3 * mostHelps {
-		h.note([]help{{helpNamespace, fmt.Sprint(i)}})
-	}
-	if len(h.last) > mostHelps {
-		t.Errorf("%d helps are remembered", len(h.last))
-	}
-	// What was forgotten counts as help.
-	if !h.since(start, []help{{helpNamespace, "0"}}) || h.since(h.now(), []help{{helpNamespace, "0"}}) {
-		t.Error("a help was missed, or made up")
-	}
 }

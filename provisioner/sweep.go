@@ -7,12 +7,12 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
 
 // A request whose sender has given up, or leads no more, may reach Cinder all
@@ -206,7 +206,7 @@ func (p *Provisioner) examine(backend string, all []backends.Volume) error {
 			p.settle(item) // as soon as it is known which of the two is recorded
 		case exists && !boundElsewhere(claim):
 			// A claim that is denied was so before its volume was known.
-			if _, isDenied := p.claims.take(uid, denied); isDenied {
+			if _, isDenied := p.claims.Take(uid, parking.Denied); isDenied {
 				p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
 			}
 		case begun:

@@ -9,6 +9,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
 
 // beginning is what it takes to undo a claim's provisioning.
@@ -26,8 +27,8 @@ type beginning struct {
 // earlier one as far as its volumes were found. The error says that it must be
 // tried again.
 func (p *Provisioner) claimGone(ctx context.Context, uid types.UID) error {
-	p.claims.forget(uid)
-	p.Metrics.deniedClaims(p.claims.count(denied))
+	p.claims.Forget(uid)
+	p.Metrics.deniedClaims(p.claims.Count(parking.Denied))
 	p.limiter.Gone(string(uid))
 	// A turn ends with the work, which may be waiting for Cinder.
 	p.claimTurns.Leave(uid)

@@ -1,0 +1,113 @@
+package parking
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func claim(uid types.UID) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: string(uid), UID: uid}}
+}
+
+func TestParkedObjectsAreHelpedByWhatHelpsThem(t *testing.T) {
+	gold, silver := Help{Kind: Backend, Name: "gold"}, Help{Kind: Backend, Name: "silver"}
+	lot := NewLot[*corev1.PersistentVolumeClaim]()
+	lot.Park(claim("denied"), Denied, []Help{gold})
+	lot.Park(claim("failing"), Failing, []Help{gold})
+	lot.Park(claim("held"), Held, []Help{gold, silver})
+	lot.Park(claim("waiting"), Waiting, []Help{gold})
+	helped := func(helps ...Help) []string {
+		var names []string
+		for _, c := range lot.HelpedBy(helps) {
+			names = append(names, c.Name)
+		}
+		slices.Sort(names)
+		return names
+	}
+	for _, c := range []struct {
+		help Help
+		want string
+	}{
+		{Help{Kind: Policy}, "[]"},
+		{silver, "[held]"},
+		{silver, "[]"}, // it is out
+		{gold, "[denied failing]"},
+		{gold, "[denied]"}, // stays until somebody looks at it
+	} {
+		if got := fmt.Sprint(helped(c.help)); got != c.want {
+			t.Errorf("%v helped %s, want %s", c.help, got, c.want)
+		}
+	}
+	if _, ok := lot.Take("waiting", Denied, Failing); ok {
+		t.Error("taken for another reason than it is in for")
+	}
+	if _, ok := lot.Take("waiting", Waiting); !ok {
+		t.Error("what waits is not in")
+	}
+	// One reason at a time.
+	lot.Park(claim("denied"), Failing, nil)
+	if lot.Count(Denied) != 0 || lot.Count(Failing) != 1 || lot.Count(Waiting) != 0 {
+		t.Errorf("%d denied, %d failing, %d waiting", lot.Count(Denied), lot.Count(Failing), lot.Count(Waiting))
+	}
+}
+
+func TestWhatStandsIsToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lot := NewLot[*corev1.PersistentVolumeClaim]()
+		for i, c := range []struct {
+			reason, message string
+			passing         bool
+			after           time.Duration
+			want            bool
+		}{
+			{"Quota", "1 of 1", false, 0, true},
+			{"Quota", "1 of 1", false, 0, false},
+			{"Quota", "2 of 2", false, 0, true},
+			{"Quota", "3 of 3", true, 0, false},
+			{"Backend", "down", true, 0, true},
+			{"Backend", "down", true, repeatAfter - time.Second, false},
+			{"Backend", "down", true, time.Second, true},
+		} {
+			time.Sleep(c.after)
+			if got := lot.Tell("uid", c.reason, c.message, c.passing); got != c.want {
+				t.Errorf("%d: told %t, want %t", i, got, c.want)
+			}
+		}
+		lot.Forget("uid")
+		if !lot.Tell("uid", "Backend", "down", true) {
+			t.Error("not told after it was forgotten")
+		}
+	})
+}
+
+func TestHelpAfterAMomentIsKnown(t *testing.T) {
+	h := NewHistory()
+	gold := []Help{{Kind: Backend, Name: "gold"}}
+	before := h.Now()
+	h.Note(gold)
+	if !h.Since(before, gold) || h.Since(h.Now(), gold) || h.Since(before, []Help{{Kind: Backend, Name: "silver"}}) {
+		t.Error("a help was missed, or made up")
+	}
+}
+
+func TestHelpsAreForgottenRatherThanGathered(t *testing.T) {
+	h := NewHistory()
+	start := h.Now()
+	for i := range 3 * mostHelps {
+		h.Note([]Help{{Kind: Namespace, Name: fmt.Sprint(i)}})
+	}
+	if len(h.last) > mostHelps {
+		t.Errorf("%d helps are remembered", len(h.last))
+	}
+	// What was forgotten counts as help.
+	if !h.Since(start, []Help{{Kind: Namespace, Name: "0"}}) || h.Since(h.Now(), []Help{{Kind: Namespace, Name: "0"}}) {
+		t.Error("a help was missed, or made up")
+	}
+}
