@@ -366,12 +366,16 @@ func (s *site) exchanges(which func(*exchange) bool) []exchange {
 	return found
 }
 
-// policyFor is a replica's policy. What differs between replicas is only the way
-// to Cinder.
-func (s *site) policyFor(cinder *faultproxy.Proxy) string {
+// noauthEndpoint is where the policy finds Cinder by noauth. It is one for all
+// replicas, since PersistentVolumes record it, although each has a network of its
+// own: the name leads nowhere but through the proxy in a replica's environment.
+const noauthEndpoint = "http://cinder.site.example:8776/v3"
+
+// policy is the replicas'.
+func (s *site) policy() string {
 	auth := "{cloud: team-a}"
 	if !s.options.keystone {
-		auth = fmt.Sprintf("{noauth: {endpoint: %q, user: admin, project: %q}}", s.via(cinder, s.sim.NoauthEndpoint()), cindersim.DefaultNoauthProject)
+		auth = fmt.Sprintf("{noauth: {endpoint: %q, user: admin, project: %q}}", noauthEndpoint, cindersim.DefaultNoauthProject)
 	}
 	return strings.NewReplacer("NAME", s.name, "AUTH", auth, "WORKFLOW", s.options.workflow, "TIMEOUT", s.options.requestTimeout.String()).Replace(`
 apiVersion: standalone-cinder.openstack.org/v1alpha1
@@ -407,19 +411,24 @@ func (s *site) start(ctx context.Context) (*node, error) {
 	}
 	s.listen(n, "kubernetes", n.api)
 	clouds := ""
+	var environment []string
 	if s.options.keystone {
 		n.cinder = s.catalogued
 		clouds = strings.ReplaceAll(s.sim.CloudsYAML(), s.sim.KeystoneURL(), s.via(s.keystone, s.sim.KeystoneURL()))
-	} else if n.cinder, err = s.network(n, "cinder", s.sim.NoauthEndpoint()); err != nil {
-		return nil, err
+	} else {
+		if n.cinder, err = s.network(n, "cinder", s.sim.NoauthEndpoint()); err != nil {
+			return nil, err
+		}
+		// Loopback addresses are never asked for through a proxy.
+		environment = []string{"HTTP_PROXY=" + n.cinder.URL(), "NO_PROXY=", "no_proxy="}
 	}
 	arguments := s.options.arguments
 	if arguments == nil {
 		arguments = shortLease
 	}
 	replica, err := suite.StartReplica(ctx, harness.ReplicaOptions{
-		Policy: s.policyFor(n.cinder), Clouds: clouds, Provisioner: s.provisioner, Arguments: arguments,
-		APIServer: n.api.URL(), APIServerAuthority: n.api.Authority(),
+		Policy: s.policy(), Clouds: clouds, Provisioner: s.provisioner, Arguments: arguments,
+		Environment: environment, APIServer: n.api.URL(), APIServerAuthority: n.api.Authority(),
 	})
 	if err != nil {
 		return nil, err
