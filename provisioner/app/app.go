@@ -16,7 +16,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -137,7 +136,7 @@ func New(options Options) (*App, error) {
 		mappers:            registryOfProtocols,
 		client:             client,
 		leaseClient:        leaseClient,
-		factory:            informers.NewSharedInformerFactoryWithOptions(client, resyncPeriod, informers.WithTransform(withoutManagedFields)),
+		factory:            informers.NewSharedInformerFactoryWithOptions(client, resyncPeriod, informers.WithTransform(provisioner.NewTrimmer().Trim)),
 		registry:           registry,
 		backendMetrics:     backendMetrics,
 		provisionerMetrics: provisioner.NewMetrics(registry),
@@ -254,15 +253,6 @@ func (a *App) findCluster(ctx context.Context) error {
 		case <-time.After(backoff.Step()):
 		}
 	}
-}
-
-// withoutManagedFields drops what nothing here reads and what makes up half of
-// a small object, before it is cached.
-func withoutManagedFields(object any) (any, error) {
-	if accessor, err := meta.Accessor(object); err == nil {
-		accessor.SetManagedFields(nil)
-	}
-	return object, nil
 }
 
 const podNamespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
