@@ -26,6 +26,8 @@ type counting struct {
 	// earlier holds the claims that an earlier leader may have seen; nil as
 	// long as that is not known.
 	earlier map[types.UID]bool
+	// underWay holds the counts that are under way, by backend.
+	underWay map[string]*tally
 	// wanted asks for a backend to be counted in the background.
 	wanted chan string
 }
@@ -35,6 +37,7 @@ func newCounting() *counting {
 		done:       map[string]bool{},
 		generation: map[string]int{},
 		silent:     map[string]time.Time{},
+		underWay:   map[string]*tally{},
 		wanted:     make(chan string, 256),
 	}
 }
@@ -56,7 +59,7 @@ func (p *Provisioner) countBackend(ctx context.Context, name string) error {
 		c.mu.Unlock()
 		var err error
 		if !done {
-			err = p.countListed(ctx, name)
+			err = p.countTogether(ctx, name, generation)
 		}
 		c.mu.Lock()
 		c.listings--
