@@ -40,12 +40,12 @@ func (p *Provisioner) sweepOwnSecrets(ctx context.Context) error {
 	if err := p.keepSecretsOfVolumes(ctx, left); err != nil {
 		return err
 	}
-	claims, err := listClaims(ctx, p.Client)
+	claims, err := ListClaimUIDs(ctx, p.Client)
 	if err != nil {
 		return err
 	}
-	for i := range claims {
-		delete(left, claims[i].UID)
+	for uid := range claims {
+		delete(left, uid)
 	}
 	var failed []error
 	for _, pv := range left {
