@@ -31,6 +31,8 @@ var forbidden = []struct {
 		why: "the hub speaks to OpenStack through backends, and does not wire itself"},
 	{of: "provisioner/audit", never: []string{"k8s.io/client-go/", "github.com/gophercloud/", module + "/provisioner/app/"},
 		why: "an audit compares what others have read"},
+	{of: "provisioner/events", never: []string{"github.com/gophercloud/", module + "/"},
+		why: "handing events on is a leaf"},
 	{of: "./", never: []string{module + "/test/"},
 		why: "nothing outside test/ uses the fixtures"},
 }

@@ -1,6 +1,7 @@
 package provisioner
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -24,15 +25,18 @@ type Trimmer struct {
 	quantities shared[corev1.ResourceList]
 	modes      shared[[]corev1.PersistentVolumeAccessMode]
 	finalizers shared[[]string]
+	// annotations are those of claims, which are the same on most.
+	annotations shared[map[string]string]
 }
 
 // NewTrimmer makes a Trimmer for all informers of the process.
 func NewTrimmer() *Trimmer {
 	return &Trimmer{
-		texts:      shared[string]{},
-		quantities: shared[corev1.ResourceList]{},
-		modes:      shared[[]corev1.PersistentVolumeAccessMode]{},
-		finalizers: shared[[]string]{},
+		texts:       shared[string]{},
+		quantities:  shared[corev1.ResourceList]{},
+		modes:       shared[[]corev1.PersistentVolumeAccessMode]{},
+		finalizers:  shared[[]string]{},
+		annotations: shared[map[string]string]{},
 	}
 }
 
@@ -59,6 +63,8 @@ func (t *Trimmer) Trim(object any) (any, error) {
 func (t *Trimmer) claim(claim *corev1.PersistentVolumeClaim) {
 	claim.Labels = nil
 	t.metadata(&claim.ObjectMeta, isReadOnClaims)
+	// Maps are printed in the order of their keys.
+	claim.Annotations = t.annotations.same(fmt.Sprintf("%q", claim.Annotations), claim.Annotations)
 	t.share(&claim.Namespace)
 	if claim.Spec.StorageClassName != nil {
 		t.share(claim.Spec.StorageClassName)
@@ -172,22 +178,25 @@ func (t *Trimmer) accessModes(modes []corev1.PersistentVolumeAccessMode) []corev
 func (t *Trimmer) share(text *string) { shareText(t, text) }
 
 func shareText[T ~string](t *Trimmer, text *T) {
-	const longest = 256
-	if len(*text) <= longest {
-		*text = T(t.texts.same(string(*text), string(*text)))
-	}
+	*text = T(t.texts.same(string(*text), string(*text)))
 }
 
 // shared holds one of every value that is the same in many objects.
 type shared[V any] map[string]V
 
-// mostShared bounds what is remembered of values that turn out to be all
-// different. Those that are not come back at once.
-const mostShared = 8192
+// What is remembered of values that turn out to be all different is bounded, in
+// number and length. Those that are not come back at once.
+const (
+	mostShared    = 8192
+	longestShared = 512
+)
 
 func (s shared[V]) same(key string, value V) V {
 	if known, ok := s[key]; ok {
 		return known
+	}
+	if len(key) > longestShared {
+		return value
 	}
 	if len(s) >= mostShared {
 		clear(s)

@@ -29,6 +29,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/events"
 )
 
 // resyncPeriod is how often everything is looked at again without a reason.
@@ -54,7 +55,7 @@ type App struct {
 	// keep the lease from being renewed.
 	leaseClient kubernetes.Interface
 	factory     informers.SharedInformerFactory
-	recorder    *steadyRecorder
+	recorder    *events.Recorder
 	broadcaster record.EventBroadcaster
 	cluster     string
 	// fence is the present term's, nil while this replica does not lead; hold is
@@ -193,8 +194,8 @@ func (a *App) Run(ctx context.Context) error {
 	a.broadcaster = record.NewBroadcaster(record.WithContext(background))
 	defer a.broadcaster.Shutdown()
 	a.broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: a.client.CoreV1().Events("")})
-	a.recorder = newSteadyRecorder(a.broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "standalone-cinder"}))
-	go a.recorder.run(background)
+	a.recorder = events.NewRecorder(a.broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "standalone-cinder"}), scheme.Scheme, a.registry)
+	go a.recorder.Run(background)
 
 	if err := a.findCluster(ctx); err != nil {
 		return ignoreStop(ctx, err)
