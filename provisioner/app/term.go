@@ -102,7 +102,8 @@ func (a *App) runTerm(stop, hold context.Context, fence func() error) error {
 	})
 
 	var workers sync.WaitGroup
-	library := controller.NewProvisionController(work, a.client, a.options.ProvisionerName, p,
+	client := &libraryClient{Interface: a.client, recorder: a.recorder, volumes: a.factory.Core().V1().PersistentVolumes().Lister()}
+	library := controller.NewProvisionController(work, client, a.options.ProvisionerName, p,
 		controller.LeaderElection(false),
 		controller.ClaimsInformer(claims),
 		controller.VolumesInformer(volumes),
