@@ -194,7 +194,7 @@ func (a *App) Run(ctx context.Context) error {
 	a.broadcaster = record.NewBroadcaster(record.WithContext(background))
 	defer a.broadcaster.Shutdown()
 	a.broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: a.client.CoreV1().Events("")})
-	a.recorder = events.NewRecorder(a.broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "standalone-cinder"}), scheme.Scheme, a.registry)
+	a.recorder = events.NewRecorder(a.broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "standalone-cinder"}), scheme.Scheme, a.registry, haveManyMatters)
 	go a.recorder.Run(background)
 
 	if err := a.findCluster(ctx); err != nil {

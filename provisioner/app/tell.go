@@ -17,3 +17,10 @@ func (a *App) tell(eventType, reason, message string) {
 	}
 	a.recorder.Event(lease, eventType, reason, message)
 }
+
+// haveManyMatters says of which events none replaces another: the program's own,
+// since its Lease stands for all that it tells of, and the warnings about a
+// connection, which are several for one claim.
+func haveManyMatters(kind, reason string) bool {
+	return kind == "Lease" || reason == "ConnectionWarning"
+}

@@ -7,6 +7,9 @@ type event struct {
 	object                     object
 	annotations                map[string]string
 	eventType, reason, message string
+	// matter is what the event tells of: a later one of its object and matter
+	// takes its place.
+	matter string
 }
 
 // object is what an event is about, and by whose lane it goes.
@@ -25,7 +28,7 @@ func (o object) identity() identity { return identity{o.kind, o.namespace, o.nam
 type limits struct{ overall, lane int }
 
 // queue holds events until somebody takes them. Lanes take turns, and in a lane
-// the objects; an object's events keep their order, of each reason the newest.
+// the objects; an object's events keep their order, of each matter the newest.
 // Where there are too many, the longest lane loses its oldest. It is not safe
 // for concurrent use.
 type queue struct {
@@ -60,7 +63,7 @@ func (q *queue) add(e event) (dropped int) {
 	}
 	about := at.Value.(*saying)
 	for i := range about.events {
-		if about.events[i].reason == e.reason {
+		if about.events[i].matter == e.matter {
 			about.events = append(about.events[:i], about.events[i+1:]...)
 			l.waiting--
 			q.waiting--

@@ -10,7 +10,7 @@ import (
 )
 
 func about(lane, name, reason, message string) event {
-	return event{object: object{kind: "Claim", namespace: lane, name: name, lane: lane}, reason: reason, message: message}
+	return event{object: object{kind: "Claim", namespace: lane, name: name, lane: lane}, reason: reason, matter: reason, message: message}
 }
 
 // told takes everything out, as "lane/name reason message".
@@ -172,7 +172,7 @@ func lost[K comparable](q *queue, waiting map[K]int, of func(K) (identity, strin
 		id, reason := of(key)
 		l := q.lanes[id.namespace]
 		if l == nil || l.objects[id] == nil ||
-			!slices.ContainsFunc(l.objects[id].Value.(*saying).events, func(e event) bool { return e.reason == reason }) {
+			!slices.ContainsFunc(l.objects[id].Value.(*saying).events, func(e event) bool { return e.matter == reason }) {
 			return key
 		}
 	}

@@ -33,11 +33,13 @@ const (
 
 // Recorder keeps events until it is their turn: that of their namespace first,
 // so that nobody's thousand claims delay another's one, and that of their object
-// then. Of events about one object for one reason, the newest is told.
+// then. Of events about one object for one reason, the newest is told, unless
+// that reason has many matters.
 type Recorder struct {
-	to     record.EventRecorder
-	scheme *runtime.Scheme
-	pace   *rate.Limiter
+	to          record.EventRecorder
+	scheme      *runtime.Scheme
+	manyMatters func(kind, reason string) bool
+	pace        *rate.Limiter
 
 	waiting prometheus.Gauge
 	dropped prometheus.Counter
@@ -49,12 +51,15 @@ type Recorder struct {
 
 var _ record.EventRecorder = (*Recorder)(nil)
 
-// NewRecorder makes a recorder that hands on to another. Run it.
-func NewRecorder(to record.EventRecorder, scheme *runtime.Scheme, registry prometheus.Registerer) *Recorder {
+// NewRecorder makes a recorder that hands on to another. manyMatters says for
+// which kind of object and reason different messages tell of different things,
+// so that none replaces another. Run the recorder.
+func NewRecorder(to record.EventRecorder, scheme *runtime.Scheme, registry prometheus.Registerer, manyMatters func(kind, reason string) bool) *Recorder {
 	r := &Recorder{
-		to:     to,
-		scheme: scheme,
-		pace:   rate.NewLimiter(perSecond, atOnce),
+		to:          to,
+		scheme:      scheme,
+		manyMatters: manyMatters,
+		pace:        rate.NewLimiter(perSecond, atOnce),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "standalone_cinder_events_waiting",
 			Help: "Events that wait to be written.",
@@ -111,7 +116,10 @@ func (r *Recorder) add(about runtime.Object, annotations map[string]string, even
 		r.to.AnnotatedEventf(about, annotations, eventType, reason, "%s", message)
 		return
 	}
-	e := event{objectOf(referred, about), annotations, eventType, reason, message}
+	e := event{object: objectOf(referred, about), annotations: annotations, eventType: eventType, reason: reason, message: message, matter: reason}
+	if r.manyMatters(referred.Kind, reason) {
+		e.matter = reason + ": " + message
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.dropped.Add(float64(r.queue.add(e)))

@@ -32,6 +32,8 @@ func (w *written) AnnotatedEventf(about runtime.Object, _ map[string]string, _, 
 	w.lines = append(w.lines, fmt.Sprintf("%s %s/%s %s %s", o.Kind, o.Namespace, o.Name, reason, fmt.Sprintf(format, arguments...)))
 }
 
+func severalMatters(kind, reason string) bool { return kind == "Lease" || reason == "ConnectionWarning" }
+
 func claim(namespace, name string) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 }
@@ -41,7 +43,7 @@ func TestEventsAreHandedOnAtAPaceInTurns(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		to := &written{}
-		r := NewRecorder(to, scheme.Scheme, prometheus.NewRegistry())
+		r := NewRecorder(to, scheme.Scheme, prometheus.NewRegistry(), severalMatters)
 		for i := range 5000 {
 			r.Event(claim("flood", fmt.Sprint(i)), corev1.EventTypeWarning, "QuotaExceeded", "full")
 		}
@@ -75,7 +77,7 @@ func TestEventsAreHandedOnAtAPaceInTurns(t *testing.T) {
 }
 
 func TestEventsThatWaitAreBounded(t *testing.T) {
-	r := NewRecorder(&written{}, scheme.Scheme, prometheus.NewRegistry())
+	r := NewRecorder(&written{}, scheme.Scheme, prometheus.NewRegistry(), severalMatters)
 	for namespace := range 4 {
 		for i := range mostWaitingOfNamespace + 1 {
 			r.Event(claim(fmt.Sprint("flood-", namespace), fmt.Sprint(i)), corev1.EventTypeWarning, "QuotaExceeded", "full")
@@ -84,4 +86,34 @@ func TestEventsThatWaitAreBounded(t *testing.T) {
 	if waiting, dropped := testutil.ToFloat64(r.waiting), testutil.ToFloat64(r.dropped); waiting != mostWaiting || dropped != 4*(mostWaitingOfNamespace+1)-mostWaiting {
 		t.Errorf("%v wait, %v are dropped", waiting, dropped)
 	}
+}
+
+func TestNewestOfOneMatterIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		to := &written{}
+		r := NewRecorder(to, scheme.Scheme, prometheus.NewRegistry(), severalMatters)
+		lease := &corev1.ObjectReference{Kind: "Lease", Namespace: "own", Name: "lease"}
+		for _, e := range []struct {
+			about           runtime.Object
+			reason, message string
+		}{
+			{lease, "OrphanVolume", "volume 1"}, {lease, "OrphanVolume", "volume 2"}, {lease, "OrphanVolume", "volume 1"},
+			{claim("a", "1"), "QuotaExceeded", "1 of 1"}, {claim("a", "1"), "QuotaExceeded", "2 of 2"},
+			{claim("a", "1"), "ConnectionWarning", "read-only"}, {claim("a", "1"), "ConnectionWarning", "no initiator"},
+		} {
+			r.Event(e.about, corev1.EventTypeWarning, e.reason, e.message)
+		}
+		go r.Run(ctx)
+		synctest.Wait()
+		slices.Sort(to.lines)
+		if want := []string{
+			"Lease own/lease OrphanVolume volume 1", "Lease own/lease OrphanVolume volume 2",
+			"PersistentVolumeClaim a/1 ConnectionWarning no initiator", "PersistentVolumeClaim a/1 ConnectionWarning read-only",
+			"PersistentVolumeClaim a/1 QuotaExceeded 2 of 2",
+		}; !slices.Equal(to.lines, want) {
+			t.Errorf("told %q, want %q", to.lines, want)
+		}
+	})
 }
