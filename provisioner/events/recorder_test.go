@@ -32,7 +32,9 @@ func (w *written) AnnotatedEventf(about runtime.Object, _ map[string]string, _, 
 	w.lines = append(w.lines, fmt.Sprintf("%s %s/%s %s %s", o.Kind, o.Namespace, o.Name, reason, fmt.Sprintf(format, arguments...)))
 }
 
-func severalMatters(kind, reason string) bool { return kind == "Lease" || reason == "ConnectionWarning" }
+func severalMatters(kind, reason string) bool {
+	return kind == "Lease" || reason == "ConnectionWarning"
+}
 
 func claim(namespace, name string) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
