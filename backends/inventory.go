@@ -131,27 +131,29 @@ func (i *inventory) load(ctx context.Context, after time.Time) error {
 }
 
 func (i *inventory) run(ctx context.Context, current *loading) {
-	// By id too: a listing may begin again after a new login.
-	byClaim := map[string]map[string]Volume{}
+	byClaim := map[string][]Volume{}
 	err := i.list(ctx, func(page []Volume) bool {
 		for _, v := range page {
 			stamp := StampOf(v)
 			if stamp.Cluster != i.cluster || stamp.ClaimUID == "" {
 				continue
 			}
-			if byClaim[stamp.ClaimUID] == nil {
-				byClaim[stamp.ClaimUID] = map[string]Volume{}
+			// A listing may begin again after a new login.
+			known := byClaim[stamp.ClaimUID]
+			if at := slices.IndexFunc(known, func(k Volume) bool { return k.ID == v.ID }); at >= 0 {
+				known[at] = v
+			} else {
+				byClaim[stamp.ClaimUID] = append(known, v)
 			}
-			byClaim[stamp.ClaimUID][v.ID] = v
 		}
 		return true
 	})
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if err == nil {
-		i.started, i.volumes = current.started, map[string][]Volume{}
-		for uid, volumes := range byClaim {
-			i.volumes[uid] = slices.SortedFunc(maps.Values(volumes), elder)
+		i.started, i.volumes = current.started, byClaim
+		for _, volumes := range byClaim {
+			slices.SortFunc(volumes, elder)
 		}
 	}
 	current.err = err

@@ -29,6 +29,8 @@ type counting struct {
 	// not be listed are in went.
 	earlier map[types.UID]bool
 	went    map[types.UID]bool
+	// underWay holds the counts that are under way, by backend.
+	underWay map[string]*tally
 	// wanted asks for a backend to be counted in the background.
 	wanted chan string
 }
@@ -39,6 +41,7 @@ func newCounting() *counting {
 		generation: map[string]int{},
 		silent:     map[string]time.Time{},
 		went:       map[types.UID]bool{},
+		underWay:   map[string]*tally{},
 		wanted:     make(chan string, 256),
 	}
 }
@@ -60,7 +63,7 @@ func (p *Provisioner) countBackend(ctx context.Context, name string) error {
 		c.mu.Unlock()
 		var err error
 		if !done {
-			err = p.countListed(ctx, name)
+			err = p.countTogether(ctx, name, generation)
 		}
 		c.mu.Lock()
 		c.listings--

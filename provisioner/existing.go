@@ -11,6 +11,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -24,11 +25,22 @@ import (
 // to say; the other way round it would be a bound one whose volume is missing.
 func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerName string) (policy.Existing, error) {
 	var existing policy.Existing
-	claims, err := listClaims(ctx, client)
+	trimmer := NewTrimmer()
+	claims, err := listClaims(ctx, client, func(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+		trimmer.claim(claim)
+		return claim
+	})
 	if err != nil {
 		return existing, err
 	}
-	volumes, err := listPersistentVolumes(ctx, client)
+	volumes, err := listPersistentVolumes(ctx, client, func(pv *corev1.PersistentVolume) *policy.ExistingVolume {
+		historic := pv.Annotations[historicAnnotationIdentity] != "" || pv.Annotations[historicAnnotationVolume] != ""
+		if pv.Annotations[annotationProvisionedBy] != provisionerName || !isOurs(pv) && !historic {
+			return nil
+		}
+		volume := existingVolume(pv)
+		return &volume
+	})
 	if err != nil {
 		return existing, err
 	}
@@ -65,41 +77,62 @@ func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerN
 		byName[classes[i].Name] = &classes[i]
 	}
 	slices.SortFunc(claims, byAge)
-	for i := range claims {
-		claim := &claims[i]
+	for _, claim := range claims {
 		class := byName[className(claim)]
 		if servedBy(claim, class) == provisionerName {
 			existing.Claims = append(existing.Claims, existingClaim(claim, class, labels[claim.Namespace]))
 		}
 	}
-	for i := range volumes {
-		pv := &volumes[i]
-		historic := pv.Annotations[historicAnnotationIdentity] != "" || pv.Annotations[historicAnnotationVolume] != ""
-		if pv.Annotations[annotationProvisionedBy] == provisionerName && (isOurs(pv) || historic) {
-			existing.Volumes = append(existing.Volumes, existingVolume(pv))
+	for _, volume := range volumes {
+		if volume != nil {
+			existing.Volumes = append(existing.Volumes, *volume)
 		}
 	}
 	return existing, nil
 }
 
-func listClaims(ctx context.Context, client kubernetes.Interface) ([]corev1.PersistentVolumeClaim, error) {
-	return listAll(ctx, "PersistentVolumeClaims", func(ctx context.Context, options metav1.ListOptions) ([]corev1.PersistentVolumeClaim, string, error) {
+// listClaims reads all claims, and keeps of each only what record makes of it:
+// the objects of one page are dropped before the next is read.
+func listClaims[R any](ctx context.Context, client kubernetes.Interface, record func(*corev1.PersistentVolumeClaim) R) ([]R, error) {
+	return listAll(ctx, "PersistentVolumeClaims", func(ctx context.Context, options metav1.ListOptions) ([]R, string, error) {
 		list, err := client.CoreV1().PersistentVolumeClaims(metav1.NamespaceAll).List(ctx, options)
 		if err != nil {
 			return nil, "", err
 		}
-		return list.Items, list.Continue, nil
+		return recordsOf(list.Items, record), list.Continue, nil
 	})
 }
 
-func listPersistentVolumes(ctx context.Context, client kubernetes.Interface) ([]corev1.PersistentVolume, error) {
-	return listAll(ctx, "PersistentVolumes", func(ctx context.Context, options metav1.ListOptions) ([]corev1.PersistentVolume, string, error) {
+// listPersistentVolumes does the same for PersistentVolumes.
+func listPersistentVolumes[R any](ctx context.Context, client kubernetes.Interface, record func(*corev1.PersistentVolume) R) ([]R, error) {
+	return listAll(ctx, "PersistentVolumes", func(ctx context.Context, options metav1.ListOptions) ([]R, string, error) {
 		list, err := client.CoreV1().PersistentVolumes().List(ctx, options)
 		if err != nil {
 			return nil, "", err
 		}
-		return list.Items, list.Continue, nil
+		return recordsOf(list.Items, record), list.Continue, nil
 	})
+}
+
+func recordsOf[T, R any](page []T, record func(*T) R) []R {
+	records := make([]R, len(page))
+	for i := range page {
+		records[i] = record(&page[i])
+	}
+	return records
+}
+
+// ListClaimUIDs lists the claims of a cluster, whoever serves them.
+func ListClaimUIDs(ctx context.Context, client kubernetes.Interface) (map[types.UID]bool, error) {
+	uids, err := listClaims(ctx, client, func(claim *corev1.PersistentVolumeClaim) types.UID { return claim.UID })
+	if err != nil {
+		return nil, err
+	}
+	set := make(map[types.UID]bool, len(uids))
+	for _, uid := range uids {
+		set[uid] = true
+	}
+	return set, nil
 }
 
 // pageSize bounds what the API server answers at once.
@@ -129,7 +162,7 @@ func listAll[T any](ctx context.Context, what string, list func(context.Context,
 }
 
 // byAge orders claims as they get freed room: the eldest first.
-func byAge(a, b corev1.PersistentVolumeClaim) int {
+func byAge(a, b *corev1.PersistentVolumeClaim) int {
 	return cmp.Or(
 		a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
 		strings.Compare(a.Namespace, b.Namespace),

@@ -82,7 +82,13 @@ func ClusterUID(ctx context.Context, client kubernetes.Interface) (string, error
 // shows as recorded.
 func ReadRecords(ctx context.Context, client kubernetes.Interface, provisionerName, namespace string) (Records, error) {
 	records := Records{Claims: map[string]ClaimRecord{}, Names: map[string]bool{}, NeededSecrets: map[string]bool{}}
-	claims, err := listClaims(ctx, client)
+	type claimed struct {
+		uid string
+		ClaimRecord
+	}
+	claims, err := listClaims(ctx, client, func(claim *corev1.PersistentVolumeClaim) claimed {
+		return claimed{string(claim.UID), ClaimRecord{Namespace: claim.Namespace, Name: claim.Name, Elsewhere: boundElsewhere(claim)}}
+	})
 	if err != nil {
 		return records, err
 	}
@@ -90,29 +96,38 @@ func ReadRecords(ctx context.Context, client kubernetes.Interface, provisionerNa
 	if err != nil {
 		return records, err
 	}
-	volumes, err := listPersistentVolumes(ctx, client)
+	type found struct {
+		name, secret string
+		record       *VolumeRecord // nil if the volume is not this program's
+	}
+	volumes, err := listPersistentVolumes(ctx, client, func(pv *corev1.PersistentVolume) found {
+		f := found{name: pv.Name}
+		if pv.Annotations[annotationSecretNamespace] == namespace {
+			f.secret = pv.Annotations[annotationSecret]
+		}
+		if pv.Annotations[annotationProvisionedBy] == provisionerName && isOurs(pv) {
+			origin, damage := originOf(pv)
+			f.record = &VolumeRecord{
+				Origin: origin, Damage: damage, Released: pv.Status.Phase == corev1.VolumeReleased, CreatedAt: pv.CreationTimestamp.Time,
+			}
+		}
+		return f
+	})
 	if err != nil {
 		return records, err
 	}
-	for i := range claims {
-		records.Claims[string(claims[i].UID)] = ClaimRecord{
-			Namespace: claims[i].Namespace, Name: claims[i].Name, Elsewhere: boundElsewhere(&claims[i]),
-		}
+	for _, claim := range claims {
+		records.Claims[claim.uid] = claim.ClaimRecord
 	}
 	records.Secrets = secrets
-	for i := range volumes {
-		pv := &volumes[i]
-		records.Names[pv.Name] = true
-		if secret := pv.Annotations[annotationSecret]; secret != "" && pv.Annotations[annotationSecretNamespace] == namespace {
-			records.NeededSecrets[secret] = true
+	for _, f := range volumes {
+		records.Names[f.name] = true
+		if f.secret != "" {
+			records.NeededSecrets[f.secret] = true
 		}
-		if pv.Annotations[annotationProvisionedBy] != provisionerName || !isOurs(pv) {
-			continue
+		if f.record != nil {
+			records.Volumes = append(records.Volumes, *f.record)
 		}
-		origin, damage := originOf(pv)
-		records.Volumes = append(records.Volumes, VolumeRecord{
-			Origin: origin, Damage: damage, Released: pv.Status.Phase == corev1.VolumeReleased, CreatedAt: pv.CreationTimestamp.Time,
-		})
 	}
 	return records, nil
 }

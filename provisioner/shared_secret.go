@@ -244,14 +244,9 @@ func (p *Provisioner) removeUnneeded(ctx context.Context, backend, name string) 
 	if p.mayBeUnrecorded(backend) {
 		return false, nil
 	}
-	recorded, err := listPersistentVolumes(ctx, p.Client)
-	if err != nil {
-		return false, err
-	}
-	for i := range recorded {
-		if p.needsShared(&recorded[i], entry, name) {
-			return true, nil
-		}
+	needed, err := listPersistentVolumes(ctx, p.Client, func(pv *corev1.PersistentVolume) bool { return p.needsShared(pv, entry, name) })
+	if err != nil || slices.Contains(needed, true) {
+		return err == nil, err
 	}
 	secrets := p.Client.CoreV1().Secrets(p.Namespace)
 	existing, err := secrets.Get(ctx, name, metav1.GetOptions{})

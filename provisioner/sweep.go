@@ -261,12 +261,12 @@ func (p *Provisioner) sweepOwnSecrets(ctx context.Context) error {
 		return err
 	}
 	// The cache of claims may be late.
-	present, err := listClaims(ctx, p.Client)
+	present, err := ListClaimUIDs(ctx, p.Client)
 	if err != nil {
 		return err
 	}
-	for i := range present {
-		delete(left, present[i].UID)
+	for uid := range present {
+		delete(left, uid)
 	}
 	var failed []error
 	for _, pv := range left {

@@ -17,7 +17,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -31,6 +30,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/events"
 )
 
 // resyncPeriod is how often everything is looked at again without a reason.
@@ -57,7 +57,7 @@ type App struct {
 	leaseClient kubernetes.Interface
 	factory     informers.SharedInformerFactory
 	nodes       *nodeCaches
-	recorder    *steadyRecorder
+	recorder    *events.Recorder
 	broadcaster record.EventBroadcaster
 	cluster     string
 	// clusterUID is the UID of namespace kube-system.
@@ -141,7 +141,7 @@ func New(options Options) (*App, error) {
 		mappers:            registryOfProtocols,
 		client:             client,
 		leaseClient:        leaseClient,
-		factory:            informers.NewSharedInformerFactoryWithOptions(client, resyncPeriod, informers.WithTransform(withoutManagedFields)),
+		factory:            informers.NewSharedInformerFactoryWithOptions(client, resyncPeriod, informers.WithTransform(provisioner.NewTrimmer().Trim)),
 		registry:           registry,
 		backendMetrics:     backendMetrics,
 		provisionerMetrics: provisioner.NewMetrics(registry),
@@ -201,8 +201,8 @@ func (a *App) Run(ctx context.Context) error {
 	a.broadcaster = record.NewBroadcaster(record.WithContext(background))
 	defer a.broadcaster.Shutdown()
 	a.broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: a.client.CoreV1().Events("")})
-	a.recorder = newSteadyRecorder(a.broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "standalone-cinder"}))
-	go a.recorder.run(background)
+	a.recorder = events.NewRecorder(a.broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "standalone-cinder"}), scheme.Scheme, a.registry, haveManyMatters)
+	go a.recorder.Run(background)
 
 	if err := a.findCluster(ctx); err != nil {
 		return ignoreStop(ctx, err)
@@ -261,15 +261,6 @@ func (a *App) findCluster(ctx context.Context) error {
 		case <-time.After(backoff.Step()):
 		}
 	}
-}
-
-// withoutManagedFields drops what nothing here reads and what makes up half of
-// a small object, before it is cached.
-func withoutManagedFields(object any) (any, error) {
-	if accessor, err := meta.Accessor(object); err == nil {
-		accessor.SetManagedFields(nil)
-	}
-	return object, nil
 }
 
 const podNamespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -9,6 +10,9 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
@@ -25,9 +29,16 @@ const nodesFresh = 15 * time.Second
 
 var portName = regexp.MustCompile(`^[0-9a-f]{16}$`)
 
+// nodesTimeout is how long one reading of the nodes may take. It is nobody's
+// alone, and so ends with no caller's context.
+const nodesTimeout = 30 * time.Second
+
 // nodePools collects the port names of nodes that are selected by labels.
 type nodePools struct {
 	client kubernetes.Interface
+	// reading has all who want the same nodes at the same time wait for one
+	// answer.
+	reading singleflight.Group
 
 	mu    sync.Mutex
 	pools map[string]nodePool // by selector
@@ -48,35 +59,104 @@ func newNodePools(client kubernetes.Interface) *nodePools {
 // volume to nobody, or to the wrong port.
 func (n *nodePools) wwpns(ctx context.Context, selected map[string]string) ([]string, error) {
 	selector := labels.SelectorFromSet(selected).String()
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if pool, ok := n.pools[selector]; ok && time.Since(pool.read) < nodesFresh {
+	if pool, ok := n.known(selector); ok {
 		return pool.wwpns, pool.err
 	}
-	found, err := n.collect(ctx, selector)
-	n.pools[selector] = nodePool{time.Now(), found, err}
-	return found, err
+	answer := n.reading.DoChan(selector, func() (any, error) {
+		if pool, ok := n.known(selector); ok {
+			return pool.wwpns, pool.err
+		}
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), nodesTimeout)
+		defer cancel()
+		found, err := n.collect(bounded, selector)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.pools[selector] = nodePool{time.Now(), found, err}
+		return found, err
+	})
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case result := <-answer:
+		return result.Val.([]string), result.Err
+	}
+}
+
+// known is what was read of a pool a moment ago.
+func (n *nodePools) known(selector string) (nodePool, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	pool, ok := n.pools[selector]
+	return pool, ok && time.Since(pool.read) < nodesFresh
+}
+
+// nodesPage bounds what is held of the nodes at once: they are large, and one
+// annotation of each is wanted.
+const nodesPage = 200
+
+// portNames is what the nodes say, and how many they are.
+type portNames struct {
+	nodes int
+	names []string
 }
 
 func (n *nodePools) collect(ctx context.Context, selector string) ([]string, error) {
-	list, err := n.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: selector})
+	found, err := n.read(ctx, metav1.ListOptions{LabelSelector: selector, Limit: nodesPage})
+	if apierrors.IsResourceExpired(err) {
+		// The server has forgotten where a page ended.
+		found, err = n.read(ctx, metav1.ListOptions{LabelSelector: selector})
+	}
+	var wrong *wrongPortName
+	if errors.As(err, &wrong) {
+		return nil, err
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the nodes with labels %s: %w", selector, err)
 	}
-	var found []string
-	for i := range list.Items {
-		node := &list.Items[i]
-		for _, written := range strings.FieldsFunc(node.Annotations[annotationWWPNs], func(r rune) bool { return r == ',' || r == ' ' }) {
-			name := strings.TrimPrefix(strings.ToLower(strings.ReplaceAll(written, ":", "")), "0x")
-			if !portName.MatchString(name) {
-				return nil, fmt.Errorf("node %s: annotation %s has %q, which is not a Fibre Channel port name of 16 hexadecimal digits", node.Name, annotationWWPNs, written)
+	if len(found.names) == 0 {
+		return nil, fmt.Errorf("none of the %d nodes with labels %s has the annotation %s; annotate them, or name the ports in the policy (connector.wwpns)", found.nodes, selector, annotationWWPNs)
+	}
+	slices.Sort(found.names)
+	return slices.Compact(found.names), nil
+}
+
+// read goes through the nodes page by page.
+func (n *nodePools) read(ctx context.Context, options metav1.ListOptions) (portNames, error) {
+	var found portNames
+	for {
+		list, err := n.client.CoreV1().Nodes().List(ctx, options)
+		if err != nil {
+			return found, err
+		}
+		found.nodes += len(list.Items)
+		for i := range list.Items {
+			names, err := portNamesOf(&list.Items[i])
+			if err != nil {
+				return found, err
 			}
-			found = append(found, name)
+			found.names = append(found.names, names...)
+		}
+		if options.Continue = list.Continue; options.Continue == "" {
+			return found, nil
 		}
 	}
-	if len(found) == 0 {
-		return nil, fmt.Errorf("none of the %d nodes with labels %s has the annotation %s; annotate them, or name the ports in the policy (connector.wwpns)", len(list.Items), selector, annotationWWPNs)
+}
+
+// wrongPortName says that a node's annotation names no port.
+type wrongPortName struct{ node, name string }
+
+func (e *wrongPortName) Error() string {
+	return fmt.Sprintf("node %s: annotation %s has %q, which is not a Fibre Channel port name of 16 hexadecimal digits", e.node, annotationWWPNs, e.name)
+}
+
+func portNamesOf(node *corev1.Node) ([]string, error) {
+	var names []string
+	for _, written := range strings.FieldsFunc(node.Annotations[annotationWWPNs], func(r rune) bool { return r == ',' || r == ' ' }) {
+		name := strings.TrimPrefix(strings.ToLower(strings.ReplaceAll(written, ":", "")), "0x")
+		if !portName.MatchString(name) {
+			return nil, &wrongPortName{node.Name, name}
+		}
+		names = append(names, name)
 	}
-	slices.Sort(found)
-	return slices.Compact(found), nil
+	return names, nil
 }

@@ -1,13 +1,18 @@
 package app
 
 import (
+	"context"
+	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 )
 
 func TestPortNamesAreCollectedFromTheNodesOfAPool(t *testing.T) {
@@ -48,5 +53,80 @@ func TestNodesAreReadOnceForManyClaims(t *testing.T) {
 	}
 	if n := len(client.Actions()); n != 1 {
 		t.Errorf("%d requests", n)
+	}
+}
+
+// TestSlowNodeListKeepsNobodyWhoLeaves has the API server be silent. Who asked
+// first leaves; what he asked for still serves the others.
+func TestSlowNodeListKeepsNobodyWhoLeaves(t *testing.T) {
+	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", Labels: map[string]string{"storage": "fc"}, Annotations: map[string]string{annotationWWPNs: "10000090fa3418bc"}}})
+	asked, answer := make(chan struct{}), make(chan struct{})
+	var requests atomic.Int32
+	client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if requests.Add(1) == 1 {
+			close(asked)
+		}
+		<-answer
+		return false, nil, nil
+	})
+	pools := newNodePools(client)
+	first, leave := context.WithCancel(t.Context())
+	left := make(chan error)
+	go func() {
+		_, err := pools.wwpns(first, map[string]string{"storage": "fc"})
+		left <- err
+	}()
+	<-asked
+	leave()
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		t.Errorf("who leaves gets %v", err)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if _, err := pools.wwpns(ended, map[string]string{"storage": "fc"}); !errors.Is(err, context.Canceled) {
+		t.Errorf("whose context has ended gets %v", err)
+	}
+	close(answer)
+	if got, err := pools.wwpns(t.Context(), map[string]string{"storage": "fc"}); err != nil || len(got) != 1 {
+		t.Errorf("who stays gets %v, %v", got, err)
+	}
+	if n := requests.Load(); n != 1 {
+		t.Errorf("%d requests", n)
+	}
+}
+
+func TestNodesAreReadInPages(t *testing.T) {
+	node := func(name string) corev1.Node {
+		return corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{annotationWWPNs: name}}}
+	}
+	for _, c := range []struct {
+		name    string
+		expires bool // of the second page's token
+		want    []string
+		limits  []int64
+	}{
+		{name: "two pages", want: []string{"1000000000000001", "1000000000000002"}, limits: []int64{nodesPage, nodesPage}},
+		{name: "the second page is forgotten", expires: true, want: []string{"1000000000000001", "1000000000000002"}, limits: []int64{nodesPage, nodesPage, 0}},
+	} {
+		client := fake.NewClientset()
+		var limits []int64
+		client.PrependReactor("list", "nodes", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			options := action.(clienttesting.ListActionImpl).GetListOptions()
+			limits = append(limits, options.Limit)
+			one, two := node("1000000000000001"), node("1000000000000002")
+			switch {
+			case options.Limit == 0:
+				return true, &corev1.NodeList{Items: []corev1.Node{two, one}}, nil
+			case options.Continue == "":
+				return true, &corev1.NodeList{ListMeta: metav1.ListMeta{Continue: "more"}, Items: []corev1.Node{two}}, nil
+			case c.expires:
+				return true, nil, apierrors.NewResourceExpired("too old")
+			}
+			return true, &corev1.NodeList{Items: []corev1.Node{one}}, nil
+		})
+		got, err := newNodePools(client).wwpns(t.Context(), nil)
+		if err != nil || !slices.Equal(got, c.want) || !slices.Equal(limits, c.limits) {
+			t.Errorf("%s: %v, %v, limits %v", c.name, got, err, limits)
+		}
 	}
 }

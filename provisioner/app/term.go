@@ -8,12 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/pager"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
@@ -107,7 +103,8 @@ func (a *App) runTerm(stop, hold context.Context, fence func() error) error {
 	})
 
 	var workers sync.WaitGroup
-	library := controller.NewProvisionController(work, a.client, a.options.ProvisionerName, p,
+	client := &libraryClient{Interface: a.client, recorder: a.recorder, volumes: a.factory.Core().V1().PersistentVolumes().Lister()}
+	library := controller.NewProvisionController(work, client, a.options.ProvisionerName, p,
 		controller.LeaderElection(false),
 		controller.ClaimsInformer(claims),
 		controller.VolumesInformer(volumes),
@@ -191,14 +188,7 @@ func (a *App) newAuditor(p *provisioner.Provisioner, lent *termBackends) *audito
 // created under this leader.
 func (a *App) noteEarlierClaims(ctx context.Context, p *provisioner.Provisioner) {
 	for {
-		earlier := map[types.UID]bool{}
-		claims := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			return a.client.CoreV1().PersistentVolumeClaims(metav1.NamespaceAll).List(ctx, options)
-		})
-		err := claims.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
-			earlier[object.(*corev1.PersistentVolumeClaim).UID] = true
-			return nil
-		})
+		earlier, err := provisioner.ListClaimUIDs(ctx, a.client)
 		if err == nil {
 			p.NoteEarlier(earlier)
 			return

@@ -1,0 +1,208 @@
+package provisioner
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+)
+
+func aClaim(name string) *corev1.PersistentVolumeClaim {
+	class, mode := strings.Clone("gold"), corev1.PersistentVolumeBlock
+	return &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: strings.Clone("team-a"), Name: name, UID: "uid", ResourceVersion: "7",
+			Labels: map[string]string{"big": "label"},
+			Annotations: map[string]string{
+				corev1.LastAppliedConfigAnnotation: "{}", "own": strings.Repeat("x", 1<<18),
+				annotationStorageProvisioner: "p", annotationBetaStorageProvisioner: "p", corev1.BetaStorageClassAnnotation: "beta",
+				historicAnnotationClone: "c", "volume.kubernetes.io/selected-node": "n",
+			},
+			Finalizers:    []string{"kubernetes.io/pvc-protection"},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}},
+		},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			StorageClassName: &class, VolumeMode: &mode, VolumeName: "pvc-uid",
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources: corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("5Gi")},
+				Limits:   corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("6Gi")},
+			},
+			DataSource: &corev1.TypedLocalObjectReference{Kind: "VolumeSnapshot", Name: "s"},
+			Selector:   &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}},
+		},
+		Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("5Gi")}},
+	}
+}
+
+func TestTrimmedClaimKeepsWhatIsRead(t *testing.T) {
+	trimmer := NewTrimmer()
+	want := aClaim("data")
+	want.Labels, want.ManagedFields = nil, nil
+	delete(want.Annotations, corev1.LastAppliedConfigAnnotation)
+	delete(want.Annotations, "own")
+	want.Status.Capacity = nil
+	for range 2 {
+		got := aClaim("data")
+		for range 2 {
+			if _, err := trimmer.Trim(got); err != nil {
+				t.Fatal(err)
+			}
+			if !equality.Semantic.DeepEqual(got, want) {
+				t.Fatalf("trimmed to %+v, want %+v", got, want)
+			}
+		}
+	}
+}
+
+func aVolume(name string) *corev1.PersistentVolume {
+	initiator := strings.Clone("iqn.2026-01.example:x")
+	return &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, UID: "pv-uid", Labels: map[string]string{"a": "b"},
+			Annotations: map[string]string{
+				corev1.LastAppliedConfigAnnotation: "{}", strings.Clone(annotationBackend): strings.Clone("gold"), annotationVolume: "id-of-" + name,
+				annotationClaimUID: "uid", annotationSecret: name + "-credentials", "others": "kept",
+			},
+			Finalizers:    []string{"kubernetes.io/pv-protection"},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}},
+		},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("5Gi")},
+			AccessModes:                   []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
+			ClaimRef:                      &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: "team-a", Name: "data", UID: "uid"},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{ISCSI: &corev1.ISCSIPersistentVolumeSource{
+				TargetPortal: "192.0.2.1:3260", IQN: "iqn." + name, InitiatorName: &initiator,
+				SecretRef: &corev1.SecretReference{Name: name + "-credentials", Namespace: "own"},
+			}},
+			NodeAffinity: nodeAffinity(map[string]string{"pool": "fc"}),
+		},
+		Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound},
+	}
+}
+
+func TestTrimmedVolumeKeepsWhatIsRead(t *testing.T) {
+	trimmer := NewTrimmer()
+	want := aVolume("pvc-1")
+	want.Labels, want.ManagedFields = nil, nil
+	delete(want.Annotations, corev1.LastAppliedConfigAnnotation)
+	for range 2 {
+		got := aVolume("pvc-1")
+		for range 2 {
+			if _, err := trimmer.Trim(got); err != nil {
+				t.Fatal(err)
+			}
+			if !equality.Semantic.DeepEqual(got, want) {
+				t.Fatalf("trimmed to %+v, want %+v", got, want)
+			}
+		}
+	}
+}
+
+func TestOtherObjectsAreTrimmedToWhatThePolicyReads(t *testing.T) {
+	trimmer := NewTrimmer()
+	metadata := metav1.ObjectMeta{Name: "x", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"}, ManagedFields: []metav1.ManagedFieldsEntry{{}}}
+	namespace := &corev1.Namespace{ObjectMeta: *metadata.DeepCopy()}
+	class := &storagev1.StorageClass{ObjectMeta: *metadata.DeepCopy(), Provisioner: "p", Parameters: map[string]string{"type": "t"}}
+	for _, object := range []any{namespace, class, "a tombstone"} {
+		if got, err := trimmer.Trim(object); err != nil || got != object {
+			t.Errorf("%v: %v, %v", object, got, err)
+		}
+	}
+	if namespace.Annotations != nil || namespace.ManagedFields != nil || namespace.Labels["a"] != "b" {
+		t.Errorf("namespace: %+v", namespace)
+	}
+	if class.Annotations != nil || class.ManagedFields != nil || class.Parameters["type"] != "t" || class.Provisioner != "p" {
+		t.Errorf("class: %+v", class)
+	}
+}
+
+func TestTrimmedObjectsShareWhatIsTheSame(t *testing.T) {
+	trimmer := NewTrimmer()
+	one, two := aVolume("pvc-1"), aVolume("pvc-2")
+	for _, pv := range []*corev1.PersistentVolume{one, two} {
+		if _, err := trimmer.Trim(pv); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if unsafe.StringData(one.Annotations[annotationBackend]) != unsafe.StringData(two.Annotations[annotationBackend]) {
+		t.Error("two volumes have each their own name of the backend")
+	}
+	if unsafe.SliceData(one.Finalizers) != unsafe.SliceData(two.Finalizers) {
+		t.Error("two volumes have each their own finalizers")
+	}
+	if unsafe.StringData(one.Annotations[annotationSecret]) != unsafe.StringData(one.Spec.ISCSI.SecretRef.Name) {
+		t.Error("annotation and reference have each their own name of the Secret")
+	}
+	// What the library does with a volume that lacks its finalizer.
+	_ = append(one.Finalizers, "one")
+	if got := append(two.Finalizers, "two"); !slices.Equal(got, []string{"kubernetes.io/pv-protection", "two"}) || len(one.Finalizers) != 1 {
+		t.Errorf("finalizers %v and %v", one.Finalizers, got)
+	}
+}
+
+func TestFinalizersAreAllThatThePatchOfATrimmedVolumeChanges(t *testing.T) {
+	whole, trimmed := aVolume("pvc-1"), aVolume("pvc-1")
+	if _, err := NewTrimmer().Trim(trimmed); err != nil {
+		t.Fatal(err)
+	}
+	// As the library makes its patch.
+	changed := trimmed.DeepCopy()
+	changed.Finalizers = append(changed.Finalizers, "external-provisioner.volume.kubernetes.io/finalizer")
+	patch, err := strategicpatch.CreateTwoWayMergePatch(encoded(t, trimmed), encoded(t, changed), &corev1.PersistentVolume{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	result, err := strategicpatch.StrategicMergePatch(encoded(t, whole), patch, &corev1.PersistentVolume{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got corev1.PersistentVolume
+	if err := json.Unmarshal(result, &got); err != nil {
+		t.Fatal(err)
+	}
+	want := aVolume("pvc-1")
+	want.Finalizers = changed.Finalizers
+	if !equality.Semantic.DeepEqual(&got, want) {
+		t.Errorf("patched to %+v, want %+v", got, want)
+	}
+}
+
+func encoded(t *testing.T, object any) []byte {
+	t.Helper()
+	text, err := json.Marshal(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func TestWhatIsSharedIsBounded(t *testing.T) {
+	trimmer := NewTrimmer()
+	for i := range 3 * mostShared {
+		claim := aClaim("data")
+		claim.Annotations = map[string]string{annotationStorageProvisioner: resource.NewQuantity(int64(i), resource.DecimalSI).String()}
+		claim.Spec.Resources.Requests[corev1.ResourceStorage] = *resource.NewQuantity(int64(i), resource.BinarySI)
+		if _, err := trimmer.Trim(claim); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(trimmer.texts) > mostShared || len(trimmer.quantities) > mostShared {
+		t.Errorf("%d texts, %d quantities", len(trimmer.texts), len(trimmer.quantities))
+	}
+	long := strings.Repeat("x", 1000)
+	trimmer.share(&long)
+	if slices.Contains(slices.Collect(maps.Keys(trimmer.texts)), long) {
+		t.Error("a long text is remembered")
+	}
+}

@@ -1,0 +1,87 @@
+package provisioner
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+)
+
+func TestClaimsOfANewTermCountABackendOnce(t *testing.T) {
+	f := newFixture(t)
+	var listings atomic.Int32
+	first, release := make(chan struct{}), make(chan struct{})
+	f.backends["gold"].listed = []backends.Volume{}
+	f.backends["gold"].onList = func() {
+		if listings.Add(1) == 1 {
+			close(first)
+		}
+		<-release
+	}
+	var group, started sync.WaitGroup
+	for range 50 {
+		started.Add(1)
+		group.Go(func() {
+			started.Done()
+			if err := f.countBackend(t.Context(), "gold"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	started.Wait()
+	<-first
+	impatient, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := f.countBackend(impatient, "gold"); !errors.Is(err, context.Canceled) {
+		t.Errorf("who does not wait any more gets %v", err)
+	}
+	close(release)
+	group.Wait()
+	if n := listings.Load(); n != 1 || !f.isCounted("gold") {
+		t.Errorf("the listing was gone through %d times; counted: %t", n, f.isCounted("gold"))
+	}
+}
+
+func TestFailedCountFailsForAllWhoWait(t *testing.T) {
+	f := newFixture(t)
+	f.backends["gold"].listErr = errors.New("no answer")
+	for range 2 {
+		if err := f.countBackend(t.Context(), "gold"); err == nil || err.Error() != "no answer" {
+			t.Errorf("error %v", err)
+		}
+	}
+	f.backends["gold"].listErr = nil
+	if err := f.countBackend(t.Context(), "gold"); err != nil || !f.isCounted("gold") {
+		t.Errorf("counted %t, error %v", f.isCounted("gold"), err)
+	}
+}
+
+func TestCountOfAnEarlierEndpointIsNotSharedWithALater(t *testing.T) {
+	f := newFixture(t)
+	var listings atomic.Int32
+	entered, release := make(chan struct{}, 2), make(chan struct{})
+	f.backends["gold"].onList = func() {
+		listings.Add(1)
+		entered <- struct{}{}
+		<-release
+	}
+	var group sync.WaitGroup
+	count := func() {
+		if err := f.countBackend(t.Context(), "gold"); err != nil {
+			t.Error(err)
+		}
+	}
+	group.Go(count)
+	<-entered
+	f.Recount("gold")
+	group.Go(count)
+	<-entered
+	close(release)
+	group.Wait()
+	if n := listings.Load(); n < 2 || !f.isCounted("gold") {
+		t.Errorf("%d listings; counted: %t", n, f.isCounted("gold"))
+	}
+}

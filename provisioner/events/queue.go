@@ -1,0 +1,137 @@
+package events
+
+import "container/list"
+
+// event waits to be handed on.
+type event struct {
+	object                     object
+	annotations                map[string]string
+	eventType, reason, message string
+	// matter is what the event tells of: a later one of its object and matter
+	// takes its place.
+	matter string
+}
+
+// object is what an event is about, and by whose lane it goes.
+type object struct {
+	apiVersion, kind, namespace, name, uid string
+	resourceVersion, fieldPath             string
+	lane                                   string
+}
+
+// identity tells objects apart. An object that was changed is the same one.
+type identity struct{ kind, namespace, name, uid string }
+
+func (o object) identity() identity { return identity{o.kind, o.namespace, o.name, o.uid} }
+
+// limits bound how many events wait.
+type limits struct{ overall, lane int }
+
+// queue holds events until somebody takes them. Lanes take turns, and in a lane
+// the objects; an object's events keep their order, of each matter the newest.
+// Where there are too many, the longest lane loses its oldest. It is not safe
+// for concurrent use.
+type queue struct {
+	limits  limits
+	waiting int
+	lanes   map[string]*lane
+	turns   *list.List // of *lane, each with something to say
+}
+
+type lane struct {
+	name    string
+	waiting int
+	turn    *list.Element
+	objects map[identity]*list.Element
+	order   *list.List // of *saying
+}
+
+// saying is what waits about one object, oldest first.
+type saying struct{ events []event }
+
+func newQueue(limits limits) *queue {
+	return &queue{limits: limits, lanes: map[string]*lane{}, turns: list.New()}
+}
+
+// add puts an event in, and returns how many were dropped for it.
+func (q *queue) add(e event) (dropped int) {
+	l := q.lane(e.object.lane)
+	at, ok := l.objects[e.object.identity()]
+	if !ok {
+		at = l.order.PushBack(&saying{})
+		l.objects[e.object.identity()] = at
+	}
+	about := at.Value.(*saying)
+	for i := range about.events {
+		if about.events[i].matter == e.matter {
+			about.events = append(about.events[:i], about.events[i+1:]...)
+			l.waiting--
+			q.waiting--
+			break
+		}
+	}
+	about.events = append(about.events, e)
+	l.waiting++
+	q.waiting++
+	switch {
+	case l.waiting > q.limits.lane:
+		q.take(l)
+		return 1
+	case q.waiting > q.limits.overall:
+		q.take(q.longest())
+		return 1
+	}
+	return 0
+}
+
+func (q *queue) lane(name string) *lane {
+	if l, ok := q.lanes[name]; ok {
+		return l
+	}
+	l := &lane{name: name, objects: map[identity]*list.Element{}, order: list.New()}
+	l.turn = q.turns.PushBack(l)
+	q.lanes[name] = l
+	return l
+}
+
+func (q *queue) longest() *lane {
+	var longest *lane
+	for at := q.turns.Front(); at != nil; at = at.Next() {
+		if l := at.Value.(*lane); longest == nil || l.waiting > longest.waiting {
+			longest = l
+		}
+	}
+	return longest
+}
+
+// next takes the event whose turn it is.
+func (q *queue) next() (event, bool) {
+	at := q.turns.Front()
+	if at == nil {
+		return event{}, false
+	}
+	q.turns.MoveToBack(at)
+	return q.take(at.Value.(*lane)), true
+}
+
+// take takes the first event of the first object of a lane, whose next event
+// waits for the lane's others.
+func (q *queue) take(l *lane) event {
+	at := l.order.Front()
+	about := at.Value.(*saying)
+	e := about.events[0]
+	about.events = about.events[1:]
+	l.waiting--
+	q.waiting--
+	if len(about.events) > 0 {
+		l.order.MoveToBack(at)
+		return e
+	}
+	l.order.Remove(at)
+	delete(l.objects, e.object.identity())
+	if l.waiting == 0 {
+		q.turns.Remove(l.turn)
+		delete(q.lanes, l.name)
+	}
+	return e
+}

@@ -1,0 +1,121 @@
+package events
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+)
+
+// written is a recorder that notes what it is handed.
+type written struct{ lines []string }
+
+func (w *written) Event(about runtime.Object, eventType, reason, message string) {
+	w.AnnotatedEventf(about, nil, eventType, reason, "%s", message)
+}
+
+func (w *written) Eventf(about runtime.Object, eventType, reason, format string, arguments ...any) {
+	w.AnnotatedEventf(about, nil, eventType, reason, format, arguments...)
+}
+
+func (w *written) AnnotatedEventf(about runtime.Object, _ map[string]string, _, reason, format string, arguments ...any) {
+	o := about.(*corev1.ObjectReference)
+	w.lines = append(w.lines, fmt.Sprintf("%s %s/%s %s %s", o.Kind, o.Namespace, o.Name, reason, fmt.Sprintf(format, arguments...)))
+}
+
+func severalMatters(kind, reason string) bool {
+	return kind == "Lease" || reason == "ConnectionWarning"
+}
+
+func claim(namespace, name string) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+}
+
+func TestEventsAreHandedOnAtAPaceInTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		to := &written{}
+		r := NewRecorder(to, scheme.Scheme, prometheus.NewRegistry(), severalMatters)
+		for i := range 5000 {
+			r.Event(claim("flood", fmt.Sprint(i)), corev1.EventTypeWarning, "QuotaExceeded", "full")
+		}
+		go r.Run(ctx)
+		synctest.Wait()
+		if len(to.lines) != atOnce {
+			t.Errorf("%d are written at once, want %d", len(to.lines), atOnce)
+		}
+		r.Eventf(claim("quiet", "one"), corev1.EventTypeWarning, "NoMatchingTenant", "%d tenants", 0)
+		pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-1"}, Spec: corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{Namespace: "other"}}}
+		r.AnnotatedEventf(pv, nil, corev1.EventTypeWarning, "MissingVolume", "gone")
+		r.Event(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-2"}}, corev1.EventTypeWarning, "MissingVolume", "gone")
+		time.Sleep(time.Second * 5 / perSecond)
+		synctest.Wait()
+		for _, want := range []string{
+			"PersistentVolumeClaim quiet/one NoMatchingTenant 0 tenants", "PersistentVolume /pvc-1 MissingVolume gone", "PersistentVolume /pvc-2 MissingVolume gone",
+		} {
+			if !slices.Contains(to.lines[atOnce:], want) {
+				t.Errorf("%q is not among the next: %v", want, to.lines[atOnce:])
+			}
+		}
+		if waiting := testutil.ToFloat64(r.waiting); waiting != float64(5003-len(to.lines)) {
+			t.Errorf("the metric says that %v wait, of 5003 %d are written", waiting, len(to.lines))
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(to.lines) != 5003 || testutil.ToFloat64(r.waiting) != 0 || testutil.ToFloat64(r.dropped) != 0 {
+			t.Errorf("%d are written, %v wait, %v are dropped", len(to.lines), testutil.ToFloat64(r.waiting), testutil.ToFloat64(r.dropped))
+		}
+	})
+}
+
+func TestEventsThatWaitAreBounded(t *testing.T) {
+	r := NewRecorder(&written{}, scheme.Scheme, prometheus.NewRegistry(), severalMatters)
+	for namespace := range 4 {
+		for i := range mostWaitingOfNamespace + 1 {
+			r.Event(claim(fmt.Sprint("flood-", namespace), fmt.Sprint(i)), corev1.EventTypeWarning, "QuotaExceeded", "full")
+		}
+	}
+	if waiting, dropped := testutil.ToFloat64(r.waiting), testutil.ToFloat64(r.dropped); waiting != mostWaiting || dropped != 4*(mostWaitingOfNamespace+1)-mostWaiting {
+		t.Errorf("%v wait, %v are dropped", waiting, dropped)
+	}
+}
+
+func TestNewestOfOneMatterIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		to := &written{}
+		r := NewRecorder(to, scheme.Scheme, prometheus.NewRegistry(), severalMatters)
+		lease := &corev1.ObjectReference{Kind: "Lease", Namespace: "own", Name: "lease"}
+		for _, e := range []struct {
+			about           runtime.Object
+			reason, message string
+		}{
+			{lease, "OrphanVolume", "volume 1"}, {lease, "OrphanVolume", "volume 2"}, {lease, "OrphanVolume", "volume 1"},
+			{claim("a", "1"), "QuotaExceeded", "1 of 1"}, {claim("a", "1"), "QuotaExceeded", "2 of 2"},
+			{claim("a", "1"), "ConnectionWarning", "read-only"}, {claim("a", "1"), "ConnectionWarning", "no initiator"},
+		} {
+			r.Event(e.about, corev1.EventTypeWarning, e.reason, e.message)
+		}
+		go r.Run(ctx)
+		synctest.Wait()
+		slices.Sort(to.lines)
+		if want := []string{
+			"Lease own/lease OrphanVolume volume 1", "Lease own/lease OrphanVolume volume 2",
+			"PersistentVolumeClaim a/1 ConnectionWarning no initiator", "PersistentVolumeClaim a/1 ConnectionWarning read-only",
+			"PersistentVolumeClaim a/1 QuotaExceeded 2 of 2",
+		}; !slices.Equal(to.lines, want) {
+			t.Errorf("told %q, want %q", to.lines, want)
+		}
+	})
+}
