@@ -218,7 +218,11 @@ func (t *Turns[K]) leave(key K) {
 		return
 	}
 	delete(t.laneOf, key)
-	t.waiting[l] = slices.DeleteFunc(t.waiting[l], func(other K) bool { return other == key })
+	if queue := t.waiting[l]; queue[0] == key {
+		t.waiting[l] = queue[1:] // as everybody leaves who is invited
+	} else {
+		t.waiting[l] = slices.DeleteFunc(queue, func(other K) bool { return other == key })
+	}
 	if len(t.waiting[l]) == 0 {
 		delete(t.waiting, l)
 		t.lanes = slices.DeleteFunc(t.lanes, func(other lane) bool { return other == l })
