@@ -12,6 +12,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
 
@@ -88,15 +89,15 @@ func (p *Provisioner) denyWithoutClass(ctx context.Context, claim *corev1.Persis
 func (p *Provisioner) mayHaveVolume(uid types.UID) bool {
 	_, begun := p.beginningOf(uid)
 	held, counts := p.ledger.Holds(uid)
-	return begun || counts && !held.nothingSeen
+	return begun || counts && !held.NothingSeen
 }
 
 // judge says why a claim gets nothing, if so; else room is reserved for it,
 // unless a backend must be listed first: that takes a turn, and is left to
 // Provision.
-func (p *Provisioner) judge(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (decided, *denial) {
+func (p *Provisioner) judge(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (ledger.Decided, *denial) {
 	if turned, denied := unsupported(claim); denied {
-		return decided{}, &turned
+		return ledger.Decided{}, &turned
 	}
 	decision := p.decide(claim, class, p.namespaceLabels(claim.Namespace))
 	if decision.Denial != nil {
@@ -113,7 +114,7 @@ func (p *Provisioner) judge(ctx context.Context, claim *corev1.PersistentVolumeC
 
 // takeTurn asks for a worker for the claim. One that has its PersistentVolume
 // needs none: the library finds that out and stops.
-func (p *Provisioner) takeTurn(claim *corev1.PersistentVolumeClaim, d decided) bool {
+func (p *Provisioner) takeTurn(claim *corev1.PersistentVolumeClaim, d ledger.Decided) bool {
 	if _, err := p.PersistentVolumes.Get(pvNameOf(claim)); err == nil {
 		return true
 	}
@@ -121,13 +122,13 @@ func (p *Provisioner) takeTurn(claim *corev1.PersistentVolumeClaim, d decided) b
 }
 
 // beginTurn begins the work on a claim, or parks it.
-func (p *Provisioner) beginTurn(claim *corev1.PersistentVolumeClaim, d decided) bool {
+func (p *Provisioner) beginTurn(claim *corev1.PersistentVolumeClaim, d ledger.Decided) bool {
 	return p.orPark(claim, d, p.claimTurns.Begin)
 }
 
 // orPark remembers a claim that does not get its turn, until it is invited. It
 // is remembered first: the invitation may come at once.
-func (p *Provisioner) orPark(claim *corev1.PersistentVolumeClaim, d decided, turn func(claim types.UID, tenant, backend string) bool) bool {
+func (p *Provisioner) orPark(claim *corev1.PersistentVolumeClaim, d ledger.Decided, turn func(claim types.UID, tenant, backend string) bool) bool {
 	p.claims.Park(claim, parking.Waiting, nil)
 	defer func() { p.Metrics.waitingClaims(p.claimTurns.Waiting()) }()
 	if !turn(claim.UID, d.Tenant, p.laneOf(claim.UID, d)) {
@@ -138,9 +139,9 @@ func (p *Provisioner) orPark(claim *corev1.PersistentVolumeClaim, d decided, tur
 }
 
 // laneOf is the backend that a claim's work will keep busy.
-func (p *Provisioner) laneOf(uid types.UID, d decided) string {
+func (p *Provisioner) laneOf(uid types.UID, d ledger.Decided) string {
 	if held, ok := p.ledger.Holds(uid); ok {
-		return held.backend
+		return held.Backend
 	}
 	return d.Backends[0]
 }
@@ -193,9 +194,9 @@ func unsupportedDataSource(kind, name string) denial {
 }
 
 // decide asks the policy.
-func (p *Provisioner) decide(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, labels map[string]string) decided {
+func (p *Provisioner) decide(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, labels map[string]string) ledger.Decided {
 	inForce := p.Policy()
-	return decided{Decision: inForce.Decide(requestOf(claim, class, labels)), revision: inForce.Revision()}
+	return ledger.Decided{Decision: inForce.Decide(requestOf(claim, class, labels)), Revision: inForce.Revision()}
 }
 
 // requestOf describes a claim to the policy. The class is nil where it does not

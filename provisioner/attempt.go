@@ -12,6 +12,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
 
@@ -26,10 +27,10 @@ type attempt struct {
 	// working says that the claim's turn was begun.
 	working bool
 
-	decision decided
+	decision ledger.Decided
 	backend  string
 	// passedOver is why earlier backends of the rule were not chosen.
-	passedOver []PassedOver
+	passedOver []ledger.PassedOver
 	protocol   string
 	stamp      backends.Stamp
 	connector  backends.Connector
@@ -97,7 +98,7 @@ func (a *attempt) run(ctx context.Context) (*corev1.PersistentVolume, error) {
 // where an earlier attempt may have come so far.
 func (a *attempt) unrecorded(ctx context.Context) error {
 	begun, _ := a.p.beginningOf(a.claim.UID)
-	if begun.handedOver == nil && !a.p.ledger.isFound(a.claim.UID, a.backend) {
+	if begun.handedOver == nil && !a.p.ledger.IsFound(a.claim.UID, a.backend) {
 		return nil
 	}
 	pv, err := a.p.cleaner.record(ctx, a.pvName)
@@ -191,7 +192,7 @@ func (a *attempt) chooseBackend(ctx context.Context) (Volumes, error) {
 			return nil, err
 		}
 		chosen, err := a.p.choose(ctx, a.claim, a.class.Name, a.decision, true)
-		if err != nil && !errors.Is(err, errPolicyChanged) {
+		if err != nil && !errors.Is(err, ledger.ErrPolicyChanged) {
 			return nil, err
 		}
 		if chosen.denial != nil {
@@ -229,7 +230,7 @@ func (a *attempt) confirm(ctx context.Context) (stands bool, err error) {
 	if err := a.decide(ctx, labels); err != nil {
 		return false, err
 	}
-	return a.decision.Tenant == before.Tenant && a.decision.Rule == before.Rule && a.decision.revision == before.revision, nil
+	return a.decision.Tenant == before.Tenant && a.decision.Rule == before.Rule && a.decision.Revision == before.Revision, nil
 }
 
 // undoMisplaced removes what was made for another tenant than the claim's
@@ -245,7 +246,7 @@ func (a *attempt) undoMisplaced(ctx context.Context) error {
 
 func (a *attempt) isMisplaced() bool {
 	held, ok := a.p.ledger.Holds(a.claim.UID)
-	return ok && (held.tenant != a.decision.Tenant || !slices.Contains(a.p.ruleBackends(a.decision), held.backend))
+	return ok && (held.Tenant != a.decision.Tenant || !slices.Contains(a.p.ruleBackends(a.decision), held.Backend))
 }
 
 // undoHeld removes what was made for the claim, and gives back its room.
@@ -255,16 +256,16 @@ func (a *attempt) undoHeld(ctx context.Context) error {
 		return nil
 	}
 	begun, ok := a.p.beginningOf(a.claim.UID)
-	if !ok && held.nothingSeen {
+	if !ok && held.NothingSeen {
 		a.p.giveBack(a.claim.UID)
 		return nil
 	}
 	if !ok {
-		connector, err := a.p.Backends.Connector(held.backend)
+		connector, err := a.p.Backends.Connector(held.Backend)
 		if err != nil {
 			return err
 		}
-		begun = beginning{backend: held.backend, connector: connector, stamp: a.p.stampOf(a.claim.UID, held.tenant)}
+		begun = beginning{backend: held.Backend, connector: connector, stamp: a.p.stampOf(a.claim.UID, held.Tenant)}
 	}
 	a.backend = begun.backend
 	return a.undo(ctx, begun)

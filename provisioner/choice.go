@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
 
@@ -17,18 +18,11 @@ import (
 type choice struct {
 	backend string
 	// passedOver is why earlier backends of the rule were not chosen.
-	passedOver []PassedOver
+	passedOver []ledger.PassedOver
 	// denial says that there is no backend for the claim at present.
 	denial *denial
 	// undecided says that a backend must be listed first, which takes a worker.
 	undecided bool
-}
-
-// PassedOver is a backend of the rule that was not chosen.
-type PassedOver struct {
-	Backend string
-	// Why is a sentence.
-	Why string
 }
 
 // choose reserves room for a granted claim on the first of its backends that is
@@ -40,7 +34,7 @@ type PassedOver struct {
 // of the rule that an earlier leader may have chosen for this claim. With ask, a
 // backend that was not counted in this term is listed; without, the choice
 // stays undecided.
-func (p *Provisioner) choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d decided, ask bool) (choice, error) {
+func (p *Provisioner) choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d ledger.Decided, ask bool) (choice, error) {
 	if held, ok := p.ledger.Holds(claim.UID); ok {
 		if !p.mayLeave(claim.UID, held, d) {
 			return p.keep(held), nil
@@ -58,27 +52,27 @@ func (p *Provisioner) choose(ctx context.Context, claim *corev1.PersistentVolume
 }
 
 // keep is the choice that was made before.
-func (p *Provisioner) keep(held holds) choice {
-	if unhealthy := p.health(held.backend); unhealthy != nil {
-		return choice{denial: p.unavailable([]PassedOver{{held.backend, unhealthy.Error()}}, nil)}
+func (p *Provisioner) keep(held ledger.Held) choice {
+	if unhealthy := p.health(held.Backend); unhealthy != nil {
+		return choice{denial: p.unavailable([]ledger.PassedOver{{Backend: held.Backend, Why: unhealthy.Error()}}, nil)}
 	}
-	return choice{backend: held.backend, passedOver: held.passedOver}
+	return choice{backend: held.Backend, passedOver: held.PassedOver}
 }
 
 // mayLeave says whether a claim can go elsewhere than where its room is
 // reserved: the policy or the backend's state speaks for it, and provably
 // nothing was made there.
-func (p *Provisioner) mayLeave(uid types.UID, held holds, d decided) bool {
-	full := len(d.Backends) > 1 && p.isFull(held.backend, d.Volume) != nil
-	if !held.nothingSeen || slices.Contains(d.Backends, held.backend) && p.health(held.backend) == nil && !full {
+func (p *Provisioner) mayLeave(uid types.UID, held ledger.Held, d ledger.Decided) bool {
+	full := len(d.Backends) > 1 && p.isFull(held.Backend, d.Volume) != nil
+	if !held.NothingSeen || slices.Contains(d.Backends, held.Backend) && p.health(held.Backend) == nil && !full {
 		return false
 	}
 	begun, ok := p.beginningOf(uid)
 	if !ok {
 		return true
 	}
-	volumes, err := p.Backends.Volumes(held.backend)
-	return err == nil && volumes.Untouched(begun.stamp) && !p.mayHold(uid, held.backend)
+	volumes, err := p.Backends.Volumes(held.Backend)
+	return err == nil && volumes.Untouched(begun.stamp) && !p.mayHold(uid, held.Backend)
 }
 
 // mayHold says whether a backend may have a volume of the claim that this term
@@ -90,7 +84,7 @@ func (p *Provisioner) mayHold(uid types.UID, backend string) bool {
 
 // settleEarlier waits for every backend of the rule that may hold a volume of
 // the claim, suspended ones too: going elsewhere must not leave it behind.
-func (p *Provisioner) settleEarlier(ctx context.Context, uid types.UID, d decided, ask bool) (choice, error) {
+func (p *Provisioner) settleEarlier(ctx context.Context, uid types.UID, d ledger.Decided, ask bool) (choice, error) {
 	homes := p.ruleBackends(d)
 	if len(homes) == 1 {
 		return choice{}, nil
@@ -106,7 +100,7 @@ func (p *Provisioner) settleEarlier(ctx context.Context, uid types.UID, d decide
 		case undecided:
 			return choice{undecided: true}, nil
 		case unhealthy != nil:
-			return choice{denial: p.unavailable([]PassedOver{{name, fmt.Sprintf(
+			return choice{denial: p.unavailable([]ledger.PassedOver{{Backend: name, Why: fmt.Sprintf(
 				"cannot tell whether this claim has a volume already, made before this replica led: %s", unhealthy)}}, nil)}, nil
 		}
 	}
@@ -115,8 +109,8 @@ func (p *Provisioner) settleEarlier(ctx context.Context, uid types.UID, d decide
 
 // firstWithRoom goes through the backends in the policy's order. One is asked
 // only when those before it cannot take the claim.
-func (p *Provisioner) firstWithRoom(ctx context.Context, uid types.UID, class string, d decided, ask bool) (choice, error) {
-	var passedOver, full []PassedOver
+func (p *Provisioner) firstWithRoom(ctx context.Context, uid types.UID, class string, d ledger.Decided, ask bool) (choice, error) {
+	var passedOver, full []ledger.PassedOver
 	var noRoom []string
 	var failed error
 	for _, name := range d.Backends {
@@ -126,14 +120,14 @@ func (p *Provisioner) firstWithRoom(ctx context.Context, uid types.UID, class st
 			return choice{undecided: true}, nil
 		case err != nil:
 			failed = err
-			passedOver = append(passedOver, PassedOver{Backend: name, Why: err.Error()})
+			passedOver = append(passedOver, ledger.PassedOver{Backend: name, Why: err.Error()})
 			continue
 		case unhealthy != nil:
-			passedOver = append(passedOver, PassedOver{Backend: name, Why: unhealthy.Error()})
+			passedOver = append(passedOver, ledger.PassedOver{Backend: name, Why: unhealthy.Error()})
 			continue
 		}
 		if refusal := p.isFull(name, d.Volume); refusal != nil {
-			full = append(full, PassedOver{Backend: name, Why: refusal.Error()})
+			full = append(full, ledger.PassedOver{Backend: name, Why: refusal.Error()})
 			continue
 		}
 		chosen, hasRoom, err := p.reserveOn(name, uid, class, d, slices.Concat(passedOver, full))
@@ -158,7 +152,7 @@ func (p *Provisioner) firstWithRoom(ctx context.Context, uid types.UID, class st
 		return choice{denial: p.unavailable(passedOver, p.ruleBackends(d))}, nil
 	}
 	// All of them together, for one sentence about all of them.
-	backend, over, denied, err := p.ledger.Reserve(uid, class, d.only(noRoom, nil))
+	backend, over, denied, err := p.ledger.Reserve(uid, class, d.Only(noRoom, nil))
 	if denied == nil {
 		return choice{backend: backend, passedOver: over}, err
 	}
@@ -173,15 +167,15 @@ func (p *Provisioner) firstWithRoom(ctx context.Context, uid types.UID, class st
 
 // reserveOn reserves room on one backend. Without room there, passedOver says
 // why; a denial is about the tenant or the rule, and so about every backend.
-func (p *Provisioner) reserveOn(name string, uid types.UID, class string, d decided, before []PassedOver) (chosen choice, hasRoom bool, err error) {
-	backend, passedOver, denied, err := p.ledger.Reserve(uid, class, d.only([]string{name}, before))
+func (p *Provisioner) reserveOn(name string, uid types.UID, class string, d ledger.Decided, before []ledger.PassedOver) (chosen choice, hasRoom bool, err error) {
+	backend, passedOver, denied, err := p.ledger.Reserve(uid, class, d.Only([]string{name}, before))
 	switch {
 	case err != nil:
 		return choice{}, false, err
 	case denied == nil:
 		return choice{backend: backend, passedOver: passedOver}, true, nil
 	case strings.HasPrefix(denied.Path, "backends["):
-		return choice{passedOver: []PassedOver{{name, denied.Message}}}, false, nil
+		return choice{passedOver: []ledger.PassedOver{{Backend: name, Why: denied.Message}}}, false, nil
 	}
 	turned := p.noRoom(denied, d)
 	return choice{denial: &turned}, false, nil
@@ -189,10 +183,10 @@ func (p *Provisioner) reserveOn(name string, uid types.UID, class string, d deci
 
 // noRoom is what a claim is told that exceeds a quota. Room there helps it, and
 // so does a backend of its rule that answers again.
-func (p *Provisioner) noRoom(refused *refusal, d decided) denial {
+func (p *Provisioner) noRoom(refused *ledger.Refusal, d ledger.Decided) denial {
 	turned := denialOf(refused.Denial)
 	turned.helps = backendHelps(p.ruleBackends(d))
-	for _, s := range refused.scopes {
+	for _, s := range refused.Scopes {
 		turned.helps = append(turned.helps, roomOf(s))
 	}
 	return turned
@@ -215,7 +209,7 @@ const reasonBackendUnavailable = "BackendUnavailable"
 // unavailable is what a claim is told that no backend can take now. It comes
 // back when one of those answers that were passed over, or another that it could
 // go to.
-func (p *Provisioner) unavailable(passedOver []PassedOver, others []string) *denial {
+func (p *Provisioner) unavailable(passedOver []ledger.PassedOver, others []string) *denial {
 	var why []string
 	helps := append(backendHelps(others), parking.Help{Kind: parking.Earlier})
 	for _, over := range passedOver {
@@ -244,8 +238,8 @@ func (p *Provisioner) prepare(ctx context.Context, name string, ask bool) (unhea
 	return nil, false, nil
 }
 
-// ruleBackends are all backends of the rule that decided, suspended or not.
-func (p *Provisioner) ruleBackends(d decided) []string {
+// ruleBackends are all backends of the rule that ledger.Decided, suspended or not.
+func (p *Provisioner) ruleBackends(d ledger.Decided) []string {
 	t, ok := p.Policy().Tenant(d.Tenant)
 	if !ok {
 		return nil
@@ -265,7 +259,7 @@ func (p *Provisioner) mayUse(tenant, backend string) bool {
 }
 
 // passedOverText says why earlier backends of the rule were not chosen.
-func passedOverText(decision policy.Decision, passedOver []PassedOver) string {
+func passedOverText(decision policy.Decision, passedOver []ledger.PassedOver) string {
 	var reasons []string
 	for _, step := range decision.Trace {
 		if strings.HasPrefix(step.Path, "backends[") && !step.Matched {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
 
@@ -151,8 +152,8 @@ func TestReservationFollowsAPolicyThatSuspendsItsBackend(t *testing.T) {
 	if !f.ShouldProvision(t.Context(), claim) {
 		t.Fatal("not admitted")
 	}
-	if held, _ := f.ledger.Holds(claim.UID); held.backend != "gold" {
-		t.Fatalf("reserved on %s", held.backend)
+	if held, _ := f.ledger.Holds(claim.UID); held.Backend != "gold" {
+		t.Fatalf("reserved on %s", held.Backend)
 	}
 	f.inForce("auth: {cloud: gold}", "auth: {cloud: gold}\n    suspended: true")
 	_, err := f.provision(claim)
@@ -167,8 +168,8 @@ func TestDecisionOfAnOldPolicyReservesNothing(t *testing.T) {
 	claim := f.both()
 	stale := f.decide(claim, f.class, nil)
 	f.limit("0")
-	if _, err := f.choose(t.Context(), claim, "both", stale, true); !errors.Is(err, errPolicyChanged) {
-		t.Errorf("error %v, want %v", err, errPolicyChanged)
+	if _, err := f.choose(t.Context(), claim, "both", stale, true); !errors.Is(err, ledger.ErrPolicyChanged) {
+		t.Errorf("error %v, want %v", err, ledger.ErrPolicyChanged)
 	}
 	if _, counts := f.ledger.Holds(claim.UID); counts {
 		t.Error("room was reserved by a policy that is not in force")
@@ -272,7 +273,7 @@ func TestFullnessThatPassesBringsDeniedClaimsBack(t *testing.T) {
 		f.noteFull("gold", policy.VolumeProperties{SizeGiB: 1}, errGoldAtLimit)
 		time.Sleep(fullFor / 2)
 		synctest.Wait()
-		gold := []parking.Help{roomOf(scope{policy.BackendScope, "gold"})}
+		gold := []parking.Help{roomOf(ledger.Scope{Kind: policy.BackendScope, Name: "gold"})}
 		if f.helped.Since(0, gold) || f.isFull("gold", policy.VolumeProperties{SizeGiB: 1}) == nil {
 			t.Error("a newer refusal was forgotten with the older one")
 		}

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
 
@@ -138,7 +139,7 @@ func (p *Provisioner) offerFreedRoom(ctx context.Context) {
 		case <-time.After(gatherFreedRoom):
 		}
 		var helps []parking.Help
-		for _, s := range p.ledger.takeFreed() {
+		for _, s := range p.ledger.TakeFreed() {
 			helps = append(helps, roomOf(s))
 		}
 		p.help(helps...)
@@ -152,9 +153,9 @@ func isPassing(reason string) bool {
 	return reason == string(policy.QuotaExceeded) || reason == reasonBackendUnavailable
 }
 
-// roomOf is the help that a quota's scope gives.
-func roomOf(s scope) parking.Help {
-	return parking.Help{Kind: parking.Room, Name: string(s.kind) + " " + s.name}
+// roomOf is the help that a quota's ledger.Scope gives.
+func roomOf(s ledger.Scope) parking.Help {
+	return parking.Help{Kind: parking.Room, Name: string(s.Kind) + " " + s.Name}
 }
 
 func backendHelps(names []string) []parking.Help {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
 
@@ -102,7 +103,7 @@ func TestUndoingAFailureDoesNotBringItsClaimBackAtOnce(t *testing.T) {
 	f := newFixture(t)
 	gold := f.backends["gold"]
 	gold.document = `{"driver_volume_type": "vmdk", "data": {}}`
-	gold.onCall = func() { f.help(roomOf(scope{policy.TenantScope, "a"})) }
+	gold.onCall = func() { f.help(roomOf(ledger.Scope{Kind: policy.TenantScope, Name: "a"})) }
 	if _, err := f.provision(f.claim(nil)); err == nil || isIgnored(err) {
 		t.Errorf("error %v", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/fairshare"
 )
 
@@ -175,7 +176,7 @@ func (f *Followup) next(ctx context.Context) bool {
 func (f *Followup) lane(item followup) (tenant, backend string) {
 	if item.claim != "" {
 		held, _ := f.provisioner.ledger.Holds(item.claim)
-		return held.tenant, cmp.Or(item.backend, held.backend)
+		return held.Tenant, cmp.Or(item.backend, held.Backend)
 	}
 	pv, err := f.provisioner.PersistentVolumes.Get(item.pv)
 	if err != nil {
@@ -250,7 +251,7 @@ func (i followup) key() string {
 }
 
 // followupLimiter lets follow-ups share the table of retry delays.
-type followupLimiter struct{ limiter *RetryLimiter }
+type followupLimiter struct{ limiter *backoff.Limiter }
 
 func (l followupLimiter) When(item followup) time.Duration { return l.limiter.When(item.key()) }
 func (l followupLimiter) Forget(item followup)             { l.limiter.Forget(item.key()) }

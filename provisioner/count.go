@@ -10,6 +10,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
 
@@ -73,7 +74,7 @@ func (p *Provisioner) countBackend(ctx context.Context, name string) error {
 		}
 		if c.listings == 0 {
 			// No listing is under way that could still show what is gone.
-			p.ledger.forgetGone()
+			p.ledger.ForgetGone()
 		}
 		c.mu.Unlock()
 		if err != nil || same {
@@ -103,7 +104,7 @@ func (p *Provisioner) countFound(name string, all []backends.Volume) {
 			// No stamp of ours contradicts itself.
 			continue
 		}
-		holding := Holding{Tenant: stamp.Tenant, StorageClass: stamp.StorageClass, GiB: v.SizeGiB}
+		holding := ledger.Holding{Tenant: stamp.Tenant, StorageClass: stamp.StorageClass, GiB: v.SizeGiB}
 		if !p.mayUse(stamp.Tenant, name) {
 			// Whoever may write to this backend's project can write any stamp. It
 			// must not use up the quota of a tenant who has nothing there.
@@ -191,7 +192,7 @@ func (p *Provisioner) countUntilDone(ctx context.Context, name string) {
 // countElsewhere counts the other backends where the tenant may have volumes,
 // since its quota counts those too. One that does not answer soon is left out
 // for a while: only claims that could go there wait for it.
-func (p *Provisioner) countElsewhere(ctx context.Context, d decided, ask bool) (undecided bool) {
+func (p *Provisioner) countElsewhere(ctx context.Context, d ledger.Decided, ask bool) (undecided bool) {
 	tenant, ok := p.Policy().Tenant(d.Tenant)
 	if !ok || !limited(d.Quotas) {
 		return false

@@ -46,7 +46,7 @@ func (p *Provisioner) tally(name string, t *tally) {
 	}
 	c.listings--
 	if c.listings == 0 {
-		p.ledger.forgetGone()
+		p.ledger.ForgetGone()
 	}
 	close(t.done)
 }

@@ -102,7 +102,7 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 	retry := retryFor(err)
 	p.limiter.Failed(pv.Name, retry)
 	p.parkVolume(pv, parking.Failing, helpsAt(origin.Backend), since)
-	outcome(retry.outcome)
+	outcome(retry.Outcome)
 	return err
 }
 

@@ -434,3 +434,11 @@ func (f *fixture) seen() {
 		followup.VolumeSeen(pv.(*corev1.PersistentVolume))
 	}
 }
+
+func parsePolicy(t interface{ Fatal(...any) }, text string) *policy.Policy {
+	p, err := policy.Parse([]byte(text), "policy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}

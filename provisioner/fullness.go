@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 )
 
 // fullFor is how long a backend counts as full after Cinder's own quota refused
@@ -50,7 +51,7 @@ func (p *Provisioner) fullnessPasses(at fullAt) {
 	}
 	p.mu.Unlock()
 	if left <= 0 && !p.stopping() {
-		p.help(roomOf(scope{policy.BackendScope, at.backend}))
+		p.help(roomOf(ledger.Scope{Kind: policy.BackendScope, Name: at.backend}))
 	}
 }
 
@@ -67,12 +68,12 @@ func (p *Provisioner) isFull(backend string, volume policy.VolumeProperties) err
 
 // couldGoElsewhere says whether a claim that holds nothing has another backend
 // that can be tried at once, and has room for it.
-func (p *Provisioner) couldGoElsewhere(uid types.UID, d decided) bool {
+func (p *Provisioner) couldGoElsewhere(uid types.UID, d ledger.Decided) bool {
 	if _, holds := p.ledger.Holds(uid); holds {
 		return false
 	}
 	return slices.ContainsFunc(d.Backends, func(name string) bool {
 		return (p.isCounted(name) || !p.isSilent(name)) && p.health(name) == nil && p.isFull(name, d.Volume) == nil &&
-			p.ledger.hasRoom(d.only([]string{name}, nil))
+			p.ledger.HasRoom(d.Only([]string{name}, nil))
 	})
 }

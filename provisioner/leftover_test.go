@@ -108,8 +108,8 @@ func TestSecondVolumeOnAnotherBackendIsRemoved(t *testing.T) {
 	f.follow(followup)
 	wantCalls(t, f.backends["silver"], "remove unrecorded volume-of-uid-1 of pvc-uid-1")
 	wantCalls(t, f.backends["gold"])
-	if held, _ := f.ledger.Holds(claim.UID); held.backend != "gold" {
-		t.Errorf("the claim counts on %q", held.backend)
+	if held, _ := f.ledger.Holds(claim.UID); held.Backend != "gold" {
+		t.Errorf("the claim counts on %q", held.Backend)
 	}
 }
 

@@ -188,7 +188,7 @@ func (a *attempt) persistentVolume(connected backends.Connected, mapped mappers.
 		annotationConnector: string(connector),
 		annotationCluster:   a.p.Cluster,
 		annotationClaimUID:  string(a.claim.UID),
-		annotationRevision:  a.decision.revision,
+		annotationRevision:  a.decision.Revision,
 	}
 	maps.Copy(annotations, placeAnnotations(connected.Place))
 	if connected.AttachmentID != "" {

@@ -20,7 +20,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/fairshare"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
 
@@ -110,8 +112,8 @@ type Options struct {
 // Provisioner implements the provisioning library's interfaces for one term.
 type Provisioner struct {
 	Options
-	limiter *RetryLimiter
-	ledger  *Ledger
+	limiter *backoff.Limiter
+	ledger  *ledger.Ledger
 	// freed holds a token while room was freed that nobody was offered yet.
 	freed chan struct{}
 	// requeue puts objects back in front of the library; see TermInformer.
@@ -161,8 +163,8 @@ var (
 func New(options Options) *Provisioner {
 	p := &Provisioner{
 		Options: options,
-		limiter: NewRetryLimiter(),
-		ledger:  NewLedger(options.Policy),
+		limiter: backoff.New(retryFor(nil)),
+		ledger:  ledger.New(options.Policy),
 		freed:   make(chan struct{}, 1),
 		requeue: Requeue{Claim: func(*corev1.PersistentVolumeClaim) {}, Volume: func(*corev1.PersistentVolume) {}},
 		paces:   newPaces(options.Policy),
@@ -204,7 +206,7 @@ func (p *Provisioner) unrecordedVolumes(backend string) (Unrecorded, backends.Co
 }
 
 // Limiter is the retry delays of this term, for the library's queues.
-func (p *Provisioner) Limiter() *RetryLimiter { return p.limiter }
+func (p *Provisioner) Limiter() *backoff.Limiter { return p.limiter }
 
 // SupportsBlock says that raw block claims are served.
 func (p *Provisioner) SupportsBlock(context.Context) bool { return true }
@@ -245,7 +247,7 @@ func (p *Provisioner) Provision(ctx context.Context, options controller.Provisio
 	}
 	if unhealthy := p.health(attempt.backend); unhealthy != nil {
 		p.Metrics.provisioned(attempt.backend, attempt.protocol, "held_back", time.Since(started))
-		p.deny(claim, *p.unavailable([]PassedOver{{attempt.backend, unhealthy.Error()}}, attempt.decision.Backends), attempt.since)
+		p.deny(claim, *p.unavailable([]ledger.PassedOver{{Backend: attempt.backend, Why: unhealthy.Error()}}, attempt.decision.Backends), attempt.since)
 		return nil, controller.ProvisioningFinished, &controller.IgnoredError{Reason: unhealthy.Error()}
 	}
 	if backends.IsKind(err, backends.KindOverQuota) {
@@ -258,7 +260,7 @@ func (p *Provisioner) Provision(ctx context.Context, options controller.Provisio
 	retry := retryFor(err)
 	p.limiter.Failed(string(claim.UID), retry)
 	p.parkClaim(claim, parking.Failing, attempt.helps(), attempt.since)
-	p.Metrics.provisioned(attempt.backend, attempt.protocol, retry.outcome, time.Since(started))
+	p.Metrics.provisioned(attempt.backend, attempt.protocol, retry.Outcome, time.Since(started))
 	// Finished, although the volume may be there: what an unfinished attempt
 	// leaves is remembered in begun and at Cinder, not in the library, whose
 	// memory ends with the process.

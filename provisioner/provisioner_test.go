@@ -367,7 +367,7 @@ func TestVolumeElsewhereKeepsPersistentVolumeAndSecret(t *testing.T) {
 	if err == nil || err.Error() != want {
 		t.Errorf("error %v\nwant %s", err, want)
 	}
-	if r := retryFor(err); r.outcome != "elsewhere" {
+	if r := retryFor(err); r.Outcome != "elsewhere" {
 		t.Errorf("tried again like %+v", r)
 	}
 	if _, err := f.client.CoreV1().Secrets("own").Get(t.Context(), "pvc-uid-1-credentials", metav1.GetOptions{}); err != nil {

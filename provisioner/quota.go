@@ -7,6 +7,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 )
 
 // countRecorded counts a PersistentVolume, whatever its phase: its volume
@@ -18,7 +19,7 @@ func (p *Provisioner) countRecorded(pv *corev1.PersistentVolume) {
 	}
 	const gib = 1 << 30
 	bytes := policy.Bytes(pv.Spec.Capacity[corev1.ResourceStorage])
-	p.ledger.Record(uid, Holding{
+	p.ledger.Record(uid, ledger.Holding{
 		Tenant:       pv.Annotations[annotationTenant],
 		StorageClass: pv.Spec.StorageClassName,
 		GiB:          (bytes + gib - 1) / gib,

@@ -10,6 +10,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 )
 
 // limit puts a quota of so many volumes on the tenant.
@@ -96,7 +97,7 @@ func TestNewLeaderCountsRecordedVolumesFirst(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	f.limit("1")
-	f.ledger = NewLedger(f.Options.Policy)
+	f.ledger = ledger.New(f.Options.Policy)
 	f.seen()
 	f.count()
 	if f.ShouldProvision(t.Context(), f.named("second")) {
@@ -167,7 +168,7 @@ func TestPersistentVolumesOfOthersDoNotCount(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			pv := f.recorded()
-			f.ledger = NewLedger(f.Options.Policy)
+			f.ledger = ledger.New(f.Options.Policy)
 			change(pv)
 			f.seen()
 			if got := f.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {

@@ -99,7 +99,7 @@ func TestDeletionIsTriedAgainWhereNoWatchTellsOfNodes(t *testing.T) {
 	pv := f.recorded()
 	f.node("a", false, volumeName)
 	err := f.delete(pv)
-	if err == nil || isIgnored(err) || retryFor(err).outcome != "in_use" {
+	if err == nil || isIgnored(err) || retryFor(err).Outcome != "in_use" {
 		t.Errorf("error %v, tried again like %+v", err, retryFor(err))
 	}
 	wantCalls(t, f.backends["gold"])

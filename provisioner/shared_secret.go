@@ -270,7 +270,7 @@ func (p *Provisioner) mayBeUnrecorded(backend string) bool {
 	if !slices.Contains(p.Backends.Names(), backend) {
 		return false
 	}
-	return !p.isCounted(backend) || p.ledger.hasFound(backend)
+	return !p.isCounted(backend) || p.ledger.HasFound(backend)
 }
 
 // needsShared reports whether a PersistentVolume names a Secret that volumes

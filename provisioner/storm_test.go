@@ -9,6 +9,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 )
 
 // TestFullBackendAndFullQuotaEndInADelay: Cinder's quota refuses on one backend,
@@ -71,12 +72,12 @@ func (f *fixture) pvOf(claim string) *corev1.PersistentVolume {
 func TestFreedRoomIsOfferedToThoseWhoWaitForIt(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		freed scope
+		freed ledger.Scope
 		want  []string
 	}{
-		{"in the tenant's quota", scope{policy.TenantScope, "a"}, []string{"second"}},
-		{"on a backend", scope{policy.BackendScope, "gold"}, nil},
-		{"in another tenant's quota", scope{policy.TenantScope, "b"}, nil},
+		{"in the tenant's quota", ledger.Scope{Kind: policy.TenantScope, Name: "a"}, []string{"second"}},
+		{"on a backend", ledger.Scope{Kind: policy.BackendScope, Name: "gold"}, nil},
+		{"in another tenant's quota", ledger.Scope{Kind: policy.TenantScope, Name: "b"}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFixture(t)

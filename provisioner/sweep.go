@@ -129,7 +129,7 @@ func (p *Provisioner) LookAgain(ctx context.Context, name string) ([]backends.Vo
 	if c.listings == 0 {
 		// What went before this listing began cannot be in it, unless it came
 		// back by a request that was late.
-		p.ledger.forgetGone()
+		p.ledger.ForgetGone()
 	}
 	c.listings++
 	c.mu.Unlock()
@@ -140,7 +140,7 @@ func (p *Provisioner) LookAgain(ctx context.Context, name string) ([]backends.Vo
 	}
 	c.mu.Lock()
 	if c.listings--; c.listings == 0 {
-		p.ledger.forgetGone()
+		p.ledger.ForgetGone()
 	}
 	c.mu.Unlock()
 	if err == nil {
@@ -162,7 +162,7 @@ func (p *Provisioner) forgetVanished(name string, all []backends.Volume) {
 		return
 	}
 	freed := false
-	for _, uid := range p.ledger.unrecordedOn(name) {
+	for _, uid := range p.ledger.UnrecordedOn(name) {
 		// While a claim exists an attempt may be making its volume anew.
 		_, begun := p.beginningOf(uid)
 		if !present[uid] && claims[uid] == nil && !begun {
@@ -202,7 +202,7 @@ func (p *Provisioner) examine(backend string, all []backends.Volume) error {
 		claim, exists := claims[uid]
 		held, counts := p.ledger.Holds(uid)
 		switch {
-		case counts && held.backend != backend:
+		case counts && held.Backend != backend:
 			p.settle(item) // as soon as it is known which of the two is recorded
 		case exists && !boundElsewhere(claim):
 			// A claim that is denied was so before its volume was known.
@@ -210,7 +210,7 @@ func (p *Provisioner) examine(backend string, all []backends.Volume) error {
 				p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
 			}
 		case begun:
-		case p.ledger.isFound(uid, backend) && (time.Since(v.CreatedAt).Abs() < youngEnough || p.sawGo(uid)):
+		case p.ledger.IsFound(uid, backend) && (time.Since(v.CreatedAt).Abs() < youngEnough || p.sawGo(uid)):
 			p.settle(followup{claim: uid})
 		}
 	}

@@ -48,11 +48,11 @@ func (p *Provisioner) claimGone(ctx context.Context, uid types.UID) error {
 // foundBeginning is the beginning of a claim of which only a listing tells.
 func (p *Provisioner) foundBeginning(uid types.UID) (beginning, bool) {
 	held, _ := p.ledger.Holds(uid)
-	if !p.ledger.isFound(uid, held.backend) {
+	if !p.ledger.IsFound(uid, held.Backend) {
 		return beginning{}, false
 	}
-	connector, err := p.Backends.Connector(held.backend)
-	return beginning{backend: held.backend, stamp: p.stampOf(uid, held.tenant), connector: connector}, err == nil
+	connector, err := p.Backends.Connector(held.Backend)
+	return beginning{backend: held.Backend, stamp: p.stampOf(uid, held.Tenant), connector: connector}, err == nil
 }
 
 // stampOf is as much of a claim's stamp as tells its volumes from others.
@@ -134,7 +134,7 @@ func (p *Provisioner) recordedBy(v backends.Volume) string {
 	if found, err := p.Records.ByIndex(byVolume, v.ID); err == nil && len(found) > 0 {
 		return found[0].(*corev1.PersistentVolume).Name
 	}
-	if stamp := backends.StampOf(v); p.ledger.wasRecorded(types.UID(stamp.ClaimUID)) {
+	if stamp := backends.StampOf(v); p.ledger.WasRecorded(types.UID(stamp.ClaimUID)) {
 		return stamp.PV + ", which is gone"
 	}
 	return ""
@@ -144,7 +144,7 @@ func (p *Provisioner) recordedBy(v backends.Volume) string {
 // have been saved; nil if this term made the volume and had nothing saved yet.
 func (p *Provisioner) useOf(stamp backends.Stamp) *nodeuse.Volume {
 	begun, ok := p.beginningOf(types.UID(stamp.ClaimUID))
-	if held, _ := p.ledger.Holds(types.UID(stamp.ClaimUID)); ok && (begun.handedOver != nil || held.nothingSeen) {
+	if held, _ := p.ledger.Holds(types.UID(stamp.ClaimUID)); ok && (begun.handedOver != nil || held.NothingSeen) {
 		return begun.handedOver
 	}
 	return &nodeuse.Volume{PV: stamp.PV, MayAttach: true}

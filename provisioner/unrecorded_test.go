@@ -215,7 +215,7 @@ func TestFollowUpsThatAreDoneLeaveNothing(t *testing.T) {
 	followup.queue.Add(followupOf(pv))
 	followup.next(t.Context())
 	wantCalls(t, f.backends["gold"], "complete volume-1 read-only=false", "complete volume-1 read-only=false")
-	if n := len(f.limiter.items); n != 0 {
+	if n := f.limiter.Len(); n != 0 {
 		t.Errorf("%d items in the limiter", n)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 )
 
@@ -274,4 +275,4 @@ func deleted[T any](object any) (T, bool) {
 	return typed, ok
 }
 
-var _ workqueue.TypedRateLimiter[string] = (*provisioner.RetryLimiter)(nil)
+var _ workqueue.TypedRateLimiter[string] = (*backoff.Limiter)(nil)

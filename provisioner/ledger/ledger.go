@@ -1,4 +1,6 @@
-package provisioner
+// Package ledger counts what tenants, class rules and backends hold, so that no
+// quota is exceeded, whatever happens at the same time.
+package ledger
 
 import (
 	"errors"
@@ -26,11 +28,11 @@ type Ledger struct {
 	// gone holds claims whose volumes went in this term. A listing that began
 	// before may still show them.
 	gone map[types.UID]bool
-	// freed holds the scopes in which room was freed since takeFreed.
-	freed map[scope]bool
+	// freed holds the scopes in which room was freed since TakeFreed.
+	freed map[Scope]bool
 	// sums is the usage by scope under the policy that was in force at the last
 	// look; another policy may have other rules, and sums up the entries anew.
-	sums    map[scope]policy.Usage
+	sums    map[Scope]policy.Usage
 	inForce *policy.Policy
 }
 
@@ -52,6 +54,13 @@ const (
 	forsaken                   // a PersistentVolume named it, and is gone
 )
 
+// PassedOver is a backend of the rule that was not chosen.
+type PassedOver struct {
+	Backend string
+	// Why is a sentence.
+	Why string
+}
+
 // Holding is what a claim's volume counts as.
 type Holding struct {
 	Tenant       string
@@ -61,71 +70,71 @@ type Holding struct {
 
 func (h Holding) usage() policy.Usage { return policy.Usage{Volumes: 1, Gigabytes: h.GiB} }
 
-// scope identifies a policy.QuotaScope as long as the revision is the same.
-type scope struct {
-	kind policy.ScopeKind
-	name string
+// Scope identifies a policy.QuotaScope as long as the revision is the same.
+type Scope struct {
+	Kind policy.ScopeKind
+	Name string
 }
 
-// NewLedger makes an empty ledger.
-func NewLedger(p func() *policy.Policy) *Ledger {
-	return &Ledger{policy: p, entries: map[types.UID]entry{}, gone: map[types.UID]bool{}, freed: map[scope]bool{}, sums: map[scope]policy.Usage{}, inForce: p()}
+// New makes an empty ledger.
+func New(p func() *policy.Policy) *Ledger {
+	return &Ledger{policy: p, entries: map[types.UID]entry{}, gone: map[types.UID]bool{}, freed: map[Scope]bool{}, sums: map[Scope]policy.Usage{}, inForce: p()}
 }
 
-// decided is a decision with the policy that made it.
-type decided struct {
+// Decided is a decision with the policy that made it.
+type Decided struct {
 	policy.Decision
-	revision string
+	Revision string
 	// passedOver is why backends of the rule are left out of the decision.
-	passedOver []PassedOver
+	PassedOver []PassedOver
 }
 
-// only narrows a decision to some of its backends, and says why.
-func (d decided) only(backends []string, passedOver []PassedOver) decided {
-	d.passedOver = passedOver
+// Only narrows a decision to some of its backends, and says why.
+func (d Decided) Only(backends []string, passedOver []PassedOver) Decided {
+	d.PassedOver = passedOver
 	other := func(name string) bool { return !slices.Contains(backends, name) }
 	d.Backends = slices.DeleteFunc(slices.Clone(d.Backends), other)
 	d.Quotas = slices.DeleteFunc(slices.Clone(d.Quotas), func(s policy.QuotaScope) bool { return s.Kind == policy.BackendScope && other(s.Name) })
 	return d
 }
 
-// refusal says that there is no room, and in which scopes some would help.
-type refusal struct {
+// Refusal says that there is no room, and in which scopes some would help.
+type Refusal struct {
 	*policy.Denial
-	scopes []scope
+	Scopes []Scope
 }
 
 // refusalOf reads what stands in the way: the tenant's or the rule's quota, or
 // else all of the backends' limits, of which any will do.
-func refusalOf(room policy.Room) *refusal {
-	r := &refusal{Denial: room.Denial}
-	var backends []scope
+func refusalOf(room policy.Room) *Refusal {
+	r := &Refusal{Denial: room.Denial}
+	var backends []Scope
 	for _, s := range room.Scopes {
 		switch {
 		case s.Denial == nil:
 		case s.Kind == policy.BackendScope:
-			backends = append(backends, scope{s.Kind, s.Name})
+			backends = append(backends, Scope{s.Kind, s.Name})
 		default:
-			r.scopes = append(r.scopes, scope{s.Kind, s.Name})
+			r.Scopes = append(r.Scopes, Scope{s.Kind, s.Name})
 		}
 	}
-	if len(r.scopes) == 0 {
-		r.scopes = backends
+	if len(r.Scopes) == 0 {
+		r.Scopes = backends
 	}
 	return r
 }
 
-// errPolicyChanged says that a decision is that of a policy which is not in
+// ErrPolicyChanged says that a decision is that of a policy which is not in
 // force any more.
-var errPolicyChanged = errors.New("the policy has changed since the decision")
+var ErrPolicyChanged = errors.New("the policy has changed since the decision")
 
-// holds is where a claim counts.
-type holds struct {
-	tenant     string
-	backend    string
-	passedOver []PassedOver
-	// nothingSeen says that room is reserved and no volume was seen yet.
-	nothingSeen bool
+// Held is where a claim counts.
+type Held struct {
+	Tenant     string
+	Backend    string
+	PassedOver []PassedOver
+	// NothingSeen says that room is reserved and no volume was seen yet.
+	NothingSeen bool
 }
 
 // Reserve holds room for a granted claim on the first of its backends that has
@@ -133,24 +142,24 @@ type holds struct {
 // keeps the backend it is on, whatever the policy says by now: its volume is
 // there, or may be.
 //
-// The error is errPolicyChanged when the decision is not that of the policy in
+// The error is ErrPolicyChanged when the decision is not that of the policy in
 // force, whose scopes may be others.
-func (l *Ledger) Reserve(claim types.UID, storageClass string, decision decided) (backend string, passedOver []PassedOver, refused *refusal, err error) {
+func (l *Ledger) Reserve(claim types.UID, storageClass string, decision Decided) (backend string, passedOver []PassedOver, refused *Refusal, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if known, ok := l.entries[claim]; ok {
 		return known.backend, known.passedOver, nil, nil
 	}
 	l.refresh()
-	if decision.revision != l.inForce.Revision() {
-		return "", nil, nil, errPolicyChanged
+	if decision.Revision != l.inForce.Revision() {
+		return "", nil, nil, ErrPolicyChanged
 	}
 	room := l.room(decision)
 	if room.Denial != nil {
 		return "", nil, refusalOf(room), nil
 	}
 	backend = room.Backends[0]
-	passedOver = slices.Clone(decision.passedOver)
+	passedOver = slices.Clone(decision.PassedOver)
 	for _, s := range room.Scopes {
 		if s.Kind == policy.BackendScope && s.Name == backend {
 			break
@@ -206,16 +215,16 @@ func (l *Ledger) Forsake(claim types.UID) {
 	}
 }
 
-// wasRecorded reports whether a claim counts for a volume whose PersistentVolume
+// WasRecorded reports whether a claim counts for a volume whose PersistentVolume
 // is gone.
-func (l *Ledger) wasRecorded(claim types.UID) bool {
+func (l *Ledger) WasRecorded(claim types.UID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.entries[claim].state == forsaken
 }
 
-// takeFreed returns the scopes in which room was freed since the last call.
-func (l *Ledger) takeFreed() []scope {
+// TakeFreed returns the scopes in which room was freed since the last call.
+func (l *Ledger) TakeFreed() []Scope {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	freed := slices.Collect(maps.Keys(l.freed))
@@ -223,8 +232,8 @@ func (l *Ledger) takeFreed() []scope {
 	return freed
 }
 
-// forgetGone forgets which claims' volumes went. No listing may be under way.
-func (l *Ledger) forgetGone() {
+// ForgetGone forgets which claims' volumes went. No listing may be under way.
+func (l *Ledger) ForgetGone() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	clear(l.gone)
@@ -263,25 +272,25 @@ func (l *Ledger) ReleaseReservation(claim types.UID) bool {
 }
 
 // Holds reports whether a claim counts, and where.
-func (l *Ledger) Holds(claim types.UID) (holds, bool) {
+func (l *Ledger) Holds(claim types.UID) (Held, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e, ok := l.entries[claim]
-	return holds{tenant: e.Tenant, backend: e.backend, passedOver: e.passedOver, nothingSeen: e.state == reserved}, ok
+	return Held{Tenant: e.Tenant, Backend: e.backend, PassedOver: e.passedOver, NothingSeen: e.state == reserved}, ok
 }
 
-// isFound reports whether a claim counts only because of a volume that was found
+// IsFound reports whether a claim counts only because of a volume that was found
 // on the backend.
-func (l *Ledger) isFound(claim types.UID, backend string) bool {
+func (l *Ledger) IsFound(claim types.UID, backend string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e, ok := l.entries[claim]
 	return ok && e.state == found && e.backend == backend
 }
 
-// unrecordedOn lists the claims that count only because of a volume on the
+// UnrecordedOn lists the claims that count only because of a volume on the
 // backend that no PersistentVolume names, or none any more.
-func (l *Ledger) unrecordedOn(backend string) []types.UID {
+func (l *Ledger) UnrecordedOn(backend string) []types.UID {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var claims []types.UID
@@ -293,8 +302,8 @@ func (l *Ledger) unrecordedOn(backend string) []types.UID {
 	return claims
 }
 
-// hasFound reports whether the backend has volumes that nobody has recorded yet.
-func (l *Ledger) hasFound(backend string) bool {
+// HasFound reports whether the backend has volumes that nobody has recorded yet.
+func (l *Ledger) HasFound(backend string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, e := range l.entries {
@@ -305,17 +314,17 @@ func (l *Ledger) hasFound(backend string) bool {
 	return false
 }
 
-// hasRoom reports whether a claim that holds nothing could have room.
-func (l *Ledger) hasRoom(decision decided) bool {
+// HasRoom reports whether a claim that holds nothing could have room.
+func (l *Ledger) HasRoom(decision Decided) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.refresh()
-	return decision.revision == l.inForce.Revision() && l.room(decision).Denial == nil
+	return decision.Revision == l.inForce.Revision() && l.room(decision).Denial == nil
 }
 
 // room is what the quotas say to a decision.
-func (l *Ledger) room(decision decided) policy.Room {
-	return decision.Room(func(s policy.QuotaScope) policy.Usage { return l.sums[scope{s.Kind, s.Name}] })
+func (l *Ledger) room(decision Decided) policy.Room {
+	return decision.Room(func(s policy.QuotaScope) policy.Usage { return l.sums[Scope{s.Kind, s.Name}] })
 }
 
 // Usage is what a scope of the policy in force holds.
@@ -323,7 +332,7 @@ func (l *Ledger) Usage(kind policy.ScopeKind, name string) policy.Usage {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.refresh()
-	return l.sums[scope{kind, name}]
+	return l.sums[Scope{kind, name}]
 }
 
 // refresh sums up anew when the policy has changed.
@@ -333,7 +342,7 @@ func (l *Ledger) refresh() {
 		return
 	}
 	l.inForce = p
-	l.sums = map[scope]policy.Usage{}
+	l.sums = map[Scope]policy.Usage{}
 	for _, e := range l.entries {
 		l.count(e, policy.Usage.Add)
 	}
@@ -350,7 +359,7 @@ func (l *Ledger) remove(claim types.UID) bool {
 		delete(l.entries, claim)
 		l.count(e, policy.Usage.Sub)
 		for _, s := range l.inForce.QuotaScopes(e.Tenant, e.StorageClass, e.backend) {
-			l.freed[scope{s.Kind, s.Name}] = true
+			l.freed[Scope{s.Kind, s.Name}] = true
 		}
 	}
 	return known
@@ -358,7 +367,7 @@ func (l *Ledger) remove(claim types.UID) bool {
 
 func (l *Ledger) count(e entry, change func(policy.Usage, policy.Usage) policy.Usage) {
 	for _, s := range l.inForce.QuotaScopes(e.Tenant, e.StorageClass, e.backend) {
-		key := scope{s.Kind, s.Name}
+		key := Scope{s.Kind, s.Name}
 		l.sums[key] = change(l.sums[key], e.usage())
 	}
 }

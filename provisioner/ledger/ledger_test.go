@@ -1,4 +1,4 @@
-package provisioner
+package ledger
 
 import (
 	"fmt"
@@ -40,14 +40,14 @@ func parsePolicy(t interface{ Fatal(...any) }, text string) *policy.Policy {
 
 func ledgerOf(t interface{ Fatal(...any) }) *Ledger {
 	p := parsePolicy(t, quotaPolicy)
-	return NewLedger(func() *policy.Policy { return p })
+	return New(func() *policy.Policy { return p })
 }
 
 // reserve asks the policy as the daemon does, and then the ledger.
 func (l *Ledger) reserve(claim types.UID, h Holding) (string, []PassedOver, *policy.Denial) {
 	inForce := l.policy()
 	decision := inForce.Decide(policy.Request{Namespace: "team-" + h.Tenant, StorageClass: h.StorageClass, Bytes: h.GiB << 30})
-	backend, passedOver, denied, err := l.Reserve(claim, h.StorageClass, decided{Decision: decision, revision: inForce.Revision()})
+	backend, passedOver, denied, err := l.Reserve(claim, h.StorageClass, Decided{Decision: decision, Revision: inForce.Revision()})
 	if err != nil {
 		panic(err)
 	}
@@ -110,7 +110,7 @@ func TestClaimCountsOnceWhateverItIs(t *testing.T) {
 
 func TestAnotherPolicyCountsTheSameVolumesByItsOwnRules(t *testing.T) {
 	current := parsePolicy(t, quotaPolicy)
-	l := NewLedger(func() *policy.Policy { return current })
+	l := New(func() *policy.Policy { return current })
 	l.Record("1", Holding{Tenant: "a", StorageClass: "fast", GiB: 15}, "gold")
 	// The rules change places, and with them the paths that name them.
 	current = parsePolicy(t, `
@@ -156,7 +156,7 @@ func TestConcurrentClaimsNeverShareTheLastRoom(t *testing.T) {
 func TestNoInterleavingExceedsALimitOrLosesRoom(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := parsePolicy(t, quotaPolicy)
-		l := NewLedger(func() *policy.Policy { return p })
+		l := New(func() *policy.Policy { return p })
 		model := map[types.UID]entry{}
 		gone := map[types.UID]bool{}
 		uids := rapid.SampledFrom([]types.UID{"1", "2", "3", "4", "5", "6", "7", "8"})
@@ -202,7 +202,7 @@ func TestNoInterleavingExceedsALimitOrLosesRoom(t *testing.T) {
 				}
 			},
 			"another leader counts": func(t *rapid.T) {
-				l = NewLedger(func() *policy.Policy { return p })
+				l = New(func() *policy.Policy { return p })
 				clear(gone)
 				for uid, known := range model {
 					if rapid.Bool().Draw(t, "recorded") {
@@ -221,17 +221,17 @@ func TestNoInterleavingExceedsALimitOrLosesRoom(t *testing.T) {
 				l.Found(uid, holding, "gold")
 			},
 			"": func(t *rapid.T) {
-				sums := map[scope]policy.Usage{}
-				limits := map[scope]policy.QuotaScope{}
+				sums := map[Scope]policy.Usage{}
+				limits := map[Scope]policy.QuotaScope{}
 				for _, known := range model {
 					for _, s := range p.QuotaScopes(known.Tenant, known.StorageClass, known.backend) {
-						key := scope{s.Kind, s.Name}
+						key := Scope{s.Kind, s.Name}
 						sums[key] = sums[key].Add(known.usage())
 						limits[key] = s
 					}
 				}
 				for key, want := range sums {
-					if got := l.Usage(key.kind, key.name); got != want {
+					if got := l.Usage(key.Kind, key.Name); got != want {
 						t.Fatalf("%v: the ledger says %+v, the volumes are %+v", key, got, want)
 					}
 					if exceeded := limits[key].Check(policy.Usage{}, want); exceeded != nil && !forced {
