@@ -2,7 +2,11 @@ package backends
 
 import (
 	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
 	"testing"
+	"time"
 )
 
 // attackMoved is a term whose credentials came to lead to another project after
@@ -104,5 +108,73 @@ func TestAttackSecondVolumeGoesBesideAKeptOne(t *testing.T) {
 	err := l.Abandon(t.Context(), claimStamp(1), testConnector, permit)
 	if IsKind(err, KindRecorded) && asked > 0 {
 		t.Errorf("the claim's things stay (%v), and the permit that removes its Secret was asked %d times", err, asked)
+	}
+}
+
+// TestAttackPermitTakesNobodyElsesSlot: tenant a's deletion asks the API server,
+// which takes its time (a reading of all nodes, and the pause after it). Tenant
+// b's request to the same backend, which has a slot of its own to wait for, does
+// not depend on that.
+func TestAttackPermitTakesNobodyElsesSlot(t *testing.T) {
+	cloud := newCloudServer(t)
+	metadata, err := json.Marshal(mine(1, StatusInUse).Metadata)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cloud.cinder = func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/volumes/volume-1"):
+			answer(w, http.StatusOK, `{"volume": {"id": "volume-1", "status": "in-use", "size": 1, "created_at": "2026-11-21T12:00:00.000000", "attachments": [], "metadata": `+string(metadata)+`}}`)
+		case r.Method == http.MethodGet:
+			answer(w, http.StatusNotFound, `{"itemNotFound": {"code": 404, "message": "Volume volume-2 could not be found."}}`)
+		default:
+			w.WriteHeader(http.StatusAccepted)
+		}
+	}
+	config := gold
+	config.Limits.Concurrency = 1
+	pool := NewPool(PoolOptions{Sources: cloud.clouds(passwordCloud), Metrics: testMetrics()})
+	l := NewLifecycle(LifecycleOptions{Config: config, Pool: pool, Cluster: "cluster-1", Fence: func() error { return nil }, Hold: t.Context(),
+		Logger: discard(), Metrics: testMetrics()})
+	target := claimTarget(1, "volume-1")
+	asked, answered, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	target.Permit = func(context.Context, Volume) error {
+		close(asked)
+		<-answered
+		return errNotPermitted
+	}
+	go func() { ended <- l.Remove(WithCaller(t.Context(), Caller{Tenant: "a"}), target) }()
+	select {
+	case <-asked:
+	case err := <-ended:
+		t.Fatal(err)
+	}
+	bounded, cancel := context.WithTimeout(WithCaller(t.Context(), Caller{Tenant: "b"}), 2*time.Second)
+	defer cancel()
+	if _, _, err := l.Find(bounded, "volume-2"); err != nil {
+		t.Errorf("another tenant's request waits for the proof of a deletion: %v", err)
+	}
+	close(answered)
+	<-ended
+}
+
+// TestAttackTwoCopiesEnd: two backups of a volume were restored, both with its
+// stamp. Each try to undo what their claim left lists the whole backend anew, and
+// ends in a conflict, which is tried again.
+func TestAttackTwoCopiesEnd(t *testing.T) {
+	cinder := newMemoryCinder()
+	for range 2 {
+		v := mine(1, StatusAvailable)
+		v.Metadata[stampRequested] = "2026-01-01T00:00:00Z"
+		v.CreatedAt = time.Date(2026, 2, 1, 0, 0, 0, 0, time.UTC)
+		cinder.add(v)
+	}
+	l := cinder.term(t)
+	var err error
+	for range 5 {
+		err = l.Abandon(t.Context(), claimStamp(1), testConnector, nil)
+	}
+	if lists := cinder.count("volume.list"); err != nil && !IsKind(err, KindNotOurs) || lists > 2 {
+		t.Errorf("%d listings, and the answer is %v (%s)", lists, err, KindOf(err))
 	}
 }

@@ -478,3 +478,159 @@ func TestAttackClaimWhosePersistentVolumeGoesComesBack(t *testing.T) {
 		t.Error("the pending claim waits for the resync")
 	}
 }
+
+// TestAttackClaimUndoneBeforeItsConnectIsForgotten: the claim goes after the last
+// look before Connect, and is undone while Connect waits for the claim's lock.
+// Connect then makes a volume, and the Secret cannot be written: the attempt
+// ends, and what it made is known to nobody.
+func TestAttackClaimUndoneBeforeItsConnectIsForgotten(t *testing.T) {
+	f := newFixture(t)
+	f.count()
+	followup := NewFollowup(f.Provisioner, 1)
+	gold := f.backends["gold"]
+	claim := f.claim(nil)
+	gold.onCall = func() {
+		gold.onCall = nil
+		f.forgetClaim(claim)
+		f.must(f.claimGone(t.Context(), claim.UID))
+		gold.calls = nil
+	}
+	f.client.PrependReactor("create", "secrets", func(ktesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("down") })
+	if _, err := f.provision(claim); err == nil {
+		t.Fatal("provisioned")
+	}
+	f.follow(followup)
+	wantCalls(t, gold, "abandon pvc-uid-1")
+}
+
+// conflictVolumes cannot be brought into use.
+type conflictBackends struct{ fakeBackends }
+
+type conflictVolumes struct{ *fakeVolumes }
+
+func (b conflictBackends) Volumes(name string) (Volumes, error) {
+	return conflictVolumes{b.fakeBackends[name]}, nil
+}
+
+func (v conflictVolumes) Complete(_ context.Context, target backends.Target, _ bool) error {
+	v.call("complete %s", target.VolumeID)
+	return &backends.Error{Kind: backends.KindConflict, Backend: "gold", Message: "volume volume-1 is available where attaching was expected"}
+}
+
+// TestAttackKeptVolumeThatWasDetachedIsLeftInPeace: the PersistentVolume is
+// released and to be kept, and its volume was in use once. An administrator has
+// detached it, to copy its data; the audit has nothing to say about that. Each
+// new leader tries to bring it into use, every 30 s, for ever.
+func TestAttackKeptVolumeThatWasDetachedIsLeftInPeace(t *testing.T) {
+	f := newFixture(t)
+	pv := f.recorded()
+	f.Backends = conflictBackends{f.backends}
+	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+	f.released(pv)
+	followup := NewFollowup(f.Provisioner, 1)
+	followup.VolumeSeen(pv)
+	followup.next(t.Context())
+	if n := followup.queue.NumRequeues(followupOf(pv)); n != 0 {
+		t.Errorf("tried again by the clock: %d", n)
+	}
+}
+
+// TestAttackRecordingAgainFreesNothing: every change of a PersistentVolume counts
+// it anew. That frees no room; whoever waits for room of its tenant is looked at
+// all the same as soon as anybody's is freed.
+func TestAttackRecordingAgainFreesNothing(t *testing.T) {
+	f := newFixture(t)
+	f.limit("1")
+	pv := f.recorded()
+	f.countRecorded(pv)
+	f.ledger.takeFreed()
+	f.countRecorded(pv)
+	if freed := f.ledger.takeFreed(); len(freed) != 0 {
+		t.Errorf("freed: %v", freed)
+	}
+}
+
+// staleBackends were listed before the volume was made.
+type staleBackends struct{ fakeBackends }
+
+type staleVolumes struct{ *fakeVolumes }
+
+func (b staleBackends) Volumes(name string) (Volumes, error) {
+	return staleVolumes{b.fakeBackends[name]}, nil
+}
+
+func (v staleVolumes) Volumes(context.Context) ([]backends.Volume, error) { return nil, nil }
+
+// TestAttackSweepOfSecretsByAnOldListing: the volume was made after the last
+// listing, was recorded and in use, and is kept with its Secret: somebody removed
+// the PersistentVolume to import it again. Some other Secret cannot be written,
+// and so the Secrets are swept.
+func TestAttackSweepOfSecretsByAnOldListing(t *testing.T) {
+	f := newFixture(t)
+	f.Backends = staleBackends{f.backends}
+	f.count()
+	followup := NewFollowup(f.Provisioner, 1)
+	pv := f.recorded()
+	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+	f.released(pv)
+	followup.VolumeSeen(pv)
+	f.follow(followup)
+	secret, err := f.client.CoreV1().Secrets("own").Get(t.Context(), "pvc-uid-1-credentials", metav1.GetOptions{})
+	f.must(err)
+	secret.CreationTimestamp = metav1.Now()
+	f.must(f.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("secrets"), secret, "own"))
+	claim, err := f.Claims.PersistentVolumeClaims("team-a").Get("data")
+	f.must(err)
+	f.forgetClaim(claim)
+	followup.ClaimGone(claim.UID)
+	f.removeByHand(followup, pv)
+	f.follow(followup)
+	v := f.leftoverVolume("uid-1")
+	v.ID, v.Status, v.Metadata["readonly"] = "volume-1", backends.StatusInUse, "False"
+	f.backends["gold"].listed = []backends.Volume{v}
+	f.must(f.SweepSecrets(t.Context()))
+	if !f.hasSecret("pvc-uid-1") {
+		t.Error("the Secret of the kept volume is gone")
+	}
+}
+
+// TestAttackDeletionThatIsDoneIsNotToldToHaveStopped: Cinder has accepted the
+// deletion, and takes minutes for it. Meanwhile the policy becomes Retain: too
+// late, and the author must not be told that the volume is still there.
+func TestAttackDeletionThatIsDoneIsNotToldToHaveStopped(t *testing.T) {
+	f := newFixture(t)
+	pv := f.recorded()
+	pv.ResourceVersion = "10"
+	f.released(pv)
+	f.backends["gold"].onCall = func() { // the volume goes
+		retained := pv.DeepCopy()
+		retained.ResourceVersion, retained.Spec.PersistentVolumeReclaimPolicy = "11", corev1.PersistentVolumeReclaimRetain
+		f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Update(retained))
+	}
+	_ = f.Delete(t.Context(), pv)
+	wantCalls(t, f.backends["gold"], "remove volume-1 historic=false")
+	for _, event := range f.said() {
+		if strings.Contains(event, "is not removed") {
+			t.Errorf("of a volume that is gone it is told: %s", event)
+		}
+	}
+}
+
+// TestAttackUndoneIsForgottenInTime: it is remembered for 15 minutes that a claim
+// was undone, unless no other is undone afterwards.
+func TestAttackUndoneIsForgottenInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		claim := f.claim(nil)
+		pv, err := f.provision(claim)
+		f.must(err)
+		begun, _ := f.beginningOf(claim.UID)
+		f.must(f.undo(t.Context(), claim.UID, begun, f.cleaner.unrecorded))
+		time.Sleep(2 * undoneFor)
+		pv.Annotations[annotationProvisionedBy] = "test"
+		pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+		if _, void := f.voidRecord(pv); void {
+			t.Errorf("a PersistentVolume that is saved %s after an undoing may be removed for it", 2*undoneFor)
+		}
+	})
+}
