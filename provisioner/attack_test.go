@@ -321,13 +321,13 @@ func TestAttackFollowUpsOfAMissingBackendAreTriedForEver(t *testing.T) {
 		f.seen()
 		f.removeByHand(followup, pv)
 		followup.next(f.t.Context())
-		if n := followup.queue.NumRequeues(followup_mark(pv)); n != 0 {
+		if n := followup.queue.NumRequeues(followupOfMark(pv)); n != 0 {
 			t.Errorf("tried again by the clock: %d", n)
 		}
 	})
 }
 
-func followup_mark(pv *corev1.PersistentVolume) followup {
+func followupOfMark(pv *corev1.PersistentVolume) followup {
 	return followup{claim: types.UID(pv.Annotations[annotationClaimUID]), backend: pv.Annotations[annotationBackend], volume: pv.Annotations[annotationVolume], mark: true}
 }
 
