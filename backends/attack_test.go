@@ -1,0 +1,180 @@
+package backends
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// attackMoved is a term whose credentials came to lead to another project after
+// it had connected a volume for claim 1.
+func attackMoved(t *testing.T) (l *Lifecycle, before *memoryCinder, clients *changingClients, id string) {
+	t.Helper()
+	before, after := newMemoryCinder(), newMemoryCinder()
+	after.place = Place{Endpoint: memoryPlace.Endpoint, Project: "p2"}
+	clients = &changingClients{now: before}
+	term := before.term(t)
+	l = newLifecycle(term.options, sameClients(clients))
+	connected, err := l.Connect(t.Context(), claimSpec(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients.leadTo(after)
+	_, _ = l.Volumes(t.Context())
+	if _, _, err := l.Find(t.Context(), connected.Volume.ID); !IsKind(err, KindConflict) && err != nil {
+		t.Fatal(err)
+	}
+	return l, before, clients, connected.Volume.ID
+}
+
+// TestAttackAbandonAtAnotherPlaceProvesNothing: the claim goes while the
+// credentials lead to another project. Who undoes it is told that all is gone,
+// removes the Secret, gives the room back, and forgets the claim; the volume is
+// where it was, connected.
+func TestAttackAbandonAtAnotherPlaceProvesNothing(t *testing.T) {
+	l, before, _, _ := attackMoved(t)
+	err := l.Abandon(t.Context(), claimStamp(1), testConnector, nil)
+	for IsKind(err, KindConflict) {
+		err = l.Abandon(t.Context(), claimStamp(1), testConnector, nil)
+	}
+	if n := len(before.snapshot()); n != 1 {
+		t.Fatalf("%d volumes", n)
+	}
+	if err == nil {
+		t.Error("the volume exists, and is told to be gone")
+	}
+}
+
+// TestAttackRemovalOfAListedVolumeAtAnotherPlaceProvesNothing: the listing was of
+// another place than the removal.
+func TestAttackRemovalOfAListedVolumeAtAnotherPlaceProvesNothing(t *testing.T) {
+	l, before, _, id := attackMoved(t)
+	err := l.RemoveUnrecorded(t.Context(), id, claimStamp(1), testConnector, nil)
+	for IsKind(err, KindConflict) {
+		err = l.RemoveUnrecorded(t.Context(), id, claimStamp(1), testConnector, nil)
+	}
+	if n := len(before.snapshot()); n != 1 {
+		t.Fatalf("%d volumes", n)
+	}
+	if err == nil {
+		t.Error("the volume exists, and is told to be removed")
+	}
+}
+
+// TestAttackMarkAtAnotherPlaceIsNotMissing: KindNotFound ends the marking for
+// good.
+func TestAttackMarkAtAnotherPlaceIsNotMissing(t *testing.T) {
+	l, _, _, id := attackMoved(t)
+	target := claimTarget(1, id)
+	err := l.Mark(t.Context(), target)
+	for IsKind(err, KindConflict) {
+		err = l.Mark(t.Context(), target)
+	}
+	if !IsKind(err, KindElsewhere) {
+		t.Errorf("the volume was recorded at %s and is not there to be asked for: %v", target.Place, err)
+	}
+}
+
+// TestAttackAbandonOfTwoKeptVolumesEnds: both were recorded once, and are kept.
+// The conflict is tried again for ever.
+func TestAttackAbandonOfTwoKeptVolumesEnds(t *testing.T) {
+	cinder := newMemoryCinder()
+	for range 2 {
+		v := mine(1, StatusInUse)
+		v.Status, v.Attachments = StatusAvailable, nil
+		cinder.add(v)
+	}
+	l := cinder.term(t)
+	if err := l.Abandon(t.Context(), claimStamp(1), testConnector, nil); !IsKind(err, KindRecorded) {
+		t.Errorf("the answer is %v (%s)", err, KindOf(err))
+	}
+}
+
+// TestAttackSecondVolumeGoesBesideAKeptOne shows that the permit, which removes
+// the claim's Secret, is asked for a second volume beside one that is kept with
+// its Secret; see TestAttackSecondVolumeTakesTheSecretOfAKeptOne.
+func TestAttackSecondVolumeGoesBesideAKeptOne(t *testing.T) {
+	cinder := newMemoryCinder()
+	kept := mine(1, StatusInUse)
+	kept.Status, kept.Attachments = StatusAvailable, nil
+	cinder.add(kept)
+	cinder.add(mine(1, StatusAvailable))
+	l := cinder.term(t)
+	asked := 0
+	permit := func(context.Context, Volume) error { asked++; return nil }
+	err := l.Abandon(t.Context(), claimStamp(1), testConnector, permit)
+	if IsKind(err, KindRecorded) && asked > 0 {
+		t.Errorf("the claim's things stay (%v), and the permit that removes its Secret was asked %d times", err, asked)
+	}
+}
+
+// TestAttackPermitTakesNobodyElsesSlot: tenant a's deletion asks the API server,
+// which takes its time (a reading of all nodes, and the pause after it). Tenant
+// b's request to the same backend, which has a slot of its own to wait for, does
+// not depend on that.
+func TestAttackPermitTakesNobodyElsesSlot(t *testing.T) {
+	cloud := newCloudServer(t)
+	metadata, err := json.Marshal(mine(1, StatusInUse).Metadata)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cloud.cinder = func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/volumes/volume-1"):
+			answer(w, http.StatusOK, `{"volume": {"id": "volume-1", "status": "in-use", "size": 1, "created_at": "2026-11-21T12:00:00.000000", "attachments": [], "metadata": `+string(metadata)+`}}`)
+		case r.Method == http.MethodGet:
+			answer(w, http.StatusNotFound, `{"itemNotFound": {"code": 404, "message": "Volume volume-2 could not be found."}}`)
+		default:
+			w.WriteHeader(http.StatusAccepted)
+		}
+	}
+	config := gold
+	config.Limits.Concurrency = 1
+	pool := NewPool(PoolOptions{Sources: cloud.clouds(passwordCloud), Metrics: testMetrics()})
+	l := NewLifecycle(LifecycleOptions{Config: config, Pool: pool, Cluster: "cluster-1", Fence: func() error { return nil }, Hold: t.Context(),
+		Logger: discard(), Metrics: testMetrics()})
+	target := claimTarget(1, "volume-1")
+	asked, answered, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	target.Permit = func(context.Context, Volume) error {
+		close(asked)
+		<-answered
+		return errNotPermitted
+	}
+	go func() { ended <- l.Remove(WithCaller(t.Context(), Caller{Tenant: "a"}), target) }()
+	select {
+	case <-asked:
+	case err := <-ended:
+		t.Fatal(err)
+	}
+	bounded, cancel := context.WithTimeout(WithCaller(t.Context(), Caller{Tenant: "b"}), 2*time.Second)
+	defer cancel()
+	if _, _, err := l.Find(bounded, "volume-2"); err != nil {
+		t.Errorf("another tenant's request waits for the proof of a deletion: %v", err)
+	}
+	close(answered)
+	<-ended
+}
+
+// TestAttackTwoCopiesEnd: two backups of a volume were restored, both with its
+// stamp. Each try to undo what their claim left lists the whole backend anew, and
+// ends in a conflict, which is tried again.
+func TestAttackTwoCopiesEnd(t *testing.T) {
+	cinder := newMemoryCinder()
+	for range 2 {
+		v := mine(1, StatusAvailable)
+		v.Metadata[stampRequested] = "2026-01-01T00:00:00Z"
+		v.CreatedAt = time.Date(2026, 2, 1, 0, 0, 0, 0, time.UTC)
+		cinder.add(v)
+	}
+	l := cinder.term(t)
+	var err error
+	for range 5 {
+		err = l.Abandon(t.Context(), claimStamp(1), testConnector, nil)
+	}
+	if lists := cinder.count("volume.list"); err != nil && !IsKind(err, KindNotOurs) || lists > 2 {
+		t.Errorf("%d listings, and the answer is %v (%s)", lists, err, KindOf(err))
+	}
+}

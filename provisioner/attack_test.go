@@ -1,0 +1,636 @@
+package provisioner
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	ktesting "k8s.io/client-go/testing"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
+)
+
+// attackBackends lead to another place, or have no connector, as long as they
+// are told to.
+type attackBackends struct {
+	fakeBackends
+	place        backends.Place
+	connectorErr error
+}
+
+type attackVolumes struct {
+	*fakeVolumes
+	at *attackBackends
+}
+
+func (b *attackBackends) Volumes(name string) (Volumes, error) {
+	if volumes, ok := b.fakeBackends[name]; ok {
+		return attackVolumes{volumes, b}, nil
+	}
+	return b.fakeBackends.Volumes(name)
+}
+
+func (b *attackBackends) Connector(name string) (backends.Connector, error) {
+	if b.connectorErr != nil {
+		return backends.Connector{}, b.connectorErr
+	}
+	return b.fakeBackends.Connector(name)
+}
+
+func (v attackVolumes) Place() backends.Place {
+	if v.at.place.IsKnown() {
+		return v.at.place
+	}
+	return v.fakeVolumes.Place()
+}
+
+var errAttackNotFound = &backends.Error{Kind: backends.KindNotFound, Backend: "gold", Status: 404, Message: "no such volume"}
+
+// untouched fails if a volume was undone or removed.
+func (f *fixture) untouched(backend, why string) {
+	f.t.Helper()
+	for _, call := range f.backends[backend].calls {
+		if strings.HasPrefix(call, "abandon") || strings.HasPrefix(call, "remove") {
+			f.t.Errorf("%s: the backend was called: %s", why, call)
+		}
+	}
+}
+
+// TestAttackRebootOfAnEarlierReleaseHidesAUser: a deletion waits for node a,
+// which runs with boot-1. Somebody rescues the data: the policy becomes Retain,
+// another claim gets the PersistentVolume, and node a is rebooted meanwhile. A
+// pod there uses the volume for weeks. Then the volume is released again, to be
+// deleted, while node a still has it in use: the boot that is remembered is that
+// of the first release. (A PersistentVolume of the historic provisioner: one of
+// ours counts as damaged under another claim.)
+func TestAttackRebootOfAnEarlierReleaseHidesAUser(t *testing.T) {
+	f := newFixture(t)
+	pv := f.recorded()
+	pv.Annotations = map[string]string{annotationProvisionedBy: "test", historicAnnotationIdentity: "id", historicAnnotationVolume: "volume-1", annotationBackend: "gold"}
+	f.backends["gold"].has = map[string]bool{"volume-1": true}
+	node := f.node("a", true, volumeName)
+	f.released(pv)
+	if f.ShouldDelete(t.Context(), pv) {
+		t.Fatal("deleted while the node uses it")
+	}
+	// Rescued, and bound to another claim.
+	bound := pv.DeepCopy()
+	bound.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+	bound.Spec.ClaimRef.Name, bound.Spec.ClaimRef.UID = "rescued", "uid-rescued"
+	bound.Status.Phase = corev1.VolumeBound
+	f.store(bound)
+	NewFollowup(f.Provisioner, 1).VolumeSeen(bound)
+	node.Status.NodeInfo.BootID = "boot-2"
+	f.updateNode(node, true) // a pod uses it since
+	f.NodeChanged("a")
+	// Released again.
+	again := bound.DeepCopy()
+	again.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
+	f.released(again)
+	f.backends["gold"].calls = nil
+	if !f.ShouldDelete(t.Context(), again) {
+		return
+	}
+	_ = f.Delete(t.Context(), again)
+	f.untouched("gold", "node a has the volume in use, and took it into use with boot-2")
+}
+
+// TestAttackMarkIsLostWhereTheBackendLeadsElsewhere: like
+// TestVolumeThatWasRecordedIsNeverTakenOver, but the reason why the volume was
+// never completed is that the credentials lead to another project for a while.
+// The mark finds no such volume there and is dropped, and the listing there frees
+// what is remembered of the record. When the credentials are put back, the volume
+// that a pod has written to is deleted.
+func TestAttackMarkIsLostWhereTheBackendLeadsElsewhere(t *testing.T) {
+	f := newFixture(t)
+	lent := &attackBackends{fakeBackends: f.backends}
+	f.Backends = lent
+	f.count()
+	followup := NewFollowup(f.Provisioner, 1)
+	gold := f.backends["gold"]
+	pv := f.recorded()
+	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+	f.released(pv)
+	// The credentials lead to project p2.
+	lent.place = backends.Place{Endpoint: "http://cinder:8776/v3", Project: "p2"}
+	gold.err = &backends.Error{Kind: backends.KindElsewhere, Backend: "gold", Message: "elsewhere", Place: lent.place}
+	followup.VolumeSeen(pv)
+	followup.next(t.Context())
+	claim, err := f.Claims.PersistentVolumeClaims("team-a").Get("data")
+	f.must(err)
+	f.forgetClaim(claim)
+	followup.ClaimGone(claim.UID)
+	f.removeByHand(followup, pv)
+	gold.err = errAttackNotFound // what os-show says of it in p2
+	f.follow(followup)
+	f.Recount("gold")
+	f.lookAgain("gold")
+	// Put back.
+	lent.place, gold.err, gold.calls = backends.Place{}, nil, nil
+	v := f.leftoverVolume("uid-1")
+	v.ID, v.Status = "volume-1", backends.StatusAttaching
+	gold.listed = []backends.Volume{v}
+	f.Recount("gold")
+	f.count()
+	f.follow(followup)
+	f.untouched("gold", "a volume that was recorded, and written to")
+}
+
+// TestAttackMarkIsLostWithTheLeader: the mark is on its way when the leader
+// changes. Nobody else knows that the volume was recorded.
+func TestAttackMarkIsLostWithTheLeader(t *testing.T) {
+	for name, handOver := range map[string]func(f *fixture, followup *Followup){
+		"Cinder is away, and the leader dies": func(f *fixture, followup *Followup) {
+			f.backends["gold"].err = errGoldDown
+			followup.next(f.t.Context())
+		},
+		"at SIGTERM": func(f *fixture, followup *Followup) {
+			ended, end := context.WithCancel(f.t.Context())
+			end()
+			for followup.queue.Len() > 0 {
+				followup.next(ended)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			f.count()
+			followup := NewFollowup(f.Provisioner, 1)
+			pv := f.recorded()
+			pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+			f.released(pv)
+			followup.VolumeSeen(pv)
+			f.backends["gold"].err = errGoldDown
+			followup.next(t.Context()) // cannot complete it
+			f.backends["gold"].err = nil
+			claim, err := f.Claims.PersistentVolumeClaims("team-a").Get("data")
+			f.must(err)
+			f.forgetClaim(claim)
+			followup.ClaimGone(claim.UID)
+			f.removeByHand(followup, pv)
+			followup.queue.Done(followup.mustGet(t, followupOfClaimUID(claim.UID)))
+			handOver(f, followup)
+			for _, call := range f.backends["gold"].calls {
+				if call == "mark volume-1" && f.backends["gold"].err == nil {
+					return // in time
+				}
+			}
+
+			next := newFixture(t)
+			v := next.leftoverVolume("uid-1")
+			v.ID, v.Status = "volume-1", backends.StatusAttaching
+			next.backends["gold"].listed = []backends.Volume{v}
+			nextFollowup := NewFollowup(next.Provisioner, 1)
+			next.count()
+			next.follow(nextFollowup)
+			next.untouched("gold", "a volume that was recorded, and written to")
+		})
+	}
+}
+
+// mustGet takes an item out of the queue that is of no interest.
+func (f *Followup) mustGet(t *testing.T, want followup) followup {
+	t.Helper()
+	item, _ := f.queue.Get()
+	if item != want {
+		t.Fatalf("the next is %+v", item)
+	}
+	return item
+}
+
+// TestAttackSecondVolumeTakesTheSecretOfAKeptOne: volume-kept was recorded, in
+// use, and kept on purpose with its Secret. A second volume of its claim, which
+// was never attached, goes, and takes the Secret of the kept one with it.
+func TestAttackSecondVolumeTakesTheSecretOfAKeptOne(t *testing.T) {
+	prepare := func(t *testing.T) (f *fixture, second backends.Volume) {
+		f = newFixture(t, credentialsOf("pvc-uid-gone"))
+		kept, second := f.leftoverVolume("uid-gone"), f.leftoverVolume("uid-gone")
+		kept.ID, kept.Metadata["readonly"] = "volume-kept", "False"
+		second.ID, second.Status = "volume-second", backends.StatusAvailable
+		f.backends["gold"].listed = []backends.Volume{kept, second}
+		return f, second
+	}
+	t.Run("found by a new leader", func(t *testing.T) {
+		f, _ := prepare(t)
+		followup := NewFollowup(f.Provisioner, 1)
+		f.count()
+		f.follow(followup)
+		if !f.hasSecret("pvc-uid-gone") {
+			t.Error("the Secret of the kept volume is gone")
+		}
+	})
+	t.Run("found by an audit", func(t *testing.T) {
+		f, second := prepare(t)
+		f.must(f.cleaner.RemoveVolume(t.Context(), "gold", second.ID, backends.StampOf(second)))
+		if !f.hasSecret("pvc-uid-gone") {
+			t.Error("the Secret of the kept volume is gone")
+		}
+	})
+}
+
+// TestAttackConnectorThatCannotBeReadForgetsAClaim: the connector has the port
+// names of nodes, and these cannot be listed for a moment.
+func TestAttackConnectorThatCannotBeReadForgetsAClaim(t *testing.T) {
+	f := newFixture(t)
+	lent := &attackBackends{fakeBackends: f.backends}
+	f.Backends = lent
+	gold := f.backends["gold"]
+	followup := NewFollowup(f.Provisioner, 1)
+	claim := f.claim(func(c *corev1.PersistentVolumeClaim) { c.UID = "uid-gone" })
+	f.NoteEarlier(map[types.UID]bool{claim.UID: true})
+	old := f.leftoverVolume("uid-gone")
+	old.CreatedAt = time.Now().Add(-3 * time.Hour)
+	gold.listed = []backends.Volume{old}
+	f.count()
+	f.forgetClaim(claim)
+	lent.connectorErr = errors.New("cannot list the nodes")
+	followup.ClaimGone(claim.UID)
+	followup.next(t.Context())
+	lent.connectorErr = nil
+	if n := followup.queue.NumRequeues(followupOfClaimUID(claim.UID)); n == 0 {
+		t.Error("it is not tried again")
+	}
+	f.lookAgain("gold")
+	f.follow(followup)
+	if len(gold.calls) == 0 {
+		t.Error("nobody comes back for the volume of a claim that this term saw go")
+	}
+}
+
+// TestAttackVoidRecordOfAVolumeElsewhere: what was begun for a claim was undone,
+// since it was denied for a moment. It is served again, with another volume,
+// which is used; the class says Retain. The claim goes, and the credentials lead
+// to another project, where the volume does not exist: its record is deleted.
+func TestAttackVoidRecordOfAVolumeElsewhere(t *testing.T) {
+	f := newFixture(t)
+	lent := &attackBackends{fakeBackends: f.backends}
+	f.Backends = lent
+	followup := NewFollowup(f.Provisioner, 1)
+	claim := f.claim(nil)
+	_, err := f.provision(claim)
+	f.must(err)
+	begun, _ := f.beginningOf(claim.UID)
+	f.must(f.undo(t.Context(), claim.UID, begun, f.cleaner.unrecorded))
+	pv, err := f.provision(claim)
+	f.must(err)
+	pv.UID, pv.Annotations[annotationProvisionedBy] = "pv-uid", "test"
+	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+	f.released(pv)
+	f.forgetClaim(claim)
+	lent.place = backends.Place{Endpoint: "http://cinder:8776/v3", Project: "p2"}
+	f.backends["gold"].has = nil
+	followup.VolumeSeen(pv)
+	f.follow(followup)
+	if _, err := f.client.CoreV1().PersistentVolumes().Get(t.Context(), pv.Name, metav1.GetOptions{}); err != nil {
+		t.Errorf("the record of a volume with data is gone, because another project has none: %v", err)
+	}
+}
+
+// TestAttackFollowUpsOfAMissingBackendAreTriedForEver: each recorded volume of a
+// backend that was renamed (and the program restarted) is tried again every 30 s
+// with a warning, for the whole term, though only another policy could help; and
+// so is the mark of one whose PersistentVolume is gone.
+func TestAttackFollowUpsOfAMissingBackendAreTriedForEver(t *testing.T) {
+	prepare := func(t *testing.T) (*fixture, *Followup, *corev1.PersistentVolume) {
+		f := newFixture(t)
+		pv := f.recorded()
+		pv.Annotations[annotationBackend] = "bronze"
+		f.store(pv)
+		return f, NewFollowup(f.Provisioner, 1), pv
+	}
+	t.Run("completion", func(t *testing.T) {
+		f, followup, pv := prepare(t)
+		followup.VolumeSeen(pv)
+		followup.next(f.t.Context())
+		if n := followup.queue.NumRequeues(followupOf(pv)); n != 0 {
+			t.Errorf("tried again by the clock: %d", n)
+		}
+	})
+	t.Run("mark", func(t *testing.T) {
+		f, followup, pv := prepare(t)
+		f.seen()
+		f.removeByHand(followup, pv)
+		followup.next(f.t.Context())
+		if n := followup.queue.NumRequeues(followupOfMark(pv)); n != 0 {
+			t.Errorf("tried again by the clock: %d", n)
+		}
+	})
+}
+
+func followupOfMark(pv *corev1.PersistentVolume) followup {
+	return followup{claim: types.UID(pv.Annotations[annotationClaimUID]), backend: pv.Annotations[annotationBackend], volume: pv.Annotations[annotationVolume], mark: true}
+}
+
+// TestAttackProofHoldsASlotWithoutLimit: the proof is asked while a request to
+// the backend is kept from being made. That of released volumes is bounded by
+// askTimeout; that of unrecorded ones is not, and the API client has no time-out.
+func TestAttackProofHoldsASlotWithoutLimit(t *testing.T) {
+	f := newFixture(t)
+	v := f.leftoverVolume("uid-gone")
+	v.Status = backends.StatusAttaching
+	nodes := &boundedNodes{}
+	f.cleaner.Nodes = nodes
+	f.must(f.cleaner.permit(f.cleaner.nobodyNeeds)(t.Context(), v))
+	if !nodes.bounded {
+		t.Error("the question to the API server has no time limit")
+	}
+}
+
+type boundedNodes struct {
+	Nodes
+	bounded bool
+}
+
+func (n *boundedNodes) Users(ctx context.Context, _ nodeuse.Volume) ([]string, error) {
+	_, n.bounded = ctx.Deadline()
+	return nil, nil
+}
+
+// TestAttackNodesThatTakeFourSecondsToRead: in a cluster of some thousand nodes.
+// Whoever asks just after a reading has begun waits for its end, for the pause of
+// three times its length, and for the next: longer than askTimeout. All the while
+// a slot of the backend is taken.
+func TestAttackNodesThatTakeFourSecondsToRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.client.PrependReactor("list", "nodes", func(ktesting.Action) (bool, runtime.Object, error) {
+			time.Sleep(4 * time.Second)
+			return false, nil, nil
+		})
+		go func() { _, _ = f.Nodes.Users(t.Context(), nodeuse.Volume{PV: "pvc-1"}) }()
+		time.Sleep(time.Second)
+		bounded, cancel := context.WithTimeout(t.Context(), askTimeout)
+		defer cancel()
+		began := time.Now()
+		if _, err := f.Nodes.Users(bounded, nodeuse.Volume{PV: "pvc-2"}); err != nil {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+		time.Sleep(time.Minute)
+	})
+}
+
+// TestAttackNewVolumeOfAClaimWhoseRecordIsGoneLeaks: that a volume was recorded
+// is remembered of its claim, not of the volume. Volume and PersistentVolume are
+// removed by hand; the pending claim gets another volume, and goes before that
+// is recorded.
+func TestAttackNewVolumeOfAClaimWhoseRecordIsGoneLeaks(t *testing.T) {
+	f := newFixture(t)
+	f.count()
+	followup := NewFollowup(f.Provisioner, 1)
+	gold := f.backends["gold"]
+	pv := f.recorded()
+	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+	f.store(pv)
+	f.seen()
+	f.removeByHand(followup, pv)
+	gold.err = errAttackNotFound // the volume is gone, too
+	f.follow(followup)
+	gold.err = nil
+	claim, err := f.Claims.PersistentVolumeClaims("team-a").Get("data")
+	f.must(err)
+	_, err = f.provision(claim)
+	f.must(err)
+	v := f.leftoverVolume("uid-1")
+	v.ID, v.Status = "volume-2", backends.StatusAttaching
+	gold.listed, gold.calls = []backends.Volume{v}, nil
+	f.forgetClaim(claim)
+	followup.ClaimGone(claim.UID)
+	f.follow(followup)
+	f.lookAgain("gold")
+	f.follow(followup)
+	wantCalls(t, gold, "abandon pvc-uid-1")
+}
+
+// TestAttackRoomOfAKeptVolumeIsNeverGivenBack: this term made the volume, and
+// somebody else attached it, so that undoing keeps it. Then it is removed by hand.
+func TestAttackRoomOfAKeptVolumeIsNeverGivenBack(t *testing.T) {
+	f := newFixture(t)
+	f.count()
+	followup := NewFollowup(f.Provisioner, 1)
+	gold := f.backends["gold"]
+	claim := f.claim(nil)
+	_, err := f.provision(claim)
+	f.must(err)
+	gold.abandonKeeps = true
+	f.forgetClaim(claim)
+	followup.ClaimGone(claim.UID)
+	f.follow(followup)
+	gold.abandonKeeps = false
+	f.lookAgain("gold")
+	f.lookAgain("gold")
+	if got := f.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
+		t.Errorf("it counts as %+v when it is gone", got)
+	}
+}
+
+// TestAttackKeptVolumeThatIsMisplacedSaysWhy: the claim's volume is on a backend
+// that its rule does not name any more, and may not be removed.
+func TestAttackKeptVolumeThatIsMisplacedSaysWhy(t *testing.T) {
+	f := newFixture(t)
+	f.backends["silver"].listed = []backends.Volume{f.stamped("uid-1")}
+	f.backends["silver"].abandonKeeps = true
+	f.count()
+	_, err := f.provision(f.claim(nil))
+	if err == nil || !strings.Contains(err.Error(), "has been attached") {
+		t.Errorf("the author is told: %v", err)
+	}
+}
+
+// TestAttackRecordThatArrivesAfterTheProof: a removal may wait for minutes
+// between its steps. Meanwhile the cache shows a PersistentVolume that names the
+// volume: a request of the former leader came late.
+func TestAttackRecordThatArrivesAfterTheProof(t *testing.T) {
+	f := newFixture(t)
+	v := f.leftoverVolume("uid-1")
+	permit := f.cleaner.permit(f.cleaner.unrecorded)
+	f.must(permit(t.Context(), v))
+	f.store(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1", UID: "pv-uid", Annotations: map[string]string{annotationVolume: v.ID}}})
+	if err := permit(t.Context(), v); !IsKept(err) {
+		t.Errorf("the second change is permitted: %v", err)
+	}
+}
+
+// TestAttackClaimWhosePersistentVolumeGoesComesBack: it is pending, nobody has
+// it in a queue, and it is not parked.
+func TestAttackClaimWhosePersistentVolumeGoesComesBack(t *testing.T) {
+	f := newFixture(t)
+	f.count()
+	followup := NewFollowup(f.Provisioner, 1)
+	pv := f.recorded()
+	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+	pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "team-a", Name: "data", UID: "uid-1"}
+	f.store(pv)
+	followup.VolumeSeen(pv)
+	f.follow(followup)
+	f.removeByHand(followup, pv)
+	f.follow(followup)
+	if !slices.Contains(f.requeued, "data") {
+		t.Error("the pending claim waits for the resync")
+	}
+}
+
+// TestAttackClaimUndoneBeforeItsConnectIsForgotten: the claim goes after the last
+// look before Connect, and is undone while Connect waits for the claim's lock.
+// Connect then makes a volume, and the Secret cannot be written: the attempt
+// ends, and what it made is known to nobody.
+func TestAttackClaimUndoneBeforeItsConnectIsForgotten(t *testing.T) {
+	f := newFixture(t)
+	f.count()
+	followup := NewFollowup(f.Provisioner, 1)
+	gold := f.backends["gold"]
+	claim := f.claim(nil)
+	gold.onCall = func() {
+		gold.onCall = nil
+		f.forgetClaim(claim)
+		f.must(f.claimGone(t.Context(), claim.UID))
+		gold.calls = nil
+	}
+	f.client.PrependReactor("create", "secrets", func(ktesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("down") })
+	if _, err := f.provision(claim); err == nil {
+		t.Fatal("provisioned")
+	}
+	f.follow(followup)
+	wantCalls(t, gold, "abandon pvc-uid-1")
+}
+
+// conflictVolumes cannot be brought into use.
+type conflictBackends struct{ fakeBackends }
+
+type conflictVolumes struct{ *fakeVolumes }
+
+func (b conflictBackends) Volumes(name string) (Volumes, error) {
+	return conflictVolumes{b.fakeBackends[name]}, nil
+}
+
+func (v conflictVolumes) Complete(_ context.Context, target backends.Target, _ bool) error {
+	v.call("complete %s", target.VolumeID)
+	return &backends.Error{Kind: backends.KindConflict, Backend: "gold", Message: "volume volume-1 is available where attaching was expected"}
+}
+
+// TestAttackKeptVolumeThatWasDetachedIsLeftInPeace: the PersistentVolume is
+// released and to be kept, and its volume was in use once. An administrator has
+// detached it, to copy its data; the audit has nothing to say about that. Each
+// new leader tries to bring it into use, every 30 s, for ever.
+func TestAttackKeptVolumeThatWasDetachedIsLeftInPeace(t *testing.T) {
+	f := newFixture(t)
+	pv := f.recorded()
+	f.Backends = conflictBackends{f.backends}
+	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+	f.released(pv)
+	followup := NewFollowup(f.Provisioner, 1)
+	followup.VolumeSeen(pv)
+	followup.next(t.Context())
+	if n := followup.queue.NumRequeues(followupOf(pv)); n != 0 {
+		t.Errorf("tried again by the clock: %d", n)
+	}
+}
+
+// TestAttackRecordingAgainFreesNothing: every change of a PersistentVolume counts
+// it anew. That frees no room; whoever waits for room of its tenant is looked at
+// all the same as soon as anybody's is freed.
+func TestAttackRecordingAgainFreesNothing(t *testing.T) {
+	f := newFixture(t)
+	f.limit("1")
+	pv := f.recorded()
+	f.countRecorded(pv)
+	f.ledger.takeFreed()
+	f.countRecorded(pv)
+	if freed := f.ledger.takeFreed(); len(freed) != 0 {
+		t.Errorf("freed: %v", freed)
+	}
+}
+
+// staleBackends were listed before the volume was made.
+type staleBackends struct{ fakeBackends }
+
+type staleVolumes struct{ *fakeVolumes }
+
+func (b staleBackends) Volumes(name string) (Volumes, error) {
+	return staleVolumes{b.fakeBackends[name]}, nil
+}
+
+func (v staleVolumes) Volumes(context.Context) ([]backends.Volume, error) { return nil, nil }
+
+// TestAttackSweepOfSecretsByAnOldListing: the volume was made after the last
+// listing, was recorded and in use, and is kept with its Secret: somebody removed
+// the PersistentVolume to import it again. Some other Secret cannot be written,
+// and so the Secrets are swept.
+func TestAttackSweepOfSecretsByAnOldListing(t *testing.T) {
+	f := newFixture(t)
+	f.Backends = staleBackends{f.backends}
+	f.count()
+	followup := NewFollowup(f.Provisioner, 1)
+	pv := f.recorded()
+	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+	f.released(pv)
+	followup.VolumeSeen(pv)
+	f.follow(followup)
+	secret, err := f.client.CoreV1().Secrets("own").Get(t.Context(), "pvc-uid-1-credentials", metav1.GetOptions{})
+	f.must(err)
+	secret.CreationTimestamp = metav1.Now()
+	f.must(f.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("secrets"), secret, "own"))
+	claim, err := f.Claims.PersistentVolumeClaims("team-a").Get("data")
+	f.must(err)
+	f.forgetClaim(claim)
+	followup.ClaimGone(claim.UID)
+	f.removeByHand(followup, pv)
+	f.follow(followup)
+	v := f.leftoverVolume("uid-1")
+	v.ID, v.Status, v.Metadata["readonly"] = "volume-1", backends.StatusInUse, "False"
+	f.backends["gold"].listed = []backends.Volume{v}
+	f.must(f.SweepSecrets(t.Context()))
+	if !f.hasSecret("pvc-uid-1") {
+		t.Error("the Secret of the kept volume is gone")
+	}
+}
+
+// TestAttackDeletionThatIsDoneIsNotToldToHaveStopped: Cinder has accepted the
+// deletion, and takes minutes for it. Meanwhile the policy becomes Retain: too
+// late, and the author must not be told that the volume is still there.
+func TestAttackDeletionThatIsDoneIsNotToldToHaveStopped(t *testing.T) {
+	f := newFixture(t)
+	pv := f.recorded()
+	pv.ResourceVersion = "10"
+	f.released(pv)
+	f.backends["gold"].onCall = func() { // the volume goes
+		retained := pv.DeepCopy()
+		retained.ResourceVersion, retained.Spec.PersistentVolumeReclaimPolicy = "11", corev1.PersistentVolumeReclaimRetain
+		f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Update(retained))
+	}
+	_ = f.Delete(t.Context(), pv)
+	wantCalls(t, f.backends["gold"], "remove volume-1 historic=false")
+	for _, event := range f.said() {
+		if strings.Contains(event, "is not removed") {
+			t.Errorf("of a volume that is gone it is told: %s", event)
+		}
+	}
+}
+
+// TestAttackUndoneIsForgottenInTime: it is remembered for 15 minutes that a claim
+// was undone, unless no other is undone afterwards.
+func TestAttackUndoneIsForgottenInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		claim := f.claim(nil)
+		pv, err := f.provision(claim)
+		f.must(err)
+		begun, _ := f.beginningOf(claim.UID)
+		f.must(f.undo(t.Context(), claim.UID, begun, f.cleaner.unrecorded))
+		time.Sleep(2 * undoneFor)
+		pv.Annotations[annotationProvisionedBy] = "test"
+		pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+		if _, void := f.voidRecord(pv); void {
+			t.Errorf("a PersistentVolume that is saved %s after an undoing may be removed for it", 2*undoneFor)
+		}
+	})
+}
