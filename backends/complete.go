@@ -44,6 +44,11 @@ func (l *Lifecycle) Mark(ctx context.Context, target Target) error {
 	defer release()
 	e := l.current()
 	v, err := e.get(ctx, target.VolumeID)
+	if IsKind(err, KindNotFound) {
+		if elsewhere := e.absent(ctx, target); elsewhere != nil {
+			return elsewhere
+		}
+	}
 	switch {
 	case err != nil:
 		return err

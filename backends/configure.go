@@ -2,6 +2,7 @@ package backends
 
 import (
 	"maps"
+	"slices"
 	"time"
 )
 
@@ -60,12 +61,13 @@ func (l *Lifecycle) move(config Config) {
 	old := l.at
 	l.at = l.newEndpoint(config, old.cinder.epoch+1)
 	maps.Copy(l.at.unsettled, old.unsettled)
-	now := time.Now()
-	for uid := range old.volumes {
+	maps.Copy(l.at.former, old.former)
+	now, place := time.Now(), old.place()
+	for _, uid := range append(old.inventory.claims(), slices.Collect(maps.Keys(old.volumes))...) {
 		l.at.unsettled[uid] = now
-	}
-	for _, uid := range old.inventory.claims() {
-		l.at.unsettled[uid] = now
+		if place.IsKnown() {
+			l.at.former[uid] = place
+		}
 	}
 	old.next = l.at
 	// Answers of the old endpoint say nothing about the new one. The breaker

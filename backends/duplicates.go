@@ -16,6 +16,7 @@ func (e *endpoint) keepOne(ctx context.Context, found []Volume, stamp Stamp, con
 	}
 	// What the listing showed may be hours old.
 	var present []Volume
+	copies := 0
 	for _, listed := range found {
 		v, err := e.get(ctx, listed.ID)
 		if IsKind(err, KindNotFound) {
@@ -25,9 +26,16 @@ func (e *endpoint) keepOne(ctx context.Context, found []Volume, stamp Stamp, con
 		if err != nil {
 			return Volume{}, err
 		}
-		if stamp.Owns(v) && !v.IsCopy() {
+		switch {
+		case !stamp.Owns(v):
+		case v.IsCopy():
+			copies++
+		default:
 			present = append(present, v)
 		}
+	}
+	if len(present) == 0 && copies > 0 {
+		return Volume{}, e.failure(KindNotOurs, "%d volumes carry the stamp of claim UID %q, and all of them look like restored backups; they are not touched", copies, stamp.ClaimUID)
 	}
 	if len(present) == 0 {
 		e.doubt(stamp.ClaimUID)
@@ -44,7 +52,7 @@ func (e *endpoint) keepOne(ctx context.Context, found []Volume, stamp Stamp, con
 			continue
 		}
 		if v.EverAttached() {
-			return Volume{}, e.failure(KindConflict, "volumes %s and %s of one claim have both been attached; keep one and delete the other by hand", chosen.ID, v.ID)
+			return Volume{}, e.failure(KindRecorded, "volumes %s and %s of one claim have both been attached; keep one and delete the other by hand", chosen.ID, v.ID)
 		}
 		e.logger.Warn("Removing a second volume of one claim", "volume", v.ID, "kept", chosen.ID, "status", v.Status)
 		if err := e.removeUnrecorded(ctx, v.ID, stamp, connector, permit); err != nil {
@@ -78,6 +86,7 @@ func (e *endpoint) forgetOne(uid, id string) {
 		delete(e.volumes, uid)
 	}
 	delete(e.seen, id)
+	delete(e.former, uid)
 }
 
 // Seconds lists the volumes that were seen beside the one that a

@@ -36,6 +36,9 @@ type endpoint struct {
 	seen map[string]Volume
 	// shown says that Cinder showed a volume of this cluster here.
 	shown atomic.Bool
+	// former holds, by claim UID, where the term knew a volume before the backend
+	// was led here.
+	former map[string]Place
 	// answerLost is called after a create request whose answer was lost.
 	answerLost func()
 	// next is the endpoint that has taken this one's place; nil while this is
@@ -54,6 +57,7 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int) *endpoint {
 		unsettled: map[string]time.Time{},
 		rivals:    map[string]map[string]bool{},
 		seen:      map[string]Volume{},
+		former:    map[string]Place{},
 		answerLost: func() {
 			l.mu.Lock()
 			defer l.mu.Unlock()
@@ -140,6 +144,7 @@ func (e *endpoint) settle(uid, id string) {
 		return
 	}
 	e.volumes[uid] = id
+	delete(e.former, uid)
 }
 
 func (e *endpoint) forget(uid, id string) {

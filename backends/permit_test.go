@@ -9,7 +9,8 @@ import (
 
 var errNotPermitted = errors.New("somebody has changed his mind")
 
-// TestPermitIsAskedBeforeEveryChange: what it refuses with is returned as it
+// TestPermitIsAskedBeforeEveryChange, before and after the request stands in line:
+// what it refuses with is returned as it
 // is, and nothing more is changed.
 func TestPermitIsAskedBeforeEveryChange(t *testing.T) {
 	for permitted, want := range [][]string{
@@ -24,7 +25,7 @@ func TestPermitIsAskedBeforeEveryChange(t *testing.T) {
 			target := claimTarget(1, id)
 			var seen []Status
 			target.Permit = func(_ context.Context, v Volume) error {
-				if seen = append(seen, v.Status); len(seen) > permitted {
+				if seen = append(seen, v.Status); len(seen) > 2*permitted {
 					return errNotPermitted
 				}
 				return nil

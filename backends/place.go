@@ -86,8 +86,7 @@ func (e *endpoint) absent(ctx context.Context, target Target) error {
 	present := e.place()
 	switch {
 	case target.unreferenced:
-		// It was found here.
-		return nil
+		return e.leftBehind(target.Stamp.ClaimUID)
 	case target.Place.IsKnown() && target.Place == present:
 		return nil
 	case target.Place.IsKnown():
@@ -103,6 +102,18 @@ func (e *endpoint) absent(ctx context.Context, target Target) error {
 	}
 	return e.elsewhere("volume %s does not exist at %s, but nothing says that it ever was there: its PersistentVolume does not record where it was made, "+
 		"and there is no other volume of this cluster", target.VolumeID, present)
+}
+
+// leftBehind is an error if the term knew a volume of the claim at another place
+// before the backend was led here.
+func (e *endpoint) leftBehind(claimUID string) error {
+	e.mu.Lock()
+	at, known := e.former[claimUID]
+	e.mu.Unlock()
+	if present := e.place(); known && at != present {
+		return e.elsewhere("claim UID %q has a volume at %s, but the backend leads to %s", claimUID, at, present)
+	}
+	return nil
 }
 
 func (e *endpoint) elsewhere(format string, arguments ...any) *Error {

@@ -167,7 +167,7 @@ func TestOneClaimOneVolume(t *testing.T) {
 		})
 		w.check(rt)
 		if known > 1 {
-			if !IsKind(err, KindConflict) {
+			if !IsKind(err, KindRecorded) {
 				rt.Fatalf("several volumes may be known, and yet: %v", err)
 			}
 			for _, id := range attached {

@@ -31,10 +31,11 @@ type Target struct {
 }
 
 // Permit says whether a volume, as it was seen last, may be taken a step
-// towards its removal. It is asked when the turn of the change has come, which
-// may be minutes after the removal was asked for, and holds back requests to
-// the backend while it thinks. What it refuses with is returned as it is, and
-// nothing more is changed.
+// towards its removal. It is asked twice for every change: before the request
+// stands in line, where it may take its time, and again when its turn has come,
+// which may be minutes later. Then it holds back other requests to the backend
+// and should not have to ask anybody. What it refuses with is returned as it is,
+// and nothing more is changed.
 type Permit func(ctx context.Context, v Volume) error
 
 type permitKey struct{}
@@ -111,8 +112,11 @@ func (l *Lifecycle) Abandon(ctx context.Context, stamp Stamp, connector Connecto
 
 func (e *endpoint) abandon(ctx context.Context, stamp Stamp, connector Connector, permit Permit) error {
 	v, err := e.look(ctx, stamp, connector, permit)
-	if err != nil || v.ID == "" {
+	if err != nil {
 		return err
+	}
+	if v.ID == "" {
+		return e.leftBehind(stamp.ClaimUID)
 	}
 	for _, id := range e.rivalsOf(stamp.ClaimUID, v.ID) {
 		err := e.removeUnrecorded(ctx, id, stamp, connector, permit)

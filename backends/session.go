@@ -145,6 +145,12 @@ func (s *session) change(ctx context.Context, call func(ctx context.Context, cin
 	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(s.hold, cancel)()
+	// Before the request stands in line: the permit may have to be asked for, and
+	// nobody's turn must wait for that.
+	if err := permitted(ctx); err != nil {
+		attempt.end(lasting, err)
+		return err
+	}
 	var refused error
 	fence := func() error {
 		if refused = permitted(ctx); refused != nil {

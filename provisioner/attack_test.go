@@ -146,66 +146,45 @@ func TestAttackMarkIsLostWhereTheBackendLeadsElsewhere(t *testing.T) {
 	f.untouched("gold", "a volume that was recorded, and written to")
 }
 
-// TestAttackMarkIsLostWithTheLeader: the mark is on its way when the leader
-// changes. Nobody else knows that the volume was recorded.
-func TestAttackMarkIsLostWithTheLeader(t *testing.T) {
-	for name, handOver := range map[string]func(f *fixture, followup *Followup){
-		"Cinder is away, and the leader dies": func(f *fixture, followup *Followup) {
-			f.backends["gold"].err = errGoldDown
-			followup.next(f.t.Context())
-		},
-		"at SIGTERM": func(f *fixture, followup *Followup) {
-			ended, end := context.WithCancel(f.t.Context())
-			end()
-			for followup.queue.Len() > 0 {
-				followup.next(ended)
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := newFixture(t)
-			f.count()
-			followup := NewFollowup(f.Provisioner, 1)
-			pv := f.recorded()
-			pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
-			f.released(pv)
-			followup.VolumeSeen(pv)
-			f.backends["gold"].err = errGoldDown
-			followup.next(t.Context()) // cannot complete it
-			f.backends["gold"].err = nil
-			claim, err := f.Claims.PersistentVolumeClaims("team-a").Get("data")
-			f.must(err)
-			f.forgetClaim(claim)
-			followup.ClaimGone(claim.UID)
-			f.removeByHand(followup, pv)
-			followup.queue.Done(followup.mustGet(t, followupOfClaimUID(claim.UID)))
-			handOver(f, followup)
-			for _, call := range f.backends["gold"].calls {
-				if call == "mark volume-1" && f.backends["gold"].err == nil {
-					return // in time
-				}
-			}
-
-			next := newFixture(t)
-			v := next.leftoverVolume("uid-1")
-			v.ID, v.Status = "volume-1", backends.StatusAttaching
-			next.backends["gold"].listed = []backends.Volume{v}
-			nextFollowup := NewFollowup(next.Provisioner, 1)
-			next.count()
-			next.follow(nextFollowup)
-			next.untouched("gold", "a volume that was recorded, and written to")
-		})
+// TestObjectOfAVolumeThatIsNotInUseYetIsKept: a leader that dies, or hands over,
+// leaves nothing but the object to tell that the volume was recorded.
+func TestObjectOfAVolumeThatIsNotInUseYetIsKept(t *testing.T) {
+	f := newFixture(t)
+	followup := NewFollowup(f.Provisioner, 1)
+	gold := f.backends["gold"]
+	pv := f.recorded()
+	finalizers := func() []string {
+		t.Helper()
+		live, err := f.client.CoreV1().PersistentVolumes().Get(t.Context(), pv.Name, metav1.GetOptions{})
+		f.must(err)
+		f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Update(live))
+		return live.Finalizers
 	}
-}
-
-// mustGet takes an item out of the queue that is of no interest.
-func (f *Followup) mustGet(t *testing.T, want followup) followup {
-	t.Helper()
-	item, _ := f.queue.Get()
-	if item != want {
-		t.Fatalf("the next is %+v", item)
+	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+	pv.Finalizers = []string{"kubernetes.io/pv-protection"}
+	f.store(pv)
+	followup.VolumeSeen(pv)
+	gold.err = errGoldDown
+	followup.next(t.Context())
+	if got := finalizers(); !slices.Equal(got, []string{"kubernetes.io/pv-protection", finalizer}) {
+		t.Errorf("finalizers %v after a failure", got)
 	}
-	return item
+	gold.err = nil
+	followup.queue.Add(followupOf(pv))
+	followup.next(t.Context())
+	if got := finalizers(); !slices.Equal(got, []string{"kubernetes.io/pv-protection"}) {
+		t.Errorf("finalizers %v when the volume is in use", got)
+	}
+	// One that is to be deleted, the library keeps.
+	deleted := pv.DeepCopy()
+	deleted.Spec.PersistentVolumeReclaimPolicy, deleted.Status.Phase = corev1.PersistentVolumeReclaimDelete, corev1.VolumeReleased
+	deleted.Finalizers = []string{finalizer}
+	f.store(deleted)
+	NewFollowup(f.Provisioner, 1).VolumeSeen(deleted)
+	f.must(NewFollowup(f.Provisioner, 1).do(t.Context(), followupOf(deleted)))
+	if got := finalizers(); len(got) != 0 {
+		t.Errorf("finalizers %v of a PersistentVolume that is to be deleted", got)
+	}
 }
 
 // TestAttackSecondVolumeTakesTheSecretOfAKeptOne: volume-kept was recorded, in
@@ -260,8 +239,7 @@ func TestAttackConnectorThatCannotBeReadForgetsAClaim(t *testing.T) {
 	if n := followup.queue.NumRequeues(followupOfClaimUID(claim.UID)); n == 0 {
 		t.Error("it is not tried again")
 	}
-	f.lookAgain("gold")
-	f.follow(followup)
+	f.must(f.claimGone(t.Context(), claim.UID)) // the queue's next try
 	if len(gold.calls) == 0 {
 		t.Error("nobody comes back for the volume of a claim that this term saw go")
 	}
@@ -358,8 +336,8 @@ func (n *boundedNodes) Users(ctx context.Context, _ nodeuse.Volume) ([]string, e
 
 // TestAttackNodesThatTakeFourSecondsToRead: in a cluster of some thousand nodes.
 // Whoever asks just after a reading has begun waits for its end, for the pause of
-// three times its length, and for the next: longer than askTimeout. All the while
-// a slot of the backend is taken.
+// three times its length, and for the next: longer than a slot of the backend should be
+// taken.
 func TestAttackNodesThatTakeFourSecondsToRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -369,7 +347,7 @@ func TestAttackNodesThatTakeFourSecondsToRead(t *testing.T) {
 		})
 		go func() { _, _ = f.Nodes.Users(t.Context(), nodeuse.Volume{PV: "pvc-1"}) }()
 		time.Sleep(time.Second)
-		bounded, cancel := context.WithTimeout(t.Context(), askTimeout)
+		bounded, cancel := context.WithTimeout(t.Context(), proofTimeout)
 		defer cancel()
 		began := time.Now()
 		if _, err := f.Nodes.Users(bounded, nodeuse.Volume{PV: "pvc-2"}); err != nil {
@@ -543,9 +521,9 @@ func TestAttackRecordingAgainFreesNothing(t *testing.T) {
 	f.limit("1")
 	pv := f.recorded()
 	f.countRecorded(pv)
-	f.ledger.takeFreed()
+	f.ledger.TakeFreed()
 	f.countRecorded(pv)
-	if freed := f.ledger.takeFreed(); len(freed) != 0 {
+	if freed := f.ledger.TakeFreed(); len(freed) != 0 {
 		t.Errorf("freed: %v", freed)
 	}
 }

@@ -37,7 +37,7 @@ type attempt struct {
 }
 
 // run is the claim's way, one line a station.
-func (a *attempt) run(ctx context.Context) (*corev1.PersistentVolume, error) {
+func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err error) {
 	if err := a.stillWanted(); err != nil {
 		return nil, err
 	}
@@ -56,9 +56,15 @@ func (a *attempt) run(ctx context.Context) (*corev1.PersistentVolume, error) {
 		a.p.Recorder.Eventf(a.claim, corev1.EventTypeNormal, "BackendChosen", "tenant %s, rule %s: %d GiB on backend %s%s",
 			a.decision.Tenant, a.decision.Rule, a.decision.Volume.SizeGiB, a.backend, passedOverText(a.decision.Decision, a.passedOver))
 	}
-	// Whoever saw the claim go before anything was begun for it left it alone.
+	// Whoever saw the claim go before anything was begun for it left it alone; and
+	// who sees it go from now on may undo it before something is made.
+	defer func() {
+		if err != nil {
+			err = a.undoIfGone(ctx, err)
+		}
+	}()
 	if err := a.stillWanted(); err != nil {
-		return nil, a.undoIfGone(ctx, err)
+		return nil, err
 	}
 	if err := a.unrecorded(ctx); err != nil {
 		return nil, err
@@ -69,7 +75,7 @@ func (a *attempt) run(ctx context.Context) (*corev1.PersistentVolume, error) {
 	connected, err := volumes.Connect(ctx, a.spec())
 	if err != nil {
 		a.releaseIfNothing(ctx, volumes)
-		return nil, a.undoIfGone(ctx, err)
+		return nil, err
 	}
 	mapped, err := a.mapConnection(connected)
 	if err != nil {
@@ -81,12 +87,12 @@ func (a *attempt) run(ctx context.Context) (*corev1.PersistentVolume, error) {
 		}
 	}
 	if err := a.stillWanted(); err != nil {
-		return nil, a.undoIfGone(ctx, err)
+		return nil, err
 	}
 	for _, warning := range mapped.Warnings {
 		a.p.Recorder.Event(a.claim, corev1.EventTypeWarning, "ConnectionWarning", warning)
 	}
-	pv := a.persistentVolume(connected, mapped)
+	pv = a.persistentVolume(connected, mapped)
 	a.p.handOver(a.claim.UID, pv)
 	return pv, nil
 }
@@ -283,7 +289,7 @@ func (a *attempt) spec() backends.Spec {
 		Stamp:     a.stamp,
 		Connector: a.connector,
 		ReadOnly:  onlyReading(a.claim.Spec.AccessModes),
-		Permit:    a.p.cleaner.spare,
+		Permit:    a.p.cleaner.permit(a.p.cleaner.unrecorded),
 	}
 }
 
@@ -367,7 +373,7 @@ func (a *attempt) undoIfGone(ctx context.Context, cause error) error {
 	}
 	begun := beginning{backend: a.backend, stamp: a.stamp, connector: a.connector}
 	err := a.undo(ctx, begun)
-	if err != nil {
+	if err != nil && !IsKept(err) {
 		// The library forgets the claim; the follow-up does not (leaveIfGone).
 		a.p.begin(a.claim.UID, begun)
 		return fmt.Errorf("claim %s/%s was deleted while it was provisioned, and its volume cannot be removed yet: %w", a.claim.Namespace, a.claim.Name, err)

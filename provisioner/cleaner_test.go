@@ -44,30 +44,29 @@ func TestCleanerRemovesOnlyWhatNobodyCanNeed(t *testing.T) {
 		objects []runtime.Object
 		stamp   func(*backends.Stamp)
 		want    string // error; empty: removed
-		secret  bool   // stays
 	}{
 		{name: "neither claim nor PersistentVolume exists"},
 		{name: "the claim's name is another claim's now", objects: []runtime.Object{claim("uid-2", "")}},
 		{name: "the claim uses another PersistentVolume", objects: []runtime.Object{claim("uid-1", "pv-static")}},
-		{name: "the claim waits", objects: []runtime.Object{claim("uid-1", "")}, want: "volume volume-1 of claim team-a/data: its claim is pending and may still get it", secret: true},
-		{name: "the PersistentVolume names another volume", objects: []runtime.Object{claim("uid-1", "pvc-uid-1"), pv("volume-2")}, secret: true},
-		{name: "the PersistentVolume names it", objects: []runtime.Object{pv("volume-1")}, want: "volume volume-1 is recorded by PersistentVolume pvc-uid-1", secret: true},
+		{name: "the claim waits", objects: []runtime.Object{claim("uid-1", "")}, want: "volume volume-1 of claim team-a/data: its claim is pending and may still get it"},
+		{name: "the PersistentVolume names another volume", objects: []runtime.Object{claim("uid-1", "pvc-uid-1"), pv("volume-2")}},
+		{name: "the PersistentVolume names it", objects: []runtime.Object{pv("volume-1")}, want: "volume volume-1 is recorded by PersistentVolume pvc-uid-1"},
 		{name: "a PersistentVolume of that name says nothing", objects: []runtime.Object{&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1"}}},
-			want: "volume volume-1: PersistentVolume pvc-uid-1 exists and may be its: PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/volume-id is missing, and so is cinderVolumeId; nothing is deleted until it is put right", secret: true},
+			want: "volume volume-1: PersistentVolume pvc-uid-1 exists and may be its: PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/volume-id is missing, and so is cinderVolumeId; nothing is deleted until it is put right"},
 		{name: "another provisioner serves the claim under that name", objects: []runtime.Object{claim("uid-1", "pvc-uid-1"), foreign()}},
 		{name: "another provisioner has that name, and the claim waits", objects: []runtime.Object{claim("uid-1", ""), foreign()},
-			want: "volume volume-1 of claim team-a/data: its claim is pending and may still get it", secret: true},
+			want: "volume volume-1 of claim team-a/data: its claim is pending and may still get it"},
 		{name: "the claim was bound to its PersistentVolume, which is gone", objects: []runtime.Object{claim("uid-1", "pvc-uid-1")},
-			want: "volume volume-1: claim team-a/data was bound to PersistentVolume pvc-uid-1, which is gone", secret: true},
-		{name: "another cluster of the same id", stamp: func(s *backends.Stamp) { s.ClusterUID = "another-uid" }, secret: true,
+			want: "volume volume-1: claim team-a/data was bound to PersistentVolume pvc-uid-1, which is gone"},
+		{name: "another cluster of the same id", stamp: func(s *backends.Stamp) { s.ClusterUID = "another-uid" },
 			want: `volume volume-1 is stamped by cluster "cluster-1" under kube-system UID "another-uid", and this cluster's is "kube-system-uid": two clusters seem to share one clusterID; give each its own in the policy`},
-		{name: "made before there was a second mark of the cluster", stamp: func(s *backends.Stamp) { s.ClusterUID = "" }, secret: true,
+		{name: "made before there was a second mark of the cluster", stamp: func(s *backends.Stamp) { s.ClusterUID = "" },
 			want: `volume volume-1 was made by an earlier version, whose stamps do not tell two clusters of one clusterID apart; remove it by hand if no other cluster has clusterID "cluster-1"`},
 		{name: "another cluster's stamp", stamp: func(s *backends.Stamp) { s.Cluster = "cluster-2" },
-			want: "volume volume-1: its stamp is not one that this program wrote for this cluster", secret: true},
+			want: "volume volume-1: its stamp is not one that this program wrote for this cluster"},
 		{name: "a stamp that contradicts itself", stamp: func(s *backends.Stamp) { s.PV = "pvc-uid-2" },
-			want: "volume volume-1: its stamp is not one that this program wrote for this cluster", secret: true},
-		{name: "a stamp that names no claim", stamp: func(s *backends.Stamp) { s.Claim = "" }, want: "volume volume-1: its stamp names no claim, which may still get it", secret: true},
+			want: "volume volume-1: its stamp is not one that this program wrote for this cluster"},
+		{name: "a stamp that names no claim", stamp: func(s *backends.Stamp) { s.Claim = "" }, want: "volume volume-1: its stamp names no claim, which may still get it"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFixture(t, append(c.objects, credentialsOf("pvc-uid-1"))...)
@@ -84,8 +83,9 @@ func TestCleanerRemovesOnlyWhatNobodyCanNeed(t *testing.T) {
 			} else {
 				wantCalls(t, f.backends["gold"])
 			}
-			if got := f.hasSecret("pvc-uid-1"); got != c.secret {
-				t.Errorf("the Secret exists: %t, want %t", got, c.secret)
+			// It may be that of another volume of the claim, which is kept.
+			if !f.hasSecret("pvc-uid-1") {
+				t.Error("the Secret is gone")
 			}
 		})
 	}

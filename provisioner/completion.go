@@ -3,7 +3,9 @@ package provisioner
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -42,6 +44,7 @@ type followup struct {
 	backend string
 	volume  string
 	mark    bool
+	place   backends.Place // of the volume to be marked
 }
 
 // NewFollowup makes the follow-up of a term, with so many workers. They must
@@ -61,6 +64,9 @@ func NewFollowup(p *Provisioner, workers int) *Followup {
 // VolumeSeen notes that a PersistentVolume is in the API server.
 func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 	f.provisioner.countRecorded(pv)
+	if !mayRelease(pv) {
+		f.provisioner.Nodes.Forget(pv.UID)
+	}
 	switch ref := pv.Spec.ClaimRef; {
 	case f.provisioner.isMine(pv):
 		f.provisioner.finish(types.UID(pv.Annotations[annotationClaimUID]))
@@ -71,7 +77,7 @@ func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 			f.queue.Add(followup{claim: ref.UID})
 		}
 	}
-	if _, void := f.provisioner.voidRecord(pv); void || f.wantsCompletion(pv) {
+	if _, void := f.provisioner.voidRecord(pv); void || f.wantsCompletion(pv) || slices.Contains(pv.Finalizers, finalizer) {
 		f.queue.Add(followup{pv: pv.Name})
 	}
 	f.provisioner.tellNeverBound(pv)
@@ -90,7 +96,7 @@ func (f *Followup) VolumeGone(pv *corev1.PersistentVolume) {
 		return
 	}
 	if origin, err := originOf(pv); err == nil && !completed {
-		f.queue.Add(followup{claim: types.UID(origin.ClaimUID), backend: origin.Backend, volume: origin.VolumeID, mark: true})
+		f.queue.Add(followup{claim: types.UID(origin.ClaimUID), backend: origin.Backend, volume: origin.VolumeID, mark: true, place: origin.Place})
 	}
 }
 
@@ -159,6 +165,12 @@ func (f *Followup) next(ctx context.Context) bool {
 		return true
 	}
 	defer f.turns.End(item)
+	if _, backend := f.lane(item); backend != "" && !slices.Contains(f.provisioner.Backends.Names(), backend) {
+		// Only another policy helps, which brings back what PersistentVolumes need.
+		f.provisioner.Logger.Warn("A backend is not in the policy; what is to be done there waits", "backend", backend, "persistentVolume", item.pv, "claimUID", item.claim)
+		f.provisioner.limiter.Gone(item.key())
+		return true
+	}
 	err := f.do(ctx, item)
 	switch {
 	case err == nil:
@@ -210,12 +222,12 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 		return err
 	}
 	if undone, void := p.voidRecord(pv); void {
-		if err := p.removeVoid(ctx, pv, undone); err != nil {
+		if removed, err := p.removeVoid(ctx, pv, undone); err != nil || removed {
 			return err
 		}
 	}
 	if !f.wantsCompletion(pv) {
-		return nil
+		return p.letObjectGo(ctx, pv)
 	}
 	origin, err := originOf(pv)
 	if err != nil {
@@ -225,7 +237,12 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	err = volumes.Complete(p.onBehalfOf(ctx, origin.Tenant), origin.target(), readOnly(pv))
+	if pv.Status.Phase == corev1.VolumeReleased || pv.Status.Phase == corev1.VolumeFailed {
+		// Nobody uses it, and somebody may have detached it on purpose.
+		err = volumes.Mark(p.onBehalfOf(ctx, origin.Tenant), origin.target())
+	} else {
+		err = volumes.Complete(p.onBehalfOf(ctx, origin.Tenant), origin.target(), readOnly(pv))
+	}
 	switch backends.KindOf(err) {
 	case "":
 		if err == nil {
@@ -238,12 +255,16 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 		p.Recorder.Eventf(pv, corev1.EventTypeWarning, "VolumeMissing", "volume %s does not exist at backend %s any more; its data is lost unless the storage array has a copy", origin.VolumeID, origin.Backend)
 		err = nil
 	}
-	if err == nil {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.completed[pv.UID] = true
+	if err != nil {
+		return errors.Join(err, p.keepObject(ctx, pv))
 	}
-	return err
+	if err := p.letObjectGo(ctx, pv); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.completed[pv.UID] = true
+	return nil
 }
 
 func (i followup) key() string {

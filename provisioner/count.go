@@ -22,7 +22,9 @@ type counting struct {
 	// often each has changed its endpoint, listings how many are under way.
 	done       map[string]bool
 	generation map[string]int
-	listings   int
+	// moved is when a backend's name was last led to another endpoint.
+	moved    map[string]time.Time
+	listings int
 	// silent holds the backends that could not be counted, and since when.
 	silent map[string]time.Time
 	// earlier holds the claims that an earlier leader may have seen; nil as
@@ -40,6 +42,7 @@ func newCounting() *counting {
 	return &counting{
 		done:       map[string]bool{},
 		generation: map[string]int{},
+		moved:      map[string]time.Time{},
 		silent:     map[string]time.Time{},
 		went:       map[types.UID]bool{},
 		underWay:   map[string]*tally{},
@@ -134,8 +137,24 @@ func (p *Provisioner) Recount(name string) {
 	c.mu.Lock()
 	delete(c.done, name)
 	c.generation[name]++
+	c.moved[name] = time.Now()
 	c.mu.Unlock()
 	p.wantCounted(name)
+}
+
+// movedAt is when a backend's name was led to another endpoint in this term, the
+// zero time if it never was. What was seen before is not expected to be seen
+// there.
+func (p *Provisioner) movedAt(name string) time.Time {
+	p.counting.mu.Lock()
+	defer p.counting.mu.Unlock()
+	return p.counting.moved[name]
+}
+
+func (p *Provisioner) isGeneration(name string, generation int) bool {
+	p.counting.mu.Lock()
+	defer p.counting.mu.Unlock()
+	return p.counting.generation[name] == generation
 }
 
 // wantCounted asks for a backend to be counted in the background. Where too many

@@ -172,14 +172,16 @@ func (p *Provisioner) remove(ctx context.Context, pv *corev1.PersistentVolume, o
 	}
 	release := &release{p: p, pv: pv, volumeID: origin.VolumeID}
 	target := origin.target()
-	target.Permit = func(ctx context.Context, _ backends.Volume) error { return release.permit(ctx) }
+	target.Permit = release.permit
 	target.Found = func(ctx context.Context, at backends.Place) error { return p.recordPlace(ctx, pv.Name, at) }
 	if err := volumes.Remove(ctx, target); err != nil {
 		return withRemedy(err, *origin)
 	}
-	// Also where there was nothing left to change.
-	if err := release.permit(ctx); err != nil {
-		return err
+	if release.proven == "" {
+		// There was nothing left to change.
+		if err := release.permit(ctx, backends.Volume{}); err != nil {
+			return err
+		}
 	}
 	p.settleSeconds(volumes, *origin)
 	// Only now: while the volume exists a node may still need the credentials
@@ -236,6 +238,12 @@ func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
 	p.volumes.Forget(pv.UID)
 	p.limiter.Gone(pv.Name)
 	p.volumeTurns.Leave(pv.Name)
+	if ref := pv.Spec.ClaimRef; ref != nil {
+		// A claim that was never bound to it goes on by itself.
+		if claim, err := p.Claims.PersistentVolumeClaims(ref.Namespace).Get(ref.Name); err == nil && claim.UID == ref.UID && claim.Spec.VolumeName == "" {
+			p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
+		}
+	}
 	if !p.isMine(pv) {
 		return removed
 	}

@@ -119,6 +119,9 @@ func (f *fakeVolumes) Abandon(ctx context.Context, stamp backends.Stamp, _ backe
 		if stamp.Owns(listed) {
 			v = listed
 		}
+		if stamp.Owns(listed) && listed.EverAttached() {
+			f.abandonKeeps = true
+		}
 	}
 	if f.abandonKeeps {
 		return &backends.Error{Kind: backends.KindRecorded, Message: "volume has been attached"}

@@ -222,21 +222,24 @@ func TestTenantsOtherBackendThatCannotBeCountedDoesNotStopIt(t *testing.T) {
 	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB")
 }
 
-// TestUndoingEndsWithTheVolume: whoever goes on with an undoing that was cut
-// short finds it by the volume.
-func TestUndoingEndsWithTheVolume(t *testing.T) {
+// TestSecretGoesAfterTheVolume: a volume that turns out to have been in use is
+// kept, and so are its credentials.
+func TestSecretGoesAfterTheVolume(t *testing.T) {
 	f := newFixture(t, credentialsOf("pvc-uid-gone"))
 	gold := f.backends["gold"]
 	gold.listed = []backends.Volume{f.leftoverVolume("uid-gone")}
 	gold.onCall = func() {
-		if f.hasSecret("pvc-uid-gone") {
-			t.Error("the volume is removed while its Secret exists")
+		if !f.hasSecret("pvc-uid-gone") {
+			t.Error("the Secret is removed while the volume exists")
 		}
 	}
 	followup := NewFollowup(f.Provisioner, 1)
 	f.count()
 	f.follow(followup)
 	wantCalls(t, gold, "abandon pvc-uid-gone")
+	if f.hasSecret("pvc-uid-gone") {
+		t.Error("the Secret is left")
+	}
 }
 
 // TestBackendsThatShowTheSameVolumesShareThem: two backends of a policy may lead

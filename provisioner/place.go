@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -31,13 +33,52 @@ func placeOf(pv *corev1.PersistentVolume) backends.Place {
 
 // annotate writes annotations on a PersistentVolume.
 func (p *Provisioner) annotate(ctx context.Context, name string, annotations map[string]string) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}})
+	return p.patchMetadata(ctx, name, map[string]any{"annotations": annotations})
+}
+
+func (p *Provisioner) patchMetadata(ctx context.Context, name string, metadata map[string]any) error {
+	patch, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {
-		// Maps of strings always encode.
+		// Maps and lists of strings always encode.
 		panic(err)
 	}
 	_, err = p.Client.CoreV1().PersistentVolumes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 	return err
+}
+
+// finalizer keeps the object of a PersistentVolume whose volume could not be
+// brought into use, or marked, yet. Were the object removed by hand, no later
+// leader could tell the volume from one that nobody was ever given.
+const finalizer = annotationPrefix + "not-in-use-yet"
+
+// keepObject puts the finalizer on a PersistentVolume that is to be kept. The
+// library keeps the others.
+func (p *Provisioner) keepObject(ctx context.Context, pv *corev1.PersistentVolume) error {
+	if pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete || pv.DeletionTimestamp != nil || slices.Contains(pv.Finalizers, finalizer) {
+		return nil
+	}
+	return p.setFinalizers(ctx, pv, append(slices.Clone(pv.Finalizers), finalizer))
+}
+
+// letObjectGo takes the finalizer off, if it is there.
+func (p *Provisioner) letObjectGo(ctx context.Context, pv *corev1.PersistentVolume) error {
+	if !slices.Contains(pv.Finalizers, finalizer) {
+		return nil
+	}
+	return p.setFinalizers(ctx, pv, slices.DeleteFunc(slices.Clone(pv.Finalizers), func(f string) bool { return f == finalizer }))
+}
+
+// setFinalizers replaces all finalizers of an object that has not changed since
+// it was cached; else it is done at the next try.
+func (p *Provisioner) setFinalizers(ctx context.Context, pv *corev1.PersistentVolume, finalizers []string) error {
+	err := p.patchMetadata(ctx, pv.Name, map[string]any{"finalizers": finalizers, "resourceVersion": pv.ResourceVersion})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot change the finalizers of PersistentVolume %s: %w", pv.Name, err)
+	}
+	return nil
 }
 
 // recordPlace notes on a PersistentVolume where its volume was found, before the

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -76,40 +77,37 @@ func IsKept(err error) bool {
 // errMayBeServed says that a volume's claim may still get it, or another.
 var errMayBeServed = errors.New("its claim is pending and may still get it")
 
-// proof says why a volume may not go. It tells also whether the volume is a
-// second one, beside that which the claim's PersistentVolume names.
-type proof func(ctx context.Context, v backends.Volume) (second bool, err error)
-
 // nobodyNeeds is the proof that a volume may go: no PersistentVolume records it,
 // and its claim is gone or served by another. That the volume carries the
 // claim's stamp, was never attached and is no copy of another is the backend's
 // to prove (backends.Volume.EverAttached), and proven each time it is looked at.
-func (c Cleaner) nobodyNeeds(ctx context.Context, v backends.Volume) (second bool, err error) {
-	if second, err := c.unrecorded(ctx, v); err != nil || second {
-		return second, err
+func (c Cleaner) nobodyNeeds(ctx context.Context, v backends.Volume) error {
+	second, err := c.isSecond(ctx, v)
+	if err != nil || second {
+		return err
 	}
 	stamp := backends.StampOf(v)
 	if stamp.Namespace == "" || stamp.Claim == "" {
-		return false, kept("volume %s: its stamp names no claim, which may still get it", v.ID)
+		return kept("volume %s: its stamp names no claim, which may still get it", v.ID)
 	}
 	claim, err := claimOf(ctx, c.Client, stamp)
 	switch {
 	case err != nil:
-		return false, err
+		return err
 	case claim != nil && claim.Spec.VolumeName == stamp.PV:
-		return false, c.servedByForeign(ctx, stamp, v)
+		return c.servedByForeign(ctx, stamp, v)
 	case claim != nil && claim.Spec.VolumeName != "":
-		return false, nil
+		return nil
 	case claim != nil:
-		return false, fmt.Errorf("volume %s of claim %s/%s: %w", v.ID, stamp.Namespace, stamp.Claim, errMayBeServed)
+		return fmt.Errorf("volume %s of claim %s/%s: %w", v.ID, stamp.Namespace, stamp.Claim, errMayBeServed)
 	// That a claim is absent here says nothing about one of another cluster.
 	case stamp.ClusterUID == "" && stamp.Cluster != c.ClusterUID:
-		return false, kept("volume %s was made by an earlier version, whose stamps do not tell two clusters of one clusterID apart; remove it by hand if no other cluster has clusterID %q", v.ID, stamp.Cluster)
+		return kept("volume %s was made by an earlier version, whose stamps do not tell two clusters of one clusterID apart; remove it by hand if no other cluster has clusterID %q", v.ID, stamp.Cluster)
 	case stamp.ClusterUID != "" && stamp.ClusterUID != c.ClusterUID:
-		return false, kept("volume %s is stamped by cluster %q under kube-system UID %q, and this cluster's is %q: two clusters seem to share one clusterID; give each its own in the policy",
+		return kept("volume %s is stamped by cluster %q under kube-system UID %q, and this cluster's is %q: two clusters seem to share one clusterID; give each its own in the policy",
 			v.ID, stamp.Cluster, stamp.ClusterUID, c.ClusterUID)
 	}
-	return false, nil
+	return nil
 }
 
 // servedByForeign is the proof that a claim that is bound under the name of its
@@ -124,16 +122,22 @@ func (c Cleaner) servedByForeign(ctx context.Context, stamp backends.Stamp, v ba
 }
 
 // unrecorded is the proof that no PersistentVolume records a volume. It is
-// enough for whoever works on the claim and makes, or keeps, another volume. The
-// cache is asked by the volume's id, the API server by the name that the
-// PersistentVolume of this claim has.
-func (c Cleaner) unrecorded(ctx context.Context, v backends.Volume) (second bool, err error) {
+// enough for whoever works on the claim and makes, or keeps, another volume.
+func (c Cleaner) unrecorded(ctx context.Context, v backends.Volume) error {
+	_, err := c.isSecond(ctx, v)
+	return err
+}
+
+// isSecond is the same proof, and tells whether the claim's PersistentVolume
+// names another volume. The cache is asked by the volume's id, the API server by
+// the name that the PersistentVolume of this claim has.
+func (c Cleaner) isSecond(ctx context.Context, v backends.Volume) (second bool, err error) {
 	stamp := backends.StampOf(v)
 	if stamp.Cluster != c.Cluster || stamp.PV != pvNameFor(stamp.ClaimUID) {
 		return false, kept("volume %s: its stamp is not one that this program wrote for this cluster", v.ID)
 	}
-	if pv := c.RecordedBy(v); pv != "" {
-		return false, kept("volume %s is recorded by PersistentVolume %s", v.ID, pv)
+	if err := c.notRecorded(v); err != nil {
+		return false, err
 	}
 	pv, err := c.record(ctx, stamp.PV)
 	if err != nil {
@@ -150,6 +154,14 @@ func (c Cleaner) unrecorded(ctx context.Context, v backends.Volume) (second bool
 		return false, kept("volume %s is recorded by PersistentVolume %s", v.ID, pv.Name)
 	}
 	return true, nil
+}
+
+// notRecorded is as much of the proof as the cache tells.
+func (c Cleaner) notRecorded(v backends.Volume) error {
+	if pv := c.RecordedBy(v); pv != "" {
+		return kept("volume %s is recorded by PersistentVolume %s", v.ID, pv)
+	}
+	return nil
 }
 
 // record asks the API server for the PersistentVolume of that name; nil if there
@@ -211,8 +223,8 @@ func boundElsewhere(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.Spec.VolumeName != "" && claim.Spec.VolumeName != pvNameOf(claim)
 }
 
-// RemoveVolume removes a volume that nobody needs, and the Secret that was made
-// with it, unless that is the recorded volume's.
+// RemoveVolume removes a volume that nobody needs. Its claim's Secret may belong
+// to another volume, and stays.
 func (c Cleaner) RemoveVolume(ctx context.Context, backend, volumeID string, stamp backends.Stamp) error {
 	volumes, connector, err := c.Volumes(backend)
 	if err != nil {
@@ -221,27 +233,21 @@ func (c Cleaner) RemoveVolume(ctx context.Context, backend, volumeID string, sta
 	return volumes.RemoveUnrecorded(ctx, volumeID, stamp, connector, c.permit(c.nobodyNeeds))
 }
 
-// spare permits an attempt to remove a volume of its claim and to go on with
-// another. Their Secret is one and the same.
-func (c Cleaner) spare(ctx context.Context, v backends.Volume) error {
-	_, err := c.unrecorded(ctx, v)
-	return err
-}
+// proofTimeout bounds the questions to the API server that a proof asks.
+const proofTimeout = time.Minute
 
-// permit asks for the proof once for each volume, and then removes the Secret
-// that was made with it, unless that is the recorded volume's. The volume goes
-// last: as long as it exists, it tells the next leader that there is something
-// left to remove.
-func (c Cleaner) permit(prove proof) backends.Permit {
+// permit asks for the proof before the first change of each volume, and before
+// every later one whether the cache shows a record meanwhile: a request of a
+// former leader may come late.
+func (c Cleaner) permit(prove backends.Permit) backends.Permit {
 	proven := map[string]bool{}
 	return func(ctx context.Context, v backends.Volume) error {
 		if proven[v.ID] {
-			return nil
+			return c.notRecorded(v)
 		}
-		second, err := prove(ctx, v)
-		if err == nil && !second {
-			err = deleteOwnSecret(ctx, c.Client, c.Namespace, backends.StampOf(v).PV)
-		}
+		ctx, cancel := context.WithTimeout(ctx, proofTimeout)
+		defer cancel()
+		err := prove(ctx, v)
 		proven[v.ID] = err == nil
 		return err
 	}

@@ -23,6 +23,7 @@ func (p *Provisioner) countRecorded(pv *corev1.PersistentVolume) {
 		Tenant:       pv.Annotations[annotationTenant],
 		StorageClass: pv.Spec.StorageClassName,
 		GiB:          (bytes + gib - 1) / gib,
+		VolumeID:     pv.Annotations[annotationVolume],
 	}, pv.Annotations[annotationBackend])
 }
 

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
+	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 )
 
@@ -22,33 +23,47 @@ type release struct {
 	p        *Provisioner
 	pv       *corev1.PersistentVolume
 	volumeID string
-	// proven is the resource version that the API server gave the proof for;
-	// empty until then.
+	// proven is the resource version that the API server gave the proof for, at is
+	// when, and status the volume's at that time; empty until then.
 	proven string
+	at     time.Time
+	status backends.Status
 }
 
-// askTimeout bounds the question to the API server. Meanwhile one request to the
-// backend is kept from being made.
-const askTimeout = 10 * time.Second
+const (
+	// proofAge is how old the proof may be when the first change is made.
+	proofAge = 2 * time.Second
+	// askTimeout bounds the one question to the API server that may have to be
+	// asked while a request to the backend is kept from being made.
+	askTimeout = 5 * time.Second
+)
 
-// permit asks the API server before the first change, and for every later one
-// the cache, which tells whether somebody has changed his mind since.
-func (r *release) permit(ctx context.Context) error {
-	if r.proven != "" {
-		return r.stillMeant()
-	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	live, err := r.p.Client.CoreV1().PersistentVolumes().Get(ctx, r.pv.Name, metav1.GetOptions{})
+// permit asks the API server before the first change, and once more if the turn
+// of that was long in coming. Afterwards the cache tells whether somebody has
+// changed his mind.
+func (r *release) permit(ctx context.Context, v backends.Volume) error {
 	switch {
-	case apierrors.IsNotFound(err):
-		return &changedError{r.pv.Name, "the object is gone"}
-	case err != nil:
-		return fmt.Errorf("cannot tell whether PersistentVolume %s is still to be deleted: %w", r.pv.Name, err)
-	}
-	if err := r.meant(live); err != nil {
+	case r.proven == "":
+		return r.prove(ctx, v)
+	case v.Status == r.status && time.Since(r.at) > proofAge:
+		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		_, err := r.ask(ctx)
 		return err
 	}
+	return r.stillMeant()
+}
+
+// prove asks for the PersistentVolume and the nodes. Once none of them uses a
+// volume that is released, none begins to.
+func (r *release) prove(ctx context.Context, v backends.Volume) error {
+	ctx, cancel := context.WithTimeout(ctx, proofTimeout)
+	defer cancel()
+	live, err := r.ask(ctx)
+	if err != nil {
+		return err
+	}
+	r.at = time.Now()
 	users, err := r.p.Nodes.Users(ctx, nodeuse.VolumeOf(live))
 	if err != nil {
 		return err
@@ -56,8 +71,20 @@ func (r *release) permit(ctx context.Context) error {
 	if len(users) > 0 {
 		return &inUseError{r.pv.Name, users}
 	}
-	r.proven = live.ResourceVersion
+	r.proven, r.status = live.ResourceVersion, v.Status
 	return nil
+}
+
+// ask reads the PersistentVolume from the API server.
+func (r *release) ask(ctx context.Context) (*corev1.PersistentVolume, error) {
+	live, err := r.p.Client.CoreV1().PersistentVolumes().Get(ctx, r.pv.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, &changedError{r.pv.Name, "the object is gone"}
+	case err != nil:
+		return nil, fmt.Errorf("cannot tell whether PersistentVolume %s is still to be deleted: %w", r.pv.Name, err)
+	}
+	return live, r.meant(live)
 }
 
 // stillMeant looks at what the cache has learned since the proof.

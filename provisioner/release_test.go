@@ -170,7 +170,7 @@ func TestOneReadServesADeletion(t *testing.T) {
 	f.client.ClearActions()
 	r := &release{p: f.Provisioner, pv: pv, volumeID: "volume-1"}
 	for range 3 {
-		f.must(r.permit(t.Context()))
+		f.must(r.permit(t.Context(), backends.Volume{Status: backends.StatusInUse}))
 	}
 	reads := 0
 	for _, action := range f.client.Actions() {
@@ -186,11 +186,11 @@ func TestOneReadServesADeletion(t *testing.T) {
 	before, after := pv.DeepCopy(), pv.DeepCopy()
 	before.ResourceVersion, before.Status.Phase = "9", corev1.VolumeBound
 	f.must(store.Update(before))
-	f.must(r.permit(t.Context()))
+	f.must(r.permit(t.Context(), backends.Volume{Status: backends.StatusInUse}))
 	after.ResourceVersion, after.Spec.PersistentVolumeReclaimPolicy = "11", corev1.PersistentVolumeReclaimRetain
 	f.must(store.Update(after))
 	var changed *changedError
-	if err := r.permit(t.Context()); !errors.As(err, &changed) {
+	if err := r.permit(t.Context(), backends.Volume{Status: backends.StatusInUse}); !errors.As(err, &changed) {
 		t.Errorf("the answer is %v", err)
 	}
 }
@@ -226,7 +226,7 @@ func TestVolumeOfAnEarlierLeaderIsKeptWhileItIsAttached(t *testing.T) {
 	v.Status = backends.StatusAttaching
 	asked := nodeuse.Volume{}
 	f.cleaner.Nodes = askedNodes{asked: &asked, users: []string{"a"}}
-	if _, err := f.cleaner.nobodyNeeds(t.Context(), v); err == nil || !strings.Contains(err.Error(), "is still in use by node a") {
+	if err := f.cleaner.nobodyNeeds(t.Context(), v); err == nil || !strings.Contains(err.Error(), "is still in use by node a") {
 		t.Errorf("the answer is %v", err)
 	}
 	if asked.PV != "pvc-uid-gone" || !asked.MayAttach {

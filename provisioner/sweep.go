@@ -3,6 +3,7 @@ package provisioner
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -132,8 +133,12 @@ func (p *Provisioner) LookAgain(ctx context.Context, name string) ([]backends.Vo
 		p.ledger.ForgetGone()
 	}
 	c.listings++
+	generation := c.generation[name]
 	c.mu.Unlock()
 	all, err := volumes.Relist(ctx)
+	if err == nil && !p.isGeneration(name, generation) {
+		err = fmt.Errorf("backend %s was led elsewhere while it was listed", name)
+	}
 	if err == nil {
 		p.countFound(name, all)
 		p.forgetVanished(name, all)
@@ -162,7 +167,7 @@ func (p *Provisioner) forgetVanished(name string, all []backends.Volume) {
 		return
 	}
 	freed := false
-	for _, uid := range p.ledger.UnrecordedOn(name) {
+	for _, uid := range p.ledger.UnrecordedOn(name, p.movedAt(name)) {
 		// While a claim exists an attempt may be making its volume anew.
 		_, begun := p.beginningOf(uid)
 		if !present[uid] && claims[uid] == nil && !begun {
@@ -249,8 +254,9 @@ func (p *Provisioner) sweepOwnSecrets(ctx context.Context) error {
 		claimUID, named := strings.CutPrefix(secret.PV, pvNamePrefix)
 		uid := types.UID(claimUID)
 		_, begun := p.beginningOf(uid)
+		_, counts := p.ledger.Holds(uid) // for a volume, perhaps younger than the listings
 		_, err := p.PersistentVolumes.Get(secret.PV)
-		if named && !begun && err != nil && claims[uid] == nil && secret.Cluster == p.Cluster && time.Since(secret.CreatedAt).Abs() < youngEnough {
+		if named && !begun && !counts && err != nil && claims[uid] == nil && secret.Cluster == p.Cluster && time.Since(secret.CreatedAt).Abs() < youngEnough {
 			left[uid] = secret.PV
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
@@ -37,22 +38,28 @@ func (p *Provisioner) claimGone(ctx context.Context, uid types.UID) error {
 	p.mu.Unlock()
 	begun, ok := p.beginningOf(uid)
 	if !ok {
-		if begun, ok = p.foundBeginning(uid); !ok {
+		held, _ := p.ledger.Holds(uid)
+		if !p.ledger.IsFound(uid, held.Backend) {
 			p.giveBack(uid)
 			return nil
 		}
+		var err error
+		if begun, err = p.foundBeginning(uid, held); err != nil {
+			return err
+		}
 	}
-	return p.undo(ctx, uid, begun, p.cleaner.nobodyNeeds)
+	err := p.undo(ctx, uid, begun, p.cleaner.nobodyNeeds)
+	if IsKept(err) {
+		p.Logger.Info("What was begun for a claim stays", "claimUID", uid, "backend", begun.backend, "reason", err)
+		return nil
+	}
+	return err
 }
 
 // foundBeginning is the beginning of a claim of which only a listing tells.
-func (p *Provisioner) foundBeginning(uid types.UID) (beginning, bool) {
-	held, _ := p.ledger.Holds(uid)
-	if !p.ledger.IsFound(uid, held.Backend) {
-		return beginning{}, false
-	}
+func (p *Provisioner) foundBeginning(uid types.UID, held ledger.Held) (beginning, error) {
 	connector, err := p.Backends.Connector(held.Backend)
-	return beginning{backend: held.Backend, stamp: p.stampOf(uid, held.Tenant), connector: connector}, err == nil
+	return beginning{backend: held.Backend, stamp: p.stampOf(uid, held.Tenant), connector: connector}, err
 }
 
 // stampOf is as much of a claim's stamp as tells its volumes from others.
@@ -61,9 +68,10 @@ func (p *Provisioner) stampOf(uid types.UID, tenant string) backends.Stamp {
 }
 
 // undo removes the volumes and the Secret of a claim, as far as it is proven
-// that they may go. What stays, stays on purpose. It waits no longer than the
+// that they may go. The Secret goes last: it may belong to a volume that stays on
+// purpose, of which the error then tells (IsKept). It waits no longer than the
 // context: what is left is found by the next leader.
-func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning, prove proof) error {
+func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning, prove backends.Permit) error {
 	ctx = p.onBehalfOf(ctx, begun.stamp.Tenant)
 	volumes, err := p.Backends.Volumes(begun.backend)
 	if err != nil {
@@ -76,9 +84,9 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning, 
 	}
 	switch {
 	case IsKept(err):
-		p.Logger.Info("What was begun for a claim stays", "claimUID", uid, "backend", begun.backend, "reason", err)
 		p.finish(uid)
-		return nil
+		p.ledger.Keep(uid)
+		return err
 	case err != nil:
 		return err
 	}
@@ -121,7 +129,7 @@ func (p *Provisioner) markRecorded(ctx context.Context, item followup) error {
 	if err != nil {
 		return err
 	}
-	err = volumes.Mark(p.onBehalfOf(ctx, ""), backends.Target{VolumeID: item.volume, Stamp: p.stampOf(item.claim, "")})
+	err = volumes.Mark(p.onBehalfOf(ctx, ""), backends.Target{VolumeID: item.volume, Stamp: p.stampOf(item.claim, ""), Place: item.place})
 	if backends.IsKind(err, backends.KindNotFound) || IsKept(err) {
 		return nil
 	}
@@ -134,7 +142,7 @@ func (p *Provisioner) recordedBy(v backends.Volume) string {
 	if found, err := p.Records.ByIndex(byVolume, v.ID); err == nil && len(found) > 0 {
 		return found[0].(*corev1.PersistentVolume).Name
 	}
-	if stamp := backends.StampOf(v); p.ledger.WasRecorded(types.UID(stamp.ClaimUID)) {
+	if stamp := backends.StampOf(v); p.ledger.WasRecorded(types.UID(stamp.ClaimUID), v.ID) {
 		return stamp.PV + ", which is gone"
 	}
 	return ""
@@ -176,6 +184,8 @@ func (p *Provisioner) begin(uid types.UID, b beginning) (first bool) {
 		b.handedOver = earlier.handedOver
 	}
 	p.begun[uid] = b
+	// Whatever is recorded from now on is not what was undone before.
+	delete(p.undone, uid)
 	return !before
 }
 

@@ -63,21 +63,27 @@ func TestVolumeThatWasRecordedIsNeverTakenOver(t *testing.T) {
 	}
 }
 
-func TestReleasedVolumeThatIsKeptIsCompleted(t *testing.T) {
-	for name, change := range map[string]func(pv *corev1.PersistentVolume){
-		"released": func(pv *corev1.PersistentVolume) { pv.Status.Phase = corev1.VolumeReleased },
-		"failed":   func(pv *corev1.PersistentVolume) { pv.Status.Phase = corev1.VolumeFailed },
-		"being deleted": func(pv *corev1.PersistentVolume) {
+// TestRecordedVolumeIsToldFromUnrecordedOnesInEveryPhase: one that is used is
+// brought into use, and one that is kept only marked: somebody may have detached
+// it on purpose.
+func TestRecordedVolumeIsToldFromUnrecordedOnesInEveryPhase(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(pv *corev1.PersistentVolume)
+		want   string
+	}{
+		"released": {func(pv *corev1.PersistentVolume) { pv.Status.Phase = corev1.VolumeReleased }, "mark volume-1"},
+		"failed":   {func(pv *corev1.PersistentVolume) { pv.Status.Phase = corev1.VolumeFailed }, "mark volume-1"},
+		"being deleted": {func(pv *corev1.PersistentVolume) {
 			pv.Status.Phase, pv.DeletionTimestamp = corev1.VolumeBound, &metav1.Time{Time: time.Now()}
-		},
+		}, "complete volume-1 read-only=false"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			pv := f.recorded()
 			pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
-			change(pv)
+			c.change(pv)
 			f.must(NewFollowup(f.Provisioner, 1).do(t.Context(), followupOf(pv)))
-			wantCalls(t, f.backends["gold"], "complete volume-1 read-only=false")
+			wantCalls(t, f.backends["gold"], c.want)
 		})
 	}
 }

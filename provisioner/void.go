@@ -51,24 +51,24 @@ func (p *Provisioner) voidRecord(pv *corev1.PersistentVolume) (undone, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	u, ok := p.undone[types.UID(pv.Annotations[annotationClaimUID])]
-	return u, ok && u.backend == pv.Annotations[annotationBackend] && u.stamp.PV == pv.Name
+	return u, ok && time.Since(u.at) < undoneFor && u.backend == pv.Annotations[annotationBackend] && u.stamp.PV == pv.Name
 }
 
 // removeVoid removes a PersistentVolume whose volume this term has undone, once
 // it is certain that there is no such volume, and that the claim is gone. Nobody
 // has ever used it: a volume that was in use is not undone.
-func (p *Provisioner) removeVoid(ctx context.Context, pv *corev1.PersistentVolume, u undone) error {
+func (p *Provisioner) removeVoid(ctx context.Context, pv *corev1.PersistentVolume, u undone) (removed bool, err error) {
 	origin, err := originOf(pv)
 	if err != nil {
-		return err
+		return false, err
 	}
 	volumes, err := p.Backends.Volumes(origin.Backend)
 	if err != nil {
-		return err
+		return false, err
 	}
 	exists, err := volumes.Has(p.onBehalfOf(ctx, origin.Tenant), origin.VolumeID)
-	if err != nil || exists {
-		return err
+	if err != nil || exists || origin.Place != volumes.Place() {
+		return false, err
 	}
 	// The stamp of what a listing showed does not name the claim; the object does.
 	claim := u.stamp
@@ -77,12 +77,12 @@ func (p *Provisioner) removeVoid(ctx context.Context, pv *corev1.PersistentVolum
 	}
 	live, err := claimOf(ctx, p.Client, claim)
 	if err != nil || live != nil && !boundElsewhere(live) {
-		return err
+		return false, err
 	}
 	err = p.Client.CoreV1().PersistentVolumes().Delete(ctx, pv.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pv.UID}})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("PersistentVolume %s names a volume that was undone, and cannot be deleted: %w", pv.Name, err)
+		return false, fmt.Errorf("PersistentVolume %s names a volume that was undone, and cannot be deleted: %w", pv.Name, err)
 	}
 	p.Logger.Info("Removed a PersistentVolume that was saved after its claim's provisioning was undone", "persistentVolume", pv.Name, "claimUID", origin.ClaimUID)
-	return nil
+	return true, nil
 }

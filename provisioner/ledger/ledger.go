@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -43,6 +44,8 @@ type entry struct {
 	state   entryState
 	// passedOver is why an earlier backend was not chosen.
 	passedOver []PassedOver
+	// since is when a volume without a PersistentVolume was last seen, or lost its.
+	since time.Time
 }
 
 type entryState int
@@ -66,6 +69,8 @@ type Holding struct {
 	Tenant       string
 	StorageClass string
 	GiB          int64
+	// VolumeID is the recorded volume's.
+	VolumeID string
 }
 
 func (h Holding) usage() policy.Usage { return policy.Usage{Volumes: 1, Gigabytes: h.GiB} }
@@ -181,6 +186,9 @@ func (l *Ledger) Reserve(claim types.UID, storageClass string, decision Decided)
 func (l *Ledger) Record(claim types.UID, holding Holding, backend string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if before, known := l.entries[claim]; known && before.state == recorded && before.Holding == holding && before.backend == backend {
+		return
+	}
 	l.refresh()
 	l.remove(claim)
 	l.put(claim, entry{Holding: holding, backend: backend, state: recorded})
@@ -195,11 +203,15 @@ func (l *Ledger) Found(claim types.UID, holding Holding, backend string) (elsewh
 	switch {
 	case ok && known.backend != backend:
 		return known.backend
-	case ok || l.gone[claim]:
+	case ok:
+		known.since = time.Now()
+		l.entries[claim] = known
+		return ""
+	case l.gone[claim]:
 		return ""
 	}
 	l.refresh()
-	l.put(claim, entry{Holding: holding, backend: backend, state: found})
+	l.put(claim, entry{Holding: holding, backend: backend, state: found, since: time.Now()})
 	return ""
 }
 
@@ -210,17 +222,29 @@ func (l *Ledger) Forsake(claim types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if e, known := l.entries[claim]; known && e.state == recorded {
-		e.state = forsaken
+		e.state, e.since = forsaken, time.Now()
 		l.entries[claim] = e
 	}
 }
 
 // WasRecorded reports whether a claim counts for a volume whose PersistentVolume
 // is gone.
-func (l *Ledger) WasRecorded(claim types.UID) bool {
+func (l *Ledger) WasRecorded(claim types.UID, volumeID string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.entries[claim].state == forsaken
+	e := l.entries[claim]
+	return e.state == forsaken && e.VolumeID == volumeID
+}
+
+// Keep notes that a claim's volume exists and stays on purpose, although no
+// PersistentVolume names it. It counts until a listing shows that it is gone.
+func (l *Ledger) Keep(claim types.UID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e, known := l.entries[claim]; known && e.state == reserved {
+		e.state, e.since = found, time.Now()
+		l.entries[claim] = e
+	}
 }
 
 // TakeFreed returns the scopes in which room was freed since the last call.
@@ -289,13 +313,14 @@ func (l *Ledger) IsFound(claim types.UID, backend string) bool {
 }
 
 // UnrecordedOn lists the claims that count only because of a volume on the
-// backend that no PersistentVolume names, or none any more.
-func (l *Ledger) UnrecordedOn(backend string) []types.UID {
+// backend that no PersistentVolume names, or none any more, and that was seen
+// after the given time.
+func (l *Ledger) UnrecordedOn(backend string, after time.Time) []types.UID {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var claims []types.UID
 	for claim, e := range l.entries {
-		if (e.state == found || e.state == forsaken) && e.backend == backend {
+		if (e.state == found || e.state == forsaken) && e.backend == backend && e.since.After(after) {
 			claims = append(claims, claim)
 		}
 	}
