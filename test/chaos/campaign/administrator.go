@@ -29,7 +29,7 @@ func (w *world) administer(ctx, trouble context.Context) {
 		case plan.BadPolicy:
 			variant, _ := w.configuration()
 			err = w.everyReplica(func(s *slot, r *replica) error {
-				return r.WritePolicy(s.policyText(variant) + "\nnonsense: true\n")
+				return r.WritePolicy(policyText(w.plan, w.names, variant) + "\nnonsense: true\n")
 			})
 			sleep(trouble, step.For)
 			err = errors.Join(err, w.reload(variant))

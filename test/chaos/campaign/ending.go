@@ -140,7 +140,7 @@ func (w *world) state(ctx context.Context) (checker.State, error) {
 	given := maps.Clone(w.given)
 	w.mu.Unlock()
 	s.Volumes = w.sim.Volumes()
-	inForce, err := policy.Parse([]byte(w.slots[0].policyText(w.variant)), "policy.yaml")
+	inForce, err := policy.Parse([]byte(policyText(w.plan, w.names, w.variant)), "policy.yaml")
 	if err != nil {
 		return s, err
 	}

@@ -80,10 +80,6 @@ func (s *slot) link(to string) *faultproxy.Proxy {
 	return s.lab
 }
 
-func (s *slot) policyText(variant int) string {
-	return policyText(s.world.plan, s.world.names, s.lab.URL()+"/v3", variant)
-}
-
 // running is the slot's process, nil if there is none.
 func (s *slot) running() *replica {
 	s.mu.Lock()
@@ -109,10 +105,12 @@ func (s *slot) start(ctx context.Context) error {
 	variant, clouds := w.configuration()
 	lease := plan.LeaseDuration
 	started, err := w.suite.StartReplica(ctx, harness.ReplicaOptions{
-		Policy:      s.policyText(variant),
+		Policy:      policyText(w.plan, w.names, variant),
 		Clouds:      clouds,
 		Provisioner: w.names.provisioner(),
 		Program:     w.options.Program,
+		// Loopback addresses are never asked for through a proxy.
+		Environment: []string{"HTTP_PROXY=" + s.lab.URL(), "NO_PROXY=", "no_proxy="},
 		APIServer:   s.server.URL(),
 
 		APIServerAuthority: s.server.Authority(),
@@ -305,7 +303,7 @@ func (w *world) configuration() (variant int, clouds string) {
 }
 
 func (w *world) configure(r *replica, s *slot, variant int, clouds string) error {
-	if err := r.WritePolicy(s.policyText(variant)); err != nil {
+	if err := r.WritePolicy(policyText(w.plan, w.names, variant)); err != nil {
 		return err
 	}
 	return r.WriteClouds(clouds)
@@ -313,7 +311,7 @@ func (w *world) configure(r *replica, s *slot, variant int, clouds string) error
 
 // allow lets the limits of a variant count from now on.
 func (w *world) allow(variant int) error {
-	parsed, err := policy.Parse([]byte(w.slots[0].policyText(variant)), "policy.yaml")
+	parsed, err := policy.Parse([]byte(policyText(w.plan, w.names, variant)), "policy.yaml")
 	if err != nil {
 		return fmt.Errorf("policy of the campaign: %w", err)
 	}
