@@ -26,7 +26,7 @@ func TestPoliciesGrantWhatTenantsAreMeantToGet(t *testing.T) {
 		"c": {plan.Fast: {plan.Lab}, plan.Dual: {plan.Lab, plan.Silver}, plan.Kept: {plan.Silver}},
 	}
 	for variant := range plan.PolicyVariants {
-		p, err := policy.Parse([]byte(policyText(planOf(1), n, variant)), "policy.yaml")
+		p, err := policy.Parse([]byte(policyText(planOf(1), n, variant, nil)), "policy.yaml")
 		if err != nil {
 			t.Fatalf("variant %d: %v", variant, err)
 		}
@@ -59,7 +59,7 @@ func TestPoliciesGrantWhatTenantsAreMeantToGet(t *testing.T) {
 func TestPolicyVariantsDifferInTheirQuotas(t *testing.T) {
 	var limits []int64
 	for variant := range plan.PolicyVariants {
-		p, err := policy.Parse([]byte(policyText(planOf(1), names{1}, variant)), "policy.yaml")
+		p, err := policy.Parse([]byte(policyText(planOf(1), names{1}, variant, nil)), "policy.yaml")
 		if err != nil {
 			t.Fatal(err)
 		}
