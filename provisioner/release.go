@@ -39,25 +39,39 @@ func (r *release) permit(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
+	for known := r.pv; ; {
+		// The nodes come first: to ask them may take long, and the last word is
+		// whether the volume is still to be removed.
+		users, err := r.p.Nodes.Users(ctx, nodeuse.VolumeOf(known))
+		if err != nil {
+			return err
+		}
+		live, err := r.live(ctx)
+		switch {
+		case err != nil:
+			return err
+		case live.Annotations[nodeuse.AnnotationReleasedBy] != known.Annotations[nodeuse.AnnotationReleasedBy]:
+			known = live
+		case len(users) > 0:
+			return &inUseError{r.pv.Name, users}
+		default:
+			r.proven = live.ResourceVersion
+			return nil
+		}
+	}
+}
+
+// live asks the API server for the PersistentVolume, which must ask for the
+// removal.
+func (r *release) live(ctx context.Context) (*corev1.PersistentVolume, error) {
 	live, err := r.p.Client.CoreV1().PersistentVolumes().Get(ctx, r.pv.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return &changedError{r.pv.Name, "the object is gone"}
+		return nil, &changedError{r.pv.Name, "the object is gone"}
 	case err != nil:
-		return fmt.Errorf("cannot tell whether PersistentVolume %s is still to be deleted: %w", r.pv.Name, err)
+		return nil, fmt.Errorf("cannot tell whether PersistentVolume %s is still to be deleted: %w", r.pv.Name, err)
 	}
-	if err := r.meant(live); err != nil {
-		return err
-	}
-	users, err := r.p.Nodes.Users(ctx, nodeuse.VolumeOf(live))
-	if err != nil {
-		return err
-	}
-	if len(users) > 0 {
-		return &inUseError{r.pv.Name, users}
-	}
-	r.proven = live.ResourceVersion
-	return nil
+	return live, r.meant(live)
 }
 
 // stillMeant looks at what the cache has learned since the proof.
