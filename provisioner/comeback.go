@@ -66,6 +66,7 @@ func (p *Provisioner) help(helps ...help) {
 	p.helped.note(helps)
 	p.requeueClaims(p.claims.helpedBy(helps))
 	p.requeueVolumes(p.volumes.helpedBy(helps))
+	p.helpFollowups(helps)
 }
 
 // requeueClaims brings claims back as they are now.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,6 +31,13 @@ type Followup struct {
 	mu        sync.Mutex
 	completed map[types.UID]bool // PersistentVolumes, by UID
 	waiting   map[string]followup
+	failing   map[string]failure
+}
+
+// failure is what failed, and what may help it before it is tried again.
+type failure struct {
+	item  followup
+	helps []help
 }
 
 // followup is one thing to do: complete a PersistentVolume by name, undo for a
@@ -52,9 +60,11 @@ func NewFollowup(p *Provisioner, workers int) *Followup {
 		queue:       workqueue.NewTypedRateLimitingQueue[followup](followupLimiter{p.limiter}),
 		completed:   map[types.UID]bool{},
 		waiting:     map[string]followup{},
+		failing:     map[string]failure{},
 	}
 	f.turns = NewTurns(workers, func(string) int { return 0 }, f.invite)
 	p.settle = f.queue.Add
+	p.helpFollowups = f.help
 	return f
 }
 
@@ -157,17 +167,47 @@ func (f *Followup) next(ctx context.Context) bool {
 		return true
 	}
 	defer f.turns.End(item.key())
+	since := f.provisioner.helped.now()
 	err := f.do(ctx, item)
 	switch {
 	case err == nil:
 		f.provisioner.limiter.Gone(item.key())
+		f.mu.Lock()
+		delete(f.failing, item.key())
+		f.mu.Unlock()
 	case f.provisioner.stopping():
 	default:
 		f.provisioner.Logger.Warn("Follow-up failed and is tried again", "persistentVolume", item.pv, "claimUID", item.claim, "volume", item.volume, "error", err)
 		f.provisioner.limiter.Failed(item.key(), retryFor(err))
 		f.queue.AddRateLimited(item)
+		f.awaitHelp(item, since)
 	}
 	return true
+}
+
+// awaitHelp has something that failed tried again as soon as its backend is
+// helped, or at once if it was since the moment.
+func (f *Followup) awaitHelp(item followup, since moment) {
+	_, backend := f.lane(item)
+	helps := helpsAt(backend)
+	f.mu.Lock()
+	f.failing[item.key()] = failure{item, helps}
+	f.mu.Unlock()
+	if f.provisioner.helped.since(since, helps) {
+		f.help(helps)
+	}
+}
+
+// help brings back what failed and has been helped.
+func (f *Followup) help(helps []help) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for key, failed := range f.failing {
+		if slices.ContainsFunc(failed.helps, func(one help) bool { return slices.Contains(helps, one) }) {
+			delete(f.failing, key)
+			f.queue.Add(failed.item)
+		}
+	}
 }
 
 // beginTurn keeps a backend that does not answer from keeping every worker.

@@ -116,8 +116,10 @@ type Provisioner struct {
 	requeue Requeue
 	paces   *paces
 	// settle hands something to the follow-up.
-	settle  func(followup)
-	cleaner Cleaner
+	settle func(followup)
+	// helpFollowups tells the follow-up what may have helped what failed.
+	helpFollowups func(helps []help)
+	cleaner       Cleaner
 
 	claimTurns  *Turns // by claim UID
 	volumeTurns *Turns // by PersistentVolume name
@@ -165,7 +167,8 @@ func New(options Options) *Provisioner {
 		requeue: Requeue{Claim: func(*corev1.PersistentVolumeClaim) {}, Volume: func(*corev1.PersistentVolume) {}},
 		paces:   newPaces(options.Policy),
 
-		settle: func(followup) {},
+		settle:        func(followup) {},
+		helpFollowups: func([]help) {},
 
 		claims:   newLot[*corev1.PersistentVolumeClaim](),
 		volumes:  newLot[*corev1.PersistentVolume](),
