@@ -118,6 +118,8 @@ func (c *Course) lookAtKept(s Sample, volumes map[string]cindersim.Volume) {
 		f, wrong := c.mustServe(pv.PV, volumes, s.Bound[pv.ClaimUID] && !s.Asked(pv.ClaimUID), pv.because)
 		switch {
 		case !wrong:
+		case fate.Removed && !c.used[pv.VolumeID]:
+			// Nothing tells the next leader that it was ever recorded.
 		case fate.MustStay() && s.TooLate != nil && s.TooLate(fate):
 			c.excused[name] = fate.Kept
 		default:

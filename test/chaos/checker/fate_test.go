@@ -141,6 +141,24 @@ func TestCourseKnowsWhatTheCampaignDidByHand(t *testing.T) {
 	}
 }
 
+// A volume that was never in use says nothing of a record that is gone.
+func TestCourseExcusesVolumesWhoseRecordWentBeforeTheirUse(t *testing.T) {
+	for _, c := range []struct {
+		removed bool
+		want    int
+	}{{true, 0}, {false, 1}} {
+		course := NewCourse(host)
+		next := sampleOf(sound())
+		next.Asked = func(uid string) bool { return uid == "u1" }
+		next.Volumes, next.PVs = next.Volumes[1:], next.PVs[1:]
+		next.Fates = keptByHand(func(f *Fate) { f.Removed = c.removed })
+		course.Look(next)
+		if got := course.Findings(); len(got) != c.want {
+			t.Errorf("removed %t: found %+v, want %d", c.removed, got, c.want)
+		}
+	}
+}
+
 // What came too late once may be asked for again in time.
 func TestCourseExcusesOneChangeOfMind(t *testing.T) {
 	course := NewCourse(host)
