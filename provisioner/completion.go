@@ -71,6 +71,10 @@ func NewFollowup(p *Provisioner, workers int) *Followup {
 // VolumeSeen notes that a PersistentVolume is in the API server.
 func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 	f.provisioner.countRecorded(pv)
+	if !mayRelease(pv) {
+		// It is in use, or to be kept: what nodes did before does not count.
+		f.provisioner.Nodes.Forget(pv.UID)
+	}
 	switch ref := pv.Spec.ClaimRef; {
 	case f.provisioner.isMine(pv):
 		f.provisioner.finish(types.UID(pv.Annotations[annotationClaimUID]))

@@ -82,3 +82,32 @@ func TestRecordSavedWhileNodesAreReadKeepsTheVolume(t *testing.T) {
 	}
 	wantCalls(t, f.backends["gold"])
 }
+
+// A node that is started anew has let go of what it used before, but not of what
+// it has used since somebody took the volume back into use.
+func TestANewUseForgetsTheBootOfTheOldOne(t *testing.T) {
+	f := newFixture(t)
+	pv, err := f.provision(f.claim(nil))
+	f.must(err)
+	pv.UID = "pv-uid"
+	pv.Annotations[annotationProvisionedBy] = "test"
+	f.released(pv)
+	boots := func(id string) {
+		f.must(f.nodes.Add(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"},
+			Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{BootID: id}, VolumesInUse: nodeuse.Names(pv)}}))
+	}
+	waits := func() bool { return !f.ShouldDelete(t.Context(), pv) }
+	boots("first")
+	if !waits() {
+		t.Fatal("the deletion does not wait for the node")
+	}
+	again := pv.DeepCopy()
+	again.Status.Phase = corev1.VolumeBound
+	f.store(again)
+	NewFollowup(f.Provisioner, 1).VolumeSeen(again)
+	boots("second")
+	f.store(pv)
+	if !waits() {
+		t.Error("the volume is taken from a node that uses it, since the node used it before it was started anew")
+	}
+}
