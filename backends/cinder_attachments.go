@@ -136,9 +136,21 @@ func (c *Client) connectionOf(operation string, answer attachmentDocument) ([]by
 	return answer.Connection, nil
 }
 
-// Attachments lists a volume's attachments, in whatever state. A server that
-// does not honour the filter is not believed: its list may end too early.
+// Attachments lists a volume's attachments, in whatever state, and of whatever
+// project: an administrator, and so everybody in noauth mode, finds volumes of
+// other projects by id. All projects are asked for only if the present one has
+// none, since Cinder shows a member who asks so nothing at all.
 func (c *Client) Attachments(ctx context.Context, volumeID string) ([]Attachment, error) {
+	found, err := c.listAttachments(ctx, volumeID, url.Values{"volume_id": {volumeID}})
+	if err == nil && len(found) == 0 {
+		found, err = c.listAttachments(ctx, volumeID, url.Values{"volume_id": {volumeID}, "all_tenants": {"1"}})
+	}
+	return found, err
+}
+
+// listAttachments makes one request. A server that does not honour the filter is
+// not believed: its list may end too early.
+func (c *Client) listAttachments(ctx context.Context, volumeID string, query url.Values) ([]Attachment, error) {
 	const operation = "attachment.list"
 	if err := c.checkID(operation, volumeID); err != nil {
 		return nil, err
@@ -146,7 +158,7 @@ func (c *Client) Attachments(ctx context.Context, volumeID string) ([]Attachment
 	var answer struct {
 		Attachments []attachmentDocument `json:"attachments"`
 	}
-	address := c.service.ServiceURL("attachments") + "?" + url.Values{"volume_id": {volumeID}}.Encode()
+	address := c.service.ServiceURL("attachments") + "?" + query.Encode()
 	if _, err := c.service.Get(withOperation(ctx, operation), address, &answer, &gophercloud.RequestOpts{MoreHeaders: microversion(microversionAttachments)}); err != nil {
 		return nil, translate(c.config.Name, operation, absenceOfNothing(translate(c.config.Name, operation, err)))
 	}

@@ -192,8 +192,9 @@ func (l *Lifecycle) Relist(ctx context.Context) ([]Volume, error) {
 }
 
 // LastDoubt is when this term last asked for a volume without learning what
-// became of the request; zero if that never happened. A network may deliver such
-// a request late, after the claim got another volume.
+// became of the request, or the backend came to lead elsewhere; zero if neither
+// happened. A network may deliver such a request late, after the claim got
+// another volume, and at another place something may have been left.
 func (l *Lifecycle) LastDoubt() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()

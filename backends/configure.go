@@ -57,6 +57,8 @@ func (l *Lifecycle) leave(left *endpoint) {
 // move makes another endpoint the current one; it is called under the lock.
 // What is in doubt stays in doubt, and every claim that the old endpoint has a
 // volume for comes to it: the new one may be the same Cinder by another way.
+// What was begun there before, and left, is to be looked for: nothing else may
+// have this backend listed again for long.
 func (l *Lifecycle) move(config Config) {
 	old := l.at
 	l.at = l.newEndpoint(config, old.cinder.epoch+1)
@@ -70,6 +72,7 @@ func (l *Lifecycle) move(config Config) {
 		}
 	}
 	old.next = l.at
+	l.lastDoubt = now
 	// Answers of the old endpoint say nothing about the new one. The breaker
 	// never calls back under its own lock.
 	l.breaker.moved(l.at.cinder.epoch)

@@ -63,7 +63,8 @@ type Lifecycle struct {
 	// is the current one.
 	mu sync.Mutex
 	at *endpoint
-	// lastDoubt is when the answer to a create request was lost last.
+	// lastDoubt is when the answer to a create request was lost last, or the
+	// endpoint was changed.
 	lastDoubt time.Time
 }
 

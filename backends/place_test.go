@@ -204,6 +204,7 @@ func TestCredentialsThatLeadElsewhere(t *testing.T) {
 	}
 	equal(t, connected.Place, memoryPlace)
 	equal(t, l.Place(), memoryPlace)
+	equal(t, l.LastDoubt().IsZero(), true)
 	target := claimTarget(1, connected.Volume.ID)
 	// The deletion is accepted; then the credentials change.
 	before.onCall(func(operation string) {
@@ -215,6 +216,9 @@ func TestCredentialsThatLeadElsewhere(t *testing.T) {
 	equal(t, errorText(err), "backend gold: the backend's credentials lead to http://cinder:8776/v3 (project p2) now and no longer to http://cinder:8776/v3 (project p1); what was begun there is begun anew")
 	equal(t, KindOf(err), KindConflict)
 	equal(t, moved, 1)
+	// What is there is looked for soon: this term, or an earlier one, may have
+	// begun something there.
+	equal(t, l.LastDoubt().IsZero(), false)
 	equal(t, KindOf(l.Remove(t.Context(), target)), KindElsewhere)
 	equal(t, l.Place(), after.place)
 	// What the old place showed is not known of the new one.

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -50,16 +49,6 @@ func (p *Provisioner) PolicyChanged() {
 		}
 	}
 	p.help(parking.Help{Kind: parking.Policy})
-	// A backend that was missing may be back. What is completed is left alone.
-	pvs, err := p.PersistentVolumes.List(labels.Everything())
-	if err != nil {
-		p.Logger.Error("Cannot list the PersistentVolumes of the cache", "error", err)
-	}
-	for _, pv := range pvs {
-		if p.isMine(pv) {
-			p.settle(followup{pv: pv.Name})
-		}
-	}
 }
 
 // CredentialsChanged brings back what failed at the backends: the credentials may
@@ -87,6 +76,7 @@ func (p *Provisioner) help(helps ...parking.Help) {
 	p.helped.Note(helps)
 	p.requeueClaims(p.claims.HelpedBy(helps))
 	p.requeueVolumes(p.volumes.HelpedBy(helps))
+	p.helpFollowups(helps)
 }
 
 // requeueClaims brings claims back as they are now.

@@ -17,6 +17,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/fairshare"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
 
 // Followup does what is left after the library is done with an object:
@@ -33,6 +34,8 @@ type Followup struct {
 
 	mu        sync.Mutex
 	completed map[types.UID]bool // PersistentVolumes, by UID
+	// failing holds what failed, with the backend whose help it awaits.
+	failing map[followup]string
 }
 
 // followup is one thing to do: complete a PersistentVolume by name, undo for a
@@ -55,9 +58,11 @@ func NewFollowup(p *Provisioner, workers int) *Followup {
 		workers:     workers,
 		queue:       workqueue.NewTypedRateLimitingQueue[followup](followupLimiter{p.limiter}),
 		completed:   map[types.UID]bool{},
+		failing:     map[followup]string{},
 	}
 	f.turns = fairshare.New(workers, func(string) int { return 0 }, f.queue.Add)
 	p.settle = f.queue.Add
+	p.helpFollowups = f.help
 	return f
 }
 
@@ -65,6 +70,7 @@ func NewFollowup(p *Provisioner, workers int) *Followup {
 func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 	f.provisioner.countRecorded(pv)
 	if !mayRelease(pv) {
+		// It is in use, or to be kept: what nodes did before does not count.
 		f.provisioner.Nodes.Forget(pv.UID)
 	}
 	switch ref := pv.Spec.ClaimRef; {
@@ -161,27 +167,58 @@ func (f *Followup) next(ctx context.Context) bool {
 	}
 	// A backend that does not answer must not keep every worker. What gets no turn
 	// now is invited back.
-	if tenant, backend := f.lane(item); !f.turns.Begin(item, tenant, backend) {
+	since := f.provisioner.helped.Now()
+	tenant, backend := f.lane(item)
+	if backend != "" && !slices.Contains(f.provisioner.Backends.Names(), backend) {
+		// Only another policy helps.
+		f.provisioner.Logger.Warn("A backend is not in the policy; what is to be done there waits", "backend", backend, "persistentVolume", item.pv, "claimUID", item.claim)
+		f.provisioner.limiter.Gone(item.key())
+		f.awaitHelp(item, since)
+		return true
+	}
+	if !f.turns.Begin(item, tenant, backend) {
 		return true
 	}
 	defer f.turns.End(item)
-	if _, backend := f.lane(item); backend != "" && !slices.Contains(f.provisioner.Backends.Names(), backend) {
-		// Only another policy helps, which brings back what PersistentVolumes need.
-		f.provisioner.Logger.Warn("A backend is not in the policy; what is to be done there waits", "backend", backend, "persistentVolume", item.pv, "claimUID", item.claim)
-		f.provisioner.limiter.Gone(item.key())
-		return true
-	}
 	err := f.do(ctx, item)
 	switch {
 	case err == nil:
+		f.mu.Lock()
+		delete(f.failing, item)
+		f.mu.Unlock()
 		f.provisioner.limiter.Gone(item.key())
 	case f.provisioner.stopping():
 	default:
 		f.provisioner.Logger.Warn("Follow-up failed and is tried again", "persistentVolume", item.pv, "claimUID", item.claim, "volume", item.volume, "error", err)
 		f.provisioner.limiter.Failed(item.key(), retryFor(err))
 		f.queue.AddRateLimited(item)
+		f.awaitHelp(item, since)
 	}
 	return true
+}
+
+// awaitHelp has something that failed tried again as soon as its backend is
+// helped, or at once if it was since the moment.
+func (f *Followup) awaitHelp(item followup, since parking.Moment) {
+	_, backend := f.lane(item)
+	f.mu.Lock()
+	f.failing[item] = backend
+	f.mu.Unlock()
+	if helps := helpsAt(backend); f.provisioner.helped.Since(since, helps) {
+		f.help(helps)
+	}
+}
+
+// help brings back what failed and has been helped.
+func (f *Followup) help(helps []parking.Help) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for item, backend := range f.failing {
+		if slices.ContainsFunc(helpsAt(backend), func(one parking.Help) bool { return slices.Contains(helps, one) }) {
+			delete(f.failing, item)
+			f.queue.Add(item)
+		}
+	}
 }
 
 // lane is the tenant and the backend of what is to be done.

@@ -175,3 +175,53 @@ func TestForeignPersistentVolumeDoesNotEndWhatWasBegun(t *testing.T) {
 		t.Error("nobody would undo the volume of the claim any more")
 	}
 }
+
+// A completion that failed because its backend led elsewhere goes on as soon as
+// the backend may lead home again: nothing else brings it back for half an hour.
+func TestWhatHelpsABackendHelpsItsFollowups(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		help func(f *fixture)
+		want int
+	}{
+		{"its credentials", func(f *fixture) { f.CredentialsChanged([]string{"gold"}) }, 1},
+		{"a reload", func(f *fixture) { f.PolicyChanged() }, 1},
+		{"it answers again", func(f *fixture) { f.BackendAnswers("gold") }, 1},
+		{"another's credentials", func(f *fixture) { f.CredentialsChanged([]string{"silver"}) }, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFixture(t)
+			followup := NewFollowup(f.Provisioner, 1)
+			pv := f.recorded()
+			followup.VolumeSeen(pv)
+			f.backends["gold"].err = &backends.Error{Kind: backends.KindElsewhere}
+			if !followup.next(t.Context()) || followup.queue.Len() != 0 {
+				t.Fatal("the failed completion does not wait")
+			}
+			c.help(f)
+			if got := followup.queue.Len(); got != c.want {
+				t.Fatalf("%d completions are tried again at once, want %d", got, c.want)
+			}
+			f.backends["gold"].err = nil
+			if c.want == 0 {
+				return
+			}
+			followup.next(t.Context())
+			c.help(f)
+			if got := followup.queue.Len(); got != 0 {
+				t.Errorf("%d completions are tried again although it is done", got)
+			}
+		})
+	}
+	t.Run("while it fails", func(t *testing.T) {
+		f := newFixture(t)
+		followup := NewFollowup(f.Provisioner, 1)
+		followup.VolumeSeen(f.recorded())
+		f.backends["gold"].err = &backends.Error{Kind: backends.KindElsewhere}
+		f.backends["gold"].onCall = func() { f.CredentialsChanged([]string{"gold"}) }
+		followup.next(t.Context())
+		if got := followup.queue.Len(); got != 1 {
+			t.Errorf("%d completions are tried again at once, want 1", got)
+		}
+	})
+}

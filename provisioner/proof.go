@@ -140,11 +140,15 @@ func (c Cleaner) isSecond(ctx context.Context, v backends.Volume) (second bool, 
 		return false, err
 	}
 	pv, err := c.record(ctx, stamp.PV)
-	if err != nil {
-		return false, err
+	if use := c.mayUse(stamp, v); err == nil && pv == nil && use != nil {
+		if err := c.unused(ctx, *use, v); err != nil {
+			return false, err
+		}
+		// To ask the nodes may take long, and meanwhile it may have been saved.
+		pv, err = c.record(ctx, stamp.PV)
 	}
-	if pv == nil {
-		return false, c.unused(ctx, stamp, v)
+	if err != nil || pv == nil {
+		return false, err
 	}
 	origin, err := originOf(pv)
 	switch {
@@ -184,20 +188,21 @@ func isForeign(pv *corev1.PersistentVolume, provisionerName string) bool {
 	return !isOurs(pv) && by != "" && by != provisionerName
 }
 
-// unused is the proof that no node uses a volume. One that was never connected
-// needs none.
-func (c Cleaner) unused(ctx context.Context, stamp backends.Stamp, v backends.Volume) error {
-	if v.Status != backends.StatusAttaching && v.Status != backends.StatusReserved {
+// mayUse is as what nodes may use a volume that no PersistentVolume records; nil
+// if none can. One that was never connected is used by nobody.
+func (c Cleaner) mayUse(stamp backends.Stamp, v backends.Volume) *nodeuse.Volume {
+	switch {
+	case v.Status != backends.StatusAttaching && v.Status != backends.StatusReserved:
 		return nil
+	case c.UseOf != nil:
+		return c.UseOf(stamp)
 	}
-	use := &nodeuse.Volume{PV: stamp.PV, MayAttach: true}
-	if c.UseOf != nil {
-		use = c.UseOf(stamp)
-	}
-	if use == nil {
-		return nil
-	}
-	users, err := c.Nodes.Users(ctx, *use)
+	return &nodeuse.Volume{PV: stamp.PV, MayAttach: true}
+}
+
+// unused is the proof that no node uses a volume.
+func (c Cleaner) unused(ctx context.Context, use nodeuse.Volume, v backends.Volume) error {
+	users, err := c.Nodes.Users(ctx, use)
 	if err == nil && len(users) > 0 {
 		err = fmt.Errorf("volume %s is still in use by node %s", v.ID, strings.Join(users, ", "))
 	}

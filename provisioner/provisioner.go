@@ -120,8 +120,10 @@ type Provisioner struct {
 	requeue Requeue
 	paces   *paces
 	// settle hands something to the follow-up.
-	settle  func(followup)
-	cleaner Cleaner
+	settle func(followup)
+	// helpFollowups tells the follow-up what may have helped what failed.
+	helpFollowups func(helps []parking.Help)
+	cleaner       Cleaner
 
 	claimTurns  *fairshare.Turns[types.UID] // claims
 	volumeTurns *fairshare.Turns[string]    // PersistentVolumes, by name
@@ -169,7 +171,8 @@ func New(options Options) *Provisioner {
 		requeue: Requeue{Claim: func(*corev1.PersistentVolumeClaim) {}, Volume: func(*corev1.PersistentVolume) {}},
 		paces:   newPaces(options.Policy),
 
-		settle: func(followup) {},
+		settle:        func(followup) {},
+		helpFollowups: func([]parking.Help) {},
 
 		claims:   parking.NewLot[*corev1.PersistentVolumeClaim](),
 		volumes:  parking.NewLot[*corev1.PersistentVolume](),

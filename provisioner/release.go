@@ -54,28 +54,34 @@ func (r *release) permit(ctx context.Context, v backends.Volume) error {
 	return r.stillMeant()
 }
 
-// prove asks for the PersistentVolume and the nodes. Once none of them uses a
-// volume that is released, none begins to.
+// prove asks for the nodes and the PersistentVolume. The nodes come first: to ask
+// them may take long, and once none of them uses a volume that is released, none
+// begins to. The last word is whether the volume is still to be removed.
 func (r *release) prove(ctx context.Context, v backends.Volume) error {
 	ctx, cancel := context.WithTimeout(ctx, proofTimeout)
 	defer cancel()
-	live, err := r.ask(ctx)
-	if err != nil {
-		return err
+	for known := r.pv; ; {
+		users, err := r.p.Nodes.Users(ctx, nodeuse.VolumeOf(known))
+		if err != nil {
+			return err
+		}
+		live, err := r.ask(ctx)
+		switch {
+		case err != nil:
+			return err
+		case live.Annotations[nodeuse.AnnotationReleasedBy] != known.Annotations[nodeuse.AnnotationReleasedBy]:
+			known = live // the operator's word is the one that the API server has
+		case len(users) > 0:
+			return &inUseError{r.pv.Name, users}
+		default:
+			r.proven, r.at, r.status = live.ResourceVersion, time.Now(), v.Status
+			return nil
+		}
 	}
-	r.at = time.Now()
-	users, err := r.p.Nodes.Users(ctx, nodeuse.VolumeOf(live))
-	if err != nil {
-		return err
-	}
-	if len(users) > 0 {
-		return &inUseError{r.pv.Name, users}
-	}
-	r.proven, r.status = live.ResourceVersion, v.Status
-	return nil
 }
 
-// ask reads the PersistentVolume from the API server.
+// ask reads the PersistentVolume from the API server. It must ask for the
+// removal.
 func (r *release) ask(ctx context.Context) (*corev1.PersistentVolume, error) {
 	live, err := r.p.Client.CoreV1().PersistentVolumes().Get(ctx, r.pv.Name, metav1.GetOptions{})
 	switch {

@@ -154,6 +154,15 @@ func printPlan(out io.Writer, o options) {
 	for _, s := range p.Administrator {
 		show("administrator", s.At, s)
 	}
+	for _, s := range p.Places {
+		show("places", s.At, s)
+	}
+	for _, s := range p.Volumes {
+		show("volumes", s.At, s)
+	}
+	for _, s := range p.Nodes {
+		show("nodes", s.At, s)
+	}
 	for tenant, steps := range p.Claims {
 		for _, s := range steps {
 			show("tenant "+tenant, s.At, s)

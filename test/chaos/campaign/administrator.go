@@ -27,12 +27,11 @@ func (w *world) administer(ctx, trouble context.Context) {
 		case plan.Reload:
 			err = w.reload(step.Variant)
 		case plan.BadPolicy:
-			variant, _ := w.configuration()
-			err = w.everyReplica(func(s *slot, r *replica) error {
-				return r.WritePolicy(s.policyText(variant) + "\nnonsense: true\n")
-			})
+			// Whoever else changes the configuration meanwhile ends this.
+			bad := w.configuration().policy + "\nnonsense: true\n"
+			err = w.everyReplica(func(r *replica) error { return r.WritePolicy(bad) })
 			sleep(trouble, step.For)
-			err = errors.Join(err, w.reload(variant))
+			err = errors.Join(err, w.configureAll())
 		case plan.Rotate:
 			err = w.rotate(userOf(step.Where), fmt.Sprintf("password-%d", i))
 		case plan.Foreign:
@@ -63,15 +62,15 @@ func (w *world) rotate(user, password string) error {
 	if err := w.sim.SetPassword(user, password); err != nil {
 		return err
 	}
-	w.mu.Lock()
-	w.clouds = w.sim.CloudsYAML()
-	w.mu.Unlock()
 	return w.configureAll()
 }
 
+// configureAll writes the files of all replicas as they should be at present.
 func (w *world) configureAll() error {
-	variant, clouds := w.configuration()
-	return w.everyReplica(func(s *slot, r *replica) error { return w.configure(r, s, variant, clouds) })
+	w.configuring.Lock()
+	defer w.configuring.Unlock()
+	present := w.configuration()
+	return w.everyReplica(func(r *replica) error { return r.configure(present) })
 }
 
 // addForeign puts volumes beside those of a claim that are not the program's:

@@ -49,6 +49,16 @@ type Counts struct {
 	Kills, Pauses, Rolls   int
 	ServerFailures         int
 	Cuts, Faults           int
+	// Flaps are the bad turns of flapping backends, Full the creates that
+	// Cinder's own quotas refused.
+	Flaps, Full int
+	// Flips are changes of a reclaim policy, Removals the PersistentVolumes
+	// that were deleted by hand, and Unbound how often the program said that one
+	// was deleted before it was bound.
+	Flips, Removals, Unbound int
+	// Places is how often a backend led elsewhere, NodeUses how many volumes
+	// nodes used.
+	Places, NodeUses int
 }
 
 // Failed says whether anything is wrong.
@@ -97,6 +107,13 @@ func (w *world) trouble(ctx context.Context) error {
 	actors.Go(func() { w.administer(ctx, bounded) })
 	for _, step := range w.plan.Cinder {
 		actors.Go(func() { w.disturbCinder(bounded, step) })
+	}
+	actors.Go(func() { w.disturbPlaces(ctx, bounded) })
+	for _, step := range w.plan.Volumes {
+		actors.Go(func() { w.disturbVolume(ctx, bounded, step) })
+	}
+	for i, step := range w.plan.Nodes {
+		actors.Go(func() { w.disturbNode(ctx, bounded, i, step) })
 	}
 	for _, link := range w.plan.Links {
 		actors.Go(func() { w.disturbLink(bounded, link) })

@@ -1,14 +1,18 @@
 package campaign
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/faultproxy"
@@ -26,7 +30,7 @@ func TestPoliciesGrantWhatTenantsAreMeantToGet(t *testing.T) {
 		"c": {plan.Fast: {plan.Lab}, plan.Dual: {plan.Lab, plan.Silver}, plan.Kept: {plan.Silver}},
 	}
 	for variant := range plan.PolicyVariants {
-		p, err := policy.Parse([]byte(policyText(planOf(1), n, "http://127.0.0.1:1/v3", variant)), "policy.yaml")
+		p, err := policy.Parse([]byte(policyText(planOf(1), n, variant, nil)), "policy.yaml")
 		if err != nil {
 			t.Fatalf("variant %d: %v", variant, err)
 		}
@@ -59,7 +63,7 @@ func TestPoliciesGrantWhatTenantsAreMeantToGet(t *testing.T) {
 func TestPolicyVariantsDifferInTheirQuotas(t *testing.T) {
 	var limits []int64
 	for variant := range plan.PolicyVariants {
-		p, err := policy.Parse([]byte(policyText(planOf(1), names{1}, "http://127.0.0.1:1/v3", variant)), "policy.yaml")
+		p, err := policy.Parse([]byte(policyText(planOf(1), names{1}, variant, nil)), "policy.yaml")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -160,5 +164,63 @@ func TestTimelineKeepsWhatItSays(t *testing.T) {
 	lines := l.all()
 	if len(lines) != 2 || !strings.HasSuffix(lines[0], "   0.00s  before") || !strings.HasSuffix(lines[1], "s  after 1") || out.String() != "chaos: after 1\n" {
 		t.Errorf("lines %q, said %q", lines, out.String())
+	}
+}
+
+func TestBackendsLeadElsewhere(t *testing.T) {
+	const clouds = "clouds:\n  \"team-a\":\n    auth: a\n  \"team-b\":\n    auth: b\n  \"team-a-elsewhere\":\n    auth: c\n  \"team-b-elsewhere\":\n    auth: d\n"
+	if got := places(nil).clouds(clouds); got != clouds {
+		t.Errorf("at home clouds.yaml is\n%s", got)
+	}
+	const away = "clouds:\n  \"team-a-elsewhere\":\n    auth: a\n  \"team-b\":\n    auth: b\n  \"team-a\":\n    auth: c\n  \"team-b-elsewhere\":\n    auth: d\n"
+	if got := (places{plan.Gold: plan.OtherProject}).clouds(clouds); got != away {
+		t.Errorf("elsewhere clouds.yaml is\n%s\nwant\n%s", got, away)
+	}
+	lines := map[string]bool{}
+	for _, to := range []plan.Place{plan.Home, plan.OtherProject, plan.OtherAddress} {
+		text := policyText(planOf(1), names{1}, 0, places{plan.Lab: to})
+		if _, err := policy.Parse([]byte(text), "policy.yaml"); err != nil {
+			t.Errorf("%s: %v", to, err)
+		}
+		for line := range strings.Lines(text) {
+			if strings.Contains(line, "name: lab,") {
+				lines[line] = true
+			}
+		}
+	}
+	if len(lines) != 3 {
+		t.Errorf("three places, and the policy says %q", slices.Collect(maps.Keys(lines)))
+	}
+}
+
+func TestAPersistentVolumeHasOneFate(t *testing.T) {
+	b := newFateBook()
+	if !b.choose("pvc-1") || b.choose("pvc-1") || !b.choose("pvc-2") {
+		t.Error("a PersistentVolume is not chosen once")
+	}
+	pv := checker.PV{Name: "pvc-1", VolumeID: "v1"}
+	for _, c := range []struct {
+		name string
+		note func(checker.PV)
+		must bool
+	}{
+		{"removed", b.noteRemoved, false}, {"kept", b.noteKept, true}, {"freed", b.noteFreed, false}, {"kept again", b.noteKept, true},
+	} {
+		c.note(pv)
+		fate := b.all()["pvc-1"]
+		if fate.MustStay() != c.must || fate.PV != pv || !fate.Removed {
+			t.Errorf("%s: %+v", c.name, fate)
+		}
+	}
+}
+
+func TestPersistentVolumesSayWhereTheirVolumesAre(t *testing.T) {
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{annotationEndpoint: labEndpoint, annotationProject: "p"}}}
+	if got := pvOf(pv).Place; got != "p" {
+		t.Errorf("place %q", got)
+	}
+	pv.Annotations[annotationEndpoint] = otherLabEndpoint
+	if got := pvOf(pv).Place; got != otherLabEndpoint {
+		t.Errorf("place %q", got)
 	}
 }

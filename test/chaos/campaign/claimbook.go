@@ -2,6 +2,7 @@ package campaign
 
 import (
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -10,10 +11,10 @@ import (
 type claimBook struct {
 	mu    sync.Mutex
 	made  []types.UID
-	asked map[types.UID]bool
+	asked map[types.UID]time.Time
 }
 
-func newClaimBook() *claimBook { return &claimBook{asked: map[types.UID]bool{}} }
+func newClaimBook() *claimBook { return &claimBook{asked: map[types.UID]time.Time{}} }
 
 func (b *claimBook) noteMade(uid types.UID) {
 	b.mu.Lock()
@@ -25,10 +26,19 @@ func (b *claimBook) noteMade(uid types.UID) {
 func (b *claimBook) noteAsked(uid types.UID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.asked[uid] = true
+	if b.asked[uid].IsZero() {
+		b.asked[uid] = time.Now()
+	}
 }
 
 func (b *claimBook) isAsked(uid types.UID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.asked[uid].IsZero()
+}
+
+// askedAt is when a claim's deletion was first asked for; zero if it was not.
+func (b *claimBook) askedAt(uid types.UID) time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.asked[uid]

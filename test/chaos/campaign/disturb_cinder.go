@@ -23,6 +23,10 @@ func (w *world) disturbCinder(trouble context.Context, step plan.CinderStep) {
 		injection := w.sim.Inject(fault)
 		sleep(trouble, step.For)
 		injection.Remove()
+	case plan.Flap:
+		w.flap(trouble, step)
+	case plan.FillQuota:
+		w.fillQuota(trouble, step)
 	case plan.ExpireTokens:
 		w.sim.ExpireTokens()
 	case plan.StopServices:
@@ -32,6 +36,38 @@ func (w *world) disturbCinder(trouble context.Context, step plan.CinderStep) {
 	case plan.FailVolumes:
 		w.failVolumes(trouble, step)
 	}
+}
+
+// flap has a backend fail and answer in turns.
+func (w *world) flap(trouble context.Context, step plan.CinderStep) {
+	random := rand.New(rand.NewPCG(step.Seed, 0))
+	turn := func() bool {
+		return sleep(trouble, plan.ShortestTurn+time.Duration(random.Int64N(int64(plan.LongestTurn-plan.ShortestTurn))))
+	}
+	fault := step.Fault
+	fault.Match = w.at(step.Where)
+	for deadline := time.Now().Add(step.For); time.Now().Before(deadline); {
+		injection := w.sim.Inject(fault)
+		w.change(func(c *Counts) { c.Flaps++ })
+		goOn := turn()
+		injection.Remove()
+		if !goOn || !turn() {
+			return
+		}
+	}
+}
+
+// fillQuota leaves room for few volumes in a backend's project.
+func (w *world) fillQuota(trouble context.Context, step plan.CinderStep) {
+	project, there := w.project(step.Where), 0
+	for _, v := range w.sim.Volumes() {
+		if v.Project == project {
+			there++
+		}
+	}
+	w.sim.SetQuota(project, map[string]int{"volumes": there + step.Room})
+	sleep(trouble, step.For)
+	w.sim.SetQuota(project, map[string]int{"volumes": -1})
 }
 
 // at matches requests to one backend or to Keystone.

@@ -38,7 +38,7 @@ func (w *world) end(ctx context.Context) (settled time.Duration, err error) {
 	}); err != nil {
 		return 0, err
 	}
-	if err := w.settle(ctx); err != nil {
+	if err := w.settleEverywhere(ctx); err != nil {
 		return 0, err
 	}
 	settled = time.Since(began)
@@ -46,11 +46,44 @@ func (w *world) end(ctx context.Context) (settled time.Duration, err error) {
 	if err := w.deleteClaims(ctx, func(*corev1.PersistentVolumeClaim) bool { return true }); err != nil {
 		return 0, err
 	}
-	if err := w.settle(ctx); err != nil {
+	if err := w.settleEverywhere(ctx); err != nil {
 		return 0, err
 	}
 	w.stopSampling()
-	return settled, nil
+	w.noteDisconnected()
+	return settled, w.countUnbound(ctx)
+}
+
+// settleEverywhere lets everything settle where backends led for a while, and
+// then at home.
+func (w *world) settleEverywhere(ctx context.Context) error {
+	if err := w.visit(ctx); err != nil {
+		return err
+	}
+	return w.settle(ctx, nil)
+}
+
+// noteDisconnected finds what was taken from nodes.
+func (w *world) noteDisconnected() {
+	w.mu.Lock()
+	uses := w.uses
+	w.mu.Unlock()
+	asked := func(uid string) time.Time { return w.claims.askedAt(types.UID(uid)) }
+	for _, f := range checker.Disconnected(uses, asked, w.sim.Journal()) {
+		w.found(f)
+	}
+}
+
+// countUnbound counts what the program said of PersistentVolumes that were
+// deleted before they were bound.
+func (w *world) countUnbound(ctx context.Context) error {
+	told, err := w.listWarnings(ctx)
+	for _, reasons := range told {
+		if reasons["DeletedBeforeBound"] {
+			w.change(func(c *Counts) { c.Unbound++ })
+		}
+	}
+	return err
 }
 
 // deleteClaims deletes some of the claims, and those whose deletion was asked
@@ -72,8 +105,8 @@ func (w *world) deleteClaims(ctx context.Context, which func(*corev1.PersistentV
 }
 
 // settle waits until nothing is wrong any more, for a while. What is wrong then
-// is found.
-func (w *world) settle(ctx context.Context) error {
+// is found. Where backends lead elsewhere only what is there matters.
+func (w *world) settle(ctx context.Context, lead places) error {
 	const calm = time.Second
 	clean := 0
 	for deadline := time.Now().Add(w.options.Settle); ; {
@@ -82,6 +115,9 @@ func (w *world) settle(ctx context.Context) error {
 			return err
 		}
 		findings := checker.Ending(state)
+		if lead != nil {
+			findings = checker.EndingAt(state, w.placesOf(lead))
+		}
 		if clean++; len(findings) > 0 {
 			clean = 0
 		}
@@ -140,7 +176,8 @@ func (w *world) state(ctx context.Context) (checker.State, error) {
 	given := maps.Clone(w.given)
 	w.mu.Unlock()
 	s.Volumes = w.sim.Volumes()
-	inForce, err := policy.Parse([]byte(w.slots[0].policyText(w.variant)), "policy.yaml")
+	s.Fates, s.TooLate = w.fates.all(), w.tooLate
+	inForce, err := policy.Parse([]byte(w.configuration().policy), "policy.yaml")
 	if err != nil {
 		return s, err
 	}

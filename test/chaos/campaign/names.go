@@ -7,7 +7,6 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
-	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 )
 
 // names keep the objects of a seed apart from those of another.
@@ -47,24 +46,30 @@ func (n names) isNamespace(namespace string) bool {
 // connectorHost is the policy's default.
 const connectorHost = policy.DefaultConnectorHost
 
-// policyText is the policy of a variant; lab is where a replica finds the noauth
-// backend. Volumes that outlive their claims on purpose must not use up the
-// quotas in a long campaign, so that limits grow with the plan.
-func policyText(p plan.Plan, n names, lab string, variant int) string {
+// labEndpoint is where the policy finds the noauth backend. It is one for all
+// replicas, since PersistentVolumes record it, although each has a network of its
+// own: the name leads nowhere but through the proxy in the replica's environment.
+const labEndpoint = "http://cinder.lab.example:8776/v3"
+
+// policyText is the policy of a variant. Volumes that outlive their claims on
+// purpose must not use up the quotas in a long campaign, so that limits grow with
+// the plan.
+func policyText(p plan.Plan, n names, variant int, lead places) string {
 	// Lower, as drawn, higher.
 	scale := []int{10, 6, 16}[variant]
 	limit := func(most int, tenants ...string) string {
-		kept := 0
+		kept := p.KeptByHand()
 		for _, tenant := range tenants {
 			kept += p.Retained(tenant)
 		}
 		return strconv.Itoa(most*scale/10 + kept)
 	}
 	gigabytes := func(most int, tenants ...string) string {
-		kept := 0
+		kept := p.KeptByHand()
 		for _, tenant := range tenants {
-			kept += p.Retained(tenant) * (plan.LargestMi / 1024)
+			kept += p.Retained(tenant)
 		}
+		kept *= plan.LargestMi / 1024
 		return strconv.Itoa(most*scale/10 + kept)
 	}
 	// The lower one is also another way to connect volumes on lab.
@@ -72,10 +77,11 @@ func policyText(p plan.Plan, n names, lab string, variant int) string {
 	if p.Attachments != (variant == 1) {
 		workflow = policy.WorkflowAttachment
 	}
+	lab, project := lead.lab()
 	everybody := plan.TenantNames()
 	return strings.NewReplacer(
 		"CHAOS", n.id(), "LABEL", fmt.Sprintf("{chaos.example/tenant: %s}", n.namespace("c")),
-		"NOAUTH", lab, "WORKFLOW", string(workflow), "PROJECT", cindersim.DefaultNoauthProject,
+		"NOAUTH", lab, "WORKFLOW", string(workflow), "PROJECT", project,
 		"GOLD-VOLUMES", limit(26, everybody...), "SILVER-GIGABYTES", gigabytes(50, everybody...), "LAB-VOLUMES", limit(30, everybody...),
 		"A-VOLUMES", limit(19, "a"), "B-GIGABYTES", gigabytes(36, "b"),
 		"C-VOLUMES", limit(22, "c"), "C-GIGABYTES", gigabytes(40, "c"), "C-FAST", limit(10, "c"),

@@ -80,10 +80,6 @@ func (s *slot) link(to string) *faultproxy.Proxy {
 	return s.lab
 }
 
-func (s *slot) policyText(variant int) string {
-	return policyText(s.world.plan, s.world.names, s.lab.URL()+"/v3", variant)
-}
-
 // running is the slot's process, nil if there is none.
 func (s *slot) running() *replica {
 	s.mu.Lock()
@@ -106,13 +102,15 @@ func (s *slot) start(ctx context.Context) error {
 	s.mu.Lock()
 	name := fmt.Sprintf("replica %d.%d", s.number, len(s.past)+1)
 	s.mu.Unlock()
-	variant, clouds := w.configuration()
+	before := w.configuration()
 	lease := plan.LeaseDuration
 	started, err := w.suite.StartReplica(ctx, harness.ReplicaOptions{
-		Policy:      s.policyText(variant),
-		Clouds:      clouds,
+		Policy:      before.policy,
+		Clouds:      before.clouds,
 		Provisioner: w.names.provisioner(),
 		Program:     w.options.Program,
+		// Loopback addresses are never asked for through a proxy.
+		Environment: []string{"HTTP_PROXY=" + s.lab.URL(), "NO_PROXY=", "no_proxy="},
 		APIServer:   s.server.URL(),
 
 		APIServerAuthority: s.server.Authority(),
@@ -131,8 +129,10 @@ func (s *slot) start(ctx context.Context) error {
 	s.mu.Unlock()
 	go w.notice(r)
 	w.timeline.note("%s is ready, process %d", name, r.PID())
-	if nowVariant, nowClouds := w.configuration(); nowVariant != variant || nowClouds != clouds {
-		return w.configure(r, s, nowVariant, nowClouds)
+	w.configuring.Lock()
+	defer w.configuring.Unlock()
+	if now := w.configuration(); now != before {
+		return r.configure(now)
 	}
 	return nil
 }
@@ -285,35 +285,39 @@ func identityIn(log string) string {
 }
 
 // everyReplica does something to all processes that run, at once.
-func (w *world) everyReplica(do func(*slot, *replica) error) error {
+func (w *world) everyReplica(do func(*replica) error) error {
 	var all sync.WaitGroup
 	failed := make([]error, len(w.slots))
 	for i, s := range w.slots {
 		if r := s.running(); r != nil {
-			all.Go(func() { failed[i] = do(s, r) })
+			all.Go(func() { failed[i] = do(r) })
 		}
 	}
 	all.Wait()
 	return errors.Join(failed...)
 }
 
-// configuration is what replicas run with at present.
-func (w *world) configuration() (variant int, clouds string) {
+// configuration is what replicas run with.
+type configuration struct{ policy, clouds string }
+
+// configuration is what they should run with at present.
+func (w *world) configuration() configuration {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.variant, w.clouds
+	variant, lead := w.variant, w.places
+	w.mu.Unlock()
+	return configuration{policyText(w.plan, w.names, variant, lead), lead.clouds(w.sim.CloudsYAML())}
 }
 
-func (w *world) configure(r *replica, s *slot, variant int, clouds string) error {
-	if err := r.WritePolicy(s.policyText(variant)); err != nil {
+func (r *replica) configure(c configuration) error {
+	if err := r.WritePolicy(c.policy); err != nil {
 		return err
 	}
-	return r.WriteClouds(clouds)
+	return r.WriteClouds(c.clouds)
 }
 
 // allow lets the limits of a variant count from now on.
 func (w *world) allow(variant int) error {
-	parsed, err := policy.Parse([]byte(w.slots[0].policyText(variant)), "policy.yaml")
+	parsed, err := policy.Parse([]byte(policyText(w.plan, w.names, variant, nil)), "policy.yaml")
 	if err != nil {
 		return fmt.Errorf("policy of the campaign: %w", err)
 	}

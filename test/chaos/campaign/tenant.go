@@ -55,7 +55,6 @@ func (t *tenant) do(ctx context.Context, step plan.ClaimStep) error {
 		return nil // it could not be made
 	}
 	if step.Kind == plan.Retain {
-		t.retained[uid] = true
 		return t.retain(ctx, uid)
 	}
 	delete(t.present, step.Claim)
@@ -112,11 +111,12 @@ func (t *tenant) create(ctx context.Context, step plan.ClaimStep) error {
 
 // retain has a claim's PersistentVolume keep its volume, if it has one.
 func (t *tenant) retain(ctx context.Context, uid types.UID) error {
-	patch := []byte(`{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`)
-	err := insist(ctx, func(ctx context.Context) error {
-		_, err := t.world.suite.Client.CoreV1().PersistentVolumes().Patch(ctx, "pvc-"+string(uid), types.MergePatchType, patch, metav1.PatchOptions{})
-		return err
-	})
+	name := "pvc-" + string(uid)
+	if !t.world.fates.choose(name) {
+		return nil
+	}
+	t.retained[uid] = true
+	err := t.world.retain(ctx, name)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -138,6 +138,10 @@ func (w *world) deleteClaim(ctx context.Context, namespace, name string, uid typ
 
 // failInUse takes the volume of a claim that was deleted from in-use to error.
 func (w *world) failInUse(uid types.UID) {
+	// One that is to be kept is not broken, nor kept when it is broken.
+	if !w.fates.choose("pvc-" + string(uid)) {
+		return
+	}
 	for _, v := range w.sim.Volumes() {
 		if strings.HasSuffix(v.Name, string(uid)) && v.Metadata[checker.StampClaimUID] == string(uid) && w.isStamped(v) &&
 			w.sim.ReplaceVolumeStatus(v.ID, "in-use", "error") {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -34,6 +35,8 @@ const (
 	annotationAttachment    = policy.StampPrefix + "attachment-id"
 	annotationCluster       = policy.StampPrefix + "cluster"
 	annotationForPV         = policy.StampPrefix + "persistent-volume"
+	annotationEndpoint      = policy.StampPrefix + "endpoint"
+	annotationProject       = policy.StampPrefix + "project-id"
 )
 
 // watch follows claims, PersistentVolumes and the replicas' lease. While the API
@@ -169,6 +172,20 @@ func (w *watch) recorded() (pvs []checker.PV, bound map[string]bool) {
 	return pvs, bound
 }
 
+// volumes lists the PersistentVolumes.
+func (w *watch) volumes() []*corev1.PersistentVolume {
+	w.mu.Lock()
+	lister := w.pvs
+	w.mu.Unlock()
+	all, err := lister.List(labels.Everything())
+	if err != nil {
+		return nil // the cache of an informer never fails
+	}
+	all = slices.DeleteFunc(all, func(pv *corev1.PersistentVolume) bool { return !w.names.made(pv) })
+	slices.SortFunc(all, func(a, b *corev1.PersistentVolume) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
 // made says whether the seed's program made a PersistentVolume.
 func (n names) made(pv *corev1.PersistentVolume) bool {
 	return pv.Annotations[annotationProvisionedBy] == n.provisioner()
@@ -184,6 +201,11 @@ func pvOf(pv *corev1.PersistentVolume) checker.PV {
 		Secret:   pv.Annotations[annotationSecret],
 
 		Attachment: pv.Annotations[annotationAttachment],
+		Deleting:   pv.DeletionTimestamp != nil,
+		Place:      pv.Annotations[annotationProject],
+	}
+	if pv.Annotations[annotationEndpoint] == otherLabEndpoint {
+		out.Place = otherLabEndpoint
 	}
 	if iscsi := pv.Spec.ISCSI; iscsi != nil {
 		out.Target = iscsi.IQN
@@ -232,13 +254,14 @@ func (w *world) look() {
 		At:  at,
 		PVs: pvs, Bound: bound, Volumes: volumes, Foreign: foreign,
 		Asked: func(uid string) bool { return w.claims.isAsked(types.UID(uid)) },
+		Fates: w.fates.all(), TooLate: w.tooLate,
 	})
 	for _, f := range elsewhere {
 		w.course.Note(f)
 	}
 	w.mu.Lock()
 	exceeded := w.quotas.Exceeded(volumes, func(kind policy.ScopeKind, v cindersim.Volume) bool {
-		if w.late[v.Metadata[checker.StampClaimUID]] {
+		if w.late[v.Metadata[checker.StampClaimUID]] || !recorded[v.ID] && w.isOutOfSight(v) {
 			return false
 		}
 		// A tenant does not wait for a backend that does not answer, where an
@@ -252,4 +275,15 @@ func (w *world) look() {
 	for _, f := range w.course.Findings()[known:] {
 		w.timeline.say("FOUND %s: %s: %s", f.Kind, f.Object, strings.TrimSpace(firstLine(f.Text)))
 	}
+}
+
+// isOutOfSight says that the program may not know of a volume that nothing
+// records: what it knows of volumes is forgotten when a backend leads elsewhere.
+// The world's mutex is held.
+func (w *world) isOutOfSight(v cindersim.Volume) bool {
+	const reload = 3 * time.Second
+	if v.Created.Before(w.moved.Add(reload)) {
+		return true
+	}
+	return w.isOther[v.Project]
 }

@@ -3,6 +3,7 @@ package campaign
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"sync"
 	"time"
 
@@ -31,6 +32,7 @@ type world struct {
 	timeline *timeline
 	watch    *watch
 	claims   *claimBook
+	fates    *fateBook
 	// course and quotas are for the sampler, and for the ending when it is over.
 	course *checker.Course
 	quotas *checker.Quotas
@@ -42,11 +44,20 @@ type world struct {
 	given map[string]cindersim.Volume
 	// late are the claims whose creates were delayed on the network.
 	late map[string]bool
-	// variant and clouds are what replicas are configured with.
+	// variant and places are what replicas are configured with, and moved is when
+	// the places changed last.
 	variant int
-	clouds  string
+	places  places
+	moved   time.Time
+	// uses are what nodes used.
+	uses []checker.NodeUse
 	// elsewhere is what was found by others than the sampler, and not noted yet.
 	elsewhere []checker.Finding
+
+	// configuring is held by whoever writes the replicas' files.
+	configuring sync.Mutex
+	// isOther holds the projects to which backends lead when they do not lead home.
+	isOther map[string]bool
 
 	stopSampling func()
 }
@@ -67,6 +78,7 @@ func newWorld(ctx context.Context, suite *harness.Suite, options Options, seed u
 		names:    names{seed},
 		timeline: &timeline{log: options.Log},
 		claims:   newClaimBook(),
+		fates:    newFateBook(),
 		course:   checker.NewCourse(connectorHost),
 		foreign:  map[string]cindersim.Volume{},
 		given:    map[string]cindersim.Volume{},
@@ -80,6 +92,11 @@ func newWorld(ctx context.Context, suite *harness.Suite, options Options, seed u
 	identity := cindersim.DefaultIdentity()
 	// Short, so that a rotated password is noticed.
 	identity.ValidationCache = time.Second
+	for _, backend := range []string{plan.Gold, plan.Silver} {
+		name := otherUser(backend)
+		identity.Projects = append(identity.Projects, cindersim.Project{Name: name})
+		identity.Users = append(identity.Users, cindersim.User{Name: name, Password: name + "-pass", Projects: []string{name}})
+	}
 	w.sim, err = cindersim.New(cindersim.Options{
 		Seed: seed, Identity: identity, CreateDelay: createDelay, DeleteDelay: deleteDelay, PlacementDelay: createDelay / 4,
 		Latency: latency, RPCTimeout: rpcTimeout,
@@ -90,7 +107,10 @@ func newWorld(ctx context.Context, suite *harness.Suite, options Options, seed u
 	if err := w.sim.Start(); err != nil {
 		return nil, err
 	}
-	w.clouds = w.sim.CloudsYAML()
+	w.isOther = map[string]bool{}
+	for _, backend := range []string{plan.Gold, plan.Silver, plan.Lab} {
+		w.isOther[w.otherProject(backend)] = true
+	}
 	w.quotas = checker.NewQuotas(w.names.cluster(), w.backendOf(), w.names.classes())
 	for i := range plan.Slots {
 		s, err := newSlot(w, i)
@@ -153,7 +173,7 @@ func classParameters() map[string]string { return map[string]string{"type": "isc
 func (w *world) backendOf() map[string]string {
 	backends := map[string]string{}
 	for _, backend := range []string{plan.Gold, plan.Silver, plan.Lab} {
-		backends[w.project(backend)] = backend
+		backends[w.project(backend)], backends[w.otherProject(backend)] = backend, backend
 	}
 	return backends
 }
@@ -221,8 +241,11 @@ func (w *world) count() Counts {
 	counts.Claims, counts.Deleted = w.claims.totals()
 	counts.Bound = w.watch.everBound()
 	for _, entry := range w.sim.Journal() {
-		if entry.Fault != "" {
+		switch {
+		case entry.Fault != "":
 			counts.Faults++
+		case entry.Status == http.StatusRequestEntityTooLarge:
+			counts.Full++
 		}
 	}
 	return counts

@@ -18,14 +18,25 @@ type Course struct {
 	// kept the PersistentVolumes whose volumes must stay for ever, used the
 	// volumes that were seen in use, and seen when each was seen last.
 	recorded map[string][]string
-	kept     map[string]PV
+	kept     map[string]keptPV
 	used     map[string]bool
 	seen     map[string]time.Time
+	// excused are the PersistentVolumes that were to be kept too late, and when.
+	excused map[string]time.Time
+}
+
+// keptPV is a PersistentVolume whose volume must stay, and why.
+type keptPV struct {
+	PV
+	because string
 }
 
 // NewCourse begins to watch; host is the connector's.
 func NewCourse(host string) *Course {
-	return &Course{host: host, findings: map[Finding]Finding{}, recorded: map[string][]string{}, kept: map[string]PV{}, used: map[string]bool{}, seen: map[string]time.Time{}}
+	return &Course{
+		host: host, findings: map[Finding]Finding{}, recorded: map[string][]string{}, kept: map[string]keptPV{}, used: map[string]bool{},
+		seen: map[string]time.Time{}, excused: map[string]time.Time{},
+	}
 }
 
 // Sample is one look. What Kubernetes shows may be old; the volumes are not.
@@ -41,6 +52,10 @@ type Sample struct {
 	// asked for. Whoever asks says so first; so a claim that is not among them
 	// existed when the volumes were read.
 	Asked func(claimUID string) bool
+	// Fates, by PersistentVolume, were read after the volumes; TooLate says of one
+	// that it came too late.
+	Fates   map[string]Fate
+	TooLate func(Fate) bool
 }
 
 // Note adds a finding that somebody else made, once.
@@ -68,22 +83,48 @@ func (c *Course) Look(s Sample) {
 		}
 		if pv.Retain {
 			if !c.isVoid(pv, s) {
-				c.kept[pv.Name] = pv
+				c.kept[pv.Name] = keptPV{pv, "it is to be retained"}
 			}
 			continue
 		}
 		if !s.Asked(pv.ClaimUID) {
-			c.mustServe(pv, volumes, s.Bound[pv.ClaimUID])
+			if f, wrong := c.mustServe(pv, volumes, s.Bound[pv.ClaimUID], "its claim was not deleted"); wrong {
+				c.Note(f)
+			}
 		}
 	}
-	for _, pv := range c.kept {
-		if _, given := s.Foreign[pv.VolumeID]; given {
-			continue
-		}
-		c.mustServe(pv, volumes, s.Bound[pv.ClaimUID] && !s.Asked(pv.ClaimUID))
-	}
+	c.lookAtKept(s, volumes)
 	for _, f := range Foreign(State{Volumes: s.Volumes, Foreign: s.Foreign}) {
 		c.Note(f)
+	}
+}
+
+// lookAtKept checks the volumes that must outlive their claims.
+func (c *Course) lookAtKept(s Sample, volumes map[string]cindersim.Volume) {
+	for name, fate := range s.Fates {
+		if fate.MustStay() {
+			c.kept[name] = keptPV{fate.PV, fate.reason()}
+		}
+	}
+	for name, pv := range c.kept {
+		fate := s.Fates[name]
+		if fate.Freed {
+			delete(c.kept, name)
+			continue
+		}
+		if _, given := s.Foreign[pv.VolumeID]; given || fate.MustStay() && fate.Kept.Equal(c.excused[name]) {
+			continue
+		}
+		f, wrong := c.mustServe(pv.PV, volumes, s.Bound[pv.ClaimUID] && !s.Asked(pv.ClaimUID), pv.because)
+		switch {
+		case !wrong:
+		case fate.Removed && !c.used[pv.VolumeID]:
+			// Nothing tells the next leader that it was ever recorded.
+		case fate.MustStay() && s.TooLate != nil && s.TooLate(fate):
+			c.excused[name] = fate.Kept
+		default:
+			c.Note(f)
+		}
 	}
 }
 
@@ -120,36 +161,29 @@ func IsStale(by string, at time.Time, holder string, since time.Time) bool {
 }
 
 // mustServe checks the volume of a PersistentVolume that nobody has given up.
-func (c *Course) mustServe(pv PV, volumes map[string]cindersim.Volume, bound bool) {
+func (c *Course) mustServe(pv PV, volumes map[string]cindersim.Volume, bound bool, because string) (found Finding, wrong bool) {
 	report := func(kind Kind, format string, arguments ...any) {
-		c.Note(Finding{kind, "PersistentVolume " + pv.Name, fmt.Sprintf(format, arguments...), pv.VolumeID, pv.ClaimUID})
+		found, wrong = Finding{kind, "PersistentVolume " + pv.Name, fmt.Sprintf(format, arguments...), pv.VolumeID, pv.ClaimUID}, true
 	}
 	v, there := volumes[pv.VolumeID]
 	switch {
 	case !there:
-		report(WronglyDeleted, "volume %s is gone; %s", pv.VolumeID, why(pv))
+		report(WronglyDeleted, "volume %s is gone; %s", pv.VolumeID, because)
 	case v.Status == inUse:
 		c.used[v.ID] = true
 		if len(v.Attachments) == 0 || !isConnected(v, c.host) {
-			report(WronglyDeleted, "%s was disconnected; %s", describe(v), why(pv))
+			report(WronglyDeleted, "%s was disconnected; %s", describe(v), because)
 		}
 	case c.used[v.ID]:
-		report(WronglyDeleted, "%s was in use; %s", describe(v), why(pv))
+		report(WronglyDeleted, "%s was in use; %s", describe(v), because)
 	case v.Status == attaching:
 		// Recorded a moment ago; its last step is yet to come.
 	case v.Status == available:
-		report(WronglyDeleted, "%s lost its reservation; %s", describe(v), why(pv))
+		report(WronglyDeleted, "%s lost its reservation; %s", describe(v), because)
 	case bound && v.Status == "error":
 		report(Unusable, "its claim is bound and %s failed", describe(v))
 	default:
-		report(WronglyDeleted, "%s; %s", describe(v), why(pv))
+		report(WronglyDeleted, "%s; %s", describe(v), because)
 	}
-}
-
-// why a volume must stay.
-func why(pv PV) string {
-	if pv.Retain {
-		return "it is to be retained"
-	}
-	return "its claim was not deleted"
+	return found, wrong
 }

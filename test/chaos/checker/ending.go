@@ -33,6 +33,21 @@ func Ending(s State) []Finding {
 	return append(findings, Foreign(s)...)
 }
 
+// EndingAt is the part of Ending that is about volumes at some places, and about
+// claims. A volume that nothing names is where its project is.
+func EndingAt(s State, there func(place string) bool) []Finding {
+	places := map[string]string{}
+	for _, v := range s.Volumes {
+		places[v.ID] = v.Project
+	}
+	for _, pv := range s.PVs {
+		places[pv.VolumeID] = pv.Place
+	}
+	return slices.DeleteFunc(Ending(s), func(f Finding) bool {
+		return f.Kind == Touched || f.Kind == LeakedSecret || f.VolumeID != "" && !there(places[f.VolumeID])
+	})
+}
+
 type ending struct {
 	State
 	pvs     map[string]PV
@@ -55,6 +70,8 @@ func (e ending) checkVolumes() []Finding {
 		case recorded && pv.VolumeID == v.ID:
 		case recorded:
 			findings = append(findings, Finding{Duplicate, describe(v), fmt.Sprintf("PersistentVolume %s names volume %s", pv.Name, pv.VolumeID), v.ID, uid})
+		case e.mustStay(pvNameFor(uid), v.ID):
+			continue
 		case seen[uid]:
 			findings = append(findings, Finding{Duplicate, describe(v), "another volume of this claim, and no PersistentVolume", v.ID, uid})
 		default:
@@ -63,6 +80,13 @@ func (e ending) checkVolumes() []Finding {
 		seen[uid] = true
 	}
 	return findings
+}
+
+// mustStay says that a volume outlives a PersistentVolume that was deleted by
+// hand.
+func (e ending) mustStay(pv, volumeID string) bool {
+	fate := e.Fates[pv]
+	return fate.MustStay() && fate.PV.VolumeID == volumeID
 }
 
 func (e ending) whatOf(claimUID string) string {
@@ -95,8 +119,10 @@ func (e ending) checkPVs() []Finding {
 		claim, exists := e.claims[pv.ClaimUID]
 		v, there := e.volumes[pv.VolumeID]
 		switch {
-		case !exists && !pv.Retain:
+		case !exists && (!pv.Retain || pv.Deleting):
 			report(Stuck, "its claim is gone and it is still there; %s", e.stateOf(pv.VolumeID))
+			continue
+		case !there && e.cameTooLate(pv.Name):
 			continue
 		case !there:
 			report(Lost, "volume %s does not exist", pv.VolumeID)
@@ -117,6 +143,13 @@ func (e ending) checkPVs() []Finding {
 		}
 	}
 	return findings
+}
+
+// cameTooLate says that a volume was gone, or half gone, before the campaign had
+// it kept.
+func (e ending) cameTooLate(pv string) bool {
+	fate := e.Fates[pv]
+	return fate.MustStay() && e.TooLate != nil && e.TooLate(fate)
 }
 
 func (e ending) stateOf(volumeID string) string {
@@ -170,7 +203,8 @@ func (e ending) checkClaims() []Finding {
 func (e ending) checkSecrets() []Finding {
 	var findings []Finding
 	for _, secret := range e.Secrets {
-		if _, recorded := e.pvs[secret.PV]; !recorded {
+		// The Secret of a volume that stays serves whoever records it again.
+		if _, recorded := e.pvs[secret.PV]; !recorded && !e.Fates[secret.PV].MustStay() {
 			findings = append(findings, Finding{Kind: LeakedSecret, Object: "Secret " + secret.Name,
 				Text: fmt.Sprintf("PersistentVolume %s does not exist", secret.PV), ClaimUID: strings.TrimPrefix(secret.PV, "pvc-")})
 		}

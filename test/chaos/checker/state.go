@@ -32,6 +32,10 @@ type State struct {
 	// A PersistentVolume may name one that was ours and was given away; it can
 	// neither be served nor deleted then.
 	Foreign map[string]cindersim.Volume
+	// Fates are what the campaign itself did to PersistentVolumes, by name.
+	Fates map[string]Fate
+	// TooLate says of a fate that it came too late, see CameTooLate; nil is never.
+	TooLate func(Fate) bool
 }
 
 // Claim is a PersistentVolumeClaim.
@@ -50,7 +54,11 @@ type Claim struct {
 type PV struct {
 	Name, ClaimUID, VolumeID string
 	Retain                   bool
+	Deleting                 bool      // the object was deleted, and finalizers keep it
 	Created                  time.Time // to the second, rounded down
+	// Place tells where the volume is recorded to live: it is the id of a project,
+	// or what the campaign calls another address.
+	Place string
 	// Target is the iSCSI target's name.
 	Target string
 	// Secret is the Secret it refers to, Attachment the attachment of its volume
@@ -75,6 +83,8 @@ const (
 	Lost Kind = "lost"
 	// WronglyDeleted is a volume in use that was deleted or disconnected.
 	WronglyDeleted Kind = "wrongly deleted"
+	// FromNode is a volume that was disconnected while a node was using it.
+	FromNode Kind = "taken from a node"
 	// Touched is a foreign volume that was changed.
 	Touched Kind = "foreign touched"
 	// Unusable is a claim bound to a volume that is in error.
@@ -93,7 +103,7 @@ const (
 
 // Kinds are all of them, in the order of a report.
 func Kinds() []Kind {
-	return []Kind{Leaked, Duplicate, Lost, WronglyDeleted, Touched, Unusable, Stuck, LeakedSecret, OverQuota, Stale, Crashed}
+	return []Kind{Leaked, Duplicate, Lost, WronglyDeleted, FromNode, Touched, Unusable, Stuck, LeakedSecret, OverQuota, Stale, Crashed}
 }
 
 // Finding is one thing that is wrong.

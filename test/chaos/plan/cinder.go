@@ -21,23 +21,40 @@ const (
 	StopServices CinderKind = "stop the volume services"
 	// FailVolumes takes some volumes from available to error.
 	FailVolumes CinderKind = "fail available volumes"
+	// FillQuota has Cinder's own quota of a project leave room for few more
+	// volumes, for a while.
+	FillQuota CinderKind = "fill the quota"
+	// Flap has a backend fail and answer in short turns.
+	Flap CinderKind = "flap"
+)
+
+// How long the turns of a flapping backend last.
+const (
+	ShortestTurn = 500 * time.Millisecond
+	LongestTurn  = 3 * time.Second
 )
 
 // CinderStep is one thing that happens to Cinder.
 type CinderStep struct {
 	At, For time.Duration
 	Kind    CinderKind
-	// Fault is the fault of an InjectFault, at one backend, at Keystone, or
-	// everywhere when Where is empty.
+	// Fault is the fault of an InjectFault or of a Flap's bad turns, at one
+	// backend, at Keystone, or everywhere when Where is empty.
 	Fault cindersim.Fault
 	Where string
+	// Room is how many volumes a FillQuota leaves room for.
+	Room int
 	// Seed is for draws while the step lasts.
 	Seed uint64
 }
 
 // String tells a step for people.
 func (s CinderStep) String() string {
-	if s.Kind != InjectFault {
+	switch s.Kind {
+	case FillQuota, Flap:
+		return fmt.Sprintf("%s of %s (%s)", s.Kind, s.Where, s.For)
+	case InjectFault:
+	default:
 		return fmt.Sprintf("%s (%s)", s.Kind, s.For)
 	}
 	f := s.Fault
@@ -68,17 +85,26 @@ func cinderSteps(d draws, duration time.Duration) []CinderStep {
 		at += d.between(300*time.Millisecond, 1700*time.Millisecond)
 		s := CinderStep{
 			At:    at,
-			Kind:  choose(d, []choice[CinderKind]{{78, InjectFault}, {6, ExpireTokens}, {6, StopServices}, {10, FailVolumes}}),
+			Kind:  choose(d, []choice[CinderKind]{{78, InjectFault}, {6, ExpireTokens}, {6, StopServices}, {10, FailVolumes}, {8, FillQuota}, {5, Flap}}),
 			For:   d.between(1500*time.Millisecond, 7*time.Second),
 			Where: choose(d, []choice[string]{{3, ""}, {2, Gold}, {2, Silver}, {3, Lab}}),
 			Seed:  d.Uint64(),
+			Room:  d.IntN(3),
 		}
+		one, longer := oneOf(d, Gold, Silver, Lab), d.between(4*time.Second, 11*time.Second)
+		bad := oneOf(d, cindersim.RespondBefore, cindersim.RespondBefore, cindersim.HangBefore, cindersim.DropBefore, cindersim.DropAfter)
 		fault, where := drawFault(d)
 		if s.Kind == InjectFault {
 			s.Fault = fault
 			if where != "" {
 				s.Where = where
 			}
+		}
+		if s.Kind == FillQuota || s.Kind == Flap {
+			s.Where, s.For = one, longer
+		}
+		if s.Kind == Flap {
+			s.Fault = cindersim.Fault{Kind: bad, Code: http.StatusServiceUnavailable, Probability: 1}
 		}
 		if s.Kind == ExpireTokens {
 			s.For = 0

@@ -176,3 +176,15 @@ func (p Plan) Retained(tenant string) int {
 	}
 	return n
 }
+
+// KeptByHand counts the volumes that an administrator has outlive their claims,
+// at most: those of any tenant.
+func (p Plan) KeptByHand() int {
+	n := 0
+	for _, s := range p.Volumes {
+		if s.Keeps() {
+			n++
+		}
+	}
+	return n
+}

@@ -51,6 +51,9 @@ type Plan struct {
 	Cinder        []CinderStep
 	Links         []Link
 	Administrator []AdministratorStep
+	Volumes       []VolumeStep
+	Nodes         []NodeStep
+	Places        []PlaceStep
 }
 
 // Make draws the plan of a seed.
@@ -65,6 +68,9 @@ func Make(seed uint64, options Options) Plan {
 		Cinder:        cinderSteps(stream(seed, "cinder"), options.Duration),
 		Links:         links(seed, options.Duration),
 		Administrator: administratorSteps(stream(seed, "administrator"), options.Duration),
+		Volumes:       volumeSteps(stream(seed, "volumes"), options.Duration),
+		Nodes:         nodeSteps(stream(seed, "nodes"), options.Duration),
+		Places:        placeSteps(stream(seed, "places"), options.Duration),
 	}
 	for _, tenant := range TenantNames() {
 		p.Claims[tenant] = claimSteps(stream(seed, "tenant "+tenant), options)

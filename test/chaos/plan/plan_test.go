@@ -27,6 +27,9 @@ func TestSeedsMakeDifferentPlans(t *testing.T) {
 		"cinder":        reflect.DeepEqual(one.Cinder, other.Cinder),
 		"links":         reflect.DeepEqual(one.Links, other.Links),
 		"administrator": reflect.DeepEqual(one.Administrator, other.Administrator),
+		"volumes":       reflect.DeepEqual(one.Volumes, other.Volumes),
+		"nodes":         reflect.DeepEqual(one.Nodes, other.Nodes),
+		"places":        reflect.DeepEqual(one.Places, other.Places),
 	} {
 		if same {
 			t.Errorf("seeds 1 and 2 have the same %s", name)
@@ -79,6 +82,9 @@ func TestALongerPlanBeginsLikeAShorterOne(t *testing.T) {
 		begins(t, "server", whole.Server, part.Server, func(s ServerStep) time.Duration { return s.At })
 		begins(t, "cinder", whole.Cinder, part.Cinder, func(s CinderStep) time.Duration { return s.At })
 		begins(t, "administrator", whole.Administrator, part.Administrator, func(s AdministratorStep) time.Duration { return s.At })
+		begins(t, "volumes", whole.Volumes, part.Volumes, func(s VolumeStep) time.Duration { return s.At })
+		begins(t, "nodes", whole.Nodes, part.Nodes, func(s NodeStep) time.Duration { return s.At })
+		begins(t, "places", whole.Places, part.Places, func(s PlaceStep) time.Duration { return s.At })
 		for i := range whole.Links {
 			begins(t, whole.Links[i].String(), whole.Links[i].Steps, part.Links[i].Steps, func(s LinkStep) time.Duration { return s.At })
 		}
@@ -130,7 +136,9 @@ func TestSomePlansHaveEverything(t *testing.T) {
 	missing := map[string]bool{}
 	for _, kind := range []string{
 		string(KillLeader), string(KillFollower), string(KillAll), string(PauseLeader), string(PauseFollower), string(StopLeader), string(Roll),
-		string(KillServer), string(PauseServer), string(ExpireTokens), string(StopServices), string(FailVolumes), string(Cut), string(Stall),
+		string(KillServer), string(PauseServer), string(ExpireTokens), string(StopServices), string(FailVolumes), string(FillQuota), string(Flap),
+		string(Keep), string(KeepReleased), string(Remove), string(RemoveReleased), string(RemoveUnbound), string(Strip),
+		string(Unmount), string(NodeGone), string(NodeLost), string(NodeBoots), string(OtherProject), string(OtherAddress), string(Cut), string(Stall),
 		string(Blind), string(Reload), string(BadPolicy), string(Rotate), string(Foreign), string(GiveAway), string(Create), string(Delete),
 		string(Retain), "respond-before", "respond-after", "hang-before", "hang-after", "drop-before", "drop-after", "delay", "fail-backend",
 		"lose-before", "lose-after", "hold-before", "hold-after", "late", "late-answer", "twice", "401", "413", "429", "503", Fast, Dual, Kept, Unlisted,
@@ -164,6 +172,15 @@ func TestSomePlansHaveEverything(t *testing.T) {
 		}
 		for _, s := range p.Administrator {
 			delete(missing, string(s.Kind))
+		}
+		for _, s := range p.Volumes {
+			delete(missing, string(s.Kind))
+		}
+		for _, s := range p.Nodes {
+			delete(missing, string(s.Kind))
+		}
+		for _, s := range p.Places {
+			delete(missing, string(s.Place))
 		}
 		for _, steps := range p.Claims {
 			for _, s := range steps {

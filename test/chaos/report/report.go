@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/campaign"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
@@ -20,33 +21,48 @@ const (
 
 // Table shows what was done and what is wrong, one line a seed.
 func Table(out io.Writer, results []campaign.Result) {
-	done := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(done, "SEED\tTOOK\tCLAIMS\tBOUND\tDELETED\tKILLS\tPAUSES\tSTOPS\tAPI SERVER\tNETWORK\tCINDER FAULTS\tSETTLED IN")
-	for _, r := range results {
+	table(out, results, []string{"TOOK", "CLAIMS", "BOUND", "DELETED", "KILLS", "PAUSES", "STOPS", "API SERVER", "NETWORK", "CINDER FAULTS", "SETTLED IN"},
+		func(r campaign.Result) []any {
+			c := r.Counts
+			return []any{seconds("%.0f s", r.Took), c.Claims, c.Bound, c.Deleted, c.Kills, c.Pauses, c.Rolls, c.ServerFailures, c.Cuts, c.Faults,
+				seconds("%.1f s", r.Settled)}
+		})
+	table(out, results, []string{"FLAPS", "FULL", "PLACES", "FLIPS", "REMOVED", "UNBOUND", "NODE USES"}, func(r campaign.Result) []any {
 		c := r.Counts
-		fmt.Fprintf(done, "%d\t%.0f s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%.1f s\n", r.Seed, r.Took.Seconds(), c.Claims, c.Bound, c.Deleted,
-			c.Kills, c.Pauses, c.Rolls, c.ServerFailures, c.Cuts, c.Faults, r.Settled.Seconds())
-	}
-	_ = done.Flush() // to the same writer
-	fmt.Fprintln(out)
-	wrong := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	head := []string{"SEED"}
+		return []any{c.Flaps, c.Full, c.Places, c.Flips, c.Removals, c.Unbound, c.NodeUses}
+	})
+	var head []string
 	for _, kind := range checker.Kinds() {
 		head = append(head, strings.ToUpper(string(kind)))
 	}
-	fmt.Fprintln(wrong, strings.Join(head, "\t"))
-	for _, r := range results {
+	table(out, results, head, func(r campaign.Result) []any {
 		counts := map[checker.Kind]int{}
 		for _, f := range r.Findings {
 			counts[f.Kind]++
 		}
-		row := []string{fmt.Sprint(r.Seed)}
+		var row []any
 		for _, kind := range checker.Kinds() {
-			row = append(row, fmt.Sprint(counts[kind]))
+			row = append(row, counts[kind])
 		}
-		fmt.Fprintln(wrong, strings.Join(row, "\t"))
+		return row
+	})
+}
+
+func seconds(format string, d time.Duration) string { return fmt.Sprintf(format, d.Seconds()) }
+
+// table writes one table, and an empty line.
+func table(out io.Writer, results []campaign.Result, head []string, row func(campaign.Result) []any) {
+	columns := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(columns, "SEED\t"+strings.Join(head, "\t"))
+	for _, r := range results {
+		fmt.Fprint(columns, r.Seed)
+		for _, cell := range row(r) {
+			fmt.Fprintf(columns, "\t%v", cell)
+		}
+		fmt.Fprintln(columns)
 	}
-	_ = wrong.Flush()
+	_ = columns.Flush() // to the same writer
+	fmt.Fprintln(out)
 }
 
 // Failure shows what is wrong with a seed, and how to see it again.

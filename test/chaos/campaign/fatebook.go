@@ -1,0 +1,62 @@
+package campaign
+
+import (
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
+)
+
+// fateBook knows what the campaign did to PersistentVolumes by hand, each of
+// which is chosen for one thing only.
+type fateBook struct {
+	mu     sync.Mutex
+	chosen map[string]bool
+	fates  map[string]checker.Fate
+}
+
+func newFateBook() *fateBook {
+	return &fateBook{chosen: map[string]bool{}, fates: map[string]checker.Fate{}}
+}
+
+// choose is true for the first who chooses a PersistentVolume.
+func (b *fateBook) choose(pv string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.chosen[pv] {
+		return false
+	}
+	b.chosen[pv] = true
+	return true
+}
+
+// note changes what is known of a PersistentVolume.
+func (b *fateBook) note(pv string, change func(*checker.Fate)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	fate := b.fates[pv]
+	change(&fate)
+	b.fates[pv] = fate
+}
+
+// noteKept comes after the answer of the API server.
+func (b *fateBook) noteKept(pv checker.PV) {
+	b.note(pv.Name, func(f *checker.Fate) { f.PV, f.Kept, f.Freed = pv, time.Now(), false })
+}
+
+// noteFreed comes before the request.
+func (b *fateBook) noteFreed(pv checker.PV) {
+	b.note(pv.Name, func(f *checker.Fate) { f.PV, f.Freed = pv, true })
+}
+
+// noteRemoved comes before the request.
+func (b *fateBook) noteRemoved(pv checker.PV) {
+	b.note(pv.Name, func(f *checker.Fate) { f.PV, f.Removed = pv, true })
+}
+
+func (b *fateBook) all() map[string]checker.Fate {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return maps.Clone(b.fates)
+}

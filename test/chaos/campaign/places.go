@@ -1,0 +1,138 @@
+package campaign
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+)
+
+// places says where backends lead that do not lead home.
+type places map[string]plan.Place
+
+// The noauth backend's places. Both addresses lead nowhere but through the proxy
+// in a replica's environment, which leads to the same Cinder.
+const (
+	otherLabProject  = "fedcba9876543210fedcba9876543210"
+	otherLabEndpoint = "http://cinder.elsewhere.example:8776/v3"
+)
+
+// otherUser is the user, and the name of the project, to which a backend behind
+// Keystone leads when it does not lead home.
+func otherUser(backend string) string { return userOf(backend) + "-elsewhere" }
+
+// lab is where the noauth backend is found.
+func (p places) lab() (endpoint, project string) {
+	switch p[plan.Lab] {
+	case plan.OtherProject:
+		return labEndpoint, otherLabProject
+	case plan.OtherAddress:
+		return otherLabEndpoint, cindersim.DefaultNoauthProject
+	}
+	return labEndpoint, cindersim.DefaultNoauthProject
+}
+
+// clouds exchanges the entries of a clouds.yaml.
+func (p places) clouds(text string) string {
+	var exchanged []string
+	for _, backend := range []string{plan.Gold, plan.Silver} {
+		if p[backend] == plan.OtherProject {
+			home, other := entry(userOf(backend)), entry(otherUser(backend))
+			exchanged = append(exchanged, home, other, other, home)
+		}
+	}
+	return strings.NewReplacer(exchanged...).Replace(text)
+}
+
+func entry(name string) string { return "\n  \"" + name + "\":\n" }
+
+// otherProject is the id of the project to which a backend leads when it does
+// not lead home.
+func (w *world) otherProject(backend string) string {
+	if backend == plan.Lab {
+		return otherLabProject
+	}
+	return w.sim.ProjectID(otherUser(backend))
+}
+
+// lead has backends lead to other places from now on.
+func (w *world) lead(to places) error {
+	w.mu.Lock()
+	w.places = to
+	w.moved = time.Now()
+	w.mu.Unlock()
+	return w.configureAll()
+}
+
+// disturbPlaces has backends lead elsewhere. They lead home when it returns.
+func (w *world) disturbPlaces(ctx, trouble context.Context) {
+	for _, step := range w.plan.Places {
+		if !w.until(trouble, step.At) {
+			return
+		}
+		w.timeline.note("%s", step)
+		w.change(func(c *Counts) { c.Places++ })
+		if err := w.lead(places{step.Where: step.Place}); err != nil {
+			w.timeline.say("%s: %s", step, err)
+		}
+		sleep(trouble, step.For)
+		if err := w.lead(nil); err != nil && ctx.Err() == nil {
+			w.timeline.say("%s: %s", step, err)
+		}
+		w.timeline.note("%s leads home", step.Where)
+	}
+}
+
+// placesOf tells the places where backends lead then.
+func (w *world) placesOf(lead places) func(place string) bool {
+	return func(place string) bool {
+		for backend, to := range lead {
+			if to == plan.OtherAddress && place == otherLabEndpoint || to == plan.OtherProject && place == w.otherProject(backend) {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// isAnythingAt says whether a volume of ours is at one of the places, or a
+// PersistentVolume says so.
+func (w *world) isAnythingAt(ctx context.Context, lead places) (bool, error) {
+	there := w.placesOf(lead)
+	for _, v := range w.sim.Volumes() {
+		if w.isStamped(v) && there(v.Project) {
+			return true, nil
+		}
+	}
+	pvs, err := w.listPVs(ctx)
+	return slices.ContainsFunc(pvs, func(pv checker.PV) bool { return there(pv.Place) }), err
+}
+
+// visit has backends lead to every other place once, so that what is left there
+// can be removed: what a PersistentVolume records elsewhere cannot go from home.
+func (w *world) visit(ctx context.Context) error {
+	for _, to := range []places{
+		{plan.Gold: plan.OtherProject, plan.Silver: plan.OtherProject, plan.Lab: plan.OtherProject},
+		{plan.Lab: plan.OtherAddress},
+	} {
+		anything, err := w.isAnythingAt(ctx, to)
+		if err != nil {
+			return err
+		}
+		if !anything {
+			continue
+		}
+		w.timeline.note("look after what is elsewhere: %v", to)
+		if err := w.lead(to); err != nil {
+			return err
+		}
+		if err := w.settle(ctx, to); err != nil {
+			return err
+		}
+	}
+	return w.lead(nil)
+}

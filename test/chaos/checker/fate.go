@@ -1,0 +1,112 @@
+package checker
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+)
+
+// Fate is what a campaign itself did to a PersistentVolume whose volume may have
+// to outlive claim and object.
+type Fate struct {
+	// PV is how the object was when the campaign chose it.
+	PV PV
+	// Kept is when the API server acknowledged that the volume is to stay: that
+	// the reclaim policy is Retain, or that the object of a claim that stays is
+	// gone. Zero if neither happened.
+	Kept time.Time
+	// Freed says that the reclaim policy is Delete again, or may be: whoever asks
+	// for that says so first.
+	Freed bool
+	// Removed says that the object was deleted by hand, or may be.
+	Removed bool
+}
+
+// MustStay says that the volume must outlive its claim.
+func (f Fate) MustStay() bool { return !f.Kept.IsZero() && !f.Freed }
+
+// reason tells why.
+func (f Fate) reason() string {
+	if f.Removed {
+		return "its PersistentVolume was deleted by hand"
+	}
+	return "its reclaim policy was changed to Retain"
+}
+
+// CameTooLate says that the program may have begun to take a volume away before
+// it could know that the volume is to stay. The program asks the API server
+// right before the first request about a released volume. The journal shows when
+// that arrived, which is later by as much as the network may have kept it.
+func CameTooLate(f Fate, asked time.Time, journal []cindersim.Entry) bool {
+	return began(f.PV.VolumeID, f.Kept, asked, journal)
+}
+
+// began says that a volume whose claim's deletion was asked for was being taken
+// away already when something was acknowledged.
+func began(volumeID string, acknowledged, asked time.Time, journal []cindersim.Entry) bool {
+	if asked.IsZero() || acknowledged.Before(asked) {
+		return false
+	}
+	for _, e := range journal {
+		if takes(e, volumeID, asked) && e.Time.Before(acknowledged.Add(mostKept(e))) {
+			return true
+		}
+	}
+	return false
+}
+
+// takes says whether a request takes a volume away whose claim's deletion was
+// asked for: disconnects or deletes it.
+func takes(e cindersim.Entry, volumeID string, asked time.Time) bool {
+	if e.VolumeID != volumeID || asked.IsZero() || !e.Time.After(asked) {
+		return false
+	}
+	switch e.Operation {
+	case "action.os-terminate_connection", "action.os-begin_detaching", "action.os-detach", "action.os-force_detach",
+		"action.os-unreserve", "action.os-force_delete", "attachment.delete", "volume.delete":
+		return true
+	}
+	return false
+}
+
+// mostKept is how long after its proof a request may arrive at most. Requests to
+// the noauth Cinder go through a network that campaigns stall and delay.
+func mostKept(e cindersim.Entry) time.Duration {
+	if e.Endpoint == cindersim.Noauth {
+		return 20 * time.Second
+	}
+	return 2 * time.Second
+}
+
+// NodeUse is the time during which a node said that it uses a volume.
+type NodeUse struct {
+	Node     string
+	PV       PV
+	From     time.Time // acknowledged by the API server
+	Until    time.Time // before the node was asked to let go
+	Released string    // how it let go
+}
+
+// Disconnected finds volumes that were taken away from a node that was using
+// them. asked tells when the deletion of a claim was asked for.
+func Disconnected(uses []NodeUse, asked func(claimUID string) time.Time, journal []cindersim.Entry) []Finding {
+	var findings []Finding
+	for _, use := range uses {
+		since := asked(use.PV.ClaimUID)
+		if began(use.PV.VolumeID, use.From, since, journal) {
+			continue
+		}
+		for _, e := range journal {
+			if takes(e, use.PV.VolumeID, since) && e.Time.After(use.From) && e.Time.Before(use.Until) {
+				findings = append(findings, Finding{FromNode, "PersistentVolume " + use.PV.Name,
+					fmt.Sprintf("%s at %s, although node %s used volume %s from %s until %s (%s)", e.Operation, clock(e.Time), use.Node,
+						use.PV.VolumeID, clock(use.From), clock(use.Until), use.Released), use.PV.VolumeID, use.PV.ClaimUID})
+				break
+			}
+		}
+	}
+	return findings
+}
+
+func clock(at time.Time) string { return at.Format("15:04:05.000") }

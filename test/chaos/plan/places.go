@@ -1,0 +1,54 @@
+package plan
+
+import (
+	"fmt"
+	"time"
+)
+
+// Place is where a backend leads: home, or elsewhere.
+type Place string
+
+// The places.
+const (
+	Home Place = "home"
+	// OtherProject has the backend lead to another project.
+	OtherProject Place = "another project"
+	// OtherAddress has it lead to the same project by another address, which
+	// nobody can tell from another Cinder.
+	OtherAddress Place = "another address"
+)
+
+// PlaceStep has a backend lead elsewhere for a while.
+type PlaceStep struct {
+	At, For time.Duration
+	Where   string
+	Place   Place
+}
+
+// String tells a step for people.
+func (s PlaceStep) String() string {
+	return fmt.Sprintf("%s leads to %s (%s)", s.Where, s.Place, s.For)
+}
+
+// placeSteps has at most one backend lead elsewhere at a time.
+func placeSteps(d draws, duration time.Duration) []PlaceStep {
+	var steps []PlaceStep
+	at := time.Duration(0)
+	for {
+		at += d.between(5*time.Second, 22*time.Second)
+		s := PlaceStep{
+			At:    at,
+			For:   d.between(2*time.Second, 9*time.Second),
+			Where: oneOf(d, Gold, Silver, Lab),
+			Place: oneOf(d, OtherProject, OtherAddress),
+		}
+		if s.Where != Lab {
+			s.Place = OtherProject
+		}
+		if at >= duration {
+			return steps
+		}
+		steps = append(steps, s)
+		at += s.For
+	}
+}

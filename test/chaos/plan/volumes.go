@@ -1,0 +1,74 @@
+package plan
+
+import (
+	"fmt"
+	"time"
+)
+
+// VolumeKind is what an administrator does to PersistentVolumes by hand.
+type VolumeKind string
+
+// What is done to PersistentVolumes.
+const (
+	// Keep has one that is bound keep its volume.
+	Keep VolumeKind = "keep a bound PersistentVolume"
+	// KeepReleased has one keep its volume that is about to be deleted.
+	KeepReleased VolumeKind = "keep a released PersistentVolume"
+	// Remove deletes the object of one that is bound and keeps its volume.
+	Remove VolumeKind = "remove a bound PersistentVolume"
+	// RemoveReleased deletes the object of one that is released and keeps its
+	// volume.
+	RemoveReleased VolumeKind = "remove a released PersistentVolume"
+	// RemoveUnbound deletes the next object that is made, before it is bound.
+	RemoveUnbound VolumeKind = "remove an unbound PersistentVolume"
+	// Strip deletes the object of one that is bound, whatever its reclaim policy,
+	// and the finalizers that would keep it.
+	Strip VolumeKind = "strip a bound PersistentVolume"
+)
+
+// VolumeStep is one thing that is done to a PersistentVolume.
+type VolumeStep struct {
+	At   time.Duration
+	Kind VolumeKind
+	// For is how long it stays as it is then. After that Back has the reclaim
+	// policy of one that was kept be Delete again; the claim of one that was
+	// removed is deleted.
+	For  time.Duration
+	Back bool
+	// Pick chooses among those that there are.
+	Pick int
+}
+
+// String tells a step for people.
+func (s VolumeStep) String() string {
+	if s.Back {
+		return fmt.Sprintf("%s, and let go (%s)", s.Kind, s.For)
+	}
+	return fmt.Sprintf("%s (%s)", s.Kind, s.For)
+}
+
+// Keeps says that the volume may outlive its claim.
+func (s VolumeStep) Keeps() bool { return !s.Back && s.Kind != RemoveUnbound }
+
+func volumeSteps(d draws, duration time.Duration) []VolumeStep {
+	var steps []VolumeStep
+	at := time.Second
+	for {
+		at += d.between(600*time.Millisecond, 3*time.Second)
+		s := VolumeStep{
+			At: at,
+			Kind: choose(d, []choice[VolumeKind]{{6, Keep}, {5, KeepReleased}, {3, Remove}, {2, RemoveReleased},
+				{3, RemoveUnbound}, {2, Strip}}),
+			For:  d.between(500*time.Millisecond, 9*time.Second),
+			Back: d.chance(0.6),
+			Pick: d.IntN(1 << 20),
+		}
+		if s.Kind != Keep && s.Kind != KeepReleased {
+			s.Back = false
+		}
+		if at >= duration {
+			return steps
+		}
+		steps = append(steps, s)
+	}
+}
