@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// attackMoved is a term whose credentials came to lead to another project after
+// movedTerm is a term whose credentials came to lead to another project after
 // it had connected a volume for claim 1.
-func attackMoved(t *testing.T) (l *Lifecycle, before *memoryCinder, clients *changingClients, id string) {
+func movedTerm(t *testing.T) (l *Lifecycle, before *memoryCinder, clients *changingClients, id string) {
 	t.Helper()
 	before, after := newMemoryCinder(), newMemoryCinder()
 	after.place = Place{Endpoint: memoryPlace.Endpoint, Project: "p2"}
@@ -30,12 +30,12 @@ func attackMoved(t *testing.T) (l *Lifecycle, before *memoryCinder, clients *cha
 	return l, before, clients, connected.Volume.ID
 }
 
-// TestAttackAbandonAtAnotherPlaceProvesNothing: the claim goes while the
+// TestAbandonAtAnotherPlaceProvesNothing: the claim goes while the
 // credentials lead to another project. Who undoes it is told that all is gone,
 // removes the Secret, gives the room back, and forgets the claim; the volume is
 // where it was, connected.
-func TestAttackAbandonAtAnotherPlaceProvesNothing(t *testing.T) {
-	l, before, _, _ := attackMoved(t)
+func TestAbandonAtAnotherPlaceProvesNothing(t *testing.T) {
+	l, before, _, _ := movedTerm(t)
 	err := l.Abandon(t.Context(), claimStamp(1), testConnector, nil)
 	for IsKind(err, KindConflict) {
 		err = l.Abandon(t.Context(), claimStamp(1), testConnector, nil)
@@ -48,10 +48,10 @@ func TestAttackAbandonAtAnotherPlaceProvesNothing(t *testing.T) {
 	}
 }
 
-// TestAttackRemovalOfAListedVolumeAtAnotherPlaceProvesNothing: the listing was of
+// TestRemovalOfAListedVolumeAtAnotherPlaceProvesNothing: the listing was of
 // another place than the removal.
-func TestAttackRemovalOfAListedVolumeAtAnotherPlaceProvesNothing(t *testing.T) {
-	l, before, _, id := attackMoved(t)
+func TestRemovalOfAListedVolumeAtAnotherPlaceProvesNothing(t *testing.T) {
+	l, before, _, id := movedTerm(t)
 	err := l.RemoveUnrecorded(t.Context(), id, claimStamp(1), testConnector, nil)
 	for IsKind(err, KindConflict) {
 		err = l.RemoveUnrecorded(t.Context(), id, claimStamp(1), testConnector, nil)
@@ -64,10 +64,10 @@ func TestAttackRemovalOfAListedVolumeAtAnotherPlaceProvesNothing(t *testing.T) {
 	}
 }
 
-// TestAttackMarkAtAnotherPlaceIsNotMissing: KindNotFound ends the marking for
+// TestMarkAtAnotherPlaceIsNotMissing: KindNotFound ends the marking for
 // good.
-func TestAttackMarkAtAnotherPlaceIsNotMissing(t *testing.T) {
-	l, _, _, id := attackMoved(t)
+func TestMarkAtAnotherPlaceIsNotMissing(t *testing.T) {
+	l, _, _, id := movedTerm(t)
 	target := claimTarget(1, id)
 	err := l.Mark(t.Context(), target)
 	for IsKind(err, KindConflict) {
@@ -78,9 +78,9 @@ func TestAttackMarkAtAnotherPlaceIsNotMissing(t *testing.T) {
 	}
 }
 
-// TestAttackAbandonOfTwoKeptVolumesEnds: both were recorded once, and are kept.
+// TestAbandonOfTwoKeptVolumesEnds: both were recorded once, and are kept.
 // The conflict is tried again for ever.
-func TestAttackAbandonOfTwoKeptVolumesEnds(t *testing.T) {
+func TestAbandonOfTwoKeptVolumesEnds(t *testing.T) {
 	cinder := newMemoryCinder()
 	for range 2 {
 		v := mine(1, StatusInUse)
@@ -93,11 +93,11 @@ func TestAttackAbandonOfTwoKeptVolumesEnds(t *testing.T) {
 	}
 }
 
-// TestAttackPermitTakesNobodyElsesSlot: tenant a's deletion asks the API server,
+// TestPermitTakesNobodyElsesSlot: tenant a's deletion asks the API server,
 // which takes its time (a reading of all nodes, and the pause after it). Tenant
 // b's request to the same backend, which has a slot of its own to wait for, does
 // not depend on that.
-func TestAttackPermitTakesNobodyElsesSlot(t *testing.T) {
+func TestPermitTakesNobodyElsesSlot(t *testing.T) {
 	cloud := newCloudServer(t)
 	metadata, err := json.Marshal(mine(1, StatusInUse).Metadata)
 	if err != nil {
@@ -140,10 +140,10 @@ func TestAttackPermitTakesNobodyElsesSlot(t *testing.T) {
 	<-ended
 }
 
-// TestAttackTwoCopiesEnd: two backups of a volume were restored, both with its
+// TestTwoCopiesEnd: two backups of a volume were restored, both with its
 // stamp. Each try to undo what their claim left lists the whole backend anew, and
 // ends in a conflict, which is tried again.
-func TestAttackTwoCopiesEnd(t *testing.T) {
+func TestTwoCopiesEnd(t *testing.T) {
 	cinder := newMemoryCinder()
 	for range 2 {
 		v := mine(1, StatusAvailable)

@@ -20,41 +20,41 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 )
 
-// attackBackends lead to another place, or have no connector, as long as they
+// movedBackends lead to another place, or have no connector, as long as they
 // are told to.
-type attackBackends struct {
+type movedBackends struct {
 	fakeBackends
 	place        backends.Place
 	connectorErr error
 }
 
-type attackVolumes struct {
+type movedVolumes struct {
 	*fakeVolumes
-	at *attackBackends
+	at *movedBackends
 }
 
-func (b *attackBackends) Volumes(name string) (Volumes, error) {
+func (b *movedBackends) Volumes(name string) (Volumes, error) {
 	if volumes, ok := b.fakeBackends[name]; ok {
-		return attackVolumes{volumes, b}, nil
+		return movedVolumes{volumes, b}, nil
 	}
 	return b.fakeBackends.Volumes(name)
 }
 
-func (b *attackBackends) Connector(name string) (backends.Connector, error) {
+func (b *movedBackends) Connector(name string) (backends.Connector, error) {
 	if b.connectorErr != nil {
 		return backends.Connector{}, b.connectorErr
 	}
 	return b.fakeBackends.Connector(name)
 }
 
-func (v attackVolumes) Place() backends.Place {
+func (v movedVolumes) Place() backends.Place {
 	if v.at.place.IsKnown() {
 		return v.at.place
 	}
 	return v.fakeVolumes.Place()
 }
 
-var errAttackNotFound = &backends.Error{Kind: backends.KindNotFound, Backend: "gold", Status: 404, Message: "no such volume"}
+var errNoSuchVolume = &backends.Error{Kind: backends.KindNotFound, Backend: "gold", Status: 404, Message: "no such volume"}
 
 // untouched fails if a volume was undone or removed.
 func (f *fixture) untouched(backend, why string) {
@@ -66,14 +66,14 @@ func (f *fixture) untouched(backend, why string) {
 	}
 }
 
-// TestAttackRebootOfAnEarlierReleaseHidesAUser: a deletion waits for node a,
+// TestRebootOfAnEarlierReleaseHidesNoUser: a deletion waits for node a,
 // which runs with boot-1. Somebody rescues the data: the policy becomes Retain,
 // another claim gets the PersistentVolume, and node a is rebooted meanwhile. A
 // pod there uses the volume for weeks. Then the volume is released again, to be
 // deleted, while node a still has it in use: the boot that is remembered is that
 // of the first release. (A PersistentVolume of the historic provisioner: one of
 // ours counts as damaged under another claim.)
-func TestAttackRebootOfAnEarlierReleaseHidesAUser(t *testing.T) {
+func TestRebootOfAnEarlierReleaseHidesNoUser(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	pv.Annotations = map[string]string{annotationProvisionedBy: "test", historicAnnotationIdentity: "id", historicAnnotationVolume: "volume-1", annotationBackend: "gold"}
@@ -105,15 +105,15 @@ func TestAttackRebootOfAnEarlierReleaseHidesAUser(t *testing.T) {
 	f.untouched("gold", "node a has the volume in use, and took it into use with boot-2")
 }
 
-// TestAttackMarkIsLostWhereTheBackendLeadsElsewhere: like
+// TestMarkIsNotLostWhereTheBackendLeadsElsewhere: like
 // TestVolumeThatWasRecordedIsNeverTakenOver, but the reason why the volume was
 // never completed is that the credentials lead to another project for a while.
 // The mark finds no such volume there and is dropped, and the listing there frees
 // what is remembered of the record. When the credentials are put back, the volume
 // that a pod has written to is deleted.
-func TestAttackMarkIsLostWhereTheBackendLeadsElsewhere(t *testing.T) {
+func TestMarkIsNotLostWhereTheBackendLeadsElsewhere(t *testing.T) {
 	f := newFixture(t)
-	lent := &attackBackends{fakeBackends: f.backends}
+	lent := &movedBackends{fakeBackends: f.backends}
 	f.Backends = lent
 	f.count()
 	followup := NewFollowup(f.Provisioner, 1)
@@ -131,7 +131,7 @@ func TestAttackMarkIsLostWhereTheBackendLeadsElsewhere(t *testing.T) {
 	f.forgetClaim(claim)
 	followup.ClaimGone(claim.UID)
 	f.removeByHand(followup, pv)
-	gold.err = errAttackNotFound // what os-show says of it in p2
+	gold.err = errNoSuchVolume // what os-show says of it in p2
 	f.follow(followup)
 	f.Recount("gold")
 	f.lookAgain("gold")
@@ -187,10 +187,10 @@ func TestObjectOfAVolumeThatIsNotInUseYetIsKept(t *testing.T) {
 	}
 }
 
-// TestAttackSecondVolumeTakesTheSecretOfAKeptOne: volume-kept was recorded, in
+// TestSecondVolumeLeavesTheSecretOfAKeptOne: volume-kept was recorded, in
 // use, and kept on purpose with its Secret. A second volume of its claim, which
 // was never attached, goes, and takes the Secret of the kept one with it.
-func TestAttackSecondVolumeTakesTheSecretOfAKeptOne(t *testing.T) {
+func TestSecondVolumeLeavesTheSecretOfAKeptOne(t *testing.T) {
 	prepare := func(t *testing.T) (f *fixture, second backends.Volume) {
 		f = newFixture(t, credentialsOf("pvc-uid-gone"))
 		kept, second := f.leftoverVolume("uid-gone"), f.leftoverVolume("uid-gone")
@@ -217,11 +217,11 @@ func TestAttackSecondVolumeTakesTheSecretOfAKeptOne(t *testing.T) {
 	})
 }
 
-// TestAttackConnectorThatCannotBeReadForgetsAClaim: the connector has the port
+// TestConnectorThatCannotBeReadForgetsNoClaim: the connector has the port
 // names of nodes, and these cannot be listed for a moment.
-func TestAttackConnectorThatCannotBeReadForgetsAClaim(t *testing.T) {
+func TestConnectorThatCannotBeReadForgetsNoClaim(t *testing.T) {
 	f := newFixture(t)
-	lent := &attackBackends{fakeBackends: f.backends}
+	lent := &movedBackends{fakeBackends: f.backends}
 	f.Backends = lent
 	gold := f.backends["gold"]
 	followup := NewFollowup(f.Provisioner, 1)
@@ -245,13 +245,13 @@ func TestAttackConnectorThatCannotBeReadForgetsAClaim(t *testing.T) {
 	}
 }
 
-// TestAttackVoidRecordOfAVolumeElsewhere: what was begun for a claim was undone,
+// TestRecordOfAVolumeElsewhereIsNotVoid: what was begun for a claim was undone,
 // since it was denied for a moment. It is served again, with another volume,
 // which is used; the class says Retain. The claim goes, and the credentials lead
 // to another project, where the volume does not exist: its record is deleted.
-func TestAttackVoidRecordOfAVolumeElsewhere(t *testing.T) {
+func TestRecordOfAVolumeElsewhereIsNotVoid(t *testing.T) {
 	f := newFixture(t)
-	lent := &attackBackends{fakeBackends: f.backends}
+	lent := &movedBackends{fakeBackends: f.backends}
 	f.Backends = lent
 	followup := NewFollowup(f.Provisioner, 1)
 	claim := f.claim(nil)
@@ -274,11 +274,11 @@ func TestAttackVoidRecordOfAVolumeElsewhere(t *testing.T) {
 	}
 }
 
-// TestAttackFollowUpsOfAMissingBackendAreTriedForEver: each recorded volume of a
+// TestFollowUpsOfAMissingBackendWaitForAnotherPolicy: each recorded volume of a
 // backend that was renamed (and the program restarted) is tried again every 30 s
 // with a warning, for the whole term, though only another policy could help; and
 // so is the mark of one whose PersistentVolume is gone.
-func TestAttackFollowUpsOfAMissingBackendAreTriedForEver(t *testing.T) {
+func TestFollowUpsOfAMissingBackendWaitForAnotherPolicy(t *testing.T) {
 	prepare := func(t *testing.T) (*fixture, *Followup, *corev1.PersistentVolume) {
 		f := newFixture(t)
 		pv := f.recorded()
@@ -309,10 +309,10 @@ func followupOfMark(pv *corev1.PersistentVolume) followup {
 	return followup{claim: types.UID(pv.Annotations[annotationClaimUID]), backend: pv.Annotations[annotationBackend], volume: pv.Annotations[annotationVolume], mark: true}
 }
 
-// TestAttackProofHoldsASlotWithoutLimit: the proof is asked while a request to
+// TestProofIsBoundedInTime: the proof is asked while a request to
 // the backend is kept from being made. That of released volumes is bounded by
 // askTimeout; that of unrecorded ones is not, and the API client has no time-out.
-func TestAttackProofHoldsASlotWithoutLimit(t *testing.T) {
+func TestProofIsBoundedInTime(t *testing.T) {
 	f := newFixture(t)
 	v := f.leftoverVolume("uid-gone")
 	v.Status = backends.StatusAttaching
@@ -334,11 +334,11 @@ func (n *boundedNodes) Users(ctx context.Context, _ nodeuse.Volume) ([]string, e
 	return nil, nil
 }
 
-// TestAttackNodesThatTakeFourSecondsToRead: in a cluster of some thousand nodes.
+// TestNodesThatTakeFourSecondsToReadAreWaitedFor: in a cluster of some thousand nodes.
 // Whoever asks just after a reading has begun waits for its end, for the pause of
 // three times its length, and for the next: longer than a slot of the backend should be
 // taken.
-func TestAttackNodesThatTakeFourSecondsToRead(t *testing.T) {
+func TestNodesThatTakeFourSecondsToReadAreWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.client.PrependReactor("list", "nodes", func(ktesting.Action) (bool, runtime.Object, error) {
@@ -357,11 +357,11 @@ func TestAttackNodesThatTakeFourSecondsToRead(t *testing.T) {
 	})
 }
 
-// TestAttackNewVolumeOfAClaimWhoseRecordIsGoneLeaks: that a volume was recorded
+// TestNewVolumeOfAClaimWhoseRecordIsGoneIsUndone: that a volume was recorded
 // is remembered of its claim, not of the volume. Volume and PersistentVolume are
 // removed by hand; the pending claim gets another volume, and goes before that
 // is recorded.
-func TestAttackNewVolumeOfAClaimWhoseRecordIsGoneLeaks(t *testing.T) {
+func TestNewVolumeOfAClaimWhoseRecordIsGoneIsUndone(t *testing.T) {
 	f := newFixture(t)
 	f.count()
 	followup := NewFollowup(f.Provisioner, 1)
@@ -371,7 +371,7 @@ func TestAttackNewVolumeOfAClaimWhoseRecordIsGoneLeaks(t *testing.T) {
 	f.store(pv)
 	f.seen()
 	f.removeByHand(followup, pv)
-	gold.err = errAttackNotFound // the volume is gone, too
+	gold.err = errNoSuchVolume // the volume is gone, too
 	f.follow(followup)
 	gold.err = nil
 	claim, err := f.Claims.PersistentVolumeClaims("team-a").Get("data")
@@ -389,9 +389,9 @@ func TestAttackNewVolumeOfAClaimWhoseRecordIsGoneLeaks(t *testing.T) {
 	wantCalls(t, gold, "abandon pvc-uid-1")
 }
 
-// TestAttackRoomOfAKeptVolumeIsNeverGivenBack: this term made the volume, and
+// TestRoomOfAKeptVolumeIsGivenBackWhenItIsGone: this term made the volume, and
 // somebody else attached it, so that undoing keeps it. Then it is removed by hand.
-func TestAttackRoomOfAKeptVolumeIsNeverGivenBack(t *testing.T) {
+func TestRoomOfAKeptVolumeIsGivenBackWhenItIsGone(t *testing.T) {
 	f := newFixture(t)
 	f.count()
 	followup := NewFollowup(f.Provisioner, 1)
@@ -411,9 +411,9 @@ func TestAttackRoomOfAKeptVolumeIsNeverGivenBack(t *testing.T) {
 	}
 }
 
-// TestAttackKeptVolumeThatIsMisplacedSaysWhy: the claim's volume is on a backend
+// TestKeptVolumeThatIsMisplacedSaysWhy: the claim's volume is on a backend
 // that its rule does not name any more, and may not be removed.
-func TestAttackKeptVolumeThatIsMisplacedSaysWhy(t *testing.T) {
+func TestKeptVolumeThatIsMisplacedSaysWhy(t *testing.T) {
 	f := newFixture(t)
 	f.backends["silver"].listed = []backends.Volume{f.stamped("uid-1")}
 	f.backends["silver"].abandonKeeps = true
@@ -424,10 +424,10 @@ func TestAttackKeptVolumeThatIsMisplacedSaysWhy(t *testing.T) {
 	}
 }
 
-// TestAttackRecordThatArrivesAfterTheProof: a removal may wait for minutes
+// TestRecordThatArrivesAfterTheProofIsNoticed: a removal may wait for minutes
 // between its steps. Meanwhile the cache shows a PersistentVolume that names the
 // volume: a request of the former leader came late.
-func TestAttackRecordThatArrivesAfterTheProof(t *testing.T) {
+func TestRecordThatArrivesAfterTheProofIsNoticed(t *testing.T) {
 	f := newFixture(t)
 	v := f.leftoverVolume("uid-1")
 	permit := f.cleaner.permit(f.cleaner.unrecorded)
@@ -438,9 +438,9 @@ func TestAttackRecordThatArrivesAfterTheProof(t *testing.T) {
 	}
 }
 
-// TestAttackClaimWhosePersistentVolumeGoesComesBack: it is pending, nobody has
+// TestClaimWhosePersistentVolumeGoesComesBack: it is pending, nobody has
 // it in a queue, and it is not parked.
-func TestAttackClaimWhosePersistentVolumeGoesComesBack(t *testing.T) {
+func TestClaimWhosePersistentVolumeGoesComesBack(t *testing.T) {
 	f := newFixture(t)
 	f.count()
 	followup := NewFollowup(f.Provisioner, 1)
@@ -457,11 +457,11 @@ func TestAttackClaimWhosePersistentVolumeGoesComesBack(t *testing.T) {
 	}
 }
 
-// TestAttackClaimUndoneBeforeItsConnectIsForgotten: the claim goes after the last
+// TestClaimUndoneBeforeItsConnectIsNotForgotten: the claim goes after the last
 // look before Connect, and is undone while Connect waits for the claim's lock.
 // Connect then makes a volume, and the Secret cannot be written: the attempt
 // ends, and what it made is known to nobody.
-func TestAttackClaimUndoneBeforeItsConnectIsForgotten(t *testing.T) {
+func TestClaimUndoneBeforeItsConnectIsNotForgotten(t *testing.T) {
 	f := newFixture(t)
 	f.count()
 	followup := NewFollowup(f.Provisioner, 1)
@@ -495,11 +495,11 @@ func (v conflictVolumes) Complete(_ context.Context, target backends.Target, _ b
 	return &backends.Error{Kind: backends.KindConflict, Backend: "gold", Message: "volume volume-1 is available where attaching was expected"}
 }
 
-// TestAttackKeptVolumeThatWasDetachedIsLeftInPeace: the PersistentVolume is
+// TestKeptVolumeThatWasDetachedIsLeftInPeace: the PersistentVolume is
 // released and to be kept, and its volume was in use once. An administrator has
-// detached it, to copy its data; the audit has nothing to say about that. Each
-// new leader tries to bring it into use, every 30 s, for ever.
-func TestAttackKeptVolumeThatWasDetachedIsLeftInPeace(t *testing.T) {
+// detached it, to copy its data; the audit has nothing to say about that. No
+// leader tries to bring it into use.
+func TestKeptVolumeThatWasDetachedIsLeftInPeace(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	f.Backends = conflictBackends{f.backends}
@@ -513,10 +513,10 @@ func TestAttackKeptVolumeThatWasDetachedIsLeftInPeace(t *testing.T) {
 	}
 }
 
-// TestAttackRecordingAgainFreesNothing: every change of a PersistentVolume counts
+// TestRecordingAgainFreesNothing: every change of a PersistentVolume counts
 // it anew. That frees no room; whoever waits for room of its tenant is looked at
 // all the same as soon as anybody's is freed.
-func TestAttackRecordingAgainFreesNothing(t *testing.T) {
+func TestRecordingAgainFreesNothing(t *testing.T) {
 	f := newFixture(t)
 	f.limit("1")
 	pv := f.recorded()
@@ -539,11 +539,11 @@ func (b staleBackends) Volumes(name string) (Volumes, error) {
 
 func (v staleVolumes) Volumes(context.Context) ([]backends.Volume, error) { return nil, nil }
 
-// TestAttackSweepOfSecretsByAnOldListing: the volume was made after the last
+// TestSweepOfSecretsByAnOldListingKeepsThoseThatCount: the volume was made after the last
 // listing, was recorded and in use, and is kept with its Secret: somebody removed
 // the PersistentVolume to import it again. Some other Secret cannot be written,
 // and so the Secrets are swept.
-func TestAttackSweepOfSecretsByAnOldListing(t *testing.T) {
+func TestSweepOfSecretsByAnOldListingKeepsThoseThatCount(t *testing.T) {
 	f := newFixture(t)
 	f.Backends = staleBackends{f.backends}
 	f.count()
@@ -572,10 +572,10 @@ func TestAttackSweepOfSecretsByAnOldListing(t *testing.T) {
 	}
 }
 
-// TestAttackDeletionThatIsDoneIsNotToldToHaveStopped: Cinder has accepted the
+// TestDeletionThatIsDoneIsNotToldToHaveStopped: Cinder has accepted the
 // deletion, and takes minutes for it. Meanwhile the policy becomes Retain: too
 // late, and the author must not be told that the volume is still there.
-func TestAttackDeletionThatIsDoneIsNotToldToHaveStopped(t *testing.T) {
+func TestDeletionThatIsDoneIsNotToldToHaveStopped(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	pv.ResourceVersion = "10"
@@ -594,9 +594,9 @@ func TestAttackDeletionThatIsDoneIsNotToldToHaveStopped(t *testing.T) {
 	}
 }
 
-// TestAttackUndoneIsForgottenInTime: it is remembered for 15 minutes that a claim
+// TestUndoneIsForgottenInTime: it is remembered for 15 minutes that a claim
 // was undone, unless no other is undone afterwards.
-func TestAttackUndoneIsForgottenInTime(t *testing.T) {
+func TestUndoneIsForgottenInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		claim := f.claim(nil)
