@@ -104,6 +104,37 @@ func TestRecordOfWhatWasUndoneIsRemoved(t *testing.T) {
 	}
 }
 
+// TestRecordThatComesWhileItsVolumeIsUndoneIsRemoved: the PersistentVolume is
+// saved when the volume is gone, and before the Secret is.
+func TestRecordThatComesWhileItsVolumeIsUndoneIsRemoved(t *testing.T) {
+	f := newFixture(t)
+	followup := NewFollowup(f.Provisioner, 1)
+	claim := f.claim(nil)
+	pv, err := f.provision(claim)
+	f.must(err)
+	pv.UID, pv.Annotations[annotationProvisionedBy] = "pv-uid", "test"
+	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+	f.forgetClaim(claim)
+	f.backends["gold"].onCall = func() {
+		f.backends["gold"].onCall = nil
+		f.backends["gold"].err = &backends.Error{Kind: backends.KindNotFound, Backend: "gold", Message: "gone"}
+		f.released(pv)
+		followup.VolumeSeen(pv)
+	}
+	followup.ClaimGone(claim.UID)
+	f.backends["gold"].hasErr = nil
+	for followup.queue.Len() > 0 {
+		followup.next(t.Context())
+		f.backends["gold"].err = nil
+	}
+	if _, err := f.client.CoreV1().PersistentVolumes().Get(t.Context(), pv.Name, metav1.GetOptions{}); err == nil {
+		t.Error("the PersistentVolume is left, without its volume")
+	}
+	if f.hasSecret(pv.Name) {
+		t.Error("the Secret is left")
+	}
+}
+
 func followupOf(pv *corev1.PersistentVolume) followup { return followup{pv: pv.Name} }
 
 func TestWhatIsNotCompleted(t *testing.T) {

@@ -78,19 +78,23 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning, 
 		return err
 	}
 	err = volumes.Abandon(ctx, begun.stamp, begun.connector, p.cleaner.permit(prove))
-	if err == nil {
-		// There may be a Secret without a volume.
-		err = p.cleaner.RemoveSecret(ctx, begun.stamp.PV)
-	}
-	switch {
-	case IsKept(err):
+	if IsKept(err) {
 		p.finish(uid)
 		p.ledger.Keep(uid)
-		return err
-	case err != nil:
+	}
+	if err != nil {
 		return err
 	}
 	p.noteUndone(uid, begun)
+	// There may be a Secret without a volume.
+	err = p.cleaner.RemoveSecret(ctx, begun.stamp.PV)
+	switch {
+	case IsKept(err):
+		// The PersistentVolume was saved meanwhile, and names a volume that is gone.
+		p.settle(followup{pv: begun.stamp.PV})
+	case err != nil:
+		return err
+	}
 	// A shared one last: others may need it, and who leads next looks for it.
 	shared := p.shared.heldBy(uid)
 	p.finish(uid)
