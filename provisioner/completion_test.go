@@ -119,14 +119,11 @@ func TestRecordThatComesWhileItsVolumeIsUndoneIsRemoved(t *testing.T) {
 		f.backends["gold"].onCall = nil
 		f.backends["gold"].err = &backends.Error{Kind: backends.KindNotFound, Backend: "gold", Message: "gone"}
 		f.released(pv)
-		followup.VolumeSeen(pv)
-	}
-	followup.ClaimGone(claim.UID)
-	f.backends["gold"].hasErr = nil
-	for followup.queue.Len() > 0 {
-		followup.next(t.Context())
+		f.must(followup.do(t.Context(), followupOf(pv))) // seen, and its volume missed
 		f.backends["gold"].err = nil
 	}
+	followup.ClaimGone(claim.UID)
+	f.follow(followup)
 	if _, err := f.client.CoreV1().PersistentVolumes().Get(t.Context(), pv.Name, metav1.GetOptions{}); err == nil {
 		t.Error("the PersistentVolume is left, without its volume")
 	}
