@@ -233,7 +233,7 @@ func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
 	removed = p.removed[pv.UID]
 	delete(p.removed, pv.UID)
 	p.mu.Unlock()
-	p.shared.volumeGone(pv.UID)
+	p.shared.VolumeGone(pv.UID)
 	p.Nodes.Forget(pv.UID)
 	p.volumes.Forget(pv.UID)
 	p.limiter.Gone(pv.Name)

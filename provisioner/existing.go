@@ -3,18 +3,17 @@ package provisioner
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/paging"
 )
 
 // ReadExisting reads the claims and PersistentVolumes of a provisioner from a
@@ -27,7 +26,7 @@ func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerN
 	var existing policy.Existing
 	trimmer := NewTrimmer()
 	claims, err := listClaims(ctx, client, func(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
-		trimmer.claim(claim)
+		trimmer.Claim(claim)
 		return claim
 	})
 	if err != nil {
@@ -44,7 +43,7 @@ func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerN
 	if err != nil {
 		return existing, err
 	}
-	namespaces, err := listAll(ctx, "Namespaces", func(ctx context.Context, options metav1.ListOptions) ([]corev1.Namespace, string, error) {
+	namespaces, err := paging.List(ctx, "Namespaces", func(ctx context.Context, options metav1.ListOptions) ([]corev1.Namespace, string, error) {
 		list, err := client.CoreV1().Namespaces().List(ctx, options)
 		if err != nil {
 			return nil, "", err
@@ -54,7 +53,7 @@ func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerN
 	if err != nil {
 		return existing, err
 	}
-	classes, err := listAll(ctx, "StorageClasses", func(ctx context.Context, options metav1.ListOptions) ([]storagev1.StorageClass, string, error) {
+	classes, err := paging.List(ctx, "StorageClasses", func(ctx context.Context, options metav1.ListOptions) ([]storagev1.StorageClass, string, error) {
 		list, err := client.StorageV1().StorageClasses().List(ctx, options)
 		if err != nil {
 			return nil, "", err
@@ -94,7 +93,7 @@ func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerN
 // listClaims reads all claims, and keeps of each only what record makes of it:
 // the objects of one page are dropped before the next is read.
 func listClaims[R any](ctx context.Context, client kubernetes.Interface, record func(*corev1.PersistentVolumeClaim) R) ([]R, error) {
-	return listAll(ctx, "PersistentVolumeClaims", func(ctx context.Context, options metav1.ListOptions) ([]R, string, error) {
+	return paging.List(ctx, "PersistentVolumeClaims", func(ctx context.Context, options metav1.ListOptions) ([]R, string, error) {
 		list, err := client.CoreV1().PersistentVolumeClaims(metav1.NamespaceAll).List(ctx, options)
 		if err != nil {
 			return nil, "", err
@@ -105,7 +104,7 @@ func listClaims[R any](ctx context.Context, client kubernetes.Interface, record 
 
 // listPersistentVolumes does the same for PersistentVolumes.
 func listPersistentVolumes[R any](ctx context.Context, client kubernetes.Interface, record func(*corev1.PersistentVolume) R) ([]R, error) {
-	return listAll(ctx, "PersistentVolumes", func(ctx context.Context, options metav1.ListOptions) ([]R, string, error) {
+	return paging.List(ctx, "PersistentVolumes", func(ctx context.Context, options metav1.ListOptions) ([]R, string, error) {
 		list, err := client.CoreV1().PersistentVolumes().List(ctx, options)
 		if err != nil {
 			return nil, "", err
@@ -133,32 +132,6 @@ func ListClaimUIDs(ctx context.Context, client kubernetes.Interface) (map[types.
 		set[uid] = true
 	}
 	return set, nil
-}
-
-// pageSize bounds what the API server answers at once.
-const pageSize = 500
-
-// listAll reads a list in pages. The API server forgets where a page ended
-// after some minutes; the list is then read anew and at once, as nothing else
-// would get to its end.
-func listAll[T any](ctx context.Context, what string, list func(context.Context, metav1.ListOptions) ([]T, string, error)) ([]T, error) {
-	var all []T
-	options := metav1.ListOptions{Limit: pageSize}
-	for {
-		items, next, err := list(ctx, options)
-		if apierrors.IsResourceExpired(err) && options.Continue != "" {
-			all, options = nil, metav1.ListOptions{}
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("cannot list %s: %w", what, err)
-		}
-		all = append(all, items...)
-		if next == "" {
-			return all, nil
-		}
-		options.Continue = next
-	}
 }
 
 // byAge orders claims as they get freed room: the eldest first.

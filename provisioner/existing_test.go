@@ -1,7 +1,6 @@
 package provisioner
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"reflect"
@@ -345,20 +344,6 @@ func TestListsAreReadInPages(t *testing.T) {
 }
 
 // TestAnExpiredListIsReadAnew: nothing is listed twice.
-func TestAnExpiredListIsReadAnew(t *testing.T) {
-	got, err := listAll(t.Context(), "Things", func(_ context.Context, options metav1.ListOptions) ([]int, string, error) {
-		switch {
-		case options.Limit == 0:
-			return []int{1, 2, 3}, "", nil
-		case options.Continue == "":
-			return []int{1}, "next", nil
-		}
-		return nil, "", apierrors.NewResourceExpired("too old")
-	})
-	if err != nil || !reflect.DeepEqual(got, []int{1, 2, 3}) {
-		t.Errorf("%v, %v", got, err)
-	}
-}
 
 func TestListsThatCannotBeRead(t *testing.T) {
 	for resource, what := range map[string]string{
@@ -371,14 +356,5 @@ func TestListsThatCannotBeRead(t *testing.T) {
 		if !errors.Is(err, refused) || err.Error() != "cannot list "+what+": forbidden" {
 			t.Errorf("%s: %v", resource, err)
 		}
-	}
-	// An expiry that is not about a page is an error like others.
-	calls := 0
-	_, err := listAll(t.Context(), "Things", func(context.Context, metav1.ListOptions) ([]int, string, error) {
-		calls++
-		return nil, "", apierrors.NewResourceExpired("too old")
-	})
-	if err == nil || calls != 1 {
-		t.Errorf("%d calls, %v", calls, err)
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/fairshare"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/secrets"
 )
 
 // Volumes is the life of one backend's volumes; *backends.Lifecycle is it.
@@ -116,7 +117,7 @@ type Provisioner struct {
 	ledger  *ledger.Ledger
 	// freed holds a token while room was freed that nobody was offered yet.
 	freed chan struct{}
-	// requeue puts objects back in front of the library; see TermInformer.
+	// requeue puts objects back in front of the library; see Requeue.
 	requeue Requeue
 	paces   *paces
 	// settle hands something to the follow-up.
@@ -132,7 +133,7 @@ type Provisioner struct {
 	volumes  *parking.Lot[*corev1.PersistentVolume]
 	helped   *parking.History
 	counting *counting
-	shared   *sharedSecrets
+	shared   *secrets.Holders
 
 	// secretDoubt is when the request for a Secret failed last, in nanoseconds of
 	// Unix time.
@@ -178,7 +179,7 @@ func New(options Options) *Provisioner {
 		volumes:  parking.NewLot[*corev1.PersistentVolume](),
 		helped:   parking.NewHistory(),
 		counting: newCounting(),
-		shared:   newSharedSecrets(),
+		shared:   secrets.New(),
 
 		full:    map[fullAt]fullness{},
 		begun:   map[types.UID]beginning{},

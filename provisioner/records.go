@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/paging"
 )
 
 // Records is what a cluster knows of volumes, for an audit.
@@ -135,7 +136,7 @@ func ReadRecords(ctx context.Context, client kubernetes.Interface, provisionerNa
 // listSecrets lists the Secrets that this program made for volumes, without
 // their values.
 func listSecrets(ctx context.Context, client kubernetes.Interface, namespace string) ([]SecretRecord, error) {
-	return listAll(ctx, "Secrets in "+namespace, func(ctx context.Context, options metav1.ListOptions) ([]SecretRecord, string, error) {
+	return paging.List(ctx, "Secrets in "+namespace, func(ctx context.Context, options metav1.ListOptions) ([]SecretRecord, string, error) {
 		options.LabelSelector = labelManagedBy + "=" + managedBy
 		list, err := client.CoreV1().Secrets(namespace).List(ctx, options)
 		if err != nil {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,103 +15,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/paging"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/secrets"
 )
 
 // annotationSharedBy marks a Secret that volumes of a backend share, with the
 // backend's name. The Secret of one volume never carries it.
 const annotationSharedBy = annotationPrefix + "shared-by-backend"
-
-// sharedSecrets knows who needs the Secrets that volumes share. A Secret stays
-// as long as an attempt of this term may still record a PersistentVolume that
-// names it, and as long as one exists.
-type sharedSecrets struct {
-	mu     sync.Mutex
-	byName map[string]*sharedSecret
-}
-
-// sharedSecret is one of them.
-type sharedSecret struct {
-	// use is held for reading while an attempt writes the Secret, and for
-	// writing while it is found out whether anybody needs it: whoever comes
-	// meanwhile makes it anew.
-	use sync.RWMutex
-	// attempts are the claims that may get a PersistentVolume that names it,
-	// left the PersistentVolumes whose volumes are gone. Both are guarded by
-	// sharedSecrets.mu.
-	attempts map[types.UID]bool
-	left     map[types.UID]bool
-}
-
-func newSharedSecrets() *sharedSecrets { return &sharedSecrets{byName: map[string]*sharedSecret{}} }
-
-// named returns the entry of a Secret. Names follow from backends and users, so
-// that there are few and entries stay.
-func (s *sharedSecrets) named(name string) *sharedSecret {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	entry, ok := s.byName[name]
-	if !ok {
-		entry = &sharedSecret{attempts: map[types.UID]bool{}, left: map[types.UID]bool{}}
-		s.byName[name] = entry
-	}
-	return entry
-}
-
-func (s *sharedSecrets) hold(entry *sharedSecret, claim types.UID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	entry.attempts[claim] = true
-}
-
-func (s *sharedSecrets) isHeld(entry *sharedSecret) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(entry.attempts) > 0
-}
-
-// heldBy lists the Secrets that a claim's attempt needs.
-func (s *sharedSecrets) heldBy(claim types.UID) []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var names []string
-	for name, entry := range s.byName {
-		if entry.attempts[claim] {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
-// attemptOver ends what hold began: the PersistentVolume is in the API server,
-// or there will be none.
-func (s *sharedSecrets) attemptOver(claim types.UID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, entry := range s.byName {
-		delete(entry.attempts, claim)
-	}
-}
-
-func (s *sharedSecrets) leave(entry *sharedSecret, pv types.UID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	entry.left[pv] = true
-}
-
-func (s *sharedSecrets) hasLeft(entry *sharedSecret, pv types.UID) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return entry.left[pv]
-}
-
-// volumeGone forgets a PersistentVolume.
-func (s *sharedSecrets) volumeGone(pv types.UID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, entry := range s.byName {
-		delete(entry.left, pv)
-	}
-}
 
 // keepSecret writes the Secret of an attempt, the volume's own or the one that
 // it shares. The credentials are fresh if Cinder wrote the connection now.
@@ -127,10 +36,10 @@ func (a *attempt) keepSecret(ctx context.Context, secret mappers.Secret, fresh b
 // keeps it until the attempt is over. A new key replaces the old one for the
 // volumes that exist, too; one that is not fresh replaces nothing.
 func (p *Provisioner) ensureSharedSecret(ctx context.Context, claim types.UID, backend string, secret mappers.Secret, fresh bool) error {
-	entry := p.shared.named(secret.Name)
-	entry.use.RLock()
-	defer entry.use.RUnlock()
-	p.shared.hold(entry, claim)
+	entry := p.shared.Named(secret.Name)
+	entry.Use.RLock()
+	defer entry.Use.RUnlock()
+	p.shared.Hold(entry, claim)
 	return p.writeSharedSecret(ctx, backend, secret, fresh)
 }
 
@@ -195,7 +104,7 @@ func (p *Provisioner) leaveSharedSecret(ctx context.Context, pv types.UID, origi
 		// here.
 		return nil
 	}
-	p.shared.leave(p.shared.named(origin.Secret), pv)
+	p.shared.Leave(p.shared.Named(origin.Secret), pv)
 	settled, err := p.removeUnneeded(ctx, origin.Backend, origin.Secret)
 	if err == nil && !settled {
 		p.secretDoubt.Store(time.Now().UnixNano())
@@ -225,7 +134,7 @@ func (p *Provisioner) leaveSharedSecrets(ctx context.Context, backend string, na
 // An attempt that is over before it is asked for has left its PersistentVolume
 // in the API server, where the listing that follows shows it.
 func (p *Provisioner) removeUnneeded(ctx context.Context, backend, name string) (settled bool, err error) {
-	entry := p.shared.named(name)
+	entry := p.shared.Named(name)
 	// The cache knows most of those who need it without a request.
 	cached, err := p.PersistentVolumes.List(labels.Everything())
 	if err != nil {
@@ -236,9 +145,9 @@ func (p *Provisioner) removeUnneeded(ctx context.Context, backend, name string) 
 			return true, nil
 		}
 	}
-	entry.use.Lock()
-	defer entry.use.Unlock()
-	if p.shared.isHeld(entry) {
+	entry.Use.Lock()
+	defer entry.Use.Unlock()
+	if p.shared.IsHeld(entry) {
 		return true, nil
 	}
 	if p.mayBeUnrecorded(backend) {
@@ -275,8 +184,8 @@ func (p *Provisioner) mayBeUnrecorded(backend string) bool {
 
 // needsShared reports whether a PersistentVolume names a Secret that volumes
 // share, and its volume still exists.
-func (p *Provisioner) needsShared(pv *corev1.PersistentVolume, entry *sharedSecret, name string) bool {
-	return refersTo(pv, p.Namespace, name) && !p.shared.hasLeft(entry, pv.UID)
+func (p *Provisioner) needsShared(pv *corev1.PersistentVolume, entry *secrets.Secret, name string) bool {
+	return refersTo(pv, p.Namespace, name) && !p.shared.HasLeft(entry, pv.UID)
 }
 
 // refersTo reports whether a PersistentVolume names a Secret, whoever wrote it.
@@ -305,7 +214,7 @@ func refersTo(pv *corev1.PersistentVolume, namespace, name string) bool {
 // PersistentVolumes are removed by hand. Age does not matter: their content
 // comes from Cinder with every new volume.
 func (p *Provisioner) sweepSharedSecrets(ctx context.Context) error {
-	shared, err := listAll(ctx, "Secrets in "+p.Namespace, func(ctx context.Context, options metav1.ListOptions) ([]metav1.ObjectMeta, string, error) {
+	shared, err := paging.List(ctx, "Secrets in "+p.Namespace, func(ctx context.Context, options metav1.ListOptions) ([]metav1.ObjectMeta, string, error) {
 		options.LabelSelector = labelManagedBy + "=" + managedBy
 		list, err := p.Client.CoreV1().Secrets(p.Namespace).List(ctx, options)
 		if err != nil {

@@ -309,7 +309,7 @@ func TestSharedSecretIsThereForEverybodyWhoNeedsIt(t *testing.T) {
 				}
 				expect("before the PersistentVolume is saved")
 				if round%3 == 2 { // given up
-					held := f.shared.heldBy(claim)
+					held := f.shared.HeldBy(claim)
 					f.finish(claim)
 					f.leaveSharedSecrets(ctx, "gold", held)
 					continue
@@ -333,7 +333,7 @@ func TestSharedSecretIsThereForEverybodyWhoNeedsIt(t *testing.T) {
 					t.Error(err)
 				}
 				_ = pvs.Delete(pv)
-				f.shared.volumeGone(pv.UID)
+				f.shared.VolumeGone(pv.UID)
 			}
 		})
 	}
@@ -341,9 +341,8 @@ func TestSharedSecretIsThereForEverybodyWhoNeedsIt(t *testing.T) {
 	if f.hasShared(name) {
 		t.Error("the Secret is left")
 	}
-	entry := f.shared.named(name)
-	if len(entry.attempts)+len(entry.left) > 0 {
-		t.Errorf("%d attempts and %d PersistentVolumes are remembered", len(entry.attempts), len(entry.left))
+	if n := f.shared.Remembered(f.shared.Named(name)); n > 0 {
+		t.Errorf("%d attempts and PersistentVolumes are remembered", n)
 	}
 }
 
@@ -442,7 +441,7 @@ func TestSweepRemovesSharedSecretsThatNobodyNeeds(t *testing.T) {
 			f.must(f.client.Tracker().Add(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", Annotations: map[string]string{annotationSecret: name}}}))
 		}},
 		{name: "an attempt needs it", stays: true, secret: sharedSecretOf(name, "gold", "cluster-1"), before: func(f *fixture) {
-			f.shared.hold(f.shared.named(name), "uid-1")
+			f.shared.Hold(f.shared.Named(name), "uid-1")
 		}},
 		{name: "a former leader's volume may need it", stays: true, secret: sharedSecretOf(name, "gold", "cluster-1"), before: func(f *fixture) {
 			f.countFound("gold", []backends.Volume{f.stamped("uid-3")})

@@ -96,7 +96,7 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning, 
 		return err
 	}
 	// A shared one last: others may need it, and who leads next looks for it.
-	shared := p.shared.heldBy(uid)
+	shared := p.shared.HeldBy(uid)
 	p.finish(uid)
 	p.release(uid)
 	p.leaveSharedSecrets(ctx, begun.backend, shared)
@@ -208,5 +208,5 @@ func (p *Provisioner) finish(uid types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.begun, uid)
-	p.shared.attemptOver(uid)
+	p.shared.AttemptOver(uid)
 }

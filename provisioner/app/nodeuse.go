@@ -66,7 +66,7 @@ func onlyUse(object any) (any, error) {
 
 // watchNodes brings deletions back that wait for nodes, at whatever changes
 // there: of two changes the watch may show the second only.
-func watchNodes(p *provisioner.Provisioner, nodes, attachments *provisioner.TermInformer) error {
+func watchNodes(p *provisioner.Provisioner, nodes, attachments *termInformer) error {
 	_, err := nodes.Follow(cache.ResourceEventHandlerFuncs{
 		UpdateFunc: func(_, after any) { p.NodeChanged(after.(*corev1.Node).Name) },
 		DeleteFunc: func(object any) {

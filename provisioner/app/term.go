@@ -94,10 +94,10 @@ func (a *App) runTerm(stop, hold context.Context, fence func() error) error {
 	})
 	lent.answers, lent.moved = p.BackendAnswers, p.Recount
 	followup := provisioner.NewFollowup(p, followupWorkers)
-	claims := provisioner.NewTermInformer(a.factory.Core().V1().PersistentVolumeClaims().Informer())
-	volumes := provisioner.NewTermInformer(a.factory.Core().V1().PersistentVolumes().Informer())
-	namespaces := provisioner.NewTermInformer(a.factory.Core().V1().Namespaces().Informer())
-	classes := provisioner.NewTermInformer(a.factory.Storage().V1().StorageClasses().Informer())
+	claims := newTermInformer(a.factory.Core().V1().PersistentVolumeClaims().Informer())
+	volumes := newTermInformer(a.factory.Core().V1().PersistentVolumes().Informer())
+	namespaces := newTermInformer(a.factory.Core().V1().Namespaces().Informer())
+	classes := newTermInformer(a.factory.Storage().V1().StorageClasses().Informer())
 	p.OnRequeue(provisioner.Requeue{
 		Claim:  func(claim *corev1.PersistentVolumeClaim) { claims.Requeue(claim) },
 		Volume: func(pv *corev1.PersistentVolume) { volumes.Requeue(pv) },
@@ -122,7 +122,7 @@ func (a *App) runTerm(stop, hold context.Context, fence func() error) error {
 	)
 	library.ControllerWaitGroup(&workers)
 
-	nodes, attachments := provisioner.NewTermInformer(a.nodes.nodes), provisioner.NewTermInformer(a.nodes.attachments)
+	nodes, attachments := newTermInformer(a.nodes.nodes), newTermInformer(a.nodes.attachments)
 	counted, release, err := watchTerm(p, followup, termInformers{volumes, claims, namespaces, classes, nodes, attachments})
 	if err != nil {
 		return err
@@ -203,7 +203,7 @@ func (a *App) noteEarlierClaims(ctx context.Context, p *provisioner.Provisioner)
 }
 
 // termInformers are the process's informers, lent for a term.
-type termInformers struct{ volumes, claims, namespaces, classes, nodes, attachments *provisioner.TermInformer }
+type termInformers struct{ volumes, claims, namespaces, classes, nodes, attachments *termInformer }
 
 // watchTerm connects what happens in the cluster with the term's follow-up.
 // counted says that all PersistentVolumes of the beginning were seen; release
@@ -256,7 +256,7 @@ func watchTerm(p *provisioner.Provisioner, followup *provisioner.Followup, lent 
 		return nil, nil, err
 	}
 	return volumes.HasSynced, func() error {
-		for _, informer := range []*provisioner.TermInformer{lent.volumes, lent.claims, lent.namespaces, lent.classes, lent.nodes, lent.attachments} {
+		for _, informer := range []*termInformer{lent.volumes, lent.claims, lent.namespaces, lent.classes, lent.nodes, lent.attachments} {
 			if err := informer.Release(); err != nil {
 				return err
 			}

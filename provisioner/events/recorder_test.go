@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,7 +18,17 @@ import (
 )
 
 // written is a recorder that notes what it is handed.
-type written struct{ lines []string }
+type written struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+// said is what was written so far.
+func (w *written) said() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.lines)
+}
 
 func (w *written) Event(about runtime.Object, eventType, reason, message string) {
 	w.AnnotatedEventf(about, nil, eventType, reason, "%s", message)
@@ -29,6 +40,8 @@ func (w *written) Eventf(about runtime.Object, eventType, reason, format string,
 
 func (w *written) AnnotatedEventf(about runtime.Object, _ map[string]string, _, reason, format string, arguments ...any) {
 	o := about.(*corev1.ObjectReference)
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.lines = append(w.lines, fmt.Sprintf("%s %s/%s %s %s", o.Kind, o.Namespace, o.Name, reason, fmt.Sprintf(format, arguments...)))
 }
 
@@ -51,8 +64,8 @@ func TestEventsAreHandedOnAtAPaceInTurns(t *testing.T) {
 		}
 		go r.Run(ctx)
 		synctest.Wait()
-		if len(to.lines) != atOnce {
-			t.Errorf("%d are written at once, want %d", len(to.lines), atOnce)
+		if len(to.said()) != atOnce {
+			t.Errorf("%d are written at once, want %d", len(to.said()), atOnce)
 		}
 		r.Eventf(claim("quiet", "one"), corev1.EventTypeWarning, "NoMatchingTenant", "%d tenants", 0)
 		pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-1"}, Spec: corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{Namespace: "other"}}}
@@ -63,17 +76,17 @@ func TestEventsAreHandedOnAtAPaceInTurns(t *testing.T) {
 		for _, want := range []string{
 			"PersistentVolumeClaim quiet/one NoMatchingTenant 0 tenants", "PersistentVolume /pvc-1 MissingVolume gone", "PersistentVolume /pvc-2 MissingVolume gone",
 		} {
-			if !slices.Contains(to.lines[atOnce:], want) {
-				t.Errorf("%q is not among the next: %v", want, to.lines[atOnce:])
+			if !slices.Contains(to.said()[atOnce:], want) {
+				t.Errorf("%q is not among the next: %v", want, to.said()[atOnce:])
 			}
 		}
-		if waiting := testutil.ToFloat64(r.waiting); waiting != float64(5003-len(to.lines)) {
-			t.Errorf("the metric says that %v wait, of 5003 %d are written", waiting, len(to.lines))
+		if waiting := testutil.ToFloat64(r.waiting); waiting != float64(5003-len(to.said())) {
+			t.Errorf("the metric says that %v wait, of 5003 %d are written", waiting, len(to.said()))
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if len(to.lines) != 5003 || testutil.ToFloat64(r.waiting) != 0 || testutil.ToFloat64(r.dropped) != 0 {
-			t.Errorf("%d are written, %v wait, %v are dropped", len(to.lines), testutil.ToFloat64(r.waiting), testutil.ToFloat64(r.dropped))
+		if len(to.said()) != 5003 || testutil.ToFloat64(r.waiting) != 0 || testutil.ToFloat64(r.dropped) != 0 {
+			t.Errorf("%d are written, %v wait, %v are dropped", len(to.said()), testutil.ToFloat64(r.waiting), testutil.ToFloat64(r.dropped))
 		}
 	})
 }
@@ -109,13 +122,14 @@ func TestNewestOfOneMatterIsTold(t *testing.T) {
 		}
 		go r.Run(ctx)
 		synctest.Wait()
-		slices.Sort(to.lines)
+		told := to.said()
+		slices.Sort(told)
 		if want := []string{
 			"Lease own/lease OrphanVolume volume 1", "Lease own/lease OrphanVolume volume 2",
 			"PersistentVolumeClaim a/1 ConnectionWarning no initiator", "PersistentVolumeClaim a/1 ConnectionWarning read-only",
 			"PersistentVolumeClaim a/1 QuotaExceeded 2 of 2",
-		}; !slices.Equal(to.lines, want) {
-			t.Errorf("told %q, want %q", to.lines, want)
+		}; !slices.Equal(told, want) {
+			t.Errorf("told %q, want %q", told, want)
 		}
 	})
 }

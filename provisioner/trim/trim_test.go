@@ -1,4 +1,4 @@
-package provisioner
+package trim
 
 import (
 	"encoding/json"
@@ -24,8 +24,7 @@ func aClaim(name string) *corev1.PersistentVolumeClaim {
 			Labels: map[string]string{"big": "label"},
 			Annotations: map[string]string{
 				corev1.LastAppliedConfigAnnotation: "{}", "own": strings.Repeat("x", 1<<18),
-				annotationStorageProvisioner: "p", annotationBetaStorageProvisioner: "p", corev1.BetaStorageClassAnnotation: "beta",
-				historicAnnotationClone: "c", "volume.kubernetes.io/selected-node": "n",
+				annotationRead: "p", corev1.BetaStorageClassAnnotation: "beta",
 			},
 			Finalizers:    []string{"kubernetes.io/pvc-protection"},
 			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}},
@@ -45,7 +44,7 @@ func aClaim(name string) *corev1.PersistentVolumeClaim {
 }
 
 func TestTrimmedClaimKeepsWhatIsRead(t *testing.T) {
-	trimmer := NewTrimmer()
+	trimmer := New(testOptions())
 	want := aClaim("data")
 	want.Labels, want.ManagedFields = nil, nil
 	delete(want.Annotations, corev1.LastAppliedConfigAnnotation)
@@ -85,14 +84,16 @@ func aVolume(name string) *corev1.PersistentVolume {
 				TargetPortal: "192.0.2.1:3260", IQN: "iqn." + name, InitiatorName: &initiator,
 				SecretRef: &corev1.SecretReference{Name: name + "-credentials", Namespace: "own"},
 			}},
-			NodeAffinity: nodeAffinity(map[string]string{"pool": "fc"}),
+			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "pool", Operator: corev1.NodeSelectorOpIn, Values: []string{"fc"}}},
+			}}}},
 		},
 		Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound},
 	}
 }
 
 func TestTrimmedVolumeKeepsWhatIsRead(t *testing.T) {
-	trimmer := NewTrimmer()
+	trimmer := New(testOptions())
 	want := aVolume("pvc-1")
 	want.Labels, want.ManagedFields = nil, nil
 	delete(want.Annotations, corev1.LastAppliedConfigAnnotation)
@@ -110,7 +111,7 @@ func TestTrimmedVolumeKeepsWhatIsRead(t *testing.T) {
 }
 
 func TestOtherObjectsAreTrimmedToWhatThePolicyReads(t *testing.T) {
-	trimmer := NewTrimmer()
+	trimmer := New(testOptions())
 	metadata := metav1.ObjectMeta{Name: "x", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"}, ManagedFields: []metav1.ManagedFieldsEntry{{}}}
 	namespace := &corev1.Namespace{ObjectMeta: *metadata.DeepCopy()}
 	class := &storagev1.StorageClass{ObjectMeta: *metadata.DeepCopy(), Provisioner: "p", Parameters: map[string]string{"type": "t"}}
@@ -128,7 +129,7 @@ func TestOtherObjectsAreTrimmedToWhatThePolicyReads(t *testing.T) {
 }
 
 func TestTrimmedObjectsShareWhatIsTheSame(t *testing.T) {
-	trimmer := NewTrimmer()
+	trimmer := New(testOptions())
 	one, two := aVolume("pvc-1"), aVolume("pvc-2")
 	for _, pv := range []*corev1.PersistentVolume{one, two} {
 		if _, err := trimmer.Trim(pv); err != nil {
@@ -153,7 +154,7 @@ func TestTrimmedObjectsShareWhatIsTheSame(t *testing.T) {
 
 func TestFinalizersAreAllThatThePatchOfATrimmedVolumeChanges(t *testing.T) {
 	whole, trimmed := aVolume("pvc-1"), aVolume("pvc-1")
-	if _, err := NewTrimmer().Trim(trimmed); err != nil {
+	if _, err := New(testOptions()).Trim(trimmed); err != nil {
 		t.Fatal(err)
 	}
 	// As the library makes its patch.
@@ -188,10 +189,10 @@ func encoded(t *testing.T, object any) []byte {
 }
 
 func TestWhatIsSharedIsBounded(t *testing.T) {
-	trimmer := NewTrimmer()
+	trimmer := New(testOptions())
 	for i := range 3 * mostShared {
 		claim := aClaim("data")
-		claim.Annotations = map[string]string{annotationStorageProvisioner: resource.NewQuantity(int64(i), resource.DecimalSI).String()}
+		claim.Annotations = map[string]string{annotationRead: resource.NewQuantity(int64(i), resource.DecimalSI).String()}
 		claim.Spec.Resources.Requests[corev1.ResourceStorage] = *resource.NewQuantity(int64(i), resource.BinarySI)
 		if _, err := trimmer.Trim(claim); err != nil {
 			t.Fatal(err)
@@ -204,5 +205,23 @@ func TestWhatIsSharedIsBounded(t *testing.T) {
 	trimmer.share(&long)
 	if slices.Contains(slices.Collect(maps.Keys(trimmer.texts)), long) {
 		t.Error("a long text is remembered")
+	}
+}
+
+const (
+	annotationVolume   = "example.org/volume-id"
+	annotationBackend  = "example.org/backend"
+	annotationClaimUID = "example.org/claim-uid"
+	annotationSecret   = "example.org/secret"
+	annotationRead     = "example.org/read"
+)
+
+func testOptions() Options {
+	return Options{
+		IsRead: func(key string) bool { return key == annotationRead || key == corev1.BetaStorageClassAnnotation },
+		IsOfOne: func(key string) bool {
+			return key == annotationVolume || key == annotationClaimUID || key == annotationSecret
+		},
+		ClaimUID: annotationClaimUID, Secret: annotationSecret,
 	}
 }

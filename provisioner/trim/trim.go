@@ -1,0 +1,207 @@
+// Package trim makes objects small before they are cached.
+package trim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Trimmer makes objects small before an informer caches them. It drops what
+// nobody reads, and has objects share what is the same in thousands of them.
+//
+// The library sees the trimmed objects too. What it sends of them is a patch of
+// a PersistentVolume's finalizers, made from the difference between the cached
+// object and a copy of it: what both lack is not in the patch. It would update
+// a whole claim only if Provision returned ProvisioningReschedule, which it
+// never does.
+type Trimmer struct {
+	options Options
+
+	mu         sync.Mutex
+	texts      shared[string]
+	quantities shared[corev1.ResourceList]
+	modes      shared[[]corev1.PersistentVolumeAccessMode]
+	finalizers shared[[]string]
+	// annotations are those of claims, which are the same on most.
+	annotations shared[map[string]string]
+}
+
+// Options tell what is known of annotations.
+type Options struct {
+	// IsRead names the annotations of claims that somebody reads.
+	IsRead func(key string) bool
+	// IsOfOne names the annotations whose value no two objects share.
+	IsOfOne func(key string) bool
+	// ClaimUID and Secret are annotations of PersistentVolumes that repeat the UID
+	// of spec.claimRef, and the name that the source gives its Secret.
+	ClaimUID, Secret string
+}
+
+// New makes a Trimmer for all informers of the process.
+func New(options Options) *Trimmer {
+	return &Trimmer{
+		options:     options,
+		texts:       shared[string]{},
+		quantities:  shared[corev1.ResourceList]{},
+		modes:       shared[[]corev1.PersistentVolumeAccessMode]{},
+		finalizers:  shared[[]string]{},
+		annotations: shared[map[string]string]{},
+	}
+}
+
+// Trim is a cache.TransformFunc. Trimming twice is trimming once.
+func (t *Trimmer) Trim(object any) (any, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch o := object.(type) {
+	case *corev1.PersistentVolumeClaim:
+		t.trimClaim(o)
+	case *corev1.PersistentVolume:
+		t.volume(o)
+	case *corev1.Namespace:
+		// Its labels select tenants.
+		o.ManagedFields, o.Annotations = nil, nil
+	case *storagev1.StorageClass:
+		o.ManagedFields, o.Annotations, o.Labels = nil, nil, nil
+	}
+	return object, nil
+}
+
+// Claim trims a claim. It keeps no label, and no annotation that nobody reads:
+// tenants write them, up to 256 KiB on each claim.
+func (t *Trimmer) Claim(claim *corev1.PersistentVolumeClaim) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.trimClaim(claim)
+}
+
+func (t *Trimmer) trimClaim(claim *corev1.PersistentVolumeClaim) {
+	claim.Labels = nil
+	t.metadata(&claim.ObjectMeta, t.options.IsRead)
+	// Maps are printed in the order of their keys.
+	claim.Annotations = t.annotations.same(fmt.Sprintf("%q", claim.Annotations), claim.Annotations)
+	t.share(&claim.Namespace)
+	if claim.Spec.StorageClassName != nil {
+		t.share(claim.Spec.StorageClassName)
+	}
+	claim.Spec.AccessModes = t.accessModes(claim.Spec.AccessModes)
+	claim.Spec.Resources.Requests = t.resources(claim.Spec.Resources.Requests)
+	claim.Status = corev1.PersistentVolumeClaimStatus{Phase: claim.Status.Phase}
+	shareText(t, &claim.Status.Phase)
+}
+
+// volume keeps a PersistentVolume's specification: what refers to a Secret is
+// read of every kind of source.
+func (t *Trimmer) volume(pv *corev1.PersistentVolume) {
+	pv.Labels = nil
+	t.metadata(&pv.ObjectMeta, func(key string) bool { return key != corev1.LastAppliedConfigAnnotation })
+	pv.Spec.Capacity = t.resources(pv.Spec.Capacity)
+	pv.Spec.AccessModes = t.accessModes(pv.Spec.AccessModes)
+	t.share(&pv.Spec.StorageClassName)
+	shareText(t, &pv.Spec.PersistentVolumeReclaimPolicy)
+	shareText(t, &pv.Status.Phase)
+	if claim := pv.Spec.ClaimRef; claim != nil {
+		t.share(&claim.Kind)
+		t.share(&claim.APIVersion)
+		t.share(&claim.Namespace)
+		if uid, ok := pv.Annotations[t.options.ClaimUID]; ok && uid == string(claim.UID) {
+			pv.Annotations[t.options.ClaimUID] = string(claim.UID)
+		}
+	}
+	if iscsi := pv.Spec.ISCSI; iscsi != nil {
+		t.share(&iscsi.TargetPortal)
+		t.share(&iscsi.ISCSIInterface)
+		t.share(&iscsi.FSType)
+		if iscsi.InitiatorName != nil {
+			t.share(iscsi.InitiatorName)
+		}
+		t.secret(pv, iscsi.SecretRef)
+	}
+	if csi := pv.Spec.CSI; csi != nil {
+		t.share(&csi.Driver)
+		t.share(&csi.FSType)
+		t.secret(pv, csi.NodeStageSecretRef)
+	}
+}
+
+// secret has a reference share its name with the annotation that says the same.
+func (t *Trimmer) secret(pv *corev1.PersistentVolume, reference *corev1.SecretReference) {
+	if reference == nil {
+		return
+	}
+	t.share(&reference.Namespace)
+	if name, ok := pv.Annotations[t.options.Secret]; ok && name == reference.Name {
+		reference.Name = name
+	}
+}
+
+func (t *Trimmer) metadata(object *metav1.ObjectMeta, kept func(key string) bool) {
+	object.ManagedFields = nil
+	annotations := map[string]string{}
+	for key, value := range object.Annotations {
+		if !kept(key) {
+			continue
+		}
+		if !t.options.IsOfOne(key) {
+			t.share(&value)
+		}
+		t.share(&key)
+		annotations[key] = value
+	}
+	object.Annotations = annotations
+	if len(object.Finalizers) > 0 {
+		// Clipped: the library appends to the slice of a cached object.
+		object.Finalizers = t.finalizers.same(strings.Join(object.Finalizers, ","), slices.Clip(object.Finalizers))
+	}
+}
+
+func (t *Trimmer) resources(list corev1.ResourceList) corev1.ResourceList {
+	size, ok := list[corev1.ResourceStorage]
+	if !ok || len(list) > 1 {
+		return list
+	}
+	return t.quantities.same(size.String(), list)
+}
+
+func (t *Trimmer) accessModes(modes []corev1.PersistentVolumeAccessMode) []corev1.PersistentVolumeAccessMode {
+	if len(modes) != 1 {
+		return modes
+	}
+	return t.modes.same(string(modes[0]), slices.Clip(modes))
+}
+
+func (t *Trimmer) share(text *string) { shareText(t, text) }
+
+func shareText[T ~string](t *Trimmer, text *T) {
+	*text = T(t.texts.same(string(*text), string(*text)))
+}
+
+// shared holds one of every value that is the same in many objects.
+type shared[V any] map[string]V
+
+// What is remembered of values that turn out to be all different is bounded, in
+// number and length. Those that are not come back at once.
+const (
+	mostShared    = 8192
+	longestShared = 512
+)
+
+func (s shared[V]) same(key string, value V) V {
+	if known, ok := s[key]; ok {
+		return known
+	}
+	if len(key) > longestShared {
+		return value
+	}
+	if len(s) >= mostShared {
+		clear(s)
+	}
+	s[key] = value
+	return value
+}
