@@ -173,7 +173,7 @@ func (p *Provisioner) remove(ctx context.Context, pv *corev1.PersistentVolume, o
 	release := &release{p: p, pv: pv, volumeID: origin.VolumeID}
 	target := origin.target()
 	target.Permit = release.permit
-	target.Found = func(ctx context.Context, at backends.Place) error { return p.recordPlace(ctx, pv.Name, at) }
+	target.Found = func(ctx context.Context, at backends.Place) error { return p.recordPlace(ctx, pv, at) }
 	if err := volumes.Remove(ctx, target); err != nil {
 		return withRemedy(err, *origin)
 	}

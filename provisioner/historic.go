@@ -47,7 +47,7 @@ func (p *Provisioner) pinHistoric(ctx context.Context, pv *corev1.PersistentVolu
 	at := volumes.Place()
 	annotations := map[string]string{annotationBackend: backend}
 	maps.Copy(annotations, placeAnnotations(at))
-	if err := p.annotate(ctx, pv.Name, annotations); err != nil {
+	if err := p.annotate(ctx, pv, annotations); err != nil {
 		return fmt.Errorf("cannot note backend %s on PersistentVolume %s: %w", backend, pv.Name, err)
 	}
 	origin.Backend, origin.Place = backend, at

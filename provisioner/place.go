@@ -31,9 +31,10 @@ func placeOf(pv *corev1.PersistentVolume) backends.Place {
 	return backends.NewPlace(pv.Annotations[annotationEndpoint], pv.Annotations[annotationProject])
 }
 
-// annotate writes annotations on a PersistentVolume.
-func (p *Provisioner) annotate(ctx context.Context, name string, annotations map[string]string) error {
-	return p.patchMetadata(ctx, name, map[string]any{"annotations": annotations})
+// annotate writes annotations on a PersistentVolume. The UID keeps them off
+// another object that took its name meanwhile.
+func (p *Provisioner) annotate(ctx context.Context, pv *corev1.PersistentVolume, annotations map[string]string) error {
+	return p.patchMetadata(ctx, pv.Name, map[string]any{"uid": pv.UID, "annotations": annotations})
 }
 
 func (p *Provisioner) patchMetadata(ctx context.Context, name string, metadata map[string]any) error {
@@ -83,9 +84,9 @@ func (p *Provisioner) setFinalizers(ctx context.Context, pv *corev1.PersistentVo
 
 // recordPlace notes on a PersistentVolume where its volume was found, before the
 // volume is removed: whoever goes on then knows that "not found" means gone.
-func (p *Provisioner) recordPlace(ctx context.Context, name string, at backends.Place) error {
-	if err := p.annotate(ctx, name, placeAnnotations(at)); err != nil {
-		return fmt.Errorf("cannot note on PersistentVolume %s that its volume is at %s: %w", name, at, err)
+func (p *Provisioner) recordPlace(ctx context.Context, pv *corev1.PersistentVolume, at backends.Place) error {
+	if err := p.annotate(ctx, pv, placeAnnotations(at)); err != nil {
+		return fmt.Errorf("cannot note on PersistentVolume %s that its volume is at %s: %w", pv.Name, at, err)
 	}
 	return nil
 }

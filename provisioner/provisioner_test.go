@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 )
@@ -375,6 +376,16 @@ func TestVolumeElsewhereKeepsPersistentVolumeAndSecret(t *testing.T) {
 	}
 }
 
+func lastPatch(f *fixture) string {
+	var last string
+	for _, action := range f.client.Actions() {
+		if patch, is := action.(clienttesting.PatchAction); is {
+			last = string(patch.GetPatch())
+		}
+	}
+	return last
+}
+
 // TestPlaceIsRecordedWhereItWasNot: a volume of an earlier version, or one whose
 // Cinder has another address now.
 func TestPlaceIsRecordedWhereItWasNot(t *testing.T) {
@@ -393,6 +404,10 @@ func TestPlaceIsRecordedWhereItWasNot(t *testing.T) {
 			f.must(err)
 			if placeOf(noted) != f.backends["gold"].Place() {
 				t.Errorf("recorded is %v", noted.Annotations)
+			}
+			// The API server refuses the patch for an object of another UID.
+			if patch := lastPatch(f); !strings.Contains(patch, `"uid":"pv-uid"`) {
+				t.Errorf("the patch %s does not name the object", patch)
 			}
 		})
 	}

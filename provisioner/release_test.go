@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	ktesting "k8s.io/client-go/testing"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
@@ -83,7 +83,7 @@ func TestNodeThatLetsGoBeforeTheParkingIsNotMissed(t *testing.T) {
 	pv := f.recorded()
 	f.released(pv)
 	f.node("a", false, volumeName)
-	f.client.PrependReactor("list", "nodes", func(ktesting.Action) (bool, runtime.Object, error) {
+	f.client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 		f.NodeChanged("a")
 		return false, nil, nil
 	})
@@ -108,7 +108,7 @@ func TestDeletionIsTriedAgainWhereNoWatchTellsOfNodes(t *testing.T) {
 func TestNodesThatCannotBeReadStopADeletion(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
-	f.client.PrependReactor("list", "nodes", func(ktesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("forbidden") })
+	f.client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("forbidden") })
 	if err := f.delete(pv); err == nil || !strings.Contains(err.Error(), "cannot tell whether a node still uses the volume of PersistentVolume pvc-uid-1") {
 		t.Errorf("error %v", err)
 	}
@@ -248,7 +248,7 @@ func (n askedNodes) Users(_ context.Context, v nodeuse.Volume) ([]string, error)
 // whileNodesAreRead has something happen at the API server while it answers which
 // nodes there are, which may take as long as it likes.
 func (f *fixture) whileNodesAreRead(do func()) {
-	f.client.PrependReactor("list", "nodes", func(ktesting.Action) (bool, runtime.Object, error) {
+	f.client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 		do()
 		return false, nil, nil
 	})

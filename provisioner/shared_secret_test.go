@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	kubetesting "k8s.io/client-go/testing"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
@@ -355,7 +355,7 @@ func TestSharedSecretWhileItIsFoundNeedless(t *testing.T) {
 	secret := mappers.Secret{Namespace: "own", Name: name, Type: corev1.SecretTypeOpaque, Shared: true, Data: map[string][]byte{"userKey": []byte(oldKey)}}
 	ended := make(chan error, 1)
 	var asked atomic.Bool
-	f.client.PrependReactor("list", "persistentvolumes", func(kubetesting.Action) (bool, runtime.Object, error) {
+	f.client.PrependReactor("list", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
 		if !asked.Swap(true) {
 			go func() {
 				ended <- f.ensureSharedSecret(context.WithoutCancel(t.Context()), "uid-2", "gold", secret, true)
@@ -375,7 +375,7 @@ func TestSharedSecretStaysWhenTheListingFails(t *testing.T) {
 	pv := f.record(f.provisionClaim("uid-1"))
 	var fail atomic.Bool
 	fail.Store(true)
-	f.client.PrependReactor("list", "persistentvolumes", func(kubetesting.Action) (bool, runtime.Object, error) {
+	f.client.PrependReactor("list", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return fail.Load(), nil, errors.New("the API server is down")
 	})
 	if err := f.delete(pv); err == nil || !strings.Contains(err.Error(), "the API server is down") {
@@ -413,7 +413,7 @@ func TestUndoingLeavesTheSharedSecretToTheSweepWhenItCannotTell(t *testing.T) {
 	name := f.provisionClaim("uid-1").Annotations[annotationSecret]
 	var fail atomic.Bool
 	fail.Store(true)
-	f.client.PrependReactor("list", "persistentvolumes", func(kubetesting.Action) (bool, runtime.Object, error) {
+	f.client.PrependReactor("list", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return fail.Load(), nil, errors.New("the API server is down")
 	})
 	f.endClaim("uid-1")
@@ -474,7 +474,7 @@ func TestSharedSecretIsWrittenBesideOthersWhoWriteIt(t *testing.T) {
 	resource := schema.GroupResource{Resource: "secrets"}
 	conflicts := func(n int) func(*fixture) {
 		return func(f *fixture) {
-			f.client.PrependReactor("update", "secrets", func(kubetesting.Action) (bool, runtime.Object, error) {
+			f.client.PrependReactor("update", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) {
 				n--
 				return n >= 0, nil, apierrors.NewConflict(resource, name, errors.New("changed"))
 			})
@@ -492,7 +492,7 @@ func TestSharedSecretIsWrittenBesideOthersWhoWriteIt(t *testing.T) {
 		want   string // error
 	}{
 		{name: "another claim makes it first", before: func(f *fixture) {
-			f.client.PrependReactor("create", "secrets", func(kubetesting.Action) (bool, runtime.Object, error) {
+			f.client.PrependReactor("create", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) {
 				f.must(f.client.Tracker().Add(old.DeepCopy()))
 				return true, nil, apierrors.NewAlreadyExists(resource, name)
 			})
@@ -530,7 +530,7 @@ func TestSharedSecretIsWrittenBesideOthersWhoWriteIt(t *testing.T) {
 
 func TestSharedSecretWhoseRequestFailedIsLookedForAgain(t *testing.T) {
 	f := newCephFixture(t)
-	f.client.PrependReactor("create", "secrets", func(kubetesting.Action) (bool, runtime.Object, error) {
+	f.client.PrependReactor("create", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, errors.New("the answer was lost")
 	})
 	_, err := f.provision(f.claim(nil))
