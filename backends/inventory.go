@@ -132,12 +132,14 @@ func (i *inventory) load(ctx context.Context, after time.Time) error {
 
 func (i *inventory) run(ctx context.Context, current *loading) {
 	byClaim := map[string][]Volume{}
+	texts := map[string]string{}
 	err := i.list(ctx, func(page []Volume) bool {
 		for _, v := range page {
 			stamp := StampOf(v)
 			if stamp.Cluster != i.cluster || stamp.ClaimUID == "" {
 				continue
 			}
+			v.Metadata = shareTexts(v.Metadata, texts)
 			// A listing may begin again after a new login.
 			known := byClaim[stamp.ClaimUID]
 			if at := slices.IndexFunc(known, func(k Volume) bool { return k.ID == v.ID }); at >= 0 {
@@ -159,6 +161,30 @@ func (i *inventory) run(ctx context.Context, current *loading) {
 	current.err = err
 	i.loading = nil
 	close(current.done)
+}
+
+// shareTexts copies metadata so that all volumes share the texts which most of
+// them have: the keys, and the values that do not tell one claim from another.
+// Each was decoded on its own, and a listing of 20,000 volumes is kept for a
+// leader's term.
+func shareTexts(metadata, texts map[string]string) map[string]string {
+	share := func(text string) string {
+		if known, ok := texts[text]; ok {
+			return known
+		}
+		texts[text] = text
+		return text
+	}
+	shared := make(map[string]string, len(metadata))
+	for key, value := range metadata {
+		switch key {
+		case stampClaimUID, stampClaim, stampPV, stampRequested:
+		default:
+			value = share(value)
+		}
+		shared[share(key)] = value
+	}
+	return shared
 }
 
 // elder orders volumes by age and, since Cinder's clock ticks in seconds, by

@@ -68,8 +68,10 @@ func startAPIServer() *apiServer {
 		"persistentvolumes":      collect(core, func() runtime.Object { return &corev1.PersistentVolume{} }, func() runtime.Object { return &corev1.PersistentVolumeList{} }),
 		"namespaces":             collect(core, func() runtime.Object { return &corev1.Namespace{} }, func() runtime.Object { return &corev1.NamespaceList{} }),
 		"secrets":                collect(core, func() runtime.Object { return &corev1.Secret{} }, func() runtime.Object { return &corev1.SecretList{} }),
+		"nodes":                  collect(core, func() runtime.Object { return &corev1.Node{} }, func() runtime.Object { return &corev1.NodeList{} }),
 		"events":                 collect(core, func() runtime.Object { return &corev1.Event{} }, func() runtime.Object { return &corev1.EventList{} }),
 		"storageclasses":         collect(storagev1.SchemeGroupVersion, func() runtime.Object { return &storagev1.StorageClass{} }, func() runtime.Object { return &storagev1.StorageClassList{} }),
+		"volumeattachments":      collect(storagev1.SchemeGroupVersion, func() runtime.Object { return &storagev1.VolumeAttachment{} }, func() runtime.Object { return &storagev1.VolumeAttachmentList{} }),
 		"leases":                 collect(coordinationv1.SchemeGroupVersion, func() runtime.Object { return &coordinationv1.Lease{} }, func() runtime.Object { return &coordinationv1.LeaseList{} }),
 	}}
 	s.server = httptest.NewServer(s)

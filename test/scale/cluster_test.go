@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
@@ -21,6 +22,7 @@ const (
 	provisioner = "openstack.org/standalone-cinder"
 	class       = "cinder-gold"
 	namespaces  = 50
+	clusterUID  = "6f0b8a1c-7a40-4d6e-9a0e-0c1d2e3f4a5b" // of the namespace kube-system
 )
 
 // policyFor gives all namespaces to one tenant with one backend.
@@ -49,6 +51,7 @@ func prepare(s *apiServer) {
 	for i := range namespaces {
 		s.put("namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespaceOf(i), UID: types.UID(uuid.NewString())}})
 	}
+	s.put("namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: clusterUID}})
 	s.put("storageclasses", &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: class, UID: "class"}, Provisioner: provisioner})
 }
 
@@ -63,7 +66,8 @@ func serve(s *apiServer, sim *cindersim.Simulator, i int) error {
 	id, err := sim.AddVolume(cindersim.Volume{
 		Name: pvName, SizeGiB: 1, Status: "in-use", Created: time.Now().Add(-time.Hour),
 		Metadata: map[string]string{
-			policy.StampPrefix + "cluster": "scale", policy.StampPrefix + "claim-uid": uid, policy.StampPrefix + "tenant": "team",
+			policy.StampPrefix + "cluster": "scale", policy.StampPrefix + "kube-system-uid": clusterUID,
+			policy.StampPrefix + "requested": `1 GiB, type "", zone ""`, policy.StampPrefix + "claim-uid": uid, policy.StampPrefix + "tenant": "team",
 			policy.StampPrefix + "storage-class": class, policy.StampPrefix + "workflow": "reserve",
 			policy.StampPrefix + "requested-at": time.Now().Add(-time.Hour).UTC().Format(time.RFC3339),
 			"csi.storage.k8s.io/pvc/name":       claim.Name, "csi.storage.k8s.io/pvc/namespace": claim.Namespace, "csi.storage.k8s.io/pv/name": pvName,
@@ -79,7 +83,7 @@ func serve(s *apiServer, sim *cindersim.Simulator, i int) error {
 	claim.Spec.VolumeName = pvName
 	claim.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, AccessModes: claim.Spec.AccessModes, Capacity: claim.Spec.Resources.Requests}
 	s.put("persistentvolumeclaims", claim)
-	s.put("persistentvolumes", volumeOf(claim, id))
+	s.put("persistentvolumes", volumeOf(claim, id, backends.NewPlace(sim.NoauthEndpoint(), cindersim.DefaultNoauthProject)))
 	s.put("secrets", &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: harness.Namespace, Name: pvName + "-credentials", UID: types.UID(uuid.NewString()), CreationTimestamp: old(),
@@ -122,7 +126,7 @@ func claimOf(i int, uid string) *corev1.PersistentVolumeClaim {
 }
 
 // volumeOf is the PersistentVolume that the program writes for a claim.
-func volumeOf(claim *corev1.PersistentVolumeClaim, id string) *corev1.PersistentVolume {
+func volumeOf(claim *corev1.PersistentVolumeClaim, id string, at backends.Place) *corev1.PersistentVolume {
 	name := "pvc-" + string(claim.UID)
 	initiator := "iqn.2018-01.io.k8s.standalone-cinder:scale"
 	filesystem := corev1.PersistentVolumeFilesystem
@@ -131,6 +135,7 @@ func volumeOf(claim *corev1.PersistentVolumeClaim, id string) *corev1.Persistent
 			Name: name, UID: types.UID(uuid.NewString()), CreationTimestamp: old(),
 			Annotations: map[string]string{
 				policy.StampPrefix + "volume-id": id, policy.StampPrefix + "backend": "gold", policy.StampPrefix + "tenant": "team",
+				policy.StampPrefix + "endpoint": at.Endpoint, policy.StampPrefix + "project-id": at.Project,
 				policy.StampPrefix + "rule": "tenants[0].classes[0]", policy.StampPrefix + "protocol": "iscsi",
 				policy.StampPrefix + "connector": `{"host":"standalone-cinder","ip":"127.0.0.1","initiator":"` + initiator + `","os_type":"linux2","platform":"x86_64","multipath":false}`,
 				policy.StampPrefix + "cluster":   "scale", policy.StampPrefix + "claim-uid": string(claim.UID), policy.StampPrefix + "policy-revision": "0123456789ab",
