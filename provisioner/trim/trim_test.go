@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"unsafe"
@@ -191,9 +192,12 @@ func encoded(t *testing.T, object any) []byte {
 func TestWhatIsSharedIsBounded(t *testing.T) {
 	trimmer := New(testOptions())
 	for i := range 3 * mostShared {
-		claim := aClaim("data")
-		claim.Annotations = map[string]string{annotationRead: resource.NewQuantity(int64(i), resource.DecimalSI).String()}
-		claim.Spec.Resources.Requests[corev1.ResourceStorage] = *resource.NewQuantity(int64(i), resource.BinarySI)
+		claim := &corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Name: "data", Annotations: map[string]string{annotationRead: strconv.Itoa(i)}},
+			Spec: corev1.PersistentVolumeClaimSpec{Resources: corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(int64(i), resource.BinarySI)},
+			}},
+		}
 		if _, err := trimmer.Trim(claim); err != nil {
 			t.Fatal(err)
 		}
