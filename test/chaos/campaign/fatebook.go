@@ -55,6 +55,17 @@ func (b *fateBook) noteRemoved(pv checker.PV) {
 	b.note(pv.Name, func(f *checker.Fate) { f.PV, f.Removed = pv, true })
 }
 
+// noteSeen comes with what the watch shows of PersistentVolumes.
+func (b *fateBook) noteSeen(pvs []checker.PV) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, pv := range pvs {
+		if fate, known := b.fates[pv.Name]; known {
+			b.fates[pv.Name] = fate.SeenWith(pv)
+		}
+	}
+}
+
 func (b *fateBook) all() map[string]checker.Fate {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -193,6 +193,7 @@ func (n names) made(pv *corev1.PersistentVolume) bool {
 
 func pvOf(pv *corev1.PersistentVolume) checker.PV {
 	out := checker.PV{
+		UID:      string(pv.UID),
 		Name:     pv.Name,
 		ClaimUID: pv.Annotations[annotationClaimUID],
 		VolumeID: pv.Annotations[annotationVolume],
@@ -239,6 +240,7 @@ func (w *world) sample(ctx context.Context) (stop func()) {
 func (w *world) look() {
 	_, term := w.watch.term()
 	pvs, bound := w.watch.recorded()
+	w.fates.noteSeen(pvs)
 	recorded := map[string]bool{}
 	for _, pv := range pvs {
 		recorded[pv.VolumeID] = true

@@ -108,7 +108,7 @@ func (c *Course) lookAtKept(s Sample, volumes map[string]cindersim.Volume) {
 	}
 	for name, pv := range c.kept {
 		fate := s.Fates[name]
-		if fate.Freed {
+		if fate.Freed || fate.Replaced && pv.UID == fate.PV.UID {
 			delete(c.kept, name)
 			continue
 		}

@@ -21,10 +21,21 @@ type Fate struct {
 	Freed bool
 	// Removed says that the object was deleted by hand, or may be.
 	Removed bool
+	// Replaced says that the object was removed before its claim was bound, and
+	// that a second one records the same volume for the claim. That one decides
+	// what becomes of the volume.
+	Replaced bool
 }
 
 // MustStay says that the volume must outlive its claim.
-func (f Fate) MustStay() bool { return !f.Kept.IsZero() && !f.Freed }
+func (f Fate) MustStay() bool { return !f.Kept.IsZero() && !f.Freed && !f.Replaced }
+
+// SeenWith is the fate once an object of the name was seen.
+func (f Fate) SeenWith(pv PV) Fate {
+	second := pv.UID != f.PV.UID && pv.VolumeID == f.PV.VolumeID && !pv.Created.Before(f.PV.Created)
+	f.Replaced = f.Replaced || f.Removed && second
+	return f
+}
 
 // reason tells why.
 func (f Fate) reason() string {

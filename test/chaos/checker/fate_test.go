@@ -178,6 +178,58 @@ func TestCourseExcusesOneChangeOfMind(t *testing.T) {
 	}
 }
 
+// A claim that was pending when its PersistentVolume was removed gets another one
+// of the same name, for the same volume.
+func TestASecondObjectDecidesWhatBecomesOfTheVolume(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		second func(pv *PV)
+		want   []Finding
+	}{
+		{"its volume goes with it", func(*PV) {}, nil},
+		{"its volume stays", func(pv *PV) { pv.Retain = true },
+			[]Finding{{WronglyDeleted, "PersistentVolume pvc-u1", "volume v1 is gone; it is to be retained", "v1", "u1"}}},
+		{"it is the first one", func(pv *PV) { pv.UID = "object-1" },
+			[]Finding{{WronglyDeleted, "PersistentVolume pvc-u1", "volume v1 is gone; its PersistentVolume was deleted by hand", "v1", "u1"}}},
+		{"it was made before", func(pv *PV) { pv.Created = noon.Add(-time.Second) },
+			[]Finding{{WronglyDeleted, "PersistentVolume pvc-u1", "volume v1 is gone; its PersistentVolume was deleted by hand", "v1", "u1"}}},
+		{"it records another volume", func(pv *PV) { pv.VolumeID = "v9" }, []Finding{
+			{Duplicate, "PersistentVolume pvc-u1", "names volume v9 and named v1 before", "v9", "u1"},
+			{WronglyDeleted, "PersistentVolume pvc-u1", "volume v1 is gone; its PersistentVolume was deleted by hand", "v1", "u1"},
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			first := sound().PVs[0]
+			first.UID, first.Created = "object-1", noon
+			second := first
+			second.UID = "object-2"
+			c.second(&second)
+			fate := Fate{PV: first, Kept: noon, Removed: true}
+
+			course := NewCourse(host)
+			look := func(change func(*Sample)) {
+				s := sampleOf(sound())
+				s.PVs[0], s.Fates = first, map[string]Fate{"pvc-u1": fate}
+				s.Volumes = append(s.Volumes, stamped("v9", "u1"))
+				change(&s)
+				course.Look(s)
+			}
+			look(func(*Sample) {})
+			look(func(s *Sample) { s.PVs = s.PVs[1:] })
+			fate = fate.SeenWith(second)
+			look(func(s *Sample) { s.PVs[0] = second })
+			fate = fate.SeenWith(second)
+			look(func(s *Sample) {
+				s.Asked = func(uid string) bool { return uid == "u1" }
+				s.PVs, s.Volumes = s.PVs[1:], s.Volumes[1:]
+			})
+			if got := course.Findings(); !slices.Equal(got, c.want) {
+				t.Errorf("found\n%+v\nwant\n%+v", got, c.want)
+			}
+		})
+	}
+}
+
 func TestEndingKnowsWhatTheCampaignDidByHand(t *testing.T) {
 	orphaned := func(s *State) { s.Claims, s.PVs = s.Claims[1:], s.PVs[1:] }
 	leaked := []Finding{
@@ -195,6 +247,7 @@ func TestEndingKnowsWhatTheCampaignDidByHand(t *testing.T) {
 		{"removed by hand", orphaned, keptByHand(func(f *Fate) { f.Removed = true }), never, nil},
 		{"removed before it was bound", orphaned, keptByHand(func(f *Fate) { f.Removed, f.Kept = true, time.Time{} }), never, leaked},
 		{"let go again", orphaned, keptByHand(func(f *Fate) { f.Freed = true }), never, leaked},
+		{"removed, and recorded by a second object since", orphaned, keptByHand(func(f *Fate) { f.Removed, f.Replaced = true, true }), never, leaked},
 		{"another volume than the one that was recorded", func(s *State) {
 			orphaned(s)
 			s.Volumes[0], s.Secrets = stamped("v9", "u1"), nil

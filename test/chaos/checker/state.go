@@ -52,6 +52,9 @@ type Claim struct {
 
 // PV is a PersistentVolume that the program made.
 type PV struct {
+	// UID is the object's: a PersistentVolume that was deleted by hand may be made
+	// again under its name.
+	UID                      string
 	Name, ClaimUID, VolumeID string
 	Retain                   bool
 	Deleting                 bool      // the object was deleted, and finalizers keep it
