@@ -119,7 +119,7 @@ func (a *attempt) unrecorded(ctx context.Context) error {
 // already; another would be the second of one claim. It costs a request only
 // where that can be.
 func (a *attempt) existsStill(ctx context.Context) error {
-	if a.p.bornInTerm(a.claim.UID) && !a.p.hasOutlived(a.claim.UID) {
+	if a.p.bornInTerm(a.claim) && !a.p.hasOutlived(a.claim.UID) {
 		return nil
 	}
 	claim, err := claimOf(ctx, a.p.Client, a.stamp)

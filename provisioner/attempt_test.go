@@ -4,26 +4,33 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // TestClaimThatIsGoneWhileTheCacheIsLateGetsNoVolume: the API server is asked
 // about a claim that somebody may have served already, and about no other.
 func TestClaimThatIsGoneWhileTheCacheIsLateGetsNoVolume(t *testing.T) {
 	for name, c := range map[string]struct {
-		earlier, served, gone bool
-		asked, made           bool
+		earlier, late, served, gone bool
+		asked, made                 bool
 	}{
 		"born in the term":                      {made: true},
 		"of an earlier term":                    {earlier: true, asked: true, made: true},
 		"of an earlier term, gone":              {earlier: true, gone: true, asked: true},
+		"gone when the term began":              {late: true, gone: true, asked: true},
 		"its PersistentVolume has gone":         {served: true, asked: true, made: true},
 		"its PersistentVolume has gone as well": {served: true, gone: true, asked: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
-			claim := f.claim(nil)
-			f.NoteEarlier(map[types.UID]bool{claim.UID: c.earlier})
+			claim := f.claim(func(claim *corev1.PersistentVolumeClaim) {
+				if c.late {
+					claim.ResourceVersion = versionBefore
+				}
+			})
+			f.noteEarlier()
+			if c.earlier {
+				f.noteEarlier(claim)
+			}
 			if c.served {
 				NewFollowup(f.Provisioner, 1).VolumeGone(&corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{
 					ClaimRef: &corev1.ObjectReference{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},

@@ -36,13 +36,13 @@ type choice struct {
 // stays undecided.
 func (p *Provisioner) choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d ledger.Decided, ask bool) (choice, error) {
 	if held, ok := p.ledger.Holds(claim.UID); ok {
-		if !p.mayLeave(claim.UID, held, d) {
+		if !p.mayLeave(claim, held, d) {
 			return p.keep(held), nil
 		}
 		p.finish(claim.UID)
 		p.giveBack(claim.UID)
 	}
-	if waits, err := p.settleEarlier(ctx, claim.UID, d, ask); err != nil || waits.undecided || waits.denial != nil {
+	if waits, err := p.settleEarlier(ctx, claim, d, ask); err != nil || waits.undecided || waits.denial != nil {
 		return waits, err
 	}
 	if undecided := p.countElsewhere(ctx, d, ask); undecided {
@@ -62,35 +62,35 @@ func (p *Provisioner) keep(held ledger.Held) choice {
 // mayLeave says whether a claim can go elsewhere than where its room is
 // reserved: the policy or the backend's state speaks for it, and provably
 // nothing was made there.
-func (p *Provisioner) mayLeave(uid types.UID, held ledger.Held, d ledger.Decided) bool {
+func (p *Provisioner) mayLeave(claim *corev1.PersistentVolumeClaim, held ledger.Held, d ledger.Decided) bool {
 	full := len(d.Backends) > 1 && p.isFull(held.Backend, d.Volume) != nil
 	if !held.NothingSeen || slices.Contains(d.Backends, held.Backend) && p.health(held.Backend) == nil && !full {
 		return false
 	}
-	begun, ok := p.beginningOf(uid)
+	begun, ok := p.beginningOf(claim.UID)
 	if !ok {
 		return true
 	}
 	volumes, err := p.Backends.Volumes(held.Backend)
-	return err == nil && volumes.Untouched(begun.stamp) && !p.mayHold(uid, held.Backend)
+	return err == nil && volumes.Untouched(begun.stamp) && !p.mayHold(claim, held.Backend)
 }
 
 // mayHold says whether a backend may have a volume of the claim that this term
 // does not know: an earlier leader saw the claim, and what it left there was not
 // listed yet.
-func (p *Provisioner) mayHold(uid types.UID, backend string) bool {
-	return !p.isCounted(backend) && !p.bornInTerm(uid)
+func (p *Provisioner) mayHold(claim *corev1.PersistentVolumeClaim, backend string) bool {
+	return !p.isCounted(backend) && !p.bornInTerm(claim)
 }
 
 // settleEarlier waits for every backend of the rule that may hold a volume of
 // the claim, suspended ones too: going elsewhere must not leave it behind.
-func (p *Provisioner) settleEarlier(ctx context.Context, uid types.UID, d ledger.Decided, ask bool) (choice, error) {
+func (p *Provisioner) settleEarlier(ctx context.Context, claim *corev1.PersistentVolumeClaim, d ledger.Decided, ask bool) (choice, error) {
 	homes := p.ruleBackends(d)
 	if len(homes) == 1 {
 		return choice{}, nil
 	}
 	for _, name := range homes {
-		if !p.mayHold(uid, name) {
+		if !p.mayHold(claim, name) {
 			continue
 		}
 		unhealthy, undecided, err := p.prepare(ctx, name, ask)

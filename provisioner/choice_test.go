@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -24,7 +23,7 @@ var (
 // both is a claim of the rule with two backends, made in this term.
 func (f *fixture) both() *corev1.PersistentVolumeClaim {
 	f.class.Name = "both"
-	f.NoteEarlier(map[types.UID]bool{})
+	f.noteEarlier()
 	return f.claim(nil)
 }
 
@@ -56,7 +55,7 @@ func TestClaimOfAnEarlierTermWaitsForABackendThatMayHoldItsVolume(t *testing.T) 
 	f.class.Name = "both"
 	f.backends["gold"].health = errGoldDown
 	claim := f.claim(nil)
-	f.NoteEarlier(map[types.UID]bool{claim.UID: true})
+	f.noteEarlier(claim)
 	if _, err := f.provision(claim); !isIgnored(err) {
 		t.Errorf("error %v, want one that the library ignores", err)
 	}
@@ -81,7 +80,7 @@ func TestCountedBackendThatFailsIsPassedOverAlsoForEarlierClaims(t *testing.T) {
 	f.class.Name = "both"
 	f.backends["gold"].health = errGoldDown
 	claim := f.claim(nil)
-	f.NoteEarlier(map[types.UID]bool{claim.UID: true})
+	f.noteEarlier(claim)
 	_, err := f.provision(claim)
 	f.must(err)
 	wantCalls(t, f.backends["silver"], "connect pvc-uid-1 2 GiB")
@@ -190,7 +189,7 @@ func TestSuspendedBackendThatMayHoldTheVolumeIsListedFirst(t *testing.T) {
 	f.inForce("auth: {cloud: gold}", "auth: {cloud: gold}\n    suspended: true")
 	f.backends["gold"].listed = []backends.Volume{f.stamped("uid-1")} // the earlier leader's
 	claim := f.claim(nil)
-	f.NoteEarlier(map[types.UID]bool{claim.UID: true})
+	f.noteEarlier(claim)
 	_, err := f.provision(claim)
 	f.must(err)
 	wantCalls(t, f.backends["silver"])
@@ -222,7 +221,7 @@ func TestCindersQuotaIsNotAskedAgainWithoutAPause(t *testing.T) {
 		gold.listed = []backends.Volume{f.stamped("uid-1")}
 		f.count()
 		claim := f.claim(nil)
-		f.NoteEarlier(map[types.UID]bool{claim.UID: true})
+		f.noteEarlier(claim)
 		gold.err = errGoldAtLimit
 		_, _ = f.provision(claim)
 		f.wantRequeued("data")

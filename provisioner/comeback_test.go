@@ -6,7 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -84,7 +83,7 @@ func TestWhatHappensJustBeforeParkingIsNotMissed(t *testing.T) {
 	for name, happens := range map[string]func(f *fixture){
 		"the namespace changes":  func(f *fixture) { f.Reconsider("team-a") },
 		"the class is made anew": func(f *fixture) { f.ReconsiderClass("one") },
-		"the claim is a newborn": func(f *fixture) { f.NoteEarlier(nil) },
+		"the claim is a newborn": func(f *fixture) { f.noteEarlier() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
@@ -115,7 +114,7 @@ func TestReloadWhileABackendIsListedIsNotMissed(t *testing.T) {
 	gold := f.backends["gold"]
 	f.class.Name = "both"
 	claim := f.claim(nil)
-	f.NoteEarlier(map[types.UID]bool{claim.UID: true})
+	f.noteEarlier(claim)
 	f.backends["silver"].health = errGoldDown
 	gold.onList = func() {
 		gold.onList = nil

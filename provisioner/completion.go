@@ -107,9 +107,9 @@ func (f *Followup) VolumeGone(pv *corev1.PersistentVolume) {
 }
 
 // ClaimGone notes that a claim was deleted.
-func (f *Followup) ClaimGone(uid types.UID) {
-	f.provisioner.noteGone(uid)
-	f.queue.Add(followup{claim: uid})
+func (f *Followup) ClaimGone(claim *corev1.PersistentVolumeClaim) {
+	f.provisioner.noteGone(claim)
+	f.queue.Add(followup{claim: claim.UID})
 }
 
 // ClaimChanged notes that a claim was bound. One that was bound to a
@@ -118,7 +118,7 @@ func (f *Followup) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
 	switch {
 	case before.Spec.VolumeName == after.Spec.VolumeName:
 	case boundElsewhere(after):
-		f.ClaimGone(after.UID)
+		f.ClaimGone(after)
 	default:
 		f.provisioner.forgetDenial(after.UID)
 	}

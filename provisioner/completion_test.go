@@ -122,7 +122,7 @@ func TestRecordThatComesWhileItsVolumeIsUndoneIsRemoved(t *testing.T) {
 		f.must(followup.do(t.Context(), followupOf(pv))) // seen, and its volume missed
 		f.backends["gold"].err = nil
 	}
-	followup.ClaimGone(claim.UID)
+	followup.ClaimGone(claim)
 	f.follow(followup)
 	if _, err := f.client.CoreV1().PersistentVolumes().Get(t.Context(), pv.Name, metav1.GetOptions{}); err == nil {
 		t.Error("the PersistentVolume is left, without its volume")

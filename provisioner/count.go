@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
@@ -30,7 +31,7 @@ type counting struct {
 	// earlier holds the claims that an earlier leader may have seen; nil as
 	// long as that is not known. Those of them that went while some backend could
 	// not be listed are in went.
-	earlier map[types.UID]bool
+	earlier *EarlierClaims
 	went    map[types.UID]bool
 	// underWay holds the counts that are under way, by backend.
 	underWay map[string]*tally
@@ -265,26 +266,26 @@ func (p *Provisioner) isSilent(name string) bool {
 	return ok && time.Since(since) < patience
 }
 
-// NoteEarlier tells which claims existed when the term began. Any other was
-// made later, and no earlier leader can have made a volume for it. Until this
-// is called, every claim counts as an earlier one.
-func (p *Provisioner) NoteEarlier(claims map[types.UID]bool) {
+// NoteEarlier tells which claims existed before the term. No earlier leader can
+// have made a volume for any other. Until this is called, every claim counts as
+// an earlier one.
+func (p *Provisioner) NoteEarlier(claims EarlierClaims) {
 	p.counting.mu.Lock()
-	p.counting.earlier = claims
+	p.counting.earlier = &claims
 	p.counting.mu.Unlock()
 	p.help(parking.Help{Kind: parking.Earlier})
 }
 
 // noteGone remembers a claim that went before every backend was listed: a volume
 // that an earlier leader made for it may be on one that is silent.
-func (p *Provisioner) noteGone(uid types.UID) {
+func (p *Provisioner) noteGone(claim *corev1.PersistentVolumeClaim) {
 	c := p.counting
 	names := p.Backends.Names()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	unlisted := slices.ContainsFunc(names, func(name string) bool { return !c.done[name] })
-	if unlisted && (c.earlier == nil || c.earlier[uid]) {
-		c.went[uid] = true
+	if unlisted && c.isEarlier(claim) {
+		c.went[claim.UID] = true
 	}
 }
 
@@ -294,8 +295,14 @@ func (p *Provisioner) sawGo(uid types.UID) bool {
 	return p.counting.went[uid]
 }
 
-func (p *Provisioner) bornInTerm(uid types.UID) bool {
+func (p *Provisioner) bornInTerm(claim *corev1.PersistentVolumeClaim) bool {
 	p.counting.mu.Lock()
 	defer p.counting.mu.Unlock()
-	return p.counting.earlier != nil && !p.counting.earlier[uid]
+	return !p.counting.isEarlier(claim)
+}
+
+// isEarlier is true for every claim as long as nothing is known. The mutex is
+// held.
+func (c *counting) isEarlier(claim *corev1.PersistentVolumeClaim) bool {
+	return c.earlier == nil || c.earlier.Has(claim)
 }

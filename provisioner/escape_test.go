@@ -54,7 +54,7 @@ func newEscape(t *testing.T) *fixture {
 	f.must(err)
 	f.label(ofA)
 	f.cacheLabels(ofA)
-	f.NoteEarlier(map[types.UID]bool{})
+	f.noteEarlier()
 	return f
 }
 

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -25,7 +24,7 @@ import (
 func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerName string) (policy.Existing, error) {
 	var existing policy.Existing
 	trimmer := NewTrimmer()
-	claims, err := listClaims(ctx, client, func(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+	claims, _, err := listClaims(ctx, client, func(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 		trimmer.Claim(claim)
 		return claim
 	})
@@ -91,15 +90,18 @@ func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerN
 }
 
 // listClaims reads all claims, and keeps of each only what record makes of it:
-// the objects of one page are dropped before the next is read.
-func listClaims[R any](ctx context.Context, client kubernetes.Interface, record func(*corev1.PersistentVolumeClaim) R) ([]R, error) {
-	return paging.List(ctx, "PersistentVolumeClaims", func(ctx context.Context, options metav1.ListOptions) ([]R, string, error) {
+// the objects of one page are dropped before the next is read. The version is the
+// list's.
+func listClaims[R any](ctx context.Context, client kubernetes.Interface, record func(*corev1.PersistentVolumeClaim) R) (records []R, version string, err error) {
+	records, err = paging.List(ctx, "PersistentVolumeClaims", func(ctx context.Context, options metav1.ListOptions) ([]R, string, error) {
 		list, err := client.CoreV1().PersistentVolumeClaims(metav1.NamespaceAll).List(ctx, options)
 		if err != nil {
 			return nil, "", err
 		}
+		version = list.ResourceVersion
 		return recordsOf(list.Items, record), list.Continue, nil
 	})
+	return records, version, err
 }
 
 // listPersistentVolumes does the same for PersistentVolumes.
@@ -119,19 +121,6 @@ func recordsOf[T, R any](page []T, record func(*T) R) []R {
 		records[i] = record(&page[i])
 	}
 	return records
-}
-
-// ListClaimUIDs lists the claims of a cluster, whoever serves them.
-func ListClaimUIDs(ctx context.Context, client kubernetes.Interface) (map[types.UID]bool, error) {
-	uids, err := listClaims(ctx, client, func(claim *corev1.PersistentVolumeClaim) types.UID { return claim.UID })
-	if err != nil {
-		return nil, err
-	}
-	set := make(map[types.UID]bool, len(uids))
-	for _, uid := range uids {
-		set[uid] = true
-	}
-	return set, nil
 }
 
 // byAge orders claims as they get freed room: the eldest first.

@@ -325,7 +325,7 @@ func (f *fixture) claim(change func(*corev1.PersistentVolumeClaim)) *corev1.Pers
 	f.t.Helper()
 	class := f.class.Name
 	claim := &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: types.UID("uid-1"), Annotations: map[string]string{annotationStorageProvisioner: "test"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: types.UID("uid-1"), ResourceVersion: versionInTerm, Annotations: map[string]string{annotationStorageProvisioner: "test"}},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			StorageClassName: &class,
 			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
@@ -339,6 +339,23 @@ func (f *fixture) claim(change func(*corev1.PersistentVolumeClaim)) *corev1.Pers
 	f.goneAtTheServer(claim) // one of the same name
 	f.must(f.client.Tracker().Add(claim))
 	return claim
+}
+
+// Resource versions of objects that changed last before the term began, of its
+// beginning, and of objects that changed later.
+const (
+	versionBefore = "9"
+	versionOfTerm = "10"
+	versionInTerm = "11"
+)
+
+// noteEarlier begins the term with such claims.
+func (f *fixture) noteEarlier(claims ...*corev1.PersistentVolumeClaim) {
+	earlier := EarlierClaims{present: map[types.UID]bool{}, version: versionOfTerm}
+	for _, claim := range claims {
+		earlier.present[claim.UID] = true
+	}
+	f.NoteEarlier(earlier)
 }
 
 func (f *fixture) forgetClaim(claim *corev1.PersistentVolumeClaim) {

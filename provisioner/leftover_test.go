@@ -185,7 +185,7 @@ func TestUndoThatIsFencedForAMomentIsTriedAgain(t *testing.T) {
 	f.must(err)
 	f.backends["gold"].abandonErr = &backends.Error{Kind: backends.KindFenced, Backend: "gold", Message: "the lease has run out"}
 	f.forgetClaim(claim)
-	followup.ClaimGone(claim.UID)
+	followup.ClaimGone(claim)
 	followup.next(t.Context())
 	if followup.queue.NumRequeues(followupOfClaimUID(claim.UID)) == 0 {
 		t.Error("nobody undoes it any more")

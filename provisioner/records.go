@@ -87,7 +87,7 @@ func ReadRecords(ctx context.Context, client kubernetes.Interface, provisionerNa
 		uid string
 		ClaimRecord
 	}
-	claims, err := listClaims(ctx, client, func(claim *corev1.PersistentVolumeClaim) claimed {
+	claims, _, err := listClaims(ctx, client, func(claim *corev1.PersistentVolumeClaim) claimed {
 		return claimed{string(claim.UID), ClaimRecord{Namespace: claim.Namespace, Name: claim.Name, Elsewhere: boundElsewhere(claim)}}
 	})
 	if err != nil {

@@ -267,11 +267,11 @@ func (p *Provisioner) sweepOwnSecrets(ctx context.Context) error {
 		return err
 	}
 	// The cache of claims may be late.
-	present, err := ListClaimUIDs(ctx, p.Client)
+	existing, err := ListEarlierClaims(ctx, p.Client)
 	if err != nil {
 		return err
 	}
-	for uid := range present {
+	for uid := range existing.present {
 		delete(left, uid)
 	}
 	var failed []error

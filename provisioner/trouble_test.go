@@ -129,7 +129,7 @@ func TestMarkIsNotLostWhereTheBackendLeadsElsewhere(t *testing.T) {
 	claim, err := f.Claims.PersistentVolumeClaims("team-a").Get("data")
 	f.must(err)
 	f.forgetClaim(claim)
-	followup.ClaimGone(claim.UID)
+	followup.ClaimGone(claim)
 	f.removeByHand(followup, pv)
 	gold.err = errNoSuchVolume // what os-show says of it in p2
 	f.follow(followup)
@@ -226,14 +226,14 @@ func TestConnectorThatCannotBeReadForgetsNoClaim(t *testing.T) {
 	gold := f.backends["gold"]
 	followup := NewFollowup(f.Provisioner, 1)
 	claim := f.claim(func(c *corev1.PersistentVolumeClaim) { c.UID = "uid-gone" })
-	f.NoteEarlier(map[types.UID]bool{claim.UID: true})
+	f.noteEarlier(claim)
 	old := f.leftoverVolume("uid-gone")
 	old.CreatedAt = time.Now().Add(-3 * time.Hour)
 	gold.listed = []backends.Volume{old}
 	f.count()
 	f.forgetClaim(claim)
 	lent.connectorErr = errors.New("cannot list the nodes")
-	followup.ClaimGone(claim.UID)
+	followup.ClaimGone(claim)
 	followup.next(t.Context())
 	lent.connectorErr = nil
 	if n := followup.queue.NumRequeues(followupOfClaimUID(claim.UID)); n == 0 {
@@ -382,7 +382,7 @@ func TestNewVolumeOfAClaimWhoseRecordIsGoneIsUndone(t *testing.T) {
 	v.ID, v.Status = "volume-2", backends.StatusAttaching
 	gold.listed, gold.calls = []backends.Volume{v}, nil
 	f.forgetClaim(claim)
-	followup.ClaimGone(claim.UID)
+	followup.ClaimGone(claim)
 	f.follow(followup)
 	f.lookAgain("gold")
 	f.follow(followup)
@@ -401,7 +401,7 @@ func TestRoomOfAKeptVolumeIsGivenBackWhenItIsGone(t *testing.T) {
 	f.must(err)
 	gold.abandonKeeps = true
 	f.forgetClaim(claim)
-	followup.ClaimGone(claim.UID)
+	followup.ClaimGone(claim)
 	f.follow(followup)
 	gold.abandonKeeps = false
 	f.lookAgain("gold")
@@ -560,7 +560,7 @@ func TestSweepOfSecretsByAnOldListingKeepsThoseThatCount(t *testing.T) {
 	claim, err := f.Claims.PersistentVolumeClaims("team-a").Get("data")
 	f.must(err)
 	f.forgetClaim(claim)
-	followup.ClaimGone(claim.UID)
+	followup.ClaimGone(claim)
 	f.removeByHand(followup, pv)
 	f.follow(followup)
 	v := f.leftoverVolume("uid-1")

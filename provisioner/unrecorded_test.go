@@ -43,7 +43,7 @@ func TestVolumeThatWasRecordedIsNeverTakenOver(t *testing.T) {
 	claim, err := f.Claims.PersistentVolumeClaims("team-a").Get("data")
 	f.must(err)
 	f.forgetClaim(claim)
-	followup.ClaimGone(claim.UID)
+	followup.ClaimGone(claim)
 	f.removeByHand(followup, pv)
 	gold.err, gold.calls = nil, nil
 	f.lookAgain("gold")
@@ -118,7 +118,7 @@ func TestClaimThatGoesWhileItsBackendIsDownIsUndone(t *testing.T) {
 			gold := f.backends["gold"]
 			followup := NewFollowup(f.Provisioner, 1)
 			claim := f.claim(func(c *corev1.PersistentVolumeClaim) { c.UID = "uid-gone" })
-			f.NoteEarlier(map[types.UID]bool{claim.UID: true})
+			f.noteEarlier(claim)
 			old := f.leftoverVolume("uid-gone")
 			old.CreatedAt = time.Now().Add(-3 * time.Hour)
 			gold.listed = []backends.Volume{old}
@@ -127,7 +127,7 @@ func TestClaimThatGoesWhileItsBackendIsDownIsUndone(t *testing.T) {
 			}
 			gold.health, gold.abandonErr = errGoldDown, errGoldDown
 			f.forgetClaim(claim)
-			followup.ClaimGone(claim.UID)
+			followup.ClaimGone(claim)
 			followup.next(t.Context())
 			gold.health, gold.abandonErr, gold.calls = nil, nil, nil
 			if listed {

@@ -184,12 +184,11 @@ func (a *App) newAuditor(p *provisioner.Provisioner, lent *termBackends) *audito
 	}
 }
 
-// noteEarlierClaims lists the claims that exist as the term begins. The listing
-// is made now, by the server that granted the lease: what it does not show was
-// created under this leader.
+// noteEarlierClaims lists the claims that exist as the term begins. The list is
+// asked for now, and answered by the server that granted the lease.
 func (a *App) noteEarlierClaims(ctx context.Context, p *provisioner.Provisioner) {
 	for {
-		earlier, err := provisioner.ListClaimUIDs(ctx, a.client)
+		earlier, err := provisioner.ListEarlierClaims(ctx, a.client)
 		if err == nil {
 			p.NoteEarlier(earlier)
 			return
@@ -227,7 +226,7 @@ func watchTerm(p *provisioner.Provisioner, followup *provisioner.Followup, lent 
 		},
 		DeleteFunc: func(object any) {
 			if claim, ok := deleted[*corev1.PersistentVolumeClaim](object); ok {
-				followup.ClaimGone(claim.UID)
+				followup.ClaimGone(claim)
 			}
 		},
 	})
