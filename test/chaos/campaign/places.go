@@ -2,6 +2,8 @@ package campaign
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -13,6 +15,14 @@ import (
 
 // places says where backends lead that do not lead home.
 type places map[string]plan.Place
+
+func (p places) String() string {
+	var parts []string
+	for _, backend := range slices.Sorted(maps.Keys(p)) {
+		parts = append(parts, fmt.Sprintf("%s: %s", backend, p[backend]))
+	}
+	return strings.Join(parts, ", ")
+}
 
 // The noauth backend's places. Both addresses lead nowhere but through the proxy
 // in a replica's environment, which leads to the same Cinder.
@@ -126,13 +136,14 @@ func (w *world) visit(ctx context.Context) error {
 		if !anything {
 			continue
 		}
-		w.timeline.note("look after what is elsewhere: %v", to)
+		began := time.Now()
 		if err := w.lead(to); err != nil {
 			return err
 		}
 		if err := w.settle(ctx, to); err != nil {
 			return err
 		}
+		w.timeline.say("seed %d: what is elsewhere (%s) settled after %.1f s", w.plan.Seed, to, time.Since(began).Seconds())
 	}
 	return w.lead(nil)
 }
