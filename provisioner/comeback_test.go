@@ -66,6 +66,7 @@ func TestWhatHappensJustBeforeParkingIsNotMissed(t *testing.T) {
 		"the policy changes":      func(f *fixture) { f.PolicyChanged() },
 		"a backend answers again": func(f *fixture) { f.BackendAnswers("gold") },
 		"credentials change":      func(f *fixture) { f.CredentialsChanged([]string{"gold"}) },
+		"a backend is elsewhere":  func(f *fixture) { f.Recount("gold") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)

@@ -215,7 +215,9 @@ func TestWhatHelpsABackendHelpsItsFollowups(t *testing.T) {
 		{"its credentials", func(f *fixture) { f.CredentialsChanged([]string{"gold"}) }, 1},
 		{"a reload", func(f *fixture) { f.PolicyChanged() }, 1},
 		{"it answers again", func(f *fixture) { f.BackendAnswers("gold") }, 1},
+		{"it leads elsewhere", func(f *fixture) { f.Recount("gold") }, 1},
 		{"another's credentials", func(f *fixture) { f.CredentialsChanged([]string{"silver"}) }, 0},
+		{"another leads elsewhere", func(f *fixture) { f.Recount("silver") }, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFixture(t)

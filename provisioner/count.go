@@ -132,7 +132,9 @@ func (p *Provisioner) examineListed(ctx context.Context, name string) error {
 }
 
 // Recount forgets what a backend holds, because its name leads to another
-// endpoint now, and has it counted again.
+// endpoint now, has it counted again, and brings back what failed at the one
+// before. Changed credentials may have brought it back too early: only the next
+// login shows where they lead.
 func (p *Provisioner) Recount(name string) {
 	c := p.counting
 	c.mu.Lock()
@@ -141,6 +143,7 @@ func (p *Provisioner) Recount(name string) {
 	c.moved[name] = time.Now()
 	c.mu.Unlock()
 	p.wantCounted(name)
+	p.help(parking.Help{Kind: parking.Backend, Name: name})
 }
 
 // movedAt is when a backend's name was led to another endpoint in this term, the

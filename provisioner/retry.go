@@ -64,7 +64,7 @@ func retryFor(err error) backoff.Delay {
 	case backends.KindNotOurs:
 		r.Outcome, r.First, r.Most = "not_ours", time.Minute, 30*time.Minute
 	case backends.KindElsewhere:
-		// A reload, and changed credentials, bring it back at once.
+		// A reload, changed credentials and another place bring it back at once.
 		r.Outcome, r.First, r.Most = "elsewhere", time.Minute, 30*time.Minute
 	default:
 		r.Outcome, r.First, r.Most = "other", 5*time.Second, 2*time.Minute
