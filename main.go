@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"syscall"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
@@ -30,6 +32,19 @@ func run(arguments []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 
+	root := newCommand(stderr)
+	root.SetArgs(arguments)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err != nil {
+		fmt.Fprintln(stderr, "standalone-cinder:", err)
+	}
+	return cli.ExitCode(err)
+}
+
+// newCommand is the program's command line; log lines of run go to the writer.
+func newCommand(log io.Writer) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "standalone-cinder",
 		Short:         "Provision Cinder volumes for Kubernetes clusters that do not run on OpenStack",
@@ -38,19 +53,11 @@ func run(arguments []string, stdout, stderr io.Writer) int {
 		Args:          cobra.NoArgs,
 		RunE:          func(command *cobra.Command, _ []string) error { return command.Help() },
 	}
-	root.SetArgs(arguments)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	root.AddCommand(runCommand(stderr), cli.NewCommand(cli.Options{ReadCluster: app.ReadExisting, Places: app.Places, ProvisionerName: app.DefaultProvisionerName}), app.NewAuditCommand(), app.NewMapCommand(), versionCommand())
-
-	err := root.ExecuteContext(ctx)
-	if err != nil {
-		fmt.Fprintln(stderr, "standalone-cinder:", err)
-	}
-	return cli.ExitCode(err)
+	root.AddCommand(runCommand(log), cli.NewCommand(cli.Options{ReadCluster: app.ReadExisting, Places: app.Places, ProvisionerName: app.DefaultProvisionerName}), app.NewAuditCommand(), app.NewMapCommand(), versionCommand())
+	return root
 }
 
-func runCommand(stderr io.Writer) *cobra.Command {
+func runCommand(log io.Writer) *cobra.Command {
 	options := app.Options{}
 	verbosity := 0
 	command := &cobra.Command{
@@ -62,9 +69,10 @@ func runCommand(stderr io.Writer) *cobra.Command {
 				return &cli.ExitError{Code: cli.ExitUsage, Err: err}
 			}
 			var err error
-			if options.Logger, err = newLogger(stderr, verbosity); err != nil {
+			if options.Logger, err = newLogger(log, verbosity); err != nil {
 				return err
 			}
+			options.Metrics = newRegistry()
 			replica, err := app.New(options)
 			if err == nil {
 				err = replica.Run(command.Context())
@@ -78,6 +86,13 @@ func runCommand(stderr io.Writer) *cobra.Command {
 	options.AddFlags(command.Flags())
 	command.Flags().IntVarP(&verbosity, "verbosity", "v", 2, "log `level`: 0 is least; 4 and above tell what the libraries do")
 	return command
+}
+
+// newRegistry is a registry that tells of the process itself.
+func newRegistry() *prometheus.Registry {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return registry
 }
 
 func versionCommand() *cobra.Command {

@@ -14,8 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
@@ -73,7 +71,6 @@ type App struct {
 	present atomic.Pointer[term]
 	retired retiredBackends
 
-	registry           *prometheus.Registry
 	backendMetrics     *backends.Metrics
 	provisionerMetrics *provisioner.Metrics
 	reloads            *reloadMetrics
@@ -130,8 +127,7 @@ func New(options Options) (*App, error) {
 		return nil, fmt.Errorf("kubernetes client: %w", err)
 	}
 
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry := options.Metrics
 	backendMetrics := backends.NewMetrics(registry)
 	a = &App{
 		options:            options,
@@ -142,7 +138,6 @@ func New(options Options) (*App, error) {
 		client:             client,
 		leaseClient:        leaseClient,
 		factory:            informers.NewSharedInformerFactoryWithOptions(client, resyncPeriod, informers.WithTransform(provisioner.NewTrimmer().Trim)),
-		registry:           registry,
 		backendMetrics:     backendMetrics,
 		provisionerMetrics: provisioner.NewMetrics(registry),
 		reloads:            newReloadMetrics(registry),
@@ -201,7 +196,7 @@ func (a *App) Run(ctx context.Context) error {
 	a.broadcaster = record.NewBroadcaster(record.WithContext(background))
 	defer a.broadcaster.Shutdown()
 	a.broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: a.client.CoreV1().Events("")})
-	a.recorder = events.NewRecorder(a.broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "standalone-cinder"}), scheme.Scheme, a.registry, haveManyMatters)
+	a.recorder = events.NewRecorder(a.broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "standalone-cinder"}), scheme.Scheme, a.options.Metrics, haveManyMatters)
 	go a.recorder.Run(background)
 
 	if err := a.findCluster(ctx); err != nil {

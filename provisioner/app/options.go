@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
 )
@@ -40,6 +41,14 @@ type Options struct {
 	// Config replaces Kubeconfig where the caller has a connection already.
 	Config *rest.Config
 	Logger *slog.Logger
+	// Metrics takes the replica's metrics; /metrics serves what it gathers.
+	Metrics Metrics
+}
+
+// Metrics is a registry of metrics; *prometheus.Registry is one.
+type Metrics interface {
+	prometheus.Registerer
+	prometheus.Gatherer
 }
 
 // DefaultProvisionerName is the historic program's, so that an upgrade needs

@@ -33,7 +33,7 @@ type status struct {
 	unreadable map[string]error
 }
 
-func newStatus(a *App, registry *prometheus.Registry) *status {
+func newStatus(a *App, registry prometheus.Registerer) *status {
 	s := &status{
 		app:        a,
 		unreadable: map[string]error{},
@@ -108,7 +108,7 @@ func (s *status) serve(ctx context.Context, listener net.Listener) <-chan error 
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", s.readyz)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(s.app.registry, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.app.options.Metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /{$}", s.page)
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second}
 	failed := make(chan error, 1)

@@ -1,0 +1,225 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/app"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/events"
+)
+
+var update = flag.Bool("update", false, "write the golden file anew")
+
+// TestPublicFace holds what scripts, dashboards, alerts and objects in clusters
+// rely on to a golden file. A line that goes or changes there breaks somebody;
+// it must be on purpose, and in the release notes.
+func TestPublicFace(t *testing.T) {
+	const golden = "testdata/public_face.txt"
+	written := writtenNames(t)
+	var b strings.Builder
+	for _, part := range []struct {
+		title string
+		lines []string
+	}{
+		{"commands and flags", commandLines(newCommand(io.Discard))},
+		{"metrics", metricLines(t)},
+		{"keys of annotations, labels, metadata, parameters and finalizers", written.keys},
+		{"reasons of events, findings and refusals", written.reasons},
+	} {
+		fmt.Fprintf(&b, "# %s\n%s\n\n", part.title, strings.Join(part.lines, "\n"))
+	}
+	if *update {
+		if err := os.WriteFile(golden, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := b.String(); got != string(want) {
+		t.Errorf("the public face is not that of %s any more; if that is on purpose, go test -run TestPublicFace -update . writes it anew\n%s", golden, difference(string(want), got))
+	}
+}
+
+// TestExitCodes holds the codes that scripts rely on.
+func TestExitCodes(t *testing.T) {
+	for _, c := range []struct {
+		arguments string
+		want      int
+	}{
+		{"", 0},
+		{"version", 0},
+		{"policy check config.example.yaml", 0},
+		{"policy check go.mod", 1},
+		{"policy check no-such-file", 2},
+		{"run", 2},
+		{"run --policy no-such-file", 1},
+		{"no-such-command", 2},
+		{"policy check --no-such-flag", 2},
+	} {
+		if got := run(strings.Fields(c.arguments), io.Discard, io.Discard); got != c.want {
+			t.Errorf("standalone-cinder %s: exit code %d, want %d", c.arguments, got, c.want)
+		}
+	}
+}
+
+// commandLines are the commands, each with its flags.
+func commandLines(command *cobra.Command) []string {
+	lines := []string{command.CommandPath()}
+	command.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		shorthand := ""
+		if f.Shorthand != "" {
+			shorthand = ", -" + f.Shorthand
+		}
+		lines = append(lines, fmt.Sprintf("  --%s%s (%s, default %q)", f.Name, shorthand, f.Value.Type(), f.DefValue))
+	})
+	for _, below := range command.Commands() {
+		lines = append(lines, commandLines(below)...)
+	}
+	return lines
+}
+
+// metricLines are the program's own metrics with their labels.
+func metricLines(t *testing.T) []string {
+	t.Helper()
+	notes := &descriptions{Registry: prometheus.NewRegistry()}
+	options := app.Options{
+		PolicyFile: "config.example.yaml", Namespace: "storage", Listen: "127.0.0.1:0", Workers: 1, KubeQPS: 1, KubeBurst: 1,
+		Config: &rest.Config{Host: "https://127.0.0.1:1"}, Logger: slog.New(slog.DiscardHandler), Metrics: notes,
+	}
+	if _, err := app.New(options); err != nil {
+		t.Fatal(err)
+	}
+	events.NewRecorder(nil, nil, notes, nil) // which Run makes
+	slices.Sort(notes.lines)
+	return notes.lines
+}
+
+// descriptions is a registry that notes what is registered.
+type descriptions struct {
+	*prometheus.Registry
+	lines []string
+}
+
+var described = regexp.MustCompile(`fqName: "([^"]+)".*constLabels: \{([^}]*)\}, variableLabels: \{([^}]*)\}`)
+
+func (d *descriptions) MustRegister(all ...prometheus.Collector) {
+	for _, collector := range all {
+		found := make(chan *prometheus.Desc)
+		go func() {
+			defer close(found)
+			collector.Describe(found)
+		}()
+		for desc := range found {
+			parts := described.FindStringSubmatch(desc.String())
+			labels := strings.Split(parts[3], ",")
+			if name, _, constant := strings.Cut(parts[2], "="); constant {
+				labels = append(labels, name)
+			}
+			d.lines = append(d.lines, parts[1]+"{"+strings.Trim(strings.Join(labels, ","), ",")+"}")
+		}
+	}
+	d.Registry.MustRegister(all...)
+}
+
+type names struct{ keys, reasons []string }
+
+var (
+	isKey    = regexp.MustCompile(`^[a-z0-9.-]+\.(org|io)/[a-z0-9./-]*[a-z0-9]$`)
+	isReason = regexp.MustCompile(`^([A-Z]+[a-z]+){2,}$`)
+)
+
+// kinds are words that are written like reasons.
+var kinds = []string{
+	"LabelSelector", "LabelSelectorRequirement", "PersistentVolume", "PersistentVolumeClaim", "PersistentVolumeClaims",
+	"PersistentVolumes", "PolicyTest", "SecretRef", "StorageClass", "StorageClasses", "TenantLimits",
+}
+
+// writtenNames reads the program's sources for texts that are written like keys
+// and reasons. A key may be put together from a constant that names its prefix.
+func writtenNames(t *testing.T) names {
+	t.Helper()
+	keys, reasons := map[string]bool{}, map[string]bool{}
+	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && (path == "test" || path != "." && strings.HasPrefix(entry.Name(), ".")):
+			return filepath.SkipDir
+		case filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(file, func(node ast.Node) bool {
+			switch n := node.(type) {
+			case *ast.ImportSpec:
+				return false
+			case *ast.BinaryExpr:
+				prefix, isName := n.X.(*ast.Ident)
+				if isName && (prefix.Name == "StampPrefix" || prefix.Name == "annotationPrefix") {
+					keys["standalone-cinder.openstack.org/"+text(n.Y)] = true
+				}
+			case *ast.BasicLit:
+				if s := text(n); isKey.MatchString(s) {
+					keys[s] = true
+				} else if isReason.MatchString(s) && !slices.Contains(kinds, s) {
+					reasons[s] = true
+				}
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names{slices.Sorted(maps.Keys(keys)), slices.Sorted(maps.Keys(reasons))}
+}
+
+// text is the value of a string literal, empty for anything else.
+func text(node ast.Node) string {
+	literal, ok := node.(*ast.BasicLit)
+	if !ok || literal.Kind != token.STRING {
+		return ""
+	}
+	value, _ := strconv.Unquote(literal.Value)
+	return value
+}
+
+// difference lists the lines that only one of two texts has.
+func difference(want, got string) string {
+	var lines []string
+	for sign, pair := range map[string][2]string{"- ": {want, got}, "+ ": {got, want}} {
+		others := strings.Split(pair[1], "\n")
+		for _, line := range strings.Split(pair[0], "\n") {
+			if !slices.Contains(others, line) {
+				lines = append(lines, sign+line)
+			}
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
