@@ -179,7 +179,7 @@ func writtenNames(t *testing.T) names {
 				return false
 			case *ast.BinaryExpr:
 				prefix, isName := n.X.(*ast.Ident)
-				if isName && (prefix.Name == "StampPrefix" || prefix.Name == "annotationPrefix") {
+				if isName && (prefix.Name == "StampPrefix" || prefix.Name == "Prefix") {
 					keys["standalone-cinder.openstack.org/"+text(n.Y)] = true
 				}
 			case *ast.BasicLit:

@@ -10,10 +10,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // denial is what is said about a claim that is turned away before Cinder is
@@ -26,15 +26,6 @@ type denial struct {
 	helps []parking.Help
 }
 
-// historicAnnotationClone is what a claim's author wrote to ask the historic
-// provisioner for a copy of another claim, of any namespace.
-const historicAnnotationClone = "k8s.io/CloneRequest"
-
-const (
-	annotationStorageProvisioner     = "volume.kubernetes.io/storage-provisioner"
-	annotationBetaStorageProvisioner = "volume.beta.kubernetes.io/storage-provisioner"
-)
-
 // ShouldProvision is the admission of claims. A claim that is turned away gets
 // an event with a stable reason and leaves the library's queue, as does one
 // whose turn has not come; they are brought back by what could help them (see
@@ -43,11 +34,11 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 	if p.stopping() {
 		return false
 	}
-	if provisionerOf(claim) != p.Name {
+	if record.ProvisionerOf(claim) != p.Name {
 		return false
 	}
 	since := p.helped.Now()
-	class, err := p.Classes.Get(className(claim))
+	class, err := p.Classes.Get(record.ClassName(claim))
 	if err != nil {
 		p.denyWithoutClass(ctx, claim, since)
 		return false
@@ -73,7 +64,7 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 // denyWithoutClass turns a claim away whose StorageClass the cache does not have.
 // It comes back when the class is made, or arrives.
 func (p *Provisioner) denyWithoutClass(ctx context.Context, claim *corev1.PersistentVolumeClaim, since parking.Moment) {
-	name := className(claim)
+	name := record.ClassName(claim)
 	if _, err := p.Client.StorageV1().StorageClasses().Get(ctx, name, metav1.GetOptions{}); err == nil {
 		p.parkClaim(claim, parking.Denied, []parking.Help{{Kind: parking.Class, Name: name}}, since)
 		return
@@ -96,7 +87,8 @@ func (p *Provisioner) mayHaveVolume(uid types.UID) bool {
 // unless a backend must be listed first: that takes a turn, and is left to
 // Provision.
 func (p *Provisioner) judge(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (ledger.Decided, *denial) {
-	if turned, denied := unsupported(claim); denied {
+	if unsupported := record.Unsupported(claim); unsupported != nil {
+		turned := denialOf(unsupported)
 		return ledger.Decided{}, &turned
 	}
 	decision := p.decide(claim, class, p.namespaceLabels(claim.Namespace))
@@ -115,7 +107,7 @@ func (p *Provisioner) judge(ctx context.Context, claim *corev1.PersistentVolumeC
 // takeTurn asks for a worker for the claim. One that has its PersistentVolume
 // needs none: the library finds that out and stops.
 func (p *Provisioner) takeTurn(claim *corev1.PersistentVolumeClaim, d ledger.Decided) bool {
-	if _, err := p.PersistentVolumes.Get(pvNameOf(claim)); err == nil {
+	if _, err := p.PersistentVolumes.Get(record.PVNameOf(claim)); err == nil {
 		return true
 	}
 	return p.orPark(claim, d, p.claimTurns.Take)
@@ -146,81 +138,14 @@ func (p *Provisioner) laneOf(uid types.UID, d ledger.Decided) string {
 	return d.Backends[0]
 }
 
-// pvNameOf is the name that the library gives to the PersistentVolume of a
-// claim.
-func pvNameOf(claim *corev1.PersistentVolumeClaim) string { return pvNameFor(string(claim.UID)) }
-
-func pvNameFor(claimUID string) string { return pvNamePrefix + claimUID }
-
-// pvNamePrefix is the provisioning library's.
-const pvNamePrefix = "pvc-"
-
 func denialOf(d *policy.Denial) denial {
 	return denial{reason: string(d.Reason), message: d.Message}
-}
-
-// unsupported names what no volume of Cinder can honour through this program.
-// Such a claim must not get an ordinary, empty volume instead.
-func unsupported(claim *corev1.PersistentVolumeClaim) (denial, bool) {
-	spec := claim.Spec
-	switch {
-	case spec.DataSourceRef != nil:
-		return unsupportedDataSource(spec.DataSourceRef.Kind, spec.DataSourceRef.Name), true
-	case spec.DataSource != nil:
-		return unsupportedDataSource(spec.DataSource.Kind, spec.DataSource.Name), true
-	case spec.Selector != nil:
-		return denial{
-			reason:  "UnsupportedSelector",
-			message: "spec.selector cannot be honoured for a volume that is yet to be made; remove the selector, or bind an existing PersistentVolume with spec.volumeName",
-		}, true
-	}
-	if source := claim.Annotations[historicAnnotationClone]; source != "" {
-		return denial{
-			reason:  "UnsupportedDataSource",
-			message: fmt.Sprintf("annotation %s asks for a copy of %q, as the historic provisioner made; cloning is not supported and the claim is not given an empty volume instead; remove the annotation", historicAnnotationClone, source),
-		}, true
-	}
-	if err := mappers.CheckAccessModes(spec.AccessModes, isBlock(claim)); err != nil {
-		return denial{reason: string(mappers.UnsupportedAccessMode), message: err.Error()}, true
-	}
-	return denial{}, false
-}
-
-func unsupportedDataSource(kind, name string) denial {
-	return denial{
-		reason:  "UnsupportedDataSource",
-		message: fmt.Sprintf("spec.dataSource asks for the content of %s %q, which is not supported; the claim is not given an empty volume instead; remove the data source", kind, name),
-	}
 }
 
 // decide asks the policy.
 func (p *Provisioner) decide(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, labels map[string]string) ledger.Decided {
 	inForce := p.Policy()
-	return ledger.Decided{Decision: inForce.Decide(requestOf(claim, class, labels)), Revision: inForce.Revision()}
-}
-
-// requestOf describes a claim to the policy. The class is nil where it does not
-// exist.
-func requestOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, namespaceLabels map[string]string) policy.Request {
-	request := policy.Request{
-		Namespace:       claim.Namespace,
-		NamespaceLabels: namespaceLabels,
-		StorageClass:    className(claim),
-		VolumeMode:      policy.Filesystem,
-	}
-	if class != nil {
-		request.StorageClass, request.Parameters = class.Name, class.Parameters
-	}
-	if isBlock(claim) {
-		request.VolumeMode = policy.Block
-	}
-	if size, ok := claim.Spec.Resources.Requests[corev1.ResourceStorage]; ok {
-		request.Bytes = policy.Bytes(size)
-	}
-	if limit, ok := claim.Spec.Resources.Limits[corev1.ResourceStorage]; ok {
-		request.LimitBytes = policy.Bytes(limit)
-	}
-	return request
+	return ledger.Decided{Decision: inForce.Decide(record.RequestOf(claim, class, labels)), Revision: inForce.Revision()}
 }
 
 // namespaceLabels reads the labels from the cache. A namespace that has not
@@ -266,7 +191,7 @@ func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, turned denial, s
 		p.Recorder.Event(claim, corev1.EventTypeWarning, turned.reason, turned.message)
 		p.Logger.Info("Turned a claim away", "claim", claim.Namespace+"/"+claim.Name, "reason", turned.reason, "message", turned.message)
 	}
-	always := []parking.Help{{Kind: parking.Policy}, {Kind: parking.Namespace, Name: claim.Namespace}, {Kind: parking.Class, Name: className(claim)}}
+	always := []parking.Help{{Kind: parking.Policy}, {Kind: parking.Namespace, Name: claim.Namespace}, {Kind: parking.Class, Name: record.ClassName(claim)}}
 	p.parkClaim(claim, parking.Denied, append(always, turned.helps...), since)
 }
 
@@ -275,22 +200,4 @@ func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, turned denial, s
 func (p *Provisioner) forgetDenial(uid types.UID) {
 	p.claims.Take(uid, parking.Denied)
 	p.Metrics.deniedClaims(p.claims.Count(parking.Denied))
-}
-
-func provisionerOf(claim *corev1.PersistentVolumeClaim) string {
-	if name, ok := claim.Annotations[annotationStorageProvisioner]; ok {
-		return name
-	}
-	return claim.Annotations[annotationBetaStorageProvisioner]
-}
-
-// className is the claim's StorageClass; a claim may have none.
-func className(claim *corev1.PersistentVolumeClaim) string {
-	if name, ok := claim.Annotations[corev1.BetaStorageClassAnnotation]; ok {
-		return name
-	}
-	if claim.Spec.StorageClassName != nil {
-		return *claim.Spec.StorageClassName
-	}
-	return ""
 }

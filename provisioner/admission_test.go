@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 func TestAdmission(t *testing.T) {
@@ -17,9 +19,9 @@ func TestAdmission(t *testing.T) {
 		event  string // the event's beginning; empty for none
 	}{
 		{name: "granted", admit: true},
-		{name: "of another provisioner", change: func(c *corev1.PersistentVolumeClaim) { c.Annotations[annotationStorageProvisioner] = "other" }},
+		{name: "of another provisioner", change: func(c *corev1.PersistentVolumeClaim) { c.Annotations[record.AnnotationStorageProvisioner] = "other" }},
 		{name: "by the old annotation", admit: true, change: func(c *corev1.PersistentVolumeClaim) {
-			c.Annotations = map[string]string{annotationBetaStorageProvisioner: "test"}
+			c.Annotations = map[string]string{record.AnnotationBetaStorageProvisioner: "test"}
 		}},
 		{name: "too large", event: "Warning VolumeTooLarge ", change: func(c *corev1.PersistentVolumeClaim) {
 			c.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("11Gi")
@@ -32,7 +34,7 @@ func TestAdmission(t *testing.T) {
 				c.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: "PersistentVolumeClaim", Name: "other"}
 			}},
 		{name: "clone of another tenant's claim by annotation", event: "Warning UnsupportedDataSource annotation k8s.io/CloneRequest ",
-			change: func(c *corev1.PersistentVolumeClaim) { c.Annotations[historicAnnotationClone] = "team-b/data" }},
+			change: func(c *corev1.PersistentVolumeClaim) { c.Annotations[record.HistoricClone] = "team-b/data" }},
 		{name: "many writers", event: "Warning UnsupportedAccessMode ", change: func(c *corev1.PersistentVolumeClaim) {
 			c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
 		}},

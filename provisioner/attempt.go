@@ -14,6 +14,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // attempt is one try to provision one claim.
@@ -92,7 +93,12 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 	for _, warning := range mapped.Warnings {
 		a.p.Recorder.Event(a.claim, corev1.EventTypeWarning, "ConnectionWarning", warning)
 	}
-	pv = a.persistentVolume(connected, mapped)
+	pv = record.NewPersistentVolume(record.Provisioned{
+		Name: a.pvName, Claim: a.claim, Class: a.class, Cluster: a.p.Cluster,
+		Tenant: a.decision.Tenant, Rule: a.decision.Rule, Revision: a.decision.Revision,
+		Backend: a.backend, Connector: a.connector, NodeLabels: a.p.Backends.NodeLabels(a.backend),
+		Connected: connected, Protocol: a.protocol, Mapped: mapped, SecretNamespace: a.p.Namespace,
+	})
 	a.p.handOver(a.claim.UID, pv)
 	return pv, nil
 }
@@ -122,8 +128,8 @@ func (a *attempt) existsStill(ctx context.Context) error {
 	if a.p.bornInTerm(a.claim) && !a.p.hasOutlived(a.claim.UID) {
 		return nil
 	}
-	claim, err := claimOf(ctx, a.p.Client, a.stamp)
-	if err == nil && (claim == nil || boundElsewhere(claim)) {
+	claim, err := record.ClaimOf(ctx, a.p.Client, a.stamp)
+	if err == nil && (claim == nil || record.BoundElsewhere(claim)) {
 		return errNothingToDo
 	}
 	return err
@@ -288,7 +294,7 @@ func (a *attempt) spec() backends.Spec {
 		Metadata:  volume.Metadata,
 		Stamp:     a.stamp,
 		Connector: a.connector,
-		ReadOnly:  onlyReading(a.claim.Spec.AccessModes),
+		ReadOnly:  record.OnlyReading(a.claim.Spec.AccessModes),
 		Permit:    a.p.cleaner.permit(a.p.cleaner.unrecorded),
 	}
 }
@@ -302,7 +308,7 @@ func (a *attempt) mapConnection(connected backends.Connected) (mappers.Result, e
 	request := MapRequest(connection, a.pvName, a.connector)
 	request.AccessModes = a.claim.Spec.AccessModes
 	request.FSType = a.decision.Volume.FSType
-	request.Block = isBlock(a.claim)
+	request.Block = record.IsBlock(a.claim)
 	request.MountOptions = a.class.MountOptions
 	request.Encrypted = connected.Volume.Encrypted
 	request.MultiAttach = connected.Volume.MultiAttach
@@ -323,7 +329,7 @@ func MapRequest(connection mappers.Connection, pvName string, connector backends
 	return mappers.Request{
 		Connection: connection,
 		PVName:     pvName,
-		SecretName: secretName(pvName),
+		SecretName: record.SecretName(pvName),
 		Connector:  mappers.Connector{Host: connector.Host, Initiator: connector.Initiator, WWPNs: connector.WWPNs, NQN: connector.NQN},
 	}
 }
@@ -385,8 +391,4 @@ func (a *attempt) undoIfGone(ctx context.Context, cause error) error {
 // claim still needs it.
 func (a *attempt) undo(ctx context.Context, begun beginning) error {
 	return a.p.undo(ctx, a.claim.UID, begun, a.p.cleaner.unrecorded)
-}
-
-func isBlock(claim *corev1.PersistentVolumeClaim) bool {
-	return claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode == corev1.PersistentVolumeBlock
 }

@@ -10,16 +10,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 func credentialsOf(pv string) *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: secretName(pv),
-		Labels: map[string]string{labelManagedBy: managedBy}, Annotations: map[string]string{annotationForPV: pv, annotationCluster: "cluster-1"}}}
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: record.SecretName(pv),
+		Labels: map[string]string{record.LabelManagedBy: record.ManagedBy}, Annotations: map[string]string{record.AnnotationForPV: pv, record.AnnotationCluster: "cluster-1"}}}
 }
 
 func (f *fixture) hasSecret(pv string) bool {
 	f.t.Helper()
-	_, err := f.client.CoreV1().Secrets("own").Get(f.t.Context(), secretName(pv), metav1.GetOptions{})
+	_, err := f.client.CoreV1().Secrets("own").Get(f.t.Context(), record.SecretName(pv), metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		f.t.Fatal(err)
 	}
@@ -33,11 +34,11 @@ func TestCleanerRemovesOnlyWhatNobodyCanNeed(t *testing.T) {
 	}
 	pv := func(volume string) *corev1.PersistentVolume {
 		return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1", Annotations: map[string]string{
-			annotationProvisionedBy: "test", annotationVolume: volume, annotationBackend: "gold", annotationCluster: "cluster-1", annotationClaimUID: "uid-1", annotationConnector: "{}",
+			record.AnnotationProvisionedBy: "test", record.AnnotationVolume: volume, record.AnnotationBackend: "gold", record.AnnotationCluster: "cluster-1", record.AnnotationClaimUID: "uid-1", record.AnnotationConnector: "{}",
 		}}}
 	}
 	foreign := func() *corev1.PersistentVolume {
-		return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1", Annotations: map[string]string{annotationProvisionedBy: "cinder.csi.openstack.org"}}}
+		return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1", Annotations: map[string]string{record.AnnotationProvisionedBy: "cinder.csi.openstack.org"}}}
 	}
 	for _, c := range []struct {
 		name    string

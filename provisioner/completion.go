@@ -18,6 +18,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/fairshare"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // Followup does what is left after the library is done with an object:
@@ -75,7 +76,7 @@ func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 	}
 	switch ref := pv.Spec.ClaimRef; {
 	case f.provisioner.isMine(pv):
-		f.provisioner.finish(types.UID(pv.Annotations[annotationClaimUID]))
+		f.provisioner.finish(types.UID(pv.Annotations[record.AnnotationClaimUID]))
 	case ref == nil:
 	default:
 		// Somebody else serves the claim, perhaps under the same name.
@@ -83,7 +84,7 @@ func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 			f.queue.Add(followup{claim: ref.UID})
 		}
 	}
-	if _, void := f.provisioner.voidRecord(pv); void || f.wantsCompletion(pv) || slices.Contains(pv.Finalizers, finalizer) {
+	if _, void := f.provisioner.voidRecord(pv); void || f.wantsCompletion(pv) || slices.Contains(pv.Finalizers, record.Finalizer) {
 		f.queue.Add(followup{pv: pv.Name})
 	}
 	f.provisioner.tellNeverBound(pv)
@@ -101,7 +102,7 @@ func (f *Followup) VolumeGone(pv *corev1.PersistentVolume) {
 	if removed || !f.provisioner.isMine(pv) {
 		return
 	}
-	if origin, err := originOf(pv); err == nil && !completed {
+	if origin, err := record.OriginOf(pv); err == nil && !completed {
 		f.queue.Add(followup{claim: types.UID(origin.ClaimUID), backend: origin.Backend, volume: origin.VolumeID, mark: true, place: origin.Place})
 	}
 }
@@ -117,7 +118,7 @@ func (f *Followup) ClaimGone(claim *corev1.PersistentVolumeClaim) {
 func (f *Followup) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
 	switch {
 	case before.Spec.VolumeName == after.Spec.VolumeName:
-	case boundElsewhere(after):
+	case record.BoundElsewhere(after):
 		f.ClaimGone(after)
 	default:
 		f.provisioner.forgetDenial(after.UID)
@@ -231,7 +232,7 @@ func (f *Followup) lane(item followup) (tenant, backend string) {
 	if err != nil {
 		return "", ""
 	}
-	return pv.Annotations[annotationTenant], pv.Annotations[annotationBackend]
+	return pv.Annotations[record.AnnotationTenant], pv.Annotations[record.AnnotationBackend]
 }
 
 func (f *Followup) do(ctx context.Context, item followup) error {
@@ -266,7 +267,7 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 	if !f.wantsCompletion(pv) {
 		return p.letObjectGo(ctx, pv)
 	}
-	origin, err := originOf(pv)
+	origin, err := record.OriginOf(pv)
 	if err != nil {
 		return err
 	}
@@ -276,9 +277,9 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 	}
 	if pv.Status.Phase == corev1.VolumeReleased || pv.Status.Phase == corev1.VolumeFailed {
 		// Nobody uses it, and somebody may have detached it on purpose.
-		err = volumes.Mark(p.onBehalfOf(ctx, origin.Tenant), origin.target())
+		err = volumes.Mark(p.onBehalfOf(ctx, origin.Tenant), origin.Target())
 	} else {
-		err = volumes.Complete(p.onBehalfOf(ctx, origin.Tenant), origin.target(), readOnly(pv))
+		err = volumes.Complete(p.onBehalfOf(ctx, origin.Tenant), origin.Target(), record.ReadOnly(pv))
 	}
 	switch backends.KindOf(err) {
 	case "":
@@ -286,7 +287,7 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 			p.settleSeconds(volumes, origin)
 		}
 	case backends.KindElsewhere:
-		err = withRemedy(err, origin)
+		err = record.WithRemedy(err, origin)
 		p.Recorder.Event(pv, corev1.EventTypeWarning, "VolumeElsewhere", err.Error())
 	case backends.KindNotFound:
 		p.Recorder.Eventf(pv, corev1.EventTypeWarning, "VolumeMissing", "volume %s does not exist at backend %s any more; its data is lost unless the storage array has a copy", origin.VolumeID, origin.Backend)

@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // recorded provisions a volume and puts its PersistentVolume where the API
@@ -16,7 +17,7 @@ func (f *fixture) recorded() *corev1.PersistentVolume {
 	pv, err := f.provision(f.claim(nil))
 	f.must(err)
 	pv.UID = "pv-uid"
-	pv.Annotations[annotationProvisionedBy] = "test"
+	pv.Annotations[record.AnnotationProvisionedBy] = "test"
 	f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Add(pv))
 	f.backends["gold"].calls = nil
 	f.said()
@@ -85,7 +86,7 @@ func TestRecordOfWhatWasUndoneIsRemoved(t *testing.T) {
 			}
 			f.backends["gold"].has = map[string]bool{"volume-1": c.volume}
 			pv.UID = "pv-uid"
-			pv.Annotations[annotationProvisionedBy] = "test"
+			pv.Annotations[record.AnnotationProvisionedBy] = "test"
 			pv.Spec.PersistentVolumeReclaimPolicy = c.policy
 			pv.Status.Phase = corev1.VolumeReleased
 			f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Add(pv))
@@ -112,7 +113,7 @@ func TestRecordThatComesWhileItsVolumeIsUndoneIsRemoved(t *testing.T) {
 	claim := f.claim(nil)
 	pv, err := f.provision(claim)
 	f.must(err)
-	pv.UID, pv.Annotations[annotationProvisionedBy] = "pv-uid", "test"
+	pv.UID, pv.Annotations[record.AnnotationProvisionedBy] = "pv-uid", "test"
 	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	f.forgetClaim(claim)
 	f.backends["gold"].onCall = func() {
@@ -136,8 +137,8 @@ func followupOf(pv *corev1.PersistentVolume) followup { return followup{pv: pv.N
 
 func TestWhatIsNotCompleted(t *testing.T) {
 	for name, change := range map[string]func(*corev1.PersistentVolume){
-		"of another provisioner": func(pv *corev1.PersistentVolume) { pv.Annotations[annotationProvisionedBy] = "other" },
-		"not ours":               func(pv *corev1.PersistentVolume) { delete(pv.Annotations, annotationVolume) },
+		"of another provisioner": func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationProvisionedBy] = "other" },
+		"not ours":               func(pv *corev1.PersistentVolume) { delete(pv.Annotations, record.AnnotationVolume) },
 		"released":               func(pv *corev1.PersistentVolume) { pv.Status.Phase = corev1.VolumeReleased },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -198,7 +199,7 @@ func TestForeignPersistentVolumeDoesNotEndWhatWasBegun(t *testing.T) {
 	followup := NewFollowup(f.Provisioner, 1)
 	_, err := f.provision(f.claim(nil))
 	f.must(err)
-	followup.VolumeSeen(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "foreign", Annotations: map[string]string{annotationClaimUID: "uid-1"}}})
+	followup.VolumeSeen(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "foreign", Annotations: map[string]string{record.AnnotationClaimUID: "uid-1"}}})
 	if _, begun := f.beginningOf("uid-1"); !begun {
 		t.Error("nobody would undo the volume of the claim any more")
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // counting is what a term knows of the backends' volumes: which backends were
@@ -31,7 +32,7 @@ type counting struct {
 	// earlier holds the claims that an earlier leader may have seen; nil as
 	// long as that is not known. Those of them that went while some backend could
 	// not be listed are in went.
-	earlier *EarlierClaims
+	earlier *record.EarlierClaims
 	went    map[types.UID]bool
 	// underWay holds the counts that are under way, by backend.
 	underWay map[string]*tally
@@ -104,7 +105,7 @@ func (p *Provisioner) countListed(ctx context.Context, name string) error {
 func (p *Provisioner) countFound(name string, all []backends.Volume) {
 	for _, v := range all {
 		stamp := backends.StampOf(v)
-		if stamp.PV != pvNameFor(stamp.ClaimUID) {
+		if stamp.PV != record.PVNameFor(stamp.ClaimUID) {
 			// No stamp of ours contradicts itself.
 			continue
 		}
@@ -272,7 +273,7 @@ func (p *Provisioner) isSilent(name string) bool {
 // NoteEarlier tells which claims existed before the term. No earlier leader can
 // have made a volume for any other. Until this is called, every claim counts as
 // an earlier one.
-func (p *Provisioner) NoteEarlier(claims EarlierClaims) {
+func (p *Provisioner) NoteEarlier(claims record.EarlierClaims) {
 	p.counting.mu.Lock()
 	p.counting.earlier = &claims
 	p.counting.mu.Unlock()

@@ -14,6 +14,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // ShouldDelete keeps the library from starting deletions while handing over,
@@ -24,7 +25,7 @@ func (p *Provisioner) ShouldDelete(_ context.Context, pv *corev1.PersistentVolum
 		return false
 	}
 	since := p.helped.Now()
-	origin, err := originOf(pv)
+	origin, err := record.OriginOf(pv)
 	if !mayRelease(pv) || err != nil || p.isRemoved(pv.UID) {
 		// The library sees that too, or Delete says what is wrong.
 		return true
@@ -61,7 +62,7 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 		return nil
 	}
 	started, since := time.Now(), p.helped.Now()
-	origin, err := originOf(pv)
+	origin, err := record.OriginOf(pv)
 	if err == nil {
 		err = p.mayDelete(pv, origin)
 	}
@@ -137,10 +138,10 @@ func (p *Provisioner) tellVolume(pv *corev1.PersistentVolume, eventType, reason,
 // mayDelete refuses objects whose volume somebody else may use: one that came
 // here from another cluster, by a backup perhaps, and one without a stamp that a
 // second object names.
-func (p *Provisioner) mayDelete(pv *corev1.PersistentVolume, origin Origin) error {
+func (p *Provisioner) mayDelete(pv *corev1.PersistentVolume, origin record.Origin) error {
 	if !origin.Historic {
 		if origin.Cluster != p.Cluster {
-			return damaged(pv, annotationCluster, fmt.Sprintf("is %q, but this cluster's id is %q: the volume is the other cluster's", origin.Cluster, p.Cluster))
+			return record.Damaged(pv, record.AnnotationCluster, fmt.Sprintf("is %q, but this cluster's id is %q: the volume is the other cluster's", origin.Cluster, p.Cluster))
 		}
 		return nil
 	}
@@ -149,14 +150,14 @@ func (p *Provisioner) mayDelete(pv *corev1.PersistentVolume, origin Origin) erro
 		return err
 	}
 	for _, other := range all {
-		if other.UID != pv.UID && (other.Annotations[historicAnnotationVolume] == origin.VolumeID || other.Annotations[annotationVolume] == origin.VolumeID) {
-			return damaged(pv, historicAnnotationVolume, fmt.Sprintf("names volume %s, and so does PersistentVolume %s", origin.VolumeID, other.Name))
+		if other.UID != pv.UID && (other.Annotations[record.HistoricVolume] == origin.VolumeID || other.Annotations[record.AnnotationVolume] == origin.VolumeID) {
+			return record.Damaged(pv, record.HistoricVolume, fmt.Sprintf("names volume %s, and so does PersistentVolume %s", origin.VolumeID, other.Name))
 		}
 	}
 	return nil
 }
 
-func (p *Provisioner) remove(ctx context.Context, pv *corev1.PersistentVolume, origin *Origin) error {
+func (p *Provisioner) remove(ctx context.Context, pv *corev1.PersistentVolume, origin *record.Origin) error {
 	if origin.Historic && origin.Backend == "" {
 		backend, err := p.locateHistoric(ctx, origin)
 		if err != nil {
@@ -171,11 +172,11 @@ func (p *Provisioner) remove(ctx context.Context, pv *corev1.PersistentVolume, o
 		return fmt.Errorf("PersistentVolume %s: %w", pv.Name, err)
 	}
 	release := &release{p: p, pv: pv, volumeID: origin.VolumeID}
-	target := origin.target()
+	target := origin.Target()
 	target.Permit = release.permit
 	target.Found = func(ctx context.Context, at backends.Place) error { return p.recordPlace(ctx, pv, at) }
 	if err := volumes.Remove(ctx, target); err != nil {
-		return withRemedy(err, *origin)
+		return record.WithRemedy(err, *origin)
 	}
 	if release.proven == "" {
 		// There was nothing left to change.
@@ -186,7 +187,7 @@ func (p *Provisioner) remove(ctx context.Context, pv *corev1.PersistentVolume, o
 	p.settleSeconds(volumes, *origin)
 	// Only now: while the volume exists a node may still need the credentials
 	// to log out, and the PersistentVolume must not refer to nothing.
-	if origin.sharesSecret() {
+	if origin.SharesSecret() {
 		return p.leaveSharedSecret(ctx, pv.UID, *origin)
 	}
 	return p.deleteSecret(ctx, *origin)
@@ -247,7 +248,7 @@ func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
 	if !p.isMine(pv) {
 		return removed
 	}
-	claim := types.UID(pv.Annotations[annotationClaimUID])
+	claim := types.UID(pv.Annotations[record.AnnotationClaimUID])
 	if removed {
 		p.release(claim)
 	} else {

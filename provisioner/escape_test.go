@@ -15,6 +15,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // escapePolicy has two tenants that know their namespaces by labels, each with
@@ -135,13 +136,13 @@ func TestEscapeByAnnotationsOrLabelsOfAClaimDecidesNothing(t *testing.T) {
 		t.Fatalf("the rule's volume type is not used: %+v", plainSpec)
 	}
 	foreign := map[string]string{
-		annotationVolume: "volume-of-b", annotationBackend: "silver", annotationTenant: "b", annotationRule: "tenants[1].classes[0]",
-		annotationProtocol: "rbd", annotationConnector: `{"host":"evil"}`, annotationCluster: "cluster-2", annotationClaimUID: "uid-of-b",
-		annotationRevision: "0", annotationSecret: "admin", annotationSecretNamespace: "kube-system", annotationForPV: "pvc-of-b",
-		annotationProvisionedBy: "other", historicAnnotationVolume: "volume-of-b", historicAnnotationIdentity: "some-pod",
+		record.AnnotationVolume: "volume-of-b", record.AnnotationBackend: "silver", record.AnnotationTenant: "b", record.AnnotationRule: "tenants[1].classes[0]",
+		record.AnnotationProtocol: "rbd", record.AnnotationConnector: `{"host":"evil"}`, record.AnnotationCluster: "cluster-2", record.AnnotationClaimUID: "uid-of-b",
+		record.AnnotationRevision: "0", record.AnnotationSecret: "admin", record.AnnotationSecretNamespace: "kube-system", record.AnnotationForPV: "pvc-of-b",
+		record.AnnotationProvisionedBy: "other", record.HistoricVolume: "volume-of-b", record.HistoricIdentity: "some-pod",
 		"k8s.io/CloneOf": "team-b/data", "smartclone": "true", "type": "hdd", "availability": "az2", "fsType": "ext2",
 		"csi.storage.k8s.io/fstype": "ext2", "csi.storage.k8s.io/pv/name": "pvc-of-b", "csi.storage.k8s.io/pvc/namespace": "team-b",
-		annotationBetaStorageProvisioner: "other", "volume.kubernetes.io/selected-node": "node-of-b", "a": "no", "b": "yes",
+		record.AnnotationBetaStorageProvisioner: "other", "volume.kubernetes.io/selected-node": "node-of-b", "a": "no", "b": "yes",
 	}
 	for _, key := range slices.Sorted(maps.Keys(foreign)) {
 		t.Run(key, func(t *testing.T) {
@@ -300,7 +301,7 @@ func TestEscapeThroughLabelsThatGoWhileCinderIsAskedIsFinished(t *testing.T) {
 			f.backends["gold"].onCall = func() { f.label(labels); f.cacheLabels(labels) }
 			pv, err := f.provision(f.claim(nil))
 			f.must(err)
-			if pv.Annotations[annotationTenant] != "a" || pv.Annotations[annotationBackend] != "gold" {
+			if pv.Annotations[record.AnnotationTenant] != "a" || pv.Annotations[record.AnnotationBackend] != "gold" {
 				t.Errorf("annotations %v", pv.Annotations)
 			}
 		})
@@ -344,10 +345,10 @@ func TestEscapeThroughLabelsThatChangeBetweenAttemptsLeavesNothingHalf(t *testin
 			switch {
 			case pv == nil && !undone:
 				t.Errorf("the volume is left at Cinder, and the claim is denied; the backend was called: %s", strings.Join(gold.calls, "; "))
-			case pv != nil && pv.Annotations[annotationTenant] != "a" && !undone:
-				t.Errorf("the volume that was made for tenant a is given to tenant %s", pv.Annotations[annotationTenant])
-			case pv != nil && pv.Annotations[annotationTenant] == "b" && pv.Annotations[annotationBackend] != c.ofB:
-				t.Errorf("tenant b gets a volume on backend %s", pv.Annotations[annotationBackend])
+			case pv != nil && pv.Annotations[record.AnnotationTenant] != "a" && !undone:
+				t.Errorf("the volume that was made for tenant a is given to tenant %s", pv.Annotations[record.AnnotationTenant])
+			case pv != nil && pv.Annotations[record.AnnotationTenant] == "b" && pv.Annotations[record.AnnotationBackend] != c.ofB:
+				t.Errorf("tenant b gets a volume on backend %s", pv.Annotations[record.AnnotationBackend])
 			}
 		})
 	}
@@ -403,8 +404,8 @@ func TestEscapeByAStampInAnothersBackendDrawsNoClaimThere(t *testing.T) {
 			f.count()
 			claim := f.claim(nil)
 			if f.ShouldProvision(t.Context(), claim) {
-				if pv, err := f.provision(claim); err == nil && pv.Annotations[annotationBackend] != "silver" {
-					t.Errorf("tenant b gets a volume on backend %s", pv.Annotations[annotationBackend])
+				if pv, err := f.provision(claim); err == nil && pv.Annotations[record.AnnotationBackend] != "silver" {
+					t.Errorf("tenant b gets a volume on backend %s", pv.Annotations[record.AnnotationBackend])
 				}
 			}
 			for _, call := range f.backends["gold"].calls {
@@ -463,8 +464,8 @@ func TestEscapeByAPersistentVolumeOfAnotherClusterDeletesNothing(t *testing.T) {
 	f.must(err)
 	f.backends["gold"].calls = nil
 	pv.UID = "pv-uid"
-	pv.Annotations[annotationProvisionedBy] = "test"
-	pv.Annotations[annotationCluster] = "cluster-2"
+	pv.Annotations[record.AnnotationProvisionedBy] = "test"
+	pv.Annotations[record.AnnotationCluster] = "cluster-2"
 	if err := f.delete(pv); err == nil {
 		t.Error("the deletion of another cluster's volume succeeded")
 	}
@@ -477,7 +478,7 @@ func TestEscapeByAPersistentVolumeOfAnotherClusterDeletesNothing(t *testing.T) {
 func TestEscapeByAHistoricPersistentVolumeDeletesNoVolumeOfAnother(t *testing.T) {
 	historic := func(name string) *corev1.PersistentVolume {
 		return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Annotations: map[string]string{
-			historicAnnotationIdentity: "x", historicAnnotationVolume: "volume-9", annotationProvisionedBy: "test"}}}
+			record.HistoricIdentity: "x", record.HistoricVolume: "volume-9", record.AnnotationProvisionedBy: "test"}}}
 	}
 	used, released := historic("used"), historic("released")
 	used.Status.Phase, released.Status.Phase = corev1.VolumeBound, corev1.VolumeReleased

@@ -23,13 +23,14 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/record"
+	eventrecord "k8s.io/client-go/tools/record"
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 const testPolicy = `
@@ -221,7 +222,7 @@ type fixture struct {
 	t        *testing.T
 	backends fakeBackends
 	client   *fake.Clientset
-	events   *record.FakeRecorder
+	events   *eventrecord.FakeRecorder
 	factory  informers.SharedInformerFactory
 	stop     chan struct{}
 	class    *storagev1.StorageClass
@@ -249,14 +250,14 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 		t:        t,
 		backends: fakeBackends{"gold": {document: iscsiDocument}, "silver": {document: iscsiDocument}},
 		client:   fake.NewClientset(objects...),
-		events:   record.NewFakeRecorder(20),
+		events:   eventrecord.NewFakeRecorder(20),
 		stop:     make(chan struct{}),
 		class:    &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Provisioner: "test"},
 	}
 	f.current.Store(parsed)
 	f.factory = informers.NewSharedInformerFactory(f.client, 0)
 	volumes := f.factory.Core().V1().PersistentVolumes().Informer()
-	f.must(volumes.AddIndexers(RecordIndexers()))
+	f.must(volumes.AddIndexers(record.Indexers()))
 	f.nodes = cache.NewIndexer(cache.MetaNamespaceKeyFunc, nodeuse.NodeIndexers())
 	f.Provisioner = New(Options{
 		Name:              "test",
@@ -325,7 +326,7 @@ func (f *fixture) claim(change func(*corev1.PersistentVolumeClaim)) *corev1.Pers
 	f.t.Helper()
 	class := f.class.Name
 	claim := &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: types.UID("uid-1"), ResourceVersion: versionInTerm, Annotations: map[string]string{annotationStorageProvisioner: "test"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: types.UID("uid-1"), ResourceVersion: versionInTerm, Annotations: map[string]string{record.AnnotationStorageProvisioner: "test"}},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			StorageClassName: &class,
 			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
@@ -351,11 +352,11 @@ const (
 
 // noteEarlier begins the term with such claims.
 func (f *fixture) noteEarlier(claims ...*corev1.PersistentVolumeClaim) {
-	earlier := EarlierClaims{present: map[types.UID]bool{}, version: versionOfTerm}
-	for _, claim := range claims {
-		earlier.present[claim.UID] = true
+	uids := make([]types.UID, len(claims))
+	for i, claim := range claims {
+		uids[i] = claim.UID
 	}
-	f.NoteEarlier(earlier)
+	f.NoteEarlier(record.NewEarlierClaims(versionOfTerm, uids))
 }
 
 func (f *fixture) forgetClaim(claim *corev1.PersistentVolumeClaim) {
@@ -407,7 +408,7 @@ func (f *fixture) released(pv *corev1.PersistentVolume) {
 		pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
 	}
 	if pv.Spec.ClaimRef == nil {
-		pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "team-a", Name: "data", UID: types.UID(pv.Annotations[annotationClaimUID])}
+		pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "team-a", Name: "data", UID: types.UID(pv.Annotations[record.AnnotationClaimUID])}
 	}
 	f.store(pv)
 }

@@ -8,13 +8,15 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // locateHistoric finds the backend of a volume that the historic provisioner
 // made, which knew only one and wrote down none. Only a volume that is found
 // can be deleted: that no backend has it proves nothing, since its backend may
 // be missing from the policy.
-func (p *Provisioner) locateHistoric(ctx context.Context, origin *Origin) (string, error) {
+func (p *Provisioner) locateHistoric(ctx context.Context, origin *record.Origin) (string, error) {
 	names := p.Backends.Names()
 	var silent []error
 	for _, name := range names {
@@ -32,21 +34,21 @@ func (p *Provisioner) locateHistoric(ctx context.Context, origin *Origin) (strin
 	if err := errors.Join(silent...); err != nil {
 		return "", fmt.Errorf("looking for volume %s of the historic provisioner: %w", origin.VolumeID, err)
 	}
-	return "", &damagedError{fmt.Sprintf(
+	return "", &record.DamagedError{Message: fmt.Sprintf(
 		"volume %s of the historic provisioner is at none of the policy's backends (%s); add its backend, or, if the volume is gone, remove PersistentVolume %s by hand",
 		origin.VolumeID, strings.Join(names, ", "), origin.PVName)}
 }
 
 // pinHistoric writes down where the volume was found before anything is deleted,
 // so that a later attempt knows that a volume it does not find is gone.
-func (p *Provisioner) pinHistoric(ctx context.Context, pv *corev1.PersistentVolume, origin *Origin, backend string) error {
+func (p *Provisioner) pinHistoric(ctx context.Context, pv *corev1.PersistentVolume, origin *record.Origin, backend string) error {
 	volumes, err := p.Backends.Volumes(backend)
 	if err != nil {
 		return err
 	}
 	at := volumes.Place()
-	annotations := map[string]string{annotationBackend: backend}
-	maps.Copy(annotations, placeAnnotations(at))
+	annotations := map[string]string{record.AnnotationBackend: backend}
+	maps.Copy(annotations, record.PlaceAnnotations(at))
 	if err := p.annotate(ctx, pv, annotations); err != nil {
 		return fmt.Errorf("cannot note backend %s on PersistentVolume %s: %w", backend, pv.Name, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // leftover is a volume that an earlier leader made for claim team-a/data.
@@ -102,7 +103,7 @@ func TestSecondVolumeOnAnotherBackendIsRemoved(t *testing.T) {
 	f.follow(followup)
 	// It may yet turn out to be the one that is recorded.
 	wantCalls(t, f.backends["silver"])
-	pv.UID, pv.Annotations[annotationProvisionedBy] = "pv-uid", "test"
+	pv.UID, pv.Annotations[record.AnnotationProvisionedBy] = "pv-uid", "test"
 	f.store(pv)
 	f.lookAgain("silver")
 	f.follow(followup)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // Unrecorded removes volumes of one backend that no PersistentVolume names;
@@ -90,7 +91,7 @@ func (c Cleaner) nobodyNeeds(ctx context.Context, v backends.Volume) error {
 	if stamp.Namespace == "" || stamp.Claim == "" {
 		return kept("volume %s: its stamp names no claim, which may still get it", v.ID)
 	}
-	claim, err := claimOf(ctx, c.Client, stamp)
+	claim, err := record.ClaimOf(ctx, c.Client, stamp)
 	switch {
 	case err != nil:
 		return err
@@ -133,7 +134,7 @@ func (c Cleaner) unrecorded(ctx context.Context, v backends.Volume) error {
 // the name that the PersistentVolume of this claim has.
 func (c Cleaner) isSecond(ctx context.Context, v backends.Volume) (second bool, err error) {
 	stamp := backends.StampOf(v)
-	if stamp.Cluster != c.Cluster || stamp.PV != pvNameFor(stamp.ClaimUID) {
+	if stamp.Cluster != c.Cluster || stamp.PV != record.PVNameFor(stamp.ClaimUID) {
 		return false, kept("volume %s: its stamp is not one that this program wrote for this cluster", v.ID)
 	}
 	if err := c.notRecorded(v); err != nil {
@@ -150,7 +151,7 @@ func (c Cleaner) isSecond(ctx context.Context, v backends.Volume) (second bool, 
 	if err != nil || pv == nil {
 		return false, err
 	}
-	origin, err := originOf(pv)
+	origin, err := record.OriginOf(pv)
 	switch {
 	case err != nil:
 		return false, kept("volume %s: PersistentVolume %s exists and may be its: %s", v.ID, pv.Name, err)
@@ -172,20 +173,13 @@ func (c Cleaner) notRecorded(v backends.Volume) error {
 // is none, or one of another provisioner, which records no volume of ours.
 func (c Cleaner) record(ctx context.Context, name string) (*corev1.PersistentVolume, error) {
 	pv, err := c.Client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || err == nil && isForeign(pv, c.ProvisionerName) {
+	if apierrors.IsNotFound(err) || err == nil && record.IsForeign(pv, c.ProvisionerName) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot tell whether PersistentVolume %s exists: %w", name, err)
 	}
 	return pv, nil
-}
-
-// isForeign says that a PersistentVolume is another provisioner's. One that does
-// not say whose it is may be ours.
-func isForeign(pv *corev1.PersistentVolume, provisionerName string) bool {
-	by := pv.Annotations[annotationProvisionedBy]
-	return !isOurs(pv) && by != "" && by != provisionerName
 }
 
 // mayUse is as what nodes may use a volume that no PersistentVolume records; nil
@@ -207,25 +201,6 @@ func (c Cleaner) unused(ctx context.Context, use nodeuse.Volume, v backends.Volu
 		err = fmt.Errorf("volume %s is still in use by node %s", v.ID, strings.Join(users, ", "))
 	}
 	return err
-}
-
-// claimOf asks the API server for the claim that a volume was made for; nil if
-// it is gone.
-func claimOf(ctx context.Context, client kubernetes.Interface, stamp backends.Stamp) (*corev1.PersistentVolumeClaim, error) {
-	claim, err := client.CoreV1().PersistentVolumeClaims(stamp.Namespace).Get(ctx, stamp.Claim, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || err == nil && string(claim.UID) != stamp.ClaimUID {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot tell whether claim %s/%s exists: %w", stamp.Namespace, stamp.Claim, err)
-	}
-	return claim, nil
-}
-
-// boundElsewhere says that a claim uses a PersistentVolume that was not made for
-// it, and so needs none of its own.
-func boundElsewhere(claim *corev1.PersistentVolumeClaim) bool {
-	return claim.Spec.VolumeName != "" && claim.Spec.VolumeName != pvNameOf(claim)
 }
 
 // RemoveVolume removes a volume that nobody needs. Its claim's Secret may belong

@@ -14,7 +14,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	storagelisters "k8s.io/client-go/listers/storage/v1"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/record"
+	eventrecord "k8s.io/client-go/tools/record"
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
@@ -89,11 +89,11 @@ type Options struct {
 	Claims            corelisters.PersistentVolumeClaimLister
 	PersistentVolumes corelisters.PersistentVolumeLister
 	// Records is the cache of PersistentVolumes, with the indexes of
-	// RecordIndexers.
+	// record.Indexers.
 	Records    cache.Indexer
 	Namespaces corelisters.NamespaceLister
 	Classes    storagelisters.StorageClassLister
-	Recorder   record.EventRecorder
+	Recorder   eventrecord.EventRecorder
 	Nodes      Nodes
 
 	// Workers is how many claims, and as many deletions, are worked on at once;

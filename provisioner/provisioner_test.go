@@ -13,6 +13,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 func TestProvisionRecordsAllThatDeletingNeeds(t *testing.T) {
@@ -34,12 +35,12 @@ func TestProvisionRecordsAllThatDeletingNeeds(t *testing.T) {
 			t.Errorf("annotation %s holds the password", key)
 		}
 	}
-	origin, err := originOf(pv)
+	origin, err := record.OriginOf(pv)
 	f.must(err)
-	want := Origin{PVName: "pvc-uid-1", VolumeID: "volume-1", Backend: "gold", Protocol: "iscsi", Cluster: "cluster-1", ClaimUID: "uid-1",
+	want := record.Origin{PVName: "pvc-uid-1", VolumeID: "volume-1", Backend: "gold", Protocol: "iscsi", Cluster: "cluster-1", ClaimUID: "uid-1",
 		Connector: backends.Connector{Host: "k8s", Initiator: "iqn.2026-01.example:gold"}, Secret: "pvc-uid-1-credentials", SecretNamespace: "own"}
-	if origin.PVName != want.PVName || origin.target().VolumeID != want.VolumeID || origin.Backend != want.Backend || origin.Secret != want.Secret ||
-		origin.Connector.Initiator != want.Connector.Initiator || origin.target().Stamp.PV != "pvc-uid-1" || origin.Protocol != want.Protocol {
+	if origin.PVName != want.PVName || origin.Target().VolumeID != want.VolumeID || origin.Backend != want.Backend || origin.Secret != want.Secret ||
+		origin.Connector.Initiator != want.Connector.Initiator || origin.Target().Stamp.PV != "pvc-uid-1" || origin.Protocol != want.Protocol {
 		t.Errorf("the origin read back is %+v, want %+v", origin, want)
 	}
 	// The library gives a saved object its UID.
@@ -276,17 +277,17 @@ func TestDeleteTouchesNothingWhenThePersistentVolumeIsDamaged(t *testing.T) {
 		damage     func(*corev1.PersistentVolume)
 	}{
 		{"no backend", "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/backend is missing; nothing is deleted until it is put right",
-			func(pv *corev1.PersistentVolume) { delete(pv.Annotations, annotationBackend) }},
+			func(pv *corev1.PersistentVolume) { delete(pv.Annotations, record.AnnotationBackend) }},
 		{"broken connector", "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/connector is not JSON; nothing is deleted until it is put right",
-			func(pv *corev1.PersistentVolume) { pv.Annotations[annotationConnector] = "k8s" }},
+			func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationConnector] = "k8s" }},
 		{"another claim", "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/claim-uid is uid-1, but spec.claimRef has uid-2; nothing is deleted until it is put right",
 			func(pv *corev1.PersistentVolume) { pv.Spec.ClaimRef = &corev1.ObjectReference{UID: "uid-2"} }},
 		{"another's Secret", "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/secret names a Secret that was not made for this volume; nothing is deleted until it is put right",
-			func(pv *corev1.PersistentVolume) { pv.Annotations[annotationSecret] = "admin-token" }},
+			func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationSecret] = "admin-token" }},
 		{"no volume", "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/volume-id is missing, and so is cinderVolumeId; nothing is deleted until it is put right",
-			func(pv *corev1.PersistentVolume) { delete(pv.Annotations, annotationVolume) }},
+			func(pv *corev1.PersistentVolume) { delete(pv.Annotations, record.AnnotationVolume) }},
 		{"unknown backend", `PersistentVolume pvc-uid-1: backend "bronze" is not in the policy`,
-			func(pv *corev1.PersistentVolume) { pv.Annotations[annotationBackend] = "bronze" }},
+			func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationBackend] = "bronze" }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			pv := sound.DeepCopy()
@@ -303,7 +304,7 @@ func TestDeleteTouchesNothingWhenThePersistentVolumeIsDamaged(t *testing.T) {
 func TestHistoricVolumeIsLookedForAndItsBackendNoted(t *testing.T) {
 	historic := func() *corev1.PersistentVolume {
 		return &corev1.PersistentVolume{
-			ObjectMeta: metav1.ObjectMeta{Name: "old", UID: "pv-uid", Annotations: map[string]string{historicAnnotationIdentity: "x", historicAnnotationVolume: "volume-9"}},
+			ObjectMeta: metav1.ObjectMeta{Name: "old", UID: "pv-uid", Annotations: map[string]string{record.HistoricIdentity: "x", record.HistoricVolume: "volume-9"}},
 			Spec: corev1.PersistentVolumeSpec{
 				ClaimRef: &corev1.ObjectReference{Namespace: "team-a", UID: types.UID("uid-9")},
 				PersistentVolumeSource: corev1.PersistentVolumeSource{ISCSI: &corev1.ISCSIPersistentVolumeSource{
@@ -324,7 +325,7 @@ func TestHistoricVolumeIsLookedForAndItsBackendNoted(t *testing.T) {
 	wantCalls(t, f.backends["silver"], "remove volume-9 historic=true")
 	noted, err := f.client.CoreV1().PersistentVolumes().Get(t.Context(), "old", metav1.GetOptions{})
 	f.must(err)
-	if noted.Annotations[annotationBackend] != "silver" || placeOf(noted) != f.backends["silver"].Place() {
+	if noted.Annotations[record.AnnotationBackend] != "silver" || record.PlaceOf(noted) != f.backends["silver"].Place() {
 		t.Errorf("noted is %v", noted.Annotations)
 	}
 	if _, err := f.client.CoreV1().Secrets("team-a").Get(t.Context(), "old-secret", metav1.GetOptions{}); err == nil {
@@ -356,7 +357,7 @@ func TestVolumeElsewhereKeepsPersistentVolumeAndSecret(t *testing.T) {
 	f := newFixture(t)
 	pv, err := f.provision(f.claim(nil))
 	f.must(err)
-	if placeOf(pv) != f.backends["gold"].Place() {
+	if record.PlaceOf(pv) != f.backends["gold"].Place() {
 		t.Errorf("recorded is %v", pv.Annotations)
 	}
 	pv.UID = "pv-uid"
@@ -390,8 +391,8 @@ func lastPatch(f *fixture) string {
 // Cinder has another address now.
 func TestPlaceIsRecordedWhereItWasNot(t *testing.T) {
 	for name, change := range map[string]func(annotations map[string]string){
-		"not recorded":    func(annotations map[string]string) { delete(annotations, annotationEndpoint) },
-		"another address": func(annotations map[string]string) { annotations[annotationEndpoint] = "https://cinder:8776/v3" },
+		"not recorded":    func(annotations map[string]string) { delete(annotations, record.AnnotationEndpoint) },
+		"another address": func(annotations map[string]string) { annotations[record.AnnotationEndpoint] = "https://cinder:8776/v3" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
@@ -402,7 +403,7 @@ func TestPlaceIsRecordedWhereItWasNot(t *testing.T) {
 			f.must(f.delete(pv))
 			noted, err := f.client.CoreV1().PersistentVolumes().Get(t.Context(), pv.Name, metav1.GetOptions{})
 			f.must(err)
-			if placeOf(noted) != f.backends["gold"].Place() {
+			if record.PlaceOf(noted) != f.backends["gold"].Place() {
 				t.Errorf("recorded is %v", noted.Annotations)
 			}
 			// The API server refuses the patch for an object of another UID.

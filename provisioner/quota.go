@@ -8,29 +8,30 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // countRecorded counts a PersistentVolume, whatever its phase: its volume
 // exists until the object is gone.
 func (p *Provisioner) countRecorded(pv *corev1.PersistentVolume) {
-	uid := types.UID(pv.Annotations[annotationClaimUID])
+	uid := types.UID(pv.Annotations[record.AnnotationClaimUID])
 	if !p.isMine(pv) || uid == "" {
 		return
 	}
 	const gib = 1 << 30
 	bytes := policy.Bytes(pv.Spec.Capacity[corev1.ResourceStorage])
 	p.ledger.Record(uid, ledger.Holding{
-		Tenant:       pv.Annotations[annotationTenant],
+		Tenant:       pv.Annotations[record.AnnotationTenant],
 		StorageClass: pv.Spec.StorageClassName,
 		GiB:          (bytes + gib - 1) / gib,
-		VolumeID:     pv.Annotations[annotationVolume],
-	}, pv.Annotations[annotationBackend])
+		VolumeID:     pv.Annotations[record.AnnotationVolume],
+	}, pv.Annotations[record.AnnotationBackend])
 }
 
 // isMine reports whether this program wrote the object under its present name
 // for this cluster.
 func (p *Provisioner) isMine(pv *corev1.PersistentVolume) bool {
-	return isOurs(pv) && pv.Annotations[annotationProvisionedBy] == p.Name && pv.Annotations[annotationCluster] == p.Cluster
+	return record.IsOurs(pv) && pv.Annotations[record.AnnotationProvisionedBy] == p.Name && pv.Annotations[record.AnnotationCluster] == p.Cluster
 }
 
 // release gives back what a claim's volume counted as, and lets those have
@@ -57,7 +58,7 @@ func CountByBackend(pvs corelisters.PersistentVolumeLister, provisionerName stri
 	}
 	counts := map[string]int{}
 	for _, pv := range all {
-		if backend := pv.Annotations[annotationBackend]; backend != "" && pv.Annotations[annotationProvisionedBy] == provisionerName {
+		if backend := pv.Annotations[record.AnnotationBackend]; backend != "" && pv.Annotations[record.AnnotationProvisionedBy] == provisionerName {
 			counts[backend]++
 		}
 	}

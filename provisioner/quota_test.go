@@ -11,6 +11,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // limit puts a quota of so many volumes on the tenant.
@@ -43,7 +44,7 @@ func TestClaimBeyondTheQuotaIsDeniedUntilRoomIsFreed(t *testing.T) {
 	}
 	pv, err := f.provision(first)
 	f.must(err)
-	pv.UID, pv.Annotations[annotationProvisionedBy] = "pv-uid", "test"
+	pv.UID, pv.Annotations[record.AnnotationProvisionedBy] = "pv-uid", "test"
 	followup := NewFollowup(f.Provisioner, 1)
 	followup.VolumeSeen(pv)
 	// A released volume still takes up room; only when it is gone it does not.
@@ -161,8 +162,8 @@ func TestEventSaysWhyEarlierBackendsWerePassedOver(t *testing.T) {
 
 func TestPersistentVolumesOfOthersDoNotCount(t *testing.T) {
 	for name, change := range map[string]func(*corev1.PersistentVolume){
-		"another provisioner": func(pv *corev1.PersistentVolume) { pv.Annotations[annotationProvisionedBy] = "other" },
-		"another cluster id":  func(pv *corev1.PersistentVolume) { pv.Annotations[annotationCluster] = "cluster-2" },
+		"another provisioner": func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationProvisionedBy] = "other" },
+		"another cluster id":  func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationCluster] = "cluster-2" },
 		"made by hand":        func(pv *corev1.PersistentVolume) { pv.ObjectMeta = metav1.ObjectMeta{Name: "by-hand"} },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // release is the proof that the volume of a released PersistentVolume may go. A
@@ -112,7 +113,7 @@ func (r *release) stillMeant() error {
 // the very volume that is about to be removed.
 func (r *release) meant(now *corev1.PersistentVolume) error {
 	because := ""
-	switch origin, err := originOf(now); {
+	switch origin, err := record.OriginOf(now); {
 	case now.UID != r.pv.UID:
 		because = "another object has its name"
 	case now.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete:

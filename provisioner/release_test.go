@@ -13,6 +13,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 const volumeName = "kubernetes.io/iscsi/10.0.0.1:3260:iqn.2010-10.org.openstack:volume-1:1"
@@ -127,7 +128,7 @@ func TestChangeOfMindStopsADeletion(t *testing.T) {
 		}, "its reclaim policy is Retain now"},
 		"the claimRef": {func(f *fixture, pv *corev1.PersistentVolume) { pv.Spec.ClaimRef = nil }, "its claimRef was cleared"},
 		"the phase":    {func(f *fixture, pv *corev1.PersistentVolume) { pv.Status.Phase = corev1.VolumeBound }, "its phase is Bound now"},
-		"the volume": {func(f *fixture, pv *corev1.PersistentVolume) { pv.Annotations[annotationVolume] = "volume-2" },
+		"the volume": {func(f *fixture, pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationVolume] = "volume-2" },
 			"it names volume volume-2 now"},
 		"the object": {func(f *fixture, pv *corev1.PersistentVolume) { pv.UID = "another" }, "another object has its name"},
 	} {
@@ -306,7 +307,7 @@ func TestRecordSavedWhileNodesAreReadKeepsTheVolume(t *testing.T) {
 	f.backends["gold"].listed = []backends.Volume{v}
 	f.whileNodesAreRead(func() {
 		f.must(f.client.Tracker().Add(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: stamp.PV, Annotations: map[string]string{
-			annotationProvisionedBy: "test", annotationVolume: v.ID, annotationBackend: "gold", annotationCluster: "cluster-1", annotationClaimUID: "uid-1", annotationConnector: "{}",
+			record.AnnotationProvisionedBy: "test", record.AnnotationVolume: v.ID, record.AnnotationBackend: "gold", record.AnnotationCluster: "cluster-1", record.AnnotationClaimUID: "uid-1", record.AnnotationConnector: "{}",
 		}}}))
 	})
 	if err := f.Cleaner().RemoveVolume(t.Context(), "gold", v.ID, stamp); !IsKept(err) {
@@ -322,7 +323,7 @@ func TestANewUseForgetsTheBootOfTheOldOne(t *testing.T) {
 	pv, err := f.provision(f.claim(nil))
 	f.must(err)
 	pv.UID = "pv-uid"
-	pv.Annotations[annotationProvisionedBy] = "test"
+	pv.Annotations[record.AnnotationProvisionedBy] = "test"
 	f.released(pv)
 	boots := func(id string) {
 		f.must(f.nodes.Add(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"},

@@ -7,6 +7,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // retryFor is the one table from the kind of an error to its retry. What only a
@@ -26,7 +27,7 @@ func retryFor(err error) backoff.Delay {
 		// Where no watch tells when the node lets go.
 		return backoff.Delay{Outcome: "in_use", First: 10 * time.Second, Most: 2 * time.Minute}
 	}
-	var broken *damagedError
+	var broken *record.DamagedError
 	if errors.As(err, &broken) {
 		return backoff.Delay{Outcome: "damaged", First: time.Minute, Most: 30 * time.Minute}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // allKinds must list every kind of backends, so that none falls through the
@@ -24,7 +25,7 @@ func TestEveryKindOfErrorHasARetryOfItsOwn(t *testing.T) {
 			t.Errorf("%s: %+v", kind, r)
 		}
 	}
-	for _, err := range []error{&mappers.Refusal{}, &damagedError{}, errors.New("anything"), nil} {
+	for _, err := range []error{&mappers.Refusal{}, &record.DamagedError{}, errors.New("anything"), nil} {
 		if r := retryFor(err); r.Outcome == "" || r.First <= 0 || r.Most < r.First {
 			t.Errorf("%v: %+v", err, r)
 		}

@@ -13,18 +13,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
-
-// labelManagedBy marks the Secrets that the program made, so that it never
-// touches another.
-const (
-	labelManagedBy  = "app.kubernetes.io/managed-by"
-	managedBy       = "standalone-cinder"
-	annotationForPV = annotationPrefix + "persistent-volume"
-)
-
-// secretName is the Secret of a PersistentVolume, one each.
-func secretName(pvName string) string { return pvName + "-credentials" }
 
 // ensureSecret writes the credentials of a volume into the program's own
 // namespace, where tenants cannot read them. Kubelets may: the node authorizer
@@ -33,10 +23,10 @@ func secretName(pvName string) string { return pvName + "-credentials" }
 func (p *Provisioner) ensureSecret(ctx context.Context, pvName string, secret mappers.Secret) error {
 	wanted := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:        secretName(pvName),
+			Name:        record.SecretName(pvName),
 			Namespace:   p.Namespace,
-			Labels:      map[string]string{labelManagedBy: managedBy},
-			Annotations: map[string]string{annotationForPV: pvName, annotationCluster: p.Cluster},
+			Labels:      map[string]string{record.LabelManagedBy: record.ManagedBy},
+			Annotations: map[string]string{record.AnnotationForPV: pvName, record.AnnotationCluster: p.Cluster},
 		},
 		Type: secret.Type,
 		Data: secret.Data,
@@ -54,7 +44,7 @@ func (p *Provisioner) ensureSecret(ctx context.Context, pvName string, secret ma
 	if err != nil {
 		return inNamespace(err, "read", wanted.Namespace, wanted.Name)
 	}
-	if !isSecretOf(existing, pvName) {
+	if !record.IsSecretOf(existing, pvName) {
 		return fmt.Errorf("secret %s/%s exists and was not made by standalone-cinder; rename or remove it", wanted.Namespace, wanted.Name)
 	}
 	if existing.Type == wanted.Type && maps.EqualFunc(existing.Data, wanted.Data, slices.Equal) {
@@ -75,7 +65,7 @@ func (p *Provisioner) ensureSecret(ctx context.Context, pvName string, secret ma
 
 // deleteSecret removes the Secret that was made for a volume. None is fine. The
 // historic provisioner left no mark on its Secrets; their names are the proof.
-func (p *Provisioner) deleteSecret(ctx context.Context, origin Origin) error {
+func (p *Provisioner) deleteSecret(ctx context.Context, origin record.Origin) error {
 	if origin.Secret == "" || origin.SecretNamespace == "" {
 		return nil
 	}
@@ -96,9 +86,9 @@ func (p *Provisioner) deleteSecret(ctx context.Context, origin Origin) error {
 // deleteOwnSecret removes the Secret that this program made for a
 // PersistentVolume, and no other of that name.
 func deleteOwnSecret(ctx context.Context, client kubernetes.Interface, namespace, pvName string) error {
-	name := secretName(pvName)
+	name := record.SecretName(pvName)
 	existing, err := client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || err == nil && !isSecretOf(existing, pvName) {
+	if apierrors.IsNotFound(err) || err == nil && !record.IsSecretOf(existing, pvName) {
 		return nil
 	}
 	if err != nil {
@@ -109,12 +99,6 @@ func deleteOwnSecret(ctx context.Context, client kubernetes.Interface, namespace
 		return nil
 	}
 	return inNamespace(err, "delete", namespace, name)
-}
-
-// isSecretOf reports whether this program made the Secret for a
-// PersistentVolume.
-func isSecretOf(secret *corev1.Secret, pvName string) bool {
-	return secret.Labels[labelManagedBy] == managedBy && secret.Annotations[annotationForPV] == pvName
 }
 
 func inNamespace(err error, verb, namespace, name string) error {

@@ -16,12 +16,9 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/paging"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/secrets"
 )
-
-// annotationSharedBy marks a Secret that volumes of a backend share, with the
-// backend's name. The Secret of one volume never carries it.
-const annotationSharedBy = annotationPrefix + "shared-by-backend"
 
 // keepSecret writes the Secret of an attempt, the volume's own or the one that
 // it shares. The credentials are fresh if Cinder wrote the connection now.
@@ -54,8 +51,8 @@ func (p *Provisioner) writeSharedSecret(ctx context.Context, backend string, sec
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        secret.Name,
 			Namespace:   p.Namespace,
-			Labels:      map[string]string{labelManagedBy: managedBy},
-			Annotations: map[string]string{annotationSharedBy: backend, annotationCluster: p.Cluster},
+			Labels:      map[string]string{record.LabelManagedBy: record.ManagedBy},
+			Annotations: map[string]string{record.AnnotationSharedBy: backend, record.AnnotationCluster: p.Cluster},
 		},
 		Type: secret.Type,
 		Data: secret.Data,
@@ -75,7 +72,7 @@ func (p *Provisioner) writeSharedSecret(ctx context.Context, backend string, sec
 			return inNamespace(err, "create", wanted.Namespace, wanted.Name)
 		case err != nil:
 			return inNamespace(err, "read", wanted.Namespace, wanted.Name)
-		case !isSharedSecret(existing, backend, p.Cluster) || existing.Type != wanted.Type:
+		case !record.IsSharedSecret(existing, backend, p.Cluster) || existing.Type != wanted.Type:
 			return fmt.Errorf("secret %s/%s exists and was not made by standalone-cinder for the volumes of backend %s; rename or remove it", wanted.Namespace, wanted.Name, backend)
 		case !fresh || maps.EqualFunc(existing.Data, wanted.Data, slices.Equal):
 			return nil
@@ -89,16 +86,10 @@ func (p *Provisioner) writeSharedSecret(ctx context.Context, backend string, sec
 	return fmt.Errorf("secret %s/%s was changed %d times by others while it was brought up to date", wanted.Namespace, wanted.Name, mostSharedWrites)
 }
 
-// isSharedSecret reports whether this program made the Secret for the volumes
-// of a backend of this cluster.
-func isSharedSecret(secret *corev1.Secret, backend, cluster string) bool {
-	return secret.Labels[labelManagedBy] == managedBy && secret.Annotations[annotationSharedBy] == backend && secret.Annotations[annotationCluster] == cluster && backend != ""
-}
-
 // leaveSharedSecret notes that a PersistentVolume's volume is gone, and removes
 // the Secret with the last of them. The note comes first: of two that leave at
 // once, the later one sees the other gone.
-func (p *Provisioner) leaveSharedSecret(ctx context.Context, pv types.UID, origin Origin) error {
+func (p *Provisioner) leaveSharedSecret(ctx context.Context, pv types.UID, origin record.Origin) error {
 	if origin.SecretNamespace != p.Namespace {
 		// Another instance of this program keeps it; its attempts are not known
 		// here.
@@ -153,13 +144,13 @@ func (p *Provisioner) removeUnneeded(ctx context.Context, backend, name string) 
 	if p.mayBeUnrecorded(backend) {
 		return false, nil
 	}
-	needed, err := listPersistentVolumes(ctx, p.Client, func(pv *corev1.PersistentVolume) bool { return p.needsShared(pv, entry, name) })
+	needed, err := record.ListPersistentVolumes(ctx, p.Client, func(pv *corev1.PersistentVolume) bool { return p.needsShared(pv, entry, name) })
 	if err != nil || slices.Contains(needed, true) {
 		return err == nil, err
 	}
 	secrets := p.Client.CoreV1().Secrets(p.Namespace)
 	existing, err := secrets.Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || err == nil && !isSharedSecret(existing, backend, p.Cluster) {
+	if apierrors.IsNotFound(err) || err == nil && !record.IsSharedSecret(existing, backend, p.Cluster) {
 		return true, nil
 	}
 	if err != nil {
@@ -185,28 +176,7 @@ func (p *Provisioner) mayBeUnrecorded(backend string) bool {
 // needsShared reports whether a PersistentVolume names a Secret that volumes
 // share, and its volume still exists.
 func (p *Provisioner) needsShared(pv *corev1.PersistentVolume, entry *secrets.Secret, name string) bool {
-	return refersTo(pv, p.Namespace, name) && !p.shared.HasLeft(entry, pv.UID)
-}
-
-// refersTo reports whether a PersistentVolume names a Secret, whoever wrote it.
-func refersTo(pv *corev1.PersistentVolume, namespace, name string) bool {
-	if pv.Annotations[annotationSecret] == name {
-		return true
-	}
-	source := pv.Spec.PersistentVolumeSource
-	var references []*corev1.SecretReference
-	if csi := source.CSI; csi != nil {
-		references = append(references, csi.NodeStageSecretRef, csi.NodePublishSecretRef, csi.NodeExpandSecretRef, csi.ControllerPublishSecretRef, csi.ControllerExpandSecretRef)
-	}
-	if source.RBD != nil {
-		references = append(references, source.RBD.SecretRef)
-	}
-	if source.FlexVolume != nil {
-		references = append(references, source.FlexVolume.SecretRef)
-	}
-	return slices.ContainsFunc(references, func(r *corev1.SecretReference) bool {
-		return r != nil && r.Name == name && r.Namespace == namespace
-	})
+	return record.RefersTo(pv, p.Namespace, name) && !p.shared.HasLeft(entry, pv.UID)
 }
 
 // sweepSharedSecrets removes shared Secrets that nobody needs: what is left
@@ -215,14 +185,14 @@ func refersTo(pv *corev1.PersistentVolume, namespace, name string) bool {
 // comes from Cinder with every new volume.
 func (p *Provisioner) sweepSharedSecrets(ctx context.Context) error {
 	shared, err := paging.List(ctx, "Secrets in "+p.Namespace, func(ctx context.Context, options metav1.ListOptions) ([]metav1.ObjectMeta, string, error) {
-		options.LabelSelector = labelManagedBy + "=" + managedBy
+		options.LabelSelector = record.LabelManagedBy + "=" + record.ManagedBy
 		list, err := p.Client.CoreV1().Secrets(p.Namespace).List(ctx, options)
 		if err != nil {
 			return nil, "", err
 		}
 		var marked []metav1.ObjectMeta
 		for i := range list.Items {
-			if secret := &list.Items[i]; isSharedSecret(secret, secret.Annotations[annotationSharedBy], p.Cluster) {
+			if secret := &list.Items[i]; record.IsSharedSecret(secret, secret.Annotations[record.AnnotationSharedBy], p.Cluster) {
 				marked = append(marked, secret.ObjectMeta)
 			}
 		}
@@ -233,7 +203,7 @@ func (p *Provisioner) sweepSharedSecrets(ctx context.Context) error {
 	}
 	var failed []error
 	for _, secret := range shared {
-		_, err := p.removeUnneeded(ctx, secret.Annotations[annotationSharedBy], secret.Name)
+		_, err := p.removeUnneeded(ctx, secret.Annotations[record.AnnotationSharedBy], secret.Name)
 		failed = append(failed, err)
 	}
 	return errors.Join(failed...)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 const (
@@ -71,10 +72,10 @@ func (f *fixture) endClaim(uid string) {
 func (f *fixture) record(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
 	f.t.Helper()
 	pv.UID = types.UID("uid-of-" + pv.Name)
-	pv.Annotations[annotationProvisionedBy] = "test"
+	pv.Annotations[record.AnnotationProvisionedBy] = "test"
 	f.must(f.client.Tracker().Add(pv))
 	f.cache(pv)
-	f.finish(types.UID(pv.Annotations[annotationClaimUID]))
+	f.finish(types.UID(pv.Annotations[record.AnnotationClaimUID]))
 	return pv
 }
 
@@ -95,8 +96,8 @@ func (f *fixture) hasShared(name string) bool {
 }
 
 func sharedSecretOf(name, backend, cluster string) *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: name, Labels: map[string]string{labelManagedBy: managedBy},
-		Annotations: map[string]string{annotationSharedBy: backend, annotationCluster: cluster}}}
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: name, Labels: map[string]string{record.LabelManagedBy: record.ManagedBy},
+		Annotations: map[string]string{record.AnnotationSharedBy: backend, record.AnnotationCluster: cluster}}}
 }
 
 func TestVolumesOfABackendShareOneSecret(t *testing.T) {
@@ -107,21 +108,21 @@ func TestVolumesOfABackendShareOneSecret(t *testing.T) {
 		t.Fatalf("%d Secrets", len(secrets))
 	}
 	secret := secrets[0]
-	if !mappers.IsSharedSecretName(secret.Name, "gold") || !isSharedSecret(&secret, "gold", "cluster-1") || secret.Annotations[annotationForPV] != "" {
+	if !mappers.IsSharedSecretName(secret.Name, "gold") || !record.IsSharedSecret(&secret, "gold", "cluster-1") || secret.Annotations[record.AnnotationForPV] != "" {
 		t.Errorf("the Secret is %s, labels %v, annotations %v", secret.Name, secret.Labels, secret.Annotations)
 	}
-	if first.Annotations[annotationSecret] != secret.Name || first.Annotations[annotationSecretNamespace] != "own" || first.Spec.CSI.NodeStageSecretRef.Name != secret.Name {
+	if first.Annotations[record.AnnotationSecret] != secret.Name || first.Annotations[record.AnnotationSecretNamespace] != "own" || first.Spec.CSI.NodeStageSecretRef.Name != secret.Name {
 		t.Errorf("the PersistentVolume names %v and %v", first.Annotations, first.Spec.CSI.NodeStageSecretRef)
 	}
-	if origin, err := originOf(first); err != nil || !origin.sharesSecret() {
+	if origin, err := record.OriginOf(first); err != nil || !origin.SharesSecret() {
 		t.Errorf("read back as %+v, %v", origin, err)
 	}
 
 	f.backends["gold"].document = rbdDocument(newKey)
 	second := f.provisionClaim("uid-2")
 	secrets = f.secrets()
-	if len(secrets) != 1 || second.Annotations[annotationSecret] != secret.Name {
-		t.Fatalf("%d Secrets; the second volume's is %s", len(secrets), second.Annotations[annotationSecret])
+	if len(secrets) != 1 || second.Annotations[record.AnnotationSecret] != secret.Name {
+		t.Fatalf("%d Secrets; the second volume's is %s", len(secrets), second.Annotations[record.AnnotationSecret])
 	}
 	if got := string(secrets[0].Data["userKey"]); got != newKey {
 		t.Errorf("the key is %s, want the new one", got)
@@ -152,15 +153,15 @@ func TestStoredConnectionReplacesNoKey(t *testing.T) {
 func TestSecretsOfCHAPStayOnePerVolume(t *testing.T) {
 	f := newFixture(t)
 	first, second := f.provisionClaim("uid-1"), f.provisionClaim("uid-2")
-	if len(f.secrets()) != 2 || first.Annotations[annotationSecret] != secretName(first.Name) || second.Annotations[annotationSecret] != secretName(second.Name) {
-		t.Errorf("%d Secrets, %s and %s", len(f.secrets()), first.Annotations[annotationSecret], second.Annotations[annotationSecret])
+	if len(f.secrets()) != 2 || first.Annotations[record.AnnotationSecret] != record.SecretName(first.Name) || second.Annotations[record.AnnotationSecret] != record.SecretName(second.Name) {
+		t.Errorf("%d Secrets, %s and %s", len(f.secrets()), first.Annotations[record.AnnotationSecret], second.Annotations[record.AnnotationSecret])
 	}
 }
 
 func TestSharedSecretGoesWithTheLastVolume(t *testing.T) {
 	other := func(change func(*corev1.PersistentVolume)) func(*fixture, string) {
 		return func(f *fixture, name string) {
-			pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "other", UID: "uid-other", Annotations: map[string]string{annotationSecret: name}}}
+			pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "other", UID: "uid-other", Annotations: map[string]string{record.AnnotationSecret: name}}}
 			if change != nil {
 				change(pv)
 			}
@@ -211,11 +212,11 @@ func TestSharedSecretGoesWithTheLastVolume(t *testing.T) {
 		{name: "another backend's volume does not", before: func(f *fixture, _ string) {
 			f.countFound("silver", []backends.Volume{f.stamped("uid-3")})
 		}},
-		{name: "it carries no label", stays: true, before: mark(func(s *corev1.Secret) { delete(s.Labels, labelManagedBy) })},
-		{name: "it is not marked as shared", stays: true, before: mark(func(s *corev1.Secret) { delete(s.Annotations, annotationSharedBy) })},
-		{name: "it is another backend's", stays: true, before: mark(func(s *corev1.Secret) { s.Annotations[annotationSharedBy] = "silver" })},
-		{name: "it is another cluster's", stays: true, before: mark(func(s *corev1.Secret) { s.Annotations[annotationCluster] = "cluster-2" })},
-		{name: "the PersistentVolume names another namespace", stays: true, change: func(pv *corev1.PersistentVolume) { pv.Annotations[annotationSecretNamespace] = "kube-system" }},
+		{name: "it carries no label", stays: true, before: mark(func(s *corev1.Secret) { delete(s.Labels, record.LabelManagedBy) })},
+		{name: "it is not marked as shared", stays: true, before: mark(func(s *corev1.Secret) { delete(s.Annotations, record.AnnotationSharedBy) })},
+		{name: "it is another backend's", stays: true, before: mark(func(s *corev1.Secret) { s.Annotations[record.AnnotationSharedBy] = "silver" })},
+		{name: "it is another cluster's", stays: true, before: mark(func(s *corev1.Secret) { s.Annotations[record.AnnotationCluster] = "cluster-2" })},
+		{name: "the PersistentVolume names another namespace", stays: true, change: func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationSecretNamespace] = "kube-system" }},
 		{name: "it is gone already", before: func(f *fixture, name string) {
 			f.must(f.client.CoreV1().Secrets("own").Delete(f.t.Context(), name, metav1.DeleteOptions{}))
 		}},
@@ -223,7 +224,7 @@ func TestSharedSecretGoesWithTheLastVolume(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			f := newCephFixture(t)
 			pv := f.record(f.provisionClaim("uid-1"))
-			name := pv.Annotations[annotationSecret]
+			name := pv.Annotations[record.AnnotationSecret]
 			if c.before != nil {
 				c.before(f, name)
 			}
@@ -247,15 +248,15 @@ func TestAnnotationOfASharedSecretIsHeldAgainstItsBackend(t *testing.T) {
 	pv := f.record(f.provisionClaim("uid-1"))
 	const silver = "silver-cephx-0123456789abcdef"
 	f.must(f.client.Tracker().Add(sharedSecretOf(silver, "silver", "cluster-1")))
-	for _, name := range []string{silver, "admin-token", "gold-cephx-0123456789ABCDEF", secretName("pvc-uid-2")} {
+	for _, name := range []string{silver, "admin-token", "gold-cephx-0123456789ABCDEF", record.SecretName("pvc-uid-2")} {
 		damaged := pv.DeepCopy()
-		damaged.Annotations[annotationSecret] = name
+		damaged.Annotations[record.AnnotationSecret] = name
 		const want = "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/secret names a Secret that was not made for this volume; nothing is deleted until it is put right"
 		if err := f.delete(damaged); err == nil || err.Error() != want {
 			t.Errorf("%s: error %v\nwant %s", name, err, want)
 		}
 	}
-	if !f.hasShared(silver) || !f.hasShared(pv.Annotations[annotationSecret]) {
+	if !f.hasShared(silver) || !f.hasShared(pv.Annotations[record.AnnotationSecret]) {
 		t.Error("a Secret is gone")
 	}
 }
@@ -263,10 +264,10 @@ func TestAnnotationOfASharedSecretIsHeldAgainstItsBackend(t *testing.T) {
 func TestLastTwoVolumesAtOnceLeaveNoSecret(t *testing.T) {
 	for range 20 {
 		f := newCephFixture(t)
-		var origins []Origin
+		var origins []record.Origin
 		for i := range 8 {
 			pv := f.record(f.provisionClaim(fmt.Sprintf("uid-%d", i)))
-			origin, err := originOf(pv)
+			origin, err := record.OriginOf(pv)
 			f.must(err)
 			origins = append(origins, origin)
 		}
@@ -315,7 +316,7 @@ func TestSharedSecretIsThereForEverybodyWhoNeedsIt(t *testing.T) {
 					continue
 				}
 				pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-" + id, UID: types.UID("pv-" + id),
-					Annotations: map[string]string{annotationSecret: name, annotationSecretNamespace: "own"}}}
+					Annotations: map[string]string{record.AnnotationSecret: name, record.AnnotationSecretNamespace: "own"}}}
 				if err := f.client.Tracker().Add(pv); err != nil {
 					t.Error(err)
 				}
@@ -326,7 +327,7 @@ func TestSharedSecretIsThereForEverybodyWhoNeedsIt(t *testing.T) {
 					_ = pvs.Add(pv)
 				}
 				expect("while the PersistentVolume exists")
-				if err := f.leaveSharedSecret(ctx, pv.UID, Origin{PVName: pv.Name, Backend: "gold", Secret: name, SecretNamespace: "own"}); err != nil {
+				if err := f.leaveSharedSecret(ctx, pv.UID, record.Origin{PVName: pv.Name, Backend: "gold", Secret: name, SecretNamespace: "own"}); err != nil {
 					t.Error(err)
 				}
 				if err := f.client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), "", pv.Name); err != nil {
@@ -351,7 +352,7 @@ func TestSharedSecretIsThereForEverybodyWhoNeedsIt(t *testing.T) {
 func TestSharedSecretWhileItIsFoundNeedless(t *testing.T) {
 	f := newCephFixture(t)
 	pv := f.record(f.provisionClaim("uid-1"))
-	name := pv.Annotations[annotationSecret]
+	name := pv.Annotations[record.AnnotationSecret]
 	secret := mappers.Secret{Namespace: "own", Name: name, Type: corev1.SecretTypeOpaque, Shared: true, Data: map[string][]byte{"userKey": []byte(oldKey)}}
 	ended := make(chan error, 1)
 	var asked atomic.Bool
@@ -381,12 +382,12 @@ func TestSharedSecretStaysWhenTheListingFails(t *testing.T) {
 	if err := f.delete(pv); err == nil || !strings.Contains(err.Error(), "the API server is down") {
 		t.Errorf("error %v", err)
 	}
-	if !f.hasShared(pv.Annotations[annotationSecret]) {
+	if !f.hasShared(pv.Annotations[record.AnnotationSecret]) {
 		t.Error("the Secret is gone")
 	}
 	fail.Store(false)
 	f.must(f.delete(pv))
-	if f.hasShared(pv.Annotations[annotationSecret]) {
+	if f.hasShared(pv.Annotations[record.AnnotationSecret]) {
 		t.Error("the Secret is left")
 	}
 }
@@ -394,8 +395,8 @@ func TestSharedSecretStaysWhenTheListingFails(t *testing.T) {
 func TestUndoingTheLastAttemptRemovesTheSharedSecret(t *testing.T) {
 	f := newCephFixture(t)
 	first, second := f.provisionClaim("uid-1"), f.provisionClaim("uid-2")
-	name := first.Annotations[annotationSecret]
-	if second.Annotations[annotationSecret] != name {
+	name := first.Annotations[record.AnnotationSecret]
+	if second.Annotations[record.AnnotationSecret] != name {
 		t.Fatal("the claims do not share a Secret")
 	}
 	f.endClaim("uid-1")
@@ -410,7 +411,7 @@ func TestUndoingTheLastAttemptRemovesTheSharedSecret(t *testing.T) {
 
 func TestUndoingLeavesTheSharedSecretToTheSweepWhenItCannotTell(t *testing.T) {
 	f := newCephFixture(t)
-	name := f.provisionClaim("uid-1").Annotations[annotationSecret]
+	name := f.provisionClaim("uid-1").Annotations[record.AnnotationSecret]
 	var fail atomic.Bool
 	fail.Store(true)
 	f.client.PrependReactor("list", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -438,7 +439,7 @@ func TestSweepRemovesSharedSecretsThatNobodyNeeds(t *testing.T) {
 		{name: "nobody needs it", secret: sharedSecretOf(name, "gold", "cluster-1")},
 		{name: "its backend is not in the policy", secret: sharedSecretOf("bronze-cephx-0123456789abcdef", "bronze", "cluster-1")},
 		{name: "a volume needs it", stays: true, secret: sharedSecretOf(name, "gold", "cluster-1"), before: func(f *fixture) {
-			f.must(f.client.Tracker().Add(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", Annotations: map[string]string{annotationSecret: name}}}))
+			f.must(f.client.Tracker().Add(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", Annotations: map[string]string{record.AnnotationSecret: name}}}))
 		}},
 		{name: "an attempt needs it", stays: true, secret: sharedSecretOf(name, "gold", "cluster-1"), before: func(f *fixture) {
 			f.shared.Hold(f.shared.Named(name), "uid-1")

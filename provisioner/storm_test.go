@@ -10,6 +10,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // TestFullBackendAndFullQuotaEndInADelay: Cinder's quota refuses on one backend,
@@ -64,7 +65,7 @@ func (f *fixture) pvOf(claim string) *corev1.PersistentVolume {
 	pv, err := f.provision(f.named(claim))
 	f.must(err)
 	pv.UID = types.UID("pv-of-" + claim)
-	pv.Annotations[annotationProvisionedBy] = "test"
+	pv.Annotations[record.AnnotationProvisionedBy] = "test"
 	return pv
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // A request whose sender has given up, or leads no more, may reach Cinder all
@@ -195,7 +197,7 @@ func (p *Provisioner) examine(backend string, all []backends.Volume) error {
 	for _, v := range all {
 		stamp := backends.StampOf(v)
 		uid := types.UID(stamp.ClaimUID)
-		if stamp.PV != pvNameFor(stamp.ClaimUID) || v.EverAttached() || v.IsCopy() || p.recordedBy(v) != "" {
+		if stamp.PV != record.PVNameFor(stamp.ClaimUID) || v.EverAttached() || v.IsCopy() || p.recordedBy(v) != "" {
 			continue
 		}
 		item := followup{claim: uid, backend: backend, volume: v.ID}
@@ -209,7 +211,7 @@ func (p *Provisioner) examine(backend string, all []backends.Volume) error {
 		switch {
 		case counts && held.Backend != backend:
 			p.settle(item) // as soon as it is known which of the two is recorded
-		case exists && !boundElsewhere(claim):
+		case exists && !record.BoundElsewhere(claim):
 			// A claim that is denied was so before its volume was known.
 			if _, isDenied := p.claims.Take(uid, parking.Denied); isDenied {
 				p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
@@ -241,7 +243,7 @@ func (p *Provisioner) SweepSecrets(ctx context.Context) error {
 // may arrive later. One of which a volume exists may have been kept on purpose,
 // with the volume.
 func (p *Provisioner) sweepOwnSecrets(ctx context.Context) error {
-	secrets, err := listSecrets(ctx, p.Client, p.Namespace)
+	secrets, err := record.ListSecrets(ctx, p.Client, p.Namespace)
 	if err != nil {
 		return err
 	}
@@ -251,7 +253,7 @@ func (p *Provisioner) sweepOwnSecrets(ctx context.Context) error {
 	}
 	left := map[types.UID]string{} // PersistentVolumes' names by claim UID
 	for _, secret := range secrets {
-		claimUID, named := strings.CutPrefix(secret.PV, pvNamePrefix)
+		claimUID, named := strings.CutPrefix(secret.PV, record.PVNamePrefix)
 		uid := types.UID(claimUID)
 		_, begun := p.beginningOf(uid)
 		_, counts := p.ledger.Holds(uid) // for a volume, perhaps younger than the listings
@@ -267,13 +269,11 @@ func (p *Provisioner) sweepOwnSecrets(ctx context.Context) error {
 		return err
 	}
 	// The cache of claims may be late.
-	existing, err := ListEarlierClaims(ctx, p.Client)
+	existing, err := record.ListEarlierClaims(ctx, p.Client)
 	if err != nil {
 		return err
 	}
-	for uid := range existing.present {
-		delete(left, uid)
-	}
+	maps.DeleteFunc(left, func(uid types.UID, _ string) bool { return existing.Present(uid) })
 	var failed []error
 	for _, pv := range left {
 		p.Logger.Info("Removing the Secret of a claim that is gone", "persistentVolume", pv)
@@ -299,7 +299,7 @@ func (p *Provisioner) keepSecretsOfVolumes(ctx context.Context, left map[types.U
 			return err
 		}
 		for _, v := range all {
-			if stamp := backends.StampOf(v); stamp.PV == pvNameFor(stamp.ClaimUID) {
+			if stamp := backends.StampOf(v); stamp.PV == record.PVNameFor(stamp.ClaimUID) {
 				delete(left, types.UID(stamp.ClaimUID))
 			}
 		}

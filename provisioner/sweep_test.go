@@ -12,12 +12,13 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // lateVolume is a second volume of a claim whose PersistentVolume is recorded.
 func (f *fixture) lateVolume(pv *corev1.PersistentVolume) backends.Volume {
 	f.t.Helper()
-	v := f.leftoverVolume(pv.Annotations[annotationClaimUID])
+	v := f.leftoverVolume(pv.Annotations[record.AnnotationClaimUID])
 	v.ID, v.Status = "volume-late", backends.StatusAvailable
 	return v
 }
@@ -56,11 +57,11 @@ func TestVolumeThatArrivesLateIsKeptWhenItMayBeTheRecordedOne(t *testing.T) {
 		},
 		"the API server knows the object by another volume than the cache": func(f *fixture, pv *corev1.PersistentVolume, _ *backends.Volume) {
 			renamed := pv.DeepCopy()
-			renamed.Annotations[annotationVolume] = "volume-late"
+			renamed.Annotations[record.AnnotationVolume] = "volume-late"
 			f.must(f.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), renamed, ""))
 		},
 		"the PersistentVolume is somebody else's": func(f *fixture, pv *corev1.PersistentVolume, _ *backends.Volume) {
-			pv.Annotations[annotationProvisionedBy] = "another.example/provisioner"
+			pv.Annotations[record.AnnotationProvisionedBy] = "another.example/provisioner"
 			f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Update(pv))
 		},
 	} {
@@ -180,8 +181,8 @@ func TestSecretThatArrivesLateIsRemoved(t *testing.T) {
 		{name: "it is old", stays: true, change: func(_ *fixture, s *corev1.Secret) {
 			s.CreationTimestamp = metav1.NewTime(time.Now().Add(-2 * time.Hour))
 		}},
-		{name: "it is another cluster's", stays: true, change: func(_ *fixture, s *corev1.Secret) { s.Annotations[annotationCluster] = "cluster-2" }},
-		{name: "it is nobody's", stays: true, change: func(_ *fixture, s *corev1.Secret) { delete(s.Labels, labelManagedBy) }},
+		{name: "it is another cluster's", stays: true, change: func(_ *fixture, s *corev1.Secret) { s.Annotations[record.AnnotationCluster] = "cluster-2" }},
+		{name: "it is nobody's", stays: true, change: func(_ *fixture, s *corev1.Secret) { delete(s.Labels, record.LabelManagedBy) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFixture(t, c.objects...)

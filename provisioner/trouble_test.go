@@ -18,6 +18,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // movedBackends lead to another place, or have no connector, as long as they
@@ -76,7 +77,7 @@ func (f *fixture) untouched(backend, why string) {
 func TestRebootOfAnEarlierReleaseHidesNoUser(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
-	pv.Annotations = map[string]string{annotationProvisionedBy: "test", historicAnnotationIdentity: "id", historicAnnotationVolume: "volume-1", annotationBackend: "gold"}
+	pv.Annotations = map[string]string{record.AnnotationProvisionedBy: "test", record.HistoricIdentity: "id", record.HistoricVolume: "volume-1", record.AnnotationBackend: "gold"}
 	f.backends["gold"].has = map[string]bool{"volume-1": true}
 	node := f.node("a", true, volumeName)
 	f.released(pv)
@@ -166,7 +167,7 @@ func TestObjectOfAVolumeThatIsNotInUseYetIsKept(t *testing.T) {
 	followup.VolumeSeen(pv)
 	gold.err = errGoldDown
 	followup.next(t.Context())
-	if got := finalizers(); !slices.Equal(got, []string{"kubernetes.io/pv-protection", finalizer}) {
+	if got := finalizers(); !slices.Equal(got, []string{"kubernetes.io/pv-protection", record.Finalizer}) {
 		t.Errorf("finalizers %v after a failure", got)
 	}
 	gold.err = nil
@@ -178,7 +179,7 @@ func TestObjectOfAVolumeThatIsNotInUseYetIsKept(t *testing.T) {
 	// One that is to be deleted, the library keeps.
 	deleted := pv.DeepCopy()
 	deleted.Spec.PersistentVolumeReclaimPolicy, deleted.Status.Phase = corev1.PersistentVolumeReclaimDelete, corev1.VolumeReleased
-	deleted.Finalizers = []string{finalizer}
+	deleted.Finalizers = []string{record.Finalizer}
 	f.store(deleted)
 	NewFollowup(f.Provisioner, 1).VolumeSeen(deleted)
 	f.must(NewFollowup(f.Provisioner, 1).do(t.Context(), followupOf(deleted)))
@@ -261,7 +262,7 @@ func TestRecordOfAVolumeElsewhereIsNotVoid(t *testing.T) {
 	f.must(f.undo(t.Context(), claim.UID, begun, f.cleaner.unrecorded))
 	pv, err := f.provision(claim)
 	f.must(err)
-	pv.UID, pv.Annotations[annotationProvisionedBy] = "pv-uid", "test"
+	pv.UID, pv.Annotations[record.AnnotationProvisionedBy] = "pv-uid", "test"
 	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	f.released(pv)
 	f.forgetClaim(claim)
@@ -282,7 +283,7 @@ func TestFollowUpsOfAMissingBackendWaitForAnotherPolicy(t *testing.T) {
 	prepare := func(t *testing.T) (*fixture, *Followup, *corev1.PersistentVolume) {
 		f := newFixture(t)
 		pv := f.recorded()
-		pv.Annotations[annotationBackend] = "bronze"
+		pv.Annotations[record.AnnotationBackend] = "bronze"
 		f.store(pv)
 		return f, NewFollowup(f.Provisioner, 1), pv
 	}
@@ -306,7 +307,7 @@ func TestFollowUpsOfAMissingBackendWaitForAnotherPolicy(t *testing.T) {
 }
 
 func followupOfMark(pv *corev1.PersistentVolume) followup {
-	return followup{claim: types.UID(pv.Annotations[annotationClaimUID]), backend: pv.Annotations[annotationBackend], volume: pv.Annotations[annotationVolume], mark: true}
+	return followup{claim: types.UID(pv.Annotations[record.AnnotationClaimUID]), backend: pv.Annotations[record.AnnotationBackend], volume: pv.Annotations[record.AnnotationVolume], mark: true}
 }
 
 // TestProofIsBoundedInTime: the proof is asked while a request to
@@ -432,7 +433,7 @@ func TestRecordThatArrivesAfterTheProofIsNoticed(t *testing.T) {
 	v := f.leftoverVolume("uid-1")
 	permit := f.cleaner.permit(f.cleaner.unrecorded)
 	f.must(permit(t.Context(), v))
-	f.store(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1", UID: "pv-uid", Annotations: map[string]string{annotationVolume: v.ID}}})
+	f.store(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1", UID: "pv-uid", Annotations: map[string]string{record.AnnotationVolume: v.ID}}})
 	if err := permit(t.Context(), v); !IsKept(err) {
 		t.Errorf("the second change is permitted: %v", err)
 	}
@@ -605,7 +606,7 @@ func TestUndoneIsForgottenInTime(t *testing.T) {
 		begun, _ := f.beginningOf(claim.UID)
 		f.must(f.undo(t.Context(), claim.UID, begun, f.cleaner.unrecorded))
 		time.Sleep(2 * undoneFor)
-		pv.Annotations[annotationProvisionedBy] = "test"
+		pv.Annotations[record.AnnotationProvisionedBy] = "test"
 		pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 		if _, void := f.voidRecord(pv); void {
 			t.Errorf("a PersistentVolume that is saved %s after an undoing may be removed for it", 2*undoneFor)

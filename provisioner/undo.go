@@ -11,6 +11,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // beginning is what it takes to undo a claim's provisioning.
@@ -64,7 +65,7 @@ func (p *Provisioner) foundBeginning(uid types.UID, held ledger.Held) (beginning
 
 // stampOf is as much of a claim's stamp as tells its volumes from others.
 func (p *Provisioner) stampOf(uid types.UID, tenant string) backends.Stamp {
-	return backends.Stamp{Cluster: p.Cluster, ClusterUID: p.ClusterUID, ClaimUID: string(uid), PV: pvNameFor(string(uid)), Tenant: tenant}
+	return backends.Stamp{Cluster: p.Cluster, ClusterUID: p.ClusterUID, ClaimUID: string(uid), PV: record.PVNameFor(string(uid)), Tenant: tenant}
 }
 
 // undo removes the volumes and the Secret of a claim, as far as it is proven
@@ -119,7 +120,7 @@ func (p *Provisioner) removeSecond(ctx context.Context, item followup) error {
 }
 
 // settleSeconds has the volumes removed that were seen beside a recorded one.
-func (p *Provisioner) settleSeconds(volumes Volumes, recorded Origin) {
+func (p *Provisioner) settleSeconds(volumes Volumes, recorded record.Origin) {
 	for _, id := range volumes.Seconds(recorded.ClaimUID, recorded.VolumeID) {
 		p.settle(followup{claim: types.UID(recorded.ClaimUID), backend: recorded.Backend, volume: id})
 	}
@@ -143,7 +144,7 @@ func (p *Provisioner) markRecorded(ctx context.Context, item followup) error {
 // recordedBy is the PersistentVolume that names a volume, as far as the cache
 // tells, or did so earlier in this term; empty if there is none.
 func (p *Provisioner) recordedBy(v backends.Volume) string {
-	if found, err := p.Records.ByIndex(byVolume, v.ID); err == nil && len(found) > 0 {
+	if found, err := p.Records.ByIndex(record.ByVolume, v.ID); err == nil && len(found) > 0 {
 		return found[0].(*corev1.PersistentVolume).Name
 	}
 	if stamp := backends.StampOf(v); p.ledger.WasRecorded(types.UID(stamp.ClaimUID), v.ID) {
@@ -167,7 +168,7 @@ func (p *Provisioner) useOf(stamp backends.Stamp) *nodeuse.Volume {
 // early to find anything.
 func (p *Provisioner) leaveIfGone(claim *corev1.PersistentVolumeClaim) {
 	current, err := p.Claims.PersistentVolumeClaims(claim.Namespace).Get(claim.Name)
-	if apierrors.IsNotFound(err) || err == nil && (current.UID != claim.UID || boundElsewhere(current)) {
+	if apierrors.IsNotFound(err) || err == nil && (current.UID != claim.UID || record.BoundElsewhere(current)) {
 		p.settle(followup{claim: claim.UID})
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // removeByHand has a PersistentVolume's object removed by somebody else, who
@@ -156,7 +157,7 @@ func TestForeignPersistentVolumeOfTheSameNameHidesNothing(t *testing.T) {
 	bound := claim.DeepCopy()
 	bound.Spec.VolumeName = "pvc-uid-1"
 	f.must(f.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), bound, "team-a"))
-	foreign := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1", UID: "foreign", Annotations: map[string]string{annotationProvisionedBy: "cinder.csi.openstack.org"}},
+	foreign := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1", UID: "foreign", Annotations: map[string]string{record.AnnotationProvisionedBy: "cinder.csi.openstack.org"}},
 		Spec: corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{Namespace: "team-a", Name: "data", UID: "uid-1"}}}
 	f.store(foreign)
 	followup.VolumeSeen(foreign)
@@ -194,7 +195,7 @@ func followupOfVolume(claim types.UID, backend, volume string) followup {
 func TestRecordedVolumesOfARenamedBackendAreLeftAlone(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
-	pv.Annotations[annotationBackend] = "bronze"
+	pv.Annotations[record.AnnotationBackend] = "bronze"
 	f.store(pv)
 	f.seen()
 	followup := NewFollowup(f.Provisioner, 1)
@@ -259,12 +260,12 @@ func TestHistoricVolumeIsFoundThoughAnotherBackendIsDown(t *testing.T) {
 	f := newFixture(t)
 	f.backends["gold"].hasErr = errGoldDown
 	f.backends["silver"].has = map[string]bool{"volume-9": true}
-	backend, err := f.locateHistoric(t.Context(), &Origin{VolumeID: "volume-9", PVName: "old"})
+	backend, err := f.locateHistoric(t.Context(), &record.Origin{VolumeID: "volume-9", PVName: "old"})
 	if backend != "silver" || err != nil {
 		t.Errorf("%q, %v", backend, err)
 	}
 	f.backends["silver"].has = nil
-	if _, err := f.locateHistoric(t.Context(), &Origin{VolumeID: "volume-9", PVName: "old"}); !backends.IsKind(err, backends.KindUnavailable) {
+	if _, err := f.locateHistoric(t.Context(), &record.Origin{VolumeID: "volume-9", PVName: "old"}); !backends.IsKind(err, backends.KindUnavailable) {
 		t.Errorf("that nobody has it is concluded: %v", err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // A request that saves a PersistentVolume may reach the API server after the
@@ -50,15 +51,15 @@ func (p *Provisioner) voidRecord(pv *corev1.PersistentVolume) (undone, bool) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	u, ok := p.undone[types.UID(pv.Annotations[annotationClaimUID])]
-	return u, ok && time.Since(u.at) < undoneFor && u.backend == pv.Annotations[annotationBackend] && u.stamp.PV == pv.Name
+	u, ok := p.undone[types.UID(pv.Annotations[record.AnnotationClaimUID])]
+	return u, ok && time.Since(u.at) < undoneFor && u.backend == pv.Annotations[record.AnnotationBackend] && u.stamp.PV == pv.Name
 }
 
 // removeVoid removes a PersistentVolume whose volume this term has undone, once
 // it is certain that there is no such volume, and that the claim is gone. Nobody
 // has ever used it: a volume that was in use is not undone.
 func (p *Provisioner) removeVoid(ctx context.Context, pv *corev1.PersistentVolume, u undone) (removed bool, err error) {
-	origin, err := originOf(pv)
+	origin, err := record.OriginOf(pv)
 	if err != nil {
 		return false, err
 	}
@@ -75,8 +76,8 @@ func (p *Provisioner) removeVoid(ctx context.Context, pv *corev1.PersistentVolum
 	if pv.Spec.ClaimRef != nil {
 		claim.Namespace, claim.Claim = pv.Spec.ClaimRef.Namespace, pv.Spec.ClaimRef.Name
 	}
-	live, err := claimOf(ctx, p.Client, claim)
-	if err != nil || live != nil && !boundElsewhere(live) {
+	live, err := record.ClaimOf(ctx, p.Client, claim)
+	if err != nil || live != nil && !record.BoundElsewhere(live) {
 		return false, err
 	}
 	err = p.Client.CoreV1().PersistentVolumes().Delete(ctx, pv.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pv.UID}})

@@ -22,13 +22,14 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/record"
+	eventrecord "k8s.io/client-go/tools/record"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/events"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // resyncPeriod is how often everything is looked at again without a reason.
@@ -56,7 +57,7 @@ type App struct {
 	factory     informers.SharedInformerFactory
 	nodes       *nodeCaches
 	recorder    *events.Recorder
-	broadcaster record.EventBroadcaster
+	broadcaster eventrecord.EventBroadcaster
 	cluster     string
 	// clusterUID is the UID of namespace kube-system.
 	clusterUID string
@@ -137,7 +138,7 @@ func New(options Options) (*App, error) {
 		mappers:            registryOfProtocols,
 		client:             client,
 		leaseClient:        leaseClient,
-		factory:            informers.NewSharedInformerFactoryWithOptions(client, resyncPeriod, informers.WithTransform(provisioner.NewTrimmer().Trim)),
+		factory:            informers.NewSharedInformerFactoryWithOptions(client, resyncPeriod, informers.WithTransform(record.NewTrimmer().Trim)),
 		backendMetrics:     backendMetrics,
 		provisionerMetrics: provisioner.NewMetrics(registry),
 		reloads:            newReloadMetrics(registry),
@@ -193,7 +194,7 @@ func (a *App) Run(ctx context.Context) error {
 	a.logger.Info("Serving health and metrics", "address", a.Address())
 	serveErrors := a.status.serve(background, a.listener)
 
-	a.broadcaster = record.NewBroadcaster(record.WithContext(background))
+	a.broadcaster = eventrecord.NewBroadcaster(eventrecord.WithContext(background))
 	defer a.broadcaster.Shutdown()
 	a.broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: a.client.CoreV1().Events("")})
 	a.recorder = events.NewRecorder(a.broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "standalone-cinder"}), scheme.Scheme, a.options.Metrics, haveManyMatters)
@@ -203,7 +204,7 @@ func (a *App) Run(ctx context.Context) error {
 		return ignoreStop(ctx, err)
 	}
 	a.factory.Core().V1().PersistentVolumeClaims().Informer()
-	if err := a.factory.Core().V1().PersistentVolumes().Informer().AddIndexers(provisioner.RecordIndexers()); err != nil {
+	if err := a.factory.Core().V1().PersistentVolumes().Informer().AddIndexers(record.Indexers()); err != nil {
 		return err
 	}
 	a.factory.Core().V1().Namespaces().Informer()
@@ -244,7 +245,7 @@ func ignoreStop(ctx context.Context, err error) error {
 func (a *App) findCluster(ctx context.Context) error {
 	backoff := wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.1, Steps: 20, Cap: 15 * time.Second}
 	for {
-		uid, err := provisioner.ClusterUID(ctx, a.client)
+		uid, err := record.ClusterUID(ctx, a.client)
 		if err == nil {
 			a.clusterUID, a.cluster = uid, cmp.Or(a.policy.Load().ClusterID, uid)
 			return nil

@@ -25,6 +25,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/audit"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // AuditOptions are what an audit is asked with.
@@ -124,7 +125,7 @@ func Audit(ctx context.Context, options AuditOptions) (report AuditReport, notRe
 	if err != nil {
 		return AuditReport{}, nil, fmt.Errorf("kubernetes client: %w", err)
 	}
-	clusterUID, err := provisioner.ClusterUID(ctx, client)
+	clusterUID, err := record.ClusterUID(ctx, client)
 	if err != nil {
 		return AuditReport{}, nil, err
 	}
@@ -133,7 +134,7 @@ func Audit(ctx context.Context, options AuditOptions) (report AuditReport, notRe
 	defer end()
 	lifecycles := auditBackends(ctx, loaded, cluster, options)
 	listings := listBackends(ctx, lifecycles)
-	records, err := provisioner.ReadRecords(ctx, client, options.ProvisionerName, namespace)
+	records, err := record.Read(ctx, client, options.ProvisionerName, namespace)
 	if err != nil {
 		return AuditReport{}, nil, err
 	}
@@ -248,7 +249,7 @@ type finder func(ctx context.Context, backend, volumeID string) (v backends.Volu
 
 // confirmMissing asks for every recorded volume that its backend's listing does
 // not show: it may have lost its stamp, or be younger than the listing.
-func confirmMissing(ctx context.Context, find finder, listings map[string]audit.Listing, records provisioner.Records) {
+func confirmMissing(ctx context.Context, find finder, listings map[string]audit.Listing, records record.Records) {
 	listed := map[string]bool{}
 	for _, listing := range listings {
 		for _, v := range listing.Volumes {

@@ -14,6 +14,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/audit"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // auditDelay is how long a leader waits with its first audit: it has more
@@ -76,7 +77,7 @@ func (u *auditor) once(ctx context.Context) error {
 	if err := u.provisioner.SweepSecrets(ctx); err != nil && ctx.Err() == nil {
 		u.warn("Looking for Secrets that were left failed, and is tried again", "error", err)
 	}
-	records, err := provisioner.ReadRecords(ctx, u.client, u.provisionerName, u.namespace)
+	records, err := record.Read(ctx, u.client, u.provisionerName, u.namespace)
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // A command that reads a cluster once is a guest there: it asks slowly, and
@@ -61,5 +61,5 @@ func ReadExisting(ctx context.Context, kubeconfig, provisionerName string) (poli
 	if err != nil {
 		return policy.Existing{}, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
 	}
-	return provisioner.ReadExisting(ctx, client, provisionerName)
+	return record.ReadExisting(ctx, client, provisionerName)
 }

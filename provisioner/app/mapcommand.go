@@ -19,6 +19,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // What a connection alone does not say. The names are as long as real ones:
@@ -228,7 +229,7 @@ func newMapped(result mappers.Result, mode corev1.PersistentVolumeAccessMode, vo
 		APIVersion: "v1",
 		Kind:       "PersistentVolume",
 		Metadata:   mappedName{Name: placeholderPV},
-		Spec: provisioner.PersistentVolumeSpec(result, corev1.PersistentVolumeSpec{
+		Spec: record.PersistentVolumeSpec(result, corev1.PersistentVolumeSpec{
 			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(placeholderSize)},
 			AccessModes:                   []corev1.PersistentVolumeAccessMode{mode},
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,

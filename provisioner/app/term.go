@@ -16,6 +16,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // followupWorkers complete volumes after their claims are served. A backend
@@ -188,7 +189,7 @@ func (a *App) newAuditor(p *provisioner.Provisioner, lent *termBackends) *audito
 // asked for now, and answered by the server that granted the lease.
 func (a *App) noteEarlierClaims(ctx context.Context, p *provisioner.Provisioner) {
 	for {
-		earlier, err := provisioner.ListEarlierClaims(ctx, a.client)
+		earlier, err := record.ListEarlierClaims(ctx, a.client)
 		if err == nil {
 			p.NoteEarlier(earlier)
 			return

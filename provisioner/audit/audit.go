@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
-	"github.com/standalone-cinder/standalone-cinder/provisioner"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // Kind is what a finding is about; the names are stable.
@@ -78,7 +78,7 @@ type State struct {
 	// way.
 	Grace    time.Duration
 	Backends map[string]Listing
-	Records  provisioner.Records
+	Records  record.Records
 }
 
 // Listing is what a backend has of the cluster.
@@ -95,7 +95,7 @@ type Listing struct {
 // Compare returns what is not as it should be, sorted by kind, backend and
 // volume.
 func Compare(s State) []Finding {
-	c := &comparison{State: s, recorded: map[string]bool{}, byClaim: map[string]provisioner.VolumeRecord{}, volumes: map[place]backends.Volume{}}
+	c := &comparison{State: s, recorded: map[string]bool{}, byClaim: map[string]record.Volume{}, volumes: map[place]backends.Volume{}}
 	for _, record := range s.Records.Volumes {
 		c.recorded[record.VolumeID] = true
 		c.byClaim[record.ClaimUID] = record
@@ -128,7 +128,7 @@ type comparison struct {
 	// recorded holds volumes by id: two backends may show the same ones.
 	recorded map[string]bool
 	volumes  map[place]backends.Volume
-	byClaim  map[string]provisioner.VolumeRecord // by claim UID
+	byClaim  map[string]record.Volume // by claim UID
 	findings []Finding
 }
 
@@ -149,7 +149,7 @@ func (c *comparison) volume(backend string, v backends.Volume) {
 	f := Finding{
 		Backend: backend, Volume: v.ID, Claim: stamp.Namespace + "/" + stamp.Claim, Tenant: stamp.Tenant, Stamp: stamp,
 		// Only a volume that a PersistentVolume names is ever attached.
-		Removable: !v.EverAttached() && !v.IsCopy() && stamp.PV == provisioner.PVNameFor(stamp.ClaimUID) && (recorded && other.Damage == nil || !c.Records.Names[stamp.PV]),
+		Removable: !v.EverAttached() && !v.IsCopy() && stamp.PV == record.PVNameFor(stamp.ClaimUID) && (recorded && other.Damage == nil || !c.Records.Names[stamp.PV]),
 	}
 	claim, pending := c.Records.Claims[stamp.ClaimUID]
 	switch {
@@ -185,7 +185,7 @@ func (c *comparison) history(f Finding, v backends.Volume) string {
 func (c *comparison) age(at time.Time) string { return c.Now.Sub(at).Round(time.Minute).String() }
 
 // record looks for the volume of a PersistentVolume.
-func (c *comparison) record(r provisioner.VolumeRecord) {
+func (c *comparison) record(r record.Volume) {
 	f := Finding{Backend: r.Backend, Volume: r.VolumeID, PersistentVolume: r.PVName, Tenant: r.Tenant}
 	if r.Damage != nil {
 		f.Kind, f.Message = DamagedRecord, r.Damage.Error()
@@ -223,7 +223,7 @@ func (c *comparison) record(r provisioner.VolumeRecord) {
 
 // elsewhere says why a volume that its backend does not show need not be gone;
 // empty if it is. Deleting judges by the same rule.
-func elsewhere(r provisioner.VolumeRecord, listing Listing) string {
+func elsewhere(r record.Volume, listing Listing) string {
 	switch {
 	case r.Place.IsKnown() && r.Place != listing.Place:
 		return fmt.Sprintf("its volume was recorded at %s, but the backend leads to %s, where it does not exist", r.Place, listing.Place)
@@ -234,7 +234,7 @@ func elsewhere(r provisioner.VolumeRecord, listing Listing) string {
 }
 
 // stuck says why a recorded volume is not as it should be; empty if it is.
-func (c *comparison) stuck(r provisioner.VolumeRecord, v backends.Volume) string {
+func (c *comparison) stuck(r record.Volume, v backends.Volume) string {
 	switch v.Status {
 	case backends.StatusError, backends.StatusErrorDeleting, backends.StatusErrorExtending:
 		return fmt.Sprintf("its volume is %s", v.Status)
@@ -247,7 +247,7 @@ func (c *comparison) stuck(r provisioner.VolumeRecord, v backends.Volume) string
 	return fmt.Sprintf("its volume is %s, and the PersistentVolume %s old", v.Status, c.age(r.CreatedAt))
 }
 
-func (c *comparison) secret(s provisioner.SecretRecord) {
+func (c *comparison) secret(s record.Secret) {
 	if c.Records.Names[s.PV] || c.young(s.CreatedAt) || s.Cluster != c.Cluster {
 		return
 	}
@@ -258,7 +258,7 @@ func (c *comparison) secret(s provisioner.SecretRecord) {
 		return
 	}
 	for uid := range c.Records.Claims {
-		if provisioner.PVNameFor(uid) == s.PV {
+		if record.PVNameFor(uid) == s.PV {
 			return // its claim is still to be served
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
-	"github.com/standalone-cinder/standalone-cinder/provisioner"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 var now = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
@@ -28,8 +28,8 @@ func stamped(id, uid string, status backends.Status, change func(*backends.Volum
 }
 
 // recorded is the PersistentVolume of a claim, an hour old.
-func recorded(uid, volume string, change func(*provisioner.VolumeRecord)) provisioner.VolumeRecord {
-	r := provisioner.VolumeRecord{CreatedAt: now.Add(-time.Hour), Origin: provisioner.Origin{
+func recorded(uid, volume string, change func(*record.Volume)) record.Volume {
+	r := record.Volume{CreatedAt: now.Add(-time.Hour), Origin: record.Origin{
 		PVName: "pvc-" + uid, VolumeID: volume, Backend: "gold", Place: here, Tenant: "a", Cluster: "cluster-1", ClaimUID: uid,
 	}}
 	if change != nil {
@@ -38,8 +38,8 @@ func recorded(uid, volume string, change func(*provisioner.VolumeRecord)) provis
 	return r
 }
 
-func at(place backends.Place) func(*provisioner.VolumeRecord) {
-	return func(r *provisioner.VolumeRecord) { r.Place = place }
+func at(place backends.Place) func(*record.Volume) {
+	return func(r *record.Volume) { r.Place = place }
 }
 
 const remedy = "put the configuration and credentials of backend gold back to what they were, or, if the volume is certainly gone, run: " +
@@ -58,13 +58,13 @@ func TestCompare(t *testing.T) {
 		lab     []backends.Volume
 		err     error
 		foreign string
-		records []provisioner.VolumeRecord
-		claims  map[string]provisioner.ClaimRecord
-		secrets []provisioner.SecretRecord
+		records []record.Volume
+		claims  map[string]record.Claim
+		secrets []record.Secret
 		want    []string
 	}{
-		{name: "all is well", volumes: []backends.Volume{stamped("v1", "1", "in-use", attached)}, records: []provisioner.VolumeRecord{recorded("1", "v1", nil)},
-			secrets: []provisioner.SecretRecord{{Name: "pvc-1-credentials", PV: "pvc-1", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}}},
+		{name: "all is well", volumes: []backends.Volume{stamped("v1", "1", "in-use", attached)}, records: []record.Volume{recorded("1", "v1", nil)},
+			secrets: []record.Secret{{Name: "pvc-1-credentials", PV: "pvc-1", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}}},
 		{name: "orphan that was never recorded", volumes: []backends.Volume{stamped("v1", "1", "attaching", nil)},
 			want: []string{"OrphanVolume v1 removable: no PersistentVolume names it and its claim is gone; it is attaching and 1h0m0s old; it was never attached, so that nobody has written to it through this program"}},
 		{name: "another cluster's of the same clusterID", volumes: []backends.Volume{stamped("v1", "1", "attaching", ofAnotherCluster)},
@@ -79,64 +79,64 @@ func TestCompare(t *testing.T) {
 		})}, want: []string{"OrphanVolume v1: no PersistentVolume names it and its claim is gone; it is available and 1h0m0s old; its stamp contradicts itself, so that it may be somebody else's"}},
 		{name: "young orphan", volumes: []backends.Volume{stamped("v1", "1", "attaching", func(v *backends.Volume) { v.CreatedAt = now.Add(-time.Minute) })}},
 		{name: "claim that waits for its volume", volumes: []backends.Volume{stamped("v1", "1", "attaching", nil)},
-			claims: map[string]provisioner.ClaimRecord{"1": {Namespace: "team-a", Name: "data"}},
+			claims: map[string]record.Claim{"1": {Namespace: "team-a", Name: "data"}},
 			want:   []string{"UnfinishedVolume v1: its claim is pending, and the volume is attaching since 1h0m0s"}},
 		{name: "claim that uses another PersistentVolume", volumes: []backends.Volume{stamped("v1", "1", "attaching", nil)},
-			claims: map[string]provisioner.ClaimRecord{"1": {Elsewhere: true}},
+			claims: map[string]record.Claim{"1": {Elsewhere: true}},
 			want:   []string{"OrphanVolume v1 removable: no PersistentVolume names it and its claim is gone; it is attaching and 1h0m0s old; it was never attached, so that nobody has written to it through this program"}},
 		{name: "second volume on another backend", volumes: []backends.Volume{stamped("v1", "1", "in-use", attached)}, lab: []backends.Volume{stamped("v2", "1", "attaching", nil)},
-			records: []provisioner.VolumeRecord{recorded("1", "v1", nil)},
+			records: []record.Volume{recorded("1", "v1", nil)},
 			want:    []string{"SecondVolume v2 removable: PersistentVolume pvc-1 of the same claim names volume v1 on backend gold"}},
 		{name: "two backends that show the same volumes", volumes: []backends.Volume{stamped("v1", "1", "in-use", attached)}, lab: []backends.Volume{stamped("v1", "1", "in-use", attached)},
-			records: []provisioner.VolumeRecord{recorded("1", "v1", nil)}},
-		{name: "volume that is lost", records: []provisioner.VolumeRecord{recorded("1", "v1", nil)},
+			records: []record.Volume{recorded("1", "v1", nil)}},
+		{name: "volume that is lost", records: []record.Volume{recorded("1", "v1", nil)},
 			want: []string{"MissingVolume v1: its volume does not exist; its data is lost unless the storage array has a copy"}},
 		{name: "volume of another endpoint", volumes: []backends.Volume{stamped("v2", "2", "in-use", attached)},
-			records: []provisioner.VolumeRecord{recorded("2", "v2", at(backends.Place{})), recorded("1", "v1", at(backends.Place{Endpoint: "http://old:8776/v3", Project: "p0"}))},
+			records: []record.Volume{recorded("2", "v2", at(backends.Place{})), recorded("1", "v1", at(backends.Place{Endpoint: "http://old:8776/v3", Project: "p0"}))},
 			want:    []string{"VolumeElsewhere v1: its volume was recorded at http://old:8776/v3 (project p0), but the backend leads to http://cinder:8776/v3 (project p1), where it does not exist; " + remedy}},
 		{name: "volume that is found at another address than the recorded one", volumes: []backends.Volume{stamped("v1", "1", "in-use", attached)},
-			records: []provisioner.VolumeRecord{recorded("1", "v1", at(backends.Place{Endpoint: "https://cinder:8776/v3", Project: "p1"}))}},
-		{name: "volume without a record, where no other is", records: []provisioner.VolumeRecord{recorded("1", "v1", at(backends.Place{}))},
+			records: []record.Volume{recorded("1", "v1", at(backends.Place{Endpoint: "https://cinder:8776/v3", Project: "p1"}))}},
+		{name: "volume without a record, where no other is", records: []record.Volume{recorded("1", "v1", at(backends.Place{}))},
 			want: []string{"VolumeElsewhere v1: its volume does not exist at http://cinder:8776/v3 (project p1), but nothing says that it ever was there: " +
 				"the PersistentVolume does not record where it was made, and there is no other volume of this cluster; " + remedy}},
 		{name: "volume without a record, where others are", volumes: []backends.Volume{stamped("v2", "2", "in-use", attached)},
-			records: []provisioner.VolumeRecord{recorded("2", "v2", nil), recorded("1", "v1", at(backends.Place{}))},
+			records: []record.Volume{recorded("2", "v2", nil), recorded("1", "v1", at(backends.Place{}))},
 			want:    []string{"MissingVolume v1: its volume does not exist; its data is lost unless the storage array has a copy"}},
-		{name: "volume without the stamp", foreign: "v1", records: []provisioner.VolumeRecord{recorded("1", "v1", nil)},
+		{name: "volume without the stamp", foreign: "v1", records: []record.Volume{recorded("1", "v1", nil)},
 			want: []string{"ForeignVolume v1: its volume exists and does not carry this cluster's stamp; it will not be deleted"}},
-		{name: "volume of another claim", volumes: []backends.Volume{stamped("v1", "2", "in-use", attached)}, records: []provisioner.VolumeRecord{recorded("1", "v1", nil)},
+		{name: "volume of another claim", volumes: []backends.Volume{stamped("v1", "2", "in-use", attached)}, records: []record.Volume{recorded("1", "v1", nil)},
 			want: []string{"ForeignVolume v1: its volume is stamped for something else; it will not be deleted"}},
-		{name: "volume in error", volumes: []backends.Volume{stamped("v1", "1", "error_deleting", attached)}, records: []provisioner.VolumeRecord{recorded("1", "v1", nil)},
+		{name: "volume in error", volumes: []backends.Volume{stamped("v1", "1", "error_deleting", attached)}, records: []record.Volume{recorded("1", "v1", nil)},
 			want: []string{"StuckVolume v1: its volume is error_deleting"}},
-		{name: "volume that was never attached in the end", volumes: []backends.Volume{stamped("v1", "1", "attaching", nil)}, records: []provisioner.VolumeRecord{recorded("1", "v1", nil)},
+		{name: "volume that was never attached in the end", volumes: []backends.Volume{stamped("v1", "1", "attaching", nil)}, records: []record.Volume{recorded("1", "v1", nil)},
 			want: []string{"StuckVolume v1: its volume is attaching, and the PersistentVolume 1h0m0s old"}},
 		{name: "kept volume of a released PersistentVolume", volumes: []backends.Volume{stamped("v1", "1", "available", attached)},
-			records: []provisioner.VolumeRecord{recorded("1", "v1", func(r *provisioner.VolumeRecord) { r.Released = true })}},
-		{name: "backend that does not answer", err: errors.New("backend gold: down"), records: []provisioner.VolumeRecord{recorded("1", "v1", nil)},
+			records: []record.Volume{recorded("1", "v1", func(r *record.Volume) { r.Released = true })}},
+		{name: "backend that does not answer", err: errors.New("backend gold: down"), records: []record.Volume{recorded("1", "v1", nil)},
 			want: []string{"BackendUnreadable : backend gold: down; its volumes are not compared"}},
-		{name: "backend that is not in the policy", records: []provisioner.VolumeRecord{recorded("1", "v1", func(r *provisioner.VolumeRecord) { r.Backend = "old" })},
+		{name: "backend that is not in the policy", records: []record.Volume{recorded("1", "v1", func(r *record.Volume) { r.Backend = "old" })},
 			want: []string{"BackendMissing v1: its backend is not in the policy, so that its volume cannot be deleted; add the backend back, with suspended: true if it is to take no more volumes"}},
-		{name: "damaged record", records: []provisioner.VolumeRecord{recorded("1", "v1", func(r *provisioner.VolumeRecord) { r.Damage = errors.New("damaged") })},
+		{name: "damaged record", records: []record.Volume{recorded("1", "v1", func(r *record.Volume) { r.Damage = errors.New("damaged") })},
 			want: []string{"DamagedRecord v1: damaged"}},
-		{name: "Secret that nothing refers to", secrets: []provisioner.SecretRecord{{Name: "s1", PV: "pvc-1", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}},
+		{name: "Secret that nothing refers to", secrets: []record.Secret{{Name: "s1", PV: "pvc-1", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}},
 			want: []string{"OrphanSecret s1 removable: its PersistentVolume is gone, and so is the claim"}},
-		{name: "Secret of another cluster", secrets: []provisioner.SecretRecord{{Name: "s1", PV: "pvc-1", Cluster: "cluster-2", CreatedAt: now.Add(-time.Hour)}}},
+		{name: "Secret of another cluster", secrets: []record.Secret{{Name: "s1", PV: "pvc-1", Cluster: "cluster-2", CreatedAt: now.Add(-time.Hour)}}},
 		{name: "Secret of a volume that was kept", volumes: []backends.Volume{stamped("v1", "1", "available", attached)},
-			secrets: []provisioner.SecretRecord{{Name: "s1", PV: "pvc-1", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}},
+			secrets: []record.Secret{{Name: "s1", PV: "pvc-1", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}},
 			want: []string{"OrphanSecret s1: its PersistentVolume is gone, and so is the claim",
 				"OrphanVolume v1: no PersistentVolume names it and its claim is gone; it is available and 1h0m0s old; it has been attached, so that data may be on it; it may have been kept on purpose"}},
 		{name: "Secret beside a backend that does not answer", err: errors.New("down"),
-			secrets: []provisioner.SecretRecord{{Name: "s1", PV: "pvc-1", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}},
+			secrets: []record.Secret{{Name: "s1", PV: "pvc-1", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}},
 			want:    []string{"BackendUnreadable : down; its volumes are not compared", "OrphanSecret s1: its PersistentVolume is gone, and so is the claim"}},
 		{name: "second volume that was attached", volumes: []backends.Volume{stamped("v1", "1", "in-use", attached), stamped("v2", "1", "available", attached)},
-			records: []provisioner.VolumeRecord{recorded("1", "v1", nil)},
+			records: []record.Volume{recorded("1", "v1", nil)},
 			want:    []string{"SecondVolume v2: PersistentVolume pvc-1 of the same claim names volume v1 on backend gold"}},
-		{name: "shared Secret that nothing refers to", secrets: []provisioner.SecretRecord{{Name: "gold-cephx-1", SharedBy: "gold", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}},
+		{name: "shared Secret that nothing refers to", secrets: []record.Secret{{Name: "gold-cephx-1", SharedBy: "gold", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}},
 			want: []string{"OrphanSecret gold-cephx-1: no PersistentVolume refers to it any more; the leader removes it when it looks next"}},
-		{name: "shared Secret that is needed", secrets: []provisioner.SecretRecord{{Name: "needed", SharedBy: "gold", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}}},
-		{name: "young shared Secret", secrets: []provisioner.SecretRecord{{Name: "gold-cephx-1", SharedBy: "gold", Cluster: "cluster-1", CreatedAt: now.Add(-time.Minute)}}},
-		{name: "Secret of a claim that waits", secrets: []provisioner.SecretRecord{{Name: "s1", PV: "pvc-1", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}},
-			claims: map[string]provisioner.ClaimRecord{"1": {}}},
+		{name: "shared Secret that is needed", secrets: []record.Secret{{Name: "needed", SharedBy: "gold", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}}},
+		{name: "young shared Secret", secrets: []record.Secret{{Name: "gold-cephx-1", SharedBy: "gold", Cluster: "cluster-1", CreatedAt: now.Add(-time.Minute)}}},
+		{name: "Secret of a claim that waits", secrets: []record.Secret{{Name: "s1", PV: "pvc-1", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}},
+			claims: map[string]record.Claim{"1": {}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			names := map[string]bool{}
@@ -148,7 +148,7 @@ func TestCompare(t *testing.T) {
 					"gold": {Volumes: c.volumes, Place: here, Unstamped: map[string]bool{c.foreign: true}, Err: c.err},
 					"lab":  {Volumes: c.lab, Place: here},
 				},
-				Records: provisioner.Records{Volumes: c.records, Claims: c.claims, Secrets: c.secrets, Names: names, NeededSecrets: map[string]bool{"needed": true}},
+				Records: record.Records{Volumes: c.records, Claims: c.claims, Secrets: c.secrets, Names: names, NeededSecrets: map[string]bool{"needed": true}},
 			})
 			var got []string
 			for _, f := range found {

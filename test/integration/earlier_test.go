@@ -6,7 +6,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
@@ -15,8 +15,8 @@ import (
 // while it exists, and when only a cache that is late shows it.
 func TestEarlierClaimsAreKnownByTheirVersions(t *testing.T) {
 	w := newWorld(t, "earlier", cindersim.Options{})
-	list := func() provisioner.EarlierClaims {
-		earlier, err := provisioner.ListEarlierClaims(w.ctx, suite.Client)
+	list := func() record.EarlierClaims {
+		earlier, err := record.ListEarlierClaims(w.ctx, suite.Client)
 		w.must(err)
 		return earlier
 	}
@@ -33,7 +33,7 @@ func TestEarlierClaimsAreKnownByTheirVersions(t *testing.T) {
 		return "the claim is still there", err
 	}))
 	for name, c := range map[string]struct {
-		listed provisioner.EarlierClaims
+		listed record.EarlierClaims
 		want   bool
 	}{"before": {before, false}, "during": {during, true}, "after": {list(), true}} {
 		if got := c.listed.Has(claim); got != c.want {

@@ -1,4 +1,4 @@
-package provisioner
+package record
 
 import (
 	"context"
@@ -18,16 +18,22 @@ type EarlierClaims struct {
 
 // ListEarlierClaims lists the claims of a cluster, whoever serves them.
 func ListEarlierClaims(ctx context.Context, client kubernetes.Interface) (EarlierClaims, error) {
-	uids, version, err := listClaims(ctx, client, func(claim *corev1.PersistentVolumeClaim) types.UID { return claim.UID })
-	if err != nil {
-		return EarlierClaims{}, err
-	}
+	uids, version, err := ListClaims(ctx, client, func(claim *corev1.PersistentVolumeClaim) types.UID { return claim.UID })
+	return NewEarlierClaims(version, uids), err
+}
+
+// NewEarlierClaims are the claims that a list of a resource version has, and all
+// that went before it.
+func NewEarlierClaims(version string, uids []types.UID) EarlierClaims {
 	earlier := EarlierClaims{present: make(map[types.UID]bool, len(uids)), version: version}
 	for _, uid := range uids {
 		earlier.present[uid] = true
 	}
-	return earlier, nil
+	return earlier
 }
+
+// Present says whether a claim existed at the moment itself.
+func (e EarlierClaims) Present(uid types.UID) bool { return e.present[uid] }
 
 // Has says whether a claim, as a cache shows it, is an earlier one. Any that the
 // list misses was made later, or was gone by then and the cache is late. The

@@ -1,4 +1,4 @@
-package provisioner
+package record
 
 import (
 	"cmp"
@@ -13,14 +13,14 @@ import (
 // NewTrimmer makes what trims objects before an informer of the process caches
 // them.
 func NewTrimmer() *trim.Trimmer {
-	return trim.New(trim.Options{IsRead: isReadOnClaims, IsOfOne: isOfOne, ClaimUID: annotationClaimUID, Secret: annotationSecret})
+	return trim.New(trim.Options{IsRead: isReadOnClaims, IsOfOne: isOfOne, ClaimUID: AnnotationClaimUID, Secret: AnnotationSecret})
 }
 
 // isReadOnClaims names the annotations of claims that this program and the
 // library read.
 func isReadOnClaims(key string) bool {
 	switch key {
-	case annotationStorageProvisioner, annotationBetaStorageProvisioner, corev1.BetaStorageClassAnnotation, historicAnnotationClone,
+	case AnnotationStorageProvisioner, AnnotationBetaStorageProvisioner, corev1.BetaStorageClassAnnotation, HistoricClone,
 		"volume.kubernetes.io/selected-node", "volume.alpha.kubernetes.io/selected-node":
 		return true
 	}
@@ -30,23 +30,23 @@ func isReadOnClaims(key string) bool {
 // isOfOne names the annotations whose value no two objects share.
 func isOfOne(key string) bool {
 	switch key {
-	case annotationVolume, annotationClaimUID, annotationSecret, annotationAttachment, historicAnnotationVolume:
+	case AnnotationVolume, AnnotationClaimUID, AnnotationSecret, AnnotationAttachment, HistoricVolume:
 		return true
 	}
 	return false
 }
 
-// byVolume is the index of PersistentVolumes by the volume that they name.
-const byVolume = "volume"
+// ByVolume is the index of PersistentVolumes by the volume that they name.
+const ByVolume = "volume"
 
-// RecordIndexers are the indexes that the cache of PersistentVolumes must have.
-func RecordIndexers() cache.Indexers {
-	return cache.Indexers{byVolume: func(object any) ([]string, error) {
+// Indexers are the indexes that the cache of PersistentVolumes must have.
+func Indexers() cache.Indexers {
+	return cache.Indexers{ByVolume: func(object any) ([]string, error) {
 		pv, ok := object.(*corev1.PersistentVolume)
 		if !ok {
 			return nil, fmt.Errorf("a cache of PersistentVolumes holds a %T", object)
 		}
-		if id := cmp.Or(pv.Annotations[annotationVolume], pv.Annotations[historicAnnotationVolume]); id != "" {
+		if id := cmp.Or(pv.Annotations[AnnotationVolume], pv.Annotations[HistoricVolume]); id != "" {
 			return []string{id}, nil
 		}
 		return nil, nil

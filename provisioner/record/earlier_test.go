@@ -1,4 +1,4 @@
-package provisioner
+package record
 
 import (
 	"testing"
@@ -30,19 +30,5 @@ func TestEarlierClaims(t *testing.T) {
 				t.Errorf("earlier %t, want %t", got, c.wantsEarlier)
 			}
 		})
-	}
-}
-
-// TestGoneClaimIsAnEarlierOneWhereNewsAreLate: whoever led before may have left
-// its volume on a backend that could not be listed yet.
-func TestGoneClaimIsAnEarlierOneWhereNewsAreLate(t *testing.T) {
-	for version, want := range map[string]bool{versionBefore: true, versionInTerm: false} {
-		f := newFixture(t)
-		claim := f.claim(func(claim *corev1.PersistentVolumeClaim) { claim.ResourceVersion = version })
-		f.noteEarlier()
-		NewFollowup(f.Provisioner, 1).ClaimGone(claim)
-		if got := f.sawGo(claim.UID); got != want {
-			t.Errorf("changed last at %s: seen to go %t, want %t", version, got, want)
-		}
 	}
 }

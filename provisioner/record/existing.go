@@ -1,4 +1,4 @@
-package provisioner
+package record
 
 import (
 	"cmp"
@@ -24,16 +24,16 @@ import (
 func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerName string) (policy.Existing, error) {
 	var existing policy.Existing
 	trimmer := NewTrimmer()
-	claims, _, err := listClaims(ctx, client, func(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+	claims, _, err := ListClaims(ctx, client, func(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 		trimmer.Claim(claim)
 		return claim
 	})
 	if err != nil {
 		return existing, err
 	}
-	volumes, err := listPersistentVolumes(ctx, client, func(pv *corev1.PersistentVolume) *policy.ExistingVolume {
-		historic := pv.Annotations[historicAnnotationIdentity] != "" || pv.Annotations[historicAnnotationVolume] != ""
-		if pv.Annotations[annotationProvisionedBy] != provisionerName || !isOurs(pv) && !historic {
+	volumes, err := ListPersistentVolumes(ctx, client, func(pv *corev1.PersistentVolume) *policy.ExistingVolume {
+		historic := pv.Annotations[HistoricIdentity] != "" || pv.Annotations[HistoricVolume] != ""
+		if pv.Annotations[AnnotationProvisionedBy] != provisionerName || !IsOurs(pv) && !historic {
 			return nil
 		}
 		volume := existingVolume(pv)
@@ -76,7 +76,7 @@ func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerN
 	}
 	slices.SortFunc(claims, byAge)
 	for _, claim := range claims {
-		class := byName[className(claim)]
+		class := byName[ClassName(claim)]
 		if servedBy(claim, class) == provisionerName {
 			existing.Claims = append(existing.Claims, existingClaim(claim, class, labels[claim.Namespace]))
 		}
@@ -89,10 +89,10 @@ func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerN
 	return existing, nil
 }
 
-// listClaims reads all claims, and keeps of each only what record makes of it:
+// ListClaims reads all claims, and keeps of each only what record makes of it:
 // the objects of one page are dropped before the next is read. The version is the
 // list's.
-func listClaims[R any](ctx context.Context, client kubernetes.Interface, record func(*corev1.PersistentVolumeClaim) R) (records []R, version string, err error) {
+func ListClaims[R any](ctx context.Context, client kubernetes.Interface, record func(*corev1.PersistentVolumeClaim) R) (records []R, version string, err error) {
 	records, err = paging.List(ctx, "PersistentVolumeClaims", func(ctx context.Context, options metav1.ListOptions) ([]R, string, error) {
 		list, err := client.CoreV1().PersistentVolumeClaims(metav1.NamespaceAll).List(ctx, options)
 		if err != nil {
@@ -104,8 +104,8 @@ func listClaims[R any](ctx context.Context, client kubernetes.Interface, record 
 	return records, version, err
 }
 
-// listPersistentVolumes does the same for PersistentVolumes.
-func listPersistentVolumes[R any](ctx context.Context, client kubernetes.Interface, record func(*corev1.PersistentVolume) R) ([]R, error) {
+// ListPersistentVolumes does the same for PersistentVolumes.
+func ListPersistentVolumes[R any](ctx context.Context, client kubernetes.Interface, record func(*corev1.PersistentVolume) R) ([]R, error) {
 	return paging.List(ctx, "PersistentVolumes", func(ctx context.Context, options metav1.ListOptions) ([]R, string, error) {
 		list, err := client.CoreV1().PersistentVolumes().List(ctx, options)
 		if err != nil {
@@ -136,7 +136,7 @@ func byAge(a, b *corev1.PersistentVolumeClaim) int {
 // claim when a volume is wanted; a claim that waits for a pod, or was bound to
 // a volume that it found, does not have it and goes by its StorageClass.
 func servedBy(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) string {
-	if name := provisionerOf(claim); name != "" || class == nil {
+	if name := ProvisionerOf(claim); name != "" || class == nil {
 		return name
 	}
 	return class.Provisioner
@@ -144,15 +144,13 @@ func servedBy(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass
 
 func existingClaim(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, namespaceLabels map[string]string) policy.ExistingClaim {
 	existing := policy.ExistingClaim{
-		Request:     requestOf(claim, class, namespaceLabels),
+		Request:     RequestOf(claim, class, namespaceLabels),
 		Name:        claim.Name,
 		UID:         string(claim.UID),
 		ClassExists: class != nil,
 		Bound:       claim.Status.Phase == corev1.ClaimBound,
 		Volume:      claim.Spec.VolumeName,
-	}
-	if turned, denied := unsupported(claim); denied {
-		existing.Refusal = &policy.Denial{Reason: policy.Reason(turned.reason), Message: turned.message}
+		Refusal:     Unsupported(claim),
 	}
 	return existing
 }
@@ -162,20 +160,20 @@ func existingClaim(claim *corev1.PersistentVolumeClaim, class *storagev1.Storage
 func existingVolume(pv *corev1.PersistentVolume) policy.ExistingVolume {
 	const gib = 1 << 30
 	bytes := policy.Bytes(pv.Spec.Capacity[corev1.ResourceStorage])
-	origin, err := originOf(pv)
+	origin, err := OriginOf(pv)
 	volume := policy.ExistingVolume{
 		Name:         pv.Name,
 		Backend:      origin.Backend,
 		Place:        policy.Place(origin.Place),
-		Tenant:       pv.Annotations[annotationTenant],
-		Rule:         pv.Annotations[annotationRule],
+		Tenant:       pv.Annotations[AnnotationTenant],
+		Rule:         pv.Annotations[AnnotationRule],
 		StorageClass: pv.Spec.StorageClassName,
 		GiB:          bytes/gib + min(bytes%gib, 1),
 		Cluster:      origin.Cluster,
 		ClaimUID:     origin.ClaimUID,
 		Retain:       pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain,
 		Phase:        string(pv.Status.Phase),
-		Historic:     !isOurs(pv),
+		Historic:     !IsOurs(pv),
 	}
 	if claim := pv.Spec.ClaimRef; claim != nil {
 		volume.Claim = claim.Namespace + "/" + claim.Name

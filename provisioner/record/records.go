@@ -1,4 +1,4 @@
-package provisioner
+package record
 
 import (
 	"context"
@@ -15,10 +15,10 @@ import (
 
 // Records is what a cluster knows of volumes, for an audit.
 type Records struct {
-	Volumes []VolumeRecord
+	Volumes []Volume
 	// Claims is every claim of the cluster, whoever serves it, by UID.
-	Claims  map[string]ClaimRecord
-	Secrets []SecretRecord
+	Claims  map[string]Claim
+	Secrets []Secret
 	// Names holds every PersistentVolume of the cluster, whoever made it.
 	Names map[string]bool
 	// NeededSecrets are the names of those that PersistentVolumes refer to.
@@ -35,8 +35,8 @@ func (r Records) RecordedBy(v backends.Volume) string {
 	return ""
 }
 
-// VolumeRecord is a PersistentVolume of this program.
-type VolumeRecord struct {
+// Volume is a PersistentVolume of this program.
+type Volume struct {
 	Origin
 	// Damage is what is wrong with the annotations; nil if nothing is.
 	Damage    error
@@ -44,16 +44,16 @@ type VolumeRecord struct {
 	CreatedAt time.Time
 }
 
-// ClaimRecord is a claim as far as it matters to a volume.
-type ClaimRecord struct {
+// Claim is a claim as far as it matters to a volume.
+type Claim struct {
 	Namespace, Name string
 	// Elsewhere says that it is bound to a PersistentVolume not made for it.
 	Elsewhere bool
 }
 
-// SecretRecord is a Secret that this program made, for one PersistentVolume or
+// Secret is a Secret that this program made, for one PersistentVolume or
 // for those that share it on a backend.
-type SecretRecord struct {
+type Secret struct {
 	Name      string
 	PV        string
 	SharedBy  string
@@ -62,10 +62,7 @@ type SecretRecord struct {
 }
 
 // Stamp is the stamp that the record's volume must carry.
-func (r VolumeRecord) Stamp() backends.Stamp { return r.target().Stamp }
-
-// PVNameFor is the name of the PersistentVolume that is made for a claim.
-func PVNameFor(claimUID string) string { return pvNameFor(claimUID) }
+func (r Volume) Stamp() backends.Stamp { return r.Target().Stamp }
 
 // ClusterUID is the UID of namespace kube-system, the default clusterID.
 func ClusterUID(ctx context.Context, client kubernetes.Interface) (string, error) {
@@ -76,39 +73,39 @@ func ClusterUID(ctx context.Context, client kubernetes.Interface) (string, error
 	return string(system.UID), nil
 }
 
-// ReadRecords reads what a cluster knows of the volumes of a provisioner. It
+// Read reads what a cluster knows of the volumes of a provisioner. It
 // only lists. The Secrets are those in the program's own namespace.
 //
 // Claims are read before PersistentVolumes: whatever is recorded in between then
 // shows as recorded.
-func ReadRecords(ctx context.Context, client kubernetes.Interface, provisionerName, namespace string) (Records, error) {
-	records := Records{Claims: map[string]ClaimRecord{}, Names: map[string]bool{}, NeededSecrets: map[string]bool{}}
+func Read(ctx context.Context, client kubernetes.Interface, provisionerName, namespace string) (Records, error) {
+	records := Records{Claims: map[string]Claim{}, Names: map[string]bool{}, NeededSecrets: map[string]bool{}}
 	type claimed struct {
 		uid string
-		ClaimRecord
+		Claim
 	}
-	claims, _, err := listClaims(ctx, client, func(claim *corev1.PersistentVolumeClaim) claimed {
-		return claimed{string(claim.UID), ClaimRecord{Namespace: claim.Namespace, Name: claim.Name, Elsewhere: boundElsewhere(claim)}}
+	claims, _, err := ListClaims(ctx, client, func(claim *corev1.PersistentVolumeClaim) claimed {
+		return claimed{string(claim.UID), Claim{Namespace: claim.Namespace, Name: claim.Name, Elsewhere: BoundElsewhere(claim)}}
 	})
 	if err != nil {
 		return records, err
 	}
-	secrets, err := listSecrets(ctx, client, namespace)
+	secrets, err := ListSecrets(ctx, client, namespace)
 	if err != nil {
 		return records, err
 	}
 	type found struct {
 		name, secret string
-		record       *VolumeRecord // nil if the volume is not this program's
+		record       *Volume // nil if the volume is not this program's
 	}
-	volumes, err := listPersistentVolumes(ctx, client, func(pv *corev1.PersistentVolume) found {
+	volumes, err := ListPersistentVolumes(ctx, client, func(pv *corev1.PersistentVolume) found {
 		f := found{name: pv.Name}
-		if pv.Annotations[annotationSecretNamespace] == namespace {
-			f.secret = pv.Annotations[annotationSecret]
+		if pv.Annotations[AnnotationSecretNamespace] == namespace {
+			f.secret = pv.Annotations[AnnotationSecret]
 		}
-		if pv.Annotations[annotationProvisionedBy] == provisionerName && isOurs(pv) {
-			origin, damage := originOf(pv)
-			f.record = &VolumeRecord{
+		if pv.Annotations[AnnotationProvisionedBy] == provisionerName && IsOurs(pv) {
+			origin, damage := OriginOf(pv)
+			f.record = &Volume{
 				Origin: origin, Damage: damage, Released: pv.Status.Phase == corev1.VolumeReleased, CreatedAt: pv.CreationTimestamp.Time,
 			}
 		}
@@ -118,7 +115,7 @@ func ReadRecords(ctx context.Context, client kubernetes.Interface, provisionerNa
 		return records, err
 	}
 	for _, claim := range claims {
-		records.Claims[claim.uid] = claim.ClaimRecord
+		records.Claims[claim.uid] = claim.Claim
 	}
 	records.Secrets = secrets
 	for _, f := range volumes {
@@ -133,21 +130,21 @@ func ReadRecords(ctx context.Context, client kubernetes.Interface, provisionerNa
 	return records, nil
 }
 
-// listSecrets lists the Secrets that this program made for volumes, without
+// ListSecrets lists the Secrets that this program made for volumes, without
 // their values.
-func listSecrets(ctx context.Context, client kubernetes.Interface, namespace string) ([]SecretRecord, error) {
-	return paging.List(ctx, "Secrets in "+namespace, func(ctx context.Context, options metav1.ListOptions) ([]SecretRecord, string, error) {
-		options.LabelSelector = labelManagedBy + "=" + managedBy
+func ListSecrets(ctx context.Context, client kubernetes.Interface, namespace string) ([]Secret, error) {
+	return paging.List(ctx, "Secrets in "+namespace, func(ctx context.Context, options metav1.ListOptions) ([]Secret, string, error) {
+		options.LabelSelector = LabelManagedBy + "=" + ManagedBy
 		list, err := client.CoreV1().Secrets(namespace).List(ctx, options)
 		if err != nil {
 			return nil, "", err
 		}
-		var records []SecretRecord
+		var records []Secret
 		for i := range list.Items {
 			secret := &list.Items[i]
-			record := SecretRecord{
-				Name: secret.Name, PV: secret.Annotations[annotationForPV], SharedBy: secret.Annotations[annotationSharedBy],
-				Cluster: secret.Annotations[annotationCluster], CreatedAt: secret.CreationTimestamp.Time,
+			record := Secret{
+				Name: secret.Name, PV: secret.Annotations[AnnotationForPV], SharedBy: secret.Annotations[AnnotationSharedBy],
+				Cluster: secret.Annotations[AnnotationCluster], CreatedAt: secret.CreationTimestamp.Time,
 			}
 			if record.PV != "" || record.SharedBy != "" {
 				records = append(records, record)

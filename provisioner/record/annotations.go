@@ -1,0 +1,71 @@
+package record
+
+import (
+	"github.com/standalone-cinder/standalone-cinder/backends"
+)
+
+// Annotations of a PersistentVolume. They are all that deleting reads, so that
+// a volume outlives the rule, the tenant and the StorageClass that made it.
+const (
+	Prefix            = "standalone-cinder.openstack.org/"
+	AnnotationVolume  = Prefix + "volume-id"
+	AnnotationBackend = Prefix + "backend"
+	// AnnotationEndpoint and AnnotationProject are where the volume lives: the
+	// same backend may lead elsewhere tomorrow.
+	AnnotationEndpoint = Prefix + "endpoint"
+	AnnotationProject  = Prefix + "project-id"
+	AnnotationTenant   = Prefix + "tenant"
+	AnnotationRule     = Prefix + "rule"
+	AnnotationProtocol = Prefix + "protocol"
+	// AnnotationConnector is the connector as JSON: terminating a connection
+	// takes the same connector that initialised it.
+	AnnotationConnector = Prefix + "connector"
+	AnnotationCluster   = Prefix + "cluster"
+	// AnnotationAttachment tells an operator which attachment at Cinder is the
+	// volume's; deleting asks Cinder itself.
+	AnnotationAttachment = Prefix + "attachment-id"
+	AnnotationClaimUID   = Prefix + "claim-uid"
+	AnnotationRevision   = Prefix + "policy-revision"
+	// AnnotationSecret names the Secret that was made for this volume, or that
+	// it shares with others of its backend; absent when there is none.
+	AnnotationSecret          = Prefix + "secret"
+	AnnotationSecretNamespace = Prefix + "secret-namespace"
+	// AnnotationProvisionedBy is written by the library.
+	AnnotationProvisionedBy = "pv.kubernetes.io/provisioned-by"
+)
+
+// Annotations of the historic provisioner, and the connector that it used.
+const (
+	HistoricIdentity = "standaloneCinderProvisionerIdentity"
+	HistoricVolume   = "cinderVolumeId"
+)
+
+func HistoricConnector() backends.Connector {
+	return backends.Connector{Host: "localhost", IP: "127.0.0.1", Initiator: "iqn.2018-01.io.k8s:a13fc3d1cc22"}
+}
+
+// Finalizer keeps the object of a PersistentVolume whose volume could not be
+// brought into use, or marked, yet. Were the object removed by hand, no later
+// leader could tell the volume from one that nobody was ever given.
+const Finalizer = Prefix + "not-in-use-yet"
+
+// HistoricClone is what a claim's author wrote to ask the historic
+// provisioner for a copy of another claim, of any namespace.
+const HistoricClone = "k8s.io/CloneRequest"
+
+const (
+	AnnotationStorageProvisioner     = "volume.kubernetes.io/storage-provisioner"
+	AnnotationBetaStorageProvisioner = "volume.beta.kubernetes.io/storage-provisioner"
+)
+
+// LabelManagedBy marks the Secrets that the program made, so that it never
+// touches another.
+const (
+	LabelManagedBy  = "app.kubernetes.io/managed-by"
+	ManagedBy       = "standalone-cinder"
+	AnnotationForPV = Prefix + "persistent-volume"
+)
+
+// AnnotationSharedBy marks a Secret that volumes of a backend share, with the
+// backend's name. The Secret of one volume never carries it.
+const AnnotationSharedBy = Prefix + "shared-by-backend"

@@ -1,0 +1,133 @@
+package record
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+)
+
+// PVNameOf is the name that the library gives to the PersistentVolume of a
+// claim.
+func PVNameOf(claim *corev1.PersistentVolumeClaim) string { return PVNameFor(string(claim.UID)) }
+
+// PVNameFor is the name of the PersistentVolume that is made for a claim.
+func PVNameFor(claimUID string) string { return PVNamePrefix + claimUID }
+
+// PVNamePrefix is the provisioning library's.
+const PVNamePrefix = "pvc-"
+
+// Unsupported is why a claim is denied that asks for what no volume of Cinder can
+// honour through this program; nil if it does not. Such a claim must not get an
+// ordinary, empty volume instead.
+func Unsupported(claim *corev1.PersistentVolumeClaim) *policy.Denial {
+	spec := claim.Spec
+	switch {
+	case spec.DataSourceRef != nil:
+		return unsupportedDataSource(spec.DataSourceRef.Kind, spec.DataSourceRef.Name)
+	case spec.DataSource != nil:
+		return unsupportedDataSource(spec.DataSource.Kind, spec.DataSource.Name)
+	case spec.Selector != nil:
+		return &policy.Denial{
+			Reason:  "UnsupportedSelector",
+			Message: "spec.selector cannot be honoured for a volume that is yet to be made; remove the selector, or bind an existing PersistentVolume with spec.volumeName",
+		}
+	}
+	if source := claim.Annotations[HistoricClone]; source != "" {
+		return &policy.Denial{
+			Reason:  "UnsupportedDataSource",
+			Message: fmt.Sprintf("annotation %s asks for a copy of %q, as the historic provisioner made; cloning is not supported and the claim is not given an empty volume instead; remove the annotation", HistoricClone, source),
+		}
+	}
+	if err := mappers.CheckAccessModes(spec.AccessModes, IsBlock(claim)); err != nil {
+		return &policy.Denial{Reason: policy.Reason(mappers.UnsupportedAccessMode), Message: err.Error()}
+	}
+	return nil
+}
+
+func unsupportedDataSource(kind, name string) *policy.Denial {
+	return &policy.Denial{
+		Reason:  "UnsupportedDataSource",
+		Message: fmt.Sprintf("spec.dataSource asks for the content of %s %q, which is not supported; the claim is not given an empty volume instead; remove the data source", kind, name),
+	}
+}
+
+// RequestOf describes a claim to the policy. The class is nil where it does not
+// exist.
+func RequestOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, namespaceLabels map[string]string) policy.Request {
+	request := policy.Request{
+		Namespace:       claim.Namespace,
+		NamespaceLabels: namespaceLabels,
+		StorageClass:    ClassName(claim),
+		VolumeMode:      policy.Filesystem,
+	}
+	if class != nil {
+		request.StorageClass, request.Parameters = class.Name, class.Parameters
+	}
+	if IsBlock(claim) {
+		request.VolumeMode = policy.Block
+	}
+	if size, ok := claim.Spec.Resources.Requests[corev1.ResourceStorage]; ok {
+		request.Bytes = policy.Bytes(size)
+	}
+	if limit, ok := claim.Spec.Resources.Limits[corev1.ResourceStorage]; ok {
+		request.LimitBytes = policy.Bytes(limit)
+	}
+	return request
+}
+
+func ProvisionerOf(claim *corev1.PersistentVolumeClaim) string {
+	if name, ok := claim.Annotations[AnnotationStorageProvisioner]; ok {
+		return name
+	}
+	return claim.Annotations[AnnotationBetaStorageProvisioner]
+}
+
+// ClassName is the claim's StorageClass; a claim may have none.
+func ClassName(claim *corev1.PersistentVolumeClaim) string {
+	if name, ok := claim.Annotations[corev1.BetaStorageClassAnnotation]; ok {
+		return name
+	}
+	if claim.Spec.StorageClassName != nil {
+		return *claim.Spec.StorageClassName
+	}
+	return ""
+}
+
+func IsBlock(claim *corev1.PersistentVolumeClaim) bool {
+	return claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode == corev1.PersistentVolumeBlock
+}
+
+// BoundElsewhere says that a claim uses a PersistentVolume that was not made for
+// it, and so needs none of its own.
+func BoundElsewhere(claim *corev1.PersistentVolumeClaim) bool {
+	return claim.Spec.VolumeName != "" && claim.Spec.VolumeName != PVNameOf(claim)
+}
+
+// ClaimOf asks the API server for the claim that a volume was made for; nil if
+// it is gone.
+func ClaimOf(ctx context.Context, client kubernetes.Interface, stamp backends.Stamp) (*corev1.PersistentVolumeClaim, error) {
+	claim, err := client.CoreV1().PersistentVolumeClaims(stamp.Namespace).Get(ctx, stamp.Claim, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && string(claim.UID) != stamp.ClaimUID {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot tell whether claim %s/%s exists: %w", stamp.Namespace, stamp.Claim, err)
+	}
+	return claim, nil
+}
+
+// IsForeign says that a PersistentVolume is another provisioner's. One that does
+// not say whose it is may be ours.
+func IsForeign(pv *corev1.PersistentVolume, provisionerName string) bool {
+	by := pv.Annotations[AnnotationProvisionedBy]
+	return !IsOurs(pv) && by != "" && by != provisionerName
+}

@@ -1,0 +1,163 @@
+package record
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+)
+
+// Origin is what a PersistentVolume records about its volume.
+type Origin struct {
+	PVName   string
+	VolumeID string
+	Backend  string
+	// Place is where the volume lives; zero if that was never recorded.
+	Place     backends.Place
+	Tenant    string
+	Protocol  string
+	Cluster   string
+	ClaimUID  string
+	Connector backends.Connector
+	// Secret is empty when none was made.
+	Secret          string
+	SecretNamespace string
+	// Historic says that the historic provisioner wrote the object.
+	Historic bool
+}
+
+// target is what the backend needs to remove the volume, proof included.
+func (o Origin) Target() backends.Target {
+	return backends.Target{
+		VolumeID:  o.VolumeID,
+		Stamp:     backends.Stamp{Cluster: o.Cluster, ClaimUID: o.ClaimUID, PV: o.PVName},
+		Historic:  o.Historic,
+		Connector: o.Connector,
+		Place:     o.Place,
+	}
+}
+
+// sharesSecret reports whether the Secret is one that volumes of the backend may
+// share. What is deleted must carry that mark itself.
+func (o Origin) SharesSecret() bool {
+	return !o.Historic && o.Secret != SecretName(o.PVName) && mappers.IsSharedSecretName(o.Secret, o.Backend)
+}
+
+// IsOurs reports whether this program, in its present form, wrote the object.
+func IsOurs(pv *corev1.PersistentVolume) bool { return pv.Annotations[AnnotationVolume] != "" }
+
+// OriginOf reads the annotations back. What is missing or damaged is named;
+// nothing is guessed, since a deletion follows.
+func OriginOf(pv *corev1.PersistentVolume) (Origin, error) {
+	annotations := pv.Annotations
+	if !IsOurs(pv) {
+		return historicOrigin(pv)
+	}
+	origin := Origin{
+		PVName:          pv.Name,
+		VolumeID:        annotations[AnnotationVolume],
+		Backend:         annotations[AnnotationBackend],
+		Place:           PlaceOf(pv),
+		Tenant:          annotations[AnnotationTenant],
+		Protocol:        annotations[AnnotationProtocol],
+		Cluster:         annotations[AnnotationCluster],
+		ClaimUID:        annotations[AnnotationClaimUID],
+		Secret:          annotations[AnnotationSecret],
+		SecretNamespace: annotations[AnnotationSecretNamespace],
+	}
+	for _, key := range []string{AnnotationBackend, AnnotationCluster, AnnotationClaimUID, AnnotationConnector} {
+		if annotations[key] == "" {
+			return origin, Damaged(pv, key, "is missing")
+		}
+	}
+	if err := json.Unmarshal([]byte(annotations[AnnotationConnector]), &origin.Connector); err != nil {
+		return origin, Damaged(pv, AnnotationConnector, "is not JSON")
+	}
+	if pv.Spec.ClaimRef != nil && string(pv.Spec.ClaimRef.UID) != "" && string(pv.Spec.ClaimRef.UID) != origin.ClaimUID {
+		return origin, Damaged(pv, AnnotationClaimUID, fmt.Sprintf("is %s, but spec.claimRef has %s", origin.ClaimUID, pv.Spec.ClaimRef.UID))
+	}
+	if origin.Secret != "" && (origin.Secret != SecretName(pv.Name) && !origin.SharesSecret() || origin.SecretNamespace == "") {
+		return origin, Damaged(pv, AnnotationSecret, "names a Secret that was not made for this volume")
+	}
+	return origin, nil
+}
+
+func historicOrigin(pv *corev1.PersistentVolume) (Origin, error) {
+	annotations := pv.Annotations
+	origin := Origin{
+		PVName:    pv.Name,
+		VolumeID:  annotations[HistoricVolume],
+		Backend:   annotations[AnnotationBackend],
+		Place:     PlaceOf(pv),
+		Connector: HistoricConnector(),
+		Historic:  true,
+	}
+	if origin.VolumeID == "" {
+		return origin, Damaged(pv, AnnotationVolume, "is missing, and so is "+HistoricVolume)
+	}
+	if annotations[HistoricIdentity] == "" {
+		return origin, Damaged(pv, HistoricIdentity, "is missing, so that the volume cannot be told from a foreign one")
+	}
+	if pv.Spec.ClaimRef != nil {
+		origin.ClaimUID = string(pv.Spec.ClaimRef.UID)
+	}
+	if iscsi := pv.Spec.ISCSI; iscsi != nil && iscsi.SecretRef != nil && iscsi.SecretRef.Name == pv.Name+"-secret" {
+		origin.Protocol = "iscsi"
+		origin.Secret = iscsi.SecretRef.Name
+		origin.SecretNamespace = iscsi.SecretRef.Namespace
+		// The historic program wrote no namespace; kubelet then looks into
+		// the claim's, and so did it.
+		if origin.SecretNamespace == "" && pv.Spec.ClaimRef != nil {
+			origin.SecretNamespace = pv.Spec.ClaimRef.Namespace
+		}
+	}
+	return origin, nil
+}
+
+// DamagedError says that a PersistentVolume does not say what deleting needs.
+type DamagedError struct{ Message string }
+
+func (e *DamagedError) Error() string { return e.Message }
+
+// Damaged is the error about one annotation of a PersistentVolume.
+func Damaged(pv *corev1.PersistentVolume, key, problem string) error {
+	return &DamagedError{fmt.Sprintf("PersistentVolume %s: annotation %s %s; nothing is deleted until it is put right", pv.Name, key, problem)}
+}
+
+// PlaceAnnotations record where a volume lives.
+func PlaceAnnotations(at backends.Place) map[string]string {
+	if !at.IsKnown() {
+		return nil
+	}
+	return map[string]string{AnnotationEndpoint: at.Endpoint, AnnotationProject: at.Project}
+}
+
+// PlaceOf reads where a volume lives; zero if that was never recorded.
+func PlaceOf(pv *corev1.PersistentVolume) backends.Place {
+	if pv.Annotations[AnnotationEndpoint] == "" {
+		return backends.Place{}
+	}
+	return backends.NewPlace(pv.Annotations[AnnotationEndpoint], pv.Annotations[AnnotationProject])
+}
+
+// WithRemedy says what to do about a volume that does not exist where its
+// backend leads, and may exist elsewhere. Other errors stay as they are.
+func WithRemedy(err error, origin Origin) error {
+	var failed *backends.Error
+	if !errors.As(err, &failed) || failed.Kind != backends.KindElsewhere {
+		return err
+	}
+	return fmt.Errorf("%w; its PersistentVolume stays; %s", err, origin.Remedy(failed.Place))
+}
+
+// Remedy is what an operator can do about a volume that does not exist where its
+// backend leads, and may exist elsewhere.
+func (o Origin) Remedy(present backends.Place) string {
+	return fmt.Sprintf("put the configuration and credentials of backend %s back to what they were, or, "+
+		"if the volume is certainly gone, run: kubectl annotate pv %s --overwrite %s=%s %s=%s",
+		o.Backend, o.PVName, AnnotationEndpoint, present.Endpoint, AnnotationProject, present.Project)
+}

@@ -1,0 +1,125 @@
+package record
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+)
+
+// Provisioned is what is known of a volume that was made for a claim.
+type Provisioned struct {
+	// Name is the PersistentVolume's.
+	Name    string
+	Claim   *corev1.PersistentVolumeClaim
+	Class   *storagev1.StorageClass
+	Cluster string
+	// Tenant, Rule and Revision are what the policy decided.
+	Tenant, Rule, Revision string
+
+	Backend   string
+	Connector backends.Connector
+	// NodeLabels select the nodes that the volume is exported to; empty is all.
+	NodeLabels map[string]string
+	Connected  backends.Connected
+
+	Protocol string
+	Mapped   mappers.Result
+	// SecretNamespace is where the Secret is that the mapper asked for, if any.
+	SecretNamespace string
+}
+
+// NewPersistentVolume describes a volume to Kubernetes. The capacity is what
+// Cinder made, which may be more than was asked for.
+func NewPersistentVolume(of Provisioned) *corev1.PersistentVolume {
+	connector, err := json.Marshal(of.Connector)
+	if err != nil {
+		// A struct of strings and a bool always encodes.
+		panic(err)
+	}
+	annotations := map[string]string{
+		AnnotationVolume:    of.Connected.Volume.ID,
+		AnnotationBackend:   of.Backend,
+		AnnotationTenant:    of.Tenant,
+		AnnotationRule:      of.Rule,
+		AnnotationProtocol:  of.Protocol,
+		AnnotationConnector: string(connector),
+		AnnotationCluster:   of.Cluster,
+		AnnotationClaimUID:  string(of.Claim.UID),
+		AnnotationRevision:  of.Revision,
+	}
+	maps.Copy(annotations, PlaceAnnotations(of.Connected.Place))
+	if of.Connected.AttachmentID != "" {
+		annotations[AnnotationAttachment] = of.Connected.AttachmentID
+	}
+	if of.Mapped.Secret != nil {
+		annotations[AnnotationSecret] = of.Mapped.Secret.Name
+		annotations[AnnotationSecretNamespace] = of.SecretNamespace
+	}
+	reclaim := corev1.PersistentVolumeReclaimDelete
+	if of.Class.ReclaimPolicy != nil {
+		reclaim = *of.Class.ReclaimPolicy
+	}
+	return &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: of.Name, Annotations: annotations},
+		Spec: PersistentVolumeSpec(of.Mapped, corev1.PersistentVolumeSpec{
+			Capacity:                      capacity(of.Connected.Volume.SizeGiB),
+			AccessModes:                   of.Claim.Spec.AccessModes,
+			PersistentVolumeReclaimPolicy: reclaim,
+			MountOptions:                  of.Class.MountOptions,
+			VolumeMode:                    of.Claim.Spec.VolumeMode,
+			NodeAffinity:                  nodeAffinity(of.NodeLabels),
+		}),
+	}
+}
+
+// nodeAffinity binds a PersistentVolume to the nodes that its volume is exported
+// to; nil leaves it to all.
+func nodeAffinity(labels map[string]string) *corev1.VolumeNodeAffinity {
+	if len(labels) == 0 {
+		return nil
+	}
+	var requirements []corev1.NodeSelectorRequirement
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		requirements = append(requirements, corev1.NodeSelectorRequirement{Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{labels[key]}})
+	}
+	return &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: requirements}}}}
+}
+
+func capacity(gib int64) corev1.ResourceList {
+	return corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(gib<<30, resource.BinarySI)}
+}
+
+// PersistentVolumeSpec completes what claim and StorageClass say of a
+// PersistentVolume with what its connection was mapped to.
+func PersistentVolumeSpec(mapped mappers.Result, spec corev1.PersistentVolumeSpec) corev1.PersistentVolumeSpec {
+	spec.PersistentVolumeSource = mapped.Source
+	spec.MountOptions = slices.Clone(spec.MountOptions)
+	for _, option := range mapped.MountOptions {
+		if !slices.Contains(spec.MountOptions, option) {
+			spec.MountOptions = append(spec.MountOptions, option)
+		}
+	}
+	return spec
+}
+
+// ReadOnly reports whether nobody may write through the PersistentVolume.
+func ReadOnly(pv *corev1.PersistentVolume) bool { return OnlyReading(pv.Spec.AccessModes) }
+
+func OnlyReading(modes []corev1.PersistentVolumeAccessMode) bool {
+	for _, mode := range modes {
+		if mode != corev1.ReadOnlyMany {
+			return false
+		}
+	}
+	return len(modes) > 0
+}
