@@ -83,7 +83,7 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 		return nil, a.undoRefused(ctx, err)
 	}
 	if mapped.Secret != nil {
-		if err := a.keepSecret(ctx, *mapped.Secret, connected.Fresh); err != nil {
+		if err := a.p.secrets.Keep(ctx, a.claim.UID, a.pvName, a.backend, *mapped.Secret, connected.Fresh); err != nil {
 			return nil, err
 		}
 	}

@@ -187,10 +187,7 @@ func (p *Provisioner) remove(ctx context.Context, pv *corev1.PersistentVolume, o
 	p.settleSeconds(volumes, *origin)
 	// Only now: while the volume exists a node may still need the credentials
 	// to log out, and the PersistentVolume must not refer to nothing.
-	if origin.SharesSecret() {
-		return p.leaveSharedSecret(ctx, pv.UID, *origin)
-	}
-	return p.deleteSecret(ctx, *origin)
+	return p.secrets.VolumeRemoved(ctx, pv.UID, *origin)
 }
 
 func (p *Provisioner) isRemoved(uid types.UID) bool {
@@ -234,7 +231,7 @@ func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
 	removed = p.removed[pv.UID]
 	delete(p.removed, pv.UID)
 	p.mu.Unlock()
-	p.shared.VolumeGone(pv.UID)
+	p.secrets.VolumeGone(pv.UID)
 	p.Nodes.Forget(pv.UID)
 	p.volumes.Forget(pv.UID)
 	p.limiter.Gone(pv.Name)

@@ -16,6 +16,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/secrets"
 )
 
 // Unrecorded removes volumes of one backend that no PersistentVolume names;
@@ -242,5 +243,5 @@ func (c Cleaner) RemoveSecret(ctx context.Context, pvName string) error {
 	if pv != nil {
 		return kept("the Secret of PersistentVolume %s stays: that exists", pvName)
 	}
-	return deleteOwnSecret(ctx, c.Client, c.Namespace, pvName)
+	return secrets.DeleteOwn(ctx, c.Client, c.Namespace, pvName)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -133,11 +132,7 @@ type Provisioner struct {
 	volumes  *parking.Lot[*corev1.PersistentVolume]
 	helped   *parking.History
 	counting *counting
-	shared   *secrets.Holders
-
-	// secretDoubt is when the request for a Secret failed last, in nanoseconds of
-	// Unix time.
-	secretDoubt atomic.Int64
+	secrets  *secrets.Keeper
 
 	mu sync.Mutex
 	// full holds what Cinder's own quotas have no room for.
@@ -179,7 +174,6 @@ func New(options Options) *Provisioner {
 		volumes:  parking.NewLot[*corev1.PersistentVolume](),
 		helped:   parking.NewHistory(),
 		counting: newCounting(),
-		shared:   secrets.New(),
 
 		full:    map[fullAt]fullness{},
 		begun:   map[types.UID]beginning{},
@@ -192,6 +186,16 @@ func New(options Options) *Provisioner {
 		Client: p.Client, ProvisionerName: p.Name, Cluster: p.Cluster, ClusterUID: p.ClusterUID, Namespace: p.Namespace,
 		RecordedBy: p.recordedBy, Nodes: p.Nodes, UseOf: p.useOf, Volumes: p.unrecordedVolumes,
 	}
+	p.secrets = secrets.New(secrets.Options{
+		Client: p.Client, PersistentVolumes: p.PersistentVolumes, Namespace: p.Namespace, Cluster: p.Cluster, Logger: p.Logger,
+		MayBeUnrecorded: p.mayBeUnrecorded, Wanted: p.wantedClaims, ClaimsOfVolumes: p.claimsOfVolumes, MostAge: youngEnough,
+		RemoveOwn: func(ctx context.Context, pvName string) error {
+			if err := p.cleaner.RemoveSecret(ctx, pvName); !IsKept(err) {
+				return err
+			}
+			return nil
+		},
+	})
 	p.claimTurns = fairshare.New(options.Workers, p.ownTurns, p.inviteClaim)
 	p.volumeTurns = fairshare.New(options.Workers, p.ownTurns, p.inviteVolume)
 	return p

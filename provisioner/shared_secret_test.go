@@ -84,7 +84,7 @@ func (f *fixture) cache(pv *corev1.PersistentVolume) {
 	f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Add(pv))
 }
 
-func (f *fixture) secrets() []corev1.Secret {
+func (f *fixture) listSecrets() []corev1.Secret {
 	f.t.Helper()
 	list, err := f.client.CoreV1().Secrets("own").List(context.WithoutCancel(f.t.Context()), metav1.ListOptions{})
 	f.must(err)
@@ -92,7 +92,7 @@ func (f *fixture) secrets() []corev1.Secret {
 }
 
 func (f *fixture) hasShared(name string) bool {
-	return slices.ContainsFunc(f.secrets(), func(s corev1.Secret) bool { return s.Name == name })
+	return slices.ContainsFunc(f.listSecrets(), func(s corev1.Secret) bool { return s.Name == name })
 }
 
 func sharedSecretOf(name, backend, cluster string) *corev1.Secret {
@@ -103,7 +103,7 @@ func sharedSecretOf(name, backend, cluster string) *corev1.Secret {
 func TestVolumesOfABackendShareOneSecret(t *testing.T) {
 	f := newCephFixture(t)
 	first := f.provisionClaim("uid-1")
-	secrets := f.secrets()
+	secrets := f.listSecrets()
 	if len(secrets) != 1 {
 		t.Fatalf("%d Secrets", len(secrets))
 	}
@@ -120,7 +120,7 @@ func TestVolumesOfABackendShareOneSecret(t *testing.T) {
 
 	f.backends["gold"].document = rbdDocument(newKey)
 	second := f.provisionClaim("uid-2")
-	secrets = f.secrets()
+	secrets = f.listSecrets()
 	if len(secrets) != 1 || second.Annotations[record.AnnotationSecret] != secret.Name {
 		t.Fatalf("%d Secrets; the second volume's is %s", len(secrets), second.Annotations[record.AnnotationSecret])
 	}
@@ -135,17 +135,17 @@ func TestStoredConnectionReplacesNoKey(t *testing.T) {
 	f := newCephFixture(t)
 	f.backends["gold"].document, f.backends["gold"].stored = rbdDocument(newKey), true
 	f.provisionClaim("uid-1")
-	if got := string(f.secrets()[0].Data["userKey"]); got != newKey {
+	if got := string(f.listSecrets()[0].Data["userKey"]); got != newKey {
 		t.Fatalf("where there is no Secret, the key is %s, want the stored one", got)
 	}
 	f.backends["gold"].document = rbdDocument(oldKey)
 	f.provisionClaim("uid-2")
-	if got := string(f.secrets()[0].Data["userKey"]); got != newKey {
+	if got := string(f.listSecrets()[0].Data["userKey"]); got != newKey {
 		t.Errorf("a stored connection put the key %s in place of %s", got, newKey)
 	}
 	f.backends["gold"].stored = false
 	f.provisionClaim("uid-3")
-	if got := string(f.secrets()[0].Data["userKey"]); got != oldKey {
+	if got := string(f.listSecrets()[0].Data["userKey"]); got != oldKey {
 		t.Errorf("a fresh connection left the key %s", got)
 	}
 }
@@ -153,8 +153,8 @@ func TestStoredConnectionReplacesNoKey(t *testing.T) {
 func TestSecretsOfCHAPStayOnePerVolume(t *testing.T) {
 	f := newFixture(t)
 	first, second := f.provisionClaim("uid-1"), f.provisionClaim("uid-2")
-	if len(f.secrets()) != 2 || first.Annotations[record.AnnotationSecret] != record.SecretName(first.Name) || second.Annotations[record.AnnotationSecret] != record.SecretName(second.Name) {
-		t.Errorf("%d Secrets, %s and %s", len(f.secrets()), first.Annotations[record.AnnotationSecret], second.Annotations[record.AnnotationSecret])
+	if len(f.listSecrets()) != 2 || first.Annotations[record.AnnotationSecret] != record.SecretName(first.Name) || second.Annotations[record.AnnotationSecret] != record.SecretName(second.Name) {
+		t.Errorf("%d Secrets, %s and %s", len(f.listSecrets()), first.Annotations[record.AnnotationSecret], second.Annotations[record.AnnotationSecret])
 	}
 }
 
@@ -235,7 +235,7 @@ func TestSharedSecretGoesWithTheLastVolume(t *testing.T) {
 			if got := f.hasShared(name); got != c.stays {
 				t.Errorf("the Secret exists: %t, want %t", got, c.stays)
 			}
-			if got := f.secretDoubt.Load() != 0; got != c.doubt {
+			if got := f.secrets.LastDoubt().Unix() != 0; got != c.doubt {
 				t.Errorf("in doubt: %t, want %t", got, c.doubt)
 			}
 		})
@@ -274,13 +274,13 @@ func TestLastTwoVolumesAtOnceLeaveNoSecret(t *testing.T) {
 		var all sync.WaitGroup
 		for _, origin := range origins {
 			all.Go(func() {
-				if err := f.leaveSharedSecret(context.WithoutCancel(t.Context()), types.UID("uid-of-"+origin.PVName), origin); err != nil {
+				if err := f.secrets.VolumeRemoved(context.WithoutCancel(t.Context()), types.UID("uid-of-"+origin.PVName), origin); err != nil {
 					t.Error(err)
 				}
 			})
 		}
 		all.Wait()
-		if left := f.secrets(); len(left) != 0 {
+		if left := f.listSecrets(); len(left) != 0 {
 			t.Fatalf("%d Secrets are left", len(left))
 		}
 	}
@@ -305,14 +305,14 @@ func TestSharedSecretIsThereForEverybodyWhoNeedsIt(t *testing.T) {
 			for round := range 25 {
 				id := fmt.Sprintf("%d-%d", worker, round)
 				claim := types.UID("uid-" + id)
-				if err := f.ensureSharedSecret(ctx, claim, "gold", secret, true); err != nil {
+				if err := f.secrets.Keep(ctx, claim, "pvc-"+string(claim), "gold", secret, true); err != nil {
 					t.Error(err)
 				}
 				expect("before the PersistentVolume is saved")
 				if round%3 == 2 { // given up
-					held := f.shared.HeldBy(claim)
+					held := f.secrets.HeldBy(claim)
 					f.finish(claim)
-					f.leaveSharedSecrets(ctx, "gold", held)
+					f.secrets.AttemptUndone(ctx, "gold", held)
 					continue
 				}
 				pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-" + id, UID: types.UID("pv-" + id),
@@ -327,14 +327,14 @@ func TestSharedSecretIsThereForEverybodyWhoNeedsIt(t *testing.T) {
 					_ = pvs.Add(pv)
 				}
 				expect("while the PersistentVolume exists")
-				if err := f.leaveSharedSecret(ctx, pv.UID, record.Origin{PVName: pv.Name, Backend: "gold", Secret: name, SecretNamespace: "own"}); err != nil {
+				if err := f.secrets.VolumeRemoved(ctx, pv.UID, record.Origin{PVName: pv.Name, Backend: "gold", Secret: name, SecretNamespace: "own"}); err != nil {
 					t.Error(err)
 				}
 				if err := f.client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), "", pv.Name); err != nil {
 					t.Error(err)
 				}
 				_ = pvs.Delete(pv)
-				f.shared.VolumeGone(pv.UID)
+				f.secrets.VolumeGone(pv.UID)
 			}
 		})
 	}
@@ -342,7 +342,7 @@ func TestSharedSecretIsThereForEverybodyWhoNeedsIt(t *testing.T) {
 	if f.hasShared(name) {
 		t.Error("the Secret is left")
 	}
-	if n := f.shared.Remembered(f.shared.Named(name)); n > 0 {
+	if n := f.secrets.Remembered(name); n > 0 {
 		t.Errorf("%d attempts and PersistentVolumes are remembered", n)
 	}
 }
@@ -359,7 +359,7 @@ func TestSharedSecretWhileItIsFoundNeedless(t *testing.T) {
 	f.client.PrependReactor("list", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
 		if !asked.Swap(true) {
 			go func() {
-				ended <- f.ensureSharedSecret(context.WithoutCancel(t.Context()), "uid-2", "gold", secret, true)
+				ended <- f.secrets.Keep(context.WithoutCancel(t.Context()), "uid-2", "pvc-uid-1", "gold", secret, true)
 			}()
 		}
 		return false, nil, nil
@@ -418,7 +418,7 @@ func TestUndoingLeavesTheSharedSecretToTheSweepWhenItCannotTell(t *testing.T) {
 		return fail.Load(), nil, errors.New("the API server is down")
 	})
 	f.endClaim("uid-1")
-	if !f.hasShared(name) || f.secretDoubt.Load() == 0 {
+	if !f.hasShared(name) || f.secrets.LastDoubt().Unix() == 0 {
 		t.Fatal("the Secret is gone, or nobody looks again")
 	}
 	fail.Store(false)
@@ -442,7 +442,7 @@ func TestSweepRemovesSharedSecretsThatNobodyNeeds(t *testing.T) {
 			f.must(f.client.Tracker().Add(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", Annotations: map[string]string{record.AnnotationSecret: name}}}))
 		}},
 		{name: "an attempt needs it", stays: true, secret: sharedSecretOf(name, "gold", "cluster-1"), before: func(f *fixture) {
-			f.shared.Hold(f.shared.Named(name), "uid-1")
+			f.must(f.secrets.Keep(f.t.Context(), "uid-1", "pvc-uid-1", "gold", mappers.Secret{Name: name, Shared: true}, false))
 		}},
 		{name: "a former leader's volume may need it", stays: true, secret: sharedSecretOf(name, "gold", "cluster-1"), before: func(f *fixture) {
 			f.countFound("gold", []backends.Volume{f.stamped("uid-3")})
@@ -514,7 +514,7 @@ func TestSharedSecretIsWrittenBesideOthersWhoWriteIt(t *testing.T) {
 			if c.before != nil {
 				c.before(f)
 			}
-			err := f.ensureSharedSecret(t.Context(), "uid-1", "gold", secret, true)
+			err := f.secrets.Keep(t.Context(), "uid-1", "pvc-uid-1", "gold", secret, true)
 			if c.want != "" {
 				if err == nil || err.Error() != c.want {
 					t.Errorf("error %v\nwant %s", err, c.want)
@@ -522,7 +522,7 @@ func TestSharedSecretIsWrittenBesideOthersWhoWriteIt(t *testing.T) {
 				return
 			}
 			f.must(err)
-			if got := string(f.secrets()[0].Data["userKey"]); got != newKey {
+			if got := string(f.listSecrets()[0].Data["userKey"]); got != newKey {
 				t.Errorf("the key is %s", got)
 			}
 		})
@@ -538,7 +538,7 @@ func TestSharedSecretWhoseRequestFailedIsLookedForAgain(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "cannot create Secret own/gold-cephx-") {
 		t.Errorf("error %v", err)
 	}
-	if f.secretDoubt.Load() == 0 {
+	if f.secrets.LastDoubt().Unix() == 0 {
 		t.Error("nobody looks for it again")
 	}
 }

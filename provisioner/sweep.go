@@ -2,10 +2,8 @@ package provisioner
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"maps"
-	"strings"
+	"slices"
 	"sync"
 	"time"
 
@@ -73,14 +71,14 @@ func (p *Provisioner) sweepSecretsAgain(ctx context.Context, began time.Time) {
 	for wait := sweepPeriod; pause(ctx, wait); {
 		wait = sweepPeriod
 		doubt := began
-		if failed := time.Unix(0, p.secretDoubt.Load()); failed.After(doubt) {
+		if failed := p.secrets.LastDoubt(); failed.After(doubt) {
 			doubt = failed
 		}
 		at := time.Now()
 		if !mayHaveArrived(began, doubt, swept, at) {
 			continue
 		}
-		if err := p.SweepSecrets(ctx); err == nil {
+		if err := p.secrets.Sweep(ctx); err == nil {
 			swept = at
 		} else if wait = secretsPause; ctx.Err() == nil {
 			p.Logger.Warn("Looking for Secrets that were left failed, and is tried again", "error", err)
@@ -234,75 +232,50 @@ func (p *Provisioner) claimsByUID() (map[types.UID]*corev1.PersistentVolumeClaim
 }
 
 // SweepSecrets removes Secrets that nobody needs, of single volumes and shared.
-func (p *Provisioner) SweepSecrets(ctx context.Context) error {
-	return errors.Join(p.sweepOwnSecrets(ctx), p.sweepSharedSecrets(ctx))
+func (p *Provisioner) SweepSecrets(ctx context.Context) error { return p.secrets.Sweep(ctx) }
+
+// mayBeUnrecorded says that a backend may have volumes that no PersistentVolume
+// names yet, and that no attempt of this term made. One that is not in the
+// policy any more cannot be asked.
+func (p *Provisioner) mayBeUnrecorded(backend string) bool {
+	if !slices.Contains(p.Backends.Names(), backend) {
+		return false
+	}
+	return !p.isCounted(backend) || p.ledger.HasFound(backend)
 }
 
-// sweepOwnSecrets removes Secrets of claims that went while they were
-// provisioned. Undoing removes a claim's Secret, but the request that makes it
-// may arrive later. One of which a volume exists may have been kept on purpose,
-// with the volume.
-func (p *Provisioner) sweepOwnSecrets(ctx context.Context) error {
-	secrets, err := record.ListSecrets(ctx, p.Client, p.Namespace)
-	if err != nil {
-		return err
-	}
+// wantedClaims tells which claims are in the cache, or have something begun for
+// them or counted, perhaps a volume that is younger than the listings.
+func (p *Provisioner) wantedClaims() (func(types.UID) bool, error) {
 	claims, err := p.claimsByUID()
-	if err != nil {
-		return err
-	}
-	left := map[types.UID]string{} // PersistentVolumes' names by claim UID
-	for _, secret := range secrets {
-		claimUID, named := strings.CutPrefix(secret.PV, record.PVNamePrefix)
-		uid := types.UID(claimUID)
+	return func(uid types.UID) bool {
 		_, begun := p.beginningOf(uid)
-		_, counts := p.ledger.Holds(uid) // for a volume, perhaps younger than the listings
-		_, err := p.PersistentVolumes.Get(secret.PV)
-		if named && !begun && !counts && err != nil && claims[uid] == nil && secret.Cluster == p.Cluster && time.Since(secret.CreatedAt).Abs() < youngEnough {
-			left[uid] = secret.PV
-		}
-	}
-	if len(left) == 0 {
-		return nil
-	}
-	if err := p.keepSecretsOfVolumes(ctx, left); err != nil {
-		return err
-	}
-	// The cache of claims may be late.
-	existing, err := record.ListEarlierClaims(ctx, p.Client)
-	if err != nil {
-		return err
-	}
-	maps.DeleteFunc(left, func(uid types.UID, _ string) bool { return existing.Present(uid) })
-	var failed []error
-	for _, pv := range left {
-		p.Logger.Info("Removing the Secret of a claim that is gone", "persistentVolume", pv)
-		if err := p.cleaner.RemoveSecret(ctx, pv); !IsKept(err) {
-			failed = append(failed, err)
-		}
-	}
-	return errors.Join(failed...)
+		_, counts := p.ledger.Holds(uid)
+		return begun || counts || claims[uid] != nil
+	}, err
 }
 
-// keepSecretsOfVolumes takes those out of which a volume exists.
-func (p *Provisioner) keepSecretsOfVolumes(ctx context.Context, left map[types.UID]string) error {
+// claimsOfVolumes lists the claims of which a volume exists. One backend that
+// does not answer leaves it unknown.
+func (p *Provisioner) claimsOfVolumes(ctx context.Context) (map[types.UID]bool, error) {
+	claims := map[types.UID]bool{}
 	for _, name := range p.Backends.Names() {
 		volumes, err := p.Backends.Volumes(name)
 		if err == nil {
 			err = volumes.Health()
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 		all, err := volumes.Volumes(ctx)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for _, v := range all {
 			if stamp := backends.StampOf(v); stamp.PV == record.PVNameFor(stamp.ClaimUID) {
-				delete(left, types.UID(stamp.ClaimUID))
+				claims[types.UID(stamp.ClaimUID)] = true
 			}
 		}
 	}
-	return nil
+	return claims, nil
 }

@@ -208,7 +208,7 @@ func TestFailedRequestForASecretIsLookedForLater(t *testing.T) {
 	if _, err := f.provision(f.claim(nil)); err == nil {
 		t.Fatal("no error")
 	}
-	if doubt := time.Unix(0, f.secretDoubt.Load()); doubt.Before(before) {
+	if doubt := f.secrets.LastDoubt(); doubt.Before(before) {
 		t.Errorf("the doubt is from %s", doubt)
 	}
 }

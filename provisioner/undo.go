@@ -97,10 +97,10 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning, 
 		return err
 	}
 	// A shared one last: others may need it, and who leads next looks for it.
-	shared := p.shared.HeldBy(uid)
+	shared := p.secrets.HeldBy(uid)
 	p.finish(uid)
 	p.release(uid)
-	p.leaveSharedSecrets(ctx, begun.backend, shared)
+	p.secrets.AttemptUndone(ctx, begun.backend, shared)
 	p.Logger.Info("Undid what was begun for a claim", "claimUID", uid, "backend", begun.backend)
 	return nil
 }
@@ -209,5 +209,5 @@ func (p *Provisioner) finish(uid types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.begun, uid)
-	p.shared.AttemptOver(uid)
+	p.secrets.AttemptOver(uid)
 }

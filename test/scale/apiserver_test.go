@@ -315,8 +315,9 @@ func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, c *collection)
 		events := me.events
 		me.events = nil
 		s.mu.Unlock()
-		for i := range events {
-			if err := encoder.Encode(&events[i]); err != nil {
+		for _, event := range events {
+			event.Object = event.Object.DeepCopyObject() // see answer
+			if err := encoder.Encode(&event); err != nil {
 				return
 			}
 		}
@@ -334,10 +335,12 @@ func (s *apiServer) negotiate(r *http.Request) runtime.SerializerInfo {
 	return info
 }
 
+// answer encodes a copy: encoding writes the version into the object for a
+// moment, and others may be encoding it, too.
 func (s *apiServer) answer(w http.ResponseWriter, r *http.Request, c *collection, status int, object runtime.Object) {
 	info := s.negotiate(r)
 	var body bytes.Buffer
-	if err := scheme.Codecs.EncoderForVersion(info.Serializer, c.group).Encode(object, &body); err != nil {
+	if err := scheme.Codecs.EncoderForVersion(info.Serializer, c.group).Encode(object.DeepCopyObject(), &body); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}

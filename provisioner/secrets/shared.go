@@ -1,4 +1,4 @@
-package provisioner
+package secrets
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,27 +16,17 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/paging"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/secrets"
 )
 
-// keepSecret writes the Secret of an attempt, the volume's own or the one that
-// it shares. The credentials are fresh if Cinder wrote the connection now.
-func (a *attempt) keepSecret(ctx context.Context, secret mappers.Secret, fresh bool) error {
-	if secret.Shared {
-		return a.p.ensureSharedSecret(ctx, a.claim.UID, a.backend, secret, fresh)
-	}
-	return a.p.ensureSecret(ctx, a.pvName, secret)
-}
-
-// ensureSharedSecret writes a Secret that the volumes of a backend share, and
+// keepShared writes a Secret that the volumes of a backend share, and
 // keeps it until the attempt is over. A new key replaces the old one for the
 // volumes that exist, too; one that is not fresh replaces nothing.
-func (p *Provisioner) ensureSharedSecret(ctx context.Context, claim types.UID, backend string, secret mappers.Secret, fresh bool) error {
-	entry := p.shared.Named(secret.Name)
-	entry.Use.RLock()
-	defer entry.Use.RUnlock()
-	p.shared.Hold(entry, claim)
-	return p.writeSharedSecret(ctx, backend, secret, fresh)
+func (k *Keeper) keepShared(ctx context.Context, claim types.UID, backend string, secret mappers.Secret, fresh bool) error {
+	entry := k.named(secret.Name)
+	entry.use.RLock()
+	defer entry.use.RUnlock()
+	k.hold(entry, claim)
+	return k.writeShared(ctx, backend, secret, fresh)
 }
 
 // mostSharedWrites bounds how often others may write a Secret in between. All
@@ -46,18 +35,18 @@ const mostSharedWrites = 5
 
 // A connection that was stored with an attachment may hold a key that was
 // replaced since. It is better than none, and never better than what is there.
-func (p *Provisioner) writeSharedSecret(ctx context.Context, backend string, secret mappers.Secret, fresh bool) error {
+func (k *Keeper) writeShared(ctx context.Context, backend string, secret mappers.Secret, fresh bool) error {
 	wanted := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        secret.Name,
-			Namespace:   p.Namespace,
+			Namespace:   k.Namespace,
 			Labels:      map[string]string{record.LabelManagedBy: record.ManagedBy},
-			Annotations: map[string]string{record.AnnotationSharedBy: backend, record.AnnotationCluster: p.Cluster},
+			Annotations: map[string]string{record.AnnotationSharedBy: backend, record.AnnotationCluster: k.Cluster},
 		},
 		Type: secret.Type,
 		Data: secret.Data,
 	}
-	secrets := p.Client.CoreV1().Secrets(p.Namespace)
+	secrets := k.Client.CoreV1().Secrets(k.Namespace)
 	for range mostSharedWrites {
 		existing, err := secrets.Get(ctx, wanted.Name, metav1.GetOptions{})
 		switch {
@@ -67,12 +56,12 @@ func (p *Provisioner) writeSharedSecret(ctx context.Context, backend string, sec
 			}
 			if err != nil {
 				// It may arrive late, when nobody needs it any more.
-				p.secretDoubt.Store(time.Now().UnixNano())
+				k.noteDoubt()
 			}
 			return inNamespace(err, "create", wanted.Namespace, wanted.Name)
 		case err != nil:
 			return inNamespace(err, "read", wanted.Namespace, wanted.Name)
-		case !record.IsSharedSecret(existing, backend, p.Cluster) || existing.Type != wanted.Type:
+		case !record.IsSharedSecret(existing, backend, k.Cluster) || existing.Type != wanted.Type:
 			return fmt.Errorf("secret %s/%s exists and was not made by standalone-cinder for the volumes of backend %s; rename or remove it", wanted.Namespace, wanted.Name, backend)
 		case !fresh || maps.EqualFunc(existing.Data, wanted.Data, slices.Equal):
 			return nil
@@ -86,33 +75,33 @@ func (p *Provisioner) writeSharedSecret(ctx context.Context, backend string, sec
 	return fmt.Errorf("secret %s/%s was changed %d times by others while it was brought up to date", wanted.Namespace, wanted.Name, mostSharedWrites)
 }
 
-// leaveSharedSecret notes that a PersistentVolume's volume is gone, and removes
+// leaveShared notes that a PersistentVolume's volume is gone, and removes
 // the Secret with the last of them. The note comes first: of two that leave at
 // once, the later one sees the other gone.
-func (p *Provisioner) leaveSharedSecret(ctx context.Context, pv types.UID, origin record.Origin) error {
-	if origin.SecretNamespace != p.Namespace {
+func (k *Keeper) leaveShared(ctx context.Context, pv types.UID, origin record.Origin) error {
+	if origin.SecretNamespace != k.Namespace {
 		// Another instance of this program keeps it; its attempts are not known
 		// here.
 		return nil
 	}
-	p.shared.Leave(p.shared.Named(origin.Secret), pv)
-	settled, err := p.removeUnneeded(ctx, origin.Backend, origin.Secret)
+	k.leave(k.named(origin.Secret), pv)
+	settled, err := k.removeUnneeded(ctx, origin.Backend, origin.Secret)
 	if err == nil && !settled {
-		p.secretDoubt.Store(time.Now().UnixNano())
+		k.noteDoubt()
 	}
 	return err
 }
 
-// leaveSharedSecrets does the same for an attempt that was undone. What it
-// cannot find out is found out later.
-func (p *Provisioner) leaveSharedSecrets(ctx context.Context, backend string, names []string) {
+// AttemptUndone removes the Secrets that an attempt needed and nobody else needs.
+// What it cannot find out is found out later.
+func (k *Keeper) AttemptUndone(ctx context.Context, backend string, names []string) {
 	for _, name := range names {
-		settled, err := p.removeUnneeded(ctx, backend, name)
+		settled, err := k.removeUnneeded(ctx, backend, name)
 		if err != nil || !settled {
-			p.secretDoubt.Store(time.Now().UnixNano())
+			k.noteDoubt()
 		}
 		if err != nil {
-			p.Logger.Warn("A Secret that volumes share may be needless, and is looked at again", "secret", name, "backend", backend, "error", err)
+			k.Logger.Warn("A Secret that volumes share may be needless, and is looked at again", "secret", name, "backend", backend, "error", err)
 		}
 	}
 }
@@ -124,75 +113,65 @@ func (p *Provisioner) leaveSharedSecrets(ctx context.Context, backend string, na
 // The order matters. While use is held no attempt begins to need the Secret.
 // An attempt that is over before it is asked for has left its PersistentVolume
 // in the API server, where the listing that follows shows it.
-func (p *Provisioner) removeUnneeded(ctx context.Context, backend, name string) (settled bool, err error) {
-	entry := p.shared.Named(name)
+func (k *Keeper) removeUnneeded(ctx context.Context, backend, name string) (settled bool, err error) {
+	entry := k.named(name)
 	// The cache knows most of those who need it without a request.
-	cached, err := p.PersistentVolumes.List(labels.Everything())
+	cached, err := k.PersistentVolumes.List(labels.Everything())
 	if err != nil {
 		return false, err
 	}
 	for _, pv := range cached {
-		if p.needsShared(pv, entry, name) {
+		if k.needsShared(pv, entry, name) {
 			return true, nil
 		}
 	}
-	entry.Use.Lock()
-	defer entry.Use.Unlock()
-	if p.shared.IsHeld(entry) {
+	entry.use.Lock()
+	defer entry.use.Unlock()
+	if k.isHeld(entry) {
 		return true, nil
 	}
-	if p.mayBeUnrecorded(backend) {
+	if k.MayBeUnrecorded(backend) {
 		return false, nil
 	}
-	needed, err := record.ListPersistentVolumes(ctx, p.Client, func(pv *corev1.PersistentVolume) bool { return p.needsShared(pv, entry, name) })
+	needed, err := record.ListPersistentVolumes(ctx, k.Client, func(pv *corev1.PersistentVolume) bool { return k.needsShared(pv, entry, name) })
 	if err != nil || slices.Contains(needed, true) {
 		return err == nil, err
 	}
-	secrets := p.Client.CoreV1().Secrets(p.Namespace)
+	secrets := k.Client.CoreV1().Secrets(k.Namespace)
 	existing, err := secrets.Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || err == nil && !record.IsSharedSecret(existing, backend, p.Cluster) {
+	if apierrors.IsNotFound(err) || err == nil && !record.IsSharedSecret(existing, backend, k.Cluster) {
 		return true, nil
 	}
 	if err != nil {
-		return false, inNamespace(err, "read", p.Namespace, name)
+		return false, inNamespace(err, "read", k.Namespace, name)
 	}
 	err = secrets.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &existing.UID}})
 	if apierrors.IsNotFound(err) {
 		return true, nil
 	}
-	return err == nil, inNamespace(err, "delete", p.Namespace, name)
-}
-
-// mayBeUnrecorded says that a backend may have volumes that no PersistentVolume
-// names yet, and that no attempt of this term made. One that is not in the
-// policy any more cannot be asked.
-func (p *Provisioner) mayBeUnrecorded(backend string) bool {
-	if !slices.Contains(p.Backends.Names(), backend) {
-		return false
-	}
-	return !p.isCounted(backend) || p.ledger.HasFound(backend)
+	return err == nil, inNamespace(err, "delete", k.Namespace, name)
 }
 
 // needsShared reports whether a PersistentVolume names a Secret that volumes
 // share, and its volume still exists.
-func (p *Provisioner) needsShared(pv *corev1.PersistentVolume, entry *secrets.Secret, name string) bool {
-	return record.RefersTo(pv, p.Namespace, name) && !p.shared.HasLeft(entry, pv.UID)
+func (k *Keeper) needsShared(pv *corev1.PersistentVolume, entry *holding, name string) bool {
+	return record.RefersTo(pv, k.Namespace, name) && !k.hasLeft(entry, pv.UID)
 }
 
-// sweepSharedSecrets removes shared Secrets that nobody needs: what is left
+// sweepShared removes shared Secrets that nobody needs: what is left
 // when a process dies between the last deletion and the Secret's, or when
 // PersistentVolumes are removed by hand. Age does not matter: their content
 // comes from Cinder with every new volume.
-func (p *Provisioner) sweepSharedSecrets(ctx context.Context) error {
-	shared, err := paging.List(ctx, "Secrets in "+p.Namespace, func(ctx context.Context, options metav1.ListOptions) ([]metav1.ObjectMeta, string, error) {
+func (k *Keeper) sweepShared(ctx context.Context) error {
+	shared, err := paging.List(ctx, "Secrets in "+k.Namespace, func(ctx context.Context, options metav1.ListOptions) ([]metav1.ObjectMeta, string, error) {
 		options.LabelSelector = record.LabelManagedBy + "=" + record.ManagedBy
-		list, err := p.Client.CoreV1().Secrets(p.Namespace).List(ctx, options)
+		list, err := k.Client.CoreV1().Secrets(k.Namespace).List(ctx, options)
 		if err != nil {
 			return nil, "", err
 		}
 		var marked []metav1.ObjectMeta
 		for i := range list.Items {
-			if secret := &list.Items[i]; record.IsSharedSecret(secret, secret.Annotations[record.AnnotationSharedBy], p.Cluster) {
+			if secret := &list.Items[i]; record.IsSharedSecret(secret, secret.Annotations[record.AnnotationSharedBy], k.Cluster) {
 				marked = append(marked, secret.ObjectMeta)
 			}
 		}
@@ -203,7 +182,7 @@ func (p *Provisioner) sweepSharedSecrets(ctx context.Context) error {
 	}
 	var failed []error
 	for _, secret := range shared {
-		_, err := p.removeUnneeded(ctx, secret.Annotations[record.AnnotationSharedBy], secret.Name)
+		_, err := k.removeUnneeded(ctx, secret.Annotations[record.AnnotationSharedBy], secret.Name)
 		failed = append(failed, err)
 	}
 	return errors.Join(failed...)

@@ -1,42 +1,45 @@
-package provisioner
+package secrets
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// ensureSecret writes the credentials of a volume into the program's own
+// keepOwn writes the credentials of a volume into the program's own
 // namespace, where tenants cannot read them. Kubelets may: the node authorizer
 // follows the reference of a PersistentVolume into any namespace. An existing
 // Secret of an earlier attempt is brought up to date.
-func (p *Provisioner) ensureSecret(ctx context.Context, pvName string, secret mappers.Secret) error {
+func (k *Keeper) keepOwn(ctx context.Context, pvName string, secret mappers.Secret) error {
 	wanted := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        record.SecretName(pvName),
-			Namespace:   p.Namespace,
+			Namespace:   k.Namespace,
 			Labels:      map[string]string{record.LabelManagedBy: record.ManagedBy},
-			Annotations: map[string]string{record.AnnotationForPV: pvName, record.AnnotationCluster: p.Cluster},
+			Annotations: map[string]string{record.AnnotationForPV: pvName, record.AnnotationCluster: k.Cluster},
 		},
 		Type: secret.Type,
 		Data: secret.Data,
 	}
-	secrets := p.Client.CoreV1().Secrets(p.Namespace)
+	secrets := k.Client.CoreV1().Secrets(k.Namespace)
 	_, err := secrets.Create(ctx, wanted, metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {
 		if err != nil {
 			// It may arrive late, when nobody looks for it any more.
-			p.secretDoubt.Store(time.Now().UnixNano())
+			k.noteDoubt()
 		}
 		return inNamespace(err, "create", wanted.Namespace, wanted.Name)
 	}
@@ -63,16 +66,16 @@ func (p *Provisioner) ensureSecret(ctx context.Context, pvName string, secret ma
 	return inNamespace(err, "update", wanted.Namespace, wanted.Name)
 }
 
-// deleteSecret removes the Secret that was made for a volume. None is fine. The
+// deleteOwn removes the Secret that was made for a volume. None is fine. The
 // historic provisioner left no mark on its Secrets; their names are the proof.
-func (p *Provisioner) deleteSecret(ctx context.Context, origin record.Origin) error {
+func (k *Keeper) deleteOwn(ctx context.Context, origin record.Origin) error {
 	if origin.Secret == "" || origin.SecretNamespace == "" {
 		return nil
 	}
 	if !origin.Historic {
-		return deleteOwnSecret(ctx, p.Client, origin.SecretNamespace, origin.PVName)
+		return DeleteOwn(ctx, k.Client, origin.SecretNamespace, origin.PVName)
 	}
-	err := p.Client.CoreV1().Secrets(origin.SecretNamespace).Delete(ctx, origin.Secret, metav1.DeleteOptions{})
+	err := k.Client.CoreV1().Secrets(origin.SecretNamespace).Delete(ctx, origin.Secret, metav1.DeleteOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil
@@ -83,9 +86,9 @@ func (p *Provisioner) deleteSecret(ctx context.Context, origin record.Origin) er
 	return inNamespace(err, "delete", origin.SecretNamespace, origin.Secret)
 }
 
-// deleteOwnSecret removes the Secret that this program made for a
+// DeleteOwn removes the Secret that this program made for a
 // PersistentVolume, and no other of that name.
-func deleteOwnSecret(ctx context.Context, client kubernetes.Interface, namespace, pvName string) error {
+func DeleteOwn(ctx context.Context, client kubernetes.Interface, namespace, pvName string) error {
 	name := record.SecretName(pvName)
 	existing, err := client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && !record.IsSecretOf(existing, pvName) {
@@ -106,4 +109,47 @@ func inNamespace(err error, verb, namespace, name string) error {
 		return nil
 	}
 	return fmt.Errorf("cannot %s Secret %s/%s: %w", verb, namespace, name, err)
+}
+
+// sweepOwn removes Secrets of claims that went while they were provisioned.
+// Undoing removes a claim's Secret, but the request that makes it may arrive
+// later. One of which a volume exists may have been kept on purpose, with the
+// volume.
+func (k *Keeper) sweepOwn(ctx context.Context) error {
+	secrets, err := record.ListSecrets(ctx, k.Client, k.Namespace)
+	if err != nil {
+		return err
+	}
+	isWanted, err := k.Wanted()
+	if err != nil {
+		return err
+	}
+	left := map[types.UID]string{} // PersistentVolumes' names by claim UID
+	for _, secret := range secrets {
+		claimUID, named := strings.CutPrefix(secret.PV, record.PVNamePrefix)
+		uid := types.UID(claimUID)
+		_, err := k.PersistentVolumes.Get(secret.PV)
+		if named && err != nil && !isWanted(uid) && secret.Cluster == k.Cluster && time.Since(secret.CreatedAt).Abs() < k.MostAge {
+			left[uid] = secret.PV
+		}
+	}
+	if len(left) == 0 {
+		return nil
+	}
+	kept, err := k.ClaimsOfVolumes(ctx)
+	if err != nil {
+		return err
+	}
+	// The cache of claims may be late.
+	existing, err := record.ListEarlierClaims(ctx, k.Client)
+	if err != nil {
+		return err
+	}
+	maps.DeleteFunc(left, func(uid types.UID, _ string) bool { return kept[uid] || existing.Present(uid) })
+	var failed []error
+	for _, pv := range left {
+		k.Logger.Info("Removing the Secret of a claim that is gone", "persistentVolume", pv)
+		failed = append(failed, k.RemoveOwn(ctx, pv))
+	}
+	return errors.Join(failed...)
 }
