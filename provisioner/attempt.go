@@ -14,6 +14,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -113,7 +114,7 @@ func (a *attempt) unrecorded(ctx context.Context) error {
 	if begun.handedOver == nil && !a.p.ledger.IsFound(a.claim.UID, a.backend) {
 		return nil
 	}
-	pv, err := a.p.cleaner.record(ctx, a.pvName)
+	pv, err := a.p.cleaner.Record(ctx, a.pvName)
 	if err == nil && pv != nil {
 		return errNothingToDo
 	}
@@ -295,7 +296,7 @@ func (a *attempt) spec() backends.Spec {
 		Stamp:     a.stamp,
 		Connector: a.connector,
 		ReadOnly:  record.OnlyReading(a.claim.Spec.AccessModes),
-		Permit:    a.p.cleaner.permit(a.p.cleaner.unrecorded),
+		Permit:    a.p.cleaner.Permit(a.p.cleaner.IsUnrecorded),
 	}
 }
 
@@ -379,7 +380,7 @@ func (a *attempt) undoIfGone(ctx context.Context, cause error) error {
 	}
 	begun := beginning{backend: a.backend, stamp: a.stamp, connector: a.connector}
 	err := a.undo(ctx, begun)
-	if err != nil && !IsKept(err) {
+	if err != nil && !proof.IsKept(err) {
 		// The library forgets the claim; the follow-up does not (leaveIfGone).
 		a.p.begin(a.claim.UID, begun)
 		return fmt.Errorf("claim %s/%s was deleted while it was provisioned, and its volume cannot be removed yet: %w", a.claim.Namespace, a.claim.Name, err)
@@ -390,5 +391,5 @@ func (a *attempt) undoIfGone(ctx context.Context, cause error) error {
 // undo removes what was made for the claim. The attempt itself knows whether the
 // claim still needs it.
 func (a *attempt) undo(ctx context.Context, begun beginning) error {
-	return a.p.undo(ctx, a.claim.UID, begun, a.p.cleaner.unrecorded)
+	return a.p.undo(ctx, a.claim.UID, begun, a.p.cleaner.IsUnrecorded)
 }

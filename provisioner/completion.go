@@ -19,6 +19,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/fairshare"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
 )
 
 // Followup does what is left after the library is done with an object:
@@ -191,7 +192,7 @@ func (f *Followup) next(ctx context.Context) bool {
 	case f.provisioner.stopping():
 	default:
 		f.provisioner.Logger.Warn("Follow-up failed and is tried again", "persistentVolume", item.pv, "claimUID", item.claim, "volume", item.volume, "error", err)
-		f.provisioner.limiter.Failed(item.key(), retryFor(err))
+		f.provisioner.limiter.Failed(item.key(), retry.For(err))
 		f.queue.AddRateLimited(item)
 		f.awaitHelp(item, since)
 	}

@@ -82,7 +82,7 @@ func TestRecordOfWhatWasUndoneIsRemoved(t *testing.T) {
 			}
 			if c.undone {
 				begun, _ := f.beginningOf(claim.UID)
-				f.must(f.undo(t.Context(), claim.UID, begun, f.cleaner.unrecorded))
+				f.must(f.undo(t.Context(), claim.UID, begun, f.cleaner.IsUnrecorded))
 			}
 			f.backends["gold"].has = map[string]bool{"volume-1": c.volume}
 			pv.UID = "pv-uid"

@@ -14,7 +14,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
 )
 
 // ShouldDelete keeps the library from starting deletions while handing over,
@@ -84,8 +86,8 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 	case p.stopping():
 		return handingOver()
 	}
-	var changed *changedError
-	var inUse *inUseError
+	var changed *proof.ChangedError
+	var inUse *proof.InUseError
 	switch unhealthy := p.health(origin.Backend); {
 	case errors.As(err, &changed):
 		outcome("stopped")
@@ -93,14 +95,14 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 		return &controller.IgnoredError{Reason: changed.Error()}
 	case errors.As(err, &inUse) && p.Nodes.Watches():
 		outcome("in_use")
-		p.holdForNodes(pv, inUse.users, since)
+		p.holdForNodes(pv, inUse.Nodes, since)
 		return &controller.IgnoredError{Reason: inUse.Error()}
 	case unhealthy != nil:
 		outcome("held_back")
 		p.holdForBackend(pv, origin.Backend, unhealthy, since)
 		return &controller.IgnoredError{Reason: unhealthy.Error()}
 	}
-	retry := retryFor(err)
+	retry := retry.For(err)
 	p.limiter.Failed(pv.Name, retry)
 	p.parkVolume(pv, parking.Failing, helpsAt(origin.Backend), since)
 	outcome(retry.Outcome)
@@ -120,7 +122,7 @@ func helpsAt(backend string) []parking.Help {
 
 // holdForNodes parks a deletion until the nodes have let the volume go.
 func (p *Provisioner) holdForNodes(pv *corev1.PersistentVolume, users []string, since parking.Moment) {
-	p.tellVolume(pv, corev1.EventTypeWarning, reasonStillInUse, (&inUseError{pv.Name, users}).Error())
+	p.tellVolume(pv, corev1.EventTypeWarning, reasonStillInUse, (&proof.InUseError{PV: pv.Name, Nodes: users}).Error())
 	helps := make([]parking.Help, len(users))
 	for i, node := range users {
 		helps[i] = parking.Help{Kind: parking.Node, Name: node}
@@ -171,16 +173,16 @@ func (p *Provisioner) remove(ctx context.Context, pv *corev1.PersistentVolume, o
 	if err != nil {
 		return fmt.Errorf("PersistentVolume %s: %w", pv.Name, err)
 	}
-	release := &release{p: p, pv: pv, volumeID: origin.VolumeID}
+	release := p.releaseOf(pv, origin.VolumeID)
 	target := origin.Target()
-	target.Permit = release.permit
+	target.Permit = release.Permit
 	target.Found = func(ctx context.Context, at backends.Place) error { return p.recordPlace(ctx, pv, at) }
 	if err := volumes.Remove(ctx, target); err != nil {
 		return record.WithRemedy(err, *origin)
 	}
-	if release.proven == "" {
+	if !release.IsProven() {
 		// There was nothing left to change.
-		if err := release.permit(ctx, backends.Volume{}); err != nil {
+		if err := release.Permit(ctx, backends.Volume{}); err != nil {
 			return err
 		}
 	}
@@ -188,6 +190,11 @@ func (p *Provisioner) remove(ctx context.Context, pv *corev1.PersistentVolume, o
 	// Only now: while the volume exists a node may still need the credentials
 	// to log out, and the PersistentVolume must not refer to nothing.
 	return p.secrets.VolumeRemoved(ctx, pv.UID, *origin)
+}
+
+// releaseOf begins the proof that a released volume may go.
+func (p *Provisioner) releaseOf(pv *corev1.PersistentVolume, volumeID string) *proof.Release {
+	return proof.NewRelease(proof.ReleaseOptions{Client: p.Client, PersistentVolumes: p.PersistentVolumes, Nodes: p.Nodes}, pv, volumeID)
 }
 
 func (p *Provisioner) isRemoved(uid types.UID) bool {
@@ -277,3 +284,6 @@ func (p *Provisioner) tellNeverBound(pv *corev1.PersistentVolume) {
 
 // reasonDeletedUnbound is the event's reason of tellNeverBound.
 const reasonDeletedUnbound = "DeletedBeforeBound"
+
+// reasonStillInUse is the event's reason when a deletion waits for a node.
+const reasonStillInUse = "VolumeStillInUse"

@@ -22,7 +22,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/fairshare"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/secrets"
 )
 
@@ -66,6 +69,17 @@ type Backends interface {
 	Mappings(name string) map[string]mappers.Mapping
 	// Names lists every configured backend.
 	Names() []string
+}
+
+// Nodes tells which nodes use a volume; *nodeuse.Tracker does.
+type Nodes interface {
+	// Known answers from a cache: none does not mean that none does.
+	Known(v nodeuse.Volume) ([]string, error)
+	// Users asks the API server.
+	Users(ctx context.Context, v nodeuse.Volume) ([]string, error)
+	// Watches says that NodeChanged will be called when a node lets a volume go.
+	Watches() bool
+	Forget(pv types.UID)
 }
 
 // Options configure a Provisioner.
@@ -123,7 +137,7 @@ type Provisioner struct {
 	settle func(followup)
 	// helpFollowups tells the follow-up what may have helped what failed.
 	helpFollowups func(helps []parking.Help)
-	cleaner       Cleaner
+	cleaner       proof.Cleaner
 
 	claimTurns  *fairshare.Turns[types.UID] // claims
 	volumeTurns *fairshare.Turns[string]    // PersistentVolumes, by name
@@ -161,7 +175,7 @@ var (
 func New(options Options) *Provisioner {
 	p := &Provisioner{
 		Options: options,
-		limiter: backoff.New(retryFor(nil)),
+		limiter: backoff.New(retry.For(nil)),
 		ledger:  ledger.New(options.Policy),
 		freed:   make(chan struct{}, 1),
 		requeue: Requeue{Claim: func(*corev1.PersistentVolumeClaim) {}, Volume: func(*corev1.PersistentVolume) {}},
@@ -182,7 +196,7 @@ func New(options Options) *Provisioner {
 
 		outlived: map[types.UID]bool{},
 	}
-	p.cleaner = Cleaner{
+	p.cleaner = proof.Cleaner{
 		Client: p.Client, ProvisionerName: p.Name, Cluster: p.Cluster, ClusterUID: p.ClusterUID, Namespace: p.Namespace,
 		RecordedBy: p.recordedBy, Nodes: p.Nodes, UseOf: p.useOf, Volumes: p.unrecordedVolumes,
 	}
@@ -190,7 +204,7 @@ func New(options Options) *Provisioner {
 		Client: p.Client, PersistentVolumes: p.PersistentVolumes, Namespace: p.Namespace, Cluster: p.Cluster, Logger: p.Logger,
 		MayBeUnrecorded: p.mayBeUnrecorded, Wanted: p.wantedClaims, ClaimsOfVolumes: p.claimsOfVolumes, MostAge: youngEnough,
 		RemoveOwn: func(ctx context.Context, pvName string) error {
-			if err := p.cleaner.RemoveSecret(ctx, pvName); !IsKept(err) {
+			if err := p.cleaner.RemoveSecret(ctx, pvName); !proof.IsKept(err) {
 				return err
 			}
 			return nil
@@ -202,9 +216,9 @@ func New(options Options) *Provisioner {
 }
 
 // Cleaner removes what is nobody's, with the term's backends.
-func (p *Provisioner) Cleaner() Cleaner { return p.cleaner }
+func (p *Provisioner) Cleaner() proof.Cleaner { return p.cleaner }
 
-func (p *Provisioner) unrecordedVolumes(backend string) (Unrecorded, backends.Connector, error) {
+func (p *Provisioner) unrecordedVolumes(backend string) (proof.Unrecorded, backends.Connector, error) {
 	volumes, err := p.Backends.Volumes(backend)
 	if err != nil {
 		return nil, backends.Connector{}, err
@@ -265,7 +279,7 @@ func (p *Provisioner) Provision(ctx context.Context, options controller.Provisio
 			return nil, controller.ProvisioningFinished, &controller.IgnoredError{Reason: err.Error()}
 		}
 	}
-	retry := retryFor(err)
+	retry := retry.For(err)
 	p.limiter.Failed(string(claim.UID), retry)
 	p.parkClaim(claim, parking.Failing, attempt.helps(), attempt.since)
 	p.Metrics.provisioned(attempt.backend, attempt.protocol, retry.Outcome, time.Since(started))

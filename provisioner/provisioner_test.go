@@ -14,6 +14,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
 )
 
 func TestProvisionRecordsAllThatDeletingNeeds(t *testing.T) {
@@ -369,7 +370,7 @@ func TestVolumeElsewhereKeepsPersistentVolumeAndSecret(t *testing.T) {
 	if err == nil || err.Error() != want {
 		t.Errorf("error %v\nwant %s", err, want)
 	}
-	if r := retryFor(err); r.Outcome != "elsewhere" {
+	if r := retry.For(err); r.Outcome != "elsewhere" {
 		t.Errorf("tried again like %+v", r)
 	}
 	if _, err := f.client.CoreV1().Secrets("own").Get(t.Context(), "pvc-uid-1-credentials", metav1.GetOptions{}); err != nil {

@@ -13,7 +13,9 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
 )
 
 const volumeName = "kubernetes.io/iscsi/10.0.0.1:3260:iqn.2010-10.org.openstack:volume-1:1"
@@ -100,8 +102,8 @@ func TestDeletionIsTriedAgainWhereNoWatchTellsOfNodes(t *testing.T) {
 	pv := f.recorded()
 	f.node("a", false, volumeName)
 	err := f.delete(pv)
-	if err == nil || isIgnored(err) || retryFor(err).Outcome != "in_use" {
-		t.Errorf("error %v, tried again like %+v", err, retryFor(err))
+	if err == nil || isIgnored(err) || retry.For(err).Outcome != "in_use" {
+		t.Errorf("error %v, tried again like %+v", err, retry.For(err))
 	}
 	wantCalls(t, f.backends["gold"])
 }
@@ -169,9 +171,9 @@ func TestOneReadServesADeletion(t *testing.T) {
 	pv.ResourceVersion = "10"
 	f.released(pv)
 	f.client.ClearActions()
-	r := &release{p: f.Provisioner, pv: pv, volumeID: "volume-1"}
+	r := f.releaseOf(pv, "volume-1")
 	for range 3 {
-		f.must(r.permit(t.Context(), backends.Volume{Status: backends.StatusInUse}))
+		f.must(r.Permit(t.Context(), backends.Volume{Status: backends.StatusInUse}))
 	}
 	reads := 0
 	for _, action := range f.client.Actions() {
@@ -187,11 +189,11 @@ func TestOneReadServesADeletion(t *testing.T) {
 	before, after := pv.DeepCopy(), pv.DeepCopy()
 	before.ResourceVersion, before.Status.Phase = "9", corev1.VolumeBound
 	f.must(store.Update(before))
-	f.must(r.permit(t.Context(), backends.Volume{Status: backends.StatusInUse}))
+	f.must(r.Permit(t.Context(), backends.Volume{Status: backends.StatusInUse}))
 	after.ResourceVersion, after.Spec.PersistentVolumeReclaimPolicy = "11", corev1.PersistentVolumeReclaimRetain
 	f.must(store.Update(after))
-	var changed *changedError
-	if err := r.permit(t.Context(), backends.Volume{Status: backends.StatusInUse}); !errors.As(err, &changed) {
+	var changed *proof.ChangedError
+	if err := r.Permit(t.Context(), backends.Volume{Status: backends.StatusInUse}); !errors.As(err, &changed) {
 		t.Errorf("the answer is %v", err)
 	}
 }
@@ -227,7 +229,7 @@ func TestVolumeOfAnEarlierLeaderIsKeptWhileItIsAttached(t *testing.T) {
 	v.Status = backends.StatusAttaching
 	asked := nodeuse.Volume{}
 	f.cleaner.Nodes = askedNodes{asked: &asked, users: []string{"a"}}
-	if err := f.cleaner.nobodyNeeds(t.Context(), v); err == nil || !strings.Contains(err.Error(), "is still in use by node a") {
+	if err := f.cleaner.NobodyNeeds(t.Context(), v); err == nil || !strings.Contains(err.Error(), "is still in use by node a") {
 		t.Errorf("the answer is %v", err)
 	}
 	if asked.PV != "pvc-uid-gone" || !asked.MayAttach {
@@ -310,7 +312,7 @@ func TestRecordSavedWhileNodesAreReadKeepsTheVolume(t *testing.T) {
 			record.AnnotationProvisionedBy: "test", record.AnnotationVolume: v.ID, record.AnnotationBackend: "gold", record.AnnotationCluster: "cluster-1", record.AnnotationClaimUID: "uid-1", record.AnnotationConnector: "{}",
 		}}}))
 	})
-	if err := f.Cleaner().RemoveVolume(t.Context(), "gold", v.ID, stamp); !IsKept(err) {
+	if err := f.Cleaner().RemoveVolume(t.Context(), "gold", v.ID, stamp); !proof.IsKept(err) {
 		t.Errorf("error %v, want that the volume is recorded", err)
 	}
 	wantCalls(t, f.backends["gold"])

@@ -18,6 +18,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -259,7 +260,7 @@ func TestRecordOfAVolumeElsewhereIsNotVoid(t *testing.T) {
 	_, err := f.provision(claim)
 	f.must(err)
 	begun, _ := f.beginningOf(claim.UID)
-	f.must(f.undo(t.Context(), claim.UID, begun, f.cleaner.unrecorded))
+	f.must(f.undo(t.Context(), claim.UID, begun, f.cleaner.IsUnrecorded))
 	pv, err := f.provision(claim)
 	f.must(err)
 	pv.UID, pv.Annotations[record.AnnotationProvisionedBy] = "pv-uid", "test"
@@ -319,7 +320,7 @@ func TestProofIsBoundedInTime(t *testing.T) {
 	v.Status = backends.StatusAttaching
 	nodes := &boundedNodes{}
 	f.cleaner.Nodes = nodes
-	f.must(f.cleaner.permit(f.cleaner.nobodyNeeds)(t.Context(), v))
+	f.must(f.cleaner.Permit(f.cleaner.NobodyNeeds)(t.Context(), v))
 	if !nodes.bounded {
 		t.Error("the question to the API server has no time limit")
 	}
@@ -348,7 +349,7 @@ func TestNodesThatTakeFourSecondsToReadAreWaitedFor(t *testing.T) {
 		})
 		go func() { _, _ = f.Nodes.Users(t.Context(), nodeuse.Volume{PV: "pvc-1"}) }()
 		time.Sleep(time.Second)
-		bounded, cancel := context.WithTimeout(t.Context(), proofTimeout)
+		bounded, cancel := context.WithTimeout(t.Context(), proof.Timeout)
 		defer cancel()
 		began := time.Now()
 		if _, err := f.Nodes.Users(bounded, nodeuse.Volume{PV: "pvc-2"}); err != nil {
@@ -431,10 +432,10 @@ func TestKeptVolumeThatIsMisplacedSaysWhy(t *testing.T) {
 func TestRecordThatArrivesAfterTheProofIsNoticed(t *testing.T) {
 	f := newFixture(t)
 	v := f.leftoverVolume("uid-1")
-	permit := f.cleaner.permit(f.cleaner.unrecorded)
+	permit := f.cleaner.Permit(f.cleaner.IsUnrecorded)
 	f.must(permit(t.Context(), v))
 	f.store(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1", UID: "pv-uid", Annotations: map[string]string{record.AnnotationVolume: v.ID}}})
-	if err := permit(t.Context(), v); !IsKept(err) {
+	if err := permit(t.Context(), v); !proof.IsKept(err) {
 		t.Errorf("the second change is permitted: %v", err)
 	}
 }
@@ -604,7 +605,7 @@ func TestUndoneIsForgottenInTime(t *testing.T) {
 		pv, err := f.provision(claim)
 		f.must(err)
 		begun, _ := f.beginningOf(claim.UID)
-		f.must(f.undo(t.Context(), claim.UID, begun, f.cleaner.unrecorded))
+		f.must(f.undo(t.Context(), claim.UID, begun, f.cleaner.IsUnrecorded))
 		time.Sleep(2 * undoneFor)
 		pv.Annotations[record.AnnotationProvisionedBy] = "test"
 		pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain

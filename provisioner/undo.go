@@ -11,6 +11,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -49,8 +50,8 @@ func (p *Provisioner) claimGone(ctx context.Context, uid types.UID) error {
 			return err
 		}
 	}
-	err := p.undo(ctx, uid, begun, p.cleaner.nobodyNeeds)
-	if IsKept(err) {
+	err := p.undo(ctx, uid, begun, p.cleaner.NobodyNeeds)
+	if proof.IsKept(err) {
 		p.Logger.Info("What was begun for a claim stays", "claimUID", uid, "backend", begun.backend, "reason", err)
 		return nil
 	}
@@ -78,8 +79,8 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning, 
 	if err != nil {
 		return err
 	}
-	err = volumes.Abandon(ctx, begun.stamp, begun.connector, p.cleaner.permit(prove))
-	if IsKept(err) {
+	err = volumes.Abandon(ctx, begun.stamp, begun.connector, p.cleaner.Permit(prove))
+	if proof.IsKept(err) {
 		p.finish(uid)
 		p.ledger.Keep(uid)
 	}
@@ -90,7 +91,7 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning, 
 	// There may be a Secret without a volume.
 	err = p.cleaner.RemoveSecret(ctx, begun.stamp.PV)
 	switch {
-	case IsKept(err):
+	case proof.IsKept(err):
 		// The PersistentVolume was saved meanwhile, and names a volume that is gone.
 		p.settle(followup{pv: begun.stamp.PV})
 	case err != nil:
@@ -112,7 +113,7 @@ func (p *Provisioner) removeSecond(ctx context.Context, item followup) error {
 	switch {
 	case err == nil:
 		p.Logger.Warn("Removed a second volume of one claim", "volume", item.volume, "backend", item.backend, "claimUID", item.claim)
-	case IsKept(err):
+	case proof.IsKept(err):
 		p.Logger.Info("A second volume of one claim stays", "volume", item.volume, "backend", item.backend, "claimUID", item.claim, "reason", err)
 		return nil
 	}
@@ -135,7 +136,7 @@ func (p *Provisioner) markRecorded(ctx context.Context, item followup) error {
 		return err
 	}
 	err = volumes.Mark(p.onBehalfOf(ctx, ""), backends.Target{VolumeID: item.volume, Stamp: p.stampOf(item.claim, ""), Place: item.place})
-	if backends.IsKind(err, backends.KindNotFound) || IsKept(err) {
+	if backends.IsKind(err, backends.KindNotFound) || proof.IsKept(err) {
 		return nil
 	}
 	return err

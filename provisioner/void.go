@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -84,7 +85,7 @@ func (p *Provisioner) removeVoid(ctx context.Context, pv *corev1.PersistentVolum
 	if err != nil && !apierrors.IsNotFound(err) {
 		return false, fmt.Errorf("PersistentVolume %s names a volume that was undone, and cannot be deleted: %w", pv.Name, err)
 	}
-	if err := p.cleaner.RemoveSecret(ctx, pv.Name); err != nil && !IsKept(err) {
+	if err := p.cleaner.RemoveSecret(ctx, pv.Name); err != nil && !proof.IsKept(err) {
 		return true, err
 	}
 	p.Logger.Info("Removed a PersistentVolume that was saved after its claim's provisioning was undone", "persistentVolume", pv.Name, "claimUID", origin.ClaimUID)

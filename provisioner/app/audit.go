@@ -22,9 +22,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/policy/cli"
-	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/audit"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -147,10 +147,10 @@ func Audit(ctx context.Context, options AuditOptions) (report AuditReport, notRe
 	}
 	report.Findings = audit.Compare(audit.State{Now: time.Now(), Cluster: cluster, ClusterUID: clusterUID, Grace: options.Grace, Backends: listings, Records: records})
 	if options.Delete {
-		cleaner := provisioner.Cleaner{Client: client, ProvisionerName: options.ProvisionerName, Cluster: cluster, ClusterUID: clusterUID, Namespace: namespace,
+		cleaner := proof.Cleaner{Client: client, ProvisionerName: options.ProvisionerName, Cluster: cluster, ClusterUID: clusterUID, Namespace: namespace,
 			RecordedBy: records.RecordedBy,
 			Nodes:      nodeuse.New(nodeuse.Options{Client: client}),
-			Volumes: func(name string) (provisioner.Unrecorded, backends.Connector, error) {
+			Volumes: func(name string) (proof.Unrecorded, backends.Connector, error) {
 				backend, ok := loaded.Backend(name)
 				if !ok {
 					return nil, backends.Connector{}, fmt.Errorf("backend %q is not in the policy", name)
@@ -164,7 +164,7 @@ func Audit(ctx context.Context, options AuditOptions) (report AuditReport, notRe
 
 // removeFindings removes what may be, and returns what is left and what is
 // gone.
-func removeFindings(ctx context.Context, cleaner provisioner.Cleaner, findings []audit.Finding) (left, removed []audit.Finding, err error) {
+func removeFindings(ctx context.Context, cleaner proof.Cleaner, findings []audit.Finding) (left, removed []audit.Finding, err error) {
 	var failed []error
 	for _, f := range findings {
 		if !f.Removable {
@@ -178,7 +178,7 @@ func removeFindings(ctx context.Context, cleaner provisioner.Cleaner, findings [
 			err = cleaner.RemoveVolume(ctx, f.Backend, f.Volume, f.Stamp)
 		}
 		switch {
-		case provisioner.IsKept(err):
+		case proof.IsKept(err):
 			f.Removable, f.Message = false, f.Message+"; it is not removed: "+err.Error()
 			left = append(left, f)
 			continue

@@ -1,4 +1,4 @@
-package provisioner
+package retry
 
 import (
 	"errors"
@@ -20,13 +20,13 @@ var allKinds = []backends.Kind{
 
 func TestEveryKindOfErrorHasARetryOfItsOwn(t *testing.T) {
 	for _, kind := range allKinds {
-		r := retryFor(fmt.Errorf("wrapped: %w", &backends.Error{Kind: kind}))
+		r := For(fmt.Errorf("wrapped: %w", &backends.Error{Kind: kind}))
 		if r.Outcome == "" || r.Outcome == "other" || r.First <= 0 || r.Most < r.First {
 			t.Errorf("%s: %+v", kind, r)
 		}
 	}
 	for _, err := range []error{&mappers.Refusal{}, &record.DamagedError{}, errors.New("anything"), nil} {
-		if r := retryFor(err); r.Outcome == "" || r.First <= 0 || r.Most < r.First {
+		if r := For(err); r.Outcome == "" || r.First <= 0 || r.Most < r.First {
 			t.Errorf("%v: %+v", err, r)
 		}
 	}

@@ -1,4 +1,5 @@
-package provisioner
+// Package retry is the one table from errors to the delays of their retries.
+package retry
 
 import (
 	"errors"
@@ -7,22 +8,23 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// retryFor is the one table from the kind of an error to its retry. What only a
+// For is the one table from the kind of an error to its retry. What only a
 // person can mend is tried rarely; what passes by itself soon.
-func retryFor(err error) backoff.Delay {
+func For(err error) backoff.Delay {
 	var refusal *mappers.Refusal
 	if errors.As(err, &refusal) {
 		// Each attempt makes and removes a volume.
 		return backoff.Delay{Outcome: "refused", First: time.Minute, Most: 30 * time.Minute}
 	}
-	if errors.Is(err, errMayBeServed) {
+	if errors.Is(err, proof.ErrMayBeServed) {
 		// A second volume, which waits for the PersistentVolume that tells.
 		return backoff.Delay{Outcome: "pending", First: 5 * time.Second, Most: 2 * time.Minute}
 	}
-	var inUse *inUseError
+	var inUse *proof.InUseError
 	if errors.As(err, &inUse) {
 		// Where no watch tells when the node lets go.
 		return backoff.Delay{Outcome: "in_use", First: 10 * time.Second, Most: 2 * time.Minute}

@@ -1,4 +1,4 @@
-package provisioner
+package proof
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
@@ -25,15 +24,10 @@ type Unrecorded interface {
 	RemoveUnrecorded(ctx context.Context, volumeID string, stamp backends.Stamp, connector backends.Connector, permit backends.Permit) error
 }
 
-// Nodes tells which nodes use a volume; *nodeuse.Tracker does.
+// Nodes tells which nodes use a volume.
 type Nodes interface {
-	// Known answers from a cache: none does not mean that none does.
-	Known(v nodeuse.Volume) ([]string, error)
 	// Users asks the API server.
 	Users(ctx context.Context, v nodeuse.Volume) ([]string, error)
-	// Watches says that NodeChanged will be called when a node lets a volume go.
-	Watches() bool
-	Forget(pv types.UID)
 }
 
 // Cleaner removes what is provably nobody's. Every path that removes a volume
@@ -76,14 +70,14 @@ func IsKept(err error) bool {
 	return errors.As(err, &reason) || backends.IsKind(err, backends.KindNotOurs) || backends.IsKind(err, backends.KindRecorded)
 }
 
-// errMayBeServed says that a volume's claim may still get it, or another.
-var errMayBeServed = errors.New("its claim is pending and may still get it")
+// ErrMayBeServed says that a volume's claim may still get it, or another.
+var ErrMayBeServed = errors.New("its claim is pending and may still get it")
 
-// nobodyNeeds is the proof that a volume may go: no PersistentVolume records it,
+// NobodyNeeds is the proof that a volume may go: no PersistentVolume records it,
 // and its claim is gone or served by another. That the volume carries the
 // claim's stamp, was never attached and is no copy of another is the backend's
 // to prove (backends.Volume.EverAttached), and proven each time it is looked at.
-func (c Cleaner) nobodyNeeds(ctx context.Context, v backends.Volume) error {
+func (c Cleaner) NobodyNeeds(ctx context.Context, v backends.Volume) error {
 	second, err := c.isSecond(ctx, v)
 	if err != nil || second {
 		return err
@@ -101,7 +95,7 @@ func (c Cleaner) nobodyNeeds(ctx context.Context, v backends.Volume) error {
 	case claim != nil && claim.Spec.VolumeName != "":
 		return nil
 	case claim != nil:
-		return fmt.Errorf("volume %s of claim %s/%s: %w", v.ID, stamp.Namespace, stamp.Claim, errMayBeServed)
+		return fmt.Errorf("volume %s of claim %s/%s: %w", v.ID, stamp.Namespace, stamp.Claim, ErrMayBeServed)
 	// That a claim is absent here says nothing about one of another cluster.
 	case stamp.ClusterUID == "" && stamp.Cluster != c.ClusterUID:
 		return kept("volume %s was made by an earlier version, whose stamps do not tell two clusters of one clusterID apart; remove it by hand if no other cluster has clusterID %q", v.ID, stamp.Cluster)
@@ -123,9 +117,9 @@ func (c Cleaner) servedByForeign(ctx context.Context, stamp backends.Stamp, v ba
 	return err
 }
 
-// unrecorded is the proof that no PersistentVolume records a volume. It is
+// IsUnrecorded is the proof that no PersistentVolume records a volume. It is
 // enough for whoever works on the claim and makes, or keeps, another volume.
-func (c Cleaner) unrecorded(ctx context.Context, v backends.Volume) error {
+func (c Cleaner) IsUnrecorded(ctx context.Context, v backends.Volume) error {
 	_, err := c.isSecond(ctx, v)
 	return err
 }
@@ -141,13 +135,13 @@ func (c Cleaner) isSecond(ctx context.Context, v backends.Volume) (second bool, 
 	if err := c.notRecorded(v); err != nil {
 		return false, err
 	}
-	pv, err := c.record(ctx, stamp.PV)
+	pv, err := c.Record(ctx, stamp.PV)
 	if use := c.mayUse(stamp, v); err == nil && pv == nil && use != nil {
 		if err := c.unused(ctx, *use, v); err != nil {
 			return false, err
 		}
 		// To ask the nodes may take long, and meanwhile it may have been saved.
-		pv, err = c.record(ctx, stamp.PV)
+		pv, err = c.Record(ctx, stamp.PV)
 	}
 	if err != nil || pv == nil {
 		return false, err
@@ -170,9 +164,9 @@ func (c Cleaner) notRecorded(v backends.Volume) error {
 	return nil
 }
 
-// record asks the API server for the PersistentVolume of that name; nil if there
+// Record asks the API server for the PersistentVolume of that name; nil if there
 // is none, or one of another provisioner, which records no volume of ours.
-func (c Cleaner) record(ctx context.Context, name string) (*corev1.PersistentVolume, error) {
+func (c Cleaner) Record(ctx context.Context, name string) (*corev1.PersistentVolume, error) {
 	pv, err := c.Client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && record.IsForeign(pv, c.ProvisionerName) {
 		return nil, nil
@@ -211,22 +205,22 @@ func (c Cleaner) RemoveVolume(ctx context.Context, backend, volumeID string, sta
 	if err != nil {
 		return err
 	}
-	return volumes.RemoveUnrecorded(ctx, volumeID, stamp, connector, c.permit(c.nobodyNeeds))
+	return volumes.RemoveUnrecorded(ctx, volumeID, stamp, connector, c.Permit(c.NobodyNeeds))
 }
 
-// proofTimeout bounds the questions to the API server that a proof asks.
-const proofTimeout = time.Minute
+// Timeout bounds the questions to the API server that a proof asks.
+const Timeout = time.Minute
 
-// permit asks for the proof before the first change of each volume, and before
+// Permit asks for the proof before the first change of each volume, and before
 // every later one whether the cache shows a record meanwhile: a request of a
 // former leader may come late.
-func (c Cleaner) permit(prove backends.Permit) backends.Permit {
+func (c Cleaner) Permit(prove backends.Permit) backends.Permit {
 	proven := map[string]bool{}
 	return func(ctx context.Context, v backends.Volume) error {
 		if proven[v.ID] {
 			return c.notRecorded(v)
 		}
-		ctx, cancel := context.WithTimeout(ctx, proofTimeout)
+		ctx, cancel := context.WithTimeout(ctx, Timeout)
 		defer cancel()
 		err := prove(ctx, v)
 		proven[v.ID] = err == nil
@@ -236,7 +230,7 @@ func (c Cleaner) permit(prove backends.Permit) backends.Permit {
 
 // RemoveSecret removes the Secret of a PersistentVolume that does not exist.
 func (c Cleaner) RemoveSecret(ctx context.Context, pvName string) error {
-	pv, err := c.record(ctx, pvName)
+	pv, err := c.Record(ctx, pvName)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package provisioner
+package proof
 
 import (
 	"context"
@@ -10,18 +10,20 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// release is the proof that the volume of a released PersistentVolume may go. A
+// Release is the proof that the volume of a released PersistentVolume may go. A
 // deletion may wait for minutes for its turn, and the PersistentVolume that it
 // was begun with is as old by then: somebody may have changed his mind, or a
 // node may still be writing.
-type release struct {
-	p        *Provisioner
+type Release struct {
+	ReleaseOptions
 	pv       *corev1.PersistentVolume
 	volumeID string
 	// proven is the resource version that the API server gave the proof for, at is
@@ -31,6 +33,22 @@ type release struct {
 	status backends.Status
 }
 
+// ReleaseOptions are what a Release asks.
+type ReleaseOptions struct {
+	Client            kubernetes.Interface
+	PersistentVolumes corelisters.PersistentVolumeLister
+	Nodes             Nodes
+}
+
+// NewRelease begins the proof for a PersistentVolume and the volume that it
+// names.
+func NewRelease(options ReleaseOptions, pv *corev1.PersistentVolume, volumeID string) *Release {
+	return &Release{ReleaseOptions: options, pv: pv, volumeID: volumeID}
+}
+
+// IsProven says that the proof was given before.
+func (r *Release) IsProven() bool { return r.proven != "" }
+
 const (
 	// proofAge is how old the proof may be when the first change is made.
 	proofAge = 2 * time.Second
@@ -39,10 +57,10 @@ const (
 	askTimeout = 5 * time.Second
 )
 
-// permit asks the API server before the first change, and once more if the turn
+// Permit asks the API server before the first change, and once more if the turn
 // of that was long in coming. Afterwards the cache tells whether somebody has
 // changed his mind.
-func (r *release) permit(ctx context.Context, v backends.Volume) error {
+func (r *Release) Permit(ctx context.Context, v backends.Volume) error {
 	switch {
 	case r.proven == "":
 		return r.prove(ctx, v)
@@ -58,11 +76,11 @@ func (r *release) permit(ctx context.Context, v backends.Volume) error {
 // prove asks for the nodes and the PersistentVolume. The nodes come first: to ask
 // them may take long, and once none of them uses a volume that is released, none
 // begins to. The last word is whether the volume is still to be removed.
-func (r *release) prove(ctx context.Context, v backends.Volume) error {
-	ctx, cancel := context.WithTimeout(ctx, proofTimeout)
+func (r *Release) prove(ctx context.Context, v backends.Volume) error {
+	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	for known := r.pv; ; {
-		users, err := r.p.Nodes.Users(ctx, nodeuse.VolumeOf(known))
+		users, err := r.Nodes.Users(ctx, nodeuse.VolumeOf(known))
 		if err != nil {
 			return err
 		}
@@ -73,7 +91,7 @@ func (r *release) prove(ctx context.Context, v backends.Volume) error {
 		case live.Annotations[nodeuse.AnnotationReleasedBy] != known.Annotations[nodeuse.AnnotationReleasedBy]:
 			known = live // the operator's word is the one that the API server has
 		case len(users) > 0:
-			return &inUseError{r.pv.Name, users}
+			return &InUseError{r.pv.Name, users}
 		default:
 			r.proven, r.at, r.status = live.ResourceVersion, time.Now(), v.Status
 			return nil
@@ -83,11 +101,11 @@ func (r *release) prove(ctx context.Context, v backends.Volume) error {
 
 // ask reads the PersistentVolume from the API server. It must ask for the
 // removal.
-func (r *release) ask(ctx context.Context) (*corev1.PersistentVolume, error) {
-	live, err := r.p.Client.CoreV1().PersistentVolumes().Get(ctx, r.pv.Name, metav1.GetOptions{})
+func (r *Release) ask(ctx context.Context) (*corev1.PersistentVolume, error) {
+	live, err := r.Client.CoreV1().PersistentVolumes().Get(ctx, r.pv.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, &changedError{r.pv.Name, "the object is gone"}
+		return nil, &ChangedError{r.pv.Name, "the object is gone"}
 	case err != nil:
 		return nil, fmt.Errorf("cannot tell whether PersistentVolume %s is still to be deleted: %w", r.pv.Name, err)
 	}
@@ -95,10 +113,10 @@ func (r *release) ask(ctx context.Context) (*corev1.PersistentVolume, error) {
 }
 
 // stillMeant looks at what the cache has learned since the proof.
-func (r *release) stillMeant() error {
-	cached, err := r.p.PersistentVolumes.Get(r.pv.Name)
+func (r *Release) stillMeant() error {
+	cached, err := r.PersistentVolumes.Get(r.pv.Name)
 	if apierrors.IsNotFound(err) {
-		return &changedError{r.pv.Name, "the object is gone"}
+		return &ChangedError{r.pv.Name, "the object is gone"}
 	}
 	if err != nil {
 		return err
@@ -111,7 +129,7 @@ func (r *release) stillMeant() error {
 
 // meant says whether a PersistentVolume, as it is now, asks for the removal of
 // the very volume that is about to be removed.
-func (r *release) meant(now *corev1.PersistentVolume) error {
+func (r *Release) meant(now *corev1.PersistentVolume) error {
 	because := ""
 	switch origin, err := record.OriginOf(now); {
 	case now.UID != r.pv.UID:
@@ -129,27 +147,24 @@ func (r *release) meant(now *corev1.PersistentVolume) error {
 	default:
 		return nil
 	}
-	return &changedError{r.pv.Name, because}
+	return &ChangedError{r.pv.Name, because}
 }
 
-// changedError says that a deletion stopped because somebody wants it no more.
-type changedError struct{ pv, because string }
+// ChangedError says that a deletion stopped because somebody wants it no more.
+type ChangedError struct{ pv, because string }
 
-func (e *changedError) Error() string {
+func (e *ChangedError) Error() string {
 	return fmt.Sprintf("the volume of PersistentVolume %s is not removed: %s", e.pv, e.because)
 }
 
-// reasonStillInUse is the event's reason when a deletion waits for a node.
-const reasonStillInUse = "VolumeStillInUse"
-
-// inUseError says that a deletion waits for nodes to let the volume go.
-type inUseError struct {
-	pv    string
-	users []string
+// InUseError says that a deletion waits for nodes to let the volume go.
+type InUseError struct {
+	PV    string
+	Nodes []string
 }
 
-func (e *inUseError) Error() string {
+func (e *InUseError) Error() string {
 	return fmt.Sprintf("the volume is not disconnected while node %s still uses it (volumesInUse or volumesAttached of the node's status, or a VolumeAttachment); "+
 		"it goes as soon as the node has unmounted it; if the node is lost for good, delete its Node object, taint it with %s, or run: kubectl annotate pv %s %s=%s",
-		strings.Join(e.users, ", "), corev1.TaintNodeOutOfService, e.pv, nodeuse.AnnotationReleasedBy, strings.Join(e.users, ","))
+		strings.Join(e.Nodes, ", "), corev1.TaintNodeOutOfService, e.PV, nodeuse.AnnotationReleasedBy, strings.Join(e.Nodes, ","))
 }
