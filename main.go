@@ -18,8 +18,10 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
-	"github.com/standalone-cinder/standalone-cinder/policy/cli"
+	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/cli"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
 func main() {
@@ -40,7 +42,7 @@ func run(arguments []string, stdout, stderr io.Writer) int {
 	if err != nil {
 		fmt.Fprintln(stderr, "standalone-cinder:", err)
 	}
-	return cli.ExitCode(err)
+	return policycli.ExitCode(err)
 }
 
 // newCommand is the program's command line; log lines of run go to the writer.
@@ -53,7 +55,8 @@ func newCommand(log io.Writer) *cobra.Command {
 		Args:          cobra.NoArgs,
 		RunE:          func(command *cobra.Command, _ []string) error { return command.Help() },
 	}
-	root.AddCommand(runCommand(log), cli.NewCommand(cli.Options{ReadCluster: app.ReadExisting, Places: app.Places, ProvisionerName: app.DefaultProvisionerName}), app.NewAuditCommand(), app.NewMapCommand(), versionCommand())
+	root.AddCommand(runCommand(log), policycli.NewCommand(policycli.Options{ReadCluster: cli.ReadExisting, Places: cli.Places, ProvisionerName: wiring.DefaultProvisionerName}),
+		cli.NewAuditCommand(), cli.NewMapCommand(), versionCommand())
 	return root
 }
 
@@ -66,7 +69,7 @@ func runCommand(log io.Writer) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if err := options.Validate(); err != nil {
-				return &cli.ExitError{Code: cli.ExitUsage, Err: err}
+				return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
 			}
 			var err error
 			if options.Logger, err = newLogger(log, verbosity); err != nil {
@@ -78,7 +81,7 @@ func runCommand(log io.Writer) *cobra.Command {
 				err = replica.Run(command.Context())
 			}
 			if err != nil {
-				return &cli.ExitError{Code: cli.ExitFailed, Err: err}
+				return &policycli.ExitError{Code: policycli.ExitFailed, Err: err}
 			}
 			return nil
 		},

@@ -306,7 +306,7 @@ func (a *attempt) mapConnection(connected backends.Connected) (mappers.Result, e
 		return mappers.Result{}, err
 	}
 	a.protocol = connection.Protocol()
-	request := MapRequest(connection, a.pvName, a.connector)
+	request := record.MapRequest(connection, a.pvName, a.connector)
 	request.AccessModes = a.claim.Spec.AccessModes
 	request.FSType = a.decision.Volume.FSType
 	request.Block = record.IsBlock(a.claim)
@@ -324,26 +324,6 @@ func (a *attempt) mapConnection(connected backends.Connected) (mappers.Result, e
 	return a.p.Mappers.Map(request)
 }
 
-// MapRequest begins the request to map a connection, with all that follows
-// from the PersistentVolume's name and the connector.
-func MapRequest(connection mappers.Connection, pvName string, connector backends.Connector) mappers.Request {
-	return mappers.Request{
-		Connection: connection,
-		PVName:     pvName,
-		SecretName: record.SecretName(pvName),
-		Connector:  mappers.Connector{Host: connector.Host, Initiator: connector.Initiator, WWPNs: connector.WWPNs, NQN: connector.NQN},
-	}
-}
-
-// RefusalError is what a claim's event says of a connection that cannot be
-// mapped. The backend may be empty.
-func RefusalError(backend string, refused *mappers.Refusal) error {
-	if backend == "" {
-		return fmt.Errorf("%s: %w", refused.Reason, refused)
-	}
-	return fmt.Errorf("%s: backend %s: %w", refused.Reason, backend, refused)
-}
-
 // undoRefused takes back all that was done for a connection that cannot be
 // mapped. A volume nobody can mount must not stay and count.
 func (a *attempt) undoRefused(ctx context.Context, refusal error) error {
@@ -351,7 +331,7 @@ func (a *attempt) undoRefused(ctx context.Context, refusal error) error {
 	if !errors.As(refusal, &refused) {
 		return refusal
 	}
-	refusal = RefusalError(a.backend, refused)
+	refusal = record.RefusalError(a.backend, refused)
 	err := a.undo(ctx, beginning{backend: a.backend, stamp: a.stamp, connector: a.connector})
 	if err != nil {
 		return fmt.Errorf("%w (its volume cannot be removed yet: %s)", refusal, err)

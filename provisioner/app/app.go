@@ -8,9 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -21,7 +19,6 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	eventrecord "k8s.io/client-go/tools/record"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
@@ -30,6 +27,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/events"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
 // resyncPeriod is how often everything is looked at again without a reason.
@@ -94,7 +92,7 @@ func New(options Options) (*App, error) {
 	for _, warning := range loaded.Warnings {
 		options.Logger.Warn("Policy: " + warning.Error())
 	}
-	namespace, err := ownNamespace(options.Namespace)
+	namespace, err := wiring.OwnNamespace(options.Namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +100,7 @@ func New(options Options) (*App, error) {
 	if err != nil {
 		return nil, err
 	}
-	config, err := kubeConfig(options)
+	config, err := wiring.KubeConfig(wiring.Kube{Config: options.Config, Kubeconfig: options.Kubeconfig, QPS: options.KubeQPS, Burst: options.KubeBurst})
 	if err != nil {
 		return nil, err
 	}
@@ -257,44 +255,4 @@ func (a *App) findCluster(ctx context.Context) error {
 		case <-time.After(backoff.Step()):
 		}
 	}
-}
-
-const podNamespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
-
-func ownNamespace(flag string) (string, error) {
-	if flag != "" {
-		return flag, nil
-	}
-	if namespace := os.Getenv("POD_NAMESPACE"); namespace != "" {
-		return namespace, nil
-	}
-	if content, err := os.ReadFile(podNamespaceFile); err == nil {
-		if namespace := strings.TrimSpace(string(content)); namespace != "" {
-			return namespace, nil
-		}
-	}
-	return "", errors.New("the namespace for the Lease and the volumes' Secrets is not known; give --namespace or set POD_NAMESPACE")
-}
-
-func kubeConfig(options Options) (*rest.Config, error) {
-	config := options.Config
-	if config == nil {
-		var err error
-		path := options.Kubeconfig
-		if path == "" {
-			path = os.Getenv(clientcmd.RecommendedConfigPathEnvVar)
-		}
-		if path == "" {
-			config, err = rest.InClusterConfig()
-		} else {
-			config, err = clientcmd.BuildConfigFromFlags("", path)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("no connection to Kubernetes (give --kubeconfig, or run in a pod): %w", err)
-		}
-	}
-	config = rest.CopyConfig(config)
-	config.QPS, config.Burst = float32(options.KubeQPS), options.KubeBurst
-	config.UserAgent = "standalone-cinder"
-	return config, nil
 }

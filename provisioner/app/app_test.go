@@ -1,13 +1,10 @@
 package app
 
 import (
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/spf13/pflag"
-
-	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
 func defaults(t *testing.T, arguments ...string) Options {
@@ -48,47 +45,5 @@ func TestOptionsThatContradictThemselvesAreRefused(t *testing.T) {
 		if err := o.Validate(); err == nil || err.Error() != c.want {
 			t.Errorf("%s: error %v, want %s", c.argument, err, c.want)
 		}
-	}
-}
-
-func TestDefaultInitiatorIsAValidNameOfItsOwnForEveryCluster(t *testing.T) {
-	for cluster, want := range map[string]string{
-		"5f2c1c1e-4b1e-4c53-9f8e-0d6f7b3a2c11": "iqn.2018-01.io.k8s.standalone-cinder:5f2c1c1e-4b1e-4c53-9f8e-0d6f7b3a2c11",
-		"Prod EU_1":                            "iqn.2018-01.io.k8s.standalone-cinder:prod-eu-1",
-	} {
-		if got := defaultInitiator(cluster); got != want {
-			t.Errorf("%q gives %s, want %s", cluster, got, want)
-		}
-	}
-	if long := defaultInitiator(strings.Repeat("x", 400)); len(long) != 223 {
-		t.Errorf("a long cluster id gives a name of %d characters, the limit is 223", len(long))
-	}
-}
-
-func TestBackendIsTranslatedWhole(t *testing.T) {
-	parsed, err := policy.Parse([]byte(`
-apiVersion: standalone-cinder.openstack.org/v1alpha1
-kind: Policy
-backends:
-  - name: full
-    auth: {cloudConfig: old.conf}
-    region: R1
-    interface: internal
-    limits: {concurrency: 3, requestsPerSecond: 7.5}
-    timeouts: {create: 1m, delete: 2m, request: 3s}
-    connector: {host: h, ip: 10.0.0.1, initiator: "iqn.2026-01.example:x", wwpns: ["50060e8012345678"], nqn: "nqn.2014-08.org.nvmexpress:uuid:1", multipath: true}
-tenants:
-  - {name: a, namespaces: [a], classes: [{storageClasses: [c], backends: [full]}]}
-`), "/etc/policy/policy.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := backendConfig(parsed, &parsed.Backends[0], "cluster")
-	if got.Auth.CloudConfig != "/etc/policy/old.conf" || got.Region != "R1" || got.Interface != "internal" ||
-		got.Limits.Concurrency != 3 || got.Limits.RequestsPerSecond != 7.5 ||
-		got.Timeouts.Create != time.Minute || got.Timeouts.Delete != 2*time.Minute || got.Timeouts.Request != 3*time.Second ||
-		got.Connector.Host != "h" || got.Connector.IP != "10.0.0.1" || got.Connector.Initiator != "iqn.2026-01.example:x" ||
-		len(got.Connector.WWPNs) != 1 || got.Connector.NQN == "" || !got.Connector.Multipath {
-		t.Errorf("%+v", got)
 	}
 }

@@ -63,7 +63,7 @@ func (u *auditor) run(ctx context.Context) {
 // once makes one audit. Cinder is read first, as Audit does.
 func (u *auditor) once(ctx context.Context) error {
 	settings := u.policy().Audit
-	listings := listEach(u.backends.Names(), func(name string) ([]backends.Volume, backends.Place, error) {
+	listings := audit.ListEach(u.backends.Names(), func(name string) ([]backends.Volume, backends.Place, error) {
 		lifecycle, err := u.backends.Volumes(name)
 		if err == nil {
 			err = lifecycle.Health()
@@ -81,12 +81,12 @@ func (u *auditor) once(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	confirmMissing(ctx, u.find, listings, records)
+	audit.ConfirmMissing(ctx, u.find, listings, records)
 	findings := audit.Compare(audit.State{Now: time.Now(), Cluster: u.cluster, ClusterUID: u.clusterUID, Grace: settings.Grace, Backends: listings, Records: records})
 	var removed []audit.Finding
 	var notRemoved error
 	if settings.Delete {
-		findings, removed, notRemoved = removeFindings(ctx, u.provisioner.Cleaner(), findings)
+		findings, removed, notRemoved = audit.Remove(ctx, u.provisioner.Cleaner(), findings)
 	}
 	if err := ctx.Err(); err != nil {
 		return err
@@ -112,8 +112,8 @@ const mostTold = 20
 // about the program.
 func (u *auditor) report(findings, removed []audit.Finding) {
 	for _, f := range removed {
-		u.warn("Removed what the audit found to be nobody's", "kind", f.Kind, "backend", f.Backend, "subject", subject(f))
-		u.tell(corev1.EventTypeNormal, "AuditRemoved", fmt.Sprintf("%s: %s on backend %s was removed: %s", f.Kind, subject(f), f.Backend, f.Message))
+		u.warn("Removed what the audit found to be nobody's", "kind", f.Kind, "backend", f.Backend, "subject", audit.Subject(f))
+		u.tell(corev1.EventTypeNormal, "AuditRemoved", fmt.Sprintf("%s: %s on backend %s was removed: %s", f.Kind, audit.Subject(f), f.Backend, f.Message))
 	}
 	told, more := map[audit.Finding]bool{}, 0
 	for _, f := range findings {
@@ -124,13 +124,13 @@ func (u *auditor) report(findings, removed []audit.Finding) {
 		if u.told[key] {
 			continue
 		}
-		u.warn("The audit has a finding", "kind", f.Kind, "backend", f.Backend, "subject", subject(f), "finding", f.Message)
+		u.warn("The audit has a finding", "kind", f.Kind, "backend", f.Backend, "subject", audit.Subject(f), "finding", f.Message)
 		if pv, err := u.volumes.Get(f.PersistentVolume); err == nil {
 			u.record(pv, string(f.Kind), f.Message)
 			continue
 		}
 		if more++; more <= mostTold {
-			u.tell(corev1.EventTypeWarning, string(f.Kind), fmt.Sprintf("%s%s: %s", subject(f), onBackend(f), f.Message))
+			u.tell(corev1.EventTypeWarning, string(f.Kind), fmt.Sprintf("%s%s: %s", audit.Subject(f), onBackend(f), f.Message))
 		}
 	}
 	if more > mostTold {

@@ -11,6 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
 // Options are the flags of `run`.
@@ -51,10 +53,6 @@ type Metrics interface {
 	prometheus.Gatherer
 }
 
-// DefaultProvisionerName is the historic program's, so that an upgrade needs
-// no new StorageClasses.
-const DefaultProvisionerName = "openstack.org/standalone-cinder"
-
 // AddFlags binds the options to flags, with their defaults.
 //
 // A released lease is seen by a watch and taken at once; without the right to
@@ -67,7 +65,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; default is $KUBECONFIG, else the pod's service account")
 	flags.StringVar(&o.Namespace, "namespace", "", "`namespace` of the Lease and of the volumes' Secrets; default is $POD_NAMESPACE, else the pod's own")
 	flags.StringVar(&o.CloudsFile, "clouds-file", "", "clouds.yaml `file`; default is the usual search path of the OpenStack clients")
-	flags.StringVar(&o.ProvisionerName, "provisioner-name", DefaultProvisionerName, "`name` under which StorageClasses call this program")
+	flags.StringVar(&o.ProvisionerName, "provisioner-name", wiring.DefaultProvisionerName, "`name` under which StorageClasses call this program")
 	flags.StringVar(&o.Listen, "listen", ":8080", "`address` of /healthz, /readyz, /metrics and the status page; port 0 picks a free one and logs it")
 	flags.BoolVar(&o.LeaderElect, "leader-elect", true, "hold a Lease while provisioning, so that several replicas can run")
 	flags.DurationVar(&o.LeaseDuration, "lease-duration", 15*time.Second, "how long a follower waits for a silent leader before it takes over")

@@ -1,4 +1,5 @@
-package app
+// Package cli is the commands beside run that know clusters and connections.
+package cli
 
 import (
 	"context"
@@ -12,6 +13,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
 // A command that reads a cluster once is a guest there: it asks slowly, and
@@ -34,7 +36,7 @@ func Places(p *policy.Policy, cloudsFile string) map[string]policy.Place {
 		if backend.Auth.Environment || backend.Auth.Cloud != "" && cloudsFile == "" {
 			continue
 		}
-		if at := sources.Expect(backendConfig(p, backend, "")); at != (backends.Place{}) {
+		if at := sources.Expect(wiring.BackendConfig(p, backend, "")); at != (backends.Place{}) {
 			places[backend.Name] = policy.Place(at)
 		}
 	}
@@ -52,7 +54,7 @@ func ReadExisting(ctx context.Context, kubeconfig, provisionerName string) (poli
 	if err != nil {
 		return policy.Existing{}, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
 	}
-	config, err = kubeConfig(Options{Config: config, KubeQPS: readingQPS, KubeBurst: readingBurst})
+	config, err = wiring.KubeConfig(wiring.Kube{Config: config, QPS: readingQPS, Burst: readingBurst})
 	if err != nil {
 		return policy.Existing{}, err
 	}

@@ -1,4 +1,4 @@
-package app
+package cli
 
 import (
 	"cmp"
@@ -11,7 +11,6 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
-	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -21,11 +20,12 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/policy/cli"
+	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/audit"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
 // AuditOptions are what an audit is asked with.
@@ -71,20 +71,20 @@ Exit codes: 0 nothing to report, or all of it removed, 1 something is,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if output != "text" && output != "json" {
-				return &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf("--output must be text or json, not %q", output)}
+				return &policycli.ExitError{Code: policycli.ExitUsage, Err: fmt.Errorf("--output must be text or json, not %q", output)}
 			}
 			report, notRemoved, err := Audit(command.Context(), options)
 			if err == nil {
 				err = report.print(command.OutOrStdout(), output)
 			}
 			if err != nil {
-				return &cli.ExitError{Code: cli.ExitUsage, Err: err}
+				return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
 			}
 			if notRemoved != nil {
-				return &cli.ExitError{Code: cli.ExitFailed, Err: notRemoved}
+				return &policycli.ExitError{Code: policycli.ExitFailed, Err: notRemoved}
 			}
 			if n := len(report.Findings); n > 0 {
-				return &cli.ExitError{Code: cli.ExitFailed, Err: fmt.Errorf("the audit has %d findings", n)}
+				return &policycli.ExitError{Code: policycli.ExitFailed, Err: fmt.Errorf("the audit has %d findings", n)}
 			}
 			return nil
 		},
@@ -94,7 +94,7 @@ Exit codes: 0 nothing to report, or all of it removed, 1 something is,
 	flags.StringVar(&options.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; default is $KUBECONFIG, else the pod's service account")
 	flags.StringVar(&options.CloudsFile, "clouds-file", "", "clouds.yaml `file`; default is the usual search path of the OpenStack clients")
 	flags.StringVar(&options.Namespace, "namespace", "", "`namespace` of the volumes' Secrets; default is $POD_NAMESPACE, else the pod's own")
-	flags.StringVar(&options.ProvisionerName, "provisioner-name", DefaultProvisionerName, "`name` under which StorageClasses call the program")
+	flags.StringVar(&options.ProvisionerName, "provisioner-name", wiring.DefaultProvisionerName, "`name` under which StorageClasses call the program")
 	flags.DurationVar(&options.Grace, "grace", 10*time.Minute, "how old things must be to be reported; what is younger is under way")
 	flags.BoolVar(&options.Delete, "delete", false, "remove what is older than the grace and provably nobody's")
 	flags.StringVarP(&output, "output", "o", output, "`format` of the answer: text or json")
@@ -112,11 +112,11 @@ func Audit(ctx context.Context, options AuditOptions) (report AuditReport, notRe
 	if err != nil {
 		return AuditReport{}, nil, err
 	}
-	namespace, err := ownNamespace(options.Namespace)
+	namespace, err := wiring.OwnNamespace(options.Namespace)
 	if err != nil {
 		return AuditReport{}, nil, err
 	}
-	config, err := kubeConfig(Options{Kubeconfig: options.Kubeconfig, KubeQPS: readingQPS, KubeBurst: readingBurst})
+	config, err := wiring.KubeConfig(wiring.Kube{Kubeconfig: options.Kubeconfig, QPS: readingQPS, Burst: readingBurst})
 	if err != nil {
 		return AuditReport{}, nil, err
 	}
@@ -138,7 +138,7 @@ func Audit(ctx context.Context, options AuditOptions) (report AuditReport, notRe
 	if err != nil {
 		return AuditReport{}, nil, err
 	}
-	confirmMissing(ctx, func(ctx context.Context, backend, id string) (backends.Volume, bool, error) {
+	audit.ConfirmMissing(ctx, func(ctx context.Context, backend, id string) (backends.Volume, bool, error) {
 		return lifecycles[backend].Find(ctx, id)
 	}, listings, records)
 	report = AuditReport{Cluster: cluster, Recorded: len(records.Volumes)}
@@ -155,41 +155,11 @@ func Audit(ctx context.Context, options AuditOptions) (report AuditReport, notRe
 				if !ok {
 					return nil, backends.Connector{}, fmt.Errorf("backend %q is not in the policy", name)
 				}
-				return lifecycles[name], backendConfig(loaded, backend, cluster).Connector, nil
+				return lifecycles[name], wiring.BackendConfig(loaded, backend, cluster).Connector, nil
 			}}
-		report.Findings, report.Removed, notRemoved = removeFindings(ctx, cleaner, report.Findings)
+		report.Findings, report.Removed, notRemoved = audit.Remove(ctx, cleaner, report.Findings)
 	}
 	return report, notRemoved, nil
-}
-
-// removeFindings removes what may be, and returns what is left and what is
-// gone.
-func removeFindings(ctx context.Context, cleaner proof.Cleaner, findings []audit.Finding) (left, removed []audit.Finding, err error) {
-	var failed []error
-	for _, f := range findings {
-		if !f.Removable {
-			left = append(left, f)
-			continue
-		}
-		var err error
-		if f.Kind == audit.OrphanSecret {
-			err = cleaner.RemoveSecret(ctx, f.PersistentVolume)
-		} else {
-			err = cleaner.RemoveVolume(ctx, f.Backend, f.Volume, f.Stamp)
-		}
-		switch {
-		case proof.IsKept(err):
-			f.Removable, f.Message = false, f.Message+"; it is not removed: "+err.Error()
-			left = append(left, f)
-			continue
-		case err != nil:
-			failed = append(failed, fmt.Errorf("%s is not removed: %w", subject(f), err))
-			left = append(left, f)
-			continue
-		}
-		removed = append(removed, f)
-	}
-	return left, removed, errors.Join(failed...)
 }
 
 // auditBackends makes lifecycles that only read, unless the audit is to remove
@@ -206,7 +176,7 @@ func auditBackends(ctx context.Context, loaded *policy.Policy, cluster string, o
 	}
 	lifecycles := map[string]*backends.Lifecycle{}
 	for i := range loaded.Backends {
-		config := backendConfig(loaded, &loaded.Backends[i], cluster)
+		config := wiring.BackendConfig(loaded, &loaded.Backends[i], cluster)
 		lifecycles[config.Name] = backends.NewLifecycle(backends.LifecycleOptions{
 			Config:  config,
 			Pool:    pool,
@@ -222,56 +192,10 @@ func auditBackends(ctx context.Context, loaded *policy.Policy, cluster string, o
 
 // listBackends lists all backends at once: one that is slow delays no other.
 func listBackends(ctx context.Context, lifecycles map[string]*backends.Lifecycle) map[string]audit.Listing {
-	return listEach(slices.Collect(maps.Keys(lifecycles)), func(name string) ([]backends.Volume, backends.Place, error) {
+	return audit.ListEach(slices.Collect(maps.Keys(lifecycles)), func(name string) ([]backends.Volume, backends.Place, error) {
 		volumes, err := lifecycles[name].Volumes(ctx)
 		return volumes, lifecycles[name].Place(), err
 	})
-}
-
-func listEach(names []string, list func(name string) ([]backends.Volume, backends.Place, error)) map[string]audit.Listing {
-	var mu sync.Mutex
-	var group sync.WaitGroup
-	listings := map[string]audit.Listing{}
-	for _, name := range names {
-		group.Go(func() {
-			volumes, at, err := list(name)
-			mu.Lock()
-			defer mu.Unlock()
-			listings[name] = audit.Listing{Volumes: volumes, Place: at, Unstamped: map[string]bool{}, Err: err}
-		})
-	}
-	group.Wait()
-	return listings
-}
-
-// finder reads one volume by its id.
-type finder func(ctx context.Context, backend, volumeID string) (v backends.Volume, found bool, err error)
-
-// confirmMissing asks for every recorded volume that its backend's listing does
-// not show: it may have lost its stamp, or be younger than the listing.
-func confirmMissing(ctx context.Context, find finder, listings map[string]audit.Listing, records record.Records) {
-	listed := map[string]bool{}
-	for _, listing := range listings {
-		for _, v := range listing.Volumes {
-			listed[v.ID] = true
-		}
-	}
-	for _, record := range records.Volumes {
-		listing, ok := listings[record.Backend]
-		if !ok || listing.Err != nil || listed[record.VolumeID] || record.Damage != nil {
-			continue
-		}
-		v, found, err := find(ctx, record.Backend, record.VolumeID)
-		switch {
-		case err != nil:
-			listing.Err = err
-		case found && record.Stamp().Owns(v):
-			listing.Volumes = append(listing.Volumes, v)
-		case found:
-			listing.Unstamped[record.VolumeID] = true
-		}
-		listings[record.Backend] = listing
-	}
 }
 
 func (r AuditReport) print(w io.Writer, output string) error {
@@ -289,24 +213,10 @@ func (r AuditReport) print(w io.Writer, output string) error {
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, f := range r.Findings {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", f.Kind, f.Backend, subject(f), f.Message)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", f.Kind, f.Backend, audit.Subject(f), f.Message)
 	}
 	for _, f := range r.Removed {
-		fmt.Fprintf(table, "removed %s\t%s\t%s\t%s\n", f.Kind, f.Backend, subject(f), f.Message)
+		fmt.Fprintf(table, "removed %s\t%s\t%s\t%s\n", f.Kind, f.Backend, audit.Subject(f), f.Message)
 	}
 	return table.Flush()
-}
-
-// subject is what a finding is about, by the name that an operator would look
-// for first.
-func subject(f audit.Finding) string {
-	switch {
-	case f.Secret != "":
-		return "Secret " + f.Secret
-	case f.Kind == audit.OrphanVolume || f.Kind == audit.SecondVolume || f.Kind == audit.UnfinishedVolume:
-		return "volume " + f.Volume + " of claim " + f.Claim
-	case f.PersistentVolume != "":
-		return f.PersistentVolume
-	}
-	return "all volumes"
 }

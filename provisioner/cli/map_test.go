@@ -1,4 +1,4 @@
-package app
+package cli
 
 import (
 	"bytes"
@@ -11,7 +11,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/standalone-cinder/standalone-cinder/policy/cli"
+	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 )
 
 const (
@@ -36,7 +36,7 @@ func runMap(t *testing.T, stdin string, arguments ...string) (code int, stdout, 
 	if err != nil {
 		message = err.Error()
 	}
-	return cli.ExitCode(err), out.String(), message
+	return policycli.ExitCode(err), out.String(), message
 }
 
 func write(t *testing.T, name, content string) string {

@@ -1,4 +1,4 @@
-package app
+package cli
 
 import (
 	"encoding/json"
@@ -17,9 +17,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/policy/cli"
-	"github.com/standalone-cinder/standalone-cinder/provisioner"
+	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
 // What a connection alone does not say. The names are as long as real ones:
@@ -124,17 +124,17 @@ Exit codes: 0 mapped, 1 refused, 2 wrong use, or a file cannot be read.`,
 			}
 			document, err := readDocument(args[0], command.InOrStdin())
 			if err != nil {
-				return &cli.ExitError{Code: cli.ExitUsage, Err: err}
+				return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
 			}
 			mapped, refusal, err := Map(options, document, command.InOrStdin())
 			if err == nil {
 				err = mapped.print(command.OutOrStdout(), output)
 			}
 			if err != nil {
-				return &cli.ExitError{Code: cli.ExitUsage, Err: err}
+				return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
 			}
 			if refusal != nil {
-				return &cli.ExitError{Code: cli.ExitFailed, Err: refusal}
+				return &policycli.ExitError{Code: policycli.ExitFailed, Err: refusal}
 			}
 			return nil
 		},
@@ -152,7 +152,7 @@ Exit codes: 0 mapped, 1 refused, 2 wrong use, or a file cannot be read.`,
 }
 
 func mapUsage(format string, arguments ...any) error {
-	return &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf(format, arguments...)}
+	return &policycli.ExitError{Code: policycli.ExitUsage, Err: fmt.Errorf(format, arguments...)}
 }
 
 func readDocument(file string, stdin io.Reader) ([]byte, error) {
@@ -199,7 +199,7 @@ func Map(options MapOptions, document []byte, stdin io.Reader) (mapped Mapped, r
 	var result mappers.Result
 	connection, err := mappers.ParseConnection(document)
 	if err == nil {
-		request := provisioner.MapRequest(connection, placeholderPV, connector)
+		request := record.MapRequest(connection, placeholderPV, connector)
 		request.AccessModes = []corev1.PersistentVolumeAccessMode{mode}
 		request.FSType = options.FSType
 		request.Block = volumeMode == corev1.PersistentVolumeBlock
@@ -214,7 +214,7 @@ func Map(options MapOptions, document []byte, stdin io.Reader) (mapped Mapped, r
 	var refused *mappers.Refusal
 	switch {
 	case errors.As(err, &refused):
-		return Mapped{Refused: &mappedRefusal{refused.Reason, refused.Message}}, provisioner.RefusalError(backend, refused), nil
+		return Mapped{Refused: &mappedRefusal{refused.Reason, refused.Message}}, record.RefusalError(backend, refused), nil
 	case err != nil:
 		return Mapped{}, nil, err
 	}
@@ -288,7 +288,7 @@ func mapBackend(options MapOptions, stdin io.Reader) (name string, connector bac
 	if cluster == "" {
 		cluster = placeholderUID
 	}
-	return name, backendConfig(loaded, backend, cluster).Connector, mappingsOf(backend), nil
+	return name, wiring.BackendConfig(loaded, backend, cluster).Connector, wiring.MappingsOf(backend), nil
 }
 
 // capturedConnector is the connector that a document says it was made for. One

@@ -1,0 +1,28 @@
+package record
+
+import (
+	"fmt"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+)
+
+// MapRequest begins the request to map a connection, with all that follows
+// from the PersistentVolume's name and the connector.
+func MapRequest(connection mappers.Connection, pvName string, connector backends.Connector) mappers.Request {
+	return mappers.Request{
+		Connection: connection,
+		PVName:     pvName,
+		SecretName: SecretName(pvName),
+		Connector:  mappers.Connector{Host: connector.Host, Initiator: connector.Initiator, WWPNs: connector.WWPNs, NQN: connector.NQN},
+	}
+}
+
+// RefusalError is what a claim's event says of a connection that cannot be
+// mapped. The backend may be empty.
+func RefusalError(backend string, refused *mappers.Refusal) error {
+	if backend == "" {
+		return fmt.Errorf("%s: %w", refused.Reason, refused)
+	}
+	return fmt.Errorf("%s: backend %s: %w", refused.Reason, backend, refused)
+}

@@ -1,0 +1,68 @@
+package wiring
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+const podNamespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+// OwnNamespace is the namespace of the Lease and the volumes' Secrets: the flag,
+// else what the pod says.
+func OwnNamespace(flag string) (string, error) {
+	if flag != "" {
+		return flag, nil
+	}
+	if namespace := os.Getenv("POD_NAMESPACE"); namespace != "" {
+		return namespace, nil
+	}
+	if content, err := os.ReadFile(podNamespaceFile); err == nil {
+		if namespace := strings.TrimSpace(string(content)); namespace != "" {
+			return namespace, nil
+		}
+	}
+	return "", errors.New("the namespace for the Lease and the volumes' Secrets is not known; give --namespace or set POD_NAMESPACE")
+}
+
+// Kube says how to reach the API server, and how fast.
+type Kube struct {
+	// Config replaces Kubeconfig where there is a connection already; without
+	// either the environment decides.
+	Config     *rest.Config
+	Kubeconfig string
+	QPS        float64
+	Burst      int
+}
+
+// KubeConfig is the connection to the API server.
+func KubeConfig(options Kube) (*rest.Config, error) {
+	config := options.Config
+	if config == nil {
+		var err error
+		path := options.Kubeconfig
+		if path == "" {
+			path = os.Getenv(clientcmd.RecommendedConfigPathEnvVar)
+		}
+		if path == "" {
+			config, err = rest.InClusterConfig()
+		} else {
+			config, err = clientcmd.BuildConfigFromFlags("", path)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("no connection to Kubernetes (give --kubeconfig, or run in a pod): %w", err)
+		}
+	}
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst = float32(options.QPS), options.Burst
+	config.UserAgent = "standalone-cinder"
+	return config, nil
+}
+
+// DefaultProvisionerName is the historic program's, so that an upgrade needs
+// no new StorageClasses.
+const DefaultProvisionerName = "openstack.org/standalone-cinder"
