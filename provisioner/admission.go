@@ -78,7 +78,7 @@ func (p *Provisioner) denyWithoutClass(ctx context.Context, claim *corev1.Persis
 
 // mayHaveVolume says whether something was begun for the claim, or found.
 func (p *Provisioner) mayHaveVolume(uid types.UID) bool {
-	_, begun := p.beginningOf(uid)
+	_, begun := p.journal.beginning(uid)
 	held, counts := p.ledger.Holds(uid)
 	return begun || counts && !held.NothingSeen
 }
@@ -182,7 +182,7 @@ func (p *Provisioner) selectsByLabels(tenant string) bool {
 // deny parks a claim and tells its author, once for each reason and again before
 // the event expires. since is from before the decision.
 func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, turned denial, since parking.Moment) {
-	if _, begun := p.beginningOf(claim.UID); !begun {
+	if _, begun := p.journal.beginning(claim.UID); !begun {
 		// Room that was reserved under an earlier decision.
 		p.giveBack(claim.UID)
 	}

@@ -54,7 +54,7 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 	if err != nil {
 		return nil, err
 	}
-	if first := a.p.begin(a.claim.UID, beginning{backend: a.backend, stamp: a.stamp, connector: a.connector}); first {
+	if first := a.p.journal.begin(a.claim.UID, beginning{backend: a.backend, stamp: a.stamp, connector: a.connector}); first {
 		a.p.Recorder.Eventf(a.claim, corev1.EventTypeNormal, "BackendChosen", "tenant %s, rule %s: %d GiB on backend %s%s",
 			a.decision.Tenant, a.decision.Rule, a.decision.Volume.SizeGiB, a.backend, passedOverText(a.decision.Decision, a.passedOver))
 	}
@@ -100,7 +100,7 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 		Backend: a.backend, Connector: a.connector, NodeLabels: a.p.Backends.NodeLabels(a.backend),
 		Connected: connected, Protocol: a.protocol, Mapped: mapped, SecretNamespace: a.p.Namespace,
 	})
-	a.p.handOver(a.claim.UID, pv)
+	a.p.journal.handOver(a.claim.UID, pv)
 	return pv, nil
 }
 
@@ -110,7 +110,7 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 // (initialize_connection in cinder/volume/manager.py). It costs a request only
 // where an earlier attempt may have come so far.
 func (a *attempt) unrecorded(ctx context.Context) error {
-	begun, _ := a.p.beginningOf(a.claim.UID)
+	begun, _ := a.p.journal.beginning(a.claim.UID)
 	if begun.handedOver == nil && !a.p.ledger.IsFound(a.claim.UID, a.backend) {
 		return nil
 	}
@@ -126,7 +126,7 @@ func (a *attempt) unrecorded(ctx context.Context) error {
 // already; another would be the second of one claim. It costs a request only
 // where that can be.
 func (a *attempt) existsStill(ctx context.Context) error {
-	if a.p.bornInTerm(a.claim) && !a.p.hasOutlived(a.claim.UID) {
+	if a.p.bornInTerm(a.claim) && !a.p.journal.hasOutlived(a.claim.UID) {
 		return nil
 	}
 	claim, err := record.ClaimOf(ctx, a.p.Client, a.stamp)
@@ -268,7 +268,7 @@ func (a *attempt) undoHeld(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
-	begun, ok := a.p.beginningOf(a.claim.UID)
+	begun, ok := a.p.journal.beginning(a.claim.UID)
 	if !ok && held.NothingSeen {
 		a.p.giveBack(a.claim.UID)
 		return nil
@@ -362,7 +362,7 @@ func (a *attempt) undoIfGone(ctx context.Context, cause error) error {
 	err := a.undo(ctx, begun)
 	if err != nil && !proof.IsKept(err) {
 		// The library forgets the claim; the follow-up does not (leaveIfGone).
-		a.p.begin(a.claim.UID, begun)
+		a.p.journal.begin(a.claim.UID, begun)
 		return fmt.Errorf("claim %s/%s was deleted while it was provisioned, and its volume cannot be removed yet: %w", a.claim.Namespace, a.claim.Name, err)
 	}
 	return errNothingToDo

@@ -67,7 +67,7 @@ func (p *Provisioner) mayLeave(claim *corev1.PersistentVolumeClaim, held ledger.
 	if !held.NothingSeen || slices.Contains(d.Backends, held.Backend) && p.health(held.Backend) == nil && !full {
 		return false
 	}
-	begun, ok := p.beginningOf(claim.UID)
+	begun, ok := p.journal.beginning(claim.UID)
 	if !ok {
 		return true
 	}

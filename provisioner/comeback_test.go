@@ -51,7 +51,7 @@ func TestOutageDuringAnAttemptKeepsWhatWasBegun(t *testing.T) {
 	if _, err := f.provision(claim); !isIgnored(err) {
 		t.Errorf("error %v, want one that the library ignores", err)
 	}
-	if _, begun := f.beginningOf(claim.UID); !begun {
+	if _, begun := f.journal.beginning(claim.UID); !begun {
 		t.Error("what was begun is forgotten")
 	}
 	if _, counts := f.ledger.Holds(claim.UID); !counts {

@@ -81,7 +81,7 @@ func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 	case ref == nil:
 	default:
 		// Somebody else serves the claim, perhaps under the same name.
-		if _, begun := f.provisioner.beginningOf(ref.UID); begun {
+		if _, begun := f.provisioner.journal.beginning(ref.UID); begun {
 			f.queue.Add(followup{claim: ref.UID})
 		}
 	}

@@ -28,11 +28,11 @@ func TestVolumeIsCompletedOnceItsPersistentVolumeIsSeen(t *testing.T) {
 	f := newFixture(t)
 	followup := NewFollowup(f.Provisioner, 1)
 	pv := f.recorded()
-	if _, begun := f.begun["uid-1"]; !begun {
+	if _, begun := f.journal.begun["uid-1"]; !begun {
 		t.Fatal("nothing was begun")
 	}
 	followup.VolumeSeen(pv)
-	if _, begun := f.begun["uid-1"]; begun {
+	if _, begun := f.journal.begun["uid-1"]; begun {
 		t.Error("a recorded volume still counts as begun; its claim's end would undo it")
 	}
 	f.must(followup.do(t.Context(), followupOf(pv)))
@@ -81,7 +81,7 @@ func TestRecordOfWhatWasUndoneIsRemoved(t *testing.T) {
 				f.goneAtTheServer(claim)
 			}
 			if c.undone {
-				begun, _ := f.beginningOf(claim.UID)
+				begun, _ := f.journal.beginning(claim.UID)
 				f.must(f.undo(t.Context(), claim.UID, begun, f.cleaner.IsUnrecorded))
 			}
 			f.backends["gold"].has = map[string]bool{"volume-1": c.volume}
@@ -200,7 +200,7 @@ func TestForeignPersistentVolumeDoesNotEndWhatWasBegun(t *testing.T) {
 	_, err := f.provision(f.claim(nil))
 	f.must(err)
 	followup.VolumeSeen(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "foreign", Annotations: map[string]string{record.AnnotationClaimUID: "uid-1"}}})
-	if _, begun := f.beginningOf("uid-1"); !begun {
+	if _, begun := f.journal.beginning("uid-1"); !begun {
 		t.Error("nobody would undo the volume of the claim any more")
 	}
 }

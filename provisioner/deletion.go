@@ -28,7 +28,7 @@ func (p *Provisioner) ShouldDelete(_ context.Context, pv *corev1.PersistentVolum
 	}
 	since := p.helped.Now()
 	origin, err := record.OriginOf(pv)
-	if !mayRelease(pv) || err != nil || p.isRemoved(pv.UID) {
+	if !mayRelease(pv) || err != nil || p.journal.isRemoved(pv.UID) {
 		// The library sees that too, or Delete says what is wrong.
 		return true
 	}
@@ -60,7 +60,7 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 		// volume stays: the next attempt adopts it, or finds the object.
 		return nil
 	}
-	if p.isRemoved(pv.UID) {
+	if p.journal.isRemoved(pv.UID) {
 		return nil
 	}
 	started, since := time.Now(), p.helped.Now()
@@ -78,7 +78,7 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 	outcome := func(outcome string) { p.Metrics.deleted(origin.Backend, origin.Protocol, outcome, time.Since(started)) }
 	switch {
 	case err == nil:
-		p.noteRemoved(pv.UID)
+		p.journal.noteRemoved(pv.UID)
 		p.volumes.Forget(pv.UID)
 		p.limiter.Succeeded(pv.Name)
 		outcome("success")
@@ -197,18 +197,6 @@ func (p *Provisioner) releaseOf(pv *corev1.PersistentVolume, volumeID string) *p
 	return proof.NewRelease(proof.ReleaseOptions{Client: p.Client, PersistentVolumes: p.PersistentVolumes, Nodes: p.Nodes}, pv, volumeID)
 }
 
-func (p *Provisioner) isRemoved(uid types.UID) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.removed[uid]
-}
-
-func (p *Provisioner) noteRemoved(uid types.UID) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.removed[uid] = true
-}
-
 // noteOutlived remembers a claim that is still in the cache when its
 // PersistentVolume is gone: most often the cache is late.
 func (p *Provisioner) noteOutlived(of *corev1.ObjectReference) {
@@ -219,25 +207,14 @@ func (p *Provisioner) noteOutlived(of *corev1.ObjectReference) {
 	if err != nil || claim.UID != of.UID {
 		return
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.outlived[of.UID] = true
-}
-
-func (p *Provisioner) hasOutlived(uid types.UID) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.outlived[uid]
+	p.journal.noteOutlived(of.UID)
 }
 
 // volumeGone forgets a PersistentVolume, and reports whether this term has
 // removed its volume. Else that counts until a listing shows that it is gone.
 func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
 	p.noteOutlived(pv.Spec.ClaimRef)
-	p.mu.Lock()
-	removed = p.removed[pv.UID]
-	delete(p.removed, pv.UID)
-	p.mu.Unlock()
+	removed = p.journal.objectGone(pv.UID)
 	p.secrets.VolumeGone(pv.UID)
 	p.Nodes.Forget(pv.UID)
 	p.volumes.Forget(pv.UID)

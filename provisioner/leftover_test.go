@@ -172,7 +172,7 @@ func TestClaimThatGoesWhileItIsLookedAtLeavesNothing(t *testing.T) {
 		}
 		gold.abandonErr = nil
 		f.follow(followup)
-		if _, begun := f.beginningOf(claim.UID); begun {
+		if _, begun := f.journal.beginning(claim.UID); begun {
 			t.Error("nobody undoes it any more")
 		}
 	})

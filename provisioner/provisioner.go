@@ -146,22 +146,12 @@ type Provisioner struct {
 	volumes  *parking.Lot[*corev1.PersistentVolume]
 	helped   *parking.History
 	counting *counting
+	journal  *journal
 	secrets  *secrets.Keeper
 
 	mu sync.Mutex
 	// full holds what Cinder's own quotas have no room for.
 	full map[fullAt]fullness
-	// removed holds PersistentVolumes, by UID, whose volumes are gone. Until
-	// the object is gone too, the library may ask again at every change of it.
-	removed map[types.UID]bool
-	// begun holds claims for which a volume may exist while no
-	// PersistentVolume is recorded yet.
-	begun map[types.UID]beginning
-	// outlived holds claims that are in the cache although their
-	// PersistentVolumes have come and gone.
-	outlived map[types.UID]bool
-	// undone holds the claims of which this term has undone what was begun.
-	undone map[types.UID]undone
 }
 
 var (
@@ -189,12 +179,8 @@ func New(options Options) *Provisioner {
 		helped:   parking.NewHistory(),
 		counting: newCounting(),
 
+		journal: newJournal(),
 		full:    map[fullAt]fullness{},
-		begun:   map[types.UID]beginning{},
-		removed: map[types.UID]bool{},
-		undone:  map[types.UID]undone{},
-
-		outlived: map[types.UID]bool{},
 	}
 	p.cleaner = proof.Cleaner{
 		Client: p.Client, ProvisionerName: p.Name, Cluster: p.Cluster, ClusterUID: p.ClusterUID, Namespace: p.Namespace,

@@ -169,7 +169,7 @@ func (p *Provisioner) forgetVanished(name string, all []backends.Volume) {
 	freed := false
 	for _, uid := range p.ledger.UnrecordedOn(name, p.movedAt(name)) {
 		// While a claim exists an attempt may be making its volume anew.
-		_, begun := p.beginningOf(uid)
+		_, begun := p.journal.beginning(uid)
 		if !present[uid] && claims[uid] == nil && !begun {
 			freed = p.ledger.ReleaseUnrecorded(uid) || freed
 		}
@@ -203,7 +203,7 @@ func (p *Provisioner) examine(backend string, all []backends.Volume) error {
 			p.settle(item) // which names another volume
 			continue
 		}
-		_, begun := p.beginningOf(uid)
+		_, begun := p.journal.beginning(uid)
 		claim, exists := claims[uid]
 		held, counts := p.ledger.Holds(uid)
 		switch {
@@ -249,7 +249,7 @@ func (p *Provisioner) mayBeUnrecorded(backend string) bool {
 func (p *Provisioner) wantedClaims() (func(types.UID) bool, error) {
 	claims, err := p.claimsByUID()
 	return func(uid types.UID) bool {
-		_, begun := p.beginningOf(uid)
+		_, begun := p.journal.beginning(uid)
 		_, counts := p.ledger.Holds(uid)
 		return begun || counts || claims[uid] != nil
 	}, err

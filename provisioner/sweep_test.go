@@ -177,7 +177,7 @@ func TestSecretThatArrivesLateIsRemoved(t *testing.T) {
 		{name: "a backend does not answer", stays: true, change: func(f *fixture, _ *corev1.Secret) {
 			f.backends["silver"].health = &backends.Error{Backend: "silver", Kind: backends.KindUnavailable, Message: "no answer"}
 		}},
-		{name: "the claim is being served", stays: true, change: func(f *fixture, _ *corev1.Secret) { f.begin("uid-gone", beginning{}) }},
+		{name: "the claim is being served", stays: true, change: func(f *fixture, _ *corev1.Secret) { f.journal.begin("uid-gone", beginning{}) }},
 		{name: "it is old", stays: true, change: func(_ *fixture, s *corev1.Secret) {
 			s.CreationTimestamp = metav1.NewTime(time.Now().Add(-2 * time.Hour))
 		}},

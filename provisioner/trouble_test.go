@@ -259,7 +259,7 @@ func TestRecordOfAVolumeElsewhereIsNotVoid(t *testing.T) {
 	claim := f.claim(nil)
 	_, err := f.provision(claim)
 	f.must(err)
-	begun, _ := f.beginningOf(claim.UID)
+	begun, _ := f.journal.beginning(claim.UID)
 	f.must(f.undo(t.Context(), claim.UID, begun, f.cleaner.IsUnrecorded))
 	pv, err := f.provision(claim)
 	f.must(err)
@@ -604,7 +604,7 @@ func TestUndoneIsForgottenInTime(t *testing.T) {
 		claim := f.claim(nil)
 		pv, err := f.provision(claim)
 		f.must(err)
-		begun, _ := f.beginningOf(claim.UID)
+		begun, _ := f.journal.beginning(claim.UID)
 		f.must(f.undo(t.Context(), claim.UID, begun, f.cleaner.IsUnrecorded))
 		time.Sleep(2 * undoneFor)
 		pv.Annotations[record.AnnotationProvisionedBy] = "test"

@@ -15,16 +15,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// beginning is what it takes to undo a claim's provisioning.
-type beginning struct {
-	backend   string
-	stamp     backends.Stamp
-	connector backends.Connector
-	// handedOver is what nodes may use, since the library was given the
-	// PersistentVolume to save; nil before.
-	handedOver *nodeuse.Volume
-}
-
 // claimGone undoes what was made for a claim that was deleted, or bound to
 // another PersistentVolume, before its own was recorded: by this term, or by an
 // earlier one as far as its volumes were found. The error says that it must be
@@ -35,10 +25,8 @@ func (p *Provisioner) claimGone(ctx context.Context, uid types.UID) error {
 	p.limiter.Gone(string(uid))
 	// A turn ends with the work, which may be waiting for Cinder.
 	p.claimTurns.Leave(uid)
-	p.mu.Lock()
-	delete(p.outlived, uid)
-	p.mu.Unlock()
-	begun, ok := p.beginningOf(uid)
+	p.journal.claimGone(uid)
+	begun, ok := p.journal.beginning(uid)
 	if !ok {
 		held, _ := p.ledger.Holds(uid)
 		if !p.ledger.IsFound(uid, held.Backend) {
@@ -87,7 +75,7 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning, 
 	if err != nil {
 		return err
 	}
-	p.noteUndone(uid, begun)
+	p.journal.noteUndone(uid, begun)
 	// There may be a Secret without a volume.
 	err = p.cleaner.RemoveSecret(ctx, begun.stamp.PV)
 	switch {
@@ -157,7 +145,7 @@ func (p *Provisioner) recordedBy(v backends.Volume) string {
 // useOf is as what nodes may use a volume of a claim whose PersistentVolume may
 // have been saved; nil if this term made the volume and had nothing saved yet.
 func (p *Provisioner) useOf(stamp backends.Stamp) *nodeuse.Volume {
-	begun, ok := p.beginningOf(types.UID(stamp.ClaimUID))
+	begun, ok := p.journal.beginning(types.UID(stamp.ClaimUID))
 	if held, _ := p.ledger.Holds(types.UID(stamp.ClaimUID)); ok && (begun.handedOver != nil || held.NothingSeen) {
 		return begun.handedOver
 	}
@@ -174,41 +162,8 @@ func (p *Provisioner) leaveIfGone(claim *corev1.PersistentVolumeClaim) {
 	}
 }
 
-func (p *Provisioner) beginningOf(uid types.UID) (beginning, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	begun, ok := p.begun[uid]
-	return begun, ok
-}
-
-// begin remembers an attempt, and reports whether it is the term's first.
-func (p *Provisioner) begin(uid types.UID, b beginning) (first bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	earlier, before := p.begun[uid]
-	if b.handedOver == nil {
-		b.handedOver = earlier.handedOver
-	}
-	p.begun[uid] = b
-	// Whatever is recorded from now on is not what was undone before.
-	delete(p.undone, uid)
-	return !before
-}
-
-// handOver remembers that the library saves the claim's PersistentVolume.
-func (p *Provisioner) handOver(uid types.UID, pv *corev1.PersistentVolume) {
-	use := nodeuse.VolumeOf(pv)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if begun, ok := p.begun[uid]; ok {
-		begun.handedOver = &use
-		p.begun[uid] = begun
-	}
-}
-
-func (p *Provisioner) finish(uid types.UID) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.begun, uid)
-	p.secrets.AttemptOver(uid)
+// finish forgets what was begun for a claim, and the Secrets that it needed.
+func (p *Provisioner) finish(claim types.UID) {
+	p.journal.finish(claim)
+	p.secrets.AttemptOver(claim)
 }

@@ -3,14 +3,11 @@ package provisioner
 import (
 	"context"
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
@@ -21,45 +18,19 @@ import (
 // reclaim policy is Delete, the library sees to it; else it would stay for good,
 // like the record of a volume that somebody wants to keep.
 
-// undoneFor is how long it is remembered that a claim's provisioning was undone.
-const undoneFor = 15 * time.Minute
-
-// undone is when a claim's provisioning was undone, and where.
-type undone struct {
-	backend string
-	stamp   backends.Stamp
-	at      time.Time
-}
-
-// noteUndone remembers that no volume of a claim was left on a backend, and that
-// none had been recorded.
-func (p *Provisioner) noteUndone(uid types.UID, begun beginning) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for uid, u := range p.undone {
-		if time.Since(u.at) > undoneFor {
-			delete(p.undone, uid)
-		}
-	}
-	p.undone[uid] = undone{begun.backend, begun.stamp, time.Now()}
-}
-
 // voidRecord says whether a PersistentVolume may record a volume that this term
 // has undone.
-func (p *Provisioner) voidRecord(pv *corev1.PersistentVolume) (undone, bool) {
+func (p *Provisioner) voidRecord(pv *corev1.PersistentVolume) (undoing, bool) {
 	if !p.isMine(pv) || pv.DeletionTimestamp != nil || pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
-		return undone{}, false
+		return undoing{}, false
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	u, ok := p.undone[types.UID(pv.Annotations[record.AnnotationClaimUID])]
-	return u, ok && time.Since(u.at) < undoneFor && u.backend == pv.Annotations[record.AnnotationBackend] && u.stamp.PV == pv.Name
+	return p.journal.undoneOf(pv)
 }
 
 // removeVoid removes a PersistentVolume whose volume this term has undone, once
 // it is certain that there is no such volume, and that the claim is gone. Nobody
 // has ever used it: a volume that was in use is not undone.
-func (p *Provisioner) removeVoid(ctx context.Context, pv *corev1.PersistentVolume, u undone) (removed bool, err error) {
+func (p *Provisioner) removeVoid(ctx context.Context, pv *corev1.PersistentVolume, u undoing) (removed bool, err error) {
 	origin, err := record.OriginOf(pv)
 	if err != nil {
 		return false, err

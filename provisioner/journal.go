@@ -1,0 +1,162 @@
+package provisioner
+
+import (
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+)
+
+// journal is what a term remembers of its own work, until Kubernetes or Cinder
+// shows it. It asks nothing and calls nobody.
+type journal struct {
+	mu sync.Mutex
+	// begun holds claims for which a volume may exist while no PersistentVolume
+	// is recorded yet.
+	begun map[types.UID]beginning
+	// undone holds claims of which this term has undone what was begun.
+	undone map[types.UID]undoing
+	// outlived holds claims that are in the cache although their
+	// PersistentVolumes have come and gone.
+	outlived map[types.UID]bool
+	// removed holds PersistentVolumes whose volumes are gone. Until the object is
+	// gone too, the library may ask again at every change of it.
+	removed map[types.UID]bool
+}
+
+// beginning is what it takes to undo a claim's provisioning.
+type beginning struct {
+	backend   string
+	stamp     backends.Stamp
+	connector backends.Connector
+	// handedOver is what nodes may use, since the library was given the
+	// PersistentVolume to save; nil before.
+	handedOver *nodeuse.Volume
+}
+
+// undoing is when a claim's provisioning was undone, and where.
+type undoing struct {
+	backend string
+	stamp   backends.Stamp
+	at      time.Time
+}
+
+// undoneFor is how long it is remembered that a claim's provisioning was undone.
+const undoneFor = 15 * time.Minute
+
+func newJournal() *journal {
+	return &journal{
+		begun: map[types.UID]beginning{}, undone: map[types.UID]undoing{},
+		outlived: map[types.UID]bool{}, removed: map[types.UID]bool{},
+	}
+}
+
+// beginning is what was begun for a claim and is not finished.
+func (j *journal) beginning(claim types.UID) (beginning, bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	begun, ok := j.begun[claim]
+	return begun, ok
+}
+
+// begin remembers an attempt, and reports whether it is the claim's first.
+func (j *journal) begin(claim types.UID, b beginning) (first bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	earlier, before := j.begun[claim]
+	if b.handedOver == nil {
+		b.handedOver = earlier.handedOver
+	}
+	j.begun[claim] = b
+	// Whatever is recorded from now on is not what was undone before.
+	delete(j.undone, claim)
+	return !before
+}
+
+// handOver remembers that the library saves the claim's PersistentVolume.
+func (j *journal) handOver(claim types.UID, pv *corev1.PersistentVolume) {
+	use := nodeuse.VolumeOf(pv)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if begun, ok := j.begun[claim]; ok {
+		begun.handedOver = &use
+		j.begun[claim] = begun
+	}
+}
+
+// finish forgets what was begun: it is recorded, or nothing is left of it.
+func (j *journal) finish(claim types.UID) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.begun, claim)
+}
+
+// noteUndone remembers that no volume of a claim was left on a backend, and that
+// none had been recorded.
+func (j *journal) noteUndone(claim types.UID, begun beginning) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for uid, u := range j.undone {
+		if time.Since(u.at) > undoneFor {
+			delete(j.undone, uid)
+		}
+	}
+	j.undone[claim] = undoing{begun.backend, begun.stamp, time.Now()}
+}
+
+// undoneOf says whether a PersistentVolume may record a volume that was undone.
+func (j *journal) undoneOf(pv *corev1.PersistentVolume) (undoing, bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	u, ok := j.undone[types.UID(pv.Annotations[record.AnnotationClaimUID])]
+	return u, ok && time.Since(u.at) < undoneFor && u.backend == pv.Annotations[record.AnnotationBackend] && u.stamp.PV == pv.Name
+}
+
+// noteOutlived remembers a claim that the cache shows although its
+// PersistentVolume is gone: most often the cache is late.
+func (j *journal) noteOutlived(claim types.UID) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.outlived[claim] = true
+}
+
+func (j *journal) hasOutlived(claim types.UID) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.outlived[claim]
+}
+
+// claimGone forgets a claim that is gone; not what was begun for it.
+func (j *journal) claimGone(claim types.UID) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.outlived, claim)
+}
+
+// noteRemoved remembers that the volume of a PersistentVolume is gone.
+func (j *journal) noteRemoved(pv types.UID) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.removed[pv] = true
+}
+
+func (j *journal) isRemoved(pv types.UID) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.removed[pv]
+}
+
+// objectGone forgets a PersistentVolume, and reports whether its volume had been
+// removed.
+func (j *journal) objectGone(pv types.UID) (removed bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	removed = j.removed[pv]
+	delete(j.removed, pv)
+	return removed
+}
