@@ -79,7 +79,7 @@ func (p *Provisioner) denyWithoutClass(ctx context.Context, claim *corev1.Persis
 // mayHaveVolume says whether something was begun for the claim, or found.
 func (p *Provisioner) mayHaveVolume(uid types.UID) bool {
 	_, begun := p.journal.beginning(uid)
-	held, counts := p.ledger.Holds(uid)
+	held, counts := p.placement.Holds(uid)
 	return begun || counts && !held.NothingSeen
 }
 
@@ -97,7 +97,7 @@ func (p *Provisioner) judge(ctx context.Context, claim *corev1.PersistentVolumeC
 		return decision, &turned
 	}
 	// What cannot be told now is Provision's to report: it retries.
-	chosen, err := p.choose(ctx, claim, class.Name, decision, false)
+	chosen, err := p.placement.choose(ctx, claim, class.Name, decision, false)
 	if err == nil && chosen.denial != nil {
 		return decision, chosen.denial
 	}
@@ -132,7 +132,7 @@ func (p *Provisioner) orPark(claim *corev1.PersistentVolumeClaim, d ledger.Decid
 
 // laneOf is the backend that a claim's work will keep busy.
 func (p *Provisioner) laneOf(uid types.UID, d ledger.Decided) string {
-	if held, ok := p.ledger.Holds(uid); ok {
+	if held, ok := p.placement.Holds(uid); ok {
 		return held.Backend
 	}
 	return d.Backends[0]
@@ -184,7 +184,7 @@ func (p *Provisioner) selectsByLabels(tenant string) bool {
 func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, turned denial, since parking.Moment) {
 	if _, begun := p.journal.beginning(claim.UID); !begun {
 		// Room that was reserved under an earlier decision.
-		p.giveBack(claim.UID)
+		p.placement.giveBack(claim.UID)
 	}
 	p.claimTurns.Leave(claim.UID)
 	if p.claims.Tell(claim.UID, turned.reason, turned.message, isPassing(turned.reason)) {

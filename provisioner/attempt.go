@@ -111,7 +111,7 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 // where an earlier attempt may have come so far.
 func (a *attempt) unrecorded(ctx context.Context) error {
 	begun, _ := a.p.journal.beginning(a.claim.UID)
-	if begun.handedOver == nil && !a.p.ledger.IsFound(a.claim.UID, a.backend) {
+	if begun.handedOver == nil && !a.p.placement.IsFound(a.claim.UID, a.backend) {
 		return nil
 	}
 	pv, err := a.p.cleaner.Record(ctx, a.pvName)
@@ -126,7 +126,7 @@ func (a *attempt) unrecorded(ctx context.Context) error {
 // already; another would be the second of one claim. It costs a request only
 // where that can be.
 func (a *attempt) existsStill(ctx context.Context) error {
-	if a.p.bornInTerm(a.claim) && !a.p.journal.hasOutlived(a.claim.UID) {
+	if a.p.placement.bornInTerm(a.claim) && !a.p.journal.hasOutlived(a.claim.UID) {
 		return nil
 	}
 	claim, err := record.ClaimOf(ctx, a.p.Client, a.stamp)
@@ -204,7 +204,7 @@ func (a *attempt) chooseBackend(ctx context.Context) (Volumes, error) {
 		if err := a.undoMisplaced(ctx); err != nil {
 			return nil, err
 		}
-		chosen, err := a.p.choose(ctx, a.claim, a.class.Name, a.decision, true)
+		chosen, err := a.p.placement.choose(ctx, a.claim, a.class.Name, a.decision, true)
 		if err != nil && !errors.Is(err, ledger.ErrPolicyChanged) {
 			return nil, err
 		}
@@ -258,19 +258,19 @@ func (a *attempt) undoMisplaced(ctx context.Context) error {
 }
 
 func (a *attempt) isMisplaced() bool {
-	held, ok := a.p.ledger.Holds(a.claim.UID)
-	return ok && (held.Tenant != a.decision.Tenant || !slices.Contains(a.p.ruleBackends(a.decision), held.Backend))
+	held, ok := a.p.placement.Holds(a.claim.UID)
+	return ok && (held.Tenant != a.decision.Tenant || !slices.Contains(a.p.placement.ruleBackends(a.decision), held.Backend))
 }
 
 // undoHeld removes what was made for the claim, and gives back its room.
 func (a *attempt) undoHeld(ctx context.Context) error {
-	held, ok := a.p.ledger.Holds(a.claim.UID)
+	held, ok := a.p.placement.Holds(a.claim.UID)
 	if !ok {
 		return nil
 	}
 	begun, ok := a.p.journal.beginning(a.claim.UID)
 	if !ok && held.NothingSeen {
-		a.p.giveBack(a.claim.UID)
+		a.p.placement.giveBack(a.claim.UID)
 		return nil
 	}
 	if !ok {
@@ -346,9 +346,7 @@ func (a *attempt) releaseIfNothing(ctx context.Context, volumes Volumes) {
 	// A listing does not show what Cinder is still about to make.
 	if holds, err := volumes.Holds(ctx, a.stamp); err == nil && !holds && volumes.Untouched(a.stamp) {
 		a.p.finish(a.claim.UID)
-		if a.p.ledger.ReleaseUnrecorded(a.claim.UID) {
-			a.p.roomFreed()
-		}
+		a.p.placement.releaseUnrecorded(a.claim.UID)
 	}
 }
 

@@ -71,7 +71,7 @@ func TestGoneClaimIsAnEarlierOneWhereNewsAreLate(t *testing.T) {
 		claim := f.claim(func(claim *corev1.PersistentVolumeClaim) { claim.ResourceVersion = version })
 		f.noteEarlier()
 		NewFollowup(f.Provisioner, 1).ClaimGone(claim)
-		if got := f.sawGo(claim.UID); got != want {
+		if got := f.placement.sawGo(claim.UID); got != want {
 			t.Errorf("changed last at %s: seen to go %t, want %t", version, got, want)
 		}
 	}

@@ -44,8 +44,8 @@ func (p *Provisioner) PolicyChanged() {
 	p.claimTurns.Recheck()
 	p.volumeTurns.Recheck()
 	for _, name := range p.Backends.Names() {
-		if !p.isCounted(name) {
-			p.wantCounted(name)
+		if !p.placement.isCounted(name) {
+			p.placement.wantCounted(name)
 		}
 	}
 	p.help(parking.Help{Kind: parking.Policy})
@@ -113,14 +113,6 @@ func (p *Provisioner) inviteVolume(name string) {
 	}
 }
 
-// roomFreed has the room offered that the ledger has got back.
-func (p *Provisioner) roomFreed() {
-	select {
-	case p.freed <- struct{}{}:
-	default: // somebody is told already
-	}
-}
-
 // gatherFreedRoom is how long freed room is gathered before the claims that
 // want it are looked at: they are as many for one volume as for a hundred.
 const gatherFreedRoom = 200 * time.Millisecond
@@ -132,7 +124,7 @@ func (p *Provisioner) offerFreedRoom(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-p.freed:
+		case <-p.placement.freed:
 		}
 		select {
 		case <-ctx.Done():
@@ -140,7 +132,7 @@ func (p *Provisioner) offerFreedRoom(ctx context.Context) {
 		case <-time.After(gatherFreedRoom):
 		}
 		var helps []parking.Help
-		for _, s := range p.ledger.TakeFreed() {
+		for _, s := range p.placement.takeFreed() {
 			helps = append(helps, roomOf(s))
 		}
 		p.help(helps...)

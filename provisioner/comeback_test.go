@@ -54,7 +54,7 @@ func TestOutageDuringAnAttemptKeepsWhatWasBegun(t *testing.T) {
 	if _, begun := f.journal.beginning(claim.UID); !begun {
 		t.Error("what was begun is forgotten")
 	}
-	if _, counts := f.ledger.Holds(claim.UID); !counts {
+	if _, counts := f.placement.Holds(claim.UID); !counts {
 		t.Error("the room of a volume that may exist was given away")
 	}
 }
@@ -91,7 +91,7 @@ func TestWhatHappensJustBeforeParkingIsNotMissed(t *testing.T) {
 			claim := f.claim(nil)
 			before := f.helped.Now()
 			happens(f)
-			f.deny(claim, *f.unavailable(nil, nil), before)
+			f.deny(claim, *f.placement.unavailable(nil, nil), before)
 			f.wantRequeued("data")
 		})
 	}
@@ -294,7 +294,7 @@ func TestRoomThatADenialReleasesIsOffered(t *testing.T) {
 		t.Fatal("admitted")
 	}
 	select {
-	case <-f.freed:
+	case <-f.placement.freed:
 	default:
 		t.Error("freed room is offered to nobody")
 	}

@@ -110,7 +110,7 @@ func (f *Followup) VolumeGone(pv *corev1.PersistentVolume) {
 
 // ClaimGone notes that a claim was deleted.
 func (f *Followup) ClaimGone(claim *corev1.PersistentVolumeClaim) {
-	f.provisioner.noteGone(claim)
+	f.provisioner.placement.noteGone(claim)
 	f.queue.Add(followup{claim: claim.UID})
 }
 
@@ -226,7 +226,7 @@ func (f *Followup) help(helps []parking.Help) {
 // lane is the tenant and the backend of what is to be done.
 func (f *Followup) lane(item followup) (tenant, backend string) {
 	if item.claim != "" {
-		held, _ := f.provisioner.ledger.Holds(item.claim)
+		held, _ := f.provisioner.placement.Holds(item.claim)
 		return held.Tenant, cmp.Or(item.backend, held.Backend)
 	}
 	pv, err := f.provisioner.PersistentVolumes.Get(item.pv)

@@ -32,7 +32,7 @@ func (p *Provisioner) ShouldDelete(_ context.Context, pv *corev1.PersistentVolum
 		// The library sees that too, or Delete says what is wrong.
 		return true
 	}
-	if unhealthy := p.health(origin.Backend); unhealthy != nil {
+	if unhealthy := p.placement.health(origin.Backend); unhealthy != nil {
 		p.volumeTurns.Leave(pv.Name)
 		p.holdForBackend(pv, origin.Backend, unhealthy, since)
 		return false
@@ -88,7 +88,7 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 	}
 	var changed *proof.ChangedError
 	var inUse *proof.InUseError
-	switch unhealthy := p.health(origin.Backend); {
+	switch unhealthy := p.placement.health(origin.Backend); {
 	case errors.As(err, &changed):
 		outcome("stopped")
 		p.tellVolume(pv, corev1.EventTypeNormal, "DeletionStopped", changed.Error())
@@ -231,9 +231,9 @@ func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
 	}
 	claim := types.UID(pv.Annotations[record.AnnotationClaimUID])
 	if removed {
-		p.release(claim)
+		p.placement.release(claim)
 	} else {
-		p.ledger.Forsake(claim)
+		p.placement.Forsake(claim)
 	}
 	return removed
 }

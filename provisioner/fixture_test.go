@@ -359,6 +359,9 @@ func (f *fixture) noteEarlier(claims ...*corev1.PersistentVolumeClaim) {
 	f.NoteEarlier(record.NewEarlierClaims(versionOfTerm, uids))
 }
 
+// lend gives the provisioner other backends.
+func (f *fixture) lend(b Backends) { f.Backends, f.placement.Backends = b, b }
+
 func (f *fixture) forgetClaim(claim *corev1.PersistentVolumeClaim) {
 	f.t.Helper()
 	f.goneAtTheServer(claim)

@@ -38,7 +38,7 @@ func TestVolumeOfAClaimThatWasDeletedUnderAnEarlierLeaderIsUndone(t *testing.T) 
 	f.count()
 	f.follow(followup)
 	wantCalls(t, f.backends["gold"], "abandon pvc-uid-gone")
-	if got := f.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
+	if got := f.placement.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
 		t.Errorf("it still counts as %+v", got)
 	}
 }
@@ -92,7 +92,7 @@ func TestWhatIsNotTakenForALeftover(t *testing.T) {
 
 func TestSecondVolumeOnAnotherBackendIsRemoved(t *testing.T) {
 	f := newFixture(t)
-	f.must(f.countBackend(t.Context(), "gold"))
+	f.must(f.placement.countBackend(t.Context(), "gold"))
 	claim := f.claim(nil)
 	pv, err := f.provision(claim)
 	f.must(err)
@@ -109,7 +109,7 @@ func TestSecondVolumeOnAnotherBackendIsRemoved(t *testing.T) {
 	f.follow(followup)
 	wantCalls(t, f.backends["silver"], "remove unrecorded volume-of-uid-1 of pvc-uid-1")
 	wantCalls(t, f.backends["gold"])
-	if held, _ := f.ledger.Holds(claim.UID); held.Backend != "gold" {
+	if held, _ := f.placement.Holds(claim.UID); held.Backend != "gold" {
 		t.Errorf("the claim counts on %q", held.Backend)
 	}
 }
@@ -123,7 +123,7 @@ func TestClaimThatGoesWhileItIsLookedAtLeavesNothing(t *testing.T) {
 		f.forgetClaim(claim) // the library has read it already
 		f.ShouldProvision(t.Context(), claim)
 		f.follow(followup)
-		if _, counts := f.ledger.Holds(claim.UID); counts {
+		if _, counts := f.placement.Holds(claim.UID); counts {
 			t.Error("its room stays reserved")
 		}
 	})
@@ -247,14 +247,14 @@ func TestSecretGoesAfterTheVolume(t *testing.T) {
 // to the same project, with other connectors for example.
 func TestBackendsThatShowTheSameVolumesShareThem(t *testing.T) {
 	f := newFixture(t)
-	f.must(f.countBackend(t.Context(), "gold"))
+	f.must(f.placement.countBackend(t.Context(), "gold"))
 	_, err := f.provision(f.claim(nil))
 	f.must(err)
 	own := f.stamped("uid-1")
 	f.backends["gold"].calls, f.backends["gold"].has = nil, map[string]bool{own.ID: true}
 	f.backends["silver"].listed = []backends.Volume{own}
 	followup := NewFollowup(f.Provisioner, 1)
-	f.must(f.countBackend(t.Context(), "silver"))
+	f.must(f.placement.countBackend(t.Context(), "silver"))
 	f.follow(followup)
 	wantCalls(t, f.backends["silver"])
 	wantCalls(t, f.backends["gold"])

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -127,9 +126,6 @@ type Options struct {
 type Provisioner struct {
 	Options
 	limiter *backoff.Limiter
-	ledger  *ledger.Ledger
-	// freed holds a token while room was freed that nobody was offered yet.
-	freed chan struct{}
 	// requeue puts objects back in front of the library; see Requeue.
 	requeue Requeue
 	paces   *paces
@@ -142,16 +138,12 @@ type Provisioner struct {
 	claimTurns  *fairshare.Turns[types.UID] // claims
 	volumeTurns *fairshare.Turns[string]    // PersistentVolumes, by name
 	// claims and volumes are parked until something helps them.
-	claims   *parking.Lot[*corev1.PersistentVolumeClaim]
-	volumes  *parking.Lot[*corev1.PersistentVolume]
-	helped   *parking.History
-	counting *counting
-	journal  *journal
-	secrets  *secrets.Keeper
-
-	mu sync.Mutex
-	// full holds what Cinder's own quotas have no room for.
-	full map[fullAt]fullness
+	claims    *parking.Lot[*corev1.PersistentVolumeClaim]
+	volumes   *parking.Lot[*corev1.PersistentVolume]
+	helped    *parking.History
+	journal   *journal
+	placement *placement
+	secrets   *secrets.Keeper
 }
 
 var (
@@ -166,29 +158,26 @@ func New(options Options) *Provisioner {
 	p := &Provisioner{
 		Options: options,
 		limiter: backoff.New(retry.For(nil)),
-		ledger:  ledger.New(options.Policy),
-		freed:   make(chan struct{}, 1),
 		requeue: Requeue{Claim: func(*corev1.PersistentVolumeClaim) {}, Volume: func(*corev1.PersistentVolume) {}},
 		paces:   newPaces(options.Policy),
 
 		settle:        func(followup) {},
 		helpFollowups: func([]parking.Help) {},
 
-		claims:   parking.NewLot[*corev1.PersistentVolumeClaim](),
-		volumes:  parking.NewLot[*corev1.PersistentVolume](),
-		helped:   parking.NewHistory(),
-		counting: newCounting(),
+		claims:  parking.NewLot[*corev1.PersistentVolumeClaim](),
+		volumes: parking.NewLot[*corev1.PersistentVolume](),
+		helped:  parking.NewHistory(),
 
 		journal: newJournal(),
-		full:    map[fullAt]fullness{},
 	}
+	p.placement = newPlacement(options, p.journal)
 	p.cleaner = proof.Cleaner{
 		Client: p.Client, ProvisionerName: p.Name, Cluster: p.Cluster, ClusterUID: p.ClusterUID, Namespace: p.Namespace,
 		RecordedBy: p.recordedBy, Nodes: p.Nodes, UseOf: p.useOf, Volumes: p.unrecordedVolumes,
 	}
 	p.secrets = secrets.New(secrets.Options{
 		Client: p.Client, PersistentVolumes: p.PersistentVolumes, Namespace: p.Namespace, Cluster: p.Cluster, Logger: p.Logger,
-		MayBeUnrecorded: p.mayBeUnrecorded, Wanted: p.wantedClaims, ClaimsOfVolumes: p.claimsOfVolumes, MostAge: youngEnough,
+		MayBeUnrecorded: p.placement.mayBeUnrecorded, Wanted: p.wantedClaims, ClaimsOfVolumes: p.claimsOfVolumes, MostAge: youngEnough,
 		RemoveOwn: func(ctx context.Context, pvName string) error {
 			if err := p.cleaner.RemoveSecret(ctx, pvName); !proof.IsKept(err) {
 				return err
@@ -253,14 +242,14 @@ func (p *Provisioner) Provision(ctx context.Context, options controller.Provisio
 	case p.stopping() || errors.Is(err, errNothingToDo):
 		return nil, controller.ProvisioningFinished, ignored(err)
 	}
-	if unhealthy := p.health(attempt.backend); unhealthy != nil {
+	if unhealthy := p.placement.health(attempt.backend); unhealthy != nil {
 		p.Metrics.provisioned(attempt.backend, attempt.protocol, "held_back", time.Since(started))
-		p.deny(claim, *p.unavailable([]ledger.PassedOver{{Backend: attempt.backend, Why: unhealthy.Error()}}, attempt.decision.Backends), attempt.since)
+		p.deny(claim, *p.placement.unavailable([]ledger.PassedOver{{Backend: attempt.backend, Why: unhealthy.Error()}}, attempt.decision.Backends), attempt.since)
 		return nil, controller.ProvisioningFinished, &controller.IgnoredError{Reason: unhealthy.Error()}
 	}
 	if backends.IsKind(err, backends.KindOverQuota) {
-		p.noteFull(attempt.backend, attempt.decision.Volume, err)
-		if p.couldGoElsewhere(claim.UID, attempt.decision) {
+		p.placement.noteFull(attempt.backend, attempt.decision.Volume, err)
+		if p.placement.couldGoElsewhere(claim.UID, attempt.decision) {
 			p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
 			return nil, controller.ProvisioningFinished, &controller.IgnoredError{Reason: err.Error()}
 		}

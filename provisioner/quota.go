@@ -20,7 +20,7 @@ func (p *Provisioner) countRecorded(pv *corev1.PersistentVolume) {
 	}
 	const gib = 1 << 30
 	bytes := policy.Bytes(pv.Spec.Capacity[corev1.ResourceStorage])
-	p.ledger.Record(uid, ledger.Holding{
+	p.placement.Record(uid, ledger.Holding{
 		Tenant:       pv.Annotations[record.AnnotationTenant],
 		StorageClass: pv.Spec.StorageClassName,
 		GiB:          (bytes + gib - 1) / gib,
@@ -32,21 +32,6 @@ func (p *Provisioner) countRecorded(pv *corev1.PersistentVolume) {
 // for this cluster.
 func (p *Provisioner) isMine(pv *corev1.PersistentVolume) bool {
 	return record.IsOurs(pv) && pv.Annotations[record.AnnotationProvisionedBy] == p.Name && pv.Annotations[record.AnnotationCluster] == p.Cluster
-}
-
-// release gives back what a claim's volume counted as, and lets those have
-// another look that were turned away for want of room.
-func (p *Provisioner) release(uid types.UID) {
-	if p.ledger.Release(uid) {
-		p.roomFreed()
-	}
-}
-
-// giveBack gives back room that was reserved and made nothing of.
-func (p *Provisioner) giveBack(uid types.UID) {
-	if p.ledger.ReleaseReservation(uid) {
-		p.roomFreed()
-	}
 }
 
 // CountByBackend counts the PersistentVolumes of this program, of whatever

@@ -43,7 +43,7 @@ func (cephBackends) Mappings(string) map[string]mappers.Mapping {
 func newCephFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	t.Helper()
 	f := newFixture(t, objects...)
-	f.Backends = cephBackends{f.backends}
+	f.lend(cephBackends{f.backends})
 	for _, volumes := range f.backends {
 		volumes.document = rbdDocument(oldKey)
 	}
@@ -207,10 +207,10 @@ func TestSharedSecretGoesWithTheLastVolume(t *testing.T) {
 		}},
 		{name: "an attempt needs it", stays: true, before: func(f *fixture, _ string) { f.provisionClaim("uid-2") }},
 		{name: "a former leader's volume may need it", stays: true, doubt: true, before: func(f *fixture, _ string) {
-			f.countFound("gold", []backends.Volume{f.stamped("uid-3")})
+			f.placement.countFound("gold", []backends.Volume{f.stamped("uid-3")})
 		}},
 		{name: "another backend's volume does not", before: func(f *fixture, _ string) {
-			f.countFound("silver", []backends.Volume{f.stamped("uid-3")})
+			f.placement.countFound("silver", []backends.Volume{f.stamped("uid-3")})
 		}},
 		{name: "it carries no label", stays: true, before: mark(func(s *corev1.Secret) { delete(s.Labels, record.LabelManagedBy) })},
 		{name: "it is not marked as shared", stays: true, before: mark(func(s *corev1.Secret) { delete(s.Annotations, record.AnnotationSharedBy) })},
@@ -445,12 +445,12 @@ func TestSweepRemovesSharedSecretsThatNobodyNeeds(t *testing.T) {
 			f.must(f.secrets.Keep(f.t.Context(), "uid-1", "pvc-uid-1", "gold", mappers.Secret{Name: name, Shared: true}, false))
 		}},
 		{name: "a former leader's volume may need it", stays: true, secret: sharedSecretOf(name, "gold", "cluster-1"), before: func(f *fixture) {
-			f.countFound("gold", []backends.Volume{f.stamped("uid-3")})
+			f.placement.countFound("gold", []backends.Volume{f.stamped("uid-3")})
 		}},
 		{name: "its backend was not listed yet", stays: true, secret: sharedSecretOf(name, "gold", "cluster-1"), before: func(f *fixture) {
-			f.counting.mu.Lock()
-			defer f.counting.mu.Unlock()
-			delete(f.counting.done, "gold")
+			f.placement.counting.mu.Lock()
+			defer f.placement.counting.mu.Unlock()
+			delete(f.placement.counting.done, "gold")
 		}},
 		{name: "it is another cluster's", stays: true, secret: sharedSecretOf(name, "gold", "cluster-2")},
 		{name: "it is not marked", stays: true, secret: sharedSecretOf(name, "", "cluster-1")},

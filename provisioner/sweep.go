@@ -2,8 +2,6 @@ package provisioner
 
 import (
 	"context"
-	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -99,7 +97,7 @@ func pause(ctx context.Context, length time.Duration) bool {
 // sweepIsDue says whether something may have arrived at a backend since it was
 // listed last.
 func (p *Provisioner) sweepIsDue(name string, began, swept, now time.Time) bool {
-	if !p.isCounted(name) || p.health(name) != nil {
+	if !p.placement.isCounted(name) || p.placement.health(name) != nil {
 		return false
 	}
 	doubt := began
@@ -121,62 +119,11 @@ func mayHaveArrived(began, doubt, swept, now time.Time) bool {
 // LookAgain lists a backend anew, hands what nobody seems to need to the
 // follow-up, and returns the listing.
 func (p *Provisioner) LookAgain(ctx context.Context, name string) ([]backends.Volume, error) {
-	volumes, err := p.Backends.Volumes(name)
-	if err != nil {
-		return nil, err
-	}
-	c := p.counting
-	c.mu.Lock()
-	if c.listings == 0 {
-		// What went before this listing began cannot be in it, unless it came
-		// back by a request that was late.
-		p.ledger.ForgetGone()
-	}
-	c.listings++
-	generation := c.generation[name]
-	c.mu.Unlock()
-	all, err := volumes.Relist(ctx)
-	if err == nil && !p.isGeneration(name, generation) {
-		err = fmt.Errorf("backend %s was led elsewhere while it was listed", name)
-	}
-	if err == nil {
-		p.countFound(name, all)
-		p.forgetVanished(name, all)
-	}
-	c.mu.Lock()
-	if c.listings--; c.listings == 0 {
-		p.ledger.ForgetGone()
-	}
-	c.mu.Unlock()
+	all, err := p.placement.relist(ctx, name, p.claimsByUID)
 	if err == nil {
 		err = p.examine(name, all)
 	}
 	return all, err
-}
-
-// forgetVanished gives back the room of volumes that counted because they were
-// found, or recorded once, and that somebody has removed: an administrator, or
-// an audit.
-func (p *Provisioner) forgetVanished(name string, all []backends.Volume) {
-	present := map[types.UID]bool{}
-	for _, v := range all {
-		present[types.UID(backends.StampOf(v).ClaimUID)] = true
-	}
-	claims, err := p.claimsByUID()
-	if err != nil {
-		return
-	}
-	freed := false
-	for _, uid := range p.ledger.UnrecordedOn(name, p.movedAt(name)) {
-		// While a claim exists an attempt may be making its volume anew.
-		_, begun := p.journal.beginning(uid)
-		if !present[uid] && claims[uid] == nil && !begun {
-			freed = p.ledger.ReleaseUnrecorded(uid) || freed
-		}
-	}
-	if freed {
-		p.roomFreed()
-	}
 }
 
 // youngEnough is how old a volume or Secret may be to be removed although this
@@ -205,7 +152,7 @@ func (p *Provisioner) examine(backend string, all []backends.Volume) error {
 		}
 		_, begun := p.journal.beginning(uid)
 		claim, exists := claims[uid]
-		held, counts := p.ledger.Holds(uid)
+		held, counts := p.placement.Holds(uid)
 		switch {
 		case counts && held.Backend != backend:
 			p.settle(item) // as soon as it is known which of the two is recorded
@@ -215,7 +162,7 @@ func (p *Provisioner) examine(backend string, all []backends.Volume) error {
 				p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
 			}
 		case begun:
-		case p.ledger.IsFound(uid, backend) && (time.Since(v.CreatedAt).Abs() < youngEnough || p.sawGo(uid)):
+		case p.placement.IsFound(uid, backend) && (time.Since(v.CreatedAt).Abs() < youngEnough || p.placement.sawGo(uid)):
 			p.settle(followup{claim: uid})
 		}
 	}
@@ -234,23 +181,13 @@ func (p *Provisioner) claimsByUID() (map[types.UID]*corev1.PersistentVolumeClaim
 // SweepSecrets removes Secrets that nobody needs, of single volumes and shared.
 func (p *Provisioner) SweepSecrets(ctx context.Context) error { return p.secrets.Sweep(ctx) }
 
-// mayBeUnrecorded says that a backend may have volumes that no PersistentVolume
-// names yet, and that no attempt of this term made. One that is not in the
-// policy any more cannot be asked.
-func (p *Provisioner) mayBeUnrecorded(backend string) bool {
-	if !slices.Contains(p.Backends.Names(), backend) {
-		return false
-	}
-	return !p.isCounted(backend) || p.ledger.HasFound(backend)
-}
-
 // wantedClaims tells which claims are in the cache, or have something begun for
 // them or counted, perhaps a volume that is younger than the listings.
 func (p *Provisioner) wantedClaims() (func(types.UID) bool, error) {
 	claims, err := p.claimsByUID()
 	return func(uid types.UID) bool {
 		_, begun := p.journal.beginning(uid)
-		_, counts := p.ledger.Holds(uid)
+		_, counts := p.placement.Holds(uid)
 		return begun || counts || claims[uid] != nil
 	}, err
 }

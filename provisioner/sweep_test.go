@@ -86,7 +86,7 @@ func TestVolumeThatArrivesLateForAClaimThatIsGoneIsUndone(t *testing.T) {
 	f.count()
 	followup := NewFollowup(f.Provisioner, 1)
 	// A volume of the claim was removed before; its room was given back.
-	f.release("uid-gone")
+	f.placement.release("uid-gone")
 	f.backends["gold"].listed = []backends.Volume{f.leftoverVolume("uid-gone")}
 	f.lookAgain("gold")
 	f.follow(followup)
@@ -100,12 +100,12 @@ func TestRoomOfAFoundVolumeIsGivenBackWhenSomebodyRemovesIt(t *testing.T) {
 	gold := f.backends["gold"]
 	gold.listed = []backends.Volume{old}
 	f.count()
-	if got := f.ledger.Usage(policy.TenantScope, "a"); got.Volumes != 1 {
+	if got := f.placement.Usage(policy.TenantScope, "a"); got.Volumes != 1 {
 		t.Fatalf("an orphan counts as %+v", got)
 	}
 	gold.listed = nil
 	f.lookAgain("gold")
-	if got := f.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
+	if got := f.placement.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
 		t.Errorf("it counts as %+v when it is gone", got)
 	}
 }

@@ -116,7 +116,7 @@ func TestRebootOfAnEarlierReleaseHidesNoUser(t *testing.T) {
 func TestMarkIsNotLostWhereTheBackendLeadsElsewhere(t *testing.T) {
 	f := newFixture(t)
 	lent := &movedBackends{fakeBackends: f.backends}
-	f.Backends = lent
+	f.lend(lent)
 	f.count()
 	followup := NewFollowup(f.Provisioner, 1)
 	gold := f.backends["gold"]
@@ -224,7 +224,7 @@ func TestSecondVolumeLeavesTheSecretOfAKeptOne(t *testing.T) {
 func TestConnectorThatCannotBeReadForgetsNoClaim(t *testing.T) {
 	f := newFixture(t)
 	lent := &movedBackends{fakeBackends: f.backends}
-	f.Backends = lent
+	f.lend(lent)
 	gold := f.backends["gold"]
 	followup := NewFollowup(f.Provisioner, 1)
 	claim := f.claim(func(c *corev1.PersistentVolumeClaim) { c.UID = "uid-gone" })
@@ -254,7 +254,7 @@ func TestConnectorThatCannotBeReadForgetsNoClaim(t *testing.T) {
 func TestRecordOfAVolumeElsewhereIsNotVoid(t *testing.T) {
 	f := newFixture(t)
 	lent := &movedBackends{fakeBackends: f.backends}
-	f.Backends = lent
+	f.lend(lent)
 	followup := NewFollowup(f.Provisioner, 1)
 	claim := f.claim(nil)
 	_, err := f.provision(claim)
@@ -408,7 +408,7 @@ func TestRoomOfAKeptVolumeIsGivenBackWhenItIsGone(t *testing.T) {
 	gold.abandonKeeps = false
 	f.lookAgain("gold")
 	f.lookAgain("gold")
-	if got := f.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
+	if got := f.placement.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
 		t.Errorf("it counts as %+v when it is gone", got)
 	}
 }
@@ -504,7 +504,7 @@ func (v conflictVolumes) Complete(_ context.Context, target backends.Target, _ b
 func TestKeptVolumeThatWasDetachedIsLeftInPeace(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
-	f.Backends = conflictBackends{f.backends}
+	f.lend(conflictBackends{f.backends})
 	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	f.released(pv)
 	followup := NewFollowup(f.Provisioner, 1)
@@ -523,9 +523,9 @@ func TestRecordingAgainFreesNothing(t *testing.T) {
 	f.limit("1")
 	pv := f.recorded()
 	f.countRecorded(pv)
-	f.ledger.TakeFreed()
+	f.placement.TakeFreed()
 	f.countRecorded(pv)
-	if freed := f.ledger.TakeFreed(); len(freed) != 0 {
+	if freed := f.placement.TakeFreed(); len(freed) != 0 {
 		t.Errorf("freed: %v", freed)
 	}
 }
@@ -547,7 +547,7 @@ func (v staleVolumes) Volumes(context.Context) ([]backends.Volume, error) { retu
 // and so the Secrets are swept.
 func TestSweepOfSecretsByAnOldListingKeepsThoseThatCount(t *testing.T) {
 	f := newFixture(t)
-	f.Backends = staleBackends{f.backends}
+	f.lend(staleBackends{f.backends})
 	f.count()
 	followup := NewFollowup(f.Provisioner, 1)
 	pv := f.recorded()

@@ -28,9 +28,9 @@ func (p *Provisioner) claimGone(ctx context.Context, uid types.UID) error {
 	p.journal.claimGone(uid)
 	begun, ok := p.journal.beginning(uid)
 	if !ok {
-		held, _ := p.ledger.Holds(uid)
-		if !p.ledger.IsFound(uid, held.Backend) {
-			p.giveBack(uid)
+		held, _ := p.placement.Holds(uid)
+		if !p.placement.IsFound(uid, held.Backend) {
+			p.placement.giveBack(uid)
 			return nil
 		}
 		var err error
@@ -70,7 +70,7 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning, 
 	err = volumes.Abandon(ctx, begun.stamp, begun.connector, p.cleaner.Permit(prove))
 	if proof.IsKept(err) {
 		p.finish(uid)
-		p.ledger.Keep(uid)
+		p.placement.Keep(uid)
 	}
 	if err != nil {
 		return err
@@ -88,7 +88,7 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning, 
 	// A shared one last: others may need it, and who leads next looks for it.
 	shared := p.secrets.HeldBy(uid)
 	p.finish(uid)
-	p.release(uid)
+	p.placement.release(uid)
 	p.secrets.AttemptUndone(ctx, begun.backend, shared)
 	p.Logger.Info("Undid what was begun for a claim", "claimUID", uid, "backend", begun.backend)
 	return nil
@@ -136,7 +136,7 @@ func (p *Provisioner) recordedBy(v backends.Volume) string {
 	if found, err := p.Records.ByIndex(record.ByVolume, v.ID); err == nil && len(found) > 0 {
 		return found[0].(*corev1.PersistentVolume).Name
 	}
-	if stamp := backends.StampOf(v); p.ledger.WasRecorded(types.UID(stamp.ClaimUID), v.ID) {
+	if stamp := backends.StampOf(v); p.placement.WasRecorded(types.UID(stamp.ClaimUID), v.ID) {
 		return stamp.PV + ", which is gone"
 	}
 	return ""
@@ -146,7 +146,7 @@ func (p *Provisioner) recordedBy(v backends.Volume) string {
 // have been saved; nil if this term made the volume and had nothing saved yet.
 func (p *Provisioner) useOf(stamp backends.Stamp) *nodeuse.Volume {
 	begun, ok := p.journal.beginning(types.UID(stamp.ClaimUID))
-	if held, _ := p.ledger.Holds(types.UID(stamp.ClaimUID)); ok && (begun.handedOver != nil || held.NothingSeen) {
+	if held, _ := p.placement.Holds(types.UID(stamp.ClaimUID)); ok && (begun.handedOver != nil || held.NothingSeen) {
 		return begun.handedOver
 	}
 	return &nodeuse.Volume{PV: stamp.PV, MayAttach: true}

@@ -53,13 +53,13 @@ func TestVolumeThatWasRecordedIsNeverTakenOver(t *testing.T) {
 	f.follow(followup)
 	// It is marked for whoever leads next, and for nobody else touched.
 	wantCalls(t, gold, "mark volume-1")
-	if got := f.ledger.Usage(policy.TenantScope, "a"); got.Volumes != 1 {
+	if got := f.placement.Usage(policy.TenantScope, "a"); got.Volumes != 1 {
 		t.Errorf("it counts as %+v", got)
 	}
 	// Gone for good, it counts no more.
 	gold.listed = nil
 	f.lookAgain("gold")
-	if got := f.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
+	if got := f.placement.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
 		t.Errorf("it counts as %+v when it is gone", got)
 	}
 }
@@ -138,7 +138,7 @@ func TestClaimThatGoesWhileItsBackendIsDownIsUndone(t *testing.T) {
 			}
 			f.follow(followup)
 			wantCalls(t, gold, "abandon pvc-uid-gone")
-			if got := f.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
+			if got := f.placement.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
 				t.Errorf("it still counts as %+v", got)
 			}
 		})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -13,6 +14,33 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
+
+// placement decides where volumes go, and counts where they are. It answers, and
+// calls nobody back: that room was freed is told by a channel.
+type placement struct {
+	*ledger.Ledger
+	// Policy, Backends and Hold are the term's, see Options.
+	Policy   func() *policy.Policy
+	Backends Backends
+	Hold     context.Context
+	journal  *journal
+	counting *counting
+	// freed holds a token while room was freed that nobody was offered yet.
+	freed chan struct{}
+
+	mu sync.Mutex
+	// full holds what Cinder's own quotas have no room for, passed the backends
+	// of which that was forgotten and nobody was told yet.
+	full   map[fullAt]fullness
+	passed []string
+}
+
+func newPlacement(options Options, journal *journal) *placement {
+	return &placement{
+		Ledger: ledger.New(options.Policy), Policy: options.Policy, Backends: options.Backends, Hold: options.Hold,
+		journal: journal, counting: newCounting(), freed: make(chan struct{}, 1), full: map[fullAt]fullness{},
+	}
+}
 
 // choice is the backend that a claim goes to, or why it goes to none now.
 type choice struct {
@@ -34,12 +62,12 @@ type choice struct {
 // of the rule that an earlier leader may have chosen for this claim. With ask, a
 // backend that was not counted in this term is listed; without, the choice
 // stays undecided.
-func (p *Provisioner) choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d ledger.Decided, ask bool) (choice, error) {
-	if held, ok := p.ledger.Holds(claim.UID); ok {
+func (p *placement) choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d ledger.Decided, ask bool) (choice, error) {
+	if held, ok := p.Holds(claim.UID); ok {
 		if !p.mayLeave(claim, held, d) {
 			return p.keep(held), nil
 		}
-		p.finish(claim.UID)
+		p.journal.finish(claim.UID)
 		p.giveBack(claim.UID)
 	}
 	if waits, err := p.settleEarlier(ctx, claim, d, ask); err != nil || waits.undecided || waits.denial != nil {
@@ -52,7 +80,7 @@ func (p *Provisioner) choose(ctx context.Context, claim *corev1.PersistentVolume
 }
 
 // keep is the choice that was made before.
-func (p *Provisioner) keep(held ledger.Held) choice {
+func (p *placement) keep(held ledger.Held) choice {
 	if unhealthy := p.health(held.Backend); unhealthy != nil {
 		return choice{denial: p.unavailable([]ledger.PassedOver{{Backend: held.Backend, Why: unhealthy.Error()}}, nil)}
 	}
@@ -62,7 +90,7 @@ func (p *Provisioner) keep(held ledger.Held) choice {
 // mayLeave says whether a claim can go elsewhere than where its room is
 // reserved: the policy or the backend's state speaks for it, and provably
 // nothing was made there.
-func (p *Provisioner) mayLeave(claim *corev1.PersistentVolumeClaim, held ledger.Held, d ledger.Decided) bool {
+func (p *placement) mayLeave(claim *corev1.PersistentVolumeClaim, held ledger.Held, d ledger.Decided) bool {
 	full := len(d.Backends) > 1 && p.isFull(held.Backend, d.Volume) != nil
 	if !held.NothingSeen || slices.Contains(d.Backends, held.Backend) && p.health(held.Backend) == nil && !full {
 		return false
@@ -78,13 +106,13 @@ func (p *Provisioner) mayLeave(claim *corev1.PersistentVolumeClaim, held ledger.
 // mayHold says whether a backend may have a volume of the claim that this term
 // does not know: an earlier leader saw the claim, and what it left there was not
 // listed yet.
-func (p *Provisioner) mayHold(claim *corev1.PersistentVolumeClaim, backend string) bool {
+func (p *placement) mayHold(claim *corev1.PersistentVolumeClaim, backend string) bool {
 	return !p.isCounted(backend) && !p.bornInTerm(claim)
 }
 
 // settleEarlier waits for every backend of the rule that may hold a volume of
 // the claim, suspended ones too: going elsewhere must not leave it behind.
-func (p *Provisioner) settleEarlier(ctx context.Context, claim *corev1.PersistentVolumeClaim, d ledger.Decided, ask bool) (choice, error) {
+func (p *placement) settleEarlier(ctx context.Context, claim *corev1.PersistentVolumeClaim, d ledger.Decided, ask bool) (choice, error) {
 	homes := p.ruleBackends(d)
 	if len(homes) == 1 {
 		return choice{}, nil
@@ -109,7 +137,7 @@ func (p *Provisioner) settleEarlier(ctx context.Context, claim *corev1.Persisten
 
 // firstWithRoom goes through the backends in the policy's order. One is asked
 // only when those before it cannot take the claim.
-func (p *Provisioner) firstWithRoom(ctx context.Context, uid types.UID, class string, d ledger.Decided, ask bool) (choice, error) {
+func (p *placement) firstWithRoom(ctx context.Context, uid types.UID, class string, d ledger.Decided, ask bool) (choice, error) {
 	var passedOver, full []ledger.PassedOver
 	var noRoom []string
 	var failed error
@@ -152,7 +180,7 @@ func (p *Provisioner) firstWithRoom(ctx context.Context, uid types.UID, class st
 		return choice{denial: p.unavailable(passedOver, p.ruleBackends(d))}, nil
 	}
 	// All of them together, for one sentence about all of them.
-	backend, over, denied, err := p.ledger.Reserve(uid, class, d.Only(noRoom, nil))
+	backend, over, denied, err := p.Reserve(uid, class, d.Only(noRoom, nil))
 	if denied == nil {
 		return choice{backend: backend, passedOver: over}, err
 	}
@@ -167,8 +195,8 @@ func (p *Provisioner) firstWithRoom(ctx context.Context, uid types.UID, class st
 
 // reserveOn reserves room on one backend. Without room there, passedOver says
 // why; a denial is about the tenant or the rule, and so about every backend.
-func (p *Provisioner) reserveOn(name string, uid types.UID, class string, d ledger.Decided, before []ledger.PassedOver) (chosen choice, hasRoom bool, err error) {
-	backend, passedOver, denied, err := p.ledger.Reserve(uid, class, d.Only([]string{name}, before))
+func (p *placement) reserveOn(name string, uid types.UID, class string, d ledger.Decided, before []ledger.PassedOver) (chosen choice, hasRoom bool, err error) {
+	backend, passedOver, denied, err := p.Reserve(uid, class, d.Only([]string{name}, before))
 	switch {
 	case err != nil:
 		return choice{}, false, err
@@ -183,7 +211,7 @@ func (p *Provisioner) reserveOn(name string, uid types.UID, class string, d ledg
 
 // noRoom is what a claim is told that exceeds a quota. Room there helps it, and
 // so does a backend of its rule that answers again.
-func (p *Provisioner) noRoom(refused *ledger.Refusal, d ledger.Decided) denial {
+func (p *placement) noRoom(refused *ledger.Refusal, d ledger.Decided) denial {
 	turned := denialOf(refused.Denial)
 	turned.helps = backendHelps(p.ruleBackends(d))
 	for _, s := range refused.Scopes {
@@ -193,7 +221,7 @@ func (p *Provisioner) noRoom(refused *ledger.Refusal, d ledger.Decided) denial {
 }
 
 // health is nil while a backend is worth asking.
-func (p *Provisioner) health(name string) error {
+func (p *placement) health(name string) error {
 	volumes, err := p.Backends.Volumes(name)
 	if err != nil {
 		// Not configured, which is another trouble and told as such.
@@ -209,7 +237,7 @@ const reasonBackendUnavailable = "BackendUnavailable"
 // unavailable is what a claim is told that no backend can take now. It comes
 // back when one of those answers that were passed over, or another that it could
 // go to.
-func (p *Provisioner) unavailable(passedOver []ledger.PassedOver, others []string) *denial {
+func (p *placement) unavailable(passedOver []ledger.PassedOver, others []string) *denial {
 	var why []string
 	helps := append(backendHelps(others), parking.Help{Kind: parking.Earlier})
 	for _, over := range passedOver {
@@ -221,7 +249,7 @@ func (p *Provisioner) unavailable(passedOver []ledger.PassedOver, others []strin
 
 // prepare sees to it that a backend can be chosen: it is healthy, and what it
 // holds is counted.
-func (p *Provisioner) prepare(ctx context.Context, name string, ask bool) (unhealthy error, undecided bool, err error) {
+func (p *placement) prepare(ctx context.Context, name string, ask bool) (unhealthy error, undecided bool, err error) {
 	if unhealthy := p.health(name); unhealthy != nil {
 		return unhealthy, false, nil
 	}
@@ -239,7 +267,7 @@ func (p *Provisioner) prepare(ctx context.Context, name string, ask bool) (unhea
 }
 
 // ruleBackends are all backends of the rule that ledger.Decided, suspended or not.
-func (p *Provisioner) ruleBackends(d ledger.Decided) []string {
+func (p *placement) ruleBackends(d ledger.Decided) []string {
 	t, ok := p.Policy().Tenant(d.Tenant)
 	if !ok {
 		return nil
@@ -253,7 +281,7 @@ func (p *Provisioner) ruleBackends(d ledger.Decided) []string {
 }
 
 // mayUse says whether any rule of the tenant names the backend.
-func (p *Provisioner) mayUse(tenant, backend string) bool {
+func (p *placement) mayUse(tenant, backend string) bool {
 	t, ok := p.Policy().Tenant(tenant)
 	return ok && slices.ContainsFunc(t.Classes, func(c policy.Class) bool { return slices.Contains(c.Backends, backend) })
 }
@@ -273,4 +301,47 @@ func passedOverText(decision policy.Decision, passedOver []ledger.PassedOver) st
 		return ""
 	}
 	return "; passed over: " + strings.Join(reasons, ", ")
+}
+
+// release gives back what a claim's volume counted as, and lets those have
+// another look that were turned away for want of room.
+func (p *placement) release(uid types.UID) {
+	if p.Release(uid) {
+		p.roomFreed()
+	}
+}
+
+// giveBack gives back room that was reserved and made nothing of.
+func (p *placement) giveBack(uid types.UID) {
+	if p.ReleaseReservation(uid) {
+		p.roomFreed()
+	}
+}
+
+// releaseUnrecorded gives back what a claim holds of which there is provably no
+// volume.
+func (p *placement) releaseUnrecorded(uid types.UID) {
+	if p.ReleaseUnrecorded(uid) {
+		p.roomFreed()
+	}
+}
+
+// roomFreed has the room offered that the ledger has got back.
+func (p *placement) roomFreed() {
+	select {
+	case p.freed <- struct{}{}:
+	default: // somebody is told already
+	}
+}
+
+// takeFreed returns the quotas in which room was freed since the last time.
+func (p *placement) takeFreed() []ledger.Scope {
+	freed := p.TakeFreed()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, backend := range p.passed {
+		freed = append(freed, ledger.Scope{Kind: policy.BackendScope, Name: backend})
+	}
+	p.passed = nil
+	return freed
 }

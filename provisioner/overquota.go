@@ -26,7 +26,7 @@ type fullness struct {
 
 // noteFull remembers that Cinder's own quota refused a volume, and sees to it
 // that claims are looked at again when that is forgotten.
-func (p *Provisioner) noteFull(backend string, volume policy.VolumeProperties, refusal error) {
+func (p *placement) noteFull(backend string, volume policy.VolumeProperties, refusal error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	at := fullAt{backend, volume.Type}
@@ -41,22 +41,23 @@ func (p *Provisioner) noteFull(backend string, volume policy.VolumeProperties, r
 }
 
 // fullnessPasses forgets a refusal, unless another has come since.
-func (p *Provisioner) fullnessPasses(at fullAt) {
+func (p *placement) fullnessPasses(at fullAt) {
 	p.mu.Lock()
 	left := time.Until(p.full[at].until)
 	if left <= 0 {
 		delete(p.full, at)
+		p.passed = append(p.passed, at.backend)
 	} else {
 		time.AfterFunc(left, func() { p.fullnessPasses(at) })
 	}
 	p.mu.Unlock()
-	if left <= 0 && !p.stopping() {
-		p.help(roomOf(ledger.Scope{Kind: policy.BackendScope, Name: at.backend}))
+	if left <= 0 {
+		p.roomFreed()
 	}
 }
 
 // isFull is Cinder's refusal while it is remembered.
-func (p *Provisioner) isFull(backend string, volume policy.VolumeProperties) error {
+func (p *placement) isFull(backend string, volume policy.VolumeProperties) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	full, ok := p.full[fullAt{backend, volume.Type}]
@@ -68,12 +69,12 @@ func (p *Provisioner) isFull(backend string, volume policy.VolumeProperties) err
 
 // couldGoElsewhere says whether a claim that holds nothing has another backend
 // that can be tried at once, and has room for it.
-func (p *Provisioner) couldGoElsewhere(uid types.UID, d ledger.Decided) bool {
-	if _, holds := p.ledger.Holds(uid); holds {
+func (p *placement) couldGoElsewhere(uid types.UID, d ledger.Decided) bool {
+	if _, holds := p.Holds(uid); holds {
 		return false
 	}
 	return slices.ContainsFunc(d.Backends, func(name string) bool {
 		return (p.isCounted(name) || !p.isSilent(name)) && p.health(name) == nil && p.isFull(name, d.Volume) == nil &&
-			p.ledger.HasRoom(d.Only([]string{name}, nil))
+			p.HasRoom(d.Only([]string{name}, nil))
 	})
 }

@@ -2,6 +2,7 @@ package provisioner
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,7 +13,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
 
 var (
@@ -151,7 +151,7 @@ func TestReservationFollowsAPolicyThatSuspendsItsBackend(t *testing.T) {
 	if !f.ShouldProvision(t.Context(), claim) {
 		t.Fatal("not admitted")
 	}
-	if held, _ := f.ledger.Holds(claim.UID); held.Backend != "gold" {
+	if held, _ := f.placement.Holds(claim.UID); held.Backend != "gold" {
 		t.Fatalf("reserved on %s", held.Backend)
 	}
 	f.inForce("auth: {cloud: gold}", "auth: {cloud: gold}\n    suspended: true")
@@ -167,10 +167,10 @@ func TestDecisionOfAnOldPolicyReservesNothing(t *testing.T) {
 	claim := f.both()
 	stale := f.decide(claim, f.class, nil)
 	f.limit("0")
-	if _, err := f.choose(t.Context(), claim, "both", stale, true); !errors.Is(err, ledger.ErrPolicyChanged) {
+	if _, err := f.placement.choose(t.Context(), claim, "both", stale, true); !errors.Is(err, ledger.ErrPolicyChanged) {
 		t.Errorf("error %v, want %v", err, ledger.ErrPolicyChanged)
 	}
-	if _, counts := f.ledger.Holds(claim.UID); counts {
+	if _, counts := f.placement.Holds(claim.UID); counts {
 		t.Error("room was reserved by a policy that is not in force")
 	}
 }
@@ -248,7 +248,7 @@ func TestCindersQuotaIsNotAskedAgainWithoutAPause(t *testing.T) {
 func TestCindersQuotaForLargeVolumesDoesNotTurnSmallOnesAway(t *testing.T) {
 	f := newFixture(t)
 	f.count()
-	f.noteFull("gold", policy.VolumeProperties{SizeGiB: 5, Type: "ssd"}, errGoldAtLimit)
+	f.placement.noteFull("gold", policy.VolumeProperties{SizeGiB: 5, Type: "ssd"}, errGoldAtLimit)
 	for _, c := range []struct {
 		volume policy.VolumeProperties
 		full   bool
@@ -258,7 +258,7 @@ func TestCindersQuotaForLargeVolumesDoesNotTurnSmallOnesAway(t *testing.T) {
 		{policy.VolumeProperties{SizeGiB: 4, Type: "ssd"}, false},
 		{policy.VolumeProperties{SizeGiB: 9, Type: "hdd"}, false},
 	} {
-		if got := f.isFull("gold", c.volume) != nil; got != c.full {
+		if got := f.placement.isFull("gold", c.volume) != nil; got != c.full {
 			t.Errorf("%+v: full %t", c.volume, got)
 		}
 	}
@@ -267,18 +267,18 @@ func TestCindersQuotaForLargeVolumesDoesNotTurnSmallOnesAway(t *testing.T) {
 func TestFullnessThatPassesBringsDeniedClaimsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		f.noteFull("gold", policy.VolumeProperties{SizeGiB: 1}, errGoldAtLimit)
+		f.placement.noteFull("gold", policy.VolumeProperties{SizeGiB: 1}, errGoldAtLimit)
 		time.Sleep(fullFor / 2)
-		f.noteFull("gold", policy.VolumeProperties{SizeGiB: 1}, errGoldAtLimit)
+		f.placement.noteFull("gold", policy.VolumeProperties{SizeGiB: 1}, errGoldAtLimit)
 		time.Sleep(fullFor / 2)
 		synctest.Wait()
-		gold := []parking.Help{roomOf(ledger.Scope{Kind: policy.BackendScope, Name: "gold"})}
-		if f.helped.Since(0, gold) || f.isFull("gold", policy.VolumeProperties{SizeGiB: 1}) == nil {
+		gold := []ledger.Scope{{Kind: policy.BackendScope, Name: "gold"}}
+		if len(f.placement.takeFreed()) > 0 || f.placement.isFull("gold", policy.VolumeProperties{SizeGiB: 1}) == nil {
 			t.Error("a newer refusal was forgotten with the older one")
 		}
 		time.Sleep(fullFor / 2)
 		synctest.Wait()
-		if !f.helped.Since(0, gold) || f.isFull("gold", policy.VolumeProperties{SizeGiB: 1}) != nil {
+		if <-f.placement.freed; !slices.Equal(f.placement.takeFreed(), gold) || f.placement.isFull("gold", policy.VolumeProperties{SizeGiB: 1}) != nil {
 			t.Error("nobody is told that the refusal is forgotten")
 		}
 	})
@@ -286,7 +286,7 @@ func TestFullnessThatPassesBringsDeniedClaimsBack(t *testing.T) {
 
 func TestNextBackendIsNotAskedWhileTheFirstCanServe(t *testing.T) {
 	f := newFixture(t)
-	f.must(f.countBackend(t.Context(), "gold"))
+	f.must(f.placement.countBackend(t.Context(), "gold"))
 	f.backends["silver"].onList = func() { t.Error("a new claim waited for a listing of a backend that it does not go to") }
 	_, err := f.provision(f.both())
 	f.must(err)
@@ -311,11 +311,11 @@ func TestEndpointThatChangesDuringItsListingIsListedAgain(t *testing.T) {
 			f.Recount("gold")
 		}
 	}
-	f.must(f.countBackend(t.Context(), "gold"))
-	if lists != 2 || !f.isCounted("gold") {
+	f.must(f.placement.countBackend(t.Context(), "gold"))
+	if lists != 2 || !f.placement.isCounted("gold") {
 		t.Errorf("listed %d times", lists)
 	}
-	if name := <-f.counting.wanted; name != "gold" {
+	if name := <-f.placement.counting.wanted; name != "gold" {
 		t.Errorf("%s is counted again in the background", name)
 	}
 }

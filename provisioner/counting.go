@@ -2,6 +2,7 @@ package provisioner
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -12,7 +13,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -52,7 +52,7 @@ func newCounting() *counting {
 	}
 }
 
-func (p *Provisioner) isCounted(name string) bool {
+func (p *placement) isCounted(name string) bool {
 	p.counting.mu.Lock()
 	defer p.counting.mu.Unlock()
 	return p.counting.done[name]
@@ -60,7 +60,7 @@ func (p *Provisioner) isCounted(name string) bool {
 
 // countBackend counts the stamped volumes of a backend, once in a term. It
 // costs no request of its own: looking before creating needs the same listing.
-func (p *Provisioner) countBackend(ctx context.Context, name string) error {
+func (p *placement) countBackend(ctx context.Context, name string) error {
 	c := p.counting
 	for {
 		c.mu.Lock()
@@ -79,7 +79,7 @@ func (p *Provisioner) countBackend(ctx context.Context, name string) error {
 		}
 		if c.listings == 0 {
 			// No listing is under way that could still show what is gone.
-			p.ledger.ForgetGone()
+			p.ForgetGone()
 		}
 		c.mu.Unlock()
 		if err != nil || same {
@@ -89,7 +89,7 @@ func (p *Provisioner) countBackend(ctx context.Context, name string) error {
 }
 
 // countListed counts what the backend's listing shows.
-func (p *Provisioner) countListed(ctx context.Context, name string) error {
+func (p *placement) countListed(ctx context.Context, name string) error {
 	volumes, err := p.Backends.Volumes(name)
 	if err != nil {
 		return err
@@ -102,7 +102,7 @@ func (p *Provisioner) countListed(ctx context.Context, name string) error {
 }
 
 // countFound counts the volumes of a listing.
-func (p *Provisioner) countFound(name string, all []backends.Volume) {
+func (p *placement) countFound(name string, all []backends.Volume) {
 	for _, v := range all {
 		stamp := backends.StampOf(v)
 		if stamp.PV != record.PVNameFor(stamp.ClaimUID) {
@@ -115,48 +115,20 @@ func (p *Provisioner) countFound(name string, all []backends.Volume) {
 			// must not use up the quota of a tenant who has nothing there.
 			holding.Tenant = ""
 		}
-		p.ledger.Found(types.UID(stamp.ClaimUID), holding, name)
+		p.Found(types.UID(stamp.ClaimUID), holding, name)
 	}
-}
-
-// examineListed looks for what nobody needs in the term's listing of a backend.
-func (p *Provisioner) examineListed(ctx context.Context, name string) error {
-	volumes, err := p.Backends.Volumes(name)
-	if err != nil {
-		return err
-	}
-	all, err := volumes.Volumes(ctx)
-	if err != nil {
-		return err
-	}
-	return p.examine(name, all)
-}
-
-// Recount forgets what a backend holds, because its name leads to another
-// endpoint now, has it counted again, and brings back what failed at the one
-// before. Changed credentials may have brought it back too early: only the next
-// login shows where they lead.
-func (p *Provisioner) Recount(name string) {
-	c := p.counting
-	c.mu.Lock()
-	delete(c.done, name)
-	c.generation[name]++
-	c.moved[name] = time.Now()
-	c.mu.Unlock()
-	p.wantCounted(name)
-	p.help(parking.Help{Kind: parking.Backend, Name: name})
 }
 
 // movedAt is when a backend's name was led to another endpoint in this term, the
 // zero time if it never was. What was seen before is not expected to be seen
 // there.
-func (p *Provisioner) movedAt(name string) time.Time {
+func (p *placement) movedAt(name string) time.Time {
 	p.counting.mu.Lock()
 	defer p.counting.mu.Unlock()
 	return p.counting.moved[name]
 }
 
-func (p *Provisioner) isGeneration(name string, generation int) bool {
+func (p *placement) isGeneration(name string, generation int) bool {
 	p.counting.mu.Lock()
 	defer p.counting.mu.Unlock()
 	return p.counting.generation[name] == generation
@@ -164,59 +136,17 @@ func (p *Provisioner) isGeneration(name string, generation int) bool {
 
 // wantCounted asks for a backend to be counted in the background. Where too many
 // are wanted, their first claims count them.
-func (p *Provisioner) wantCounted(name string) {
+func (p *placement) wantCounted(name string) {
 	select {
 	case p.counting.wanted <- name:
 	default:
 	}
 }
 
-// CountBackends counts every backend as the term begins, and those that a
-// reload brings, so that volumes are found also where no rule sends their claims
-// any more, and takes over what an earlier leader left. It ends with the
-// context.
-func (p *Provisioner) CountBackends(ctx context.Context) {
-	var group sync.WaitGroup
-	defer group.Wait()
-	for _, name := range p.Backends.Names() {
-		p.wantCounted(name)
-	}
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case name := <-p.counting.wanted:
-			group.Go(func() { p.countUntilDone(ctx, name) })
-		}
-	}
-}
-
-// countUntilDone counts one backend, whenever it answers.
-func (p *Provisioner) countUntilDone(ctx context.Context, name string) {
-	const most = 15 * time.Second
-	for pause := time.Second; ; pause = min(2*pause, most) {
-		if p.health(name) == nil {
-			err := p.countBackend(ctx, name)
-			if err == nil {
-				err = p.examineListed(ctx, name)
-			}
-			if err == nil {
-				return
-			}
-			p.Logger.Warn("A backend cannot be counted yet", "backend", name, "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pause):
-		}
-	}
-}
-
 // countElsewhere counts the other backends where the tenant may have volumes,
 // since its quota counts those too. One that does not answer soon is left out
 // for a while: only claims that could go there wait for it.
-func (p *Provisioner) countElsewhere(ctx context.Context, d ledger.Decided, ask bool) (undecided bool) {
+func (p *placement) countElsewhere(ctx context.Context, d ledger.Decided, ask bool) (undecided bool) {
 	tenant, ok := p.Policy().Tenant(d.Tenant)
 	if !ok || !limited(d.Quotas) {
 		return false
@@ -257,32 +187,22 @@ func limited(scopes []policy.QuotaScope) bool {
 // how long they are then left out.
 const patience = 10 * time.Second
 
-func (p *Provisioner) noteSilent(name string) {
+func (p *placement) noteSilent(name string) {
 	p.counting.mu.Lock()
 	defer p.counting.mu.Unlock()
 	p.counting.silent[name] = time.Now()
 }
 
-func (p *Provisioner) isSilent(name string) bool {
+func (p *placement) isSilent(name string) bool {
 	p.counting.mu.Lock()
 	defer p.counting.mu.Unlock()
 	since, ok := p.counting.silent[name]
 	return ok && time.Since(since) < patience
 }
 
-// NoteEarlier tells which claims existed before the term. No earlier leader can
-// have made a volume for any other. Until this is called, every claim counts as
-// an earlier one.
-func (p *Provisioner) NoteEarlier(claims record.EarlierClaims) {
-	p.counting.mu.Lock()
-	p.counting.earlier = &claims
-	p.counting.mu.Unlock()
-	p.help(parking.Help{Kind: parking.Earlier})
-}
-
 // noteGone remembers a claim that went before every backend was listed: a volume
 // that an earlier leader made for it may be on one that is silent.
-func (p *Provisioner) noteGone(claim *corev1.PersistentVolumeClaim) {
+func (p *placement) noteGone(claim *corev1.PersistentVolumeClaim) {
 	c := p.counting
 	names := p.Backends.Names()
 	c.mu.Lock()
@@ -293,13 +213,13 @@ func (p *Provisioner) noteGone(claim *corev1.PersistentVolumeClaim) {
 	}
 }
 
-func (p *Provisioner) sawGo(uid types.UID) bool {
+func (p *placement) sawGo(uid types.UID) bool {
 	p.counting.mu.Lock()
 	defer p.counting.mu.Unlock()
 	return p.counting.went[uid]
 }
 
-func (p *Provisioner) bornInTerm(claim *corev1.PersistentVolumeClaim) bool {
+func (p *placement) bornInTerm(claim *corev1.PersistentVolumeClaim) bool {
 	p.counting.mu.Lock()
 	defer p.counting.mu.Unlock()
 	return !p.counting.isEarlier(claim)
@@ -309,4 +229,144 @@ func (p *Provisioner) bornInTerm(claim *corev1.PersistentVolumeClaim) bool {
 // held.
 func (c *counting) isEarlier(claim *corev1.PersistentVolumeClaim) bool {
 	return c.earlier == nil || c.earlier.Has(claim)
+}
+
+// tally is a count of a backend's volumes that is under way.
+type tally struct {
+	generation int
+	done       chan struct{}
+	err        error
+}
+
+// countTogether counts a backend once for all claims that want it counted at
+// that time. Each would else go through a copy of the backend's whole listing:
+// the claims that a new leader finds, a thousand at once, took minutes and a
+// GiB for what one of them can do for all.
+func (p *placement) countTogether(ctx context.Context, name string, generation int) error {
+	c := p.counting
+	c.mu.Lock()
+	t := c.underWay[name]
+	if t == nil || t.generation != generation {
+		t = &tally{generation: generation, done: make(chan struct{})}
+		c.underWay[name] = t
+		c.listings++
+		go p.tally(name, t)
+	}
+	c.mu.Unlock()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.done:
+		return t.err
+	}
+}
+
+// tally counts on behalf of whoever waits, and so for as long as the term lasts.
+func (p *placement) tally(name string, t *tally) {
+	t.err = p.countListed(p.Hold, name)
+	c := p.counting
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.underWay[name] == t {
+		delete(c.underWay, name)
+	}
+	if t.err == nil && c.generation[name] == t.generation {
+		c.done[name] = true
+	}
+	c.listings--
+	if c.listings == 0 {
+		p.ForgetGone()
+	}
+	close(t.done)
+}
+
+// recount forgets what a backend holds, whose name leads to another endpoint now,
+// and has it counted again.
+func (p *placement) recount(name string) {
+	c := p.counting
+	c.mu.Lock()
+	delete(c.done, name)
+	c.generation[name]++
+	c.moved[name] = time.Now()
+	c.mu.Unlock()
+	p.wantCounted(name)
+}
+
+// wanted tells the backends that are to be counted in the background.
+func (p *placement) wanted() <-chan string { return p.counting.wanted }
+
+// noteEarlier tells which claims existed before the term.
+func (p *placement) noteEarlier(claims record.EarlierClaims) {
+	p.counting.mu.Lock()
+	defer p.counting.mu.Unlock()
+	p.counting.earlier = &claims
+}
+
+// relist lists a backend anew, and counts what it shows and what it shows no
+// more. It asks for the claims that exist when it has the listing.
+func (p *placement) relist(ctx context.Context, name string, existing func() (map[types.UID]*corev1.PersistentVolumeClaim, error)) ([]backends.Volume, error) {
+	volumes, err := p.Backends.Volumes(name)
+	if err != nil {
+		return nil, err
+	}
+	c := p.counting
+	c.mu.Lock()
+	if c.listings == 0 {
+		// What went before this listing began cannot be in it, unless it came
+		// back by a request that was late.
+		p.ForgetGone()
+	}
+	c.listings++
+	generation := c.generation[name]
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.listings--; c.listings == 0 {
+			p.ForgetGone()
+		}
+	}()
+	all, err := volumes.Relist(ctx)
+	if err == nil && !p.isGeneration(name, generation) {
+		err = fmt.Errorf("backend %s was led elsewhere while it was listed", name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.countFound(name, all)
+	if claims, err := existing(); err == nil {
+		p.forgetVanished(name, all, claims)
+	}
+	return all, nil
+}
+
+// forgetVanished gives back the room of volumes that counted because they were
+// found, or recorded once, and that somebody has removed: an administrator, or
+// an audit.
+func (p *placement) forgetVanished(name string, all []backends.Volume, claims map[types.UID]*corev1.PersistentVolumeClaim) {
+	present := map[types.UID]bool{}
+	for _, v := range all {
+		present[types.UID(backends.StampOf(v).ClaimUID)] = true
+	}
+	freed := false
+	for _, uid := range p.UnrecordedOn(name, p.movedAt(name)) {
+		// While a claim exists an attempt may be making its volume anew.
+		_, begun := p.journal.beginning(uid)
+		if !present[uid] && claims[uid] == nil && !begun {
+			freed = p.ReleaseUnrecorded(uid) || freed
+		}
+	}
+	if freed {
+		p.roomFreed()
+	}
+}
+
+// mayBeUnrecorded says that a backend may have volumes that no PersistentVolume
+// names yet, and that no attempt of this term made. One that is not in the
+// policy any more cannot be asked.
+func (p *placement) mayBeUnrecorded(backend string) bool {
+	if !slices.Contains(p.Backends.Names(), backend) {
+		return false
+	}
+	return !p.isCounted(backend) || p.HasFound(backend)
 }
