@@ -37,7 +37,7 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 	if record.ProvisionerOf(claim) != p.Name {
 		return false
 	}
-	since := p.helped.Now()
+	since := p.parked.now()
 	class, err := p.Classes.Get(record.ClassName(claim))
 	if err != nil {
 		p.denyWithoutClass(ctx, claim, since)
@@ -51,7 +51,7 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 	decision, turned := p.judge(ctx, claim, class)
 	switch {
 	case turned == nil:
-		p.forgetDenial(claim.UID)
+		p.parked.granted(claim.UID)
 		return p.takeTurn(claim, decision)
 	case decision.Denial != nil && p.mayHaveVolume(claim.UID):
 		// Provision undoes what was made when the claim was still granted.
@@ -66,7 +66,7 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 func (p *Provisioner) denyWithoutClass(ctx context.Context, claim *corev1.PersistentVolumeClaim, since parking.Moment) {
 	name := record.ClassName(claim)
 	if _, err := p.Client.StorageV1().StorageClasses().Get(ctx, name, metav1.GetOptions{}); err == nil {
-		p.parkClaim(claim, parking.Denied, []parking.Help{{Kind: parking.Class, Name: name}}, since)
+		p.parked.parkClaim(claim, parking.Denied, []parking.Help{{Kind: parking.Class, Name: name}}, since)
 		return
 	}
 	message := "the claim names no StorageClass; replace it by one that does"
@@ -121,12 +121,12 @@ func (p *Provisioner) beginTurn(claim *corev1.PersistentVolumeClaim, d ledger.De
 // orPark remembers a claim that does not get its turn, until it is invited. It
 // is remembered first: the invitation may come at once.
 func (p *Provisioner) orPark(claim *corev1.PersistentVolumeClaim, d ledger.Decided, turn func(claim types.UID, tenant, backend string) bool) bool {
-	p.claims.Park(claim, parking.Waiting, nil)
+	p.parked.awaitTurn(claim)
 	defer func() { p.Metrics.waitingClaims(p.claimTurns.Waiting()) }()
 	if !turn(claim.UID, d.Tenant, p.laneOf(claim.UID, d)) {
 		return false
 	}
-	p.claims.Take(claim.UID, parking.Waiting)
+	p.parked.hasTurn(claim.UID)
 	return true
 }
 
@@ -187,17 +187,7 @@ func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, turned denial, s
 		p.placement.giveBack(claim.UID)
 	}
 	p.claimTurns.Leave(claim.UID)
-	if p.claims.Tell(claim.UID, turned.reason, turned.message, isPassing(turned.reason)) {
-		p.Recorder.Event(claim, corev1.EventTypeWarning, turned.reason, turned.message)
-		p.Logger.Info("Turned a claim away", "claim", claim.Namespace+"/"+claim.Name, "reason", turned.reason, "message", turned.message)
-	}
+	p.parked.tellClaim(claim, turned.reason, turned.message)
 	always := []parking.Help{{Kind: parking.Policy}, {Kind: parking.Namespace, Name: claim.Namespace}, {Kind: parking.Class, Name: record.ClassName(claim)}}
-	p.parkClaim(claim, parking.Denied, append(always, turned.helps...), since)
-}
-
-// forgetDenial forgets that a claim was turned away; not what its author was
-// told.
-func (p *Provisioner) forgetDenial(uid types.UID) {
-	p.claims.Take(uid, parking.Denied)
-	p.Metrics.deniedClaims(p.claims.Count(parking.Denied))
+	p.parked.parkClaim(claim, parking.Denied, append(always, turned.helps...), since)
 }

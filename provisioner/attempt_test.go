@@ -32,7 +32,7 @@ func TestClaimThatIsGoneWhileTheCacheIsLateGetsNoVolume(t *testing.T) {
 				f.noteEarlier(claim)
 			}
 			if c.served {
-				NewFollowup(f.Provisioner, 1).VolumeGone(&corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{
+				f.Followup().VolumeGone(&corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{
 					ClaimRef: &corev1.ObjectReference{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
 				}})
 			}
@@ -70,7 +70,7 @@ func TestGoneClaimIsAnEarlierOneWhereNewsAreLate(t *testing.T) {
 		f := newFixture(t)
 		claim := f.claim(func(claim *corev1.PersistentVolumeClaim) { claim.ResourceVersion = version })
 		f.noteEarlier()
-		NewFollowup(f.Provisioner, 1).ClaimGone(claim)
+		f.Followup().ClaimGone(claim)
 		if got := f.placement.sawGo(claim.UID); got != want {
 			t.Errorf("changed last at %s: seen to go %t, want %t", version, got, want)
 		}

@@ -2,13 +2,8 @@ package provisioner
 
 import (
 	"context"
-	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
@@ -16,15 +11,6 @@ import (
 // What is parked comes back when something has happened that could help it:
 // this file is all of these ways. None of them polls, and none writes to the API
 // server.
-
-// Requeue puts objects back in front of the library.
-type Requeue struct {
-	Claim  func(*corev1.PersistentVolumeClaim)
-	Volume func(*corev1.PersistentVolume)
-}
-
-// OnRequeue tells the provisioner how to bring objects back to the library.
-func (p *Provisioner) OnRequeue(requeue Requeue) { p.requeue = requeue }
 
 // Reconsider brings back the claims of a namespace that were turned away,
 // because something about the namespace changed that might admit them.
@@ -73,44 +59,8 @@ func (p *Provisioner) NodeChanged(name string) { p.help(parking.Help{Kind: parki
 
 // help brings back what has been helped, the eldest first.
 func (p *Provisioner) help(helps ...parking.Help) {
-	p.helped.Note(helps)
-	p.requeueClaims(p.claims.HelpedBy(helps))
-	p.requeueVolumes(p.volumes.HelpedBy(helps))
-	p.helpFollowups(helps)
-}
-
-// requeueClaims brings claims back as they are now.
-func (p *Provisioner) requeueClaims(claims []*corev1.PersistentVolumeClaim) {
-	slices.SortFunc(claims, func(a, b *corev1.PersistentVolumeClaim) int {
-		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
-	})
-	for _, claim := range claims {
-		if current, err := p.Claims.PersistentVolumeClaims(claim.Namespace).Get(claim.Name); err == nil && current.UID == claim.UID {
-			p.requeue.Claim(current)
-		}
-	}
-}
-
-func (p *Provisioner) requeueVolumes(pvs []*corev1.PersistentVolume) {
-	for _, pv := range pvs {
-		if current, err := p.PersistentVolumes.Get(pv.Name); err == nil && current.UID == pv.UID {
-			p.requeue.Volume(current)
-		}
-	}
-}
-
-// inviteClaim brings a claim back whose turn has come.
-func (p *Provisioner) inviteClaim(uid types.UID) {
-	if claim, ok := p.claims.Take(uid, parking.Waiting); ok {
-		p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
-	}
-}
-
-// inviteVolume brings a PersistentVolume back whose turn has come.
-func (p *Provisioner) inviteVolume(name string) {
-	if pv, err := p.PersistentVolumes.Get(name); err == nil {
-		p.requeue.Volume(pv)
-	}
+	p.parked.help(helps)
+	p.followup.help(helps)
 }
 
 // gatherFreedRoom is how long freed room is gathered before the claims that
@@ -139,13 +89,6 @@ func (p *Provisioner) offerFreedRoom(ctx context.Context) {
 	}
 }
 
-// isPassing says of an event's reason that its message changes all the time: the
-// numbers of a quota with every other claim, and what a backend failed with last
-// with every request.
-func isPassing(reason string) bool {
-	return reason == string(policy.QuotaExceeded) || reason == reasonBackendUnavailable
-}
-
 // roomOf is the help that a quota's ledger.Scope gives.
 func roomOf(s ledger.Scope) parking.Help {
 	return parking.Help{Kind: parking.Room, Name: string(s.Kind) + " " + s.Name}
@@ -157,24 +100,4 @@ func backendHelps(names []string) []parking.Help {
 		helps[i] = parking.Help{Kind: parking.Backend, Name: name}
 	}
 	return helps
-}
-
-// parkClaim parks a claim because of what was seen since the moment, and has it
-// looked at again at once if it was helped meanwhile.
-func (p *Provisioner) parkClaim(claim *corev1.PersistentVolumeClaim, why parking.Why, helps []parking.Help, since parking.Moment) {
-	p.claims.Park(claim, why, helps)
-	p.Metrics.deniedClaims(p.claims.Count(parking.Denied))
-	if p.helped.Since(since, helps) {
-		p.claims.Take(claim.UID, parking.Failing)
-		p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
-	}
-}
-
-// parkVolume does the same for a deletion.
-func (p *Provisioner) parkVolume(pv *corev1.PersistentVolume, why parking.Why, helps []parking.Help, since parking.Moment) {
-	p.volumes.Park(pv, why, helps)
-	if p.helped.Since(since, helps) {
-		p.volumes.Take(pv.UID)
-		p.requeueVolumes([]*corev1.PersistentVolume{pv})
-	}
 }

@@ -71,13 +71,13 @@ func TestWhatHappensJustBeforeParkingIsNotMissed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			claim, pv := f.claim(nil), f.recorded()
-			before := f.helped.Now()
+			before := f.parked.helped.Now()
 			happens(f)
-			f.parkClaim(claim, parking.Failing, []parking.Help{{Kind: parking.Policy}, {Kind: parking.Backend, Name: "gold"}, {Kind: parking.Credentials, Name: "gold"}}, before)
+			f.parked.parkClaim(claim, parking.Failing, []parking.Help{{Kind: parking.Policy}, {Kind: parking.Backend, Name: "gold"}, {Kind: parking.Credentials, Name: "gold"}}, before)
 			f.wantRequeued("data")
 			f.holdForBackend(pv, "gold", errGoldDown, before)
 			f.wantRequeued("pvc-uid-1")
-			f.deny(claim, denial{reason: "Any", message: "any"}, f.helped.Now())
+			f.deny(claim, denial{reason: "Any", message: "any"}, f.parked.helped.Now())
 			f.wantRequeued()
 		})
 	}
@@ -89,7 +89,7 @@ func TestWhatHappensJustBeforeParkingIsNotMissed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			claim := f.claim(nil)
-			before := f.helped.Now()
+			before := f.parked.helped.Now()
 			happens(f)
 			f.deny(claim, *f.placement.unavailable(nil, nil), before)
 			f.wantRequeued("data")

@@ -52,9 +52,7 @@ type followup struct {
 	place   backends.Place // of the volume to be marked
 }
 
-// NewFollowup makes the follow-up of a term, with so many workers. They must
-// not fall far behind the workers that serve claims.
-func NewFollowup(p *Provisioner, workers int) *Followup {
+func newFollowup(p *Provisioner, workers int) *Followup {
 	f := &Followup{
 		provisioner: p,
 		workers:     workers,
@@ -63,8 +61,6 @@ func NewFollowup(p *Provisioner, workers int) *Followup {
 		failing:     map[followup]string{},
 	}
 	f.turns = fairshare.New(workers, func(string) int { return 0 }, f.queue.Add)
-	p.settle = f.queue.Add
-	p.helpFollowups = f.help
 	return f
 }
 
@@ -122,7 +118,7 @@ func (f *Followup) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
 	case record.BoundElsewhere(after):
 		f.ClaimGone(after)
 	default:
-		f.provisioner.forgetDenial(after.UID)
+		f.provisioner.parked.granted(after.UID)
 	}
 }
 
@@ -169,7 +165,7 @@ func (f *Followup) next(ctx context.Context) bool {
 	}
 	// A backend that does not answer must not keep every worker. What gets no turn
 	// now is invited back.
-	since := f.provisioner.helped.Now()
+	since := f.provisioner.parked.helped.Now()
 	tenant, backend := f.lane(item)
 	if backend != "" && !slices.Contains(f.provisioner.Backends.Names(), backend) {
 		// Only another policy helps.
@@ -206,7 +202,7 @@ func (f *Followup) awaitHelp(item followup, since parking.Moment) {
 	f.mu.Lock()
 	f.failing[item] = backend
 	f.mu.Unlock()
-	if helps := helpsAt(backend); f.provisioner.helped.Since(since, helps) {
+	if helps := helpsAt(backend); f.provisioner.parked.helped.Since(since, helps) {
 		f.help(helps)
 	}
 }
@@ -222,6 +218,9 @@ func (f *Followup) help(helps []parking.Help) {
 		}
 	}
 }
+
+// add has something done soon.
+func (f *Followup) add(item followup) { f.queue.Add(item) }
 
 // lane is the tenant and the backend of what is to be done.
 func (f *Followup) lane(item followup) (tenant, backend string) {

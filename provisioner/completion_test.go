@@ -26,7 +26,7 @@ func (f *fixture) recorded() *corev1.PersistentVolume {
 
 func TestVolumeIsCompletedOnceItsPersistentVolumeIsSeen(t *testing.T) {
 	f := newFixture(t)
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
 	pv := f.recorded()
 	if _, begun := f.journal.begun["uid-1"]; !begun {
 		t.Fatal("nothing was begun")
@@ -44,7 +44,7 @@ func TestVolumeIsCompletedOnceItsPersistentVolumeIsSeen(t *testing.T) {
 // PersistentVolume has its volume brought into use.
 func TestSeenVolumesWaitForTheirCompletion(t *testing.T) {
 	f := newFixture(t)
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
 	pv := f.recorded()
 	if n := followup.queue.Len(); n != 0 {
 		t.Errorf("%d volumes wait to be completed before their PersistentVolume is seen", n)
@@ -73,7 +73,7 @@ func TestRecordOfWhatWasUndoneIsRemoved(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
-			followup := NewFollowup(f.Provisioner, 1)
+			followup := f.Followup()
 			claim := f.claim(nil)
 			pv, err := f.provision(claim)
 			f.must(err)
@@ -109,7 +109,7 @@ func TestRecordOfWhatWasUndoneIsRemoved(t *testing.T) {
 // saved when the volume is gone, and before the Secret is.
 func TestRecordThatComesWhileItsVolumeIsUndoneIsRemoved(t *testing.T) {
 	f := newFixture(t)
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
 	claim := f.claim(nil)
 	pv, err := f.provision(claim)
 	f.must(err)
@@ -145,7 +145,7 @@ func TestWhatIsNotCompleted(t *testing.T) {
 			f := newFixture(t)
 			pv := f.recorded()
 			change(pv)
-			f.must(NewFollowup(f.Provisioner, 1).do(t.Context(), followupOf(pv)))
+			f.must(f.Followup().do(t.Context(), followupOf(pv)))
 			wantCalls(t, f.backends["gold"])
 		})
 	}
@@ -155,7 +155,7 @@ func TestMissingVolumeIsToldOnThePersistentVolume(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	f.backends["gold"].err = &backends.Error{Kind: backends.KindNotFound, Backend: "gold"}
-	f.must(NewFollowup(f.Provisioner, 1).do(t.Context(), followupOf(pv)))
+	f.must(f.Followup().do(t.Context(), followupOf(pv)))
 	events := f.said()
 	const want = "Warning VolumeMissing volume volume-1 does not exist at backend gold any more; its data is lost unless the storage array has a copy"
 	if len(events) != 1 || events[0] != want {
@@ -169,7 +169,7 @@ func TestVolumeElsewhereIsToldOnThePersistentVolume(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	f.backends["gold"].err = &backends.Error{Kind: backends.KindElsewhere, Backend: "gold", Place: f.backends["gold"].Place(), Message: "volume volume-1 was recorded at A, but the backend leads to B"}
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
 	const want = "backend gold: volume volume-1 was recorded at A, but the backend leads to B; its PersistentVolume stays; " +
 		"put the configuration and credentials of backend gold back to what they were, or, if the volume is certainly gone, run: " +
 		"kubectl annotate pv pvc-uid-1 --overwrite standalone-cinder.openstack.org/endpoint=http://cinder:8776/v3 standalone-cinder.openstack.org/project-id=p1"
@@ -188,7 +188,7 @@ func TestReadOnlyVolumeIsAttachedReadOnly(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	pv.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}
-	f.must(NewFollowup(f.Provisioner, 1).do(t.Context(), followupOf(pv)))
+	f.must(f.Followup().do(t.Context(), followupOf(pv)))
 	wantCalls(t, f.backends["gold"], "complete volume-1 read-only=true")
 }
 
@@ -196,7 +196,7 @@ func TestReadOnlyVolumeIsAttachedReadOnly(t *testing.T) {
 // carries the claim's UID.
 func TestForeignPersistentVolumeDoesNotEndWhatWasBegun(t *testing.T) {
 	f := newFixture(t)
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
 	_, err := f.provision(f.claim(nil))
 	f.must(err)
 	followup.VolumeSeen(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "foreign", Annotations: map[string]string{record.AnnotationClaimUID: "uid-1"}}})
@@ -222,7 +222,7 @@ func TestWhatHelpsABackendHelpsItsFollowups(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFixture(t)
-			followup := NewFollowup(f.Provisioner, 1)
+			followup := f.Followup()
 			pv := f.recorded()
 			followup.VolumeSeen(pv)
 			f.backends["gold"].err = &backends.Error{Kind: backends.KindElsewhere}
@@ -246,7 +246,7 @@ func TestWhatHelpsABackendHelpsItsFollowups(t *testing.T) {
 	}
 	t.Run("while it fails", func(t *testing.T) {
 		f := newFixture(t)
-		followup := NewFollowup(f.Provisioner, 1)
+		followup := f.Followup()
 		followup.VolumeSeen(f.recorded())
 		f.backends["gold"].err = &backends.Error{Kind: backends.KindElsewhere}
 		f.backends["gold"].onCall = func() { f.CredentialsChanged([]string{"gold"}) }

@@ -26,7 +26,7 @@ func (p *Provisioner) ShouldDelete(_ context.Context, pv *corev1.PersistentVolum
 	if p.stopping() {
 		return false
 	}
-	since := p.helped.Now()
+	since := p.parked.now()
 	origin, err := record.OriginOf(pv)
 	if !mayRelease(pv) || err != nil || p.journal.isRemoved(pv.UID) {
 		// The library sees that too, or Delete says what is wrong.
@@ -63,7 +63,7 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 	if p.journal.isRemoved(pv.UID) {
 		return nil
 	}
-	started, since := time.Now(), p.helped.Now()
+	started, since := time.Now(), p.parked.now()
 	origin, err := record.OriginOf(pv)
 	if err == nil {
 		err = p.mayDelete(pv, origin)
@@ -79,7 +79,7 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 	switch {
 	case err == nil:
 		p.journal.noteRemoved(pv.UID)
-		p.volumes.Forget(pv.UID)
+		p.parked.volumes.Forget(pv.UID)
 		p.limiter.Succeeded(pv.Name)
 		outcome("success")
 		return nil
@@ -91,7 +91,7 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 	switch unhealthy := p.placement.health(origin.Backend); {
 	case errors.As(err, &changed):
 		outcome("stopped")
-		p.tellVolume(pv, corev1.EventTypeNormal, "DeletionStopped", changed.Error())
+		p.parked.tellVolume(pv, nil, corev1.EventTypeNormal, "DeletionStopped", changed.Error())
 		return &controller.IgnoredError{Reason: changed.Error()}
 	case errors.As(err, &inUse) && p.Nodes.Watches():
 		outcome("in_use")
@@ -104,15 +104,15 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 	}
 	retry := retry.For(err)
 	p.limiter.Failed(pv.Name, retry)
-	p.parkVolume(pv, parking.Failing, helpsAt(origin.Backend), since)
+	p.parked.parkVolume(pv, parking.Failing, helpsAt(origin.Backend), since)
 	outcome(retry.Outcome)
 	return err
 }
 
 // holdForBackend parks a deletion until its backend answers again.
 func (p *Provisioner) holdForBackend(pv *corev1.PersistentVolume, backend string, unhealthy error, since parking.Moment) {
-	p.tellVolume(pv, corev1.EventTypeWarning, reasonBackendUnavailable, unhealthy.Error())
-	p.parkVolume(pv, parking.Held, helpsAt(backend), since)
+	p.parked.tellVolume(pv, nil, corev1.EventTypeWarning, reasonBackendUnavailable, unhealthy.Error())
+	p.parked.parkVolume(pv, parking.Held, helpsAt(backend), since)
 }
 
 // helpsAt are what may help a deletion at a backend.
@@ -122,19 +122,12 @@ func helpsAt(backend string) []parking.Help {
 
 // holdForNodes parks a deletion until the nodes have let the volume go.
 func (p *Provisioner) holdForNodes(pv *corev1.PersistentVolume, users []string, since parking.Moment) {
-	p.tellVolume(pv, corev1.EventTypeWarning, reasonStillInUse, (&proof.InUseError{PV: pv.Name, Nodes: users}).Error())
+	p.parked.tellVolume(pv, nil, corev1.EventTypeWarning, reasonStillInUse, (&proof.InUseError{PV: pv.Name, Nodes: users}).Error())
 	helps := make([]parking.Help, len(users))
 	for i, node := range users {
 		helps[i] = parking.Help{Kind: parking.Node, Name: node}
 	}
-	p.parkVolume(pv, parking.Held, helps, since)
-}
-
-// tellVolume writes an event about a PersistentVolume if it is news.
-func (p *Provisioner) tellVolume(pv *corev1.PersistentVolume, eventType, reason, message string) {
-	if p.volumes.Tell(pv.UID, reason, message, isPassing(reason)) {
-		p.Recorder.Event(pv, eventType, reason, message)
-	}
+	p.parked.parkVolume(pv, parking.Held, helps, since)
 }
 
 // mayDelete refuses objects whose volume somebody else may use: one that came
@@ -217,13 +210,13 @@ func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
 	removed = p.journal.objectGone(pv.UID)
 	p.secrets.VolumeGone(pv.UID)
 	p.Nodes.Forget(pv.UID)
-	p.volumes.Forget(pv.UID)
+	p.parked.volumes.Forget(pv.UID)
 	p.limiter.Gone(pv.Name)
 	p.volumeTurns.Leave(pv.Name)
 	if ref := pv.Spec.ClaimRef; ref != nil {
 		// A claim that was never bound to it goes on by itself.
 		if claim, err := p.Claims.PersistentVolumeClaims(ref.Namespace).Get(ref.Name); err == nil && claim.UID == ref.UID && claim.Spec.VolumeName == "" {
-			p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
+			p.parked.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
 		}
 	}
 	if !p.isMine(pv) {
@@ -253,10 +246,7 @@ func (p *Provisioner) tellNeverBound(pv *corev1.PersistentVolume) {
 		return
 	}
 	message := fmt.Sprintf("PersistentVolume %s was deleted before it was bound, and claim %s/%s cannot be bound to it any more; delete the claim, too: both go, with the volume, and a new claim gets a new one", pv.Name, ref.Namespace, ref.Name)
-	if p.volumes.Tell(pv.UID, reasonDeletedUnbound, message, false) {
-		p.Recorder.Event(pv, corev1.EventTypeWarning, reasonDeletedUnbound, message)
-		p.Recorder.Event(claim, corev1.EventTypeWarning, reasonDeletedUnbound, message)
-	}
+	p.parked.tellVolume(pv, claim, corev1.EventTypeWarning, reasonDeletedUnbound, message)
 }
 
 // reasonDeletedUnbound is the event's reason of tellNeverBound.

@@ -259,6 +259,13 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	volumes := f.factory.Core().V1().PersistentVolumes().Informer()
 	f.must(volumes.AddIndexers(record.Indexers()))
 	f.nodes = cache.NewIndexer(cache.MetaNamespaceKeyFunc, nodeuse.NodeIndexers())
+	// A turn may lapse after its test.
+	var mu sync.Mutex
+	requeued := func(name string) {
+		mu.Lock()
+		defer mu.Unlock()
+		f.requeued = append(f.requeued, name)
+	}
 	f.Provisioner = New(Options{
 		Name:              "test",
 		Cluster:           "cluster-1",
@@ -275,26 +282,21 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 			Nodes: f.nodes, Attachments: cache.NewIndexer(cache.MetaNamespaceKeyFunc, nodeuse.AttachmentIndexers()),
 			Synced: func() bool { return !f.blind },
 		}}),
-		Namespaces: f.factory.Core().V1().Namespaces().Lister(),
-		Classes:    f.factory.Storage().V1().StorageClasses().Lister(),
-		Recorder:   f.events,
-		Workers:    100,
-		Hold:       t.Context(),
-		Stopping:   f.stop,
-		Logger:     slog.New(slog.DiscardHandler),
-		Metrics:    NewMetrics(prometheus.NewRegistry()),
+		Namespaces:      f.factory.Core().V1().Namespaces().Lister(),
+		Classes:         f.factory.Storage().V1().StorageClasses().Lister(),
+		Recorder:        f.events,
+		Workers:         100,
+		FollowupWorkers: 1,
+		Requeue: Requeue{
+			Claim:  func(claim *corev1.PersistentVolumeClaim) { requeued(claim.Name) },
+			Volume: func(pv *corev1.PersistentVolume) { requeued(pv.Name) },
+		},
+		Hold:     t.Context(),
+		Stopping: f.stop,
+		Logger:   slog.New(slog.DiscardHandler),
+		Metrics:  NewMetrics(prometheus.NewRegistry()),
 	})
-	// A turn may lapse after its test.
-	var mu sync.Mutex
-	requeued := func(name string) {
-		mu.Lock()
-		defer mu.Unlock()
-		f.requeued = append(f.requeued, name)
-	}
-	f.OnRequeue(Requeue{
-		Claim:  func(claim *corev1.PersistentVolumeClaim) { requeued(claim.Name) },
-		Volume: func(pv *corev1.PersistentVolume) { requeued(pv.Name) },
-	})
+	t.Cleanup(f.followup.queue.ShutDown)
 	f.must(f.factory.Storage().V1().StorageClasses().Informer().GetStore().Add(f.class))
 	return f
 }
@@ -453,7 +455,7 @@ func (f *fixture) stamped(uid string) backends.Volume {
 // beginning does.
 func (f *fixture) seen() {
 	f.t.Helper()
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
 	for _, pv := range f.factory.Core().V1().PersistentVolumes().Informer().GetStore().List() {
 		followup.VolumeSeen(pv.(*corev1.PersistentVolume))
 	}

@@ -34,7 +34,7 @@ func (f *fixture) follow(followup *Followup) {
 func TestVolumeOfAClaimThatWasDeletedUnderAnEarlierLeaderIsUndone(t *testing.T) {
 	f := newFixture(t)
 	f.backends["gold"].listed = []backends.Volume{f.leftoverVolume("uid-gone")}
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
 	f.count()
 	f.follow(followup)
 	wantCalls(t, f.backends["gold"], "abandon pvc-uid-gone")
@@ -62,7 +62,7 @@ func TestLeftoverIsKeptWhileAnythingMayReferToIt(t *testing.T) {
 			f := newFixture(t)
 			f.backends["gold"].listed = []backends.Volume{f.leftoverVolume("uid-gone")}
 			prepare(f)
-			followup := NewFollowup(f.Provisioner, 1)
+			followup := f.Followup()
 			f.count()
 			f.follow(followup)
 			wantCalls(t, f.backends["gold"])
@@ -81,7 +81,7 @@ func TestWhatIsNotTakenForALeftover(t *testing.T) {
 			odd, other := f.leftoverVolume("uid-odd"), f.leftoverVolume("uid-gone")
 			change(&odd)
 			f.backends["gold"].listed = []backends.Volume{odd, other}
-			followup := NewFollowup(f.Provisioner, 1)
+			followup := f.Followup()
 			f.count()
 			f.follow(followup)
 			// It does not keep others from being taken over.
@@ -98,7 +98,7 @@ func TestSecondVolumeOnAnotherBackendIsRemoved(t *testing.T) {
 	f.must(err)
 	f.backends["gold"].calls = nil
 	f.backends["silver"].listed = []backends.Volume{f.stamped("uid-1")}
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
 	f.count()
 	f.follow(followup)
 	// It may yet turn out to be the one that is recorded.
@@ -118,7 +118,7 @@ func TestClaimThatGoesWhileItIsLookedAtLeavesNothing(t *testing.T) {
 	t.Run("reserved", func(t *testing.T) {
 		f := newFixture(t)
 		f.count()
-		followup := NewFollowup(f.Provisioner, 1)
+		followup := f.Followup()
 		claim := f.claim(nil)
 		f.forgetClaim(claim) // the library has read it already
 		f.ShouldProvision(t.Context(), claim)
@@ -129,12 +129,12 @@ func TestClaimThatGoesWhileItIsLookedAtLeavesNothing(t *testing.T) {
 	})
 	t.Run("denied", func(t *testing.T) {
 		f := newFixture(t)
-		followup := NewFollowup(f.Provisioner, 1)
+		followup := f.Followup()
 		claim := f.claim(func(c *corev1.PersistentVolumeClaim) { c.Namespace = "stranger" })
 		f.forgetClaim(claim)
 		f.ShouldProvision(t.Context(), claim)
 		f.follow(followup)
-		if f.claims.Count(parking.Denied) != 0 || !f.claims.Tell(claim.UID, "NoMatchingTenant", "", true) {
+		if f.parked.claims.Count(parking.Denied) != 0 || !f.parked.claims.Tell(claim.UID, "NoMatchingTenant", "", true) {
 			t.Error("its denial is remembered")
 		}
 	})
@@ -158,7 +158,7 @@ func TestClaimThatGoesWhileItIsLookedAtLeavesNothing(t *testing.T) {
 	})
 	t.Run("and cannot be undone at once", func(t *testing.T) {
 		f := newFixture(t)
-		followup := NewFollowup(f.Provisioner, 1)
+		followup := f.Followup()
 		gold := f.backends["gold"]
 		claim := f.claim(nil)
 		gold.onCall = func() {
@@ -180,7 +180,7 @@ func TestClaimThatGoesWhileItIsLookedAtLeavesNothing(t *testing.T) {
 
 func TestUndoThatIsFencedForAMomentIsTriedAgain(t *testing.T) {
 	f := newFixture(t)
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
 	claim := f.claim(nil)
 	_, err := f.provision(claim)
 	f.must(err)
@@ -197,7 +197,7 @@ func TestClaimOfTheSameNameDoesNotKeepAnothersLeftover(t *testing.T) {
 	f := newFixture(t)
 	f.must(f.client.Tracker().Add(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: "uid-new"}}))
 	f.backends["gold"].listed = []backends.Volume{f.leftoverVolume("uid-gone")}
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
 	f.count()
 	f.follow(followup)
 	wantCalls(t, f.backends["gold"], "abandon pvc-uid-gone")
@@ -234,7 +234,7 @@ func TestSecretGoesAfterTheVolume(t *testing.T) {
 			t.Error("the Secret is removed while the volume exists")
 		}
 	}
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
 	f.count()
 	f.follow(followup)
 	wantCalls(t, gold, "abandon pvc-uid-gone")
@@ -253,7 +253,7 @@ func TestBackendsThatShowTheSameVolumesShareThem(t *testing.T) {
 	own := f.stamped("uid-1")
 	f.backends["gold"].calls, f.backends["gold"].has = nil, map[string]bool{own.ID: true}
 	f.backends["silver"].listed = []backends.Volume{own}
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
 	f.must(f.placement.countBackend(t.Context(), "silver"))
 	f.follow(followup)
 	wantCalls(t, f.backends["silver"])

@@ -111,6 +111,11 @@ type Options struct {
 	// Workers is how many claims, and as many deletions, are worked on at once;
 	// the library must have as many.
 	Workers int
+	// FollowupWorkers is how many of them complete and undo at once. They must not
+	// fall far behind those that serve claims.
+	FollowupWorkers int
+	// Requeue brings objects back that were parked.
+	Requeue Requeue
 
 	// Hold ends when the term is lost; undoing work goes on until then.
 	Hold context.Context
@@ -126,24 +131,16 @@ type Options struct {
 type Provisioner struct {
 	Options
 	limiter *backoff.Limiter
-	// requeue puts objects back in front of the library; see Requeue.
-	requeue Requeue
 	paces   *paces
-	// settle hands something to the follow-up.
-	settle func(followup)
-	// helpFollowups tells the follow-up what may have helped what failed.
-	helpFollowups func(helps []parking.Help)
-	cleaner       proof.Cleaner
+	cleaner proof.Cleaner
 
 	claimTurns  *fairshare.Turns[types.UID] // claims
 	volumeTurns *fairshare.Turns[string]    // PersistentVolumes, by name
-	// claims and volumes are parked until something helps them.
-	claims    *parking.Lot[*corev1.PersistentVolumeClaim]
-	volumes   *parking.Lot[*corev1.PersistentVolume]
-	helped    *parking.History
-	journal   *journal
-	placement *placement
-	secrets   *secrets.Keeper
+	journal     *journal
+	parked      *parked
+	followup    *Followup
+	placement   *placement
+	secrets     *secrets.Keeper
 }
 
 var (
@@ -158,15 +155,9 @@ func New(options Options) *Provisioner {
 	p := &Provisioner{
 		Options: options,
 		limiter: backoff.New(retry.For(nil)),
-		requeue: Requeue{Claim: func(*corev1.PersistentVolumeClaim) {}, Volume: func(*corev1.PersistentVolume) {}},
 		paces:   newPaces(options.Policy),
 
-		settle:        func(followup) {},
-		helpFollowups: func([]parking.Help) {},
-
-		claims:  parking.NewLot[*corev1.PersistentVolumeClaim](),
-		volumes: parking.NewLot[*corev1.PersistentVolume](),
-		helped:  parking.NewHistory(),
+		parked: newParked(options),
 
 		journal: newJournal(),
 	}
@@ -185,8 +176,9 @@ func New(options Options) *Provisioner {
 			return nil
 		},
 	})
-	p.claimTurns = fairshare.New(options.Workers, p.ownTurns, p.inviteClaim)
-	p.volumeTurns = fairshare.New(options.Workers, p.ownTurns, p.inviteVolume)
+	p.claimTurns = fairshare.New(options.Workers, p.ownTurns, p.parked.inviteClaim)
+	p.volumeTurns = fairshare.New(options.Workers, p.ownTurns, p.parked.inviteVolume)
+	p.followup = newFollowup(p, options.FollowupWorkers)
 	return p
 }
 
@@ -201,6 +193,9 @@ func (p *Provisioner) unrecordedVolumes(backend string) (proof.Unrecorded, backe
 	connector, err := p.Backends.Connector(backend)
 	return volumes, connector, err
 }
+
+// Followup does what is left when the library is done with an object.
+func (p *Provisioner) Followup() *Followup { return p.followup }
 
 // Limiter is the retry delays of this term, for the library's queues.
 func (p *Provisioner) Limiter() *backoff.Limiter { return p.limiter }
@@ -229,13 +224,13 @@ func handingOver() error {
 func (p *Provisioner) Provision(ctx context.Context, options controller.ProvisionOptions) (*corev1.PersistentVolume, controller.ProvisioningState, error) {
 	started := time.Now()
 	claim := options.PVC
-	attempt := &attempt{p: p, claim: claim, class: options.StorageClass, pvName: options.PVName, since: p.helped.Now()}
+	attempt := &attempt{p: p, claim: claim, class: options.StorageClass, pvName: options.PVName, since: p.parked.now()}
 	defer attempt.endTurn()
 	defer p.leaveIfGone(claim)
 	pv, err := attempt.run(ctx)
 	switch {
 	case err == nil:
-		p.claims.Forget(claim.UID)
+		p.parked.claims.Forget(claim.UID)
 		p.limiter.Succeeded(string(claim.UID))
 		p.Metrics.provisioned(attempt.backend, attempt.protocol, "success", time.Since(started))
 		return pv, controller.ProvisioningFinished, nil
@@ -250,13 +245,13 @@ func (p *Provisioner) Provision(ctx context.Context, options controller.Provisio
 	if backends.IsKind(err, backends.KindOverQuota) {
 		p.placement.noteFull(attempt.backend, attempt.decision.Volume, err)
 		if p.placement.couldGoElsewhere(claim.UID, attempt.decision) {
-			p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
+			p.parked.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
 			return nil, controller.ProvisioningFinished, &controller.IgnoredError{Reason: err.Error()}
 		}
 	}
 	retry := retry.For(err)
 	p.limiter.Failed(string(claim.UID), retry)
-	p.parkClaim(claim, parking.Failing, attempt.helps(), attempt.since)
+	p.parked.parkClaim(claim, parking.Failing, attempt.helps(), attempt.since)
 	p.Metrics.provisioned(attempt.backend, attempt.protocol, retry.Outcome, time.Since(started))
 	// Finished, although the volume may be there: what an unfinished attempt
 	// leaves is remembered in begun and at Cinder, not in the library, whose

@@ -334,7 +334,7 @@ func TestHistoricVolumeIsLookedForAndItsBackendNoted(t *testing.T) {
 	}
 	// A later leader finds the note, and does not look for a volume that is gone.
 	f.backends["silver"].has = nil
-	NewFollowup(f.Provisioner, 1).VolumeGone(noted)
+	f.Followup().VolumeGone(noted)
 	f.must(f.delete(noted))
 }
 

@@ -45,7 +45,7 @@ func TestClaimBeyondTheQuotaIsDeniedUntilRoomIsFreed(t *testing.T) {
 	pv, err := f.provision(first)
 	f.must(err)
 	pv.UID, pv.Annotations[record.AnnotationProvisionedBy] = "pv-uid", "test"
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
 	followup.VolumeSeen(pv)
 	// A released volume still takes up room; only when it is gone it does not.
 	pv.Status.Phase = corev1.VolumeReleased
@@ -55,7 +55,7 @@ func TestClaimBeyondTheQuotaIsDeniedUntilRoomIsFreed(t *testing.T) {
 	}
 	go f.offerFreedRoom(t.Context())
 	returned := make(chan string, 1)
-	f.OnRequeue(Requeue{Claim: func(claim *corev1.PersistentVolumeClaim) { returned <- claim.Name }})
+	f.parked.requeue.Claim = func(claim *corev1.PersistentVolumeClaim) { returned <- claim.Name }
 	f.must(f.delete(pv))
 	followup.VolumeGone(pv)
 	select {

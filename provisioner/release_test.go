@@ -339,7 +339,7 @@ func TestANewUseForgetsTheBootOfTheOldOne(t *testing.T) {
 	again := pv.DeepCopy()
 	again.Status.Phase = corev1.VolumeBound
 	f.store(again)
-	NewFollowup(f.Provisioner, 1).VolumeSeen(again)
+	f.Followup().VolumeSeen(again)
 	boots("second")
 	f.store(pv)
 	if !waits() {

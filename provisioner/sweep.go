@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -147,7 +146,7 @@ func (p *Provisioner) examine(backend string, all []backends.Volume) error {
 		}
 		item := followup{claim: uid, backend: backend, volume: v.ID}
 		if pv, err := p.PersistentVolumes.Get(stamp.PV); err == nil && p.isMine(pv) {
-			p.settle(item) // which names another volume
+			p.followup.add(item) // which names another volume
 			continue
 		}
 		_, begun := p.journal.beginning(uid)
@@ -155,15 +154,13 @@ func (p *Provisioner) examine(backend string, all []backends.Volume) error {
 		held, counts := p.placement.Holds(uid)
 		switch {
 		case counts && held.Backend != backend:
-			p.settle(item) // as soon as it is known which of the two is recorded
+			p.followup.add(item) // as soon as it is known which of the two is recorded
 		case exists && !record.BoundElsewhere(claim):
 			// A claim that is denied was so before its volume was known.
-			if _, isDenied := p.claims.Take(uid, parking.Denied); isDenied {
-				p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
-			}
+			p.parked.reconsider(claim)
 		case begun:
 		case p.placement.IsFound(uid, backend) && (time.Since(v.CreatedAt).Abs() < youngEnough || p.placement.sawGo(uid)):
-			p.settle(followup{claim: uid})
+			p.followup.add(followup{claim: uid})
 		}
 	}
 	return nil

@@ -32,7 +32,7 @@ func (f *fixture) lookAgain(name string) {
 func TestVolumeThatArrivesLateBesideARecordedOneIsRemoved(t *testing.T) {
 	f := newFixture(t)
 	f.count()
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
 	pv := f.recorded()
 	f.must(f.client.Tracker().Add(pv))
 	gold := f.backends["gold"]
@@ -84,7 +84,7 @@ func TestVolumeThatArrivesLateIsKeptWhenItMayBeTheRecordedOne(t *testing.T) {
 func TestVolumeThatArrivesLateForAClaimThatIsGoneIsUndone(t *testing.T) {
 	f := newFixture(t)
 	f.count()
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
 	// A volume of the claim was removed before; its room was given back.
 	f.placement.release("uid-gone")
 	f.backends["gold"].listed = []backends.Volume{f.leftoverVolume("uid-gone")}

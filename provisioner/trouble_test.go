@@ -91,7 +91,7 @@ func TestRebootOfAnEarlierReleaseHidesNoUser(t *testing.T) {
 	bound.Spec.ClaimRef.Name, bound.Spec.ClaimRef.UID = "rescued", "uid-rescued"
 	bound.Status.Phase = corev1.VolumeBound
 	f.store(bound)
-	NewFollowup(f.Provisioner, 1).VolumeSeen(bound)
+	f.Followup().VolumeSeen(bound)
 	node.Status.NodeInfo.BootID = "boot-2"
 	f.updateNode(node, true) // a pod uses it since
 	f.NodeChanged("a")
@@ -118,7 +118,7 @@ func TestMarkIsNotLostWhereTheBackendLeadsElsewhere(t *testing.T) {
 	lent := &movedBackends{fakeBackends: f.backends}
 	f.lend(lent)
 	f.count()
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
 	gold := f.backends["gold"]
 	pv := f.recorded()
 	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
@@ -152,7 +152,7 @@ func TestMarkIsNotLostWhereTheBackendLeadsElsewhere(t *testing.T) {
 // leaves nothing but the object to tell that the volume was recorded.
 func TestObjectOfAVolumeThatIsNotInUseYetIsKept(t *testing.T) {
 	f := newFixture(t)
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
 	gold := f.backends["gold"]
 	pv := f.recorded()
 	finalizers := func() []string {
@@ -182,8 +182,8 @@ func TestObjectOfAVolumeThatIsNotInUseYetIsKept(t *testing.T) {
 	deleted.Spec.PersistentVolumeReclaimPolicy, deleted.Status.Phase = corev1.PersistentVolumeReclaimDelete, corev1.VolumeReleased
 	deleted.Finalizers = []string{record.Finalizer}
 	f.store(deleted)
-	NewFollowup(f.Provisioner, 1).VolumeSeen(deleted)
-	f.must(NewFollowup(f.Provisioner, 1).do(t.Context(), followupOf(deleted)))
+	f.Followup().VolumeSeen(deleted)
+	f.must(f.Followup().do(t.Context(), followupOf(deleted)))
 	if got := finalizers(); len(got) != 0 {
 		t.Errorf("finalizers %v of a PersistentVolume that is to be deleted", got)
 	}
@@ -203,7 +203,7 @@ func TestSecondVolumeLeavesTheSecretOfAKeptOne(t *testing.T) {
 	}
 	t.Run("found by a new leader", func(t *testing.T) {
 		f, _ := prepare(t)
-		followup := NewFollowup(f.Provisioner, 1)
+		followup := f.Followup()
 		f.count()
 		f.follow(followup)
 		if !f.hasSecret("pvc-uid-gone") {
@@ -226,7 +226,7 @@ func TestConnectorThatCannotBeReadForgetsNoClaim(t *testing.T) {
 	lent := &movedBackends{fakeBackends: f.backends}
 	f.lend(lent)
 	gold := f.backends["gold"]
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
 	claim := f.claim(func(c *corev1.PersistentVolumeClaim) { c.UID = "uid-gone" })
 	f.noteEarlier(claim)
 	old := f.leftoverVolume("uid-gone")
@@ -255,7 +255,7 @@ func TestRecordOfAVolumeElsewhereIsNotVoid(t *testing.T) {
 	f := newFixture(t)
 	lent := &movedBackends{fakeBackends: f.backends}
 	f.lend(lent)
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
 	claim := f.claim(nil)
 	_, err := f.provision(claim)
 	f.must(err)
@@ -286,7 +286,7 @@ func TestFollowUpsOfAMissingBackendWaitForAnotherPolicy(t *testing.T) {
 		pv := f.recorded()
 		pv.Annotations[record.AnnotationBackend] = "bronze"
 		f.store(pv)
-		return f, NewFollowup(f.Provisioner, 1), pv
+		return f, f.Followup(), pv
 	}
 	t.Run("completion", func(t *testing.T) {
 		f, followup, pv := prepare(t)
@@ -366,7 +366,7 @@ func TestNodesThatTakeFourSecondsToReadAreWaitedFor(t *testing.T) {
 func TestNewVolumeOfAClaimWhoseRecordIsGoneIsUndone(t *testing.T) {
 	f := newFixture(t)
 	f.count()
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
 	gold := f.backends["gold"]
 	pv := f.recorded()
 	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
@@ -386,8 +386,6 @@ func TestNewVolumeOfAClaimWhoseRecordIsGoneIsUndone(t *testing.T) {
 	f.forgetClaim(claim)
 	followup.ClaimGone(claim)
 	f.follow(followup)
-	f.lookAgain("gold")
-	f.follow(followup)
 	wantCalls(t, gold, "abandon pvc-uid-1")
 }
 
@@ -396,7 +394,7 @@ func TestNewVolumeOfAClaimWhoseRecordIsGoneIsUndone(t *testing.T) {
 func TestRoomOfAKeptVolumeIsGivenBackWhenItIsGone(t *testing.T) {
 	f := newFixture(t)
 	f.count()
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
 	gold := f.backends["gold"]
 	claim := f.claim(nil)
 	_, err := f.provision(claim)
@@ -445,7 +443,7 @@ func TestRecordThatArrivesAfterTheProofIsNoticed(t *testing.T) {
 func TestClaimWhosePersistentVolumeGoesComesBack(t *testing.T) {
 	f := newFixture(t)
 	f.count()
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
 	pv := f.recorded()
 	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "team-a", Name: "data", UID: "uid-1"}
@@ -466,7 +464,7 @@ func TestClaimWhosePersistentVolumeGoesComesBack(t *testing.T) {
 func TestClaimUndoneBeforeItsConnectIsNotForgotten(t *testing.T) {
 	f := newFixture(t)
 	f.count()
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
 	gold := f.backends["gold"]
 	claim := f.claim(nil)
 	gold.onCall = func() {
@@ -507,7 +505,7 @@ func TestKeptVolumeThatWasDetachedIsLeftInPeace(t *testing.T) {
 	f.lend(conflictBackends{f.backends})
 	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	f.released(pv)
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
 	followup.VolumeSeen(pv)
 	followup.next(t.Context())
 	if n := followup.queue.NumRequeues(followupOf(pv)); n != 0 {
@@ -549,7 +547,7 @@ func TestSweepOfSecretsByAnOldListingKeepsThoseThatCount(t *testing.T) {
 	f := newFixture(t)
 	f.lend(staleBackends{f.backends})
 	f.count()
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
 	pv := f.recorded()
 	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	f.released(pv)

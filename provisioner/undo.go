@@ -10,7 +10,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
@@ -20,8 +19,7 @@ import (
 // earlier one as far as its volumes were found. The error says that it must be
 // tried again.
 func (p *Provisioner) claimGone(ctx context.Context, uid types.UID) error {
-	p.claims.Forget(uid)
-	p.Metrics.deniedClaims(p.claims.Count(parking.Denied))
+	p.parked.claimGone(uid)
 	p.limiter.Gone(string(uid))
 	// A turn ends with the work, which may be waiting for Cinder.
 	p.claimTurns.Leave(uid)
@@ -81,7 +79,7 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning, 
 	switch {
 	case proof.IsKept(err):
 		// The PersistentVolume was saved meanwhile, and names a volume that is gone.
-		p.settle(followup{pv: begun.stamp.PV})
+		p.followup.add(followup{pv: begun.stamp.PV})
 	case err != nil:
 		return err
 	}
@@ -111,7 +109,7 @@ func (p *Provisioner) removeSecond(ctx context.Context, item followup) error {
 // settleSeconds has the volumes removed that were seen beside a recorded one.
 func (p *Provisioner) settleSeconds(volumes Volumes, recorded record.Origin) {
 	for _, id := range volumes.Seconds(recorded.ClaimUID, recorded.VolumeID) {
-		p.settle(followup{claim: types.UID(recorded.ClaimUID), backend: recorded.Backend, volume: id})
+		p.followup.add(followup{claim: types.UID(recorded.ClaimUID), backend: recorded.Backend, volume: id})
 	}
 }
 
@@ -158,7 +156,7 @@ func (p *Provisioner) useOf(stamp backends.Stamp) *nodeuse.Volume {
 func (p *Provisioner) leaveIfGone(claim *corev1.PersistentVolumeClaim) {
 	current, err := p.Claims.PersistentVolumeClaims(claim.Namespace).Get(claim.Name)
 	if apierrors.IsNotFound(err) || err == nil && (current.UID != claim.UID || record.BoundElsewhere(current)) {
-		p.settle(followup{claim: claim.UID})
+		p.followup.add(followup{claim: claim.UID})
 	}
 }
 

@@ -30,7 +30,7 @@ func (f *fixture) removeByHand(followup *Followup, pv *corev1.PersistentVolume) 
 func TestVolumeThatWasRecordedIsNeverTakenOver(t *testing.T) {
 	f := newFixture(t)
 	f.count()
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
 	gold := f.backends["gold"]
 	pv := f.recorded()
 	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
@@ -83,7 +83,7 @@ func TestRecordedVolumeIsToldFromUnrecordedOnesInEveryPhase(t *testing.T) {
 			pv := f.recorded()
 			pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 			c.change(pv)
-			f.must(NewFollowup(f.Provisioner, 1).do(t.Context(), followupOf(pv)))
+			f.must(f.Followup().do(t.Context(), followupOf(pv)))
 			wantCalls(t, f.backends["gold"], c.want)
 		})
 	}
@@ -96,7 +96,7 @@ func TestSecretOfAKeptVolumeStays(t *testing.T) {
 	gold := f.backends["gold"]
 	v := f.leftoverVolume("uid-gone")
 	gold.listed = []backends.Volume{v}
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
 	gold.abandonKeeps = true
 	f.count()
 	f.follow(followup)
@@ -117,7 +117,7 @@ func TestClaimThatGoesWhileItsBackendIsDownIsUndone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			gold := f.backends["gold"]
-			followup := NewFollowup(f.Provisioner, 1)
+			followup := f.Followup()
 			claim := f.claim(func(c *corev1.PersistentVolumeClaim) { c.UID = "uid-gone" })
 			f.noteEarlier(claim)
 			old := f.leftoverVolume("uid-gone")
@@ -149,7 +149,7 @@ func TestClaimThatGoesWhileItsBackendIsDownIsUndone(t *testing.T) {
 // taken the StorageClass over, and calls its PersistentVolumes alike.
 func TestForeignPersistentVolumeOfTheSameNameHidesNothing(t *testing.T) {
 	f := newFixture(t)
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
 	claim := f.claim(nil)
 	_, err := f.provision(claim)
 	f.must(err)
@@ -170,7 +170,7 @@ func TestForeignPersistentVolumeOfTheSameNameHidesNothing(t *testing.T) {
 func TestSecondVolumeThatCannotBeRemovedHindersNobody(t *testing.T) {
 	f := newFixture(t)
 	f.count()
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
 	pv := f.recorded()
 	f.store(pv)
 	gold := f.backends["gold"]
@@ -198,7 +198,8 @@ func TestRecordedVolumesOfARenamedBackendAreLeftAlone(t *testing.T) {
 	pv.Annotations[record.AnnotationBackend] = "bronze"
 	f.store(pv)
 	f.seen()
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
+	f.follow(followup) // which waits for a policy that has the backend
 	v := f.leftoverVolume("uid-1")
 	v.ID = "volume-1"
 	f.backends["silver"].listed = []backends.Volume{v}
@@ -213,7 +214,7 @@ func TestRecordedVolumesOfARenamedBackendAreLeftAlone(t *testing.T) {
 // TestFollowUpsThatAreDoneLeaveNothing in the limiter, whatever happened before.
 func TestFollowUpsThatAreDoneLeaveNothing(t *testing.T) {
 	f := newFixture(t)
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
 	pv := f.recorded()
 	f.backends["gold"].err = errors.New("broken")
 	followup.VolumeSeen(pv)
@@ -241,7 +242,7 @@ func TestSecretsOfClaimsThatWaitNeedNoBackend(t *testing.T) {
 
 func TestPersistentVolumeDeletedBeforeItIsBoundIsTold(t *testing.T) {
 	f := newFixture(t)
-	followup := NewFollowup(f.Provisioner, 1)
+	followup := f.Followup()
 	pv := f.recorded()
 	pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "team-a", Name: "data", UID: "uid-1"}
 	pv.Status.Phase = corev1.VolumeAvailable

@@ -71,6 +71,10 @@ func (a *App) runTerm(stop, hold context.Context, fence func() error) error {
 		nodes:      newNodePools(a.client),
 		lifecycles: map[string]*termBackend{},
 	}
+	claims := newTermInformer(a.factory.Core().V1().PersistentVolumeClaims().Informer())
+	volumes := newTermInformer(a.factory.Core().V1().PersistentVolumes().Informer())
+	namespaces := newTermInformer(a.factory.Core().V1().Namespaces().Informer())
+	classes := newTermInformer(a.factory.Storage().V1().StorageClasses().Informer())
 	p := provisioner.New(provisioner.Options{
 		Name:              a.options.ProvisionerName,
 		Cluster:           a.cluster,
@@ -88,22 +92,17 @@ func (a *App) runTerm(stop, hold context.Context, fence func() error) error {
 		Classes:           a.factory.Storage().V1().StorageClasses().Lister(),
 		Recorder:          a.recorder,
 		Workers:           a.options.Workers,
-		Hold:              hold,
-		Stopping:          work.Done(),
-		Logger:            a.logger,
-		Metrics:           a.provisionerMetrics,
+		FollowupWorkers:   followupWorkers,
+		Requeue: provisioner.Requeue{
+			Claim:  func(claim *corev1.PersistentVolumeClaim) { claims.Requeue(claim) },
+			Volume: func(pv *corev1.PersistentVolume) { volumes.Requeue(pv) },
+		},
+		Hold:     hold,
+		Stopping: work.Done(),
+		Logger:   a.logger,
+		Metrics:  a.provisionerMetrics,
 	})
 	lent.answers, lent.moved = p.BackendAnswers, p.Recount
-	followup := provisioner.NewFollowup(p, followupWorkers)
-	claims := newTermInformer(a.factory.Core().V1().PersistentVolumeClaims().Informer())
-	volumes := newTermInformer(a.factory.Core().V1().PersistentVolumes().Informer())
-	namespaces := newTermInformer(a.factory.Core().V1().Namespaces().Informer())
-	classes := newTermInformer(a.factory.Storage().V1().StorageClasses().Informer())
-	p.OnRequeue(provisioner.Requeue{
-		Claim:  func(claim *corev1.PersistentVolumeClaim) { claims.Requeue(claim) },
-		Volume: func(pv *corev1.PersistentVolume) { volumes.Requeue(pv) },
-	})
-
 	var workers sync.WaitGroup
 	client := &libraryClient{Interface: a.client, recorder: a.recorder, volumes: a.factory.Core().V1().PersistentVolumes().Lister()}
 	library := controller.NewProvisionController(work, client, a.options.ProvisionerName, p,
@@ -124,7 +123,7 @@ func (a *App) runTerm(stop, hold context.Context, fence func() error) error {
 	library.ControllerWaitGroup(&workers)
 
 	nodes, attachments := newTermInformer(a.nodes.nodes), newTermInformer(a.nodes.attachments)
-	counted, release, err := watchTerm(p, followup, termInformers{volumes, claims, namespaces, classes, nodes, attachments})
+	counted, release, err := watchTerm(p, p.Followup(), termInformers{volumes, claims, namespaces, classes, nodes, attachments})
 	if err != nil {
 		return err
 	}
@@ -138,7 +137,7 @@ func (a *App) runTerm(stop, hold context.Context, fence func() error) error {
 
 	var running sync.WaitGroup
 	running.Go(func() { library.Run(work) })
-	running.Go(func() { followup.Run(work) })
+	running.Go(func() { p.Followup().Run(work) })
 	running.Go(func() { a.noteEarlierClaims(work, p) })
 	running.Go(func() { p.CountBackends(work) })
 	running.Go(func() { p.Sweep(work) })

@@ -1,0 +1,165 @@
+package provisioner
+
+import (
+	"log/slog"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	eventrecord "k8s.io/client-go/tools/record"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+)
+
+// Requeue puts objects back in front of the library.
+type Requeue struct {
+	Claim  func(*corev1.PersistentVolumeClaim)
+	Volume func(*corev1.PersistentVolume)
+}
+
+// parked keeps the claims and deletions that cannot go on now, and brings them
+// back when something has happened that could help them. It does not poll, and
+// tells their authors once why they wait.
+type parked struct {
+	claims  *parking.Lot[*corev1.PersistentVolumeClaim]
+	volumes *parking.Lot[*corev1.PersistentVolume]
+	helped  *parking.History
+
+	claimLister  corelisters.PersistentVolumeClaimLister
+	volumeLister corelisters.PersistentVolumeLister
+	requeue      Requeue
+	recorder     eventrecord.EventRecorder
+	metrics      *Metrics
+	logger       *slog.Logger
+}
+
+func newParked(options Options) *parked {
+	return &parked{
+		claims: parking.NewLot[*corev1.PersistentVolumeClaim](), volumes: parking.NewLot[*corev1.PersistentVolume](), helped: parking.NewHistory(),
+		claimLister: options.Claims, volumeLister: options.PersistentVolumes, requeue: options.Requeue,
+		recorder: options.Recorder, metrics: options.Metrics, logger: options.Logger,
+	}
+}
+
+// now is the moment to compare with when something is parked: what happens
+// between a decision and the parking is not missed.
+func (p *parked) now() parking.Moment { return p.helped.Now() }
+
+// help brings back what has been helped, the eldest first.
+func (p *parked) help(helps []parking.Help) {
+	p.helped.Note(helps)
+	p.requeueClaims(p.claims.HelpedBy(helps))
+	p.requeueVolumes(p.volumes.HelpedBy(helps))
+}
+
+// requeueClaims brings claims back as they are now.
+func (p *parked) requeueClaims(claims []*corev1.PersistentVolumeClaim) {
+	slices.SortFunc(claims, func(a, b *corev1.PersistentVolumeClaim) int {
+		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
+	})
+	for _, claim := range claims {
+		if current, err := p.claimLister.PersistentVolumeClaims(claim.Namespace).Get(claim.Name); err == nil && current.UID == claim.UID {
+			p.requeue.Claim(current)
+		}
+	}
+}
+
+func (p *parked) requeueVolumes(pvs []*corev1.PersistentVolume) {
+	for _, pv := range pvs {
+		if current, err := p.volumeLister.Get(pv.Name); err == nil && current.UID == pv.UID {
+			p.requeue.Volume(current)
+		}
+	}
+}
+
+// awaitTurn parks a claim until inviteClaim.
+func (p *parked) awaitTurn(claim *corev1.PersistentVolumeClaim) {
+	p.claims.Park(claim, parking.Waiting, nil)
+}
+
+// hasTurn ends what awaitTurn began.
+func (p *parked) hasTurn(claim types.UID) { p.claims.Take(claim, parking.Waiting) }
+
+// inviteClaim brings a claim back whose turn has come.
+func (p *parked) inviteClaim(uid types.UID) {
+	if claim, ok := p.claims.Take(uid, parking.Waiting); ok {
+		p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
+	}
+}
+
+// inviteVolume brings a PersistentVolume back whose turn has come.
+func (p *parked) inviteVolume(name string) {
+	if pv, err := p.volumeLister.Get(name); err == nil {
+		p.requeue.Volume(pv)
+	}
+}
+
+// parkClaim parks a claim because of what was seen since the moment, and has it
+// looked at again at once if it was helped meanwhile.
+func (p *parked) parkClaim(claim *corev1.PersistentVolumeClaim, why parking.Why, helps []parking.Help, since parking.Moment) {
+	p.claims.Park(claim, why, helps)
+	p.countDenied()
+	if p.helped.Since(since, helps) {
+		p.claims.Take(claim.UID, parking.Failing)
+		p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
+	}
+}
+
+// parkVolume does the same for a deletion.
+func (p *parked) parkVolume(pv *corev1.PersistentVolume, why parking.Why, helps []parking.Help, since parking.Moment) {
+	p.volumes.Park(pv, why, helps)
+	if p.helped.Since(since, helps) {
+		p.volumes.Take(pv.UID)
+		p.requeueVolumes([]*corev1.PersistentVolume{pv})
+	}
+}
+
+// reconsider brings a claim back that is denied.
+func (p *parked) reconsider(claim *corev1.PersistentVolumeClaim) {
+	if _, isDenied := p.claims.Take(claim.UID, parking.Denied); isDenied {
+		p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
+	}
+}
+
+// granted forgets that a claim was denied; not what its author was told.
+func (p *parked) granted(claim types.UID) {
+	p.claims.Take(claim, parking.Denied)
+	p.countDenied()
+}
+
+// claimGone forgets a claim, and what its author was told.
+func (p *parked) claimGone(claim types.UID) {
+	p.claims.Forget(claim)
+	p.countDenied()
+}
+
+func (p *parked) countDenied() { p.metrics.deniedClaims(p.claims.Count(parking.Denied)) }
+
+// tellClaim writes an event about a denied claim if it is news.
+func (p *parked) tellClaim(claim *corev1.PersistentVolumeClaim, reason, message string) {
+	if p.claims.Tell(claim.UID, reason, message, isPassing(reason)) {
+		p.recorder.Event(claim, corev1.EventTypeWarning, reason, message)
+		p.logger.Info("Turned a claim away", "claim", claim.Namespace+"/"+claim.Name, "reason", reason, "message", message)
+	}
+}
+
+// tellVolume writes an event about a PersistentVolume, and about its claim if
+// one is given, if it is news.
+func (p *parked) tellVolume(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, eventType, reason, message string) {
+	if !p.volumes.Tell(pv.UID, reason, message, isPassing(reason)) {
+		return
+	}
+	p.recorder.Event(pv, eventType, reason, message)
+	if claim != nil {
+		p.recorder.Event(claim, eventType, reason, message)
+	}
+}
+
+// isPassing says of an event's reason that its message changes all the time: the
+// numbers of a quota with every other claim, and what a backend failed with last
+// with every request.
+func isPassing(reason string) bool {
+	return reason == string(policy.QuotaExceeded) || reason == reasonBackendUnavailable
+}
