@@ -59,16 +59,12 @@ type App struct {
 	cluster     string
 	// clusterUID is the UID of namespace kube-system.
 	clusterUID string
-	// fence is the present term's, nil while this replica does not lead; hold is
-	// the context of the last term.
-	fence atomic.Pointer[func() error]
-	hold  atomic.Pointer[context.Context]
+	// leads says whether this replica leads; never nil.
+	leads atomic.Pointer[leadership]
 	// leaseReleased is called when the lease is given up; nil unless this
 	// replica stands for election.
 	leaseReleased atomic.Pointer[func()]
-	// present is the term, nil while this replica does not lead.
-	present atomic.Pointer[term]
-	retired retiredBackends
+	retired       retiredBackends
 
 	backendMetrics     *backends.Metrics
 	provisionerMetrics *provisioner.Metrics
@@ -118,7 +114,7 @@ func New(options Options) (*App, error) {
 		return &fencedTransport{
 			next:     next,
 			mayWrite: func() error { return a.mayWrite() },
-			hold:     func() context.Context { return a.lastHold() },
+			hold:     func() context.Context { return a.leads.Load().ctx },
 		}
 	})
 	client, err := kubernetes.NewForConfig(config)
@@ -142,6 +138,7 @@ func New(options Options) (*App, error) {
 		reloads:            newReloadMetrics(registry),
 		audits:             newAuditMetrics(registry),
 	}
+	a.leads.Store(&leadership{ctx: context.Background(), fence: mayNot})
 	if a.nodes, err = newNodeCaches(client); err != nil {
 		return nil, err
 	}
@@ -161,23 +158,26 @@ func New(options Options) (*App, error) {
 	return a, nil
 }
 
-// mayWrite keeps a replica that does not lead from changing anything, at Cinder
-// or in Kubernetes.
-func (a *App) mayWrite() error {
-	fence := a.fence.Load()
-	if fence == nil {
-		return errors.New("this replica does not lead")
-	}
-	return (*fence)()
+// leadership says whether a replica leads, and as what.
+type leadership struct {
+	// ctx ends with the present term, or has ended with the last one.
+	ctx context.Context
+	// fence returns an error unless the replica may change something now.
+	fence func() error
+	// term is nil while the replica does not lead, or has not counted yet what
+	// there is.
+	term *term
 }
 
-// lastHold is the context of the present term, or the last one.
-func (a *App) lastHold() context.Context {
-	if hold := a.hold.Load(); hold != nil {
-		return *hold
-	}
-	return context.Background()
-}
+// mayNot is the fence of a replica that does not lead.
+func mayNot() error { return errors.New("this replica does not lead") }
+
+// term is the present one, nil while this replica does not lead.
+func (a *App) term() *term { return a.leads.Load().term }
+
+// mayWrite keeps a replica that does not lead from changing anything, at Cinder
+// or in Kubernetes.
+func (a *App) mayWrite() error { return a.leads.Load().fence() }
 
 // Address is where the replica serves health and metrics.
 func (a *App) Address() string { return a.listener.Addr().String() }

@@ -95,7 +95,7 @@ func (r *reloader) lookAtPolicy() {
 	}
 	a.tell(corev1.EventTypeNormal, "PolicyReloaded", fmt.Sprintf("policy revision %s is in force, after %s", revision, before.Revision()))
 	a.warnOfMissingBackends()
-	if term := a.present.Load(); term != nil {
+	if term := a.term(); term != nil {
 		term.policyChanged()
 	}
 }
@@ -188,7 +188,7 @@ func (r *reloader) lookAtCredentials() {
 		}
 		r.versions[name] = version
 	}
-	if term := a.present.Load(); term != nil && len(changed) > 0 {
+	if term := a.term(); term != nil && len(changed) > 0 {
 		term.credentialsChanged(changed)
 	}
 }

@@ -173,7 +173,7 @@ func (s *status) text() string {
 // replica knows: only a leader asks.
 func (a *App) backendHealth() map[string]error {
 	health := map[string]error{}
-	if term := a.present.Load(); term != nil {
+	if term := a.term(); term != nil {
 		for name, lifecycle := range term.backends.present() {
 			health[name] = lifecycle.Health()
 		}

@@ -6,7 +6,7 @@ import corev1 "k8s.io/api/core/v1"
 // object that all replicas share, and written by the leader alone, so that
 // three replicas do not say everything three times.
 func (a *App) tell(eventType, reason, message string) {
-	if a.present.Load() == nil {
+	if a.term() == nil {
 		return
 	}
 	lease := &corev1.ObjectReference{

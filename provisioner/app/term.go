@@ -27,6 +27,11 @@ const followupWorkers = 64
 type term struct {
 	backends    *termBackends
 	provisioner *provisioner.Provisioner
+	informers   termInformers
+	auditor     *auditor
+	library     *controller.ProvisionController
+	// workers are the library's, which it starts by itself.
+	workers sync.WaitGroup
 }
 
 // policyChanged takes what waits for a better policy to the one in force.
@@ -49,9 +54,8 @@ func (a *App) runTerm(stop, hold context.Context, fence func() error) error {
 	defer a.status.setLeading(false)
 	hold, cut := context.WithCancel(hold)
 	defer cut()
-	a.hold.Store(&hold)
-	a.fence.Store(&fence)
-	defer a.fence.Store(nil)
+	a.leads.Store(&leadership{ctx: hold, fence: fence})
+	defer a.leads.Store(&leadership{ctx: hold, fence: mayNot})
 	a.logger.Info("Leading", "identity", a.identity)
 
 	// Work stops on either signal.
@@ -59,29 +63,78 @@ func (a *App) runTerm(stop, hold context.Context, fence func() error) error {
 	defer stopWork()
 	defer context.AfterFunc(stop, stopWork)()
 
-	lent := &termBackends{
-		policy:     a.policy.Load,
-		retired:    &a.retired,
-		cluster:    a.cluster,
-		pool:       a.pool,
-		metrics:    a.backendMetrics,
-		fence:      fence,
-		hold:       hold,
-		logger:     a.logger,
-		nodes:      newNodePools(a.client),
-		lifecycles: map[string]*termBackend{},
+	t := a.newTerm(work, hold, fence)
+	counted, err := t.informers.follow(t.provisioner)
+	if err != nil {
+		return err
 	}
-	claims := newTermInformer(a.factory.Core().V1().PersistentVolumeClaims().Informer())
-	volumes := newTermInformer(a.factory.Core().V1().PersistentVolumes().Informer())
-	namespaces := newTermInformer(a.factory.Core().V1().Namespaces().Informer())
-	classes := newTermInformer(a.factory.Storage().V1().StorageClasses().Informer())
-	p := provisioner.New(provisioner.Options{
+	// The ledger has counted every PersistentVolume before the first decision.
+	if !cache.WaitForCacheSync(work.Done(), counted) {
+		return t.informers.release()
+	}
+	a.leads.Store(&leadership{ctx: hold, fence: fence, term: t})
+	a.tellTroubles()
+
+	drained := t.start(work, func() { a.noteEarlierClaims(work, t.provisioner) })
+	<-work.Done()
+	if stop.Err() != nil {
+		a.logger.Info("Handing over: letting requests under way end", "drainTimeout", a.options.DrainTimeout)
+	}
+	select {
+	case <-drained:
+	case <-time.After(a.options.DrainTimeout):
+		a.logger.Warn("Requests under way did not end in time and are cut; the next leader settles them by looking")
+		cut()
+		<-drained
+	}
+	a.logger.Info("Led", "identity", a.identity)
+	return t.informers.release()
+}
+
+// start runs all of a term until the context ends. The channel is closed when
+// nothing of it runs any more.
+func (t *term) start(work context.Context, first func()) (drained <-chan struct{}) {
+	var running sync.WaitGroup
+	running.Go(first)
+	running.Go(func() { t.library.Run(work) })
+	running.Go(func() { t.provisioner.Followup().Run(work) })
+	running.Go(func() { t.provisioner.CountBackends(work) })
+	running.Go(func() { t.provisioner.Sweep(work) })
+	running.Go(func() { t.auditor.run(work) })
+	ended := make(chan struct{})
+	go func() {
+		<-work.Done()
+		running.Wait()
+		t.workers.Wait()
+		close(ended)
+	}()
+	return ended
+}
+
+// newTerm makes what a leader needs. Nothing of it runs yet.
+func (a *App) newTerm(work, hold context.Context, fence func() error) *term {
+	t := &term{
+		backends: &termBackends{
+			policy:     a.policy.Load,
+			retired:    &a.retired,
+			cluster:    a.cluster,
+			pool:       a.pool,
+			metrics:    a.backendMetrics,
+			fence:      fence,
+			hold:       hold,
+			logger:     a.logger,
+			nodes:      newNodePools(a.client),
+			lifecycles: map[string]*termBackend{},
+		},
+		informers: a.lendInformers(),
+	}
+	t.provisioner = provisioner.New(provisioner.Options{
 		Name:              a.options.ProvisionerName,
 		Cluster:           a.cluster,
 		ClusterUID:        a.clusterUID,
 		Namespace:         a.namespace,
 		Policy:            a.policy.Load,
-		Backends:          lent,
+		Backends:          t.backends,
 		Mappers:           a.mappers,
 		Client:            a.client,
 		Claims:            a.factory.Core().V1().PersistentVolumeClaims().Lister(),
@@ -94,24 +147,31 @@ func (a *App) runTerm(stop, hold context.Context, fence func() error) error {
 		Workers:           a.options.Workers,
 		FollowupWorkers:   followupWorkers,
 		Requeue: provisioner.Requeue{
-			Claim:  func(claim *corev1.PersistentVolumeClaim) { claims.Requeue(claim) },
-			Volume: func(pv *corev1.PersistentVolume) { volumes.Requeue(pv) },
+			Claim:  func(claim *corev1.PersistentVolumeClaim) { t.informers.claims.Requeue(claim) },
+			Volume: func(pv *corev1.PersistentVolume) { t.informers.volumes.Requeue(pv) },
 		},
 		Hold:     hold,
 		Stopping: work.Done(),
 		Logger:   a.logger,
 		Metrics:  a.provisionerMetrics,
 	})
-	lent.answers, lent.moved = p.BackendAnswers, p.Recount
-	var workers sync.WaitGroup
+	t.backends.answers, t.backends.moved = t.provisioner.BackendAnswers, t.provisioner.Recount
+	t.auditor = a.newAuditor(t.provisioner, t.backends)
+	t.library = a.newLibrary(work, t)
+	t.library.ControllerWaitGroup(&t.workers)
+	return t
+}
+
+// newLibrary makes the provisioning library's controller of a term.
+func (a *App) newLibrary(work context.Context, t *term) *controller.ProvisionController {
 	client := &libraryClient{Interface: a.client, recorder: a.recorder, volumes: a.factory.Core().V1().PersistentVolumes().Lister()}
-	library := controller.NewProvisionController(work, client, a.options.ProvisionerName, p,
+	return controller.NewProvisionController(work, client, a.options.ProvisionerName, t.provisioner,
 		controller.LeaderElection(false),
-		controller.ClaimsInformer(claims),
-		controller.VolumesInformer(volumes),
-		controller.ClassesInformer(classes),
+		controller.ClaimsInformer(t.informers.claims),
+		controller.VolumesInformer(t.informers.volumes),
+		controller.ClassesInformer(t.informers.classes),
 		controller.Threadiness(a.options.Workers),
-		controller.RateLimiter(p.Limiter()),
+		controller.RateLimiter(t.provisioner.Limiter()),
 		controller.ResyncPeriod(resyncPeriod),
 		// Never give up: a volume would be forgotten.
 		controller.FailedProvisionThreshold(0),
@@ -120,48 +180,6 @@ func (a *App) runTerm(stop, hold context.Context, fence func() error) error {
 		controller.CreateProvisionedPVBackoff(wait.Backoff{Duration: 100 * time.Millisecond, Factor: 3, Steps: 4}),
 		controller.MetricsPort(0),
 	)
-	library.ControllerWaitGroup(&workers)
-
-	nodes, attachments := newTermInformer(a.nodes.nodes), newTermInformer(a.nodes.attachments)
-	counted, release, err := watchTerm(p, p.Followup(), termInformers{volumes, claims, namespaces, classes, nodes, attachments})
-	if err != nil {
-		return err
-	}
-	// The ledger has counted every PersistentVolume before the first decision.
-	if !cache.WaitForCacheSync(work.Done(), counted) {
-		return release()
-	}
-	a.present.Store(&term{lent, p})
-	defer a.present.Store(nil)
-	a.tellTroubles()
-
-	var running sync.WaitGroup
-	running.Go(func() { library.Run(work) })
-	running.Go(func() { p.Followup().Run(work) })
-	running.Go(func() { a.noteEarlierClaims(work, p) })
-	running.Go(func() { p.CountBackends(work) })
-	running.Go(func() { p.Sweep(work) })
-	running.Go(func() { a.newAuditor(p, lent).run(work) })
-
-	<-work.Done()
-	if stop.Err() != nil {
-		a.logger.Info("Handing over: letting requests under way end", "drainTimeout", a.options.DrainTimeout)
-	}
-	drained := make(chan struct{})
-	go func() {
-		running.Wait()
-		workers.Wait()
-		close(drained)
-	}()
-	select {
-	case <-drained:
-	case <-time.After(a.options.DrainTimeout):
-		a.logger.Warn("Requests under way did not end in time and are cut; the next leader settles them by looking")
-		cut()
-		<-drained
-	}
-	a.logger.Info("Led", "identity", a.identity)
-	return release()
 }
 
 func (a *App) newAuditor(p *provisioner.Provisioner, lent *termBackends) *auditor {
@@ -204,10 +222,31 @@ func (a *App) noteEarlierClaims(ctx context.Context, p *provisioner.Provisioner)
 // termInformers are the process's informers, lent for a term.
 type termInformers struct{ volumes, claims, namespaces, classes, nodes, attachments *termInformer }
 
-// watchTerm connects what happens in the cluster with the term's follow-up.
-// counted says that all PersistentVolumes of the beginning were seen; release
-// undoes it all.
-func watchTerm(p *provisioner.Provisioner, followup *provisioner.Followup, lent termInformers) (counted func() bool, release func() error, err error) {
+func (a *App) lendInformers() termInformers {
+	return termInformers{
+		volumes:     newTermInformer(a.factory.Core().V1().PersistentVolumes().Informer()),
+		claims:      newTermInformer(a.factory.Core().V1().PersistentVolumeClaims().Informer()),
+		namespaces:  newTermInformer(a.factory.Core().V1().Namespaces().Informer()),
+		classes:     newTermInformer(a.factory.Storage().V1().StorageClasses().Informer()),
+		nodes:       newTermInformer(a.nodes.nodes),
+		attachments: newTermInformer(a.nodes.attachments),
+	}
+}
+
+// release ends what the informers tell of the cluster to the term.
+func (lent termInformers) release() error {
+	for _, informer := range []*termInformer{lent.volumes, lent.claims, lent.namespaces, lent.classes, lent.nodes, lent.attachments} {
+		if err := informer.Release(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// follow tells the term what happens in the cluster. counted says that all
+// PersistentVolumes of the beginning were seen.
+func (lent termInformers) follow(p *provisioner.Provisioner) (counted func() bool, err error) {
+	followup := p.Followup()
 	volumes, err := lent.volumes.Follow(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(object any) { followup.VolumeSeen(object.(*corev1.PersistentVolume)) },
 		UpdateFunc: func(_, object any) { followup.VolumeSeen(object.(*corev1.PersistentVolume)) },
@@ -218,7 +257,7 @@ func watchTerm(p *provisioner.Provisioner, followup *provisioner.Followup, lent 
 		},
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	_, err = lent.claims.Follow(cache.ResourceEventHandlerFuncs{
 		UpdateFunc: func(before, after any) {
@@ -231,7 +270,7 @@ func watchTerm(p *provisioner.Provisioner, followup *provisioner.Followup, lent 
 		},
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	_, err = lent.namespaces.Follow(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(object any) { p.Reconsider(object.(*corev1.Namespace).Name) },
@@ -242,26 +281,19 @@ func watchTerm(p *provisioner.Provisioner, followup *provisioner.Followup, lent 
 		},
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	_, err = lent.classes.Follow(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(object any) { p.ReconsiderClass(object.(*storagev1.StorageClass).Name) },
 		UpdateFunc: func(_, after any) { p.ReconsiderClass(after.(*storagev1.StorageClass).Name) },
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err := watchNodes(p, lent.nodes, lent.attachments); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return volumes.HasSynced, func() error {
-		for _, informer := range []*termInformer{lent.volumes, lent.claims, lent.namespaces, lent.classes, lent.nodes, lent.attachments} {
-			if err := informer.Release(); err != nil {
-				return err
-			}
-		}
-		return nil
-	}, nil
+	return volumes.HasSynced, nil
 }
 
 // deleted unwraps an object of a deletion, which may come as its last known
