@@ -199,7 +199,7 @@ const mostDecisions = 5
 
 // chooseBackend takes the backend that room is reserved on. Choosing may take a
 // while, and ends with a last look at what the decision rests on.
-func (a *attempt) chooseBackend(ctx context.Context) (Volumes, error) {
+func (a *attempt) chooseBackend(ctx context.Context) (Connecting, error) {
 	for range mostDecisions {
 		if err := a.undoMisplaced(ctx); err != nil {
 			return nil, err
@@ -342,7 +342,7 @@ func (a *attempt) undoRefused(ctx context.Context, refusal error) error {
 // releaseIfNothing gives back the room of an attempt that provably left no
 // volume, until the next attempt: a claim that Cinder refuses must not keep
 // others out.
-func (a *attempt) releaseIfNothing(ctx context.Context, volumes Volumes) {
+func (a *attempt) releaseIfNothing(ctx context.Context, volumes Connecting) {
 	// A listing does not show what Cinder is still about to make.
 	if holds, err := volumes.Holds(ctx, a.stamp); err == nil && !holds && volumes.Untouched(a.stamp) {
 		a.p.finish(a.claim.UID)

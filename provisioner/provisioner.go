@@ -30,25 +30,49 @@ import (
 
 // Volumes is the life of one backend's volumes; *backends.Lifecycle is it.
 type Volumes interface {
+	Connecting
+	Removing
+	Listing
+	Standing
+}
+
+// Connecting makes volumes and brings them into use.
+type Connecting interface {
 	Connect(ctx context.Context, spec backends.Spec) (backends.Connected, error)
 	Complete(ctx context.Context, target backends.Target, readOnly bool) error
-	Remove(ctx context.Context, target backends.Target) error
 	// Mark writes on a volume that it was recorded, without bringing it into use.
 	Mark(ctx context.Context, target backends.Target) error
-	// Seconds hands over the ids of volumes that were seen beside a recorded one.
-	Seconds(claimUID, recorded string) []string
-	Abandon(ctx context.Context, stamp backends.Stamp, connector backends.Connector, permit backends.Permit) error
+	// Holds says whether there is a volume of the claim.
 	Holds(ctx context.Context, stamp backends.Stamp) (bool, error)
-	Has(ctx context.Context, volumeID string) (bool, error)
-	Volumes(ctx context.Context) ([]backends.Volume, error)
-	// Relist lists the cluster's volumes anew.
-	Relist(ctx context.Context) ([]backends.Volume, error)
-	// LastDoubt is when the answer to a create was lost last in this term.
-	LastDoubt() time.Time
-	// RemoveUnrecorded removes a volume that no PersistentVolume names.
-	RemoveUnrecorded(ctx context.Context, volumeID string, stamp backends.Stamp, connector backends.Connector, permit backends.Permit) error
 	// Untouched says that this term provably made nothing for the claim.
 	Untouched(stamp backends.Stamp) bool
+}
+
+// Removing removes volumes, each with a proof of its own.
+type Removing interface {
+	// Remove removes the volume that a PersistentVolume names.
+	Remove(ctx context.Context, target backends.Target) error
+	// Abandon removes all volumes of a claim that no PersistentVolume names.
+	Abandon(ctx context.Context, stamp backends.Stamp, connector backends.Connector, permit backends.Permit) error
+	// RemoveUnrecorded removes one of them.
+	RemoveUnrecorded(ctx context.Context, volumeID string, stamp backends.Stamp, connector backends.Connector, permit backends.Permit) error
+	// Seconds hands over the ids of volumes that were seen beside a recorded one.
+	Seconds(claimUID, recorded string) []string
+}
+
+// Listing tells what volumes there are.
+type Listing interface {
+	// Volumes lists the cluster's volumes, once in a term.
+	Volumes(ctx context.Context) ([]backends.Volume, error)
+	// Relist lists them anew.
+	Relist(ctx context.Context) ([]backends.Volume, error)
+	Has(ctx context.Context, volumeID string) (bool, error)
+	// LastDoubt is when the answer to a create was lost last in this term.
+	LastDoubt() time.Time
+}
+
+// Standing tells how a backend stands.
+type Standing interface {
 	// Health is nil while the backend answers.
 	Health() error
 	// Place is where the backend leads; zero before it was asked anything.

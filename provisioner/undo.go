@@ -107,7 +107,7 @@ func (p *Provisioner) removeSecond(ctx context.Context, item followup) error {
 }
 
 // settleSeconds has the volumes removed that were seen beside a recorded one.
-func (p *Provisioner) settleSeconds(volumes Volumes, recorded record.Origin) {
+func (p *Provisioner) settleSeconds(volumes Removing, recorded record.Origin) {
 	for _, id := range volumes.Seconds(recorded.ClaimUID, recorded.VolumeID) {
 		p.followup.add(followup{claim: types.UID(recorded.ClaimUID), backend: recorded.Backend, volume: id})
 	}
