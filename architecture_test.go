@@ -23,6 +23,8 @@ var forbidden = []struct {
 		why: "policy is pure and decides the same way offline"},
 	{of: "backends/", never: []string{"k8s.io/", module + "/policy/", module + "/mappers/", module + "/provisioner/"},
 		why: "backends is the only package that knows OpenStack, and knows nothing else"},
+	{of: "backends/auth", never: []string{"k8s.io/", module + "/"},
+		why: "reading credentials is a leaf"},
 	{of: "mappers/", never: []string{"k8s.io/client-go/", "github.com/gophercloud/", "github.com/prometheus/", module + "/policy/", module + "/backends/", module + "/provisioner/"},
 		why: "mappers is pure"},
 	{of: "mappers/template", never: []string{"k8s.io/", "github.com/", "sigs.k8s.io/", module + "/"},

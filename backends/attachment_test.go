@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
 // TestConnectByTheAttachmentsAPI: an attachment with a connection is read, one
@@ -35,7 +37,7 @@ func TestConnectByTheAttachmentsAPI(t *testing.T) {
 				a.unconnected = test.unconnected
 			}
 			connected, err := cinder.term(t).Connect(t.Context(), claimSpec(1))
-			equal(t, errorText(err), test.wantErr)
+			equal(t, authtest.ErrorText(err), test.wantErr)
 			// Only what was connected now is fresh: a stored key may be old.
 			equal(t, connected.Fresh, slices.ContainsFunc(test.want, func(change string) bool { return strings.HasPrefix(change, "attachment.create") }))
 			if err == nil && (connected.Document == nil || connected.AttachmentID == "") {

@@ -14,6 +14,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"pgregory.net/rapid"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
 var (
@@ -332,7 +334,7 @@ func TestLoginsThatFailOpenTheBreaker(t *testing.T) {
 		for i := range 5 {
 			equal(t, w.Health(), nil)
 			_, err := w.Has(t.Context(), "volume-1")
-			equal(t, errorText(err), "backend gold: auth.login: Cinder answered service unavailable (HTTP 503, req-1)")
+			equal(t, authtest.ErrorText(err), "backend gold: auth.login: Cinder answered service unavailable (HTTP 503, req-1)")
 			// Whatever became of the login, the call was not made.
 			equal(t, effectUnknown(err), false)
 			equal(t, source.asked(), i+1)
@@ -340,12 +342,12 @@ func TestLoginsThatFailOpenTheBreaker(t *testing.T) {
 		const want = "backend gold: requests are held back until it answers again; the last failure: auth.login: Cinder answered service unavailable (HTTP 503)"
 		for range 100 {
 			_, err := w.Connect(t.Context(), claimSpec(1))
-			equal(t, errorText(err), want)
+			equal(t, authtest.ErrorText(err), want)
 			equal(t, KindOf(err), KindUnavailable)
 			equal(t, effectUnknown(err), false)
-			equal(t, errorText(w.Remove(t.Context(), claimTarget(1, "volume-1"))), want)
+			equal(t, authtest.ErrorText(w.Remove(t.Context(), claimTarget(1, "volume-1"))), want)
 		}
-		equal(t, errorText(w.Health()), want)
+		equal(t, authtest.ErrorText(w.Health()), want)
 		equal(t, source.asked(), 5)
 	})
 }
@@ -367,12 +369,12 @@ func TestOutageFromBeginningToEnd(t *testing.T) {
 		}
 		source.set(errRefused)
 		time.Sleep(15 * time.Second)
-		equal(t, errorText(w.Health()), heldByLogin)
+		equal(t, authtest.ErrorText(w.Health()), heldByLogin)
 		source.set(nil)
 		time.Sleep(30 * time.Second)
 		equal(t, w.Health(), nil)
 		_, err := w.Connect(t.Context(), claimSpec(1))
-		equal(t, errorText(err), "")
+		equal(t, authtest.ErrorText(err), "")
 		said := w.news()
 		equal(t, len(said), 2)
 		equal(t, said[1][len(said[1])-5:], "<nil>")
@@ -433,7 +435,7 @@ func TestProbeThatHangsIsGivenUpForAMendedOne(t *testing.T) {
 		cinder.fault = nil
 		cinder.mu.Unlock()
 		synctest.Wait()
-		equal(t, errorText(w.Health()), heldBack(t, "volume.get: Cinder answered service unavailable (HTTP 503)"))
+		equal(t, authtest.ErrorText(w.Health()), heldBack(t, "volume.get: Cinder answered service unavailable (HTTP 503)"))
 		w.ProbeNow()
 		synctest.Wait()
 		equal(t, w.Health(), nil)
@@ -536,7 +538,7 @@ func TestRefusedCredentialsOpenTheBreaker(t *testing.T) {
 		w := newWatched(t, &memoryClients{cinder: cinder}, func(o *LifecycleOptions) { o.FailuresToOpen = 2 })
 		defer w.end()
 		fail(t, w, 2)
-		equal(t, errorText(w.Health()), heldBack(t, "volume.get: the credentials were refused (HTTP 401)"))
+		equal(t, authtest.ErrorText(w.Health()), heldBack(t, "volume.get: the credentials were refused (HTTP 401)"))
 	})
 }
 
@@ -636,7 +638,7 @@ func TestWaitsEndWhileRequestsAreHeldBack(t *testing.T) {
 		cinder.mu.Unlock()
 		fail(t, w, 5)
 		cinder.forgetLog()
-		equal(t, errorText(<-result), heldBack(t, "volume.get: Cinder answered service unavailable (HTTP 503)"))
+		equal(t, authtest.ErrorText(<-result), heldBack(t, "volume.get: Cinder answered service unavailable (HTTP 503)"))
 		if n := len(cinder.log); n > 1 { // a probe
 			t.Errorf("%d requests while they are held back", n)
 		}
@@ -670,9 +672,9 @@ func TestStragglersOfAnOutageDoNotCount(t *testing.T) {
 		for range 5 {
 			call(errDown)
 		}
-		equal(t, errorText(b.health()), heldBy503)
+		equal(t, authtest.ErrorText(b.health()), heldBy503)
 		stragglers[0].end(t.Context(), nil) // does not close it
-		equal(t, errorText(b.health()), heldBy503)
+		equal(t, authtest.ErrorText(b.health()), heldBy503)
 		time.Sleep(time.Second)
 		synctest.Wait()
 		equal(t, b.health(), nil)
@@ -688,7 +690,7 @@ func TestStragglersOfAnOutageDoNotCount(t *testing.T) {
 		_, held := stragglers[8].admit()
 		equal(t, held, nil)
 		stragglers[8].end(t.Context(), errDown)
-		equal(t, errorText(b.health()), heldBy503)
+		equal(t, authtest.ErrorText(b.health()), heldBy503)
 	})
 }
 

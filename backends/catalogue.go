@@ -9,6 +9,8 @@ import (
 
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/tokens"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 )
 
 // volumeServices are the names under which catalogues list Cinder's v3, the
@@ -91,7 +93,7 @@ func inRegion(region string) string {
 // versions.
 func servesV3(address string) bool {
 	version := versionIn(address)
-	return isWebAddress(address) && (version == "" || version == "v3")
+	return auth.IsWebAddress(address) && (version == "" || version == "v3")
 }
 
 // withV3 completes an address that names no version.

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
 // recordedRequest is what Cinder was sent.
@@ -115,7 +117,7 @@ func TestImpossibleRequestsAreNotMade(t *testing.T) {
 	client, cinder := newScripted(t, nil)
 	for _, size := range []int64{0, -1} {
 		_, err := client.CreateVolume(t.Context(), NewVolume{SizeGiB: size})
-		equal(t, errorText(err), fmt.Sprintf("backend gold: volume.create: %d GiB is not a size", size))
+		equal(t, authtest.ErrorText(err), fmt.Sprintf("backend gold: volume.create: %d GiB is not a size", size))
 		equal(t, KindOf(err), KindInvalid)
 	}
 	for _, id := range []string{"", "..", "../volumes", "v1/action", "v1?force=true", "v1#", "v1%2f", " v1", "detail\n"} {
@@ -237,7 +239,7 @@ func TestListing(t *testing.T) {
 				got = append(got, ids(page))
 				return true
 			})
-			equal(t, errorText(err), test.wantErr)
+			equal(t, authtest.ErrorText(err), test.wantErr)
 			equal(t, got, test.want)
 		})
 	}
@@ -261,7 +263,7 @@ func TestListing(t *testing.T) {
 			got = append(got, ids(page))
 			return true
 		})
-		equal(t, errorText(err), "")
+		equal(t, authtest.ErrorText(err), "")
 		equal(t, got, [][]string{{"a", "b"}, {"c"}, {"d"}})
 		equal(t, len(cinder.requests), 4)
 	})
@@ -274,7 +276,7 @@ func TestListing(t *testing.T) {
 			answer(w, http.StatusOK, page("b", "a", "b"))
 		}})
 		err := client.ListVolumes(t.Context(), VolumeQuery{PageSize: 2}, func([]Volume) bool { return true })
-		equal(t, errorText(err), "backend gold: volume.list: Volume b could not be found (HTTP 404)")
+		equal(t, authtest.ErrorText(err), "backend gold: volume.list: Volume b could not be found (HTTP 404)")
 		equal(t, KindOf(err), KindUnavailable)
 		equal(t, len(cinder.requests), 2*maxPasses)
 	})
@@ -326,7 +328,7 @@ func TestAbsenceNeedsProof(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			client, cinder := newScripted(t, map[string]http.HandlerFunc{"GET /volumes/v1": test.get, "GET /volumes/detail": test.list})
 			_, err := client.Volume(t.Context(), "v1")
-			equal(t, errorText(err), "backend gold: volume.get: "+test.want)
+			equal(t, authtest.ErrorText(err), "backend gold: volume.get: "+test.want)
 			equal(t, KindOf(err), test.kind)
 			equal(t, len(cinder.requests), test.requests)
 		})
@@ -366,7 +368,7 @@ func TestConnectionDocumentIsMissing(t *testing.T) {
 	for _, body := range []string{`{}`, `{"connection_info": null}`, `{"connection": {}}`, `[]`} {
 		client, _ := newScripted(t, map[string]http.HandlerFunc{"POST /volumes/v1/action": fixed(200, body)})
 		_, err := client.InitializeConnection(t.Context(), "v1", Connector{Host: "k8s"})
-		equal(t, errorText(err), "backend gold: volume.os-initialize_connection: the answer has no connection_info")
+		equal(t, authtest.ErrorText(err), "backend gold: volume.os-initialize_connection: the answer has no connection_info")
 		equal(t, KindOf(err), KindInternal)
 	}
 }

@@ -7,13 +7,14 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
 func testMetrics() *Metrics { return NewMetrics(prometheus.NewRegistry()) }
@@ -184,38 +185,9 @@ func (c *cloudServer) revoke() {
 
 // clouds writes a clouds.yaml, in which $URL stands for Keystone, and returns
 // Sources that read it and an empty environment.
-func (c *cloudServer) clouds(text string) Sources {
+func (c *cloudServer) clouds(text string) auth.Sources {
 	c.t.Helper()
-	return Sources{CloudsFile: writeFiles(c.t, map[string]string{"clouds.yaml": strings.ReplaceAll(text, "$URL", c.URL+"/identity")}) + "/clouds.yaml", Getenv: noEnvironment}
-}
-
-func noEnvironment(string) string { return "" }
-
-func environment(variables map[string]string) func(string) string {
-	return func(name string) string { return variables[name] }
-}
-
-// writeFiles writes files into a new directory and returns it.
-func writeFiles(t *testing.T, files map[string]string) string {
-	t.Helper()
-	dir := t.TempDir()
-	for name, content := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return dir
-}
-
-// writeFile replaces a file at once, as a mounted Secret does.
-func writeFile(t *testing.T, path, content string) {
-	t.Helper()
-	if err := os.WriteFile(path+".new", []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		t.Fatal(err)
-	}
+	return auth.Sources{CloudsFile: authtest.WriteFiles(c.t, map[string]string{"clouds.yaml": strings.ReplaceAll(text, "$URL", c.URL+"/identity")}) + "/clouds.yaml", Getenv: authtest.NoEnvironment}
 }
 
 // passwordCloud is the commonest entry.

@@ -2,6 +2,8 @@ package backends
 
 import (
 	"testing"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
 func TestCompleteFromEveryState(t *testing.T) {
@@ -32,7 +34,7 @@ func TestCompleteFromEveryState(t *testing.T) {
 			id := cinder.add(test.volume)
 			cinder.fault = sequence(test.faults)
 			err := cinder.term(t).Complete(t.Context(), claimTarget(1, id), false)
-			equal(t, errorText(err), test.wantErr)
+			equal(t, authtest.ErrorText(err), test.wantErr)
 			if err != nil {
 				equal(t, KindOf(err), test.kind)
 			}
@@ -67,7 +69,7 @@ func TestCompleteFromEveryState(t *testing.T) {
 		cinder.attach(cinder.volumes[connected.Volume.ID], "node7")
 		cinder.mu.Unlock()
 		err = l.Complete(t.Context(), claimTarget(1, connected.Volume.ID), false)
-		equal(t, errorText(err), "backend gold: volume volume-1 is attached elsewhere (node7); detach it there first")
+		equal(t, authtest.ErrorText(err), "backend gold: volume volume-1 is attached elsewhere (node7); detach it there first")
 	})
 }
 
@@ -130,10 +132,10 @@ func TestPictureOutOfDateIsLookedAtAnew(t *testing.T) {
 	id := cinder.add(mine(1, StatusAvailable))
 	l := cinder.term(t)
 	_, err := l.Volumes(t.Context())
-	equal(t, errorText(err), "")
+	equal(t, authtest.ErrorText(err), "")
 	cinder.mu.Lock()
 	cinder.volumes[id].Status = StatusAttaching
 	cinder.mu.Unlock()
-	equal(t, errorText(l.Complete(t.Context(), claimTarget(1, id), false)), "")
+	equal(t, authtest.ErrorText(l.Complete(t.Context(), claimTarget(1, id), false)), "")
 	equal(t, cinder.log, []string{"volume.list", "volume.get " + id, "volume.os-attach " + id})
 }

@@ -1,13 +1,17 @@
 package backends
 
-import "time"
+import (
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+)
 
 // Config is all that the package needs to know of one backend. It is made from
 // the policy by the caller; the two packages do not import each other.
 type Config struct {
 	// Name is unique in the policy and appears in metrics, events and errors.
 	Name string
-	Auth Auth
+	Auth auth.Source
 	// Region and Interface select an endpoint of the service catalogue;
 	// empty means the only region and the public interface. Values found
 	// with the credentials (region_name, interface) serve as defaults.
@@ -35,28 +39,6 @@ const (
 	WorkflowAuto Workflow = "auto"
 )
 
-// Auth says where the credentials of a backend come from. Exactly one field
-// is set.
-type Auth struct {
-	// Cloud names an entry of clouds.yaml.
-	Cloud string
-	// CloudConfig is the path of an INI file in the form of the OpenStack
-	// cloud provider, as the historic provisioner read it.
-	CloudConfig string
-	// Environment takes OS_* variables of the process.
-	Environment bool
-	// Noauth names an endpoint whose auth_strategy is noauth.
-	Noauth *Noauth
-}
-
-// Noauth is an endpoint of a Cinder that authenticates nobody. User and
-// Project default to "admin".
-type Noauth struct {
-	Endpoint string
-	User     string
-	Project  string
-}
-
 // Limits bound what the program asks of one backend at a time.
 type Limits struct {
 	// Concurrency is the number of requests under way at once; 0 means the
@@ -83,6 +65,11 @@ const (
 	DefaultDeleteTimeout  = 10 * time.Minute
 	DefaultRequestTimeout = 75 * time.Second
 )
+
+// credentials is what matters to them.
+func (c Config) credentials() auth.Config {
+	return auth.Config{Source: c.Auth, Region: c.Region, Interface: c.Interface}
+}
 
 func (c Config) withDefaults() Config {
 	if c.Limits.Concurrency <= 0 {

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 )
 
 // Configure gives a running lifecycle the configuration of a reloaded policy.
@@ -25,7 +27,7 @@ func (l *Lifecycle) Configure(config Config) (endpointChanged bool) {
 	switch {
 	case endpointChanged:
 		l.move(config)
-	case versionOf(config) == versionOf(before):
+	case auth.Fingerprint(config) == auth.Fingerprint(before):
 		l.mu.Unlock()
 		return false
 	default:
@@ -37,7 +39,9 @@ func (l *Lifecycle) Configure(config Config) (endpointChanged bool) {
 }
 
 // selection is a hash over what selects an endpoint.
-func selection(config Config) string { return versionOf(config.Auth, config.Region, config.Interface) }
+func selection(config Config) string {
+	return auth.Fingerprint(config.Auth, config.Region, config.Interface)
+}
 
 // leave makes another endpoint the current one when the credentials of this one
 // have come to lead to another place: a file with another project or address, or

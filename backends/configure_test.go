@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
 // cindersByRegion gives each region a Cinder of its own.
@@ -46,7 +49,7 @@ func regionalTerm(t *testing.T, of cindersByRegion, change ...func(*LifecycleOpt
 }
 
 func TestConfigureReportsWhetherTheEndpointChanged(t *testing.T) {
-	before := Config{Name: "gold", Region: "one", Auth: Auth{Noauth: &Noauth{Endpoint: "http://cinder/v3"}}, Limits: Limits{Concurrency: 3},
+	before := Config{Name: "gold", Region: "one", Auth: auth.Source{Noauth: &auth.Noauth{Endpoint: "http://cinder/v3"}}, Limits: Limits{Concurrency: 3},
 		Timeouts: Timeouts{Create: time.Minute}}
 	tests := map[string]struct {
 		change func(*Config)
@@ -54,7 +57,7 @@ func TestConfigureReportsWhetherTheEndpointChanged(t *testing.T) {
 		kept   bool // the configuration is equal
 	}{
 		"nothing":           {change: func(*Config) {}, kept: true},
-		"another copy":      {change: func(c *Config) { c.Auth.Noauth = &Noauth{Endpoint: "http://cinder/v3"} }, kept: true},
+		"another copy":      {change: func(c *Config) { c.Auth.Noauth = &auth.Noauth{Endpoint: "http://cinder/v3"} }, kept: true},
 		"a default written": {change: func(c *Config) { c.Timeouts.Delete = DefaultDeleteTimeout }, kept: true},
 		"another name":      {change: func(c *Config) { c.Name = "zinc" }, kept: true},
 		"limits":            {change: func(c *Config) { c.Limits.Concurrency = 4 }},
@@ -63,8 +66,8 @@ func TestConfigureReportsWhetherTheEndpointChanged(t *testing.T) {
 		"connector":         {change: func(c *Config) { c.Connector.WWPNs = []string{"50:01"} }},
 		"region":            {change: func(c *Config) { c.Region = "two" }, want: true},
 		"interface":         {change: func(c *Config) { c.Interface = "internal" }, want: true},
-		"endpoint":          {change: func(c *Config) { c.Auth.Noauth = &Noauth{Endpoint: "http://other/v3"} }, want: true},
-		"way to log in":     {change: func(c *Config) { c.Auth = Auth{Cloud: "gold"} }, want: true},
+		"endpoint":          {change: func(c *Config) { c.Auth.Noauth = &auth.Noauth{Endpoint: "http://other/v3"} }, want: true},
+		"way to log in":     {change: func(c *Config) { c.Auth = auth.Source{Cloud: "gold"} }, want: true},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -92,7 +95,7 @@ func TestTimeoutsHoldForTheNextWait(t *testing.T) {
 		equal(t, l.Configure(config), false)
 		start := time.Now()
 		_, err := l.Connect(t.Context(), claimSpec(1))
-		equal(t, errorText(err), "backend gold: volume volume-1 is still creating after 7s")
+		equal(t, authtest.ErrorText(err), "backend gold: volume volume-1 is still creating after 7s")
 		equal(t, time.Since(start), 7*time.Second)
 		equal(t, cinder.count("volume.create"), 1)
 		equal(t, cinder.count("volume.list") > 1, true)
@@ -112,15 +115,15 @@ func TestLimitsHoldForTheNextRequest(t *testing.T) {
 	l := NewLifecycle(LifecycleOptions{Config: gold, Pool: pool, Cluster: "cluster-1", Fence: func() error { return nil }, Hold: t.Context(),
 		Logger: discard(), Metrics: testMetrics(), Poll: time.Millisecond})
 	found, err := l.Has(t.Context(), "volume-1")
-	equal(t, errorText(err), "")
+	equal(t, authtest.ErrorText(err), "")
 	equal(t, found, false)
 	limited := gold
 	limited.Limits.Concurrency = 2
 	equal(t, l.Configure(limited), false)
 	_, err = l.Has(t.Context(), "volume-1")
-	equal(t, errorText(err), "")
+	equal(t, authtest.ErrorText(err), "")
 	client, err := pool.Client(t.Context(), limited)
-	equal(t, errorText(err), "")
+	equal(t, authtest.ErrorText(err), "")
 	equal(t, client.config.Limits.Concurrency, 2)
 	equal(t, cloud.loginCount(), 2)
 }
@@ -131,19 +134,19 @@ func TestAnotherEndpointIsLookedAtAnew(t *testing.T) {
 	one, two := newMemoryCinder(), newMemoryCinder()
 	l := regionalTerm(t, cindersByRegion{"one": one, "two": two})
 	_, err := l.Connect(t.Context(), claimSpec(1))
-	equal(t, errorText(err), "")
+	equal(t, authtest.ErrorText(err), "")
 	idle(t, l)
 	there := two.add(mine(1, StatusAvailable))
 	equal(t, l.Configure(Config{Region: "two"}), true)
 	one.forgetLog()
 	all, err := l.Volumes(t.Context())
-	equal(t, errorText(err), "")
+	equal(t, authtest.ErrorText(err), "")
 	equal(t, ids(all), []string{there})
 	connected, err := l.Connect(t.Context(), claimSpec(1))
-	equal(t, errorText(err), "")
+	equal(t, authtest.ErrorText(err), "")
 	equal(t, connected.Volume.ID, there)
 	equal(t, two.changes(), []string{"volume.os-reserve " + there, "volume.os-initialize_connection " + there})
-	equal(t, errorText(l.Complete(t.Context(), claimTarget(1, there), false)), "")
+	equal(t, authtest.ErrorText(l.Complete(t.Context(), claimTarget(1, there), false)), "")
 	equal(t, one.log, []string(nil))
 	equal(t, two.count("volume.list"), 1)
 }
@@ -169,7 +172,7 @@ func operationEndsWhereItBegan(t *testing.T, during string) {
 		}
 	})
 	connected, err := l.Connect(t.Context(), claimSpec(1))
-	equal(t, errorText(err), "")
+	equal(t, authtest.ErrorText(err), "")
 	equal(t, changed, true)
 	equal(t, two.log, []string(nil))
 	found := one.stamped(claimStamp(1))
@@ -180,7 +183,7 @@ func operationEndsWhereItBegan(t *testing.T, during string) {
 	equal(t, l.Untouched(claimStamp(1)), false)
 	equal(t, l.Untouched(claimStamp(2)), true)
 	_, err = l.Holds(t.Context(), claimStamp(1))
-	equal(t, errorText(err), "")
+	equal(t, authtest.ErrorText(err), "")
 	equal(t, two.count("volume.list"), 1)
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		at.watcher.mu.Lock()
@@ -248,7 +251,7 @@ func TestProbeOfTheOldEndpointClosesNothing(t *testing.T) {
 		time.Sleep(5 * time.Second) // the probe is under way
 		l.Configure(Config{Region: "two"})
 		time.Sleep(time.Minute)
-		equal(t, errorText(l.Health()), heldBack(t, "volume.list: Cinder answered service unavailable (HTTP 503)"))
+		equal(t, authtest.ErrorText(l.Health()), heldBack(t, "volume.list: Cinder answered service unavailable (HTTP 503)"))
 		two.mu.Lock()
 		two.fault = nil
 		two.mu.Unlock()
@@ -266,7 +269,7 @@ func TestUntouched(t *testing.T) {
 		"nothing was asked": {prepare: func(*testing.T, *memoryCinder, *Lifecycle) {}, want: true},
 		"another claim": {want: true, prepare: func(t *testing.T, _ *memoryCinder, l *Lifecycle) {
 			_, err := l.Connect(t.Context(), claimSpec(2))
-			equal(t, errorText(err), "")
+			equal(t, authtest.ErrorText(err), "")
 		}},
 		"the listing failed": {want: true, prepare: func(t *testing.T, cinder *memoryCinder, l *Lifecycle) {
 			cinder.fault = func(string, string) mishap { return unsent }
@@ -290,7 +293,7 @@ func TestUntouched(t *testing.T) {
 		}},
 		"it has a volume": {prepare: func(t *testing.T, _ *memoryCinder, l *Lifecycle) {
 			_, err := l.Connect(t.Context(), claimSpec(1))
-			equal(t, errorText(err), "")
+			equal(t, authtest.ErrorText(err), "")
 		}},
 		"an earlier term left one, not listed yet": {want: true, prepare: func(_ *testing.T, cinder *memoryCinder, _ *Lifecycle) {
 			cinder.add(mine(1, StatusAvailable))
@@ -298,16 +301,16 @@ func TestUntouched(t *testing.T) {
 		"an earlier term left one": {prepare: func(t *testing.T, cinder *memoryCinder, l *Lifecycle) {
 			cinder.add(mine(1, StatusAvailable))
 			_, err := l.Volumes(t.Context())
-			equal(t, errorText(err), "")
+			equal(t, authtest.ErrorText(err), "")
 		}},
 		"it was removed": {want: true, prepare: func(t *testing.T, _ *memoryCinder, l *Lifecycle) {
 			_, err := l.Connect(t.Context(), claimSpec(1))
-			equal(t, errorText(err), "")
-			equal(t, errorText(l.Abandon(t.Context(), stamp, testConnector, nil)), "")
+			equal(t, authtest.ErrorText(err), "")
+			equal(t, authtest.ErrorText(l.Abandon(t.Context(), stamp, testConnector, nil)), "")
 		}},
 		"it was at another endpoint": {prepare: func(t *testing.T, _ *memoryCinder, l *Lifecycle) {
 			_, err := l.Connect(t.Context(), claimSpec(1))
-			equal(t, errorText(err), "")
+			equal(t, authtest.ErrorText(err), "")
 			equal(t, l.Configure(Config{Region: "two"}), true)
 		}},
 		"the create's answer was lost at another endpoint": {prepare: func(t *testing.T, cinder *memoryCinder, l *Lifecycle) {
@@ -319,12 +322,12 @@ func TestUntouched(t *testing.T) {
 		"an earlier term's was at another endpoint": {prepare: func(t *testing.T, cinder *memoryCinder, l *Lifecycle) {
 			cinder.add(mine(1, StatusAvailable))
 			_, err := l.Volumes(t.Context())
-			equal(t, errorText(err), "")
+			equal(t, authtest.ErrorText(err), "")
 			equal(t, l.Configure(Config{Region: "two"}), true)
 		}},
 		"the new endpoint has nothing either": {want: true, prepare: func(t *testing.T, cinder *memoryCinder, l *Lifecycle) {
 			equal(t, l.Configure(Config{Region: "two"}), true)
-			equal(t, errorText(l.Abandon(t.Context(), stamp, testConnector, nil)), "")
+			equal(t, authtest.ErrorText(l.Abandon(t.Context(), stamp, testConnector, nil)), "")
 		}},
 	}
 	for name, test := range tests {

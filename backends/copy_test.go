@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
 // restored is a volume that somebody restored from a backup of a claim's
@@ -49,7 +52,7 @@ func TestRestoredBackupIsNotTakenForALeftover(t *testing.T) {
 	cinder := newMemoryCinder()
 	cinder.add(restored(1))
 	err := cinder.term(t).Abandon(t.Context(), claimStamp(1), testConnector, nil)
-	equal(t, errorText(err), `backend gold: volume volume-1 (available) carries the stamp of claim UID "uid-1" but is younger than that claim's volume: it looks like a restored backup, and is not removed`)
+	equal(t, authtest.ErrorText(err), `backend gold: volume volume-1 (available) carries the stamp of claim UID "uid-1" but is younger than that claim's volume: it looks like a restored backup, and is not removed`)
 	equal(t, cinder.changes(), []string(nil))
 }
 
@@ -109,7 +112,7 @@ func TestRequestIsStampedWithCindersTime(t *testing.T) {
 	}))
 	defer server.Close()
 	pool := NewPool(PoolOptions{Metrics: NewMetrics(prometheus.NewRegistry())})
-	client, err := pool.Client(t.Context(), Config{Name: "test", Auth: Auth{Noauth: &Noauth{Endpoint: server.URL + "/v3", Project: "abc"}}})
+	client, err := pool.Client(t.Context(), Config{Name: "test", Auth: auth.Source{Noauth: &auth.Noauth{Endpoint: server.URL + "/v3", Project: "abc"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
 // TestVolumeThatVanishedIsLookedUp: the volume that this term knows is gone,
@@ -69,7 +71,7 @@ func TestRivalOfAnotherLeader(t *testing.T) {
 		}
 	})
 	connected, err := l.Connect(t.Context(), claimSpec(1))
-	equal(t, errorText(err), "")
+	equal(t, authtest.ErrorText(err), "")
 	equal(t, connected.Volume.ID, "rival")
 	equal(t, len(cinder.stamped(claimStamp(1))), 1)
 	equal(t, cinder.changes(), []string{"volume.create", "volume.delete volume-1", "volume.os-initialize_connection rival"})
@@ -158,7 +160,7 @@ func TestDuplicateThatCameIntoUse(t *testing.T) {
 	cinder.attach(cinder.volumes[second], testConnector.Host)
 	cinder.mu.Unlock()
 	connected, err := l.Connect(t.Context(), claimSpec(1))
-	equal(t, errorText(err), "")
+	equal(t, authtest.ErrorText(err), "")
 	equal(t, connected.Volume.ID, second)
 	if _, ok := cinder.snapshot()[first]; ok {
 		t.Error("the volume that was never attached is still there")
@@ -179,7 +181,7 @@ func TestDuplicateThatBecameForeign(t *testing.T) {
 	cinder.mu.Unlock()
 	before := cinder.snapshot()[given]
 	connected, err := l.Connect(t.Context(), claimSpec(1))
-	equal(t, errorText(err), "")
+	equal(t, authtest.ErrorText(err), "")
 	equal(t, connected.Volume.ID, own)
 	equal(t, cinder.snapshot()[given], before)
 }

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
 func TestInventoryIsListedOnce(t *testing.T) {
@@ -30,7 +32,7 @@ func TestInventoryIsListedOnce(t *testing.T) {
 	group.Wait()
 	equal(t, cinder.count("volume.list"), 3) // pages of one listing
 	all, err := i.all(t.Context())
-	equal(t, errorText(err), "")
+	equal(t, authtest.ErrorText(err), "")
 	equal(t, ids(all), []string{"volume-1", "volume-2"})
 	i.forget("volume-1")
 	all, _ = i.all(t.Context())
@@ -88,10 +90,10 @@ func TestInventoryThatFails(t *testing.T) {
 		return nil
 	})
 	_, err := i.find(t.Context(), claimStamp(1), time.Time{})
-	equal(t, errorText(err), "half a list")
+	equal(t, authtest.ErrorText(err), "half a list")
 	fail = false
 	found, err := i.find(t.Context(), claimStamp(1), time.Time{})
-	equal(t, errorText(err), "")
+	equal(t, authtest.ErrorText(err), "")
 	equal(t, len(found), 1)
 	// Half a list is none: the last complete one stays.
 	fail = true
@@ -121,7 +123,7 @@ func TestInventoryOutlivesItsFirstCaller(t *testing.T) {
 	}
 	close(listing)
 	found, err := i.find(t.Context(), claimStamp(1), time.Time{})
-	equal(t, errorText(err), "")
+	equal(t, authtest.ErrorText(err), "")
 	equal(t, len(found), 1)
 }
 
@@ -136,7 +138,7 @@ func TestInventoryOfARepeatedListing(t *testing.T) {
 		return nil
 	})
 	found, err := i.find(t.Context(), claimStamp(1), time.Time{})
-	equal(t, errorText(err), "")
+	equal(t, authtest.ErrorText(err), "")
 	equal(t, len(found), 1)
 	equal(t, found[0].Status, StatusAvailable)
 }

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 )
 
 // LifecycleOptions configure a Lifecycle.
@@ -132,7 +134,7 @@ type Spec struct {
 func (s Spec) request() string {
 	request := fmt.Sprintf("%d GiB, type %q, zone %q", s.SizeGiB, s.Type, s.Zone)
 	if len(request) > longestMetadata {
-		return versionOf(request)
+		return auth.Fingerprint(request)
 	}
 	return request
 }

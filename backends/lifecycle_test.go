@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
 func TestConnectFromEveryState(t *testing.T) {
@@ -72,7 +74,7 @@ func TestConnectFromEveryState(t *testing.T) {
 				spec.SizeGiB = 2
 			}
 			connected, err := cinder.term(t).Connect(t.Context(), spec)
-			equal(t, errorText(err), test.wantErr)
+			equal(t, authtest.ErrorText(err), test.wantErr)
 			equal(t, cinder.changes(), test.want)
 			equal(t, connected.Volume.ID, test.kept)
 			if test.kept == "" {
@@ -137,12 +139,12 @@ func TestCreationFailsAndIsReported(t *testing.T) {
 	}
 	l := cinder.term(t)
 	_, err := l.Connect(t.Context(), claimSpec(1))
-	equal(t, errorText(err), "backend gold: volume volume-1 went to error and was removed: schedule allocate volume:Could not find any available weighted backend")
+	equal(t, authtest.ErrorText(err), "backend gold: volume volume-1 went to error and was removed: schedule allocate volume:Could not find any available weighted backend")
 	equal(t, KindOf(err), KindVolumeFailed)
 	equal(t, len(cinder.stamped(claimStamp(1))), 0)
 	lists := cinder.count("volume.list")
 	connected, err := l.Connect(t.Context(), claimSpec(1))
-	equal(t, errorText(err), "")
+	equal(t, authtest.ErrorText(err), "")
 	equal(t, connected.Volume.ID, "volume-2")
 	// The term knows that there is none: only the waiting lists.
 	equal(t, cinder.count("volume.list")-lists <= cinder.looks+2, true)
@@ -153,7 +155,7 @@ func TestFailedVolumeThatCannotBeRemoved(t *testing.T) {
 	cinder.member = true
 	cinder.add(mine(1, StatusErrorDeleting))
 	_, err := cinder.term(t).Connect(t.Context(), claimSpec(1))
-	equal(t, errorText(err), "volume volume-1 went to error_deleting (Cinder gives no reason; see the logs of cinder-scheduler and cinder-volume) and cannot be removed: "+
+	equal(t, authtest.ErrorText(err), "volume volume-1 went to error_deleting (Cinder gives no reason; see the logs of cinder-scheduler and cinder-volume) and cannot be removed: "+
 		"backend gold: volume volume-1 is in error_deleting; an OpenStack administrator must repair it and run: cinder force-delete volume-1")
 	equal(t, KindOf(err), KindForbidden)
 }
@@ -191,7 +193,7 @@ func TestLostCreateIsSettledByLooking(t *testing.T) {
 	_, err := l.Connect(t.Context(), claimSpec(1))
 	equal(t, KindOf(err), KindUnavailable)
 	holds, err := l.Holds(t.Context(), claimStamp(1))
-	equal(t, errorText(err), "")
+	equal(t, authtest.ErrorText(err), "")
 	equal(t, holds, true)
 	if _, err := l.Connect(t.Context(), claimSpec(1)); err != nil {
 		t.Fatal(err)
@@ -259,7 +261,7 @@ func TestStampThatChangedUnderOurHands(t *testing.T) {
 	cinder.mu.Unlock()
 	cinder.forgetLog()
 	_, err = l.Connect(t.Context(), claimSpec(1))
-	equal(t, errorText(err), "backend gold: volume volume-1 no longer carries the stamp of this claim")
+	equal(t, authtest.ErrorText(err), "backend gold: volume volume-1 no longer carries the stamp of this claim")
 	equal(t, KindOf(err), KindNotOurs)
 	equal(t, len(cinder.changes()), 0)
 }

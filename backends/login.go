@@ -6,11 +6,11 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
-	"slices"
-	"strings"
 
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 )
 
 // The operations of a login, as errors and metrics name them.
@@ -21,14 +21,14 @@ const (
 
 // login makes a client that is known to work: for Keystone by getting a token
 // and the endpoint out of its catalogue, for noauth by one listing.
-func login(ctx context.Context, config Config, found credentials, metrics *Metrics, mayWrite func() error) (*Client, error) {
+func login(ctx context.Context, config Config, found auth.Credentials, metrics *Metrics, mayWrite func() error) (*Client, error) {
 	wire := newTransport(config, found, metrics)
 	wire.mayWrite = mayWrite
 	client := &Client{config: config, now: wire.now}
 	var err error
-	if found.noauth != nil {
-		client.service, err = loginNoauth(ctx, config, *found.noauth, wire)
-		client.place = noauthPlace(*found.noauth)
+	if found.Noauth != nil {
+		client.service, err = loginNoauth(ctx, config, *found.Noauth, wire)
+		client.place = noauthPlace(*found.Noauth)
 	} else {
 		client.service, err = loginKeystone(ctx, config, found, wire, metrics)
 		if err == nil {
@@ -58,14 +58,14 @@ func loginTimeout(ctx context.Context, config Config) (context.Context, context.
 	return context.WithTimeout(ctx, 2*config.Timeouts.Request)
 }
 
-func loginKeystone(ctx context.Context, config Config, found credentials, wire http.RoundTripper, metrics *Metrics) (*gophercloud.ServiceClient, error) {
-	provider, err := openstack.NewClient(found.auth.IdentityEndpoint)
+func loginKeystone(ctx context.Context, config Config, found auth.Credentials, wire http.RoundTripper, metrics *Metrics) (*gophercloud.ServiceClient, error) {
+	provider, err := openstack.NewClient(found.Keystone.IdentityEndpoint)
 	if err != nil {
-		return nil, &Error{Backend: config.Name, Kind: KindConfig, Message: fmt.Sprintf("auth_url %q is not an address", withoutUser(found.auth.IdentityEndpoint))}
+		return nil, &Error{Backend: config.Name, Kind: KindConfig, Message: fmt.Sprintf("auth_url %q is not an address", auth.WithoutUser(found.Keystone.IdentityEndpoint))}
 	}
 	provider.HTTPClient = httpClient(wire)
 	provider.UserAgent.Prepend("standalone-cinder")
-	if err := openstack.Authenticate(ctx, provider, found.auth); err != nil {
+	if err := openstack.Authenticate(ctx, provider, found.Keystone); err != nil {
 		return nil, translate(config.Name, operationLogin, err)
 	}
 	if provider.Token() == "" {
@@ -88,7 +88,7 @@ func loginKeystone(ctx context.Context, config Config, found credentials, wire h
 			return nil
 		}
 	}
-	endpoint, err := endpointOf(provider.GetAuthResult(), found.endpoint)
+	endpoint, err := endpointOf(provider.GetAuthResult(), found.Endpoint)
 	if err != nil {
 		return nil, &Error{Backend: config.Name, Kind: KindConfig, Message: err.Error()}
 	}
@@ -102,8 +102,8 @@ var hexProject = regexp.MustCompile(`^[0-9a-f-]+$`)
 // loginNoauth finds out how this Cinder wants to be addressed. Releases before
 // Xena insist on the project in the URL; current ones refuse a project there
 // that is not hexadecimal with 404, but accept URLs without any.
-func loginNoauth(ctx context.Context, config Config, noauth Noauth, wire http.RoundTripper) (*gophercloud.ServiceClient, error) {
-	base, project, err := noauthBase(noauth.Endpoint)
+func loginNoauth(ctx context.Context, config Config, noauth auth.Noauth, wire http.RoundTripper) (*gophercloud.ServiceClient, error) {
+	base, project, err := auth.SplitNoauth(noauth.Endpoint)
 	if err != nil {
 		return nil, &Error{Backend: config.Name, Kind: KindConfig, Message: err.Error()}
 	}
@@ -129,10 +129,10 @@ func loginNoauth(ctx context.Context, config Config, noauth Noauth, wire http.Ro
 		}
 	}
 	failed := &Error{Backend: config.Name, Operation: operationDiscover, Kind: KindConfig, Status: http.StatusNotFound,
-		Message: fmt.Sprintf("no volumes API of version 3 at %s; check auth.noauth.endpoint", withoutUser(base))}
+		Message: fmt.Sprintf("no volumes API of version 3 at %s; check auth.noauth.endpoint", auth.WithoutUser(base))}
 	if !hexProject.MatchString(noauth.Project) {
 		failed.Message = fmt.Sprintf("no volumes API of version 3 at %s accepts project %q: give auth.noauth.project as a hexadecimal id such as "+
-			"0123456789abcdef0123456789abcdef, set project_id_regex in cinder.conf, or check auth.noauth.endpoint", withoutUser(base), noauth.Project)
+			"0123456789abcdef0123456789abcdef, set project_id_regex in cinder.conf, or check auth.noauth.endpoint", auth.WithoutUser(base), noauth.Project)
 	}
 	return nil, failed
 }
@@ -157,38 +157,10 @@ func probe(ctx context.Context, backend string, service *gophercloud.ServiceClie
 
 // noauthPlace is where an account of a noauth endpoint leads. Its form is
 // settled without a request; a malformed address gives what is left of it.
-func noauthPlace(noauth Noauth) Place {
-	base, project, err := noauthBase(noauth.Endpoint)
+func noauthPlace(noauth auth.Noauth) Place {
+	base, project, err := auth.SplitNoauth(noauth.Endpoint)
 	if err != nil {
 		base = noauth.Endpoint
 	}
 	return NewPlace(base, orElse(project, noauth.Project))
-}
-
-// noauthBase makes the v3 base out of the endpoints that configurations name:
-// with v3, with the v2 of old files (gone since 2021; v3 of the same host is
-// what serves there), or with no version at all. An address in the form of a
-// service catalogue also names the project behind the version.
-func noauthBase(endpoint string) (base, project string, err error) {
-	u, err := url.Parse(endpoint)
-	if err != nil || !isWebAddress(endpoint) {
-		return "", "", fmt.Errorf("noauth endpoint %q is not an http or https address", withoutUser(endpoint))
-	}
-	u.RawQuery, u.Fragment = "", ""
-	parts := strings.FieldsFunc(u.Path, func(r rune) bool { return r == '/' })
-	version := slices.IndexFunc(parts, func(part string) bool { return part == "v1" || part == "v2" || part == "v3" })
-	switch {
-	case version < 0:
-		parts = append(parts, "v3")
-	case version == len(parts)-2:
-		project = parts[version+1]
-		parts = parts[:version+1]
-		parts[version] = "v3"
-	case version == len(parts)-1:
-		parts[version] = "v3"
-	default:
-		return "", "", fmt.Errorf("noauth endpoint %s goes on behind the version and a project; give Cinder's address such as http://cinder:8776/v3", withoutUser(endpoint))
-	}
-	u.Path = "/" + strings.Join(parts, "/") + "/"
-	return u.String(), project, nil
 }

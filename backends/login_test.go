@@ -6,6 +6,9 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
 func TestEndpointFromTheCatalogue(t *testing.T) {
@@ -40,8 +43,8 @@ func TestEndpointFromTheCatalogue(t *testing.T) {
 			cloud := newCloudServer(t)
 			cloud.catalog = withURL(test.catalog, cloud.URL).([]any)
 			pool := NewPool(PoolOptions{Sources: cloud.clouds(`clouds: {gold: {auth: {auth_url: $URL, user_id: u, password: p, project_id: x}}}`), Metrics: testMetrics()})
-			client, err := pool.Client(t.Context(), Config{Name: "gold", Auth: Auth{Cloud: "gold"}, Region: test.region, Interface: test.kind})
-			equal(t, errorText(err), test.wantErr)
+			client, err := pool.Client(t.Context(), Config{Name: "gold", Auth: auth.Source{Cloud: "gold"}, Region: test.region, Interface: test.kind})
+			equal(t, authtest.ErrorText(err), test.wantErr)
 			if err != nil {
 				equal(t, KindOf(err), KindConfig)
 				equal(t, len(cloud.paths()), 0)
@@ -107,7 +110,7 @@ func TestRefusedLogins(t *testing.T) {
 			cloud.keystone = test.keystone
 			pool := NewPool(PoolOptions{Sources: cloud.clouds(passwordCloud), Metrics: testMetrics()})
 			_, err := pool.Client(t.Context(), gold)
-			equal(t, errorText(err), "backend gold: auth.login: "+test.want)
+			equal(t, authtest.ErrorText(err), "backend gold: auth.login: "+test.want)
 			equal(t, KindOf(err), test.kind)
 			equal(t, len(cloud.paths()), 0)
 		})
@@ -151,35 +154,35 @@ func TestNoauthLogin(t *testing.T) {
 	strict := noauthCinder(`[0-9a-f\-]+`, false)
 	tests := map[string]struct {
 		cinder  http.HandlerFunc
-		noauth  Noauth // $URL stands for the server
+		noauth  auth.Noauth // $URL stands for the server
 		asked   []string
 		wantErr string
 		kind    Kind
 	}{
-		"hexadecimal project in the address":  {cinder: current, noauth: Noauth{Endpoint: "$URL/v3", Project: hex}, asked: []string{"/v3/" + hex + "/volumes/detail"}},
-		"current Cinder, the default project": {cinder: current, noauth: Noauth{Endpoint: "$URL/v3"}, asked: []string{"/v3/admin/volumes/detail", "/v3/volumes/detail"}},
-		"old Cinder, the default project":     {cinder: old, noauth: Noauth{Endpoint: "$URL/v3/"}, asked: []string{"/v3/admin/volumes/detail"}},
-		"v2 is repaired":                      {cinder: current, noauth: Noauth{Endpoint: "$URL/v2", Project: hex}, asked: []string{"/v3/" + hex + "/volumes/detail"}},
-		"no version":                          {cinder: current, noauth: Noauth{Endpoint: "$URL", Project: hex}, asked: []string{"/v3/" + hex + "/volumes/detail"}},
-		"project in the endpoint":             {cinder: current, noauth: Noauth{Endpoint: "$URL/v3/" + hex}, asked: []string{"/v3/" + hex + "/volumes/detail"}},
-		"the same project twice":              {cinder: current, noauth: Noauth{Endpoint: "$URL/v3/" + hex + "/", Project: hex}, asked: []string{"/v3/" + hex + "/volumes/detail"}},
-		"project that no address accepts": {cinder: strict, noauth: Noauth{Endpoint: "$URL/v3", Project: "demo"}, asked: []string{"/v3/demo/volumes/detail", "/v3/volumes/detail"}, kind: KindConfig,
+		"hexadecimal project in the address":  {cinder: current, noauth: auth.Noauth{Endpoint: "$URL/v3", Project: hex}, asked: []string{"/v3/" + hex + "/volumes/detail"}},
+		"current Cinder, the default project": {cinder: current, noauth: auth.Noauth{Endpoint: "$URL/v3"}, asked: []string{"/v3/admin/volumes/detail", "/v3/volumes/detail"}},
+		"old Cinder, the default project":     {cinder: old, noauth: auth.Noauth{Endpoint: "$URL/v3/"}, asked: []string{"/v3/admin/volumes/detail"}},
+		"v2 is repaired":                      {cinder: current, noauth: auth.Noauth{Endpoint: "$URL/v2", Project: hex}, asked: []string{"/v3/" + hex + "/volumes/detail"}},
+		"no version":                          {cinder: current, noauth: auth.Noauth{Endpoint: "$URL", Project: hex}, asked: []string{"/v3/" + hex + "/volumes/detail"}},
+		"project in the endpoint":             {cinder: current, noauth: auth.Noauth{Endpoint: "$URL/v3/" + hex}, asked: []string{"/v3/" + hex + "/volumes/detail"}},
+		"the same project twice":              {cinder: current, noauth: auth.Noauth{Endpoint: "$URL/v3/" + hex + "/", Project: hex}, asked: []string{"/v3/" + hex + "/volumes/detail"}},
+		"project that no address accepts": {cinder: strict, noauth: auth.Noauth{Endpoint: "$URL/v3", Project: "demo"}, asked: []string{"/v3/demo/volumes/detail", "/v3/volumes/detail"}, kind: KindConfig,
 			wantErr: `backend lab: auth.discover: no volumes API of version 3 at $URL/v3/ accepts project "demo": give auth.noauth.project as a hexadecimal id such as 0123456789abcdef0123456789abcdef, set project_id_regex in cinder.conf, or check auth.noauth.endpoint (HTTP 404)`},
-		"no Cinder there": {cinder: fixed(404, "404 page not found"), noauth: Noauth{Endpoint: "$URL/cinder", Project: hex}, asked: []string{"/cinder/v3/" + hex + "/volumes/detail", "/cinder/v3/volumes/detail"}, kind: KindConfig,
+		"no Cinder there": {cinder: fixed(404, "404 page not found"), noauth: auth.Noauth{Endpoint: "$URL/cinder", Project: hex}, asked: []string{"/cinder/v3/" + hex + "/volumes/detail", "/cinder/v3/volumes/detail"}, kind: KindConfig,
 			wantErr: "backend lab: auth.discover: no volumes API of version 3 at $URL/cinder/v3/; check auth.noauth.endpoint (HTTP 404)"},
-		"the header is lost on the way": {cinder: fixed(204, ""), noauth: Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindConfig,
+		"the header is lost on the way": {cinder: fixed(204, ""), noauth: auth.Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindConfig,
 			wantErr: "backend lab: auth.discover: " + emptyAnswer + " (HTTP 204, req-1)"},
-		"empty 200": {cinder: fixed(200, ""), noauth: Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindUnavailable,
+		"empty 200": {cinder: fixed(200, ""), noauth: auth.Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindUnavailable,
 			wantErr: "backend lab: auth.discover: the connection ended before the answer was complete"},
-		"HTML": {cinder: fixed(200, "<html></html>"), noauth: Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindConfig,
+		"HTML": {cinder: fixed(200, "<html></html>"), noauth: auth.Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindConfig,
 			wantErr: "backend lab: auth.discover: the endpoint does not answer as Cinder's volumes API does; check auth.noauth.endpoint (HTTP 200)"},
-		"other JSON": {cinder: fixed(200, `{"servers": []}`), noauth: Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindConfig,
+		"other JSON": {cinder: fixed(200, `{"servers": []}`), noauth: auth.Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindConfig,
 			wantErr: "backend lab: auth.discover: the endpoint does not answer as Cinder's volumes API does; check auth.noauth.endpoint (HTTP 200)"},
-		"other type": {cinder: fixed(200, `{"volumes": "none"}`), noauth: Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindConfig,
+		"other type": {cinder: fixed(200, `{"volumes": "none"}`), noauth: auth.Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindConfig,
 			wantErr: "backend lab: auth.discover: the endpoint does not answer as Cinder's volumes API does; check auth.noauth.endpoint (HTTP 200)"},
-		"Keystone behind it": {cinder: fixed(401, `{"error": {"code": 401, "title": "Unauthorized", "message": "The request you have made requires authentication."}}`), noauth: Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindUnauthorized,
+		"Keystone behind it": {cinder: fixed(401, `{"error": {"code": 401, "title": "Unauthorized", "message": "The request you have made requires authentication."}}`), noauth: auth.Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindUnauthorized,
 			wantErr: "backend lab: auth.discover: the credentials were refused (HTTP 401, req-1)"},
-		"down": {cinder: fixed(503, ""), noauth: Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindUnavailable,
+		"down": {cinder: fixed(503, ""), noauth: auth.Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindUnavailable,
 			wantErr: "backend lab: auth.discover: the answer is service unavailable (HTTP 503, req-1)"},
 	}
 	for name, test := range tests {
@@ -189,8 +192,8 @@ func TestNoauthLogin(t *testing.T) {
 			noauth := test.noauth
 			noauth.Endpoint = strings.ReplaceAll(noauth.Endpoint, "$URL", cloud.URL)
 			pool := NewPool(PoolOptions{Metrics: testMetrics()})
-			_, err := pool.Client(t.Context(), Config{Name: "lab", Auth: Auth{Noauth: &noauth}})
-			equal(t, errorText(err), strings.ReplaceAll(test.wantErr, "$URL", cloud.URL))
+			_, err := pool.Client(t.Context(), Config{Name: "lab", Auth: auth.Source{Noauth: &noauth}})
+			equal(t, authtest.ErrorText(err), strings.ReplaceAll(test.wantErr, "$URL", cloud.URL))
 			if err != nil {
 				equal(t, KindOf(err), test.kind)
 			}
@@ -214,7 +217,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	cloud.cinder = http.RedirectHandler(elsewhere.URL+"/v3/volumes/detail", http.StatusFound).ServeHTTP
 	client := login1(t, cloud)
 	_, err := client.Volume(t.Context(), "v1")
-	equal(t, errorText(err), "backend gold: volume.get: the endpoint sends requests elsewhere (to "+elsewhere.URL+"); configure the address that answers itself (HTTP 302)")
+	equal(t, authtest.ErrorText(err), "backend gold: volume.get: the endpoint sends requests elsewhere (to "+elsewhere.URL+"); configure the address that answers itself (HTTP 302)")
 	equal(t, KindOf(err), KindConfig)
 	_, err = client.CreateVolume(t.Context(), NewVolume{SizeGiB: 1})
 	equal(t, KindOf(err), KindConfig)

@@ -12,6 +12,8 @@ import (
 
 	"github.com/gophercloud/gophercloud/v2"
 	"golang.org/x/time/rate"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
 // wireClients gives a client out whose requests go over one transport.
@@ -69,7 +71,7 @@ func TestBlackHole(t *testing.T) {
 						}
 						mu.Lock()
 						defer mu.Unlock()
-						if strings.Contains(errorText(err), "requests are held back") {
+						if strings.Contains(authtest.ErrorText(err), "requests are held back") {
 							refused++
 							if took := time.Since(start); took > 80*time.Second {
 								t.Errorf("a call is refused after %s", took)
@@ -127,26 +129,26 @@ func TestMendedCredentialsAreUsedAtOnce(t *testing.T) {
 	l := NewLifecycle(LifecycleOptions{Config: gold, Pool: pool, Cluster: "cluster-1", Fence: func() error { return nil }, Hold: t.Context(),
 		Logger: discard(), Metrics: metrics, Poll: time.Millisecond, HealthChanged: func(err error) { health <- err }})
 	before, err := pool.CheckCredentials(gold)
-	equal(t, errorText(err), "")
+	equal(t, authtest.ErrorText(err), "")
 	for range 5 {
 		_, err := l.Connect(t.Context(), claimSpec(1))
-		equal(t, errorText(err), "backend gold: auth.login: the credentials were refused (HTTP 401)")
+		equal(t, authtest.ErrorText(err), "backend gold: auth.login: the credentials were refused (HTTP 401)")
 	}
 	logins := cloud.loginCount()
 	_, err = l.Connect(t.Context(), claimSpec(1))
-	equal(t, errorText(err), heldByLogin)
-	equal(t, errorText(<-health), heldByLogin)
+	equal(t, authtest.ErrorText(err), heldByLogin)
+	equal(t, authtest.ErrorText(<-health), heldByLogin)
 	equal(t, cloud.loginCount(), logins)
-	writeFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(passwordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
+	authtest.WriteFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(passwordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
 	after, err := pool.CheckCredentials(gold)
-	equal(t, errorText(err), "")
+	equal(t, authtest.ErrorText(err), "")
 	if after == before {
 		t.Error("the version is the same")
 	}
 	l.ProbeNow()
-	equal(t, errorText(<-health), "")
+	equal(t, authtest.ErrorText(<-health), "")
 	_, err = l.Connect(t.Context(), claimSpec(1))
-	equal(t, errorText(err), "")
+	equal(t, authtest.ErrorText(err), "")
 	idle(t, l)
 }
 
@@ -160,15 +162,15 @@ func TestProbeBoundsItsRequests(t *testing.T) {
 		start := time.Now()
 		w := newWatched(t, newWireClients(wire))
 		defer w.end()
-		equal(t, errorText(w.current().cinder.probe(t.Context())), "backend gold: volume.list: no answer in time")
+		equal(t, authtest.ErrorText(w.current().cinder.probe(t.Context())), "backend gold: volume.list: no answer in time")
 		equal(t, time.Since(start), longestProbe)
 		start = time.Now()
 		_, err := w.Has(t.Context(), "volume-1")
-		equal(t, errorText(err), "backend gold: volume.get: no answer in time")
+		equal(t, authtest.ErrorText(err), "backend gold: volume.get: no answer in time")
 		equal(t, time.Since(start), DefaultRequestTimeout)
 		wire.timeout = time.Second
 		start = time.Now()
-		equal(t, errorText(w.current().cinder.probe(t.Context())), "backend gold: volume.list: no answer in time")
+		equal(t, authtest.ErrorText(w.current().cinder.probe(t.Context())), "backend gold: volume.list: no answer in time")
 		equal(t, time.Since(start), time.Second)
 	})
 }
@@ -205,7 +207,7 @@ func TestQueueLeavesAtOnceWhenAnOutageBegins(t *testing.T) {
 					a.end(t.Context(), errDown)
 				}
 				for range 20 {
-					equal(t, errorText(<-result), heldBy503)
+					equal(t, authtest.ErrorText(<-result), heldBy503)
 				}
 				equal(t, time.Since(start), 0)
 				equal(t, len(wire.turns.queues), 0)
@@ -250,7 +252,7 @@ func TestTurnThatComesWithTheOutage(t *testing.T) {
 				a.end(t.Context(), errDown)
 			}
 		}}, "volume-1")
-		equal(t, errorText(err), heldBy503)
+		equal(t, authtest.ErrorText(err), heldBy503)
 		equal(t, sent, 0)
 		equal(t, slotsTaken(wire), 0)
 		w.end()

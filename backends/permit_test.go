@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
 var errNotPermitted = errors.New("somebody has changed his mind")
@@ -38,7 +40,7 @@ func TestPermitIsAskedBeforeEveryChange(t *testing.T) {
 			}
 			equal(t, cinder.changes(), want)
 			// A refusal is no failure of the backend.
-			equal(t, errorText(l.Health()), "")
+			equal(t, authtest.ErrorText(l.Health()), "")
 		})
 	}
 }
@@ -91,8 +93,8 @@ func TestMarkedVolumeIsKept(t *testing.T) {
 	cinder := newMemoryCinder()
 	id := cinder.add(mine(1, StatusAttaching))
 	l := cinder.term(t)
-	equal(t, errorText(l.Mark(t.Context(), claimTarget(1, id))), "")
-	equal(t, errorText(l.Mark(t.Context(), claimTarget(1, id))), "")
+	equal(t, authtest.ErrorText(l.Mark(t.Context(), claimTarget(1, id))), "")
+	equal(t, authtest.ErrorText(l.Mark(t.Context(), claimTarget(1, id))), "")
 	equal(t, cinder.count("metadata.update"), 1)
 	if err := l.Abandon(t.Context(), claimStamp(1), testConnector, nil); !IsKind(err, KindRecorded) {
 		t.Errorf("the answer is %v", err)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 )
 
 // Place is where volumes live: a Block Storage endpoint and a project there.
@@ -24,7 +26,7 @@ func NewPlace(endpoint, project string) Place {
 	place := Place{Endpoint: endpoint, Project: project}
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Host == "" {
-		place.Endpoint = withoutUser(endpoint)
+		place.Endpoint = auth.WithoutUser(endpoint)
 		return place
 	}
 	scheme, host := strings.ToLower(u.Scheme), strings.ToLower(u.Host)
@@ -49,15 +51,15 @@ func NewPlace(endpoint, project string) Place {
 // Expect is as much of a backend's place as its configuration and credentials
 // tell without a request: all for noauth, and for Keystone the project where the
 // credentials name it by its id. What cannot be read tells nothing.
-func (s Sources) Expect(config Config) Place {
-	found, err := s.resolve(config)
+func Expect(sources auth.Sources, config Config) Place {
+	found, err := sources.Resolve(config.credentials())
 	switch {
 	case err != nil:
 		return Place{}
-	case found.noauth != nil:
-		return noauthPlace(*found.noauth)
-	case found.auth.Scope != nil:
-		return Place{Project: found.auth.Scope.ProjectID}
+	case found.Noauth != nil:
+		return noauthPlace(*found.Noauth)
+	case found.Keystone.Scope != nil:
+		return Place{Project: found.Keystone.Scope.ProjectID}
 	}
 	return Place{}
 }

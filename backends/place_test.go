@@ -6,6 +6,9 @@ import (
 	"net/http"
 	"sync"
 	"testing"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
 func TestPlacesHaveOneForm(t *testing.T) {
@@ -39,19 +42,19 @@ func TestClientKnowsItsPlace(t *testing.T) {
 		equal(t, client.Place(), Place{cloud.URL + "/volume/v3", "fedcba9876543210"})
 	})
 	for name, test := range map[string]struct {
-		noauth Noauth
+		noauth auth.Noauth
 		want   string
 	}{
-		"noauth":                              {Noauth{Endpoint: "$URL", Project: "abc"}, "abc"},
-		"noauth, the project in the address":  {Noauth{Endpoint: "$URL/v3/abc"}, "abc"},
-		"noauth, in the address and given":    {Noauth{Endpoint: "$URL/v3/abc", Project: "abc"}, "abc"},
-		"noauth, no project, an old endpoint": {Noauth{Endpoint: "$URL/v2/"}, "admin"},
+		"noauth":                              {auth.Noauth{Endpoint: "$URL", Project: "abc"}, "abc"},
+		"noauth, the project in the address":  {auth.Noauth{Endpoint: "$URL/v3/abc"}, "abc"},
+		"noauth, in the address and given":    {auth.Noauth{Endpoint: "$URL/v3/abc", Project: "abc"}, "abc"},
+		"noauth, no project, an old endpoint": {auth.Noauth{Endpoint: "$URL/v2/"}, "admin"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cloud := newCloudServer(t)
 			test.noauth.Endpoint = withURL(test.noauth.Endpoint, cloud.URL).(string)
 			pool := NewPool(PoolOptions{Metrics: testMetrics()})
-			config := Config{Name: "gold", Auth: Auth{Noauth: &test.noauth}}
+			config := Config{Name: "gold", Auth: auth.Source{Noauth: &test.noauth}}
 			client, err := pool.Client(t.Context(), config)
 			if err != nil {
 				t.Fatal(err)
@@ -94,7 +97,7 @@ func TestAbsenceTellsOnlyWhereTheVolumeWas(t *testing.T) {
 				target.Found = func(context.Context, Place) error { t.Error("nothing was found"); return nil }
 				l := cinder.term(t)
 				err := l.Remove(t.Context(), target)
-				equal(t, errorText(err), test.want)
+				equal(t, authtest.ErrorText(err), test.want)
 				completed := l.Complete(t.Context(), target, false)
 				if test.want == "" {
 					equal(t, KindOf(completed), KindNotFound)
@@ -103,7 +106,7 @@ func TestAbsenceTellsOnlyWhereTheVolumeWas(t *testing.T) {
 					var failed *Error
 					errors.As(err, &failed)
 					equal(t, failed.Place, memoryPlace)
-					equal(t, errorText(completed), test.want)
+					equal(t, authtest.ErrorText(completed), test.want)
 					equal(t, KindOf(completed), KindElsewhere)
 				}
 				equal(t, cinder.changes(), []string(nil))
@@ -127,7 +130,7 @@ func TestFoundVolumeIsRecordedBeforeItIsRemoved(t *testing.T) {
 				return errors.New("the API server does not answer")
 			}
 			l := cinder.term(t)
-			equal(t, errorText(l.Remove(t.Context(), target)), "the API server does not answer")
+			equal(t, authtest.ErrorText(l.Remove(t.Context(), target)), "the API server does not answer")
 			target.Found = func(_ context.Context, at Place) error { found = append(found, at); return nil }
 			// It vanishes after the look.
 			cinder.fault = func(operation, id string) mishap {
@@ -136,7 +139,7 @@ func TestFoundVolumeIsRecordedBeforeItIsRemoved(t *testing.T) {
 				}
 				return noFault
 			}
-			equal(t, errorText(l.Remove(t.Context(), target)), "")
+			equal(t, authtest.ErrorText(l.Remove(t.Context(), target)), "")
 			equal(t, found, []Place{memoryPlace, memoryPlace})
 		})
 	}
@@ -144,7 +147,7 @@ func TestFoundVolumeIsRecordedBeforeItIsRemoved(t *testing.T) {
 		cinder := newMemoryCinder()
 		target := claimTarget(1, cinder.add(mine(1, StatusAvailable)))
 		target.Found = func(context.Context, Place) error { return errors.New("needless") }
-		equal(t, errorText(cinder.term(t).Remove(t.Context(), target)), "")
+		equal(t, authtest.ErrorText(cinder.term(t).Remove(t.Context(), target)), "")
 	})
 	t.Run("somebody else's", func(t *testing.T) {
 		cinder := newMemoryCinder()
@@ -166,7 +169,7 @@ func TestLastVolumeWithoutARecordIsRemoved(t *testing.T) {
 	clear(cinder.volumes)
 	cinder.mu.Unlock()
 	// This term asked for the deletion, and saw the volume here.
-	equal(t, errorText(l.Remove(t.Context(), target)), "")
+	equal(t, authtest.ErrorText(l.Remove(t.Context(), target)), "")
 }
 
 // changingClients lead to the Cinder that the credentials name now.
@@ -213,7 +216,7 @@ func TestCredentialsThatLeadElsewhere(t *testing.T) {
 		}
 	})
 	err = l.Remove(t.Context(), target)
-	equal(t, errorText(err), "backend gold: the backend's credentials lead to http://cinder:8776/v3 (project p2) now and no longer to http://cinder:8776/v3 (project p1); what was begun there is begun anew")
+	equal(t, authtest.ErrorText(err), "backend gold: the backend's credentials lead to http://cinder:8776/v3 (project p2) now and no longer to http://cinder:8776/v3 (project p1); what was begun there is begun anew")
 	equal(t, KindOf(err), KindConflict)
 	equal(t, moved, 1)
 	// What is there is looked for soon: this term, or an earlier one, may have
@@ -223,7 +226,7 @@ func TestCredentialsThatLeadElsewhere(t *testing.T) {
 	equal(t, l.Place(), after.place)
 	// What the old place showed is not known of the new one.
 	volumes, err := l.Volumes(t.Context())
-	equal(t, errorText(err), "")
+	equal(t, authtest.ErrorText(err), "")
 	equal(t, len(volumes), 0)
 	equal(t, after.changes(), []string(nil))
 	// Put back.
@@ -232,7 +235,7 @@ func TestCredentialsThatLeadElsewhere(t *testing.T) {
 	for err = l.Remove(t.Context(), target); IsKind(err, KindConflict); {
 		err = l.Remove(t.Context(), target)
 	}
-	equal(t, errorText(err), "")
+	equal(t, authtest.ErrorText(err), "")
 	equal(t, moved, 2)
 	equal(t, len(before.snapshot()), 0)
 }
@@ -253,7 +256,7 @@ func TestChangedCredentialsOverHTTP(t *testing.T) {
 		Logger: discard(), Metrics: testMetrics()})
 	target := claimTarget(1, "volume-1")
 	target.Place = Place{cloud.URL + "/volume/v3", "p1"}
-	equal(t, errorText(l.Remove(t.Context(), target)), "")
+	equal(t, authtest.ErrorText(l.Remove(t.Context(), target)), "")
 	cloud.set(func() { cloud.project = "p2" })
 	cloud.revoke()
 	client, err := pool.Client(t.Context(), gold)

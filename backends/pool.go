@@ -11,6 +11,8 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/sync/singleflight"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 )
 
 // PoolOptions configure a Pool.
@@ -18,7 +20,7 @@ type PoolOptions struct {
 	// Size is how many logged-in clients are kept; 0 means 64. One more
 	// evicts the client that was used longest ago.
 	Size    int
-	Sources Sources
+	Sources auth.Sources
 	Metrics *Metrics
 	// CredentialsAge is how long credentials count as unchanged without a
 	// look at their files; 0 means one second. It bounds the file reads of a
@@ -33,7 +35,7 @@ type PoolOptions struct {
 // backend's name and versioned by a hash of configuration and credentials, so
 // that changed credentials are used at the next look-up, without a restart.
 type Pool struct {
-	sources Sources
+	sources auth.Sources
 	metrics *Metrics
 	age     time.Duration
 	// mayWrite is PoolOptions.MayWrite, never nil.
@@ -45,7 +47,7 @@ type Pool struct {
 	mu      sync.Mutex
 	clients *lru.Cache[string, *pooled]
 	// readings holds each backend's last good reading of its credentials.
-	readings map[string]*reading
+	readings map[string]*auth.Reading
 }
 
 type pooled struct {
@@ -79,7 +81,7 @@ func NewPool(options PoolOptions) *Pool {
 		mayWrite = func() error { return nil }
 	}
 	return &Pool{sources: options.Sources, metrics: options.Metrics, age: age, mayWrite: mayWrite, seal: []byte(rand.Text()),
-		clients: clients, readings: map[string]*reading{}}
+		clients: clients, readings: map[string]*auth.Reading{}}
 }
 
 // Client returns a logged-in client for the backend. Look-ups that need a
@@ -88,7 +90,7 @@ func NewPool(options PoolOptions) *Pool {
 // being written, the client that is logged in with the last good ones stays.
 func (p *Pool) Client(ctx context.Context, config Config) (*Client, error) {
 	config = config.withDefaults()
-	configVersion := versionOf(config)
+	configVersion := auth.Fingerprint(config)
 	if client, ok := p.fresh(config.Name, configVersion); ok {
 		return client, nil
 	}
@@ -99,14 +101,14 @@ func (p *Pool) Client(ctx context.Context, config Config) (*Client, error) {
 		}
 		return nil, err
 	}
-	if client, ok := p.lookup(config.Name, found.version, configVersion); ok {
+	if client, ok := p.lookup(config.Name, found.Version, configVersion); ok {
 		return client, nil
 	}
 	// The login outlives the caller that happened to come first: others wait
 	// for it too. Every caller stops waiting when its own context ends.
-	result := p.logins.DoChan(config.Name+" "+found.version, func() (any, error) {
+	result := p.logins.DoChan(config.Name+" "+found.Version, func() (any, error) {
 		// A caller that looked before the previous login ended finds its fruit.
-		if client, ok := p.peek(config.Name, found.version); ok {
+		if client, ok := p.peek(config.Name, found.Version); ok {
 			return client, nil
 		}
 		shared, cancel := loginTimeout(WithCaller(context.WithoutCancel(ctx), Caller{}), config)
@@ -117,7 +119,7 @@ func (p *Pool) Client(ctx context.Context, config Config) (*Client, error) {
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.clients.Add(config.Name, &pooled{version: found.version, client: client, config: configVersion, read: time.Now()})
+		p.clients.Add(config.Name, &pooled{version: found.Version, client: client, config: configVersion, read: time.Now()})
 		return client, nil
 	})
 	select {
@@ -145,20 +147,22 @@ func (p *Pool) fresh(name, configVersion string) (*Client, bool) {
 }
 
 // resolve reads the credentials and notes whether that went well.
-func (p *Pool) resolve(config Config, configVersion string) (credentials, error) {
+func (p *Pool) resolve(config Config, configVersion string) (auth.Credentials, error) {
 	p.mu.Lock()
 	last := p.readings[config.Name]
 	p.mu.Unlock()
 	now := time.Now()
-	next, err := p.sources.reread(config, configVersion, last)
+	next, err := p.sources.Reread(config.credentials(), configVersion, last)
 	p.metrics.credentialsRead(config.Name, now, err == nil)
 	if err != nil {
-		return credentials{}, err
+		return auth.Credentials{}, &Error{Backend: config.Name, Kind: KindConfig, Message: err.Error()}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.readings[config.Name] = next
-	return next.found, nil
+	found := next.Credentials()
+	found.Version = auth.Fingerprint(configVersion, found.Version)
+	return found, nil
 }
 
 // CheckCredentials reads the backend's credentials now, without a request, and
@@ -168,7 +172,7 @@ func (p *Pool) resolve(config Config, configVersion string) (credentials, error)
 // in with the last good credentials goes on being used.
 func (p *Pool) CheckCredentials(config Config) (version string, err error) {
 	config = config.withDefaults()
-	found, err := p.resolve(config, versionOf(config))
+	found, err := p.resolve(config, auth.Fingerprint(config))
 	if err != nil {
 		return "", err
 	}
@@ -178,12 +182,12 @@ func (p *Pool) CheckCredentials(config Config) (version string, err error) {
 	// order of eviction alone.
 	if entry, ok := p.clients.Peek(config.Name); ok {
 		entry.read = time.Time{}
-		if entry.version == found.version {
+		if entry.version == found.Version {
 			entry.read = time.Now()
 		}
 	}
 	mac := hmac.New(sha256.New, p.seal)
-	mac.Write([]byte(found.version))
+	mac.Write([]byte(found.Version))
 	return hex.EncodeToString(mac.Sum(nil)[:12]), nil
 }
 

@@ -13,9 +13,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
-var gold = Config{Name: "gold", Auth: Auth{Cloud: "gold"}}
+var gold = Config{Name: "gold", Auth: auth.Source{Cloud: "gold"}}
 
 // gate holds the requests of a handler back until it is opened.
 type gate struct {
@@ -86,7 +89,7 @@ func TestLoginOutlivesTheFirstCaller(t *testing.T) {
 	}()
 	cancel()
 	err := <-first
-	equal(t, errorText(err), "backend gold: auth.login: the request was cancelled")
+	equal(t, authtest.ErrorText(err), "backend gold: auth.login: the request was cancelled")
 	if !errors.Is(err, context.Canceled) || effectUnknown(err) {
 		t.Errorf("the cancelled caller got %#v", err)
 	}
@@ -104,7 +107,7 @@ func TestFailedLoginIsNotKept(t *testing.T) {
 	metrics := NewMetrics(registry)
 	pool := NewPool(PoolOptions{Sources: cloud.clouds(passwordCloud), Metrics: metrics})
 	_, err := pool.Client(t.Context(), gold)
-	equal(t, errorText(err), "backend gold: auth.login: the answer is service unavailable (HTTP 503)")
+	equal(t, authtest.ErrorText(err), "backend gold: auth.login: the answer is service unavailable (HTTP 503)")
 	equal(t, KindOf(err), KindUnavailable)
 	cloud.set(func() { cloud.keystone = nil })
 	if _, err := pool.Client(t.Context(), gold); err != nil {
@@ -156,7 +159,7 @@ func TestEvictionDoesNotBreakAClientInUse(t *testing.T) {
 	result := make(chan error)
 	go func() { result <- list() }()
 	<-slow.arrived
-	if _, err := pool.Client(t.Context(), Config{Name: "zinc", Auth: Auth{Cloud: "zinc"}}); err != nil {
+	if _, err := pool.Client(t.Context(), Config{Name: "zinc", Auth: auth.Source{Cloud: "zinc"}}); err != nil {
 		t.Fatal(err)
 	}
 	close(slow.open)
@@ -188,7 +191,7 @@ func TestChangedCredentialsArePickedUp(t *testing.T) {
 	if err != nil || same != before {
 		t.Errorf("without a change: client %p and error %v, want %p", same, err, before)
 	}
-	writeFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(passwordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
+	authtest.WriteFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(passwordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
 	after, err := pool.Client(t.Context(), gold)
 	if err != nil {
 		t.Fatal(err)
@@ -216,7 +219,7 @@ func TestCredentialsAreNotReadWithinTheirAge(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	writeFile(t, sources.CloudsFile, "not: read")
+	authtest.WriteFile(t, sources.CloudsFile, "not: read")
 	if client, err := pool.Client(t.Context(), gold); err != nil || client != before {
 		t.Errorf("client %p and error %v, want %p", client, err, before)
 	}
@@ -322,12 +325,12 @@ func TestRevokedPasswordIsReplacedFromTheFile(t *testing.T) {
 	cloud.set(func() { cloud.password = "n3w" })
 	cloud.revoke()
 	err := list()
-	equal(t, errorText(err), "backend gold: auth.login: the credentials were refused (HTTP 401)")
+	equal(t, authtest.ErrorText(err), "backend gold: auth.login: the credentials were refused (HTTP 401)")
 	equal(t, KindOf(err), KindUnauthorized)
 	if n := cloud.loginCount(); n > 3 {
 		t.Errorf("%d logins with a refused password, want at most 3", n)
 	}
-	writeFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(passwordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
+	authtest.WriteFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(passwordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
 	if err := list(); err != nil {
 		t.Errorf("after the file was mended: %v", err)
 	}
@@ -346,10 +349,10 @@ func TestMutationAfterRevokedPassword(t *testing.T) {
 	}
 	cloud.set(func() { cloud.password = "n3w" })
 	cloud.revoke()
-	writeFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(passwordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
+	authtest.WriteFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(passwordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
 	s := testSession(t.Context(), pooledClients{pool, func() Config { return gold }})
 	err := s.change(t.Context(), func(ctx context.Context, cinder api) error { return cinder.Reserve(ctx, "v1") })
-	equal(t, errorText(err), "")
+	equal(t, authtest.ErrorText(err), "")
 	equal(t, len(cloud.paths()), 2) // refused, accepted
 }
 
@@ -360,13 +363,13 @@ func TestBackendsSideBySideDoNotMix(t *testing.T) {
 	for i, cloud := range clouds {
 		text += fmt.Sprintf("  cloud%d: {auth: {auth_url: %s/identity, user_id: user%d, password: password%d, project_id: x}}\n", i, cloud.URL, i, i)
 	}
-	dir := writeFiles(t, map[string]string{"clouds.yaml": text})
-	pool := NewPool(PoolOptions{Sources: Sources{CloudsFile: filepath.Join(dir, "clouds.yaml")}, Metrics: testMetrics()})
+	dir := authtest.WriteFiles(t, map[string]string{"clouds.yaml": text})
+	pool := NewPool(PoolOptions{Sources: auth.Sources{CloudsFile: filepath.Join(dir, "clouds.yaml")}, Metrics: testMetrics()})
 	var group sync.WaitGroup
 	for i := range 3 {
-		config := Config{Name: fmt.Sprintf("backend%d", i), Auth: Auth{Cloud: fmt.Sprintf("cloud%d", i)}}
+		config := Config{Name: fmt.Sprintf("backend%d", i), Auth: auth.Source{Cloud: fmt.Sprintf("cloud%d", i)}}
 		if i == 2 {
-			config.Auth = Auth{Noauth: &Noauth{Endpoint: noauth.URL, Project: "0123abcd"}}
+			config.Auth = auth.Source{Noauth: &auth.Noauth{Endpoint: noauth.URL, Project: "0123abcd"}}
 		}
 		for range 10 {
 			group.Go(func() {
@@ -394,9 +397,9 @@ func TestBackendsSideBySideDoNotMix(t *testing.T) {
 }
 
 func TestUnusableCredentialsAskNothing(t *testing.T) {
-	pool := NewPool(PoolOptions{Sources: Sources{CloudsFile: "/nowhere/clouds.yaml"}, Metrics: testMetrics()})
+	pool := NewPool(PoolOptions{Sources: auth.Sources{CloudsFile: "/nowhere/clouds.yaml"}, Metrics: testMetrics()})
 	_, err := pool.Client(t.Context(), gold)
-	equal(t, errorText(err), "backend gold: cannot read /nowhere/clouds.yaml: no such file or directory")
+	equal(t, authtest.ErrorText(err), "backend gold: cannot read /nowhere/clouds.yaml: no such file or directory")
 }
 
 // TestRenewalOfAProbeIsBoundedLikeTheProbe: it would else hang on a Keystone
@@ -415,5 +418,30 @@ func TestRenewalOfAProbeIsBoundedLikeTheProbe(t *testing.T) {
 	cloud.set(func() { cloud.keystone = silent.serve })
 	cloud.revoke()
 	err = client.ListVolumes(withRequestTimeout(t.Context(), 200*time.Millisecond), VolumeQuery{}, func([]Volume) bool { return true })
-	equal(t, errorText(err), "backend gold: auth.login: no answer in time")
+	equal(t, authtest.ErrorText(err), "backend gold: auth.login: no answer in time")
+}
+
+// TestVersionFollowsTheWholeConfiguration: a client is made for one connector and
+// one set of limits.
+func TestVersionFollowsTheWholeConfiguration(t *testing.T) {
+	pool := NewPool(PoolOptions{Metrics: testMetrics()})
+	seen := map[string]string{}
+	for name, change := range map[string]func(*Config){
+		"nothing":     func(*Config) {},
+		"connector":   func(c *Config) { c.Connector.Host = "k8s" },
+		"concurrency": func(c *Config) { c.Limits.Concurrency = 3 },
+		"endpoint":    func(c *Config) { c.Auth.Noauth = &auth.Noauth{Endpoint: "http://d"} },
+	} {
+		config := Config{Name: "b", Auth: auth.Source{Noauth: &auth.Noauth{Endpoint: "http://c"}}}
+		change(&config)
+		version, err := pool.CheckCredentials(config)
+		if before, known := seen[version]; err != nil || known {
+			t.Errorf("%s has the version of %s, error %v", name, before, err)
+		}
+		seen[version] = name
+	}
+	_, err := pool.CheckCredentials(Config{Name: "b"})
+	if !IsKind(err, KindConfig) || err.Error() != "backend b: no way to log in is configured; set one of auth.cloud, auth.noauth, auth.cloudConfig or auth.environment" {
+		t.Errorf("%s error %v", KindOf(err), err)
+	}
 }

@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
 // goodCredentials is what the two gauges say.
@@ -34,9 +37,9 @@ func TestBrokenFileKeepsTheClient(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			metrics := testMetrics()
 			pool := NewPool(PoolOptions{Sources: sources, Metrics: metrics, CredentialsAge: time.Nanosecond})
-			writeFile(t, sources.CloudsFile, whole)
+			authtest.WriteFile(t, sources.CloudsFile, whole)
 			before, err := pool.Client(t.Context(), gold)
-			equal(t, errorText(err), "")
+			equal(t, authtest.ErrorText(err), "")
 			good, readAt := goodCredentials(metrics)
 			equal(t, good, true)
 			if age := time.Since(readAt); age < -time.Second || age > time.Minute {
@@ -45,7 +48,7 @@ func TestBrokenFileKeepsTheClient(t *testing.T) {
 			if broken == "-" {
 				equal(t, os.Remove(sources.CloudsFile), nil)
 			} else {
-				writeFile(t, sources.CloudsFile, broken)
+				authtest.WriteFile(t, sources.CloudsFile, broken)
 			}
 			logins := cloud.loginCount()
 			for range 3 {
@@ -67,7 +70,7 @@ func TestBrokenFileKeepsTheClient(t *testing.T) {
 				t.Errorf("with another configuration: %v", err)
 			}
 			equal(t, cloud.loginCount(), logins)
-			writeFile(t, sources.CloudsFile, strings.ReplaceAll(whole, "s3cr3t", "n3w"))
+			authtest.WriteFile(t, sources.CloudsFile, strings.ReplaceAll(whole, "s3cr3t", "n3w"))
 			client, err := pool.Client(t.Context(), gold)
 			if err != nil || client == before {
 				t.Errorf("after the file was mended: client %p and error %v", client, err)
@@ -86,21 +89,21 @@ func TestBrokenFileIsNotReadByEveryRequest(t *testing.T) {
 	metrics := testMetrics()
 	pool := NewPool(PoolOptions{Sources: sources, Metrics: metrics, CredentialsAge: time.Hour})
 	before, err := pool.Client(t.Context(), gold)
-	equal(t, errorText(err), "")
+	equal(t, authtest.ErrorText(err), "")
 	age := func(by time.Duration) {
 		pool.mu.Lock()
 		defer pool.mu.Unlock()
 		entry, _ := pool.clients.Peek("gold")
 		entry.read = entry.read.Add(-by)
 	}
-	writeFile(t, sources.CloudsFile, "broken: [")
+	authtest.WriteFile(t, sources.CloudsFile, "broken: [")
 	age(2 * time.Hour)
 	for range 2 {
 		if client, err := pool.Client(t.Context(), gold); err != nil || client != before {
 			t.Errorf("client %p and error %v, want %p", client, err, before)
 		}
 		// Had it been looked at, the new one would be noticed.
-		writeFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(passwordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
+		authtest.WriteFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(passwordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
 	}
 	age(2 * time.Hour)
 	if client, err := pool.Client(t.Context(), gold); err != nil || client == before {
@@ -116,7 +119,7 @@ func TestCheckCredentials(t *testing.T) {
 	check := func() string {
 		t.Helper()
 		version, err := pool.CheckCredentials(gold)
-		equal(t, errorText(err), "")
+		equal(t, authtest.ErrorText(err), "")
 		return version
 	}
 	first := check()
@@ -124,13 +127,13 @@ func TestCheckCredentials(t *testing.T) {
 	equal(t, check(), first)
 	equal(t, cloud.loginCount(), 0)
 	before, err := pool.Client(t.Context(), gold)
-	equal(t, errorText(err), "")
+	equal(t, authtest.ErrorText(err), "")
 	equal(t, check(), first)
 	if client, _ := pool.Client(t.Context(), gold); client != before {
 		t.Error("a check without a change has dropped the client")
 	}
 
-	writeFile(t, sources.CloudsFile, strings.ReplaceAll(text, "s3cr3t", "n3w"))
+	authtest.WriteFile(t, sources.CloudsFile, strings.ReplaceAll(text, "s3cr3t", "n3w"))
 	if client, _ := pool.Client(t.Context(), gold); client != before {
 		t.Error("without a check the credentials are not an hour old")
 	}
@@ -141,15 +144,15 @@ func TestCheckCredentials(t *testing.T) {
 	if client, err := pool.Client(t.Context(), gold); err != nil || client == before {
 		t.Errorf("after the check: client %p and error %v", client, err)
 	}
-	writeFile(t, sources.CloudsFile, text)
+	authtest.WriteFile(t, sources.CloudsFile, text)
 	equal(t, check(), first)
 
 	other := NewPool(PoolOptions{Sources: sources, Metrics: testMetrics()})
 	if version, err := other.CheckCredentials(gold); err != nil || version == first {
 		t.Errorf("the version %q would help to guess the password offline (error %v)", version, err)
 	}
-	_, err = pool.CheckCredentials(Config{Name: "gold", Auth: Auth{Cloud: "zinc"}})
-	equal(t, errorText(err), `backend gold: `+sources.CloudsFile+` has no cloud "zinc"; it has "gold"`)
+	_, err = pool.CheckCredentials(Config{Name: "gold", Auth: auth.Source{Cloud: "zinc"}})
+	equal(t, authtest.ErrorText(err), `backend gold: `+sources.CloudsFile+` has no cloud "zinc"; it has "gold"`)
 }
 
 // TestChecksDoNotSpareFromEviction: they are no use of a client.
@@ -161,7 +164,7 @@ func TestChecksDoNotSpareFromEviction(t *testing.T) {
 	}
 	pool := NewPool(PoolOptions{Size: 2, Sources: cloud.clouds(text), Metrics: testMetrics()})
 	use := func(name string) {
-		if _, err := pool.Client(t.Context(), Config{Name: name, Auth: Auth{Cloud: name}}); err != nil {
+		if _, err := pool.Client(t.Context(), Config{Name: name, Auth: auth.Source{Cloud: name}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -180,9 +183,9 @@ func TestChecksDoNotSpareFromEviction(t *testing.T) {
 // TestEveryFileIsWatched: whatever the credentials are made of changes their
 // version, and nothing else does.
 func TestEveryFileIsWatched(t *testing.T) {
-	_, _, certificate, key := newAuthority(t).issue("client", false)
-	_, _, other, _ := newAuthority(t).issue("another", true)
-	dir := writeFiles(t, map[string]string{
+	_, _, certificate, key := authtest.NewAuthority(t).Issue("client", false)
+	_, _, other, _ := authtest.NewAuthority(t).Issue("another", true)
+	dir := authtest.WriteFiles(t, map[string]string{
 		"clouds.yaml": "clouds: {gold: {profile: p, cacert: $DIR/ca.pem, cert: $DIR/cert.pem, key: $DIR/key.pem, auth: {username: kube, user_domain_name: D, project_id: x}}}",
 		"ca.pem":      certificate, "cert.pem": certificate, "key.pem": key,
 		"clouds-public.yaml": "public-clouds: {p: {auth: {auth_url: 'http://one/v3'}}}",
@@ -192,12 +195,12 @@ func TestEveryFileIsWatched(t *testing.T) {
 	path := func(name string) string { return filepath.Join(dir, name) }
 	text, err := os.ReadFile(path("clouds.yaml"))
 	equal(t, err, nil)
-	writeFile(t, path("clouds.yaml"), strings.ReplaceAll(string(text), "$DIR", dir))
-	pool := NewPool(PoolOptions{Sources: Sources{CloudsFile: path("clouds.yaml"), BaseDir: dir, Getenv: noEnvironment}, Metrics: testMetrics()})
+	authtest.WriteFile(t, path("clouds.yaml"), strings.ReplaceAll(string(text), "$DIR", dir))
+	pool := NewPool(PoolOptions{Sources: auth.Sources{CloudsFile: path("clouds.yaml"), BaseDir: dir, Getenv: authtest.NoEnvironment}, Metrics: testMetrics()})
 	versions := func() [2]string {
 		t.Helper()
 		var found [2]string
-		for i, auth := range []Auth{{Cloud: "gold"}, {CloudConfig: "old.conf"}} {
+		for i, auth := range []auth.Source{{Cloud: "gold"}, {CloudConfig: "old.conf"}} {
 			version, err := pool.CheckCredentials(Config{Name: []string{"gold", "old"}[i], Auth: auth})
 			if err != nil {
 				t.Fatal(err)
@@ -210,7 +213,7 @@ func TestEveryFileIsWatched(t *testing.T) {
 		t.Helper()
 		content, err := os.ReadFile(path(name))
 		equal(t, err, nil)
-		writeFile(t, path(name), strings.ReplaceAll(string(content), old, by))
+		authtest.WriteFile(t, path(name), strings.ReplaceAll(string(content), old, by))
 	}
 	last := versions()
 	for name, test := range map[string]struct {
@@ -221,10 +224,10 @@ func TestEveryFileIsWatched(t *testing.T) {
 		"clouds.yaml":          {change: func() { replace("clouds.yaml", "project_id: x", "project_id: y") }, cloud: true},
 		"secure.yaml":          {change: func() { replace("secure.yaml", "s3cr3t", "n3w") }, cloud: true},
 		"clouds-public.yaml":   {change: func() { replace("clouds-public.yaml", "one", "two") }, cloud: true},
-		"certificate":          {change: func() { writeFile(t, path("ca.pem"), other) }, cloud: true},
+		"certificate":          {change: func() { authtest.WriteFile(t, path("ca.pem"), other) }, cloud: true},
 		"cloud configuration":  {change: func() { replace("old.conf", "s3cr3t", "n3w") }, conf: true},
 		"a word of no meaning": {change: func() { replace("clouds.yaml", "clouds: {gold", "# words\nclouds: {gold") }},
-		"another file":         {change: func() { writeFile(t, path("clouds.yml"), "x") }},
+		"another file":         {change: func() { authtest.WriteFile(t, path("clouds.yml"), "x") }},
 	} {
 		test.change()
 		now := versions()
@@ -241,25 +244,12 @@ func TestEveryFileIsWatched(t *testing.T) {
 // TestEnvironmentIsReadEveryTime although it is no file.
 func TestEnvironmentIsReadEveryTime(t *testing.T) {
 	variables := map[string]string{"OS_AUTH_URL": "http://one/v3", "OS_USERNAME": "kube", "OS_USER_DOMAIN_NAME": "D", "OS_PASSWORD": "s3cr3t"}
-	pool := NewPool(PoolOptions{Sources: Sources{Getenv: environment(variables)}, Metrics: testMetrics()})
-	config := Config{Name: "here", Auth: Auth{Environment: true}}
+	pool := NewPool(PoolOptions{Sources: auth.Sources{Getenv: authtest.Environment(variables)}, Metrics: testMetrics()})
+	config := Config{Name: "here", Auth: auth.Source{Environment: true}}
 	before, err := pool.CheckCredentials(config)
-	equal(t, errorText(err), "")
+	equal(t, authtest.ErrorText(err), "")
 	variables["OS_PASSWORD"] = "n3w"
 	after, err := pool.CheckCredentials(config)
-	equal(t, errorText(err), "")
+	equal(t, authtest.ErrorText(err), "")
 	equal(t, after == before, false)
-}
-
-// TestReadingIsOneStateOfEachFile: one that is replaced in between does not mix
-// the old with the new.
-func TestReadingIsOneStateOfEachFile(t *testing.T) {
-	dir := writeFiles(t, map[string]string{"clouds.yaml": "old"})
-	files := fileSet{}
-	first, err := files.read(dir + "/clouds.yaml")
-	equal(t, err, nil)
-	writeFile(t, dir+"/clouds.yaml", "new")
-	again, err := files.read(dir + "/clouds.yaml")
-	equal(t, err, nil)
-	equal(t, string(first)+string(again), "oldold")
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
 func TestRemoveFromEveryState(t *testing.T) {
@@ -74,7 +76,7 @@ func TestRemoveFromEveryState(t *testing.T) {
 				}
 			}
 			err := cinder.term(t).Remove(t.Context(), claimTarget(1, id))
-			equal(t, errorText(err), test.wantErr)
+			equal(t, authtest.ErrorText(err), test.wantErr)
 			if err != nil {
 				equal(t, KindOf(err), test.kind)
 			}
@@ -85,7 +87,7 @@ func TestRemoveFromEveryState(t *testing.T) {
 	}
 	t.Run("gone already", func(t *testing.T) {
 		cinder := newMemoryCinder()
-		equal(t, errorText(cinder.term(t).Remove(t.Context(), claimTarget(1, "volume-9"))), "")
+		equal(t, authtest.ErrorText(cinder.term(t).Remove(t.Context(), claimTarget(1, "volume-9"))), "")
 		equal(t, cinder.changes(), []string(nil))
 	})
 }
@@ -111,16 +113,16 @@ func TestRefusedDeleteIsSettledByLooking(t *testing.T) {
 			cinder.volumes[id].Status = StatusDeleting
 			cinder.volumes[id].change(2, "")
 		})
-		equal(t, errorText(err), "")
+		equal(t, authtest.ErrorText(err), "")
 		equal(t, len(cinder.snapshot()), 0)
 	})
 	t.Run("it went between look and step", func(t *testing.T) {
 		_, err := refuse("volume.delete", func(cinder *memoryCinder, id string) { delete(cinder.volumes, id) })
-		equal(t, errorText(err), "")
+		equal(t, authtest.ErrorText(err), "")
 	})
 	t.Run("it came into use", func(t *testing.T) {
 		cinder, err := refuse("volume.delete", func(cinder *memoryCinder, id string) { cinder.attach(cinder.volumes[id], "node7") })
-		equal(t, errorText(err), "backend gold: volume volume-1 is attached elsewhere (node7); detach it there first")
+		equal(t, authtest.ErrorText(err), "backend gold: volume volume-1 is attached elsewhere (node7); detach it there first")
 		equal(t, len(cinder.snapshot()), 1)
 	})
 	t.Run("it became somebody else's", func(t *testing.T) {
@@ -137,7 +139,7 @@ func TestRefusedDeleteIsSettledByLooking(t *testing.T) {
 		s := &dependents{memoryCinder: cinder}
 		options := LifecycleOptions{Config: Config{Name: "gold"}, Cluster: "cluster-1", Fence: func() error { return nil }, Hold: t.Context(), Logger: discard(), Metrics: testMetrics(), Poll: time.Millisecond}
 		err := newLifecycle(options, sameClients(&memoryClients{cinder: s})).Remove(t.Context(), claimTarget(1, id))
-		equal(t, errorText(err), "backend gold: Cinder refuses to delete volume volume-1 (it is available): it may have snapshots or dependent volumes, or be part of a group or a migration; remove these first")
+		equal(t, authtest.ErrorText(err), "backend gold: Cinder refuses to delete volume volume-1 (it is available): it may have snapshots or dependent volumes, or be part of a group or a migration; remove these first")
 		equal(t, KindOf(err), KindInUse)
 	})
 }
@@ -172,7 +174,7 @@ func TestAbandon(t *testing.T) {
 				cinder.add(v)
 			}
 			err := cinder.term(t).Abandon(t.Context(), claimStamp(1), testConnector, nil)
-			equal(t, errorText(err), test.wantErr)
+			equal(t, authtest.ErrorText(err), test.wantErr)
 			if err != nil {
 				equal(t, KindOf(err), KindRecorded)
 			}
@@ -186,7 +188,7 @@ func TestAbandon(t *testing.T) {
 		if _, err := l.Connect(t.Context(), claimSpec(1)); err == nil {
 			t.Fatal("no error")
 		}
-		equal(t, errorText(l.Abandon(t.Context(), claimStamp(1), testConnector, nil)), "")
+		equal(t, authtest.ErrorText(l.Abandon(t.Context(), claimStamp(1), testConnector, nil)), "")
 		equal(t, len(cinder.snapshot()), 0)
 	})
 }
@@ -212,7 +214,7 @@ func TestRemoveHistoricVolumes(t *testing.T) {
 			cinder := newMemoryCinder()
 			id := cinder.add(test.volume)
 			err := cinder.term(t).Remove(t.Context(), Target{VolumeID: id, Historic: true, Connector: Connector{Host: "localhost"}})
-			equal(t, errorText(err), test.wantErr)
+			equal(t, authtest.ErrorText(err), test.wantErr)
 			if err == nil {
 				equal(t, len(cinder.snapshot()), 0)
 				return

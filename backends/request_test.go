@@ -3,6 +3,8 @@ package backends
 import (
 	"strings"
 	"testing"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
 // askedFor is the volume as a create request of the spec would have left it.
@@ -60,7 +62,7 @@ func TestVolumeOfAnEarlierAttemptFitsTheRequest(t *testing.T) {
 			cinder := newMemoryCinder()
 			cinder.add(test.found)
 			connected, err := cinder.term(t).Connect(t.Context(), wanted(nil))
-			equal(t, errorText(err), test.wantErr)
+			equal(t, authtest.ErrorText(err), test.wantErr)
 			equal(t, cinder.changes(), test.want)
 			if err == nil && (!connected.Fresh || len(cinder.stamped(claimStamp(1))) != 1) {
 				t.Errorf("connected %+v, left %+v", connected, cinder.stamped(claimStamp(1)))

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
 // testSession is a session of a term that goes on until hold ends, and whose
@@ -75,7 +78,7 @@ func TestEndOfTermCutsARequestUnderWay(t *testing.T) {
 		<-ctx.Done()
 		return translate("gold", "volume.create", ctx.Err())
 	})
-	equal(t, errorText(err), "backend gold: volume.create: the request was cancelled")
+	equal(t, authtest.ErrorText(err), "backend gold: volume.create: the request was cancelled")
 	equal(t, effectUnknown(err), true)
 }
 
@@ -88,12 +91,12 @@ func TestCallerLeavesARequestUnderWayAlone(t *testing.T) {
 		cancel()
 		return inner.Err()
 	})
-	equal(t, errorText(err), "")
+	equal(t, authtest.ErrorText(err), "")
 	err = s.change(ctx, func(context.Context, api) error {
 		t.Error("a change is begun for a caller that has left")
 		return nil
 	})
-	equal(t, errorText(err), "backend gold: the request was cancelled")
+	equal(t, authtest.ErrorText(err), "backend gold: the request was cancelled")
 	equal(t, effectUnknown(err), false)
 }
 
@@ -113,9 +116,21 @@ func TestRefusedCredentialsAreTriedAnew(t *testing.T) {
 	reserve := func() error {
 		return s.change(t.Context(), func(ctx context.Context, cinder api) error { return cinder.Reserve(ctx, id) })
 	}
-	equal(t, errorText(reserve()), "")
+	equal(t, authtest.ErrorText(reserve()), "")
 	equal(t, source.forgotten, 1)
 	refusals = 2
 	equal(t, KindOf(reserve()), KindUnauthorized)
 	equal(t, source.forgotten, 2)
+}
+
+func effectUnknown(err error) bool {
+	e, ok := err.(*Error)
+	return ok && e.EffectUnknown
+}
+
+func equal[T any](t *testing.T, got, want T) {
+	t.Helper()
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
 }

@@ -18,6 +18,9 @@ import (
 
 	"github.com/gophercloud/gophercloud/v2"
 	"pgregory.net/rapid"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
 // TestRecordedFaults sends Cinder's own answers through a client and compares
@@ -279,7 +282,7 @@ func TestUnansweredRequestIsCancelled(t *testing.T) {
 		cancel()
 	}()
 	_, err := client.CreateVolume(ctx, NewVolume{Name: "pvc-1", SizeGiB: 1})
-	equal(t, errorText(err), "backend gold: volume.create: the request was cancelled")
+	equal(t, authtest.ErrorText(err), "backend gold: volume.create: the request was cancelled")
 	if !errors.Is(err, context.Canceled) || !effectUnknown(err) {
 		t.Errorf("%#v is no cancellation of unknown effect", err)
 	}
@@ -305,7 +308,7 @@ func TestRefusedRenewal(t *testing.T) {
 			cloud.revoke()
 			for _, operation := range append([]string{"volume.get", "volume.list"}, mutations...) {
 				err := call(t.Context(), client, operation)
-				equal(t, errorText(err), test.want)
+				equal(t, authtest.ErrorText(err), test.want)
 				equal(t, KindOf(err), test.kind)
 				equal(t, effectUnknown(err), false)
 			}
@@ -321,13 +324,13 @@ func TestErrorAfterRenewal(t *testing.T) {
 	})
 	cloud.revoke()
 	err := client.Reserve(t.Context(), "v1")
-	equal(t, errorText(err), "backend gold: volume.os-reserve: Invalid volume: Volume status must be available to reserve, but the status is attaching (HTTP 400, req-1)")
+	equal(t, authtest.ErrorText(err), "backend gold: volume.os-reserve: Invalid volume: Volume status must be available to reserve, but the status is attaching (HTTP 400, req-1)")
 	equal(t, KindOf(err), KindConflict)
 }
 
 func TestUnknownFailureShowsOnlyItsType(t *testing.T) {
 	err := translate("gold", "volume.create", fmt.Errorf("body was %s", "hunter2"))
-	equal(t, errorText(err), "backend gold: volume.create: the exchange failed unexpectedly (*errors.errorString)")
+	equal(t, authtest.ErrorText(err), "backend gold: volume.create: the exchange failed unexpectedly (*errors.errorString)")
 	if !effectUnknown(err) {
 		t.Error("the effect of an unknown failure is taken for known")
 	}
@@ -411,8 +414,8 @@ func TestNoSecretInAnyError(t *testing.T) {
 		}))
 		defer server.Close()
 		variables := map[string]string{"OS_AUTH_URL": server.URL, "OS_USER_ID": "u", "OS_PASSWORD": secret, "OS_PROJECT_ID": "x"}
-		pool := NewPool(PoolOptions{Sources: Sources{Getenv: environment(variables)}, Metrics: testMetrics()})
-		client, err := pool.Client(t.Context(), Config{Name: "here", Auth: Auth{Environment: true}})
+		pool := NewPool(PoolOptions{Sources: auth.Sources{Getenv: authtest.Environment(variables)}, Metrics: testMetrics()})
+		client, err := pool.Client(t.Context(), Config{Name: "here", Auth: auth.Source{Environment: true}})
 		if err == nil {
 			_, err = client.Volume(t.Context(), "v1")
 		}

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 )
 
 // operationKey carries the operation's name to the transport, which sees only
@@ -46,7 +48,7 @@ type transport struct {
 	clockAhead atomic.Int64
 }
 
-func newTransport(config Config, found credentials, metrics *Metrics) *transport {
+func newTransport(config Config, found auth.Credentials, metrics *Metrics) *transport {
 	dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}
 	t := &transport{
 		backend:  config.Name,
@@ -65,7 +67,7 @@ func newTransport(config Config, found credentials, metrics *Metrics) *transport
 			return &heldConn{Conn: conn, transport: t}, nil
 		},
 		// A copy: http.Transport writes to it, and a later login may read it.
-		TLSClientConfig:     found.tls.Clone(),
+		TLSClientConfig:     found.TLS.Clone(),
 		TLSHandshakeTimeout: 10 * time.Second,
 		MaxIdleConns:        config.Limits.Concurrency,
 		MaxIdleConnsPerHost: config.Limits.Concurrency,

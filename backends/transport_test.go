@@ -15,6 +15,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
 // tripper answers requests without a network.
@@ -27,7 +30,7 @@ func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r
 func testTransport(t *testing.T, next tripper, limits Limits) *transport {
 	t.Helper()
 	config := Config{Name: "gold", Limits: limits}.withDefaults()
-	wire := newTransport(config, credentials{}, testMetrics())
+	wire := newTransport(config, auth.Credentials{}, testMetrics())
 	wire.next = next
 	return wire
 }
@@ -133,7 +136,7 @@ func TestCancelledInTheQueue(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := wire.RoundTrip(request(test.ctx))
 			err = translate("gold", "volume.create", err)
-			equal(t, errorText(err), test.want)
+			equal(t, authtest.ErrorText(err), test.want)
 			equal(t, KindOf(err), KindUnavailable)
 			equal(t, effectUnknown(err), false)
 			equal(t, errors.Is(err, test.cause), true)
@@ -182,17 +185,17 @@ func TestPaceIsKept(t *testing.T) {
 			}
 			return response.Body.Close()
 		}
-		equal(t, errorText(send(t.Context())), "")
+		equal(t, authtest.ErrorText(send(t.Context())), "")
 		// The next is due in a quarter of an hour.
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()
 		err := send(ctx)
-		equal(t, errorText(err), "backend gold: volume.create: the request's turn did not come in time")
+		equal(t, authtest.ErrorText(err), "backend gold: volume.create: the request's turn did not come in time")
 		equal(t, effectUnknown(err), false)
 		equal(t, slotsTaken(wire), 0)
 		equal(t, wire.turns.timer, nil)
 		// Who left has not used up what others wait for.
-		equal(t, errorText(send(t.Context())), "")
+		equal(t, authtest.ErrorText(send(t.Context())), "")
 		equal(t, sent, []time.Duration{0, 1000 * time.Second})
 		equal(t, slotsTaken(wire), 0)
 	})
@@ -240,7 +243,7 @@ func TestAnswersAreBounded(t *testing.T) {
 func TestRequestsAreMeasured(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	metrics := NewMetrics(registry)
-	wire := newTransport(Config{Name: "gold"}.withDefaults(), credentials{}, metrics)
+	wire := newTransport(Config{Name: "gold"}.withDefaults(), auth.Credentials{}, metrics)
 	wire.next = tripper(func(r *http.Request) (*http.Response, error) {
 		if r.URL.Path == "/down" {
 			return nil, errors.New("down")
@@ -300,7 +303,7 @@ func TestNothingLeavesAProcessThatMayNotWrite(t *testing.T) {
 		}
 		return nil
 	}})
-	config := Config{Name: "gold", Auth: Auth{Noauth: &Noauth{Endpoint: server.URL}}}
+	config := Config{Name: "gold", Auth: auth.Source{Noauth: &auth.Noauth{Endpoint: server.URL}}}
 	client, err := pool.Client(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,8 @@ import (
 
 	"golang.org/x/time/rate"
 	"pgregory.net/rapid"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
 // TestTurnsGoRound: a tenant with a thousand requests delays others by one
@@ -110,7 +112,7 @@ func TestPacedTenantHoldsNoSlot(t *testing.T) {
 		} {
 			group.Go(func() {
 				_, err := wire.RoundTrip(request(ctx))
-				if err = translate("gold", "volume.create", err); errorText(err) != "backend gold: volume.create: the request was cancelled" || effectUnknown(err) {
+				if err = translate("gold", "volume.create", err); authtest.ErrorText(err) != "backend gold: volume.create: the request was cancelled" || effectUnknown(err) {
 					t.Errorf("%s is cancelled: %v", name, err)
 				}
 			})
@@ -133,7 +135,7 @@ func TestPaceThatAdmitsNothing(t *testing.T) {
 	wire := testTransport(t, func(*http.Request) (*http.Response, error) { return nil, errors.New("sent") }, Limits{})
 	_, err := wire.RoundTrip(request(WithCaller(t.Context(), Caller{Tenant: "a", Pace: rate.NewLimiter(1, 0)})))
 	err = translate("gold", "volume.create", err)
-	equal(t, errorText(err), "backend gold: volume.create: the request was not sent: the tenant's pace admits no request; give its limiter a burst of at least one")
+	equal(t, authtest.ErrorText(err), "backend gold: volume.create: the request was not sent: the tenant's pace admits no request; give its limiter a burst of at least one")
 	equal(t, effectUnknown(err), false)
 }
 
@@ -352,9 +354,9 @@ func TestCallerOfEveryRequest(t *testing.T) {
 		Logger: discard(), Metrics: testMetrics(), Poll: time.Millisecond}, sameClients(newWireClients(wire)))
 	ctx := WithCaller(t.Context(), Caller{Tenant: "team-a", Pace: rate.NewLimiter(rate.Inf, 0)})
 	connected, err := l.Connect(ctx, claimSpec(1))
-	equal(t, errorText(err), "")
-	equal(t, errorText(l.Complete(ctx, claimTarget(1, connected.Volume.ID), false)), "")
-	equal(t, errorText(l.Remove(ctx, claimTarget(1, connected.Volume.ID))), "")
+	equal(t, authtest.ErrorText(err), "")
+	equal(t, authtest.ErrorText(l.Complete(ctx, claimTarget(1, connected.Volume.ID), false)), "")
+	equal(t, authtest.ErrorText(l.Remove(ctx, claimTarget(1, connected.Volume.ID))), "")
 	idle(t, l)
 	mine, nobodys := map[string]bool{"team-a true": true}, map[string]bool{" false": true}
 	for operation, callers := range seen {

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
 // testWatcher is a watcher straight on a memoryCinder.
@@ -56,7 +58,7 @@ func TestWaitsEndWithTheState(t *testing.T) {
 					})
 				}
 				v, gone, err := testWatcher(cinder).await(t.Context(), id, test.await, time.Minute)
-				equal(t, errorText(err), "")
+				equal(t, authtest.ErrorText(err), "")
 				equal(t, v.Status, test.want)
 				equal(t, gone, test.gone)
 			})
@@ -144,7 +146,7 @@ func TestWaitTimesOut(t *testing.T) {
 	id := cinder.add(Volume{Status: StatusCreating})
 	w := testWatcher(cinder)
 	_, _, err := w.await(t.Context(), id, StatusCreating, 5*time.Millisecond)
-	equal(t, errorText(err), "backend gold: volume volume-1 is still creating after 5ms")
+	equal(t, authtest.ErrorText(err), "backend gold: volume volume-1 is still creating after 5ms")
 	equal(t, KindOf(err), KindTimeout)
 	equal(t, len(w.waits), 0)
 }
@@ -183,7 +185,7 @@ func TestListingThatKeepsFailingIsReported(t *testing.T) {
 			return noFault
 		}
 		_, _, err := testWatcher(cinder).await(t.Context(), id, status, time.Minute)
-		equal(t, errorText(err), "backend gold: volume.list: Cinder answered service unavailable (HTTP 503)")
+		equal(t, authtest.ErrorText(err), "backend gold: volume.list: Cinder answered service unavailable (HTTP 503)")
 		equal(t, cinder.count("volume.list"), failuresToReport)
 	}
 }
@@ -199,7 +201,7 @@ func TestFewFailuresAreNotReported(t *testing.T) {
 		return noFault
 	}
 	v, _, err := testWatcher(cinder).await(t.Context(), id, StatusCreating, time.Minute)
-	equal(t, errorText(err), "")
+	equal(t, authtest.ErrorText(err), "")
 	equal(t, v.Status, StatusAvailable)
 }
 
@@ -232,7 +234,7 @@ func TestOneVolumesTroubleIsItsOwn(t *testing.T) {
 		})
 	}
 	_, _, err := w.await(t.Context(), bad, StatusDeleting, time.Minute)
-	equal(t, errorText(err), "backend gold: volume.get: Cinder answered service unavailable (HTTP 503)")
+	equal(t, authtest.ErrorText(err), "backend gold: volume.get: Cinder answered service unavailable (HTTP 503)")
 	group.Wait()
 }
 

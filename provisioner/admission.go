@@ -97,11 +97,20 @@ func (p *Provisioner) judge(ctx context.Context, claim *corev1.PersistentVolumeC
 		return decision, &turned
 	}
 	// What cannot be told now is Provision's to report: it retries.
-	chosen, err := p.placement.choose(ctx, claim, class.Name, decision, false)
+	chosen, err := p.choose(ctx, claim, class.Name, decision, false)
 	if err == nil && chosen.denial != nil {
 		return decision, chosen.denial
 	}
 	return decision, nil
+}
+
+// choose asks for the backend that a claim goes to. One that leaves another needs
+// no Secret of that any more.
+func (p *Provisioner) choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d ledger.Decided, ask bool) (choice, error) {
+	if p.placement.leave(claim, d) {
+		p.secrets.AttemptOver(claim.UID)
+	}
+	return p.placement.choose(ctx, claim, class, d, ask)
 }
 
 // takeTurn asks for a worker for the claim. One that has its PersistentVolume

@@ -204,7 +204,7 @@ func (a *attempt) chooseBackend(ctx context.Context) (Connecting, error) {
 		if err := a.undoMisplaced(ctx); err != nil {
 			return nil, err
 		}
-		chosen, err := a.p.placement.choose(ctx, a.claim, a.class.Name, a.decision, true)
+		chosen, err := a.p.choose(ctx, a.claim, a.class.Name, a.decision, true)
 		if err != nil && !errors.Is(err, ledger.ErrPolicyChanged) {
 			return nil, err
 		}

@@ -64,11 +64,7 @@ type choice struct {
 // stays undecided.
 func (p *placement) choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d ledger.Decided, ask bool) (choice, error) {
 	if held, ok := p.Holds(claim.UID); ok {
-		if !p.mayLeave(claim, held, d) {
-			return p.keep(held), nil
-		}
-		p.journal.finish(claim.UID)
-		p.giveBack(claim.UID)
+		return p.keep(held), nil
 	}
 	if waits, err := p.settleEarlier(ctx, claim, d, ask); err != nil || waits.undecided || waits.denial != nil {
 		return waits, err
@@ -77,6 +73,18 @@ func (p *placement) choose(ctx context.Context, claim *corev1.PersistentVolumeCl
 		return choice{undecided: true}, nil
 	}
 	return p.firstWithRoom(ctx, claim.UID, class, d, ask)
+}
+
+// leave gives back the room that a claim has, if it can go elsewhere. What was
+// begun for it is forgotten: provably nothing was made.
+func (p *placement) leave(claim *corev1.PersistentVolumeClaim, d ledger.Decided) (left bool) {
+	held, ok := p.Holds(claim.UID)
+	if !ok || !p.mayLeave(claim, held, d) {
+		return false
+	}
+	p.journal.finish(claim.UID)
+	p.giveBack(claim.UID)
+	return true
 }
 
 // keep is the choice that was made before.

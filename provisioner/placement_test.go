@@ -1,8 +1,8 @@
 package provisioner
 
 import (
+	"context"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,6 +13,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
 
 var (
@@ -267,19 +268,23 @@ func TestCindersQuotaForLargeVolumesDoesNotTurnSmallOnesAway(t *testing.T) {
 func TestFullnessThatPassesBringsDeniedClaimsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go f.offerFreedRoom(ctx)
+		f.parked.parkClaim(f.claim(nil), parking.Denied, []parking.Help{roomOf(ledger.Scope{Kind: policy.BackendScope, Name: "gold"})}, f.parked.now())
 		f.placement.noteFull("gold", policy.VolumeProperties{SizeGiB: 1}, errGoldAtLimit)
 		time.Sleep(fullFor / 2)
 		f.placement.noteFull("gold", policy.VolumeProperties{SizeGiB: 1}, errGoldAtLimit)
-		time.Sleep(fullFor / 2)
+		time.Sleep(fullFor/2 + gatherFreedRoom)
 		synctest.Wait()
-		gold := []ledger.Scope{{Kind: policy.BackendScope, Name: "gold"}}
-		if len(f.placement.takeFreed()) > 0 || f.placement.isFull("gold", policy.VolumeProperties{SizeGiB: 1}) == nil {
+		if len(f.requeued) > 0 || f.placement.isFull("gold", policy.VolumeProperties{SizeGiB: 1}) == nil {
 			t.Error("a newer refusal was forgotten with the older one")
 		}
 		time.Sleep(fullFor / 2)
 		synctest.Wait()
-		if <-f.placement.freed; !slices.Equal(f.placement.takeFreed(), gold) || f.placement.isFull("gold", policy.VolumeProperties{SizeGiB: 1}) != nil {
-			t.Error("nobody is told that the refusal is forgotten")
+		f.wantRequeued("data")
+		if f.placement.isFull("gold", policy.VolumeProperties{SizeGiB: 1}) != nil {
+			t.Error("the refusal is not forgotten")
 		}
 	})
 }

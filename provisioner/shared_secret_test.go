@@ -542,3 +542,39 @@ func TestSharedSecretWhoseRequestFailedIsLookedForAgain(t *testing.T) {
 		t.Error("nobody looks for it again")
 	}
 }
+
+// TestClaimThatLeavesABackendNeedsItsSecretNoMore: the attempt's volume is undone,
+// and then the API server does not answer. No backend takes the claim, and it is
+// deleted.
+func TestClaimThatLeavesABackendNeedsItsSecretNoMore(t *testing.T) {
+	f := newCephFixture(t)
+	f.noteEarlier()
+	f.class.Name = "both"
+	f.must(f.factory.Storage().V1().StorageClasses().Informer().GetStore().Add(f.class))
+	f.provisionClaim("uid-1")
+	name := f.listSecrets()[0].Name
+	claim, err := f.Claims.PersistentVolumeClaims("team-a").Get("data-uid-1")
+	f.must(err)
+	silent := true
+	f.client.PrependReactor("get", "secrets", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if silent && strings.HasSuffix(action.(clienttesting.GetAction).GetName(), "-credentials") {
+			return true, nil, errors.New("no answer")
+		}
+		return false, nil, nil
+	})
+	f.backends["gold"].document = `{"driver_volume_type": "unheard-of", "data": {}}`
+	if _, err := f.provision(claim); err == nil || !strings.Contains(err.Error(), "no answer") {
+		t.Fatalf("the volume was undone: %v", err)
+	}
+	silent = false
+	f.backends["gold"].health, f.backends["silver"].health = errGoldDown, errGoldDown
+	if _, err := f.provision(claim); !isIgnored(err) {
+		t.Fatalf("error %v, want one that the library ignores", err)
+	}
+	f.endClaim("uid-1")
+	f.backends["gold"].health, f.backends["silver"].health = nil, nil
+	f.must(f.SweepSecrets(t.Context()))
+	if f.hasShared(name) {
+		t.Error("the Secret is left")
+	}
+}

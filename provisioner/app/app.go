@@ -22,6 +22,7 @@ import (
 	eventrecord "k8s.io/client-go/tools/record"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
@@ -145,7 +146,7 @@ func New(options Options) (*App, error) {
 	registry.MustRegister(newMissingCollector(a))
 	a.pool = backends.NewPool(backends.PoolOptions{
 		Size:     max(fewClients, len(loaded.Backends)),
-		Sources:  backends.Sources{CloudsFile: options.CloudsFile, BaseDir: filepath.Dir(options.PolicyFile)},
+		Sources:  auth.Sources{CloudsFile: options.CloudsFile, BaseDir: filepath.Dir(options.PolicyFile)},
 		Metrics:  backendMetrics,
 		MayWrite: a.mayWrite,
 	})

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/audit"
@@ -167,7 +168,7 @@ func Audit(ctx context.Context, options AuditOptions) (report AuditReport, notRe
 func auditBackends(ctx context.Context, loaded *policy.Policy, cluster string, options AuditOptions) map[string]*backends.Lifecycle {
 	metrics := backends.NewMetrics(prometheus.NewRegistry())
 	pool := backends.NewPool(backends.PoolOptions{
-		Sources: backends.Sources{CloudsFile: options.CloudsFile, BaseDir: filepath.Dir(options.PolicyFile)},
+		Sources: auth.Sources{CloudsFile: options.CloudsFile, BaseDir: filepath.Dir(options.PolicyFile)},
 		Metrics: metrics,
 	})
 	fence := func() error { return errors.New("an audit without --delete changes nothing") }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
@@ -30,13 +31,13 @@ const (
 // program's.
 func Places(p *policy.Policy, cloudsFile string) map[string]policy.Place {
 	places := map[string]policy.Place{}
-	sources := backends.Sources{CloudsFile: cloudsFile}
+	sources := auth.Sources{CloudsFile: cloudsFile}
 	for i := range p.Backends {
 		backend := &p.Backends[i]
 		if backend.Auth.Environment || backend.Auth.Cloud != "" && cloudsFile == "" {
 			continue
 		}
-		if at := sources.Expect(wiring.BackendConfig(p, backend, "")); at != (backends.Place{}) {
+		if at := backends.Expect(sources, wiring.BackendConfig(p, backend, "")); at != (backends.Place{}) {
 			places[backend.Name] = policy.Place(at)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
@@ -57,7 +58,7 @@ func secretReference(from *policy.SecretReference) *corev1.SecretReference {
 func BackendConfig(p *policy.Policy, from *policy.Backend, cluster string) backends.Config {
 	config := backends.Config{
 		Name: from.Name,
-		Auth: backends.Auth{
+		Auth: auth.Source{
 			Cloud:       from.Auth.Cloud,
 			Environment: from.Auth.Environment,
 		},
@@ -86,7 +87,7 @@ func BackendConfig(p *policy.Policy, from *policy.Backend, cluster string) backe
 		config.Auth.CloudConfig = p.ResolveFile(file)
 	}
 	if noauth := from.Auth.NoAuth; noauth != nil {
-		config.Auth.Noauth = &backends.Noauth{Endpoint: noauth.Endpoint, User: noauth.User, Project: noauth.Project}
+		config.Auth.Noauth = &auth.Noauth{Endpoint: noauth.Endpoint, User: noauth.User, Project: noauth.Project}
 	}
 	if config.Connector.Initiator == "" {
 		config.Connector.Initiator = defaultInitiator(cluster)

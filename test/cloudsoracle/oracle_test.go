@@ -26,7 +26,7 @@ type reading struct {
 }
 
 func TestClientconfigReadsTheSame(t *testing.T) {
-	content, err := os.ReadFile("../../backends/testdata/cloudsreadings.json")
+	content, err := os.ReadFile("../../backends/auth/testdata/cloudsreadings.json")
 	if err != nil {
 		t.Fatal(err)
 	}

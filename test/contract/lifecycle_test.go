@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 )
 
 // lifecycleCases run the program's own volume lifecycle, so that the state
@@ -100,7 +101,7 @@ func (a *actor) newTerm() {
 	config := backends.Config{Name: a.target.Name, Workflow: a.workflow}
 	environment := map[string]string{}
 	if a.target.noauth() {
-		config.Auth.Noauth = &backends.Noauth{Endpoint: a.target.Endpoint, User: "admin", Project: a.project}
+		config.Auth.Noauth = &auth.Noauth{Endpoint: a.target.Endpoint, User: "admin", Project: a.project}
 	} else {
 		config.Auth.Environment = true
 		config.Region = a.target.Keystone.Region
@@ -114,7 +115,7 @@ func (a *actor) newTerm() {
 	metrics := backends.NewMetrics(prometheus.NewRegistry())
 	a.Lifecycle = backends.NewLifecycle(backends.LifecycleOptions{
 		Config: config,
-		Pool: backends.NewPool(backends.PoolOptions{Metrics: metrics, Sources: backends.Sources{
+		Pool: backends.NewPool(backends.PoolOptions{Metrics: metrics, Sources: auth.Sources{
 			Getenv: func(name string) string { return environment[name] },
 		}}),
 		Cluster: "contract",

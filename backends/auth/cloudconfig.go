@@ -1,6 +1,7 @@
-package backends
+package auth
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -11,37 +12,37 @@ import (
 // as the historic provisioner did: [Global] with auth-url and its companions
 // for Keystone; for noauth either cinder-endpoint in [Global], as its
 // documentation said, or endpoint in [Cinder], as its code read.
-func (f fileSet) cloudConfigCredentials(config Config, path string) (credentials, error) {
+func (f fileSet) cloudConfigCredentials(config Config, path string) (Credentials, error) {
 	content, err := f.read(path)
 	if err != nil {
-		return credentials{}, fmt.Errorf("cannot read %s: %w", path, unwrapPath(err))
+		return Credentials{}, fmt.Errorf("cannot read %s: %w", path, unwrapPath(err))
 	}
 	file, err := parseINI(content, "global", "cinder")
 	if err != nil {
-		return credentials{}, fmt.Errorf("%s:%w", path, err)
+		return Credentials{}, fmt.Errorf("%s:%w", path, err)
 	}
 	found, err := file.credentials(config, f)
 	if err != nil {
-		return credentials{}, fmt.Errorf("%s: %w", path, err)
+		return Credentials{}, fmt.Errorf("%s: %w", path, err)
 	}
 	return found, nil
 }
 
-func (f iniFile) credentials(config Config, files fileSet) (credentials, error) {
+func (f iniFile) credentials(config Config, files fileSet) (Credentials, error) {
 	global, cinder := f["global"], f["cinder"]
-	noauthEndpoint := orElse(global["cinder-endpoint"], cinder["endpoint"])
+	noauthEndpoint := cmp.Or(global["cinder-endpoint"], cinder["endpoint"])
 	authURL := global["auth-url"]
 	switch {
 	case noauthEndpoint != "" && authURL != "":
-		return credentials{}, errors.New("both auth-url and a noauth endpoint are given; keep one of them")
+		return Credentials{}, errors.New("both auth-url and a noauth endpoint are given; keep one of them")
 	case noauthEndpoint != "":
 		return noauthCredentials(config, Noauth{
 			Endpoint: noauthEndpoint,
 			User:     global["username"],
-			Project:  orElse(global["tenant-id"], global["tenant-name"]),
+			Project:  cmp.Or(global["tenant-id"], global["tenant-name"]),
 		})
 	case authURL == "":
-		return credentials{}, errors.New("neither auth-url nor cinder-endpoint in [Global] nor endpoint in [Cinder] is given")
+		return Credentials{}, errors.New("neither auth-url nor cinder-endpoint in [Global] nor endpoint in [Cinder] is given")
 	}
 	cloud := clouds.Cloud{
 		RegionName:     global["region"],
@@ -76,7 +77,7 @@ func (f iniFile) credentials(config Config, files fileSet) (credentials, error) 
 
 // environmentCredentials reads the OS_* variables that the OpenStack clients
 // and the historic provisioner read, and OS_CINDER_ENDPOINT for noauth.
-func (s Sources) environmentCredentials(config Config) (credentials, error) {
+func (s Sources) environmentCredentials(config Config) (Credentials, error) {
 	first := func(names ...string) string {
 		for _, name := range names {
 			if value := s.getenv(name); value != "" {
@@ -94,7 +95,7 @@ func (s Sources) environmentCredentials(config Config) (credentials, error) {
 	}
 	authURL := first("OS_AUTH_URL")
 	if authURL == "" {
-		return credentials{}, errors.New("the environment has neither OS_AUTH_URL nor OS_CINDER_ENDPOINT")
+		return Credentials{}, errors.New("the environment has neither OS_AUTH_URL nor OS_CINDER_ENDPOINT")
 	}
 	cloud := clouds.Cloud{
 		AuthType:       clouds.AuthType(first("OS_AUTH_TYPE")),

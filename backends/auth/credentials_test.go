@@ -1,4 +1,4 @@
-package backends
+package auth
 
 import (
 	"maps"
@@ -11,19 +11,16 @@ import (
 
 	"github.com/gophercloud/gophercloud/v2"
 	"pgregory.net/rapid"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
-func effectUnknown(err error) bool {
-	e, ok := err.(*Error)
-	return ok && e.EffectUnknown
-}
-
 // resolveCloud resolves the cloud "gold" of files written for one test.
-func resolveCloud(t *testing.T, files map[string]string, config Config) (credentials, error) {
+func resolveCloud(t *testing.T, files map[string]string, config Config) (Credentials, error) {
 	t.Helper()
-	dir := writeFiles(t, files)
-	config.Name, config.Auth = "b", Auth{Cloud: "gold"}
-	return Sources{CloudsFile: dir + "/clouds.yaml", Getenv: noEnvironment}.resolve(config)
+	dir := authtest.WriteFiles(t, files)
+	config.Source = Source{Cloud: "gold"}
+	return Sources{CloudsFile: dir + "/clouds.yaml", Getenv: authtest.NoEnvironment}.Resolve(config)
 }
 
 func TestCloudsFilesAreMerged(t *testing.T) {
@@ -31,37 +28,37 @@ func TestCloudsFilesAreMerged(t *testing.T) {
 	tests := map[string]struct {
 		files  map[string]string
 		config Config
-		check  func(t *testing.T, c credentials)
+		check  func(t *testing.T, c Credentials)
 	}{
 		"password from secure.yaml": {
 			files: map[string]string{
 				"clouds.yaml": "clouds: {gold: {auth: {auth_url: http://k, user_id: u, project_id: x}}}",
 				"secure.yaml": "clouds: {gold: {auth: {password: from-secure}}}",
 			},
-			check: func(t *testing.T, c credentials) { equal(t, c.auth.Password, "from-secure") },
+			check: func(t *testing.T, c Credentials) { equal(t, c.Keystone.Password, "from-secure") },
 		},
 		"secure.yaml wins": {
 			files: map[string]string{
 				"clouds.yaml": "clouds: {gold: {auth: {auth_url: http://k, user_id: u, password: old}}}",
 				"secure.yaml": "clouds: {gold: {auth: {password: new}}, other: {auth: {password: wrong}}}",
 			},
-			check: func(t *testing.T, c credentials) { equal(t, c.auth.Password, "new") },
+			check: func(t *testing.T, c Credentials) { equal(t, c.Keystone.Password, "new") },
 		},
 		"trust from secure.yaml": {
 			files: map[string]string{
 				"clouds.yaml": "clouds: {gold: {auth: {auth_url: http://k, user_id: u, password: p}}}",
 				"secure.yaml": "clouds: {gold: {auth: {trust_id: t1}}}",
 			},
-			check: func(t *testing.T, c credentials) { equal(t, c.auth.Scope.TrustID, "t1") },
+			check: func(t *testing.T, c Credentials) { equal(t, c.Keystone.Scope.TrustID, "t1") },
 		},
 		"profile from clouds-public.yaml": {
 			files: map[string]string{
 				"clouds.yaml":        "clouds: {gold: {profile: vendor, auth: {" + user + "}}}",
 				"clouds-public.yaml": "public-clouds: {vendor: {region_name: R1, interface: internal, auth: {auth_url: http://vendor/v3}}}",
 			},
-			check: func(t *testing.T, c credentials) {
-				equal(t, c.auth.IdentityEndpoint, "http://vendor/v3/")
-				equal(t, c.endpoint, gophercloud.EndpointOpts{Region: "R1", Availability: gophercloud.AvailabilityInternal})
+			check: func(t *testing.T, c Credentials) {
+				equal(t, c.Keystone.IdentityEndpoint, "http://vendor/v3/")
+				equal(t, c.Endpoint, gophercloud.EndpointOpts{Region: "R1", Availability: gophercloud.AvailabilityInternal})
 			},
 		},
 		"the entry wins over its profile": {
@@ -69,59 +66,59 @@ func TestCloudsFilesAreMerged(t *testing.T) {
 				"clouds.yaml":        "clouds: {gold: {cloud: vendor, region_name: R2, verify: false, auth: {" + user + "}}}",
 				"clouds-public.yaml": "public-clouds: {vendor: {region_name: R1, verify: true, auth: {auth_url: http://vendor/v3}}}",
 			},
-			check: func(t *testing.T, c credentials) {
-				equal(t, c.endpoint.Region, "R2")
-				equal(t, c.tls.InsecureSkipVerify, true)
+			check: func(t *testing.T, c Credentials) {
+				equal(t, c.Endpoint.Region, "R2")
+				equal(t, c.TLS.InsecureSkipVerify, true)
 			},
 		},
 		"the backend's region has overrides": {
 			files:  map[string]string{"clouds.yaml": regions},
 			config: Config{Region: "R2"},
-			check: func(t *testing.T, c credentials) {
-				equal(t, c.auth.IdentityEndpoint, "http://r2/v3/")
-				equal(t, c.endpoint.Region, "R2")
-				equal(t, c.tls.InsecureSkipVerify, true)
+			check: func(t *testing.T, c Credentials) {
+				equal(t, c.Keystone.IdentityEndpoint, "http://r2/v3/")
+				equal(t, c.Endpoint.Region, "R2")
+				equal(t, c.TLS.InsecureSkipVerify, true)
 			},
 		},
 		"the entry's own region_name has overrides": {
 			files: map[string]string{"clouds.yaml": strings.Replace(regions, "gold:", "gold:\n    region_name: R2", 1)},
-			check: func(t *testing.T, c credentials) {
-				equal(t, c.auth.IdentityEndpoint, "http://r2/v3/")
-				equal(t, c.endpoint.Region, "R2")
+			check: func(t *testing.T, c Credentials) {
+				equal(t, c.Keystone.IdentityEndpoint, "http://r2/v3/")
+				equal(t, c.Endpoint.Region, "R2")
 			},
 		},
 		"without any region the first of the list": {
 			files: map[string]string{"clouds.yaml": regions},
-			check: func(t *testing.T, c credentials) {
-				equal(t, c.auth.IdentityEndpoint, "http://k/v3/")
-				equal(t, c.endpoint.Region, "R1")
-				equal(t, c.tls.InsecureSkipVerify, false)
+			check: func(t *testing.T, c Credentials) {
+				equal(t, c.Keystone.IdentityEndpoint, "http://k/v3/")
+				equal(t, c.Endpoint.Region, "R1")
+				equal(t, c.TLS.InsecureSkipVerify, false)
 			},
 		},
 		"the backend's region and interface win": {
 			files:  map[string]string{"clouds.yaml": "clouds: {gold: {region_name: R1, interface: internal, auth: {auth_url: http://k, " + user + "}}}"},
 			config: Config{Region: "R9", Interface: "admin"},
-			check: func(t *testing.T, c credentials) {
-				equal(t, c.endpoint, gophercloud.EndpointOpts{Region: "R9", Availability: gophercloud.AvailabilityAdmin})
+			check: func(t *testing.T, c Credentials) {
+				equal(t, c.Endpoint, gophercloud.EndpointOpts{Region: "R9", Availability: gophercloud.AvailabilityAdmin})
 			},
 		},
 		"endpoint_type in its old spelling": {
 			files: map[string]string{"clouds.yaml": "clouds: {gold: {endpoint_type: internalURL, auth: {auth_url: http://k, " + user + "}}}"},
-			check: func(t *testing.T, c credentials) {
-				equal(t, c.endpoint.Availability, gophercloud.AvailabilityInternal)
+			check: func(t *testing.T, c Credentials) {
+				equal(t, c.Endpoint.Availability, gophercloud.AvailabilityInternal)
 			},
 		},
 		"certificates are verified unless told otherwise": {
 			files: map[string]string{"clouds.yaml": "clouds: {gold: {auth: {auth_url: http://k, " + user + "}}}"},
-			check: func(t *testing.T, c credentials) {
-				equal(t, c.tls.InsecureSkipVerify, false)
-				equal(t, c.endpoint.Availability, gophercloud.AvailabilityPublic)
-				equal(t, c.auth.AllowReauth, true)
+			check: func(t *testing.T, c Credentials) {
+				equal(t, c.TLS.InsecureSkipVerify, false)
+				equal(t, c.Endpoint.Availability, gophercloud.AvailabilityPublic)
+				equal(t, c.Keystone.AllowReauth, true)
 			},
 		},
 		"a token cannot be renewed": {
 			files: map[string]string{"clouds.yaml": "clouds: {gold: {auth: {auth_url: http://k, token: t}}}"},
-			check: func(t *testing.T, c credentials) { equal(t, c.auth.AllowReauth, false) },
+			check: func(t *testing.T, c Credentials) { equal(t, c.Keystone.AllowReauth, false) },
 		},
 	}
 	for name, test := range tests {
@@ -160,25 +157,22 @@ func TestUnreadableCloudsFiles(t *testing.T) {
 		files map[string]string
 		want  string // $DIR stands for the directory
 	}{
-		"missing file":          {map[string]string{}, "backend b: cannot read $DIR/clouds.yaml: no such file or directory"},
-		"missing cloud":         {map[string]string{"clouds.yaml": "clouds: {zinc: {}, lead: {}}"}, `backend b: $DIR/clouds.yaml has no cloud "gold"; it has "lead", "zinc"`},
-		"no clouds":             {map[string]string{"clouds.yaml": ""}, `backend b: $DIR/clouds.yaml has no cloud "gold"; it has none`},
-		"not YAML":              {map[string]string{"clouds.yaml": broken}, "backend b: $DIR/clouds.yaml:2: not the YAML of a clouds file"},
-		"wrong type":            {map[string]string{"clouds.yaml": wrongType}, "backend b: $DIR/clouds.yaml:3: not the YAML of a clouds file"},
-		"no mapping":            {map[string]string{"clouds.yaml": "hunter2"}, "backend b: $DIR/clouds.yaml:1: not the YAML of a clouds file"},
-		"secure.yaml not YAML":  {map[string]string{"clouds.yaml": good, "secure.yaml": broken}, `backend b: $DIR/clouds.yaml: cloud "gold": unable to load secure.yaml: $DIR/secure.yaml:2: not the YAML of a clouds file`},
-		"missing profile":       {map[string]string{"clouds.yaml": "clouds: {gold: {profile: vendor}}"}, `backend b: $DIR/clouds.yaml: cloud "gold": cloud vendor does not exist in clouds-public.yaml`},
-		"profile file not YAML": {map[string]string{"clouds.yaml": "clouds: {gold: {profile: vendor}}", "clouds-public.yaml": broken}, `backend b: $DIR/clouds.yaml: cloud "gold": unable to load clouds-public.yaml: $DIR/clouds-public.yaml:2: not the YAML of a clouds file`},
+		"missing file":          {map[string]string{}, "cannot read $DIR/clouds.yaml: no such file or directory"},
+		"missing cloud":         {map[string]string{"clouds.yaml": "clouds: {zinc: {}, lead: {}}"}, `$DIR/clouds.yaml has no cloud "gold"; it has "lead", "zinc"`},
+		"no clouds":             {map[string]string{"clouds.yaml": ""}, `$DIR/clouds.yaml has no cloud "gold"; it has none`},
+		"not YAML":              {map[string]string{"clouds.yaml": broken}, "$DIR/clouds.yaml:2: not the YAML of a clouds file"},
+		"wrong type":            {map[string]string{"clouds.yaml": wrongType}, "$DIR/clouds.yaml:3: not the YAML of a clouds file"},
+		"no mapping":            {map[string]string{"clouds.yaml": "hunter2"}, "$DIR/clouds.yaml:1: not the YAML of a clouds file"},
+		"secure.yaml not YAML":  {map[string]string{"clouds.yaml": good, "secure.yaml": broken}, `$DIR/clouds.yaml: cloud "gold": unable to load secure.yaml: $DIR/secure.yaml:2: not the YAML of a clouds file`},
+		"missing profile":       {map[string]string{"clouds.yaml": "clouds: {gold: {profile: vendor}}"}, `$DIR/clouds.yaml: cloud "gold": cloud vendor does not exist in clouds-public.yaml`},
+		"profile file not YAML": {map[string]string{"clouds.yaml": "clouds: {gold: {profile: vendor}}", "clouds-public.yaml": broken}, `$DIR/clouds.yaml: cloud "gold": unable to load clouds-public.yaml: $DIR/clouds-public.yaml:2: not the YAML of a clouds file`},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			dir := writeFiles(t, test.files)
-			_, err := Sources{CloudsFile: dir + "/clouds.yaml", Getenv: noEnvironment}.resolve(Config{Name: "b", Auth: Auth{Cloud: "gold"}})
-			if want := strings.ReplaceAll(test.want, "$DIR", dir); errorText(err) != want {
-				t.Errorf("error %q\nwant  %q", errorText(err), want)
-			}
-			if !IsKind(err, KindConfig) {
-				t.Errorf("kind %s, want Config", KindOf(err))
+			dir := authtest.WriteFiles(t, test.files)
+			_, err := Sources{CloudsFile: dir + "/clouds.yaml", Getenv: authtest.NoEnvironment}.Resolve(Config{Source: Source{Cloud: "gold"}})
+			if want := strings.ReplaceAll(test.want, "$DIR", dir); authtest.ErrorText(err) != want {
+				t.Errorf("error %q\nwant  %q", authtest.ErrorText(err), want)
 			}
 		})
 	}
@@ -220,8 +214,8 @@ clouds:
 		if err := os.WriteFile(path, []byte(damaged), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, err := Sources{CloudsFile: path, Getenv: noEnvironment}.resolve(Config{Name: "b", Auth: Auth{Cloud: "gold"}})
-		if strings.Contains(errorText(err), secret) {
+		_, err := Sources{CloudsFile: path, Getenv: authtest.NoEnvironment}.Resolve(Config{Source: Source{Cloud: "gold"}})
+		if strings.Contains(authtest.ErrorText(err), secret) {
 			t.Fatalf("error %q shows a secret of\n%s", err, damaged)
 		}
 	})
@@ -229,29 +223,29 @@ clouds:
 
 func TestWhereCloudsFileIsSearched(t *testing.T) {
 	const content = "clouds: {gold: {auth: {auth_url: http://k, user_id: u, password: p}}}"
-	config := Config{Name: "b", Auth: Auth{Cloud: "gold"}}
+	config := Config{Source: Source{Cloud: "gold"}}
 	empty := t.TempDir()
 	t.Setenv("HOME", empty)
 	t.Setenv("XDG_CONFIG_HOME", filepath.Join(empty, ".config"))
 	t.Chdir(empty)
 	t.Run("nowhere", func(t *testing.T) {
-		_, err := Sources{Getenv: noEnvironment}.resolve(config)
-		want := "backend b: no clouds.yaml was found (looked at clouds.yaml, clouds.yml, " + empty + "/.config/openstack/clouds.yaml, " + empty +
+		_, err := Sources{Getenv: authtest.NoEnvironment}.Resolve(config)
+		want := "no clouds.yaml was found (looked at clouds.yaml, clouds.yml, " + empty + "/.config/openstack/clouds.yaml, " + empty +
 			"/.config/openstack/clouds.yml, /etc/openstack/clouds.yaml, /etc/openstack/clouds.yml); name one with --clouds-file"
 		if _, statErr := os.Stat("/etc/openstack"); statErr == nil {
 			t.Skip("this machine has an /etc/openstack")
 		}
-		equal(t, errorText(err), want)
+		equal(t, authtest.ErrorText(err), want)
 	})
 	t.Run("OS_CLIENT_CONFIG_FILE", func(t *testing.T) {
-		dir := writeFiles(t, map[string]string{"mine.yaml": content})
-		_, err := Sources{Getenv: environment(map[string]string{"OS_CLIENT_CONFIG_FILE": dir + "/mine.yaml"})}.resolve(config)
-		equal(t, errorText(err), "")
+		dir := authtest.WriteFiles(t, map[string]string{"mine.yaml": content})
+		_, err := Sources{Getenv: authtest.Environment(map[string]string{"OS_CLIENT_CONFIG_FILE": dir + "/mine.yaml"})}.Resolve(config)
+		equal(t, authtest.ErrorText(err), "")
 	})
 	t.Run("working directory", func(t *testing.T) {
-		t.Chdir(writeFiles(t, map[string]string{"clouds.yml": content}))
-		_, err := Sources{Getenv: noEnvironment}.resolve(config)
-		equal(t, errorText(err), "")
+		t.Chdir(authtest.WriteFiles(t, map[string]string{"clouds.yml": content}))
+		_, err := Sources{Getenv: authtest.NoEnvironment}.Resolve(config)
+		equal(t, authtest.ErrorText(err), "")
 	})
 	t.Run("user's configuration", func(t *testing.T) {
 		home := t.TempDir()
@@ -259,9 +253,9 @@ func TestWhereCloudsFileIsSearched(t *testing.T) {
 		if err := os.Mkdir(filepath.Join(home, "openstack"), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		writeFile(t, filepath.Join(home, "openstack", "clouds.yaml"), content)
-		_, err := Sources{Getenv: noEnvironment}.resolve(config)
-		equal(t, errorText(err), "")
+		authtest.WriteFile(t, filepath.Join(home, "openstack", "clouds.yaml"), content)
+		_, err := Sources{Getenv: authtest.NoEnvironment}.Resolve(config)
+		equal(t, authtest.ErrorText(err), "")
 	})
 }
 
@@ -284,7 +278,7 @@ func TestEnvironmentDoesNotLeak(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := writeFiles(t, map[string]string{
+	dir := authtest.WriteFiles(t, map[string]string{
 		"clouds.yaml": `
 clouds:
   full: {auth: {auth_url: http://k, user_id: u, password: p, project_id: x}}
@@ -295,30 +289,30 @@ clouds:
 		"bare.conf": "[Global]\nauth-url=http://k/v3\nuser-id=u\n",
 	})
 	sources := Sources{CloudsFile: dir + "/clouds.yaml", BaseDir: dir}
-	for name, auth := range map[string]Auth{"full": {Cloud: "full"}, "application": {Cloud: "application"}, "INI": {CloudConfig: "old.conf"}, "noauth": {Noauth: &Noauth{Endpoint: "http://c"}}} {
-		found, err := sources.resolve(Config{Name: name, Auth: auth})
+	for name, auth := range map[string]Source{"full": {Cloud: "full"}, "application": {Cloud: "application"}, "INI": {CloudConfig: "old.conf"}, "noauth": {Noauth: &Noauth{Endpoint: "http://c"}}} {
+		found, err := sources.Resolve(Config{Source: auth})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		scope := found.auth.Scope
+		scope := found.Keystone.Scope
 		if scope == nil {
 			scope = &gophercloud.AuthScope{}
 		}
-		for _, value := range []string{found.auth.IdentityEndpoint, found.auth.Username, found.auth.UserID, found.auth.Password, found.auth.TokenID, found.auth.DomainID,
-			found.auth.DomainName, found.auth.ApplicationCredentialID, found.auth.ApplicationCredentialSecret, scope.ProjectID, scope.ProjectName, scope.DomainID,
-			scope.TrustID, found.endpoint.Region, string(found.endpoint.Availability)} {
+		for _, value := range []string{found.Keystone.IdentityEndpoint, found.Keystone.Username, found.Keystone.UserID, found.Keystone.Password, found.Keystone.TokenID, found.Keystone.DomainID,
+			found.Keystone.DomainName, found.Keystone.ApplicationCredentialID, found.Keystone.ApplicationCredentialSecret, scope.ProjectID, scope.ProjectName, scope.DomainID,
+			scope.TrustID, found.Endpoint.Region, string(found.Endpoint.Availability)} {
 			if strings.Contains(value, "foreign") || value == "admin" {
 				t.Errorf("%s: %q comes from the environment", name, value)
 			}
 		}
-		if scope.System || found.tls != nil && (found.tls.InsecureSkipVerify || found.tls.RootCAs != nil) {
+		if scope.System || found.TLS != nil && (found.TLS.InsecureSkipVerify || found.TLS.RootCAs != nil) {
 			t.Errorf("%s: scope or TLS come from the environment", name)
 		}
 	}
 	// What an entry lacks it lacks, although the environment has it.
-	for name, auth := range map[string]Auth{"bare": {Cloud: "bare"}, "bare INI": {CloudConfig: "bare.conf"}} {
-		if _, err := sources.resolve(Config{Name: name, Auth: auth}); err == nil || !strings.HasSuffix(err.Error(), "the credentials have no password, application credential or token") {
+	for name, auth := range map[string]Source{"bare": {Cloud: "bare"}, "bare INI": {CloudConfig: "bare.conf"}} {
+		if _, err := sources.Resolve(Config{Source: auth}); err == nil || !strings.HasSuffix(err.Error(), "the credentials have no password, application credential or token") {
 			t.Errorf("%s: error %v, want the missing password", name, err)
 		}
 	}
@@ -331,19 +325,19 @@ clouds:
 }
 
 func TestNoWayToLogIn(t *testing.T) {
-	_, err := Sources{}.resolve(Config{Name: "b"})
-	equal(t, errorText(err), "backend b: no way to log in is configured; set one of auth.cloud, auth.noauth, auth.cloudConfig or auth.environment")
+	_, err := Sources{}.Resolve(Config{})
+	equal(t, authtest.ErrorText(err), "no way to log in is configured; set one of auth.cloud, auth.noauth, auth.cloudConfig or auth.environment")
 }
 
 // TestVersionFollowsCredentials changes one thing at a time.
 func TestVersionFollowsCredentials(t *testing.T) {
-	ca, other := newAuthority(t), newAuthority(t)
-	_, _, cert, key := ca.issue("client", false)
-	_, _, cert2, key2 := ca.issue("client", false)
+	ca, other := authtest.NewAuthority(t), authtest.NewAuthority(t)
+	_, _, cert, key := ca.Issue("client", false)
+	_, _, cert2, key2 := ca.Issue("client", false)
 	base := map[string]string{
 		"clouds.yaml": "clouds: {gold: {region_name: R, cacert: $DIR/ca.pem, cert: $DIR/cert.pem, key: $DIR/key.pem, auth: {auth_url: http://k, username: kube, password: p, domain_name: d, project_name: x}}}",
 		"secure.yaml": "clouds: {gold: {auth: {trust_id: t}}}",
-		"ca.pem":      ca.pem,
+		"ca.pem":      ca.PEM,
 		"cert.pem":    cert,
 		"key.pem":     key,
 	}
@@ -352,14 +346,14 @@ func TestVersionFollowsCredentials(t *testing.T) {
 		t.Helper()
 		dir := t.TempDir()
 		for name, content := range files {
-			writeFile(t, filepath.Join(dir, name), strings.ReplaceAll(content, "$DIR", dir))
+			authtest.WriteFile(t, filepath.Join(dir, name), strings.ReplaceAll(content, "$DIR", dir))
 		}
-		config.Name, config.Auth = "b", Auth{Cloud: "gold"}
-		found, err := Sources{CloudsFile: dir + "/clouds.yaml", Getenv: noEnvironment}.resolve(config)
+		config.Source = Source{Cloud: "gold"}
+		found, err := Sources{CloudsFile: dir + "/clouds.yaml", Getenv: authtest.NoEnvironment}.Resolve(config)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return found.version
+		return found.Version
 	}
 	original := version(base, config)
 	if version(base, config) != original {
@@ -378,11 +372,11 @@ func TestVersionFollowsCredentials(t *testing.T) {
 		"another entry": edit("clouds.yaml", "clouds: {", "clouds: {zinc: {auth: {password: q}}, "),
 		"renamed CA file": func() map[string]string {
 			f := edit("clouds.yaml", "ca.pem", "ca2.pem")
-			f["ca2.pem"] = ca.pem
+			f["ca2.pem"] = ca.PEM
 			return f
 		}(),
 		"unrelated setting": edit("clouds.yaml", "region_name: R,", "region_name: R, compute_api_version: 2,"),
-		"unrelated file":    func() map[string]string { f := maps.Clone(base); f["other.pem"] = other.pem; return f }(),
+		"unrelated file":    func() map[string]string { f := maps.Clone(base); f["other.pem"] = other.PEM; return f }(),
 		"order of the keys": edit("clouds.yaml", "username: kube, password: p,", "password: p, username: kube,"),
 	}
 	for name, files := range same {
@@ -397,7 +391,7 @@ func TestVersionFollowsCredentials(t *testing.T) {
 		"address":            edit("clouds.yaml", "http://k", "http://l"),
 		"project":            edit("clouds.yaml", "project_name: x", "project_name: y"),
 		"trust":              edit("secure.yaml", "trust_id: t", "trust_id: u"),
-		"CA's content":       func() map[string]string { f := maps.Clone(base); f["ca.pem"] = other.pem; return f }(),
+		"CA's content":       func() map[string]string { f := maps.Clone(base); f["ca.pem"] = other.PEM; return f }(),
 		"client certificate": func() map[string]string { f := maps.Clone(base); f["cert.pem"], f["key.pem"] = cert2, key2; return f }(),
 		"no verification":    edit("clouds.yaml", "region_name: R,", "region_name: R, verify: false,"),
 		"interface":          edit("clouds.yaml", "region_name: R,", "interface: internal,"),
@@ -412,8 +406,6 @@ func TestVersionFollowsCredentials(t *testing.T) {
 	}
 	for name, config := range map[string]Config{
 		"backend's region": {Region: "R2"},
-		"connector":        {Region: "R1", Connector: Connector{Host: "k8s"}},
-		"concurrency":      {Region: "R1", Limits: Limits{Concurrency: 3}},
 	} {
 		if _, ok := seen[version(base, config)]; ok {
 			t.Errorf("%s: the version did not change", name)

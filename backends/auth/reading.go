@@ -1,4 +1,4 @@
-package backends
+package auth
 
 import (
 	"crypto/sha256"
@@ -36,43 +36,46 @@ func (c fileContent) hash() fileHash {
 	return fileHash{content: sha256.Sum256(c.text)}
 }
 
-// reading is credentials and what they were read from. Every replica looks once
+// Reading is credentials and what they were read from. Every replica looks once
 // a second whether they have changed: measured, that takes 0.02 ms, and 0.9 ms
 // with the parsing of twenty entries.
-type reading struct {
+type Reading struct {
 	config string // the version of the configuration
 	clouds string // the clouds.yaml that was found
 	files  map[string]fileHash
-	found  credentials
+	found  Credentials
 }
 
-// reread returns the credentials, from the last reading where nothing that it was
+// Reread returns the credentials, from the last reading where nothing that it was
 // made of has changed.
-func (s Sources) reread(config Config, configVersion string, last *reading) (*reading, error) {
+func (s Sources) Reread(config Config, configVersion string, last *Reading) (*Reading, error) {
 	clouds := ""
-	if config.Auth.Cloud != "" {
+	if config.Source.Cloud != "" {
 		clouds, _ = s.cloudsFile()
 	}
 	if last != nil && last.config == configVersion && last.clouds == clouds && last.current() {
 		return last, nil
 	}
 	s.files = fileSet{}
-	found, err := s.resolve(config)
+	found, err := s.Resolve(config)
 	if err != nil {
 		return nil, err
 	}
-	next := &reading{config: configVersion, clouds: clouds, files: map[string]fileHash{}, found: found}
+	next := &Reading{config: configVersion, clouds: clouds, files: map[string]fileHash{}, found: found}
 	for path, content := range s.files {
 		next.files[path] = content.hash()
 	}
-	if config.Auth.Environment {
+	if config.Source.Environment {
 		// The environment is no file; without YAML it is read fast enough.
 		next.config = ""
 	}
 	return next, nil
 }
 
-func (r *reading) current() bool {
+// Credentials are what was read.
+func (r *Reading) Credentials() Credentials { return r.found }
+
+func (r *Reading) current() bool {
 	for path, was := range r.files {
 		text, err := os.ReadFile(path)
 		if (fileContent{text, err}).hash() != was {

@@ -1,4 +1,4 @@
-package backends
+package auth
 
 import (
 	"context"
@@ -15,7 +15,7 @@ func TestCloudsOracle(t *testing.T) {
 	defer cancel()
 	run := func(arguments ...string) (output string, err error) {
 		command := exec.CommandContext(ctx, "go", arguments...)
-		command.Dir = "../test/cloudsoracle"
+		command.Dir = "../../test/cloudsoracle"
 		combined, err := command.CombinedOutput()
 		return strings.TrimSpace(string(combined)), err
 	}

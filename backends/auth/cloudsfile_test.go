@@ -1,9 +1,11 @@
-package backends
+package auth
 
 import (
 	"io/fs"
 	"strings"
 	"testing"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
 // FuzzCloudsFiles reads any three files, then two that begin with a secret:
@@ -22,7 +24,7 @@ func FuzzCloudsFiles(f *testing.F) {
 				files["d/clouds-public.yaml"] = fileContent{err: fs.ErrNotExist}
 			}
 			// The entry alone: what follows would read the certificates that it names.
-			cloud, err := Sources{CloudsFile: "d/clouds.yaml", Getenv: noEnvironment, files: files}.cloud("gold", region)
+			cloud, err := Sources{CloudsFile: "d/clouds.yaml", Getenv: authtest.NoEnvironment, files: files}.cloud("gold", region)
 			if err != nil || cloud.AuthInfo == nil {
 				return err
 			}
@@ -35,7 +37,7 @@ func FuzzCloudsFiles(f *testing.F) {
 		}
 		for _, key := range []string{"password", "token", "application_credential_secret"} {
 			before := "clouds:\n  gold:\n    auth:\n      " + key + ": " + secret + "\n"
-			if err := read(before+clouds, before+secure); strings.Contains(errorText(err), secret) {
+			if err := read(before+clouds, before+secure); strings.Contains(authtest.ErrorText(err), secret) {
 				t.Errorf("error %q shows the %s", err, key)
 			}
 		}

@@ -1,4 +1,4 @@
-package backends
+package auth
 
 import (
 	"maps"
@@ -6,29 +6,31 @@ import (
 	"testing"
 
 	"github.com/gophercloud/gophercloud/v2"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
-func resolveINI(t *testing.T, content string) (credentials, error) {
+func resolveINI(t *testing.T, content string) (Credentials, error) {
 	t.Helper()
-	dir := writeFiles(t, map[string]string{"old.conf": content})
-	return Sources{BaseDir: dir, Getenv: noEnvironment}.resolve(Config{Name: "b", Auth: Auth{CloudConfig: "old.conf"}})
+	dir := authtest.WriteFiles(t, map[string]string{"old.conf": content})
+	return Sources{BaseDir: dir, Getenv: authtest.NoEnvironment}.Resolve(Config{Source: Source{CloudConfig: "old.conf"}})
 }
 
 func TestCloudConfigKeystone(t *testing.T) {
-	ca := newAuthority(t)
-	dir := writeFiles(t, map[string]string{"ca.pem": ca.pem})
+	ca := authtest.NewAuthority(t)
+	dir := authtest.WriteFiles(t, map[string]string{"ca.pem": ca.PEM})
 	tests := map[string]struct {
 		content string
 		want    gophercloud.AuthOptions
-		check   func(t *testing.T, c credentials)
+		check   func(t *testing.T, c Credentials)
 	}{
 		"names": {
 			content: "[Global]\nauth-url = http://k:5000/v3\nusername = kube\npassword = p\ndomain-name = Default\ntenant-name = storage\nregion = R1\nca-file = " + dir + "/ca.pem\n",
 			want: gophercloud.AuthOptions{IdentityEndpoint: "http://k:5000/v3/", Username: "kube", Password: "p", DomainName: "Default", AllowReauth: true,
 				Scope: &gophercloud.AuthScope{ProjectName: "storage", DomainName: "Default"}},
-			check: func(t *testing.T, c credentials) {
-				equal(t, c.endpoint.Region, "R1")
-				if c.tls.RootCAs == nil {
+			check: func(t *testing.T, c Credentials) {
+				equal(t, c.Endpoint.Region, "R1")
+				if c.TLS.RootCAs == nil {
 					t.Error("ca-file was not read")
 				}
 			},
@@ -61,7 +63,7 @@ func TestCloudConfigKeystone(t *testing.T) {
 		"application credential": {
 			content: "[Global]\nauth-url=http://k/v3\napplication-credential-id=a\napplication-credential-secret=s\ntls-insecure=true\n",
 			want:    gophercloud.AuthOptions{IdentityEndpoint: "http://k/v3/", ApplicationCredentialID: "a", ApplicationCredentialSecret: "s", AllowReauth: true},
-			check:   func(t *testing.T, c credentials) { equal(t, c.tls.InsecureSkipVerify, true) },
+			check:   func(t *testing.T, c Credentials) { equal(t, c.TLS.InsecureSkipVerify, true) },
 		},
 		"case, comments, quotes and other sections": {
 			content: "\ufeff# cloud config\r\n[LoadBalancer]\nlb-version v2\nsubnet = \"open\n[LoadBalancerClass \"x\"]\npassword=wrong\n[GLOBAL] ; ours\n Auth-URL = \"http://k/v3\" # Keystone\nUSER-ID=u;u\npassword = \"p #1; \\\"q\\\"\" ; said\ntenant-id = x\t# ours\n; end\n",
@@ -75,7 +77,7 @@ func TestCloudConfigKeystone(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, want := found.auth, test.want
+			got, want := found.Keystone, test.want
 			if (got.Scope == nil) != (want.Scope == nil) || got.Scope != nil && *got.Scope != *want.Scope {
 				t.Errorf("scope %+v, want %+v", got.Scope, want.Scope)
 			}
@@ -138,7 +140,7 @@ func TestCloudConfigNoauth(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			equal(t, *found.noauth, test.want)
+			equal(t, *found.Noauth, test.want)
 		})
 	}
 }
@@ -159,18 +161,15 @@ func TestUnusableCloudConfig(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			dir := writeFiles(t, map[string]string{"old.conf": test.content})
-			_, err := Sources{BaseDir: dir, Getenv: noEnvironment}.resolve(Config{Name: "b", Auth: Auth{CloudConfig: "old.conf"}})
-			if want := "backend b: " + dir + "/old.conf" + test.want; errorText(err) != want {
-				t.Errorf("error %q\nwant  %q", errorText(err), want)
-			}
-			if !IsKind(err, KindConfig) {
-				t.Errorf("kind %s, want Config", KindOf(err))
+			dir := authtest.WriteFiles(t, map[string]string{"old.conf": test.content})
+			_, err := Sources{BaseDir: dir, Getenv: authtest.NoEnvironment}.Resolve(Config{Source: Source{CloudConfig: "old.conf"}})
+			if want := dir + "/old.conf" + test.want; authtest.ErrorText(err) != want {
+				t.Errorf("error %q\nwant  %q", authtest.ErrorText(err), want)
 			}
 		})
 	}
-	_, err := Sources{}.resolve(Config{Name: "b", Auth: Auth{CloudConfig: "/nowhere/old.conf"}})
-	equal(t, errorText(err), "backend b: cannot read /nowhere/old.conf: no such file or directory")
+	_, err := Sources{}.Resolve(Config{Source: Source{CloudConfig: "/nowhere/old.conf"}})
+	equal(t, authtest.ErrorText(err), "cannot read /nowhere/old.conf: no such file or directory")
 }
 
 // FuzzINI checks that whatever is written in quotes is read back, and that no
@@ -202,9 +201,9 @@ func FuzzINI(f *testing.F) {
 }
 
 func TestEnvironmentCredentials(t *testing.T) {
-	ca := newAuthority(t)
-	_, _, cert, key := ca.issue("client", false)
-	dir := writeFiles(t, map[string]string{"ca.pem": ca.pem, "cert.pem": cert, "key.pem": key})
+	ca := authtest.NewAuthority(t)
+	_, _, cert, key := ca.Issue("client", false)
+	dir := authtest.WriteFiles(t, map[string]string{"ca.pem": ca.PEM, "cert.pem": cert, "key.pem": key})
 	user := map[string]string{"OS_AUTH_URL": "http://k/v3", "OS_USER_ID": "u", "OS_PASSWORD": "p", "OS_PROJECT_ID": "x"}
 	with := func(more map[string]string) map[string]string {
 		all := maps.Clone(user)
@@ -214,7 +213,7 @@ func TestEnvironmentCredentials(t *testing.T) {
 	tests := map[string]struct {
 		variables map[string]string
 		want      gophercloud.AuthOptions
-		check     func(t *testing.T, c credentials)
+		check     func(t *testing.T, c Credentials)
 	}{
 		"ids": {user, gophercloud.AuthOptions{UserID: "u", Password: "p", Scope: &gophercloud.AuthScope{ProjectID: "x"}}, nil},
 		"names": {
@@ -239,27 +238,27 @@ func TestEnvironmentCredentials(t *testing.T) {
 		"region, interface and certificates": {
 			with(map[string]string{"OS_REGION_NAME": "R", "OS_INTERFACE": "internal", "OS_CACERT": dir + "/ca.pem", "OS_CERT": dir + "/cert.pem", "OS_KEY": dir + "/key.pem"}),
 			gophercloud.AuthOptions{UserID: "u", Password: "p", Scope: &gophercloud.AuthScope{ProjectID: "x"}},
-			func(t *testing.T, c credentials) {
-				equal(t, c.endpoint, gophercloud.EndpointOpts{Region: "R", Availability: gophercloud.AvailabilityInternal})
-				equal(t, len(c.tls.Certificates), 1)
-				equal(t, c.tls.RootCAs != nil, true)
-				equal(t, c.tls.InsecureSkipVerify, false)
+			func(t *testing.T, c Credentials) {
+				equal(t, c.Endpoint, gophercloud.EndpointOpts{Region: "R", Availability: gophercloud.AvailabilityInternal})
+				equal(t, len(c.TLS.Certificates), 1)
+				equal(t, c.TLS.RootCAs != nil, true)
+				equal(t, c.TLS.InsecureSkipVerify, false)
 			}},
 		"insecure, endpoint type of old": {
 			with(map[string]string{"OS_INSECURE": "1", "OS_ENDPOINT_TYPE": "adminURL"}),
 			gophercloud.AuthOptions{UserID: "u", Password: "p", Scope: &gophercloud.AuthScope{ProjectID: "x"}},
-			func(t *testing.T, c credentials) {
-				equal(t, c.endpoint.Availability, gophercloud.AvailabilityAdmin)
-				equal(t, c.tls.InsecureSkipVerify, true)
+			func(t *testing.T, c Credentials) {
+				equal(t, c.Endpoint.Availability, gophercloud.AvailabilityAdmin)
+				equal(t, c.TLS.InsecureSkipVerify, true)
 			}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			found, err := Sources{Getenv: environment(test.variables)}.resolve(Config{Name: "b", Auth: Auth{Environment: true}})
+			found, err := Sources{Getenv: authtest.Environment(test.variables)}.Resolve(Config{Source: Source{Environment: true}})
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, want := found.auth, test.want
+			got, want := found.Keystone, test.want
 			if (got.Scope == nil) != (want.Scope == nil) || got.Scope != nil && *got.Scope != *want.Scope {
 				t.Errorf("scope %+v, want %+v", got.Scope, want.Scope)
 			}
@@ -276,24 +275,24 @@ func TestEnvironmentCredentials(t *testing.T) {
 			{"OS_CINDER_ENDPOINT": "http://c:8776/v2", "OS_USERNAME": "kube", "OS_TENANT_NAME": "demo"},
 			{"OS_CINDER_ENDPOINT": "http://c:8776/v2", "OS_USERNAME": "kube", "OS_PROJECT_NAME": "demo"},
 		} {
-			found, err := Sources{Getenv: environment(variables)}.resolve(Config{Name: "b", Auth: Auth{Environment: true}})
+			found, err := Sources{Getenv: authtest.Environment(variables)}.Resolve(Config{Source: Source{Environment: true}})
 			if err != nil {
 				t.Fatal(err)
 			}
-			equal(t, *found.noauth, Noauth{Endpoint: "http://c:8776/v2", User: "kube", Project: "demo"})
+			equal(t, *found.Noauth, Noauth{Endpoint: "http://c:8776/v2", User: "kube", Project: "demo"})
 		}
 	})
 	t.Run("nothing", func(t *testing.T) {
-		_, err := Sources{Getenv: noEnvironment}.resolve(Config{Name: "b", Auth: Auth{Environment: true}})
-		equal(t, errorText(err), "backend b: the environment has neither OS_AUTH_URL nor OS_CINDER_ENDPOINT")
+		_, err := Sources{Getenv: authtest.NoEnvironment}.Resolve(Config{Source: Source{Environment: true}})
+		equal(t, authtest.ErrorText(err), "the environment has neither OS_AUTH_URL nor OS_CINDER_ENDPOINT")
 	})
 	t.Run("the process's by default", func(t *testing.T) {
 		t.Setenv("OS_CINDER_ENDPOINT", "http://c:8776/v3")
-		found, err := Sources{}.resolve(Config{Name: "b", Auth: Auth{Environment: true}})
+		found, err := Sources{}.Resolve(Config{Source: Source{Environment: true}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		equal(t, found.noauth.Endpoint, "http://c:8776/v3")
+		equal(t, found.Noauth.Endpoint, "http://c:8776/v3")
 	})
 }
 
@@ -308,23 +307,22 @@ func TestNoauthAccounts(t *testing.T) {
 		"another project":         {Noauth{Endpoint: "http://c/v3/0123abcd", Project: "admin"}, `the noauth endpoint http://c/v3/0123abcd ends with project "0123abcd", but the project is given as "admin"; keep one of them`},
 		"more behind it":          {Noauth{Endpoint: "http://c/v3/0123abcd/volumes"}, "noauth endpoint http://c/v3/0123abcd/volumes goes on behind the version and a project; give Cinder's address such as http://cinder:8776/v3"},
 		"colon":                   {Noauth{Endpoint: "http://c", User: "a:b"}, "user and project of a noauth endpoint must not contain colons, slashes or blanks, since they are sent as user:project"},
-		"line break":              {Noauth{Endpoint: "http://c", Project: "a\nX-Auth: b"}, "user and project of a noauth endpoint must not contain colons, slashes or blanks, since they are sent as user:project"},
+		"line break":              {Noauth{Endpoint: "http://c", Project: "a\nX-Source: b"}, "user and project of a noauth endpoint must not contain colons, slashes or blanks, since they are sent as user:project"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			_, err := Sources{}.resolve(Config{Name: "b", Auth: Auth{Noauth: &test.noauth}})
-			equal(t, errorText(err), "backend b: "+test.want)
-			equal(t, KindOf(err), KindConfig)
+			_, err := Sources{}.Resolve(Config{Source: Source{Noauth: &test.noauth}})
+			equal(t, authtest.ErrorText(err), test.want)
 		})
 	}
 	t.Run("version", func(t *testing.T) {
 		versions := map[string]bool{}
 		for _, noauth := range []Noauth{{Endpoint: "http://c"}, {Endpoint: "http://d"}, {Endpoint: "http://c", User: "u"}, {Endpoint: "http://c", Project: "p"}} {
-			found, err := Sources{}.resolve(Config{Name: "b", Auth: Auth{Noauth: &noauth}})
+			found, err := Sources{}.Resolve(Config{Source: Source{Noauth: &noauth}})
 			if err != nil {
 				t.Fatal(err)
 			}
-			versions[found.version] = true
+			versions[found.Version] = true
 		}
 		equal(t, len(versions), 4)
 	})

@@ -1,6 +1,7 @@
-package backends
+package auth
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -27,8 +28,8 @@ const (
 // id, where the OpenStack clients let the more precise part win; so does this.
 func authOptions(authType clouds.AuthType, info clouds.AuthInfo) (gophercloud.AuthOptions, error) {
 	address, repaired := identityV3(info.AuthURL)
-	if !isWebAddress(address) {
-		return gophercloud.AuthOptions{}, fmt.Errorf("auth_url %q is not an http or https address", withoutUser(info.AuthURL))
+	if !IsWebAddress(address) {
+		return gophercloud.AuthOptions{}, fmt.Errorf("auth_url %q is not an http or https address", WithoutUser(info.AuthURL))
 	}
 	if !utf8.ValidString(info.Password + info.ApplicationCredentialSecret + info.Token) {
 		// JSON would carry another text to Keystone, without a word.
@@ -36,7 +37,7 @@ func authOptions(authType clouds.AuthType, info clouds.AuthInfo) (gophercloud.Au
 	}
 	if repaired {
 		// The v2.0 API knew one domain, which v3 calls by this id.
-		info.DefaultDomain = orElse(info.DefaultDomain, "default")
+		info.DefaultDomain = cmp.Or(info.DefaultDomain, "default")
 	}
 	method, err := authMethod(authType, info)
 	if err != nil {
@@ -181,15 +182,15 @@ func identityV3(address string) (v3 string, repaired bool) {
 	return strings.TrimSuffix(base, "/v3") + "/v3/", false
 }
 
-// isWebAddress reports whether requests can be sent to the address.
-func isWebAddress(address string) bool {
+// IsWebAddress reports whether requests can be sent to the address.
+func IsWebAddress(address string) bool {
 	u, err := url.Parse(address)
 	return err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https")
 }
 
-// withoutUser takes user and password out of an address, so that it can be
+// WithoutUser takes user and password out of an address, so that it can be
 // shown. The address may be one that does not parse.
-func withoutUser(address string) string {
+func WithoutUser(address string) string {
 	authority, path, _ := strings.Cut(address[schemeEnd(address):], "/")
 	at := strings.LastIndex(authority, "@")
 	if at < 0 {
@@ -223,7 +224,7 @@ func (f fileSet) readCertificates(cloud clouds.Cloud) (*tls.Config, map[string]s
 		if !config.RootCAs.AppendCertsFromPEM(content) {
 			return nil, nil, fmt.Errorf("the CA certificate%s is not a PEM certificate", in(cloud.CACertFile))
 		}
-		read["ca"] = versionOf(content)
+		read["ca"] = Fingerprint(content)
 	}
 	if cloud.ClientCertFile != "" {
 		certificate, err := f.certificateText(cloud.ClientCertFile)
@@ -242,7 +243,7 @@ func (f fileSet) readCertificates(cloud clouds.Cloud) (*tls.Config, map[string]s
 			return nil, nil, fmt.Errorf("the client certificate%s cannot be used: %w", in(cloud.ClientCertFile), err)
 		}
 		config.Certificates = []tls.Certificate{pair}
-		read["certificate"], read["key"] = versionOf(certificate), versionOf(key)
+		read["certificate"], read["key"] = Fingerprint(certificate), Fingerprint(key)
 	} else if cloud.ClientKeyFile != "" {
 		return nil, nil, errors.New("a client key is given without a client certificate")
 	}

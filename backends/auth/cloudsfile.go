@@ -1,6 +1,7 @@
-package backends
+package auth
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -70,7 +71,7 @@ func (f cloudFiles) cloud(name, region string) (clouds.Cloud, error) {
 	if !ok {
 		return clouds.Cloud{}, fmt.Errorf("%s has no cloud %q; it has %s", f.path, name, quotedNames(document.Clouds))
 	}
-	profile, err := f.profile(orElse(entry.Profile, entry.Cloud))
+	profile, err := f.profile(cmp.Or(entry.Profile, entry.Cloud))
 	if err != nil {
 		return clouds.Cloud{}, fmt.Errorf("%s: cloud %q: %w", f.path, name, err)
 	}
@@ -119,7 +120,7 @@ func (f cloudFiles) readBeside(name string, into any) error {
 // region_name or the first of the list.
 func withRegion(cloud clouds.Cloud, region string) clouds.Cloud {
 	if region == "" && len(cloud.Regions) > 0 {
-		region = orElse(cloud.RegionName, cloud.Regions[0].Name)
+		region = cmp.Or(cloud.RegionName, cloud.Regions[0].Name)
 	}
 	if region == "" {
 		return cloud

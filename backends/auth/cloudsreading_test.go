@@ -1,4 +1,4 @@
-package backends
+package auth
 
 import (
 	"encoding/json"
@@ -10,6 +10,8 @@ import (
 
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
 var updateReadings = flag.Bool("update", false, "write testdata/cloudsreadings.json anew")
@@ -78,15 +80,15 @@ func TestCloudsReadings(t *testing.T) {
 // which has certificates too.
 func (c cloudsCase) read(t *testing.T) cloudsReading {
 	t.Helper()
-	ca := newAuthority(t)
-	_, _, cert, key := ca.issue("client", false)
-	dir := writeFiles(t, map[string]string{"ca.pem": ca.pem, "cert.pem": cert, "key.pem": key})
+	ca := authtest.NewAuthority(t)
+	_, _, cert, key := ca.Issue("client", false)
+	dir := authtest.WriteFiles(t, map[string]string{"ca.pem": ca.PEM, "cert.pem": cert, "key.pem": key})
 	files := c.contents()
 	for name, content := range files {
-		writeFile(t, dir+"/"+name, strings.ReplaceAll(content, "$DIR", dir))
+		authtest.WriteFile(t, dir+"/"+name, strings.ReplaceAll(content, "$DIR", dir))
 	}
 	reading := cloudsReading{Case: c.name, Files: files, Region: c.region, Environment: c.environment, Oracle: c.oracle, Why: c.why}
-	sources := Sources{CloudsFile: dir + "/clouds.yaml", Getenv: environment(c.environment), files: fileSet{}}
+	sources := Sources{CloudsFile: dir + "/clouds.yaml", Getenv: authtest.Environment(c.environment), files: fileSet{}}
 	cloud, err := sources.cloud("gold", c.region)
 	if err != nil {
 		reading.Refusal = strings.ReplaceAll(err.Error(), dir, "$DIR")
@@ -97,12 +99,12 @@ func (c cloudsCase) read(t *testing.T) cloudsReading {
 		*path = strings.ReplaceAll(*path, dir, "$DIR")
 	}
 	reading.Cloud = &cloud
-	found, err := sources.resolve(Config{Name: "b", Auth: Auth{Cloud: "gold"}, Region: c.region})
+	found, err := sources.Resolve(Config{Source: Source{Cloud: "gold"}, Region: c.region})
 	if err != nil {
 		reading.Refusal = strings.ReplaceAll(err.Error(), dir, "$DIR")
 		return reading
 	}
-	reading.Login = loginBody(t, found.auth)
+	reading.Login = loginBody(t, found.Keystone)
 	return reading
 }
 

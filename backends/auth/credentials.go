@@ -1,0 +1,219 @@
+package auth
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
+)
+
+// Config is what of a backend's configuration matters to its credentials.
+type Config struct {
+	Source Source
+	// Region and Interface select an endpoint of the service catalogue; they come
+	// before those that are found with the credentials.
+	Region, Interface string
+}
+
+// Sources says where credentials are read. Nothing of the process is changed
+// to read them: neither its environment nor its working directory.
+type Sources struct {
+	// CloudsFile is clouds.yaml; empty searches the usual places. A
+	// secure.yaml and a clouds-public.yaml beside it are merged as the
+	// OpenStack clients do.
+	CloudsFile string
+	// BaseDir resolves relative paths of cloud configuration files.
+	BaseDir string
+	// Getenv reads the environment; nil means os.Getenv.
+	Getenv func(string) string
+
+	// files are those of one reading.
+	files fileSet
+}
+
+func (s Sources) getenv(name string) string {
+	if s.Getenv != nil {
+		return s.Getenv(name)
+	}
+	return os.Getenv(name)
+}
+
+// Credentials are what a login needs, read and complete. Version changes
+// whenever any byte of it changes, the certificates' contents included.
+type Credentials struct {
+	Noauth   *Noauth
+	Keystone gophercloud.AuthOptions
+	Endpoint gophercloud.EndpointOpts
+	TLS      *tls.Config
+	Version  string
+}
+
+// Resolve reads the credentials of one backend. Its errors never quote file
+// contents.
+func (s Sources) Resolve(config Config) (Credentials, error) {
+	if s.files == nil {
+		s.files = fileSet{}
+	}
+	return s.read(config)
+}
+
+func (s Sources) read(config Config) (Credentials, error) {
+	switch auth := config.Source; {
+	case auth.Noauth != nil:
+		return noauthCredentials(config, *auth.Noauth)
+	case auth.Cloud != "":
+		cloud, err := s.cloud(auth.Cloud, config.Region)
+		if err != nil {
+			return Credentials{}, err
+		}
+		return s.files.keystoneCredentials(config, cloud)
+	case auth.CloudConfig != "":
+		path := auth.CloudConfig
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(s.BaseDir, path)
+		}
+		return s.files.cloudConfigCredentials(config, path)
+	case auth.Environment:
+		return s.environmentCredentials(config)
+	}
+	return Credentials{}, errors.New("no way to log in is configured; set one of auth.cloud, auth.noauth, auth.cloudConfig or auth.environment")
+}
+
+// noauthCredentials completes the account of a noauth endpoint. An endpoint
+// as it stands in a service catalogue ends with the project.
+func noauthCredentials(config Config, noauth Noauth) (Credentials, error) {
+	if noauth.Endpoint == "" {
+		return Credentials{}, errors.New("the noauth endpoint is empty; give Cinder's address such as http://cinder:8776/v3")
+	}
+	_, project, err := SplitNoauth(noauth.Endpoint)
+	if err != nil {
+		return Credentials{}, err
+	}
+	if project != "" && noauth.Project != "" && noauth.Project != project {
+		return Credentials{}, fmt.Errorf("the noauth endpoint %s ends with project %q, but the project is given as %q; keep one of them",
+			noauth.Endpoint, project, noauth.Project)
+	}
+	noauth.User = cmp.Or(noauth.User, "admin")
+	noauth.Project = cmp.Or(noauth.Project, cmp.Or(project, "admin"))
+	if strings.ContainsAny(noauth.User+noauth.Project, ": \t\r\n/") {
+		return Credentials{}, errors.New("user and project of a noauth endpoint must not contain colons, slashes or blanks, since they are sent as user:project")
+	}
+	return Credentials{Noauth: &noauth, Version: Fingerprint(config, noauth)}, nil
+}
+
+// keystoneCredentials completes an entry whose files, profile and region are
+// merged already. Everything is taken from the entry and nothing from the
+// process: one backend must never log in with a mixture of its own
+// credentials and another's.
+func (f fileSet) keystoneCredentials(config Config, cloud clouds.Cloud) (Credentials, error) {
+	if cloud.AuthInfo == nil || cloud.AuthInfo.AuthURL == "" {
+		return Credentials{}, errors.New("the credentials name no auth_url")
+	}
+	options, err := authOptions(cloud.AuthType, *cloud.AuthInfo)
+	if err != nil {
+		return Credentials{}, err
+	}
+	tlsConfig, certificates, err := f.readCertificates(cloud)
+	if err != nil {
+		return Credentials{}, err
+	}
+	availability, err := availabilityOf(cmp.Or(config.Interface, cmp.Or(cloud.EndpointType, cloud.Interface)))
+	if err != nil {
+		return Credentials{}, err
+	}
+	found := Credentials{
+		Keystone: options,
+		TLS:      tlsConfig,
+		Endpoint: gophercloud.EndpointOpts{Region: cmp.Or(config.Region, cloud.RegionName), Availability: availability},
+	}
+	found.Version = Fingerprint(config, cloud.AuthType, cloud.AuthInfo, found.Endpoint, certificates)
+	return found, nil
+}
+
+// availabilityOf reads the name of an interface in the two forms that the
+// OpenStack clients know, such as internal and internalURL.
+func availabilityOf(name string) (gophercloud.Availability, error) {
+	switch strings.TrimSuffix(name, "URL") {
+	case "", "public":
+		return gophercloud.AvailabilityPublic, nil
+	case "internal":
+		return gophercloud.AvailabilityInternal, nil
+	case "admin":
+		return gophercloud.AvailabilityAdmin, nil
+	}
+	return "", fmt.Errorf("interface %q is none of public, internal and admin", name)
+}
+
+// Fingerprint is a hash over everything that shapes a client. JSON gives it a
+// stable form; nothing of it is stored but the hash.
+func Fingerprint(parts ...any) string {
+	encoded, err := json.Marshal(parts)
+	if err != nil {
+		// Only channels, functions and cycles fail to encode; configuration
+		// has none of these.
+		panic(fmt.Sprintf("configuration cannot be encoded: %v", err))
+	}
+	sum := sha256.Sum256(encoded)
+	return hex.EncodeToString(sum[:12])
+}
+
+// Source says where the credentials of a backend come from. Exactly one field
+// is set.
+type Source struct {
+	// Cloud names an entry of clouds.yaml.
+	Cloud string
+	// CloudConfig is the path of an INI file in the form of the OpenStack
+	// cloud provider, as the historic provisioner read it.
+	CloudConfig string
+	// Environment takes OS_* variables of the process.
+	Environment bool
+	// Noauth names an endpoint whose auth_strategy is noauth.
+	Noauth *Noauth
+}
+
+// Noauth is an endpoint of a Cinder that authenticates nobody. User and
+// Project default to "admin".
+type Noauth struct {
+	Endpoint string
+	User     string
+	Project  string
+}
+
+// SplitNoauth makes the v3 base out of the endpoints that configurations name:
+// with v3, with the v2 of old files (gone since 2021; v3 of the same host is
+// what serves there), or with no version at all. An address in the form of a
+// service catalogue also names the project behind the version.
+func SplitNoauth(endpoint string) (base, project string, err error) {
+	u, err := url.Parse(endpoint)
+	if err != nil || !IsWebAddress(endpoint) {
+		return "", "", fmt.Errorf("noauth endpoint %q is not an http or https address", WithoutUser(endpoint))
+	}
+	u.RawQuery, u.Fragment = "", ""
+	parts := strings.FieldsFunc(u.Path, func(r rune) bool { return r == '/' })
+	version := slices.IndexFunc(parts, func(part string) bool { return part == "v1" || part == "v2" || part == "v3" })
+	switch {
+	case version < 0:
+		parts = append(parts, "v3")
+	case version == len(parts)-2:
+		project = parts[version+1]
+		parts = parts[:version+1]
+		parts[version] = "v3"
+	case version == len(parts)-1:
+		parts[version] = "v3"
+	default:
+		return "", "", fmt.Errorf("noauth endpoint %s goes on behind the version and a project; give Cinder's address such as http://cinder:8776/v3", WithoutUser(endpoint))
+	}
+	u.Path = "/" + strings.Join(parts, "/") + "/"
+	return u.String(), project, nil
+}

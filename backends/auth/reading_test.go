@@ -1,0 +1,20 @@
+package auth
+
+import (
+	"testing"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+)
+
+// TestReadingIsOneStateOfEachFile: one that is replaced in between does not mix
+// the old with the new.
+func TestReadingIsOneStateOfEachFile(t *testing.T) {
+	dir := authtest.WriteFiles(t, map[string]string{"clouds.yaml": "old"})
+	files := fileSet{}
+	first, err := files.read(dir + "/clouds.yaml")
+	equal(t, err, nil)
+	authtest.WriteFile(t, dir+"/clouds.yaml", "new")
+	again, err := files.read(dir + "/clouds.yaml")
+	equal(t, err, nil)
+	equal(t, string(first)+string(again), "oldold")
+}
