@@ -1,7 +1,11 @@
 package main
 
 import (
+	"io/fs"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -145,5 +149,38 @@ func TestRulePatternsCoverWhatTheySay(t *testing.T) {
 	}
 	if !slices.ContainsFunc(forbidden[0].never, func(s string) bool { return strings.HasPrefix("k8s.io/client-go/kubernetes/", s) }) {
 		t.Error("the rule for policy does not forbid client-go")
+	}
+}
+
+// mentioned is a file that docs mention.
+var mentioned = regexp.MustCompile("`([a-z0-9_/]+\\.go|testdata/[a-z_]+\\.txt)`")
+
+// TestDocumentedFilesExist keeps docs/ from naming files that were moved. A name
+// without a folder may be anywhere.
+func TestDocumentedFilesExist(t *testing.T) {
+	names := map[string]bool{}
+	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() {
+			names[filepath.Base(path)], names[path] = true, true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	documents, err := filepath.Glob("docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, document := range append(documents, "README.md", "mappers/README.md") {
+		text, err := os.ReadFile(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range mentioned.FindAllStringSubmatch(string(text), -1) {
+			if name := found[1]; !names[name] && !names[filepath.Join("provisioner", name)] && !names[filepath.Join(filepath.Dir(document), name)] {
+				t.Errorf("%s mentions %s, which does not exist", document, name)
+			}
+		}
 	}
 }

@@ -29,7 +29,7 @@ type denial struct {
 // ShouldProvision is the admission of claims. A claim that is turned away gets
 // an event with a stable reason and leaves the library's queue, as does one
 // whose turn has not come; they are brought back by what could help them (see
-// comeback.go), not by retries.
+// wakeups.go), not by retries.
 func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.PersistentVolumeClaim) bool {
 	if p.stopping() {
 		return false
