@@ -184,3 +184,36 @@ func TestDocumentedFilesExist(t *testing.T) {
 		}
 	}
 }
+
+// TestFaultsNameTestsThatExist keeps docs/faults.md from promising what no test
+// holds any more.
+func TestFaultsNameTestsThatExist(t *testing.T) {
+	text, err := os.ReadFile("docs/faults.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared := map[string]bool{}
+	declaration := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	err = filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		source, err := os.ReadFile(path)
+		for _, found := range declaration.FindAllStringSubmatch(string(source), -1) {
+			declared[found[1]] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile("`(Test\\w+)`").FindAllStringSubmatch(string(text), -1)
+	if len(named) < 20 {
+		t.Errorf("docs/faults.md names %d tests only", len(named))
+	}
+	for _, found := range named {
+		if !declared[found[1]] {
+			t.Errorf("docs/faults.md names %s, which does not exist", found[1])
+		}
+	}
+}
