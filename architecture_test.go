@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -214,6 +215,25 @@ func TestFaultsNameTestsThatExist(t *testing.T) {
 	for _, found := range named {
 		if !declared[found[1]] {
 			t.Errorf("docs/faults.md names %s, which does not exist", found[1])
+		}
+	}
+}
+
+// TestDecisionsHaveAnIndex: every decision has a number, a day and a line in the
+// index.
+func TestDecisionsHaveAnIndex(t *testing.T) {
+	text, err := os.ReadFile("docs/decisions.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	headings := regexp.MustCompile(`(?m)^## (\d+\. .+)\n\n\*\d{4}-\d\d-\d\d\*$`).FindAllStringSubmatch(string(text), -1)
+	if all := strings.Count(string(text), "\n## "); len(headings) != all {
+		t.Errorf("%d of %d decisions have a number and a day", len(headings), all)
+	}
+	for i, heading := range headings {
+		number, title, _ := strings.Cut(heading[1], ". ")
+		if number != strconv.Itoa(i+1) || !strings.Contains(string(text), "\n"+number+". ["+title+"](#"+number+"-") {
+			t.Errorf("decision %q is out of order or not in the index", heading[1])
 		}
 	}
 }
