@@ -24,7 +24,7 @@ var forbidden = []struct {
 	except []string
 	why    string
 }{
-	{of: "policy/", except: []string{module + "/mappers/template/"}, never: []string{"k8s.io/client-go/", "github.com/gophercloud/", "github.com/prometheus/", module + "/backends/", module + "/mappers/", module + "/provisioner/"},
+	{of: "policy/", except: []string{module + "/mappers/mapping/", module + "/mappers/template/"}, never: []string{"k8s.io/client-go/", "github.com/gophercloud/", "github.com/prometheus/", module + "/backends/", module + "/mappers/", module + "/provisioner/"},
 		why: "policy is pure and decides the same way offline"},
 	{of: "backends/", never: []string{"k8s.io/", module + "/policy/", module + "/mappers/", module + "/provisioner/"},
 		why: "backends is the only package that knows OpenStack, and knows nothing else"},
@@ -34,6 +34,8 @@ var forbidden = []struct {
 		why: "mappers is pure"},
 	{of: "mappers/template", never: []string{"k8s.io/", "github.com/", "sigs.k8s.io/", module + "/"},
 		why: "the language of templates is a leaf, which policy and mappers share"},
+	{of: "mappers/mapping", never: []string{"k8s.io/", "github.com/", "sigs.k8s.io/", module + "/"},
+		why: "the rules about connections are a leaf, which policy and mappers share"},
 	{of: "provisioner", never: []string{"github.com/gophercloud/", module + "/provisioner/app/", module + "/provisioner/cli/", module + "/provisioner/wiring/"},
 		why: "the hub speaks to OpenStack through backends, and does not wire itself"},
 	{of: "provisioner/cli", never: []string{"github.com/gophercloud/", module + "/provisioner/"},

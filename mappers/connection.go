@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers/template"
 )
 
 // Connection is what Cinder answered about a connected volume, whatever API
@@ -147,9 +149,6 @@ func (c Connection) LogValue() slog.Value { return slog.StringValue(c.String()) 
 // MarshalJSON keeps JSON loggers from printing the values.
 func (c Connection) MarshalJSON() ([]byte, error) { return json.Marshal(c.String()) }
 
-// credentialKeys are the words that mark a field as holding a credential.
-var credentialKeys = regexp.MustCompile(`(?i)passw|passphrase|secret|keyring|token|credential|(^|_)key$`)
-
 // notCredentials are fields of Cinder's RBD driver that only sound like one.
 var notCredentials = regexp.MustCompile(`^secret_(type|uuid)$`)
 
@@ -167,7 +166,7 @@ func credentialsIn(value any) []string {
 		switch typed := value.(type) {
 		case map[string]any:
 			for key, inner := range typed {
-				walk(inner, marked || credentialKeys.MatchString(key) && !notCredentials.MatchString(key))
+				walk(inner, marked || template.IsCredential(key) && !notCredentials.MatchString(key))
 			}
 		case []any:
 			for _, inner := range typed {

@@ -8,8 +8,10 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"pgregory.net/rapid"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 )
 
 const (
@@ -288,4 +290,17 @@ func TestISCSIPortalNextToTheVolumesName(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestInitiatorsOfThePolicyCanBeMapped: what the policy's check accepts must not
+// be refused when the first volume is connected.
+func TestInitiatorsOfThePolicyCanBeMapped(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		name := rapid.StringMatching(mapping.Initiator.String()).Filter(func(s string) bool { return len(s) <= mapping.LongestInitiator }).Draw(r, "name")
+		request := plainRequest()
+		request.Connector.Initiator = name
+		if _, err := mapData(t, "iscsi", onePath(nil), request); err != nil {
+			r.Errorf("%q: %v", name, err)
+		}
+	})
 }

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/mappers/template"
 )
 
@@ -88,17 +89,13 @@ type SecretTemplate struct {
 func (r request) checkForm() error {
 	switch form := r.mapping.As; {
 	case form == FormDefault, form == FormCSI, form == FormFlexVolume:
-	case form == FormNative && hasNativeSource(r.protocol):
+	case form == FormNative && mapping.HasNativeSource(r.protocol):
 	case form == FormNative:
 		return refuse(InvalidMapping, "mapping.%s.as is \"native\", but Kubernetes has no source of its own for %s; name a CSI or FlexVolume driver in the backend's mapping", r.protocol, r.protocol)
 	default:
 		return refuse(InvalidMapping, "mapping.%s.as is %q, expected \"native\", \"csi\" or \"flexVolume\"; correct the backend's mapping", r.protocol, form)
 	}
 	return nil
-}
-
-func hasNativeSource(protocol string) bool {
-	return slices.Contains([]string{"fibre_channel", "iscsi", "iser", "rbd"}, protocol)
 }
 
 // usesTemplates reports whether the operator has written what the source's

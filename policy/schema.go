@@ -9,6 +9,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 )
 
 // schema is a JSON Schema, or a part of one. Its keys are sorted when it is
@@ -199,7 +201,7 @@ func mappingRules() schema {
 		return schema{"allOf": all}
 	}
 	known := schema{}
-	for _, protocol := range nativeProtocols {
+	for _, protocol := range mapping.NativeProtocols() {
 		known[protocol] = both(of(protocol), when(MappingCSI, schema{"required": []string{"driver"}}))
 	}
 	// Only rbd has a built-in driver, which needs the name of the cluster.

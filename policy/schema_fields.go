@@ -3,6 +3,7 @@ package policy
 import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/mappers/template"
 )
 
@@ -90,7 +91,7 @@ func connectionFields() map[string]fieldSchema {
 		"Timeouts.request": {description: "For one request to Cinder, such as 75s. Default: 75s.", rules: positive},
 
 		"Connector.host":       {description: "Host name that volumes are attached to. Default: " + DefaultConnectorHost + ".", rules: schema{"pattern": hostPattern.String(), "maxLength": maxTextLength}},
-		"Connector.initiator":  {description: "iSCSI initiator name under which the nodes log in. Default: made from the cluster's id.", rules: schema{"pattern": initiatorPattern.String(), "maxLength": maxQualifiedName}},
+		"Connector.initiator":  {description: "iSCSI initiator name under which the nodes log in. Default: made from the cluster's id.", rules: schema{"pattern": mapping.Initiator.String(), "maxLength": mapping.LongestInitiator}},
 		"Connector.ip":         {description: "IP address of the nodes, for drivers that ask for one.", rules: schema{"pattern": `^[0-9A-Fa-f.:]+$`, "anyOf": []schema{{"format": "ipv4"}, {"format": "ipv6"}}}},
 		"Connector.wwpns":      {description: "Fibre Channel port names of the nodes.", entries: schema{"pattern": wwpnPattern.String()}},
 		"Connector.nqn":        {description: "NVMe-oF host name.", rules: schema{"pattern": nqnPattern.String(), "maxLength": maxQualifiedName}},

@@ -184,6 +184,7 @@ var schemaMistakes = map[string][2]string{
 	"a node's label":                {"nodeLabels: {storage: fc}", "nodeLabels: {storage: f c}"},
 	"a node's label's key":          {"nodeLabels: {storage: fc}", "nodeLabels: {-storage: fc}"},
 	"a host":                        {"host: node.example", "host: node example"},
+	"an initiator with a slash":     {"iqn.2026-01.com.example:all", "iqn.2026-01.com.example:all/eu"},
 	"an initiator":                  {"iqn.2026-01.com.example:all", "iqn.2026-01.com.example"},
 	"an address":                    {"ip: 192.0.2.1", "ip: 192.0.2.256"},
 	"a port name":                   {"50:01:43:80:12:34:56:7A", "50:01:43:80:12:34:56"},

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 )
 
 var (
@@ -15,15 +17,10 @@ var (
 	hostPattern       = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 	wwpnPattern       = regexp.MustCompile(`^([0-9a-fA-F]{16}|[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){7})$`)
 	nqnPattern        = regexp.MustCompile(`^nqn\.\d{4}-\d{2}\.\S+$`)
-
-	// The API server validates a PersistentVolume's initiatorName by these
-	// forms (pkg/apis/core/validation in Kubernetes); anchored, and as narrow
-	// as RFC 3722 where the API server is lax about capital letters.
-	initiatorPattern = regexp.MustCompile(`^(iqn\.\d{4}-\d{2}\.[a-z0-9.-]+:[^,;*&$|\sA-Z]+|eui\.[0-9A-Fa-f]{16}|naa\.[0-9A-Fa-f]{32})$`)
 )
 
-// maxQualifiedName is the longest iSCSI name (RFC 7143) and NVMe qualified
-// name (NVM Express base specification).
+// maxQualifiedName is the longest NVMe qualified name (NVM Express base
+// specification).
 const maxQualifiedName = 223
 
 func (p *Policy) validateBackend(d *document, i int) {
@@ -171,7 +168,7 @@ func validateConnector(d *document, path string, c *Connector) {
 	if at := child(path, "host"); d.has(at) && (!hostPattern.MatchString(c.Host) || len(c.Host) > maxTextLength) {
 		d.errorf(at, "%q cannot be a host name; use letters, digits, '.', '_' and '-'", c.Host)
 	}
-	if at := child(path, "initiator"); d.has(at) && (!initiatorPattern.MatchString(c.Initiator) || len(c.Initiator) > maxQualifiedName) {
+	if at := child(path, "initiator"); d.has(at) && (!mapping.Initiator.MatchString(c.Initiator) || len(c.Initiator) > mapping.LongestInitiator) {
 		d.errorf(at, "%q is not an iSCSI initiator name that Kubernetes accepts; write it like iqn.2026-01.com.example:cluster-1 (lower case, with the part after the colon), or as eui. with 16 or naa. with 32 hexadecimal digits", c.Initiator)
 	}
 	if at := child(path, "ip"); d.has(at) && net.ParseIP(c.IP) == nil {

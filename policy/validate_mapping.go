@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/mappers/template"
 )
 
@@ -27,9 +28,6 @@ var knownProtocols = []string{
 	"iscsi", "iser", "fibre_channel", "fibre_channel_eckd", "rbd", "nvmeof", "nfs",
 	"storpool", "quobyte", "gpfs", "vmdk", "vstorageobject", "scaleio", "lightos", "local",
 }
-
-// nativeProtocols are those with a volume source in Kubernetes itself.
-var nativeProtocols = []string{"iscsi", "iser", "fibre_channel", "rbd"}
 
 // secretReferenceKeys are the Secrets of a CSI source.
 var secretReferenceKeys = []string{
@@ -84,7 +82,7 @@ func validateMappingKind(d *document, path, protocol string, m Mapping) bool {
 			d.errorf(child(path, "driver"), "is missing; name the FlexVolume driver as vendor/driver")
 		}
 	case MappingNative:
-		if !slices.Contains(nativeProtocols, protocol) {
+		if !mapping.HasNativeSource(protocol) {
 			d.errorf(child(path, "as"), "Kubernetes has no native volume source for %q; use csi or flexVolume with a driver", protocol)
 		}
 	case "":
