@@ -216,7 +216,7 @@ func TestCredentialsThatLeadElsewhere(t *testing.T) {
 		}
 	})
 	err = l.Remove(t.Context(), target)
-	equal(t, authtest.ErrorText(err), "backend gold: the backend's credentials lead to http://cinder:8776/v3 (project p2) now and no longer to http://cinder:8776/v3 (project p1); what was begun there is begun anew")
+	equal(t, authtest.ErrorText(err), "backend gold: the backend's credentials lead to http://cinder:8776/v3 (project p2) now and no longer to http://cinder:8776/v3 (project p1); work begun there is started again")
 	equal(t, KindOf(err), KindConflict)
 	equal(t, moved, 1)
 	// What is there is looked for soon: this term, or an earlier one, may have

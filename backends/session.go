@@ -102,7 +102,7 @@ func (s *session) stay(client api) error {
 	}
 	s.left()
 	return &Error{Backend: s.backend, Kind: KindConflict, unsent: true,
-		Message: fmt.Sprintf("the backend's credentials lead to %s now and no longer to %s; what was begun there is begun anew", there, here)}
+		Message: fmt.Sprintf("the backend's credentials lead to %s now and no longer to %s; work begun there is started again", there, here)}
 }
 
 // read makes a call that changes nothing. The call makes its requests with the

@@ -115,7 +115,7 @@ func TestMappingRefusals(t *testing.T) {
 			m.Secret = &mappers.SecretTemplate{Data: secret.Data, References: []string{"nodeStage"}}
 		}), "mapping.quobyte.secret.references names nodeStage, which is no reference of a CSI source or is set beside it; correct the backend's mapping"},
 		"two secrets of a FlexVolume": {flex(func(m *mappers.Mapping) { m.SecretRef, m.Secret = reference, secret }), "mapping.quobyte has both secret and secretRef, and a FlexVolume has one Secret; remove one of them from the backend's mapping"},
-		"option of Kubernetes":        {flex(func(m *mappers.Mapping) { m.Options = map[string]string{"kubernetes.io/fsType": "xfs"} }), `option "kubernetes.io/fsType" is in a namespace that Kubernetes keeps to itself; rename it in the backend's mapping`},
+		"option of Kubernetes":        {flex(func(m *mappers.Mapping) { m.Options = map[string]string{"kubernetes.io/fsType": "xfs"} }), `option "kubernetes.io/fsType" is in a namespace reserved for Kubernetes; rename it in the backend's mapping`},
 		"discard of a FlexVolume":     {flex(func(m *mappers.Mapping) { m.Discard = true }), "mapping.quobyte.discard is set, but kubelet gives FlexVolume drivers no mount options; remove it from the backend's mapping"},
 		"template unreadable":         {flex(func(m *mappers.Mapping) { m.Options = map[string]string{"a": "{{ .x }}"} }), "mapping.quobyte.options.a: unknown value .x; there are claim, connection, connector, fsType, pv, readOnly, tenant, volume; correct the backend's mapping"},
 	} {

@@ -68,7 +68,7 @@ func checkFlexVolume(flex *corev1.FlexPersistentVolumeSource) error {
 	}
 	for key := range flex.Options {
 		if reservedOption(key) {
-			return refuse(InvalidMapping, "option %q is in a namespace that Kubernetes keeps to itself; rename it in the backend's mapping", key)
+			return refuse(InvalidMapping, "option %q is in a namespace reserved for Kubernetes; rename it in the backend's mapping", key)
 		}
 	}
 	return checkReference("secretRef", flex.SecretRef)

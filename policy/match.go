@@ -94,7 +94,7 @@ func (p *Policy) validateNamespaces(d *document) {
 			earlier, twice := seen[text]
 			switch {
 			case twice && earlier.tenant == i:
-				d.warnf(e.path, "%q stands in the list already; remove one", text)
+				d.warnf(e.path, "%q is listed twice; remove one", text)
 				continue
 			case twice:
 				d.errorf(e.path, "%q is claimed by %s too; a namespace belongs to one tenant, so remove one of them", text, p.locate(d, earlier.tenant, earlier.path))

@@ -282,7 +282,7 @@ func (e TestExpectation) validate(d *document, path string) {
 		}
 		for _, key := range []string{"backends", "volume"} {
 			if at := child(path, key); d.has(at) {
-				d.errorf(at, "%s goes not with denied, because a denied claim has none; remove one of them", key)
+				d.errorf(at, "%s cannot be combined with denied: a denied claim has none; remove one of them", key)
 			}
 		}
 	}

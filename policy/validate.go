@@ -134,7 +134,7 @@ func (p *Policy) validateClass(d *document, t *Tenant, c *Class, path string, pa
 	for i, name := range c.Backends {
 		at := element(child(path, "backends"), i)
 		if seen[name] {
-			d.warnf(at, "%q stands in the list already; remove one", name)
+			d.warnf(at, "%q is listed twice; remove one", name)
 		} else if _, ok := p.Backend(name); !ok && p.backendsKnown(d) {
 			d.errorf(at, "unknown backend %q%s", name, p.meantBackend(name))
 		}

@@ -193,7 +193,7 @@ func validateConnector(d *document, path string, c *Connector) {
 		}
 		c.WWPNs[i] = strings.ToLower(strings.ReplaceAll(wwpn, ":", ""))
 		if slices.Contains(c.WWPNs[:i], c.WWPNs[i]) {
-			d.warnf(at, "%q stands in the list already; remove one", wwpn)
+			d.warnf(at, "%q is listed twice; remove one", wwpn)
 		}
 	}
 }

@@ -180,7 +180,7 @@ func validateMappingNames(d *document, path, protocol string, m Mapping) {
 	for _, key := range sortedKeys(m.Options) {
 		namespace, _, _ := strings.Cut(key, "/")
 		if namespace = "." + strings.ToLower(namespace); strings.HasSuffix(namespace, ".kubernetes.io") || strings.HasSuffix(namespace, ".k8s.io") {
-			d.errorf(child(child(path, "options"), key), "Kubernetes keeps the names of kubernetes.io and k8s.io to itself; choose another")
+			d.errorf(child(child(path, "options"), key), "names under kubernetes.io and k8s.io are reserved for Kubernetes; choose another")
 		}
 	}
 	references := m.secretReferences()
@@ -233,7 +233,7 @@ func validateMappingSecret(d *document, path, protocol string, m Mapping) {
 	case !secretTypePattern.MatchString(secret.Type) || len(secret.Type) > validation.DNS1123SubdomainMaxLength:
 		d.errorf(kind, "%q cannot be the type of a Secret; use letters, digits, '.', '_', '-' and '/'", secret.Type)
 	case strings.Contains(secret.Type, "kubernetes.io/") && !slices.Contains(volumeSecretTypes, secret.Type):
-		d.errorf(kind, "Kubernetes keeps the type %q to itself; use %s, a type of the driver's, or none", secret.Type, strings.Join(volumeSecretTypes, ", "))
+		d.errorf(kind, "the type %q is reserved for Kubernetes; use %s, a type of the driver's, or none", secret.Type, strings.Join(volumeSecretTypes, ", "))
 	}
 	references := m.secretReferences()
 	for i, reference := range secret.References {
@@ -247,7 +247,7 @@ func validateMappingSecret(d *document, path, protocol string, m Mapping) {
 		case references[reference] != nil:
 			d.errorf(at, "%s is set beside the Secret already; remove one of them", reference)
 		case slices.Contains(secret.References[:i], reference):
-			d.errorf(at, "%s stands in the list already; remove one", reference)
+			d.errorf(at, "%s is listed twice; remove one", reference)
 		}
 	}
 	switch {

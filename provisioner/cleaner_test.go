@@ -53,7 +53,7 @@ func TestCleanerRemovesOnlyWhatNobodyCanNeed(t *testing.T) {
 		{name: "the PersistentVolume names another volume", objects: []runtime.Object{claim("uid-1", "pvc-uid-1"), pv("volume-2")}},
 		{name: "the PersistentVolume names it", objects: []runtime.Object{pv("volume-1")}, want: "volume volume-1 is recorded by PersistentVolume pvc-uid-1"},
 		{name: "a PersistentVolume of that name says nothing", objects: []runtime.Object{&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1"}}},
-			want: "volume volume-1: PersistentVolume pvc-uid-1 exists and may be its: PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/volume-id is missing, and so is cinderVolumeId; nothing is deleted until it is put right"},
+			want: "volume volume-1: it may belong to PersistentVolume pvc-uid-1: PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/volume-id is missing, and so is cinderVolumeId; nothing is deleted until it is put right"},
 		{name: "another provisioner serves the claim under that name", objects: []runtime.Object{claim("uid-1", "pvc-uid-1"), foreign()}},
 		{name: "another provisioner has that name, and the claim waits", objects: []runtime.Object{claim("uid-1", ""), foreign()},
 			want: "volume volume-1 of claim team-a/data: its claim is pending and may still get it"},
@@ -95,7 +95,7 @@ func TestCleanerRemovesOnlyWhatNobodyCanNeed(t *testing.T) {
 func TestCleanerRemovesSecretsOfAbsentPersistentVolumes(t *testing.T) {
 	f := newFixture(t, credentialsOf("pvc-gone"), credentialsOf("pvc-there"), &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-there"}})
 	f.must(f.Cleaner().RemoveSecret(t.Context(), "pvc-gone"))
-	if err := f.Cleaner().RemoveSecret(t.Context(), "pvc-there"); err == nil || err.Error() != "the Secret of PersistentVolume pvc-there stays: that exists" {
+	if err := f.Cleaner().RemoveSecret(t.Context(), "pvc-there"); err == nil || err.Error() != "PersistentVolume pvc-there still exists; its Secret is kept" {
 		t.Errorf("error %v", err)
 	}
 	if f.hasSecret("pvc-gone") || !f.hasSecret("pvc-there") {

@@ -70,7 +70,7 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 	}
 	if err == nil {
 		if !p.volumeTurns.Begin(pv.Name, origin.Tenant, origin.Backend) {
-			return &controller.IgnoredError{Reason: "others have their turn"}
+			return &controller.IgnoredError{Reason: "no free worker for this tenant or backend"}
 		}
 		defer p.volumeTurns.End(pv.Name)
 		err = p.remove(p.onBehalfOf(ctx, origin.Tenant), pv, &origin)

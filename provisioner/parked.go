@@ -141,7 +141,7 @@ func (p *parked) countDenied() { p.metrics.deniedClaims(p.claims.Count(parking.D
 func (p *parked) tellClaim(claim *corev1.PersistentVolumeClaim, reason, message string) {
 	if p.claims.Tell(claim.UID, reason, message, isPassing(reason)) {
 		p.recorder.Event(claim, corev1.EventTypeWarning, reason, message)
-		p.logger.Info("Turned a claim away", "claim", claim.Namespace+"/"+claim.Name, "reason", reason, "message", message)
+		p.logger.Info("Denied a claim", "claim", claim.Namespace+"/"+claim.Name, "reason", reason, "message", message)
 	}
 }
 

@@ -45,7 +45,7 @@ func (e explanation) text(to io.Writer) error {
 	}
 	if len(e.Ignored) > 0 {
 		w.line("")
-		w.line("Not looked at: %s", strings.Join(e.Ignored, ", "))
+		w.line("Ignored: %s", strings.Join(e.Ignored, ", "))
 	}
 	_, err := w.WriteTo(to)
 	return err

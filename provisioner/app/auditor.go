@@ -112,7 +112,7 @@ const mostTold = 20
 // about the program.
 func (u *auditor) report(findings, removed []audit.Finding) {
 	for _, f := range removed {
-		u.warn("Removed what the audit found to be nobody's", "kind", f.Kind, "backend", f.Backend, "subject", audit.Subject(f))
+		u.warn("Removed what the audit found to be unused", "kind", f.Kind, "backend", f.Backend, "subject", audit.Subject(f))
 		u.tell(corev1.EventTypeNormal, "AuditRemoved", fmt.Sprintf("%s: %s on backend %s was removed: %s", f.Kind, audit.Subject(f), f.Backend, f.Message))
 	}
 	told, more := map[audit.Finding]bool{}, 0

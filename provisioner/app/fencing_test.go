@@ -162,7 +162,7 @@ func TestLeaseIsGivenUpByItsHolderOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	read(paused)
-	if err := paused.Update(t.Context(), resourcelock.LeaderElectionRecord{}); err == nil || err.Error() != "the lease is another's by now" {
+	if err := paused.Update(t.Context(), resourcelock.LeaderElectionRecord{}); err == nil || err.Error() != "another replica holds the lease" {
 		t.Errorf("error %v", err)
 	}
 	read(next)

@@ -68,7 +68,7 @@ func (l *ownLock) Update(ctx context.Context, record resourcelock.LeaderElection
 	holder := l.holder
 	l.mu.Unlock()
 	if record.HolderIdentity == "" && holder != l.Identity() {
-		return errors.New("the lease is another's by now")
+		return errors.New("another replica holds the lease")
 	}
 	return l.renew(record, func() error { return l.LeaseLock.Update(ctx, record) })
 }

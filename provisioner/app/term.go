@@ -87,7 +87,7 @@ func (a *App) runTerm(stop, hold context.Context, fence func() error) error {
 		cut()
 		<-drained
 	}
-	a.logger.Info("Led", "identity", a.identity)
+	a.logger.Info("No longer leading", "identity", a.identity)
 	return t.informers.release()
 }
 

@@ -97,7 +97,7 @@ Exit codes: 0 nothing to report, or all of it removed, 1 something is,
 	flags.StringVar(&options.Namespace, "namespace", "", "`namespace` of the volumes' Secrets; default is $POD_NAMESPACE, else the pod's own")
 	flags.StringVar(&options.ProvisionerName, "provisioner-name", wiring.DefaultProvisionerName, "`name` under which StorageClasses call the program")
 	flags.DurationVar(&options.Grace, "grace", 10*time.Minute, "how old things must be to be reported; what is younger is under way")
-	flags.BoolVar(&options.Delete, "delete", false, "remove what is older than the grace and provably nobody's")
+	flags.BoolVar(&options.Delete, "delete", false, "remove what is older than the grace and provably unused")
 	flags.StringVarP(&output, "output", "o", output, "`format` of the answer: text or json")
 	return command
 }

@@ -149,7 +149,7 @@ func (c Cleaner) isSecond(ctx context.Context, v backends.Volume) (second bool, 
 	origin, err := record.OriginOf(pv)
 	switch {
 	case err != nil:
-		return false, kept("volume %s: PersistentVolume %s exists and may be its: %s", v.ID, pv.Name, err)
+		return false, kept("volume %s: it may belong to PersistentVolume %s: %s", v.ID, pv.Name, err)
 	case origin.VolumeID == v.ID:
 		return false, kept("volume %s is recorded by PersistentVolume %s", v.ID, pv.Name)
 	}
@@ -235,7 +235,7 @@ func (c Cleaner) RemoveSecret(ctx context.Context, pvName string) error {
 		return err
 	}
 	if pv != nil {
-		return kept("the Secret of PersistentVolume %s stays: that exists", pvName)
+		return kept("PersistentVolume %s still exists; its Secret is kept", pvName)
 	}
 	return secrets.DeleteOwn(ctx, c.Client, c.Namespace, pvName)
 }
