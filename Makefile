@@ -18,7 +18,15 @@ OLDEST_TESTS := TestManifestsAreAcceptedByTheAPIServer TestMappedConnectionsAreA
   TestClaimsThatCannotBeHonouredSayWhy TestConnectionsThatCannotBeMappedAreUndone \
   TestKilledLeaderLosesAndDoublesNothing TestStoppedLeaderHandsOver
 
-.PHONY: help build demo test test-oldest e2e bench chaos lint fresh
+# What takes minutes by itself: every kind of trouble at every step of a claim's
+# life, and what needs thousands of claims or volumes.
+FAULT_TESTS := TestCrashMatrix TestCrashMatrixOfAMember TestSplitBrain \
+  TestThousandClaimsKeepToEveryQuota TestHandOverAtTwentyThousandVolumes
+empty :=
+space := $(empty) $(empty)
+FAULT_PATTERN := ^($(subst $(space),|,$(strip $(FAULT_TESTS))))$$
+
+.PHONY: help build demo test faults test-oldest e2e bench chaos lint fresh
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -30,12 +38,18 @@ build: ## build bin/standalone-cinder
 demo: ## see it work: local control plane, simulated Cinder, three replicas (KUBECONFIG=FILE uses your cluster)
 	$(GO) run ./test/demo $(if $(filter command line,$(origin KUBECONFIG)),-kubeconfig $(KUBECONFIG))
 
-test: ## unit and integration tests
-	@echo "building the control plane of the tests (first time about 5 minutes on two cores)"
+test: ## unit and integration tests, but for what make faults runs
+	@echo "building the control plane of the tests (first time 5 to 15 minutes on two cores), then testing for 5 minutes"
 	@$(if $(RACE),,echo "no C compiler: the tests run without the race detector";)
 	@# The minor is chosen once. Integration tests build the program by themselves, which go's cache of results does not see.
 	CONTROLPLANE_BINARY=$$($(GO) run ./test/controlplane/cmd/controlplane -build-only) && export CONTROLPLANE_BINARY && \
-	  echo "testing with $$CONTROLPLANE_BINARY" && $(GO) test $(RACE) -count=1 -timeout 30m ./...
+	  echo "testing with $$CONTROLPLANE_BINARY" && $(GO) test $(RACE) -count=1 -timeout 30m -parallel 4 -skip '$(FAULT_PATTERN)' ./...
+
+faults: ## the crash matrix, split brain, a thousand claims and 20,000 volumes (about 15 minutes on two cores)
+	@for test in $(FAULT_TESTS); do grep -qr "^func $$test(" test/integration test/scale || \
+	  { echo "faults: there is no $$test: name its successor in the Makefile"; exit 1; }; done
+	CONTROLPLANE_BINARY=$$($(GO) run ./test/controlplane/cmd/controlplane -build-only) && export CONTROLPLANE_BINARY && \
+	  $(GO) test $(RACE) -count=1 -timeout 40m -run '$(FAULT_PATTERN)' ./test/integration ./test/scale
 
 test-oldest: export KUBERNETES = $(firstword $(MINORS))
 test-oldest: export CONTROLPLANE_BINARY =

@@ -21,6 +21,7 @@ import (
 // TestAuditTellsWhatIsNotAsItShouldBe breaks one thing of each kind, and asks
 // with the rights of the program's own account.
 func TestAuditTellsWhatIsNotAsItShouldBe(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "audit", cindersim.Options{})
 	w.start()
 	for _, name := range []string{"well", "lost", "failed"} {
@@ -138,6 +139,7 @@ func (w *world) audit(flags ...string) (code int, answer auditAnswer) {
 // TestLeaderAudits: the leader tells of an old orphan by metrics and an event,
 // and removes it only once the policy says so.
 func TestLeaderAudits(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "auditor", cindersim.Options{})
 	w.policy = strings.Replace(w.policy, "clusterID: cluster-auditor\n", "clusterID: cluster-auditor\naudit: {interval: 500ms, grace: 1m}\n", 1)
 	replica := w.start()

@@ -12,6 +12,7 @@ import (
 // TestPolicyCheckTellsWhatAReloadWouldChange asks, with the rights of the
 // program's own account, before a policy is shipped.
 func TestPolicyCheckTellsWhatAReloadWouldChange(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "check", cindersim.Options{})
 	w.start()
 	w.claim("a", "data", "gold", "1Gi")

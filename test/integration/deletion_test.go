@@ -108,6 +108,7 @@ var hindrances = []hindrance{
 // finalizer until the volume is gone, its events say what is in the way, what
 // must not be touched is not, and the deletion goes on once that is mended.
 func TestWhatHindersADeletionIsToldAndSurvived(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "hindered", cindersim.Options{})
 	w.start()
 	namespaces := map[string]string{"gold": "a", "lab": "b"}

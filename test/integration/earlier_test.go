@@ -14,6 +14,7 @@ import (
 // TestEarlierClaimsAreKnownByTheirVersions lists claims before one is made,
 // while it exists, and when only a cache that is late shows it.
 func TestEarlierClaimsAreKnownByTheirVersions(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "earlier", cindersim.Options{})
 	list := func() record.EarlierClaims {
 		earlier, err := record.ListEarlierClaims(w.ctx, suite.Client)

@@ -22,6 +22,7 @@ import (
 // other. What is released meanwhile stays, says why, and goes when both are put
 // back; a leader that knows only the mistake does no harm either.
 func TestVolumesThatTheirBackendDoesNotShowAreKept(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "elsewhere", cindersim.Options{})
 	other, err := cindersim.New(cindersim.Options{})
 	w.must(err)

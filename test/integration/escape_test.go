@@ -142,6 +142,7 @@ func (w *world) creates() int { return w.sim.CountByOperation()["volume.create"]
 // program and its historic forerunner ever wrote on objects, with the values of
 // another tenant's volume.
 func TestEscapeByClaimAnnotationsPicksNothing(t *testing.T) {
+	t.Parallel()
 	w := newEscape(t, "escnote", cindersim.Options{})
 	w.start()
 	w.claim("b", "victim", "lab", "1Gi")
@@ -201,6 +202,7 @@ func TestEscapeByClaimAnnotationsPicksNothing(t *testing.T) {
 // annotation that Kubernetes prefers to the spec, and this program for the
 // StorageClass of another one.
 func TestEscapeByAnotherClassGetsNothing(t *testing.T) {
+	t.Parallel()
 	w := newEscape(t, "escclass", cindersim.Options{})
 	w.must(suite.CreateClass(w.ctx, "escclass-other", "other.example.org/"+w.name, nil))
 	// Tenant a may use every class, so that only the class's own provisioner
@@ -256,6 +258,7 @@ func TestEscapeByAnotherClassGetsNothing(t *testing.T) {
 // end or continue like tenant a's, and a claim with the name of another's
 // PersistentVolume.
 func TestEscapeByNamesLikeAnothersGetsNothingOfTheirs(t *testing.T) {
+	t.Parallel()
 	w := newEscape(t, "escname", cindersim.Options{})
 	w.policy = w.change(`namespaces: ["escname-b"]`, `namespaces: ["escname-b", "escname-a-*"]`)
 	w.start()
@@ -339,6 +342,7 @@ func (w *world) discard(pvName string) {
 // TestEscapeByVolumeNameOrDataSourceGetsNothing asks for another tenant's
 // retained PersistentVolume, and for a copy of another tenant's claim.
 func TestEscapeByVolumeNameOrDataSourceGetsNothing(t *testing.T) {
+	t.Parallel()
 	w := newEscape(t, "escbind", cindersim.Options{})
 	w.allow("escbind-retain")
 	w.policy = w.change(`storageClasses: ["escbind-gold"]`, `storageClasses: ["escbind-gold", "escbind-retain"]`)
@@ -403,6 +407,7 @@ func TestEscapeByVolumeNameOrDataSourceGetsNothing(t *testing.T) {
 // a kept and a deleted volume, and gives its name to another tenant and then to
 // nobody.
 func TestEscapeByANamespaceMadeAnewGetsNothingOfTheOldOwner(t *testing.T) {
+	t.Parallel()
 	w := newEscape(t, "escanew", cindersim.Options{})
 	w.byLabels()
 	w.allow("escanew-retain")
@@ -467,6 +472,7 @@ func (w *world) remake(namespace string, labels map[string]string) {
 // TestEscapeThroughALabelTakenWhileTheClaimWaitsForRoom takes a namespace's label
 // away while its claim waits for a quota.
 func TestEscapeThroughALabelTakenWhileTheClaimWaitsForRoom(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		labels map[string]any
 		reason string
@@ -510,6 +516,7 @@ func TestEscapeThroughALabelTakenWhileTheClaimWaitsForRoom(t *testing.T) {
 // TestEscapeThroughALabelTakenDuringAnOutage takes a namespace's label away while
 // its claim waits for a backend that does not answer.
 func TestEscapeThroughALabelTakenDuringAnOutage(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		labels map[string]any
 		reason string
@@ -548,6 +555,7 @@ func TestEscapeThroughALabelTakenDuringAnOutage(t *testing.T) {
 // the claim was granted and before a volume is asked for: the leader is still
 // listing what the backend has.
 func TestEscapeThroughALabelTakenWhileTheBackendIsListed(t *testing.T) {
+	t.Parallel()
 	w := newEscape(t, "esclist", cindersim.Options{})
 	w.byLabels()
 	listing := w.sim.Inject(cindersim.Fault{Kind: cindersim.Delay, Delay: 4 * time.Second, Operation: "volume.list",
@@ -580,6 +588,7 @@ func TestEscapeThroughALabelTakenWhileTheBackendIsListed(t *testing.T) {
 // label while the create request is on its way, and while the volume is being
 // made: the claim was granted, and is served as it was granted.
 func TestEscapeThroughALabelChangedWhileCinderMakesTheVolumeIsFinished(t *testing.T) {
+	t.Parallel()
 	w := newEscape(t, "escmake", cindersim.Options{CreateDelay: 2 * time.Second})
 	w.byLabels()
 	w.start()
@@ -615,6 +624,7 @@ func TestEscapeThroughALabelChangedWhileCinderMakesTheVolumeIsFinished(t *testin
 // attempt fail after its volume was made, and changes the label before the next.
 // The volume is finished for the tenant that it was made for, or it is undone.
 func TestEscapeThroughALabelChangedBetweenAttemptsLeavesNothingHalf(t *testing.T) {
+	t.Parallel()
 	for name, labels := range map[string]map[string]any{
 		"nobody": {"tenant-a": nil},
 		"other":  {"tenant-a": nil, "tenant-b": "eschalf-other"},
@@ -664,6 +674,7 @@ func TestEscapeThroughALabelChangedBetweenAttemptsLeavesNothingHalf(t *testing.T
 // TestEscapeByVolumesThatImitateOursAdoptsNone has volumes at Cinder, before
 // the program first looks, that are almost those of claims.
 func TestEscapeByVolumesThatImitateOursAdoptsNone(t *testing.T) {
+	t.Parallel()
 	w := newEscape(t, "escfake", cindersim.Options{})
 	gold := w.file("a", "data", "gold", nil)
 	lab := w.file("b", "data", "lab", nil)
@@ -738,6 +749,7 @@ func TestEscapeByVolumesThatImitateOursAdoptsNone(t *testing.T) {
 // of the project without this program, and reaches no other project. What is in
 // use elsewhere, or too small, is not adopted all the same.
 func TestEscapeByAStampInOnesOwnProject(t *testing.T) {
+	t.Parallel()
 	w := newEscape(t, "escown", cindersim.Options{})
 	claims := map[string]*corev1.PersistentVolumeClaim{}
 	for _, name := range []string{"ready", "larger", "instance", "small"} {
@@ -784,6 +796,7 @@ func TestEscapeByAStampInOnesOwnProject(t *testing.T) {
 // tenant b. A volume that was never attached and says that it is ours may be
 // removed: it is what an earlier leader under another policy would have left.
 func TestEscapeByAStampAtAnothersBackendDrawsNoClaimThere(t *testing.T) {
+	t.Parallel()
 	w := newEscape(t, "escdraw", cindersim.Options{})
 	names := []string{"ready", "instance", "later"}
 	claims := map[string]*corev1.PersistentVolumeClaim{}
@@ -849,6 +862,7 @@ func (w *world) forged(name string, real corev1.PersistentVolume, uid types.UID,
 // PersistentVolumes that look like this program's and name volumes of other
 // tenants, claims, clusters and programs.
 func TestEscapeByAPersistentVolumeThatNamesAnothersVolumeDeletesNothing(t *testing.T) {
+	t.Parallel()
 	w := newEscape(t, "escpv", cindersim.Options{})
 	w.start()
 	w.claim("a", "data", "gold", "1Gi")
@@ -918,6 +932,7 @@ func TestEscapeByAPersistentVolumeThatNamesAnothersVolumeDeletesNothing(t *testi
 // that was copied from another cluster as it was, as a backup may do: its own
 // words and the volume's stamp agree, and the volume is that cluster's.
 func TestEscapeByAPersistentVolumeOfAnotherClusterDeletesNothing(t *testing.T) {
+	t.Parallel()
 	w := newEscape(t, "escfar", cindersim.Options{})
 	w.start()
 	w.claim("a", "data", "gold", "1Gi")

@@ -13,6 +13,7 @@ import (
 // TestLostAnswersMakeNoSecondVolume injects, into every operation of a claim's
 // life, answers that are lost after their effect, and failures without effect.
 func TestLostAnswersMakeNoSecondVolume(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "lost", cindersim.Options{CreateDelay: 100 * time.Millisecond, DeleteDelay: 100 * time.Millisecond})
 	w.start()
 	operations := []string{"volume.create", "action.os-reserve", "action.os-initialize_connection", "action.os-attach",
@@ -52,6 +53,7 @@ func TestLostAnswersMakeNoSecondVolume(t *testing.T) {
 }
 
 func TestClaimsDeletedWhileProvisionedLeaveNothing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "early", cindersim.Options{CreateDelay: time.Second})
 	w.start()
 	const claims = 20
@@ -69,6 +71,7 @@ func TestClaimsDeletedWhileProvisionedLeaveNothing(t *testing.T) {
 }
 
 func TestExpiredTokensAreRenewedAndRotatedPasswordsRead(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "rotate", cindersim.Options{})
 	replica := w.start()
 	w.claim("a", "before", "gold", "1Gi")
@@ -96,6 +99,7 @@ func TestExpiredTokensAreRenewedAndRotatedPasswordsRead(t *testing.T) {
 // TestSecretsAppearNowhere greps all that a run prints, at the highest
 // verbosity, and all that it writes for others to read.
 func TestSecretsAppearNowhere(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "secret", cindersim.Options{})
 	// Failures print more than successes.
 	w.sim.Inject(cindersim.Fault{Kind: cindersim.RespondAfter, Operation: "action.os-initialize_connection", Times: 1})

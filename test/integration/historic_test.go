@@ -55,6 +55,7 @@ func (w *world) historicVolume(name, volumeName, host string) {
 }
 
 func TestVolumesOfTheHistoricProvisionerAreDeleted(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "historic", cindersim.Options{})
 	w.must(suite.ApplyFile(w.ctx, "deploy/components/historic-volumes/rbac.yaml"))
 	w.start()
@@ -69,6 +70,7 @@ func TestVolumesOfTheHistoricProvisionerAreDeleted(t *testing.T) {
 }
 
 func TestVolumeThatDoesNotLookHistoricIsNotTouched(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "foreign", cindersim.Options{})
 	w.start()
 	w.historicVolume("foreign-1", "database of somebody else", "compute-1")

@@ -17,6 +17,7 @@ import (
 var shortLease = []string{"--lease-duration=3s", "--renew-deadline=2s", "--retry-period=500ms"}
 
 func TestOneOfThreeReplicasProvisions(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "three", cindersim.Options{})
 	replicas := w.startThree()
 	leader := w.leader(replicas)
@@ -46,6 +47,7 @@ func TestOneOfThreeReplicasProvisions(t *testing.T) {
 }
 
 func TestKilledLeaderLosesAndDoublesNothing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "kill", cindersim.Options{CreateDelay: time.Second, Latency: 20 * time.Millisecond})
 	replicas := w.startThree(shortLease...)
 	leader := w.leader(replicas)
@@ -70,6 +72,7 @@ func TestKilledLeaderLosesAndDoublesNothing(t *testing.T) {
 }
 
 func TestStoppedLeaderHandsOver(t *testing.T) {
+	t.Parallel()
 	// Volumes take long, so that the leader is stopped while it waits for them.
 	w := newWorld(t, "hand", cindersim.Options{CreateDelay: 4 * time.Second})
 	replicas := w.startThree()
@@ -112,6 +115,7 @@ func TestStoppedLeaderHandsOver(t *testing.T) {
 }
 
 func TestPausedLeaderChangesNothingUntilItLeadsAgain(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "pause", cindersim.Options{CreateDelay: 500 * time.Millisecond})
 	replicas := w.startThree(shortLease...)
 	leader := w.leader(replicas)

@@ -94,6 +94,7 @@ func checkMounts(t *testing.T, pod corev1.PodSpec) {
 
 // TestKustomizationsListEveryManifest keeps a new file from being forgotten.
 func TestKustomizationsListEveryManifest(t *testing.T) {
+	t.Parallel()
 	directories, err := filepath.Glob(filepath.Join("..", "..", "deploy", "*", "kustomization.yaml"))
 	if err != nil {
 		t.Fatal(err)

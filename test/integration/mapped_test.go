@@ -18,6 +18,7 @@ import (
 // the Secret of every golden case of the mappers to a real API server, which
 // validates more than their types tell. Nothing is stored.
 func TestMappedConnectionsAreAcceptedByTheAPIServer(t *testing.T) {
+	t.Parallel()
 	paths, err := filepath.Glob("../../mappers/testdata/*/*.golden.yaml")
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("no golden cases: %v", err)

@@ -93,6 +93,7 @@ func (w *world) gone(pv string, volume cindersim.Volume) {
 // in use. The deletion waits, says for whom, survives a change of the leader, and
 // goes on as soon as each of them has let go, in whatever way.
 func TestVolumeIsLeftToTheNodesThatUseIt(t *testing.T) {
+	t.Parallel()
 	lettingGo := map[string]func(w *world, pv string, node *corev1.Node){
 		"unmounts": func(w *world, _ string, node *corev1.Node) {
 			node.Status.VolumesInUse = nil
@@ -175,6 +176,7 @@ func TestVolumeIsLeftToTheNodesThatUseIt(t *testing.T) {
 // TestRescueOfReleasedVolumesIsHeard: a namespace is deleted by mistake, and
 // somebody has all its volumes kept while the deletions wait for their turns.
 func TestRescueOfReleasedVolumesIsHeard(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "rescue", cindersim.Options{})
 	w.start()
 	const many = 6

@@ -21,6 +21,7 @@ func (w *world) fail(endpoint cindersim.Endpoint) *cindersim.Injection {
 // TestOutageIsWaitedOutWithoutRetries parks claims and deletions while their
 // backend does not answer, and takes them up again when it does.
 func TestOutageIsWaitedOutWithoutRetries(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "outage", cindersim.Options{CreateDelay: 100 * time.Millisecond})
 	replica := w.start()
 	const claims = 20
@@ -88,6 +89,7 @@ func (w *world) waitEventAbout(pv corev1.PersistentVolume, reason string) {
 // TestNextBackendServesWhileTheFirstIsDown sends new claims on, keeps those that
 // may have a volume where they are, and doubles none over a change of leader.
 func TestNextBackendServesWhileTheFirstIsDown(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "next", cindersim.Options{CreateDelay: 5 * time.Second})
 	w.policy = w.change("backends: [gold]", "backends: [gold, lab]")
 	replicas := w.startThree(shortLease...)
@@ -140,6 +142,7 @@ func TestNextBackendServesWhileTheFirstIsDown(t *testing.T) {
 // TestCindersOwnQuotaSendsClaimsOn tells Cinder's quota from the policy's, and
 // takes the next backend of the rule where there is one.
 func TestCindersOwnQuotaSendsClaimsOn(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "full", cindersim.Options{})
 	w.sim.SetQuota("team-a", map[string]int{"volumes": 2})
 	replica := w.start()

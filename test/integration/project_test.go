@@ -16,6 +16,7 @@ import (
 // Neither takes them for its own, for orphans, or for second volumes, under a
 // leader that began with them and under the next.
 func TestBackendsOfOneProject(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "project", cindersim.Options{CreateDelay: 300 * time.Millisecond})
 	w.policy = strings.NewReplacer(
 		"clusterID: cluster-project\n", "clusterID: cluster-project\naudit: {interval: 500ms, grace: 1s, delete: true}\n",

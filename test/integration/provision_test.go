@@ -13,6 +13,7 @@ import (
 )
 
 func TestClaimsOfTwoTenantsBindAndDeleteWithoutResidue(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "two", cindersim.Options{CreateDelay: 300 * time.Millisecond, DeleteDelay: 200 * time.Millisecond})
 	w.start()
 	for i := range 25 {

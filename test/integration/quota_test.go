@@ -17,6 +17,7 @@ import (
 // time: the tenant never has more volumes than it may, and every claim that
 // there is room for is bound in the end.
 func TestQuotaHoldsWhileClaimsComeAndGoAndTheLeaderChanges(t *testing.T) {
+	t.Parallel()
 	const limit, claims = 5, 12
 	w := newWorld(t, "quota", cindersim.Options{CreateDelay: 300 * time.Millisecond, DeleteDelay: 100 * time.Millisecond})
 	w.policy = strings.Replace(w.policy, "    metadata: {costcenter", fmt.Sprintf("    quota: {volumes: %d}\n    metadata: {costcenter", limit), 1)

@@ -18,6 +18,7 @@ import (
 // TestClaimsThatCannotBeHonouredSayWhy covers what is refused before Cinder is
 // asked for anything.
 func TestClaimsThatCannotBeHonouredSayWhy(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "refuse", cindersim.Options{})
 	w.start()
 	w.must(suite.CreateClass(w.ctx, "refuse-odd", w.provisioner, func(class *storagev1.StorageClass) {
@@ -64,6 +65,7 @@ func TestClaimsThatCannotBeHonouredSayWhy(t *testing.T) {
 // TestNamespaceThatIsLabelledLaterIsAdmitted shows that a denial is lifted by
 // what lifts it, not by retries.
 func TestNamespaceThatIsLabelledLaterIsAdmitted(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "label", cindersim.Options{})
 	w.policy = strings.Replace(w.policy, `namespaces: ["label-a"]`, `namespaceSelector: {matchLabels: {tenant: label-a}}`, 1)
 	w.start()
@@ -79,6 +81,7 @@ func TestNamespaceThatIsLabelledLaterIsAdmitted(t *testing.T) {
 // TestConnectionsThatCannotBeMappedAreUndone covers what is found out only
 // when Cinder answers.
 func TestConnectionsThatCannotBeMappedAreUndone(t *testing.T) {
+	t.Parallel()
 	types := append(cindersim.DefaultVolumeTypes(),
 		cindersim.VolumeType{Name: "strange", Connection: cindersim.FixedConnection("vmdk", map[string]any{"vmdk_size": 1})},
 		cindersim.VolumeType{Name: "unequal", Connection: cindersim.FixedConnection("iscsi", map[string]any{
@@ -136,6 +139,7 @@ func (w *world) allow(class string) {
 // TestVolumesOfEveryShape covers every access mode, block volumes, Retain, RBD
 // and multipath.
 func TestVolumesOfEveryShape(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "shape", cindersim.Options{CreateDelay: 50 * time.Millisecond,
 		Types: append(cindersim.DefaultVolumeTypes(), cindersim.VolumeType{Name: "shared", Multiattach: true})})
 	for _, kind := range []string{"rbd", "iscsi-mp", "shared", "retain"} {

@@ -66,6 +66,7 @@ func (w *world) change(before, after string) string {
 // TestReloadAdmitsWhatWasDenied denies claims for different reasons, and lets
 // one reload lift them all, on replicas that lead and that follow.
 func TestReloadAdmitsWhatWasDenied(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "reload", cindersim.Options{})
 	final := w.policy
 	w.policy = w.change("  - name: gold\n", "  - name: gold\n    suspended: true\n")
@@ -121,6 +122,7 @@ func (w *world) boundIn(namespace, name string) {
 }
 
 func TestBadPolicyChangesNothingAndIsTold(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "badpolicy", cindersim.Options{})
 	replica := w.start()
 	w.metric(replica, "standalone_cinder_leader 1")
@@ -144,6 +146,7 @@ func TestBadPolicyChangesNothingAndIsTold(t *testing.T) {
 }
 
 func TestVolumesOfARemovedBackendAreStillDeleted(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "removed", cindersim.Options{})
 	replica := w.start()
 	w.claim("b", "data", "lab", "1Gi")
@@ -160,6 +163,7 @@ func TestVolumesOfARemovedBackendAreStillDeleted(t *testing.T) {
 
 // TestReconfiguredBackendIsUsedAtOnce mends a wrong endpoint by a reload.
 func TestReconfiguredBackendIsUsedAtOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "mended", cindersim.Options{})
 	good := w.policy
 	w.policy = w.change(w.sim.NoauthEndpoint(), "http://127.0.0.1:9/v3")
@@ -176,6 +180,7 @@ func TestReconfiguredBackendIsUsedAtOnce(t *testing.T) {
 // TestRotatedCredentialsFailNoClaim rotates a password while claims come in a
 // stream: the file changes after the password has.
 func TestRotatedCredentialsFailNoClaim(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "stream", cindersim.Options{CreateDelay: 200 * time.Millisecond})
 	replica := w.start()
 	w.metric(replica, "standalone_cinder_leader 1")
@@ -202,6 +207,7 @@ func TestRotatedCredentialsFailNoClaim(t *testing.T) {
 
 // TestBrokenCredentialsFileKeepsTheOldOnes leaves a file half-written.
 func TestBrokenCredentialsFileKeepsTheOldOnes(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "halfway", cindersim.Options{})
 	replica := w.start()
 	w.claim("a", "before", "gold", "1Gi")
@@ -218,6 +224,7 @@ func TestBrokenCredentialsFileKeepsTheOldOnes(t *testing.T) {
 }
 
 func TestStorageClassMadeAnewAdmitsItsClaims(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "class", cindersim.Options{})
 	w.allow("class-odd")
 	w.start()
