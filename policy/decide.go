@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
 // VolumeMode is how a pod sees a volume, as in a claim's spec.volumeMode.
@@ -141,7 +143,7 @@ func (d *decider) run() *Denial {
 		return denial
 	}
 	d.decision.Tenant = tenant.Name
-	class, denial := d.findClass(tenant, element("tenants", index))
+	class, denial := d.findClass(tenant, document.Element("tenants", index))
 	if denial != nil {
 		return denial
 	}
@@ -218,7 +220,7 @@ func (d *decider) findTenant() (*Tenant, int, *Denial) {
 	}
 	var names []string
 	for _, i := range winners {
-		names = append(names, fmt.Sprintf("%s (%s)", d.policy.Tenants[i].Name, element("tenants", i)))
+		names = append(names, fmt.Sprintf("%s (%s)", d.policy.Tenants[i].Name, document.Element("tenants", i)))
 	}
 	for i, kind := range kinds {
 		matched := kind == best && kind != noMatch && len(winners) == 1
@@ -231,7 +233,7 @@ func (d *decider) findTenant() (*Tenant, int, *Denial) {
 			detail += "; several tenants claim it with equal right: " + strings.Join(names, ", ")
 		}
 		d.decision.Trace = append(d.decision.Trace, TraceStep{
-			Path: element("tenants", i), Name: d.policy.Tenants[i].Name,
+			Path: document.Element("tenants", i), Name: d.policy.Tenants[i].Name,
 			Matched: matched, Outranked: !matched && kind != noMatch, Detail: detail,
 		})
 	}
@@ -242,7 +244,7 @@ func (d *decider) findTenant() (*Tenant, int, *Denial) {
 	case 1:
 		return &d.policy.Tenants[winners[0]], winners[0], nil
 	}
-	return nil, 0, &Denial{Reason: AmbiguousTenant, Path: element("tenants", winners[0]), Message: fmt.Sprintf(
+	return nil, 0, &Denial{Reason: AmbiguousTenant, Path: document.Element("tenants", winners[0]), Message: fmt.Sprintf(
 		"namespace %s belongs to several tenants with equal right: %s", d.request.Namespace, strings.Join(names, ", "))}
 }
 
@@ -278,7 +280,7 @@ func (d *decider) findBackends(c *Class, size int64) (candidates []string, scope
 			continue
 		}
 		seen = append(seen, name)
-		b, path := &d.policy.Backends[i], element("backends", i)
+		b, path := &d.policy.Backends[i], document.Element("backends", i)
 		if b.Suspended {
 			d.trace(path, name, false, "it is suspended")
 			continue

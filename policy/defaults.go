@@ -1,14 +1,18 @@
 package policy
 
-import "maps"
+import (
+	"maps"
+
+	"github.com/standalone-cinder/standalone-cinder/policy/document"
+)
 
 // inherit fills in what backends and tenants leave out, from the file's
 // defaults where these have it, else with what is built in.
-func (p *Policy) inherit(d *document) {
+func (p *Policy) inherit(d *document.Document) {
 	fillBuiltIn(d, "audit.interval", &p.Audit.Interval, DefaultAuditInterval)
 	fillBuiltIn(d, "audit.grace", &p.Audit.Grace, DefaultAuditGrace)
 	for i := range p.Backends {
-		b, from, path := &p.Backends[i], p.Defaults, element("backends", i)
+		b, from, path := &p.Backends[i], p.Defaults, document.Element("backends", i)
 		fill(d, path, "region", &b.Region, from.Region, "")
 		fill(d, path, "interface", &b.Interface, from.Interface, "")
 		fill(d, path, "workflow", &b.Workflow, from.Workflow, WorkflowAuto)
@@ -37,7 +41,7 @@ func (p *Policy) inherit(d *document) {
 	}
 	for i := range p.Tenants {
 		t := &p.Tenants[i]
-		t.size = tenantSize(p.Defaults, t, element("tenants", i))
+		t.size = tenantSize(p.Defaults, t, document.Element("tenants", i))
 		t.VolumeSize = VolumeSize{Min: t.size.min, Max: t.size.max}
 		if len(p.Defaults.Metadata) == 0 {
 			continue
@@ -49,18 +53,18 @@ func (p *Policy) inherit(d *document) {
 }
 
 // fill sets a value that the file does not give at its own place.
-func fill[T any](d *document, path, key string, value *T, inherited, builtIn T) {
+func fill[T any](d *document.Document, path, key string, value *T, inherited, builtIn T) {
 	switch {
-	case d.has(path + "." + key):
-	case d.has("defaults." + key):
+	case d.Has(path + "." + key):
+	case d.Has("defaults." + key):
 		*value = inherited
 	default:
 		*value = builtIn
 	}
 }
 
-func fillBuiltIn[T any](d *document, path string, value *T, builtIn T) {
-	if !d.has(path) {
+func fillBuiltIn[T any](d *document.Document, path string, value *T, builtIn T) {
+	if !d.Has(path) {
 		*value = builtIn
 	}
 }

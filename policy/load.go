@@ -1,23 +1,16 @@
 package policy
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"reflect"
-	"unicode/utf8"
 
-	"go.yaml.in/yaml/v3"
+	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
-
-// MaxFileSize is, in bytes, the most that a ConfigMap can hold; a larger file could never
-// be mounted into the cluster it is meant for.
-const MaxFileSize = 1 << 20
 
 // Load reads a policy file and parses it. A file that cannot be read gives the
 // error of the file system, one with mistakes an ErrorList.
@@ -32,7 +25,7 @@ func Load(file string) (*Policy, error) {
 
 // Read parses a policy from an open file or stream; see Parse.
 func Read(r io.Reader, source string) (*Policy, error) {
-	data, err := readLimited(r)
+	data, err := document.ReadLimited(r)
 	if err != nil {
 		return nil, fmt.Errorf("read policy: %w", err)
 	}
@@ -44,27 +37,18 @@ func Read(r io.Reader, source string) (*Policy, error) {
 // an ErrorList of every mistake.
 func Parse(data []byte, source string) (*Policy, error) {
 	d := newDocument(source)
-	root := d.parse(data)
-	if root == nil {
-		return nil, d.errors
-	}
 	p := &Policy{Source: source}
-	d.decode(root, reflect.ValueOf(p).Elem(), "")
-	if d.exhausted {
-		// What was read so far is only a part: further remarks would mislead.
-		d.errors.sort()
-		return nil, d.errors
+	if !d.Read(data, p) {
+		return nil, d.Errors()
 	}
 	p.inherit(d)
 	p.validate(d)
-	if len(d.errors) > 0 {
-		d.errors.sort()
-		return nil, d.errors
+	if mistakes := d.Errors(); len(mistakes) > 0 {
+		return nil, mistakes
 	}
-	d.warnings.sort()
-	p.Warnings = d.warnings
+	p.Warnings = d.Warnings()
 	p.revision = RevisionOf(data)
-	p.places = d.places
+	p.positions = d.Positions()
 	return p, nil
 }
 
@@ -84,71 +68,34 @@ func (p *Policy) ResolveFile(name string) string {
 	return filepath.Join(filepath.Dir(p.Source), name)
 }
 
-// readLimited reads one byte more than a file may have, which is enough for
-// parse to refuse it.
-func readLimited(r io.Reader) ([]byte, error) {
-	return io.ReadAll(io.LimitReader(r, MaxFileSize+1))
+// Error is one mistake in a policy file, or one remark about it, and ErrorList
+// every mistake of a file. Load and Parse return it as their error; errors.As finds
+// it.
+type (
+	Error     = document.Error
+	ErrorList = document.ErrorList
+)
+
+// MaxFileSize is the most that a file may have, in bytes.
+const MaxFileSize = document.MaxSize
+
+// FieldPath is the path of a key in the value at path, as errors write it.
+func FieldPath(path, key string) string { return document.Child(path, key) }
+
+// newDocument begins a policy file.
+func newDocument(source string) *document.Document {
+	return newDocumentOf(source, "policy", "the file is larger than 1 MiB, which is more than a ConfigMap can hold")
 }
 
-// parse returns the root mapping of the only YAML document, or nil after
-// having reported why there is none.
-func (d *document) parse(data []byte) *yaml.Node {
-	if len(data) > MaxFileSize {
-		d.errorAt(place{}, "", d.tooLarge)
-		return nil
-	}
-	if at, message, bad := unreadable(data); bad {
-		d.errorAt(at, "", message)
-		return nil
-	}
-	decoder := yaml.NewDecoder(bytes.NewReader(data))
-	var first, second yaml.Node
-	switch err := decoder.Decode(&first); {
-	case errors.Is(err, io.EOF):
-		d.errorAt(place{1, 1}, "", fmt.Sprintf("the file is empty; a %s begins with apiVersion: %s", d.noun, APIVersion))
-		return nil
-	case err != nil:
-		d.reportSyntax(err, data)
-		return nil
-	}
-	switch err := decoder.Decode(&second); {
-	case errors.Is(err, io.EOF):
-	case err != nil:
-		d.reportSyntax(err, data)
-		return nil
-	default:
-		d.errorAt(place{second.Line, second.Column}, "", fmt.Sprintf("a second YAML document begins here; a %s file holds exactly one", d.noun))
-		return nil
-	}
-	root := first.Content[0]
-	if root.Kind != yaml.MappingNode {
-		d.errorAt(place{root.Line, root.Column}, "", fmt.Sprintf(
-			"the file must be a mapping that begins with apiVersion: %s, but it is %s", APIVersion, describe(root)))
-		return nil
-	}
-	return root
-}
-
-// unreadable finds what the YAML reader refuses without saying where.
-func unreadable(data []byte) (place, string, bool) {
-	if bytes.HasPrefix(data, []byte{0xff, 0xfe}) || bytes.HasPrefix(data, []byte{0xfe, 0xff}) {
-		return place{1, 1}, "the file is encoded in UTF-16; save it as UTF-8", true
-	}
-	at := place{1, 1}
-	for i := 0; i < len(data); {
-		r, size := utf8.DecodeRune(data[i:])
-		switch {
-		case r == utf8.RuneError && size == 1:
-			return at, fmt.Sprintf("byte %#02x is not valid UTF-8; save the file as UTF-8", data[i]), true
-		case r < ' ' && r != '\n' && r != '\r' && r != '\t', r == 0x7f:
-			return at, fmt.Sprintf("control character %U is not allowed; remove it", r), true
-		}
-		if r == '\n' {
-			at = place{at.line + 1, 1}
-		} else {
-			at.column++
-		}
-		i += size
-	}
-	return place{}, "", false
+func newDocumentOf(source, noun, tooLarge string) *document.Document {
+	return document.New(document.Options{
+		Source: source, Noun: noun, TooLarge: tooLarge, APIVersion: APIVersion, Misplaced: misplaced,
+		IsAmount: sizePattern.MatchString,
+		Scalars: map[reflect.Type]document.Scalar{
+			reflect.TypeFor[Size](): {
+				Noun: "size", Example: "100Gi", Examples: "100Gi or 1Ti",
+				Parse: func(text string) (any, bool) { return parseSize(text) },
+			},
+		},
+	})
 }

@@ -144,12 +144,12 @@ func TestExampleIsGood(t *testing.T) {
 func TestEveryKeyIsRead(t *testing.T) {
 	d := newDocument("everything.yaml")
 	p := &Policy{}
-	d.decode(d.parse(read(t, "testdata/good/everything.yaml")), reflect.ValueOf(p).Elem(), "")
-	if len(d.errors) > 0 {
-		t.Fatal(d.errors)
+	d.Read(read(t, "testdata/good/everything.yaml"), p)
+	if len(d.Errors()) > 0 {
+		t.Fatal(d.Errors())
 	}
 	used := map[string]bool{}
-	for path := range d.places {
+	for path := range d.Positions() {
 		used[path[strings.LastIndex(path, ".")+1:]] = true
 	}
 	seen := map[reflect.Type]bool{}
@@ -163,7 +163,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 		default:
 			return
 		}
-		if seen[typ] || typ == sizeType {
+		if seen[typ] || typ == reflect.TypeFor[Size]() {
 			return
 		}
 		seen[typ] = true
@@ -344,55 +344,5 @@ func TestResolveFile(t *testing.T) {
 		if got := p.ResolveFile(name); got != want {
 			t.Errorf("ResolveFile(%q) = %q, want %q", name, got, want)
 		}
-	}
-}
-
-func TestErrorText(t *testing.T) {
-	tests := map[string]struct {
-		err  Error
-		want string
-	}{
-		"full":        {Error{"p.yaml", 14, 7, "tenants[1]", "is wrong"}, "p.yaml:14:7: tenants[1]: is wrong"},
-		"no column":   {Error{"p.yaml", 14, 0, "", "is wrong"}, "p.yaml:14: is wrong"},
-		"no line":     {Error{"p.yaml", 0, 0, "", "is wrong"}, "p.yaml: is wrong"},
-		"only a text": {Error{Message: "is wrong"}, "is wrong"},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			if got := test.err.Error(); got != test.want {
-				t.Errorf("got %q, want %q", got, test.want)
-			}
-		})
-	}
-}
-
-func TestDidYouMean(t *testing.T) {
-	known := []string{"gold", "lab", "ext2", "ext3", "volumeSize"}
-	for word, want := range map[string]string{
-		"golf":       `; did you mean "gold"?`,
-		"GOLD":       `; did you mean "gold"?`,
-		"glod":       `; did you mean "gold"?`,
-		"lba":        `; did you mean "lab"?`,
-		"go":         `; did you mean "gold"?`, // an ending is missing
-		"old":        `; did you mean "gold"?`,
-		"volumeType": "; there are ext2, ext3, gold, lab, volumeSize",
-		"ext5":       "; there are ext2, ext3, gold, lab, volumeSize",
-		"":           "; there are ext2, ext3, gold, lab, volumeSize",
-	} {
-		if got := didYouMean(word, known, "there are"); got != want {
-			t.Errorf("didYouMean(%q) = %q, want %q", word, got, want)
-		}
-	}
-	if got := didYouMean("gold", nil, "there are"); got != "" {
-		t.Errorf("without known words: %q", got)
-	}
-	var many []string
-	for i := range maxSuggestible + 1 {
-		many = append(many, fmt.Sprintf("backend-%04d", i))
-	}
-	const want = "; there are backend-0000, backend-0001, backend-0002, backend-0003, backend-0004, backend-0005, backend-0006, backend-0007, backend-0008, backend-0009, " +
-		"backend-0010, backend-0011, backend-0012, backend-0013, backend-0014, backend-0015, backend-0016, backend-0017, backend-0018, backend-0019 and 981 more"
-	if got := didYouMean("backend-000", many, "there are"); got != want {
-		t.Errorf("among many words: %q", got)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
 // matchKind says how a tenant came to claim a namespace; a higher kind wins.
@@ -77,7 +79,7 @@ type namespaceEntry struct {
 
 // validateNamespaces makes sure that no namespace is named by two tenants, and
 // that no patterns of two tenants have a name in common.
-func (p *Policy) validateNamespaces(d *document) {
+func (p *Policy) validateNamespaces(d *document.Document) {
 	names := map[string]namespaceEntry{}
 	patterns := map[string]namespaceEntry{}
 	var ordered []namespaceEntry
@@ -94,10 +96,10 @@ func (p *Policy) validateNamespaces(d *document) {
 			earlier, twice := seen[text]
 			switch {
 			case twice && earlier.tenant == i:
-				d.warnf(e.path, "%q is listed twice; remove one", text)
+				d.Warnf(e.path, "%q is listed twice; remove one", text)
 				continue
 			case twice:
-				d.errorf(e.path, "%q is claimed by %s too; a namespace belongs to one tenant, so remove one of them", text, p.locate(d, earlier.tenant, earlier.path))
+				d.Errorf(e.path, "%q is claimed by %s too; a namespace belongs to one tenant, so remove one of them", text, p.locate(d, earlier.tenant, earlier.path))
 				continue
 			}
 			seen[text] = e
@@ -105,11 +107,11 @@ func (p *Policy) validateNamespaces(d *document) {
 				continue
 			}
 			if len(ordered) == maxPatterns {
-				d.errorf(e.path, "there are more than %d patterns; select namespaces by their labels instead", maxPatterns)
+				d.Errorf(e.path, "there are more than %d patterns; select namespaces by their labels instead", maxPatterns)
 				return
 			}
 			if other, example, ok := overlap(ordered, e); ok {
-				d.errorf(e.path, "%q overlaps with %q of %s: both match %q; a namespace belongs to one tenant, so narrow one of them (a name wins over a pattern, a pattern over namespaceSelector)",
+				d.Errorf(e.path, "%q overlaps with %q of %s: both match %q; a namespace belongs to one tenant, so narrow one of them (a name wins over a pattern, a pattern over namespaceSelector)",
 					text, other.text, p.locate(d, other.tenant, other.path), example)
 			}
 			ordered = append(ordered, e)
@@ -132,15 +134,15 @@ func overlap(earlier []namespaceEntry, e namespaceEntry) (namespaceEntry, string
 }
 
 // locate describes where a tenant says something.
-func (p *Policy) locate(d *document, tenant int, path string) string {
-	return fmt.Sprintf("%s (line %d, tenant %s)", path, d.find(path).line, p.Tenants[tenant].Name)
+func (p *Policy) locate(d *document.Document, tenant int, path string) string {
+	return fmt.Sprintf("%s (line %d, tenant %s)", path, d.Find(path).Line, p.Tenants[tenant].Name)
 }
 
 const narrowSelector = "a namespace belongs to one tenant, so narrow one of them, for example with a matchExpressions entry with the operator NotIn or DoesNotExist"
 
 // validateSelectors makes sure that no tenant's selector is part of another's,
 // and remarks on those that may have namespaces in common.
-func (p *Policy) validateSelectors(d *document) {
+func (p *Policy) validateSelectors(d *document.Document) {
 	type entry struct {
 		tenant  int
 		path    string
@@ -151,13 +153,13 @@ func (p *Policy) validateSelectors(d *document) {
 		if t.matcher.selector == nil {
 			continue
 		}
-		e := entry{i, element("tenants", i) + ".namespaceSelector", domainsOf(t.NamespaceSelector)}
+		e := entry{i, document.Element("tenants", i) + ".namespaceSelector", domainsOf(t.NamespaceSelector)}
 		if key, ok := e.domains.impossible(); ok {
-			d.warnf(e.path, "the selector can select no namespace: what it says about the label %s contradicts itself", key)
+			d.Warnf(e.path, "the selector can select no namespace: what it says about the label %s contradicts itself", key)
 			continue
 		}
 		if len(earlier) == maxSelectors {
-			d.errorf(e.path, "there are more than %d selectors; list namespaces by name instead", maxSelectors)
+			d.Errorf(e.path, "there are more than %d selectors; list namespaces by name instead", maxSelectors)
 			return
 		}
 		inner, outer, crossing := -1, -1, -1
@@ -179,11 +181,11 @@ func (p *Policy) validateSelectors(d *document) {
 		where := func(i int) string { return p.locate(d, earlier[i].tenant, earlier[i].path) }
 		switch {
 		case inner >= 0:
-			d.errorf(e.path, "%s selects every namespace that this selector does; %s", where(inner), narrowSelector)
+			d.Errorf(e.path, "%s selects every namespace that this selector does; %s", where(inner), narrowSelector)
 		case outer >= 0:
-			d.errorf(e.path, "the selector also selects every namespace of %s; %s", where(outer), narrowSelector)
+			d.Errorf(e.path, "the selector also selects every namespace of %s; %s", where(outer), narrowSelector)
 		case crossing >= 0:
-			d.warnf(e.path, "a namespace may have the labels for this selector and for %s; its claims would be denied as AmbiguousTenant", where(crossing))
+			d.Warnf(e.path, "a namespace may have the labels for this selector and for %s; its claims would be denied as AmbiguousTenant", where(crossing))
 		}
 		earlier = append(earlier, e)
 	}

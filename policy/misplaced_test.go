@@ -4,6 +4,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
 // TestMisplacedKeysAreUnknownWhereTheyAre: a remedy for a key that the language
@@ -44,7 +46,7 @@ func TestMisplacedKeysAreUnknownWhereTheyAre(t *testing.T) {
 				}
 			}
 			// A near key is told instead, in keeping with other typing errors.
-			if near, ok := suggest(key, known); ok {
+			if near, ok := document.Suggest(key, known); ok {
 				t.Errorf("%s of %s is taken for a misspelt %s", key, typ, near)
 			}
 		}

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
 // parameter is what a StorageClass parameter sets.
@@ -55,7 +57,7 @@ func (d *decider) properties(t *Tenant, c *Class) (VolumeProperties, *Denial) {
 		case property.fixed == "":
 			*property.to = chosen.value
 		case property.fixed != chosen.value:
-			path := child(c.path, property.key)
+			path := document.Child(c.path, property.key)
 			return VolumeProperties{}, &Denial{Reason: ParameterNotAllowed, Path: path, Message: fmt.Sprintf(
 				"StorageClass %s sets the parameter %s to %q, but the policy fixes it at %q (%s)",
 				d.request.StorageClass, chosen.key, chosen.value, property.fixed, path)}

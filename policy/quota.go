@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
 // ScopeKind is what a quota belongs to.
@@ -74,7 +76,7 @@ func (s QuotaScope) Check(used, more Usage) *Denial {
 		if c.limit == nil || c.more <= 0 || would <= *c.limit {
 			continue
 		}
-		path := child(s.Path, c.key)
+		path := document.Child(s.Path, c.key)
 		return &Denial{Reason: QuotaExceeded, Path: path, Message: fmt.Sprintf(
 			"%s would use %d of %d %s (%s)", s.subject, would, *c.limit, c.unit, path)}
 	}
@@ -125,7 +127,7 @@ func (p *Policy) QuotaScopes(tenant, storageClass, backend string) []QuotaScope 
 
 func tenantScope(t *Tenant, i int) QuotaScope {
 	return QuotaScope{
-		Kind: TenantScope, Name: t.Name, Path: element("tenants", i) + ".quota", Limits: t.Quota,
+		Kind: TenantScope, Name: t.Name, Path: document.Element("tenants", i) + ".quota", Limits: t.Quota,
 		subject: "tenant " + t.Name,
 	}
 }
@@ -139,7 +141,7 @@ func classScope(t *Tenant, c *Class) QuotaScope {
 
 func backendScope(b *Backend, i int) QuotaScope {
 	return QuotaScope{
-		Kind: BackendScope, Name: b.Name, Path: element("backends", i) + ".limits",
+		Kind: BackendScope, Name: b.Name, Path: document.Element("backends", i) + ".limits",
 		Limits:  Quota{Volumes: b.Limits.Volumes, Gigabytes: b.Limits.Gigabytes},
 		subject: "backend " + b.Name,
 	}

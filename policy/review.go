@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
 // FindingKind says in one stable CamelCase word what a Finding is about.
@@ -250,7 +252,7 @@ func (r *reviewer) overQuota() {
 			if limit.limit == nil || limit.used <= *limit.limit {
 				continue
 			}
-			path := child(scope.Path, limit.key)
+			path := document.Child(scope.Path, limit.key)
 			r.find(Finding{
 				Kind: OverQuota, Subject: scope.subject + ", " + limit.key, Path: path,
 				Message: fmt.Sprintf("%d of %d %s are used by %s (%s); what exists stays, and nothing is added until enough of it is gone",
@@ -331,11 +333,11 @@ func (r *reviewer) denied(claim ExistingClaim, denial Denial) {
 }
 
 func (p *Policy) backendPath(name string) string {
-	return element("backends", slices.IndexFunc(p.Backends, func(b Backend) bool { return b.Name == name }))
+	return document.Element("backends", slices.IndexFunc(p.Backends, func(b Backend) bool { return b.Name == name }))
 }
 
 func (r *reviewer) tenantPath(name string) string {
-	return element("tenants", slices.IndexFunc(r.policy.Tenants, func(t Tenant) bool { return t.Name == name }))
+	return document.Element("tenants", slices.IndexFunc(r.policy.Tenants, func(t Tenant) bool { return t.Name == name }))
 }
 
 // scopes is every quota scope of the policy, in the order of the file.

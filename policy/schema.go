@@ -6,6 +6,7 @@ import (
 	"maps"
 	"reflect"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -58,9 +59,9 @@ func (b *schemaBuilder) of(t reflect.Type) schema {
 	switch {
 	case t.Kind() == reflect.Pointer:
 		return b.of(t.Elem())
-	case t == sizeType:
+	case t == reflect.TypeFor[Size]():
 		return schema{"type": "string", "pattern": sizePattern.String()}
-	case t == durationType:
+	case t == reflect.TypeFor[time.Duration]():
 		return schema{"type": "string", "pattern": durationPattern}
 	}
 	switch t.Kind() {

@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
 // selectorOperators are the operators of matchExpressions in their order in
@@ -20,11 +22,11 @@ var selectorOperators = []string{
 
 // compileSelector checks a label selector and makes it usable; it returns nil
 // where there is none or it has mistakes.
-func compileSelector(d *document, selector *metav1.LabelSelector, path string) labels.Selector {
+func compileSelector(d *document.Document, selector *metav1.LabelSelector, path string) labels.Selector {
 	if selector == nil {
 		return nil
 	}
-	before := len(d.errors)
+	before := len(d.Errors())
 	compiled := labels.NewSelector()
 	add := func(key string, op selection.Operator, values []string) {
 		// What NewRequirement checks is checked before, with better words.
@@ -33,40 +35,40 @@ func compileSelector(d *document, selector *metav1.LabelSelector, path string) l
 		}
 	}
 	for _, key := range sortedKeys(selector.MatchLabels) {
-		at := child(child(path, "matchLabels"), key)
+		at := document.Child(document.Child(path, "matchLabels"), key)
 		value := selector.MatchLabels[key]
 		checkLabelKey(d, at, key)
 		checkLabelValue(d, at, value)
 		add(key, selection.Equals, []string{value})
 	}
 	for i, expression := range selector.MatchExpressions {
-		at := element(child(path, "matchExpressions"), i)
+		at := document.Element(document.Child(path, "matchExpressions"), i)
 		if expression.Key == "" {
-			d.errorf(child(at, "key"), "is missing; name the label to look at")
+			d.Errorf(document.Child(at, "key"), "is missing; name the label to look at")
 		} else {
-			checkLabelKey(d, child(at, "key"), expression.Key)
+			checkLabelKey(d, document.Child(at, "key"), expression.Key)
 		}
 		for j, value := range expression.Values {
-			checkLabelValue(d, element(child(at, "values"), j), value)
+			checkLabelValue(d, document.Element(document.Child(at, "values"), j), value)
 		}
 		switch expression.Operator {
 		case metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn:
 			if len(expression.Values) == 0 {
-				d.errorf(child(at, "values"), "is missing; %s needs at least one", expression.Operator)
+				d.Errorf(document.Child(at, "values"), "is missing; %s needs at least one", expression.Operator)
 			}
 		case metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist:
 			if len(expression.Values) > 0 {
-				d.errorf(child(at, "values"), "%s takes no values; remove them", expression.Operator)
+				d.Errorf(document.Child(at, "values"), "%s takes no values; remove them", expression.Operator)
 			}
 		case "":
-			d.errorf(child(at, "operator"), "is missing; the operators are %s", strings.Join(selectorOperators, ", "))
+			d.Errorf(document.Child(at, "operator"), "is missing; the operators are %s", strings.Join(selectorOperators, ", "))
 		default:
-			d.errorf(child(at, "operator"), "unknown operator %q%s", expression.Operator,
-				didYouMean(string(expression.Operator), selectorOperators, "the operators are"))
+			d.Errorf(document.Child(at, "operator"), "unknown operator %q%s", expression.Operator,
+				document.DidYouMean(string(expression.Operator), selectorOperators, "the operators are"))
 		}
 		add(expression.Key, selectionOperator(expression.Operator), expression.Values)
 	}
-	if len(d.errors) > before {
+	if len(d.Errors()) > before {
 		return nil
 	}
 	return compiled
@@ -85,15 +87,15 @@ func selectionOperator(op metav1.LabelSelectorOperator) selection.Operator {
 	}
 }
 
-func checkLabelKey(d *document, path, key string) {
+func checkLabelKey(d *document.Document, path, key string) {
 	if len(validation.IsQualifiedName(key)) > 0 {
-		d.errorf(path, "%q cannot be a label's key; use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit, if need be after a DNS name and a slash", key)
+		d.Errorf(path, "%q cannot be a label's key; use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit, if need be after a DNS name and a slash", key)
 	}
 }
 
-func checkLabelValue(d *document, path, value string) {
+func checkLabelValue(d *document.Document, path, value string) {
 	if len(validation.IsValidLabelValue(value)) > 0 {
-		d.errorf(path, "%q cannot be a label's value; use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit", value)
+		d.Errorf(path, "%q cannot be a label's value; use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit", value)
 	}
 }
 

@@ -57,8 +57,8 @@ func TestSelectorRelations(t *testing.T) {
 		d := newDocument("")
 		compiled := compileSelector(d, s, "s")
 		kubernetes, err := metav1.LabelSelectorAsSelector(s)
-		if err != nil || len(d.errors) > 0 {
-			t.Fatalf("%v: %v, %v", s, err, d.errors)
+		if err != nil || len(d.Errors()) > 0 {
+			t.Fatalf("%v: %v, %v", s, err, d.Errors())
 		}
 		for _, set := range everyLabelSet() {
 			if compiled.Matches(set) != kubernetes.Matches(set) {

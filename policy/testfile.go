@@ -5,9 +5,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
 // TestKind is what a file of policy tests must give as its kind.
@@ -26,7 +27,7 @@ type TestFile struct {
 	// Source is the name under which the file was parsed.
 	Source string `json:"-"`
 
-	places map[string]place
+	positions map[string]document.Position
 }
 
 // TestCase is one claim with what is expected.
@@ -102,7 +103,7 @@ func LoadTests(file string) (*TestFile, error) {
 
 // ReadTests parses policy tests from an open file or stream; see ParseTests.
 func ReadTests(r io.Reader, source string) (*TestFile, error) {
-	data, err := readLimited(r)
+	data, err := document.ReadLimited(r)
 	if err != nil {
 		return nil, fmt.Errorf("read policy tests: %w", err)
 	}
@@ -112,20 +113,13 @@ func ReadTests(r io.Reader, source string) (*TestFile, error) {
 // ParseTests checks a file of policy tests as strictly as Parse does a policy.
 // The error is an ErrorList of every mistake.
 func ParseTests(data []byte, source string) (*TestFile, error) {
-	d := newDocument(source)
-	d.noun, d.tooLarge = "policy test", "the file is larger than 1 MiB; split it"
-	root := d.parse(data)
-	if root == nil {
-		return nil, d.errors
-	}
-	f := &TestFile{Source: source, places: d.places}
-	d.decode(root, reflect.ValueOf(f).Elem(), "")
-	if !d.exhausted {
+	d := newDocumentOf(source, "policy test", "the file is larger than 1 MiB; split it")
+	f := &TestFile{Source: source, positions: d.Positions()}
+	if d.Read(data, f) {
 		f.validate(d)
 	}
-	if len(d.errors) > 0 {
-		d.errors.sort()
-		return nil, d.errors
+	if mistakes := d.Errors(); len(mistakes) > 0 {
+		return nil, mistakes
 	}
 	return f, nil
 }
@@ -142,11 +136,11 @@ func (f *TestFile) ResolvePolicy() string {
 // Line returns the line of a test's value, such as "expect.tenant", or of the
 // nearest one around it; "" stands for the test itself.
 func (f *TestFile) Line(test int, path string) int {
-	at := element("tests", test)
+	at := document.Element("tests", test)
 	if path != "" {
 		at += "." + path
 	}
-	return nearest(f.places, at).line
+	return document.Nearest(f.positions, at).Line
 }
 
 // Request is the claim as the daemon would ask about it.
@@ -185,16 +179,16 @@ func NamespaceLabels(name string, given map[string]string) map[string]string {
 func CheckLabels(given map[string]string) string {
 	d := newDocument("")
 	validateLabels(d, "", given)
-	if len(d.errors) == 0 {
+	if len(d.Errors()) == 0 {
 		return ""
 	}
-	return d.errors[0].Message
+	return d.Errors()[0].Message
 }
 
-func validateLabels(d *document, path string, given map[string]string) {
+func validateLabels(d *document.Document, path string, given map[string]string) {
 	for _, key := range sortedKeys(given) {
-		checkLabelKey(d, child(path, key), key)
-		checkLabelValue(d, child(path, key), given[key])
+		checkLabelKey(d, document.Child(path, key), key)
+		checkLabelValue(d, document.Child(path, key), given[key])
 	}
 }
 
@@ -205,46 +199,46 @@ var reasons = []string{
 	string(ClaimLimitTooSmall), string(BackendsSuspended), string(QuotaExceeded),
 }
 
-func (f *TestFile) validate(d *document) {
+func (f *TestFile) validate(d *document.Document) {
 	validateKind(d, f.APIVersion, f.Kind, TestKind)
 	if len(f.Tests) == 0 {
-		d.errorf("tests", "is missing or empty; list claims with what is expected of them")
+		d.Errorf("tests", "is missing or empty; list claims with what is expected of them")
 	}
 	for i := range f.Tests {
-		t, path := &f.Tests[i], element("tests", i)
+		t, path := &f.Tests[i], document.Element("tests", i)
 		if t.Name == "" {
-			d.errorf(child(path, "name"), "is missing; say in a few words what the test shows")
+			d.Errorf(document.Child(path, "name"), "is missing; say in a few words what the test shows")
 		}
-		t.Claim.validate(d, child(path, "claim"))
+		t.Claim.validate(d, document.Child(path, "claim"))
 		for j, used := range t.Used {
-			used.validate(d, element(child(path, "used"), j))
+			used.validate(d, document.Element(document.Child(path, "used"), j))
 		}
-		t.Expect.validate(d, child(path, "expect"))
+		t.Expect.validate(d, document.Child(path, "expect"))
 	}
 	validateUnique(d, "tests", len(f.Tests), func(i int) string { return f.Tests[i].Name })
 }
 
-func (c TestClaim) validate(d *document, path string) {
+func (c TestClaim) validate(d *document.Document, path string) {
 	for _, required := range []struct{ key, remedy string }{
 		{"namespace", "name the namespace of the claim"},
 		{"storageClass", "name the StorageClass of the claim"},
 		{"size", "give the size that the claim asks for, such as 10Gi"},
 	} {
-		if !d.has(child(path, required.key)) {
-			d.errorf(child(path, required.key), "is missing; %s", required.remedy)
+		if !d.Has(document.Child(path, required.key)) {
+			d.Errorf(document.Child(path, required.key), "is missing; %s", required.remedy)
 		}
 	}
-	validateLabels(d, child(path, "namespaceLabels"), c.NamespaceLabels)
+	validateLabels(d, document.Child(path, "namespaceLabels"), c.NamespaceLabels)
 	modes := []string{string(Filesystem), string(Block)}
-	if at := child(path, "volumeMode"); d.has(at) && !slices.Contains(modes, string(c.VolumeMode)) {
-		d.errorf(at, "unknown volume mode %q%s", c.VolumeMode, didYouMean(string(c.VolumeMode), modes, "the modes are"))
+	if at := document.Child(path, "volumeMode"); d.Has(at) && !slices.Contains(modes, string(c.VolumeMode)) {
+		d.Errorf(at, "unknown volume mode %q%s", c.VolumeMode, document.DidYouMean(string(c.VolumeMode), modes, "the modes are"))
 	}
 }
 
-func (u ScopeUsage) validate(d *document, path string) {
+func (u ScopeUsage) validate(d *document.Document, path string) {
 	var given []string
 	for _, key := range []string{"tenant", "rule", "backend"} {
-		if d.has(child(path, key)) {
+		if d.Has(document.Child(path, key)) {
 			given = append(given, key)
 		}
 	}
@@ -253,48 +247,48 @@ func (u ScopeUsage) validate(d *document, path string) {
 		if len(given) > 0 {
 			list = strings.Join(given, " and ")
 		}
-		d.errorf(path, "exactly one of tenant, rule, backend must be given, not %s", list)
+		d.Errorf(path, "exactly one of tenant, rule, backend must be given, not %s", list)
 	}
 	for _, amount := range []struct {
 		key   string
 		value int64
 	}{{"volumes", u.Volumes}, {"gigabytes", u.Gigabytes}, {"snapshots", u.Snapshots}} {
 		if amount.value < 0 {
-			d.errorf(child(path, amount.key), "must not be negative")
+			d.Errorf(document.Child(path, amount.key), "must not be negative")
 		}
 	}
 }
 
-func (e TestExpectation) validate(d *document, path string) {
+func (e TestExpectation) validate(d *document.Document, path string) {
 	given := false
 	for _, key := range []string{"tenant", "rule", "backends", "volume", "denied", "message"} {
-		given = given || d.has(child(path, key))
+		given = given || d.Has(document.Child(path, key))
 	}
 	switch {
 	case !given:
-		d.errorf(path, "expects nothing; give at least tenant, rule, backends or volume, or denied with a reason")
-	case e.Denied == "" && !d.has(child(path, "denied")) && e.Message != "":
-		d.errorf(child(path, "message"), "goes only with denied; add denied with a reason, or remove it")
+		d.Errorf(path, "expects nothing; give at least tenant, rule, backends or volume, or denied with a reason")
+	case e.Denied == "" && !d.Has(document.Child(path, "denied")) && e.Message != "":
+		d.Errorf(document.Child(path, "message"), "goes only with denied; add denied with a reason, or remove it")
 	}
-	if at := child(path, "denied"); d.has(at) {
+	if at := document.Child(path, "denied"); d.Has(at) {
 		if !slices.Contains(reasons, string(e.Denied)) {
-			d.errorf(at, "unknown reason %q%s", e.Denied, didYouMean(string(e.Denied), reasons, "the reasons are"))
+			d.Errorf(at, "unknown reason %q%s", e.Denied, document.DidYouMean(string(e.Denied), reasons, "the reasons are"))
 		}
 		for _, key := range []string{"backends", "volume"} {
-			if at := child(path, key); d.has(at) {
-				d.errorf(at, "%s cannot be combined with denied: a denied claim has none; remove one of them", key)
+			if at := document.Child(path, key); d.Has(at) {
+				d.Errorf(at, "%s cannot be combined with denied: a denied claim has none; remove one of them", key)
 			}
 		}
 	}
-	if at := child(path, "backends"); d.has(at) && len(e.Backends) == 0 {
-		d.errorf(at, "the list is empty; name backends, or write denied: %s if none is left", BackendsSuspended)
+	if at := document.Child(path, "backends"); d.Has(at) && len(e.Backends) == 0 {
+		d.Errorf(at, "the list is empty; name backends, or write denied: %s if none is left", BackendsSuspended)
 	}
-	volume := child(path, "volume")
+	volume := document.Child(path, "volume")
 	if size := e.Volume.SizeGiB; size != nil && *size < 1 {
-		d.errorf(child(volume, "sizeGiB"), "must be at least 1, the smallest volume that Cinder makes")
+		d.Errorf(document.Child(volume, "sizeGiB"), "must be at least 1, the smallest volume that Cinder makes")
 	}
-	if at := child(volume, "fsType"); d.has(at) && !slices.Contains(fileSystems, e.Volume.FSType) {
-		d.errorf(at, "%q is not a file system that can be made on a volume%s", e.Volume.FSType, didYouMean(e.Volume.FSType, fileSystems, "use one of"))
+	if at := document.Child(volume, "fsType"); d.Has(at) && !slices.Contains(fileSystems, e.Volume.FSType) {
+		d.Errorf(at, "%q is not a file system that can be made on a volume%s", e.Volume.FSType, document.DidYouMean(e.Volume.FSType, fileSystems, "use one of"))
 	}
 }
 
@@ -340,8 +334,8 @@ func (p *Policy) Usages(listed []ScopeUsage) (Usages, error) {
 			key, kind, name, known = "backend", BackendScope, l.Backend, backends
 		}
 		if !slices.Contains(known, name) {
-			unknown = append(unknown, Error{Path: child(element("used", i), key),
-				Message: fmt.Sprintf("the policy has no %s %q%s", key, name, didYouMean(name, known, "the "+key+"s are"))})
+			unknown = append(unknown, Error{Path: document.Child(document.Element("used", i), key),
+				Message: fmt.Sprintf("the policy has no %s %q%s", key, name, document.DidYouMean(name, known, "the "+key+"s are"))})
 			continue
 		}
 		usages.Add(QuotaScope{Kind: kind, Name: name}, Usage{Volumes: l.Volumes, Gigabytes: l.Gigabytes, Snapshots: l.Snapshots})

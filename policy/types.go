@@ -5,6 +5,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
 const (
@@ -60,8 +62,8 @@ type Policy struct {
 	Source string `json:"-"`
 
 	revision string
-	// places is where each value stands in the file; see Line.
-	places map[string]place
+	// positions is where each value stands in the file; see Line.
+	positions map[string]document.Position
 }
 
 // Defaults is inherited, value by value, by tenants (VolumeSize, Metadata) and
@@ -378,4 +380,4 @@ func (p *Policy) Revision() string { return p.revision }
 
 // Line returns the line of the value at a path, such as the Path of a Denial,
 // or of the nearest value around it that the file gives.
-func (p *Policy) Line(path string) int { return nearest(p.places, path).line }
+func (p *Policy) Line(path string) int { return document.Nearest(p.positions, path).Line }

@@ -10,6 +10,8 @@ import (
 	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
 var clusterIDPattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
@@ -20,7 +22,7 @@ var fileSystems = []string{"ext2", "ext3", "ext4", "xfs", "btrfs"}
 
 // validate reports every mistake in what could be read, and prepares what
 // Decide needs.
-func (p *Policy) validate(d *document) {
+func (p *Policy) validate(d *document.Document) {
 	p.validateHeader(d)
 	p.validateDefaults(d)
 	validateDurations(d, "audit", named[time.Duration]{"interval", p.Audit.Interval}, named[time.Duration]{"grace", p.Audit.Grace})
@@ -37,42 +39,42 @@ func (p *Policy) validate(d *document) {
 	p.warnUnusedBackends(d)
 }
 
-func (p *Policy) validateHeader(d *document) {
+func (p *Policy) validateHeader(d *document.Document) {
 	validateKind(d, p.APIVersion, p.Kind, Kind)
 	if p.ClusterID != "" && !clusterIDPattern.MatchString(p.ClusterID) {
-		d.errorf("clusterID", "%q cannot be a cluster's id; use 1 to 63 letters, digits, '.', '_' and '-', beginning and ending with a letter or digit", p.ClusterID)
+		d.Errorf("clusterID", "%q cannot be a cluster's id; use 1 to 63 letters, digits, '.', '_' and '-', beginning and ending with a letter or digit", p.ClusterID)
 	}
 	switch {
-	case !d.has("backends"):
-		d.errorf("backends", "is missing; list the Cinder endpoints that volumes may come from")
+	case !d.Has("backends"):
+		d.Errorf("backends", "is missing; list the Cinder endpoints that volumes may come from")
 	case len(p.Backends) == 0:
-		d.warnf("backends", "there is no backend, so no volume can be made")
+		d.Warnf("backends", "there is no backend, so no volume can be made")
 	}
 	switch {
-	case !d.has("tenants"):
-		d.errorf("tenants", "is missing; list who may have volumes: a namespace that no tenant matches gets nothing")
+	case !d.Has("tenants"):
+		d.Errorf("tenants", "is missing; list who may have volumes: a namespace that no tenant matches gets nothing")
 	case len(p.Tenants) == 0:
-		d.warnf("tenants", "there is no tenant, so every claim is denied")
+		d.Warnf("tenants", "there is no tenant, so every claim is denied")
 	}
 }
 
 // validateKind checks what every file begins with.
-func validateKind(d *document, apiVersion, kind, wanted string) {
+func validateKind(d *document.Document, apiVersion, kind, wanted string) {
 	switch {
 	case apiVersion == "":
-		d.errorf("apiVersion", "is missing; write apiVersion: %s", APIVersion)
+		d.Errorf("apiVersion", "is missing; write apiVersion: %s", APIVersion)
 	case apiVersion != APIVersion:
-		d.errorf("apiVersion", "must be %s, not %q", APIVersion, apiVersion)
+		d.Errorf("apiVersion", "must be %s, not %q", APIVersion, apiVersion)
 	}
 	switch {
 	case kind == "":
-		d.errorf("kind", "is missing; write kind: %s", wanted)
+		d.Errorf("kind", "is missing; write kind: %s", wanted)
 	case kind != wanted:
-		d.errorf("kind", "must be %s, not %q", wanted, kind)
+		d.Errorf("kind", "must be %s, not %q", wanted, kind)
 	}
 }
 
-func (p *Policy) validateDefaults(d *document) {
+func (p *Policy) validateDefaults(d *document.Document) {
 	def := p.Defaults
 	validateVolumeSize(d, "defaults.volumeSize", def.VolumeSize)
 	validateMetadata(d, "defaults.metadata", def.Metadata)
@@ -84,74 +86,74 @@ func (p *Policy) validateDefaults(d *document) {
 	validateConnector(d, "defaults.connector", &p.Defaults.Connector)
 	defaults := sizeLimits{}.narrow(def.VolumeSize, "defaults.volumeSize")
 	if sentence, ok := defaults.conflict(); ok {
-		d.errorf("defaults.volumeSize", "%s; raise the largest or lower the smallest size", sentence)
+		d.Errorf("defaults.volumeSize", "%s; raise the largest or lower the smallest size", sentence)
 	}
 }
 
-func (p *Policy) validateTenant(d *document, i int) {
-	t, path := &p.Tenants[i], element("tenants", i)
+func (p *Policy) validateTenant(d *document.Document, i int) {
+	t, path := &p.Tenants[i], document.Element("tenants", i)
 	validateName(d, path, t.Name, "tenant")
 	if len(t.Namespaces) == 0 && t.NamespaceSelector == nil &&
-		!d.has(child(path, "namespaces")) && !d.has(child(path, "namespaceSelector")) {
-		d.errorf(child(path, "namespaces"), "is missing; list the tenant's namespaces, or select them with namespaceSelector")
+		!d.Has(document.Child(path, "namespaces")) && !d.Has(document.Child(path, "namespaceSelector")) {
+		d.Errorf(document.Child(path, "namespaces"), "is missing; list the tenant's namespaces, or select them with namespaceSelector")
 	}
-	if d.has(child(path, "namespaces")) && len(t.Namespaces) == 0 {
-		d.errorf(child(path, "namespaces"), "the list is empty; name a namespace, or remove the key and use namespaceSelector")
+	if d.Has(document.Child(path, "namespaces")) && len(t.Namespaces) == 0 {
+		d.Errorf(document.Child(path, "namespaces"), "the list is empty; name a namespace, or remove the key and use namespaceSelector")
 	}
-	validateEntries(d, child(path, "namespaces"), t.Namespaces, namespaceName, "a namespace")
-	t.matcher = newNamespaceMatcher(t, compileSelector(d, t.NamespaceSelector, child(path, "namespaceSelector")))
+	validateEntries(d, document.Child(path, "namespaces"), t.Namespaces, namespaceName, "a namespace")
+	t.matcher = newNamespaceMatcher(t, compileSelector(d, t.NamespaceSelector, document.Child(path, "namespaceSelector")))
 
-	validateQuota(d, child(path, "quota"), t.Quota)
-	validateTenantLimits(d, child(path, "limits"), t.Limits)
-	validateMetadata(d, child(path, "metadata"), t.Metadata)
-	validateVolumeSize(d, child(path, "volumeSize"), t.VolumeSize)
+	validateQuota(d, document.Child(path, "quota"), t.Quota)
+	validateTenantLimits(d, document.Child(path, "limits"), t.Limits)
+	validateMetadata(d, document.Child(path, "metadata"), t.Metadata)
+	validateVolumeSize(d, document.Child(path, "volumeSize"), t.VolumeSize)
 	_, parentConflicts := sizeLimits{}.narrow(p.Defaults.VolumeSize, "defaults.volumeSize").conflict()
 	sentence, conflicts := t.size.conflict()
 	if conflicts && !parentConflicts {
-		d.errorf(child(path, "volumeSize"), "%s; raise the largest or lower the smallest size", sentence)
+		d.Errorf(document.Child(path, "volumeSize"), "%s; raise the largest or lower the smallest size", sentence)
 	}
 
 	if len(t.Classes) == 0 {
-		d.errorf(child(path, "classes"), "is missing or empty; without a rule for a StorageClass the tenant gets nothing")
+		d.Errorf(document.Child(path, "classes"), "is missing or empty; without a rule for a StorageClass the tenant gets nothing")
 	}
 	for j := range t.Classes {
-		p.validateClass(d, t, &t.Classes[j], element(child(path, "classes"), j), conflicts)
+		p.validateClass(d, t, &t.Classes[j], document.Element(document.Child(path, "classes"), j), conflicts)
 	}
 	warnShadowedClasses(d, path, t.Classes)
 }
 
-func (p *Policy) validateClass(d *document, t *Tenant, c *Class, path string, parentConflicts bool) {
+func (p *Policy) validateClass(d *document.Document, t *Tenant, c *Class, path string, parentConflicts bool) {
 	c.path = path
 	if len(c.StorageClasses) == 0 {
-		d.errorf(child(path, "storageClasses"), "is missing or empty; name the StorageClasses the rule is for, or [\"*\"] for all")
+		d.Errorf(document.Child(path, "storageClasses"), "is missing or empty; name the StorageClasses the rule is for, or [\"*\"] for all")
 	}
-	validateEntries(d, child(path, "storageClasses"), c.StorageClasses, className, "a StorageClass")
+	validateEntries(d, document.Child(path, "storageClasses"), c.StorageClasses, className, "a StorageClass")
 
 	if len(c.Backends) == 0 {
-		d.errorf(child(path, "backends"), "is missing or empty; name the backends the volumes may come from")
+		d.Errorf(document.Child(path, "backends"), "is missing or empty; name the backends the volumes may come from")
 	}
 	seen := map[string]bool{}
 	for i, name := range c.Backends {
-		at := element(child(path, "backends"), i)
+		at := document.Element(document.Child(path, "backends"), i)
 		if seen[name] {
-			d.warnf(at, "%q is listed twice; remove one", name)
+			d.Warnf(at, "%q is listed twice; remove one", name)
 		} else if _, ok := p.Backend(name); !ok && p.backendsKnown(d) {
-			d.errorf(at, "unknown backend %q%s", name, p.meantBackend(name))
+			d.Errorf(at, "unknown backend %q%s", name, p.meantBackend(name))
 		}
 		seen[name] = true
 	}
 
-	validateText(d, child(path, "volumeType"), c.VolumeType)
-	validateText(d, child(path, "availabilityZone"), c.AvailabilityZone)
+	validateText(d, document.Child(path, "volumeType"), c.VolumeType)
+	validateText(d, document.Child(path, "availabilityZone"), c.AvailabilityZone)
 	if c.FSType != "" && !slices.Contains(fileSystems, c.FSType) {
-		d.errorf(child(path, "fsType"), "%q is not a file system that can be made on a volume%s", c.FSType, didYouMean(c.FSType, fileSystems, "use one of"))
+		d.Errorf(document.Child(path, "fsType"), "%q is not a file system that can be made on a volume%s", c.FSType, document.DidYouMean(c.FSType, fileSystems, "use one of"))
 	}
-	validateQuota(d, child(path, "quota"), c.Quota)
-	validateVolumeSize(d, child(path, "volumeSize"), c.VolumeSize)
-	c.size = t.size.narrow(c.VolumeSize, child(path, "volumeSize"))
+	validateQuota(d, document.Child(path, "quota"), c.Quota)
+	validateVolumeSize(d, document.Child(path, "volumeSize"), c.VolumeSize)
+	c.size = t.size.narrow(c.VolumeSize, document.Child(path, "volumeSize"))
 	if sentence, ok := c.size.conflict(); ok {
 		if !parentConflicts {
-			d.errorf(child(path, "volumeSize"), "%s; raise the largest or lower the smallest size", sentence)
+			d.Errorf(document.Child(path, "volumeSize"), "%s; raise the largest or lower the smallest size", sentence)
 		}
 		return
 	}
@@ -160,21 +162,21 @@ func (p *Policy) validateClass(d *document, t *Tenant, c *Class, path string, pa
 		if j < 0 {
 			continue
 		}
-		if sentence, ok := c.size.narrow(p.Backends[j].VolumeSize, element("backends", j)+".volumeSize").conflict(); ok {
-			d.warnf(element(child(path, "backends"), i), "the backend can take no volume of this rule: %s", sentence)
+		if sentence, ok := c.size.narrow(p.Backends[j].VolumeSize, document.Element("backends", j)+".volumeSize").conflict(); ok {
+			d.Warnf(document.Element(document.Child(path, "backends"), i), "the backend can take no volume of this rule: %s", sentence)
 		}
 	}
 }
 
 // backendsKnown says whether all backends and their names could be read, so
 // that a name which is not among them must be wrong.
-func (p *Policy) backendsKnown(d *document) bool {
+func (p *Policy) backendsKnown(d *document.Document) bool {
 	for i, b := range p.Backends {
-		if b.Name == "" || d.unread[element("backends", i)] {
+		if b.Name == "" || d.IsUnread(document.Element("backends", i)) {
 			return false
 		}
 	}
-	return !d.unread["backends"]
+	return !d.IsUnread("backends")
 }
 
 func (p *Policy) meantBackend(name string) string {
@@ -185,10 +187,10 @@ func (p *Policy) meantBackend(name string) string {
 	if len(names) == 0 {
 		return "; there is none"
 	}
-	return didYouMean(name, names, "the backends are")
+	return document.DidYouMean(name, names, "the backends are")
 }
 
-func (p *Policy) warnUnusedBackends(d *document) {
+func (p *Policy) warnUnusedBackends(d *document.Document) {
 	used := map[string]bool{}
 	for _, t := range p.Tenants {
 		for _, c := range t.Classes {
@@ -199,7 +201,7 @@ func (p *Policy) warnUnusedBackends(d *document) {
 	}
 	for i, b := range p.Backends {
 		if !used[b.Name] && !b.Suspended {
-			d.warnf(element("backends", i), "no rule uses backend %q; name it in a tenant's classes, or set suspended: true if it is kept only for the volumes it has", b.Name)
+			d.Warnf(document.Element("backends", i), "no rule uses backend %q; name it in a tenant's classes, or set suspended: true if it is kept only for the volumes it has", b.Name)
 		}
 	}
 }
@@ -209,7 +211,7 @@ func (p *Policy) warnUnusedBackends(d *document) {
 const maxShadows = 5_000
 
 // warnShadowedClasses finds rules and entries that an earlier one always beats.
-func warnShadowedClasses(d *document, path string, classes []Class) {
+func warnShadowedClasses(d *document.Document, path string, classes []Class) {
 	entries := 0
 	for _, c := range classes {
 		if entries += len(c.StorageClasses); entries > maxShadows {
@@ -217,7 +219,7 @@ func warnShadowedClasses(d *document, path string, classes []Class) {
 		}
 	}
 	for i, c := range classes {
-		rule := element(child(path, "classes"), i)
+		rule := document.Element(document.Child(path, "classes"), i)
 		shadows := make([]shadow, len(c.StorageClasses))
 		// The rule is never reached if other rules take all its entries.
 		reached := len(shadows) == 0
@@ -227,12 +229,12 @@ func warnShadowedClasses(d *document, path string, classes []Class) {
 		}
 		if !reached {
 			by := shadows[len(shadows)-1].path
-			d.warnf(rule, "the rule is never reached: %s (line %d) takes its StorageClasses first; put this rule before it, or remove it", by, d.find(by).line)
+			d.Warnf(rule, "the rule is never reached: %s (line %d) takes its StorageClasses first; put this rule before it, or remove it", by, d.Find(by).Line)
 			continue
 		}
 		for k, by := range shadows {
 			if by.path != "" {
-				d.warnf(element(child(rule, "storageClasses"), k), "%q has no effect: %s (line %d) takes it first", c.StorageClasses[k], by.path, d.find(by.path).line)
+				d.Warnf(document.Element(document.Child(rule, "storageClasses"), k), "%q has no effect: %s (line %d) takes it first", c.StorageClasses[k], by.path, d.Find(by.path).Line)
 			}
 		}
 	}
@@ -262,32 +264,32 @@ func shadowOf(path string, classes []Class, i, k int) shadow {
 }
 
 // validateEntries checks names and patterns.
-func validateEntries(d *document, path string, entries []string, kind nameKind, what string) {
+func validateEntries(d *document.Document, path string, entries []string, kind nameKind, what string) {
 	for i, entry := range entries {
 		if mistake := kind.mistake(entry); mistake != "" {
-			d.errorf(element(path, i), "%q cannot be %s: %s", entry, what, mistake)
+			d.Errorf(document.Element(path, i), "%q cannot be %s: %s", entry, what, mistake)
 		}
 	}
 }
 
 // validateName checks a required name that ends up in metadata, metrics and
 // lease names, where an RFC 1123 label is always welcome.
-func validateName(d *document, path, name, what string) {
+func validateName(d *document.Document, path, name, what string) {
 	switch {
 	case name == "":
-		d.errorf(child(path, "name"), "is missing; give the %s a name", what)
+		d.Errorf(document.Child(path, "name"), "is missing; give the %s a name", what)
 	case len(validation.IsDNS1123Label(name)) > 0:
-		d.errorf(child(path, "name"), "%q cannot be the name of a %s; use at most 63 lower-case letters, digits and hyphens, beginning and ending with a letter or digit", name, what)
+		d.Errorf(document.Child(path, "name"), "%q cannot be the name of a %s; use at most 63 lower-case letters, digits and hyphens, beginning and ending with a letter or digit", name, what)
 	}
 }
 
 // validateUnique reports names in a list that were given before.
-func validateUnique(d *document, path string, n int, name func(int) string) {
+func validateUnique(d *document.Document, path string, n int, name func(int) string) {
 	first := map[string]string{}
 	for i := range n {
-		at := element(path, i)
+		at := document.Element(path, i)
 		if earlier, ok := first[name(i)]; ok && name(i) != "" {
-			d.errorf(child(at, "name"), "%s (line %d) is already called %q; give each a name of its own", earlier, d.find(child(earlier, "name")).line, name(i))
+			d.Errorf(document.Child(at, "name"), "%s (line %d) is already called %q; give each a name of its own", earlier, d.Find(document.Child(earlier, "name")).Line, name(i))
 			continue
 		}
 		first[name(i)] = at
@@ -310,52 +312,52 @@ func textMistake(s string) string {
 	return ""
 }
 
-func validateText(d *document, path, s string) {
-	if mistake := textMistake(s); mistake != "" && d.has(path) {
-		d.errorf(path, "%q cannot be used: %s", s, mistake)
+func validateText(d *document.Document, path, s string) {
+	if mistake := textMistake(s); mistake != "" && d.Has(path) {
+		d.Errorf(path, "%q cannot be used: %s", s, mistake)
 	}
 }
 
-func validateMetadata(d *document, path string, metadata map[string]string) {
+func validateMetadata(d *document.Document, path string, metadata map[string]string) {
 	for _, key := range sortedKeys(metadata) {
-		at := child(path, key)
-		if !d.has(at) {
+		at := document.Child(path, key)
+		if !d.Has(at) {
 			continue // inherited, and checked there
 		}
 		switch mistake := textMistake(key); {
 		case key == "":
-			d.errorf(at, "a metadata key is empty; give it a name")
+			d.Errorf(at, "a metadata key is empty; give it a name")
 		case mistake != "":
-			d.errorf(at, "metadata key %q cannot be used: %s", key, mistake)
+			d.Errorf(at, "metadata key %q cannot be used: %s", key, mistake)
 		case strings.HasPrefix(strings.ToLower(key), StampPrefix):
-			d.errorf(at, "metadata keys that begin with %s are the provisioner's own; choose another", StampPrefix)
+			d.Errorf(at, "metadata keys that begin with %s are the provisioner's own; choose another", StampPrefix)
 		case key == "readonly" || key == "attached_mode":
-			d.errorf(at, "Cinder itself writes the metadata key %q; choose another", key)
+			d.Errorf(at, "Cinder itself writes the metadata key %q; choose another", key)
 		}
 		if mistake := textMistake(metadata[key]); mistake != "" {
-			d.errorf(at, "the metadata value cannot be used: %s", mistake)
+			d.Errorf(at, "the metadata value cannot be used: %s", mistake)
 		}
 	}
 }
 
-func validateQuota(d *document, path string, q Quota) {
+func validateQuota(d *document.Document, path string, q Quota) {
 	for _, limit := range []struct {
 		key   string
 		value *int64
 	}{{"volumes", q.Volumes}, {"gigabytes", q.Gigabytes}, {"snapshots", q.Snapshots}} {
 		if limit.value != nil && *limit.value < 0 {
-			d.errorf(child(path, limit.key), "must not be negative; 0 allows none, and without the key there is no limit")
+			d.Errorf(document.Child(path, limit.key), "must not be negative; 0 allows none, and without the key there is no limit")
 		}
 	}
 }
 
-func validateVolumeSize(d *document, path string, size VolumeSize) {
-	if at := child(path, "min"); d.has(at) && size.Min != nil && size.Min.Bytes == 0 {
-		d.errorf(at, "must be more than 0; remove the key if there is no smallest size")
-	} else if d.has(at) && size.Min != nil && roundUpGiB(size.Min.Bytes) > maxGiB {
-		d.errorf(at, "no volume in Cinder can be larger than %d GiB; write a smaller size", maxGiB)
+func validateVolumeSize(d *document.Document, path string, size VolumeSize) {
+	if at := document.Child(path, "min"); d.Has(at) && size.Min != nil && size.Min.Bytes == 0 {
+		d.Errorf(at, "must be more than 0; remove the key if there is no smallest size")
+	} else if d.Has(at) && size.Min != nil && roundUpGiB(size.Min.Bytes) > maxGiB {
+		d.Errorf(at, "no volume in Cinder can be larger than %d GiB; write a smaller size", maxGiB)
 	}
-	if at := child(path, "max"); d.has(at) && size.Max != nil && size.Max.Bytes < gib {
-		d.errorf(at, "must be at least 1Gi, the smallest volume that Cinder makes")
+	if at := document.Child(path, "max"); d.Has(at) && size.Max != nil && size.Max.Bytes < gib {
+		d.Errorf(at, "must be at least 1Gi, the smallest volume that Cinder makes")
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/mappers/template"
+	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
 var (
@@ -47,13 +48,13 @@ func (m Mapping) usesCephCSI(protocol string) bool {
 	return protocol == "rbd" && m.As == MappingCSI && m.VolumeHandle == ""
 }
 
-func validateMapping(d *document, path, protocol string, m Mapping) {
+func validateMapping(d *document.Document, path, protocol string, m Mapping) {
 	switch {
 	case !protocolPattern.MatchString(protocol):
-		d.errorf(path, "%q cannot be a protocol; write Cinder's driver_volume_type in lower case, such as iscsi", protocol)
+		d.Errorf(path, "%q cannot be a protocol; write Cinder's driver_volume_type in lower case, such as iscsi", protocol)
 	case !slices.Contains(knownProtocols, protocol):
-		if meant, ok := suggest(protocol, knownProtocols); ok {
-			d.warnf(path, "no Cinder driver is known to return the protocol %q; did you mean %q?", protocol, meant)
+		if meant, ok := document.Suggest(protocol, knownProtocols); ok {
+			d.Warnf(path, "no Cinder driver is known to return the protocol %q; did you mean %q?", protocol, meant)
 		}
 	}
 	if !validateMappingKind(d, path, protocol, m) {
@@ -67,29 +68,29 @@ func validateMapping(d *document, path, protocol string, m Mapping) {
 
 // validateMappingKind says whether there is a kind, which decides what else
 // can be said.
-func validateMappingKind(d *document, path, protocol string, m Mapping) bool {
+func validateMappingKind(d *document.Document, path, protocol string, m Mapping) bool {
 	kinds := []string{string(MappingCSI), string(MappingNative), string(MappingFlexVolume)}
 	switch m.As {
 	case MappingCSI:
 		if m.Driver == "" {
-			d.errorf(child(path, "driver"), "is missing; name the CSI driver that mounts the volume")
+			d.Errorf(document.Child(path, "driver"), "is missing; name the CSI driver that mounts the volume")
 		}
-		if m.usesCephCSI(protocol) && m.ClusterID == "" && !d.has(child(path, "volumeHandle")) {
-			d.errorf(child(path, "clusterID"), "is missing; name the Ceph cluster as ceph-csi's configuration does, or write a volumeHandle for a driver of your own")
+		if m.usesCephCSI(protocol) && m.ClusterID == "" && !d.Has(document.Child(path, "volumeHandle")) {
+			d.Errorf(document.Child(path, "clusterID"), "is missing; name the Ceph cluster as ceph-csi's configuration does, or write a volumeHandle for a driver of your own")
 		}
 	case MappingFlexVolume:
 		if m.Driver == "" {
-			d.errorf(child(path, "driver"), "is missing; name the FlexVolume driver as vendor/driver")
+			d.Errorf(document.Child(path, "driver"), "is missing; name the FlexVolume driver as vendor/driver")
 		}
 	case MappingNative:
 		if !mapping.HasNativeSource(protocol) {
-			d.errorf(child(path, "as"), "Kubernetes has no native volume source for %q; use csi or flexVolume with a driver", protocol)
+			d.Errorf(document.Child(path, "as"), "Kubernetes has no native volume source for %q; use csi or flexVolume with a driver", protocol)
 		}
 	case "":
-		d.errorf(child(path, "as"), "is missing; choose one of %s", strings.Join(kinds, ", "))
+		d.Errorf(document.Child(path, "as"), "is missing; choose one of %s", strings.Join(kinds, ", "))
 		return false
 	default:
-		d.errorf(child(path, "as"), "unknown kind of volume source %q%s", m.As, didYouMean(string(m.As), kinds, "the kinds are"))
+		d.Errorf(document.Child(path, "as"), "unknown kind of volume source %q%s", m.As, document.DidYouMean(string(m.As), kinds, "the kinds are"))
 		return false
 	}
 	return true
@@ -125,26 +126,26 @@ func mappingKeys(protocol string, as MappingKind) []mappingKey {
 	return keys
 }
 
-func validateMappingKeys(d *document, path, protocol string, m Mapping) {
+func validateMappingKeys(d *document.Document, path, protocol string, m Mapping) {
 	for _, key := range mappingKeys(protocol, m.As) {
-		if at := child(path, key.name); d.has(at) && !key.fits {
-			d.errorf(at, "%s goes only with as: %s; remove it%s", key.name, key.only, insteadOf(key.name, m.As))
+		if at := document.Child(path, key.name); d.Has(at) && !key.fits {
+			d.Errorf(at, "%s goes only with as: %s; remove it%s", key.name, key.only, insteadOf(key.name, m.As))
 		}
 	}
 	if protocol == "rbd" && m.As == MappingCSI && m.VolumeHandle != "" {
 		for _, key := range []string{"clusterID", "imageFeatures"} {
-			if at := child(path, key); d.has(at) {
-				d.errorf(at, "%s is for the built-in mapping to ceph-csi, which makes the volumeHandle itself; remove %s or volumeHandle", key, key)
+			if at := document.Child(path, key); d.Has(at) {
+				d.Errorf(at, "%s is for the built-in mapping to ceph-csi, which makes the volumeHandle itself; remove %s or volumeHandle", key, key)
 			}
 		}
 	}
 	if m.usesCephCSI(protocol) {
-		if at := child(path, "secret"); d.has(at) {
-			d.errorf(at, "the built-in mapping to ceph-csi makes the Secret itself; remove secret, or write a volumeHandle for a driver of your own")
+		if at := document.Child(path, "secret"); d.Has(at) {
+			d.Errorf(at, "the built-in mapping to ceph-csi makes the Secret itself; remove secret, or write a volumeHandle for a driver of your own")
 		}
 		for _, key := range secretReferenceKeys[1:] {
-			if at := child(path, key); d.has(at) {
-				d.errorf(at, "the built-in mapping to ceph-csi has nodeStageSecretRef only; remove %s, or write a volumeHandle for a driver of your own", key)
+			if at := document.Child(path, key); d.Has(at) {
+				d.Errorf(at, "the built-in mapping to ceph-csi has nodeStageSecretRef only; remove %s, or write a volumeHandle for a driver of your own", key)
 			}
 		}
 	}
@@ -166,31 +167,31 @@ func insteadOf(key string, as MappingKind) string {
 }
 
 // validateMappingNames checks what the API server would refuse.
-func validateMappingNames(d *document, path, protocol string, m Mapping) {
-	switch at := child(path, "driver"); {
+func validateMappingNames(d *document.Document, path, protocol string, m Mapping) {
+	switch at := document.Child(path, "driver"); {
 	case m.Driver == "":
 	case m.As == MappingCSI && (len(m.Driver) > validation.DNS1123LabelMaxLength || len(validation.IsDNS1123Subdomain(strings.ToLower(m.Driver))) > 0):
-		d.errorf(at, "%q cannot be the name of a CSI driver; use at most 63 letters, digits, '.' and '-', as in nvmf.csi.example.com", m.Driver)
+		d.Errorf(at, "%q cannot be the name of a CSI driver; use at most 63 letters, digits, '.' and '-', as in nvmf.csi.example.com", m.Driver)
 	case m.As == MappingFlexVolume && !flexDriverPattern.MatchString(m.Driver):
-		d.errorf(at, "%q cannot be the name of a FlexVolume driver; write vendor/driver, after its directory vendor~driver on the nodes", m.Driver)
+		d.Errorf(at, "%q cannot be the name of a FlexVolume driver; write vendor/driver, after its directory vendor~driver on the nodes", m.Driver)
 	}
-	if at := child(path, "interface"); d.has(at) && !iscsiInterfacePattern.MatchString(m.Interface) {
-		d.errorf(at, "%q cannot be the name of an open-iscsi interface; it is the name of a file below /etc/iscsi/ifaces or /var/lib/iscsi/ifaces, such as default, iser or one made with iscsiadm", m.Interface)
+	if at := document.Child(path, "interface"); d.Has(at) && !iscsiInterfacePattern.MatchString(m.Interface) {
+		d.Errorf(at, "%q cannot be the name of an open-iscsi interface; it is the name of a file below /etc/iscsi/ifaces or /var/lib/iscsi/ifaces, such as default, iser or one made with iscsiadm", m.Interface)
 	}
 	for _, key := range sortedKeys(m.Options) {
 		namespace, _, _ := strings.Cut(key, "/")
 		if namespace = "." + strings.ToLower(namespace); strings.HasSuffix(namespace, ".kubernetes.io") || strings.HasSuffix(namespace, ".k8s.io") {
-			d.errorf(child(child(path, "options"), key), "names under kubernetes.io and k8s.io are reserved for Kubernetes; choose another")
+			d.Errorf(document.Child(document.Child(path, "options"), key), "names under kubernetes.io and k8s.io are reserved for Kubernetes; choose another")
 		}
 	}
 	references := m.secretReferences()
 	for _, key := range secretReferenceKeys {
-		validateSecretReference(d, child(path, key), references[key])
+		validateSecretReference(d, document.Child(path, key), references[key])
 	}
-	validateSecretReference(d, child(path, "secretRef"), m.SecretRef)
+	validateSecretReference(d, document.Child(path, "secretRef"), m.SecretRef)
 }
 
-func validateSecretReference(d *document, path string, ref *SecretReference) {
+func validateSecretReference(d *document.Document, path string, ref *SecretReference) {
 	if ref == nil {
 		return
 	}
@@ -201,9 +202,9 @@ func validateSecretReference(d *document, path string, ref *SecretReference) {
 		}
 		switch {
 		case part.value == "":
-			d.errorf(child(path, part.key), "is missing; give the name and the namespace of the Secret")
+			d.Errorf(document.Child(path, part.key), "is missing; give the name and the namespace of the Secret")
 		case !kind.valid(part.value):
-			d.errorf(child(path, part.key), "%q cannot be the %s of a Secret", part.value, part.key)
+			d.Errorf(document.Child(path, part.key), "%q cannot be the %s of a Secret", part.value, part.key)
 		}
 	}
 }
@@ -212,70 +213,70 @@ func validateSecretReference(d *document, path string, ref *SecretReference) {
 // on others, or demands certain keys.
 var volumeSecretTypes = []string{"kubernetes.io/iscsi-chap", "kubernetes.io/rbd"}
 
-func validateMappingSecret(d *document, path, protocol string, m Mapping) {
+func validateMappingSecret(d *document.Document, path, protocol string, m Mapping) {
 	secret := m.Secret
 	if secret == nil || m.As == MappingNative || m.usesCephCSI(protocol) {
 		return
 	}
-	at := child(path, "secret")
+	at := document.Child(path, "secret")
 	if len(secret.Data) == 0 {
-		d.errorf(child(at, "data"), "is missing or empty; give the keys of the Secret, each with a template")
+		d.Errorf(document.Child(at, "data"), "is missing or empty; give the keys of the Secret, each with a template")
 	}
 	for _, key := range sortedKeys(secret.Data) {
 		if len(validation.IsConfigMapKey(key)) > 0 {
-			d.errorf(child(child(at, "data"), key), "%q cannot be a key of a Secret; use letters, digits, '.', '_' and '-'", key)
+			d.Errorf(document.Child(document.Child(at, "data"), key), "%q cannot be a key of a Secret; use letters, digits, '.', '_' and '-'", key)
 		}
 	}
-	switch kind := child(at, "type"); {
+	switch kind := document.Child(at, "type"); {
 	case secret.Type == "":
 	case m.As == MappingFlexVolume && secret.Type != m.Driver:
-		d.errorf(kind, "kubelet hands a FlexVolume driver only Secrets whose type is the driver's name; remove type, or write %s", m.Driver)
+		d.Errorf(kind, "kubelet hands a FlexVolume driver only Secrets whose type is the driver's name; remove type, or write %s", m.Driver)
 	case !secretTypePattern.MatchString(secret.Type) || len(secret.Type) > validation.DNS1123SubdomainMaxLength:
-		d.errorf(kind, "%q cannot be the type of a Secret; use letters, digits, '.', '_', '-' and '/'", secret.Type)
+		d.Errorf(kind, "%q cannot be the type of a Secret; use letters, digits, '.', '_', '-' and '/'", secret.Type)
 	case strings.Contains(secret.Type, "kubernetes.io/") && !slices.Contains(volumeSecretTypes, secret.Type):
-		d.errorf(kind, "the type %q is reserved for Kubernetes; use %s, a type of the driver's, or none", secret.Type, strings.Join(volumeSecretTypes, ", "))
+		d.Errorf(kind, "the type %q is reserved for Kubernetes; use %s, a type of the driver's, or none", secret.Type, strings.Join(volumeSecretTypes, ", "))
 	}
 	references := m.secretReferences()
 	for i, reference := range secret.References {
-		at := element(child(at, "references"), i)
+		at := document.Element(document.Child(at, "references"), i)
 		switch {
 		case m.As == MappingFlexVolume:
-			d.errorf(child(child(path, "secret"), "references"), "a FlexVolume has one Secret, and refers to it by itself; remove references")
+			d.Errorf(document.Child(document.Child(path, "secret"), "references"), "a FlexVolume has one Secret, and refers to it by itself; remove references")
 			return
 		case !slices.Contains(secretReferenceKeys, reference):
-			d.errorf(at, "unknown reference %q%s", reference, didYouMean(reference, secretReferenceKeys, "the references of a CSI source are"))
+			d.Errorf(at, "unknown reference %q%s", reference, document.DidYouMean(reference, secretReferenceKeys, "the references of a CSI source are"))
 		case references[reference] != nil:
-			d.errorf(at, "%s is set beside the Secret already; remove one of them", reference)
+			d.Errorf(at, "%s is set beside the Secret already; remove one of them", reference)
 		case slices.Contains(secret.References[:i], reference):
-			d.errorf(at, "%s is listed twice; remove one", reference)
+			d.Errorf(at, "%s is listed twice; remove one", reference)
 		}
 	}
 	switch {
 	case m.As == MappingCSI && len(secret.References) == 0 && m.NodeStageSecretRef != nil:
-		d.errorf(child(path, "nodeStageSecretRef"), "refers to a Secret of your own, and so would secret; remove one of them, or give secret.references")
+		d.Errorf(document.Child(path, "nodeStageSecretRef"), "refers to a Secret of your own, and so would secret; remove one of them, or give secret.references")
 	case m.As == MappingFlexVolume && m.SecretRef != nil:
-		d.errorf(child(path, "secretRef"), "a FlexVolume has one Secret; remove secretRef or secret")
+		d.Errorf(document.Child(path, "secretRef"), "a FlexVolume has one Secret; remove secretRef or secret")
 	}
 }
 
 // validateMappingTemplates checks all that can be known of templates without a
 // connection.
-func validateMappingTemplates(d *document, path, protocol string, m Mapping) {
+func validateMappingTemplates(d *document.Document, path, protocol string, m Mapping) {
 	check := func(path, text string, use template.Use) {
 		use.Protocol = protocol
 		parsed, err := template.Parse(text, use)
 		if mistakes := (template.Mistakes)(nil); errors.As(err, &mistakes) {
 			for _, mistake := range mistakes {
-				d.errorf(path, "%s", mistake)
+				d.Errorf(path, "%s", mistake)
 			}
 			return
 		}
 		warnConnectionFields(d, path, protocol, parsed.ConnectionFields())
 	}
-	if at := child(path, "volumeHandle"); d.has(at) && m.VolumeHandle != "" {
+	if at := document.Child(path, "volumeHandle"); d.Has(at) && m.VolumeHandle != "" {
 		check(at, m.VolumeHandle, template.Use{Identity: true})
 	}
-	if at := child(path, "wwid"); d.has(at) && m.WWID != "" {
+	if at := document.Child(path, "wwid"); d.Has(at) && m.WWID != "" {
 		check(at, m.WWID, template.Use{Identity: true})
 	}
 	for _, fields := range []struct {
@@ -283,21 +284,21 @@ func validateMappingTemplates(d *document, path, protocol string, m Mapping) {
 		templates map[string]string
 	}{{"attributes", m.Attributes}, {"options", m.Options}} {
 		for _, name := range sortedKeys(fields.templates) {
-			at := child(child(path, fields.key), name)
+			at := document.Child(document.Child(path, fields.key), name)
 			if name == "" {
-				d.errorf(at, "the key is empty; give it a name")
+				d.Errorf(at, "the key is empty; give it a name")
 			}
 			check(at, fields.templates[name], template.Use{})
 		}
 	}
 	if m.Secret != nil {
 		for _, name := range sortedKeys(m.Secret.Data) {
-			check(child(child(child(path, "secret"), "data"), name), m.Secret.Data[name], template.Use{Secret: true})
+			check(document.Child(document.Child(document.Child(path, "secret"), "data"), name), m.Secret.Data[name], template.Use{Secret: true})
 		}
 	}
 	for _, key := range []string{"clusterID", "pool", "staticVolume", "imageFeatures"} {
-		if at := child(child(path, "attributes"), key); m.usesCephCSI(protocol) && d.has(at) {
-			d.errorf(at, "the built-in mapping to ceph-csi makes the attribute %s itself; remove it%s", key, attributeInstead(key))
+		if at := document.Child(document.Child(path, "attributes"), key); m.usesCephCSI(protocol) && d.Has(at) {
+			d.Errorf(at, "the built-in mapping to ceph-csi makes the attribute %s itself; remove it%s", key, attributeInstead(key))
 		}
 	}
 }
@@ -310,14 +311,14 @@ func attributeInstead(key string) string {
 }
 
 // warnConnectionFields notices slips in the names of fields.
-func warnConnectionFields(d *document, path, protocol string, fields []string) {
+func warnConnectionFields(d *document.Document, path, protocol string, fields []string) {
 	known := template.KnownFields(protocol)
 	for _, field := range fields {
 		if slices.Contains(known, field) {
 			continue
 		}
-		if meant, ok := suggest(field, known); ok {
-			d.warnf(path, "no Cinder driver is known to send connection.%s with the protocol %s; did you mean connection.%s?", field, protocol, meant)
+		if meant, ok := document.Suggest(field, known); ok {
+			d.Warnf(path, "no Cinder driver is known to send connection.%s with the protocol %s; did you mean connection.%s?", field, protocol, meant)
 		}
 	}
 }

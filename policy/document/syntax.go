@@ -1,4 +1,4 @@
-package policy
+package document
 
 import (
 	"bytes"
@@ -33,7 +33,7 @@ var syntaxHints = map[string]string{
 
 // reportSyntax reports what the YAML parser could not read. There is never more
 // than one such mistake, because the parser stops there.
-func (d *document) reportSyntax(err error, data []byte) {
+func (d *Document) reportSyntax(err error, data []byte) {
 	problem := err.Error()
 	reported := 0
 	if m := yamlErrorPattern.FindStringSubmatch(problem); m != nil {
@@ -43,7 +43,7 @@ func (d *document) reportSyntax(err error, data []byte) {
 		problem = m[2]
 	}
 	line, text := brokenLine(data, reported)
-	at := place{line: line}
+	at := Position{Line: line}
 	switch m := unknownAnchorPattern.FindStringSubmatch(problem); {
 	case bytes.IndexByte(indentation(text), '\t') >= 0 && (strings.Contains(problem, "tab") || strings.Contains(problem, "cannot start any token")):
 		d.errorAt(at, "", "the line is indented with a tab; YAML allows only spaces there")

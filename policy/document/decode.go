@@ -1,4 +1,4 @@
-package policy
+package document
 
 import (
 	"fmt"
@@ -12,14 +12,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-var (
-	sizeType     = reflect.TypeFor[Size]()
-	durationType = reflect.TypeFor[time.Duration]()
-)
-
 // decode fills in v from a YAML value. The Go types are the schema: fields go
 // by their json tags, and whatever they do not know is a mistake.
-func (d *document) decode(n *yaml.Node, v reflect.Value, path string) {
+func (d *Document) decode(n *yaml.Node, v reflect.Value, path string) {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
 	}
@@ -27,17 +22,18 @@ func (d *document) decode(n *yaml.Node, v reflect.Value, path string) {
 		return
 	}
 	if path != "" {
-		d.places[path] = place{n.Line, n.Column}
+		d.positions[path] = Position{n.Line, n.Column}
 	}
 	if v.Kind() == reflect.Pointer {
 		v.Set(reflect.New(v.Type().Elem()))
 		v = v.Elem()
 	}
+	scalar, isScalar := d.options.Scalars[v.Type()]
 	switch {
-	case v.Type() == sizeType:
-		d.decodeSize(n, v, path)
-	case v.Type() == durationType:
-		d.decodeDuration(n, v, path)
+	case isScalar:
+		d.decodeText(n, v, path, scalar)
+	case v.Type() == reflect.TypeFor[time.Duration]():
+		d.decodeText(n, v, path, durations)
 	case v.Kind() == reflect.Struct:
 		d.decodeStruct(n, v, path)
 	case v.Kind() == reflect.Map:
@@ -51,13 +47,13 @@ func (d *document) decode(n *yaml.Node, v reflect.Value, path string) {
 
 // spend counts the values visited. Aliases can make a short file stand for
 // billions of them.
-func (d *document) spend(n *yaml.Node) bool {
+func (d *Document) spend(n *yaml.Node) bool {
 	if d.nodes++; d.nodes <= maxNodes {
 		return true
 	}
 	if !d.exhausted {
 		d.exhausted = true
-		d.errorAt(place{n.Line, n.Column}, "", fmt.Sprintf(
+		d.errorAt(Position{n.Line, n.Column}, "", fmt.Sprintf(
 			"the file expands to more than %d values; use fewer or smaller aliases", maxNodes))
 	}
 	return false
@@ -65,14 +61,14 @@ func (d *document) spend(n *yaml.Node) bool {
 
 // pairs calls visit for each key of a mapping with its value, and reports keys
 // that are no strings, are given twice, or have no value.
-func (d *document) pairs(n *yaml.Node, path string, visit func(key string, keyNode, value *yaml.Node)) {
+func (d *Document) pairs(n *yaml.Node, path string, visit func(key string, keyNode, value *yaml.Node)) {
 	first := map[string]int{}
 	for i := 0; i+1 < len(n.Content) && !d.exhausted; i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
 		if key.Kind == yaml.AliasNode {
 			key = key.Alias
 		}
-		at := place{key.Line, key.Column}
+		at := Position{key.Line, key.Column}
 		switch {
 		case key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge":
 			d.unreadable(key, path, "merge keys (<<) are not supported; write the keys out, so that each stands where it counts")
@@ -81,7 +77,7 @@ func (d *document) pairs(n *yaml.Node, path string, visit func(key string, keyNo
 			d.unreadable(key, path, "a key must be a string, not %s; put it in quotes", describe(key))
 			continue
 		}
-		keyPath := child(path, key.Value)
+		keyPath := Child(path, key.Value)
 		if line, ok := first[key.Value]; ok {
 			remedy := "remove one"
 			if i > 0 && key.Value == n.Content[0].Value && strings.HasSuffix(path, "]") {
@@ -94,7 +90,7 @@ func (d *document) pairs(n *yaml.Node, path string, visit func(key string, keyNo
 		first[key.Value] = key.Line
 		if value.Kind == yaml.ScalarNode && value.ShortTag() == "!!null" {
 			// An absent value has no place of its own in the file.
-			d.places[keyPath] = at
+			d.positions[keyPath] = at
 			d.unreadable(key, keyPath, "the key has no value; give it one or remove the key")
 			continue
 		}
@@ -102,7 +98,7 @@ func (d *document) pairs(n *yaml.Node, path string, visit func(key string, keyNo
 	}
 }
 
-func (d *document) decodeStruct(n *yaml.Node, v reflect.Value, path string) {
+func (d *Document) decodeStruct(n *yaml.Node, v reflect.Value, path string) {
 	fields := map[string]int{}
 	var known []string
 	for i := range v.NumField() {
@@ -116,9 +112,9 @@ func (d *document) decodeStruct(n *yaml.Node, v reflect.Value, path string) {
 		return
 	}
 	read := func(key string, value *yaml.Node) {
-		d.decode(value, v.Field(fields[key]), child(path, key))
+		d.decode(value, v.Field(fields[key]), Child(path, key))
 		if value.Kind == yaml.ScalarNode && value.ShortTag() == "!!str" && value.Value == "" {
-			d.unreadable(value, child(path, key), "the value is empty; give one or remove the key")
+			d.unreadable(value, Child(path, key), "the value is empty; give one or remove the key")
 		}
 	}
 	d.pairs(n, path, func(key string, keyNode, value *yaml.Node) {
@@ -126,12 +122,12 @@ func (d *document) decodeStruct(n *yaml.Node, v reflect.Value, path string) {
 			read(key, value)
 			return
 		}
-		remedy := didYouMean(key, known, "the keys here are")
-		meant, near := suggest(key, known)
-		if where := misplaced(v.Type().Name(), key); where != "" && !near {
+		remedy := DidYouMean(key, known, "the keys here are")
+		meant, near := Suggest(key, known)
+		if where := d.options.Misplaced(v.Type().Name(), key); where != "" && !near {
 			remedy = "; " + where
 		}
-		d.errorAt(place{keyNode.Line, keyNode.Column}, child(path, key), fmt.Sprintf("unknown key %q%s", key, remedy))
+		d.errorAt(Position{keyNode.Line, keyNode.Column}, Child(path, key), fmt.Sprintf("unknown key %q%s", key, remedy))
 		// What stands under a misspelt key is read all the same, so that its
 		// mistakes are found at once and it is not reported as missing.
 		if near && !hasKey(n, meant) {
@@ -149,7 +145,7 @@ func hasKey(mapping *yaml.Node, key string) bool {
 	return false
 }
 
-func (d *document) decodeMap(n *yaml.Node, v reflect.Value, path string) {
+func (d *Document) decodeMap(n *yaml.Node, v reflect.Value, path string) {
 	if n.Kind != yaml.MappingNode {
 		d.unreadable(n, path, "must be a mapping of keys to values, not %s", describe(n))
 		return
@@ -157,12 +153,12 @@ func (d *document) decodeMap(n *yaml.Node, v reflect.Value, path string) {
 	v.Set(reflect.MakeMap(v.Type()))
 	d.pairs(n, path, func(key string, _, value *yaml.Node) {
 		item := reflect.New(v.Type().Elem()).Elem()
-		d.decode(value, item, child(path, key))
+		d.decode(value, item, Child(path, key))
 		v.SetMapIndex(reflect.ValueOf(key), item)
 	})
 }
 
-func (d *document) decodeList(n *yaml.Node, v reflect.Value, path string) {
+func (d *Document) decodeList(n *yaml.Node, v reflect.Value, path string) {
 	switch n.Kind {
 	case yaml.SequenceNode:
 	case yaml.ScalarNode:
@@ -179,11 +175,11 @@ func (d *document) decodeList(n *yaml.Node, v reflect.Value, path string) {
 		if d.exhausted {
 			return
 		}
-		d.decode(item, v.Index(i), element(path, i))
+		d.decode(item, v.Index(i), Element(path, i))
 	}
 }
 
-func (d *document) decodeScalar(n *yaml.Node, v reflect.Value, path string) {
+func (d *Document) decodeScalar(n *yaml.Node, v reflect.Value, path string) {
 	// Only scalars have a tag that matters: "" stands for the others.
 	tag := ""
 	if n.Kind == yaml.ScalarNode {
@@ -210,7 +206,7 @@ func (d *document) decodeScalar(n *yaml.Node, v reflect.Value, path string) {
 		switch {
 		case tag == "!!int" && err == nil:
 			v.SetInt(i)
-		case tag == "!!str" && sizePattern.MatchString(n.Value):
+		case tag == "!!str" && d.options.IsAmount(n.Value):
 			d.unreadable(n, path, "%q has a unit; write a whole number alone (gigabytes are counted in GiB)", n.Value)
 		default:
 			d.unreadable(n, path, "must be a whole number without quotes or unit, not %s", describeNumber(n))
@@ -225,7 +221,7 @@ func (d *document) decodeScalar(n *yaml.Node, v reflect.Value, path string) {
 	default:
 		// A programming mistake, which a test that decodes every field of
 		// every type rules out.
-		panic("policy: no way to read a " + v.Type().String())
+		panic("document: no way to read a " + v.Type().String())
 	}
 }
 
@@ -247,34 +243,28 @@ func describeNumber(n *yaml.Node) string {
 	return describe(n)
 }
 
-func (d *document) decodeSize(n *yaml.Node, v reflect.Value, path string) {
+// decodeText reads a type that is written as text.
+func (d *Document) decodeText(n *yaml.Node, v reflect.Value, path string, of Scalar) {
 	switch {
 	case n.Kind == yaml.ScalarNode && (n.ShortTag() == "!!int" || n.ShortTag() == "!!float"):
-		d.unreadable(n, path, "%s has no unit; write it like 100Gi or 1Ti", n.Value)
+		d.unreadable(n, path, "%s has no unit; write it like %s", n.Value, of.Examples)
 	case n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str":
-		d.unreadable(n, path, "must be a size such as 100Gi, not %s", describe(n))
+		d.unreadable(n, path, "must be a %s such as %s, not %s", of.Noun, of.Example, describe(n))
 	default:
-		size, ok := parseSize(n.Value)
+		value, ok := of.Parse(n.Value)
 		if !ok {
-			d.unreadable(n, path, "%q is not a size; write it like 100Gi or 1Ti", n.Value)
+			d.unreadable(n, path, "%q is not a %s; write it like %s", n.Value, of.Noun, of.Examples)
 			return
 		}
-		v.Set(reflect.ValueOf(size))
+		v.Set(reflect.ValueOf(value))
 	}
 }
 
-func (d *document) decodeDuration(n *yaml.Node, v reflect.Value, path string) {
-	switch {
-	case n.Kind == yaml.ScalarNode && (n.ShortTag() == "!!int" || n.ShortTag() == "!!float"):
-		d.unreadable(n, path, "%s has no unit; write it like 30s, 5m or 1h30m", n.Value)
-	case n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str":
-		d.unreadable(n, path, "must be a duration such as 30s, 5m or 1h30m, not %s", describe(n))
-	default:
-		duration, err := time.ParseDuration(n.Value)
-		if err != nil {
-			d.unreadable(n, path, "%q is not a duration; write it like 30s, 5m or 1h30m", n.Value)
-			return
-		}
-		v.SetInt(int64(duration))
-	}
+// durations are written as time.ParseDuration reads them.
+var durations = Scalar{
+	Noun: "duration", Example: "30s, 5m or 1h30m", Examples: "30s, 5m or 1h30m",
+	Parse: func(text string) (any, bool) {
+		duration, err := time.ParseDuration(text)
+		return duration, err == nil
+	},
 }

@@ -1,0 +1,275 @@
+// Package document reads YAML files strictly, and says of every mistake where it
+// is. The Go types that are filled in are the schema: whatever they do not know is
+// a mistake.
+package document
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// maxNodes bounds what aliases may expand to. A thousand tenants with a few
+// rules each make some 30,000 values.
+const maxNodes = 100_000
+
+// Position is where something stands in a file, counted from 1.
+type Position struct{ Line, Column int }
+
+// Options say what kind of file is read.
+type Options struct {
+	// Source names the file in errors.
+	Source string
+	// Noun is what such a file is called in sentences, TooLarge what is said about
+	// one beyond MaxSize, and APIVersion what it begins with.
+	Noun, TooLarge, APIVersion string
+	// Misplaced says of an unknown key of a type where it belongs, or what it is
+	// called there; empty if that is not known.
+	Misplaced func(typeName, key string) string
+	// Scalars are types that are written as text of a form.
+	Scalars map[reflect.Type]Scalar
+	// IsAmount says that a text is a number with a unit.
+	IsAmount func(text string) bool
+}
+
+// Scalar is how a type is written.
+type Scalar struct {
+	// Noun names the type, and Example and Examples how it is written.
+	Noun, Example, Examples string
+	Parse                   func(text string) (value any, ok bool)
+}
+
+// Document collects what is found out about a file while it is read: where each
+// value stands, and what is wrong.
+type Document struct {
+	options Options
+
+	errors   ErrorList
+	warnings ErrorList
+
+	// positions holds the position of each value that the file gives, by path; a
+	// path that is not in it was left out.
+	positions map[string]Position
+	// unread holds the paths whose values could not be read at all, so that
+	// nothing is said about what is thought to be in or missing from them.
+	unread map[string]bool
+
+	nodes     int
+	exhausted bool
+}
+
+// New begins a file.
+func New(options Options) *Document {
+	return &Document{options: options, positions: map[string]Position{}, unread: map[string]bool{}}
+}
+
+// Read fills in a value from a file. It is false where only a part could be read,
+// or nothing: further remarks would mislead.
+func (d *Document) Read(data []byte, into any) bool {
+	root := d.parse(data)
+	if root == nil {
+		return false
+	}
+	d.decode(root, reflect.ValueOf(into).Elem(), "")
+	return !d.exhausted
+}
+
+// Errors are the mistakes so far, by their positions.
+func (d *Document) Errors() ErrorList {
+	d.errors.sort()
+	return d.errors
+}
+
+// Warnings are remarks about what is no mistake.
+func (d *Document) Warnings() ErrorList {
+	d.warnings.sort()
+	return d.warnings
+}
+
+// Positions tells where each value stands that the file gives, by path.
+func (d *Document) Positions() map[string]Position { return d.positions }
+
+// IsUnread says that a value could not be read at all.
+func (d *Document) IsUnread(path string) bool { return d.unread[path] }
+
+// Has says whether the file gives the value, readable or not.
+func (d *Document) Has(path string) bool {
+	_, ok := d.positions[path]
+	return ok
+}
+
+func (d *Document) errorAt(at Position, path, message string) {
+	d.errors = append(d.errors, Error{Source: d.options.Source, Line: at.Line, Column: at.Column, Path: path, Message: message})
+}
+
+// unreadable reports a value that cannot be read.
+func (d *Document) unreadable(n *yaml.Node, path, format string, args ...any) {
+	d.errorAt(Position{n.Line, n.Column}, path, fmt.Sprintf(format, args...))
+	d.unread[path] = true
+}
+
+// Errorf reports a mistake in a value, unless it is in something that could
+// not be read.
+func (d *Document) Errorf(path, format string, args ...any) {
+	for p := path; p != ""; p = parent(p) {
+		if d.unread[p] {
+			return
+		}
+	}
+	d.errorAt(d.Find(path), path, fmt.Sprintf(format, args...))
+}
+
+func (d *Document) Warnf(path, format string, args ...any) {
+	at := d.Find(path)
+	d.warnings = append(d.warnings, Error{Source: d.options.Source, Line: at.Line, Column: at.Column, Path: path, Message: fmt.Sprintf(format, args...)})
+}
+
+// Find returns the place of a path, or of the nearest one around it that the
+// file has.
+func (d *Document) Find(path string) Position { return Nearest(d.positions, path) }
+
+func Nearest(positions map[string]Position, path string) Position {
+	for path != "" {
+		if at, ok := positions[path]; ok {
+			return at
+		}
+		path = parent(path)
+	}
+	return Position{1, 1}
+}
+
+// parent returns the path of the value that holds the one at path.
+func parent(path string) string {
+	if strings.HasSuffix(path, `"]`) {
+		return path[:strings.LastIndex(path, `["`)]
+	}
+	return path[:max(strings.LastIndexAny(path, ".["), 0)]
+}
+
+// Child returns the path of a key in the value at path. Keys that are no plain
+// words are put into brackets.
+func Child(path, key string) string {
+	if !isWord(key) {
+		return fmt.Sprintf("%s[%q]", path, key)
+	}
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+func isWord(s string) bool {
+	for _, r := range s {
+		if !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-') {
+			return false
+		}
+	}
+	return s != ""
+}
+
+func Element(path string, i int) string {
+	return fmt.Sprintf("%s[%d]", path, i)
+}
+
+// describe names a YAML value by its kind, for sentences like "must be a list,
+// not a string". It never shows the value: nobody knows what was put there.
+func describe(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a mapping"
+	case yaml.SequenceNode:
+		return "a list"
+	}
+	switch n.ShortTag() {
+	case "!!str":
+		return "a string"
+	case "!!int", "!!float":
+		return "a number"
+	case "!!bool":
+		return "true or false"
+	case "!!null":
+		return "empty"
+	case "!!timestamp":
+		return "a date"
+	}
+	return "a value with the tag " + n.Tag
+}
+
+// Suggest returns the known word that is meant by a misspelt one, if one comes
+// near enough and nearer than all others. A missing ending counts as near.
+func Suggest(word string, known []string) (string, bool) {
+	if len(known) > maxSuggestible {
+		return "", false
+	}
+	lower := strings.ToLower(word)
+	best, bestDistance, only := "", 0, false
+	for _, k := range known {
+		if strings.EqualFold(k, word) {
+			return k, true
+		}
+		limit := max(len(word)/4, 1)
+		if word != "" && strings.HasPrefix(strings.ToLower(k), lower) {
+			limit = max(limit, 2)
+		}
+		switch n := editDistance(lower, strings.ToLower(k)); {
+		case n > limit || best != "" && n > bestDistance:
+		case best == "" || n < bestDistance:
+			best, bestDistance, only = k, n, true
+		default:
+			only = false
+		}
+	}
+	return best, only
+}
+
+const (
+	// maxSuggestible bounds the words among which a misspelt one is looked
+	// for, maxListed those that an error lists.
+	maxSuggestible = 1000
+	maxListed      = 20
+)
+
+// DidYouMean ends a sentence about an unknown word with the one that is meant,
+// or with those that there are.
+func DidYouMean(word string, known []string, all string) string {
+	if k, ok := Suggest(word, known); ok {
+		return fmt.Sprintf("; did you mean %q?", k)
+	}
+	if len(known) == 0 {
+		return ""
+	}
+	known = slices.Sorted(slices.Values(known))
+	more := ""
+	if n := len(known) - maxListed; n > 0 {
+		known, more = known[:maxListed], fmt.Sprintf(" and %d more", n)
+	}
+	return fmt.Sprintf("; %s %s%s", all, strings.Join(known, ", "), more)
+}
+
+// editDistance counts the insertions, deletions, replacements and exchanges of
+// neighbours that turn one word into the other.
+func editDistance(a, b string) int {
+	before, last := make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range last {
+		last[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row := make([]int, len(b)+1)
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			replace := last[j-1]
+			if a[i-1] != b[j-1] {
+				replace++
+			}
+			row[j] = min(replace, last[j]+1, row[j-1]+1)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+		before, last = last, row
+	}
+	return last[len(b)]
+}

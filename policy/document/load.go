@@ -1,0 +1,84 @@
+package document
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// MaxSize is, in bytes, the most that a ConfigMap can hold; a larger file could never
+// be mounted into the cluster it is meant for.
+const MaxSize = 1 << 20
+
+// ReadLimited reads one byte more than a file may have, which is enough for
+// Read to refuse it.
+func ReadLimited(r io.Reader) ([]byte, error) {
+	return io.ReadAll(io.LimitReader(r, MaxSize+1))
+}
+
+// parse returns the root mapping of the only YAML document, or nil after
+// having reported why there is none.
+func (d *Document) parse(data []byte) *yaml.Node {
+	if len(data) > MaxSize {
+		d.errorAt(Position{}, "", d.options.TooLarge)
+		return nil
+	}
+	if at, message, bad := unreadable(data); bad {
+		d.errorAt(at, "", message)
+		return nil
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	var first, second yaml.Node
+	switch err := decoder.Decode(&first); {
+	case errors.Is(err, io.EOF):
+		d.errorAt(Position{1, 1}, "", fmt.Sprintf("the file is empty; a %s begins with apiVersion: %s", d.options.Noun, d.options.APIVersion))
+		return nil
+	case err != nil:
+		d.reportSyntax(err, data)
+		return nil
+	}
+	switch err := decoder.Decode(&second); {
+	case errors.Is(err, io.EOF):
+	case err != nil:
+		d.reportSyntax(err, data)
+		return nil
+	default:
+		d.errorAt(Position{second.Line, second.Column}, "", fmt.Sprintf("a second YAML document begins here; a %s file holds exactly one", d.options.Noun))
+		return nil
+	}
+	root := first.Content[0]
+	if root.Kind != yaml.MappingNode {
+		d.errorAt(Position{root.Line, root.Column}, "", fmt.Sprintf(
+			"the file must be a mapping that begins with apiVersion: %s, but it is %s", d.options.APIVersion, describe(root)))
+		return nil
+	}
+	return root
+}
+
+// unreadable finds what the YAML reader refuses without saying where.
+func unreadable(data []byte) (Position, string, bool) {
+	if bytes.HasPrefix(data, []byte{0xff, 0xfe}) || bytes.HasPrefix(data, []byte{0xfe, 0xff}) {
+		return Position{1, 1}, "the file is encoded in UTF-16; save it as UTF-8", true
+	}
+	at := Position{1, 1}
+	for i := 0; i < len(data); {
+		r, size := utf8.DecodeRune(data[i:])
+		switch {
+		case r == utf8.RuneError && size == 1:
+			return at, fmt.Sprintf("byte %#02x is not valid UTF-8; save the file as UTF-8", data[i]), true
+		case r < ' ' && r != '\n' && r != '\r' && r != '\t', r == 0x7f:
+			return at, fmt.Sprintf("control character %U is not allowed; remove it", r), true
+		}
+		if r == '\n' {
+			at = Position{at.Line + 1, 1}
+		} else {
+			at.Column++
+		}
+		i += size
+	}
+	return Position{}, "", false
+}
