@@ -7,6 +7,7 @@ GO ?= go
 # The race detector needs a C compiler; without one the tests run without it.
 RACE := $(if $(shell command -v gcc cc 2>/dev/null),-race,)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+MISSPELL := github.com/golangci/misspell/cmd/misspell@v0.8.0
 
 # The minors of the control plane that are offered, a nested module each.
 CONTROLPLANES := test/controlplane/binaries
@@ -15,7 +16,7 @@ MINORS := $(shell ls $(CONTROLPLANES) | sort -V)
 # their RBAC, volumes of each kind and access mode, a change of the leader.
 OLDEST_TESTS := TestManifestsAreAcceptedByTheAPIServer TestMappedConnectionsAreAcceptedByTheAPIServer \
   TestClaimsOfTwoTenantsBindAndDeleteWithoutResidue TestVolumesOfEveryShape \
-  TestClaimsThatCannotBeHonouredSayWhy TestConnectionsThatCannotBeMappedAreUndone \
+  TestClaimsThatCannotBeHonoredSayWhy TestConnectionsThatCannotBeMappedAreUndone \
   TestKilledLeaderLosesAndDoublesNothing TestStoppedLeaderHandsOver
 
 # What takes minutes by itself: every kind of trouble at every step of a claim's
@@ -78,12 +79,14 @@ bench: ## throughput and requests per claim against the limit measured in the sa
 chaos: ## kills, faults and cuts while tenants claim and delete; finds what was leaked, lost, doubled or wrongly deleted
 	$(GO) run ./test/chaos $(CHAOS)
 
-lint: ## formatting, vet, staticcheck, tidy modules
+lint: ## formatting, vet, staticcheck, American spelling, tidy modules
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not gofmt-clean:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	$(GO) vet ./...
 	$(GO) vet -tags e2e ./test/e2e/...
 	$(GO) mod tidy -diff
 	$(GO) run $(STATICCHECK) ./...
+	@# Fibre Channel is a name.
+	$(GO) run $(MISSPELL) -error -locale US -i fibre,rulle $$(git ls-files '*.go' '*.md' | grep -v /testdata/)
 	@# Module registries do not always serve what the oracle needs.
 	@cd test/cloudsoracle && if ! $(GO) mod download 2>/dev/null; then echo "test/cloudsoracle left out: its modules cannot be downloaded"; \
 	  else $(GO) vet ./... && $(GO) mod tidy -diff && $(GO) run $(STATICCHECK) ./...; fi
@@ -95,6 +98,7 @@ fresh: ## whether all that a first run downloads is still served, by downloading
 	  $(GO) list -deps -test -tags e2e ./... >/dev/null && \
 	  $(GO) mod tidy -diff && \
 	  $(GO) run $(STATICCHECK) -version && \
+	  $(GO) run $(MISSPELL) -v && \
 	  set +x && served=0 && for minor in $(CONTROLPLANES)/*/; do \
 	    if (cd $$minor && CGO_ENABLED=0 $(GO) list -deps . >/dev/null); then served=1; echo "$$minor: served"; \
 	    else echo "$$minor: REFUSED; a first run takes another minor"; fi; done; test $$served = 1

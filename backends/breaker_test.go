@@ -21,7 +21,7 @@ import (
 var (
 	errDown     = &Error{Backend: "gold", Operation: "volume.list", Kind: KindUnavailable, Status: 503, RequestID: "req-1", Message: "Cinder answered service unavailable", EffectUnknown: true}
 	errGone     = &Error{Backend: "gold", Operation: "volume.get", Kind: KindNotFound, Status: 404, Message: "Volume v1 could not be found"}
-	errUnsent   = &Error{Backend: "gold", Operation: "volume.list", Kind: KindUnavailable, Message: "the request was cancelled", unsent: true, cause: context.Canceled}
+	errUnsent   = &Error{Backend: "gold", Operation: "volume.list", Kind: KindUnavailable, Message: "the request was canceled", unsent: true, cause: context.Canceled}
 	errRefused  = &Error{Backend: "gold", Operation: "auth.login", Kind: KindUnauthorized, Status: 401, Message: "the credentials were refused"}
 	heldBy503   = "backend gold: requests are held back until it answers again; the last failure: volume.list: Cinder answered service unavailable (HTTP 503)"
 	heldByLogin = "backend gold: requests are held back until it answers again; the last failure: auth.login: the credentials were refused (HTTP 401)"
@@ -521,11 +521,11 @@ func TestAnswersKeepTheBreakerClosed(t *testing.T) {
 		return []mishap{refused, refused, unsent, lost, rateLimited}[calls%5]
 	}
 	l := cinder.term(t, func(o *LifecycleOptions) { o.FailuresToOpen = 0 })
-	cancelled, cancel := context.WithCancel(t.Context())
+	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 100 {
 		_, _ = l.Has(t.Context(), "volume-1")
-		_, _ = l.Has(cancelled, "volume-1")
+		_, _ = l.Has(canceled, "volume-1")
 		_, _ = l.Has(t.Context(), "volume/../1")
 	}
 	equal(t, l.Health(), nil)
@@ -726,7 +726,7 @@ func TestWakeUpIsForOneOutage(t *testing.T) {
 }
 
 func TestVerdicts(t *testing.T) {
-	cancelled, cancel := context.WithCancel(t.Context())
+	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
 	late, stop := context.WithDeadline(t.Context(), time.Unix(0, 0))
 	defer stop()
@@ -751,8 +751,8 @@ func TestVerdicts(t *testing.T) {
 		"unreadable credentials":         {err: &Error{Kind: KindConfig}, want: backendFails},
 		"never sent for its form":        {err: &Error{Kind: KindInvalid}, want: saysNothing},
 		"the term is over":               {err: &Error{Kind: KindFenced, cause: context.Canceled}, want: saysNothing},
-		"cancelled":                      {ctx: cancelled, err: &Error{Kind: KindUnavailable, cause: context.Canceled}, want: saysNothing},
-		"cancelled in the queue":         {err: errUnsent, want: saysNothing},
+		"canceled":                       {ctx: canceled, err: &Error{Kind: KindUnavailable, cause: context.Canceled}, want: saysNothing},
+		"canceled in the queue":          {err: errUnsent, want: saysNothing},
 		"late in the queue":              {err: &Error{Kind: KindUnavailable, cause: context.DeadlineExceeded, unsent: true}, want: saysNothing},
 		"the caller's deadline":          {ctx: late, err: &Error{Kind: KindUnavailable, cause: context.DeadlineExceeded}, want: saysNothing},
 		"failed before the deadline":     {ctx: late, err: status(KindUnavailable, 503), want: backendFails},

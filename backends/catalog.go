@@ -13,13 +13,13 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 )
 
-// volumeServices are the names under which catalogues list Cinder's v3, the
+// volumeServices are the names under which catalogs list Cinder's v3, the
 // official one first (OpenStack service types authority). volumev2 is another
 // API.
 var volumeServices = []string{"block-storage", "volumev3", "block-store", "volume"}
 
-// endpointOf finds Cinder in the catalogue that came with a token. It asks
-// nothing of the network, as gophercloud's own search does when a catalogue
+// endpointOf finds Cinder in the catalog that came with a token. It asks
+// nothing of the network, as gophercloud's own search does when a catalog
 // names no version, and it refuses to guess a region, since volumes would
 // quietly be made in the wrong one.
 func endpointOf(result gophercloud.AuthResult, wanted gophercloud.EndpointOpts) (string, error) {
@@ -27,16 +27,16 @@ func endpointOf(result gophercloud.AuthResult, wanted gophercloud.EndpointOpts) 
 		ExtractServiceCatalog() (*tokens.ServiceCatalog, error)
 	})
 	if !ok {
-		return "", errors.New("the answer to the login has no service catalogue")
+		return "", errors.New("the answer to the login has no service catalog")
 	}
-	catalogue, err := token.ExtractServiceCatalog()
-	if err != nil || len(catalogue.Entries) == 0 {
-		return "", errors.New("the token comes without a service catalogue: the credentials name no project and the user has no default one; name a project")
+	catalog, err := token.ExtractServiceCatalog()
+	if err != nil || len(catalog.Entries) == 0 {
+		return "", errors.New("the token comes without a service catalog: the credentials name no project and the user has no default one; name a project")
 	}
 	var matching []tokens.Endpoint
 	var offered, regions []string
 	for _, service := range volumeServices {
-		for _, entry := range catalogue.Entries {
+		for _, entry := range catalog.Entries {
 			if entry.Type != service {
 				continue
 			}
@@ -58,10 +58,10 @@ func endpointOf(result gophercloud.AuthResult, wanted gophercloud.EndpointOpts) 
 	regions = distinct(regions)
 	switch {
 	case len(matching) == 0:
-		return "", fmt.Errorf("the service catalogue has no block storage v3 endpoint%s with interface %q (it has %s); check region and interface of the backend",
+		return "", fmt.Errorf("the service catalog has no block storage v3 endpoint%s with interface %q (it has %s); check region and interface of the backend",
 			inRegion(wanted.Region), wanted.Availability, orElse(strings.Join(distinct(offered), ", "), "none at all"))
 	case wanted.Region == "" && len(regions) > 1:
-		return "", fmt.Errorf("the service catalogue has block storage in several regions (%s); give the backend's region", strings.Join(regions, ", "))
+		return "", fmt.Errorf("the service catalog has block storage in several regions (%s); give the backend's region", strings.Join(regions, ", "))
 	}
 	return withV3(matching[0].URL), nil
 }

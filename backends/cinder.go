@@ -133,7 +133,7 @@ type VolumeQuery struct {
 }
 
 // ListVolumes calls yield with every page until it returns false or the list
-// ends. Pages are newest first where the server honours the order. A volume
+// ends. Pages are newest first where the server honors the order. A volume
 // that exists from beginning to end is among them; none comes twice.
 func (c *Client) ListVolumes(ctx context.Context, query VolumeQuery, yield func(page []Volume) (more bool)) error {
 	const operation = "volume.list"
@@ -219,7 +219,7 @@ func absenceOfNothing(err error) error {
 	return &other
 }
 
-// nextPage keeps to the host and path prefix that the catalogue gave: behind a
+// nextPage keeps to the host and path prefix that the catalog gave: behind a
 // proxy Cinder's links may name an address that only it knows.
 func (c *Client) nextPage(links []gophercloud.Link) (string, error) {
 	for _, link := range links {

@@ -148,7 +148,7 @@ func (c *Client) Attachments(ctx context.Context, volumeID string) ([]Attachment
 	return found, err
 }
 
-// listAttachments makes one request. A server that does not honour the filter is
+// listAttachments makes one request. A server that does not honor the filter is
 // not believed: its list may end too early.
 func (c *Client) listAttachments(ctx context.Context, volumeID string, query url.Values) ([]Attachment, error) {
 	const operation = "attachment.list"

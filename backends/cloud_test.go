@@ -127,7 +127,7 @@ func (c *cloudServer) token(w http.ResponseWriter, r *http.Request) {
 	answer(w, status, string(encoded))
 }
 
-// entry is a service of the catalogue with its three interfaces.
+// entry is a service of the catalog with its three interfaces.
 func entry(service, region, url string) map[string]any {
 	var endpoints []any
 	for _, name := range []string{"public", "internal", "admin"} {

@@ -12,7 +12,7 @@ type Config struct {
 	// Name is unique in the policy and appears in metrics, events and errors.
 	Name string
 	Auth auth.Source
-	// Region and Interface select an endpoint of the service catalogue;
+	// Region and Interface select an endpoint of the service catalog;
 	// empty means the only region and the public interface. Values found
 	// with the credentials (region_name, interface) serve as defaults.
 	Region    string

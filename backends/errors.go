@@ -77,7 +77,7 @@ func (e *Error) what() string {
 	return text
 }
 
-// Unwrap gives the context error behind a cancelled call. Foreign errors stay
+// Unwrap gives the context error behind a canceled call. Foreign errors stay
 // hidden: their texts may carry request bodies.
 func (e *Error) Unwrap() error { return e.cause }
 

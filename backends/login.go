@@ -20,7 +20,7 @@ const (
 )
 
 // login makes a client that is known to work: for Keystone by getting a token
-// and the endpoint out of its catalogue, for noauth by one listing.
+// and the endpoint out of its catalog, for noauth by one listing.
 func login(ctx context.Context, config Config, found auth.Credentials, metrics *Metrics, mayWrite func() error) (*Client, error) {
 	wire := newTransport(config, found, metrics)
 	wire.mayWrite = mayWrite

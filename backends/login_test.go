@@ -11,7 +11,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
-func TestEndpointFromTheCatalogue(t *testing.T) {
+func TestEndpointFromTheCatalog(t *testing.T) {
 	identity := map[string]any{"type": "identity", "endpoints": []any{map[string]any{"interface": "public", "region_id": "RegionOne", "url": "$URL/identity/v3"}}}
 	tests := map[string]struct {
 		catalog []any
@@ -28,15 +28,15 @@ func TestEndpointFromTheCatalogue(t *testing.T) {
 		"v2 is passed over":      {catalog: []any{entry("volumev2", "R1", "$URL/v2/p1"), entry("volume", "R1", "$URL/v1/p1"), entry("volume", "R1", "$URL/volume/v3/p1")}, want: "/volume/v3/p1/volumes/detail"},
 		"without a version":      {catalog: []any{entry("block-storage", "R1", "$URL/volume/")}, want: "/volume/v3/volumes/detail"},
 		"without a project":      {catalog: []any{entry("block-storage", "R1", "$URL/volume/v3")}, want: "/volume/v3/volumes/detail"},
-		"two regions, none told": {catalog: []any{entry("volumev3", "R2", "$URL/two/v3/p1"), entry("volumev3", "R1", "$URL/one/v3/p1")}, wantErr: "backend gold: the service catalogue has block storage in several regions (R1, R2); give the backend's region"},
+		"two regions, none told": {catalog: []any{entry("volumev3", "R2", "$URL/two/v3/p1"), entry("volumev3", "R1", "$URL/one/v3/p1")}, wantErr: "backend gold: the service catalog has block storage in several regions (R1, R2); give the backend's region"},
 		"no such region": {catalog: []any{entry("volumev3", "R1", "$URL/volume/v3/p1")}, region: "R9",
-			wantErr: `backend gold: the service catalogue has no block storage v3 endpoint in region "R9" with interface "public" (it has admin in R1, internal in R1, public in R1); check region and interface of the backend`},
+			wantErr: `backend gold: the service catalog has no block storage v3 endpoint in region "R9" with interface "public" (it has admin in R1, internal in R1, public in R1); check region and interface of the backend`},
 		"no such interface": {catalog: []any{map[string]any{"type": "volumev3", "endpoints": []any{map[string]any{"interface": "public", "region": "R1", "url": "$URL/v3"}}}}, kind: "internal",
-			wantErr: `backend gold: the service catalogue has no block storage v3 endpoint with interface "internal" (it has public in R1); check region and interface of the backend`},
+			wantErr: `backend gold: the service catalog has no block storage v3 endpoint with interface "internal" (it has public in R1); check region and interface of the backend`},
 		"no Cinder": {catalog: []any{identity, entry("volumev2", "R1", "$URL/v2/p1")},
-			wantErr: `backend gold: the service catalogue has no block storage v3 endpoint with interface "public" (it has none at all); check region and interface of the backend`},
+			wantErr: `backend gold: the service catalog has no block storage v3 endpoint with interface "public" (it has none at all); check region and interface of the backend`},
 		"no project": {catalog: []any{},
-			wantErr: "backend gold: the token comes without a service catalogue: the credentials name no project and the user has no default one; name a project"},
+			wantErr: "backend gold: the token comes without a service catalog: the credentials name no project and the user has no default one; name a project"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -31,7 +31,7 @@ func TestPlacesHaveOneForm(t *testing.T) {
 }
 
 func TestClientKnowsItsPlace(t *testing.T) {
-	t.Run("Keystone: the catalogue's endpoint and the token's project", func(t *testing.T) {
+	t.Run("Keystone: the catalog's endpoint and the token's project", func(t *testing.T) {
 		cloud := newCloudServer(t)
 		cloud.project = "fedcba9876543210"
 		pool := NewPool(PoolOptions{Sources: cloud.clouds(passwordCloud), Metrics: testMetrics()})

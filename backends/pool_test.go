@@ -89,9 +89,9 @@ func TestLoginOutlivesTheFirstCaller(t *testing.T) {
 	}()
 	cancel()
 	err := <-first
-	equal(t, authtest.ErrorText(err), "backend gold: auth.login: the request was cancelled")
+	equal(t, authtest.ErrorText(err), "backend gold: auth.login: the request was canceled")
 	if !errors.Is(err, context.Canceled) || effectUnknown(err) {
-		t.Errorf("the cancelled caller got %#v", err)
+		t.Errorf("the canceled caller got %#v", err)
 	}
 	close(slow.open)
 	if err := <-second; err != nil {
@@ -124,7 +124,7 @@ func TestFailedLoginIsNotKept(t *testing.T) {
 	equal(t, testutil.ToFloat64(metrics.pool.WithLabelValues("gold", "hit")), 3.0)
 }
 
-func TestCatalogueIsReadOnce(t *testing.T) {
+func TestCatalogIsReadOnce(t *testing.T) {
 	cloud := newCloudServer(t)
 	pool := NewPool(PoolOptions{Sources: cloud.clouds(passwordCloud), Metrics: testMetrics()})
 	for range 10 {
@@ -279,7 +279,7 @@ func TestExpiredTokenIsRenewedOnce(t *testing.T) {
 
 // TestRenewalOutlivesTheFirstCaller would fail if the renewal ran on the
 // context of the request that met the 401 first: all others would be told that
-// they were cancelled.
+// they were canceled.
 func TestRenewalOutlivesTheFirstCaller(t *testing.T) {
 	cloud := newCloudServer(t)
 	pool := NewPool(PoolOptions{Sources: cloud.clouds(passwordCloud), Metrics: testMetrics()})

@@ -45,7 +45,7 @@ func selection(config Config) string {
 
 // leave makes another endpoint the current one when the credentials of this one
 // have come to lead to another place: a file with another project or address, or
-// a catalogue that was changed. The configuration is the same.
+// a catalog that was changed. The configuration is the same.
 func (l *Lifecycle) leave(left *endpoint) {
 	l.mu.Lock()
 	current := l.at == left

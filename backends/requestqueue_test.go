@@ -112,8 +112,8 @@ func TestPacedTenantHoldsNoSlot(t *testing.T) {
 		} {
 			group.Go(func() {
 				_, err := wire.RoundTrip(request(ctx))
-				if err = translate("gold", "volume.create", err); authtest.ErrorText(err) != "backend gold: volume.create: the request was cancelled" || effectUnknown(err) {
-					t.Errorf("%s is cancelled: %v", name, err)
+				if err = translate("gold", "volume.create", err); authtest.ErrorText(err) != "backend gold: volume.create: the request was canceled" || effectUnknown(err) {
+					t.Errorf("%s is canceled: %v", name, err)
 				}
 			})
 			synctest.Wait()

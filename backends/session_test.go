@@ -78,7 +78,7 @@ func TestEndOfTermCutsARequestUnderWay(t *testing.T) {
 		<-ctx.Done()
 		return translate("gold", "volume.create", ctx.Err())
 	})
-	equal(t, authtest.ErrorText(err), "backend gold: volume.create: the request was cancelled")
+	equal(t, authtest.ErrorText(err), "backend gold: volume.create: the request was canceled")
 	equal(t, effectUnknown(err), true)
 }
 
@@ -96,7 +96,7 @@ func TestCallerLeavesARequestUnderWayAlone(t *testing.T) {
 		t.Error("a change is begun for a caller that has left")
 		return nil
 	})
-	equal(t, authtest.ErrorText(err), "backend gold: the request was cancelled")
+	equal(t, authtest.ErrorText(err), "backend gold: the request was canceled")
 	equal(t, effectUnknown(err), false)
 }
 

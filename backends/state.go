@@ -39,7 +39,7 @@ func towardsConnected(v Volume) step {
 	case StatusAvailable:
 		return stepReserve
 	case StatusAttaching, StatusInUse:
-		// Initialising is idempotent, also on a volume that a PersistentVolume
+		// Initializing is idempotent, also on a volume that a PersistentVolume
 		// of the same claim once had in use.
 		return stepConnect
 	case StatusError, StatusErrorDeleting:

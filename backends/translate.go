@@ -72,7 +72,7 @@ func (e *Error) fromFailure(err error) *Error {
 	switch {
 	case errors.Is(err, context.Canceled):
 		e.cause = context.Canceled
-		e.Message = "the request was cancelled"
+		e.Message = "the request was canceled"
 	case waited && errors.Is(err, context.DeadlineExceeded):
 		e.cause = context.DeadlineExceeded
 		e.Message = "the request's turn did not come in time"
@@ -253,7 +253,7 @@ func statusOf(err error) int {
 	return 0
 }
 
-// isStateConflict recognises Cinder's 400 for a volume in the wrong state
+// isStateConflict recognizes Cinder's 400 for a volume in the wrong state
 // (exception.InvalidVolume, text "Invalid volume: ..."), which the API
 // reference documents as a conflict and Cinder answers as a bad request.
 func isStateConflict(message string) bool {

@@ -266,7 +266,7 @@ func untilClientLeaves(r *http.Request) {
 	<-r.Context().Done()
 }
 
-func TestUnansweredRequestIsCancelled(t *testing.T) {
+func TestUnansweredRequestIsCanceled(t *testing.T) {
 	cloud := newCloudServer(t)
 	client := login1(t, cloud)
 	arrived := make(chan struct{})
@@ -282,7 +282,7 @@ func TestUnansweredRequestIsCancelled(t *testing.T) {
 		cancel()
 	}()
 	_, err := client.CreateVolume(ctx, NewVolume{Name: "pvc-1", SizeGiB: 1})
-	equal(t, authtest.ErrorText(err), "backend gold: volume.create: the request was cancelled")
+	equal(t, authtest.ErrorText(err), "backend gold: volume.create: the request was canceled")
 	if !errors.Is(err, context.Canceled) || !effectUnknown(err) {
 		t.Errorf("%#v is no cancellation of unknown effect", err)
 	}

@@ -111,9 +111,9 @@ func TestSlotIsHeldUntilTheBodyIsRead(t *testing.T) {
 	equal(t, slotsTaken(wire), 0)
 }
 
-// TestCancelledInTheQueue: a request whose turn did not come has certainly no
+// TestCanceledInTheQueue: a request whose turn did not come has certainly no
 // effect.
-func TestCancelledInTheQueue(t *testing.T) {
+func TestCanceledInTheQueue(t *testing.T) {
 	wire := testTransport(t, func(*http.Request) (*http.Response, error) {
 		t.Error("the request was sent")
 		return nil, errors.New("sent")
@@ -121,17 +121,17 @@ func TestCancelledInTheQueue(t *testing.T) {
 	occupy(t, wire) // somebody else's request
 	expired, cancel := context.WithDeadline(t.Context(), time.Unix(0, 0))
 	defer cancel()
-	cancelled, cancelNow := context.WithCancel(t.Context())
+	canceled, cancelNow := context.WithCancel(t.Context())
 	cancelNow()
 	for name, test := range map[string]struct {
 		ctx   context.Context
 		want  string
 		cause error
 	}{
-		"cancelled":             {cancelled, "backend gold: volume.create: the request was cancelled", context.Canceled},
+		"canceled":              {canceled, "backend gold: volume.create: the request was canceled", context.Canceled},
 		"deadline":              {expired, "backend gold: volume.create: the request's turn did not come in time", context.DeadlineExceeded},
-		"the waiter was told":   {withAdmission(t.Context(), admission{waiter: cancelled, fence: func() error { return nil }}), "backend gold: volume.create: the request was cancelled", context.Canceled},
-		"the request was ended": {withAdmission(cancelled, admission{waiter: t.Context(), fence: func() error { return nil }}), "backend gold: volume.create: the request was cancelled", context.Canceled},
+		"the waiter was told":   {withAdmission(t.Context(), admission{waiter: canceled, fence: func() error { return nil }}), "backend gold: volume.create: the request was canceled", context.Canceled},
+		"the request was ended": {withAdmission(canceled, admission{waiter: t.Context(), fence: func() error { return nil }}), "backend gold: volume.create: the request was canceled", context.Canceled},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := wire.RoundTrip(request(test.ctx))

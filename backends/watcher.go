@@ -179,7 +179,7 @@ func (w *watcher) roundCreating(ctx context.Context, creating map[string][]*wait
 }
 
 // roundDeleting asks for those in deletion. Those that are not among them have
-// left that state, or the filter was not honoured. A few are asked for one by
+// left that state, or the filter was not honored. A few are asked for one by
 // one; for many, one listing without a filter tells. Absence from it proves
 // that a volume is gone only if an earlier listing showed it: another project's
 // volume is never shown, although an administrator may have deleted it by id.

@@ -151,7 +151,7 @@ func TestWaitTimesOut(t *testing.T) {
 	equal(t, len(w.waits), 0)
 }
 
-func TestWaitIsCancelled(t *testing.T) {
+func TestWaitIsCanceled(t *testing.T) {
 	cinder := newMemoryCinder()
 	cinder.looks = 1 << 30
 	id := cinder.add(mine(1, StatusCreating))

@@ -71,6 +71,6 @@ func newAddress(host, port string, bracketed bool) (address, error) {
 var (
 	// hostName is a name of DNS labels (RFC 1123 section 2.1).
 	hostName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$`)
-	// numeric matches names whose last label is a number: misspelt IPv4.
+	// numeric matches names whose last label is a number: misspelled IPv4.
 	numeric = regexp.MustCompile(`(^|\.)[0-9]+$`)
 )

@@ -79,7 +79,7 @@ func TestISCSIRefusals(t *testing.T) {
 		"portal with port 65536":         {onePath(fields{"target_portal": "192.0.2.1:65536"}), invalid, `target_portal is "192.0.2.1:65536", which has no port between 1 and 65535` + portals},
 		"portal with port and tag":       {onePath(fields{"target_portal": "192.0.2.1:3260,1"}), invalid, `target_portal is "192.0.2.1:3260,1", which has no port between 1 and 65535` + portals},
 		"portal without a host":          {onePath(fields{"target_portal": ":3260"}), invalid, `target_portal is ":3260", which has neither an IP address nor a host name before its port` + portals},
-		"portal of a misspelt address":   {onePath(fields{"target_portal": "192.0.2.256:3260"}), invalid, `target_portal is "192.0.2.256:3260", which has neither an IP address nor a host name before its port` + portals},
+		"portal of a misspelled address": {onePath(fields{"target_portal": "192.0.2.256:3260"}), invalid, `target_portal is "192.0.2.256:3260", which has neither an IP address nor a host name before its port` + portals},
 		"portal nowhere":                 {onePath(fields{"target_portal": "0.0.0.0:3260"}), invalid, `target_portal is "0.0.0.0:3260", which is the unspecified address, which nodes cannot reach` + portals},
 		"portal of one interface":        {onePath(fields{"target_portal": "[fe80::1%eth0]:3260"}), invalid, `target_portal is "[fe80::1%eth0]:3260", which is an address of one network interface, which other nodes do not have` + portals},
 		"portal IPv6 without a port":     {onePath(fields{"target_portal": "[2001:db8::1]"}), invalid, `target_portal is "[2001:db8::1]", which has no port` + portals},

@@ -40,7 +40,7 @@ type Registry struct {
 type protocol struct {
 	// builtIn maps them where the operator's mapping writes no fields of its
 	// own. Everything that holds for every protocol (encryption, access modes
-	// that nothing can honour, front-end QoS) has been dealt with by
+	// that nothing can honor, front-end QoS) has been dealt with by
 	// Registry.Map.
 	builtIn func(request) (Result, error)
 	// facts reads and checks what templates may name below the protocol's own
@@ -295,7 +295,7 @@ func (c Connection) qosWarnings() ([]string, error) {
 }
 
 // CheckAccessModes refuses the access modes that no source of any protocol
-// here can honour, so that a claim can be turned down before a volume is made
+// here can honor, so that a claim can be turned down before a volume is made
 // for it. Modes that pass may still be refused by Map for a certain protocol or
 // volume. The error is a *Refusal of reason UnsupportedAccessMode.
 func CheckAccessModes(modes []corev1.PersistentVolumeAccessMode, block bool) error {

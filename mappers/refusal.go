@@ -24,7 +24,7 @@ const (
 	// UnsupportedAuthentication: the target wants an authentication that
 	// kubelet does not speak.
 	UnsupportedAuthentication Reason = "UnsupportedAuthentication"
-	// UnsupportedAccessMode: the source cannot honour an access mode of the
+	// UnsupportedAccessMode: the source cannot honor an access mode of the
 	// claim.
 	UnsupportedAccessMode Reason = "UnsupportedAccessMode"
 	// InvalidConnector: the connector's initiator cannot be written to a

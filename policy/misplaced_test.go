@@ -47,7 +47,7 @@ func TestMisplacedKeysAreUnknownWhereTheyAre(t *testing.T) {
 			}
 			// A near key is told instead, in keeping with other typing errors.
 			if near, ok := document.Suggest(key, known); ok {
-				t.Errorf("%s of %s is taken for a misspelt %s", key, typ, near)
+				t.Errorf("%s of %s is taken for a misspelled %s", key, typ, near)
 			}
 		}
 	}

@@ -16,7 +16,7 @@ var newcomersMistakes = map[string]struct{ from, to, want string }{
 		`tenants[0].quotas: unknown key "quotas"; did you mean "quota"?`},
 	"a key in the singular": {"storageClasses: [fast]", "storageClass: [fast]",
 		`tenants[0].classes[0].storageClass: unknown key "storageClass"; did you mean "storageClasses"?`},
-	"a misspelt backend": {"[gold, ceph]", "[glod, ceph]",
+	"a misspelled backend": {"[gold, ceph]", "[glod, ceph]",
 		`tenants[0].classes[0].backends[0]: unknown backend "glod"; did you mean "gold"?`},
 	"a backend of another name": {"[gold, ceph]", "[platinum, ceph]",
 		`tenants[0].classes[0].backends[0]: unknown backend "platinum"; the backends are ceph, gold, lab`},
@@ -144,7 +144,7 @@ func TestMistakesOfANewcomer(t *testing.T) {
 // TestAllMistakesAreToldAtOnce: mistakes in one file do not hide each other.
 func TestAllMistakesAreToldAtOnce(t *testing.T) {
 	planted := []string{
-		"a key in the plural", "a misspelt backend", "overlapping patterns", "a unit that Kubernetes does not have", "max below min",
+		"a key in the plural", "a misspelled backend", "overlapping patterns", "a unit that Kubernetes does not have", "max below min",
 		"a key twice", "two ways to log in", "a StorageClass's parameter", "yes", "a rate with a unit", "a file system that there is not", "labels without matchLabels",
 	}
 	text := string(read(t, "../config.example.yaml"))

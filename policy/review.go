@@ -215,7 +215,7 @@ func (r *reviewer) volumes(volumes []ExistingVolume) {
 	})
 	clusters.each(func(cluster string, names []string) {
 		r.find(grouped(ClusterChanged, cluster, "clusterID", names,
-			"the cluster's id is %s under this policy, so that no quota counts %s, made under the id %s; volumes still being made under that id are not recognised", r.cluster, someVolumes(names), cluster))
+			"the cluster's id is %s under this policy, so that no quota counts %s, made under the id %s; volumes still being made under that id are not recognized", r.cluster, someVolumes(names), cluster))
 	})
 	tenants.each(func(tenant string, names []string) {
 		r.find(grouped(TenantGone, tenant, "tenants", names,

@@ -101,7 +101,7 @@ func TestReview(t *testing.T) {
 		},
 		"volumes of another cluster's id count for nobody": {
 			existing: existingOf{nil, []ExistingVolume{volumeOf("1", "a", "fast", "gold", func(v *ExistingVolume) { v.Cluster, v.GiB = "test", 100 })}},
-			want:     []string{"ClusterChanged test clusterID:4 the cluster's id is prod under this policy, so that no quota counts 1 PersistentVolume (pv-1), made under the id test; volumes still being made under that id are not recognised [pv-1]"},
+			want:     []string{"ClusterChanged test clusterID:4 the cluster's id is prod under this policy, so that no quota counts 1 PersistentVolume (pv-1), made under the id test; volumes still being made under that id are not recognized [pv-1]"},
 		},
 		"a volume that records too little": {
 			existing: existingOf{nil, []ExistingVolume{volumeOf("1", "a", "fast", "", func(v *ExistingVolume) { v.Damage = "PersistentVolume pv-1: annotation x is missing" })}},
@@ -203,9 +203,9 @@ func TestReview(t *testing.T) {
 		},
 		"a pending claim that the provisioner itself refuses": {
 			existing: existingOf{[]ExistingClaim{pending("a", "z", "fast", func(c *ExistingClaim) {
-				c.Refusal = &Denial{Reason: "UnsupportedSelector", Message: "spec.selector cannot be honoured"}
+				c.Refusal = &Denial{Reason: "UnsupportedSelector", Message: "spec.selector cannot be honored"}
 			})}, nil},
-			want: []string{"PendingDenied a/z UnsupportedSelector spec.selector cannot be honoured"},
+			want: []string{"PendingDenied a/z UnsupportedSelector spec.selector cannot be honored"},
 		},
 		"a pending claim without its StorageClass": {
 			existing: existingOf{[]ExistingClaim{pending("a", "z", "fast", func(c *ExistingClaim) { c.ClassExists = false })}, nil},
@@ -345,7 +345,7 @@ func TestBackendsThatLeadElsewhere(t *testing.T) {
 	}
 }
 
-// TestBackendsOfWhichAnotherEndpointIsChosen: where a catalogue leads is not
+// TestBackendsOfWhichAnotherEndpointIsChosen: where a catalog leads is not
 // known offline, but that it is asked for something else is.
 func TestBackendsOfWhichAnotherEndpointIsChosen(t *testing.T) {
 	const old = "http://old:8776/v3"

@@ -37,8 +37,8 @@ func policyFields() map[string]fieldSchema {
 
 		"Defaults.volumeSize": {description: "For tenants: bounds of a single volume's size."},
 		"Defaults.metadata":   {description: "For tenants: metadata written on their volumes in Cinder.", rules: metadataRules(), entries: metadataValues()},
-		"Defaults.region":     {description: "For backends: region of the service catalogue.", rules: textRules()},
-		"Defaults.interface":  {description: "For backends: endpoint of the service catalogue.", rules: choice(InterfacePublic, InterfaceInternal, InterfaceAdmin)},
+		"Defaults.region":     {description: "For backends: region of the service catalog.", rules: textRules()},
+		"Defaults.interface":  {description: "For backends: endpoint of the service catalog.", rules: choice(InterfacePublic, InterfaceInternal, InterfaceAdmin)},
 		"Defaults.workflow":   {description: "For backends: how volumes are connected.", rules: choice(WorkflowReserve, WorkflowAttachment, WorkflowAuto)},
 		"Defaults.limits":     {description: "For backends: limits for all tenants together."},
 		"Defaults.timeouts":   {description: "For backends: how long is waited."},
@@ -50,8 +50,8 @@ func backendFields() map[string]fieldSchema {
 	return map[string]fieldSchema{
 		"Backend.name":       {description: "The name that class rules refer to.", required: true, rules: nameRules()},
 		"Backend.auth":       {description: "How to log in: exactly one of cloud, noauth, cloudConfig, environment.", required: true},
-		"Backend.region":     {description: "Region of the service catalogue. Default: what the cloud configuration says.", rules: textRules()},
-		"Backend.interface":  {description: "Endpoint of the service catalogue. Default: what the cloud configuration says.", rules: choice(InterfacePublic, InterfaceInternal, InterfaceAdmin)},
+		"Backend.region":     {description: "Region of the service catalog. Default: what the cloud configuration says.", rules: textRules()},
+		"Backend.interface":  {description: "Endpoint of the service catalog. Default: what the cloud configuration says.", rules: choice(InterfacePublic, InterfaceInternal, InterfaceAdmin)},
 		"Backend.workflow":   {description: "How volumes are connected: reserve (volume actions), attachment (attachments API) or auto. Default: auto.", rules: choice(WorkflowReserve, WorkflowAttachment, WorkflowAuto)},
 		"Backend.suspended":  {description: "true: no new volumes here; deleting goes on. Default: false."},
 		"Backend.volumeSize": {description: "What this backend takes, whatever a tenant may have."},

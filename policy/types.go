@@ -105,7 +105,7 @@ type Backend struct {
 	Name string `json:"name"`
 	Auth Auth   `json:"auth"`
 
-	// Region and Interface choose the endpoint in the service catalogue;
+	// Region and Interface choose the endpoint in the service catalog;
 	// empty means whatever the cloud configuration says.
 	Region    string    `json:"region"`
 	Interface Interface `json:"interface"`
@@ -151,10 +151,10 @@ type NoAuth struct {
 	Project string `json:"project"`
 }
 
-// Interface is the kind of endpoint to take from the service catalogue.
+// Interface is the kind of endpoint to take from the service catalog.
 type Interface string
 
-// The interfaces of Keystone's catalogue.
+// The interfaces of Keystone's catalog.
 const (
 	InterfacePublic   Interface = "public"
 	InterfaceInternal Interface = "internal"

@@ -35,7 +35,7 @@ func (p *Policy) validateBackend(d *document.Document, i int) {
 	validateWorkflow(d, document.Child(path, "workflow"), b.Workflow)
 	for _, key := range []string{"region", "interface"} {
 		if b.Auth.NoAuth != nil && d.Has(document.Child(path, key)) {
-			d.Warnf(document.Child(path, key), "%s has no effect with noauth, which has no service catalogue; remove it", key)
+			d.Warnf(document.Child(path, key), "%s has no effect with noauth, which has no service catalog; remove it", key)
 		}
 	}
 	validateVolumeSize(d, document.Child(path, "volumeSize"), b.VolumeSize)

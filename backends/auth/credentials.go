@@ -21,7 +21,7 @@ import (
 // Config is what of a backend's configuration matters to its credentials.
 type Config struct {
 	Source Source
-	// Region and Interface select an endpoint of the service catalogue; they come
+	// Region and Interface select an endpoint of the service catalog; they come
 	// before those that are found with the credentials.
 	Region, Interface string
 }
@@ -91,7 +91,7 @@ func (s Sources) read(config Config) (Credentials, error) {
 }
 
 // noauthCredentials completes the account of a noauth endpoint. An endpoint
-// as it stands in a service catalogue ends with the project.
+// as it stands in a service catalog ends with the project.
 func noauthCredentials(config Config, noauth Noauth) (Credentials, error) {
 	if noauth.Endpoint == "" {
 		return Credentials{}, errors.New("the noauth endpoint is empty; give Cinder's address such as http://cinder:8776/v3")
@@ -193,7 +193,7 @@ type Noauth struct {
 // SplitNoauth makes the v3 base out of the endpoints that configurations name:
 // with v3, with the v2 of old files (gone since 2021; v3 of the same host is
 // what serves there), or with no version at all. An address in the form of a
-// service catalogue also names the project behind the version.
+// service catalog also names the project behind the version.
 func SplitNoauth(endpoint string) (base, project string, err error) {
 	u, err := url.Parse(endpoint)
 	if err != nil || !IsWebAddress(endpoint) {

@@ -74,7 +74,7 @@ func Parse(text string, use Use) (*Template, error) {
 		return nil, Mistakes{fmt.Sprintf("the template is longer than %d bytes", MaxLength)}
 	}
 	tree := parse.New("")
-	// Functions are looked up here, where a misspelt one can be answered.
+	// Functions are looked up here, where a misspelled one can be answered.
 	tree.Mode = parse.SkipFuncCheck
 	trees := map[string]*parse.Tree{}
 	if _, err := tree.Parse(text, "{{", "}}", trees); err != nil {

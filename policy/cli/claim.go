@@ -199,7 +199,7 @@ func (m manifests) resolveClaim(manifest claimManifest, selected bool, labels, p
 		{object.Annotations[cloneAnnotation] != "", "the annotation " + cloneAnnotation},
 	} {
 		if outside.given {
-			note("the claim has %s, which the provisioner checks before it asks the policy, and refuses where it cannot be honoured", outside.what)
+			note("the claim has %s, which the provisioner checks before it asks the policy, and refuses where it cannot be honored", outside.what)
 		}
 	}
 	if object.Spec.VolumeName != "" {

@@ -155,7 +155,7 @@ func TestWrongUse(t *testing.T) {
 		want string
 	}{
 		"no subcommand":        {nil, "standalone-cinder policy needs a subcommand (see standalone-cinder policy --help)"},
-		"a misspelt one":       {[]string{"chek", file}, `standalone-cinder policy has no subcommand "chek" (did you mean check?)`},
+		"a misspelled one":     {[]string{"chek", file}, `standalone-cinder policy has no subcommand "chek" (did you mean check?)`},
 		"an unknown one":       {[]string{"frobnicate"}, `standalone-cinder policy has no subcommand "frobnicate" (see standalone-cinder policy --help)`},
 		"no file":              {[]string{"check"}, "standalone-cinder policy check takes one FILE, or - for standard input, but was given 0"},
 		"two files":            {[]string{"check", file, file}, "standalone-cinder policy check takes one FILE, or - for standard input, but was given 2"},

@@ -19,9 +19,9 @@ var explainCases = map[string][]string{
 	"rounded-up":      {"--namespace", "team-a", "--storage-class", "other", "--size", "10.5Gi", "--limit", "11Gi", "--volume-mode", "Block", "--access-mode", "RWX,rwop", "--parameter", "type=a,b", "--parameter", "availability=az 2"},
 	"selected":        {"--namespace", "x", "--namespace-labels", "environment=development,stage=test", "--storage-class", "scratch", "--size", "1Gi"},
 	"no-tenant":       {"--namespace", "stranger", "--storage-class", "fast", "--size", "10Gi"},
-	"two-tenants":     {"--namespace", "x", "--namespace-labels", "environment=development,colour=blue", "--storage-class", "fast", "--size", "10Gi"},
+	"two-tenants":     {"--namespace", "x", "--namespace-labels", "environment=development,color=blue", "--storage-class", "fast", "--size", "10Gi"},
 	"no-rule":         {"--namespace", "x", "--namespace-labels", "environment=development", "--storage-class", "fast", "--size", "10Gi"},
-	"stronger-tenant": {"--namespace", "team-a", "--namespace-labels", "colour=blue", "--storage-class", "fast", "--size", "700Gi"},
+	"stronger-tenant": {"--namespace", "team-a", "--namespace-labels", "color=blue", "--storage-class", "fast", "--size", "700Gi"},
 	"all-suspended":   {"--namespace", "x", "--namespace-labels", "environment=development", "--storage-class", "archive", "--size", "10Gi"},
 	"too-large":       {"--namespace", "team-a", "--storage-class", "other", "--size", "550Gi"},
 	"no-sense":        {"--namespace", "Team_A", "--storage-class", "fast", "--size", "0"},
@@ -131,9 +131,9 @@ func TestManifestsAsKubectlAppliesThem(t *testing.T) {
 		"the namespace is default": {simpleClaim, nil, func(e claimExplanation) string { return e.Namespace }, "default"},
 		"or that of --namespace":   {simpleClaim, []string{"-n", "team-a"}, func(e claimExplanation) string { return e.Namespace + " " + e.Tenant }, "team-a team-a"},
 		"the manifest's labels win over the flag's, and the API server's over both": {
-			namespaces + "---\n" + simpleClaim, []string{"--namespace-labels", "colour=blue"},
+			namespaces + "---\n" + simpleClaim, []string{"--namespace-labels", "color=blue"},
 			func(e claimExplanation) string { return fmt.Sprint(e.NamespaceLabels) }, "map[environment:development kubernetes.io/metadata.name:default]"},
-		"labels of the flag where the Namespace is missing": {simpleClaim, []string{"--namespace-labels", "colour=blue"},
+		"labels of the flag where the Namespace is missing": {simpleClaim, []string{"--namespace-labels", "color=blue"},
 			func(e claimExplanation) string { return e.Tenant + fmt.Sprint(len(e.Notes)) }, "blue1"},
 		"parameters of the StorageClass": {simpleClaim + class("fast", ""), nil,
 			func(e claimExplanation) string { return e.Parameters["type"] }, "from-fast"},
@@ -156,7 +156,7 @@ func TestManifestsAsKubectlAppliesThem(t *testing.T) {
 			": an empty storageClassName keeps the claim from being provisioned: it waits for a PersistentVolume made by hand"},
 		"a claim for a certain volume": {strings.Replace(simpleClaim, "spec: {", "spec: {volumeName: pv-1, selector: {}, ", 1), []string{"--namespace-labels", "a=b", "--parameter", "type=x"},
 			func(e claimExplanation) string { return strings.Join(e.Notes, "|") },
-			"the claim has spec.selector, which the provisioner checks before it asks the policy, and refuses where it cannot be honoured|spec.volumeName binds the claim to the PersistentVolume pv-1; nothing is provisioned for it"},
+			"the claim has spec.selector, which the provisioner checks before it asks the policy, and refuses where it cannot be honored|spec.volumeName binds the claim to the PersistentVolume pv-1; nothing is provisioned for it"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -128,7 +128,7 @@ func (d *Document) decodeStruct(n *yaml.Node, v reflect.Value, path string) {
 			remedy = "; " + where
 		}
 		d.errorAt(Position{keyNode.Line, keyNode.Column}, Child(path, key), fmt.Sprintf("unknown key %q%s", key, remedy))
-		// What stands under a misspelt key is read all the same, so that its
+		// What stands under a misspelled key is read all the same, so that its
 		// mistakes are found at once and it is not reported as missing.
 		if near && !hasKey(n, meant) {
 			read(meant, value)

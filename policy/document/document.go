@@ -198,7 +198,7 @@ func describe(n *yaml.Node) string {
 	return "a value with the tag " + n.Tag
 }
 
-// Suggest returns the known word that is meant by a misspelt one, if one comes
+// Suggest returns the known word that is meant by a misspelled one, if one comes
 // near enough and nearer than all others. A missing ending counts as near.
 func Suggest(word string, known []string) (string, bool) {
 	if len(known) > maxSuggestible {
@@ -226,7 +226,7 @@ func Suggest(word string, known []string) (string, bool) {
 }
 
 const (
-	// maxSuggestible bounds the words among which a misspelt one is looked
+	// maxSuggestible bounds the words among which a misspelled one is looked
 	// for, maxListed those that an error lists.
 	maxSuggestible = 1000
 	maxListed      = 20
@@ -250,7 +250,7 @@ func DidYouMean(word string, known []string, all string) string {
 }
 
 // editDistance counts the insertions, deletions, replacements and exchanges of
-// neighbours that turn one word into the other.
+// neighbors that turn one word into the other.
 func editDistance(a, b string) int {
 	before, last := make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range last {

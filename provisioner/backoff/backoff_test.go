@@ -34,7 +34,7 @@ func TestDelaysGrowUpToTheirLimitAndNeverEnd(t *testing.T) {
 	}
 }
 
-func TestServersWishIsHonoured(t *testing.T) {
+func TestServersWishIsHonored(t *testing.T) {
 	l := New(Delay{Outcome: "unexplained", First: time.Second, Most: 30 * time.Second})
 	l.Failed("claim", Delay{Outcome: "rate_limited", First: time.Second, Most: time.Minute, AtLeast: time.Minute})
 	if delay := l.When("claim"); delay < time.Minute {

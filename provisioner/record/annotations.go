@@ -18,7 +18,7 @@ const (
 	AnnotationRule     = Prefix + "rule"
 	AnnotationProtocol = Prefix + "protocol"
 	// AnnotationConnector is the connector as JSON: terminating a connection
-	// takes the same connector that initialised it.
+	// takes the same connector that initialized it.
 	AnnotationConnector = Prefix + "connector"
 	AnnotationCluster   = Prefix + "cluster"
 	// AnnotationAttachment tells an operator which attachment at Cinder is the

@@ -26,7 +26,7 @@ func PVNameFor(claimUID string) string { return PVNamePrefix + claimUID }
 const PVNamePrefix = "pvc-"
 
 // Unsupported is why a claim is denied that asks for what no volume of Cinder can
-// honour through this program; nil if it does not. Such a claim must not get an
+// honor through this program; nil if it does not. Such a claim must not get an
 // ordinary, empty volume instead.
 func Unsupported(claim *corev1.PersistentVolumeClaim) *policy.Denial {
 	spec := claim.Spec
@@ -38,7 +38,7 @@ func Unsupported(claim *corev1.PersistentVolumeClaim) *policy.Denial {
 	case spec.Selector != nil:
 		return &policy.Denial{
 			Reason:  "UnsupportedSelector",
-			Message: "spec.selector cannot be honoured for a volume that is yet to be made; remove the selector, or bind an existing PersistentVolume with spec.volumeName",
+			Message: "spec.selector cannot be honored for a volume that is yet to be made; remove the selector, or bind an existing PersistentVolume with spec.volumeName",
 		}
 	}
 	if source := claim.Annotations[HistoricClone]; source != "" {

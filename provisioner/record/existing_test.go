@@ -95,7 +95,7 @@ func TestReadExisting(t *testing.T) {
 		existingClaimOf("unannotated", "fast", 6, func(c *corev1.PersistentVolumeClaim) { c.Annotations = nil }),
 		existingClaimOf("class-gone", "gone", 5, nil),
 		existingClaimOf("refused", "fast", 4, func(c *corev1.PersistentVolumeClaim) { c.Spec.Selector = &metav1.LabelSelector{} }),
-		existingClaimOf("of-nobody", "fast", 3, func(c *corev1.PersistentVolumeClaim) { c.Namespace = "unlabelled" }),
+		existingClaimOf("of-nobody", "fast", 3, func(c *corev1.PersistentVolumeClaim) { c.Namespace = "unlabeled" }),
 		// These are for others.
 		existingClaimOf("foreign", "fast", 1, func(c *corev1.PersistentVolumeClaim) { c.Annotations[AnnotationStorageProvisioner] = "other" }),
 		existingClaimOf("foreign-by-class", "other", 1, func(c *corev1.PersistentVolumeClaim) { c.Annotations = nil }),
@@ -158,9 +158,9 @@ func TestReadExisting(t *testing.T) {
 			{Request: request(func(r *policy.Request) { r.StorageClass, r.Parameters = "gone", nil }), Name: "class-gone", UID: "uid-class-gone"},
 			{Request: request(nil), Name: "refused", UID: "uid-refused", ClassExists: true, Refusal: &policy.Denial{
 				Reason:  "UnsupportedSelector",
-				Message: "spec.selector cannot be honoured for a volume that is yet to be made; remove the selector, or bind an existing PersistentVolume with spec.volumeName",
+				Message: "spec.selector cannot be honored for a volume that is yet to be made; remove the selector, or bind an existing PersistentVolume with spec.volumeName",
 			}},
-			{Request: request(func(r *policy.Request) { r.Namespace, r.NamespaceLabels = "unlabelled", nil }), Name: "of-nobody", UID: "uid-of-nobody", ClassExists: true},
+			{Request: request(func(r *policy.Request) { r.Namespace, r.NamespaceLabels = "unlabeled", nil }), Name: "of-nobody", UID: "uid-of-nobody", ClassExists: true},
 			{Request: request(nil), Name: "younger", UID: "uid-younger", ClassExists: true},
 		},
 		Volumes: []policy.ExistingVolume{historic, unclear, pinned, recorded, retained, damaged},

@@ -28,8 +28,8 @@ type options struct {
 	createDelay time.Duration
 	latency     time.Duration
 	bindQPS     int
-	// streamed are the claims of the tenant that the neighbours disturb, pending
-	// those that a neighbour holds, admitted how many of them are served, and
+	// streamed are the claims of the tenant that the neighbors disturb, pending
+	// those that a neighbor holds, admitted how many of them are served, and
 	// stranded those on each of two backends in trouble.
 	streamed, pending, admitted, stranded int
 	// handOvers is how often the leader is stopped.
@@ -43,8 +43,8 @@ func main() {
 	flag.DurationVar(&o.createDelay, "create-delay", time.Second, "time from a create to available at the simulated Cinder")
 	flag.DurationVar(&o.latency, "latency", 20*time.Millisecond, "latency of every request to the simulated Cinder")
 	flag.IntVar(&o.bindQPS, "controller-manager-qps", 2000, "client rate of the controller-manager, which binds the claims")
-	flag.IntVar(&o.streamed, "streamed", 60, "claims of the tenant whose neighbours are in trouble")
-	flag.IntVar(&o.pending, "pending", 1000, "claims that a neighbour holds")
+	flag.IntVar(&o.streamed, "streamed", 60, "claims of the tenant whose neighbors are in trouble")
+	flag.IntVar(&o.pending, "pending", 1000, "claims that a neighbor holds")
 	flag.IntVar(&o.admitted, "admitted", 20, "how many of these its quota admits")
 	flag.IntVar(&o.stranded, "stranded", 100, "claims on a backend that never answers, and as many on one that answers 500")
 	flag.IntVar(&o.handOvers, "hand-overs", 4, "how often the leader is stopped; it is killed half as often")

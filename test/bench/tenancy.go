@@ -15,11 +15,11 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
-// neighbours is what the quiet tenant shares the program with: a backend that
+// neighbors is what the quiet tenant shares the program with: a backend that
 // never answers, one that answers 500 to everything, each with claims of its
 // own, and a tenant that holds many pending claims on the quiet tenant's
 // backend.
-type neighbours struct {
+type neighbors struct {
 	suite                  *harness.Suite
 	healthy, black, broken *cindersim.Simulator
 	provisioner            string
@@ -28,8 +28,8 @@ type neighbours struct {
 	options                options
 }
 
-func newNeighbours(ctx context.Context, suite *harness.Suite, o options) (*neighbours, error) {
-	n := &neighbours{suite: suite, provisioner: "bench.example/tenancy", options: o}
+func newNeighbors(ctx context.Context, suite *harness.Suite, o options) (*neighbors, error) {
+	n := &neighbors{suite: suite, provisioner: "bench.example/tenancy", options: o}
 	for _, sim := range []**cindersim.Simulator{&n.healthy, &n.black, &n.broken} {
 		s, err := cindersim.New(cindersim.Options{CreateDelay: o.createDelay, DeleteDelay: o.createDelay / 2, Latency: o.latency})
 		if err != nil {
@@ -62,7 +62,7 @@ func newNeighbours(ctx context.Context, suite *harness.Suite, o options) (*neigh
 	})
 }
 
-func (n *neighbours) close() {
+func (n *neighbors) close() {
 	n.replica.Kill()
 	for _, sim := range []*cindersim.Simulator{n.healthy, n.black, n.broken} {
 		sim.Close()
@@ -70,7 +70,7 @@ func (n *neighbours) close() {
 }
 
 // policy gives tenant late so many volumes.
-func (n *neighbours) policy(late int) string {
+func (n *neighbors) policy(late int) string {
 	return fmt.Sprintf(`
 apiVersion: standalone-cinder.openstack.org/v1alpha1
 kind: Policy
@@ -91,12 +91,12 @@ tenants:
 // tenancy measures what one tenant notices of the others' trouble, of a reload
 // and of a rotation of credentials.
 func tenancy(ctx context.Context, suite *harness.Suite, o options, out io.Writer) error {
-	n, err := newNeighbours(ctx, suite, o)
+	n, err := newNeighbors(ctx, suite, o)
 	if err != nil {
 		return err
 	}
 	defer n.close()
-	fmt.Fprintf(out, "\na quiet tenant files %d claims, one every %s; the neighbours: %d claims on a backend that never answers, %d on one that answers 500,\nand a tenant with %d claims on the quiet tenant's backend, %d of which its quota admits\n\n",
+	fmt.Fprintf(out, "\na quiet tenant files %d claims, one every %s; the neighbors: %d claims on a backend that never answers, %d on one that answers 500,\nand a tenant with %d claims on the quiet tenant's backend, %d of which its quota admits\n\n",
 		o.streamed, streamPause, o.stranded, o.stranded, o.pending, o.admitted)
 
 	alone, err := n.stream(ctx, o.streamed, nil)
@@ -122,7 +122,7 @@ func tenancy(ctx context.Context, suite *harness.Suite, o options, out io.Writer
 	}
 	disturbed, err := n.stream(ctx, o.streamed, nil)
 	if err != nil {
-		return fmt.Errorf("with neighbours in trouble: %w", err)
+		return fmt.Errorf("with neighbors in trouble: %w", err)
 	}
 
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
@@ -130,20 +130,20 @@ func tenancy(ctx context.Context, suite *harness.Suite, o options, out io.Writer
 	for _, row := range []struct {
 		name  string
 		times []time.Duration
-	}{{"alone", alone}, {"password rotated meanwhile", rotated}, {"neighbours in trouble", disturbed}} {
+	}{{"alone", alone}, {"password rotated meanwhile", rotated}, {"neighbors in trouble", disturbed}} {
 		fmt.Fprintf(table, "%s\t%.2f s\t%.2f s\t%.2f s\n", row.name, quantile(row.times, 0.5).Seconds(), quantile(row.times, 0.95).Seconds(), quantile(row.times, 1).Seconds())
 	}
 	fmt.Fprintf(table, "ratio, rotated to alone\t%.2f\t%.2f\t%.2f\n", ratio(quantile(rotated, 0.5), quantile(alone, 0.5)), ratio(quantile(rotated, 0.95), quantile(alone, 0.95)), ratio(quantile(rotated, 1), quantile(alone, 1)))
-	fmt.Fprintf(table, "ratio, neighbours in trouble to alone\t%.2f\t%.2f\t%.2f\n", ratio(quantile(disturbed, 0.5), quantile(alone, 0.5)), ratio(quantile(disturbed, 0.95), quantile(alone, 0.95)), ratio(quantile(disturbed, 1), quantile(alone, 1)))
+	fmt.Fprintf(table, "ratio, neighbors in trouble to alone\t%.2f\t%.2f\t%.2f\n", ratio(quantile(disturbed, 0.5), quantile(alone, 0.5)), ratio(quantile(disturbed, 0.95), quantile(alone, 0.95)), ratio(quantile(disturbed, 1), quantile(alone, 1)))
 	_ = table.Flush()
 	fmt.Fprintf(out, "claims that failed during the rotation: %d\na reload admits a denied claim: Bound %.2f s after the file's change (%.2f of an ordinary claim's median)\n",
 		failed, reloaded.Seconds(), ratio(reloaded, quantile(alone, 0.5)))
 	return nil
 }
 
-// trouble brings the neighbours into theirs, and waits until each has claims
+// trouble brings the neighbors into theirs, and waits until each has claims
 // that were told why they wait.
-func (n *neighbours) trouble(ctx context.Context, o options) error {
+func (n *neighbors) trouble(ctx context.Context, o options) error {
 	n.black.BlackHole()
 	n.broken.Inject(cindersim.Fault{Kind: cindersim.RespondBefore, Code: 500})
 	for tenant, claims := range map[string]int{"black": o.stranded, "broken": o.stranded, "noisy": o.pending} {
@@ -174,7 +174,7 @@ func (n *neighbours) trouble(ctx context.Context, o options) error {
 
 // reload files a claim that the quota denies, raises the quota, and returns how
 // long the claim took from there to Bound.
-func (n *neighbours) reload(ctx context.Context) (time.Duration, error) {
+func (n *neighbors) reload(ctx context.Context) (time.Duration, error) {
 	if _, err := n.suite.CreateClaim(ctx, harness.Claim("bench-late", "data", "bench-tenancy", "1Gi", nil)); err != nil {
 		return 0, err
 	}
@@ -192,7 +192,7 @@ func (n *neighbours) reload(ctx context.Context) (time.Duration, error) {
 // stream files claims of the quiet tenant at a steady rate, does something in
 // the middle of it, and returns how long each took to be Bound. The claims are
 // deleted afterwards.
-func (n *neighbours) stream(ctx context.Context, count int, meanwhile func() error) ([]time.Duration, error) {
+func (n *neighbors) stream(ctx context.Context, count int, meanwhile func() error) ([]time.Duration, error) {
 	times, err := stream{suite: n.suite, namespace: "bench-quiet", class: "bench-tenancy", atLeast: count, meanwhile: meanwhile}.run(ctx)
 	if err != nil {
 		return nil, err

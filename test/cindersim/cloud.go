@@ -73,7 +73,7 @@ type volume struct {
 	// The export's credentials are kept after the export went.
 	exported           bool
 	username, password string
-	connected          map[string]bool // hosts with an initialised connection
+	connected          map[string]bool // hosts with an initialized connection
 	gone               bool
 
 	nameKey      string

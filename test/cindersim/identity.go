@@ -247,7 +247,7 @@ func (k *identity) credential(nameOrID string) *ApplicationCredential {
 	return nil
 }
 
-// endpointID is a stable id of a service or endpoint of the catalogue.
+// endpointID is a stable id of a service or endpoint of the catalog.
 func (k *identity) endpointID(name string) string {
 	if k.endpointIDs[name] == "" {
 		k.endpointIDs[name] = k.ids.hex()
@@ -255,8 +255,8 @@ func (k *identity) endpointID(name string) string {
 	return k.endpointIDs[name]
 }
 
-// catalogue lists the services as a project sees them.
-func (k *identity) catalogue(p *Project) []map[string]any {
+// catalog lists the services as a project sees them.
+func (k *identity) catalog(p *Project) []map[string]any {
 	service := func(name, kind string, url func(region, networkInterface string) string) map[string]any {
 		endpoints := []map[string]string{}
 		for _, region := range k.options.Regions {
@@ -293,7 +293,7 @@ func (k *identity) domainOf(name string) map[string]string {
 }
 
 // view is the body that describes a token.
-func (k *identity) view(t *token, withCatalogue bool) map[string]any {
+func (k *identity) view(t *token, withCatalog bool) map[string]any {
 	const layout = "2006-01-02T15:04:05.000000Z"
 	view := map[string]any{
 		"methods": t.methods,
@@ -316,8 +316,8 @@ func (k *identity) view(t *token, withCatalogue bool) map[string]any {
 		if t.trust == nil {
 			view["is_domain"] = false
 		}
-		if withCatalogue {
-			view["catalog"] = k.catalogue(t.project)
+		if withCatalog {
+			view["catalog"] = k.catalog(t.project)
 		}
 	}
 	if t.trust != nil {

@@ -127,7 +127,7 @@ func TestWithoutValidationCacheARevokedTokenEndsAtOnce(t *testing.T) {
 	c.do(http.StatusUnauthorized, "GET", "/volumes", "")
 }
 
-func TestTheCatalogueIsConfigurable(t *testing.T) {
+func TestTheCatalogIsConfigurable(t *testing.T) {
 	identity := DefaultIdentity()
 	identity.Regions = []string{"north", "south"}
 	identity.Interfaces = []string{"internal"}
@@ -152,7 +152,7 @@ func TestTheCatalogueIsConfigurable(t *testing.T) {
 		"block-storage south internal https://south.internal.example.org/v3/" + project,
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
-		t.Errorf("the catalogue has\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		t.Errorf("the catalog has\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 

@@ -52,7 +52,7 @@ type Attachment struct {
 }
 
 // Export tells whether a volume can be reached, by which credentials, and for
-// which connector hosts a connection was initialised and not yet terminated.
+// which connector hosts a connection was initialized and not yet terminated.
 type Export struct {
 	Present            bool
 	Username, Password string

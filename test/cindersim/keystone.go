@@ -160,8 +160,8 @@ func (k *identity) createToken(r *http.Request, body []byte) *reply {
 	if refused != nil {
 		return refused
 	}
-	_, noCatalogue := r.URL.Query()["nocatalog"]
-	answer := success(http.StatusCreated, k.view(t, !noCatalogue))
+	_, noCatalog := r.URL.Query()["nocatalog"]
+	answer := success(http.StatusCreated, k.view(t, !noCatalog))
 	answer.header = http.Header{"X-Subject-Token": {t.id}}
 	return answer
 }
@@ -348,8 +348,8 @@ func (k *identity) showToken(r *http.Request) *reply {
 	if subject == nil {
 		return identityRefusal(http.StatusNotFound, "Failed to validate token")
 	}
-	_, noCatalogue := r.URL.Query()["nocatalog"]
-	answer := success(http.StatusOK, k.view(subject, !noCatalogue))
+	_, noCatalog := r.URL.Query()["nocatalog"]
+	answer := success(http.StatusOK, k.view(subject, !noCatalog))
 	answer.header = http.Header{"X-Subject-Token": {subject.id}}
 	return answer
 }

@@ -88,14 +88,14 @@ type Identity struct {
 	// The default is 5 minutes; a negative value switches the cache off.
 	// Expiry is never hidden by it.
 	ValidationCache time.Duration
-	// Regions of the catalogue; the default is "RegionOne" alone.
+	// Regions of the catalog; the default is "RegionOne" alone.
 	Regions []string
 	// Interfaces of every service; the default is public, internal and admin.
 	Interfaces []string
 	// ServiceTypes are the types under which Cinder is registered; the default
 	// is volumev3 and block-storage. An empty, non-nil slice leaves Cinder out.
 	ServiceTypes []string
-	// EndpointURL, if set, replaces the volume endpoint of the catalogue. It gets
+	// EndpointURL, if set, replaces the volume endpoint of the catalog. It gets
 	// the address that the simulator would have named.
 	EndpointURL func(region, networkInterface, projectID, url string) string
 }

@@ -80,7 +80,7 @@ func (s *Simulator) CinderHandler() http.Handler { return &handler{s, Cinder} }
 // KeystoneHandler serves Keystone.
 func (s *Simulator) KeystoneHandler() http.Handler { return &handler{s, Keystone} }
 
-// SetURLs sets the addresses, each ending in /v3, that the catalogue and the
+// SetURLs sets the addresses, each ending in /v3, that the catalog and the
 // accessors name. It must be called before the first request.
 func (s *Simulator) SetURLs(noauth, cinder, keystone string) {
 	s.urls.noauth, s.urls.cinder, s.urls.keystone = noauth, cinder, keystone
@@ -186,7 +186,7 @@ func (s *Simulator) leave() { s.serving.Done() }
 func (s *Simulator) NoauthEndpoint() string { return s.urls.noauth }
 
 // CinderURL is the address of the Cinder behind Keystone, ending in /v3. The
-// catalogue adds the project to it.
+// catalog adds the project to it.
 func (s *Simulator) CinderURL() string { return s.urls.cinder }
 
 // KeystoneURL is the address of Keystone, ending in /v3.

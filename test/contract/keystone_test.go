@@ -23,7 +23,7 @@ func keystoneCases() []testCase {
 				t.Errorf("the version is %v", version)
 			}
 		}},
-		{"keystone: a token comes with user, project, roles, times and catalogue", onlyKeystone, tokenContents},
+		{"keystone: a token comes with user, project, roles, times and catalog", onlyKeystone, tokenContents},
 		{"keystone: user and project may be given by id", onlyKeystone, func(t *testing.T, target Target) {
 			k := target.Keystone
 			named := k.client(target.http).call(t, "POST", "/auth/tokens", k.passwordAuth(k.Member)).want(t, http.StatusCreated)
@@ -84,7 +84,7 @@ func keystoneCases() []testCase {
 			auth["auth"].(object)["scope"] = object{"OS-TRUST:trust": object{"id": strings.Repeat("0", 32)}}
 			wantUnauthorized(t, k.client(target.http).call(t, "POST", "/auth/tokens", auth), k.URL)
 		}},
-		{"keystone: an unscoped token has no catalogue and no project", onlyKeystone, func(t *testing.T, target Target) {
+		{"keystone: an unscoped token has no catalog and no project", onlyKeystone, func(t *testing.T, target Target) {
 			k := target.Keystone
 			auth := k.passwordAuth(k.Member)
 			auth["auth"].(object)["scope"] = "unscoped"
@@ -148,7 +148,7 @@ func tokenContents(t *testing.T, target Target) {
 	}
 	bare := k.client(target.http).call(t, "POST", "/auth/tokens?nocatalog", k.passwordAuth(k.Member)).want(t, http.StatusCreated)
 	if bare.object(t, "token")["catalog"] != nil {
-		t.Error("nocatalog does not leave the catalogue out")
+		t.Error("nocatalog does not leave the catalog out")
 	}
 }
 

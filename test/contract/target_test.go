@@ -93,7 +93,7 @@ func (target Target) other(t testing.TB) *client {
 	return target.login(t, *target.Keystone.Other)
 }
 
-// login gets a token for an account and finds Cinder in its catalogue.
+// login gets a token for an account and finds Cinder in its catalog.
 func (target Target) login(t testing.TB, account Account) *client {
 	t.Helper()
 	got := target.Keystone.client(target.http).call(t, "POST", "/auth/tokens", target.Keystone.passwordAuth(account))
@@ -115,12 +115,12 @@ func (k *Keystone) passwordAuth(account Account) object {
 	}}
 }
 
-// cinderOf is the public address of the volume service in a token's catalogue.
+// cinderOf is the public address of the volume service in a token's catalog.
 func cinderOf(t testing.TB, token answer, region string) string {
 	t.Helper()
-	catalogue, _ := token.object(t, "token")["catalog"].([]any)
+	catalog, _ := token.object(t, "token")["catalog"].([]any)
 	for _, kind := range []string{"volumev3", "block-storage"} {
-		for _, entry := range catalogue {
+		for _, entry := range catalog {
 			service := entry.(map[string]any)
 			if service["type"] != kind {
 				continue
@@ -133,7 +133,7 @@ func cinderOf(t testing.TB, token answer, region string) string {
 			}
 		}
 	}
-	t.Fatalf("the catalogue has no public volume service in %s", region)
+	t.Fatalf("the catalog has no public volume service in %s", region)
 	return ""
 }
 

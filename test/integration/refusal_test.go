@@ -15,9 +15,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
-// TestClaimsThatCannotBeHonouredSayWhy covers what is refused before Cinder is
+// TestClaimsThatCannotBeHonoredSayWhy covers what is refused before Cinder is
 // asked for anything.
-func TestClaimsThatCannotBeHonouredSayWhy(t *testing.T) {
+func TestClaimsThatCannotBeHonoredSayWhy(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "refuse", cindersim.Options{})
 	w.start()
@@ -62,9 +62,9 @@ func TestClaimsThatCannotBeHonouredSayWhy(t *testing.T) {
 	}
 }
 
-// TestNamespaceThatIsLabelledLaterIsAdmitted shows that a denial is lifted by
+// TestNamespaceThatIsLabeledLaterIsAdmitted shows that a denial is lifted by
 // what lifts it, not by retries.
-func TestNamespaceThatIsLabelledLaterIsAdmitted(t *testing.T) {
+func TestNamespaceThatIsLabeledLaterIsAdmitted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "label", cindersim.Options{})
 	w.policy = strings.Replace(w.policy, `namespaces: ["label-a"]`, `namespaceSelector: {matchLabels: {tenant: label-a}}`, 1)

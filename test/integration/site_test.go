@@ -37,9 +37,9 @@ type site struct {
 	provisioner string
 	sim         *cindersim.Simulator
 	options     siteOptions
-	// keystone and catalogued are the networks to Keystone and to the endpoint
-	// that its catalogue names, which all replicas share; nil with noauth.
-	keystone, catalogued *faultproxy.Proxy
+	// keystone and cataloged are the networks to Keystone and to the endpoint
+	// that its catalog names, which all replicas share; nil with noauth.
+	keystone, cataloged *faultproxy.Proxy
 	// decoys are volumes that only look like those of the claims, as they were
 	// when they were put there.
 	decoys []cindersim.Volume
@@ -171,7 +171,7 @@ func newSite(ctx context.Context, name string, options siteOptions) (_ *site, er
 	cinder := options.cinder
 	if options.keystone {
 		cinder.Identity = cindersim.DefaultIdentity()
-		cinder.Identity.EndpointURL = func(_, _, _, address string) string { return s.via(s.catalogued, address) }
+		cinder.Identity.EndpointURL = func(_, _, _, address string) string { return s.via(s.cataloged, address) }
 	}
 	if s.sim, err = cindersim.New(cinder); err != nil {
 		return nil, err
@@ -185,7 +185,7 @@ func newSite(ctx context.Context, name string, options siteOptions) (_ *site, er
 		}
 	}()
 	if options.keystone {
-		if s.catalogued, err = s.network(nil, "cinder", s.sim.CinderURL()); err != nil {
+		if s.cataloged, err = s.network(nil, "cinder", s.sim.CinderURL()); err != nil {
 			return nil, err
 		}
 		if s.keystone, err = s.network(nil, "keystone", s.sim.KeystoneURL()); err != nil {
@@ -413,7 +413,7 @@ func (s *site) start(ctx context.Context) (*node, error) {
 	clouds := ""
 	var environment []string
 	if s.options.keystone {
-		n.cinder = s.catalogued
+		n.cinder = s.cataloged
 		clouds = strings.ReplaceAll(s.sim.CloudsYAML(), s.sim.KeystoneURL(), s.via(s.keystone, s.sim.KeystoneURL()))
 	} else {
 		if n.cinder, err = s.network(n, "cinder", s.sim.NoauthEndpoint()); err != nil {
@@ -486,7 +486,7 @@ func (s *site) release() {
 func (s *site) proxies() []*faultproxy.Proxy {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := []*faultproxy.Proxy{s.keystone, s.catalogued}
+	all := []*faultproxy.Proxy{s.keystone, s.cataloged}
 	for _, n := range s.nodes {
 		all = append(all, n.api, n.cinder)
 	}

@@ -9,7 +9,7 @@ clusterID: CLUSTER
 `
 
 // policyRules are shown whole, so they are short: two backends that differ in
-// how one logs in, two tenants that differ in how they are recognised.
+// how one logs in, two tenants that differ in how they are recognized.
 const policyRules = `backends:
   - name: gold                       # behind Keystone; clouds.yaml has the password
     auth: {cloud: shop}

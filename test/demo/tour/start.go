@@ -71,7 +71,7 @@ func (t *tour) startServers(ctx context.Context) error {
 	}
 	whose := "etcd, kube-apiserver and kube-controller-manager run here, real ones, without nodes"
 	if t.names.id != "" {
-		whose = fmt.Sprintf("yours; all the tour makes there is labelled %s=%s and removed at the end", labelTour, t.names.id)
+		whose = fmt.Sprintf("yours; all the tour makes there is labeled %s=%s and removed at the end", labelTour, t.names.id)
 	}
 	t.out.say("Kubernetes %s at %s: %s.", version.GitVersion, t.suite.Config.Host, whose)
 	t.out.say("Cinder, simulated, twice over one set of volumes: behind Keystone at %s, without at %s. A volume takes it %s to make.",

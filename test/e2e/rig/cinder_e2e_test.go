@@ -231,7 +231,7 @@ func expectSize(t *testing.T, disk rig.Disk, want int64) {
 	}
 }
 
-// logIn returns the member's own view of Cinder, found through the catalogue.
+// logIn returns the member's own view of Cinder, found through the catalog.
 func logIn(t *testing.T, env rig.Env, identity object, scope object) (cinder, string) {
 	t.Helper()
 	auth := object{"identity": identity}
@@ -262,7 +262,7 @@ func logIn(t *testing.T, env rig.Env, identity object, scope object) (cinder, st
 	want := env.CinderURL + "/" + answer.Token.Project.ID
 	for _, entry := range []string{"volumev3 public", "volumev3 internal", "block-storage public", "block-storage internal"} {
 		if endpoints[entry] != want {
-			t.Errorf("catalogue: %s is %q, want %q", entry, endpoints[entry], want)
+			t.Errorf("catalog: %s is %q, want %q", entry, endpoints[entry], want)
 		}
 	}
 	return cinder{t: t, url: want, token: response.Header.Get("X-Subject-Token")}, answer.Token.Project.ID

@@ -19,7 +19,7 @@ type Env struct {
 	// CloudsFile is a clouds.yaml with the clouds team-a, team-b, admin
 	// (passwords) and team-a-appcred (application credential).
 	CloudsFile string
-	// Region is the only region of the service catalogue.
+	// Region is the only region of the service catalog.
 	Region string
 	// Domain is the domain of every user and project.
 	Domain string

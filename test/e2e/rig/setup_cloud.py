@@ -3,7 +3,7 @@
 
 Called by rig.sh, which passes everything in the environment:
 
-    setup_cloud.py identity   users, projects, service catalogue
+    setup_cloud.py identity   users, projects, service catalog
     setup_cloud.py storage    volume types, once every backend has reported
     setup_cloud.py verify     one volume of each type, made and deleted
     setup_cloud.py write      the files "env" and "clouds.yaml"
