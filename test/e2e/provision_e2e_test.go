@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -212,8 +213,12 @@ func TestClaimsBecomeVolumesThatHoldData(t *testing.T) {
 	must(t, w.WaitNoPersistentVolumes(ctx, provisioner))
 	must(t, harness.Eventually(ctx, func() (string, error) {
 		left, err := w.env.Targets(ctx)
-		if err == nil && len(left) != len(targetsBefore) {
-			return fmt.Sprintf("%d targets are exported, %d were before", len(left), len(targetsBefore)), nil
+		// Those of tests before may be going still.
+		left = slices.DeleteFunc(left, func(target rig.Target) bool {
+			return slices.ContainsFunc(targetsBefore, func(before rig.Target) bool { return before.IQN == target.IQN })
+		})
+		if len(left) > 0 {
+			return fmt.Sprintf("%d targets are exported that were not before, such as %s", len(left), left[0].IQN), nil
 		}
 		return "", err
 	}))
