@@ -274,7 +274,7 @@ func (p *placement) prepare(ctx context.Context, name string, ask bool) (unhealt
 	return nil, false, nil
 }
 
-// ruleBackends are all backends of the rule that ledger.Decided, suspended or not.
+// ruleBackends are all backends of the rule that decided, suspended or not.
 func (p *placement) ruleBackends(d ledger.Decided) []string {
 	t, ok := p.Policy().Tenant(d.Tenant)
 	if !ok {

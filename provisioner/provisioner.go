@@ -180,9 +180,7 @@ func New(options Options) *Provisioner {
 		Options: options,
 		limiter: backoff.New(retry.For(nil)),
 		paces:   newPaces(options.Policy),
-
-		parked: newParked(options),
-
+		parked:  newParked(options),
 		journal: newJournal(),
 	}
 	p.placement = newPlacement(options, p.journal)

@@ -89,7 +89,7 @@ func (p *Provisioner) offerFreedRoom(ctx context.Context) {
 	}
 }
 
-// roomOf is the help that a quota's ledger.Scope gives.
+// roomOf is the help that room in a quota's scope gives.
 func roomOf(s ledger.Scope) parking.Help {
 	return parking.Help{Kind: parking.Room, Name: string(s.Kind) + " " + s.Name}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 )
 
-// Cleaner removes what is provably nobody's; proof.Cleaner does.
+// Cleaner removes what is provably unused; proof.Cleaner does.
 type Cleaner interface {
 	RemoveVolume(ctx context.Context, backend, volumeID string, stamp backends.Stamp) error
 	RemoveSecret(ctx context.Context, pvName string) error
