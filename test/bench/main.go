@@ -16,7 +16,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/controlplane"
@@ -165,35 +168,19 @@ func (s *scene) createClaims(ctx context.Context, n int) error {
 	})
 }
 
-// waitRecorded waits until n PersistentVolumes exist, by a watch so that the
-// measuring does not load the API server.
+// waitRecorded waits until n PersistentVolumes exist, by an informer so that the
+// measuring does not load the API server and outlives a watch that it ends.
 func (s *scene) waitRecorded(ctx context.Context, n int) error {
-	list, err := s.suite.Client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return err
-	}
 	seen := map[string]bool{}
-	count := func(pv *corev1.PersistentVolume) {
-		if pv.Spec.StorageClassName == s.class {
-			seen[pv.Name] = true
-		}
-	}
-	for i := range list.Items {
-		count(&list.Items[i])
-	}
-	watch, err := s.suite.Client.CoreV1().PersistentVolumes().Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
+	_, err := watchtools.UntilWithSync(ctx, cache.NewListWatchFromClient(s.suite.Client.CoreV1().RESTClient(), "persistentvolumes", "", fields.Everything()),
+		&corev1.PersistentVolume{}, nil, func(event watch.Event) (bool, error) {
+			if pv, ok := event.Object.(*corev1.PersistentVolume); ok && pv.Spec.StorageClassName == s.class {
+				seen[pv.Name] = true
+			}
+			return len(seen) >= n, nil
+		})
 	if err != nil {
-		return err
-	}
-	defer watch.Stop()
-	for len(seen) < n {
-		event, ok := <-watch.ResultChan()
-		if !ok {
-			return fmt.Errorf("the watch ended after %d of %d PersistentVolumes: %w", len(seen), n, ctx.Err())
-		}
-		if pv, ok := event.Object.(*corev1.PersistentVolume); ok {
-			count(pv)
-		}
+		return fmt.Errorf("saw %d of %d PersistentVolumes: %w", len(seen), n, err)
 	}
 	return nil
 }

@@ -7,8 +7,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
 
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
@@ -34,31 +37,25 @@ func (t claimTimes) took() time.Duration { return t.bound.Sub(t.filed) }
 
 // run files the claims, waits until all are Bound and deletes them.
 func (s stream) run(ctx context.Context) ([]claimTimes, error) {
-	api := s.suite.Client.CoreV1().PersistentVolumeClaims(s.namespace)
-	list, err := api.List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	watch, err := api.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
-	if err != nil {
-		return nil, err
-	}
-	defer watch.Stop()
-
 	var mu sync.Mutex
 	filed, bound := map[types.UID]time.Time{}, map[types.UID]time.Time{}
+	// An informer outlives a watch that the API server ends.
+	watching, stopWatching := context.WithCancel(ctx)
+	defer stopWatching()
 	go func() {
-		for event := range watch.ResultChan() {
-			claim, ok := event.Object.(*corev1.PersistentVolumeClaim)
-			if !ok || claim.Status.Phase != corev1.ClaimBound {
-				continue
-			}
-			mu.Lock()
-			if _, seen := bound[claim.UID]; !seen {
-				bound[claim.UID] = time.Now()
-			}
-			mu.Unlock()
-		}
+		_, _ = watchtools.UntilWithSync(watching, cache.NewListWatchFromClient(s.suite.Client.CoreV1().RESTClient(), "persistentvolumeclaims", s.namespace, fields.Everything()),
+			&corev1.PersistentVolumeClaim{}, nil, func(event watch.Event) (bool, error) {
+				claim, ok := event.Object.(*corev1.PersistentVolumeClaim)
+				if !ok || claim.Status.Phase != corev1.ClaimBound {
+					return false, nil
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if _, seen := bound[claim.UID]; !seen {
+					bound[claim.UID] = time.Now()
+				}
+				return false, nil
+			})
 	}()
 
 	next := time.NewTicker(streamPause)
