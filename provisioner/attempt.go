@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
@@ -17,6 +19,26 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
+
+// Provision creates, or finds again, the volume of a claim and returns the
+// PersistentVolume for it. Any step may have been done by an earlier attempt,
+// of this leader or another.
+//
+// It always reports that it finished, although a volume may be there: what an
+// unfinished attempt leaves is remembered in the journal and at Cinder, not in
+// the library, whose memory ends with the process.
+func (p *Provisioner) Provision(ctx context.Context, options controller.ProvisionOptions) (*corev1.PersistentVolume, controller.ProvisioningState, error) {
+	started := time.Now()
+	claim := options.PVC
+	attempt := &attempt{p: p, claim: claim, class: options.StorageClass, pvName: options.PVName, since: p.parked.now()}
+	defer attempt.endTurn()
+	defer p.leaveIfGone(claim)
+	pv, err := attempt.run(ctx)
+	if err := p.settle(attempt, started, err); err != nil {
+		return nil, controller.ProvisioningFinished, err
+	}
+	return pv, controller.ProvisioningFinished, nil
+}
 
 // attempt is one try to provision one claim.
 type attempt struct {
@@ -183,6 +205,40 @@ func (a *attempt) endTurn() {
 	if a.working {
 		a.p.claimTurns.End(a.claim.UID)
 	}
+}
+
+func (a *attempt) key() string { return string(a.claim.UID) }
+func (a *attempt) at() string  { return a.backend }
+func (a *attempt) forget()     { a.p.parked.claims.Forget(a.claim.UID) }
+
+func (a *attempt) observe(outcome string, took time.Duration) {
+	a.p.Metrics.provisioned(a.backend, a.protocol, outcome, took)
+}
+
+// setAside ends attempts that are no longer wanted, and has claims that one
+// backend has no room for go to another one at once.
+func (a *attempt) setAside(err error) (outcome string, isSetAside bool) {
+	if errors.Is(err, errNothingToDo) {
+		return "", true
+	}
+	if !backends.IsKind(err, backends.KindOverQuota) {
+		return "", false
+	}
+	a.p.placement.noteFull(a.backend, a.decision.Volume, err)
+	if !a.p.placement.couldGoElsewhere(a.claim.UID, a.decision) {
+		return "", false
+	}
+	a.p.parked.requeueClaims([]*corev1.PersistentVolumeClaim{a.claim})
+	return "", true
+}
+
+func (a *attempt) parkForBackend(unhealthy error) {
+	passedOver := []ledger.PassedOver{{Backend: a.backend, Why: unhealthy.Error()}}
+	a.p.deny(a.claim, *a.p.placement.unavailable(passedOver, a.decision.Backends), a.since)
+}
+
+func (a *attempt) parkForRetry() {
+	a.p.parked.parkClaim(a.claim, parking.Failing, a.helps(), a.since)
 }
 
 // helps are what may help the attempt when it has failed.

@@ -240,7 +240,7 @@ func (f *Followup) do(ctx context.Context, item followup) error {
 	case item.mark:
 		return f.provisioner.markRecorded(ctx, item)
 	case item.volume != "":
-		return f.provisioner.removeSecond(ctx, item)
+		return f.provisioner.removeDuplicate(ctx, item)
 	case item.claim != "":
 		return f.provisioner.claimGone(ctx, item.claim)
 	}
@@ -265,7 +265,7 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 		}
 	}
 	if !f.wantsCompletion(pv) {
-		return p.letObjectGo(ctx, pv)
+		return record.RemoveFinalizer(ctx, p.Client, pv)
 	}
 	origin, err := record.OriginOf(pv)
 	if err != nil {
@@ -284,7 +284,7 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 	switch backends.KindOf(err) {
 	case "":
 		if err == nil {
-			p.settleSeconds(volumes, origin)
+			p.removeDuplicates(volumes, origin)
 		}
 	case backends.KindElsewhere:
 		err = record.WithRemedy(err, origin)
@@ -294,9 +294,9 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 		err = nil
 	}
 	if err != nil {
-		return errors.Join(err, p.keepObject(ctx, pv))
+		return errors.Join(err, record.AddFinalizer(ctx, p.Client, pv))
 	}
-	if err := p.letObjectGo(ctx, pv); err != nil {
+	if err := record.RemoveFinalizer(ctx, p.Client, pv); err != nil {
 		return err
 	}
 	f.mu.Lock()

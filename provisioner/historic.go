@@ -49,7 +49,7 @@ func (p *Provisioner) pinHistoric(ctx context.Context, pv *corev1.PersistentVolu
 	at := volumes.Place()
 	annotations := map[string]string{record.AnnotationBackend: backend}
 	maps.Copy(annotations, record.PlaceAnnotations(at))
-	if err := p.annotate(ctx, pv, annotations); err != nil {
+	if err := record.Annotate(ctx, p.Client, pv, annotations); err != nil {
 		return fmt.Errorf("cannot note backend %s on PersistentVolume %s: %w", backend, pv.Name, err)
 	}
 	origin.Backend, origin.Place = backend, at

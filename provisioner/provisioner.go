@@ -1,12 +1,20 @@
+// Package provisioner is where claims meet policy, Cinder and protocols.
+//
+// A claim's way through it: admission (does the policy grant it, and can any
+// source honor it) → Provision (backend, volume, connection, mapping, Secret,
+// PersistentVolume) → completion (the volume's last step to in-use, once the
+// PersistentVolume is in the API server). Delete goes the way back from what
+// the PersistentVolume records, never from the current policy.
+//
+// A Provisioner lives as long as one leader's term and holds all of the term's
+// mutable state.
 package provisioner
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -20,9 +28,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/fairshare"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/secrets"
@@ -233,60 +239,3 @@ func (p *Provisioner) stopping() bool {
 		return p.Hold.Err() != nil
 	}
 }
-
-// handingOver is returned instead of an error when work is parked: the library
-// then neither writes an event nor retries.
-func handingOver() error {
-	return &controller.IgnoredError{Reason: "this replica hands over; the next leader goes on"}
-}
-
-// Provision makes, or finds again, the volume of a claim and returns the
-// PersistentVolume for it. Any step may have been done by an earlier attempt,
-// of this leader or another.
-func (p *Provisioner) Provision(ctx context.Context, options controller.ProvisionOptions) (*corev1.PersistentVolume, controller.ProvisioningState, error) {
-	started := time.Now()
-	claim := options.PVC
-	attempt := &attempt{p: p, claim: claim, class: options.StorageClass, pvName: options.PVName, since: p.parked.now()}
-	defer attempt.endTurn()
-	defer p.leaveIfGone(claim)
-	pv, err := attempt.run(ctx)
-	switch {
-	case err == nil:
-		p.parked.claims.Forget(claim.UID)
-		p.limiter.Succeeded(string(claim.UID))
-		p.Metrics.provisioned(attempt.backend, attempt.protocol, "success", time.Since(started))
-		return pv, controller.ProvisioningFinished, nil
-	case p.stopping() || errors.Is(err, errNothingToDo):
-		return nil, controller.ProvisioningFinished, ignored(err)
-	}
-	if unhealthy := p.placement.health(attempt.backend); unhealthy != nil {
-		p.Metrics.provisioned(attempt.backend, attempt.protocol, "held_back", time.Since(started))
-		p.deny(claim, *p.placement.unavailable([]ledger.PassedOver{{Backend: attempt.backend, Why: unhealthy.Error()}}, attempt.decision.Backends), attempt.since)
-		return nil, controller.ProvisioningFinished, &controller.IgnoredError{Reason: unhealthy.Error()}
-	}
-	if backends.IsKind(err, backends.KindOverQuota) {
-		p.placement.noteFull(attempt.backend, attempt.decision.Volume, err)
-		if p.placement.couldGoElsewhere(claim.UID, attempt.decision) {
-			p.parked.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
-			return nil, controller.ProvisioningFinished, &controller.IgnoredError{Reason: err.Error()}
-		}
-	}
-	retry := retry.For(err)
-	p.limiter.Failed(string(claim.UID), retry)
-	p.parked.parkClaim(claim, parking.Failing, attempt.helps(), attempt.since)
-	p.Metrics.provisioned(attempt.backend, attempt.protocol, retry.Outcome, time.Since(started))
-	// Finished, although the volume may be there: what an unfinished attempt
-	// leaves is remembered in begun and at Cinder, not in the library, whose
-	// memory ends with the process.
-	return nil, controller.ProvisioningFinished, err
-}
-
-func ignored(err error) error {
-	if errors.Is(err, errNothingToDo) {
-		return &controller.IgnoredError{Reason: err.Error()}
-	}
-	return handingOver()
-}
-
-// errNothingToDo ends an attempt for which there is no reason any more.
-var errNothingToDo = errors.New("the claim is gone or no longer granted")

@@ -1,6 +1,8 @@
 package provisioner
 
 import (
+	"fmt"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -33,6 +35,68 @@ func (p *Provisioner) countRecorded(pv *corev1.PersistentVolume) {
 func (p *Provisioner) isMine(pv *corev1.PersistentVolume) bool {
 	return record.IsOurs(pv) && pv.Annotations[record.AnnotationProvisionedBy] == p.Name && pv.Annotations[record.AnnotationCluster] == p.Cluster
 }
+
+// noteOutlived remembers a claim that is still in the cache when its
+// PersistentVolume is gone: most often the cache is late.
+func (p *Provisioner) noteOutlived(of *corev1.ObjectReference) {
+	if of == nil {
+		return
+	}
+	claim, err := p.Claims.PersistentVolumeClaims(of.Namespace).Get(of.Name)
+	if err != nil || claim.UID != of.UID {
+		return
+	}
+	p.journal.noteOutlived(of.UID)
+}
+
+// volumeGone forgets a PersistentVolume, and reports whether this term has
+// removed its volume. Else that counts until a listing shows that it is gone.
+func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
+	p.noteOutlived(pv.Spec.ClaimRef)
+	removed = p.journal.objectGone(pv.UID)
+	p.secrets.VolumeGone(pv.UID)
+	p.Nodes.Forget(pv.UID)
+	p.parked.volumes.Forget(pv.UID)
+	p.limiter.Gone(pv.Name)
+	p.volumeTurns.Leave(pv.Name)
+	if ref := pv.Spec.ClaimRef; ref != nil {
+		// A claim that was never bound to it goes on by itself.
+		if claim, err := p.Claims.PersistentVolumeClaims(ref.Namespace).Get(ref.Name); err == nil && claim.UID == ref.UID && claim.Spec.VolumeName == "" {
+			p.parked.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
+		}
+	}
+	if !p.isMine(pv) {
+		return removed
+	}
+	claim := types.UID(pv.Annotations[record.AnnotationClaimUID])
+	if removed {
+		p.placement.release(claim)
+	} else {
+		p.placement.Forsake(claim)
+	}
+	return removed
+}
+
+// tellNeverBound says what is to be done about a PersistentVolume that somebody
+// deleted before its claim was bound to it. The PersistentVolume controller binds
+// no claim to an object that is being deleted, and this program keeps the object
+// as long as the claim may still get it.
+func (p *Provisioner) tellNeverBound(pv *corev1.PersistentVolume) {
+	bound := pv.Status.Phase == corev1.VolumeBound || pv.Status.Phase == corev1.VolumeReleased || pv.Status.Phase == corev1.VolumeFailed
+	ref := pv.Spec.ClaimRef
+	if pv.DeletionTimestamp == nil || bound || ref == nil || !p.isMine(pv) {
+		return
+	}
+	claim, err := p.Claims.PersistentVolumeClaims(ref.Namespace).Get(ref.Name)
+	if err != nil || claim.UID != ref.UID || claim.Spec.VolumeName != "" {
+		return
+	}
+	message := fmt.Sprintf("PersistentVolume %s was deleted before it was bound, and claim %s/%s cannot be bound to it any more; delete the claim, too: both go, with the volume, and a new claim gets a new one", pv.Name, ref.Namespace, ref.Name)
+	p.parked.tellVolume(pv, claim, corev1.EventTypeWarning, reasonDeletedUnbound, message)
+}
+
+// reasonDeletedUnbound is the event's reason of tellNeverBound.
+const reasonDeletedUnbound = "DeletedBeforeBound"
 
 // CountByBackend counts the PersistentVolumes of this program, of whatever
 // phase, by the backend that their volumes are on.

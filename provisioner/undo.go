@@ -92,9 +92,9 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning, 
 	return nil
 }
 
-// removeSecond removes a volume of a claim that has another, or is to be given
+// removeDuplicate removes a volume of a claim that has another, or is to be given
 // one on another backend: as soon as a PersistentVolume says which it is.
-func (p *Provisioner) removeSecond(ctx context.Context, item followup) error {
+func (p *Provisioner) removeDuplicate(ctx context.Context, item followup) error {
 	err := p.cleaner.RemoveVolume(p.onBehalfOf(ctx, ""), item.backend, item.volume, p.stampOf(item.claim, ""))
 	switch {
 	case err == nil:
@@ -106,8 +106,8 @@ func (p *Provisioner) removeSecond(ctx context.Context, item followup) error {
 	return err
 }
 
-// settleSeconds has the volumes removed that were seen beside a recorded one.
-func (p *Provisioner) settleSeconds(volumes Removing, recorded record.Origin) {
+// removeDuplicates has the volumes removed that were seen beside a recorded one.
+func (p *Provisioner) removeDuplicates(volumes Removing, recorded record.Origin) {
 	for _, id := range volumes.Seconds(recorded.ClaimUID, recorded.VolumeID) {
 		p.followup.add(followup{claim: types.UID(recorded.ClaimUID), backend: recorded.Backend, volume: id})
 	}

@@ -75,7 +75,7 @@ func TestWhatHappensJustBeforeParkingIsNotMissed(t *testing.T) {
 			happens(f)
 			f.parked.parkClaim(claim, parking.Failing, []parking.Help{{Kind: parking.Policy}, {Kind: parking.Backend, Name: "gold"}, {Kind: parking.Credentials, Name: "gold"}}, before)
 			f.wantRequeued("data")
-			f.holdForBackend(pv, "gold", errGoldDown, before)
+			f.parkForBackend(pv, "gold", errGoldDown, before)
 			f.wantRequeued("pvc-uid-1")
 			f.deny(claim, denial{reason: "Any", message: "any"}, f.parked.helped.Now())
 			f.wantRequeued()

@@ -1,0 +1,72 @@
+package record
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+)
+
+// Annotate writes annotations on a PersistentVolume. The UID keeps them off
+// another object that took its name in the meantime.
+func Annotate(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume, annotations map[string]string) error {
+	return patchMetadata(ctx, client, pv.Name, map[string]any{"uid": pv.UID, "annotations": annotations})
+}
+
+// NotePlace writes on a PersistentVolume where its volume was found. It comes
+// before the volume's removal, so that a later attempt knows that "not found"
+// means gone.
+func NotePlace(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume, at backends.Place) error {
+	if err := Annotate(ctx, client, pv, PlaceAnnotations(at)); err != nil {
+		return fmt.Errorf("cannot note on PersistentVolume %s that its volume is at %s: %w", pv.Name, at, err)
+	}
+	return nil
+}
+
+// AddFinalizer puts our finalizer on a PersistentVolume with the reclaim policy
+// Retain. The library has one of its own on all others.
+func AddFinalizer(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume) error {
+	if pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete || pv.DeletionTimestamp != nil || slices.Contains(pv.Finalizers, Finalizer) {
+		return nil
+	}
+	return setFinalizers(ctx, client, pv, append(slices.Clone(pv.Finalizers), Finalizer))
+}
+
+// RemoveFinalizer takes our finalizer off, if it is there.
+func RemoveFinalizer(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume) error {
+	if !slices.Contains(pv.Finalizers, Finalizer) {
+		return nil
+	}
+	return setFinalizers(ctx, client, pv, slices.DeleteFunc(slices.Clone(pv.Finalizers), func(f string) bool { return f == Finalizer }))
+}
+
+// setFinalizers replaces all finalizers of an object that has not changed since
+// it was cached. Otherwise the request fails, and the next try repeats it.
+func setFinalizers(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume, finalizers []string) error {
+	err := patchMetadata(ctx, client, pv.Name, map[string]any{"finalizers": finalizers, "resourceVersion": pv.ResourceVersion})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot change the finalizers of PersistentVolume %s: %w", pv.Name, err)
+	}
+	return nil
+}
+
+func patchMetadata(ctx context.Context, client kubernetes.Interface, name string, metadata map[string]any) error {
+	patch, err := json.Marshal(map[string]any{"metadata": metadata})
+	if err != nil {
+		// Maps and lists of strings always encode.
+		panic(err)
+	}
+	_, err = client.CoreV1().PersistentVolumes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}

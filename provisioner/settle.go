@@ -1,0 +1,68 @@
+package provisioner
+
+import (
+	"errors"
+	"time"
+
+	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
+)
+
+// work is one try at what the library hands over: an attempt at a claim, or the
+// deletion of a volume. Both end in settle.
+type work interface {
+	// key names the object to the retry limiter.
+	key() string
+	// at is the backend the work was done at; empty before one was chosen.
+	at() string
+	// setAside reports whether the error ends the work without a retry. It parks
+	// the object, if something is to bring it back, and returns the outcome to
+	// count, if any.
+	setAside(err error) (outcome string, isSetAside bool)
+	// parkForBackend parks the object until its backend answers again.
+	parkForBackend(unhealthy error)
+	// parkForRetry parks an object that the library retries, so that help brings
+	// it back sooner.
+	parkForRetry()
+	// forget drops what is known of the object as a parked one.
+	forget()
+	observe(outcome string, took time.Duration)
+}
+
+// settle ends a piece of work, and returns what the library is to be told: nil,
+// an error that it retries by the limiter, or one that it ignores because the
+// object is parked or nothing is left to do.
+func (p *Provisioner) settle(w work, started time.Time, err error) error {
+	observe := func(outcome string) {
+		if outcome != "" {
+			w.observe(outcome, time.Since(started))
+		}
+	}
+	if err == nil {
+		w.forget()
+		p.limiter.Succeeded(w.key())
+		observe("success")
+		return nil
+	}
+	if p.stopping() {
+		return &controller.IgnoredError{Reason: "this replica is handing over; the next leader continues"}
+	}
+	if outcome, isSetAside := w.setAside(err); isSetAside {
+		observe(outcome)
+		return &controller.IgnoredError{Reason: err.Error()}
+	}
+	if unhealthy := p.placement.health(w.at()); unhealthy != nil {
+		w.parkForBackend(unhealthy)
+		observe("held_back")
+		return &controller.IgnoredError{Reason: unhealthy.Error()}
+	}
+	why := retry.For(err)
+	p.limiter.Failed(w.key(), why)
+	w.parkForRetry()
+	observe(why.Outcome)
+	return err
+}
+
+// errNothingToDo ends work for which there is no reason any more.
+var errNothingToDo = errors.New("the claim is gone or no longer granted")
