@@ -10,8 +10,8 @@ COPY mappers ./mappers
 COPY provisioner ./provisioner
 RUN CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o /standalone-cinder .
 
-# Nothing but the program and the certificate authorities: no shell, no user
-# other than the one it runs as.
+# Only the program and the certificate authorities: no shell, and no user other
+# than the one it runs as.
 FROM scratch
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
 COPY --from=build /standalone-cinder /standalone-cinder

@@ -1,5 +1,5 @@
-# What every checkout can do. Long steps say what they do and how long they take.
-# KUBERNETES=1.34, say, picks the minor of the control plane in all that starts one.
+# Long steps say what they do and how long they take. KUBERNETES=1.34, say, picks
+# the minor version of the control plane in every target that starts one.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 
@@ -9,18 +9,18 @@ RACE := $(if $(shell command -v gcc cc 2>/dev/null),-race,)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 MISSPELL := github.com/golangci/misspell/cmd/misspell@v0.8.0
 
-# The minors of the control plane that are offered, a nested module each.
+# The available minors of the control plane, each in a nested module.
 CONTROLPLANES := test/controlplane/binaries
 MINORS := $(shell ls $(CONTROLPLANES) | sort -V)
-# What an API server of another minor might take differently: the manifests and
-# their RBAC, volumes of each kind and access mode, a change of the leader.
+# What an API server of another minor might treat differently: the manifests and
+# their RBAC, volumes of each kind and access mode, a change of leader.
 OLDEST_TESTS := TestManifestsAreAcceptedByTheAPIServer TestMappedConnectionsAreAcceptedByTheAPIServer \
   TestClaimsOfTwoTenantsBindAndDeleteWithoutResidue TestVolumesOfEveryShape \
   TestClaimsThatCannotBeHonoredSayWhy TestConnectionsThatCannotBeMappedAreUndone \
   TestKilledLeaderLosesAndDoublesNothing TestStoppedLeaderHandsOver
 
-# What takes minutes by itself: every kind of trouble at every step of a claim's
-# life, and what needs thousands of claims or volumes.
+# Tests that take minutes each: every kind of fault at every step of a claim's
+# life, and tests that need thousands of claims or volumes.
 FAULT_TESTS := TestCrashMatrix TestCrashMatrixOfAMember TestSplitBrain \
   TestThousandClaimsKeepToEveryQuota TestHandOverAtTwentyThousandVolumes
 empty :=
@@ -31,41 +31,41 @@ FAULT_PATTERN := ^($(subst $(space),|,$(strip $(FAULT_TESTS))))$$
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
-	@echo "  KUBERNETES=MINOR make ...  with that control plane (one of $(MINORS)) instead of the newest that downloads"
+	@echo "  KUBERNETES=MINOR make ...  with that control plane (one of $(MINORS)) instead of the newest that can be downloaded"
 
 build: ## build bin/standalone-cinder
 	$(GO) build -o bin/standalone-cinder .
 
-demo: ## see it work: local control plane, simulated Cinder, three replicas (KUBECONFIG=FILE uses your cluster)
+demo: ## see it work: a local control plane, simulated Cinder, three replicas (KUBECONFIG=FILE uses your cluster)
 	$(GO) run ./test/demo $(if $(filter command line,$(origin KUBECONFIG)),-kubeconfig $(KUBECONFIG))
 
-test: ## unit and integration tests, but for what make faults runs
-	@echo "building the control plane of the tests (first time 5 to 15 minutes on two cores), then testing for 5 minutes"
+test: ## unit and integration tests, except those of make faults
+	@echo "building the control plane for the tests (5 to 15 minutes on two cores the first time), then testing for 5 minutes"
 	@$(if $(RACE),,echo "no C compiler: the tests run without the race detector";)
-	@# The minor is chosen once. Integration tests build the program by themselves, which go's cache of results does not see.
+	@# The minor is chosen once. Integration tests build the program themselves, which Go's test cache does not see.
 	CONTROLPLANE_BINARY=$$($(GO) run ./test/controlplane/cmd/controlplane -build-only) && export CONTROLPLANE_BINARY && \
 	  echo "testing with $$CONTROLPLANE_BINARY" && $(GO) test $(RACE) -count=1 -timeout 30m -parallel 4 -skip '$(FAULT_PATTERN)' ./...
 
 faults: ## the crash matrix, split brain, a thousand claims and 20,000 volumes (about 15 minutes on two cores)
 	@for test in $(FAULT_TESTS); do grep -qr "^func $$test(" test/integration test/scale || \
-	  { echo "faults: there is no $$test: name its successor in the Makefile"; exit 1; }; done
+	  { echo "faults: $$test does not exist: name its successor in the Makefile"; exit 1; }; done
 	CONTROLPLANE_BINARY=$$($(GO) run ./test/controlplane/cmd/controlplane -build-only) && export CONTROLPLANE_BINARY && \
 	  $(GO) test $(RACE) -count=1 -timeout 40m -run '$(FAULT_PATTERN)' ./test/integration ./test/scale
 
 test-oldest: export KUBERNETES = $(firstword $(MINORS))
 test-oldest: export CONTROLPLANE_BINARY =
-test-oldest: ## what depends on the API server, on the oldest minor (KUBERNETES=MINOR on the command line: on that one)
+test-oldest: ## the tests that depend on the API server, on the oldest minor (or on KUBERNETES=MINOR from the command line)
 	@for test in $(OLDEST_TESTS); do grep -q "^func $$test(" test/integration/*_test.go || \
 	  { echo "test-oldest: test/integration has no $$test: name its successor in the Makefile"; exit 1; }; done
-	@echo "building the control plane of Kubernetes $(KUBERNETES) (first time about 5 minutes on two cores), then testing for 2 minutes"
+	@echo "building the control plane of Kubernetes $(KUBERNETES) (about 5 minutes on two cores the first time), then testing for 2 minutes"
 	$(GO) run ./test/controlplane/cmd/controlplane -build-only
 	tests=$$(echo $(OLDEST_TESTS)) && $(GO) test $(RACE) -count=1 -timeout 15m -run "^($${tests// /|})$$" ./test/integration
 	$(GO) test -count=1 -timeout 10m -run '^TestControlPlane$$' ./test/controlplane
 
-# Ceph takes about 30 s and 0.5 GiB of memory; RIG_CEPH=0 leaves RBD out.
+# Ceph takes about 30 s and 0.5 GiB of memory; RIG_CEPH=0 skips RBD.
 e2e: export RIG_CEPH ?= 1
 e2e: ## tests against real Cinder, Keystone, iSCSI and Ceph (Debian 12, root)
-	@echo "installing and starting Cinder, Keystone, RabbitMQ, MariaDB, tgt and Ceph (first time about 2 min, then 40 s)"
+	@echo "installing and starting Cinder, Keystone, RabbitMQ, MariaDB, tgt and Ceph (about 2 min the first time, then 40 s)"
 	test/e2e/rig/rig.sh install
 	test/e2e/rig/rig.sh start
 	set -a; . "$${RIG_STATE:-/tmp/standalone-cinder-e2e}/env"; set +a; \
@@ -76,7 +76,7 @@ e2e: ## tests against real Cinder, Keystone, iSCSI and Ceph (Debian 12, root)
 bench: ## throughput and requests per claim against the limit measured in the same run
 	$(GO) run ./test/bench $(BENCH)
 
-chaos: ## kills, faults and cuts while tenants claim and delete; finds what was leaked, lost, doubled or wrongly deleted
+chaos: ## kills, faults and cuts while tenants claim and delete; finds what was leaked, lost, duplicated or wrongly deleted
 	$(GO) run ./test/chaos $(CHAOS)
 
 lint: ## formatting, vet, staticcheck, American spelling, tidy modules
@@ -85,20 +85,20 @@ lint: ## formatting, vet, staticcheck, American spelling, tidy modules
 	$(GO) vet -tags e2e ./test/e2e/...
 	$(GO) mod tidy -diff
 	$(GO) run $(STATICCHECK) ./...
-	@# Fibre Channel is a name.
+	@# Fibre Channel is spelled that way.
 	$(GO) run $(MISSPELL) -error -locale US -i fibre,rulle $$(git ls-files '*.go' '*.md' | grep -v /testdata/)
-	@# Module registries do not always serve what the oracle needs.
-	@cd test/cloudsoracle && if ! $(GO) mod download 2>/dev/null; then echo "test/cloudsoracle left out: its modules cannot be downloaded"; \
+	@# Module registries do not always serve the oracle's modules.
+	@cd test/cloudsoracle && if ! $(GO) mod download 2>/dev/null; then echo "test/cloudsoracle skipped: its modules cannot be downloaded"; \
 	  else $(GO) vet ./... && $(GO) mod tidy -diff && $(GO) run $(STATICCHECK) ./...; fi
 
-fresh: ## whether all that a first run downloads is still served, by downloading it into an empty module cache
-	@echo "downloading 2 GB of modules into an empty cache, which is removed again (about 2 minutes)"
+fresh: ## check that everything a first run downloads is still served, by downloading it into an empty module cache
+	@echo "downloading 2 GB of modules into an empty cache, which is then removed (about 2 minutes)"
 	@export GOMODCACHE=$$(mktemp -d) GOFLAGS=-modcacherw && trap 'rm -rf "$$GOMODCACHE"' EXIT && set -ex && \
-	  : listing packages downloads what building, vetting and testing them needs, and no more && \
+	  : listing packages downloads what building, vetting and testing them needs, and nothing else && \
 	  $(GO) list -deps -test -tags e2e ./... >/dev/null && \
 	  $(GO) mod tidy -diff && \
 	  $(GO) run $(STATICCHECK) -version && \
 	  $(GO) run $(MISSPELL) -v && \
 	  set +x && served=0 && for minor in $(CONTROLPLANES)/*/; do \
 	    if (cd $$minor && CGO_ENABLED=0 $(GO) list -deps . >/dev/null); then served=1; echo "$$minor: served"; \
-	    else echo "$$minor: REFUSED; a first run takes another minor"; fi; done; test $$served = 1
+	    else echo "$$minor: REFUSED; a first run uses another minor"; fi; done; test $$served = 1

@@ -27,7 +27,7 @@ func TestAdmission(t *testing.T) {
 			c.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("11Gi")
 		}},
 		{name: "of a stranger", event: "Warning NoMatchingTenant ", change: func(c *corev1.PersistentVolumeClaim) { c.Namespace = "stranger" }},
-		{name: "selector", event: "Warning UnsupportedSelector spec.selector cannot be honored for a volume that is yet to be made; remove the selector, or bind an existing PersistentVolume with spec.volumeName",
+		{name: "selector", event: "Warning UnsupportedSelector spec.selector cannot be honored for a volume that is yet to be created; remove the selector, or bind an existing PersistentVolume with spec.volumeName",
 			change: func(c *corev1.PersistentVolumeClaim) { c.Spec.Selector = &metav1.LabelSelector{} }},
 		{name: "data source", event: `Warning UnsupportedDataSource spec.dataSource asks for the content of PersistentVolumeClaim "other", which is not supported; the claim is not given an empty volume instead; remove the data source`,
 			change: func(c *corev1.PersistentVolumeClaim) {

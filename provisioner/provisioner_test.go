@@ -74,7 +74,7 @@ func TestProvisionGoesOnAfterAnEarlierAttempt(t *testing.T) {
 func TestForeignSecretIsNotOverwritten(t *testing.T) {
 	f := newFixture(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: "pvc-uid-1-credentials"}, Data: map[string][]byte{"a": []byte("b")}})
 	_, err := f.provision(f.claim(nil))
-	const want = "secret own/pvc-uid-1-credentials exists and was not made by standalone-cinder; rename or remove it"
+	const want = "secret own/pvc-uid-1-credentials exists but was not made by standalone-cinder; rename or remove it"
 	if err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
 	}
@@ -277,15 +277,15 @@ func TestDeleteTouchesNothingWhenThePersistentVolumeIsDamaged(t *testing.T) {
 		name, want string
 		damage     func(*corev1.PersistentVolume)
 	}{
-		{"no backend", "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/backend is missing; nothing is deleted until it is put right",
+		{"no backend", "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/backend is missing; nothing is deleted until it is fixed",
 			func(pv *corev1.PersistentVolume) { delete(pv.Annotations, record.AnnotationBackend) }},
-		{"broken connector", "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/connector is not JSON; nothing is deleted until it is put right",
+		{"broken connector", "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/connector is not JSON; nothing is deleted until it is fixed",
 			func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationConnector] = "k8s" }},
-		{"another claim", "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/claim-uid is uid-1, but spec.claimRef has uid-2; nothing is deleted until it is put right",
+		{"another claim", "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/claim-uid is uid-1, but spec.claimRef has uid-2; nothing is deleted until it is fixed",
 			func(pv *corev1.PersistentVolume) { pv.Spec.ClaimRef = &corev1.ObjectReference{UID: "uid-2"} }},
-		{"another's Secret", "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/secret names a Secret that was not made for this volume; nothing is deleted until it is put right",
+		{"another's Secret", "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/secret names a Secret that was not made for this volume; nothing is deleted until it is fixed",
 			func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationSecret] = "admin-token" }},
-		{"no volume", "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/volume-id is missing, and so is cinderVolumeId; nothing is deleted until it is put right",
+		{"no volume", "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/volume-id is missing, and so is cinderVolumeId; nothing is deleted until it is fixed",
 			func(pv *corev1.PersistentVolume) { delete(pv.Annotations, record.AnnotationVolume) }},
 		{"unknown backend", `PersistentVolume pvc-uid-1: backend "bronze" is not in the policy`,
 			func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationBackend] = "bronze" }},

@@ -43,7 +43,7 @@ func (f *fixture) updateNode(node *corev1.Node, watched bool) {
 }
 
 const stillInUse = "Warning VolumeStillInUse the volume is not disconnected while node a still uses it (volumesInUse or volumesAttached of the node's status, or a VolumeAttachment); " +
-	"it goes as soon as the node has unmounted it; if the node is lost for good, delete its Node object, taint it with node.kubernetes.io/out-of-service, or run: " +
+	"it is removed as soon as the node has unmounted it; if the node is lost for good, delete its Node object, taint it with node.kubernetes.io/out-of-service, or run: " +
 	"kubectl annotate pv pvc-uid-1 standalone-cinder.openstack.org/released-by-nodes=a"
 
 func TestNothingIsDisconnectedThatANodeUses(t *testing.T) {
@@ -127,11 +127,11 @@ func TestChangeOfMindStopsADeletion(t *testing.T) {
 	}{
 		"the reclaim policy": {func(f *fixture, pv *corev1.PersistentVolume) {
 			pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
-		}, "its reclaim policy is Retain now"},
+		}, "its reclaim policy is now Retain"},
 		"the claimRef": {func(f *fixture, pv *corev1.PersistentVolume) { pv.Spec.ClaimRef = nil }, "its claimRef was cleared"},
-		"the phase":    {func(f *fixture, pv *corev1.PersistentVolume) { pv.Status.Phase = corev1.VolumeBound }, "its phase is Bound now"},
+		"the phase":    {func(f *fixture, pv *corev1.PersistentVolume) { pv.Status.Phase = corev1.VolumeBound }, "its phase is now Bound"},
 		"the volume": {func(f *fixture, pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationVolume] = "volume-2" },
-			"it names volume volume-2 now"},
+			"it now names volume volume-2"},
 		"the object": {func(f *fixture, pv *corev1.PersistentVolume) { pv.UID = "another" }, "another object has its name"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -267,8 +267,8 @@ func TestChangeOfMindWhileNodesAreReadKeepsTheVolume(t *testing.T) {
 		kept.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 		f.must(f.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), kept, ""))
 	})
-	if err := f.delete(pv); !isIgnored(err) || !strings.Contains(err.Error(), "its reclaim policy is Retain now") {
-		t.Errorf("error %v, want that somebody changed his mind", err)
+	if err := f.delete(pv); !isIgnored(err) || !strings.Contains(err.Error(), "its reclaim policy is now Retain") {
+		t.Errorf("error %v, want that somebody changed their mind", err)
 	}
 	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB")
 }

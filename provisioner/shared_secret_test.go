@@ -251,7 +251,7 @@ func TestAnnotationOfASharedSecretIsHeldAgainstItsBackend(t *testing.T) {
 	for _, name := range []string{silver, "admin-token", "gold-cephx-0123456789ABCDEF", record.SecretName("pvc-uid-2")} {
 		damaged := pv.DeepCopy()
 		damaged.Annotations[record.AnnotationSecret] = name
-		const want = "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/secret names a Secret that was not made for this volume; nothing is deleted until it is put right"
+		const want = "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/secret names a Secret that was not made for this volume; nothing is deleted until it is fixed"
 		if err := f.delete(damaged); err == nil || err.Error() != want {
 			t.Errorf("%s: error %v\nwant %s", name, err, want)
 		}
@@ -485,7 +485,7 @@ func TestSharedSecretIsWrittenBesideOthersWhoWriteIt(t *testing.T) {
 	typed.Type = "kubernetes.io/rbd"
 	old := sharedSecretOf(name, "gold", "cluster-1")
 	old.Type, old.Data = corev1.SecretTypeOpaque, map[string][]byte{"userKey": []byte(oldKey)}
-	const foreign = "secret own/" + name + " exists and was not made by standalone-cinder for the volumes of backend gold; rename or remove it"
+	const foreign = "secret own/" + name + " exists but was not made by standalone-cinder for the volumes of backend gold; rename or remove it"
 	for _, c := range []struct {
 		name   string
 		exists *corev1.Secret
@@ -499,7 +499,7 @@ func TestSharedSecretIsWrittenBesideOthersWhoWriteIt(t *testing.T) {
 			})
 		}},
 		{name: "another claim changes it first", exists: old, before: conflicts(2)},
-		{name: "others change it all the time", exists: old, before: conflicts(100), want: "secret own/" + name + " was changed 5 times by others while it was brought up to date"},
+		{name: "others change it all the time", exists: old, before: conflicts(100), want: "secret own/" + name + " was changed 5 times by others during the update"},
 		{name: "it is an operator's", exists: &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: name}}, want: foreign},
 		{name: "it is another backend's", exists: sharedSecretOf(name, "silver", "cluster-1"), want: foreign},
 		{name: "it is another cluster's", exists: sharedSecretOf(name, "gold", "cluster-2"), want: foreign},

@@ -31,11 +31,11 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
-// resyncPeriod is how often everything is looked at again without a reason.
+// resyncPeriod is how often every object is checked again without a reason.
 const resyncPeriod = 15 * time.Minute
 
-// fewClients is how many logged-in clients are kept at least; a reload may bring
-// more backends.
+// fewClients is the smallest number of logged-in clients to keep; a reload may
+// add backends.
 const fewClients = 256
 
 // App is one replica.
@@ -50,8 +50,8 @@ type App struct {
 	pool    *backends.Pool
 
 	client kubernetes.Interface
-	// leaseClient has a rate limit of its own: a flood of claims must not
-	// keep the lease from being renewed.
+	// leaseClient has a rate limit of its own, so that a flood of claims cannot
+	// delay the renewal of the lease.
 	leaseClient kubernetes.Interface
 	factory     informers.SharedInformerFactory
 	nodes       *nodeCaches
@@ -60,10 +60,10 @@ type App struct {
 	cluster     string
 	// clusterUID is the UID of namespace kube-system.
 	clusterUID string
-	// leads says whether this replica leads; never nil.
+	// leads reports whether this replica leads; never nil.
 	leads atomic.Pointer[leadership]
-	// leaseReleased is called when the lease is given up; nil unless this
-	// replica stands for election.
+	// leaseReleased is called when another replica releases the lease; nil unless
+	// this replica is a candidate.
 	leaseReleased atomic.Pointer[func()]
 	retired       retiredBackends
 
@@ -75,8 +75,8 @@ type App struct {
 	listener           net.Listener
 }
 
-// New does all that can fail on a wrong configuration, and nothing that talks
-// to a server.
+// New does everything that can fail on a wrong configuration, and nothing that
+// contacts a server.
 func New(options Options) (*App, error) {
 	if err := options.Validate(); err != nil {
 		return nil, err
@@ -159,34 +159,34 @@ func New(options Options) (*App, error) {
 	return a, nil
 }
 
-// leadership says whether a replica leads, and as what.
+// leadership is whether a replica leads, and with which term.
 type leadership struct {
-	// ctx ends with the present term, or has ended with the last one.
+	// ctx ends with the current term, or ended with the last one.
 	ctx context.Context
 	// fence returns an error unless the replica may change something now.
 	fence func() error
-	// term is nil while the replica does not lead, or has not counted yet what
-	// there is.
+	// term is nil while the replica does not lead or has not yet counted what
+	// exists.
 	term *term
 }
 
 // mayNot is the fence of a replica that does not lead.
 func mayNot() error { return errors.New("this replica does not lead") }
 
-// term is the present one, nil while this replica does not lead.
+// term returns the current term, nil while this replica does not lead.
 func (a *App) term() *term { return a.leads.Load().term }
 
-// mayWrite keeps a replica that does not lead from changing anything, at Cinder
+// mayWrite keeps a replica that does not lead from changing anything at Cinder
 // or in Kubernetes.
 func (a *App) mayWrite() error { return a.leads.Load().fence() }
 
 // Address is where the replica serves health and metrics.
 func (a *App) Address() string { return a.listener.Addr().String() }
 
-// Run serves until the context ends, and then hands over. It returns when the
-// lease is released and nothing runs any more.
+// Run serves until the context ends, then hands over. It returns when the lease
+// is released and nothing is running.
 func (a *App) Run(ctx context.Context) error {
-	// What must outlive the signal to stop: events, health, caches.
+	// Events, health and caches must outlive the signal to stop.
 	background, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 
@@ -239,8 +239,8 @@ func ignoreStop(ctx context.Context, err error) error {
 	return err
 }
 
-// findCluster settles the ids that are stamped on volumes. It waits for an API
-// server that is not there yet, as after a restart of the whole cluster.
+// findCluster determines the IDs that are stamped on volumes. If the API server
+// is not up yet, as after a restart of the whole cluster, it waits.
 func (a *App) findCluster(ctx context.Context) error {
 	backoff := wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.1, Steps: 20, Cap: 15 * time.Second}
 	for {
@@ -249,7 +249,7 @@ func (a *App) findCluster(ctx context.Context) error {
 			a.clusterUID, a.cluster = uid, cmp.Or(a.policy.Load().ClusterID, uid)
 			return nil
 		}
-		a.logger.Warn("The cluster's id is not known yet; trying again", "error", err)
+		a.logger.Warn("The cluster's ID is not known yet; trying again", "error", err)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

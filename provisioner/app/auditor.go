@@ -17,12 +17,12 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// auditDelay is how long a leader waits with its first audit: it has more
-// urgent things to do.
+// auditDelay is how long a leader waits before its first audit: other work is
+// more urgent.
 const auditDelay = time.Minute
 
-// auditor compares, as long as the term lasts, what Kubernetes records with what
-// Cinder has, and tells of the differences.
+// auditor compares what Kubernetes records with what Cinder has, for as long as
+// the term lasts, and reports the differences.
 type auditor struct {
 	policy          func() *policy.Policy
 	client          kubernetes.Interface
@@ -38,12 +38,12 @@ type auditor struct {
 	tell   func(eventType, reason, message string)
 	record func(pv *corev1.PersistentVolume, reason, message string)
 	warn   func(message string, arguments ...any)
-	// told holds the findings that somebody was told of.
+	// told holds the findings already reported.
 	told map[audit.Finding]bool
 }
 
 // run audits until the context ends. The metrics are those of a leader; a
-// follower knows nothing.
+// follower has none.
 func (u *auditor) run(ctx context.Context) {
 	defer u.metrics.forget()
 	wait := min(auditDelay, u.policy().Audit.Interval)
@@ -54,13 +54,13 @@ func (u *auditor) run(ctx context.Context) {
 		case <-time.After(wait):
 		}
 		if err := u.once(ctx); err != nil && ctx.Err() == nil {
-			u.warn("The audit could not be made, and is tried again", "error", err)
+			u.warn("The audit failed and will be tried again", "error", err)
 		}
 		wait = u.policy().Audit.Interval
 	}
 }
 
-// once makes one audit. Cinder is read first, as Audit does.
+// once makes one audit. It reads Cinder first, as Audit does.
 func (u *auditor) once(ctx context.Context) error {
 	settings := u.policy().Audit
 	listings := audit.ListEach(u.backends.Names(), func(name string) ([]backends.Volume, backends.Place, error) {
@@ -75,7 +75,7 @@ func (u *auditor) once(ctx context.Context) error {
 		return volumes, lifecycle.Place(), err
 	})
 	if err := u.provisioner.SweepSecrets(ctx); err != nil && ctx.Err() == nil {
-		u.warn("Looking for Secrets that were left failed, and is tried again", "error", err)
+		u.warn("Looking for abandoned Secrets failed and will be tried again", "error", err)
 	}
 	records, err := record.Read(ctx, u.client, u.provisionerName, u.namespace)
 	if err != nil {
@@ -104,12 +104,12 @@ func (u *auditor) find(ctx context.Context, backend, id string) (backends.Volume
 	return lifecycle.Find(ctx, id)
 }
 
-// mostTold is how many findings of one audit that have no object of their own
-// get an event. `audit` lists them all.
+// mostTold is how many findings of one audit without an object of their own get
+// an event. The command `audit` lists them all.
 const mostTold = 20
 
-// report tells of what is new: about a PersistentVolume where there is one, else
-// about the program.
+// report reports what is new: on the PersistentVolume where there is one, else
+// on the program's Lease.
 func (u *auditor) report(findings, removed []audit.Finding) {
 	for _, f := range removed {
 		u.warn("Removed what the audit found to be unused", "kind", f.Kind, "backend", f.Backend, "subject", audit.Subject(f))
@@ -146,7 +146,7 @@ func onBackend(f audit.Finding) string {
 	return " on backend " + f.Backend
 }
 
-// auditMetrics say what the last audit of this leader found.
+// auditMetrics show what this leader's last audit found.
 type auditMetrics struct {
 	findings  *prometheus.GaugeVec
 	removed   *prometheus.CounterVec
@@ -157,11 +157,11 @@ func newAuditMetrics(registry prometheus.Registerer) *auditMetrics {
 	m := &auditMetrics{
 		findings: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "standalone_cinder_audit_findings",
-			Help: "What the last audit found that is not as it should be, by kind and backend; the leader alone knows.",
+			Help: "Problems that the last audit found, by kind and backend; only the leader exports it.",
 		}, []string{"kind", "backend"}),
 		removed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "standalone_cinder_audit_removed_total",
-			Help: "What audits removed because provably nobody used it.",
+			Help: "What audits removed because it was proven unused.",
 		}, []string{"kind", "backend"}),
 		timestamp: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "standalone_cinder_audit_timestamp_seconds",

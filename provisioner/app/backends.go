@@ -13,8 +13,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
-// termBackends gives the lifecycles of one term, made when they are first
-// asked for and brought up to date when the policy is.
+// termBackends keeps the lifecycles of one term. It makes each on first use and
+// updates it when the policy changes.
 type termBackends struct {
 	policy  func() *policy.Policy
 	retired *retiredBackends
@@ -25,8 +25,8 @@ type termBackends struct {
 	hold    context.Context
 	logger  *slog.Logger
 	nodes   *nodePools
-	// answers is told when a backend answers again, moved when its name leads
-	// to another endpoint.
+	// answers is called when a backend answers again, moved when its name leads to
+	// another endpoint.
 	answers func(name string)
 	moved   func(name string)
 
@@ -34,7 +34,7 @@ type termBackends struct {
 	lifecycles map[string]*termBackend
 }
 
-// termBackend is a lifecycle with the policy that configured it last.
+// termBackend is a lifecycle with the policy that last configured it.
 type termBackend struct {
 	*backends.Lifecycle
 	source *policy.Policy
@@ -54,13 +54,13 @@ func (t *termBackends) Volumes(name string) (provisioner.Volumes, error) {
 }
 
 func (t *termBackends) tellMoved(name string) {
-	t.logger.Warn("The backend's configuration or credentials lead elsewhere now; volumes made before are looked for there", "backend", name)
+	t.logger.Warn("The backend's configuration or credentials lead elsewhere now; volumes made before are still looked up there", "backend", name)
 	t.moved(name)
 }
 
-// configured returns a backend's lifecycle as the policy in force wants it. The
-// policy is read under the lock: of two callers the later must not put an older
-// configuration back.
+// configured returns a backend's lifecycle, configured by the policy in force.
+// It reads the policy under the lock: of two callers, the later one must not
+// restore an older configuration.
 func (t *termBackends) configured(name string) (lifecycle *backends.Lifecycle, moved bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -140,12 +140,13 @@ func (t *termBackends) Names() []string {
 // update gives every lifecycle of the term its new configuration.
 func (t *termBackends) update() {
 	for name := range t.present() {
-		// One whose backend is gone from the policy keeps what it had.
+		// A lifecycle whose backend is no longer in the policy keeps its
+		// configuration.
 		_, _ = t.Volumes(name)
 	}
 }
 
-// tryAgain asks those of the backends at once that did not answer.
+// tryAgain probes the backends that did not answer, at once.
 func (t *termBackends) tryAgain(names []string) {
 	present := t.present()
 	for _, name := range names {
@@ -155,7 +156,7 @@ func (t *termBackends) tryAgain(names []string) {
 	}
 }
 
-// present is every lifecycle of the term, by its backend's name.
+// present returns every lifecycle of the term by its backend's name.
 func (t *termBackends) present() map[string]*backends.Lifecycle {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -166,8 +167,8 @@ func (t *termBackends) present() map[string]*backends.Lifecycle {
 	return present
 }
 
-// find returns a backend and the policy that says so: the one in force, or the
-// one that had the backend last.
+// find returns a backend and the policy that configures it: the one in force,
+// or the last one that had the backend.
 func (t *termBackends) find(name string) (*policy.Policy, *policy.Backend, error) {
 	source := t.policy()
 	if backend, ok := source.Backend(name); ok {
@@ -179,8 +180,8 @@ func (t *termBackends) find(name string) (*policy.Policy, *policy.Backend, error
 	return nil, nil, fmt.Errorf("backend %q is not in the policy; add it back, at least with suspended: true, so that its volumes can be deleted", name)
 }
 
-// backendConfigs is every backend that may be asked, those that a reload took
-// out of the policy included.
+// backendConfigs returns every backend that may be used, including those that a
+// reload removed from the policy.
 func (a *App) backendConfigs() []backends.Config {
 	inForce := a.policy.Load()
 	var configs []backends.Config

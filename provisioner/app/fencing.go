@@ -9,10 +9,10 @@ import (
 	"sync"
 )
 
-// fencedTransport lets nobody but a leader change anything in Kubernetes, and
-// cuts what is under way when the lease is lost. It is the fence of the requests
-// to Cinder once more: a leader that was paused, and resumes after another has
-// been elected, must not save what it had in hand.
+// fencedTransport lets only a leader change anything in Kubernetes, and cuts
+// requests under way when the lease is lost. It applies the same fence as
+// requests to Cinder: a leader that was paused, and resumes after another was
+// elected, must not save what it was about to write.
 type fencedTransport struct {
 	next http.RoundTripper
 	// mayWrite returns an error unless this replica leads; hold ends with the
@@ -45,7 +45,7 @@ func (f *fencedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// endingBody frees what a request holds once its answer is read.
+// endingBody releases a request's context once its answer is read.
 type endingBody struct {
 	io.ReadCloser
 	end func()
@@ -56,8 +56,8 @@ func (b *endingBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// isAboutEvents says that a path is that of an event or of a namespace's
-// events: every replica may tell what it sees.
+// isAboutEvents reports whether a path is that of an event or of a namespace's
+// events: every replica may report what it sees.
 func isAboutEvents(path string) bool {
 	segments := strings.Split(strings.Trim(path, "/"), "/")
 	at := slices.Index(segments, "namespaces")

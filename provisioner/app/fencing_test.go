@@ -85,8 +85,8 @@ func TestEndOfTheTermCutsAChangeUnderWay(t *testing.T) {
 	}
 }
 
-// TestLeaseIsHeldFromTheRequestOn has the answer to a renewal come late, as it
-// does to a leader that is paused while it waits for one.
+// TestLeaseIsHeldFromTheRequestOn delays the answer to a renewal, as happens to
+// a leader that is paused while it waits for one.
 func TestLeaseIsHeldFromTheRequestOn(t *testing.T) {
 	client := fake.NewClientset(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: "lease"}})
 	at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -101,7 +101,7 @@ func TestLeaseIsHeldFromTheRequestOn(t *testing.T) {
 		}
 		return ""
 	}
-	const runOut = "the lease has run out without being renewed"
+	const runOut = "the lease expired without being renewed"
 	if got := said(); got != runOut {
 		t.Errorf("before the first renewal: %q", got)
 	}
@@ -132,13 +132,13 @@ func TestLeaseIsHeldFromTheRequestOn(t *testing.T) {
 	late = 0
 	renew("paused")
 	if got := said(); got != "" {
-		t.Errorf("after a renewal that was answered at once: %q", got)
+		t.Errorf("after a renewal that the server answered at once: %q", got)
 	}
 	at = at.Add(10 * time.Second)
 	renew("")
 	at = at.Add(3 * time.Second)
 	if got := said(); got != runOut {
-		t.Errorf("giving the lease up renewed it: %q", got)
+		t.Errorf("releasing the lease renewed it: %q", got)
 	}
 }
 
@@ -167,6 +167,6 @@ func TestLeaseIsGivenUpByItsHolderOnly(t *testing.T) {
 	}
 	read(next)
 	if err := next.Update(t.Context(), resourcelock.LeaderElectionRecord{}); err != nil {
-		t.Errorf("the holder cannot give it up: %v", err)
+		t.Errorf("the holder cannot release it: %v", err)
 	}
 }

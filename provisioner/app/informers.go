@@ -7,10 +7,10 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// termInformer lends one of the process's informers to the library for the
-// length of a term. The process keeps its caches warm while it follows, so
-// that a new leader starts at once; the library, made anew for every term,
-// must neither start the informer nor leave its handler behind.
+// termInformer lends one of the process's informers to the library for one
+// term. A follower keeps the caches warm, so that it can lead at once. The
+// library's controller is built again for every term, and must neither start
+// the informer nor leave its handler behind.
 type termInformer struct {
 	cache.SharedIndexInformer
 
@@ -53,8 +53,8 @@ func (t *termInformer) AddEventHandlerWithResyncPeriod(handler cache.ResourceEve
 	return registration, nil
 }
 
-// Requeue makes the library look at an object again at once, as if it had
-// changed. Writing to the object would do the same at the price of a request.
+// Requeue makes the library process an object again at once, as if it had
+// changed. Writing to the object would do the same, but costs a request.
 func (t *termInformer) Requeue(object any) {
 	t.mu.Lock()
 	handler := t.handler
@@ -64,7 +64,7 @@ func (t *termInformer) Requeue(object any) {
 	}
 }
 
-// Release takes the term's handlers off the informer.
+// Release removes the term's handlers from the informer.
 func (t *termInformer) Release() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -78,7 +78,7 @@ func (t *termInformer) Release() error {
 	return nil
 }
 
-// Follow adds a handler of the term's own.
+// Follow adds one of the term's own handlers.
 func (t *termInformer) Follow(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
 	registration, err := t.SharedIndexInformer.AddEventHandler(handler)
 	if err != nil {

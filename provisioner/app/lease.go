@@ -18,8 +18,8 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// lead runs terms until the context ends: elected, it runs one; having lost
-// the lease, it stands for election again. It returns once the lease is
+// lead runs terms until the context ends: when elected it runs one, and after
+// losing the lease it becomes a candidate again. It returns once the lease is
 // released.
 func (a *App) lead(ctx context.Context) error {
 	if !a.options.LeaderElect {
@@ -35,9 +35,9 @@ func (a *App) lead(ctx context.Context) error {
 	return nil
 }
 
-// elect stands for election once, and leads if elected. The elector's context
-// is not the process's: the lease is renewed while the term drains, and
-// released only when nothing is under way any more.
+// elect is a candidate once, and leads if elected. The elector does not use the
+// process's context: it renews the lease while the term drains, and releases it
+// only when nothing is under way.
 func (a *App) elect(ctx context.Context) error {
 	candidacy, release := context.WithCancel(context.WithoutCancel(ctx))
 	defer release()
@@ -49,7 +49,7 @@ func (a *App) elect(ctx context.Context) error {
 		failed  error
 		elector *leaderelection.LeaderElector
 	)
-	// A follower that is told to stop leaves at once.
+	// A follower that receives the signal to stop leaves at once.
 	defer context.AfterFunc(ctx, func() {
 		mu.Lock()
 		defer mu.Unlock()
@@ -63,8 +63,8 @@ func (a *App) elect(ctx context.Context) error {
 		Client:     a.leaseClient.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: a.identity, EventRecorder: a.recorder},
 	}}
-	// What is asked for at the last instant has the other half of the time in
-	// which nobody leads to arrive.
+	// A request sent at the last instant has the other half of the leaderless
+	// interval to arrive.
 	validity := (a.options.LeaseDuration + a.options.RenewDeadline) / 2
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock:            lock,
@@ -74,8 +74,8 @@ func (a *App) elect(ctx context.Context) error {
 		ReleaseOnCancel: true,
 		Name:            a.options.ProvisionerName,
 		Callbacks: leaderelection.LeaderCallbacks{
-			// The elector starts this on its own goroutine and does not wait
-			// for it; hold ends when the lease is lost or given up.
+			// The elector starts this on a goroutine of its own and does not wait for
+			// it; hold ends when the lease is lost or released.
 			OnStartedLeading: func(hold context.Context) {
 				mu.Lock()
 				leading = true
@@ -94,7 +94,7 @@ func (a *App) elect(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("leader election: %w", err)
 	}
-	// Standing anew asks for the lease at once, rather than at the next poll.
+	// A new elector asks for the lease at once, not at the next poll.
 	standAnew := func() {
 		mu.Lock()
 		defer mu.Unlock()
@@ -111,15 +111,15 @@ func (a *App) elect(ctx context.Context) error {
 	if wasLeading {
 		term.Wait()
 		if ctx.Err() == nil {
-			a.logger.Warn("The lease was lost; standing for election again")
+			a.logger.Warn("Lost the lease; trying to acquire it again")
 		}
 	}
 	return failed
 }
 
-// watchLease tells a candidate as soon as the lease is given up. Without it, or
-// when the account may not watch Leases, followers notice by polling every retry
-// period.
+// watchLease notifies a candidate as soon as the lease is released. Without it,
+// or when the account may not watch Leases, followers notice by polling every
+// retry period.
 func (a *App) watchLease(ctx context.Context) {
 	given := func(object any) {
 		lease, ok := object.(*coordinationv1.Lease)
@@ -141,13 +141,13 @@ func (a *App) watchLease(ctx context.Context) {
 
 // stillLeading is the fence before every change at Cinder. The elector notices
 // the end of its lease only when it is scheduled; a process that was paused
-// compares clocks here before it touches anything.
+// compares clocks here before it changes anything.
 func stillLeading(hold context.Context, isLeader func() bool, lock *ownLock, validity time.Duration) error {
 	if hold.Err() != nil || !isLeader() {
-		return errors.New("this replica does not lead any more")
+		return errors.New("this replica no longer leads")
 	}
 	if !lock.holdsFor(validity) {
-		return errors.New("the lease has run out without being renewed")
+		return errors.New("the lease expired without being renewed")
 	}
 	return nil
 }
@@ -155,7 +155,7 @@ func stillLeading(hold context.Context, isLeader func() bool, lock *ownLock, val
 // leaseName is the provisioner's name in a form that an object's name allows.
 func leaseName(provisioner string) string { return strings.ReplaceAll(provisioner, "/", "-") }
 
-// newIdentity tells two replicas on one host apart.
+// newIdentity distinguishes two replicas on one host.
 func newIdentity() string {
 	host, err := os.Hostname()
 	if err != nil {

@@ -9,29 +9,30 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// ownLock gives up a lease only while it is held. client-go's elector releases
-// what it believes to hold without a look at who does: a leader that was paused,
-// and resumes after another has been elected, would give up the other's lease.
+// ownLock releases a lease only while this replica holds it. client-go's
+// elector releases the lease it believes it holds without checking the holder:
+// a leader that was paused, and resumes after another was elected, would
+// release the other's lease.
 //
-// It also knows how long the lease is held for certain. The elector counts from
-// the answer to a renewal, and whoever waits for the lease from the renewal
-// itself: a leader that was paused between the two would believe in a lease that
-// another has taken.
+// It also knows until when the lease is certainly held. The elector counts from
+// the answer to a renewal, but candidates count from the renewal itself: a
+// leader that was paused between the two would believe in a lease that another
+// replica has taken.
 type ownLock struct {
 	resourcelock.LeaseLock
 
 	mu sync.Mutex
-	// holder is who held the lease when it was read last.
+	// holder is the lease's holder when it was last read.
 	holder string
-	// renewed is when the last renewal that succeeded was asked for.
+	// renewed is when the last successful renewal was sent.
 	renewed time.Time
 	// now is the clock; nil is time.Now.
 	now func() time.Time
 }
 
-// holdsFor reports whether the lease was renewed at most so long ago. Both of the
-// machine's clocks must say so: the monotonic one stands still while a virtual
-// machine is suspended, and the other may be set back.
+// holdsFor reports whether the lease was renewed at most this long ago. Both of
+// the machine's clocks must agree: the monotonic clock stops while a virtual
+// machine is suspended, and the wall clock may be set back.
 func (l *ownLock) holdsFor(validity time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

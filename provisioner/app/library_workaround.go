@@ -10,10 +10,10 @@ import (
 
 // keepSchemeStill makes it safe to build the library's controller while clients
 // work, which every term does. Its constructor registers the core types with
-// client-go's global scheme, where they are already, and so writes to maps that
-// every request reads: the race detector says so, and an unlucky process would
-// end with "concurrent map read and map write". Registering there again becomes
-// a no-op; for every other scheme nothing changes.
+// client-go's global scheme, which already has them, and so writes to maps that
+// every request reads: the race detector reports it, and an unlucky process
+// would crash with "concurrent map read and map write". Registering there again
+// becomes a no-op; nothing changes for any other scheme.
 var keepSchemeStill = sync.OnceFunc(func() {
 	register := corev1.AddToScheme
 	corev1.AddToScheme = func(s *runtime.Scheme) error {

@@ -11,7 +11,7 @@ import (
 func TestCoreTypesAreRegisteredOnceWithTheGlobalScheme(t *testing.T) {
 	keepSchemeStill()
 	if !scheme.Scheme.Recognizes(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim")) {
-		t.Fatal("client-go's scheme does not know claims by itself any more; skipping the registration would break the clients")
+		t.Fatal("client-go's scheme no longer knows claims by itself; skipping the registration would break the clients")
 	}
 	// A frozen scheme would not do: this one must not be written to at all.
 	done := make(chan struct{})
@@ -30,6 +30,6 @@ func TestCoreTypesAreRegisteredOnceWithTheGlobalScheme(t *testing.T) {
 
 	other := runtime.NewScheme()
 	if err := corev1.AddToScheme(other); err != nil || !other.Recognizes(corev1.SchemeGroupVersion.WithKind("Pod")) {
-		t.Errorf("another scheme is not registered with any more: %v", err)
+		t.Errorf("another scheme is no longer registered with: %v", err)
 	}
 }

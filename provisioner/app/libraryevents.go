@@ -12,9 +12,9 @@ import (
 	"k8s.io/client-go/tools/record"
 )
 
-// libraryClient is what the provisioning library works with. The library takes
-// no recorder and makes one of its own; its events are taken here on their way
-// to the API server, put right, and told in turn with the program's own.
+// libraryClient is the library's client. The library accepts no recorder and
+// makes its own; libraryClient intercepts its events on their way to the API
+// server, corrects them, and queues them with the program's own.
 type libraryClient struct {
 	kubernetes.Interface
 	recorder record.EventRecorder
@@ -36,8 +36,8 @@ func (c *libraryCore) Events(namespace string) typedcorev1.EventInterface {
 	return &libraryEvents{c.CoreV1Interface.Events(namespace), c.client}
 }
 
-// libraryEvents is what the library's recorder writes to. A repeated event comes
-// as an update or a patch; counting those is left to the next recorder.
+// libraryEvents is the sink of the library's recorder. A repeated event arrives
+// as an update or a patch; the next recorder counts those.
 type libraryEvents struct {
 	typedcorev1.EventInterface
 	client *libraryClient
@@ -70,7 +70,8 @@ func (e *libraryEvents) PatchWithEventNamespaceWithContext(_ context.Context, ev
 func (e *libraryEvents) tell(event *corev1.Event) (*corev1.Event, error) {
 	var about runtime.Object = &event.InvolvedObject
 	if event.InvolvedObject.Kind == "PersistentVolume" {
-		// It goes by the namespace of its claim, which the reference does not say.
+		// The event counts for the namespace of its claim, which the reference does
+		// not name.
 		if pv, err := e.client.volumes.Get(event.InvolvedObject.Name); err == nil && pv.UID == event.InvolvedObject.UID {
 			about = pv
 		}
@@ -79,7 +80,7 @@ func (e *libraryEvents) tell(event *corev1.Event) (*corev1.Event, error) {
 	return event, nil
 }
 
-// truthful puts right what the library says when it could not save a
+// truthful corrects what the library says when it could not save a
 // PersistentVolume. It then asks for the volume's deletion, which the hub
 // refuses: the object may have been saved all the same.
 func truthful(message string) string {

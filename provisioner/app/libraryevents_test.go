@@ -31,8 +31,8 @@ func (noVolumes) Provision(context.Context, controller.ProvisionOptions) (*corev
 
 func (noVolumes) Delete(context.Context, *corev1.PersistentVolume) error { return nil }
 
-// TestLibraryDoesNotTellOfADeletionThatNeverHappens has the library's own code
-// fail to save a PersistentVolume, and tell of it the way it does in a term.
+// TestLibraryDoesNotTellOfADeletionThatNeverHappens makes the library's own
+// code fail to save a PersistentVolume and report it as it does in a term.
 func TestLibraryDoesNotTellOfADeletionThatNeverHappens(t *testing.T) {
 	keepSchemeStill()
 	client := fake.NewClientset()
@@ -53,7 +53,7 @@ func TestLibraryDoesNotTellOfADeletionThatNeverHappens(t *testing.T) {
 	}
 	got, want := <-told.Events, "Warning ProvisioningFailed Error creating provisioned PV object for claim team-a/data: no answer. The volume is kept, and the next attempt finds it."
 	if got != want {
-		t.Errorf("told %q, want %q", got, want)
+		t.Errorf("recorded %q, want %q", got, want)
 	}
 	for _, action := range client.Actions() {
 		if action.GetResource().Resource == "events" {
@@ -62,7 +62,7 @@ func TestLibraryDoesNotTellOfADeletionThatNeverHappens(t *testing.T) {
 	}
 }
 
-// abouts notes what events are about.
+// abouts records what events are about.
 type abouts struct {
 	record.EventRecorder
 	about []runtime.Object
@@ -92,7 +92,7 @@ func TestEventOfAVolumeCarriesTheVolume(t *testing.T) {
 		}
 	}
 	if _, ok := to.about[1].(*corev1.ObjectReference); to.about[0] != runtime.Object(known) || !ok {
-		t.Errorf("told about %v", to.about)
+		t.Errorf("recorded about %v", to.about)
 	}
 	if to.said[0] != "Warning VolumeFailedDelete refused" {
 		t.Errorf("said %q", to.said[0])

@@ -7,7 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// reloadMetrics tell which policy is in force and whether the file is it.
+// reloadMetrics show which policy is in force and whether it is the one in the
+// file.
 type reloadMetrics struct {
 	success   prometheus.Gauge
 	timestamp prometheus.Gauge
@@ -21,7 +22,7 @@ func newReloadMetrics(registry prometheus.Registerer) *reloadMetrics {
 	m := &reloadMetrics{
 		success: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "standalone_cinder_policy_reload_success",
-			Help: "1 while the policy file is the policy in force, 0 while the file is refused and the policy before stays in force.",
+			Help: "1 while the policy file is the policy in force, 0 while the file is refused and the previous policy stays in force.",
 		}),
 		timestamp: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "standalone_cinder_policy_reload_timestamp_seconds",
@@ -29,14 +30,14 @@ func newReloadMetrics(registry prometheus.Registerer) *reloadMetrics {
 		}),
 		info: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "standalone_cinder_policy_info",
-			Help: "1, with the revision of the policy in force as label.",
+			Help: "1, with the revision of the policy in force as a label.",
 		}, []string{"revision"}),
 	}
 	registry.MustRegister(m.success, m.timestamp, m.info)
 	return m
 }
 
-// inForce notes that the file is the policy in force.
+// inForce records that the file is the policy in force.
 func (m *reloadMetrics) inForce(revision string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -50,5 +51,5 @@ func (m *reloadMetrics) inForce(revision string) {
 	m.info.WithLabelValues(revision).Set(1)
 }
 
-// failed notes that the file is refused.
+// failed records that the file is refused.
 func (m *reloadMetrics) failed() { m.success.Set(0) }

@@ -18,26 +18,25 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// annotationWWPNs is where a node's Fibre Channel port names stand, separated by
-// commas or blanks. Whoever sets nodes up writes it, for instance from
+// annotationWWPNs lists a node's Fibre Channel port names, separated by commas
+// or whitespace. Whoever provisions nodes writes it, for instance from
 // /sys/class/fc_host/*/port_name.
 const annotationWWPNs = "standalone-cinder.openstack.org/wwpns"
 
-// nodesFresh is how long what was read of the nodes serves: many claims come at
-// once, and nodes come and go by the minute.
+// nodesFresh is how long the result of one reading is used: many claims arrive
+// at once, and nodes change over minutes.
 const nodesFresh = 15 * time.Second
 
 var portName = regexp.MustCompile(`^[0-9a-f]{16}$`)
 
-// nodesTimeout is how long one reading of the nodes may take. It is nobody's
-// alone, and so ends with no caller's context.
+// nodesTimeout is how long one reading of the nodes may take. Callers share a
+// reading, so it does not end with any caller's context.
 const nodesTimeout = 30 * time.Second
 
-// nodePools collects the port names of nodes that are selected by labels.
+// nodePools collects the port names of nodes selected by labels.
 type nodePools struct {
 	client kubernetes.Interface
-	// reading has all who want the same nodes at the same time wait for one
-	// answer.
+	// reading makes concurrent callers for the same nodes wait for one answer.
 	reading singleflight.Group
 
 	mu    sync.Mutex
@@ -55,8 +54,8 @@ func newNodePools(client kubernetes.Interface) *nodePools {
 }
 
 // wwpns lists the port names of all nodes with the labels, sorted. A pool
-// without any, and a name that is none, are errors: the array would mask the
-// volume to nobody, or to the wrong port.
+// without port names, or with an invalid one, is an error: the array would mask
+// the volume to no port, or to the wrong one.
 func (n *nodePools) wwpns(ctx context.Context, selected map[string]string) ([]string, error) {
 	selector := labels.SelectorFromSet(selected).String()
 	if pool, ok := n.known(selector); ok {
@@ -82,7 +81,7 @@ func (n *nodePools) wwpns(ctx context.Context, selected map[string]string) ([]st
 	}
 }
 
-// known is what was read of a pool a moment ago.
+// known returns the result of a recent reading of a pool.
 func (n *nodePools) known(selector string) (nodePool, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -90,11 +89,11 @@ func (n *nodePools) known(selector string) (nodePool, bool) {
 	return pool, ok && time.Since(pool.read) < nodesFresh
 }
 
-// nodesPage bounds what is held of the nodes at once: they are large, and one
-// annotation of each is wanted.
+// nodesPage bounds how many nodes are in memory at once: they are large, and
+// only one annotation of each is needed.
 const nodesPage = 200
 
-// portNames is what the nodes say, and how many they are.
+// portNames are the nodes' port names, and the number of nodes.
 type portNames struct {
 	nodes int
 	names []string
@@ -103,7 +102,7 @@ type portNames struct {
 func (n *nodePools) collect(ctx context.Context, selector string) ([]string, error) {
 	found, err := n.read(ctx, metav1.ListOptions{LabelSelector: selector, Limit: nodesPage})
 	if apierrors.IsResourceExpired(err) {
-		// The server has forgotten where a page ended.
+		// The server no longer knows where the page ended.
 		found, err = n.read(ctx, metav1.ListOptions{LabelSelector: selector})
 	}
 	var wrong *wrongPortName
@@ -120,7 +119,7 @@ func (n *nodePools) collect(ctx context.Context, selector string) ([]string, err
 	return slices.Compact(found.names), nil
 }
 
-// read goes through the nodes page by page.
+// read reads the nodes page by page.
 func (n *nodePools) read(ctx context.Context, options metav1.ListOptions) (portNames, error) {
 	var found portNames
 	for {
@@ -142,7 +141,7 @@ func (n *nodePools) read(ctx context.Context, options metav1.ListOptions) (portN
 	}
 }
 
-// wrongPortName says that a node's annotation names no port.
+// wrongPortName is the error for an annotation that is not a port name.
 type wrongPortName struct{ node, name string }
 
 func (e *wrongPortName) Error() string {

@@ -56,8 +56,8 @@ func TestNodesAreReadOnceForManyClaims(t *testing.T) {
 	}
 }
 
-// TestSlowNodeListKeepsNobodyWhoLeaves has the API server be silent. Who asked
-// first leaves; what he asked for still serves the others.
+// TestSlowNodeListKeepsNobodyWhoLeaves uses an API server that does not answer.
+// The caller that asked first leaves; its reading still serves the others.
 func TestSlowNodeListKeepsNobodyWhoLeaves(t *testing.T) {
 	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", Labels: map[string]string{"storage": "fc"}, Annotations: map[string]string{annotationWWPNs: "10000090fa3418bc"}}})
 	asked, answer := make(chan struct{}), make(chan struct{})
@@ -79,16 +79,16 @@ func TestSlowNodeListKeepsNobodyWhoLeaves(t *testing.T) {
 	<-asked
 	leave()
 	if err := <-left; !errors.Is(err, context.Canceled) {
-		t.Errorf("who leaves gets %v", err)
+		t.Errorf("the caller that leaves gets %v", err)
 	}
 	ended, end := context.WithCancel(t.Context())
 	end()
 	if _, err := pools.wwpns(ended, map[string]string{"storage": "fc"}); !errors.Is(err, context.Canceled) {
-		t.Errorf("whose context has ended gets %v", err)
+		t.Errorf("the caller whose context ended gets %v", err)
 	}
 	close(answer)
 	if got, err := pools.wwpns(t.Context(), map[string]string{"storage": "fc"}); err != nil || len(got) != 1 {
-		t.Errorf("who stays gets %v, %v", got, err)
+		t.Errorf("the callers that stay get %v, %v", got, err)
 	}
 	if n := requests.Load(); n != 1 {
 		t.Errorf("%d requests", n)

@@ -12,9 +12,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 )
 
-// nodeCaches are the process's caches of nodes and attachments. They tell when a
-// node lets a volume go. A replica starts without them: an account that may not
-// watch them still provisions, and deletions are tried again from time to time.
+// nodeCaches are the process's caches of nodes and attachments. They show when
+// a node releases a volume. A replica starts without them: an account that may
+// not watch them still provisions, and retries deletions from time to time.
 type nodeCaches struct {
 	factory            informers.SharedInformerFactory
 	nodes, attachments cache.SharedIndexInformer
@@ -41,8 +41,8 @@ func (n *nodeCaches) caches() *nodeuse.Caches {
 	}
 }
 
-// onlyUse keeps of nodes and attachments what nodeuse reads. The images alone
-// make up most of a Node.
+// onlyUse keeps only those fields of nodes and attachments that nodeuse reads.
+// The images alone make up most of a Node.
 func onlyUse(object any) (any, error) {
 	switch object := object.(type) {
 	case *corev1.Node:
@@ -64,8 +64,8 @@ func onlyUse(object any) (any, error) {
 	return object, nil
 }
 
-// watchNodes brings deletions back that wait for nodes, at whatever changes
-// there: of two changes the watch may show the second only.
+// watchNodes wakes deletions that wait for nodes on every change: of two
+// changes, the watch may show only the second.
 func watchNodes(p *provisioner.Provisioner, nodes, attachments *termInformer) error {
 	_, err := nodes.Follow(cache.ResourceEventHandlerFuncs{
 		UpdateFunc: func(_, after any) { p.NodeChanged(after.(*corev1.Node).Name) },

@@ -1,5 +1,5 @@
-// Package app wires the process: Options → New → Run. Two of them can live in
-// one process, as tests do.
+// Package app wires the process: Options → New → Run. Two of them can live
+// in one process, as tests do.
 package app
 
 import (
@@ -32,18 +32,18 @@ type Options struct {
 	// requests under way.
 	DrainTimeout time.Duration
 
-	// Workers is how many claims, and as many deletions, are worked on at
-	// once. Most of a claim's time is waiting, which costs a worker nothing
+	// Workers is how many claims, and as many deletions, can be in progress at
+	// once. A claim spends most of its time waiting, which costs a worker nothing
 	// but memory.
 	Workers int
-	// KubeQPS and KubeBurst pace the requests to the API server.
+	// KubeQPS and KubeBurst limit the requests to the API server.
 	KubeQPS   float64
 	KubeBurst int
 
-	// Config replaces Kubeconfig where the caller has a connection already.
+	// Config replaces Kubeconfig for a caller that already has a connection.
 	Config *rest.Config
 	Logger *slog.Logger
-	// Metrics takes the replica's metrics; /metrics serves what it gathers.
+	// Metrics registers the replica's metrics; /metrics serves what it gathers.
 	Metrics Metrics
 }
 
@@ -55,29 +55,30 @@ type Metrics interface {
 
 // AddFlags binds the options to flags, with their defaults.
 //
-// A released lease is seen by a watch and taken at once; without the right to
-// watch it, within 2.2 retry periods, since client-go's elector polls every
-// retry period plus up to 1.2 of it at random. A killed leader's lease is taken
-// within the lease duration plus that. The defaults cost the API server one
-// write a second by the leader and about one read every 1.6 s by each follower.
+// Followers see through a watch that the lease was released, and take it at
+// once; without the right to watch it, within 2.2 retry periods, since
+// client-go's elector polls every retry period plus up to 1.2 of it at random.
+// They take a killed leader's lease within the lease duration plus that. The
+// defaults cost the API server one write a second by the leader and about one
+// read every 1.6 s by each follower.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.PolicyFile, "policy", "", "policy `file` (required)")
 	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; default is $KUBECONFIG, else the pod's service account")
-	flags.StringVar(&o.Namespace, "namespace", "", "`namespace` of the Lease and of the volumes' Secrets; default is $POD_NAMESPACE, else the pod's own")
+	flags.StringVar(&o.Namespace, "namespace", "", "`namespace` of the Lease and of the volumes' Secrets; default is $POD_NAMESPACE, else the pod's namespace")
 	flags.StringVar(&o.CloudsFile, "clouds-file", "", "clouds.yaml `file`; default is the usual search path of the OpenStack clients")
-	flags.StringVar(&o.ProvisionerName, "provisioner-name", wiring.DefaultProvisionerName, "`name` under which StorageClasses call this program")
-	flags.StringVar(&o.Listen, "listen", ":8080", "`address` of /healthz, /readyz, /metrics and the status page; port 0 picks a free one and logs it")
+	flags.StringVar(&o.ProvisionerName, "provisioner-name", wiring.DefaultProvisionerName, "`name` by which StorageClasses refer to this program")
+	flags.StringVar(&o.Listen, "listen", ":8080", "`address` of /healthz, /readyz, /metrics and the status page; port 0 picks a free port and logs it")
 	flags.BoolVar(&o.LeaderElect, "leader-elect", true, "hold a Lease while provisioning, so that several replicas can run")
 	flags.DurationVar(&o.LeaseDuration, "lease-duration", 15*time.Second, "how long a follower waits for a silent leader before it takes over")
 	flags.DurationVar(&o.RenewDeadline, "renew-deadline", 10*time.Second, "how long a leader tries to renew before it stops")
-	flags.DurationVar(&o.RetryPeriod, "retry-period", time.Second, "pause between two looks at the Lease")
+	flags.DurationVar(&o.RetryPeriod, "retry-period", time.Second, "pause between two checks of the Lease")
 	flags.DurationVar(&o.DrainTimeout, "drain-timeout", 20*time.Second, "how long a replica that hands over waits for requests under way; keep it below the pod's termination grace period")
-	flags.IntVar(&o.Workers, "workers", 1000, "claims, and as many deletions, that are worked on at once; no tenant and no backend gets more than half of them")
-	flags.Float64Var(&o.KubeQPS, "kube-api-qps", 500, "requests a second to the API server")
-	flags.IntVar(&o.KubeBurst, "kube-api-burst", 1000, "requests to the API server that may come at once")
+	flags.IntVar(&o.Workers, "workers", 1000, "claims, and as many deletions, in progress at once; no tenant and no backend gets more than half of them")
+	flags.Float64Var(&o.KubeQPS, "kube-api-qps", 500, "requests per second to the API server")
+	flags.IntVar(&o.KubeBurst, "kube-api-burst", 1000, "burst of requests to the API server")
 }
 
-// Validate says everything that is wrong with the options.
+// Validate reports everything that is wrong with the options.
 func (o *Options) Validate() error {
 	var problems []error
 	if o.PolicyFile == "" {

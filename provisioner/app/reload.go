@@ -15,23 +15,23 @@ import (
 )
 
 // lookEvery is how often the mounted files are compared with what is in force.
-// Their content is read rather than the file system's notices followed: a
-// ConfigMap or Secret is mounted as a link to a link that is swapped, some file
-// systems give no notices at all, and reading a few kilobytes a second costs
-// nothing.
+// The program reads their content and does not rely on file system
+// notifications: a ConfigMap or Secret is mounted as a symlink to a symlink
+// that is swapped, some file systems send no notifications at all, and reading
+// a few kilobytes a second costs nothing.
 const lookEvery = time.Second
 
-// mostErrors is how many mistakes an event tells; the log has them all.
+// mostErrors is how many errors an event lists; the log has them all.
 const mostErrors = 3
 
-// reloader brings a changed policy into force and notices changed credentials.
+// reloader puts a changed policy into force and notices changed credentials.
 // Every replica has one, so that a follower leads under the same policy.
 type reloader struct {
 	app *App
-	// refused is the revision of the file that was refused last; empty when the
-	// file is the policy in force.
+	// refused is the revision of the last refused file; empty when the file is the
+	// policy in force.
 	refused string
-	// versions is what was last seen of each backend's credentials.
+	// versions is the last version of each backend's credentials.
 	versions map[string]string
 }
 
@@ -41,7 +41,7 @@ func newReloader(a *App) *reloader {
 	return r
 }
 
-// run looks at the files until the context ends.
+// run checks the files until the context ends.
 func (r *reloader) run(ctx context.Context) {
 	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
@@ -56,8 +56,8 @@ func (r *reloader) run(ctx context.Context) {
 	}
 }
 
-// lookAtPolicy reads the file. All that can fail comes first; then one swap
-// puts the new policy into force, for every decision from then on.
+// lookAtPolicy reads the file. Everything that can fail comes first; then one
+// swap puts the new policy into force for all later decisions.
 func (r *reloader) lookAtPolicy() {
 	a := r.app
 	before := a.policy.Load()
@@ -72,7 +72,7 @@ func (r *reloader) lookAtPolicy() {
 		return
 	case before.Revision():
 		if r.refused != "" {
-			a.logger.Info("The policy file is the policy in force again", "revision", revision)
+			a.logger.Info("The policy file is again the policy in force", "revision", revision)
 			r.accept(revision)
 		}
 		return
@@ -89,7 +89,7 @@ func (r *reloader) lookAtPolicy() {
 	a.policy.Store(next)
 	a.retired.restore(next)
 	r.accept(revision)
-	a.logger.Info("The policy was reloaded", "revision", revision, "before", before.Revision())
+	a.logger.Info("Reloaded the policy", "revision", revision, "before", before.Revision())
 	for _, warning := range next.Warnings {
 		a.logger.Warn("Policy: " + warning.Error())
 	}
@@ -106,7 +106,7 @@ func (r *reloader) accept(revision string) {
 	r.app.status.setRefused(nil)
 }
 
-// refuse keeps the policy in force, and says why once for each content.
+// refuse keeps the policy in force, and reports why once for each content.
 func (r *reloader) refuse(revision string, err error) {
 	if r.refused == revision {
 		return
@@ -115,7 +115,7 @@ func (r *reloader) refuse(revision string, err error) {
 	a := r.app
 	a.reloads.failed()
 	a.status.setRefused(err)
-	a.logger.Error("The policy file is refused; the policy before stays in force", "revision", a.policy.Load().Revision(), "error", err)
+	a.logger.Error("Refused the policy file; the previous policy stays in force", "revision", a.policy.Load().Revision(), "error", err)
 	a.tellRefused(err)
 }
 
@@ -130,7 +130,8 @@ func (a *App) tellUnreadable(err error) {
 	a.tell(corev1.EventTypeWarning, "CredentialsUnreadable", err.Error()+"; credentials that were read before stay in use")
 }
 
-// tellTroubles tells, as a term begins, what this replica found as a follower.
+// tellTroubles reports, as a term begins, what this replica found as a
+// follower.
 func (a *App) tellTroubles() {
 	unreadable, refused := a.status.troubles()
 	if refused != nil {
@@ -142,7 +143,7 @@ func (a *App) tellTroubles() {
 	a.warnOfMissingBackends()
 }
 
-// firstErrors shortens a list of mistakes to what an event can hold.
+// firstErrors shortens a list of errors to fit into an event.
 func firstErrors(err error) string {
 	var list policy.ErrorList
 	if !errors.As(err, &list) || len(list) <= mostErrors {
@@ -155,18 +156,18 @@ func firstErrors(err error) string {
 	return fmt.Sprintf("%s; and %d more", strings.Join(first, "; "), len(list)-mostErrors)
 }
 
-// sameCluster refuses another clusterID: every volume made so far would count
-// as another cluster's. Writing out the id that was the default is no change.
+// sameCluster refuses a different clusterID: every existing volume would count
+// as another cluster's. Writing out the default ID is not a change.
 func (a *App) sameCluster(before, next *policy.Policy) error {
 	if before.ClusterID == next.ClusterID || next.ClusterID == a.cluster {
 		return nil
 	}
-	return fmt.Errorf("%s: clusterID: changing it from %q to %q would make all existing volumes another cluster's; put it back",
+	return fmt.Errorf("%s: clusterID: changing it from %q to %q would assign all existing volumes to another cluster; put it back",
 		next.Source, a.cluster, next.ClusterID)
 }
 
 // lookAtCredentials reads the credentials of every backend, so that changed
-// ones are used at once, and broken ones are known before they are needed.
+// ones take effect at once and broken ones are known before they are needed.
 func (r *reloader) lookAtCredentials() {
 	a := r.app
 	var changed []string
@@ -174,10 +175,10 @@ func (r *reloader) lookAtCredentials() {
 		name := config.Name
 		version, err := a.pool.CheckCredentials(config)
 		if news := a.status.setUnreadable(name, err); news && err != nil {
-			a.logger.Error("Credentials cannot be read; those read before stay in use", "backend", name, "error", err)
+			a.logger.Error("Cannot read credentials; those read before stay in use", "backend", name, "error", err)
 			a.tellUnreadable(err)
 		} else if news {
-			a.logger.Info("Credentials can be read again", "backend", name)
+			a.logger.Info("Credentials are readable again", "backend", name)
 		}
 		if err != nil || version == r.versions[name] {
 			continue
@@ -193,13 +194,13 @@ func (r *reloader) lookAtCredentials() {
 	}
 }
 
-// readFile reads a file of the size that a policy may have.
+// readFile reads a file up to the largest size of a policy.
 func readFile(path string) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("read policy: %w", err)
 	}
-	defer file.Close() //nolint:errcheck // Nothing was written.
+	defer file.Close() // nolint:errcheck // Nothing was written.
 	data, err := io.ReadAll(io.LimitReader(file, policy.MaxFileSize+1))
 	if err != nil {
 		return nil, fmt.Errorf("read policy: %w", err)

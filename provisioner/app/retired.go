@@ -13,8 +13,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 )
 
-// retiredBackends remembers the backends that a reload took out of the policy,
-// with the policy that had them last. Volumes that exist there must still be
+// retiredBackends remembers the backends that a reload removed from the policy,
+// with the last policy that had them. Volumes that exist there must still be
 // deleted. It lasts as long as the process.
 type retiredBackends struct {
 	mu     sync.Mutex
@@ -26,7 +26,7 @@ type retiredBackend struct {
 	backend *policy.Backend
 }
 
-// retire notes what the next policy leaves out, before it is in force.
+// retire records what the next policy omits, before that policy is in force.
 func (r *retiredBackends) retire(before, next *policy.Policy) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -41,7 +41,7 @@ func (r *retiredBackends) retire(before, next *policy.Policy) {
 	}
 }
 
-// restore forgets what the policy in force has again.
+// restore forgets the backends that are in the policy again.
 func (r *retiredBackends) restore(inForce *policy.Policy) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,8 +63,8 @@ func (r *retiredBackends) names() []string {
 	return slices.Sorted(maps.Keys(r.byName))
 }
 
-// missingBackends counts the PersistentVolumes whose backend the policy does
-// not have.
+// missingBackends counts the PersistentVolumes whose backend is not in the
+// policy.
 func (a *App) missingBackends() map[string]int {
 	counts, err := provisioner.CountByBackend(a.factory.Core().V1().PersistentVolumes().Lister(), a.options.ProvisionerName)
 	if err != nil {
@@ -76,8 +76,8 @@ func (a *App) missingBackends() map[string]int {
 	return counts
 }
 
-// warnOfMissingBackends tells, after a reload and at the beginning of a term,
-// which volumes can be deleted only for now, or not at all.
+// warnOfMissingBackends reports, after a reload and at the start of a term,
+// which volumes can be deleted only until a restart, or not at all.
 func (a *App) warnOfMissingBackends() {
 	missing := a.missingBackends()
 	for _, name := range slices.Sorted(maps.Keys(missing)) {
@@ -85,7 +85,7 @@ func (a *App) warnOfMissingBackends() {
 		if _, ok := a.retired.get(name); ok {
 			consequence = "they can be deleted only until this replica restarts"
 		}
-		message := fmt.Sprintf("backend %s is not in the policy, and PersistentVolumes are on it (%d): %s; add it back, with suspended: true if it is to take no more volumes",
+		message := fmt.Sprintf("backend %s is not in the policy, but has PersistentVolumes (%d): %s; add it back, with suspended: true if it is to take no more volumes",
 			name, missing[name], consequence)
 		a.logger.Warn("Policy: " + message)
 		a.tell(corev1.EventTypeWarning, "BackendMissing", message)

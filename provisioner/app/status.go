@@ -17,8 +17,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// status serves health, readiness, metrics and a page for people. Every
-// replica serves them, whether it leads or follows.
+// status serves health, readiness, metrics and a page for people. Every replica
+// serves them, leader or follower.
 type status struct {
 	app    *App
 	leader prometheus.Gauge
@@ -27,8 +27,8 @@ type status struct {
 	ready   bool
 	leading bool
 	holder  string
-	// refused is what is wrong with the policy file, nil if nothing is;
-	// unreadable, by backend, what is wrong with credentials.
+	// refused is what is wrong with the policy file, nil if nothing is; unreadable
+	// is what is wrong with credentials, by backend.
 	refused    error
 	unreadable map[string]error
 }
@@ -44,7 +44,7 @@ func newStatus(a *App, registry prometheus.Registerer) *status {
 	}
 	info := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name:        "standalone_cinder_build_info",
-		Help:        "1, with the version as label.",
+		Help:        "1, with the version as a label.",
 		ConstLabels: prometheus.Labels{"version": Version()},
 	}, func() float64 { return 1 })
 	registry.MustRegister(s.leader, info)
@@ -73,15 +73,15 @@ func (s *status) setLeader(identity string) {
 	s.holder = identity
 }
 
-// setRefused says what is wrong with the policy file.
+// setRefused records what is wrong with the policy file.
 func (s *status) setRefused(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refused = err
 }
 
-// setUnreadable says what is wrong with a backend's credentials, and reports
-// whether that is news.
+// setUnreadable records what is wrong with a backend's credentials, and reports
+// whether that is new.
 func (s *status) setUnreadable(backend string, err error) (news bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,7 +94,7 @@ func (s *status) setUnreadable(backend string, err error) (news bool) {
 	return before == nil || before.Error() != err.Error()
 }
 
-// troubles are the present ones.
+// troubles returns the current ones.
 func (s *status) troubles() (unreadable []error, refused error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,9 +131,9 @@ func (s *status) readyz(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintln(w, "ok")
 }
 
-// page shows what an operator asks first. It holds names, never credentials.
-// It is complete before it is written: a client that does not read must hold
-// nothing up.
+// page shows what an operator asks first. It contains names, never credentials.
+// It is complete before it is written: a client that does not read must not
+// block anything.
 func (s *status) page(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, s.text())
 }
@@ -170,7 +170,7 @@ func (s *status) text() string {
 }
 
 // backendHealth is what keeps each backend from being used, as far as this
-// replica knows: only a leader asks.
+// replica knows: only a leader sends requests.
 func (a *App) backendHealth() map[string]error {
 	health := map[string]error{}
 	if term := a.term(); term != nil {

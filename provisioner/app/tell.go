@@ -2,9 +2,9 @@ package app
 
 import corev1 "k8s.io/api/core/v1"
 
-// tell writes an event about the program itself. It is about the Lease, the one
-// object that all replicas share, and written by the leader alone, so that
-// three replicas do not say everything three times.
+// tell writes an event about the program itself. The event is about the Lease,
+// the one object that all replicas share, and only the leader writes it, so
+// that three replicas do not report everything three times.
 func (a *App) tell(eventType, reason, message string) {
 	if a.term() == nil {
 		return
@@ -18,9 +18,9 @@ func (a *App) tell(eventType, reason, message string) {
 	a.recorder.Event(lease, eventType, reason, message)
 }
 
-// haveManyMatters says of which events none replaces another: the program's own,
-// since its Lease stands for all that it tells of, and the warnings about a
-// connection, which are several for one claim.
+// haveManyMatters reports which events must not replace each other: the
+// program's own, since its Lease stands for everything it reports, and the
+// warnings about a connection, since one claim may have several.
 func haveManyMatters(kind, reason string) bool {
 	return kind == "Lease" || reason == "ConnectionWarning"
 }

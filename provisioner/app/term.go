@@ -20,10 +20,10 @@ import (
 )
 
 // followupWorkers complete volumes after their claims are served. A backend
-// that does not answer keeps no more than half of them.
+// that does not answer occupies at most half of them.
 const followupWorkers = 64
 
-// term is what a leader has of its own, from election to hand-over.
+// term is a leader's own state, from election to hand-over.
 type term struct {
 	backends    *termBackends
 	provisioner *provisioner.Provisioner
@@ -34,21 +34,22 @@ type term struct {
 	workers sync.WaitGroup
 }
 
-// policyChanged takes what waits for a better policy to the one in force.
+// policyChanged wakes what waits for a better policy.
 func (t *term) policyChanged() {
 	t.backends.update()
 	t.provisioner.PolicyChanged()
 }
 
-// credentialsChanged tries again what may have failed for want of them.
+// credentialsChanged tries again what may have failed because of old
+// credentials.
 func (t *term) credentialsChanged(backends []string) {
 	t.backends.tryAgain(backends)
 	t.provisioner.CredentialsChanged(backends)
 }
 
-// runTerm leads from election to hand-over. stop ends the taking of work; hold
-// ends with the lease and cuts what is under way. It returns when nothing of
-// this term runs any more.
+// runTerm leads from election to hand-over. stop ends the acceptance of new
+// work; hold ends with the lease and cuts requests under way. It returns when
+// nothing of this term is running.
 func (a *App) runTerm(stop, hold context.Context, fence func() error) error {
 	a.status.setLeading(true)
 	defer a.status.setLeading(false)
@@ -91,8 +92,8 @@ func (a *App) runTerm(stop, hold context.Context, fence func() error) error {
 	return t.informers.release()
 }
 
-// start runs all of a term until the context ends. The channel is closed when
-// nothing of it runs any more.
+// start runs all parts of a term until the context ends. It closes the channel
+// when none is running.
 func (t *term) start(work context.Context, first func()) (drained <-chan struct{}) {
 	var running sync.WaitGroup
 	running.Go(first)
@@ -111,7 +112,7 @@ func (t *term) start(work context.Context, first func()) (drained <-chan struct{
 	return ended
 }
 
-// newTerm makes what a leader needs. Nothing of it runs yet.
+// newTerm makes what a leader needs. None of it runs yet.
 func (a *App) newTerm(work, hold context.Context, fence func() error) *term {
 	t := &term{
 		backends: &termBackends{
@@ -162,7 +163,7 @@ func (a *App) newTerm(work, hold context.Context, fence func() error) *term {
 	return t
 }
 
-// newLibrary makes the provisioning library's controller of a term.
+// newLibrary makes a term's controller from the provisioning library.
 func (a *App) newLibrary(work context.Context, t *term) *controller.ProvisionController {
 	client := &libraryClient{Interface: a.client, recorder: a.recorder, volumes: a.factory.Core().V1().PersistentVolumes().Lister()}
 	return controller.NewProvisionController(work, client, a.options.ProvisionerName, t.provisioner,
@@ -173,7 +174,7 @@ func (a *App) newLibrary(work context.Context, t *term) *controller.ProvisionCon
 		controller.Threadiness(a.options.Workers),
 		controller.RateLimiter(t.provisioner.Limiter()),
 		controller.ResyncPeriod(resyncPeriod),
-		// Never give up: a volume would be forgotten.
+		// Never stop retrying: a volume would be forgotten.
 		controller.FailedProvisionThreshold(0),
 		controller.FailedDeleteThreshold(0),
 		controller.AddFinalizer(true),
@@ -202,8 +203,8 @@ func (a *App) newAuditor(p *provisioner.Provisioner, lent *termBackends) *audito
 	}
 }
 
-// noteEarlierClaims lists the claims that exist as the term begins. The list is
-// asked for now, and answered by the server that granted the lease.
+// noteEarlierClaims lists the claims that exist as the term begins. It sends
+// the request now, to the server that granted the lease.
 func (a *App) noteEarlierClaims(ctx context.Context, p *provisioner.Provisioner) {
 	for {
 		earlier, err := record.ListEarlierClaims(ctx, a.client)
@@ -219,7 +220,7 @@ func (a *App) noteEarlierClaims(ctx context.Context, p *provisioner.Provisioner)
 	}
 }
 
-// termInformers are the process's informers, lent for a term.
+// termInformers are the process's informers, lent for one term.
 type termInformers struct{ volumes, claims, namespaces, classes, nodes, attachments *termInformer }
 
 func (a *App) lendInformers() termInformers {
@@ -233,7 +234,7 @@ func (a *App) lendInformers() termInformers {
 	}
 }
 
-// release ends what the informers tell of the cluster to the term.
+// release stops the informers from notifying the term.
 func (lent termInformers) release() error {
 	for _, informer := range []*termInformer{lent.volumes, lent.claims, lent.namespaces, lent.classes, lent.nodes, lent.attachments} {
 		if err := informer.Release(); err != nil {
@@ -243,8 +244,8 @@ func (lent termInformers) release() error {
 	return nil
 }
 
-// follow tells the term what happens in the cluster. counted says that all
-// PersistentVolumes of the beginning were seen.
+// follow connects the term to what happens in the cluster. counted reports that
+// all PersistentVolumes that existed at the start were seen.
 func (lent termInformers) follow(p *provisioner.Provisioner) (counted func() bool, err error) {
 	followup := p.Followup()
 	volumes, err := lent.volumes.Follow(cache.ResourceEventHandlerFuncs{
@@ -296,8 +297,7 @@ func (lent termInformers) follow(p *provisioner.Provisioner) (counted func() boo
 	return volumes.HasSynced, nil
 }
 
-// deleted unwraps an object of a deletion, which may come as its last known
-// state.
+// deleted unwraps a deleted object, which may arrive as its last known state.
 func deleted[T any](object any) (T, bool) {
 	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		object = tombstone.Obj

@@ -1,5 +1,5 @@
-// Package audit compares what Kubernetes records of volumes with what Cinder
-// has, both ways. It is pure: it only says what could be removed.
+// Package audit compares what Kubernetes records about volumes with what Cinder
+// has, in both directions. It is pure: it only reports what could be removed.
 package audit
 
 import (
@@ -12,12 +12,12 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// Kind is what a finding is about; the names are stable.
+// Kind is what a finding is about; its names are stable.
 type Kind string
 
 // The kinds of findings.
 const (
-	// BackendUnreadable: a backend cannot be listed; nothing is said about its
+	// BackendUnreadable: a backend cannot be listed; the audit does not judge its
 	// volumes.
 	BackendUnreadable Kind = "BackendUnreadable"
 	// BackendMissing: a PersistentVolume's backend is not in the policy.
@@ -26,74 +26,74 @@ const (
 	DamagedRecord Kind = "DamagedRecord"
 	// MissingVolume: a PersistentVolume names a volume that does not exist.
 	MissingVolume Kind = "MissingVolume"
-	// VolumeElsewhere: a PersistentVolume names a volume that does not exist
-	// where its backend leads now, and may exist elsewhere.
+	// VolumeElsewhere: a PersistentVolume names a volume that does not exist where
+	// its backend leads now, but may exist elsewhere.
 	VolumeElsewhere Kind = "VolumeElsewhere"
 	// ForeignVolume: a PersistentVolume names a volume with another stamp.
 	ForeignVolume Kind = "ForeignVolume"
-	// StuckVolume: a recorded volume is in a state that nobody leads it out of.
+	// StuckVolume: a recorded volume is in a state that nothing moves it out of.
 	StuckVolume Kind = "StuckVolume"
-	// SecondVolume: a volume of a claim whose PersistentVolume names another.
+	// SecondVolume: a duplicate; the PersistentVolume of its claim names another
+	// volume.
 	SecondVolume Kind = "SecondVolume"
 	// SharedClusterID: a volume that another cluster of the same clusterID made.
 	SharedClusterID Kind = "SharedClusterID"
 	// UnfinishedVolume: a volume of a pending claim, for longer than the grace.
 	UnfinishedVolume Kind = "UnfinishedVolume"
-	// OrphanVolume: a volume of a claim that is gone, named by no
-	// PersistentVolume.
+	// OrphanVolume: a volume whose claim is gone and that no PersistentVolume
+	// names.
 	OrphanVolume Kind = "OrphanVolume"
-	// OrphanSecret: a Secret of a PersistentVolume that is gone, or one that
-	// volumes shared, of which none is left.
+	// OrphanSecret: a Secret of a PersistentVolume that is gone, or a shared
+	// Secret whose volumes are all gone.
 	OrphanSecret Kind = "OrphanSecret"
 )
 
-// Finding is one thing that is not as it should be.
+// Finding is one thing that is wrong.
 type Finding struct {
 	Kind    Kind   `json:"kind"`
 	Backend string `json:"backend,omitempty"`
-	// Volume is Cinder's id.
+	// Volume is Cinder's ID.
 	Volume           string `json:"volume,omitempty"`
 	PersistentVolume string `json:"persistentVolume,omitempty"`
 	// Claim is namespace/name.
 	Claim  string `json:"claim,omitempty"`
 	Tenant string `json:"tenant,omitempty"`
 	Secret string `json:"secret,omitempty"`
-	// Removable says that nothing is lost with it: provably no PersistentVolume
-	// ever named the volume, or nothing is left that the Secret is for.
+	// Removable means that removing it loses nothing: it is proven that no
+	// PersistentVolume ever named the volume, or that nothing needs the Secret.
 	Removable bool `json:"removable,omitempty"`
 	// Message is a sentence.
 	Message string `json:"message"`
-	// Stamp is the volume's own.
+	// Stamp is the volume's stamp.
 	Stamp backends.Stamp `json:"-"`
 }
 
-// State is what is compared.
+// State is what Compare compares.
 type State struct {
 	Now time.Time
-	// Cluster is the id that is stamped on volumes and Secrets, and ClusterUID the
-	// UID of namespace kube-system beside it.
+	// Cluster is the ID that is stamped on volumes and Secrets, and ClusterUID the
+	// UID of namespace kube-system next to it.
 	Cluster    string
 	ClusterUID string
-	// Grace is how old things must be to be findings: what is younger is under
-	// way.
+	// Grace is the age at which something can become a finding: anything younger
+	// may be in progress.
 	Grace    time.Duration
 	Backends map[string]Listing
 	Records  record.Records
 }
 
-// Listing is what a backend has of the cluster.
+// Listing is a backend's volumes of the cluster.
 type Listing struct {
 	Volumes []backends.Volume
 	// Place is where the backend leads.
 	Place backends.Place
-	// Unstamped holds recorded volumes, by id, that exist and are not in
-	// Volumes; what is in neither does not exist.
+	// Unstamped contains recorded volumes, by ID, that exist but are not in
+	// Volumes; a volume in neither does not exist.
 	Unstamped map[string]bool
 	Err       error
 }
 
-// Compare returns what is not as it should be, sorted by kind, backend and
-// volume.
+// Compare returns what is wrong, sorted by kind, backend and volume.
 func Compare(s State) []Finding {
 	c := &comparison{State: s, recorded: map[string]bool{}, byClaim: map[string]record.Volume{}, volumes: map[place]backends.Volume{}}
 	for _, record := range s.Records.Volumes {
@@ -125,7 +125,7 @@ func Compare(s State) []Finding {
 
 type comparison struct {
 	State
-	// recorded holds volumes by id: two backends may show the same ones.
+	// recorded has volumes by ID: two backends may show the same ones.
 	recorded map[string]bool
 	volumes  map[place]backends.Volume
 	byClaim  map[string]record.Volume // by claim UID
@@ -139,7 +139,7 @@ func (c *comparison) add(f Finding) { c.findings = append(c.findings, f) }
 
 func (c *comparison) young(at time.Time) bool { return c.Now.Sub(at) < c.Grace }
 
-// volume looks at a stamped volume that no PersistentVolume names.
+// volume judges a stamped volume that no PersistentVolume names.
 func (c *comparison) volume(backend string, v backends.Volume) {
 	if c.recorded[v.ID] || c.young(v.CreatedAt) {
 		return
@@ -155,13 +155,13 @@ func (c *comparison) volume(backend string, v backends.Volume) {
 	switch {
 	case stamp.ClusterUID != "" && stamp.ClusterUID != c.ClusterUID:
 		f.Kind, f.Removable = SharedClusterID, false
-		f.Message = fmt.Sprintf("it is stamped under kube-system UID %q, and this cluster's is %q: two clusters share clusterID %q; give each its own in the policy", stamp.ClusterUID, c.ClusterUID, stamp.Cluster)
+		f.Message = fmt.Sprintf("it is stamped under kube-system UID %q, but this cluster's is %q: two clusters share clusterID %q; give each its own in the policy", stamp.ClusterUID, c.ClusterUID, stamp.Cluster)
 	case recorded:
 		f.Kind, f.PersistentVolume = SecondVolume, other.PVName
 		f.Message = fmt.Sprintf("PersistentVolume %s of the same claim names volume %s on backend %s", other.PVName, other.VolumeID, other.Backend)
 	case pending && !claim.Elsewhere:
 		f.Kind, f.Removable = UnfinishedVolume, false
-		f.Message = fmt.Sprintf("its claim is pending, and the volume is %s since %s", v.Status, c.age(v.CreatedAt))
+		f.Message = fmt.Sprintf("its claim is pending, and the volume is %s and %s old", v.Status, c.age(v.CreatedAt))
 	default:
 		f.Kind = OrphanVolume
 		f.Message = fmt.Sprintf("no PersistentVolume names it and its claim is gone; it is %s and %s old; %s", v.Status, c.age(v.CreatedAt), c.history(f, v))
@@ -169,22 +169,22 @@ func (c *comparison) volume(backend string, v backends.Volume) {
 	c.add(f)
 }
 
-// history says what is known about an orphan's data.
+// history describes what is known about an orphan's data.
 func (c *comparison) history(f Finding, v backends.Volume) string {
 	switch {
 	case f.Removable:
-		return "it was never attached, so that nobody has written to it through this program"
+		return "it was never attached, so nobody has written to it through this program"
 	case v.IsCopy():
 		return "it is younger than its stamp and looks like a restored backup"
 	case v.EverAttached():
-		return "it has been attached, so that data may be on it; it may have been kept on purpose"
+		return "it has been attached and may contain data; it may have been kept on purpose"
 	}
-	return "its stamp contradicts itself, so that it may be somebody else's"
+	return "its stamp contradicts itself, so it may not be this program's volume"
 }
 
 func (c *comparison) age(at time.Time) string { return c.Now.Sub(at).Round(time.Minute).String() }
 
-// record looks for the volume of a PersistentVolume.
+// record judges the volume of a PersistentVolume.
 func (c *comparison) record(r record.Volume) {
 	f := Finding{Backend: r.Backend, Volume: r.VolumeID, PersistentVolume: r.PVName, Tenant: r.Tenant}
 	if r.Damage != nil {
@@ -195,7 +195,7 @@ func (c *comparison) record(r record.Volume) {
 	listing, ok := c.Backends[r.Backend]
 	switch {
 	case !ok:
-		f.Kind, f.Message = BackendMissing, "its backend is not in the policy, so that its volume cannot be deleted; add the backend back, with suspended: true if it is to take no more volumes"
+		f.Kind, f.Message = BackendMissing, "its backend is not in the policy, so its volume cannot be deleted; add the backend back, with suspended: true if it is to take no more volumes"
 		c.add(f)
 		return
 	case listing.Err != nil:
@@ -204,7 +204,7 @@ func (c *comparison) record(r record.Volume) {
 	v, listed := c.volumes[place{r.Backend, r.VolumeID}]
 	switch {
 	case !listed && listing.Unstamped[r.VolumeID]:
-		f.Kind, f.Message = ForeignVolume, "its volume exists and does not carry this cluster's stamp; it will not be deleted"
+		f.Kind, f.Message = ForeignVolume, "its volume exists but does not carry this cluster's stamp; it will not be deleted"
 	case !listed && elsewhere(r, listing) != "":
 		f.Kind, f.Message = VolumeElsewhere, elsewhere(r, listing)+"; "+r.Remedy(listing.Place)
 	case !listed:
@@ -221,19 +221,19 @@ func (c *comparison) record(r record.Volume) {
 	c.add(f)
 }
 
-// elsewhere says why a volume that its backend does not show need not be gone;
-// empty if it is. Deleting judges by the same rule.
+// elsewhere explains why a volume that its backend does not show may still
+// exist; empty if it is gone. Deletion uses the same rule.
 func elsewhere(r record.Volume, listing Listing) string {
 	switch {
 	case r.Place.IsKnown() && r.Place != listing.Place:
 		return fmt.Sprintf("its volume was recorded at %s, but the backend leads to %s, where it does not exist", r.Place, listing.Place)
 	case !r.Place.IsKnown() && len(listing.Volumes) == 0:
-		return fmt.Sprintf("its volume does not exist at %s, but nothing says that it ever was there: the PersistentVolume does not record where it was made, and there is no other volume of this cluster", listing.Place)
+		return fmt.Sprintf("its volume does not exist at %s, but nothing shows that it was ever there: the PersistentVolume does not record where it was made, and there is no other volume of this cluster", listing.Place)
 	}
 	return ""
 }
 
-// stuck says why a recorded volume is not as it should be; empty if it is.
+// stuck says what is wrong with a recorded volume's state; empty if nothing is.
 func (c *comparison) stuck(r record.Volume, v backends.Volume) string {
 	switch v.Status {
 	case backends.StatusError, backends.StatusErrorDeleting, backends.StatusErrorExtending:
@@ -253,20 +253,21 @@ func (c *comparison) secret(s record.Secret) {
 	}
 	if s.SharedBy != "" {
 		if !c.Records.NeededSecrets[s.Name] {
-			c.add(Finding{Kind: OrphanSecret, Backend: s.SharedBy, Secret: s.Name, Message: "no PersistentVolume refers to it any more; the leader removes it when it looks next"})
+			c.add(Finding{Kind: OrphanSecret, Backend: s.SharedBy, Secret: s.Name, Message: "no PersistentVolume refers to it; the leader's next check removes it"})
 		}
 		return
 	}
 	for uid := range c.Records.Claims {
 		if record.PVNameFor(uid) == s.PV {
-			return // its claim is still to be served
+			return // its claim is not served yet
 		}
 	}
 	c.add(Finding{Kind: OrphanSecret, Secret: s.Name, PersistentVolume: s.PV, Removable: c.volumeIsGone(s.PV), Message: "its PersistentVolume is gone, and so is the claim"})
 }
 
-// volumeIsGone says that no backend has a volume for a PersistentVolume of that
-// name, which an operator may have kept together with its credentials.
+// volumeIsGone reports whether no backend has a volume for a PersistentVolume
+// of that name. An operator may have kept such a volume together with its
+// credentials.
 func (c *comparison) volumeIsGone(pv string) bool {
 	for _, listing := range c.Backends {
 		if listing.Err != nil {

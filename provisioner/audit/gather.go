@@ -8,7 +8,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// ListEach lists backends at once: one that is slow delays no other.
+// ListEach lists all backends at once, so that a slow one delays no other.
 func ListEach(names []string, list func(name string) ([]backends.Volume, backends.Place, error)) map[string]Listing {
 	var mu sync.Mutex
 	var group sync.WaitGroup
@@ -25,10 +25,10 @@ func ListEach(names []string, list func(name string) ([]backends.Volume, backend
 	return listings
 }
 
-// Finder reads one volume by its id.
+// Finder reads one volume by its ID.
 type Finder func(ctx context.Context, backend, volumeID string) (v backends.Volume, found bool, err error)
 
-// ConfirmMissing asks for every recorded volume that its backend's listing does
+// ConfirmMissing reads every recorded volume that its backend's listing does
 // not show: it may have lost its stamp, or be younger than the listing.
 func ConfirmMissing(ctx context.Context, find Finder, listings map[string]Listing, records record.Records) {
 	listed := map[string]bool{}

@@ -9,14 +9,13 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 )
 
-// Cleaner removes what is provably unused; proof.Cleaner does.
+// Cleaner removes what is proven unused; proof.Cleaner implements it.
 type Cleaner interface {
 	RemoveVolume(ctx context.Context, backend, volumeID string, stamp backends.Stamp) error
 	RemoveSecret(ctx context.Context, pvName string) error
 }
 
-// Remove removes what may be, and returns what is left and what is
-// gone.
+// Remove removes what is removable, and returns what remains and what is gone.
 func Remove(ctx context.Context, cleaner Cleaner, findings []Finding) (left, removed []Finding, err error) {
 	var failed []error
 	for _, f := range findings {
@@ -45,8 +44,8 @@ func Remove(ctx context.Context, cleaner Cleaner, findings []Finding) (left, rem
 	return left, removed, errors.Join(failed...)
 }
 
-// Subject is what a finding is about, by the name that an operator would look
-// for first.
+// Subject names what a finding is about, by the name that an operator would
+// look for first.
 func Subject(f Finding) string {
 	switch {
 	case f.Secret != "":

@@ -1,5 +1,4 @@
-// Package backoff gives the items of a queue the delays that their errors call
-// for.
+// Package backoff delays the items of a queue according to their errors.
 package backoff
 
 import (
@@ -8,22 +7,21 @@ import (
 	"time"
 )
 
-// Delay is how an error is tried again: first after First, then twice as long
-// each time, up to Most. Nothing gives up.
+// Delay is how an error is retried: first after First, then after twice as long
+// each time, up to Most. Retries never stop.
 type Delay struct {
 	// Outcome labels the metrics; stable, in snake case.
 	Outcome string
 	First   time.Duration
 	Most    time.Duration
-	// AtLeast is what the server asked for.
+	// AtLeast is the delay that the server asked for.
 	AtLeast time.Duration
 }
 
-// Limiter gives the library's queues the delay that the error of an item
-// calls for. Keys are claim UIDs and names of PersistentVolumes, which never
-// collide.
+// Limiter gives each item in the library's queues the delay for its error. Keys
+// are claim UIDs and names of PersistentVolumes, which never collide.
 type Limiter struct {
-	// unexplained is the delay of failures that nobody told of.
+	// unexplained is the delay for failures that were not reported to the limiter.
 	unexplained Delay
 
 	mu    sync.Mutex
@@ -33,14 +31,15 @@ type Limiter struct {
 type entry struct {
 	delay    Delay
 	failures int // in a row, with the same outcome
-	// explained is set while the library has not asked for the delay of the
-	// last failure; unexplained counts the failures in a row that are its own.
+	// explained is set until the library asks for the delay of the last failure;
+	// unexplained counts the library's own failures in a row.
 	explained   bool
 	unexplained int
 	requeues    int // as the library counts them
 }
 
-// New makes an empty limiter. The delay is that of failures that nobody told of.
+// New makes an empty limiter. The delay is for failures that are not reported
+// to it.
 func New(unexplained Delay) *Limiter {
 	return &Limiter{unexplained: unexplained, items: map[string]*entry{}}
 }
@@ -52,7 +51,7 @@ func (l *Limiter) Len() int {
 	return len(l.items)
 }
 
-// Failed notes why an item failed; When then knows how long to wait.
+// Failed records why an item failed, so that When knows how long to wait.
 func (l *Limiter) Failed(key string, d Delay) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -65,8 +64,8 @@ func (l *Limiter) Failed(key string, d Delay) {
 	item.explained = true
 }
 
-// Succeeded forgets an item's failures. Those of the library stay: saving the
-// fruit of a success may fail again and again.
+// Succeeded forgets an item's failures, but not the library's: saving the
+// result of a success may fail again and again.
 func (l *Limiter) Succeeded(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -81,7 +80,7 @@ func (l *Limiter) Succeeded(key string) {
 	item.delay, item.failures, item.explained = Delay{}, 0, false
 }
 
-// Gone forgets all about an item that is no more.
+// Gone forgets an item that no longer exists.
 func (l *Limiter) Gone(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -98,7 +97,7 @@ func (l *Limiter) When(key string) time.Duration {
 	if item.explained {
 		item.explained, item.unexplained = false, 0
 	} else {
-		// The library failed on its own, before or after this program's part.
+		// The library itself failed, before or after this program's part.
 		item.unexplained++
 		d, failures = l.unexplained, item.unexplained
 	}
@@ -107,14 +106,13 @@ func (l *Limiter) When(key string) time.Duration {
 		delay = min(delay*2, d.Most)
 	}
 	delay = max(delay, d.AtLeast)
-	// A tenth of jitter keeps claims that failed together from coming back
-	// together.
+	// A tenth of jitter keeps claims that failed together from returning together.
 	return delay + time.Duration(rand.Int64N(int64(delay)/10+1))
 }
 
-// Forget implements workqueue.TypedRateLimiter. The library forgets whatever
-// leaves its queue, also what is only parked: failures that were
-// explained are kept until Succeeded or Gone.
+// Forget implements workqueue.TypedRateLimiter. The library forgets every item
+// that leaves its queue, even one that is only parked: reported failures are
+// kept until Succeeded or Gone.
 func (l *Limiter) Forget(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

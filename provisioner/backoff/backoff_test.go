@@ -23,7 +23,7 @@ func TestDelaysGrowUpToTheirLimitAndNeverEnd(t *testing.T) {
 	if l.NumRequeues("claim") != 100 {
 		t.Errorf("%d requeues", l.NumRequeues("claim"))
 	}
-	// Another kind of trouble starts from its own beginning.
+	// A different kind of error starts with its own first delay.
 	l.Failed("claim", Delay{Outcome: "y", First: time.Millisecond, Most: time.Hour})
 	if delay := l.When("claim"); delay > 2*time.Millisecond {
 		t.Errorf("after another kind of error the delay is %s", delay)
@@ -58,7 +58,7 @@ func TestFailuresOfTheLibraryInARowAreDelayedMoreAndMore(t *testing.T) {
 			t.Errorf("failure %d of the library is retried after %s, the one before after %s", i+1, delay, before)
 		}
 		before = delay
-		// What this package does meanwhile succeeds each time.
+		// Meanwhile this package's part succeeds each time.
 		l.Succeeded("claim")
 	}
 	l.Forget("claim")

@@ -29,7 +29,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
-// AuditOptions are what an audit is asked with.
+// AuditOptions are the options of an audit.
 type AuditOptions struct {
 	PolicyFile      string
 	Kubeconfig      string
@@ -37,38 +37,38 @@ type AuditOptions struct {
 	Namespace       string
 	ProvisionerName string
 	Grace           time.Duration
-	// Delete removes what provably nobody uses.
+	// Delete removes what is proven unused.
 	Delete bool
 }
 
-// AuditReport is the answer of an audit.
+// AuditReport is the result of an audit.
 type AuditReport struct {
 	Cluster  string          `json:"cluster"`
 	Recorded int             `json:"persistentVolumes"`
 	Volumes  int             `json:"volumes"`
 	Findings []audit.Finding `json:"findings"`
-	// Removed holds those findings that were removed.
+	// Removed are the findings whose subjects were removed.
 	Removed []audit.Finding `json:"removed,omitempty"`
 }
 
-// NewAuditCommand is the audit subcommand. It ends with 0 when there is nothing
-// to report, with 1 when there is, and with 2 on wrong use or when the cluster
-// cannot be read.
+// NewAuditCommand is the audit subcommand. It exits with 0 when there is
+// nothing to report, with 1 when there is, and with 2 on wrong usage or when
+// the cluster cannot be read.
 func NewAuditCommand() *cobra.Command {
 	options := AuditOptions{}
 	output := "text"
 	command := &cobra.Command{
 		Use:   "audit --policy FILE",
 		Short: "Compare the PersistentVolumes of a cluster with the volumes at Cinder",
-		Long: `Compare the PersistentVolumes of a cluster with the volumes at Cinder, both ways:
-volumes that no PersistentVolume names, PersistentVolumes without their volume,
-volumes that are stuck, Secrets that nothing refers to. It needs no lease, and
-changes nothing unless --delete is given: then it removes volumes that provably
-no PersistentVolume ever named, and Secrets that nothing is left for. Each is
-looked at once more before.
+		Long: `Compare the PersistentVolumes of a cluster with the volumes at Cinder, in both
+directions: volumes that no PersistentVolume names, PersistentVolumes without
+their volume, stuck volumes, Secrets that nothing refers to. It needs no lease,
+and changes nothing unless --delete is given: then it removes volumes that it
+can prove no PersistentVolume ever named, and Secrets that nothing needs. It
+checks each one again before removing it.
 
-Exit codes: 0 nothing to report, or all of it removed, 1 something is,
-2 wrong use, or the cluster cannot be read.`,
+Exit codes: 0 nothing to report, or all of it removed, 1 findings remain,
+2 wrong usage, or the cluster cannot be read.`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if output != "text" && output != "json" {
@@ -94,17 +94,17 @@ Exit codes: 0 nothing to report, or all of it removed, 1 something is,
 	flags.StringVar(&options.PolicyFile, "policy", "", "policy `file` (required)")
 	flags.StringVar(&options.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; default is $KUBECONFIG, else the pod's service account")
 	flags.StringVar(&options.CloudsFile, "clouds-file", "", "clouds.yaml `file`; default is the usual search path of the OpenStack clients")
-	flags.StringVar(&options.Namespace, "namespace", "", "`namespace` of the volumes' Secrets; default is $POD_NAMESPACE, else the pod's own")
-	flags.StringVar(&options.ProvisionerName, "provisioner-name", wiring.DefaultProvisionerName, "`name` under which StorageClasses call the program")
-	flags.DurationVar(&options.Grace, "grace", 10*time.Minute, "how old things must be to be reported; what is younger is under way")
-	flags.BoolVar(&options.Delete, "delete", false, "remove what is older than the grace and provably unused")
-	flags.StringVarP(&output, "output", "o", output, "`format` of the answer: text or json")
+	flags.StringVar(&options.Namespace, "namespace", "", "`namespace` of the volumes' Secrets; default is $POD_NAMESPACE, else the pod's namespace")
+	flags.StringVar(&options.ProvisionerName, "provisioner-name", wiring.DefaultProvisionerName, "`name` by which StorageClasses refer to the program")
+	flags.DurationVar(&options.Grace, "grace", 10*time.Minute, "how old something must be to be reported; anything younger may be in progress")
+	flags.BoolVar(&options.Delete, "delete", false, "remove what is older than the grace and proven unused")
+	flags.StringVarP(&output, "output", "o", output, "`format` of the output: text or json")
 	return command
 }
 
-// Audit reads Cinder first and Kubernetes then: a volume that is recorded in
-// between shows as recorded, rather than as an orphan. notRemoved says what was
-// to be removed and could not be; it stays among the findings.
+// Audit reads Cinder first, then Kubernetes: a volume that is recorded in
+// between shows as recorded, not as an orphan. notRemoved explains what was to
+// be removed but could not be; it remains among the findings.
 func Audit(ctx context.Context, options AuditOptions) (report AuditReport, notRemoved, err error) {
 	if options.PolicyFile == "" {
 		return AuditReport{}, nil, errors.New("--policy is required")
@@ -191,7 +191,7 @@ func auditBackends(ctx context.Context, loaded *policy.Policy, cluster string, o
 	return lifecycles
 }
 
-// listBackends lists all backends at once: one that is slow delays no other.
+// listBackends lists all backends at once, so that a slow one delays no other.
 func listBackends(ctx context.Context, lifecycles map[string]*backends.Lifecycle) map[string]audit.Listing {
 	return audit.ListEach(slices.Collect(maps.Keys(lifecycles)), func(name string) ([]backends.Volume, backends.Place, error) {
 		volumes, err := lifecycles[name].Volumes(ctx)

@@ -1,4 +1,5 @@
-// Package cli is the commands beside run that know clusters and connections.
+// Package cli contains the commands besides run that read clusters and map
+// connections.
 package cli
 
 import (
@@ -17,18 +18,18 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
-// A command that reads a cluster once is a guest there: it asks slowly, and
-// gives up on a server that does not answer while somebody waits.
+// A command that reads a cluster once is a guest there: it sends requests
+// slowly, and does not wait forever for a server that does not answer.
 const (
 	readingQPS     = 20
 	readingBurst   = 40
 	readingTimeout = 30 * time.Second
 )
 
-// Places says where the backends of a policy lead, as far as that is known
-// without a request. Only files that the policy or the caller names are read: a
-// clouds.yaml or an environment that happens to be here need not be the running
-// program's.
+// Places returns where the backends of a policy lead, as far as that is known
+// without a request. It reads only files that the policy or the caller names: a
+// clouds.yaml or an environment that happens to be here may not be the one of
+// the running program.
 func Places(p *policy.Policy, cloudsFile string) map[string]policy.Place {
 	places := map[string]policy.Place{}
 	sources := auth.Sources{CloudsFile: cloudsFile}
@@ -45,8 +46,8 @@ func Places(p *policy.Policy, cloudsFile string) map[string]policy.Place {
 }
 
 // ReadExisting reads the claims and PersistentVolumes of a provisioner from the
-// cluster of a kubeconfig file. It only lists, and asks no other cluster than
-// that of the file, whatever the environment says.
+// cluster of a kubeconfig file. It only lists, and contacts no other cluster
+// than that of the file, whatever the environment says.
 func ReadExisting(ctx context.Context, kubeconfig, provisionerName string) (policy.Existing, error) {
 	if kubeconfig == "" {
 		return policy.Existing{}, errors.New("no kubeconfig file is given")

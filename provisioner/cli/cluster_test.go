@@ -33,8 +33,8 @@ users: [{name: test, user: {token: hush}}]
 	return file
 }
 
-// TestPlacesAreKnownOffline: nothing is asked, and nothing is read that nobody
-// named.
+// TestPlacesAreKnownOffline: no request is sent, and no file is read that the
+// test did not name.
 func TestPlacesAreKnownOffline(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
@@ -79,8 +79,8 @@ tenants:
 	}
 }
 
-// apiServer answers LISTs with what it has, else with nothing, and remembers
-// what it was asked.
+// apiServer answers LISTs with what it has, else with an empty list, and
+// remembers the requests.
 func apiServer(t *testing.T, lists map[string]string) (server *httptest.Server, asked func() []string) {
 	t.Helper()
 	var mu sync.Mutex
@@ -110,7 +110,7 @@ func TestReadExistingOfAKubeconfig(t *testing.T) {
 		"/api/v1/persistentvolumeclaims": `{"kind": "PersistentVolumeClaimList", "apiVersion": "v1", "items": [
 			{"metadata": {"name": "data", "namespace": "team-a", "annotations": {"volume.kubernetes.io/storage-provisioner": "mine"}}, "spec": {"storageClassName": "fast"}}]}`,
 	})
-	// Whatever the environment says, only the file's cluster is asked.
+	// Whatever the environment says, only the file's cluster gets requests.
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "absent"))
 	existing, err := ReadExisting(t.Context(), kubeconfigOf(t, server.URL), "mine")
 	if err != nil {
@@ -138,7 +138,7 @@ func TestReadExistingOfWhatIsNoCluster(t *testing.T) {
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// An environment that leads to a cluster does not stand in.
+	// An environment that leads to a cluster does not replace the file.
 	alive, asked := apiServer(t, nil)
 	t.Setenv("KUBECONFIG", kubeconfigOf(t, alive.URL))
 	for name, test := range map[string]struct{ kubeconfig, begin, end string }{

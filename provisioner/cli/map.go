@@ -35,9 +35,9 @@ const (
 	formatJSON          = "json"
 )
 
-// MapOptions are what a connection is mapped with.
+// MapOptions are the options for mapping a connection.
 type MapOptions struct {
-	// PolicyFile and Backend give the mapping and the connector; without them
+	// PolicyFile and Backend provide the mapping and the connector; without them
 	// there is no mapping.
 	PolicyFile, Backend string
 	// Namespace is where the Secret would be.
@@ -45,11 +45,11 @@ type MapOptions struct {
 	AccessMode string
 	VolumeMode string
 	FSType     string
-	// MultiAttach stands for the volume's own attribute.
+	// MultiAttach is the volume's own attribute.
 	MultiAttach bool
 }
 
-// Mapped is what a connection becomes, or why not.
+// Mapped is what a connection becomes, or why it cannot be mapped.
 type Mapped struct {
 	PersistentVolume *mappedVolume  `json:"persistentVolume,omitempty"`
 	Secret           *mappedSecret  `json:"secret,omitempty"`
@@ -83,30 +83,30 @@ type mappedRefusal struct {
 	Message string         `json:"message"`
 }
 
-// NewMapCommand is the map subcommand. It ends with 0 when the connection can
-// be mapped, with 1 when it is refused, and with 2 on wrong use or when a file
-// cannot be read.
+// NewMapCommand is the map subcommand. It exits with 0 when the connection can
+// be mapped, with 1 when it is refused, and with 2 on wrong usage or when a
+// file cannot be read.
 func NewMapCommand() *cobra.Command {
 	options := MapOptions{}
 	output := formatYAML
 	command := &cobra.Command{
 		Use:   "map FILE",
-		Short: "Show what a connection of Cinder becomes in Kubernetes",
-		Long: `Show what a connection of Cinder becomes in Kubernetes: the PersistentVolume, and
-the Secret with its values hidden, or the sentence that the claim's event would
-carry. No cluster and no Cinder is asked.
+		Short: "Show what a Cinder connection becomes in Kubernetes",
+		Long: `Show what a Cinder connection becomes in Kubernetes: the PersistentVolume, and
+the Secret with its values hidden, or the message that the claim's event would
+carry. It contacts neither a cluster nor Cinder.
 
-FILE is JSON, - for standard input: what os-initialize_connection or the
-attachments API answered, bare or inside connection_info. Other keys beside
-connection_info do no harm. If one is connector_used, it is taken for the
-connector that the answer was made for; else the connector is that of the
+FILE is JSON, - for standard input: the answer of os-initialize_connection or
+the attachments API, bare or inside connection_info. Other keys next to
+connection_info are ignored, except connector_used, which is taken as the
+connector that the answer was made for. Without it, the connector is that of the
 policy's backend, if there is one.
 
 Without a policy there is no mapping to drivers, and rbd becomes the native
-source. With --policy and --backend the connection is mapped as volumes of that backend
-would be. What a connection does not say (the size, the names) is made up.
+source. With --policy and --backend the connection is mapped as volumes of that
+backend would be. What a connection does not say (the size, the names) is made up.
 
-Exit codes: 0 mapped, 1 refused, 2 wrong use, or a file cannot be read.`,
+Exit codes: 0 mapped, 1 refused, 2 wrong usage, or a file cannot be read.`,
 		Example: `  standalone-cinder map connection.json
   standalone-cinder map --policy policy.yaml --backend gold --access-mode ROX - < connection.json`,
 		Args: func(command *cobra.Command, args []string) error {
@@ -141,13 +141,13 @@ Exit codes: 0 mapped, 1 refused, 2 wrong use, or a file cannot be read.`,
 	}
 	flags := command.Flags()
 	flags.StringVar(&options.PolicyFile, "policy", "", "policy `file`, which gives mapping and connector; - for standard input")
-	flags.StringVar(&options.Backend, "backend", "", "`name` of the policy's backend; may be left out if there is only one")
+	flags.StringVar(&options.Backend, "backend", "", "`name` of the policy's backend; may be omitted if there is only one")
 	flags.StringVar(&options.Namespace, "namespace", defaultMapNamespace, "`namespace` in which the Secret would be")
 	flags.StringVar(&options.AccessMode, "access-mode", "RWO", "access `mode` of the claim: RWO, ROX, RWOP or RWX, or their long names")
 	flags.StringVar(&options.VolumeMode, "volume-mode", string(corev1.PersistentVolumeFilesystem), "volume `mode` of the claim: Filesystem or Block")
-	flags.StringVar(&options.FSType, "fs-type", "", "`filesystem` that rule or StorageClass choose; default is "+policy.DefaultFSType)
+	flags.StringVar(&options.FSType, "fs-type", "", "`filesystem` that the rule or StorageClass selects; default is "+policy.DefaultFSType)
 	flags.BoolVar(&options.MultiAttach, "multiattach", false, "the volume's type lets several hosts use it at once")
-	flags.StringVarP(&output, "output", "o", output, "`format` of the answer: yaml or json")
+	flags.StringVarP(&output, "output", "o", output, "`format` of the output: yaml or json")
 	return command
 }
 
@@ -165,7 +165,7 @@ func readDocument(file string, stdin io.Reader) ([]byte, error) {
 		defer opened.Close() //nolint:errcheck // Nothing was written.
 		from = opened
 	}
-	// One byte too many is enough for the document to be refused.
+	// One byte beyond the limit is enough for the document to be refused.
 	document, err := io.ReadAll(io.LimitReader(from, largestMapped+1))
 	if err != nil {
 		return nil, fmt.Errorf("read connection: %w", err)
@@ -173,8 +173,8 @@ func readDocument(file string, stdin io.Reader) ([]byte, error) {
 	return document, nil
 }
 
-// Map maps a document as the provisioner does. The refusal is what a claim's
-// event would say; the error says what kept the question from being answered.
+// Map maps a document as the provisioner does. The refusal is the message of
+// the claim's event; the error is why there is no result.
 func Map(options MapOptions, document []byte, stdin io.Reader) (mapped Mapped, refusal, err error) {
 	mode, err := accessMode(options.AccessMode)
 	if err != nil {
@@ -251,13 +251,13 @@ func newMapped(result mappers.Result, mode corev1.PersistentVolumeAccessMode, vo
 	return mapped
 }
 
-// mapBackend reads what the policy says of a backend.
+// mapBackend reads a backend from the policy.
 func mapBackend(options MapOptions, stdin io.Reader) (name string, connector backends.Connector, mappings map[string]mappers.Mapping, err error) {
 	if options.PolicyFile == "" {
 		if options.Backend != "" {
 			return "", connector, nil, errors.New("--backend is about a policy and needs --policy")
 		}
-		// ceph-csi, which is the default, needs a name that only a policy has.
+		// ceph-csi, the default, needs a name that only a policy has.
 		return "", connector, map[string]mappers.Mapping{"rbd": {As: mappers.FormNative}}, nil
 	}
 	var loaded *policy.Policy
@@ -291,8 +291,8 @@ func mapBackend(options MapOptions, stdin io.Reader) (name string, connector bac
 	return name, wiring.BackendConfig(loaded, backend, cluster).Connector, wiring.MappingsOf(backend), nil
 }
 
-// capturedConnector is the connector that a document says it was made for. One
-// that cannot be read is as good as none: the document is about the connection.
+// capturedConnector is the connector that a document says it was made for. An
+// unreadable one is ignored: the document is about the connection.
 func capturedConnector(document []byte) (backends.Connector, bool) {
 	var captured struct {
 		Connector struct {

@@ -116,7 +116,7 @@ func TestMap(t *testing.T) {
 		mapping   string
 		arguments []string
 		code      int
-		// shown must be part of the output, message is what the command ends with.
+		// shown must be part of the output; message is what the command ends with.
 		shown   string
 		message string
 	}{
@@ -180,7 +180,7 @@ func TestMapNeedsOneFile(t *testing.T) {
 	}
 }
 
-// Mistakes of a policy are shown like those of policy check.
+// Errors in a policy are shown like those of policy check.
 func TestMapShowsMistakesOfThePolicy(t *testing.T) {
 	file := policyWith(t, "mapping:\n  nfs: {as: csi, driver: nfs.example, attributes: {a: \"{{ .x }}\"}}\n")
 	code, stdout, message := runMap(t, oneNFS, "--policy", file, "-")
@@ -190,8 +190,7 @@ func TestMapShowsMistakesOfThePolicy(t *testing.T) {
 	}
 }
 
-// FuzzMapCommand: whatever document is given, there is an answer, and the
-// answer can be read.
+// FuzzMapCommand: every document gets an answer, and the answer can be parsed.
 func FuzzMapCommand(f *testing.F) {
 	for _, seed := range []string{oneISCSI, oneNFS, oneRBD, oneFC, `{"connector_used": {"wwpns": ["a"]}, "connection_info": ` + oneFC + `}`, `{"attachment": {"connection_info": {"driver_volume_type": "iscsi", "target_lun": 1}}}`, `[]`, `{"connection_info": null}`} {
 		f.Add([]byte(seed), false)

@@ -14,14 +14,15 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers/template"
 )
 
-var updateDocs = flag.Bool("update", false, "write what docs/protocols.md shows as results anew")
+var updateDocs = flag.Bool("update", false, "rewrite the results that docs/protocols.md shows")
 
 const protocolsDocument = "../../docs/protocols.md"
 
-// example is a mapping, a connection, and what becomes of it.
+// example is a mapping, a connection, and the result.
 var example = regexp.MustCompile("(?ms)^```yaml\n(mapping:\n.*?)^```\n\n^```json\n(.*?)^```\n\n^```yaml\n(.*?)^```\n")
 
-// shown is a mapped connection without what is the same for every one.
+// shown is a mapped connection without the parts that are the same for every
+// one.
 func shown(t *testing.T, mapped Mapped) string {
 	t.Helper()
 	spec := mapped.PersistentVolume.Spec
@@ -107,7 +108,8 @@ func policyWith(t *testing.T, mapping string) string {
 	return file
 }
 
-// TestProtocolsDocumentKnowsTheLanguage: every function and value is explained.
+// TestProtocolsDocumentKnowsTheLanguage: the document explains every function
+// and value.
 func TestProtocolsDocumentKnowsTheLanguage(t *testing.T) {
 	content, err := os.ReadFile(protocolsDocument)
 	if err != nil {

@@ -2,24 +2,24 @@ package events
 
 import "container/list"
 
-// event waits to be handed on.
+// event is an event waiting to be passed on.
 type event struct {
 	object                     object
 	annotations                map[string]string
 	eventType, reason, message string
-	// matter is what the event tells of: a later one of its object and matter
-	// takes its place.
+	// matter is what the event is about: a later event with the same object and
+	// matter replaces it.
 	matter string
 }
 
-// object is what an event is about, and by whose lane it goes.
+// object is what an event is about, and the lane it waits in.
 type object struct {
 	apiVersion, kind, namespace, name, uid string
 	resourceVersion, fieldPath             string
 	lane                                   string
 }
 
-// identity tells objects apart. An object that was changed is the same one.
+// identity distinguishes objects. A changed object is still the same one.
 type identity struct{ kind, namespace, name, uid string }
 
 func (o object) identity() identity { return identity{o.kind, o.namespace, o.name, o.uid} }
@@ -27,10 +27,10 @@ func (o object) identity() identity { return identity{o.kind, o.namespace, o.nam
 // limits bound how many events wait.
 type limits struct{ overall, lane int }
 
-// queue holds events until somebody takes them. Lanes take turns, and in a lane
-// the objects; an object's events keep their order, of each matter the newest.
-// Where there are too many, the longest lane loses its oldest. It is not safe
-// for concurrent use.
+// queue keeps events until the recorder takes them. Lanes take turns, and so do
+// the objects in a lane. An object's events keep their order; for each matter
+// only the newest is kept. When there are too many, the longest lane loses its
+// oldest. It is not safe for concurrent use.
 type queue struct {
 	limits  limits
 	waiting int
@@ -46,14 +46,14 @@ type lane struct {
 	order   *list.List // of *saying
 }
 
-// saying is what waits about one object, oldest first.
+// saying is what waits for one object, oldest first.
 type saying struct{ events []event }
 
 func newQueue(limits limits) *queue {
 	return &queue{limits: limits, lanes: map[string]*lane{}, turns: list.New()}
 }
 
-// add puts an event in, and returns how many were dropped for it.
+// add inserts an event and returns how many were dropped for it.
 func (q *queue) add(e event) (dropped int) {
 	l := q.lane(e.object.lane)
 	at, ok := l.objects[e.object.identity()]
@@ -104,7 +104,7 @@ func (q *queue) longest() *lane {
 	return longest
 }
 
-// next takes the event whose turn it is.
+// next removes the event whose turn it is.
 func (q *queue) next() (event, bool) {
 	at := q.turns.Front()
 	if at == nil {
@@ -114,8 +114,8 @@ func (q *queue) next() (event, bool) {
 	return q.take(at.Value.(*lane)), true
 }
 
-// take takes the first event of the first object of a lane, whose next event
-// waits for the lane's others.
+// take removes the first event of a lane's first object; that object's next
+// event waits behind the lane's others.
 func (q *queue) take(l *lane) event {
 	at := l.order.Front()
 	about := at.Value.(*saying)

@@ -99,7 +99,7 @@ func TestFloodOfOneNamespaceDelaysNoOther(t *testing.T) {
 	}
 }
 
-// TestQueueKeepsItsPromises puts events in and takes them out at random.
+// TestQueueKeepsItsPromises adds and takes events at random.
 func TestQueueKeepsItsPromises(t *testing.T) {
 	type told struct {
 		identity
@@ -108,7 +108,7 @@ func TestQueueKeepsItsPromises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := limits{overall: rapid.IntRange(1, 12).Draw(t, "overall"), lane: rapid.IntRange(1, 6).Draw(t, "lane")}
 		q := newQueue(l)
-		// What waits by a simpler account, and the number of each event.
+		// A simpler account of what waits, and the number of each event.
 		waiting, number := map[told]int{}, map[string]int{}
 		latest := map[identity]int{}
 		last := 0
@@ -142,8 +142,8 @@ func TestQueueKeepsItsPromises(t *testing.T) {
 				number[e.message] = last
 				waiting[told{e.object.identity(), e.reason}] = last
 				for range q.add(e) {
-					// Find what is gone: it must be of the longest lane, or of one
-					// that is longer than it may be.
+					// Find the dropped event: it must be from the longest lane, or from one
+					// that is over its limit.
 					gone := lost(q, waiting, func(k told) (identity, string) { return k.identity, k.reason })
 					delete(waiting, gone)
 				}
@@ -166,7 +166,7 @@ func TestQueueKeepsItsPromises(t *testing.T) {
 	})
 }
 
-// lost finds the one that the account has and the queue has not.
+// lost finds the event that the account has and the queue lacks.
 func lost[K comparable](q *queue, waiting map[K]int, of func(K) (identity, string)) K {
 	for key := range waiting {
 		id, reason := of(key)

@@ -1,4 +1,4 @@
-// Package events hands events on no faster than they can be written, in turns
+// Package events passes events on no faster than they can be written, in turns
 // between namespaces, and keeps a bounded number of them meanwhile.
 package events
 
@@ -16,25 +16,25 @@ import (
 	"k8s.io/client-go/tools/reference"
 )
 
-// Events are written one after the other, and client-go drops them when more
-// than a thousand wait: a tenant whose thousand claims are turned away at once
-// would leave some of them without a reason.
+// client-go writes events one after the other, and drops them when more than a
+// thousand wait: if a tenant's thousand claims were denied at once, some of
+// them would get no reason.
 const (
 	perSecond = 100
 	atOnce    = 500
 )
 
-// What waits is bounded: some 10 MiB in all, of which no namespace takes more
-// than half.
+// The queue is bounded to some 10 MiB in all; one namespace may take at most
+// half of it.
 const (
 	mostWaiting            = 20_000
 	mostWaitingOfNamespace = 10_000
 )
 
-// Recorder keeps events until it is their turn: that of their namespace first,
-// so that nobody's thousand claims delay another's one, and that of their object
-// then. Of events about one object for one reason, the newest is told, unless
-// that reason has many matters.
+// Recorder keeps events until it is their turn: first the turn of their
+// namespace, so that one tenant's thousand claims do not delay another's single
+// claim, then that of their object. Of events about one object for one reason
+// it writes only the newest, unless that reason has many matters.
 type Recorder struct {
 	to          record.EventRecorder
 	scheme      *runtime.Scheme
@@ -51,9 +51,9 @@ type Recorder struct {
 
 var _ record.EventRecorder = (*Recorder)(nil)
 
-// NewRecorder makes a recorder that hands on to another. manyMatters says for
-// which kind of object and reason different messages tell of different things,
-// so that none replaces another. Run the recorder.
+// NewRecorder makes a recorder that passes events on to another. manyMatters
+// reports for which kind of object and reason different messages are about
+// different things, so that none replaces another. Call Run on the recorder.
 func NewRecorder(to record.EventRecorder, scheme *runtime.Scheme, registry prometheus.Registerer, manyMatters func(kind, reason string) bool) *Recorder {
 	r := &Recorder{
 		to:          to,
@@ -62,11 +62,11 @@ func NewRecorder(to record.EventRecorder, scheme *runtime.Scheme, registry prome
 		pace:        rate.NewLimiter(perSecond, atOnce),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "standalone_cinder_events_waiting",
-			Help: "Events that wait to be written.",
+			Help: "Events waiting to be written.",
 		}),
 		dropped: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "standalone_cinder_events_dropped_total",
-			Help: "Events that were never written because too many waited, of all namespaces or of theirs.",
+			Help: "Events never written because too many were waiting, in all namespaces or in theirs.",
 		}),
 		queue: newQueue(limits{overall: mostWaiting, lane: mostWaitingOfNamespace}),
 		more:  make(chan struct{}, 1),
@@ -75,7 +75,7 @@ func NewRecorder(to record.EventRecorder, scheme *runtime.Scheme, registry prome
 	return r
 }
 
-// Run hands events on until the context ends.
+// Run passes events on until the context ends.
 func (r *Recorder) Run(ctx context.Context) {
 	for {
 		select {
@@ -84,7 +84,7 @@ func (r *Recorder) Run(ctx context.Context) {
 		case <-r.more:
 		}
 		for r.isWaiting() {
-			// An event that waits for the pace may still be replaced.
+			// While an event waits for the rate limit, it may still be replaced.
 			if r.pace.Wait(ctx) != nil {
 				return
 			}
@@ -100,7 +100,7 @@ func (r *Recorder) isWaiting() bool {
 	return r.queue.waiting > 0
 }
 
-// next is called by Run alone, which knows that there is one.
+// Only Run calls next, and knows that there is an event.
 func (r *Recorder) next() event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -112,7 +112,7 @@ func (r *Recorder) next() event {
 func (r *Recorder) add(about runtime.Object, annotations map[string]string, eventType, reason, message string) {
 	referred, err := reference.GetReference(r.scheme, about)
 	if err != nil {
-		// The next recorder says what is wrong with it.
+		// The next recorder reports what is wrong with it.
 		r.to.AnnotatedEventf(about, annotations, eventType, reason, "%s", message)
 		return
 	}
@@ -130,8 +130,9 @@ func (r *Recorder) add(about runtime.Object, annotations map[string]string, even
 	}
 }
 
-// objectOf keeps what an event says of its object. A PersistentVolume goes by
-// the namespace of its claim; other objects without a namespace share a lane.
+// objectOf keeps what an event says about its object. A PersistentVolume counts
+// for the namespace of its claim; other objects without a namespace share a
+// lane.
 func objectOf(referred *corev1.ObjectReference, about runtime.Object) object {
 	o := object{
 		apiVersion: referred.APIVersion, kind: referred.Kind, namespace: referred.Namespace, name: referred.Name, uid: string(referred.UID),

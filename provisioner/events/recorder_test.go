@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// written is a recorder that notes what it is handed.
+// written is a recorder that records what it receives.
 type written struct {
 	mu    sync.Mutex
 	lines []string

@@ -8,49 +8,48 @@ import (
 )
 
 // Turns shares a number of workers between tenants and backends, so that a
-// tenant with a thousand claims, or a backend that answers nobody, cannot keep
-// all of them busy. Who does not get a turn is not kept waiting on a worker: it
-// leaves, and is invited back when its turn has come.
+// tenant with a thousand claims, or a backend that does not answer, cannot
+// occupy all of them. An item without a turn does not wait on a worker: it
+// leaves, and is invited back when its turn comes.
 //
-// No tenant and no backend may hold more turns than are left free, the dynamic
+// No tenant and no backend may have more turns than remain free, the dynamic
 // threshold by which switches share their buffers: one that is alone gets half
 // of all, two that want everything get a third each, and there is always
-// something left for a newcomer. Of those who wait, tenants and backends are
-// served in turn, and first come first served within each.
+// something left for a newcomer. Waiting tenants and backends are served in
+// turn, and first come, first served within each.
 type Turns[K comparable] struct {
 	capacity int
 	// own is a tenant's own limit; 0 means none.
 	own func(tenant string) int
-	// invite brings an item back. It is called without locks held.
+	// invite brings an item back. Turns calls it without locks.
 	invite func(key K)
 
 	mu        sync.Mutex
 	held      map[K]*turn
 	byTenant  map[string]int
 	byBackend map[string]int
-	// waiting holds who waits, first come first, by what they share; lanes is
-	// the order in which these are served.
+	// waiting has the waiting items, first come first, by what they share; lanes
+	// is the order in which these are served.
 	waiting map[lane][]K
 	lanes   []lane
 	laneOf  map[K]lane
 }
 
-// lane is what claims share that compete for the same turns.
+// lane is shared by the claims that compete for the same turns.
 type lane struct{ tenant, backend string }
 
 // turn is the right to be worked on.
 type turn struct {
 	lane
-	// lapse takes the turn away again unless it is begun; nil once it is.
+	// lapse takes the turn away unless its work begins; nil once it has.
 	lapse *time.Timer
 }
 
-// lapseAfter is how long a turn is kept for somebody who was told to come. The
-// way from there to the work is a matter of microseconds, unless the claim has
-// gone.
+// lapseAfter is how long a turn is reserved for an invited item. The way from
+// the invitation to the work takes microseconds, unless the claim is gone.
 const lapseAfter = 5 * time.Second
 
-// New makes turns for so many workers.
+// New makes turns for this many workers.
 func New[K comparable](capacity int, own func(tenant string) int, invite func(key K)) *Turns[K] {
 	return &Turns[K]{
 		capacity:  capacity,
@@ -64,15 +63,15 @@ func New[K comparable](capacity int, own func(tenant string) int, invite func(ke
 	}
 }
 
-// Take gives a turn, or notes that one is wanted. A turn that is not begun soon
+// Take gets a turn, or queues for one. A turn whose work does not begin soon
 // lapses.
 func (t *Turns[K]) Take(key K, tenant, backend string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	wanted := lane{tenant, backend}
 	if mine, ok := t.held[key]; ok {
-		// Invited, or queued twice. The policy may have chosen another backend
-		// since.
+		// The item was invited, or queued twice. The policy may have selected another
+		// backend since.
 		t.count(mine.lane, -1)
 		mine.lane = wanted
 		t.count(wanted, 1)
@@ -87,7 +86,7 @@ func (t *Turns[K]) Take(key K, tenant, backend string) bool {
 	return true
 }
 
-// Begin starts the work that a turn was taken for, or takes one.
+// Begin starts the work that a turn was taken for; without a turn it takes one.
 func (t *Turns[K]) Begin(key K, tenant, backend string) bool {
 	if !t.Take(key, tenant, backend) {
 		return false
@@ -96,7 +95,7 @@ func (t *Turns[K]) Begin(key K, tenant, backend string) bool {
 	defer t.mu.Unlock()
 	mine, ok := t.held[key]
 	if !ok {
-		// It lapsed between the two: the process had slept.
+		// The turn lapsed between the two: the process was suspended.
 		mine = t.hold(key, lane{tenant, backend})
 	}
 	if mine.lapse != nil {
@@ -106,8 +105,8 @@ func (t *Turns[K]) Begin(key K, tenant, backend string) bool {
 	return true
 }
 
-// End gives a turn back, or stops waiting for one, and invites those whose turn
-// has come.
+// End returns a turn, or stops waiting for one, and invites the items whose
+// turn has come.
 func (t *Turns[K]) End(key K) {
 	t.mu.Lock()
 	invited := t.end(key)
@@ -115,8 +114,8 @@ func (t *Turns[K]) End(key K) {
 	t.tell(invited)
 }
 
-// Leave stops waiting for a turn, or gives one back that was not begun. A turn
-// that was ends with the work.
+// Leave stops waiting for a turn, or returns one whose work has not begun. A
+// turn whose work has begun ends with the work.
 func (t *Turns[K]) Leave(key K) {
 	t.mu.Lock()
 	var invited []K
@@ -127,7 +126,7 @@ func (t *Turns[K]) Leave(key K) {
 	t.tell(invited)
 }
 
-// Recheck invites those whose turn has come because a tenant's own limit
+// Recheck invites the items whose turn has come because a tenant's own limit
 // changed.
 func (t *Turns[K]) Recheck() {
 	t.mu.Lock()
@@ -142,14 +141,14 @@ func (t *Turns[K]) tell(invited []K) {
 	}
 }
 
-// Waiting is how many wait for a turn.
+// Waiting returns how many items wait for a turn.
 func (t *Turns[K]) Waiting() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.laneOf)
 }
 
-// fits says whether one more turn leaves enough for everybody else.
+// fits reports whether one more turn leaves enough for all others.
 func (t *Turns[K]) fits(l lane) bool {
 	free := t.capacity - len(t.held)
 	if own := t.own(l.tenant); own > 0 && t.byTenant[l.tenant] >= own {
@@ -176,7 +175,7 @@ func (t *Turns[K]) lapsed(key K, mine *turn) {
 	t.tell(invited)
 }
 
-// end gives a turn back or leaves the queue, and returns who is to be told.
+// end returns a turn or leaves the queue, and returns the items to invite.
 func (t *Turns[K]) end(key K) (invited []K) {
 	t.leave(key)
 	if mine, ok := t.held[key]; ok {
@@ -198,7 +197,7 @@ func (t *Turns[K]) count(l lane, change int) {
 	}
 }
 
-// wait puts somebody at the end of the lane, or leaves him where he is in it.
+// wait puts an item at the end of its lane, or leaves it where it is.
 func (t *Turns[K]) wait(key K, l lane) {
 	if before, ok := t.laneOf[key]; ok && before == l {
 		return
@@ -211,7 +210,7 @@ func (t *Turns[K]) wait(key K, l lane) {
 	t.laneOf[key] = l
 }
 
-// leave takes somebody out of the lane he waits in.
+// leave removes an item from the lane it waits in.
 func (t *Turns[K]) leave(key K) {
 	l, ok := t.laneOf[key]
 	if !ok {
@@ -219,7 +218,7 @@ func (t *Turns[K]) leave(key K) {
 	}
 	delete(t.laneOf, key)
 	if queue := t.waiting[l]; queue[0] == key {
-		t.waiting[l] = queue[1:] // as everybody leaves who is invited
+		t.waiting[l] = queue[1:] // as invited items leave
 	} else {
 		t.waiting[l] = slices.DeleteFunc(queue, func(other K) bool { return other == key })
 	}
@@ -229,8 +228,8 @@ func (t *Turns[K]) leave(key K) {
 	}
 }
 
-// next gives turns to those who wait, one lane after the other, and returns who
-// is to be told.
+// next gives turns to waiting items, one lane after the other, and returns the
+// items to invite.
 func (t *Turns[K]) next() (invited []K) {
 	for passed := 0; passed < len(t.lanes); {
 		l := t.lanes[0]

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// hall is Turns with those who were invited.
+// hall is Turns with the items it invited.
 type hall struct {
 	*Turns[string]
 	// mu is for turns that lapse after their test.
@@ -101,12 +101,12 @@ func TestTurnThatNobodyBeginsLapses(t *testing.T) {
 			t.Fatalf("invited %v", h.invited)
 		}
 		if !h.Begin("b", "b", "gold") {
-			t.Error("who was invited does not get his turn")
+			t.Error("the invited item does not get its turn")
 		}
 		time.Sleep(2 * lapseAfter)
 		synctest.Wait()
 		if h.Take("c", "c", "gold") {
-			t.Error("a turn that was begun lapsed")
+			t.Error("a turn lapsed after its work began")
 		}
 	})
 }

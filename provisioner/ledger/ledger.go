@@ -1,5 +1,5 @@
-// Package ledger counts what tenants, class rules and backends hold, so that no
-// quota is exceeded, whatever happens at the same time.
+// Package ledger counts the usage of tenants, class rules and backends, so that
+// no quota is exceeded, whatever happens concurrently.
 package ledger
 
 import (
@@ -14,62 +14,63 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// Ledger counts what every tenant, class rule and backend holds: volumes that a
+// Ledger counts what every tenant, class rule and backend uses: volumes that a
 // PersistentVolume records, volumes found at Cinder that none records yet, and
-// reservations for volumes that are being made. A claim counts exactly once,
+// reservations for volumes that are being created. A claim counts exactly once,
 // whichever of the three it is, because all are kept under the claim's UID.
 //
-// Room is checked and reserved in one step, before Cinder is asked, so that
-// claims which come at the same time cannot share the last of it.
+// The ledger checks and reserves room in one step, before the request to
+// Cinder, so that concurrent claims cannot share the last of it.
 type Ledger struct {
 	policy func() *policy.Policy
 
 	mu      sync.Mutex
 	entries map[types.UID]entry
-	// gone holds claims whose volumes went in this term. A listing that began
-	// before may still show them.
+	// gone has the claims whose volumes went away in this term. A listing that
+	// began before may still show them.
 	gone map[types.UID]bool
-	// freed holds the scopes in which room was freed since TakeFreed.
+	// freed has the scopes in which room was freed since TakeFreed.
 	freed map[Scope]bool
-	// sums is the usage by scope under the policy that was in force at the last
-	// look; another policy may have other rules, and sums up the entries anew.
+	// sums is the usage by scope under the policy in force at the last refresh;
+	// another policy may have other rules, and the entries are summed up again.
 	sums    map[Scope]policy.Usage
 	inForce *policy.Policy
 }
 
-// entry is one volume, made or to be made.
+// entry is one volume, created or to be created.
 type entry struct {
 	Holding
 	backend string
 	state   entryState
 	// passedOver is why an earlier backend was not chosen.
 	passedOver []PassedOver
-	// since is when a volume without a PersistentVolume was last seen, or lost its.
+	// since is when a volume without a PersistentVolume was last seen, or lost its
+	// PersistentVolume.
 	since time.Time
 }
 
 type entryState int
 
 const (
-	reserved entryState = iota // to be made
+	reserved entryState = iota // to be created
 	found                      // seen at Cinder
 	recorded                   // a PersistentVolume names it
-	forsaken                   // a PersistentVolume named it, and is gone
+	forsaken                   // a PersistentVolume named it, but is gone
 )
 
-// PassedOver is a backend of the rule that was not chosen.
+// PassedOver is a backend of the rule that was not chosen, with the reason.
 type PassedOver struct {
 	Backend string
 	// Why is a sentence.
 	Why string
 }
 
-// Holding is what a claim's volume counts as.
+// Holding is how a claim's volume counts.
 type Holding struct {
 	Tenant       string
 	StorageClass string
 	GiB          int64
-	// VolumeID is the recorded volume's.
+	// VolumeID is the recorded volume's ID.
 	VolumeID string
 }
 
@@ -90,11 +91,11 @@ func New(p func() *policy.Policy) *Ledger {
 type Decided struct {
 	policy.Decision
 	Revision string
-	// passedOver is why backends of the rule are left out of the decision.
+	// passedOver is why backends of the rule are missing from the decision.
 	PassedOver []PassedOver
 }
 
-// Only narrows a decision to some of its backends, and says why.
+// Only narrows a decision to some of its backends, with the reasons.
 func (d Decided) Only(backends []string, passedOver []PassedOver) Decided {
 	d.PassedOver = passedOver
 	other := func(name string) bool { return !slices.Contains(backends, name) }
@@ -103,14 +104,15 @@ func (d Decided) Only(backends []string, passedOver []PassedOver) Decided {
 	return d
 }
 
-// Refusal says that there is no room, and in which scopes some would help.
+// Refusal reports that there is no room, and in which scopes freed room would
+// help.
 type Refusal struct {
 	*policy.Denial
 	Scopes []Scope
 }
 
-// refusalOf reads what stands in the way: the tenant's or the rule's quota, or
-// else all of the backends' limits, of which any will do.
+// refusalOf determines what blocks the claim: the tenant's or the rule's quota,
+// or else all of the backends' limits, any of which will do.
 func refusalOf(room policy.Room) *Refusal {
 	r := &Refusal{Denial: room.Denial}
 	var backends []Scope
@@ -129,8 +131,8 @@ func refusalOf(room policy.Room) *Refusal {
 	return r
 }
 
-// ErrPolicyChanged says that a decision is that of a policy which is not in
-// force any more.
+// ErrPolicyChanged means that a decision was made under a policy that is no
+// longer in force.
 var ErrPolicyChanged = errors.New("the policy has changed since the decision")
 
 // Held is where a claim counts.
@@ -138,17 +140,17 @@ type Held struct {
 	Tenant     string
 	Backend    string
 	PassedOver []PassedOver
-	// NothingSeen says that room is reserved and no volume was seen yet.
+	// NothingSeen means that room is reserved but no volume was seen yet.
 	NothingSeen bool
 }
 
-// Reserve holds room for a granted claim on the first of its backends that has
-// it, by the same sum that `policy explain` shows. A claim that counts already
-// keeps the backend it is on, whatever the policy says by now: its volume is
+// Reserve reserves room for an admitted claim on the first of its backends that
+// has room, by the same sum that `policy explain` shows. A claim that already
+// counts stays on its backend, whatever the policy says now: its volume is
 // there, or may be.
 //
-// The error is ErrPolicyChanged when the decision is not that of the policy in
-// force, whose scopes may be others.
+// The error is ErrPolicyChanged when the decision was not made under the policy
+// in force, which may have different scopes.
 func (l *Ledger) Reserve(claim types.UID, storageClass string, decision Decided) (backend string, passedOver []PassedOver, refused *Refusal, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -181,8 +183,8 @@ func (l *Ledger) Reserve(claim types.UID, storageClass string, decision Decided)
 	return backend, passedOver, nil, nil
 }
 
-// Record counts a volume that exists, instead of what the claim counted as
-// before. No quota stops it: the volume is there.
+// Record counts a volume that exists, in place of whatever the claim counted as
+// before. No quota prevents it: the volume is there.
 func (l *Ledger) Record(claim types.UID, holding Holding, backend string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -215,9 +217,9 @@ func (l *Ledger) Found(claim types.UID, holding Holding, backend string) (elsewh
 	return ""
 }
 
-// Forsake notes that the PersistentVolume of a claim is gone, and its volume as
-// far as is known is not: it was to be kept, or somebody removed the object by
-// hand. It counts until a listing shows that it is gone.
+// Forsake records that the PersistentVolume of a claim is gone but its volume,
+// as far as is known, is not: it was to be kept, or somebody removed the object
+// by hand. It counts until a listing shows that it is gone.
 func (l *Ledger) Forsake(claim types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -236,7 +238,7 @@ func (l *Ledger) WasRecorded(claim types.UID, volumeID string) bool {
 	return e.state == forsaken && e.VolumeID == volumeID
 }
 
-// Keep notes that a claim's volume exists and stays on purpose, although no
+// Keep records that a claim's volume exists and stays on purpose, although no
 // PersistentVolume names it. It counts until a listing shows that it is gone.
 func (l *Ledger) Keep(claim types.UID) {
 	l.mu.Lock()
@@ -256,14 +258,15 @@ func (l *Ledger) TakeFreed() []Scope {
 	return freed
 }
 
-// ForgetGone forgets which claims' volumes went. No listing may be under way.
+// ForgetGone forgets which claims' volumes went away. No listing may be under
+// way.
 func (l *Ledger) ForgetGone() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	clear(l.gone)
 }
 
-// Release gives back what a claim held, and reports whether it held anything.
+// Release frees what a claim used, and reports whether it used anything.
 func (l *Ledger) Release(claim types.UID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -272,8 +275,8 @@ func (l *Ledger) Release(claim types.UID) bool {
 	return l.remove(claim)
 }
 
-// ReleaseUnrecorded gives back what a claim held of which there is provably no
-// volume any more.
+// ReleaseUnrecorded frees what a claim used when it is proven that it has no
+// volume.
 func (l *Ledger) ReleaseUnrecorded(claim types.UID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -284,7 +287,7 @@ func (l *Ledger) ReleaseUnrecorded(claim types.UID) bool {
 	return l.remove(claim)
 }
 
-// ReleaseReservation gives back what a claim reserved and made nothing of.
+// ReleaseReservation frees what a claim reserved without making a volume.
 func (l *Ledger) ReleaseReservation(claim types.UID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -313,8 +316,8 @@ func (l *Ledger) IsFound(claim types.UID, backend string) bool {
 }
 
 // UnrecordedOn lists the claims that count only because of a volume on the
-// backend that no PersistentVolume names, or none any more, and that was seen
-// after the given time.
+// backend that no PersistentVolume names now, and that was seen after the given
+// time.
 func (l *Ledger) UnrecordedOn(backend string, after time.Time) []types.UID {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -327,7 +330,7 @@ func (l *Ledger) UnrecordedOn(backend string, after time.Time) []types.UID {
 	return claims
 }
 
-// HasFound reports whether the backend has volumes that nobody has recorded yet.
+// HasFound reports whether the backend has volumes that are not recorded yet.
 func (l *Ledger) HasFound(backend string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -339,7 +342,7 @@ func (l *Ledger) HasFound(backend string) bool {
 	return false
 }
 
-// HasRoom reports whether a claim that holds nothing could have room.
+// HasRoom reports whether a claim that uses nothing yet could have room.
 func (l *Ledger) HasRoom(decision Decided) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -347,12 +350,12 @@ func (l *Ledger) HasRoom(decision Decided) bool {
 	return decision.Revision == l.inForce.Revision() && l.room(decision).Denial == nil
 }
 
-// room is what the quotas say to a decision.
+// room is what the quotas say about a decision.
 func (l *Ledger) room(decision Decided) policy.Room {
 	return decision.Room(func(s policy.QuotaScope) policy.Usage { return l.sums[Scope{s.Kind, s.Name}] })
 }
 
-// Usage is what a scope of the policy in force holds.
+// Usage is the usage of a scope of the policy in force.
 func (l *Ledger) Usage(kind policy.ScopeKind, name string) policy.Usage {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -360,7 +363,7 @@ func (l *Ledger) Usage(kind policy.ScopeKind, name string) policy.Usage {
 	return l.sums[Scope{kind, name}]
 }
 
-// refresh sums up anew when the policy has changed.
+// refresh recomputes the sums when the policy has changed.
 func (l *Ledger) refresh() {
 	p := l.policy()
 	if p == l.inForce {

@@ -43,7 +43,7 @@ func ledgerOf(t interface{ Fatal(...any) }) *Ledger {
 	return New(func() *policy.Policy { return p })
 }
 
-// reserve asks the policy as the daemon does, and then the ledger.
+// reserve asks the policy as the daemon does, then the ledger.
 func (l *Ledger) reserve(claim types.UID, h Holding) (string, []PassedOver, *policy.Denial) {
 	inForce := l.policy()
 	decision := inForce.Decide(policy.Request{Namespace: "team-" + h.Tenant, StorageClass: h.StorageClass, Bytes: h.GiB << 30})
@@ -76,7 +76,7 @@ func TestReservationTakesTheFirstBackendWithRoom(t *testing.T) {
 	if denied == nil || denied.Reason != policy.QuotaExceeded || denied.Message != want {
 		t.Errorf("denial %+v", denied)
 	}
-	// Room that is given back can be had.
+	// Released room is available.
 	if !l.Release("0") || l.Release("0") {
 		t.Error("a reservation must be given back once")
 	}
@@ -89,7 +89,7 @@ func TestClaimCountsOnceWhateverItIs(t *testing.T) {
 	l := ledgerOf(t)
 	holding := Holding{Tenant: "a", StorageClass: "fast", GiB: 10}
 	l.Found("1", holding, "silver")
-	// The volume is on silver, so that is where the claim stays.
+	// The volume is on silver, so the claim stays there.
 	if backend, _, denied := l.reserve("1", holding); backend != "silver" || denied != nil {
 		t.Errorf("%q, %v", backend, denied)
 	}
@@ -112,7 +112,7 @@ func TestAnotherPolicyCountsTheSameVolumesByItsOwnRules(t *testing.T) {
 	current := parsePolicy(t, quotaPolicy)
 	l := New(func() *policy.Policy { return current })
 	l.Record("1", Holding{Tenant: "a", StorageClass: "fast", GiB: 15}, "gold")
-	// The rules change places, and with them the paths that name them.
+	// The rules swap positions, and so do the paths that name them.
 	current = parsePolicy(t, `
 apiVersion: standalone-cinder.openstack.org/v1alpha1
 kind: Policy
@@ -150,8 +150,8 @@ func TestConcurrentClaimsNeverShareTheLastRoom(t *testing.T) {
 	}
 }
 
-// TestNoInterleavingExceedsALimitOrLosesRoom walks random histories of claims
-// against a model that keeps a plain list, and looks at every limit after every
+// TestNoInterleavingExceedsALimitOrLosesRoom runs random histories of claims
+// against a model that keeps a plain list, and checks every limit after every
 // step.
 func TestNoInterleavingExceedsALimitOrLosesRoom(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -1,12 +1,12 @@
-// Package nodeuse tells which nodes still use the volume of a
-// PersistentVolume. Kubernetes lets a claim go when the last pod is gone, and
-// the node flushes, unmounts and logs out only then: until it has, a volume that
-// is disconnected hangs the node, and a new volume behind the same address may
-// be given what the old one had still to write.
+// Package nodeuse determines which nodes still use the volume of a
+// PersistentVolume. Kubernetes releases a claim when its last pod is gone, but
+// only then does the node flush, unmount and log out: until it has,
+// disconnecting the volume hangs the node, and a new volume behind the same
+// address may receive what the node had yet to write to the old one.
 //
-// A node says in status.volumesInUse which volumes it will not let go yet, and
-// the attach-detach controller in status.volumesAttached which it has; a volume
-// of a CSI driver has a VolumeAttachment besides.
+// A node lists in status.volumesInUse the volumes that it still uses, and the
+// attach-detach controller lists in status.volumesAttached those that are
+// attached to it; a volume of a CSI driver also has a VolumeAttachment.
 package nodeuse
 
 import (
@@ -25,9 +25,9 @@ import (
 )
 
 // AnnotationReleasedBy names nodes, separated by commas, that an operator knows
-// to have let go of a PersistentVolume's volume, whatever their status says: the
-// way out for a node that is lost and still has its Node object. Tenants cannot
-// write it, since PersistentVolumes belong to the cluster.
+// to have released a PersistentVolume's volume, whatever their status says: the
+// way out for a node that is lost but still has its Node object. Tenants cannot
+// write it, since PersistentVolumes are cluster-scoped.
 const AnnotationReleasedBy = "standalone-cinder.openstack.org/released-by-nodes"
 
 // Options configure a Tracker.
@@ -42,18 +42,19 @@ type Options struct {
 type Caches struct {
 	Nodes       cache.Indexer
 	Attachments cache.Indexer
-	// Synced says that they hold all there is.
+	// Synced reports whether the caches are complete.
 	Synced func() bool
 }
 
-// Tracker knows which nodes use volumes. One serves for the term of a leader.
+// Tracker knows which nodes use volumes. A leader uses one Tracker for its
+// term.
 type Tracker struct {
 	options Options
 	listing shared[picture]
 
 	mu sync.Mutex
-	// boots holds, by the UID of a released PersistentVolume and by node, the
-	// boot during which the node was first seen to use it.
+	// boots has, by the UID of a released PersistentVolume and by node, the boot
+	// during which the node was first seen to use it.
 	boots map[types.UID]map[string]string
 }
 
@@ -64,7 +65,7 @@ func New(options Options) *Tracker {
 	return t
 }
 
-// The indexes that the caches have.
+// The caches' indexes.
 const (
 	byVolume           = "volume"
 	byPersistentVolume = "persistentVolume"
@@ -105,15 +106,16 @@ type Volume struct {
 	// empty where no object exists.
 	PV  string
 	UID types.UID
-	// Names are those that kubelet may have for the volume.
+	// Names are those that kubelet may use for the volume.
 	Names []corev1.UniqueVolumeName
-	// MayAttach says that a CSI driver may serve the volume, which attaches it.
+	// MayAttach means that the volume may be served by a CSI driver that attaches
+	// it.
 	MayAttach bool
-	// ReleasedBy are nodes that an operator answers for.
+	// ReleasedBy are the nodes that an operator vouches for.
 	ReleasedBy []string
 }
 
-// VolumeOf is the volume of a PersistentVolume.
+// VolumeOf returns the volume of a PersistentVolume.
 func VolumeOf(pv *corev1.PersistentVolume) Volume {
 	v := Volume{PV: pv.Name, UID: pv.UID, Names: Names(pv), MayAttach: pv.Spec.CSI != nil}
 	for node := range strings.SplitSeq(pv.Annotations[AnnotationReleasedBy], ",") {
@@ -124,10 +126,10 @@ func VolumeOf(pv *corev1.PersistentVolume) Volume {
 	return v
 }
 
-// Names are what kubelet calls the volume of a PersistentVolume: the plugin's
-// name and its own for the volume (GetUniqueVolumeName in pkg/volume/util and
-// GetVolumeName in pkg/volume/iscsi, fc, csi and flexvolume of Kubernetes).
-// Sources that are never attached have none.
+// Names are kubelet's names for the volume of a PersistentVolume: the plugin's
+// name and the plugin's name for the volume (GetUniqueVolumeName in
+// pkg/volume/util and GetVolumeName in pkg/volume/iscsi, fc, csi and flexvolume
+// of Kubernetes). Sources that are never attached have none.
 func Names(pv *corev1.PersistentVolume) []corev1.UniqueVolumeName {
 	source := pv.Spec.PersistentVolumeSource
 	var name string
@@ -141,7 +143,7 @@ func Names(pv *corev1.PersistentVolume) []corev1.UniqueVolumeName {
 	case source.CSI != nil:
 		name = fmt.Sprintf("kubernetes.io/csi/%s^%s", source.CSI.Driver, source.CSI.VolumeHandle)
 	case source.FlexVolume != nil:
-		// Kubelet ignores what the driver calls it.
+		// Kubelet ignores the driver's name for it.
 		name = source.FlexVolume.Driver + "/" + pv.Name
 	default:
 		return nil
@@ -149,7 +151,7 @@ func Names(pv *corev1.PersistentVolume) []corev1.UniqueVolumeName {
 	return []corev1.UniqueVolumeName{corev1.UniqueVolumeName(name)}
 }
 
-// volumesOf lists the volumes that a node uses, or has attached.
+// volumesOf lists the volumes that a node uses or has attached.
 func volumesOf(node *corev1.Node) []corev1.UniqueVolumeName {
 	names := slices.Clone(node.Status.VolumesInUse)
 	for _, attached := range node.Status.VolumesAttached {
@@ -160,11 +162,11 @@ func volumesOf(node *corev1.Node) []corev1.UniqueVolumeName {
 	return names
 }
 
-// host is what matters of a node besides its volumes.
+// host is what matters about a node besides its volumes.
 type host struct {
 	name string
 	boot string
-	// lost says that an operator has declared the node lost.
+	// lost means that an operator has declared the node lost.
 	lost bool
 }
 
@@ -176,16 +178,16 @@ func hostOf(node *corev1.Node) host {
 	}
 }
 
-// picture is what the API server said at one time.
+// picture is the API server's state at one time.
 type picture struct {
 	hosts map[string]host
 	users map[corev1.UniqueVolumeName][]host
-	// attached holds nodes' names by PersistentVolume.
+	// attached has nodes' names by PersistentVolume.
 	attached map[string][]string
 }
 
-// Known lists the nodes that use a volume as far as the caches tell. None does
-// not mean that none does.
+// Known lists the nodes that use a volume according to the caches. An empty
+// list does not prove that no node does.
 func (t *Tracker) Known(v Volume) ([]string, error) {
 	if !t.Watches() {
 		return nil, nil
@@ -214,10 +216,10 @@ func (t *Tracker) Known(v Volume) ([]string, error) {
 	}), nil
 }
 
-// Watches says that the caches tell when a node lets a volume go.
+// Watches reports whether the caches show when a node releases a volume.
 func (t *Tracker) Watches() bool { return t.options.Caches != nil && t.options.Caches.Synced() }
 
-// attachedTo lists the nodes that the cache has attachments of a volume to.
+// attachedTo lists the nodes for which the cache has an attachment of a volume.
 func (t *Tracker) attachedTo(v Volume) ([]string, error) {
 	found, err := t.options.Caches.Attachments.ByIndex(byPersistentVolume, v.PV)
 	if err != nil {
@@ -231,7 +233,7 @@ func (t *Tracker) attachedTo(v Volume) ([]string, error) {
 }
 
 // Users lists the nodes that use a volume, from a reading that began after the
-// question. Questions that come together share one.
+// call. Concurrent calls share one.
 func (t *Tracker) Users(ctx context.Context, v Volume) ([]string, error) {
 	seen, err := t.listing.get(ctx)
 	if err != nil {
@@ -257,8 +259,8 @@ func (t *Tracker) Users(ctx context.Context, v Volume) ([]string, error) {
 	}), nil
 }
 
-// users lists who uses a volume, sorted: the nodes that say so, unless they are
-// known to have let go, and those that it is attached to.
+// users lists the nodes that use a volume, sorted: those whose status says so,
+// unless they are known to have released it, and those that it is attached to.
 func (t *Tracker) users(v Volume, saying []host, attached []string, find func(name string) (host, bool)) []string {
 	using := map[string]bool{}
 	rebooted := map[string]bool{}
@@ -281,9 +283,9 @@ func (t *Tracker) users(v Volume, saying []host, attached []string, find func(na
 	return names
 }
 
-// rebooted notes the boot during which a node was first seen to use a volume
-// whose claim is gone, and says whether the node has been started anew since:
-// nothing of before is left on it then, and nobody can have begun to use the
+// rebooted records the boot during which a node was first seen to use a volume
+// whose claim is gone, and reports whether the node has rebooted since: then
+// nothing from before is left on it, and no pod can have begun to use the
 // volume afterwards.
 func (t *Tracker) rebooted(v Volume, node host) bool {
 	if v.UID == "" || node.boot == "" {
@@ -301,19 +303,19 @@ func (t *Tracker) rebooted(v Volume, node host) bool {
 	return seen && first != node.boot
 }
 
-// Forget drops what is remembered of a PersistentVolume that is gone, or that is
-// not to be removed any more.
+// Forget drops what is remembered about a PersistentVolume that is gone, or
+// that is no longer to be removed.
 func (t *Tracker) Forget(uid types.UID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.boots, uid)
 }
 
-// pageSize bounds what the API server answers at once.
+// pageSize bounds the size of one answer of the API server.
 const pageSize = 500
 
-// read reads all nodes, and the attachments where there is no cache of them,
-// and keeps what matters.
+// read reads all nodes, and the attachments if there is no cache of them, and
+// keeps what matters.
 func (t *Tracker) read(ctx context.Context) (picture, error) {
 	seen := picture{hosts: map[string]host{}, users: map[corev1.UniqueVolumeName][]host{}, attached: map[string][]string{}}
 	err := pages(ctx, func(ctx context.Context, options metav1.ListOptions) (string, error) {
@@ -348,8 +350,8 @@ func (t *Tracker) read(ctx context.Context) (picture, error) {
 	return seen, err
 }
 
-// pages reads a list to its end. A page that the API server has forgotten
-// meanwhile fails the reading, which is made anew when somebody asks again.
+// pages reads a list to its end. If the API server has forgotten a page
+// meanwhile, the reading fails; the next call reads again.
 func pages(ctx context.Context, read func(context.Context, metav1.ListOptions) (next string, err error)) error {
 	options := metav1.ListOptions{Limit: pageSize}
 	for {

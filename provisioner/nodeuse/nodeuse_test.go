@@ -98,8 +98,8 @@ func attachment(pv, node string) *storagev1.VolumeAttachment {
 	}}
 }
 
-// tracker makes a tracker over an API server with the objects; its caches hold
-// the same, or are empty where it has none.
+// tracker makes a tracker over an API server with the objects; its caches have
+// the same objects, or are empty if there is no API server.
 func tracker(t *testing.T, caches bool, objects ...runtime.Object) (*Tracker, *fake.Clientset) {
 	t.Helper()
 	client := fake.NewClientset(objects...)
@@ -161,7 +161,7 @@ func TestNodesThatUseAVolume(t *testing.T) {
 	}
 }
 
-// TestLateWatchIsNotBelieved: the cache shows nothing yet, and the API server
+// TestLateWatchIsNotBelieved: the cache shows nothing yet, but the API server
 // does.
 func TestLateWatchIsNotBelieved(t *testing.T) {
 	tracker, client := tracker(t, true)
@@ -177,8 +177,8 @@ func TestLateWatchIsNotBelieved(t *testing.T) {
 	}
 }
 
-// TestNodeThatWasStartedAnewHasLetGo: but not if it was seen first in the boot
-// that it is in.
+// TestNodeThatWasStartedAnewHasLetGo: but not if the use was first seen during
+// the current boot.
 func TestNodeThatWasStartedAnewHasLetGo(t *testing.T) {
 	using := node("a", inUse(iscsiName), attached(iscsiName))
 	tracker, client := tracker(t, true, using)
@@ -220,7 +220,7 @@ func TestAttachmentsThatAreNotReadProveNothing(t *testing.T) {
 	}
 }
 
-// TestOneReadingServesAllWhoWait, and never one who asked after it began.
+// TestOneReadingServesAllWhoWait, but never a caller that asked after it began.
 func TestOneReadingServesAllWhoWait(t *testing.T) {
 	var mu sync.Mutex
 	readings := 0

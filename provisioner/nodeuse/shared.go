@@ -9,14 +9,14 @@ import (
 // readTimeout bounds one reading.
 const readTimeout = 30 * time.Second
 
-// dutyCycle bounds how much of the time is spent reading: a reading that took
-// long is followed by a pause as many times longer.
+// dutyCycle bounds how much of the time is spent reading: after a long reading
+// comes a pause that is this many times longer.
 const dutyCycle = 3
 
 // quick is a reading that needs no pause after it.
 const quick = 50 * time.Millisecond
 
-// shared is a reading that serves everybody who asked before it began.
+// shared is a reading that serves every caller who asked before it began.
 type shared[T any] struct {
 	read func(ctx context.Context) (T, error)
 
@@ -31,7 +31,7 @@ type reading[T any] struct {
 	err   error
 }
 
-// get returns what was read after the call.
+// get returns a result read after the call.
 func (s *shared[T]) get(ctx context.Context) (T, error) {
 	s.mu.Lock()
 	wanted := s.next
@@ -53,7 +53,7 @@ func (s *shared[T]) get(ctx context.Context) (T, error) {
 	}
 }
 
-// run reads until nobody asks.
+// run reads until there are no more callers.
 func (s *shared[T]) run() {
 	for {
 		s.mu.Lock()
@@ -64,7 +64,7 @@ func (s *shared[T]) run() {
 		if current == nil {
 			return
 		}
-		// It serves many, and so ends with none of them.
+		// The reading serves many callers, so it does not end with any one of them.
 		ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 		began := time.Now()
 		current.value, current.err = s.read(ctx)

@@ -9,12 +9,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// pageSize bounds what the API server answers at once.
+// pageSize bounds the size of one answer of the API server.
 const pageSize = 500
 
-// List reads a list in pages. The API server forgets where a page ended
-// after some minutes; the list is then read anew and at once, as nothing else
-// would get to its end.
+// List reads a list in pages. The API server forgets where a page ended after
+// some minutes; List then reads the whole list again in one request, since
+// nothing else would reach its end.
 func List[T any](ctx context.Context, what string, list func(context.Context, metav1.ListOptions) ([]T, string, error)) ([]T, error) {
 	var all []T
 	options := metav1.ListOptions{Limit: pageSize}

@@ -31,7 +31,7 @@ func TestListThatCannotBeRead(t *testing.T) {
 	if !errors.Is(err, refused) || err.Error() != "cannot list Things: forbidden" {
 		t.Errorf("%v", err)
 	}
-	// An expiry that is not about a page is an error like others.
+	// An expiry that does not concern a page is an ordinary error.
 	calls := 0
 	_, err = List(t.Context(), "Things", func(context.Context, metav1.ListOptions) ([]int, string, error) {
 		calls++

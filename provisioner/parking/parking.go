@@ -1,7 +1,7 @@
-// Package parking keeps what cannot be worked on now, with all that could help
-// it. Nothing that is parked polls: it comes back when one of its helps happens,
-// and what happened between the decision to park it and the parking is not
-// missed.
+// Package parking keeps what cannot be worked on now, together with everything
+// that could help it. Nothing that is parked polls: it returns when one of its
+// helps happens. Helps that happen between the decision to park it and the
+// parking itself are not missed.
 package parking
 
 import (
@@ -19,48 +19,48 @@ type Help struct {
 	Name string
 }
 
-// HelpKind says what kind of help it is.
+// HelpKind is the kind of a help.
 type HelpKind string
 
-// The kinds of help, and what their names are of.
+// The kinds of help, and what their names refer to.
 const (
 	Policy      HelpKind = "policy"      // another policy is in force
 	Credentials HelpKind = "credentials" // some backend's credentials have changed
 	Namespace   HelpKind = "namespace"   // its labels may have changed
-	Class       HelpKind = "class"       // the StorageClass was made anew
+	Class       HelpKind = "class"       // the StorageClass was created again
 	Backend     HelpKind = "backend"     // it answers again
 	Room        HelpKind = "room"        // a quota has room again
-	Node        HelpKind = "node"        // it may have let a volume go
+	Node        HelpKind = "node"        // it may have released a volume
 	Earlier     HelpKind = "earlier"     // it is known which claims are older than the term
 )
 
-// mostHelps bounds how many kinds of help are told apart. Beyond, all that
-// happened counts as help for everything, which costs a needless look.
+// mostHelps bounds how many helps are distinguished. Beyond it, everything that
+// happened counts as help for everything, which costs a needless check.
 const mostHelps = 4096
 
-// History remembers when each help came last.
+// History remembers when each help last happened.
 type History struct {
 	mu    sync.Mutex
 	clock Moment
 	last  map[Help]Moment
-	// floor is when all was forgotten last.
+	// floor is when everything was last forgotten.
 	floor Moment
 }
 
-// Moment orders what happens.
+// Moment orders events in time.
 type Moment uint64
 
 // NewHistory makes a history in which nothing has happened.
 func NewHistory() *History { return &History{last: map[Help]Moment{}} }
 
-// Now is the present moment.
+// Now returns the current moment.
 func (h *History) Now() Moment {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.clock
 }
 
-// Note remembers that helps came now.
+// Note records that helps happened now.
 func (h *History) Note(helps []Help) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -74,7 +74,7 @@ func (h *History) Note(helps []Help) {
 	}
 }
 
-// Since says whether any of the helps came after the moment.
+// Since reports whether any of the helps happened after the moment.
 func (h *History) Since(m Moment, helps []Help) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -89,15 +89,15 @@ const (
 	Waiting Why = "waiting" // for its turn
 	Denied  Why = "denied"
 	Failing Why = "failing" // and is tried again later
-	Held    Why = "held"    // it must not go on now
+	Held    Why = "held"    // it must not continue now
 )
 
-// Lot holds the parked objects of one kind, by UID.
+// Lot has the parked objects of one kind, by UID.
 type Lot[T metav1.Object] struct {
 	mu     sync.Mutex
 	parked map[types.UID]place[T]
 	counts map[Why]int
-	// told is what the objects' authors were told last.
+	// told is the last message to each object's author.
 	told map[types.UID]said
 }
 
@@ -107,13 +107,13 @@ type place[T metav1.Object] struct {
 	helps  []Help
 }
 
-// said is what an object's author was told.
+// said is a message to an object's author.
 type said struct {
 	reason, message string
 	at              time.Time
 }
 
-// repeatAfter is how often a reason that stands is told again, so that its
+// repeatAfter is how often an unchanged reason is reported again, so that its
 // event does not expire (the API server keeps events for an hour).
 const repeatAfter = 45 * time.Minute
 
@@ -122,7 +122,7 @@ func NewLot[T metav1.Object]() *Lot[T] {
 	return &Lot[T]{parked: map[types.UID]place[T]{}, counts: map[Why]int{}, told: map[types.UID]said{}}
 }
 
-// Park puts an object in, for one reason at a time.
+// Park adds an object, for one reason at a time.
 func (l *Lot[T]) Park(object T, reason Why, helps []Help) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -132,8 +132,8 @@ func (l *Lot[T]) Park(object T, reason Why, helps []Help) {
 	l.counts[reason]++
 }
 
-// Take takes an object out if it is in for one of the reasons; no reasons mean
-// any.
+// Take removes an object if it is parked for one of the reasons; no reasons
+// mean any.
 func (l *Lot[T]) Take(uid types.UID, reasons ...Why) (object T, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -145,8 +145,8 @@ func (l *Lot[T]) Take(uid types.UID, reasons ...Why) (object T, ok bool) {
 	return found.object, true
 }
 
-// HelpedBy returns the objects that the helps may help. Those that are denied or
-// wait stay in, until somebody looks at them.
+// HelpedBy returns the objects that the helps may help. Denied and waiting
+// objects stay parked until the provisioner takes them.
 func (l *Lot[T]) HelpedBy(helps []Help) []T {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -170,18 +170,18 @@ func (l *Lot[T]) remove(uid types.UID) {
 	}
 }
 
-// Count is how many objects are in for a reason.
+// Count returns how many objects are parked for a reason.
 func (l *Lot[T]) Count(reason Why) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.counts[reason]
 }
 
-// Tell notes what an object's author is told, and reports whether that is news:
-// another reason, another message, or the same after a while.
+// Tell records a message to an object's author, and reports whether it is news:
+// another reason, another message, or the same one after a while.
 //
-// passing says that the message changes all the time without being news, such as
-// the numbers of a quota.
+// passing means that the message changes all the time without being news, such
+// as the numbers of a quota.
 func (l *Lot[T]) Tell(uid types.UID, reason, message string, passing bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -194,7 +194,7 @@ func (l *Lot[T]) Tell(uid types.UID, reason, message string, passing bool) bool 
 	return true
 }
 
-// Unsay makes the next word to an object's author news again.
+// Unsay makes the next message to an object's author news again.
 func (l *Lot[T]) Unsay(uid types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

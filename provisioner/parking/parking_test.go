@@ -37,9 +37,9 @@ func TestParkedObjectsAreHelpedByWhatHelpsThem(t *testing.T) {
 	}{
 		{Help{Kind: Policy}, "[]"},
 		{silver, "[held]"},
-		{silver, "[]"}, // it is out
+		{silver, "[]"}, // it was taken
 		{gold, "[denied failing]"},
-		{gold, "[denied]"}, // stays until somebody looks at it
+		{gold, "[denied]"}, // stays until it is taken
 	} {
 		if got := fmt.Sprint(helped(c.help)); got != c.want {
 			t.Errorf("%v helped %s, want %s", c.help, got, c.want)
@@ -106,7 +106,7 @@ func TestHelpsAreForgottenRatherThanGathered(t *testing.T) {
 	if len(h.last) > mostHelps {
 		t.Errorf("%d helps are remembered", len(h.last))
 	}
-	// What was forgotten counts as help.
+	// A forgotten moment counts as help.
 	if !h.Since(start, []Help{{Kind: Namespace, Name: "0"}}) || h.Since(h.Now(), []Help{{Kind: Namespace, Name: "0"}}) {
 		t.Error("a help was missed, or made up")
 	}

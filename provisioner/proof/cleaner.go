@@ -19,21 +19,21 @@ import (
 )
 
 // Unrecorded removes volumes of one backend that no PersistentVolume names;
-// *backends.Lifecycle does.
+// *backends.Lifecycle implements it.
 type Unrecorded interface {
 	RemoveUnrecorded(ctx context.Context, volumeID string, stamp backends.Stamp, connector backends.Connector, permit backends.Permit) error
 }
 
-// Nodes tells which nodes use a volume.
+// Nodes determines which nodes use a volume.
 type Nodes interface {
 	// Users asks the API server.
 	Users(ctx context.Context, v nodeuse.Volume) ([]string, error)
 }
 
-// Cleaner removes what is provably nobody's. Every path that removes a volume
-// without a PersistentVolume that says so asks it for the proof, when the turn
-// of the first change has come: undoing, second volumes, what a listing shows,
-// and audits.
+// Cleaner removes what is proven unneeded. Every path that removes a volume
+// without a PersistentVolume asks it for the proof when the turn of the first
+// change has come: undoing, duplicates, volumes that a listing shows, and
+// audits.
 type Cleaner struct {
 	Client          kubernetes.Interface
 	ProvisionerName string
@@ -42,20 +42,20 @@ type Cleaner struct {
 	ClusterUID string
 	// Namespace is where the volumes' Secrets are.
 	Namespace string
-	// RecordedBy tells from a cache which PersistentVolume names a volume, or
+	// RecordedBy returns, from a cache, which PersistentVolume names a volume, or
 	// did so; empty means that none is known.
 	RecordedBy func(v backends.Volume) (pv string)
 	Nodes      Nodes
-	// UseOf tells as what nodes may use a volume that no PersistentVolume records,
-	// and nil if none can: nobody was told of the volume. Where the function is nil
-	// itself, nothing more is known than what the PersistentVolume would be called.
+	// UseOf returns how nodes may know a volume that no PersistentVolume records,
+	// and nil if no node can: its connection was never published. If the function
+	// itself is nil, only the name that the PersistentVolume would have is known.
 	UseOf func(stamp backends.Stamp) *nodeuse.Volume
-	// Volumes gives a backend's volumes and the connector they are connected to.
+	// Volumes provides a backend's volumes and the connector they are connected
+	// to.
 	Volumes func(backend string) (Unrecorded, backends.Connector, error)
 }
 
-// keptError says why a volume or Secret stays. Nothing that is tried again
-// changes that.
+// keptError says why a volume or Secret stays. Retrying does not change that.
 type keptError struct{ message string }
 
 func (e *keptError) Error() string { return e.message }
@@ -64,19 +64,21 @@ func kept(format string, arguments ...any) error {
 	return &keptError{fmt.Sprintf(format, arguments...)}
 }
 
-// IsKept reports whether an error says that something stays on purpose.
+// IsKept reports whether an error means that something stays on purpose.
 func IsKept(err error) bool {
 	var reason *keptError
 	return errors.As(err, &reason) || backends.IsKind(err, backends.KindNotOurs) || backends.IsKind(err, backends.KindRecorded)
 }
 
-// ErrMayBeServed says that a volume's claim may still get it, or another.
+// ErrMayBeServed means that a volume's claim may still get this volume, or
+// another.
 var ErrMayBeServed = errors.New("its claim is pending and may still get it")
 
-// NobodyNeeds is the proof that a volume may go: no PersistentVolume records it,
-// and its claim is gone or served by another. That the volume carries the
-// claim's stamp, was never attached and is no copy of another is the backend's
-// to prove (backends.Volume.EverAttached), and proven each time it is looked at.
+// NobodyNeeds is the proof that a volume may be removed: no PersistentVolume
+// records it, and its claim is gone or served by another volume. The backend
+// proves that the volume carries the claim's stamp, was never attached and is
+// not a copy of another (backends.Volume.EverAttached), and does so each time
+// it reads the volume.
 func (c Cleaner) NobodyNeeds(ctx context.Context, v backends.Volume) error {
 	second, err := c.isSecond(ctx, v)
 	if err != nil || second {
@@ -96,19 +98,20 @@ func (c Cleaner) NobodyNeeds(ctx context.Context, v backends.Volume) error {
 		return nil
 	case claim != nil:
 		return fmt.Errorf("volume %s of claim %s/%s: %w", v.ID, stamp.Namespace, stamp.Claim, ErrMayBeServed)
-	// That a claim is absent here says nothing about one of another cluster.
+	// The absence of a claim here proves nothing about a claim of another cluster.
 	case stamp.ClusterUID == "" && stamp.Cluster != c.ClusterUID:
-		return kept("volume %s was made by an earlier version, whose stamps do not tell two clusters of one clusterID apart; remove it by hand if no other cluster has clusterID %q", v.ID, stamp.Cluster)
+		return kept("volume %s was made by an earlier version, whose stamps do not distinguish two clusters with the same clusterID; remove it by hand if no other cluster has clusterID %q", v.ID, stamp.Cluster)
 	case stamp.ClusterUID != "" && stamp.ClusterUID != c.ClusterUID:
-		return kept("volume %s is stamped by cluster %q under kube-system UID %q, and this cluster's is %q: two clusters seem to share one clusterID; give each its own in the policy",
+		return kept("volume %s is stamped by cluster %q under kube-system UID %q, but this cluster's is %q: two clusters seem to share one clusterID; give each its own in the policy",
 			v.ID, stamp.Cluster, stamp.ClusterUID, c.ClusterUID)
 	}
 	return nil
 }
 
-// servedByForeign is the proof that a claim that is bound under the name of its
-// own PersistentVolume is served by another provisioner's of that name. Where
-// there is none, its own has existed, and may have been used.
+// servedByForeign is the proof that a claim bound to a PersistentVolume with
+// the name this program would use is served by another provisioner's object of
+// that name. If no such object exists, the claim's own PersistentVolume
+// existed, and may have been used.
 func (c Cleaner) servedByForeign(ctx context.Context, stamp backends.Stamp, v backends.Volume) error {
 	_, err := c.Client.CoreV1().PersistentVolumes().Get(ctx, stamp.PV, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -118,19 +121,20 @@ func (c Cleaner) servedByForeign(ctx context.Context, stamp backends.Stamp, v ba
 }
 
 // IsUnrecorded is the proof that no PersistentVolume records a volume. It is
-// enough for whoever works on the claim and makes, or keeps, another volume.
+// enough for a caller that works on the claim and makes, or keeps, another
+// volume.
 func (c Cleaner) IsUnrecorded(ctx context.Context, v backends.Volume) error {
 	_, err := c.isSecond(ctx, v)
 	return err
 }
 
-// isSecond is the same proof, and tells whether the claim's PersistentVolume
-// names another volume. The cache is asked by the volume's id, the API server by
-// the name that the PersistentVolume of this claim has.
+// isSecond is the same proof, and also reports whether the claim's
+// PersistentVolume names another volume. It looks in the cache by the volume's
+// ID, and at the API server by the name of this claim's PersistentVolume.
 func (c Cleaner) isSecond(ctx context.Context, v backends.Volume) (second bool, err error) {
 	stamp := backends.StampOf(v)
 	if stamp.Cluster != c.Cluster || stamp.PV != record.PVNameFor(stamp.ClaimUID) {
-		return false, kept("volume %s: its stamp is not one that this program wrote for this cluster", v.ID)
+		return false, kept("volume %s: its stamp was not written by this program for this cluster", v.ID)
 	}
 	if err := c.notRecorded(v); err != nil {
 		return false, err
@@ -140,7 +144,8 @@ func (c Cleaner) isSecond(ctx context.Context, v backends.Volume) (second bool, 
 		if err := c.unused(ctx, *use, v); err != nil {
 			return false, err
 		}
-		// To ask the nodes may take long, and meanwhile it may have been saved.
+		// Asking the nodes may take long, and the PersistentVolume may have been
+		// saved meanwhile.
 		pv, err = c.Record(ctx, stamp.PV)
 	}
 	if err != nil || pv == nil {
@@ -156,7 +161,7 @@ func (c Cleaner) isSecond(ctx context.Context, v backends.Volume) (second bool, 
 	return true, nil
 }
 
-// notRecorded is as much of the proof as the cache tells.
+// notRecorded is the part of the proof that the cache provides.
 func (c Cleaner) notRecorded(v backends.Volume) error {
 	if pv := c.RecordedBy(v); pv != "" {
 		return kept("volume %s is recorded by PersistentVolume %s", v.ID, pv)
@@ -164,8 +169,9 @@ func (c Cleaner) notRecorded(v backends.Volume) error {
 	return nil
 }
 
-// Record asks the API server for the PersistentVolume of that name; nil if there
-// is none, or one of another provisioner, which records no volume of ours.
+// Record reads the PersistentVolume of that name from the API server; nil if
+// there is none, or if it is another provisioner's, which records no volume of
+// ours.
 func (c Cleaner) Record(ctx context.Context, name string) (*corev1.PersistentVolume, error) {
 	pv, err := c.Client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && record.IsForeign(pv, c.ProvisionerName) {
@@ -177,8 +183,8 @@ func (c Cleaner) Record(ctx context.Context, name string) (*corev1.PersistentVol
 	return pv, nil
 }
 
-// mayUse is as what nodes may use a volume that no PersistentVolume records; nil
-// if none can. One that was never connected is used by nobody.
+// mayUse returns how nodes may know a volume that no PersistentVolume records;
+// nil if no node can. No node uses a volume that was never connected.
 func (c Cleaner) mayUse(stamp backends.Stamp, v backends.Volume) *nodeuse.Volume {
 	switch {
 	case v.Status != backends.StatusAttaching && v.Status != backends.StatusReserved:
@@ -198,8 +204,8 @@ func (c Cleaner) unused(ctx context.Context, use nodeuse.Volume, v backends.Volu
 	return err
 }
 
-// RemoveVolume removes a volume that nobody needs. Its claim's Secret may belong
-// to another volume, and stays.
+// RemoveVolume removes a volume that is proven unneeded. Its claim's Secret may
+// belong to another volume, and stays.
 func (c Cleaner) RemoveVolume(ctx context.Context, backend, volumeID string, stamp backends.Stamp) error {
 	volumes, connector, err := c.Volumes(backend)
 	if err != nil {
@@ -208,12 +214,12 @@ func (c Cleaner) RemoveVolume(ctx context.Context, backend, volumeID string, sta
 	return volumes.RemoveUnrecorded(ctx, volumeID, stamp, connector, c.Permit(c.NobodyNeeds))
 }
 
-// Timeout bounds the questions to the API server that a proof asks.
+// Timeout bounds the requests to the API server that a proof sends.
 const Timeout = time.Minute
 
-// Permit asks for the proof before the first change of each volume, and before
-// every later one whether the cache shows a record meanwhile: a request of a
-// former leader may come late.
+// Permit asks for the proof before the first change of each volume. Before
+// every later change it asks whether the cache shows a record meanwhile: a
+// request of a former leader may arrive late.
 func (c Cleaner) Permit(prove backends.Permit) backends.Permit {
 	proven := map[string]bool{}
 	return func(ctx context.Context, v backends.Volume) error {

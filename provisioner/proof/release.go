@@ -18,22 +18,22 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// Release is the proof that the volume of a released PersistentVolume may go. A
-// deletion may wait for minutes for its turn, and the PersistentVolume that it
-// was begun with is as old by then: somebody may have changed his mind, or a
-// node may still be writing.
+// Release is the proof that the volume of a released PersistentVolume may be
+// removed. A deletion may wait minutes for its turn, and the PersistentVolume
+// it began with is out of date by then: somebody may have changed their mind,
+// or a node may still be writing.
 type Release struct {
 	ReleaseOptions
 	pv       *corev1.PersistentVolume
 	volumeID string
 	// proven is the resource version that the API server gave the proof for, at is
-	// when, and status the volume's at that time; empty until then.
+	// when, and status was the volume's status at that time; empty until then.
 	proven string
 	at     time.Time
 	status backends.Status
 }
 
-// ReleaseOptions are what a Release asks.
+// ReleaseOptions are the options of a Release.
 type ReleaseOptions struct {
 	Client            kubernetes.Interface
 	PersistentVolumes corelisters.PersistentVolumeLister
@@ -46,20 +46,20 @@ func NewRelease(options ReleaseOptions, pv *corev1.PersistentVolume, volumeID st
 	return &Release{ReleaseOptions: options, pv: pv, volumeID: volumeID}
 }
 
-// IsProven says that the proof was given before.
+// IsProven reports whether the proof succeeded before.
 func (r *Release) IsProven() bool { return r.proven != "" }
 
 const (
 	// proofAge is how old the proof may be when the first change is made.
 	proofAge = 2 * time.Second
-	// askTimeout bounds the one question to the API server that may have to be
-	// asked while a request to the backend is kept from being made.
+	// askTimeout bounds the one request to the API server that may be needed while
+	// a request to the backend waits for it.
 	askTimeout = 5 * time.Second
 )
 
-// Permit asks the API server before the first change, and once more if the turn
-// of that was long in coming. Afterwards the cache tells whether somebody has
-// changed his mind.
+// Permit asks the API server before the first change, and once more if that
+// change waited long for its turn. Afterwards the cache shows whether somebody
+// has changed their mind.
 func (r *Release) Permit(ctx context.Context, v backends.Volume) error {
 	switch {
 	case r.proven == "":
@@ -73,9 +73,9 @@ func (r *Release) Permit(ctx context.Context, v backends.Volume) error {
 	return r.stillMeant()
 }
 
-// prove asks for the nodes and the PersistentVolume. The nodes come first: to ask
-// them may take long, and once none of them uses a volume that is released, none
-// begins to. The last word is whether the volume is still to be removed.
+// prove reads the nodes and the PersistentVolume. The nodes come first: reading
+// them may take long, and once no node uses a released volume, none begins to.
+// The PersistentVolume has the last word.
 func (r *Release) prove(ctx context.Context, v backends.Volume) error {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
@@ -89,7 +89,7 @@ func (r *Release) prove(ctx context.Context, v backends.Volume) error {
 		case err != nil:
 			return err
 		case live.Annotations[nodeuse.AnnotationReleasedBy] != known.Annotations[nodeuse.AnnotationReleasedBy]:
-			known = live // the operator's word is the one that the API server has
+			known = live // the operator's annotation, as the API server has it
 		case len(users) > 0:
 			return &InUseError{r.pv.Name, users}
 		default:
@@ -99,7 +99,7 @@ func (r *Release) prove(ctx context.Context, v backends.Volume) error {
 	}
 }
 
-// ask reads the PersistentVolume from the API server. It must ask for the
+// ask reads the PersistentVolume from the API server. It must still ask for the
 // removal.
 func (r *Release) ask(ctx context.Context) (*corev1.PersistentVolume, error) {
 	live, err := r.Client.CoreV1().PersistentVolumes().Get(ctx, r.pv.Name, metav1.GetOptions{})
@@ -112,7 +112,7 @@ func (r *Release) ask(ctx context.Context) (*corev1.PersistentVolume, error) {
 	return live, r.meant(live)
 }
 
-// stillMeant looks at what the cache has learned since the proof.
+// stillMeant checks what the cache has learned since the proof.
 func (r *Release) stillMeant() error {
 	cached, err := r.PersistentVolumes.Get(r.pv.Name)
 	if apierrors.IsNotFound(err) {
@@ -127,37 +127,37 @@ func (r *Release) stillMeant() error {
 	return r.meant(cached)
 }
 
-// meant says whether a PersistentVolume, as it is now, asks for the removal of
-// the very volume that is about to be removed.
+// meant reports whether a PersistentVolume, as it is now, asks for the removal
+// of the very volume that is about to be removed.
 func (r *Release) meant(now *corev1.PersistentVolume) error {
 	because := ""
 	switch origin, err := record.OriginOf(now); {
 	case now.UID != r.pv.UID:
 		because = "another object has its name"
 	case now.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete:
-		because = fmt.Sprintf("its reclaim policy is %s now", now.Spec.PersistentVolumeReclaimPolicy)
+		because = fmt.Sprintf("its reclaim policy is now %s", now.Spec.PersistentVolumeReclaimPolicy)
 	case now.Spec.ClaimRef == nil:
 		because = "its claimRef was cleared"
 	case now.Status.Phase != corev1.VolumeReleased:
-		because = fmt.Sprintf("its phase is %s now", now.Status.Phase)
+		because = fmt.Sprintf("its phase is now %s", now.Status.Phase)
 	case err != nil:
 		return err
 	case origin.VolumeID != r.volumeID:
-		because = fmt.Sprintf("it names volume %s now", origin.VolumeID)
+		because = fmt.Sprintf("it now names volume %s", origin.VolumeID)
 	default:
 		return nil
 	}
 	return &ChangedError{r.pv.Name, because}
 }
 
-// ChangedError says that a deletion stopped because somebody wants it no more.
+// ChangedError means that a deletion stopped because it is no longer wanted.
 type ChangedError struct{ pv, because string }
 
 func (e *ChangedError) Error() string {
 	return fmt.Sprintf("the volume of PersistentVolume %s is not removed: %s", e.pv, e.because)
 }
 
-// InUseError says that a deletion waits for nodes to let the volume go.
+// InUseError means that a deletion waits for nodes to release the volume.
 type InUseError struct {
 	PV    string
 	Nodes []string
@@ -165,6 +165,6 @@ type InUseError struct {
 
 func (e *InUseError) Error() string {
 	return fmt.Sprintf("the volume is not disconnected while node %s still uses it (volumesInUse or volumesAttached of the node's status, or a VolumeAttachment); "+
-		"it goes as soon as the node has unmounted it; if the node is lost for good, delete its Node object, taint it with %s, or run: kubectl annotate pv %s %s=%s",
+		"it is removed as soon as the node has unmounted it; if the node is lost for good, delete its Node object, taint it with %s, or run: kubectl annotate pv %s %s=%s",
 		strings.Join(e.Nodes, ", "), corev1.TaintNodeOutOfService, e.PV, nodeuse.AnnotationReleasedBy, strings.Join(e.Nodes, ","))
 }

@@ -4,8 +4,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 )
 
-// Annotations of a PersistentVolume. They are all that deleting reads, so that
-// a volume outlives the rule, the tenant and the StorageClass that made it.
+// Annotations of a PersistentVolume. Deletion reads nothing else, so that a
+// volume outlives the rule, the tenant and the StorageClass that made it.
 const (
 	Prefix            = "standalone-cinder.openstack.org/"
 	AnnotationVolume  = Prefix + "volume-id"
@@ -17,17 +17,17 @@ const (
 	AnnotationTenant   = Prefix + "tenant"
 	AnnotationRule     = Prefix + "rule"
 	AnnotationProtocol = Prefix + "protocol"
-	// AnnotationConnector is the connector as JSON: terminating a connection
-	// takes the same connector that initialized it.
+	// AnnotationConnector is the connector as JSON: terminating a connection takes
+	// the same connector that initialized it.
 	AnnotationConnector = Prefix + "connector"
 	AnnotationCluster   = Prefix + "cluster"
-	// AnnotationAttachment tells an operator which attachment at Cinder is the
-	// volume's; deleting asks Cinder itself.
+	// AnnotationAttachment shows an operator which attachment at Cinder is the
+	// volume's; deletion asks Cinder itself.
 	AnnotationAttachment = Prefix + "attachment-id"
 	AnnotationClaimUID   = Prefix + "claim-uid"
 	AnnotationRevision   = Prefix + "policy-revision"
-	// AnnotationSecret names the Secret that was made for this volume, or that
-	// it shares with others of its backend; absent when there is none.
+	// AnnotationSecret names the Secret that was made for this volume, or that it
+	// shares with other volumes of its backend; absent when there is none.
 	AnnotationSecret          = Prefix + "secret"
 	AnnotationSecretNamespace = Prefix + "secret-namespace"
 	// AnnotationProvisionedBy is written by the library.
@@ -44,12 +44,12 @@ func HistoricConnector() backends.Connector {
 	return backends.Connector{Host: "localhost", IP: "127.0.0.1", Initiator: "iqn.2018-01.io.k8s:a13fc3d1cc22"}
 }
 
-// Finalizer keeps the object of a PersistentVolume whose volume could not be
-// brought into use, or marked, yet. Were the object removed by hand, no later
-// leader could tell the volume from one that nobody was ever given.
+// Finalizer keeps the object of a PersistentVolume whose volume could not yet
+// be brought into use, or marked. If somebody removed the object by hand, later
+// leaders could not distinguish the volume from one that was never handed out.
 const Finalizer = Prefix + "not-in-use-yet"
 
-// HistoricClone is what a claim's author wrote to ask the historic
+// HistoricClone is the annotation by which a claim's author asked the historic
 // provisioner for a copy of another claim, of any namespace.
 const HistoricClone = "k8s.io/CloneRequest"
 

@@ -10,8 +10,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/trim"
 )
 
-// NewTrimmer makes what trims objects before an informer of the process caches
-// them.
+// NewTrimmer makes the Trimmer for objects that an informer of the process
+// caches.
 func NewTrimmer() *trim.Trimmer {
 	return trim.New(trim.Options{IsRead: isReadOnClaims, IsOfOne: isOfOne, ClaimUID: AnnotationClaimUID, Secret: AnnotationSecret})
 }

@@ -15,8 +15,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// PVNameOf is the name that the library gives to the PersistentVolume of a
-// claim.
+// PVNameOf is the library's name for the PersistentVolume of a claim.
 func PVNameOf(claim *corev1.PersistentVolumeClaim) string { return PVNameFor(string(claim.UID)) }
 
 // PVNameFor is the name of the PersistentVolume that is made for a claim.
@@ -25,9 +24,9 @@ func PVNameFor(claimUID string) string { return PVNamePrefix + claimUID }
 // PVNamePrefix is the provisioning library's.
 const PVNamePrefix = "pvc-"
 
-// Unsupported is why a claim is denied that asks for what no volume of Cinder can
-// honor through this program; nil if it does not. Such a claim must not get an
-// ordinary, empty volume instead.
+// Unsupported explains why a claim is denied that asks for what no Cinder
+// volume can honor through this program; nil if it does not. Such a claim must
+// not get an ordinary, empty volume instead.
 func Unsupported(claim *corev1.PersistentVolumeClaim) *policy.Denial {
 	spec := claim.Spec
 	switch {
@@ -38,7 +37,7 @@ func Unsupported(claim *corev1.PersistentVolumeClaim) *policy.Denial {
 	case spec.Selector != nil:
 		return &policy.Denial{
 			Reason:  "UnsupportedSelector",
-			Message: "spec.selector cannot be honored for a volume that is yet to be made; remove the selector, or bind an existing PersistentVolume with spec.volumeName",
+			Message: "spec.selector cannot be honored for a volume that is yet to be created; remove the selector, or bind an existing PersistentVolume with spec.volumeName",
 		}
 	}
 	if source := claim.Annotations[HistoricClone]; source != "" {
@@ -60,7 +59,7 @@ func unsupportedDataSource(kind, name string) *policy.Denial {
 	}
 }
 
-// RequestOf describes a claim to the policy. The class is nil where it does not
+// RequestOf describes a claim to the policy. The class is nil if it does not
 // exist.
 func RequestOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, namespaceLabels map[string]string) policy.Request {
 	request := policy.Request{
@@ -106,14 +105,14 @@ func IsBlock(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode == corev1.PersistentVolumeBlock
 }
 
-// BoundElsewhere says that a claim uses a PersistentVolume that was not made for
-// it, and so needs none of its own.
+// BoundElsewhere reports whether a claim uses a PersistentVolume that was not
+// made for it, and so needs none of its own.
 func BoundElsewhere(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.Spec.VolumeName != "" && claim.Spec.VolumeName != PVNameOf(claim)
 }
 
-// ClaimOf asks the API server for the claim that a volume was made for; nil if
-// it is gone.
+// ClaimOf reads from the API server the claim that a volume was made for; nil
+// if it is gone.
 func ClaimOf(ctx context.Context, client kubernetes.Interface, stamp backends.Stamp) (*corev1.PersistentVolumeClaim, error) {
 	claim, err := client.CoreV1().PersistentVolumeClaims(stamp.Namespace).Get(ctx, stamp.Claim, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && string(claim.UID) != stamp.ClaimUID {
@@ -125,8 +124,8 @@ func ClaimOf(ctx context.Context, client kubernetes.Interface, stamp backends.St
 	return claim, nil
 }
 
-// IsForeign says that a PersistentVolume is another provisioner's. One that does
-// not say whose it is may be ours.
+// IsForeign reports whether a PersistentVolume is another provisioner's. One
+// without a provisioner may be ours.
 func IsForeign(pv *corev1.PersistentVolume, provisionerName string) bool {
 	by := pv.Annotations[AnnotationProvisionedBy]
 	return !IsOurs(pv) && by != "" && by != provisionerName

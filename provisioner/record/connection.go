@@ -7,7 +7,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 )
 
-// MapRequest begins the request to map a connection, with all that follows
+// MapRequest starts a request to map a connection, with everything that follows
 // from the PersistentVolume's name and the connector.
 func MapRequest(connection mappers.Connection, pvName string, connector backends.Connector) mappers.Request {
 	return mappers.Request{
@@ -18,8 +18,8 @@ func MapRequest(connection mappers.Connection, pvName string, connector backends
 	}
 }
 
-// RefusalError is what a claim's event says of a connection that cannot be
-// mapped. The backend may be empty.
+// RefusalError is the message of a claim's event about a connection that cannot
+// be mapped. The backend may be empty.
 func RefusalError(backend string, refused *mappers.Refusal) error {
 	if backend == "" {
 		return fmt.Errorf("%s: %w", refused.Reason, refused)

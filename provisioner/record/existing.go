@@ -16,11 +16,12 @@ import (
 )
 
 // ReadExisting reads the claims and PersistentVolumes of a provisioner from a
-// cluster, for policy.Policy.Review. Those of other provisioners are left out.
+// cluster, for policy.Policy.Review. It omits those of other provisioners.
 //
-// Claims are read before PersistentVolumes. A claim that is bound in between
-// then shows as a pending one that has its volume, about which there is nothing
-// to say; the other way round it would be a bound one whose volume is missing.
+// It reads claims before PersistentVolumes. A claim that is bound in between
+// then shows as a pending claim that has its volume, which is nothing to
+// report; the other way round it would be a bound claim whose volume is
+// missing.
 func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerName string) (policy.Existing, error) {
 	var existing policy.Existing
 	trimmer := NewTrimmer()
@@ -89,8 +90,8 @@ func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerN
 	return existing, nil
 }
 
-// ListClaims reads all claims, and keeps of each only what record makes of it:
-// the objects of one page are dropped before the next is read. The version is the
+// ListClaims reads all claims, and keeps only what record makes of each: it
+// drops the objects of one page before it reads the next. The version is the
 // list's.
 func ListClaims[R any](ctx context.Context, client kubernetes.Interface, record func(*corev1.PersistentVolumeClaim) R) (records []R, version string, err error) {
 	records, err = paging.List(ctx, "PersistentVolumeClaims", func(ctx context.Context, options metav1.ListOptions) ([]R, string, error) {
@@ -123,7 +124,7 @@ func recordsOf[T, R any](page []T, record func(*T) R) []R {
 	return records
 }
 
-// byAge orders claims as they get freed room: the eldest first.
+// byAge orders claims as they get freed room: the oldest first.
 func byAge(a, b *corev1.PersistentVolumeClaim) int {
 	return cmp.Or(
 		a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
@@ -134,7 +135,7 @@ func byAge(a, b *corev1.PersistentVolumeClaim) int {
 
 // servedBy is the provisioner that a claim is for. Kubernetes writes it on the
 // claim when a volume is wanted; a claim that waits for a pod, or was bound to
-// a volume that it found, does not have it and goes by its StorageClass.
+// a volume that it found, lacks it, and its StorageClass decides.
 func servedBy(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) string {
 	if name := ProvisionerOf(claim); name != "" || class == nil {
 		return name
@@ -155,8 +156,8 @@ func existingClaim(claim *corev1.PersistentVolumeClaim, class *storagev1.Storage
 	return existing
 }
 
-// existingVolume reads what a PersistentVolume records. What is damaged in it
-// is told, and the rest is used all the same, as the ledger does.
+// existingVolume reads what a PersistentVolume records. It reports damaged
+// parts and uses the rest, as the ledger does.
 func existingVolume(pv *corev1.PersistentVolume) policy.ExistingVolume {
 	const gib = 1 << 30
 	bytes := policy.Bytes(pv.Spec.Capacity[corev1.ResourceStorage])

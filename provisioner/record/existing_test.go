@@ -21,7 +21,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// existingClaimOf is a claim of namespace team-a, made so many minutes ago.
+// existingClaimOf is a claim in namespace team-a, made this many minutes ago.
 func existingClaimOf(name, class string, minutes int, change func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
@@ -91,12 +91,13 @@ func TestReadExisting(t *testing.T) {
 		existingClaimOf("by-old-annotation", "fast", 7, func(c *corev1.PersistentVolumeClaim) {
 			c.Annotations = map[string]string{AnnotationBetaStorageProvisioner: "test"}
 		}),
-		// Claims for the first consumer have no annotation until there is one.
+		// Claims that wait for the first consumer have no annotation until there is
+		// one.
 		existingClaimOf("unannotated", "fast", 6, func(c *corev1.PersistentVolumeClaim) { c.Annotations = nil }),
 		existingClaimOf("class-gone", "gone", 5, nil),
 		existingClaimOf("refused", "fast", 4, func(c *corev1.PersistentVolumeClaim) { c.Spec.Selector = &metav1.LabelSelector{} }),
 		existingClaimOf("of-nobody", "fast", 3, func(c *corev1.PersistentVolumeClaim) { c.Namespace = "unlabeled" }),
-		// These are for others.
+		// These belong to others.
 		existingClaimOf("foreign", "fast", 1, func(c *corev1.PersistentVolumeClaim) { c.Annotations[AnnotationStorageProvisioner] = "other" }),
 		existingClaimOf("foreign-by-class", "other", 1, func(c *corev1.PersistentVolumeClaim) { c.Annotations = nil }),
 		existingClaimOf("foreign-and-gone", "gone", 1, func(c *corev1.PersistentVolumeClaim) { c.Annotations = nil }),
@@ -114,7 +115,7 @@ func TestReadExisting(t *testing.T) {
 		existingVolumeOf("old", map[string]string{HistoricIdentity: "x", HistoricVolume: "volume-9"}, nil),
 		existingVolumeOf("old-pinned", map[string]string{HistoricIdentity: "x", HistoricVolume: "volume-9", AnnotationBackend: "gold"}, nil),
 		existingVolumeOf("old-damaged", map[string]string{HistoricVolume: "volume-9"}, nil),
-		// These are of others, or nobody's.
+		// These belong to others, or to no provisioner.
 		existingVolumeOf("foreign", recordedAnnotations(), func(pv *corev1.PersistentVolume) { pv.Annotations[AnnotationProvisionedBy] = "other" }),
 		existingVolumeOf("static", nil, nil),
 	)
@@ -136,18 +137,18 @@ func TestReadExisting(t *testing.T) {
 	}
 	recorded := policy.ExistingVolume{
 		Name: "pvc-1", Backend: "gold", Tenant: "a", Rule: "tenants[0].classes[1]", StorageClass: "fast", GiB: 2,
-		// What was written by hand is brought into form.
+		// What was written by hand is normalized.
 		Place: policy.Place{Endpoint: "http://cinder:8776/v3", Project: "p1"}, Cluster: "cluster-1", Claim: "team-a/data", ClaimUID: "uid-data", Phase: "Bound",
 	}
 	retained, damaged := recorded, recorded
 	retained.Name, retained.Cluster, retained.GiB, retained.Retain, retained.Phase, retained.Claim = "pvc-2", "cluster-0", 3, true, "Released", ""
 	damaged.Name, damaged.Backend = "pvc-damaged", ""
-	damaged.Damage = "PersistentVolume pvc-damaged: annotation standalone-cinder.openstack.org/backend is missing; nothing is deleted until it is put right"
+	damaged.Damage = "PersistentVolume pvc-damaged: annotation standalone-cinder.openstack.org/backend is missing; nothing is deleted until it is fixed"
 	historic := policy.ExistingVolume{Name: "old", StorageClass: "fast", GiB: 2, Claim: "team-a/data", ClaimUID: "uid-data", Phase: "Bound", Historic: true}
 	pinned, unclear := historic, historic
 	pinned.Name, pinned.Backend = "old-pinned", "gold"
 	unclear.Name, unclear.ClaimUID = "old-damaged", ""
-	unclear.Damage = "PersistentVolume old-damaged: annotation standaloneCinderProvisionerIdentity is missing, so that the volume cannot be told from a foreign one; nothing is deleted until it is put right"
+	unclear.Damage = "PersistentVolume old-damaged: annotation standaloneCinderProvisionerIdentity is missing, so the volume cannot be distinguished from a foreign one; nothing is deleted until it is fixed"
 	want := policy.Existing{
 		Cluster: "cluster-1",
 		Claims: []policy.ExistingClaim{
@@ -158,7 +159,7 @@ func TestReadExisting(t *testing.T) {
 			{Request: request(func(r *policy.Request) { r.StorageClass, r.Parameters = "gone", nil }), Name: "class-gone", UID: "uid-class-gone"},
 			{Request: request(nil), Name: "refused", UID: "uid-refused", ClassExists: true, Refusal: &policy.Denial{
 				Reason:  "UnsupportedSelector",
-				Message: "spec.selector cannot be honored for a volume that is yet to be made; remove the selector, or bind an existing PersistentVolume with spec.volumeName",
+				Message: "spec.selector cannot be honored for a volume that is yet to be created; remove the selector, or bind an existing PersistentVolume with spec.volumeName",
 			}},
 			{Request: request(func(r *policy.Request) { r.Namespace, r.NamespaceLabels = "unlabeled", nil }), Name: "of-nobody", UID: "uid-of-nobody", ClassExists: true},
 			{Request: request(nil), Name: "younger", UID: "uid-younger", ClassExists: true},
@@ -191,7 +192,7 @@ func compare[T any](t *testing.T, what string, got, want []T) {
 	}
 }
 
-// pages answers LISTs of namespaces with so many pages of one, and lets the
+// pages answers LISTs of namespaces with this many pages of one, and lets the
 // continuation of one page expire once.
 func pages(client *fake.Clientset, number, expired int) *[]metav1.ListOptions {
 	var asked []metav1.ListOptions

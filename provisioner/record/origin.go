@@ -26,7 +26,7 @@ type Origin struct {
 	// Secret is empty when none was made.
 	Secret          string
 	SecretNamespace string
-	// Historic says that the historic provisioner wrote the object.
+	// Historic means that the historic provisioner wrote the object.
 	Historic bool
 }
 
@@ -41,8 +41,8 @@ func (o Origin) Target() backends.Target {
 	}
 }
 
-// sharesSecret reports whether the Secret is one that volumes of the backend may
-// share. What is deleted must carry that mark itself.
+// sharesSecret reports whether the Secret is one that volumes of the backend
+// may share. A Secret that is deleted must carry that mark itself.
 func (o Origin) SharesSecret() bool {
 	return !o.Historic && o.Secret != SecretName(o.PVName) && mappers.IsSharedSecretName(o.Secret, o.Backend)
 }
@@ -50,8 +50,8 @@ func (o Origin) SharesSecret() bool {
 // IsOurs reports whether this program, in its present form, wrote the object.
 func IsOurs(pv *corev1.PersistentVolume) bool { return pv.Annotations[AnnotationVolume] != "" }
 
-// OriginOf reads the annotations back. What is missing or damaged is named;
-// nothing is guessed, since a deletion follows.
+// OriginOf reads the annotations back. It names what is missing or damaged and
+// guesses nothing, since a deletion follows.
 func OriginOf(pv *corev1.PersistentVolume) (Origin, error) {
 	annotations := pv.Annotations
 	if !IsOurs(pv) {
@@ -100,7 +100,7 @@ func historicOrigin(pv *corev1.PersistentVolume) (Origin, error) {
 		return origin, Damaged(pv, AnnotationVolume, "is missing, and so is "+HistoricVolume)
 	}
 	if annotations[HistoricIdentity] == "" {
-		return origin, Damaged(pv, HistoricIdentity, "is missing, so that the volume cannot be told from a foreign one")
+		return origin, Damaged(pv, HistoricIdentity, "is missing, so the volume cannot be distinguished from a foreign one")
 	}
 	if pv.Spec.ClaimRef != nil {
 		origin.ClaimUID = string(pv.Spec.ClaimRef.UID)
@@ -109,8 +109,8 @@ func historicOrigin(pv *corev1.PersistentVolume) (Origin, error) {
 		origin.Protocol = "iscsi"
 		origin.Secret = iscsi.SecretRef.Name
 		origin.SecretNamespace = iscsi.SecretRef.Namespace
-		// The historic program wrote no namespace; kubelet then looks into
-		// the claim's, and so did it.
+		// The historic program wrote no namespace; kubelet then looks in the claim's,
+		// and so did that program.
 		if origin.SecretNamespace == "" && pv.Spec.ClaimRef != nil {
 			origin.SecretNamespace = pv.Spec.ClaimRef.Namespace
 		}
@@ -118,14 +118,14 @@ func historicOrigin(pv *corev1.PersistentVolume) (Origin, error) {
 	return origin, nil
 }
 
-// DamagedError says that a PersistentVolume does not say what deleting needs.
+// DamagedError means that a PersistentVolume lacks what its deletion needs.
 type DamagedError struct{ Message string }
 
 func (e *DamagedError) Error() string { return e.Message }
 
 // Damaged is the error about one annotation of a PersistentVolume.
 func Damaged(pv *corev1.PersistentVolume, key, problem string) error {
-	return &DamagedError{fmt.Sprintf("PersistentVolume %s: annotation %s %s; nothing is deleted until it is put right", pv.Name, key, problem)}
+	return &DamagedError{fmt.Sprintf("PersistentVolume %s: annotation %s %s; nothing is deleted until it is fixed", pv.Name, key, problem)}
 }
 
 // PlaceAnnotations record where a volume lives.
@@ -144,8 +144,8 @@ func PlaceOf(pv *corev1.PersistentVolume) backends.Place {
 	return backends.NewPlace(pv.Annotations[AnnotationEndpoint], pv.Annotations[AnnotationProject])
 }
 
-// WithRemedy says what to do about a volume that does not exist where its
-// backend leads, and may exist elsewhere. Other errors stay as they are.
+// WithRemedy adds what to do about a volume that does not exist where its
+// backend leads, but may exist elsewhere. Other errors stay as they are.
 func WithRemedy(err error, origin Origin) error {
 	var failed *backends.Error
 	if !errors.As(err, &failed) || failed.Kind != backends.KindElsewhere {
@@ -154,8 +154,8 @@ func WithRemedy(err error, origin Origin) error {
 	return fmt.Errorf("%w; its PersistentVolume stays; %s", err, origin.Remedy(failed.Place))
 }
 
-// Remedy is what an operator can do about a volume that does not exist where its
-// backend leads, and may exist elsewhere.
+// Remedy is what an operator can do about a volume that does not exist where
+// its backend leads, but may exist elsewhere.
 func (o Origin) Remedy(present backends.Place) string {
 	return fmt.Sprintf("put the configuration and credentials of backend %s back to what they were, or, "+
 		"if the volume is certainly gone, run: kubectl annotate pv %s --overwrite %s=%s %s=%s",

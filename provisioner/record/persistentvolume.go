@@ -16,34 +16,36 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 )
 
-// Provisioned is what is known of a volume that was made for a claim.
+// Provisioned is what is known about a volume that was made for a claim.
 type Provisioned struct {
 	// Name is the PersistentVolume's.
 	Name    string
 	Claim   *corev1.PersistentVolumeClaim
 	Class   *storagev1.StorageClass
 	Cluster string
-	// Tenant, Rule and Revision are what the policy decided.
+	// Tenant, Rule and Revision are the policy's decision.
 	Tenant, Rule, Revision string
 
 	Backend   string
 	Connector backends.Connector
-	// NodeLabels select the nodes that the volume is exported to; empty is all.
+	// NodeLabels select the nodes that the volume is exported to; empty selects
+	// all.
 	NodeLabels map[string]string
 	Connected  backends.Connected
 
 	Protocol string
 	Mapped   mappers.Result
-	// SecretNamespace is where the Secret is that the mapper asked for, if any.
+	// SecretNamespace is the namespace of the Secret that the mapper asked for, if
+	// any.
 	SecretNamespace string
 }
 
 // NewPersistentVolume describes a volume to Kubernetes. The capacity is what
-// Cinder made, which may be more than was asked for.
+// Cinder made, which may be more than the claim requested.
 func NewPersistentVolume(of Provisioned) *corev1.PersistentVolume {
 	connector, err := json.Marshal(of.Connector)
 	if err != nil {
-		// A struct of strings and a bool always encodes.
+		// Encoding a struct of strings and a bool never fails.
 		panic(err)
 	}
 	annotations := map[string]string{
@@ -82,8 +84,8 @@ func NewPersistentVolume(of Provisioned) *corev1.PersistentVolume {
 	}
 }
 
-// nodeAffinity binds a PersistentVolume to the nodes that its volume is exported
-// to; nil leaves it to all.
+// nodeAffinity binds a PersistentVolume to the nodes that its volume is
+// exported to; nil means all nodes.
 func nodeAffinity(labels map[string]string) *corev1.VolumeNodeAffinity {
 	if len(labels) == 0 {
 		return nil
@@ -99,8 +101,8 @@ func capacity(gib int64) corev1.ResourceList {
 	return corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(gib<<30, resource.BinarySI)}
 }
 
-// PersistentVolumeSpec completes what claim and StorageClass say of a
-// PersistentVolume with what its connection was mapped to.
+// PersistentVolumeSpec combines what claim and StorageClass say about a
+// PersistentVolume with its mapped connection.
 func PersistentVolumeSpec(mapped mappers.Result, spec corev1.PersistentVolumeSpec) corev1.PersistentVolumeSpec {
 	spec.PersistentVolumeSource = mapped.Source
 	spec.MountOptions = slices.Clone(spec.MountOptions)
@@ -112,7 +114,7 @@ func PersistentVolumeSpec(mapped mappers.Result, spec corev1.PersistentVolumeSpe
 	return spec
 }
 
-// ReadOnly reports whether nobody may write through the PersistentVolume.
+// ReadOnly reports whether the PersistentVolume prevents all writing.
 func ReadOnly(pv *corev1.PersistentVolume) bool { return OnlyReading(pv.Spec.AccessModes) }
 
 func OnlyReading(modes []corev1.PersistentVolumeAccessMode) bool {

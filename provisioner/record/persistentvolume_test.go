@@ -18,7 +18,7 @@ func TestPersistentVolumeSpecJoinsMountOptions(t *testing.T) {
 		"twice":         {class: []string{"discard", "noatime"}, mapped: []string{"discard"}, want: []string{"discard", "noatime"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			// A class's list has room to spare when it was decoded.
+			// A class's list has spare capacity after decoding.
 			class := append(make([]string, 0, 8), test.class...)
 			spec := PersistentVolumeSpec(mappers.Result{MountOptions: test.mapped}, corev1.PersistentVolumeSpec{MountOptions: class})
 			if len(spec.MountOptions) != len(test.want) || len(test.want) > 0 && !reflect.DeepEqual(spec.MountOptions, test.want) {

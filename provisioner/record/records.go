@@ -13,19 +13,20 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/paging"
 )
 
-// Records is what a cluster knows of volumes, for an audit.
+// Records is what a cluster knows about volumes, for an audit.
 type Records struct {
 	Volumes []Volume
-	// Claims is every claim of the cluster, whoever serves it, by UID.
+	// Claims has every claim of the cluster, of every provisioner, by UID.
 	Claims  map[string]Claim
 	Secrets []Secret
-	// Names holds every PersistentVolume of the cluster, whoever made it.
+	// Names has every PersistentVolume of the cluster, of every provisioner.
 	Names map[string]bool
-	// NeededSecrets are the names of those that PersistentVolumes refer to.
+	// NeededSecrets are the names of the Secrets that PersistentVolumes refer to.
 	NeededSecrets map[string]bool
 }
 
-// RecordedBy is the PersistentVolume that names a volume, empty if there is none.
+// RecordedBy is the PersistentVolume that names a volume, empty if there is
+// none.
 func (r Records) RecordedBy(v backends.Volume) string {
 	for _, record := range r.Volumes {
 		if record.VolumeID == v.ID {
@@ -44,15 +45,15 @@ type Volume struct {
 	CreatedAt time.Time
 }
 
-// Claim is a claim as far as it matters to a volume.
+// Claim is the part of a claim that matters to a volume.
 type Claim struct {
 	Namespace, Name string
-	// Elsewhere says that it is bound to a PersistentVolume not made for it.
+	// Elsewhere means that it is bound to a PersistentVolume not made for it.
 	Elsewhere bool
 }
 
-// Secret is a Secret that this program made, for one PersistentVolume or
-// for those that share it on a backend.
+// Secret is a Secret that this program made, for one PersistentVolume or for
+// those that share it on a backend.
 type Secret struct {
 	Name      string
 	PV        string
@@ -68,16 +69,16 @@ func (r Volume) Stamp() backends.Stamp { return r.Target().Stamp }
 func ClusterUID(ctx context.Context, client kubernetes.Interface) (string, error) {
 	system, err := client.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
 	if err != nil {
-		return "", fmt.Errorf("cannot read namespace %s, whose UID serves as clusterID: %w", metav1.NamespaceSystem, err)
+		return "", fmt.Errorf("cannot read namespace %s, whose UID is the default clusterID: %w", metav1.NamespaceSystem, err)
 	}
 	return string(system.UID), nil
 }
 
-// Read reads what a cluster knows of the volumes of a provisioner. It
-// only lists. The Secrets are those in the program's own namespace.
+// Read reads what a cluster knows about the volumes of a provisioner. It only
+// lists. The Secrets are those in the program's own namespace.
 //
-// Claims are read before PersistentVolumes: whatever is recorded in between then
-// shows as recorded.
+// It reads claims before PersistentVolumes: a volume that is recorded in
+// between then shows as recorded.
 func Read(ctx context.Context, client kubernetes.Interface, provisionerName, namespace string) (Records, error) {
 	records := Records{Claims: map[string]Claim{}, Names: map[string]bool{}, NeededSecrets: map[string]bool{}}
 	type claimed struct {

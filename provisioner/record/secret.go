@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// SecretName is the Secret of a PersistentVolume, one each.
+// SecretName is the name of a PersistentVolume's own Secret.
 func SecretName(pvName string) string { return pvName + "-credentials" }
 
 // IsSecretOf reports whether this program made the Secret for a
@@ -21,7 +21,8 @@ func IsSharedSecret(secret *corev1.Secret, backend, cluster string) bool {
 	return secret.Labels[LabelManagedBy] == ManagedBy && secret.Annotations[AnnotationSharedBy] == backend && secret.Annotations[AnnotationCluster] == cluster && backend != ""
 }
 
-// RefersTo reports whether a PersistentVolume names a Secret, whoever wrote it.
+// RefersTo reports whether a PersistentVolume, of whichever provisioner, names
+// a Secret.
 func RefersTo(pv *corev1.PersistentVolume, namespace, name string) bool {
 	if pv.Annotations[AnnotationSecret] == name {
 		return true

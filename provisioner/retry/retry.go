@@ -1,4 +1,4 @@
-// Package retry is the one table from errors to the delays of their retries.
+// Package retry is the single table from errors to the delays of their retries.
 package retry
 
 import (
@@ -12,21 +12,22 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// For is the one table from the kind of an error to its retry. What only a
-// person can mend is tried rarely; what passes by itself soon.
+// For looks up the retry for the kind of an error. What only a person can fix
+// is retried rarely; what passes by itself, soon.
 func For(err error) backoff.Delay {
 	var refusal *mappers.Refusal
 	if errors.As(err, &refusal) {
-		// Each attempt makes and removes a volume.
+		// Each attempt creates and removes a volume.
 		return backoff.Delay{Outcome: "refused", First: time.Minute, Most: 30 * time.Minute}
 	}
 	if errors.Is(err, proof.ErrMayBeServed) {
-		// A second volume, which waits for the PersistentVolume that tells.
+		// A duplicate that waits for the PersistentVolume that settles which volume
+		// stays.
 		return backoff.Delay{Outcome: "pending", First: 5 * time.Second, Most: 2 * time.Minute}
 	}
 	var inUse *proof.InUseError
 	if errors.As(err, &inUse) {
-		// Where no watch tells when the node lets go.
+		// Where no watch shows when the node releases the volume.
 		return backoff.Delay{Outcome: "in_use", First: 10 * time.Second, Most: 2 * time.Minute}
 	}
 	var broken *record.DamagedError
@@ -35,14 +36,14 @@ func For(err error) backoff.Delay {
 	}
 	var failed *backends.Error
 	if !errors.As(err, &failed) {
-		// The API server, or a backend that is not configured any more.
+		// The API server, or a backend that is no longer configured.
 		return backoff.Delay{Outcome: "kubernetes", First: time.Second, Most: 30 * time.Second}
 	}
 	r := backoff.Delay{AtLeast: failed.RetryAfter}
 	switch failed.Kind {
 	case backends.KindUnavailable, backends.KindInternal:
-		// A backend that does not answer at all is the breaker's: what is tried
-		// again here costs one request.
+		// The breaker handles a backend that does not answer at all: a retry here
+		// costs one request.
 		r.Outcome, r.First, r.Most = "unavailable", time.Second, 30*time.Second
 	case backends.KindConflict:
 		r.Outcome, r.First, r.Most = "conflict", 2*time.Second, 30*time.Second
@@ -60,14 +61,14 @@ func For(err error) backoff.Delay {
 		// A volume type or zone that does not exist, for example.
 		r.Outcome, r.First, r.Most = "invalid", 15*time.Second, 10*time.Minute
 	case backends.KindFenced:
-		// The lease was not renewed for a moment, and the term goes on.
+		// The lease was not renewed for a moment, and the term continues.
 		r.Outcome, r.First, r.Most = "fenced", 5*time.Second, 5*time.Second
 	case backends.KindInUse:
 		r.Outcome, r.First, r.Most = "in_use", 10*time.Second, 2*time.Minute
 	case backends.KindNotOurs:
 		r.Outcome, r.First, r.Most = "not_ours", time.Minute, 30*time.Minute
 	case backends.KindElsewhere:
-		// A reload, changed credentials and another place bring it back at once.
+		// A reload, changed credentials or another place brings it back at once.
 		r.Outcome, r.First, r.Most = "elsewhere", time.Minute, 30*time.Minute
 	default:
 		r.Outcome, r.First, r.Most = "other", 5*time.Second, 2*time.Minute

@@ -10,8 +10,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// allKinds must list every kind of backends, so that none falls through the
-// table unseen.
+// allKinds must list every kind of backends, so that none is missing from the
+// table unnoticed.
 var allKinds = []backends.Kind{
 	backends.KindNotFound, backends.KindInvalid, backends.KindConflict, backends.KindOverQuota, backends.KindRateLimited,
 	backends.KindUnauthorized, backends.KindForbidden, backends.KindUnavailable, backends.KindConfig, backends.KindVolumeFailed,

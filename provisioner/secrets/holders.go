@@ -6,23 +6,23 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// holding is who needs a Secret that volumes share. It stays as long as an
-// attempt of this term may still record a PersistentVolume that names it, and as
-// long as one exists.
+// holding records who needs a Secret that volumes share. The Secret stays as
+// long as an attempt of this term may still record a PersistentVolume that
+// names it, and as long as such an object exists.
 type holding struct {
-	// use is held for reading while an attempt writes the Secret, and for
-	// writing while it is found out whether anybody needs it: whoever comes
-	// meanwhile makes it anew.
+	// use is read-locked while an attempt writes the Secret, and write-locked
+	// while the Keeper finds out whether anything needs it: a later attempt
+	// creates it again.
 	use sync.RWMutex
-	// attempts are the claims that may get a PersistentVolume that names it,
-	// left the PersistentVolumes whose volumes are gone. Both are guarded by the
-	// Keeper's mutex.
+	// attempts are the claims that may get a PersistentVolume that names it, left
+	// the PersistentVolumes whose volumes are gone. The Keeper's mutex guards
+	// both.
 	attempts map[types.UID]bool
 	left     map[types.UID]bool
 }
 
 // named returns the entry of a Secret. Names follow from backends and users, so
-// that there are few and entries stay.
+// there are few and entries stay.
 func (k *Keeper) named(name string) *holding {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -34,7 +34,7 @@ func (k *Keeper) named(name string) *holding {
 	return entry
 }
 
-// hold notes that a claim's attempt may need a Secret.
+// hold records that a claim's attempt may need a Secret.
 func (k *Keeper) hold(entry *holding, claim types.UID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -61,7 +61,7 @@ func (k *Keeper) HeldBy(claim types.UID) []string {
 	return names
 }
 
-// AttemptOver ends what Hold began: the PersistentVolume is in the API server,
+// AttemptOver ends what Keep began: the PersistentVolume is in the API server,
 // or there will be none.
 func (k *Keeper) AttemptOver(claim types.UID) {
 	k.mu.Lock()
@@ -71,22 +71,23 @@ func (k *Keeper) AttemptOver(claim types.UID) {
 	}
 }
 
-// leave notes that the volume of a PersistentVolume that names a Secret is gone.
+// leave records that the volume of a PersistentVolume that names a Secret is
+// gone.
 func (k *Keeper) leave(entry *holding, pv types.UID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	entry.left[pv] = true
 }
 
-// hasLeft reports whether that was noted.
+// hasLeft reports whether that was recorded.
 func (k *Keeper) hasLeft(entry *holding, pv types.UID) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return entry.left[pv]
 }
 
-// Remembered is how many attempts and PersistentVolumes are remembered of a
-// shared Secret.
+// Remembered returns how many attempts and PersistentVolumes are remembered for
+// a shared Secret.
 func (k *Keeper) Remembered(name string) int {
 	k.mu.Lock()
 	defer k.mu.Unlock()

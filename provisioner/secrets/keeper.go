@@ -1,5 +1,5 @@
-// Package secrets writes the Secrets of volumes, and removes those that nobody
-// needs: a volume's own one, and those that the volumes of a backend share.
+// Package secrets writes the Secrets of volumes, and removes those that nothing
+// needs: a volume's own Secret, and those that the volumes of a backend share.
 package secrets
 
 import (
@@ -22,23 +22,23 @@ import (
 type Options struct {
 	Client            kubernetes.Interface
 	PersistentVolumes corelisters.PersistentVolumeLister
-	// Namespace is where the Secrets are, Cluster what they are marked with.
+	// Namespace is where the Secrets are; Cluster is what they are marked with.
 	Namespace, Cluster string
 	Logger             *slog.Logger
 
-	// MayBeUnrecorded says that a backend may have volumes that no
+	// MayBeUnrecorded reports whether a backend may have volumes that no
 	// PersistentVolume names yet and that no attempt of this term made.
 	MayBeUnrecorded func(backend string) bool
-	// Wanted tells which claims exist, as far as a cache tells, or have something
+	// Wanted returns which claims exist according to a cache, or have something
 	// that does.
 	Wanted func() (isWanted func(claim types.UID) bool, err error)
-	// ClaimsOfVolumes are the claims of which a volume exists at any backend.
+	// ClaimsOfVolumes are the claims that have a volume on any backend.
 	ClaimsOfVolumes func(ctx context.Context) (map[types.UID]bool, error)
-	// RemoveOwn removes the Secret of a PersistentVolume if that provably does not
-	// exist. That it stays on purpose is no error.
+	// RemoveOwn removes the Secret of a PersistentVolume if it is proven that the
+	// object does not exist. It is no error if the Secret stays on purpose.
 	RemoveOwn func(ctx context.Context, pvName string) error
-	// MostAge is how old the Secret of a claim that is gone may be to be removed:
-	// an older one may have been kept on purpose.
+	// MostAge is the greatest age at which the Secret of a claim that is gone is
+	// removed: an older one may have been kept on purpose.
 	MostAge time.Duration
 }
 
@@ -46,8 +46,8 @@ type Options struct {
 type Keeper struct {
 	Options
 
-	// lastDoubt is when the request for a Secret failed last, in nanoseconds of
-	// Unix time.
+	// lastDoubt is when the last failed request for a Secret ended, in nanoseconds
+	// of Unix time.
 	lastDoubt atomic.Int64
 
 	mu     sync.Mutex
@@ -60,8 +60,8 @@ func New(options Options) *Keeper {
 }
 
 // Keep writes the Secret that a claim's PersistentVolume will refer to, its own
-// or the one that it shares. The credentials are fresh if Cinder wrote the
-// connection now.
+// or a shared one. The credentials are fresh if Cinder wrote the connection
+// now.
 func (k *Keeper) Keep(ctx context.Context, claim types.UID, pvName, backend string, secret mappers.Secret, fresh bool) error {
 	if secret.Shared {
 		return k.keepShared(ctx, claim, backend, secret, fresh)
@@ -69,8 +69,8 @@ func (k *Keeper) Keep(ctx context.Context, claim types.UID, pvName, backend stri
 	return k.keepOwn(ctx, pvName, secret)
 }
 
-// VolumeRemoved removes the Secret of a volume that is gone, unless others need
-// it.
+// VolumeRemoved removes the Secret of a volume that is gone, unless other
+// volumes need it.
 func (k *Keeper) VolumeRemoved(ctx context.Context, pv types.UID, origin record.Origin) error {
 	if origin.SharesSecret() {
 		return k.leaveShared(ctx, pv, origin)
@@ -78,14 +78,14 @@ func (k *Keeper) VolumeRemoved(ctx context.Context, pv types.UID, origin record.
 	return k.deleteOwn(ctx, origin)
 }
 
-// LastDoubt is when a request failed that may arrive late, or when it could not
-// be told whether a Secret is needed: then a sweep is due. It is the zero time of
-// Unix if there was none.
+// LastDoubt is the last time that a failed request may still arrive late, or
+// that it was unclear whether a Secret is needed: then a sweep is due. It is
+// the zero time of Unix if there was none.
 func (k *Keeper) LastDoubt() time.Time { return time.Unix(0, k.lastDoubt.Load()) }
 
 func (k *Keeper) noteDoubt() { k.lastDoubt.Store(time.Now().UnixNano()) }
 
-// Sweep removes Secrets that nobody needs, of single volumes and shared.
+// Sweep removes Secrets that nothing needs, own and shared.
 func (k *Keeper) Sweep(ctx context.Context) error {
 	return errors.Join(k.sweepOwn(ctx), k.sweepShared(ctx))
 }

@@ -19,10 +19,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// keepOwn writes the credentials of a volume into the program's own
-// namespace, where tenants cannot read them. Kubelets may: the node authorizer
-// follows the reference of a PersistentVolume into any namespace. An existing
-// Secret of an earlier attempt is brought up to date.
+// keepOwn writes the credentials of a volume into the program's own namespace,
+// where tenants cannot read them. Kubelets may: the node authorizer follows the
+// reference of a PersistentVolume into any namespace. It updates an existing
+// Secret of an earlier attempt.
 func (k *Keeper) keepOwn(ctx context.Context, pvName string, secret mappers.Secret) error {
 	wanted := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
@@ -38,7 +38,7 @@ func (k *Keeper) keepOwn(ctx context.Context, pvName string, secret mappers.Secr
 	_, err := secrets.Create(ctx, wanted, metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {
 		if err != nil {
-			// It may arrive late, when nobody looks for it any more.
+			// The request may arrive late, when nothing looks for the Secret.
 			k.noteDoubt()
 		}
 		return inNamespace(err, "create", wanted.Namespace, wanted.Name)
@@ -48,7 +48,7 @@ func (k *Keeper) keepOwn(ctx context.Context, pvName string, secret mappers.Secr
 		return inNamespace(err, "read", wanted.Namespace, wanted.Name)
 	}
 	if !record.IsSecretOf(existing, pvName) {
-		return fmt.Errorf("secret %s/%s exists and was not made by standalone-cinder; rename or remove it", wanted.Namespace, wanted.Name)
+		return fmt.Errorf("secret %s/%s exists but was not made by standalone-cinder; rename or remove it", wanted.Namespace, wanted.Name)
 	}
 	if existing.Type == wanted.Type && maps.EqualFunc(existing.Data, wanted.Data, slices.Equal) {
 		return nil
@@ -66,7 +66,7 @@ func (k *Keeper) keepOwn(ctx context.Context, pvName string, secret mappers.Secr
 	return inNamespace(err, "update", wanted.Namespace, wanted.Name)
 }
 
-// deleteOwn removes the Secret that was made for a volume. None is fine. The
+// deleteOwn removes the Secret that was made for a volume, if there is one. The
 // historic provisioner left no mark on its Secrets; their names are the proof.
 func (k *Keeper) deleteOwn(ctx context.Context, origin record.Origin) error {
 	if origin.Secret == "" || origin.SecretNamespace == "" {
@@ -80,7 +80,7 @@ func (k *Keeper) deleteOwn(ctx context.Context, origin record.Origin) error {
 	case apierrors.IsNotFound(err):
 		return nil
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("volume is gone, but Secret %s/%s of the historic provisioner may not be deleted by this account; "+
+		return fmt.Errorf("volume is gone, but this account may not delete Secret %s/%s of the historic provisioner; "+
 			"add the historic-volumes component of the manifests, or delete the Secret by hand: %w", origin.SecretNamespace, origin.Secret, err)
 	}
 	return inNamespace(err, "delete", origin.SecretNamespace, origin.Secret)
@@ -111,10 +111,10 @@ func inNamespace(err error, verb, namespace, name string) error {
 	return fmt.Errorf("cannot %s Secret %s/%s: %w", verb, namespace, name, err)
 }
 
-// sweepOwn removes Secrets of claims that went while they were provisioned.
-// Undoing removes a claim's Secret, but the request that makes it may arrive
-// later. One of which a volume exists may have been kept on purpose, with the
-// volume.
+// sweepOwn removes Secrets of claims that disappeared while they were
+// provisioned. Undoing removes a claim's Secret, but the request that creates
+// it may arrive later. If a volume of the claim exists, the Secret may have
+// been kept on purpose, with the volume.
 func (k *Keeper) sweepOwn(ctx context.Context) error {
 	secrets, err := record.ListSecrets(ctx, k.Client, k.Namespace)
 	if err != nil {

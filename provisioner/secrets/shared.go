@@ -18,9 +18,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// keepShared writes a Secret that the volumes of a backend share, and
-// keeps it until the attempt is over. A new key replaces the old one for the
-// volumes that exist, too; one that is not fresh replaces nothing.
+// keepShared writes a Secret that the volumes of a backend share, and keeps it
+// until the attempt is over. A new key replaces the old one for existing
+// volumes, too; a key that is not fresh replaces nothing.
 func (k *Keeper) keepShared(ctx context.Context, claim types.UID, backend string, secret mappers.Secret, fresh bool) error {
 	entry := k.named(secret.Name)
 	entry.use.RLock()
@@ -30,11 +30,12 @@ func (k *Keeper) keepShared(ctx context.Context, claim types.UID, backend string
 }
 
 // mostSharedWrites bounds how often others may write a Secret in between. All
-// write the same, unless the key is just being changed.
+// write the same content, unless the key is just being changed.
 const mostSharedWrites = 5
 
-// A connection that was stored with an attachment may hold a key that was
-// replaced since. It is better than none, and never better than what is there.
+// A connection that was stored with an attachment may have a key that was
+// replaced since. It is better than none, but never better than the present
+// one.
 func (k *Keeper) writeShared(ctx context.Context, backend string, secret mappers.Secret, fresh bool) error {
 	wanted := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
@@ -55,14 +56,14 @@ func (k *Keeper) writeShared(ctx context.Context, backend string, secret mappers
 				continue
 			}
 			if err != nil {
-				// It may arrive late, when nobody needs it any more.
+				// The request may arrive late, when nothing needs the Secret.
 				k.noteDoubt()
 			}
 			return inNamespace(err, "create", wanted.Namespace, wanted.Name)
 		case err != nil:
 			return inNamespace(err, "read", wanted.Namespace, wanted.Name)
 		case !record.IsSharedSecret(existing, backend, k.Cluster) || existing.Type != wanted.Type:
-			return fmt.Errorf("secret %s/%s exists and was not made by standalone-cinder for the volumes of backend %s; rename or remove it", wanted.Namespace, wanted.Name, backend)
+			return fmt.Errorf("secret %s/%s exists but was not made by standalone-cinder for the volumes of backend %s; rename or remove it", wanted.Namespace, wanted.Name, backend)
 		case !fresh || maps.EqualFunc(existing.Data, wanted.Data, slices.Equal):
 			return nil
 		}
@@ -72,16 +73,15 @@ func (k *Keeper) writeShared(ctx context.Context, backend string, secret mappers
 			return inNamespace(err, "update", wanted.Namespace, wanted.Name)
 		}
 	}
-	return fmt.Errorf("secret %s/%s was changed %d times by others while it was brought up to date", wanted.Namespace, wanted.Name, mostSharedWrites)
+	return fmt.Errorf("secret %s/%s was changed %d times by others during the update", wanted.Namespace, wanted.Name, mostSharedWrites)
 }
 
-// leaveShared notes that a PersistentVolume's volume is gone, and removes
-// the Secret with the last of them. The note comes first: of two that leave at
-// once, the later one sees the other gone.
+// leaveShared records that a PersistentVolume's volume is gone, and removes the
+// Secret with the last of them. The record comes first: of two that leave at
+// once, the later one sees that the other is gone.
 func (k *Keeper) leaveShared(ctx context.Context, pv types.UID, origin record.Origin) error {
 	if origin.SecretNamespace != k.Namespace {
-		// Another instance of this program keeps it; its attempts are not known
-		// here.
+		// Another instance of this program keeps it; its attempts are not known here.
 		return nil
 	}
 	k.leave(k.named(origin.Secret), pv)
@@ -92,8 +92,8 @@ func (k *Keeper) leaveShared(ctx context.Context, pv types.UID, origin record.Or
 	return err
 }
 
-// AttemptUndone removes the Secrets that an attempt needed and nobody else needs.
-// What it cannot find out is found out later.
+// AttemptUndone removes the Secrets that an attempt needed and nothing else
+// needs. If it cannot determine that now, a later sweep does.
 func (k *Keeper) AttemptUndone(ctx context.Context, backend string, names []string) {
 	for _, name := range names {
 		settled, err := k.removeUnneeded(ctx, backend, name)
@@ -101,21 +101,21 @@ func (k *Keeper) AttemptUndone(ctx context.Context, backend string, names []stri
 			k.noteDoubt()
 		}
 		if err != nil {
-			k.Logger.Warn("A Secret that volumes share may be needless, and is looked at again", "secret", name, "backend", backend, "error", err)
+			k.Logger.Warn("A shared Secret may no longer be needed; it will be checked again", "secret", name, "backend", backend, "error", err)
 		}
 	}
 }
 
-// removeUnneeded removes the Secret that volumes of a backend share, if there is
-// one and nobody needs it. It is not settled while a former leader's last
-// request may still record a PersistentVolume that names it.
+// removeUnneeded removes a shared Secret if it exists and nothing needs it. It
+// decides nothing while a former leader's last request may still record a
+// PersistentVolume that names the Secret.
 //
-// The order matters. While use is held no attempt begins to need the Secret.
-// An attempt that is over before it is asked for has left its PersistentVolume
-// in the API server, where the listing that follows shows it.
+// The order matters. While it has the write lock of use, no attempt begins to
+// need the Secret. An attempt that ended before the check has left its
+// PersistentVolume in the API server, where the listing that follows shows it.
 func (k *Keeper) removeUnneeded(ctx context.Context, backend, name string) (settled bool, err error) {
 	entry := k.named(name)
-	// The cache knows most of those who need it without a request.
+	// The cache already shows most of what needs it, without a request.
 	cached, err := k.PersistentVolumes.List(labels.Everything())
 	if err != nil {
 		return false, err
@@ -152,14 +152,14 @@ func (k *Keeper) removeUnneeded(ctx context.Context, backend, name string) (sett
 	return err == nil, inNamespace(err, "delete", k.Namespace, name)
 }
 
-// needsShared reports whether a PersistentVolume names a Secret that volumes
-// share, and its volume still exists.
+// needsShared reports whether a PersistentVolume names a shared Secret and its
+// volume still exists.
 func (k *Keeper) needsShared(pv *corev1.PersistentVolume, entry *holding, name string) bool {
 	return record.RefersTo(pv, k.Namespace, name) && !k.hasLeft(entry, pv.UID)
 }
 
-// sweepShared removes shared Secrets that nobody needs: what is left
-// when a process dies between the last deletion and the Secret's, or when
+// sweepShared removes shared Secrets that nothing needs: what remains when a
+// process dies between the last deletion and the Secret's, or when
 // PersistentVolumes are removed by hand. Age does not matter: their content
 // comes from Cinder with every new volume.
 func (k *Keeper) sweepShared(ctx context.Context) error {

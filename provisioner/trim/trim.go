@@ -12,11 +12,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Trimmer makes objects small before an informer caches them. It drops what
-// nobody reads, and has objects share what is the same in thousands of them.
+// Trimmer makes objects small before an informer caches them. It drops what no
+// code reads, and makes objects share values that are the same in thousands of
+// them.
 //
-// The library sees the trimmed objects too. What it sends of them is a patch of
-// a PersistentVolume's finalizers, made from the difference between the cached
+// The library sees the trimmed objects too. It sends only a patch of a
+// PersistentVolume's finalizers, made from the difference between the cached
 // object and a copy of it: what both lack is not in the patch. It would update
 // a whole claim only if Provision returned ProvisioningReschedule, which it
 // never does.
@@ -32,11 +33,11 @@ type Trimmer struct {
 	annotations shared[map[string]string]
 }
 
-// Options tell what is known of annotations.
+// Options describe which annotations are needed.
 type Options struct {
-	// IsRead names the annotations of claims that somebody reads.
+	// IsRead reports whether code reads an annotation of claims.
 	IsRead func(key string) bool
-	// IsOfOne names the annotations whose value no two objects share.
+	// IsOfOne reports whether no two objects share an annotation's value.
 	IsOfOne func(key string) bool
 	// ClaimUID and Secret are annotations of PersistentVolumes that repeat the UID
 	// of spec.claimRef, and the name that the source gives its Secret.
@@ -55,7 +56,7 @@ func New(options Options) *Trimmer {
 	}
 }
 
-// Trim is a cache.TransformFunc. Trimming twice is trimming once.
+// Trim is a cache.TransformFunc. It is idempotent.
 func (t *Trimmer) Trim(object any) (any, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -73,7 +74,7 @@ func (t *Trimmer) Trim(object any) (any, error) {
 	return object, nil
 }
 
-// Claim trims a claim. It keeps no label, and no annotation that nobody reads:
+// Claim trims a claim. It keeps no labels, and only annotations that are read:
 // tenants write them, up to 256 KiB on each claim.
 func (t *Trimmer) Claim(claim *corev1.PersistentVolumeClaim) {
 	t.mu.Lock()
@@ -96,8 +97,8 @@ func (t *Trimmer) trimClaim(claim *corev1.PersistentVolumeClaim) {
 	shareText(t, &claim.Status.Phase)
 }
 
-// volume keeps a PersistentVolume's specification: what refers to a Secret is
-// read of every kind of source.
+// volume keeps a PersistentVolume's specification: the program reads Secret
+// references of every kind of source.
 func (t *Trimmer) volume(pv *corev1.PersistentVolume) {
 	pv.Labels = nil
 	t.metadata(&pv.ObjectMeta, func(key string) bool { return key != corev1.LastAppliedConfigAnnotation })
@@ -130,7 +131,8 @@ func (t *Trimmer) volume(pv *corev1.PersistentVolume) {
 	}
 }
 
-// secret has a reference share its name with the annotation that says the same.
+// secret makes a reference share its name with the annotation that says the
+// same.
 func (t *Trimmer) secret(pv *corev1.PersistentVolume, reference *corev1.SecretReference) {
 	if reference == nil {
 		return
@@ -156,7 +158,7 @@ func (t *Trimmer) metadata(object *metav1.ObjectMeta, kept func(key string) bool
 	}
 	object.Annotations = annotations
 	if len(object.Finalizers) > 0 {
-		// Clipped: the library appends to the slice of a cached object.
+		// Clipped, because the library appends to the slice of a cached object.
 		object.Finalizers = t.finalizers.same(strings.Join(object.Finalizers, ","), slices.Clip(object.Finalizers))
 	}
 }
@@ -182,11 +184,11 @@ func shareText[T ~string](t *Trimmer, text *T) {
 	*text = T(t.texts.same(string(*text), string(*text)))
 }
 
-// shared holds one of every value that is the same in many objects.
+// shared keeps one copy of every value that is the same in many objects.
 type shared[V any] map[string]V
 
-// What is remembered of values that turn out to be all different is bounded, in
-// number and length. Those that are not come back at once.
+// Values that turn out to be all different are bounded in number and length.
+// When the table is emptied, the shared ones return at once.
 const (
 	mostShared    = 8192
 	longestShared = 512

@@ -158,7 +158,7 @@ func TestFinalizersAreAllThatThePatchOfATrimmedVolumeChanges(t *testing.T) {
 	if _, err := New(testOptions()).Trim(trimmed); err != nil {
 		t.Fatal(err)
 	}
-	// As the library makes its patch.
+	// The patch as the library makes it.
 	changed := trimmed.DeepCopy()
 	changed.Finalizers = append(changed.Finalizers, "external-provisioner.volume.kubernetes.io/finalizer")
 	patch, err := strategicpatch.CreateTwoWayMergePatch(encoded(t, trimmed), encoded(t, changed), &corev1.PersistentVolume{})

@@ -1,5 +1,5 @@
-// Package wiring translates between the terms of packages that do not know each
-// other, and finds the cluster, for the daemon and the commands alike.
+// Package wiring translates between packages that do not know each other, and
+// finds the cluster, for the daemon and the commands alike.
 package wiring
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// MappingsOf translates what a backend's connections become.
+// MappingsOf translates the mappings of a backend.
 func MappingsOf(backend *policy.Backend) map[string]mappers.Mapping {
 	mappings := make(map[string]mappers.Mapping, len(backend.Mapping))
 	for protocol, from := range backend.Mapping {
@@ -53,8 +53,8 @@ func secretReference(from *policy.SecretReference) *corev1.SecretReference {
 	return &corev1.SecretReference{Name: from.Name, Namespace: from.Namespace}
 }
 
-// BackendConfig translates a backend from the policy's terms. The packages
-// policy and backends do not know each other.
+// BackendConfig translates a backend from the policy. The packages policy and
+// backends do not know each other.
 func BackendConfig(p *policy.Policy, from *policy.Backend, cluster string) backends.Config {
 	config := backends.Config{
 		Name: from.Name,
@@ -95,12 +95,12 @@ func BackendConfig(p *policy.Policy, from *policy.Backend, cluster string) backe
 	return config
 }
 
-// notInInitiator is what an iSCSI name must not contain (RFC 3722 as applied
-// by RFC 7143, section 4.2.7).
+// notInInitiator is what an iSCSI name must not contain (RFC 3722 as applied by
+// RFC 7143, section 4.2.7).
 var notInInitiator = regexp.MustCompile(`[^a-z0-9.:-]+`)
 
-// defaultInitiator derives an initiator name from the cluster's id: every node
-// of the cluster shares it, no other cluster on the same array does.
+// defaultInitiator derives an initiator name from the cluster's ID: every node
+// of the cluster shares it, and no other cluster on the same array does.
 func defaultInitiator(cluster string) string {
 	const longest = 223 - len("iqn.2018-01.io.k8s.standalone-cinder:")
 	suffix := strings.Trim(notInInitiator.ReplaceAllString(strings.ToLower(cluster), "-"), "-")

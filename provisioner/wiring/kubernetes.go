@@ -12,8 +12,8 @@ import (
 
 const podNamespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// OwnNamespace is the namespace of the Lease and the volumes' Secrets: the flag,
-// else what the pod says.
+// OwnNamespace is the namespace of the Lease and the volumes' Secrets: the
+// flag's, else the pod's.
 func OwnNamespace(flag string) (string, error) {
 	if flag != "" {
 		return flag, nil
@@ -29,10 +29,10 @@ func OwnNamespace(flag string) (string, error) {
 	return "", errors.New("the namespace for the Lease and the volumes' Secrets is not known; give --namespace or set POD_NAMESPACE")
 }
 
-// Kube says how to reach the API server, and how fast.
+// Kube is how to reach the API server, and how fast.
 type Kube struct {
-	// Config replaces Kubeconfig where there is a connection already; without
-	// either the environment decides.
+	// Config replaces Kubeconfig if there already is a connection; without either,
+	// the environment decides.
 	Config     *rest.Config
 	Kubeconfig string
 	QPS        float64
@@ -63,6 +63,6 @@ func KubeConfig(options Kube) (*rest.Config, error) {
 	return config, nil
 }
 
-// DefaultProvisionerName is the historic program's, so that an upgrade needs
-// no new StorageClasses.
+// DefaultProvisionerName is the historic program's, so that an upgrade needs no
+// new StorageClasses.
 const DefaultProvisionerName = "openstack.org/standalone-cinder"

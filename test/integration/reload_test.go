@@ -134,7 +134,7 @@ func TestBadPolicyChangesNothingAndIsTold(t *testing.T) {
 	w.boundIn("a", "data")
 
 	w.must(replica.WritePolicy(w.change("clusterID: cluster-badpolicy", "clusterID: another")))
-	w.waitLeaseEvent("PolicyRefused", `changing it from "cluster-badpolicy" to "another" would make all existing volumes another cluster's`)
+	w.waitLeaseEvent("PolicyRefused", `changing it from "cluster-badpolicy" to "another" would assign all existing volumes to another cluster`)
 
 	w.must(replica.WritePolicy(w.policy))
 	w.metric(replica, "standalone_cinder_policy_reload_success 1")
@@ -155,7 +155,7 @@ func TestVolumesOfARemovedBackendAreStillDeleted(t *testing.T) {
 	without := w.policy[:start] + w.policy[end:]
 	without = without[:strings.Index(without, "  - name: tenant-b\n")]
 	w.must(replica.WritePolicy(without))
-	w.waitLeaseEvent("BackendMissing", "backend lab is not in the policy, and PersistentVolumes are on it (1)")
+	w.waitLeaseEvent("BackendMissing", "backend lab is not in the policy, but has PersistentVolumes (1)")
 	w.metric(replica, `standalone_cinder_missing_backend_persistentvolumes{backend="lab"} 1`)
 	w.must(suite.DeleteClaims(w.ctx, "removed-b"))
 	w.noResidue()
