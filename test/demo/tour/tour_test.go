@@ -12,8 +12,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// The whole tour needs a control plane. What it promises about the policy does
-// not, and fails here first when the language changes.
+// The whole tour needs a control plane. Its promises about the policy do not,
+// and fail here first when the language changes.
 func TestPolicyDecidesAsTheTourTells(t *testing.T) {
 	for _, id := range []string{"", "k2x7qa"} {
 		tour := &tour{names: namesOf(id)}
