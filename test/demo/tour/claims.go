@@ -54,7 +54,7 @@ func (t *tour) provision(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rows := [][]string{{"CLAIM (Bound)", "TENANT", "RULE", "BACKEND", "PROTOCOL", "VOLUME AT CINDER", "ASKED", "PV"}}
+	rows := [][]string{{"CLAIM (Bound)", "TENANT", "RULE", "BACKEND", "PROTOCOL", "VOLUME AT CINDER", "REQUESTED", "PV"}}
 	for _, e := range expectations {
 		b := bound[e.namespace+"/"+e.claim]
 		annotations := b.pv.Annotations

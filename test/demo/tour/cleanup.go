@@ -91,7 +91,7 @@ func (t *tour) deleteAll(ctx context.Context) error {
 	t.out.command(fmt.Sprintf("kubectl delete pvc --all -n %s (and -n %s, -n %s)", t.names.shop(), t.names.research(), t.names.guest()))
 	t.out.command(fmt.Sprintf("kill -TERM %d", leader.PID()))
 	t.out.table([][]string{
-		{after(stopped), fmt.Sprintf("replica %d has finished or parked its work, released the lease and exited with 0", leader.number)},
+		{after(stopped), fmt.Sprintf("replica %d has finished or handed over its work, released the lease and exited with 0", leader.number)},
 		{after(tookOver), fmt.Sprintf("replica %d leads: unlike a killed leader, a stopped one leaves no lease to wait for", next.number)},
 		{after(gone), "nothing is left:"},
 	})
