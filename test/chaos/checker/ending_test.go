@@ -26,8 +26,8 @@ func stamped(id, uid string) cindersim.Volume {
 	}
 }
 
-// sound is a state in which all is well: a bound claim, a pending one that is
-// denied, a retained volume without a claim, and two foreign volumes.
+// sound is a state without faults: a bound claim, a pending one that is denied,
+// a retained volume without a claim, and two foreign volumes.
 func sound() State {
 	foreign := cindersim.Volume{ID: "f1", Name: "pvc-u1", Status: available}
 	half := stamped("f2", "u1")
@@ -190,8 +190,8 @@ func TestCourseFindsWhatIsPlanted(t *testing.T) {
 	}
 }
 
-// A PersistentVolume that is saved by a late request, when its volume is undone,
-// is nobody's loss; one that is older than the last sight of its volume is.
+// If a late request saves a PersistentVolume while its volume is undone,
+// nothing is lost; an object older than the last sight of its volume is lost.
 func TestCourseTellsLateRecordsFromDeletedVolumes(t *testing.T) {
 	last := time.Date(2026, 11, 21, 15, 22, 44, 700, time.UTC)
 	gone := []Finding{{WronglyDeleted, "PersistentVolume pvc-u9", "volume v9 is gone; it is to be retained", "v9", "u9"}}
@@ -231,7 +231,7 @@ func TestCourseTellsLateRecordsFromDeletedVolumes(t *testing.T) {
 	}
 }
 
-// A volume that was never seen in use may be on its way there, and nowhere else.
+// A volume that was never seen in use may be on its way there, but only there.
 func TestCourseFollowsAVolumeToItsUse(t *testing.T) {
 	for _, c := range []struct {
 		status string

@@ -19,7 +19,7 @@ func TestCameTooLateLooksWhetherTheVolumeWasBeingTakenAway(t *testing.T) {
 	const asked, kept = 10 * time.Second, 20 * time.Second
 	for _, c := range []struct {
 		name      string
-		asked     time.Duration // zero is never
+		asked     time.Duration // zero means never
 		at        time.Duration
 		volume    string
 		operation string
@@ -59,7 +59,7 @@ func TestDisconnectedFindsWhatWasTakenFromNodes(t *testing.T) {
 		"volume.delete at 12:00:15.000, although node n used volume v1 from 12:00:10.000 until 12:00:20.000 (unmounts them)", "v1", "u1"}}
 	for _, c := range []struct {
 		name  string
-		asked time.Duration // zero is never
+		asked time.Duration // zero means never
 		taken []time.Duration
 		want  []Finding
 	}{
@@ -141,7 +141,7 @@ func TestCourseKnowsWhatTheCampaignDidByHand(t *testing.T) {
 	}
 }
 
-// A volume that was never in use says nothing of a record that is gone.
+// A volume that was never in use shows nothing of a record that is gone.
 func TestCourseExcusesVolumesWhoseRecordWentBeforeTheirUse(t *testing.T) {
 	for _, c := range []struct {
 		removed bool
@@ -159,7 +159,7 @@ func TestCourseExcusesVolumesWhoseRecordWentBeforeTheirUse(t *testing.T) {
 	}
 }
 
-// What came too late once may be asked for again in time.
+// A request that once came too late may come in time later.
 func TestCourseExcusesOneChangeOfMind(t *testing.T) {
 	course := NewCourse(host)
 	next := sampleOf(sound())
@@ -178,8 +178,8 @@ func TestCourseExcusesOneChangeOfMind(t *testing.T) {
 	}
 }
 
-// A claim that was pending when its PersistentVolume was removed gets another one
-// of the same name, for the same volume.
+// A claim that was pending when its PersistentVolume was removed gets another
+// one of the same name, for the same volume.
 func TestASecondObjectDecidesWhatBecomesOfTheVolume(t *testing.T) {
 	for _, c := range []struct {
 		name   string
