@@ -93,7 +93,7 @@ func (p *printer) lines(lines []string) {
 // write writes a line; the caller has the lock.
 func (p *printer) write(line string) {
 	if _, err := fmt.Fprintln(p.to, line); err != nil {
-		p.unread(fmt.Errorf("nobody reads the output any more: %w", err))
+		p.unread(fmt.Errorf("the output is no longer read: %w", err))
 	}
 }
 

@@ -109,7 +109,7 @@ func TestALostReaderIsNoticed(t *testing.T) {
 	var noticed error
 	p := &printer{to: closedPipe{}, started: time.Now(), unread: func(err error) { noticed = err }}
 	p.say("hello")
-	if noticed == nil || noticed.Error() != "nobody reads the output any more: broken pipe" {
+	if noticed == nil || noticed.Error() != "the output is no longer read: broken pipe" {
 		t.Errorf("noticed %v", noticed)
 	}
 }
