@@ -64,7 +64,7 @@ func TestDisconnectedFindsWhatWasTakenFromNodes(t *testing.T) {
 		want  []Finding
 	}{
 		{"while it was used", 11 * time.Second, []time.Duration{15 * time.Second, 16 * time.Second}, found},
-		{"when the node had let go", 11 * time.Second, []time.Duration{21 * time.Second}, nil},
+		{"after the node had released it", 11 * time.Second, []time.Duration{21 * time.Second}, nil},
 		{"before it was used", 5 * time.Second, []time.Duration{8 * time.Second, 15 * time.Second}, nil},
 		{"by a request that was on its way", 5 * time.Second, []time.Duration{11 * time.Second, 15 * time.Second}, nil},
 		{"of a claim that was to go before", 5 * time.Second, []time.Duration{15 * time.Second}, found},
@@ -112,8 +112,8 @@ func TestCourseKnowsWhatTheCampaignDidByHand(t *testing.T) {
 		{"kept", keptByHand(func(*Fate) {}), never, "Retain", gone("its reclaim policy was changed to Retain")},
 		{"kept, which the watch does not show yet", keptByHand(func(*Fate) {}), never, "Delete", gone("its reclaim policy was changed to Retain")},
 		{"kept too late", keptByHand(func(*Fate) {}), always, "Retain", nil},
-		{"kept, and let go", keptByHand(func(f *Fate) { f.Freed = true }), never, "Delete", nil},
-		{"kept, and let go, which the watch does not show yet", keptByHand(func(f *Fate) { f.Freed = true }), never, "Retain", nil},
+		{"kept, then freed", keptByHand(func(f *Fate) { f.Freed = true }), never, "Delete", nil},
+		{"kept, then freed, which the watch does not show yet", keptByHand(func(f *Fate) { f.Freed = true }), never, "Retain", nil},
 		{"retained by its class", nil, always, "Retain", gone("it is to be retained")},
 		{"kept and removed", keptByHand(func(f *Fate) { f.Removed = true }), never, "", gone("its PersistentVolume was deleted by hand")},
 		{"removed too late", keptByHand(func(f *Fate) { f.Removed = true }), always, "", nil},
@@ -246,7 +246,7 @@ func TestEndingKnowsWhatTheCampaignDidByHand(t *testing.T) {
 	}{
 		{"removed by hand", orphaned, keptByHand(func(f *Fate) { f.Removed = true }), never, nil},
 		{"removed before it was bound", orphaned, keptByHand(func(f *Fate) { f.Removed, f.Kept = true, time.Time{} }), never, leaked},
-		{"let go again", orphaned, keptByHand(func(f *Fate) { f.Freed = true }), never, leaked},
+		{"freed again", orphaned, keptByHand(func(f *Fate) { f.Freed = true }), never, leaked},
 		{"removed, and recorded by a second object since", orphaned, keptByHand(func(f *Fate) { f.Removed, f.Replaced = true, true }), never, leaked},
 		{"another volume than the one that was recorded", func(s *State) {
 			orphaned(s)

@@ -41,7 +41,7 @@ type VolumeStep struct {
 // String describes a step for people.
 func (s VolumeStep) String() string {
 	if s.Back {
-		return fmt.Sprintf("%s, and let go (%s)", s.Kind, s.For)
+		return fmt.Sprintf("%s, then revert (%s)", s.Kind, s.For)
 	}
 	return fmt.Sprintf("%s (%s)", s.Kind, s.For)
 }
