@@ -38,7 +38,7 @@ type auditor struct {
 	tell   func(eventType, reason, message string)
 	record func(pv *corev1.PersistentVolume, reason, message string)
 	warn   func(message string, arguments ...any)
-	// told holds the findings already reported.
+	// told has the findings already reported.
 	told map[audit.Finding]bool
 }
 

@@ -219,7 +219,7 @@ func Map(options MapOptions, document []byte, stdin io.Reader) (mapped Mapped, r
 		return Mapped{}, nil, err
 	}
 	if options.PolicyFile == "" && result.Source.RBD != nil {
-		result.Warnings = append(result.Warnings, "without a policy rbd is shown as the native source, which Kubernetes mounts up to 1.30 only; a policy's mapping.rbd names the cluster for ceph-csi, and without it such volumes are refused")
+		result.Warnings = append(result.Warnings, "without a policy rbd is shown as the native source, which Kubernetes mounts only up to 1.30; a policy's mapping.rbd names the cluster for ceph-csi, and without it such volumes are refused")
 	}
 	return newMapped(result, mode, volumeMode), nil, nil
 }

@@ -218,7 +218,7 @@ func (l *Ledger) Found(claim types.UID, holding Holding, backend string) (elsewh
 }
 
 // Forsake records that the PersistentVolume of a claim is gone but its volume,
-// as far as is known, is not: it was to be kept, or somebody removed the object
+// as far as is known, is not: it was to be kept, or an operator removed the object
 // by hand. It counts until a listing shows that it is gone.
 func (l *Ledger) Forsake(claim types.UID) {
 	l.mu.Lock()

@@ -20,7 +20,7 @@ import (
 
 // Release is the proof that the volume of a released PersistentVolume may be
 // removed. A deletion may wait minutes for its turn, and the PersistentVolume
-// it began with is out of date by then: somebody may have changed their mind,
+// it began with is out of date by then: an operator may have changed their mind,
 // or a node may still be writing.
 type Release struct {
 	ReleaseOptions
@@ -58,7 +58,7 @@ const (
 )
 
 // Permit asks the API server before the first change, and once more if that
-// change waited long for its turn. Afterwards the cache shows whether somebody
+// change waited long for its turn. Afterwards the cache shows whether an operator
 // has changed their mind.
 func (r *Release) Permit(ctx context.Context, v backends.Volume) error {
 	switch {

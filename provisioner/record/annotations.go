@@ -45,7 +45,7 @@ func HistoricConnector() backends.Connector {
 }
 
 // Finalizer keeps the object of a PersistentVolume whose volume could not yet
-// be brought into use, or marked. If somebody removed the object by hand, later
+// be brought into use, or marked. If an operator removed the object by hand, later
 // leaders could not distinguish the volume from one that was never handed out.
 const Finalizer = Prefix + "not-in-use-yet"
 
