@@ -1,3 +1,5 @@
+// Package proof decides what may be removed: unrecorded volumes and their Secrets
+// (Cleaner), and the volumes of released PersistentVolumes (Release).
 package proof
 
 import (

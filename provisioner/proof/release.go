@@ -130,7 +130,7 @@ func (r *Release) stillMeant() error {
 // meant reports whether a PersistentVolume, as it is now, asks for the removal
 // of the very volume that is about to be removed.
 func (r *Release) meant(now *corev1.PersistentVolume) error {
-	because := ""
+	var because string
 	switch origin, err := record.OriginOf(now); {
 	case now.UID != r.pv.UID:
 		because = "another object has its name"

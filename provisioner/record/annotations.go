@@ -40,6 +40,8 @@ const (
 	HistoricVolume   = "cinderVolumeId"
 )
 
+// HistoricConnector is the connector that the historic provisioner used for
+// every volume.
 func HistoricConnector() backends.Connector {
 	return backends.Connector{Host: "localhost", IP: "127.0.0.1", Initiator: "iqn.2018-01.io.k8s:a13fc3d1cc22"}
 }
@@ -53,6 +55,7 @@ const Finalizer = Prefix + "not-in-use-yet"
 // provisioner for a copy of another claim, of any namespace.
 const HistoricClone = "k8s.io/CloneRequest"
 
+// Annotations that name the provisioner of a claim; ProvisionerOf reads them.
 const (
 	AnnotationStorageProvisioner     = "volume.kubernetes.io/storage-provisioner"
 	AnnotationBetaStorageProvisioner = "volume.beta.kubernetes.io/storage-provisioner"

@@ -30,7 +30,7 @@ type Origin struct {
 	Historic bool
 }
 
-// target is what the backend needs to remove the volume, proof included.
+// Target is what the backend needs to remove the volume, proof included.
 func (o Origin) Target() backends.Target {
 	return backends.Target{
 		VolumeID:  o.VolumeID,
@@ -41,7 +41,7 @@ func (o Origin) Target() backends.Target {
 	}
 }
 
-// sharesSecret reports whether the Secret is one that volumes of the backend
+// SharesSecret reports whether the Secret is one that volumes of the backend
 // may share. A Secret that is deleted must carry that mark itself.
 func (o Origin) SharesSecret() bool {
 	return !o.Historic && o.Secret != SecretName(o.PVName) && mappers.IsSharedSecretName(o.Secret, o.Backend)

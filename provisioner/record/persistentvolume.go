@@ -117,6 +117,7 @@ func PersistentVolumeSpec(mapped mappers.Result, spec corev1.PersistentVolumeSpe
 // ReadOnly reports whether the PersistentVolume prevents all writing.
 func ReadOnly(pv *corev1.PersistentVolume) bool { return OnlyReading(pv.Spec.AccessModes) }
 
+// OnlyReading reports whether the access modes allow no writing.
 func OnlyReading(modes []corev1.PersistentVolumeAccessMode) bool {
 	for _, mode := range modes {
 		if mode != corev1.ReadOnlyMany {
