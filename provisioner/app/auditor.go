@@ -38,7 +38,7 @@ type auditor struct {
 	tell   func(eventType, reason, message string)
 	record func(pv *corev1.PersistentVolume, reason, message string)
 	warn   func(message string, arguments ...any)
-	// reported has the findings of the last audit that were reported.
+	// reported is the set of findings already reported.
 	reported map[audit.Finding]bool
 }
 

@@ -28,7 +28,7 @@ type Turns[K comparable] struct {
 	held      map[K]*turn
 	byTenant  map[string]int
 	byBackend map[string]int
-	// waiting has the waiting items, first come first, by what they share; lanes
+	// waiting lists the waiting items, first come first, by what they share; lanes
 	// is the order in which these are served.
 	waiting map[lane][]K
 	lanes   []lane
