@@ -38,8 +38,8 @@ type auditor struct {
 	tell   func(eventType, reason, message string)
 	record func(pv *corev1.PersistentVolume, reason, message string)
 	warn   func(message string, arguments ...any)
-	// told has the findings already reported.
-	told map[audit.Finding]bool
+	// reported is the set of findings already reported.
+	reported map[audit.Finding]bool
 }
 
 // run audits until the context ends. The metrics are those of a leader; a
@@ -104,9 +104,9 @@ func (u *auditor) find(ctx context.Context, backend, id string) (backends.Volume
 	return lifecycle.Find(ctx, id)
 }
 
-// mostTold is how many findings of one audit without an object of their own get
-// an event. The command `audit` lists them all.
-const mostTold = 20
+// mostReported is how many findings of one audit without an object of their own
+// get an event. The command `audit` lists them all.
+const mostReported = 20
 
 // report reports what is new: on the PersistentVolume where there is one, else
 // on the program's Lease.
@@ -115,13 +115,13 @@ func (u *auditor) report(findings, removed []audit.Finding) {
 		u.warn("Removed what the audit found to be unused", "kind", f.Kind, "backend", f.Backend, "subject", audit.Subject(f))
 		u.tell(corev1.EventTypeNormal, "AuditRemoved", fmt.Sprintf("%s: %s on backend %s was removed: %s", f.Kind, audit.Subject(f), f.Backend, f.Message))
 	}
-	told, more := map[audit.Finding]bool{}, 0
+	reported, more := map[audit.Finding]bool{}, 0
 	for _, f := range findings {
 		// The age in a message changes with every audit.
 		key := f
 		key.Message = ""
-		told[key] = true
-		if u.told[key] {
+		reported[key] = true
+		if u.reported[key] {
 			continue
 		}
 		u.warn("The audit has a finding", "kind", f.Kind, "backend", f.Backend, "subject", audit.Subject(f), "finding", f.Message)
@@ -129,14 +129,14 @@ func (u *auditor) report(findings, removed []audit.Finding) {
 			u.record(pv, string(f.Kind), f.Message)
 			continue
 		}
-		if more++; more <= mostTold {
+		if more++; more <= mostReported {
 			u.tell(corev1.EventTypeWarning, string(f.Kind), fmt.Sprintf("%s%s: %s", audit.Subject(f), onBackend(f), f.Message))
 		}
 	}
-	if more > mostTold {
-		u.tell(corev1.EventTypeWarning, "AuditFindings", fmt.Sprintf("%d more findings; the audit command lists them all", more-mostTold))
+	if more > mostReported {
+		u.tell(corev1.EventTypeWarning, "AuditFindings", fmt.Sprintf("%d more findings; the audit command lists them all", more-mostReported))
 	}
-	u.told = told
+	u.reported = reported
 }
 
 func onBackend(f audit.Finding) string {

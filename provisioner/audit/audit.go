@@ -125,7 +125,7 @@ func Compare(s State) []Finding {
 
 type comparison struct {
 	State
-	// recorded has volumes by ID: two backends may show the same ones.
+	// recorded maps IDs to volumes: two backends may show the same ones.
 	recorded map[string]bool
 	volumes  map[place]backends.Volume
 	byClaim  map[string]record.Volume // by claim UID

@@ -26,10 +26,10 @@ type Ledger struct {
 
 	mu      sync.Mutex
 	entries map[types.UID]entry
-	// gone has the claims whose volumes went away in this term. A listing that
-	// began before may still show them.
+	// gone is the set of claims whose volumes went away in this term. A listing
+	// that began before may still show them.
 	gone map[types.UID]bool
-	// freed has the scopes in which room was freed since TakeFreed.
+	// freed is the set of scopes in which room was freed since TakeFreed.
 	freed map[Scope]bool
 	// sums is the usage by scope under the policy in force at the last refresh;
 	// another policy may have other rules, and the entries are summed up again.

@@ -16,10 +16,11 @@ import (
 // Records is what a cluster knows about volumes, for an audit.
 type Records struct {
 	Volumes []Volume
-	// Claims has every claim of the cluster, of every provisioner, by UID.
+	// Claims are all claims of the cluster, of every provisioner, by UID.
 	Claims  map[string]Claim
 	Secrets []Secret
-	// Names has every PersistentVolume of the cluster, of every provisioner.
+	// Names are those of all PersistentVolumes of the cluster, of every
+	// provisioner.
 	Names map[string]bool
 	// NeededSecrets are the names of the Secrets that PersistentVolumes refer to.
 	NeededSecrets map[string]bool

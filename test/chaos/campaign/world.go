@@ -57,7 +57,8 @@ type world struct {
 
 	// configuring is locked by the actor that writes the replicas' files.
 	configuring sync.Mutex
-	// isOther has the projects to which backends lead when they do not lead home.
+	// isOther is the set of projects to which backends lead when they do not lead
+	// home.
 	isOther map[string]bool
 
 	stopSampling func()

@@ -8,7 +8,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 )
 
-// Quotas has every limit that any policy allowed, so that lowering a limit
+// Quotas collects every limit that any policy allowed, so that lowering a limit
 // below current usage exceeds nothing.
 type Quotas struct {
 	cluster string
