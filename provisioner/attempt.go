@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
@@ -35,7 +36,7 @@ type attempt struct {
 	passedOver []ledger.PassedOver
 	protocol   string
 	stamp      backends.Stamp
-	connector  backends.Connector
+	connector  cinder.Connector
 }
 
 // run is the claim's way, one line a station.

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
@@ -169,13 +169,13 @@ func (p *Provisioner) remove(ctx context.Context, pv *corev1.PersistentVolume, o
 	release := p.releaseOf(pv, origin.VolumeID)
 	target := origin.Target()
 	target.Permit = release.Permit
-	target.Found = func(ctx context.Context, at backends.Place) error { return p.recordPlace(ctx, pv, at) }
+	target.Found = func(ctx context.Context, at cinder.Place) error { return p.recordPlace(ctx, pv, at) }
 	if err := volumes.Remove(ctx, target); err != nil {
 		return record.WithRemedy(err, *origin)
 	}
 	if !release.IsProven() {
 		// There was nothing left to change.
-		if err := release.Permit(ctx, backends.Volume{}); err != nil {
+		if err := release.Permit(ctx, cinder.Volume{}); err != nil {
 			return err
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -63,7 +63,7 @@ func (p *Provisioner) setFinalizers(ctx context.Context, pv *corev1.PersistentVo
 
 // recordPlace notes on a PersistentVolume where its volume was found, before the
 // volume is removed: whoever goes on then knows that "not found" means gone.
-func (p *Provisioner) recordPlace(ctx context.Context, pv *corev1.PersistentVolume, at backends.Place) error {
+func (p *Provisioner) recordPlace(ctx context.Context, pv *corev1.PersistentVolume, at cinder.Place) error {
 	if err := p.annotate(ctx, pv, record.PlaceAnnotations(at)); err != nil {
 		return fmt.Errorf("cannot note on PersistentVolume %s that its volume is at %s: %w", pv.Name, at, err)
 	}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/secrets"
@@ -21,7 +22,7 @@ import (
 // Unrecorded removes volumes of one backend that no PersistentVolume names;
 // *backends.Lifecycle does.
 type Unrecorded interface {
-	RemoveUnrecorded(ctx context.Context, volumeID string, stamp backends.Stamp, connector backends.Connector, permit backends.Permit) error
+	RemoveUnrecorded(ctx context.Context, volumeID string, stamp backends.Stamp, connector cinder.Connector, permit backends.Permit) error
 }
 
 // Nodes tells which nodes use a volume.
@@ -44,14 +45,14 @@ type Cleaner struct {
 	Namespace string
 	// RecordedBy tells from a cache which PersistentVolume names a volume, or
 	// did so; empty means that none is known.
-	RecordedBy func(v backends.Volume) (pv string)
+	RecordedBy func(v cinder.Volume) (pv string)
 	Nodes      Nodes
 	// UseOf tells as what nodes may use a volume that no PersistentVolume records,
 	// and nil if none can: nobody was told of the volume. Where the function is nil
 	// itself, nothing more is known than what the PersistentVolume would be called.
 	UseOf func(stamp backends.Stamp) *nodeuse.Volume
 	// Volumes gives a backend's volumes and the connector they are connected to.
-	Volumes func(backend string) (Unrecorded, backends.Connector, error)
+	Volumes func(backend string) (Unrecorded, cinder.Connector, error)
 }
 
 // keptError says why a volume or Secret stays. Nothing that is tried again
@@ -67,7 +68,7 @@ func kept(format string, arguments ...any) error {
 // IsKept reports whether an error says that something stays on purpose.
 func IsKept(err error) bool {
 	var reason *keptError
-	return errors.As(err, &reason) || backends.IsKind(err, backends.KindNotOurs) || backends.IsKind(err, backends.KindRecorded)
+	return errors.As(err, &reason) || cinder.IsKind(err, backends.KindNotOurs) || cinder.IsKind(err, backends.KindRecorded)
 }
 
 // ErrMayBeServed says that a volume's claim may still get it, or another.
@@ -77,7 +78,7 @@ var ErrMayBeServed = errors.New("its claim is pending and may still get it")
 // and its claim is gone or served by another. That the volume carries the
 // claim's stamp, was never attached and is no copy of another is the backend's
 // to prove (backends.Volume.EverAttached), and proven each time it is looked at.
-func (c Cleaner) NobodyNeeds(ctx context.Context, v backends.Volume) error {
+func (c Cleaner) NobodyNeeds(ctx context.Context, v cinder.Volume) error {
 	second, err := c.isSecond(ctx, v)
 	if err != nil || second {
 		return err
@@ -109,7 +110,7 @@ func (c Cleaner) NobodyNeeds(ctx context.Context, v backends.Volume) error {
 // servedByForeign is the proof that a claim that is bound under the name of its
 // own PersistentVolume is served by another provisioner's of that name. Where
 // there is none, its own has existed, and may have been used.
-func (c Cleaner) servedByForeign(ctx context.Context, stamp backends.Stamp, v backends.Volume) error {
+func (c Cleaner) servedByForeign(ctx context.Context, stamp backends.Stamp, v cinder.Volume) error {
 	_, err := c.Client.CoreV1().PersistentVolumes().Get(ctx, stamp.PV, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return kept("volume %s: claim %s/%s was bound to PersistentVolume %s, which is gone", v.ID, stamp.Namespace, stamp.Claim, stamp.PV)
@@ -119,7 +120,7 @@ func (c Cleaner) servedByForeign(ctx context.Context, stamp backends.Stamp, v ba
 
 // IsUnrecorded is the proof that no PersistentVolume records a volume. It is
 // enough for whoever works on the claim and makes, or keeps, another volume.
-func (c Cleaner) IsUnrecorded(ctx context.Context, v backends.Volume) error {
+func (c Cleaner) IsUnrecorded(ctx context.Context, v cinder.Volume) error {
 	_, err := c.isSecond(ctx, v)
 	return err
 }
@@ -127,7 +128,7 @@ func (c Cleaner) IsUnrecorded(ctx context.Context, v backends.Volume) error {
 // isSecond is the same proof, and tells whether the claim's PersistentVolume
 // names another volume. The cache is asked by the volume's id, the API server by
 // the name that the PersistentVolume of this claim has.
-func (c Cleaner) isSecond(ctx context.Context, v backends.Volume) (second bool, err error) {
+func (c Cleaner) isSecond(ctx context.Context, v cinder.Volume) (second bool, err error) {
 	stamp := backends.StampOf(v)
 	if stamp.Cluster != c.Cluster || stamp.PV != record.PVNameFor(stamp.ClaimUID) {
 		return false, kept("volume %s: its stamp is not one that this program wrote for this cluster", v.ID)
@@ -157,7 +158,7 @@ func (c Cleaner) isSecond(ctx context.Context, v backends.Volume) (second bool, 
 }
 
 // notRecorded is as much of the proof as the cache tells.
-func (c Cleaner) notRecorded(v backends.Volume) error {
+func (c Cleaner) notRecorded(v cinder.Volume) error {
 	if pv := c.RecordedBy(v); pv != "" {
 		return kept("volume %s is recorded by PersistentVolume %s", v.ID, pv)
 	}
@@ -179,9 +180,9 @@ func (c Cleaner) Record(ctx context.Context, name string) (*corev1.PersistentVol
 
 // mayUse is as what nodes may use a volume that no PersistentVolume records; nil
 // if none can. One that was never connected is used by nobody.
-func (c Cleaner) mayUse(stamp backends.Stamp, v backends.Volume) *nodeuse.Volume {
+func (c Cleaner) mayUse(stamp backends.Stamp, v cinder.Volume) *nodeuse.Volume {
 	switch {
-	case v.Status != backends.StatusAttaching && v.Status != backends.StatusReserved:
+	case v.Status != cinder.StatusAttaching && v.Status != cinder.StatusReserved:
 		return nil
 	case c.UseOf != nil:
 		return c.UseOf(stamp)
@@ -190,7 +191,7 @@ func (c Cleaner) mayUse(stamp backends.Stamp, v backends.Volume) *nodeuse.Volume
 }
 
 // unused is the proof that no node uses a volume.
-func (c Cleaner) unused(ctx context.Context, use nodeuse.Volume, v backends.Volume) error {
+func (c Cleaner) unused(ctx context.Context, use nodeuse.Volume, v cinder.Volume) error {
 	users, err := c.Nodes.Users(ctx, use)
 	if err == nil && len(users) > 0 {
 		err = fmt.Errorf("volume %s is still in use by node %s", v.ID, strings.Join(users, ", "))
@@ -216,7 +217,7 @@ const Timeout = time.Minute
 // former leader may come late.
 func (c Cleaner) Permit(prove backends.Permit) backends.Permit {
 	proven := map[string]bool{}
-	return func(ctx context.Context, v backends.Volume) error {
+	return func(ctx context.Context, v cinder.Volume) error {
 		if proven[v.ID] {
 			return c.notRecorded(v)
 		}

@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
@@ -30,7 +30,7 @@ type Release struct {
 	// when, and status the volume's at that time; empty until then.
 	proven string
 	at     time.Time
-	status backends.Status
+	status cinder.Status
 }
 
 // ReleaseOptions are what a Release asks.
@@ -60,7 +60,7 @@ const (
 // Permit asks the API server before the first change, and once more if the turn
 // of that was long in coming. Afterwards the cache tells whether somebody has
 // changed his mind.
-func (r *Release) Permit(ctx context.Context, v backends.Volume) error {
+func (r *Release) Permit(ctx context.Context, v cinder.Volume) error {
 	switch {
 	case r.proven == "":
 		return r.prove(ctx, v)
@@ -76,7 +76,7 @@ func (r *Release) Permit(ctx context.Context, v backends.Volume) error {
 // prove asks for the nodes and the PersistentVolume. The nodes come first: to ask
 // them may take long, and once none of them uses a volume that is released, none
 // begins to. The last word is whether the volume is still to be removed.
-func (r *Release) prove(ctx context.Context, v backends.Volume) error {
+func (r *Release) prove(ctx context.Context, v cinder.Volume) error {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	for known := r.pv; ; {

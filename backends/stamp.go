@@ -4,60 +4,8 @@ import (
 	"maps"
 	"strings"
 	"time"
-)
 
-// Volume is what Cinder says of one volume, in the fields the program needs.
-type Volume struct {
-	ID          string
-	Name        string
-	Status      Status
-	SizeGiB     int64
-	Type        string
-	Zone        string
-	Encrypted   bool
-	MultiAttach bool // several hosts may use it at once; from its type
-	Metadata    map[string]string
-	Attachments []Attachment
-	CreatedAt   time.Time // one-second resolution, the server's clock
-}
-
-// Attachment is one entry of a volume's attachments.
-type Attachment struct {
-	ID       string
-	Host     string // host_name given to os-attach; empty unless we are administrator
-	ServerID string // a Nova instance, which we never are
-	// Status is the attachment's own, known of those that the attachments API
-	// lists.
-	Status AttachmentStatus
-}
-
-// AttachmentStatus is the state of an attachment
-// (cinder/objects/fields.py, VolumeAttachStatus).
-type AttachmentStatus string
-
-// An attachment is reserved until the volume is exported for it, and attached
-// when it is completed.
-const (
-	attachmentReserved AttachmentStatus = "reserved"
-	attachmentAttached AttachmentStatus = "attached"
-)
-
-// Status is Cinder's volume status.
-// The full list is in cinder/objects/fields.py, VolumeStatus.
-type Status string
-
-// The states that a volume of ours passes through or may be found in.
-const (
-	StatusCreating       Status = "creating"
-	StatusAvailable      Status = "available"
-	StatusAttaching      Status = "attaching"
-	StatusReserved       Status = "reserved"
-	StatusInUse          Status = "in-use"
-	StatusDetaching      Status = "detaching"
-	StatusDeleting       Status = "deleting"
-	StatusError          Status = "error"
-	StatusErrorDeleting  Status = "error_deleting"
-	StatusErrorExtending Status = "error_extending"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
 // The metadata keys of a stamp. Claim and PersistentVolume use the keys that
@@ -98,21 +46,14 @@ type Stamp struct {
 	StorageClass string
 }
 
-// The metadata keys that Cinder itself writes with os-attach. The second goes
-// with os-detach, the first stays.
-const (
-	cinderReadOnly     = "readonly"
-	cinderAttachedMode = "attached_mode"
-)
-
 // Metadata renders the stamp over the operator's own metadata; the stamp wins.
 // Cinder's own keys are left to Cinder: they tell whether a volume was ever
 // attached.
 func (s Stamp) Metadata(own map[string]string) map[string]string {
 	metadata := make(map[string]string, len(own)+7)
 	maps.Copy(metadata, own)
-	delete(metadata, cinderReadOnly)
-	delete(metadata, cinderAttachedMode)
+	delete(metadata, cinder.MetadataReadOnly)
+	delete(metadata, cinder.MetadataAttachedMode)
 	metadata[stampCluster] = s.Cluster
 	if s.ClusterUID != "" {
 		metadata[stampClusterUID] = s.ClusterUID
@@ -127,7 +68,7 @@ func (s Stamp) Metadata(own map[string]string) map[string]string {
 }
 
 // StampOf reads a volume's stamp; absent keys give empty fields.
-func StampOf(v Volume) Stamp {
+func StampOf(v cinder.Volume) Stamp {
 	return Stamp{
 		Cluster:      v.Metadata[stampCluster],
 		ClusterUID:   v.Metadata[stampClusterUID],
@@ -143,7 +84,7 @@ func StampOf(v Volume) Stamp {
 // Owns reports whether the volume provably belongs to the same cluster, claim
 // and PersistentVolume. Tenant and StorageClass take no part: they may be
 // renamed in the policy during a volume's life.
-func (s Stamp) Owns(v Volume) bool {
+func (s Stamp) Owns(v cinder.Volume) bool {
 	other := StampOf(v)
 	return s.Cluster != "" && s.Cluster == other.Cluster &&
 		s.ClaimUID != "" && s.ClaimUID == other.ClaimUID &&
@@ -155,18 +96,21 @@ func (s Stamp) Owns(v Volume) bool {
 // never was in use was never recorded. For os-attach see attach_volume in
 // Cinder's cinder/volume/manager.py; completing an attachment leaves no mark of
 // Cinder's, so that one of ours is written before.
-func (v Volume) EverAttached() bool {
-	_, attached := v.Metadata[cinderReadOnly]
+func EverAttached(v cinder.Volume) bool {
+	_, attached := v.Metadata[cinder.MetadataReadOnly]
 	_, marked := v.Metadata[stampAttached]
-	return attached || marked || v.Status == StatusInUse
+	return attached || marked || v.Status == cinder.StatusInUse
 }
 
-// workflow is how the volume was connected, or is to be.
-func (v Volume) workflow() Workflow {
-	if v.Metadata[stampWorkflow] == string(WorkflowAttachment) {
-		return WorkflowAttachment
+// attachedMark is written on a volume that is about to be in use.
+func attachedMark() map[string]string { return map[string]string{stampAttached: "true"} }
+
+// workflowOf is how the volume was connected, or is to be.
+func workflowOf(v cinder.Volume) cinder.Workflow {
+	if v.Metadata[stampWorkflow] == string(cinder.WorkflowAttachment) {
+		return cinder.WorkflowAttachment
 	}
-	return WorkflowReserve
+	return cinder.WorkflowReserve
 }
 
 // copyAfter is how much later than its request a volume may come into being.
@@ -177,7 +121,7 @@ const copyAfter = 15 * time.Minute
 // from: Cinder restores a backup together with the metadata of the volume that
 // was backed up (put_metadata in cinder/backup/driver.py). Such a volume is
 // somebody's rescued data, and younger than the request that the stamp tells of.
-func (v Volume) IsCopy() bool {
+func IsCopy(v cinder.Volume) bool {
 	at, err := time.Parse(time.RFC3339, v.Metadata[stampRequested])
 	return err == nil && v.CreatedAt.Sub(at) > copyAfter
 }
@@ -191,7 +135,7 @@ const (
 // looksHistoric reports whether a volume carries the marks of the historic
 // provisioner and is attached to nobody else. The caller must also hold a
 // PersistentVolume that names this volume and that provisioner.
-func looksHistoric(v Volume) bool {
+func looksHistoric(v cinder.Volume) bool {
 	if !strings.HasPrefix(v.Name, historicNamePrefix) || StampOf(v).Cluster != "" {
 		return false
 	}

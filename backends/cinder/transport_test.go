@@ -1,7 +1,8 @@
-package backends
+package cinder
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -15,9 +16,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"golang.org/x/time/rate"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 )
 
 // tripper answers requests without a network.
@@ -29,10 +32,11 @@ func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r
 // requests at a time.
 func testTransport(t *testing.T, next tripper, limits Limits) *transport {
 	t.Helper()
-	config := Config{Name: "gold", Limits: limits}.withDefaults()
-	wire := newTransport(config, auth.Credentials{}, testMetrics())
-	wire.next = next
-	return wire
+	options := testOptions()
+	options.Limits.Concurrency = cmp.Or(limits.Concurrency, options.Limits.Concurrency)
+	options.Limits.RequestsPerSecond = limits.RequestsPerSecond
+	options.Base = next
+	return newTransport(options, auth.Credentials{})
 }
 
 // slotsTaken is how many of the backend's slots are taken.
@@ -130,8 +134,8 @@ func TestCanceledInTheQueue(t *testing.T) {
 	}{
 		"canceled":              {canceled, "backend gold: volume.create: the request was canceled", context.Canceled},
 		"deadline":              {expired, "backend gold: volume.create: the request's turn did not come in time", context.DeadlineExceeded},
-		"the waiter was told":   {withAdmission(t.Context(), admission{waiter: canceled, fence: func() error { return nil }}), "backend gold: volume.create: the request was canceled", context.Canceled},
-		"the request was ended": {withAdmission(canceled, admission{waiter: t.Context(), fence: func() error { return nil }}), "backend gold: volume.create: the request was canceled", context.Canceled},
+		"the waiter was told":   {WithAdmission(t.Context(), Admission{Waiter: canceled, Fence: func() error { return nil }}), "backend gold: volume.create: the request was canceled", context.Canceled},
+		"the request was ended": {WithAdmission(canceled, Admission{Waiter: t.Context(), Fence: func() error { return nil }}), "backend gold: volume.create: the request was canceled", context.Canceled},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := wire.RoundTrip(request(test.ctx))
@@ -150,8 +154,8 @@ func TestFenceIsAskedWhenTheTurnHasCome(t *testing.T) {
 	wire := testTransport(t, func(*http.Request) (*http.Response, error) { sent++; return ok(""), nil }, Limits{Concurrency: 1})
 	occupy(t, wire)
 	var over atomic.Bool
-	fenced := &Error{Backend: "gold", Kind: KindFenced, Message: "no change is made: the lease was lost", cause: context.Canceled}
-	ctx := withAdmission(t.Context(), admission{waiter: t.Context(), fence: func() error {
+	fenced := &Error{Backend: "gold", Kind: KindFenced, Message: "no change is made: the lease was lost", Cause: context.Canceled}
+	ctx := WithAdmission(t.Context(), Admission{Waiter: t.Context(), Fence: func() error {
 		if over.Load() {
 			return fenced
 		}
@@ -167,6 +171,64 @@ func TestFenceIsAskedWhenTheTurnHasCome(t *testing.T) {
 	err := <-result
 	equal(t, err, error(fenced))
 	equal(t, sent, 0)
+	equal(t, slotsTaken(wire), 0)
+}
+
+// TestQueueLeavesAtOnceWhenAnOutageBegins: neither the requests that hang in
+// the slots nor a tenant's pace keep anybody waiting for a refusal.
+func TestQueueLeavesAtOnceWhenAnOutageBegins(t *testing.T) {
+	held := &Error{Backend: "gold", Kind: KindUnavailable, Unsent: true, Message: "held back"}
+	for name, caller := range map[string]Caller{
+		"for a slot":            {Tenant: "a"},
+		"for the tenant's pace": {Tenant: "b", Pace: rate.NewLimiter(rate.Every(time.Hour), 1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				wire := testTransport(t, func(*http.Request) (*http.Response, error) { return ok(""), nil }, Limits{Concurrency: 1})
+				if caller.Pace == nil {
+					occupy(t, wire)
+				} else {
+					caller.Pace.Allow()
+				}
+				start := time.Now()
+				outage, begin := context.WithCancelCause(t.Context())
+				ctx := WithAdmission(WithCaller(t.Context(), caller), Admission{Outage: func() (context.Context, error) { return outage, nil }})
+				result := make(chan error)
+				for range 20 {
+					go func() {
+						_, err := wire.RoundTrip(request(ctx))
+						result <- translate("gold", "volume.get", err)
+					}()
+				}
+				synctest.Wait()
+				begin(held)
+				for range 20 {
+					equal(t, <-result, error(held))
+				}
+				equal(t, time.Since(start), 0)
+				equal(t, len(wire.turns.queues), 0)
+			})
+		})
+	}
+}
+
+// TestTurnThatComesWithTheOutage: a request that gets a free slot at the very
+// moment at which the outage begins is not sent.
+func TestTurnThatComesWithTheOutage(t *testing.T) {
+	held := &Error{Backend: "gold", Kind: KindUnavailable, Unsent: true, Message: "held back"}
+	wire := testTransport(t, func(*http.Request) (*http.Response, error) {
+		t.Error("the request was sent")
+		return ok(""), nil
+	}, Limits{})
+	asked := 0
+	ctx := WithAdmission(t.Context(), Admission{Outage: func() (context.Context, error) {
+		if asked++; asked > 1 {
+			return nil, held
+		}
+		return t.Context(), nil
+	}})
+	_, err := wire.RoundTrip(request(ctx))
+	equal(t, translate("gold", "volume.get", err), error(held))
 	equal(t, slotsTaken(wire), 0)
 }
 
@@ -242,14 +304,15 @@ func TestAnswersAreBounded(t *testing.T) {
 
 func TestRequestsAreMeasured(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	metrics := NewMetrics(registry)
-	wire := newTransport(Config{Name: "gold"}.withDefaults(), auth.Credentials{}, metrics)
-	wire.next = tripper(func(r *http.Request) (*http.Response, error) {
+	options := testOptions()
+	options.Metrics = NewMetrics(registry)
+	options.Base = tripper(func(r *http.Request) (*http.Response, error) {
 		if r.URL.Path == "/down" {
 			return nil, errors.New("down")
 		}
 		return ok(""), nil
 	})
+	wire := newTransport(options, auth.Credentials{})
 	send := func(ctx context.Context, method, path string) {
 		r, err := http.NewRequestWithContext(ctx, method, "http://cinder"+path, nil)
 		if err != nil {
@@ -293,18 +356,18 @@ func TestNothingLeavesAProcessThatMayNotWrite(t *testing.T) {
 	arrived := make(chan string, 10)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		arrived <- r.Method
-		answer(w, http.StatusOK, `{"volumes": []}`)
+		cindertest.Answer(w, http.StatusOK, `{"volumes": []}`)
 	}))
 	t.Cleanup(server.Close)
 	var held atomic.Bool
-	pool := NewPool(PoolOptions{Metrics: testMetrics(), MayWrite: func() error {
+	options := testOptions()
+	options.MayWrite = func() error {
 		if held.Load() {
 			return errors.New("the lease has run out")
 		}
 		return nil
-	}})
-	config := Config{Name: "gold", Auth: auth.Source{Noauth: &auth.Noauth{Endpoint: server.URL}}}
-	client, err := pool.Client(t.Context(), config)
+	}
+	client, err := Login(t.Context(), auth.Credentials{Noauth: &auth.Noauth{Endpoint: server.URL, Project: "admin"}}, options)
 	if err != nil {
 		t.Fatal(err)
 	}

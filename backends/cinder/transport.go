@@ -1,4 +1,4 @@
-package backends
+package cinder
 
 import (
 	"context"
@@ -28,7 +28,7 @@ func operationOf(r *http.Request) string {
 		return operation
 	}
 	if r.Method == http.MethodPost {
-		return operationLogin
+		return OperationLogin
 	}
 	return operationDiscover
 }
@@ -48,16 +48,28 @@ type transport struct {
 	clockAhead atomic.Int64
 }
 
-func newTransport(config Config, found auth.Credentials, metrics *Metrics) *transport {
-	dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}
+func newTransport(options Options, found auth.Credentials) *transport {
 	t := &transport{
-		backend:  config.Name,
-		turns:    newTurns(config.Limits),
-		timeout:  config.Timeouts.Request,
-		metrics:  metrics,
-		mayWrite: func() error { return nil },
+		next:     options.Base,
+		backend:  options.Backend,
+		turns:    newTurns(options.Limits),
+		timeout:  options.RequestTimeout,
+		metrics:  options.Metrics,
+		mayWrite: options.MayWrite,
 	}
-	t.next = &http.Transport{
+	if t.mayWrite == nil {
+		t.mayWrite = func() error { return nil }
+	}
+	if t.next == nil {
+		t.next = t.connections(options.Limits, found)
+	}
+	return t
+}
+
+// connections are the backend's own.
+func (t *transport) connections(limits Limits, found auth.Credentials) *http.Transport {
+	dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}
+	return &http.Transport{
 		Proxy: http.ProxyFromEnvironment,
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := dialer.DialContext(ctx, network, address)
@@ -69,12 +81,11 @@ func newTransport(config Config, found auth.Credentials, metrics *Metrics) *tran
 		// A copy: http.Transport writes to it, and a later login may read it.
 		TLSClientConfig:     found.TLS.Clone(),
 		TLSHandshakeTimeout: 10 * time.Second,
-		MaxIdleConns:        config.Limits.Concurrency,
-		MaxIdleConnsPerHost: config.Limits.Concurrency,
+		MaxIdleConns:        limits.Concurrency,
+		MaxIdleConnsPerHost: limits.Concurrency,
 		IdleConnTimeout:     90 * time.Second,
 		ForceAttemptHTTP2:   true,
 	}
-	return t
 }
 
 // heldConn asks once more before bytes leave the process. Between the fence's
@@ -88,65 +99,17 @@ type heldConn struct {
 
 func (c *heldConn) Write(p []byte) (int, error) {
 	if err := c.transport.mayWrite(); err != nil {
-		return 0, &Error{Backend: c.transport.backend, Kind: KindFenced, Message: "nothing is sent: " + err.Error(), cause: context.Canceled}
+		return 0, &Error{Backend: c.transport.backend, Kind: KindFenced, Message: "nothing is sent: " + err.Error(), Cause: context.Canceled}
 	}
 	return c.Conn.Write(p)
 }
 
-// admission is what a request must pass after its turn has come and before it
-// leaves: who waits may stop waiting, and the fence must still stand. Both
-// belong to the last moment, since the turn may be long in coming.
-type admission struct {
-	waiter context.Context
-	fence  func() error
-	// attempt is the call as the breaker counts it; nil for none.
-	attempt *attempt
-}
-
-type admissionKey struct{}
-
-func withAdmission(ctx context.Context, a admission) context.Context {
-	return context.WithValue(ctx, admissionKey{}, a)
-}
-
-// admit waits for the caller's turn. The waiting ends with the request's
-// context or, where there is one, with the waiter's, and when requests begin to
-// be held back. An error means that the request was not sent.
-func (t *transport) admit(ctx context.Context) error {
-	a, ok := ctx.Value(admissionKey{}).(admission)
-	if !ok {
-		a = admission{waiter: ctx, fence: func() error { return nil }}
-	}
-	outage, err := a.attempt.admit()
-	if err != nil {
-		return notSent{err}
-	}
-	if err := t.turns.acquire(callerOf(ctx), patience{ctx, a.waiter, outage}); err != nil {
-		return notSent{err}
-	}
-	err = a.waiter.Err()
-	if err == nil {
-		err = ctx.Err()
-	}
-	if err == nil {
-		_, err = a.attempt.admit()
-	}
-	if err == nil {
-		err = a.fence()
-	}
-	if err != nil {
-		t.turns.pass()
-		return notSent{err}
-	}
-	return nil
-}
-
 type requestTimeoutKey struct{}
 
-// withRequestTimeout shortens the time-out of every request that is made with
+// WithRequestTimeout shortens the time-out of every request that is made with
 // the context. Unlike a deadline it does not count while a request waits for
 // its turn.
-func withRequestTimeout(ctx context.Context, timeout time.Duration) context.Context {
+func WithRequestTimeout(ctx context.Context, timeout time.Duration) context.Context {
 	return context.WithValue(ctx, requestTimeoutKey{}, timeout)
 }
 

@@ -1,4 +1,4 @@
-package backends
+package cinder
 
 import (
 	"context"
@@ -9,14 +9,6 @@ import (
 	"strings"
 
 	"github.com/gophercloud/gophercloud/v2"
-)
-
-// The microversions of the messages API: the first that has it, and the one
-// that filters and sorts it, newest first (Block Storage API, microversion
-// history, 3.3 and 3.5).
-const (
-	microversionMessages       = 3
-	microversionMessagesFilter = 5
 )
 
 // maxMicroversion is the newest minor version of v3 that the endpoint offers,
@@ -30,7 +22,7 @@ func (c *Client) maxMicroversion(ctx context.Context) (int, error) {
 	}
 	root, err := versionRoot(c.service.Endpoint)
 	if err != nil {
-		return 0, &Error{Backend: c.config.Name, Kind: KindConfig, Message: err.Error()}
+		return 0, &Error{Backend: c.backend, Kind: KindConfig, Message: err.Error()}
 	}
 	var answer struct {
 		Versions []struct {
@@ -40,7 +32,7 @@ func (c *Client) maxMicroversion(ctx context.Context) (int, error) {
 	}
 	const operation = "version.get"
 	if _, err := c.service.Get(withOperation(ctx, operation), root, &answer, &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusMultipleChoices}}); err != nil {
-		return 0, translate(c.config.Name, operation, err)
+		return 0, translate(c.backend, operation, err)
 	}
 	newest := 0
 	for _, version := range answer.Versions {
@@ -68,31 +60,6 @@ func versionRoot(endpoint string) (string, error) {
 	return u.String(), nil
 }
 
-// FailureReason asks Cinder's messages API why a volume went to error. It is
-// a courtesy to whoever reads the event: on an endpoint without the API, or on
-// any failure, it returns an empty string.
-func (c *Client) FailureReason(ctx context.Context, id string) string {
-	newest, err := c.maxMicroversion(ctx)
-	if err != nil || newest < microversionMessages {
-		return ""
-	}
-	var answer struct {
-		Messages []struct {
-			Resource string `json:"resource_uuid"`
-			Text     string `json:"user_message"`
-		} `json:"messages"`
-	}
-	address := c.service.ServiceURL("messages") + "?" + url.Values{"resource_uuid": {id}}.Encode()
-	_, err = c.service.Get(withOperation(ctx, "message.list"), address, &answer, &gophercloud.RequestOpts{
-		MoreHeaders: microversion(min(newest, microversionMessagesFilter)),
-	})
-	if err != nil {
-		return ""
-	}
-	for _, message := range answer.Messages {
-		if message.Resource == id {
-			return sentence(message.Text)
-		}
-	}
-	return ""
+func microversion(minor int) map[string]string {
+	return map[string]string{"OpenStack-API-Version": fmt.Sprintf("volume 3.%d", minor)}
 }

@@ -1,6 +1,7 @@
-package backends
+package cinder
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -44,7 +45,7 @@ func endpointOf(result gophercloud.AuthResult, wanted gophercloud.EndpointOpts) 
 				if !servesV3(endpoint.URL) {
 					continue
 				}
-				region := orElse(endpoint.RegionID, endpoint.Region)
+				region := cmp.Or(endpoint.RegionID, endpoint.Region)
 				offered = append(offered, fmt.Sprintf("%s in %s", endpoint.Interface, region))
 				if endpoint.Interface != string(wanted.Availability) ||
 					wanted.Region != "" && wanted.Region != endpoint.Region && wanted.Region != endpoint.RegionID {
@@ -59,7 +60,7 @@ func endpointOf(result gophercloud.AuthResult, wanted gophercloud.EndpointOpts) 
 	switch {
 	case len(matching) == 0:
 		return "", fmt.Errorf("the service catalog has no block storage v3 endpoint%s with interface %q (it has %s); check region and interface of the backend",
-			inRegion(wanted.Region), wanted.Availability, orElse(strings.Join(distinct(offered), ", "), "none at all"))
+			inRegion(wanted.Region), wanted.Availability, cmp.Or(strings.Join(distinct(offered), ", "), "none at all"))
 	case wanted.Region == "" && len(regions) > 1:
 		return "", fmt.Errorf("the service catalog has block storage in several regions (%s); give the backend's region", strings.Join(regions, ", "))
 	}

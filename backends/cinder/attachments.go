@@ -1,10 +1,9 @@
-package backends
+package cinder
 
 import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/url"
 
@@ -18,38 +17,6 @@ const (
 	microversionAttachments = 44
 	microversionAttachMode  = 54
 )
-
-// Workflow settles how new volumes are connected. An endpoint that does not say
-// which microversions it has is taken to have none.
-func (c *Client) Workflow(ctx context.Context) (Workflow, error) {
-	if c.config.Workflow == "" || c.config.Workflow == WorkflowReserve {
-		return WorkflowReserve, nil
-	}
-	newest, err := c.maxMicroversion(ctx)
-	switch {
-	case IsKind(err, KindUnavailable), IsKind(err, KindRateLimited), IsKind(err, KindUnauthorized):
-		return "", err
-	case err == nil && newest >= microversionAttachments:
-		return WorkflowAttachment, nil
-	case c.config.Workflow == WorkflowAttachment:
-		return "", &Error{Backend: c.config.Name, Kind: KindConfig, Message: fmt.Sprintf(
-			"workflow attachment needs microversion 3.%d, and the endpoint offers no more than 3.%d; use workflow reserve or auto", microversionAttachments, newest)}
-	}
-	return WorkflowReserve, nil
-}
-
-// MarkAttached notes on a volume that it is about to be in use; other metadata
-// stays.
-func (c *Client) MarkAttached(ctx context.Context, id string) error {
-	const operation = "metadata.update"
-	if err := c.checkID(operation, id); err != nil {
-		return err
-	}
-	body := map[string]any{"metadata": map[string]string{stampAttached: "true"}}
-	_, err := c.service.Post(withOperation(ctx, operation), c.service.ServiceURL("volumes", id, "metadata"), body, nil,
-		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}})
-	return translate(c.config.Name, operation, err)
-}
 
 // attachmentDocument is an attachment as the API writes it.
 type attachmentDocument struct {
@@ -74,7 +41,7 @@ func (c *Client) CreateAttachment(ctx context.Context, volumeID string, connecto
 	if readOnly {
 		newest, err := c.maxMicroversion(ctx)
 		if err != nil {
-			return "", nil, withoutEffect(err)
+			return "", nil, WithoutEffect(err)
 		}
 		// Without the mode Cinder would allow writing, and only the nodes not.
 		if newest >= microversionAttachMode {
@@ -120,10 +87,10 @@ func (c *Client) attachment(ctx context.Context, method, operation, id string, m
 		options.JSONBody = body
 	}
 	if _, err := c.service.Request(withOperation(ctx, operation), method, address, options); err != nil {
-		return attachmentDocument{}, translate(c.config.Name, operation, err)
+		return attachmentDocument{}, translate(c.backend, operation, err)
 	}
 	if answer.Attachment == nil || answer.Attachment.ID == "" {
-		return attachmentDocument{}, &Error{Backend: c.config.Name, Operation: operation, Kind: KindInternal, EffectUnknown: true, Message: "the answer names no attachment"}
+		return attachmentDocument{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true, Message: "the answer names no attachment"}
 	}
 	return *answer.Attachment, nil
 }
@@ -131,7 +98,7 @@ func (c *Client) attachment(ctx context.Context, method, operation, id string, m
 func (c *Client) connectionOf(operation string, answer attachmentDocument) ([]byte, error) {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(answer.Connection, &fields) != nil || len(fields) == 0 {
-		return nil, &Error{Backend: c.config.Name, Operation: operation, Kind: KindInternal, EffectUnknown: true, Message: "the attachment has no connection_info"}
+		return nil, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true, Message: "the attachment has no connection_info"}
 	}
 	return answer.Connection, nil
 }
@@ -160,15 +127,15 @@ func (c *Client) listAttachments(ctx context.Context, volumeID string, query url
 	}
 	address := c.service.ServiceURL("attachments") + "?" + query.Encode()
 	if _, err := c.service.Get(withOperation(ctx, operation), address, &answer, &gophercloud.RequestOpts{MoreHeaders: microversion(microversionAttachments)}); err != nil {
-		return nil, translate(c.config.Name, operation, absenceOfNothing(translate(c.config.Name, operation, err)))
+		return nil, translate(c.backend, operation, absenceOfNothing(translate(c.backend, operation, err)))
 	}
 	if answer.Attachments == nil {
-		return nil, &Error{Backend: c.config.Name, Operation: operation, Kind: KindInternal, Message: "the answer has no list of attachments"}
+		return nil, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, Message: "the answer has no list of attachments"}
 	}
 	var found []Attachment
 	for _, a := range answer.Attachments {
 		if a.VolumeID != volumeID {
-			return nil, &Error{Backend: c.config.Name, Operation: operation, Kind: KindInternal, Message: "the list of one volume's attachments has others' as well"}
+			return nil, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, Message: "the list of one volume's attachments has others' as well"}
 		}
 		attachment := Attachment{ID: a.ID, Status: AttachmentStatus(a.Status)}
 		if a.Instance != nil {
@@ -188,7 +155,7 @@ func (c *Client) CompleteAttachment(ctx context.Context, attachmentID string) er
 	}
 	_, err := c.service.Post(withOperation(ctx, operation), c.service.ServiceURL("attachments", attachmentID, "action"), map[string]any{"os-complete": nil}, nil,
 		&gophercloud.RequestOpts{OkCodes: []int{http.StatusNoContent}, MoreHeaders: microversion(microversionAttachments)})
-	return translate(c.config.Name, operation, err)
+	return translate(c.backend, operation, err)
 }
 
 // DeleteAttachment takes the connector's access away and ends the attachment;
@@ -200,9 +167,5 @@ func (c *Client) DeleteAttachment(ctx context.Context, attachmentID string) erro
 	}
 	_, err := c.service.Delete(withOperation(ctx, operation), c.service.ServiceURL("attachments", attachmentID),
 		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}, MoreHeaders: microversion(microversionAttachments)})
-	return translate(c.config.Name, operation, err)
-}
-
-func microversion(minor int) map[string]string {
-	return map[string]string{"OpenStack-API-Version": fmt.Sprintf("volume 3.%d", minor)}
+	return translate(c.backend, operation, err)
 }

@@ -1,4 +1,4 @@
-package backends
+package cinder
 
 import (
 	"context"
@@ -21,6 +21,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 )
 
 // TestRecordedFaults sends Cinder's own answers through a client and compares
@@ -52,10 +53,10 @@ func TestRecordedFaults(t *testing.T) {
 	update := os.Getenv("UPDATE_GOLDEN") != ""
 	for i, fault := range golden.Faults {
 		t.Run(fault.Name, func(t *testing.T) {
-			cloud := newCloudServer(t)
-			client := login1(t, cloud)
-			cloud.set(func() {
-				cloud.cinder = func(w http.ResponseWriter, _ *http.Request) {
+			cloud := cindertest.NewCloud(t)
+			client := logIn(t, cloud)
+			cloud.Set(func() {
+				cloud.Cinder = func(w http.ResponseWriter, _ *http.Request) {
 					for name, value := range fault.Headers {
 						w.Header().Set(name, value)
 					}
@@ -63,7 +64,7 @@ func TestRecordedFaults(t *testing.T) {
 						w.WriteHeader(fault.Status)
 						return
 					}
-					answer(w, fault.Status, fault.Body)
+					cindertest.Answer(w, fault.Status, fault.Body)
 				}
 			})
 			err := call(t.Context(), client, fault.Operation)
@@ -129,7 +130,7 @@ func call(ctx context.Context, client *Client, operation string) error {
 	case "message.list":
 		var answer any
 		_, err := client.service.Get(withOperation(ctx, operation), client.service.ServiceURL("messages"), &answer, nil)
-		return translate(client.config.Name, operation, err)
+		return translate(client.backend, operation, err)
 	}
 	return fmt.Errorf("no operation %q", operation)
 }
@@ -198,7 +199,7 @@ func TestBrokenExchanges(t *testing.T) {
 	drop := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 	cut := func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "1000")
-		answer(w, http.StatusAccepted, `{"volume": {"id": "v1", "sta`)
+		cindertest.Answer(w, http.StatusAccepted, `{"volume": {"id": "v1", "sta`)
 	}
 	cutChunk := func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusAccepted)
@@ -236,12 +237,12 @@ func TestBrokenExchanges(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			cloud := newCloudServer(t)
-			client := login1(t, cloud)
+			cloud := cindertest.NewCloud(t)
+			client := logIn(t, cloud)
 			if test.cause == context.DeadlineExceeded {
 				client.service.HTTPClient.Transport.(*transport).timeout = 50 * time.Millisecond
 			}
-			cloud.set(func() { cloud.cinder = test.handler })
+			cloud.Set(func() { cloud.Cinder = test.handler })
 			switch test.endpoint {
 			case "":
 			case "https":
@@ -250,7 +251,7 @@ func TestBrokenExchanges(t *testing.T) {
 				client.service.Endpoint = test.endpoint
 			}
 			_, err := client.CreateVolume(t.Context(), NewVolume{Name: "pvc-1", SizeGiB: 1})
-			want := &Error{Kind: test.kind, Backend: "gold", Operation: "volume.create", Message: test.message, EffectUnknown: test.effectUnknown, cause: test.cause}
+			want := &Error{Kind: test.kind, Backend: "gold", Operation: "volume.create", Message: test.message, EffectUnknown: test.effectUnknown, Cause: test.cause}
 			var e *Error
 			if !errors.As(err, &e) || *e != *want {
 				t.Errorf("got  %+v\nwant %+v", err, want)
@@ -267,11 +268,11 @@ func untilClientLeaves(r *http.Request) {
 }
 
 func TestUnansweredRequestIsCanceled(t *testing.T) {
-	cloud := newCloudServer(t)
-	client := login1(t, cloud)
+	cloud := cindertest.NewCloud(t)
+	client := logIn(t, cloud)
 	arrived := make(chan struct{})
-	cloud.set(func() {
-		cloud.cinder = func(_ http.ResponseWriter, r *http.Request) {
+	cloud.Set(func() {
+		cloud.Cinder = func(_ http.ResponseWriter, r *http.Request) {
 			close(arrived)
 			untilClientLeaves(r)
 		}
@@ -302,10 +303,10 @@ func TestRefusedRenewal(t *testing.T) {
 		"the password is wrong": {fixed(401, ""), KindUnauthorized, "backend gold: auth.login: the credentials were refused (HTTP 401, req-1)"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cloud := newCloudServer(t)
-			client := login1(t, cloud)
-			cloud.set(func() { cloud.keystone = test.keystone })
-			cloud.revoke()
+			cloud := cindertest.NewCloud(t)
+			client := logIn(t, cloud)
+			cloud.Set(func() { cloud.Keystone = test.keystone })
+			cloud.Revoke()
 			for _, operation := range append([]string{"volume.get", "volume.list"}, mutations...) {
 				err := call(t.Context(), client, operation)
 				equal(t, authtest.ErrorText(err), test.want)
@@ -317,12 +318,12 @@ func TestRefusedRenewal(t *testing.T) {
 }
 
 func TestErrorAfterRenewal(t *testing.T) {
-	cloud := newCloudServer(t)
-	client := login1(t, cloud)
-	cloud.set(func() {
-		cloud.cinder = fixed(400, `{"badRequest": {"code": 400, "message": "Invalid volume: Volume status must be available to reserve, but the status is attaching."}}`)
+	cloud := cindertest.NewCloud(t)
+	client := logIn(t, cloud)
+	cloud.Set(func() {
+		cloud.Cinder = fixed(400, `{"badRequest": {"code": 400, "message": "Invalid volume: Volume status must be available to reserve, but the status is attaching."}}`)
 	})
-	cloud.revoke()
+	cloud.Revoke()
 	err := client.Reserve(t.Context(), "v1")
 	equal(t, authtest.ErrorText(err), "backend gold: volume.os-reserve: Invalid volume: Volume status must be available to reserve, but the status is attaching (HTTP 400, req-1)")
 	equal(t, KindOf(err), KindConflict)
@@ -338,10 +339,10 @@ func TestUnknownFailureShowsOnlyItsType(t *testing.T) {
 }
 
 func TestErrorHelpers(t *testing.T) {
-	inner := &Error{Backend: "gold", Kind: KindInUse, Message: "attached elsewhere"}
+	inner := &Error{Backend: "gold", Kind: KindForbidden, Message: "attached elsewhere"}
 	wrapped := fmt.Errorf("volume v1: %w", inner)
-	equal(t, KindOf(wrapped), KindInUse)
-	equal(t, IsKind(wrapped, KindInUse), true)
+	equal(t, KindOf(wrapped), KindForbidden)
+	equal(t, IsKind(wrapped, KindForbidden), true)
 	equal(t, IsKind(wrapped, KindConflict), false)
 	equal(t, IsKind(nil, ""), false)
 	equal(t, KindOf(errors.New("foreign")), Kind(""))
@@ -353,7 +354,7 @@ func TestErrorHelpers(t *testing.T) {
 
 // FuzzFault reads any answer as a fault: what it says must fit into an event.
 func FuzzFault(f *testing.F) {
-	f.Add([]byte(routingNotFound))
+	f.Add([]byte(cindertest.RoutingNotFound))
 	f.Add([]byte(`{"badRequest": {"code": 400, "message": "Invalid volume: a\nTraceback"}}`))
 	f.Add([]byte(`{"overLimit": {"message": "\u0000\ud800."}}`))
 	f.Add([]byte(`{"message": ["x"]}`))
@@ -403,19 +404,18 @@ func TestNoSecretInAnyError(t *testing.T) {
 			if strings.HasSuffix(r.URL.Path, "/auth/tokens") && refuseToken && tokens == 0 {
 				tokens++
 				w.Header().Set("X-Subject-Token", "tok")
-				answer(w, http.StatusCreated, `{"token": {"catalog": [{"type": "volumev3", "endpoints": [{"interface": "public", "url": "http://`+r.Host+`/v3"}]}]}}`)
+				cindertest.Answer(w, http.StatusCreated, `{"token": {"catalog": [{"type": "volumev3", "endpoints": [{"interface": "public", "url": "http://`+r.Host+`/v3"}]}]}}`)
 				return
 			}
 			if !strings.HasSuffix(r.URL.Path, "/auth/tokens") {
-				answer(w, http.StatusUnauthorized, "")
+				cindertest.Answer(w, http.StatusUnauthorized, "")
 				return
 			}
 			echo(w, r)
 		}))
 		defer server.Close()
 		variables := map[string]string{"OS_AUTH_URL": server.URL, "OS_USER_ID": "u", "OS_PASSWORD": secret, "OS_PROJECT_ID": "x"}
-		pool := NewPool(PoolOptions{Sources: auth.Sources{Getenv: authtest.Environment(variables)}, Metrics: testMetrics()})
-		client, err := pool.Client(t.Context(), Config{Name: "here", Auth: auth.Source{Environment: true}})
+		client, err := logInFrom(t, auth.Sources{Getenv: authtest.Environment(variables)}, auth.Config{Source: auth.Source{Environment: true}})
 		if err == nil {
 			_, err = client.Volume(t.Context(), "v1")
 		}

@@ -1,4 +1,4 @@
-package backends
+package cinder
 
 import (
 	"net/http"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 )
 
 func TestEndpointFromTheCatalog(t *testing.T) {
@@ -20,40 +21,39 @@ func TestEndpointFromTheCatalog(t *testing.T) {
 		want    string // path of a listing
 		wantErr string
 	}{
-		"public by default":      {catalog: []any{identity, entry("volumev3", "R1", "$URL/volume/v3/p1")}, want: "/volume/v3/p1/volumes/detail"},
-		"internal":               {catalog: []any{entry("volumev3", "R1", "$URL/volume/v3/p1")}, kind: "internal", want: "/internal/v3/p1/volumes/detail"},
-		"admin":                  {catalog: []any{entry("volumev3", "R1", "$URL/volume/v3/p1")}, kind: "admin", want: "/admin/v3/p1/volumes/detail"},
-		"a region of two":        {catalog: []any{entry("volumev3", "R1", "$URL/one/v3/p1"), entry("volumev3", "R2", "$URL/two/v3/p1")}, region: "R2", want: "/two/v3/p1/volumes/detail"},
-		"official type first":    {catalog: []any{entry("volume", "R1", "$URL/plain/v3/p1"), entry("volumev3", "R1", "$URL/volumev3/v3/p1"), entry("block-storage", "R1", "$URL/official/v3/p1")}, want: "/official/v3/p1/volumes/detail"},
-		"v2 is passed over":      {catalog: []any{entry("volumev2", "R1", "$URL/v2/p1"), entry("volume", "R1", "$URL/v1/p1"), entry("volume", "R1", "$URL/volume/v3/p1")}, want: "/volume/v3/p1/volumes/detail"},
-		"without a version":      {catalog: []any{entry("block-storage", "R1", "$URL/volume/")}, want: "/volume/v3/volumes/detail"},
-		"without a project":      {catalog: []any{entry("block-storage", "R1", "$URL/volume/v3")}, want: "/volume/v3/volumes/detail"},
-		"two regions, none told": {catalog: []any{entry("volumev3", "R2", "$URL/two/v3/p1"), entry("volumev3", "R1", "$URL/one/v3/p1")}, wantErr: "backend gold: the service catalog has block storage in several regions (R1, R2); give the backend's region"},
-		"no such region": {catalog: []any{entry("volumev3", "R1", "$URL/volume/v3/p1")}, region: "R9",
+		"public by default":      {catalog: []any{identity, cindertest.Entry("volumev3", "R1", "$URL/volume/v3/p1")}, want: "/volume/v3/p1/volumes/detail"},
+		"internal":               {catalog: []any{cindertest.Entry("volumev3", "R1", "$URL/volume/v3/p1")}, kind: "internal", want: "/internal/v3/p1/volumes/detail"},
+		"admin":                  {catalog: []any{cindertest.Entry("volumev3", "R1", "$URL/volume/v3/p1")}, kind: "admin", want: "/admin/v3/p1/volumes/detail"},
+		"a region of two":        {catalog: []any{cindertest.Entry("volumev3", "R1", "$URL/one/v3/p1"), cindertest.Entry("volumev3", "R2", "$URL/two/v3/p1")}, region: "R2", want: "/two/v3/p1/volumes/detail"},
+		"official type first":    {catalog: []any{cindertest.Entry("volume", "R1", "$URL/plain/v3/p1"), cindertest.Entry("volumev3", "R1", "$URL/volumev3/v3/p1"), cindertest.Entry("block-storage", "R1", "$URL/official/v3/p1")}, want: "/official/v3/p1/volumes/detail"},
+		"v2 is passed over":      {catalog: []any{cindertest.Entry("volumev2", "R1", "$URL/v2/p1"), cindertest.Entry("volume", "R1", "$URL/v1/p1"), cindertest.Entry("volume", "R1", "$URL/volume/v3/p1")}, want: "/volume/v3/p1/volumes/detail"},
+		"without a version":      {catalog: []any{cindertest.Entry("block-storage", "R1", "$URL/volume/")}, want: "/volume/v3/volumes/detail"},
+		"without a project":      {catalog: []any{cindertest.Entry("block-storage", "R1", "$URL/volume/v3")}, want: "/volume/v3/volumes/detail"},
+		"two regions, none told": {catalog: []any{cindertest.Entry("volumev3", "R2", "$URL/two/v3/p1"), cindertest.Entry("volumev3", "R1", "$URL/one/v3/p1")}, wantErr: "backend gold: the service catalog has block storage in several regions (R1, R2); give the backend's region"},
+		"no such region": {catalog: []any{cindertest.Entry("volumev3", "R1", "$URL/volume/v3/p1")}, region: "R9",
 			wantErr: `backend gold: the service catalog has no block storage v3 endpoint in region "R9" with interface "public" (it has admin in R1, internal in R1, public in R1); check region and interface of the backend`},
 		"no such interface": {catalog: []any{map[string]any{"type": "volumev3", "endpoints": []any{map[string]any{"interface": "public", "region": "R1", "url": "$URL/v3"}}}}, kind: "internal",
 			wantErr: `backend gold: the service catalog has no block storage v3 endpoint with interface "internal" (it has public in R1); check region and interface of the backend`},
-		"no Cinder": {catalog: []any{identity, entry("volumev2", "R1", "$URL/v2/p1")},
+		"no Cinder": {catalog: []any{identity, cindertest.Entry("volumev2", "R1", "$URL/v2/p1")},
 			wantErr: `backend gold: the service catalog has no block storage v3 endpoint with interface "public" (it has none at all); check region and interface of the backend`},
 		"no project": {catalog: []any{},
 			wantErr: "backend gold: the token comes without a service catalog: the credentials name no project and the user has no default one; name a project"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			cloud := newCloudServer(t)
-			cloud.catalog = withURL(test.catalog, cloud.URL).([]any)
-			pool := NewPool(PoolOptions{Sources: cloud.clouds(`clouds: {gold: {auth: {auth_url: $URL, user_id: u, password: p, project_id: x}}}`), Metrics: testMetrics()})
-			client, err := pool.Client(t.Context(), Config{Name: "gold", Auth: auth.Source{Cloud: "gold"}, Region: test.region, Interface: test.kind})
+			cloud := cindertest.NewCloud(t)
+			cloud.Catalog = withURL(test.catalog, cloud.URL).([]any)
+			client, err := logInFrom(t, cloud.Clouds(`clouds: {gold: {auth: {auth_url: $URL, user_id: u, password: p, project_id: x}}}`), auth.Config{Source: auth.Source{Cloud: "gold"}, Region: test.region, Interface: test.kind})
 			equal(t, authtest.ErrorText(err), test.wantErr)
 			if err != nil {
 				equal(t, KindOf(err), KindConfig)
-				equal(t, len(cloud.paths()), 0)
+				equal(t, len(cloud.Paths()), 0)
 				return
 			}
 			if err := client.ListVolumes(t.Context(), VolumeQuery{}, func([]Volume) bool { return true }); err != nil {
 				t.Fatal(err)
 			}
-			equal(t, cloud.paths(), []string{"GET " + test.want + "?sort=created_at%3Adesc"})
+			equal(t, cloud.Paths(), []string{"GET " + test.want + "?sort=created_at%3Adesc"})
 		})
 	}
 }
@@ -106,13 +106,12 @@ func TestRefusedLogins(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			cloud := newCloudServer(t)
-			cloud.keystone = test.keystone
-			pool := NewPool(PoolOptions{Sources: cloud.clouds(passwordCloud), Metrics: testMetrics()})
-			_, err := pool.Client(t.Context(), gold)
+			cloud := cindertest.NewCloud(t)
+			cloud.Keystone = test.keystone
+			_, err := logInFrom(t, cloud.Clouds(cindertest.PasswordCloud), auth.Config{Source: auth.Source{Cloud: "gold"}})
 			equal(t, authtest.ErrorText(err), "backend gold: auth.login: "+test.want)
 			equal(t, KindOf(err), test.kind)
-			equal(t, len(cloud.paths()), 0)
+			equal(t, len(cloud.Paths()), 0)
 		})
 	}
 }
@@ -121,13 +120,9 @@ func TestRefusedLogins(t *testing.T) {
 func fixed(status int, body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("X-Openstack-Request-Id", "req-1")
-		answer(w, status, body)
+		cindertest.Answer(w, status, body)
 	}
 }
-
-// routingNotFound is what Cinder answers for an address that it does not know,
-// recorded from Cinder 21.3.1 (Zed).
-const routingNotFound = `{"message": "The resource could not be found.<br /><br />\n\n\n", "code": "404 Not Found", "title": "Not Found"}`
 
 // noauthCinder answers GET …/volumes/detail as a Cinder with auth_strategy noauth,
 // whose routes accept projects of the pattern (none: only addresses without).
@@ -138,11 +133,11 @@ func noauthCinder(projects string, withoutProject bool) http.HandlerFunc {
 		case token == "":
 			w.WriteHeader(http.StatusNoContent)
 		case withoutProject && r.URL.Path == "/v3/volumes/detail", pattern.MatchString(r.URL.Path) && strings.HasPrefix(r.URL.Path, "/v3/"+strings.SplitN(token, ":", 2)[1]+"/"):
-			answer(w, http.StatusOK, `{"volumes": []}`)
+			cindertest.Answer(w, http.StatusOK, `{"volumes": []}`)
 		case pattern.MatchString(r.URL.Path):
-			answer(w, http.StatusBadRequest, `{"badRequest": {"code": 400, "message": "Malformed request url"}}`)
+			cindertest.Answer(w, http.StatusBadRequest, `{"badRequest": {"code": 400, "message": "Malformed request url"}}`)
 		default:
-			answer(w, http.StatusNotFound, routingNotFound)
+			cindertest.Answer(w, http.StatusNotFound, cindertest.RoutingNotFound)
 		}
 	}
 }
@@ -167,32 +162,31 @@ func TestNoauthLogin(t *testing.T) {
 		"project in the endpoint":             {cinder: current, noauth: auth.Noauth{Endpoint: "$URL/v3/" + hex}, asked: []string{"/v3/" + hex + "/volumes/detail"}},
 		"the same project twice":              {cinder: current, noauth: auth.Noauth{Endpoint: "$URL/v3/" + hex + "/", Project: hex}, asked: []string{"/v3/" + hex + "/volumes/detail"}},
 		"project that no address accepts": {cinder: strict, noauth: auth.Noauth{Endpoint: "$URL/v3", Project: "demo"}, asked: []string{"/v3/demo/volumes/detail", "/v3/volumes/detail"}, kind: KindConfig,
-			wantErr: `backend lab: auth.discover: no volumes API of version 3 at $URL/v3/ accepts project "demo": give auth.noauth.project as a hexadecimal id such as 0123456789abcdef0123456789abcdef, set project_id_regex in cinder.conf, or check auth.noauth.endpoint (HTTP 404)`},
+			wantErr: `backend gold: auth.discover: no volumes API of version 3 at $URL/v3/ accepts project "demo": give auth.noauth.project as a hexadecimal id such as 0123456789abcdef0123456789abcdef, set project_id_regex in cinder.conf, or check auth.noauth.endpoint (HTTP 404)`},
 		"no Cinder there": {cinder: fixed(404, "404 page not found"), noauth: auth.Noauth{Endpoint: "$URL/cinder", Project: hex}, asked: []string{"/cinder/v3/" + hex + "/volumes/detail", "/cinder/v3/volumes/detail"}, kind: KindConfig,
-			wantErr: "backend lab: auth.discover: no volumes API of version 3 at $URL/cinder/v3/; check auth.noauth.endpoint (HTTP 404)"},
+			wantErr: "backend gold: auth.discover: no volumes API of version 3 at $URL/cinder/v3/; check auth.noauth.endpoint (HTTP 404)"},
 		"the header is lost on the way": {cinder: fixed(204, ""), noauth: auth.Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindConfig,
-			wantErr: "backend lab: auth.discover: " + emptyAnswer + " (HTTP 204, req-1)"},
+			wantErr: "backend gold: auth.discover: " + emptyAnswer + " (HTTP 204, req-1)"},
 		"empty 200": {cinder: fixed(200, ""), noauth: auth.Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindUnavailable,
-			wantErr: "backend lab: auth.discover: the connection ended before the answer was complete"},
+			wantErr: "backend gold: auth.discover: the connection ended before the answer was complete"},
 		"HTML": {cinder: fixed(200, "<html></html>"), noauth: auth.Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindConfig,
-			wantErr: "backend lab: auth.discover: the endpoint does not answer as Cinder's volumes API does; check auth.noauth.endpoint (HTTP 200)"},
+			wantErr: "backend gold: auth.discover: the endpoint does not answer as Cinder's volumes API does; check auth.noauth.endpoint (HTTP 200)"},
 		"other JSON": {cinder: fixed(200, `{"servers": []}`), noauth: auth.Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindConfig,
-			wantErr: "backend lab: auth.discover: the endpoint does not answer as Cinder's volumes API does; check auth.noauth.endpoint (HTTP 200)"},
+			wantErr: "backend gold: auth.discover: the endpoint does not answer as Cinder's volumes API does; check auth.noauth.endpoint (HTTP 200)"},
 		"other type": {cinder: fixed(200, `{"volumes": "none"}`), noauth: auth.Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindConfig,
-			wantErr: "backend lab: auth.discover: the endpoint does not answer as Cinder's volumes API does; check auth.noauth.endpoint (HTTP 200)"},
+			wantErr: "backend gold: auth.discover: the endpoint does not answer as Cinder's volumes API does; check auth.noauth.endpoint (HTTP 200)"},
 		"Keystone behind it": {cinder: fixed(401, `{"error": {"code": 401, "title": "Unauthorized", "message": "The request you have made requires authentication."}}`), noauth: auth.Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindUnauthorized,
-			wantErr: "backend lab: auth.discover: the credentials were refused (HTTP 401, req-1)"},
+			wantErr: "backend gold: auth.discover: the credentials were refused (HTTP 401, req-1)"},
 		"down": {cinder: fixed(503, ""), noauth: auth.Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindUnavailable,
-			wantErr: "backend lab: auth.discover: the answer is service unavailable (HTTP 503, req-1)"},
+			wantErr: "backend gold: auth.discover: the answer is service unavailable (HTTP 503, req-1)"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			cloud := newCloudServer(t)
-			cloud.cinder = test.cinder
+			cloud := cindertest.NewCloud(t)
+			cloud.Cinder = test.cinder
 			noauth := test.noauth
 			noauth.Endpoint = strings.ReplaceAll(noauth.Endpoint, "$URL", cloud.URL)
-			pool := NewPool(PoolOptions{Metrics: testMetrics()})
-			_, err := pool.Client(t.Context(), Config{Name: "lab", Auth: auth.Source{Noauth: &noauth}})
+			_, err := logInNoauth(t, noauth)
 			equal(t, authtest.ErrorText(err), strings.ReplaceAll(test.wantErr, "$URL", cloud.URL))
 			if err != nil {
 				equal(t, KindOf(err), test.kind)
@@ -201,7 +195,7 @@ func TestNoauthLogin(t *testing.T) {
 			for _, path := range test.asked {
 				want = append(want, "GET "+path+"?limit=1")
 			}
-			equal(t, cloud.paths(), want)
+			equal(t, cloud.Paths(), want)
 		})
 	}
 }
@@ -213,9 +207,9 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 		t.Errorf("the redirect was followed with token %q", r.Header.Get("X-Auth-Token"))
 	}))
 	defer elsewhere.Close()
-	cloud := newCloudServer(t)
-	cloud.cinder = http.RedirectHandler(elsewhere.URL+"/v3/volumes/detail", http.StatusFound).ServeHTTP
-	client := login1(t, cloud)
+	cloud := cindertest.NewCloud(t)
+	cloud.Cinder = http.RedirectHandler(elsewhere.URL+"/v3/volumes/detail", http.StatusFound).ServeHTTP
+	client := logIn(t, cloud)
 	_, err := client.Volume(t.Context(), "v1")
 	equal(t, authtest.ErrorText(err), "backend gold: volume.get: the endpoint sends requests elsewhere (to "+elsewhere.URL+"); configure the address that answers itself (HTTP 302)")
 	equal(t, KindOf(err), KindConfig)
@@ -224,14 +218,4 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	if effectUnknown(err) {
 		t.Error("a redirect is taken for a possible effect")
 	}
-}
-
-// login1 logs in to a test cloud by password.
-func login1(t *testing.T, cloud *cloudServer) *Client {
-	t.Helper()
-	client, err := NewPool(PoolOptions{Sources: cloud.clouds(passwordCloud), Metrics: testMetrics()}).Client(t.Context(), gold)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client
 }

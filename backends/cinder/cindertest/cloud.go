@@ -1,4 +1,4 @@
-package backends
+package cindertest
 
 import (
 	"encoding/json"
@@ -7,21 +7,18 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
-func testMetrics() *Metrics { return NewMetrics(prometheus.NewRegistry()) }
-
-// cloudServer is a Keystone and a Cinder on one address, as far as logging in
+// Cloud is a Keystone and a Cinder on one address, as far as logging in
 // and single requests need them. The life of volumes is memoryCinder's.
-type cloudServer struct {
+type Cloud struct {
 	*httptest.Server
 	t *testing.T
 
@@ -29,27 +26,27 @@ type cloudServer struct {
 	logins   []map[string]any // bodies of POST /v3/auth/tokens
 	tokens   int
 	valid    map[string]bool
-	password string          // the one that is accepted; empty accepts all
-	catalog  []any           // nil gives the default one
-	project  string          // that tokens are for
+	Password string          // the one that is accepted; empty accepts all
+	Catalog  []any           // nil gives the default one
+	Project  string          // that tokens are for
 	requests []*http.Request // to Cinder
 
 	// keystone and cinder, when set, answer instead of the defaults.
-	keystone http.HandlerFunc
-	cinder   http.HandlerFunc
+	Keystone http.HandlerFunc
+	Cinder   http.HandlerFunc
 }
 
-func newCloudServer(t *testing.T) *cloudServer {
+func NewCloud(t *testing.T) *Cloud {
 	t.Helper()
-	c := &cloudServer{t: t, valid: map[string]bool{}}
+	c := &Cloud{t: t, valid: map[string]bool{}}
 	c.Server = httptest.NewServer(http.HandlerFunc(c.serve))
 	t.Cleanup(c.Close)
 	return c
 }
 
-func newTLSCloudServer(t *testing.T, prepare func(*httptest.Server)) *cloudServer {
+func NewTLSCloud(t *testing.T, prepare func(*httptest.Server)) *Cloud {
 	t.Helper()
-	c := &cloudServer{t: t, valid: map[string]bool{}}
+	c := &Cloud{t: t, valid: map[string]bool{}}
 	c.Server = httptest.NewUnstartedServer(http.HandlerFunc(c.serve))
 	c.Config.ErrorLog = log.New(io.Discard, "", 0) // of refused handshakes
 	prepare(c.Server)
@@ -58,34 +55,34 @@ func newTLSCloudServer(t *testing.T, prepare func(*httptest.Server)) *cloudServe
 	return c
 }
 
-func (c *cloudServer) serve(w http.ResponseWriter, r *http.Request) {
+func (c *Cloud) serve(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/identity/v3/auth/tokens" {
 		c.mu.Lock()
-		handler := c.keystone
+		handler := c.Keystone
 		c.mu.Unlock()
 		if handler == nil {
-			handler = c.token
+			handler = c.Token
 		}
 		handler(w, r)
 		return
 	}
 	c.mu.Lock()
 	c.requests = append(c.requests, r.Clone(r.Context()))
-	handler := c.cinder
+	handler := c.Cinder
 	known := len(c.valid) == 0 || c.valid[r.Header.Get("X-Auth-Token")]
 	c.mu.Unlock()
 	switch {
 	case !known:
-		answer(w, http.StatusUnauthorized, `{"error": {"code": 401, "title": "Unauthorized", "message": "The request you have made requires authentication."}}`)
+		Answer(w, http.StatusUnauthorized, `{"error": {"code": 401, "title": "Unauthorized", "message": "The request you have made requires authentication."}}`)
 	case handler != nil:
 		handler(w, r)
 	default:
-		answer(w, http.StatusOK, `{"volumes": []}`)
+		Answer(w, http.StatusOK, `{"volumes": []}`)
 	}
 }
 
-// token answers POST and GET of /v3/auth/tokens.
-func (c *cloudServer) token(w http.ResponseWriter, r *http.Request) {
+// Token answers POST and GET of /v3/auth/tokens.
+func (c *Cloud) Token(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var body map[string]any
@@ -97,8 +94,8 @@ func (c *cloudServer) token(w http.ResponseWriter, r *http.Request) {
 		body = map[string]any{"validated": r.Header.Get("X-Subject-Token")}
 	}
 	c.logins = append(c.logins, body)
-	if encoded, _ := json.Marshal(body); c.password != "" && !strings.Contains(string(encoded), `"password":"`+c.password+`"`) {
-		answer(w, http.StatusUnauthorized, `{"error": {"code": 401, "message": "The request you have made requires authentication.", "title": "Unauthorized"}}`)
+	if encoded, _ := json.Marshal(body); c.Password != "" && !strings.Contains(string(encoded), `"password":"`+c.Password+`"`) {
+		Answer(w, http.StatusUnauthorized, `{"error": {"code": 401, "message": "The request you have made requires authentication.", "title": "Unauthorized"}}`)
 		return
 	}
 	c.tokens++
@@ -107,9 +104,9 @@ func (c *cloudServer) token(w http.ResponseWriter, r *http.Request) {
 		token = r.Header.Get("X-Subject-Token")
 	}
 	c.valid[token] = true
-	catalog := c.catalog
+	catalog := c.Catalog
 	if catalog == nil {
-		catalog = []any{entry("volumev3", "RegionOne", c.URL+"/volume/v3/0123456789abcdef0123456789abcdef")}
+		catalog = []any{Entry("volumev3", "RegionOne", c.URL+"/volume/v3/0123456789abcdef0123456789abcdef")}
 	}
 	w.Header().Set("X-Subject-Token", token)
 	status := http.StatusCreated
@@ -117,18 +114,18 @@ func (c *cloudServer) token(w http.ResponseWriter, r *http.Request) {
 		status = http.StatusOK
 	}
 	scoped := map[string]any{"catalog": catalog}
-	if c.project != "" {
-		scoped["project"] = map[string]any{"id": c.project, "name": "storage"}
+	if c.Project != "" {
+		scoped["project"] = map[string]any{"id": c.Project, "name": "storage"}
 	}
 	encoded, err := json.Marshal(map[string]any{"token": scoped})
 	if err != nil {
 		c.t.Error(err)
 	}
-	answer(w, status, string(encoded))
+	Answer(w, status, string(encoded))
 }
 
-// entry is a service of the catalog with its three interfaces.
-func entry(service, region, url string) map[string]any {
+// Entry is a service of the catalog with its three interfaces.
+func Entry(service, region, url string) map[string]any {
 	var endpoints []any
 	for _, name := range []string{"public", "internal", "admin"} {
 		address := url
@@ -140,25 +137,25 @@ func entry(service, region, url string) map[string]any {
 	return map[string]any{"type": service, "name": "cinder", "endpoints": endpoints}
 }
 
-func answer(w http.ResponseWriter, status int, body string) {
+func Answer(w http.ResponseWriter, status int, body string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_, _ = w.Write([]byte(body))
 }
 
-func (c *cloudServer) set(change func()) {
+func (c *Cloud) Set(change func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	change()
 }
 
-func (c *cloudServer) loginCount() int {
+func (c *Cloud) LoginCount() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.logins)
 }
 
-func (c *cloudServer) lastLogin() map[string]any {
+func (c *Cloud) LastLogin() map[string]any {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.logins) == 0 {
@@ -167,8 +164,8 @@ func (c *cloudServer) lastLogin() map[string]any {
 	return c.logins[len(c.logins)-1]
 }
 
-// paths lists what Cinder was asked, as "METHOD path?query".
-func (c *cloudServer) paths() []string {
+// Paths lists what Cinder was asked, as "METHOD path?query".
+func (c *Cloud) Paths() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var paths []string
@@ -178,20 +175,27 @@ func (c *cloudServer) paths() []string {
 	return paths
 }
 
-// revoke makes every token that was given invalid.
-func (c *cloudServer) revoke() {
-	c.set(func() { c.valid = map[string]bool{"none": true} })
+// Requests are those that Cinder was sent.
+func (c *Cloud) Requests() []*http.Request {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.requests)
 }
 
-// clouds writes a clouds.yaml, in which $URL stands for Keystone, and returns
+// Revoke makes every token that was given invalid.
+func (c *Cloud) Revoke() {
+	c.Set(func() { c.valid = map[string]bool{"none": true} })
+}
+
+// Clouds writes a clouds.yaml, in which $URL stands for Keystone, and returns
 // Sources that read it and an empty environment.
-func (c *cloudServer) clouds(text string) auth.Sources {
+func (c *Cloud) Clouds(text string) auth.Sources {
 	c.t.Helper()
 	return auth.Sources{CloudsFile: authtest.WriteFiles(c.t, map[string]string{"clouds.yaml": strings.ReplaceAll(text, "$URL", c.URL+"/identity")}) + "/clouds.yaml", Getenv: authtest.NoEnvironment}
 }
 
-// passwordCloud is the commonest entry.
-const passwordCloud = `
+// PasswordCloud is the commonest entry.
+const PasswordCloud = `
 clouds:
   gold:
     region_name: RegionOne
@@ -203,3 +207,7 @@ clouds:
       project_name: storage
       project_domain_name: Default
 `
+
+// RoutingNotFound is what Cinder answers for an address that it does not know,
+// recorded from Cinder 21.3.1 (Zed).
+const RoutingNotFound = `{"message": "The resource could not be found.<br /><br />\n\n\n", "code": "404 Not Found", "title": "Not Found"}`

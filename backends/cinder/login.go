@@ -1,4 +1,4 @@
-package backends
+package cinder
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack"
@@ -15,32 +16,53 @@ import (
 
 // The operations of a login, as errors and metrics name them.
 const (
-	operationLogin    = "auth.login"
+	OperationLogin    = "auth.login"
 	operationDiscover = "auth.discover"
 )
 
-// login makes a client that is known to work: for Keystone by getting a token
-// and the endpoint out of its catalog, for noauth by one listing.
-func login(ctx context.Context, config Config, found auth.Credentials, metrics *Metrics, mayWrite func() error) (*Client, error) {
-	wire := newTransport(config, found, metrics)
-	wire.mayWrite = mayWrite
-	client := &Client{config: config, now: wire.now}
+// Options configure a client.
+type Options struct {
+	// Backend names the backend in metrics and errors.
+	Backend string
+	// Workflow is how new volumes are to be connected; empty means reserve.
+	Workflow Workflow
+	// Limits need a concurrency of at least one.
+	Limits Limits
+	// RequestTimeout bounds one HTTP exchange, from its turn on.
+	RequestTimeout time.Duration
+	Metrics        *Metrics
+	// MayWrite is asked whenever bytes are about to leave for the backend; an
+	// error keeps them here. Nil means that they always may. See heldConn.
+	MayWrite func() error
+	// Base sends the requests whose turn has come; nil means over connections
+	// of the client's own.
+	Base http.RoundTripper
+}
+
+// Login makes a client that is known to work: for Keystone by getting a token
+// and the endpoint out of its catalog, for noauth by one listing. It is on
+// nobody's behalf whatever the context says, and bounds its own time.
+func Login(ctx context.Context, found auth.Credentials, options Options) (*Client, error) {
+	ctx, cancel := loginTimeout(WithCaller(ctx, Caller{}), options)
+	defer cancel()
+	wire := newTransport(options, found)
+	client := &Client{backend: options.Backend, workflow: options.Workflow, now: wire.now}
 	var err error
 	if found.Noauth != nil {
-		client.service, err = loginNoauth(ctx, config, *found.Noauth, wire)
-		client.place = noauthPlace(*found.Noauth)
+		client.service, err = loginNoauth(ctx, options.Backend, *found.Noauth, wire)
+		client.place = NoauthPlace(*found.Noauth)
 	} else {
-		client.service, err = loginKeystone(ctx, config, found, wire, metrics)
+		client.service, err = loginKeystone(ctx, options, found, wire)
 		if err == nil {
 			client.place = NewPlace(client.service.Endpoint, projectOf(client.service.GetAuthResult()))
 		}
 	}
 	if err != nil {
 		wire.close()
-		metrics.login(config.Name, "failure")
+		options.Metrics.login(options.Backend, "failure")
 		return nil, err
 	}
-	metrics.login(config.Name, "success")
+	options.Metrics.login(options.Backend, "success")
 	return client, nil
 }
 
@@ -54,22 +76,22 @@ func httpClient(wire http.RoundTripper) http.Client {
 }
 
 // loginTimeout bounds one login, of several requests at most.
-func loginTimeout(ctx context.Context, config Config) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, 2*config.Timeouts.Request)
+func loginTimeout(ctx context.Context, options Options) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, 2*options.RequestTimeout)
 }
 
-func loginKeystone(ctx context.Context, config Config, found auth.Credentials, wire http.RoundTripper, metrics *Metrics) (*gophercloud.ServiceClient, error) {
+func loginKeystone(ctx context.Context, options Options, found auth.Credentials, wire http.RoundTripper) (*gophercloud.ServiceClient, error) {
 	provider, err := openstack.NewClient(found.Keystone.IdentityEndpoint)
 	if err != nil {
-		return nil, &Error{Backend: config.Name, Kind: KindConfig, Message: fmt.Sprintf("auth_url %q is not an address", auth.WithoutUser(found.Keystone.IdentityEndpoint))}
+		return nil, &Error{Backend: options.Backend, Kind: KindConfig, Message: fmt.Sprintf("auth_url %q is not an address", auth.WithoutUser(found.Keystone.IdentityEndpoint))}
 	}
 	provider.HTTPClient = httpClient(wire)
 	provider.UserAgent.Prepend("standalone-cinder")
 	if err := openstack.Authenticate(ctx, provider, found.Keystone); err != nil {
-		return nil, translate(config.Name, operationLogin, err)
+		return nil, translate(options.Backend, OperationLogin, err)
 	}
 	if provider.Token() == "" {
-		return nil, &Error{Backend: config.Name, Operation: operationLogin, Kind: KindConfig, Message: "the answer has no X-Subject-Token header: " +
+		return nil, &Error{Backend: options.Backend, Operation: OperationLogin, Kind: KindConfig, Message: "the answer has no X-Subject-Token header: " +
 			"auth_url does not lead to Keystone, or a proxy removes the header"}
 	}
 	if renew := provider.ReauthFunc; renew != nil {
@@ -77,20 +99,20 @@ func loginKeystone(ctx context.Context, config Config, found auth.Credentials, w
 		// with the caller that happened to come first.
 		// Only the shorter time-out of a probe goes along.
 		provider.ReauthFunc = func(caller context.Context) error {
-			ctx, cancel := loginTimeout(withRequestTimeout(context.Background(), requestTimeoutOf(caller, config.Timeouts.Request)), config)
+			ctx, cancel := loginTimeout(WithRequestTimeout(context.Background(), requestTimeoutOf(caller, options.RequestTimeout)), options)
 			defer cancel()
 			err := renew(ctx)
 			if err != nil {
-				metrics.login(config.Name, "failure")
-				return translate(config.Name, operationLogin, err)
+				options.Metrics.login(options.Backend, "failure")
+				return translate(options.Backend, OperationLogin, err)
 			}
-			metrics.login(config.Name, "success")
+			options.Metrics.login(options.Backend, "success")
 			return nil
 		}
 	}
 	endpoint, err := endpointOf(provider.GetAuthResult(), found.Endpoint)
 	if err != nil {
-		return nil, &Error{Backend: config.Name, Kind: KindConfig, Message: err.Error()}
+		return nil, &Error{Backend: options.Backend, Kind: KindConfig, Message: err.Error()}
 	}
 	return &gophercloud.ServiceClient{ProviderClient: provider, Endpoint: endpoint, Type: "block-storage"}, nil
 }
@@ -102,10 +124,10 @@ var hexProject = regexp.MustCompile(`^[0-9a-f-]+$`)
 // loginNoauth finds out how this Cinder wants to be addressed. Releases before
 // Xena insist on the project in the URL; current ones refuse a project there
 // that is not hexadecimal with 404, but accept URLs without any.
-func loginNoauth(ctx context.Context, config Config, noauth auth.Noauth, wire http.RoundTripper) (*gophercloud.ServiceClient, error) {
+func loginNoauth(ctx context.Context, backend string, noauth auth.Noauth, wire http.RoundTripper) (*gophercloud.ServiceClient, error) {
 	base, project, err := auth.SplitNoauth(noauth.Endpoint)
 	if err != nil {
-		return nil, &Error{Backend: config.Name, Kind: KindConfig, Message: err.Error()}
+		return nil, &Error{Backend: backend, Kind: KindConfig, Message: err.Error()}
 	}
 	provider := &gophercloud.ProviderClient{HTTPClient: httpClient(wire)}
 	provider.UseTokenLock()
@@ -118,7 +140,7 @@ func loginNoauth(ctx context.Context, config Config, noauth auth.Noauth, wire ht
 	}
 	for _, address := range addresses {
 		service := &gophercloud.ServiceClient{ProviderClient: provider, Endpoint: address, Type: "block-storage"}
-		status, err := probe(ctx, config.Name, service)
+		status, err := probe(ctx, backend, service)
 		if err == nil {
 			return service, nil
 		}
@@ -128,7 +150,7 @@ func loginNoauth(ctx context.Context, config Config, noauth auth.Noauth, wire ht
 			return nil, err
 		}
 	}
-	failed := &Error{Backend: config.Name, Operation: operationDiscover, Kind: KindConfig, Status: http.StatusNotFound,
+	failed := &Error{Backend: backend, Operation: operationDiscover, Kind: KindConfig, Status: http.StatusNotFound,
 		Message: fmt.Sprintf("no volumes API of version 3 at %s; check auth.noauth.endpoint", auth.WithoutUser(base))}
 	if !hexProject.MatchString(noauth.Project) {
 		failed.Message = fmt.Sprintf("no volumes API of version 3 at %s accepts project %q: give auth.noauth.project as a hexadecimal id such as "+
@@ -153,14 +175,4 @@ func probe(ctx context.Context, backend string, service *gophercloud.ServiceClie
 			Message: "the endpoint does not answer as Cinder's volumes API does; check auth.noauth.endpoint"}
 	}
 	return 0, nil
-}
-
-// noauthPlace is where an account of a noauth endpoint leads. Its form is
-// settled without a request; a malformed address gives what is left of it.
-func noauthPlace(noauth auth.Noauth) Place {
-	base, project, err := auth.SplitNoauth(noauth.Endpoint)
-	if err != nil {
-		base = noauth.Endpoint
-	}
-	return NewPlace(base, orElse(project, noauth.Project))
 }

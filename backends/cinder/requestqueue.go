@@ -1,4 +1,4 @@
-package backends
+package cinder
 
 import (
 	"container/list"
@@ -29,9 +29,18 @@ func WithCaller(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 
-func callerOf(ctx context.Context) Caller {
+// CallerOf is the caller that the context carries; the zero Caller if none.
+func CallerOf(ctx context.Context) Caller {
 	c, _ := ctx.Value(callerKey{}).(Caller)
 	return c
+}
+
+// Limits bound what is asked of one backend at a time.
+type Limits struct {
+	// Concurrency is the number of requests under way at once.
+	Concurrency int
+	// RequestsPerSecond is 0 when requests are not paced.
+	RequestsPerSecond float64
 }
 
 // turns bounds how many requests to a backend are under way and how many begin
@@ -84,7 +93,7 @@ func newTurns(limits Limits) *turns {
 type patience struct {
 	ctx    context.Context
 	waiter context.Context
-	outage *period // nil when nobody watches the backend's health
+	outage context.Context // its cause is what ends the waiting; nil for none
 }
 
 // errNoPace says that a tenant's pace admits no request at all.
@@ -107,7 +116,7 @@ func (t *turns) acquire(caller Caller, p patience) error {
 	t.mu.Unlock()
 	var outage <-chan struct{}
 	if p.outage != nil {
-		outage = p.outage.over
+		outage = p.outage.Done()
 	}
 	var err error
 	select {
@@ -118,7 +127,7 @@ func (t *turns) acquire(caller Caller, p patience) error {
 	case <-p.ctx.Done():
 		err = p.ctx.Err()
 	case <-outage:
-		err = p.outage.reason
+		err = context.Cause(p.outage)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,4 +1,4 @@
-package backends
+package cinder
 
 import (
 	"encoding/json"
@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 )
 
 // TestLoginBody checks what Keystone is really sent for every way of writing
@@ -100,16 +101,15 @@ func TestLoginBody(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			cloud := newCloudServer(t)
-			pool := NewPool(PoolOptions{Sources: cloud.clouds("clouds: {gold: " + test.clouds + "}"), Metrics: testMetrics()})
-			if _, err := pool.Client(t.Context(), Config{Name: "gold", Auth: auth.Source{Cloud: "gold"}}); err != nil {
+			cloud := cindertest.NewCloud(t)
+			if _, err := logInFrom(t, cloud.Clouds("clouds: {gold: "+test.clouds+"}"), auth.Config{Source: auth.Source{Cloud: "gold"}}); err != nil {
 				t.Fatal(err)
 			}
 			var want map[string]any
 			if err := json.Unmarshal([]byte(test.want), &want); err != nil {
 				t.Fatal(err)
 			}
-			got := cloud.lastLogin()
+			got := cloud.LastLogin()
 			if auth, ok := got["auth"].(map[string]any); ok {
 				got = auth
 			}
@@ -117,7 +117,7 @@ func TestLoginBody(t *testing.T) {
 				encoded, _ := json.Marshal(got)
 				t.Errorf("Keystone was sent\n%s\nwant\n%s", encoded, test.want)
 			}
-			if n := cloud.loginCount(); n != 1 {
+			if n := cloud.LoginCount(); n != 1 {
 				t.Errorf("%d requests to log in, want 1 and no discovery", n)
 			}
 		})

@@ -1,4 +1,4 @@
-package backends
+package cinder
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 )
 
 // recordedRequest is what Cinder was sent.
@@ -44,7 +45,7 @@ func (s *scripted) serve(w http.ResponseWriter, r *http.Request) {
 	s.mu.Unlock()
 	if !ok {
 		s.t.Errorf("unexpected request %s", line)
-		answer(w, http.StatusNotFound, routingNotFound)
+		cindertest.Answer(w, http.StatusNotFound, cindertest.RoutingNotFound)
 		return
 	}
 	handler(w, r)
@@ -52,10 +53,10 @@ func (s *scripted) serve(w http.ResponseWriter, r *http.Request) {
 
 func newScripted(t *testing.T, answers map[string]http.HandlerFunc) (*Client, *scripted) {
 	t.Helper()
-	cloud := newCloudServer(t)
-	client := login1(t, cloud)
+	cloud := cindertest.NewCloud(t)
+	client := logIn(t, cloud)
 	s := &scripted{t: t, answers: answers}
-	cloud.set(func() { cloud.cinder = s.serve })
+	cloud.Set(func() { cloud.Cinder = s.serve })
 	return client, s
 }
 
@@ -195,7 +196,7 @@ func pages(t *testing.T, marks map[string]string) http.HandlerFunc {
 		if !ok {
 			t.Errorf("unexpected marker in %s", r.URL)
 		}
-		answer(w, http.StatusOK, body)
+		cindertest.Answer(w, http.StatusOK, body)
 	}
 }
 
@@ -248,14 +249,14 @@ func TestListing(t *testing.T) {
 		client, cinder := newScripted(t, map[string]http.HandlerFunc{"GET /volumes/detail": func(w http.ResponseWriter, r *http.Request) {
 			switch marker := r.URL.Query().Get("marker"); {
 			case marker == "" && !deleted:
-				answer(w, http.StatusOK, page("b", "a", "b"))
+				cindertest.Answer(w, http.StatusOK, page("b", "a", "b"))
 			case marker == "b":
 				deleted = true
-				answer(w, http.StatusNotFound, missingMarker)
+				cindertest.Answer(w, http.StatusNotFound, missingMarker)
 			case marker == "":
-				answer(w, http.StatusOK, page("c", "a", "c"))
+				cindertest.Answer(w, http.StatusOK, page("c", "a", "c"))
 			case marker == "c":
-				answer(w, http.StatusOK, page("", "d"))
+				cindertest.Answer(w, http.StatusOK, page("", "d"))
 			}
 		}})
 		var got [][]string
@@ -270,10 +271,10 @@ func TestListing(t *testing.T) {
 	t.Run("markers are deleted all the time", func(t *testing.T) {
 		client, cinder := newScripted(t, map[string]http.HandlerFunc{"GET /volumes/detail": func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Query().Get("marker") != "" {
-				answer(w, http.StatusNotFound, missingMarker)
+				cindertest.Answer(w, http.StatusNotFound, missingMarker)
 				return
 			}
-			answer(w, http.StatusOK, page("b", "a", "b"))
+			cindertest.Answer(w, http.StatusOK, page("b", "a", "b"))
 		}})
 		err := client.ListVolumes(t.Context(), VolumeQuery{PageSize: 2}, func([]Volume) bool { return true })
 		equal(t, authtest.ErrorText(err), "backend gold: volume.list: Volume b could not be found (HTTP 404)")
@@ -291,7 +292,7 @@ func TestListing(t *testing.T) {
 		var query url.Values
 		client, _ := newScripted(t, map[string]http.HandlerFunc{"GET /volumes/detail": func(w http.ResponseWriter, r *http.Request) {
 			query = r.URL.Query()
-			answer(w, http.StatusOK, page(""))
+			cindertest.Answer(w, http.StatusOK, page(""))
 		}})
 		if err := client.ListVolumes(t.Context(), VolumeQuery{Status: StatusDeleting, PageSize: 1000}, func([]Volume) bool { return true }); err != nil {
 			t.Fatal(err)
@@ -322,7 +323,7 @@ func TestAbsenceNeedsProof(t *testing.T) {
 		"a proxy's 404 for everything":   {get: fixed(404, proxy), list: fixed(404, proxy), kind: KindConfig, want: unprovenAbsence + " (HTTP 404, req-1)", requests: 2},
 		"the list still has it":          {get: fixed(404, proxy), list: fixed(200, page("", "v0", "v1")), kind: KindConfig, want: unprovenAbsence + " (HTTP 404, req-1)", requests: 2},
 		"the list does not have it":      {get: fixed(404, proxy), list: fixed(200, page("", "v0")), kind: KindNotFound, want: "volume v1 is not in the list of volumes (HTTP 404)", requests: 2},
-		"Cinder's routing, project gone": {get: fixed(404, routingNotFound), list: fixed(404, routingNotFound), kind: KindConfig, want: unprovenAbsence + " (HTTP 404, req-1)", requests: 2},
+		"Cinder's routing, project gone": {get: fixed(404, cindertest.RoutingNotFound), list: fixed(404, cindertest.RoutingNotFound), kind: KindConfig, want: unprovenAbsence + " (HTTP 404, req-1)", requests: 2},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -1,4 +1,4 @@
-package backends
+package cinder
 
 import (
 	"net/http/httptest"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 )
 
 // TestCertificates logs in over TLS with every way of giving certificates.
@@ -33,10 +34,9 @@ func TestCertificates(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			cloud := newTLSCloudServer(t, func(server *httptest.Server) { ca.Secure(server, test.clientCertificate) })
-			sources := cloud.clouds("clouds:\n  gold:\n    auth: {auth_url: $URL, user_id: u, password: p, project_id: x}\n" + test.entry + "\n")
-			pool := NewPool(PoolOptions{Sources: sources, Metrics: testMetrics()})
-			_, err := pool.Client(t.Context(), Config{Name: "gold", Auth: auth.Source{Cloud: "gold"}})
+			cloud := cindertest.NewTLSCloud(t, func(server *httptest.Server) { ca.Secure(server, test.clientCertificate) })
+			sources := cloud.Clouds("clouds:\n  gold:\n    auth: {auth_url: $URL, user_id: u, password: p, project_id: x}\n" + test.entry + "\n")
+			_, err := logInFrom(t, sources, auth.Config{Source: auth.Source{Cloud: "gold"}})
 			if got := authtest.ErrorText(err); got != test.wantErr {
 				t.Errorf("error %q, want %q", got, test.wantErr)
 			}

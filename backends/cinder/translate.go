@@ -1,6 +1,7 @@
-package backends
+package cinder
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -35,7 +36,7 @@ func translate(backend, operation string, err error) error {
 	var reauth *gophercloud.ErrUnableToReauthenticate
 	if errors.As(err, &reauth) {
 		var failed *Error
-		if errors.As(translate(backend, operationLogin, reauth.ErrReauth), &failed) {
+		if errors.As(translate(backend, OperationLogin, reauth.ErrReauth), &failed) {
 			// The request itself was refused with 401: whatever became of the
 			// login, nothing has changed.
 			harmless := *failed
@@ -67,14 +68,14 @@ func (e *Error) fromFailure(err error) *Error {
 	dial := dialing(err)
 	resolving := errors.As(err, &unresolved)
 	refused := errors.As(err, &untrusted)
-	e.unsent = waited
+	e.Unsent = waited
 	e.EffectUnknown = !waited && dial == nil && !resolving && !refused
 	switch {
 	case errors.Is(err, context.Canceled):
-		e.cause = context.Canceled
+		e.Cause = context.Canceled
 		e.Message = "the request was canceled"
 	case waited && errors.Is(err, context.DeadlineExceeded):
-		e.cause = context.DeadlineExceeded
+		e.Cause = context.DeadlineExceeded
 		e.Message = "the request's turn did not come in time"
 	case waited:
 		e.Message = "the request was not sent: " + unsent.Error()
@@ -83,7 +84,7 @@ func (e *Error) fromFailure(err error) *Error {
 	case dial != nil:
 		e.Message = fmt.Sprintf("no connection to %s: %s", dialTarget(err, dial), rootCause(dial.Err))
 	case errors.Is(err, context.DeadlineExceeded), isTimeout(err):
-		e.cause = context.DeadlineExceeded
+		e.Cause = context.DeadlineExceeded
 		e.Message = "no answer in time"
 	case refused:
 		e.Kind = KindConfig
@@ -153,13 +154,13 @@ func (e *Error) fromAnswer(answer gophercloud.ErrUnexpectedResponseCode) *Error 
 		e.Kind = KindInvalid
 	case status == http.StatusUnauthorized:
 		e.Kind = KindUnauthorized
-		e.Message = orElse(e.Message, "the credentials were refused")
+		e.Message = cmp.Or(e.Message, "the credentials were refused")
 	case status == http.StatusForbidden:
 		e.Kind = KindForbidden
-		e.Message = orElse(e.Message, "the account is not allowed to do this")
+		e.Message = cmp.Or(e.Message, "the account is not allowed to do this")
 	case status == http.StatusNotFound && fault.name == "itemNotFound":
 		e.Kind = KindNotFound
-		e.Message = orElse(e.Message, "not found")
+		e.Message = cmp.Or(e.Message, "not found")
 	case status == http.StatusNotFound:
 		// A proxy without a backend says so too, and a Cinder that does not
 		// know the address: neither proves that a volume is gone.
@@ -172,7 +173,7 @@ func (e *Error) fromAnswer(answer gophercloud.ErrUnexpectedResponseCode) *Error 
 		e.EffectUnknown = true
 	case status == http.StatusRequestEntityTooLarge && e.RetryAfter > 0, status == http.StatusTooManyRequests:
 		e.Kind = KindRateLimited
-		e.Message = orElse(e.Message, "Cinder asks for fewer requests")
+		e.Message = cmp.Or(e.Message, "Cinder asks for fewer requests")
 	case status == http.StatusRequestEntityTooLarge:
 		e.Kind = KindOverQuota
 		e.Message = cinderQuota
@@ -185,7 +186,7 @@ func (e *Error) fromAnswer(answer gophercloud.ErrUnexpectedResponseCode) *Error 
 	default:
 		e.Kind = KindInternal
 	}
-	e.Message = orElse(e.Message, "Cinder answered "+statusText(answer.Actual))
+	e.Message = cmp.Or(e.Message, "Cinder answered "+statusText(answer.Actual))
 	return e
 }
 
@@ -241,7 +242,7 @@ func (e *Error) redirected(header http.Header) {
 }
 
 func statusText(status int) string {
-	return orElse(strings.ToLower(http.StatusText(status)), "an unknown status")
+	return cmp.Or(strings.ToLower(http.StatusText(status)), "an unknown status")
 }
 
 // statusOf is the HTTP status of an error, 0 when it has none.

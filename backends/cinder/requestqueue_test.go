@@ -1,11 +1,10 @@
-package backends
+package cinder
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"sync"
 	"testing"
@@ -33,7 +32,7 @@ func TestTurnsGoRound(t *testing.T) {
 					time.Sleep(10 * time.Millisecond)
 					mu.Lock()
 					defer mu.Unlock()
-					sent = append(sent, callerOf(r.Context()).Tenant)
+					sent = append(sent, CallerOf(r.Context()).Tenant)
 					return ok(""), nil
 				}, limits)
 				var group sync.WaitGroup
@@ -82,7 +81,7 @@ func TestPacedTenantHoldsNoSlot(t *testing.T) {
 		var sent []string
 		start := time.Now()
 		wire := testTransport(t, func(r *http.Request) (*http.Response, error) {
-			sent = append(sent, fmt.Sprintf("%s at %s", callerOf(r.Context()).Tenant, time.Since(start).Round(time.Second)))
+			sent = append(sent, fmt.Sprintf("%s at %s", CallerOf(r.Context()).Tenant, time.Since(start).Round(time.Second)))
 			return ok(""), nil
 		}, Limits{Concurrency: 1})
 		slow := Caller{Tenant: "slow", Pace: rate.NewLimiter(rate.Every(10*time.Second), 1)}
@@ -108,7 +107,7 @@ func TestPacedTenantHoldsNoSlot(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		for name, ctx := range map[string]context.Context{
 			"the request":      WithCaller(ctx, slow),
-			"who waits for it": withAdmission(WithCaller(t.Context(), slow), admission{waiter: ctx, fence: func() error { return nil }}),
+			"who waits for it": WithAdmission(WithCaller(t.Context(), slow), Admission{Waiter: ctx, Fence: func() error { return nil }}),
 		} {
 			group.Go(func() {
 				_, err := wire.RoundTrip(request(ctx))
@@ -313,7 +312,7 @@ func TestPassedTurnsNeedNoToken(t *testing.T) {
 		for i := range 500 {
 			group.Go(func() {
 				ctx := WithCaller(t.Context(), Caller{Tenant: fmt.Sprint(i % 7)})
-				ctx = withAdmission(ctx, admission{waiter: ctx, fence: func() error { return held }})
+				ctx = WithAdmission(ctx, Admission{Waiter: ctx, Fence: func() error { return held }})
 				if _, err := wire.RoundTrip(request(ctx)); !errors.Is(err, held) {
 					t.Error(err)
 				}
@@ -329,71 +328,4 @@ func TestPassedTurnsNeedNoToken(t *testing.T) {
 		}
 		equal(t, slotsTaken(wire), 0)
 	})
-}
-
-// TestCallerOfEveryRequest: changes and single reads are on the tenant's
-// behalf; logins and listings, which serve all, on nobody's.
-func TestCallerOfEveryRequest(t *testing.T) {
-	seen := map[string]map[string]bool{}
-	var mu sync.Mutex
-	cinder := newMemoryCinder()
-	wire := testTransport(t, func(r *http.Request) (*http.Response, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		operation := operationOf(r)
-		if seen[operation] == nil {
-			seen[operation] = map[string]bool{}
-		}
-		caller := callerOf(r.Context())
-		seen[operation][fmt.Sprintf("%s %v", caller.Tenant, caller.Pace != nil)] = true
-		recorder := httptest.NewRecorder()
-		cinder.ServeHTTP(recorder, r)
-		return recorder.Result(), nil
-	}, Limits{})
-	l := newLifecycle(LifecycleOptions{Config: gold, Cluster: "cluster-1", Fence: func() error { return nil }, Hold: t.Context(),
-		Logger: discard(), Metrics: testMetrics(), Poll: time.Millisecond}, sameClients(newWireClients(wire)))
-	ctx := WithCaller(t.Context(), Caller{Tenant: "team-a", Pace: rate.NewLimiter(rate.Inf, 0)})
-	connected, err := l.Connect(ctx, claimSpec(1))
-	equal(t, authtest.ErrorText(err), "")
-	equal(t, authtest.ErrorText(l.Complete(ctx, claimTarget(1, connected.Volume.ID), false)), "")
-	equal(t, authtest.ErrorText(l.Remove(ctx, claimTarget(1, connected.Volume.ID))), "")
-	idle(t, l)
-	mine, nobodys := map[string]bool{"team-a true": true}, map[string]bool{" false": true}
-	for operation, callers := range seen {
-		want := mine
-		if operation == "volume.list" {
-			want = nobodys
-		}
-		if operation == "volume.get" {
-			// The watcher asks for single volumes too.
-			want = map[string]bool{"team-a true": true, " false": true}
-		}
-		if fmt.Sprint(callers) != fmt.Sprint(want) {
-			t.Errorf("%s is asked on behalf of %v, want %v", operation, callers, want)
-		}
-	}
-	for _, operation := range []string{"volume.create", "volume.os-reserve", "volume.os-initialize_connection", "volume.os-attach", "volume.delete", "volume.list", "volume.get"} {
-		if seen[operation] == nil {
-			t.Errorf("%s was not asked", operation)
-		}
-	}
-}
-
-// TestLoginIsOnNobodysBehalf: whoever came first must not pay for all.
-func TestLoginIsOnNobodysBehalf(t *testing.T) {
-	cloud := newCloudServer(t)
-	pool := NewPool(PoolOptions{Sources: cloud.clouds(passwordCloud), Metrics: testMetrics()})
-	spent := rate.NewLimiter(rate.Every(time.Hour), 1)
-	spent.Allow()
-	ctx := WithCaller(t.Context(), Caller{Tenant: "team-a", Pace: spent})
-	client, err := pool.Client(ctx, gold)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cloud.revoke()
-	// Nor is a renewal; the listing itself has no caller.
-	if err := client.ListVolumes(t.Context(), VolumeQuery{}, func([]Volume) bool { return true }); err != nil {
-		t.Error(err)
-	}
-	equal(t, spent.Tokens() < 0.1, true)
 }
