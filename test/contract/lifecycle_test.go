@@ -14,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
-	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
@@ -77,10 +76,8 @@ func newActor(t *testing.T, target Target, workflow cinder.Workflow) *actor {
 			Tenant: "tenant", StorageClass: "class"},
 		Connector: cinder.Connector{Host: "contract", Initiator: "iqn.2026-01.example:contract"},
 	}}
-	if !target.noauth() {
-		a.account = target.Keystone.Member
-	}
-	own := a.account
+	own := target.account()
+	a.account = own
 	a.newTerm()
 	t.Cleanup(func() {
 		// Past the test's own context, which has ended by now.
@@ -100,25 +97,12 @@ func newActor(t *testing.T, target Target, workflow cinder.Workflow) *actor {
 func (a *actor) newTerm() {
 	a.t.Helper()
 	config := backends.Config{Name: a.target.Name, Workflow: a.workflow}
-	environment := map[string]string{}
-	if a.target.noauth() {
-		config.Auth.Noauth = &auth.Noauth{Endpoint: a.target.Endpoint, User: "admin", Project: a.project}
-	} else {
-		config.Auth.Environment = true
-		config.Region = a.target.Keystone.Region
-		account := a.account
-		environment = map[string]string{
-			"OS_AUTH_URL": a.target.Keystone.URL, "OS_USERNAME": account.User, "OS_PASSWORD": account.Password,
-			"OS_PROJECT_NAME": account.Project, "OS_USER_DOMAIN_NAME": a.target.Keystone.Domain,
-			"OS_PROJECT_DOMAIN_NAME": a.target.Keystone.Domain,
-		}
-	}
+	credentials, sources := a.target.source(a.project, a.account)
+	config.Auth, config.Region = credentials.Source, credentials.Region
 	metrics := backends.NewMetrics(prometheus.NewRegistry())
 	a.Lifecycle = backends.NewLifecycle(backends.LifecycleOptions{
-		Config: config,
-		Pool: backends.NewPool(backends.PoolOptions{Metrics: metrics, Sources: auth.Sources{
-			Getenv: func(name string) string { return environment[name] },
-		}}),
+		Config:  config,
+		Pool:    backends.NewPool(backends.PoolOptions{Metrics: metrics, Sources: sources}),
 		Cluster: "contract",
 		Fence:   func() error { return nil },
 		Hold:    context.Background(),
