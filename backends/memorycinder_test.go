@@ -16,8 +16,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// memoryCinder is Cinder's life of volumes behind the api interface, with the
-// state machine as it was measured on Cinder 21.3.1 (Zed).
+// memoryCinder is Cinder's life of volumes behind the interface Cinder, with the
+// state machine as it was measured on Cinder 21.3.1 (Zed). The table in
+// test/cindercontract holds it to that.
 type memoryCinder struct {
 	mu      sync.Mutex
 	volumes map[string]*memoryVolume
@@ -54,6 +55,9 @@ type memoryCinder struct {
 	// ignoreFilter answers a filtered list with every volume.
 	ignoreFilter bool
 }
+
+// failingType is a volume type whose volumes end in error.
+const failingType = "fail"
 
 type memoryVolume struct {
 	cinder.Volume
@@ -142,6 +146,7 @@ func (m *memoryCinder) look(v *memoryVolume) (cinder.Volume, bool) {
 		if v.left == 0 {
 			if v.end == "" {
 				delete(m.volumes, v.ID)
+				maps.DeleteFunc(m.open, func(_ string, a *memoryAttachment) bool { return a.volume == v.ID })
 				return cinder.Volume{}, false
 			}
 			v.Status = v.end
@@ -245,6 +250,9 @@ func (m *memoryCinder) actionOn(ctx context.Context, operation, id, attachment s
 func (m *memoryCinder) CreateVolume(ctx context.Context, request cinder.NewVolume) (created cinder.Volume, err error) {
 	err = m.call(ctx, "volume.create", "", func() error {
 		v := m.put(cinder.Volume{Name: request.Name, Status: cinder.StatusCreating, SizeGiB: request.SizeGiB, Type: request.Type, Zone: request.Zone, Metadata: maps.Clone(request.Metadata)})
+		if request.Type == failingType {
+			v.end = cinder.StatusError
+		}
 		if m.created != nil {
 			v.end = m.created(request.Name)
 		}
@@ -324,8 +332,11 @@ func (m *memoryCinder) DeleteVolume(ctx context.Context, id string) error {
 
 func (m *memoryCinder) ForceDeleteVolume(ctx context.Context, id string) error {
 	return m.action(ctx, "volume.force-delete", id, func(v *memoryVolume) error {
-		if m.member {
+		switch {
+		case m.member:
 			return &cinder.Error{Backend: "gold", Operation: "volume.force-delete", Kind: cinder.KindForbidden, Status: 403, Message: "Policy doesn't allow it"}
+		case len(v.Attachments) > 0:
+			return conflict("volume.force-delete", "Volume must not be attached")
 		}
 		v.Status = cinder.StatusDeleting
 		v.change(m.looks, "")
@@ -345,14 +356,53 @@ func (m *memoryCinder) Reserve(ctx context.Context, id string) error {
 
 func (m *memoryCinder) Unreserve(ctx context.Context, id string) error {
 	return m.action(ctx, "volume.os-unreserve", id, func(v *memoryVolume) error {
-		if v.Status == cinder.StatusAttaching {
-			v.Status = cinder.StatusAvailable
-			if len(v.Attachments) > 0 {
-				v.Status = cinder.StatusInUse
-			}
-		}
+		m.unreserve(v)
 		return nil
 	})
+}
+
+// unreserve ends a reservation; in any other status it does nothing.
+func (m *memoryCinder) unreserve(v *memoryVolume) {
+	if v.Status != cinder.StatusAttaching {
+		return
+	}
+	v.Status = cinder.StatusAvailable
+	if len(m.attachmentsOf(v)) > 0 {
+		v.Status = cinder.StatusInUse
+	}
+}
+
+// attachmentsOf are all attachments of a volume: those that it shows, and those
+// of the attachments API that are not complete.
+func (m *memoryCinder) attachmentsOf(v *memoryVolume) []cinder.Attachment {
+	var all []cinder.Attachment
+	for _, shown := range v.Attachments {
+		all = append(all, cinder.Attachment{ID: shown.ID, Status: cinder.AttachmentAttached, ServerID: shown.ServerID})
+	}
+	for id, a := range m.open {
+		if a.volume == v.ID && !slices.ContainsFunc(all, func(other cinder.Attachment) bool { return other.ID == id }) {
+			all = append(all, cinder.Attachment{ID: id, Status: cinder.AttachmentStatus(a.status)})
+		}
+	}
+	slices.SortFunc(all, func(a, b cinder.Attachment) int { return strings.Compare(a.ID, b.ID) })
+	return all
+}
+
+// end removes an attachment; what is left decides the status.
+func (m *memoryCinder) end(v *memoryVolume, attachment string) {
+	delete(m.open, attachment)
+	v.Attachments = slices.DeleteFunc(slices.Clone(v.Attachments), func(a cinder.Attachment) bool { return a.ID == attachment })
+	v.Status = cinder.StatusAvailable
+	most := 0
+	for _, left := range m.attachmentsOf(v) {
+		if rank := attachmentRank(left); rank > most {
+			most, v.Status = rank, []cinder.Status{"", cinder.StatusReserved, cinder.StatusAttaching, cinder.StatusInUse}[rank]
+		}
+	}
+	if len(v.Attachments) == 0 {
+		v.Metadata = maps.Clone(v.Metadata)
+		delete(v.Metadata, cinder.MetadataAttachedMode)
+	}
 }
 
 func (m *memoryCinder) InitializeConnection(ctx context.Context, id string, connector cinder.Connector) (document []byte, err error) {
@@ -368,12 +418,10 @@ func (m *memoryCinder) InitializeConnection(ctx context.Context, id string, conn
 
 func (m *memoryCinder) TerminateConnection(ctx context.Context, id string, connector cinder.Connector) error {
 	return m.action(ctx, "volume.os-terminate_connection", id, func(v *memoryVolume) error {
-		if len(v.Attachments) > 1 {
+		if len(m.attachmentsOf(v)) > 1 {
 			return conflict("volume.os-terminate_connection", "ConflictNovaUsingAttachment")
 		}
-		if v.Status == cinder.StatusAttaching && len(v.Attachments) == 0 {
-			v.Status = cinder.StatusAvailable
-		}
+		m.unreserve(v)
 		return nil
 	})
 }
@@ -409,25 +457,20 @@ func (m *memoryCinder) attach(v *memoryVolume, host string) {
 
 func (m *memoryCinder) Detach(ctx context.Context, id, attachmentID string) error {
 	return m.actionOn(ctx, "volume.os-detach", id, attachmentID, func(v *memoryVolume) error {
-		if len(v.Attachments) == 0 {
-			if v.Status == cinder.StatusInUse || v.Status == cinder.StatusDetaching {
-				v.Status = cinder.StatusAvailable
-			}
+		all := m.attachmentsOf(v)
+		switch {
+		case attachmentID == "" && len(all) == 0:
+			// Whatever the status was.
+			v.Status = cinder.StatusAvailable
+			return nil
+		case attachmentID == "" && len(all) == 1:
+			m.end(v, all[0].ID)
+			return nil
+		case slices.ContainsFunc(all, func(a cinder.Attachment) bool { return a.ID == attachmentID }):
+			m.end(v, attachmentID)
 			return nil
 		}
-		if attachmentID == "" && len(v.Attachments) > 1 {
-			return conflict("volume.os-detach", "several attachments")
-		}
-		left := slices.DeleteFunc(slices.Clone(v.Attachments), func(a cinder.Attachment) bool { return a.ID == attachmentID || attachmentID == "" })
-		if len(left) == len(v.Attachments) {
-			return conflict("volume.os-detach", "ConflictNovaUsingAttachment")
-		}
-		v.Attachments = left
-		if len(left) == 0 {
-			v.Status = cinder.StatusAvailable
-			delete(v.Metadata, "attached_mode")
-		}
-		return nil
+		return conflict("volume.os-detach", "ConflictNovaUsingAttachment")
 	})
 }
 
@@ -460,14 +503,18 @@ func (m *memoryCinder) CreateAttachment(ctx context.Context, id string, connecto
 	return attachment, document, err
 }
 
-// onAttachment makes a call on an attachment that must exist.
+// onAttachment makes a call on an attachment that must exist, by whichever API.
 func (m *memoryCinder) onAttachment(ctx context.Context, operation, id string, effect func(a *memoryAttachment, v *memoryVolume) error) error {
 	return m.call(ctx, operation, id, func() error {
-		a, ok := m.open[id]
-		if !ok {
-			return notFound(operation, id)
+		if a, ok := m.open[id]; ok {
+			return effect(a, m.volumes[a.volume])
 		}
-		return effect(a, m.volumes[a.volume])
+		for _, v := range m.volumes {
+			if slices.ContainsFunc(v.Attachments, func(a cinder.Attachment) bool { return a.ID == id }) {
+				return effect(&memoryAttachment{volume: v.ID, status: string(cinder.AttachmentAttached), unconnected: true}, v)
+			}
+		}
+		return notFound(operation, id)
 	})
 }
 
@@ -484,12 +531,9 @@ func (m *memoryCinder) AttachmentDocument(ctx context.Context, id string) (docum
 func (m *memoryCinder) Attachments(ctx context.Context, volume string) (found []cinder.Attachment, err error) {
 	err = m.call(ctx, "attachment.list", volume, func() error {
 		found = nil
-		for id, a := range m.open {
-			if a.volume == volume {
-				found = append(found, cinder.Attachment{ID: id, Status: cinder.AttachmentStatus(a.status)})
-			}
+		if v, ok := m.volumes[volume]; ok {
+			found = m.attachmentsOf(v)
 		}
-		slices.SortFunc(found, func(a, b cinder.Attachment) int { return strings.Compare(a.ID, b.ID) })
 		return nil
 	})
 	return found, err
@@ -507,16 +551,8 @@ func (m *memoryCinder) CompleteAttachment(ctx context.Context, id string) error 
 }
 
 func (m *memoryCinder) DeleteAttachment(ctx context.Context, id string) error {
-	return m.onAttachment(ctx, "attachment.delete", id, func(a *memoryAttachment, v *memoryVolume) error {
-		delete(m.open, id)
-		v.Attachments = slices.DeleteFunc(slices.Clone(v.Attachments), func(other cinder.Attachment) bool { return other.ID == id })
-		v.Status = cinder.StatusAvailable
-		most := 0
-		for _, other := range m.open {
-			if rank := attachmentRank(cinder.Attachment{Status: cinder.AttachmentStatus(other.status)}); other.volume == a.volume && rank > most {
-				most, v.Status = rank, []cinder.Status{"", cinder.StatusReserved, cinder.StatusAttaching, cinder.StatusInUse}[rank]
-			}
-		}
+	return m.onAttachment(ctx, "attachment.delete", id, func(_ *memoryAttachment, v *memoryVolume) error {
+		m.end(v, id)
 		return nil
 	})
 }
