@@ -38,6 +38,8 @@ var forbidden = []struct {
 		why: "the adapter to OpenStack knows credentials, and not whose volumes it speaks of"},
 	{of: "backends/auth", never: []string{"k8s.io/", module + "/"}, except: []string{module + "/backends/fingerprint/"},
 		why: "reading credentials is a leaf"},
+	{of: "backends/keyedmutex", never: []string{"k8s.io/", "github.com/", "sigs.k8s.io/", module + "/"},
+		why: "locking by keys has nothing to do with what is locked"},
 	{of: "backends/fingerprint", never: []string{"k8s.io/", "github.com/", "sigs.k8s.io/", module + "/"},
 		why: "hashing values is a leaf"},
 	{of: "./", never: []string{"github.com/gophercloud/"}, exceptIn: []string{"backends/auth", "backends/cinder"},

@@ -14,7 +14,7 @@ import (
 // that serves them all. One that does not exist is a failure of KindNotFound, or
 // of KindElsewhere where that proves nothing.
 func (l *Lifecycle) Complete(ctx context.Context, target Target, readOnly bool) error {
-	release, err := l.locks.acquire(ctx, target.key())
+	release, err := l.locks.Acquire(ctx, target.key())
 	if err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func (l *Lifecycle) Complete(ctx context.Context, target Target, readOnly bool) 
 // its PersistentVolume is gone again. Nobody then takes it for one that was
 // never handed to anybody.
 func (l *Lifecycle) Mark(ctx context.Context, target Target) error {
-	release, err := l.locks.acquire(ctx, target.key())
+	release, err := l.locks.Acquire(ctx, target.key())
 	if err != nil {
 		return err
 	}

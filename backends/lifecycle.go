@@ -10,6 +10,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/fingerprint"
+	"github.com/standalone-cinder/standalone-cinder/backends/keyedmutex"
 )
 
 // LifecycleOptions configure a Lifecycle.
@@ -60,7 +61,7 @@ type Lifecycle struct {
 
 	// locks keeps two operations on the volume of one claim apart, such as
 	// Complete and Remove when a claim is deleted as soon as it is bound.
-	locks *keyedMutex
+	locks *keyedmutex.Mutex
 
 	// mu guards what every endpoint of the term remembers, and which of them
 	// is the current one.
@@ -82,7 +83,7 @@ func newLifecycle(options LifecycleOptions, clients func(config func() Config) c
 	if options.Poll <= 0 {
 		options.Poll = 200 * time.Millisecond
 	}
-	l := &Lifecycle{options: options, clients: clients, locks: newKeyedMutex()}
+	l := &Lifecycle{options: options, clients: clients, locks: keyedmutex.New()}
 	l.breaker = newBreaker(breakerOptions{
 		backend:        options.Config.Name,
 		failuresToOpen: options.FailuresToOpen,
@@ -174,7 +175,7 @@ const maxMoves = 12
 // once the PersistentVolume is recorded, so that "attaching or earlier" proves
 // that none was.
 func (l *Lifecycle) Connect(ctx context.Context, spec Spec) (Connected, error) {
-	release, err := l.locks.acquire(ctx, spec.Stamp.ClaimUID)
+	release, err := l.locks.Acquire(ctx, spec.Stamp.ClaimUID)
 	if err != nil {
 		return Connected{}, err
 	}

@@ -1,21 +1,22 @@
-package backends
+package keyedmutex
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 )
 
 func TestLocksExcludeByKey(t *testing.T) {
-	locks := newKeyedMutex()
+	locks := New()
 	counts := make([]int, 3) // each guarded by its key
 	var group sync.WaitGroup
 	for i := range 300 {
 		group.Go(func() {
 			key := i % len(counts)
-			release, err := locks.acquire(t.Context(), fmt.Sprint(key))
+			release, err := locks.Acquire(t.Context(), fmt.Sprint(key))
 			if err != nil {
 				t.Error(err)
 				return
@@ -25,31 +26,37 @@ func TestLocksExcludeByKey(t *testing.T) {
 		})
 	}
 	group.Wait()
-	equal(t, counts, []int{100, 100, 100})
-	equal(t, len(locks.held), 0)
+	if !slices.Equal(counts, []int{100, 100, 100}) {
+		t.Errorf("counts %v, want 100 each", counts)
+	}
+	if len(locks.held) > 0 {
+		t.Errorf("%d keys are still held", len(locks.held))
+	}
 }
 
 func TestWhoWaitsForALockMayLeave(t *testing.T) {
-	locks := newKeyedMutex()
-	release, err := locks.acquire(t.Context(), "a")
+	locks := New()
+	release, err := locks.Acquire(t.Context(), "a")
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := locks.acquire(ctx, "a"); !errors.Is(err, context.Canceled) {
+	if _, err := locks.Acquire(ctx, "a"); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
-	other, err := locks.acquire(t.Context(), "b")
+	other, err := locks.Acquire(t.Context(), "b")
 	if err != nil {
 		t.Fatal(err)
 	}
 	other()
 	release()
-	again, err := locks.acquire(t.Context(), "a")
+	again, err := locks.Acquire(t.Context(), "a")
 	if err != nil {
 		t.Fatal(err)
 	}
 	again()
-	equal(t, len(locks.held), 0)
+	if len(locks.held) > 0 {
+		t.Errorf("%d keys are still held", len(locks.held))
+	}
 }

@@ -1,13 +1,14 @@
-package backends
+// Package keyedmutex is a mutex for each of many keys.
+package keyedmutex
 
 import (
 	"context"
 	"sync"
 )
 
-// keyedMutex is a mutex per key. A key nobody holds or waits for costs
+// Mutex is a mutex per key. A key nobody holds or waits for costs
 // nothing.
-type keyedMutex struct {
+type Mutex struct {
 	mu   sync.Mutex
 	held map[string]*keyLock
 }
@@ -17,12 +18,13 @@ type keyLock struct {
 	users int
 }
 
-func newKeyedMutex() *keyedMutex {
-	return &keyedMutex{held: map[string]*keyLock{}}
+// New makes a mutex whose keys are all free.
+func New() *Mutex {
+	return &Mutex{held: map[string]*keyLock{}}
 }
 
-// acquire takes the lock of the key, or returns the context's error.
-func (m *keyedMutex) acquire(ctx context.Context, key string) (release func(), err error) {
+// Acquire takes the lock of the key, or returns the context's error.
+func (m *Mutex) Acquire(ctx context.Context, key string) (release func(), err error) {
 	m.mu.Lock()
 	lock := m.held[key]
 	if lock == nil {
@@ -44,7 +46,7 @@ func (m *keyedMutex) acquire(ctx context.Context, key string) (release func(), e
 	}
 }
 
-func (m *keyedMutex) leave(key string, lock *keyLock) {
+func (m *Mutex) leave(key string, lock *keyLock) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if lock.users--; lock.users == 0 {
