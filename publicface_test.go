@@ -166,7 +166,7 @@ func writtenNames(t *testing.T) names {
 		switch {
 		case err != nil:
 			return err
-		case entry.IsDir() && (path == "test" || path != "." && strings.HasPrefix(entry.Name(), ".")):
+		case entry.IsDir() && (strings.HasSuffix(path, "test") || path != "." && strings.HasPrefix(entry.Name(), ".")):
 			return filepath.SkipDir
 		case filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go"):
 			return nil

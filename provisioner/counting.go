@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
@@ -102,7 +103,7 @@ func (p *placement) countListed(ctx context.Context, name string) error {
 }
 
 // countFound counts the volumes of a listing.
-func (p *placement) countFound(name string, all []backends.Volume) {
+func (p *placement) countFound(name string, all []cinder.Volume) {
 	for _, v := range all {
 		stamp := backends.StampOf(v)
 		if stamp.PV != record.PVNameFor(stamp.ClaimUID) {
@@ -304,7 +305,7 @@ func (p *placement) noteEarlier(claims record.EarlierClaims) {
 
 // relist lists a backend anew, and counts what it shows and what it shows no
 // more. It asks for the claims that exist when it has the listing.
-func (p *placement) relist(ctx context.Context, name string, existing func() (map[types.UID]*corev1.PersistentVolumeClaim, error)) ([]backends.Volume, error) {
+func (p *placement) relist(ctx context.Context, name string, existing func() (map[types.UID]*corev1.PersistentVolumeClaim, error)) ([]cinder.Volume, error) {
 	volumes, err := p.Backends.Volumes(name)
 	if err != nil {
 		return nil, err
@@ -343,7 +344,7 @@ func (p *placement) relist(ctx context.Context, name string, existing func() (ma
 // forgetVanished gives back the room of volumes that counted because they were
 // found, or recorded once, and that somebody has removed: an administrator, or
 // an audit.
-func (p *placement) forgetVanished(name string, all []backends.Volume, claims map[types.UID]*corev1.PersistentVolumeClaim) {
+func (p *placement) forgetVanished(name string, all []cinder.Volume, claims map[types.UID]*corev1.PersistentVolumeClaim) {
 	present := map[types.UID]bool{}
 	for _, v := range all {
 		present[types.UID(backends.StampOf(v).ClaimUID)] = true

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -117,7 +118,7 @@ func mayHaveArrived(began, doubt, swept, now time.Time) bool {
 
 // LookAgain lists a backend anew, hands what nobody seems to need to the
 // follow-up, and returns the listing.
-func (p *Provisioner) LookAgain(ctx context.Context, name string) ([]backends.Volume, error) {
+func (p *Provisioner) LookAgain(ctx context.Context, name string) ([]cinder.Volume, error) {
 	all, err := p.placement.relist(ctx, name, p.claimsByUID)
 	if err == nil {
 		err = p.examine(name, all)
@@ -133,7 +134,7 @@ const youngEnough = time.Hour
 // examine goes through a listing for volumes that nobody seems to need: second
 // ones beside those that are recorded, and what is left of claims that are gone.
 // Whether they may go is proven when they have their turn.
-func (p *Provisioner) examine(backend string, all []backends.Volume) error {
+func (p *Provisioner) examine(backend string, all []cinder.Volume) error {
 	claims, err := p.claimsByUID()
 	if err != nil {
 		return err
@@ -141,7 +142,7 @@ func (p *Provisioner) examine(backend string, all []backends.Volume) error {
 	for _, v := range all {
 		stamp := backends.StampOf(v)
 		uid := types.UID(stamp.ClaimUID)
-		if stamp.PV != record.PVNameFor(stamp.ClaimUID) || v.EverAttached() || v.IsCopy() || p.recordedBy(v) != "" {
+		if stamp.PV != record.PVNameFor(stamp.ClaimUID) || backends.EverAttached(v) || backends.IsCopy(v) || p.recordedBy(v) != "" {
 			continue
 		}
 		item := followup{claim: uid, backend: backend, volume: v.ID}

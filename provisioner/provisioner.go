@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
@@ -59,9 +60,9 @@ type Removing interface {
 	// Remove removes the volume that a PersistentVolume names.
 	Remove(ctx context.Context, target backends.Target) error
 	// Abandon removes all volumes of a claim that no PersistentVolume names.
-	Abandon(ctx context.Context, stamp backends.Stamp, connector backends.Connector, permit backends.Permit) error
+	Abandon(ctx context.Context, stamp backends.Stamp, connector cinder.Connector, permit backends.Permit) error
 	// RemoveUnrecorded removes one of them.
-	RemoveUnrecorded(ctx context.Context, volumeID string, stamp backends.Stamp, connector backends.Connector, permit backends.Permit) error
+	RemoveUnrecorded(ctx context.Context, volumeID string, stamp backends.Stamp, connector cinder.Connector, permit backends.Permit) error
 	// Seconds hands over the ids of volumes that were seen beside a recorded one.
 	Seconds(claimUID, recorded string) []string
 }
@@ -69,9 +70,9 @@ type Removing interface {
 // Listing tells what volumes there are.
 type Listing interface {
 	// Volumes lists the cluster's volumes, once in a term.
-	Volumes(ctx context.Context) ([]backends.Volume, error)
+	Volumes(ctx context.Context) ([]cinder.Volume, error)
 	// Relist lists them anew.
-	Relist(ctx context.Context) ([]backends.Volume, error)
+	Relist(ctx context.Context) ([]cinder.Volume, error)
 	Has(ctx context.Context, volumeID string) (bool, error)
 	// LastDoubt is when the answer to a create was lost last in this term.
 	LastDoubt() time.Time
@@ -82,7 +83,7 @@ type Standing interface {
 	// Health is nil while the backend answers.
 	Health() error
 	// Place is where the backend leads; zero before it was asked anything.
-	Place() backends.Place
+	Place() cinder.Place
 }
 
 // Backends gives the volumes of a backend for this term.
@@ -90,7 +91,7 @@ type Backends interface {
 	// Volumes returns an error when no backend of that name is configured.
 	Volumes(name string) (Volumes, error)
 	// Connector is what the backend's volumes are connected to.
-	Connector(name string) (backends.Connector, error)
+	Connector(name string) (cinder.Connector, error)
 	// NodeLabels select the nodes that the backend's volumes are for; empty
 	// means all.
 	NodeLabels(name string) map[string]string
@@ -213,10 +214,10 @@ func New(options Options) *Provisioner {
 // Cleaner removes what is nobody's, with the term's backends.
 func (p *Provisioner) Cleaner() proof.Cleaner { return p.cleaner }
 
-func (p *Provisioner) unrecordedVolumes(backend string) (proof.Unrecorded, backends.Connector, error) {
+func (p *Provisioner) unrecordedVolumes(backend string) (proof.Unrecorded, cinder.Connector, error) {
 	volumes, err := p.Backends.Volumes(backend)
 	if err != nil {
-		return nil, backends.Connector{}, err
+		return nil, cinder.Connector{}, err
 	}
 	connector, err := p.Backends.Connector(backend)
 	return volumes, connector, err

@@ -16,6 +16,7 @@ import (
 	ktesting "k8s.io/client-go/testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
@@ -26,7 +27,7 @@ import (
 // are told to.
 type movedBackends struct {
 	fakeBackends
-	place        backends.Place
+	place        cinder.Place
 	connectorErr error
 }
 
@@ -42,21 +43,21 @@ func (b *movedBackends) Volumes(name string) (Volumes, error) {
 	return b.fakeBackends.Volumes(name)
 }
 
-func (b *movedBackends) Connector(name string) (backends.Connector, error) {
+func (b *movedBackends) Connector(name string) (cinder.Connector, error) {
 	if b.connectorErr != nil {
-		return backends.Connector{}, b.connectorErr
+		return cinder.Connector{}, b.connectorErr
 	}
 	return b.fakeBackends.Connector(name)
 }
 
-func (v movedVolumes) Place() backends.Place {
+func (v movedVolumes) Place() cinder.Place {
 	if v.at.place.IsKnown() {
 		return v.at.place
 	}
 	return v.fakeVolumes.Place()
 }
 
-var errNoSuchVolume = &backends.Error{Kind: backends.KindNotFound, Backend: "gold", Status: 404, Message: "no such volume"}
+var errNoSuchVolume = &cinder.Error{Kind: cinder.KindNotFound, Backend: "gold", Status: 404, Message: "no such volume"}
 
 // untouched fails if a volume was undone or removed.
 func (f *fixture) untouched(backend, why string) {
@@ -124,8 +125,8 @@ func TestMarkIsNotLostWhereTheBackendLeadsElsewhere(t *testing.T) {
 	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	f.released(pv)
 	// The credentials lead to project p2.
-	lent.place = backends.Place{Endpoint: "http://cinder:8776/v3", Project: "p2"}
-	gold.err = &backends.Error{Kind: backends.KindElsewhere, Backend: "gold", Message: "elsewhere", Place: lent.place}
+	lent.place = cinder.Place{Endpoint: "http://cinder:8776/v3", Project: "p2"}
+	gold.err = &cinder.Error{Kind: backends.KindElsewhere, Backend: "gold", Message: "elsewhere", Place: lent.place}
 	followup.VolumeSeen(pv)
 	followup.next(t.Context())
 	claim, err := f.Claims.PersistentVolumeClaims("team-a").Get("data")
@@ -138,10 +139,10 @@ func TestMarkIsNotLostWhereTheBackendLeadsElsewhere(t *testing.T) {
 	f.Recount("gold")
 	f.lookAgain("gold")
 	// Put back.
-	lent.place, gold.err, gold.calls = backends.Place{}, nil, nil
+	lent.place, gold.err, gold.calls = cinder.Place{}, nil, nil
 	v := f.leftoverVolume("uid-1")
-	v.ID, v.Status = "volume-1", backends.StatusAttaching
-	gold.listed = []backends.Volume{v}
+	v.ID, v.Status = "volume-1", cinder.StatusAttaching
+	gold.listed = []cinder.Volume{v}
 	f.Recount("gold")
 	f.count()
 	f.follow(followup)
@@ -193,12 +194,12 @@ func TestObjectOfAVolumeThatIsNotInUseYetIsKept(t *testing.T) {
 // use, and kept on purpose with its Secret. A second volume of its claim, which
 // was never attached, goes, and takes the Secret of the kept one with it.
 func TestSecondVolumeLeavesTheSecretOfAKeptOne(t *testing.T) {
-	prepare := func(t *testing.T) (f *fixture, second backends.Volume) {
+	prepare := func(t *testing.T) (f *fixture, second cinder.Volume) {
 		f = newFixture(t, credentialsOf("pvc-uid-gone"))
 		kept, second := f.leftoverVolume("uid-gone"), f.leftoverVolume("uid-gone")
 		kept.ID, kept.Metadata["readonly"] = "volume-kept", "False"
-		second.ID, second.Status = "volume-second", backends.StatusAvailable
-		f.backends["gold"].listed = []backends.Volume{kept, second}
+		second.ID, second.Status = "volume-second", cinder.StatusAvailable
+		f.backends["gold"].listed = []cinder.Volume{kept, second}
 		return f, second
 	}
 	t.Run("found by a new leader", func(t *testing.T) {
@@ -231,7 +232,7 @@ func TestConnectorThatCannotBeReadForgetsNoClaim(t *testing.T) {
 	f.noteEarlier(claim)
 	old := f.leftoverVolume("uid-gone")
 	old.CreatedAt = time.Now().Add(-3 * time.Hour)
-	gold.listed = []backends.Volume{old}
+	gold.listed = []cinder.Volume{old}
 	f.count()
 	f.forgetClaim(claim)
 	lent.connectorErr = errors.New("cannot list the nodes")
@@ -267,7 +268,7 @@ func TestRecordOfAVolumeElsewhereIsNotVoid(t *testing.T) {
 	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	f.released(pv)
 	f.forgetClaim(claim)
-	lent.place = backends.Place{Endpoint: "http://cinder:8776/v3", Project: "p2"}
+	lent.place = cinder.Place{Endpoint: "http://cinder:8776/v3", Project: "p2"}
 	f.backends["gold"].has = nil
 	followup.VolumeSeen(pv)
 	f.follow(followup)
@@ -317,7 +318,7 @@ func followupOfMark(pv *corev1.PersistentVolume) followup {
 func TestProofIsBoundedInTime(t *testing.T) {
 	f := newFixture(t)
 	v := f.leftoverVolume("uid-gone")
-	v.Status = backends.StatusAttaching
+	v.Status = cinder.StatusAttaching
 	nodes := &boundedNodes{}
 	f.cleaner.Nodes = nodes
 	f.must(f.cleaner.Permit(f.cleaner.NobodyNeeds)(t.Context(), v))
@@ -381,8 +382,8 @@ func TestNewVolumeOfAClaimWhoseRecordIsGoneIsUndone(t *testing.T) {
 	_, err = f.provision(claim)
 	f.must(err)
 	v := f.leftoverVolume("uid-1")
-	v.ID, v.Status = "volume-2", backends.StatusAttaching
-	gold.listed, gold.calls = []backends.Volume{v}, nil
+	v.ID, v.Status = "volume-2", cinder.StatusAttaching
+	gold.listed, gold.calls = []cinder.Volume{v}, nil
 	f.forgetClaim(claim)
 	followup.ClaimGone(claim)
 	f.follow(followup)
@@ -415,7 +416,7 @@ func TestRoomOfAKeptVolumeIsGivenBackWhenItIsGone(t *testing.T) {
 // that its rule does not name any more, and may not be removed.
 func TestKeptVolumeThatIsMisplacedSaysWhy(t *testing.T) {
 	f := newFixture(t)
-	f.backends["silver"].listed = []backends.Volume{f.stamped("uid-1")}
+	f.backends["silver"].listed = []cinder.Volume{f.stamped("uid-1")}
 	f.backends["silver"].abandonKeeps = true
 	f.count()
 	_, err := f.provision(f.claim(nil))
@@ -492,7 +493,7 @@ func (b conflictBackends) Volumes(name string) (Volumes, error) {
 
 func (v conflictVolumes) Complete(_ context.Context, target backends.Target, _ bool) error {
 	v.call("complete %s", target.VolumeID)
-	return &backends.Error{Kind: backends.KindConflict, Backend: "gold", Message: "volume volume-1 is available where attaching was expected"}
+	return &cinder.Error{Kind: cinder.KindConflict, Backend: "gold", Message: "volume volume-1 is available where attaching was expected"}
 }
 
 // TestKeptVolumeThatWasDetachedIsLeftInPeace: the PersistentVolume is
@@ -537,7 +538,7 @@ func (b staleBackends) Volumes(name string) (Volumes, error) {
 	return staleVolumes{b.fakeBackends[name]}, nil
 }
 
-func (v staleVolumes) Volumes(context.Context) ([]backends.Volume, error) { return nil, nil }
+func (v staleVolumes) Volumes(context.Context) ([]cinder.Volume, error) { return nil, nil }
 
 // TestSweepOfSecretsByAnOldListingKeepsThoseThatCount: the volume was made after the last
 // listing, was recorded and in use, and is kept with its Secret: somebody removed
@@ -564,8 +565,8 @@ func TestSweepOfSecretsByAnOldListingKeepsThoseThatCount(t *testing.T) {
 	f.removeByHand(followup, pv)
 	f.follow(followup)
 	v := f.leftoverVolume("uid-1")
-	v.ID, v.Status, v.Metadata["readonly"] = "volume-1", backends.StatusInUse, "False"
-	f.backends["gold"].listed = []backends.Volume{v}
+	v.ID, v.Status, v.Metadata["readonly"] = "volume-1", cinder.StatusInUse, "False"
+	f.backends["gold"].listed = []cinder.Volume{v}
 	f.must(f.SweepSecrets(t.Context()))
 	if !f.hasSecret("pvc-uid-1") {
 		t.Error("the Secret of the kept volume is gone")

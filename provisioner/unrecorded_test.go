@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
@@ -39,8 +39,8 @@ func TestVolumeThatWasRecordedIsNeverTakenOver(t *testing.T) {
 	followup.VolumeSeen(pv)
 	followup.next(t.Context()) // cannot complete it
 	v := f.leftoverVolume("uid-1")
-	v.ID, v.Status = "volume-1", backends.StatusAttaching
-	gold.listed = []backends.Volume{v}
+	v.ID, v.Status = "volume-1", cinder.StatusAttaching
+	gold.listed = []cinder.Volume{v}
 	claim, err := f.Claims.PersistentVolumeClaims("team-a").Get("data")
 	f.must(err)
 	f.forgetClaim(claim)
@@ -95,7 +95,7 @@ func TestSecretOfAKeptVolumeStays(t *testing.T) {
 	f := newFixture(t, credentialsOf("pvc-uid-gone"))
 	gold := f.backends["gold"]
 	v := f.leftoverVolume("uid-gone")
-	gold.listed = []backends.Volume{v}
+	gold.listed = []cinder.Volume{v}
 	followup := f.Followup()
 	gold.abandonKeeps = true
 	f.count()
@@ -122,7 +122,7 @@ func TestClaimThatGoesWhileItsBackendIsDownIsUndone(t *testing.T) {
 			f.noteEarlier(claim)
 			old := f.leftoverVolume("uid-gone")
 			old.CreatedAt = time.Now().Add(-3 * time.Hour)
-			gold.listed = []backends.Volume{old}
+			gold.listed = []cinder.Volume{old}
 			if listed {
 				f.count()
 			}
@@ -174,8 +174,8 @@ func TestSecondVolumeThatCannotBeRemovedHindersNobody(t *testing.T) {
 	pv := f.recorded()
 	f.store(pv)
 	gold := f.backends["gold"]
-	gold.listed = []backends.Volume{f.lateVolume(pv)}
-	gold.err = &backends.Error{Kind: backends.KindForbidden, Backend: "gold", Message: "an administrator must do it"}
+	gold.listed = []cinder.Volume{f.lateVolume(pv)}
+	gold.err = &cinder.Error{Kind: cinder.KindForbidden, Backend: "gold", Message: "an administrator must do it"}
 	all, err := f.LookAgain(t.Context(), "gold")
 	if err != nil || len(all) != 1 {
 		t.Errorf("%d volumes, %v", len(all), err)
@@ -202,7 +202,7 @@ func TestRecordedVolumesOfARenamedBackendAreLeftAlone(t *testing.T) {
 	f.follow(followup) // which waits for a policy that has the backend
 	v := f.leftoverVolume("uid-1")
 	v.ID = "volume-1"
-	f.backends["silver"].listed = []backends.Volume{v}
+	f.backends["silver"].listed = []cinder.Volume{v}
 	f.count()
 	f.lookAgain("silver")
 	if n := followup.queue.Len(); n != 0 {
@@ -266,7 +266,7 @@ func TestHistoricVolumeIsFoundThoughAnotherBackendIsDown(t *testing.T) {
 		t.Errorf("%q, %v", backend, err)
 	}
 	f.backends["silver"].has = nil
-	if _, err := f.locateHistoric(t.Context(), &record.Origin{VolumeID: "volume-9", PVName: "old"}); !backends.IsKind(err, backends.KindUnavailable) {
+	if _, err := f.locateHistoric(t.Context(), &record.Origin{VolumeID: "volume-9", PVName: "old"}); !cinder.IsKind(err, cinder.KindUnavailable) {
 		t.Errorf("that nobody has it is concluded: %v", err)
 	}
 }

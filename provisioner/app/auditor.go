@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/audit"
@@ -63,13 +63,13 @@ func (u *auditor) run(ctx context.Context) {
 // once makes one audit. It reads Cinder first, as Audit does.
 func (u *auditor) once(ctx context.Context) error {
 	settings := u.policy().Audit
-	listings := audit.ListEach(u.backends.Names(), func(name string) ([]backends.Volume, backends.Place, error) {
+	listings := audit.ListEach(u.backends.Names(), func(name string) ([]cinder.Volume, cinder.Place, error) {
 		lifecycle, err := u.backends.Volumes(name)
 		if err == nil {
 			err = lifecycle.Health()
 		}
 		if err != nil {
-			return nil, backends.Place{}, err
+			return nil, cinder.Place{}, err
 		}
 		volumes, err := u.provisioner.LookAgain(ctx, name)
 		return volumes, lifecycle.Place(), err
@@ -96,10 +96,10 @@ func (u *auditor) once(ctx context.Context) error {
 	return notRemoved
 }
 
-func (u *auditor) find(ctx context.Context, backend, id string) (backends.Volume, bool, error) {
+func (u *auditor) find(ctx context.Context, backend, id string) (cinder.Volume, bool, error) {
 	lifecycle, _, err := u.backends.configured(backend)
 	if err != nil {
-		return backends.Volume{}, false, err
+		return cinder.Volume{}, false, err
 	}
 	return lifecycle.Find(ctx, id)
 }

@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
@@ -30,7 +30,7 @@ type Release struct {
 	// when, and status was the volume's status at that time; empty until then.
 	proven string
 	at     time.Time
-	status backends.Status
+	status cinder.Status
 }
 
 // ReleaseOptions are the options of a Release.
@@ -60,7 +60,7 @@ const (
 // Permit asks the API server before the first change, and once more if that
 // change waited long for its turn. Afterwards the cache shows whether an operator
 // has changed their mind.
-func (r *Release) Permit(ctx context.Context, v backends.Volume) error {
+func (r *Release) Permit(ctx context.Context, v cinder.Volume) error {
 	switch {
 	case r.proven == "":
 		return r.prove(ctx, v)
@@ -76,7 +76,7 @@ func (r *Release) Permit(ctx context.Context, v backends.Volume) error {
 // prove reads the nodes and the PersistentVolume. The nodes come first: reading
 // them may take long, and once no node uses a released volume, none begins to.
 // The PersistentVolume has the last word.
-func (r *Release) prove(ctx context.Context, v backends.Volume) error {
+func (r *Release) prove(ctx context.Context, v cinder.Volume) error {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	for known := r.pv; ; {

@@ -1,8 +1,6 @@
 package record
 
-import (
-	"github.com/standalone-cinder/standalone-cinder/backends"
-)
+import "github.com/standalone-cinder/standalone-cinder/backends/cinder"
 
 // Annotations of a PersistentVolume. Deletion reads nothing else, so that a
 // volume outlives the rule, the tenant and the StorageClass that made it.
@@ -42,8 +40,8 @@ const (
 
 // HistoricConnector is the connector that the historic provisioner used for
 // every volume.
-func HistoricConnector() backends.Connector {
-	return backends.Connector{Host: "localhost", IP: "127.0.0.1", Initiator: "iqn.2018-01.io.k8s:a13fc3d1cc22"}
+func HistoricConnector() cinder.Connector {
+	return cinder.Connector{Host: "localhost", IP: "127.0.0.1", Initiator: "iqn.2018-01.io.k8s:a13fc3d1cc22"}
 }
 
 // Finalizer keeps the object of a PersistentVolume whose volume could not yet

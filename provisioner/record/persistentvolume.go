@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -27,7 +28,7 @@ type Provisioned struct {
 	Tenant, Rule, Revision string
 
 	Backend   string
-	Connector backends.Connector
+	Connector cinder.Connector
 	// NodeLabels select the nodes that the volume is exported to; empty selects
 	// all.
 	NodeLabels map[string]string

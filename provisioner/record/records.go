@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/paging"
 )
 
@@ -28,7 +29,7 @@ type Records struct {
 
 // RecordedBy is the PersistentVolume that names a volume, empty if there is
 // none.
-func (r Records) RecordedBy(v backends.Volume) string {
+func (r Records) RecordedBy(v cinder.Volume) string {
 	for _, record := range r.Volumes {
 		if record.VolumeID == v.ID {
 			return record.PVName
