@@ -29,9 +29,7 @@ func (l *Lifecycle) Complete(ctx context.Context, target Target, readOnly bool) 
 	if err != nil {
 		return err
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.seen, target.VolumeID)
+	e.known.dropPicture(target.VolumeID)
 	return nil
 }
 
@@ -93,12 +91,12 @@ func (e *endpoint) attach(ctx context.Context, target Target, readOnly bool) err
 		// Either what was known is out of date, or the answer was lost after
 		// the effect. Repeating os-attach would not tell: Cinder answers a
 		// project's member with 500 when the host is attached already.
-		e.see(target.VolumeID, cinder.Volume{})
+		e.known.see(target.VolumeID, cinder.Volume{})
 		if v, err = e.get(ctx, target.VolumeID); err != nil {
 			return errors.Join(failed, err)
 		}
 		if tried && v.Status == cinder.StatusAttaching {
-			e.see(target.VolumeID, v)
+			e.known.see(target.VolumeID, v)
 			return failed
 		}
 	}
@@ -114,19 +112,9 @@ func (e *endpoint) bringIntoUse(ctx context.Context, v cinder.Volume, target Tar
 	})
 }
 
-// see remembers the newest picture of a volume; the zero Volume says that the
-// picture at hand is not to be trusted.
-func (e *endpoint) see(id string, v cinder.Volume) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.seen[id] = v
-}
-
 // lastSeen returns the newest picture of a volume that is at hand, or looks.
 func (e *endpoint) lastSeen(ctx context.Context, target Target) (cinder.Volume, error) {
-	e.mu.Lock()
-	v, ok := e.seen[target.VolumeID]
-	e.mu.Unlock()
+	v, ok := e.known.picture(target.VolumeID)
 	if ok && v.ID != "" {
 		return v, nil
 	}

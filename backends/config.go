@@ -22,7 +22,7 @@ type Config struct {
 	// Workflow is how new volumes are connected; empty means reserve.
 	Workflow  cinder.Workflow
 	Connector cinder.Connector
-	Limits    cinder.Limits
+	Limits    cinder.Limits // a concurrency of 0 means the default
 	Timeouts  Timeouts
 }
 

@@ -2,7 +2,6 @@ package backends
 
 import (
 	"context"
-	"maps"
 	"slices"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -40,7 +39,7 @@ func (e *endpoint) keepOne(ctx context.Context, found []cinder.Volume, stamp Sta
 		return cinder.Volume{}, e.failure(KindNotOurs, "%d volumes carry the stamp of claim UID %q, and all of them look like restored backups; they are not touched", copies, stamp.ClaimUID)
 	}
 	if len(present) == 0 {
-		e.doubt(stamp.ClaimUID)
+		e.known.doubt(stamp.ClaimUID)
 		return cinder.Volume{}, e.failure(cinder.KindConflict, "the volumes of claim UID %q vanished while they were looked at; somebody else works on them", stamp.ClaimUID)
 	}
 	chosen := slices.MinFunc(present, func(a, b cinder.Volume) int {
@@ -81,14 +80,7 @@ func rank(v cinder.Volume) int {
 // forgetOne forgets a volume that is gone, and nothing of the claim's others.
 func (e *endpoint) forgetOne(uid, id string) {
 	e.inventory.forget(id)
-	e.dropRival(uid, id)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.volumes[uid] == id {
-		delete(e.volumes, uid)
-	}
-	delete(e.seen, id)
-	delete(e.former, uid)
+	e.known.forgetVolume(uid, id)
 }
 
 // Seconds lists the volumes that were seen beside the one that a
@@ -96,9 +88,9 @@ func (e *endpoint) forgetOne(uid, id string) {
 // now, for RemoveUnrecorded. It costs no request.
 func (l *Lifecycle) Seconds(claimUID, recorded string) []string {
 	e := l.current()
-	seconds := e.rivalsOf(claimUID, recorded)
+	seconds := e.known.rivalsOf(claimUID, recorded)
 	for _, id := range seconds {
-		e.dropRival(claimUID, id)
+		e.known.dropRival(claimUID, id)
 	}
 	return seconds
 }
@@ -106,36 +98,4 @@ func (l *Lifecycle) Seconds(claimUID, recorded string) []string {
 // observe looks through a page of volumes that was read for another purpose
 // for second volumes of claims in flight. After a create request every claim
 // is looked up this way at no cost.
-func (e *endpoint) observe(page []cinder.Volume) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, v := range page {
-		if v.Metadata[stampCluster] != e.inventory.cluster {
-			continue
-		}
-		uid := v.Metadata[stampClaimUID]
-		id, known := e.volumes[uid]
-		if !known || id == v.ID {
-			continue
-		}
-		if e.rivals[uid] == nil {
-			e.rivals[uid] = map[string]bool{}
-		}
-		e.rivals[uid][v.ID] = true
-	}
-}
-
-func (e *endpoint) rivalsOf(uid, id string) []string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(e.rivals[uid])), func(rival string) bool { return rival == id })
-}
-
-func (e *endpoint) dropRival(uid, id string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.rivals[uid], id)
-	if len(e.rivals[uid]) == 0 {
-		delete(e.rivals, uid)
-	}
-}
+func (e *endpoint) observe(page []cinder.Volume) { e.known.noteRivals(page, e.inventory.cluster) }

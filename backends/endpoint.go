@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,46 +19,22 @@ type endpoint struct {
 	session   *session
 	logger    *slog.Logger
 	inventory *inventory
+	known     *knowledge
 	watcher   *watcher
 
-	// mu is the lifecycle's: next is written to as well.
-	mu *sync.Mutex
-	// volumes maps a claim's UID to the volume that serves it, as far as this
-	// term knows.
-	volumes map[string]string
-	// unsettled holds, by claim UID, since when there may be a volume that this
-	// term does not know: only a listing that began later can tell.
-	unsettled map[string]time.Time
-	// rivals holds, by claim UID, volumes seen in listings that carry the same
-	// stamp as the claim's own.
-	rivals map[string]map[string]bool
-	// seen holds the newest picture, by id, of volumes that this term brought
-	// to attaching; the zero Volume where it is not to be trusted.
-	seen map[string]cinder.Volume
 	// shown says that Cinder showed a volume of this cluster here.
 	shown atomic.Bool
-	// former holds, by claim UID, where the term knew a volume before the backend
-	// was led here.
-	former map[string]cinder.Place
 	// answerLost is called after a create request whose answer was lost.
 	answerLost func()
-	// next is the endpoint that has taken this one's place; nil while this is
-	// the current one.
-	next *endpoint
 }
 
 // newEndpoint makes an endpoint of which nothing is known. The epoch is its
 // number for the breaker.
 func (l *Lifecycle) newEndpoint(config Config, epoch int) *endpoint {
 	e := &endpoint{
-		backend:   config.Name,
-		logger:    l.options.Logger,
-		mu:        &l.mu,
-		volumes:   map[string]string{},
-		unsettled: map[string]time.Time{},
-		rivals:    map[string]map[string]bool{},
-		seen:      map[string]cinder.Volume{},
-		former:    map[string]cinder.Place{},
+		backend: config.Name,
+		logger:  l.options.Logger,
+		known:   newKnowledge(&l.mu),
 		answerLost: func() {
 			l.mu.Lock()
 			defer l.mu.Unlock()
@@ -125,38 +100,9 @@ func (e *endpoint) list(ctx context.Context, query cinder.VolumeQuery, yield fun
 	})
 }
 
-// doubt records that there may be a volume of the claim that is not known.
-func (e *endpoint) doubt(uid string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	// Whatever endpoint has taken this one's place may be the same Cinder by
-	// another way.
-	for at := e; at != nil; at = at.next {
-		at.unsettled[uid] = time.Now()
-	}
-}
-
-// settle records what is known of a claim's volume after all doubt is gone.
-func (e *endpoint) settle(uid, id string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.unsettled, uid)
-	if id == "" {
-		delete(e.volumes, uid)
-		return
-	}
-	e.volumes[uid] = id
-	delete(e.former, uid)
-}
-
+// forget forgets a claim's volume and all that was seen beside it.
 func (e *endpoint) forget(uid, id string) {
-	e.mu.Lock()
-	if e.volumes[uid] == id {
-		delete(e.volumes, uid)
-	}
-	delete(e.rivals, uid)
-	delete(e.seen, id)
-	e.mu.Unlock()
+	e.known.forgetClaim(uid, id)
 	e.inventory.forget(id)
 }
 

@@ -259,7 +259,7 @@ func (e *endpoint) initialize(ctx context.Context, v cinder.Volume, spec Spec) (
 	if err != nil {
 		return Connected{}, err
 	}
-	e.see(v.ID, v)
+	e.known.see(v.ID, v)
 	return Connected{Volume: v, Document: document, Fresh: true}, nil
 }
 
@@ -269,7 +269,7 @@ func (e *endpoint) create(ctx context.Context, spec Spec) (v cinder.Volume, err 
 	uid := spec.Stamp.ClaimUID
 	// Noted before the request leaves: a panic between effect and answer must
 	// not make the volume unknown.
-	e.doubt(uid)
+	e.known.doubt(uid)
 	err = e.session.change(ctx, func(ctx context.Context, client Cinder) error {
 		workflow, err := client.Workflow(ctx)
 		if err != nil {
@@ -291,16 +291,16 @@ func (e *endpoint) create(ctx context.Context, spec Spec) (v cinder.Volume, err 
 		return err
 	})
 	if err == nil {
-		e.settle(uid, v.ID)
+		e.known.settle(uid, v.ID)
 		return v, nil
 	}
 	var failed *cinder.Error
 	if errors.As(err, &failed) && !failed.EffectUnknown {
-		e.settle(uid, "")
+		e.known.settle(uid, "")
 	} else {
 		// A listing that began while the request was under way may have missed
 		// its effect.
-		e.doubt(uid)
+		e.known.doubt(uid)
 		e.answerLost()
 	}
 	return cinder.Volume{}, err
@@ -320,7 +320,7 @@ func (e *endpoint) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec)
 	if !stamp.Owns(after) {
 		return cinder.Volume{}, e.failure(KindNotOurs, "volume %s no longer carries the stamp of this claim", v.ID)
 	}
-	rivals := e.rivalsOf(stamp.ClaimUID, v.ID)
+	rivals := e.known.rivalsOf(stamp.ClaimUID, v.ID)
 	if len(rivals) == 0 {
 		return after, nil
 	}
@@ -341,7 +341,7 @@ func (e *endpoint) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec)
 	if err != nil {
 		return cinder.Volume{}, err
 	}
-	e.settle(stamp.ClaimUID, chosen.ID)
+	e.known.settle(stamp.ClaimUID, chosen.ID)
 	return chosen, nil
 }
 

@@ -14,11 +14,8 @@ func (l *Lifecycle) Holds(ctx context.Context, stamp Stamp) (bool, error) {
 }
 
 func (e *endpoint) holds(ctx context.Context, stamp Stamp) (bool, error) {
-	e.mu.Lock()
-	_, known := e.volumes[stamp.ClaimUID]
-	since := e.unsettled[stamp.ClaimUID]
-	e.mu.Unlock()
-	if known {
+	id, since := e.known.of(stamp.ClaimUID)
+	if id != "" {
 		return true, nil
 	}
 	found, err := e.inventory.find(ctx, stamp, since)
@@ -81,7 +78,7 @@ func (e *endpoint) look(ctx context.Context, stamp Stamp, connector cinder.Conne
 			// Somebody else removed it. Whether it was the only one is to be
 			// looked up: a second one may have been made meanwhile.
 			e.forget(stamp.ClaimUID, id)
-			e.doubt(stamp.ClaimUID)
+			e.known.doubt(stamp.ClaimUID)
 			continue
 		}
 		if err != nil {
@@ -99,17 +96,14 @@ func (e *endpoint) look(ctx context.Context, stamp Stamp, connector cinder.Conne
 // not by our doing.
 func (e *endpoint) lookAgain(ctx context.Context, id string, spec Spec) (cinder.Volume, error) {
 	e.forget(spec.Stamp.ClaimUID, id)
-	e.doubt(spec.Stamp.ClaimUID)
+	e.known.doubt(spec.Stamp.ClaimUID)
 	return e.look(ctx, spec.Stamp, spec.Connector, spec.Permit)
 }
 
 // locate returns the id of the claim's only volume, or "" when there is none.
 func (e *endpoint) locate(ctx context.Context, stamp Stamp, connector cinder.Connector, permit Permit) (string, error) {
-	e.mu.Lock()
-	id, known := e.volumes[stamp.ClaimUID]
-	since, unsettled := e.unsettled[stamp.ClaimUID]
-	e.mu.Unlock()
-	if known && !unsettled {
+	id, since := e.known.of(stamp.ClaimUID)
+	if id != "" && since.IsZero() {
 		return id, nil
 	}
 	found, err := e.inventory.find(ctx, stamp, since)
@@ -123,7 +117,7 @@ func (e *endpoint) locate(ctx context.Context, stamp Stamp, connector cinder.Con
 		}
 		id = chosen.ID
 	}
-	e.settle(stamp.ClaimUID, id)
+	e.known.settle(stamp.ClaimUID, id)
 	return id, nil
 }
 
@@ -162,9 +156,7 @@ func (e *endpoint) absent(ctx context.Context, target Target) error {
 // leftBehind is an error if the term knew a volume of the claim at another place
 // before the backend was led here.
 func (e *endpoint) leftBehind(claimUID string) error {
-	e.mu.Lock()
-	at, known := e.former[claimUID]
-	e.mu.Unlock()
+	at, known := e.known.formerPlace(claimUID)
 	if present := e.place(); known && at != present {
 		return e.elsewhere("claim UID %q has a volume at %s, but the backend leads to %s", claimUID, at, present)
 	}

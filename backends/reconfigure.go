@@ -1,8 +1,6 @@
 package backends
 
 import (
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/fingerprint"
@@ -59,23 +57,13 @@ func (l *Lifecycle) leave(left *endpoint) {
 }
 
 // move makes another endpoint the current one; it is called under the lock.
-// What is in doubt stays in doubt, and every claim that the old endpoint has a
-// volume for comes to it: the new one may be the same Cinder by another way.
 // What was begun there before, and left, is to be looked for: nothing else may
 // have this backend listed again for long.
 func (l *Lifecycle) move(config Config) {
 	old := l.at
 	l.at = l.newEndpoint(config, old.session.epoch+1)
-	maps.Copy(l.at.unsettled, old.unsettled)
-	maps.Copy(l.at.former, old.former)
-	now, place := time.Now(), old.place()
-	for _, uid := range append(old.inventory.claims(), slices.Collect(maps.Keys(old.volumes))...) {
-		l.at.unsettled[uid] = now
-		if place.IsKnown() {
-			l.at.former[uid] = place
-		}
-	}
-	old.next = l.at
+	now := time.Now()
+	l.at.known.succeed(old.known, old.inventory.claims(), old.place(), now)
 	l.lastDoubt = now
 	// Answers of the old endpoint say nothing about the new one. The breaker
 	// never calls back under its own lock.
@@ -88,10 +76,7 @@ func (l *Lifecycle) move(config Config) {
 // can have served the claim may then choose another backend, as long as no
 // other operation on the claim is under way.
 func (l *Lifecycle) Untouched(stamp Stamp) bool {
-	l.mu.Lock()
-	at := l.at
-	_, known := at.volumes[stamp.ClaimUID]
-	_, unsettled := at.unsettled[stamp.ClaimUID]
-	l.mu.Unlock()
-	return !known && !unsettled && !at.inventory.knows(stamp.ClaimUID)
+	at := l.current()
+	id, doubtSince := at.known.of(stamp.ClaimUID)
+	return id == "" && doubtSince.IsZero() && !at.inventory.knows(stamp.ClaimUID)
 }

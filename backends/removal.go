@@ -122,12 +122,12 @@ func (e *endpoint) abandon(ctx context.Context, stamp Stamp, connector cinder.Co
 	if v.ID == "" {
 		return e.leftBehind(stamp.ClaimUID)
 	}
-	for _, id := range e.rivalsOf(stamp.ClaimUID, v.ID) {
+	for _, id := range e.known.rivalsOf(stamp.ClaimUID, v.ID) {
 		err := e.removeUnrecorded(ctx, id, stamp, connector, permit)
 		switch {
 		case cinder.IsKind(err, KindInUse), cinder.IsKind(err, KindRecorded), cinder.IsKind(err, KindNotOurs):
 			e.logger.Warn("A second volume of one claim is left alone", "volume", id, "error", err)
-			e.dropRival(stamp.ClaimUID, id)
+			e.known.dropRival(stamp.ClaimUID, id)
 		case err != nil:
 			return err
 		}

@@ -6,7 +6,7 @@ import (
 )
 
 // Workflow is the sequence of requests that connects a volume. A volume keeps
-// the one it was made with; its stamp tells which.
+// the one it was made with.
 type Workflow string
 
 const (
