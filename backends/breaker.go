@@ -241,7 +241,7 @@ func (b *breaker) heldBack(last error) *cinder.Error {
 		said = failed.Summary()
 	}
 	return &cinder.Error{Backend: b.backend, Kind: cinder.KindUnavailable, Unsent: true,
-		Message: "requests are held back until it answers again; the last failure: " + said}
+		Message: "requests are rejected until it answers again; the last failure: " + said}
 }
 
 // run tells of changes and probes until the breaker is closed or the term

@@ -23,9 +23,9 @@ var (
 	errDown     = &cinder.Error{Backend: "gold", Operation: "volume.list", Kind: cinder.KindUnavailable, Status: 503, RequestID: "req-1", Message: "Cinder answered service unavailable", EffectUnknown: true}
 	errGone     = &cinder.Error{Backend: "gold", Operation: "volume.get", Kind: cinder.KindNotFound, Status: 404, Message: "Volume v1 could not be found"}
 	errUnsent   = &cinder.Error{Backend: "gold", Operation: "volume.list", Kind: cinder.KindUnavailable, Message: "the request was canceled", Unsent: true, Cause: context.Canceled}
-	errRefused  = &cinder.Error{Backend: "gold", Operation: "auth.login", Kind: cinder.KindUnauthorized, Status: 401, Message: "the credentials were refused"}
-	heldBy503   = "backend gold: requests are held back until it answers again; the last failure: volume.list: Cinder answered service unavailable (HTTP 503)"
-	heldByLogin = "backend gold: requests are held back until it answers again; the last failure: auth.login: the credentials were refused (HTTP 401)"
+	errRefused  = &cinder.Error{Backend: "gold", Operation: "auth.login", Kind: cinder.KindUnauthorized, Status: 401, Message: "the credentials were rejected"}
+	heldBy503   = "backend gold: requests are rejected until it answers again; the last failure: volume.list: Cinder answered service unavailable (HTTP 503)"
+	heldByLogin = "backend gold: requests are rejected until it answers again; the last failure: auth.login: the credentials were rejected (HTTP 401)"
 )
 
 // backendModel plays a backend and checks the breaker in front of it against
@@ -340,7 +340,7 @@ func TestLoginsThatFailOpenTheBreaker(t *testing.T) {
 			equal(t, effectUnknown(err), false)
 			equal(t, source.asked(), i+1)
 		}
-		const want = "backend gold: requests are held back until it answers again; the last failure: auth.login: Cinder answered service unavailable (HTTP 503)"
+		const want = "backend gold: requests are rejected until it answers again; the last failure: auth.login: Cinder answered service unavailable (HTTP 503)"
 		for range 100 {
 			_, err := w.Connect(t.Context(), claimSpec(1))
 			equal(t, authtest.ErrorText(err), want)
@@ -445,7 +445,7 @@ func TestProbeThatHangsIsGivenUpForAMendedOne(t *testing.T) {
 
 func heldBack(t *testing.T, last string) string {
 	t.Helper()
-	return "backend gold: requests are held back until it answers again; the last failure: " + last
+	return "backend gold: requests are rejected until it answers again; the last failure: " + last
 }
 
 // hangingClients lets a look-up hang until its context ends.
@@ -539,7 +539,7 @@ func TestRefusedCredentialsOpenTheBreaker(t *testing.T) {
 		w := newWatched(t, &memoryClients{memory: memory}, func(o *LifecycleOptions) { o.FailuresToOpen = 2 })
 		defer w.end()
 		fail(t, w, 2)
-		equal(t, authtest.ErrorText(w.Health()), heldBack(t, "volume.get: the credentials were refused (HTTP 401)"))
+		equal(t, authtest.ErrorText(w.Health()), heldBack(t, "volume.get: the credentials were rejected (HTTP 401)"))
 	})
 }
 

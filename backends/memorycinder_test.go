@@ -206,7 +206,7 @@ func (m *memoryCinder) call(ctx context.Context, operation, id string, effect fu
 	case rateLimited:
 		return &cinder.Error{Backend: "gold", Operation: operation, Kind: cinder.KindRateLimited, Status: 429, Message: "Cinder asks for fewer requests"}
 	case unauthorized:
-		return &cinder.Error{Backend: "gold", Operation: operation, Kind: cinder.KindUnauthorized, Status: 401, Message: "the credentials were refused"}
+		return &cinder.Error{Backend: "gold", Operation: operation, Kind: cinder.KindUnauthorized, Status: 401, Message: "the credentials were rejected"}
 	case late:
 		if !isRead(operation) {
 			m.delayed[&delayedEffect{effect}] = m.delay()

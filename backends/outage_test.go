@@ -101,7 +101,7 @@ func TestBlackHole(t *testing.T) {
 						}
 						mu.Lock()
 						defer mu.Unlock()
-						if strings.Contains(authtest.ErrorText(err), "requests are held back") {
+						if strings.Contains(authtest.ErrorText(err), "requests are rejected") {
 							refused++
 							if took := time.Since(start); took > 80*time.Second {
 								t.Errorf("a call is refused after %s", took)
@@ -161,7 +161,7 @@ func TestMendedCredentialsAreUsedAtOnce(t *testing.T) {
 	equal(t, authtest.ErrorText(err), "")
 	for range 5 {
 		_, err := l.Connect(t.Context(), claimSpec(1))
-		equal(t, authtest.ErrorText(err), "backend gold: auth.login: the credentials were refused (HTTP 401)")
+		equal(t, authtest.ErrorText(err), "backend gold: auth.login: the credentials were rejected (HTTP 401)")
 	}
 	logins := cloud.LoginCount()
 	_, err = l.Connect(t.Context(), claimSpec(1))

@@ -233,7 +233,7 @@ func (p *Pool) peek(name, version string) (*cinder.Client, bool) {
 	return entry.client, true
 }
 
-// Forget drops a client whose credentials were refused, so that the next
+// Forget drops a client whose credentials were rejected, so that the next
 // look-up logs in afresh. It does nothing when another login has replaced the
 // client meanwhile.
 func (p *Pool) Forget(client *cinder.Client) {

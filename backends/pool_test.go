@@ -351,7 +351,7 @@ func TestRevokedPasswordIsReplacedFromTheFile(t *testing.T) {
 	cloud.Set(func() { cloud.Password = "n3w" })
 	cloud.Revoke()
 	err := list()
-	equal(t, authtest.ErrorText(err), "backend gold: auth.login: the credentials were refused (HTTP 401)")
+	equal(t, authtest.ErrorText(err), "backend gold: auth.login: the credentials were rejected (HTTP 401)")
 	equal(t, cinder.KindOf(err), cinder.KindUnauthorized)
 	if n := cloud.LoginCount(); n > 3 {
 		t.Errorf("%d logins with a refused password, want at most 3", n)
