@@ -20,12 +20,12 @@ import (
 )
 
 var (
-	errDown     = &cinder.Error{Backend: "gold", Operation: "volume.list", Kind: cinder.KindUnavailable, Status: 503, RequestID: "req-1", Message: "Cinder answered service unavailable", EffectUnknown: true}
-	errGone     = &cinder.Error{Backend: "gold", Operation: "volume.get", Kind: cinder.KindNotFound, Status: 404, Message: "Volume v1 could not be found"}
-	errUnsent   = &cinder.Error{Backend: "gold", Operation: "volume.list", Kind: cinder.KindUnavailable, Message: "the request was canceled", Unsent: true, Cause: context.Canceled}
-	errRefused  = &cinder.Error{Backend: "gold", Operation: "auth.login", Kind: cinder.KindUnauthorized, Status: 401, Message: "the credentials were rejected"}
-	heldBy503   = "backend gold: requests are rejected until it answers again; the last failure: volume.list: Cinder answered service unavailable (HTTP 503)"
-	heldByLogin = "backend gold: requests are rejected until it answers again; the last failure: auth.login: the credentials were rejected (HTTP 401)"
+	errDown         = &cinder.Error{Backend: "gold", Operation: "volume.list", Kind: cinder.KindUnavailable, Status: 503, RequestID: "req-1", Message: "Cinder answered service unavailable", EffectUnknown: true}
+	errGone         = &cinder.Error{Backend: "gold", Operation: "volume.get", Kind: cinder.KindNotFound, Status: 404, Message: "Volume v1 could not be found"}
+	errUnsent       = &cinder.Error{Backend: "gold", Operation: "volume.list", Kind: cinder.KindUnavailable, Message: "the request was canceled", Unsent: true, Cause: context.Canceled}
+	errRefused      = &cinder.Error{Backend: "gold", Operation: "auth.login", Kind: cinder.KindUnauthorized, Status: 401, Message: "the credentials were rejected"}
+	rejectedBy503   = "backend gold: requests are rejected until it answers again; the last failure: volume.list: Cinder answered service unavailable (HTTP 503)"
+	rejectedByLogin = "backend gold: requests are rejected until it answers again; the last failure: auth.login: the credentials were rejected (HTTP 401)"
 )
 
 // backendModel plays a backend and checks the breaker in front of it against
@@ -182,9 +182,9 @@ func TestBreakerKeepsItsRules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		opened := 0
 		rapid.Check(inBubble{t}, func(rt *rapid.T) {
-			hold, end := context.WithCancel(context.Background())
+			term, end := context.WithCancel(context.Background())
 			m := &backendModel{T: rt, metrics: testMetrics(), end: end, answer: errDown, coolDown: time.Second}
-			m.breaker = newBreaker(breakerOptions{backend: "gold", hold: hold, probe: m.probe, logger: discard(), metrics: m.metrics,
+			m.breaker = newBreaker(breakerOptions{backend: "gold", term: term, probe: m.probe, logger: discard(), metrics: m.metrics,
 				changed: func(err error) {
 					m.mu.Lock()
 					defer m.mu.Unlock()
@@ -303,11 +303,11 @@ func (w *watched) news() []string {
 
 func newWatched(t *testing.T, source clients, change ...func(*LifecycleOptions)) *watched {
 	t.Helper()
-	hold, end := context.WithCancel(context.Background())
+	term, end := context.WithCancel(context.Background())
 	t.Cleanup(end)
 	w := &watched{metrics: testMetrics(), end: end}
 	start := time.Now()
-	options := LifecycleOptions{Config: Config{Name: "gold"}, Cluster: "cluster-1", Fence: func() error { return nil }, Hold: hold,
+	options := LifecycleOptions{Config: Config{Name: "gold"}, Cluster: "cluster-1", Fence: func() error { return nil }, Hold: term,
 		Logger: discard(), Metrics: w.metrics, Poll: time.Millisecond,
 		HealthChanged: func(err error) {
 			// Under no lock: all of these take some.
@@ -362,7 +362,7 @@ func TestOutageFromBeginningToEnd(t *testing.T) {
 		defer w.end()
 		fail(t, w, 5)
 		synctest.Wait()
-		equal(t, w.news(), []string{"0s " + heldBy503})
+		equal(t, w.news(), []string{"0s " + rejectedBy503})
 		time.Sleep(60 * time.Second)
 		// 1 + 2 + 4 + 8 + 15 + 15 + 15 seconds, each up to a fifth less.
 		if probes := source.asked() - 5; probes < 7 || probes > 8 {
@@ -370,7 +370,7 @@ func TestOutageFromBeginningToEnd(t *testing.T) {
 		}
 		source.set(errRefused)
 		time.Sleep(15 * time.Second)
-		equal(t, authtest.ErrorText(w.Health()), heldByLogin)
+		equal(t, authtest.ErrorText(w.Health()), rejectedByLogin)
 		source.set(nil)
 		time.Sleep(30 * time.Second)
 		equal(t, w.Health(), nil)
@@ -436,14 +436,14 @@ func TestProbeThatHangsIsGivenUpForAMendedOne(t *testing.T) {
 		memory.fault = nil
 		memory.mu.Unlock()
 		synctest.Wait()
-		equal(t, authtest.ErrorText(w.Health()), heldBack(t, "volume.get: Cinder answered service unavailable (HTTP 503)"))
+		equal(t, authtest.ErrorText(w.Health()), rejectedBy(t, "volume.get: Cinder answered service unavailable (HTTP 503)"))
 		w.ProbeNow()
 		synctest.Wait()
 		equal(t, w.Health(), nil)
 	})
 }
 
-func heldBack(t *testing.T, last string) string {
+func rejectedBy(t *testing.T, last string) string {
 	t.Helper()
 	return "backend gold: requests are rejected until it answers again; the last failure: " + last
 }
@@ -539,7 +539,7 @@ func TestRefusedCredentialsOpenTheBreaker(t *testing.T) {
 		w := newWatched(t, &memoryClients{memory: memory}, func(o *LifecycleOptions) { o.FailuresToOpen = 2 })
 		defer w.end()
 		fail(t, w, 2)
-		equal(t, authtest.ErrorText(w.Health()), heldBack(t, "volume.get: the credentials were rejected (HTTP 401)"))
+		equal(t, authtest.ErrorText(w.Health()), rejectedBy(t, "volume.get: the credentials were rejected (HTTP 401)"))
 	})
 }
 
@@ -639,7 +639,7 @@ func TestWaitsEndWhileRequestsAreHeldBack(t *testing.T) {
 		memory.mu.Unlock()
 		fail(t, w, 5)
 		memory.forgetLog()
-		equal(t, authtest.ErrorText(<-result), heldBack(t, "volume.get: Cinder answered service unavailable (HTTP 503)"))
+		equal(t, authtest.ErrorText(<-result), rejectedBy(t, "volume.get: Cinder answered service unavailable (HTTP 503)"))
 		if n := len(memory.log); n > 1 { // a probe
 			t.Errorf("%d requests while they are held back", n)
 		}
@@ -655,27 +655,27 @@ func TestWaitsEndWhileRequestsAreHeldBack(t *testing.T) {
 // succeed, long after it has ended.
 func TestStragglersOfAnOutageDoNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hold, end := context.WithCancel(t.Context())
+		term, end := context.WithCancel(t.Context())
 		defer end()
-		b := newBreaker(breakerOptions{backend: "gold", hold: hold, probe: func(context.Context) error { return nil }, logger: discard(), metrics: testMetrics()})
+		b := newBreaker(breakerOptions{backend: "gold", term: term, probe: func(context.Context) error { return nil }, logger: discard(), metrics: testMetrics()})
 		call := func(err error) {
 			t.Helper()
-			a, held := b.begin(0)
-			equal(t, held, nil)
+			a, rejected := b.begin(0)
+			equal(t, rejected, nil)
 			a.end(t.Context(), err)
 		}
 		var stragglers []*attempt
 		for range 10 {
-			a, held := b.begin(0)
-			equal(t, held, nil)
+			a, rejected := b.begin(0)
+			equal(t, rejected, nil)
 			stragglers = append(stragglers, a)
 		}
 		for range 5 {
 			call(errDown)
 		}
-		equal(t, authtest.ErrorText(b.health()), heldBy503)
+		equal(t, authtest.ErrorText(b.health()), rejectedBy503)
 		stragglers[0].end(t.Context(), nil) // does not close it
-		equal(t, authtest.ErrorText(b.health()), heldBy503)
+		equal(t, authtest.ErrorText(b.health()), rejectedBy503)
 		time.Sleep(time.Second)
 		synctest.Wait()
 		equal(t, b.health(), nil)
@@ -688,10 +688,10 @@ func TestStragglersOfAnOutageDoNotCount(t *testing.T) {
 		}
 		stragglers[7].end(t.Context(), nil)
 		// One whose turn has come since then is no straggler.
-		_, held := stragglers[8].admit()
-		equal(t, held, nil)
+		_, rejected := stragglers[8].admit()
+		equal(t, rejected, nil)
 		stragglers[8].end(t.Context(), errDown)
-		equal(t, authtest.ErrorText(b.health()), heldBy503)
+		equal(t, authtest.ErrorText(b.health()), rejectedBy503)
 	})
 }
 
@@ -699,20 +699,20 @@ func TestStragglersOfAnOutageDoNotCount(t *testing.T) {
 // leaves none behind for the next.
 func TestWakeUpIsForOneOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hold, end := context.WithCancel(t.Context())
+		term, end := context.WithCancel(t.Context())
 		defer end()
 		var b *breaker
 		var probed []time.Duration
 		start := time.Now()
-		b = newBreaker(breakerOptions{backend: "gold", hold: hold, logger: discard(), metrics: testMetrics(), probe: func(context.Context) error {
+		b = newBreaker(breakerOptions{backend: "gold", term: term, logger: discard(), metrics: testMetrics(), probe: func(context.Context) error {
 			probed = append(probed, time.Since(start))
 			b.probeNow()
 			return nil
 		}})
 		for range 2 {
 			for range 5 {
-				a, held := b.begin(0)
-				equal(t, held, nil)
+				a, rejected := b.begin(0)
+				equal(t, rejected, nil)
 				a.end(t.Context(), errDown)
 			}
 			time.Sleep(10 * time.Second)

@@ -46,7 +46,7 @@ func TestRestoredBackupIsNotTakenForALeftover(t *testing.T) {
 	memory := newMemoryCinder()
 	memory.add(restored(1))
 	err := memory.term(t).Abandon(t.Context(), claimStamp(1), testConnector, nil)
-	equal(t, authtest.ErrorText(err), `backend gold: volume volume-1 (available) carries the stamp of claim UID "uid-1" but is younger than that claim's volume: it looks like a restored backup, and is not removed`)
+	equal(t, authtest.ErrorText(err), `backend gold: volume volume-1 (available) carries the stamp of claim UID "uid-1" but is younger than that claim's volume: it looks like a restored backup and is not removed`)
 	equal(t, memory.changes(), []string(nil))
 }
 

@@ -146,8 +146,8 @@ func TestInventoryOfARepeatedListing(t *testing.T) {
 
 func TestEndOfTermEndsListings(t *testing.T) {
 	memory := newMemoryCinder()
-	hold, end := context.WithCancel(t.Context())
-	l := memory.term(t, func(o *LifecycleOptions) { o.Hold = hold })
+	term, end := context.WithCancel(t.Context())
+	l := memory.term(t, func(o *LifecycleOptions) { o.Hold = term })
 	end()
 	_, err := l.Volumes(t.Context())
 	if !errors.Is(err, context.Canceled) {

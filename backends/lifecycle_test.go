@@ -57,7 +57,7 @@ func TestConnectFromEveryState(t *testing.T) {
 		"in use elsewhere": {volumes: []cinder.Volume{attachedTo(mine(1, cinder.StatusInUse), cinder.Attachment{ID: "a", ServerID: "instance-7"})},
 			wantErr: "backend gold: volume volume-1 is attached elsewhere (instance-7); detach it there first"},
 		"too small": {volumes: []cinder.Volume{mine(1, cinder.StatusAvailable)},
-			wantErr: "backend gold: volume volume-1 has 1 GiB, the claim wants 2 GiB"},
+			wantErr: "backend gold: volume volume-1 has 1 GiB, but the claim requests 2 GiB"},
 		"too small, but failed": {volumes: []cinder.Volume{mine(1, cinder.StatusError)}, want: []string{"volume.delete volume-1"},
 			wantErr: "backend gold: volume volume-1 went to error and was removed: schedule allocate volume:Could not find any available weighted backend"},
 	}

@@ -18,7 +18,7 @@ var otherPlace = cinder.Place{Endpoint: "http://old:8776/v3", Project: "p0"}
 // care for a volume.
 func TestAbsenceTellsOnlyWhereTheVolumeWas(t *testing.T) {
 	const elsewhere = "backend gold: volume volume-9 was recorded at http://old:8776/v3 (project p0), but the backend leads to http://cinder:8776/v3 (project p1), where it does not exist"
-	const unknown = "backend gold: volume volume-9 does not exist at http://cinder:8776/v3 (project p1), but nothing says that it ever was there: " +
+	const unknown = "backend gold: volume volume-9 does not exist at http://cinder:8776/v3 (project p1), but it may never have been there: " +
 		"its PersistentVolume does not record where it was made, and there is no other volume of this cluster"
 	foreign := mine(2, cinder.StatusAvailable)
 	foreign.Metadata[stampCluster] = "cluster-2"
@@ -164,7 +164,7 @@ func TestCredentialsThatLeadElsewhere(t *testing.T) {
 		}
 	})
 	err = l.Remove(t.Context(), target)
-	equal(t, authtest.ErrorText(err), "backend gold: the backend's credentials lead to http://cinder:8776/v3 (project p2) now and no longer to http://cinder:8776/v3 (project p1); work begun there is started again")
+	equal(t, authtest.ErrorText(err), "backend gold: the backend's credentials now lead to http://cinder:8776/v3 (project p2) and no longer to http://cinder:8776/v3 (project p1); work begun there starts over")
 	equal(t, cinder.KindOf(err), cinder.KindConflict)
 	equal(t, moved, 1)
 	// What is there is looked for soon: this term, or an earlier one, may have

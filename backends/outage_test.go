@@ -165,8 +165,8 @@ func TestMendedCredentialsAreUsedAtOnce(t *testing.T) {
 	}
 	logins := cloud.LoginCount()
 	_, err = l.Connect(t.Context(), claimSpec(1))
-	equal(t, authtest.ErrorText(err), heldByLogin)
-	equal(t, authtest.ErrorText(<-health), heldByLogin)
+	equal(t, authtest.ErrorText(err), rejectedByLogin)
+	equal(t, authtest.ErrorText(<-health), rejectedByLogin)
 	equal(t, cloud.LoginCount(), logins)
 	authtest.WriteFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(cindertest.PasswordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
 	after, err := pool.CheckCredentials(gold)
@@ -237,7 +237,7 @@ func TestQueueLeavesAtOnceWhenAnOutageBegins(t *testing.T) {
 					a.end(t.Context(), errDown)
 				}
 				for range 20 {
-					equal(t, authtest.ErrorText(<-result), heldBy503)
+					equal(t, authtest.ErrorText(<-result), rejectedBy503)
 				}
 				equal(t, time.Since(start), 0)
 				close(hang)

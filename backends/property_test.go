@@ -402,10 +402,10 @@ func TestOneClaimOneVolumeThroughOutages(t *testing.T) {
 			failures := rapid.IntRange(1, 3).Draw(rt, "failures to open")
 			var end context.CancelFunc
 			begin := func() *Lifecycle {
-				var hold context.Context
-				hold, end = context.WithCancel(context.Background())
+				var term context.Context
+				term, end = context.WithCancel(context.Background())
 				return w.term(t, func(o *LifecycleOptions) {
-					o.Hold, o.FailuresToOpen = hold, failures
+					o.Hold, o.FailuresToOpen = term, failures
 					o.HealthChanged = func(error) { outages.Add(1) }
 				})
 			}

@@ -42,9 +42,9 @@ func (u uncut) ListVolumes(ctx context.Context, query cinder.VolumeQuery, yield 
 
 func regionalTerm(t *testing.T, of cindersByRegion, change ...func(*LifecycleOptions)) *Lifecycle {
 	t.Helper()
-	hold, end := context.WithCancel(context.Background())
+	term, end := context.WithCancel(context.Background())
 	t.Cleanup(end)
-	options := LifecycleOptions{Config: Config{Name: "gold", Region: "one"}, Cluster: "cluster-1", Fence: func() error { return nil }, Hold: hold,
+	options := LifecycleOptions{Config: Config{Name: "gold", Region: "one"}, Cluster: "cluster-1", Fence: func() error { return nil }, Hold: term,
 		Logger: discard(), Metrics: testMetrics(), Poll: time.Millisecond}
 	for _, f := range change {
 		f(&options)
@@ -266,7 +266,7 @@ func TestProbeOfTheOldEndpointClosesNothing(t *testing.T) {
 		time.Sleep(5 * time.Second) // the probe is under way
 		l.Configure(Config{Region: "two"})
 		time.Sleep(time.Minute)
-		equal(t, authtest.ErrorText(l.Health()), heldBack(t, "volume.list: Cinder answered service unavailable (HTTP 503)"))
+		equal(t, authtest.ErrorText(l.Health()), rejectedBy(t, "volume.list: Cinder answered service unavailable (HTTP 503)"))
 		two.mu.Lock()
 		two.fault = nil
 		two.mu.Unlock()

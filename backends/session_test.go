@@ -15,11 +15,11 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// testSession is a session of a term that goes on until hold ends, and whose
+// testSession is a session of a term that goes on until its context ends, and whose
 // breaker never opens.
-func testSession(hold context.Context, source clients) *session {
-	breaker := newBreaker(breakerOptions{backend: "gold", failuresToOpen: math.MaxInt, hold: hold, logger: discard(), metrics: testMetrics()})
-	return &session{clients: source, backend: "gold", fence: func() error { return nil }, hold: hold, breaker: breaker}
+func testSession(term context.Context, source clients) *session {
+	breaker := newBreaker(breakerOptions{backend: "gold", failuresToOpen: math.MaxInt, term: term, logger: discard(), metrics: testMetrics()})
+	return &session{clients: source, backend: "gold", fence: func() error { return nil }, term: term, breaker: breaker}
 }
 
 func TestFenceStopsEveryChange(t *testing.T) {
@@ -57,7 +57,7 @@ func TestFenceStopsEveryChange(t *testing.T) {
 					equal(t, memory.changes(), []string(nil))
 					if how == "fence" && cinder.IsKind(err, cinder.KindFenced) {
 						equal(t, err.(interface{ Unwrap() error }).Unwrap() != nil, true)
-						if !strings.Contains(err.Error(), "no change is made: the lease is 4 s too old") {
+						if !strings.Contains(err.Error(), "no change was made: the lease is 4 s too old") {
 							t.Error(err)
 						}
 					}
@@ -74,8 +74,8 @@ func TestFenceStopsEveryChange(t *testing.T) {
 // TestEndOfTermCutsARequestUnderWay: waiting for the array must not outlast
 // the term.
 func TestEndOfTermCutsARequestUnderWay(t *testing.T) {
-	hold, end := context.WithCancel(t.Context())
-	s := testSession(hold, &memoryClients{memory: newMemoryCinder()})
+	term, end := context.WithCancel(t.Context())
+	s := testSession(term, &memoryClients{memory: newMemoryCinder()})
 	err := s.change(t.Context(), func(ctx context.Context, _ Cinder) error {
 		end()
 		<-ctx.Done()

@@ -73,6 +73,7 @@ func (s Sources) Reread(config Config, configVersion string, last *Reading) (*Re
 	return next, nil
 }
 
+// Credentials are the credentials read.
 func (r *Reading) Credentials() Credentials { return r.found }
 
 func (r *Reading) current() bool {

@@ -23,6 +23,7 @@ type Client struct {
 	microversion *int // nil until requested
 }
 
+// Backend is the backend's name.
 func (c *Client) Backend() string { return c.backend }
 
 // Place is where the client's volumes live.

@@ -72,6 +72,7 @@ func (e *Error) Summary() string {
 	return text
 }
 
+// Unwrap is the cause.
 func (e *Error) Unwrap() error { return e.Cause }
 
 // KindOf returns the kind of the first Error in err's chain, or "" if there is

@@ -48,6 +48,7 @@ func NewPlace(endpoint, project string) Place {
 	return place
 }
 
+// IsKnown reports whether the place is known.
 func (p Place) IsKnown() bool { return p.Endpoint != "" }
 
 func (p Place) String() string {

@@ -153,7 +153,7 @@ func TestFenceIsAskedWhenTheTurnHasCome(t *testing.T) {
 	wire := testTransport(t, func(*http.Request) (*http.Response, error) { sent++; return ok(""), nil }, Limits{Concurrency: 1})
 	occupy(t, wire)
 	var over atomic.Bool
-	fenced := &Error{Backend: "gold", Kind: KindFenced, Message: "no change is made: the lease was lost", Cause: context.Canceled}
+	fenced := &Error{Backend: "gold", Kind: KindFenced, Message: "no change was made: the lease was lost", Cause: context.Canceled}
 	ctx := WithAdmission(t.Context(), Admission{Waiter: t.Context(), Fence: func() error {
 		if over.Load() {
 			return fenced

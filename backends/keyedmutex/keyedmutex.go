@@ -17,6 +17,7 @@ type keyLock struct {
 	users int
 }
 
+// New makes a Mutex whose keys are all free.
 func New() *Mutex {
 	return &Mutex{locks: map[string]*keyLock{}}
 }
