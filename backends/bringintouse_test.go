@@ -74,7 +74,7 @@ func TestCompleteFromEveryState(t *testing.T) {
 	})
 }
 
-// sequence gives each operation its mishaps one after the other.
+// sequence gives each operation its mishaps in order.
 func sequence(faults map[string][]mishap) func(operation, id string) mishap {
 	return func(operation, _ string) mishap {
 		if len(faults[operation]) == 0 {
@@ -126,9 +126,9 @@ func TestHoldsOfASilentBackendIsUnknown(t *testing.T) {
 	equal(t, len(memory.changes()), 0)
 }
 
-// TestPictureOutOfDateIsLookedAtAnew: the listing showed the volume before it
-// was reserved.
-func TestPictureOutOfDateIsLookedAtAnew(t *testing.T) {
+// TestOutdatedPictureIsRefreshed: the listing showed the volume before it was
+// reserved.
+func TestOutdatedPictureIsRefreshed(t *testing.T) {
 	memory := newMemoryCinder()
 	id := memory.add(mine(1, cinder.StatusAvailable))
 	l := memory.term(t)

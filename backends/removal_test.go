@@ -26,7 +26,7 @@ func TestRemoveFromEveryState(t *testing.T) {
 	tests := map[string]struct {
 		volume  cinder.Volume
 		member  bool
-		ends    cinder.Status // of the deletion
+		ends    cinder.Status // status after the deletion
 		want    []string
 		kept    bool
 		wantErr string
@@ -70,7 +70,8 @@ func TestRemoveFromEveryState(t *testing.T) {
 			id := memory.add(test.volume)
 			memory.volumes[id].deleted = test.ends
 			if test.volume.Status == cinder.StatusReserved {
-				// A reservation of the attachments API: the actions do not end it.
+				// A reservation of the attachments API, which the actions do
+				// not end.
 				test.want = nil
 				for range maxMoves / 2 {
 					test.want = append(test.want, terminate, unreserve, del)
@@ -239,7 +240,7 @@ func TestOwnership(t *testing.T) {
 		other := stamp
 		change(&other)
 		equal(t, stamp.Owns(cinder.Volume{Metadata: other.Metadata(nil)}), false)
-		// What is empty proves nothing, although it is equal.
+		// Empty fields prove nothing, although they are equal.
 		change = map[string]func(*Stamp){
 			"cluster": func(s *Stamp) { s.Cluster = "" },
 			"claim":   func(s *Stamp) { s.ClaimUID = "" },
@@ -254,7 +255,7 @@ func TestOwnership(t *testing.T) {
 	equal(t, own, map[string]string{"a": "b"})
 }
 
-func TestRemoveStopsWhenTold(t *testing.T) {
+func TestRemoveStopsWhenItsContextEnds(t *testing.T) {
 	memory := newMemoryCinder()
 	id := memory.add(mine(1, cinder.StatusAttaching))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -300,7 +301,7 @@ func TestRemovalStepsThatFail(t *testing.T) {
 }
 
 // TestAttachedVolumeInErrorIsDetachedFirst has a volume whose backend failed
-// while it was in use. Cinder refuses to delete it as long as it is attached
+// while it was in use. Cinder does not delete it while it is attached
 // (attach_status in cinder/volume/api.py), and detaches it in any state.
 func TestAttachedVolumeInErrorIsDetachedFirst(t *testing.T) {
 	for _, status := range []cinder.Status{cinder.StatusError, cinder.StatusErrorExtending} {

@@ -15,8 +15,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// testSession is a session of a term that goes on until its context ends, and whose
-// breaker never opens.
+// testSession is a session of a term that lasts until its context ends, with a
+// breaker that never opens.
 func testSession(term context.Context, source clients) *session {
 	breaker := newBreaker(breakerOptions{backend: "gold", failuresToOpen: math.MaxInt, term: term, logger: discard(), metrics: testMetrics()})
 	return &session{clients: source, backend: "gold", fence: func() error { return nil }, term: term, breaker: breaker}
@@ -61,7 +61,7 @@ func TestFenceStopsEveryChange(t *testing.T) {
 							t.Error(err)
 						}
 					}
-					// Only what needs no change may succeed.
+					// Only methods that need no change may succeed.
 					if err == nil && !(status == "" && name != "connect" || status == cinder.StatusInUse && name == "complete") {
 						t.Error("no error")
 					}
@@ -71,8 +71,8 @@ func TestFenceStopsEveryChange(t *testing.T) {
 	}
 }
 
-// TestEndOfTermCutsARequestUnderWay: waiting for the array must not outlast
-// the term.
+// TestEndOfTermCutsARequestUnderWay: waiting for the array must not outlast the
+// term.
 func TestEndOfTermCutsARequestUnderWay(t *testing.T) {
 	term, end := context.WithCancel(t.Context())
 	s := testSession(term, &memoryClients{memory: newMemoryCinder()})
@@ -85,8 +85,8 @@ func TestEndOfTermCutsARequestUnderWay(t *testing.T) {
 	equal(t, effectUnknown(err), true)
 }
 
-// TestCallerLeavesARequestUnderWayAlone: cutting it would only leave its
-// effect unknown.
+// TestCallerLeavesARequestUnderWayAlone: cutting it would only make its effect
+// unknown.
 func TestCallerLeavesARequestUnderWayAlone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	s := testSession(t.Context(), &memoryClients{memory: newMemoryCinder()})
@@ -96,14 +96,14 @@ func TestCallerLeavesARequestUnderWayAlone(t *testing.T) {
 	})
 	equal(t, authtest.ErrorText(err), "")
 	err = s.change(ctx, func(context.Context, Cinder) error {
-		t.Error("a change is begun for a caller that has left")
+		t.Error("a change began for a caller that has left")
 		return nil
 	})
 	equal(t, authtest.ErrorText(err), "backend gold: the request was canceled")
 	equal(t, effectUnknown(err), false)
 }
 
-func TestRefusedCredentialsAreTriedAnew(t *testing.T) {
+func TestRejectedCredentialsAreTriedAgain(t *testing.T) {
 	memory := newMemoryCinder()
 	source := &memoryClients{memory: memory}
 	refusals := 1
