@@ -48,13 +48,13 @@ type backendModel struct {
 	outages       int
 	woken         bool
 	// what was observed
-	probing  int
-	probes   int
-	answer   error
-	hangs    bool
-	told     []bool
-	wrong    []string
-	wantTold []bool
+	probing       int
+	probes        int
+	answer        error
+	hangs         bool
+	announced     []bool
+	wrong         []string
+	wantAnnounced []bool
 }
 
 type modelAttempt struct {
@@ -96,7 +96,7 @@ func (m *backendModel) probe(ctx context.Context) error {
 	case found == backendAnswers:
 		m.isOpen, m.failures, m.closedAt = false, 0, time.Now()
 		m.period++
-		m.wantTold = append(m.wantTold, true)
+		m.wantAnnounced = append(m.wantAnnounced, true)
 	case found == backendFails:
 		m.coolDown = min(2*m.coolDown, 15*time.Second)
 	}
@@ -135,7 +135,7 @@ func (m *backendModel) finish(a *modelAttempt, err error) {
 			m.isOpen, m.failures = true, 0
 			m.period++
 			m.outages++
-			m.wantTold = append(m.wantTold, false)
+			m.wantAnnounced = append(m.wantAnnounced, false)
 			if m.closedAt.IsZero() || time.Since(m.closedAt) >= 30*time.Second {
 				m.coolDown = time.Second
 			} else {
@@ -164,8 +164,8 @@ func (m *backendModel) check() {
 	if n := testutil.ToFloat64(m.metrics.outages.WithLabelValues("gold")); int(n) != m.outages {
 		m.Fatalf("counted %v outages, want %d", n, m.outages)
 	}
-	if !slices.Equal(m.told, m.wantTold) {
-		m.Fatalf("announced %v, want %v", m.told, m.wantTold)
+	if !slices.Equal(m.announced, m.wantAnnounced) {
+		m.Fatalf("announced %v, want %v", m.announced, m.wantAnnounced)
 	}
 	if running := m.breaker.running; running != m.isOpen {
 		m.Fatalf("the goroutine exists: %v while open is %v", running, m.isOpen)
@@ -188,7 +188,7 @@ func TestBreakerKeepsItsRules(t *testing.T) {
 				changed: func(err error) {
 					m.mu.Lock()
 					defer m.mu.Unlock()
-					m.told = append(m.told, err == nil)
+					m.announced = append(m.announced, err == nil)
 				}})
 			defer func() {
 				end()
@@ -225,7 +225,7 @@ func TestBreakerKeepsItsRules(t *testing.T) {
 					m.answer = rapid.SampledFrom([]error{nil, errGone, errDown, errUnsent}).Draw(rt, "answer")
 					m.hangs = rapid.IntRange(0, 3).Draw(rt, "hangs") == 0
 				},
-				"something is mended": func(rt *rapid.T) {
+				"something is fixed": func(rt *rapid.T) {
 					m.mu.Lock()
 					m.woken = m.isOpen
 					if m.isOpen {
@@ -758,7 +758,7 @@ func TestVerdicts(t *testing.T) {
 		"late in the queue":              {err: &cinder.Error{Kind: cinder.KindUnavailable, Cause: context.DeadlineExceeded, Unsent: true}, want: saysNothing},
 		"the caller's deadline":          {ctx: late, err: &cinder.Error{Kind: cinder.KindUnavailable, Cause: context.DeadlineExceeded}, want: saysNothing},
 		"failed before the deadline":     {ctx: late, err: status(cinder.KindUnavailable, 503), want: backendFails},
-		"somebody else's error":          {err: errors.New("what"), want: saysNothing},
+		"a foreign error":                {err: errors.New("what"), want: saysNothing},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

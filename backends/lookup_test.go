@@ -98,7 +98,7 @@ func TestFoundVolumeIsRecordedBeforeItIsRemoved(t *testing.T) {
 		target.Found = func(context.Context, cinder.Place) error { return errors.New("needless") }
 		equal(t, authtest.ErrorText(memory.term(t).Remove(t.Context(), target)), "")
 	})
-	t.Run("somebody else's", func(t *testing.T) {
+	t.Run("of another claim", func(t *testing.T) {
 		memory := newMemoryCinder()
 		target := claimTarget(1, memory.add(cinder.Volume{Status: cinder.StatusAvailable}))
 		target.Place = otherPlace

@@ -66,12 +66,12 @@ func TestBlackHole(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var mu sync.Mutex
-				sent, underWay, mended := 0, 0, false
+				sent, underWay, fixed := 0, 0, false
 				wire := newWireClients(t, cinder.Options{Limits: limits}, func(r *http.Request) (*http.Response, error) {
 					mu.Lock()
 					sent++
 					underWay++
-					answers := mended
+					answers := fixed
 					mu.Unlock()
 					defer func() {
 						mu.Lock()
@@ -135,7 +135,7 @@ func TestBlackHole(t *testing.T) {
 				if probes := sent - before; probes < 4 || probes > 6 {
 					t.Errorf("%d probes in two minutes", probes)
 				}
-				mended = true
+				fixed = true
 				mu.Unlock()
 				time.Sleep(30 * time.Second)
 				equal(t, w.Health(), nil)

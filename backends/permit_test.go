@@ -10,7 +10,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-var errNotPermitted = errors.New("somebody has changed his mind")
+var errNotPermitted = errors.New("the permit was withdrawn")
 
 // TestPermitIsAskedBeforeEveryChange, both before the request enters the queue
 // and when its turn has come: its error is returned unchanged, and nothing more

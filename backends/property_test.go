@@ -62,7 +62,7 @@ func newWorld(t *rapid.T) *world {
 			}
 		}
 		if len(own) > 1 {
-			w.complain("a second volume is made: %s", strings.Join(own, ", "))
+			w.complain("a duplicate was created: %s", strings.Join(own, ", "))
 		}
 		if len(w.failures) == 0 {
 			return cinder.StatusAvailable
@@ -347,12 +347,12 @@ func TestLateAndRepeatedRequests(t *testing.T) {
 			delays = append(delays[1:], delays[0])
 			return delays[0]
 		}
-		trouble := func(name string, longest int) {
+		withMishaps := func(name string, longest int) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.mishaps = rapid.SliceOfN(rapid.SampledFrom([]mishap{noFault, noFault, late, twice, lost, refused}), 0, longest).Draw(rt, "mishaps of the "+name)
 		}
-		trouble("connection", 30)
+		withMishaps("connection", 30)
 		var connected Connected
 		if err := w.until(rt, t, "connect", func(l *Lifecycle) (err error) {
 			connected, err = l.Connect(t.Context(), claimSpec(1))
@@ -361,7 +361,7 @@ func TestLateAndRepeatedRequests(t *testing.T) {
 			rt.Fatalf("no connection in the end: %v\nlog: %s", err, strings.Join(w.log, "\n     "))
 		}
 		id := connected.Volume.ID
-		trouble("completion", 10)
+		withMishaps("completion", 10)
 		if err := w.until(rt, t, "complete", func(l *Lifecycle) error { return l.Complete(t.Context(), claimTarget(1, id), false) }); err != nil {
 			rt.Fatalf("not completed in the end: %v\nlog: %s", err, strings.Join(w.log, "\n     "))
 		}
@@ -376,7 +376,7 @@ func TestLateAndRepeatedRequests(t *testing.T) {
 		if found := w.stamped(claimStamp(1)); len(found) != 1 || found[0].ID != id || found[0].Status != cinder.StatusInUse && !(w.shared && len(found[0].Attachments) > 0) {
 			rt.Fatalf("left %+v, want %s in use\nlog: %s", found, id, strings.Join(w.log, "\n     "))
 		}
-		trouble("removal", 20)
+		withMishaps("removal", 20)
 		if err := w.until(rt, t, "remove", func(l *Lifecycle) error { return l.Remove(t.Context(), claimTarget(1, id)) }); err != nil {
 			rt.Fatalf("not removed in the end: %v\nlog: %s", err, strings.Join(w.log, "\n     "))
 		}

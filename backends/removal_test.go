@@ -53,14 +53,14 @@ func TestRemoveFromEveryState(t *testing.T) {
 		"error_deleting":  {volume: mine(1, cinder.StatusErrorDeleting), want: []string{"volume.force-delete volume-1"}},
 		"error_deleting, member": {volume: mine(1, cinder.StatusErrorDeleting), member: true, want: []string{"volume.force-delete volume-1"}, kept: true, kind: cinder.KindForbidden,
 			wantErr: "backend gold: volume volume-1 is in error_deleting; an OpenStack administrator must repair it and run: cinder force-delete volume-1"},
-		"somebody works on it": {volume: mine(1, "retyping"), kept: true, kind: cinder.KindConflict, wantErr: "backend gold: volume volume-1 is retyping; it is left alone until that is over"},
+		"another operation works on it": {volume: mine(1, "retyping"), kept: true, kind: cinder.KindConflict, wantErr: "backend gold: volume volume-1 is retyping; it is left alone until that is over"},
 		"the array fails to delete it": {volume: mine(1, cinder.StatusAvailable), ends: cinder.StatusErrorDeleting, want: []string{del}, kept: true, kind: KindVolumeFailed,
 			wantErr: "backend gold: the storage backend failed to delete volume volume-1 (error_deleting)"},
 		"Cinder takes the deletion back": {volume: mine(1, cinder.StatusAvailable), ends: cinder.StatusAvailable, want: []string{del}, kept: true, kind: KindInUse,
 			wantErr: "backend gold: Cinder canceled the deletion of volume volume-1 (it is available): something may still depend on it"},
 		"another cluster's": {volume: stranger, kept: true, kind: KindNotOurs,
 			wantErr: `backend gold: volume volume-1 is stamped cluster "cluster-2", PersistentVolume "pvc-uid-1", claim UID "uid-1", expected cluster "cluster-1", PersistentVolume "pvc-uid-1", claim UID "uid-1"; it is not touched`},
-		"nobody's": {volume: unstamped, kept: true, kind: KindNotOurs,
+		"without a stamp": {volume: unstamped, kept: true, kind: KindNotOurs,
 			wantErr: `backend gold: volume volume-1 is stamped with nothing, expected cluster "cluster-1", PersistentVolume "pvc-uid-1", claim UID "uid-1"; it is not touched`},
 	}
 	for name, test := range tests {
@@ -127,7 +127,7 @@ func TestRefusedDeleteIsSettledByLooking(t *testing.T) {
 		equal(t, authtest.ErrorText(err), "backend gold: volume volume-1 is attached elsewhere (node7); detach it there first")
 		equal(t, len(memory.snapshot()), 1)
 	})
-	t.Run("it became somebody else's", func(t *testing.T) {
+	t.Run("its stamp changed", func(t *testing.T) {
 		memory, err := refuse("volume.delete", func(memory *memoryCinder, id string) {
 			memory.volumes[id].Metadata = nil
 			memory.volumes[id].Status = "retyping"

@@ -46,7 +46,7 @@ type Cinder interface {
 // rejected.
 type clients interface {
 	client(ctx context.Context) (Cinder, error)
-	forget(refused Cinder)
+	forget(rejected Cinder)
 }
 
 // pooledClients takes one backend's clients from the pool.
@@ -65,8 +65,8 @@ func (p pooledClients) client(ctx context.Context) (Cinder, error) {
 	return client, nil
 }
 
-func (p pooledClients) forget(refused Cinder) {
-	if client, ok := refused.(*cinder.Client); ok {
+func (p pooledClients) forget(rejected Cinder) {
+	if client, ok := rejected.(*cinder.Client); ok {
 		p.pool.Forget(client)
 	}
 }
@@ -161,10 +161,10 @@ func (s *session) change(ctx context.Context, call func(ctx context.Context, cli
 		attempt.end(lasting, err)
 		return err
 	}
-	var refused error
+	var notPermitted error
 	fence := func() error {
-		if refused = permitted(ctx); refused != nil {
-			return refused
+		if notPermitted = permitted(ctx); notPermitted != nil {
+			return notPermitted
 		}
 		// Last, since getting the permit may have taken a while.
 		return s.stillLeads()
@@ -179,9 +179,9 @@ func (s *session) change(ctx context.Context, call func(ctx context.Context, cli
 		}
 		return call(admitted, client)
 	})
-	if refused != nil {
+	if notPermitted != nil {
 		// The original error, not that of the request that was not sent.
-		err = refused
+		err = notPermitted
 	}
 	attempt.end(lasting, err)
 	return err

@@ -33,12 +33,12 @@ type wait struct {
 	status cinder.Status // the status to leave
 	result chan outcome
 	// shown is set once a listing has shown the volume; failures counts the
-	// rounds in a row without news of it; told is set once the result is
+	// rounds in a row without news of it; finished is set once the result is
 	// delivered, which may be before the caller leaves. Only the goroutine that
 	// makes the rounds uses them.
 	shown    bool
 	failures int
-	told     bool
+	finished bool
 }
 
 type outcome struct {
@@ -131,7 +131,7 @@ func (w *watcher) pending() (creating, deleting map[string][]*wait, ok bool) {
 	creating, deleting = map[string][]*wait{}, map[string][]*wait{}
 	for waiting := range w.waits {
 		switch {
-		case waiting.told:
+		case waiting.finished:
 		case waiting.status == cinder.StatusDeleting:
 			deleting[waiting.id] = append(deleting[waiting.id], waiting)
 		default:
@@ -228,7 +228,7 @@ func (w *watcher) sweep(ctx context.Context, waits map[string][]*wait, missing m
 	for id := range missing {
 		if shown(waits[id]) {
 			delete(missing, id)
-			settled += tell(waits[id], outcome{gone: true})
+			settled += finish(waits[id], outcome{gone: true})
 		}
 	}
 	return settled, nil
@@ -265,7 +265,7 @@ func (w *watcher) verify(ctx context.Context, waits map[string][]*wait, missing 
 		v, err := w.get(ctx, id)
 		switch {
 		case cinder.IsKind(err, cinder.KindNotFound):
-			settled += tell(waits[id], outcome{gone: true})
+			settled += finish(waits[id], outcome{gone: true})
 		case err != nil:
 			settled += failed(waits, map[string]bool{id: true}, err)
 		default:
@@ -282,7 +282,7 @@ func deliver(waits []*wait, v cinder.Volume) (settled int) {
 		if v.Status == waiting.status || waiting.status == cinder.StatusCreating && v.Status == "downloading" {
 			continue
 		}
-		settled += tell([]*wait{waiting}, outcome{volume: v})
+		settled += finish([]*wait{waiting}, outcome{volume: v})
 	}
 	return settled
 }
@@ -293,21 +293,21 @@ func failed(waits map[string][]*wait, missing map[string]bool, err error) (settl
 	for id := range missing {
 		for _, waiting := range waits[id] {
 			if waiting.failures++; waiting.failures >= failuresToReport {
-				settled += tell([]*wait{waiting}, outcome{err: err})
+				settled += finish([]*wait{waiting}, outcome{err: err})
 			}
 		}
 	}
 	return settled
 }
 
-// tell delivers an outcome to the waits.
-func tell(waits []*wait, result outcome) (told int) {
+// finish delivers an outcome to the waits.
+func finish(waits []*wait, result outcome) (count int) {
 	for _, waiting := range waits {
-		if !waiting.told {
-			waiting.told = true
+		if !waiting.finished {
+			waiting.finished = true
 			waiting.result <- result
-			told++
+			count++
 		}
 	}
-	return told
+	return count
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
-var updateReadings = flag.Bool("update", false, "write testdata/cloudsreadings.json anew")
+var updateReadings = flag.Bool("update", false, "rewrite testdata/cloudsreadings.json")
 
 // test/cloudsoracle also reads cloudsReadings, to compare how gophercloud's
 // clientconfig reads the same files.

@@ -150,7 +150,7 @@ func TestNoauthLogin(t *testing.T) {
 	strict := noauthCinder(`[0-9a-f\-]+`, false)
 	tests := map[string]struct {
 		cinder  http.HandlerFunc
-		noauth  auth.Noauth // $URL stands for the server
+		noauth  auth.Noauth // $URL is the server
 		asked   []string
 		wantErr string
 		kind    Kind

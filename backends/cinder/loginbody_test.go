@@ -26,7 +26,7 @@ func TestLoginBody(t *testing.T) {
 			clouds: `{auth: {auth_url: $URL, user_id: u1, password: s3cr3t, project_id: p1}}`,
 			want:   `{"identity": {"methods": ["password"], "password": {"user": {"id": "u1", "password": "s3cr3t"}}}, "scope": {"project": {"id": "p1"}}}`,
 		},
-		"ids win over names, and a domain beside an id is left out": {
+		"ids win over names, and a domain is omitted if there is an id": {
 			clouds: `{auth: {auth_url: $URL, user_id: u1, username: kube, user_domain_name: Default, password: s3cr3t, project_id: p1, project_name: storage, project_domain_name: Default}}`,
 			want:   `{"identity": {"methods": ["password"], "password": {"user": {"id": "u1", "password": "s3cr3t"}}}, "scope": {"project": {"id": "p1"}}}`,
 		},
@@ -70,7 +70,7 @@ func TestLoginBody(t *testing.T) {
 			clouds: `{auth: {auth_url: $URL, application_credential_name: ac, application_credential_secret: s3cr3t, user_id: u1, user_domain_name: Default}}`,
 			want:   `{"identity": {"methods": ["application_credential"], "application_credential": {"name": "ac", "secret": "s3cr3t", "user": {"id": "u1"}}}}`,
 		},
-		"an application credential is never mixed with a password and project beside it": {
+		"an application credential is never mixed with a password and project": {
 			clouds: `{auth: {auth_url: $URL, application_credential_id: ac1, application_credential_secret: s3cr3t, username: kube, password: other, project_id: p1, user_domain_name: Default}}`,
 			want:   `{"identity": {"methods": ["application_credential"], "application_credential": {"id": "ac1", "secret": "s3cr3t"}}}`,
 		},

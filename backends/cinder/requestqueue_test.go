@@ -210,7 +210,7 @@ func turnsKeepTheirRules(rt *rapid.T, perSecond float64) {
 		mu.Lock()
 		defer mu.Unlock()
 		if len(*from) == 0 {
-			rt.Skip("nobody")
+			rt.Skip("no request waits")
 		}
 		i := rapid.IntRange(0, len(*from)-1).Draw(rt, "which")
 		r := (*from)[i]
