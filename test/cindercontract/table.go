@@ -269,7 +269,7 @@ var table = map[string]map[string]outcome{
 		"CreateAttachment":         {kind: cinder.KindConflict, after: "error"},
 		"DeleteAttachment":         {kind: cinder.KindNotFound, after: "error"},
 		"DeleteVolume":             {after: "gone"},
-		"Detach":                   {after: "available"},
+		"Detach":                   never,
 		"Detach of an unknown one": {kind: cinder.KindConflict, after: "error"},
 		"Detach of its attachment": never,
 		"ForceDeleteVolume":        {after: "gone", member: &outcome{kind: cinder.KindForbidden, after: "error"}},
