@@ -77,7 +77,7 @@ var ErrMayBeServed = errors.New("its claim is pending and may still get it")
 // NobodyNeeds is the proof that a volume may go: no PersistentVolume records it,
 // and its claim is gone or served by another. That the volume carries the
 // claim's stamp, was never attached and is no copy of another is the backend's
-// to prove (backends.Volume.EverAttached), and proven each time it is looked at.
+// to prove (backends.EverAttached), and proven each time it is looked at.
 func (c Cleaner) NobodyNeeds(ctx context.Context, v cinder.Volume) error {
 	second, err := c.isSecond(ctx, v)
 	if err != nil || second {
