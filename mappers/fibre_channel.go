@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/mappers/template"
 )
 
@@ -24,6 +25,23 @@ const (
 	// in pkg/volume/fc).
 	longestFileName = 255
 )
+
+// fibreChannel describes protocol fibre_channel.
+func fibreChannel() protocol {
+	return protocol{
+		about: mapping.Protocol{
+			Native: true,
+			Keys:   map[mapping.Form][]string{mapping.Native: {"wwid"}},
+			Facts:  []string{"targets", "lun", "luns"},
+			Fields: []string{
+				"target_wwn", "target_wwns", "target_lun", "target_luns", "target_discovered", "initiator_target_map",
+				"initiator_target_lun_map", "addressing_mode", "wwn", "map_info",
+			},
+		},
+		builtIn: mapFibreChannel,
+		facts:   fibreChannelFacts,
+	}
+}
 
 // mapFibreChannel maps protocol fibre_channel to the native fc source.
 func mapFibreChannel(r request) (Result, error) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 )
 
 const (
@@ -209,7 +210,7 @@ func TestFibreChannelByWWID(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			request := plainRequest()
-			request.Mappings = map[string]mappers.Mapping{"fibre_channel": {As: mappers.FormNative, WWID: "{{ .connection.wwn }}"}}
+			request.Mappings = map[string]mapping.Mapping{"fibre_channel": {As: mapping.Native, WWID: "{{ .connection.wwn }}"}}
 			result, err := mapData(t, "fibre_channel", onePort(fields{"target_lun": 999, "wwn": test.wwn}), request)
 			if test.refused != "" {
 				expectRefusal(t, err, mappers.InvalidMapping, `mapping.fibre_channel.wwid comes out as "`+test.refused+`", expected 2 or 3 and then 16 or 32 hexadecimal digits, as in the disk's name below /dev/disk/by-id without scsi-; correct the backend's mapping`)

@@ -19,20 +19,21 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 )
 
 // hostileMappings are the operators' settings under which every document is
 // tried, so that all mappers get to see it.
-func hostileMappings() []map[string]mappers.Mapping {
-	return []map[string]mappers.Mapping{
+func hostileMappings() []map[string]mapping.Mapping {
+	return []map[string]mapping.Mapping{
 		nil,
-		{"rbd": {ClusterID: "ceph-1"}},
-		{"rbd": {As: mappers.FormNative}, "fibre_channel": {As: mappers.FormNative, WWID: "{{ .connection.wwn }}"}, "iscsi": {As: mappers.FormNative, Discard: true}},
-		templatesFor(mappers.Mapping{As: mappers.FormCSI, Driver: "csi.example.org", Secret: &mappers.SecretTemplate{
+		{"rbd": {As: mapping.CSI, ClusterID: "ceph-1"}},
+		{"rbd": {As: mapping.Native}, "fibre_channel": {As: mapping.Native, WWID: "{{ .connection.wwn }}"}, "iscsi": {As: mapping.Native, Discard: true}},
+		templatesFor(mapping.Mapping{As: mapping.CSI, Driver: "csi.example.org", Secret: &mapping.Secret{
 			Data:       map[string]string{"password": "{{ .connection.auth_password | default .connection.keyring | default \"\" }}"},
 			References: []string{"nodePublishSecretRef"},
 		}}),
-		templatesFor(mappers.Mapping{As: mappers.FormFlexVolume, Driver: "example.org/driver", Secret: &mappers.SecretTemplate{
+		templatesFor(mapping.Mapping{As: mapping.FlexVolume, Driver: "example.org/driver", Secret: &mapping.Secret{
 			Data: map[string]string{"password": "{{ .connection.auth_password | default \"\" }}"},
 		}}),
 	}
@@ -40,8 +41,8 @@ func hostileMappings() []map[string]mappers.Mapping {
 
 // templatesFor is the mapping for every protocol, with templates that name
 // what hostile documents change.
-func templatesFor(mapping mappers.Mapping) map[string]mappers.Mapping {
-	all := map[string]mappers.Mapping{}
+func templatesFor(shared mapping.Mapping) map[string]mapping.Mapping {
+	all := map[string]mapping.Mapping{}
 	for _, protocol := range []string{"fibre_channel", "iscsi", "iser", "nfs", "nvmeof", "rbd", "quobyte"} {
 		own := map[string]string{
 			"portal": "{{ .connection.target_portal | default \"\" }}",
@@ -62,8 +63,8 @@ func templatesFor(mapping mappers.Mapping) map[string]mappers.Mapping {
 		case "rbd":
 			own["image"] = "{{ .rbd.pool }}/{{ .rbd.image }}"
 		}
-		of := mapping
-		if of.As == mappers.FormCSI {
+		of := shared
+		if of.As == mapping.CSI {
 			of.VolumeHandle, of.Attributes = "{{ .volume.id }}", own
 		} else {
 			of.Options = own

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 )
 
 // Limits of Kubernetes' validation of iSCSI sources
@@ -20,6 +22,24 @@ const (
 	longestISCSIInterface = 64
 	longestTargetName     = 223 // RFC 7143 section 4.2.7.1
 )
+
+// iscsi describes protocols iscsi and iser.
+func iscsi() protocol {
+	return protocol{
+		about: mapping.Protocol{
+			Native: true,
+			Keys:   map[mapping.Form][]string{mapping.Native: {"interface"}},
+			Facts:  []string{"portal", "iqn", "lun", "portals", "iqns", "luns"},
+			Fields: []string{
+				"target_portal", "target_iqn", "target_lun", "target_portals", "target_iqns", "target_luns", "target_discovered",
+				"auth_method", "auth_username", "auth_password", "discovery_auth_method", "discovery_auth_username", "discovery_auth_password",
+				"addressing_mode", "wwn",
+			},
+		},
+		builtIn: mapISCSI,
+		facts:   iscsiFacts,
+	}
+}
 
 // mapISCSI maps protocols iscsi and iser to the native iscsi source.
 func mapISCSI(r request) (Result, error) {
@@ -59,9 +79,6 @@ func mapISCSI(r request) (Result, error) {
 		FSType:         r.filesystem(),
 		ReadOnly:       r.readOnly,
 	}
-	if !iscsiInterfacePattern.MatchString(source.ISCSIInterface) {
-		return Result{}, refuse(InvalidMapping, "mapping.%s.interface is %q, which cannot be the name of an open-iscsi interface; correct the backend's mapping", r.protocol, source.ISCSIInterface)
-	}
 	if portals, err = r.initiator(source, portals); err != nil {
 		return Result{}, r.withHint(err)
 	}
@@ -84,10 +101,6 @@ func mapISCSI(r request) (Result, error) {
 	result.Source.ISCSI = source
 	return result, nil
 }
-
-// iscsiInterfacePattern is a name that open-iscsi gives a file, as long as
-// its limit.
-var iscsiInterfacePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$`)
 
 // iscsiInterface is the open-iscsi interface through which nodes log in. The
 // default one speaks TCP, which an RDMA-only portal refuses.

@@ -19,6 +19,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 )
 
 // Options are the settings that all mappings of a process share.
@@ -27,47 +29,30 @@ type Options struct {
 	// Secrets of its volumes. Required: references without a namespace would
 	// be looked up in the namespace of the pod, which tenants can read.
 	SecretNamespace string
+	// Protocols are the protocols to map, such as those of BuiltIn. Required.
+	Protocols Protocols
 }
 
 // Registry maps connections by their protocol. It is immutable and safe for
 // concurrent use.
 type Registry struct {
 	secretNamespace string
-	protocols       map[string]protocol
+	protocols       Protocols
+	described       mapping.Protocols
 }
 
-// protocol is what this package knows about the connections of one protocol.
-type protocol struct {
-	// builtIn maps them where the operator's mapping writes no fields of its
-	// own. Everything that holds for every protocol (encryption, access modes
-	// that nothing can honor, front-end QoS) has been dealt with by
-	// Registry.Map.
-	builtIn func(request) (Result, error)
-	// facts reads and checks what templates may name below the protocol's own
-	// name, such as .nvmeof.nqn; nil where there is nothing. Its error refuses
-	// the connection whatever the templates name, its refusal only templates
-	// that name the facts.
-	facts func(request) (facts, *Refusal, error)
-}
-
-// facts are values by the names that templates know them by.
-type facts map[string]any
-
-// New returns a Registry of every protocol this package knows.
+// New returns a Registry of protocols.
 func New(options Options) (*Registry, error) {
 	if options.SecretNamespace == "" {
 		return nil, errors.New("mappers: Options.SecretNamespace is empty, expected the provisioner's own namespace")
 	}
+	if len(options.Protocols) == 0 {
+		return nil, errors.New("mappers: Options.Protocols is empty, expected those of BuiltIn")
+	}
 	return &Registry{
 		secretNamespace: options.SecretNamespace,
-		protocols: map[string]protocol{
-			"fibre_channel": {builtIn: mapFibreChannel, facts: fibreChannelFacts},
-			"iscsi":         {builtIn: mapISCSI, facts: iscsiFacts},
-			"iser":          {builtIn: mapISCSI, facts: iscsiFacts},
-			"nfs":           {builtIn: mapNFS, facts: nfsFacts},
-			"nvmeof":        {builtIn: mapNVMeOF, facts: nvmeofFacts},
-			"rbd":           {builtIn: mapRBD, facts: rbdFacts},
-		},
+		protocols:       options.Protocols,
+		described:       options.Protocols.Describe(),
 	}, nil
 }
 
@@ -75,6 +60,9 @@ func New(options Options) (*Registry, error) {
 func (r *Registry) Protocols() []string {
 	return slices.Sorted(maps.Keys(r.protocols))
 }
+
+// Describe tells the policy, the metrics and the commands about the protocols.
+func (r *Registry) Describe() mapping.Protocols { return r.described }
 
 // Request is one volume to map.
 type Request struct {
@@ -110,7 +98,7 @@ type Request struct {
 	Connector Connector
 	// Mappings are the operator's settings for the backend, by protocol in
 	// lower case (the policy's backends[].mapping).
-	Mappings map[string]Mapping
+	Mappings map[string]mapping.Mapping
 
 	// Volume, Claim and Tenant are for the templates of mappings.
 	Volume Volume
@@ -234,7 +222,7 @@ func (r *Registry) Map(in Request) (Result, error) {
 // settle decides what does not depend on the protocol.
 func (r *Registry) settle(in Request) (request, error) {
 	connection := in.Connection
-	settled := request{Request: in, protocol: connection.protocol, secretNamespace: r.secretNamespace}
+	settled := request{Request: in, protocol: connection.protocol, secretNamespace: r.secretNamespace, protocols: r.described}
 	settled.mapping = in.Mappings[connection.protocol]
 	if connection.protocol == "" {
 		return settled, refuse(InvalidConnection, "there is no connection; connect the volume before it is mapped")
@@ -254,7 +242,7 @@ func (r *Registry) settle(in Request) (request, error) {
 	if slices.Contains(in.AccessModes, corev1.ReadWriteMany) && !in.MultiAttach {
 		return settled, refuse(UnsupportedAccessMode, "access mode ReadWriteMany needs a volume that several hosts may use at once, and Cinder says multiattach is false; use a volume type with the extra spec multiattach=\"<is> True\", or use ReadWriteOnce")
 	}
-	if err := settled.checkForm(); err != nil {
+	if err := settled.checkMapping(); err != nil {
 		return settled, err
 	}
 	access, err := connection.text("access_mode")
@@ -325,9 +313,10 @@ type request struct {
 	Request
 	protocol string
 	// mapping is the operator's for the protocol, zero where there is none.
-	mapping         Mapping
+	mapping         mapping.Mapping
 	readOnly        bool
 	secretNamespace string
+	protocols       mapping.Protocols
 }
 
 // filesystem is what goes into the source's fsType. It is never left empty for

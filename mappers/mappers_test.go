@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 )
 
 func TestNewNeedsANamespaceForSecrets(t *testing.T) {
@@ -96,7 +97,7 @@ func TestReadOnly(t *testing.T) {
 			t.Run(name+"/"+protocol, func(t *testing.T) {
 				request := plainRequest()
 				request.AccessModes = test.claim
-				request.Mappings = map[string]mappers.Mapping{"rbd": {ClusterID: "ceph-1", NodeStageSecretRef: &corev1.SecretReference{Name: "a", Namespace: "b"}}}
+				request.Mappings = map[string]mapping.Mapping{"rbd": {As: mapping.CSI, ClusterID: "ceph-1", NodeStageSecretRef: &corev1.SecretReference{Name: "a", Namespace: "b"}}}
 				result, err := mapDocument(registry, []byte(document), request)
 				if err != nil {
 					t.Fatal(err)
@@ -120,23 +121,23 @@ func TestReadOnly(t *testing.T) {
 
 // soundConnection is the data of a connection that maps, and the mapping that
 // it needs.
-func soundConnection(t *testing.T, protocol string) (string, mappers.Mapping) {
+func soundConnection(t *testing.T, protocol string) (string, mapping.Mapping) {
 	t.Helper()
-	csi := mappers.Mapping{As: mappers.FormCSI, Driver: "csi.example.org"}
+	csi := mapping.Mapping{As: mapping.CSI, Driver: "csi.example.org"}
 	switch protocol {
 	case "fibre_channel":
-		return `"target_wwn": ["500a098280feeba5"], "target_lun": 1`, mappers.Mapping{}
+		return `"target_wwn": ["500a098280feeba5"], "target_lun": 1`, mapping.Mapping{}
 	case "iscsi", "iser":
-		return `"target_portal": "192.0.2.1:3260", "target_iqn": "iqn.2010-10.org.openstack:a", "target_lun": 1`, mappers.Mapping{}
+		return `"target_portal": "192.0.2.1:3260", "target_iqn": "iqn.2010-10.org.openstack:a", "target_lun": 1`, mapping.Mapping{}
 	case "nfs":
 		return `"export": "192.0.2.9:/export", "name": "volume-1"`, csi
 	case "nvmeof":
 		return `"target_nqn": "nqn.2014-08.org.example:a", "portals": [["192.0.2.1", 4420, "tcp"]]`, csi
 	case "rbd":
-		return `"name": "volumes/volume-1"`, mappers.Mapping{ClusterID: "ceph-1", NodeStageSecretRef: &corev1.SecretReference{Name: "a", Namespace: "b"}}
+		return `"name": "volumes/volume-1"`, mapping.Mapping{As: mapping.CSI, ClusterID: "ceph-1", NodeStageSecretRef: &corev1.SecretReference{Name: "a", Namespace: "b"}}
 	}
 	t.Fatalf("there is no sound connection of protocol %s to test with", protocol)
-	return "", mappers.Mapping{}
+	return "", mapping.Mapping{}
 }
 
 // What holds for every protocol is checked for every protocol.
@@ -164,9 +165,9 @@ func TestRefusalsOfEveryProtocol(t *testing.T) {
 	} {
 		for _, protocol := range registry.Protocols() {
 			t.Run(name+"/"+protocol, func(t *testing.T) {
-				data, mapping := soundConnection(t, protocol)
+				data, settings := soundConnection(t, protocol)
 				request := plainRequest()
-				request.Mappings = map[string]mappers.Mapping{protocol: mapping}
+				request.Mappings = map[string]mapping.Mapping{protocol: settings}
 				document := func(fields string) []byte {
 					return []byte(`{"driver_volume_type": "` + protocol + `", "data": {` + data + fields + `}}`)
 				}
@@ -189,9 +190,9 @@ func TestManyWritersOfARawVolume(t *testing.T) {
 	registry := newRegistry(t)
 	for _, protocol := range registry.Protocols() {
 		t.Run(protocol, func(t *testing.T) {
-			data, mapping := soundConnection(t, protocol)
+			data, settings := soundConnection(t, protocol)
 			request := plainRequest()
-			request.Mappings = map[string]mappers.Mapping{protocol: mapping}
+			request.Mappings = map[string]mapping.Mapping{protocol: settings}
 			request.Block, request.MultiAttach, request.AccessModes = true, true, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
 			result, err := mapDocument(registry, []byte(`{"driver_volume_type": "`+protocol+`", "data": {`+data+`}}`), request)
 			if err != nil {
@@ -208,18 +209,18 @@ func TestManyWritersOfARawVolume(t *testing.T) {
 func TestFlexVolumeTakesNoMountOptions(t *testing.T) {
 	request := plainRequest()
 	request.MountOptions = []string{"noatime"}
-	request.Mappings = map[string]mappers.Mapping{"nfs": {As: mappers.FormFlexVolume, Driver: "example.org/nfs"}}
+	request.Mappings = map[string]mapping.Mapping{"nfs": {As: mapping.FlexVolume, Driver: "example.org/nfs"}}
 	_, err := mapDocument(newRegistry(t), []byte(`{"driver_volume_type": "nfs", "data": {"export": "192.0.2.9:/export", "name": "volume-1"}}`), request)
 	expectRefusal(t, err, mappers.InvalidMapping, "the StorageClass has mountOptions, and kubelet mounts no FlexVolume with any; remove them from the StorageClass, or map nfs to a CSI driver")
 }
 
 func TestMappingOfUnknownForm(t *testing.T) {
 	request := plainRequest()
-	request.Mappings = map[string]mappers.Mapping{"rbd": {As: "portworx"}, "nfs": {As: "native"}}
+	request.Mappings = map[string]mapping.Mapping{"rbd": {As: "portworx"}, "nfs": {As: "native"}}
 	_, err := mapDocument(newRegistry(t), []byte(`{"driver_volume_type": "rbd", "data": {"name": "volumes/volume-1"}}`), request)
-	expectRefusal(t, err, mappers.InvalidMapping, `mapping.rbd.as is "portworx", expected "native", "csi" or "flexVolume"; correct the backend's mapping`)
+	expectRefusal(t, err, mappers.InvalidMapping, `mapping.rbd.as: unknown kind of volume source "portworx"; the kinds are csi, flexVolume, native`)
 	_, err = mapDocument(newRegistry(t), []byte(`{"driver_volume_type": "nfs", "data": {"export": "a:/b", "name": "volume-1"}}`), request)
-	expectRefusal(t, err, mappers.InvalidMapping, `mapping.nfs.as is "native", but Kubernetes has no source of its own for nfs; name a CSI or FlexVolume driver in the backend's mapping`)
+	expectRefusal(t, err, mappers.InvalidMapping, `mapping.nfs.as: Kubernetes has no native volume source for "nfs"; use csi or flexVolume with a driver`)
 }
 
 // A driver that repeats a password elsewhere must not get it printed.

@@ -4,7 +4,21 @@ import (
 	"path"
 	"regexp"
 	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 )
+
+// nfs describes protocol nfs.
+func nfs() protocol {
+	return protocol{
+		about: mapping.Protocol{
+			Facts:  []string{"export", "server", "path", "file", "format", "options"},
+			Fields: []string{"export", "name", "options", "format"},
+		},
+		builtIn: mapNFS,
+		facts:   nfsFacts,
+	}
+}
 
 // mapNFS refuses protocol nfs: a volume of Cinder's NFS drivers is an image
 // file on an export that all volumes of the backend share. The native source

@@ -6,7 +6,24 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 )
+
+// nvmeof describes protocol nvmeof.
+func nvmeof() protocol {
+	return protocol{
+		about: mapping.Protocol{
+			Facts: []string{"nqn", "address", "port", "transport", "addresses", "uuid", "nguid", "namespace", "wwid"},
+			Fields: []string{
+				"target_nqn", "nqn", "portals", "target_portal", "target_port", "transport_type", "vol_uuid", "volume_uuid", "volume_nguid", "ns_id",
+				"host_nqn", "alias", "volume_replicas", "replica_count", "writable", "target_lun",
+			},
+		},
+		builtIn: mapNVMeOF,
+		facts:   nvmeofFacts,
+	}
+}
 
 // mapNVMeOF refuses protocol nvmeof, for which Kubernetes has no source of its
 // own.

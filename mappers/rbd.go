@@ -9,14 +9,28 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 )
 
-const (
-	cephCSIDriver = "rbd.csi.ceph.com"
-	// defaultImageFeatures is what every image has. ceph-csi insists on the
-	// attribute, and then goes by what the image itself says.
-	defaultImageFeatures = "layering"
-)
+// defaultImageFeatures is what every image has. ceph-csi insists on the
+// attribute, and then goes by what the image itself says.
+const defaultImageFeatures = "layering"
+
+// rbd describes protocol rbd.
+func rbd() protocol {
+	return protocol{
+		about: mapping.Protocol{
+			Native:  true,
+			CephCSI: true,
+			Keys:    map[mapping.Form][]string{mapping.CSI: {"clusterID", "imageFeatures"}, mapping.Native: {"secretRef"}},
+			Facts:   []string{"pool", "image", "monitors", "user", "key"},
+			Fields:  []string{"name", "hosts", "ports", "cluster_name", "auth_enabled", "auth_username", "secret_type", "secret_uuid", "keyring"},
+		},
+		builtIn: mapRBD,
+		facts:   rbdFacts,
+	}
+}
 
 // mapRBD maps protocol rbd to a static volume of ceph-csi, or to the native
 // source, which kubelets mount up to Kubernetes 1.30.
@@ -25,7 +39,7 @@ func mapRBD(r request) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	if r.mapping.As == FormNative {
+	if r.mapping.As == mapping.Native {
 		return r.nativeRBD(image)
 	}
 	return r.cephCSI(image)
@@ -47,11 +61,6 @@ func (r request) cephCSI(image rbdImage) (Result, error) {
 	if r.mapping.ImageFeatures == "" {
 		attributes["imageFeatures"] = defaultImageFeatures
 	}
-	for _, key := range slices.Sorted(maps.Keys(r.mapping.Attributes)) {
-		if _, ours := attributes[key]; ours {
-			return Result{}, refuse(InvalidMapping, "mapping.rbd.attributes.%s may not be set, because it is made from the connection and the other settings; remove it from the backend's mapping", key)
-		}
-	}
 	values, err := r.newValues(rbdFacts)
 	if err != nil {
 		return Result{}, err
@@ -70,10 +79,10 @@ func (r request) cephCSI(image rbdImage) (Result, error) {
 		VolumeAttributes: attributes,
 	}
 	if source.Driver == "" {
-		source.Driver = cephCSIDriver
+		source.Driver = mapping.DefaultCephDriver
 	}
 
-	reference, secret, err := r.cephSecret("nodeStageSecretRef", r.mapping.NodeStageSecretRef, image, []string{r.mapping.ClusterID}, corev1.SecretTypeOpaque, map[string][]byte{"userID": []byte(image.user), "userKey": []byte(image.key)})
+	reference, secret, err := r.cephSecret(r.mapping.NodeStageSecretRef, image, []string{r.mapping.ClusterID}, corev1.SecretTypeOpaque, map[string][]byte{"userID": []byte(image.user), "userKey": []byte(image.key)})
 	switch {
 	case err != nil:
 		return Result{}, err
@@ -111,7 +120,7 @@ func (r request) nativeRBD(image rbdImage) (Result, error) {
 		return Result{}, refuse(InvalidConnection, "auth_username is missing although auth_enabled is true, and Kubernetes would log in as \"admin\" instead; set rbd_user of the backend in cinder.conf")
 	}
 	var err error
-	source.SecretRef, result.Secret, err = r.cephSecret("secretRef", r.mapping.SecretRef, image, slices.Sorted(slices.Values(image.monitors)), "kubernetes.io/rbd", map[string][]byte{"key": []byte(image.key)})
+	source.SecretRef, result.Secret, err = r.cephSecret(r.mapping.SecretRef, image, slices.Sorted(slices.Values(image.monitors)), "kubernetes.io/rbd", map[string][]byte{"key": []byte(image.key)})
 	if err != nil {
 		return Result{}, err
 	}
@@ -124,11 +133,8 @@ func (r request) nativeRBD(image rbdImage) (Result, error) {
 // cephSecret refers to the operator's Secret, else to one of the given kind
 // for the key that Cinder sent. Without either it returns nothing and no error.
 // The cluster is what tells it from another with a user of the same name.
-func (r request) cephSecret(field string, reference *corev1.SecretReference, image rbdImage, cluster []string, kind corev1.SecretType, data map[string][]byte) (*corev1.SecretReference, *Secret, error) {
+func (r request) cephSecret(reference *corev1.SecretReference, image rbdImage, cluster []string, kind corev1.SecretType, data map[string][]byte) (*corev1.SecretReference, *Secret, error) {
 	if reference != nil {
-		if reference.Name == "" || reference.Namespace == "" {
-			return nil, nil, refuse(InvalidMapping, "mapping.rbd.%s needs a name and a namespace; complete it in the backend's mapping", field)
-		}
 		return reference.DeepCopy(), nil, nil
 	}
 	if image.key == "" {

@@ -67,7 +67,7 @@ tenants:
 
 func mustParse(t testing.TB, text string) *Policy {
 	t.Helper()
-	p, err := Parse([]byte(text), "p.yaml")
+	p, err := Parse([]byte(text), "p.yaml", protocols())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -102,11 +102,11 @@ func TestEscapeNamespaceOfTwoTenantsIsNobodys(t *testing.T) {
   - name: rest
     namespaces: ["*"]
     classes: [{storageClasses: ["*"], backends: [for-rest]}]
-`), "p.yaml"); err == nil || !strings.Contains(err.Error(), `"*" overlaps with "team-a-*"`) {
+`), "p.yaml", protocols()); err == nil || !strings.Contains(err.Error(), `"*" overlaps with "team-a-*"`) {
 		t.Errorf("a pattern for everything beside another tenant's pattern: error %v", err)
 	}
 	for _, entry := range []string{"team-?", "team-[ab]", "team-a|team-b", "^team-a", "TEAM-A"} {
-		if _, err := Parse([]byte(strings.Replace(escapePolicy, "namespaces: [team-a,", `namespaces: ["`+entry+`",`, 1)), "p.yaml"); err == nil {
+		if _, err := Parse([]byte(strings.Replace(escapePolicy, "namespaces: [team-a,", `namespaces: ["`+entry+`",`, 1)), "p.yaml", protocols()); err == nil {
 			t.Errorf("%q is taken for a pattern or a name", entry)
 		}
 	}

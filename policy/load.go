@@ -9,40 +9,42 @@ import (
 	"path/filepath"
 	"reflect"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
-// Load reads a policy file and parses it. A file that cannot be read gives the
-// error of the file system, one with mistakes an ErrorList.
-func Load(file string) (*Policy, error) {
+// Load reads a policy file and parses it; see Parse. A file that cannot be read
+// gives the error of the file system, one with mistakes an ErrorList.
+func Load(file string, protocols mapping.Protocols) (*Policy, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, fmt.Errorf("read policy: %w", err)
 	}
 	defer f.Close() //nolint:errcheck // Nothing was written.
-	return Read(f, file)
+	return Read(f, file, protocols)
 }
 
 // Read parses a policy from an open file or stream; see Parse.
-func Read(r io.Reader, source string) (*Policy, error) {
+func Read(r io.Reader, source string, protocols mapping.Protocols) (*Policy, error) {
 	data, err := document.ReadLimited(r)
 	if err != nil {
 		return nil, fmt.Errorf("read policy: %w", err)
 	}
-	return Parse(data, source)
+	return Parse(data, source, protocols)
 }
 
 // Parse checks a policy and fills in its defaults. The source names the file
-// in errors and is the place that relative file names start from. The error is
-// an ErrorList of every mistake.
-func Parse(data []byte, source string) (*Policy, error) {
+// in errors and is the place that relative file names start from. The protocols
+// are those that mappings may be about. The error is an ErrorList of every
+// mistake.
+func Parse(data []byte, source string, protocols mapping.Protocols) (*Policy, error) {
 	d := newDocument(source)
 	p := &Policy{Source: source}
 	if !d.Read(data, p) {
 		return nil, d.Errors()
 	}
-	p.inherit(d)
-	p.validate(d)
+	p.inherit(d, protocols)
+	p.validate(d, protocols)
 	if mistakes := d.Errors(); len(mistakes) > 0 {
 		return nil, mistakes
 	}

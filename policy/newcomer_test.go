@@ -124,7 +124,7 @@ func TestMistakesOfANewcomer(t *testing.T) {
 			if !found {
 				t.Fatalf("the example has no %q", mistake.from)
 			}
-			_, err := Parse([]byte(strings.Replace(example, mistake.from, mistake.to, 1)), "p.yaml")
+			_, err := Parse([]byte(strings.Replace(example, mistake.from, mistake.to, 1)), "p.yaml", protocols())
 			var told ErrorList
 			if !errors.As(err, &told) {
 				t.Fatal(err)
@@ -155,7 +155,7 @@ func TestAllMistakesAreToldAtOnce(t *testing.T) {
 		}
 		text = strings.Replace(text, mistake.from, mistake.to, 1)
 	}
-	_, err := Parse([]byte(text), "p.yaml")
+	_, err := Parse([]byte(text), "p.yaml", protocols())
 	var told ErrorList
 	if !errors.As(err, &told) {
 		t.Fatal(err)

@@ -23,8 +23,8 @@ type schema = map[string]any
 // schema_fields.go says about each field. It accepts every good policy. What
 // it cannot express, such as overlapping patterns or unknown backends, only
 // Parse finds.
-func Schema() []byte {
-	b := &schemaBuilder{fields: fieldSchemas(), definitions: schema{}}
+func Schema(protocols mapping.Protocols) []byte {
+	b := &schemaBuilder{fields: fieldSchemas(protocols), definitions: schema{}}
 	root := b.object(reflect.TypeFor[Policy]())
 	root["$schema"] = "http://json-schema.org/draft-07/schema#"
 	root["title"] = "standalone-cinder policy"
@@ -66,11 +66,12 @@ func (b *schemaBuilder) of(t reflect.Type) schema {
 	}
 	switch t.Kind() {
 	case reflect.Struct:
-		if _, known := b.definitions[t.Name()]; !known {
-			b.definitions[t.Name()] = schema{} // ends recursion
-			b.definitions[t.Name()] = b.object(t)
+		name := definition(t)
+		if _, known := b.definitions[name]; !known {
+			b.definitions[name] = schema{} // ends recursion
+			b.definitions[name] = b.object(t)
 		}
-		return schema{"$ref": "#/definitions/" + t.Name()}
+		return schema{"$ref": "#/definitions/" + name}
 	case reflect.Map:
 		return schema{"type": "object", "additionalProperties": b.of(t.Elem())}
 	case reflect.Slice:
@@ -88,6 +89,15 @@ func (b *schemaBuilder) of(t reflect.Type) schema {
 	panic("policy: no schema for " + t.String())
 }
 
+// definition is the name of a struct in the schema. The package of a type is not
+// part of it, unless the rest says too little.
+func definition(t reflect.Type) string {
+	if t == reflect.TypeFor[mapping.Secret]() {
+		return "MappingSecret"
+	}
+	return t.Name()
+}
+
 // object is the schema of a struct. A field without an entry in the table is a
 // programming mistake, which the drift test shows.
 func (b *schemaBuilder) object(t reflect.Type) schema {
@@ -98,9 +108,9 @@ func (b *schemaBuilder) object(t reflect.Type) schema {
 		if name == "" || name == "-" {
 			continue
 		}
-		about, ok := b.fields[t.Name()+"."+name]
+		about, ok := b.fields[definition(t)+"."+name]
 		if !ok {
-			panic(fmt.Sprintf("policy: schema_fields.go says nothing about %s.%s", t.Name(), name))
+			panic(fmt.Sprintf("policy: schema_fields.go says nothing about %s.%s", definition(t), name))
 		}
 		value := b.of(field.Type)
 		for _, inner := range []string{"items", "additionalProperties"} {
@@ -127,7 +137,7 @@ func (b *schemaBuilder) object(t reflect.Type) schema {
 	if len(required) > 0 {
 		object["required"] = required
 	}
-	maps.Copy(object, b.fields[t.Name()].rules)
+	maps.Copy(object, b.fields[definition(t)].rules)
 	return object
 }
 
@@ -169,7 +179,7 @@ func textRules() schema {
 func both(a, b schema) schema { return schema{"allOf": []schema{a, b}} }
 
 // when demands something of a mapping whose as is of that kind.
-func when(as MappingKind, then schema) schema {
+func when(as mapping.Form, then schema) schema {
 	return schema{
 		"if":   schema{"properties": schema{"as": schema{"const": string(as)}}, "required": []string{"as"}},
 		"then": then,
@@ -185,37 +195,35 @@ func without(keys ...string) schema {
 	return schema{"properties": forbidden}
 }
 
-// mappingRules says which keys go with which kind of source and protocol, as
-// mappingKeys does.
-func mappingRules() schema {
+// mappingRules says which keys go with which form and protocol.
+func mappingRules(protocols mapping.Protocols) schema {
 	of := func(protocol string) schema {
-		all := []schema{{"$ref": "#/definitions/" + reflect.TypeFor[Mapping]().Name()}}
-		for _, as := range []MappingKind{MappingCSI, MappingNative, MappingFlexVolume} {
-			var unfit []string
-			for _, key := range mappingKeys(protocol, as) {
-				if !key.fits {
-					unfit = append(unfit, key.name)
-				}
-			}
-			all = append(all, when(as, without(unfit...)))
+		all := []schema{{"$ref": "#/definitions/" + definition(reflect.TypeFor[mapping.Mapping]())}}
+		for _, as := range mapping.Forms() {
+			all = append(all, when(as, without(protocols.Unfit(protocol, as)...)))
 		}
 		return schema{"allOf": all}
 	}
+	driver := when(mapping.CSI, schema{"required": []string{"driver"}})
 	known := schema{}
-	for _, protocol := range mapping.NativeProtocols() {
-		known[protocol] = both(of(protocol), when(MappingCSI, schema{"required": []string{"driver"}}))
+	for protocol, about := range protocols {
+		switch {
+		case about.CephCSI:
+			// The built-in mapping has a driver, and needs the name of the cluster.
+			known[protocol] = both(of(protocol), when(mapping.CSI, schema{"oneOf": []schema{
+				{"required": []string{"clusterID"}, "properties": without(append([]string{"volumeHandle", "secret"}, mapping.SecretReferenceKeys()[1:]...)...)["properties"]},
+				{"required": []string{"volumeHandle"}, "properties": without("clusterID", "imageFeatures")["properties"]},
+			}}))
+		case about.Native:
+			known[protocol] = both(of(protocol), driver)
+		}
 	}
-	// Only rbd has a built-in driver, which needs the name of the cluster.
-	known["rbd"] = both(of("rbd"), when(MappingCSI, schema{"oneOf": []schema{
-		{"required": []string{"clusterID"}, "properties": without(append([]string{"volumeHandle", "secret"}, secretReferenceKeys[1:]...)...)["properties"]},
-		{"required": []string{"volumeHandle"}, "properties": without("clusterID", "imageFeatures")["properties"]},
-	}}))
 	return schema{
-		"propertyNames": schema{"pattern": protocolPattern.String()},
+		"propertyNames": schema{"pattern": mapping.ProtocolPattern},
 		"properties":    known,
 		"additionalProperties": schema{"allOf": []schema{
-			of(""), when(MappingCSI, schema{"required": []string{"driver"}}),
-			{"properties": schema{"as": choice(MappingCSI, MappingFlexVolume)}},
+			of(""), driver,
+			{"properties": schema{"as": choice(mapping.CSI, mapping.FlexVolume)}},
 		}},
 	}
 }

@@ -10,9 +10,9 @@ import (
 // fieldSchemas says about each field, by type and key, what its type does not.
 // An entry with the name of a type alone is about its object as a whole. It
 // holds the same constraints as validate.go and validate_backend.go.
-func fieldSchemas() map[string]fieldSchema {
+func fieldSchemas(protocols mapping.Protocols) map[string]fieldSchema {
 	all := map[string]fieldSchema{}
-	for _, part := range []map[string]fieldSchema{policyFields(), backendFields(), connectionFields(), mappingFields(), tenantFields(), sharedFields()} {
+	for _, part := range []map[string]fieldSchema{policyFields(), backendFields(protocols), connectionFields(), mappingFields(), tenantFields(), sharedFields()} {
 		for key, about := range part {
 			all[key] = about
 		}
@@ -46,7 +46,7 @@ func policyFields() map[string]fieldSchema {
 	}
 }
 
-func backendFields() map[string]fieldSchema {
+func backendFields(protocols mapping.Protocols) map[string]fieldSchema {
 	return map[string]fieldSchema{
 		"Backend.name":       {description: "The name that class rules refer to.", required: true, rules: nameRules()},
 		"Backend.auth":       {description: "How to log in: exactly one of cloud, noauth, cloudConfig, environment.", required: true},
@@ -58,7 +58,7 @@ func backendFields() map[string]fieldSchema {
 		"Backend.limits":     {description: "Limits for all tenants together."},
 		"Backend.timeouts":   {description: "How long is waited."},
 		"Backend.connector":  {description: "Whom Cinder exports the volumes to."},
-		"Backend.mapping":    {description: "What a connection becomes, by Cinder's driver_volume_type.", rules: mappingRules()},
+		"Backend.mapping":    {description: "What a connection becomes, by Cinder's driver_volume_type.", rules: mappingRules(protocols)},
 
 		"Auth":             {rules: schema{"minProperties": 1, "maxProperties": 1}},
 		"Auth.cloud":       {description: "An entry of clouds.yaml.", rules: textRules()},
@@ -103,11 +103,11 @@ func connectionFields() map[string]fieldSchema {
 func mappingFields() map[string]fieldSchema {
 	return map[string]fieldSchema{
 		"Mapping": {rules: schema{"allOf": []schema{
-			when(MappingCSI, schema{"properties": schema{"driver": schema{"pattern": csiDriverPattern, "maxLength": validation.DNS1123LabelMaxLength}}}),
-			when(MappingFlexVolume, schema{"required": []string{"driver"}, "properties": schema{"driver": schema{"pattern": flexDriverPattern.String()}}}),
+			when(mapping.CSI, schema{"properties": schema{"driver": schema{"pattern": csiDriverPattern, "maxLength": validation.DNS1123LabelMaxLength}}}),
+			when(mapping.FlexVolume, schema{"required": []string{"driver"}, "properties": schema{"driver": schema{"pattern": mapping.FlexDriverPattern}}}),
 		}}},
-		"Mapping.as":                         {description: "Kind of the PersistentVolume's source.", required: true, rules: choice(MappingCSI, MappingNative, MappingFlexVolume)},
-		"Mapping.driver":                     {description: "CSI driver, or FlexVolume driver as vendor/driver. Default for rbd as csi: " + DefaultCephDriver + "."},
+		"Mapping.as":                         {description: "Kind of the PersistentVolume's source.", required: true, rules: choice(mapping.Forms()...)},
+		"Mapping.driver":                     {description: "CSI driver, or FlexVolume driver as vendor/driver. Default for rbd as csi: " + mapping.DefaultCephDriver + "."},
 		"Mapping.fsType":                     {description: "File system, in place of the one that rule or StorageClass choose."},
 		"Mapping.readOnly":                   {description: "true: pods may only read. Default: false."},
 		"Mapping.volumeHandle":               {description: "Template of what names the volume to a CSI driver. Default: {{ .volume.id }}; for rbd ceph-csi's name of the image.", rules: templateRules()},
@@ -123,12 +123,12 @@ func mappingFields() map[string]fieldSchema {
 		"Mapping.secretRef":                  {description: "Secret of a FlexVolume, whose type must be the driver's name, or of a native rbd volume."},
 		"Mapping.clusterID":                  {description: "Name of the Ceph cluster in ceph-csi's configuration."},
 		"Mapping.imageFeatures":              {description: "Comma-separated RBD image features, such as layering."},
-		"Mapping.interface":                  {description: "open-iscsi interface through which nodes log in, such as that of an offload card, by the same name on all nodes. Default: default, for iser iser.", rules: schema{"pattern": iscsiInterfacePattern.String()}},
+		"Mapping.interface":                  {description: "open-iscsi interface through which nodes log in, such as that of an offload card, by the same name on all nodes. Default: default, for iser iser.", rules: schema{"pattern": mapping.InterfacePattern}},
 		"Mapping.wwid":                       {description: "Template of the identifier by which nodes find the disk of an fc volume, as below /dev/disk/by-id without scsi-. Default: found by target names and LUN.", rules: templateRules()},
 
-		"MappingSecret.type":       {description: "Type of the Secret. Default: Opaque, for a FlexVolume the driver's name.", rules: schema{"pattern": secretTypePattern.String(), "maxLength": validation.DNS1123SubdomainMaxLength}},
+		"MappingSecret.type":       {description: "Type of the Secret. Default: Opaque, for a FlexVolume the driver's name.", rules: schema{"pattern": mapping.SecretTypePattern, "maxLength": validation.DNS1123SubdomainMaxLength}},
 		"MappingSecret.data":       {description: "Templates by the Secret's keys, which may name credentials of the connection. Those that come out empty are left out.", required: true, rules: both(schema{"minProperties": 1}, schema{"propertyNames": schema{"pattern": secretKeyPattern, "maxLength": validation.DNS1123SubdomainMaxLength}}), entries: templateRules()},
-		"MappingSecret.references": {description: "Keys of a CSI source that refer to the Secret. Default: nodeStageSecretRef.", rules: schema{"uniqueItems": true}, entries: choice(secretReferenceKeys...)},
+		"MappingSecret.references": {description: "Keys of a CSI source that refer to the Secret. Default: nodeStageSecretRef.", rules: schema{"uniqueItems": true}, entries: choice(mapping.SecretReferenceKeys()...)},
 
 		"SecretReference.name":      {description: "Name of the Secret.", required: true, rules: schema{"pattern": subdomainPattern, "maxLength": validation.DNS1123SubdomainMaxLength}},
 		"SecretReference.namespace": {description: "Namespace of the Secret.", required: true, rules: nameRules()},

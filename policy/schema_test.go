@@ -20,7 +20,7 @@ const schemaFile = "../policy.schema.json"
 
 func TestSchemaFileIsUpToDate(t *testing.T) {
 	if *update {
-		if err := os.WriteFile(schemaFile, Schema(), 0o644); err != nil {
+		if err := os.WriteFile(schemaFile, Schema(protocols()), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -28,14 +28,14 @@ func TestSchemaFileIsUpToDate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if string(got) != string(Schema()) {
+	if string(got) != string(Schema(protocols())) {
 		t.Errorf("%s is stale; run: go test ./policy -run TestSchemaFileIsUpToDate -update", filepath.Base(schemaFile))
 	}
 }
 
 func compileSchema(t *testing.T) *jsonschema.Schema {
 	t.Helper()
-	document, err := jsonschema.UnmarshalJSON(strings.NewReader(string(Schema())))
+	document, err := jsonschema.UnmarshalJSON(strings.NewReader(string(Schema(protocols()))))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,7 +260,7 @@ func TestSchemaAndParseRefuseTheSame(t *testing.T) {
 				t.Fatalf("everything.yaml has no %q", change[0])
 			}
 			bad := strings.Replace(everything, change[0], change[1], 1)
-			if _, err := Parse([]byte(bad), "p.yaml"); err == nil {
+			if _, err := Parse([]byte(bad), "p.yaml", protocols()); err == nil {
 				t.Error("Parse accepts it")
 			}
 			value, ok := single([]byte(bad))
@@ -295,7 +295,7 @@ func TestSchemaPatternsAreUnderstoodByEditors(t *testing.T) {
 		}
 	}
 	var document any
-	if err := json.Unmarshal(Schema(), &document); err != nil {
+	if err := json.Unmarshal(Schema(protocols()), &document); err != nil {
 		t.Fatal(err)
 	}
 	walk(document)

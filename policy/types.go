@@ -6,6 +6,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
@@ -33,7 +34,6 @@ const (
 	DefaultFSType         = "ext4"
 	DefaultNoAuthUser     = "admin"
 	DefaultNoAuthProject  = "admin"
-	DefaultCephDriver     = "rbd.csi.ceph.com"
 )
 
 // Policy is a checked policy file with every default filled in. It is made by
@@ -125,7 +125,7 @@ type Backend struct {
 
 	// Mapping says, by Cinder's driver_volume_type, what a connection
 	// becomes where the built-in mapping is not wanted or does not exist.
-	Mapping map[string]Mapping `json:"mapping"`
+	Mapping map[string]mapping.Mapping `json:"mapping"`
 }
 
 // Auth says how to log in; exactly one of its fields is set.
@@ -212,75 +212,6 @@ type Connector struct {
 	// NodeLabels select the nodes that mount the volumes: PersistentVolumes are
 	// bound to them, and without WWPNs theirs are collected from annotations.
 	NodeLabels map[string]string `json:"nodeLabels,omitempty"`
-}
-
-// MappingKind is the kind of PersistentVolume source a mapping produces.
-type MappingKind string
-
-// The kinds of PersistentVolume source.
-const (
-	MappingCSI        MappingKind = "csi"
-	MappingNative     MappingKind = "native"
-	MappingFlexVolume MappingKind = "flexVolume"
-)
-
-// Mapping says what the connections of one protocol become. Values called
-// templates are in the language of the package mappers/template; they are
-// checked here and filled in by the mappers.
-type Mapping struct {
-	As MappingKind `json:"as"`
-	// Driver is the CSI driver or FlexVolume driver.
-	Driver string `json:"driver"`
-	// VolumeHandle is the template of a CSI source's volumeHandle; empty
-	// stands for Cinder's id of the volume. For rbd it replaces the built-in
-	// mapping to ceph-csi.
-	VolumeHandle string `json:"volumeHandle"`
-	FSType       string `json:"fsType"`
-	ReadOnly     bool   `json:"readOnly"`
-	// Discard asks for the mount option of that name where Cinder says that
-	// the array reclaims discarded blocks.
-	Discard bool `json:"discard"`
-	// Attributes are templates for the volume attributes of a CSI source,
-	// Options for the options of a FlexVolume source.
-	Attributes map[string]string `json:"attributes"`
-	Options    map[string]string `json:"options"`
-	// Secret is made for each volume.
-	Secret *MappingSecret `json:"secret"`
-	// The Secrets with which a CSI driver works, kept by the operator.
-	NodeStageSecretRef         *SecretReference `json:"nodeStageSecretRef"`
-	NodePublishSecretRef       *SecretReference `json:"nodePublishSecretRef"`
-	NodeExpandSecretRef        *SecretReference `json:"nodeExpandSecretRef"`
-	ControllerPublishSecretRef *SecretReference `json:"controllerPublishSecretRef"`
-	ControllerExpandSecretRef  *SecretReference `json:"controllerExpandSecretRef"`
-	// SecretRef is the Secret of a FlexVolume or native rbd source.
-	SecretRef *SecretReference `json:"secretRef"`
-	// ClusterID and ImageFeatures are for ceph-csi: its name for the Ceph
-	// cluster, and a comma-separated list such as layering.
-	ClusterID     string `json:"clusterID"`
-	ImageFeatures string `json:"imageFeatures"`
-	// Interface is the open-iscsi interface of a native iscsi source.
-	Interface string `json:"interface"`
-	// WWID is the template of the identifier by which nodes find the disk of
-	// a native fc source, instead of by target names and LUN.
-	WWID string `json:"wwid"`
-}
-
-// MappingSecret is the Secret that is made for each volume, the only place for
-// credentials of its connection.
-type MappingSecret struct {
-	// Type is Opaque when it is empty, or the driver for a FlexVolume.
-	Type string `json:"type"`
-	// Data holds a template for each key.
-	Data map[string]string `json:"data"`
-	// References are the keys of a CSI source that refer to the Secret;
-	// nodeStageSecretRef when there are none.
-	References []string `json:"references"`
-}
-
-// SecretReference names a Secret.
-type SecretReference struct {
-	Name      string `json:"name"`
-	Namespace string `json:"namespace"`
 }
 
 // Tenant is a set of namespaces with common rules and quotas.

@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
@@ -22,12 +23,12 @@ var fileSystems = []string{"ext2", "ext3", "ext4", "xfs", "btrfs"}
 
 // validate reports every mistake in what could be read, and prepares what
 // Decide needs.
-func (p *Policy) validate(d *document.Document) {
+func (p *Policy) validate(d *document.Document, protocols mapping.Protocols) {
 	p.validateHeader(d)
 	p.validateDefaults(d)
 	validateDurations(d, "audit", named[time.Duration]{"interval", p.Audit.Interval}, named[time.Duration]{"grace", p.Audit.Grace})
 	for i := range p.Backends {
-		p.validateBackend(d, i)
+		p.validateBackend(d, i, protocols)
 	}
 	for i := range p.Tenants {
 		p.validateTenant(d, i)

@@ -24,7 +24,7 @@ var (
 // specification).
 const maxQualifiedName = 223
 
-func (p *Policy) validateBackend(d *document.Document, i int) {
+func (p *Policy) validateBackend(d *document.Document, i int, protocols mapping.Protocols) {
 	b, path := &p.Backends[i], document.Element("backends", i)
 	validateName(d, path, b.Name, "backend")
 	validateAuth(d, path, b.Auth)
@@ -46,7 +46,7 @@ func (p *Policy) validateBackend(d *document.Document, i int) {
 	validateTimeouts(d, document.Child(path, "timeouts"), b.Timeouts)
 	validateConnector(d, document.Child(path, "connector"), &b.Connector)
 	for _, protocol := range sortedKeys(b.Mapping) {
-		validateMapping(d, document.Child(document.Child(path, "mapping"), protocol), protocol, b.Mapping[protocol])
+		validateMapping(d, document.Child(document.Child(path, "mapping"), protocol), protocol, b.Mapping[protocol], protocols)
 	}
 }
 

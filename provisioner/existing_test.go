@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
@@ -95,7 +96,7 @@ func TestReadExistingCountsAsTheLedger(t *testing.T) {
 	}
 	existing.Cluster = f.Cluster
 	for limit, over := range map[int64]bool{want.Gigabytes - 1: true, want.Gigabytes: false} {
-		p, err := policy.Parse([]byte(strings.Replace(testPolicy, "    volumeSize: {max: 10Gi}", fmt.Sprintf("    quota: {gigabytes: %d}", limit), 1)), "p.yaml")
+		p, err := policy.Parse([]byte(strings.Replace(testPolicy, "    volumeSize: {max: 10Gi}", fmt.Sprintf("    quota: {gigabytes: %d}", limit), 1)), "p.yaml", mappers.BuiltIn().Describe())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -311,7 +311,7 @@ func (c *compiler) path(path []string) {
 		c.name(path, name)
 	}
 	if path[0] == "connection" {
-		if reason := perNode(c.use.Protocol, path[1]); reason != "" {
+		if reason := c.use.PerNode[path[1]]; reason != "" {
 			c.mistakef(".%s must not be written into a PersistentVolume: %s", strings.Join(path, "."), reason)
 			return
 		}

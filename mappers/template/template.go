@@ -41,6 +41,12 @@ const (
 type Use struct {
 	// Protocol is the driver_volume_type whose connections are mapped.
 	Protocol string
+	// Facts are the names that each protocol's mapper adds below the protocol's
+	// own name. Only those of Protocol may be used.
+	Facts map[string][]string
+	// PerNode gives the reason why a field of the connection is valid for one
+	// node only, and may not be used.
+	PerNode map[string]string
 	// Secret is set for the data of a Secret, the only place for credentials.
 	Secret bool
 	// Identity is set for what names the volume to its driver. It must differ
@@ -91,7 +97,7 @@ func Parse(text string, use Use) (*Template, error) {
 		}
 	}
 	t.paths = c.paths
-	if use.Identity && len(c.mistakes) == 0 && !slices.ContainsFunc(c.paths, identifies) {
+	if use.Identity && len(c.mistakes) == 0 && !slices.ContainsFunc(c.paths, use.identifies) {
 		c.mistakef("it is the same for every volume; name the volume in it, as {{ .volume.id }} does")
 	}
 	if len(c.mistakes) > 0 {
@@ -115,7 +121,7 @@ func syntaxMistake(err error) string {
 var syntaxPrefix = regexp.MustCompile(`^template: [^:]*:(\d+): `)
 
 // identifies reports whether a value differs from volume to volume.
-func identifies(path []string) bool {
+func (u Use) identifies(path []string) bool {
 	switch path[0] {
 	case "connection", "pv":
 		return true
@@ -124,7 +130,7 @@ func identifies(path []string) bool {
 	case "claim":
 		return path[1] == "uid"
 	default:
-		return factNames(path[0]) != nil
+		return u.Facts[path[0]] != nil
 	}
 }
 

@@ -81,7 +81,7 @@ func TestExecute(t *testing.T) {
 		"{{ .nfs.file }}":          "volume-1",
 	} {
 		t.Run(text, func(t *testing.T) {
-			parsed, err := template.Parse(text, template.Use{Protocol: "nfs"})
+			parsed, err := template.Parse(text, template.Use{Protocol: "nfs", Facts: facts()})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -130,7 +130,7 @@ func TestExecuteFails(t *testing.T) {
 		"{{ .connection.config | json }}":                              "a value that holds a credential may be used under secret.data only",
 	} {
 		t.Run(text, func(t *testing.T) {
-			parsed, err := template.Parse(text, template.Use{Protocol: "nfs"})
+			parsed, err := template.Parse(text, template.Use{Protocol: "nfs", Facts: facts()})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -140,6 +140,11 @@ func TestExecuteFails(t *testing.T) {
 			}
 		})
 	}
+}
+
+// facts are the names that two protocols add to the language.
+func facts() map[string][]string {
+	return map[string][]string{"nfs": {"export", "server", "path", "file", "format", "options"}, "rbd": {"pool", "image"}}
 }
 
 // Credentials and lines go into Secrets, and nowhere else.
@@ -228,7 +233,7 @@ func TestParseMistakes(t *testing.T) {
 		"{{ " + strings.Repeat("(", 2000) + ".tenant" + strings.Repeat(")", 2000) + " }}": nil,
 	} {
 		t.Run(text[:min(len(text), 60)], func(t *testing.T) {
-			_, err := template.Parse(text, template.Use{Protocol: "nfs"})
+			_, err := template.Parse(text, template.Use{Protocol: "nfs", Facts: facts()})
 			var mistakes template.Mistakes
 			if want != nil && !errors.As(err, &mistakes) || !reflect.DeepEqual([]string(mistakes), want) {
 				t.Errorf("mistakes are\n%q, expected\n%q (%v)", mistakes, want, err)
@@ -254,7 +259,7 @@ func TestIdentity(t *testing.T) {
 	} {
 		t.Run(text, func(t *testing.T) {
 			got := ""
-			if _, err := template.Parse(text, template.Use{Protocol: "nfs", Identity: true}); err != nil {
+			if _, err := template.Parse(text, template.Use{Protocol: "nfs", Facts: facts(), Identity: true}); err != nil {
 				got = err.Error()
 			}
 			if got != want {
@@ -281,7 +286,7 @@ func TestCredentialNames(t *testing.T) {
 }
 
 func TestNamesAndConnectionFields(t *testing.T) {
-	parsed, err := template.Parse(`{{ .nfs.file }} {{ .connection.b }} {{ index .connection "a" }} {{ .connection.b | default .connection.c }}`, template.Use{Protocol: "nfs"})
+	parsed, err := template.Parse(`{{ .nfs.file }} {{ .connection.b }} {{ index .connection "a" }} {{ .connection.b | default .connection.c }}`, template.Use{Protocol: "nfs", Facts: facts()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -301,7 +306,7 @@ func FuzzTemplate(f *testing.F) {
 	tree := values(f)
 	f.Fuzz(func(t *testing.T, text, value string) {
 		tree["connection"].(map[string]any)["export"] = value
-		parsed, err := template.Parse(text, template.Use{Protocol: "nfs"})
+		parsed, err := template.Parse(text, template.Use{Protocol: "nfs", Facts: facts()})
 		if err != nil {
 			return
 		}

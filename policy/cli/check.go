@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
@@ -117,7 +118,7 @@ func (o checkOptions) check(cmd *cobra.Command, file string) error {
 }
 
 func (o checkOptions) run(cmd *cobra.Command, file string) error {
-	r, p, err := check(file, cmd.InOrStdin())
+	r, p, err := check(file, cmd.InOrStdin(), o.Protocols)
 	if err != nil {
 		return &ExitError{Code: ExitUsage, Err: err}
 	}
@@ -151,17 +152,17 @@ func (r report) failure(code int) error {
 }
 
 // readPolicy reads a policy; - is standard input.
-func readPolicy(file string, stdin io.Reader) (*policy.Policy, error) {
+func readPolicy(file string, stdin io.Reader, protocols mapping.Protocols) (*policy.Policy, error) {
 	if file == "-" {
-		return policy.Read(stdin, stdinName)
+		return policy.Read(stdin, stdinName, protocols)
 	}
-	return policy.Load(file)
+	return policy.Load(file, protocols)
 }
 
 // loadPolicy reads the policy that another command works with. Mistakes in it
 // are answered as policy check does.
-func loadPolicy(cmd *cobra.Command, file, output string) (*policy.Policy, error) {
-	p, err := readPolicy(file, cmd.InOrStdin())
+func loadPolicy(cmd *cobra.Command, file, output string, protocols mapping.Protocols) (*policy.Policy, error) {
+	p, err := readPolicy(file, cmd.InOrStdin(), protocols)
 	if err == nil {
 		return p, nil
 	}
@@ -183,9 +184,9 @@ func reportMistakes(cmd *cobra.Command, output, file string, err error, code int
 
 // check reads and checks a policy, which is nil if it has mistakes. An error
 // means that it could not be read.
-func check(file string, stdin io.Reader) (report, *policy.Policy, error) {
+func check(file string, stdin io.Reader, protocols mapping.Protocols) (report, *policy.Policy, error) {
 	r := newReport(file)
-	p, err := readPolicy(file, stdin)
+	p, err := readPolicy(file, stdin, protocols)
 	if errors.As(err, &r.Errors) {
 		return r, nil, nil
 	}

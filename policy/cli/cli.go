@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
@@ -62,6 +63,8 @@ type Options struct {
 	// Places says where a policy's backends lead, by name, as far as that is
 	// known without a request. An empty name of a clouds.yaml has none read.
 	Places func(p *policy.Policy, cloudsFile string) map[string]policy.Place
+	// Protocols are those that mappings may be about.
+	Protocols mapping.Protocols
 	// ProvisionerName is the default of --provisioner-name, that of the
 	// running program.
 	ProvisionerName string
@@ -86,7 +89,7 @@ func NewCommand(options Options) *cobra.Command {
 	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usageError("%s: %w (see %s --help)", c.CommandPath(), err, c.CommandPath())
 	})
-	cmd.AddCommand(newCheckCommand(options), newExplainCommand(), newTestCommand(), newSchemaCommand())
+	cmd.AddCommand(newCheckCommand(options), newExplainCommand(options), newTestCommand(options), newSchemaCommand(options))
 	return cmd
 }
 

@@ -8,11 +8,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
 // explainOptions are the flags of policy explain.
 type explainOptions struct {
+	protocols mapping.Protocols
+
 	policy string
 	output string
 	claim  claimFlags
@@ -20,8 +23,8 @@ type explainOptions struct {
 	used   []string
 }
 
-func newExplainCommand() *cobra.Command {
-	var options explainOptions
+func newExplainCommand(from Options) *cobra.Command {
+	options := explainOptions{protocols: from.Protocols}
 	cmd := &cobra.Command{
 		Use:   "explain --policy FILE (--namespace NS --storage-class SC --size SIZE | MANIFEST...)",
 		Short: "Say what a policy decides about claims, and why",
@@ -84,7 +87,7 @@ func (o explainOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	p, err := loadPolicy(cmd, o.policy, o.output)
+	p, err := loadPolicy(cmd, o.policy, o.output, o.protocols)
 	if err != nil {
 		return err
 	}

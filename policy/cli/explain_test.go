@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
@@ -50,7 +51,7 @@ func TestExplain(t *testing.T) {
 // TestExplainDecidesAsTheDaemon compares the explanation with what the policy
 // decides for the same claim.
 func TestExplainDecidesAsTheDaemon(t *testing.T) {
-	p, err := policy.Load(testPolicy)
+	p, err := policy.Load(testPolicy, mappers.BuiltIn().Describe())
 	if err != nil {
 		t.Fatal(err)
 	}

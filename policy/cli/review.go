@@ -29,7 +29,7 @@ func (o checkOptions) review(cmd *cobra.Command, p *policy.Policy) (*review, err
 	var earlier *policy.Policy
 	if o.against != "" {
 		var err error
-		if earlier, err = readPolicy(o.against, cmd.InOrStdin()); err != nil {
+		if earlier, err = readPolicy(o.against, cmd.InOrStdin(), o.Protocols); err != nil {
 			return nil, reportMistakes(cmd, o.output, o.against, err, ExitUsage)
 		}
 		r.Against = &policyIdentity{earlier.Source, earlier.Revision()}

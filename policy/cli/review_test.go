@@ -8,11 +8,13 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
 // testOptions know no cluster.
 var testOptions = Options{
+	Protocols:       mappers.BuiltIn().Describe(),
 	ProvisionerName: "cinder.example",
 	ReadCluster: func(context.Context, string, string) (policy.Existing, error) {
 		return policy.Existing{}, errors.New("no cluster in this test")
@@ -101,11 +103,11 @@ func TestCheckOfACluster(t *testing.T) {
 
 // TestEveryKindOfFindingHasAHeading, and reviewed has each of them.
 func TestEveryKindOfFindingHasAHeading(t *testing.T) {
-	p, err := policy.Load("testdata/review.yaml")
+	p, err := policy.Load("testdata/review.yaml", mappers.BuiltIn().Describe())
 	if err != nil {
 		t.Fatal(err)
 	}
-	earlier, err := policy.Load("testdata/review-old.yaml")
+	earlier, err := policy.Load("testdata/review-old.yaml", mappers.BuiltIn().Describe())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,10 +10,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-func newTestCommand() *cobra.Command {
+func newTestCommand(options Options) *cobra.Command {
 	var policyFile, output string
 	cmd := &cobra.Command{
 		Use:   "test FILE",
@@ -46,7 +47,7 @@ mistakes, which are listed; 2 wrong use, an unreadable file, or mistakes in FILE
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runTests(cmd, args[0], policyFile, output)
+			return runTests(cmd, args[0], policyFile, output, options.Protocols)
 		},
 		ValidArgsFunction: completeFile,
 	}
@@ -56,7 +57,7 @@ mistakes, which are listed; 2 wrong use, an unreadable file, or mistakes in FILE
 	return cmd
 }
 
-func runTests(cmd *cobra.Command, file, policyFile, output string) error {
+func runTests(cmd *cobra.Command, file, policyFile, output string, protocols mapping.Protocols) error {
 	if err := checkOutput(output); err != nil {
 		return err
 	}
@@ -73,7 +74,7 @@ func runTests(cmd *cobra.Command, file, policyFile, output string) error {
 		}
 		policyFile = tests.ResolvePolicy()
 	}
-	p, err := loadPolicy(cmd, policyFile, output)
+	p, err := loadPolicy(cmd, policyFile, output, protocols)
 	if err != nil {
 		return err
 	}

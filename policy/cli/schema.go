@@ -8,7 +8,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-func newSchemaCommand() *cobra.Command {
+func newSchemaCommand(options Options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "schema",
 		Short: "Print the JSON Schema of policy files, for editors",
@@ -26,7 +26,7 @@ policy check finds.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if _, err := cmd.OutOrStdout().Write(policy.Schema()); err != nil {
+			if _, err := cmd.OutOrStdout().Write(policy.Schema(options.Protocols)); err != nil {
 				return &ExitError{Code: ExitUsage, Err: fmt.Errorf("write the schema: %w", err)}
 			}
 			return nil

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
@@ -63,7 +64,8 @@ backends:
   - {name: environment, auth: {environment: true}}
 tenants:
   - {name: a, namespaces: [a], classes: [{storageClasses: [fast], backends: [lab]}]}
-`))
+`), mappers.BuiltIn().Describe())
+
 	if err != nil {
 		t.Fatal(err)
 	}

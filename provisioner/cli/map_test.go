@@ -11,6 +11,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers"
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 )
 
@@ -25,7 +26,7 @@ const (
 // runMap runs the command and returns its exit code as the program would.
 func runMap(t *testing.T, stdin string, arguments ...string) (code int, stdout, message string) {
 	t.Helper()
-	command := NewMapCommand()
+	command := NewMapCommand(mappers.BuiltIn())
 	command.SilenceErrors, command.SilenceUsage = true, true
 	var out bytes.Buffer
 	command.SetOut(&out)
@@ -198,7 +199,7 @@ func FuzzMapCommand(f *testing.F) {
 		f.Add([]byte(seed), true)
 	}
 	f.Fuzz(func(t *testing.T, document []byte, block bool) {
-		options := MapOptions{Namespace: "storage", AccessMode: "RWO", VolumeMode: "Filesystem"}
+		options := MapOptions{Protocols: mappers.BuiltIn(), Namespace: "storage", AccessMode: "RWO", VolumeMode: "Filesystem"}
 		if block {
 			options.VolumeMode = "Block"
 		}

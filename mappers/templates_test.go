@@ -1,0 +1,129 @@
+package mappers_test
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
+)
+
+// Every name that the language knows can be filled in.
+func TestEveryNameOfTheVocabularyHasAValue(t *testing.T) {
+	documents := map[string]fields{
+		"fibre_channel": onePort(nil),
+		"iscsi":         onePath(nil),
+		"iser":          onePath(nil),
+		"nfs":           {"export": "192.0.2.9:/export", "name": "volume-1", "format": "raw", "options": "-o vers=4"},
+		"nvmeof": {
+			"target_nqn": "nqn.2014-08.org.example:a", "portals": []any{[]any{"192.0.2.1", 4420, "tcp"}},
+			"vol_uuid": "84d0c5f7-2349-401c-8672-f76214d10001", "volume_nguid": "84d0c5f72349401c8672f76214d10001", "ns_id": 1,
+		},
+		"rbd":      {"name": "volumes/volume-1", "hosts": []string{"192.0.2.1"}, "ports": []string{"6789"}, "auth_username": "cinder", "keyring": "[client.cinder]\nkey = " + cinderKey},
+		"storpool": {"volume": "a"},
+	}
+	for protocol, data := range documents {
+		for root, children := range newRegistry(t).Describe().Use(protocol).Roots() {
+			if root == "connection" {
+				continue
+			}
+			names := []string{root}
+			if children != nil {
+				names = nil
+				for _, child := range children {
+					names = append(names, root+"."+child)
+				}
+			}
+			for _, name := range names {
+				t.Run(protocol+"/"+name, func(t *testing.T) {
+					request := plainRequest()
+					text := "{{ ." + name + " }}"
+					switch _, child, _ := strings.Cut(name, "."); child {
+					case "addresses", "monitors", "portals", "iqns", "luns", "targets":
+						text = "{{ ." + name + ` | join "," }}`
+					}
+					request.Mappings = map[string]mapping.Mapping{protocol: {
+						As: mapping.FlexVolume, Driver: "example.org/driver",
+						Secret: &mapping.Secret{Data: map[string]string{"value": text}},
+					}}
+					result, err := mapData(t, protocol, data, request)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if result.Secret == nil || len(result.Secret.Data["value"]) == 0 {
+						t.Errorf("%s is empty", name)
+					}
+				})
+			}
+		}
+	}
+}
+
+// Arrays name another of a volume's portals first after a fail-over, and some
+// choose one at random: both answers map, and keep the credentials.
+func TestTwoAnswersForOneVolume(t *testing.T) {
+	answer := func(first string) fields {
+		return twoPaths(fields{
+			"target_portal": first, "target_iqn": targetA, "target_lun": 1,
+			"auth_method": "CHAP", "auth_username": "user", "auth_password": "not-a-real-secret",
+		})
+	}
+	before, err := mapData(t, "iscsi", answer("192.0.2.1:3260"), plainRequest())
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := mapData(t, "iscsi", answer("192.0.2.2:3260"), plainRequest())
+	if err != nil {
+		t.Fatal(err)
+	}
+	portals := func(result mappers.Result) []string {
+		return slices.Sorted(slices.Values(append([]string{result.Source.ISCSI.TargetPortal}, result.Source.ISCSI.Portals...)))
+	}
+	if !reflect.DeepEqual(portals(before), portals(after)) || before.Source.ISCSI.IQN != after.Source.ISCSI.IQN || !reflect.DeepEqual(before.Secret, after.Secret) {
+		t.Errorf("the answers differ in more than the order of their portals:\n%v\n%v", before.Source.ISCSI, after.Source.ISCSI)
+	}
+}
+
+func TestMappingRefusals(t *testing.T) {
+	reference := &corev1.SecretReference{Name: "a", Namespace: "b"}
+	secret := &mapping.Secret{Data: map[string]string{"key": "{{ .volume.id }}"}}
+	csi := func(change func(*mapping.Mapping)) mapping.Mapping {
+		made := mapping.Mapping{As: mapping.CSI, Driver: "csi.example.org"}
+		change(&made)
+		return made
+	}
+	flex := func(change func(*mapping.Mapping)) mapping.Mapping {
+		made := mapping.Mapping{As: mapping.FlexVolume, Driver: "example.org/driver"}
+		change(&made)
+		return made
+	}
+	for name, test := range map[string]struct {
+		mapping mapping.Mapping
+		want    string
+	}{
+		"driver too long":               {csi(func(m *mapping.Mapping) { m.Driver = strings.Repeat("x", 64) }), `mapping.quobyte.driver: "` + strings.Repeat("x", 64) + `" cannot be the name of a CSI driver; use at most 63 letters, digits, '.' and '-', as in nvmf.csi.example.com`},
+		"handle empty":                  {csi(func(m *mapping.Mapping) { m.VolumeHandle = `{{ .connection.none | default "" }}` }), "volumeHandle comes out empty, but it names the volume to the CSI driver; correct the backend's mapping"},
+		"handle too long":               {csi(func(m *mapping.Mapping) { m.VolumeHandle = "{{ .volume.id }}" + strings.Repeat("x", 128) }), "volumeHandle is 164 bytes long, but CSI allows 128; use a shorter name of the volume in the backend's mapping"},
+		"handle of the tenant's choice": {csi(func(m *mapping.Mapping) { m.VolumeHandle = "{{ .claim.name }}" }), "mapping.quobyte.volumeHandle: .claim.name is the tenant's choice and must not name a volume; use .volume.id or .pv.name"},
+		"reference without a name":      {csi(func(m *mapping.Mapping) { m.NodeExpandSecretRef = &corev1.SecretReference{Namespace: "b"} }), "mapping.quobyte.nodeExpandSecretRef.name: is missing; give the name and the namespace of the Secret"},
+		"reference twice":               {csi(func(m *mapping.Mapping) { m.NodeStageSecretRef, m.Secret = reference, secret }), "mapping.quobyte.nodeStageSecretRef: refers to a Secret of your own, and so would secret; remove one of them, or give secret.references"},
+		"reference of no kind": {csi(func(m *mapping.Mapping) {
+			m.Secret = &mapping.Secret{Data: secret.Data, References: []string{"nodeStage"}}
+		}), `mapping.quobyte.secret.references: unknown reference "nodeStage"; the references of a CSI source are controllerExpandSecretRef, controllerPublishSecretRef, nodeExpandSecretRef, nodePublishSecretRef, nodeStageSecretRef`},
+		"two secrets of a FlexVolume": {flex(func(m *mapping.Mapping) { m.SecretRef, m.Secret = reference, secret }), "mapping.quobyte.secretRef: a FlexVolume has one Secret; remove secretRef or secret"},
+		"option of Kubernetes":        {flex(func(m *mapping.Mapping) { m.Options = map[string]string{"kubernetes.io/fsType": "xfs"} }), `mapping.quobyte.options.kubernetes.io/fsType: names under kubernetes.io and k8s.io are reserved for Kubernetes; choose another`},
+		"discard of a FlexVolume":     {flex(func(m *mapping.Mapping) { m.Discard = true }), "mapping.quobyte.discard: discard goes only with as: csi or native; remove it"},
+		"template unreadable":         {flex(func(m *mapping.Mapping) { m.Options = map[string]string{"a": "{{ .x }}"} }), "mapping.quobyte.options.a: unknown value .x; there are claim, connection, connector, fsType, pv, readOnly, tenant, volume"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			request := plainRequest()
+			request.Mappings = map[string]mapping.Mapping{"quobyte": test.mapping}
+			_, err := mapData(t, "quobyte", fields{"export": "a/b", "name": "volume-1"}, request)
+			expectRefusal(t, err, mappers.InvalidMapping, test.want)
+		})
+	}
+}
