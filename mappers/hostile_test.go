@@ -20,6 +20,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
+	"github.com/standalone-cinder/standalone-cinder/mappers/template"
 )
 
 // hostileMappings are the operators' settings under which every document is
@@ -43,7 +44,8 @@ func hostileMappings() []map[string]mapping.Mapping {
 // what hostile documents change.
 func templatesFor(shared mapping.Mapping) map[string]mapping.Mapping {
 	all := map[string]mapping.Mapping{}
-	for _, protocol := range []string{"fibre_channel", "iscsi", "iser", "nfs", "nvmeof", "rbd", "quobyte"} {
+	described := mappers.BuiltIn().Describe()
+	for _, protocol := range append(described.Mapped(), "quobyte") {
 		own := map[string]string{
 			"portal": "{{ .connection.target_portal | default \"\" }}",
 			"luns":   "{{ .connection.target_luns | default \"none\" | json }}",
@@ -51,17 +53,10 @@ func templatesFor(shared mapping.Mapping) map[string]mapping.Mapping {
 			"host":   "{{ .connection.target_portal | default \"a:1\" | host }}",
 			"name":   "{{ .connection.name | default \"a\" | base | upper }}",
 		}
-		switch protocol {
-		case "iscsi", "iser":
-			own["paths"] = "{{ ." + protocol + ".portals | join \",\" }} {{ ." + protocol + ".iqns | join \",\" }} {{ ." + protocol + ".luns | join \",\" }}"
-		case "fibre_channel":
-			own["paths"] = "{{ .fibre_channel.targets | join \",\" }} {{ .fibre_channel.lun | default .fibre_channel.luns | json }}"
-		case "nfs":
-			own["file"] = "{{ .nfs.server }}:{{ .nfs.path }}/{{ .nfs.file }}"
-		case "nvmeof":
-			own["target"] = "{{ .nvmeof.nqn }} {{ .nvmeof.addresses | join \",\" }} {{ .nvmeof.wwid | default \"\" }}"
-		case "rbd":
-			own["image"] = "{{ .rbd.pool }}/{{ .rbd.image }}"
+		for _, fact := range described[protocol].Facts {
+			if !template.IsCredential(fact) {
+				own["fact-"+fact] = "{{ ." + protocol + "." + fact + " | default \"\" | json }}"
+			}
 		}
 		of := shared
 		if of.As == mapping.CSI {

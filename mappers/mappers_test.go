@@ -1,7 +1,10 @@
 package mappers_test
 
 import (
+	"encoding/json"
 	"errors"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -119,24 +122,38 @@ func TestReadOnly(t *testing.T) {
 	}
 }
 
-// soundConnection is the data of a connection that maps, and the mapping that
-// it needs.
+// soundConnection finds a golden case that maps without anything special. It
+// returns the data of the connection, without braces, and the mapping.
 func soundConnection(t *testing.T, protocol string) (string, mapping.Mapping) {
 	t.Helper()
-	csi := mapping.Mapping{As: mapping.CSI, Driver: "csi.example.org"}
-	switch protocol {
-	case "fibre_channel":
-		return `"target_wwn": ["500a098280feeba5"], "target_lun": 1`, mapping.Mapping{}
-	case "iscsi", "iser":
-		return `"target_portal": "192.0.2.1:3260", "target_iqn": "iqn.2010-10.org.openstack:a", "target_lun": 1`, mapping.Mapping{}
-	case "nfs":
-		return `"export": "192.0.2.9:/export", "name": "volume-1"`, csi
-	case "nvmeof":
-		return `"target_nqn": "nqn.2014-08.org.example:a", "portals": [["192.0.2.1", 4420, "tcp"]]`, csi
-	case "rbd":
-		return `"name": "volumes/volume-1"`, mapping.Mapping{As: mapping.CSI, ClusterID: "ceph-1", NodeStageSecretRef: &corev1.SecretReference{Name: "a", Namespace: "b"}}
+	for _, path := range goldenPaths(t) {
+		if filepath.Base(filepath.Dir(path)) != protocol {
+			continue
+		}
+		if _, err := os.Stat(strings.TrimSuffix(path, ".json") + ".golden.yaml"); err != nil {
+			continue
+		}
+		read, request := readGolden(t, path)
+		var document struct {
+			Data map[string]any `json:"data"`
+		}
+		if err := json.Unmarshal(read.Document, &document); err != nil {
+			t.Fatal(err)
+		}
+		settings := request.Mappings[protocol]
+		if document.Data == nil || request.Block || request.AccessModes[0] != corev1.ReadWriteOnce || settings.ReadOnly || settings.As == mapping.FlexVolume {
+			continue
+		}
+		for _, varied := range []string{"access_mode", "encrypted", "qos_specs"} {
+			delete(document.Data, varied)
+		}
+		data, err := json.Marshal(document.Data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data[1 : len(data)-1]), settings
 	}
-	t.Fatalf("there is no sound connection of protocol %s to test with", protocol)
+	t.Fatalf("testdata/%s has no plain case that maps", protocol)
 	return "", mapping.Mapping{}
 }
 
