@@ -104,8 +104,8 @@ func (d *decider) readParameters(c *Class) (map[parameter]setting, *Denial) {
 		switch earlier, twice := given[which]; {
 		case twice && earlier.value != s.value:
 			return nil, deny(ParameterInvalid, "sets %s to %q and %s to %q, which mean the same; keep one of them", earlier.key, earlier.value, key, s.value)
-		case which == fsTypeParameter && !slices.Contains(fileSystems, s.value):
-			return nil, deny(ParameterInvalid, "sets the parameter %s to %q, which is not one of %s", key, s.value, strings.Join(fileSystems, ", "))
+		case which == fsTypeParameter && !slices.Contains(FileSystems(), s.value):
+			return nil, deny(ParameterInvalid, "sets the parameter %s to %q, which is not one of %s", key, s.value, strings.Join(FileSystems(), ", "))
 		case which == cloneParameter && !strings.EqualFold(s.value, "false"):
 			return nil, deny(ParameterNotAllowed, "sets the parameter %s to %q, but this provisioner does not clone volumes on that parameter; remove it", key, s.value)
 		}

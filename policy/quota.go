@@ -98,6 +98,44 @@ func (s QuotaScope) limits(used, more Usage) []scopeLimit {
 	}
 }
 
+// Subject is how sentences name the scope.
+func (s QuotaScope) Subject() string { return s.subject }
+
+// ExceededLimit is a limit of a scope that holds more than it allows.
+type ExceededLimit struct {
+	// Key and Path are where the limit stands in the policy, Unit is what it
+	// counts.
+	Key, Path, Unit string
+	Used, Limit     int64
+}
+
+// Exceeded lists the limits that are below what is used.
+func (s QuotaScope) Exceeded(used Usage) []ExceededLimit {
+	var exceeded []ExceededLimit
+	for _, l := range s.limits(used, Usage{}) {
+		if l.limit != nil && l.used > *l.limit {
+			exceeded = append(exceeded, ExceededLimit{Key: l.key, Path: document.Child(s.Path, l.key), Unit: l.unit, Used: l.used, Limit: *l.limit})
+		}
+	}
+	return exceeded
+}
+
+// Scopes lists every quota scope of the policy, in the order of the file.
+func (p *Policy) Scopes() []QuotaScope {
+	var all []QuotaScope
+	for i := range p.Backends {
+		all = append(all, backendScope(&p.Backends[i], i))
+	}
+	for i := range p.Tenants {
+		t := &p.Tenants[i]
+		all = append(all, tenantScope(t, i))
+		for j := range t.Classes {
+			all = append(all, classScope(t, &t.Classes[j]))
+		}
+	}
+	return all
+}
+
 // QuotaScopes returns what a volume counts against that a tenant has on a
 // backend for a StorageClass: also a volume that exists already, whose tenant,
 // rule or backend may since have gone from the policy and is then left out.
@@ -145,4 +183,83 @@ func backendScope(b *Backend, i int) QuotaScope {
 		Limits:  Quota{Volumes: b.Limits.Volumes, Gigabytes: b.Limits.Gigabytes},
 		subject: "backend " + b.Name,
 	}
+}
+
+// Usage is what a volume with these properties counts for.
+func (v VolumeProperties) Usage() Usage { return Usage{Volumes: 1, Gigabytes: v.SizeGiB} }
+
+// ScopeRoom is a quota scope with what it would hold together with the volume.
+type ScopeRoom struct {
+	QuotaScope
+	Used  Usage `json:"used"`
+	Would Usage `json:"would"`
+	// Denial is the limit that would be exceeded, or nil.
+	Denial *Denial `json:"denial,omitempty"`
+}
+
+// Room is what the quotas have to say about a granted claim.
+type Room struct {
+	// Denial has the reason QuotaExceeded if the volume fits nowhere.
+	Denial *Denial
+	// Backends are those of the decision that have room, in the same order.
+	Backends []string
+	// Scopes are those of the decision, in the same order.
+	Scopes []ScopeRoom
+}
+
+// Room checks a granted claim against what its quota scopes use: the tenant and
+// the class rule must have room, and of the backends at least one. For a denied
+// claim it only repeats the denial.
+func (d Decision) Room(used func(QuotaScope) Usage) Room {
+	if d.Denial != nil {
+		return Room{Denial: d.Denial}
+	}
+	var room Room
+	var full []string
+	var first *Denial
+	more := d.Volume.Usage()
+	for _, scope := range d.Quotas {
+		s := ScopeRoom{QuotaScope: scope, Used: used(scope)}
+		s.Would, s.Denial = s.Used.Add(more), scope.Check(s.Used, more)
+		room.Scopes = append(room.Scopes, s)
+		switch {
+		case s.Denial == nil && scope.Kind == BackendScope:
+			room.Backends = append(room.Backends, scope.Name)
+		case s.Denial == nil:
+		case scope.Kind == BackendScope:
+			full = append(full, s.Denial.Message)
+			if first == nil {
+				first = s.Denial
+			}
+		case room.Denial == nil:
+			room.Denial = s.Denial
+		}
+	}
+	if room.Denial == nil && len(room.Backends) == 0 {
+		denial := *first
+		if len(full) > 1 {
+			denial.Path = d.Rule + ".backends"
+			denial.Message = fmt.Sprintf("no backend of %s has room: %s", d.Rule, strings.Join(full, "; "))
+		}
+		room.Denial = &denial
+	}
+	return room
+}
+
+// Usages is what quota scopes hold, by kind and name.
+type Usages map[UsageKey]Usage
+
+// UsageKey is the identity of a QuotaScope.
+type UsageKey struct {
+	Kind ScopeKind
+	Name string
+}
+
+// Of returns what a scope holds; nothing if it is not known.
+func (u Usages) Of(s QuotaScope) Usage { return u[UsageKey{s.Kind, s.Name}] }
+
+// Add counts more against a scope.
+func (u Usages) Add(s QuotaScope, more Usage) {
+	key := UsageKey{s.Kind, s.Name}
+	u[key] = u[key].Add(more)
 }

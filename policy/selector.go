@@ -13,11 +13,13 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
-// selectorOperators are the operators of matchExpressions in their order in
+// SelectorOperators are the operators of matchExpressions in their order in
 // Kubernetes' documentation.
-var selectorOperators = []string{
-	string(metav1.LabelSelectorOpIn), string(metav1.LabelSelectorOpNotIn),
-	string(metav1.LabelSelectorOpExists), string(metav1.LabelSelectorOpDoesNotExist),
+func SelectorOperators() []string {
+	return []string{
+		string(metav1.LabelSelectorOpIn), string(metav1.LabelSelectorOpNotIn),
+		string(metav1.LabelSelectorOpExists), string(metav1.LabelSelectorOpDoesNotExist),
+	}
 }
 
 // compileSelector checks a label selector and makes it usable; it returns nil
@@ -61,10 +63,10 @@ func compileSelector(d *document.Document, selector *metav1.LabelSelector, path 
 				d.Errorf(document.Child(at, "values"), "%s takes no values; remove them", expression.Operator)
 			}
 		case "":
-			d.Errorf(document.Child(at, "operator"), "is missing; the operators are %s", strings.Join(selectorOperators, ", "))
+			d.Errorf(document.Child(at, "operator"), "is missing; the operators are %s", strings.Join(SelectorOperators(), ", "))
 		default:
 			d.Errorf(document.Child(at, "operator"), "unknown operator %q%s", expression.Operator,
-				document.DidYouMean(string(expression.Operator), selectorOperators, "the operators are"))
+				document.DidYouMean(string(expression.Operator), SelectorOperators(), "the operators are"))
 		}
 		add(expression.Key, selectionOperator(expression.Operator), expression.Values)
 	}

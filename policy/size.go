@@ -29,9 +29,11 @@ func (s Size) String() string { return s.text }
 // MarshalText returns the size as it is written in the policy.
 func (s Size) MarshalText() ([]byte, error) { return []byte(s.text), nil }
 
-// sizePattern is the part of Kubernetes' quantities that makes sense for a
+// SizePattern is the part of Kubernetes' quantities that makes sense for a
 // volume: no bare numbers, whose unit is a guess, and no thousandths of bytes.
-var sizePattern = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|Pi|Ei|k|M|G|T|P|E)$`)
+const SizePattern = `^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|Pi|Ei|k|M|G|T|P|E)$`
+
+var sizePattern = regexp.MustCompile(SizePattern)
 
 func parseSize(text string) (Size, bool) {
 	quantity, err := resource.ParseQuantity(text)

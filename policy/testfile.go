@@ -287,27 +287,9 @@ func (e TestExpectation) validate(d *document.Document, path string) {
 	if size := e.Volume.SizeGiB; size != nil && *size < 1 {
 		d.Errorf(document.Child(volume, "sizeGiB"), "must be at least 1, the smallest volume that Cinder makes")
 	}
-	if at := document.Child(volume, "fsType"); d.Has(at) && !slices.Contains(fileSystems, e.Volume.FSType) {
-		d.Errorf(at, "%q is not a file system that can be made on a volume%s", e.Volume.FSType, document.DidYouMean(e.Volume.FSType, fileSystems, "use one of"))
+	if at := document.Child(volume, "fsType"); d.Has(at) && !slices.Contains(FileSystems(), e.Volume.FSType) {
+		d.Errorf(at, "%q is not a file system that can be made on a volume%s", e.Volume.FSType, document.DidYouMean(e.Volume.FSType, FileSystems(), "use one of"))
 	}
-}
-
-// Usages is what quota scopes hold, by kind and name.
-type Usages map[UsageKey]Usage
-
-// UsageKey is the identity of a QuotaScope.
-type UsageKey struct {
-	Kind ScopeKind
-	Name string
-}
-
-// Of returns what a scope holds; nothing if it is not known.
-func (u Usages) Of(s QuotaScope) Usage { return u[UsageKey{s.Kind, s.Name}] }
-
-// Add counts more against a scope.
-func (u Usages) Add(s QuotaScope, more Usage) {
-	key := UsageKey{s.Kind, s.Name}
-	u[key] = u[key].Add(more)
 }
 
 // Usages adds up what is listed. The error is an ErrorList about scopes that

@@ -15,11 +15,14 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
-var clusterIDPattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
+// ClusterIDPattern matches what may be a clusterID.
+const ClusterIDPattern = `^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`
 
-// fileSystems are those that kubelet can make on a volume and Linux nodes
+var clusterIDPattern = regexp.MustCompile(ClusterIDPattern)
+
+// FileSystems are those that kubelet can make on a volume and Linux nodes
 // commonly have the tools for.
-var fileSystems = []string{"ext2", "ext3", "ext4", "xfs", "btrfs"}
+func FileSystems() []string { return []string{"ext2", "ext3", "ext4", "xfs", "btrfs"} }
 
 // validate reports every mistake in what could be read, and prepares what
 // Decide needs.
@@ -146,8 +149,8 @@ func (p *Policy) validateClass(d *document.Document, t *Tenant, c *Class, path s
 
 	validateText(d, document.Child(path, "volumeType"), c.VolumeType)
 	validateText(d, document.Child(path, "availabilityZone"), c.AvailabilityZone)
-	if c.FSType != "" && !slices.Contains(fileSystems, c.FSType) {
-		d.Errorf(document.Child(path, "fsType"), "%q is not a file system that can be made on a volume%s", c.FSType, document.DidYouMean(c.FSType, fileSystems, "use one of"))
+	if c.FSType != "" && !slices.Contains(FileSystems(), c.FSType) {
+		d.Errorf(document.Child(path, "fsType"), "%q is not a file system that can be made on a volume%s", c.FSType, document.DidYouMean(c.FSType, FileSystems(), "use one of"))
 	}
 	validateQuota(d, document.Child(path, "quota"), c.Quota)
 	validateVolumeSize(d, document.Child(path, "volumeSize"), c.VolumeSize)
@@ -297,14 +300,14 @@ func validateUnique(d *document.Document, path string, n int, name func(int) str
 	}
 }
 
-// maxTextLength is what Cinder's database holds in names and metadata.
-const maxTextLength = 255
+// MaxTextLength is what Cinder's database holds in names and metadata.
+const MaxTextLength = 255
 
 // textMistake says why a string cannot be stored by Cinder unchanged, or "".
 func textMistake(s string) string {
 	switch {
-	case utf8.RuneCountInString(s) > maxTextLength:
-		return fmt.Sprintf("it is longer than the %d characters that Cinder stores", maxTextLength)
+	case utf8.RuneCountInString(s) > MaxTextLength:
+		return fmt.Sprintf("it is longer than the %d characters that Cinder stores", MaxTextLength)
 	case strings.TrimSpace(s) != s:
 		return "it begins or ends with a blank, which Cinder would drop"
 	case strings.ContainsFunc(s, unicode.IsControl):

@@ -13,6 +13,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/review"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -48,11 +49,11 @@ func TestReadExistingAgreesWithAdmission(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			findings := f.Policy().Review(existing).Findings
+			findings := review.Of(f.Policy(), existing).Findings
 			if len(findings) != 1 {
 				t.Fatalf("findings %+v, want one", findings)
 			}
-			if granted := findings[0].Kind == policy.PendingGranted; granted != admitted {
+			if granted := findings[0].Kind == review.PendingGranted; granted != admitted {
 				t.Errorf("the claim was admitted: %t, but is found %s", admitted, findings[0].Kind)
 			}
 			for _, event := range f.said() {
@@ -101,8 +102,8 @@ func TestReadExistingCountsAsTheLedger(t *testing.T) {
 			t.Fatal(err)
 		}
 		found := false
-		for _, finding := range p.Review(existing).Findings {
-			found = found || finding.Kind == policy.OverQuota
+		for _, finding := range review.Of(p, existing).Findings {
+			found = found || finding.Kind == review.OverQuota
 		}
 		if found != over {
 			t.Errorf("with a limit of %d GiB the quota is found exceeded: %t", limit, found)

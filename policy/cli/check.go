@@ -23,7 +23,7 @@ type report struct {
 	Errors   policy.ErrorList `json:"errors"`
 	Warnings policy.ErrorList `json:"warnings"`
 	// Review is given where a cluster was asked.
-	Review *review `json:"review,omitempty"`
+	Review *clusterReview `json:"review,omitempty"`
 }
 
 // checkOptions are the flags of policy check.

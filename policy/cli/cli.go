@@ -12,6 +12,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/review"
 )
 
 // The exit codes of the policy commands.
@@ -59,10 +60,10 @@ func usageError(format string, args ...any) error {
 type Options struct {
 	// ReadCluster reads what exists in the cluster of a kubeconfig file. The
 	// commands need no cluster unless a flag asks for one.
-	ReadCluster func(ctx context.Context, kubeconfig, provisionerName string) (policy.Existing, error)
+	ReadCluster func(ctx context.Context, kubeconfig, provisionerName string) (review.Existing, error)
 	// Places says where a policy's backends lead, by name, as far as that is
 	// known without a request. An empty name of a clouds.yaml has none read.
-	Places func(p *policy.Policy, cloudsFile string) map[string]policy.Place
+	Places func(p *policy.Policy, cloudsFile string) map[string]review.Place
 	// Protocols are those that mappings may be about.
 	Protocols mapping.Protocols
 	// ProvisionerName is the default of --provisioner-name, that of the

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/schema"
 )
 
 func newSchemaCommand(options Options) *cobra.Command {
@@ -26,7 +26,7 @@ policy check finds.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if _, err := cmd.OutOrStdout().Write(policy.Schema(options.Protocols)); err != nil {
+			if _, err := cmd.OutOrStdout().Write(schema.JSON(options.Protocols)); err != nil {
 				return &ExitError{Code: ExitUsage, Err: fmt.Errorf("write the schema: %w", err)}
 			}
 			return nil

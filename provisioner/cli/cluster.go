@@ -13,6 +13,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/review"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
@@ -29,8 +30,8 @@ const (
 // without a request. Only files that the policy or the caller names are read: a
 // clouds.yaml or an environment that happens to be here need not be the running
 // program's.
-func Places(p *policy.Policy, cloudsFile string) map[string]policy.Place {
-	places := map[string]policy.Place{}
+func Places(p *policy.Policy, cloudsFile string) map[string]review.Place {
+	places := map[string]review.Place{}
 	sources := auth.Sources{CloudsFile: cloudsFile}
 	for i := range p.Backends {
 		backend := &p.Backends[i]
@@ -38,7 +39,7 @@ func Places(p *policy.Policy, cloudsFile string) map[string]policy.Place {
 			continue
 		}
 		if at := backends.Expect(sources, wiring.BackendConfig(p, backend, "")); at != (backends.Place{}) {
-			places[backend.Name] = policy.Place(at)
+			places[backend.Name] = review.Place(at)
 		}
 	}
 	return places
@@ -47,22 +48,22 @@ func Places(p *policy.Policy, cloudsFile string) map[string]policy.Place {
 // ReadExisting reads the claims and PersistentVolumes of a provisioner from the
 // cluster of a kubeconfig file. It only lists, and asks no other cluster than
 // that of the file, whatever the environment says.
-func ReadExisting(ctx context.Context, kubeconfig, provisionerName string) (policy.Existing, error) {
+func ReadExisting(ctx context.Context, kubeconfig, provisionerName string) (review.Existing, error) {
 	if kubeconfig == "" {
-		return policy.Existing{}, errors.New("no kubeconfig file is given")
+		return review.Existing{}, errors.New("no kubeconfig file is given")
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
-		return policy.Existing{}, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+		return review.Existing{}, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
 	}
 	config, err = wiring.KubeConfig(wiring.Kube{Config: config, QPS: readingQPS, Burst: readingBurst})
 	if err != nil {
-		return policy.Existing{}, err
+		return review.Existing{}, err
 	}
 	config.Timeout = readingTimeout
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return policy.Existing{}, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+		return review.Existing{}, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
 	}
 	return record.ReadExisting(ctx, client, provisionerName)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/review"
 )
 
 // kubeconfigOf writes a kubeconfig file for a server.
@@ -69,8 +70,8 @@ tenants:
 	if err != nil {
 		t.Fatal(err)
 	}
-	lab, ini := policy.Place{Endpoint: "http://cinder:8776/v3", Project: "0123"}, policy.Place{Project: "4567cdef"}
-	for file, want := range map[string]map[string]policy.Place{
+	lab, ini := review.Place{Endpoint: "http://cinder:8776/v3", Project: "0123"}, review.Place{Project: "4567cdef"}
+	for file, want := range map[string]map[string]review.Place{
 		"":                                   {"lab": lab, "ini": ini},
 		clouds:                               {"lab": lab, "ini": ini, "id": {Project: "0123abcd"}},
 		filepath.Join(dir, "no-clouds.yaml"): {"lab": lab, "ini": ini},

@@ -1,4 +1,6 @@
-package policy
+// Package schema makes the JSON Schema of policy files, with which editors
+// complete and check them.
+package schema
 
 import (
 	"encoding/json"
@@ -12,81 +14,82 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
+	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// schema is a JSON Schema, or a part of one. Its keys are sorted when it is
+// object is a JSON Schema, or a part of one. Its keys are sorted when it is
 // written, so that equal schemas have equal bytes.
-type schema = map[string]any
+type object = map[string]any
 
-// Schema returns the JSON Schema (draft 7, which editors know best) of policy
-// files. It is made from the types that Parse decodes into and from what
-// schema_fields.go says about each field. It accepts every good policy. What
-// it cannot express, such as overlapping patterns or unknown backends, only
-// Parse finds.
-func Schema(protocols mapping.Protocols) []byte {
-	b := &schemaBuilder{fields: fieldSchemas(protocols), definitions: schema{}}
-	root := b.object(reflect.TypeFor[Policy]())
+// JSON returns the JSON Schema (draft 7, which editors know best) of policy files.
+// It is derived from the types that policy.Parse decodes into and from what
+// fields.go says about each field. It accepts every good policy. What it cannot
+// express, such as overlapping patterns or unknown backends, only policy.Parse
+// finds.
+func JSON(protocols mapping.Protocols) []byte {
+	b := &builder{fields: fields(protocols), definitions: object{}}
+	root := b.object(reflect.TypeFor[policy.Policy]())
 	root["$schema"] = "http://json-schema.org/draft-07/schema#"
 	root["title"] = "standalone-cinder policy"
 	root["definitions"] = b.definitions
 	text, err := json.MarshalIndent(root, "", "  ")
 	if err != nil {
 		// It consists of maps, lists, strings and numbers only.
-		panic("policy: the schema cannot be written: " + err.Error())
+		panic("schema: the schema cannot be written: " + err.Error())
 	}
 	return append(text, '\n')
 }
 
-// fieldSchema is what the type of a field does not say.
-type fieldSchema struct {
+// field is what the type of a field does not say.
+type field struct {
 	description string
 	required    bool
 	// rules are merged into the schema of the value.
-	rules schema
+	rules object
 	// entries are merged into the schema of each entry of a list or value of
 	// a mapping.
-	entries schema
+	entries object
 }
 
-// schemaBuilder makes definitions for types as it meets them.
-type schemaBuilder struct {
-	fields      map[string]fieldSchema
-	definitions schema
+// builder makes definitions for types as it meets them.
+type builder struct {
+	fields      map[string]field
+	definitions object
 }
 
 // of is the schema of a value of the type. It accepts what decode does.
-func (b *schemaBuilder) of(t reflect.Type) schema {
+func (b *builder) of(t reflect.Type) object {
 	switch {
 	case t.Kind() == reflect.Pointer:
 		return b.of(t.Elem())
-	case t == reflect.TypeFor[Size]():
-		return schema{"type": "string", "pattern": sizePattern.String()}
+	case t == reflect.TypeFor[policy.Size]():
+		return object{"type": "string", "pattern": policy.SizePattern}
 	case t == reflect.TypeFor[time.Duration]():
-		return schema{"type": "string", "pattern": durationPattern}
+		return object{"type": "string", "pattern": durationPattern}
 	}
 	switch t.Kind() {
 	case reflect.Struct:
 		name := definition(t)
 		if _, known := b.definitions[name]; !known {
-			b.definitions[name] = schema{} // ends recursion
+			b.definitions[name] = object{} // ends recursion
 			b.definitions[name] = b.object(t)
 		}
-		return schema{"$ref": "#/definitions/" + name}
+		return object{"$ref": "#/definitions/" + name}
 	case reflect.Map:
-		return schema{"type": "object", "additionalProperties": b.of(t.Elem())}
+		return object{"type": "object", "additionalProperties": b.of(t.Elem())}
 	case reflect.Slice:
-		return schema{"type": "array", "items": b.of(t.Elem())}
+		return object{"type": "array", "items": b.of(t.Elem())}
 	case reflect.String:
-		return schema{"type": "string"}
+		return object{"type": "string"}
 	case reflect.Bool:
-		return schema{"type": "boolean"}
+		return object{"type": "boolean"}
 	case reflect.Int64:
-		return schema{"type": "integer"}
+		return object{"type": "integer"}
 	case reflect.Float64:
-		return schema{"type": "number"}
+		return object{"type": "number"}
 	}
 	// As in decodeScalar: a mistake that the drift test shows.
-	panic("policy: no schema for " + t.String())
+	panic("schema: no schema for " + t.String())
 }
 
 // definition is the name of a struct in the schema. The package of a type is not
@@ -100,8 +103,8 @@ func definition(t reflect.Type) string {
 
 // object is the schema of a struct. A field without an entry in the table is a
 // programming mistake, which the drift test shows.
-func (b *schemaBuilder) object(t reflect.Type) schema {
-	properties, required := schema{}, []string{}
+func (b *builder) object(t reflect.Type) object {
+	properties, required := object{}, []string{}
 	for i := range t.NumField() {
 		field := t.Field(i)
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
@@ -110,11 +113,11 @@ func (b *schemaBuilder) object(t reflect.Type) schema {
 		}
 		about, ok := b.fields[definition(t)+"."+name]
 		if !ok {
-			panic(fmt.Sprintf("policy: schema_fields.go says nothing about %s.%s", definition(t), name))
+			panic(fmt.Sprintf("schema: fields.go says nothing about %s.%s", definition(t), name))
 		}
 		value := b.of(field.Type)
 		for _, inner := range []string{"items", "additionalProperties"} {
-			if entries, ok := value[inner].(schema); ok {
+			if entries, ok := value[inner].(object); ok {
 				maps.Copy(entries, about.entries)
 			}
 		}
@@ -124,7 +127,7 @@ func (b *schemaBuilder) object(t reflect.Type) schema {
 		}
 		if value["$ref"] != nil {
 			// Draft 7 ignores what stands beside a reference.
-			value = schema{"allOf": []schema{value}}
+			value = object{"allOf": []object{value}}
 		}
 		maps.Copy(value, about.rules)
 		value["description"] = about.description
@@ -133,19 +136,19 @@ func (b *schemaBuilder) object(t reflect.Type) schema {
 			required = append(required, name)
 		}
 	}
-	object := schema{"type": "object", "properties": properties, "additionalProperties": false}
+	result := object{"type": "object", "properties": properties, "additionalProperties": false}
 	if len(required) > 0 {
-		object["required"] = required
+		result["required"] = required
 	}
-	maps.Copy(object, b.fields[definition(t)].rules)
-	return object
+	maps.Copy(result, b.fields[definition(t)].rules)
+	return result
 }
 
 // durationPattern is what time.ParseDuration accepts, as far as it is positive.
 const durationPattern = `^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))*$`
 
 // These say in regular expressions that Go and ECMAScript both understand what
-// validate.go and names.go say in Go. They may accept more, never less.
+// the package policy says in Go. They may accept more, never less.
 const (
 	textPattern         = `^[^\s\x00-\x1f\x7f]([^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f])?$`
 	labelPattern        = `^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`
@@ -163,54 +166,54 @@ const (
 )
 
 // choice lists values that a schema has as an enum.
-func choice[T ~string](values ...T) schema {
+func choice[T ~string](values ...T) object {
 	list := make([]string, len(values))
 	for i, value := range values {
 		list[i] = string(value)
 	}
-	return schema{"enum": list}
+	return object{"enum": list}
 }
 
-func textRules() schema {
-	return schema{"pattern": textPattern, "maxLength": maxTextLength}
+func textRules() object {
+	return object{"pattern": textPattern, "maxLength": policy.MaxTextLength}
 }
 
 // both demands two schemas of one value.
-func both(a, b schema) schema { return schema{"allOf": []schema{a, b}} }
+func both(a, b object) object { return object{"allOf": []object{a, b}} }
 
 // when demands something of a mapping whose as is of that kind.
-func when(as mapping.Form, then schema) schema {
-	return schema{
-		"if":   schema{"properties": schema{"as": schema{"const": string(as)}}, "required": []string{"as"}},
+func when(as mapping.Form, then object) object {
+	return object{
+		"if":   object{"properties": object{"as": object{"const": string(as)}}, "required": []string{"as"}},
 		"then": then,
 	}
 }
 
 // without forbids keys of an object.
-func without(keys ...string) schema {
-	forbidden := schema{}
+func without(keys ...string) object {
+	forbidden := object{}
 	for _, key := range keys {
 		forbidden[key] = false
 	}
-	return schema{"properties": forbidden}
+	return object{"properties": forbidden}
 }
 
 // mappingRules says which keys go with which form and protocol.
-func mappingRules(protocols mapping.Protocols) schema {
-	of := func(protocol string) schema {
-		all := []schema{{"$ref": "#/definitions/" + definition(reflect.TypeFor[mapping.Mapping]())}}
+func mappingRules(protocols mapping.Protocols) object {
+	of := func(protocol string) object {
+		all := []object{{"$ref": "#/definitions/" + definition(reflect.TypeFor[mapping.Mapping]())}}
 		for _, as := range mapping.Forms() {
 			all = append(all, when(as, without(protocols.Unfit(protocol, as)...)))
 		}
-		return schema{"allOf": all}
+		return object{"allOf": all}
 	}
-	driver := when(mapping.CSI, schema{"required": []string{"driver"}})
-	known := schema{}
+	driver := when(mapping.CSI, object{"required": []string{"driver"}})
+	known := object{}
 	for protocol, about := range protocols {
 		switch {
 		case about.CephCSI:
 			// The built-in mapping has a driver, and needs the name of the cluster.
-			known[protocol] = both(of(protocol), when(mapping.CSI, schema{"oneOf": []schema{
+			known[protocol] = both(of(protocol), when(mapping.CSI, object{"oneOf": []object{
 				{"required": []string{"clusterID"}, "properties": without(append([]string{"volumeHandle", "secret"}, mapping.SecretReferenceKeys()[1:]...)...)["properties"]},
 				{"required": []string{"volumeHandle"}, "properties": without("clusterID", "imageFeatures")["properties"]},
 			}}))
@@ -218,23 +221,23 @@ func mappingRules(protocols mapping.Protocols) schema {
 			known[protocol] = both(of(protocol), driver)
 		}
 	}
-	return schema{
-		"propertyNames": schema{"pattern": mapping.ProtocolPattern},
+	return object{
+		"propertyNames": object{"pattern": mapping.ProtocolPattern},
 		"properties":    known,
-		"additionalProperties": schema{"allOf": []schema{
+		"additionalProperties": object{"allOf": []object{
 			of(""), driver,
-			{"properties": schema{"as": choice(mapping.CSI, mapping.FlexVolume)}},
+			{"properties": object{"as": choice(mapping.CSI, mapping.FlexVolume)}},
 		}},
 	}
 }
 
 // selectorRequirementRules say which operators take values.
-func selectorRequirementRules() schema {
-	with := schema{"properties": schema{"operator": choice(metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn), "values": schema{"minItems": 1}}, "required": []string{"values"}}
-	alone := schema{"properties": schema{"operator": choice(metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist), "values": schema{"maxItems": 0}}}
-	return schema{"oneOf": []schema{with, alone}}
+func selectorRequirementRules() object {
+	with := object{"properties": object{"operator": choice(metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn), "values": object{"minItems": 1}}, "required": []string{"values"}}
+	alone := object{"properties": object{"operator": choice(metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist), "values": object{"maxItems": 0}}}
+	return object{"oneOf": []object{with, alone}}
 }
 
-func labelKeyNames() schema {
-	return schema{"propertyNames": schema{"pattern": labelKeyPattern, "maxLength": validation.DNS1123SubdomainMaxLength + 1 + validation.LabelValueMaxLength}}
+func labelKeyNames() object {
+	return object{"propertyNames": object{"pattern": labelKeyPattern, "maxLength": validation.DNS1123SubdomainMaxLength + 1 + validation.LabelValueMaxLength}}
 }

@@ -1,9 +1,11 @@
-package policy
+package review
 
 import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
 // findingKey tells whether two policies mean the same for a subject.
@@ -49,11 +51,11 @@ func (r Review) Since(earlier Review) Review {
 	return changed
 }
 
-// ReviewSince says what changes from an earlier policy to this one for what
-// exists, which differs for the two in the places of their backends only.
-func (p *Policy) ReviewSince(earlier *Policy, now, before Existing) Review {
-	review := p.Review(now).Since(earlier.Review(before))
-	review.Findings = append(review.Findings, p.changedBackends(earlier, now)...)
+// Change says what changes from an earlier policy to this one for what exists,
+// which differs for the two only in the places of their backends.
+func Change(earlier, p *policy.Policy, before, now Existing) Review {
+	review := Of(p, now).Since(Of(earlier, before))
+	review.Findings = append(review.Findings, changedBackends(earlier, p, now)...)
 	sortFindings(review.Findings)
 	return review
 }
@@ -61,9 +63,9 @@ func (p *Policy) ReviewSince(earlier *Policy, now, before Existing) Review {
 // changedBackends finds the backends of which another endpoint or account is
 // chosen than in an earlier policy, where nothing tells offline whether the
 // volumes are found there.
-func (p *Policy) changedBackends(earlier *Policy, existing Existing) []Finding {
+func changedBackends(earlier, p *policy.Policy, existing Existing) []Finding {
 	volumes := slices.Clone(existing.Volumes)
-	slices.SortFunc(volumes, func(a, b ExistingVolume) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(volumes, func(a, b Volume) int { return strings.Compare(a.Name, b.Name) })
 	var findings []Finding
 	for i := range p.Backends {
 		b := &p.Backends[i]
@@ -88,7 +90,7 @@ func (p *Policy) changedBackends(earlier *Policy, existing Existing) []Finding {
 			}
 			recorded.add(where, v.Name)
 		}
-		path := p.backendPath(b.Name)
+		path := backendPath(p, b.Name)
 		recorded.each(func(where string, names []string) {
 			f := grouped(BackendChanged, b.Name, path, names,
 				"%s of backend %s changed, so that the volumes of %s, %s, may not be found any more; what is not found is not deleted until the backend leads there again",
@@ -101,7 +103,7 @@ func (p *Policy) changedBackends(earlier *Policy, existing Existing) []Finding {
 }
 
 // changedSelection names what selects a backend's place and is not the same.
-func changedSelection(before, now *Backend) []string {
+func changedSelection(before, now *policy.Backend) []string {
 	var changed []string
 	if !reflect.DeepEqual(before.Auth, now.Auth) {
 		changed = append(changed, "auth")

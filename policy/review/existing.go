@@ -1,16 +1,20 @@
-package policy
+package review
 
-import "fmt"
+import (
+	"fmt"
 
-// Existing is what a cluster has of one provisioner, for Review.
+	"github.com/standalone-cinder/standalone-cinder/policy"
+)
+
+// Existing is what a cluster has of one provisioner, for Of.
 type Existing struct {
 	// Cluster is the UID of the namespace kube-system, which stands in where
 	// a policy has no clusterID; empty if it is not known.
 	Cluster string
 	// Claims are in the order in which pending ones get what room there is:
 	// the eldest first.
-	Claims  []ExistingClaim
-	Volumes []ExistingVolume
+	Claims  []Claim
+	Volumes []Volume
 	// Places are where the backends of the policy under review lead, by name, as
 	// far as that is known without asking them.
 	Places map[string]Place
@@ -42,11 +46,11 @@ func (p Place) excludes(recorded Place) bool {
 		(p.Endpoint != "" && p.Endpoint != recorded.Endpoint || p.Project != "" && p.Project != recorded.Project)
 }
 
-// ExistingClaim is a claim that a StorageClass of the provisioner serves.
-type ExistingClaim struct {
+// Claim is a claim that a StorageClass of the provisioner serves.
+type Claim struct {
 	// Request is what the policy is asked about the claim. Without a
 	// StorageClass object it has no parameters.
-	Request Request
+	Request policy.Request
 	Name    string
 	UID     string
 	// ClassExists says whether there is a StorageClass of the name that the
@@ -54,7 +58,7 @@ type ExistingClaim struct {
 	ClassExists bool
 	// Refusal is why the provisioner turns the claim away before it asks any
 	// policy, or nil.
-	Refusal *Denial
+	Refusal *policy.Denial
 	// Bound says that the claim has its volume. One that is not bound and
 	// names a Volume waits for that PersistentVolume, and no policy is asked.
 	Bound  bool
@@ -62,11 +66,11 @@ type ExistingClaim struct {
 }
 
 // subject is how findings name the claim.
-func (c ExistingClaim) subject() string { return c.Request.Namespace + "/" + c.Name }
+func (c Claim) subject() string { return c.Request.Namespace + "/" + c.Name }
 
-// ExistingVolume is a PersistentVolume that the provisioner made, with what it
+// Volume is a PersistentVolume that the provisioner made, with what it
 // records about itself.
-type ExistingVolume struct {
+type Volume struct {
 	Name    string
 	Backend string
 	// Place is where the volume was recorded; zero if it was not.
@@ -99,10 +103,10 @@ type ExistingVolume struct {
 }
 
 // usage is what the volume counts for.
-func (v ExistingVolume) usage() Usage { return Usage{Volumes: 1, Gigabytes: v.GiB} }
+func (v Volume) usage() policy.Usage { return policy.Usage{Volumes: 1, Gigabytes: v.GiB} }
 
 // counts says whether the volume counts against quotas where the provisioner
 // runs under this cluster's id, as its ledger decides it.
-func (v ExistingVolume) counts(cluster string) bool {
+func (v Volume) counts(cluster string) bool {
 	return !v.Historic && v.ClaimUID != "" && (cluster == "" || v.Cluster == cluster)
 }

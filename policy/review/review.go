@@ -1,4 +1,6 @@
-package policy
+// Package review says what a policy means for the claims and volumes that exist
+// in a cluster. No policy changes a volume that exists, or takes it away.
+package review
 
 import (
 	"cmp"
@@ -6,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
@@ -67,7 +70,7 @@ type Finding struct {
 	// PersistentVolume, a backend, a tenant or a limit.
 	Subject string `json:"subject"`
 	// Reason is why a claim is denied, for the kinds about denials.
-	Reason Reason `json:"reason,omitempty"`
+	Reason policy.Reason `json:"reason,omitempty"`
 	// Path and Line are where the policy decides it; Path is empty where no
 	// one place does.
 	Path string `json:"path,omitempty"`
@@ -87,8 +90,7 @@ type Finding struct {
 // exists could not be deleted.
 func (f Finding) Fails() bool { return f.Kind == BackendGone || f.Kind == BackendElsewhere }
 
-// Review is what a policy means for the claims and volumes that exist. No
-// policy changes a volume that exists, or takes it away.
+// Review is what a policy means for what exists.
 type Review struct {
 	// Claims and Volumes are how many were looked at.
 	Claims  int `json:"claims"`
@@ -111,20 +113,20 @@ func (r Review) Failing() int {
 	return n
 }
 
-// Review says what the policy means for what exists. It decides and counts as
-// the running program does, but for volumes that only Cinder knows of: those
+// Of says what a policy means for what exists. It decides and counts as the
+// running program does, except for volumes that only Cinder knows of: those
 // that are being made.
-func (p *Policy) Review(existing Existing) Review {
+func Of(p *policy.Policy, existing Existing) Review {
 	r := &reviewer{
-		policy: p, cluster: p.ClusterID, places: existing.Places, used: Usages{},
-		byName: map[string]ExistingVolume{}, byClaim: map[string]bool{},
+		policy: p, cluster: p.ClusterID, places: existing.Places, used: policy.Usages{},
+		byName: map[string]Volume{}, byClaim: map[string]bool{},
 		review: Review{Claims: len(existing.Claims), Volumes: len(existing.Volumes), Findings: []Finding{}},
 	}
 	if r.cluster == "" {
 		r.cluster = existing.Cluster
 	}
 	volumes := slices.Clone(existing.Volumes)
-	slices.SortFunc(volumes, func(a, b ExistingVolume) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(volumes, func(a, b Volume) int { return strings.Compare(a.Name, b.Name) })
 	r.volumes(volumes)
 	// Limits are about what exists; pending claims come on top.
 	r.overQuota()
@@ -151,13 +153,13 @@ func sortFindings(findings []Finding) {
 
 // reviewer is one run of Review.
 type reviewer struct {
-	policy  *Policy
+	policy  *policy.Policy
 	cluster string
 	places  map[string]Place
 	// byName holds the volumes, byClaim the UIDs of claims that have one.
-	byName  map[string]ExistingVolume
+	byName  map[string]Volume
 	byClaim map[string]bool
-	used    Usages
+	used    policy.Usages
 	review  Review
 }
 
@@ -169,7 +171,7 @@ func (r *reviewer) find(f Finding) {
 }
 
 // volumes counts the volumes and finds those that the policy has lost sight of.
-func (r *reviewer) volumes(volumes []ExistingVolume) {
+func (r *reviewer) volumes(volumes []Volume) {
 	var deletable, retained, elsewhere, clusters, tenants, rules groups
 	counted := map[string]bool{}
 	for _, v := range volumes {
@@ -205,7 +207,7 @@ func (r *reviewer) volumes(volumes []ExistingVolume) {
 	})
 	elsewhere.each(func(group string, names []string) {
 		backend, recorded, _ := strings.Cut(group, " ")
-		r.find(grouped(BackendElsewhere, backend, r.policy.backendPath(backend)+".auth", names,
+		r.find(grouped(BackendElsewhere, backend, backendPath(r.policy, backend)+".auth", names,
 			"backend %s leads to %s, but the volumes of %s were recorded at %s and cannot be deleted unless the backend shows them too; keep the backend as it was until they are gone, and give the new place a backend of its own",
 			backend, r.places[backend], someVolumes(names), recorded))
 	})
@@ -230,16 +232,16 @@ func (r *reviewer) volumes(volumes []ExistingVolume) {
 
 // count counts a volume against what the policy still knows of its tenant, rule
 // and backend.
-func (r *reviewer) count(v ExistingVolume, tenants, rules *groups) {
-	var kinds []ScopeKind
+func (r *reviewer) count(v Volume, tenants, rules *groups) {
+	var kinds []policy.ScopeKind
 	for _, scope := range r.policy.QuotaScopes(v.Tenant, v.StorageClass, v.Backend) {
 		r.used.Add(scope, v.usage())
 		kinds = append(kinds, scope.Kind)
 	}
 	switch {
-	case !slices.Contains(kinds, TenantScope):
+	case !slices.Contains(kinds, policy.TenantScope):
 		tenants.add(cmp.Or(v.Tenant, "(none recorded)"), v.Name)
-	case !slices.Contains(kinds, ClassScope):
+	case !slices.Contains(kinds, policy.ClassScope):
 		// Neither names of tenants nor of StorageClasses have a slash.
 		rules.add(v.Tenant+"/"+v.StorageClass, v.Name)
 	}
@@ -247,17 +249,13 @@ func (r *reviewer) count(v ExistingVolume, tenants, rules *groups) {
 
 // overQuota finds the limits that are exceeded already.
 func (r *reviewer) overQuota() {
-	for _, scope := range r.policy.scopes() {
-		for _, limit := range scope.limits(r.used.Of(scope), Usage{}) {
-			if limit.limit == nil || limit.used <= *limit.limit {
-				continue
-			}
-			path := document.Child(scope.Path, limit.key)
+	for _, scope := range r.policy.Scopes() {
+		for _, limit := range scope.Exceeded(r.used.Of(scope)) {
 			r.find(Finding{
-				Kind: OverQuota, Subject: scope.subject + ", " + limit.key, Path: path,
+				Kind: OverQuota, Subject: scope.Subject() + ", " + limit.Key, Path: limit.Path,
 				Message: fmt.Sprintf("%d of %d %s are used by %s (%s); what exists stays, and nothing is added until enough of it is gone",
-					limit.used, *limit.limit, limit.unit, scope.subject, path),
-				detail: fmt.Sprintf("%d of %d", limit.used, *limit.limit),
+					limit.Used, limit.Limit, limit.Unit, scope.Subject(), limit.Path),
+				detail: fmt.Sprintf("%d of %d", limit.Used, limit.Limit),
 			})
 		}
 	}
@@ -265,7 +263,7 @@ func (r *reviewer) overQuota() {
 
 // bound looks at a claim that has its volume. Claims on volumes that the
 // provisioner did not make are not its own.
-func (r *reviewer) bound(claim ExistingClaim) {
+func (r *reviewer) bound(claim Claim) {
 	volume, ours := r.byName[claim.Volume]
 	if !ours {
 		return
@@ -292,7 +290,7 @@ func (r *reviewer) bound(claim ExistingClaim) {
 
 // pending looks at a claim without a volume. One that is granted counts for
 // those after it.
-func (r *reviewer) pending(claim ExistingClaim) {
+func (r *reviewer) pending(claim Claim) {
 	if claim.Volume != "" || r.byClaim[claim.UID] {
 		// It waits for the volume that it names, or that was just made for it.
 		return
@@ -317,7 +315,7 @@ func (r *reviewer) pending(claim ExistingClaim) {
 	}
 	backend := room.Backends[0]
 	for _, scope := range decision.Quotas {
-		if scope.Kind != BackendScope || scope.Name == backend {
+		if scope.Kind != policy.BackendScope || scope.Name == backend {
 			r.used.Add(scope, decision.Volume.Usage())
 		}
 	}
@@ -328,30 +326,14 @@ func (r *reviewer) pending(claim ExistingClaim) {
 	})
 }
 
-func (r *reviewer) denied(claim ExistingClaim, denial Denial) {
+func (r *reviewer) denied(claim Claim, denial policy.Denial) {
 	r.find(Finding{Kind: PendingDenied, Subject: claim.subject(), Reason: denial.Reason, Path: denial.Path, Message: denial.Message, detail: string(denial.Reason)})
 }
 
-func (p *Policy) backendPath(name string) string {
-	return document.Element("backends", slices.IndexFunc(p.Backends, func(b Backend) bool { return b.Name == name }))
+func backendPath(p *policy.Policy, name string) string {
+	return document.Element("backends", slices.IndexFunc(p.Backends, func(b policy.Backend) bool { return b.Name == name }))
 }
 
 func (r *reviewer) tenantPath(name string) string {
-	return document.Element("tenants", slices.IndexFunc(r.policy.Tenants, func(t Tenant) bool { return t.Name == name }))
-}
-
-// scopes is every quota scope of the policy, in the order of the file.
-func (p *Policy) scopes() []QuotaScope {
-	var all []QuotaScope
-	for i := range p.Backends {
-		all = append(all, backendScope(&p.Backends[i], i))
-	}
-	for i := range p.Tenants {
-		t := &p.Tenants[i]
-		all = append(all, tenantScope(t, i))
-		for j := range t.Classes {
-			all = append(all, classScope(t, &t.Classes[j]))
-		}
-	}
-	return all
+	return document.Element("tenants", slices.IndexFunc(r.policy.Tenants, func(t policy.Tenant) bool { return t.Name == name }))
 }
