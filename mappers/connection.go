@@ -98,7 +98,7 @@ func fromEnvelope(root map[string]any) (Connection, error) {
 	if data, nested := info["data"]; nested {
 		object, ok := data.(map[string]any)
 		if !ok {
-			return Connection{}, refuse(InvalidConnection, "data is %s, expected an object; the driver of this backend failed to describe the connection, look in the log of cinder-volume", kindOf(data))
+			return Connection{}, refuse(InvalidConnection, "data is %s, expected an object; this backend's driver failed to describe the connection, so check the cinder-volume log", kindOf(data))
 		}
 		connection.data = object
 	} else {
@@ -107,7 +107,7 @@ func fromEnvelope(root map[string]any) (Connection, error) {
 		delete(connection.data, "attachment_id")
 	}
 	if len(connection.data) == 0 {
-		return Connection{}, refuse(InvalidConnection, "the connection is of type %s and says nothing else; the driver of this backend failed to describe it, look in the log of cinder-volume", connection.protocol)
+		return Connection{}, refuse(InvalidConnection, "the connection is of type %s and says nothing else; this backend's driver failed to describe it, so check the cinder-volume log", connection.protocol)
 	}
 
 	connection.credentials = credentialsIn(connection.data)

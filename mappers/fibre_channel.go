@@ -188,7 +188,7 @@ func (c Connection) fcPaths(targets []string, masking fcMasking) ([]fcPath, erro
 	for _, path := range slices.Concat(listed, masking.paths) {
 		lun, seen := luns[path.target]
 		if seen && lun != path.lun {
-			return nil, refuse(InvalidConnection, "target %s has two LUNs (%d and %d), and which one is the volume's is unknown; look in the log of cinder-volume, the driver of this backend failed to describe the connection", path.target, lun, path.lun)
+			return nil, refuse(InvalidConnection, "target %s has two LUNs (%d and %d), and which one is the volume's is unknown; check the cinder-volume log, because this backend's driver failed to describe the connection", path.target, lun, path.lun)
 		}
 		if !seen {
 			luns[path.target] = path.lun
@@ -197,12 +197,12 @@ func (c Connection) fcPaths(targets []string, masking fcMasking) ([]fcPath, erro
 	}
 	for _, target := range targets {
 		if _, known := luns[target]; !known {
-			return nil, refuse(InvalidConnection, "%s names no LUN of target %s; look in the log of cinder-volume why the volume has no LUN (a missing LUN is never taken for 0)", initiatorLUNsKey, target)
+			return nil, refuse(InvalidConnection, "%s names no LUN of target %s; check the cinder-volume log to see why the volume has no LUN (a missing LUN is never taken for 0)", initiatorLUNsKey, target)
 		}
 	}
 	for _, target := range masking.all() {
 		if !slices.Contains(targets, target) {
-			return nil, refuse(InvalidConnection, "%s names target %s, which %s does not; look in the log of cinder-volume, the driver of this backend failed to describe the connection", initiatorsKey, target, wwnKey)
+			return nil, refuse(InvalidConnection, "%s names target %s, which %s does not; check the cinder-volume log, because this backend's driver failed to describe the connection", initiatorsKey, target, wwnKey)
 		}
 	}
 	return paths, nil
@@ -224,14 +224,14 @@ func (c Connection) fcTargets() ([]string, error) {
 	}
 	for _, target := range one {
 		if !slices.Contains(many, target) {
-			return nil, refuse(InvalidConnection, "%s names target %s, which %s does not; look in the log of cinder-volume, the driver of this backend failed to describe the connection", wwnKey, target, wwnsKey)
+			return nil, refuse(InvalidConnection, "%s names target %s, which %s does not; check the cinder-volume log, because this backend's driver failed to describe the connection", wwnKey, target, wwnsKey)
 		}
 	}
 	if value, present := c.value(wwnKey); present {
 		if _, list := value.([]any); list && len(one) > 0 {
 			for _, target := range many {
 				if !slices.Contains(one, target) {
-					return nil, refuse(InvalidConnection, "%s names target %s, which %s does not; look in the log of cinder-volume, the driver of this backend failed to describe the connection", wwnsKey, target, wwnKey)
+					return nil, refuse(InvalidConnection, "%s names target %s, which %s does not; check the cinder-volume log, because this backend's driver failed to describe the connection", wwnsKey, target, wwnKey)
 				}
 			}
 		}
@@ -300,10 +300,10 @@ func (c Connection) fcPairs(targets []string) ([]fcPath, error) {
 	}
 	flat, hasFlat := c.value(lunKey)
 	if len(luns) == 0 && !hasFlat {
-		return nil, refuse(InvalidConnection, "%s is missing; look in the log of cinder-volume why the volume has no LUN (a missing LUN is never taken for 0)", lunKey)
+		return nil, refuse(InvalidConnection, "%s is missing; check the cinder-volume log to see why the volume has no LUN (a missing LUN is never taken for 0)", lunKey)
 	}
 	if len(luns) > 1 && len(luns) != len(targets) {
-		return nil, refuse(InvalidConnection, "%s has %d entries for %d targets, so which target shows which LUN is unknown; look in the log of cinder-volume for a controller or port that is down", lunsKey, len(luns), len(targets))
+		return nil, refuse(InvalidConnection, "%s has %d entries for %d targets, so which target shows which LUN is unknown; check the cinder-volume log for a controller or port that is down", lunsKey, len(luns), len(targets))
 	}
 	var only int32
 	if hasFlat {
@@ -323,7 +323,7 @@ func (c Connection) fcPairs(targets []string) ([]fcPath, error) {
 		}
 	}
 	if hasFlat && !slices.ContainsFunc(paths, func(path fcPath) bool { return path.lun == only }) {
-		return nil, refuse(InvalidConnection, "%s is %d and %s has no such entry; look in the log of cinder-volume, the driver of this backend failed to describe the connection", lunKey, only, lunsKey)
+		return nil, refuse(InvalidConnection, "%s is %d and %s has no such entry; check the cinder-volume log, because this backend's driver failed to describe the connection", lunKey, only, lunsKey)
 	}
 	return paths, nil
 }
@@ -462,14 +462,14 @@ func (r request) checkMasking(masking fcMasking) ([]string, error) {
 		}
 	}
 	if len(ours) == 0 {
-		return nil, refuse(InvalidConnector, "%s shows the volume to %s only, none of which is among the nodes' ports (%s); correct connector.wwpns of the backend, or the zones", initiatorsKey, some(others), some(r.Connector.WWPNs))
+		return nil, refuse(InvalidConnector, "%s shows the volume only to %s, none of which is among the nodes' ports (%s); correct connector.wwpns of the backend, or the zones", initiatorsKey, some(others), some(r.Connector.WWPNs))
 	}
 	var warnings []string
 	if len(without) > 0 {
 		warnings = append(warnings, fmt.Sprintf("the array shows the volume to %d of the nodes' %d ports, not to %s: a node with no other port cannot mount it", len(ours), len(ours)+len(without), some(without)))
 	}
 	if len(others) > 0 {
-		warnings = append(warnings, fmt.Sprintf("the array shows the volume also to %s, which is not among the nodes' ports", some(others)))
+		warnings = append(warnings, fmt.Sprintf("the array also shows the volume to %s, which is not among the nodes' ports", some(others)))
 	}
 	return warnings, nil
 }

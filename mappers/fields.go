@@ -87,7 +87,7 @@ func (c Connection) texts(key string, numbers bool) ([]string, error) {
 }
 
 func (c Connection) wrongType(field string, value any, expected string) *Refusal {
-	return refuse(InvalidConnection, "%s is %s, expected %s; the driver of this backend failed to describe the connection, look in the log of cinder-volume",
+	return refuse(InvalidConnection, "%s is %s, expected %s; this backend's driver failed to describe the connection, so check the cinder-volume log",
 		field, c.quote(value), expected)
 }
 

@@ -83,7 +83,7 @@ func mapISCSI(r request) (Result, error) {
 		return Result{}, r.withHint(err)
 	}
 	if source.InitiatorName == nil {
-		result.Warnings = append(result.Warnings, "the connector has no initiator: nodes log in under their own names, which the array may not admit, or to which it may show the volume under another LUN")
+		result.Warnings = append(result.Warnings, "the connector has no initiator: nodes log in under their own names, which the array may not admit, or to which it may show the volume under a different LUN")
 	}
 	if user, err := r.Connection.text("auth_username"); err == nil && r.Connector.Initiator != "" && strings.HasPrefix(user, "iqn.") && user != r.Connector.Initiator {
 		result.Warnings = append(result.Warnings, fmt.Sprintf(
@@ -190,7 +190,7 @@ func (c Connection) chap(prefix, keyPrefix string, data map[string][]byte) (bool
 	case method == "" && username == "" && password == "":
 		return false, nil
 	case method == "":
-		return false, refuse(InvalidConnection, "%s is missing beside a user name or password; the driver of this backend failed to describe the credentials, look in the log of cinder-volume", methodKey)
+		return false, refuse(InvalidConnection, "%s is missing beside a user name or password; this backend's driver failed to describe the credentials, so check the cinder-volume log", methodKey)
 	case !strings.EqualFold(method, "CHAP"):
 		return false, refuse(UnsupportedAuthentication, "%s is %s, but kubelet speaks CHAP only; set the backend to CHAP or to no authentication", methodKey, c.quote(method))
 	}
@@ -199,7 +199,7 @@ func (c Connection) chap(prefix, keyPrefix string, data map[string][]byte) (bool
 		{passwordKey, "password", password},
 	} {
 		if credential.value == "" {
-			return false, refuse(InvalidConnection, "%s is missing although %s is %s; look in the log of cinder-volume why the driver sends half of the credentials", credential.key, methodKey, c.quote(method))
+			return false, refuse(InvalidConnection, "%s is missing although %s is %s; check the cinder-volume log to see why the driver sends only part of the credentials", credential.key, methodKey, c.quote(method))
 		}
 		if hasControl(credential.value) {
 			return false, refuse(InvalidConnection, "%s holds control characters, which open-iscsi cannot take; give the backend other credentials", credential.key)
@@ -279,7 +279,7 @@ func targetNameProblem(name string) string {
 // target reads the name of a target.
 func (c Connection) target(field, name string) (string, error) {
 	if name == "" {
-		return "", refuse(InvalidConnection, "%s is empty; look in the log of cinder-volume why the volume has no target", field)
+		return "", refuse(InvalidConnection, "%s is empty; check the cinder-volume log to see why the volume has no target", field)
 	}
 	switch problem := targetNameProblem(name); {
 	case problem == "":
@@ -301,7 +301,7 @@ func (c Connection) lun(field string, value any) (int32, error) {
 }
 
 func (c Connection) largeLUN(field string, value any) *Refusal {
-	return refuse(UnsupportedConnection, "%s is %s, but Kubernetes accepts LUNs from 0 to %d only; let the array assign a lower one, for example by fewer volumes per host entry", field, c.quote(value), largestLUN)
+	return refuse(UnsupportedConnection, "%s is %s, but Kubernetes accepts LUNs from 0 to %d only; let the array assign a lower one, for example with fewer volumes per host entry", field, c.quote(value), largestLUN)
 }
 
 // anyLUN reads a logical unit number. Drivers send it as a number or as digits
@@ -319,7 +319,7 @@ func (c Connection) anyLUN(field string, value any) (int32, error) {
 	}
 	switch {
 	case negativeNumber.MatchString(digits):
-		return 0, refuse(InvalidConnection, "%s is %s, and drivers use negative numbers for \"not found\"; look in the log of cinder-volume why the volume has no LUN", field, c.quote(value))
+		return 0, refuse(InvalidConnection, "%s is %s, and drivers use negative numbers for \"not found\"; check the cinder-volume log to see why the volume has no LUN", field, c.quote(value))
 	case !wholeNumber.MatchString(digits):
 		return 0, c.wrongType(field, value, "a whole number in decimal digits")
 	}

@@ -158,7 +158,7 @@ func (c Connection) pathLists() (pathLists, error) {
 	for _, length := range []int{len(lists.portals), len(lists.targets), len(lists.luns)} {
 		if length != 0 && length != longest {
 			present, _ := lists.describe()
-			return lists, refuse(InvalidConnection, "the lists %s differ in length, so which portal serves which target is unknown; look in the log of cinder-volume for a controller or port that is down", present)
+			return lists, refuse(InvalidConnection, "the lists %s differ in length, so which portal serves which target is unknown; check the cinder-volume log for a controller or port that is down", present)
 		}
 	}
 	return lists, nil
@@ -214,7 +214,7 @@ func (c Connection) listedPaths(flat flatPath) ([]iscsiPath, []string, error) {
 	if index := slices.IndexFunc(lists.luns, func(lun int32) bool { return lun != flat.lun }); index >= 0 {
 		return nil, nil, c.contradiction(fmt.Sprintf("%s is %d", at(lunsKey, index), lists.luns[index]))
 	}
-	return nil, []string{fmt.Sprintf("%s cannot be paired without %s and is not used: the volume has the one path of the flat keys", present, absent)}, nil
+	return nil, []string{fmt.Sprintf("%s cannot be paired without %s and is not used: the volume has only the path of the flat keys", present, absent)}, nil
 }
 
 // checkPair refuses a complete flat path that the lists contradict.
@@ -234,7 +234,7 @@ func (c Connection) checkPair(flat flatPath, listed []iscsiPath) error {
 }
 
 func (c Connection) contradiction(what string) *Refusal {
-	return refuse(InvalidConnection, "the flat keys (%s) contradict the lists (%s): %s; look in the log of cinder-volume, the driver of this backend failed to describe the connection",
+	return refuse(InvalidConnection, "the flat keys (%s) contradict the lists (%s): %s; check the cinder-volume log, because this backend's driver failed to describe the connection",
 		strings.Join([]string{portalKey, targetKey, lunKey}, ", "), strings.Join([]string{portalsKey, targetsKey, lunsKey}, ", "), what)
 }
 
@@ -261,14 +261,14 @@ func (c Connection) missingKeys(flat flatPath) *Refusal {
 	if len(missing) > 1 {
 		verb = "are"
 	}
-	return refuse(InvalidConnection, "%s %s missing and the lists give no whole path either; look in the log of cinder-volume why the driver sends half of a path (a missing LUN is never taken for 0)",
+	return refuse(InvalidConnection, "%s %s missing and the lists do not give a complete path either; check the cinder-volume log to see why the driver sends only part of a path (a missing LUN is never taken for 0)",
 		strings.Join(missing, " and "), verb)
 }
 
 // portal reads "host:port".
 func (c Connection) portal(field, value string) (address, error) {
 	if value == "" {
-		return address{}, refuse(InvalidConnection, "%s is empty; look in the log of cinder-volume why the volume has no target", field)
+		return address{}, refuse(InvalidConnection, "%s is empty; check the cinder-volume log to see why the volume has no target", field)
 	}
 	portal, err := parsePortal(value)
 	if err != nil {

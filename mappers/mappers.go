@@ -250,7 +250,7 @@ func (r *Registry) settle(in Request) (request, error) {
 		return settled, err
 	}
 	if access != "" && access != "rw" && access != "ro" {
-		return settled, refuse(InvalidConnection, "access_mode is %s, expected \"rw\" or \"ro\"; look in the log of cinder-volume", connection.quote(access))
+		return settled, refuse(InvalidConnection, "access_mode is %s, expected \"rw\" or \"ro\"; check the cinder-volume log", connection.quote(access))
 	}
 	settled.readOnly = access == "ro" || connection.readOnly || settled.mapping.ReadOnly || onlyReading(in.AccessModes)
 	return settled, nil
@@ -278,7 +278,7 @@ func (c Connection) qosWarnings() ([]string, error) {
 		return nil, nil
 	}
 	names := slices.Sorted(maps.Keys(specs))
-	return []string{fmt.Sprintf("the volume type's front-end QoS (%s) is not enforced: kubelet has no such limits; move them to the back-end where the driver can",
+	return []string{fmt.Sprintf("the volume type's front-end QoS (%s) is not enforced: kubelet has no such limits; move them to the back end if the driver can enforce them",
 		c.quote(strings.Join(names, ", ")))}, nil
 }
 

@@ -161,7 +161,7 @@ func soundConnection(t *testing.T, protocol string) (string, mapping.Mapping) {
 func TestRefusalsOfEveryProtocol(t *testing.T) {
 	registry := newRegistry(t)
 	const encrypted = "encrypted is true, but a kubelet cannot open the volume's LUKS layer and would format it; use a volume type without encryption"
-	const look = "; the driver of this backend failed to describe the connection, look in the log of cinder-volume"
+	const look = "; this backend's driver failed to describe the connection, so check the cinder-volume log"
 	for name, test := range map[string]struct {
 		fields string
 		change func(*mappers.Request)
@@ -172,7 +172,7 @@ func TestRefusalsOfEveryProtocol(t *testing.T) {
 		"encrypted in Python":     {fields: `"encrypted": "True"`, reason: mappers.EncryptedVolume, want: encrypted},
 		"encrypted by the volume": {fields: `"encrypted": false`, change: func(r *mappers.Request) { r.Encrypted = true }, reason: mappers.EncryptedVolume, want: encrypted},
 		"encrypted unclear":       {fields: `"encrypted": 1`, reason: mappers.InvalidConnection, want: "encrypted is 1, expected true or false" + look},
-		"access mode unknown":     {fields: `"access_mode": "wo"`, reason: mappers.InvalidConnection, want: `access_mode is "wo", expected "rw" or "ro"; look in the log of cinder-volume`},
+		"access mode unknown":     {fields: `"access_mode": "wo"`, reason: mappers.InvalidConnection, want: `access_mode is "wo", expected "rw" or "ro"; check the cinder-volume log`},
 		"access mode no text":     {fields: `"access_mode": ["ro"]`, reason: mappers.InvalidConnection, want: "access_mode is a list, expected a string" + look},
 		"qos no object":           {fields: `"qos_specs": "iops"`, reason: mappers.InvalidConnection, want: `qos_specs is "iops", expected an object` + look},
 		"claim of many writers":   {fields: `"access_mode": "rw"`, change: func(r *mappers.Request) { r.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany} }, reason: mappers.UnsupportedAccessMode, want: "access mode ReadWriteMany is for volumeMode Block only, because a Cinder volume is a disk, and its filesystem breaks when two nodes mount it for writing; use ReadWriteOnce or ReadOnlyMany"},
@@ -249,7 +249,7 @@ func TestSentencesWithholdCredentials(t *testing.T) {
 		"inside a portal":      {`"target_portal": "user:hunter2@192.0.2.1:3260", "auth_password": "hunter2"`, "target_portal is " + withheld + ", which is not an address and a port; expected host:port or [IPv6]:port, correct the backend's iSCSI address in cinder.conf"},
 		"nested credentials":   {`"target_iqn": "label-hunter2", "config": {"vendor": [{"api_token": "hunter2"}]}`, "target_iqn is " + withheld + ", which starts with none of iqn., eui. and naa., which Kubernetes demands; set a standard target name on the array, or use a backend with one" + mapOtherwise("iscsi")},
 		"driver's own word":    {`"target_iqn": "label-hunter2", "chap_pwd": "hunter2"`, "target_iqn is " + withheld + ", which starts with none of iqn., eui. and naa., which Kubernetes demands; set a standard target name on the array, or use a backend with one" + mapOtherwise("iscsi")},
-		"password as a number": {`"auth_password": 12345678`, "auth_password is " + withheld + ", expected a string; the driver of this backend failed to describe the connection, look in the log of cinder-volume"},
+		"password as a number": {`"auth_password": 12345678`, "auth_password is " + withheld + ", expected a string; this backend's driver failed to describe the connection, so check the cinder-volume log"},
 		"method is password":   {`"auth_method": "hunter2", "auth_password": "hunter2"`, "auth_method is " + withheld + ", but kubelet speaks CHAP only; set the backend to CHAP or to no authentication"},
 		"longer than is shown": {`"target_iqn": "` + strings.Repeat("x", 300) + `"`, `target_iqn is "` + strings.Repeat("x", 80) + `...", which is longer than 223 characters; set a standard target name on the array, or use a backend with one` + mapOtherwise("iscsi")},
 	} {
@@ -279,7 +279,7 @@ func TestQoSWarningWithholdsCredentials(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"the volume type's front-end QoS (a value that contains a credential) is not enforced: kubelet has no such limits; move them to the back-end where the driver can"}
+	want := []string{"the volume type's front-end QoS (a value that contains a credential) is not enforced: kubelet has no such limits; move them to the back end if the driver can enforce them"}
 	if !reflect.DeepEqual(result.Warnings, want) {
 		t.Errorf("warnings are %q, expected %q", result.Warnings, want)
 	}

@@ -120,7 +120,7 @@ func (c Connection) nqn() (string, error) {
 		}
 		return nqn, nil
 	}
-	return "", refuse(InvalidConnection, "target_nqn is missing; look in the log of cinder-volume, the driver of this backend failed to describe the connection")
+	return "", refuse(InvalidConnection, "target_nqn is missing; check the cinder-volume log, because this backend's driver failed to describe the connection")
 }
 
 // nvmePortals reads the portals; there is at least one.
@@ -170,7 +170,7 @@ func (c Connection) nvmePortal(field string, value any) (nvmePortal, error) {
 func (c Connection) flatNVMePortal() (nvmePortal, error) {
 	for _, key := range []string{portalKey, "target_port"} {
 		if _, present := c.value(key); !present {
-			return nvmePortal{}, refuse(InvalidConnection, "%s is missing, and there is no list of portals; look in the log of cinder-volume, the driver of this backend failed to describe the connection", key)
+			return nvmePortal{}, refuse(InvalidConnection, "%s is missing, and there is no list of portals; check the cinder-volume log, because this backend's driver failed to describe the connection", key)
 		}
 	}
 	return c.newNVMePortal(portalKey, c.data[portalKey], "target_port", c.data["target_port"], "transport_type", c.data["transport_type"])
@@ -231,10 +231,10 @@ func (c Connection) hexID(keys []string, what string) (string, error) {
 		}
 		digits := strings.ToLower(strings.ReplaceAll(text, "-", ""))
 		if !hex128.MatchString(digits) || strings.Trim(digits, "0") == "" {
-			return "", refuse(InvalidConnection, "%s is %s, expected %s; look in the log of cinder-volume, the driver of this backend failed to describe the connection", key, c.quote(text), what)
+			return "", refuse(InvalidConnection, "%s is %s, expected %s; check the cinder-volume log, because this backend's driver failed to describe the connection", key, c.quote(text), what)
 		}
 		if found != "" && digits != found {
-			return "", refuse(InvalidConnection, "%s is not what %s says, so which volume is meant is unknown; look in the log of cinder-volume, the driver of this backend failed to describe the connection", key, keys[0])
+			return "", refuse(InvalidConnection, "%s is not what %s says, so which volume is meant is unknown; check the cinder-volume log, because this backend's driver failed to describe the connection", key, keys[0])
 		}
 		found = digits
 	}

@@ -87,9 +87,9 @@ func (r request) cephCSI(image rbdImage) (Result, error) {
 	case err != nil:
 		return Result{}, err
 	case reference == nil && image.authenticated:
-		return Result{}, refuse(InvalidMapping, "mapping.rbd.nodeStageSecretRef is missing and Cinder sends no key; name there a Secret with userID and userKey for ceph-csi")
+		return Result{}, refuse(InvalidMapping, "mapping.rbd.nodeStageSecretRef is missing and Cinder sends no key; name a Secret there with userID and userKey for ceph-csi")
 	case reference == nil:
-		return Result{}, refuse(InvalidMapping, "mapping.rbd.nodeStageSecretRef is missing, and ceph-csi wants a Secret also where auth_enabled is false; name there a Secret with any userID and userKey")
+		return Result{}, refuse(InvalidMapping, "mapping.rbd.nodeStageSecretRef is missing, and ceph-csi needs a Secret even if auth_enabled is false; name a Secret there with any userID and userKey")
 	}
 	source.NodeStageSecretRef = reference
 	return Result{Source: corev1.PersistentVolumeSource{CSI: source}, Secret: secret}, nil
@@ -101,7 +101,7 @@ func (r request) nativeRBD(image rbdImage) (Result, error) {
 		return Result{}, err
 	}
 	if len(image.monitors) == 0 {
-		return Result{}, refuse(InvalidConnection, "hosts and ports are missing, and the native source needs the addresses of the monitors; look in the log of cinder-volume, or map rbd to ceph-csi")
+		return Result{}, refuse(InvalidConnection, "hosts and ports are missing, and the native source needs the addresses of the monitors; check the cinder-volume log, or map rbd to ceph-csi")
 	}
 	source := &corev1.RBDPersistentVolumeSource{
 		CephMonitors: image.monitors,
@@ -204,7 +204,7 @@ func (c Connection) rbdImage() (rbdImage, error) {
 		if name != "" {
 			value = c.quote(name)
 		}
-		return image, refuse(InvalidConnection, "name is %s, expected pool/image; look in the log of cinder-volume, the driver of this backend failed to describe the connection", value)
+		return image, refuse(InvalidConnection, "name is %s, expected pool/image; check the cinder-volume log, because this backend's driver failed to describe the connection", value)
 	}
 	if image.monitors, err = c.monitors(); err != nil {
 		return image, err
@@ -239,7 +239,7 @@ func (c Connection) monitors() ([]string, error) {
 		return nil, err
 	}
 	if len(hosts) != len(ports) {
-		return nil, refuse(InvalidConnection, "hosts has %d entries and ports %d, so the monitors' addresses are unknown; look in the log of cinder-volume, the driver of this backend failed to describe the connection", len(hosts), len(ports))
+		return nil, refuse(InvalidConnection, "hosts has %d entries and ports %d, so the monitors' addresses are unknown; check the cinder-volume log, because this backend's driver failed to describe the connection", len(hosts), len(ports))
 	}
 	seen := map[string]bool{}
 	var monitors []string
@@ -253,7 +253,7 @@ func (c Connection) monitors() ([]string, error) {
 		}
 		monitor, err := newAddress(bare, ports[index], bracketed)
 		if err != nil {
-			return nil, refuse(InvalidConnection, "monitor %s, port %s (%s and %s) %v; look at the monitors' addresses in ceph.conf of cinder-volume",
+			return nil, refuse(InvalidConnection, "monitor %s, port %s (%s and %s) %v; check the monitor addresses in ceph.conf of cinder-volume",
 				c.quote(host), c.quote(ports[index]), at("hosts", index), at("ports", index), err)
 		}
 		if text := monitor.String(); !seen[text] {

@@ -24,9 +24,9 @@ func oneImage(changes fields) fields {
 
 func TestRBDRefusals(t *testing.T) {
 	const (
-		look    = "; the driver of this backend failed to describe the connection, look in the log of cinder-volume"
-		driver  = "; look in the log of cinder-volume, the driver of this backend failed to describe the connection"
-		monitor = "; look at the monitors' addresses in ceph.conf of cinder-volume"
+		look    = "; this backend's driver failed to describe the connection, so check the cinder-volume log"
+		driver  = "; check the cinder-volume log, because this backend's driver failed to describe the connection"
+		monitor = "; check the monitor addresses in ceph.conf of cinder-volume"
 		keyring = "; correct the keyring file that cinder-volume reads"
 		other   = " (auth_username), and the key of another user must not be handed out; correct rbd_user or the keyring file of the backend"
 	)
@@ -59,10 +59,10 @@ func TestRBDRefusals(t *testing.T) {
 		"keyring a list":        {oneImage(fields{"keyring": []string{cinderKey}}), ceph, invalid, "keyring is a list, expected a string" + look},
 
 		"no cluster":                      {oneImage(nil), mapping.Mapping{As: mapping.CSI}, mappers.InvalidMapping, `mapping.rbd.clusterID: is missing; name the Ceph cluster as ceph-csi's configuration does, or write a volumeHandle for a driver of your own`},
-		"another image":                   {oneImage(nil), mapping.Mapping{As: mapping.CSI, ClusterID: "ceph-1", NodeStageSecretRef: reference, Attributes: map[string]string{"pool": "other", "clusterID": "other"}}, mappers.InvalidMapping, "mapping.rbd.attributes.clusterID: the built-in mapping to ceph-csi makes the attribute clusterID itself; remove it, or set clusterID beside attributes"},
+		"another image":                   {oneImage(nil), mapping.Mapping{As: mapping.CSI, ClusterID: "ceph-1", NodeStageSecretRef: reference, Attributes: map[string]string{"pool": "other", "clusterID": "other"}}, mappers.InvalidMapping, "mapping.rbd.attributes.clusterID: the built-in mapping to ceph-csi sets the attribute clusterID itself; remove it, or set clusterID next to attributes"},
 		"secret without a name":           {oneImage(nil), mapping.Mapping{As: mapping.CSI, ClusterID: "ceph-1", NodeStageSecretRef: &corev1.SecretReference{Namespace: "a"}}, mappers.InvalidMapping, "mapping.rbd.nodeStageSecretRef.name: is missing; give the name and the namespace of the Secret"},
-		"no key":                          {oneImage(nil), ceph, mappers.InvalidMapping, "mapping.rbd.nodeStageSecretRef is missing and Cinder sends no key; name there a Secret with userID and userKey for ceph-csi"},
-		"no monitors":                     {oneImage(fields{"hosts": nil, "ports": nil}), native, invalid, "hosts and ports are missing, and the native source needs the addresses of the monitors; look in the log of cinder-volume, or map rbd to ceph-csi"},
+		"no key":                          {oneImage(nil), ceph, mappers.InvalidMapping, "mapping.rbd.nodeStageSecretRef is missing and Cinder sends no key; name a Secret there with userID and userKey for ceph-csi"},
+		"no monitors":                     {oneImage(fields{"hosts": nil, "ports": nil}), native, invalid, "hosts and ports are missing, and the native source needs the addresses of the monitors; check the cinder-volume log, or map rbd to ceph-csi"},
 		"no user for native":              {oneImage(fields{"auth_username": nil}), native, invalid, `auth_username is missing although auth_enabled is true, and Kubernetes would log in as "admin" instead; set rbd_user of the backend in cinder.conf`},
 		"keyring of no sections":          {oneImage(fields{"keyring": "key = " + cinderKey}), ceph, invalid, `keyring has no key for user "client.cinder"` + other},
 		"keyring of a daemon":             {oneImage(fields{"keyring": "[mon.cinder]\nkey = " + cinderKey}), ceph, invalid, `keyring has no key for user "client.cinder"` + other},

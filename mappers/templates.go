@@ -234,7 +234,7 @@ func (v templateValues) fill(field, text string, where template.Use) (string, er
 	result, err := parsed.Execute(v.tree)
 	switch {
 	case errors.Is(err, template.ErrControlCharacter):
-		return "", refuse(InvalidConnection, "mapping.%s.%s: %v, which no driver expects; look in the log of cinder-volume why the driver sends it", v.protocol, field, err)
+		return "", refuse(InvalidConnection, "mapping.%s.%s: %v, which no driver expects; check the cinder-volume log to see why the driver sends it", v.protocol, field, err)
 	case err != nil:
 		return "", refuse(InvalidMapping, "mapping.%s.%s: %v; compare the backend's mapping with what its driver sends", v.protocol, field, err)
 	case !use.Secret && v.connection.showsCredential(result):

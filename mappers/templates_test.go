@@ -97,10 +97,10 @@ func TestMappingRefusals(t *testing.T) {
 		"reference of no kind": {csi(func(m *mapping.Mapping) {
 			m.Secret = &mapping.Secret{Data: secret.Data, References: []string{"nodeStage"}}
 		}), `mapping.quobyte.secret.references: unknown reference "nodeStage"; the references of a CSI source are controllerExpandSecretRef, controllerPublishSecretRef, nodeExpandSecretRef, nodePublishSecretRef, nodeStageSecretRef`},
-		"two secrets of a FlexVolume": {flex(func(m *mapping.Mapping) { m.SecretRef, m.Secret = reference, secret }), "mapping.quobyte.secretRef: a FlexVolume has one Secret; remove secretRef or secret"},
+		"two secrets of a FlexVolume": {flex(func(m *mapping.Mapping) { m.SecretRef, m.Secret = reference, secret }), "mapping.quobyte.secretRef: a FlexVolume has only one Secret; remove secretRef or secret"},
 		"option of Kubernetes":        {flex(func(m *mapping.Mapping) { m.Options = map[string]string{"kubernetes.io/fsType": "xfs"} }), `mapping.quobyte.options.kubernetes.io/fsType: names under kubernetes.io and k8s.io are reserved for Kubernetes; choose another`},
-		"discard of a FlexVolume":     {flex(func(m *mapping.Mapping) { m.Discard = true }), "mapping.quobyte.discard: discard goes only with as: csi or native; remove it"},
-		"template unreadable":         {flex(func(m *mapping.Mapping) { m.Options = map[string]string{"a": "{{ .x }}"} }), "mapping.quobyte.options.a: unknown value .x; there are claim, connection, connector, fsType, pv, readOnly, tenant, volume"},
+		"discard of a FlexVolume":     {flex(func(m *mapping.Mapping) { m.Discard = true }), "mapping.quobyte.discard: discard is allowed only with as: csi or native; remove it"},
+		"template unreadable":         {flex(func(m *mapping.Mapping) { m.Options = map[string]string{"a": "{{ .x }}"} }), "mapping.quobyte.options.a: unknown value .x; the known names are claim, connection, connector, fsType, pv, readOnly, tenant, volume"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			request := plainRequest()

@@ -7,8 +7,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
-// inherit fills in what backends and tenants leave out, from the file's
-// defaults where these have it, else with what is built in.
+// inherit fills in what backends and tenants leave out: from the file's defaults
+// if they have it, and from the built-in defaults otherwise.
 func (p *Policy) inherit(d *document.Document, protocols mapping.Protocols) {
 	fillBuiltIn(d, "audit.interval", &p.Audit.Interval, DefaultAuditInterval)
 	fillBuiltIn(d, "audit.grace", &p.Audit.Grace, DefaultAuditGrace)

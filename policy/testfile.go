@@ -20,7 +20,7 @@ type TestFile struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 	// Policy is the file under test, as written; see ResolvePolicy. It may be
-	// empty where the caller has a policy already.
+	// empty if the caller has a policy already.
 	Policy string     `json:"policy"`
 	Tests  []TestCase `json:"tests"`
 
@@ -34,8 +34,8 @@ type TestFile struct {
 type TestCase struct {
 	Name  string    `json:"name"`
 	Claim TestClaim `json:"claim"`
-	// Used is what quota scopes hold before the claim; those not listed hold
-	// nothing.
+	// Used is the usage of quota scopes before the claim. Scopes that are not
+	// listed are empty.
 	Used   []ScopeUsage    `json:"used"`
 	Expect TestExpectation `json:"expect"`
 }
@@ -53,7 +53,7 @@ type TestClaim struct {
 	VolumeMode VolumeMode `json:"volumeMode"`
 }
 
-// ScopeUsage says what one quota scope holds; exactly one of Tenant, Rule and
+// ScopeUsage is the usage of one quota scope. Exactly one of Tenant, Rule and
 // Backend is set.
 type ScopeUsage struct {
 	Tenant string `json:"tenant"`
@@ -65,13 +65,13 @@ type ScopeUsage struct {
 	Snapshots int64  `json:"snapshots"`
 }
 
-// TestExpectation is what is compared with the decision: only what is given.
-// A claim is expected to be granted unless Denied is set.
+// TestExpectation is compared with the decision, as far as its fields are given.
+// The claim must be granted unless Denied is set.
 type TestExpectation struct {
 	Tenant string `json:"tenant"`
 	Rule   string `json:"rule"`
-	// Backends are those that may take the volume, in order; nil means that
-	// they are not compared.
+	// Backends are those that may take the volume, in order. If it is nil, they
+	// are not compared.
 	Backends []string     `json:"backends"`
 	Volume   ExpectVolume `json:"volume"`
 
@@ -143,7 +143,7 @@ func (f *TestFile) Line(test int, path string) int {
 	return document.Nearest(f.positions, at).Line
 }
 
-// Request is the claim as the daemon would ask about it.
+// Request returns the request that the daemon would make for the claim.
 func (c TestClaim) Request() Request {
 	r := Request{
 		Namespace:       c.Namespace,
@@ -175,7 +175,7 @@ func NamespaceLabels(name string, given map[string]string) map[string]string {
 }
 
 // CheckLabels returns a sentence about the first label that Kubernetes would
-// not take, or "".
+// reject, or "".
 func CheckLabels(given map[string]string) string {
 	d := newDocument("")
 	validateLabels(d, "", given)
@@ -268,7 +268,7 @@ func (e TestExpectation) validate(d *document.Document, path string) {
 	case !given:
 		d.Errorf(path, "expects nothing; give at least tenant, rule, backends or volume, or denied with a reason")
 	case e.Denied == "" && !d.Has(document.Child(path, "denied")) && e.Message != "":
-		d.Errorf(document.Child(path, "message"), "goes only with denied; add denied with a reason, or remove it")
+		d.Errorf(document.Child(path, "message"), "is allowed only with denied; add denied with a reason, or remove it")
 	}
 	if at := document.Child(path, "denied"); d.Has(at) {
 		if !slices.Contains(reasons, string(e.Denied)) {
@@ -285,10 +285,10 @@ func (e TestExpectation) validate(d *document.Document, path string) {
 	}
 	volume := document.Child(path, "volume")
 	if size := e.Volume.SizeGiB; size != nil && *size < 1 {
-		d.Errorf(document.Child(volume, "sizeGiB"), "must be at least 1, the smallest volume that Cinder makes")
+		d.Errorf(document.Child(volume, "sizeGiB"), "must be at least 1, the smallest volume that Cinder creates")
 	}
 	if at := document.Child(volume, "fsType"); d.Has(at) && !slices.Contains(FileSystems(), e.Volume.FSType) {
-		d.Errorf(at, "%q is not a file system that can be made on a volume%s", e.Volume.FSType, document.DidYouMean(e.Volume.FSType, FileSystems(), "use one of"))
+		d.Errorf(at, "%q is not a file system that can be created on a volume%s", e.Volume.FSType, document.DidYouMean(e.Volume.FSType, FileSystems(), "use one of"))
 	}
 }
 

@@ -20,7 +20,7 @@ const (
 	StampPrefix = "standalone-cinder.openstack.org/"
 )
 
-// Values that stand in where a policy is silent. A request may take as long as
+// Defaults of what a policy leaves out. A request may take as long as
 // Cinder's own call to its volume service (rpc_response_timeout, 60 s), since
 // os-initialize_connection waits for the storage array.
 const (
@@ -42,9 +42,9 @@ type Policy struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 
-	// ClusterID is stamped on every volume and tells the clusters that share
-	// a Cinder project apart. Empty means that the caller takes the UID of
-	// the kube-system namespace.
+	// ClusterID is stamped on every volume to distinguish the clusters that
+	// share a Cinder project. If it is empty, the caller uses the UID of the
+	// kube-system namespace.
 	ClusterID string `json:"clusterID"`
 
 	// Defaults is what the file says under that key; backends and tenants
@@ -54,21 +54,21 @@ type Policy struct {
 	Backends []Backend `json:"backends"`
 	Tenants  []Tenant  `json:"tenants"`
 
-	// Warnings are remarks that do not keep the policy from taking effect,
-	// such as a rule that can never be reached. They are sorted by line.
+	// Warnings do not keep the policy from taking effect. An example is a rule
+	// that can never be reached. They are sorted by line.
 	Warnings ErrorList `json:"-"`
 
 	// Source is the name under which the file was parsed.
 	Source string `json:"-"`
 
 	revision string
-	// positions is where each value stands in the file; see Line.
+	// positions holds the position of each value in the file; see Line.
 	positions map[string]document.Position
 }
 
-// Defaults is inherited, value by value, by tenants (VolumeSize, Metadata) and
-// backends (the rest) that are silent about it. A value of their own replaces
-// the default, whether it is narrower or wider.
+// Defaults are inherited, value by value, by tenants (VolumeSize, Metadata) and
+// backends (the rest) that leave a value out. A value of their own replaces the
+// default, whether it is narrower or wider.
 type Defaults struct {
 	VolumeSize VolumeSize        `json:"volumeSize"`
 	Metadata   map[string]string `json:"metadata"`
@@ -81,11 +81,12 @@ type Defaults struct {
 	Connector Connector `json:"connector"`
 }
 
-// Audit is how the leader compares what Kubernetes records with what Cinder has.
+// Audit configures how the leader compares what Kubernetes records with what
+// Cinder has.
 type Audit struct {
-	// Interval lies between the end of one comparison and the next.
+	// Interval is the time between the end of one comparison and the next.
 	Interval time.Duration `json:"interval"`
-	// Grace is how old something must be to be reported or removed.
+	// Grace is the age at which something is reported or removed.
 	Grace time.Duration `json:"grace"`
 	// Delete removes volumes and Secrets that provably no PersistentVolume
 	// ever named, rather than only reporting them.
@@ -124,7 +125,7 @@ type Backend struct {
 	Connector Connector `json:"connector"`
 
 	// Mapping says, by Cinder's driver_volume_type, what a connection
-	// becomes where the built-in mapping is not wanted or does not exist.
+	// becomes if the built-in mapping is not wanted or does not exist.
 	Mapping map[string]mapping.Mapping `json:"mapping"`
 }
 
@@ -271,7 +272,7 @@ type Class struct {
 	size sizeLimits
 }
 
-// Path is where the rule stands in the policy, such as tenants[0].classes[1].
+// Path returns the path of the rule in the policy, such as tenants[0].classes[1].
 func (c Class) Path() string { return c.path }
 
 // Quota bounds what a tenant or class rule may hold. Nil means no bound, 0

@@ -207,12 +207,12 @@ func validateConnector(d *document.Document, path string, c *Connector) {
 }
 
 const (
-	// MaxConcurrency is beyond what any Cinder or any process bears. It keeps
-	// slips such as a size in bytes from passing for a limit.
+	// MaxConcurrency is more than any Cinder or any process can handle. It
+	// catches mistakes such as a size in bytes.
 	MaxConcurrency = 100_000
 
-	// MinRate is a request in 100 seconds. Making a volume takes at least
-	// four, and slower ones would look like a program that hangs.
+	// MinRate is one request in 100 seconds. Creating a volume takes at least
+	// four, so with a lower rate the program would seem to hang.
 	MinRate = 0.01
 )
 
@@ -221,8 +221,8 @@ func validateTenantLimits(d *document.Document, path string, limits TenantLimits
 	validateRate(d, document.Child(path, "requestsPerSecond"), limits.RequestsPerSecond)
 }
 
-// validateConcurrency refuses 0 rather than guess: it may be meant as no limit
-// or as a stop.
+// validateConcurrency rejects 0 rather than guess whether it means no limit or no
+// requests.
 func validateConcurrency(d *document.Document, path string, value int64, instead string) {
 	switch {
 	case !d.Has(path):
@@ -233,7 +233,7 @@ func validateConcurrency(d *document.Document, path string, value int64, instead
 	}
 }
 
-// validateRate is about requests a second, of which 0 means no limit.
+// validateRate checks a number of requests per second. 0 means no limit.
 func validateRate(d *document.Document, path string, value float64) {
 	switch {
 	case !d.Has(path):

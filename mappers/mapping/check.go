@@ -181,13 +181,13 @@ func (c *checker) form() bool {
 func (c *checker) keys() {
 	for _, k := range keys() {
 		if c.Has(k.name) && !k.fits(c.about, c.As) {
-			c.errorf(at(k.name), "%s goes only with as: %s; remove it%s", k.name, c.Protocols.only(k), insteadOf(k.name, c.As))
+			c.errorf(at(k.name), "%s is allowed only with as: %s; remove it%s", k.name, c.Protocols.only(k), insteadOf(k.name, c.As))
 		}
 	}
 	if c.about.CephCSI && c.As == CSI && c.VolumeHandle != "" {
 		for _, name := range []string{"clusterID", "imageFeatures"} {
 			if c.Has(name) {
-				c.errorf(at(name), "%s is for the built-in mapping to ceph-csi, which makes the volumeHandle itself; remove %s or volumeHandle", name, name)
+				c.errorf(at(name), "%s is for the built-in mapping to ceph-csi, which sets the volumeHandle itself; remove %s or volumeHandle", name, name)
 			}
 		}
 	}
@@ -195,7 +195,7 @@ func (c *checker) keys() {
 		return
 	}
 	if c.Has("secret") {
-		c.errorf(at("secret"), "the built-in mapping to ceph-csi makes the Secret itself; remove secret, or write a volumeHandle for a driver of your own")
+		c.errorf(at("secret"), "the built-in mapping to ceph-csi creates the Secret itself; remove secret, or write a volumeHandle for a driver of your own")
 	}
 	for _, name := range SecretReferenceKeys()[1:] {
 		if c.Has(name) {
@@ -285,7 +285,7 @@ func (c *checker) secret() {
 	switch kind := at("secret", "type"); {
 	case secret.Type == "":
 	case c.As == FlexVolume && secret.Type != c.Driver:
-		c.errorf(kind, "kubelet hands a FlexVolume driver only Secrets whose type is the driver's name; remove type, or write %s", c.Driver)
+		c.errorf(kind, "kubelet gives a FlexVolume driver only Secrets whose type is the driver's name; remove type, or write %s", c.Driver)
 	case !secretTypePattern.MatchString(secret.Type) || len(secret.Type) > validation.DNS1123SubdomainMaxLength:
 		c.errorf(kind, "%q cannot be the type of a Secret; use letters, digits, '.', '_', '-' and '/'", secret.Type)
 	case strings.Contains(secret.Type, "kubernetes.io/") && !slices.Contains(volumeSecretTypes, secret.Type):
@@ -298,7 +298,7 @@ func (c *checker) secret() {
 	case c.As == CSI && len(secret.References) == 0 && c.NodeStageSecretRef != nil:
 		c.errorf(at("nodeStageSecretRef"), "refers to a Secret of your own, and so would secret; remove one of them, or give secret.references")
 	case c.As == FlexVolume && c.SecretRef != nil:
-		c.errorf(at("secretRef"), "a FlexVolume has one Secret; remove secretRef or secret")
+		c.errorf(at("secretRef"), "a FlexVolume has only one Secret; remove secretRef or secret")
 	}
 }
 
@@ -306,7 +306,7 @@ func (c *checker) secret() {
 // there may be such keys.
 func (c *checker) secretUses(secret *Secret) bool {
 	if c.As == FlexVolume && len(secret.References) > 0 {
-		c.errorf(at("secret", "references"), "a FlexVolume has one Secret, and refers to it by itself; remove references")
+		c.errorf(at("secret", "references"), "a FlexVolume has only one Secret and refers to it by itself; remove references")
 		return false
 	}
 	references := c.secretReferences()
@@ -316,7 +316,7 @@ func (c *checker) secretUses(secret *Secret) bool {
 		case !slices.Contains(SecretReferenceKeys(), reference):
 			message = fmt.Sprintf("unknown reference %q%s", reference, c.unknown(reference, SecretReferenceKeys(), "the references of a CSI source are"))
 		case references[reference] != nil:
-			message = reference + " is set beside the Secret already; remove one of them"
+			message = reference + " is already set; remove one of them"
 		case slices.Contains(secret.References[:i], reference):
 			message = reference + " is listed twice; remove one"
 		default:
@@ -359,9 +359,9 @@ func (c *checker) templates() {
 		if c.Has("attributes", name) {
 			instead := ""
 			if name == "clusterID" || name == "imageFeatures" {
-				instead = fmt.Sprintf(", or set %s beside attributes", name)
+				instead = fmt.Sprintf(", or set %s next to attributes", name)
 			}
-			c.errorf(at("attributes", name), "the built-in mapping to ceph-csi makes the attribute %s itself; remove it%s", name, instead)
+			c.errorf(at("attributes", name), "the built-in mapping to ceph-csi sets the attribute %s itself; remove it%s", name, instead)
 		}
 	}
 }

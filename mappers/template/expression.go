@@ -152,7 +152,7 @@ func (c *compiler) node(node parse.Node) expression {
 	case *parse.ActionNode:
 		return c.pipe(typed.Pipe)
 	case *parse.IfNode, *parse.RangeNode, *parse.WithNode, *parse.TemplateNode, *parse.BreakNode, *parse.ContinueNode:
-		c.mistakef("{{%s}} is not part of this language, which has no conditions and loops; use default, index and join", keyword(node))
+		c.mistakef("{{%s}} is not part of this language, which has no conditions or loops; use default, index and join", keyword(node))
 	default:
 		c.mistakef("%s is not part of this language", node)
 	}
@@ -194,7 +194,7 @@ func (c *compiler) command(command *parse.CommandNode, piped expression) express
 	identifier, isCall := first.(*parse.IdentifierNode)
 	if !isCall {
 		if len(command.Args) > 1 || piped != nil {
-			c.mistakef("%s is no function and takes no arguments; the functions are %s", first, strings.Join(FunctionNames(), ", "))
+			c.mistakef("%s is not a function and takes no arguments; the functions are %s", first, strings.Join(FunctionNames(), ", "))
 			return literal{""}
 		}
 		return c.operand(first)
@@ -269,7 +269,7 @@ func (c *compiler) operand(node parse.Node) expression {
 		return literal{typed.True}
 	case *parse.NumberNode:
 		if !typed.IsInt {
-			c.mistakef("%s is no whole number; put it in quotes", typed.Text)
+			c.mistakef("%s is not a whole number; put it in quotes", typed.Text)
 			return literal{""}
 		}
 		return literal{json.Number(strconv.FormatInt(typed.Int64, 10))}
@@ -282,14 +282,14 @@ func (c *compiler) operand(node parse.Node) expression {
 		}
 		return below{inner, typed.Field}
 	case *parse.DotNode:
-		c.mistakef(". alone is no value; name one, such as .volume.id")
+		c.mistakef(". alone is not a value; name one, such as .volume.id")
 	case *parse.VariableNode:
 		c.mistakef("%s is not part of this language, which has no variables", typed)
 	case *parse.IdentifierNode:
 		if _, known := functions()[typed.Ident]; known {
 			c.mistakef("put %s and its arguments in parentheses", typed.Ident)
 		} else {
-			c.mistakef("unknown word %q; names of values begin with a dot, texts stand in quotes", typed.Ident)
+			c.mistakef("unknown word %q; names of values begin with a dot, text goes in quotes", typed.Ident)
 		}
 	default:
 		c.mistakef("%s is not part of this language", node)
@@ -328,10 +328,10 @@ func (c *compiler) name(path []string, name string) {
 	if len(path) > 0 {
 		of = " of ." + path[0]
 	}
-	c.mistakef("%s%s is a credential and may be used under secret.data only", name, of)
+	c.mistakef("%s%s is a credential and may be used only under secret.data", name, of)
 }
 
-var errCredential = errors.New("a value that holds a credential may be used under secret.data only")
+var errCredential = errors.New("a value that holds a credential may be used only under secret.data")
 
 // kindOf names the kind of a value.
 func kindOf(value any) string {

@@ -58,7 +58,7 @@ func functions() map[string]function {
 func notEmpty(name string, at int) func([]expression) string {
 	return func(arguments []expression) string {
 		if constant, ok := arguments[at].(literal); ok && constant.value == "" {
-			return name + " looks for an empty text; write the text it should look for"
+			return name + " looks for empty text; write the text to look for"
 		}
 		return ""
 	}
@@ -141,7 +141,7 @@ func applyJoin(_ *scope, c call, values []any) (any, error) {
 			_, err := scalar(c.arguments[1], nil)
 			return nil, err
 		}
-		return nil, fmt.Errorf("%s is %s, where join wants a list", c.arguments[1].name(), kindOf(values[1]))
+		return nil, fmt.Errorf("%s is %s, but join needs a list", c.arguments[1].name(), kindOf(values[1]))
 	}
 	elements := make([]string, len(list))
 	length := 0
@@ -163,7 +163,7 @@ func applySplit(_ *scope, c call, values []any) (any, error) {
 		return nil, err
 	}
 	if arguments[0] == "" {
-		return nil, fmt.Errorf("%s is empty, where split wants a separator", c.arguments[0].name())
+		return nil, fmt.Errorf("%s is empty, but split needs a separator", c.arguments[0].name())
 	}
 	var list []any
 	for part := range strings.SplitSeq(arguments[1], arguments[0]) {
@@ -179,7 +179,7 @@ func applyReplace(_ *scope, c call, values []any) (any, error) {
 	}
 	before, after, text := arguments[0], arguments[1], arguments[2]
 	if before == "" {
-		return nil, fmt.Errorf("%s is empty, where replace wants a text to look for", c.arguments[0].name())
+		return nil, fmt.Errorf("%s is empty, but replace needs text to look for", c.arguments[0].name())
 	}
 	// Counted before it is made: a short text may become a very long one.
 	if len(text)+strings.Count(text, before)*len(after) > maxText {
@@ -206,7 +206,7 @@ func hostPort(c call, values []any) (host, port string, err error) {
 	host, port, err = net.SplitHostPort(arguments[0])
 	if err != nil {
 		// The cause quotes the address.
-		return "", "", fmt.Errorf("%s is no address and port", c.arguments[0].name())
+		return "", "", fmt.Errorf("%s is not an address and port", c.arguments[0].name())
 	}
 	return host, port, nil
 }
@@ -223,7 +223,7 @@ func checkFormat(arguments []expression) string {
 	constant, _ := arguments[0].(literal)
 	format, ok := constant.value.(string)
 	if !ok {
-		return "printf wants its format in quotes"
+		return "printf needs its format in quotes"
 	}
 	if percentEnd.MatchString(verb.ReplaceAllString(format, "")) {
 		return fmt.Sprintf("printf has no format %q; it knows %%s, %%d, %%x, %%X and %%%%, with a width such as %%04d", format)
@@ -257,7 +257,7 @@ func applyPrintf(_ *scope, c call, values []any) (any, error) {
 		}
 		number, err := strconv.ParseInt(arguments[next], 10, 64)
 		if err != nil {
-			failed = fmt.Errorf("%s is no whole number", c.arguments[next].name())
+			failed = fmt.Errorf("%s is not a whole number", c.arguments[next].name())
 			return ""
 		}
 		return fmt.Sprintf(match, number)

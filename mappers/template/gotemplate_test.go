@@ -36,10 +36,10 @@ func TestTextTemplateWouldNotDo(t *testing.T) {
 		{"with missingkey=error nothing can be optional", "missingkey=error", `{{ .connection.absent | default "x" }}`, missing, "x"},
 		{"null is text even with missingkey=error", "missingkey=error", `{{ .volume.zone }}`, "<no value>", "volume.zone is missing"},
 		{"a missing element cannot be optional", "missingkey=default", `{{ index .connection.luns 9 | default "x" }}`, "index out of range: 9", "x"},
-		{"lists and objects have a text, with credentials in it", "missingkey=error", `{{ .connection.config }}`, "not-a-real-token", "connection.config is an object, where text is wanted"},
-		{"a computed name reaches a credential", "missingkey=error", `{{ index .connection.config (printf "api_%s" "token") }}`, "not-a-real-token", "may be used under secret.data only"},
-		{"a function does not know where its value comes from", "missingkey=error", `{{ .connection.config | json }}`, "not-a-real-token", "may be used under secret.data only"},
-		{"a wrong type is text", "missingkey=error", `{{ printf "%d" .connection.name }}`, "%!d(string=volumes/volume-1)", "connection.name is no whole number"},
+		{"lists and objects have a text, with credentials in it", "missingkey=error", `{{ .connection.config }}`, "not-a-real-token", "connection.config is an object, but text is needed"},
+		{"a computed name reaches a credential", "missingkey=error", `{{ index .connection.config (printf "api_%s" "token") }}`, "not-a-real-token", "may be used only under secret.data"},
+		{"a function does not know where its value comes from", "missingkey=error", `{{ .connection.config | json }}`, "not-a-real-token", "may be used only under secret.data"},
+		{"a wrong type is text", "missingkey=error", `{{ printf "%d" .connection.name }}`, "%!d(string=volumes/volume-1)", "connection.name is not a whole number"},
 	} {
 		var result strings.Builder
 		parsed, err := gotemplate.New("").Option(c.option).Funcs(functions).Parse(c.text)

@@ -212,10 +212,10 @@ func scalar(of expression, value any) (string, error) {
 	case json.Number:
 		return decimal(typed), nil
 	case nil:
-		return "", fmt.Errorf("%s is missing; where the driver can do without it, write {{ %s | default \"\" }}", of.name(), of.source())
+		return "", fmt.Errorf("%s is missing; if the driver can do without it, write {{ %s | default \"\" }}", of.name(), of.source())
 	case []any:
-		return "", fmt.Errorf("%s is a list, where text is wanted; take an element with index, or all with join", of.name())
+		return "", fmt.Errorf("%s is a list, but text is needed; take an element with index, or all with join", of.name())
 	default:
-		return "", fmt.Errorf("%s is an object, where text is wanted; name one of its fields", of.name())
+		return "", fmt.Errorf("%s is an object, but text is needed; name one of its fields", of.name())
 	}
 }

@@ -34,7 +34,7 @@ func (u Use) unknown(path []string) string {
 	written := "." + strings.Join(path, ".")
 	switch {
 	case !known && u.Facts[path[0]] != nil:
-		return fmt.Sprintf("%s is known for connections of protocol %s only", written, path[0])
+		return fmt.Sprintf("%s is known only for connections of protocol %s", written, path[0])
 	case !known:
 		return fmt.Sprintf("unknown value %s%s", written, among(path[0], slices.Sorted(maps.Keys(roots))))
 	case children == nil && len(path) > 1:
@@ -43,9 +43,9 @@ func (u Use) unknown(path []string) string {
 		return ""
 	case len(path) == 1:
 		if path[0] == "connection" {
-			return ".connection is no value as a whole, since it may hold credentials; name a field of it"
+			return ".connection cannot be used as a whole, since it may hold credentials; name one of its fields"
 		}
-		return fmt.Sprintf("%s is no value; name a field of it: %s", written, strings.Join(children, ", "))
+		return fmt.Sprintf("%s is not a value; name one of its fields: %s", written, strings.Join(children, ", "))
 	case path[0] == "connection":
 		return ""
 	case !slices.Contains(children, path[1]):
@@ -63,5 +63,5 @@ func among(name string, known []string) string {
 			return fmt.Sprintf("; did you mean .%s?", candidate)
 		}
 	}
-	return "; there are " + strings.Join(known, ", ")
+	return "; the known names are " + strings.Join(known, ", ")
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// claim is what is asked of the policy, with how it was put.
+// claim is a request to the policy and how it was given.
 type claim struct {
 	// source is the place of a manifest; empty for a claim from flags.
 	source string
@@ -199,7 +199,7 @@ func (m manifests) resolveClaim(manifest claimManifest, selected bool, labels, p
 		{object.Annotations[cloneAnnotation] != "", "the annotation " + cloneAnnotation},
 	} {
 		if outside.given {
-			note("the claim has %s, which the provisioner checks before it asks the policy, and refuses where it cannot be honored", outside.what)
+			note("the claim has %s, which the provisioner checks before it asks the policy, and rejects if it cannot be honored", outside.what)
 		}
 	}
 	if object.Spec.VolumeName != "" {

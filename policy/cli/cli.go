@@ -61,8 +61,9 @@ type Options struct {
 	// ReadCluster reads what exists in the cluster of a kubeconfig file. The
 	// commands need no cluster unless a flag asks for one.
 	ReadCluster func(ctx context.Context, kubeconfig, provisionerName string) (review.Existing, error)
-	// Places says where a policy's backends lead, by name, as far as that is
-	// known without a request. An empty name of a clouds.yaml has none read.
+	// Places returns the places that a policy's backends lead to, by name, as
+	// far as they are known without a request. If the name of the clouds.yaml
+	// is empty, none is read.
 	Places func(p *policy.Policy, cloudsFile string) map[string]review.Place
 	// Protocols are those that mappings may be about.
 	Protocols mapping.Protocols

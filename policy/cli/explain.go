@@ -30,7 +30,7 @@ func newExplainCommand(from Options) *cobra.Command {
 		Short: "Say what a policy decides about claims, and why",
 		Long: `Say what a policy decides about claims, and why: which tenant and rule apply and
 why the others do not, the volume that would be made, the backends in the order
-in which they are tried, what each is told about the nodes, and the quotas.
+in which they are tried, the connector that each gets, and the quotas.
 It is the decision of the running program, made without a cluster.
 
 The claim is described by flags, or given as YAML manifests in files (- is

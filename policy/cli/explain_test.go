@@ -157,7 +157,7 @@ func TestManifestsAsKubectlAppliesThem(t *testing.T) {
 			": an empty storageClassName keeps the claim from being provisioned: it waits for a PersistentVolume made by hand"},
 		"a claim for a certain volume": {strings.Replace(simpleClaim, "spec: {", "spec: {volumeName: pv-1, selector: {}, ", 1), []string{"--namespace-labels", "a=b", "--parameter", "type=x"},
 			func(e claimExplanation) string { return strings.Join(e.Notes, "|") },
-			"the claim has spec.selector, which the provisioner checks before it asks the policy, and refuses where it cannot be honored|spec.volumeName binds the claim to the PersistentVolume pv-1; nothing is provisioned for it"},
+			"the claim has spec.selector, which the provisioner checks before it asks the policy, and rejects if it cannot be honored|spec.volumeName binds the claim to the PersistentVolume pv-1; nothing is provisioned for it"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

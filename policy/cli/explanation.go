@@ -102,7 +102,7 @@ type step struct {
 	Detail  string  `json:"detail"`
 }
 
-// backendStep is a backend with what it is told about the nodes.
+// backendStep is a backend with the connector that describes the nodes to it.
 type backendStep struct {
 	step
 	Connector policy.Connector `json:"connector"`
@@ -187,7 +187,7 @@ func (e *claimExplanation) addStep(p *policy.Policy, s policy.TraceStep) {
 }
 
 // addUnreachedRules adds the tenant's rules after the one that decided, which
-// the decision has not looked at.
+// the decision has not considered.
 func (e *claimExplanation) addUnreachedRules(p *policy.Policy) {
 	for _, tenant := range p.Tenants {
 		if tenant.Name != e.Tenant {
@@ -196,7 +196,7 @@ func (e *claimExplanation) addUnreachedRules(p *policy.Policy) {
 		for _, class := range tenant.Classes[len(e.Rules):] {
 			e.Rules = append(e.Rules, step{
 				Path: class.Path(), Line: p.Line(class.Path()), Name: "[" + strings.Join(class.StorageClasses, ", ") + "]",
-				Outcome: notReached, Detail: "not looked at, because an earlier rule decided",
+				Outcome: notReached, Detail: "not considered, because an earlier rule decided",
 			})
 		}
 	}

@@ -51,7 +51,7 @@ func (e explanation) text(to io.Writer) error {
 	return err
 }
 
-// inUse says what is taken to be in use where nothing was said about it.
+// inUse describes the usage that is assumed if none was given.
 func (e explanation) inUse(claim int) string {
 	switch {
 	case !e.assumed:
@@ -215,7 +215,7 @@ func (e claimExplanation) writeBackends(w *textWriter) {
 	w.table("  ", rows)
 }
 
-// describeConnector is what Cinder is told about the nodes.
+// describeConnector describes the connector that Cinder gets.
 func describeConnector(c policy.Connector) string {
 	parts := []string{"host " + c.Host, "initiator made from the cluster's id"}
 	if c.Initiator != "" {

@@ -24,7 +24,7 @@ type clusterReview struct {
 }
 
 // review reads the cluster and asks the policy about it. The file to compare
-// with is read first: a mistake in it is told sooner than a cluster answers.
+// with is read first, because that is faster than reading the cluster.
 func (o checkOptions) review(cmd *cobra.Command, p *policy.Policy) (*clusterReview, error) {
 	r := &clusterReview{Kubeconfig: o.kubeconfig, Provisioner: o.ProvisionerName, source: p.Source}
 	var earlier *policy.Policy
@@ -53,8 +53,8 @@ func (o checkOptions) review(cmd *cobra.Command, p *policy.Policy) (*clusterRevi
 // headings say what the findings of a kind have in common.
 var headings = map[review.FindingKind]string{
 	review.BackendGone:         "volumes that cannot be deleted",
-	review.BackendElsewhere:    "volumes that would be looked for where they are not",
-	review.BackendChanged:      "volumes that may be looked for where they are not",
+	review.BackendElsewhere:    "volumes whose backend leads to another place",
+	review.BackendChanged:      "volumes whose backend may lead to another place",
 	review.RetainedBackendGone: "retained volumes without their backend",
 	review.ClusterChanged:      "volumes of another cluster's id",
 	review.DamagedVolume:       "volumes that cannot be deleted under any policy",

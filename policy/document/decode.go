@@ -71,7 +71,7 @@ func (d *Document) pairs(n *yaml.Node, path string, visit func(key string, keyNo
 		at := Position{key.Line, key.Column}
 		switch {
 		case key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge":
-			d.unreadable(key, path, "merge keys (<<) are not supported; write the keys out, so that each stands where it counts")
+			d.unreadable(key, path, "merge keys (<<) are not supported; write out the keys in every place")
 			continue
 		case key.Kind != yaml.ScalarNode || key.ShortTag() != "!!str":
 			d.unreadable(key, path, "a key must be a string, not %s; put it in quotes", describe(key))

@@ -1,4 +1,4 @@
-// Package document reads YAML files strictly, and says of every mistake where it
+// Package document reads YAML files strictly, and reports for every mistake where it
 // is. The Go types that are filled in are the schema: whatever they do not know is
 // a mistake.
 package document
@@ -26,8 +26,8 @@ type Options struct {
 	// Noun is what such a file is called in sentences, TooLarge what is said about
 	// one beyond MaxSize, and APIVersion what it begins with.
 	Noun, TooLarge, APIVersion string
-	// Misplaced says of an unknown key of a type where it belongs, or what it is
-	// called there; empty if that is not known.
+	// Misplaced returns a hint about an unknown key of a type: where it belongs, or
+	// its right name. It is empty if there is none.
 	Misplaced func(typeName, key string) string
 	// Scalars are types that are written as text of a form.
 	Scalars map[reflect.Type]Scalar
@@ -42,8 +42,7 @@ type Scalar struct {
 	Parse                   func(text string) (value any, ok bool)
 }
 
-// Document collects what is found out about a file while it is read: where each
-// value stands, and what is wrong.
+// Document collects the positions of values and the mistakes while a file is read.
 type Document struct {
 	options Options
 
@@ -66,8 +65,8 @@ func New(options Options) *Document {
 	return &Document{options: options, positions: map[string]Position{}, unread: map[string]bool{}}
 }
 
-// Read fills in a value from a file. It is false where only a part could be read,
-// or nothing: further remarks would mislead.
+// Read fills in a value from a file. It returns false if the file could not be read
+// completely. Further checks would then mislead.
 func (d *Document) Read(data []byte, into any) bool {
 	root := d.parse(data)
 	if root == nil {
@@ -89,7 +88,7 @@ func (d *Document) Warnings() ErrorList {
 	return d.warnings
 }
 
-// Positions tells where each value stands that the file gives, by path.
+// Positions returns the position of each value in the file, by path.
 func (d *Document) Positions() map[string]Position { return d.positions }
 
 // IsUnread says that a value could not be read at all.
@@ -175,7 +174,7 @@ func Element(path string, i int) string {
 }
 
 // describe names a YAML value by its kind, for sentences like "must be a list,
-// not a string". It never shows the value: nobody knows what was put there.
+// not a string". It never shows the value, which might be a secret.
 func describe(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:

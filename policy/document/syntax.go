@@ -48,7 +48,7 @@ func (d *Document) reportSyntax(err error, data []byte) {
 	case bytes.IndexByte(indentation(text), '\t') >= 0 && (strings.Contains(problem, "tab") || strings.Contains(problem, "cannot start any token")):
 		d.errorAt(at, "", "the line is indented with a tab; YAML allows only spaces there")
 	case m != nil:
-		d.errorAt(at, "", fmt.Sprintf("*%s is read as a reference to something called &%s, which there is not; put a pattern that begins with * in quotes: %q", m[1], m[1], "*"+m[1]))
+		d.errorAt(at, "", fmt.Sprintf("*%s is read as a reference to something called &%s, which does not exist; put a pattern that begins with * in quotes: %q", m[1], m[1], "*"+m[1]))
 	default:
 		if hint := syntaxHints[problem]; hint != "" {
 			problem = hint + " (" + problem + ")"

@@ -6,29 +6,29 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// Existing is what a cluster has of one provisioner, for Of.
+// Existing is what exists in a cluster for one provisioner.
 type Existing struct {
-	// Cluster is the UID of the namespace kube-system, which stands in where
-	// a policy has no clusterID; empty if it is not known.
+	// Cluster is the UID of the namespace kube-system, which replaces a missing
+	// clusterID. It is empty if it is not known.
 	Cluster string
-	// Claims are in the order in which pending ones get what room there is:
-	// the eldest first.
+	// Claims are in the order in which pending ones get the remaining room:
+	// the oldest first.
 	Claims  []Claim
 	Volumes []Volume
-	// Places are where the backends of the policy under review lead, by name, as
-	// far as that is known without asking them.
+	// Places are the places that the backends of the policy lead to, by name, as
+	// far as they are known without a request.
 	Places map[string]Place
 }
 
-// Place is where a backend's volumes live: Cinder's endpoint and a project there,
-// in the form in which PersistentVolumes record them. A part that is not known is
-// empty.
+// Place is the place of a backend's volumes: Cinder's endpoint and a project
+// there, in the form in which PersistentVolumes record them. A part that is not
+// known is empty.
 type Place struct {
 	Endpoint string
 	Project  string
 }
 
-// String names what is known of the place.
+// String describes what is known about the place.
 func (p Place) String() string {
 	switch {
 	case p.Endpoint == "":
@@ -39,7 +39,7 @@ func (p Place) String() string {
 	return fmt.Sprintf("%s (project %s)", p.Endpoint, p.Project)
 }
 
-// excludes says whether a volume that was recorded at another place is
+// excludes reports whether a volume that was recorded at another place is
 // certainly not at this one.
 func (p Place) excludes(recorded Place) bool {
 	return recorded != Place{} &&
@@ -48,19 +48,18 @@ func (p Place) excludes(recorded Place) bool {
 
 // Claim is a claim that a StorageClass of the provisioner serves.
 type Claim struct {
-	// Request is what the policy is asked about the claim. Without a
-	// StorageClass object it has no parameters.
+	// Request is the request to the policy. Without a StorageClass object it has
+	// no parameters.
 	Request policy.Request
 	Name    string
 	UID     string
-	// ClassExists says whether there is a StorageClass of the name that the
-	// claim gives.
+	// ClassExists reports whether the StorageClass that the claim names exists.
 	ClassExists bool
-	// Refusal is why the provisioner turns the claim away before it asks any
-	// policy, or nil.
+	// Refusal is the reason why the provisioner rejects the claim before it asks
+	// any policy, or nil.
 	Refusal *policy.Denial
-	// Bound says that the claim has its volume. One that is not bound and
-	// names a Volume waits for that PersistentVolume, and no policy is asked.
+	// Bound reports whether the claim has its volume. A claim that is not bound
+	// but names a Volume waits for that PersistentVolume, whatever the policy.
 	Bound  bool
 	Volume string
 }
@@ -88,25 +87,25 @@ type Volume struct {
 	// for, ClaimUID its UID.
 	Claim    string
 	ClaimUID string
-	// Retain says that the volume stays when its claim is gone: nothing ever
-	// deletes it.
+	// Retain means that nothing deletes the volume when its claim is gone.
 	Retain bool
 	// Phase is the PersistentVolume's, such as Bound or Released.
 	Phase string
-	// Historic says that the historic provisioner made it. It names no
-	// tenant, counts against no quota, and may name no backend, as its
-	// backend is looked for when it is deleted.
+	// Historic means that the historic provisioner made it. It names no tenant
+	// and counts against no quota. It may name no backend, because deletion
+	// searches for it.
 	Historic bool
-	// Damage is why the volume cannot be deleted whatever the policy says,
-	// because of what its PersistentVolume fails to record; empty if it can.
+	// Damage is the reason why no policy lets the volume be deleted: its
+	// PersistentVolume lacks a record that deletion needs. It is empty if there
+	// is none.
 	Damage string
 }
 
 // usage is what the volume counts for.
 func (v Volume) usage() policy.Usage { return policy.Usage{Volumes: 1, Gigabytes: v.GiB} }
 
-// counts says whether the volume counts against quotas where the provisioner
-// runs under this cluster's id, as its ledger decides it.
+// counts reports whether the volume counts against quotas if the provisioner runs
+// under this cluster's ID. Its ledger decides in the same way.
 func (v Volume) counts(cluster string) bool {
 	return !v.Historic && v.ClaimUID != "" && (cluster == "" || v.Cluster == cluster)
 }

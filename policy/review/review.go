@@ -12,7 +12,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
-// FindingKind says in one stable CamelCase word what a Finding is about.
+// FindingKind is the kind of a Finding, a stable CamelCase word.
 type FindingKind string
 
 // The kinds of Finding, in the order in which a Review lists them.
@@ -20,12 +20,12 @@ const (
 	// BackendGone: the policy lacks a backend without which volumes cannot
 	// be deleted.
 	BackendGone FindingKind = "BackendGone"
-	// BackendElsewhere: a backend leads to another place than the one at which
-	// volumes were recorded, so that they cannot be deleted.
+	// BackendElsewhere: a backend leads to a place other than the one where
+	// volumes were recorded, so they cannot be deleted.
 	BackendElsewhere FindingKind = "BackendElsewhere"
-	// BackendChanged: auth, region or interface of a backend are others than in
-	// an earlier policy, and nobody can tell offline where they lead; only
-	// ReviewSince finds it.
+	// BackendChanged: auth, region or interface of a backend differ from an
+	// earlier policy, and only a request could show where they lead. Only Change
+	// finds it.
 	BackendChanged FindingKind = "BackendChanged"
 	// RetainedBackendGone: the policy lacks the backend of volumes that
 	// nothing deletes, because their reclaim policy is Retain.
@@ -36,18 +36,18 @@ const (
 	DamagedVolume FindingKind = "DamagedVolume"
 	// TenantGone: volumes belong to a tenant that the policy does not have.
 	TenantGone FindingKind = "TenantGone"
-	// RuleGone: volumes of a tenant have a StorageClass for which it has no
-	// rule any more.
+	// RuleGone: volumes of a tenant have a StorageClass for which it no longer
+	// has a rule.
 	RuleGone FindingKind = "RuleGone"
 	// OverQuota: volumes take up more than a limit allows.
 	OverQuota FindingKind = "OverQuota"
 	// NewlyDenied: a claim that has its volume would be denied today.
 	NewlyDenied FindingKind = "NewlyDenied"
-	// MovedTenant: a claim's volume was made for another tenant than the one
+	// MovedTenant: a claim's volume was created for a tenant other than the one
 	// its namespace belongs to.
 	MovedTenant FindingKind = "MovedTenant"
 	// StorageClassGone: a pending claim names a StorageClass that does not
-	// exist, so that it waits whatever the policy says.
+	// exist, so it waits whatever the policy says.
 	StorageClassGone FindingKind = "StorageClassGone"
 	// PendingDenied and PendingGranted: a claim without a volume gets none,
 	// or one.
@@ -71,8 +71,8 @@ type Finding struct {
 	Subject string `json:"subject"`
 	// Reason is why a claim is denied, for the kinds about denials.
 	Reason policy.Reason `json:"reason,omitempty"`
-	// Path and Line are where the policy decides it; Path is empty where no
-	// one place does.
+	// Path and Line locate what decides it in the policy. Path is empty if
+	// there is no single place.
 	Path string `json:"path,omitempty"`
 	Line int    `json:"line,omitempty"`
 	// Message is one sentence.
@@ -81,24 +81,25 @@ type Finding struct {
 	// about, sorted by name.
 	Volumes []string `json:"volumes,omitempty"`
 
-	// detail tells findings about one subject apart where policies differ.
-	// It has no paths, which change with every line put in before them.
+	// detail distinguishes findings about one subject under different policies.
+	// It has no paths, because they change with every entry inserted before
+	// them.
 	detail string
 }
 
-// Fails says whether the policy must not be put into force like this: what
-// exists could not be deleted.
+// Fails reports whether the policy must not take effect as it is, because existing
+// volumes could not be deleted.
 func (f Finding) Fails() bool { return f.Kind == BackendGone || f.Kind == BackendElsewhere }
 
 // Review is what a policy means for what exists.
 type Review struct {
-	// Claims and Volumes are how many were looked at.
+	// Claims and Volumes are the numbers of objects that were reviewed.
 	Claims  int `json:"claims"`
 	Volumes int `json:"volumes"`
 	// Findings are sorted by kind, then by subject.
 	Findings []Finding `json:"findings"`
-	// Ended are the findings about an earlier policy that are none about this
-	// one; only Since sets it.
+	// Ended are findings about an earlier policy that this one does not have.
+	// Only Since sets it.
 	Ended []Finding `json:"ended,omitempty"`
 }
 
@@ -113,9 +114,8 @@ func (r Review) Failing() int {
 	return n
 }
 
-// Of says what a policy means for what exists. It decides and counts as the
-// running program does, except for volumes that only Cinder knows of: those
-// that are being made.
+// Of reviews a policy. It decides and counts as the running program does, except
+// for volumes that only Cinder knows about, since they are being created.
 func Of(p *policy.Policy, existing Existing) Review {
 	r := &reviewer{
 		policy: p, cluster: p.ClusterID, places: existing.Places, used: policy.Usages{},
@@ -170,7 +170,7 @@ func (r *reviewer) find(f Finding) {
 	r.review.Findings = append(r.review.Findings, f)
 }
 
-// volumes counts the volumes and finds those that the policy has lost sight of.
+// volumes counts the volumes and finds those that the policy no longer covers.
 func (r *reviewer) volumes(volumes []Volume) {
 	var deletable, retained, elsewhere, clusters, tenants, rules groups
 	counted := map[string]bool{}
@@ -203,7 +203,7 @@ func (r *reviewer) volumes(volumes []Volume) {
 	}
 	deletable.each(func(backend string, names []string) {
 		r.find(grouped(BackendGone, backend, "backends", names,
-			"backend %s is not in the policy, so that %s cannot be deleted; keep the backend, with suspended: true, until they are gone", backend, someVolumes(names)))
+			"backend %s is not in the policy, so %s cannot be deleted; keep the backend, with suspended: true, until they are gone", backend, someVolumes(names)))
 	})
 	elsewhere.each(func(group string, names []string) {
 		backend, recorded, _ := strings.Cut(group, " ")
@@ -217,21 +217,21 @@ func (r *reviewer) volumes(volumes []Volume) {
 	})
 	clusters.each(func(cluster string, names []string) {
 		r.find(grouped(ClusterChanged, cluster, "clusterID", names,
-			"the cluster's id is %s under this policy, so that no quota counts %s, made under the id %s; volumes still being made under that id are not recognized", r.cluster, someVolumes(names), cluster))
+			"the cluster's id is %s under this policy, so no quota counts %s, made under the id %s; volumes still being made under that id are not recognized", r.cluster, someVolumes(names), cluster))
 	})
 	tenants.each(func(tenant string, names []string) {
 		r.find(grouped(TenantGone, tenant, "tenants", names,
-			"tenant %s is not in the policy, so that no tenant's quota counts %s", tenant, someVolumes(names)))
+			"tenant %s is not in the policy, so no tenant's quota counts %s", tenant, someVolumes(names)))
 	})
 	rules.each(func(rule string, names []string) {
 		tenant, class, _ := strings.Cut(rule, "/")
 		r.find(grouped(RuleGone, rule, r.tenantPath(tenant)+".classes", names,
-			"tenant %s has no rule for StorageClass %s, so that only the quotas of the tenant and the backend count %s", tenant, class, someVolumes(names)))
+			"tenant %s has no rule for StorageClass %s, so only the quotas of the tenant and the backend count %s", tenant, class, someVolumes(names)))
 	})
 }
 
-// count counts a volume against what the policy still knows of its tenant, rule
-// and backend.
+// count counts a volume against its tenant, rule and backend, as far as the policy
+// still has them.
 func (r *reviewer) count(v Volume, tenants, rules *groups) {
 	var kinds []policy.ScopeKind
 	for _, scope := range r.policy.QuotaScopes(v.Tenant, v.StorageClass, v.Backend) {
@@ -242,7 +242,7 @@ func (r *reviewer) count(v Volume, tenants, rules *groups) {
 	case !slices.Contains(kinds, policy.TenantScope):
 		tenants.add(cmp.Or(v.Tenant, "(none recorded)"), v.Name)
 	case !slices.Contains(kinds, policy.ClassScope):
-		// Neither names of tenants nor of StorageClasses have a slash.
+		// Names of tenants and StorageClasses have no slash.
 		rules.add(v.Tenant+"/"+v.StorageClass, v.Name)
 	}
 }
@@ -253,7 +253,7 @@ func (r *reviewer) overQuota() {
 		for _, limit := range scope.Exceeded(r.used.Of(scope)) {
 			r.find(Finding{
 				Kind: OverQuota, Subject: scope.Subject() + ", " + limit.Key, Path: limit.Path,
-				Message: fmt.Sprintf("%d of %d %s are used by %s (%s); what exists stays, and nothing is added until enough of it is gone",
+				Message: fmt.Sprintf("%d of %d %s are used by %s (%s); existing volumes stay, and no more are added until enough of them are gone",
 					limit.Used, limit.Limit, limit.Unit, scope.Subject(), limit.Path),
 				detail: fmt.Sprintf("%d of %d", limit.Used, limit.Limit),
 			})
@@ -261,16 +261,16 @@ func (r *reviewer) overQuota() {
 	}
 }
 
-// bound looks at a claim that has its volume. Claims on volumes that the
-// provisioner did not make are not its own.
+// bound reviews a claim that has its volume. Claims whose volumes the provisioner
+// did not create are ignored.
 func (r *reviewer) bound(claim Claim) {
 	volume, ours := r.byName[claim.Volume]
 	if !ours {
 		return
 	}
 	decision := r.policy.Decide(claim.Request)
-	// Without the StorageClass the claim could not be made again anyway, and
-	// what it asks for cannot be told.
+	// Without the StorageClass the claim could not be provisioned again anyway,
+	// and its parameters are unknown.
 	if denial := decision.Denial; denial != nil && claim.ClassExists {
 		r.find(Finding{
 			Kind: NewlyDenied, Subject: claim.subject(), Reason: denial.Reason, Path: denial.Path,
@@ -282,17 +282,17 @@ func (r *reviewer) bound(claim Claim) {
 		path := r.tenantPath(now)
 		r.find(Finding{
 			Kind: MovedTenant, Subject: claim.subject(), Path: path,
-			Message: fmt.Sprintf("namespace %s belongs to tenant %s (%s), but volume %s was made for tenant %s and goes on counting for it", claim.Request.Namespace, now, path, volume.Name, volume.Tenant),
+			Message: fmt.Sprintf("namespace %s belongs to tenant %s (%s), but volume %s was made for tenant %s and still counts against that tenant", claim.Request.Namespace, now, path, volume.Name, volume.Tenant),
 			detail:  now,
 		})
 	}
 }
 
-// pending looks at a claim without a volume. One that is granted counts for
-// those after it.
+// pending reviews a claim without a volume. If it is granted, it counts for the
+// claims after it.
 func (r *reviewer) pending(claim Claim) {
 	if claim.Volume != "" || r.byClaim[claim.UID] {
-		// It waits for the volume that it names, or that was just made for it.
+		// It waits for the volume that it names, or that was just created for it.
 		return
 	}
 	if claim.Refusal != nil {
@@ -302,7 +302,7 @@ func (r *reviewer) pending(claim Claim) {
 	if !claim.ClassExists {
 		message := fmt.Sprintf("the claim waits for StorageClass %s, which does not exist", claim.Request.StorageClass)
 		if claim.Request.StorageClass == "" {
-			message = "the claim names no StorageClass, and so nobody makes a volume for it"
+			message = "the claim names no StorageClass, so nothing creates a volume for it"
 		}
 		r.find(Finding{Kind: StorageClassGone, Subject: claim.subject(), Message: message})
 		return

@@ -114,8 +114,8 @@ func TestReview(t *testing.T) {
 				volumeOf("1", "b", "x", "bronze", nil), volumeOf("3", "b", "x", "bronze", nil), volumeOf("5", "b", "x", "copper", nil),
 			}},
 			want: []string{
-				"BackendGone bronze backends:6 backend bronze is not in the policy, so that 4 PersistentVolumes (pv-1, pv-2, pv-3 and 1 more) cannot be deleted; keep the backend, with suspended: true, until they are gone [pv-1 pv-2 pv-3 pv-4]",
-				"BackendGone copper backends:6 backend copper is not in the policy, so that 1 PersistentVolume (pv-5) cannot be deleted; keep the backend, with suspended: true, until they are gone [pv-5]",
+				"BackendGone bronze backends:6 backend bronze is not in the policy, so 4 PersistentVolumes (pv-1, pv-2, pv-3 and 1 more) cannot be deleted; keep the backend, with suspended: true, until they are gone [pv-1 pv-2 pv-3 pv-4]",
+				"BackendGone copper backends:6 backend copper is not in the policy, so 1 PersistentVolume (pv-5) cannot be deleted; keep the backend, with suspended: true, until they are gone [pv-5]",
 			},
 		},
 		"retained volumes of a backend that is gone": {
@@ -127,11 +127,11 @@ func TestReview(t *testing.T) {
 		},
 		"a historic volume that was found at a backend which is gone": {
 			existing: existingOf{nil, []Volume{{Name: "pv-old", Historic: true, Backend: "bronze", ClaimUID: "uid-old"}}},
-			want:     []string{"BackendGone bronze backends:6 backend bronze is not in the policy, so that 1 PersistentVolume (pv-old) cannot be deleted; keep the backend, with suspended: true, until they are gone [pv-old]"},
+			want:     []string{"BackendGone bronze backends:6 backend bronze is not in the policy, so 1 PersistentVolume (pv-old) cannot be deleted; keep the backend, with suspended: true, until they are gone [pv-old]"},
 		},
 		"volumes of another cluster's id count for nobody": {
 			existing: existingOf{nil, []Volume{volumeOf("1", "a", "fast", "gold", func(v *Volume) { v.Cluster, v.GiB = "test", 100 })}},
-			want:     []string{"ClusterChanged test clusterID:4 the cluster's id is prod under this policy, so that no quota counts 1 PersistentVolume (pv-1), made under the id test; volumes still being made under that id are not recognized [pv-1]"},
+			want:     []string{"ClusterChanged test clusterID:4 the cluster's id is prod under this policy, so no quota counts 1 PersistentVolume (pv-1), made under the id test; volumes still being made under that id are not recognized [pv-1]"},
 		},
 		"a volume that records too little": {
 			existing: existingOf{nil, []Volume{volumeOf("1", "a", "fast", "", func(v *Volume) { v.Damage = "PersistentVolume pv-1: annotation x is missing" })}},
@@ -140,13 +140,13 @@ func TestReview(t *testing.T) {
 		"a tenant that is gone": {
 			existing: existingOf{nil, []Volume{volumeOf("1", "c", "fast", "gold", nil), volumeOf("2", "c", "slow", "gold", nil), volumeOf("3", "", "slow", "gold", nil)}},
 			want: []string{
-				"TenantGone (none recorded) tenants:9 tenant (none recorded) is not in the policy, so that no tenant's quota counts 1 PersistentVolume (pv-3) [pv-3]",
-				"TenantGone c tenants:9 tenant c is not in the policy, so that no tenant's quota counts 2 PersistentVolumes (pv-1, pv-2) [pv-1 pv-2]",
+				"TenantGone (none recorded) tenants:9 tenant (none recorded) is not in the policy, so no tenant's quota counts 1 PersistentVolume (pv-3) [pv-3]",
+				"TenantGone c tenants:9 tenant c is not in the policy, so no tenant's quota counts 2 PersistentVolumes (pv-1, pv-2) [pv-1 pv-2]",
 			},
 		},
 		"a rule that is gone": {
 			existing: existingOf{nil, []Volume{volumeOf("1", "a", "slow", "gold", nil)}},
-			want:     []string{"RuleGone a/slow tenants[0].classes:13 tenant a has no rule for StorageClass slow, so that only the quotas of the tenant and the backend count 1 PersistentVolume (pv-1) [pv-1]"},
+			want:     []string{"RuleGone a/slow tenants[0].classes:13 tenant a has no rule for StorageClass slow, so only the quotas of the tenant and the backend count 1 PersistentVolume (pv-1) [pv-1]"},
 		},
 		"limits that are exceeded, whatever the phase": {
 			existing: existingOf{nil, []Volume{
@@ -155,10 +155,10 @@ func TestReview(t *testing.T) {
 				volumeOf("5", "b", "x", "gold", nil),
 			}},
 			want: []string{
-				"TenantGone c tenants:9 tenant c is not in the policy, so that no tenant's quota counts 1 PersistentVolume (pv-4) [pv-4]",
-				"OverQuota StorageClasses [fast] of tenant a, gigabytes tenants[0].classes[0].quota.gigabytes:13 31 of 20 GiB are used by StorageClasses [fast] of tenant a (tenants[0].classes[0].quota.gigabytes); what exists stays, and nothing is added until enough of it is gone",
-				"OverQuota backend gold, volumes backends[0].limits.volumes:6 5 of 4 volumes are used by backend gold (backends[0].limits.volumes); what exists stays, and nothing is added until enough of it is gone",
-				"OverQuota tenant a, gigabytes tenants[0].quota.gigabytes:11 31 of 30 GiB are used by tenant a (tenants[0].quota.gigabytes); what exists stays, and nothing is added until enough of it is gone",
+				"TenantGone c tenants:9 tenant c is not in the policy, so no tenant's quota counts 1 PersistentVolume (pv-4) [pv-4]",
+				"OverQuota StorageClasses [fast] of tenant a, gigabytes tenants[0].classes[0].quota.gigabytes:13 31 of 20 GiB are used by StorageClasses [fast] of tenant a (tenants[0].classes[0].quota.gigabytes); existing volumes stay, and no more are added until enough of them are gone",
+				"OverQuota backend gold, volumes backends[0].limits.volumes:6 5 of 4 volumes are used by backend gold (backends[0].limits.volumes); existing volumes stay, and no more are added until enough of them are gone",
+				"OverQuota tenant a, gigabytes tenants[0].quota.gigabytes:11 31 of 30 GiB are used by tenant a (tenants[0].quota.gigabytes); existing volumes stay, and no more are added until enough of them are gone",
 			},
 		},
 		"limits that are just met": {
@@ -203,7 +203,7 @@ func TestReview(t *testing.T) {
 				[]Claim{bound("n", "one", "fast", teamB)},
 				[]Volume{volumeOf("one", "a", "fast", "gold", nil)},
 			},
-			want: []string{"MovedTenant n/one tenants[1]:14 namespace n belongs to tenant b (tenants[1]), but volume pv-one was made for tenant a and goes on counting for it"},
+			want: []string{"MovedTenant n/one tenants[1]:14 namespace n belongs to tenant b (tenants[1]), but volume pv-one was made for tenant a and still counts against that tenant"},
 		},
 		"a historic volume was made for no tenant": {
 			existing: existingOf{[]Claim{bound("a", "one", "fast", nil)}, []Volume{{Name: "pv-one", Historic: true, ClaimUID: "uid-one"}}},
@@ -243,7 +243,7 @@ func TestReview(t *testing.T) {
 		},
 		"a pending claim that names no StorageClass": {
 			existing: existingOf{[]Claim{pending("a", "z", "", func(c *Claim) { c.ClassExists = false })}, nil},
-			want:     []string{"StorageClassGone a/z the claim names no StorageClass, and so nobody makes a volume for it"},
+			want:     []string{"StorageClassGone a/z the claim names no StorageClass, so nothing creates a volume for it"},
 		},
 		"a pending claim that waits for the volume it names": {
 			existing: existingOf{[]Claim{pending("x", "z", "fast", func(c *Claim) { c.Volume = "pv-static" })}, nil},
@@ -344,7 +344,7 @@ func TestBackendsThatLeadElsewhere(t *testing.T) {
 		placed("1", "gold", old, "a", nil), placed("2", "gold", old, "a", nil), placed("3", "gold", old, "b", nil), placed("4", "gold", "http://new:8776/v3", "b", nil),
 		placed("5", "gold", "", "", nil), placed("6", "gold", old, "a", func(v *Volume) { v.Retain = true }), placed("7", "bronze", old, "a", nil),
 	}
-	const gone = "BackendGone bronze backends:6 backend bronze is not in the policy, so that 1 PersistentVolume (pv-7) cannot be deleted; keep the backend, with suspended: true, until they are gone [pv-7]"
+	const gone = "BackendGone bronze backends:6 backend bronze is not in the policy, so 1 PersistentVolume (pv-7) cannot be deleted; keep the backend, with suspended: true, until they are gone [pv-7]"
 	for name, test := range map[string]struct {
 		places map[string]Place
 		want   []string
@@ -382,8 +382,8 @@ func TestBackendsOfWhichAnotherEndpointIsChosen(t *testing.T) {
 	existing := Existing{Cluster: "prod", Volumes: []Volume{
 		placed("1", "gold", old, "a", nil), placed("2", "gold", "", "", nil), placed("3", "gold", old, "a", func(v *Volume) { v.Retain = true }), placed("4", "silver", old, "a", nil),
 	}}
-	const recorded = "backend gold changed, so that the volumes of 1 PersistentVolume (pv-1), recorded at http://old:8776/v3 (project a), may not be found any more; what is not found is not deleted until the backend leads there again [pv-1]"
-	const unrecorded = "backend gold changed, so that the volumes of 1 PersistentVolume (pv-2), which do not record where they are, may not be found any more; what is not found is not deleted until the backend leads there again [pv-2]"
+	const recorded = "backend gold changed, so the volumes of 1 PersistentVolume (pv-1), recorded at http://old:8776/v3 (project a), may no longer be found; volumes that are not found are not deleted until the backend leads there again [pv-1]"
+	const unrecorded = "backend gold changed, so the volumes of 1 PersistentVolume (pv-2), which do not record where they are, may no longer be found; volumes that are not found are not deleted until the backend leads there again [pv-2]"
 	for name, test := range map[string]struct {
 		gold   string
 		places map[string]Place

@@ -8,9 +8,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// fields says about each field, by type and key, what its type does not.
-// An entry with the name of a type alone is about its object as a whole. It
-// holds the same constraints as validate.go and validate_backend.go.
+// fields describes each field, by type and key. An entry with only the name of a
+// type is about its object as a whole. The constraints are those of the checks in
+// the packages policy and mapping.
 func fields(protocols mapping.Protocols) map[string]field {
 	all := map[string]field{}
 	for _, part := range []map[string]field{policyFields(), backendFields(protocols), connectionFields(), mappingFields(), tenantFields(), sharedFields()} {
@@ -179,7 +179,8 @@ func sharedFields() map[string]field {
 	}
 }
 
-// templateRules bound a template; what is in it only Parse can read.
+// templateRules bound the length of a template. Only policy.Parse reads what is in
+// it.
 func templateRules() object { return object{"maxLength": template.MaxLength} }
 
 func filledKeys() object { return object{"propertyNames": object{"minLength": 1}} }

@@ -40,7 +40,7 @@ func JSON(protocols mapping.Protocols) []byte {
 	return append(text, '\n')
 }
 
-// field is what the type of a field does not say.
+// field describes what the type of a field does not express.
 type field struct {
 	description string
 	required    bool
@@ -126,7 +126,7 @@ func (b *builder) object(t reflect.Type) object {
 			value["minLength"] = 1
 		}
 		if value["$ref"] != nil {
-			// Draft 7 ignores what stands beside a reference.
+			// Draft 7 ignores keywords next to a reference.
 			value = object{"allOf": []object{value}}
 		}
 		maps.Copy(value, about.rules)
@@ -178,10 +178,10 @@ func textRules() object {
 	return object{"pattern": textPattern, "maxLength": policy.MaxTextLength}
 }
 
-// both demands two schemas of one value.
+// both requires a value to match two schemas.
 func both(a, b object) object { return object{"allOf": []object{a, b}} }
 
-// when demands something of a mapping whose as is of that kind.
+// when requires something of a mapping of that form.
 func when(as mapping.Form, then object) object {
 	return object{
 		"if":   object{"properties": object{"as": object{"const": string(as)}}, "required": []string{"as"}},

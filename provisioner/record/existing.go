@@ -17,7 +17,7 @@ import (
 )
 
 // ReadExisting reads the claims and PersistentVolumes of a provisioner from a
-// cluster, for policy.Policy.Review. Those of other provisioners are left out.
+// cluster, for review.Of. Those of other provisioners are left out.
 //
 // Claims are read before PersistentVolumes. A claim that is bound in between
 // then shows as a pending one that has its volume, about which there is nothing
