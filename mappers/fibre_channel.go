@@ -96,8 +96,8 @@ func mapFibreChannel(r request) (Result, error) {
 	return result, nil
 }
 
-// fibreChannelFacts are the paths for a driver of the operator's choice.
-// lun is missing where the paths differ in it.
+// fibreChannelFacts returns the paths for a driver of the operator's choice. lun is
+// missing if the paths have different LUNs.
 func fibreChannelFacts(r request) (facts, *Refusal, error) {
 	named, err := r.Connection.fcTargets()
 	if err != nil {
@@ -136,8 +136,8 @@ func mostTargets(lun int32) int {
 // type of the identifier (2 for EUI-64, 3 for NAA), and its digits.
 var wwidPattern = regexp.MustCompile(`^(2[0-9a-f]{16}|3[0-9a-f]{16}|3[0-9a-f]{32})$`)
 
-// fcWWIDs takes the disk's identifier from where the operator says it is.
-// Drivers give the name "wwn" to different things, so none is taken unasked.
+// fcWWIDs takes the disk's identifier from the field that the operator names.
+// Drivers use the name "wwn" for different things, so there is no default.
 func (r request) fcWWIDs() ([]string, error) {
 	values, err := r.newValues(nil)
 	if err != nil {
@@ -160,8 +160,8 @@ type fcPath struct {
 	lun    int32
 }
 
-// fcPaths reads the targets and their LUNs; there is at least one, and no
-// target is there twice.
+// fcPaths reads the targets and their LUNs. There is at least one target, and none
+// is listed twice.
 //
 // The rules are os-brick's (connectors/fibre_channel.py): target_wwns goes
 // before target_wwn, target_luns before target_lun, and lists are paired by
@@ -328,12 +328,12 @@ func (c Connection) fcPairs(targets []string) ([]fcPath, error) {
 	return paths, nil
 }
 
-// fcMasking is what the array shows to which initiator; empty where the
+// fcMasking is what the array shows to each initiator. It is empty if the
 // connection does not say.
 type fcMasking struct {
 	// targets holds the targets by initiator, in the driver's order.
 	targets map[string][]string
-	// paths are the targets with LUNs, where the connection gives them.
+	// paths are the targets with LUNs, if the connection gives them.
 	paths []fcPath
 }
 
@@ -423,7 +423,7 @@ func (m fcMasking) initiators() []string {
 }
 
 // spread chooses some of the targets, so that every initiator reaches some of
-// them as far as possible: each takes its turn, then the rest in order.
+// them if possible: first one for each initiator in turn, then the rest in order.
 func (m fcMasking) spread(targets []string, most int) []string {
 	chosen := map[string]bool{}
 	for turn := range len(targets) {
@@ -441,8 +441,8 @@ func (m fcMasking) spread(targets []string, most int) []string {
 	return slices.DeleteFunc(slices.Clone(targets), func(target string) bool { return !chosen[target] })
 }
 
-// checkMasking compares whom the array shows the volume with whom Cinder was
-// asked to show it.
+// checkMasking compares the ports that the array shows the volume to with those
+// that Cinder was asked to show it to.
 func (r request) checkMasking(masking fcMasking) ([]string, error) {
 	shown := masking.initiators()
 	if len(shown) == 0 || len(r.Connector.WWPNs) == 0 {

@@ -115,7 +115,7 @@ func (r request) iscsiInterface() string {
 	}
 }
 
-// withHint adds to what the native source cannot express that a driver may.
+// withHint adds to a limit of the native source that a driver may not have it.
 func (r request) withHint(err error) error {
 	var refusal *Refusal
 	if errors.As(err, &refusal) && refusal.Reason == UnsupportedConnection {
@@ -209,9 +209,9 @@ func (c Connection) chap(prefix, keyPrefix string, data map[string][]byte) (bool
 	return true, nil
 }
 
-// iscsiFacts are the paths for a driver of the operator's choice: the primary
-// one, and all of them in parallel lists. lun is missing where the paths differ
-// in it. What contradicts itself is refused for every driver.
+// iscsiFacts returns the paths for a driver of the operator's choice: the primary
+// one, and all of them in parallel lists. lun is missing if the paths have
+// different LUNs. Contradictions are refused for every driver.
 func iscsiFacts(r request) (facts, *Refusal, error) {
 	paths, _, err := iscsiPaths(r.Connection.withoutLimits())
 	if err != nil {
@@ -257,8 +257,8 @@ var (
 	plainTargetPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.,_:-]*$`)
 )
 
-// targetNameProblem says what keeps a name from being the name of an iSCSI
-// node, as the rest of a sentence; it is empty when nothing does.
+// targetNameProblem describes why a name cannot be the name of an iSCSI node, as
+// the rest of a sentence. It is empty if it can.
 func targetNameProblem(name string) string {
 	switch {
 	case len(name) > longestTargetName:

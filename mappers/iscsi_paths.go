@@ -49,8 +49,8 @@ func iscsiPaths(c Connection) ([]iscsiPath, []string, error) {
 		return nil, nil, c.missingKeys(flat)
 	}
 
-	// One LUN per source. Where paths differ, the lists join two arrays, and
-	// choosing one of them would drop the fail-over the volume was made for.
+	// A source has one LUN. If paths differ, the lists join two arrays, and
+	// choosing one of them would lose the failover that the volume is for.
 	for _, path := range listed {
 		if path.lun != listed[0].lun && !c.unlimited {
 			return nil, nil, refuse(UnsupportedConnection,
@@ -111,8 +111,7 @@ func (c Connection) flatPath() (flatPath, error) {
 	return flat, nil
 }
 
-// pathLists are the lists of a connection. Lists that are there have the same
-// length.
+// pathLists are the lists of a connection. Those that it has are of equal length.
 type pathLists struct {
 	portals []address
 	targets []string
@@ -164,8 +163,8 @@ func (c Connection) pathLists() (pathLists, error) {
 	return lists, nil
 }
 
-// describe names the lists that are there, with their lengths, and those that
-// are not.
+// describe names the lists that the connection has, with their lengths, and those
+// that it lacks.
 func (l pathLists) describe() (present, absent string) {
 	var there, missing []string
 	for _, list := range []struct {
@@ -181,7 +180,7 @@ func (l pathLists) describe() (present, absent string) {
 	return strings.Join(there, ", "), strings.Join(missing, " and ")
 }
 
-// listedPaths pairs the lists. As in os-brick there are paths only where both
+// listedPaths pairs the lists. As in os-brick, there are paths only if both
 // portals and targets are listed, and a flat LUN stands for a missing list of
 // LUNs. Other lists are left aside with a warning when the flat keys give a
 // path without them.
@@ -238,8 +237,8 @@ func (c Connection) contradiction(what string) *Refusal {
 		strings.Join([]string{portalKey, targetKey, lunKey}, ", "), strings.Join([]string{portalsKey, targetsKey, lunsKey}, ", "), what)
 }
 
-// missingKeys says which flat keys are missing. Those that no list replaces
-// are the cause; when each is replaced by some list, the lists are no whole.
+// missingKeys names the flat keys that are missing. Those that no list replaces are
+// the cause. If a list replaces each of them, the lists are incomplete.
 func (c Connection) missingKeys(flat flatPath) *Refusal {
 	var missing, irreplaceable []string
 	for _, key := range []struct {

@@ -1,6 +1,6 @@
 // Package mappers turns what Cinder says about a connected volume into what a
-// kubelet needs to mount it: a PersistentVolumeSource and, where the target
-// asks for credentials, the Secret that the source refers to.
+// kubelet needs to mount it: a PersistentVolumeSource and, if the target asks for
+// credentials, the Secret that the source refers to.
 //
 // The package is pure: it does no I/O, reads no clock and draws no random
 // numbers, so the same Request always gives the same Result. Everything it
@@ -61,7 +61,7 @@ func (r *Registry) Protocols() []string {
 	return slices.Sorted(maps.Keys(r.protocols))
 }
 
-// Describe tells the policy, the metrics and the commands about the protocols.
+// Describe describes the protocols to the policy, the metrics and the commands.
 func (r *Registry) Describe() mapping.Protocols { return r.described }
 
 // Request is one volume to map.
@@ -74,8 +74,8 @@ type Request struct {
 	// SecretName is the name the Secret will have, should the volume need one
 	// of its own.
 	SecretName string
-	// Backend is the backend's name in the policy, after which Secrets are
-	// called that its volumes share. Without it every volume has its own.
+	// Backend is the backend's name in the policy. It is part of the names of
+	// Secrets that its volumes share. Without it every volume has its own.
 	Backend string
 	// AccessModes are those of the claim, which the PersistentVolume will
 	// carry. A claim of ReadOnlyMany alone makes the source read-only.
@@ -88,13 +88,13 @@ type Request struct {
 	FSType string
 	// Block is set for a claim of volumeMode Block.
 	Block bool
-	// Encrypted is what Cinder says of the volume itself (its "encrypted"
+	// Encrypted is what Cinder says about the volume itself (its "encrypted"
 	// attribute); older drivers leave it out of the connection.
 	Encrypted bool
-	// MultiAttach is what Cinder says of the volume itself (its "multiattach"
+	// MultiAttach is what Cinder says about the volume itself (its "multiattach"
 	// attribute, from the volume type): several hosts may write to it at once.
 	MultiAttach bool
-	// Connector is whom Cinder was asked to export the volume to.
+	// Connector is the connector to which Cinder exported the volume.
 	Connector Connector
 	// Mappings are the operator's settings for the backend, by protocol in
 	// lower case (the policy's backends[].mapping).
@@ -106,8 +106,8 @@ type Request struct {
 	Tenant string
 }
 
-// Connector is what Cinder was told about the nodes. Arrays mask volumes by
-// it, so nodes must present themselves alike. What is empty is not known.
+// Connector describes the nodes to Cinder. Arrays mask volumes by it, so all nodes
+// must present themselves in the same way. An empty field is not known.
 type Connector struct {
 	Host string
 	// Initiator is the iSCSI name under which nodes have to log in.
@@ -136,8 +136,8 @@ type Secret struct {
 	Namespace, Name string
 	Type            corev1.SecretType
 	Data            map[string][]byte
-	// Shared says that other volumes of the backend have the same one: it must
-	// stay as long as one of them needs it.
+	// Shared means that other volumes of the backend use the same Secret. It must
+	// stay as long as any of them needs it.
 	Shared bool
 }
 
@@ -166,8 +166,8 @@ type Result struct {
 	// Secret must exist before the PersistentVolume does; nil when the source
 	// needs none that the provisioner keeps.
 	Secret *Secret
-	// MountOptions go into the PersistentVolume's spec, beside those of the
-	// StorageClass.
+	// MountOptions go into the PersistentVolume's spec, in addition to those of
+	// the StorageClass.
 	MountOptions []string
 	// ReadOnly reports whether the source forces read-only mounts.
 	ReadOnly bool
@@ -256,7 +256,7 @@ func (r *Registry) settle(in Request) (request, error) {
 	return settled, nil
 }
 
-// unknownProtocol names the way out: a mapping, or another volume type.
+// unknownProtocol names the remedies: a mapping, or another volume type.
 func (r *Registry) unknownProtocol(protocol string) *Refusal {
 	return refuse(UnsupportedProtocol, "protocol %s is unknown (known: %s); use a volume type whose backend speaks one of these, or write mapping.%s for the backend in the policy, with the CSI or FlexVolume driver that attaches such volumes",
 		protocol, strings.Join(r.Protocols(), ", "), protocol)
@@ -283,9 +283,8 @@ func (c Connection) qosWarnings() ([]string, error) {
 }
 
 // CheckAccessModes refuses the access modes that no source of any protocol
-// here can honor, so that a claim can be turned down before a volume is made
-// for it. Modes that pass may still be refused by Map for a certain protocol or
-// volume. The error is a *Refusal of reason UnsupportedAccessMode.
+// here can honor, so that a claim can be rejected before a volume is created
+// for it. Map may still refuse other modes for a certain protocol or volume. The error is a *Refusal of reason UnsupportedAccessMode.
 func CheckAccessModes(modes []corev1.PersistentVolumeAccessMode, block bool) error {
 	for _, mode := range modes {
 		switch mode {
@@ -312,16 +311,16 @@ func onlyReading(modes []corev1.PersistentVolumeAccessMode) bool {
 type request struct {
 	Request
 	protocol string
-	// mapping is the operator's for the protocol, zero where there is none.
+	// mapping is the operator's mapping of the protocol, or zero.
 	mapping         mapping.Mapping
 	readOnly        bool
 	secretNamespace string
 	protocols       mapping.Protocols
 }
 
-// filesystem is what goes into the source's fsType. It is never left empty for
-// a filesystem: kubelet would use ext4 all the same for a native source, but
-// skip fsGroup for a CSI source (pkg/volume/csi, supportsFSGroup).
+// filesystem returns the source's fsType. It is never empty for a filesystem:
+// kubelet would still use ext4 for a native source, but it would skip fsGroup for
+// a CSI source (pkg/volume/csi, supportsFSGroup).
 func (r request) filesystem() string {
 	switch {
 	case r.Block:

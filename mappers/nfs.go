@@ -68,7 +68,7 @@ func nfsFacts(r request) (facts, *Refusal, error) {
 	}
 	return facts{
 		"export": export, "server": server, "path": directory, "file": name, "format": known(format),
-		// The driver sends a mount command's "-o" with it.
+		// The driver includes the "-o" of a mount command.
 		"options": known(strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(options), "-o"))),
 	}, nil, nil
 }

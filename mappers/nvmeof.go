@@ -47,8 +47,8 @@ type nvmePortal struct {
 
 // nvmeofFacts reads both forms of NVMe-oF connections: flat keys, and a list
 // of portals (the class NVMeOFConnProps of os-brick's connectors/nvmeof.py
-// describes them). A mirrored volume has targets of its own for each replica:
-// nothing that holds for one of them may stand for the volume.
+// describes them). A mirrored volume has separate targets for each replica, and
+// none of them stands for the whole volume.
 func nvmeofFacts(r request) (facts, *Refusal, error) {
 	c := r.Connection
 	if replicas, err := c.list("volume_replicas"); err != nil || len(replicas) > 0 {
@@ -101,7 +101,7 @@ func nvmeofFacts(r request) (facts, *Refusal, error) {
 // without the date that the specification wants.
 var nqnPattern = regexp.MustCompile(`^nqn\.[A-Za-z0-9][A-Za-z0-9.:_-]*$`)
 
-// nqn reads the subsystem's name. One driver has it as a list of one.
+// nqn reads the subsystem's name. One driver sends it as a list of one element.
 func (c Connection) nqn() (string, error) {
 	for _, key := range []string{"target_nqn", "nqn"} {
 		value, present := c.value(key)
@@ -198,8 +198,8 @@ func (c Connection) newNVMePortal(hostField string, host any, portField string, 
 	return nvmePortal{read, kind}, err
 }
 
-// transport is the word that nvme connect knows; empty where the driver does
-// not say.
+// transport is the word that nvme connect accepts. It is empty if the driver does
+// not send one.
 func (c Connection) transport(field string, value any) (string, error) {
 	if value == nil {
 		return "", nil

@@ -4,17 +4,17 @@ import "github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 
 // protocol is what this package knows about the connections of one protocol.
 type protocol struct {
-	// about is what everything outside of this package knows about it.
+	// about describes it to the rest of the program.
 	about mapping.Protocol
-	// builtIn maps them where the operator's mapping writes no fields of its
-	// own. Everything that holds for every protocol (encryption, access modes
-	// that nothing can honor, front-end QoS) has been dealt with by
-	// Registry.Map.
+	// builtIn maps them unless the operator's mapping writes the fields.
+	// Registry.Map deals with everything that applies to every protocol:
+	// encryption, access modes that nothing can honor, front-end QoS.
 	builtIn func(request) (Result, error)
-	// facts reads and checks what templates may name below the protocol's own
-	// name, such as .nvmeof.nqn; nil if there is nothing. Its error refuses
-	// the connection whatever the templates name, its refusal only templates
-	// that name the facts. about.Facts lists the names.
+	// facts reads and checks the values that templates may name below the
+	// protocol's own name, such as .nvmeof.nqn. It is nil if there are none.
+	// An error refuses the connection whatever the templates name; a refusal
+	// only matters to templates that name the facts. about.Facts lists the
+	// names.
 	facts func(request) (facts, *Refusal, error)
 }
 
@@ -37,8 +37,8 @@ func BuiltIn() Protocols {
 	}
 }
 
-// Describe tells the policy, the metrics and the commands about the protocols,
-// and about those that Cinder's drivers use besides.
+// Describe describes the protocols to the policy, the metrics and the commands,
+// together with the other protocols of Cinder's drivers.
 func (p Protocols) Describe() mapping.Protocols {
 	described := unmapped()
 	for name, entry := range p {

@@ -130,9 +130,9 @@ func (r request) nativeRBD(image rbdImage) (Result, error) {
 	return result, nil
 }
 
-// cephSecret refers to the operator's Secret, else to one of the given kind
-// for the key that Cinder sent. Without either it returns nothing and no error.
-// The cluster is what tells it from another with a user of the same name.
+// cephSecret returns a reference to the operator's Secret, or to one of the given
+// kind for the key that Cinder sent. Without either it returns nothing and no
+// error. The cluster distinguishes it from others with a user of the same name.
 func (r request) cephSecret(reference *corev1.SecretReference, image rbdImage, cluster []string, kind corev1.SecretType, data map[string][]byte) (*corev1.SecretReference, *Secret, error) {
 	if reference != nil {
 		return reference.DeepCopy(), nil, nil
@@ -147,13 +147,13 @@ func (r request) cephSecret(reference *corev1.SecretReference, image rbdImage, c
 	return secret.reference(), secret, nil
 }
 
-// sharedSecretName calls a Secret after its backend and all that makes it the
-// same for two volumes. The key is not part of it: a new one goes into the same
-// Secret, where the volumes that exist find it too.
+// sharedSecretName derives the name of a Secret from its backend and everything
+// that makes it the same for two volumes. The key is not part of it: a new one
+// goes into the same Secret, so that existing volumes find it too.
 func sharedSecretName(backend string, identity []string) string {
 	sum := sha256.New()
 	for _, part := range append([]string{backend}, identity...) {
-		// Neither names nor addresses hold control characters.
+		// Names and addresses hold no control characters.
 		sum.Write(append([]byte(part), 0))
 	}
 	return backend + "-cephx-" + hex.EncodeToString(sum.Sum(nil)[:8])
@@ -166,7 +166,7 @@ func IsSharedSecretName(name, backend string) bool {
 	return ok && backend != "" && len(digits) == 16 && strings.Trim(digits, "0123456789abcdef") == ""
 }
 
-// rbdFacts are what templates may name below .rbd.
+// rbdFacts returns the values that templates may name below .rbd.
 func rbdFacts(r request) (facts, *Refusal, error) {
 	image, err := r.Connection.rbdImage()
 	if err != nil {
@@ -222,8 +222,8 @@ func (c Connection) rbdImage() (rbdImage, error) {
 	if err != nil || keyring == "" || !image.authenticated {
 		return image, err
 	}
-	// Read also when the operator keeps the Secret: a keyring without the
-	// user's key shows that one of the two is wrong.
+	// This is read even if the operator keeps the Secret: a keyring without the
+	// user's key shows that one of them is wrong.
 	image.user, image.key, err = c.cephKey(keyring, image.user)
 	return image, err
 }

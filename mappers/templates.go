@@ -30,8 +30,8 @@ func (r request) checkMapping() error {
 	return nil
 }
 
-// usesTemplates reports whether the operator has written what the source's
-// fields hold. With ceph-csi they are known.
+// usesTemplates reports whether the operator's mapping writes the fields of the
+// source. The fields for ceph-csi are built in.
 func (r request) usesTemplates() bool {
 	switch r.mapping.As {
 	case mapping.FlexVolume:
@@ -43,7 +43,7 @@ func (r request) usesTemplates() bool {
 	}
 }
 
-// mappingHint ends refusals that a mapping to another driver would mend.
+// mappingHint ends refusals that a mapping to another driver would fix.
 func (r request) mappingHint() string {
 	return fmt.Sprintf("map %s to a CSI or FlexVolume driver that can (mapping.%s of the backend)", r.protocol, r.protocol)
 }
@@ -122,7 +122,7 @@ func (r request) flexVolume(values templateValues) (Result, error) {
 	case r.Block:
 		return Result{}, refuse(InvalidMapping, "mapping.%s.as is \"flexVolume\", and FlexVolume drivers cannot give a pod a raw block device; use volumeMode Filesystem, or map %s to a CSI driver", r.protocol, r.protocol)
 	case len(r.MountOptions) > 0:
-		// kubelet refuses to mount it then (checkMountOptionSupport in
+		// kubelet would refuse to mount it (checkMountOptionSupport in
 		// pkg/volume/util/operationexecutor).
 		return Result{}, refuse(InvalidMapping, "the StorageClass has mountOptions, and kubelet mounts no FlexVolume with any; remove them from the StorageClass, or map %s to a CSI driver", r.protocol)
 	}
@@ -146,8 +146,7 @@ func (r request) flexVolume(values templateValues) (Result, error) {
 	return Result{Source: corev1.PersistentVolumeSource{FlexVolume: source}, Secret: secret}, nil
 }
 
-// templateSecret makes the Secret of a mapping. Without anything to keep there
-// is none.
+// templateSecret makes the Secret of a mapping, or none if it would be empty.
 func (r request) templateSecret(values templateValues, kind corev1.SecretType) (*Secret, error) {
 	wanted := r.mapping.Secret
 	if wanted == nil {
@@ -178,12 +177,12 @@ type templateValues struct {
 	protocol   string
 	use        template.Use
 	tree       map[string]any
-	// noFacts says why the protocol's own values are not known, if so.
+	// noFacts is the reason why the protocol's facts are not known, or nil.
 	noFacts *Refusal
 }
 
-// newValues gathers the values. A connection whose facts contradict each other
-// is refused also when no template asks for them.
+// newValues gathers the values. A connection whose facts contradict each other is
+// refused even if no template uses them.
 func (r request) newValues(read func(request) (facts, *Refusal, error)) (templateValues, error) {
 	values := templateValues{connection: r.Connection, protocol: r.protocol, use: r.protocols.Use(r.protocol), tree: map[string]any{
 		"connection": r.Connection.data,
@@ -212,7 +211,7 @@ func (r request) newValues(read func(request) (facts, *Refusal, error)) (templat
 	return values, nil
 }
 
-// known is a text, or nothing where it is empty.
+// known returns a text, or nil if it is empty.
 func known(text string) any {
 	if text == "" {
 		return nil
@@ -244,8 +243,8 @@ func (v templateValues) fill(field, text string, where template.Use) (string, er
 	return result, nil
 }
 
-// fillAll fills in a map of templates. Entries that come out empty are left
-// out, so that a default of "" makes an entry optional.
+// fillAll fills in a map of templates. It leaves out entries whose result is empty,
+// so a default of "" makes an entry optional.
 func (v templateValues) fillAll(field string, templates map[string]string) (map[string]string, error) {
 	var filled map[string]string
 	for _, key := range slices.Sorted(maps.Keys(templates)) {
@@ -264,7 +263,7 @@ func (v templateValues) fillAll(field string, templates map[string]string) (map[
 	return filled, nil
 }
 
-// shortestShown is the length from which a credential counts as shown when it
+// shortestShown is the minimum length of a credential that counts as shown if it
 // is part of a text. Shorter ones occur in numbers and names by chance.
 const shortestShown = 8
 
@@ -277,7 +276,8 @@ func (c Connection) showsCredential(text string) bool {
 // discardingFilesystems take the mount option "discard".
 var discardingFilesystems = []string{"ext4", "xfs", "btrfs"}
 
-// mountOptions are those that the connection and the mapping ask for together.
+// mountOptions returns the mount options for which both the connection and the
+// mapping ask.
 func (r request) mountOptions() ([]string, []string, error) {
 	if !r.mapping.Discard || r.Block || r.readOnly {
 		return nil, nil, nil

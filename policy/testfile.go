@@ -11,11 +11,11 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
-// TestKind is what a file of policy tests must give as its kind.
+// TestKind is the kind of a file of policy tests.
 const TestKind = "PolicyTest"
 
-// TestFile is a checked table of claims and of what a policy is expected to
-// decide about them. It is made by LoadTests or ParseTests.
+// TestFile is a checked table of claims with the decisions that a policy is
+// expected to make. It is made by LoadTests or ParseTests.
 type TestFile struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -40,7 +40,7 @@ type TestCase struct {
 	Expect TestExpectation `json:"expect"`
 }
 
-// TestClaim is what Request is made from.
+// TestClaim describes a Request.
 type TestClaim struct {
 	Namespace       string            `json:"namespace"`
 	NamespaceLabels map[string]string `json:"namespaceLabels"`

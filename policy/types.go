@@ -142,7 +142,7 @@ type Auth struct {
 	Environment bool `json:"environment"`
 }
 
-// NoAuth is the access to a Cinder with auth_strategy = noauth.
+// NoAuth describes the access to a Cinder with auth_strategy = noauth.
 type NoAuth struct {
 	// Endpoint is the URL of Cinder's v3 API, http://host:8776/v3.
 	Endpoint string `json:"endpoint"`
@@ -171,7 +171,7 @@ const (
 	WorkflowReserve Workflow = "reserve"
 	// WorkflowAttachment uses the attachments API.
 	WorkflowAttachment Workflow = "attachment"
-	// WorkflowAuto leaves the choice to what the endpoint offers.
+	// WorkflowAuto chooses by what the endpoint offers.
 	WorkflowAuto Workflow = "auto"
 )
 
@@ -181,17 +181,17 @@ type Limits struct {
 	// backend; nil means no bound.
 	Volumes   *int64 `json:"volumes"`
 	Gigabytes *int64 `json:"gigabytes"`
-	// Concurrency is how many requests to the backend may be under way at
-	// once, at least 1.
+	// Concurrency is the number of requests to the backend that may be in flight
+	// at once, at least 1.
 	Concurrency int64 `json:"concurrency"`
 	// RequestsPerSecond bounds the requests to the backend; 0 means no bound.
 	RequestsPerSecond float64 `json:"requestsPerSecond"`
 }
 
-// Timeouts bounds what is waited for; each is positive.
+// Timeouts bound how long the program waits. Each is positive.
 type Timeouts struct {
-	// Create and Delete bound the whole life step of one volume, Request a
-	// single HTTP request.
+	// Create and Delete bound the creation and the deletion of one volume,
+	// Request a single HTTP request.
 	Create  time.Duration `json:"create"`
 	Delete  time.Duration `json:"delete"`
 	Request time.Duration `json:"request"`
@@ -204,14 +204,14 @@ type Connector struct {
 	// derives one from the cluster's id.
 	Initiator string `json:"initiator"`
 	IP        string `json:"ip"`
-	// WWPNs are Fibre Channel port names of the nodes, normalised to 16
+	// WWPNs are Fibre Channel port names of the nodes, normalized to 16
 	// lower-case hexadecimal digits.
 	WWPNs []string `json:"wwpns"`
 	// NQN is the NVMe-oF host name.
 	NQN       string `json:"nqn"`
 	Multipath bool   `json:"multipath"`
-	// NodeLabels select the nodes that mount the volumes: PersistentVolumes are
-	// bound to them, and without WWPNs theirs are collected from annotations.
+	// NodeLabels select the nodes that mount the volumes. PersistentVolumes are
+	// bound to these nodes. Without WWPNs, annotations of these nodes give them.
 	NodeLabels map[string]string `json:"nodeLabels,omitempty"`
 }
 
@@ -220,7 +220,7 @@ type Tenant struct {
 	Name string `json:"name"`
 
 	// Namespaces holds names and patterns. In a pattern * stands for any run
-	// of characters, also for none; no other character is special. A
+	// of characters, including none; no other character is special. A
 	// namespace belongs to the tenant when an entry or the selector matches.
 	Namespaces []string `json:"namespaces"`
 	// NamespaceSelector selects namespaces by label; nil selects none, the
@@ -240,14 +240,13 @@ type Tenant struct {
 }
 
 // TenantLimits keeps one tenant's work from crowding out that of the others.
-// The limits of the backends hold besides.
+// The limits of the backends apply as well.
 type TenantLimits struct {
-	// Concurrency is how many of the tenant's claims, and as many of its
-	// deletions, are worked on at once; 0 means that it has no limit of its
-	// own.
+	// Concurrency is the number of the tenant's claims, and also of its
+	// deletions, that are processed at once. 0 means no limit of its own.
 	Concurrency int64 `json:"concurrency"`
 	// RequestsPerSecond bounds the requests to Cinder on the tenant's behalf,
-	// over all backends together; 0 means that it has no limit of its own.
+	// over all backends together. 0 means no limit of its own.
 	RequestsPerSecond float64 `json:"requestsPerSecond"`
 }
 

@@ -1,7 +1,7 @@
 // Package mapping says what a policy may decide about the connections of one
 // protocol, and checks it. The policy checks mappings with it when a file is
-// read, and the mappers obey them. Of the module it imports the language of
-// templates only; what is known about each protocol is passed in.
+// read, and the mappers apply them. The only package of the module that it imports
+// is the language of templates. Callers pass in what is known about each protocol.
 package mapping
 
 import (

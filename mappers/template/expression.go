@@ -19,7 +19,7 @@ type scope struct {
 // expression is a part of a template. A missing value is nil.
 type expression interface {
 	evaluate(*scope) (any, error)
-	// name is how sentences call it, source how a template writes it.
+	// name returns its name in sentences, source its text in a template.
 	name() string
 	source() string
 }
@@ -44,7 +44,7 @@ func (f field) evaluate(s *scope) (any, error) {
 func (f field) name() string   { return strings.Join(f.path, ".") }
 func (f field) source() string { return "." + f.name() }
 
-// descend follows field names. What is below something missing is missing.
+// descend follows field names. Fields of a missing value are missing.
 func descend(s *scope, of expression, value any, path []string) (any, error) {
 	for depth, key := range path {
 		if value == nil {
@@ -143,8 +143,8 @@ func (c *compiler) mistakef(format string, arguments ...any) {
 	c.mistakes = append(c.mistakes, fmt.Sprintf(format, arguments...))
 }
 
-// node compiles what stands between or inside braces. Where something is wrong
-// it returns an empty text, so that the rest is looked at as well.
+// node compiles the text between braces or the expression inside them. If something
+// is wrong, it returns an empty text, so that the rest is checked as well.
 func (c *compiler) node(node parse.Node) expression {
 	switch typed := node.(type) {
 	case *parse.TextNode:
@@ -206,7 +206,7 @@ func (c *compiler) command(command *parse.CommandNode, piped expression) express
 		return literal{""}
 	}
 	for i, argument := range command.Args[1:] {
-		// The connection as a whole is no value, only something to index.
+		// The connection as a whole is not a value, but it can be indexed.
 		if whole, ok := argument.(*parse.FieldNode); ok && made.function == "index" && i == 0 && len(whole.Ident) == 1 && whole.Ident[0] == "connection" {
 			made.arguments = append(made.arguments, field{whole.Ident})
 			continue
@@ -297,7 +297,7 @@ func (c *compiler) operand(node parse.Node) expression {
 	return literal{""}
 }
 
-// path checks the path of a value and notes it.
+// path checks and records the path of a value.
 func (c *compiler) path(path []string) {
 	if mistake := c.use.unknown(path); mistake != "" {
 		c.mistakef("%s", mistake)

@@ -203,7 +203,7 @@ func TestParseMistakes(t *testing.T) {
 		"{{ range .connection.luns }}{{ . }}{{ end }}": {"{{range}}" + noLoops},
 		"{{ range 1000000000 }}x{{ end }}":             {"{{range}}" + noLoops},
 		"{{ with .tenant }}{{ . }}{{ end }}":           {"{{with}}" + noLoops},
-		"{{ define \"a\" }}{{ template \"a\" }}{{ end }}{{ template \"a\" }}": {"{{define}} is not part of this language; write the text where it is wanted"},
+		"{{ define \"a\" }}{{ template \"a\" }}{{ end }}{{ template \"a\" }}": {"{{define}} is not part of this language; write the text in its place"},
 		"{{ template \"a\" }}":                   {"{{template}}" + noLoops},
 		"{{ $x := .tenant }}":                    {"$x is not part of this language, which has no variables"},
 		"{{ $ }}":                                {"$ is not part of this language, which has no variables"},

@@ -7,9 +7,8 @@ import (
 	"strings"
 )
 
-// Roots are what a template may name, with what is below each; nil says that
-// the root is a value itself. Below "connection" stands whatever the driver
-// sends.
+// Roots returns the names that a template may use, with the names below each. A
+// root with nil is a value itself. Below "connection" is whatever the driver sends.
 func (u Use) Roots() map[string][]string {
 	roots := map[string][]string{
 		"connection": {},
@@ -27,7 +26,8 @@ func (u Use) Roots() map[string][]string {
 	return roots
 }
 
-// unknown says what is wrong with the path of a value, or nothing.
+// unknown describes what is wrong with the path of a value. It is empty if nothing
+// is.
 func (u Use) unknown(path []string) string {
 	roots := u.Roots()
 	children, known := roots[path[0]]

@@ -11,8 +11,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// report is the answer of policy check, and of the other commands where a file
-// has mistakes.
+// report is the answer of policy check, and of the other commands if a file has
+// mistakes.
 type report struct {
 	Source string `json:"source"`
 	Valid  bool   `json:"valid"`
@@ -93,7 +93,7 @@ unreadable file, a cluster that cannot be read, or mistakes in the file of
 	return cmd
 }
 
-// check refuses combinations of flags that cannot be meant.
+// check rejects combinations of flags that make no sense.
 func (o checkOptions) check(cmd *cobra.Command, file string) error {
 	if err := checkOutput(o.output); err != nil {
 		return err
@@ -148,7 +148,7 @@ func newReport(source string) report {
 	return report{Source: source, Errors: policy.ErrorList{}, Warnings: policy.ErrorList{}}
 }
 
-// failure is what the command ends with when the file has mistakes.
+// failure is the error of the command if the file has mistakes.
 func (r report) failure(code int) error {
 	return &ExitError{Code: code, Err: fmt.Errorf("%s has %s", r.Source, count(len(r.Errors), "mistake"))}
 }

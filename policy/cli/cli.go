@@ -56,7 +56,7 @@ func usageError(format string, args ...any) error {
 	return &ExitError{Code: ExitUsage, Err: fmt.Errorf(format, args...)}
 }
 
-// Options are what the policy command cannot do by itself.
+// Options provide what the policy command needs from the rest of the program.
 type Options struct {
 	// ReadCluster reads what exists in the cluster of a kubeconfig file. The
 	// commands need no cluster unless a flag asks for one.
@@ -85,7 +85,7 @@ func NewCommand(options Options) *cobra.Command {
 		RunE:          requireSubcommand,
 		// Files are for the subcommands.
 		ValidArgsFunction: cobra.NoFileCompletions,
-		// Cobra sets this only where it makes suggestions itself.
+		// Cobra sets this only if it makes suggestions itself.
 		SuggestionsMinimumDistance: 2,
 	}
 	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
@@ -95,8 +95,8 @@ func NewCommand(options Options) *cobra.Command {
 	return cmd
 }
 
-// requireSubcommand answers a call with no subcommand or an unknown one; cobra
-// would print the help and succeed.
+// requireSubcommand rejects a call with no subcommand or an unknown one. Cobra would
+// print the help and succeed.
 func requireSubcommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return usageError("%s needs a subcommand (see %s --help)", cmd.CommandPath(), cmd.CommandPath())

@@ -105,7 +105,7 @@ func (o explainOptions) run(cmd *cobra.Command) error {
 	return answer(cmd, o.output, e)
 }
 
-// check refuses combinations of flags that cannot be meant.
+// check rejects combinations of flags that make no sense.
 func (o explainOptions) check(cmd *cobra.Command) error {
 	if err := checkOutput(o.output); err != nil {
 		return err

@@ -14,7 +14,7 @@ type explanation struct {
 	// Ignored names objects of manifests that are no concern of a policy.
 	Ignored []string `json:"ignored,omitempty"`
 
-	// assumed says that nothing was said about what is in use.
+	// assumed means that no usage was given.
 	assumed bool
 }
 
@@ -41,7 +41,7 @@ type claimExplanation struct {
 
 	Granted bool          `json:"granted"`
 	Denial  *placedDenial `json:"denial,omitempty"`
-	// Tenant and Rule are what the claim falls under, also when it is denied.
+	// Tenant and Rule are those that apply to the claim, even if it is denied.
 	Tenant string `json:"tenant,omitempty"`
 	Rule   string `json:"rule,omitempty"`
 
@@ -64,7 +64,7 @@ type placedDenial struct {
 	Line int `json:"line,omitempty"`
 }
 
-// volume is what would be made, and which of it the rule dictates.
+// volume is the volume that would be created, and what the rule fixes of it.
 type volume struct {
 	policy.VolumeProperties
 	// Fixed names the properties that the rule sets and that a StorageClass

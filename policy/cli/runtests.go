@@ -107,7 +107,7 @@ type testReport struct {
 // testResult is what came of one test.
 type testResult struct {
 	Name string `json:"name"`
-	// Line is where the test begins in its file.
+	// Line is the line in the file where the test begins.
 	Line        int          `json:"line"`
 	Passed      bool         `json:"passed"`
 	Differences []difference `json:"differences"`
@@ -232,7 +232,7 @@ func (c *comparison) compare(expect policy.TestExpectation, d decided) {
 	}
 }
 
-// text compares values that are expected only where they are not empty.
+// text compares values that are expected only if they are not empty.
 func (c *comparison) text(field, expected, decided string) {
 	if expected == "" || expected == decided {
 		return

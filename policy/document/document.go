@@ -16,22 +16,22 @@ import (
 // rules each make some 30,000 values.
 const maxNodes = 100_000
 
-// Position is where something stands in a file, counted from 1.
+// Position is a position in a file, counted from 1.
 type Position struct{ Line, Column int }
 
-// Options say what kind of file is read.
+// Options describe the kind of file.
 type Options struct {
 	// Source names the file in errors.
 	Source string
-	// Noun is what such a file is called in sentences, TooLarge what is said about
-	// one beyond MaxSize, and APIVersion what it begins with.
+	// Noun is the name of such a file in sentences, TooLarge the error about a file
+	// larger than MaxSize, and APIVersion the first value of the file.
 	Noun, TooLarge, APIVersion string
 	// Misplaced returns a hint about an unknown key of a type: where it belongs, or
 	// its right name. It is empty if there is none.
 	Misplaced func(typeName, key string) string
 	// Scalars are types that are written as text of a form.
 	Scalars map[reflect.Type]Scalar
-	// IsAmount says that a text is a number with a unit.
+	// IsAmount reports whether a text is a number with a unit.
 	IsAmount func(text string) bool
 }
 
@@ -52,8 +52,8 @@ type Document struct {
 	// positions holds the position of each value that the file gives, by path; a
 	// path that is not in it was left out.
 	positions map[string]Position
-	// unread holds the paths whose values could not be read at all, so that
-	// nothing is said about what is thought to be in or missing from them.
+	// unread holds the paths of values that could not be read at all. Mistakes in
+	// them, and values missing from them, are not reported.
 	unread map[string]bool
 
 	nodes     int
@@ -76,13 +76,13 @@ func (d *Document) Read(data []byte, into any) bool {
 	return !d.exhausted
 }
 
-// Errors are the mistakes so far, by their positions.
+// Errors returns the mistakes so far, sorted by position.
 func (d *Document) Errors() ErrorList {
 	d.errors.sort()
 	return d.errors
 }
 
-// Warnings are remarks about what is no mistake.
+// Warnings returns the remarks that are not mistakes.
 func (d *Document) Warnings() ErrorList {
 	d.warnings.sort()
 	return d.warnings
@@ -91,10 +91,10 @@ func (d *Document) Warnings() ErrorList {
 // Positions returns the position of each value in the file, by path.
 func (d *Document) Positions() map[string]Position { return d.positions }
 
-// IsUnread says that a value could not be read at all.
+// IsUnread reports whether a value could not be read at all.
 func (d *Document) IsUnread(path string) bool { return d.unread[path] }
 
-// Has says whether the file gives the value, readable or not.
+// Has reports whether the file gives the value, readable or not.
 func (d *Document) Has(path string) bool {
 	_, ok := d.positions[path]
 	return ok
@@ -148,7 +148,7 @@ func parent(path string) string {
 	return path[:max(strings.LastIndexAny(path, ".["), 0)]
 }
 
-// Child returns the path of a key in the value at path. Keys that are no plain
+// Child returns the path of a key in the value at path. Keys that are not plain
 // words are put into brackets.
 func Child(path, key string) string {
 	if !isWord(key) {
@@ -197,8 +197,8 @@ func describe(n *yaml.Node) string {
 	return "a value with the tag " + n.Tag
 }
 
-// Suggest returns the known word that is meant by a misspelled one, if one comes
-// near enough and nearer than all others. A missing ending counts as near.
+// Suggest returns the known word closest to a misspelled one, if it is close enough
+// and closer than all others. A word without its ending counts as close.
 func Suggest(word string, known []string) (string, bool) {
 	if len(known) > maxSuggestible {
 		return "", false
@@ -225,14 +225,14 @@ func Suggest(word string, known []string) (string, bool) {
 }
 
 const (
-	// maxSuggestible bounds the words among which a misspelled one is looked
-	// for, maxListed those that an error lists.
+	// maxSuggestible bounds the known words that a misspelled one is compared
+	// with, maxListed those that an error lists.
 	maxSuggestible = 1000
 	maxListed      = 20
 )
 
-// DidYouMean ends a sentence about an unknown word with the one that is meant,
-// or with those that there are.
+// DidYouMean ends a sentence about an unknown word with a suggestion, or with the
+// list of known words.
 func DidYouMean(word string, known []string, all string) string {
 	if k, ok := Suggest(word, known); ok {
 		return fmt.Sprintf("; did you mean %q?", k)
