@@ -292,7 +292,7 @@ func (e TestExpectation) validate(d *document.Document, path string) {
 	}
 }
 
-// Usages adds up what is listed. The error is an ErrorList about scopes that
+// Usages adds up the listed usages. The error is an ErrorList about scopes that
 // the policy does not have; its paths begin with used.
 func (p *Policy) Usages(listed []ScopeUsage) (Usages, error) {
 	usages := Usages{}

@@ -18,9 +18,9 @@ func newTestCommand(options Options) *cobra.Command {
 	var policyFile, output string
 	cmd := &cobra.Command{
 		Use:   "test FILE",
-		Short: "Compare what a policy decides with what is expected of it",
-		Long: `Compare what a policy decides with what is expected of it. FILE is a table of
-claims with expectations; - is standard input:
+		Short: "Compare the decisions of a policy with expected ones",
+		Long: `Compare the decisions of a policy with expected ones. FILE is a table of claims
+with expectations; - is standard input:
 
   apiVersion: standalone-cinder.openstack.org/v1alpha1
   kind: PolicyTest
@@ -33,10 +33,10 @@ claims with expectations; - is standard input:
       claim: {namespace: stranger, storageClass: fast, size: 10Gi}
       expect: {denied: NoMatchingTenant}
 
-Only what an expectation gives is compared; without denied the claim must be
-granted. What differs is shown with - for expected and + for decided.
+The command compares only what an expectation gives. Without denied, the claim
+must be granted. It shows differences with - for expected and + for decided.
 
-Exit codes: 0 all is as expected; 1 something is not, or the policy has
+Exit codes: 0 all decisions are as expected; 1 some are not, or the policy has
 mistakes, which are listed; 2 wrong use, an unreadable file, or mistakes in FILE.`,
 		Example: `  standalone-cinder policy test policy.test.yaml
   standalone-cinder policy test --policy new-policy.yaml policy.test.yaml`,

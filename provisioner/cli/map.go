@@ -106,7 +106,7 @@ func NewMapCommand(protocols mappers.Protocols) *cobra.Command {
 		Short: "Show what a connection of Cinder becomes in Kubernetes",
 		Long: `Show what a connection of Cinder becomes in Kubernetes: the PersistentVolume, and
 the Secret with its values hidden, or the sentence that the claim's event would
-carry. No cluster and no Cinder is asked.
+carry. The command sends no requests.
 
 FILE is JSON, - for standard input: what os-initialize_connection or the
 attachments API answered, bare or inside connection_info. Other keys beside
@@ -115,8 +115,8 @@ connector that the answer was made for; else the connector is that of the
 policy's backend, if there is one.
 
 Without a policy, connections of ` + strings.Join(native, ", ") + `
-become native sources. Those of ` + strings.Join(others, ", ") + ` and of other protocols need
-the mapping of a policy. With --policy and --backend, the connection is mapped as
+become native sources. Those of ` + strings.Join(others, ", ") + `
+and of other protocols need the mapping of a policy. With --policy and --backend, the connection is mapped as
 volumes of that backend would be. What a connection does not say (the size, the
 names) is made up.
 
