@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // golden compares with a file beside the test data; an absent file stands for
 // nothing.
@@ -38,7 +38,7 @@ func golden(t *testing.T, file, got string) {
 		t.Fatal(err)
 	}
 	if got != string(want) {
-		t.Errorf("%s differs (go test -update writes it anew)\n got:\n%s\nwant:\n%s", file, got, want)
+		t.Errorf("%s differs (go test -update rewrites it)\n got:\n%s\nwant:\n%s", file, got, want)
 	}
 }
 

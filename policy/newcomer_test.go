@@ -114,8 +114,8 @@ func sentences(mistakes ErrorList) string {
 	return strings.Join(lines, "\n")
 }
 
-// TestMistakesOfANewcomer: whoever starts from the example is told about each
-// mistake where it is, what it is and what to do, and about nothing else.
+// TestMistakesOfANewcomer plants common mistakes in the example. The check reports
+// the place, the mistake and a remedy for each, and nothing else.
 func TestMistakesOfANewcomer(t *testing.T) {
 	example := string(read(t, "../config.example.yaml"))
 	for name, mistake := range newcomersMistakes {

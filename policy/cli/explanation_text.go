@@ -57,9 +57,9 @@ func (e explanation) inUse(claim int) string {
 	case !e.assumed:
 		return ""
 	case claim == 0:
-		return "; nothing is taken to be in use, say what is with --used"
+		return "; nothing is assumed to be in use; give usage with --used"
 	}
-	return "; only what is granted above is taken to be in use, say what else is with --used"
+	return "; only what is granted above is assumed to be in use; give other usage with --used"
 }
 
 func (e claimExplanation) text(w *textWriter, source, inUse string) {

@@ -492,8 +492,8 @@ func names(findings []Finding) []string {
 	return all
 }
 
-// TestReviewProperties: the order of volumes says nothing, no claim is told
-// about twice in one kind, and no limit is exceeded by granting pending claims.
+// TestReviewProperties: the order of volumes does not matter, no kind has two
+// findings about a claim, and granted pending claims exceed no limit.
 func TestReviewProperties(t *testing.T) {
 	p := mustParse(t, reviewPolicy)
 	rapid.Check(t, func(t *rapid.T) {
