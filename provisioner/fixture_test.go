@@ -29,6 +29,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
@@ -204,8 +205,8 @@ func (f fakeBackends) NodeLabels(name string) map[string]string {
 }
 
 // Mappings has connections of protocol flex become FlexVolumes.
-func (f fakeBackends) Mappings(string) map[string]mappers.Mapping {
-	return map[string]mappers.Mapping{"flex": {As: mappers.FormFlexVolume, Driver: "example.org/flex"}}
+func (f fakeBackends) Mappings(string) map[string]mapping.Mapping {
+	return map[string]mapping.Mapping{"flex": {As: mapping.FlexVolume, Driver: "example.org/flex"}}
 }
 
 func (f fakeBackends) Names() []string {
@@ -239,11 +240,11 @@ const iscsiDocument = `{"driver_volume_type": "iscsi", "data": {"target_portal":
 
 func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	t.Helper()
-	parsed, err := policy.Parse([]byte(testPolicy), "policy.yaml")
+	parsed, err := policy.Parse([]byte(testPolicy), "policy.yaml", mappers.BuiltIn().Describe())
 	if err != nil {
 		t.Fatal(err)
 	}
-	registry, err := mappers.New(mappers.Options{SecretNamespace: "own"})
+	registry, err := mappers.New(mappers.Options{SecretNamespace: "own", Protocols: mappers.BuiltIn()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +296,7 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 		Hold:     t.Context(),
 		Stopping: f.stop,
 		Logger:   slog.New(slog.DiscardHandler),
-		Metrics:  NewMetrics(prometheus.NewRegistry()),
+		Metrics:  NewMetrics(prometheus.NewRegistry(), registry.Protocols()),
 	})
 	t.Cleanup(f.followup.queue.ShutDown)
 	f.must(f.factory.Storage().V1().StorageClasses().Informer().GetStore().Add(f.class))
@@ -463,7 +464,7 @@ func (f *fixture) seen() {
 }
 
 func parsePolicy(t interface{ Fatal(...any) }, text string) *policy.Policy {
-	p, err := policy.Parse([]byte(text), "policy.yaml")
+	p, err := policy.Parse([]byte(text), "policy.yaml", mappers.BuiltIn().Describe())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package provisioner
 
 import (
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,12 +15,16 @@ type Metrics struct {
 	delete    *prometheus.HistogramVec
 	denied    prometheus.Gauge
 	waiting   prometheus.Gauge
+	// protocols are the values of the label; others count as "other".
+	protocols []string
 }
 
-// NewMetrics registers the package's metrics with a registry of the caller.
-func NewMetrics(registry prometheus.Registerer) *Metrics {
+// NewMetrics registers the package's metrics with a registry of the caller. The
+// protocols become values of a label.
+func NewMetrics(registry prometheus.Registerer, protocols []string) *Metrics {
 	buckets := []float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
 	m := &Metrics{
+		protocols: protocols,
 		provision: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "standalone_cinder_provision_duration_seconds",
 			Help:    "Duration of attempts to provision a claim by backend, protocol and outcome.",
@@ -44,21 +49,21 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 }
 
 func (m *Metrics) provisioned(backend, protocol, outcome string, took time.Duration) {
-	m.provision.WithLabelValues(backend, knownProtocol(protocol), outcome).Observe(took.Seconds())
+	m.provision.WithLabelValues(backend, m.ProtocolLabel(protocol), outcome).Observe(took.Seconds())
 }
 
 func (m *Metrics) deleted(backend, protocol, outcome string, took time.Duration) {
-	m.delete.WithLabelValues(backend, knownProtocol(protocol), outcome).Observe(took.Seconds())
+	m.delete.WithLabelValues(backend, m.ProtocolLabel(protocol), outcome).Observe(took.Seconds())
 }
 
 func (m *Metrics) deniedClaims(claims int) { m.denied.Set(float64(claims)) }
 
 func (m *Metrics) waitingClaims(claims int) { m.waiting.Set(float64(claims)) }
 
-// knownProtocol keeps a backend from inventing label values.
-func knownProtocol(protocol string) string {
-	switch protocol {
-	case "", "iscsi", "iser", "rbd", "fibre_channel", "nvmeof", "nfs":
+// ProtocolLabel returns the label value for a protocol. Backends must not invent
+// values, so all protocols that are not known share one.
+func (m *Metrics) ProtocolLabel(protocol string) string {
+	if protocol == "" || slices.Contains(m.protocols, protocol) {
 		return protocol
 	}
 	return "other"

@@ -26,6 +26,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/fairshare"
@@ -96,7 +97,7 @@ type Backends interface {
 	// means all.
 	NodeLabels(name string) map[string]string
 	// Mappings says, by protocol, what the backend's connections become.
-	Mappings(name string) map[string]mappers.Mapping
+	Mappings(name string) map[string]mapping.Mapping
 	// Names lists every configured backend.
 	Names() []string
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -35,8 +36,8 @@ func rbdDocument(key string) string {
 
 type cephBackends struct{ fakeBackends }
 
-func (cephBackends) Mappings(string) map[string]mappers.Mapping {
-	return map[string]mappers.Mapping{"rbd": {ClusterID: "ceph-1"}}
+func (cephBackends) Mappings(string) map[string]mapping.Mapping {
+	return map[string]mapping.Mapping{"rbd": {As: mapping.CSI, ClusterID: "ceph-1"}}
 }
 
 // newCephFixture has backends whose connections hold the key.

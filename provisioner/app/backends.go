@@ -8,7 +8,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
-	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
@@ -122,12 +122,12 @@ func (t *termBackends) NodeLabels(name string) map[string]string {
 	return backend.Connector.NodeLabels
 }
 
-func (t *termBackends) Mappings(name string) map[string]mappers.Mapping {
+func (t *termBackends) Mappings(name string) map[string]mapping.Mapping {
 	_, backend, err := t.find(name)
 	if err != nil {
 		return nil
 	}
-	return wiring.MappingsOf(backend)
+	return backend.Mapping
 }
 
 func (t *termBackends) Names() []string {

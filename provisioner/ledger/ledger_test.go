@@ -31,7 +31,7 @@ tenants:
 `
 
 func parsePolicy(t interface{ Fatal(...any) }, text string) *policy.Policy {
-	p, err := policy.Parse([]byte(text), "policy.yaml")
+	p, err := policy.Parse([]byte(text), "policy.yaml", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
