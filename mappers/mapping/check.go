@@ -63,12 +63,12 @@ type Finding struct {
 // protocol before there is a connection.
 func (m Mapping) Check(protocol string, in Context) []Finding {
 	if in.Has == nil {
-		in.Has = m.has
+		in.Has = m.written()
 	}
 	if in.Suggest == nil {
 		in.Suggest = func(string, []string) (string, bool) { return "", false }
 	}
-	c := &checker{Mapping: m, Context: in, protocol: protocol, about: in.Protocols[protocol]}
+	c := &checker{Mapping: m, Context: in, protocol: protocol, about: in.Protocols[protocol], use: in.Protocols.Use(protocol)}
 	c.protocolName()
 	if c.form() {
 		c.keys()
@@ -79,24 +79,27 @@ func (m Mapping) Check(protocol string, in Context) []Finding {
 	return c.findings
 }
 
-// has reports whether a key has another value than the zero value.
-func (m Mapping) has(keys ...string) bool {
-	value := reflect.ValueOf(m)
-	for _, wanted := range keys {
-		switch value.Kind() {
-		case reflect.Map:
-			value = value.MapIndex(reflect.ValueOf(wanted))
-		case reflect.Struct:
-			value = value.FieldByNameFunc(func(name string) bool { return strings.EqualFold(name, wanted) })
-		default:
-			return false
-		}
-		value = reflect.Indirect(value)
-		if !value.IsValid() || value.IsZero() {
-			return false
+// written returns a function that reports whether a key, or an entry of a map, has
+// another value than the zero value.
+func (m Mapping) written() func(keys ...string) bool {
+	values := map[string]reflect.Value{}
+	all := reflect.ValueOf(m)
+	for i := range all.NumField() {
+		if value := all.Field(i); !value.IsZero() {
+			values[all.Type().Field(i).Tag.Get("json")] = value
 		}
 	}
-	return true
+	return func(keys ...string) bool {
+		value, found := values[keys[0]]
+		for _, key := range keys[1:] {
+			if !found || value.Kind() != reflect.Map {
+				return false
+			}
+			value = value.MapIndex(reflect.ValueOf(key))
+			found = value.IsValid() && !value.IsZero()
+		}
+		return found
+	}
 }
 
 type checker struct {
@@ -104,6 +107,7 @@ type checker struct {
 	Context
 	protocol string
 	about    Protocol
+	use      template.Use
 	findings []Finding
 }
 
@@ -367,7 +371,7 @@ func (c *checker) templates() {
 }
 
 func (c *checker) template(text string, as template.Use, keys ...string) {
-	use := c.Protocols.Use(c.protocol)
+	use := c.use
 	use.Secret, use.Identity = as.Secret, as.Identity
 	parsed, err := template.Parse(text, use)
 	if mistakes := (template.Mistakes)(nil); errors.As(err, &mistakes) {
