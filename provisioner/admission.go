@@ -47,7 +47,7 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 		// The annotation is the author's own.
 		return false
 	}
-	defer p.leaveIfGone(claim)
+	defer p.cleanUpIfGone(claim)
 	decision, turned := p.judge(ctx, claim, class)
 	switch {
 	case turned == nil:
@@ -79,8 +79,8 @@ func (p *Provisioner) denyWithoutClass(ctx context.Context, claim *corev1.Persis
 // mayHaveVolume says whether something was begun for the claim, or found.
 func (p *Provisioner) mayHaveVolume(uid types.UID) bool {
 	_, begun := p.journal.beginning(uid)
-	held, counts := p.placement.Holds(uid)
-	return begun || counts && !held.NothingSeen
+	position, counts := p.placement.PositionOf(uid)
+	return begun || counts && !position.NothingSeen
 }
 
 // judge says why a claim gets nothing, if so; else room is reserved for it,
@@ -119,30 +119,30 @@ func (p *Provisioner) takeTurn(claim *corev1.PersistentVolumeClaim, d ledger.Dec
 	if _, err := p.PersistentVolumes.Get(record.PVNameOf(claim)); err == nil {
 		return true
 	}
-	return p.orPark(claim, d, p.claimTurns.Take)
+	return p.turnOrPark(claim, d, p.claimTurns.Take)
 }
 
 // beginTurn begins the work on a claim, or parks it.
 func (p *Provisioner) beginTurn(claim *corev1.PersistentVolumeClaim, d ledger.Decided) bool {
-	return p.orPark(claim, d, p.claimTurns.Begin)
+	return p.turnOrPark(claim, d, p.claimTurns.Begin)
 }
 
-// orPark remembers a claim that does not get its turn, until it is invited. It
+// turnOrPark remembers a claim that does not get its turn, until it is invited. It
 // is remembered first: the invitation may come at once.
-func (p *Provisioner) orPark(claim *corev1.PersistentVolumeClaim, d ledger.Decided, turn func(claim types.UID, tenant, backend string) bool) bool {
+func (p *Provisioner) turnOrPark(claim *corev1.PersistentVolumeClaim, d ledger.Decided, turn func(claim types.UID, tenant, backend string) bool) bool {
 	p.parked.awaitTurn(claim)
 	defer func() { p.Metrics.waitingClaims(p.claimTurns.Waiting()) }()
-	if !turn(claim.UID, d.Tenant, p.laneOf(claim.UID, d)) {
+	if !turn(claim.UID, d.Tenant, p.backendFor(claim.UID, d)) {
 		return false
 	}
 	p.parked.hasTurn(claim.UID)
 	return true
 }
 
-// laneOf is the backend that a claim's work will keep busy.
-func (p *Provisioner) laneOf(uid types.UID, d ledger.Decided) string {
-	if held, ok := p.placement.Holds(uid); ok {
-		return held.Backend
+// backendFor is the backend that a claim's work will keep busy.
+func (p *Provisioner) backendFor(uid types.UID, d ledger.Decided) string {
+	if position, ok := p.placement.PositionOf(uid); ok {
+		return position.Backend
 	}
 	return d.Backends[0]
 }
@@ -196,7 +196,7 @@ func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, turned denial, s
 		p.placement.giveBack(claim.UID)
 	}
 	p.claimTurns.Leave(claim.UID)
-	p.parked.tellClaim(claim, turned.reason, turned.message)
+	p.parked.reportDenial(claim, turned.reason, turned.message)
 	always := []parking.Help{{Kind: parking.Policy}, {Kind: parking.Namespace, Name: claim.Namespace}, {Kind: parking.Class, Name: record.ClassName(claim)}}
 	p.parked.parkClaim(claim, parking.Denied, append(always, turned.helps...), since)
 }

@@ -32,7 +32,7 @@ func (p *Provisioner) Provision(ctx context.Context, options controller.Provisio
 	claim := options.PVC
 	attempt := &attempt{p: p, claim: claim, class: options.StorageClass, pvName: options.PVName, since: p.parked.now()}
 	defer attempt.endTurn()
-	defer p.leaveIfGone(claim)
+	defer p.cleanUpIfGone(claim)
 	pv, err := attempt.run(ctx)
 	if err := p.settle(attempt, started, err); err != nil {
 		return nil, controller.ProvisioningFinished, err
@@ -90,10 +90,10 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 	if err := a.stillWanted(); err != nil {
 		return nil, err
 	}
-	if err := a.unrecorded(ctx); err != nil {
+	if err := a.checkUnrecorded(ctx); err != nil {
 		return nil, err
 	}
-	if err := a.existsStill(ctx); err != nil {
+	if err := a.checkClaimExists(ctx); err != nil {
 		return nil, err
 	}
 	connected, err := volumes.Connect(ctx, a.spec())
@@ -131,7 +131,7 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 // Cinder takes the export of a volume away when it fails to connect it
 // (initialize_connection in cinder/volume/manager.py). It costs a request only
 // where an earlier attempt may have come so far.
-func (a *attempt) unrecorded(ctx context.Context) error {
+func (a *attempt) checkUnrecorded(ctx context.Context) error {
 	begun, _ := a.p.journal.beginning(a.claim.UID)
 	if begun.handedOver == nil && !a.p.placement.IsFound(a.claim.UID, a.backend) {
 		return nil
@@ -143,12 +143,12 @@ func (a *attempt) unrecorded(ctx context.Context) error {
 	return err
 }
 
-// existsStill ends the attempt when the claim is gone, and the cache, whose news
+// checkClaimExists ends the attempt when the claim is gone, and the cache, whose news
 // may be late, does not show it yet. Its volume may have been made and removed
 // already; another would be the second of one claim. It costs a request only
 // where that can be.
-func (a *attempt) existsStill(ctx context.Context) error {
-	if a.p.placement.bornInTerm(a.claim) && !a.p.journal.hasOutlived(a.claim.UID) {
+func (a *attempt) checkClaimExists(ctx context.Context) error {
+	if a.p.placement.createdInTerm(a.claim) && !a.p.journal.hasOutlived(a.claim.UID) {
 		return nil
 	}
 	claim, err := record.ClaimOf(ctx, a.p.Client, a.stamp)
@@ -173,7 +173,7 @@ func (a *attempt) stillWanted() error {
 func (a *attempt) decide(ctx context.Context, labels map[string]string) error {
 	a.decision = a.p.decide(a.claim, a.class, labels)
 	if a.decision.Denial != nil {
-		if err := a.undoHeld(ctx); err != nil {
+		if err := a.undoBegun(ctx); err != nil {
 			return err
 		}
 		a.p.deny(a.claim, denialOf(a.decision.Denial), a.since)
@@ -310,31 +310,31 @@ func (a *attempt) undoMisplaced(ctx context.Context) error {
 	if !a.isMisplaced() {
 		return nil
 	}
-	return a.undoHeld(ctx)
+	return a.undoBegun(ctx)
 }
 
 func (a *attempt) isMisplaced() bool {
-	held, ok := a.p.placement.Holds(a.claim.UID)
-	return ok && (held.Tenant != a.decision.Tenant || !slices.Contains(a.p.placement.ruleBackends(a.decision), held.Backend))
+	position, ok := a.p.placement.PositionOf(a.claim.UID)
+	return ok && (position.Tenant != a.decision.Tenant || !slices.Contains(a.p.placement.ruleBackends(a.decision), position.Backend))
 }
 
-// undoHeld removes what was made for the claim, and gives back its room.
-func (a *attempt) undoHeld(ctx context.Context) error {
-	held, ok := a.p.placement.Holds(a.claim.UID)
+// undoBegun removes what was made for the claim, and gives back its room.
+func (a *attempt) undoBegun(ctx context.Context) error {
+	position, ok := a.p.placement.PositionOf(a.claim.UID)
 	if !ok {
 		return nil
 	}
 	begun, ok := a.p.journal.beginning(a.claim.UID)
-	if !ok && held.NothingSeen {
+	if !ok && position.NothingSeen {
 		a.p.placement.giveBack(a.claim.UID)
 		return nil
 	}
 	if !ok {
-		connector, err := a.p.Backends.Connector(held.Backend)
+		connector, err := a.p.Backends.Connector(position.Backend)
 		if err != nil {
 			return err
 		}
-		begun = beginning{backend: held.Backend, connector: connector, stamp: a.p.stampOf(a.claim.UID, held.Tenant)}
+		begun = beginning{backend: position.Backend, connector: connector, stamp: a.p.stampOf(a.claim.UID, position.Tenant)}
 	}
 	a.backend = begun.backend
 	return a.undo(ctx, begun)
@@ -415,7 +415,7 @@ func (a *attempt) undoIfGone(ctx context.Context, cause error) error {
 	begun := beginning{backend: a.backend, stamp: a.stamp, connector: a.connector}
 	err := a.undo(ctx, begun)
 	if err != nil && !proof.IsKept(err) {
-		// The library forgets the claim; the follow-up does not (leaveIfGone).
+		// The library forgets the claim; the follow-up does not (cleanUpIfGone).
 		a.p.journal.begin(a.claim.UID, begun)
 		return fmt.Errorf("claim %s/%s was deleted while it was provisioned, and its volume cannot be removed yet: %w", a.claim.Namespace, a.claim.Name, err)
 	}

@@ -71,7 +71,7 @@ func TestGoneClaimIsAnEarlierOneWhereNewsAreLate(t *testing.T) {
 		claim := f.claim(func(claim *corev1.PersistentVolumeClaim) { claim.ResourceVersion = version })
 		f.noteEarlier()
 		f.Followup().ClaimGone(claim)
-		if got := f.placement.sawGo(claim.UID); got != want {
+		if got := f.placement.sawDeleted(claim.UID); got != want {
 			t.Errorf("changed last at %s: seen to go %t, want %t", version, got, want)
 		}
 	}

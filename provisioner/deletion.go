@@ -166,7 +166,7 @@ func (d *deletion) setAside(err error) (outcome string, isSetAside bool) {
 	case errors.Is(err, errNoTurn):
 		return "", true
 	case errors.As(err, &changed):
-		d.p.parked.tellVolume(d.pv, nil, corev1.EventTypeNormal, "DeletionStopped", changed.Error())
+		d.p.parked.reportOnPV(d.pv, nil, corev1.EventTypeNormal, "DeletionStopped", changed.Error())
 		return "stopped", true
 	case errors.As(err, &inUse) && d.p.Nodes.Watches():
 		d.p.parkForNodes(d.pv, inUse.Nodes, d.since)
@@ -185,8 +185,8 @@ func (d *deletion) parkForRetry() {
 
 // parkForBackend parks a deletion until its backend answers again.
 func (p *Provisioner) parkForBackend(pv *corev1.PersistentVolume, backend string, unhealthy error, since parking.Moment) {
-	p.parked.tellVolume(pv, nil, corev1.EventTypeWarning, reasonBackendUnavailable, unhealthy.Error())
-	p.parked.parkVolume(pv, parking.Held, helpsAt(backend), since)
+	p.parked.reportOnPV(pv, nil, corev1.EventTypeWarning, reasonBackendUnavailable, unhealthy.Error())
+	p.parked.parkVolume(pv, parking.Blocked, helpsAt(backend), since)
 }
 
 // helpsAt are what may help a deletion at a backend.
@@ -196,12 +196,12 @@ func helpsAt(backend string) []parking.Help {
 
 // parkForNodes parks a deletion until the nodes have let the volume go.
 func (p *Provisioner) parkForNodes(pv *corev1.PersistentVolume, users []string, since parking.Moment) {
-	p.parked.tellVolume(pv, nil, corev1.EventTypeWarning, reasonStillInUse, (&proof.InUseError{PV: pv.Name, Nodes: users}).Error())
+	p.parked.reportOnPV(pv, nil, corev1.EventTypeWarning, reasonStillInUse, (&proof.InUseError{PV: pv.Name, Nodes: users}).Error())
 	helps := make([]parking.Help, len(users))
 	for i, node := range users {
 		helps[i] = parking.Help{Kind: parking.Node, Name: node}
 	}
-	p.parked.parkVolume(pv, parking.Held, helps, since)
+	p.parked.parkVolume(pv, parking.Blocked, helps, since)
 }
 
 // mayDelete refuses objects whose volume somebody else may use: one that came

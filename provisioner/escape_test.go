@@ -123,7 +123,7 @@ func TestEscapeByAnnotationsOrLabelsOfAClaimDecidesNothing(t *testing.T) {
 	made := func(change func(*corev1.PersistentVolumeClaim)) (*corev1.PersistentVolume, backends.Spec) {
 		f := newEscape(t)
 		var specs []backends.Spec
-		f.lend(&watchedBackends{fakeBackends: f.backends, specs: &specs})
+		f.useBackends(&watchedBackends{fakeBackends: f.backends, specs: &specs})
 		pv, err := f.provision(f.claim(change))
 		f.must(err)
 		wantCalls(t, f.backends["silver"])
@@ -195,7 +195,7 @@ func TestEscapeByTheOldClassAnnotationGetsNoOthersClass(t *testing.T) {
 				t.Error("admitted")
 			}
 			f.wantEvent("Warning NoMatchingClass tenant a has no rule for StorageClass only-b (tenants[0].classes)")
-			if _, counts := f.placement.Holds(claim.UID); counts {
+			if _, counts := f.placement.PositionOf(claim.UID); counts {
 				t.Error("room is reserved for a claim that is denied")
 			}
 		})
@@ -214,7 +214,7 @@ func TestEscapeByNamingThisProvisionerForAnothersClassCountsNowhere(t *testing.T
 	if f.ShouldProvision(t.Context(), claim) {
 		t.Error("a claim of another provisioner's StorageClass is admitted")
 	}
-	if _, counts := f.placement.Holds(claim.UID); counts {
+	if _, counts := f.placement.PositionOf(claim.UID); counts {
 		t.Error("a claim of another provisioner's StorageClass counts")
 	}
 	if events := f.said(); len(events) > 0 {
@@ -253,7 +253,7 @@ func TestEscapeThroughLabelsThatAreGone(t *testing.T) {
 			f.wantEvent(c.event)
 			wantCalls(t, f.backends["gold"])
 			wantCalls(t, f.backends["silver"])
-			if _, counts := f.placement.Holds(claim.UID); counts {
+			if _, counts := f.placement.PositionOf(claim.UID); counts {
 				t.Error("the room that was reserved under the old labels is kept")
 			}
 		})
@@ -285,7 +285,7 @@ func TestEscapeThroughANamespaceMadeAnew(t *testing.T) {
 // take minutes.
 func TestEscapeThroughLabelsThatGoWhileBackendsAreListed(t *testing.T) {
 	f := newEscape(t)
-	f.lend(&watchedBackends{fakeBackends: f.backends, specs: new([]backends.Spec), onList: func() { f.label(nil) }})
+	f.useBackends(&watchedBackends{fakeBackends: f.backends, specs: new([]backends.Spec), onList: func() { f.label(nil) }})
 	if _, err := f.provision(f.claim(nil)); !isIgnored(err) {
 		t.Errorf("error %v, want one that the library ignores", err)
 	}
@@ -362,7 +362,7 @@ func TestEscapeThroughAnOutageKeepsNoRoomForADeniedClaim(t *testing.T) {
 	gold := f.backends["gold"]
 	gold.err = errGoldDown
 	watched := &watchedBackends{fakeBackends: f.backends, specs: new([]backends.Spec), holdsErr: errGoldDown}
-	f.lend(watched)
+	f.useBackends(watched)
 	gold.onCall = func() { gold.health = errGoldDown }
 	claim := f.claim(nil)
 	if _, err := f.provision(claim); !isIgnored(err) {

@@ -70,7 +70,7 @@ type fakeVolumes struct {
 	onList       func()
 	lastDoubt    time.Time
 	shared       bool                // by several hosts
-	seconds      map[string][]string // volumes' ids by claim UID
+	duplicates   map[string][]string // volumes' ids by claim UID
 	stored       bool                // connections are those of earlier attempts
 }
 
@@ -139,10 +139,10 @@ func (f *fakeVolumes) Mark(_ context.Context, target backends.Target) error {
 	return f.err
 }
 
-func (f *fakeVolumes) Seconds(claimUID, _ string) []string {
-	seconds := f.seconds[claimUID]
-	delete(f.seconds, claimUID)
-	return seconds
+func (f *fakeVolumes) Duplicates(claimUID, _ string) []string {
+	duplicates := f.duplicates[claimUID]
+	delete(f.duplicates, claimUID)
+	return duplicates
 }
 
 func (f *fakeVolumes) Holds(_ context.Context, stamp backends.Stamp) (bool, error) {
@@ -291,7 +291,7 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 			Claim:  func(claim *corev1.PersistentVolumeClaim) { requeued(claim.Name) },
 			Volume: func(pv *corev1.PersistentVolume) { requeued(pv.Name) },
 		},
-		Hold:     t.Context(),
+		Term:     t.Context(),
 		Stopping: f.stop,
 		Logger:   slog.New(slog.DiscardHandler),
 		Metrics:  NewMetrics(prometheus.NewRegistry()),
@@ -301,7 +301,16 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	return f
 }
 
-// count lists the backends, as the term's beginning does.
+// newCountedFixture makes a fixture whose backends are counted, with its
+// follow-up and backend gold.
+func newCountedFixture(t *testing.T) (f *fixture, followup *Followup, gold *fakeVolumes) {
+	t.Helper()
+	f = newFixture(t)
+	f.count()
+	return f, f.Followup(), f.backends["gold"]
+}
+
+// count lists the backends, as CountBackends does when a term begins.
 func (f *fixture) count() {
 	f.t.Helper()
 	for _, name := range f.Backends.Names() {
@@ -362,7 +371,7 @@ func (f *fixture) noteEarlier(claims ...*corev1.PersistentVolumeClaim) {
 }
 
 // lend gives the provisioner other backends.
-func (f *fixture) lend(b Backends) { f.Backends, f.placement.Backends = b, b }
+func (f *fixture) useBackends(b Backends) { f.Backends, f.placement.Backends = b, b }
 
 func (f *fixture) forgetClaim(claim *corev1.PersistentVolumeClaim) {
 	f.t.Helper()

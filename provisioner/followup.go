@@ -81,10 +81,10 @@ func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 			f.queue.Add(followup{claim: ref.UID})
 		}
 	}
-	if _, void := f.provisioner.voidRecord(pv); void || f.wantsCompletion(pv) || slices.Contains(pv.Finalizers, record.Finalizer) {
+	if _, stale := f.provisioner.staleRecord(pv); stale || f.wantsCompletion(pv) || slices.Contains(pv.Finalizers, record.Finalizer) {
 		f.queue.Add(followup{pv: pv.Name})
 	}
-	f.provisioner.tellNeverBound(pv)
+	f.provisioner.reportNeverBound(pv)
 }
 
 // VolumeGone forgets a PersistentVolume. Its volume goes on counting unless it
@@ -166,7 +166,7 @@ func (f *Followup) next(ctx context.Context) bool {
 	// A backend that does not answer must not keep every worker. What gets no turn
 	// now is invited back.
 	since := f.provisioner.parked.helped.Now()
-	tenant, backend := f.lane(item)
+	tenant, backend := f.tenantAndBackend(item)
 	if backend != "" && !slices.Contains(f.provisioner.Backends.Names(), backend) {
 		// Only another policy helps.
 		f.provisioner.Logger.Warn("A backend is not in the policy; what is to be done there waits", "backend", backend, "persistentVolume", item.pv, "claimUID", item.claim)
@@ -198,7 +198,7 @@ func (f *Followup) next(ctx context.Context) bool {
 // awaitHelp has something that failed tried again as soon as its backend is
 // helped, or at once if it was since the moment.
 func (f *Followup) awaitHelp(item followup, since parking.Moment) {
-	_, backend := f.lane(item)
+	_, backend := f.tenantAndBackend(item)
 	f.mu.Lock()
 	f.failing[item] = backend
 	f.mu.Unlock()
@@ -223,10 +223,10 @@ func (f *Followup) help(helps []parking.Help) {
 func (f *Followup) add(item followup) { f.queue.Add(item) }
 
 // lane is the tenant and the backend of what is to be done.
-func (f *Followup) lane(item followup) (tenant, backend string) {
+func (f *Followup) tenantAndBackend(item followup) (tenant, backend string) {
 	if item.claim != "" {
-		held, _ := f.provisioner.placement.Holds(item.claim)
-		return held.Tenant, cmp.Or(item.backend, held.Backend)
+		position, _ := f.provisioner.placement.PositionOf(item.claim)
+		return position.Tenant, cmp.Or(item.backend, position.Backend)
 	}
 	pv, err := f.provisioner.PersistentVolumes.Get(item.pv)
 	if err != nil {
@@ -259,8 +259,8 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if undone, void := p.voidRecord(pv); void {
-		if removed, err := p.removeVoid(ctx, pv, undone); err != nil || removed {
+	if undone, stale := p.staleRecord(pv); stale {
+		if removed, err := p.removeStale(ctx, pv, undone); err != nil || removed {
 			return err
 		}
 	}

@@ -137,18 +137,18 @@ func (p *parked) claimGone(claim types.UID) {
 
 func (p *parked) countDenied() { p.metrics.deniedClaims(p.claims.Count(parking.Denied)) }
 
-// tellClaim writes an event about a denied claim if it is news.
-func (p *parked) tellClaim(claim *corev1.PersistentVolumeClaim, reason, message string) {
-	if p.claims.Tell(claim.UID, reason, message, isPassing(reason)) {
+// reportDenial writes an event about a denied claim if it is news.
+func (p *parked) reportDenial(claim *corev1.PersistentVolumeClaim, reason, message string) {
+	if p.claims.IsNews(claim.UID, reason, message, isPassing(reason)) {
 		p.recorder.Event(claim, corev1.EventTypeWarning, reason, message)
 		p.logger.Info("Denied a claim", "claim", claim.Namespace+"/"+claim.Name, "reason", reason, "message", message)
 	}
 }
 
-// tellVolume writes an event about a PersistentVolume, and about its claim if
+// reportOnPV writes an event about a PersistentVolume, and about its claim if
 // one is given, if it is news.
-func (p *parked) tellVolume(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, eventType, reason, message string) {
-	if !p.volumes.Tell(pv.UID, reason, message, isPassing(reason)) {
+func (p *parked) reportOnPV(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, eventType, reason, message string) {
+	if !p.volumes.IsNews(pv.UID, reason, message, isPassing(reason)) {
 		return
 	}
 	p.recorder.Event(pv, eventType, reason, message)

@@ -22,7 +22,7 @@ type placement struct {
 	// Policy, Backends and Hold are the term's, see Options.
 	Policy   func() *policy.Policy
 	Backends Backends
-	Hold     context.Context
+	Term     context.Context
 	journal  *journal
 	counting *counting
 	// freed holds a token while room was freed that nobody was offered yet.
@@ -37,7 +37,7 @@ type placement struct {
 
 func newPlacement(options Options, journal *journal) *placement {
 	return &placement{
-		Ledger: ledger.New(options.Policy), Policy: options.Policy, Backends: options.Backends, Hold: options.Hold,
+		Ledger: ledger.New(options.Policy), Policy: options.Policy, Backends: options.Backends, Term: options.Term,
 		journal: journal, counting: newCounting(), freed: make(chan struct{}, 1), full: map[fullAt]fullness{},
 	}
 }
@@ -63,8 +63,8 @@ type choice struct {
 // backend that was not counted in this term is listed; without, the choice
 // stays undecided.
 func (p *placement) choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d ledger.Decided, ask bool) (choice, error) {
-	if held, ok := p.Holds(claim.UID); ok {
-		return p.keep(held), nil
+	if position, ok := p.PositionOf(claim.UID); ok {
+		return p.keep(position), nil
 	}
 	if waits, err := p.settleEarlier(ctx, claim, d, ask); err != nil || waits.undecided || waits.denial != nil {
 		return waits, err
@@ -78,8 +78,8 @@ func (p *placement) choose(ctx context.Context, claim *corev1.PersistentVolumeCl
 // leave gives back the room that a claim has, if it can go elsewhere. What was
 // begun for it is forgotten: provably nothing was made.
 func (p *placement) leave(claim *corev1.PersistentVolumeClaim, d ledger.Decided) (left bool) {
-	held, ok := p.Holds(claim.UID)
-	if !ok || !p.mayLeave(claim, held, d) {
+	position, ok := p.PositionOf(claim.UID)
+	if !ok || !p.mayLeave(claim, position, d) {
 		return false
 	}
 	p.journal.finish(claim.UID)
@@ -88,34 +88,34 @@ func (p *placement) leave(claim *corev1.PersistentVolumeClaim, d ledger.Decided)
 }
 
 // keep is the choice that was made before.
-func (p *placement) keep(held ledger.Held) choice {
-	if unhealthy := p.health(held.Backend); unhealthy != nil {
-		return choice{denial: p.unavailable([]ledger.PassedOver{{Backend: held.Backend, Why: unhealthy.Error()}}, nil)}
+func (p *placement) keep(position ledger.Position) choice {
+	if unhealthy := p.health(position.Backend); unhealthy != nil {
+		return choice{denial: p.unavailable([]ledger.PassedOver{{Backend: position.Backend, Why: unhealthy.Error()}}, nil)}
 	}
-	return choice{backend: held.Backend, passedOver: held.PassedOver}
+	return choice{backend: position.Backend, passedOver: position.PassedOver}
 }
 
 // mayLeave says whether a claim can go elsewhere than where its room is
 // reserved: the policy or the backend's state speaks for it, and provably
 // nothing was made there.
-func (p *placement) mayLeave(claim *corev1.PersistentVolumeClaim, held ledger.Held, d ledger.Decided) bool {
-	full := len(d.Backends) > 1 && p.isFull(held.Backend, d.Volume) != nil
-	if !held.NothingSeen || slices.Contains(d.Backends, held.Backend) && p.health(held.Backend) == nil && !full {
+func (p *placement) mayLeave(claim *corev1.PersistentVolumeClaim, position ledger.Position, d ledger.Decided) bool {
+	full := len(d.Backends) > 1 && p.isFull(position.Backend, d.Volume) != nil
+	if !position.NothingSeen || slices.Contains(d.Backends, position.Backend) && p.health(position.Backend) == nil && !full {
 		return false
 	}
 	begun, ok := p.journal.beginning(claim.UID)
 	if !ok {
 		return true
 	}
-	volumes, err := p.Backends.Volumes(held.Backend)
-	return err == nil && volumes.Untouched(begun.stamp) && !p.mayHold(claim, held.Backend)
+	volumes, err := p.Backends.Volumes(position.Backend)
+	return err == nil && volumes.Untouched(begun.stamp) && !p.mayHaveUnseenVolume(claim, position.Backend)
 }
 
-// mayHold says whether a backend may have a volume of the claim that this term
+// mayHaveUnseenVolume says whether a backend may have a volume of the claim that this term
 // does not know: an earlier leader saw the claim, and what it left there was not
 // listed yet.
-func (p *placement) mayHold(claim *corev1.PersistentVolumeClaim, backend string) bool {
-	return !p.isCounted(backend) && !p.bornInTerm(claim)
+func (p *placement) mayHaveUnseenVolume(claim *corev1.PersistentVolumeClaim, backend string) bool {
+	return !p.isCounted(backend) && !p.createdInTerm(claim)
 }
 
 // settleEarlier waits for every backend of the rule that may hold a volume of
@@ -126,7 +126,7 @@ func (p *placement) settleEarlier(ctx context.Context, claim *corev1.PersistentV
 		return choice{}, nil
 	}
 	for _, name := range homes {
-		if !p.mayHold(claim, name) {
+		if !p.mayHaveUnseenVolume(claim, name) {
 			continue
 		}
 		unhealthy, undecided, err := p.prepare(ctx, name, ask)

@@ -152,8 +152,8 @@ func TestReservationFollowsAPolicyThatSuspendsItsBackend(t *testing.T) {
 	if !f.ShouldProvision(t.Context(), claim) {
 		t.Fatal("not admitted")
 	}
-	if held, _ := f.placement.Holds(claim.UID); held.Backend != "gold" {
-		t.Fatalf("reserved on %s", held.Backend)
+	if position, _ := f.placement.PositionOf(claim.UID); position.Backend != "gold" {
+		t.Fatalf("reserved on %s", position.Backend)
 	}
 	f.inForce("auth: {cloud: gold}", "auth: {cloud: gold}\n    suspended: true")
 	_, err := f.provision(claim)
@@ -171,7 +171,7 @@ func TestDecisionOfAnOldPolicyReservesNothing(t *testing.T) {
 	if _, err := f.placement.choose(t.Context(), claim, "both", stale, true); !errors.Is(err, ledger.ErrPolicyChanged) {
 		t.Errorf("error %v, want %v", err, ledger.ErrPolicyChanged)
 	}
-	if _, counts := f.placement.Holds(claim.UID); counts {
+	if _, counts := f.placement.PositionOf(claim.UID); counts {
 		t.Error("room was reserved by a policy that is not in force")
 	}
 }

@@ -39,7 +39,7 @@ type Volumes interface {
 	Connecting
 	Removing
 	Listing
-	Standing
+	Status
 }
 
 // Connecting makes volumes and brings them into use.
@@ -62,8 +62,8 @@ type Removing interface {
 	Abandon(ctx context.Context, stamp backends.Stamp, connector backends.Connector, permit backends.Permit) error
 	// RemoveUnrecorded removes one of them.
 	RemoveUnrecorded(ctx context.Context, volumeID string, stamp backends.Stamp, connector backends.Connector, permit backends.Permit) error
-	// Seconds hands over the ids of volumes that were seen beside a recorded one.
-	Seconds(claimUID, recorded string) []string
+	// Duplicates hands over the ids of volumes that were seen beside a recorded one.
+	Duplicates(claimUID, recorded string) []string
 }
 
 // Listing tells what volumes there are.
@@ -77,8 +77,8 @@ type Listing interface {
 	LastDoubt() time.Time
 }
 
-// Standing tells how a backend stands.
-type Standing interface {
+// Status tells how a backend stands.
+type Status interface {
 	// Health is nil while the backend answers.
 	Health() error
 	// Place is where the backend leads; zero before it was asked anything.
@@ -147,8 +147,8 @@ type Options struct {
 	// Requeue brings objects back that were parked.
 	Requeue Requeue
 
-	// Hold ends when the term is lost; undoing work goes on until then.
-	Hold context.Context
+	// Term ends when the term is lost; undoing work goes on until then.
+	Term context.Context
 	// Stopping is closed when the replica was told to hand over: no new work
 	// is taken, and waits are parked for the next leader.
 	Stopping <-chan struct{}
@@ -160,9 +160,9 @@ type Options struct {
 // Provisioner implements the provisioning library's interfaces for one term.
 type Provisioner struct {
 	Options
-	limiter *backoff.Limiter
-	paces   *paces
-	cleaner proof.Cleaner
+	limiter     *backoff.Limiter
+	tenantRates *tenantRates
+	cleaner     proof.Cleaner
 
 	claimTurns  *fairshare.Turns[types.UID] // claims
 	volumeTurns *fairshare.Turns[string]    // PersistentVolumes, by name
@@ -183,11 +183,11 @@ var (
 // New makes the provisioner of one term.
 func New(options Options) *Provisioner {
 	p := &Provisioner{
-		Options: options,
-		limiter: backoff.New(retry.For(nil)),
-		paces:   newPaces(options.Policy),
-		parked:  newParked(options),
-		journal: newJournal(),
+		Options:     options,
+		limiter:     backoff.New(retry.For(nil)),
+		tenantRates: newTenantRates(options.Policy),
+		parked:      newParked(options),
+		journal:     newJournal(),
 	}
 	p.placement = newPlacement(options, p.journal)
 	p.cleaner = proof.Cleaner{
@@ -236,6 +236,6 @@ func (p *Provisioner) stopping() bool {
 	case <-p.Stopping:
 		return true
 	default:
-		return p.Hold.Err() != nil
+		return p.Term.Err() != nil
 	}
 }

@@ -225,7 +225,7 @@ func TestUndoingWaitsForTheNode(t *testing.T) {
 // that its PersistentVolume would have.
 func TestVolumeOfAnEarlierLeaderIsKeptWhileItIsAttached(t *testing.T) {
 	f := newFixture(t)
-	v := f.leftoverVolume("uid-gone")
+	v := f.orphanVolume("uid-gone")
 	v.Status = backends.StatusAttaching
 	asked := nodeuse.Volume{}
 	f.cleaner.Nodes = askedNodes{asked: &asked, users: []string{"a"}}

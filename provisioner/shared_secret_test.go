@@ -43,7 +43,7 @@ func (cephBackends) Mappings(string) map[string]mappers.Mapping {
 func newCephFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	t.Helper()
 	f := newFixture(t, objects...)
-	f.lend(cephBackends{f.backends})
+	f.useBackends(cephBackends{f.backends})
 	for _, volumes := range f.backends {
 		volumes.document = rbdDocument(oldKey)
 	}
@@ -310,9 +310,9 @@ func TestSharedSecretIsThereForEverybodyWhoNeedsIt(t *testing.T) {
 				}
 				expect("before the PersistentVolume is saved")
 				if round%3 == 2 { // given up
-					held := f.secrets.HeldBy(claim)
+					used := f.secrets.UsedBy(claim)
 					f.finish(claim)
-					f.secrets.AttemptUndone(ctx, "gold", held)
+					f.secrets.AttemptUndone(ctx, "gold", used)
 					continue
 				}
 				pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-" + id, UID: types.UID("pv-" + id),

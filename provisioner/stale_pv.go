@@ -18,19 +18,19 @@ import (
 // reclaim policy is Delete, the library sees to it; else it would stay for good,
 // like the record of a volume that somebody wants to keep.
 
-// voidRecord says whether a PersistentVolume may record a volume that this term
+// staleRecord says whether a PersistentVolume may record a volume that this term
 // has undone.
-func (p *Provisioner) voidRecord(pv *corev1.PersistentVolume) (undoing, bool) {
+func (p *Provisioner) staleRecord(pv *corev1.PersistentVolume) (undoing, bool) {
 	if !p.isMine(pv) || pv.DeletionTimestamp != nil || pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
 		return undoing{}, false
 	}
 	return p.journal.undoneOf(pv)
 }
 
-// removeVoid removes a PersistentVolume whose volume this term has undone, once
+// removeStale removes a PersistentVolume whose volume this term has undone, once
 // it is certain that there is no such volume, and that the claim is gone. Nobody
 // has ever used it: a volume that was in use is not undone.
-func (p *Provisioner) removeVoid(ctx context.Context, pv *corev1.PersistentVolume, u undoing) (removed bool, err error) {
+func (p *Provisioner) removeStale(ctx context.Context, pv *corev1.PersistentVolume, u undoing) (removed bool, err error) {
 	origin, err := record.OriginOf(pv)
 	if err != nil {
 		return false, err

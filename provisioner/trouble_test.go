@@ -116,7 +116,7 @@ func TestRebootOfAnEarlierReleaseHidesNoUser(t *testing.T) {
 func TestMarkIsNotLostWhereTheBackendLeadsElsewhere(t *testing.T) {
 	f := newFixture(t)
 	lent := &movedBackends{fakeBackends: f.backends}
-	f.lend(lent)
+	f.useBackends(lent)
 	f.count()
 	followup := f.Followup()
 	gold := f.backends["gold"]
@@ -136,10 +136,10 @@ func TestMarkIsNotLostWhereTheBackendLeadsElsewhere(t *testing.T) {
 	gold.err = errNoSuchVolume // what os-show says of it in p2
 	f.follow(followup)
 	f.Recount("gold")
-	f.lookAgain("gold")
+	f.relist("gold")
 	// Put back.
 	lent.place, gold.err, gold.calls = backends.Place{}, nil, nil
-	v := f.leftoverVolume("uid-1")
+	v := f.orphanVolume("uid-1")
 	v.ID, v.Status = "volume-1", backends.StatusAttaching
 	gold.listed = []backends.Volume{v}
 	f.Recount("gold")
@@ -195,7 +195,7 @@ func TestObjectOfAVolumeThatIsNotInUseYetIsKept(t *testing.T) {
 func TestSecondVolumeLeavesTheSecretOfAKeptOne(t *testing.T) {
 	prepare := func(t *testing.T) (f *fixture, second backends.Volume) {
 		f = newFixture(t, credentialsOf("pvc-uid-gone"))
-		kept, second := f.leftoverVolume("uid-gone"), f.leftoverVolume("uid-gone")
+		kept, second := f.orphanVolume("uid-gone"), f.orphanVolume("uid-gone")
 		kept.ID, kept.Metadata["readonly"] = "volume-kept", "False"
 		second.ID, second.Status = "volume-second", backends.StatusAvailable
 		f.backends["gold"].listed = []backends.Volume{kept, second}
@@ -224,12 +224,12 @@ func TestSecondVolumeLeavesTheSecretOfAKeptOne(t *testing.T) {
 func TestConnectorThatCannotBeReadForgetsNoClaim(t *testing.T) {
 	f := newFixture(t)
 	lent := &movedBackends{fakeBackends: f.backends}
-	f.lend(lent)
+	f.useBackends(lent)
 	gold := f.backends["gold"]
 	followup := f.Followup()
 	claim := f.claim(func(c *corev1.PersistentVolumeClaim) { c.UID = "uid-gone" })
 	f.noteEarlier(claim)
-	old := f.leftoverVolume("uid-gone")
+	old := f.orphanVolume("uid-gone")
 	old.CreatedAt = time.Now().Add(-3 * time.Hour)
 	gold.listed = []backends.Volume{old}
 	f.count()
@@ -254,7 +254,7 @@ func TestConnectorThatCannotBeReadForgetsNoClaim(t *testing.T) {
 func TestRecordOfAVolumeElsewhereIsNotVoid(t *testing.T) {
 	f := newFixture(t)
 	lent := &movedBackends{fakeBackends: f.backends}
-	f.lend(lent)
+	f.useBackends(lent)
 	followup := f.Followup()
 	claim := f.claim(nil)
 	_, err := f.provision(claim)
@@ -316,7 +316,7 @@ func followupOfMark(pv *corev1.PersistentVolume) followup {
 // askTimeout; that of unrecorded ones is not, and the API client has no time-out.
 func TestProofIsBoundedInTime(t *testing.T) {
 	f := newFixture(t)
-	v := f.leftoverVolume("uid-gone")
+	v := f.orphanVolume("uid-gone")
 	v.Status = backends.StatusAttaching
 	nodes := &boundedNodes{}
 	f.cleaner.Nodes = nodes
@@ -364,10 +364,7 @@ func TestNodesThatTakeFourSecondsToReadAreWaitedFor(t *testing.T) {
 // removed by hand; the pending claim gets another volume, and goes before that
 // is recorded.
 func TestNewVolumeOfAClaimWhoseRecordIsGoneIsUndone(t *testing.T) {
-	f := newFixture(t)
-	f.count()
-	followup := f.Followup()
-	gold := f.backends["gold"]
+	f, followup, gold := newCountedFixture(t)
 	pv := f.recorded()
 	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	f.store(pv)
@@ -380,7 +377,7 @@ func TestNewVolumeOfAClaimWhoseRecordIsGoneIsUndone(t *testing.T) {
 	f.must(err)
 	_, err = f.provision(claim)
 	f.must(err)
-	v := f.leftoverVolume("uid-1")
+	v := f.orphanVolume("uid-1")
 	v.ID, v.Status = "volume-2", backends.StatusAttaching
 	gold.listed, gold.calls = []backends.Volume{v}, nil
 	f.forgetClaim(claim)
@@ -392,10 +389,7 @@ func TestNewVolumeOfAClaimWhoseRecordIsGoneIsUndone(t *testing.T) {
 // TestRoomOfAKeptVolumeIsGivenBackWhenItIsGone: this term made the volume, and
 // somebody else attached it, so that undoing keeps it. Then it is removed by hand.
 func TestRoomOfAKeptVolumeIsGivenBackWhenItIsGone(t *testing.T) {
-	f := newFixture(t)
-	f.count()
-	followup := f.Followup()
-	gold := f.backends["gold"]
+	f, followup, gold := newCountedFixture(t)
 	claim := f.claim(nil)
 	_, err := f.provision(claim)
 	f.must(err)
@@ -404,8 +398,8 @@ func TestRoomOfAKeptVolumeIsGivenBackWhenItIsGone(t *testing.T) {
 	followup.ClaimGone(claim)
 	f.follow(followup)
 	gold.abandonKeeps = false
-	f.lookAgain("gold")
-	f.lookAgain("gold")
+	f.relist("gold")
+	f.relist("gold")
 	if got := f.placement.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
 		t.Errorf("it counts as %+v when it is gone", got)
 	}
@@ -429,7 +423,7 @@ func TestKeptVolumeThatIsMisplacedSaysWhy(t *testing.T) {
 // volume: a request of the former leader came late.
 func TestRecordThatArrivesAfterTheProofIsNoticed(t *testing.T) {
 	f := newFixture(t)
-	v := f.leftoverVolume("uid-1")
+	v := f.orphanVolume("uid-1")
 	permit := f.cleaner.Permit(f.cleaner.IsUnrecorded)
 	f.must(permit(t.Context(), v))
 	f.store(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1", UID: "pv-uid", Annotations: map[string]string{record.AnnotationVolume: v.ID}}})
@@ -441,9 +435,7 @@ func TestRecordThatArrivesAfterTheProofIsNoticed(t *testing.T) {
 // TestClaimWhosePersistentVolumeGoesComesBack: it is pending, nobody has
 // it in a queue, and it is not parked.
 func TestClaimWhosePersistentVolumeGoesComesBack(t *testing.T) {
-	f := newFixture(t)
-	f.count()
-	followup := f.Followup()
+	f, followup, _ := newCountedFixture(t)
 	pv := f.recorded()
 	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "team-a", Name: "data", UID: "uid-1"}
@@ -462,10 +454,7 @@ func TestClaimWhosePersistentVolumeGoesComesBack(t *testing.T) {
 // Connect then makes a volume, and the Secret cannot be written: the attempt
 // ends, and what it made is known to nobody.
 func TestClaimUndoneBeforeItsConnectIsNotForgotten(t *testing.T) {
-	f := newFixture(t)
-	f.count()
-	followup := f.Followup()
-	gold := f.backends["gold"]
+	f, followup, gold := newCountedFixture(t)
 	claim := f.claim(nil)
 	gold.onCall = func() {
 		gold.onCall = nil
@@ -502,7 +491,7 @@ func (v conflictVolumes) Complete(_ context.Context, target backends.Target, _ b
 func TestKeptVolumeThatWasDetachedIsLeftInPeace(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
-	f.lend(conflictBackends{f.backends})
+	f.useBackends(conflictBackends{f.backends})
 	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	f.released(pv)
 	followup := f.Followup()
@@ -545,7 +534,7 @@ func (v staleVolumes) Volumes(context.Context) ([]backends.Volume, error) { retu
 // and so the Secrets are swept.
 func TestSweepOfSecretsByAnOldListingKeepsThoseThatCount(t *testing.T) {
 	f := newFixture(t)
-	f.lend(staleBackends{f.backends})
+	f.useBackends(staleBackends{f.backends})
 	f.count()
 	followup := f.Followup()
 	pv := f.recorded()
@@ -563,7 +552,7 @@ func TestSweepOfSecretsByAnOldListingKeepsThoseThatCount(t *testing.T) {
 	followup.ClaimGone(claim)
 	f.removeByHand(followup, pv)
 	f.follow(followup)
-	v := f.leftoverVolume("uid-1")
+	v := f.orphanVolume("uid-1")
 	v.ID, v.Status, v.Metadata["readonly"] = "volume-1", backends.StatusInUse, "False"
 	f.backends["gold"].listed = []backends.Volume{v}
 	f.must(f.SweepSecrets(t.Context()))
@@ -607,7 +596,7 @@ func TestUndoneIsForgottenInTime(t *testing.T) {
 		time.Sleep(2 * undoneFor)
 		pv.Annotations[record.AnnotationProvisionedBy] = "test"
 		pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
-		if _, void := f.voidRecord(pv); void {
+		if _, stale := f.staleRecord(pv); stale {
 			t.Errorf("a PersistentVolume that is saved %s after an undoing may be removed for it", 2*undoneFor)
 		}
 	})

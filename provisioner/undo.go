@@ -26,13 +26,13 @@ func (p *Provisioner) claimGone(ctx context.Context, uid types.UID) error {
 	p.journal.claimGone(uid)
 	begun, ok := p.journal.beginning(uid)
 	if !ok {
-		held, _ := p.placement.Holds(uid)
-		if !p.placement.IsFound(uid, held.Backend) {
+		position, _ := p.placement.PositionOf(uid)
+		if !p.placement.IsFound(uid, position.Backend) {
 			p.placement.giveBack(uid)
 			return nil
 		}
 		var err error
-		if begun, err = p.foundBeginning(uid, held); err != nil {
+		if begun, err = p.foundBeginning(uid, position); err != nil {
 			return err
 		}
 	}
@@ -45,9 +45,9 @@ func (p *Provisioner) claimGone(ctx context.Context, uid types.UID) error {
 }
 
 // foundBeginning is the beginning of a claim of which only a listing tells.
-func (p *Provisioner) foundBeginning(uid types.UID, held ledger.Held) (beginning, error) {
-	connector, err := p.Backends.Connector(held.Backend)
-	return beginning{backend: held.Backend, stamp: p.stampOf(uid, held.Tenant), connector: connector}, err
+func (p *Provisioner) foundBeginning(uid types.UID, position ledger.Position) (beginning, error) {
+	connector, err := p.Backends.Connector(position.Backend)
+	return beginning{backend: position.Backend, stamp: p.stampOf(uid, position.Tenant), connector: connector}, err
 }
 
 // stampOf is as much of a claim's stamp as tells its volumes from others.
@@ -84,7 +84,7 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning, 
 		return err
 	}
 	// A shared one last: others may need it, and who leads next looks for it.
-	shared := p.secrets.HeldBy(uid)
+	shared := p.secrets.UsedBy(uid)
 	p.finish(uid)
 	p.placement.release(uid)
 	p.secrets.AttemptUndone(ctx, begun.backend, shared)
@@ -108,7 +108,7 @@ func (p *Provisioner) removeDuplicate(ctx context.Context, item followup) error 
 
 // removeDuplicates has the volumes removed that were seen beside a recorded one.
 func (p *Provisioner) removeDuplicates(volumes Removing, recorded record.Origin) {
-	for _, id := range volumes.Seconds(recorded.ClaimUID, recorded.VolumeID) {
+	for _, id := range volumes.Duplicates(recorded.ClaimUID, recorded.VolumeID) {
 		p.followup.add(followup{claim: types.UID(recorded.ClaimUID), backend: recorded.Backend, volume: id})
 	}
 }
@@ -144,16 +144,16 @@ func (p *Provisioner) recordedBy(v backends.Volume) string {
 // have been saved; nil if this term made the volume and had nothing saved yet.
 func (p *Provisioner) useOf(stamp backends.Stamp) *nodeuse.Volume {
 	begun, ok := p.journal.beginning(types.UID(stamp.ClaimUID))
-	if held, _ := p.placement.Holds(types.UID(stamp.ClaimUID)); ok && (begun.handedOver != nil || held.NothingSeen) {
+	if position, _ := p.placement.PositionOf(types.UID(stamp.ClaimUID)); ok && (begun.handedOver != nil || position.NothingSeen) {
 		return begun.handedOver
 	}
 	return &nodeuse.Volume{PV: stamp.PV, MayAttach: true}
 }
 
-// leaveIfGone gives back what an attempt took for a claim that was deleted, or
+// cleanUpIfGone gives back what an attempt took for a claim that was deleted, or
 // bound to another PersistentVolume, while it was looked at: the event came too
 // early to find anything.
-func (p *Provisioner) leaveIfGone(claim *corev1.PersistentVolumeClaim) {
+func (p *Provisioner) cleanUpIfGone(claim *corev1.PersistentVolumeClaim) {
 	current, err := p.Claims.PersistentVolumeClaims(claim.Namespace).Get(claim.Name)
 	if apierrors.IsNotFound(err) || err == nil && (current.UID != claim.UID || record.BoundElsewhere(current)) {
 		p.followup.add(followup{claim: claim.UID})

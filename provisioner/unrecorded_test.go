@@ -28,17 +28,14 @@ func (f *fixture) removeByHand(followup *Followup, pv *corev1.PersistentVolume) 
 // writes to it all the same. Its claim goes, and then its PersistentVolume, since
 // somebody wants to keep the data.
 func TestVolumeThatWasRecordedIsNeverTakenOver(t *testing.T) {
-	f := newFixture(t)
-	f.count()
-	followup := f.Followup()
-	gold := f.backends["gold"]
+	f, followup, gold := newCountedFixture(t)
 	pv := f.recorded()
 	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	f.released(pv)
 	gold.err = errGoldDown
 	followup.VolumeSeen(pv)
 	followup.next(t.Context()) // cannot complete it
-	v := f.leftoverVolume("uid-1")
+	v := f.orphanVolume("uid-1")
 	v.ID, v.Status = "volume-1", backends.StatusAttaching
 	gold.listed = []backends.Volume{v}
 	claim, err := f.Claims.PersistentVolumeClaims("team-a").Get("data")
@@ -47,9 +44,9 @@ func TestVolumeThatWasRecordedIsNeverTakenOver(t *testing.T) {
 	followup.ClaimGone(claim)
 	f.removeByHand(followup, pv)
 	gold.err, gold.calls = nil, nil
-	f.lookAgain("gold")
+	f.relist("gold")
 	f.follow(followup)
-	f.lookAgain("gold")
+	f.relist("gold")
 	f.follow(followup)
 	// It is marked for whoever leads next, and for nobody else touched.
 	wantCalls(t, gold, "mark volume-1")
@@ -58,7 +55,7 @@ func TestVolumeThatWasRecordedIsNeverTakenOver(t *testing.T) {
 	}
 	// Gone for good, it counts no more.
 	gold.listed = nil
-	f.lookAgain("gold")
+	f.relist("gold")
 	if got := f.placement.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
 		t.Errorf("it counts as %+v when it is gone", got)
 	}
@@ -94,7 +91,7 @@ func TestRecordedVolumeIsToldFromUnrecordedOnesInEveryPhase(t *testing.T) {
 func TestSecretOfAKeptVolumeStays(t *testing.T) {
 	f := newFixture(t, credentialsOf("pvc-uid-gone"))
 	gold := f.backends["gold"]
-	v := f.leftoverVolume("uid-gone")
+	v := f.orphanVolume("uid-gone")
 	gold.listed = []backends.Volume{v}
 	followup := f.Followup()
 	gold.abandonKeeps = true
@@ -120,7 +117,7 @@ func TestClaimThatGoesWhileItsBackendIsDownIsUndone(t *testing.T) {
 			followup := f.Followup()
 			claim := f.claim(func(c *corev1.PersistentVolumeClaim) { c.UID = "uid-gone" })
 			f.noteEarlier(claim)
-			old := f.leftoverVolume("uid-gone")
+			old := f.orphanVolume("uid-gone")
 			old.CreatedAt = time.Now().Add(-3 * time.Hour)
 			gold.listed = []backends.Volume{old}
 			if listed {
@@ -168,15 +165,13 @@ func TestForeignPersistentVolumeOfTheSameNameHidesNothing(t *testing.T) {
 // TestSecondVolumeThatCannotBeRemovedHindersNobody: the listing is good all the
 // same, for the audit too, and is not made anew because of it.
 func TestSecondVolumeThatCannotBeRemovedHindersNobody(t *testing.T) {
-	f := newFixture(t)
-	f.count()
-	followup := f.Followup()
+	f, followup, _ := newCountedFixture(t)
 	pv := f.recorded()
 	f.store(pv)
 	gold := f.backends["gold"]
 	gold.listed = []backends.Volume{f.lateVolume(pv)}
 	gold.err = &backends.Error{Kind: backends.KindForbidden, Backend: "gold", Message: "an administrator must do it"}
-	all, err := f.LookAgain(t.Context(), "gold")
+	all, err := f.RelistBackend(t.Context(), "gold")
 	if err != nil || len(all) != 1 {
 		t.Errorf("%d volumes, %v", len(all), err)
 	}
@@ -200,11 +195,11 @@ func TestRecordedVolumesOfARenamedBackendAreLeftAlone(t *testing.T) {
 	f.seen()
 	followup := f.Followup()
 	f.follow(followup) // which waits for a policy that has the backend
-	v := f.leftoverVolume("uid-1")
+	v := f.orphanVolume("uid-1")
 	v.ID = "volume-1"
 	f.backends["silver"].listed = []backends.Volume{v}
 	f.count()
-	f.lookAgain("silver")
+	f.relist("silver")
 	if n := followup.queue.Len(); n != 0 {
 		t.Errorf("%d follow-ups", n)
 	}

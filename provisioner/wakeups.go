@@ -31,7 +31,7 @@ func (p *Provisioner) PolicyChanged() {
 	p.volumeTurns.Recheck()
 	for _, name := range p.Backends.Names() {
 		if !p.placement.isCounted(name) {
-			p.placement.wantCounted(name)
+			p.placement.requestCount(name)
 		}
 	}
 	p.help(parking.Help{Kind: parking.Policy})

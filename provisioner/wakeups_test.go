@@ -54,7 +54,7 @@ func TestOutageDuringAnAttemptKeepsWhatWasBegun(t *testing.T) {
 	if _, begun := f.journal.beginning(claim.UID); !begun {
 		t.Error("what was begun is forgotten")
 	}
-	if _, counts := f.placement.Holds(claim.UID); !counts {
+	if _, counts := f.placement.PositionOf(claim.UID); !counts {
 		t.Error("the room of a volume that may exist was given away")
 	}
 }
@@ -234,16 +234,16 @@ func TestClaimsBeyondTheTenantsConcurrencyWaitForTheirTurn(t *testing.T) {
 
 func TestTenantsPaceFollowsThePolicy(t *testing.T) {
 	f := newFixture(t)
-	if f.paces.of("a") != nil || f.paces.of("unknown") != nil {
+	if f.tenantRates.of("a") != nil || f.tenantRates.of("unknown") != nil {
 		t.Error("a tenant without a limit is paced")
 	}
 	f.inForce("volumeSize: {max: 10Gi}", "limits: {requestsPerSecond: 5}")
-	pace := f.paces.of("a")
-	if pace == nil || pace.Limit() != 5 || f.paces.of("a") != pace {
+	pace := f.tenantRates.of("a")
+	if pace == nil || pace.Limit() != 5 || f.tenantRates.of("a") != pace {
 		t.Fatalf("pace %v", pace)
 	}
 	f.inForce("volumeSize: {max: 10Gi}", "limits: {requestsPerSecond: 0.5}")
-	if f.paces.of("a") != pace || pace.Limit() != 0.5 || pace.Burst() != 1 {
+	if f.tenantRates.of("a") != pace || pace.Limit() != 0.5 || pace.Burst() != 1 {
 		t.Errorf("after a reload: %v, burst %d", pace.Limit(), pace.Burst())
 	}
 }

@@ -18,21 +18,19 @@ import (
 // lateVolume is a second volume of a claim whose PersistentVolume is recorded.
 func (f *fixture) lateVolume(pv *corev1.PersistentVolume) backends.Volume {
 	f.t.Helper()
-	v := f.leftoverVolume(pv.Annotations[record.AnnotationClaimUID])
+	v := f.orphanVolume(pv.Annotations[record.AnnotationClaimUID])
 	v.ID, v.Status = "volume-late", backends.StatusAvailable
 	return v
 }
 
-func (f *fixture) lookAgain(name string) {
+func (f *fixture) relist(name string) {
 	f.t.Helper()
-	_, err := f.LookAgain(f.t.Context(), name)
+	_, err := f.RelistBackend(f.t.Context(), name)
 	f.must(err)
 }
 
 func TestVolumeThatArrivesLateBesideARecordedOneIsRemoved(t *testing.T) {
-	f := newFixture(t)
-	f.count()
-	followup := f.Followup()
+	f, followup, _ := newCountedFixture(t)
 	pv := f.recorded()
 	f.must(f.client.Tracker().Add(pv))
 	gold := f.backends["gold"]
@@ -40,7 +38,7 @@ func TestVolumeThatArrivesLateBesideARecordedOneIsRemoved(t *testing.T) {
 	recorded.ID, recorded.Status = "volume-1", backends.StatusAttaching
 	gold.listed = []backends.Volume{recorded, f.lateVolume(pv)}
 	gold.calls = nil
-	f.lookAgain("gold")
+	f.relist("gold")
 	f.follow(followup)
 	wantCalls(t, gold, "remove unrecorded volume-late of "+pv.Name)
 }
@@ -75,27 +73,25 @@ func TestVolumeThatArrivesLateIsKeptWhenItMayBeTheRecordedOne(t *testing.T) {
 			gold := f.backends["gold"]
 			gold.listed, gold.calls = []backends.Volume{late}, nil
 			// An error means that it is looked at again.
-			_, _ = f.LookAgain(t.Context(), "gold")
+			_, _ = f.RelistBackend(t.Context(), "gold")
 			wantCalls(t, gold)
 		})
 	}
 }
 
 func TestVolumeThatArrivesLateForAClaimThatIsGoneIsUndone(t *testing.T) {
-	f := newFixture(t)
-	f.count()
-	followup := f.Followup()
+	f, followup, _ := newCountedFixture(t)
 	// A volume of the claim was removed before; its room was given back.
 	f.placement.release("uid-gone")
-	f.backends["gold"].listed = []backends.Volume{f.leftoverVolume("uid-gone")}
-	f.lookAgain("gold")
+	f.backends["gold"].listed = []backends.Volume{f.orphanVolume("uid-gone")}
+	f.relist("gold")
 	f.follow(followup)
 	wantCalls(t, f.backends["gold"], "abandon pvc-uid-gone")
 }
 
 func TestRoomOfAFoundVolumeIsGivenBackWhenSomebodyRemovesIt(t *testing.T) {
 	f := newFixture(t)
-	old := f.leftoverVolume("uid-gone")
+	old := f.orphanVolume("uid-gone")
 	old.CreatedAt = time.Now().Add(-2 * time.Hour)
 	gold := f.backends["gold"]
 	gold.listed = []backends.Volume{old}
@@ -104,7 +100,7 @@ func TestRoomOfAFoundVolumeIsGivenBackWhenSomebodyRemovesIt(t *testing.T) {
 		t.Fatalf("an orphan counts as %+v", got)
 	}
 	gold.listed = nil
-	f.lookAgain("gold")
+	f.relist("gold")
 	if got := f.placement.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
 		t.Errorf("it counts as %+v when it is gone", got)
 	}
@@ -172,7 +168,7 @@ func TestSecretThatArrivesLateIsRemoved(t *testing.T) {
 		{name: "the claim exists", objects: []runtime.Object{claim}, stays: true},
 		{name: "the PersistentVolume exists", objects: []runtime.Object{&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-gone"}}}, stays: true},
 		{name: "a volume exists", stays: true, change: func(f *fixture, _ *corev1.Secret) {
-			f.backends["silver"].listed = []backends.Volume{f.leftoverVolume("uid-gone")}
+			f.backends["silver"].listed = []backends.Volume{f.orphanVolume("uid-gone")}
 		}},
 		{name: "a backend does not answer", stays: true, change: func(f *fixture, _ *corev1.Secret) {
 			f.backends["silver"].health = &backends.Error{Backend: "silver", Kind: backends.KindUnavailable, Message: "no answer"}

@@ -11,20 +11,20 @@ import (
 )
 
 // paces keeps the request rate of every tenant, over all backends.
-type paces struct {
+type tenantRates struct {
 	policy func() *policy.Policy
 
 	mu       sync.Mutex
 	byTenant map[string]*rate.Limiter
 }
 
-func newPaces(p func() *policy.Policy) *paces {
-	return &paces{policy: p, byTenant: map[string]*rate.Limiter{}}
+func newTenantRates(p func() *policy.Policy) *tenantRates {
+	return &tenantRates{policy: p, byTenant: map[string]*rate.Limiter{}}
 }
 
 // of is the pace of a tenant under the policy in force, or nil when it has no
 // limit of its own.
-func (p *paces) of(tenant string) *rate.Limiter {
+func (p *tenantRates) of(tenant string) *rate.Limiter {
 	t, ok := p.policy().Tenant(tenant)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -49,7 +49,7 @@ func (p *paces) of(tenant string) *rate.Limiter {
 // onBehalfOf marks requests to Cinder as a tenant's, so that tenants take turns
 // at a backend and keep to their own pace.
 func (p *Provisioner) onBehalfOf(ctx context.Context, tenant string) context.Context {
-	return backends.WithCaller(ctx, backends.Caller{Tenant: tenant, Pace: p.paces.of(tenant)})
+	return backends.WithCaller(ctx, backends.Caller{Tenant: tenant, Pace: p.tenantRates.of(tenant)})
 }
 
 // ownTurns is how many claims of a tenant may be worked on at once; 0 means

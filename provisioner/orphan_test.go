@@ -15,7 +15,7 @@ import (
 )
 
 // leftover is a volume that an earlier leader made for claim team-a/data.
-func (f *fixture) leftoverVolume(uid string) backends.Volume {
+func (f *fixture) orphanVolume(uid string) backends.Volume {
 	v := f.stamped(uid)
 	v.Metadata = backends.Stamp{
 		Cluster: "cluster-1", ClusterUID: "kube-system-uid", Namespace: "team-a", Claim: "data", ClaimUID: uid, PV: "pvc-" + uid, Tenant: "a", StorageClass: "one",
@@ -33,7 +33,7 @@ func (f *fixture) follow(followup *Followup) {
 
 func TestVolumeOfAClaimThatWasDeletedUnderAnEarlierLeaderIsUndone(t *testing.T) {
 	f := newFixture(t)
-	f.backends["gold"].listed = []backends.Volume{f.leftoverVolume("uid-gone")}
+	f.backends["gold"].listed = []backends.Volume{f.orphanVolume("uid-gone")}
 	followup := f.Followup()
 	f.count()
 	f.follow(followup)
@@ -60,7 +60,7 @@ func TestLeftoverIsKeptWhileAnythingMayReferToIt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
-			f.backends["gold"].listed = []backends.Volume{f.leftoverVolume("uid-gone")}
+			f.backends["gold"].listed = []backends.Volume{f.orphanVolume("uid-gone")}
 			prepare(f)
 			followup := f.Followup()
 			f.count()
@@ -78,7 +78,7 @@ func TestWhatIsNotTakenForALeftover(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
-			odd, other := f.leftoverVolume("uid-odd"), f.leftoverVolume("uid-gone")
+			odd, other := f.orphanVolume("uid-odd"), f.orphanVolume("uid-gone")
 			change(&odd)
 			f.backends["gold"].listed = []backends.Volume{odd, other}
 			followup := f.Followup()
@@ -105,25 +105,23 @@ func TestSecondVolumeOnAnotherBackendIsRemoved(t *testing.T) {
 	wantCalls(t, f.backends["silver"])
 	pv.UID, pv.Annotations[record.AnnotationProvisionedBy] = "pv-uid", "test"
 	f.store(pv)
-	f.lookAgain("silver")
+	f.relist("silver")
 	f.follow(followup)
 	wantCalls(t, f.backends["silver"], "remove unrecorded volume-of-uid-1 of pvc-uid-1")
 	wantCalls(t, f.backends["gold"])
-	if held, _ := f.placement.Holds(claim.UID); held.Backend != "gold" {
-		t.Errorf("the claim counts on %q", held.Backend)
+	if position, _ := f.placement.PositionOf(claim.UID); position.Backend != "gold" {
+		t.Errorf("the claim counts on %q", position.Backend)
 	}
 }
 
 func TestClaimThatGoesWhileItIsLookedAtLeavesNothing(t *testing.T) {
 	t.Run("reserved", func(t *testing.T) {
-		f := newFixture(t)
-		f.count()
-		followup := f.Followup()
+		f, followup, _ := newCountedFixture(t)
 		claim := f.claim(nil)
 		f.forgetClaim(claim) // the library has read it already
 		f.ShouldProvision(t.Context(), claim)
 		f.follow(followup)
-		if _, counts := f.placement.Holds(claim.UID); counts {
+		if _, counts := f.placement.PositionOf(claim.UID); counts {
 			t.Error("its room stays reserved")
 		}
 	})
@@ -134,7 +132,7 @@ func TestClaimThatGoesWhileItIsLookedAtLeavesNothing(t *testing.T) {
 		f.forgetClaim(claim)
 		f.ShouldProvision(t.Context(), claim)
 		f.follow(followup)
-		if f.parked.claims.Count(parking.Denied) != 0 || !f.parked.claims.Tell(claim.UID, "NoMatchingTenant", "", true) {
+		if f.parked.claims.Count(parking.Denied) != 0 || !f.parked.claims.IsNews(claim.UID, "NoMatchingTenant", "", true) {
 			t.Error("its denial is remembered")
 		}
 	})
@@ -196,7 +194,7 @@ func TestUndoThatIsFencedForAMomentIsTriedAgain(t *testing.T) {
 func TestClaimOfTheSameNameDoesNotKeepAnothersLeftover(t *testing.T) {
 	f := newFixture(t)
 	f.must(f.client.Tracker().Add(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: "uid-new"}}))
-	f.backends["gold"].listed = []backends.Volume{f.leftoverVolume("uid-gone")}
+	f.backends["gold"].listed = []backends.Volume{f.orphanVolume("uid-gone")}
 	followup := f.Followup()
 	f.count()
 	f.follow(followup)
@@ -228,7 +226,7 @@ func TestTenantsOtherBackendThatCannotBeCountedDoesNotStopIt(t *testing.T) {
 func TestSecretGoesAfterTheVolume(t *testing.T) {
 	f := newFixture(t, credentialsOf("pvc-uid-gone"))
 	gold := f.backends["gold"]
-	gold.listed = []backends.Volume{f.leftoverVolume("uid-gone")}
+	gold.listed = []backends.Volume{f.orphanVolume("uid-gone")}
 	gold.onCall = func() {
 		if !f.hasSecret("pvc-uid-gone") {
 			t.Error("the Secret is removed while the volume exists")

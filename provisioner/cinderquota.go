@@ -70,7 +70,7 @@ func (p *placement) isFull(backend string, volume policy.VolumeProperties) error
 // couldGoElsewhere says whether a claim that holds nothing has another backend
 // that can be tried at once, and has room for it.
 func (p *placement) couldGoElsewhere(uid types.UID, d ledger.Decided) bool {
-	if _, holds := p.Holds(uid); holds {
+	if _, holds := p.PositionOf(uid); holds {
 		return false
 	}
 	return slices.ContainsFunc(d.Backends, func(name string) bool {

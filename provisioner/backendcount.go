@@ -69,7 +69,7 @@ func (p *placement) countBackend(ctx context.Context, name string) error {
 		c.mu.Unlock()
 		var err error
 		if !done {
-			err = p.countTogether(ctx, name, generation)
+			err = p.countShared(ctx, name, generation)
 		}
 		c.mu.Lock()
 		c.listings--
@@ -109,13 +109,13 @@ func (p *placement) countFound(name string, all []backends.Volume) {
 			// No stamp of ours contradicts itself.
 			continue
 		}
-		holding := ledger.Holding{Tenant: stamp.Tenant, StorageClass: stamp.StorageClass, GiB: v.SizeGiB}
+		volume := ledger.Volume{Tenant: stamp.Tenant, StorageClass: stamp.StorageClass, GiB: v.SizeGiB}
 		if !p.mayUse(stamp.Tenant, name) {
 			// Whoever may write to this backend's project can write any stamp. It
 			// must not use up the quota of a tenant who has nothing there.
-			holding.Tenant = ""
+			volume.Tenant = ""
 		}
-		p.Found(types.UID(stamp.ClaimUID), holding, name)
+		p.Found(types.UID(stamp.ClaimUID), volume, name)
 	}
 }
 
@@ -134,9 +134,9 @@ func (p *placement) isGeneration(name string, generation int) bool {
 	return p.counting.generation[name] == generation
 }
 
-// wantCounted asks for a backend to be counted in the background. Where too many
+// requestCount asks for a backend to be counted in the background. Where too many
 // are wanted, their first claims count them.
-func (p *placement) wantCounted(name string) {
+func (p *placement) requestCount(name string) {
 	select {
 	case p.counting.wanted <- name:
 	default:
@@ -208,26 +208,26 @@ func (p *placement) noteGone(claim *corev1.PersistentVolumeClaim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	unlisted := slices.ContainsFunc(names, func(name string) bool { return !c.done[name] })
-	if unlisted && c.isEarlier(claim) {
+	if unlisted && c.mayBeEarlier(claim) {
 		c.went[claim.UID] = true
 	}
 }
 
-func (p *placement) sawGo(uid types.UID) bool {
+func (p *placement) sawDeleted(uid types.UID) bool {
 	p.counting.mu.Lock()
 	defer p.counting.mu.Unlock()
 	return p.counting.went[uid]
 }
 
-func (p *placement) bornInTerm(claim *corev1.PersistentVolumeClaim) bool {
+func (p *placement) createdInTerm(claim *corev1.PersistentVolumeClaim) bool {
 	p.counting.mu.Lock()
 	defer p.counting.mu.Unlock()
-	return !p.counting.isEarlier(claim)
+	return !p.counting.mayBeEarlier(claim)
 }
 
-// isEarlier is true for every claim as long as nothing is known. The mutex is
+// mayBeEarlier is true for every claim as long as nothing is known. The mutex is
 // held.
-func (c *counting) isEarlier(claim *corev1.PersistentVolumeClaim) bool {
+func (c *counting) mayBeEarlier(claim *corev1.PersistentVolumeClaim) bool {
 	return c.earlier == nil || c.earlier.Has(claim)
 }
 
@@ -238,11 +238,11 @@ type tally struct {
 	err        error
 }
 
-// countTogether counts a backend once for all claims that want it counted at
+// countShared counts a backend once for all claims that want it counted at
 // that time. Each would else go through a copy of the backend's whole listing:
 // the claims that a new leader finds, a thousand at once, took minutes and a
 // GiB for what one of them can do for all.
-func (p *placement) countTogether(ctx context.Context, name string, generation int) error {
+func (p *placement) countShared(ctx context.Context, name string, generation int) error {
 	c := p.counting
 	c.mu.Lock()
 	t := c.underWay[name]
@@ -263,7 +263,7 @@ func (p *placement) countTogether(ctx context.Context, name string, generation i
 
 // tally counts on behalf of whoever waits, and so for as long as the term lasts.
 func (p *placement) tally(name string, t *tally) {
-	t.err = p.countListed(p.Hold, name)
+	t.err = p.countListed(p.Term, name)
 	c := p.counting
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -289,7 +289,7 @@ func (p *placement) recount(name string) {
 	c.generation[name]++
 	c.moved[name] = time.Now()
 	c.mu.Unlock()
-	p.wantCounted(name)
+	p.requestCount(name)
 }
 
 // wanted tells the backends that are to be counted in the background.

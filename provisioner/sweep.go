@@ -19,8 +19,8 @@ import (
 // backend is listed again, soon and once more when every such request must have
 // run out of time.
 const (
-	soon = 15 * time.Second
-	late = 90 * time.Second
+	firstSweepAfter = 15 * time.Second
+	lastSweepAfter  = 90 * time.Second
 	// sweepPeriod is how often it is asked which backends are due.
 	sweepPeriod = 5 * time.Second
 	// secretsPause is how long a sweep of Secrets that failed is not repeated.
@@ -47,7 +47,7 @@ func (p *Provisioner) Sweep(ctx context.Context) {
 			}
 			group.Go(func() {
 				at := time.Now()
-				_, err := p.LookAgain(ctx, name)
+				_, err := p.RelistBackend(ctx, name)
 				mu.Lock()
 				defer mu.Unlock()
 				busy[name] = false
@@ -110,14 +110,14 @@ func (p *Provisioner) sweepIsDue(name string, began, swept, now time.Time) bool 
 // the doubt and may have arrived since the last sweep, if there was one.
 func mayHaveArrived(began, doubt, swept, now time.Time) bool {
 	if swept.IsZero() {
-		return now.Sub(doubt) >= soon || now.Sub(began) >= late
+		return now.Sub(doubt) >= firstSweepAfter || now.Sub(began) >= lastSweepAfter
 	}
-	return doubt.After(swept) && now.Sub(swept) >= soon || now.Sub(doubt) >= late && swept.Sub(doubt) < late
+	return doubt.After(swept) && now.Sub(swept) >= firstSweepAfter || now.Sub(doubt) >= lastSweepAfter && swept.Sub(doubt) < lastSweepAfter
 }
 
-// LookAgain lists a backend anew, hands what nobody seems to need to the
+// RelistBackend lists a backend anew, hands what nobody seems to need to the
 // follow-up, and returns the listing.
-func (p *Provisioner) LookAgain(ctx context.Context, name string) ([]backends.Volume, error) {
+func (p *Provisioner) RelistBackend(ctx context.Context, name string) ([]backends.Volume, error) {
 	all, err := p.placement.relist(ctx, name, p.claimsByUID)
 	if err == nil {
 		err = p.examine(name, all)
@@ -151,15 +151,15 @@ func (p *Provisioner) examine(backend string, all []backends.Volume) error {
 		}
 		_, begun := p.journal.beginning(uid)
 		claim, exists := claims[uid]
-		held, counts := p.placement.Holds(uid)
+		position, counts := p.placement.PositionOf(uid)
 		switch {
-		case counts && held.Backend != backend:
+		case counts && position.Backend != backend:
 			p.followup.add(item) // as soon as it is known which of the two is recorded
 		case exists && !record.BoundElsewhere(claim):
 			// A claim that is denied was so before its volume was known.
 			p.parked.reconsider(claim)
 		case begun:
-		case p.placement.IsFound(uid, backend) && (time.Since(v.CreatedAt).Abs() < youngEnough || p.placement.sawGo(uid)):
+		case p.placement.IsFound(uid, backend) && (time.Since(v.CreatedAt).Abs() < youngEnough || p.placement.sawDeleted(uid)):
 			p.followup.add(followup{claim: uid})
 		}
 	}
@@ -184,7 +184,7 @@ func (p *Provisioner) wantedClaims() (func(types.UID) bool, error) {
 	claims, err := p.claimsByUID()
 	return func(uid types.UID) bool {
 		_, begun := p.journal.beginning(uid)
-		_, counts := p.placement.Holds(uid)
+		_, counts := p.placement.PositionOf(uid)
 		return begun || counts || claims[uid] != nil
 	}, err
 }

@@ -22,7 +22,7 @@ func (p *Provisioner) countRecorded(pv *corev1.PersistentVolume) {
 	}
 	const gib = 1 << 30
 	bytes := policy.Bytes(pv.Spec.Capacity[corev1.ResourceStorage])
-	p.placement.Record(uid, ledger.Holding{
+	p.placement.Record(uid, ledger.Volume{
 		Tenant:       pv.Annotations[record.AnnotationTenant],
 		StorageClass: pv.Spec.StorageClassName,
 		GiB:          (bytes + gib - 1) / gib,
@@ -77,11 +77,11 @@ func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
 	return removed
 }
 
-// tellNeverBound says what is to be done about a PersistentVolume that somebody
+// reportNeverBound says what is to be done about a PersistentVolume that somebody
 // deleted before its claim was bound to it. The PersistentVolume controller binds
 // no claim to an object that is being deleted, and this program keeps the object
 // as long as the claim may still get it.
-func (p *Provisioner) tellNeverBound(pv *corev1.PersistentVolume) {
+func (p *Provisioner) reportNeverBound(pv *corev1.PersistentVolume) {
 	bound := pv.Status.Phase == corev1.VolumeBound || pv.Status.Phase == corev1.VolumeReleased || pv.Status.Phase == corev1.VolumeFailed
 	ref := pv.Spec.ClaimRef
 	if pv.DeletionTimestamp == nil || bound || ref == nil || !p.isMine(pv) {
@@ -92,10 +92,10 @@ func (p *Provisioner) tellNeverBound(pv *corev1.PersistentVolume) {
 		return
 	}
 	message := fmt.Sprintf("PersistentVolume %s was deleted before it was bound, and claim %s/%s cannot be bound to it any more; delete the claim, too: both go, with the volume, and a new claim gets a new one", pv.Name, ref.Namespace, ref.Name)
-	p.parked.tellVolume(pv, claim, corev1.EventTypeWarning, reasonDeletedUnbound, message)
+	p.parked.reportOnPV(pv, claim, corev1.EventTypeWarning, reasonDeletedUnbound, message)
 }
 
-// reasonDeletedUnbound is the event's reason of tellNeverBound.
+// reasonDeletedUnbound is the event's reason of reportNeverBound.
 const reasonDeletedUnbound = "DeletedBeforeBound"
 
 // CountByBackend counts the PersistentVolumes of this program, of whatever

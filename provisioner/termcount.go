@@ -39,7 +39,7 @@ func (p *Provisioner) CountBackends(ctx context.Context) {
 	var group sync.WaitGroup
 	defer group.Wait()
 	for _, name := range p.Backends.Names() {
-		p.placement.wantCounted(name)
+		p.placement.requestCount(name)
 	}
 	for {
 		select {
