@@ -38,12 +38,12 @@ func TestAdmission(t *testing.T) {
 		{name: "many writers", event: "Warning UnsupportedAccessMode ", change: func(c *corev1.PersistentVolumeClaim) {
 			c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
 		}},
-		{name: "of a StorageClass that does not exist", event: `Warning StorageClassNotFound StorageClass "none" does not exist; create it, or replace the claim by one that names another`,
+		{name: "of a StorageClass that does not exist", event: `Warning StorageClassNotFound StorageClass "none" does not exist; create it, or replace the claim with one that names another`,
 			change: func(c *corev1.PersistentVolumeClaim) {
 				none := "none"
 				c.Spec.StorageClassName = &none
 			}},
-		{name: "without a StorageClass name", event: "Warning StorageClassNotFound the claim names no StorageClass; replace it by one that does", change: func(c *corev1.PersistentVolumeClaim) { c.Spec.StorageClassName = nil }},
+		{name: "without a StorageClass name", event: "Warning StorageClassNotFound the claim names no StorageClass; replace it with a claim that does", change: func(c *corev1.PersistentVolumeClaim) { c.Spec.StorageClassName = nil }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFixture(t)

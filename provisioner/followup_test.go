@@ -157,7 +157,7 @@ func TestMissingVolumeIsToldOnThePersistentVolume(t *testing.T) {
 	f.backends["gold"].err = &backends.Error{Kind: backends.KindNotFound, Backend: "gold"}
 	f.must(f.Followup().do(t.Context(), followupOf(pv)))
 	events := f.said()
-	const want = "Warning VolumeMissing volume volume-1 does not exist at backend gold any more; its data is lost unless the storage array has a copy"
+	const want = "Warning VolumeMissing volume volume-1 no longer exists at backend gold; its data is lost unless the storage array has a copy"
 	if len(events) != 1 || events[0] != want {
 		t.Errorf("events %q, want %q", events, want)
 	}

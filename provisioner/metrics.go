@@ -6,9 +6,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics counts claims and volumes. Labels are bounded: backends by the
-// policy, protocols by the mappers, outcomes by the retry table. Tenants,
-// namespaces and claims are no labels; their number is not ours to bound.
+// Metrics counts claims and volumes. Labels are bounded: backends by the policy,
+// protocols by the mappers, outcomes by the retry table. Tenants, namespaces and
+// claims are not labels, because their number is unbounded.
 type Metrics struct {
 	provision *prometheus.HistogramVec
 	delete    *prometheus.HistogramVec
@@ -16,7 +16,7 @@ type Metrics struct {
 	waiting   prometheus.Gauge
 }
 
-// NewMetrics registers the package's metrics with a registry of the caller.
+// NewMetrics registers the package's metrics with the caller's registry.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	buckets := []float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
 	m := &Metrics{
@@ -32,11 +32,11 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		}, []string{"backend", "protocol", "outcome"}),
 		denied: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "standalone_cinder_denied_claims",
-			Help: "Claims that are turned away at present.",
+			Help: "Claims that are currently denied.",
 		}),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "standalone_cinder_waiting_claims",
-			Help: "Claims that wait for their turn at a worker.",
+			Help: "Claims that wait for a worker.",
 		}),
 	}
 	registry.MustRegister(m.provision, m.delete, m.denied, m.waiting)
@@ -55,7 +55,7 @@ func (m *Metrics) deniedClaims(claims int) { m.denied.Set(float64(claims)) }
 
 func (m *Metrics) waitingClaims(claims int) { m.waiting.Set(float64(claims)) }
 
-// knownProtocol keeps a backend from inventing label values.
+// knownProtocol bounds the label's values, whatever a backend returns.
 func knownProtocol(protocol string) string {
 	switch protocol {
 	case "", "iscsi", "iser", "rbd", "fibre_channel", "nvmeof", "nfs":

@@ -60,7 +60,7 @@ func TestClaimOfAnEarlierTermWaitsForABackendThatMayHoldItsVolume(t *testing.T) 
 	if _, err := f.provision(claim); !isIgnored(err) {
 		t.Errorf("error %v, want one that the library ignores", err)
 	}
-	f.wantEvent("Warning BackendUnavailable cannot tell whether this claim has a volume already, made before this replica led: backend gold: requests are held back")
+	f.wantEvent("Warning BackendUnavailable cannot determine whether an earlier leader created a volume for this claim: backend gold: requests are held back")
 	wantCalls(t, f.backends["silver"])
 
 	// Once the backend has said what it has, the claim goes on where its volume is.
@@ -181,7 +181,7 @@ func TestBackendThatCannotBeListedIsPassedOverByNewClaims(t *testing.T) {
 	f.backends["gold"].listErr = &backends.Error{Kind: backends.KindUnavailable, Backend: "gold", Message: "down"}
 	_, err := f.provision(f.both())
 	f.must(err)
-	f.wantEvent("Normal BackendChosen tenant a, rule tenants[0].classes[0]: 2 GiB on backend silver; passed over: cannot tell what backend gold holds already: backend gold: down")
+	f.wantEvent("Normal BackendChosen tenant a, rule tenants[0].classes[0]: 2 GiB on backend silver; passed over: cannot list the volumes that backend gold already has: backend gold: down")
 }
 
 func TestSuspendedBackendThatMayHoldTheVolumeIsListedFirst(t *testing.T) {

@@ -240,7 +240,7 @@ func TestNoVolumeIsMadeWhileABackendCannotSayWhetherItHoldsOne(t *testing.T) {
 	f.class.Name = "both"
 	f.backends["silver"].listErr = &backends.Error{Kind: backends.KindUnavailable, Backend: "silver", Message: "down"}
 	_, err := f.provision(f.claim(nil))
-	const want = "cannot tell what backend silver holds already: backend silver: down"
+	const want = "cannot list the volumes that backend silver already has: backend silver: down"
 	if err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
 	}
