@@ -61,7 +61,7 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-func TestDenialIsSaidOnceAndLiftedByTheNamespace(t *testing.T) {
+func TestDenialIsReportedOnceAndLiftedByTheNamespace(t *testing.T) {
 	f := newFixture(t)
 	claim := f.claim(func(c *corev1.PersistentVolumeClaim) { c.Namespace = "stranger" })
 	for range 5 {
@@ -87,7 +87,7 @@ func TestDenialIsSaidOnceAndLiftedByTheNamespace(t *testing.T) {
 	}
 }
 
-func TestPolicyIsAskedAgainAfterAdmission(t *testing.T) {
+func TestPolicyIsAppliedAgainAfterAdmission(t *testing.T) {
 	f := newFixture(t)
 	claim := f.claim(nil)
 	if !f.ShouldProvision(t.Context(), claim) {

@@ -63,9 +63,9 @@ func TestClaimThatIsGoneWhileTheCacheIsLateGetsNoVolume(t *testing.T) {
 	}
 }
 
-// TestGoneClaimIsAnEarlierOneWhereNewsAreLate: whoever led before may have left
+// TestDeletedClaimCountsAsEarlierWhenTheCacheIsLate: whoever led before may have left
 // its volume on a backend that could not be listed yet.
-func TestGoneClaimIsAnEarlierOneWhereNewsAreLate(t *testing.T) {
+func TestDeletedClaimCountsAsEarlierWhenTheCacheIsLate(t *testing.T) {
 	for version, want := range map[string]bool{versionBefore: true, versionInTerm: false} {
 		f := newFixture(t)
 		claim := f.claim(func(claim *corev1.PersistentVolumeClaim) { claim.ResourceVersion = version })

@@ -260,8 +260,8 @@ func TestEscapeThroughLabelsThatAreGone(t *testing.T) {
 	}
 }
 
-// TestEscapeThroughANamespaceMadeAnew deletes the namespace of an admitted claim.
-func TestEscapeThroughANamespaceMadeAnew(t *testing.T) {
+// TestEscapeThroughARecreatedNamespace deletes the namespace of an admitted claim.
+func TestEscapeThroughARecreatedNamespace(t *testing.T) {
 	f := newEscape(t)
 	claim := f.claim(nil)
 	f.must(f.client.CoreV1().Namespaces().Delete(t.Context(), "team-a", metav1.DeleteOptions{}))
@@ -437,9 +437,9 @@ func TestEscapeByAStampInAnothersBackendUsesUpNoQuota(t *testing.T) {
 	}
 }
 
-// TestEscapeByASecretOfTheSameNameDeletesItNeither shows that a Secret which was
+// TestEscapeByASecretOfTheSameNameDoesNotDeleteIt shows that a Secret which was
 // refused because it is somebody else's is not removed with the claim.
-func TestEscapeByASecretOfTheSameNameDeletesItNeither(t *testing.T) {
+func TestEscapeByASecretOfTheSameNameDoesNotDeleteIt(t *testing.T) {
 	foreign := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: "pvc-uid-1-credentials"}, Data: map[string][]byte{"clouds.yaml": []byte("x")}}
 	f := newFixture(t, foreign)
 	claim := f.claim(nil)
@@ -492,9 +492,9 @@ func TestEscapeByAHistoricPersistentVolumeDeletesNoVolumeOfAnother(t *testing.T)
 	wantCalls(t, f.backends["silver"])
 }
 
-// TestEscapeByASecretThatTookTheNameDeletesItNotWithTheVolume lets somebody
+// TestEscapeByAReplacedSecretDoesNotDeleteIt lets somebody
 // replace the Secret of a recorded volume by another of the same name.
-func TestEscapeByASecretThatTookTheNameDeletesItNotWithTheVolume(t *testing.T) {
+func TestEscapeByAReplacedSecretDoesNotDeleteIt(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	secrets := f.client.CoreV1().Secrets("own")

@@ -55,9 +55,9 @@ func TestSeenVolumesWaitForTheirCompletion(t *testing.T) {
 	}
 }
 
-// TestRecordOfWhatWasUndoneIsRemoved has a PersistentVolume saved late: its
+// TestRecordOfAnUndoneVolumeIsRemoved has a PersistentVolume saved late: its
 // volume is gone, since the claim went and nothing was recorded.
-func TestRecordOfWhatWasUndoneIsRemoved(t *testing.T) {
+func TestRecordOfAnUndoneVolumeIsRemoved(t *testing.T) {
 	for name, c := range map[string]struct {
 		policy  corev1.PersistentVolumeReclaimPolicy
 		volume  bool
@@ -135,7 +135,7 @@ func TestRecordThatComesWhileItsVolumeIsUndoneIsRemoved(t *testing.T) {
 
 func followupOf(pv *corev1.PersistentVolume) followup { return followup{pv: pv.Name} }
 
-func TestWhatIsNotCompleted(t *testing.T) {
+func TestVolumesThatAreNotCompleted(t *testing.T) {
 	for name, change := range map[string]func(*corev1.PersistentVolume){
 		"of another provisioner": func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationProvisionedBy] = "other" },
 		"not ours":               func(pv *corev1.PersistentVolume) { delete(pv.Annotations, record.AnnotationVolume) },
@@ -151,7 +151,7 @@ func TestWhatIsNotCompleted(t *testing.T) {
 	}
 }
 
-func TestMissingVolumeIsToldOnThePersistentVolume(t *testing.T) {
+func TestMissingVolumeIsReportedOnThePersistentVolume(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	f.backends["gold"].err = &backends.Error{Kind: backends.KindNotFound, Backend: "gold"}
@@ -163,9 +163,9 @@ func TestMissingVolumeIsToldOnThePersistentVolume(t *testing.T) {
 	}
 }
 
-// TestVolumeElsewhereIsToldOnThePersistentVolume: nobody must take its data for
+// TestVolumeElsewhereIsReportedOnThePersistentVolume: nobody must take its data for
 // lost, and it is looked for again.
-func TestVolumeElsewhereIsToldOnThePersistentVolume(t *testing.T) {
+func TestVolumeElsewhereIsReportedOnThePersistentVolume(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	f.backends["gold"].err = &backends.Error{Kind: backends.KindElsewhere, Backend: "gold", Place: f.backends["gold"].Place(), Message: "volume volume-1 was recorded at A, but the backend leads to B"}
@@ -192,9 +192,9 @@ func TestReadOnlyVolumeIsAttachedReadOnly(t *testing.T) {
 	wantCalls(t, f.backends["gold"], "complete volume-1 read-only=true")
 }
 
-// TestForeignPersistentVolumeDoesNotEndWhatWasBegun shows an object that only
+// TestForeignPersistentVolumeDoesNotEndAnAttempt shows an object that only
 // carries the claim's UID.
-func TestForeignPersistentVolumeDoesNotEndWhatWasBegun(t *testing.T) {
+func TestForeignPersistentVolumeDoesNotEndAnAttempt(t *testing.T) {
 	f := newFixture(t)
 	followup := f.Followup()
 	_, err := f.provision(f.claim(nil))
@@ -207,7 +207,7 @@ func TestForeignPersistentVolumeDoesNotEndWhatWasBegun(t *testing.T) {
 
 // A completion that failed because its backend led elsewhere goes on as soon as
 // the backend may lead home again: nothing else brings it back for half an hour.
-func TestWhatHelpsABackendHelpsItsFollowups(t *testing.T) {
+func TestHelpForABackendHelpsItsFollowups(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		help func(f *fixture)

@@ -43,7 +43,7 @@ func TestVolumeOfAClaimThatWasDeletedUnderAnEarlierLeaderIsUndone(t *testing.T) 
 	}
 }
 
-func TestLeftoverIsKeptWhileAnythingMayReferToIt(t *testing.T) {
+func TestOrphanIsKeptWhileAnythingMayReferToIt(t *testing.T) {
 	claim := func(uid types.UID) *corev1.PersistentVolumeClaim {
 		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: uid}}
 	}
@@ -70,7 +70,7 @@ func TestLeftoverIsKeptWhileAnythingMayReferToIt(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotTakenForALeftover(t *testing.T) {
+func TestVolumesThatAreNotTakenForOrphans(t *testing.T) {
 	for name, change := range map[string]func(v *backends.Volume){
 		"an old volume":                      func(v *backends.Volume) { v.CreatedAt = time.Now().Add(-2 * time.Hour) },
 		"one whose stamp contradicts itself": func(v *backends.Volume) { v.Metadata["csi.storage.k8s.io/pv/name"] = "pvc-uid-of-another" },
@@ -90,7 +90,7 @@ func TestWhatIsNotTakenForALeftover(t *testing.T) {
 	}
 }
 
-func TestSecondVolumeOnAnotherBackendIsRemoved(t *testing.T) {
+func TestDuplicateOnAnotherBackendIsRemoved(t *testing.T) {
 	f := newFixture(t)
 	f.must(f.placement.countBackend(t.Context(), "gold"))
 	claim := f.claim(nil)
@@ -114,7 +114,7 @@ func TestSecondVolumeOnAnotherBackendIsRemoved(t *testing.T) {
 	}
 }
 
-func TestClaimThatGoesWhileItIsLookedAtLeavesNothing(t *testing.T) {
+func TestClaimDeletedDuringAdmissionLeavesNothing(t *testing.T) {
 	t.Run("reserved", func(t *testing.T) {
 		f, followup, _ := newCountedFixture(t)
 		claim := f.claim(nil)
@@ -176,7 +176,7 @@ func TestClaimThatGoesWhileItIsLookedAtLeavesNothing(t *testing.T) {
 	})
 }
 
-func TestUndoThatIsFencedForAMomentIsTriedAgain(t *testing.T) {
+func TestFencedUndoIsRetried(t *testing.T) {
 	f := newFixture(t)
 	followup := f.Followup()
 	claim := f.claim(nil)
@@ -191,7 +191,7 @@ func TestUndoThatIsFencedForAMomentIsTriedAgain(t *testing.T) {
 	}
 }
 
-func TestClaimOfTheSameNameDoesNotKeepAnothersLeftover(t *testing.T) {
+func TestClaimOfTheSameNameDoesNotKeepAnOrphan(t *testing.T) {
 	f := newFixture(t)
 	f.must(f.client.Tracker().Add(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: "uid-new"}}))
 	f.backends["gold"].listed = []backends.Volume{f.orphanVolume("uid-gone")}

@@ -71,7 +71,7 @@ func TestClaimBeyondTheQuotaIsDeniedUntilRoomIsFreed(t *testing.T) {
 	}
 }
 
-func TestNewLeaderCountsVolumesThatNothingRecords(t *testing.T) {
+func TestNewLeaderCountsUnrecordedVolumes(t *testing.T) {
 	f := newFixture(t)
 	f.limit("1")
 	f.backends["gold"].listed = []backends.Volume{f.stamped("uid-of-another")}
@@ -109,7 +109,7 @@ func TestNewLeaderCountsRecordedVolumesFirst(t *testing.T) {
 	}
 }
 
-func TestAttemptThatLeftNothingGivesItsRoomBack(t *testing.T) {
+func TestAttemptThatLeftNothingFreesItsRoom(t *testing.T) {
 	f := newFixture(t)
 	f.limit("1")
 	f.count()
@@ -134,7 +134,7 @@ func TestAttemptThatLeftNothingGivesItsRoomBack(t *testing.T) {
 	}
 }
 
-func TestClaimThatGoesGivesItsRoomBack(t *testing.T) {
+func TestDeletedClaimFreesItsRoom(t *testing.T) {
 	f := newFixture(t)
 	f.limit("1")
 	f.count()

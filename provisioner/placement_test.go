@@ -51,7 +51,7 @@ func TestUnhealthyBackendIsPassedOver(t *testing.T) {
 	wantCalls(t, f.backends["gold"])
 }
 
-func TestClaimOfAnEarlierTermWaitsForABackendThatMayHoldItsVolume(t *testing.T) {
+func TestClaimOfAnEarlierTermWaitsForABackendThatMayHaveItsVolume(t *testing.T) {
 	f := newFixture(t)
 	f.class.Name = "both"
 	f.backends["gold"].health = errGoldDown
@@ -87,7 +87,7 @@ func TestCountedBackendThatFailsIsPassedOverAlsoForEarlierClaims(t *testing.T) {
 	wantCalls(t, f.backends["silver"], "connect pvc-uid-1 2 GiB")
 }
 
-func TestClaimLeavesABackendOnlyWhileNothingWasMadeThere(t *testing.T) {
+func TestClaimLeavesABackendOnlyIfNothingWasCreatedThere(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		touched bool
@@ -184,7 +184,7 @@ func TestBackendThatCannotBeListedIsPassedOverByNewClaims(t *testing.T) {
 	f.wantEvent("Normal BackendChosen tenant a, rule tenants[0].classes[0]: 2 GiB on backend silver; passed over: cannot list the volumes that backend gold already has: backend gold: down")
 }
 
-func TestSuspendedBackendThatMayHoldTheVolumeIsListedFirst(t *testing.T) {
+func TestSuspendedBackendThatMayHaveTheVolumeIsListedFirst(t *testing.T) {
 	f := newFixture(t)
 	f.class.Name = "both"
 	f.inForce("auth: {cloud: gold}", "auth: {cloud: gold}\n    suspended: true")
@@ -214,7 +214,7 @@ func TestLostCreateKeepsTheClaimWhereItIs(t *testing.T) {
 	wantCalls(t, f.backends["silver"])
 }
 
-func TestCindersQuotaIsNotAskedAgainWithoutAPause(t *testing.T) {
+func TestCindersQuotaIsNotTriedAgainWithoutAPause(t *testing.T) {
 	t.Run("when a found volume was discarded", func(t *testing.T) {
 		f := newFixture(t)
 		f.class.Name = "both"
@@ -246,7 +246,7 @@ func TestCindersQuotaIsNotAskedAgainWithoutAPause(t *testing.T) {
 	})
 }
 
-func TestCindersQuotaForLargeVolumesDoesNotTurnSmallOnesAway(t *testing.T) {
+func TestCindersQuotaForLargeVolumesDoesNotDenySmallOnes(t *testing.T) {
 	f := newFixture(t)
 	f.count()
 	f.placement.noteFull("gold", policy.VolumeProperties{SizeGiB: 5, Type: "ssd"}, errGoldAtLimit)
@@ -289,7 +289,7 @@ func TestFullnessThatPassesBringsDeniedClaimsBack(t *testing.T) {
 	})
 }
 
-func TestNextBackendIsNotAskedWhileTheFirstCanServe(t *testing.T) {
+func TestNextBackendIsNotListedWhileTheFirstCanServe(t *testing.T) {
 	f := newFixture(t)
 	f.must(f.placement.countBackend(t.Context(), "gold"))
 	f.backends["silver"].onList = func() { t.Error("a new claim waited for a listing of a backend that it does not go to") }

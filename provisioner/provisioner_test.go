@@ -17,7 +17,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
 )
 
-func TestProvisionRecordsAllThatDeletingNeeds(t *testing.T) {
+func TestProvisionRecordsEverythingThatDeleteNeeds(t *testing.T) {
 	f := newFixture(t)
 	claim := f.claim(nil)
 	f.class.MountOptions = []string{"noatime"}
@@ -55,7 +55,7 @@ func TestProvisionRecordsAllThatDeletingNeeds(t *testing.T) {
 	}
 }
 
-func TestProvisionGoesOnAfterAnEarlierAttempt(t *testing.T) {
+func TestProvisionContinuesAnEarlierAttempt(t *testing.T) {
 	f := newFixture(t)
 	claim := f.claim(nil)
 	_, err := f.provision(claim)
@@ -80,7 +80,7 @@ func TestForeignSecretIsNotOverwritten(t *testing.T) {
 	}
 }
 
-func TestRefusedConnectionIsUndoneAndSaysWhy(t *testing.T) {
+func TestRefusedConnectionIsUndoneAndReported(t *testing.T) {
 	f := newFixture(t)
 	f.backends["gold"].document = `{"driver_volume_type": "iscsi", "data": {"encrypted": true}}`
 	_, err := f.provision(f.claim(nil))
@@ -128,7 +128,7 @@ func TestMountOptionsOfTheClassRefuseAFlexVolume(t *testing.T) {
 	}
 }
 
-func TestClaimThatGoesWhileItIsProvisionedIsUndone(t *testing.T) {
+func TestClaimDeletedDuringProvisioningIsUndone(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		err  error
@@ -218,7 +218,7 @@ func TestRecordedVolumeIsNotUndoneBeforeTheCacheKnows(t *testing.T) {
 	}
 }
 
-func TestBackendThatHoldsTheVolumeIsKept(t *testing.T) {
+func TestBackendThatHasTheVolumeIsKept(t *testing.T) {
 	f := newFixture(t)
 	f.class.Name = "both"
 	f.backends["silver"].listed = []backends.Volume{f.stamped("uid-1")}
@@ -235,7 +235,7 @@ func TestBackendThatHoldsTheVolumeIsKept(t *testing.T) {
 	}
 }
 
-func TestNoVolumeIsMadeWhileABackendCannotSayWhetherItHoldsOne(t *testing.T) {
+func TestNoVolumeIsCreatedWhileABackendThatMayHaveOneCannotBeListed(t *testing.T) {
 	f := newFixture(t)
 	f.class.Name = "both"
 	f.backends["silver"].listErr = &backends.Error{Kind: backends.KindUnavailable, Backend: "silver", Message: "down"}
@@ -302,7 +302,7 @@ func TestDeleteTouchesNothingWhenThePersistentVolumeIsDamaged(t *testing.T) {
 	}
 }
 
-func TestHistoricVolumeIsLookedForAndItsBackendNoted(t *testing.T) {
+func TestBackendOfAHistoricVolumeIsFoundAndRecorded(t *testing.T) {
 	historic := func() *corev1.PersistentVolume {
 		return &corev1.PersistentVolume{
 			ObjectMeta: metav1.ObjectMeta{Name: "old", UID: "pv-uid", Annotations: map[string]string{record.HistoricIdentity: "x", record.HistoricVolume: "volume-9"}},
@@ -388,9 +388,9 @@ func lastPatch(f *fixture) string {
 	return last
 }
 
-// TestPlaceIsRecordedWhereItWasNot: a volume of an earlier version, or one whose
+// TestMissingPlaceIsRecorded: a volume of an earlier version, or one whose
 // Cinder has another address now.
-func TestPlaceIsRecordedWhereItWasNot(t *testing.T) {
+func TestMissingPlaceIsRecorded(t *testing.T) {
 	for name, change := range map[string]func(annotations map[string]string){
 		"not recorded":    func(annotations map[string]string) { delete(annotations, record.AnnotationEndpoint) },
 		"another address": func(annotations map[string]string) { annotations[record.AnnotationEndpoint] = "https://cinder:8776/v3" },

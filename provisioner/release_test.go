@@ -96,7 +96,7 @@ func TestNodeThatLetsGoBeforeTheParkingIsNotMissed(t *testing.T) {
 	f.wantRequeued(pv.Name)
 }
 
-func TestDeletionIsTriedAgainWhereNoWatchTellsOfNodes(t *testing.T) {
+func TestDeletionIsRetriedWithoutAWatchOfNodes(t *testing.T) {
 	f := newFixture(t)
 	f.blind = true
 	pv := f.recorded()
@@ -118,9 +118,9 @@ func TestNodesThatCannotBeReadStopADeletion(t *testing.T) {
 	wantCalls(t, f.backends["gold"])
 }
 
-// TestChangeOfMindStopsADeletion: while the deletion waits for its turn, the
+// TestRevokedDeletionStops: while the deletion waits for its turn, the
 // object is changed, and the cache does not show it yet.
-func TestChangeOfMindStopsADeletion(t *testing.T) {
+func TestRevokedDeletionStops(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(f *fixture, pv *corev1.PersistentVolume)
 		want   string
@@ -163,9 +163,9 @@ func TestChangeOfMindStopsADeletion(t *testing.T) {
 	})
 }
 
-// TestOneReadServesADeletion: the first change is preceded by one read of the
+// TestDeletionReadsTheObjectOnce: the first change is preceded by one read of the
 // object, and no later one by any, as long as nobody changes his mind.
-func TestOneReadServesADeletion(t *testing.T) {
+func TestDeletionReadsTheObjectOnce(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	pv.ResourceVersion = "10"
@@ -257,7 +257,7 @@ func (f *fixture) whileNodesAreRead(do func()) {
 	})
 }
 
-func TestChangeOfMindWhileNodesAreReadKeepsTheVolume(t *testing.T) {
+func TestDeletionRevokedWhileNodesAreReadKeepsTheVolume(t *testing.T) {
 	f := newFixture(t)
 	pv, err := f.provision(f.claim(nil))
 	f.must(err)
@@ -274,7 +274,7 @@ func TestChangeOfMindWhileNodesAreReadKeepsTheVolume(t *testing.T) {
 }
 
 // An operator's word is the one that the API server has.
-func TestNodesAreAskedAgainWhenAnOperatorAnswersForThem(t *testing.T) {
+func TestNodesAreReadAgainWhenAnOperatorAnswersForThem(t *testing.T) {
 	for _, c := range []struct {
 		name, before, after string
 		want                bool // removed
@@ -320,7 +320,7 @@ func TestRecordSavedWhileNodesAreReadKeepsTheVolume(t *testing.T) {
 
 // A node that is started anew has let go of what it used before, but not of what
 // it has used since somebody took the volume back into use.
-func TestANewUseForgetsTheBootOfTheOldOne(t *testing.T) {
+func TestNewUseForgetsTheBootOfTheOldOne(t *testing.T) {
 	f := newFixture(t)
 	pv, err := f.provision(f.claim(nil))
 	f.must(err)

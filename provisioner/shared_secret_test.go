@@ -129,9 +129,9 @@ func TestVolumesOfABackendShareOneSecret(t *testing.T) {
 	}
 }
 
-// TestStoredConnectionReplacesNoKey: an attachment of before a key's change
+// TestStoredConnectionDoesNotReplaceTheKey: an attachment of before a key's change
 // still holds the old key.
-func TestStoredConnectionReplacesNoKey(t *testing.T) {
+func TestStoredConnectionDoesNotReplaceTheKey(t *testing.T) {
 	f := newCephFixture(t)
 	f.backends["gold"].document, f.backends["gold"].stored = rbdDocument(newKey), true
 	f.provisionClaim("uid-1")
@@ -243,7 +243,7 @@ func TestSharedSecretGoesWithTheLastVolume(t *testing.T) {
 }
 
 // The annotation alone must not make anybody's Secret go.
-func TestAnnotationOfASharedSecretIsHeldAgainstItsBackend(t *testing.T) {
+func TestAnnotationOfASharedSecretMustMatchItsBackend(t *testing.T) {
 	f := newCephFixture(t)
 	pv := f.record(f.provisionClaim("uid-1"))
 	const silver = "silver-cephx-0123456789abcdef"
@@ -288,7 +288,7 @@ func TestLastTwoVolumesAtOnceLeaveNoSecret(t *testing.T) {
 
 // Volumes come and go at once: whoever needs the Secret always finds it, and in
 // the end it is gone.
-func TestSharedSecretIsThereForEverybodyWhoNeedsIt(t *testing.T) {
+func TestSharedSecretExistsWhileItIsNeeded(t *testing.T) {
 	f := newCephFixture(t)
 	const name = "gold-cephx-0123456789abcdef"
 	secret := mappers.Secret{Namespace: "own", Name: name, Type: corev1.SecretTypeOpaque, Shared: true, Data: map[string][]byte{"userKey": []byte(oldKey)}}
@@ -349,7 +349,7 @@ func TestSharedSecretIsThereForEverybodyWhoNeedsIt(t *testing.T) {
 
 // A PersistentVolume that is saved after the last look at attempts is in the
 // listing; an attempt that begins after it waits, and makes the Secret anew.
-func TestSharedSecretWhileItIsFoundNeedless(t *testing.T) {
+func TestSharedSecretThatIsNeededAgainDuringItsRemoval(t *testing.T) {
 	f := newCephFixture(t)
 	pv := f.record(f.provisionClaim("uid-1"))
 	name := pv.Annotations[record.AnnotationSecret]
@@ -409,7 +409,7 @@ func TestUndoingTheLastAttemptRemovesTheSharedSecret(t *testing.T) {
 	}
 }
 
-func TestUndoingLeavesTheSharedSecretToTheSweepWhenItCannotTell(t *testing.T) {
+func TestUndoingLeavesTheSharedSecretToTheSweepWhenTheListingFails(t *testing.T) {
 	f := newCephFixture(t)
 	name := f.provisionClaim("uid-1").Annotations[record.AnnotationSecret]
 	var fail atomic.Bool
@@ -428,7 +428,7 @@ func TestUndoingLeavesTheSharedSecretToTheSweepWhenItCannotTell(t *testing.T) {
 	}
 }
 
-func TestSweepRemovesSharedSecretsThatNobodyNeeds(t *testing.T) {
+func TestSweepRemovesUnneededSharedSecrets(t *testing.T) {
 	const name = "gold-cephx-0123456789abcdef"
 	for _, c := range []struct {
 		name   string
@@ -469,7 +469,7 @@ func TestSweepRemovesSharedSecretsThatNobodyNeeds(t *testing.T) {
 	}
 }
 
-func TestSharedSecretIsWrittenBesideOthersWhoWriteIt(t *testing.T) {
+func TestSharedSecretIsWrittenDespiteOtherWriters(t *testing.T) {
 	const name = "gold-cephx-0123456789abcdef"
 	secret := mappers.Secret{Namespace: "own", Name: name, Type: corev1.SecretTypeOpaque, Shared: true, Data: map[string][]byte{"userKey": []byte(newKey)}}
 	resource := schema.GroupResource{Resource: "secrets"}
@@ -529,7 +529,7 @@ func TestSharedSecretIsWrittenBesideOthersWhoWriteIt(t *testing.T) {
 	}
 }
 
-func TestSharedSecretWhoseRequestFailedIsLookedForAgain(t *testing.T) {
+func TestFailedSharedSecretRequestCausesALaterSweep(t *testing.T) {
 	f := newCephFixture(t)
 	f.client.PrependReactor("create", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, errors.New("the answer was lost")
@@ -543,10 +543,10 @@ func TestSharedSecretWhoseRequestFailedIsLookedForAgain(t *testing.T) {
 	}
 }
 
-// TestClaimThatLeavesABackendNeedsItsSecretNoMore: the attempt's volume is undone,
+// TestClaimThatLeavesABackendNoLongerNeedsItsSecret: the attempt's volume is undone,
 // and then the API server does not answer. No backend takes the claim, and it is
 // deleted.
-func TestClaimThatLeavesABackendNeedsItsSecretNoMore(t *testing.T) {
+func TestClaimThatLeavesABackendNoLongerNeedsItsSecret(t *testing.T) {
 	f := newCephFixture(t)
 	f.noteEarlier()
 	f.class.Name = "both"

@@ -13,9 +13,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// TestFullBackendAndFullQuotaEndInADelay: Cinder's quota refuses on one backend,
+// TestFullBackendAndFullQuotaCauseADelay: Cinder's quota refuses on one backend,
 // and the policy's limit fills the other.
-func TestFullBackendAndFullQuotaEndInADelay(t *testing.T) {
+func TestFullBackendAndFullQuotaCauseADelay(t *testing.T) {
 	f := newFixture(t)
 	f.inForce("auth: {cloud: silver}", "auth: {cloud: silver}\n    limits: {volumes: 0}")
 	f.count()
@@ -32,8 +32,8 @@ func TestFullBackendAndFullQuotaEndInADelay(t *testing.T) {
 	}
 }
 
-// TestRecoveryElsewhereHelpsNobody who does not wait for that backend.
-func TestRecoveryElsewhereHelpsNobody(t *testing.T) {
+// TestRecoveryOfAnotherBackendHelpsNothing who does not wait for that backend.
+func TestRecoveryOfAnotherBackendHelpsNothing(t *testing.T) {
 	f := newFixture(t)
 	gold := f.backends["gold"]
 	gold.err = &backends.Error{Kind: backends.KindInvalid, Backend: "gold", Message: "no such type"}
@@ -69,8 +69,8 @@ func (f *fixture) pvOf(claim string) *corev1.PersistentVolume {
 	return pv
 }
 
-// TestFreedRoomIsOfferedToThoseWhoWaitForIt and to nobody else.
-func TestFreedRoomIsOfferedToThoseWhoWaitForIt(t *testing.T) {
+// TestFreedRoomIsOfferedToClaimsThatWaitForIt and to nobody else.
+func TestFreedRoomIsOfferedToClaimsThatWaitForIt(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		freed ledger.Scope

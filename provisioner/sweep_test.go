@@ -29,7 +29,7 @@ func (f *fixture) relist(name string) {
 	f.must(err)
 }
 
-func TestVolumeThatArrivesLateBesideARecordedOneIsRemoved(t *testing.T) {
+func TestDuplicateThatArrivesLateIsRemoved(t *testing.T) {
 	f, followup, _ := newCountedFixture(t)
 	pv := f.recorded()
 	f.must(f.client.Tracker().Add(pv))
@@ -89,7 +89,7 @@ func TestVolumeThatArrivesLateForAClaimThatIsGoneIsUndone(t *testing.T) {
 	wantCalls(t, f.backends["gold"], "abandon pvc-uid-gone")
 }
 
-func TestRoomOfAFoundVolumeIsGivenBackWhenSomebodyRemovesIt(t *testing.T) {
+func TestRoomOfAFoundVolumeIsFreedWhenAnAdministratorRemovesIt(t *testing.T) {
 	f := newFixture(t)
 	old := f.orphanVolume("uid-gone")
 	old.CreatedAt = time.Now().Add(-2 * time.Hour)
@@ -106,7 +106,7 @@ func TestRoomOfAFoundVolumeIsGivenBackWhenSomebodyRemovesIt(t *testing.T) {
 	}
 }
 
-func TestBackendsAreSweptAfterWhateverMayArriveLate(t *testing.T) {
+func TestSweepIsDueAfterAnythingThatMayArriveLate(t *testing.T) {
 	began := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	at := func(s int) time.Time {
 		if s < 0 {
@@ -195,7 +195,7 @@ func TestSecretThatArrivesLateIsRemoved(t *testing.T) {
 	}
 }
 
-func TestFailedRequestForASecretIsLookedForLater(t *testing.T) {
+func TestFailedSecretRequestCausesALaterSweep(t *testing.T) {
 	f := newFixture(t)
 	f.client.PrependReactor("create", "secrets", func(ktesting.Action) (bool, runtime.Object, error) {
 		return true, nil, errors.New("connection lost")

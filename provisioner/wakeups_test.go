@@ -21,7 +21,7 @@ func (f *fixture) wantRequeued(want ...string) {
 	f.requeued = nil
 }
 
-func TestOutageHoldsAClaimBackUntilTheBackendAnswers(t *testing.T) {
+func TestOutageParksAClaimUntilTheBackendAnswers(t *testing.T) {
 	f := newFixture(t)
 	gold := f.backends["gold"]
 	gold.health = errGoldDown
@@ -41,7 +41,7 @@ func TestOutageHoldsAClaimBackUntilTheBackendAnswers(t *testing.T) {
 	}
 }
 
-func TestOutageDuringAnAttemptKeepsWhatWasBegun(t *testing.T) {
+func TestOutageDuringAnAttemptForgetsNothing(t *testing.T) {
 	f := newFixture(t)
 	gold := f.backends["gold"]
 	gold.err = errGoldDown
@@ -139,7 +139,7 @@ func TestReloadDuringAFailingAttemptIsNotMissed(t *testing.T) {
 	f.wantRequeued("data")
 }
 
-func TestOutageHoldsADeletionBack(t *testing.T) {
+func TestOutageParksADeletion(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	pv.Status.Phase = corev1.VolumeReleased
@@ -195,7 +195,7 @@ func TestReloadBringsBackTheDeniedAndTheFailing(t *testing.T) {
 	f.wantRequeued("failing")
 }
 
-func TestClassMadeAnewBringsItsClaimsBack(t *testing.T) {
+func TestRecreatedClassBringsItsClaimsBack(t *testing.T) {
 	f := newFixture(t)
 	f.class.Parameters = map[string]string{"iops": "1000"}
 	claim := f.claim(nil)
@@ -232,7 +232,7 @@ func TestClaimsBeyondTheTenantsConcurrencyWaitForTheirTurn(t *testing.T) {
 	f.wantRequeued("third")
 }
 
-func TestTenantsPaceFollowsThePolicy(t *testing.T) {
+func TestTenantsRequestRateFollowsThePolicy(t *testing.T) {
 	f := newFixture(t)
 	if f.tenantRates.of("a") != nil || f.tenantRates.of("unknown") != nil {
 		t.Error("a tenant without a limit is paced")
@@ -248,7 +248,7 @@ func TestTenantsPaceFollowsThePolicy(t *testing.T) {
 	}
 }
 
-func TestFlappingBackendIsToldOnce(t *testing.T) {
+func TestFlappingBackendIsReportedOnce(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	pv.Status.Phase = corev1.VolumeReleased
@@ -267,7 +267,7 @@ func TestFlappingBackendIsToldOnce(t *testing.T) {
 	}
 }
 
-func TestFenceThatFallsForAMomentIsTriedAgain(t *testing.T) {
+func TestFencedWorkIsRetried(t *testing.T) {
 	f := newFixture(t)
 	gold := f.backends["gold"]
 	gold.err = &backends.Error{Kind: backends.KindFenced, Backend: "gold", Message: "the lease has run out without being renewed"}
@@ -282,7 +282,7 @@ func TestFenceThatFallsForAMomentIsTriedAgain(t *testing.T) {
 	}
 }
 
-func TestRoomThatADenialReleasesIsOffered(t *testing.T) {
+func TestRoomThatADenialFreesIsOffered(t *testing.T) {
 	f := newFixture(t)
 	f.count()
 	claim := f.claim(nil)
