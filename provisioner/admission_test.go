@@ -16,7 +16,7 @@ func TestAdmission(t *testing.T) {
 		name   string
 		change func(*corev1.PersistentVolumeClaim)
 		admit  bool
-		event  string // the event's beginning; empty for none
+		event  string // the start of the event; empty for none
 	}{
 		{name: "granted", admit: true},
 		{name: "of another provisioner", change: func(c *corev1.PersistentVolumeClaim) { c.Annotations[record.AnnotationStorageProvisioner] = "other" }},
@@ -68,7 +68,7 @@ func TestDenialIsReportedOnceAndLiftedByTheNamespace(t *testing.T) {
 		f.ShouldProvision(t.Context(), claim)
 	}
 	if events := f.said(); len(events) != 1 {
-		t.Errorf("a denial that stands was said %d times", len(events))
+		t.Errorf("an unchanged denial was reported %d times", len(events))
 	}
 	f.Reconsider("team-a")
 	if len(f.requeued) != 0 {

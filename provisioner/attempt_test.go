@@ -6,8 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestClaimThatIsGoneWhileTheCacheIsLateGetsNoVolume: the API server is asked
-// about a claim that somebody may have served already, and about no other.
+// TestClaimThatIsGoneWhileTheCacheIsLateGetsNoVolume: an attempt reads from the
+// API server only the claims that may already have been served.
 func TestClaimThatIsGoneWhileTheCacheIsLateGetsNoVolume(t *testing.T) {
 	for name, c := range map[string]struct {
 		earlier, late, served, gone bool
@@ -63,8 +63,8 @@ func TestClaimThatIsGoneWhileTheCacheIsLateGetsNoVolume(t *testing.T) {
 	}
 }
 
-// TestDeletedClaimCountsAsEarlierWhenTheCacheIsLate: whoever led before may have left
-// its volume on a backend that could not be listed yet.
+// TestDeletedClaimCountsAsEarlierWhenTheCacheIsLate: an earlier leader may have
+// left its volume on a backend that could not be listed yet.
 func TestDeletedClaimCountsAsEarlierWhenTheCacheIsLate(t *testing.T) {
 	for version, want := range map[string]bool{versionBefore: true, versionInTerm: false} {
 		f := newFixture(t)
@@ -72,7 +72,7 @@ func TestDeletedClaimCountsAsEarlierWhenTheCacheIsLate(t *testing.T) {
 		f.noteEarlier()
 		f.Followup().ClaimGone(claim)
 		if got := f.placement.sawDeleted(claim.UID); got != want {
-			t.Errorf("changed last at %s: seen to go %t, want %t", version, got, want)
+			t.Errorf("last changed at %s: seen deleted %t, want %t", version, got, want)
 		}
 	}
 }

@@ -84,7 +84,7 @@ func TestCleanerRemovesOnlyWhatNothingCanNeed(t *testing.T) {
 			} else {
 				wantCalls(t, f.backends["gold"])
 			}
-			// It may be that of another volume of the claim, which is kept.
+			// The Secret may belong to another volume of the claim, which is kept.
 			if !f.hasSecret("pvc-uid-1") {
 				t.Error("the Secret is gone")
 			}

@@ -15,8 +15,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// TestReadExistingAgreesWithAdmission: what is read must lead to the decision
-// that the running program makes.
+// TestReadExistingAgreesWithAdmission: the review of existing claims must make
+// the same decision as the running program.
 func TestReadExistingAgreesWithAdmission(t *testing.T) {
 	claims := map[string]func(*corev1.PersistentVolumeClaim){
 		"granted": nil,
@@ -63,8 +63,8 @@ func TestReadExistingAgreesWithAdmission(t *testing.T) {
 	}
 }
 
-// TestReadExistingCountsAsTheLedger: quotas are found exceeded exactly when the
-// running program counts that much.
+// TestReadExistingCountsAsTheLedger: the review must find a quota exceeded
+// exactly when the running program does.
 func TestReadExistingCountsAsTheLedger(t *testing.T) {
 	recorded := func(name, claimUID, cluster string) *corev1.PersistentVolume {
 		return &corev1.PersistentVolume{

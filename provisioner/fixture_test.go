@@ -50,7 +50,7 @@ tenants:
       - {storageClasses: [one], backends: [gold]}
 `
 
-// fakeVolumes is one backend's volumes, as far as the provisioner sees them.
+// fakeVolumes fakes the volumes of one backend.
 type fakeVolumes struct {
 	holds    map[string]bool // by claim UID
 	listed   []backends.Volume
@@ -59,19 +59,19 @@ type fakeVolumes struct {
 	err      error
 	calls    []string
 	onCall   func()
-	has      map[string]bool // by volume id
+	has      map[string]bool // by volume ID
 	health   error
-	// touched holds claim UIDs for which something may have been made.
+	// touched has the UIDs of claims for which a volume may have been created.
 	touched    map[string]bool
 	abandonErr error
-	// abandonKeeps has a volume turn out to have been attached.
+	// abandonKeeps makes Abandon find that the volume was attached.
 	abandonKeeps bool
 	hasErr       error
 	onList       func()
 	lastDoubt    time.Time
-	shared       bool                // by several hosts
-	duplicates   map[string][]string // volumes' ids by claim UID
-	stored       bool                // connections are those of earlier attempts
+	shared       bool                // volumes can be attached to several hosts
+	duplicates   map[string][]string // volume IDs by claim UID
+	stored       bool                // connections come from earlier attempts
 }
 
 func (f *fakeVolumes) call(format string, arguments ...any) {
@@ -89,7 +89,7 @@ func (f *fakeVolumes) Connect(_ context.Context, spec backends.Spec) (backends.C
 	return backends.Connected{Volume: backends.Volume{ID: "volume-1", SizeGiB: spec.SizeGiB, MultiAttach: f.shared}, Document: []byte(f.document), Fresh: !f.stored, Place: f.Place()}, nil
 }
 
-// Place is where all fakes lead.
+// Place is the place of all fakes.
 func (f *fakeVolumes) Place() backends.Place {
 	return backends.Place{Endpoint: "http://cinder:8776/v3", Project: "p1"}
 }
@@ -112,8 +112,8 @@ func (f *fakeVolumes) Remove(ctx context.Context, target backends.Target) error 
 	return f.err
 }
 
-// Abandon asks for the permit as the lifecycle does, for the volume that the
-// listing has of the claim, or one that this term made.
+// Abandon requests the permit as the lifecycle does, for the claim's volume in
+// the listing, or one that this term created.
 func (f *fakeVolumes) Abandon(ctx context.Context, stamp backends.Stamp, _ backends.Connector, permit backends.Permit) error {
 	v := backends.Volume{ID: "volume-1", Status: backends.StatusAttaching, Metadata: stamp.Metadata(nil)}
 	for _, listed := range f.listed {
@@ -202,7 +202,7 @@ func (f fakeBackends) NodeLabels(name string) map[string]string {
 	return nil
 }
 
-// Mappings has connections of protocol flex become FlexVolumes.
+// Mappings maps connections of protocol flex to FlexVolumes.
 func (f fakeBackends) Mappings(string) map[string]mappers.Mapping {
 	return map[string]mappers.Mapping{"flex": {As: mappers.FormFlexVolume, Driver: "example.org/flex"}}
 }
@@ -216,7 +216,7 @@ func (f fakeBackends) Names() []string {
 	return names
 }
 
-// fixture is a provisioner over fakes.
+// fixture is a Provisioner with fakes around it.
 type fixture struct {
 	*Provisioner
 	t        *testing.T
@@ -227,7 +227,7 @@ type fixture struct {
 	stop     chan struct{}
 	class    *storagev1.StorageClass
 	requeued []string
-	// nodes is the cache of nodes; blind says that it is not filled yet.
+	// nodes is the cache of nodes; blind means that it is not synced yet.
 	nodes   cache.Indexer
 	blind   bool
 	current atomic.Pointer[policy.Policy]
@@ -259,7 +259,7 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	volumes := f.factory.Core().V1().PersistentVolumes().Informer()
 	f.must(volumes.AddIndexers(record.Indexers()))
 	f.nodes = cache.NewIndexer(cache.MetaNamespaceKeyFunc, nodeuse.NodeIndexers())
-	// A turn may lapse after its test.
+	// A turn may lapse after its test has ended.
 	var mu sync.Mutex
 	requeued := func(name string) {
 		mu.Lock()
@@ -318,7 +318,7 @@ func (f *fixture) count() {
 	}
 }
 
-// inForce replaces the policy.
+// inForce replaces part of the test policy, and puts the result in force.
 func (f *fixture) inForce(before, after string) {
 	f.t.Helper()
 	parsed := parsePolicy(f.t, strings.Replace(testPolicy, before, after, 1))
@@ -332,7 +332,7 @@ func (f *fixture) must(err error) {
 	}
 }
 
-// claim puts a claim into the API server and the cache.
+// claim adds a claim to the API server and the cache.
 func (f *fixture) claim(change func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
 	f.t.Helper()
 	class := f.class.Name
@@ -348,20 +348,20 @@ func (f *fixture) claim(change func(*corev1.PersistentVolumeClaim)) *corev1.Pers
 		change(claim)
 	}
 	f.must(f.factory.Core().V1().PersistentVolumeClaims().Informer().GetStore().Add(claim))
-	f.goneAtTheServer(claim) // one of the same name
+	f.goneAtTheServer(claim) // an earlier one of the same name
 	f.must(f.client.Tracker().Add(claim))
 	return claim
 }
 
-// Resource versions of objects that changed last before the term began, of its
-// beginning, and of objects that changed later.
+// Resource versions of objects last changed before the term began, when it
+// began, and later.
 const (
 	versionBefore = "9"
 	versionOfTerm = "10"
 	versionInTerm = "11"
 )
 
-// noteEarlier begins the term with such claims.
+// noteEarlier makes the given claims older than the term.
 func (f *fixture) noteEarlier(claims ...*corev1.PersistentVolumeClaim) {
 	uids := make([]types.UID, len(claims))
 	for i, claim := range claims {
@@ -370,7 +370,7 @@ func (f *fixture) noteEarlier(claims ...*corev1.PersistentVolumeClaim) {
 	f.NoteEarlier(record.NewEarlierClaims(versionOfTerm, uids))
 }
 
-// lend gives the provisioner other backends.
+// useBackends gives the Provisioner other backends.
 func (f *fixture) useBackends(b Backends) { f.Backends, f.placement.Backends = b, b }
 
 func (f *fixture) forgetClaim(claim *corev1.PersistentVolumeClaim) {
@@ -379,7 +379,7 @@ func (f *fixture) forgetClaim(claim *corev1.PersistentVolumeClaim) {
 	f.must(f.factory.Core().V1().PersistentVolumeClaims().Informer().GetStore().Delete(claim))
 }
 
-// goneAtTheServer has the cache show a claim that was deleted.
+// goneAtTheServer deletes a claim from the API server, but not from the cache.
 func (f *fixture) goneAtTheServer(claim *corev1.PersistentVolumeClaim) {
 	f.t.Helper()
 	err := f.client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), claim.Namespace, claim.Name)
@@ -396,7 +396,7 @@ func (f *fixture) provision(claim *corev1.PersistentVolumeClaim) (*corev1.Persis
 	return pv, err
 }
 
-// store puts a PersistentVolume into the API server and the cache.
+// store adds or updates a PersistentVolume in the API server and the cache.
 func (f *fixture) store(pv *corev1.PersistentVolume) {
 	f.t.Helper()
 	f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Add(pv))
@@ -408,7 +408,7 @@ func (f *fixture) store(pv *corev1.PersistentVolume) {
 	}
 }
 
-// delete has a PersistentVolume deleted that Kubernetes has released.
+// delete releases a PersistentVolume and deletes its volume.
 func (f *fixture) delete(pv *corev1.PersistentVolume) error {
 	f.t.Helper()
 	f.released(pv)
@@ -427,7 +427,7 @@ func (f *fixture) released(pv *corev1.PersistentVolume) {
 	f.store(pv)
 }
 
-// said returns the events so far.
+// said returns the events since the last call.
 func (f *fixture) said() []string {
 	var events []string
 	for {
@@ -452,7 +452,7 @@ func wantCalls(t *testing.T, volumes *fakeVolumes, want ...string) {
 	}
 }
 
-// stamped is a volume at Cinder that an earlier leader made for a claim of
+// stamped is a volume at Cinder that an earlier leader created for a claim of
 // namespace team-a.
 func (f *fixture) stamped(uid string) backends.Volume {
 	return backends.Volume{ID: "volume-of-" + uid, SizeGiB: 1, Metadata: backends.Stamp{
@@ -460,8 +460,8 @@ func (f *fixture) stamped(uid string) backends.Volume {
 	}.Metadata(nil)}
 }
 
-// seen shows the PersistentVolumes of the cache to the ledger, as a term's
-// beginning does.
+// seen shows the cached PersistentVolumes to the follow-up, as the informer does
+// when a term begins.
 func (f *fixture) seen() {
 	f.t.Helper()
 	followup := f.Followup()

@@ -10,8 +10,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// recorded provisions a volume and puts its PersistentVolume where the API
-// server's objects are seen.
+// recorded provisions a volume and adds its PersistentVolume to the API server
+// and the cache.
 func (f *fixture) recorded() *corev1.PersistentVolume {
 	f.t.Helper()
 	pv, err := f.provision(f.claim(nil))
@@ -29,19 +29,19 @@ func TestVolumeIsCompletedOnceItsPersistentVolumeIsSeen(t *testing.T) {
 	followup := f.Followup()
 	pv := f.recorded()
 	if _, begun := f.journal.begun["uid-1"]; !begun {
-		t.Fatal("nothing was begun")
+		t.Fatal("the journal has no attempt")
 	}
 	followup.VolumeSeen(pv)
 	if _, begun := f.journal.begun["uid-1"]; begun {
-		t.Error("a recorded volume still counts as begun; its claim's end would undo it")
+		t.Error("the attempt of a recorded volume still counts as unfinished; deleting its claim would undo it")
 	}
 	f.must(followup.do(t.Context(), followupOf(pv)))
 	f.must(followup.do(t.Context(), followupOf(pv)))
 	wantCalls(t, f.backends["gold"], "complete volume-1 read-only=false")
 }
 
-// TestSeenVolumesWaitForTheirCompletion: nothing but the sight of the
-// PersistentVolume has its volume brought into use.
+// TestSeenVolumesWaitForTheirCompletion: a volume is brought into use only after
+// its PersistentVolume is seen.
 func TestSeenVolumesWaitForTheirCompletion(t *testing.T) {
 	f := newFixture(t)
 	followup := f.Followup()
@@ -55,8 +55,8 @@ func TestSeenVolumesWaitForTheirCompletion(t *testing.T) {
 	}
 }
 
-// TestRecordOfAnUndoneVolumeIsRemoved has a PersistentVolume saved late: its
-// volume is gone, since the claim went and nothing was recorded.
+// TestRecordOfAnUndoneVolumeIsRemoved: a PersistentVolume is saved late. Its
+// volume is gone, because the claim was deleted before the volume was recorded.
 func TestRecordOfAnUndoneVolumeIsRemoved(t *testing.T) {
 	for name, c := range map[string]struct {
 		policy  corev1.PersistentVolumeReclaimPolicy
@@ -106,7 +106,7 @@ func TestRecordOfAnUndoneVolumeIsRemoved(t *testing.T) {
 }
 
 // TestRecordThatComesWhileItsVolumeIsUndoneIsRemoved: the PersistentVolume is
-// saved when the volume is gone, and before the Secret is.
+// saved after the volume's removal and before the Secret's.
 func TestRecordThatComesWhileItsVolumeIsUndoneIsRemoved(t *testing.T) {
 	f := newFixture(t)
 	followup := f.Followup()
@@ -126,7 +126,7 @@ func TestRecordThatComesWhileItsVolumeIsUndoneIsRemoved(t *testing.T) {
 	followup.ClaimGone(claim)
 	f.follow(followup)
 	if _, err := f.client.CoreV1().PersistentVolumes().Get(t.Context(), pv.Name, metav1.GetOptions{}); err == nil {
-		t.Error("the PersistentVolume is left, without its volume")
+		t.Error("the PersistentVolume is left without its volume")
 	}
 	if f.hasSecret(pv.Name) {
 		t.Error("the Secret is left")
@@ -163,8 +163,8 @@ func TestMissingVolumeIsReportedOnThePersistentVolume(t *testing.T) {
 	}
 }
 
-// TestVolumeElsewhereIsReportedOnThePersistentVolume: nobody must take its data for
-// lost, and it is looked for again.
+// TestVolumeElsewhereIsReportedOnThePersistentVolume: the event must not call the
+// data lost, and the completion is retried.
 func TestVolumeElsewhereIsReportedOnThePersistentVolume(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
@@ -192,8 +192,8 @@ func TestReadOnlyVolumeIsAttachedReadOnly(t *testing.T) {
 	wantCalls(t, f.backends["gold"], "complete volume-1 read-only=true")
 }
 
-// TestForeignPersistentVolumeDoesNotEndAnAttempt shows an object that only
-// carries the claim's UID.
+// TestForeignPersistentVolumeDoesNotEndAnAttempt: the foreign object has only the
+// claim's UID.
 func TestForeignPersistentVolumeDoesNotEndAnAttempt(t *testing.T) {
 	f := newFixture(t)
 	followup := f.Followup()
@@ -201,12 +201,13 @@ func TestForeignPersistentVolumeDoesNotEndAnAttempt(t *testing.T) {
 	f.must(err)
 	followup.VolumeSeen(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "foreign", Annotations: map[string]string{record.AnnotationClaimUID: "uid-1"}}})
 	if _, begun := f.journal.beginning("uid-1"); !begun {
-		t.Error("nobody would undo the volume of the claim any more")
+		t.Error("the claim's attempt is forgotten, so nothing would undo it")
 	}
 }
 
-// A completion that failed because its backend led elsewhere goes on as soon as
-// the backend may lead home again: nothing else brings it back for half an hour.
+// A completion that failed because its backend was at another place is retried
+// as soon as the backend may be at the right place again: nothing else brings it
+// back for half an hour.
 func TestHelpForABackendHelpsItsFollowups(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -231,7 +232,7 @@ func TestHelpForABackendHelpsItsFollowups(t *testing.T) {
 			}
 			c.help(f)
 			if got := followup.queue.Len(); got != c.want {
-				t.Fatalf("%d completions are tried again at once, want %d", got, c.want)
+				t.Fatalf("%d completions are retried at once, want %d", got, c.want)
 			}
 			f.backends["gold"].err = nil
 			if c.want == 0 {
@@ -240,7 +241,7 @@ func TestHelpForABackendHelpsItsFollowups(t *testing.T) {
 			followup.next(t.Context())
 			c.help(f)
 			if got := followup.queue.Len(); got != 0 {
-				t.Errorf("%d completions are tried again although it is done", got)
+				t.Errorf("%d completions are retried although none has failed", got)
 			}
 		})
 	}
@@ -252,7 +253,7 @@ func TestHelpForABackendHelpsItsFollowups(t *testing.T) {
 		f.backends["gold"].onCall = func() { f.CredentialsChanged([]string{"gold"}) }
 		followup.next(t.Context())
 		if got := followup.queue.Len(); got != 1 {
-			t.Errorf("%d completions are tried again at once, want 1", got)
+			t.Errorf("%d completions are retried at once, want 1", got)
 		}
 	})
 }

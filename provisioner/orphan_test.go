@@ -14,7 +14,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// leftover is a volume that an earlier leader made for claim team-a/data.
+// orphanVolume is a volume that an earlier leader created for claim team-a/data.
 func (f *fixture) orphanVolume(uid string) backends.Volume {
 	v := f.stamped(uid)
 	v.Metadata = backends.Stamp{
@@ -84,7 +84,7 @@ func TestVolumesThatAreNotTakenForOrphans(t *testing.T) {
 			followup := f.Followup()
 			f.count()
 			f.follow(followup)
-			// It does not keep others from being taken over.
+			// The odd volume does not keep the other one from being removed.
 			wantCalls(t, f.backends["gold"], "abandon pvc-uid-gone")
 		})
 	}
@@ -101,7 +101,7 @@ func TestDuplicateOnAnotherBackendIsRemoved(t *testing.T) {
 	followup := f.Followup()
 	f.count()
 	f.follow(followup)
-	// It may yet turn out to be the one that is recorded.
+	// A PersistentVolume may yet name this one.
 	wantCalls(t, f.backends["silver"])
 	pv.UID, pv.Annotations[record.AnnotationProvisionedBy] = "pv-uid", "test"
 	f.store(pv)
@@ -118,7 +118,7 @@ func TestClaimDeletedDuringAdmissionLeavesNothing(t *testing.T) {
 	t.Run("reserved", func(t *testing.T) {
 		f, followup, _ := newCountedFixture(t)
 		claim := f.claim(nil)
-		f.forgetClaim(claim) // the library has read it already
+		f.forgetClaim(claim) // the library has already read it
 		f.ShouldProvision(t.Context(), claim)
 		f.follow(followup)
 		if _, counts := f.placement.PositionOf(claim.UID); counts {
@@ -143,7 +143,7 @@ func TestClaimDeletedDuringAdmissionLeavesNothing(t *testing.T) {
 		gold.onList = func() {
 			gold.onList = nil
 			f.forgetClaim(claim)
-			f.must(f.claimGone(t.Context(), claim.UID)) // finds nothing begun
+			f.must(f.claimGone(t.Context(), claim.UID)) // finds no attempt to undo
 		}
 		if _, err := f.provision(claim); !isIgnored(err) {
 			t.Errorf("error %v, want one that the library ignores", err)
@@ -171,7 +171,7 @@ func TestClaimDeletedDuringAdmissionLeavesNothing(t *testing.T) {
 		gold.abandonErr = nil
 		f.follow(followup)
 		if _, begun := f.journal.beginning(claim.UID); begun {
-			t.Error("nobody undoes it any more")
+			t.Error("the attempt is forgotten, so nothing undoes it")
 		}
 	})
 }
@@ -187,7 +187,7 @@ func TestFencedUndoIsRetried(t *testing.T) {
 	followup.ClaimGone(claim)
 	followup.next(t.Context())
 	if followup.queue.NumRequeues(followupOfClaimUID(claim.UID)) == 0 {
-		t.Error("nobody undoes it any more")
+		t.Error("the undo is not retried")
 	}
 }
 
@@ -221,8 +221,8 @@ func TestTenantsOtherBackendThatCannotBeCountedDoesNotStopIt(t *testing.T) {
 	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB")
 }
 
-// TestSecretGoesAfterTheVolume: a volume that turns out to have been in use is
-// kept, and so are its credentials.
+// TestSecretGoesAfterTheVolume: if the volume turns out to have been in use, it
+// is kept, and so are its credentials.
 func TestSecretGoesAfterTheVolume(t *testing.T) {
 	f := newFixture(t, credentialsOf("pvc-uid-gone"))
 	gold := f.backends["gold"]
@@ -241,8 +241,8 @@ func TestSecretGoesAfterTheVolume(t *testing.T) {
 	}
 }
 
-// TestBackendsThatShowTheSameVolumesShareThem: two backends of a policy may lead
-// to the same project, with other connectors for example.
+// TestBackendsThatShowTheSameVolumesShareThem: two backends of a policy may have
+// the same project, for example with different connectors.
 func TestBackendsThatShowTheSameVolumesShareThem(t *testing.T) {
 	f := newFixture(t)
 	f.must(f.placement.countBackend(t.Context(), "gold"))

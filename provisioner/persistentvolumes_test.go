@@ -14,7 +14,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// limit puts a quota of so many volumes on the tenant.
+// limit gives the tenant a quota of that many volumes.
 func (f *fixture) limit(volumes string) {
 	f.t.Helper()
 	f.inForce("volumeSize: {max: 10Gi}", "quota: {volumes: "+volumes+"}")
@@ -47,7 +47,7 @@ func TestClaimBeyondTheQuotaIsDeniedUntilRoomIsFreed(t *testing.T) {
 	pv.UID, pv.Annotations[record.AnnotationProvisionedBy] = "pv-uid", "test"
 	followup := f.Followup()
 	followup.VolumeSeen(pv)
-	// A released volume still takes up room; only when it is gone it does not.
+	// A released volume uses room until it is gone.
 	pv.Status.Phase = corev1.VolumeReleased
 	followup.VolumeSeen(pv)
 	if f.ShouldProvision(t.Context(), second) {
@@ -64,7 +64,7 @@ func TestClaimBeyondTheQuotaIsDeniedUntilRoomIsFreed(t *testing.T) {
 			t.Errorf("claim %s came back", name)
 		}
 	case <-time.After(10 * time.Second):
-		t.Fatal("freed room was offered to nobody")
+		t.Fatal("freed room was not offered to any claim")
 	}
 	if !f.ShouldProvision(t.Context(), second) {
 		t.Error("the second claim is denied although there is room")
@@ -75,7 +75,7 @@ func TestNewLeaderCountsUnrecordedVolumes(t *testing.T) {
 	f := newFixture(t)
 	f.limit("1")
 	f.backends["gold"].listed = []backends.Volume{f.stamped("uid-of-another")}
-	// Admission does not wait for a listing; the attempt does.
+	// Admission does not wait for a listing, but the attempt does.
 	if first := f.named("first"); !f.ShouldProvision(t.Context(), first) {
 		t.Error("a claim was denied before its backend was counted")
 	} else if _, err := f.provision(first); !isIgnored(err) {
@@ -85,9 +85,9 @@ func TestNewLeaderCountsUnrecordedVolumes(t *testing.T) {
 		t.Errorf("events %q, want %q", events, exceeded)
 	}
 	if f.ShouldProvision(t.Context(), f.named("second")) {
-		t.Error("a claim was admitted beside a volume that is at Cinder already")
+		t.Error("a claim was admitted although a volume at Cinder uses the quota")
 	}
-	// The claim that the volume is for goes on with it.
+	// The volume's own claim adopts it.
 	owner := f.claim(func(c *corev1.PersistentVolumeClaim) { c.Name, c.UID = "another", "uid-of-another" })
 	if !f.ShouldProvision(t.Context(), owner) {
 		t.Error("the volume's own claim is denied")
@@ -102,7 +102,7 @@ func TestNewLeaderCountsRecordedVolumesFirst(t *testing.T) {
 	f.seen()
 	f.count()
 	if f.ShouldProvision(t.Context(), f.named("second")) {
-		t.Error("a claim was admitted beside a recorded volume")
+		t.Error("a claim was admitted although a recorded volume uses the quota")
 	}
 	if got := f.placement.Usage(policy.TenantScope, "a"); got != (policy.Usage{Volumes: 1, Gigabytes: 2}) {
 		t.Errorf("PersistentVolume %s counts as %+v", pv.Name, got)
@@ -122,9 +122,9 @@ func TestAttemptThatLeftNothingFreesItsRoom(t *testing.T) {
 		t.Fatal("the attempt succeeded")
 	}
 	if !f.ShouldProvision(t.Context(), second) {
-		t.Error("a claim that Cinder refuses keeps others out")
+		t.Error("a claim that Cinder rejects blocks others")
 	}
-	// One that may have left a volume keeps its room.
+	// An attempt that may have left a volume keeps its room.
 	f.backends["gold"].holds = map[string]bool{"uid-second": true}
 	if _, err := f.provision(second); err == nil {
 		t.Fatal("the attempt succeeded")

@@ -21,14 +21,14 @@ var (
 	errGoldAtLimit = &backends.Error{Kind: backends.KindOverQuota, Backend: "gold", Operation: "volume.create", Message: "VolumeLimitExceeded", Status: 413}
 )
 
-// both is a claim of the rule with two backends, made in this term.
+// both is a claim of the rule with two backends, created in this term.
 func (f *fixture) both() *corev1.PersistentVolumeClaim {
 	f.class.Name = "both"
 	f.noteEarlier()
 	return f.claim(nil)
 }
 
-// wantEvent compares the only event so far.
+// wantEvent expects exactly one event since the last check.
 func (f *fixture) wantEvent(want string) {
 	f.t.Helper()
 	if events := f.said(); len(events) != 1 || events[0] != want {
@@ -44,7 +44,7 @@ func TestUnhealthyBackendIsPassedOver(t *testing.T) {
 	wantCalls(t, f.backends["silver"], "connect pvc-uid-1 2 GiB")
 	f.wantEvent("Normal BackendChosen tenant a, rule tenants[0].classes[0]: 2 GiB on backend silver; passed over: backend gold: requests are held back")
 
-	// Being pinned outlives the outage.
+	// The claim stays there after the outage.
 	f.backends["gold"].health = nil
 	_, err = f.provision(f.both())
 	f.must(err)
@@ -63,7 +63,7 @@ func TestClaimOfAnEarlierTermWaitsForABackendThatMayHaveItsVolume(t *testing.T) 
 	f.wantEvent("Warning BackendUnavailable cannot determine whether an earlier leader created a volume for this claim: backend gold: requests are held back")
 	wantCalls(t, f.backends["silver"])
 
-	// Once the backend has said what it has, the claim goes on where its volume is.
+	// Once the backend is listed, the claim continues where its volume is.
 	f.backends["gold"].health = nil
 	f.backends["gold"].listed = []backends.Volume{f.stamped("uid-1")}
 	f.BackendAnswers("gold")
@@ -137,7 +137,7 @@ func TestCindersOwnQuotaSendsAClaimToTheNextBackend(t *testing.T) {
 	f.must(err)
 	f.wantEvent("Normal BackendChosen tenant a, rule tenants[0].classes[0]: 2 GiB on backend silver; passed over: backend gold: volume.create: VolumeLimitExceeded (HTTP 413)")
 
-	// A rule with this backend alone tries it again, and says what Cinder says.
+	// A rule with only this backend tries it again, and reports Cinder's answer.
 	f.class.Name = "one"
 	if _, err := f.provision(f.named("alone")); !errors.Is(err, errGoldAtLimit) {
 		t.Errorf("error %v", err)

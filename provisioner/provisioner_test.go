@@ -24,7 +24,7 @@ func TestProvisionRecordsEverythingThatDeleteNeeds(t *testing.T) {
 	pv, err := f.provision(claim)
 	f.must(err)
 	if size := pv.Spec.Capacity.Storage().String(); size != "2Gi" {
-		t.Errorf("1500Mi became %s, want the 2Gi that Cinder makes", size)
+		t.Errorf("1500Mi became %s, want the 2Gi that Cinder creates", size)
 	}
 	secret, err := f.client.CoreV1().Secrets("own").Get(t.Context(), "pvc-uid-1-credentials", metav1.GetOptions{})
 	f.must(err)
@@ -33,7 +33,7 @@ func TestProvisionRecordsEverythingThatDeleteNeeds(t *testing.T) {
 	}
 	for key, value := range pv.Annotations {
 		if strings.Contains(value, "hush") {
-			t.Errorf("annotation %s holds the password", key)
+			t.Errorf("annotation %s contains the password", key)
 		}
 	}
 	origin, err := record.OriginOf(pv)
@@ -47,7 +47,7 @@ func TestProvisionRecordsEverythingThatDeleteNeeds(t *testing.T) {
 	// The library gives a saved object its UID.
 	pv.UID = "pv-uid"
 	f.must(f.delete(pv))
-	// The object's own deletion is a change that makes the library ask again.
+	// The object's deletion is a change that makes the library call Delete again.
 	f.must(f.delete(pv))
 	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB", "remove volume-1 historic=false")
 	if _, err := f.client.CoreV1().Secrets("own").Get(t.Context(), "pvc-uid-1-credentials", metav1.GetOptions{}); err == nil {
@@ -67,7 +67,7 @@ func TestProvisionContinuesAnEarlierAttempt(t *testing.T) {
 	secret, err := f.client.CoreV1().Secrets("own").Get(t.Context(), "pvc-uid-1-credentials", metav1.GetOptions{})
 	f.must(err)
 	if string(secret.Data["node.session.auth.password"]) != "other-password" {
-		t.Error("the Secret of the earlier attempt was not brought up to date")
+		t.Error("the Secret of the earlier attempt was not updated")
 	}
 }
 
@@ -93,7 +93,8 @@ func TestRefusedConnectionIsUndoneAndReported(t *testing.T) {
 	}
 }
 
-// TestManyWritersNeedAVolumeForSeveralHosts: only Cinder's answer tells.
+// TestManyWritersNeedAVolumeForSeveralHosts: only Cinder's answer shows whether
+// the volume is one.
 func TestManyWritersNeedAVolumeForSeveralHosts(t *testing.T) {
 	many := func(claim *corev1.PersistentVolumeClaim) {
 		block := corev1.PersistentVolumeBlock
@@ -163,7 +164,7 @@ func TestTransientFailureKeepsTheVolumeForTheNextAttempt(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB")
-	// Its claim goes later: what was begun is undone.
+	// When its claim is deleted later, the attempt is undone.
 	f.forgetClaim(claim)
 	f.must(f.claimGone(t.Context(), claim.UID))
 	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB", "abandon pvc-uid-1")
@@ -182,9 +183,9 @@ func TestRecordedVolumeIsNotUndoneWhenItsClaimGoes(t *testing.T) {
 	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB")
 }
 
-// TestRecordedVolumeIsNotUndoneBeforeTheCacheKnows covers the moment between the
-// PersistentVolume's creation and its arrival in the cache. Its reclaim policy
-// may be Retain: then nothing may ever delete the volume.
+// TestRecordedVolumeIsNotUndoneBeforeTheCacheKnows covers the time between the
+// PersistentVolume's creation and its arrival in the cache. With the reclaim
+// policy Retain, nothing may ever delete the volume.
 func TestRecordedVolumeIsNotUndoneBeforeTheCacheKnows(t *testing.T) {
 	for name, end := range map[string]func(*fixture, *corev1.PersistentVolumeClaim){
 		"the claim is deleted": func(f *fixture, claim *corev1.PersistentVolumeClaim) {
@@ -332,7 +333,8 @@ func TestBackendOfAHistoricVolumeIsFoundAndRecorded(t *testing.T) {
 	if _, err := f.client.CoreV1().Secrets("team-a").Get(t.Context(), "old-secret", metav1.GetOptions{}); err == nil {
 		t.Error("the Secret in the claim's namespace is left")
 	}
-	// A later leader finds the note, and does not look for a volume that is gone.
+	// A later leader finds the recorded backend, and does not search the others for a
+	// volume that is gone.
 	f.backends["silver"].has = nil
 	f.Followup().VolumeGone(noted)
 	f.must(f.delete(noted))
@@ -348,12 +350,12 @@ func TestFailedRemovalKeepsTheSecret(t *testing.T) {
 		t.Error("the deletion succeeded")
 	}
 	if _, err := f.client.CoreV1().Secrets("own").Get(t.Context(), "pvc-uid-1-credentials", metav1.GetOptions{}); err != nil {
-		t.Error("the Secret went before its volume")
+		t.Error("the Secret was removed before its volume")
 	}
 }
 
-// TestVolumeElsewhereKeepsPersistentVolumeAndSecret: a 404 at another place is no
-// proof that the volume is gone.
+// TestVolumeElsewhereKeepsPersistentVolumeAndSecret: a 404 at another place does
+// not prove that the volume is gone.
 func TestVolumeElsewhereKeepsPersistentVolumeAndSecret(t *testing.T) {
 	f := newFixture(t)
 	pv, err := f.provision(f.claim(nil))
@@ -371,10 +373,10 @@ func TestVolumeElsewhereKeepsPersistentVolumeAndSecret(t *testing.T) {
 		t.Errorf("error %v\nwant %s", err, want)
 	}
 	if r := retry.For(err); r.Outcome != "elsewhere" {
-		t.Errorf("tried again like %+v", r)
+		t.Errorf("retried like %+v", r)
 	}
 	if _, err := f.client.CoreV1().Secrets("own").Get(t.Context(), "pvc-uid-1-credentials", metav1.GetOptions{}); err != nil {
-		t.Error("the Secret went, and the volume may be in use")
+		t.Error("the Secret was removed although the volume may be in use")
 	}
 }
 
@@ -388,8 +390,8 @@ func lastPatch(f *fixture) string {
 	return last
 }
 
-// TestMissingPlaceIsRecorded: a volume of an earlier version, or one whose
-// Cinder has another address now.
+// TestMissingPlaceIsRecorded: an earlier version recorded no place, or Cinder now
+// has another address.
 func TestMissingPlaceIsRecorded(t *testing.T) {
 	for name, change := range map[string]func(annotations map[string]string){
 		"not recorded":    func(annotations map[string]string) { delete(annotations, record.AnnotationEndpoint) },
@@ -407,7 +409,7 @@ func TestMissingPlaceIsRecorded(t *testing.T) {
 			if record.PlaceOf(noted) != f.backends["gold"].Place() {
 				t.Errorf("recorded is %v", noted.Annotations)
 			}
-			// The API server refuses the patch for an object of another UID.
+			// The API server rejects the patch for an object with another UID.
 			if patch := lastPatch(f); !strings.Contains(patch, `"uid":"pv-uid"`) {
 				t.Errorf("the patch %s does not name the object", patch)
 			}
@@ -433,9 +435,9 @@ func TestPersistentVolumeIsBoundToTheNodesOfItsBackend(t *testing.T) {
 	}
 }
 
-// TestClaimWhosePersistentVolumeIsSavedIsNotConnectedAgain: the library asks
-// again when the object has not reached the cache yet. A connection that failed
-// then would take the export of a volume away that somebody is about to use.
+// TestClaimWhosePersistentVolumeIsSavedIsNotConnectedAgain: the library calls
+// Provision again if the object has not reached the cache yet. A connection that
+// failed then would remove the export of a volume that a pod is about to use.
 func TestClaimWhosePersistentVolumeIsSavedIsNotConnectedAgain(t *testing.T) {
 	for name, prepare := range map[string]func(f *fixture){
 		"by this leader": func(f *fixture) {

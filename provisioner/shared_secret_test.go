@@ -39,7 +39,7 @@ func (cephBackends) Mappings(string) map[string]mappers.Mapping {
 	return map[string]mappers.Mapping{"rbd": {ClusterID: "ceph-1"}}
 }
 
-// newCephFixture has backends whose connections hold the key.
+// newCephFixture has backends whose connections contain the key.
 func newCephFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	t.Helper()
 	f := newFixture(t, objects...)
@@ -129,19 +129,19 @@ func TestVolumesOfABackendShareOneSecret(t *testing.T) {
 	}
 }
 
-// TestStoredConnectionDoesNotReplaceTheKey: an attachment of before a key's change
-// still holds the old key.
+// TestStoredConnectionDoesNotReplaceTheKey: an attachment from before a key's
+// change still has the old key.
 func TestStoredConnectionDoesNotReplaceTheKey(t *testing.T) {
 	f := newCephFixture(t)
 	f.backends["gold"].document, f.backends["gold"].stored = rbdDocument(newKey), true
 	f.provisionClaim("uid-1")
 	if got := string(f.listSecrets()[0].Data["userKey"]); got != newKey {
-		t.Fatalf("where there is no Secret, the key is %s, want the stored one", got)
+		t.Fatalf("without a Secret, the key is %s, want the stored one", got)
 	}
 	f.backends["gold"].document = rbdDocument(oldKey)
 	f.provisionClaim("uid-2")
 	if got := string(f.listSecrets()[0].Data["userKey"]); got != newKey {
-		t.Errorf("a stored connection put the key %s in place of %s", got, newKey)
+		t.Errorf("a stored connection wrote the key %s over %s", got, newKey)
 	}
 	f.backends["gold"].stored = false
 	f.provisionClaim("uid-3")
@@ -242,7 +242,7 @@ func TestSharedSecretGoesWithTheLastVolume(t *testing.T) {
 	}
 }
 
-// The annotation alone must not make anybody's Secret go.
+// The annotation alone must not get any Secret removed.
 func TestAnnotationOfASharedSecretMustMatchItsBackend(t *testing.T) {
 	f := newCephFixture(t)
 	pv := f.record(f.provisionClaim("uid-1"))
@@ -286,8 +286,8 @@ func TestLastTwoVolumesAtOnceLeaveNoSecret(t *testing.T) {
 	}
 }
 
-// Volumes come and go at once: whoever needs the Secret always finds it, and in
-// the end it is gone.
+// Volumes come and go concurrently: every attempt that needs the Secret finds it,
+// and in the end it is gone.
 func TestSharedSecretExistsWhileItIsNeeded(t *testing.T) {
 	f := newCephFixture(t)
 	const name = "gold-cephx-0123456789abcdef"
@@ -309,7 +309,7 @@ func TestSharedSecretExistsWhileItIsNeeded(t *testing.T) {
 					t.Error(err)
 				}
 				expect("before the PersistentVolume is saved")
-				if round%3 == 2 { // given up
+				if round%3 == 2 { // the attempt is undone
 					used := f.secrets.UsedBy(claim)
 					f.finish(claim)
 					f.secrets.AttemptUndone(ctx, "gold", used)
@@ -323,7 +323,7 @@ func TestSharedSecretExistsWhileItIsNeeded(t *testing.T) {
 				expect("when the PersistentVolume is saved")
 				f.finish(claim)
 				expect("when the attempt is over")
-				if round%2 == 0 { // else the cache never shows it
+				if round%2 == 0 { // otherwise the cache never shows it
 					_ = pvs.Add(pv)
 				}
 				expect("while the PersistentVolume exists")
@@ -347,8 +347,9 @@ func TestSharedSecretExistsWhileItIsNeeded(t *testing.T) {
 	}
 }
 
-// A PersistentVolume that is saved after the last look at attempts is in the
-// listing; an attempt that begins after it waits, and makes the Secret anew.
+// A PersistentVolume that is saved after the last check of attempts is in the
+// listing. An attempt that begins after that check waits, and creates the Secret
+// again.
 func TestSharedSecretThatIsNeededAgainDuringItsRemoval(t *testing.T) {
 	f := newCephFixture(t)
 	pv := f.record(f.provisionClaim("uid-1"))
@@ -367,7 +368,7 @@ func TestSharedSecretThatIsNeededAgainDuringItsRemoval(t *testing.T) {
 	f.must(f.delete(pv))
 	f.must(<-ended)
 	if !asked.Load() || !f.hasShared(name) {
-		t.Errorf("the API server was asked: %t; the Secret exists: %t", asked.Load(), f.hasShared(name))
+		t.Errorf("the API server got the request: %t; the Secret exists: %t", asked.Load(), f.hasShared(name))
 	}
 }
 
@@ -419,7 +420,7 @@ func TestUndoingLeavesTheSharedSecretToTheSweepWhenTheListingFails(t *testing.T)
 	})
 	f.endClaim("uid-1")
 	if !f.hasShared(name) || f.secrets.LastDoubt().Unix() == 0 {
-		t.Fatal("the Secret is gone, or nobody looks again")
+		t.Fatal("the Secret is gone, or no sweep is due")
 	}
 	fail.Store(false)
 	f.must(f.SweepSecrets(t.Context()))
@@ -539,13 +540,13 @@ func TestFailedSharedSecretRequestCausesALaterSweep(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	if f.secrets.LastDoubt().Unix() == 0 {
-		t.Error("nobody looks for it again")
+		t.Error("no sweep is due")
 	}
 }
 
-// TestClaimThatLeavesABackendNoLongerNeedsItsSecret: the attempt's volume is undone,
-// and then the API server does not answer. No backend takes the claim, and it is
-// deleted.
+// TestClaimThatLeavesABackendNoLongerNeedsItsSecret: the attempt's volume is
+// undone, and then the API server does not answer. No backend takes the claim, and
+// it is deleted.
 func TestClaimThatLeavesABackendNoLongerNeedsItsSecret(t *testing.T) {
 	f := newCephFixture(t)
 	f.noteEarlier()

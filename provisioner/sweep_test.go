@@ -15,7 +15,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// lateVolume is a second volume of a claim whose PersistentVolume is recorded.
+// lateVolume is a duplicate of a recorded volume.
 func (f *fixture) lateVolume(pv *corev1.PersistentVolume) backends.Volume {
 	f.t.Helper()
 	v := f.orphanVolume(pv.Annotations[record.AnnotationClaimUID])
@@ -72,7 +72,7 @@ func TestVolumeThatArrivesLateIsKeptWhenItMayBeTheRecordedOne(t *testing.T) {
 			change(f, pv, &late)
 			gold := f.backends["gold"]
 			gold.listed, gold.calls = []backends.Volume{late}, nil
-			// An error means that it is looked at again.
+			// An error means a retry.
 			_, _ = f.RelistBackend(t.Context(), "gold")
 			wantCalls(t, gold)
 		})
@@ -81,7 +81,7 @@ func TestVolumeThatArrivesLateIsKeptWhenItMayBeTheRecordedOne(t *testing.T) {
 
 func TestVolumeThatArrivesLateForAClaimThatIsGoneIsUndone(t *testing.T) {
 	f, followup, _ := newCountedFixture(t)
-	// A volume of the claim was removed before; its room was given back.
+	// Another volume of the claim was removed before, and its room was freed.
 	f.placement.release("uid-gone")
 	f.backends["gold"].listed = []backends.Volume{f.orphanVolume("uid-gone")}
 	f.relist("gold")

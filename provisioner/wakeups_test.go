@@ -28,7 +28,7 @@ func TestOutageParksAClaimUntilTheBackendAnswers(t *testing.T) {
 	claim := f.claim(nil)
 	for range 3 {
 		if f.ShouldProvision(t.Context(), claim) {
-			t.Fatal("a claim was admitted whose only backend does not answer")
+			t.Fatal("a claim was admitted although its only backend does not answer")
 		}
 	}
 	f.wantEvent("Warning BackendUnavailable backend gold: requests are held back")
@@ -52,16 +52,16 @@ func TestOutageDuringAnAttemptForgetsNothing(t *testing.T) {
 		t.Errorf("error %v, want one that the library ignores", err)
 	}
 	if _, begun := f.journal.beginning(claim.UID); !begun {
-		t.Error("what was begun is forgotten")
+		t.Error("the attempt is forgotten")
 	}
 	if _, counts := f.placement.PositionOf(claim.UID); !counts {
-		t.Error("the room of a volume that may exist was given away")
+		t.Error("the room of a volume that may exist was freed")
 	}
 }
 
-// TestWhatHappensJustBeforeParkingIsNotMissed lets things happen between the
-// decision about a claim and its parking.
-func TestWhatHappensJustBeforeParkingIsNotMissed(t *testing.T) {
+// TestHelpJustBeforeParkingIsNotMissed makes help happen between the decision
+// about a claim and its parking.
+func TestHelpJustBeforeParkingIsNotMissed(t *testing.T) {
 	for name, happens := range map[string]func(f *fixture){
 		"the policy changes":      func(f *fixture) { f.PolicyChanged() },
 		"a backend answers again": func(f *fixture) { f.BackendAnswers("gold") },
@@ -83,8 +83,8 @@ func TestWhatHappensJustBeforeParkingIsNotMissed(t *testing.T) {
 	}
 	for name, happens := range map[string]func(f *fixture){
 		"the namespace changes":  func(f *fixture) { f.Reconsider("team-a") },
-		"the class is made anew": func(f *fixture) { f.ReconsiderClass("one") },
-		"the claim is a newborn": func(f *fixture) { f.noteEarlier() },
+		"the class is recreated": func(f *fixture) { f.ReconsiderClass("one") },
+		"the claim is a new one": func(f *fixture) { f.noteEarlier() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
@@ -97,8 +97,8 @@ func TestWhatHappensJustBeforeParkingIsNotMissed(t *testing.T) {
 	}
 }
 
-// TestUndoingAFailureDoesNotBringItsClaimBackAtOnce lets the room that an attempt
-// gives back be offered while the attempt fails.
+// TestUndoingAFailureDoesNotBringItsClaimBackAtOnce offers the room that an
+// attempt frees while that attempt fails.
 func TestUndoingAFailureDoesNotBringItsClaimBackAtOnce(t *testing.T) {
 	f := newFixture(t)
 	gold := f.backends["gold"]
@@ -147,7 +147,7 @@ func TestOutageParksADeletion(t *testing.T) {
 	gold.health = errGoldDown
 	for range 3 {
 		if f.ShouldDelete(t.Context(), pv) {
-			t.Fatal("a deletion was begun whose backend does not answer")
+			t.Fatal("a deletion began although its backend does not answer")
 		}
 	}
 	f.wantEvent("Warning BackendUnavailable backend gold: requests are held back")
@@ -216,15 +216,15 @@ func TestClaimsBeyondTheTenantsConcurrencyWaitForTheirTurn(t *testing.T) {
 		t.Fatal("not one claim of two is worked on")
 	}
 	if events := f.said(); len(events) > 0 {
-		t.Errorf("waiting for a turn was told: %q", events)
+		t.Errorf("waiting for a turn was reported: %q", events)
 	}
 	_, err := f.provision(first)
 	f.must(err)
 	f.wantRequeued("second")
 	if !f.ShouldProvision(t.Context(), second) {
-		t.Error("the turn that was given is refused")
+		t.Error("the claim does not get the turn that it was invited to")
 	}
-	// A claim that goes while it has its turn gives it back.
+	// A claim that is deleted during its turn gives the turn back.
 	third := f.named("third")
 	f.ShouldProvision(t.Context(), third)
 	f.forgetClaim(second)
@@ -235,7 +235,7 @@ func TestClaimsBeyondTheTenantsConcurrencyWaitForTheirTurn(t *testing.T) {
 func TestTenantsRequestRateFollowsThePolicy(t *testing.T) {
 	f := newFixture(t)
 	if f.tenantRates.of("a") != nil || f.tenantRates.of("unknown") != nil {
-		t.Error("a tenant without a limit is paced")
+		t.Error("a tenant without a limit has a limiter")
 	}
 	f.inForce("volumeSize: {max: 10Gi}", "limits: {requestsPerSecond: 5}")
 	pace := f.tenantRates.of("a")
@@ -272,13 +272,13 @@ func TestFencedWorkIsRetried(t *testing.T) {
 	gold := f.backends["gold"]
 	gold.err = &backends.Error{Kind: backends.KindFenced, Backend: "gold", Message: "the lease has run out without being renewed"}
 	if _, err := f.provision(f.claim(nil)); err == nil || isIgnored(err) {
-		t.Errorf("error %v: the claim leaves the queue although the term goes on", err)
+		t.Errorf("error %v: the claim leaves the queue although the term continues", err)
 	}
 	gold.err = nil
 	pv := f.recorded()
 	gold.err = &backends.Error{Kind: backends.KindFenced, Backend: "gold", Message: "the lease has run out without being renewed"}
 	if err := f.delete(pv); err == nil || isIgnored(err) {
-		t.Errorf("error %v: the deletion leaves the queue although the term goes on", err)
+		t.Errorf("error %v: the deletion leaves the queue although the term continues", err)
 	}
 }
 
@@ -296,6 +296,6 @@ func TestRoomThatADenialFreesIsOffered(t *testing.T) {
 	select {
 	case <-f.placement.freed:
 	default:
-		t.Error("freed room is offered to nobody")
+		t.Error("freed room is not offered")
 	}
 }
