@@ -47,16 +47,16 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 		return false
 	}
 	defer p.cleanUpIfGone(claim)
-	decision, turned := p.judge(ctx, claim, class)
+	decision, denied := p.evaluate(ctx, claim, class)
 	switch {
-	case turned == nil:
-		p.parked.granted(claim.UID)
+	case denied == nil:
+		p.parked.admitted(claim.UID)
 		return p.takeTurn(claim, decision)
 	case decision.Denial != nil && p.mayHaveVolume(claim.UID):
 		// Provision undoes what was created while the claim was still admitted.
 		return true
 	}
-	p.deny(claim, *turned, since)
+	p.deny(claim, *denied, since)
 	return false
 }
 
@@ -83,18 +83,18 @@ func (p *Provisioner) mayHaveVolume(uid types.UID) bool {
 	return begun || counts && !position.NothingSeen
 }
 
-// judge returns why a claim is denied, or reserves room for it. If a backend
-// must be listed first, judge leaves that to Provision, because a listing takes
+// evaluate returns why a claim is denied, or reserves room for it. If a backend
+// must be listed first, evaluate leaves that to Provision, because a listing takes
 // a turn.
-func (p *Provisioner) judge(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (ledger.Decided, *denial) {
+func (p *Provisioner) evaluate(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (ledger.Decided, *denial) {
 	if unsupported := record.Unsupported(claim); unsupported != nil {
-		turned := denialOf(unsupported)
-		return ledger.Decided{}, &turned
+		denied := denialOf(unsupported)
+		return ledger.Decided{}, &denied
 	}
 	decision := p.decide(claim, class, p.namespaceLabels(claim.Namespace))
 	if decision.Denial != nil {
-		turned := denialOf(decision.Denial)
-		return decision, &turned
+		denied := denialOf(decision.Denial)
+		return decision, &denied
 	}
 	// Provision reports any error, because it is retried.
 	chosen, err := p.choose(ctx, claim, class.Name, decision, false)
@@ -106,11 +106,11 @@ func (p *Provisioner) judge(ctx context.Context, claim *corev1.PersistentVolumeC
 
 // choose chooses the backend of a claim. A claim that leaves another backend no
 // longer needs that backend's Secret.
-func (p *Provisioner) choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d ledger.Decided, ask bool) (choice, error) {
+func (p *Provisioner) choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d ledger.Decided, mayList bool) (choice, error) {
 	if p.placement.leave(claim, d) {
 		p.secrets.AttemptOver(claim.UID)
 	}
-	return p.placement.choose(ctx, claim, class, d, ask)
+	return p.placement.choose(ctx, claim, class, d, mayList)
 }
 
 // takeTurn requests a worker for the claim. A claim that has its
@@ -151,7 +151,7 @@ func denialOf(d *policy.Denial) denial {
 	return denial{reason: string(d.Reason), message: d.Message}
 }
 
-// decide asks the policy.
+// decide applies the policy in force.
 func (p *Provisioner) decide(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, labels map[string]string) ledger.Decided {
 	inForce := p.Policy()
 	return ledger.Decided{Decision: inForce.Decide(record.RequestOf(claim, class, labels)), Revision: inForce.Revision()}
@@ -191,13 +191,13 @@ func (p *Provisioner) selectsByLabels(tenant string) bool {
 
 // deny parks a claim and reports why, once for each reason and again before the
 // event expires. since is a moment before the decision.
-func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, turned denial, since parking.Moment) {
+func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, denied denial, since parking.Moment) {
 	if _, begun := p.journal.beginning(claim.UID); !begun {
 		// An earlier decision may have reserved room.
 		p.placement.giveBack(claim.UID)
 	}
 	p.claimTurns.Leave(claim.UID)
-	p.parked.reportDenial(claim, turned.reason, turned.message)
+	p.parked.reportDenial(claim, denied.reason, denied.message)
 	always := []parking.Help{{Kind: parking.Policy}, {Kind: parking.Namespace, Name: claim.Namespace}, {Kind: parking.Class, Name: record.ClassName(claim)}}
-	p.parked.parkClaim(claim, parking.Denied, append(always, turned.helps...), since)
+	p.parked.parkClaim(claim, parking.Denied, append(always, denied.helps...), since)
 }

@@ -50,7 +50,7 @@ func TestAdmission(t *testing.T) {
 			if got := f.ShouldProvision(t.Context(), f.claim(c.change)); got != c.admit {
 				t.Errorf("admitted: %t", got)
 			}
-			events := f.said()
+			events := f.newEvents()
 			switch {
 			case c.event == "" && len(events) > 0:
 				t.Errorf("events %q", events)
@@ -67,7 +67,7 @@ func TestDenialIsReportedOnceAndLiftedByTheNamespace(t *testing.T) {
 	for range 5 {
 		f.ShouldProvision(t.Context(), claim)
 	}
-	if events := f.said(); len(events) != 1 {
+	if events := f.newEvents(); len(events) != 1 {
 		t.Errorf("an unchanged denial was reported %d times", len(events))
 	}
 	f.Reconsider("team-a")
@@ -82,7 +82,7 @@ func TestDenialIsReportedOnceAndLiftedByTheNamespace(t *testing.T) {
 	claim = claim.DeepCopy()
 	claim.Spec.Selector = &metav1.LabelSelector{}
 	f.ShouldProvision(t.Context(), claim)
-	if events := f.said(); len(events) != 1 || !strings.HasPrefix(events[0], "Warning UnsupportedSelector ") {
+	if events := f.newEvents(); len(events) != 1 || !strings.HasPrefix(events[0], "Warning UnsupportedSelector ") {
 		t.Errorf("events %q", events)
 	}
 }
@@ -97,7 +97,7 @@ func TestPolicyIsAppliedAgainAfterAdmission(t *testing.T) {
 	if _, err := f.provision(claim); !isIgnored(err) {
 		t.Errorf("error %v, want one that the library ignores", err)
 	}
-	if events := f.said(); len(events) != 1 || !strings.HasPrefix(events[0], "Warning NoMatchingClass ") {
+	if events := f.newEvents(); len(events) != 1 || !strings.HasPrefix(events[0], "Warning NoMatchingClass ") {
 		t.Errorf("events %q", events)
 	}
 	wantCalls(t, f.backends["gold"])

@@ -251,13 +251,13 @@ func (a *attempt) helps() []parking.Help {
 	return helps
 }
 
-// mostDecisions bounds how often policy and labels may change during an attempt.
-const mostDecisions = 5
+// maxDecisions bounds how often policy and labels may change during an attempt.
+const maxDecisions = 5
 
 // chooseBackend reserves room on a backend. Choosing may take a while, so it
 // ends with another check of what the decision rests on.
 func (a *attempt) chooseBackend(ctx context.Context) (Connecting, error) {
-	for range mostDecisions {
+	for range maxDecisions {
 		if err := a.undoMisplaced(ctx); err != nil {
 			return nil, err
 		}
@@ -282,7 +282,7 @@ func (a *attempt) chooseBackend(ctx context.Context) (Connecting, error) {
 		}
 		return a.p.Backends.Volumes(a.backend)
 	}
-	return nil, fmt.Errorf("the policy or the namespace's labels changed %d times while a backend was being chosen", mostDecisions)
+	return nil, fmt.Errorf("the policy or the namespace's labels changed %d times while a backend was being chosen", maxDecisions)
 }
 
 // confirm decides again, and reports whether tenant, rule and policy are still

@@ -13,7 +13,7 @@ func TestClaimThatIsGoneWhileTheCacheIsLateGetsNoVolume(t *testing.T) {
 		earlier, late, served, gone bool
 		asked, made                 bool
 	}{
-		"born in the term":                      {made: true},
+		"created in the term":                   {made: true},
 		"of an earlier term":                    {earlier: true, asked: true, made: true},
 		"of an earlier term, gone":              {earlier: true, gone: true, asked: true},
 		"gone when the term began":              {late: true, gone: true, asked: true},

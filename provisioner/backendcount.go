@@ -31,10 +31,10 @@ type counting struct {
 	// silent has the backends that could not be counted, and since when.
 	silent map[string]time.Time
 	// earlier has the claims that an earlier leader may have seen; nil until
-	// NoteEarlier. went has those of them that were deleted before every backend was
+	// NoteEarlier. goneEarly has those of them that were deleted before every backend was
 	// listed.
-	earlier *record.EarlierClaims
-	went    map[types.UID]bool
+	earlier   *record.EarlierClaims
+	goneEarly map[types.UID]bool
 	// underWay has the counts that are under way, by backend.
 	underWay map[string]*tally
 	// wanted has the backends to count in the background.
@@ -47,7 +47,7 @@ func newCounting() *counting {
 		generation: map[string]int{},
 		moved:      map[string]time.Time{},
 		silent:     map[string]time.Time{},
-		went:       map[types.UID]bool{},
+		goneEarly:  map[types.UID]bool{},
 		underWay:   map[string]*tally{},
 		wanted:     make(chan string, 256),
 	}
@@ -146,7 +146,7 @@ func (p *placement) requestCount(name string) {
 // countElsewhere counts the other backends where the tenant may have volumes,
 // because its quota includes them. It skips a backend that does not answer soon
 // for a while: only claims that could go there wait for it.
-func (p *placement) countElsewhere(ctx context.Context, d ledger.Decided, ask bool) (undecided bool) {
+func (p *placement) countElsewhere(ctx context.Context, d ledger.Decided, mayList bool) (undecided bool) {
 	tenant, ok := p.Policy().Tenant(d.Tenant)
 	if !ok || !limited(d.Quotas) {
 		return false
@@ -159,7 +159,7 @@ func (p *placement) countElsewhere(ctx context.Context, d ledger.Decided, ask bo
 			}
 		}
 	}
-	if len(others) == 0 || !ask {
+	if len(others) == 0 || !mayList {
 		return len(others) > 0
 	}
 	bounded, cancel := context.WithTimeout(ctx, patience)
@@ -210,14 +210,14 @@ func (p *placement) noteGone(claim *corev1.PersistentVolumeClaim) {
 	defer c.mu.Unlock()
 	unlisted := slices.ContainsFunc(names, func(name string) bool { return !c.done[name] })
 	if unlisted && c.mayBeEarlier(claim) {
-		c.went[claim.UID] = true
+		c.goneEarly[claim.UID] = true
 	}
 }
 
 func (p *placement) sawDeleted(uid types.UID) bool {
 	p.counting.mu.Lock()
 	defer p.counting.mu.Unlock()
-	return p.counting.went[uid]
+	return p.counting.goneEarly[uid]
 }
 
 func (p *placement) createdInTerm(claim *corev1.PersistentVolumeClaim) bool {

@@ -34,7 +34,7 @@ func (p *Provisioner) ShouldDelete(_ context.Context, pv *corev1.PersistentVolum
 		p.parkForBackend(pv, origin.Backend, unhealthy, since)
 		return false
 	}
-	// The cache may not show every user; Delete asks the API server before the
+	// The cache may not show every user; Delete checks at the API server before the
 	// first change.
 	if users, err := p.Nodes.Known(nodeuse.VolumeOf(pv)); err == nil && len(users) > 0 {
 		p.volumeTurns.Leave(pv.Name)

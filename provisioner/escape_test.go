@@ -216,7 +216,7 @@ func TestEscapeByNamingThisProvisionerForAnothersClassCountsNowhere(t *testing.T
 	if _, counts := f.placement.PositionOf(claim.UID); counts {
 		t.Error("a claim of another provisioner's StorageClass counts")
 	}
-	if events := f.said(); len(events) > 0 {
+	if events := f.newEvents(); len(events) > 0 {
 		t.Errorf("events %q", events)
 	}
 }
@@ -318,7 +318,7 @@ func TestEscapeThroughLabelsThatChangeBetweenAttemptsLeavesNothingHalf(t *testin
 		// ofB is the backend of tenant b.
 		ofB string
 	}{
-		"nobody's":         {labels: nil, ofB: "silver"},
+		"no tenant's":      {labels: nil, ofB: "silver"},
 		"two tenants'":     {labels: map[string]string{"a": "yes", "b": "yes"}, ofB: "silver"},
 		"another tenant's": {labels: ofB, ofB: "silver"},
 		"another tenant's, who shares the backend": {labels: ofB, ofB: "gold"},
@@ -424,7 +424,7 @@ func TestEscapeByAStampInAnothersBackendUsesUpNoQuota(t *testing.T) {
 	f := newEscape(t)
 	f.label(ofB)
 	f.cacheLabels(ofB)
-	forged := f.stamped("uid-of-nobody")
+	forged := f.stamped("uid-of-none")
 	forged.Metadata[policy.StampPrefix+"tenant"] = "b"
 	f.backends["gold"].listed = []backends.Volume{forged}
 	f.count()
@@ -432,7 +432,7 @@ func TestEscapeByAStampInAnothersBackendUsesUpNoQuota(t *testing.T) {
 		t.Errorf("tenant b counts %d volumes and has none", used.Volumes)
 	}
 	if !f.ShouldProvision(t.Context(), f.claim(nil)) {
-		t.Errorf("tenant b is denied: %q", f.said())
+		t.Errorf("tenant b is denied: %q", f.newEvents())
 	}
 }
 

@@ -54,7 +54,7 @@ func TestReadExistingAgreesWithAdmission(t *testing.T) {
 			if granted := findings[0].Kind == policy.PendingGranted; granted != admitted {
 				t.Errorf("the claim was admitted: %t, but is found %s", admitted, findings[0].Kind)
 			}
-			for _, event := range f.said() {
+			for _, event := range f.newEvents() {
 				if want := "Warning " + string(findings[0].Reason) + " " + findings[0].Message; event != want {
 					t.Errorf("its event is %q, but is found %q", event, want)
 				}

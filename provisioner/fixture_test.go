@@ -427,8 +427,8 @@ func (f *fixture) released(pv *corev1.PersistentVolume) {
 	f.store(pv)
 }
 
-// said returns the events since the last call.
-func (f *fixture) said() []string {
+// newEvents returns the events since the last call.
+func (f *fixture) newEvents() []string {
 	var events []string
 	for {
 		select {

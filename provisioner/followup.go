@@ -117,7 +117,7 @@ func (f *Followup) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
 	case record.BoundElsewhere(after):
 		f.ClaimGone(after)
 	default:
-		f.provisioner.parked.granted(after.UID)
+		f.provisioner.parked.admitted(after.UID)
 	}
 }
 

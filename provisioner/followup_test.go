@@ -20,7 +20,7 @@ func (f *fixture) recorded() *corev1.PersistentVolume {
 	pv.Annotations[record.AnnotationProvisionedBy] = "test"
 	f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Add(pv))
 	f.backends["gold"].calls = nil
-	f.said()
+	f.newEvents()
 	return pv
 }
 
@@ -156,7 +156,7 @@ func TestMissingVolumeIsReportedOnThePersistentVolume(t *testing.T) {
 	pv := f.recorded()
 	f.backends["gold"].err = &backends.Error{Kind: backends.KindNotFound, Backend: "gold"}
 	f.must(f.Followup().do(t.Context(), followupOf(pv)))
-	events := f.said()
+	events := f.newEvents()
 	const want = "Warning VolumeMissing volume volume-1 no longer exists at backend gold; its data is lost unless the storage array has a copy"
 	if len(events) != 1 || events[0] != want {
 		t.Errorf("events %q, want %q", events, want)
@@ -176,7 +176,7 @@ func TestVolumeElsewhereIsReportedOnThePersistentVolume(t *testing.T) {
 	if err := followup.do(t.Context(), followupOf(pv)); err == nil || err.Error() != want {
 		t.Errorf("error %v\nwant %s", err, want)
 	}
-	if events := f.said(); len(events) != 1 || events[0] != "Warning VolumeElsewhere "+want {
+	if events := f.newEvents(); len(events) != 1 || events[0] != "Warning VolumeElsewhere "+want {
 		t.Errorf("events %q", events)
 	}
 	f.backends["gold"].err, f.backends["gold"].calls = nil, nil

@@ -124,8 +124,8 @@ func (p *parked) reconsider(claim *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// granted forgets that a claim was denied, but not the events about it.
-func (p *parked) granted(claim types.UID) {
+// admitted forgets that a claim was denied, but not the events about it.
+func (p *parked) admitted(claim types.UID) {
 	p.claims.Take(claim, parking.Denied)
 	p.countDenied()
 }

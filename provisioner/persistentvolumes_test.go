@@ -39,7 +39,7 @@ func TestClaimBeyondTheQuotaIsDeniedUntilRoomIsFreed(t *testing.T) {
 			t.Fatal("the second claim is admitted")
 		}
 	}
-	if events := f.said(); len(events) != 1 || events[0] != exceeded {
+	if events := f.newEvents(); len(events) != 1 || events[0] != exceeded {
 		t.Errorf("events %q, want %q once", events, exceeded)
 	}
 	pv, err := f.provision(first)
@@ -81,7 +81,7 @@ func TestNewLeaderCountsUnrecordedVolumes(t *testing.T) {
 	} else if _, err := f.provision(first); !isIgnored(err) {
 		t.Errorf("error %v, want one that the library ignores", err)
 	}
-	if events := f.said(); len(events) != 1 || events[0] != exceeded {
+	if events := f.newEvents(); len(events) != 1 || events[0] != exceeded {
 		t.Errorf("events %q, want %q", events, exceeded)
 	}
 	if f.ShouldProvision(t.Context(), f.named("second")) {
@@ -154,7 +154,7 @@ func TestEventSaysWhyEarlierBackendsWerePassedOver(t *testing.T) {
 	_, err := f.provision(f.claim(nil))
 	f.must(err)
 	const want = "Normal BackendChosen tenant a, rule tenants[0].classes[0]: 2 GiB on backend silver; passed over: backend gold would use 1 of 0 volumes (backends[0].limits.volumes)"
-	if events := f.said(); len(events) != 1 || events[0] != want {
+	if events := f.newEvents(); len(events) != 1 || events[0] != want {
 		t.Errorf("events %q\nwant %q", events, want)
 	}
 	wantCalls(t, f.backends["gold"])
@@ -164,7 +164,7 @@ func TestPersistentVolumesOfOthersDoNotCount(t *testing.T) {
 	for name, change := range map[string]func(*corev1.PersistentVolume){
 		"another provisioner": func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationProvisionedBy] = "other" },
 		"another cluster id":  func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationCluster] = "cluster-2" },
-		"made by hand":        func(pv *corev1.PersistentVolume) { pv.ObjectMeta = metav1.ObjectMeta{Name: "by-hand"} },
+		"created by hand":     func(pv *corev1.PersistentVolume) { pv.ObjectMeta = metav1.ObjectMeta{Name: "by-hand"} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)

@@ -58,20 +58,20 @@ type choice struct {
 // listing a single backend would never reveal two volumes on two backends.
 //
 // A backend is counted before it is chosen, and so is every backend of the rule
-// that an earlier leader may have chosen for this claim. With ask, choose lists a
-// backend that was not counted in this term; without ask, the choice stays
+// that an earlier leader may have chosen for this claim. With mayList, choose lists a
+// backend that was not counted in this term; without it, the choice stays
 // undecided.
-func (p *placement) choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d ledger.Decided, ask bool) (choice, error) {
+func (p *placement) choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d ledger.Decided, mayList bool) (choice, error) {
 	if position, ok := p.PositionOf(claim.UID); ok {
 		return p.keep(position), nil
 	}
-	if waits, err := p.settleEarlier(ctx, claim, d, ask); err != nil || waits.undecided || waits.denial != nil {
+	if waits, err := p.settleEarlier(ctx, claim, d, mayList); err != nil || waits.undecided || waits.denial != nil {
 		return waits, err
 	}
-	if undecided := p.countElsewhere(ctx, d, ask); undecided {
+	if undecided := p.countElsewhere(ctx, d, mayList); undecided {
 		return choice{undecided: true}, nil
 	}
-	return p.firstWithRoom(ctx, claim.UID, class, d, ask)
+	return p.firstWithRoom(ctx, claim.UID, class, d, mayList)
 }
 
 // leave frees the room that a claim has reserved, if the claim can go to another
@@ -119,7 +119,7 @@ func (p *placement) mayHaveUnseenVolume(claim *corev1.PersistentVolumeClaim, bac
 
 // settleEarlier waits for every backend of the rule that may have a volume of
 // the claim, including suspended ones: a claim must not leave a volume behind.
-func (p *placement) settleEarlier(ctx context.Context, claim *corev1.PersistentVolumeClaim, d ledger.Decided, ask bool) (choice, error) {
+func (p *placement) settleEarlier(ctx context.Context, claim *corev1.PersistentVolumeClaim, d ledger.Decided, mayList bool) (choice, error) {
 	homes := p.ruleBackends(d)
 	if len(homes) == 1 {
 		return choice{}, nil
@@ -128,7 +128,7 @@ func (p *placement) settleEarlier(ctx context.Context, claim *corev1.PersistentV
 		if !p.mayHaveUnseenVolume(claim, name) {
 			continue
 		}
-		unhealthy, undecided, err := p.prepare(ctx, name, ask)
+		unhealthy, undecided, err := p.prepare(ctx, name, mayList)
 		switch {
 		case err != nil:
 			return choice{}, err
@@ -144,12 +144,12 @@ func (p *placement) settleEarlier(ctx context.Context, claim *corev1.PersistentV
 
 // firstWithRoom tries the backends in the policy's order. It lists a backend
 // only if those before it cannot take the claim.
-func (p *placement) firstWithRoom(ctx context.Context, uid types.UID, class string, d ledger.Decided, ask bool) (choice, error) {
+func (p *placement) firstWithRoom(ctx context.Context, uid types.UID, class string, d ledger.Decided, mayList bool) (choice, error) {
 	var passedOver, full []ledger.PassedOver
 	var noRoom []string
 	var failed error
 	for _, name := range d.Backends {
-		unhealthy, undecided, err := p.prepare(ctx, name, ask)
+		unhealthy, undecided, err := p.prepare(ctx, name, mayList)
 		switch {
 		case undecided:
 			return choice{undecided: true}, nil
@@ -187,45 +187,45 @@ func (p *placement) firstWithRoom(ctx context.Context, uid types.UID, class stri
 		return choice{denial: p.unavailable(passedOver, p.ruleBackends(d))}, nil
 	}
 	// Reserve on all of them together, for one message about all of them.
-	backend, over, denied, err := p.Reserve(uid, class, d.Only(noRoom, nil))
-	if denied == nil {
+	backend, over, refused, err := p.Reserve(uid, class, d.Only(noRoom, nil))
+	if refused == nil {
 		return choice{backend: backend, passedOver: over}, err
 	}
-	turned := p.noRoom(denied, d)
+	denied := p.noRoom(refused, d)
 	for _, over := range passedOver {
 		if !slices.Contains(noRoom, over.Backend) {
-			turned.message += "; " + over.Why
+			denied.message += "; " + over.Why
 		}
 	}
-	return choice{denial: &turned}, nil
+	return choice{denial: &denied}, nil
 }
 
 // reserveOn reserves room on one backend. If that backend has no room,
 // passedOver has the reason; a denial concerns the tenant or the rule, and so
 // every backend.
 func (p *placement) reserveOn(name string, uid types.UID, class string, d ledger.Decided, before []ledger.PassedOver) (chosen choice, hasRoom bool, err error) {
-	backend, passedOver, denied, err := p.Reserve(uid, class, d.Only([]string{name}, before))
+	backend, passedOver, refused, err := p.Reserve(uid, class, d.Only([]string{name}, before))
 	switch {
 	case err != nil:
 		return choice{}, false, err
-	case denied == nil:
+	case refused == nil:
 		return choice{backend: backend, passedOver: passedOver}, true, nil
-	case strings.HasPrefix(denied.Path, "backends["):
-		return choice{passedOver: []ledger.PassedOver{{Backend: name, Why: denied.Message}}}, false, nil
+	case strings.HasPrefix(refused.Path, "backends["):
+		return choice{passedOver: []ledger.PassedOver{{Backend: name, Why: refused.Message}}}, false, nil
 	}
-	turned := p.noRoom(denied, d)
-	return choice{denial: &turned}, false, nil
+	denied := p.noRoom(refused, d)
+	return choice{denial: &denied}, false, nil
 }
 
 // noRoom is the denial of a claim that exceeds a quota. Freed room in that quota
 // helps the claim, and so does a backend of its rule that answers again.
 func (p *placement) noRoom(refused *ledger.Refusal, d ledger.Decided) denial {
-	turned := denialOf(refused.Denial)
-	turned.helps = backendHelps(p.ruleBackends(d))
+	denied := denialOf(refused.Denial)
+	denied.helps = backendHelps(p.ruleBackends(d))
 	for _, s := range refused.Scopes {
-		turned.helps = append(turned.helps, roomOf(s))
+		denied.helps = append(denied.helps, roomOf(s))
 	}
-	return turned
+	return denied
 }
 
 // health is nil while a backend answers.
@@ -257,14 +257,14 @@ func (p *placement) unavailable(passedOver []ledger.PassedOver, others []string)
 
 // prepare makes sure that a backend can be chosen: that it is healthy and its
 // volumes are counted.
-func (p *placement) prepare(ctx context.Context, name string, ask bool) (unhealthy error, undecided bool, err error) {
+func (p *placement) prepare(ctx context.Context, name string, mayList bool) (unhealthy error, undecided bool, err error) {
 	if unhealthy := p.health(name); unhealthy != nil {
 		return unhealthy, false, nil
 	}
 	if p.isCounted(name) {
 		return nil, false, nil
 	}
-	if !ask {
+	if !mayList {
 		return nil, true, nil
 	}
 	if err := p.countBackend(ctx, name); err != nil {

@@ -31,7 +31,7 @@ func (f *fixture) both() *corev1.PersistentVolumeClaim {
 // wantEvent expects exactly one event since the last check.
 func (f *fixture) wantEvent(want string) {
 	f.t.Helper()
-	if events := f.said(); len(events) != 1 || events[0] != want {
+	if events := f.newEvents(); len(events) != 1 || events[0] != want {
 		f.t.Errorf("events %q\nwant %q", events, want)
 	}
 }
@@ -93,8 +93,8 @@ func TestClaimLeavesABackendOnlyIfNothingWasCreatedThere(t *testing.T) {
 		touched bool
 		moves   bool
 	}{
-		{name: "nothing made", moves: true},
-		{name: "something may be made", touched: true},
+		{name: "nothing created", moves: true},
+		{name: "something may have been created", touched: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFixture(t)
@@ -107,7 +107,7 @@ func TestClaimLeavesABackendOnlyIfNothingWasCreatedThere(t *testing.T) {
 			if _, err := f.provision(claim); !isIgnored(err) {
 				t.Errorf("error %v, want one that the library ignores", err)
 			}
-			f.said()
+			f.newEvents()
 			_, err := f.provision(claim)
 			if c.moves {
 				f.must(err)
@@ -132,7 +132,7 @@ func TestCindersOwnQuotaSendsAClaimToTheNextBackend(t *testing.T) {
 	if strings.Join(f.requeued, " ") != "data" {
 		t.Errorf("claims that came back: %v", f.requeued)
 	}
-	f.said()
+	f.newEvents()
 	_, err := f.provision(claim)
 	f.must(err)
 	f.wantEvent("Normal BackendChosen tenant a, rule tenants[0].classes[0]: 2 GiB on backend silver; passed over: backend gold: volume.create: VolumeLimitExceeded (HTTP 413)")

@@ -106,7 +106,7 @@ type Backends interface {
 type Nodes interface {
 	// Known answers from a cache: an empty answer proves nothing.
 	Known(v nodeuse.Volume) ([]string, error)
-	// Users asks the API server.
+	// Users reads from the API server.
 	Users(ctx context.Context, v nodeuse.Volume) ([]string, error)
 	// Watches reports whether NodeChanged will be called when a node releases a
 	// volume.
@@ -120,7 +120,7 @@ type Options struct {
 	Name string
 	// Cluster is stamped on every volume.
 	Cluster string
-	// ClusterUID is the UID of namespace kube-system, stamped beside it.
+	// ClusterUID is the UID of namespace kube-system, also stamped on every volume.
 	ClusterUID string
 	// Namespace is where the program runs and keeps its Secrets.
 	Namespace string

@@ -231,7 +231,7 @@ func TestBackendThatHasTheVolumeIsKept(t *testing.T) {
 	wantCalls(t, f.backends["gold"])
 	wantCalls(t, f.backends["silver"], "connect pvc-uid-1 2 GiB", "connect pvc-uid-1 2 GiB")
 	const want = "Normal BackendChosen tenant a, rule tenants[0].classes[0]: 2 GiB on backend silver"
-	if events := f.said(); len(events) != 1 || events[0] != want {
+	if events := f.newEvents(); len(events) != 1 || events[0] != want {
 		t.Errorf("events %q, want %q once", events, want)
 	}
 }

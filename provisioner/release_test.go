@@ -234,7 +234,7 @@ func TestVolumeOfAnEarlierLeaderIsKeptWhileItIsAttached(t *testing.T) {
 		t.Errorf("the answer is %v", err)
 	}
 	if asked.PV != "pvc-uid-gone" || !asked.MayAttach {
-		t.Errorf("asked for %+v", asked)
+		t.Errorf("request for %+v", asked)
 	}
 }
 

@@ -187,10 +187,10 @@ func TestSharedSecretGoesWithTheLastVolume(t *testing.T) {
 		stays  bool
 		doubt  bool
 	}{
-		{name: "nobody else needs it"},
+		{name: "nothing else needs it"},
 		{name: "another volume needs it", stays: true, before: func(f *fixture, _ string) { f.record(f.provisionClaim("uid-2")) }},
 		{name: "another volume needs it that the cache does not show yet", stays: true, before: other(nil)},
-		{name: "a volume needs it that somebody recorded by hand", stays: true, before: func(f *fixture, name string) {
+		{name: "a volume that an administrator recorded by hand needs it", stays: true, before: func(f *fixture, name string) {
 			other(func(pv *corev1.PersistentVolume) {
 				pv.Annotations, pv.Spec.CSI = nil, &corev1.CSIPersistentVolumeSource{NodeStageSecretRef: refers(name)}
 			})(f, name)
@@ -437,7 +437,7 @@ func TestSweepRemovesUnneededSharedSecrets(t *testing.T) {
 		before func(f *fixture)
 		stays  bool
 	}{
-		{name: "nobody needs it", secret: sharedSecretOf(name, "gold", "cluster-1")},
+		{name: "nothing needs it", secret: sharedSecretOf(name, "gold", "cluster-1")},
 		{name: "its backend is not in the policy", secret: sharedSecretOf("bronze-cephx-0123456789abcdef", "bronze", "cluster-1")},
 		{name: "a volume needs it", stays: true, secret: sharedSecretOf(name, "gold", "cluster-1"), before: func(f *fixture) {
 			f.must(f.client.Tracker().Add(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", Annotations: map[string]string{record.AnnotationSecret: name}}}))
@@ -493,7 +493,7 @@ func TestSharedSecretIsWrittenDespiteOtherWriters(t *testing.T) {
 		before func(f *fixture)
 		want   string // error
 	}{
-		{name: "another claim makes it first", before: func(f *fixture) {
+		{name: "another claim creates it first", before: func(f *fixture) {
 			f.client.PrependReactor("create", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) {
 				f.must(f.client.Tracker().Add(old.DeepCopy()))
 				return true, nil, apierrors.NewAlreadyExists(resource, name)

@@ -58,7 +58,7 @@ func TestVolumeThatArrivesLateIsKeptWhenItMayBeTheRecordedOne(t *testing.T) {
 			renamed.Annotations[record.AnnotationVolume] = "volume-late"
 			f.must(f.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), renamed, ""))
 		},
-		"the PersistentVolume is somebody else's": func(f *fixture, pv *corev1.PersistentVolume, _ *backends.Volume) {
+		"the PersistentVolume is another program's": func(f *fixture, pv *corev1.PersistentVolume, _ *backends.Volume) {
 			pv.Annotations[record.AnnotationProvisionedBy] = "another.example/provisioner"
 			f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Update(pv))
 		},
@@ -178,7 +178,7 @@ func TestSecretThatArrivesLateIsRemoved(t *testing.T) {
 			s.CreationTimestamp = metav1.NewTime(time.Now().Add(-2 * time.Hour))
 		}},
 		{name: "it is another cluster's", stays: true, change: func(_ *fixture, s *corev1.Secret) { s.Annotations[record.AnnotationCluster] = "cluster-2" }},
-		{name: "it is nobody's", stays: true, change: func(_ *fixture, s *corev1.Secret) { delete(s.Labels, record.LabelManagedBy) }},
+		{name: "it lacks our label", stays: true, change: func(_ *fixture, s *corev1.Secret) { delete(s.Labels, record.LabelManagedBy) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFixture(t, c.objects...)

@@ -53,8 +53,8 @@ func (p *Provisioner) CountBackends(ctx context.Context) {
 
 // countUntilDone counts one backend as soon as it answers.
 func (p *Provisioner) countUntilDone(ctx context.Context, name string) {
-	const most = 15 * time.Second
-	for pause := time.Second; ; pause = min(2*pause, most) {
+	const maxPause = 15 * time.Second
+	for pause := time.Second; ; pause = min(2*pause, maxPause) {
 		if p.placement.health(name) == nil {
 			err := p.placement.countBackend(ctx, name)
 			if err == nil {

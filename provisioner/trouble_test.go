@@ -116,8 +116,8 @@ func TestRebootOfAnEarlierReleaseHidesNoUser(t *testing.T) {
 // known as recorded.
 func TestMarkIsNotLostWhereTheBackendLeadsElsewhere(t *testing.T) {
 	f := newFixture(t)
-	lent := &movedBackends{fakeBackends: f.backends}
-	f.useBackends(lent)
+	moved := &movedBackends{fakeBackends: f.backends}
+	f.useBackends(moved)
 	f.count()
 	followup := f.Followup()
 	gold := f.backends["gold"]
@@ -125,8 +125,8 @@ func TestMarkIsNotLostWhereTheBackendLeadsElsewhere(t *testing.T) {
 	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	f.released(pv)
 	// The credentials lead to project p2.
-	lent.place = backends.Place{Endpoint: "http://cinder:8776/v3", Project: "p2"}
-	gold.err = &backends.Error{Kind: backends.KindElsewhere, Backend: "gold", Message: "elsewhere", Place: lent.place}
+	moved.place = backends.Place{Endpoint: "http://cinder:8776/v3", Project: "p2"}
+	gold.err = &backends.Error{Kind: backends.KindElsewhere, Backend: "gold", Message: "elsewhere", Place: moved.place}
 	followup.VolumeSeen(pv)
 	followup.next(t.Context())
 	claim, err := f.Claims.PersistentVolumeClaims("team-a").Get("data")
@@ -139,7 +139,7 @@ func TestMarkIsNotLostWhereTheBackendLeadsElsewhere(t *testing.T) {
 	f.Recount("gold")
 	f.relist("gold")
 	// The original credentials are back.
-	lent.place, gold.err, gold.calls = backends.Place{}, nil, nil
+	moved.place, gold.err, gold.calls = backends.Place{}, nil, nil
 	v := f.orphanVolume("uid-1")
 	v.ID, v.Status = "volume-1", backends.StatusAttaching
 	gold.listed = []backends.Volume{v}
@@ -224,8 +224,8 @@ func TestDuplicateLeavesTheSecretOfAKeptVolume(t *testing.T) {
 // of nodes, and the nodes cannot be listed for a moment.
 func TestConnectorThatCannotBeReadForgetsNoClaim(t *testing.T) {
 	f := newFixture(t)
-	lent := &movedBackends{fakeBackends: f.backends}
-	f.useBackends(lent)
+	moved := &movedBackends{fakeBackends: f.backends}
+	f.useBackends(moved)
 	gold := f.backends["gold"]
 	followup := f.Followup()
 	claim := f.claim(func(c *corev1.PersistentVolumeClaim) { c.UID = "uid-gone" })
@@ -235,10 +235,10 @@ func TestConnectorThatCannotBeReadForgetsNoClaim(t *testing.T) {
 	gold.listed = []backends.Volume{old}
 	f.count()
 	f.forgetClaim(claim)
-	lent.connectorErr = errors.New("cannot list the nodes")
+	moved.connectorErr = errors.New("cannot list the nodes")
 	followup.ClaimGone(claim)
 	followup.next(t.Context())
-	lent.connectorErr = nil
+	moved.connectorErr = nil
 	if n := followup.queue.NumRequeues(followupOfClaimUID(claim.UID)); n == 0 {
 		t.Error("it is not retried")
 	}
@@ -255,8 +255,8 @@ func TestConnectorThatCannotBeReadForgetsNoClaim(t *testing.T) {
 // must stay.
 func TestRecordOfAVolumeElsewhereIsNotStale(t *testing.T) {
 	f := newFixture(t)
-	lent := &movedBackends{fakeBackends: f.backends}
-	f.useBackends(lent)
+	moved := &movedBackends{fakeBackends: f.backends}
+	f.useBackends(moved)
 	followup := f.Followup()
 	claim := f.claim(nil)
 	_, err := f.provision(claim)
@@ -269,7 +269,7 @@ func TestRecordOfAVolumeElsewhereIsNotStale(t *testing.T) {
 	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	f.released(pv)
 	f.forgetClaim(claim)
-	lent.place = backends.Place{Endpoint: "http://cinder:8776/v3", Project: "p2"}
+	moved.place = backends.Place{Endpoint: "http://cinder:8776/v3", Project: "p2"}
 	f.backends["gold"].has = nil
 	followup.VolumeSeen(pv)
 	f.follow(followup)
@@ -578,7 +578,7 @@ func TestDeletionThatIsDoneIsNotReportedAsStopped(t *testing.T) {
 	}
 	_ = f.Delete(t.Context(), pv)
 	wantCalls(t, f.backends["gold"], "remove volume-1 historic=false")
-	for _, event := range f.said() {
+	for _, event := range f.newEvents() {
 		if strings.Contains(event, "is not removed") {
 			t.Errorf("an event about a volume that is gone: %s", event)
 		}

@@ -247,7 +247,7 @@ func TestPersistentVolumeDeletedBeforeItIsBoundIsReported(t *testing.T) {
 		followup.VolumeSeen(pv)
 	}
 	const want = "Warning DeletedBeforeBound PersistentVolume pvc-uid-1 was deleted before it was bound, so claim team-a/data can no longer be bound to it; delete the claim, too: that removes both and the volume, and a new claim gets a new volume"
-	if events := f.said(); len(events) != 2 || events[0] != want || events[1] != want {
+	if events := f.newEvents(); len(events) != 2 || events[0] != want || events[1] != want {
 		t.Errorf("events %q\nwant %q for the PersistentVolume and the claim", events, want)
 	}
 }

@@ -215,7 +215,7 @@ func TestClaimsBeyondTheTenantsConcurrencyWaitForTheirTurn(t *testing.T) {
 	if !f.ShouldProvision(t.Context(), first) || f.ShouldProvision(t.Context(), second) {
 		t.Fatal("not one claim of two is worked on")
 	}
-	if events := f.said(); len(events) > 0 {
+	if events := f.newEvents(); len(events) > 0 {
 		t.Errorf("waiting for a turn was reported: %q", events)
 	}
 	_, err := f.provision(first)
@@ -262,7 +262,7 @@ func TestFlappingBackendIsReportedOnce(t *testing.T) {
 		f.BackendAnswers("gold")
 		f.ShouldProvision(t.Context(), claim)
 	}
-	if events := f.said(); len(events) != 2 {
+	if events := f.newEvents(); len(events) != 2 {
 		t.Errorf("%d events about one claim and one deletion: %q", len(events), events)
 	}
 }
