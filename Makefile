@@ -6,7 +6,7 @@ SHELL := /bin/bash
 GO ?= go
 # The race detector needs a C compiler; without one the tests run without it.
 RACE := $(if $(shell command -v gcc cc 2>/dev/null),-race,)
-STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.2
 MISSPELL := github.com/golangci/misspell/cmd/misspell@v0.8.0
 
 # The available minors of the control plane, each in a nested module.
@@ -79,17 +79,15 @@ bench: ## throughput and requests per claim against the limit measured in the sa
 chaos: ## kills, faults and cuts while tenants claim and delete; finds what was leaked, lost, duplicated or wrongly deleted
 	$(GO) run ./test/chaos $(CHAOS)
 
-lint: ## formatting, vet, staticcheck, American spelling, tidy modules
+lint: ## formatting, linters (.golangci.yml), American spelling, tidy modules
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not gofmt-clean:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
-	$(GO) vet ./...
-	$(GO) vet -tags e2e ./test/e2e/...
 	$(GO) mod tidy -diff
-	$(GO) run $(STATICCHECK) ./...
+	$(GO) run $(GOLANGCI) run --build-tags e2e ./...
 	@# Fibre Channel is spelled that way.
 	$(GO) run $(MISSPELL) -error -locale US -i fibre,rulle $$(git ls-files '*.go' '*.md' | grep -v /testdata/)
 	@# Module registries do not always serve the oracle's modules.
 	@cd test/cloudsoracle && if ! $(GO) mod download 2>/dev/null; then echo "test/cloudsoracle skipped: its modules cannot be downloaded"; \
-	  else $(GO) vet ./... && $(GO) mod tidy -diff && $(GO) run $(STATICCHECK) ./...; fi
+	  else $(GO) mod tidy -diff && $(GO) run $(GOLANGCI) run ./...; fi
 
 fresh: ## check that everything a first run downloads is still served, by downloading it into an empty module cache
 	@echo "downloading 2 GB of modules into an empty cache, which is then removed (about 2 minutes)"
@@ -97,7 +95,7 @@ fresh: ## check that everything a first run downloads is still served, by downlo
 	  : listing packages downloads what building, vetting and testing them needs, and nothing else && \
 	  $(GO) list -deps -test -tags e2e ./... >/dev/null && \
 	  $(GO) mod tidy -diff && \
-	  $(GO) run $(STATICCHECK) -version && \
+	  $(GO) run $(GOLANGCI) version && \
 	  $(GO) run $(MISSPELL) -v && \
 	  set +x && served=0 && for minor in $(CONTROLPLANES)/*/; do \
 	    if (cd $$minor && CGO_ENABLED=0 $(GO) list -deps . >/dev/null); then served=1; echo "$$minor: served"; \

@@ -28,8 +28,8 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run is the whole program short of the process: 0 when all is well, 1 when it
-// failed or a check did not pass, 2 on wrong use.
+// run is the whole program short of the process: it returns 0 on success, 1
+// when it failed or a check did not pass, 2 on wrong usage.
 func run(arguments []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -45,7 +45,8 @@ func run(arguments []string, stdout, stderr io.Writer) int {
 	return policycli.ExitCode(err)
 }
 
-// newCommand is the program's command line; log lines of run go to the writer.
+// newCommand is the program's command line; the log lines of run go to the
+// writer.
 func newCommand(log io.Writer) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "standalone-cinder",
@@ -87,11 +88,11 @@ func runCommand(log io.Writer) *cobra.Command {
 		},
 	}
 	options.AddFlags(command.Flags())
-	command.Flags().IntVarP(&verbosity, "verbosity", "v", 2, "log `level`: 0 is least; 4 and above tell what the libraries do")
+	command.Flags().IntVarP(&verbosity, "verbosity", "v", 2, "log `level`: 0 logs least; from 4 on the libraries log, too")
 	return command
 }
 
-// newRegistry is a registry that tells of the process itself.
+// newRegistry is a registry with metrics of the process itself.
 func newRegistry() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -110,12 +111,12 @@ func versionCommand() *cobra.Command {
 	}
 }
 
-// mostVerbose is the highest level handed to the Kubernetes libraries. From 8
-// on they log the bodies of requests, and with them the Secrets this program
-// writes.
+// mostVerbose is the highest level passed to the Kubernetes libraries. From 8
+// on they log the bodies of requests, and with them the Secrets that this
+// program writes.
 const mostVerbose = 7
 
-// newLogger writes JSON lines, its own and the libraries' alike.
+// newLogger writes JSON lines for the program and its libraries.
 func newLogger(to io.Writer, verbosity int) (*slog.Logger, error) {
 	verbosity = min(verbosity, mostVerbose)
 	logger := slog.New(slog.NewJSONHandler(to, &slog.HandlerOptions{Level: slog.Level(-verbosity)}))

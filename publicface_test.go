@@ -27,11 +27,11 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/events"
 )
 
-var update = flag.Bool("update", false, "write the golden file anew")
+var update = flag.Bool("update", false, "rewrite the golden file")
 
-// TestPublicFace holds what scripts, dashboards, alerts and objects in clusters
-// rely on to a golden file. A line that goes or changes there breaks somebody;
-// it must be on purpose, and in the release notes.
+// TestPublicFace compares the names that scripts, dashboards, alerts and
+// objects in clusters rely on with a golden file. Removing or changing a line
+// there breaks users; it must be on purpose, and in the release notes.
 func TestPublicFace(t *testing.T) {
 	const golden = "testdata/public_face.txt"
 	written := writtenNames(t)
@@ -57,11 +57,11 @@ func TestPublicFace(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := b.String(); got != string(want) {
-		t.Errorf("the public face is not that of %s any more; if that is on purpose, go test -run TestPublicFace -update . writes it anew\n%s", golden, difference(string(want), got))
+		t.Errorf("the public face no longer matches %s; if that is on purpose, rewrite it with go test -run TestPublicFace -update .\n%s", golden, difference(string(want), got))
 	}
 }
 
-// TestExitCodes holds the codes that scripts rely on.
+// TestExitCodes checks the codes that scripts rely on.
 func TestExitCodes(t *testing.T) {
 	for _, c := range []struct {
 		arguments string
@@ -115,7 +115,8 @@ func metricLines(t *testing.T) []string {
 	return notes.lines
 }
 
-// descriptions is a registry that notes what is registered.
+// descriptions is a registry that records the descriptions of registered
+// metrics.
 type descriptions struct {
 	*prometheus.Registry
 	lines []string
@@ -149,14 +150,15 @@ var (
 	isReason = regexp.MustCompile(`^([A-Z]+[a-z]+){2,}$`)
 )
 
-// kinds are words that are written like reasons.
+// kinds are words that look like reasons.
 var kinds = []string{
 	"LabelSelector", "LabelSelectorRequirement", "PersistentVolume", "PersistentVolumeClaim", "PersistentVolumeClaims",
 	"PersistentVolumes", "PolicyTest", "SecretRef", "StorageClass", "StorageClasses", "TenantLimits",
 }
 
-// writtenNames reads the program's sources for texts that are written like keys
-// and reasons. A key may be put together from a constant that names its prefix.
+// writtenNames collects string literals that look like keys and reasons from
+// the program's sources. A key may be composed with a constant that names its
+// prefix.
 func writtenNames(t *testing.T) names {
 	t.Helper()
 	keys, reasons := map[string]bool{}, map[string]bool{}
@@ -164,7 +166,7 @@ func writtenNames(t *testing.T) names {
 		switch {
 		case err != nil:
 			return err
-		case entry.IsDir() && (path == "test" || path != "." && strings.HasPrefix(entry.Name(), ".")):
+		case entry.IsDir() && (strings.HasSuffix(path, "test") || path != "." && strings.HasPrefix(entry.Name(), ".")):
 			return filepath.SkipDir
 		case filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go"):
 			return nil

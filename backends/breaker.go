@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
 // How a breaker opens and closes, unless its options say otherwise.
@@ -58,7 +60,7 @@ type breaker struct {
 	failures int
 	// held is what every request is told while the breaker is open; nil while
 	// it is closed.
-	held *Error
+	held *cinder.Error
 	// period is the current or, while the breaker is open, the last time of
 	// being closed, and epoch a number for each endpoint. An answer counts only
 	// in the period and epoch in which its request left.
@@ -82,11 +84,15 @@ type breaker struct {
 
 // period is one time of being closed.
 type period struct {
-	over   chan struct{} // closed when the breaker opens
-	reason *Error        // set before
+	// over ends when the breaker opens; its cause is what requests are told.
+	over context.Context
+	end  context.CancelCauseFunc
 }
 
-func newPeriod() *period { return &period{over: make(chan struct{})} }
+func newPeriod() *period {
+	over, end := context.WithCancelCause(context.Background())
+	return &period{over, end}
+}
 
 // healthChange is one opening (err is set) or closing of the breaker.
 type healthChange struct {
@@ -133,12 +139,8 @@ func (b *breaker) begin(epoch int) (*attempt, error) {
 
 // admit is asked before one of the call's requests waits for its turn, and
 // again when that has come, which may be long after the call began. It returns
-// the period whose end also ends the waiting. Nobody's attempt is always
-// admitted.
-func (a *attempt) admit() (*period, error) {
-	if a == nil {
-		return nil, nil
-	}
+// the context whose end also ends the waiting.
+func (a *attempt) admit() (context.Context, error) {
 	b := a.breaker
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -146,7 +148,7 @@ func (a *attempt) admit() (*period, error) {
 		return nil, b.held
 	}
 	a.period = b.period
-	return a.period, nil
+	return a.period.over, nil
 }
 
 // end counts how the call ended. The context is the one that bounded it.
@@ -181,8 +183,7 @@ func (b *breaker) open(err error) {
 		b.coolDown = longerCoolDown(b.coolDown, err)
 	}
 	b.held, b.failures, b.opened = b.heldBack(err), 0, now
-	b.period.reason = b.held
-	close(b.period.over)
+	b.period.end(b.held)
 	// A wake-up that came before this outage is not meant for it.
 	select {
 	case <-b.wake:
@@ -225,7 +226,7 @@ func (b *breaker) health() error {
 }
 
 func longerCoolDown(d time.Duration, last error) time.Duration {
-	if IsKind(last, KindUnauthorized) {
+	if cinder.IsKind(last, cinder.KindUnauthorized) {
 		return min(2*d, longestRefusal)
 	}
 	return min(2*d, longestCoolDown)
@@ -233,13 +234,13 @@ func longerCoolDown(d time.Duration, last error) time.Duration {
 
 // heldBack is what requests are told that are not made. The request id of the
 // last failure is left out, so that the same trouble gives the same sentence.
-func (b *breaker) heldBack(last error) *Error {
+func (b *breaker) heldBack(last error) *cinder.Error {
 	said := last.Error()
-	var failed *Error
+	var failed *cinder.Error
 	if errors.As(last, &failed) {
-		said = failed.what()
+		said = failed.Summary()
 	}
-	return &Error{Backend: b.backend, Kind: KindUnavailable, unsent: true,
+	return &cinder.Error{Backend: b.backend, Kind: cinder.KindUnavailable, Unsent: true,
 		Message: "requests are held back until it answers again; the last failure: " + said}
 }
 
@@ -351,16 +352,16 @@ func verdictOf(ctx context.Context, err error) verdict {
 	if err == nil {
 		return backendAnswers
 	}
-	var failed *Error
+	var failed *cinder.Error
 	switch {
-	case !errors.As(err, &failed), failed.unsent, failed.Kind == KindFenced, errors.Is(failed.cause, context.Canceled):
+	case !errors.As(err, &failed), failed.Unsent, failed.Kind == cinder.KindFenced, errors.Is(failed, context.Canceled):
 		return saysNothing
-	case errors.Is(failed.cause, context.DeadlineExceeded) && ctx.Err() != nil:
+	case errors.Is(failed, context.DeadlineExceeded) && ctx.Err() != nil:
 		// The caller's time was up, not the request's.
 		return saysNothing
 	}
 	switch failed.Kind {
-	case KindUnavailable, KindInternal, KindUnauthorized, KindConfig:
+	case cinder.KindUnavailable, cinder.KindInternal, cinder.KindUnauthorized, cinder.KindConfig:
 		return backendFails
 	}
 	if failed.Status != 0 {

@@ -16,13 +16,14 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
 var (
-	errDown     = &Error{Backend: "gold", Operation: "volume.list", Kind: KindUnavailable, Status: 503, RequestID: "req-1", Message: "Cinder answered service unavailable", EffectUnknown: true}
-	errGone     = &Error{Backend: "gold", Operation: "volume.get", Kind: KindNotFound, Status: 404, Message: "Volume v1 could not be found"}
-	errUnsent   = &Error{Backend: "gold", Operation: "volume.list", Kind: KindUnavailable, Message: "the request was canceled", unsent: true, cause: context.Canceled}
-	errRefused  = &Error{Backend: "gold", Operation: "auth.login", Kind: KindUnauthorized, Status: 401, Message: "the credentials were refused"}
+	errDown     = &cinder.Error{Backend: "gold", Operation: "volume.list", Kind: cinder.KindUnavailable, Status: 503, RequestID: "req-1", Message: "Cinder answered service unavailable", EffectUnknown: true}
+	errGone     = &cinder.Error{Backend: "gold", Operation: "volume.get", Kind: cinder.KindNotFound, Status: 404, Message: "Volume v1 could not be found"}
+	errUnsent   = &cinder.Error{Backend: "gold", Operation: "volume.list", Kind: cinder.KindUnavailable, Message: "the request was canceled", Unsent: true, Cause: context.Canceled}
+	errRefused  = &cinder.Error{Backend: "gold", Operation: "auth.login", Kind: cinder.KindUnauthorized, Status: 401, Message: "the credentials were refused"}
 	heldBy503   = "backend gold: requests are held back until it answers again; the last failure: volume.list: Cinder answered service unavailable (HTTP 503)"
 	heldByLogin = "backend gold: requests are held back until it answers again; the last failure: auth.login: the credentials were refused (HTTP 401)"
 )
@@ -84,7 +85,7 @@ func (m *backendModel) probe(ctx context.Context) error {
 	m.mu.Unlock()
 	if hangs {
 		<-ctx.Done()
-		answer = translate("gold", "volume.list", ctx.Err())
+		answer = cutShort("volume.list", ctx.Err())
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -252,7 +253,7 @@ func TestBreakerKeepsItsRules(t *testing.T) {
 
 // healthOf gives a Cinder out, or fails as it is told.
 type healthOf struct {
-	cinder api
+	memory Cinder
 
 	mu    sync.Mutex
 	err   error
@@ -272,17 +273,17 @@ func (h *healthOf) asked() int {
 }
 
 // client fails as a login does.
-func (h *healthOf) client(context.Context) (api, error) {
+func (h *healthOf) client(context.Context) (Cinder, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.calls++
 	if h.err != nil {
 		return nil, h.err
 	}
-	return h.cinder, nil
+	return h.memory, nil
 }
 
-func (h *healthOf) forget(api) {}
+func (h *healthOf) forget(Cinder) {}
 
 // watched is a lifecycle in a term, and what was said about its health.
 type watched struct {
@@ -328,7 +329,7 @@ func TestLoginsThatFailOpenTheBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lost := *errDown
 		lost.Operation, lost.EffectUnknown = "auth.login", true
-		source := &healthOf{cinder: newMemoryCinder(), err: &lost}
+		source := &healthOf{memory: newMemoryCinder(), err: &lost}
 		w := newWatched(t, source)
 		defer w.end()
 		for i := range 5 {
@@ -343,7 +344,7 @@ func TestLoginsThatFailOpenTheBreaker(t *testing.T) {
 		for range 100 {
 			_, err := w.Connect(t.Context(), claimSpec(1))
 			equal(t, authtest.ErrorText(err), want)
-			equal(t, KindOf(err), KindUnavailable)
+			equal(t, cinder.KindOf(err), cinder.KindUnavailable)
 			equal(t, effectUnknown(err), false)
 			equal(t, authtest.ErrorText(w.Remove(t.Context(), claimTarget(1, "volume-1"))), want)
 		}
@@ -356,7 +357,7 @@ func TestLoginsThatFailOpenTheBreaker(t *testing.T) {
 // asked by nobody else, and all is told in order.
 func TestOutageFromBeginningToEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		source := &healthOf{cinder: newMemoryCinder(), err: errDown}
+		source := &healthOf{memory: newMemoryCinder(), err: errDown}
 		w := newWatched(t, source)
 		defer w.end()
 		fail(t, w, 5)
@@ -398,12 +399,12 @@ func fail(t *testing.T, w *watched, calls int) {
 func TestMendedBackendIsProbedAtOnce(t *testing.T) {
 	for name, mend := range map[string]func(w *watched){
 		"credentials": func(w *watched) { w.ProbeNow() },
-		"limits":      func(w *watched) { w.Configure(Config{Limits: Limits{Concurrency: 3}}) },
+		"limits":      func(w *watched) { w.Configure(Config{Limits: cinder.Limits{Concurrency: 3}}) },
 		"endpoint":    func(w *watched) { w.Configure(Config{Region: "RegionTwo"}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				source := &healthOf{cinder: newMemoryCinder(), err: errRefused}
+				source := &healthOf{memory: newMemoryCinder(), err: errRefused}
 				w := newWatched(t, source)
 				defer w.end()
 				fail(t, w, 5)
@@ -422,18 +423,18 @@ func TestMendedBackendIsProbedAtOnce(t *testing.T) {
 // TestProbeThatHangsIsGivenUpForAMendedOne: what it hangs on was mended.
 func TestProbeThatHangsIsGivenUpForAMendedOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cinder := newMemoryCinder()
-		cinder.fault = func(string, string) mishap { return refused }
-		source := &hangingClients{cinder: cinder}
+		memory := newMemoryCinder()
+		memory.fault = func(string, string) mishap { return refused }
+		source := &hangingClients{memory: memory}
 		w := newWatched(t, source)
 		defer w.end()
 		fail(t, w, 5)
 		source.hangs.Store(true)
 		time.Sleep(10 * time.Second)
 		source.hangs.Store(false)
-		cinder.mu.Lock()
-		cinder.fault = nil
-		cinder.mu.Unlock()
+		memory.mu.Lock()
+		memory.fault = nil
+		memory.mu.Unlock()
 		synctest.Wait()
 		equal(t, authtest.ErrorText(w.Health()), heldBack(t, "volume.get: Cinder answered service unavailable (HTTP 503)"))
 		w.ProbeNow()
@@ -449,36 +450,36 @@ func heldBack(t *testing.T, last string) string {
 
 // hangingClients lets a look-up hang until its context ends.
 type hangingClients struct {
-	cinder api
+	memory Cinder
 	hangs  atomic.Bool
 }
 
-func (h *hangingClients) client(ctx context.Context) (api, error) {
+func (h *hangingClients) client(ctx context.Context) (Cinder, error) {
 	if h.hangs.Load() {
 		<-ctx.Done()
-		return nil, translate("gold", operationLogin, notSent{ctx.Err()})
+		return nil, cinder.NotSent("gold", cinder.OperationLogin, ctx.Err())
 	}
-	return h.cinder, nil
+	return h.memory, nil
 }
 
-func (h *hangingClients) forget(api) {}
+func (h *hangingClients) forget(Cinder) {}
 
 // TestBackendThatOnlyReadsDoesNotFlap: its probes are always answered, and its
 // changes never. The pauses grow all the same.
 func TestBackendThatOnlyReadsDoesNotFlap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cinder := newMemoryCinder()
-		cinder.fault = func(operation, _ string) mishap {
+		memory := newMemoryCinder()
+		memory.fault = func(operation, _ string) mishap {
 			if isRead(operation) {
 				return noFault
 			}
 			return refused
 		}
-		id := cinder.add(mine(1, StatusAvailable))
-		w := newWatched(t, &memoryClients{cinder: cinder})
+		id := memory.add(mine(1, cinder.StatusAvailable))
+		w := newWatched(t, &memoryClients{memory: memory})
 		defer w.end()
 		change := func() error {
-			return w.current().cinder.change(t.Context(), func(ctx context.Context, cinder api) error { return cinder.Reserve(ctx, id) })
+			return w.current().session.change(t.Context(), func(ctx context.Context, client Cinder) error { return client.Reserve(ctx, id) })
 		}
 		var outages []time.Duration
 		for range 6 {
@@ -514,13 +515,13 @@ func TestBackendThatOnlyReadsDoesNotFlap(t *testing.T) {
 // TestAnswersKeepTheBreakerClosed: what is an answer, whatever it says, and what was
 // never asked keep the breaker closed.
 func TestAnswersKeepTheBreakerClosed(t *testing.T) {
-	cinder := newMemoryCinder()
+	memory := newMemoryCinder()
 	calls := 0
-	cinder.fault = func(string, string) mishap {
+	memory.fault = func(string, string) mishap {
 		calls++
 		return []mishap{refused, refused, unsent, lost, rateLimited}[calls%5]
 	}
-	l := cinder.term(t, func(o *LifecycleOptions) { o.FailuresToOpen = 0 })
+	l := memory.term(t, func(o *LifecycleOptions) { o.FailuresToOpen = 0 })
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 100 {
@@ -533,9 +534,9 @@ func TestAnswersKeepTheBreakerClosed(t *testing.T) {
 
 func TestRefusedCredentialsOpenTheBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cinder := newMemoryCinder()
-		cinder.fault = func(string, string) mishap { return unauthorized }
-		w := newWatched(t, &memoryClients{cinder: cinder}, func(o *LifecycleOptions) { o.FailuresToOpen = 2 })
+		memory := newMemoryCinder()
+		memory.fault = func(string, string) mishap { return unauthorized }
+		w := newWatched(t, &memoryClients{memory: memory}, func(o *LifecycleOptions) { o.FailuresToOpen = 2 })
 		defer w.end()
 		fail(t, w, 2)
 		equal(t, authtest.ErrorText(w.Health()), heldBack(t, "volume.get: the credentials were refused (HTTP 401)"))
@@ -546,7 +547,7 @@ func TestRefusedCredentialsOpenTheBreaker(t *testing.T) {
 // account.
 func TestRefusedCredentialsAreTriedRarely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		source := &healthOf{cinder: newMemoryCinder(), err: errRefused}
+		source := &healthOf{memory: newMemoryCinder(), err: errRefused}
 		w := newWatched(t, source)
 		defer w.end()
 		fail(t, w, 5)
@@ -567,19 +568,19 @@ func TestRefusedCredentialsAreTriedRarely(t *testing.T) {
 // itself, and would else make every second failure look like a success.
 func TestReasonOfAFailedVolumeTellsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cinder := newMemoryCinder()
-		w := newWatched(t, &memoryClients{cinder: cinder})
+		memory := newMemoryCinder()
+		w := newWatched(t, &memoryClients{memory: memory})
 		defer w.end()
-		cinder.fault = func(string, string) mishap { return refused }
+		memory.fault = func(string, string) mishap { return refused }
 		ask := func() {
-			w.current().cinder.ask(t.Context(), func(ctx context.Context, cinder api) { cinder.FailureReason(ctx, "volume-1") })
+			w.current().session.ask(t.Context(), func(ctx context.Context, client Cinder) { client.FailureReason(ctx, "volume-1") })
 		}
 		for range 5 {
 			fail(t, w, 1)
 			ask()
 		}
 		equal(t, w.Health() == nil, false)
-		equal(t, cinder.count("message.list"), 4)
+		equal(t, memory.count("message.list"), 4)
 	})
 }
 
@@ -589,9 +590,9 @@ func TestTermEndsAnOutage(t *testing.T) {
 	for name, hang := range map[string]bool{"in a pause": false, "in a probe": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				cinder := newMemoryCinder()
-				cinder.fault = func(string, string) mishap { return refused }
-				source := &hangingClients{cinder: cinder}
+				memory := newMemoryCinder()
+				memory.fault = func(string, string) mishap { return refused }
+				source := &hangingClients{memory: memory}
 				w := newWatched(t, source)
 				fail(t, w, 5)
 				source.hangs.Store(hang)
@@ -608,7 +609,7 @@ func TestTermEndsAnOutage(t *testing.T) {
 
 func TestNoOutageBeginsAfterTheTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatched(t, &healthOf{cinder: newMemoryCinder(), err: errDown})
+		w := newWatched(t, &healthOf{memory: newMemoryCinder(), err: errDown})
 		w.end()
 		synctest.Wait()
 		fail(t, w, 20)
@@ -623,9 +624,9 @@ func TestNoOutageBeginsAfterTheTerm(t *testing.T) {
 // after as many rounds as ever, and no round costs a request.
 func TestWaitsEndWhileRequestsAreHeldBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cinder := newMemoryCinder()
-		cinder.looks = math.MaxInt
-		w := newWatched(t, &memoryClients{cinder: cinder})
+		memory := newMemoryCinder()
+		memory.looks = math.MaxInt
+		w := newWatched(t, &memoryClients{memory: memory})
 		defer w.end()
 		result := make(chan error, 1)
 		go func() {
@@ -633,19 +634,19 @@ func TestWaitsEndWhileRequestsAreHeldBack(t *testing.T) {
 			result <- err
 		}()
 		time.Sleep(10 * time.Second)
-		cinder.mu.Lock()
-		cinder.fault = func(string, string) mishap { return refused }
-		cinder.mu.Unlock()
+		memory.mu.Lock()
+		memory.fault = func(string, string) mishap { return refused }
+		memory.mu.Unlock()
 		fail(t, w, 5)
-		cinder.forgetLog()
+		memory.forgetLog()
 		equal(t, authtest.ErrorText(<-result), heldBack(t, "volume.get: Cinder answered service unavailable (HTTP 503)"))
-		if n := len(cinder.log); n > 1 { // a probe
+		if n := len(memory.log); n > 1 { // a probe
 			t.Errorf("%d requests while they are held back", n)
 		}
-		cinder.mu.Lock()
-		cinder.fault = nil
-		cinder.looks = 1
-		cinder.mu.Unlock()
+		memory.mu.Lock()
+		memory.fault = nil
+		memory.looks = 1
+		memory.mu.Unlock()
 		time.Sleep(time.Minute)
 	})
 }
@@ -730,32 +731,32 @@ func TestVerdicts(t *testing.T) {
 	cancel()
 	late, stop := context.WithDeadline(t.Context(), time.Unix(0, 0))
 	defer stop()
-	status := func(kind Kind, status int) error { return &Error{Kind: kind, Status: status} }
+	status := func(kind cinder.Kind, status int) error { return &cinder.Error{Kind: kind, Status: status} }
 	tests := map[string]struct {
 		ctx  context.Context
 		err  error
 		want verdict
 	}{
 		"success":                        {want: backendAnswers},
-		"not found":                      {err: status(KindNotFound, 404), want: backendAnswers},
-		"over quota":                     {err: status(KindOverQuota, 413), want: backendAnswers},
-		"asks for fewer requests":        {err: status(KindRateLimited, 429), want: backendAnswers},
-		"forbidden":                      {err: status(KindForbidden, 403), want: backendAnswers},
-		"conflict":                       {err: status(KindConflict, 400), want: backendAnswers},
-		"wrapped answer":                 {err: fmt.Errorf("cannot: %w", status(KindConflict, 409)), want: backendAnswers},
-		"server error":                   {err: status(KindUnavailable, 500), want: backendFails},
-		"no connection":                  {err: &Error{Kind: KindUnavailable, Message: "no connection"}, want: backendFails},
-		"no answer":                      {err: &Error{Kind: KindUnavailable, cause: context.DeadlineExceeded}, want: backendFails},
-		"an answer that no Cinder gives": {err: &Error{Kind: KindInternal}, want: backendFails},
+		"not found":                      {err: status(cinder.KindNotFound, 404), want: backendAnswers},
+		"over quota":                     {err: status(cinder.KindOverQuota, 413), want: backendAnswers},
+		"asks for fewer requests":        {err: status(cinder.KindRateLimited, 429), want: backendAnswers},
+		"forbidden":                      {err: status(cinder.KindForbidden, 403), want: backendAnswers},
+		"conflict":                       {err: status(cinder.KindConflict, 400), want: backendAnswers},
+		"wrapped answer":                 {err: fmt.Errorf("cannot: %w", status(cinder.KindConflict, 409)), want: backendAnswers},
+		"server error":                   {err: status(cinder.KindUnavailable, 500), want: backendFails},
+		"no connection":                  {err: &cinder.Error{Kind: cinder.KindUnavailable, Message: "no connection"}, want: backendFails},
+		"no answer":                      {err: &cinder.Error{Kind: cinder.KindUnavailable, Cause: context.DeadlineExceeded}, want: backendFails},
+		"an answer that no Cinder gives": {err: &cinder.Error{Kind: cinder.KindInternal}, want: backendFails},
 		"refused credentials":            {err: errRefused, want: backendFails},
-		"unreadable credentials":         {err: &Error{Kind: KindConfig}, want: backendFails},
-		"never sent for its form":        {err: &Error{Kind: KindInvalid}, want: saysNothing},
-		"the term is over":               {err: &Error{Kind: KindFenced, cause: context.Canceled}, want: saysNothing},
-		"canceled":                       {ctx: canceled, err: &Error{Kind: KindUnavailable, cause: context.Canceled}, want: saysNothing},
+		"unreadable credentials":         {err: &cinder.Error{Kind: cinder.KindConfig}, want: backendFails},
+		"never sent for its form":        {err: &cinder.Error{Kind: cinder.KindInvalid}, want: saysNothing},
+		"the term is over":               {err: &cinder.Error{Kind: cinder.KindFenced, Cause: context.Canceled}, want: saysNothing},
+		"canceled":                       {ctx: canceled, err: &cinder.Error{Kind: cinder.KindUnavailable, Cause: context.Canceled}, want: saysNothing},
 		"canceled in the queue":          {err: errUnsent, want: saysNothing},
-		"late in the queue":              {err: &Error{Kind: KindUnavailable, cause: context.DeadlineExceeded, unsent: true}, want: saysNothing},
-		"the caller's deadline":          {ctx: late, err: &Error{Kind: KindUnavailable, cause: context.DeadlineExceeded}, want: saysNothing},
-		"failed before the deadline":     {ctx: late, err: status(KindUnavailable, 503), want: backendFails},
+		"late in the queue":              {err: &cinder.Error{Kind: cinder.KindUnavailable, Cause: context.DeadlineExceeded, Unsent: true}, want: saysNothing},
+		"the caller's deadline":          {ctx: late, err: &cinder.Error{Kind: cinder.KindUnavailable, Cause: context.DeadlineExceeded}, want: saysNothing},
+		"failed before the deadline":     {ctx: late, err: status(cinder.KindUnavailable, 503), want: backendFails},
 		"somebody else's error":          {err: errors.New("what"), want: saysNothing},
 	}
 	for name, test := range tests {

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
 // Config is all that the package needs to know of one backend. It is made from
@@ -19,33 +20,10 @@ type Config struct {
 	Interface string
 
 	// Workflow is how new volumes are connected; empty means reserve.
-	Workflow  Workflow
-	Connector Connector
-	Limits    Limits
+	Workflow  cinder.Workflow
+	Connector cinder.Connector
+	Limits    cinder.Limits
 	Timeouts  Timeouts
-}
-
-// Workflow is the sequence of requests that connects a volume. A volume keeps
-// the one it was made with; its stamp tells which.
-type Workflow string
-
-const (
-	// WorkflowReserve uses the volume actions os-reserve,
-	// os-initialize_connection and os-attach.
-	WorkflowReserve Workflow = "reserve"
-	// WorkflowAttachment uses the attachments API (microversion 3.44).
-	WorkflowAttachment Workflow = "attachment"
-	// WorkflowAuto takes the attachments API where the endpoint has it.
-	WorkflowAuto Workflow = "auto"
-)
-
-// Limits bound what the program asks of one backend at a time.
-type Limits struct {
-	// Concurrency is the number of requests under way at once; 0 means the
-	// package's default.
-	Concurrency int
-	// RequestsPerSecond is 0 when requests are not paced.
-	RequestsPerSecond float64
 }
 
 // Timeouts bound the waiting for one backend. Zero values mean the package's
@@ -87,40 +65,18 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Connector describes the nodes to Cinder as one initiator: every node of the
-// cluster logs in under the same names, so that any of them may mount.
-// See the "connector" object of os-initialize_connection in the Block Storage
-// API reference.
-type Connector struct {
-	Host      string   `json:"host"`
-	IP        string   `json:"ip,omitempty"`
-	Initiator string   `json:"initiator,omitempty"`
-	WWPNs     []string `json:"wwpns,omitempty"`
-	NQN       string   `json:"nqn,omitempty"`
-	Multipath bool     `json:"multipath"`
-}
-
-// request is the connector in the form that Cinder and its drivers expect.
-// The platform keys are what os-brick sends from a Linux node.
-func (c Connector) request() map[string]any {
-	body := map[string]any{
-		"host":            c.Host,
-		"multipath":       c.Multipath,
-		"platform":        "x86_64",
-		"os_type":         "linux",
-		"do_local_attach": false,
+// Expect is as much of a backend's place as its configuration and credentials
+// tell without a request: all for noauth, and for Keystone the project where the
+// credentials name it by its id. What cannot be read tells nothing.
+func Expect(sources auth.Sources, config Config) cinder.Place {
+	found, err := sources.Resolve(config.credentials())
+	switch {
+	case err != nil:
+		return cinder.Place{}
+	case found.Noauth != nil:
+		return cinder.NoauthPlace(*found.Noauth)
+	case found.Keystone.Scope != nil:
+		return cinder.Place{Project: found.Keystone.Scope.ProjectID}
 	}
-	if c.IP != "" {
-		body["ip"] = c.IP
-	}
-	if c.Initiator != "" {
-		body["initiator"] = c.Initiator
-	}
-	if len(c.WWPNs) > 0 {
-		body["wwpns"] = c.WWPNs
-	}
-	if c.NQN != "" {
-		body["nqn"] = c.NQN
-	}
-	return body
+	return cinder.Place{}
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 )
 
 // goodCredentials is what the two gauges say.
@@ -23,9 +25,9 @@ func goodCredentials(metrics *Metrics) (good bool, at time.Time) {
 // TestBrokenFileKeepsTheClient that is logged in, for as long as the
 // configuration is the same and nobody refuses its credentials.
 func TestBrokenFileKeepsTheClient(t *testing.T) {
-	cloud := newCloudServer(t)
-	sources := cloud.clouds(passwordCloud)
-	whole := strings.ReplaceAll(passwordCloud, "$URL", cloud.URL+"/identity")
+	cloud := cindertest.NewCloud(t)
+	sources := cloud.Clouds(cindertest.PasswordCloud)
+	whole := strings.ReplaceAll(cindertest.PasswordCloud, "$URL", cloud.URL+"/identity")
 	for name, broken := range map[string]string{
 		"empty":        "",
 		"half":         whole[:len(whole)/2],
@@ -50,7 +52,7 @@ func TestBrokenFileKeepsTheClient(t *testing.T) {
 			} else {
 				authtest.WriteFile(t, sources.CloudsFile, broken)
 			}
-			logins := cloud.loginCount()
+			logins := cloud.LoginCount()
 			for range 3 {
 				client, err := pool.Client(t.Context(), gold)
 				if err != nil || client != before {
@@ -59,17 +61,17 @@ func TestBrokenFileKeepsTheClient(t *testing.T) {
 			}
 			version, err := pool.CheckCredentials(gold)
 			equal(t, version, "")
-			equal(t, KindOf(err), KindConfig)
+			equal(t, cinder.KindOf(err), cinder.KindConfig)
 			good, again := goodCredentials(metrics)
 			equal(t, good, false)
 			equal(t, again, readAt)
 			// The configuration it was made for is not the one that is wanted.
 			other := gold
 			other.Region = "RegionTwo"
-			if _, err := pool.Client(t.Context(), other); !IsKind(err, KindConfig) {
+			if _, err := pool.Client(t.Context(), other); !cinder.IsKind(err, cinder.KindConfig) {
 				t.Errorf("with another configuration: %v", err)
 			}
-			equal(t, cloud.loginCount(), logins)
+			equal(t, cloud.LoginCount(), logins)
 			authtest.WriteFile(t, sources.CloudsFile, strings.ReplaceAll(whole, "s3cr3t", "n3w"))
 			client, err := pool.Client(t.Context(), gold)
 			if err != nil || client == before {
@@ -77,15 +79,15 @@ func TestBrokenFileKeepsTheClient(t *testing.T) {
 			}
 			good, _ = goodCredentials(metrics)
 			equal(t, good, true)
-			equal(t, cloud.loginCount(), logins+1)
+			equal(t, cloud.LoginCount(), logins+1)
 		})
 	}
 }
 
 // TestBrokenFileIsNotReadByEveryRequest: its age counts too.
 func TestBrokenFileIsNotReadByEveryRequest(t *testing.T) {
-	cloud := newCloudServer(t)
-	sources := cloud.clouds(passwordCloud)
+	cloud := cindertest.NewCloud(t)
+	sources := cloud.Clouds(cindertest.PasswordCloud)
 	metrics := testMetrics()
 	pool := NewPool(PoolOptions{Sources: sources, Metrics: metrics, CredentialsAge: time.Hour})
 	before, err := pool.Client(t.Context(), gold)
@@ -103,7 +105,7 @@ func TestBrokenFileIsNotReadByEveryRequest(t *testing.T) {
 			t.Errorf("client %p and error %v, want %p", client, err, before)
 		}
 		// Had it been looked at, the new one would be noticed.
-		authtest.WriteFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(passwordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
+		authtest.WriteFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(cindertest.PasswordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
 	}
 	age(2 * time.Hour)
 	if client, err := pool.Client(t.Context(), gold); err != nil || client == before {
@@ -112,9 +114,9 @@ func TestBrokenFileIsNotReadByEveryRequest(t *testing.T) {
 }
 
 func TestCheckCredentials(t *testing.T) {
-	cloud := newCloudServer(t)
-	sources := cloud.clouds(passwordCloud)
-	text := strings.ReplaceAll(passwordCloud, "$URL", cloud.URL+"/identity")
+	cloud := cindertest.NewCloud(t)
+	sources := cloud.Clouds(cindertest.PasswordCloud)
+	text := strings.ReplaceAll(cindertest.PasswordCloud, "$URL", cloud.URL+"/identity")
 	pool := NewPool(PoolOptions{Sources: sources, Metrics: testMetrics(), CredentialsAge: time.Hour})
 	check := func() string {
 		t.Helper()
@@ -125,7 +127,7 @@ func TestCheckCredentials(t *testing.T) {
 	first := check()
 	equal(t, regexp.MustCompile(`^[0-9a-f]{24}$`).MatchString(first), true)
 	equal(t, check(), first)
-	equal(t, cloud.loginCount(), 0)
+	equal(t, cloud.LoginCount(), 0)
 	before, err := pool.Client(t.Context(), gold)
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, check(), first)
@@ -157,12 +159,12 @@ func TestCheckCredentials(t *testing.T) {
 
 // TestChecksDoNotSpareFromEviction: they are no use of a client.
 func TestChecksDoNotSpareFromEviction(t *testing.T) {
-	cloud := newCloudServer(t)
-	text := passwordCloud
+	cloud := cindertest.NewCloud(t)
+	text := cindertest.PasswordCloud
 	for _, name := range []string{"zinc", "iron"} {
-		text += strings.Replace(strings.TrimPrefix(passwordCloud, "\nclouds:\n"), "gold", name, 1)
+		text += strings.Replace(strings.TrimPrefix(cindertest.PasswordCloud, "\nclouds:\n"), "gold", name, 1)
 	}
-	pool := NewPool(PoolOptions{Size: 2, Sources: cloud.clouds(text), Metrics: testMetrics()})
+	pool := NewPool(PoolOptions{Size: 2, Sources: cloud.Clouds(text), Metrics: testMetrics()})
 	use := func(name string) {
 		if _, err := pool.Client(t.Context(), Config{Name: name, Auth: auth.Source{Cloud: name}}); err != nil {
 			t.Fatal(err)
@@ -175,9 +177,9 @@ func TestChecksDoNotSpareFromEviction(t *testing.T) {
 	}
 	use("iron")
 	use("zinc")
-	equal(t, cloud.loginCount(), 3)
+	equal(t, cloud.LoginCount(), 3)
 	use("gold")
-	equal(t, cloud.loginCount(), 4)
+	equal(t, cloud.LoginCount(), 4)
 }
 
 // TestEveryFileIsWatched: whatever the credentials are made of changes their

@@ -4,44 +4,46 @@ import (
 	"context"
 	"maps"
 	"slices"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
 // keepOne picks, of several volumes with one stamp, the volume that stays, and
 // removes the rest. A volume that a PersistentVolume may know comes first, then
 // one that is connected, then the eldest; of several that may be known none is
 // touched.
-func (e *endpoint) keepOne(ctx context.Context, found []Volume, stamp Stamp, connector Connector, permit Permit) (Volume, error) {
+func (e *endpoint) keepOne(ctx context.Context, found []cinder.Volume, stamp Stamp, connector cinder.Connector, permit Permit) (cinder.Volume, error) {
 	if len(found) == 1 {
 		return found[0], nil
 	}
 	// What the listing showed may be hours old.
-	var present []Volume
+	var present []cinder.Volume
 	copies := 0
 	for _, listed := range found {
 		v, err := e.get(ctx, listed.ID)
-		if IsKind(err, KindNotFound) {
+		if cinder.IsKind(err, cinder.KindNotFound) {
 			e.inventory.forget(listed.ID)
 			continue
 		}
 		if err != nil {
-			return Volume{}, err
+			return cinder.Volume{}, err
 		}
 		switch {
 		case !stamp.Owns(v):
-		case v.IsCopy():
+		case IsCopy(v):
 			copies++
 		default:
 			present = append(present, v)
 		}
 	}
 	if len(present) == 0 && copies > 0 {
-		return Volume{}, e.failure(KindNotOurs, "%d volumes carry the stamp of claim UID %q, and all of them look like restored backups; they are not touched", copies, stamp.ClaimUID)
+		return cinder.Volume{}, e.failure(KindNotOurs, "%d volumes carry the stamp of claim UID %q, and all of them look like restored backups; they are not touched", copies, stamp.ClaimUID)
 	}
 	if len(present) == 0 {
 		e.doubt(stamp.ClaimUID)
-		return Volume{}, e.failure(KindConflict, "the volumes of claim UID %q vanished while they were looked at; somebody else works on them", stamp.ClaimUID)
+		return cinder.Volume{}, e.failure(cinder.KindConflict, "the volumes of claim UID %q vanished while they were looked at; somebody else works on them", stamp.ClaimUID)
 	}
-	chosen := slices.MinFunc(present, func(a, b Volume) int {
+	chosen := slices.MinFunc(present, func(a, b cinder.Volume) int {
 		if difference := rank(b) - rank(a); difference != 0 {
 			return difference
 		}
@@ -51,26 +53,26 @@ func (e *endpoint) keepOne(ctx context.Context, found []Volume, stamp Stamp, con
 		if v.ID == chosen.ID {
 			continue
 		}
-		if v.EverAttached() {
-			return Volume{}, e.failure(KindRecorded, "volumes %s and %s of one claim have both been attached; keep one and delete the other by hand", chosen.ID, v.ID)
+		if EverAttached(v) {
+			return cinder.Volume{}, e.failure(KindRecorded, "volumes %s and %s of one claim have both been attached; keep one and delete the other by hand", chosen.ID, v.ID)
 		}
 		e.logger.Warn("Removing a second volume of one claim", "volume", v.ID, "kept", chosen.ID, "status", v.Status)
 		if err := e.removeUnrecorded(ctx, v.ID, stamp, connector, permit); err != nil {
-			return Volume{}, err
+			return cinder.Volume{}, err
 		}
 	}
 	return chosen, nil
 }
 
 // rank orders volumes by how much depends on them.
-func rank(v Volume) int {
-	if v.EverAttached() {
+func rank(v cinder.Volume) int {
+	if EverAttached(v) {
 		return 3
 	}
 	switch v.Status {
-	case StatusAttaching:
+	case cinder.StatusAttaching:
 		return 2
-	case StatusError, StatusErrorDeleting, StatusDeleting:
+	case cinder.StatusError, cinder.StatusErrorDeleting, cinder.StatusDeleting:
 		return 0
 	}
 	return 1
@@ -104,7 +106,7 @@ func (l *Lifecycle) Duplicates(claimUID, recorded string) []string {
 // observe looks through a page of volumes that was read for another purpose
 // for second volumes of claims in flight. After a create request every claim
 // is looked up this way at no cost.
-func (e *endpoint) observe(page []Volume) {
+func (e *endpoint) observe(page []cinder.Volume) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, v := range page {

@@ -7,74 +7,75 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
 // TestVolumeThatVanishedIsLookedUp: the volume that this term knows is gone,
 // but not by its doing. Another leader may have kept another one.
 func TestVolumeThatVanishedIsLookedUp(t *testing.T) {
-	for _, status := range []Status{StatusAttaching, StatusCreating} {
-		cinder := newMemoryCinder()
-		l := cinder.term(t)
+	for _, status := range []cinder.Status{cinder.StatusAttaching, cinder.StatusCreating} {
+		memory := newMemoryCinder()
+		l := memory.term(t)
 		if _, err := l.Connect(t.Context(), claimSpec(1)); err != nil {
 			t.Fatal(err)
 		}
-		if status == StatusCreating {
+		if status == cinder.StatusCreating {
 			// It vanishes while it is being created.
-			l = cinder.term(t)
-			cinder.mu.Lock()
-			clear(cinder.volumes)
-			cinder.mu.Unlock()
-			id := cinder.add(mine(1, StatusCreating))
-			cinder.mu.Lock()
-			cinder.volumes[id].end = ""
-			cinder.mu.Unlock()
-			cinder.onCall(func(operation string) {
-				cinder.mu.Lock()
-				defer cinder.mu.Unlock()
-				if _, there := cinder.volumes[id]; !there && len(cinder.volumes) == 0 {
-					cinder.put(mine(1, StatusAvailable))
+			l = memory.term(t)
+			memory.mu.Lock()
+			clear(memory.volumes)
+			memory.mu.Unlock()
+			id := memory.add(mine(1, cinder.StatusCreating))
+			memory.mu.Lock()
+			memory.volumes[id].end = ""
+			memory.mu.Unlock()
+			memory.onCall(func(operation string) {
+				memory.mu.Lock()
+				defer memory.mu.Unlock()
+				if _, there := memory.volumes[id]; !there && len(memory.volumes) == 0 {
+					memory.put(mine(1, cinder.StatusAvailable))
 				}
 			})
 		} else {
-			cinder.mu.Lock()
-			clear(cinder.volumes)
-			cinder.mu.Unlock()
-			cinder.add(mine(1, StatusAvailable))
+			memory.mu.Lock()
+			clear(memory.volumes)
+			memory.mu.Unlock()
+			memory.add(mine(1, cinder.StatusAvailable))
 		}
 		if _, err := l.Connect(t.Context(), claimSpec(1)); err != nil {
 			t.Fatal(err)
 		}
-		found := cinder.stamped(claimStamp(1))
-		if len(found) != 1 || found[0].Status != StatusAttaching {
+		found := memory.stamped(claimStamp(1))
+		if len(found) != 1 || found[0].Status != cinder.StatusAttaching {
 			t.Errorf("%s: left %+v, want the one that another leader made", status, found)
 		}
-		if n := cinder.count("volume.create"); n != 1 {
+		if n := memory.count("volume.create"); n != 1 {
 			t.Errorf("%s: %d creates, want none beside the first", status, n)
 		}
-		cinder.onCall(nil)
+		memory.onCall(nil)
 	}
 }
 
 // TestRivalOfAnotherLeader: two leaders for a moment make two volumes. The one
 // that is still waiting sees the other's in the listing it waits by.
 func TestRivalOfAnotherLeader(t *testing.T) {
-	cinder := newMemoryCinder()
-	l := cinder.term(t)
+	memory := newMemoryCinder()
+	l := memory.term(t)
 	var once sync.Once
-	cinder.onCall(func(operation string) {
-		if operation == "volume.list" && cinder.count("volume.create") == 1 {
+	memory.onCall(func(operation string) {
+		if operation == "volume.list" && memory.count("volume.create") == 1 {
 			once.Do(func() {
-				rival := mine(1, StatusAttaching) // the other one was faster
+				rival := mine(1, cinder.StatusAttaching) // the other one was faster
 				rival.ID = "rival"
-				cinder.add(rival)
+				memory.add(rival)
 			})
 		}
 	})
 	connected, err := l.Connect(t.Context(), claimSpec(1))
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, connected.Volume.ID, "rival")
-	equal(t, len(cinder.stamped(claimStamp(1))), 1)
-	equal(t, cinder.changes(), []string{"volume.create", "volume.delete volume-1", "volume.os-initialize_connection rival"})
+	equal(t, len(memory.stamped(claimStamp(1))), 1)
+	equal(t, memory.changes(), []string{"volume.create", "volume.delete volume-1", "volume.os-initialize_connection rival"})
 }
 
 // TestLateRivalIsHandedOver: the second volume appears after the first was
@@ -86,16 +87,16 @@ func TestLateRivalIsHandedOver(t *testing.T) {
 		"on abandoning": func(l *Lifecycle, id string) error { return l.Abandon(t.Context(), claimStamp(1), testConnector, nil) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			cinder := newMemoryCinder()
-			l := cinder.term(t)
+			memory := newMemoryCinder()
+			l := memory.term(t)
 			connected, err := l.Connect(t.Context(), claimSpec(1))
 			if err != nil {
 				t.Fatal(err)
 			}
-			late := cinder.add(mine(1, StatusAvailable))
-			foreign := mine(1, StatusAvailable)
+			late := memory.add(mine(1, cinder.StatusAvailable))
+			foreign := mine(1, cinder.StatusAvailable)
 			foreign.Metadata[stampPV] = "pvc-another"
-			cinder.add(foreign)
+			memory.add(foreign)
 			// Another claim's waiting shows them.
 			if _, err := l.Connect(t.Context(), claimSpec(2)); err != nil {
 				t.Fatal(err)
@@ -105,12 +106,12 @@ func TestLateRivalIsHandedOver(t *testing.T) {
 			}
 			for _, id := range l.Duplicates(claimStamp(1).ClaimUID, connected.Volume.ID) {
 				err := l.RemoveUnrecorded(t.Context(), id, claimStamp(1), testConnector, nil)
-				if err != nil && !IsKind(err, KindNotOurs) {
+				if err != nil && !cinder.IsKind(err, KindNotOurs) {
 					t.Error(err)
 				}
 			}
 			equal(t, len(l.Duplicates(claimStamp(1).ClaimUID, connected.Volume.ID)), 0)
-			left := cinder.snapshot()
+			left := memory.snapshot()
 			if _, ok := left[late]; ok {
 				t.Error("the late volume is still there")
 			}
@@ -125,44 +126,44 @@ func TestLateRivalIsHandedOver(t *testing.T) {
 }
 
 func TestLateRivalInUseIsLeftAlone(t *testing.T) {
-	cinder := newMemoryCinder()
-	l := cinder.term(t)
+	memory := newMemoryCinder()
+	l := memory.term(t)
 	connected, err := l.Connect(t.Context(), claimSpec(1))
 	if err != nil {
 		t.Fatal(err)
 	}
-	late := cinder.add(mine(1, StatusInUse))
+	late := memory.add(mine(1, cinder.StatusInUse))
 	if _, err := l.Connect(t.Context(), claimSpec(2)); err != nil {
 		t.Fatal(err)
 	}
-	before := cinder.snapshot()[late]
+	before := memory.snapshot()[late]
 	if err := l.Complete(t.Context(), claimTarget(1, connected.Volume.ID), false); err != nil {
 		t.Errorf("the claim is served, and yet: %v", err)
 	}
 	for _, id := range l.Duplicates(claimStamp(1).ClaimUID, connected.Volume.ID) {
-		if err := l.RemoveUnrecorded(t.Context(), id, claimStamp(1), testConnector, nil); !IsKind(err, KindRecorded) {
+		if err := l.RemoveUnrecorded(t.Context(), id, claimStamp(1), testConnector, nil); !cinder.IsKind(err, KindRecorded) {
 			t.Errorf("the answer is %v", err)
 		}
 	}
-	equal(t, cinder.snapshot()[late], before)
+	equal(t, memory.snapshot()[late], before)
 }
 
 // TestDuplicateThatCameIntoUse: the listing is old; in the meantime the volume
 // it shows as attaching has been completed by another leader.
 func TestDuplicateThatCameIntoUse(t *testing.T) {
-	cinder := newMemoryCinder()
-	first, second := cinder.add(mine(1, StatusAttaching)), cinder.add(mine(1, StatusAttaching))
-	l := cinder.term(t)
+	memory := newMemoryCinder()
+	first, second := memory.add(mine(1, cinder.StatusAttaching)), memory.add(mine(1, cinder.StatusAttaching))
+	l := memory.term(t)
 	if _, err := l.Volumes(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	cinder.mu.Lock()
-	cinder.attach(cinder.volumes[second], testConnector.Host)
-	cinder.mu.Unlock()
+	memory.mu.Lock()
+	memory.attach(memory.volumes[second], testConnector.Host)
+	memory.mu.Unlock()
 	connected, err := l.Connect(t.Context(), claimSpec(1))
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, connected.Volume.ID, second)
-	if _, ok := cinder.snapshot()[first]; ok {
+	if _, ok := memory.snapshot()[first]; ok {
 		t.Error("the volume that was never attached is still there")
 	}
 }
@@ -170,27 +171,27 @@ func TestDuplicateThatCameIntoUse(t *testing.T) {
 // TestDuplicateThatBecameForeign: what the listing showed as a second volume
 // has been given away since.
 func TestDuplicateThatBecameForeign(t *testing.T) {
-	cinder := newMemoryCinder()
-	own, given := cinder.add(mine(1, StatusAvailable)), cinder.add(mine(1, StatusAvailable))
-	l := cinder.term(t)
+	memory := newMemoryCinder()
+	own, given := memory.add(mine(1, cinder.StatusAvailable)), memory.add(mine(1, cinder.StatusAvailable))
+	l := memory.term(t)
 	if _, err := l.Volumes(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	cinder.mu.Lock()
-	cinder.volumes[given].Metadata = claimStamp(7).Metadata(nil)
-	cinder.mu.Unlock()
-	before := cinder.snapshot()[given]
+	memory.mu.Lock()
+	memory.volumes[given].Metadata = claimStamp(7).Metadata(nil)
+	memory.mu.Unlock()
+	before := memory.snapshot()[given]
 	connected, err := l.Connect(t.Context(), claimSpec(1))
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, connected.Volume.ID, own)
-	equal(t, cinder.snapshot()[given], before)
+	equal(t, memory.snapshot()[given], before)
 }
 
 func TestSortedByAge(t *testing.T) {
-	at := func(seconds int, id string) Volume {
-		return Volume{ID: id, CreatedAt: time.Unix(int64(seconds), 0)}
+	at := func(seconds int, id string) cinder.Volume {
+		return cinder.Volume{ID: id, CreatedAt: time.Unix(int64(seconds), 0)}
 	}
-	volumes := []Volume{at(2, "a"), at(1, "c"), at(1, "b")}
+	volumes := []cinder.Volume{at(2, "a"), at(1, "c"), at(1, "b")}
 	slices.SortFunc(volumes, elder)
 	equal(t, ids(volumes), []string{"b", "c", "a"})
 }

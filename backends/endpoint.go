@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
 // endpoint is the volumes of a backend at one place: how they are reached and
@@ -15,7 +17,7 @@ import (
 type endpoint struct {
 	backend   string
 	config    atomic.Pointer[Config] // with defaults
-	cinder    *session
+	session   *session
 	logger    *slog.Logger
 	inventory *inventory
 	watcher   *watcher
@@ -33,12 +35,12 @@ type endpoint struct {
 	rivals map[string]map[string]bool
 	// seen holds the newest picture, by id, of volumes that this term brought
 	// to attaching; the zero Volume where it is not to be trusted.
-	seen map[string]Volume
+	seen map[string]cinder.Volume
 	// shown says that Cinder showed a volume of this cluster here.
 	shown atomic.Bool
 	// former holds, by claim UID, where the term knew a volume before the backend
 	// was led here.
-	former map[string]Place
+	former map[string]cinder.Place
 	// answerLost is called after a create request whose answer was lost.
 	answerLost func()
 	// next is the endpoint that has taken this one's place; nil while this is
@@ -56,8 +58,8 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int) *endpoint {
 		volumes:   map[string]string{},
 		unsettled: map[string]time.Time{},
 		rivals:    map[string]map[string]bool{},
-		seen:      map[string]Volume{},
-		former:    map[string]Place{},
+		seen:      map[string]cinder.Volume{},
+		former:    map[string]cinder.Place{},
 		answerLost: func() {
 			l.mu.Lock()
 			defer l.mu.Unlock()
@@ -65,7 +67,7 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int) *endpoint {
 		},
 	}
 	e.config.Store(&config)
-	e.cinder = &session{
+	e.session = &session{
 		clients: l.clients(func() Config { return *e.config.Load() }),
 		backend: config.Name,
 		fence:   l.options.Fence,
@@ -74,8 +76,8 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int) *endpoint {
 		epoch:   epoch,
 		left:    func() { l.leave(e) },
 	}
-	e.inventory = newInventory(l.options.Cluster, func(ctx context.Context, yield func([]Volume) bool) error {
-		return e.list(ctx, VolumeQuery{PageSize: 1000}, yield)
+	e.inventory = newInventory(l.options.Cluster, func(ctx context.Context, yield func([]cinder.Volume) bool) error {
+		return e.list(ctx, cinder.VolumeQuery{PageSize: 1000}, yield)
 	})
 	e.watcher = &watcher{
 		backend:  config.Name,
@@ -91,9 +93,9 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int) *endpoint {
 
 func (e *endpoint) timeouts() Timeouts { return e.config.Load().Timeouts }
 
-func (e *endpoint) get(ctx context.Context, id string) (v Volume, err error) {
-	err = e.cinder.read(ctx, func(ctx context.Context, cinder api) (err error) {
-		v, err = cinder.Volume(ctx, id)
+func (e *endpoint) get(ctx context.Context, id string) (v cinder.Volume, err error) {
+	err = e.session.read(ctx, func(ctx context.Context, client Cinder) (err error) {
+		v, err = client.Volume(ctx, id)
 		return err
 	})
 	if err == nil {
@@ -104,17 +106,17 @@ func (e *endpoint) get(ctx context.Context, id string) (v Volume, err error) {
 
 // list reads for many at once, and so is bound to nobody's context; it ends
 // with the term.
-func (e *endpoint) list(ctx context.Context, query VolumeQuery, yield func([]Volume) bool) error {
-	if err := e.cinder.hold.Err(); err != nil {
-		return translate(e.backend, "", notSent{err})
+func (e *endpoint) list(ctx context.Context, query cinder.VolumeQuery, yield func([]cinder.Volume) bool) error {
+	if err := e.session.hold.Err(); err != nil {
+		return cinder.NotSent(e.backend, "", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(e.cinder.hold, cancel)()
+	defer context.AfterFunc(e.session.hold, cancel)()
 	// Nor is it on behalf of the tenant that happened to come first.
-	ctx = WithCaller(ctx, Caller{})
-	return e.cinder.read(ctx, func(ctx context.Context, cinder api) error {
-		return cinder.ListVolumes(ctx, query, func(page []Volume) bool {
+	ctx = cinder.WithCaller(ctx, cinder.Caller{})
+	return e.session.read(ctx, func(ctx context.Context, client Cinder) error {
+		return client.ListVolumes(ctx, query, func(page []cinder.Volume) bool {
 			for _, v := range page {
 				e.note(v)
 			}
@@ -158,6 +160,6 @@ func (e *endpoint) forget(uid, id string) {
 	e.inventory.forget(id)
 }
 
-func (e *endpoint) failure(kind Kind, format string, arguments ...any) *Error {
-	return &Error{Backend: e.backend, Kind: kind, Message: fmt.Sprintf(format, arguments...)}
+func (e *endpoint) failure(kind cinder.Kind, format string, arguments ...any) *cinder.Error {
+	return &cinder.Error{Backend: e.backend, Kind: kind, Message: fmt.Sprintf(format, arguments...)}
 }

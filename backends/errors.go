@@ -1,102 +1,13 @@
 package backends
 
-import (
-	"errors"
-	"fmt"
-	"strings"
-	"time"
-)
+import "github.com/standalone-cinder/standalone-cinder/backends/cinder"
 
-// Kind classifies what went wrong, so that callers choose a reaction without
-// looking at status codes.
-type Kind string
-
-// The kinds of failure that a caller tells apart.
+// The kinds of failure that the life of a volume adds to a client's.
 const (
-	KindNotFound     Kind = "NotFound"     // 404: the volume, type or source does not exist
-	KindInvalid      Kind = "Invalid"      // 400: the request itself is refused
-	KindConflict     Kind = "Conflict"     // 409, or 400 for a volume in the wrong state
-	KindOverQuota    Kind = "OverQuota"    // 413: Cinder's own quota
-	KindRateLimited  Kind = "RateLimited"  // 429
-	KindUnauthorized Kind = "Unauthorized" // 401, also after a new login
-	KindForbidden    Kind = "Forbidden"    // 403
-	KindUnavailable  Kind = "Unavailable"  // 5xx, no connection, no answer
-	KindConfig       Kind = "Config"       // configuration or credentials cannot be used
-	KindVolumeFailed Kind = "VolumeFailed" // the volume went to error
-	KindTimeout      Kind = "Timeout"      // a wait of ours ran out
-	KindNotOurs      Kind = "NotOurs"      // the volume's stamp does not match
-	KindInUse        Kind = "InUse"        // attached elsewhere, or has snapshots
-	KindRecorded     Kind = "Recorded"     // was handed to somebody, and goes with its PersistentVolume only
-	KindElsewhere    Kind = "Elsewhere"    // absent, but not where it was made
-	KindFenced       Kind = "Fenced"       // the leader's term is over
-	KindInternal     Kind = "Internal"     // an answer that the API reference does not allow
+	KindVolumeFailed cinder.Kind = "VolumeFailed" // the volume went to error
+	KindTimeout      cinder.Kind = "Timeout"      // a wait of ours ran out
+	KindNotOurs      cinder.Kind = "NotOurs"      // the volume's stamp does not match
+	KindInUse        cinder.Kind = "InUse"        // attached elsewhere, or has snapshots
+	KindRecorded     cinder.Kind = "Recorded"     // was handed to somebody, and goes with its PersistentVolume only
+	KindElsewhere    cinder.Kind = "Elsewhere"    // absent, but not where it was made; Place says where the backend leads
 )
-
-// Error is every failure of this package, in one form.
-type Error struct {
-	Kind      Kind
-	Backend   string
-	Operation string // like "volume.create"; empty when no request was made
-	Status    int    // HTTP status, 0 when there was no answer
-	RequestID string // Cinder's X-Openstack-Request-Id
-	// Message is a sentence without secrets, fit for an event.
-	Message string
-	// RetryAfter is what the server asked for, 0 when it did not.
-	RetryAfter time.Duration
-	// EffectUnknown says that the request may have taken effect although no
-	// answer came: only a look can tell.
-	EffectUnknown bool
-	// Place is where the backend leads, with KindElsewhere.
-	Place Place
-
-	cause error
-	// unsent says that no request was made, so that the failure tells nothing
-	// about the backend.
-	unsent bool
-}
-
-// Error renders place, culprit and what Cinder said.
-func (e *Error) Error() string {
-	text := "backend " + e.Backend + ": " + e.what()
-	if e.Status != 0 && e.RequestID != "" {
-		text = strings.TrimSuffix(text, ")") + ", " + e.RequestID + ")"
-	}
-	return text
-}
-
-// what is the error without the backend's name and the request's id, the same
-// for the same trouble.
-func (e *Error) what() string {
-	text := e.Message
-	if e.Operation != "" {
-		text = e.Operation + ": " + text
-	}
-	if e.Status != 0 {
-		text += fmt.Sprintf(" (HTTP %d)", e.Status)
-	}
-	return text
-}
-
-// Unwrap gives the context error behind a canceled call. Foreign errors stay
-// hidden: their texts may carry request bodies.
-func (e *Error) Unwrap() error { return e.cause }
-
-// KindOf returns the kind of the first Error in err's chain, or "" when there
-// is none.
-func KindOf(err error) Kind {
-	var e *Error
-	if errors.As(err, &e) {
-		return e.Kind
-	}
-	return ""
-}
-
-// IsKind reports whether err carries an Error of that kind.
-func IsKind(err error, kind Kind) bool { return err != nil && KindOf(err) == kind }
-
-func orElse(s, fallback string) string {
-	if s == "" {
-		return fallback
-	}
-	return s
-}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
 // inventory knows which volumes of this cluster a backend had when it was last
@@ -15,11 +17,11 @@ import (
 // term, and again only after a create request whose answer was lost.
 type inventory struct {
 	cluster string
-	list    func(ctx context.Context, yield func(page []Volume) bool) error
+	list    func(ctx context.Context, yield func(page []cinder.Volume) bool) error
 
 	mu      sync.Mutex
 	started time.Time // of the last complete listing; zero before the first
-	volumes map[string][]Volume
+	volumes map[string][]cinder.Volume
 	loading *loading
 }
 
@@ -29,19 +31,19 @@ type loading struct {
 	err     error
 }
 
-func newInventory(cluster string, list func(context.Context, func([]Volume) bool) error) *inventory {
-	return &inventory{cluster: cluster, list: list, volumes: map[string][]Volume{}}
+func newInventory(cluster string, list func(context.Context, func([]cinder.Volume) bool) error) *inventory {
+	return &inventory{cluster: cluster, list: list, volumes: map[string][]cinder.Volume{}}
 }
 
 // find returns the volumes stamped for the claim, from a listing that began
 // after the given time; any listing will do when it is zero.
-func (i *inventory) find(ctx context.Context, stamp Stamp, after time.Time) ([]Volume, error) {
+func (i *inventory) find(ctx context.Context, stamp Stamp, after time.Time) ([]cinder.Volume, error) {
 	if err := i.load(ctx, after); err != nil {
 		return nil, err
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	var found []Volume
+	var found []cinder.Volume
 	for _, v := range i.volumes[stamp.ClaimUID] {
 		if stamp.Owns(v) {
 			found = append(found, v)
@@ -52,19 +54,19 @@ func (i *inventory) find(ctx context.Context, stamp Stamp, after time.Time) ([]V
 
 // all returns every volume of the cluster in the last complete listing,
 // listing first when there was none.
-func (i *inventory) all(ctx context.Context) ([]Volume, error) {
+func (i *inventory) all(ctx context.Context) ([]cinder.Volume, error) {
 	return i.allAfter(ctx, time.Time{})
 }
 
 // allAfter returns every volume of the cluster in a listing that began after
 // the given time.
-func (i *inventory) allAfter(ctx context.Context, after time.Time) ([]Volume, error) {
+func (i *inventory) allAfter(ctx context.Context, after time.Time) ([]cinder.Volume, error) {
 	if err := i.load(ctx, after); err != nil {
 		return nil, err
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	var all []Volume
+	var all []cinder.Volume
 	for _, volumes := range i.volumes {
 		all = append(all, volumes...)
 	}
@@ -93,7 +95,7 @@ func (i *inventory) forget(id string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	for uid, volumes := range i.volumes {
-		kept := slices.DeleteFunc(volumes, func(v Volume) bool { return v.ID == id })
+		kept := slices.DeleteFunc(volumes, func(v cinder.Volume) bool { return v.ID == id })
 		if len(kept) == 0 {
 			delete(i.volumes, uid)
 		} else {
@@ -131,9 +133,9 @@ func (i *inventory) load(ctx context.Context, after time.Time) error {
 }
 
 func (i *inventory) run(ctx context.Context, current *loading) {
-	byClaim := map[string][]Volume{}
+	byClaim := map[string][]cinder.Volume{}
 	texts := map[string]string{}
-	err := i.list(ctx, func(page []Volume) bool {
+	err := i.list(ctx, func(page []cinder.Volume) bool {
 		for _, v := range page {
 			stamp := StampOf(v)
 			if stamp.Cluster != i.cluster || stamp.ClaimUID == "" {
@@ -142,7 +144,7 @@ func (i *inventory) run(ctx context.Context, current *loading) {
 			v.Metadata = shareTexts(v.Metadata, texts)
 			// A listing may begin again after a new login.
 			known := byClaim[stamp.ClaimUID]
-			if at := slices.IndexFunc(known, func(k Volume) bool { return k.ID == v.ID }); at >= 0 {
+			if at := slices.IndexFunc(known, func(k cinder.Volume) bool { return k.ID == v.ID }); at >= 0 {
 				known[at] = v
 			} else {
 				byClaim[stamp.ClaimUID] = append(known, v)
@@ -189,7 +191,7 @@ func shareTexts(metadata, texts map[string]string) map[string]string {
 
 // elder orders volumes by age and, since Cinder's clock ticks in seconds, by
 // id, so that every leader picks the same one of two.
-func elder(a, b Volume) int {
+func elder(a, b cinder.Volume) int {
 	if c := a.CreatedAt.Compare(b.CreatedAt); c != 0 {
 		return c
 	}

@@ -8,17 +8,18 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
 func TestInventoryIsListedOnce(t *testing.T) {
-	cinder := newMemoryCinder()
-	cinder.add(mine(1, StatusAvailable))
-	cinder.add(mine(2, StatusAvailable))
-	foreign := mine(3, StatusAvailable)
+	memory := newMemoryCinder()
+	memory.add(mine(1, cinder.StatusAvailable))
+	memory.add(mine(2, cinder.StatusAvailable))
+	foreign := mine(3, cinder.StatusAvailable)
 	foreign.Metadata[stampCluster] = "cluster-2"
-	cinder.add(foreign)
-	i := newInventory("cluster-1", func(ctx context.Context, yield func([]Volume) bool) error {
-		return cinder.ListVolumes(ctx, VolumeQuery{PageSize: 1}, yield)
+	memory.add(foreign)
+	i := newInventory("cluster-1", func(ctx context.Context, yield func([]cinder.Volume) bool) error {
+		return memory.ListVolumes(ctx, cinder.VolumeQuery{PageSize: 1}, yield)
 	})
 	var group sync.WaitGroup
 	for claim := range 50 {
@@ -30,14 +31,14 @@ func TestInventoryIsListedOnce(t *testing.T) {
 		})
 	}
 	group.Wait()
-	equal(t, cinder.count("volume.list"), 3) // pages of one listing
+	equal(t, memory.count("volume.list"), 3) // pages of one listing
 	all, err := i.all(t.Context())
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, ids(all), []string{"volume-1", "volume-2"})
 	i.forget("volume-1")
 	all, _ = i.all(t.Context())
 	equal(t, ids(all), []string{"volume-2"})
-	equal(t, cinder.count("volume.list"), 3)
+	equal(t, memory.count("volume.list"), 3)
 }
 
 // TestInventoryAfter: a listing that began before the time in question does
@@ -45,10 +46,10 @@ func TestInventoryIsListedOnce(t *testing.T) {
 func TestInventoryAfter(t *testing.T) {
 	for name, firstFails := range map[string]error{"the first succeeds": nil, "the first fails": errors.New("half a list")} {
 		t.Run(name, func(t *testing.T) {
-			listings := make(chan chan []Volume)
+			listings := make(chan chan []cinder.Volume)
 			failures := []error{firstFails, nil}
-			i := newInventory("cluster-1", func(_ context.Context, yield func([]Volume) bool) error {
-				answer := make(chan []Volume)
+			i := newInventory("cluster-1", func(_ context.Context, yield func([]cinder.Volume) bool) error {
+				answer := make(chan []cinder.Volume)
 				listings <- answer
 				yield(<-answer)
 				err := failures[0]
@@ -56,7 +57,7 @@ func TestInventoryAfter(t *testing.T) {
 				return err
 			})
 			type result struct {
-				found []Volume
+				found []cinder.Volume
 				err   error
 			}
 			find := func(after time.Time) chan result {
@@ -73,17 +74,17 @@ func TestInventoryAfter(t *testing.T) {
 			first <- nil
 			equal(t, <-early, result{nil, firstFails})
 			second := <-listings
-			v := mine(1, StatusCreating)
-			second <- []Volume{v}
-			equal(t, <-late, result{[]Volume{v}, nil})
+			v := mine(1, cinder.StatusCreating)
+			second <- []cinder.Volume{v}
+			equal(t, <-late, result{[]cinder.Volume{v}, nil})
 		})
 	}
 }
 
 func TestInventoryThatFails(t *testing.T) {
 	fail := true
-	i := newInventory("cluster-1", func(_ context.Context, yield func([]Volume) bool) error {
-		yield([]Volume{mine(1, StatusAvailable)})
+	i := newInventory("cluster-1", func(_ context.Context, yield func([]cinder.Volume) bool) error {
+		yield([]cinder.Volume{mine(1, cinder.StatusAvailable)})
 		if fail {
 			return errors.New("half a list")
 		}
@@ -108,12 +109,12 @@ func TestInventoryThatFails(t *testing.T) {
 // TestInventoryOutlivesItsFirstCaller: the listing serves those who wait too.
 func TestInventoryOutlivesItsFirstCaller(t *testing.T) {
 	listing := make(chan struct{})
-	i := newInventory("cluster-1", func(ctx context.Context, yield func([]Volume) bool) error {
+	i := newInventory("cluster-1", func(ctx context.Context, yield func([]cinder.Volume) bool) error {
 		<-listing
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		yield([]Volume{mine(1, StatusAvailable)})
+		yield([]cinder.Volume{mine(1, cinder.StatusAvailable)})
 		return nil
 	})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -130,23 +131,23 @@ func TestInventoryOutlivesItsFirstCaller(t *testing.T) {
 // TestInventoryOfARepeatedListing: after a new login in its midst a listing
 // begins again and shows volumes twice.
 func TestInventoryOfARepeatedListing(t *testing.T) {
-	i := newInventory("cluster-1", func(_ context.Context, yield func([]Volume) bool) error {
-		before, after := mine(1, StatusCreating), mine(1, StatusAvailable)
+	i := newInventory("cluster-1", func(_ context.Context, yield func([]cinder.Volume) bool) error {
+		before, after := mine(1, cinder.StatusCreating), mine(1, cinder.StatusAvailable)
 		before.ID, after.ID = "a", "a"
-		yield([]Volume{before})
-		yield([]Volume{after})
+		yield([]cinder.Volume{before})
+		yield([]cinder.Volume{after})
 		return nil
 	})
 	found, err := i.find(t.Context(), claimStamp(1), time.Time{})
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, len(found), 1)
-	equal(t, found[0].Status, StatusAvailable)
+	equal(t, found[0].Status, cinder.StatusAvailable)
 }
 
 func TestEndOfTermEndsListings(t *testing.T) {
-	cinder := newMemoryCinder()
+	memory := newMemoryCinder()
 	hold, end := context.WithCancel(t.Context())
-	l := cinder.term(t, func(o *LifecycleOptions) { o.Hold = hold })
+	l := memory.term(t, func(o *LifecycleOptions) { o.Hold = hold })
 	end()
 	_, err := l.Volumes(t.Context())
 	if !errors.Is(err, context.Canceled) {

@@ -3,17 +3,19 @@ package backends
 import (
 	"testing"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
 func TestVolumeThatArrivesAfterTheListingIsFoundByTheNext(t *testing.T) {
-	cinder := newMemoryCinder()
-	l := cinder.term(t)
+	memory := newMemoryCinder()
+	l := memory.term(t)
 	connected, err := l.Connect(t.Context(), claimSpec(1))
 	if err != nil {
 		t.Fatal(err)
 	}
 	// What an earlier leader asked for arrives now.
-	second := cinder.add(mine(1, StatusAvailable))
+	second := memory.add(mine(1, cinder.StatusAvailable))
 	listed, err := l.Relist(t.Context())
 	if err != nil || len(listed) != 2 {
 		t.Fatalf("listed %d volumes, %v", len(listed), err)
@@ -25,31 +27,31 @@ func TestVolumeThatArrivesAfterTheListingIsFoundByTheNext(t *testing.T) {
 }
 
 func TestUnrecordedVolumeIsRemovedAndNoOther(t *testing.T) {
-	marked := mine(1, StatusAvailable)
+	marked := mine(1, cinder.StatusAvailable)
 	marked.Metadata[stampAttached] = "true"
 	for name, c := range map[string]struct {
-		volume  Volume
-		kind    Kind
+		volume  cinder.Volume
+		kind    cinder.Kind
 		removed bool
 	}{
 		"was in use once":            {marked, KindRecorded, false},
-		"available":                  {mine(1, StatusAvailable), "", true},
-		"attaching":                  {mine(1, StatusAttaching), "", true},
-		"error":                      {mine(1, StatusError), "", true},
-		"in use":                     {mine(1, StatusInUse), KindRecorded, false},
-		"another claim's":            {mine(2, StatusAvailable), KindNotOurs, false},
-		"of the same name, unmarked": {Volume{Name: claimStamp(1).PV, Status: StatusAvailable}, KindNotOurs, false},
+		"available":                  {mine(1, cinder.StatusAvailable), "", true},
+		"attaching":                  {mine(1, cinder.StatusAttaching), "", true},
+		"error":                      {mine(1, cinder.StatusError), "", true},
+		"in use":                     {mine(1, cinder.StatusInUse), KindRecorded, false},
+		"another claim's":            {mine(2, cinder.StatusAvailable), KindNotOurs, false},
+		"of the same name, unmarked": {cinder.Volume{Name: claimStamp(1).PV, Status: cinder.StatusAvailable}, KindNotOurs, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cinder := newMemoryCinder()
-			kept := cinder.add(mine(1, StatusInUse))
-			id := cinder.add(c.volume)
-			l := cinder.term(t)
+			memory := newMemoryCinder()
+			kept := memory.add(mine(1, cinder.StatusInUse))
+			id := memory.add(c.volume)
+			l := memory.term(t)
 			err := l.RemoveUnrecorded(t.Context(), id, claimStamp(1), testConnector, nil)
-			if c.kind == "" && err != nil || c.kind != "" && !IsKind(err, c.kind) {
+			if c.kind == "" && err != nil || c.kind != "" && !cinder.IsKind(err, c.kind) {
 				t.Errorf("error %v, want kind %q", err, c.kind)
 			}
-			left := cinder.snapshot()
+			left := memory.snapshot()
 			if _, ok := left[id]; ok == c.removed {
 				t.Errorf("removed: %t, want %t", !ok, c.removed)
 			}
@@ -61,13 +63,13 @@ func TestUnrecordedVolumeIsRemovedAndNoOther(t *testing.T) {
 }
 
 func TestLostAnswerToACreateIsRemembered(t *testing.T) {
-	cinder := newMemoryCinder()
-	l := cinder.term(t)
+	memory := newMemoryCinder()
+	l := memory.term(t)
 	if !l.LastDoubt().IsZero() {
 		t.Error("there is doubt before anything was asked")
 	}
 	before := time.Now()
-	cinder.fault = func(operation, _ string) mishap {
+	memory.fault = func(operation, _ string) mishap {
 		if operation == "volume.create" {
 			return lost
 		}
@@ -79,7 +81,7 @@ func TestLostAnswerToACreateIsRemembered(t *testing.T) {
 	if doubt := l.LastDoubt(); doubt.Before(before) {
 		t.Errorf("the doubt is from %s", doubt)
 	}
-	cinder.fault = nil
+	memory.fault = nil
 	settled := l.LastDoubt()
 	if _, err := l.Connect(t.Context(), claimSpec(2)); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package backends
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 )
 
 // ServeHTTP speaks the volumes API for a memoryCinder, as far as the lifecycle
@@ -26,10 +30,10 @@ func (m *memoryCinder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			} `json:"volume"`
 		}
 		if json.NewDecoder(r.Body).Decode(&body) != nil {
-			answer(w, http.StatusBadRequest, `{"badRequest": {"code": 400, "message": "Malformed request body"}}`)
+			cindertest.Answer(w, http.StatusBadRequest, `{"badRequest": {"code": 400, "message": "Malformed request body"}}`)
 			return
 		}
-		v, err := m.CreateVolume(r.Context(), NewVolume{Name: body.Volume.Name, SizeGiB: body.Volume.Size, Metadata: body.Volume.Metadata})
+		v, err := m.CreateVolume(r.Context(), cinder.NewVolume{Name: body.Volume.Name, SizeGiB: body.Volume.Size, Metadata: body.Volume.Metadata})
 		reply(w, http.StatusAccepted, map[string]any{"volume": view(v)}, err)
 	case r.Method == http.MethodGet && id == "detail":
 		m.serveList(w, r)
@@ -41,7 +45,7 @@ func (m *memoryCinder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodPost && action == "action":
 		m.serveAction(w, r, id)
 	default:
-		answer(w, http.StatusNotFound, routingNotFound)
+		cindertest.Answer(w, http.StatusNotFound, cindertest.RoutingNotFound)
 	}
 }
 
@@ -54,7 +58,7 @@ func (m *memoryCinder) serveList(w http.ResponseWriter, r *http.Request) {
 	}
 	volumes := []map[string]any{}
 	past, more := query.Get("marker") == "", false
-	err := m.ListVolumes(r.Context(), VolumeQuery{Status: Status(query.Get("status"))}, func(page []Volume) bool {
+	err := m.ListVolumes(r.Context(), cinder.VolumeQuery{Status: cinder.Status(query.Get("status"))}, func(page []cinder.Volume) bool {
 		for _, v := range page {
 			if past && len(volumes) == limit {
 				more = true
@@ -81,7 +85,7 @@ func (m *memoryCinder) serveList(w http.ResponseWriter, r *http.Request) {
 func (m *memoryCinder) serveAction(w http.ResponseWriter, r *http.Request, id string) {
 	var body map[string]json.RawMessage
 	if json.NewDecoder(r.Body).Decode(&body) != nil || len(body) != 1 {
-		answer(w, http.StatusBadRequest, `{"badRequest": {"code": 400, "message": "Malformed request body"}}`)
+		cindertest.Answer(w, http.StatusBadRequest, `{"badRequest": {"code": 400, "message": "Malformed request body"}}`)
 		return
 	}
 	ctx := r.Context()
@@ -101,17 +105,17 @@ func (m *memoryCinder) serveAction(w http.ResponseWriter, r *http.Request, id st
 		case "os-detach":
 			reply(w, http.StatusAccepted, nil, m.Detach(ctx, id, arguments.Attachment))
 		case "os-terminate_connection":
-			reply(w, http.StatusAccepted, nil, m.TerminateConnection(ctx, id, Connector{}))
+			reply(w, http.StatusAccepted, nil, m.TerminateConnection(ctx, id, cinder.Connector{}))
 		case "os-initialize_connection":
-			document, err := m.InitializeConnection(ctx, id, Connector{})
+			document, err := m.InitializeConnection(ctx, id, cinder.Connector{})
 			reply(w, http.StatusOK, map[string]any{"connection_info": json.RawMessage(document)}, err)
 		default:
-			answer(w, http.StatusBadRequest, `{"badRequest": {"code": 400, "message": "There is no such action: `+name+`"}}`)
+			cindertest.Answer(w, http.StatusBadRequest, `{"badRequest": {"code": 400, "message": "There is no such action: `+name+`"}}`)
 		}
 	}
 }
 
-func view(v Volume) map[string]any {
+func view(v cinder.Volume) map[string]any {
 	attachments := []any{}
 	for _, a := range v.Attachments {
 		attachments = append(attachments, map[string]any{"attachment_id": a.ID, "host_name": a.Host, "server_id": nil})
@@ -122,10 +126,10 @@ func view(v Volume) map[string]any {
 
 // reply answers with a document or the fault of an error.
 func reply(w http.ResponseWriter, status int, document map[string]any, err error) {
-	var failed *Error
+	var failed *cinder.Error
 	if errors.As(err, &failed) {
 		name := map[int]string{400: "badRequest", 404: "itemNotFound", 403: "forbidden"}[failed.Status]
-		answer(w, failed.Status, fmt.Sprintf(`{%q: {"code": %d, "message": %q}}`, orElse(name, "computeFault"), failed.Status, failed.Message))
+		cindertest.Answer(w, failed.Status, fmt.Sprintf(`{%q: {"code": %d, "message": %q}}`, cmp.Or(name, "computeFault"), failed.Status, failed.Message))
 		return
 	}
 	if document == nil {
@@ -136,19 +140,19 @@ func reply(w http.ResponseWriter, status int, document map[string]any, err error
 	if err != nil {
 		panic(err)
 	}
-	answer(w, status, string(encoded))
+	cindertest.Answer(w, status, string(encoded))
 }
 
 // TestLifeOverHTTP leads many volumes through their lives with everything in
 // place: pool, login, paging, a token that expires in between, few slots.
 func TestLifeOverHTTP(t *testing.T) {
-	cloud := newCloudServer(t)
-	cinder := newMemoryCinder()
-	cloud.cinder = cinder.ServeHTTP
+	cloud := cindertest.NewCloud(t)
+	memory := newMemoryCinder()
+	cloud.Cinder = memory.ServeHTTP
 	for range 50 {
-		cinder.add(Volume{Status: StatusAvailable})
+		memory.add(cinder.Volume{Status: cinder.StatusAvailable})
 	}
-	pool := NewPool(PoolOptions{Sources: cloud.clouds(passwordCloud), Metrics: testMetrics()})
+	pool := NewPool(PoolOptions{Sources: cloud.Clouds(cindertest.PasswordCloud), Metrics: testMetrics()})
 	config := gold
 	config.Limits.Concurrency = 4
 	term := func() *Lifecycle {
@@ -163,21 +167,21 @@ func TestLifeOverHTTP(t *testing.T) {
 		return err
 	})
 	for claim := range claims {
-		if found := cinder.stamped(claimStamp(claim)); len(found) != 1 || found[0].Status != StatusAttaching {
+		if found := memory.stamped(claimStamp(claim)); len(found) != 1 || found[0].Status != cinder.StatusAttaching {
 			t.Errorf("claim %d has %+v", claim, found)
 		}
 	}
-	equal(t, len(cinder.changes()), 3*claims)
-	cloud.revoke()
+	equal(t, len(memory.changes()), 3*claims)
+	cloud.Revoke()
 	atOnce(t, claims, func(claim int) error {
 		return l.Complete(t.Context(), claimTarget(claim, connected[claim].Volume.ID), false)
 	})
-	cloud.revoke()
+	cloud.Revoke()
 	l = term()
 	atOnce(t, claims, func(claim int) error {
 		return l.Remove(t.Context(), claimTarget(claim, connected[claim].Volume.ID))
 	})
-	equal(t, len(cinder.snapshot()), 50)
-	equal(t, cloud.loginCount(), 3)
+	equal(t, len(memory.snapshot()), 50)
+	equal(t, cloud.LoginCount(), 3)
 	idle(t, l)
 }

@@ -8,7 +8,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/fingerprint"
+	"github.com/standalone-cinder/standalone-cinder/backends/keyedmutex"
 )
 
 // LifecycleOptions configure a Lifecycle.
@@ -59,7 +61,7 @@ type Lifecycle struct {
 
 	// locks keeps two operations on the volume of one claim apart, such as
 	// Complete and Remove when a claim is deleted as soon as it is bound.
-	locks *keyedMutex
+	locks *keyedmutex.Mutex
 
 	// mu guards what every endpoint of the term remembers, and which of them
 	// is the current one.
@@ -81,12 +83,12 @@ func newLifecycle(options LifecycleOptions, clients func(config func() Config) c
 	if options.Poll <= 0 {
 		options.Poll = 200 * time.Millisecond
 	}
-	l := &Lifecycle{options: options, clients: clients, locks: newKeyedMutex()}
+	l := &Lifecycle{options: options, clients: clients, locks: keyedmutex.New()}
 	l.breaker = newBreaker(breakerOptions{
 		backend:        options.Config.Name,
 		failuresToOpen: options.FailuresToOpen,
 		hold:           options.Hold,
-		probe:          func(ctx context.Context) error { return l.current().cinder.probe(ctx) },
+		probe:          func(ctx context.Context) error { return l.current().session.probe(ctx) },
 		changed:        options.HealthChanged,
 		logger:         options.Logger,
 		metrics:        options.Metrics,
@@ -119,7 +121,7 @@ type Spec struct {
 	Zone      string
 	Metadata  map[string]string // the operator's; the stamp is added
 	Stamp     Stamp
-	Connector Connector
+	Connector cinder.Connector
 	// ReadOnly asks for a connection through which nobody writes.
 	ReadOnly bool
 	// Permit is asked before a volume of the claim is removed to keep another,
@@ -134,7 +136,7 @@ type Spec struct {
 func (s Spec) request() string {
 	request := fmt.Sprintf("%d GiB, type %q, zone %q", s.SizeGiB, s.Type, s.Zone)
 	if len(request) > longestMetadata {
-		return auth.Fingerprint(request)
+		return fingerprint.Of(request)
 	}
 	return request
 }
@@ -144,14 +146,14 @@ const longestMetadata = 255
 
 // fits reports whether a volume was asked for as the spec asks now. Volumes of
 // earlier versions do not say how they were asked for.
-func (s Spec) fits(v Volume) bool {
+func (s Spec) fits(v cinder.Volume) bool {
 	request, known := v.Metadata[stampRequest]
 	return !known || request == s.request()
 }
 
 // Connected is a volume and how a node reaches it.
 type Connected struct {
-	Volume Volume
+	Volume cinder.Volume
 	// Document is Cinder's connection document; it may hold credentials.
 	Document []byte
 	// Fresh says that Cinder wrote the document now. Else it is the one that
@@ -160,7 +162,7 @@ type Connected struct {
 	// AttachmentID is the attachment's, empty where the volume actions connect.
 	AttachmentID string
 	// Place is where the volume lives.
-	Place Place
+	Place cinder.Place
 }
 
 // maxMoves bounds how often one call looks and steps. The longest healthy way
@@ -173,7 +175,7 @@ const maxMoves = 12
 // once the PersistentVolume is recorded, so that "attaching or earlier" proves
 // that none was.
 func (l *Lifecycle) Connect(ctx context.Context, spec Spec) (Connected, error) {
-	release, err := l.locks.acquire(ctx, spec.Stamp.ClaimUID)
+	release, err := l.locks.Acquire(ctx, spec.Stamp.ClaimUID)
 	if err != nil {
 		return Connected{}, err
 	}
@@ -207,7 +209,7 @@ func (e *endpoint) connect(ctx context.Context, spec Spec) (Connected, error) {
 			}
 		}
 		if (next == stepReserve || next == stepConnect || next == stepAttach) && v.SizeGiB < spec.SizeGiB {
-			return Connected{}, e.failure(KindConflict, "volume %s has %d GiB, the claim wants %d GiB", v.ID, v.SizeGiB, spec.SizeGiB)
+			return Connected{}, e.failure(cinder.KindConflict, "volume %s has %d GiB, the claim wants %d GiB", v.ID, v.SizeGiB, spec.SizeGiB)
 		}
 		switch next {
 		case stepCreate:
@@ -233,25 +235,25 @@ func (e *endpoint) connect(ctx context.Context, spec Spec) (Connected, error) {
 				v, err = e.lookAgain(ctx, v.ID, spec)
 			}
 		default:
-			return Connected{}, e.failure(KindConflict, "volume %s is %s; it is left alone until that is over", v.ID, v.Status)
+			return Connected{}, e.failure(cinder.KindConflict, "volume %s is %s; it is left alone until that is over", v.ID, v.Status)
 		}
 		if err != nil {
 			return Connected{}, err
 		}
 	}
-	return Connected{}, e.failure(KindConflict, "volume %s keeps changing its state; somebody else works on it", v.ID)
+	return Connected{}, e.failure(cinder.KindConflict, "volume %s keeps changing its state; somebody else works on it", v.ID)
 }
 
 // initialize asks for the connection of a volume that is attaching, or that a
 // PersistentVolume of the same claim once had in use. A volume that somebody
 // else has attached would be written to from two sides.
-func (e *endpoint) initialize(ctx context.Context, v Volume, spec Spec) (Connected, error) {
+func (e *endpoint) initialize(ctx context.Context, v cinder.Volume, spec Spec) (Connected, error) {
 	if err := e.attachedElsewhere(v, Target{Connector: spec.Connector}); err != nil {
 		return Connected{}, err
 	}
 	var document []byte
-	err := e.cinder.change(ctx, func(ctx context.Context, cinder api) (err error) {
-		document, err = cinder.InitializeConnection(ctx, v.ID, spec.Connector)
+	err := e.session.change(ctx, func(ctx context.Context, client Cinder) (err error) {
+		document, err = client.InitializeConnection(ctx, v.ID, spec.Connector)
 		return err
 	})
 	if err != nil {
@@ -261,83 +263,25 @@ func (e *endpoint) initialize(ctx context.Context, v Volume, spec Spec) (Connect
 	return Connected{Volume: v, Document: document, Fresh: true}, nil
 }
 
-// look finds the claim's volume: by the id that this term knows, else in the
-// listing of the term. The zero Volume means that there provably is none.
-func (e *endpoint) look(ctx context.Context, stamp Stamp, connector Connector, permit Permit) (Volume, error) {
-	for range maxMoves {
-		id, err := e.locate(ctx, stamp, connector, permit)
-		if id == "" || err != nil {
-			return Volume{}, err
-		}
-		v, err := e.get(ctx, id)
-		if IsKind(err, KindNotFound) {
-			// Somebody else removed it. Whether it was the only one is to be
-			// looked up: a second one may have been made meanwhile.
-			e.forget(stamp.ClaimUID, id)
-			e.doubt(stamp.ClaimUID)
-			continue
-		}
-		if err != nil {
-			return Volume{}, err
-		}
-		if !stamp.Owns(v) {
-			return Volume{}, e.failure(KindNotOurs, "volume %s no longer carries the stamp of this claim", id)
-		}
-		return v, nil
-	}
-	return Volume{}, e.failure(KindConflict, "the volumes of claim UID %q vanish as fast as they are found; somebody else works on them", stamp.ClaimUID)
-}
-
-// lookAgain finds the claim's volume after the one that was known is gone, and
-// not by our doing.
-func (e *endpoint) lookAgain(ctx context.Context, id string, spec Spec) (Volume, error) {
-	e.forget(spec.Stamp.ClaimUID, id)
-	e.doubt(spec.Stamp.ClaimUID)
-	return e.look(ctx, spec.Stamp, spec.Connector, spec.Permit)
-}
-
-// locate returns the id of the claim's only volume, or "" when there is none.
-func (e *endpoint) locate(ctx context.Context, stamp Stamp, connector Connector, permit Permit) (string, error) {
-	e.mu.Lock()
-	id, known := e.volumes[stamp.ClaimUID]
-	since, unsettled := e.unsettled[stamp.ClaimUID]
-	e.mu.Unlock()
-	if known && !unsettled {
-		return id, nil
-	}
-	found, err := e.inventory.find(ctx, stamp, since)
-	if err != nil {
-		return "", err
-	}
-	if len(found) > 0 {
-		chosen, err := e.keepOne(ctx, found, stamp, connector, permit)
-		if err != nil {
-			return "", err
-		}
-		id = chosen.ID
-	}
-	e.settle(stamp.ClaimUID, id)
-	return id, nil
-}
-
 // create makes the volume. An answer that was lost is settled by the look of
 // the next attempt, never by repeating the request.
-func (e *endpoint) create(ctx context.Context, spec Spec) (v Volume, err error) {
+func (e *endpoint) create(ctx context.Context, spec Spec) (v cinder.Volume, err error) {
 	uid := spec.Stamp.ClaimUID
 	// Noted before the request leaves: a panic between effect and answer must
 	// not make the volume unknown.
 	e.doubt(uid)
-	err = e.cinder.change(ctx, func(ctx context.Context, cinder api) error {
-		workflow, err := cinder.Workflow(ctx)
+	err = e.session.change(ctx, func(ctx context.Context, client Cinder) error {
+		workflow, err := client.Workflow(ctx)
 		if err != nil {
-			return withoutEffect(err)
+			return cinder.WithoutEffect(err)
 		}
 		metadata := spec.Stamp.Metadata(spec.Metadata)
 		metadata[stampRequest] = spec.request()
-		if workflow == WorkflowAttachment {
+		metadata[stampRequested] = client.Now().UTC().Format(time.RFC3339)
+		if workflow == cinder.WorkflowAttachment {
 			metadata[stampWorkflow] = string(workflow)
 		}
-		v, err = cinder.CreateVolume(ctx, NewVolume{
+		v, err = client.CreateVolume(ctx, cinder.NewVolume{
 			Name:     spec.Name,
 			SizeGiB:  spec.SizeGiB,
 			Type:     spec.Type,
@@ -350,7 +294,7 @@ func (e *endpoint) create(ctx context.Context, spec Spec) (v Volume, err error) 
 		e.settle(uid, v.ID)
 		return v, nil
 	}
-	var failed *Error
+	var failed *cinder.Error
 	if errors.As(err, &failed) && !failed.EffectUnknown {
 		e.settle(uid, "")
 	} else {
@@ -359,35 +303,35 @@ func (e *endpoint) create(ctx context.Context, spec Spec) (v Volume, err error) 
 		e.doubt(uid)
 		e.answerLost()
 	}
-	return Volume{}, err
+	return cinder.Volume{}, err
 }
 
 // awaitCreated waits until the volume has left `creating`, and then sees to it
 // that it is the only one of its claim.
-func (e *endpoint) awaitCreated(ctx context.Context, v Volume, spec Spec) (Volume, error) {
+func (e *endpoint) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec) (cinder.Volume, error) {
 	stamp := spec.Stamp
-	after, gone, err := e.watcher.await(ctx, v.ID, StatusCreating, e.timeouts().Create)
+	after, gone, err := e.watcher.await(ctx, v.ID, cinder.StatusCreating, e.timeouts().Create)
 	if err != nil {
-		return Volume{}, err
+		return cinder.Volume{}, err
 	}
 	if gone {
 		return e.lookAgain(ctx, v.ID, spec)
 	}
 	if !stamp.Owns(after) {
-		return Volume{}, e.failure(KindNotOurs, "volume %s no longer carries the stamp of this claim", v.ID)
+		return cinder.Volume{}, e.failure(KindNotOurs, "volume %s no longer carries the stamp of this claim", v.ID)
 	}
 	rivals := e.rivalsOf(stamp.ClaimUID, v.ID)
 	if len(rivals) == 0 {
 		return after, nil
 	}
-	found := []Volume{after}
+	found := []cinder.Volume{after}
 	for _, id := range rivals {
 		rival, err := e.get(ctx, id)
-		if IsKind(err, KindNotFound) {
+		if cinder.IsKind(err, cinder.KindNotFound) {
 			continue
 		}
 		if err != nil {
-			return Volume{}, err
+			return cinder.Volume{}, err
 		}
 		if stamp.Owns(rival) {
 			found = append(found, rival)
@@ -395,7 +339,7 @@ func (e *endpoint) awaitCreated(ctx context.Context, v Volume, spec Spec) (Volum
 	}
 	chosen, err := e.keepOne(ctx, found, stamp, spec.Connector, spec.Permit)
 	if err != nil {
-		return Volume{}, err
+		return cinder.Volume{}, err
 	}
 	e.settle(stamp.ClaimUID, chosen.ID)
 	return chosen, nil
@@ -403,43 +347,43 @@ func (e *endpoint) awaitCreated(ctx context.Context, v Volume, spec Spec) (Volum
 
 // reserve marks the volume as being attached. A conflict is settled by
 // looking: the reservation of a lost answer is as good as this one.
-func (e *endpoint) reserve(ctx context.Context, v Volume) (Volume, error) {
-	err := e.cinder.change(ctx, func(ctx context.Context, cinder api) error { return cinder.Reserve(ctx, v.ID) })
+func (e *endpoint) reserve(ctx context.Context, v cinder.Volume) (cinder.Volume, error) {
+	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.Reserve(ctx, v.ID) })
 	switch {
 	case err == nil:
-		v.Status = StatusAttaching
+		v.Status = cinder.StatusAttaching
 		return v, nil
-	case IsKind(err, KindConflict):
+	case cinder.IsKind(err, cinder.KindConflict):
 		again, getErr := e.get(ctx, v.ID)
 		if getErr != nil {
-			return Volume{}, getErr
+			return cinder.Volume{}, getErr
 		}
 		if again.Status == v.Status {
-			return Volume{}, err
+			return cinder.Volume{}, err
 		}
 		return again, nil
 	}
-	return Volume{}, err
+	return cinder.Volume{}, err
 }
 
 // replace removes a volume of an earlier attempt that was asked for otherwise
 // than the rule asks now, and returns what the claim has then, which is most
 // often nothing. What this call makes is asked for as the spec says, so that no
 // call replaces its own.
-func (e *endpoint) replace(ctx context.Context, v Volume, spec Spec) (Volume, error) {
+func (e *endpoint) replace(ctx context.Context, v cinder.Volume, spec Spec) (cinder.Volume, error) {
 	made := v.Metadata[stampRequest]
 	e.logger.Info("Removing a volume of an earlier attempt: the policy asks for another now", "volume", v.ID, "claimUID", spec.Stamp.ClaimUID, "askedFor", made, "wanted", spec.request())
 	if err := e.removeUnrecorded(ctx, v.ID, spec.Stamp, spec.Connector, spec.Permit); err != nil {
-		return Volume{}, fmt.Errorf("volume %s was made for another request (%s) than the present one (%s) and cannot be removed: %w", v.ID, made, spec.request(), err)
+		return cinder.Volume{}, fmt.Errorf("volume %s was made for another request (%s) than the present one (%s) and cannot be removed: %w", v.ID, made, spec.request(), err)
 	}
 	return e.lookAgain(ctx, v.ID, spec)
 }
 
 // discard deletes a volume that Cinder could not make, and reports why. The
 // next attempt makes a new one.
-func (e *endpoint) discard(ctx context.Context, v Volume, spec Spec) error {
+func (e *endpoint) discard(ctx context.Context, v cinder.Volume, spec Spec) error {
 	reason := ""
-	e.cinder.ask(ctx, func(ctx context.Context, cinder api) { reason = cinder.FailureReason(ctx, v.ID) })
+	e.session.ask(ctx, func(ctx context.Context, client Cinder) { reason = client.FailureReason(ctx, v.ID) })
 	if reason == "" {
 		reason = "Cinder gives no reason; see the logs of cinder-scheduler and cinder-volume"
 	}

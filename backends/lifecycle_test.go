@@ -9,107 +9,108 @@ import (
 	"testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
 func TestConnectFromEveryState(t *testing.T) {
-	other := mine(1, StatusAvailable)
+	other := mine(1, cinder.StatusAvailable)
 	other.Metadata[stampPV] = "pvc-another"
 	tests := map[string]struct {
-		volumes []Volume
+		volumes []cinder.Volume
 		want    []string // changes made
 		kept    string   // the volume that is connected; empty: an error
 		wantErr string
 	}{
 		"nothing there": {want: []string{"volume.create", "volume.os-reserve volume-1", "volume.os-initialize_connection volume-1"}, kept: "volume-1"},
-		"creating":      {volumes: []Volume{mine(1, StatusCreating)}, want: []string{"volume.os-reserve volume-1", "volume.os-initialize_connection volume-1"}, kept: "volume-1"},
-		"available":     {volumes: []Volume{mine(1, StatusAvailable)}, want: []string{"volume.os-reserve volume-1", "volume.os-initialize_connection volume-1"}, kept: "volume-1"},
-		"attaching":     {volumes: []Volume{mine(1, StatusAttaching)}, want: []string{"volume.os-initialize_connection volume-1"}, kept: "volume-1"},
-		"in use":        {volumes: []Volume{mine(1, StatusInUse)}, want: []string{"volume.os-initialize_connection volume-1"}, kept: "volume-1"},
-		"error": {volumes: []Volume{mine(1, StatusError)}, want: []string{"volume.delete volume-1"},
+		"creating":      {volumes: []cinder.Volume{mine(1, cinder.StatusCreating)}, want: []string{"volume.os-reserve volume-1", "volume.os-initialize_connection volume-1"}, kept: "volume-1"},
+		"available":     {volumes: []cinder.Volume{mine(1, cinder.StatusAvailable)}, want: []string{"volume.os-reserve volume-1", "volume.os-initialize_connection volume-1"}, kept: "volume-1"},
+		"attaching":     {volumes: []cinder.Volume{mine(1, cinder.StatusAttaching)}, want: []string{"volume.os-initialize_connection volume-1"}, kept: "volume-1"},
+		"in use":        {volumes: []cinder.Volume{mine(1, cinder.StatusInUse)}, want: []string{"volume.os-initialize_connection volume-1"}, kept: "volume-1"},
+		"error": {volumes: []cinder.Volume{mine(1, cinder.StatusError)}, want: []string{"volume.delete volume-1"},
 			wantErr: "backend gold: volume volume-1 went to error and was removed: schedule allocate volume:Could not find any available weighted backend"},
-		"error_deleting": {volumes: []Volume{mine(1, StatusErrorDeleting)}, want: []string{"volume.force-delete volume-1"},
+		"error_deleting": {volumes: []cinder.Volume{mine(1, cinder.StatusErrorDeleting)}, want: []string{"volume.force-delete volume-1"},
 			wantErr: "backend gold: volume volume-1 went to error_deleting and was removed: Cinder gives no reason; see the logs of cinder-scheduler and cinder-volume"},
-		"deleting": {volumes: []Volume{mine(1, StatusDeleting)}, want: []string{"volume.create", "volume.os-reserve volume-2", "volume.os-initialize_connection volume-2"}, kept: "volume-2"},
-		"reserved by somebody": {volumes: []Volume{mine(1, StatusReserved)},
+		"deleting": {volumes: []cinder.Volume{mine(1, cinder.StatusDeleting)}, want: []string{"volume.create", "volume.os-reserve volume-2", "volume.os-initialize_connection volume-2"}, kept: "volume-2"},
+		"reserved by somebody": {volumes: []cinder.Volume{mine(1, cinder.StatusReserved)},
 			wantErr: "backend gold: volume volume-1 is reserved; it is left alone until that is over"},
-		"in maintenance": {volumes: []Volume{mine(1, "maintenance")},
+		"in maintenance": {volumes: []cinder.Volume{mine(1, "maintenance")},
 			wantErr: "backend gold: volume volume-1 is maintenance; it is left alone until that is over"},
-		"another PersistentVolume's": {volumes: []Volume{other}, want: []string{"volume.create", "volume.os-reserve volume-2", "volume.os-initialize_connection volume-2"}, kept: "volume-2"},
-		"no stamp, our name":         {volumes: []Volume{{Name: claimStamp(1).PV, Status: StatusAvailable}}, want: []string{"volume.create", "volume.os-reserve volume-2", "volume.os-initialize_connection volume-2"}, kept: "volume-2"},
-		"the elder of two": {volumes: []Volume{mine(1, StatusAvailable), mine(1, StatusAvailable)},
+		"another PersistentVolume's": {volumes: []cinder.Volume{other}, want: []string{"volume.create", "volume.os-reserve volume-2", "volume.os-initialize_connection volume-2"}, kept: "volume-2"},
+		"no stamp, our name":         {volumes: []cinder.Volume{{Name: claimStamp(1).PV, Status: cinder.StatusAvailable}}, want: []string{"volume.create", "volume.os-reserve volume-2", "volume.os-initialize_connection volume-2"}, kept: "volume-2"},
+		"the elder of two": {volumes: []cinder.Volume{mine(1, cinder.StatusAvailable), mine(1, cinder.StatusAvailable)},
 			want: []string{"volume.delete volume-2", "volume.os-reserve volume-1", "volume.os-initialize_connection volume-1"}, kept: "volume-1"},
-		"of the same second, the lesser id": {volumes: []Volume{withID("b", mine(1, StatusAvailable)), withID("a", mine(1, StatusAvailable))},
+		"of the same second, the lesser id": {volumes: []cinder.Volume{withID("b", mine(1, cinder.StatusAvailable)), withID("a", mine(1, cinder.StatusAvailable))},
 			want: []string{"volume.delete b", "volume.os-reserve a", "volume.os-initialize_connection a"}, kept: "a"},
-		"the connected one of two": {volumes: []Volume{mine(1, StatusAvailable), mine(1, StatusAttaching)},
+		"the connected one of two": {volumes: []cinder.Volume{mine(1, cinder.StatusAvailable), mine(1, cinder.StatusAttaching)},
 			want: []string{"volume.delete volume-1", "volume.os-initialize_connection volume-2"}, kept: "volume-2"},
-		"the one in use of three": {volumes: []Volume{mine(1, StatusAttaching), mine(1, StatusError), mine(1, StatusInUse)},
+		"the one in use of three": {volumes: []cinder.Volume{mine(1, cinder.StatusAttaching), mine(1, cinder.StatusError), mine(1, cinder.StatusInUse)},
 			want: []string{"volume.os-terminate_connection volume-1", "volume.os-unreserve volume-1", "volume.delete volume-1", "volume.delete volume-2", "volume.os-initialize_connection volume-3"}, kept: "volume-3"},
-		"a good one beside a failed one": {volumes: []Volume{mine(1, StatusError), mine(1, StatusCreating)},
+		"a good one beside a failed one": {volumes: []cinder.Volume{mine(1, cinder.StatusError), mine(1, cinder.StatusCreating)},
 			want: []string{"volume.delete volume-1", "volume.os-reserve volume-2", "volume.os-initialize_connection volume-2"}, kept: "volume-2"},
-		"two in use": {volumes: []Volume{mine(1, StatusInUse), mine(1, StatusInUse)},
+		"two in use": {volumes: []cinder.Volume{mine(1, cinder.StatusInUse), mine(1, cinder.StatusInUse)},
 			wantErr: "backend gold: volumes volume-1 and volume-2 of one claim have both been attached; keep one and delete the other by hand"},
-		"one in use, one that was once": {volumes: []Volume{mine(1, StatusInUse), once(mine(1, StatusAvailable))},
+		"one in use, one that was once": {volumes: []cinder.Volume{mine(1, cinder.StatusInUse), once(mine(1, cinder.StatusAvailable))},
 			wantErr: "backend gold: volumes volume-1 and volume-2 of one claim have both been attached; keep one and delete the other by hand"},
-		"failed, but attached once": {volumes: []Volume{once(mine(1, StatusError))},
+		"failed, but attached once": {volumes: []cinder.Volume{once(mine(1, cinder.StatusError))},
 			wantErr: "volume volume-1 went to error (schedule allocate volume:Could not find any available weighted backend) and cannot be removed: " +
 				"backend gold: volume volume-1 (error) has been attached, which happens only when a PersistentVolume names it; it is not removed without one"},
-		"in use elsewhere": {volumes: []Volume{attachedTo(mine(1, StatusInUse), Attachment{ID: "a", ServerID: "instance-7"})},
+		"in use elsewhere": {volumes: []cinder.Volume{attachedTo(mine(1, cinder.StatusInUse), cinder.Attachment{ID: "a", ServerID: "instance-7"})},
 			wantErr: "backend gold: volume volume-1 is attached elsewhere (instance-7); detach it there first"},
-		"too small": {volumes: []Volume{mine(1, StatusAvailable)},
+		"too small": {volumes: []cinder.Volume{mine(1, cinder.StatusAvailable)},
 			wantErr: "backend gold: volume volume-1 has 1 GiB, the claim wants 2 GiB"},
-		"too small, but failed": {volumes: []Volume{mine(1, StatusError)}, want: []string{"volume.delete volume-1"},
+		"too small, but failed": {volumes: []cinder.Volume{mine(1, cinder.StatusError)}, want: []string{"volume.delete volume-1"},
 			wantErr: "backend gold: volume volume-1 went to error and was removed: schedule allocate volume:Could not find any available weighted backend"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			cinder := newMemoryCinder()
+			memory := newMemoryCinder()
 			for _, v := range test.volumes {
 				if strings.HasPrefix(name, "of the same second") {
-					v.CreatedAt = cinder.clock
+					v.CreatedAt = memory.clock
 				}
-				cinder.add(v)
+				memory.add(v)
 			}
 			spec := claimSpec(1)
 			if strings.HasPrefix(name, "too small") {
 				spec.SizeGiB = 2
 			}
-			connected, err := cinder.term(t).Connect(t.Context(), spec)
+			connected, err := memory.term(t).Connect(t.Context(), spec)
 			equal(t, authtest.ErrorText(err), test.wantErr)
-			equal(t, cinder.changes(), test.want)
+			equal(t, memory.changes(), test.want)
 			equal(t, connected.Volume.ID, test.kept)
 			if test.kept == "" {
 				return
 			}
 			equal(t, string(connected.Document), `{"driver_volume_type":"iscsi","data":{"volume_id":"`+test.kept+`"}}`)
-			found := cinder.stamped(claimStamp(1))
-			if len(found) != 1 || found[0].ID != test.kept || found[0].Status != StatusAttaching && found[0].Status != StatusInUse {
+			found := memory.stamped(claimStamp(1))
+			if len(found) != 1 || found[0].ID != test.kept || found[0].Status != cinder.StatusAttaching && found[0].Status != cinder.StatusInUse {
 				t.Errorf("left %+v", found)
 			}
 		})
 	}
 }
 
-func withID(id string, v Volume) Volume { v.ID = id; return v }
+func withID(id string, v cinder.Volume) cinder.Volume { v.ID = id; return v }
 
-func once(v Volume) Volume {
+func once(v cinder.Volume) cinder.Volume {
 	v.Metadata["readonly"] = "False"
 	return v
 }
 
-func attachedTo(v Volume, attachments ...Attachment) Volume {
+func attachedTo(v cinder.Volume, attachments ...cinder.Attachment) cinder.Volume {
 	v.Attachments = attachments
 	return v
 }
 
 func TestCreateRequest(t *testing.T) {
-	cinder := newMemoryCinder()
+	memory := newMemoryCinder()
 	spec := claimSpec(1)
 	spec.SizeGiB, spec.Type, spec.Zone = 7, "ssd", "az1"
 	spec.Metadata = map[string]string{"costcenter": "4711", stampCluster: "stolen", "readonly": "True", "attached_mode": "ro"}
-	if _, err := cinder.term(t).Connect(t.Context(), spec); err != nil {
+	if _, err := memory.term(t).Connect(t.Context(), spec); err != nil {
 		t.Fatal(err)
 	}
-	v := cinder.stamped(claimStamp(1))[0]
+	v := memory.stamped(claimStamp(1))[0]
 	equal(t, []any{v.Name, v.SizeGiB, v.Type, v.Zone}, []any{"pvc-uid-1", int64(7), "ssd", "az1"})
 	equal(t, v.Metadata, map[string]string{
 		"costcenter": "4711",
@@ -118,6 +119,7 @@ func TestCreateRequest(t *testing.T) {
 		"standalone-cinder.openstack.org/tenant":        "team-a",
 		"standalone-cinder.openstack.org/storage-class": "fast",
 		"standalone-cinder.openstack.org/requested":     `7 GiB, type "ssd", zone "az1"`,
+		"standalone-cinder.openstack.org/requested-at":  "2026-11-20T15:00:00Z",
 		"csi.storage.k8s.io/pvc/namespace":              "team-a",
 		"csi.storage.k8s.io/pvc/name":                   "data-1",
 		"csi.storage.k8s.io/pv/name":                    "pvc-uid-1",
@@ -128,78 +130,78 @@ func TestCreateRequest(t *testing.T) {
 // TestCreationFailsAndIsReported: the volume that went to error is gone, the
 // claim learns why, and the next attempt makes a new one.
 func TestCreationFailsAndIsReported(t *testing.T) {
-	cinder := newMemoryCinder()
+	memory := newMemoryCinder()
 	failures := 1
-	cinder.created = func(string) Status {
+	memory.created = func(string) cinder.Status {
 		if failures > 0 {
 			failures--
-			return StatusError
+			return cinder.StatusError
 		}
-		return StatusAvailable
+		return cinder.StatusAvailable
 	}
-	l := cinder.term(t)
+	l := memory.term(t)
 	_, err := l.Connect(t.Context(), claimSpec(1))
 	equal(t, authtest.ErrorText(err), "backend gold: volume volume-1 went to error and was removed: schedule allocate volume:Could not find any available weighted backend")
-	equal(t, KindOf(err), KindVolumeFailed)
-	equal(t, len(cinder.stamped(claimStamp(1))), 0)
-	lists := cinder.count("volume.list")
+	equal(t, cinder.KindOf(err), KindVolumeFailed)
+	equal(t, len(memory.stamped(claimStamp(1))), 0)
+	lists := memory.count("volume.list")
 	connected, err := l.Connect(t.Context(), claimSpec(1))
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, connected.Volume.ID, "volume-2")
 	// The term knows that there is none: only the waiting lists.
-	equal(t, cinder.count("volume.list")-lists <= cinder.looks+2, true)
+	equal(t, memory.count("volume.list")-lists <= memory.looks+2, true)
 }
 
 func TestFailedVolumeThatCannotBeRemoved(t *testing.T) {
-	cinder := newMemoryCinder()
-	cinder.member = true
-	cinder.add(mine(1, StatusErrorDeleting))
-	_, err := cinder.term(t).Connect(t.Context(), claimSpec(1))
+	memory := newMemoryCinder()
+	memory.member = true
+	memory.add(mine(1, cinder.StatusErrorDeleting))
+	_, err := memory.term(t).Connect(t.Context(), claimSpec(1))
 	equal(t, authtest.ErrorText(err), "volume volume-1 went to error_deleting (Cinder gives no reason; see the logs of cinder-scheduler and cinder-volume) and cannot be removed: "+
 		"backend gold: volume volume-1 is in error_deleting; an OpenStack administrator must repair it and run: cinder force-delete volume-1")
-	equal(t, KindOf(err), KindForbidden)
+	equal(t, cinder.KindOf(err), cinder.KindForbidden)
 }
 
 func TestRefusedCreateIsReported(t *testing.T) {
-	cinder := newMemoryCinder()
-	cinder.fault = func(operation, _ string) mishap {
+	memory := newMemoryCinder()
+	memory.fault = func(operation, _ string) mishap {
 		if operation == "volume.create" {
 			return rateLimited
 		}
 		return noFault
 	}
-	l := cinder.term(t)
+	l := memory.term(t)
 	for range 3 {
 		_, err := l.Connect(t.Context(), claimSpec(1))
-		equal(t, KindOf(err), KindRateLimited)
+		equal(t, cinder.KindOf(err), cinder.KindRateLimited)
 	}
 	// A refusal leaves no doubt: the listing of the term's beginning serves.
-	equal(t, cinder.count("volume.list"), 1)
-	equal(t, cinder.count("volume.create"), 3)
+	equal(t, memory.count("volume.list"), 1)
+	equal(t, memory.count("volume.create"), 3)
 }
 
 // TestLostCreateIsSettledByLooking: the answer was lost after the effect.
 func TestLostCreateIsSettledByLooking(t *testing.T) {
-	cinder := newMemoryCinder()
+	memory := newMemoryCinder()
 	lose := true
-	cinder.fault = func(operation, _ string) mishap {
+	memory.fault = func(operation, _ string) mishap {
 		if operation == "volume.create" && lose {
 			lose = false
 			return lost
 		}
 		return noFault
 	}
-	l := cinder.term(t)
+	l := memory.term(t)
 	_, err := l.Connect(t.Context(), claimSpec(1))
-	equal(t, KindOf(err), KindUnavailable)
+	equal(t, cinder.KindOf(err), cinder.KindUnavailable)
 	holds, err := l.Holds(t.Context(), claimStamp(1))
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, holds, true)
 	if _, err := l.Connect(t.Context(), claimSpec(1)); err != nil {
 		t.Fatal(err)
 	}
-	equal(t, cinder.count("volume.create"), 1)
-	equal(t, len(cinder.stamped(claimStamp(1))), 1)
+	equal(t, memory.count("volume.create"), 1)
+	equal(t, len(memory.stamped(claimStamp(1))), 1)
 }
 
 // TestListingDuringALostCreateProvesNothing: another claim's look lists the
@@ -207,22 +209,22 @@ func TestLostCreateIsSettledByLooking(t *testing.T) {
 // listing that began after the request was given up may tell that there is no
 // volume.
 func TestListingDuringALostCreateProvesNothing(t *testing.T) {
-	cinder := newMemoryCinder()
-	l := cinder.term(t)
+	memory := newMemoryCinder()
+	l := memory.term(t)
 	if _, err := l.Volumes(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	underWay, takeEffect := make(chan struct{}), make(chan struct{})
 	var first atomic.Bool
 	first.Store(true)
-	cinder.onCall(func(operation string) {
+	memory.onCall(func(operation string) {
 		if operation == "volume.create" && first.Swap(false) {
 			close(underWay)
 			<-takeEffect
 		}
 	})
 	lose := true
-	cinder.fault = func(operation, _ string) mishap {
+	memory.fault = func(operation, _ string) mishap {
 		if operation == "volume.create" && lose {
 			lose = false
 			return lost
@@ -241,29 +243,29 @@ func TestListingDuringALostCreateProvesNothing(t *testing.T) {
 		t.Fatal(holds, err)
 	}
 	close(takeEffect)
-	equal(t, KindOf(<-failed), KindUnavailable)
+	equal(t, cinder.KindOf(<-failed), cinder.KindUnavailable)
 	if _, err := l.Connect(t.Context(), claimSpec(1)); err != nil {
 		t.Fatal(err)
 	}
-	equal(t, len(cinder.stamped(claimStamp(1))), 1)
-	equal(t, cinder.count("volume.create"), 1)
+	equal(t, len(memory.stamped(claimStamp(1))), 1)
+	equal(t, memory.count("volume.create"), 1)
 }
 
 func TestStampThatChangedUnderOurHands(t *testing.T) {
-	cinder := newMemoryCinder()
-	l := cinder.term(t)
+	memory := newMemoryCinder()
+	l := memory.term(t)
 	connected, err := l.Connect(t.Context(), claimSpec(1))
 	if err != nil {
 		t.Fatal(err)
 	}
-	cinder.mu.Lock()
-	cinder.volumes[connected.Volume.ID].Metadata = map[string]string{}
-	cinder.mu.Unlock()
-	cinder.forgetLog()
+	memory.mu.Lock()
+	memory.volumes[connected.Volume.ID].Metadata = map[string]string{}
+	memory.mu.Unlock()
+	memory.forgetLog()
 	_, err = l.Connect(t.Context(), claimSpec(1))
 	equal(t, authtest.ErrorText(err), "backend gold: volume volume-1 no longer carries the stamp of this claim")
-	equal(t, KindOf(err), KindNotOurs)
-	equal(t, len(cinder.changes()), 0)
+	equal(t, cinder.KindOf(err), KindNotOurs)
+	equal(t, len(memory.changes()), 0)
 }
 
 func TestStampThatChangesDuringCreation(t *testing.T) {
@@ -271,45 +273,45 @@ func TestStampThatChangesDuringCreation(t *testing.T) {
 		"connect": func(l *Lifecycle) error { _, err := l.Connect(t.Context(), claimSpec(1)); return err },
 		"remove":  func(l *Lifecycle) error { return l.Remove(t.Context(), claimTarget(1, "volume-1")) },
 	} {
-		cinder := newMemoryCinder()
-		id := cinder.add(mine(1, StatusCreating))
-		l := cinder.term(t)
+		memory := newMemoryCinder()
+		id := memory.add(mine(1, cinder.StatusCreating))
+		l := memory.term(t)
 		if _, err := l.Volumes(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		listings := cinder.count("volume.list")
-		cinder.onCall(func(called string) {
-			if called == "volume.list" && cinder.count("volume.list") == listings {
-				cinder.mu.Lock()
-				defer cinder.mu.Unlock()
-				cinder.volumes[id].Metadata = nil
+		listings := memory.count("volume.list")
+		memory.onCall(func(called string) {
+			if called == "volume.list" && memory.count("volume.list") == listings {
+				memory.mu.Lock()
+				defer memory.mu.Unlock()
+				memory.volumes[id].Metadata = nil
 			}
 		})
-		if err := operation(l); !IsKind(err, KindNotOurs) {
+		if err := operation(l); !cinder.IsKind(err, KindNotOurs) {
 			t.Errorf("%s: error %v", name, err)
 		}
-		equal(t, cinder.changes(), []string(nil))
+		equal(t, memory.changes(), []string(nil))
 	}
 }
 
 // TestOneClaimOneOperation: Complete and Remove of one claim never interleave,
 // those of different claims, historic ones included, never wait for each other.
 func TestOneClaimOneOperation(t *testing.T) {
-	cinder := newMemoryCinder()
-	historic := func(n int) (Volume, Target) {
-		v := Volume{ID: fmt.Sprintf("historic-%d", n), Name: historicNamePrefix + fmt.Sprint(n), Status: StatusAvailable}
-		return v, Target{VolumeID: v.ID, Historic: true, Connector: Connector{Host: "localhost"}}
+	memory := newMemoryCinder()
+	historic := func(n int) (cinder.Volume, Target) {
+		v := cinder.Volume{ID: fmt.Sprintf("historic-%d", n), Name: historicNamePrefix + fmt.Sprint(n), Status: cinder.StatusAvailable}
+		return v, Target{VolumeID: v.ID, Historic: true, Connector: cinder.Connector{Host: "localhost"}}
 	}
 	first, firstTarget := historic(1)
 	second, secondTarget := historic(2)
-	cinder.add(first)
-	cinder.add(second)
+	memory.add(first)
+	memory.add(second)
 	stuck, leave := make(chan struct{}), make(chan struct{})
-	cinder.onCall(func(operation string) {
+	memory.onCall(func(operation string) {
 		if operation == "volume.delete" {
-			cinder.mu.Lock()
-			n := len(cinder.log)
-			cinder.mu.Unlock()
+			memory.mu.Lock()
+			n := len(memory.log)
+			memory.mu.Unlock()
 			if n < 3 {
 				select {
 				case stuck <- struct{}{}:
@@ -319,7 +321,7 @@ func TestOneClaimOneOperation(t *testing.T) {
 			}
 		}
 	})
-	l := cinder.term(t)
+	l := memory.term(t)
 	done := make(chan error)
 	go func() { done <- l.Remove(t.Context(), firstTarget) }()
 	<-stuck
@@ -336,5 +338,5 @@ func TestOneClaimOneOperation(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	equal(t, len(cinder.snapshot()), 0)
+	equal(t, len(memory.snapshot()), 0)
 }

@@ -12,10 +12,13 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// memoryCinder is Cinder's life of volumes behind the api interface, with the
-// state machine as it was measured on Cinder 21.3.1 (Zed).
+// memoryCinder is Cinder's life of volumes behind the interface Cinder, with the
+// state machine as it was measured on Cinder 21.3.1 (Zed). The table in
+// test/cindercontract holds it to that.
 type memoryCinder struct {
 	mu      sync.Mutex
 	volumes map[string]*memoryVolume
@@ -32,7 +35,9 @@ type memoryCinder struct {
 	// fault decides about every call before it is made.
 	fault func(operation, id string) mishap
 	// created is where a create ends; the default is available.
-	created func(name string) Status
+	created func(name string) cinder.Status
+	// asked is told of every call, without the lock; nil for nobody.
+	asked func(ctx context.Context, operation string)
 	// before is called, without the lock, at the beginning of every call.
 	before func(operation string)
 	// delayed are effects to come, by how many calls they are still away, and
@@ -40,23 +45,26 @@ type memoryCinder struct {
 	delayed map[*delayedEffect]int
 	delay   func() int
 	// workflow is how new volumes are connected.
-	workflow Workflow
+	workflow cinder.Workflow
 	// shared lets several hosts attach a volume (multiattach).
 	shared bool
 	// open holds attachments of the attachments API, by id.
 	open map[string]*memoryAttachment
 	// place is where the volumes are.
-	place Place
+	place cinder.Place
 	// ignoreFilter answers a filtered list with every volume.
 	ignoreFilter bool
 }
 
+// failingType is a volume type whose volumes end in error.
+const failingType = "fail"
+
 type memoryVolume struct {
-	Volume
-	left    int    // looks until the change ends
-	end     Status // of the change; empty: gone
-	deleted Status // where a deletion ends; empty: gone
-	number  int    // order of creation
+	cinder.Volume
+	left    int           // looks until the change ends
+	end     cinder.Status // of the change; empty: gone
+	deleted cinder.Status // where a deletion ends; empty: gone
+	number  int           // order of creation
 }
 
 type memoryAttachment struct {
@@ -99,17 +107,17 @@ const (
 )
 
 func newMemoryCinder() *memoryCinder {
-	return &memoryCinder{volumes: map[string]*memoryVolume{}, delayed: map[*delayedEffect]int{}, workflow: WorkflowReserve, open: map[string]*memoryAttachment{}, delay: func() int { return 3 }, place: memoryPlace, clock: time.Date(2026, 11, 20, 15, 0, 0, 0, time.UTC), looks: 2}
+	return &memoryCinder{volumes: map[string]*memoryVolume{}, delayed: map[*delayedEffect]int{}, workflow: cinder.WorkflowReserve, open: map[string]*memoryAttachment{}, delay: func() int { return 3 }, place: memoryPlace, clock: time.Date(2026, 11, 20, 15, 0, 0, 0, time.UTC), looks: 2}
 }
 
 // add puts a volume there; the fields that are empty are filled in.
-func (m *memoryCinder) add(v Volume) string {
+func (m *memoryCinder) add(v cinder.Volume) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.put(v).ID
 }
 
-func (m *memoryCinder) put(v Volume) *memoryVolume {
+func (m *memoryCinder) put(v cinder.Volume) *memoryVolume {
 	m.ids++
 	if v.ID == "" {
 		v.ID = fmt.Sprintf("volume-%d", m.ids)
@@ -121,24 +129,25 @@ func (m *memoryCinder) put(v Volume) *memoryVolume {
 	}
 	stored := &memoryVolume{Volume: v, number: m.ids}
 	switch v.Status {
-	case StatusCreating:
-		stored.change(m.looks, StatusAvailable)
-	case StatusDeleting:
+	case cinder.StatusCreating:
+		stored.change(m.looks, cinder.StatusAvailable)
+	case cinder.StatusDeleting:
 		stored.change(m.looks, "")
 	}
 	m.volumes[v.ID] = stored
 	return stored
 }
 
-func (v *memoryVolume) change(looks int, end Status) { v.left, v.end = looks, end }
+func (v *memoryVolume) change(looks int, end cinder.Status) { v.left, v.end = looks, end }
 
 // look shows a volume and lets its time pass.
-func (m *memoryCinder) look(v *memoryVolume) (Volume, bool) {
-	if v.Status == StatusCreating || v.Status == StatusDeleting {
+func (m *memoryCinder) look(v *memoryVolume) (cinder.Volume, bool) {
+	if v.Status == cinder.StatusCreating || v.Status == cinder.StatusDeleting {
 		if v.left == 0 {
 			if v.end == "" {
 				delete(m.volumes, v.ID)
-				return Volume{}, false
+				maps.DeleteFunc(m.open, func(_ string, a *memoryAttachment) bool { return a.volume == v.ID })
+				return cinder.Volume{}, false
 			}
 			v.Status = v.end
 		} else {
@@ -171,18 +180,19 @@ func (m *memoryCinder) call(ctx context.Context, operation, id string, effect fu
 	if before != nil {
 		before(operation)
 	}
+	if m.asked != nil {
+		m.asked(ctx, operation)
+	}
 	// As the transport does when the request's turn has come.
-	if admitted, ok := ctx.Value(admissionKey{}).(admission); ok {
-		if err := admitted.fence(); err != nil {
-			return translate("gold", operation, notSent{err})
-		}
+	if err := cinder.AdmissionOf(ctx).Fence(); err != nil {
+		return cinder.NotSent("gold", operation, err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.deliver(false)
 	m.log = append(m.log, strings.TrimSpace(operation+" "+id))
 	if ctx.Err() != nil {
-		return translate("gold", operation, notSent{ctx.Err()})
+		return cinder.NotSent("gold", operation, ctx.Err())
 	}
 	what := noFault
 	if m.fault != nil {
@@ -190,18 +200,18 @@ func (m *memoryCinder) call(ctx context.Context, operation, id string, effect fu
 	}
 	switch what {
 	case refused:
-		return &Error{Backend: "gold", Operation: operation, Kind: KindUnavailable, Status: 503, EffectUnknown: true, Message: "Cinder answered service unavailable"}
+		return &cinder.Error{Backend: "gold", Operation: operation, Kind: cinder.KindUnavailable, Status: 503, EffectUnknown: true, Message: "Cinder answered service unavailable"}
 	case unsent:
-		return &Error{Backend: "gold", Operation: operation, Kind: KindUnavailable, Message: "no connection to cinder: connection refused"}
+		return &cinder.Error{Backend: "gold", Operation: operation, Kind: cinder.KindUnavailable, Message: "no connection to cinder: connection refused"}
 	case rateLimited:
-		return &Error{Backend: "gold", Operation: operation, Kind: KindRateLimited, Status: 429, Message: "Cinder asks for fewer requests"}
+		return &cinder.Error{Backend: "gold", Operation: operation, Kind: cinder.KindRateLimited, Status: 429, Message: "Cinder asks for fewer requests"}
 	case unauthorized:
-		return &Error{Backend: "gold", Operation: operation, Kind: KindUnauthorized, Status: 401, Message: "the credentials were refused"}
+		return &cinder.Error{Backend: "gold", Operation: operation, Kind: cinder.KindUnauthorized, Status: 401, Message: "the credentials were refused"}
 	case late:
 		if !isRead(operation) {
 			m.delayed[&delayedEffect{effect}] = m.delay()
 		}
-		return &Error{Backend: "gold", Operation: operation, Kind: KindUnavailable, EffectUnknown: true, Message: "no answer in time", cause: context.DeadlineExceeded}
+		return &cinder.Error{Backend: "gold", Operation: operation, Kind: cinder.KindUnavailable, EffectUnknown: true, Message: "no answer in time", Cause: context.DeadlineExceeded}
 	case twice:
 		if !isRead(operation) {
 			_ = effect()
@@ -209,17 +219,17 @@ func (m *memoryCinder) call(ctx context.Context, operation, id string, effect fu
 		return effect()
 	case lost:
 		_ = effect()
-		return &Error{Backend: "gold", Operation: operation, Kind: KindUnavailable, EffectUnknown: true, Message: "no answer in time", cause: context.DeadlineExceeded}
+		return &cinder.Error{Backend: "gold", Operation: operation, Kind: cinder.KindUnavailable, EffectUnknown: true, Message: "no answer in time", Cause: context.DeadlineExceeded}
 	}
 	return effect()
 }
 
 func notFound(operation, id string) error {
-	return &Error{Backend: "gold", Operation: operation, Kind: KindNotFound, Status: 404, Message: "Volume " + id + " could not be found"}
+	return &cinder.Error{Backend: "gold", Operation: operation, Kind: cinder.KindNotFound, Status: 404, Message: "Volume " + id + " could not be found"}
 }
 
 func conflict(operation, message string) error {
-	return &Error{Backend: "gold", Operation: operation, Kind: KindConflict, Status: 400, Message: "Invalid volume: " + message}
+	return &cinder.Error{Backend: "gold", Operation: operation, Kind: cinder.KindConflict, Status: 400, Message: "Invalid volume: " + message}
 }
 
 // action makes a call on a volume that must exist.
@@ -237,9 +247,12 @@ func (m *memoryCinder) actionOn(ctx context.Context, operation, id, attachment s
 	})
 }
 
-func (m *memoryCinder) CreateVolume(ctx context.Context, request NewVolume) (created Volume, err error) {
+func (m *memoryCinder) CreateVolume(ctx context.Context, request cinder.NewVolume) (created cinder.Volume, err error) {
 	err = m.call(ctx, "volume.create", "", func() error {
-		v := m.put(Volume{Name: request.Name, Status: StatusCreating, SizeGiB: request.SizeGiB, Type: request.Type, Zone: request.Zone, Metadata: maps.Clone(request.Metadata)})
+		v := m.put(cinder.Volume{Name: request.Name, Status: cinder.StatusCreating, SizeGiB: request.SizeGiB, Type: request.Type, Zone: request.Zone, Metadata: maps.Clone(request.Metadata)})
+		if request.Type == failingType {
+			v.end = cinder.StatusError
+		}
 		if m.created != nil {
 			v.end = m.created(request.Name)
 		}
@@ -250,7 +263,7 @@ func (m *memoryCinder) CreateVolume(ctx context.Context, request NewVolume) (cre
 	return created, err
 }
 
-func (m *memoryCinder) Volume(ctx context.Context, id string) (found Volume, err error) {
+func (m *memoryCinder) Volume(ctx context.Context, id string) (found cinder.Volume, err error) {
 	err = m.action(ctx, "volume.get", id, func(v *memoryVolume) error {
 		shown, ok := m.look(v)
 		if !ok {
@@ -262,14 +275,14 @@ func (m *memoryCinder) Volume(ctx context.Context, id string) (found Volume, err
 	return found, err
 }
 
-func (m *memoryCinder) ListVolumes(ctx context.Context, query VolumeQuery, yield func([]Volume) bool) error {
+func (m *memoryCinder) ListVolumes(ctx context.Context, query cinder.VolumeQuery, yield func([]cinder.Volume) bool) error {
 	size := query.PageSize
 	if size == 0 {
 		size = 1000
 	}
 	marker := int(^uint(0) >> 1)
 	for {
-		var page []Volume
+		var page []cinder.Volume
 		more := false
 		err := m.call(ctx, "volume.list", string(query.Status), func() error {
 			page, more = nil, false
@@ -305,11 +318,11 @@ func (m *memoryCinder) ListVolumes(ctx context.Context, query VolumeQuery, yield
 func (m *memoryCinder) DeleteVolume(ctx context.Context, id string) error {
 	return m.action(ctx, "volume.delete", id, func(v *memoryVolume) error {
 		switch v.Status {
-		case StatusAvailable, StatusError, StatusErrorExtending:
+		case cinder.StatusAvailable, cinder.StatusError, cinder.StatusErrorExtending:
 			if len(v.Attachments) > 0 {
 				return conflict("volume.delete", "Volume must not be attached")
 			}
-			v.Status = StatusDeleting
+			v.Status = cinder.StatusDeleting
 			v.change(m.looks, v.deleted)
 			return nil
 		}
@@ -319,10 +332,13 @@ func (m *memoryCinder) DeleteVolume(ctx context.Context, id string) error {
 
 func (m *memoryCinder) ForceDeleteVolume(ctx context.Context, id string) error {
 	return m.action(ctx, "volume.force-delete", id, func(v *memoryVolume) error {
-		if m.member {
-			return &Error{Backend: "gold", Operation: "volume.force-delete", Kind: KindForbidden, Status: 403, Message: "Policy doesn't allow it"}
+		switch {
+		case m.member:
+			return &cinder.Error{Backend: "gold", Operation: "volume.force-delete", Kind: cinder.KindForbidden, Status: 403, Message: "Policy doesn't allow it"}
+		case len(v.Attachments) > 0:
+			return conflict("volume.force-delete", "Volume must not be attached")
 		}
-		v.Status = StatusDeleting
+		v.Status = cinder.StatusDeleting
 		v.change(m.looks, "")
 		return nil
 	})
@@ -330,30 +346,69 @@ func (m *memoryCinder) ForceDeleteVolume(ctx context.Context, id string) error {
 
 func (m *memoryCinder) Reserve(ctx context.Context, id string) error {
 	return m.action(ctx, "volume.os-reserve", id, func(v *memoryVolume) error {
-		if v.Status != StatusAvailable && !(m.shared && v.Status == StatusInUse) {
+		if v.Status != cinder.StatusAvailable && !(m.shared && v.Status == cinder.StatusInUse) {
 			return conflict("volume.os-reserve", "Volume status must be available to reserve, but the status is "+string(v.Status))
 		}
-		v.Status = StatusAttaching
+		v.Status = cinder.StatusAttaching
 		return nil
 	})
 }
 
 func (m *memoryCinder) Unreserve(ctx context.Context, id string) error {
 	return m.action(ctx, "volume.os-unreserve", id, func(v *memoryVolume) error {
-		if v.Status == StatusAttaching {
-			v.Status = StatusAvailable
-			if len(v.Attachments) > 0 {
-				v.Status = StatusInUse
-			}
-		}
+		m.unreserve(v)
 		return nil
 	})
 }
 
-func (m *memoryCinder) InitializeConnection(ctx context.Context, id string, connector Connector) (document []byte, err error) {
+// unreserve ends a reservation; in any other status it does nothing.
+func (m *memoryCinder) unreserve(v *memoryVolume) {
+	if v.Status != cinder.StatusAttaching {
+		return
+	}
+	v.Status = cinder.StatusAvailable
+	if len(m.attachmentsOf(v)) > 0 {
+		v.Status = cinder.StatusInUse
+	}
+}
+
+// attachmentsOf are all attachments of a volume: those that it shows, and those
+// of the attachments API that are not complete.
+func (m *memoryCinder) attachmentsOf(v *memoryVolume) []cinder.Attachment {
+	var all []cinder.Attachment
+	for _, shown := range v.Attachments {
+		all = append(all, cinder.Attachment{ID: shown.ID, Status: cinder.AttachmentAttached, ServerID: shown.ServerID})
+	}
+	for id, a := range m.open {
+		if a.volume == v.ID && !slices.ContainsFunc(all, func(other cinder.Attachment) bool { return other.ID == id }) {
+			all = append(all, cinder.Attachment{ID: id, Status: cinder.AttachmentStatus(a.status)})
+		}
+	}
+	slices.SortFunc(all, func(a, b cinder.Attachment) int { return strings.Compare(a.ID, b.ID) })
+	return all
+}
+
+// end removes an attachment; what is left decides the status.
+func (m *memoryCinder) end(v *memoryVolume, attachment string) {
+	delete(m.open, attachment)
+	v.Attachments = slices.DeleteFunc(slices.Clone(v.Attachments), func(a cinder.Attachment) bool { return a.ID == attachment })
+	v.Status = cinder.StatusAvailable
+	most := 0
+	for _, left := range m.attachmentsOf(v) {
+		if rank := attachmentRank(left); rank > most {
+			most, v.Status = rank, []cinder.Status{"", cinder.StatusReserved, cinder.StatusAttaching, cinder.StatusInUse}[rank]
+		}
+	}
+	if len(v.Attachments) == 0 {
+		v.Metadata = maps.Clone(v.Metadata)
+		delete(v.Metadata, cinder.MetadataAttachedMode)
+	}
+}
+
+func (m *memoryCinder) InitializeConnection(ctx context.Context, id string, connector cinder.Connector) (document []byte, err error) {
 	err = m.action(ctx, "volume.os-initialize_connection", id, func(v *memoryVolume) error {
-		if v.Status == StatusError {
-			return &Error{Backend: "gold", Operation: "volume.os-initialize_connection", Kind: KindUnavailable, Status: 500, EffectUnknown: true, Message: "Unable to fetch connection information from backend"}
+		if v.Status == cinder.StatusError {
+			return &cinder.Error{Backend: "gold", Operation: "volume.os-initialize_connection", Kind: cinder.KindUnavailable, Status: 500, EffectUnknown: true, Message: "Unable to fetch connection information from backend"}
 		}
 		document = []byte(`{"driver_volume_type":"iscsi","data":{"volume_id":"` + id + `"}}`)
 		return nil
@@ -361,14 +416,12 @@ func (m *memoryCinder) InitializeConnection(ctx context.Context, id string, conn
 	return document, err
 }
 
-func (m *memoryCinder) TerminateConnection(ctx context.Context, id string, connector Connector) error {
+func (m *memoryCinder) TerminateConnection(ctx context.Context, id string, connector cinder.Connector) error {
 	return m.action(ctx, "volume.os-terminate_connection", id, func(v *memoryVolume) error {
-		if len(v.Attachments) > 1 {
+		if len(m.attachmentsOf(v)) > 1 {
 			return conflict("volume.os-terminate_connection", "ConflictNovaUsingAttachment")
 		}
-		if v.Status == StatusAttaching && len(v.Attachments) == 0 {
-			v.Status = StatusAvailable
-		}
+		m.unreserve(v)
 		return nil
 	})
 }
@@ -376,14 +429,14 @@ func (m *memoryCinder) TerminateConnection(ctx context.Context, id string, conne
 func (m *memoryCinder) Attach(ctx context.Context, id, host string, readOnly bool) error {
 	return m.action(ctx, "volume.os-attach", id, func(v *memoryVolume) error {
 		switch {
-		case v.Status == StatusInUse && len(v.Attachments) > 0 && v.Attachments[0].Host == host && m.member:
-			return &Error{Backend: "gold", Operation: "volume.os-attach", Kind: KindUnavailable, Status: 500, EffectUnknown: true, Message: "Cinder answered internal server error"}
-		case v.Status == StatusInUse && len(v.Attachments) > 0 && v.Attachments[0].Host == host:
+		case v.Status == cinder.StatusInUse && len(v.Attachments) > 0 && v.Attachments[0].Host == host && m.member:
+			return &cinder.Error{Backend: "gold", Operation: "volume.os-attach", Kind: cinder.KindUnavailable, Status: 500, EffectUnknown: true, Message: "Cinder answered internal server error"}
+		case v.Status == cinder.StatusInUse && len(v.Attachments) > 0 && v.Attachments[0].Host == host:
 			return nil
-		case v.Status == StatusAttaching && slices.ContainsFunc(v.Attachments, func(a Attachment) bool { return a.Host == host }):
-			v.Status = StatusInUse
+		case v.Status == cinder.StatusAttaching && slices.ContainsFunc(v.Attachments, func(a cinder.Attachment) bool { return a.Host == host }):
+			v.Status = cinder.StatusInUse
 			return nil
-		case v.Status != StatusAvailable && v.Status != StatusAttaching && !(m.shared && v.Status == StatusInUse):
+		case v.Status != cinder.StatusAvailable && v.Status != cinder.StatusAttaching && !(m.shared && v.Status == cinder.StatusInUse):
 			return conflict("volume.os-attach", "volume is already attached and multiple attachments are not enabled")
 		}
 		m.attach(v, host)
@@ -392,9 +445,9 @@ func (m *memoryCinder) Attach(ctx context.Context, id, host string, readOnly boo
 }
 
 func (m *memoryCinder) attach(v *memoryVolume, host string) {
-	v.Status = StatusInUse
+	v.Status = cinder.StatusInUse
 	m.ids++
-	v.Attachments = append(v.Attachments, Attachment{ID: fmt.Sprintf("attachment-%d", m.ids), Host: host})
+	v.Attachments = append(v.Attachments, cinder.Attachment{ID: fmt.Sprintf("attachment-%d", m.ids), Host: host})
 	v.Metadata = maps.Clone(v.Metadata)
 	if v.Metadata == nil {
 		v.Metadata = map[string]string{}
@@ -404,62 +457,64 @@ func (m *memoryCinder) attach(v *memoryVolume, host string) {
 
 func (m *memoryCinder) Detach(ctx context.Context, id, attachmentID string) error {
 	return m.actionOn(ctx, "volume.os-detach", id, attachmentID, func(v *memoryVolume) error {
-		if len(v.Attachments) == 0 {
-			if v.Status == StatusInUse || v.Status == StatusDetaching {
-				v.Status = StatusAvailable
-			}
+		all := m.attachmentsOf(v)
+		switch {
+		case attachmentID == "" && len(all) == 0:
+			// Whatever the status was.
+			v.Status = cinder.StatusAvailable
+			return nil
+		case attachmentID == "" && len(all) == 1:
+			m.end(v, all[0].ID)
+			return nil
+		case slices.ContainsFunc(all, func(a cinder.Attachment) bool { return a.ID == attachmentID }):
+			m.end(v, attachmentID)
 			return nil
 		}
-		if attachmentID == "" && len(v.Attachments) > 1 {
-			return conflict("volume.os-detach", "several attachments")
-		}
-		left := slices.DeleteFunc(slices.Clone(v.Attachments), func(a Attachment) bool { return a.ID == attachmentID || attachmentID == "" })
-		if len(left) == len(v.Attachments) {
-			return conflict("volume.os-detach", "ConflictNovaUsingAttachment")
-		}
-		v.Attachments = left
-		if len(left) == 0 {
-			v.Status = StatusAvailable
-			delete(v.Metadata, "attached_mode")
-		}
-		return nil
+		return conflict("volume.os-detach", "ConflictNovaUsingAttachment")
 	})
 }
 
-func (m *memoryCinder) Place() Place { return m.place }
+func (m *memoryCinder) Place() cinder.Place { return m.place }
 
-func (m *memoryCinder) Workflow(context.Context) (Workflow, error) { return m.workflow, nil }
+func (m *memoryCinder) Workflow(context.Context) (cinder.Workflow, error) { return m.workflow, nil }
 
-func (m *memoryCinder) MarkAttached(ctx context.Context, id string) error {
+// Now is the clock that stamps what is made.
+func (m *memoryCinder) Now() time.Time { return m.clock }
+
+func (m *memoryCinder) UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error {
 	return m.action(ctx, "metadata.update", id, func(v *memoryVolume) error {
 		v.Metadata = maps.Clone(v.Metadata)
-		v.Metadata[stampAttached] = "true"
+		maps.Copy(v.Metadata, metadata)
 		return nil
 	})
 }
 
-func (m *memoryCinder) CreateAttachment(ctx context.Context, id string, connector Connector, readOnly bool) (attachment string, document []byte, err error) {
+func (m *memoryCinder) CreateAttachment(ctx context.Context, id string, connector cinder.Connector, readOnly bool) (attachment string, document []byte, err error) {
 	err = m.action(ctx, "attachment.create", id, func(v *memoryVolume) error {
-		if v.Status != StatusAvailable && !(m.shared && v.Status == StatusInUse) {
+		if v.Status != cinder.StatusAvailable && !(m.shared && v.Status == cinder.StatusInUse) {
 			return conflict("attachment.create", "Volume status must be available or downloading to reserve, but the current status is "+string(v.Status))
 		}
 		m.ids++
 		attachment, document = fmt.Sprintf("attachment-%d", m.ids), []byte(`{"driver_volume_type":"iscsi"}`)
 		m.open[attachment] = &memoryAttachment{volume: id, status: "attaching"}
-		v.Status = StatusAttaching
+		v.Status = cinder.StatusAttaching
 		return nil
 	})
 	return attachment, document, err
 }
 
-// onAttachment makes a call on an attachment that must exist.
+// onAttachment makes a call on an attachment that must exist, by whichever API.
 func (m *memoryCinder) onAttachment(ctx context.Context, operation, id string, effect func(a *memoryAttachment, v *memoryVolume) error) error {
 	return m.call(ctx, operation, id, func() error {
-		a, ok := m.open[id]
-		if !ok {
-			return notFound(operation, id)
+		if a, ok := m.open[id]; ok {
+			return effect(a, m.volumes[a.volume])
 		}
-		return effect(a, m.volumes[a.volume])
+		for _, v := range m.volumes {
+			if slices.ContainsFunc(v.Attachments, func(a cinder.Attachment) bool { return a.ID == id }) {
+				return effect(&memoryAttachment{volume: v.ID, status: string(cinder.AttachmentAttached), unconnected: true}, v)
+			}
+		}
+		return notFound(operation, id)
 	})
 }
 
@@ -473,15 +528,12 @@ func (m *memoryCinder) AttachmentDocument(ctx context.Context, id string) (docum
 	return document, err
 }
 
-func (m *memoryCinder) Attachments(ctx context.Context, volume string) (found []Attachment, err error) {
+func (m *memoryCinder) Attachments(ctx context.Context, volume string) (found []cinder.Attachment, err error) {
 	err = m.call(ctx, "attachment.list", volume, func() error {
 		found = nil
-		for id, a := range m.open {
-			if a.volume == volume {
-				found = append(found, Attachment{ID: id, Status: AttachmentStatus(a.status)})
-			}
+		if v, ok := m.volumes[volume]; ok {
+			found = m.attachmentsOf(v)
 		}
-		slices.SortFunc(found, func(a, b Attachment) int { return strings.Compare(a.ID, b.ID) })
 		return nil
 	})
 	return found, err
@@ -492,30 +544,22 @@ func (m *memoryCinder) CompleteAttachment(ctx context.Context, id string) error 
 		if a.status == "attached" {
 			return nil
 		}
-		a.status, v.Status = "attached", StatusInUse
-		v.Attachments = append(v.Attachments, Attachment{ID: id, Host: testConnector.Host})
+		a.status, v.Status = "attached", cinder.StatusInUse
+		v.Attachments = append(v.Attachments, cinder.Attachment{ID: id, Host: testConnector.Host})
 		return nil
 	})
 }
 
 func (m *memoryCinder) DeleteAttachment(ctx context.Context, id string) error {
-	return m.onAttachment(ctx, "attachment.delete", id, func(a *memoryAttachment, v *memoryVolume) error {
-		delete(m.open, id)
-		v.Attachments = slices.DeleteFunc(slices.Clone(v.Attachments), func(other Attachment) bool { return other.ID == id })
-		v.Status = StatusAvailable
-		most := 0
-		for _, other := range m.open {
-			if rank := attachmentRank(Attachment{Status: AttachmentStatus(other.status)}); other.volume == a.volume && rank > most {
-				most, v.Status = rank, []Status{"", StatusReserved, StatusAttaching, StatusInUse}[rank]
-			}
-		}
+	return m.onAttachment(ctx, "attachment.delete", id, func(_ *memoryAttachment, v *memoryVolume) error {
+		m.end(v, id)
 		return nil
 	})
 }
 
 func (m *memoryCinder) FailureReason(ctx context.Context, id string) (reason string) {
 	_ = m.action(ctx, "message.list", id, func(v *memoryVolume) error {
-		if v.Status == StatusError {
+		if v.Status == cinder.StatusError {
 			reason = "schedule allocate volume:Could not find any available weighted backend"
 		}
 		return nil
@@ -561,24 +605,24 @@ func (m *memoryCinder) forgetLog() {
 }
 
 // stamped lists the volumes with a claim's stamp, eldest first.
-func (m *memoryCinder) stamped(stamp Stamp) []Volume {
+func (m *memoryCinder) stamped(stamp Stamp) []cinder.Volume {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var found []Volume
+	var found []cinder.Volume
 	for _, v := range m.volumes {
 		if stamp.Owns(v.Volume) {
 			found = append(found, v.Volume)
 		}
 	}
-	slices.SortFunc(found, func(a, b Volume) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortFunc(found, func(a, b cinder.Volume) int { return strings.Compare(a.ID, b.ID) })
 	return found
 }
 
 // snapshot is every volume as it is, by id.
-func (m *memoryCinder) snapshot() map[string]Volume {
+func (m *memoryCinder) snapshot() map[string]cinder.Volume {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	all := map[string]Volume{}
+	all := map[string]cinder.Volume{}
 	for id, v := range m.volumes {
 		copied := v.Volume
 		copied.Metadata = maps.Clone(v.Metadata)
@@ -590,13 +634,13 @@ func (m *memoryCinder) snapshot() map[string]Volume {
 
 // memoryClients gives the one api out.
 type memoryClients struct {
-	cinder    api
+	memory    Cinder
 	mu        sync.Mutex
 	forgotten int
 }
 
-func (m *memoryClients) client(context.Context) (api, error) { return m.cinder, nil }
-func (m *memoryClients) forget(api) {
+func (m *memoryClients) client(context.Context) (Cinder, error) { return m.memory, nil }
+func (m *memoryClients) forget(Cinder) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.forgotten++
@@ -623,14 +667,14 @@ func (m *memoryCinder) term(t testing.TB, change ...func(*LifecycleOptions)) *Li
 	for _, f := range change {
 		f(&options)
 	}
-	return newLifecycle(options, sameClients(&memoryClients{cinder: m}))
+	return newLifecycle(options, sameClients(&memoryClients{memory: m}))
 }
 
 // memoryPlace is where the volumes of a memoryCinder are, unless it says
 // otherwise.
-var memoryPlace = Place{Endpoint: "http://cinder:8776/v3", Project: "p1"}
+var memoryPlace = cinder.Place{Endpoint: "http://cinder:8776/v3", Project: "p1"}
 
-var testConnector = Connector{Host: "k8s", Initiator: "iqn.2026-01.example:k8s"}
+var testConnector = cinder.Connector{Host: "k8s", Initiator: "iqn.2026-01.example:k8s"}
 
 func claimStamp(n int) Stamp {
 	return Stamp{Cluster: "cluster-1", Namespace: "team-a", Claim: fmt.Sprintf("data-%d", n), ClaimUID: fmt.Sprintf("uid-%d", n), PV: fmt.Sprintf("pvc-uid-%d", n),
@@ -647,10 +691,10 @@ func claimTarget(n int, id string) Target {
 }
 
 // mine is a volume of claim n in a state.
-func mine(n int, status Status) Volume {
-	v := Volume{Name: claimStamp(n).PV, Status: status, Metadata: claimStamp(n).Metadata(nil)}
-	if status == StatusInUse {
-		v.Attachments = []Attachment{{ID: "attachment-0", Host: testConnector.Host}}
+func mine(n int, status cinder.Status) cinder.Volume {
+	v := cinder.Volume{Name: claimStamp(n).PV, Status: status, Metadata: claimStamp(n).Metadata(nil)}
+	if status == cinder.StatusInUse {
+		v.Attachments = []cinder.Attachment{{ID: "attachment-0", Host: testConnector.Host}}
 		v.Metadata["readonly"], v.Metadata["attached_mode"] = "False", "rw"
 	}
 	return v
@@ -658,13 +702,13 @@ func mine(n int, status Status) Volume {
 
 // byAttachments is a volume of claim n that the attachments API connects, with
 // one attachment for each of the statuses.
-func (m *memoryCinder) byAttachments(n int, status Status, attachments ...string) string {
+func (m *memoryCinder) byAttachments(n int, status cinder.Status, attachments ...string) string {
 	v := mine(n, status)
 	v.Attachments = nil
 	delete(v.Metadata, "readonly")
 	delete(v.Metadata, "attached_mode")
 	v.Metadata[stampWorkflow] = "attachment"
-	if status == StatusInUse {
+	if status == cinder.StatusInUse {
 		v.Metadata[stampAttached] = "true"
 		if len(attachments) == 0 {
 			attachments = []string{"attached"}
@@ -678,7 +722,7 @@ func (m *memoryCinder) byAttachments(n int, status Status, attachments ...string
 		name := fmt.Sprintf("attachment-%d", m.ids)
 		m.open[name] = &memoryAttachment{volume: id, status: a}
 		if a == "attached" {
-			m.volumes[id].Attachments = append(m.volumes[id].Attachments, Attachment{ID: name, Host: testConnector.Host})
+			m.volumes[id].Attachments = append(m.volumes[id].Attachments, cinder.Attachment{ID: name, Host: testConnector.Host})
 		}
 	}
 	return id

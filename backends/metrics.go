@@ -4,14 +4,16 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// Metrics counts what is asked of Cinder and Keystone. Its label values are
-// bounded by the policy (backends), by this package (operations) and by HTTP
-// (codes); nothing a tenant writes becomes a label.
+// Metrics counts what becomes of backends and their volumes, and what is asked
+// of Cinder and Keystone. Its label values are bounded by the policy; nothing a
+// tenant writes becomes a label.
 type Metrics struct {
-	requests *prometheus.HistogramVec
-	logins   *prometheus.CounterVec
+	// Requests are those that clients make.
+	Requests *cinder.Metrics
 	pool     *prometheus.CounterVec
 	inFlight *prometheus.GaugeVec
 
@@ -24,15 +26,7 @@ type Metrics struct {
 // NewMetrics registers the package's metrics with a registry of the caller.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	m := &Metrics{
-		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "standalone_cinder_cinder_request_duration_seconds",
-			Help:    "Duration of requests to Cinder and Keystone by backend, operation and HTTP code (none: no answer came).",
-			Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
-		}, []string{"backend", "operation", "code"}),
-		logins: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "standalone_cinder_logins_total",
-			Help: "Logins to a backend by outcome.",
-		}, []string{"backend", "outcome"}),
+		Requests: cinder.NewMetrics(registry),
 		pool: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "standalone_cinder_client_pool_lookups_total",
 			Help: "Look-ups of a logged-in client by result: hit, miss, or changed when configuration or credentials changed.",
@@ -58,16 +52,8 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Help: "When the credentials of a backend were last read without an error.",
 		}, []string{"backend"}),
 	}
-	registry.MustRegister(m.requests, m.logins, m.pool, m.inFlight, m.up, m.outages, m.credentialsGood, m.credentialsReadAt)
+	registry.MustRegister(m.pool, m.inFlight, m.up, m.outages, m.credentialsGood, m.credentialsReadAt)
 	return m
-}
-
-func (m *Metrics) request(backend, operation, code string, took time.Duration) {
-	m.requests.WithLabelValues(backend, operation, code).Observe(took.Seconds())
-}
-
-func (m *Metrics) login(backend, outcome string) {
-	m.logins.WithLabelValues(backend, outcome).Inc()
 }
 
 func (m *Metrics) lookup(backend, result string) {

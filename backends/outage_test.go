@@ -1,47 +1,75 @@
 package backends
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/gophercloud/gophercloud/v2"
 	"golang.org/x/time/rate"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 )
 
-// wireClients gives a client out whose requests go over one transport.
-type wireClients struct{ only *Client }
+// wireClients gives a client out whose requests are answered without a network.
+type wireClients struct{ only *cinder.Client }
 
-func newWireClients(wire *transport) *wireClients {
-	provider := &gophercloud.ProviderClient{HTTPClient: httpClient(wire)}
-	service := &gophercloud.ServiceClient{ProviderClient: provider, Endpoint: "http://cinder/v3/", Type: "block-storage"}
-	return &wireClients{&Client{config: Config{Name: "gold"}.withDefaults(), service: service}}
+type tripper func(*http.Request) (*http.Response, error)
+
+func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func ok(body string) *http.Response {
+	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(body))}
 }
 
-func (w *wireClients) client(context.Context) (api, error) { return w.only, nil }
-func (w *wireClients) forget(api)                          {}
+// newWireClients logs in, and from then on has every request answered by next.
+func newWireClients(t *testing.T, options cinder.Options, next tripper) *wireClients {
+	t.Helper()
+	options.Backend, options.Metrics = "gold", cinder.NewMetrics(prometheus.NewRegistry())
+	options.Limits.Concurrency = cmp.Or(options.Limits.Concurrency, DefaultConcurrency)
+	options.RequestTimeout = cmp.Or(options.RequestTimeout, DefaultRequestTimeout)
+	var loggedIn atomic.Bool
+	options.Base = tripper(func(r *http.Request) (*http.Response, error) {
+		if !loggedIn.Load() {
+			return ok(`{"volumes": []}`), nil
+		}
+		return next(r)
+	})
+	client, err := cinder.Login(t.Context(), auth.Credentials{Noauth: &auth.Noauth{Endpoint: "http://cinder/v3", User: "admin", Project: "admin"}}, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	loggedIn.Store(true)
+	return &wireClients{client}
+}
+
+func (w *wireClients) client(context.Context) (Cinder, error) { return w.only, nil }
+func (w *wireClients) forget(Cinder)                          {}
 
 // TestBlackHole: a backend that takes requests and never answers. Those in the
 // queue are refused as soon as it is known, whatever the pace, and then there
 // is one request at a time, of a quarter of a minute.
 func TestBlackHole(t *testing.T) {
-	for name, limits := range map[string]Limits{"unpaced": {Concurrency: 5}, "paced": {Concurrency: 5, RequestsPerSecond: 1}} {
+	for name, limits := range map[string]cinder.Limits{"unpaced": {Concurrency: 5}, "paced": {Concurrency: 5, RequestsPerSecond: 1}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var mu sync.Mutex
-				var sent []time.Duration
-				underWay, mended := 0, false
-				start := time.Now()
-				wire := testTransport(t, func(r *http.Request) (*http.Response, error) {
+				sent, underWay, mended := 0, 0, false
+				wire := newWireClients(t, cinder.Options{Limits: limits}, func(r *http.Request) (*http.Response, error) {
 					mu.Lock()
-					sent = append(sent, time.Since(start).Round(time.Second))
+					sent++
 					underWay++
 					answers := mended
 					mu.Unlock()
@@ -55,9 +83,11 @@ func TestBlackHole(t *testing.T) {
 					}
 					<-r.Context().Done()
 					return nil, r.Context().Err()
-				}, limits)
-				w := newWatched(t, newWireClients(wire))
+				})
+				w := newWatched(t, wire)
 				defer w.end()
+				time.Sleep(time.Second) // in which the pace forgets the login
+				start := time.Now()
 				var group sync.WaitGroup
 				refused := 0
 				for i := range 100 {
@@ -67,7 +97,7 @@ func TestBlackHole(t *testing.T) {
 							_, err = w.Has(t.Context(), fmt.Sprintf("volume-%d", i))
 						} else {
 							// A change, past the look that comes before.
-							err = w.current().cinder.change(t.Context(), func(ctx context.Context, cinder api) error { return cinder.Reserve(ctx, "v1") })
+							err = w.current().session.change(t.Context(), func(ctx context.Context, client Cinder) error { return client.Reserve(ctx, "v1") })
 						}
 						mu.Lock()
 						defer mu.Unlock()
@@ -79,7 +109,7 @@ func TestBlackHole(t *testing.T) {
 							equal(t, effectUnknown(err), false)
 						} else {
 							equal(t, effectUnknown(err), true)
-							equal(t, err.(*Error).Message, "no answer in time")
+							equal(t, err.(*cinder.Error).Message, "no answer in time")
 						}
 					})
 				}
@@ -90,7 +120,7 @@ func TestBlackHole(t *testing.T) {
 					t.Errorf("%d of 100 calls were refused", refused)
 				}
 				mu.Lock()
-				before := len(sent)
+				before := sent
 				mu.Unlock()
 				for range 120 {
 					time.Sleep(time.Second)
@@ -102,14 +132,13 @@ func TestBlackHole(t *testing.T) {
 				}
 				// 1 + 15, 2 + 15, 4 + 15, 8 + 15, 15 + 15 seconds.
 				mu.Lock()
-				if probes := len(sent) - before; probes < 4 || probes > 6 {
+				if probes := sent - before; probes < 4 || probes > 6 {
 					t.Errorf("%d probes in two minutes", probes)
 				}
 				mended = true
 				mu.Unlock()
 				time.Sleep(30 * time.Second)
 				equal(t, w.Health(), nil)
-				equal(t, slotsTaken(wire), 0)
 			})
 		})
 	}
@@ -118,11 +147,11 @@ func TestBlackHole(t *testing.T) {
 // TestMendedCredentialsAreUsedAtOnce goes all the way from the file: it is read
 // anew, the backend is asked at once, and claims are served.
 func TestMendedCredentialsAreUsedAtOnce(t *testing.T) {
-	cloud := newCloudServer(t)
-	cloud.password = "n3w"
-	cinder := newMemoryCinder()
-	cloud.cinder = cinder.ServeHTTP
-	sources := cloud.clouds(passwordCloud)
+	cloud := cindertest.NewCloud(t)
+	cloud.Password = "n3w"
+	memory := newMemoryCinder()
+	cloud.Cinder = memory.ServeHTTP
+	sources := cloud.Clouds(cindertest.PasswordCloud)
 	metrics := testMetrics()
 	pool := NewPool(PoolOptions{Sources: sources, Metrics: metrics, CredentialsAge: time.Hour})
 	health := make(chan error, 10)
@@ -134,12 +163,12 @@ func TestMendedCredentialsAreUsedAtOnce(t *testing.T) {
 		_, err := l.Connect(t.Context(), claimSpec(1))
 		equal(t, authtest.ErrorText(err), "backend gold: auth.login: the credentials were refused (HTTP 401)")
 	}
-	logins := cloud.loginCount()
+	logins := cloud.LoginCount()
 	_, err = l.Connect(t.Context(), claimSpec(1))
 	equal(t, authtest.ErrorText(err), heldByLogin)
 	equal(t, authtest.ErrorText(<-health), heldByLogin)
-	equal(t, cloud.loginCount(), logins)
-	authtest.WriteFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(passwordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
+	equal(t, cloud.LoginCount(), logins)
+	authtest.WriteFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(cindertest.PasswordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
 	after, err := pool.CheckCredentials(gold)
 	equal(t, authtest.ErrorText(err), "")
 	if after == before {
@@ -154,41 +183,42 @@ func TestMendedCredentialsAreUsedAtOnce(t *testing.T) {
 
 // TestProbeBoundsItsRequests, and nobody else's.
 func TestProbeBoundsItsRequests(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		wire := testTransport(t, func(r *http.Request) (*http.Response, error) {
-			<-r.Context().Done()
-			return nil, r.Context().Err()
-		}, Limits{})
-		start := time.Now()
-		w := newWatched(t, newWireClients(wire))
-		defer w.end()
-		equal(t, authtest.ErrorText(w.current().cinder.probe(t.Context())), "backend gold: volume.list: no answer in time")
-		equal(t, time.Since(start), longestProbe)
-		start = time.Now()
-		_, err := w.Has(t.Context(), "volume-1")
-		equal(t, authtest.ErrorText(err), "backend gold: volume.get: no answer in time")
-		equal(t, time.Since(start), DefaultRequestTimeout)
-		wire.timeout = time.Second
-		start = time.Now()
-		equal(t, authtest.ErrorText(w.current().cinder.probe(t.Context())), "backend gold: volume.list: no answer in time")
-		equal(t, time.Since(start), time.Second)
-	})
+	for _, test := range []struct{ configured, probe time.Duration }{{DefaultRequestTimeout, longestProbe}, {time.Second, time.Second}} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWatched(t, newWireClients(t, cinder.Options{RequestTimeout: test.configured}, func(r *http.Request) (*http.Response, error) {
+				<-r.Context().Done()
+				return nil, r.Context().Err()
+			}))
+			defer w.end()
+			start := time.Now()
+			equal(t, authtest.ErrorText(w.current().session.probe(t.Context())), "backend gold: volume.list: no answer in time")
+			equal(t, time.Since(start), test.probe)
+			start = time.Now()
+			_, err := w.Has(t.Context(), "volume-1")
+			equal(t, authtest.ErrorText(err), "backend gold: volume.get: no answer in time")
+			equal(t, time.Since(start), test.configured)
+		})
+	}
 }
 
 // TestQueueLeavesAtOnceWhenAnOutageBegins: neither the requests that hang in
 // the slots nor a tenant's pace keep anybody waiting for a refusal.
 func TestQueueLeavesAtOnceWhenAnOutageBegins(t *testing.T) {
-	for name, caller := range map[string]Caller{
+	for name, caller := range map[string]cinder.Caller{
 		"for a slot":            {Tenant: "a"},
 		"for the tenant's pace": {Tenant: "b", Pace: rate.NewLimiter(rate.Every(time.Hour), 1)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				wire := testTransport(t, func(*http.Request) (*http.Response, error) { return ok(`{"volumes": []}`), nil }, Limits{Concurrency: 1})
-				w := newWatched(t, newWireClients(wire))
+				hang := make(chan struct{})
+				w := newWatched(t, newWireClients(t, cinder.Options{Limits: cinder.Limits{Concurrency: 1}}, func(*http.Request) (*http.Response, error) {
+					<-hang
+					return ok(`{"volumes": []}`), nil
+				}))
 				defer w.end()
 				if caller.Pace == nil {
-					occupy(t, wire)
+					go func() { _, _ = w.Has(t.Context(), "volume-0") }() // takes the slot
+					synctest.Wait()
 				} else {
 					caller.Pace.Allow()
 				}
@@ -196,7 +226,7 @@ func TestQueueLeavesAtOnceWhenAnOutageBegins(t *testing.T) {
 				result := make(chan error)
 				for range 20 {
 					go func() {
-						_, err := w.Has(WithCaller(t.Context(), caller), "volume-1")
+						_, err := w.Has(cinder.WithCaller(t.Context(), caller), "volume-1")
 						result <- err
 					}()
 				}
@@ -210,51 +240,10 @@ func TestQueueLeavesAtOnceWhenAnOutageBegins(t *testing.T) {
 					equal(t, authtest.ErrorText(<-result), heldBy503)
 				}
 				equal(t, time.Since(start), 0)
-				equal(t, len(wire.turns.queues), 0)
-				if caller.Pace == nil {
-					wire.turns.release()
-				}
+				close(hang)
 				time.Sleep(time.Second)
 				equal(t, w.Health(), nil)
 			})
 		})
 	}
-}
-
-// callerAsked calls back when a request asks on whose behalf it is made, which
-// is just before it takes its turn.
-type callerAsked struct {
-	context.Context
-	hook func()
-}
-
-func (c callerAsked) Value(key any) any {
-	if key == (callerKey{}) {
-		c.hook()
-	}
-	return c.Context.Value(key)
-}
-
-// TestTurnThatComesWithTheOutage: a request that gets a free slot at the very
-// moment at which the outage begins is not sent.
-func TestTurnThatComesWithTheOutage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		sent := 0
-		wire := testTransport(t, func(*http.Request) (*http.Response, error) {
-			sent++
-			return ok(`{"volumes": []}`), nil
-		}, Limits{})
-		w := newWatched(t, newWireClients(wire))
-		_, err := w.Has(callerAsked{t.Context(), func() {
-			for range 5 {
-				a, err := w.breaker.begin(0)
-				equal(t, err, nil)
-				a.end(t.Context(), errDown)
-			}
-		}}, "volume-1")
-		equal(t, authtest.ErrorText(err), heldBy503)
-		equal(t, sent, 0)
-		equal(t, slotsTaken(wire), 0)
-		w.end()
-	})
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
 var errNotPermitted = errors.New("somebody has changed his mind")
@@ -22,23 +23,23 @@ func TestPermitIsAskedBeforeEveryChange(t *testing.T) {
 		{"volume.os-terminate_connection volume-1", "volume.os-detach volume-1 attachment-0", "volume.delete volume-1"},
 	} {
 		t.Run(fmt.Sprint(permitted), func(t *testing.T) {
-			cinder := newMemoryCinder()
-			id := cinder.add(mine(1, StatusInUse))
+			memory := newMemoryCinder()
+			id := memory.add(mine(1, cinder.StatusInUse))
 			target := claimTarget(1, id)
-			var seen []Status
-			target.Permit = func(_ context.Context, v Volume) error {
+			var seen []cinder.Status
+			target.Permit = func(_ context.Context, v cinder.Volume) error {
 				if seen = append(seen, v.Status); len(seen) > 2*permitted {
 					return errNotPermitted
 				}
 				return nil
 			}
-			l := cinder.term(t)
-			cinder.forgetLog()
+			l := memory.term(t)
+			memory.forgetLog()
 			err := l.Remove(t.Context(), target)
 			if refused := permitted < 3; errors.Is(err, errNotPermitted) != refused {
 				t.Errorf("the answer is %v", err)
 			}
-			equal(t, cinder.changes(), want)
+			equal(t, memory.changes(), want)
 			// A refusal is no failure of the backend.
 			equal(t, authtest.ErrorText(l.Health()), "")
 		})
@@ -48,24 +49,24 @@ func TestPermitIsAskedBeforeEveryChange(t *testing.T) {
 // TestPermitGuardsEveryVolumeWithoutARecord: undoing, second volumes, and
 // volumes that failed.
 func TestPermitGuardsEveryVolumeWithoutARecord(t *testing.T) {
-	refuse := func(context.Context, Volume) error { return errNotPermitted }
+	refuse := func(context.Context, cinder.Volume) error { return errNotPermitted }
 	for name, c := range map[string]struct {
-		volumes []Volume
+		volumes []cinder.Volume
 		remove  func(l *Lifecycle, id string) error
 	}{
-		"undone": {[]Volume{mine(1, StatusAttaching)}, func(l *Lifecycle, _ string) error {
+		"undone": {[]cinder.Volume{mine(1, cinder.StatusAttaching)}, func(l *Lifecycle, _ string) error {
 			return l.Abandon(t.Context(), claimStamp(1), testConnector, refuse)
 		}},
-		"found in a listing": {[]Volume{mine(1, StatusAvailable)}, func(l *Lifecycle, id string) error {
+		"found in a listing": {[]cinder.Volume{mine(1, cinder.StatusAvailable)}, func(l *Lifecycle, id string) error {
 			return l.RemoveUnrecorded(t.Context(), id, claimStamp(1), testConnector, refuse)
 		}},
-		"second": {[]Volume{mine(1, StatusAttaching), mine(1, StatusAvailable)}, func(l *Lifecycle, _ string) error {
+		"second": {[]cinder.Volume{mine(1, cinder.StatusAttaching), mine(1, cinder.StatusAvailable)}, func(l *Lifecycle, _ string) error {
 			spec := claimSpec(1)
 			spec.Permit = refuse
 			_, err := l.Connect(t.Context(), spec)
 			return err
 		}},
-		"failed": {[]Volume{mine(1, StatusError)}, func(l *Lifecycle, _ string) error {
+		"failed": {[]cinder.Volume{mine(1, cinder.StatusError)}, func(l *Lifecycle, _ string) error {
 			spec := claimSpec(1)
 			spec.Permit = refuse
 			_, err := l.Connect(t.Context(), spec)
@@ -73,16 +74,16 @@ func TestPermitGuardsEveryVolumeWithoutARecord(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cinder := newMemoryCinder()
+			memory := newMemoryCinder()
 			id := ""
 			for _, v := range c.volumes {
-				id = cinder.add(v)
+				id = memory.add(v)
 			}
-			l := cinder.term(t)
+			l := memory.term(t)
 			if err := c.remove(l, id); !errors.Is(err, errNotPermitted) {
 				t.Errorf("the answer is %v", err)
 			}
-			equal(t, len(cinder.changes()), 0)
+			equal(t, len(memory.changes()), 0)
 		})
 	}
 }
@@ -90,16 +91,16 @@ func TestPermitGuardsEveryVolumeWithoutARecord(t *testing.T) {
 // TestMarkedVolumeIsKept: a volume whose PersistentVolume is gone before it was
 // brought into use is told from one that was never recorded.
 func TestMarkedVolumeIsKept(t *testing.T) {
-	cinder := newMemoryCinder()
-	id := cinder.add(mine(1, StatusAttaching))
-	l := cinder.term(t)
+	memory := newMemoryCinder()
+	id := memory.add(mine(1, cinder.StatusAttaching))
+	l := memory.term(t)
 	equal(t, authtest.ErrorText(l.Mark(t.Context(), claimTarget(1, id))), "")
 	equal(t, authtest.ErrorText(l.Mark(t.Context(), claimTarget(1, id))), "")
-	equal(t, cinder.count("metadata.update"), 1)
-	if err := l.Abandon(t.Context(), claimStamp(1), testConnector, nil); !IsKind(err, KindRecorded) {
+	equal(t, memory.count("metadata.update"), 1)
+	if err := l.Abandon(t.Context(), claimStamp(1), testConnector, nil); !cinder.IsKind(err, KindRecorded) {
 		t.Errorf("the answer is %v", err)
 	}
-	if err := l.Mark(t.Context(), claimTarget(2, id)); !IsKind(err, KindNotOurs) {
+	if err := l.Mark(t.Context(), claimTarget(2, id)); !cinder.IsKind(err, KindNotOurs) {
 		t.Errorf("a volume of another claim is marked: %v", err)
 	}
 }

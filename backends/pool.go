@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/fingerprint"
 )
 
 // PoolOptions configure a Pool.
@@ -26,8 +28,7 @@ type PoolOptions struct {
 	// look at their files; 0 means one second. It bounds the file reads of a
 	// busy backend.
 	CredentialsAge time.Duration
-	// MayWrite is asked whenever bytes are about to leave for a backend; an
-	// error keeps them here. Nil means that they always may. See heldConn.
+	// MayWrite is cinder.Options.MayWrite.
 	MayWrite func() error
 }
 
@@ -35,10 +36,9 @@ type PoolOptions struct {
 // backend's name and versioned by a hash of configuration and credentials, so
 // that changed credentials are used at the next look-up, without a restart.
 type Pool struct {
-	sources auth.Sources
-	metrics *Metrics
-	age     time.Duration
-	// mayWrite is PoolOptions.MayWrite, never nil.
+	sources  auth.Sources
+	metrics  *Metrics
+	age      time.Duration
 	mayWrite func() error
 	logins   singleflight.Group
 	// seal makes what CheckCredentials returns useless for guessing passwords.
@@ -52,7 +52,7 @@ type Pool struct {
 
 type pooled struct {
 	version string
-	client  *Client
+	client  *cinder.Client
 	// config is the version of the configuration alone and read the time at
 	// which the credentials were last compared with their files.
 	config string
@@ -76,11 +76,7 @@ func NewPool(options PoolOptions) *Pool {
 		// lru.New refuses only sizes below one.
 		panic(err)
 	}
-	mayWrite := options.MayWrite
-	if mayWrite == nil {
-		mayWrite = func() error { return nil }
-	}
-	return &Pool{sources: options.Sources, metrics: options.Metrics, age: age, mayWrite: mayWrite, seal: []byte(rand.Text()),
+	return &Pool{sources: options.Sources, metrics: options.Metrics, age: age, mayWrite: options.MayWrite, seal: []byte(rand.Text()),
 		clients: clients, readings: map[string]*auth.Reading{}}
 }
 
@@ -88,9 +84,9 @@ func NewPool(options PoolOptions) *Pool {
 // login at the same time share one. Changed credentials are noticed within a
 // second, or at once after Forget. While they cannot be read, as a file that is
 // being written, the client that is logged in with the last good ones stays.
-func (p *Pool) Client(ctx context.Context, config Config) (*Client, error) {
+func (p *Pool) Client(ctx context.Context, config Config) (*cinder.Client, error) {
 	config = config.withDefaults()
-	configVersion := auth.Fingerprint(config)
+	configVersion := fingerprint.Of(config)
 	if client, ok := p.fresh(config.Name, configVersion); ok {
 		return client, nil
 	}
@@ -111,9 +107,14 @@ func (p *Pool) Client(ctx context.Context, config Config) (*Client, error) {
 		if client, ok := p.peek(config.Name, found.Version); ok {
 			return client, nil
 		}
-		shared, cancel := loginTimeout(WithCaller(context.WithoutCancel(ctx), Caller{}), config)
-		defer cancel()
-		client, err := login(shared, config, found, p.metrics, p.mayWrite)
+		client, err := cinder.Login(context.WithoutCancel(ctx), found, cinder.Options{
+			Backend:        config.Name,
+			Workflow:       config.Workflow,
+			Limits:         config.Limits,
+			RequestTimeout: config.Timeouts.Request,
+			Metrics:        p.metrics.Requests,
+			MayWrite:       p.mayWrite,
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -124,18 +125,18 @@ func (p *Pool) Client(ctx context.Context, config Config) (*Client, error) {
 	})
 	select {
 	case <-ctx.Done():
-		return nil, translate(config.Name, operationLogin, notSent{ctx.Err()})
+		return nil, cinder.NotSent(config.Name, cinder.OperationLogin, ctx.Err())
 	case done := <-result:
 		if done.Err != nil {
 			return nil, done.Err
 		}
-		return done.Val.(*Client), nil
+		return done.Val.(*cinder.Client), nil
 	}
 }
 
 // fresh finds a client whose credentials were compared with their files a
 // moment ago.
-func (p *Pool) fresh(name, configVersion string) (*Client, bool) {
+func (p *Pool) fresh(name, configVersion string) (*cinder.Client, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	entry, ok := p.clients.Get(name)
@@ -155,13 +156,13 @@ func (p *Pool) resolve(config Config, configVersion string) (auth.Credentials, e
 	next, err := p.sources.Reread(config.credentials(), configVersion, last)
 	p.metrics.credentialsRead(config.Name, now, err == nil)
 	if err != nil {
-		return auth.Credentials{}, &Error{Backend: config.Name, Kind: KindConfig, Message: err.Error()}
+		return auth.Credentials{}, &cinder.Error{Backend: config.Name, Kind: cinder.KindConfig, Message: err.Error()}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.readings[config.Name] = next
 	found := next.Credentials()
-	found.Version = auth.Fingerprint(configVersion, found.Version)
+	found.Version = fingerprint.Of(configVersion, found.Version)
 	return found, nil
 }
 
@@ -172,7 +173,7 @@ func (p *Pool) resolve(config Config, configVersion string) (auth.Credentials, e
 // in with the last good credentials goes on being used.
 func (p *Pool) CheckCredentials(config Config) (version string, err error) {
 	config = config.withDefaults()
-	found, err := p.resolve(config, auth.Fingerprint(config))
+	found, err := p.resolve(config, fingerprint.Of(config))
 	if err != nil {
 		return "", err
 	}
@@ -193,7 +194,7 @@ func (p *Pool) CheckCredentials(config Config) (version string, err error) {
 
 // working finds the client of this configuration although its credentials
 // cannot be read any more. They are looked at again when their age is over.
-func (p *Pool) working(name, configVersion string) (*Client, bool) {
+func (p *Pool) working(name, configVersion string) (*cinder.Client, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	entry, ok := p.clients.Get(name)
@@ -205,7 +206,7 @@ func (p *Pool) working(name, configVersion string) (*Client, bool) {
 	return entry.client, true
 }
 
-func (p *Pool) lookup(name, version, configVersion string) (*Client, bool) {
+func (p *Pool) lookup(name, version, configVersion string) (*cinder.Client, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	entry, ok := p.clients.Get(name)
@@ -222,7 +223,7 @@ func (p *Pool) lookup(name, version, configVersion string) (*Client, bool) {
 	return entry.client, true
 }
 
-func (p *Pool) peek(name, version string) (*Client, bool) {
+func (p *Pool) peek(name, version string) (*cinder.Client, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	entry, ok := p.clients.Peek(name)
@@ -235,10 +236,10 @@ func (p *Pool) peek(name, version string) (*Client, bool) {
 // Forget drops a client whose credentials were refused, so that the next
 // look-up logs in afresh. It does nothing when another login has replaced the
 // client meanwhile.
-func (p *Pool) Forget(client *Client) {
+func (p *Pool) Forget(client *cinder.Client) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if entry, ok := p.clients.Peek(client.config.Name); ok && entry.client == client {
-		p.clients.Remove(client.config.Name)
+	if entry, ok := p.clients.Peek(client.Backend()); ok && entry.client == client {
+		p.clients.Remove(client.Backend())
 	}
 }

@@ -16,6 +16,8 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 )
 
 var gold = Config{Name: "gold", Auth: auth.Source{Cloud: "gold"}}
@@ -38,12 +40,12 @@ func (g *gate) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 func TestManyLookupsShareOneLogin(t *testing.T) {
-	cloud := newCloudServer(t)
-	slow := newGate(cloud.token)
-	cloud.keystone = slow.serve
-	pool := NewPool(PoolOptions{Sources: cloud.clouds(passwordCloud), Metrics: testMetrics()})
+	cloud := cindertest.NewCloud(t)
+	slow := newGate(cloud.Token)
+	cloud.Keystone = slow.serve
+	pool := NewPool(PoolOptions{Sources: cloud.Clouds(cindertest.PasswordCloud), Metrics: testMetrics()})
 	const callers = 100
-	clients := make([]*Client, callers)
+	clients := make([]*cinder.Client, callers)
 	var started, done sync.WaitGroup
 	for i := range callers {
 		started.Add(1)
@@ -60,7 +62,7 @@ func TestManyLookupsShareOneLogin(t *testing.T) {
 	<-slow.arrived
 	close(slow.open)
 	done.Wait()
-	if n := cloud.loginCount(); n != 1 {
+	if n := cloud.LoginCount(); n != 1 {
 		t.Errorf("%d logins, want 1", n)
 	}
 	for _, client := range clients {
@@ -71,10 +73,10 @@ func TestManyLookupsShareOneLogin(t *testing.T) {
 }
 
 func TestLoginOutlivesTheFirstCaller(t *testing.T) {
-	cloud := newCloudServer(t)
-	slow := newGate(cloud.token)
-	cloud.keystone = slow.serve
-	pool := NewPool(PoolOptions{Sources: cloud.clouds(passwordCloud), Metrics: testMetrics()})
+	cloud := cindertest.NewCloud(t)
+	slow := newGate(cloud.Token)
+	cloud.Keystone = slow.serve
+	pool := NewPool(PoolOptions{Sources: cloud.Clouds(cindertest.PasswordCloud), Metrics: testMetrics()})
 	ctx, cancel := context.WithCancel(t.Context())
 	first := make(chan error)
 	go func() {
@@ -97,19 +99,41 @@ func TestLoginOutlivesTheFirstCaller(t *testing.T) {
 	if err := <-second; err != nil {
 		t.Errorf("the caller that stayed got %v", err)
 	}
-	equal(t, cloud.loginCount(), 1)
+	equal(t, cloud.LoginCount(), 1)
+}
+
+// logins is how many logins with an outcome were counted.
+func logins(t *testing.T, registry *prometheus.Registry, outcome string) float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() != "standalone_cinder_logins_total" {
+			continue
+		}
+		for _, metric := range family.GetMetric() {
+			for _, label := range metric.GetLabel() {
+				if label.GetName() == "outcome" && label.GetValue() == outcome {
+					return metric.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return 0
 }
 
 func TestFailedLoginIsNotKept(t *testing.T) {
-	cloud := newCloudServer(t)
-	cloud.keystone = func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusServiceUnavailable, "") }
+	cloud := cindertest.NewCloud(t)
+	cloud.Keystone = func(w http.ResponseWriter, _ *http.Request) { cindertest.Answer(w, http.StatusServiceUnavailable, "") }
 	registry := prometheus.NewRegistry()
 	metrics := NewMetrics(registry)
-	pool := NewPool(PoolOptions{Sources: cloud.clouds(passwordCloud), Metrics: metrics})
+	pool := NewPool(PoolOptions{Sources: cloud.Clouds(cindertest.PasswordCloud), Metrics: metrics})
 	_, err := pool.Client(t.Context(), gold)
 	equal(t, authtest.ErrorText(err), "backend gold: auth.login: the answer is service unavailable (HTTP 503)")
-	equal(t, KindOf(err), KindUnavailable)
-	cloud.set(func() { cloud.keystone = nil })
+	equal(t, cinder.KindOf(err), cinder.KindUnavailable)
+	cloud.Set(func() { cloud.Keystone = nil })
 	if _, err := pool.Client(t.Context(), gold); err != nil {
 		t.Errorf("after Keystone came back: %v", err)
 	}
@@ -118,43 +142,43 @@ func TestFailedLoginIsNotKept(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	equal(t, testutil.ToFloat64(metrics.logins.WithLabelValues("gold", "failure")), 1.0)
-	equal(t, testutil.ToFloat64(metrics.logins.WithLabelValues("gold", "success")), 1.0)
+	equal(t, logins(t, registry, "failure"), 1.0)
+	equal(t, logins(t, registry, "success"), 1.0)
 	equal(t, testutil.ToFloat64(metrics.pool.WithLabelValues("gold", "miss")), 2.0)
 	equal(t, testutil.ToFloat64(metrics.pool.WithLabelValues("gold", "hit")), 3.0)
 }
 
 func TestCatalogIsReadOnce(t *testing.T) {
-	cloud := newCloudServer(t)
-	pool := NewPool(PoolOptions{Sources: cloud.clouds(passwordCloud), Metrics: testMetrics()})
+	cloud := cindertest.NewCloud(t)
+	pool := NewPool(PoolOptions{Sources: cloud.Clouds(cindertest.PasswordCloud), Metrics: testMetrics()})
 	for range 10 {
 		client, err := pool.Client(t.Context(), gold)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := client.ListVolumes(t.Context(), VolumeQuery{}, func([]Volume) bool { return true }); err != nil {
+		if err := client.ListVolumes(t.Context(), cinder.VolumeQuery{}, func([]cinder.Volume) bool { return true }); err != nil {
 			t.Fatal(err)
 		}
 	}
-	equal(t, cloud.loginCount(), 1)
+	equal(t, cloud.LoginCount(), 1)
 	want := "GET /volume/v3/0123456789abcdef0123456789abcdef/volumes/detail?sort=created_at%3Adesc"
-	for _, path := range cloud.paths() {
+	for _, path := range cloud.Paths() {
 		equal(t, path, want)
 	}
-	equal(t, len(cloud.paths()), 10)
+	equal(t, len(cloud.Paths()), 10)
 }
 
 func TestEvictionDoesNotBreakAClientInUse(t *testing.T) {
-	cloud := newCloudServer(t)
-	slow := newGate(func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, `{"volumes": []}`) })
-	cloud.cinder = slow.serve
-	pool := NewPool(PoolOptions{Size: 1, Sources: cloud.clouds(passwordCloud + strings.Replace(strings.TrimPrefix(passwordCloud, "\nclouds:\n"), "gold", "zinc", 1)), Metrics: testMetrics()})
+	cloud := cindertest.NewCloud(t)
+	slow := newGate(func(w http.ResponseWriter, _ *http.Request) { cindertest.Answer(w, http.StatusOK, `{"volumes": []}`) })
+	cloud.Cinder = slow.serve
+	pool := NewPool(PoolOptions{Size: 1, Sources: cloud.Clouds(cindertest.PasswordCloud + strings.Replace(strings.TrimPrefix(cindertest.PasswordCloud, "\nclouds:\n"), "gold", "zinc", 1)), Metrics: testMetrics()})
 	client, err := pool.Client(t.Context(), gold)
 	if err != nil {
 		t.Fatal(err)
 	}
 	list := func() error {
-		return client.ListVolumes(t.Context(), VolumeQuery{}, func([]Volume) bool { return true })
+		return client.ListVolumes(t.Context(), cinder.VolumeQuery{}, func([]cinder.Volume) bool { return true })
 	}
 	result := make(chan error)
 	go func() { result <- list() }()
@@ -176,12 +200,12 @@ func TestEvictionDoesNotBreakAClientInUse(t *testing.T) {
 	if again == client {
 		t.Error("the client was not evicted")
 	}
-	equal(t, cloud.loginCount(), 3)
+	equal(t, cloud.LoginCount(), 3)
 }
 
 func TestChangedCredentialsArePickedUp(t *testing.T) {
-	cloud := newCloudServer(t)
-	sources := cloud.clouds(passwordCloud)
+	cloud := cindertest.NewCloud(t)
+	sources := cloud.Clouds(cindertest.PasswordCloud)
 	pool := NewPool(PoolOptions{Sources: sources, Metrics: testMetrics(), CredentialsAge: time.Nanosecond})
 	before, err := pool.Client(t.Context(), gold)
 	if err != nil {
@@ -191,7 +215,7 @@ func TestChangedCredentialsArePickedUp(t *testing.T) {
 	if err != nil || same != before {
 		t.Errorf("without a change: client %p and error %v, want %p", same, err, before)
 	}
-	authtest.WriteFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(passwordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
+	authtest.WriteFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(cindertest.PasswordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
 	after, err := pool.Client(t.Context(), gold)
 	if err != nil {
 		t.Fatal(err)
@@ -199,8 +223,8 @@ func TestChangedCredentialsArePickedUp(t *testing.T) {
 	if after == before {
 		t.Error("the old client is still given out")
 	}
-	equal(t, cloud.lastLogin()["auth"].(map[string]any)["identity"].(map[string]any)["password"].(map[string]any)["user"].(map[string]any)["password"], any("n3w"))
-	if err := before.ListVolumes(t.Context(), VolumeQuery{}, func([]Volume) bool { return true }); err != nil {
+	equal(t, cloud.LastLogin()["auth"].(map[string]any)["identity"].(map[string]any)["password"].(map[string]any)["user"].(map[string]any)["password"], any("n3w"))
+	if err := before.ListVolumes(t.Context(), cinder.VolumeQuery{}, func([]cinder.Volume) bool { return true }); err != nil {
 		t.Errorf("who still uses the old client: %v", err)
 	}
 	changed := gold
@@ -208,12 +232,12 @@ func TestChangedCredentialsArePickedUp(t *testing.T) {
 	if other, err := pool.Client(t.Context(), changed); err != nil || other == after {
 		t.Errorf("a changed configuration gives the same client (error %v)", err)
 	}
-	equal(t, cloud.loginCount(), 3)
+	equal(t, cloud.LoginCount(), 3)
 }
 
 func TestCredentialsAreNotReadWithinTheirAge(t *testing.T) {
-	cloud := newCloudServer(t)
-	sources := cloud.clouds(passwordCloud)
+	cloud := cindertest.NewCloud(t)
+	sources := cloud.Clouds(cindertest.PasswordCloud)
 	pool := NewPool(PoolOptions{Sources: sources, Metrics: testMetrics(), CredentialsAge: time.Hour})
 	before, err := pool.Client(t.Context(), gold)
 	if err != nil {
@@ -225,18 +249,18 @@ func TestCredentialsAreNotReadWithinTheirAge(t *testing.T) {
 	}
 	other := gold
 	other.Region = "RegionTwo"
-	if _, err := pool.Client(t.Context(), other); !IsKind(err, KindConfig) {
+	if _, err := pool.Client(t.Context(), other); !cinder.IsKind(err, cinder.KindConfig) {
 		t.Errorf("with a changed configuration: %v, want the broken file", err)
 	}
 	pool.Forget(before)
-	if _, err := pool.Client(t.Context(), gold); !IsKind(err, KindConfig) {
+	if _, err := pool.Client(t.Context(), gold); !cinder.IsKind(err, cinder.KindConfig) {
 		t.Errorf("after Forget: %v, want the broken file", err)
 	}
 }
 
 func TestForgetLeavesANewerClient(t *testing.T) {
-	cloud := newCloudServer(t)
-	pool := NewPool(PoolOptions{Sources: cloud.clouds(passwordCloud), Metrics: testMetrics()})
+	cloud := cindertest.NewCloud(t)
+	pool := NewPool(PoolOptions{Sources: cloud.Clouds(cindertest.PasswordCloud), Metrics: testMetrics()})
 	old, err := pool.Client(t.Context(), gold)
 	if err != nil {
 		t.Fatal(err)
@@ -253,25 +277,25 @@ func TestForgetLeavesANewerClient(t *testing.T) {
 }
 
 func TestExpiredTokenIsRenewedOnce(t *testing.T) {
-	cloud := newCloudServer(t)
-	metrics := testMetrics()
-	pool := NewPool(PoolOptions{Sources: cloud.clouds(passwordCloud), Metrics: metrics})
+	cloud := cindertest.NewCloud(t)
+	registry := prometheus.NewRegistry()
+	pool := NewPool(PoolOptions{Sources: cloud.Clouds(cindertest.PasswordCloud), Metrics: NewMetrics(registry)})
 	client, err := pool.Client(t.Context(), gold)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cloud.revoke()
+	cloud.Revoke()
 	var group sync.WaitGroup
 	for range 30 {
 		group.Go(func() {
-			if err := client.ListVolumes(t.Context(), VolumeQuery{}, func([]Volume) bool { return true }); err != nil {
+			if err := client.ListVolumes(t.Context(), cinder.VolumeQuery{}, func([]cinder.Volume) bool { return true }); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	group.Wait()
-	equal(t, cloud.loginCount(), 2)
-	equal(t, testutil.ToFloat64(metrics.logins.WithLabelValues("gold", "success")), 2.0)
+	equal(t, cloud.LoginCount(), 2)
+	equal(t, logins(t, registry, "success"), 2.0)
 	if again, _ := pool.Client(t.Context(), gold); again != client {
 		t.Error("a renewed token changed the client")
 	}
@@ -281,18 +305,20 @@ func TestExpiredTokenIsRenewedOnce(t *testing.T) {
 // context of the request that met the 401 first: all others would be told that
 // they were canceled.
 func TestRenewalOutlivesTheFirstCaller(t *testing.T) {
-	cloud := newCloudServer(t)
-	pool := NewPool(PoolOptions{Sources: cloud.clouds(passwordCloud), Metrics: testMetrics()})
+	cloud := cindertest.NewCloud(t)
+	pool := NewPool(PoolOptions{Sources: cloud.Clouds(cindertest.PasswordCloud), Metrics: testMetrics()})
 	client, err := pool.Client(t.Context(), gold)
 	if err != nil {
 		t.Fatal(err)
 	}
-	slow := newGate(cloud.token)
-	cloud.set(func() { cloud.keystone = slow.serve })
-	cloud.revoke()
+	slow := newGate(cloud.Token)
+	cloud.Set(func() { cloud.Keystone = slow.serve })
+	cloud.Revoke()
 	list := func(ctx context.Context) chan error {
 		result := make(chan error, 1)
-		go func() { result <- client.ListVolumes(ctx, VolumeQuery{}, func([]Volume) bool { return true }) }()
+		go func() {
+			result <- client.ListVolumes(ctx, cinder.VolumeQuery{}, func([]cinder.Volume) bool { return true })
+		}()
 		return result
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -305,32 +331,32 @@ func TestRenewalOutlivesTheFirstCaller(t *testing.T) {
 	if err := <-second; err != nil {
 		t.Errorf("the caller that stayed got %v", err)
 	}
-	equal(t, cloud.loginCount(), 2)
+	equal(t, cloud.LoginCount(), 2)
 }
 
 func TestRevokedPasswordIsReplacedFromTheFile(t *testing.T) {
-	cloud := newCloudServer(t)
-	cloud.password = "s3cr3t"
-	sources := cloud.clouds(passwordCloud)
+	cloud := cindertest.NewCloud(t)
+	cloud.Password = "s3cr3t"
+	sources := cloud.Clouds(cindertest.PasswordCloud)
 	pool := NewPool(PoolOptions{Sources: sources, Metrics: testMetrics(), CredentialsAge: time.Hour})
 	s := testSession(t.Context(), pooledClients{pool, func() Config { return gold }})
 	list := func() error {
-		return s.read(t.Context(), func(_ context.Context, cinder api) error {
-			return cinder.ListVolumes(t.Context(), VolumeQuery{}, func([]Volume) bool { return true })
+		return s.read(t.Context(), func(_ context.Context, client Cinder) error {
+			return client.ListVolumes(t.Context(), cinder.VolumeQuery{}, func([]cinder.Volume) bool { return true })
 		})
 	}
 	if err := list(); err != nil {
 		t.Fatal(err)
 	}
-	cloud.set(func() { cloud.password = "n3w" })
-	cloud.revoke()
+	cloud.Set(func() { cloud.Password = "n3w" })
+	cloud.Revoke()
 	err := list()
 	equal(t, authtest.ErrorText(err), "backend gold: auth.login: the credentials were refused (HTTP 401)")
-	equal(t, KindOf(err), KindUnauthorized)
-	if n := cloud.loginCount(); n > 3 {
+	equal(t, cinder.KindOf(err), cinder.KindUnauthorized)
+	if n := cloud.LoginCount(); n > 3 {
 		t.Errorf("%d logins with a refused password, want at most 3", n)
 	}
-	authtest.WriteFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(passwordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
+	authtest.WriteFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(cindertest.PasswordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
 	if err := list(); err != nil {
 		t.Errorf("after the file was mended: %v", err)
 	}
@@ -339,26 +365,26 @@ func TestRevokedPasswordIsReplacedFromTheFile(t *testing.T) {
 // TestMutationAfterRevokedPassword makes a change on a client whose password
 // was replaced: a refused request had no effect and is made again.
 func TestMutationAfterRevokedPassword(t *testing.T) {
-	cloud := newCloudServer(t)
-	cloud.password = "s3cr3t"
-	cloud.cinder = func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusAccepted, "") }
-	sources := cloud.clouds(passwordCloud)
+	cloud := cindertest.NewCloud(t)
+	cloud.Password = "s3cr3t"
+	cloud.Cinder = func(w http.ResponseWriter, _ *http.Request) { cindertest.Answer(w, http.StatusAccepted, "") }
+	sources := cloud.Clouds(cindertest.PasswordCloud)
 	pool := NewPool(PoolOptions{Sources: sources, Metrics: testMetrics(), CredentialsAge: time.Hour})
 	if _, err := pool.Client(t.Context(), gold); err != nil {
 		t.Fatal(err)
 	}
-	cloud.set(func() { cloud.password = "n3w" })
-	cloud.revoke()
-	authtest.WriteFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(passwordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
+	cloud.Set(func() { cloud.Password = "n3w" })
+	cloud.Revoke()
+	authtest.WriteFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(cindertest.PasswordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
 	s := testSession(t.Context(), pooledClients{pool, func() Config { return gold }})
-	err := s.change(t.Context(), func(ctx context.Context, cinder api) error { return cinder.Reserve(ctx, "v1") })
+	err := s.change(t.Context(), func(ctx context.Context, client Cinder) error { return client.Reserve(ctx, "v1") })
 	equal(t, authtest.ErrorText(err), "")
-	equal(t, len(cloud.paths()), 2) // refused, accepted
+	equal(t, len(cloud.Paths()), 2) // refused, accepted
 }
 
 func TestBackendsSideBySideDoNotMix(t *testing.T) {
-	clouds := []*cloudServer{newCloudServer(t), newCloudServer(t)}
-	noauth := newCloudServer(t)
+	clouds := []*cindertest.Cloud{cindertest.NewCloud(t), cindertest.NewCloud(t)}
+	noauth := cindertest.NewCloud(t)
 	text := "clouds:\n"
 	for i, cloud := range clouds {
 		text += fmt.Sprintf("  cloud%d: {auth: {auth_url: %s/identity, user_id: user%d, password: password%d, project_id: x}}\n", i, cloud.URL, i, i)
@@ -378,7 +404,7 @@ func TestBackendsSideBySideDoNotMix(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if err := client.ListVolumes(t.Context(), VolumeQuery{}, func([]Volume) bool { return true }); err != nil {
+				if err := client.ListVolumes(t.Context(), cinder.VolumeQuery{}, func([]cinder.Volume) bool { return true }); err != nil {
 					t.Error(err)
 				}
 			})
@@ -386,12 +412,12 @@ func TestBackendsSideBySideDoNotMix(t *testing.T) {
 	}
 	group.Wait()
 	for i, cloud := range clouds {
-		equal(t, cloud.loginCount(), 1)
-		user := cloud.lastLogin()["auth"].(map[string]any)["identity"].(map[string]any)["password"].(map[string]any)["user"].(map[string]any)
+		equal(t, cloud.LoginCount(), 1)
+		user := cloud.LastLogin()["auth"].(map[string]any)["identity"].(map[string]any)["password"].(map[string]any)["user"].(map[string]any)
 		equal(t, user, map[string]any{"id": fmt.Sprintf("user%d", i), "password": fmt.Sprintf("password%d", i)})
-		equal(t, len(cloud.paths()), 10)
+		equal(t, len(cloud.Paths()), 10)
 	}
-	for _, r := range noauth.requests {
+	for _, r := range noauth.Requests() {
 		equal(t, r.Header.Get("X-Auth-Token"), "admin:0123abcd")
 	}
 }
@@ -405,19 +431,19 @@ func TestUnusableCredentialsAskNothing(t *testing.T) {
 // TestRenewalOfAProbeIsBoundedLikeTheProbe: it would else hang on a Keystone
 // that is silent for as long as a request may take.
 func TestRenewalOfAProbeIsBoundedLikeTheProbe(t *testing.T) {
-	cloud := newCloudServer(t)
+	cloud := cindertest.NewCloud(t)
 	patient := gold
 	patient.Timeouts.Request = time.Hour
-	pool := NewPool(PoolOptions{Sources: cloud.clouds(passwordCloud), Metrics: testMetrics()})
+	pool := NewPool(PoolOptions{Sources: cloud.Clouds(cindertest.PasswordCloud), Metrics: testMetrics()})
 	client, err := pool.Client(t.Context(), patient)
 	if err != nil {
 		t.Fatal(err)
 	}
-	silent := newGate(cloud.token)
+	silent := newGate(cloud.Token)
 	t.Cleanup(func() { close(silent.open) })
-	cloud.set(func() { cloud.keystone = silent.serve })
-	cloud.revoke()
-	err = client.ListVolumes(withRequestTimeout(t.Context(), 200*time.Millisecond), VolumeQuery{}, func([]Volume) bool { return true })
+	cloud.Set(func() { cloud.Keystone = silent.serve })
+	cloud.Revoke()
+	err = client.ListVolumes(cinder.WithRequestTimeout(t.Context(), 200*time.Millisecond), cinder.VolumeQuery{}, func([]cinder.Volume) bool { return true })
 	equal(t, authtest.ErrorText(err), "backend gold: auth.login: no answer in time")
 }
 
@@ -441,7 +467,7 @@ func TestVersionFollowsTheWholeConfiguration(t *testing.T) {
 		seen[version] = name
 	}
 	_, err := pool.CheckCredentials(Config{Name: "b"})
-	if !IsKind(err, KindConfig) || err.Error() != "backend b: no way to log in is configured; set one of auth.cloud, auth.noauth, auth.cloudConfig or auth.environment" {
-		t.Errorf("%s error %v", KindOf(err), err)
+	if !cinder.IsKind(err, cinder.KindConfig) || err.Error() != "backend b: no way to log in is configured; set one of auth.cloud, auth.noauth, auth.cloudConfig or auth.environment" {
+		t.Errorf("%s error %v", cinder.KindOf(err), err)
 	}
 }

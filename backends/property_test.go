@@ -13,45 +13,47 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
 // world is a Cinder with foreign volumes, and random faults for the calls to
 // come. It watches what must never happen.
 type world struct {
 	*memoryCinder
-	foreign map[string]Volume
+	foreign map[string]cinder.Volume
 
 	mu       sync.Mutex
 	mishaps  []mishap
 	broken   []string
 	terms    int
-	failures []Status // where the creates to come end
+	failures []cinder.Status // where the creates to come end
 }
 
-var ownStates = []Status{StatusCreating, StatusAvailable, StatusAttaching, StatusInUse, StatusError, StatusErrorDeleting, StatusDeleting}
+var ownStates = []cinder.Status{cinder.StatusCreating, cinder.StatusAvailable, cinder.StatusAttaching, cinder.StatusInUse, cinder.StatusError, cinder.StatusErrorDeleting, cinder.StatusDeleting}
 
 func newWorld(t *rapid.T) *world {
-	w := &world{memoryCinder: newMemoryCinder(), foreign: map[string]Volume{}}
+	w := &world{memoryCinder: newMemoryCinder(), foreign: map[string]cinder.Volume{}}
 	w.looks = rapid.IntRange(0, 3).Draw(t, "looks")
-	w.workflow = rapid.SampledFrom([]Workflow{WorkflowReserve, WorkflowAttachment}).Draw(t, "workflow")
+	w.workflow = rapid.SampledFrom([]cinder.Workflow{cinder.WorkflowReserve, cinder.WorkflowAttachment}).Draw(t, "workflow")
 	w.shared = rapid.IntRange(0, 3).Draw(t, "one of four: several hosts may attach") == 0
 	w.mishaps = rapid.SliceOfN(rapid.SampledFrom([]mishap{noFault, noFault, refused, lost, unsent, rateLimited, unauthorized}), 0, 80).Draw(t, "mishaps")
-	w.failures = rapid.SliceOfN(rapid.SampledFrom([]Status{StatusAvailable, StatusError}), 0, 4).Draw(t, "ends of creation")
+	w.failures = rapid.SliceOfN(rapid.SampledFrom([]cinder.Status{cinder.StatusAvailable, cinder.StatusError}), 0, 4).Draw(t, "ends of creation")
 	w.ignoreFilter = rapid.Bool().Draw(t, "filter ignored")
 
-	cluster, claim, pv, nothing := mine(1, ""), mine(2, ""), mine(1, ""), Volume{Name: claimStamp(1).PV}
+	cluster, claim, pv, nothing := mine(1, ""), mine(2, ""), mine(1, ""), cinder.Volume{Name: claimStamp(1).PV}
 	cluster.Metadata[stampCluster] = "cluster-2"
 	pv.Metadata[stampPV] = "pvc-another"
-	for i, v := range []Volume{cluster, claim, pv, nothing} {
-		v.Status = rapid.SampledFrom([]Status{StatusAvailable, StatusAttaching, StatusInUse, StatusError, StatusErrorDeleting}).Draw(t, fmt.Sprintf("foreign state %d", i))
-		if v.Status == StatusInUse {
-			v.Attachments = []Attachment{{ID: "attachment-foreign", Host: testConnector.Host}}
+	for i, v := range []cinder.Volume{cluster, claim, pv, nothing} {
+		v.Status = rapid.SampledFrom([]cinder.Status{cinder.StatusAvailable, cinder.StatusAttaching, cinder.StatusInUse, cinder.StatusError, cinder.StatusErrorDeleting}).Draw(t, fmt.Sprintf("foreign state %d", i))
+		if v.Status == cinder.StatusInUse {
+			v.Attachments = []cinder.Attachment{{ID: "attachment-foreign", Host: testConnector.Host}}
 		}
 		id := w.add(v)
 		w.foreign[id] = w.snapshot()[id]
 	}
 	w.fault = w.nextMishap
-	w.created = func(string) Status {
+	w.created = func(string) cinder.Status {
 		// Called under memoryCinder's lock, when the new volume is there.
 		var own []string
 		for _, v := range w.volumes {
@@ -63,7 +65,7 @@ func newWorld(t *rapid.T) *world {
 			w.complain("a second volume is made: %s", strings.Join(own, ", "))
 		}
 		if len(w.failures) == 0 {
-			return StatusAvailable
+			return cinder.StatusAvailable
 		}
 		end := w.failures[0]
 		w.failures = w.failures[1:]
@@ -95,12 +97,12 @@ func (w *world) nextMishap(operation, id string) mishap {
 
 // leftover is a volume that an earlier term left in a state, connected either
 // way.
-func (w *world) leftover(t *rapid.T, i int, status Status) string {
+func (w *world) leftover(t *rapid.T, i int, status cinder.Status) string {
 	if rapid.Bool().Draw(t, fmt.Sprintf("volume %d by the volume actions", i)) {
 		return w.add(mine(1, status))
 	}
 	var attachments []string
-	if status == StatusAttaching {
+	if status == cinder.StatusAttaching {
 		attachments = rapid.SliceOfN(rapid.SampledFrom([]string{"reserved", "attaching", "error_attaching"}), 0, 2).Draw(t, fmt.Sprintf("attachments of volume %d", i))
 	}
 	return w.byAttachments(1, status, attachments...)
@@ -150,10 +152,10 @@ func TestOneClaimOneVolume(t *testing.T) {
 		var attached []string
 		for i, status := range rapid.SliceOfN(rapid.SampledFrom(ownStates), 0, 3).Draw(rt, "left from before") {
 			id := w.leftover(rt, i, status)
-			if status == StatusCreating {
-				w.volumes[id].end = rapid.SampledFrom([]Status{StatusAvailable, StatusError, ""}).Draw(rt, fmt.Sprintf("end of creation %d", i))
+			if status == cinder.StatusCreating {
+				w.volumes[id].end = rapid.SampledFrom([]cinder.Status{cinder.StatusAvailable, cinder.StatusError, ""}).Draw(rt, fmt.Sprintf("end of creation %d", i))
 			}
-			if status == StatusInUse {
+			if status == cinder.StatusInUse {
 				known++
 				attached = append(attached, id)
 			}
@@ -167,7 +169,7 @@ func TestOneClaimOneVolume(t *testing.T) {
 		})
 		w.check(rt)
 		if known > 1 {
-			if !IsKind(err, KindRecorded) {
+			if !cinder.IsKind(err, KindRecorded) {
 				rt.Fatalf("several volumes may be known, and yet: %v", err)
 			}
 			for _, id := range attached {
@@ -180,9 +182,9 @@ func TestOneClaimOneVolume(t *testing.T) {
 		if err != nil {
 			rt.Fatalf("no connection in the end: %v\nlog: %s", err, strings.Join(w.log, "\n     "))
 		}
-		want := StatusAttaching
+		want := cinder.StatusAttaching
 		if known == 1 {
-			want = StatusInUse
+			want = cinder.StatusInUse
 			if connected.Volume.ID != attached[0] {
 				rt.Fatalf("%s is kept where %s was in use", connected.Volume.ID, attached[0])
 			}
@@ -202,7 +204,7 @@ func TestOneClaimOneVolume(t *testing.T) {
 			})
 			w.check(rt)
 			found := w.stamped(claimStamp(1))
-			if err != nil || len(found) != 1 || found[0].Status != StatusInUse || len(found[0].Attachments) != 1 {
+			if err != nil || len(found) != 1 || found[0].Status != cinder.StatusInUse || len(found[0].Attachments) != 1 {
 				rt.Fatalf("after completion: %v, %+v", err, found)
 			}
 			w.member = false
@@ -290,24 +292,24 @@ func TestFenceThatFallsAnyTime(t *testing.T) {
 // again, one volume is left, and none that was attached is lost.
 func TestTwoLeadersAtOnce(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		cinder := newMemoryCinder()
-		cinder.looks = rapid.IntRange(1, 4).Draw(rt, "looks")
+		memory := newMemoryCinder()
+		memory.looks = rapid.IntRange(1, 4).Draw(rt, "looks")
 		var group sync.WaitGroup
 		for range 2 {
-			l := cinder.term(t)
+			l := memory.term(t)
 			group.Go(func() { _, _ = l.Connect(t.Context(), claimSpec(1)) })
 		}
 		group.Wait()
-		l := cinder.term(t)
+		l := memory.term(t)
 		var err error
 		for range 5 {
 			if _, err = l.Connect(t.Context(), claimSpec(1)); err == nil {
 				break
 			}
 		}
-		found := cinder.stamped(claimStamp(1))
-		if err != nil || len(found) != 1 || found[0].Status != StatusAttaching {
-			rt.Fatalf("%v; left %+v\nlog: %s", err, found, strings.Join(cinder.log, "\n     "))
+		found := memory.stamped(claimStamp(1))
+		if err != nil || len(found) != 1 || found[0].Status != cinder.StatusAttaching {
+			rt.Fatalf("%v; left %+v\nlog: %s", err, found, strings.Join(memory.log, "\n     "))
 		}
 	})
 }
@@ -319,7 +321,7 @@ func (w *world) sweep(t *rapid.T, tb testing.TB, recorded string) {
 	err := w.until(t, tb, "sweep", func(l *Lifecycle) error {
 		listed, err := l.Relist(tb.Context())
 		for _, v := range listed {
-			if err == nil && v.ID != recorded && claimStamp(1).Owns(v) && !v.EverAttached() {
+			if err == nil && v.ID != recorded && claimStamp(1).Owns(v) && !EverAttached(v) {
 				err = l.RemoveUnrecorded(tb.Context(), v.ID, claimStamp(1), testConnector, nil)
 			}
 		}
@@ -368,7 +370,7 @@ func TestLateAndRepeatedRequests(t *testing.T) {
 		w.sweep(rt, t, id)
 		w.check(rt)
 		// A volume for several hosts takes a late reservation beside its attachment.
-		if found := w.stamped(claimStamp(1)); len(found) != 1 || found[0].ID != id || found[0].Status != StatusInUse && !(w.shared && len(found[0].Attachments) > 0) {
+		if found := w.stamped(claimStamp(1)); len(found) != 1 || found[0].ID != id || found[0].Status != cinder.StatusInUse && !(w.shared && len(found[0].Attachments) > 0) {
 			rt.Fatalf("left %+v, want %s in use\nlog: %s", found, id, strings.Join(w.log, "\n     "))
 		}
 		trouble("removal", 20)
@@ -424,7 +426,7 @@ func TestOneClaimOneVolumeThroughOutages(t *testing.T) {
 				time.Sleep(time.Duration(rapid.IntRange(0, 20).Draw(rt, "seconds to the next attempt")) * time.Second)
 			}
 			w.check(rt)
-			if found := w.stamped(claimStamp(1)); err != nil || len(found) != 1 || found[0].Status != StatusAttaching {
+			if found := w.stamped(claimStamp(1)); err != nil || len(found) != 1 || found[0].Status != cinder.StatusAttaching {
 				rt.Fatalf("%v; left %+v\nlog: %s", err, found, strings.Join(w.log, "\n     "))
 			}
 		})

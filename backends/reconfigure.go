@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+	"github.com/standalone-cinder/standalone-cinder/backends/fingerprint"
 )
 
 // Configure gives a running lifecycle the configuration of a reloaded policy.
@@ -27,7 +27,7 @@ func (l *Lifecycle) Configure(config Config) (endpointChanged bool) {
 	switch {
 	case endpointChanged:
 		l.move(config)
-	case auth.Fingerprint(config) == auth.Fingerprint(before):
+	case fingerprint.Of(config) == fingerprint.Of(before):
 		l.mu.Unlock()
 		return false
 	default:
@@ -40,7 +40,7 @@ func (l *Lifecycle) Configure(config Config) (endpointChanged bool) {
 
 // selection is a hash over what selects an endpoint.
 func selection(config Config) string {
-	return auth.Fingerprint(config.Auth, config.Region, config.Interface)
+	return fingerprint.Of(config.Auth, config.Region, config.Interface)
 }
 
 // leave makes another endpoint the current one when the credentials of this one
@@ -65,7 +65,7 @@ func (l *Lifecycle) leave(left *endpoint) {
 // have this backend listed again for long.
 func (l *Lifecycle) move(config Config) {
 	old := l.at
-	l.at = l.newEndpoint(config, old.cinder.epoch+1)
+	l.at = l.newEndpoint(config, old.session.epoch+1)
 	maps.Copy(l.at.unsettled, old.unsettled)
 	maps.Copy(l.at.former, old.former)
 	now, place := time.Now(), old.place()
@@ -79,7 +79,7 @@ func (l *Lifecycle) move(config Config) {
 	l.lastDoubt = now
 	// Answers of the old endpoint say nothing about the new one. The breaker
 	// never calls back under its own lock.
-	l.breaker.moved(l.at.cinder.epoch)
+	l.breaker.moved(l.at.session.epoch)
 }
 
 // Untouched reports whether the backend certainly has no volume of the claim

@@ -3,7 +3,9 @@ package backends
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +14,8 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 )
 
 // cindersByRegion gives each region a Cinder of its own.
@@ -24,15 +28,15 @@ type regionalClients struct {
 	config  func() Config
 }
 
-func (c *regionalClients) client(context.Context) (api, error) {
+func (c *regionalClients) client(context.Context) (Cinder, error) {
 	return uncut{c.regions[c.config().Region]}, nil
 }
-func (c *regionalClients) forget(api) {}
+func (c *regionalClients) forget(Cinder) {}
 
 // uncut is a Cinder whose lists are on their way when their reader gives up.
 type uncut struct{ *memoryCinder }
 
-func (u uncut) ListVolumes(ctx context.Context, query VolumeQuery, yield func([]Volume) bool) error {
+func (u uncut) ListVolumes(ctx context.Context, query cinder.VolumeQuery, yield func([]cinder.Volume) bool) error {
 	return u.memoryCinder.ListVolumes(context.WithoutCancel(ctx), query, yield)
 }
 
@@ -49,7 +53,7 @@ func regionalTerm(t *testing.T, of cindersByRegion, change ...func(*LifecycleOpt
 }
 
 func TestConfigureReportsWhetherTheEndpointChanged(t *testing.T) {
-	before := Config{Name: "gold", Region: "one", Auth: auth.Source{Noauth: &auth.Noauth{Endpoint: "http://cinder/v3"}}, Limits: Limits{Concurrency: 3},
+	before := Config{Name: "gold", Region: "one", Auth: auth.Source{Noauth: &auth.Noauth{Endpoint: "http://cinder/v3"}}, Limits: cinder.Limits{Concurrency: 3},
 		Timeouts: Timeouts{Create: time.Minute}}
 	tests := map[string]struct {
 		change func(*Config)
@@ -88,30 +92,30 @@ func TestConfigureReportsWhetherTheEndpointChanged(t *testing.T) {
 // TestTimeoutsHoldForTheNextWait without a new term.
 func TestTimeoutsHoldForTheNextWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cinder := newMemoryCinder()
-		cinder.looks = 1 << 30
-		l := regionalTerm(t, cindersByRegion{"one": cinder})
+		memory := newMemoryCinder()
+		memory.looks = 1 << 30
+		l := regionalTerm(t, cindersByRegion{"one": memory})
 		config := Config{Region: "one", Timeouts: Timeouts{Create: 7 * time.Second}}
 		equal(t, l.Configure(config), false)
 		start := time.Now()
 		_, err := l.Connect(t.Context(), claimSpec(1))
 		equal(t, authtest.ErrorText(err), "backend gold: volume volume-1 is still creating after 7s")
 		equal(t, time.Since(start), 7*time.Second)
-		equal(t, cinder.count("volume.create"), 1)
-		equal(t, cinder.count("volume.list") > 1, true)
-		cinder.mu.Lock()
-		cinder.looks = 0
-		cinder.mu.Unlock()
+		equal(t, memory.count("volume.create"), 1)
+		equal(t, memory.count("volume.list") > 1, true)
+		memory.mu.Lock()
+		memory.looks = 0
+		memory.mu.Unlock()
 		time.Sleep(time.Minute)
 	})
 }
 
 // TestLimitsHoldForTheNextRequest: the pool is asked with the new ones.
 func TestLimitsHoldForTheNextRequest(t *testing.T) {
-	cloud := newCloudServer(t)
-	cinder := newMemoryCinder()
-	cloud.cinder = cinder.ServeHTTP
-	pool := NewPool(PoolOptions{Sources: cloud.clouds(passwordCloud), Metrics: testMetrics()})
+	cloud := cindertest.NewCloud(t)
+	memory := newMemoryCinder()
+	cloud.Cinder = memory.ServeHTTP
+	pool := NewPool(PoolOptions{Sources: cloud.Clouds(cindertest.PasswordCloud), Metrics: testMetrics()})
 	l := NewLifecycle(LifecycleOptions{Config: gold, Pool: pool, Cluster: "cluster-1", Fence: func() error { return nil }, Hold: t.Context(),
 		Logger: discard(), Metrics: testMetrics(), Poll: time.Millisecond})
 	found, err := l.Has(t.Context(), "volume-1")
@@ -122,10 +126,21 @@ func TestLimitsHoldForTheNextRequest(t *testing.T) {
 	equal(t, l.Configure(limited), false)
 	_, err = l.Has(t.Context(), "volume-1")
 	equal(t, authtest.ErrorText(err), "")
-	client, err := pool.Client(t.Context(), limited)
-	equal(t, authtest.ErrorText(err), "")
-	equal(t, client.config.Limits.Concurrency, 2)
-	equal(t, cloud.loginCount(), 2)
+	equal(t, cloud.LoginCount(), 2)
+	var underWay, most atomic.Int32
+	cloud.Set(func() {
+		cloud.Cinder = func(w http.ResponseWriter, r *http.Request) {
+			most.Store(max(most.Load(), underWay.Add(1)))
+			time.Sleep(10 * time.Millisecond)
+			underWay.Add(-1)
+			memory.ServeHTTP(w, r)
+		}
+	})
+	atOnce(t, 8, func(int) error {
+		_, err := l.Has(t.Context(), "volume-1")
+		return err
+	})
+	equal(t, most.Load(), 2)
 }
 
 // TestAnotherEndpointIsLookedAtAnew: what the old one had is not believed of
@@ -136,7 +151,7 @@ func TestAnotherEndpointIsLookedAtAnew(t *testing.T) {
 	_, err := l.Connect(t.Context(), claimSpec(1))
 	equal(t, authtest.ErrorText(err), "")
 	idle(t, l)
-	there := two.add(mine(1, StatusAvailable))
+	there := two.add(mine(1, cinder.StatusAvailable))
 	equal(t, l.Configure(Config{Region: "two"}), true)
 	one.forgetLog()
 	all, err := l.Volumes(t.Context())
@@ -178,7 +193,7 @@ func operationEndsWhereItBegan(t *testing.T, during string) {
 	found := one.stamped(claimStamp(1))
 	equal(t, len(found), 1)
 	equal(t, found[0].ID, connected.Volume.ID)
-	equal(t, found[0].Status, StatusAttaching)
+	equal(t, found[0].Status, cinder.StatusAttaching)
 	// The new endpoint may be the same Cinder by another way.
 	equal(t, l.Untouched(claimStamp(1)), false)
 	equal(t, l.Untouched(claimStamp(2)), true)
@@ -237,8 +252,8 @@ func TestFailuresOfTheOldEndpointDoNotCount(t *testing.T) {
 func TestProbeOfTheOldEndpointClosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one, two := newMemoryCinder(), newMemoryCinder()
-		for _, cinder := range []*memoryCinder{one, two} {
-			cinder.fault = func(string, string) mishap { return refused }
+		for _, memory := range []*memoryCinder{one, two} {
+			memory.fault = func(string, string) mishap { return refused }
 		}
 		l := regionalTerm(t, cindersByRegion{"one": one, "two": two})
 		for range 5 {
@@ -263,7 +278,7 @@ func TestProbeOfTheOldEndpointClosesNothing(t *testing.T) {
 func TestUntouched(t *testing.T) {
 	stamp := claimStamp(1)
 	tests := map[string]struct {
-		prepare func(t *testing.T, cinder *memoryCinder, l *Lifecycle)
+		prepare func(t *testing.T, memory *memoryCinder, l *Lifecycle)
 		want    bool
 	}{
 		"nothing was asked": {prepare: func(*testing.T, *memoryCinder, *Lifecycle) {}, want: true},
@@ -271,23 +286,23 @@ func TestUntouched(t *testing.T) {
 			_, err := l.Connect(t.Context(), claimSpec(2))
 			equal(t, authtest.ErrorText(err), "")
 		}},
-		"the listing failed": {want: true, prepare: func(t *testing.T, cinder *memoryCinder, l *Lifecycle) {
-			cinder.fault = func(string, string) mishap { return unsent }
+		"the listing failed": {want: true, prepare: func(t *testing.T, memory *memoryCinder, l *Lifecycle) {
+			memory.fault = func(string, string) mishap { return unsent }
 			_, err := l.Connect(t.Context(), claimSpec(1))
-			equal(t, KindOf(err), KindUnavailable)
+			equal(t, cinder.KindOf(err), cinder.KindUnavailable)
 		}},
-		"the create was refused": {want: true, prepare: func(t *testing.T, cinder *memoryCinder, l *Lifecycle) {
-			cinder.fault = failing("volume.create", rateLimited)
+		"the create was refused": {want: true, prepare: func(t *testing.T, memory *memoryCinder, l *Lifecycle) {
+			memory.fault = failing("volume.create", rateLimited)
 			_, err := l.Connect(t.Context(), claimSpec(1))
-			equal(t, KindOf(err), KindRateLimited)
+			equal(t, cinder.KindOf(err), cinder.KindRateLimited)
 		}},
-		"the create's answer was lost": {prepare: func(t *testing.T, cinder *memoryCinder, l *Lifecycle) {
-			cinder.fault = failing("volume.create", lost)
+		"the create's answer was lost": {prepare: func(t *testing.T, memory *memoryCinder, l *Lifecycle) {
+			memory.fault = failing("volume.create", lost)
 			_, err := l.Connect(t.Context(), claimSpec(1))
 			equal(t, effectUnknown(err), true)
 		}},
-		"the create's answer was an error": {prepare: func(t *testing.T, cinder *memoryCinder, l *Lifecycle) {
-			cinder.fault = failing("volume.create", refused)
+		"the create's answer was an error": {prepare: func(t *testing.T, memory *memoryCinder, l *Lifecycle) {
+			memory.fault = failing("volume.create", refused)
 			_, err := l.Connect(t.Context(), claimSpec(1))
 			equal(t, effectUnknown(err), true)
 		}},
@@ -295,11 +310,11 @@ func TestUntouched(t *testing.T) {
 			_, err := l.Connect(t.Context(), claimSpec(1))
 			equal(t, authtest.ErrorText(err), "")
 		}},
-		"an earlier term left one, not listed yet": {want: true, prepare: func(_ *testing.T, cinder *memoryCinder, _ *Lifecycle) {
-			cinder.add(mine(1, StatusAvailable))
+		"an earlier term left one, not listed yet": {want: true, prepare: func(_ *testing.T, memory *memoryCinder, _ *Lifecycle) {
+			memory.add(mine(1, cinder.StatusAvailable))
 		}},
-		"an earlier term left one": {prepare: func(t *testing.T, cinder *memoryCinder, l *Lifecycle) {
-			cinder.add(mine(1, StatusAvailable))
+		"an earlier term left one": {prepare: func(t *testing.T, memory *memoryCinder, l *Lifecycle) {
+			memory.add(mine(1, cinder.StatusAvailable))
 			_, err := l.Volumes(t.Context())
 			equal(t, authtest.ErrorText(err), "")
 		}},
@@ -313,31 +328,31 @@ func TestUntouched(t *testing.T) {
 			equal(t, authtest.ErrorText(err), "")
 			equal(t, l.Configure(Config{Region: "two"}), true)
 		}},
-		"the create's answer was lost at another endpoint": {prepare: func(t *testing.T, cinder *memoryCinder, l *Lifecycle) {
-			cinder.fault = failing("volume.create", lost)
+		"the create's answer was lost at another endpoint": {prepare: func(t *testing.T, memory *memoryCinder, l *Lifecycle) {
+			memory.fault = failing("volume.create", lost)
 			_, err := l.Connect(t.Context(), claimSpec(1))
 			equal(t, effectUnknown(err), true)
 			equal(t, l.Configure(Config{Region: "two"}), true)
 		}},
-		"an earlier term's was at another endpoint": {prepare: func(t *testing.T, cinder *memoryCinder, l *Lifecycle) {
-			cinder.add(mine(1, StatusAvailable))
+		"an earlier term's was at another endpoint": {prepare: func(t *testing.T, memory *memoryCinder, l *Lifecycle) {
+			memory.add(mine(1, cinder.StatusAvailable))
 			_, err := l.Volumes(t.Context())
 			equal(t, authtest.ErrorText(err), "")
 			equal(t, l.Configure(Config{Region: "two"}), true)
 		}},
-		"the new endpoint has nothing either": {want: true, prepare: func(t *testing.T, cinder *memoryCinder, l *Lifecycle) {
+		"the new endpoint has nothing either": {want: true, prepare: func(t *testing.T, memory *memoryCinder, l *Lifecycle) {
 			equal(t, l.Configure(Config{Region: "two"}), true)
 			equal(t, authtest.ErrorText(l.Abandon(t.Context(), stamp, testConnector, nil)), "")
 		}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			cinder := newMemoryCinder()
-			l := cinder.term(t)
-			test.prepare(t, cinder, l)
-			cinder.forgetLog()
+			memory := newMemoryCinder()
+			l := memory.term(t)
+			test.prepare(t, memory, l)
+			memory.forgetLog()
 			equal(t, l.Untouched(stamp), test.want)
-			equal(t, cinder.log, []string(nil))
+			equal(t, memory.log, []string(nil))
 		})
 	}
 }
@@ -361,26 +376,26 @@ func TestConfigureWhileClaimsAreServed(t *testing.T) {
 	var group sync.WaitGroup
 	for claim := range 50 {
 		group.Go(func() {
-			ctx := WithCaller(t.Context(), Caller{Tenant: fmt.Sprint(claim % 3), Pace: rate.NewLimiter(rate.Inf, 1)})
+			ctx := cinder.WithCaller(t.Context(), cinder.Caller{Tenant: fmt.Sprint(claim % 3), Pace: rate.NewLimiter(rate.Inf, 1)})
 			connected, err := l.Connect(ctx, claimSpec(claim))
 			if err != nil {
 				t.Error(err)
 				return
 			}
 			_ = l.Untouched(claimStamp(claim))
-			if err := l.Complete(ctx, claimTarget(claim, connected.Volume.ID), false); err != nil && !IsKind(err, KindNotFound) {
+			if err := l.Complete(ctx, claimTarget(claim, connected.Volume.ID), false); err != nil && !cinder.IsKind(err, cinder.KindNotFound) {
 				t.Error(err)
 			}
 		})
 	}
 	for i := range 20 {
-		l.Configure(Config{Region: []string{"two", "one"}[i%2], Limits: Limits{Concurrency: i + 1}})
+		l.Configure(Config{Region: []string{"two", "one"}[i%2], Limits: cinder.Limits{Concurrency: i + 1}})
 		time.Sleep(time.Millisecond)
 	}
 	group.Wait()
-	for region, cinder := range of {
+	for region, memory := range of {
 		for claim := range 50 {
-			if found := cinder.stamped(claimStamp(claim)); len(found) > 1 {
+			if found := memory.stamped(claimStamp(claim)); len(found) > 1 {
 				t.Errorf("claim %d has %d volumes in region %s", claim, len(found), region)
 			}
 		}

@@ -1,9 +1,13 @@
 package backends
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
 // Target is a volume that is to be removed, and the proof that it may be.
@@ -14,16 +18,16 @@ type Target struct {
 	// provisioner, whose volumes carry no stamp.
 	Historic bool
 	// Connector is the one the volume was connected with.
-	Connector Connector
+	Connector cinder.Connector
 	// Permit is asked before every change; nil permits.
 	Permit Permit
 	// Place is where the volume lives as far as is recorded.
-	Place Place
+	Place cinder.Place
 	// Found is called before the first change when the volume is found, with its
 	// stamp, at another place than the recorded one. It is to record that, so
 	// that the volume's absence tells something to whoever goes on; its error
 	// ends the removal. Nil means that nothing is recorded.
-	Found func(ctx context.Context, at Place) error
+	Found func(ctx context.Context, at cinder.Place) error
 
 	// unreferenced says that no PersistentVolume names the volume. One that
 	// was attached once is then left alone, since one did.
@@ -36,12 +40,12 @@ type Target struct {
 // which may be minutes later. Then it holds back other requests to the backend
 // and should not have to ask anybody. What it refuses with is returned as it is,
 // and nothing more is changed.
-type Permit func(ctx context.Context, v Volume) error
+type Permit func(ctx context.Context, v cinder.Volume) error
 
 type permitKey struct{}
 
 // withPermit has every change that is made with the context ask first.
-func withPermit(ctx context.Context, permit Permit, v Volume) context.Context {
+func withPermit(ctx context.Context, permit Permit, v cinder.Volume) context.Context {
 	if permit == nil {
 		return ctx
 	}
@@ -57,10 +61,10 @@ func permitted(ctx context.Context) error {
 }
 
 // key is what operations on one volume exclude each other by.
-func (t Target) key() string { return orElse(t.Stamp.ClaimUID, t.VolumeID) }
+func (t Target) key() string { return cmp.Or(t.Stamp.ClaimUID, t.VolumeID) }
 
 // owns reports whether the volume is provably the target's.
-func (t Target) owns(v Volume) bool {
+func (t Target) owns(v cinder.Volume) bool {
 	if t.Historic {
 		return looksHistoric(v)
 	}
@@ -71,7 +75,7 @@ func (t Target) owns(v Volume) bool {
 // or by the historic provisioner. Cinder shows the host to administrators only
 // (cinder/api/v2/views/volumes.py); an attachment without host and instance,
 // on a volume with our stamp, counts as ours.
-func (t Target) attachedBy(a Attachment) bool {
+func (t Target) attachedBy(a cinder.Attachment) bool {
 	if a.ServerID != "" {
 		return false
 	}
@@ -85,7 +89,7 @@ func (t Target) attachedBy(a Attachment) bool {
 // whose stamp does not match (KindNotOurs) or that somebody else uses
 // (KindInUse).
 func (l *Lifecycle) Remove(ctx context.Context, target Target) error {
-	release, err := l.locks.acquire(ctx, target.key())
+	release, err := l.locks.Acquire(ctx, target.key())
 	if err != nil {
 		return err
 	}
@@ -101,8 +105,8 @@ func (l *Lifecycle) Remove(ctx context.Context, target Target) error {
 // Abandon removes whatever a claim left at the backend that no PersistentVolume
 // records. A volume that was ever attached, or that looks like a restored
 // backup, is left alone; what Kubernetes says is for the permit to know.
-func (l *Lifecycle) Abandon(ctx context.Context, stamp Stamp, connector Connector, permit Permit) error {
-	release, err := l.locks.acquire(ctx, stamp.ClaimUID)
+func (l *Lifecycle) Abandon(ctx context.Context, stamp Stamp, connector cinder.Connector, permit Permit) error {
+	release, err := l.locks.Acquire(ctx, stamp.ClaimUID)
 	if err != nil {
 		return err
 	}
@@ -110,7 +114,7 @@ func (l *Lifecycle) Abandon(ctx context.Context, stamp Stamp, connector Connecto
 	return l.current().abandon(ctx, stamp, connector, permit)
 }
 
-func (e *endpoint) abandon(ctx context.Context, stamp Stamp, connector Connector, permit Permit) error {
+func (e *endpoint) abandon(ctx context.Context, stamp Stamp, connector cinder.Connector, permit Permit) error {
 	v, err := e.look(ctx, stamp, connector, permit)
 	if err != nil {
 		return err
@@ -121,7 +125,7 @@ func (e *endpoint) abandon(ctx context.Context, stamp Stamp, connector Connector
 	for _, id := range e.rivalsOf(stamp.ClaimUID, v.ID) {
 		err := e.removeUnrecorded(ctx, id, stamp, connector, permit)
 		switch {
-		case IsKind(err, KindInUse), IsKind(err, KindRecorded), IsKind(err, KindNotOurs):
+		case cinder.IsKind(err, KindInUse), cinder.IsKind(err, KindRecorded), cinder.IsKind(err, KindNotOurs):
 			e.logger.Warn("A second volume of one claim is left alone", "volume", id, "error", err)
 			e.dropRival(stamp.ClaimUID, id)
 		case err != nil:
@@ -134,8 +138,8 @@ func (e *endpoint) abandon(ctx context.Context, stamp Stamp, connector Connector
 // RemoveUnrecorded removes one volume that no PersistentVolume names, which a
 // listing showed: the rest of a claim that is gone, or a second volume of one
 // that has another. It leaves alone what Abandon does.
-func (l *Lifecycle) RemoveUnrecorded(ctx context.Context, volumeID string, stamp Stamp, connector Connector, permit Permit) error {
-	release, err := l.locks.acquire(ctx, stamp.ClaimUID)
+func (l *Lifecycle) RemoveUnrecorded(ctx context.Context, volumeID string, stamp Stamp, connector cinder.Connector, permit Permit) error {
+	release, err := l.locks.Acquire(ctx, stamp.ClaimUID)
 	if err != nil {
 		return err
 	}
@@ -143,7 +147,7 @@ func (l *Lifecycle) RemoveUnrecorded(ctx context.Context, volumeID string, stamp
 	return l.current().removeUnrecorded(ctx, volumeID, stamp, connector, permit)
 }
 
-func (e *endpoint) removeUnrecorded(ctx context.Context, volumeID string, stamp Stamp, connector Connector, permit Permit) error {
+func (e *endpoint) removeUnrecorded(ctx context.Context, volumeID string, stamp Stamp, connector cinder.Connector, permit Permit) error {
 	err := e.remove(ctx, Target{VolumeID: volumeID, Stamp: stamp, Connector: connector, Permit: permit, unreferenced: true})
 	if err == nil {
 		e.forgetOne(stamp.ClaimUID, volumeID)
@@ -168,7 +172,7 @@ func (e *endpoint) remove(ctx context.Context, target Target) error {
 			return err
 		}
 		v, err = e.moveTowardsGone(withPermit(ctx, target.Permit, v), v, target)
-		if IsKind(err, KindNotFound) {
+		if cinder.IsKind(err, cinder.KindNotFound) {
 			// It went between the look and the step.
 			v, err = e.owned(ctx, target)
 		}
@@ -176,7 +180,7 @@ func (e *endpoint) remove(ctx context.Context, target Target) error {
 	if err != nil {
 		return err
 	}
-	return e.failure(KindConflict, "volume %s keeps changing its state; somebody else works on it", target.VolumeID)
+	return e.failure(cinder.KindConflict, "volume %s keeps changing its state; somebody else works on it", target.VolumeID)
 }
 
 // found is the target as it is known once the volume was seen here.
@@ -193,54 +197,54 @@ func (e *endpoint) found(ctx context.Context, target Target) (Target, error) {
 
 // owned reads the target's volume and checks the proof that it is ours. The
 // zero Volume means that it is gone.
-func (e *endpoint) owned(ctx context.Context, target Target) (Volume, error) {
+func (e *endpoint) owned(ctx context.Context, target Target) (cinder.Volume, error) {
 	v, err := e.get(ctx, target.VolumeID)
 	switch {
-	case IsKind(err, KindNotFound):
-		return Volume{}, e.absent(ctx, target)
+	case cinder.IsKind(err, cinder.KindNotFound):
+		return cinder.Volume{}, e.absent(ctx, target)
 	case err != nil:
-		return Volume{}, err
+		return cinder.Volume{}, err
 	}
 	return v, e.removable(v, target)
 }
 
 // removable returns an error unless the volume as it is may be removed.
-func (e *endpoint) removable(v Volume, target Target) error {
+func (e *endpoint) removable(v cinder.Volume, target Target) error {
 	switch {
 	case !target.owns(v):
 		return e.notOurs(v, target)
-	case target.unreferenced && v.IsCopy():
+	case target.unreferenced && IsCopy(v):
 		return e.failure(KindNotOurs, "volume %s (%s) carries the stamp of claim UID %q but is younger than that claim's volume: it looks like a restored backup, and is not removed", v.ID, v.Status, target.Stamp.ClaimUID)
-	case target.unreferenced && v.EverAttached():
+	case target.unreferenced && EverAttached(v):
 		return e.failure(KindRecorded, "volume %s (%s) has been attached, which happens only when a PersistentVolume names it; it is not removed without one", v.ID, v.Status)
 	}
 	return e.attachedElsewhere(v, target)
 }
 
 // attachedElsewhere returns an error when somebody else has the volume.
-func (e *endpoint) attachedElsewhere(v Volume, target Target) error {
+func (e *endpoint) attachedElsewhere(v cinder.Volume, target Target) error {
 	var foreign []string
 	for _, attachment := range v.Attachments {
 		if !target.attachedBy(attachment) {
-			foreign = append(foreign, orElse(attachment.ServerID, orElse(attachment.Host, attachment.ID)))
+			foreign = append(foreign, cmp.Or(attachment.ServerID, cmp.Or(attachment.Host, attachment.ID)))
 		}
 	}
 	if len(foreign) == 0 {
 		return nil
 	}
-	return e.failure(KindInUse, "volume %s is attached elsewhere (%s); detach it there first", v.ID, strings.Join(distinct(foreign), ", "))
+	return e.failure(KindInUse, "volume %s is attached elsewhere (%s); detach it there first", v.ID, strings.Join(slices.Compact(slices.Sorted(slices.Values(foreign))), ", "))
 }
 
 // moveTowardsGone takes one step and returns the volume as it is then. After a
 // step that Cinder answers only when it is done, the state that follows is
 // taken as given; where that is wrong, Cinder refuses the next step and the
 // volume is looked at again.
-func (e *endpoint) moveTowardsGone(ctx context.Context, v Volume, target Target) (Volume, error) {
+func (e *endpoint) moveTowardsGone(ctx context.Context, v cinder.Volume, target Target) (cinder.Volume, error) {
 	next := towardsGone(v)
 	if next == stepDelete && len(v.Attachments) > 0 {
 		// It failed while it was in use, and Cinder deletes nothing attached.
 		next = stepDisconnect
-		if v.workflow() == WorkflowAttachment {
+		if workflowOf(v) == cinder.WorkflowAttachment {
 			next = stepDetachAll
 		}
 	}
@@ -248,7 +252,7 @@ func (e *endpoint) moveTowardsGone(ctx context.Context, v Volume, target Target)
 	case stepAwaitCreated:
 		after, gone, err := e.watcher.await(ctx, v.ID, v.Status, e.timeouts().Create)
 		if gone || err != nil {
-			return Volume{}, err
+			return cinder.Volume{}, err
 		}
 		return after, e.removable(after, target)
 	case stepDisconnect, stepRelease, stepDetachAll:
@@ -262,11 +266,11 @@ func (e *endpoint) moveTowardsGone(ctx context.Context, v Volume, target Target)
 		if err := end(ctx, v, target); err != nil {
 			return v, err
 		}
-		v.Status, v.Attachments = StatusAvailable, nil
+		v.Status, v.Attachments = cinder.StatusAvailable, nil
 		return v, nil
 	case stepDelete:
-		err := e.cinder.change(ctx, func(ctx context.Context, cinder api) error { return cinder.DeleteVolume(ctx, v.ID) })
-		if IsKind(err, KindConflict) {
+		err := e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.DeleteVolume(ctx, v.ID) })
+		if cinder.IsKind(err, cinder.KindConflict) {
 			again, lookErr := e.owned(ctx, target)
 			if lookErr != nil || again.Status != v.Status {
 				return again, lookErr
@@ -276,20 +280,20 @@ func (e *endpoint) moveTowardsGone(ctx context.Context, v Volume, target Target)
 		if err != nil {
 			return v, err
 		}
-		return Volume{}, e.awaitGone(ctx, v.ID)
+		return cinder.Volume{}, e.awaitGone(ctx, v.ID)
 	case stepAwaitGone:
-		return Volume{}, e.awaitGone(ctx, v.ID)
+		return cinder.Volume{}, e.awaitGone(ctx, v.ID)
 	case stepForceDelete:
-		return Volume{}, e.forceDelete(ctx, v)
+		return cinder.Volume{}, e.forceDelete(ctx, v)
 	}
-	return v, e.failure(KindConflict, "volume %s is %s; it is left alone until that is over", v.ID, v.Status)
+	return v, e.failure(cinder.KindConflict, "volume %s is %s; it is left alone until that is over", v.ID, v.Status)
 }
 
 // disconnect takes a volume out of use: first the array's access list, then
 // the attachment, since detaching is what removes the export. Where leaders
 // that overlapped left several attachments, Cinder refuses to terminate before
 // all but one are gone (attachment_deletion_allowed in cinder/volume/api.py).
-func (e *endpoint) disconnect(ctx context.Context, v Volume, target Target) error {
+func (e *endpoint) disconnect(ctx context.Context, v cinder.Volume, target Target) error {
 	attachments := v.Attachments
 	for len(attachments) > 1 {
 		if err := e.detach(ctx, v.ID, attachments[0].ID); err != nil {
@@ -308,8 +312,8 @@ func (e *endpoint) disconnect(ctx context.Context, v Volume, target Target) erro
 
 // detach ends an attachment; one that is gone is ended.
 func (e *endpoint) detach(ctx context.Context, id, attachment string) error {
-	err := e.cinder.change(ctx, func(ctx context.Context, cinder api) error { return cinder.Detach(ctx, id, attachment) })
-	if attachment != "" && IsKind(err, KindNotFound) {
+	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.Detach(ctx, id, attachment) })
+	if attachment != "" && cinder.IsKind(err, cinder.KindNotFound) {
 		return nil
 	}
 	return err
@@ -317,28 +321,28 @@ func (e *endpoint) detach(ctx context.Context, id, attachment string) error {
 
 // release takes a reservation back. Terminating the connection does that too
 // on most backends; the unreserve makes it certain and is harmless otherwise.
-func (e *endpoint) release(ctx context.Context, v Volume, target Target) error {
+func (e *endpoint) release(ctx context.Context, v cinder.Volume, target Target) error {
 	if err := e.terminate(ctx, v, target); err != nil {
 		return err
 	}
-	return e.cinder.change(ctx, func(ctx context.Context, cinder api) error { return cinder.Unreserve(ctx, v.ID) })
+	return e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.Unreserve(ctx, v.ID) })
 }
 
-func (e *endpoint) terminate(ctx context.Context, v Volume, target Target) error {
-	return e.cinder.change(ctx, func(ctx context.Context, cinder api) error {
-		return cinder.TerminateConnection(ctx, v.ID, target.Connector)
+func (e *endpoint) terminate(ctx context.Context, v cinder.Volume, target Target) error {
+	return e.session.change(ctx, func(ctx context.Context, client Cinder) error {
+		return client.TerminateConnection(ctx, v.ID, target.Connector)
 	})
 }
 
 // awaitGone waits for the end of a deletion that Cinder has accepted.
 func (e *endpoint) awaitGone(ctx context.Context, id string) error {
-	v, gone, err := e.watcher.await(ctx, id, StatusDeleting, e.timeouts().Delete)
+	v, gone, err := e.watcher.await(ctx, id, cinder.StatusDeleting, e.timeouts().Delete)
 	switch {
 	case err != nil:
 		return err
 	case gone:
 		return nil
-	case v.Status == StatusErrorDeleting:
+	case v.Status == cinder.StatusErrorDeleting:
 		return e.failure(KindVolumeFailed, "the storage backend failed to delete volume %s (error_deleting)", id)
 	}
 	// Cinder's RBD driver does this to a volume whose snapshot has a clone.
@@ -347,10 +351,10 @@ func (e *endpoint) awaitGone(ctx context.Context, id string) error {
 
 // forceDelete is the way out of error_deleting, open to administrators and
 // noauth only.
-func (e *endpoint) forceDelete(ctx context.Context, v Volume) error {
-	err := e.cinder.change(ctx, func(ctx context.Context, cinder api) error { return cinder.ForceDeleteVolume(ctx, v.ID) })
-	if IsKind(err, KindForbidden) {
-		return e.failure(KindForbidden, "volume %s is in error_deleting; an OpenStack administrator must repair it and run: cinder force-delete %s", v.ID, v.ID)
+func (e *endpoint) forceDelete(ctx context.Context, v cinder.Volume) error {
+	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.ForceDeleteVolume(ctx, v.ID) })
+	if cinder.IsKind(err, cinder.KindForbidden) {
+		return e.failure(cinder.KindForbidden, "volume %s is in error_deleting; an OpenStack administrator must repair it and run: cinder force-delete %s", v.ID, v.ID)
 	}
 	if err != nil {
 		return err
@@ -360,11 +364,11 @@ func (e *endpoint) forceDelete(ctx context.Context, v Volume) error {
 
 // dependents tells of the one refusal of a DELETE whose remedy is elsewhere.
 // Cinder's own text lists every possible reason.
-func (e *endpoint) dependents(v Volume) error {
+func (e *endpoint) dependents(v cinder.Volume) error {
 	return e.failure(KindInUse, "Cinder refuses to delete volume %s (it is %s): it may have snapshots or dependent volumes, or be part of a group or a migration; remove these first", v.ID, v.Status)
 }
 
-func (e *endpoint) notOurs(v Volume, target Target) *Error {
+func (e *endpoint) notOurs(v cinder.Volume, target Target) *cinder.Error {
 	if target.Historic {
 		return e.failure(KindNotOurs, "volume %s (%q) does not look like one of the historic provisioner's; it is not touched", v.ID, v.Name)
 	}

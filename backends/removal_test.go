@@ -9,53 +9,54 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
 func TestRemoveFromEveryState(t *testing.T) {
-	stranger := mine(1, StatusAvailable)
+	stranger := mine(1, cinder.StatusAvailable)
 	stranger.Metadata[stampCluster] = "cluster-2"
-	unstamped := Volume{Name: "important", Status: StatusAvailable}
-	several := mine(1, StatusInUse)
-	several.Attachments = append(several.Attachments, Attachment{ID: "attachment-1", Host: testConnector.Host})
+	unstamped := cinder.Volume{Name: "important", Status: cinder.StatusAvailable}
+	several := mine(1, cinder.StatusInUse)
+	several.Attachments = append(several.Attachments, cinder.Attachment{ID: "attachment-1", Host: testConnector.Host})
 	const (
 		terminate = "volume.os-terminate_connection volume-1"
 		unreserve = "volume.os-unreserve volume-1"
 		del       = "volume.delete volume-1"
 	)
 	tests := map[string]struct {
-		volume  Volume
+		volume  cinder.Volume
 		member  bool
-		ends    Status // of the deletion
+		ends    cinder.Status // of the deletion
 		want    []string
 		kept    bool
 		wantErr string
-		kind    Kind
+		kind    cinder.Kind
 	}{
-		"creating":                   {volume: mine(1, StatusCreating), want: []string{del}},
-		"available":                  {volume: mine(1, StatusAvailable), want: []string{del}},
-		"attaching":                  {volume: mine(1, StatusAttaching), want: []string{terminate, unreserve, del}},
-		"reserved":                   {volume: mine(1, StatusReserved), want: []string{terminate, unreserve, del}, kept: true, kind: KindConflict, wantErr: "backend gold: volume volume-1 keeps changing its state; somebody else works on it"},
-		"in use":                     {volume: mine(1, StatusInUse), want: []string{terminate, "volume.os-detach volume-1 attachment-0", del}},
-		"in use, host hidden":        {volume: mine(1, StatusInUse), member: true, want: []string{terminate, "volume.os-detach volume-1 attachment-0", del}},
+		"creating":                   {volume: mine(1, cinder.StatusCreating), want: []string{del}},
+		"available":                  {volume: mine(1, cinder.StatusAvailable), want: []string{del}},
+		"attaching":                  {volume: mine(1, cinder.StatusAttaching), want: []string{terminate, unreserve, del}},
+		"reserved":                   {volume: mine(1, cinder.StatusReserved), want: []string{terminate, unreserve, del}, kept: true, kind: cinder.KindConflict, wantErr: "backend gold: volume volume-1 keeps changing its state; somebody else works on it"},
+		"in use":                     {volume: mine(1, cinder.StatusInUse), want: []string{terminate, "volume.os-detach volume-1 attachment-0", del}},
+		"in use, host hidden":        {volume: mine(1, cinder.StatusInUse), member: true, want: []string{terminate, "volume.os-detach volume-1 attachment-0", del}},
 		"in use several times":       {volume: several, want: []string{"volume.os-detach volume-1 attachment-0", terminate, "volume.os-detach volume-1 attachment-1", del}},
-		"in use without attachments": {volume: attachedTo(mine(1, StatusInUse)), want: []string{terminate, "volume.os-detach volume-1", del}},
-		"detaching":                  {volume: attachedTo(mine(1, StatusDetaching)), want: []string{terminate, "volume.os-detach volume-1", del}},
-		"in use by an instance": {volume: attachedTo(mine(1, StatusInUse), Attachment{ID: "a", ServerID: "instance-7"}), kept: true, kind: KindInUse,
+		"in use without attachments": {volume: attachedTo(mine(1, cinder.StatusInUse)), want: []string{terminate, "volume.os-detach volume-1", del}},
+		"detaching":                  {volume: attachedTo(mine(1, cinder.StatusDetaching)), want: []string{terminate, "volume.os-detach volume-1", del}},
+		"in use by an instance": {volume: attachedTo(mine(1, cinder.StatusInUse), cinder.Attachment{ID: "a", ServerID: "instance-7"}), kept: true, kind: KindInUse,
 			wantErr: "backend gold: volume volume-1 is attached elsewhere (instance-7); detach it there first"},
-		"in use by other hosts": {volume: attachedTo(mine(1, StatusInUse), Attachment{ID: "a", Host: "node7"}, Attachment{ID: "b", Host: "k8s"}, Attachment{ID: "c", Host: "node3"}, Attachment{ID: "d", Host: "node7"}), kept: true, kind: KindInUse,
+		"in use by other hosts": {volume: attachedTo(mine(1, cinder.StatusInUse), cinder.Attachment{ID: "a", Host: "node7"}, cinder.Attachment{ID: "b", Host: "k8s"}, cinder.Attachment{ID: "c", Host: "node3"}, cinder.Attachment{ID: "d", Host: "node7"}), kept: true, kind: KindInUse,
 			wantErr: "backend gold: volume volume-1 is attached elsewhere (node3, node7); detach it there first"},
-		"reserved by an instance": {volume: attachedTo(mine(1, StatusAttaching), Attachment{ID: "a", ServerID: "instance-7"}), kept: true, kind: KindInUse,
+		"reserved by an instance": {volume: attachedTo(mine(1, cinder.StatusAttaching), cinder.Attachment{ID: "a", ServerID: "instance-7"}), kept: true, kind: KindInUse,
 			wantErr: "backend gold: volume volume-1 is attached elsewhere (instance-7); detach it there first"},
-		"error":           {volume: mine(1, StatusError), want: []string{del}},
-		"error_extending": {volume: mine(1, StatusErrorExtending), want: []string{del}},
-		"deleting":        {volume: mine(1, StatusDeleting)},
-		"error_deleting":  {volume: mine(1, StatusErrorDeleting), want: []string{"volume.force-delete volume-1"}},
-		"error_deleting, member": {volume: mine(1, StatusErrorDeleting), member: true, want: []string{"volume.force-delete volume-1"}, kept: true, kind: KindForbidden,
+		"error":           {volume: mine(1, cinder.StatusError), want: []string{del}},
+		"error_extending": {volume: mine(1, cinder.StatusErrorExtending), want: []string{del}},
+		"deleting":        {volume: mine(1, cinder.StatusDeleting)},
+		"error_deleting":  {volume: mine(1, cinder.StatusErrorDeleting), want: []string{"volume.force-delete volume-1"}},
+		"error_deleting, member": {volume: mine(1, cinder.StatusErrorDeleting), member: true, want: []string{"volume.force-delete volume-1"}, kept: true, kind: cinder.KindForbidden,
 			wantErr: "backend gold: volume volume-1 is in error_deleting; an OpenStack administrator must repair it and run: cinder force-delete volume-1"},
-		"somebody works on it": {volume: mine(1, "retyping"), kept: true, kind: KindConflict, wantErr: "backend gold: volume volume-1 is retyping; it is left alone until that is over"},
-		"the array fails to delete it": {volume: mine(1, StatusAvailable), ends: StatusErrorDeleting, want: []string{del}, kept: true, kind: KindVolumeFailed,
+		"somebody works on it": {volume: mine(1, "retyping"), kept: true, kind: cinder.KindConflict, wantErr: "backend gold: volume volume-1 is retyping; it is left alone until that is over"},
+		"the array fails to delete it": {volume: mine(1, cinder.StatusAvailable), ends: cinder.StatusErrorDeleting, want: []string{del}, kept: true, kind: KindVolumeFailed,
 			wantErr: "backend gold: the storage backend failed to delete volume volume-1 (error_deleting)"},
-		"Cinder takes the deletion back": {volume: mine(1, StatusAvailable), ends: StatusAvailable, want: []string{del}, kept: true, kind: KindInUse,
+		"Cinder takes the deletion back": {volume: mine(1, cinder.StatusAvailable), ends: cinder.StatusAvailable, want: []string{del}, kept: true, kind: KindInUse,
 			wantErr: "backend gold: Cinder took the deletion of volume volume-1 back (it is available): something may still depend on it"},
 		"another cluster's": {volume: stranger, kept: true, kind: KindNotOurs,
 			wantErr: `backend gold: volume volume-1 is stamped cluster "cluster-2", PersistentVolume "pvc-uid-1", claim UID "uid-1", expected cluster "cluster-1", PersistentVolume "pvc-uid-1", claim UID "uid-1"; it is not touched`},
@@ -64,83 +65,83 @@ func TestRemoveFromEveryState(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			cinder := newMemoryCinder()
-			cinder.member = test.member
-			id := cinder.add(test.volume)
-			cinder.volumes[id].deleted = test.ends
-			if test.volume.Status == StatusReserved {
+			memory := newMemoryCinder()
+			memory.member = test.member
+			id := memory.add(test.volume)
+			memory.volumes[id].deleted = test.ends
+			if test.volume.Status == cinder.StatusReserved {
 				// A reservation of the attachments API: the actions do not end it.
 				test.want = nil
 				for range maxMoves / 2 {
 					test.want = append(test.want, terminate, unreserve, del)
 				}
 			}
-			err := cinder.term(t).Remove(t.Context(), claimTarget(1, id))
+			err := memory.term(t).Remove(t.Context(), claimTarget(1, id))
 			equal(t, authtest.ErrorText(err), test.wantErr)
 			if err != nil {
-				equal(t, KindOf(err), test.kind)
+				equal(t, cinder.KindOf(err), test.kind)
 			}
-			equal(t, cinder.changes(), test.want)
-			_, kept := cinder.snapshot()[id]
+			equal(t, memory.changes(), test.want)
+			_, kept := memory.snapshot()[id]
 			equal(t, kept, test.kept)
 		})
 	}
 	t.Run("gone already", func(t *testing.T) {
-		cinder := newMemoryCinder()
-		equal(t, authtest.ErrorText(cinder.term(t).Remove(t.Context(), claimTarget(1, "volume-9"))), "")
-		equal(t, cinder.changes(), []string(nil))
+		memory := newMemoryCinder()
+		equal(t, authtest.ErrorText(memory.term(t).Remove(t.Context(), claimTarget(1, "volume-9"))), "")
+		equal(t, memory.changes(), []string(nil))
 	})
 }
 
 func TestRefusedDeleteIsSettledByLooking(t *testing.T) {
-	refuse := func(operation string, change func(cinder *memoryCinder, id string)) (*memoryCinder, error) {
-		cinder := newMemoryCinder()
-		id := cinder.add(mine(1, StatusAvailable))
+	refuse := func(operation string, change func(memory *memoryCinder, id string)) (*memoryCinder, error) {
+		memory := newMemoryCinder()
+		id := memory.add(mine(1, cinder.StatusAvailable))
 		first := true
-		cinder.onCall(func(called string) {
+		memory.onCall(func(called string) {
 			if called == operation && first {
 				first = false
-				cinder.mu.Lock()
-				defer cinder.mu.Unlock()
-				change(cinder, id)
+				memory.mu.Lock()
+				defer memory.mu.Unlock()
+				change(memory, id)
 			}
 		})
-		err := cinder.term(t).Remove(t.Context(), claimTarget(1, id))
-		return cinder, err
+		err := memory.term(t).Remove(t.Context(), claimTarget(1, id))
+		return memory, err
 	}
 	t.Run("it was being deleted already", func(t *testing.T) {
-		cinder, err := refuse("volume.delete", func(cinder *memoryCinder, id string) {
-			cinder.volumes[id].Status = StatusDeleting
-			cinder.volumes[id].change(2, "")
+		memory, err := refuse("volume.delete", func(memory *memoryCinder, id string) {
+			memory.volumes[id].Status = cinder.StatusDeleting
+			memory.volumes[id].change(2, "")
 		})
 		equal(t, authtest.ErrorText(err), "")
-		equal(t, len(cinder.snapshot()), 0)
+		equal(t, len(memory.snapshot()), 0)
 	})
 	t.Run("it went between look and step", func(t *testing.T) {
-		_, err := refuse("volume.delete", func(cinder *memoryCinder, id string) { delete(cinder.volumes, id) })
+		_, err := refuse("volume.delete", func(memory *memoryCinder, id string) { delete(memory.volumes, id) })
 		equal(t, authtest.ErrorText(err), "")
 	})
 	t.Run("it came into use", func(t *testing.T) {
-		cinder, err := refuse("volume.delete", func(cinder *memoryCinder, id string) { cinder.attach(cinder.volumes[id], "node7") })
+		memory, err := refuse("volume.delete", func(memory *memoryCinder, id string) { memory.attach(memory.volumes[id], "node7") })
 		equal(t, authtest.ErrorText(err), "backend gold: volume volume-1 is attached elsewhere (node7); detach it there first")
-		equal(t, len(cinder.snapshot()), 1)
+		equal(t, len(memory.snapshot()), 1)
 	})
 	t.Run("it became somebody else's", func(t *testing.T) {
-		cinder, err := refuse("volume.delete", func(cinder *memoryCinder, id string) {
-			cinder.volumes[id].Metadata = nil
-			cinder.volumes[id].Status = "retyping"
+		memory, err := refuse("volume.delete", func(memory *memoryCinder, id string) {
+			memory.volumes[id].Metadata = nil
+			memory.volumes[id].Status = "retyping"
 		})
-		equal(t, KindOf(err), KindNotOurs)
-		equal(t, len(cinder.snapshot()), 1)
+		equal(t, cinder.KindOf(err), KindNotOurs)
+		equal(t, len(memory.snapshot()), 1)
 	})
 	t.Run("it has snapshots", func(t *testing.T) {
-		cinder := newMemoryCinder()
-		id := cinder.add(mine(1, StatusAvailable))
-		s := &dependents{memoryCinder: cinder}
+		memory := newMemoryCinder()
+		id := memory.add(mine(1, cinder.StatusAvailable))
+		s := &dependents{memoryCinder: memory}
 		options := LifecycleOptions{Config: Config{Name: "gold"}, Cluster: "cluster-1", Fence: func() error { return nil }, Hold: t.Context(), Logger: discard(), Metrics: testMetrics(), Poll: time.Millisecond}
-		err := newLifecycle(options, sameClients(&memoryClients{cinder: s})).Remove(t.Context(), claimTarget(1, id))
+		err := newLifecycle(options, sameClients(&memoryClients{memory: s})).Remove(t.Context(), claimTarget(1, id))
 		equal(t, authtest.ErrorText(err), "backend gold: Cinder refuses to delete volume volume-1 (it is available): it may have snapshots or dependent volumes, or be part of a group or a migration; remove these first")
-		equal(t, KindOf(err), KindInUse)
+		equal(t, cinder.KindOf(err), KindInUse)
 	})
 }
 
@@ -153,74 +154,74 @@ func (d *dependents) DeleteVolume(context.Context, string) error {
 
 func TestAbandon(t *testing.T) {
 	tests := map[string]struct {
-		volumes []Volume
+		volumes []cinder.Volume
 		left    int
 		wantErr string
 	}{
 		"nothing":            {},
-		"creating":           {volumes: []Volume{mine(1, StatusCreating)}},
-		"attaching":          {volumes: []Volume{mine(1, StatusAttaching)}},
-		"failed":             {volumes: []Volume{mine(1, StatusError)}},
-		"two":                {volumes: []Volume{mine(1, StatusAttaching), mine(1, StatusAvailable)}},
-		"another claim's":    {volumes: []Volume{mine(2, StatusAvailable)}, left: 1},
-		"in use":             {volumes: []Volume{mine(1, StatusInUse)}, left: 1, wantErr: "backend gold: volume volume-1 (in-use) has been attached, which happens only when a PersistentVolume names it; it is not removed without one"},
-		"was in use":         {volumes: []Volume{once(mine(1, StatusAvailable))}, left: 1, wantErr: "backend gold: volume volume-1 (available) has been attached, which happens only when a PersistentVolume names it; it is not removed without one"},
-		"in use and another": {volumes: []Volume{mine(1, StatusInUse), mine(1, StatusAvailable)}, left: 1, wantErr: "backend gold: volume volume-1 (in-use) has been attached, which happens only when a PersistentVolume names it; it is not removed without one"},
+		"creating":           {volumes: []cinder.Volume{mine(1, cinder.StatusCreating)}},
+		"attaching":          {volumes: []cinder.Volume{mine(1, cinder.StatusAttaching)}},
+		"failed":             {volumes: []cinder.Volume{mine(1, cinder.StatusError)}},
+		"two":                {volumes: []cinder.Volume{mine(1, cinder.StatusAttaching), mine(1, cinder.StatusAvailable)}},
+		"another claim's":    {volumes: []cinder.Volume{mine(2, cinder.StatusAvailable)}, left: 1},
+		"in use":             {volumes: []cinder.Volume{mine(1, cinder.StatusInUse)}, left: 1, wantErr: "backend gold: volume volume-1 (in-use) has been attached, which happens only when a PersistentVolume names it; it is not removed without one"},
+		"was in use":         {volumes: []cinder.Volume{once(mine(1, cinder.StatusAvailable))}, left: 1, wantErr: "backend gold: volume volume-1 (available) has been attached, which happens only when a PersistentVolume names it; it is not removed without one"},
+		"in use and another": {volumes: []cinder.Volume{mine(1, cinder.StatusInUse), mine(1, cinder.StatusAvailable)}, left: 1, wantErr: "backend gold: volume volume-1 (in-use) has been attached, which happens only when a PersistentVolume names it; it is not removed without one"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			cinder := newMemoryCinder()
+			memory := newMemoryCinder()
 			for _, v := range test.volumes {
-				cinder.add(v)
+				memory.add(v)
 			}
-			err := cinder.term(t).Abandon(t.Context(), claimStamp(1), testConnector, nil)
+			err := memory.term(t).Abandon(t.Context(), claimStamp(1), testConnector, nil)
 			equal(t, authtest.ErrorText(err), test.wantErr)
 			if err != nil {
-				equal(t, KindOf(err), KindRecorded)
+				equal(t, cinder.KindOf(err), KindRecorded)
 			}
-			equal(t, len(cinder.snapshot()), test.left)
+			equal(t, len(memory.snapshot()), test.left)
 		})
 	}
 	t.Run("after a create whose answer was lost", func(t *testing.T) {
-		cinder := newMemoryCinder()
-		cinder.fault = sequence(map[string][]mishap{"volume.create": {lost}})
-		l := cinder.term(t)
+		memory := newMemoryCinder()
+		memory.fault = sequence(map[string][]mishap{"volume.create": {lost}})
+		l := memory.term(t)
 		if _, err := l.Connect(t.Context(), claimSpec(1)); err == nil {
 			t.Fatal("no error")
 		}
 		equal(t, authtest.ErrorText(l.Abandon(t.Context(), claimStamp(1), testConnector, nil)), "")
-		equal(t, len(cinder.snapshot()), 0)
+		equal(t, len(memory.snapshot()), 0)
 	})
 }
 
 func TestRemoveHistoricVolumes(t *testing.T) {
 	const name = "cinder-dynamic-pvc-4f1b2c9e-0000-4000-8000-000000000000"
-	stamped := mine(1, StatusAvailable)
+	stamped := mine(1, cinder.StatusAvailable)
 	stamped.Name = name
 	tests := map[string]struct {
-		volume  Volume
+		volume  cinder.Volume
 		wantErr string
 	}{
-		"in use":                 {volume: Volume{Name: name, Status: StatusInUse, Attachments: []Attachment{{ID: "a", Host: historicHost}}}},
-		"in use, host hidden":    {volume: Volume{Name: name, Status: StatusInUse, Attachments: []Attachment{{ID: "a"}}}},
-		"available":              {volume: Volume{Name: name, Status: StatusAvailable}},
-		"another name":           {volume: Volume{Name: "database", Status: StatusAvailable}, wantErr: `backend gold: volume volume-1 ("database") does not look like one of the historic provisioner's; it is not touched`},
+		"in use":                 {volume: cinder.Volume{Name: name, Status: cinder.StatusInUse, Attachments: []cinder.Attachment{{ID: "a", Host: historicHost}}}},
+		"in use, host hidden":    {volume: cinder.Volume{Name: name, Status: cinder.StatusInUse, Attachments: []cinder.Attachment{{ID: "a"}}}},
+		"available":              {volume: cinder.Volume{Name: name, Status: cinder.StatusAvailable}},
+		"another name":           {volume: cinder.Volume{Name: "database", Status: cinder.StatusAvailable}, wantErr: `backend gold: volume volume-1 ("database") does not look like one of the historic provisioner's; it is not touched`},
 		"a stamp":                {volume: stamped, wantErr: `backend gold: volume volume-1 ("` + name + `") does not look like one of the historic provisioner's; it is not touched`},
-		"in use by an instance":  {volume: Volume{Name: name, Status: StatusInUse, Attachments: []Attachment{{ID: "a", ServerID: "i"}}}, wantErr: `backend gold: volume volume-1 ("` + name + `") does not look like one of the historic provisioner's; it is not touched`},
-		"in use by another host": {volume: Volume{Name: name, Status: StatusInUse, Attachments: []Attachment{{ID: "a", Host: "node7"}}}, wantErr: `backend gold: volume volume-1 ("` + name + `") does not look like one of the historic provisioner's; it is not touched`},
+		"in use by an instance":  {volume: cinder.Volume{Name: name, Status: cinder.StatusInUse, Attachments: []cinder.Attachment{{ID: "a", ServerID: "i"}}}, wantErr: `backend gold: volume volume-1 ("` + name + `") does not look like one of the historic provisioner's; it is not touched`},
+		"in use by another host": {volume: cinder.Volume{Name: name, Status: cinder.StatusInUse, Attachments: []cinder.Attachment{{ID: "a", Host: "node7"}}}, wantErr: `backend gold: volume volume-1 ("` + name + `") does not look like one of the historic provisioner's; it is not touched`},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			cinder := newMemoryCinder()
-			id := cinder.add(test.volume)
-			err := cinder.term(t).Remove(t.Context(), Target{VolumeID: id, Historic: true, Connector: Connector{Host: "localhost"}})
+			memory := newMemoryCinder()
+			id := memory.add(test.volume)
+			err := memory.term(t).Remove(t.Context(), Target{VolumeID: id, Historic: true, Connector: cinder.Connector{Host: "localhost"}})
 			equal(t, authtest.ErrorText(err), test.wantErr)
 			if err == nil {
-				equal(t, len(cinder.snapshot()), 0)
+				equal(t, len(memory.snapshot()), 0)
 				return
 			}
-			equal(t, KindOf(err), KindNotOurs)
-			equal(t, cinder.changes(), []string(nil))
+			equal(t, cinder.KindOf(err), KindNotOurs)
+			equal(t, memory.changes(), []string(nil))
 		})
 	}
 }
@@ -229,7 +230,7 @@ func TestOwnership(t *testing.T) {
 	stamp := claimStamp(1)
 	renamed := stamp
 	renamed.Tenant, renamed.StorageClass, renamed.Claim, renamed.Namespace = "renamed", "renamed", "renamed", "renamed"
-	equal(t, stamp.Owns(Volume{Metadata: renamed.Metadata(nil)}), true)
+	equal(t, stamp.Owns(cinder.Volume{Metadata: renamed.Metadata(nil)}), true)
 	for name, change := range map[string]func(*Stamp){
 		"cluster": func(s *Stamp) { s.Cluster = "cluster-2" },
 		"claim":   func(s *Stamp) { s.ClaimUID = "uid-2" },
@@ -237,7 +238,7 @@ func TestOwnership(t *testing.T) {
 	} {
 		other := stamp
 		change(&other)
-		equal(t, stamp.Owns(Volume{Metadata: other.Metadata(nil)}), false)
+		equal(t, stamp.Owns(cinder.Volume{Metadata: other.Metadata(nil)}), false)
 		// What is empty proves nothing, although it is equal.
 		change = map[string]func(*Stamp){
 			"cluster": func(s *Stamp) { s.Cluster = "" },
@@ -245,42 +246,42 @@ func TestOwnership(t *testing.T) {
 			"PV":      func(s *Stamp) { s.PV = "" },
 		}[name]
 		change(&other)
-		equal(t, other.Owns(Volume{Metadata: other.Metadata(nil)}), false)
+		equal(t, other.Owns(cinder.Volume{Metadata: other.Metadata(nil)}), false)
 	}
-	equal(t, Stamp{}.Owns(Volume{}), false)
+	equal(t, Stamp{}.Owns(cinder.Volume{}), false)
 	own := map[string]string{"a": "b"}
 	stamp.Metadata(own)
 	equal(t, own, map[string]string{"a": "b"})
 }
 
 func TestRemoveStopsWhenTold(t *testing.T) {
-	cinder := newMemoryCinder()
-	id := cinder.add(mine(1, StatusAttaching))
+	memory := newMemoryCinder()
+	id := memory.add(mine(1, cinder.StatusAttaching))
 	ctx, cancel := context.WithCancel(t.Context())
-	cinder.onCall(func(operation string) {
+	memory.onCall(func(operation string) {
 		if operation == "volume.os-unreserve" {
 			cancel()
 		}
 	})
-	err := cinder.term(t).Remove(ctx, claimTarget(1, id))
+	err := memory.term(t).Remove(ctx, claimTarget(1, id))
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
-	equal(t, cinder.changes(), []string{"volume.os-terminate_connection volume-1", "volume.os-unreserve volume-1"})
+	equal(t, memory.changes(), []string{"volume.os-terminate_connection volume-1", "volume.os-unreserve volume-1"})
 }
 
 func TestRemovalStepsThatFail(t *testing.T) {
-	for status, operations := range map[Status][]string{
-		StatusAttaching: {"volume.get", "volume.os-terminate_connection", "volume.os-unreserve", "volume.delete"},
-		StatusInUse:     {"volume.get", "volume.os-terminate_connection", "volume.os-detach", "volume.delete"},
+	for status, operations := range map[cinder.Status][]string{
+		cinder.StatusAttaching: {"volume.get", "volume.os-terminate_connection", "volume.os-unreserve", "volume.delete"},
+		cinder.StatusInUse:     {"volume.get", "volume.os-terminate_connection", "volume.os-detach", "volume.delete"},
 	} {
 		for _, operation := range operations {
 			for what, retries := range map[mishap]bool{refused: true, lost: true, unsent: true, rateLimited: true} {
 				t.Run(fmt.Sprintf("%s/%s/%d", status, operation, what), func(t *testing.T) {
-					cinder := newMemoryCinder()
-					id := cinder.add(mine(1, status))
-					cinder.fault = sequence(map[string][]mishap{operation: {what}})
-					l := cinder.term(t)
+					memory := newMemoryCinder()
+					id := memory.add(mine(1, status))
+					memory.fault = sequence(map[string][]mishap{operation: {what}})
+					l := memory.term(t)
 					err := l.Remove(t.Context(), claimTarget(1, id))
 					if (err != nil) != retries {
 						t.Errorf("error %v", err)
@@ -291,7 +292,7 @@ func TestRemovalStepsThatFail(t *testing.T) {
 					if err := l.Remove(t.Context(), claimTarget(1, id)); err != nil {
 						t.Errorf("the next attempt: %v", err)
 					}
-					equal(t, len(cinder.snapshot()), 0)
+					equal(t, len(memory.snapshot()), 0)
 				})
 			}
 		}
@@ -302,10 +303,10 @@ func TestRemovalStepsThatFail(t *testing.T) {
 // while it was in use. Cinder refuses to delete it as long as it is attached
 // (attach_status in cinder/volume/api.py), and detaches it in any state.
 func TestAttachedVolumeInErrorIsDetachedFirst(t *testing.T) {
-	for _, status := range []Status{StatusError, StatusErrorExtending} {
+	for _, status := range []cinder.Status{cinder.StatusError, cinder.StatusErrorExtending} {
 		t.Run(string(status), func(t *testing.T) {
-			cinder := newMemoryCinder()
-			l := cinder.term(t)
+			memory := newMemoryCinder()
+			l := memory.term(t)
 			connected, err := l.Connect(t.Context(), claimSpec(1))
 			if err != nil {
 				t.Fatal(err)
@@ -314,15 +315,15 @@ func TestAttachedVolumeInErrorIsDetachedFirst(t *testing.T) {
 			if err := l.Complete(t.Context(), target, false); err != nil {
 				t.Fatal(err)
 			}
-			cinder.mu.Lock()
-			cinder.volumes[connected.Volume.ID].Status = status
-			cinder.mu.Unlock()
-			cinder.forgetLog()
+			memory.mu.Lock()
+			memory.volumes[connected.Volume.ID].Status = status
+			memory.mu.Unlock()
+			memory.forgetLog()
 			if err := l.Remove(t.Context(), target); err != nil {
 				t.Fatal(err)
 			}
-			equal(t, cinder.changes(), []string{"volume.os-terminate_connection volume-1", "volume.os-detach volume-1 attachment-2", "volume.delete volume-1"})
-			equal(t, len(cinder.snapshot()), 0)
+			equal(t, memory.changes(), []string{"volume.os-terminate_connection volume-1", "volume.os-detach volume-1 attachment-2", "volume.delete volume-1"})
+			equal(t, len(memory.snapshot()), 0)
 		})
 	}
 }

@@ -5,10 +5,11 @@ import (
 	"testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
 // askedFor is the volume as a create request of the spec would have left it.
-func askedFor(spec Spec, v Volume) Volume {
+func askedFor(spec Spec, v cinder.Volume) cinder.Volume {
 	v.SizeGiB, v.Type, v.Zone = spec.SizeGiB, spec.Type, spec.Zone
 	v.Metadata[stampRequest] = spec.request()
 	return v
@@ -25,47 +26,49 @@ func TestVolumeOfAnEarlierAttemptFitsTheRequest(t *testing.T) {
 		}
 		return spec
 	}
-	made := func(status Status, change func(*Spec)) Volume { return askedFor(wanted(change), mine(1, status)) }
+	made := func(status cinder.Status, change func(*Spec)) cinder.Volume {
+		return askedFor(wanted(change), mine(1, status))
+	}
 	anotherType := func(s *Spec) { s.Type = "plain" }
 	replaced := []string{"volume.delete volume-1", "volume.create", "volume.os-reserve volume-2", "volume.os-initialize_connection volume-2"}
 	tests := map[string]struct {
-		found   Volume
+		found   cinder.Volume
 		want    []string
 		wantErr string
 	}{
-		"as asked":     {found: made(StatusAvailable, nil), want: []string{"volume.os-reserve volume-1", "volume.os-initialize_connection volume-1"}},
-		"another type": {found: made(StatusAvailable, anotherType), want: replaced},
-		"no type":      {found: made(StatusAvailable, func(s *Spec) { s.Type = "" }), want: replaced},
-		"another zone": {found: made(StatusAvailable, func(s *Spec) { s.Zone = "az2" }), want: replaced},
-		"smaller":      {found: made(StatusAvailable, func(s *Spec) { s.SizeGiB = 3 }), want: replaced},
-		"larger":       {found: made(StatusAvailable, func(s *Spec) { s.SizeGiB = 5 }), want: replaced},
-		"in creation":  {found: made(StatusCreating, anotherType), want: replaced},
-		"attaching":    {found: made(StatusAttaching, anotherType), want: append([]string{"volume.os-terminate_connection volume-1", "volume.os-unreserve volume-1"}, replaced...)},
-		"in deletion":  {found: made(StatusDeleting, anotherType), want: replaced[1:]},
+		"as asked":     {found: made(cinder.StatusAvailable, nil), want: []string{"volume.os-reserve volume-1", "volume.os-initialize_connection volume-1"}},
+		"another type": {found: made(cinder.StatusAvailable, anotherType), want: replaced},
+		"no type":      {found: made(cinder.StatusAvailable, func(s *Spec) { s.Type = "" }), want: replaced},
+		"another zone": {found: made(cinder.StatusAvailable, func(s *Spec) { s.Zone = "az2" }), want: replaced},
+		"smaller":      {found: made(cinder.StatusAvailable, func(s *Spec) { s.SizeGiB = 3 }), want: replaced},
+		"larger":       {found: made(cinder.StatusAvailable, func(s *Spec) { s.SizeGiB = 5 }), want: replaced},
+		"in creation":  {found: made(cinder.StatusCreating, anotherType), want: replaced},
+		"attaching":    {found: made(cinder.StatusAttaching, anotherType), want: append([]string{"volume.os-terminate_connection volume-1", "volume.os-unreserve volume-1"}, replaced...)},
+		"in deletion":  {found: made(cinder.StatusDeleting, anotherType), want: replaced[1:]},
 		// What Cinder made of the request does not matter.
-		"rounded up, of the default type, in another zone": {found: func() Volume {
-			v := made(StatusAvailable, nil)
+		"rounded up, of the default type, in another zone": {found: func() cinder.Volume {
+			v := made(cinder.StatusAvailable, nil)
 			v.SizeGiB, v.Type, v.Zone = 8, "__DEFAULT__", "nova"
 			return v
 		}(), want: []string{"volume.os-reserve volume-1", "volume.os-initialize_connection volume-1"}},
-		"of an earlier version, larger": {found: func() Volume {
-			v := mine(1, StatusAvailable)
+		"of an earlier version, larger": {found: func() cinder.Volume {
+			v := mine(1, cinder.StatusAvailable)
 			v.SizeGiB, v.Type = 5, "plain"
 			return v
 		}(), want: []string{"volume.os-reserve volume-1", "volume.os-initialize_connection volume-1"}},
-		"attached once": {found: once(made(StatusAvailable, anotherType)),
+		"attached once": {found: once(made(cinder.StatusAvailable, anotherType)),
 			wantErr: `volume volume-1 was made for another request (4 GiB, type "plain", zone "az1") than the present one (4 GiB, type "encrypted", zone "az1") and cannot be removed: ` +
 				`backend gold: volume volume-1 (available) has been attached, which happens only when a PersistentVolume names it; it is not removed without one`},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			cinder := newMemoryCinder()
-			cinder.add(test.found)
-			connected, err := cinder.term(t).Connect(t.Context(), wanted(nil))
+			memory := newMemoryCinder()
+			memory.add(test.found)
+			connected, err := memory.term(t).Connect(t.Context(), wanted(nil))
 			equal(t, authtest.ErrorText(err), test.wantErr)
-			equal(t, cinder.changes(), test.want)
-			if err == nil && (!connected.Fresh || len(cinder.stamped(claimStamp(1))) != 1) {
-				t.Errorf("connected %+v, left %+v", connected, cinder.stamped(claimStamp(1)))
+			equal(t, memory.changes(), test.want)
+			if err == nil && (!connected.Fresh || len(memory.stamped(claimStamp(1))) != 1) {
+				t.Errorf("connected %+v, left %+v", connected, memory.stamped(claimStamp(1)))
 			}
 		})
 	}
@@ -74,26 +77,26 @@ func TestVolumeOfAnEarlierAttemptFitsTheRequest(t *testing.T) {
 // TestVolumeThatIsNotAsAskedIsNotMadeAgain: what this very call made is taken as
 // Cinder made it.
 func TestVolumeThatIsNotAsAskedIsNotMadeAgain(t *testing.T) {
-	cinder := newMemoryCinder()
-	l := cinder.term(t)
+	memory := newMemoryCinder()
+	l := memory.term(t)
 	spec := claimSpec(1)
 	spec.Type, spec.Zone = "0c5a1a1e-6c1b-4c0f-9d1e-2b3b9c3f7a10", "az1"
 	connected, err := l.Connect(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cinder.mu.Lock()
-	v := cinder.volumes[connected.Volume.ID]
+	memory.mu.Lock()
+	v := memory.volumes[connected.Volume.ID]
 	v.Type, v.Zone, v.SizeGiB = "ssd", "nova", 2
-	cinder.mu.Unlock()
+	memory.mu.Unlock()
 	for range 3 {
-		again, err := cinder.term(t).Connect(t.Context(), spec)
+		again, err := memory.term(t).Connect(t.Context(), spec)
 		if err != nil || again.Volume.ID != connected.Volume.ID {
 			t.Fatalf("connected %s, %v", again.Volume.ID, err)
 		}
 	}
-	equal(t, cinder.count("volume.create"), 1)
-	equal(t, cinder.count("volume.delete"), 0)
+	equal(t, memory.count("volume.create"), 1)
+	equal(t, memory.count("volume.delete"), 0)
 }
 
 func TestRequestThatIsLongerThanMetadataMayBe(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
 // atOnce runs one thing for n claims at the same time.
@@ -66,63 +68,63 @@ func TestRequestsPerClaim(t *testing.T) {
 	for _, claims := range []int{1, 5, 200} {
 		t.Run(fmt.Sprint(claims), func(t *testing.T) {
 			goroutines := runtime.NumGoroutine()
-			cinder := newMemoryCinder()
+			memory := newMemoryCinder()
 			for range 500 { // of other people
-				cinder.add(Volume{Status: StatusInUse})
+				memory.add(cinder.Volume{Status: cinder.StatusInUse})
 			}
-			l := cinder.term(t)
+			l := memory.term(t)
 			connected := make([]Connected, claims)
 			together(t, l, claims)
 			atOnce(t, claims, func(claim int) (err error) {
 				connected[claim], err = l.Connect(t.Context(), claimSpec(claim))
 				return err
 			})
-			equal(t, cinder.count("volume.create"), claims)
-			equal(t, cinder.count("volume.os-reserve"), claims)
-			equal(t, cinder.count("volume.os-initialize_connection"), claims)
-			equal(t, len(cinder.changes()), 3*claims)
-			equal(t, cinder.count("volume.get"), 0)
+			equal(t, memory.count("volume.create"), claims)
+			equal(t, memory.count("volume.os-reserve"), claims)
+			equal(t, memory.count("volume.os-initialize_connection"), claims)
+			equal(t, len(memory.changes()), 3*claims)
+			equal(t, memory.count("volume.get"), 0)
 			// One for the inventory, one for each look that Cinder needs, one
 			// that finds.
-			equal(t, cinder.count("volume.list"), 1+cinder.looks+1)
+			equal(t, memory.count("volume.list"), 1+memory.looks+1)
 			idle(t, l)
 
-			cinder.forgetLog()
+			memory.forgetLog()
 			atOnce(t, claims, func(claim int) error {
 				return l.Complete(t.Context(), claimTarget(claim, connected[claim].Volume.ID), false)
 			})
-			equal(t, cinder.count("volume.os-attach"), claims)
-			equal(t, len(cinder.log), claims) // and nothing else
-			for _, v := range cinder.snapshot() {
-				if StampOf(v).Cluster != "" && v.Status != StatusInUse {
+			equal(t, memory.count("volume.os-attach"), claims)
+			equal(t, len(memory.log), claims) // and nothing else
+			for _, v := range memory.snapshot() {
+				if StampOf(v).Cluster != "" && v.Status != cinder.StatusInUse {
 					t.Errorf("%s is %s", v.ID, v.Status)
 				}
 			}
 
 			// A new leader finds what there is in one listing.
-			cinder.forgetLog()
-			next := cinder.term(t)
+			memory.forgetLog()
+			next := memory.term(t)
 			atOnce(t, claims, func(claim int) error {
 				return next.Complete(t.Context(), claimTarget(claim, connected[claim].Volume.ID), false)
 			})
-			equal(t, cinder.log, []string{"volume.list"})
+			equal(t, memory.log, []string{"volume.list"})
 
 			// And all the way back.
-			cinder.forgetLog()
+			memory.forgetLog()
 			together(t, next, claims)
 			atOnce(t, claims, func(claim int) error { return next.Remove(t.Context(), claimTarget(claim, connected[claim].Volume.ID)) })
-			equal(t, len(cinder.changes()), 3*claims)
+			equal(t, len(memory.changes()), 3*claims)
 			// One read a volume proves that it is ours. That it is gone is
 			// told by a sweep for many, by one more read for a few.
-			rounds := cinder.looks + 1
+			rounds := memory.looks + 1
 			if claims > fewVolumes {
-				equal(t, cinder.count("volume.list"), rounds+1)
-				equal(t, cinder.count("volume.get"), claims)
+				equal(t, memory.count("volume.list"), rounds+1)
+				equal(t, memory.count("volume.get"), claims)
 			} else {
-				equal(t, cinder.count("volume.list"), rounds)
-				equal(t, cinder.count("volume.get"), 2*claims)
+				equal(t, memory.count("volume.list"), rounds)
+				equal(t, memory.count("volume.get"), 2*claims)
 			}
-			equal(t, len(cinder.snapshot()), 500)
+			equal(t, len(memory.snapshot()), 500)
 			idle(t, next)
 			for deadline := time.Now().Add(time.Minute); runtime.NumGoroutine() > goroutines; time.Sleep(time.Millisecond) {
 				if time.Now().After(deadline) {

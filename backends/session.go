@@ -2,42 +2,50 @@ package backends
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// api is Cinder as the lifecycle uses it; *Client is the one implementation
-// outside tests of the state machine.
-type api interface {
-	CreateVolume(ctx context.Context, request NewVolume) (Volume, error)
-	Volume(ctx context.Context, id string) (Volume, error)
-	ListVolumes(ctx context.Context, query VolumeQuery, yield func(page []Volume) bool) error
+// Cinder is what the lifecycle asks of Cinder; *cinder.Client is the one
+// implementation outside tests. Every method but ListVolumes is one exchange,
+// and every failure an *Error of its package. What the methods do to a volume
+// in each of its states is a table in test/cindercontract, which holds
+// implementations and Cinder itself to the same.
+type Cinder interface {
+	CreateVolume(ctx context.Context, request cinder.NewVolume) (cinder.Volume, error)
+	Volume(ctx context.Context, id string) (cinder.Volume, error)
+	ListVolumes(ctx context.Context, query cinder.VolumeQuery, yield func(page []cinder.Volume) bool) error
 	DeleteVolume(ctx context.Context, id string) error
 	ForceDeleteVolume(ctx context.Context, id string) error
 	Reserve(ctx context.Context, id string) error
 	Unreserve(ctx context.Context, id string) error
-	InitializeConnection(ctx context.Context, id string, connector Connector) ([]byte, error)
-	TerminateConnection(ctx context.Context, id string, connector Connector) error
+	InitializeConnection(ctx context.Context, id string, connector cinder.Connector) ([]byte, error)
+	TerminateConnection(ctx context.Context, id string, connector cinder.Connector) error
 	Attach(ctx context.Context, id, host string, readOnly bool) error
 	Detach(ctx context.Context, id, attachmentID string) error
 	// Workflow is how new volumes are to be connected: reserve or attachment.
-	Workflow(ctx context.Context) (Workflow, error)
-	MarkAttached(ctx context.Context, id string) error
-	CreateAttachment(ctx context.Context, volumeID string, connector Connector, readOnly bool) (attachmentID string, document []byte, err error)
-	Attachments(ctx context.Context, volumeID string) ([]Attachment, error)
+	Workflow(ctx context.Context) (cinder.Workflow, error)
+	// UpdateMetadata writes metadata; keys that are not named stay.
+	UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error
+	CreateAttachment(ctx context.Context, volumeID string, connector cinder.Connector, readOnly bool) (attachmentID string, document []byte, err error)
+	Attachments(ctx context.Context, volumeID string) ([]cinder.Attachment, error)
 	AttachmentDocument(ctx context.Context, attachmentID string) (document []byte, err error)
 	CompleteAttachment(ctx context.Context, attachmentID string) error
 	DeleteAttachment(ctx context.Context, attachmentID string) error
 	FailureReason(ctx context.Context, id string) string
-	// Place is where the volumes live; the same for all of an api's life.
-	Place() Place
+	// Place is where the volumes live; it never changes.
+	Place() cinder.Place
+	// Now is the time by Cinder's clock.
+	Now() time.Time
 }
 
-// clients gives a logged-in api, and is told when its credentials are refused.
+// clients gives a logged-in client, and is told when its credentials are refused.
 type clients interface {
-	client(ctx context.Context) (api, error)
-	forget(refused api)
+	client(ctx context.Context) (Cinder, error)
+	forget(refused Cinder)
 }
 
 // pooledClients takes one backend's clients from the pool.
@@ -48,7 +56,7 @@ type pooledClients struct {
 	config func() Config
 }
 
-func (p pooledClients) client(ctx context.Context) (api, error) {
+func (p pooledClients) client(ctx context.Context) (Cinder, error) {
 	client, err := p.pool.Client(ctx, p.config())
 	if err != nil {
 		return nil, err
@@ -56,8 +64,8 @@ func (p pooledClients) client(ctx context.Context) (api, error) {
 	return client, nil
 }
 
-func (p pooledClients) forget(refused api) {
-	if client, ok := refused.(*Client); ok {
+func (p pooledClients) forget(refused Cinder) {
+	if client, ok := refused.(*cinder.Client); ok {
 		p.pool.Forget(client)
 	}
 }
@@ -77,11 +85,11 @@ type session struct {
 	left func()
 
 	mu    sync.Mutex
-	place Place // of the first client
+	place cinder.Place // of the first client
 }
 
 // where is the place of the first client; zero before.
-func (s *session) where() Place {
+func (s *session) where() cinder.Place {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.place
@@ -90,7 +98,7 @@ func (s *session) where() Place {
 // stay keeps a session at one place: what is known of volumes, and above all
 // that one does not exist, is known of a place. Credentials that were changed
 // may lead to another one.
-func (s *session) stay(client api) error {
+func (s *session) stay(client Cinder) error {
 	s.mu.Lock()
 	here, there := s.place, client.Place()
 	if !here.IsKnown() {
@@ -101,33 +109,33 @@ func (s *session) stay(client api) error {
 		return nil
 	}
 	s.left()
-	return &Error{Backend: s.backend, Kind: KindConflict, unsent: true,
+	return &cinder.Error{Backend: s.backend, Kind: cinder.KindConflict, Unsent: true,
 		Message: fmt.Sprintf("the backend's credentials lead to %s now and no longer to %s; work begun there is started again", there, here)}
 }
 
 // read makes a call that changes nothing. The call makes its requests with the
 // context that it is given.
-func (s *session) read(ctx context.Context, call func(ctx context.Context, cinder api) error) error {
+func (s *session) read(ctx context.Context, call func(ctx context.Context, client Cinder) error) error {
 	attempt, err := s.breaker.begin(s.epoch)
 	if err != nil {
 		return err
 	}
-	admitted := withAdmission(ctx, admission{waiter: ctx, fence: func() error { return nil }, attempt: attempt})
-	err = s.exchange(ctx, func(cinder api) error { return call(admitted, cinder) })
+	admitted := cinder.WithAdmission(ctx, cinder.Admission{Waiter: ctx, Outage: attempt.admit})
+	err = s.exchange(ctx, func(client Cinder) error { return call(admitted, client) })
 	attempt.end(ctx, err)
 	return err
 }
 
 // ask makes a read whose failures the call keeps to itself, so that its end
 // tells nothing about the backend.
-func (s *session) ask(ctx context.Context, call func(ctx context.Context, cinder api)) {
+func (s *session) ask(ctx context.Context, call func(ctx context.Context, client Cinder)) {
 	attempt, err := s.breaker.begin(s.epoch)
 	if err != nil {
 		return
 	}
-	admitted := withAdmission(ctx, admission{waiter: ctx, fence: func() error { return nil }, attempt: attempt})
-	_ = s.exchange(ctx, func(cinder api) error {
-		call(admitted, cinder)
+	admitted := cinder.WithAdmission(ctx, cinder.Admission{Waiter: ctx, Outage: attempt.admit})
+	_ = s.exchange(ctx, func(client Cinder) error {
+		call(admitted, client)
 		return nil
 	})
 }
@@ -137,7 +145,7 @@ func (s *session) ask(ctx context.Context, call func(ctx context.Context, cinder
 // of its term stops there. A caller that is told to stop leaves the queue, but
 // lets a request under way end, since cutting it would only leave its effect
 // unknown; the end of the term does cut it.
-func (s *session) change(ctx context.Context, call func(ctx context.Context, cinder api) error) error {
+func (s *session) change(ctx context.Context, call func(ctx context.Context, client Cinder) error) error {
 	attempt, err := s.breaker.begin(s.epoch)
 	if err != nil {
 		return err
@@ -159,15 +167,15 @@ func (s *session) change(ctx context.Context, call func(ctx context.Context, cin
 		// Last: getting the permit may have taken a while.
 		return s.stillLeads()
 	}
-	admitted := withAdmission(lasting, admission{waiter: ctx, fence: fence, attempt: attempt})
-	err = s.exchange(ctx, func(cinder api) error {
+	admitted := cinder.WithAdmission(lasting, cinder.Admission{Waiter: ctx, Outage: attempt.admit, Fence: fence})
+	err = s.exchange(ctx, func(client Cinder) error {
 		if err := ctx.Err(); err != nil {
-			return translate(s.backend, "", notSent{err})
+			return cinder.NotSent(s.backend, "", err)
 		}
 		if err := s.stillLeads(); err != nil {
 			return err
 		}
-		return call(admitted, cinder)
+		return call(admitted, client)
 	})
 	if refused != nil {
 		// As it was said, rather than as the request that was not sent.
@@ -180,47 +188,35 @@ func (s *session) change(ctx context.Context, call func(ctx context.Context, cin
 // probe asks for one volume, past the breaker, to learn whether the backend
 // answers.
 func (s *session) probe(ctx context.Context) error {
-	ctx = withRequestTimeout(ctx, longestProbe)
-	return s.exchange(ctx, func(cinder api) error {
-		return cinder.ListVolumes(ctx, VolumeQuery{PageSize: 1}, func([]Volume) bool { return false })
+	ctx = cinder.WithRequestTimeout(ctx, longestProbe)
+	return s.exchange(ctx, func(client Cinder) error {
+		return client.ListVolumes(ctx, cinder.VolumeQuery{PageSize: 1}, func([]cinder.Volume) bool { return false })
 	})
 }
 
 // exchange makes a call with a logged-in client, and once more with another
 // when the credentials of the first are refused.
-func (s *session) exchange(ctx context.Context, call func(api) error) error {
+func (s *session) exchange(ctx context.Context, call func(Cinder) error) error {
 	client, err := s.clients.client(ctx)
 	if err != nil {
-		return withoutEffect(err)
+		return cinder.WithoutEffect(err)
 	}
 	if err := s.stay(client); err != nil {
 		return err
 	}
 	err = call(client)
-	if !IsKind(err, KindUnauthorized) {
+	if !cinder.IsKind(err, cinder.KindUnauthorized) {
 		return err
 	}
 	// A refused request had no effect, so that it may be made again.
 	s.clients.forget(client)
 	if client, err = s.clients.client(ctx); err != nil {
-		return withoutEffect(err)
+		return cinder.WithoutEffect(err)
 	}
 	if err := s.stay(client); err != nil {
 		return err
 	}
 	return call(client)
-}
-
-// withoutEffect is the failure of a login as that of the call that needed it:
-// whatever became of the login, the call itself was not made.
-func withoutEffect(err error) error {
-	var failed *Error
-	if !errors.As(err, &failed) || !failed.EffectUnknown {
-		return err
-	}
-	harmless := *failed
-	harmless.EffectUnknown = false
-	return &harmless
 }
 
 // stillLeads returns an error once the term is over.
@@ -230,7 +226,7 @@ func (s *session) stillLeads() error {
 		err = s.fence()
 	}
 	if err != nil {
-		return &Error{Backend: s.backend, Kind: KindFenced, Message: "no change is made: " + err.Error(), cause: context.Canceled}
+		return &cinder.Error{Backend: s.backend, Kind: cinder.KindFenced, Message: "no change is made: " + err.Error(), Cause: context.Canceled}
 	}
 	return nil
 }

@@ -9,7 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
 // testSession is a session of a term that goes on until hold ends, and whose
@@ -20,7 +23,7 @@ func testSession(hold context.Context, source clients) *session {
 }
 
 func TestFenceStopsEveryChange(t *testing.T) {
-	states := []Status{"", StatusCreating, StatusAvailable, StatusAttaching, StatusInUse, StatusError, StatusErrorDeleting, StatusReserved, StatusDetaching}
+	states := []cinder.Status{"", cinder.StatusCreating, cinder.StatusAvailable, cinder.StatusAttaching, cinder.StatusInUse, cinder.StatusError, cinder.StatusErrorDeleting, cinder.StatusReserved, cinder.StatusDetaching}
 	operations := map[string]func(ctx context.Context, l *Lifecycle, id string) error{
 		"connect": func(ctx context.Context, l *Lifecycle, _ string) error {
 			_, err := l.Connect(ctx, claimSpec(1))
@@ -44,22 +47,22 @@ func TestFenceStopsEveryChange(t *testing.T) {
 		for name, operation := range operations {
 			for how, over := range terms {
 				t.Run(fmt.Sprintf("%s/%s/%s", name, status, how), func(t *testing.T) {
-					cinder := newMemoryCinder()
-					cinder.looks = 0
+					memory := newMemoryCinder()
+					memory.looks = 0
 					id := "volume-0"
 					if status != "" {
-						id = cinder.add(mine(1, status))
+						id = memory.add(mine(1, status))
 					}
-					err := operation(t.Context(), cinder.term(t, over), id)
-					equal(t, cinder.changes(), []string(nil))
-					if how == "fence" && IsKind(err, KindFenced) {
+					err := operation(t.Context(), memory.term(t, over), id)
+					equal(t, memory.changes(), []string(nil))
+					if how == "fence" && cinder.IsKind(err, cinder.KindFenced) {
 						equal(t, err.(interface{ Unwrap() error }).Unwrap() != nil, true)
 						if !strings.Contains(err.Error(), "no change is made: the lease is 4 s too old") {
 							t.Error(err)
 						}
 					}
 					// Only what needs no change may succeed.
-					if err == nil && !(status == "" && name != "connect" || status == StatusInUse && name == "complete") {
+					if err == nil && !(status == "" && name != "connect" || status == cinder.StatusInUse && name == "complete") {
 						t.Error("no error")
 					}
 				})
@@ -72,11 +75,11 @@ func TestFenceStopsEveryChange(t *testing.T) {
 // the term.
 func TestEndOfTermCutsARequestUnderWay(t *testing.T) {
 	hold, end := context.WithCancel(t.Context())
-	s := testSession(hold, &memoryClients{cinder: newMemoryCinder()})
-	err := s.change(t.Context(), func(ctx context.Context, _ api) error {
+	s := testSession(hold, &memoryClients{memory: newMemoryCinder()})
+	err := s.change(t.Context(), func(ctx context.Context, _ Cinder) error {
 		end()
 		<-ctx.Done()
-		return translate("gold", "volume.create", ctx.Err())
+		return cutShort("volume.create", ctx.Err())
 	})
 	equal(t, authtest.ErrorText(err), "backend gold: volume.create: the request was canceled")
 	equal(t, effectUnknown(err), true)
@@ -86,13 +89,13 @@ func TestEndOfTermCutsARequestUnderWay(t *testing.T) {
 // effect unknown.
 func TestCallerLeavesARequestUnderWayAlone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	s := testSession(t.Context(), &memoryClients{cinder: newMemoryCinder()})
-	err := s.change(ctx, func(inner context.Context, _ api) error {
+	s := testSession(t.Context(), &memoryClients{memory: newMemoryCinder()})
+	err := s.change(ctx, func(inner context.Context, _ Cinder) error {
 		cancel()
 		return inner.Err()
 	})
 	equal(t, authtest.ErrorText(err), "")
-	err = s.change(ctx, func(context.Context, api) error {
+	err = s.change(ctx, func(context.Context, Cinder) error {
 		t.Error("a change is begun for a caller that has left")
 		return nil
 	})
@@ -101,10 +104,10 @@ func TestCallerLeavesARequestUnderWayAlone(t *testing.T) {
 }
 
 func TestRefusedCredentialsAreTriedAnew(t *testing.T) {
-	cinder := newMemoryCinder()
-	source := &memoryClients{cinder: cinder}
+	memory := newMemoryCinder()
+	source := &memoryClients{memory: memory}
 	refusals := 1
-	cinder.fault = func(string, string) mishap {
+	memory.fault = func(string, string) mishap {
 		if refusals > 0 {
 			refusals--
 			return unauthorized
@@ -112,19 +115,38 @@ func TestRefusedCredentialsAreTriedAnew(t *testing.T) {
 		return noFault
 	}
 	s := testSession(t.Context(), source)
-	id := cinder.add(mine(1, StatusAvailable))
+	id := memory.add(mine(1, cinder.StatusAvailable))
 	reserve := func() error {
-		return s.change(t.Context(), func(ctx context.Context, cinder api) error { return cinder.Reserve(ctx, id) })
+		return s.change(t.Context(), func(ctx context.Context, client Cinder) error { return client.Reserve(ctx, id) })
 	}
 	equal(t, authtest.ErrorText(reserve()), "")
 	equal(t, source.forgotten, 1)
 	refusals = 2
-	equal(t, KindOf(reserve()), KindUnauthorized)
+	equal(t, cinder.KindOf(reserve()), cinder.KindUnauthorized)
 	equal(t, source.forgotten, 2)
 }
 
+func testMetrics() *Metrics { return NewMetrics(prometheus.NewRegistry()) }
+
+func ids(volumes []cinder.Volume) []string {
+	var ids []string
+	for _, v := range volumes {
+		ids = append(ids, v.ID)
+	}
+	return ids
+}
+
+// cutShort is the failure of a request under way whose context has ended.
+func cutShort(operation string, err error) error {
+	failed := &cinder.Error{Backend: "gold", Operation: operation, Kind: cinder.KindUnavailable, EffectUnknown: true, Message: "the request was canceled", Cause: err}
+	if errors.Is(err, context.DeadlineExceeded) {
+		failed.Message = "no answer in time"
+	}
+	return failed
+}
+
 func effectUnknown(err error) bool {
-	e, ok := err.(*Error)
+	e, ok := err.(*cinder.Error)
 	return ok && e.EffectUnknown
 }
 

@@ -1,5 +1,7 @@
 package backends
 
+import "github.com/standalone-cinder/standalone-cinder/backends/cinder"
+
 // step is one move in a volume's life. Which one is next follows from the
 // observed state alone, so that an operation that was interrupted anywhere and
 // one that starts afresh are the same code.
@@ -24,55 +26,55 @@ const (
 
 // towardsConnected is the next step from a volume's state to a connection. An
 // absent volume has the empty status.
-func towardsConnected(v Volume) step {
-	if v.workflow() == WorkflowAttachment {
+func towardsConnected(v cinder.Volume) step {
+	if workflowOf(v) == cinder.WorkflowAttachment {
 		switch v.Status {
-		case StatusAvailable, StatusReserved, StatusAttaching, StatusInUse:
+		case cinder.StatusAvailable, cinder.StatusReserved, cinder.StatusAttaching, cinder.StatusInUse:
 			return stepAttach
 		}
 	}
 	switch v.Status {
 	case "":
 		return stepCreate
-	case StatusCreating, "downloading":
+	case cinder.StatusCreating, "downloading":
 		return stepAwaitCreated
-	case StatusAvailable:
+	case cinder.StatusAvailable:
 		return stepReserve
-	case StatusAttaching, StatusInUse:
+	case cinder.StatusAttaching, cinder.StatusInUse:
 		// Initializing is idempotent, also on a volume that a PersistentVolume
 		// of the same claim once had in use.
 		return stepConnect
-	case StatusError, StatusErrorDeleting:
+	case cinder.StatusError, cinder.StatusErrorDeleting:
 		return stepDiscard
-	case StatusDeleting:
+	case cinder.StatusDeleting:
 		return stepAwaitGone
 	}
 	return stepBlocked
 }
 
 // towardsGone is the next step from a volume's state to its absence.
-func towardsGone(v Volume) step {
-	if v.workflow() == WorkflowAttachment {
+func towardsGone(v cinder.Volume) step {
+	if workflowOf(v) == cinder.WorkflowAttachment {
 		switch v.Status {
-		case StatusInUse, StatusDetaching, StatusAttaching, StatusReserved:
+		case cinder.StatusInUse, cinder.StatusDetaching, cinder.StatusAttaching, cinder.StatusReserved:
 			return stepDetachAll
 		}
 	}
 	switch v.Status {
 	case "":
 		return stepNone
-	case StatusCreating, "downloading":
+	case cinder.StatusCreating, "downloading":
 		// Cinder refuses to delete a volume once a host is creating it.
 		return stepAwaitCreated
-	case StatusInUse, StatusDetaching:
+	case cinder.StatusInUse, cinder.StatusDetaching:
 		return stepDisconnect
-	case StatusAttaching, StatusReserved:
+	case cinder.StatusAttaching, cinder.StatusReserved:
 		return stepRelease
-	case StatusAvailable, StatusError, StatusErrorExtending, "error_restoring", "error_managing", "error_backing-up":
+	case cinder.StatusAvailable, cinder.StatusError, cinder.StatusErrorExtending, "error_restoring", "error_managing", "error_backing-up":
 		return stepDelete
-	case StatusDeleting:
+	case cinder.StatusDeleting:
 		return stepAwaitGone
-	case StatusErrorDeleting:
+	case cinder.StatusErrorDeleting:
 		return stepForceDelete
 	}
 	// maintenance, migrating, extending, retyping, backing-up, uploading, ...:

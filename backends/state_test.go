@@ -1,11 +1,15 @@
 package backends
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+)
 
 // everyStatus is the list of cinder/objects/fields.py, VolumeStatus, and the
 // older states that Cinder's code still sets, with the next step towards a
 // connection and towards the volume's absence.
-var everyStatus = map[Status]struct{ connected, gone step }{
+var everyStatus = map[cinder.Status]struct{ connected, gone step }{
 	"":                        {stepCreate, stepNone},
 	"creating":                {stepAwaitCreated, stepAwaitCreated},
 	"downloading":             {stepAwaitCreated, stepAwaitCreated},
@@ -35,7 +39,7 @@ var everyStatus = map[Status]struct{ connected, gone step }{
 
 func TestNextStepForEveryStatus(t *testing.T) {
 	for status, want := range everyStatus {
-		v := Volume{Status: status}
+		v := cinder.Volume{Status: status}
 		if got := towardsConnected(v); got != want.connected {
 			t.Errorf("towards a connection from %q: %s, want %s", status, got, want.connected)
 		}
@@ -48,7 +52,7 @@ func TestNextStepForEveryStatus(t *testing.T) {
 // TestNextStepByTheAttachmentsAPI: it differs only in the states that an
 // attachment leads to.
 func TestNextStepByTheAttachmentsAPI(t *testing.T) {
-	differs := map[Status]struct{ connected, gone step }{
+	differs := map[cinder.Status]struct{ connected, gone step }{
 		"available": {stepAttach, stepDelete},
 		"reserved":  {stepAttach, stepDetachAll},
 		"attaching": {stepAttach, stepDetachAll},
@@ -59,7 +63,7 @@ func TestNextStepByTheAttachmentsAPI(t *testing.T) {
 		if other, ok := differs[status]; ok {
 			want = other
 		}
-		v := Volume{Status: status, Metadata: map[string]string{stampWorkflow: "attachment"}}
+		v := cinder.Volume{Status: status, Metadata: map[string]string{stampWorkflow: "attachment"}}
 		if got := towardsConnected(v); got != want.connected {
 			t.Errorf("towards a connection from %q: %s, want %s", status, got, want.connected)
 		}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
 // watcher waits for many volumes of one backend at once. While any volume is
@@ -14,9 +16,9 @@ import (
 type watcher struct {
 	backend  string
 	interval time.Duration // the shortest time between rounds
-	list     func(ctx context.Context, query VolumeQuery, yield func(page []Volume) bool) error
-	get      func(ctx context.Context, id string) (Volume, error)
-	observe  func(page []Volume)
+	list     func(ctx context.Context, query cinder.VolumeQuery, yield func(page []cinder.Volume) bool) error
+	get      func(ctx context.Context, id string) (cinder.Volume, error)
+	observe  func(page []cinder.Volume)
 	// waiting counts the volumes that are waited for, or not any more.
 	waiting func(more int)
 
@@ -28,7 +30,7 @@ type watcher struct {
 // wait is one volume that somebody waits for.
 type wait struct {
 	id     string
-	status Status // the status that is to pass
+	status cinder.Status // the status that is to pass
 	result chan outcome
 	// shown is set once a listing has shown the volume, failures counts the
 	// rounds in a row that brought no news of it, and told is set with the
@@ -40,7 +42,7 @@ type wait struct {
 }
 
 type outcome struct {
-	volume Volume
+	volume cinder.Volume
 	gone   bool
 	err    error
 }
@@ -59,7 +61,7 @@ const fewVolumes = 8
 
 // await returns the volume once it has left the status, or gone once it does
 // not exist any more. The time-out is the operation's, not a request's.
-func (w *watcher) await(ctx context.Context, id string, status Status, timeout time.Duration) (Volume, bool, error) {
+func (w *watcher) await(ctx context.Context, id string, status cinder.Status, timeout time.Duration) (cinder.Volume, bool, error) {
 	waiting := &wait{id: id, status: status, result: make(chan outcome, 1)}
 	w.add(waiting)
 	defer w.remove(waiting)
@@ -69,9 +71,9 @@ func (w *watcher) await(ctx context.Context, id string, status Status, timeout t
 	case found := <-waiting.result:
 		return found.volume, found.gone, found.err
 	case <-ctx.Done():
-		return Volume{}, false, ctx.Err()
+		return cinder.Volume{}, false, ctx.Err()
 	case <-timer.C:
-		return Volume{}, false, &Error{Backend: w.backend, Kind: KindTimeout,
+		return cinder.Volume{}, false, &cinder.Error{Backend: w.backend, Kind: KindTimeout,
 			Message: fmt.Sprintf("volume %s is still %s after %s", id, status, timeout)}
 	}
 }
@@ -129,7 +131,7 @@ func (w *watcher) pending() (creating, deleting map[string][]*wait, ok bool) {
 	for waiting := range w.waits {
 		switch {
 		case waiting.told:
-		case waiting.status == StatusDeleting:
+		case waiting.status == cinder.StatusDeleting:
 			deleting[waiting.id] = append(deleting[waiting.id], waiting)
 		default:
 			creating[waiting.id] = append(creating[waiting.id], waiting)
@@ -161,7 +163,7 @@ func (w *watcher) round(creating, deleting map[string][]*wait) (settled int) {
 func (w *watcher) roundCreating(ctx context.Context, creating map[string][]*wait) (settled int) {
 	missing := unseen(creating)
 	pages := 0
-	err := w.list(ctx, VolumeQuery{PageSize: min(max(2*len(creating), 50), 1000)}, func(page []Volume) bool {
+	err := w.list(ctx, cinder.VolumeQuery{PageSize: min(max(2*len(creating), 50), 1000)}, func(page []cinder.Volume) bool {
 		w.observe(page)
 		for _, v := range page {
 			if missing[v.ID] {
@@ -185,10 +187,10 @@ func (w *watcher) roundCreating(ctx context.Context, creating map[string][]*wait
 // volume is never shown, although an administrator may have deleted it by id.
 func (w *watcher) roundDeleting(ctx context.Context, deleting map[string][]*wait) (settled int) {
 	missing := unseen(deleting)
-	err := w.list(ctx, VolumeQuery{Status: StatusDeleting, PageSize: 1000}, func(page []Volume) bool {
+	err := w.list(ctx, cinder.VolumeQuery{Status: cinder.StatusDeleting, PageSize: 1000}, func(page []cinder.Volume) bool {
 		for _, v := range page {
 			show(deleting[v.ID])
-			if v.Status == StatusDeleting && missing[v.ID] {
+			if v.Status == cinder.StatusDeleting && missing[v.ID] {
 				delete(missing, v.ID)
 				settled += deliver(deleting[v.ID], v)
 			}
@@ -209,7 +211,7 @@ func (w *watcher) roundDeleting(ctx context.Context, deleting map[string][]*wait
 // sweep settles missing volumes by one complete listing, and takes those it
 // settled out of missing.
 func (w *watcher) sweep(ctx context.Context, waits map[string][]*wait, missing map[string]bool) (settled int, err error) {
-	err = w.list(ctx, VolumeQuery{PageSize: 1000}, func(page []Volume) bool {
+	err = w.list(ctx, cinder.VolumeQuery{PageSize: 1000}, func(page []cinder.Volume) bool {
 		for _, v := range page {
 			if missing[v.ID] {
 				delete(missing, v.ID)
@@ -261,7 +263,7 @@ func (w *watcher) verify(ctx context.Context, waits map[string][]*wait, missing 
 	for id := range missing {
 		v, err := w.get(ctx, id)
 		switch {
-		case IsKind(err, KindNotFound):
+		case cinder.IsKind(err, cinder.KindNotFound):
 			settled += tell(waits[id], outcome{gone: true})
 		case err != nil:
 			settled += failed(waits, map[string]bool{id: true}, err)
@@ -273,10 +275,10 @@ func (w *watcher) verify(ctx context.Context, waits map[string][]*wait, missing 
 }
 
 // deliver hands a volume to those for whom it left the status they wait on.
-func deliver(waits []*wait, v Volume) (settled int) {
+func deliver(waits []*wait, v cinder.Volume) (settled int) {
 	for _, waiting := range waits {
 		waiting.failures = 0
-		if v.Status == waiting.status || waiting.status == StatusCreating && v.Status == "downloading" {
+		if v.Status == waiting.status || waiting.status == cinder.StatusCreating && v.Status == "downloading" {
 			continue
 		}
 		settled += tell([]*wait{waiting}, outcome{volume: v})

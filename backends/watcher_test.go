@@ -9,16 +9,17 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
 // testWatcher is a watcher straight on a memoryCinder.
-func testWatcher(cinder api) *watcher {
+func testWatcher(client Cinder) *watcher {
 	return &watcher{
 		backend:  "gold",
 		interval: time.Millisecond,
-		list:     cinder.ListVolumes,
-		get:      cinder.Volume,
-		observe:  func([]Volume) {},
+		list:     client.ListVolumes,
+		get:      client.Volume,
+		observe:  func([]cinder.Volume) {},
 		waiting:  func(int) {},
 		waits:    map[*wait]struct{}{},
 	}
@@ -26,38 +27,38 @@ func testWatcher(cinder api) *watcher {
 
 func TestWaitsEndWithTheState(t *testing.T) {
 	tests := map[string]struct {
-		volume Volume
-		ends   Status
-		await  Status
-		want   Status
+		volume cinder.Volume
+		ends   cinder.Status
+		await  cinder.Status
+		want   cinder.Status
 		gone   bool
 	}{
-		"created":            {volume: Volume{Status: StatusCreating}, ends: StatusAvailable, await: StatusCreating, want: StatusAvailable},
-		"creation fails":     {volume: Volume{Status: StatusCreating}, ends: StatusError, await: StatusCreating, want: StatusError},
-		"creation vanishes":  {volume: Volume{Status: StatusCreating}, await: StatusCreating, gone: true},
-		"created already":    {volume: Volume{Status: StatusAvailable}, await: StatusCreating, want: StatusAvailable},
-		"deleted":            {volume: Volume{Status: StatusDeleting}, await: StatusDeleting, gone: true},
-		"deletion fails":     {volume: Volume{Status: StatusDeleting}, ends: StatusErrorDeleting, await: StatusDeleting, want: StatusErrorDeleting},
-		"deletion undone":    {volume: Volume{Status: StatusDeleting}, ends: StatusAvailable, await: StatusDeleting, want: StatusAvailable},
-		"downloads an image": {volume: Volume{Status: "downloading"}, await: "downloading", want: StatusAvailable},
+		"created":            {volume: cinder.Volume{Status: cinder.StatusCreating}, ends: cinder.StatusAvailable, await: cinder.StatusCreating, want: cinder.StatusAvailable},
+		"creation fails":     {volume: cinder.Volume{Status: cinder.StatusCreating}, ends: cinder.StatusError, await: cinder.StatusCreating, want: cinder.StatusError},
+		"creation vanishes":  {volume: cinder.Volume{Status: cinder.StatusCreating}, await: cinder.StatusCreating, gone: true},
+		"created already":    {volume: cinder.Volume{Status: cinder.StatusAvailable}, await: cinder.StatusCreating, want: cinder.StatusAvailable},
+		"deleted":            {volume: cinder.Volume{Status: cinder.StatusDeleting}, await: cinder.StatusDeleting, gone: true},
+		"deletion fails":     {volume: cinder.Volume{Status: cinder.StatusDeleting}, ends: cinder.StatusErrorDeleting, await: cinder.StatusDeleting, want: cinder.StatusErrorDeleting},
+		"deletion undone":    {volume: cinder.Volume{Status: cinder.StatusDeleting}, ends: cinder.StatusAvailable, await: cinder.StatusDeleting, want: cinder.StatusAvailable},
+		"downloads an image": {volume: cinder.Volume{Status: "downloading"}, await: "downloading", want: cinder.StatusAvailable},
 	}
 	for name, test := range tests {
 		for _, ignoreFilter := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/%v", name, ignoreFilter), func(t *testing.T) {
-				cinder := newMemoryCinder()
-				cinder.ignoreFilter = ignoreFilter
-				id := cinder.add(test.volume)
-				cinder.volumes[id].end = test.ends
+				memory := newMemoryCinder()
+				memory.ignoreFilter = ignoreFilter
+				id := memory.add(test.volume)
+				memory.volumes[id].end = test.ends
 				if test.volume.Status == "downloading" {
-					cinder.onCall(func(string) {
-						if cinder.count("volume.list") == 2 {
-							cinder.mu.Lock()
-							cinder.volumes[id].Status = StatusAvailable
-							cinder.mu.Unlock()
+					memory.onCall(func(string) {
+						if memory.count("volume.list") == 2 {
+							memory.mu.Lock()
+							memory.volumes[id].Status = cinder.StatusAvailable
+							memory.mu.Unlock()
 						}
 					})
 				}
-				v, gone, err := testWatcher(cinder).await(t.Context(), id, test.await, time.Minute)
+				v, gone, err := testWatcher(memory).await(t.Context(), id, test.await, time.Minute)
 				equal(t, authtest.ErrorText(err), "")
 				equal(t, v.Status, test.want)
 				equal(t, gone, test.gone)
@@ -69,17 +70,17 @@ func TestWaitsEndWithTheState(t *testing.T) {
 // TestManyDeletions: one sweep tells what became of many, and a volume that no
 // listing ever showed is asked for by its id before it counts as gone.
 func TestManyDeletions(t *testing.T) {
-	cinder := newMemoryCinder()
-	hidden := &hiding{memoryCinder: cinder, hidden: map[string]bool{}}
+	memory := newMemoryCinder()
+	hidden := &hiding{memoryCinder: memory, hidden: map[string]bool{}}
 	w := testWatcher(hidden)
 	const volumes = 60
-	want := map[string]Status{}
+	want := map[string]cinder.Status{}
 	for i := range volumes {
-		id := cinder.add(Volume{Status: StatusDeleting})
+		id := memory.add(cinder.Volume{Status: cinder.StatusDeleting})
 		switch i % 6 {
 		case 4:
-			cinder.volumes[id].end = StatusErrorDeleting
-			want[id] = StatusErrorDeleting
+			memory.volumes[id].end = cinder.StatusErrorDeleting
+			want[id] = cinder.StatusErrorDeleting
 		case 5:
 			// Of another project: an administrator's own listing never shows it.
 			hidden.hidden[id] = true
@@ -91,11 +92,11 @@ func TestManyDeletions(t *testing.T) {
 	var group sync.WaitGroup
 	for id, status := range want {
 		group.Go(func() {
-			v, gone, err := w.await(t.Context(), id, StatusDeleting, time.Minute)
+			v, gone, err := w.await(t.Context(), id, cinder.StatusDeleting, time.Minute)
 			if err != nil || gone != (status == "") || v.Status != status {
 				t.Errorf("%s: %q, gone %v, error %v; want %q", id, v.Status, gone, err, status)
 			}
-			if _, there := cinder.snapshot()[id]; gone && there {
+			if _, there := memory.snapshot()[id]; gone && there {
 				t.Errorf("%s is taken for gone and is not", id)
 			}
 		})
@@ -109,9 +110,9 @@ type hiding struct {
 	hidden map[string]bool
 }
 
-func (h *hiding) ListVolumes(ctx context.Context, query VolumeQuery, yield func([]Volume) bool) error {
-	return h.memoryCinder.ListVolumes(ctx, query, func(page []Volume) bool {
-		var shown []Volume
+func (h *hiding) ListVolumes(ctx context.Context, query cinder.VolumeQuery, yield func([]cinder.Volume) bool) error {
+	return h.memoryCinder.ListVolumes(ctx, query, func(page []cinder.Volume) bool {
+		var shown []cinder.Volume
 		for _, v := range page {
 			if !h.hidden[v.ID] {
 				shown = append(shown, v)
@@ -125,94 +126,94 @@ func (h *hiding) ListVolumes(ctx context.Context, query VolumeQuery, yield func(
 // thousands of newer volumes. It costs two pages and a read a round, not a
 // listing of everything.
 func TestOldVolumeInCreation(t *testing.T) {
-	cinder := newMemoryCinder()
-	id := cinder.add(Volume{Status: StatusCreating})
+	memory := newMemoryCinder()
+	id := memory.add(cinder.Volume{Status: cinder.StatusCreating})
 	for range 3000 {
-		cinder.add(Volume{Status: StatusAvailable})
+		memory.add(cinder.Volume{Status: cinder.StatusAvailable})
 	}
-	if _, _, err := testWatcher(cinder).await(t.Context(), id, StatusCreating, time.Minute); err != nil {
+	if _, _, err := testWatcher(memory).await(t.Context(), id, cinder.StatusCreating, time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	rounds := cinder.looks + 1
-	if n := cinder.count("volume.list"); n > 2*rounds {
+	rounds := memory.looks + 1
+	if n := memory.count("volume.list"); n > 2*rounds {
 		t.Errorf("%d pages in %d rounds, want at most %d", n, rounds, 2*rounds)
 	}
-	equal(t, cinder.count("volume.get"), rounds)
+	equal(t, memory.count("volume.get"), rounds)
 }
 
 func TestWaitTimesOut(t *testing.T) {
-	cinder := newMemoryCinder()
-	cinder.looks = 1 << 30
-	id := cinder.add(Volume{Status: StatusCreating})
-	w := testWatcher(cinder)
-	_, _, err := w.await(t.Context(), id, StatusCreating, 5*time.Millisecond)
+	memory := newMemoryCinder()
+	memory.looks = 1 << 30
+	id := memory.add(cinder.Volume{Status: cinder.StatusCreating})
+	w := testWatcher(memory)
+	_, _, err := w.await(t.Context(), id, cinder.StatusCreating, 5*time.Millisecond)
 	equal(t, authtest.ErrorText(err), "backend gold: volume volume-1 is still creating after 5ms")
-	equal(t, KindOf(err), KindTimeout)
+	equal(t, cinder.KindOf(err), KindTimeout)
 	equal(t, len(w.waits), 0)
 }
 
 func TestWaitIsCanceled(t *testing.T) {
-	cinder := newMemoryCinder()
-	cinder.looks = 1 << 30
-	id := cinder.add(mine(1, StatusCreating))
+	memory := newMemoryCinder()
+	memory.looks = 1 << 30
+	id := memory.add(mine(1, cinder.StatusCreating))
 	ctx, cancel := context.WithCancel(t.Context())
-	cinder.onCall(func(operation string) {
-		if operation == "volume.list" && cinder.count("volume.list") == 3 {
+	memory.onCall(func(operation string) {
+		if operation == "volume.list" && memory.count("volume.list") == 3 {
 			cancel()
 		}
 	})
-	l := cinder.term(t)
+	l := memory.term(t)
 	if _, err := l.Connect(ctx, claimSpec(1)); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
-	cinder.onCall(nil)
+	memory.onCall(nil)
 	if err := l.Remove(ctx, claimTarget(1, id)); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
 	idle(t, l)
-	equal(t, cinder.changes(), []string(nil))
+	equal(t, memory.changes(), []string(nil))
 }
 
 func TestListingThatKeepsFailingIsReported(t *testing.T) {
-	for _, status := range []Status{StatusCreating, StatusDeleting} {
-		cinder := newMemoryCinder()
-		cinder.looks = 1 << 30
-		id := cinder.add(Volume{Status: status})
-		cinder.fault = func(operation, _ string) mishap {
+	for _, status := range []cinder.Status{cinder.StatusCreating, cinder.StatusDeleting} {
+		memory := newMemoryCinder()
+		memory.looks = 1 << 30
+		id := memory.add(cinder.Volume{Status: status})
+		memory.fault = func(operation, _ string) mishap {
 			if operation == "volume.list" {
 				return refused
 			}
 			return noFault
 		}
-		_, _, err := testWatcher(cinder).await(t.Context(), id, status, time.Minute)
+		_, _, err := testWatcher(memory).await(t.Context(), id, status, time.Minute)
 		equal(t, authtest.ErrorText(err), "backend gold: volume.list: Cinder answered service unavailable (HTTP 503)")
-		equal(t, cinder.count("volume.list"), failuresToReport)
+		equal(t, memory.count("volume.list"), failuresToReport)
 	}
 }
 
 func TestFewFailuresAreNotReported(t *testing.T) {
-	cinder := newMemoryCinder()
-	id := cinder.add(Volume{Status: StatusCreating})
+	memory := newMemoryCinder()
+	id := memory.add(cinder.Volume{Status: cinder.StatusCreating})
 	n := 0
-	cinder.fault = func(operation, _ string) mishap {
+	memory.fault = func(operation, _ string) mishap {
 		if n++; n%failuresToReport != 0 {
 			return refused
 		}
 		return noFault
 	}
-	v, _, err := testWatcher(cinder).await(t.Context(), id, StatusCreating, time.Minute)
+	v, _, err := testWatcher(memory).await(t.Context(), id, cinder.StatusCreating, time.Minute)
 	equal(t, authtest.ErrorText(err), "")
-	equal(t, v.Status, StatusAvailable)
+	equal(t, v.Status, cinder.StatusAvailable)
 }
 
 // TestOneVolumesTroubleIsItsOwn: reading one volume fails for ever; the others
 // in flight are served, and only its own waiter is told.
 func TestOneVolumesTroubleIsItsOwn(t *testing.T) {
-	cinder := newMemoryCinder()
-	hidden := &hiding{memoryCinder: cinder, hidden: map[string]bool{}}
-	bad := cinder.add(Volume{Status: StatusDeleting})
+	memory := newMemoryCinder()
+	hidden := &hiding{memoryCinder: memory, hidden: map[string]bool{}}
+	bad := memory.add(cinder.Volume{Status: cinder.StatusDeleting})
 	hidden.hidden[bad] = true
-	cinder.fault = func(operation, id string) mishap {
+	memory.fault = func(operation, id string) mishap {
 		if operation == "volume.get" && id == bad {
 			return refused
 		}
@@ -221,31 +222,31 @@ func TestOneVolumesTroubleIsItsOwn(t *testing.T) {
 	w := testWatcher(hidden)
 	var group sync.WaitGroup
 	for range 20 {
-		created, deleted := cinder.add(Volume{Status: StatusCreating}), cinder.add(Volume{Status: StatusDeleting})
+		created, deleted := memory.add(cinder.Volume{Status: cinder.StatusCreating}), memory.add(cinder.Volume{Status: cinder.StatusDeleting})
 		group.Go(func() {
-			if v, _, err := w.await(t.Context(), created, StatusCreating, time.Minute); err != nil || v.Status != StatusAvailable {
+			if v, _, err := w.await(t.Context(), created, cinder.StatusCreating, time.Minute); err != nil || v.Status != cinder.StatusAvailable {
 				t.Errorf("%s: %s, %v", created, v.Status, err)
 			}
 		})
 		group.Go(func() {
-			if _, gone, err := w.await(t.Context(), deleted, StatusDeleting, time.Minute); err != nil || !gone {
+			if _, gone, err := w.await(t.Context(), deleted, cinder.StatusDeleting, time.Minute); err != nil || !gone {
 				t.Errorf("%s: gone %v, %v", deleted, gone, err)
 			}
 		})
 	}
-	_, _, err := w.await(t.Context(), bad, StatusDeleting, time.Minute)
+	_, _, err := w.await(t.Context(), bad, cinder.StatusDeleting, time.Minute)
 	equal(t, authtest.ErrorText(err), "backend gold: volume.get: Cinder answered service unavailable (HTTP 503)")
 	group.Wait()
 }
 
 func TestSeveralMayWaitForOneVolume(t *testing.T) {
-	cinder := newMemoryCinder()
-	id := cinder.add(Volume{Status: StatusCreating})
-	w := testWatcher(cinder)
+	memory := newMemoryCinder()
+	id := memory.add(cinder.Volume{Status: cinder.StatusCreating})
+	w := testWatcher(memory)
 	var group sync.WaitGroup
 	for range 10 {
 		group.Go(func() {
-			if v, _, err := w.await(t.Context(), id, StatusCreating, time.Minute); err != nil || v.Status != StatusAvailable {
+			if v, _, err := w.await(t.Context(), id, cinder.StatusCreating, time.Minute); err != nil || v.Status != cinder.StatusAvailable {
 				t.Errorf("%s, %v", v.Status, err)
 			}
 		})
@@ -254,12 +255,12 @@ func TestSeveralMayWaitForOneVolume(t *testing.T) {
 }
 
 func TestGaugeFollowsTheWaits(t *testing.T) {
-	cinder := newMemoryCinder()
-	id := cinder.add(Volume{Status: StatusCreating})
-	w := testWatcher(cinder)
+	memory := newMemoryCinder()
+	id := memory.add(cinder.Volume{Status: cinder.StatusCreating})
+	w := testWatcher(memory)
 	var seen []int
 	w.waiting = func(more int) { seen = append(seen, more) }
-	if _, _, err := w.await(t.Context(), id, StatusCreating, time.Minute); err != nil {
+	if _, _, err := w.await(t.Context(), id, cinder.StatusCreating, time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	equal(t, seen, []int{1, -1})

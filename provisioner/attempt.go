@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
@@ -57,7 +58,7 @@ type attempt struct {
 	passedOver []ledger.PassedOver
 	protocol   string
 	stamp      backends.Stamp
-	connector  backends.Connector
+	connector  cinder.Connector
 }
 
 // run is the claim's path, one line for each step.
@@ -222,7 +223,7 @@ func (a *attempt) setAside(err error) (outcome string, isSetAside bool) {
 	if errors.Is(err, errNothingToDo) {
 		return "", true
 	}
-	if !backends.IsKind(err, backends.KindOverQuota) {
+	if !cinder.IsKind(err, cinder.KindOverQuota) {
 		return "", false
 	}
 	a.p.placement.noteFull(a.backend, a.decision.Volume, err)

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
@@ -103,7 +104,7 @@ func (p *placement) countListed(ctx context.Context, name string) error {
 }
 
 // countFound counts the volumes of a listing.
-func (p *placement) countFound(name string, all []backends.Volume) {
+func (p *placement) countFound(name string, all []cinder.Volume) {
 	for _, v := range all {
 		stamp := backends.StampOf(v)
 		if stamp.PV != record.PVNameFor(stamp.ClaimUID) {
@@ -303,7 +304,7 @@ func (p *placement) noteEarlier(claims record.EarlierClaims) {
 
 // relist lists a backend again, counts the volumes that it shows, and frees the
 // room of those that are gone. It calls existing once it has the listing.
-func (p *placement) relist(ctx context.Context, name string, existing func() (map[types.UID]*corev1.PersistentVolumeClaim, error)) ([]backends.Volume, error) {
+func (p *placement) relist(ctx context.Context, name string, existing func() (map[types.UID]*corev1.PersistentVolumeClaim, error)) ([]cinder.Volume, error) {
 	volumes, err := p.Backends.Volumes(name)
 	if err != nil {
 		return nil, err
@@ -341,7 +342,7 @@ func (p *placement) relist(ctx context.Context, name string, existing func() (ma
 
 // forgetVanished frees the room of volumes without a PersistentVolume that the
 // listing no longer shows: an administrator or an audit has removed them.
-func (p *placement) forgetVanished(name string, all []backends.Volume, claims map[types.UID]*corev1.PersistentVolumeClaim) {
+func (p *placement) forgetVanished(name string, all []cinder.Volume, claims map[types.UID]*corev1.PersistentVolumeClaim) {
 	present := map[types.UID]bool{}
 	for _, v := range all {
 		present[types.UID(backends.StampOf(v).ClaimUID)] = true

@@ -7,14 +7,14 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
 func TestClaimsOfANewTermCountABackendOnce(t *testing.T) {
 	f := newFixture(t)
 	var listings atomic.Int32
 	first, release := make(chan struct{}), make(chan struct{})
-	f.backends["gold"].listed = []backends.Volume{}
+	f.backends["gold"].listed = []cinder.Volume{}
 	f.backends["gold"].onList = func() {
 		if listings.Add(1) == 1 {
 			close(first)

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
@@ -132,7 +132,7 @@ func (d *deletion) removeVolume(ctx context.Context, volumes Removing) error {
 	release := d.p.releaseOf(d.pv, d.origin.VolumeID)
 	target := d.origin.Target()
 	target.Permit = release.Permit
-	target.Found = func(ctx context.Context, at backends.Place) error {
+	target.Found = func(ctx context.Context, at cinder.Place) error {
 		return record.NotePlace(ctx, d.p.Client, d.pv, at)
 	}
 	if err := volumes.Remove(ctx, target); err != nil {
@@ -142,7 +142,7 @@ func (d *deletion) removeVolume(ctx context.Context, volumes Removing) error {
 		return nil
 	}
 	// There was nothing left to change.
-	return release.Permit(ctx, backends.Volume{})
+	return release.Permit(ctx, cinder.Volume{})
 }
 
 // endTurn ends the turn if it has begun.

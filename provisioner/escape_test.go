@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
@@ -109,7 +110,7 @@ func (w watchedVolumes) Holds(ctx context.Context, stamp backends.Stamp) (bool, 
 	return w.fakeVolumes.Holds(ctx, stamp)
 }
 
-func (w watchedVolumes) Volumes(ctx context.Context) ([]backends.Volume, error) {
+func (w watchedVolumes) Volumes(ctx context.Context) ([]cinder.Volume, error) {
 	if w.watch.onList != nil {
 		w.watch.onList()
 	}
@@ -327,7 +328,7 @@ func TestEscapeThroughLabelsThatChangeBetweenAttemptsLeavesNothingHalf(t *testin
 			f := newEscape(t)
 			f.current.Store(parsePolicy(t, strings.Replace(escapePolicy, "backends: [silver]", "backends: ["+c.ofB+"]", 1)))
 			gold := f.backends["gold"]
-			gold.err = &backends.Error{Kind: backends.KindUnavailable, Backend: "gold", Message: "lost"}
+			gold.err = &cinder.Error{Kind: cinder.KindUnavailable, Backend: "gold", Message: "lost"}
 			gold.holds, gold.touched = map[string]bool{"uid-1": true}, map[string]bool{"uid-1": true}
 			claim := f.claim(nil)
 			if _, err := f.provision(claim); err == nil {
@@ -399,7 +400,7 @@ func TestEscapeByAStampInAnothersBackendDrawsNoClaimThere(t *testing.T) {
 			f.cacheLabels(ofB)
 			forged := f.stamped("uid-1")
 			forged.Metadata[policy.StampPrefix+"tenant"] = "b"
-			f.backends["gold"].listed = []backends.Volume{forged}
+			f.backends["gold"].listed = []cinder.Volume{forged}
 			f.count()
 			claim := f.claim(nil)
 			if f.ShouldProvision(t.Context(), claim) {
@@ -426,7 +427,7 @@ func TestEscapeByAStampInAnothersBackendUsesUpNoQuota(t *testing.T) {
 	f.cacheLabels(ofB)
 	forged := f.stamped("uid-of-none")
 	forged.Metadata[policy.StampPrefix+"tenant"] = "b"
-	f.backends["gold"].listed = []backends.Volume{forged}
+	f.backends["gold"].listed = []cinder.Volume{forged}
 	f.count()
 	if used := f.placement.Usage(policy.TenantScope, "b"); used.Volumes != 0 {
 		t.Errorf("tenant b counts %d volumes and has none", used.Volumes)

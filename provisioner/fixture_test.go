@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
@@ -53,7 +54,7 @@ tenants:
 // fakeVolumes fakes the volumes of one backend.
 type fakeVolumes struct {
 	holds    map[string]bool // by claim UID
-	listed   []backends.Volume
+	listed   []cinder.Volume
 	listErr  error
 	document string
 	err      error
@@ -86,12 +87,12 @@ func (f *fakeVolumes) Connect(_ context.Context, spec backends.Spec) (backends.C
 	if f.err != nil {
 		return backends.Connected{}, f.err
 	}
-	return backends.Connected{Volume: backends.Volume{ID: "volume-1", SizeGiB: spec.SizeGiB, MultiAttach: f.shared}, Document: []byte(f.document), Fresh: !f.stored, Place: f.Place()}, nil
+	return backends.Connected{Volume: cinder.Volume{ID: "volume-1", SizeGiB: spec.SizeGiB, MultiAttach: f.shared}, Document: []byte(f.document), Fresh: !f.stored, Place: f.Place()}, nil
 }
 
 // Place is the place of all fakes.
-func (f *fakeVolumes) Place() backends.Place {
-	return backends.Place{Endpoint: "http://cinder:8776/v3", Project: "p1"}
+func (f *fakeVolumes) Place() cinder.Place {
+	return cinder.Place{Endpoint: "http://cinder:8776/v3", Project: "p1"}
 }
 
 func (f *fakeVolumes) Complete(_ context.Context, target backends.Target, readOnly bool) error {
@@ -101,7 +102,7 @@ func (f *fakeVolumes) Complete(_ context.Context, target backends.Target, readOn
 
 func (f *fakeVolumes) Remove(ctx context.Context, target backends.Target) error {
 	if target.Permit != nil {
-		if err := target.Permit(ctx, backends.Volume{ID: target.VolumeID, Status: backends.StatusInUse}); err != nil {
+		if err := target.Permit(ctx, cinder.Volume{ID: target.VolumeID, Status: cinder.StatusInUse}); err != nil {
 			return err
 		}
 	}
@@ -114,18 +115,18 @@ func (f *fakeVolumes) Remove(ctx context.Context, target backends.Target) error 
 
 // Abandon requests the permit as the lifecycle does, for the claim's volume in
 // the listing, or one that this term created.
-func (f *fakeVolumes) Abandon(ctx context.Context, stamp backends.Stamp, _ backends.Connector, permit backends.Permit) error {
-	v := backends.Volume{ID: "volume-1", Status: backends.StatusAttaching, Metadata: stamp.Metadata(nil)}
+func (f *fakeVolumes) Abandon(ctx context.Context, stamp backends.Stamp, _ cinder.Connector, permit backends.Permit) error {
+	v := cinder.Volume{ID: "volume-1", Status: cinder.StatusAttaching, Metadata: stamp.Metadata(nil)}
 	for _, listed := range f.listed {
 		if stamp.Owns(listed) {
 			v = listed
 		}
-		if stamp.Owns(listed) && listed.EverAttached() {
+		if stamp.Owns(listed) && backends.EverAttached(listed) {
 			f.abandonKeeps = true
 		}
 	}
 	if f.abandonKeeps {
-		return &backends.Error{Kind: backends.KindRecorded, Message: "volume has been attached"}
+		return &cinder.Error{Kind: backends.KindRecorded, Message: "volume has been attached"}
 	}
 	if err := permit(ctx, v); err != nil {
 		return err
@@ -149,19 +150,19 @@ func (f *fakeVolumes) Holds(_ context.Context, stamp backends.Stamp) (bool, erro
 	return f.holds[stamp.ClaimUID], nil
 }
 
-func (f *fakeVolumes) Volumes(context.Context) ([]backends.Volume, error) {
+func (f *fakeVolumes) Volumes(context.Context) ([]cinder.Volume, error) {
 	if f.onList != nil {
 		f.onList()
 	}
 	return f.listed, f.listErr
 }
 
-func (f *fakeVolumes) Relist(ctx context.Context) ([]backends.Volume, error) { return f.Volumes(ctx) }
+func (f *fakeVolumes) Relist(ctx context.Context) ([]cinder.Volume, error) { return f.Volumes(ctx) }
 
 func (f *fakeVolumes) LastDoubt() time.Time { return f.lastDoubt }
 
-func (f *fakeVolumes) RemoveUnrecorded(ctx context.Context, id string, stamp backends.Stamp, _ backends.Connector, permit backends.Permit) error {
-	v := backends.Volume{ID: id, Status: backends.StatusAvailable, Metadata: stamp.Metadata(nil)}
+func (f *fakeVolumes) RemoveUnrecorded(ctx context.Context, id string, stamp backends.Stamp, _ cinder.Connector, permit backends.Permit) error {
+	v := cinder.Volume{ID: id, Status: cinder.StatusAvailable, Metadata: stamp.Metadata(nil)}
 	for _, listed := range f.listed {
 		if listed.ID == id {
 			v = listed
@@ -191,8 +192,8 @@ func (f fakeBackends) Volumes(name string) (Volumes, error) {
 	return nil, fmt.Errorf("backend %q is not in the policy", name)
 }
 
-func (f fakeBackends) Connector(name string) (backends.Connector, error) {
-	return backends.Connector{Host: "k8s", Initiator: "iqn.2026-01.example:" + name}, nil
+func (f fakeBackends) Connector(name string) (cinder.Connector, error) {
+	return cinder.Connector{Host: "k8s", Initiator: "iqn.2026-01.example:" + name}, nil
 }
 
 func (f fakeBackends) NodeLabels(name string) map[string]string {
@@ -454,8 +455,8 @@ func wantCalls(t *testing.T, volumes *fakeVolumes, want ...string) {
 
 // stamped is a volume at Cinder that an earlier leader created for a claim of
 // namespace team-a.
-func (f *fixture) stamped(uid string) backends.Volume {
-	return backends.Volume{ID: "volume-of-" + uid, SizeGiB: 1, Metadata: backends.Stamp{
+func (f *fixture) stamped(uid string) cinder.Volume {
+	return cinder.Volume{ID: "volume-of-" + uid, SizeGiB: 1, Metadata: backends.Stamp{
 		Cluster: "cluster-1", ClusterUID: "kube-system-uid", Namespace: "team-a", Claim: "data", ClaimUID: uid, PV: "pvc-" + uid, Tenant: "a", StorageClass: f.class.Name,
 	}.Metadata(nil)}
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/fairshare"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
@@ -48,7 +49,7 @@ type followup struct {
 	backend string
 	volume  string
 	mark    bool
-	place   backends.Place // of the volume to be marked
+	place   cinder.Place // of the volume to be marked
 }
 
 func newFollowup(p *Provisioner, workers int) *Followup {
@@ -280,7 +281,7 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 	} else {
 		err = volumes.Complete(p.onBehalfOf(ctx, origin.Tenant), origin.Target(), record.ReadOnly(pv))
 	}
-	switch backends.KindOf(err) {
+	switch cinder.KindOf(err) {
 	case "":
 		if err == nil {
 			p.removeDuplicates(volumes, origin)
@@ -288,7 +289,7 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 	case backends.KindElsewhere:
 		err = record.WithRemedy(err, origin)
 		p.Recorder.Event(pv, corev1.EventTypeWarning, "VolumeElsewhere", err.Error())
-	case backends.KindNotFound:
+	case cinder.KindNotFound:
 		p.Recorder.Eventf(pv, corev1.EventTypeWarning, "VolumeMissing", "volume %s no longer exists at backend %s; its data is lost unless the storage array has a copy", origin.VolumeID, origin.Backend)
 		err = nil
 	}

@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -118,7 +119,7 @@ func TestRecordThatComesWhileItsVolumeIsUndoneIsRemoved(t *testing.T) {
 	f.forgetClaim(claim)
 	f.backends["gold"].onCall = func() {
 		f.backends["gold"].onCall = nil
-		f.backends["gold"].err = &backends.Error{Kind: backends.KindNotFound, Backend: "gold", Message: "gone"}
+		f.backends["gold"].err = &cinder.Error{Kind: cinder.KindNotFound, Backend: "gold", Message: "gone"}
 		f.released(pv)
 		f.must(followup.do(t.Context(), followupOf(pv))) // seen, and its volume missed
 		f.backends["gold"].err = nil
@@ -154,7 +155,7 @@ func TestVolumesThatAreNotCompleted(t *testing.T) {
 func TestMissingVolumeIsReportedOnThePersistentVolume(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
-	f.backends["gold"].err = &backends.Error{Kind: backends.KindNotFound, Backend: "gold"}
+	f.backends["gold"].err = &cinder.Error{Kind: cinder.KindNotFound, Backend: "gold"}
 	f.must(f.Followup().do(t.Context(), followupOf(pv)))
 	events := f.newEvents()
 	const want = "Warning VolumeMissing volume volume-1 no longer exists at backend gold; its data is lost unless the storage array has a copy"
@@ -168,7 +169,7 @@ func TestMissingVolumeIsReportedOnThePersistentVolume(t *testing.T) {
 func TestVolumeElsewhereIsReportedOnThePersistentVolume(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
-	f.backends["gold"].err = &backends.Error{Kind: backends.KindElsewhere, Backend: "gold", Place: f.backends["gold"].Place(), Message: "volume volume-1 was recorded at A, but the backend leads to B"}
+	f.backends["gold"].err = &cinder.Error{Kind: backends.KindElsewhere, Backend: "gold", Place: f.backends["gold"].Place(), Message: "volume volume-1 was recorded at A, but the backend leads to B"}
 	followup := f.Followup()
 	const want = "backend gold: volume volume-1 was recorded at A, but the backend leads to B; its PersistentVolume stays; " +
 		"put the configuration and credentials of backend gold back to what they were, or, if the volume is certainly gone, run: " +
@@ -226,7 +227,7 @@ func TestHelpForABackendHelpsItsFollowups(t *testing.T) {
 			followup := f.Followup()
 			pv := f.recorded()
 			followup.VolumeSeen(pv)
-			f.backends["gold"].err = &backends.Error{Kind: backends.KindElsewhere}
+			f.backends["gold"].err = &cinder.Error{Kind: backends.KindElsewhere}
 			if !followup.next(t.Context()) || followup.queue.Len() != 0 {
 				t.Fatal("the failed completion does not wait")
 			}
@@ -249,7 +250,7 @@ func TestHelpForABackendHelpsItsFollowups(t *testing.T) {
 		f := newFixture(t)
 		followup := f.Followup()
 		followup.VolumeSeen(f.recorded())
-		f.backends["gold"].err = &backends.Error{Kind: backends.KindElsewhere}
+		f.backends["gold"].err = &cinder.Error{Kind: backends.KindElsewhere}
 		f.backends["gold"].onCall = func() { f.CredentialsChanged([]string{"gold"}) }
 		followup.next(t.Context())
 		if got := followup.queue.Len(); got != 1 {

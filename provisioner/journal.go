@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
@@ -32,7 +33,7 @@ type journal struct {
 type beginning struct {
 	backend   string
 	stamp     backends.Stamp
-	connector backends.Connector
+	connector cinder.Connector
 	// handedOver is what nodes may use, once the library has the PersistentVolume to
 	// save; nil before.
 	handedOver *nodeuse.Volume

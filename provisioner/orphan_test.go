@@ -9,13 +9,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // orphanVolume is a volume that an earlier leader created for claim team-a/data.
-func (f *fixture) orphanVolume(uid string) backends.Volume {
+func (f *fixture) orphanVolume(uid string) cinder.Volume {
 	v := f.stamped(uid)
 	v.Metadata = backends.Stamp{
 		Cluster: "cluster-1", ClusterUID: "kube-system-uid", Namespace: "team-a", Claim: "data", ClaimUID: uid, PV: "pvc-" + uid, Tenant: "a", StorageClass: "one",
@@ -33,7 +34,7 @@ func (f *fixture) follow(followup *Followup) {
 
 func TestVolumeOfAClaimThatWasDeletedUnderAnEarlierLeaderIsUndone(t *testing.T) {
 	f := newFixture(t)
-	f.backends["gold"].listed = []backends.Volume{f.orphanVolume("uid-gone")}
+	f.backends["gold"].listed = []cinder.Volume{f.orphanVolume("uid-gone")}
 	followup := f.Followup()
 	f.count()
 	f.follow(followup)
@@ -60,7 +61,7 @@ func TestOrphanIsKeptWhileAnythingMayReferToIt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
-			f.backends["gold"].listed = []backends.Volume{f.orphanVolume("uid-gone")}
+			f.backends["gold"].listed = []cinder.Volume{f.orphanVolume("uid-gone")}
 			prepare(f)
 			followup := f.Followup()
 			f.count()
@@ -71,16 +72,16 @@ func TestOrphanIsKeptWhileAnythingMayReferToIt(t *testing.T) {
 }
 
 func TestVolumesThatAreNotTakenForOrphans(t *testing.T) {
-	for name, change := range map[string]func(v *backends.Volume){
-		"an old volume":                      func(v *backends.Volume) { v.CreatedAt = time.Now().Add(-2 * time.Hour) },
-		"one whose stamp contradicts itself": func(v *backends.Volume) { v.Metadata["csi.storage.k8s.io/pv/name"] = "pvc-uid-of-another" },
-		"one whose stamp names no claim":     func(v *backends.Volume) { delete(v.Metadata, "csi.storage.k8s.io/pvc/name") },
+	for name, change := range map[string]func(v *cinder.Volume){
+		"an old volume":                      func(v *cinder.Volume) { v.CreatedAt = time.Now().Add(-2 * time.Hour) },
+		"one whose stamp contradicts itself": func(v *cinder.Volume) { v.Metadata["csi.storage.k8s.io/pv/name"] = "pvc-uid-of-another" },
+		"one whose stamp names no claim":     func(v *cinder.Volume) { delete(v.Metadata, "csi.storage.k8s.io/pvc/name") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			odd, other := f.orphanVolume("uid-odd"), f.orphanVolume("uid-gone")
 			change(&odd)
-			f.backends["gold"].listed = []backends.Volume{odd, other}
+			f.backends["gold"].listed = []cinder.Volume{odd, other}
 			followup := f.Followup()
 			f.count()
 			f.follow(followup)
@@ -97,7 +98,7 @@ func TestDuplicateOnAnotherBackendIsRemoved(t *testing.T) {
 	pv, err := f.provision(claim)
 	f.must(err)
 	f.backends["gold"].calls = nil
-	f.backends["silver"].listed = []backends.Volume{f.stamped("uid-1")}
+	f.backends["silver"].listed = []cinder.Volume{f.stamped("uid-1")}
 	followup := f.Followup()
 	f.count()
 	f.follow(followup)
@@ -163,7 +164,7 @@ func TestClaimDeletedDuringAdmissionLeavesNothing(t *testing.T) {
 			gold.onCall = nil
 			f.forgetClaim(claim)
 			f.must(f.claimGone(t.Context(), claim.UID))
-			gold.abandonErr = &backends.Error{Kind: backends.KindTimeout, Backend: "gold", Message: "slow"}
+			gold.abandonErr = &cinder.Error{Kind: backends.KindTimeout, Backend: "gold", Message: "slow"}
 		}
 		if _, err := f.provision(claim); err == nil {
 			t.Fatal("the attempt succeeded")
@@ -182,7 +183,7 @@ func TestFencedUndoIsRetried(t *testing.T) {
 	claim := f.claim(nil)
 	_, err := f.provision(claim)
 	f.must(err)
-	f.backends["gold"].abandonErr = &backends.Error{Kind: backends.KindFenced, Backend: "gold", Message: "the lease has run out"}
+	f.backends["gold"].abandonErr = &cinder.Error{Kind: cinder.KindFenced, Backend: "gold", Message: "the lease has run out"}
 	f.forgetClaim(claim)
 	followup.ClaimGone(claim)
 	followup.next(t.Context())
@@ -194,7 +195,7 @@ func TestFencedUndoIsRetried(t *testing.T) {
 func TestClaimOfTheSameNameDoesNotKeepAnOrphan(t *testing.T) {
 	f := newFixture(t)
 	f.must(f.client.Tracker().Add(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: "uid-new"}}))
-	f.backends["gold"].listed = []backends.Volume{f.orphanVolume("uid-gone")}
+	f.backends["gold"].listed = []cinder.Volume{f.orphanVolume("uid-gone")}
 	followup := f.Followup()
 	f.count()
 	f.follow(followup)
@@ -204,7 +205,7 @@ func TestClaimOfTheSameNameDoesNotKeepAnOrphan(t *testing.T) {
 func TestWhatATenantHasElsewhereCountsBeforeItsFirstVolume(t *testing.T) {
 	f := newFixture(t)
 	f.limit("1")
-	f.backends["silver"].listed = []backends.Volume{f.stamped("uid-of-another")}
+	f.backends["silver"].listed = []cinder.Volume{f.stamped("uid-of-another")}
 	if _, err := f.provision(f.claim(nil)); !isIgnored(err) {
 		t.Errorf("error %v, want one that the library ignores", err)
 	}
@@ -215,7 +216,7 @@ func TestWhatATenantHasElsewhereCountsBeforeItsFirstVolume(t *testing.T) {
 func TestTenantsOtherBackendThatCannotBeCountedDoesNotStopIt(t *testing.T) {
 	f := newFixture(t)
 	f.limit("1")
-	f.backends["silver"].listErr = &backends.Error{Kind: backends.KindUnavailable, Backend: "silver", Message: "down"}
+	f.backends["silver"].listErr = &cinder.Error{Kind: cinder.KindUnavailable, Backend: "silver", Message: "down"}
 	_, err := f.provision(f.claim(nil))
 	f.must(err)
 	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB")
@@ -226,7 +227,7 @@ func TestTenantsOtherBackendThatCannotBeCountedDoesNotStopIt(t *testing.T) {
 func TestSecretGoesAfterTheVolume(t *testing.T) {
 	f := newFixture(t, credentialsOf("pvc-uid-gone"))
 	gold := f.backends["gold"]
-	gold.listed = []backends.Volume{f.orphanVolume("uid-gone")}
+	gold.listed = []cinder.Volume{f.orphanVolume("uid-gone")}
 	gold.onCall = func() {
 		if !f.hasSecret("pvc-uid-gone") {
 			t.Error("the Secret is removed while the volume exists")
@@ -250,7 +251,7 @@ func TestBackendsThatShowTheSameVolumesShareThem(t *testing.T) {
 	f.must(err)
 	own := f.stamped("uid-1")
 	f.backends["gold"].calls, f.backends["gold"].has = nil, map[string]bool{own.ID: true}
-	f.backends["silver"].listed = []backends.Volume{own}
+	f.backends["silver"].listed = []cinder.Volume{own}
 	followup := f.Followup()
 	f.must(f.placement.countBackend(t.Context(), "silver"))
 	f.follow(followup)

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
@@ -74,7 +74,7 @@ func TestClaimBeyondTheQuotaIsDeniedUntilRoomIsFreed(t *testing.T) {
 func TestNewLeaderCountsUnrecordedVolumes(t *testing.T) {
 	f := newFixture(t)
 	f.limit("1")
-	f.backends["gold"].listed = []backends.Volume{f.stamped("uid-of-another")}
+	f.backends["gold"].listed = []cinder.Volume{f.stamped("uid-of-another")}
 	// Admission does not wait for a listing, but the attempt does.
 	if first := f.named("first"); !f.ShouldProvision(t.Context(), first) {
 		t.Error("a claim was denied before its backend was counted")
@@ -114,7 +114,7 @@ func TestAttemptThatLeftNothingFreesItsRoom(t *testing.T) {
 	f.limit("1")
 	f.count()
 	first, second := f.named("first"), f.named("second")
-	f.backends["gold"].err = &backends.Error{Kind: backends.KindNotFound, Backend: "gold", Message: "no such type"}
+	f.backends["gold"].err = &cinder.Error{Kind: cinder.KindNotFound, Backend: "gold", Message: "no such type"}
 	if !f.ShouldProvision(t.Context(), first) {
 		t.Fatal("the first claim is denied")
 	}

@@ -11,14 +11,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
 
 var (
-	errGoldDown    = &backends.Error{Kind: backends.KindUnavailable, Backend: "gold", Message: "requests are held back"}
-	errGoldAtLimit = &backends.Error{Kind: backends.KindOverQuota, Backend: "gold", Operation: "volume.create", Message: "VolumeLimitExceeded", Status: 413}
+	errGoldDown    = &cinder.Error{Kind: cinder.KindUnavailable, Backend: "gold", Message: "requests are held back"}
+	errGoldAtLimit = &cinder.Error{Kind: cinder.KindOverQuota, Backend: "gold", Operation: "volume.create", Message: "VolumeLimitExceeded", Status: 413}
 )
 
 // both is a claim of the rule with two backends, created in this term.
@@ -65,7 +66,7 @@ func TestClaimOfAnEarlierTermWaitsForABackendThatMayHaveItsVolume(t *testing.T) 
 
 	// Once the backend is listed, the claim continues where its volume is.
 	f.backends["gold"].health = nil
-	f.backends["gold"].listed = []backends.Volume{f.stamped("uid-1")}
+	f.backends["gold"].listed = []cinder.Volume{f.stamped("uid-1")}
 	f.BackendAnswers("gold")
 	if strings.Join(f.requeued, " ") != "data" {
 		t.Errorf("claims that came back: %v", f.requeued)
@@ -178,7 +179,7 @@ func TestDecisionOfAnOldPolicyReservesNothing(t *testing.T) {
 
 func TestBackendThatCannotBeListedIsPassedOverByNewClaims(t *testing.T) {
 	f := newFixture(t)
-	f.backends["gold"].listErr = &backends.Error{Kind: backends.KindUnavailable, Backend: "gold", Message: "down"}
+	f.backends["gold"].listErr = &cinder.Error{Kind: cinder.KindUnavailable, Backend: "gold", Message: "down"}
 	_, err := f.provision(f.both())
 	f.must(err)
 	f.wantEvent("Normal BackendChosen tenant a, rule tenants[0].classes[0]: 2 GiB on backend silver; passed over: cannot list the volumes that backend gold already has: backend gold: down")
@@ -188,7 +189,7 @@ func TestSuspendedBackendThatMayHaveTheVolumeIsListedFirst(t *testing.T) {
 	f := newFixture(t)
 	f.class.Name = "both"
 	f.inForce("auth: {cloud: gold}", "auth: {cloud: gold}\n    suspended: true")
-	f.backends["gold"].listed = []backends.Volume{f.stamped("uid-1")} // the earlier leader's
+	f.backends["gold"].listed = []cinder.Volume{f.stamped("uid-1")} // the earlier leader's
 	claim := f.claim(nil)
 	f.noteEarlier(claim)
 	_, err := f.provision(claim)
@@ -201,7 +202,7 @@ func TestLostCreateKeepsTheClaimWhereItIs(t *testing.T) {
 	f := newFixture(t)
 	f.count()
 	gold := f.backends["gold"]
-	gold.err = &backends.Error{Kind: backends.KindTimeout, Backend: "gold", Operation: "volume.create", Message: "no answer in time", EffectUnknown: true}
+	gold.err = &cinder.Error{Kind: backends.KindTimeout, Backend: "gold", Operation: "volume.create", Message: "no answer in time", EffectUnknown: true}
 	gold.touched = map[string]bool{"uid-1": true}
 	claim := f.both()
 	if _, err := f.provision(claim); err == nil {
@@ -219,7 +220,7 @@ func TestCindersQuotaIsNotTriedAgainWithoutAPause(t *testing.T) {
 		f := newFixture(t)
 		f.class.Name = "both"
 		gold := f.backends["gold"]
-		gold.listed = []backends.Volume{f.stamped("uid-1")}
+		gold.listed = []cinder.Volume{f.stamped("uid-1")}
 		f.count()
 		claim := f.claim(nil)
 		f.noteEarlier(claim)
@@ -233,7 +234,7 @@ func TestCindersQuotaIsNotTriedAgainWithoutAPause(t *testing.T) {
 	t.Run("when the other backend cannot be listed", func(t *testing.T) {
 		f := newFixture(t)
 		f.backends["gold"].err = errGoldAtLimit
-		f.backends["silver"].listErr = &backends.Error{Kind: backends.KindForbidden, Backend: "silver", Status: 403, Message: "no"}
+		f.backends["silver"].listErr = &cinder.Error{Kind: cinder.KindForbidden, Backend: "silver", Status: 403, Message: "no"}
 		claim := f.both()
 		_, _ = f.provision(claim)
 		f.wantRequeued("data")
@@ -300,7 +301,7 @@ func TestNextBackendIsNotListedWhileTheFirstCanServe(t *testing.T) {
 func TestEveryBackendWithoutRoomIsNamed(t *testing.T) {
 	f := newFixture(t)
 	f.inForce("auth: {cloud: gold}", "auth: {cloud: gold}\n    limits: {volumes: 0}")
-	f.backends["silver"].health = &backends.Error{Kind: backends.KindUnavailable, Backend: "silver", Message: "down"}
+	f.backends["silver"].health = &cinder.Error{Kind: cinder.KindUnavailable, Backend: "silver", Message: "down"}
 	if _, err := f.provision(f.both()); !isIgnored(err) {
 		t.Errorf("error %v, want one that the library ignores", err)
 	}

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
@@ -60,9 +61,9 @@ type Removing interface {
 	// Remove removes the volume that a PersistentVolume names.
 	Remove(ctx context.Context, target backends.Target) error
 	// Abandon removes all unrecorded volumes of a claim.
-	Abandon(ctx context.Context, stamp backends.Stamp, connector backends.Connector, permit backends.Permit) error
+	Abandon(ctx context.Context, stamp backends.Stamp, connector cinder.Connector, permit backends.Permit) error
 	// RemoveUnrecorded removes one unrecorded volume.
-	RemoveUnrecorded(ctx context.Context, volumeID string, stamp backends.Stamp, connector backends.Connector, permit backends.Permit) error
+	RemoveUnrecorded(ctx context.Context, volumeID string, stamp backends.Stamp, connector cinder.Connector, permit backends.Permit) error
 	// Duplicates returns the IDs of volumes that were seen in addition to the
 	// claim's recorded one, and forgets them.
 	Duplicates(claimUID, recorded string) []string
@@ -71,9 +72,9 @@ type Removing interface {
 // Listing shows which volumes exist.
 type Listing interface {
 	// Volumes lists the cluster's volumes, once in a term.
-	Volumes(ctx context.Context) ([]backends.Volume, error)
+	Volumes(ctx context.Context) ([]cinder.Volume, error)
 	// Relist lists them again.
-	Relist(ctx context.Context) ([]backends.Volume, error)
+	Relist(ctx context.Context) ([]cinder.Volume, error)
 	Has(ctx context.Context, volumeID string) (bool, error)
 	// LastDoubt is when the answer to a create request was last lost in this term.
 	LastDoubt() time.Time
@@ -84,7 +85,7 @@ type Status interface {
 	// Health is nil while the backend answers.
 	Health() error
 	// Place is the endpoint and project of the backend; zero before its first login.
-	Place() backends.Place
+	Place() cinder.Place
 }
 
 // Backends provides the configured backends for this term.
@@ -92,7 +93,7 @@ type Backends interface {
 	// Volumes returns an error if no backend of that name is configured.
 	Volumes(name string) (Volumes, error)
 	// Connector identifies the nodes that the backend connects its volumes to.
-	Connector(name string) (backends.Connector, error)
+	Connector(name string) (cinder.Connector, error)
 	// NodeLabels select the nodes that can use the backend's volumes; empty means
 	// all.
 	NodeLabels(name string) map[string]string
@@ -216,10 +217,10 @@ func New(options Options) *Provisioner {
 // Cleaner removes what nothing needs, with the term's backends.
 func (p *Provisioner) Cleaner() proof.Cleaner { return p.cleaner }
 
-func (p *Provisioner) unrecordedVolumes(backend string) (proof.Unrecorded, backends.Connector, error) {
+func (p *Provisioner) unrecordedVolumes(backend string) (proof.Unrecorded, cinder.Connector, error) {
 	volumes, err := p.Backends.Volumes(backend)
 	if err != nil {
-		return nil, backends.Connector{}, err
+		return nil, cinder.Connector{}, err
 	}
 	connector, err := p.Backends.Connector(backend)
 	return volumes, connector, err

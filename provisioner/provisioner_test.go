@@ -13,6 +13,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
 )
@@ -39,7 +40,7 @@ func TestProvisionRecordsEverythingThatDeleteNeeds(t *testing.T) {
 	origin, err := record.OriginOf(pv)
 	f.must(err)
 	want := record.Origin{PVName: "pvc-uid-1", VolumeID: "volume-1", Backend: "gold", Protocol: "iscsi", Cluster: "cluster-1", ClaimUID: "uid-1",
-		Connector: backends.Connector{Host: "k8s", Initiator: "iqn.2026-01.example:gold"}, Secret: "pvc-uid-1-credentials", SecretNamespace: "own"}
+		Connector: cinder.Connector{Host: "k8s", Initiator: "iqn.2026-01.example:gold"}, Secret: "pvc-uid-1-credentials", SecretNamespace: "own"}
 	if origin.PVName != want.PVName || origin.Target().VolumeID != want.VolumeID || origin.Backend != want.Backend || origin.Secret != want.Secret ||
 		origin.Connector.Initiator != want.Connector.Initiator || origin.Target().Stamp.PV != "pvc-uid-1" || origin.Protocol != want.Protocol {
 		t.Errorf("the origin read back is %+v, want %+v", origin, want)
@@ -134,7 +135,7 @@ func TestClaimDeletedDuringProvisioningIsUndone(t *testing.T) {
 		name string
 		err  error
 	}{
-		{name: "before the connection", err: &backends.Error{Kind: backends.KindUnavailable, Backend: "gold", Message: "down"}},
+		{name: "before the connection", err: &cinder.Error{Kind: cinder.KindUnavailable, Backend: "gold", Message: "down"}},
 		{name: "before the PersistentVolume"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -158,9 +159,9 @@ func TestClaimDeletedDuringProvisioningIsUndone(t *testing.T) {
 func TestTransientFailureKeepsTheVolumeForTheNextAttempt(t *testing.T) {
 	f := newFixture(t)
 	claim := f.claim(nil)
-	f.backends["gold"].err = &backends.Error{Kind: backends.KindUnavailable, Backend: "gold", Message: "down"}
+	f.backends["gold"].err = &cinder.Error{Kind: cinder.KindUnavailable, Backend: "gold", Message: "down"}
 	f.backends["gold"].holds = map[string]bool{"uid-1": true}
-	if _, err := f.provision(claim); backends.KindOf(err) != backends.KindUnavailable {
+	if _, err := f.provision(claim); cinder.KindOf(err) != cinder.KindUnavailable {
 		t.Errorf("error %v", err)
 	}
 	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB")
@@ -222,7 +223,7 @@ func TestRecordedVolumeIsNotUndoneBeforeTheCacheKnows(t *testing.T) {
 func TestBackendThatHasTheVolumeIsKept(t *testing.T) {
 	f := newFixture(t)
 	f.class.Name = "both"
-	f.backends["silver"].listed = []backends.Volume{f.stamped("uid-1")}
+	f.backends["silver"].listed = []cinder.Volume{f.stamped("uid-1")}
 	claim := f.claim(nil)
 	for range 2 {
 		_, err := f.provision(claim)
@@ -239,7 +240,7 @@ func TestBackendThatHasTheVolumeIsKept(t *testing.T) {
 func TestNoVolumeIsCreatedWhileABackendThatMayHaveOneCannotBeListed(t *testing.T) {
 	f := newFixture(t)
 	f.class.Name = "both"
-	f.backends["silver"].listErr = &backends.Error{Kind: backends.KindUnavailable, Backend: "silver", Message: "down"}
+	f.backends["silver"].listErr = &cinder.Error{Kind: cinder.KindUnavailable, Backend: "silver", Message: "down"}
 	_, err := f.provision(f.claim(nil))
 	const want = "cannot list the volumes that backend silver already has: backend silver: down"
 	if err == nil || err.Error() != want {
@@ -259,7 +260,7 @@ func TestUnsavedPersistentVolumeIsNeverUndoneByTheLibrary(t *testing.T) {
 func TestHandingOverWritesNoErrors(t *testing.T) {
 	f := newFixture(t)
 	claim := f.claim(nil)
-	f.backends["gold"].err = &backends.Error{Kind: backends.KindUnavailable, Backend: "gold", Message: "cut"}
+	f.backends["gold"].err = &cinder.Error{Kind: cinder.KindUnavailable, Backend: "gold", Message: "cut"}
 	close(f.stop)
 	if f.ShouldProvision(t.Context(), claim) || f.ShouldDelete(t.Context(), nil) {
 		t.Error("a replica that hands over takes new work")
@@ -364,7 +365,7 @@ func TestVolumeElsewhereKeepsPersistentVolumeAndSecret(t *testing.T) {
 		t.Errorf("recorded is %v", pv.Annotations)
 	}
 	pv.UID = "pv-uid"
-	f.backends["gold"].err = &backends.Error{Kind: backends.KindElsewhere, Backend: "gold", Place: f.backends["gold"].Place(), Message: "volume volume-1 is elsewhere"}
+	f.backends["gold"].err = &cinder.Error{Kind: backends.KindElsewhere, Backend: "gold", Place: f.backends["gold"].Place(), Message: "volume volume-1 is elsewhere"}
 	const want = "backend gold: volume volume-1 is elsewhere; its PersistentVolume stays; put the configuration and credentials of backend gold back to what they were, or, " +
 		"if the volume is certainly gone, run: kubectl annotate pv pvc-uid-1 --overwrite " +
 		"standalone-cinder.openstack.org/endpoint=http://cinder:8776/v3 standalone-cinder.openstack.org/project-id=p1"
@@ -447,7 +448,7 @@ func TestClaimWhosePersistentVolumeIsSavedIsNotConnectedAgain(t *testing.T) {
 		},
 		"by an earlier leader": func(f *fixture) {
 			f.claim(nil)
-			f.backends["gold"].listed = []backends.Volume{f.stamped("uid-1")}
+			f.backends["gold"].listed = []cinder.Volume{f.stamped("uid-1")}
 			f.must(f.client.Tracker().Add(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1"}}))
 		},
 	} {

@@ -12,6 +12,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
@@ -174,7 +175,7 @@ func TestDeletionReadsTheObjectOnce(t *testing.T) {
 	f.client.ClearActions()
 	r := f.releaseOf(pv, "volume-1")
 	for range 3 {
-		f.must(r.Permit(t.Context(), backends.Volume{Status: backends.StatusInUse}))
+		f.must(r.Permit(t.Context(), cinder.Volume{Status: cinder.StatusInUse}))
 	}
 	reads := 0
 	for _, action := range f.client.Actions() {
@@ -190,11 +191,11 @@ func TestDeletionReadsTheObjectOnce(t *testing.T) {
 	before, after := pv.DeepCopy(), pv.DeepCopy()
 	before.ResourceVersion, before.Status.Phase = "9", corev1.VolumeBound
 	f.must(store.Update(before))
-	f.must(r.Permit(t.Context(), backends.Volume{Status: backends.StatusInUse}))
+	f.must(r.Permit(t.Context(), cinder.Volume{Status: cinder.StatusInUse}))
 	after.ResourceVersion, after.Spec.PersistentVolumeReclaimPolicy = "11", corev1.PersistentVolumeReclaimRetain
 	f.must(store.Update(after))
 	var changed *proof.ChangedError
-	if err := r.Permit(t.Context(), backends.Volume{Status: backends.StatusInUse}); !errors.As(err, &changed) {
+	if err := r.Permit(t.Context(), cinder.Volume{Status: cinder.StatusInUse}); !errors.As(err, &changed) {
 		t.Errorf("the answer is %v", err)
 	}
 }
@@ -227,7 +228,7 @@ func TestUndoingWaitsForTheNode(t *testing.T) {
 func TestVolumeOfAnEarlierLeaderIsKeptWhileItIsAttached(t *testing.T) {
 	f := newFixture(t)
 	v := f.orphanVolume("uid-gone")
-	v.Status = backends.StatusAttaching
+	v.Status = cinder.StatusAttaching
 	asked := nodeuse.Volume{}
 	f.cleaner.Nodes = askedNodes{asked: &asked, users: []string{"a"}}
 	if err := f.cleaner.NobodyNeeds(t.Context(), v); err == nil || !strings.Contains(err.Error(), "is still in use by node a") {
@@ -306,8 +307,8 @@ func TestRecordSavedWhileNodesAreReadKeepsTheVolume(t *testing.T) {
 	f := newFixture(t)
 	stamp := backends.StampOf(f.stamped("uid-1"))
 	v := f.stamped("uid-1")
-	v.Status = backends.StatusAttaching
-	f.backends["gold"].listed = []backends.Volume{v}
+	v.Status = cinder.StatusAttaching
+	f.backends["gold"].listed = []cinder.Volume{v}
 	f.whileNodesAreRead(func() {
 		f.must(f.client.Tracker().Add(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: stamp.PV, Annotations: map[string]string{
 			record.AnnotationProvisionedBy: "test", record.AnnotationVolume: v.ID, record.AnnotationBackend: "gold", record.AnnotationCluster: "cluster-1", record.AnnotationClaimUID: "uid-1", record.AnnotationConnector: "{}",

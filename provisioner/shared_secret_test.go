@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
@@ -207,10 +207,10 @@ func TestSharedSecretGoesWithTheLastVolume(t *testing.T) {
 		}},
 		{name: "an attempt needs it", stays: true, before: func(f *fixture, _ string) { f.provisionClaim("uid-2") }},
 		{name: "a former leader's volume may need it", stays: true, doubt: true, before: func(f *fixture, _ string) {
-			f.placement.countFound("gold", []backends.Volume{f.stamped("uid-3")})
+			f.placement.countFound("gold", []cinder.Volume{f.stamped("uid-3")})
 		}},
 		{name: "another backend's volume does not", before: func(f *fixture, _ string) {
-			f.placement.countFound("silver", []backends.Volume{f.stamped("uid-3")})
+			f.placement.countFound("silver", []cinder.Volume{f.stamped("uid-3")})
 		}},
 		{name: "it carries no label", stays: true, before: mark(func(s *corev1.Secret) { delete(s.Labels, record.LabelManagedBy) })},
 		{name: "it is not marked as shared", stays: true, before: mark(func(s *corev1.Secret) { delete(s.Annotations, record.AnnotationSharedBy) })},
@@ -446,7 +446,7 @@ func TestSweepRemovesUnneededSharedSecrets(t *testing.T) {
 			f.must(f.secrets.Keep(f.t.Context(), "uid-1", "pvc-uid-1", "gold", mappers.Secret{Name: name, Shared: true}, false))
 		}},
 		{name: "a former leader's volume may need it", stays: true, secret: sharedSecretOf(name, "gold", "cluster-1"), before: func(f *fixture) {
-			f.placement.countFound("gold", []backends.Volume{f.stamped("uid-3")})
+			f.placement.countFound("gold", []cinder.Volume{f.stamped("uid-3")})
 		}},
 		{name: "its backend was not listed yet", stays: true, secret: sharedSecretOf(name, "gold", "cluster-1"), before: func(f *fixture) {
 			f.placement.counting.mu.Lock()

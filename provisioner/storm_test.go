@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
@@ -36,7 +36,7 @@ func TestFullBackendAndFullQuotaCauseADelay(t *testing.T) {
 func TestRecoveryOfAnotherBackendHelpsNothing(t *testing.T) {
 	f := newFixture(t)
 	gold := f.backends["gold"]
-	gold.err = &backends.Error{Kind: backends.KindInvalid, Backend: "gold", Message: "no such type"}
+	gold.err = &cinder.Error{Kind: cinder.KindInvalid, Backend: "gold", Message: "no such type"}
 	failing := f.named("failing")
 	gold.onCall = func() { f.BackendAnswers("silver") } // in the middle of the attempt
 	if _, err := f.provision(failing); err == nil {

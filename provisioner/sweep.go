@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -119,7 +120,7 @@ func mayHaveArrived(began, doubt, swept, now time.Time) bool {
 
 // RelistBackend lists a backend again, queues the volumes that nothing seems to
 // need for removal, and returns the listing.
-func (p *Provisioner) RelistBackend(ctx context.Context, name string) ([]backends.Volume, error) {
+func (p *Provisioner) RelistBackend(ctx context.Context, name string) ([]cinder.Volume, error) {
 	all, err := p.placement.relist(ctx, name, p.claimsByUID)
 	if err == nil {
 		err = p.examine(name, all)
@@ -134,7 +135,7 @@ const youngEnough = time.Hour
 
 // examine searches a listing for volumes that nothing seems to need, duplicates
 // and orphans, and queues them. The proof follows when their turn comes.
-func (p *Provisioner) examine(backend string, all []backends.Volume) error {
+func (p *Provisioner) examine(backend string, all []cinder.Volume) error {
 	claims, err := p.claimsByUID()
 	if err != nil {
 		return err
@@ -142,7 +143,7 @@ func (p *Provisioner) examine(backend string, all []backends.Volume) error {
 	for _, v := range all {
 		stamp := backends.StampOf(v)
 		uid := types.UID(stamp.ClaimUID)
-		if stamp.PV != record.PVNameFor(stamp.ClaimUID) || v.EverAttached() || v.IsCopy() || p.recordedBy(v) != "" {
+		if stamp.PV != record.PVNameFor(stamp.ClaimUID) || backends.EverAttached(v) || backends.IsCopy(v) || p.recordedBy(v) != "" {
 			continue
 		}
 		item := followup{claim: uid, backend: backend, volume: v.ID}

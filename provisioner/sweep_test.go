@@ -11,15 +11,16 @@ import (
 	ktesting "k8s.io/client-go/testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // lateVolume is a duplicate of a recorded volume.
-func (f *fixture) lateVolume(pv *corev1.PersistentVolume) backends.Volume {
+func (f *fixture) lateVolume(pv *corev1.PersistentVolume) cinder.Volume {
 	f.t.Helper()
 	v := f.orphanVolume(pv.Annotations[record.AnnotationClaimUID])
-	v.ID, v.Status = "volume-late", backends.StatusAvailable
+	v.ID, v.Status = "volume-late", cinder.StatusAvailable
 	return v
 }
 
@@ -35,8 +36,8 @@ func TestDuplicateThatArrivesLateIsRemoved(t *testing.T) {
 	f.must(f.client.Tracker().Add(pv))
 	gold := f.backends["gold"]
 	recorded := f.lateVolume(pv)
-	recorded.ID, recorded.Status = "volume-1", backends.StatusAttaching
-	gold.listed = []backends.Volume{recorded, f.lateVolume(pv)}
+	recorded.ID, recorded.Status = "volume-1", cinder.StatusAttaching
+	gold.listed = []cinder.Volume{recorded, f.lateVolume(pv)}
 	gold.calls = nil
 	f.relist("gold")
 	f.follow(followup)
@@ -44,21 +45,21 @@ func TestDuplicateThatArrivesLateIsRemoved(t *testing.T) {
 }
 
 func TestVolumeThatArrivesLateIsKeptWhenItMayBeTheRecordedOne(t *testing.T) {
-	for name, change := range map[string]func(f *fixture, pv *corev1.PersistentVolume, v *backends.Volume){
-		"it was attached": func(_ *fixture, _ *corev1.PersistentVolume, v *backends.Volume) { v.Metadata["readonly"] = "False" },
-		"it is in use":    func(_ *fixture, _ *corev1.PersistentVolume, v *backends.Volume) { v.Status = backends.StatusInUse },
-		"it is a restored backup": func(_ *fixture, _ *corev1.PersistentVolume, v *backends.Volume) {
+	for name, change := range map[string]func(f *fixture, pv *corev1.PersistentVolume, v *cinder.Volume){
+		"it was attached": func(_ *fixture, _ *corev1.PersistentVolume, v *cinder.Volume) { v.Metadata["readonly"] = "False" },
+		"it is in use":    func(_ *fixture, _ *corev1.PersistentVolume, v *cinder.Volume) { v.Status = cinder.StatusInUse },
+		"it is a restored backup": func(_ *fixture, _ *corev1.PersistentVolume, v *cinder.Volume) {
 			v.Metadata[backends.StampPrefix+"requested-at"] = "2026-01-01T00:00:00Z"
 		},
-		"its stamp contradicts itself": func(_ *fixture, _ *corev1.PersistentVolume, v *backends.Volume) {
+		"its stamp contradicts itself": func(_ *fixture, _ *corev1.PersistentVolume, v *cinder.Volume) {
 			v.Metadata[backends.StampPrefix+"claim-uid"] = "uid-of-another"
 		},
-		"the API server knows the object by another volume than the cache": func(f *fixture, pv *corev1.PersistentVolume, _ *backends.Volume) {
+		"the API server knows the object by another volume than the cache": func(f *fixture, pv *corev1.PersistentVolume, _ *cinder.Volume) {
 			renamed := pv.DeepCopy()
 			renamed.Annotations[record.AnnotationVolume] = "volume-late"
 			f.must(f.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), renamed, ""))
 		},
-		"the PersistentVolume is another program's": func(f *fixture, pv *corev1.PersistentVolume, _ *backends.Volume) {
+		"the PersistentVolume is another program's": func(f *fixture, pv *corev1.PersistentVolume, _ *cinder.Volume) {
 			pv.Annotations[record.AnnotationProvisionedBy] = "another.example/provisioner"
 			f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Update(pv))
 		},
@@ -71,7 +72,7 @@ func TestVolumeThatArrivesLateIsKeptWhenItMayBeTheRecordedOne(t *testing.T) {
 			late := f.lateVolume(pv)
 			change(f, pv, &late)
 			gold := f.backends["gold"]
-			gold.listed, gold.calls = []backends.Volume{late}, nil
+			gold.listed, gold.calls = []cinder.Volume{late}, nil
 			// An error means a retry.
 			_, _ = f.RelistBackend(t.Context(), "gold")
 			wantCalls(t, gold)
@@ -83,7 +84,7 @@ func TestVolumeThatArrivesLateForAClaimThatIsGoneIsUndone(t *testing.T) {
 	f, followup, _ := newCountedFixture(t)
 	// Another volume of the claim was removed before, and its room was freed.
 	f.placement.release("uid-gone")
-	f.backends["gold"].listed = []backends.Volume{f.orphanVolume("uid-gone")}
+	f.backends["gold"].listed = []cinder.Volume{f.orphanVolume("uid-gone")}
 	f.relist("gold")
 	f.follow(followup)
 	wantCalls(t, f.backends["gold"], "abandon pvc-uid-gone")
@@ -94,7 +95,7 @@ func TestRoomOfAFoundVolumeIsFreedWhenAnAdministratorRemovesIt(t *testing.T) {
 	old := f.orphanVolume("uid-gone")
 	old.CreatedAt = time.Now().Add(-2 * time.Hour)
 	gold := f.backends["gold"]
-	gold.listed = []backends.Volume{old}
+	gold.listed = []cinder.Volume{old}
 	f.count()
 	if got := f.placement.Usage(policy.TenantScope, "a"); got.Volumes != 1 {
 		t.Fatalf("an orphan counts as %+v", got)
@@ -144,7 +145,7 @@ func TestSweepIsDueAfterAnythingThatMayArriveLate(t *testing.T) {
 	t.Run("a backend that is down waits", func(t *testing.T) {
 		f := newFixture(t)
 		f.count()
-		f.backends["gold"].health = &backends.Error{Backend: "gold", Kind: backends.KindUnavailable, Message: "no answer"}
+		f.backends["gold"].health = &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Message: "no answer"}
 		if f.sweepIsDue("gold", began, time.Time{}, at(900)) {
 			t.Error("it is due")
 		}
@@ -168,10 +169,10 @@ func TestSecretThatArrivesLateIsRemoved(t *testing.T) {
 		{name: "the claim exists", objects: []runtime.Object{claim}, stays: true},
 		{name: "the PersistentVolume exists", objects: []runtime.Object{&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-gone"}}}, stays: true},
 		{name: "a volume exists", stays: true, change: func(f *fixture, _ *corev1.Secret) {
-			f.backends["silver"].listed = []backends.Volume{f.orphanVolume("uid-gone")}
+			f.backends["silver"].listed = []cinder.Volume{f.orphanVolume("uid-gone")}
 		}},
 		{name: "a backend does not answer", stays: true, change: func(f *fixture, _ *corev1.Secret) {
-			f.backends["silver"].health = &backends.Error{Backend: "silver", Kind: backends.KindUnavailable, Message: "no answer"}
+			f.backends["silver"].health = &cinder.Error{Backend: "silver", Kind: cinder.KindUnavailable, Message: "no answer"}
 		}},
 		{name: "the claim is being served", stays: true, change: func(f *fixture, _ *corev1.Secret) { f.journal.begin("uid-gone", beginning{}) }},
 		{name: "it is old", stays: true, change: func(_ *fixture, s *corev1.Secret) {

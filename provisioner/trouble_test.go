@@ -16,6 +16,7 @@ import (
 	ktesting "k8s.io/client-go/testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
@@ -26,7 +27,7 @@ import (
 // says so.
 type movedBackends struct {
 	fakeBackends
-	place        backends.Place
+	place        cinder.Place
 	connectorErr error
 }
 
@@ -42,21 +43,21 @@ func (b *movedBackends) Volumes(name string) (Volumes, error) {
 	return b.fakeBackends.Volumes(name)
 }
 
-func (b *movedBackends) Connector(name string) (backends.Connector, error) {
+func (b *movedBackends) Connector(name string) (cinder.Connector, error) {
 	if b.connectorErr != nil {
-		return backends.Connector{}, b.connectorErr
+		return cinder.Connector{}, b.connectorErr
 	}
 	return b.fakeBackends.Connector(name)
 }
 
-func (v movedVolumes) Place() backends.Place {
+func (v movedVolumes) Place() cinder.Place {
 	if v.at.place.IsKnown() {
 		return v.at.place
 	}
 	return v.fakeVolumes.Place()
 }
 
-var errNoSuchVolume = &backends.Error{Kind: backends.KindNotFound, Backend: "gold", Status: 404, Message: "no such volume"}
+var errNoSuchVolume = &cinder.Error{Kind: cinder.KindNotFound, Backend: "gold", Status: 404, Message: "no such volume"}
 
 // untouched fails the test if a volume was undone or removed.
 func (f *fixture) untouched(backend, why string) {
@@ -125,8 +126,8 @@ func TestMarkIsNotLostWhereTheBackendLeadsElsewhere(t *testing.T) {
 	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	f.released(pv)
 	// The credentials lead to project p2.
-	moved.place = backends.Place{Endpoint: "http://cinder:8776/v3", Project: "p2"}
-	gold.err = &backends.Error{Kind: backends.KindElsewhere, Backend: "gold", Message: "elsewhere", Place: moved.place}
+	moved.place = cinder.Place{Endpoint: "http://cinder:8776/v3", Project: "p2"}
+	gold.err = &cinder.Error{Kind: backends.KindElsewhere, Backend: "gold", Message: "elsewhere", Place: moved.place}
 	followup.VolumeSeen(pv)
 	followup.next(t.Context())
 	claim, err := f.Claims.PersistentVolumeClaims("team-a").Get("data")
@@ -139,10 +140,10 @@ func TestMarkIsNotLostWhereTheBackendLeadsElsewhere(t *testing.T) {
 	f.Recount("gold")
 	f.relist("gold")
 	// The original credentials are back.
-	moved.place, gold.err, gold.calls = backends.Place{}, nil, nil
+	moved.place, gold.err, gold.calls = cinder.Place{}, nil, nil
 	v := f.orphanVolume("uid-1")
-	v.ID, v.Status = "volume-1", backends.StatusAttaching
-	gold.listed = []backends.Volume{v}
+	v.ID, v.Status = "volume-1", cinder.StatusAttaching
+	gold.listed = []cinder.Volume{v}
 	f.Recount("gold")
 	f.count()
 	f.follow(followup)
@@ -194,12 +195,12 @@ func TestObjectOfAVolumeThatIsNotInUseYetIsKept(t *testing.T) {
 // and is kept on purpose with its Secret. The removal of a duplicate that was
 // never attached must not remove that Secret.
 func TestDuplicateLeavesTheSecretOfAKeptVolume(t *testing.T) {
-	prepare := func(t *testing.T) (f *fixture, second backends.Volume) {
+	prepare := func(t *testing.T) (f *fixture, second cinder.Volume) {
 		f = newFixture(t, credentialsOf("pvc-uid-gone"))
 		kept, second := f.orphanVolume("uid-gone"), f.orphanVolume("uid-gone")
 		kept.ID, kept.Metadata["readonly"] = "volume-kept", "False"
-		second.ID, second.Status = "volume-second", backends.StatusAvailable
-		f.backends["gold"].listed = []backends.Volume{kept, second}
+		second.ID, second.Status = "volume-second", cinder.StatusAvailable
+		f.backends["gold"].listed = []cinder.Volume{kept, second}
 		return f, second
 	}
 	t.Run("found by a new leader", func(t *testing.T) {
@@ -232,7 +233,7 @@ func TestConnectorThatCannotBeReadForgetsNoClaim(t *testing.T) {
 	f.noteEarlier(claim)
 	old := f.orphanVolume("uid-gone")
 	old.CreatedAt = time.Now().Add(-3 * time.Hour)
-	gold.listed = []backends.Volume{old}
+	gold.listed = []cinder.Volume{old}
 	f.count()
 	f.forgetClaim(claim)
 	moved.connectorErr = errors.New("cannot list the nodes")
@@ -269,7 +270,7 @@ func TestRecordOfAVolumeElsewhereIsNotStale(t *testing.T) {
 	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	f.released(pv)
 	f.forgetClaim(claim)
-	moved.place = backends.Place{Endpoint: "http://cinder:8776/v3", Project: "p2"}
+	moved.place = cinder.Place{Endpoint: "http://cinder:8776/v3", Project: "p2"}
 	f.backends["gold"].has = nil
 	followup.VolumeSeen(pv)
 	f.follow(followup)
@@ -318,7 +319,7 @@ func followupOfMark(pv *corev1.PersistentVolume) followup {
 func TestProofIsBoundedInTime(t *testing.T) {
 	f := newFixture(t)
 	v := f.orphanVolume("uid-gone")
-	v.Status = backends.StatusAttaching
+	v.Status = cinder.StatusAttaching
 	nodes := &boundedNodes{}
 	f.cleaner.Nodes = nodes
 	f.must(f.cleaner.Permit(f.cleaner.NobodyNeeds)(t.Context(), v))
@@ -379,8 +380,8 @@ func TestNewVolumeOfAClaimWhoseRecordIsGoneIsUndone(t *testing.T) {
 	_, err = f.provision(claim)
 	f.must(err)
 	v := f.orphanVolume("uid-1")
-	v.ID, v.Status = "volume-2", backends.StatusAttaching
-	gold.listed, gold.calls = []backends.Volume{v}, nil
+	v.ID, v.Status = "volume-2", cinder.StatusAttaching
+	gold.listed, gold.calls = []cinder.Volume{v}, nil
 	f.forgetClaim(claim)
 	followup.ClaimGone(claim)
 	f.follow(followup)
@@ -411,7 +412,7 @@ func TestRoomOfAKeptVolumeIsFreedWhenItIsGone(t *testing.T) {
 // its rule no longer names, and must not be removed.
 func TestErrorSaysWhyAMisplacedVolumeIsKept(t *testing.T) {
 	f := newFixture(t)
-	f.backends["silver"].listed = []backends.Volume{f.stamped("uid-1")}
+	f.backends["silver"].listed = []cinder.Volume{f.stamped("uid-1")}
 	f.backends["silver"].abandonKeeps = true
 	f.count()
 	_, err := f.provision(f.claim(nil))
@@ -483,7 +484,7 @@ func (b conflictBackends) Volumes(name string) (Volumes, error) {
 
 func (v conflictVolumes) Complete(_ context.Context, target backends.Target, _ bool) error {
 	v.call("complete %s", target.VolumeID)
-	return &backends.Error{Kind: backends.KindConflict, Backend: "gold", Message: "volume volume-1 is available where attaching was expected"}
+	return &cinder.Error{Kind: cinder.KindConflict, Backend: "gold", Message: "volume volume-1 is available where attaching was expected"}
 }
 
 // TestKeptVolumeThatWasDetachedStaysDetached: the PersistentVolume is released
@@ -528,7 +529,7 @@ func (b staleBackends) Volumes(name string) (Volumes, error) {
 	return staleVolumes{b.fakeBackends[name]}, nil
 }
 
-func (v staleVolumes) Volumes(context.Context) ([]backends.Volume, error) { return nil, nil }
+func (v staleVolumes) Volumes(context.Context) ([]cinder.Volume, error) { return nil, nil }
 
 // TestSweepOfSecretsByAnOldListingKeepsThoseThatCount: the volume was created
 // after the last listing, recorded and in use, and is kept with its Secret,
@@ -555,8 +556,8 @@ func TestSweepOfSecretsByAnOldListingKeepsThoseThatCount(t *testing.T) {
 	f.removeByHand(followup, pv)
 	f.follow(followup)
 	v := f.orphanVolume("uid-1")
-	v.ID, v.Status, v.Metadata["readonly"] = "volume-1", backends.StatusInUse, "False"
-	f.backends["gold"].listed = []backends.Volume{v}
+	v.ID, v.Status, v.Metadata["readonly"] = "volume-1", cinder.StatusInUse, "False"
+	f.backends["gold"].listed = []cinder.Volume{v}
 	f.must(f.SweepSecrets(t.Context()))
 	if !f.hasSecret("pvc-uid-1") {
 		t.Error("the Secret of the kept volume is gone")

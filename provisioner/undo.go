@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
@@ -123,7 +124,7 @@ func (p *Provisioner) markRecorded(ctx context.Context, item followup) error {
 		return err
 	}
 	err = volumes.Mark(p.onBehalfOf(ctx, ""), backends.Target{VolumeID: item.volume, Stamp: p.stampOf(item.claim, ""), Place: item.place})
-	if backends.IsKind(err, backends.KindNotFound) || proof.IsKept(err) {
+	if cinder.IsKind(err, cinder.KindNotFound) || proof.IsKept(err) {
 		return nil
 	}
 	return err
@@ -131,7 +132,7 @@ func (p *Provisioner) markRecorded(ctx context.Context, item followup) error {
 
 // recordedBy is the PersistentVolume that names a volume according to the cache,
 // or named it earlier in this term; empty if there is none.
-func (p *Provisioner) recordedBy(v backends.Volume) string {
+func (p *Provisioner) recordedBy(v cinder.Volume) string {
 	if found, err := p.Records.ByIndex(record.ByVolume, v.ID); err == nil && len(found) > 0 {
 		return found[0].(*corev1.PersistentVolume).Name
 	}

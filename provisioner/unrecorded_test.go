@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
@@ -36,8 +36,8 @@ func TestRecordedVolumeIsNeverTakenForAnOrphan(t *testing.T) {
 	followup.VolumeSeen(pv)
 	followup.next(t.Context()) // cannot complete it
 	v := f.orphanVolume("uid-1")
-	v.ID, v.Status = "volume-1", backends.StatusAttaching
-	gold.listed = []backends.Volume{v}
+	v.ID, v.Status = "volume-1", cinder.StatusAttaching
+	gold.listed = []cinder.Volume{v}
 	claim, err := f.Claims.PersistentVolumeClaims("team-a").Get("data")
 	f.must(err)
 	f.forgetClaim(claim)
@@ -92,7 +92,7 @@ func TestSecretOfAKeptVolumeStays(t *testing.T) {
 	f := newFixture(t, credentialsOf("pvc-uid-gone"))
 	gold := f.backends["gold"]
 	v := f.orphanVolume("uid-gone")
-	gold.listed = []backends.Volume{v}
+	gold.listed = []cinder.Volume{v}
 	followup := f.Followup()
 	gold.abandonKeeps = true
 	f.count()
@@ -119,7 +119,7 @@ func TestClaimThatGoesWhileItsBackendIsDownIsUndone(t *testing.T) {
 			f.noteEarlier(claim)
 			old := f.orphanVolume("uid-gone")
 			old.CreatedAt = time.Now().Add(-3 * time.Hour)
-			gold.listed = []backends.Volume{old}
+			gold.listed = []cinder.Volume{old}
 			if listed {
 				f.count()
 			}
@@ -169,8 +169,8 @@ func TestDuplicateThatCannotBeRemovedDoesNotFailTheListing(t *testing.T) {
 	pv := f.recorded()
 	f.store(pv)
 	gold := f.backends["gold"]
-	gold.listed = []backends.Volume{f.lateVolume(pv)}
-	gold.err = &backends.Error{Kind: backends.KindForbidden, Backend: "gold", Message: "an administrator must do it"}
+	gold.listed = []cinder.Volume{f.lateVolume(pv)}
+	gold.err = &cinder.Error{Kind: cinder.KindForbidden, Backend: "gold", Message: "an administrator must do it"}
 	all, err := f.RelistBackend(t.Context(), "gold")
 	if err != nil || len(all) != 1 {
 		t.Errorf("%d volumes, %v", len(all), err)
@@ -197,7 +197,7 @@ func TestRecordedVolumesOfARenamedBackendAreLeftAlone(t *testing.T) {
 	f.follow(followup) // waits for a policy that has the backend
 	v := f.orphanVolume("uid-1")
 	v.ID = "volume-1"
-	f.backends["silver"].listed = []backends.Volume{v}
+	f.backends["silver"].listed = []cinder.Volume{v}
 	f.count()
 	f.relist("silver")
 	if n := followup.queue.Len(); n != 0 {
@@ -261,7 +261,7 @@ func TestHistoricVolumeIsFoundThoughAnotherBackendIsDown(t *testing.T) {
 		t.Errorf("%q, %v", backend, err)
 	}
 	f.backends["silver"].has = nil
-	if _, err := f.locateHistoric(t.Context(), &record.Origin{VolumeID: "volume-9", PVName: "old"}); !backends.IsKind(err, backends.KindUnavailable) {
+	if _, err := f.locateHistoric(t.Context(), &record.Origin{VolumeID: "volume-9", PVName: "old"}); !cinder.IsKind(err, cinder.KindUnavailable) {
 		t.Errorf("error %v, want one that leaves open whether the volume exists", err)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
@@ -131,7 +131,7 @@ func TestReloadWhileABackendIsListedIsNotMissed(t *testing.T) {
 func TestReloadDuringAFailingAttemptIsNotMissed(t *testing.T) {
 	f := newFixture(t)
 	gold := f.backends["gold"]
-	gold.err = &backends.Error{Kind: backends.KindNotFound, Backend: "gold", Message: "no such type"}
+	gold.err = &cinder.Error{Kind: cinder.KindNotFound, Backend: "gold", Message: "no such type"}
 	gold.onCall = f.PolicyChanged
 	if _, err := f.provision(f.claim(nil)); err == nil {
 		t.Fatal("the attempt succeeded")
@@ -175,7 +175,7 @@ func TestOutageDuringADeletionParksIt(t *testing.T) {
 
 func TestReloadBringsBackTheDeniedAndTheFailing(t *testing.T) {
 	f := newFixture(t)
-	f.backends["gold"].err = &backends.Error{Kind: backends.KindNotFound, Backend: "gold", Message: "no such type"}
+	f.backends["gold"].err = &cinder.Error{Kind: cinder.KindNotFound, Backend: "gold", Message: "no such type"}
 	failing := f.claim(func(c *corev1.PersistentVolumeClaim) {
 		c.Name, c.UID, c.CreationTimestamp = "failing", "uid-failing", metav1.Now()
 	})
@@ -270,13 +270,13 @@ func TestFlappingBackendIsReportedOnce(t *testing.T) {
 func TestFencedWorkIsRetried(t *testing.T) {
 	f := newFixture(t)
 	gold := f.backends["gold"]
-	gold.err = &backends.Error{Kind: backends.KindFenced, Backend: "gold", Message: "the lease has run out without being renewed"}
+	gold.err = &cinder.Error{Kind: cinder.KindFenced, Backend: "gold", Message: "the lease has run out without being renewed"}
 	if _, err := f.provision(f.claim(nil)); err == nil || isIgnored(err) {
 		t.Errorf("error %v: the claim leaves the queue although the term continues", err)
 	}
 	gold.err = nil
 	pv := f.recorded()
-	gold.err = &backends.Error{Kind: backends.KindFenced, Backend: "gold", Message: "the lease has run out without being renewed"}
+	gold.err = &cinder.Error{Kind: cinder.KindFenced, Backend: "gold", Message: "the lease has run out without being renewed"}
 	if err := f.delete(pv); err == nil || isIgnored(err) {
 		t.Errorf("error %v: the deletion leaves the queue although the term continues", err)
 	}

@@ -2,10 +2,7 @@ package auth
 
 import (
 	"cmp"
-	"crypto/sha256"
 	"crypto/tls"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -16,6 +13,8 @@ import (
 
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/fingerprint"
 )
 
 // Config is what of a backend's configuration matters to its credentials.
@@ -109,7 +108,7 @@ func noauthCredentials(config Config, noauth Noauth) (Credentials, error) {
 	if strings.ContainsAny(noauth.User+noauth.Project, ": \t\r\n/") {
 		return Credentials{}, errors.New("user and project of a noauth endpoint must not contain colons, slashes or blanks, since they are sent as user:project")
 	}
-	return Credentials{Noauth: &noauth, Version: Fingerprint(config, noauth)}, nil
+	return Credentials{Noauth: &noauth, Version: fingerprint.Of(config, noauth)}, nil
 }
 
 // keystoneCredentials completes an entry whose files, profile and region are
@@ -137,7 +136,7 @@ func (f fileSet) keystoneCredentials(config Config, cloud clouds.Cloud) (Credent
 		TLS:      tlsConfig,
 		Endpoint: gophercloud.EndpointOpts{Region: cmp.Or(config.Region, cloud.RegionName), Availability: availability},
 	}
-	found.Version = Fingerprint(config, cloud.AuthType, cloud.AuthInfo, found.Endpoint, certificates)
+	found.Version = fingerprint.Of(config, cloud.AuthType, cloud.AuthInfo, found.Endpoint, certificates)
 	return found, nil
 }
 
@@ -153,19 +152,6 @@ func availabilityOf(name string) (gophercloud.Availability, error) {
 		return gophercloud.AvailabilityAdmin, nil
 	}
 	return "", fmt.Errorf("interface %q is none of public, internal and admin", name)
-}
-
-// Fingerprint is a hash over everything that shapes a client. JSON gives it a
-// stable form; nothing of it is stored but the hash.
-func Fingerprint(parts ...any) string {
-	encoded, err := json.Marshal(parts)
-	if err != nil {
-		// Only channels, functions and cycles fail to encode; configuration
-		// has none of these.
-		panic(fmt.Sprintf("configuration cannot be encoded: %v", err))
-	}
-	sum := sha256.Sum256(encoded)
-	return hex.EncodeToString(sum[:12])
 }
 
 // Source says where the credentials of a backend come from. Exactly one field

@@ -14,6 +14,8 @@ import (
 
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/fingerprint"
 )
 
 // The ways to prove an identity to Keystone that this package knows.
@@ -224,7 +226,7 @@ func (f fileSet) readCertificates(cloud clouds.Cloud) (*tls.Config, map[string]s
 		if !config.RootCAs.AppendCertsFromPEM(content) {
 			return nil, nil, fmt.Errorf("the CA certificate%s is not a PEM certificate", in(cloud.CACertFile))
 		}
-		read["ca"] = Fingerprint(content)
+		read["ca"] = fingerprint.Of(content)
 	}
 	if cloud.ClientCertFile != "" {
 		certificate, err := f.certificateText(cloud.ClientCertFile)
@@ -243,7 +245,7 @@ func (f fileSet) readCertificates(cloud clouds.Cloud) (*tls.Config, map[string]s
 			return nil, nil, fmt.Errorf("the client certificate%s cannot be used: %w", in(cloud.ClientCertFile), err)
 		}
 		config.Certificates = []tls.Certificate{pair}
-		read["certificate"], read["key"] = Fingerprint(certificate), Fingerprint(key)
+		read["certificate"], read["key"] = fingerprint.Of(certificate), fingerprint.Of(key)
 	} else if cloud.ClientKeyFile != "" {
 		return nil, nil, errors.New("a client key is given without a client certificate")
 	}

@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/audit"
@@ -38,8 +38,8 @@ type auditor struct {
 	tell   func(eventType, reason, message string)
 	record func(pv *corev1.PersistentVolume, reason, message string)
 	warn   func(message string, arguments ...any)
-	// told holds the findings already reported.
-	told map[audit.Finding]bool
+	// reported is the set of findings already reported.
+	reported map[audit.Finding]bool
 }
 
 // run audits until the context ends. The metrics are those of a leader; a
@@ -63,13 +63,13 @@ func (u *auditor) run(ctx context.Context) {
 // once makes one audit. It reads Cinder first, as Audit does.
 func (u *auditor) once(ctx context.Context) error {
 	settings := u.policy().Audit
-	listings := audit.ListEach(u.backends.Names(), func(name string) ([]backends.Volume, backends.Place, error) {
+	listings := audit.ListEach(u.backends.Names(), func(name string) ([]cinder.Volume, cinder.Place, error) {
 		lifecycle, err := u.backends.Volumes(name)
 		if err == nil {
 			err = lifecycle.Health()
 		}
 		if err != nil {
-			return nil, backends.Place{}, err
+			return nil, cinder.Place{}, err
 		}
 		volumes, err := u.provisioner.RelistBackend(ctx, name)
 		return volumes, lifecycle.Place(), err
@@ -96,17 +96,17 @@ func (u *auditor) once(ctx context.Context) error {
 	return notRemoved
 }
 
-func (u *auditor) find(ctx context.Context, backend, id string) (backends.Volume, bool, error) {
+func (u *auditor) find(ctx context.Context, backend, id string) (cinder.Volume, bool, error) {
 	lifecycle, _, err := u.backends.configured(backend)
 	if err != nil {
-		return backends.Volume{}, false, err
+		return cinder.Volume{}, false, err
 	}
 	return lifecycle.Find(ctx, id)
 }
 
-// mostTold is how many findings of one audit without an object of their own get
-// an event. The command `audit` lists them all.
-const mostTold = 20
+// mostReported is how many findings of one audit without an object of their own
+// get an event. The command `audit` lists them all.
+const mostReported = 20
 
 // report reports what is new: on the PersistentVolume where there is one, else
 // on the program's Lease.
@@ -115,13 +115,13 @@ func (u *auditor) report(findings, removed []audit.Finding) {
 		u.warn("Removed what the audit found to be unused", "kind", f.Kind, "backend", f.Backend, "subject", audit.Subject(f))
 		u.tell(corev1.EventTypeNormal, "AuditRemoved", fmt.Sprintf("%s: %s on backend %s was removed: %s", f.Kind, audit.Subject(f), f.Backend, f.Message))
 	}
-	told, more := map[audit.Finding]bool{}, 0
+	reported, more := map[audit.Finding]bool{}, 0
 	for _, f := range findings {
 		// The age in a message changes with every audit.
 		key := f
 		key.Message = ""
-		told[key] = true
-		if u.told[key] {
+		reported[key] = true
+		if u.reported[key] {
 			continue
 		}
 		u.warn("The audit has a finding", "kind", f.Kind, "backend", f.Backend, "subject", audit.Subject(f), "finding", f.Message)
@@ -129,14 +129,14 @@ func (u *auditor) report(findings, removed []audit.Finding) {
 			u.record(pv, string(f.Kind), f.Message)
 			continue
 		}
-		if more++; more <= mostTold {
+		if more++; more <= mostReported {
 			u.tell(corev1.EventTypeWarning, string(f.Kind), fmt.Sprintf("%s%s: %s", audit.Subject(f), onBackend(f), f.Message))
 		}
 	}
-	if more > mostTold {
-		u.tell(corev1.EventTypeWarning, "AuditFindings", fmt.Sprintf("%d more findings; the audit command lists them all", more-mostTold))
+	if more > mostReported {
+		u.tell(corev1.EventTypeWarning, "AuditFindings", fmt.Sprintf("%d more findings; the audit command lists them all", more-mostReported))
 	}
-	u.told = told
+	u.reported = reported
 }
 
 func onBackend(f audit.Finding) string {

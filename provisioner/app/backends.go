@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
@@ -99,10 +100,10 @@ func (t *termBackends) newLifecycle(config backends.Config) *backends.Lifecycle 
 	})
 }
 
-func (t *termBackends) Connector(name string) (backends.Connector, error) {
+func (t *termBackends) Connector(name string) (cinder.Connector, error) {
 	source, backend, err := t.find(name)
 	if err != nil {
-		return backends.Connector{}, err
+		return cinder.Connector{}, err
 	}
 	connector := wiring.BackendConfig(source, backend, t.cluster).Connector
 	if selected := backend.Connector.NodeLabels; len(selected) > 0 && len(connector.WWPNs) == 0 {

@@ -95,14 +95,14 @@ func (a *App) elect(ctx context.Context) error {
 		return fmt.Errorf("leader election: %w", err)
 	}
 	// A new elector asks for the lease at once, not at the next poll.
-	standAnew := func() {
+	reacquire := func() {
 		mu.Lock()
 		defer mu.Unlock()
 		if !leading && !elector.IsLeader() {
 			release()
 		}
 	}
-	a.leaseReleased.Store(&standAnew)
+	a.leaseReleased.Store(&reacquire)
 	defer a.leaseReleased.Store(nil)
 	elector.Run(candidacy)
 	mu.Lock()
@@ -126,8 +126,8 @@ func (a *App) watchLease(ctx context.Context) {
 		if !ok || lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity != "" {
 			return
 		}
-		if standAnew := a.leaseReleased.Load(); standAnew != nil {
-			(*standAnew)()
+		if reacquire := a.leaseReleased.Load(); reacquire != nil {
+			(*reacquire)()
 		}
 	}
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{

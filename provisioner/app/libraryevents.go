@@ -44,30 +44,30 @@ type libraryEvents struct {
 }
 
 func (e *libraryEvents) CreateWithEventNamespace(event *corev1.Event) (*corev1.Event, error) {
-	return e.tell(event)
+	return e.enqueue(event)
 }
 
 func (e *libraryEvents) UpdateWithEventNamespace(event *corev1.Event) (*corev1.Event, error) {
-	return e.tell(event)
+	return e.enqueue(event)
 }
 
 func (e *libraryEvents) PatchWithEventNamespace(event *corev1.Event, _ []byte) (*corev1.Event, error) {
-	return e.tell(event)
+	return e.enqueue(event)
 }
 
 func (e *libraryEvents) CreateWithEventNamespaceWithContext(_ context.Context, event *corev1.Event) (*corev1.Event, error) {
-	return e.tell(event)
+	return e.enqueue(event)
 }
 
 func (e *libraryEvents) UpdateWithEventNamespaceWithContext(_ context.Context, event *corev1.Event) (*corev1.Event, error) {
-	return e.tell(event)
+	return e.enqueue(event)
 }
 
 func (e *libraryEvents) PatchWithEventNamespaceWithContext(_ context.Context, event *corev1.Event, _ []byte) (*corev1.Event, error) {
-	return e.tell(event)
+	return e.enqueue(event)
 }
 
-func (e *libraryEvents) tell(event *corev1.Event) (*corev1.Event, error) {
+func (e *libraryEvents) enqueue(event *corev1.Event) (*corev1.Event, error) {
 	var about runtime.Object = &event.InvolvedObject
 	if event.InvolvedObject.Kind == "PersistentVolume" {
 		// The event counts for the namespace of its claim, which the reference does

@@ -200,7 +200,7 @@ func readFile(path string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read policy: %w", err)
 	}
-	defer file.Close() // nolint:errcheck // Nothing was written.
+	defer file.Close() //nolint:errcheck // Nothing was written.
 	data, err := io.ReadAll(io.LimitReader(file, policy.MaxFileSize+1))
 	if err != nil {
 		return nil, fmt.Errorf("read policy: %w", err)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -84,9 +85,9 @@ type State struct {
 
 // Listing is a backend's volumes of the cluster.
 type Listing struct {
-	Volumes []backends.Volume
+	Volumes []cinder.Volume
 	// Place is where the backend leads.
-	Place backends.Place
+	Place cinder.Place
 	// Unstamped contains recorded volumes, by ID, that exist but are not in
 	// Volumes; a volume in neither does not exist.
 	Unstamped map[string]bool
@@ -95,7 +96,7 @@ type Listing struct {
 
 // Compare returns what is wrong, sorted by kind, backend and volume.
 func Compare(s State) []Finding {
-	c := &comparison{State: s, recorded: map[string]bool{}, byClaim: map[string]record.Volume{}, volumes: map[place]backends.Volume{}}
+	c := &comparison{State: s, recorded: map[string]bool{}, byClaim: map[string]record.Volume{}, volumes: map[place]cinder.Volume{}}
 	for _, record := range s.Records.Volumes {
 		c.recorded[record.VolumeID] = true
 		c.byClaim[record.ClaimUID] = record
@@ -125,9 +126,9 @@ func Compare(s State) []Finding {
 
 type comparison struct {
 	State
-	// recorded has volumes by ID: two backends may show the same ones.
+	// recorded maps IDs to volumes: two backends may show the same ones.
 	recorded map[string]bool
-	volumes  map[place]backends.Volume
+	volumes  map[place]cinder.Volume
 	byClaim  map[string]record.Volume // by claim UID
 	findings []Finding
 }
@@ -140,7 +141,7 @@ func (c *comparison) add(f Finding) { c.findings = append(c.findings, f) }
 func (c *comparison) young(at time.Time) bool { return c.Now.Sub(at) < c.Grace }
 
 // volume judges a stamped volume that no PersistentVolume names.
-func (c *comparison) volume(backend string, v backends.Volume) {
+func (c *comparison) volume(backend string, v cinder.Volume) {
 	if c.recorded[v.ID] || c.young(v.CreatedAt) {
 		return
 	}
@@ -149,7 +150,7 @@ func (c *comparison) volume(backend string, v backends.Volume) {
 	f := Finding{
 		Backend: backend, Volume: v.ID, Claim: stamp.Namespace + "/" + stamp.Claim, Tenant: stamp.Tenant, Stamp: stamp,
 		// Only a volume that a PersistentVolume names is ever attached.
-		Removable: !v.EverAttached() && !v.IsCopy() && stamp.PV == record.PVNameFor(stamp.ClaimUID) && (recorded && other.Damage == nil || !c.Records.Names[stamp.PV]),
+		Removable: !backends.EverAttached(v) && !backends.IsCopy(v) && stamp.PV == record.PVNameFor(stamp.ClaimUID) && (recorded && other.Damage == nil || !c.Records.Names[stamp.PV]),
 	}
 	claim, pending := c.Records.Claims[stamp.ClaimUID]
 	switch {
@@ -170,13 +171,13 @@ func (c *comparison) volume(backend string, v backends.Volume) {
 }
 
 // history describes what is known about an orphan's data.
-func (c *comparison) history(f Finding, v backends.Volume) string {
+func (c *comparison) history(f Finding, v cinder.Volume) string {
 	switch {
 	case f.Removable:
 		return "it was never attached, so nobody has written to it through this program"
-	case v.IsCopy():
+	case backends.IsCopy(v):
 		return "it is younger than its stamp and looks like a restored backup"
-	case v.EverAttached():
+	case backends.EverAttached(v):
 		return "it has been attached and may contain data; it may have been kept on purpose"
 	}
 	return "its stamp contradicts itself, so it may not be this program's volume"
@@ -234,14 +235,14 @@ func elsewhere(r record.Volume, listing Listing) string {
 }
 
 // stuck says what is wrong with a recorded volume's state; empty if nothing is.
-func (c *comparison) stuck(r record.Volume, v backends.Volume) string {
+func (c *comparison) stuck(r record.Volume, v cinder.Volume) string {
 	switch v.Status {
-	case backends.StatusError, backends.StatusErrorDeleting, backends.StatusErrorExtending:
+	case cinder.StatusError, cinder.StatusErrorDeleting, cinder.StatusErrorExtending:
 		return fmt.Sprintf("its volume is %s", v.Status)
-	case backends.StatusInUse:
+	case cinder.StatusInUse:
 		return ""
 	}
-	if c.young(r.CreatedAt) || r.Released && v.Status != backends.StatusDeleting {
+	if c.young(r.CreatedAt) || r.Released && v.Status != cinder.StatusDeleting {
 		return ""
 	}
 	return fmt.Sprintf("its volume is %s, and the PersistentVolume %s old", v.Status, c.age(r.CreatedAt))

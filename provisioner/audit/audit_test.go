@@ -8,17 +8,18 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 var now = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
 // here is where both backends lead.
-var here = backends.Place{Endpoint: "http://cinder:8776/v3", Project: "p1"}
+var here = cinder.Place{Endpoint: "http://cinder:8776/v3", Project: "p1"}
 
 // stamped is a volume of a claim, an hour old.
-func stamped(id, uid string, status backends.Status, change func(*backends.Volume)) backends.Volume {
-	v := backends.Volume{ID: id, Status: status, SizeGiB: 1, CreatedAt: now.Add(-time.Hour), Metadata: backends.Stamp{
+func stamped(id, uid string, status cinder.Status, change func(*cinder.Volume)) cinder.Volume {
+	v := cinder.Volume{ID: id, Status: status, SizeGiB: 1, CreatedAt: now.Add(-time.Hour), Metadata: backends.Stamp{
 		Cluster: "cluster-1", Namespace: "team-a", Claim: "data", ClaimUID: uid, PV: "pvc-" + uid, Tenant: "a", StorageClass: "fast",
 	}.Metadata(nil)}
 	if change != nil {
@@ -38,24 +39,24 @@ func recorded(uid, volume string, change func(*record.Volume)) record.Volume {
 	return r
 }
 
-func at(place backends.Place) func(*record.Volume) {
+func at(place cinder.Place) func(*record.Volume) {
 	return func(r *record.Volume) { r.Place = place }
 }
 
 const remedy = "put the configuration and credentials of backend gold back to what they were, or, if the volume is certainly gone, run: " +
 	"kubectl annotate pv pvc-1 --overwrite standalone-cinder.openstack.org/endpoint=http://cinder:8776/v3 standalone-cinder.openstack.org/project-id=p1"
 
-func ofAnotherCluster(v *backends.Volume) {
+func ofAnotherCluster(v *cinder.Volume) {
 	v.Metadata[backends.StampPrefix+"kube-system-uid"] = "another-uid"
 }
 
-func attached(v *backends.Volume) { v.Metadata["readonly"] = "False" }
+func attached(v *cinder.Volume) { v.Metadata["readonly"] = "False" }
 
 func TestCompare(t *testing.T) {
 	for _, c := range []struct {
 		name    string
-		volumes []backends.Volume
-		lab     []backends.Volume
+		volumes []cinder.Volume
+		lab     []cinder.Volume
 		err     error
 		foreign string
 		records []record.Volume
@@ -63,54 +64,54 @@ func TestCompare(t *testing.T) {
 		secrets []record.Secret
 		want    []string
 	}{
-		{name: "all is well", volumes: []backends.Volume{stamped("v1", "1", "in-use", attached)}, records: []record.Volume{recorded("1", "v1", nil)},
+		{name: "all is well", volumes: []cinder.Volume{stamped("v1", "1", "in-use", attached)}, records: []record.Volume{recorded("1", "v1", nil)},
 			secrets: []record.Secret{{Name: "pvc-1-credentials", PV: "pvc-1", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}}},
-		{name: "orphan that was never recorded", volumes: []backends.Volume{stamped("v1", "1", "attaching", nil)},
+		{name: "orphan that was never recorded", volumes: []cinder.Volume{stamped("v1", "1", "attaching", nil)},
 			want: []string{"OrphanVolume v1 removable: no PersistentVolume names it and its claim is gone; it is attaching and 1h0m0s old; it was never attached, so nobody has written to it through this program"}},
-		{name: "another cluster's of the same clusterID", volumes: []backends.Volume{stamped("v1", "1", "attaching", ofAnotherCluster)},
+		{name: "another cluster's volume with the same clusterID", volumes: []cinder.Volume{stamped("v1", "1", "attaching", ofAnotherCluster)},
 			want: []string{`SharedClusterID v1: it is stamped under kube-system UID "another-uid", but this cluster's is "uid-1": two clusters share clusterID "cluster-1"; give each its own in the policy`}},
-		{name: "orphan with data", volumes: []backends.Volume{stamped("v1", "1", "available", attached)},
+		{name: "orphan with data", volumes: []cinder.Volume{stamped("v1", "1", "available", attached)},
 			want: []string{"OrphanVolume v1: no PersistentVolume names it and its claim is gone; it is available and 1h0m0s old; it has been attached and may contain data; it may have been kept on purpose"}},
-		{name: "restored backup", volumes: []backends.Volume{stamped("v1", "1", "available", func(v *backends.Volume) {
+		{name: "restored backup", volumes: []cinder.Volume{stamped("v1", "1", "available", func(v *cinder.Volume) {
 			v.Metadata["standalone-cinder.openstack.org/requested-at"] = now.Add(-30 * time.Hour).Format(time.RFC3339)
 		})}, want: []string{"OrphanVolume v1: no PersistentVolume names it and its claim is gone; it is available and 1h0m0s old; it is younger than its stamp and looks like a restored backup"}},
-		{name: "stamp that contradicts itself", volumes: []backends.Volume{stamped("v1", "1", "available", func(v *backends.Volume) {
+		{name: "stamp that contradicts itself", volumes: []cinder.Volume{stamped("v1", "1", "available", func(v *cinder.Volume) {
 			v.Metadata["csi.storage.k8s.io/pv/name"] = "pvc-2"
 		})}, want: []string{"OrphanVolume v1: no PersistentVolume names it and its claim is gone; it is available and 1h0m0s old; its stamp contradicts itself, so it may not be this program's volume"}},
-		{name: "young orphan", volumes: []backends.Volume{stamped("v1", "1", "attaching", func(v *backends.Volume) { v.CreatedAt = now.Add(-time.Minute) })}},
-		{name: "claim that waits for its volume", volumes: []backends.Volume{stamped("v1", "1", "attaching", nil)},
+		{name: "young orphan", volumes: []cinder.Volume{stamped("v1", "1", "attaching", func(v *cinder.Volume) { v.CreatedAt = now.Add(-time.Minute) })}},
+		{name: "claim that waits for its volume", volumes: []cinder.Volume{stamped("v1", "1", "attaching", nil)},
 			claims: map[string]record.Claim{"1": {Namespace: "team-a", Name: "data"}},
 			want:   []string{"UnfinishedVolume v1: its claim is pending, and the volume is attaching and 1h0m0s old"}},
-		{name: "claim that uses another PersistentVolume", volumes: []backends.Volume{stamped("v1", "1", "attaching", nil)},
+		{name: "claim that uses another PersistentVolume", volumes: []cinder.Volume{stamped("v1", "1", "attaching", nil)},
 			claims: map[string]record.Claim{"1": {Elsewhere: true}},
 			want:   []string{"OrphanVolume v1 removable: no PersistentVolume names it and its claim is gone; it is attaching and 1h0m0s old; it was never attached, so nobody has written to it through this program"}},
-		{name: "second volume on another backend", volumes: []backends.Volume{stamped("v1", "1", "in-use", attached)}, lab: []backends.Volume{stamped("v2", "1", "attaching", nil)},
+		{name: "duplicate on another backend", volumes: []cinder.Volume{stamped("v1", "1", "in-use", attached)}, lab: []cinder.Volume{stamped("v2", "1", "attaching", nil)},
 			records: []record.Volume{recorded("1", "v1", nil)},
 			want:    []string{"SecondVolume v2 removable: PersistentVolume pvc-1 of the same claim names volume v1 on backend gold"}},
-		{name: "two backends that show the same volumes", volumes: []backends.Volume{stamped("v1", "1", "in-use", attached)}, lab: []backends.Volume{stamped("v1", "1", "in-use", attached)},
+		{name: "two backends that show the same volumes", volumes: []cinder.Volume{stamped("v1", "1", "in-use", attached)}, lab: []cinder.Volume{stamped("v1", "1", "in-use", attached)},
 			records: []record.Volume{recorded("1", "v1", nil)}},
 		{name: "volume that is lost", records: []record.Volume{recorded("1", "v1", nil)},
 			want: []string{"MissingVolume v1: its volume does not exist; its data is lost unless the storage array has a copy"}},
-		{name: "volume of another endpoint", volumes: []backends.Volume{stamped("v2", "2", "in-use", attached)},
-			records: []record.Volume{recorded("2", "v2", at(backends.Place{})), recorded("1", "v1", at(backends.Place{Endpoint: "http://old:8776/v3", Project: "p0"}))},
+		{name: "volume of another endpoint", volumes: []cinder.Volume{stamped("v2", "2", "in-use", attached)},
+			records: []record.Volume{recorded("2", "v2", at(cinder.Place{})), recorded("1", "v1", at(cinder.Place{Endpoint: "http://old:8776/v3", Project: "p0"}))},
 			want:    []string{"VolumeElsewhere v1: its volume was recorded at http://old:8776/v3 (project p0), but the backend leads to http://cinder:8776/v3 (project p1), where it does not exist; " + remedy}},
-		{name: "volume that is found at another address than the recorded one", volumes: []backends.Volume{stamped("v1", "1", "in-use", attached)},
-			records: []record.Volume{recorded("1", "v1", at(backends.Place{Endpoint: "https://cinder:8776/v3", Project: "p1"}))}},
-		{name: "volume without a record, where no other is", records: []record.Volume{recorded("1", "v1", at(backends.Place{}))},
+		{name: "volume found at another address than the recorded one", volumes: []cinder.Volume{stamped("v1", "1", "in-use", attached)},
+			records: []record.Volume{recorded("1", "v1", at(cinder.Place{Endpoint: "https://cinder:8776/v3", Project: "p1"}))}},
+		{name: "volume without a record, where no other is", records: []record.Volume{recorded("1", "v1", at(cinder.Place{}))},
 			want: []string{"VolumeElsewhere v1: its volume does not exist at http://cinder:8776/v3 (project p1), but nothing shows that it was ever there: " +
 				"the PersistentVolume does not record where it was made, and there is no other volume of this cluster; " + remedy}},
-		{name: "volume without a record, where others are", volumes: []backends.Volume{stamped("v2", "2", "in-use", attached)},
-			records: []record.Volume{recorded("2", "v2", nil), recorded("1", "v1", at(backends.Place{}))},
+		{name: "volume without a record, where others are", volumes: []cinder.Volume{stamped("v2", "2", "in-use", attached)},
+			records: []record.Volume{recorded("2", "v2", nil), recorded("1", "v1", at(cinder.Place{}))},
 			want:    []string{"MissingVolume v1: its volume does not exist; its data is lost unless the storage array has a copy"}},
 		{name: "volume without the stamp", foreign: "v1", records: []record.Volume{recorded("1", "v1", nil)},
 			want: []string{"ForeignVolume v1: its volume exists but does not carry this cluster's stamp; it will not be deleted"}},
-		{name: "volume of another claim", volumes: []backends.Volume{stamped("v1", "2", "in-use", attached)}, records: []record.Volume{recorded("1", "v1", nil)},
+		{name: "volume of another claim", volumes: []cinder.Volume{stamped("v1", "2", "in-use", attached)}, records: []record.Volume{recorded("1", "v1", nil)},
 			want: []string{"ForeignVolume v1: its volume is stamped for something else; it will not be deleted"}},
-		{name: "volume in error", volumes: []backends.Volume{stamped("v1", "1", "error_deleting", attached)}, records: []record.Volume{recorded("1", "v1", nil)},
+		{name: "volume in error", volumes: []cinder.Volume{stamped("v1", "1", "error_deleting", attached)}, records: []record.Volume{recorded("1", "v1", nil)},
 			want: []string{"StuckVolume v1: its volume is error_deleting"}},
-		{name: "volume that was never attached in the end", volumes: []backends.Volume{stamped("v1", "1", "attaching", nil)}, records: []record.Volume{recorded("1", "v1", nil)},
+		{name: "volume whose attachment never completed", volumes: []cinder.Volume{stamped("v1", "1", "attaching", nil)}, records: []record.Volume{recorded("1", "v1", nil)},
 			want: []string{"StuckVolume v1: its volume is attaching, and the PersistentVolume 1h0m0s old"}},
-		{name: "kept volume of a released PersistentVolume", volumes: []backends.Volume{stamped("v1", "1", "available", attached)},
+		{name: "kept volume of a released PersistentVolume", volumes: []cinder.Volume{stamped("v1", "1", "available", attached)},
 			records: []record.Volume{recorded("1", "v1", func(r *record.Volume) { r.Released = true })}},
 		{name: "backend that does not answer", err: errors.New("backend gold: down"), records: []record.Volume{recorded("1", "v1", nil)},
 			want: []string{"BackendUnreadable : backend gold: down; its volumes are not compared"}},
@@ -121,14 +122,14 @@ func TestCompare(t *testing.T) {
 		{name: "Secret that nothing refers to", secrets: []record.Secret{{Name: "s1", PV: "pvc-1", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}},
 			want: []string{"OrphanSecret s1 removable: its PersistentVolume is gone, and so is the claim"}},
 		{name: "Secret of another cluster", secrets: []record.Secret{{Name: "s1", PV: "pvc-1", Cluster: "cluster-2", CreatedAt: now.Add(-time.Hour)}}},
-		{name: "Secret of a volume that was kept", volumes: []backends.Volume{stamped("v1", "1", "available", attached)},
+		{name: "Secret of a volume that was kept", volumes: []cinder.Volume{stamped("v1", "1", "available", attached)},
 			secrets: []record.Secret{{Name: "s1", PV: "pvc-1", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}},
 			want: []string{"OrphanSecret s1: its PersistentVolume is gone, and so is the claim",
 				"OrphanVolume v1: no PersistentVolume names it and its claim is gone; it is available and 1h0m0s old; it has been attached and may contain data; it may have been kept on purpose"}},
-		{name: "Secret beside a backend that does not answer", err: errors.New("down"),
+		{name: "Secret with a backend that does not answer", err: errors.New("down"),
 			secrets: []record.Secret{{Name: "s1", PV: "pvc-1", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}},
 			want:    []string{"BackendUnreadable : down; its volumes are not compared", "OrphanSecret s1: its PersistentVolume is gone, and so is the claim"}},
-		{name: "second volume that was attached", volumes: []backends.Volume{stamped("v1", "1", "in-use", attached), stamped("v2", "1", "available", attached)},
+		{name: "duplicate that was attached", volumes: []cinder.Volume{stamped("v1", "1", "in-use", attached), stamped("v2", "1", "available", attached)},
 			records: []record.Volume{recorded("1", "v1", nil)},
 			want:    []string{"SecondVolume v2: PersistentVolume pvc-1 of the same claim names volume v1 on backend gold"}},
 		{name: "shared Secret that nothing refers to", secrets: []record.Secret{{Name: "gold-cephx-1", SharedBy: "gold", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}},

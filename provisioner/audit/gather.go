@@ -4,12 +4,12 @@ import (
 	"context"
 	"sync"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // ListEach lists all backends at once, so that a slow one delays no other.
-func ListEach(names []string, list func(name string) ([]backends.Volume, backends.Place, error)) map[string]Listing {
+func ListEach(names []string, list func(name string) ([]cinder.Volume, cinder.Place, error)) map[string]Listing {
 	var mu sync.Mutex
 	var group sync.WaitGroup
 	listings := map[string]Listing{}
@@ -26,7 +26,7 @@ func ListEach(names []string, list func(name string) ([]backends.Volume, backend
 }
 
 // Finder reads one volume by its ID.
-type Finder func(ctx context.Context, backend, volumeID string) (v backends.Volume, found bool, err error)
+type Finder func(ctx context.Context, backend, volumeID string) (v cinder.Volume, found bool, err error)
 
 // ConfirmMissing reads every recorded volume that its backend's listing does
 // not show: it may have lost its stamp, or be younger than the listing.

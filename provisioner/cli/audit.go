@@ -20,6 +20,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/audit"
@@ -139,7 +140,7 @@ func Audit(ctx context.Context, options AuditOptions) (report AuditReport, notRe
 	if err != nil {
 		return AuditReport{}, nil, err
 	}
-	audit.ConfirmMissing(ctx, func(ctx context.Context, backend, id string) (backends.Volume, bool, error) {
+	audit.ConfirmMissing(ctx, func(ctx context.Context, backend, id string) (cinder.Volume, bool, error) {
 		return lifecycles[backend].Find(ctx, id)
 	}, listings, records)
 	report = AuditReport{Cluster: cluster, Recorded: len(records.Volumes)}
@@ -151,10 +152,10 @@ func Audit(ctx context.Context, options AuditOptions) (report AuditReport, notRe
 		cleaner := proof.Cleaner{Client: client, ProvisionerName: options.ProvisionerName, Cluster: cluster, ClusterUID: clusterUID, Namespace: namespace,
 			RecordedBy: records.RecordedBy,
 			Nodes:      nodeuse.New(nodeuse.Options{Client: client}),
-			Volumes: func(name string) (proof.Unrecorded, backends.Connector, error) {
+			Volumes: func(name string) (proof.Unrecorded, cinder.Connector, error) {
 				backend, ok := loaded.Backend(name)
 				if !ok {
-					return nil, backends.Connector{}, fmt.Errorf("backend %q is not in the policy", name)
+					return nil, cinder.Connector{}, fmt.Errorf("backend %q is not in the policy", name)
 				}
 				return lifecycles[name], wiring.BackendConfig(loaded, backend, cluster).Connector, nil
 			}}
@@ -193,7 +194,7 @@ func auditBackends(ctx context.Context, loaded *policy.Policy, cluster string, o
 
 // listBackends lists all backends at once, so that a slow one delays no other.
 func listBackends(ctx context.Context, lifecycles map[string]*backends.Lifecycle) map[string]audit.Listing {
-	return audit.ListEach(slices.Collect(maps.Keys(lifecycles)), func(name string) ([]backends.Volume, backends.Place, error) {
+	return audit.ListEach(slices.Collect(maps.Keys(lifecycles)), func(name string) ([]cinder.Volume, cinder.Place, error) {
 		volumes, err := lifecycles[name].Volumes(ctx)
 		return volumes, lifecycles[name].Place(), err
 	})

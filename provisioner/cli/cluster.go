@@ -13,6 +13,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
@@ -38,7 +39,7 @@ func Places(p *policy.Policy, cloudsFile string) map[string]policy.Place {
 		if backend.Auth.Environment || backend.Auth.Cloud != "" && cloudsFile == "" {
 			continue
 		}
-		if at := backends.Expect(sources, wiring.BackendConfig(p, backend, "")); at != (backends.Place{}) {
+		if at := backends.Expect(sources, wiring.BackendConfig(p, backend, "")); at != (cinder.Place{}) {
 			places[backend.Name] = policy.Place(at)
 		}
 	}

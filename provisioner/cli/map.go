@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/yaml"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
@@ -219,7 +219,7 @@ func Map(options MapOptions, document []byte, stdin io.Reader) (mapped Mapped, r
 		return Mapped{}, nil, err
 	}
 	if options.PolicyFile == "" && result.Source.RBD != nil {
-		result.Warnings = append(result.Warnings, "without a policy rbd is shown as the native source, which Kubernetes mounts up to 1.30 only; a policy's mapping.rbd names the cluster for ceph-csi, and without it such volumes are refused")
+		result.Warnings = append(result.Warnings, "without a policy rbd is shown as the native source, which Kubernetes mounts only up to 1.30; a policy's mapping.rbd names the cluster for ceph-csi, and without it such volumes are refused")
 	}
 	return newMapped(result, mode, volumeMode), nil, nil
 }
@@ -252,7 +252,7 @@ func newMapped(result mappers.Result, mode corev1.PersistentVolumeAccessMode, vo
 }
 
 // mapBackend reads a backend from the policy.
-func mapBackend(options MapOptions, stdin io.Reader) (name string, connector backends.Connector, mappings map[string]mappers.Mapping, err error) {
+func mapBackend(options MapOptions, stdin io.Reader) (name string, connector cinder.Connector, mappings map[string]mappers.Mapping, err error) {
 	if options.PolicyFile == "" {
 		if options.Backend != "" {
 			return "", connector, nil, errors.New("--backend is about a policy and needs --policy")
@@ -293,7 +293,7 @@ func mapBackend(options MapOptions, stdin io.Reader) (name string, connector bac
 
 // capturedConnector is the connector that a document says it was made for. An
 // unreadable one is ignored: the document is about the connection.
-func capturedConnector(document []byte) (backends.Connector, bool) {
+func capturedConnector(document []byte) (cinder.Connector, bool) {
 	var captured struct {
 		Connector struct {
 			Host      string   `json:"host"`
@@ -303,10 +303,10 @@ func capturedConnector(document []byte) (backends.Connector, bool) {
 		} `json:"connector_used"`
 	}
 	if err := json.Unmarshal(document, &captured); err != nil {
-		return backends.Connector{}, false
+		return cinder.Connector{}, false
 	}
 	from := captured.Connector
-	connector := backends.Connector{Host: from.Host, Initiator: from.Initiator, NQN: from.NQN}
+	connector := cinder.Connector{Host: from.Host, Initiator: from.Initiator, NQN: from.NQN}
 	for _, wwpn := range from.WWPNs {
 		connector.WWPNs = append(connector.WWPNs, strings.ToLower(strings.ReplaceAll(wwpn, ":", "")))
 	}

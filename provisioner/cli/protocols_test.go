@@ -79,7 +79,7 @@ func TestProtocolExamples(t *testing.T) {
 			rewritten.WriteString(string(text[end:at[6]]) + got)
 			end = at[7]
 			if got != want && !*updateDocs {
-				t.Errorf("becomes\n%s\nnot (go test -update writes it anew)\n%s", got, want)
+				t.Errorf("becomes\n%s\nnot (rewrite it with go test -update)\n%s", got, want)
 			}
 		})
 	}

@@ -35,7 +35,7 @@ type queue struct {
 	limits  limits
 	waiting int
 	lanes   map[string]*lane
-	turns   *list.List // of *lane, each with something to say
+	turns   *list.List // of *lane, each with waiting events
 }
 
 type lane struct {

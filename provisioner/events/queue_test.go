@@ -36,7 +36,7 @@ func TestOrderOfEvents(t *testing.T) {
 			want: "a/1 R , b/1 R , a/2 R , a/3 R ",
 		},
 		{
-			name: "the newest of an object and reason is told, where the object waits", limits: limits{9, 9},
+			name: "only the newest event of an object and reason is kept, in the object's place", limits: limits{9, 9},
 			add:  []event{about("a", "1", "R", "old"), about("a", "2", "R", ""), about("a", "1", "R", "new")},
 			want: "a/1 R new, a/2 R ",
 		},
@@ -46,17 +46,17 @@ func TestOrderOfEvents(t *testing.T) {
 			want: "a/1 S , a/1 R new",
 		},
 		{
-			name: "an object with much to say does not keep others waiting", limits: limits{9, 9},
+			name: "an object with many events does not delay others", limits: limits{9, 9},
 			add:  []event{about("a", "1", "R", ""), about("a", "1", "S", ""), about("a", "2", "R", "")},
 			want: "a/1 R , a/2 R , a/1 S ",
 		},
 		{
-			name: "a namespace has a bound of its own", limits: limits{9, 2},
+			name: "a namespace has its own limit", limits: limits{9, 2},
 			add:  []event{about("b", "1", "R", ""), about("a", "1", "R", ""), about("a", "2", "R", ""), about("a", "3", "R", "")},
 			want: "b/1 R , a/2 R , a/3 R ", dropped: 1,
 		},
 		{
-			name: "where there are too many, the longest loses its oldest", limits: limits{3, 9},
+			name: "when there are too many, the longest lane loses its oldest", limits: limits{3, 9},
 			add:  []event{about("a", "1", "R", ""), about("a", "2", "R", ""), about("a", "3", "R", ""), about("b", "1", "R", "")},
 			want: "a/2 R , b/1 R , a/3 R ", dropped: 1,
 		},
@@ -71,10 +71,10 @@ func TestOrderOfEvents(t *testing.T) {
 			dropped += q.add(e)
 		}
 		if got := strings.Join(told(q), ", "); got != c.want || dropped != c.dropped {
-			t.Errorf("%s: told %q and dropped %d, want %q and %d", c.name, got, dropped, c.want, c.dropped)
+			t.Errorf("%s: passed on %q and dropped %d, want %q and %d", c.name, got, dropped, c.want, c.dropped)
 		}
 		if len(q.lanes) != 0 || q.waiting != 0 {
-			t.Errorf("%s: %d lanes and %d events are left of nothing", c.name, len(q.lanes), q.waiting)
+			t.Errorf("%s: %d lanes and %d events remain in an empty queue", c.name, len(q.lanes), q.waiting)
 		}
 	}
 }
@@ -126,11 +126,11 @@ func TestQueueKeepsItsPromises(t *testing.T) {
 			}
 			key, n := told{e.object.identity(), e.reason}, number[e.message]
 			if waiting[key] != n {
-				t.Fatalf("%v is told as number %d, the last was %d", key, n, waiting[key])
+				t.Fatalf("%v is passed on as number %d, the last was %d", key, n, waiting[key])
 			}
 			delete(waiting, key)
 			if n < latest[key.identity] {
-				t.Fatalf("%v is told as number %d after number %d", key, n, latest[key.identity])
+				t.Fatalf("%v is passed on as number %d after number %d", key, n, latest[key.identity])
 			}
 			latest[key.identity] = n
 		}

@@ -28,7 +28,7 @@ type Turns[K comparable] struct {
 	held      map[K]*turn
 	byTenant  map[string]int
 	byBackend map[string]int
-	// waiting has the waiting items, first come first, by what they share; lanes
+	// waiting lists the waiting items, first come first, by what they share; lanes
 	// is the order in which these are served.
 	waiting map[lane][]K
 	lanes   []lane
@@ -111,7 +111,7 @@ func (t *Turns[K]) End(key K) {
 	t.mu.Lock()
 	invited := t.end(key)
 	t.mu.Unlock()
-	t.tell(invited)
+	t.inviteAll(invited)
 }
 
 // Leave stops waiting for a turn, or returns one whose work has not begun. A
@@ -123,7 +123,7 @@ func (t *Turns[K]) Leave(key K) {
 		invited = t.end(key)
 	}
 	t.mu.Unlock()
-	t.tell(invited)
+	t.inviteAll(invited)
 }
 
 // Recheck invites the items whose turn has come because a tenant's own limit
@@ -132,10 +132,10 @@ func (t *Turns[K]) Recheck() {
 	t.mu.Lock()
 	invited := t.next()
 	t.mu.Unlock()
-	t.tell(invited)
+	t.inviteAll(invited)
 }
 
-func (t *Turns[K]) tell(invited []K) {
+func (t *Turns[K]) inviteAll(invited []K) {
 	for _, key := range invited {
 		t.invite(key)
 	}
@@ -172,7 +172,7 @@ func (t *Turns[K]) lapsed(key K, mine *turn) {
 		invited = t.end(key)
 	}
 	t.mu.Unlock()
-	t.tell(invited)
+	t.inviteAll(invited)
 }
 
 // end returns a turn or leaves the queue, and returns the items to invite.

@@ -26,10 +26,10 @@ type Ledger struct {
 
 	mu      sync.Mutex
 	entries map[types.UID]entry
-	// gone has the claims whose volumes went away in this term. A listing that
-	// began before may still show them.
+	// gone is the set of claims whose volumes went away in this term. A listing
+	// that began before may still show them.
 	gone map[types.UID]bool
-	// freed has the scopes in which room was freed since TakeFreed.
+	// freed is the set of scopes in which room was freed since TakeFreed.
 	freed map[Scope]bool
 	// sums is the usage by scope under the policy in force at the last refresh;
 	// another policy may have other rules, and the entries are summed up again.
@@ -218,7 +218,7 @@ func (l *Ledger) Found(claim types.UID, volume Volume, backend string) (elsewher
 }
 
 // Forsake records that the PersistentVolume of a claim is gone but its volume,
-// as far as is known, is not: it was to be kept, or somebody removed the object
+// as far as is known, is not: it was to be kept, or an operator removed the object
 // by hand. It counts until a listing shows that it is gone.
 func (l *Ledger) Forsake(claim types.UID) {
 	l.mu.Lock()

@@ -53,7 +53,7 @@ type Tracker struct {
 	listing shared[picture]
 
 	mu sync.Mutex
-	// boots has, by the UID of a released PersistentVolume and by node, the boot
+	// boots is, by the UID of a released PersistentVolume and by node, the boot
 	// during which the node was first seen to use it.
 	boots map[types.UID]map[string]string
 }
@@ -182,7 +182,7 @@ func hostOf(node *corev1.Node) host {
 type picture struct {
 	hosts map[string]host
 	users map[corev1.UniqueVolumeName][]host
-	// attached has nodes' names by PersistentVolume.
+	// attached lists nodes' names by PersistentVolume.
 	attached map[string][]string
 }
 

@@ -92,7 +92,7 @@ const (
 	Blocked Why = "blocked" // it must not continue now
 )
 
-// Lot has the parked objects of one kind, by UID.
+// Lot is the set of parked objects of one kind, by UID.
 type Lot[T metav1.Object] struct {
 	mu     sync.Mutex
 	parked map[types.UID]place[T]

@@ -1,3 +1,5 @@
+// Package proof decides what may be removed: unrecorded volumes and their Secrets
+// (Cleaner), and the volumes of released PersistentVolumes (Release).
 package proof
 
 import (
@@ -13,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/secrets"
@@ -21,7 +24,7 @@ import (
 // Unrecorded removes volumes of one backend that no PersistentVolume names;
 // *backends.Lifecycle implements it.
 type Unrecorded interface {
-	RemoveUnrecorded(ctx context.Context, volumeID string, stamp backends.Stamp, connector backends.Connector, permit backends.Permit) error
+	RemoveUnrecorded(ctx context.Context, volumeID string, stamp backends.Stamp, connector cinder.Connector, permit backends.Permit) error
 }
 
 // Nodes determines which nodes use a volume.
@@ -44,7 +47,7 @@ type Cleaner struct {
 	Namespace string
 	// RecordedBy returns, from a cache, which PersistentVolume names a volume, or
 	// did so; empty means that none is known.
-	RecordedBy func(v backends.Volume) (pv string)
+	RecordedBy func(v cinder.Volume) (pv string)
 	Nodes      Nodes
 	// UseOf returns how nodes may know a volume that no PersistentVolume records,
 	// and nil if no node can: its connection was never published. If the function
@@ -52,7 +55,7 @@ type Cleaner struct {
 	UseOf func(stamp backends.Stamp) *nodeuse.Volume
 	// Volumes provides a backend's volumes and the connector they are connected
 	// to.
-	Volumes func(backend string) (Unrecorded, backends.Connector, error)
+	Volumes func(backend string) (Unrecorded, cinder.Connector, error)
 }
 
 // keptError says why a volume or Secret stays. Retrying does not change that.
@@ -67,7 +70,7 @@ func kept(format string, arguments ...any) error {
 // IsKept reports whether an error means that something stays on purpose.
 func IsKept(err error) bool {
 	var reason *keptError
-	return errors.As(err, &reason) || backends.IsKind(err, backends.KindNotOurs) || backends.IsKind(err, backends.KindRecorded)
+	return errors.As(err, &reason) || cinder.IsKind(err, backends.KindNotOurs) || cinder.IsKind(err, backends.KindRecorded)
 }
 
 // ErrMayBeServed means that a volume's claim may still get this volume, or
@@ -77,9 +80,9 @@ var ErrMayBeServed = errors.New("its claim is pending and may still get it")
 // NobodyNeeds is the proof that a volume may be removed: no PersistentVolume
 // records it, and its claim is gone or served by another volume. The backend
 // proves that the volume carries the claim's stamp, was never attached and is
-// not a copy of another (backends.Volume.EverAttached), and does so each time
+// not a copy of another (cinder.Volume.EverAttached), and does so each time
 // it reads the volume.
-func (c Cleaner) NobodyNeeds(ctx context.Context, v backends.Volume) error {
+func (c Cleaner) NobodyNeeds(ctx context.Context, v cinder.Volume) error {
 	second, err := c.isSecond(ctx, v)
 	if err != nil || second {
 		return err
@@ -112,7 +115,7 @@ func (c Cleaner) NobodyNeeds(ctx context.Context, v backends.Volume) error {
 // the name this program would use is served by another provisioner's object of
 // that name. If no such object exists, the claim's own PersistentVolume
 // existed, and may have been used.
-func (c Cleaner) servedByForeign(ctx context.Context, stamp backends.Stamp, v backends.Volume) error {
+func (c Cleaner) servedByForeign(ctx context.Context, stamp backends.Stamp, v cinder.Volume) error {
 	_, err := c.Client.CoreV1().PersistentVolumes().Get(ctx, stamp.PV, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return kept("volume %s: claim %s/%s was bound to PersistentVolume %s, which is gone", v.ID, stamp.Namespace, stamp.Claim, stamp.PV)
@@ -123,7 +126,7 @@ func (c Cleaner) servedByForeign(ctx context.Context, stamp backends.Stamp, v ba
 // IsUnrecorded is the proof that no PersistentVolume records a volume. It is
 // enough for a caller that works on the claim and makes, or keeps, another
 // volume.
-func (c Cleaner) IsUnrecorded(ctx context.Context, v backends.Volume) error {
+func (c Cleaner) IsUnrecorded(ctx context.Context, v cinder.Volume) error {
 	_, err := c.isSecond(ctx, v)
 	return err
 }
@@ -131,7 +134,7 @@ func (c Cleaner) IsUnrecorded(ctx context.Context, v backends.Volume) error {
 // isSecond is the same proof, and also reports whether the claim's
 // PersistentVolume names another volume. It looks in the cache by the volume's
 // ID, and at the API server by the name of this claim's PersistentVolume.
-func (c Cleaner) isSecond(ctx context.Context, v backends.Volume) (second bool, err error) {
+func (c Cleaner) isSecond(ctx context.Context, v cinder.Volume) (second bool, err error) {
 	stamp := backends.StampOf(v)
 	if stamp.Cluster != c.Cluster || stamp.PV != record.PVNameFor(stamp.ClaimUID) {
 		return false, kept("volume %s: its stamp was not written by this program for this cluster", v.ID)
@@ -162,7 +165,7 @@ func (c Cleaner) isSecond(ctx context.Context, v backends.Volume) (second bool, 
 }
 
 // notRecorded is the part of the proof that the cache provides.
-func (c Cleaner) notRecorded(v backends.Volume) error {
+func (c Cleaner) notRecorded(v cinder.Volume) error {
 	if pv := c.RecordedBy(v); pv != "" {
 		return kept("volume %s is recorded by PersistentVolume %s", v.ID, pv)
 	}
@@ -185,9 +188,9 @@ func (c Cleaner) Record(ctx context.Context, name string) (*corev1.PersistentVol
 
 // mayUse returns how nodes may know a volume that no PersistentVolume records;
 // nil if no node can. No node uses a volume that was never connected.
-func (c Cleaner) mayUse(stamp backends.Stamp, v backends.Volume) *nodeuse.Volume {
+func (c Cleaner) mayUse(stamp backends.Stamp, v cinder.Volume) *nodeuse.Volume {
 	switch {
-	case v.Status != backends.StatusAttaching && v.Status != backends.StatusReserved:
+	case v.Status != cinder.StatusAttaching && v.Status != cinder.StatusReserved:
 		return nil
 	case c.UseOf != nil:
 		return c.UseOf(stamp)
@@ -196,7 +199,7 @@ func (c Cleaner) mayUse(stamp backends.Stamp, v backends.Volume) *nodeuse.Volume
 }
 
 // unused is the proof that no node uses a volume.
-func (c Cleaner) unused(ctx context.Context, use nodeuse.Volume, v backends.Volume) error {
+func (c Cleaner) unused(ctx context.Context, use nodeuse.Volume, v cinder.Volume) error {
 	users, err := c.Nodes.Users(ctx, use)
 	if err == nil && len(users) > 0 {
 		err = fmt.Errorf("volume %s is still in use by node %s", v.ID, strings.Join(users, ", "))
@@ -222,7 +225,7 @@ const Timeout = time.Minute
 // request of a former leader may arrive late.
 func (c Cleaner) Permit(prove backends.Permit) backends.Permit {
 	proven := map[string]bool{}
-	return func(ctx context.Context, v backends.Volume) error {
+	return func(ctx context.Context, v cinder.Volume) error {
 		if proven[v.ID] {
 			return c.notRecorded(v)
 		}

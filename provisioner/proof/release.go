@@ -13,14 +13,14 @@ import (
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // Release is the proof that the volume of a released PersistentVolume may be
 // removed. A deletion may wait minutes for its turn, and the PersistentVolume
-// it began with is out of date by then: somebody may have changed their mind,
+// it began with is out of date by then: an operator may have changed their mind,
 // or a node may still be writing.
 type Release struct {
 	ReleaseOptions
@@ -30,7 +30,7 @@ type Release struct {
 	// when, and status was the volume's status at that time; empty until then.
 	proven string
 	at     time.Time
-	status backends.Status
+	status cinder.Status
 }
 
 // ReleaseOptions are the options of a Release.
@@ -58,9 +58,9 @@ const (
 )
 
 // Permit asks the API server before the first change, and once more if that
-// change waited long for its turn. Afterwards the cache shows whether somebody
+// change waited long for its turn. Afterwards the cache shows whether an operator
 // has changed their mind.
-func (r *Release) Permit(ctx context.Context, v backends.Volume) error {
+func (r *Release) Permit(ctx context.Context, v cinder.Volume) error {
 	switch {
 	case r.proven == "":
 		return r.prove(ctx, v)
@@ -76,7 +76,7 @@ func (r *Release) Permit(ctx context.Context, v backends.Volume) error {
 // prove reads the nodes and the PersistentVolume. The nodes come first: reading
 // them may take long, and once no node uses a released volume, none begins to.
 // The PersistentVolume has the last word.
-func (r *Release) prove(ctx context.Context, v backends.Volume) error {
+func (r *Release) prove(ctx context.Context, v cinder.Volume) error {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	for known := r.pv; ; {
@@ -130,7 +130,7 @@ func (r *Release) stillMeant() error {
 // meant reports whether a PersistentVolume, as it is now, asks for the removal
 // of the very volume that is about to be removed.
 func (r *Release) meant(now *corev1.PersistentVolume) error {
-	because := ""
+	var because string
 	switch origin, err := record.OriginOf(now); {
 	case now.UID != r.pv.UID:
 		because = "another object has its name"

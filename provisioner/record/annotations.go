@@ -1,8 +1,6 @@
 package record
 
-import (
-	"github.com/standalone-cinder/standalone-cinder/backends"
-)
+import "github.com/standalone-cinder/standalone-cinder/backends/cinder"
 
 // Annotations of a PersistentVolume. Deletion reads nothing else, so that a
 // volume outlives the rule, the tenant and the StorageClass that made it.
@@ -40,12 +38,14 @@ const (
 	HistoricVolume   = "cinderVolumeId"
 )
 
-func HistoricConnector() backends.Connector {
-	return backends.Connector{Host: "localhost", IP: "127.0.0.1", Initiator: "iqn.2018-01.io.k8s:a13fc3d1cc22"}
+// HistoricConnector is the connector that the historic provisioner used for
+// every volume.
+func HistoricConnector() cinder.Connector {
+	return cinder.Connector{Host: "localhost", IP: "127.0.0.1", Initiator: "iqn.2018-01.io.k8s:a13fc3d1cc22"}
 }
 
 // Finalizer keeps the object of a PersistentVolume whose volume could not yet
-// be brought into use, or marked. If somebody removed the object by hand, later
+// be brought into use, or marked. If an operator removed the object by hand, later
 // leaders could not distinguish the volume from one that was never handed out.
 const Finalizer = Prefix + "not-in-use-yet"
 
@@ -53,6 +53,7 @@ const Finalizer = Prefix + "not-in-use-yet"
 // provisioner for a copy of another claim, of any namespace.
 const HistoricClone = "k8s.io/CloneRequest"
 
+// Annotations that name the provisioner of a claim; ProvisionerOf reads them.
 const (
 	AnnotationStorageProvisioner     = "volume.kubernetes.io/storage-provisioner"
 	AnnotationBetaStorageProvisioner = "volume.beta.kubernetes.io/storage-provisioner"

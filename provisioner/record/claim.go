@@ -83,6 +83,8 @@ func RequestOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClas
 	return request
 }
 
+// ProvisionerOf is the provisioner that the PersistentVolume controller expects
+// to serve the claim.
 func ProvisionerOf(claim *corev1.PersistentVolumeClaim) string {
 	if name, ok := claim.Annotations[AnnotationStorageProvisioner]; ok {
 		return name
@@ -101,6 +103,7 @@ func ClassName(claim *corev1.PersistentVolumeClaim) string {
 	return ""
 }
 
+// IsBlock reports whether the claim asks for a raw block volume.
 func IsBlock(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode == corev1.PersistentVolumeBlock
 }

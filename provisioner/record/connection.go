@@ -3,13 +3,13 @@ package record
 import (
 	"fmt"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 )
 
 // MapRequest starts a request to map a connection, with everything that follows
 // from the PersistentVolume's name and the connector.
-func MapRequest(connection mappers.Connection, pvName string, connector backends.Connector) mappers.Request {
+func MapRequest(connection mappers.Connection, pvName string, connector cinder.Connector) mappers.Request {
 	return mappers.Request{
 		Connection: connection,
 		PVName:     pvName,

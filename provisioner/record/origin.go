@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 )
 
@@ -17,12 +18,12 @@ type Origin struct {
 	VolumeID string
 	Backend  string
 	// Place is where the volume lives; zero if that was never recorded.
-	Place     backends.Place
+	Place     cinder.Place
 	Tenant    string
 	Protocol  string
 	Cluster   string
 	ClaimUID  string
-	Connector backends.Connector
+	Connector cinder.Connector
 	// Secret is empty when none was made.
 	Secret          string
 	SecretNamespace string
@@ -30,7 +31,7 @@ type Origin struct {
 	Historic bool
 }
 
-// target is what the backend needs to remove the volume, proof included.
+// Target is what the backend needs to remove the volume, proof included.
 func (o Origin) Target() backends.Target {
 	return backends.Target{
 		VolumeID:  o.VolumeID,
@@ -41,7 +42,7 @@ func (o Origin) Target() backends.Target {
 	}
 }
 
-// sharesSecret reports whether the Secret is one that volumes of the backend
+// SharesSecret reports whether the Secret is one that volumes of the backend
 // may share. A Secret that is deleted must carry that mark itself.
 func (o Origin) SharesSecret() bool {
 	return !o.Historic && o.Secret != SecretName(o.PVName) && mappers.IsSharedSecretName(o.Secret, o.Backend)
@@ -129,7 +130,7 @@ func Damaged(pv *corev1.PersistentVolume, key, problem string) error {
 }
 
 // PlaceAnnotations record where a volume lives.
-func PlaceAnnotations(at backends.Place) map[string]string {
+func PlaceAnnotations(at cinder.Place) map[string]string {
 	if !at.IsKnown() {
 		return nil
 	}
@@ -137,17 +138,17 @@ func PlaceAnnotations(at backends.Place) map[string]string {
 }
 
 // PlaceOf reads where a volume lives; zero if that was never recorded.
-func PlaceOf(pv *corev1.PersistentVolume) backends.Place {
+func PlaceOf(pv *corev1.PersistentVolume) cinder.Place {
 	if pv.Annotations[AnnotationEndpoint] == "" {
-		return backends.Place{}
+		return cinder.Place{}
 	}
-	return backends.NewPlace(pv.Annotations[AnnotationEndpoint], pv.Annotations[AnnotationProject])
+	return cinder.NewPlace(pv.Annotations[AnnotationEndpoint], pv.Annotations[AnnotationProject])
 }
 
 // WithRemedy adds what to do about a volume that does not exist where its
 // backend leads, but may exist elsewhere. Other errors stay as they are.
 func WithRemedy(err error, origin Origin) error {
-	var failed *backends.Error
+	var failed *cinder.Error
 	if !errors.As(err, &failed) || failed.Kind != backends.KindElsewhere {
 		return err
 	}
@@ -156,7 +157,7 @@ func WithRemedy(err error, origin Origin) error {
 
 // Remedy is what an operator can do about a volume that does not exist where
 // its backend leads, but may exist elsewhere.
-func (o Origin) Remedy(present backends.Place) string {
+func (o Origin) Remedy(present cinder.Place) string {
 	return fmt.Sprintf("put the configuration and credentials of backend %s back to what they were, or, "+
 		"if the volume is certainly gone, run: kubectl annotate pv %s --overwrite %s=%s %s=%s",
 		o.Backend, o.PVName, AnnotationEndpoint, present.Endpoint, AnnotationProject, present.Project)

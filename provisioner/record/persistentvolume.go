@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -27,7 +28,7 @@ type Provisioned struct {
 	Tenant, Rule, Revision string
 
 	Backend   string
-	Connector backends.Connector
+	Connector cinder.Connector
 	// NodeLabels select the nodes that the volume is exported to; empty selects
 	// all.
 	NodeLabels map[string]string
@@ -117,6 +118,7 @@ func PersistentVolumeSpec(mapped mappers.Result, spec corev1.PersistentVolumeSpe
 // ReadOnly reports whether the PersistentVolume prevents all writing.
 func ReadOnly(pv *corev1.PersistentVolume) bool { return OnlyReading(pv.Spec.AccessModes) }
 
+// OnlyReading reports whether the access modes allow no writing.
 func OnlyReading(modes []corev1.PersistentVolumeAccessMode) bool {
 	for _, mode := range modes {
 		if mode != corev1.ReadOnlyMany {

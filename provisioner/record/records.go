@@ -10,16 +10,18 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/paging"
 )
 
 // Records is what a cluster knows about volumes, for an audit.
 type Records struct {
 	Volumes []Volume
-	// Claims has every claim of the cluster, of every provisioner, by UID.
+	// Claims are all claims of the cluster, of every provisioner, by UID.
 	Claims  map[string]Claim
 	Secrets []Secret
-	// Names has every PersistentVolume of the cluster, of every provisioner.
+	// Names are those of all PersistentVolumes of the cluster, of every
+	// provisioner.
 	Names map[string]bool
 	// NeededSecrets are the names of the Secrets that PersistentVolumes refer to.
 	NeededSecrets map[string]bool
@@ -27,7 +29,7 @@ type Records struct {
 
 // RecordedBy is the PersistentVolume that names a volume, empty if there is
 // none.
-func (r Records) RecordedBy(v backends.Volume) string {
+func (r Records) RecordedBy(v cinder.Volume) string {
 	for _, record := range r.Volumes {
 		if record.VolumeID == v.ID {
 			return record.PVName

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
 // Annotate writes annotations on a PersistentVolume. The UID keeps them off
@@ -24,7 +24,7 @@ func Annotate(ctx context.Context, client kubernetes.Interface, pv *corev1.Persi
 // NotePlace writes on a PersistentVolume where its volume was found. It comes
 // before the volume's removal, so that a later attempt knows that "not found"
 // means gone.
-func NotePlace(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume, at backends.Place) error {
+func NotePlace(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume, at cinder.Place) error {
 	if err := Annotate(ctx, client, pv, PlaceAnnotations(at)); err != nil {
 		return fmt.Errorf("cannot note on PersistentVolume %s that its volume is at %s: %w", pv.Name, at, err)
 	}

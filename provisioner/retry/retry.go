@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
@@ -34,33 +35,33 @@ func For(err error) backoff.Delay {
 	if errors.As(err, &broken) {
 		return backoff.Delay{Outcome: "damaged", First: time.Minute, Most: 30 * time.Minute}
 	}
-	var failed *backends.Error
+	var failed *cinder.Error
 	if !errors.As(err, &failed) {
 		// The API server, or a backend that is no longer configured.
 		return backoff.Delay{Outcome: "kubernetes", First: time.Second, Most: 30 * time.Second}
 	}
 	r := backoff.Delay{AtLeast: failed.RetryAfter}
 	switch failed.Kind {
-	case backends.KindUnavailable, backends.KindInternal:
+	case cinder.KindUnavailable, cinder.KindInternal:
 		// The breaker handles a backend that does not answer at all: a retry here
 		// costs one request.
 		r.Outcome, r.First, r.Most = "unavailable", time.Second, 30*time.Second
-	case backends.KindConflict:
+	case cinder.KindConflict:
 		r.Outcome, r.First, r.Most = "conflict", 2*time.Second, 30*time.Second
 	case backends.KindTimeout:
 		r.Outcome, r.First, r.Most = "timeout", 5*time.Second, time.Minute
-	case backends.KindRateLimited:
+	case cinder.KindRateLimited:
 		r.Outcome, r.First, r.Most = "rate_limited", 5*time.Second, time.Minute
 	case backends.KindVolumeFailed:
 		r.Outcome, r.First, r.Most = "volume_failed", 10*time.Second, 2*time.Minute
-	case backends.KindOverQuota:
+	case cinder.KindOverQuota:
 		r.Outcome, r.First, r.Most = "over_quota", 15*time.Second, 2*time.Minute
-	case backends.KindUnauthorized, backends.KindForbidden, backends.KindConfig:
+	case cinder.KindUnauthorized, cinder.KindForbidden, cinder.KindConfig:
 		r.Outcome, r.First, r.Most = "credentials", 5*time.Second, time.Minute
-	case backends.KindNotFound, backends.KindInvalid:
+	case cinder.KindNotFound, cinder.KindInvalid:
 		// A volume type or zone that does not exist, for example.
 		r.Outcome, r.First, r.Most = "invalid", 15*time.Second, 10*time.Minute
-	case backends.KindFenced:
+	case cinder.KindFenced:
 		// The lease was not renewed for a moment, and the term continues.
 		r.Outcome, r.First, r.Most = "fenced", 5*time.Second, 5*time.Second
 	case backends.KindInUse:

@@ -6,21 +6,22 @@ import (
 	"testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // allKinds must list every kind of backends, so that none is missing from the
 // table unnoticed.
-var allKinds = []backends.Kind{
-	backends.KindNotFound, backends.KindInvalid, backends.KindConflict, backends.KindOverQuota, backends.KindRateLimited,
-	backends.KindUnauthorized, backends.KindForbidden, backends.KindUnavailable, backends.KindConfig, backends.KindVolumeFailed,
-	backends.KindTimeout, backends.KindNotOurs, backends.KindInUse, backends.KindInternal, backends.KindElsewhere, backends.KindFenced,
+var allKinds = []cinder.Kind{
+	cinder.KindNotFound, cinder.KindInvalid, cinder.KindConflict, cinder.KindOverQuota, cinder.KindRateLimited,
+	cinder.KindUnauthorized, cinder.KindForbidden, cinder.KindUnavailable, cinder.KindConfig, backends.KindVolumeFailed,
+	backends.KindTimeout, backends.KindNotOurs, backends.KindInUse, cinder.KindInternal, backends.KindElsewhere, cinder.KindFenced,
 }
 
 func TestEveryKindOfErrorHasARetryOfItsOwn(t *testing.T) {
 	for _, kind := range allKinds {
-		r := For(fmt.Errorf("wrapped: %w", &backends.Error{Kind: kind}))
+		r := For(fmt.Errorf("wrapped: %w", &cinder.Error{Kind: kind}))
 		if r.Outcome == "" || r.Outcome == "other" || r.First <= 0 || r.Most < r.First {
 			t.Errorf("%s: %+v", kind, r)
 		}

@@ -78,9 +78,9 @@ func (k *Keeper) VolumeRemoved(ctx context.Context, pv types.UID, origin record.
 	return k.deleteOwn(ctx, origin)
 }
 
-// LastDoubt is the last time that a failed request may still arrive late, or
-// that it was unclear whether a Secret is needed: then a sweep is due. It is
-// the zero time of Unix if there was none.
+// LastDoubt is when a request last failed that may still arrive late, or when it
+// was last unclear whether a Secret is needed: then a sweep is due. It is the
+// zero time of Unix if there was none.
 func (k *Keeper) LastDoubt() time.Time { return time.Unix(0, k.lastDoubt.Load()) }
 
 func (k *Keeper) noteDoubt() { k.lastDoubt.Store(time.Now().UnixNano()) }

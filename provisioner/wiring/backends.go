@@ -10,6 +10,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
@@ -64,8 +65,8 @@ func BackendConfig(p *policy.Policy, from *policy.Backend, cluster string) backe
 		},
 		Region:    from.Region,
 		Interface: string(from.Interface),
-		Workflow:  backends.Workflow(from.Workflow),
-		Connector: backends.Connector{
+		Workflow:  cinder.Workflow(from.Workflow),
+		Connector: cinder.Connector{
 			Host:      from.Connector.Host,
 			IP:        from.Connector.IP,
 			Initiator: from.Connector.Initiator,
@@ -73,7 +74,7 @@ func BackendConfig(p *policy.Policy, from *policy.Backend, cluster string) backe
 			NQN:       from.Connector.NQN,
 			Multipath: from.Connector.Multipath,
 		},
-		Limits: backends.Limits{
+		Limits: cinder.Limits{
 			Concurrency:       int(from.Limits.Concurrency),
 			RequestsPerSecond: from.Limits.RequestsPerSecond,
 		},

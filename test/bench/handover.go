@@ -13,7 +13,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
-// handOver measures what claims notice when three replicas, at the program's
+// handOver measures the effect on claims when three replicas, at the program's
 // default settings, are stopped, rolled and killed.
 func handOver(ctx context.Context, suite *harness.Suite, o options, out io.Writer) error {
 	s, err := newScene(ctx, suite, o, "handover")
@@ -62,7 +62,7 @@ func handOver(ctx context.Context, suite *harness.Suite, o options, out io.Write
 	}
 
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "until the next leader asks Cinder for a volume\tmedian\tslowest")
+	fmt.Fprintln(table, "until the next leader requests a volume from Cinder\tmedian\tslowest")
 	for _, row := range []struct {
 		name  string
 		times []time.Duration
@@ -93,7 +93,7 @@ func durations(times []claimTimes) []time.Duration {
 	return took
 }
 
-// deployment is three replicas, as the Deployment keeps them.
+// deployment is three replicas, like the Deployment's.
 type deployment struct {
 	*scene
 	claims int
@@ -147,8 +147,8 @@ func (d *deployment) drop(replica *harness.Replica) {
 	d.replicas = slices.DeleteFunc(d.replicas, func(r *harness.Replica) bool { return r == replica })
 }
 
-// change ends the leader, files a claim at that moment, and returns how long it
-// took until the next leader asked Cinder for its volume.
+// change ends the leader, creates a claim at that moment, and returns how long
+// it took until the next leader requested its volume from Cinder.
 func (d *deployment) change(ctx context.Context, end func(*harness.Replica) error) (time.Duration, error) {
 	leader, err := d.leader(ctx)
 	if err != nil {
@@ -159,8 +159,8 @@ func (d *deployment) change(ctx context.Context, end func(*harness.Replica) erro
 	started := time.Now()
 	ended := make(chan error, 1)
 	go func() { ended <- end(leader) }()
-	// The leader takes no more work a moment after it is told to stop; this
-	// claim is for its successor.
+	// A moment after the signal to stop, the leader takes no more work; this claim
+	// is for its successor.
 	time.Sleep(50 * time.Millisecond)
 	d.claims++
 	if _, err := d.suite.CreateClaim(ctx, harness.Claim(d.namespace, fmt.Sprintf("next-%d", d.claims), d.class, "1Gi", nil)); err != nil {
@@ -174,7 +174,7 @@ func (d *deployment) change(ctx context.Context, end func(*harness.Replica) erro
 				return "", nil
 			}
 		}
-		return "nobody asks for a volume", nil
+		return "no leader requests a volume", nil
 	})
 	if err := errors.Join(err, <-ended); err != nil {
 		return 0, err
@@ -191,8 +191,8 @@ func (d *deployment) change(ctx context.Context, end func(*harness.Replica) erro
 	return asked.Sub(started), d.fill(ctx)
 }
 
-// roll replaces every replica by a new one, as a rolling upgrade with maxSurge 1
-// does: the new one is ready before an old one is stopped.
+// roll replaces every replica with a new one, like a rolling upgrade with
+// maxSurge 1: the new one is ready before an old one is stopped.
 func (d *deployment) roll(ctx context.Context) error {
 	d.mu.Lock()
 	old := slices.Clone(d.replicas)

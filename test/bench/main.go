@@ -1,6 +1,6 @@
 // Command bench measures the provisioner against a real control plane and the
-// simulated Cinder, and, in the same run, the limit: the same requests made by
-// a bare loop. Absolute times belong to the machine; quote the ratios.
+// simulated Cinder, and, in the same run, the limit: the same requests sent by
+// a bare loop. Absolute times depend on the machine; quote the ratios.
 package main
 
 import (
@@ -31,9 +31,9 @@ type options struct {
 	createDelay time.Duration
 	latency     time.Duration
 	bindQPS     int
-	// streamed are the claims of the tenant that the neighbors disturb, pending
-	// those that a neighbor holds, admitted how many of them are served, and
-	// stranded those on each of two backends in trouble.
+	// streamed is the number of claims of the tenant that the neighbors disturb,
+	// pending those that a neighbor has, admitted how many of them are served, and
+	// stranded those on each of the two failing backends.
 	streamed, pending, admitted, stranded int
 	// handOvers is how often the leader is stopped.
 	handOvers int
@@ -46,12 +46,12 @@ func main() {
 	flag.DurationVar(&o.createDelay, "create-delay", time.Second, "time from a create to available at the simulated Cinder")
 	flag.DurationVar(&o.latency, "latency", 20*time.Millisecond, "latency of every request to the simulated Cinder")
 	flag.IntVar(&o.bindQPS, "controller-manager-qps", 2000, "client rate of the controller-manager, which binds the claims")
-	flag.IntVar(&o.streamed, "streamed", 60, "claims of the tenant whose neighbors are in trouble")
-	flag.IntVar(&o.pending, "pending", 1000, "claims that a neighbor holds")
+	flag.IntVar(&o.streamed, "streamed", 60, "claims of the tenant whose neighbors have failing backends")
+	flag.IntVar(&o.pending, "pending", 1000, "claims that a neighbor has")
 	flag.IntVar(&o.admitted, "admitted", 20, "how many of these its quota admits")
 	flag.IntVar(&o.stranded, "stranded", 100, "claims on a backend that never answers, and as many on one that answers 500")
 	flag.IntVar(&o.handOvers, "hand-overs", 4, "how often the leader is stopped; it is killed half as often")
-	flag.StringVar(&o.only, "only", "", "measure one thing only: throughput, tenancy or handover")
+	flag.StringVar(&o.only, "only", "", "measure only one thing: throughput, tenancy or handover")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -61,7 +61,7 @@ func main() {
 	}
 }
 
-// figures are what one way of provisioning is judged by.
+// figures are the measurements of one way of provisioning.
 type figures struct {
 	name          string
 	recorded      time.Duration // until the last PersistentVolume was created
@@ -101,14 +101,14 @@ func run(ctx context.Context, o options, out io.Writer) error {
 		}
 	}
 	if !known {
-		return fmt.Errorf("-only %s: there is throughput, tenancy and handover", o.only)
+		return fmt.Errorf("-only %s: must be throughput, tenancy or handover", o.only)
 	}
 	return nil
 }
 
 // throughput measures many claims at once against the limit.
 func throughput(ctx context.Context, suite *harness.Suite, o options, out io.Writer) error {
-	fmt.Fprintf(out, "%d claims at once; Cinder takes %s to available and %s a request; controller-manager at %d QPS\n\n",
+	fmt.Fprintf(out, "%d claims at once; Cinder takes %s to available and %s per request; controller-manager at %d QPS\n\n",
 		o.claims, o.createDelay, o.latency, o.bindQPS)
 	var all []figures
 	for _, measure := range []func(context.Context, *harness.Suite, options) (figures, error){limit, program} {
@@ -168,8 +168,9 @@ func (s *scene) createClaims(ctx context.Context, n int) error {
 	})
 }
 
-// waitRecorded waits until n PersistentVolumes exist, by an informer so that the
-// measuring does not load the API server and outlives a watch that it ends.
+// waitRecorded waits until n PersistentVolumes exist. It uses an informer, so
+// that the measurement does not load the API server and survives a watch that
+// the server ends.
 func (s *scene) waitRecorded(ctx context.Context, n int) error {
 	seen := map[string]bool{}
 	_, err := watchtools.UntilWithSync(ctx, cache.NewListWatchFromClient(s.suite.Client.CoreV1().RESTClient(), "persistentvolumes", "", fields.Everything()),
@@ -185,7 +186,7 @@ func (s *scene) waitRecorded(ctx context.Context, n int) error {
 	return nil
 }
 
-// requests counts what Cinder was asked, log-ins left out.
+// requests counts the requests to Cinder, without logins.
 func (s *scene) requests() (all, lists int) {
 	for operation, n := range s.sim.CountByOperation() {
 		if !strings.HasPrefix(operation, "auth.") {

@@ -82,9 +82,9 @@ func program(ctx context.Context, suite *harness.Suite, o options) (f figures, e
 	return f, nil
 }
 
-// limit does by a bare loop what no provisioner can do without: the requests
-// of a claim's life, one shared listing for all waits, and the
-// PersistentVolume. It checks nothing, adopts nothing and undoes nothing.
+// limit sends in a bare loop what every provisioner needs: the requests of a
+// claim's life, one shared listing for all waits, and the PersistentVolume. It
+// checks nothing, adopts nothing and undoes nothing.
 func limit(ctx context.Context, suite *harness.Suite, o options) (f figures, err error) {
 	f.name = "bare loop (limit)"
 	s, err := newScene(ctx, suite, o, "limit")
@@ -182,7 +182,7 @@ func (s *scene) record(ctx context.Context, claim *corev1.PersistentVolumeClaim)
 	return err
 }
 
-// bareClient speaks to noauth Cinder with nothing in between.
+// bareClient talks to noauth Cinder with nothing in between.
 type bareClient struct {
 	base, token string
 }
@@ -281,7 +281,7 @@ func cpuSeconds(pid int) float64 {
 	if err != nil {
 		return 0
 	}
-	// Behind the command's name, which may hold blanks: fields 14 and 15 of
+	// After the command's name, which may contain blanks: fields 14 and 15 of
 	// proc(5) are the 12th and 13th.
 	_, rest, _ := strings.Cut(string(stat), ") ")
 	fields := strings.Fields(rest)

@@ -16,30 +16,30 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
-// streamPause lies between two claims of a stream.
+// streamPause is the pause between two claims of a stream.
 const streamPause = 100 * time.Millisecond
 
-// stream is claims that are filed at a steady rate.
+// stream is a series of claims created at a steady rate.
 type stream struct {
 	suite            *harness.Suite
 	namespace, class string
-	// atLeast is how many claims are filed.
+	// atLeast is the minimum number of claims.
 	atLeast int
-	// meanwhile, if set, is done beside the second half; claims are filed until
-	// it ends.
+	// meanwhile, if set, runs in parallel with the second half; claims are created
+	// until it ends.
 	meanwhile func() error
 }
 
-// claimTimes is when a claim was filed and when it was Bound.
+// claimTimes is when a claim was created and when it was Bound.
 type claimTimes struct{ filed, bound time.Time }
 
 func (t claimTimes) took() time.Duration { return t.bound.Sub(t.filed) }
 
-// run files the claims, waits until all are Bound and deletes them.
+// run creates the claims, waits until all are Bound and deletes them.
 func (s stream) run(ctx context.Context) ([]claimTimes, error) {
 	var mu sync.Mutex
 	filed, bound := map[types.UID]time.Time{}, map[types.UID]time.Time{}
-	// An informer outlives a watch that the API server ends.
+	// An informer survives a watch that the API server ends.
 	watching, stopWatching := context.WithCancel(ctx)
 	defer stopWatching()
 	go func() {

@@ -15,10 +15,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
-// neighbors is what the quiet tenant shares the program with: a backend that
-// never answers, one that answers 500 to everything, each with claims of its
-// own, and a tenant that holds many pending claims on the quiet tenant's
-// backend.
+// neighbors share the program with the quiet tenant: a backend that never
+// answers and one that answers everything with 500, each with claims of its
+// own, and a tenant with many pending claims on the quiet tenant's backend.
 type neighbors struct {
 	suite                  *harness.Suite
 	healthy, black, broken *cindersim.Simulator
@@ -69,7 +68,7 @@ func (n *neighbors) close() {
 	}
 }
 
-// policy gives tenant late so many volumes.
+// policy gives tenant late this many volumes.
 func (n *neighbors) policy(late int) string {
 	return fmt.Sprintf(`
 apiVersion: standalone-cinder.openstack.org/v1alpha1
@@ -88,15 +87,15 @@ tenants:
 `, n.black.NoauthEndpoint(), cindersim.DefaultNoauthProject, n.broken.NoauthEndpoint(), cindersim.DefaultNoauthProject, n.options.admitted, late)
 }
 
-// tenancy measures what one tenant notices of the others' trouble, of a reload
-// and of a rotation of credentials.
+// tenancy measures how much other tenants' failures, a reload and a rotation of
+// credentials affect one tenant.
 func tenancy(ctx context.Context, suite *harness.Suite, o options, out io.Writer) error {
 	n, err := newNeighbors(ctx, suite, o)
 	if err != nil {
 		return err
 	}
 	defer n.close()
-	fmt.Fprintf(out, "\na quiet tenant files %d claims, one every %s; the neighbors: %d claims on a backend that never answers, %d on one that answers 500,\nand a tenant with %d claims on the quiet tenant's backend, %d of which its quota admits\n\n",
+	fmt.Fprintf(out, "\na quiet tenant creates %d claims, one every %s; the neighbors: %d claims on a backend that never answers, %d on one that answers 500,\nand a tenant with %d claims on the quiet tenant's backend, %d of which its quota admits\n\n",
 		o.streamed, streamPause, o.stranded, o.stranded, o.pending, o.admitted)
 
 	alone, err := n.stream(ctx, o.streamed, nil)
@@ -122,7 +121,7 @@ func tenancy(ctx context.Context, suite *harness.Suite, o options, out io.Writer
 	}
 	disturbed, err := n.stream(ctx, o.streamed, nil)
 	if err != nil {
-		return fmt.Errorf("with neighbors in trouble: %w", err)
+		return fmt.Errorf("with failing neighbors: %w", err)
 	}
 
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
@@ -130,19 +129,19 @@ func tenancy(ctx context.Context, suite *harness.Suite, o options, out io.Writer
 	for _, row := range []struct {
 		name  string
 		times []time.Duration
-	}{{"alone", alone}, {"password rotated meanwhile", rotated}, {"neighbors in trouble", disturbed}} {
+	}{{"alone", alone}, {"password rotated meanwhile", rotated}, {"failing neighbors", disturbed}} {
 		fmt.Fprintf(table, "%s\t%.2f s\t%.2f s\t%.2f s\n", row.name, quantile(row.times, 0.5).Seconds(), quantile(row.times, 0.95).Seconds(), quantile(row.times, 1).Seconds())
 	}
 	fmt.Fprintf(table, "ratio, rotated to alone\t%.2f\t%.2f\t%.2f\n", ratio(quantile(rotated, 0.5), quantile(alone, 0.5)), ratio(quantile(rotated, 0.95), quantile(alone, 0.95)), ratio(quantile(rotated, 1), quantile(alone, 1)))
-	fmt.Fprintf(table, "ratio, neighbors in trouble to alone\t%.2f\t%.2f\t%.2f\n", ratio(quantile(disturbed, 0.5), quantile(alone, 0.5)), ratio(quantile(disturbed, 0.95), quantile(alone, 0.95)), ratio(quantile(disturbed, 1), quantile(alone, 1)))
+	fmt.Fprintf(table, "ratio, failing neighbors to alone\t%.2f\t%.2f\t%.2f\n", ratio(quantile(disturbed, 0.5), quantile(alone, 0.5)), ratio(quantile(disturbed, 0.95), quantile(alone, 0.95)), ratio(quantile(disturbed, 1), quantile(alone, 1)))
 	_ = table.Flush()
-	fmt.Fprintf(out, "claims that failed during the rotation: %d\na reload admits a denied claim: Bound %.2f s after the file's change (%.2f of an ordinary claim's median)\n",
+	fmt.Fprintf(out, "claims that failed during the rotation: %d\na reload admits a denied claim: Bound %.2f s after the change of the file (%.2f of an ordinary claim's median)\n",
 		failed, reloaded.Seconds(), ratio(reloaded, quantile(alone, 0.5)))
 	return nil
 }
 
-// trouble brings the neighbors into theirs, and waits until each has claims
-// that were told why they wait.
+// trouble starts the neighbors' failures, and waits until each neighbor has
+// claims with an event that says why they wait.
 func (n *neighbors) trouble(ctx context.Context, o options) error {
 	n.black.BlackHole()
 	n.broken.Inject(cindersim.Fault{Kind: cindersim.RespondBefore, Code: 500})
@@ -172,8 +171,8 @@ func (n *neighbors) trouble(ctx context.Context, o options) error {
 	})
 }
 
-// reload files a claim that the quota denies, raises the quota, and returns how
-// long the claim took from there to Bound.
+// reload creates a claim that the quota denies, raises the quota, and returns
+// how long it took from there until the claim was Bound.
 func (n *neighbors) reload(ctx context.Context) (time.Duration, error) {
 	if _, err := n.suite.CreateClaim(ctx, harness.Claim("bench-late", "data", "bench-tenancy", "1Gi", nil)); err != nil {
 		return 0, err
@@ -189,9 +188,9 @@ func (n *neighbors) reload(ctx context.Context) (time.Duration, error) {
 	return time.Since(started), err
 }
 
-// stream files claims of the quiet tenant at a steady rate, does something in
-// the middle of it, and returns how long each took to be Bound. The claims are
-// deleted afterwards.
+// stream creates claims of the quiet tenant at a steady rate, runs something
+// halfway through, and returns how long each claim took to be Bound. It deletes
+// the claims afterwards.
 func (n *neighbors) stream(ctx context.Context, count int, meanwhile func() error) ([]time.Duration, error) {
 	times, err := stream{suite: n.suite, namespace: "bench-quiet", class: "bench-tenancy", atLeast: count, meanwhile: meanwhile}.run(ctx)
 	if err != nil {

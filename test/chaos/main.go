@@ -1,7 +1,7 @@
-// Command chaos has three replicas of the program serve hundreds of claims while
-// replicas are killed and paused, the API server goes away, the network is cut
-// and Cinder fails, and then looks whether anything was leaked, lost, doubled or
-// deleted that should not have been. What it does follows from a seed.
+// Command chaos runs three replicas of the program that serve hundreds of
+// claims while replicas are killed and paused, the API server goes away, the
+// network is cut and Cinder fails. Then it checks whether anything was leaked,
+// lost, duplicated or wrongly deleted. What it does follows from a seed.
 package main
 
 import (
@@ -33,28 +33,28 @@ type options struct {
 	showPlan bool
 }
 
-// errFound says that a campaign found something; what was said already.
+// errFound means that a campaign found something; it was already reported.
 var errFound = errors.New("something is wrong; see above")
 
 func main() {
 	o := options{}
-	flag.DurationVar(&o.Duration, "duration", 90*time.Second, "how long there is trouble, for each seed")
+	flag.DurationVar(&o.Duration, "duration", 90*time.Second, "how long faults are injected, for each seed")
 	flag.DurationVar(&o.ClaimEvery, "claim-every", 700*time.Millisecond, "mean time between two claims of each of the three tenants")
 	flag.DurationVar(&o.Settle, "settle", 2*time.Minute, "how long it may take afterwards until nothing is left to do")
-	flag.Uint64Var(&o.seed, "seed", 0, "what all chance follows from; 0 picks a seed and says which")
-	flag.IntVar(&o.seeds, "seeds", 1, "how many seeds, one after the other, from the first on")
-	flag.StringVar(&o.Program, "replicas-program", "", "run this `file` as replicas instead of the program as it is in the checkout")
+	flag.Uint64Var(&o.seed, "seed", 0, "the source of all randomness; 0 picks a seed and prints it")
+	flag.IntVar(&o.seeds, "seeds", 1, "how many seeds, one after the other, starting with the first")
+	flag.StringVar(&o.Program, "replicas-program", "", "run this `file` as replicas instead of building the checkout")
 	flag.BoolVar(&o.race, "race", false, "build the program with the race detector")
 	flag.StringVar(&o.evidence, "evidence", "", "write all logs, requests and the timeline of failed seeds into this `directory`")
-	flag.BoolVar(&o.showPlan, "plan", false, "print what the seed does and when, and do nothing")
+	flag.BoolVar(&o.showPlan, "plan", false, "print what the seed does and when, and run nothing")
 	flag.Parse()
 	if flag.NArg() > 0 || o.seeds < 1 || o.Duration <= 0 || o.ClaimEvery <= 0 || o.Settle <= 0 {
-		fmt.Fprintln(os.Stderr, "chaos: times and numbers must be positive, and there are no arguments beside the flags")
+		fmt.Fprintln(os.Stderr, "chaos: times and numbers must be positive, and there are no arguments besides the flags")
 		flag.Usage()
 		os.Exit(2)
 	}
 	if o.seed == 0 {
-		// Short enough to be typed.
+		// Short enough to type.
 		o.seed = uint64(rand.Uint32N(1_000_000) + 1)
 	}
 	o.Log = os.Stderr
@@ -78,7 +78,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 			return err
 		}
 	}
-	fmt.Fprintf(out, "seed %d, %d of them, trouble for %s each, then up to %s to settle, twice\n", o.seed, o.seeds, o.Duration, o.Settle)
+	fmt.Fprintf(out, "seed %d, %d of them, faults for %s each, then up to %s to settle, twice\n", o.seed, o.seeds, o.Duration, o.Settle)
 	suite, err := harness.StartSuite(ctx, harness.SuiteOptions{Race: o.race, Log: os.Stderr})
 	if err != nil {
 		return err

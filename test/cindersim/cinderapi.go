@@ -1,6 +1,7 @@
 package cindersim
 
 import (
+	"errors"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -91,7 +92,7 @@ func (s *Simulator) dispatch(x *exchange, q *call) *reply {
 	if err == nil {
 		return answer
 	}
-	if refused, ok := err.(*refusal); ok {
+	if refused := (*refusal)(nil); errors.As(err, &refused) {
 		return refused.reply()
 	}
 	return refuse(http.StatusInternalServerError, messageBroken).reply()

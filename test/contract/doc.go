@@ -26,6 +26,10 @@
 //	CONTRACT_TYPE_FAIL            a volume type whose volumes end in error
 //	CONTRACT_WAIT                 how long to wait for a state (60s)
 //
+// Against the same targets, TestAdapter judges the program's own client by the
+// table in test/cindercontract, which the in-memory Cinder of the lifecycle's
+// tests is held to as well.
+//
 // What is not named is skipped, with the reason. Cases tolerate other users of
 // the same server: they look only at volumes that they made themselves, under
 // names of their own, and remove them again.

@@ -14,17 +14,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
-	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
 // lifecycleCases run the program's own volume lifecycle, so that the state
 // machine it is tested with and the real one cannot drift apart unnoticed.
 func lifecycleCases() []testCase {
 	var cases []testCase
-	for _, workflow := range []backends.Workflow{backends.WorkflowReserve, backends.WorkflowAttachment} {
+	for _, workflow := range []cinder.Workflow{cinder.WorkflowReserve, cinder.WorkflowAttachment} {
 		for _, c := range []struct {
 			name string
-			run  func(*testing.T, Target, backends.Workflow)
+			run  func(*testing.T, Target, cinder.Workflow)
 		}{
 			{"a claim's volume is made, connected, completed and removed", lifecycleWhole},
 			{"whatever state an earlier attempt left is gone on from", lifecycleAdoption},
@@ -56,14 +56,14 @@ type actor struct {
 	raw    *client
 	spec   backends.Spec
 	// workflow is how new volumes are connected.
-	workflow backends.Workflow
+	workflow cinder.Workflow
 	// project and account are what the next term works as.
 	project string
 	account Account
 	*backends.Lifecycle
 }
 
-func newActor(t *testing.T, target Target, workflow backends.Workflow) *actor {
+func newActor(t *testing.T, target Target, workflow cinder.Workflow) *actor {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*target.Wait)
 	t.Cleanup(cancel)
@@ -74,12 +74,10 @@ func newActor(t *testing.T, target Target, workflow backends.Workflow) *actor {
 		Type:    target.Types.ISCSI,
 		Stamp: backends.Stamp{Cluster: "contract", Namespace: "ns", Claim: "data", ClaimUID: uid, PV: "pvc-" + uid,
 			Tenant: "tenant", StorageClass: "class"},
-		Connector: backends.Connector{Host: "contract", Initiator: "iqn.2026-01.example:contract"},
+		Connector: cinder.Connector{Host: "contract", Initiator: "iqn.2026-01.example:contract"},
 	}}
-	if !target.noauth() {
-		a.account = target.Keystone.Member
-	}
-	own := a.account
+	own := target.account()
+	a.account = own
 	a.newTerm()
 	t.Cleanup(func() {
 		// Past the test's own context, which has ended by now.
@@ -99,25 +97,12 @@ func newActor(t *testing.T, target Target, workflow backends.Workflow) *actor {
 func (a *actor) newTerm() {
 	a.t.Helper()
 	config := backends.Config{Name: a.target.Name, Workflow: a.workflow}
-	environment := map[string]string{}
-	if a.target.noauth() {
-		config.Auth.Noauth = &auth.Noauth{Endpoint: a.target.Endpoint, User: "admin", Project: a.project}
-	} else {
-		config.Auth.Environment = true
-		config.Region = a.target.Keystone.Region
-		account := a.account
-		environment = map[string]string{
-			"OS_AUTH_URL": a.target.Keystone.URL, "OS_USERNAME": account.User, "OS_PASSWORD": account.Password,
-			"OS_PROJECT_NAME": account.Project, "OS_USER_DOMAIN_NAME": a.target.Keystone.Domain,
-			"OS_PROJECT_DOMAIN_NAME": a.target.Keystone.Domain,
-		}
-	}
+	credentials, sources := a.target.source(a.project, a.account)
+	config.Auth, config.Region = credentials.Source, credentials.Region
 	metrics := backends.NewMetrics(prometheus.NewRegistry())
 	a.Lifecycle = backends.NewLifecycle(backends.LifecycleOptions{
-		Config: config,
-		Pool: backends.NewPool(backends.PoolOptions{Metrics: metrics, Sources: auth.Sources{
-			Getenv: func(name string) string { return environment[name] },
-		}}),
+		Config:  config,
+		Pool:    backends.NewPool(backends.PoolOptions{Metrics: metrics, Sources: sources}),
 		Cluster: "contract",
 		Fence:   func() error { return nil },
 		Hold:    context.Background(),
@@ -141,16 +126,16 @@ func (a *actor) connect() backends.Connected {
 	return connected
 }
 
-func (a *actor) of(v backends.Volume) backends.Target {
+func (a *actor) of(v cinder.Volume) backends.Target {
 	return backends.Target{VolumeID: v.ID, Stamp: a.spec.Stamp, Connector: a.spec.Connector}
 }
 
 // mine lists the volumes of this actor's claim, past the lifecycle.
-func (a *actor) mine() []backends.Volume {
+func (a *actor) mine() []cinder.Volume {
 	a.t.Helper()
 	all, err := a.Volumes(a.ctx)
 	a.must(err)
-	var mine []backends.Volume
+	var mine []cinder.Volume
 	for _, v := range all {
 		if a.spec.Stamp.Owns(v) {
 			mine = append(mine, v)
@@ -167,17 +152,17 @@ func (a *actor) action(id, name string, body any) {
 	}
 }
 
-func (a *actor) status(id string) backends.Status {
+func (a *actor) status(id string) cinder.Status {
 	a.t.Helper()
 	got := a.raw.call(a.t, http.MethodGet, "/volumes/"+id, nil)
 	if got.status == http.StatusNotFound {
 		return ""
 	}
 	status, _ := got.object(a.t, "volume")["status"].(string)
-	return backends.Status(status)
+	return cinder.Status(status)
 }
 
-func (a *actor) wantStatus(id string, want backends.Status) {
+func (a *actor) wantStatus(id string, want cinder.Status) {
 	a.t.Helper()
 	if got := a.status(id); got != want {
 		a.t.Errorf("volume %s is %q, want %q", id, got, want)
@@ -186,10 +171,10 @@ func (a *actor) wantStatus(id string, want backends.Status) {
 
 // make creates a volume with this actor's stamp past the lifecycle, and waits
 // until it is available.
-func (a *actor) make() backends.Volume {
+func (a *actor) make() cinder.Volume {
 	a.t.Helper()
 	metadata := a.spec.Stamp.Metadata(nil)
-	if a.workflow == backends.WorkflowAttachment {
+	if a.workflow == cinder.WorkflowAttachment {
 		metadata[backends.StampPrefix+"workflow"] = "attachment"
 	}
 	got := a.raw.call(a.t, http.MethodPost, "/volumes", object{"volume": object{
@@ -198,7 +183,7 @@ func (a *actor) make() backends.Volume {
 	got.want(a.t, http.StatusAccepted)
 	id, _ := got.object(a.t, "volume")["id"].(string)
 	waitStatus(a.t, a.target, a.raw, id, "available")
-	return backends.Volume{ID: id}
+	return cinder.Volume{ID: id}
 }
 
 var connectorObject = object{"host": "contract", "initiator": "iqn.2026-01.example:contract"}
@@ -215,7 +200,7 @@ func (a *actor) attach(id string, connector object) {
 
 func (a *actor) reserveBy(id string) {
 	a.t.Helper()
-	if a.workflow == backends.WorkflowAttachment {
+	if a.workflow == cinder.WorkflowAttachment {
 		a.attach(id, nil)
 		return
 	}
@@ -224,7 +209,7 @@ func (a *actor) reserveBy(id string) {
 
 func (a *actor) connectBy(id string) {
 	a.t.Helper()
-	if a.workflow == backends.WorkflowAttachment {
+	if a.workflow == cinder.WorkflowAttachment {
 		a.attach(id, connectorObject)
 		return
 	}
@@ -232,7 +217,7 @@ func (a *actor) connectBy(id string) {
 	a.action(id, "os-initialize_connection", object{"connector": connectorObject})
 }
 
-func lifecycleWhole(t *testing.T, target Target, workflow backends.Workflow) {
+func lifecycleWhole(t *testing.T, target Target, workflow cinder.Workflow) {
 	a := newActor(t, target, workflow)
 	connected := a.connect()
 	var document struct {
@@ -246,19 +231,19 @@ func lifecycleWhole(t *testing.T, target Target, workflow backends.Workflow) {
 	if document.Protocol != "iscsi" || document.Data.IQN+document.IQN == "" {
 		t.Errorf("the connection is of protocol %q with target %q", document.Protocol, document.Data.IQN+document.IQN)
 	}
-	if byAttachment := connected.AttachmentID != ""; byAttachment != (workflow == backends.WorkflowAttachment) {
+	if byAttachment := connected.AttachmentID != ""; byAttachment != (workflow == cinder.WorkflowAttachment) {
 		t.Errorf("the attachment's id is %q", connected.AttachmentID)
 	}
-	a.wantStatus(connected.Volume.ID, backends.StatusAttaching)
+	a.wantStatus(connected.Volume.ID, cinder.StatusAttaching)
 	a.must(a.Complete(a.ctx, a.of(connected.Volume), false))
-	a.wantStatus(connected.Volume.ID, backends.StatusInUse)
+	a.wantStatus(connected.Volume.ID, cinder.StatusInUse)
 	a.must(a.Remove(a.ctx, a.of(connected.Volume)))
 	a.wantStatus(connected.Volume.ID, "")
 	// Removing what is gone is removing.
 	a.must(a.Remove(a.ctx, a.of(connected.Volume)))
 }
 
-func lifecycleAdoption(t *testing.T, target Target, workflow backends.Workflow) {
+func lifecycleAdoption(t *testing.T, target Target, workflow cinder.Workflow) {
 	for _, c := range []struct {
 		name  string
 		leave func(*actor, string)
@@ -281,14 +266,14 @@ func lifecycleAdoption(t *testing.T, target Target, workflow backends.Workflow) 
 				t.Errorf("the next leader made volume %s", again.Volume.ID)
 			}
 			a.must(a.Complete(a.ctx, a.of(connected.Volume), false))
-			a.wantStatus(left.ID, backends.StatusInUse)
+			a.wantStatus(left.ID, cinder.StatusInUse)
 		})
 	}
 }
 
 // lifecycleAskedAnew: the policy changed between two attempts. Cinder keeps the
 // request with the volume as it was written.
-func lifecycleAskedAnew(t *testing.T, target Target, workflow backends.Workflow) {
+func lifecycleAskedAnew(t *testing.T, target Target, workflow cinder.Workflow) {
 	a := newActor(t, target, workflow)
 	first := a.connect()
 	a.newTerm()
@@ -307,10 +292,10 @@ func lifecycleAskedAnew(t *testing.T, target Target, workflow backends.Workflow)
 // lifecycleElsewhere: the place comes with the login, and a project's member
 // sees nothing of another project. A noauth endpoint shows everybody everything,
 // so that there the volume is found, and removed.
-func lifecycleElsewhere(t *testing.T, target Target, workflow backends.Workflow) {
+func lifecycleElsewhere(t *testing.T, target Target, workflow cinder.Workflow) {
 	a := newActor(t, target, workflow)
 	connected := a.connect()
-	if want := backends.NewPlace(target.Endpoint, target.Project); connected.Place != want {
+	if want := cinder.NewPlace(target.Endpoint, target.Project); connected.Place != want {
 		t.Errorf("the volume's place is %v, want %v", connected.Place, want)
 	}
 	a.must(a.Complete(a.ctx, a.of(connected.Volume), false))
@@ -323,30 +308,30 @@ func lifecycleElsewhere(t *testing.T, target Target, workflow backends.Workflow)
 	a.newTerm()
 	volume := a.of(connected.Volume)
 	volume.Place = connected.Place
-	var found []backends.Place
-	volume.Found = func(_ context.Context, at backends.Place) error { found = append(found, at); return nil }
+	var found []cinder.Place
+	volume.Found = func(_ context.Context, at cinder.Place) error { found = append(found, at); return nil }
 	err := a.Remove(a.ctx, volume)
 	if target.noauth() {
 		a.must(err)
 		a.wantStatus(connected.Volume.ID, "")
-		if want := backends.NewPlace(target.Endpoint, a.project); len(found) != 1 || found[0] != want {
+		if want := cinder.NewPlace(target.Endpoint, a.project); len(found) != 1 || found[0] != want {
 			t.Errorf("it was found at %v, want %v", found, want)
 		}
 		return
 	}
-	if !backends.IsKind(err, backends.KindElsewhere) || len(found) > 0 {
+	if !cinder.IsKind(err, backends.KindElsewhere) || len(found) > 0 {
 		t.Errorf("the removal ended with %v, found at %v", err, found)
 	}
 	shown, err := a.Volumes(a.ctx)
 	a.must(err)
-	volume.Place = backends.Place{}
-	if err := a.Remove(a.ctx, volume); len(shown) == 0 && !backends.IsKind(err, backends.KindElsewhere) {
+	volume.Place = cinder.Place{}
+	if err := a.Remove(a.ctx, volume); len(shown) == 0 && !cinder.IsKind(err, backends.KindElsewhere) {
 		t.Errorf("without a record the removal ended with %v", err)
 	}
-	a.wantStatus(connected.Volume.ID, backends.StatusInUse)
+	a.wantStatus(connected.Volume.ID, cinder.StatusInUse)
 }
 
-func lifecycleUndo(t *testing.T, target Target, workflow backends.Workflow) {
+func lifecycleUndo(t *testing.T, target Target, workflow cinder.Workflow) {
 	for _, state := range []string{"available", "reserved", "connected", "in use"} {
 		t.Run(state, func(t *testing.T) {
 			a := newActor(t, target, workflow)
@@ -370,7 +355,7 @@ func lifecycleUndo(t *testing.T, target Target, workflow backends.Workflow) {
 	}
 }
 
-func lifecycleCompleteTwice(t *testing.T, target Target, workflow backends.Workflow) {
+func lifecycleCompleteTwice(t *testing.T, target Target, workflow cinder.Workflow) {
 	a := newActor(t, target, workflow)
 	v := a.connect().Volume
 	a.must(a.Complete(a.ctx, a.of(v), false))
@@ -385,21 +370,21 @@ func lifecycleCompleteTwice(t *testing.T, target Target, workflow backends.Workf
 	}
 }
 
-func lifecycleForeign(t *testing.T, target Target, workflow backends.Workflow) {
+func lifecycleForeign(t *testing.T, target Target, workflow cinder.Workflow) {
 	a := newActor(t, target, workflow)
 	v := a.make()
 	other := a.of(v)
 	other.Stamp.ClaimUID = "another-claim"
-	if err := a.Remove(a.ctx, other); !backends.IsKind(err, backends.KindNotOurs) {
+	if err := a.Remove(a.ctx, other); !cinder.IsKind(err, backends.KindNotOurs) {
 		t.Errorf("error %v", err)
 	}
-	if err := a.Complete(a.ctx, other, false); !backends.IsKind(err, backends.KindNotOurs) {
+	if err := a.Complete(a.ctx, other, false); !cinder.IsKind(err, backends.KindNotOurs) {
 		t.Errorf("error %v", err)
 	}
-	a.wantStatus(v.ID, backends.StatusAvailable)
+	a.wantStatus(v.ID, cinder.StatusAvailable)
 }
 
-func lifecycleDuplicate(t *testing.T, target Target, workflow backends.Workflow) {
+func lifecycleDuplicate(t *testing.T, target Target, workflow cinder.Workflow) {
 	a := newActor(t, target, workflow)
 	first, second := a.make(), a.make()
 	connected := a.connect()
@@ -412,12 +397,12 @@ func lifecycleDuplicate(t *testing.T, target Target, workflow backends.Workflow)
 	}
 }
 
-func lifecycleError(t *testing.T, target Target, workflow backends.Workflow) {
+func lifecycleError(t *testing.T, target Target, workflow cinder.Workflow) {
 	kind := needType(t, target.Types.Fail, "CONTRACT_TYPE_FAIL")
 	a := newActor(t, target, workflow)
 	a.spec.Type = kind
 	_, err := a.Connect(a.ctx, a.spec)
-	var failed *backends.Error
+	var failed *cinder.Error
 	if !errors.As(err, &failed) || failed.Kind != backends.KindVolumeFailed {
 		t.Fatalf("error %v", err)
 	}
@@ -430,7 +415,7 @@ func lifecycleError(t *testing.T, target Target, workflow backends.Workflow) {
 	}
 }
 
-func lifecycleSnapshot(t *testing.T, target Target, workflow backends.Workflow) {
+func lifecycleSnapshot(t *testing.T, target Target, workflow cinder.Workflow) {
 	a := newActor(t, target, workflow)
 	v := a.make()
 	got := a.raw.call(t, http.MethodPost, "/snapshots", object{"snapshot": object{"volume_id": v.ID, "name": a.spec.Name}})
@@ -441,30 +426,30 @@ func lifecycleSnapshot(t *testing.T, target Target, workflow backends.Workflow) 
 		status, _ := a.raw.call(t, http.MethodGet, path, nil).object(t, "snapshot")["status"].(string)
 		return status, status == "available"
 	})
-	if err := a.Remove(a.ctx, a.of(v)); !backends.IsKind(err, backends.KindInUse) || !strings.Contains(fmt.Sprint(err), "snapshots") {
+	if err := a.Remove(a.ctx, a.of(v)); !cinder.IsKind(err, backends.KindInUse) || !strings.Contains(fmt.Sprint(err), "snapshots") {
 		t.Errorf("error %v", err)
 	}
-	a.wantStatus(v.ID, backends.StatusAvailable)
+	a.wantStatus(v.ID, cinder.StatusAvailable)
 	a.raw.call(t, http.MethodDelete, path, nil).want(t, http.StatusAccepted)
 	waitGone(t, target, a.raw, path)
 }
 
 // lifecycleUsed: once a volume was in use, nothing but a PersistentVolume that
 // names it makes it go, also when somebody has detached it by hand.
-func lifecycleUsed(t *testing.T, target Target, workflow backends.Workflow) {
+func lifecycleUsed(t *testing.T, target Target, workflow cinder.Workflow) {
 	a := newActor(t, target, workflow)
 	v := a.connect().Volume
 	a.must(a.Complete(a.ctx, a.of(v), false))
 	a.newTerm()
-	for _, state := range []backends.Status{backends.StatusInUse, backends.StatusAvailable} {
+	for _, state := range []cinder.Status{cinder.StatusInUse, cinder.StatusAvailable} {
 		a.wantStatus(v.ID, state)
-		if err := a.Abandon(a.ctx, a.spec.Stamp, a.spec.Connector, nil); !backends.IsKind(err, backends.KindRecorded) {
+		if err := a.Abandon(a.ctx, a.spec.Stamp, a.spec.Connector, nil); !cinder.IsKind(err, backends.KindRecorded) {
 			t.Errorf("%s: error %v", state, err)
 		}
-		if err := a.RemoveUnrecorded(a.ctx, v.ID, a.spec.Stamp, a.spec.Connector, nil); !backends.IsKind(err, backends.KindRecorded) {
+		if err := a.RemoveUnrecorded(a.ctx, v.ID, a.spec.Stamp, a.spec.Connector, nil); !cinder.IsKind(err, backends.KindRecorded) {
 			t.Errorf("%s: error %v", state, err)
 		}
-		if state == backends.StatusInUse {
+		if state == cinder.StatusInUse {
 			a.action(v.ID, "os-detach", object{})
 		}
 	}
@@ -472,7 +457,7 @@ func lifecycleUsed(t *testing.T, target Target, workflow backends.Workflow) {
 	a.wantStatus(v.ID, "")
 }
 
-func lifecycleReadOnly(t *testing.T, target Target, workflow backends.Workflow) {
+func lifecycleReadOnly(t *testing.T, target Target, workflow cinder.Workflow) {
 	a := newActor(t, target, workflow)
 	a.spec.ReadOnly = true
 	v := a.connect().Volume
@@ -485,10 +470,10 @@ func lifecycleReadOnly(t *testing.T, target Target, workflow backends.Workflow) 
 }
 
 func lifecycleAuto(t *testing.T, target Target) {
-	a := newActor(t, target, backends.WorkflowReserve)
+	a := newActor(t, target, cinder.WorkflowReserve)
 	left := a.make()
 	a.reserveBy(left.ID)
-	a.workflow = backends.WorkflowAuto
+	a.workflow = cinder.WorkflowAuto
 	a.newTerm()
 	connected := a.connect()
 	if connected.Volume.ID != left.ID || connected.AttachmentID != "" {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -54,7 +55,7 @@ func (b *builder) compile(_ context.Context, _, version, target string) error {
 	if b.err != nil {
 		return b.err
 	}
-	return os.WriteFile(target, []byte(version+" build "+string(rune('0'+number))), 0o700)
+	return os.WriteFile(target, []byte(version+" build "+fmt.Sprint(number)), 0o700)
 }
 
 func mustBuild(t *testing.T, source, binDir string, b *builder) string {

@@ -1,6 +1,7 @@
 // Command demo is the guided tour behind `make demo`: a real Kubernetes control
 // plane, a simulated Cinder, three replicas of the program, two tenants, a
-// denial, a fail-over. It ends with status 0 only if all of it went as told.
+// denial, a failover. It exits with status 0 only if everything went as
+// announced.
 //
 //	go run ./test/demo                    builds and starts a control plane
 //	go run ./test/demo -kubeconfig FILE   uses an existing cluster
@@ -20,8 +21,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/demo/tour"
 )
 
-// kubeconfigVariable is what -kubeconfig defaults to. It is not KUBECONFIG: a
-// demonstration must not find its way into a cluster that nobody pointed it at.
+// kubeconfigVariable is the default of -kubeconfig. It is not KUBECONFIG: a
+// demo must not reach a cluster that its user did not choose.
 const kubeconfigVariable = "KUBECONFIG_DEMO"
 
 const (
@@ -44,13 +45,14 @@ func run() int {
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	// A second signal ends the program without cleaning up.
+	// A second signal ends the program without cleanup.
 	defer context.AfterFunc(ctx, stop)()
-	// As in `make demo | head`: by default, the reader's leaving would kill the
-	// program before it could clean up. Noticed here, it is only a failed write.
+	// As in `make demo | head`: by default, the exit of the reader would kill the
+	// program before it could clean up. With the signal caught, only a write
+	// fails.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	// What the client library has to say about requests cut short at the end
-	// is not for visitors.
+	// Visitors do not need the client library's messages about requests that the
+	// end of the tour cuts.
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
 
 	err := tour.Run(ctx, options, os.Stdout)

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// CreateNamespace makes a namespace; one that exists gets the labels.
+// CreateNamespace creates a namespace; an existing one gets the labels.
 func (s *Suite) CreateNamespace(ctx context.Context, name string, labels map[string]string) error {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
 	_, err := s.Client.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{})
@@ -24,8 +24,8 @@ func (s *Suite) CreateNamespace(ctx context.Context, name string, labels map[str
 	return err
 }
 
-// CreateClass makes a StorageClass that reclaims by deleting and binds at once;
-// change may alter it first.
+// CreateClass creates a StorageClass with reclaim policy Delete and immediate
+// binding; change may alter it first.
 func (s *Suite) CreateClass(ctx context.Context, name, provisioner string, change func(*storagev1.StorageClass)) error {
 	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: provisioner}
 	if change != nil {
@@ -54,7 +54,7 @@ func Claim(namespace, name, class, size string, change func(*corev1.PersistentVo
 	return claim
 }
 
-// CreateClaim makes a claim.
+// CreateClaim creates a claim.
 func (s *Suite) CreateClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, error) {
 	return s.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Create(ctx, claim, metav1.CreateOptions{})
 }
@@ -139,7 +139,7 @@ func (s *Suite) WaitNoPersistentVolumes(ctx context.Context, provisioner string)
 	})
 }
 
-// Eventually asks until the condition says nothing any more, or the context
+// Eventually polls until the condition reports no complaint, or the context
 // ends; the last complaint becomes the error.
 func Eventually(ctx context.Context, condition func() (complaint string, err error)) error {
 	for {
@@ -158,7 +158,7 @@ func Eventually(ctx context.Context, condition func() (complaint string, err err
 	}
 }
 
-// describeEvents helps to understand a failed wait.
+// describeEvents helps to explain a failed wait.
 func (s *Suite) describeEvents(namespace string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()

@@ -8,7 +8,8 @@ import (
 )
 
 // mount is a directory as kubelet mounts a ConfigMap or Secret: every file is a
-// link into ..data, itself a link to a directory that is replaced as a whole.
+// symlink into ..data, itself a symlink to a directory that is replaced as a
+// whole.
 type mount struct{ dir string }
 
 func newMount(dir string) (mount, error) { return mount{dir}, os.MkdirAll(dir, 0o700) }

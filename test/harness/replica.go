@@ -18,21 +18,21 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// ReplicaOptions are what a replica runs with.
+// ReplicaOptions configure a replica.
 type ReplicaOptions struct {
 	// Policy and Clouds are the contents of the files; Clouds may be empty.
 	Policy string
 	Clouds string
-	// Provisioner is the name StorageClasses use. Replicas of one Deployment
-	// share it; tests that run side by side must not.
+	// Provisioner is the name that StorageClasses use. Replicas of one Deployment
+	// share it; tests that run in parallel must not.
 	Provisioner string
 	// Arguments are further flags; Environment further variables.
 	Arguments   []string
 	Environment []string
 	// Program replaces the suite's build.
 	Program string
-	// APIServer, if set, is the address at which the replica finds the API
-	// server, such as a proxy's, and APIServerAuthority whose certificate it
+	// APIServer, if set, is the address at which the replica reaches the API
+	// server, such as a proxy's, and APIServerAuthority is the CA certificate it
 	// trusts there, in PEM.
 	APIServer          string
 	APIServerAuthority []byte
@@ -51,7 +51,7 @@ type Replica struct {
 	log bytes.Buffer
 }
 
-// StartReplica starts the program and returns once it says that it is ready.
+// StartReplica starts the program and returns once it reports that it is ready.
 // The caller stops or kills it.
 func (s *Suite) StartReplica(ctx context.Context, options ReplicaOptions) (*Replica, error) {
 	dir, err := os.MkdirTemp(s.dir, "replica-")
@@ -99,28 +99,28 @@ func (s *Suite) StartReplica(ctx context.Context, options ReplicaOptions) (*Repl
 		clouds:  clouds,
 	}
 	r.command.Env = append(os.Environ(), options.Environment...)
-	// A test that dies must not leave the program running. An interrupt typed at
-	// a terminal is for the test alone, which may need the program to clean up.
+	// A test that dies must not leave the program running. An interrupt typed at a
+	// terminal is only for the test, which may need the program to clean up.
 	r.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	output, err := r.command.StderrPipe()
 	if err != nil {
 		return nil, err
 	}
 	started := make(chan error, 1)
-	// Pdeathsig follows the thread that forks, so that thread must live on:
-	// the goroutine that reads the output keeps it.
+	// Pdeathsig follows the thread that forks, so that thread must stay alive: the
+	// goroutine that reads the output keeps it.
 	go r.follow(output, started)
 	if err := <-started; err != nil {
 		return nil, err
 	}
 	if err := r.waitReady(ctx); err != nil {
 		r.Kill()
-		return nil, fmt.Errorf("replica: %w; it said:\n%s", err, r.Log())
+		return nil, fmt.Errorf("replica: %w; its output:\n%s", err, r.Log())
 	}
 	return r, nil
 }
 
-// kubeconfigFor writes the replicas' kubeconfig anew, with another address of
+// kubeconfigFor writes the replicas' kubeconfig again, with another address of
 // the API server.
 func (s *Suite) kubeconfigFor(dir, address string, authority []byte) (string, error) {
 	config, err := clientcmd.LoadFromFile(s.kubeconfig)
@@ -191,7 +191,7 @@ func (r *Replica) Get(ctx context.Context, path string) (status int, body string
 	address := r.Address
 	r.mu.Unlock()
 	if address == "" {
-		return 0, "", fmt.Errorf("the replica has not said its address yet")
+		return 0, "", fmt.Errorf("the replica has not logged its address yet")
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
 	if err != nil {
@@ -207,7 +207,7 @@ func (r *Replica) Get(ctx context.Context, path string) (status int, body string
 	return response.StatusCode, content.String(), err
 }
 
-// Leads asks the replica's own gauge.
+// Leads reads the replica's own gauge.
 func (r *Replica) Leads(ctx context.Context) bool {
 	_, body, err := r.Get(ctx, "/metrics")
 	return err == nil && strings.Contains(body, "\nstandalone_cinder_leader 1\n")
@@ -232,7 +232,7 @@ func (r *Replica) Kill() {
 	<-r.exited
 }
 
-// Stop asks the replica to hand over, and returns how it ended.
+// Stop sends the replica the signal to hand over, and returns how it exited.
 func (r *Replica) Stop(ctx context.Context) error {
 	if err := r.Signal(syscall.SIGTERM); err != nil {
 		return err
@@ -241,10 +241,10 @@ func (r *Replica) Stop(ctx context.Context) error {
 	case <-r.exited:
 	case <-ctx.Done():
 		r.Kill()
-		return fmt.Errorf("the replica did not end: %w; it said:\n%s", ctx.Err(), r.Log())
+		return fmt.Errorf("the replica did not exit: %w; its output:\n%s", ctx.Err(), r.Log())
 	}
 	if code := r.command.ProcessState.ExitCode(); code != 0 {
-		return fmt.Errorf("the replica ended with %s; it said:\n%s", r.command.ProcessState, r.Log())
+		return fmt.Errorf("the replica exited with %s; its output:\n%s", r.command.ProcessState, r.Log())
 	}
 	return nil
 }

@@ -29,8 +29,8 @@ const (
 	ServiceAccount = "standalone-cinder"
 )
 
-// Suite is a cluster and a build of the program. Tests with provisioner names
-// of their own can share one.
+// Suite is a cluster and a build of the program. Tests with different
+// provisioner names can share one.
 type Suite struct {
 	Client kubernetes.Interface
 	Config *rest.Config
@@ -42,7 +42,7 @@ type Suite struct {
 	log  io.Writer
 	// plane is nil when an existing cluster is used.
 	plane *controlplane.ControlPlane
-	// kubeconfig is what replicas run with.
+	// kubeconfig is the replicas' kubeconfig.
 	kubeconfig string
 }
 
@@ -59,7 +59,7 @@ type SuiteOptions struct {
 }
 
 // StartSuite builds the program and brings up a control plane with the base
-// manifests applied. Stop it.
+// manifests applied. The caller stops it.
 func StartSuite(ctx context.Context, options SuiteOptions) (_ *Suite, err error) {
 	root, err := repositoryRoot()
 	if err != nil {
@@ -96,8 +96,8 @@ func StartSuite(ctx context.Context, options SuiteOptions) (_ *Suite, err error)
 	return s, err
 }
 
-// Run runs the program once, such as `policy check`, against the cluster of the
-// suite where KUBECONFIG stands among the arguments.
+// Run runs the program once, such as `policy check`, against the suite's
+// cluster wherever KUBECONFIG appears among the arguments.
 func (s *Suite) Run(ctx context.Context, arguments ...string) (exitCode int, output string, err error) {
 	for i, argument := range arguments {
 		if argument == "KUBECONFIG" {
@@ -123,7 +123,7 @@ func (s *Suite) useCluster(kubeconfig string) (err error) {
 }
 
 // applyBase applies what deploy/base grants. The Deployment itself needs nodes,
-// which there are none of; replicas run as processes instead.
+// but there are none; replicas run as processes instead.
 func (s *Suite) applyBase(ctx context.Context) error {
 	for _, name := range []string{"namespace.yaml", "serviceaccount.yaml", "rbac.yaml"} {
 		if err := s.ApplyFile(ctx, filepath.Join("deploy", "base", name)); err != nil {
@@ -170,7 +170,8 @@ func (s *Suite) build(ctx context.Context, race bool) error {
 	}
 	build := exec.CommandContext(ctx, "go", append(arguments, ".")...)
 	build.Dir = s.root
-	// Interrupted rather than killed, the go command removes its temporary files.
+	// If it is interrupted, not killed, the go command removes its temporary
+	// files.
 	build.Cancel = func() error { return build.Process.Signal(os.Interrupt) }
 	build.WaitDelay = 10 * time.Second
 	if output, err := build.CombinedOutput(); err != nil {
@@ -179,8 +180,8 @@ func (s *Suite) build(ctx context.Context, race bool) error {
 	return nil
 }
 
-// repositoryRoot is found from this file, so that the working directory of a
-// test does not matter.
+// repositoryRoot is found from this file, so that a test's working directory
+// does not matter.
 func repositoryRoot() (string, error) {
 	_, file, _, ok := runtime.Caller(0)
 	if !ok {
@@ -193,8 +194,8 @@ func repositoryRoot() (string, error) {
 	return root, nil
 }
 
-// APIServerTransport reaches the API server as whoever asks, for a proxy that
-// stands in front of it: requests keep the credentials they came with.
+// APIServerTransport reaches the API server with the caller's identity, for a
+// proxy in front of it: requests keep the credentials they came with.
 func (s *Suite) APIServerTransport() (*http.Transport, error) {
 	anonymous := rest.AnonymousClientConfig(s.Config)
 	tls, err := rest.TLSConfigFor(anonymous)

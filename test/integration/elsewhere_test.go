@@ -12,7 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
@@ -43,7 +43,7 @@ func TestVolumesThatTheirBackendDoesNotShowAreKept(t *testing.T) {
 		volumes[pv.Annotations["standalone-cinder.openstack.org/backend"]] = pv
 	}
 	gold, lab := volumes["gold"].Annotations, volumes["lab"].Annotations
-	if lab["standalone-cinder.openstack.org/endpoint"] != backends.NewPlace(w.sim.NoauthEndpoint(), "").Endpoint ||
+	if lab["standalone-cinder.openstack.org/endpoint"] != cinder.NewPlace(w.sim.NoauthEndpoint(), "").Endpoint ||
 		lab["standalone-cinder.openstack.org/project-id"] != cindersim.DefaultNoauthProject {
 		t.Errorf("the volume of noauth is recorded at %v", lab)
 	}

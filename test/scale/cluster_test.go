@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
@@ -83,7 +83,7 @@ func serve(s *apiServer, sim *cindersim.Simulator, i int) error {
 	claim.Spec.VolumeName = pvName
 	claim.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, AccessModes: claim.Spec.AccessModes, Capacity: claim.Spec.Resources.Requests}
 	s.put("persistentvolumeclaims", claim)
-	s.put("persistentvolumes", volumeOf(claim, id, backends.NewPlace(sim.NoauthEndpoint(), cindersim.DefaultNoauthProject)))
+	s.put("persistentvolumes", volumeOf(claim, id, cinder.NewPlace(sim.NoauthEndpoint(), cindersim.DefaultNoauthProject)))
 	s.put("secrets", &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: harness.Namespace, Name: pvName + "-credentials", UID: types.UID(uuid.NewString()), CreationTimestamp: old(),
@@ -126,7 +126,7 @@ func claimOf(i int, uid string) *corev1.PersistentVolumeClaim {
 }
 
 // volumeOf is the PersistentVolume that the program writes for a claim.
-func volumeOf(claim *corev1.PersistentVolumeClaim, id string, at backends.Place) *corev1.PersistentVolume {
+func volumeOf(claim *corev1.PersistentVolumeClaim, id string, at cinder.Place) *corev1.PersistentVolume {
 	name := "pvc-" + string(claim.UID)
 	initiator := "iqn.2018-01.io.k8s.standalone-cinder:scale"
 	filesystem := corev1.PersistentVolumeFilesystem

@@ -14,7 +14,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 )
 
-// administer reloads policies, rotates passwords and has volumes of its own in
+// administer reloads policies, rotates passwords and puts foreign volumes into
 // the program's projects.
 func (w *world) administer(ctx, trouble context.Context) {
 	for i, step := range w.plan.Administrator {
@@ -27,7 +27,7 @@ func (w *world) administer(ctx, trouble context.Context) {
 		case plan.Reload:
 			err = w.reload(step.Variant)
 		case plan.BadPolicy:
-			// Whoever else changes the configuration meanwhile ends this.
+			// Other actors that change the configuration meanwhile end this.
 			bad := w.configuration().policy + "\nnonsense: true\n"
 			err = w.everyReplica(func(r *replica) error { return r.WritePolicy(bad) })
 			sleep(trouble, step.For)
@@ -45,7 +45,7 @@ func (w *world) administer(ctx, trouble context.Context) {
 	}
 }
 
-// reload puts a variant of the policy into force at all replicas.
+// reload puts a variant of the policy into force on all replicas.
 func (w *world) reload(variant int) error {
 	if err := w.allow(variant); err != nil {
 		return err
@@ -56,8 +56,8 @@ func (w *world) reload(variant int) error {
 	return w.configureAll()
 }
 
-// rotate changes a password at Keystone and then in clouds.yaml; in between the
-// program is refused.
+// rotate changes a password at Keystone and then in clouds.yaml; in between,
+// Keystone refuses the program.
 func (w *world) rotate(user, password string) error {
 	if err := w.sim.SetPassword(user, password); err != nil {
 		return err
@@ -65,7 +65,7 @@ func (w *world) rotate(user, password string) error {
 	return w.configureAll()
 }
 
-// configureAll writes the files of all replicas as they should be at present.
+// configureAll writes the current files of all replicas.
 func (w *world) configureAll() error {
 	w.configuring.Lock()
 	defer w.configuring.Unlock()
@@ -73,9 +73,9 @@ func (w *world) configureAll() error {
 	return w.everyReplica(func(r *replica) error { return r.configure(present) })
 }
 
-// addForeign puts volumes beside those of a claim that are not the program's:
-// without a stamp, with another cluster's, and with half of this one's. All are
-// named as the program names its own.
+// addForeign puts volumes that are not the program's next to those of a claim:
+// without a stamp, with another cluster's, and with half of this cluster's. All
+// have names like the program's own volumes.
 func (w *world) addForeign(backend, claimUID string) error {
 	if claimUID == "" {
 		claimUID = string(uuid.NewUUID())
@@ -106,9 +106,9 @@ func (w *world) addForeign(backend, claimUID string) error {
 	return nil
 }
 
-// giveAway has one of the volumes in use carry another cluster's stamp, and
-// counts it among the foreign ones. Its PersistentVolume names it as before, and
-// must not have it deleted.
+// giveAway puts another cluster's stamp on one of the volumes in use, and
+// counts it among the foreign ones. Its PersistentVolume names it as before,
+// but must not cause its deletion.
 func (w *world) giveAway(pick int) error {
 	var inUse []cindersim.Volume
 	for _, v := range w.sim.Volumes() {
@@ -129,11 +129,11 @@ func (w *world) giveAway(pick int) error {
 		return nil // it was deleted a moment ago
 	}
 	if w.claims.isAsked(uid) {
-		// Its deletion may be under way by now, which is right.
+		// Its deletion may already be under way, which is correct.
 		w.sim.ReplaceVolumeMetadata(given.ID, "in-use", given.Metadata)
 		return nil
 	}
-	w.timeline.note("volume %s (%s) is another cluster's now", given.ID, given.Name)
+	w.timeline.note("volume %s (%s) now belongs to another cluster", given.ID, given.Name)
 	w.given[given.ID] = given
 	w.foreign[given.ID], _ = w.sim.Volume(given.ID)
 	return nil

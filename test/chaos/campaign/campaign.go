@@ -1,5 +1,5 @@
-// Package campaign carries a plan out on a real control plane and a simulated
-// Cinder, watches what the program makes of it, and judges how it ends.
+// Package campaign carries out a plan on a real control plane and a simulated
+// Cinder, watches how the program reacts, and judges the outcome.
 package campaign
 
 import (
@@ -14,17 +14,17 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
-// Options are what all seeds share.
+// Options are common to all seeds.
 type Options struct {
 	// Duration and ClaimEvery size the plan.
 	Duration   time.Duration
 	ClaimEvery time.Duration
-	// Settle bounds how long it may take, once the trouble is over, until
-	// nothing is left to do.
+	// Settle bounds how long it may take, after the faults end, until nothing is
+	// left to do.
 	Settle time.Duration
 	// Program replaces the suite's build.
 	Program string
-	// Log is told what happens.
+	// Log receives progress messages.
 	Log io.Writer
 }
 
@@ -33,7 +33,7 @@ func (o Options) Plan(seed uint64) plan.Plan {
 	return plan.Make(seed, plan.Options{Duration: o.Duration, ClaimEvery: o.ClaimEvery})
 }
 
-// Result is what one seed came to.
+// Result is the outcome of one seed.
 type Result struct {
 	Seed     uint64
 	Took     time.Duration
@@ -43,17 +43,17 @@ type Result struct {
 	Evidence Evidence
 }
 
-// Counts are what was done.
+// Counts are the numbers of things done.
 type Counts struct {
 	Claims, Bound, Deleted int
 	Kills, Pauses, Rolls   int
 	ServerFailures         int
 	Cuts, Faults           int
-	// Flaps are the bad turns of flapping backends, Full the creates that
+	// Flaps are the failing phases of flapping backends, Full the creates that
 	// Cinder's own quotas refused.
 	Flaps, Full int
-	// Flips are changes of a reclaim policy, Removals the PersistentVolumes
-	// that were deleted by hand, and Unbound how often the program said that one
+	// Flips are changes of a reclaim policy, Removals the PersistentVolumes that
+	// were deleted by hand, and Unbound how often the program reported that one
 	// was deleted before it was bound.
 	Flips, Removals, Unbound int
 	// Places is how often a backend led elsewhere, NodeUses how many volumes
@@ -61,11 +61,11 @@ type Counts struct {
 	Places, NodeUses int
 }
 
-// Failed says whether anything is wrong.
+// Failed reports whether anything is wrong.
 func (r Result) Failed() bool { return len(r.Findings) > 0 }
 
-// Run carries out one seed. What it started and made is gone when it returns.
-// An error means that the campaign itself could not go on.
+// Run carries out one seed. Everything that it started and made is gone when it
+// returns. An error means that the campaign itself could not continue.
 func Run(ctx context.Context, suite *harness.Suite, options Options, seed uint64) (result Result, err error) {
 	w, err := newWorld(ctx, suite, options, seed)
 	if err != nil {
@@ -92,8 +92,8 @@ func Run(ctx context.Context, suite *harness.Suite, options Options, seed uint64
 	return result, nil
 }
 
-// trouble runs all actors for as long as the plan says, and the watch besides.
-// Each actor takes its own trouble back.
+// trouble runs all actors for as long as the plan says, together with the
+// watch. Each actor reverts its own faults.
 func (w *world) trouble(ctx context.Context) error {
 	bounded, cancel := context.WithTimeout(ctx, w.plan.Duration)
 	defer cancel()
@@ -122,7 +122,7 @@ func (w *world) trouble(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// until waits for a time of the plan; false means that the trouble is over.
+// until waits for a time in the plan; false means that the faults are over.
 func (w *world) until(ctx context.Context, at time.Duration) bool {
 	return sleep(ctx, time.Until(w.started.Add(at)))
 }

@@ -7,7 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// claimBook knows every claim that was made, and whose deletion was asked for.
+// claimBook knows every claim that was created, and which deletions were
+// requested.
 type claimBook struct {
 	mu    sync.Mutex
 	made  []types.UID
@@ -22,7 +23,7 @@ func (b *claimBook) noteMade(uid types.UID) {
 	b.made = append(b.made, uid)
 }
 
-// noteAsked comes before the request that deletes.
+// noteAsked must be called before the delete request.
 func (b *claimBook) noteAsked(uid types.UID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -37,7 +38,7 @@ func (b *claimBook) isAsked(uid types.UID) bool {
 	return !b.asked[uid].IsZero()
 }
 
-// askedAt is when a claim's deletion was first asked for; zero if it was not.
+// askedAt is when a claim's deletion was first requested; zero if it was not.
 func (b *claimBook) askedAt(uid types.UID) time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -50,14 +51,14 @@ func (b *claimBook) totals() (made, asked int) {
 	return len(b.made), len(b.asked)
 }
 
-// pick chooses one of the claims made so far; empty when there is none.
+// pick picks one of the claims created so far; empty when there is none.
 func (b *claimBook) pick(drawn int) types.UID {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.made) == 0 {
 		return ""
 	}
-	// The newest are the ones that something happens to.
+	// Things happen to the newest claims.
 	newest := b.made[max(0, len(b.made)-20):]
 	return newest[drawn%len(newest)]
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 )
 
-// disturbCinder carries out one step at Cinder and takes it back. Steps overlap.
+// disturbCinder carries out one step at Cinder and reverts it. Steps overlap.
 func (w *world) disturbCinder(trouble context.Context, step plan.CinderStep) {
 	if !w.until(trouble, step.At) {
 		return
@@ -38,7 +38,7 @@ func (w *world) disturbCinder(trouble context.Context, step plan.CinderStep) {
 	}
 }
 
-// flap has a backend fail and answer in turns.
+// flap makes a backend alternate between failing and answering.
 func (w *world) flap(trouble context.Context, step plan.CinderStep) {
 	random := rand.New(rand.NewPCG(step.Seed, 0))
 	turn := func() bool {
@@ -57,7 +57,7 @@ func (w *world) flap(trouble context.Context, step plan.CinderStep) {
 	}
 }
 
-// fillQuota leaves room for few volumes in a backend's project.
+// fillQuota leaves room for only a few volumes in a backend's project.
 func (w *world) fillQuota(trouble context.Context, step plan.CinderStep) {
 	project, there := w.project(step.Where), 0
 	for _, v := range w.sim.Volumes() {
@@ -84,9 +84,9 @@ func (w *world) at(where string) func(cindersim.Request) bool {
 	return func(r cindersim.Request) bool { return r.Endpoint == cindersim.Cinder && r.Project == project }
 }
 
-// failVolumes takes some of our volumes, one look after the other, from
-// available to error. None of them is in use or about to be: a claim that has
-// its volume would be harmed by this, not by the program.
+// failVolumes moves some of our volumes from available to error, one poll after
+// the other. None of them is in use or about to be: for a claim that has its
+// volume, that would be damage by the campaign, not by the program.
 func (w *world) failVolumes(trouble context.Context, step plan.CinderStep) {
 	const some = 0.3
 	random := rand.New(rand.NewPCG(step.Seed, 0))
@@ -104,7 +104,7 @@ func (w *world) failVolumes(trouble context.Context, step plan.CinderStep) {
 	}
 }
 
-// isStamped says whether a volume is ours.
+// isStamped reports whether a volume is ours.
 func (w *world) isStamped(v cindersim.Volume) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

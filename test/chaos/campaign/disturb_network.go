@@ -16,8 +16,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/faultproxy"
 )
 
-// disturbLink carries out the steps of one link. The network is whole when it
-// returns, and nothing that was held up is still to come.
+// disturbLink carries out the steps of one link. When it returns, the network
+// is intact and no delayed request is still to come.
 func (w *world) disturbLink(trouble context.Context, link plan.Link) {
 	s := w.slots[link.Slot]
 	proxy := s.link(link.To)
@@ -46,7 +46,7 @@ func (w *world) disturbLink(trouble context.Context, link plan.Link) {
 	}
 }
 
-// meddle has some requests go wrong for a while.
+// meddle makes some requests fail for a while.
 func (w *world) meddle(trouble context.Context, s *slot, link plan.Link, step plan.LinkStep) {
 	proxy := s.link(link.To)
 	random := &lockedRandom{random: rand.New(rand.NewPCG(step.Seed, 0))}
@@ -74,12 +74,12 @@ func (w *world) meddle(trouble context.Context, s *slot, link plan.Link, step pl
 	if step.Verdict == faultproxy.Late || step.Verdict == faultproxy.LateAnswer {
 		sleep(trouble, step.Late)
 		proxy.Release()
-		w.timeline.note("%s: what was late arrives", link)
+		w.timeline.note("%s: late requests arrive", link)
 	}
 }
 
-// settled is how long after a network was whole again its requests tell when
-// they were made: what it held up arrives first.
+// settled is how long after a network is intact again its requests show when
+// they were sent: delayed requests arrive first.
 const settled = time.Second
 
 func (s *slot) setWhole(to string, since time.Time) {
@@ -90,8 +90,9 @@ func (s *slot) setWhole(to string, since time.Time) {
 	}
 }
 
-// witness looks at every change on its way to the noauth backend: it must come
-// from the leader. Another judge decides about it, if there is one.
+// witness checks every change on its way to the noauth backend: it must come
+// from the leader. If there is another judge, that one decides about the
+// change.
 func (s *slot) witness(judge func(faultproxy.Request) faultproxy.Verdict) func(faultproxy.Request) faultproxy.Verdict {
 	return func(r faultproxy.Request) faultproxy.Verdict {
 		if r.Method != http.MethodGet {
@@ -115,21 +116,21 @@ func (s *slot) checkLeads(r faultproxy.Request, at time.Time) {
 	if !checker.IsStale(by.identity, at, holder, since) {
 		return
 	}
-	// What is watched may be old: the replica may have taken the lease a moment
-	// ago. Whoever holds it now since before the request held it then.
+	// The watched state may be old: the replica may have taken the lease a moment
+	// ago. A replica that holds it now, since before the request, held it then.
 	asking, cancel := context.WithTimeout(context.Background(), try)
 	defer cancel()
 	if holder, since, err := s.world.watch.termNow(asking); err == nil && checker.IsStale(by.identity, at, holder, since) {
 		s.world.found(checker.Finding{
 			Kind: checker.Stale, Object: by.name, VolumeID: path.Base(strings.TrimSuffix(r.Path, "/action")),
-			Text: fmt.Sprintf("%s %s at %s, although %s holds the lease since %s", r.Method, r.Path,
+			Text: fmt.Sprintf("%s %s at %s, although %s has held the lease since %s", r.Method, r.Path,
 				at.Format("15:04:05.000"), holder, since.Format("15:04:05.000")),
 		})
 	}
 }
 
-// blind keeps a replica's watch of one kind of objects from being established,
-// after it was cut together with all others.
+// blind keeps a replica from re-establishing its watch of one kind of objects
+// after all watches were cut.
 func (w *world) blind(trouble context.Context, proxy *faultproxy.Proxy, step plan.LinkStep) {
 	proxy.Judge(func(r faultproxy.Request) faultproxy.Verdict {
 		if r.Method == http.MethodGet && strings.HasSuffix(r.Path, "/"+step.Resource) {
@@ -144,7 +145,7 @@ func (w *world) blind(trouble context.Context, proxy *faultproxy.Proxy, step pla
 	proxy.Judge(nil)
 }
 
-// noteLate remembers whose volume a delayed request creates.
+// noteLate records which claim's volume a delayed request creates.
 func (w *world) noteLate(r faultproxy.Request) {
 	var create struct {
 		Volume struct {

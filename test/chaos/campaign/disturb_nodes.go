@@ -16,8 +16,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
 )
 
-// disturbNode has a node of its own use some volumes, deletes their claims, and
-// lets the volumes go. Steps overlap. The node is gone when it returns.
+// disturbNode makes a new node use some volumes, deletes their claims, and
+// releases the volumes. Steps overlap. The node is gone when it returns.
 func (w *world) disturbNode(ctx, trouble context.Context, number int, step plan.NodeStep) {
 	if !w.until(trouble, step.At) {
 		return
@@ -99,7 +99,7 @@ func (w *world) useVolumes(ctx, trouble context.Context, name string, used []*co
 		err = w.patchNode(ctx, name, map[string]any{"spec": map[string]any{"taints": []corev1.Taint{
 			{Key: corev1.TaintNodeOutOfService, Value: "nodeshutdown", Effect: corev1.TaintEffectNoExecute}}}})
 	case plan.NodeBoots:
-		// As it says until kubelet has looked.
+		// The status until kubelet has checked.
 		err = report("second", names)
 	case plan.NodeGone:
 		return nil // by the caller
@@ -108,8 +108,8 @@ func (w *world) useVolumes(ctx, trouble context.Context, name string, used []*co
 	return err
 }
 
-// lookAfter is how long a node stays that was lost or started anew, and whose
-// volumes may go nevertheless.
+// lookAfter is how long a node stays that was lost or rebooted, and whose
+// volumes may nevertheless be removed.
 const lookAfter = 3 * time.Second
 
 func (w *world) patchNode(ctx context.Context, name string, change any, subresources ...string) error {

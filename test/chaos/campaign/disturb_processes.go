@@ -7,7 +7,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
 )
 
-// disturbProcesses kills, pauses, stops and rolls replicas, one thing after the
+// disturbProcesses kills, pauses, stops and rolls replicas, one after the
 // other.
 func (w *world) disturbProcesses(ctx, trouble context.Context) {
 	for _, step := range w.plan.Processes {
@@ -47,7 +47,7 @@ func (w *world) disturbProcesses(ctx, trouble context.Context) {
 	}
 }
 
-// chosen is the slot that a step is about.
+// chosen is the slot that a step applies to.
 func (w *world) chosen(ctx context.Context, step plan.ProcessStep) *slot {
 	if step.Kind == plan.KillFollower || step.Kind == plan.PauseFollower {
 		return w.follower(ctx, step.Pick)
@@ -86,8 +86,7 @@ func (w *world) disturbServer(ctx, trouble context.Context) {
 	}
 }
 
-// restartServer starts the API server again, which a campaign cannot do
-// without.
+// restartServer starts the API server again; a campaign needs it.
 func (w *world) restartServer(ctx context.Context) {
 	for ctx.Err() == nil {
 		bounded, cancel := context.WithTimeout(ctx, time.Minute)

@@ -14,9 +14,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
 )
 
-// disturbVolume carries out one step at a PersistentVolume. Steps overlap. What
-// was begun is brought to its end also when the trouble is over: what was asked
-// for must be known.
+// disturbVolume carries out one step at a PersistentVolume. Steps overlap. A
+// step that has begun is completed even after the faults end: its requests must
+// be known to succeed.
 func (w *world) disturbVolume(ctx, trouble context.Context, step plan.VolumeStep) {
 	if !w.until(trouble, step.At) {
 		return
@@ -39,11 +39,11 @@ func (w *world) disturbVolume(ctx, trouble context.Context, step plan.VolumeStep
 	}
 }
 
-// mostToChoose is how long a PersistentVolume is waited for that fits a step.
+// mostToChoose is how long to wait for a PersistentVolume that fits a step.
 const mostToChoose = 4 * time.Second
 
-// chooseVolume picks a PersistentVolume that fits a step and that nobody else has
-// chosen; nil if there is none for a while.
+// chooseVolume picks a PersistentVolume that fits a step and that no other step
+// has chosen; nil if there is none for a while.
 func (w *world) chooseVolume(ctx context.Context, step plan.VolumeStep) *corev1.PersistentVolume {
 	bound := func(pv *corev1.PersistentVolume) bool { return pv.Status.Phase == corev1.VolumeBound }
 	retain := func(pv *corev1.PersistentVolume) bool {
@@ -78,8 +78,8 @@ func (w *world) chooseVolume(ctx context.Context, step plan.VolumeStep) *corev1.
 	return nil
 }
 
-// nextVolume waits for the next PersistentVolume that is made, and returns it as
-// soon as it is there.
+// nextVolume waits for the next PersistentVolume that is created, and returns
+// it at once.
 func (w *world) nextVolume(ctx context.Context) *corev1.PersistentVolume {
 	bounded, cancel := context.WithTimeout(ctx, mostToChoose)
 	defer cancel()
@@ -98,7 +98,7 @@ func (w *world) nextVolume(ctx context.Context) *corev1.PersistentVolume {
 				return nil
 			}
 			pv, is := event.Object.(*corev1.PersistentVolume)
-			// A watch begins with what there is.
+			// A watch begins with the existing objects.
 			if is && w.names.made(pv) && pv.Spec.ClaimRef != nil && pv.Status.Phase != corev1.VolumeBound && pv.Status.Phase != corev1.VolumeReleased &&
 				pv.CreationTimestamp.After(began.Add(-time.Second)) && w.fates.choose(pv.Name) {
 				return pv
@@ -107,7 +107,7 @@ func (w *world) nextVolume(ctx context.Context) *corev1.PersistentVolume {
 	}
 }
 
-// keep has a PersistentVolume keep its volume, and lets go of it later if the
+// keep makes a PersistentVolume keep its volume, and reverts that later if the
 // step says so.
 func (w *world) keep(ctx, trouble context.Context, pv *corev1.PersistentVolume, step plan.VolumeStep) error {
 	if err := w.retain(ctx, pv.Name); err != nil {
@@ -122,7 +122,7 @@ func (w *world) keep(ctx, trouble context.Context, pv *corev1.PersistentVolume, 
 	return err
 }
 
-// retain has a PersistentVolume keep its volume.
+// retain makes a PersistentVolume keep its volume.
 func (w *world) retain(ctx context.Context, name string) error {
 	pv, err := w.reclaim(ctx, name, corev1.PersistentVolumeReclaimRetain)
 	if err != nil {
@@ -144,8 +144,8 @@ func (w *world) reclaim(ctx context.Context, name string, to corev1.PersistentVo
 	return changed, err
 }
 
-// remove deletes a PersistentVolume by hand, and its claim later: it cannot be
-// bound any more, or has lost what it was bound to.
+// remove deletes a PersistentVolume by hand, and its claim later: the claim can
+// no longer be bound, or has lost what it was bound to.
 func (w *world) remove(ctx, trouble context.Context, pv *corev1.PersistentVolume, step plan.VolumeStep) error {
 	if step.Kind == plan.Remove || step.Kind == plan.RemoveReleased {
 		if err := w.retain(ctx, pv.Name); err != nil {
@@ -166,7 +166,7 @@ func (w *world) remove(ctx, trouble context.Context, pv *corev1.PersistentVolume
 			_, err := volumes.Patch(ctx, pv.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
 			return err
 		})
-		// A repeated request finds that the first one had its effect.
+		// A repeated request finds that the first one took effect.
 		if err == nil || apierrors.IsNotFound(err) {
 			w.fates.noteKept(recorded)
 		}
@@ -180,8 +180,8 @@ func (w *world) remove(ctx, trouble context.Context, pv *corev1.PersistentVolume
 	return errors.Join(err, w.deleteClaim(ctx, ref.Namespace, ref.Name, ref.UID))
 }
 
-// tooLate says that a PersistentVolume was to be kept only after its volume was
-// being taken away.
+// tooLate reports whether a PersistentVolume was to be kept only after the
+// removal of its volume had begun.
 func (w *world) tooLate(fate checker.Fate) bool {
 	return checker.CameTooLate(fate, w.claims.askedAt(types.UID(fate.PV.ClaimUID)), w.sim.Journal())
 }

@@ -20,12 +20,12 @@ import (
 )
 
 // end lets everything settle, twice: with half of the claims deleted and half
-// kept, and with all deleted. Findings go to the course. It returns how long the
-// first took.
+// kept, and with all deleted. Findings go to the course. It returns how long
+// the first took.
 func (w *world) end(ctx context.Context) (settled time.Duration, err error) {
-	w.timeline.say("seed %d: the trouble is over after %.0f s; half of the claims go", w.plan.Seed, time.Since(w.started).Seconds())
-	// All three replicas are needed again, and the policy of the beginning, whose
-	// reload brings back at once what waits for a retry.
+	w.timeline.say("seed %d: the faults ended after %.0f s; deleting half of the claims", w.plan.Seed, time.Since(w.started).Seconds())
+	// All three replicas are needed again, and the initial policy, whose reload
+	// brings back at once what waits for a retry.
 	if err := w.startReplicas(ctx); err != nil {
 		return 0, err
 	}
@@ -42,7 +42,7 @@ func (w *world) end(ctx context.Context) (settled time.Duration, err error) {
 		return 0, err
 	}
 	settled = time.Since(began)
-	w.timeline.say("seed %d: settled after %.1f s; the rest goes", w.plan.Seed, settled.Seconds())
+	w.timeline.say("seed %d: settled after %.1f s; deleting the rest", w.plan.Seed, settled.Seconds())
 	if err := w.deleteClaims(ctx, func(*corev1.PersistentVolumeClaim) bool { return true }); err != nil {
 		return 0, err
 	}
@@ -63,7 +63,7 @@ func (w *world) settleEverywhere(ctx context.Context) error {
 	return w.settle(ctx, nil)
 }
 
-// noteDisconnected finds what was taken from nodes.
+// noteDisconnected finds volumes that were taken from nodes.
 func (w *world) noteDisconnected() {
 	w.mu.Lock()
 	uses := w.uses
@@ -74,7 +74,7 @@ func (w *world) noteDisconnected() {
 	}
 }
 
-// countUnbound counts what the program said of PersistentVolumes that were
+// countUnbound counts the program's events about PersistentVolumes that were
 // deleted before they were bound.
 func (w *world) countUnbound(ctx context.Context) error {
 	told, err := w.listWarnings(ctx)
@@ -86,8 +86,8 @@ func (w *world) countUnbound(ctx context.Context) error {
 	return err
 }
 
-// deleteClaims deletes some of the claims, and those whose deletion was asked
-// for without an answer.
+// deleteClaims deletes some of the claims, and those whose delete request got
+// no answer.
 func (w *world) deleteClaims(ctx context.Context, which func(*corev1.PersistentVolumeClaim) bool) error {
 	claims, err := w.listClaims(ctx)
 	if err != nil {
@@ -104,8 +104,8 @@ func (w *world) deleteClaims(ctx context.Context, which func(*corev1.PersistentV
 	return nil
 }
 
-// settle waits until nothing is wrong any more, for a while. What is wrong then
-// is found. Where backends lead elsewhere only what is there matters.
+// settle waits for a while until nothing is wrong. What is still wrong then is
+// a finding. While backends lead elsewhere, only objects there matter.
 func (w *world) settle(ctx context.Context, lead places) error {
 	const calm = time.Second
 	clean := 0
@@ -121,7 +121,7 @@ func (w *world) settle(ctx context.Context, lead places) error {
 		if clean++; len(findings) > 0 {
 			clean = 0
 		}
-		// Twice, so that what is still under way shows.
+		// Twice, so that work still under way shows.
 		if clean == 2 {
 			return nil
 		}
@@ -181,7 +181,7 @@ func (w *world) state(ctx context.Context) (checker.State, error) {
 	if err != nil {
 		return s, err
 	}
-	// A PersistentVolume counts, wherever its volume has gone.
+	// A PersistentVolume counts, wherever its volume is.
 	counted := slices.Clone(s.Volumes)
 	for i, v := range counted {
 		if before, ours := given[v.ID]; ours {
@@ -207,7 +207,7 @@ func (w *world) state(ctx context.Context) (checker.State, error) {
 	return s, nil
 }
 
-// denial is why the policy gives nothing to a pending claim.
+// denial is why the policy denies a pending claim.
 func (w *world) denial(inForce *policy.Policy, claim *corev1.PersistentVolumeClaim, used map[string]policy.Usage) (policy.Reason, string) {
 	size := claim.Spec.Resources.Requests[corev1.ResourceStorage]
 	request := policy.Request{
@@ -281,12 +281,12 @@ func (w *world) listWarnings(ctx context.Context) (map[types.UID]map[string]bool
 }
 
 // sweep removes what the seed left in the cluster, whatever its state: the next
-// seed shares the control plane. Cinder is gone by now.
+// seed shares the control plane. Cinder is already gone.
 func (w *world) sweep() {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	if err := w.sweepObjects(ctx); err != nil {
-		w.timeline.say("seed %d: what is left in the cluster cannot be removed: %s", w.plan.Seed, err)
+		w.timeline.say("seed %d: remaining objects in the cluster cannot be removed: %s", w.plan.Seed, err)
 	}
 }
 

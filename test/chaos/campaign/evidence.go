@@ -11,12 +11,12 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 )
 
-// Evidence is what helps to understand findings.
+// Evidence helps to understand findings.
 type Evidence struct {
 	// Details are for one finding each, in their order.
 	Details []Detail
-	// Timeline, Journal and Logs are everything: what the campaign did, what
-	// Cinder was asked, and what each process said, by its name.
+	// Timeline, Journal and Logs are complete: what the campaign did, the requests
+	// to Cinder, and each process's log, by its name.
 	Timeline []string
 	Journal  []string
 	Logs     map[string]string
@@ -25,14 +25,14 @@ type Evidence struct {
 // Detail is what is known about one finding.
 type Detail struct {
 	Finding checker.Finding
-	// Volume is its present state, Journal its requests, Log what the replicas
-	// said about it.
+	// Volume is its current state, Journal its requests, Log the replicas' log
+	// lines about it.
 	Volume  string
 	Journal []string
 	Log     []string
 }
 
-// evidence collects, while everything is still there.
+// evidence collects everything while it is still there.
 func (w *world) evidence(findings []checker.Finding) Evidence {
 	e := Evidence{Timeline: w.timeline.all(), Logs: map[string]string{}}
 	journal := w.sim.Journal()
@@ -55,7 +55,7 @@ func (w *world) evidence(findings []checker.Finding) Evidence {
 func (w *world) detail(f checker.Finding, journal []cindersim.Entry, logs map[string]string) Detail {
 	d := Detail{Finding: f}
 	if v, there := w.sim.Volume(f.VolumeID); there {
-		v.Export.Password = "" // needed by nobody who reads this
+		v.Export.Password = "" // not needed by readers of the evidence
 		d.Volume = fmt.Sprintf("%+v", v)
 	}
 	terms := []string{}
@@ -83,7 +83,7 @@ func (w *world) detail(f checker.Finding, journal []cindersim.Entry, logs map[st
 	return d
 }
 
-// timeIn is the time of a log line, which is the same text for all replicas.
+// timeIn is the time of a log line, in the same format for all replicas.
 func timeIn(line string) string {
 	_, after, _ := strings.Cut(line, `"time":"`)
 	at, _, _ := strings.Cut(after, `"`)
@@ -114,7 +114,7 @@ func journalLine(e cindersim.Entry) string {
 	return line
 }
 
-// Write puts everything into files of a directory.
+// Write writes everything into files of a directory.
 func (e Evidence) Write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

@@ -8,8 +8,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
 )
 
-// fateBook knows what the campaign did to PersistentVolumes by hand, each of
-// which is chosen for one thing only.
+// fateBook knows what the campaign did to PersistentVolumes by hand; each is
+// chosen for only one step.
 type fateBook struct {
 	mu     sync.Mutex
 	chosen map[string]bool
@@ -20,7 +20,7 @@ func newFateBook() *fateBook {
 	return &fateBook{chosen: map[string]bool{}, fates: map[string]checker.Fate{}}
 }
 
-// choose is true for the first who chooses a PersistentVolume.
+// choose returns true for the first step that chooses a PersistentVolume.
 func (b *fateBook) choose(pv string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -31,7 +31,7 @@ func (b *fateBook) choose(pv string) bool {
 	return true
 }
 
-// note changes what is known of a PersistentVolume.
+// note updates what is known about a PersistentVolume.
 func (b *fateBook) note(pv string, change func(*checker.Fate)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -40,22 +40,22 @@ func (b *fateBook) note(pv string, change func(*checker.Fate)) {
 	b.fates[pv] = fate
 }
 
-// noteKept comes after the answer of the API server.
+// noteKept must be called after the answer of the API server.
 func (b *fateBook) noteKept(pv checker.PV) {
 	b.note(pv.Name, func(f *checker.Fate) { f.PV, f.Kept, f.Freed = pv, time.Now(), false })
 }
 
-// noteFreed comes before the request.
+// noteFreed must be called before the request.
 func (b *fateBook) noteFreed(pv checker.PV) {
 	b.note(pv.Name, func(f *checker.Fate) { f.PV, f.Freed = pv, true })
 }
 
-// noteRemoved comes before the request.
+// noteRemoved must be called before the request.
 func (b *fateBook) noteRemoved(pv checker.PV) {
 	b.note(pv.Name, func(f *checker.Fate) { f.PV, f.Removed = pv, true })
 }
 
-// noteSeen comes with what the watch shows of PersistentVolumes.
+// noteSeen is called with what the watch shows of PersistentVolumes.
 func (b *fateBook) noteSeen(pvs []checker.PV) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

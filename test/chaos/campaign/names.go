@@ -9,7 +9,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
 )
 
-// names keep the objects of a seed apart from those of another.
+// names keep the objects of one seed apart from those of another.
 type names struct{ seed uint64 }
 
 func (n names) id() string                     { return "chaos-" + strconv.FormatUint(n.seed, 10) }
@@ -18,7 +18,7 @@ func (n names) provisioner() string            { return "chaos.example/" + n.id(
 func (n names) namespace(tenant string) string { return n.id() + "-" + tenant }
 func (n names) class(class string) string      { return n.id() + "-" + class }
 
-// lease is the name that the program gives its Lease.
+// lease is the program's name for its Lease.
 func (n names) lease() string { return strings.ReplaceAll(n.provisioner(), "/", "-") }
 
 func (n names) classes() []string {
@@ -46,14 +46,15 @@ func (n names) isNamespace(namespace string) bool {
 // connectorHost is the policy's default.
 const connectorHost = policy.DefaultConnectorHost
 
-// labEndpoint is where the policy finds the noauth backend. It is one for all
-// replicas, since PersistentVolumes record it, although each has a network of its
-// own: the name leads nowhere but through the proxy in the replica's environment.
+// labEndpoint is where the policy finds the noauth backend. It is the same for
+// all replicas, since PersistentVolumes record it, although each has its own
+// network: the name is reachable only through the proxy in the replica's
+// environment.
 const labEndpoint = "http://cinder.lab.example:8776/v3"
 
 // policyText is the policy of a variant. Volumes that outlive their claims on
-// purpose must not use up the quotas in a long campaign, so that limits grow with
-// the plan.
+// purpose must not use up the quotas in a long campaign, so the limits grow
+// with the plan.
 func policyText(p plan.Plan, n names, variant int, lead places) string {
 	// Lower, as drawn, higher.
 	scale := []int{10, 6, 16}[variant]
@@ -72,7 +73,7 @@ func policyText(p plan.Plan, n names, variant int, lead places) string {
 		kept *= plan.LargestMi / 1024
 		return strconv.Itoa(most*scale/10 + kept)
 	}
-	// The lower one is also another way to connect volumes on lab.
+	// The lower one also connects volumes on lab in another way.
 	workflow := policy.WorkflowReserve
 	if p.Attachments != (variant == 1) {
 		workflow = policy.WorkflowAttachment

@@ -13,7 +13,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 )
 
-// places says where backends lead that do not lead home.
+// places are the backends that lead away from home, and where they lead.
 type places map[string]plan.Place
 
 func (p places) String() string {
@@ -24,8 +24,8 @@ func (p places) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// The noauth backend's places. Both addresses lead nowhere but through the proxy
-// in a replica's environment, which leads to the same Cinder.
+// The noauth backend's places. Both addresses are reachable only through the
+// proxy in a replica's environment, which leads to the same Cinder.
 const (
 	otherLabProject  = "fedcba9876543210fedcba9876543210"
 	otherLabEndpoint = "http://cinder.elsewhere.example:8776/v3"
@@ -60,7 +60,7 @@ func (p places) clouds(text string) string {
 
 func entry(name string) string { return "\n  \"" + name + "\":\n" }
 
-// otherProject is the id of the project to which a backend leads when it does
+// otherProject is the ID of the project to which a backend leads when it does
 // not lead home.
 func (w *world) otherProject(backend string) string {
 	if backend == plan.Lab {
@@ -69,7 +69,7 @@ func (w *world) otherProject(backend string) string {
 	return w.sim.ProjectID(otherUser(backend))
 }
 
-// lead has backends lead to other places from now on.
+// lead makes backends lead to other places from now on.
 func (w *world) lead(to places) error {
 	w.mu.Lock()
 	w.places = to
@@ -78,7 +78,7 @@ func (w *world) lead(to places) error {
 	return w.configureAll()
 }
 
-// disturbPlaces has backends lead elsewhere. They lead home when it returns.
+// disturbPlaces makes backends lead elsewhere. They lead home when it returns.
 func (w *world) disturbPlaces(ctx, trouble context.Context) {
 	for _, step := range w.plan.Places {
 		if !w.until(trouble, step.At) {
@@ -97,7 +97,7 @@ func (w *world) disturbPlaces(ctx, trouble context.Context) {
 	}
 }
 
-// placesOf tells the places where backends lead then.
+// placesOf returns the places where backends lead then.
 func (w *world) placesOf(lead places) func(place string) bool {
 	return func(place string) bool {
 		for backend, to := range lead {
@@ -109,8 +109,8 @@ func (w *world) placesOf(lead places) func(place string) bool {
 	}
 }
 
-// isAnythingAt says whether a volume of ours is at one of the places, or a
-// PersistentVolume says so.
+// isAnythingAt reports whether a volume of ours is at one of the places, or a
+// PersistentVolume records that.
 func (w *world) isAnythingAt(ctx context.Context, lead places) (bool, error) {
 	there := w.placesOf(lead)
 	for _, v := range w.sim.Volumes() {
@@ -122,8 +122,9 @@ func (w *world) isAnythingAt(ctx context.Context, lead places) (bool, error) {
 	return slices.ContainsFunc(pvs, func(pv checker.PV) bool { return there(pv.Place) }), err
 }
 
-// visit has backends lead to every other place once, so that what is left there
-// can be removed: what a PersistentVolume records elsewhere cannot go from home.
+// visit makes backends lead to every other place once, so that volumes left
+// there can be removed: a volume that a PersistentVolume records elsewhere
+// cannot be removed from home.
 func (w *world) visit(ctx context.Context) error {
 	for _, to := range []places{
 		{plan.Gold: plan.OtherProject, plan.Silver: plan.OtherProject, plan.Lab: plan.OtherProject},
@@ -143,7 +144,7 @@ func (w *world) visit(ctx context.Context) error {
 		if err := w.settle(ctx, to); err != nil {
 			return err
 		}
-		w.timeline.say("seed %d: what is elsewhere (%s) settled after %.1f s", w.plan.Seed, to, time.Since(began).Seconds())
+		w.timeline.say("seed %d: volumes elsewhere (%s) settled after %.1f s", w.plan.Seed, to, time.Since(began).Seconds())
 	}
 	return w.lead(nil)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
-// slot is the place of one of the replicas: processes in it come and go, its
+// slot is the place of one of the replicas: its processes come and go, its
 // network stays.
 type slot struct {
 	world  *world
@@ -28,8 +28,7 @@ type slot struct {
 	mu      sync.Mutex
 	present *replica
 	past    []*replica
-	// wholeSince is since when nothing was held up on the way to lab; zero while
-	// something is.
+	// wholeSince is since when no request to lab was delayed; zero while one is.
 	wholeSince time.Time
 }
 
@@ -37,9 +36,9 @@ type slot struct {
 type replica struct {
 	*harness.Replica
 	name string
-	// identity is what the lease calls it.
+	// identity is the process's name in the lease.
 	identity string
-	// dismissed is closed when the process is meant to end.
+	// dismissed is closed when the process is meant to exit.
 	dismissed chan struct{}
 }
 
@@ -47,10 +46,10 @@ type replica struct {
 const (
 	drainTimeout = 6 * time.Second
 	// mostToStop is how long a replica may take to hand over: the drain, the
-	// release of the lease, and what an API server that is away adds.
+	// release of the lease, and the extra time when the API server is away.
 	mostToStop = 40 * time.Second
-	// patience is how long the network to the API server keeps a client waiting
-	// whose request it has swallowed; the client itself would wait for ever.
+	// patience is how long the network to the API server makes a client wait whose
+	// request it has swallowed; the client itself would wait forever.
 	patience = 8 * time.Second
 )
 
@@ -109,7 +108,7 @@ func (s *slot) start(ctx context.Context) error {
 		Clouds:      before.clouds,
 		Provisioner: w.names.provisioner(),
 		Program:     w.options.Program,
-		// Loopback addresses are never asked for through a proxy.
+		// Clients never use a proxy for loopback addresses.
 		Environment: []string{"HTTP_PROXY=" + s.lab.URL(), "NO_PROXY=", "no_proxy="},
 		APIServer:   s.server.URL(),
 
@@ -137,7 +136,7 @@ func (s *slot) start(ctx context.Context) error {
 	return nil
 }
 
-// startUntilReady starts a process in an empty slot and tries again while the
+// startUntilReady starts a process in an empty slot and retries while the
 // context lasts: without an API server none becomes ready.
 func (s *slot) startUntilReady(ctx context.Context) {
 	for ctx.Err() == nil && s.running() == nil {
@@ -154,7 +153,7 @@ func (s *slot) startUntilReady(ctx context.Context) {
 	}
 }
 
-// notice reports a process that ends though nobody asked it to.
+// notice reports a process that exits without a request.
 func (w *world) notice(r *replica) {
 	select {
 	case <-r.dismissed:
@@ -164,12 +163,12 @@ func (w *world) notice(r *replica) {
 	select {
 	case <-r.dismissed:
 	default:
-		w.timeline.say("%s ended by itself", r.name)
-		w.found(checker.Finding{Kind: checker.Crashed, Object: r.name, Text: "it ended by itself; it said last:\n" + tail(r.Log(), 40)})
+		w.timeline.say("%s exited by itself", r.name)
+		w.found(checker.Finding{Kind: checker.Crashed, Object: r.name, Text: "it exited by itself; its last output:\n" + tail(r.Log(), 40)})
 	}
 }
 
-// dismiss says that a process is meant to end.
+// dismiss records that a process is meant to exit.
 func (r *replica) dismiss() {
 	select {
 	case <-r.dismissed:
@@ -187,7 +186,7 @@ func (s *slot) kill() {
 	}
 }
 
-// stop has the slot's process hand over and end.
+// stop makes the slot's process hand over and exit.
 func (s *slot) stop(ctx context.Context) {
 	r := s.running()
 	if r == nil {
@@ -199,14 +198,14 @@ func (s *slot) stop(ctx context.Context) {
 	defer cancel()
 	began := time.Now()
 	err := r.Stop(bounded)
-	s.world.timeline.note("%s ended after %.1f s", r.name, time.Since(began).Seconds())
+	s.world.timeline.note("%s exited after %.1f s", r.name, time.Since(began).Seconds())
 	if err != nil && ctx.Err() == nil {
 		s.world.found(checker.Finding{Kind: checker.Crashed, Object: r.name,
-			Text: firstLine(err.Error()) + "; it said last:\n" + tail(r.Log(), 40)})
+			Text: firstLine(err.Error()) + "; its last output:\n" + tail(r.Log(), 40)})
 	}
 }
 
-// pause stops the slot's process from running for a while.
+// pause suspends the slot's process for a while.
 func (s *slot) pause(ctx context.Context, duration time.Duration) {
 	r := s.running()
 	if r == nil {
@@ -218,7 +217,7 @@ func (s *slot) pause(ctx context.Context, duration time.Duration) {
 	}
 	sleep(ctx, duration)
 	_ = r.Signal(syscall.SIGCONT)
-	s.world.timeline.note("%s goes on", r.name)
+	s.world.timeline.note("%s is resumed", r.name)
 }
 
 func (s *slot) close() {
@@ -237,8 +236,8 @@ func (w *world) startReplicas(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// leader finds the slot that leads, and waits for one for a while. When nobody
-// leads it is any.
+// leader finds the slot that leads, and waits for one for a while. If there is
+// no leader, it returns any slot.
 func (w *world) leader(ctx context.Context, otherwise int) *slot {
 	const most = 5 * time.Second
 	for deadline := time.Now().Add(most); time.Now().Before(deadline); {
@@ -284,7 +283,7 @@ func identityIn(log string) string {
 	return ""
 }
 
-// everyReplica does something to all processes that run, at once.
+// everyReplica runs something for all running processes, concurrently.
 func (w *world) everyReplica(do func(*replica) error) error {
 	var all sync.WaitGroup
 	failed := make([]error, len(w.slots))
@@ -297,10 +296,10 @@ func (w *world) everyReplica(do func(*replica) error) error {
 	return errors.Join(failed...)
 }
 
-// configuration is what replicas run with.
+// configuration is the replicas' configuration.
 type configuration struct{ policy, clouds string }
 
-// configuration is what they should run with at present.
+// configuration is the one they should have now.
 func (w *world) configuration() configuration {
 	w.mu.Lock()
 	variant, lead := w.variant, w.places
@@ -315,7 +314,7 @@ func (r *replica) configure(c configuration) error {
 	return r.WriteClouds(c.clouds)
 }
 
-// allow lets the limits of a variant count from now on.
+// allow applies the limits of a variant from now on.
 func (w *world) allow(variant int) error {
 	parsed, err := policy.Parse([]byte(policyText(w.plan, w.names, variant, nil)), "policy.yaml")
 	if err != nil {

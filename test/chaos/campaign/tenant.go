@@ -16,7 +16,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
-// tenant makes and deletes claims.
+// tenant creates and deletes claims.
 type tenant struct {
 	world     *world
 	namespace string
@@ -31,9 +31,8 @@ func newTenant(w *world, name string) *tenant {
 	return &tenant{world: w, namespace: w.names.namespace(name), present: map[string]types.UID{}, retained: map[types.UID]bool{}}
 }
 
-// run does what the plan says. Requests that the trouble keeps from being
-// answered are made again, also when it is over: what was asked for must be
-// known.
+// run does what the plan says. It repeats requests that get no answer because
+// of the faults, even after the faults end: their outcome must be known.
 func (t *tenant) run(ctx, trouble context.Context, steps []plan.ClaimStep) {
 	for _, step := range steps {
 		if !t.world.until(trouble, step.At) {
@@ -52,7 +51,7 @@ func (t *tenant) do(ctx context.Context, step plan.ClaimStep) error {
 	}
 	uid, ok := t.present[step.Claim]
 	if !ok {
-		return nil // it could not be made
+		return nil // it could not be created
 	}
 	if step.Kind == plan.Retain {
 		return t.retain(ctx, uid)
@@ -67,11 +66,11 @@ func (t *tenant) do(ctx context.Context, step plan.ClaimStep) error {
 	return nil
 }
 
-// longestName is how long a deleted claim of the same name is waited for.
+// longestName is how long to wait for a deleted claim of the same name.
 const longestName = 6 * time.Second
 
-// create makes a claim. One of the name that is there already is either this
-// one, the answer about which was lost, or one on its way out.
+// create creates a claim. An existing claim of the name is either this one, if
+// the answer was lost, or one that is being deleted.
 func (t *tenant) create(ctx context.Context, step plan.ClaimStep) error {
 	claims := t.world.suite.Client.CoreV1().PersistentVolumeClaims(t.namespace)
 	claim := harness.Claim(t.namespace, step.Claim, t.world.names.class(step.Class), fmt.Sprintf("%dMi", step.SizeMi), func(c *corev1.PersistentVolumeClaim) {
@@ -103,13 +102,12 @@ func (t *tenant) create(ctx context.Context, step plan.ClaimStep) error {
 		}
 		sleep(ctx, 100*time.Millisecond)
 	}
-	// The controllers of Kubernetes take their time after an API server that was
-	// away.
-	t.world.timeline.note("%s: the claim of the same name did not go within %s", t.namespace, longestName)
+	// Kubernetes' controllers take a while after an outage of the API server.
+	t.world.timeline.note("%s: the claim of the same name was not gone within %s", t.namespace, longestName)
 	return nil
 }
 
-// retain has a claim's PersistentVolume keep its volume, if it has one.
+// retain makes a claim's PersistentVolume keep its volume, if it has one.
 func (t *tenant) retain(ctx context.Context, uid types.UID) error {
 	name := "pvc-" + string(uid)
 	if !t.world.fates.choose(name) {
@@ -123,22 +121,22 @@ func (t *tenant) retain(ctx context.Context, uid types.UID) error {
 	return err
 }
 
-// deleteClaim asks for a claim's deletion.
+// deleteClaim requests a claim's deletion.
 func (w *world) deleteClaim(ctx context.Context, namespace, name string, uid types.UID) error {
 	w.claims.noteAsked(uid)
 	err := insist(ctx, func(ctx context.Context) error {
 		return w.suite.Client.CoreV1().PersistentVolumeClaims(namespace).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 	})
-	// Conflict: another claim of the name is there already.
+	// Conflict: there is already another claim of the name.
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
 	}
 	return err
 }
 
-// failInUse takes the volume of a claim that was deleted from in-use to error.
+// failInUse moves the volume of a deleted claim from in-use to error.
 func (w *world) failInUse(uid types.UID) {
-	// One that is to be kept is not broken, nor kept when it is broken.
+	// A volume to be kept is not broken, nor is a broken one kept.
 	if !w.fates.choose("pvc-" + string(uid)) {
 		return
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// timeline is what happened when, for whoever has to understand a failure.
+// timeline is what happened when, for the analysis of a failure.
 type timeline struct {
 	log io.Writer
 
@@ -22,7 +22,7 @@ func (t *timeline) begin(at time.Time) {
 	t.started = at
 }
 
-// note writes down what happens now, with the time of day as logs have it.
+// note records what happens now, with the time of day as in the logs.
 func (t *timeline) note(format string, arguments ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -34,7 +34,7 @@ func (t *timeline) note(format string, arguments ...any) {
 	t.lines = append(t.lines, fmt.Sprintf("%s %7.2fs  %s", now.Format("15:04:05.000"), offset.Seconds(), fmt.Sprintf(format, arguments...)))
 }
 
-// say also tells it to whoever waits for the campaign.
+// say also prints it for the user who waits for the campaign.
 func (t *timeline) say(format string, arguments ...any) {
 	t.note(format, arguments...)
 	fmt.Fprintf(t.log, "chaos: "+format+"\n", arguments...)

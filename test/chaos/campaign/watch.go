@@ -39,8 +39,8 @@ const (
 	annotationProject       = policy.StampPrefix + "project-id"
 )
 
-// watch follows claims, PersistentVolumes and the replicas' lease. While the API
-// server is away it shows what was there before.
+// watch follows claims, PersistentVolumes and the replicas' lease. While the
+// API server is away it shows the last known state.
 type watch struct {
 	names  names
 	client kubernetes.Interface
@@ -57,8 +57,8 @@ func newWatch(client kubernetes.Interface, n names) *watch {
 	return &watch{names: n, client: client, bound: map[types.UID]bool{}, cancel: func() {}}
 }
 
-// start begins to watch, or begins anew: informers that have failed a few times
-// take up to a minute to try again.
+// start begins to watch, or begins again: informers that have failed a few
+// times take up to a minute to retry.
 func (w *watch) start(ctx context.Context) error {
 	running, cancel := context.WithCancel(ctx)
 	factory := informers.NewSharedInformerFactory(w.client, 0)
@@ -99,7 +99,8 @@ func (w *watch) stop() {
 	w.cancel()
 }
 
-// term tells who leads, by the lease as it was seen last, and since when.
+// term returns the leader according to the last seen lease, and since when it
+// leads.
 func (w *watch) term() (holder string, since time.Time) {
 	w.mu.Lock()
 	leases := w.leases
@@ -144,7 +145,7 @@ func (w *watch) everBound() int {
 	return len(w.bound)
 }
 
-// recorded lists the PersistentVolumes that are not on their way out, and the
+// recorded lists the PersistentVolumes that are not being deleted, and the
 // claims that are bound.
 func (w *watch) recorded() (pvs []checker.PV, bound map[string]bool) {
 	bound = map[string]bool{}
@@ -186,7 +187,7 @@ func (w *watch) volumes() []*corev1.PersistentVolume {
 	return all
 }
 
-// made says whether the seed's program made a PersistentVolume.
+// made reports whether the seed's program made a PersistentVolume.
 func (n names) made(pv *corev1.PersistentVolume) bool {
 	return pv.Annotations[annotationProvisionedBy] == n.provisioner()
 }
@@ -236,7 +237,7 @@ func (w *world) sample(ctx context.Context) (stop func()) {
 	})
 }
 
-// look takes one sample. The order of its parts is what makes it prove anything.
+// look takes one sample. The order of its parts is what makes it a proof.
 func (w *world) look() {
 	_, term := w.watch.term()
 	pvs, bound := w.watch.recorded()
@@ -266,8 +267,8 @@ func (w *world) look() {
 		if w.late[v.Metadata[checker.StampClaimUID]] || !recorded[v.ID] && w.isOutOfSight(v) {
 			return false
 		}
-		// A tenant does not wait for a backend that does not answer, where an
-		// earlier leader may have left volumes that nobody recorded.
+		// A tenant does not wait for a backend that does not answer, where an earlier
+		// leader may have left unrecorded volumes.
 		return kind == policy.BackendScope || recorded[v.ID] || v.Created.After(term)
 	})
 	w.mu.Unlock()
@@ -279,9 +280,9 @@ func (w *world) look() {
 	}
 }
 
-// isOutOfSight says that the program may not know of a volume that nothing
-// records: what it knows of volumes is forgotten when a backend leads elsewhere.
-// The world's mutex is held.
+// isOutOfSight reports whether the program may not know of an unrecorded
+// volume: it forgets what it knows of volumes when a backend leads elsewhere.
+// The caller has the world's mutex.
 func (w *world) isOutOfSight(v cindersim.Volume) bool {
 	const reload = 3 * time.Second
 	if v.Created.Before(w.moved.Add(reload)) {

@@ -18,8 +18,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
-// world is what one seed has: a simulator, three replicas with a network of
-// their own each, namespaces and StorageClasses.
+// world is everything that one seed has: a simulator, three replicas with a
+// network of their own each, namespaces and StorageClasses.
 type world struct {
 	suite   *harness.Suite
 	options Options
@@ -33,30 +33,32 @@ type world struct {
 	watch    *watch
 	claims   *claimBook
 	fates    *fateBook
-	// course and quotas are for the sampler, and for the ending when it is over.
+	// course and quotas are for the sampler, and for the ending afterwards.
 	course *checker.Course
 	quotas *checker.Quotas
 
 	mu      sync.Mutex
 	counts  Counts
 	foreign map[string]cindersim.Volume
-	// given are, of these, the ones that were ours, as they were then.
+	// given are those foreign volumes that were ours, as they were then.
 	given map[string]cindersim.Volume
 	// late are the claims whose creates were delayed on the network.
 	late map[string]bool
-	// variant and places are what replicas are configured with, and moved is when
-	// the places changed last.
+	// variant and places are the replicas' configuration, and moved is when the
+	// places last changed.
 	variant int
 	places  places
 	moved   time.Time
 	// uses are what nodes used.
 	uses []checker.NodeUse
-	// elsewhere is what was found by others than the sampler, and not noted yet.
+	// elsewhere is what others than the sampler have found, and the sampler has
+	// not yet noted.
 	elsewhere []checker.Finding
 
-	// configuring is held by whoever writes the replicas' files.
+	// configuring is locked by the actor that writes the replicas' files.
 	configuring sync.Mutex
-	// isOther holds the projects to which backends lead when they do not lead home.
+	// isOther is the set of projects to which backends lead when they do not lead
+	// home.
 	isOther map[string]bool
 
 	stopSampling func()
@@ -145,7 +147,7 @@ func newWorld(ctx context.Context, suite *harness.Suite, options Options, seed u
 	return w, nil
 }
 
-// makeObjects makes namespaces and StorageClasses.
+// makeObjects creates namespaces and StorageClasses.
 func (w *world) makeObjects(ctx context.Context) error {
 	for _, tenant := range plan.TenantNames() {
 		if err := w.suite.CreateNamespace(ctx, w.names.namespace(tenant), w.names.labels(tenant)); err != nil {
@@ -210,14 +212,14 @@ func (w *world) close() {
 	w.sweep()
 }
 
-// found hands a finding to the sampler.
+// found passes a finding to the sampler.
 func (w *world) found(f checker.Finding) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.elsewhere = append(w.elsewhere, f)
 }
 
-// findings are all that is wrong; the sampler has stopped.
+// findings are all findings; the sampler has stopped.
 func (w *world) findings() []checker.Finding {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -227,7 +229,7 @@ func (w *world) findings() []checker.Finding {
 	return w.course.Findings()
 }
 
-// change counts something done.
+// change counts an action.
 func (w *world) change(count func(*Counts)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -251,12 +253,12 @@ func (w *world) count() Counts {
 	return counts
 }
 
-// try is how long one request to the API server may take: while it is paused it
-// answers nothing.
+// try is how long one request to the API server may take: while paused, the
+// server does not answer.
 const try = 5 * time.Second
 
-// insist repeats a request to the API server until it is answered. What the
-// server says about the object itself is an answer.
+// insist repeats a request to the API server until it gets an answer. An error
+// about the object itself is an answer.
 func insist(ctx context.Context, request func(ctx context.Context) error) error {
 	for {
 		bounded, cancel := context.WithTimeout(ctx, try)

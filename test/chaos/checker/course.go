@@ -9,14 +9,14 @@ import (
 )
 
 // Course watches a campaign and finds what must not happen even for a moment.
-// Its samples come one after the other.
+// It takes one sample after the other.
 type Course struct {
 	host     string
 	findings map[Finding]Finding
 	order    []Finding
-	// recorded are the volumes that a claim's PersistentVolumes have named,
-	// kept the PersistentVolumes whose volumes must stay for ever, used the
-	// volumes that were seen in use, and seen when each was seen last.
+	// recorded are the volumes that a claim's PersistentVolumes have named, kept
+	// the PersistentVolumes whose volumes must stay forever, used the volumes that
+	// were seen in use, and seen when each was last seen.
 	recorded map[string][]string
 	kept     map[string]keptPV
 	used     map[string]bool
@@ -39,26 +39,27 @@ func NewCourse(host string) *Course {
 	}
 }
 
-// Sample is one look. What Kubernetes shows may be old; the volumes are not.
+// Sample is one observation. What Kubernetes shows may be old; the volumes are
+// not.
 type Sample struct {
 	At time.Time
 	// PVs and Bound, the claims' UIDs, were read before the volumes.
 	PVs   []PV
 	Bound map[string]bool
-	// Volumes are all of Cinder at one moment, Foreign among them.
+	// Volumes are all of Cinder's at one moment, Foreign among them.
 	Volumes []cindersim.Volume
 	Foreign map[string]cindersim.Volume
-	// Asked tells, after the volumes were read, whose claims' deletion has been
-	// asked for. Whoever asks says so first; so a claim that is not among them
-	// existed when the volumes were read.
+	// Asked reports, after the volumes were read, which claims' deletion has been
+	// requested. Actors record that before the request; so a claim that is not
+	// among them existed when the volumes were read.
 	Asked func(claimUID string) bool
-	// Fates, by PersistentVolume, were read after the volumes; TooLate says of one
-	// that it came too late.
+	// Fates, by PersistentVolume, were read after the volumes; TooLate reports
+	// that one came too late.
 	Fates   map[string]Fate
 	TooLate func(Fate) bool
 }
 
-// Note adds a finding that somebody else made, once.
+// Note adds a finding from elsewhere, once.
 func (c *Course) Note(f Finding) {
 	if _, known := c.findings[f.key()]; !known {
 		c.findings[f.key()] = f
@@ -66,7 +67,7 @@ func (c *Course) Note(f Finding) {
 	}
 }
 
-// Findings are all so far, in the order in which they were made.
+// Findings are all findings so far, in order.
 func (c *Course) Findings() []Finding { return slices.Clone(c.order) }
 
 // Look checks one sample.
@@ -119,7 +120,7 @@ func (c *Course) lookAtKept(s Sample, volumes map[string]cindersim.Volume) {
 		switch {
 		case !wrong:
 		case fate.Removed && !c.used[pv.VolumeID]:
-			// Nothing tells the next leader that it was ever recorded.
+			// Then no record shows the next leader that it was ever recorded.
 		case fate.MustStay() && s.TooLate != nil && s.TooLate(fate):
 			c.excused[name] = fate.Kept
 		default:
@@ -128,9 +129,9 @@ func (c *Course) lookAtKept(s Sample, volumes map[string]cindersim.Volume) {
 	}
 }
 
-// isVoid says that a PersistentVolume was saved when its claim was to go and its
-// volume, which nobody can have used, was gone already: by a request that was
-// late. In the end there must be no such object.
+// isVoid reports whether a late request saved a PersistentVolume when its claim
+// was to be deleted and its volume, which no pod can have used, was already
+// gone. In the end there must be no such object.
 func (c *Course) isVoid(pv PV, s Sample) bool {
 	last, was := c.seen[pv.VolumeID]
 	_, kept := c.kept[pv.Name]
@@ -149,18 +150,18 @@ func (c *Course) noteRecorded(pv PV) {
 	}
 }
 
-// staleAfter is how long after another replica took the lease a request may still
-// arrive that left in time.
+// staleAfter is how long after another replica took the lease a request that
+// was sent in time may still arrive.
 const staleAfter = 500 * time.Millisecond
 
-// IsStale says whether a change that a replica made at a time came too late: by
-// then another one had held the lease for a while. Nobody holds it before the
-// one before has let go of it.
+// IsStale reports whether a replica's change came too late: another replica had
+// then held the lease for a while. No replica holds it before its predecessor
+// has released it.
 func IsStale(by string, at time.Time, holder string, since time.Time) bool {
 	return holder != "" && holder != by && at.Sub(since) > staleAfter
 }
 
-// mustServe checks the volume of a PersistentVolume that nobody has given up.
+// mustServe checks the volume of a PersistentVolume that is still wanted.
 func (c *Course) mustServe(pv PV, volumes map[string]cindersim.Volume, bound bool, because string) (found Finding, wrong bool) {
 	report := func(kind Kind, format string, arguments ...any) {
 		found, wrong = Finding{kind, "PersistentVolume " + pv.Name, fmt.Sprintf(format, arguments...), pv.VolumeID, pv.ClaimUID}, true
@@ -177,7 +178,7 @@ func (c *Course) mustServe(pv PV, volumes map[string]cindersim.Volume, bound boo
 	case c.used[v.ID]:
 		report(WronglyDeleted, "%s was in use; %s", describe(v), because)
 	case v.Status == attaching:
-		// Recorded a moment ago; its last step is yet to come.
+		// It was recorded a moment ago; its last step is yet to come.
 	case v.Status == available:
 		report(WronglyDeleted, "%s lost its reservation; %s", describe(v), because)
 	case bound && v.Status == "error":

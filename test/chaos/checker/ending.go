@@ -10,7 +10,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 )
 
-// Ending says what is wrong with a state in which nothing happens any more.
+// Ending reports what is wrong with a settled state.
 func Ending(s State) []Finding {
 	e := ending{State: s, pvs: map[string]PV{}, claims: map[string]Claim{}, volumes: map[string]cindersim.Volume{}, secrets: map[string]bool{}}
 	for _, pv := range s.PVs {
@@ -33,8 +33,8 @@ func Ending(s State) []Finding {
 	return append(findings, Foreign(s)...)
 }
 
-// EndingAt is the part of Ending that is about volumes at some places, and about
-// claims. A volume that nothing names is where its project is.
+// EndingAt is the part of Ending that concerns volumes at some places, and
+// claims. An unrecorded volume is where its project is.
 func EndingAt(s State, there func(place string) bool) []Finding {
 	places := map[string]string{}
 	for _, v := range s.Volumes {
@@ -82,8 +82,8 @@ func (e ending) checkVolumes() []Finding {
 	return findings
 }
 
-// mustStay says that a volume outlives a PersistentVolume that was deleted by
-// hand.
+// mustStay reports whether a volume outlives a PersistentVolume that was
+// deleted by hand.
 func (e ending) mustStay(pv, volumeID string) bool {
 	fate := e.Fates[pv]
 	return fate.MustStay() && fate.PV.VolumeID == volumeID
@@ -101,7 +101,7 @@ func (e ending) whatOf(claimUID string) string {
 }
 
 // checkPVs finds PersistentVolumes without what they name, and some that should
-// have gone or are not finished.
+// be gone or are not finished.
 func (e ending) checkPVs() []Finding {
 	var findings []Finding
 	owners := map[string]string{}
@@ -145,8 +145,8 @@ func (e ending) checkPVs() []Finding {
 	return findings
 }
 
-// cameTooLate says that a volume was gone, or half gone, before the campaign had
-// it kept.
+// cameTooLate reports whether a volume was gone, or half gone, before the
+// campaign asked to keep it.
 func (e ending) cameTooLate(pv string) bool {
 	fate := e.Fates[pv]
 	return fate.MustStay() && e.TooLate != nil && e.TooLate(fate)
@@ -203,7 +203,8 @@ func (e ending) checkClaims() []Finding {
 func (e ending) checkSecrets() []Finding {
 	var findings []Finding
 	for _, secret := range e.Secrets {
-		// The Secret of a volume that stays serves whoever records it again.
+		// The Secret of a volume that stays is needed if the volume is recorded
+		// again.
 		if _, recorded := e.pvs[secret.PV]; !recorded && !e.Fates[secret.PV].MustStay() {
 			findings = append(findings, Finding{Kind: LeakedSecret, Object: "Secret " + secret.Name,
 				Text: fmt.Sprintf("PersistentVolume %s does not exist", secret.PV), ClaimUID: strings.TrimPrefix(secret.PV, "pvc-")})
@@ -212,7 +213,7 @@ func (e ending) checkSecrets() []Finding {
 	return findings
 }
 
-// Foreign finds foreign volumes that are not as they were put there.
+// Foreign finds foreign volumes that were changed.
 func Foreign(s State) []Finding {
 	present := map[string]cindersim.Volume{}
 	for _, v := range s.Volumes {
@@ -233,7 +234,7 @@ func Foreign(s State) []Finding {
 	return findings
 }
 
-// differ says what was changed about a volume, field by field.
+// differ lists the changes to a volume, field by field.
 func differ(before, after cindersim.Volume) string {
 	was, is := reflect.ValueOf(before), reflect.ValueOf(after)
 	var changed []string

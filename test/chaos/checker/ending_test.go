@@ -26,8 +26,8 @@ func stamped(id, uid string) cindersim.Volume {
 	}
 }
 
-// sound is a state in which all is well: a bound claim, a pending one that is
-// denied, a retained volume without a claim, and two foreign volumes.
+// sound is a state without faults: a bound claim, a pending one that is denied,
+// a retained volume without a claim, and two foreign volumes.
 func sound() State {
 	foreign := cindersim.Volume{ID: "f1", Name: "pvc-u1", Status: available}
 	half := stamped("f2", "u1")
@@ -77,7 +77,7 @@ func TestEndingFindsWhatIsPlanted(t *testing.T) {
 			[]Finding{{Lost, "PersistentVolume pvc-u1", "volume v1 does not exist", "v1", "u1"}}},
 		{"a lost volume that was to be retained", func(s *State) { s.Volumes = slices.Delete(s.Volumes, 1, 2) },
 			[]Finding{{Lost, "PersistentVolume pvc-u3", "volume v3 does not exist", "v3", "u3"}}},
-		{"a volume that is another's", func(s *State) { s.Volumes[0].Metadata[StampPV] = "pvc-x" },
+		{"a volume of another PersistentVolume", func(s *State) { s.Volumes[0].Metadata[StampPV] = "pvc-x" },
 			[]Finding{{Lost, "PersistentVolume pvc-u1", "volume v1 (pvc-u1, in-use) is not stamped for it", "v1", "u1"}}},
 		{"another volume's target", func(s *State) { s.PVs[0].Target = "iqn.x:volume-v7" },
 			[]Finding{{Lost, "PersistentVolume pvc-u1", "target iqn.x:volume-v7 is not that of volume v1", "v1", "u1"}}},
@@ -99,7 +99,7 @@ func TestEndingFindsWhatIsPlanted(t *testing.T) {
 			[]Finding{{Stuck, "claim a/data-1", "is deleted and does not go", "", "u1"}}},
 		{"a pending claim that there is room for", func(s *State) { s.Claims[1].Denial = "" },
 			[]Finding{{Stuck, "claim a/data-2", "is pending though the policy grants it and there is room", "", "u2"}}},
-		{"a denial that nobody was told", func(s *State) { s.Claims[1].Explained = false },
+		{"a denial without an event", func(s *State) { s.Claims[1].Explained = false },
 			[]Finding{{Stuck, "claim a/data-2", "is pending and no event says why; it would be: no room", "", "u2"}}},
 		{"a volume short of its last step", func(s *State) { s.Volumes[0].Status = attaching },
 			[]Finding{{Stuck, "PersistentVolume pvc-u1", "its claim a/data-1 is bound and volume v1 (pvc-u1, attaching) is not in use", "v1", "u1"}}},
@@ -190,8 +190,8 @@ func TestCourseFindsWhatIsPlanted(t *testing.T) {
 	}
 }
 
-// A PersistentVolume that is saved by a late request, when its volume is undone,
-// is nobody's loss; one that is older than the last sight of its volume is.
+// If a late request saves a PersistentVolume while its volume is undone,
+// nothing is lost; an object older than the last sight of its volume is lost.
 func TestCourseTellsLateRecordsFromDeletedVolumes(t *testing.T) {
 	last := time.Date(2026, 11, 21, 15, 22, 44, 700, time.UTC)
 	gone := []Finding{{WronglyDeleted, "PersistentVolume pvc-u9", "volume v9 is gone; it is to be retained", "v9", "u9"}}
@@ -231,7 +231,7 @@ func TestCourseTellsLateRecordsFromDeletedVolumes(t *testing.T) {
 	}
 }
 
-// A volume that was never seen in use may be on its way there, and nowhere else.
+// A volume that was never seen in use may be on its way there, but only there.
 func TestCourseFollowsAVolumeToItsUse(t *testing.T) {
 	for _, c := range []struct {
 		status string

@@ -7,37 +7,37 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 )
 
-// Fate is what a campaign itself did to a PersistentVolume whose volume may have
-// to outlive claim and object.
+// Fate is what a campaign did by hand to a PersistentVolume whose volume may
+// have to outlive claim and object.
 type Fate struct {
-	// PV is how the object was when the campaign chose it.
+	// PV is the object when the campaign chose it.
 	PV PV
 	// Kept is when the API server acknowledged that the volume is to stay: that
 	// the reclaim policy is Retain, or that the object of a claim that stays is
 	// gone. Zero if neither happened.
 	Kept time.Time
-	// Freed says that the reclaim policy is Delete again, or may be: whoever asks
-	// for that says so first.
+	// Freed means that the reclaim policy is Delete again, or may be: actors
+	// record that before the request.
 	Freed bool
-	// Removed says that the object was deleted by hand, or may be.
+	// Removed means that the object was deleted by hand, or may be.
 	Removed bool
-	// Replaced says that the object was removed before its claim was bound, and
-	// that a second one records the same volume for the claim. That one decides
-	// what becomes of the volume.
+	// Replaced means that the object was removed before its claim was bound, and
+	// that a second one records the same volume for the claim. The second one
+	// determines what becomes of the volume.
 	Replaced bool
 }
 
-// MustStay says that the volume must outlive its claim.
+// MustStay reports whether the volume must outlive its claim.
 func (f Fate) MustStay() bool { return !f.Kept.IsZero() && !f.Freed && !f.Replaced }
 
-// SeenWith is the fate once an object of the name was seen.
+// SeenWith is the fate after an object of the name was seen.
 func (f Fate) SeenWith(pv PV) Fate {
 	second := pv.UID != f.PV.UID && pv.VolumeID == f.PV.VolumeID && !pv.Created.Before(f.PV.Created)
 	f.Replaced = f.Replaced || f.Removed && second
 	return f
 }
 
-// reason tells why.
+// reason says why.
 func (f Fate) reason() string {
 	if f.Removed {
 		return "its PersistentVolume was deleted by hand"
@@ -45,16 +45,16 @@ func (f Fate) reason() string {
 	return "its reclaim policy was changed to Retain"
 }
 
-// CameTooLate says that the program may have begun to take a volume away before
-// it could know that the volume is to stay. The program asks the API server
-// right before the first request about a released volume. The journal shows when
-// that arrived, which is later by as much as the network may have kept it.
+// CameTooLate reports whether the program may have begun to remove a volume
+// before it could know that the volume is to stay. The program asks the API
+// server right before the first request about a released volume. The journal
+// shows when that request arrived, which is later by the network's delay.
 func CameTooLate(f Fate, asked time.Time, journal []cindersim.Entry) bool {
 	return began(f.PV.VolumeID, f.Kept, asked, journal)
 }
 
-// began says that a volume whose claim's deletion was asked for was being taken
-// away already when something was acknowledged.
+// began reports whether the removal of a volume whose claim's deletion was
+// requested had already begun when something was acknowledged.
 func began(volumeID string, acknowledged, asked time.Time, journal []cindersim.Entry) bool {
 	if asked.IsZero() || acknowledged.Before(asked) {
 		return false
@@ -67,8 +67,8 @@ func began(volumeID string, acknowledged, asked time.Time, journal []cindersim.E
 	return false
 }
 
-// takes says whether a request takes a volume away whose claim's deletion was
-// asked for: disconnects or deletes it.
+// takes reports whether a request disconnects or deletes a volume whose claim's
+// deletion was requested.
 func takes(e cindersim.Entry, volumeID string, asked time.Time) bool {
 	if e.VolumeID != volumeID || asked.IsZero() || !e.Time.After(asked) {
 		return false
@@ -81,8 +81,9 @@ func takes(e cindersim.Entry, volumeID string, asked time.Time) bool {
 	return false
 }
 
-// mostKept is how long after its proof a request may arrive at most. Requests to
-// the noauth Cinder go through a network that campaigns stall and delay.
+// mostKept is the longest time between its proof and a request's arrival.
+// Requests to the noauth Cinder go through a network that campaigns stall and
+// delay.
 func mostKept(e cindersim.Entry) time.Duration {
 	if e.Endpoint == cindersim.Noauth {
 		return 20 * time.Second
@@ -90,17 +91,17 @@ func mostKept(e cindersim.Entry) time.Duration {
 	return 2 * time.Second
 }
 
-// NodeUse is the time during which a node said that it uses a volume.
+// NodeUse is the time during which a node reported that it uses a volume.
 type NodeUse struct {
 	Node     string
 	PV       PV
 	From     time.Time // acknowledged by the API server
-	Until    time.Time // before the node was asked to let go
-	Released string    // how it let go
+	Until    time.Time // before the node was asked to release it
+	Released string    // how the node released it
 }
 
-// Disconnected finds volumes that were taken away from a node that was using
-// them. asked tells when the deletion of a claim was asked for.
+// Disconnected finds volumes that were taken from a node that was using them.
+// asked returns when the deletion of a claim was requested.
 func Disconnected(uses []NodeUse, asked func(claimUID string) time.Time, journal []cindersim.Entry) []Finding {
 	var findings []Finding
 	for _, use := range uses {

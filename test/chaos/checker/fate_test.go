@@ -19,7 +19,7 @@ func TestCameTooLateLooksWhetherTheVolumeWasBeingTakenAway(t *testing.T) {
 	const asked, kept = 10 * time.Second, 20 * time.Second
 	for _, c := range []struct {
 		name      string
-		asked     time.Duration // zero is never
+		asked     time.Duration // zero means never
 		at        time.Duration
 		volume    string
 		operation string
@@ -59,12 +59,12 @@ func TestDisconnectedFindsWhatWasTakenFromNodes(t *testing.T) {
 		"volume.delete at 12:00:15.000, although node n used volume v1 from 12:00:10.000 until 12:00:20.000 (unmounts them)", "v1", "u1"}}
 	for _, c := range []struct {
 		name  string
-		asked time.Duration // zero is never
+		asked time.Duration // zero means never
 		taken []time.Duration
 		want  []Finding
 	}{
 		{"while it was used", 11 * time.Second, []time.Duration{15 * time.Second, 16 * time.Second}, found},
-		{"when the node had let go", 11 * time.Second, []time.Duration{21 * time.Second}, nil},
+		{"after the node had released it", 11 * time.Second, []time.Duration{21 * time.Second}, nil},
 		{"before it was used", 5 * time.Second, []time.Duration{8 * time.Second, 15 * time.Second}, nil},
 		{"by a request that was on its way", 5 * time.Second, []time.Duration{11 * time.Second, 15 * time.Second}, nil},
 		{"of a claim that was to go before", 5 * time.Second, []time.Duration{15 * time.Second}, found},
@@ -112,8 +112,8 @@ func TestCourseKnowsWhatTheCampaignDidByHand(t *testing.T) {
 		{"kept", keptByHand(func(*Fate) {}), never, "Retain", gone("its reclaim policy was changed to Retain")},
 		{"kept, which the watch does not show yet", keptByHand(func(*Fate) {}), never, "Delete", gone("its reclaim policy was changed to Retain")},
 		{"kept too late", keptByHand(func(*Fate) {}), always, "Retain", nil},
-		{"kept, and let go", keptByHand(func(f *Fate) { f.Freed = true }), never, "Delete", nil},
-		{"kept, and let go, which the watch does not show yet", keptByHand(func(f *Fate) { f.Freed = true }), never, "Retain", nil},
+		{"kept, then freed", keptByHand(func(f *Fate) { f.Freed = true }), never, "Delete", nil},
+		{"kept, then freed, which the watch does not show yet", keptByHand(func(f *Fate) { f.Freed = true }), never, "Retain", nil},
 		{"retained by its class", nil, always, "Retain", gone("it is to be retained")},
 		{"kept and removed", keptByHand(func(f *Fate) { f.Removed = true }), never, "", gone("its PersistentVolume was deleted by hand")},
 		{"removed too late", keptByHand(func(f *Fate) { f.Removed = true }), always, "", nil},
@@ -141,7 +141,7 @@ func TestCourseKnowsWhatTheCampaignDidByHand(t *testing.T) {
 	}
 }
 
-// A volume that was never in use says nothing of a record that is gone.
+// A volume that was never in use shows nothing of a record that is gone.
 func TestCourseExcusesVolumesWhoseRecordWentBeforeTheirUse(t *testing.T) {
 	for _, c := range []struct {
 		removed bool
@@ -159,7 +159,7 @@ func TestCourseExcusesVolumesWhoseRecordWentBeforeTheirUse(t *testing.T) {
 	}
 }
 
-// What came too late once may be asked for again in time.
+// A request that once came too late may come in time later.
 func TestCourseExcusesOneChangeOfMind(t *testing.T) {
 	course := NewCourse(host)
 	next := sampleOf(sound())
@@ -178,8 +178,8 @@ func TestCourseExcusesOneChangeOfMind(t *testing.T) {
 	}
 }
 
-// A claim that was pending when its PersistentVolume was removed gets another one
-// of the same name, for the same volume.
+// A claim that was pending when its PersistentVolume was removed gets another
+// one of the same name, for the same volume.
 func TestASecondObjectDecidesWhatBecomesOfTheVolume(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -246,7 +246,7 @@ func TestEndingKnowsWhatTheCampaignDidByHand(t *testing.T) {
 	}{
 		{"removed by hand", orphaned, keptByHand(func(f *Fate) { f.Removed = true }), never, nil},
 		{"removed before it was bound", orphaned, keptByHand(func(f *Fate) { f.Removed, f.Kept = true, time.Time{} }), never, leaked},
-		{"let go again", orphaned, keptByHand(func(f *Fate) { f.Freed = true }), never, leaked},
+		{"freed again", orphaned, keptByHand(func(f *Fate) { f.Freed = true }), never, leaked},
 		{"removed, and recorded by a second object since", orphaned, keptByHand(func(f *Fate) { f.Removed, f.Replaced = true, true }), never, leaked},
 		{"another volume than the one that was recorded", func(s *State) {
 			orphaned(s)

@@ -8,8 +8,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 )
 
-// Quotas holds what every scope was ever allowed, so that a limit that was
-// lowered below what is used exceeds nothing.
+// Quotas collects every limit that any policy allowed, so that lowering a limit
+// below current usage exceeds nothing.
 type Quotas struct {
 	cluster string
 	// backendOf names the backend of a project.
@@ -24,15 +24,15 @@ func NewQuotas(cluster string, backendOf map[string]string, classes []string) *Q
 	return &Quotas{cluster: cluster, backendOf: backendOf, classes: classes}
 }
 
-// Allow adds a policy that comes into force. All must have the same rules, by
-// their order.
+// Allow adds a policy that comes into force. All must have the same rules, in
+// the same order.
 func (q *Quotas) Allow(p *policy.Policy) { q.policies = append(q.policies, p) }
 
-// Counts says whether a volume counts in a kind of scope.
+// Counts reports whether a volume counts in a kind of scope.
 type Counts func(kind policy.ScopeKind, v cindersim.Volume) bool
 
 // Exceeded names the limits that are exceeded under every policy so far. A
-// claim counts once, however many volumes it has: a second one is another
+// claim counts once, however many volumes it has: a duplicate is another
 // finding.
 func (q *Quotas) Exceeded(volumes []cindersim.Volume, counts Counts) []Finding {
 	exceeded := map[string]string{}
@@ -66,7 +66,7 @@ func (q *Quotas) members(scope string, volumes []cindersim.Volume, counts Counts
 	return text.String()
 }
 
-// over tells which scopes have more than one policy allows.
+// over returns the scopes that have more than one policy allows.
 func (q *Quotas) over(p *policy.Policy, volumes []cindersim.Volume, counts Counts) map[string]string {
 	sums := Usage(p, q.cluster, q.backendOf, volumes, counts)
 	over := map[string]string{}
@@ -89,7 +89,7 @@ func scopeOf(s policy.QuotaScope) string { return string(s.Kind) + " " + s.Name 
 // Everything counts.
 func Everything(policy.ScopeKind, cindersim.Volume) bool { return true }
 
-// Usage sums up what the scopes of a policy hold.
+// Usage sums up the usage of a policy's scopes.
 func Usage(p *policy.Policy, cluster string, backendOf map[string]string, volumes []cindersim.Volume, counts Counts) map[string]policy.Usage {
 	sums := map[string]policy.Usage{}
 	eachCounted(p, cluster, backendOf, volumes, counts, func(s policy.QuotaScope, v cindersim.Volume) {
@@ -116,7 +116,7 @@ func eachCounted(p *policy.Policy, cluster string, backendOf map[string]string, 
 	}
 }
 
-// Room says why a claim that is decided so finds no room; empty if it does.
+// Room says why a claim with this decision finds no room; empty if it does.
 func Room(d policy.Decision, used map[string]policy.Usage) (reason policy.Reason, message string) {
 	room := d.Room(func(s policy.QuotaScope) policy.Usage { return used[scopeOf(s)] })
 	if room.Denial == nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 )
 
-// policyWith has a tenant with so many volumes on a backend with so many.
+// policyWith gives a tenant and a backend this many volumes each.
 func policyWith(t *testing.T, tenant, backend int) *policy.Policy {
 	t.Helper()
 	p, err := policy.Parse(fmt.Appendf(nil, `

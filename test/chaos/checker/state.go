@@ -1,5 +1,5 @@
-// Package checker judges what a campaign left and what it did on its way: pure
-// functions over observed state, which neither ask a server nor wait.
+// Package checker judges what a campaign left and did: pure functions over
+// observed state, which neither contact a server nor wait.
 package checker
 
 import (
@@ -18,9 +18,9 @@ const (
 	StampPV           = "csi.storage.k8s.io/pv/name"
 )
 
-// State is what there is at one moment.
+// State is everything at one moment.
 type State struct {
-	// Cluster is the id on our stamps.
+	// Cluster is the ID on our stamps.
 	Cluster string
 	// Host is the connector's host, to which volumes are connected.
 	Host    string
@@ -28,13 +28,13 @@ type State struct {
 	PVs     []PV
 	Volumes []cindersim.Volume
 	Secrets []Secret
-	// Foreign are the volumes that are not ours, as they were put there, by id.
-	// A PersistentVolume may name one that was ours and was given away; it can
-	// neither be served nor deleted then.
+	// Foreign are the volumes that are not ours, as they were put there, by ID. A
+	// PersistentVolume may name one that was ours and was given away; then it can
+	// be neither served nor deleted.
 	Foreign map[string]cindersim.Volume
-	// Fates are what the campaign itself did to PersistentVolumes, by name.
+	// Fates are what the campaign did to PersistentVolumes by hand, by name.
 	Fates map[string]Fate
-	// TooLate says of a fate that it came too late, see CameTooLate; nil is never.
+	// TooLate reports that a fate came too late, see CameTooLate; nil means never.
 	TooLate func(Fate) bool
 }
 
@@ -42,25 +42,25 @@ type State struct {
 type Claim struct {
 	UID, Namespace, Name string
 	Bound                bool
-	// Asked says that its deletion was asked for.
+	// Asked means that its deletion was requested.
 	Asked bool
-	// Denial is why the policy gives it nothing at present; empty when it
-	// should be bound. Explained says that an event tells the same.
+	// Denial is why the policy now gives it nothing; empty when it should be
+	// bound. Explained means that an event says the same.
 	Denial    string
 	Explained bool
 }
 
 // PV is a PersistentVolume that the program made.
 type PV struct {
-	// UID is the object's: a PersistentVolume that was deleted by hand may be made
-	// again under its name.
+	// UID is the object's: a PersistentVolume that was deleted by hand may be
+	// created again under its name.
 	UID                      string
 	Name, ClaimUID, VolumeID string
 	Retain                   bool
-	Deleting                 bool      // the object was deleted, and finalizers keep it
+	Deleting                 bool      // the object was deleted, but finalizers keep it
 	Created                  time.Time // to the second, rounded down
-	// Place tells where the volume is recorded to live: it is the id of a project,
-	// or what the campaign calls another address.
+	// Place is where the volume is recorded to live: the ID of a project, or the
+	// campaign's name for another address.
 	Place string
 	// Target is the iSCSI target's name.
 	Target string
@@ -98,9 +98,9 @@ const (
 	LeakedSecret Kind = "leaked Secret"
 	// OverQuota is a limit of the policy that was exceeded.
 	OverQuota Kind = "over quota"
-	// Stale is a change at Cinder by a replica that did not lead any more.
+	// Stale is a change at Cinder by a replica that no longer led.
 	Stale Kind = "stale leader"
-	// Crashed is a replica that ended by itself, or would not end.
+	// Crashed is a replica that exited by itself, or would not exit.
 	Crashed Kind = "crashed"
 )
 
@@ -115,14 +115,14 @@ type Finding struct {
 	// Object is the claim, PersistentVolume, Secret, limit or replica.
 	Object string
 	Text   string
-	// VolumeID and ClaimUID, where known, lead to journal and logs.
+	// VolumeID and ClaimUID, if known, lead to journal and logs.
 	VolumeID, ClaimUID string
 }
 
 // key is what makes two findings the same.
 func (f Finding) key() Finding { return Finding{Kind: f.Kind, Object: f.Object, VolumeID: f.VolumeID} }
 
-// pvNameFor is the name that the provisioning library gives.
+// pvNameFor is the provisioning library's name.
 func pvNameFor(claimUID string) string { return "pvc-" + claimUID }
 
 // Cinder's states of a volume.
@@ -136,7 +136,7 @@ func describe(v cindersim.Volume) string {
 	return "volume " + v.ID + " (" + v.Name + ", " + v.Status + ")"
 }
 
-// isOurs says whether a volume carries the cluster's stamp and is not one of
+// isOurs reports whether a volume carries the cluster's stamp and is not one of
 // the foreign ones, some of which carry half of it.
 func (s State) isOurs(v cindersim.Volume) bool {
 	_, foreign := s.Foreign[v.ID]

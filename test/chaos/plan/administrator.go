@@ -5,30 +5,29 @@ import (
 	"time"
 )
 
-// AdministratorKind is what an administrator does.
+// AdministratorKind is an administrator's action.
 type AdministratorKind string
 
-// What administrators do.
+// The actions of administrators.
 const (
 	// Reload puts a policy with other quotas into force.
 	Reload AdministratorKind = "reload the policy"
-	// BadPolicy writes a policy with mistakes, for a while.
+	// BadPolicy writes a policy with errors, for a while.
 	BadPolicy AdministratorKind = "write a bad policy"
 	// Rotate changes the password of a backend's user.
 	Rotate AdministratorKind = "rotate the password"
-	// Foreign puts volumes beside ours that are not ours, named as the volume
-	// of some claim.
+	// Foreign adds volumes that are not ours, named like the volume of some claim.
 	Foreign AdministratorKind = "add foreign volumes"
-	// GiveAway hands the volume of a claim over to another cluster, whose stamp
-	// it carries then, and leaves the claim as it is.
+	// GiveAway hands the volume of a claim over to another cluster, by changing
+	// its stamp, and leaves the claim as it is.
 	GiveAway AdministratorKind = "give a volume away"
 )
 
-// PolicyVariants is how many policies there are, by their quotas. The first is
-// in force at the beginning and at the end.
+// PolicyVariants is how many policies there are, with different quotas. The
+// first is in force at the beginning and at the end.
 const PolicyVariants = 3
 
-// AdministratorStep is one thing that an administrator does.
+// AdministratorStep is one action of an administrator.
 type AdministratorStep struct {
 	At, For time.Duration
 	Kind    AdministratorKind
@@ -40,7 +39,7 @@ type AdministratorStep struct {
 	Pick int
 }
 
-// String tells a step for people.
+// String describes a step for people.
 func (s AdministratorStep) String() string {
 	switch s.Kind {
 	case Reload:

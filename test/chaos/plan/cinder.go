@@ -13,22 +13,23 @@ type CinderKind string
 
 // What happens to Cinder.
 const (
-	// InjectFault has requests go wrong for a while.
+	// InjectFault makes requests fail for a while.
 	InjectFault CinderKind = "inject"
 	// ExpireTokens ends the validity of all tokens.
 	ExpireTokens CinderKind = "expire all tokens"
-	// StopServices has creates and deletes get no further for a while.
+	// StopServices stalls creates and deletes for a while.
 	StopServices CinderKind = "stop the volume services"
-	// FailVolumes takes some volumes from available to error.
+	// FailVolumes moves some volumes from available to error.
 	FailVolumes CinderKind = "fail available volumes"
-	// FillQuota has Cinder's own quota of a project leave room for few more
-	// volumes, for a while.
+	// FillQuota makes Cinder's own quota of a project leave room for only a few
+	// more volumes, for a while.
 	FillQuota CinderKind = "fill the quota"
-	// Flap has a backend fail and answer in short turns.
+	// Flap makes a backend alternate between failing and answering in short
+	// phases.
 	Flap CinderKind = "flap"
 )
 
-// How long the turns of a flapping backend last.
+// How long the phases of a flapping backend last.
 const (
 	ShortestTurn = 500 * time.Millisecond
 	LongestTurn  = 3 * time.Second
@@ -38,8 +39,8 @@ const (
 type CinderStep struct {
 	At, For time.Duration
 	Kind    CinderKind
-	// Fault is the fault of an InjectFault or of a Flap's bad turns, at one
-	// backend, at Keystone, or everywhere when Where is empty.
+	// Fault is the fault of an InjectFault or of a Flap's failing phase, at one
+	// backend, at Keystone, or everywhere if Where is empty.
 	Fault cindersim.Fault
 	Where string
 	// Room is how many volumes a FillQuota leaves room for.
@@ -48,7 +49,7 @@ type CinderStep struct {
 	Seed uint64
 }
 
-// String tells a step for people.
+// String describes a step for people.
 func (s CinderStep) String() string {
 	switch s.Kind {
 	case FillQuota, Flap:
@@ -75,7 +76,7 @@ func orAll(text string) string {
 	return text
 }
 
-// Keystone is a place of faults beside the backends.
+// Keystone is a place of faults in addition to the backends.
 const Keystone = "keystone"
 
 func cinderSteps(d draws, duration time.Duration) []CinderStep {
@@ -123,7 +124,7 @@ func changes() []string {
 		"attachment.create", "attachment.complete", "attachment.delete", "attachment.*", "volume.delete"}
 }
 
-// drawFault draws a fault, and where it is if it makes sense in one place only.
+// drawFault draws a fault, and its place if it makes sense in only one.
 func drawFault(d draws) (fault cindersim.Fault, where string) {
 	operation := oneOf(d, append(changes(), "volume.list", "volume.get", "attachment.get", "")...)
 	change := oneOf(d, changes()...)

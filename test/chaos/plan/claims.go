@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// ClaimKind is what a tenant does about a claim.
+// ClaimKind is a tenant's action on a claim.
 type ClaimKind string
 
-// What tenants do.
+// The actions of tenants.
 const (
 	Create ClaimKind = "create"
 	Delete ClaimKind = "delete"
-	// Retain has the claim's PersistentVolume keep its volume, which an
+	// Retain makes the claim's PersistentVolume keep its volume, which an
 	// administrator does before the claim is deleted.
 	Retain ClaimKind = "retain"
 )
@@ -26,21 +26,21 @@ const (
 	Dual = "dual"
 	// Kept has the reclaim policy Retain.
 	Kept = "kept"
-	// Unlisted is named by no rule of the policy.
+	// Unlisted is in no rule of the policy.
 	Unlisted = "unlisted"
 )
 
 // Classes are all of them.
 func Classes() []string { return []string{Fast, Dual, Kept, Unlisted} }
 
-// LargestMi is the size of a claim that the policy takes; one of TooLargeMi it
-// refuses.
+// LargestMi is the size of a claim that the policy takes; it refuses one of
+// TooLargeMi.
 const (
 	LargestMi  = 3 * 1024
 	TooLargeMi = 11 * 1024
 )
 
-// ClaimStep is one thing that a tenant does.
+// ClaimStep is one action of a tenant.
 type ClaimStep struct {
 	At    time.Duration
 	Kind  ClaimKind
@@ -51,11 +51,11 @@ type ClaimStep struct {
 	SizeMi int
 	Block  bool
 
-	// Fails, of a Delete, has the volume go to error while it is in use.
+	// Fails, of a Delete, moves the volume to error while it is in use.
 	Fails bool
 }
 
-// String tells a step for people.
+// String describes a step for people.
 func (s ClaimStep) String() string {
 	switch s.Kind {
 	case Create:
@@ -83,8 +83,7 @@ const (
 	stays      fate = "stays"
 )
 
-// claimSteps draws a tenant's claims one by one, and sorts what happens to
-// them.
+// claimSteps draws a tenant's claims one by one, and sorts their steps.
 func claimSteps(d draws, options Options) []ClaimStep {
 	var steps []ClaimStep
 	at := time.Duration(0)
@@ -99,15 +98,15 @@ func claimSteps(d draws, options Options) []ClaimStep {
 	return inOrder(steps, options.Duration)
 }
 
-// inOrder sorts steps; what would come after the trouble is left to the ending.
+// inOrder sorts steps; steps after the faults are left to the ending.
 func inOrder(steps []ClaimStep, duration time.Duration) []ClaimStep {
 	steps = slices.DeleteFunc(steps, func(s ClaimStep) bool { return s.At >= duration })
 	slices.SortStableFunc(steps, func(a, b ClaimStep) int { return cmp.Compare(a.At, b.At) })
 	return steps
 }
 
-// addBursts has a tenant file many claims at once right before something
-// happens to the leader, which then has many requests on their way.
+// addBursts makes a tenant create many claims at once right before something
+// happens to the leader, which then has many requests under way.
 func (p Plan) addBursts(d draws) {
 	for i, step := range p.Processes {
 		tenant, size := oneOf(d, TenantNames()...), 8+d.IntN(14)
@@ -125,8 +124,7 @@ func (p Plan) addBursts(d draws) {
 	}
 }
 
-// claimLife draws one claim. What is deleted after the trouble is deleted by the
-// ending instead.
+// claimLife draws one claim. Deletions after the faults are left to the ending.
 func claimLife(d draws, name string, at time.Duration) []ClaimStep {
 	life := []ClaimStep{claimCreate(d, name, at)}
 	end := func(after time.Duration) {
@@ -166,7 +164,7 @@ func claimCreate(d draws, name string, at time.Duration) ClaimStep {
 }
 
 // Retained counts the volumes of a tenant that are meant to outlive their
-// claims, at most: they use up its quota for ever.
+// claims, at most: they use up its quota forever.
 func (p Plan) Retained(tenant string) int {
 	n := 0
 	for _, s := range p.Claims[tenant] {
@@ -177,8 +175,8 @@ func (p Plan) Retained(tenant string) int {
 	return n
 }
 
-// KeptByHand counts the volumes that an administrator has outlive their claims,
-// at most: those of any tenant.
+// KeptByHand counts the volumes that an administrator makes outlive their
+// claims, at most: those of any tenant.
 func (p Plan) KeptByHand() int {
 	n := 0
 	for _, s := range p.Volumes {

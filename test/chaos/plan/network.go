@@ -28,10 +28,10 @@ type LinkKind string
 const (
 	Cut   LinkKind = "cut"
 	Stall LinkKind = "stall"
-	// Meddle has single requests held, lost, delayed or repeated.
+	// Meddle holds back, loses, delays or repeats single requests.
 	Meddle LinkKind = "meddle"
-	// Blind keeps the news of one kind of objects from a replica, whose cache
-	// then shows what was before.
+	// Blind withholds the watch events of one kind of objects from a replica,
+	// whose cache then shows the earlier state.
 	Blind LinkKind = "blind"
 )
 
@@ -39,18 +39,18 @@ const (
 type LinkStep struct {
 	At, For time.Duration
 	Kind    LinkKind
-	// Verdict is what becomes of requests that change something, with this
+	// Verdict is the fate of requests that change something, with this
 	// probability; Late is how long after the step late ones arrive.
 	Verdict     faultproxy.Verdict
 	Probability float64
 	Late        time.Duration
 	// Seed is for the draws about single requests.
 	Seed uint64
-	// Resource is what a Blind replica hears nothing of.
+	// Resource is what a Blind replica gets no watch events of.
 	Resource string
 }
 
-// String tells a step for people.
+// String describes a step for people.
 func (s LinkStep) String() string {
 	if s.Kind == Blind {
 		return fmt.Sprintf("no news of %s (%s)", s.Resource, s.For)

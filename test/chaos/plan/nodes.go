@@ -5,30 +5,31 @@ import (
 	"time"
 )
 
-// NodeKind is how a node lets volumes go.
+// NodeKind is how a node releases volumes.
 type NodeKind string
 
-// How nodes let volumes go.
+// How nodes release volumes.
 const (
 	Unmount   NodeKind = "unmounts them"
 	NodeGone  NodeKind = "is deleted"
 	NodeLost  NodeKind = "is out of service"
-	NodeBoots NodeKind = "is started anew"
+	NodeBoots NodeKind = "is rebooted"
 )
 
-// NodeStep is a node that uses some volumes, whose claims are deleted, and lets
-// them go later.
+// NodeStep is a node that uses some volumes, whose claims are deleted, and
+// releases them later.
 type NodeStep struct {
 	At, For time.Duration
 	Kind    NodeKind
 	// Volumes is how many it uses, Pick the first of them.
 	Volumes int
 	Pick    int
-	// Deletes is how long after the node uses them their claims are deleted.
+	// Deletes is how long after the node begins to use them their claims are
+	// deleted.
 	Deletes time.Duration
 }
 
-// String tells a step for people.
+// String describes a step for people.
 func (s NodeStep) String() string {
 	return fmt.Sprintf("a node uses %d volumes and %s (%s)", s.Volumes, s.Kind, s.For)
 }

@@ -11,26 +11,26 @@ type Place string
 // The places.
 const (
 	Home Place = "home"
-	// OtherProject has the backend lead to another project.
+	// OtherProject makes the backend lead to another project.
 	OtherProject Place = "another project"
-	// OtherAddress has it lead to the same project by another address, which
-	// nobody can tell from another Cinder.
+	// OtherAddress makes it lead to the same project at another address, which
+	// cannot be distinguished from another Cinder.
 	OtherAddress Place = "another address"
 )
 
-// PlaceStep has a backend lead elsewhere for a while.
+// PlaceStep makes a backend lead elsewhere for a while.
 type PlaceStep struct {
 	At, For time.Duration
 	Where   string
 	Place   Place
 }
 
-// String tells a step for people.
+// String describes a step for people.
 func (s PlaceStep) String() string {
 	return fmt.Sprintf("%s leads to %s (%s)", s.Where, s.Place, s.For)
 }
 
-// placeSteps has at most one backend lead elsewhere at a time.
+// placeSteps makes at most one backend lead elsewhere at a time.
 func placeSteps(d draws, duration time.Duration) []PlaceStep {
 	var steps []PlaceStep
 	at := time.Duration(0)

@@ -1,6 +1,6 @@
-// Package plan draws by chance what a campaign does, and when. A plan follows
-// from its seed alone: every actor has a stream of its own, so that neither the
-// course of the campaign nor another actor changes what one does, and a longer
+// Package plan draws at random what a campaign does, and when. A plan follows
+// from its seed alone: every actor has its own random stream, so that neither
+// the course of the campaign nor another actor changes its steps, and a longer
 // plan begins like a shorter one of the same seed.
 package plan
 
@@ -14,7 +14,7 @@ import (
 const (
 	// Slots is how many replicas run.
 	Slots = 3
-	// LeaseDuration is the replicas' lease, which pauses outlast.
+	// LeaseDuration is the replicas' lease duration; pauses last longer.
 	LeaseDuration = 3 * time.Second
 )
 
@@ -30,21 +30,21 @@ const (
 
 // Options size a plan.
 type Options struct {
-	// Duration is how long there is trouble.
+	// Duration is how long faults are injected.
 	Duration time.Duration
 	// ClaimEvery is the mean time between two claims of one tenant.
 	ClaimEvery time.Duration
 }
 
-// Plan is everything about a campaign that is decided by chance.
+// Plan is everything random about a campaign.
 type Plan struct {
 	Seed     uint64
 	Duration time.Duration
-	// Attachments has the policy connect new volumes on Lab by Cinder's
+	// Attachments makes the policy connect new volumes on Lab with Cinder's
 	// attachments API.
 	Attachments bool
 
-	// Claims are what each tenant does, by tenant.
+	// Claims are the steps of each tenant, by tenant.
 	Claims        map[string][]ClaimStep
 	Processes     []ProcessStep
 	Server        []ServerStep
@@ -79,13 +79,13 @@ func Make(seed uint64, options Options) Plan {
 	return p
 }
 
-// KeptAtTheEnd decides which of the claims that are left when the trouble is
-// over stay, and which are deleted.
+// KeptAtTheEnd decides which of the claims that remain after the faults stay,
+// and which are deleted.
 func (p Plan) KeptAtTheEnd(namespace, claim string) bool {
 	return stream(p.Seed, "ending "+namespace+"/"+claim).chance(0.5)
 }
 
-// draws is one actor's stream of chance.
+// draws is one actor's random stream.
 type draws struct{ *rand.Rand }
 
 func stream(seed uint64, actor string) draws {
@@ -106,7 +106,7 @@ func (d draws) within(from, to float64) float64 {
 	return float64(int(100*(from+d.Float64()*(to-from)))) / 100
 }
 
-// choice is one of several things, drawn as often as its weight says.
+// choice is one of several things, drawn in proportion to its weight.
 type choice[T any] struct {
 	weight int
 	thing  T

@@ -91,8 +91,8 @@ func TestALongerPlanBeginsLikeAShorterOne(t *testing.T) {
 	}
 }
 
-// begins checks that the steps of a plan that come before the end of a shorter
-// one are the shorter one's.
+// begins checks that the steps of a plan before the end of a shorter plan are
+// the shorter plan's.
 func begins[S any](t *testing.T, actor string, whole, part []S, at func(S) time.Duration) {
 	t.Helper()
 	before := slices.DeleteFunc(slices.Clone(whole), func(s S) bool { return at(s) >= 50*time.Second })
@@ -130,8 +130,8 @@ func TestStepsAreInOrderAndWithinTheTime(t *testing.T) {
 	}
 }
 
-// TestSomePlansHaveEverything keeps a kind of trouble from being left out by a
-// slip of the weights.
+// TestSomePlansHaveEverything catches a kind of fault that wrong weights would
+// exclude.
 func TestSomePlansHaveEverything(t *testing.T) {
 	missing := map[string]bool{}
 	for _, kind := range []string{

@@ -29,7 +29,7 @@ type ProcessStep struct {
 	For time.Duration
 }
 
-// String tells a step for people.
+// String describes a step for people.
 func (s ProcessStep) String() string { return fmt.Sprintf("%s (%s)", s.Kind, s.For) }
 
 func processSteps(d draws, duration time.Duration) []ProcessStep {
@@ -74,11 +74,11 @@ type ServerStep struct {
 	Kind    ServerKind
 }
 
-// String tells a step for people.
+// String describes a step for people.
 func (s ServerStep) String() string { return fmt.Sprintf("%s (%s)", s.Kind, s.For) }
 
-// serverSteps leaves time between two: every Kubernetes client that failed to
-// watch a few times in a row waits for up to a minute before it tries again.
+// serverSteps leaves time between two steps: every Kubernetes client that
+// failed to watch a few times in a row waits up to a minute before it retries.
 func serverSteps(d draws, duration time.Duration) []ServerStep {
 	var steps []ServerStep
 	at := -10 * time.Second

@@ -5,49 +5,48 @@ import (
 	"time"
 )
 
-// VolumeKind is what an administrator does to PersistentVolumes by hand.
+// VolumeKind is an administrator's manual action on PersistentVolumes.
 type VolumeKind string
 
-// What is done to PersistentVolumes.
+// The manual actions on PersistentVolumes.
 const (
-	// Keep has one that is bound keep its volume.
+	// Keep makes a bound one keep its volume.
 	Keep VolumeKind = "keep a bound PersistentVolume"
-	// KeepReleased has one keep its volume that is about to be deleted.
+	// KeepReleased makes one keep its volume that is about to be deleted.
 	KeepReleased VolumeKind = "keep a released PersistentVolume"
-	// Remove deletes the object of one that is bound and keeps its volume.
+	// Remove deletes the object of a bound one and keeps its volume.
 	Remove VolumeKind = "remove a bound PersistentVolume"
-	// RemoveReleased deletes the object of one that is released and keeps its
-	// volume.
+	// RemoveReleased deletes the object of a released one and keeps its volume.
 	RemoveReleased VolumeKind = "remove a released PersistentVolume"
-	// RemoveUnbound deletes the next object that is made, before it is bound.
+	// RemoveUnbound deletes the next object that is created, before it is bound.
 	RemoveUnbound VolumeKind = "remove an unbound PersistentVolume"
-	// Strip deletes the object of one that is bound, whatever its reclaim policy,
-	// and the finalizers that would keep it.
+	// Strip deletes the object of a bound one, whatever its reclaim policy, and
+	// the finalizers that would keep it.
 	Strip VolumeKind = "strip a bound PersistentVolume"
 )
 
-// VolumeStep is one thing that is done to a PersistentVolume.
+// VolumeStep is one action on a PersistentVolume.
 type VolumeStep struct {
 	At   time.Duration
 	Kind VolumeKind
-	// For is how long it stays as it is then. After that Back has the reclaim
-	// policy of one that was kept be Delete again; the claim of one that was
+	// For is how long it stays that way. After that, Back changes the reclaim
+	// policy of one that was kept to Delete again; the claim of one that was
 	// removed is deleted.
 	For  time.Duration
 	Back bool
-	// Pick chooses among those that there are.
+	// Pick chooses among the existing ones.
 	Pick int
 }
 
-// String tells a step for people.
+// String describes a step for people.
 func (s VolumeStep) String() string {
 	if s.Back {
-		return fmt.Sprintf("%s, and let go (%s)", s.Kind, s.For)
+		return fmt.Sprintf("%s, then revert (%s)", s.Kind, s.For)
 	}
 	return fmt.Sprintf("%s (%s)", s.Kind, s.For)
 }
 
-// Keeps says that the volume may outlive its claim.
+// Keeps reports whether the volume may outlive its claim.
 func (s VolumeStep) Keeps() bool { return !s.Back && s.Kind != RemoveUnbound }
 
 func volumeSteps(d draws, duration time.Duration) []VolumeStep {

@@ -1,4 +1,4 @@
-// Package report shows what campaigns came to.
+// Package report shows the outcome of campaigns.
 package report
 
 import (
@@ -19,7 +19,7 @@ const (
 	mostWide    = 600
 )
 
-// Table shows what was done and what is wrong, one line a seed.
+// Table shows what was done and what is wrong, one line per seed.
 func Table(out io.Writer, results []campaign.Result) {
 	table(out, results, []string{"TOOK", "CLAIMS", "BOUND", "DELETED", "KILLS", "PAUSES", "STOPS", "API SERVER", "NETWORK", "CINDER FAULTS", "SETTLED IN"},
 		func(r campaign.Result) []any {
@@ -65,7 +65,7 @@ func table(out io.Writer, results []campaign.Result, head []string, row func(cam
 	fmt.Fprintln(out)
 }
 
-// Failure shows what is wrong with a seed, and how to see it again.
+// Failure shows what is wrong with a seed, and how to replay it.
 func Failure(out io.Writer, r campaign.Result, replay string) {
 	fmt.Fprintf(out, "\nseed %d: %d findings\n", r.Seed, len(r.Findings))
 	for i, d := range r.Evidence.Details {

@@ -23,7 +23,7 @@ const (
 	metadataClaimUID   = "standalone-cinder.openstack.org/claim-uid"
 )
 
-// expectation is a claim and what must become of it.
+// expectation is a claim and its expected result.
 type expectation struct {
 	namespace, claim, class, asked         string
 	tenant, rule, backend, protocol, given string
@@ -38,9 +38,9 @@ func (t *tour) expectations() []expectation {
 	}
 }
 
-// provision has two tenants make claims and shows what became of them.
+// provision creates claims of two tenants and shows what became of them.
 func (t *tour) provision(ctx context.Context) error {
-	t.out.step("Two tenants make claims")
+	t.out.step("Two tenants create claims")
 	if err := t.makeTenants(ctx); err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func (t *tour) provision(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rows := [][]string{{"CLAIM (Bound)", "TENANT", "RULE", "BACKEND", "PROTOCOL", "VOLUME AT CINDER", "ASKED", "PV"}}
+	rows := [][]string{{"CLAIM (Bound)", "TENANT", "RULE", "BACKEND", "PROTOCOL", "VOLUME AT CINDER", "REQUESTED", "PV"}}
 	for _, e := range expectations {
 		b := bound[e.namespace+"/"+e.claim]
 		annotations := b.pv.Annotations
@@ -71,27 +71,27 @@ func (t *tour) provision(ctx context.Context) error {
 	return t.showVolume(bound[t.names.shop()+"/database"])
 }
 
-// showVolume shows what a node would mount by, and where the credentials are.
+// showVolume shows what a node mounts with, and where the credentials are.
 func (t *tour) showVolume(b binding) error {
 	iscsi := b.pv.Spec.ISCSI
 	if iscsi == nil || iscsi.SecretRef == nil || iscsi.SecretRef.Namespace != harness.Namespace {
 		return fmt.Errorf("PersistentVolume %s is not an iSCSI volume with a Secret in %s", b.pv.Name, harness.Namespace)
 	}
-	t.out.say("A node mounts without asking OpenStack; all it needs is in the PV. For %s/%s:", b.claim.Namespace, b.claim.Name)
+	t.out.say("A node mounts without asking OpenStack; everything it needs is in the PV. For %s/%s:", b.claim.Namespace, b.claim.Name)
 	t.out.quote(fmt.Sprintf("iscsi:\n  {targetPortal: %q, lun: %d, fsType: %s,\n   iqn: %s,\n   secretRef: {namespace: %s, name: %s}}",
 		iscsi.TargetPortal, iscsi.Lun, iscsi.FSType, iscsi.IQN, iscsi.SecretRef.Namespace, iscsi.SecretRef.Name))
-	t.out.say("The Secret holds the CHAP password. It lives where no tenant can read it.")
+	t.out.say("The Secret contains the CHAP password. It is in a namespace that no tenant can read.")
 	return nil
 }
 
-// deny shows that what no rule grants is denied, with a reason.
+// deny shows that a claim that no rule admits is denied, with a reason.
 func (t *tour) deny(ctx context.Context) error {
-	t.out.step("A namespace that no rule names gets nothing")
+	t.out.step("A namespace without a rule gets nothing")
 	const claim = "wish"
 	creates := t.sim.CountByOperation()["volume.create"]
 	namespace := t.names.guest()
 	if _, err := t.suite.CreateClaim(ctx, harness.Claim(namespace, claim, t.names.fast(), "1Gi", nil)); err != nil {
-		return fmt.Errorf("claim %s/%s cannot be made: %w", namespace, claim, err)
+		return fmt.Errorf("claim %s/%s cannot be created: %w", namespace, claim, err)
 	}
 	waiting, cancel := within(ctx, 30)
 	defer cancel()
@@ -104,20 +104,20 @@ func (t *tour) deny(ctx context.Context) error {
 		return err
 	}
 	if asked := t.sim.CountByOperation()["volume.create"] - creates; asked != 0 {
-		return fmt.Errorf("the claim of a stranger was denied, and Cinder was asked for %d volumes all the same", asked)
+		return fmt.Errorf("the claim of a stranger was denied, but Cinder still got %d requests for volumes", asked)
 	}
 	if current.Status.Phase != corev1.ClaimPending {
-		return fmt.Errorf("the claim of a stranger was denied and is %s", current.Status.Phase)
+		return fmt.Errorf("the claim of a stranger was denied, but is %s", current.Status.Phase)
 	}
-	t.out.say("%s/%s is %s, Cinder was not asked for a volume, and the claim's event says why:", namespace, claim, current.Status.Phase)
+	t.out.say("%s/%s is %s, Cinder got no request for a volume, and the claim's event says why:", namespace, claim, current.Status.Phase)
 	t.out.say("%s %s: %s", event.Type, event.Reason, event.Message)
 	return nil
 }
 
-// file makes a claim of a tenant's.
+// file creates a claim for a tenant.
 func (t *tour) file(ctx context.Context, namespace, name, class, size string) error {
 	if _, err := t.suite.CreateClaim(ctx, harness.Claim(namespace, name, class, size, nil)); err != nil {
-		return fmt.Errorf("claim %s/%s cannot be made: %w", namespace, name, err)
+		return fmt.Errorf("claim %s/%s cannot be created: %w", namespace, name, err)
 	}
 	t.filed.Add(1)
 	return nil
@@ -131,7 +131,7 @@ type binding struct {
 }
 
 // waitBound waits until all claims of the tenants are bound and their volumes
-// in use, and makes sure that claims, PersistentVolumes and volumes fit one to
+// in use, and checks that claims, PersistentVolumes and volumes match one to
 // one. The result is by namespace/name.
 func (t *tour) waitBound(ctx context.Context, seconds int) (map[string]binding, error) {
 	ctx, cancel := within(ctx, seconds)
@@ -149,7 +149,7 @@ func (t *tour) waitBound(ctx context.Context, seconds int) (map[string]binding, 
 		claims = append(claims, bound...)
 	}
 	if filed := int(t.filed.Load()); len(claims) != filed {
-		return nil, fmt.Errorf("%d claims exist, %d were made", len(claims), filed)
+		return nil, fmt.Errorf("%d claims exist, %d were created", len(claims), filed)
 	}
 	err := harness.Eventually(ctx, func() (string, error) {
 		for _, v := range t.sim.Volumes() {
@@ -165,8 +165,8 @@ func (t *tour) waitBound(ctx context.Context, seconds int) (map[string]binding, 
 	return t.match(ctx, claims)
 }
 
-// match finds the one volume of each claim; a volume that is nobody's or a
-// second one for the same claim is an error.
+// match finds the one volume of each claim; an orphan or a duplicate is an
+// error.
 func (t *tour) match(ctx context.Context, claims []corev1.PersistentVolumeClaim) (map[string]binding, error) {
 	pvs, err := t.suite.PersistentVolumes(ctx, t.names.provisioner)
 	if err != nil {
@@ -177,7 +177,7 @@ func (t *tour) match(ctx context.Context, claims []corev1.PersistentVolumeClaim)
 		byName[pv.Name] = pv
 	}
 	bindings := map[string]binding{}
-	users := map[string]string{} // of volumes, by id
+	users := map[string]string{} // of volumes, by ID
 	for _, claim := range claims {
 		name := claim.Namespace + "/" + claim.Name
 		pv, ok := byName[claim.Spec.VolumeName]

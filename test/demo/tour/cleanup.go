@@ -16,10 +16,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
-// deleteAll deletes all claims, stops the leader in the middle of it, and makes
-// sure that nothing is left.
+// deleteAll deletes all claims, stops the leader halfway through, and checks
+// that nothing is left.
 func (t *tour) deleteAll(ctx context.Context) error {
-	t.out.step("Everything is deleted, and the leader stopped on the way")
+	t.out.step("Everything is deleted, and the leader is stopped halfway through")
 	before, err := t.possessions(ctx)
 	if err != nil {
 		return err
@@ -59,7 +59,7 @@ func (t *tour) deleteAll(ctx context.Context) error {
 	}
 	leader.dismiss()
 	if err := leader.Stop(ctx); err != nil {
-		return fmt.Errorf("replica %d does not stop as it should: %w", leader.number, err)
+		return fmt.Errorf("replica %d does not stop properly: %w", leader.number, err)
 	}
 	stopped := time.Since(begun)
 	next, err := t.leader(ctx, 30)
@@ -82,7 +82,7 @@ func (t *tour) deleteAll(ctx context.Context) error {
 	for _, r := range t.replicas {
 		for _, password := range passwords {
 			if strings.Contains(r.Log(), password) {
-				// Not repeated here, of course.
+				// The error must not repeat the password.
 				return fmt.Errorf("replica %d has logged a password", r.number)
 			}
 		}
@@ -91,7 +91,7 @@ func (t *tour) deleteAll(ctx context.Context) error {
 	t.out.command(fmt.Sprintf("kubectl delete pvc --all -n %s (and -n %s, -n %s)", t.names.shop(), t.names.research(), t.names.guest()))
 	t.out.command(fmt.Sprintf("kill -TERM %d", leader.PID()))
 	t.out.table([][]string{
-		{after(stopped), fmt.Sprintf("replica %d has finished or parked its work, released the lease and exited with 0", leader.number)},
+		{after(stopped), fmt.Sprintf("replica %d has finished or handed over its work, released the lease and exited with 0", leader.number)},
 		{after(tookOver), fmt.Sprintf("replica %d leads: unlike a killed leader, a stopped one leaves no lease to wait for", next.number)},
 		{after(gone), "nothing is left:"},
 	})
@@ -144,26 +144,26 @@ func (t *tour) deleteClaims(ctx context.Context) error {
 	return nil
 }
 
-// The clean-up of a cluster that others use too is bounded, so that a visitor
-// who wants to leave gets away.
+// Cleanup of a shared cluster is bounded, so that a visitor who wants to leave
+// can.
 const (
 	cleanUpTimeout = 2 * time.Minute
-	// releaseTimeout is for the program to remove its volumes: a lease of a
-	// killed leader has to run out first.
+	// releaseTimeout is for the program to remove its volumes: a killed leader's
+	// lease must expire first.
 	releaseTimeout = 40 * time.Second
 	// namespaceTimeout is for the cluster to empty the namespaces.
 	namespaceTimeout = 30 * time.Second
 )
 
-// tearDown ends and removes all that the tour has started and made, however far
-// it got. It does what it can and says what it could not.
+// tearDown ends and removes everything that the tour has started and made,
+// however far it got. It does what it can and reports what it could not do.
 func (t *tour) tearDown(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, cleanUpTimeout)
 	defer cancel()
 	var problems []error
 	shared := t.names.id != "" && t.changed
 	if shared {
-		// While the replicas still run, for only they remove volumes in order.
+		// While the replicas still run, since only they remove volumes properly.
 		problems = append(problems, t.release(ctx))
 	}
 	for _, r := range t.replicas {
@@ -185,8 +185,8 @@ func (t *tour) tearDown(ctx context.Context) error {
 	return nil
 }
 
-// release deletes the claims that are left and has the program remove their
-// volumes. After a tour that went to its end there is nothing to do.
+// release deletes the remaining claims and waits until the program has removed
+// their volumes. After a complete tour there is nothing to do.
 func (t *tour) release(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
@@ -196,14 +196,14 @@ func (t *tour) release(ctx context.Context) error {
 	if !slices.ContainsFunc(t.replicas, (*replica).running) {
 		return nil
 	}
-	// What is still there then is removed by restoreCluster.
+	// restoreCluster removes what is still there then.
 	_ = t.suite.WaitNoPersistentVolumes(ctx, t.names.provisioner)
 	return nil
 }
 
-// restoreCluster removes the tour's objects from a cluster that others use too.
-// No replica runs any more, and the simulated Cinder is gone with its volumes:
-// PersistentVolumes that are left stand for nothing and are removed by force.
+// restoreCluster removes the tour's objects from a shared cluster. No replica
+// runs at this point, and the simulated Cinder is gone with its volumes: the
+// remaining PersistentVolumes refer to nothing and are removed by force.
 func (t *tour) restoreCluster(ctx context.Context) error {
 	core := t.suite.Client.CoreV1()
 	var problems []error
@@ -229,7 +229,7 @@ func (t *tour) restoreCluster(ctx context.Context) error {
 	try(err, "the Lease in %s", harness.Namespace)
 	if err == nil {
 		for _, lease := range held.Items {
-			// Named after the provisioner, which nobody else is called.
+			// It is named after the provisioner, and that name is unique.
 			if strings.HasSuffix(lease.Name, "-"+t.names.id) {
 				try(leases.Delete(ctx, lease.Name, metav1.DeleteOptions{}), "Lease %s/%s", harness.Namespace, lease.Name)
 			}
@@ -246,14 +246,14 @@ func (t *tour) restoreCluster(ctx context.Context) error {
 		try(core.Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{}), "namespace %s", namespace)
 	}
 	if err := errors.Join(problems...); err != nil {
-		return fmt.Errorf("%w\nwhat is left carries the label %s=%s", err, labelTour, t.names.id)
+		return fmt.Errorf("%w\nthe remaining objects carry the label %s=%s", err, labelTour, t.names.id)
 	}
 	t.waitNamespacesGone(ctx, namespaces)
 	return nil
 }
 
-// waitNamespacesGone waits for the cluster to empty the deleted namespaces.
-// That it takes its time is no fault of the tour's.
+// waitNamespacesGone waits for the cluster to empty the deleted namespaces. It
+// is not the tour's fault if that takes long.
 func (t *tour) waitNamespacesGone(ctx context.Context, namespaces []string) {
 	ctx, cancel := context.WithTimeout(ctx, namespaceTimeout)
 	defer cancel()

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// burst is how many claims are made around the fail-over, one each
-	// burstPause. The leader dies when half of them are made, and at least one
+	// burst is how many claims are created around the failover, one per
+	// burstPause. The leader dies when half of them are created and at least one
 	// volume is half made.
 	burst      = 20
 	burstPause = 100 * time.Millisecond
@@ -18,7 +18,7 @@ const (
 
 // failOver kills the leader in the middle of its work.
 func (t *tour) failOver(ctx context.Context) error {
-	t.out.step("The leader is killed while claims come in")
+	t.out.step("The leader is killed while claims arrive")
 	leader, err := t.leader(ctx, 30)
 	if err != nil {
 		return err
@@ -54,7 +54,7 @@ func (t *tour) failOver(ctx context.Context) error {
 		return err
 	}
 	t.out.command(fmt.Sprintf("kill -9 %d", leader.PID()))
-	t.out.say("Replica %d is gone, with %d of %d new claims made; Cinder has %d volumes that no PV tells of yet. Its lease lasts 15 s from the last renewal (the default, which the tour leaves alone); until then nobody may take over.",
+	t.out.say("Replica %d is gone, with %d of %d new claims created; Cinder has %d volumes that no PV names yet. Its lease lasts 15 s from the last renewal (the default, which the tour does not change); until then no other replica may take over.",
 		leader.number, made, burst, len(begun))
 	err, ended = <-all, true
 	if err != nil {
@@ -81,15 +81,15 @@ func (t *tour) failOver(ctx context.Context) error {
 		{after(tookOver), fmt.Sprintf("replica %d leads", next.number)},
 		{after(done), fmt.Sprintf("all %d claims of both tenants are Bound, their volumes in use", len(bound))},
 	})
-	t.out.say("%d claims, %d PVs, %d volumes at Cinder: none lost, none twice. Of the %d half-made volumes %d were found by their stamp and finished.",
+	t.out.say("%d claims, %d PVs, %d volumes at Cinder: none lost, none duplicated. Of %d half-made volumes, the new leader found %d by their stamp and finished them.",
 		t.filed.Load(), len(bound), len(t.sim.Volumes()), len(begun), adopted)
 	return nil
 }
 
-// after is a time since something happened.
+// after is the time since an event.
 func after(d time.Duration) string { return fmt.Sprintf("+%.1f s", d.Seconds()) }
 
-// fileBurst makes claims of both tenants at a steady pace.
+// fileBurst creates claims for both tenants at a steady pace.
 func (t *tour) fileBurst(ctx context.Context, half chan<- struct{}) error {
 	ticker := time.NewTicker(burstPause)
 	defer ticker.Stop()
@@ -115,7 +115,7 @@ func (t *tour) fileBurst(ctx context.Context, half chan<- struct{}) error {
 	return nil
 }
 
-// waitBegun waits until a volume is at Cinder that no PersistentVolume names: a
+// waitBegun waits until Cinder has a volume that no PersistentVolume names: a
 // leader that dies then leaves something to find.
 func (t *tour) waitBegun(ctx context.Context, seconds int) error {
 	ctx, cancel := within(ctx, seconds)
@@ -126,10 +126,10 @@ func (t *tour) waitBegun(ctx context.Context, seconds int) error {
 			return "", err
 		}
 		return "no volume is half made", nil
-	}), "%d s after claims were made", seconds)
+	}), "%d s after claims were created", seconds)
 }
 
-// begunWithoutRecord are the ids of the volumes at Cinder that no
+// begunWithoutRecord are the IDs of the volumes at Cinder that no
 // PersistentVolume names.
 func (t *tour) begunWithoutRecord(ctx context.Context) (map[string]bool, error) {
 	pvs, err := t.suite.PersistentVolumes(ctx, t.names.provisioner)

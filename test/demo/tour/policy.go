@@ -2,14 +2,14 @@ package tour
 
 import "strings"
 
-// policyHead is left out of what is shown.
+// policyHead is not shown.
 const policyHead = `apiVersion: standalone-cinder.openstack.org/v1alpha1
 kind: Policy
 clusterID: CLUSTER
 `
 
-// policyRules are shown whole, so they are short: two backends that differ in
-// how one logs in, two tenants that differ in how they are recognized.
+// policyRules are shown in full, so they are short: two backends with different
+// logins, two tenants that are recognized in different ways.
 const policyRules = `backends:
   - name: gold                       # behind Keystone; clouds.yaml has the password
     auth: {cloud: shop}
@@ -36,16 +36,16 @@ func policyOf(names names, endpoint, project string) (head, rules string) {
 	return fill.Replace(policyHead), fill.Replace(policyRules)
 }
 
-// names are all names the tour uses in the cluster. In a cluster that others
-// use too, each carries the tour's own id.
+// names are all names that the tour uses in the cluster. In a shared cluster
+// each carries the tour's ID.
 type names struct {
-	// id is empty in a cluster of the tour's own.
+	// id is empty in the tour's own cluster.
 	id string
-	// prefix stands before the names of namespaces and StorageClasses.
+	// prefix precedes the names of namespaces and StorageClasses.
 	prefix string
 	// cluster is stamped on the volumes.
 	cluster string
-	// provisioner is what StorageClasses call the program.
+	// provisioner is the name by which StorageClasses refer to the program.
 	provisioner string
 }
 
@@ -61,8 +61,8 @@ func namesOf(id string) names {
 	}
 }
 
-// The namespaces: shop by its name and research by its label belong to a
-// tenant, guest to none.
+// The namespaces: shop belongs to a tenant by its name, research by its label,
+// guest to none.
 func (n names) shop() string     { return n.prefix + "shop" }
 func (n names) research() string { return n.prefix + "research" }
 func (n names) guest() string    { return n.prefix + "guest" }

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// lineWidth is where text is wrapped, in characters.
+// lineWidth is the width at which text is wrapped, in characters.
 const lineWidth = 100
 
 const indent = "   "
@@ -17,7 +17,7 @@ const indent = "   "
 // printer writes what the visitor reads. Several goroutines may use it.
 type printer struct {
 	started time.Time
-	// unread is told when nothing can be written any more.
+	// unread is called when writing fails for good.
 	unread func(error)
 
 	mu    sync.Mutex
@@ -25,7 +25,7 @@ type printer struct {
 	steps int
 }
 
-// step begins a numbered step; the time is that since the start.
+// step begins a numbered step; the time is the time since the start.
 func (p *printer) step(title string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -76,7 +76,7 @@ func (p *printer) table(rows [][]string) {
 	p.lines(lines)
 }
 
-// Write passes on the lines with which others tell about long steps.
+// Write passes on progress lines that others write during long steps.
 func (p *printer) Write(text []byte) (int, error) {
 	p.lines(strings.Split(strings.TrimRight(string(text), "\n"), "\n"))
 	return len(text), nil
@@ -90,15 +90,15 @@ func (p *printer) lines(lines []string) {
 	}
 }
 
-// write writes a line; the caller holds the lock.
+// write writes a line; the caller has the lock.
 func (p *printer) write(line string) {
 	if _, err := fmt.Fprintln(p.to, line); err != nil {
-		p.unread(fmt.Errorf("nobody reads the output any more: %w", err))
+		p.unread(fmt.Errorf("the output is no longer read: %w", err))
 	}
 }
 
-// wrap breaks a text between words. A word that is longer than a line stays
-// whole, so that what is copied from it works.
+// wrap breaks a text between words. A word longer than a line stays whole, so
+// that it can be copied.
 func wrap(text string, width int) []string {
 	var lines []string
 	line := ""

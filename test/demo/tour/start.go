@@ -18,29 +18,29 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
-// How long the simulated storage takes. A second is what a fast array needs,
-// and long enough for a fail-over to come in between.
+// The simulated storage's delay. A second is what a fast array needs, and long
+// enough for a failover in between.
 const (
 	createDelay = time.Second
 	deleteDelay = 500 * time.Millisecond
 	latency     = 10 * time.Millisecond
 )
 
-// labelTour marks what the tour makes in a cluster that others use too.
+// labelTour marks the tour's objects in a shared cluster.
 const labelTour = "standalone-cinder-demo"
 
-// startServers builds and starts all that the program talks to.
+// startServers builds and starts everything that the program talks to.
 func (t *tour) startServers(ctx context.Context) error {
 	t.out.step("A cluster and a Cinder")
 	if path := t.options.Kubeconfig; path != "" {
 		if _, err := os.Stat(path); err != nil {
 			return fmt.Errorf("the kubeconfig cannot be read: %w", err)
 		}
-		t.out.say("Building the program: some seconds, about a minute when nothing is compiled yet.")
+		t.out.say("Building the program: a few seconds, or about a minute if nothing is compiled yet.")
 	} else {
-		t.out.say("Building the program and a control plane: some seconds, and about 6 minutes on two cores when nothing is compiled yet.")
+		t.out.say("Building the program and a control plane: a few seconds, or about 6 minutes on two cores if nothing is compiled yet.")
 	}
-	stillBuilding := t.everyMinute("still at it")
+	stillBuilding := t.everyMinute("still building")
 	suite, err := harness.StartSuite(ctx, harness.SuiteOptions{Kubeconfig: t.options.Kubeconfig, Log: t.out})
 	stillBuilding()
 	if err != nil {
@@ -69,18 +69,18 @@ func (t *tour) startServers(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("the simulated Cinder does not start: %w", err)
 	}
-	whose := "etcd, kube-apiserver and kube-controller-manager run here, real ones, without nodes"
+	whose := "real etcd, kube-apiserver and kube-controller-manager run here, without nodes"
 	if t.names.id != "" {
-		whose = fmt.Sprintf("yours; all the tour makes there is labeled %s=%s and removed at the end", labelTour, t.names.id)
+		whose = fmt.Sprintf("your cluster; the tour labels everything it makes there with %s=%s and removes it at the end", labelTour, t.names.id)
 	}
 	t.out.say("Kubernetes %s at %s: %s.", version.GitVersion, t.suite.Config.Host, whose)
-	t.out.say("Cinder, simulated, twice over one set of volumes: behind Keystone at %s, without at %s. A volume takes it %s to make.",
+	t.out.say("Simulated Cinder, two endpoints for one set of volumes: with Keystone at %s, without at %s. A volume takes %s to create.",
 		t.sim.KeystoneURL(), t.sim.NoauthEndpoint(), createDelay)
 	return nil
 }
 
-// everyMinute says that a long step goes on, until the returned function is
-// called.
+// everyMinute reports that a long step is still running, until the returned
+// function is called.
 func (t *tour) everyMinute(what string) (stop func()) {
 	done := make(chan struct{})
 	started := time.Now()
@@ -99,8 +99,8 @@ func (t *tour) everyMinute(what string) (stop func()) {
 	return func() { close(done) }
 }
 
-// prepareCluster makes the namespace of the program where it is missing. In the
-// local control plane the base manifests have it.
+// prepareCluster creates the program's namespace if it is missing. In the local
+// control plane it comes from the base manifests.
 func (t *tour) prepareCluster(ctx context.Context) error {
 	namespaces := t.suite.Client.CoreV1().Namespaces()
 	_, err := namespaces.Get(ctx, harness.Namespace, metav1.GetOptions{})
@@ -110,7 +110,7 @@ func (t *tour) prepareCluster(ctx context.Context) error {
 	_, err = namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: harness.Namespace, Labels: t.labels()}}, metav1.CreateOptions{})
 	t.madeNamespace = err == nil
 	t.changed = t.changed || t.madeNamespace
-	return wrapped(err, "namespace %s cannot be made", harness.Namespace)
+	return wrapped(err, "namespace %s cannot be created", harness.Namespace)
 }
 
 // labels mark an object as the tour's.
@@ -131,7 +131,7 @@ func (t *tour) namespaceLabels(namespace string) map[string]string {
 	return labels
 }
 
-// showPolicy shows the rules and has the program check them.
+// showPolicy shows the rules and runs policy check on them.
 func (t *tour) showPolicy(ctx context.Context) error {
 	t.out.step("The policy: who may have which volumes")
 	head, rules := policyOf(t.names, t.sim.NoauthEndpoint(), cindersim.DefaultNoauthProject)
@@ -185,11 +185,11 @@ func (t *tour) startReplicas(ctx context.Context) error {
 	return nil
 }
 
-// makeTenants makes namespaces and StorageClasses.
+// makeTenants creates namespaces and StorageClasses.
 func (t *tour) makeTenants(ctx context.Context) error {
 	for _, name := range t.names.namespaces() {
 		if err := t.suite.CreateNamespace(ctx, name, t.namespaceLabels(name)); err != nil {
-			return fmt.Errorf("namespace %s cannot be made: %w", name, err)
+			return fmt.Errorf("namespace %s cannot be created: %w", name, err)
 		}
 	}
 	for _, name := range t.names.classes() {
@@ -197,7 +197,7 @@ func (t *tour) makeTenants(ctx context.Context) error {
 			class.Labels = t.labels()
 		})
 		if err != nil {
-			return fmt.Errorf("StorageClass %s cannot be made: %w", name, err)
+			return fmt.Errorf("StorageClass %s cannot be created: %w", name, err)
 		}
 	}
 	return nil

@@ -1,5 +1,6 @@
 // Package tour is the guided tour that `make demo` runs: it shows what the
-// program does on real parts, checks every claim it makes, and cleans up.
+// program does with real components, verifies everything it says, and cleans
+// up.
 package tour
 
 import (
@@ -20,7 +21,7 @@ import (
 // Options say where the tour takes place.
 type Options struct {
 	// Kubeconfig uses an existing cluster instead of a local control plane.
-	// Everything made there has names of its own and is removed at the end.
+	// Everything made there has unique names and is removed at the end.
 	Kubeconfig string
 }
 
@@ -35,24 +36,24 @@ type tour struct {
 	options Options
 	out     *printer
 	names   names
-	// abort ends the run with a reason of its own.
+	// abort ends the run with a cause.
 	abort context.CancelCauseFunc
 
-	// password is the one secret that is known beforehand.
+	// password is the only secret that is known beforehand.
 	password string
 	policy   string
 
 	suite    *harness.Suite
 	sim      *cindersim.Simulator
 	replicas []*replica
-	// changed says that there may be something in the cluster to clean up.
+	// changed means that there may be something in the cluster to clean up.
 	changed bool
-	// madeNamespace says that the program's own namespace was not there before.
+	// madeNamespace means that the program's own namespace did not exist before.
 	madeNamespace bool
-	// built is when all was compiled and the control plane ran.
+	// built is when everything was compiled and the control plane was running.
 	built time.Time
-	// filed is how many claims the tenants have made; the fail-over makes some
-	// on a goroutine of its own.
+	// filed is how many claims the tenants have created; the failover creates some
+	// on a separate goroutine.
 	filed atomic.Int64
 }
 
@@ -64,9 +65,9 @@ type replica struct {
 	dismissed chan struct{}
 }
 
-// Run takes the tour and tells about it on out. The error says which
-// expectation was not met; what was started and made is gone by then, also
-// when the context ends early.
+// Run runs the tour and describes it on out. The error says which expectation
+// failed; everything that was started and made is gone by then, even if the
+// context ends early.
 func Run(ctx context.Context, options Options, out io.Writer) error {
 	parent := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -134,27 +135,28 @@ func (t *tour) cleanUpDone() string {
 
 func (t *tour) cleanUpHint() string {
 	if t.changed && t.names.id != "" {
-		return " (up to a minute: the cluster shall be as it was)"
+		return " (up to a minute, to restore the cluster)"
 	}
 	return ""
 }
 
-// showLogs says what failed and what the replicas said last.
+// showLogs shows what failed and the last lines of the replicas' logs.
 func (t *tour) showLogs(err error) {
 	t.out.say("")
 	t.out.say("NOT AS EXPECTED: %s", strings.SplitN(err.Error(), "\n", 2)[0])
 	for _, r := range t.replicas {
 		lines := slices.DeleteFunc(strings.Split(strings.TrimRight(r.Log(), "\n"), "\n"), isDetail)
 		lines = lines[max(0, len(lines)-logTailLines):]
-		t.out.say("replica %d said last:", r.number)
+		t.out.say("replica %d logged last:", r.number)
 		t.out.quote(strings.Join(lines, "\n"))
 	}
 }
 
-// isDetail tells the libraries' log lines from those that say what happened.
+// isDetail reports whether a log line is a library's detail, not an event of
+// the program.
 func isDetail(line string) bool { return strings.Contains(line, `"level":"DEBUG`) }
 
-// start starts one more replica and has the tour fail if it ends by itself.
+// start starts one more replica, and fails the tour if it exits by itself.
 func (t *tour) start(ctx context.Context) error {
 	number := len(t.replicas) + 1
 	started, err := t.suite.StartReplica(ctx, harness.ReplicaOptions{
@@ -174,7 +176,7 @@ func (t *tour) start(ctx context.Context) error {
 			select {
 			case <-r.dismissed:
 			default:
-				t.abort(fmt.Errorf("replica %d ended by itself", number))
+				t.abort(fmt.Errorf("replica %d exited by itself", number))
 			}
 		}
 	}()
@@ -222,7 +224,7 @@ func (t *tour) leader(ctx context.Context, seconds int) (*replica, error) {
 	return leader, nil
 }
 
-// within bounds one wait; none takes nearly as long when all is well.
+// within bounds one wait; normally none takes nearly as long.
 func within(ctx context.Context, seconds int) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
 }

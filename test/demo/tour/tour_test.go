@@ -12,8 +12,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// The whole tour needs a control plane. What it promises about the policy does
-// not, and fails here first when the language changes.
+// The whole tour needs a control plane. Its promises about the policy do not,
+// and fail here first when the language changes.
 func TestPolicyDecidesAsTheTourTells(t *testing.T) {
 	for _, id := range []string{"", "k2x7qa"} {
 		tour := &tour{names: namesOf(id)}
@@ -109,7 +109,7 @@ func TestALostReaderIsNoticed(t *testing.T) {
 	var noticed error
 	p := &printer{to: closedPipe{}, started: time.Now(), unread: func(err error) { noticed = err }}
 	p.say("hello")
-	if noticed == nil || noticed.Error() != "nobody reads the output any more: broken pipe" {
+	if noticed == nil || noticed.Error() != "the output is no longer read: broken pipe" {
 		t.Errorf("noticed %v", noticed)
 	}
 }

@@ -1,0 +1,145 @@
+package backends
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+)
+
+// Complete takes the last step, to in-use. The caller has seen the
+// PersistentVolume in the API server. A volume that this term connected costs
+// one request; one that an earlier term connected is looked up in the listing
+// that serves them all. One that does not exist is a failure of KindNotFound, or
+// of KindElsewhere where that proves nothing.
+func (l *Lifecycle) Complete(ctx context.Context, target Target, readOnly bool) error {
+	release, err := l.locks.Acquire(ctx, target.key())
+	if err != nil {
+		return err
+	}
+	defer release()
+	e := l.current()
+	err = e.attach(ctx, target, readOnly)
+	if cinder.IsKind(err, cinder.KindNotFound) {
+		if elsewhere := e.absent(ctx, target); elsewhere != nil {
+			return elsewhere
+		}
+	}
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.seen, target.VolumeID)
+	return nil
+}
+
+// Mark writes on a volume that it was recorded, without bringing it into use:
+// its PersistentVolume is gone again. Nobody then takes it for one that was
+// never handed to anybody.
+func (l *Lifecycle) Mark(ctx context.Context, target Target) error {
+	release, err := l.locks.Acquire(ctx, target.key())
+	if err != nil {
+		return err
+	}
+	defer release()
+	e := l.current()
+	v, err := e.get(ctx, target.VolumeID)
+	if cinder.IsKind(err, cinder.KindNotFound) {
+		if elsewhere := e.absent(ctx, target); elsewhere != nil {
+			return elsewhere
+		}
+	}
+	switch {
+	case err != nil:
+		return err
+	case !target.owns(v):
+		return e.notOurs(v, target)
+	case EverAttached(v):
+		return nil
+	}
+	return e.session.change(ctx, func(ctx context.Context, client Cinder) error {
+		return client.UpdateMetadata(ctx, v.ID, attachedMark())
+	})
+}
+
+func (e *endpoint) attach(ctx context.Context, target Target, readOnly bool) error {
+	v, err := e.lastSeen(ctx, target)
+	if err != nil {
+		return err
+	}
+	for looked := false; ; looked = true {
+		if !target.owns(v) {
+			return e.notOurs(v, target)
+		}
+		var failed error
+		tried := false
+		switch v.Status {
+		case cinder.StatusInUse:
+			return e.attachedElsewhere(v, target)
+		case cinder.StatusAttaching:
+			tried = true
+			failed = e.bringIntoUse(ctx, v, target, readOnly)
+			if failed == nil {
+				return nil
+			}
+		default:
+			failed = e.failure(cinder.KindConflict, "volume %s is %s where attaching was expected", v.ID, v.Status)
+		}
+		if looked {
+			return failed
+		}
+		// Either what was known is out of date, or the answer was lost after
+		// the effect. Repeating os-attach would not tell: Cinder answers a
+		// project's member with 500 when the host is attached already.
+		e.see(target.VolumeID, cinder.Volume{})
+		if v, err = e.get(ctx, target.VolumeID); err != nil {
+			return errors.Join(failed, err)
+		}
+		if tried && v.Status == cinder.StatusAttaching {
+			e.see(target.VolumeID, v)
+			return failed
+		}
+	}
+}
+
+// bringIntoUse takes the step from attaching to in-use.
+func (e *endpoint) bringIntoUse(ctx context.Context, v cinder.Volume, target Target, readOnly bool) error {
+	if workflowOf(v) == cinder.WorkflowAttachment {
+		return e.completeAttachment(ctx, v)
+	}
+	return e.session.change(ctx, func(ctx context.Context, client Cinder) error {
+		return client.Attach(ctx, v.ID, target.Connector.Host, readOnly)
+	})
+}
+
+// see remembers the newest picture of a volume; the zero Volume says that the
+// picture at hand is not to be trusted.
+func (e *endpoint) see(id string, v cinder.Volume) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.seen[id] = v
+}
+
+// lastSeen returns the newest picture of a volume that is at hand, or looks.
+func (e *endpoint) lastSeen(ctx context.Context, target Target) (cinder.Volume, error) {
+	e.mu.Lock()
+	v, ok := e.seen[target.VolumeID]
+	e.mu.Unlock()
+	if ok && v.ID != "" {
+		return v, nil
+	}
+	if !ok {
+		found, err := e.inventory.find(ctx, target.Stamp, time.Time{})
+		if err != nil {
+			return cinder.Volume{}, err
+		}
+		for _, v := range found {
+			if v.ID == target.VolumeID {
+				return v, nil
+			}
+		}
+	}
+	return e.get(ctx, target.VolumeID)
+}

@@ -1,0 +1,77 @@
+package backends
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
+)
+
+// TestCallerOfEveryRequest: changes and single reads are on the tenant's
+// behalf; logins and listings, which serve all, on nobody's.
+func TestCallerOfEveryRequest(t *testing.T) {
+	seen := map[string]map[string]bool{}
+	var mu sync.Mutex
+	memory := newMemoryCinder()
+	memory.asked = func(ctx context.Context, operation string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if seen[operation] == nil {
+			seen[operation] = map[string]bool{}
+		}
+		caller := cinder.CallerOf(ctx)
+		seen[operation][fmt.Sprintf("%s %v", caller.Tenant, caller.Pace != nil)] = true
+	}
+	l := memory.term(t)
+	ctx := cinder.WithCaller(t.Context(), cinder.Caller{Tenant: "team-a", Pace: rate.NewLimiter(rate.Inf, 0)})
+	connected, err := l.Connect(ctx, claimSpec(1))
+	equal(t, authtest.ErrorText(err), "")
+	equal(t, authtest.ErrorText(l.Complete(ctx, claimTarget(1, connected.Volume.ID), false)), "")
+	equal(t, authtest.ErrorText(l.Remove(ctx, claimTarget(1, connected.Volume.ID))), "")
+	idle(t, l)
+	mine, nobodys := map[string]bool{"team-a true": true}, map[string]bool{" false": true}
+	for operation, callers := range seen {
+		want := mine
+		if operation == "volume.list" {
+			want = nobodys
+		}
+		if operation == "volume.get" {
+			// The watcher asks for single volumes too.
+			want = map[string]bool{"team-a true": true, " false": true}
+		}
+		if fmt.Sprint(callers) != fmt.Sprint(want) {
+			t.Errorf("%s is asked on behalf of %v, want %v", operation, callers, want)
+		}
+	}
+	for _, operation := range []string{"volume.create", "volume.os-reserve", "volume.os-initialize_connection", "volume.os-attach", "volume.delete", "volume.list", "volume.get"} {
+		if seen[operation] == nil {
+			t.Errorf("%s was not asked", operation)
+		}
+	}
+}
+
+// TestLoginIsOnNobodysBehalf: whoever came first must not pay for all.
+func TestLoginIsOnNobodysBehalf(t *testing.T) {
+	cloud := cindertest.NewCloud(t)
+	pool := NewPool(PoolOptions{Sources: cloud.Clouds(cindertest.PasswordCloud), Metrics: testMetrics()})
+	spent := rate.NewLimiter(rate.Every(time.Hour), 1)
+	spent.Allow()
+	ctx := cinder.WithCaller(t.Context(), cinder.Caller{Tenant: "team-a", Pace: spent})
+	client, err := pool.Client(ctx, gold)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cloud.Revoke()
+	// Nor is a renewal; the listing itself has no caller.
+	if err := client.ListVolumes(t.Context(), cinder.VolumeQuery{}, func([]cinder.Volume) bool { return true }); err != nil {
+		t.Error(err)
+	}
+	equal(t, spent.Tokens() < 0.1, true)
+}

@@ -1,0 +1,108 @@
+package cinder
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/gophercloud/gophercloud/v2/openstack/blockstorage/v2/volumes"
+)
+
+// Reserve marks an available volume as being attached.
+func (c *Client) Reserve(ctx context.Context, id string) error {
+	const operation = "volume.os-reserve"
+	if err := c.checkID(operation, id); err != nil {
+		return err
+	}
+	return translate(c.backend, operation, volumes.Reserve(withOperation(ctx, operation), c.service, id).Err)
+}
+
+// Unreserve takes a reservation back; it changes nothing on a volume that is
+// available or in use.
+func (c *Client) Unreserve(ctx context.Context, id string) error {
+	const operation = "volume.os-unreserve"
+	if err := c.checkID(operation, id); err != nil {
+		return err
+	}
+	return translate(c.backend, operation, volumes.Unreserve(withOperation(ctx, operation), c.service, id).Err)
+}
+
+// InitializeConnection exports the volume to the connector and returns the
+// connection document as Cinder wrote it: {"driver_volume_type", "data"}. It
+// is idempotent. The document may hold credentials; keep it out of logs.
+func (c *Client) InitializeConnection(ctx context.Context, id string, connector Connector) ([]byte, error) {
+	const operation = "volume.os-initialize_connection"
+	if err := c.checkID(operation, id); err != nil {
+		return nil, err
+	}
+	result := volumes.InitializeConnection(withOperation(ctx, operation), c.service, id, connectorRequest{"os-initialize_connection", connector})
+	if result.Err != nil {
+		return nil, translate(c.backend, operation, result.Err)
+	}
+	var answer struct {
+		ConnectionInfo json.RawMessage `json:"connection_info"`
+	}
+	if err := result.ExtractInto(&answer); err != nil || len(answer.ConnectionInfo) == 0 || string(answer.ConnectionInfo) == "null" {
+		return nil, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, Message: "the answer has no connection_info"}
+	}
+	return answer.ConnectionInfo, nil
+}
+
+// TerminateConnection takes the connector's access away. On a volume that was
+// reserved and never attached, Cinder also takes the reservation back.
+func (c *Client) TerminateConnection(ctx context.Context, id string, connector Connector) error {
+	const operation = "volume.os-terminate_connection"
+	if err := c.checkID(operation, id); err != nil {
+		return err
+	}
+	result := volumes.TerminateConnection(withOperation(ctx, operation), c.service, id, connectorRequest{"os-terminate_connection", connector})
+	return translate(c.backend, operation, result.Err)
+}
+
+// Attach moves a volume to in-use. It never names an instance: Cinder would
+// then let only Nova delete the attachment (CVE-2023-2088).
+func (c *Client) Attach(ctx context.Context, id, host string, readOnly bool) error {
+	const operation = "volume.os-attach"
+	if err := c.checkID(operation, id); err != nil {
+		return err
+	}
+	mode := volumes.ReadWrite
+	if readOnly {
+		mode = volumes.ReadOnly
+	}
+	result := volumes.Attach(withOperation(ctx, operation), c.service, id, volumes.AttachOpts{
+		HostName:   host,
+		MountPoint: "/dev/standalone-cinder",
+		Mode:       mode,
+	})
+	return translate(c.backend, operation, result.Err)
+}
+
+// Detach ends one attachment; with several on a volume Cinder insists on its
+// id. Detaching removes the export.
+func (c *Client) Detach(ctx context.Context, id, attachmentID string) error {
+	const operation = "volume.os-detach"
+	if err := c.checkID(operation, id); err != nil {
+		return err
+	}
+	result := volumes.Detach(withOperation(ctx, operation), c.service, id, volumes.DetachOpts{AttachmentID: attachmentID})
+	return translate(c.backend, operation, result.Err)
+}
+
+// connectorRequest is the body of the two connection actions. gophercloud's
+// own options know no NQN.
+type connectorRequest struct {
+	action    string
+	connector Connector
+}
+
+func (r connectorRequest) body() map[string]any {
+	return map[string]any{r.action: map[string]any{"connector": r.connector.request()}}
+}
+
+func (r connectorRequest) ToVolumeInitializeConnectionMap() (map[string]any, error) {
+	return r.body(), nil
+}
+
+func (r connectorRequest) ToVolumeTerminateConnectionMap() (map[string]any, error) {
+	return r.body(), nil
+}

@@ -1,0 +1,171 @@
+package cinder
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+
+	"github.com/gophercloud/gophercloud/v2"
+)
+
+// The microversions of the attachments API: the first in which an attachment
+// can be completed, and the one that lets it be read-only (Block Storage API,
+// microversion history, 3.44 and 3.54).
+const (
+	microversionAttachments = 44
+	microversionAttachMode  = 54
+)
+
+// attachmentDocument is an attachment as the API writes it.
+type attachmentDocument struct {
+	ID         string          `json:"id"`
+	Status     string          `json:"status"`
+	Instance   *string         `json:"instance"`
+	VolumeID   string          `json:"volume_id"`
+	Connection json.RawMessage `json:"connection_info"`
+}
+
+// CreateAttachment reserves an available volume, exports it to the connector,
+// and returns the attachment with its connection document, in which the fields
+// stand beside driver_volume_type. The document may hold credentials. It names
+// no instance: Cinder would then let only Nova delete the attachment
+// (CVE-2023-2088). gophercloud's own request always names one.
+func (c *Client) CreateAttachment(ctx context.Context, volumeID string, connector Connector, readOnly bool) (attachmentID string, document []byte, err error) {
+	const operation = "attachment.create"
+	if err := c.checkID(operation, volumeID); err != nil {
+		return "", nil, err
+	}
+	request, minor := map[string]any{"volume_uuid": volumeID, "connector": connector.request()}, microversionAttachments
+	if readOnly {
+		newest, err := c.maxMicroversion(ctx)
+		if err != nil {
+			return "", nil, WithoutEffect(err)
+		}
+		// Without the mode Cinder would allow writing, and only the nodes not.
+		if newest >= microversionAttachMode {
+			request["mode"], minor = "ro", microversionAttachMode
+		}
+	}
+	answer, err := c.attachment(ctx, http.MethodPost, operation, "", minor, map[string]any{"attachment": request})
+	if err != nil {
+		return "", nil, err
+	}
+	document, err = c.connectionOf(operation, answer)
+	return answer.ID, document, err
+}
+
+// AttachmentDocument reads the connection document of an attachment; nil when it
+// has none.
+func (c *Client) AttachmentDocument(ctx context.Context, attachmentID string) ([]byte, error) {
+	const operation = "attachment.get"
+	answer, err := c.attachment(ctx, http.MethodGet, operation, attachmentID, microversionAttachments, nil)
+	if err != nil {
+		return nil, err
+	}
+	if text := string(bytes.TrimSpace(answer.Connection)); text == "" || text == "null" || text == "{}" {
+		return nil, nil
+	}
+	return c.connectionOf(operation, answer)
+}
+
+// attachment makes a request that is answered with an attachment.
+func (c *Client) attachment(ctx context.Context, method, operation, id string, minor int, body any) (attachmentDocument, error) {
+	address := c.service.ServiceURL("attachments")
+	if method != http.MethodPost {
+		if err := c.checkID(operation, id); err != nil {
+			return attachmentDocument{}, err
+		}
+		address = c.service.ServiceURL("attachments", id)
+	}
+	var answer struct {
+		Attachment *attachmentDocument `json:"attachment"`
+	}
+	options := &gophercloud.RequestOpts{JSONResponse: &answer, OkCodes: []int{http.StatusOK}, MoreHeaders: microversion(minor)}
+	if body != nil {
+		options.JSONBody = body
+	}
+	if _, err := c.service.Request(withOperation(ctx, operation), method, address, options); err != nil {
+		return attachmentDocument{}, translate(c.backend, operation, err)
+	}
+	if answer.Attachment == nil || answer.Attachment.ID == "" {
+		return attachmentDocument{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true, Message: "the answer names no attachment"}
+	}
+	return *answer.Attachment, nil
+}
+
+func (c *Client) connectionOf(operation string, answer attachmentDocument) ([]byte, error) {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(answer.Connection, &fields) != nil || len(fields) == 0 {
+		return nil, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true, Message: "the attachment has no connection_info"}
+	}
+	return answer.Connection, nil
+}
+
+// Attachments lists a volume's attachments, in whatever state, and of whatever
+// project: an administrator, and so everybody in noauth mode, finds volumes of
+// other projects by id. All projects are asked for only if the present one has
+// none, since Cinder shows a member who asks so nothing at all.
+func (c *Client) Attachments(ctx context.Context, volumeID string) ([]Attachment, error) {
+	found, err := c.listAttachments(ctx, volumeID, url.Values{"volume_id": {volumeID}})
+	if err == nil && len(found) == 0 {
+		found, err = c.listAttachments(ctx, volumeID, url.Values{"volume_id": {volumeID}, "all_tenants": {"1"}})
+	}
+	return found, err
+}
+
+// listAttachments makes one request. A server that does not honor the filter is
+// not believed: its list may end too early.
+func (c *Client) listAttachments(ctx context.Context, volumeID string, query url.Values) ([]Attachment, error) {
+	const operation = "attachment.list"
+	if err := c.checkID(operation, volumeID); err != nil {
+		return nil, err
+	}
+	var answer struct {
+		Attachments []attachmentDocument `json:"attachments"`
+	}
+	address := c.service.ServiceURL("attachments") + "?" + query.Encode()
+	if _, err := c.service.Get(withOperation(ctx, operation), address, &answer, &gophercloud.RequestOpts{MoreHeaders: microversion(microversionAttachments)}); err != nil {
+		return nil, translate(c.backend, operation, absenceOfNothing(translate(c.backend, operation, err)))
+	}
+	if answer.Attachments == nil {
+		return nil, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, Message: "the answer has no list of attachments"}
+	}
+	var found []Attachment
+	for _, a := range answer.Attachments {
+		if a.VolumeID != volumeID {
+			return nil, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, Message: "the list of one volume's attachments has others' as well"}
+		}
+		attachment := Attachment{ID: a.ID, Status: AttachmentStatus(a.Status)}
+		if a.Instance != nil {
+			attachment.ServerID = *a.Instance
+		}
+		found = append(found, attachment)
+	}
+	return found, nil
+}
+
+// CompleteAttachment moves the volume of an attachment to in-use; again changes
+// nothing.
+func (c *Client) CompleteAttachment(ctx context.Context, attachmentID string) error {
+	const operation = "attachment.complete"
+	if err := c.checkID(operation, attachmentID); err != nil {
+		return err
+	}
+	_, err := c.service.Post(withOperation(ctx, operation), c.service.ServiceURL("attachments", attachmentID, "action"), map[string]any{"os-complete": nil}, nil,
+		&gophercloud.RequestOpts{OkCodes: []int{http.StatusNoContent}, MoreHeaders: microversion(microversionAttachments)})
+	return translate(c.backend, operation, err)
+}
+
+// DeleteAttachment takes the connector's access away and ends the attachment;
+// the volume is available when it was the last.
+func (c *Client) DeleteAttachment(ctx context.Context, attachmentID string) error {
+	const operation = "attachment.delete"
+	if err := c.checkID(operation, attachmentID); err != nil {
+		return err
+	}
+	_, err := c.service.Delete(withOperation(ctx, operation), c.service.ServiceURL("attachments", attachmentID),
+		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}, MoreHeaders: microversion(microversionAttachments)})
+	return translate(c.backend, operation, err)
+}

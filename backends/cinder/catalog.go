@@ -1,0 +1,126 @@
+package cinder
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/tokens"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+)
+
+// volumeServices are the names under which catalogs list Cinder's v3, the
+// official one first (OpenStack service types authority). volumev2 is another
+// API.
+var volumeServices = []string{"block-storage", "volumev3", "block-store", "volume"}
+
+// endpointOf finds Cinder in the catalog that came with a token. It asks
+// nothing of the network, as gophercloud's own search does when a catalog
+// names no version, and it refuses to guess a region, since volumes would
+// quietly be made in the wrong one.
+func endpointOf(result gophercloud.AuthResult, wanted gophercloud.EndpointOpts) (string, error) {
+	token, ok := result.(interface {
+		ExtractServiceCatalog() (*tokens.ServiceCatalog, error)
+	})
+	if !ok {
+		return "", errors.New("the answer to the login has no service catalog")
+	}
+	catalog, err := token.ExtractServiceCatalog()
+	if err != nil || len(catalog.Entries) == 0 {
+		return "", errors.New("the token comes without a service catalog: the credentials name no project and the user has no default one; name a project")
+	}
+	var matching []tokens.Endpoint
+	var offered, regions []string
+	for _, service := range volumeServices {
+		for _, entry := range catalog.Entries {
+			if entry.Type != service {
+				continue
+			}
+			for _, endpoint := range entry.Endpoints {
+				if !servesV3(endpoint.URL) {
+					continue
+				}
+				region := cmp.Or(endpoint.RegionID, endpoint.Region)
+				offered = append(offered, fmt.Sprintf("%s in %s", endpoint.Interface, region))
+				if endpoint.Interface != string(wanted.Availability) ||
+					wanted.Region != "" && wanted.Region != endpoint.Region && wanted.Region != endpoint.RegionID {
+					continue
+				}
+				matching = append(matching, endpoint)
+				regions = append(regions, region)
+			}
+		}
+	}
+	regions = distinct(regions)
+	switch {
+	case len(matching) == 0:
+		return "", fmt.Errorf("the service catalog has no block storage v3 endpoint%s with interface %q (it has %s); check region and interface of the backend",
+			inRegion(wanted.Region), wanted.Availability, cmp.Or(strings.Join(distinct(offered), ", "), "none at all"))
+	case wanted.Region == "" && len(regions) > 1:
+		return "", fmt.Errorf("the service catalog has block storage in several regions (%s); give the backend's region", strings.Join(regions, ", "))
+	}
+	return withV3(matching[0].URL), nil
+}
+
+// projectOf is the id of the project that a token is for; empty if it is for
+// none.
+func projectOf(result gophercloud.AuthResult) string {
+	token, ok := result.(interface {
+		ExtractProject() (*tokens.Project, error)
+	})
+	if !ok {
+		return ""
+	}
+	project, err := token.ExtractProject()
+	if err != nil || project == nil {
+		return ""
+	}
+	return project.ID
+}
+
+func inRegion(region string) string {
+	if region == "" {
+		return ""
+	}
+	return fmt.Sprintf(" in region %q", region)
+}
+
+// servesV3 reports whether an address is that of the v3 API, or of all
+// versions.
+func servesV3(address string) bool {
+	version := versionIn(address)
+	return auth.IsWebAddress(address) && (version == "" || version == "v3")
+}
+
+// withV3 completes an address that names no version.
+func withV3(address string) string {
+	address = strings.TrimRight(address, "/") + "/"
+	if versionIn(address) == "" {
+		address += "v3/"
+	}
+	return address
+}
+
+// versionIn is the API version in an address, or "".
+func versionIn(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return ""
+	}
+	for part := range strings.SplitSeq(u.Path, "/") {
+		if part == "v1" || part == "v2" || part == "v3" {
+			return part
+		}
+	}
+	return ""
+}
+
+func distinct(names []string) []string {
+	slices.Sort(names)
+	return slices.Compact(names)
+}

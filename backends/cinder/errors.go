@@ -1,0 +1,109 @@
+package cinder
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Kind classifies what went wrong, so that callers choose a reaction without
+// looking at status codes.
+type Kind string
+
+// The kinds of failure that a client tells apart. The lifecycle of volumes adds
+// its own.
+const (
+	KindNotFound     Kind = "NotFound"     // 404: the volume, type or source does not exist
+	KindInvalid      Kind = "Invalid"      // 400: the request itself is refused
+	KindConflict     Kind = "Conflict"     // 409, or 400 for a volume in the wrong state
+	KindOverQuota    Kind = "OverQuota"    // 413: Cinder's own quota
+	KindRateLimited  Kind = "RateLimited"  // 429
+	KindUnauthorized Kind = "Unauthorized" // 401, also after a new login
+	KindForbidden    Kind = "Forbidden"    // 403
+	KindUnavailable  Kind = "Unavailable"  // 5xx, no connection, no answer
+	KindConfig       Kind = "Config"       // configuration or credentials cannot be used
+	KindFenced       Kind = "Fenced"       // the leader's term is over
+	KindInternal     Kind = "Internal"     // an answer that the API reference does not allow
+)
+
+// Error is every failure at a backend, in one form.
+type Error struct {
+	Kind      Kind
+	Backend   string
+	Operation string // like "volume.create"; empty when no request was made
+	Status    int    // HTTP status, 0 when there was no answer
+	RequestID string // Cinder's X-Openstack-Request-Id
+	// Message is a sentence without secrets, fit for an event.
+	Message string
+	// RetryAfter is what the server asked for, 0 when it did not.
+	RetryAfter time.Duration
+	// EffectUnknown says that the request may have taken effect although no
+	// answer came: only a look can tell.
+	EffectUnknown bool
+	// Place is where the backend leads, where that matters to the failure.
+	Place Place
+	// Cause is the context's error behind a canceled call. Foreign errors stay
+	// hidden: their texts may carry request bodies.
+	Cause error
+	// Unsent says that no request was made, so that the failure tells nothing
+	// about the backend.
+	Unsent bool
+}
+
+// Error renders place, culprit and what Cinder said.
+func (e *Error) Error() string {
+	text := "backend " + e.Backend + ": " + e.Summary()
+	if e.Status != 0 && e.RequestID != "" {
+		text = strings.TrimSuffix(text, ")") + ", " + e.RequestID + ")"
+	}
+	return text
+}
+
+// Summary is the error without the backend's name and the request's id, the same
+// for the same trouble.
+func (e *Error) Summary() string {
+	text := e.Message
+	if e.Operation != "" {
+		text = e.Operation + ": " + text
+	}
+	if e.Status != 0 {
+		text += fmt.Sprintf(" (HTTP %d)", e.Status)
+	}
+	return text
+}
+
+// Unwrap gives the context error behind a canceled call. Foreign errors stay
+// hidden: their texts may carry request bodies.
+func (e *Error) Unwrap() error { return e.Cause }
+
+// KindOf returns the kind of the first Error in err's chain, or "" when there
+// is none.
+func KindOf(err error) Kind {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Kind
+	}
+	return ""
+}
+
+// IsKind reports whether err carries an Error of that kind.
+func IsKind(err error, kind Kind) bool { return err != nil && KindOf(err) == kind }
+
+// WithoutEffect is the failure of a request as that of a call which it was to
+// prepare, such as a login: whatever became of it, the call itself was not made.
+func WithoutEffect(err error) error {
+	var failed *Error
+	if !errors.As(err, &failed) || !failed.EffectUnknown {
+		return err
+	}
+	harmless := *failed
+	harmless.EffectUnknown = false
+	return &harmless
+}
+
+// NotSent is the failure of a request that was not made because of another
+// error, such as a context's.
+func NotSent(backend, operation string, err error) error {
+	return translate(backend, operation, notSent{err})
+}

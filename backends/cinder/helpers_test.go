@@ -1,0 +1,61 @@
+package cinder
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
+)
+
+func testMetrics() *Metrics { return NewMetrics(prometheus.NewRegistry()) }
+
+// testOptions are those of a backend with room for a few requests.
+func testOptions() Options {
+	return Options{Backend: "gold", Limits: Limits{Concurrency: 16}, RequestTimeout: time.Minute, Metrics: testMetrics()}
+}
+
+// logIn logs in to a test cloud by password.
+func logIn(t *testing.T, cloud *cindertest.Cloud) *Client {
+	t.Helper()
+	client, err := logInFrom(t, cloud.Clouds(cindertest.PasswordCloud), auth.Config{Source: auth.Source{Cloud: "gold"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// logInFrom logs in with the credentials that are found at the sources.
+func logInFrom(t *testing.T, sources auth.Sources, config auth.Config) (*Client, error) {
+	t.Helper()
+	found, err := sources.Resolve(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Login(t.Context(), found, testOptions())
+}
+
+// logInNoauth logs in without Keystone.
+func logInNoauth(t *testing.T, noauth auth.Noauth) (*Client, error) {
+	t.Helper()
+	return logInFrom(t, auth.Sources{}, auth.Config{Source: auth.Source{Noauth: &noauth}})
+}
+
+func effectUnknown(err error) bool {
+	e, ok := err.(*Error)
+	return ok && e.EffectUnknown
+}
+
+func equal[T any](t *testing.T, got, want T) {
+	t.Helper()
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+}
+
+// inBubble is a test whose time stands still but for sleeping; rapid would ask
+// a *testing.T for its deadline, which a bubble has not.
+type inBubble struct{ testing.TB }

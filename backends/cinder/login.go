@@ -1,0 +1,178 @@
+package cinder
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"time"
+
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+)
+
+// The operations of a login, as errors and metrics name them.
+const (
+	OperationLogin    = "auth.login"
+	operationDiscover = "auth.discover"
+)
+
+// Options configure a client.
+type Options struct {
+	// Backend names the backend in metrics and errors.
+	Backend string
+	// Workflow is how new volumes are to be connected; empty means reserve.
+	Workflow Workflow
+	// Limits need a concurrency of at least one.
+	Limits Limits
+	// RequestTimeout bounds one HTTP exchange, from its turn on.
+	RequestTimeout time.Duration
+	Metrics        *Metrics
+	// MayWrite is asked whenever bytes are about to leave for the backend; an
+	// error keeps them here. Nil means that they always may. See heldConn.
+	MayWrite func() error
+	// Base sends the requests whose turn has come; nil means over connections
+	// of the client's own.
+	Base http.RoundTripper
+}
+
+// Login makes a client that is known to work: for Keystone by getting a token
+// and the endpoint out of its catalog, for noauth by one listing. It is on
+// nobody's behalf whatever the context says, and bounds its own time.
+func Login(ctx context.Context, found auth.Credentials, options Options) (*Client, error) {
+	ctx, cancel := loginTimeout(WithCaller(ctx, Caller{}), options)
+	defer cancel()
+	wire := newTransport(options, found)
+	client := &Client{backend: options.Backend, workflow: options.Workflow, now: wire.now}
+	var err error
+	if found.Noauth != nil {
+		client.service, err = loginNoauth(ctx, options.Backend, *found.Noauth, wire)
+		client.place = NoauthPlace(*found.Noauth)
+	} else {
+		client.service, err = loginKeystone(ctx, options, found, wire)
+		if err == nil {
+			client.place = NewPlace(client.service.Endpoint, projectOf(client.service.GetAuthResult()))
+		}
+	}
+	if err != nil {
+		wire.close()
+		options.Metrics.login(options.Backend, "failure")
+		return nil, err
+	}
+	options.Metrics.login(options.Backend, "success")
+	return client, nil
+}
+
+// httpClient never follows a redirect: it would carry the token to whatever
+// host the answer names, and repeat a POST as a GET.
+func httpClient(wire http.RoundTripper) http.Client {
+	return http.Client{
+		Transport:     wire,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// loginTimeout bounds one login, of several requests at most.
+func loginTimeout(ctx context.Context, options Options) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, 2*options.RequestTimeout)
+}
+
+func loginKeystone(ctx context.Context, options Options, found auth.Credentials, wire http.RoundTripper) (*gophercloud.ServiceClient, error) {
+	provider, err := openstack.NewClient(found.Keystone.IdentityEndpoint)
+	if err != nil {
+		return nil, &Error{Backend: options.Backend, Kind: KindConfig, Message: fmt.Sprintf("auth_url %q is not an address", auth.WithoutUser(found.Keystone.IdentityEndpoint))}
+	}
+	provider.HTTPClient = httpClient(wire)
+	provider.UserAgent.Prepend("standalone-cinder")
+	if err := openstack.Authenticate(ctx, provider, found.Keystone); err != nil {
+		return nil, translate(options.Backend, OperationLogin, err)
+	}
+	if provider.Token() == "" {
+		return nil, &Error{Backend: options.Backend, Operation: OperationLogin, Kind: KindConfig, Message: "the answer has no X-Subject-Token header: " +
+			"auth_url does not lead to Keystone, or a proxy removes the header"}
+	}
+	if renew := provider.ReauthFunc; renew != nil {
+		// Every request that got a 401 waits for one renewal. It must not end
+		// with the caller that happened to come first.
+		// Only the shorter time-out of a probe goes along.
+		provider.ReauthFunc = func(caller context.Context) error {
+			ctx, cancel := loginTimeout(WithRequestTimeout(context.Background(), requestTimeoutOf(caller, options.RequestTimeout)), options)
+			defer cancel()
+			err := renew(ctx)
+			if err != nil {
+				options.Metrics.login(options.Backend, "failure")
+				return translate(options.Backend, OperationLogin, err)
+			}
+			options.Metrics.login(options.Backend, "success")
+			return nil
+		}
+	}
+	endpoint, err := endpointOf(provider.GetAuthResult(), found.Endpoint)
+	if err != nil {
+		return nil, &Error{Backend: options.Backend, Kind: KindConfig, Message: err.Error()}
+	}
+	return &gophercloud.ServiceClient{ProviderClient: provider, Endpoint: endpoint, Type: "block-storage"}, nil
+}
+
+// hexProject is what current Cinder accepts as a project in its URLs
+// (project_id_regex in cinder.conf, default [0-9a-f\-]+).
+var hexProject = regexp.MustCompile(`^[0-9a-f-]+$`)
+
+// loginNoauth finds out how this Cinder wants to be addressed. Releases before
+// Xena insist on the project in the URL; current ones refuse a project there
+// that is not hexadecimal with 404, but accept URLs without any.
+func loginNoauth(ctx context.Context, backend string, noauth auth.Noauth, wire http.RoundTripper) (*gophercloud.ServiceClient, error) {
+	base, project, err := auth.SplitNoauth(noauth.Endpoint)
+	if err != nil {
+		return nil, &Error{Backend: backend, Kind: KindConfig, Message: err.Error()}
+	}
+	provider := &gophercloud.ProviderClient{HTTPClient: httpClient(wire)}
+	provider.UseTokenLock()
+	provider.SetToken(noauth.User + ":" + noauth.Project)
+	provider.UserAgent.Prepend("standalone-cinder")
+	addresses := []string{base + url.PathEscape(noauth.Project) + "/", base}
+	if project != "" {
+		// The operator wrote the project into the address, and means it.
+		addresses = addresses[:1]
+	}
+	for _, address := range addresses {
+		service := &gophercloud.ServiceClient{ProviderClient: provider, Endpoint: address, Type: "block-storage"}
+		status, err := probe(ctx, backend, service)
+		if err == nil {
+			return service, nil
+		}
+		// An endpoint that is down or refuses for another reason would only
+		// answer the same again.
+		if status != http.StatusNotFound {
+			return nil, err
+		}
+	}
+	failed := &Error{Backend: backend, Operation: operationDiscover, Kind: KindConfig, Status: http.StatusNotFound,
+		Message: fmt.Sprintf("no volumes API of version 3 at %s; check auth.noauth.endpoint", auth.WithoutUser(base))}
+	if !hexProject.MatchString(noauth.Project) {
+		failed.Message = fmt.Sprintf("no volumes API of version 3 at %s accepts project %q: give auth.noauth.project as a hexadecimal id such as "+
+			"0123456789abcdef0123456789abcdef, set project_id_regex in cinder.conf, or check auth.noauth.endpoint", auth.WithoutUser(base), noauth.Project)
+	}
+	return nil, failed
+}
+
+// probe asks for one volume by the listing that all waiting relies on. The status
+// is that of a refusal.
+func probe(ctx context.Context, backend string, service *gophercloud.ServiceClient) (status int, err error) {
+	var answer struct {
+		Volumes *[]struct{} `json:"volumes"`
+	}
+	_, err = service.Get(withOperation(ctx, operationDiscover), service.ServiceURL("volumes", "detail")+"?limit=1", &answer, nil)
+	if err != nil && !isDecoding(err) {
+		failed := translate(backend, operationDiscover, err)
+		return statusOf(failed), failed
+	}
+	if err != nil || answer.Volumes == nil {
+		return 0, &Error{Backend: backend, Operation: operationDiscover, Kind: KindConfig, Status: http.StatusOK,
+			Message: "the endpoint does not answer as Cinder's volumes API does; check auth.noauth.endpoint"}
+	}
+	return 0, nil
+}

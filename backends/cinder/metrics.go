@@ -1,0 +1,40 @@
+package cinder
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics counts what is asked of Cinder and Keystone. Its label values are
+// bounded by the policy (backends), by this package (operations) and by HTTP
+// (codes); nothing a tenant writes becomes a label.
+type Metrics struct {
+	requests *prometheus.HistogramVec
+	logins   *prometheus.CounterVec
+}
+
+// NewMetrics registers the package's metrics with a registry of the caller.
+func NewMetrics(registry prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "standalone_cinder_cinder_request_duration_seconds",
+			Help:    "Duration of requests to Cinder and Keystone by backend, operation and HTTP code (none: no answer came).",
+			Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+		}, []string{"backend", "operation", "code"}),
+		logins: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "standalone_cinder_logins_total",
+			Help: "Logins to a backend by outcome.",
+		}, []string{"backend", "outcome"}),
+	}
+	registry.MustRegister(m.requests, m.logins)
+	return m
+}
+
+func (m *Metrics) request(backend, operation, code string, took time.Duration) {
+	m.requests.WithLabelValues(backend, operation, code).Observe(took.Seconds())
+}
+
+func (m *Metrics) login(backend, outcome string) {
+	m.logins.WithLabelValues(backend, outcome).Inc()
+}

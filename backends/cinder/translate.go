@@ -1,0 +1,358 @@
+package cinder
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/gophercloud/gophercloud/v2"
+)
+
+// translate makes an Error of whatever gophercloud, net/http or the context
+// returned. It is the only place that knows their types.
+func translate(backend, operation string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var own *Error
+	if errors.As(err, &own) {
+		return own
+	}
+	e := &Error{Backend: backend, Operation: operation, Kind: KindUnavailable}
+
+	var reauth *gophercloud.ErrUnableToReauthenticate
+	if errors.As(err, &reauth) {
+		var failed *Error
+		if errors.As(translate(backend, OperationLogin, reauth.ErrReauth), &failed) {
+			// The request itself was refused with 401: whatever became of the
+			// login, nothing has changed.
+			harmless := *failed
+			harmless.EffectUnknown = false
+			return &harmless
+		}
+	}
+	var after *gophercloud.ErrErrorAfterReauthentication
+	if errors.As(err, &after) && after.ErrOriginal != nil {
+		return translate(backend, operation, after.ErrOriginal)
+	}
+	var answer gophercloud.ErrUnexpectedResponseCode
+	if errors.As(err, &answer) {
+		return e.fromAnswer(answer)
+	}
+	return e.fromFailure(err)
+}
+
+// fromFailure describes an exchange that ended without a complete answer.
+// Unless it is certain that the request did not leave, its effect is unknown:
+// a caller that took an effect for absent would make a second volume.
+func (e *Error) fromFailure(err error) *Error {
+	var unsent notSent
+	var unresolved *net.DNSError
+	var untrusted *tls.CertificateVerificationError
+	var network *net.OpError
+	var request *url.Error
+	waited := errors.As(err, &unsent)
+	dial := dialing(err)
+	resolving := errors.As(err, &unresolved)
+	refused := errors.As(err, &untrusted)
+	e.Unsent = waited
+	e.EffectUnknown = !waited && dial == nil && !resolving && !refused
+	switch {
+	case errors.Is(err, context.Canceled):
+		e.Cause = context.Canceled
+		e.Message = "the request was canceled"
+	case waited && errors.Is(err, context.DeadlineExceeded):
+		e.Cause = context.DeadlineExceeded
+		e.Message = "the request's turn did not come in time"
+	case waited:
+		e.Message = "the request was not sent: " + unsent.Error()
+	case resolving:
+		e.Message = fmt.Sprintf("cannot resolve host %q", unresolved.Name)
+	case dial != nil:
+		e.Message = fmt.Sprintf("no connection to %s: %s", dialTarget(err, dial), rootCause(dial.Err))
+	case errors.Is(err, context.DeadlineExceeded), isTimeout(err):
+		e.Cause = context.DeadlineExceeded
+		e.Message = "no answer in time"
+	case refused:
+		e.Kind = KindConfig
+		e.Message = "the server's certificate is not trusted: " + untrusted.Err.Error()
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		e.Message = "the connection ended before the answer was complete"
+	case errors.As(err, &request):
+		// url.Error repeats method and URL; both are in Operation and metrics.
+		e.Message = "connection failed: " + rootCause(request.Err)
+	case errors.As(err, &network):
+		e.Message = "connection failed: " + rootCause(network.Err)
+	case isDecoding(err):
+		e.Kind = KindInternal
+		e.Message = notDescribed
+	default:
+		// A text from elsewhere may carry anything; its type is safe to show.
+		e.Kind = KindInternal
+		e.Message = fmt.Sprintf("the exchange failed unexpectedly (%T)", err)
+	}
+	return e
+}
+
+// notDescribed is said of an answer in another form than the API reference's.
+const notDescribed = "the answer is not the JSON that the API reference describes"
+
+// dialing returns the failure of a connection that was never made.
+func dialing(err error) *net.OpError {
+	var failed *net.OpError
+	if errors.As(err, &failed) && (failed.Op == "dial" || failed.Op == "proxyconnect") {
+		return failed
+	}
+	return nil
+}
+
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// cinderQuota tells the quota of the OpenStack project from the policy's.
+const cinderQuota = "the project's quota at Cinder, not the policy's, is used up"
+
+// fromAnswer reads status, headers and the fault document of an HTTP answer.
+func (e *Error) fromAnswer(answer gophercloud.ErrUnexpectedResponseCode) *Error {
+	e.Status = answer.Actual
+	e.RequestID = answer.ResponseHeader.Get("X-Openstack-Request-Id")
+	e.RetryAfter = retryAfter(answer.ResponseHeader)
+	if strings.HasPrefix(e.Operation, "auth.") {
+		return e.fromLogin(answer)
+	}
+	fault := readFault(answer.Body)
+	e.Message = fault.message
+	switch status := answer.Actual; {
+	case status == http.StatusNoContent || status == http.StatusOK && len(answer.Body) == 0:
+		e.Kind = KindConfig
+		e.EffectUnknown = true
+		e.Message = emptyAnswer
+	case status < 300:
+		e.Kind = KindInternal
+		e.EffectUnknown = true
+		e.Message = fmt.Sprintf("Cinder answered %s where the API reference has another status", statusText(status))
+	case status < 400:
+		e.redirected(answer.ResponseHeader)
+	case status == http.StatusBadRequest && isStateConflict(e.Message):
+		e.Kind = KindConflict
+	case status == http.StatusBadRequest:
+		e.Kind = KindInvalid
+	case status == http.StatusUnauthorized:
+		e.Kind = KindUnauthorized
+		e.Message = cmp.Or(e.Message, "the credentials were refused")
+	case status == http.StatusForbidden:
+		e.Kind = KindForbidden
+		e.Message = cmp.Or(e.Message, "the account is not allowed to do this")
+	case status == http.StatusNotFound && fault.name == "itemNotFound":
+		e.Kind = KindNotFound
+		e.Message = cmp.Or(e.Message, "not found")
+	case status == http.StatusNotFound:
+		// A proxy without a backend says so too, and a Cinder that does not
+		// know the address: neither proves that a volume is gone.
+		e.Kind = KindConfig
+		e.Message = unprovenAbsence
+	case status == http.StatusConflict:
+		e.Kind = KindConflict
+	case status == http.StatusRequestTimeout:
+		e.Kind = KindUnavailable
+		e.EffectUnknown = true
+	case status == http.StatusRequestEntityTooLarge && e.RetryAfter > 0, status == http.StatusTooManyRequests:
+		e.Kind = KindRateLimited
+		e.Message = cmp.Or(e.Message, "Cinder asks for fewer requests")
+	case status == http.StatusRequestEntityTooLarge:
+		e.Kind = KindOverQuota
+		e.Message = cinderQuota
+		if fault.message != "" {
+			e.Message += ": " + fault.message
+		}
+	case status >= 500:
+		e.Kind = KindUnavailable
+		e.EffectUnknown = true
+	default:
+		e.Kind = KindInternal
+	}
+	e.Message = cmp.Or(e.Message, "Cinder answered "+statusText(answer.Actual))
+	return e
+}
+
+const emptyAnswer = "the endpoint gave an empty answer instead of data: a noauth Cinder does so when no X-Auth-Token " +
+	"header arrives; check whether a proxy removes the header and whether the endpoint is Cinder's v3"
+
+const unprovenAbsence = "the endpoint answers 404 without Cinder's itemNotFound: something between here and Cinder may be " +
+	"broken, or the endpoint may not be Cinder's v3"
+
+// fromLogin describes a refused login in words of our own. Keystone's are
+// never shown: the request that they are about holds the password.
+func (e *Error) fromLogin(answer gophercloud.ErrUnexpectedResponseCode) *Error {
+	switch status := answer.Actual; {
+	case status == http.StatusNoContent || status == http.StatusOK && len(answer.Body) == 0:
+		e.Kind = KindConfig
+		e.Message = emptyAnswer
+	case status >= 300 && status < 400:
+		e.redirected(answer.ResponseHeader)
+	case status == http.StatusBadRequest:
+		e.Kind = KindConfig
+		e.Message = "the form of the login is not accepted; check user, project and their domains"
+	case status == http.StatusUnauthorized:
+		e.Kind = KindUnauthorized
+		e.Message = "the credentials were refused"
+	case status == http.StatusForbidden:
+		e.Kind = KindForbidden
+		e.Message = "the account is not allowed to log in this way"
+	case status == http.StatusNotFound:
+		e.Kind = KindConfig
+		e.Message = "nothing is found at the address; check auth_url or the noauth endpoint"
+	case status == http.StatusTooManyRequests:
+		e.Kind = KindRateLimited
+		e.Message = "fewer logins are asked for"
+	case status >= 500, status == http.StatusRequestTimeout:
+		e.Kind = KindUnavailable
+		e.Message = "the answer is " + statusText(status)
+	default:
+		e.Kind = KindConfig
+		e.Message = fmt.Sprintf("the answer is %s, which no login gives; check auth_url or the noauth endpoint", statusText(status))
+	}
+	return e
+}
+
+// redirected describes an answer that sends us elsewhere. It is not followed,
+// since the token would go along.
+func (e *Error) redirected(header http.Header) {
+	e.Kind = KindConfig
+	e.Message = "the endpoint sends requests elsewhere"
+	if target, err := url.Parse(header.Get("Location")); err == nil && target.Host != "" {
+		e.Message += fmt.Sprintf(" (to %s://%s)", target.Scheme, target.Host)
+	}
+	e.Message += "; configure the address that answers itself"
+}
+
+func statusText(status int) string {
+	return cmp.Or(strings.ToLower(http.StatusText(status)), "an unknown status")
+}
+
+// statusOf is the HTTP status of an error, 0 when it has none.
+func statusOf(err error) int {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Status
+	}
+	return 0
+}
+
+// isStateConflict recognizes Cinder's 400 for a volume in the wrong state
+// (exception.InvalidVolume, text "Invalid volume: ..."), which the API
+// reference documents as a conflict and Cinder answers as a bad request.
+func isStateConflict(message string) bool {
+	return strings.HasPrefix(message, "Invalid volume:")
+}
+
+// fault is what an error document says.
+type fault struct {
+	name    string // such as itemNotFound; empty in documents without one
+	message string
+}
+
+// readFault reads a fault document such as {"badRequest": {"code": 400,
+// "message": "..."}}, or one of Cinder's routing, which has no name. It cuts a
+// server's traceback, which some of Cinder's answers carry after a line break.
+func readFault(content []byte) fault {
+	var envelope map[string]json.RawMessage
+	if json.Unmarshal(content, &envelope) != nil {
+		return fault{}
+	}
+	var found fault
+	if raw, ok := envelope["message"]; ok {
+		_ = json.Unmarshal(raw, &found.message)
+	} else {
+		for _, name := range slices.Sorted(maps.Keys(envelope)) {
+			var document struct {
+				Message *string `json:"message"`
+			}
+			if json.Unmarshal(envelope[name], &document) == nil && document.Message != nil {
+				found = fault{name: name, message: *document.Message}
+				break
+			}
+		}
+	}
+	found.message = sentence(found.message)
+	return found
+}
+
+// sentence makes one line without a full stop of a server's text.
+func sentence(text string) string {
+	text, _, _ = strings.Cut(strings.TrimSpace(text), "\n")
+	text = strings.ReplaceAll(text, "<br />", "")
+	text = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text, "?"))
+	text = strings.TrimSpace(text)
+	const longest = 300
+	if len(text) > longest {
+		text = strings.TrimSpace(strings.ToValidUTF8(text[:longest], "")) + "..."
+		return text
+	}
+	return strings.TrimSpace(strings.TrimSuffix(text, "."))
+}
+
+// longestRetryAfter bounds how long a server's word is taken for: a mistaken
+// proxy must not park a claim for a day.
+const longestRetryAfter = 10 * time.Minute
+
+// retryAfter reads the header in its form of seconds. Cinder sends 0 with an
+// exceeded quota, which asks for nothing.
+func retryAfter(header http.Header) time.Duration {
+	seconds, err := strconv.Atoi(strings.TrimSpace(header.Get("Retry-After")))
+	if err != nil || seconds < 0 {
+		return 0
+	}
+	return time.Duration(min(seconds, int(longestRetryAfter/time.Second))) * time.Second
+}
+
+func dialTarget(err error, dial *net.OpError) string {
+	if dial.Addr != nil && dial.Op == "proxyconnect" {
+		return "the proxy " + dial.Addr.String()
+	}
+	var request *url.Error
+	if errors.As(err, &request) {
+		if u, parseErr := url.Parse(request.URL); parseErr == nil && u.Host != "" {
+			return u.Host
+		}
+	}
+	return "the endpoint"
+}
+
+// rootCause is the innermost text of a network error, without addresses of
+// ephemeral ports, so that the same trouble gives the same sentence.
+func rootCause(err error) string {
+	for {
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return err.Error()
+		}
+		err = inner
+	}
+}
+
+func isDecoding(err error) bool {
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	return errors.As(err, &syntax) || errors.As(err, &kind)
+}

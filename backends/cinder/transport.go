@@ -1,0 +1,196 @@
+package cinder
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+)
+
+// operationKey carries the operation's name to the transport, which sees only
+// URLs and bodies otherwise.
+type operationKey struct{}
+
+func withOperation(ctx context.Context, operation string) context.Context {
+	return context.WithValue(ctx, operationKey{}, operation)
+}
+
+func operationOf(r *http.Request) string {
+	if operation, ok := r.Context().Value(operationKey{}).(string); ok && !strings.HasSuffix(r.URL.Path, "/auth/tokens") {
+		return operation
+	}
+	if r.Method == http.MethodPost {
+		return OperationLogin
+	}
+	return operationDiscover
+}
+
+// transport decorates a backend's connections: it bounds how many requests
+// are under way, paces them, and measures every one. One belongs to one
+// backend, so that a slow backend exhausts nobody else's slots.
+type transport struct {
+	next    http.RoundTripper
+	backend string
+	turns   *turns
+	timeout time.Duration
+	metrics *Metrics
+	// mayWrite is asked before bytes leave; see heldConn.
+	mayWrite func() error
+	// clockAhead is how many nanoseconds the server's clock is ahead of ours.
+	clockAhead atomic.Int64
+}
+
+func newTransport(options Options, found auth.Credentials) *transport {
+	t := &transport{
+		next:     options.Base,
+		backend:  options.Backend,
+		turns:    newTurns(options.Limits),
+		timeout:  options.RequestTimeout,
+		metrics:  options.Metrics,
+		mayWrite: options.MayWrite,
+	}
+	if t.mayWrite == nil {
+		t.mayWrite = func() error { return nil }
+	}
+	if t.next == nil {
+		t.next = t.connections(options.Limits, found)
+	}
+	return t
+}
+
+// connections are the backend's own.
+func (t *transport) connections(limits Limits, found auth.Credentials) *http.Transport {
+	dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}
+	return &http.Transport{
+		Proxy: http.ProxyFromEnvironment,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := dialer.DialContext(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return &heldConn{Conn: conn, transport: t}, nil
+		},
+		// A copy: http.Transport writes to it, and a later login may read it.
+		TLSClientConfig:     found.TLS.Clone(),
+		TLSHandshakeTimeout: 10 * time.Second,
+		MaxIdleConns:        limits.Concurrency,
+		MaxIdleConnsPerHost: limits.Concurrency,
+		IdleConnTimeout:     90 * time.Second,
+		ForceAttemptHTTP2:   true,
+	}
+}
+
+// heldConn asks once more before bytes leave the process. Between the fence's
+// last word and this moment a request may have waited for a connection to be
+// made, or the process may have been paused for minutes: a create request that
+// left then would make a second volume beside the one of the next leader.
+type heldConn struct {
+	net.Conn
+	transport *transport
+}
+
+func (c *heldConn) Write(p []byte) (int, error) {
+	if err := c.transport.mayWrite(); err != nil {
+		return 0, &Error{Backend: c.transport.backend, Kind: KindFenced, Message: "nothing is sent: " + err.Error(), Cause: context.Canceled}
+	}
+	return c.Conn.Write(p)
+}
+
+type requestTimeoutKey struct{}
+
+// WithRequestTimeout shortens the time-out of every request that is made with
+// the context. Unlike a deadline it does not count while a request waits for
+// its turn.
+func WithRequestTimeout(ctx context.Context, timeout time.Duration) context.Context {
+	return context.WithValue(ctx, requestTimeoutKey{}, timeout)
+}
+
+// requestTimeoutOf is the time-out of a request, which is no longer than given.
+func requestTimeoutOf(ctx context.Context, longest time.Duration) time.Duration {
+	if timeout, ok := ctx.Value(requestTimeoutKey{}).(time.Duration); ok {
+		return min(timeout, longest)
+	}
+	return longest
+}
+
+// RoundTrip waits for its turn, then sends. The waiting counts against the
+// caller's context but not against the time-out nor the measured duration,
+// which is Cinder's. The slot is taken until the body is read.
+func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := t.admit(r.Context()); err != nil {
+		return nil, err
+	}
+	bounded, cancel := context.WithTimeout(r.Context(), requestTimeoutOf(r.Context(), t.timeout))
+	done := sync.OnceFunc(func() {
+		cancel()
+		t.turns.release()
+	})
+	start := time.Now()
+	response, err := t.next.RoundTrip(r.WithContext(bounded))
+	if err != nil {
+		done()
+		t.metrics.request(t.backend, operationOf(r), "none", time.Since(start))
+		return nil, err
+	}
+	t.metrics.request(t.backend, operationOf(r), strconv.Itoa(response.StatusCode), time.Since(start))
+	t.readClock(response)
+	response.Body = &body{ReadCloser: response.Body, left: largestAnswer, done: done}
+	return response, nil
+}
+
+// readClock notes how far the server's clock is from ours, to the second.
+func (t *transport) readClock(response *http.Response) {
+	if at, err := http.ParseTime(response.Header.Get("Date")); err == nil {
+		t.clockAhead.Store(int64(time.Until(at)))
+	}
+}
+
+// now is the time by the server's clock, as far as it has told it.
+func (t *transport) now() time.Time { return time.Now().Add(time.Duration(t.clockAhead.Load())) }
+
+// largestAnswer bounds what one answer may take of memory. A page of a
+// thousand volumes is about 1.2 MB.
+const largestAnswer = 64 << 20
+
+// errTooLarge ends the reading of an answer that no Cinder gives.
+var errTooLarge = errors.New("the answer is larger than 64 MiB")
+
+// body ends the exchange when it is closed.
+type body struct {
+	io.ReadCloser
+	left int64
+	done func()
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, errTooLarge
+	}
+	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
+	b.left -= int64(n)
+	return n, err
+}
+
+func (b *body) Close() error {
+	defer b.done()
+	return b.ReadCloser.Close()
+}
+
+// notSent marks a request that never left, whose effect is therefore known.
+type notSent struct{ error }
+
+func (n notSent) Unwrap() error { return n.error }
+
+func (t *transport) close() {
+	if closer, ok := t.next.(*http.Transport); ok {
+		closer.CloseIdleConnections()
+	}
+}

@@ -1,0 +1,64 @@
+package cinder
+
+import "time"
+
+// Volume is what Cinder says of one volume, in the fields the program needs.
+type Volume struct {
+	ID          string
+	Name        string
+	Status      Status
+	SizeGiB     int64
+	Type        string
+	Zone        string
+	Encrypted   bool
+	MultiAttach bool // several hosts may use it at once; from its type
+	Metadata    map[string]string
+	Attachments []Attachment
+	CreatedAt   time.Time // one-second resolution, the server's clock
+}
+
+// Attachment is one entry of a volume's attachments.
+type Attachment struct {
+	ID       string
+	Host     string // host_name given to os-attach; empty unless we are administrator
+	ServerID string // a Nova instance, which we never are
+	// Status is the attachment's own, known of those that the attachments API
+	// lists.
+	Status AttachmentStatus
+}
+
+// AttachmentStatus is the state of an attachment
+// (cinder/objects/fields.py, VolumeAttachStatus).
+type AttachmentStatus string
+
+// An attachment is reserved until the volume is exported for it, and attached
+// when it is completed.
+const (
+	AttachmentReserved AttachmentStatus = "reserved"
+	AttachmentAttached AttachmentStatus = "attached"
+)
+
+// Status is Cinder's volume status.
+// The full list is in cinder/objects/fields.py, VolumeStatus.
+type Status string
+
+// The states that a volume of ours passes through or may be found in.
+const (
+	StatusCreating       Status = "creating"
+	StatusAvailable      Status = "available"
+	StatusAttaching      Status = "attaching"
+	StatusReserved       Status = "reserved"
+	StatusInUse          Status = "in-use"
+	StatusDetaching      Status = "detaching"
+	StatusDeleting       Status = "deleting"
+	StatusError          Status = "error"
+	StatusErrorDeleting  Status = "error_deleting"
+	StatusErrorExtending Status = "error_extending"
+)
+
+// The metadata keys that Cinder itself writes with os-attach. The second goes
+// with os-detach, the first stays.
+const (
+	MetadataReadOnly     = "readonly"
+	MetadataAttachedMode = "attached_mode"
+)

@@ -1,0 +1,39 @@
+package cinder
+
+import (
+	"context"
+	"fmt"
+)
+
+// Workflow is the sequence of requests that connects a volume. A volume keeps
+// the one it was made with; its stamp tells which.
+type Workflow string
+
+const (
+	// WorkflowReserve uses the volume actions os-reserve,
+	// os-initialize_connection and os-attach.
+	WorkflowReserve Workflow = "reserve"
+	// WorkflowAttachment uses the attachments API (microversion 3.44).
+	WorkflowAttachment Workflow = "attachment"
+	// WorkflowAuto takes the attachments API where the endpoint has it.
+	WorkflowAuto Workflow = "auto"
+)
+
+// Workflow settles how new volumes are connected. An endpoint that does not say
+// which microversions it has is taken to have none.
+func (c *Client) Workflow(ctx context.Context) (Workflow, error) {
+	if c.workflow == "" || c.workflow == WorkflowReserve {
+		return WorkflowReserve, nil
+	}
+	newest, err := c.maxMicroversion(ctx)
+	switch {
+	case IsKind(err, KindUnavailable), IsKind(err, KindRateLimited), IsKind(err, KindUnauthorized):
+		return "", err
+	case err == nil && newest >= microversionAttachments:
+		return WorkflowAttachment, nil
+	case c.workflow == WorkflowAttachment:
+		return "", &Error{Backend: c.backend, Kind: KindConfig, Message: fmt.Sprintf(
+			"workflow attachment needs microversion 3.%d, and the endpoint offers no more than 3.%d; use workflow reserve or auto", microversionAttachments, newest)}
+	}
+	return WorkflowReserve, nil
+}

@@ -1,0 +1,55 @@
+// Package keyedmutex is a mutex for each of many keys.
+package keyedmutex
+
+import (
+	"context"
+	"sync"
+)
+
+// Mutex is a mutex per key. A key nobody holds or waits for costs
+// nothing.
+type Mutex struct {
+	mu   sync.Mutex
+	held map[string]*keyLock
+}
+
+type keyLock struct {
+	token chan struct{} // holds one token while the lock is free
+	users int
+}
+
+// New makes a mutex whose keys are all free.
+func New() *Mutex {
+	return &Mutex{held: map[string]*keyLock{}}
+}
+
+// Acquire takes the lock of the key, or returns the context's error.
+func (m *Mutex) Acquire(ctx context.Context, key string) (release func(), err error) {
+	m.mu.Lock()
+	lock := m.held[key]
+	if lock == nil {
+		lock = &keyLock{token: make(chan struct{}, 1)}
+		lock.token <- struct{}{}
+		m.held[key] = lock
+	}
+	lock.users++
+	m.mu.Unlock()
+	select {
+	case <-lock.token:
+		return func() {
+			lock.token <- struct{}{}
+			m.leave(key, lock)
+		}, nil
+	case <-ctx.Done():
+		m.leave(key, lock)
+		return nil, ctx.Err()
+	}
+}
+
+func (m *Mutex) leave(key string, lock *keyLock) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if lock.users--; lock.users == 0 {
+		delete(m.held, key)
+	}
+}

@@ -1,0 +1,187 @@
+package backends
+
+import (
+	"context"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+)
+
+// Holds reports whether the backend has a volume of the claim, in whatever
+// state. It costs requests only when the answer is not known in this term.
+func (l *Lifecycle) Holds(ctx context.Context, stamp Stamp) (bool, error) {
+	return l.current().holds(ctx, stamp)
+}
+
+func (e *endpoint) holds(ctx context.Context, stamp Stamp) (bool, error) {
+	e.mu.Lock()
+	_, known := e.volumes[stamp.ClaimUID]
+	since := e.unsettled[stamp.ClaimUID]
+	e.mu.Unlock()
+	if known {
+		return true, nil
+	}
+	found, err := e.inventory.find(ctx, stamp, since)
+	return len(found) > 0, err
+}
+
+// Has reports whether a volume of that id exists at the backend, whoever's it
+// is. It serves PersistentVolumes that do not say where their volume is.
+func (l *Lifecycle) Has(ctx context.Context, id string) (bool, error) {
+	_, found, err := l.Find(ctx, id)
+	return found, err
+}
+
+// Find reads a volume by its id, whoever's it is.
+func (l *Lifecycle) Find(ctx context.Context, id string) (v cinder.Volume, found bool, err error) {
+	v, err = l.current().get(ctx, id)
+	if cinder.IsKind(err, cinder.KindNotFound) {
+		return cinder.Volume{}, false, nil
+	}
+	return v, err == nil, err
+}
+
+// Volumes lists the cluster's volumes as of the last complete listing of this
+// term. It costs requests only the first time.
+func (l *Lifecycle) Volumes(ctx context.Context) ([]cinder.Volume, error) {
+	return l.current().inventory.all(ctx)
+}
+
+// Relist lists the cluster's volumes anew. What it shows beside the volumes of
+// claims under way is noted, and removed when they are completed.
+func (l *Lifecycle) Relist(ctx context.Context) ([]cinder.Volume, error) {
+	e := l.current()
+	all, err := e.inventory.allAfter(ctx, time.Now())
+	if err == nil {
+		e.observe(all)
+	}
+	return all, err
+}
+
+// LastDoubt is when this term last asked for a volume without learning what
+// became of the request, or the backend came to lead elsewhere; zero if neither
+// happened. A network may deliver such a request late, after the claim got
+// another volume, and at another place something may have been left.
+func (l *Lifecycle) LastDoubt() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lastDoubt
+}
+
+// look finds the claim's volume: by the id that this term knows, else in the
+// listing of the term. The zero Volume means that there provably is none.
+func (e *endpoint) look(ctx context.Context, stamp Stamp, connector cinder.Connector, permit Permit) (cinder.Volume, error) {
+	for range maxMoves {
+		id, err := e.locate(ctx, stamp, connector, permit)
+		if id == "" || err != nil {
+			return cinder.Volume{}, err
+		}
+		v, err := e.get(ctx, id)
+		if cinder.IsKind(err, cinder.KindNotFound) {
+			// Somebody else removed it. Whether it was the only one is to be
+			// looked up: a second one may have been made meanwhile.
+			e.forget(stamp.ClaimUID, id)
+			e.doubt(stamp.ClaimUID)
+			continue
+		}
+		if err != nil {
+			return cinder.Volume{}, err
+		}
+		if !stamp.Owns(v) {
+			return cinder.Volume{}, e.failure(KindNotOurs, "volume %s no longer carries the stamp of this claim", id)
+		}
+		return v, nil
+	}
+	return cinder.Volume{}, e.failure(cinder.KindConflict, "the volumes of claim UID %q vanish as fast as they are found; somebody else works on them", stamp.ClaimUID)
+}
+
+// lookAgain finds the claim's volume after the one that was known is gone, and
+// not by our doing.
+func (e *endpoint) lookAgain(ctx context.Context, id string, spec Spec) (cinder.Volume, error) {
+	e.forget(spec.Stamp.ClaimUID, id)
+	e.doubt(spec.Stamp.ClaimUID)
+	return e.look(ctx, spec.Stamp, spec.Connector, spec.Permit)
+}
+
+// locate returns the id of the claim's only volume, or "" when there is none.
+func (e *endpoint) locate(ctx context.Context, stamp Stamp, connector cinder.Connector, permit Permit) (string, error) {
+	e.mu.Lock()
+	id, known := e.volumes[stamp.ClaimUID]
+	since, unsettled := e.unsettled[stamp.ClaimUID]
+	e.mu.Unlock()
+	if known && !unsettled {
+		return id, nil
+	}
+	found, err := e.inventory.find(ctx, stamp, since)
+	if err != nil {
+		return "", err
+	}
+	if len(found) > 0 {
+		chosen, err := e.keepOne(ctx, found, stamp, connector, permit)
+		if err != nil {
+			return "", err
+		}
+		id = chosen.ID
+	}
+	e.settle(stamp.ClaimUID, id)
+	return id, nil
+}
+
+// place is where this endpoint leads; zero before the first login.
+func (e *endpoint) place() cinder.Place { return e.session.where() }
+
+// Place is where the backend leads; zero before the first login of the term.
+func (l *Lifecycle) Place() cinder.Place { return l.current().place() }
+
+// absent judges Cinder's answer that a target does not exist, and is nil if the
+// volume is gone. That is so only at the place where the volume was. Where no
+// PersistentVolume says which that is, a place counts that has shown this term a
+// volume of the cluster: credentials of another project show none.
+func (e *endpoint) absent(ctx context.Context, target Target) error {
+	present := e.place()
+	switch {
+	case target.unreferenced:
+		return e.leftBehind(target.Stamp.ClaimUID)
+	case target.Place.IsKnown() && target.Place == present:
+		return nil
+	case target.Place.IsKnown():
+		return e.elsewhere("volume %s was recorded at %s, but the backend leads to %s, where it does not exist", target.VolumeID, target.Place, present)
+	case e.hasShown():
+		return nil
+	}
+	if _, err := e.inventory.all(ctx); err != nil {
+		return err
+	}
+	if e.hasShown() {
+		return nil
+	}
+	return e.elsewhere("volume %s does not exist at %s, but nothing says that it ever was there: its PersistentVolume does not record where it was made, "+
+		"and there is no other volume of this cluster", target.VolumeID, present)
+}
+
+// leftBehind is an error if the term knew a volume of the claim at another place
+// before the backend was led here.
+func (e *endpoint) leftBehind(claimUID string) error {
+	e.mu.Lock()
+	at, known := e.former[claimUID]
+	e.mu.Unlock()
+	if present := e.place(); known && at != present {
+		return e.elsewhere("claim UID %q has a volume at %s, but the backend leads to %s", claimUID, at, present)
+	}
+	return nil
+}
+
+func (e *endpoint) elsewhere(format string, arguments ...any) *cinder.Error {
+	failed := e.failure(KindElsewhere, format, arguments...)
+	failed.Place = e.place()
+	return failed
+}
+
+// note remembers that Cinder showed a volume of this cluster here.
+func (e *endpoint) note(v cinder.Volume) {
+	if v.Metadata[stampCluster] == e.inventory.cluster {
+		e.shown.Store(true)
+	}
+}
+
+func (e *endpoint) hasShown() bool { return e.shown.Load() }

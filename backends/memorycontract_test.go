@@ -1,0 +1,22 @@
+package backends_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/test/cindercontract"
+)
+
+// TestMemoryCinderIsLikeCinder holds the Cinder behind the property tests to the
+// table that the adapter and real Cinder are held to.
+func TestMemoryCinderIsLikeCinder(t *testing.T) {
+	cindercontract.TableIsComplete(t)
+	for name, member := range map[string]bool{"administrator": false, "member": true} {
+		t.Run(name, func(t *testing.T) {
+			cindercontract.Run(t, cindercontract.Target{
+				Cinder: backends.NewMemoryCinder(member), Member: member, Type: "iscsi", FailingType: backends.FailingType, Wait: 5 * time.Second, Poll: time.Millisecond,
+			})
+		})
+	}
+}

@@ -1,0 +1,215 @@
+// Package cindercontract says what every method of backends.Cinder does to a
+// volume in each of its states: one table, by which the lifecycle's in-memory
+// Cinder, the adapter to OpenStack in front of the simulator, and the adapter in
+// front of real Cinder (make e2e) are judged alike. What the property tests of
+// the lifecycle find on the first is thereby true of the others.
+//
+// States are reached by the same methods, so that nothing but the interface is
+// needed; those that Cinder shows for a moment only, such as creating, are left
+// to test/contract, which judges the wire.
+//
+// Where a fake and real Cinder differ, the fake is wrong.
+package cindercontract
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+)
+
+// Target is a Cinder that the table is run against.
+type Target struct {
+	Cinder backends.Cinder
+	// Member says that the account is no administrator.
+	Member bool
+	// Type is a volume type for any volume, FailingType one whose volumes end in
+	// error; without the second the state error is left out.
+	Type, FailingType string
+	// Wait bounds the wait for a state, Poll is the time between two looks.
+	Wait, Poll time.Duration
+}
+
+// connector is the one that volumes are connected with.
+func connector() cinder.Connector {
+	return cinder.Connector{Host: "node1", Initiator: "iqn.2026-01.example:contract"}
+}
+
+// Run judges a target by the table, and by what a table cannot say.
+func Run(t *testing.T, target Target) {
+	for _, state := range states {
+		for action, want := range table[state.name] {
+			if want == never {
+				continue
+			}
+			t.Run(state.name+"/"+action, func(t *testing.T) {
+				t.Parallel()
+				s := newSubject(t, target)
+				state.reach(s)
+				before := s.describe()
+				if before != state.looks {
+					t.Fatalf("before the action the volume is %q, want %q", before, state.looks)
+				}
+				err := actions[action](s)
+				if target.Member && want.member != nil {
+					want = *want.member
+				}
+				if kind := cinder.KindOf(err); kind != want.kind || err != nil && kind == "" {
+					t.Errorf("the error is %v (%q), want kind %q", err, kind, want.kind)
+				}
+				var failed *cinder.Error
+				if errors.As(err, &failed) && failed.EffectUnknown != (want.kind == cinder.KindUnavailable) {
+					t.Errorf("effect unknown is %t with %v", failed.EffectUnknown, err)
+				}
+				if after := s.describe(); after != want.after {
+					t.Errorf("after the action the volume is %q, want %q", after, want.after)
+				}
+			})
+		}
+	}
+	for name, judge := range readings {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			judge(newSubject(t, target))
+		})
+	}
+}
+
+// TableIsComplete fails the test if a state lacks an action.
+func TableIsComplete(t *testing.T) {
+	t.Helper()
+	for _, state := range states {
+		for action := range actions {
+			if _, ok := table[state.name][action]; !ok {
+				t.Errorf("the table does not say what %s does to a volume that is %s", action, state.name)
+			}
+		}
+	}
+}
+
+// subject is one volume under test, and how it is spoken to.
+type subject struct {
+	Target
+	t   *testing.T
+	ctx context.Context
+	// id is the volume's, and attachment that of its last attachment.
+	id, attachment string
+}
+
+func newSubject(t *testing.T, target Target) *subject {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 3*target.Wait)
+	s := &subject{Target: target, t: t, ctx: ctx}
+	t.Cleanup(func() {
+		s.cleanUp()
+		cancel()
+	})
+	return s
+}
+
+func (s *subject) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// create makes a volume and waits until that is done.
+func (s *subject) create(kind string) cinder.Volume {
+	s.t.Helper()
+	made, err := s.Cinder.CreateVolume(s.ctx, cinder.NewVolume{
+		Name: "contract-" + strings.ToLower(rand.Text()), SizeGiB: 1, Type: kind, Metadata: map[string]string{"purpose": "contract"},
+	})
+	s.must(err)
+	s.id = made.ID
+	s.settled()
+	return made
+}
+
+// settled waits until what Cinder does by itself is done, and returns the
+// volume, or none if it is gone.
+func (s *subject) settled() (v cinder.Volume, found bool) {
+	s.t.Helper()
+	for deadline := time.Now().Add(s.Wait); ; time.Sleep(s.Poll) {
+		v, err := s.Cinder.Volume(s.ctx, s.id)
+		if cinder.IsKind(err, cinder.KindNotFound) {
+			return cinder.Volume{}, false
+		}
+		s.must(err)
+		switch v.Status {
+		case cinder.StatusCreating, "downloading", cinder.StatusDeleting, cinder.StatusDetaching:
+		default:
+			return v, true
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("the volume is still %s after %s", v.Status, s.Wait)
+		}
+	}
+}
+
+// describe is the volume's state as far as the lifecycle cares: its status, how
+// many attachments it shows, those that are listed, and the mark that os-attach
+// leaves.
+func (s *subject) describe() string {
+	s.t.Helper()
+	v, found := s.settled()
+	if !found {
+		return "gone"
+	}
+	text := string(v.Status)
+	if n := len(v.Attachments); n > 0 {
+		text += fmt.Sprintf(", shows %d", n)
+	}
+	if listed := s.listed(); len(listed) > 0 {
+		text += ", lists " + strings.Join(listed, " and ")
+	}
+	if _, marked := v.Metadata[cinder.MetadataReadOnly]; marked {
+		text += ", marked"
+	}
+	return text
+}
+
+func (s *subject) listed() []string {
+	s.t.Helper()
+	attachments, err := s.Cinder.Attachments(s.ctx, s.id)
+	s.must(err)
+	var statuses []string
+	for _, a := range attachments {
+		statuses = append(statuses, string(a.Status))
+	}
+	slices.Sort(statuses)
+	return statuses
+}
+
+// cleanUp removes the volume in whatever state it is.
+func (s *subject) cleanUp() {
+	for deadline := time.Now().Add(s.Wait); s.id != "" && time.Now().Before(deadline); time.Sleep(s.Poll) {
+		v, found := s.settled()
+		if !found {
+			return
+		}
+		attachments, err := s.Cinder.Attachments(s.ctx, s.id)
+		if err != nil {
+			s.t.Error(err)
+		}
+		// Which of these does something depends on the state; what counts is
+		// the end.
+		for _, a := range attachments {
+			_ = s.Cinder.DeleteAttachment(s.ctx, a.ID)
+		}
+		if v.Status != cinder.StatusAvailable {
+			_ = s.Cinder.Unreserve(s.ctx, s.id)
+		}
+		_ = s.Cinder.DeleteVolume(s.ctx, s.id)
+	}
+	if s.id != "" {
+		s.t.Errorf("volume %s could not be removed", s.id)
+	}
+}

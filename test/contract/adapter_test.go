@@ -1,0 +1,61 @@
+package contract
+
+import (
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/test/cindercontract"
+)
+
+// TestAdapter judges the program's own client by the table that the in-memory
+// Cinder of the lifecycle's tests is held to as well.
+func TestAdapter(t *testing.T) {
+	for _, target := range append(simulatorTargets(t), realTargets(t)...) {
+		t.Run(target.Name, func(t *testing.T) {
+			target := target.ready(t)
+			config, sources := target.source(target.Project, target.account())
+			found, err := sources.Resolve(config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			client, err := cinder.Login(t.Context(), found, cinder.Options{
+				Backend: target.Name, Workflow: cinder.WorkflowAuto, Limits: cinder.Limits{Concurrency: 8},
+				// A failing backend's driver is tried for a while.
+				RequestTimeout: 2 * time.Minute, Metrics: cinder.NewMetrics(prometheus.NewRegistry()),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			cindercontract.Run(t, cindercontract.Target{
+				Cinder: client, Member: !target.noauth(), Type: target.Types.ISCSI, FailingType: target.Types.Fail, Wait: target.Wait, Poll: target.Poll,
+			})
+		})
+	}
+}
+
+// account is the one that a target's cases use; none in noauth mode.
+func (target Target) account() Account {
+	if target.noauth() {
+		return Account{}
+	}
+	return target.Keystone.Member
+}
+
+// source says where the program finds an account's credentials, and what the
+// environment then has.
+func (target Target) source(project string, account Account) (auth.Config, auth.Sources) {
+	if target.noauth() {
+		return auth.Config{Source: auth.Source{Noauth: &auth.Noauth{Endpoint: target.Endpoint, User: "admin", Project: project}}}, auth.Sources{}
+	}
+	environment := map[string]string{
+		"OS_AUTH_URL": target.Keystone.URL, "OS_USERNAME": account.User, "OS_PASSWORD": account.Password,
+		"OS_PROJECT_NAME": account.Project, "OS_USER_DOMAIN_NAME": target.Keystone.Domain,
+		"OS_PROJECT_DOMAIN_NAME": target.Keystone.Domain,
+	}
+	return auth.Config{Source: auth.Source{Environment: true}, Region: target.Keystone.Region},
+		auth.Sources{Getenv: func(name string) string { return environment[name] }}
+}
