@@ -36,131 +36,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/secrets"
 )
 
-// Volumes manages the volumes of one backend; *backends.Lifecycle implements it.
-type Volumes interface {
-	Connecting
-	Removing
-	Listing
-	Status
-}
-
-// Connecting creates volumes and brings them into use.
-type Connecting interface {
-	Connect(ctx context.Context, spec backends.Spec) (backends.Connected, error)
-	Complete(ctx context.Context, target backends.Target, readOnly bool) error
-	// Mark notes on a volume that it was recorded, without bringing it into use.
-	Mark(ctx context.Context, target backends.Target) error
-	// Holds reports whether the claim has a volume.
-	Holds(ctx context.Context, stamp backends.Stamp) (bool, error)
-	// Untouched reports whether this term provably created nothing for the claim.
-	Untouched(stamp backends.Stamp) bool
-}
-
-// Removing removes volumes. Every removal needs a proof.
-type Removing interface {
-	// Remove removes the volume that a PersistentVolume names.
-	Remove(ctx context.Context, target backends.Target) error
-	// Abandon removes all unrecorded volumes of a claim.
-	Abandon(ctx context.Context, stamp backends.Stamp, connector cinder.Connector, permit backends.Permit) error
-	// RemoveUnrecorded removes one unrecorded volume.
-	RemoveUnrecorded(ctx context.Context, volumeID string, stamp backends.Stamp, connector cinder.Connector, permit backends.Permit) error
-	// Duplicates returns the IDs of volumes that were seen in addition to the
-	// claim's recorded one, and forgets them.
-	Duplicates(claimUID, recorded string) []string
-}
-
-// Listing shows which volumes exist.
-type Listing interface {
-	// Volumes lists the cluster's volumes, once in a term.
-	Volumes(ctx context.Context) ([]cinder.Volume, error)
-	// Relist lists them again.
-	Relist(ctx context.Context) ([]cinder.Volume, error)
-	Has(ctx context.Context, volumeID string) (bool, error)
-	// LastDoubt is when the answer to a create request was last lost in this term.
-	LastDoubt() time.Time
-}
-
-// Status reports a backend's health and place.
-type Status interface {
-	// Health is nil while the backend answers.
-	Health() error
-	// Place is the endpoint and project of the backend; zero before its first login.
-	Place() cinder.Place
-}
-
-// Backends provides the configured backends for this term.
-type Backends interface {
-	// Volumes returns an error if no backend of that name is configured.
-	Volumes(name string) (Volumes, error)
-	// Connector identifies the nodes that the backend connects its volumes to.
-	Connector(name string) (cinder.Connector, error)
-	// NodeLabels select the nodes that can use the backend's volumes; empty means
-	// all.
-	NodeLabels(name string) map[string]string
-	// Mappings returns the backend's mappings by protocol.
-	Mappings(name string) map[string]mappers.Mapping
-	// Names lists every configured backend.
-	Names() []string
-}
-
-// Nodes determines which nodes use a volume; *nodeuse.Tracker implements it.
-type Nodes interface {
-	// Known answers from a cache: an empty answer proves nothing.
-	Known(v nodeuse.Volume) ([]string, error)
-	// Users reads from the API server.
-	Users(ctx context.Context, v nodeuse.Volume) ([]string, error)
-	// Watches reports whether NodeChanged will be called when a node releases a
-	// volume.
-	Watches() bool
-	Forget(pv types.UID)
-}
-
-// Options configure a Provisioner.
-type Options struct {
-	// Name is the provisioner's name in StorageClasses and PersistentVolumes.
-	Name string
-	// Cluster is stamped on every volume.
-	Cluster string
-	// ClusterUID is the UID of namespace kube-system, also stamped on every volume.
-	ClusterUID string
-	// Namespace is where the program runs and keeps its Secrets.
-	Namespace string
-
-	// Policy returns the policy in force.
-	Policy   func() *policy.Policy
-	Backends Backends
-	Mappers  *mappers.Registry
-
-	Client            kubernetes.Interface
-	Claims            corelisters.PersistentVolumeClaimLister
-	PersistentVolumes corelisters.PersistentVolumeLister
-	// Records is the cache of PersistentVolumes, with the indexes of
-	// record.Indexers.
-	Records    cache.Indexer
-	Namespaces corelisters.NamespaceLister
-	Classes    storagelisters.StorageClassLister
-	Recorder   eventrecord.EventRecorder
-	Nodes      Nodes
-
-	// Workers is how many claims, and how many deletions, are worked on at once.
-	// The library must be given the same number.
-	Workers int
-	// FollowupWorkers is how many volumes are completed or undone at once. These
-	// workers must not fall far behind those that serve claims.
-	FollowupWorkers int
-	// Requeue brings parked objects back.
-	Requeue Requeue
-
-	// Term ends with the lease. Undoing continues until then.
-	Term context.Context
-	// Stopping is closed when the replica begins to hand over: it takes no new
-	// work, and leaves what waits to the next leader.
-	Stopping <-chan struct{}
-
-	Logger  *slog.Logger
-	Metrics *Metrics
-}
-
 // Provisioner implements the provisioning library's interfaces for one term.
 type Provisioner struct {
 	Options
@@ -242,4 +117,129 @@ func (p *Provisioner) stopping() bool {
 	default:
 		return p.Term.Err() != nil
 	}
+}
+
+// Options configure a Provisioner.
+type Options struct {
+	// Name is the provisioner's name in StorageClasses and PersistentVolumes.
+	Name string
+	// Cluster is stamped on every volume.
+	Cluster string
+	// ClusterUID is the UID of namespace kube-system, also stamped on every volume.
+	ClusterUID string
+	// Namespace is where the program runs and keeps its Secrets.
+	Namespace string
+
+	// Policy returns the policy in force.
+	Policy   func() *policy.Policy
+	Backends Backends
+	Mappers  *mappers.Registry
+
+	Client            kubernetes.Interface
+	Claims            corelisters.PersistentVolumeClaimLister
+	PersistentVolumes corelisters.PersistentVolumeLister
+	// Records is the cache of PersistentVolumes, with the indexes of
+	// record.Indexers.
+	Records    cache.Indexer
+	Namespaces corelisters.NamespaceLister
+	Classes    storagelisters.StorageClassLister
+	Recorder   eventrecord.EventRecorder
+	Nodes      Nodes
+
+	// Workers is how many claims, and how many deletions, are worked on at once.
+	// The library must be given the same number.
+	Workers int
+	// FollowupWorkers is how many volumes are completed or undone at once. These
+	// workers must not fall far behind those that serve claims.
+	FollowupWorkers int
+	// Requeue brings parked objects back.
+	Requeue Requeue
+
+	// Term ends with the lease. Undoing continues until then.
+	Term context.Context
+	// Stopping is closed when the replica begins to hand over: it takes no new
+	// work, and leaves what waits to the next leader.
+	Stopping <-chan struct{}
+
+	Logger  *slog.Logger
+	Metrics *Metrics
+}
+
+// Volumes manages the volumes of one backend; *backends.Lifecycle implements it.
+type Volumes interface {
+	Connecting
+	Removing
+	Listing
+	Status
+}
+
+// Connecting creates volumes and brings them into use.
+type Connecting interface {
+	Connect(ctx context.Context, spec backends.Spec) (backends.Connected, error)
+	Complete(ctx context.Context, target backends.Target, readOnly bool) error
+	// Mark notes on a volume that it was recorded, without bringing it into use.
+	Mark(ctx context.Context, target backends.Target) error
+	// Holds reports whether the claim has a volume.
+	Holds(ctx context.Context, stamp backends.Stamp) (bool, error)
+	// Untouched reports whether this term provably created nothing for the claim.
+	Untouched(stamp backends.Stamp) bool
+}
+
+// Removing removes volumes. Every removal needs a proof.
+type Removing interface {
+	// Remove removes the volume that a PersistentVolume names.
+	Remove(ctx context.Context, target backends.Target) error
+	// Abandon removes all unrecorded volumes of a claim.
+	Abandon(ctx context.Context, stamp backends.Stamp, connector cinder.Connector, permit backends.Permit) error
+	// RemoveUnrecorded removes one unrecorded volume.
+	RemoveUnrecorded(ctx context.Context, volumeID string, stamp backends.Stamp, connector cinder.Connector, permit backends.Permit) error
+	// Duplicates returns the IDs of volumes that were seen in addition to the
+	// claim's recorded one, and forgets them.
+	Duplicates(claimUID, recorded string) []string
+}
+
+// Listing shows which volumes exist.
+type Listing interface {
+	// Volumes lists the cluster's volumes, once in a term.
+	Volumes(ctx context.Context) ([]cinder.Volume, error)
+	// Relist lists them again.
+	Relist(ctx context.Context) ([]cinder.Volume, error)
+	Has(ctx context.Context, volumeID string) (bool, error)
+	// LastDoubt is when the answer to a create request was last lost in this term.
+	LastDoubt() time.Time
+}
+
+// Status reports a backend's health and place.
+type Status interface {
+	// Health is nil while the backend answers.
+	Health() error
+	// Place is the endpoint and project of the backend; zero before its first login.
+	Place() cinder.Place
+}
+
+// Backends provides the configured backends for this term.
+type Backends interface {
+	// Volumes returns an error if no backend of that name is configured.
+	Volumes(name string) (Volumes, error)
+	// Connector identifies the nodes that the backend connects its volumes to.
+	Connector(name string) (cinder.Connector, error)
+	// NodeLabels select the nodes that can use the backend's volumes; empty means
+	// all.
+	NodeLabels(name string) map[string]string
+	// Mappings returns the backend's mappings by protocol.
+	Mappings(name string) map[string]mappers.Mapping
+	// Names lists every configured backend.
+	Names() []string
+}
+
+// Nodes determines which nodes use a volume; *nodeuse.Tracker implements it.
+type Nodes interface {
+	// Known answers from a cache: an empty answer proves nothing.
+	Known(v nodeuse.Volume) ([]string, error)
+	// Users reads from the API server.
+	Users(ctx context.Context, v nodeuse.Volume) ([]string, error)
+	// Watches reports whether NodeChanged will be called when a node releases a
+	// volume.
+	Watches() bool
+	Forget(pv types.UID)
 }
