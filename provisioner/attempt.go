@@ -401,7 +401,7 @@ func (a *attempt) undoRefused(ctx context.Context, refusal error) error {
 // until the next attempt: a claim that Cinder rejects must not block others.
 func (a *attempt) releaseIfNothing(ctx context.Context, volumes Connecting) {
 	// A listing does not show what Cinder is still about to create.
-	if holds, err := volumes.Holds(ctx, a.stamp); err == nil && !holds && volumes.Untouched(a.stamp) {
+	if exists, err := volumes.HasVolumeOf(ctx, a.stamp); err == nil && !exists && volumes.Untouched(a.stamp) {
 		a.p.finish(a.claim.UID)
 		a.p.placement.releaseUnrecorded(a.claim.UID)
 	}

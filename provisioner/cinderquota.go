@@ -70,7 +70,7 @@ func (p *placement) isFull(backend string, volume policy.VolumeProperties) error
 // couldGoElsewhere reports whether a claim without a position in the ledger has
 // another backend that can be tried at once and has room.
 func (p *placement) couldGoElsewhere(uid types.UID, d ledger.Decided) bool {
-	if _, holds := p.PositionOf(uid); holds {
+	if _, counts := p.PositionOf(uid); counts {
 		return false
 	}
 	return slices.ContainsFunc(d.Backends, func(name string) bool {

@@ -81,8 +81,8 @@ type watchedBackends struct {
 	fakeBackends
 	specs  *[]backends.Spec
 	onList func()
-	// holdsErr is why a backend cannot report whether it has a volume.
-	holdsErr error
+	// lookupErr is why a backend cannot report whether it has a volume.
+	lookupErr error
 }
 
 func (w *watchedBackends) Volumes(name string) (Volumes, error) {
@@ -103,11 +103,11 @@ func (w watchedVolumes) Connect(ctx context.Context, spec backends.Spec) (backen
 	return w.fakeVolumes.Connect(ctx, spec)
 }
 
-func (w watchedVolumes) Holds(ctx context.Context, stamp backends.Stamp) (bool, error) {
-	if w.watch.holdsErr != nil {
-		return false, w.watch.holdsErr
+func (w watchedVolumes) HasVolumeOf(ctx context.Context, stamp backends.Stamp) (bool, error) {
+	if w.watch.lookupErr != nil {
+		return false, w.watch.lookupErr
 	}
-	return w.fakeVolumes.Holds(ctx, stamp)
+	return w.fakeVolumes.HasVolumeOf(ctx, stamp)
 }
 
 func (w watchedVolumes) Volumes(ctx context.Context) ([]cinder.Volume, error) {
@@ -329,7 +329,7 @@ func TestEscapeThroughLabelsThatChangeBetweenAttemptsLeavesNothingHalf(t *testin
 			f.current.Store(parsePolicy(t, strings.Replace(escapePolicy, "backends: [silver]", "backends: ["+c.ofB+"]", 1)))
 			gold := f.backends["gold"]
 			gold.err = &cinder.Error{Kind: cinder.KindUnavailable, Backend: "gold", Message: "lost"}
-			gold.holds, gold.touched = map[string]bool{"uid-1": true}, map[string]bool{"uid-1": true}
+			gold.hasVolumeOf, gold.touched = map[string]bool{"uid-1": true}, map[string]bool{"uid-1": true}
 			claim := f.claim(nil)
 			if _, err := f.provision(claim); err == nil {
 				t.Fatal("the first attempt succeeded")
@@ -361,7 +361,7 @@ func TestEscapeThroughAnOutageKeepsNoRoomForADeniedClaim(t *testing.T) {
 	f := newEscape(t)
 	gold := f.backends["gold"]
 	gold.err = errGoldDown
-	watched := &watchedBackends{fakeBackends: f.backends, specs: new([]backends.Spec), holdsErr: errGoldDown}
+	watched := &watchedBackends{fakeBackends: f.backends, specs: new([]backends.Spec), lookupErr: errGoldDown}
 	f.useBackends(watched)
 	gold.onCall = func() { gold.health = errGoldDown }
 	claim := f.claim(nil)
@@ -371,7 +371,7 @@ func TestEscapeThroughAnOutageKeepsNoRoomForADeniedClaim(t *testing.T) {
 	f.label(nil)
 	f.cacheLabels(nil)
 	gold.err, gold.health, gold.onCall = nil, nil, nil
-	watched.holdsErr = nil
+	watched.lookupErr = nil
 	f.BackendAnswers("gold")
 	if f.ShouldProvision(t.Context(), claim) {
 		// Undoing takes a worker.
@@ -485,7 +485,7 @@ func TestEscapeByAHistoricPersistentVolumeDeletesNoVolumeOfAnother(t *testing.T)
 	f := newFixture(t, used, released)
 	f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Add(used))
 	f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Add(released))
-	f.backends["silver"].has = map[string]bool{"volume-9": true}
+	f.backends["silver"].hasVolume = map[string]bool{"volume-9": true}
 	if err := f.delete(released); err == nil {
 		t.Error("the deletion of a volume that another PersistentVolume names succeeded")
 	}

@@ -53,15 +53,15 @@ tenants:
 
 // fakeVolumes fakes the volumes of one backend.
 type fakeVolumes struct {
-	holds    map[string]bool // by claim UID
-	listed   []cinder.Volume
-	listErr  error
-	document string
-	err      error
-	calls    []string
-	onCall   func()
-	has      map[string]bool // by volume ID
-	health   error
+	hasVolumeOf map[string]bool // by claim UID
+	listed      []cinder.Volume
+	listErr     error
+	document    string
+	err         error
+	calls       []string
+	onCall      func()
+	hasVolume   map[string]bool // by volume ID
+	health      error
 	// touched has the UIDs of claims for which a volume may have been created.
 	touched    map[string]bool
 	abandonErr error
@@ -146,8 +146,8 @@ func (f *fakeVolumes) Duplicates(claimUID, _ string) []string {
 	return duplicates
 }
 
-func (f *fakeVolumes) Holds(_ context.Context, stamp backends.Stamp) (bool, error) {
-	return f.holds[stamp.ClaimUID], nil
+func (f *fakeVolumes) HasVolumeOf(_ context.Context, stamp backends.Stamp) (bool, error) {
+	return f.hasVolumeOf[stamp.ClaimUID], nil
 }
 
 func (f *fakeVolumes) Volumes(context.Context) ([]cinder.Volume, error) {
@@ -175,8 +175,8 @@ func (f *fakeVolumes) RemoveUnrecorded(ctx context.Context, id string, stamp bac
 	return f.err
 }
 
-func (f *fakeVolumes) Has(_ context.Context, id string) (bool, error) {
-	return f.has[id], errors.Join(f.err, f.hasErr)
+func (f *fakeVolumes) HasVolume(_ context.Context, id string) (bool, error) {
+	return f.hasVolume[id], errors.Join(f.err, f.hasErr)
 }
 
 func (f *fakeVolumes) Health() error { return f.health }

@@ -85,7 +85,7 @@ func TestRecordOfAnUndoneVolumeIsRemoved(t *testing.T) {
 				begun, _ := f.journal.beginning(claim.UID)
 				f.must(f.undo(t.Context(), claim.UID, begun, f.cleaner.IsUnrecorded))
 			}
-			f.backends["gold"].has = map[string]bool{"volume-1": c.volume}
+			f.backends["gold"].hasVolume = map[string]bool{"volume-1": c.volume}
 			pv.UID = "pv-uid"
 			pv.Annotations[record.AnnotationProvisionedBy] = "test"
 			pv.Spec.PersistentVolumeReclaimPolicy = c.policy

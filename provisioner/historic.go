@@ -23,7 +23,7 @@ func (p *Provisioner) locateHistoric(ctx context.Context, origin *record.Origin)
 		volumes, err := p.Backends.Volumes(name)
 		has := false
 		if err == nil {
-			has, err = volumes.Has(ctx, origin.VolumeID)
+			has, err = volumes.HasVolume(ctx, origin.VolumeID)
 		}
 		if has {
 			// If several backends of the policy share one Cinder, any of them will do.

@@ -250,7 +250,7 @@ func TestBackendsThatShowTheSameVolumesShareThem(t *testing.T) {
 	_, err := f.provision(f.claim(nil))
 	f.must(err)
 	own := f.stamped("uid-1")
-	f.backends["gold"].calls, f.backends["gold"].has = nil, map[string]bool{own.ID: true}
+	f.backends["gold"].calls, f.backends["gold"].hasVolume = nil, map[string]bool{own.ID: true}
 	f.backends["silver"].listed = []cinder.Volume{own}
 	followup := f.Followup()
 	f.must(f.placement.countBackend(t.Context(), "silver"))

@@ -125,7 +125,7 @@ func TestAttemptThatLeftNothingFreesItsRoom(t *testing.T) {
 		t.Error("a claim that Cinder rejects blocks others")
 	}
 	// An attempt that may have left a volume keeps its room.
-	f.backends["gold"].holds = map[string]bool{"uid-second": true}
+	f.backends["gold"].hasVolumeOf = map[string]bool{"uid-second": true}
 	if _, err := f.provision(second); err == nil {
 		t.Fatal("the attempt succeeded")
 	}

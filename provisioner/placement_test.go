@@ -101,7 +101,7 @@ func TestClaimLeavesABackendOnlyIfNothingWasCreatedThere(t *testing.T) {
 			f := newFixture(t)
 			gold, silver := f.backends["gold"], f.backends["silver"]
 			gold.touched = map[string]bool{"uid-1": c.touched}
-			gold.holds = map[string]bool{"uid-1": true} // keeps the room reserved
+			gold.hasVolumeOf = map[string]bool{"uid-1": true} // keeps the room reserved
 			gold.err = errGoldDown
 			gold.onCall = func() { gold.health = errGoldDown }
 			claim := f.both()

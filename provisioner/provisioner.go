@@ -179,8 +179,8 @@ type Connecting interface {
 	Complete(ctx context.Context, target backends.Target, readOnly bool) error
 	// Mark notes on a volume that it was recorded, without bringing it into use.
 	Mark(ctx context.Context, target backends.Target) error
-	// Holds reports whether the claim has a volume.
-	Holds(ctx context.Context, stamp backends.Stamp) (bool, error)
+	// HasVolumeOf reports whether the claim has a volume.
+	HasVolumeOf(ctx context.Context, stamp backends.Stamp) (bool, error)
 	// Untouched reports whether this term provably created nothing for the claim.
 	Untouched(stamp backends.Stamp) bool
 }
@@ -204,7 +204,8 @@ type Listing interface {
 	Volumes(ctx context.Context) ([]cinder.Volume, error)
 	// Relist lists them again.
 	Relist(ctx context.Context) ([]cinder.Volume, error)
-	Has(ctx context.Context, volumeID string) (bool, error)
+	// HasVolume reports whether the backend has the volume.
+	HasVolume(ctx context.Context, volumeID string) (bool, error)
 	// LastDoubt is when the answer to a create request was last lost in this term.
 	LastDoubt() time.Time
 }

@@ -160,7 +160,7 @@ func TestTransientFailureKeepsTheVolumeForTheNextAttempt(t *testing.T) {
 	f := newFixture(t)
 	claim := f.claim(nil)
 	f.backends["gold"].err = &cinder.Error{Kind: cinder.KindUnavailable, Backend: "gold", Message: "down"}
-	f.backends["gold"].holds = map[string]bool{"uid-1": true}
+	f.backends["gold"].hasVolumeOf = map[string]bool{"uid-1": true}
 	if _, err := f.provision(claim); cinder.KindOf(err) != cinder.KindUnavailable {
 		t.Errorf("error %v", err)
 	}
@@ -322,7 +322,7 @@ func TestBackendOfAHistoricVolumeIsFoundAndRecorded(t *testing.T) {
 	if err == nil || err.Error() != want {
 		t.Errorf("error %v\nwant %s", err, want)
 	}
-	f.backends["silver"].has = map[string]bool{"volume-9": true}
+	f.backends["silver"].hasVolume = map[string]bool{"volume-9": true}
 	f.must(f.delete(historic()))
 	wantCalls(t, f.backends["gold"])
 	wantCalls(t, f.backends["silver"], "remove volume-9 historic=true")
@@ -336,7 +336,7 @@ func TestBackendOfAHistoricVolumeIsFoundAndRecorded(t *testing.T) {
 	}
 	// A later leader finds the recorded backend, and does not search the others for a
 	// volume that is gone.
-	f.backends["silver"].has = nil
+	f.backends["silver"].hasVolume = nil
 	f.Followup().VolumeGone(noted)
 	f.must(f.delete(noted))
 }

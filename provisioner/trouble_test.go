@@ -81,7 +81,7 @@ func TestRebootOfAnEarlierReleaseHidesNoUser(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	pv.Annotations = map[string]string{record.AnnotationProvisionedBy: "test", record.HistoricIdentity: "id", record.HistoricVolume: "volume-1", record.AnnotationBackend: "gold"}
-	f.backends["gold"].has = map[string]bool{"volume-1": true}
+	f.backends["gold"].hasVolume = map[string]bool{"volume-1": true}
 	node := f.node("a", true, volumeName)
 	f.released(pv)
 	if f.ShouldDelete(t.Context(), pv) {
@@ -271,7 +271,7 @@ func TestRecordOfAVolumeElsewhereIsNotStale(t *testing.T) {
 	f.released(pv)
 	f.forgetClaim(claim)
 	moved.place = cinder.Place{Endpoint: "http://cinder:8776/v3", Project: "p2"}
-	f.backends["gold"].has = nil
+	f.backends["gold"].hasVolume = nil
 	followup.VolumeSeen(pv)
 	f.follow(followup)
 	if _, err := f.client.CoreV1().PersistentVolumes().Get(t.Context(), pv.Name, metav1.GetOptions{}); err != nil {

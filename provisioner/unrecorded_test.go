@@ -255,12 +255,12 @@ func TestPersistentVolumeDeletedBeforeItIsBoundIsReported(t *testing.T) {
 func TestHistoricVolumeIsFoundThoughAnotherBackendIsDown(t *testing.T) {
 	f := newFixture(t)
 	f.backends["gold"].hasErr = errGoldDown
-	f.backends["silver"].has = map[string]bool{"volume-9": true}
+	f.backends["silver"].hasVolume = map[string]bool{"volume-9": true}
 	backend, err := f.locateHistoric(t.Context(), &record.Origin{VolumeID: "volume-9", PVName: "old"})
 	if backend != "silver" || err != nil {
 		t.Errorf("%q, %v", backend, err)
 	}
-	f.backends["silver"].has = nil
+	f.backends["silver"].hasVolume = nil
 	if _, err := f.locateHistoric(t.Context(), &record.Origin{VolumeID: "volume-9", PVName: "old"}); !cinder.IsKind(err, cinder.KindUnavailable) {
 		t.Errorf("error %v, want one that leaves open whether the volume exists", err)
 	}

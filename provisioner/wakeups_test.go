@@ -46,7 +46,7 @@ func TestOutageDuringAnAttemptForgetsNothing(t *testing.T) {
 	gold := f.backends["gold"]
 	gold.err = errGoldDown
 	gold.onCall = func() { gold.health = errGoldDown }
-	gold.holds, gold.touched = map[string]bool{"uid-1": true}, map[string]bool{"uid-1": true}
+	gold.hasVolumeOf, gold.touched = map[string]bool{"uid-1": true}, map[string]bool{"uid-1": true}
 	claim := f.claim(nil)
 	if _, err := f.provision(claim); !isIgnored(err) {
 		t.Errorf("error %v, want one that the library ignores", err)
