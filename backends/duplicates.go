@@ -83,10 +83,10 @@ func (e *endpoint) forgetOne(uid, id string) {
 	e.known.forgetVolume(uid, id)
 }
 
-// Seconds lists the volumes that were seen beside the one that a
+// Duplicates lists the volumes that were seen beside the one that a
 // PersistentVolume of the claim names, and forgets them: they are the caller's
 // now, for RemoveUnrecorded. It costs no request.
-func (l *Lifecycle) Seconds(claimUID, recorded string) []string {
+func (l *Lifecycle) Duplicates(claimUID, recorded string) []string {
 	e := l.current()
 	seconds := e.known.rivalsOf(claimUID, recorded)
 	for _, id := range seconds {

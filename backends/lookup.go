@@ -7,13 +7,13 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// Holds reports whether the backend has a volume of the claim, in whatever
+// HasVolumeOf reports whether the backend has a volume of the claim, in whatever
 // state. It costs requests only when the answer is not known in this term.
-func (l *Lifecycle) Holds(ctx context.Context, stamp Stamp) (bool, error) {
-	return l.current().holds(ctx, stamp)
+func (l *Lifecycle) HasVolumeOf(ctx context.Context, stamp Stamp) (bool, error) {
+	return l.current().hasVolumeOf(ctx, stamp)
 }
 
-func (e *endpoint) holds(ctx context.Context, stamp Stamp) (bool, error) {
+func (e *endpoint) hasVolumeOf(ctx context.Context, stamp Stamp) (bool, error) {
 	id, since := e.known.of(stamp.ClaimUID)
 	if id != "" {
 		return true, nil
@@ -22,9 +22,9 @@ func (e *endpoint) holds(ctx context.Context, stamp Stamp) (bool, error) {
 	return len(found) > 0, err
 }
 
-// Has reports whether a volume of that id exists at the backend, whoever's it
-// is. It serves PersistentVolumes that do not say where their volume is.
-func (l *Lifecycle) Has(ctx context.Context, id string) (bool, error) {
+// HasVolume reports whether a volume with that ID exists at the backend, whoever owns
+// it. It serves PersistentVolumes that do not record where their volume is.
+func (l *Lifecycle) HasVolume(ctx context.Context, id string) (bool, error) {
 	_, found, err := l.Find(ctx, id)
 	return found, err
 }

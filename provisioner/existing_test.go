@@ -17,8 +17,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// TestReadExistingAgreesWithAdmission: what is read must lead to the decision
-// that the running program makes.
+// TestReadExistingAgreesWithAdmission: the review of existing claims must make
+// the same decision as the running program.
 func TestReadExistingAgreesWithAdmission(t *testing.T) {
 	claims := map[string]func(*corev1.PersistentVolumeClaim){
 		"granted": nil,
@@ -56,7 +56,7 @@ func TestReadExistingAgreesWithAdmission(t *testing.T) {
 			if granted := findings[0].Kind == review.PendingGranted; granted != admitted {
 				t.Errorf("the claim was admitted: %t, but is found %s", admitted, findings[0].Kind)
 			}
-			for _, event := range f.said() {
+			for _, event := range f.newEvents() {
 				if want := "Warning " + string(findings[0].Reason) + " " + findings[0].Message; event != want {
 					t.Errorf("its event is %q, but is found %q", event, want)
 				}
@@ -65,8 +65,8 @@ func TestReadExistingAgreesWithAdmission(t *testing.T) {
 	}
 }
 
-// TestReadExistingCountsAsTheLedger: quotas are found exceeded exactly when the
-// running program counts that much.
+// TestReadExistingCountsAsTheLedger: the review must find a quota exceeded
+// exactly when the running program does.
 func TestReadExistingCountsAsTheLedger(t *testing.T) {
 	recorded := func(name, claimUID, cluster string) *corev1.PersistentVolume {
 		return &corev1.PersistentVolume{

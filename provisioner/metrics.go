@@ -7,9 +7,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics counts claims and volumes. Labels are bounded: backends by the
-// policy, protocols by the mappers, outcomes by the retry table. Tenants,
-// namespaces and claims are no labels; their number is not ours to bound.
+// Metrics counts claims and volumes. Labels are bounded: backends by the policy,
+// protocols by the mappers, outcomes by the retry table. Tenants, namespaces and
+// claims are not labels, because their number is unbounded.
 type Metrics struct {
 	provision *prometheus.HistogramVec
 	delete    *prometheus.HistogramVec
@@ -19,8 +19,8 @@ type Metrics struct {
 	protocols []string
 }
 
-// NewMetrics registers the package's metrics with a registry of the caller. The
-// protocols become values of a label.
+// NewMetrics registers the package's metrics with the caller's registry. The
+// protocols bound the values of a label.
 func NewMetrics(registry prometheus.Registerer, protocols []string) *Metrics {
 	buckets := []float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
 	m := &Metrics{
@@ -37,11 +37,11 @@ func NewMetrics(registry prometheus.Registerer, protocols []string) *Metrics {
 		}, []string{"backend", "protocol", "outcome"}),
 		denied: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "standalone_cinder_denied_claims",
-			Help: "Claims that are turned away at present.",
+			Help: "Claims that are currently denied.",
 		}),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "standalone_cinder_waiting_claims",
-			Help: "Claims that wait for their turn at a worker.",
+			Help: "Claims that wait for a worker.",
 		}),
 	}
 	registry.MustRegister(m.provision, m.delete, m.denied, m.waiting)

@@ -115,7 +115,7 @@ func New(options Options) (*App, error) {
 		return &fencedTransport{
 			next:     next,
 			mayWrite: func() error { return a.mayWrite() },
-			hold:     func() context.Context { return a.leads.Load().ctx },
+			termCtx:  func() context.Context { return a.leads.Load().ctx },
 		}
 	})
 	client, err := kubernetes.NewForConfig(config)

@@ -23,7 +23,7 @@ type termBackends struct {
 	pool    *backends.Pool
 	metrics *backends.Metrics
 	fence   func() error
-	hold    context.Context
+	termCtx context.Context
 	logger  *slog.Logger
 	nodes   *nodePools
 	// answers is called when a backend answers again, moved when its name leads to
@@ -88,7 +88,7 @@ func (t *termBackends) newLifecycle(config backends.Config) *backends.Lifecycle 
 		Pool:    t.pool,
 		Cluster: t.cluster,
 		Fence:   t.fence,
-		Hold:    t.hold,
+		Hold:    t.termCtx,
 		Logger:  t.logger,
 		Metrics: t.metrics,
 		HealthChanged: func(err error) {
@@ -107,7 +107,7 @@ func (t *termBackends) Connector(name string) (cinder.Connector, error) {
 	}
 	connector := wiring.BackendConfig(source, backend, t.cluster).Connector
 	if selected := backend.Connector.NodeLabels; len(selected) > 0 && len(connector.WWPNs) == 0 {
-		if connector.WWPNs, err = t.nodes.wwpns(t.hold, selected); err != nil {
+		if connector.WWPNs, err = t.nodes.wwpns(t.termCtx, selected); err != nil {
 			return connector, fmt.Errorf("backend %s: %w", name, err)
 		}
 	}
