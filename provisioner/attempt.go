@@ -392,7 +392,7 @@ func (a *attempt) undoRefused(ctx context.Context, refusal error) error {
 	refusal = record.RefusalError(a.backend, refused)
 	err := a.undo(ctx, beginning{backend: a.backend, stamp: a.stamp, connector: a.connector})
 	if err != nil {
-		return fmt.Errorf("%w (its volume cannot be removed yet: %s)", refusal, err)
+		return fmt.Errorf("%w (its volume cannot be removed yet: %s)", refusal, err.Error())
 	}
 	return refusal
 }
