@@ -308,7 +308,7 @@ func (c Connection) largeLUN(field string, value any) *Refusal {
 // in a string. A boolean, a fraction or a missing value is never taken for 0
 // or 1: another volume may be there.
 func (c Connection) anyLUN(field string, value any) (int32, error) {
-	digits := ""
+	var digits string
 	switch typed := value.(type) {
 	case json.Number:
 		digits = typed.String()

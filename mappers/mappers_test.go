@@ -105,7 +105,7 @@ func TestReadOnly(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				inSource := false
+				var inSource bool
 				if result.Source.ISCSI != nil {
 					inSource = result.Source.ISCSI.ReadOnly
 				} else {

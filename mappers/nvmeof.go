@@ -181,7 +181,7 @@ func (c Connection) newNVMePortal(hostField string, host any, portField string, 
 	if !ok {
 		return nvmePortal{}, c.wrongType(hostField, host, "a string")
 	}
-	digits := ""
+	var digits string
 	switch typed := port.(type) {
 	case string:
 		digits = typed

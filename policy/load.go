@@ -70,12 +70,12 @@ func (p *Policy) ResolveFile(name string) string {
 	return filepath.Join(filepath.Dir(p.Source), name)
 }
 
-// Error is one mistake in a policy file, or one remark about it. Load and Parse
-// return an ErrorList of all mistakes as their error, which errors.As finds.
-type (
-	Error     = document.Error
-	ErrorList = document.ErrorList
-)
+// Error is one mistake in a policy file, or one remark about it.
+type Error = document.Error
+
+// ErrorList is all mistakes in a policy file. Load and Parse return it as their
+// error, which errors.As finds.
+type ErrorList = document.ErrorList
 
 // MaxFileSize is the largest size of a file, in bytes.
 const MaxFileSize = document.MaxSize

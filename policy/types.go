@@ -11,9 +11,10 @@ import (
 )
 
 const (
-	// APIVersion and Kind are what a policy file must begin with.
+	// APIVersion is the apiVersion of every policy file.
 	APIVersion = "standalone-cinder.openstack.org/v1alpha1"
-	Kind       = "Policy"
+	// Kind is the kind of every policy file.
+	Kind = "Policy"
 
 	// StampPrefix begins the metadata keys that the provisioner itself writes
 	// on volumes; a policy may not use it.

@@ -315,7 +315,7 @@ func (c *checker) secretUses(secret *Secret) bool {
 	}
 	references := c.secretReferences()
 	for i, reference := range secret.References {
-		message := ""
+		var message string
 		switch {
 		case !slices.Contains(SecretReferenceKeys(), reference):
 			message = fmt.Sprintf("unknown reference %q%s", reference, c.unknown(reference, SecretReferenceKeys(), "the references of a CSI source are"))

@@ -29,9 +29,10 @@ import (
 const (
 	// MaxLength is the longest template, in bytes.
 	MaxLength = 4096
-	// MaxResult is the longest result, in bytes, and MaxSecret that of a
-	// template for a Secret, which may be a whole keyring or certificate.
+	// MaxResult is the longest result, in bytes.
 	MaxResult = 4096
+	// MaxSecret is the longest result of a template for a Secret, in bytes. It may
+	// be a whole keyring or certificate.
 	MaxSecret = 16384
 	// maxText bounds every text on the way to a result.
 	maxText = 65536

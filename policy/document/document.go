@@ -121,6 +121,8 @@ func (d *Document) Errorf(path, format string, args ...any) {
 	d.errorAt(d.Find(path), path, fmt.Sprintf(format, args...))
 }
 
+// Warnf adds a remark about the value at path, which does not make the document
+// invalid.
 func (d *Document) Warnf(path, format string, args ...any) {
 	at := d.Find(path)
 	d.warnings = append(d.warnings, Error{Source: d.options.Source, Line: at.Line, Column: at.Column, Path: path, Message: fmt.Sprintf(format, args...)})
@@ -130,6 +132,7 @@ func (d *Document) Warnf(path, format string, args ...any) {
 // file has.
 func (d *Document) Find(path string) Position { return Nearest(d.positions, path) }
 
+// Nearest returns the position of a path, or of the nearest one around it.
 func Nearest(positions map[string]Position, path string) Position {
 	for path != "" {
 		if at, ok := positions[path]; ok {
@@ -169,6 +172,7 @@ func isWord(s string) bool {
 	return s != ""
 }
 
+// Element returns the path of an element of the list at path.
 func Element(path string, i int) string {
 	return fmt.Sprintf("%s[%d]", path, i)
 }
