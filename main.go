@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers"
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/cli"
@@ -56,13 +57,20 @@ func newCommand(log io.Writer) *cobra.Command {
 		Args:          cobra.NoArgs,
 		RunE:          func(command *cobra.Command, _ []string) error { return command.Help() },
 	}
-	root.AddCommand(runCommand(log), policycli.NewCommand(policycli.Options{ReadCluster: cli.ReadExisting, Places: cli.Places, ProvisionerName: wiring.DefaultProvisionerName}),
-		cli.NewAuditCommand(), cli.NewMapCommand(), versionCommand())
+	protocols := mappers.BuiltIn()
+	described := protocols.Describe()
+	root.AddCommand(
+		runCommand(log, protocols),
+		policycli.NewCommand(policycli.Options{ReadCluster: cli.ReadExisting, Places: cli.Places, Protocols: described, ProvisionerName: wiring.DefaultProvisionerName}),
+		cli.NewAuditCommand(described),
+		cli.NewMapCommand(protocols),
+		versionCommand(),
+	)
 	return root
 }
 
-func runCommand(log io.Writer) *cobra.Command {
-	options := app.Options{}
+func runCommand(log io.Writer, protocols mappers.Protocols) *cobra.Command {
+	options := app.Options{Protocols: protocols}
 	verbosity := 0
 	command := &cobra.Command{
 		Use:   "run --policy FILE",

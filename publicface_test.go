@@ -23,6 +23,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/events"
 )
@@ -105,7 +106,7 @@ func metricLines(t *testing.T) []string {
 	notes := &descriptions{Registry: prometheus.NewRegistry()}
 	options := app.Options{
 		PolicyFile: "config.example.yaml", Namespace: "storage", Listen: "127.0.0.1:0", Workers: 1, KubeQPS: 1, KubeBurst: 1,
-		Config: &rest.Config{Host: "https://127.0.0.1:1"}, Logger: slog.New(slog.DiscardHandler), Metrics: notes,
+		Config: &rest.Config{Host: "https://127.0.0.1:1"}, Logger: slog.New(slog.DiscardHandler), Metrics: notes, Protocols: mappers.BuiltIn(),
 	}
 	if _, err := app.New(options); err != nil {
 		t.Fatal(err)
@@ -152,7 +153,7 @@ var (
 
 // kinds are words that look like reasons.
 var kinds = []string{
-	"LabelSelector", "LabelSelectorRequirement", "PersistentVolume", "PersistentVolumeClaim", "PersistentVolumeClaims",
+	"LabelSelector", "LabelSelectorRequirement", "MappingSecret", "PersistentVolume", "PersistentVolumeClaim", "PersistentVolumeClaims",
 	"PersistentVolumes", "PolicyTest", "SecretRef", "StorageClass", "StorageClasses", "TenantLimits",
 }
 

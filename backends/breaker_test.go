@@ -335,7 +335,7 @@ func TestLoginsThatFailOpenTheBreaker(t *testing.T) {
 		defer w.end()
 		for i := range 5 {
 			equal(t, w.Health(), nil)
-			_, err := w.Has(t.Context(), "volume-1")
+			_, err := w.HasVolume(t.Context(), "volume-1")
 			equal(t, authtest.ErrorText(err), "backend gold: auth.login: Cinder answered service unavailable (HTTP 503, req-1)")
 			// Whatever happened to the login, the call was not made.
 			equal(t, effectUnknown(err), false)
@@ -389,7 +389,7 @@ func TestOutageFromBeginningToEnd(t *testing.T) {
 func fail(t *testing.T, w *watched, calls int) {
 	t.Helper()
 	for range calls {
-		if _, err := w.Has(t.Context(), "volume-1"); err == nil {
+		if _, err := w.HasVolume(t.Context(), "volume-1"); err == nil {
 			t.Fatal("no error")
 		}
 	}
@@ -526,9 +526,9 @@ func TestAnswersKeepTheBreakerClosed(t *testing.T) {
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 100 {
-		_, _ = l.Has(t.Context(), "volume-1")
-		_, _ = l.Has(canceled, "volume-1")
-		_, _ = l.Has(t.Context(), "volume/../1")
+		_, _ = l.HasVolume(t.Context(), "volume-1")
+		_, _ = l.HasVolume(canceled, "volume-1")
+		_, _ = l.HasVolume(t.Context(), "volume/../1")
 	}
 	equal(t, l.Health(), nil)
 }

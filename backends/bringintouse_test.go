@@ -93,14 +93,14 @@ func TestHasAndVolumes(t *testing.T) {
 	second := memory.add(mine(2, cinder.StatusError))
 	l := memory.term(t)
 	for volume, want := range map[string]bool{id: true, foreign: true, "volume-9": false} {
-		got, err := l.Has(t.Context(), volume)
+		got, err := l.HasVolume(t.Context(), volume)
 		if err != nil || got != want {
-			t.Errorf("Has(%s) = %v, %v", volume, got, err)
+			t.Errorf("HasVolume(%s) = %v, %v", volume, got, err)
 		}
 	}
 	memory.fault = sequence(map[string][]mishap{"volume.get": {refused}})
-	if _, err := l.Has(t.Context(), id); !cinder.IsKind(err, cinder.KindUnavailable) {
-		t.Errorf("Has of a silent Cinder: %v", err)
+	if _, err := l.HasVolume(t.Context(), id); !cinder.IsKind(err, cinder.KindUnavailable) {
+		t.Errorf("HasVolume of a silent Cinder: %v", err)
 	}
 	volumes, err := l.Volumes(t.Context())
 	if err != nil {
@@ -108,9 +108,9 @@ func TestHasAndVolumes(t *testing.T) {
 	}
 	equal(t, ids(volumes), []string{id, second})
 	for claim, want := range map[int]bool{1: true, 2: true, 3: false} {
-		got, err := l.Holds(t.Context(), claimStamp(claim))
+		got, err := l.HasVolumeOf(t.Context(), claimStamp(claim))
 		if err != nil || got != want {
-			t.Errorf("Holds(%d) = %v, %v", claim, got, err)
+			t.Errorf("HasVolumeOf(%d) = %v, %v", claim, got, err)
 		}
 	}
 	equal(t, memory.count("volume.list"), 1)
@@ -119,7 +119,7 @@ func TestHasAndVolumes(t *testing.T) {
 func TestHoldsOfASilentBackendIsUnknown(t *testing.T) {
 	memory := newMemoryCinder()
 	memory.fault = func(string, string) mishap { return refused }
-	_, err := memory.term(t).Holds(t.Context(), claimStamp(1))
+	_, err := memory.term(t).HasVolumeOf(t.Context(), claimStamp(1))
 	equal(t, cinder.KindOf(err), cinder.KindUnavailable)
 	_, err = memory.term(t).Connect(t.Context(), claimSpec(1))
 	equal(t, cinder.KindOf(err), cinder.KindUnavailable)

@@ -83,16 +83,16 @@ func (e *endpoint) forgetOne(uid, id string) {
 	e.known.forgetVolume(uid, id)
 }
 
-// Seconds lists the duplicates of the volume that a PersistentVolume of the
+// Duplicates lists the duplicates of the volume that a PersistentVolume of the
 // claim names, and forgets them: the caller must now remove them with
 // RemoveUnrecorded. It costs no request.
-func (l *Lifecycle) Seconds(claimUID, recorded string) []string {
+func (l *Lifecycle) Duplicates(claimUID, recorded string) []string {
 	e := l.current()
-	seconds := e.known.rivalsOf(claimUID, recorded)
-	for _, id := range seconds {
+	duplicates := e.known.rivalsOf(claimUID, recorded)
+	for _, id := range duplicates {
 		e.known.dropRival(claimUID, id)
 	}
-	return seconds
+	return duplicates
 }
 
 // observe searches a page that was read for another purpose for duplicates of

@@ -104,13 +104,13 @@ func TestLateRivalIsHandedOver(t *testing.T) {
 			if err := finish(l, connected.Volume.ID); err != nil {
 				t.Fatal(err)
 			}
-			for _, id := range l.Seconds(claimStamp(1).ClaimUID, connected.Volume.ID) {
+			for _, id := range l.Duplicates(claimStamp(1).ClaimUID, connected.Volume.ID) {
 				err := l.RemoveUnrecorded(t.Context(), id, claimStamp(1), testConnector, nil)
 				if err != nil && !cinder.IsKind(err, KindNotOurs) {
 					t.Error(err)
 				}
 			}
-			equal(t, len(l.Seconds(claimStamp(1).ClaimUID, connected.Volume.ID)), 0)
+			equal(t, len(l.Duplicates(claimStamp(1).ClaimUID, connected.Volume.ID)), 0)
 			left := memory.snapshot()
 			if _, ok := left[late]; ok {
 				t.Error("the late volume still exists")
@@ -140,7 +140,7 @@ func TestLateRivalInUseIsLeftAlone(t *testing.T) {
 	if err := l.Complete(t.Context(), claimTarget(1, connected.Volume.ID), false); err != nil {
 		t.Errorf("the claim is served, but: %v", err)
 	}
-	for _, id := range l.Seconds(claimStamp(1).ClaimUID, connected.Volume.ID) {
+	for _, id := range l.Duplicates(claimStamp(1).ClaimUID, connected.Volume.ID) {
 		if err := l.RemoveUnrecorded(t.Context(), id, claimStamp(1), testConnector, nil); !cinder.IsKind(err, KindRecorded) {
 			t.Errorf("error %v", err)
 		}

@@ -23,7 +23,7 @@ func TestVolumeThatArrivesAfterTheListingIsFoundByTheNext(t *testing.T) {
 	if err := l.Complete(t.Context(), claimTarget(1, connected.Volume.ID), false); err != nil {
 		t.Fatal(err)
 	}
-	equal(t, l.Seconds(claimStamp(1).ClaimUID, connected.Volume.ID), []string{second})
+	equal(t, l.Duplicates(claimStamp(1).ClaimUID, connected.Volume.ID), []string{second})
 }
 
 func TestUnrecordedVolumeIsRemovedAndNoOther(t *testing.T) {

@@ -194,7 +194,7 @@ func TestLostCreateIsSettledByLooking(t *testing.T) {
 	l := memory.term(t)
 	_, err := l.Connect(t.Context(), claimSpec(1))
 	equal(t, cinder.KindOf(err), cinder.KindUnavailable)
-	holds, err := l.Holds(t.Context(), claimStamp(1))
+	holds, err := l.HasVolumeOf(t.Context(), claimStamp(1))
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, holds, true)
 	if _, err := l.Connect(t.Context(), claimSpec(1)); err != nil {
@@ -238,7 +238,7 @@ func TestListingDuringALostCreateProvesNothing(t *testing.T) {
 	<-underWay
 	// A listing after the request left and before its effect.
 	l.current().known.doubt(claimStamp(2).ClaimUID)
-	if holds, err := l.Holds(t.Context(), claimStamp(2)); err != nil || holds {
+	if holds, err := l.HasVolumeOf(t.Context(), claimStamp(2)); err != nil || holds {
 		t.Fatal(holds, err)
 	}
 	close(takeEffect)

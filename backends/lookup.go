@@ -7,13 +7,13 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// Holds reports whether the backend has a volume of the claim, in any state. It
-// costs requests only if the term does not know the answer.
-func (l *Lifecycle) Holds(ctx context.Context, stamp Stamp) (bool, error) {
-	return l.current().holds(ctx, stamp)
+// HasVolumeOf reports whether the backend has a volume of the claim, in any
+// state. It costs requests only if the term does not know the answer.
+func (l *Lifecycle) HasVolumeOf(ctx context.Context, stamp Stamp) (bool, error) {
+	return l.current().hasVolumeOf(ctx, stamp)
 }
 
-func (e *endpoint) holds(ctx context.Context, stamp Stamp) (bool, error) {
+func (e *endpoint) hasVolumeOf(ctx context.Context, stamp Stamp) (bool, error) {
 	id, since := e.known.of(stamp.ClaimUID)
 	if id != "" {
 		return true, nil
@@ -22,9 +22,9 @@ func (e *endpoint) holds(ctx context.Context, stamp Stamp) (bool, error) {
 	return len(found) > 0, err
 }
 
-// Has reports whether a volume of that ID exists at the backend, of any owner.
-// It serves PersistentVolumes that do not record where their volume is.
-func (l *Lifecycle) Has(ctx context.Context, id string) (bool, error) {
+// HasVolume reports whether a volume with that ID exists at the backend, of any
+// owner. It serves PersistentVolumes that do not record where their volume is.
+func (l *Lifecycle) HasVolume(ctx context.Context, id string) (bool, error) {
 	_, found, err := l.Find(ctx, id)
 	return found, err
 }

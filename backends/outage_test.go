@@ -94,7 +94,7 @@ func TestBlackHole(t *testing.T) {
 					group.Go(func() {
 						var err error
 						if i%2 == 0 {
-							_, err = w.Has(t.Context(), fmt.Sprintf("volume-%d", i))
+							_, err = w.HasVolume(t.Context(), fmt.Sprintf("volume-%d", i))
 						} else {
 							// A change, without the look before it.
 							err = w.current().session.change(t.Context(), func(ctx context.Context, client Cinder) error { return client.Reserve(ctx, "v1") })
@@ -194,7 +194,7 @@ func TestProbeBoundsItsRequests(t *testing.T) {
 			equal(t, authtest.ErrorText(w.current().session.probe(t.Context())), "backend gold: volume.list: no answer in time")
 			equal(t, time.Since(start), test.probe)
 			start = time.Now()
-			_, err := w.Has(t.Context(), "volume-1")
+			_, err := w.HasVolume(t.Context(), "volume-1")
 			equal(t, authtest.ErrorText(err), "backend gold: volume.get: no answer in time")
 			equal(t, time.Since(start), test.configured)
 		})
@@ -217,7 +217,7 @@ func TestQueueLeavesAtOnceWhenAnOutageBegins(t *testing.T) {
 				}))
 				defer w.end()
 				if caller.Pace == nil {
-					go func() { _, _ = w.Has(t.Context(), "volume-0") }() // takes the slot
+					go func() { _, _ = w.HasVolume(t.Context(), "volume-0") }() // takes the slot
 					synctest.Wait()
 				} else {
 					caller.Pace.Allow()
@@ -226,7 +226,7 @@ func TestQueueLeavesAtOnceWhenAnOutageBegins(t *testing.T) {
 				result := make(chan error)
 				for range 20 {
 					go func() {
-						_, err := w.Has(cinder.WithCaller(t.Context(), caller), "volume-1")
+						_, err := w.HasVolume(cinder.WithCaller(t.Context(), caller), "volume-1")
 						result <- err
 					}()
 				}

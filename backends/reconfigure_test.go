@@ -118,13 +118,13 @@ func TestLimitsHoldForTheNextRequest(t *testing.T) {
 	pool := NewPool(PoolOptions{Sources: cloud.Clouds(cindertest.PasswordCloud), Metrics: testMetrics()})
 	l := NewLifecycle(LifecycleOptions{Config: gold, Pool: pool, Cluster: "cluster-1", Fence: func() error { return nil }, Hold: t.Context(),
 		Logger: discard(), Metrics: testMetrics(), Poll: time.Millisecond})
-	found, err := l.Has(t.Context(), "volume-1")
+	found, err := l.HasVolume(t.Context(), "volume-1")
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, found, false)
 	limited := gold
 	limited.Limits.Concurrency = 2
 	equal(t, l.Configure(limited), false)
-	_, err = l.Has(t.Context(), "volume-1")
+	_, err = l.HasVolume(t.Context(), "volume-1")
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, cloud.LoginCount(), 2)
 	var underWay, most atomic.Int32
@@ -137,7 +137,7 @@ func TestLimitsHoldForTheNextRequest(t *testing.T) {
 		}
 	})
 	atOnce(t, 8, func(int) error {
-		_, err := l.Has(t.Context(), "volume-1")
+		_, err := l.HasVolume(t.Context(), "volume-1")
 		return err
 	})
 	equal(t, most.Load(), 2)
@@ -198,7 +198,7 @@ func operationEndsWhereItBegan(t *testing.T, during string) {
 	// The new endpoint may be the same Cinder at another address.
 	equal(t, l.Untouched(claimStamp(1)), false)
 	equal(t, l.Untouched(claimStamp(2)), true)
-	_, err = l.Holds(t.Context(), claimStamp(1))
+	_, err = l.HasVolumeOf(t.Context(), claimStamp(1))
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, two.count("volume.list"), 1)
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
@@ -258,7 +258,7 @@ func TestProbeOfTheOldEndpointClosesNothing(t *testing.T) {
 		}
 		l := regionalTerm(t, cindersByRegion{"one": one, "two": two})
 		for range 5 {
-			_, _ = l.Has(t.Context(), "volume-1")
+			_, _ = l.HasVolume(t.Context(), "volume-1")
 		}
 		one.mu.Lock()
 		one.fault = nil

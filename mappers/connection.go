@@ -24,19 +24,19 @@ type Connection struct {
 	credentials []string
 	// readOnly is set when the envelope grants the volume read-only.
 	readOnly bool
-	// unlimited lets pass what only native sources cannot express.
+	// unlimited accepts what only native sources cannot express.
 	unlimited bool
 }
 
-// withoutLimits is the connection for a driver, which may take LUNs and names
-// that Kubernetes' own sources do not.
+// withoutLimits returns the connection for a driver, which may accept LUNs and
+// names that Kubernetes' own sources do not.
 func (c Connection) withoutLimits() Connection {
 	c.unlimited = true
 	return c
 }
 
-// protocolPattern keeps what ends up in events, annotations and metric labels
-// to plain words.
+// protocolPattern restricts protocols to plain words, because they end up in
+// events, annotations and metric labels.
 var protocolPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
 
 // ParseConnection reads the JSON of an answer of Cinder. It knows two forms,
@@ -56,7 +56,7 @@ func ParseConnection(document []byte) (Connection, error) {
 	return fromEnvelope(root)
 }
 
-// NewConnection is ParseConnection for an answer that has been decoded before.
+// NewConnection is ParseConnection for an answer that is already decoded.
 func NewConnection(document map[string]any) (Connection, error) {
 	encoded, err := json.Marshal(document)
 	if err != nil {
@@ -98,7 +98,7 @@ func fromEnvelope(root map[string]any) (Connection, error) {
 	if data, nested := info["data"]; nested {
 		object, ok := data.(map[string]any)
 		if !ok {
-			return Connection{}, refuse(InvalidConnection, "data is %s, expected an object; the driver of this backend failed to describe the connection, look in the log of cinder-volume", kindOf(data))
+			return Connection{}, refuse(InvalidConnection, "data is %s, expected an object; this backend's driver failed to describe the connection, so check the cinder-volume log", kindOf(data))
 		}
 		connection.data = object
 	} else {
@@ -107,12 +107,12 @@ func fromEnvelope(root map[string]any) (Connection, error) {
 		delete(connection.data, "attachment_id")
 	}
 	if len(connection.data) == 0 {
-		return Connection{}, refuse(InvalidConnection, "the connection is of type %s and says nothing else; the driver of this backend failed to describe it, look in the log of cinder-volume", connection.protocol)
+		return Connection{}, refuse(InvalidConnection, "the connection is of type %s and says nothing else; this backend's driver failed to describe it, so check the cinder-volume log", connection.protocol)
 	}
 
 	connection.credentials = credentialsIn(connection.data)
-	// What the driver says of the backend may still be "rw" when the
-	// attachment was made with mode "ro" (attachments API 3.54 and newer).
+	// The driver may still say "rw" if the attachment was created with mode "ro"
+	// (attachments API 3.54 and newer).
 	connection.readOnly = envelope["attach_mode"] == "ro"
 	return connection, nil
 }
@@ -152,8 +152,8 @@ func (c Connection) MarshalJSON() ([]byte, error) { return json.Marshal(c.String
 // notCredentials are fields of Cinder's RBD driver that only sound like one.
 var notCredentials = regexp.MustCompile(`^secret_(type|uuid)$`)
 
-// shortestCredential is the length from which a credential is searched for in
-// other values. Shorter ones would match everywhere.
+// shortestCredential is the minimum length of a credential to search for in other
+// values. Shorter ones would match everywhere.
 const shortestCredential = 4
 
 // credentialsIn collects the values below fields that name a credential, at

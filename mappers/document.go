@@ -60,7 +60,7 @@ func decodeValue(decoder *json.Decoder, depth int) (any, error) {
 			if err != nil {
 				return nil, fmt.Errorf("is not JSON (near byte %d)", decoder.InputOffset())
 			}
-			// The decoder yields nothing but strings in a key's place.
+			// The decoder returns only strings as keys.
 			key, _ := keyToken.(string)
 			if _, seen := object[key]; seen {
 				return nil, fmt.Errorf("has a key twice (near byte %d)", decoder.InputOffset())

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/mappers/template"
 )
 
@@ -24,6 +25,23 @@ const (
 	// in pkg/volume/fc).
 	longestFileName = 255
 )
+
+// fibreChannel describes protocol fibre_channel.
+func fibreChannel() protocol {
+	return protocol{
+		about: mapping.Protocol{
+			Native: true,
+			Keys:   map[mapping.Form][]string{mapping.Native: {"wwid"}},
+			Facts:  []string{"targets", "lun", "luns"},
+			Fields: []string{
+				"target_wwn", "target_wwns", "target_lun", "target_luns", "target_discovered", "initiator_target_map",
+				"initiator_target_lun_map", "addressing_mode", "wwn", "map_info",
+			},
+		},
+		builtIn: mapFibreChannel,
+		facts:   fibreChannelFacts,
+	}
+}
 
 // mapFibreChannel maps protocol fibre_channel to the native fc source.
 func mapFibreChannel(r request) (Result, error) {
@@ -78,8 +96,8 @@ func mapFibreChannel(r request) (Result, error) {
 	return result, nil
 }
 
-// fibreChannelFacts are the paths for a driver of the operator's choice.
-// lun is missing where the paths differ in it.
+// fibreChannelFacts returns the paths for a driver of the operator's choice. lun is
+// missing if the paths have different LUNs.
 func fibreChannelFacts(r request) (facts, *Refusal, error) {
 	named, err := r.Connection.fcTargets()
 	if err != nil {
@@ -118,8 +136,8 @@ func mostTargets(lun int32) int {
 // type of the identifier (2 for EUI-64, 3 for NAA), and its digits.
 var wwidPattern = regexp.MustCompile(`^(2[0-9a-f]{16}|3[0-9a-f]{16}|3[0-9a-f]{32})$`)
 
-// fcWWIDs takes the disk's identifier from where the operator says it is.
-// Drivers give the name "wwn" to different things, so none is taken unasked.
+// fcWWIDs takes the disk's identifier from the field that the operator names.
+// Drivers use the name "wwn" for different things, so there is no default.
 func (r request) fcWWIDs() ([]string, error) {
 	values, err := r.newValues(nil)
 	if err != nil {
@@ -142,8 +160,8 @@ type fcPath struct {
 	lun    int32
 }
 
-// fcPaths reads the targets and their LUNs; there is at least one, and no
-// target is there twice.
+// fcPaths reads the targets and their LUNs. There is at least one target, and none
+// is listed twice.
 //
 // The rules are os-brick's (connectors/fibre_channel.py): target_wwns goes
 // before target_wwn, target_luns before target_lun, and lists are paired by
@@ -170,7 +188,7 @@ func (c Connection) fcPaths(targets []string, masking fcMasking) ([]fcPath, erro
 	for _, path := range slices.Concat(listed, masking.paths) {
 		lun, seen := luns[path.target]
 		if seen && lun != path.lun {
-			return nil, refuse(InvalidConnection, "target %s has two LUNs (%d and %d), and which one is the volume's is unknown; look in the log of cinder-volume, the driver of this backend failed to describe the connection", path.target, lun, path.lun)
+			return nil, refuse(InvalidConnection, "target %s has two LUNs (%d and %d), and which one is the volume's is unknown; check the cinder-volume log, because this backend's driver failed to describe the connection", path.target, lun, path.lun)
 		}
 		if !seen {
 			luns[path.target] = path.lun
@@ -179,12 +197,12 @@ func (c Connection) fcPaths(targets []string, masking fcMasking) ([]fcPath, erro
 	}
 	for _, target := range targets {
 		if _, known := luns[target]; !known {
-			return nil, refuse(InvalidConnection, "%s names no LUN of target %s; look in the log of cinder-volume why the volume has no LUN (a missing LUN is never taken for 0)", initiatorLUNsKey, target)
+			return nil, refuse(InvalidConnection, "%s names no LUN of target %s; check the cinder-volume log to see why the volume has no LUN (a missing LUN is never taken for 0)", initiatorLUNsKey, target)
 		}
 	}
 	for _, target := range masking.all() {
 		if !slices.Contains(targets, target) {
-			return nil, refuse(InvalidConnection, "%s names target %s, which %s does not; look in the log of cinder-volume, the driver of this backend failed to describe the connection", initiatorsKey, target, wwnKey)
+			return nil, refuse(InvalidConnection, "%s names target %s, which %s does not; check the cinder-volume log, because this backend's driver failed to describe the connection", initiatorsKey, target, wwnKey)
 		}
 	}
 	return paths, nil
@@ -206,14 +224,14 @@ func (c Connection) fcTargets() ([]string, error) {
 	}
 	for _, target := range one {
 		if !slices.Contains(many, target) {
-			return nil, refuse(InvalidConnection, "%s names target %s, which %s does not; look in the log of cinder-volume, the driver of this backend failed to describe the connection", wwnKey, target, wwnsKey)
+			return nil, refuse(InvalidConnection, "%s names target %s, which %s does not; check the cinder-volume log, because this backend's driver failed to describe the connection", wwnKey, target, wwnsKey)
 		}
 	}
 	if value, present := c.value(wwnKey); present {
 		if _, list := value.([]any); list && len(one) > 0 {
 			for _, target := range many {
 				if !slices.Contains(one, target) {
-					return nil, refuse(InvalidConnection, "%s names target %s, which %s does not; look in the log of cinder-volume, the driver of this backend failed to describe the connection", wwnsKey, target, wwnKey)
+					return nil, refuse(InvalidConnection, "%s names target %s, which %s does not; check the cinder-volume log, because this backend's driver failed to describe the connection", wwnsKey, target, wwnKey)
 				}
 			}
 		}
@@ -282,10 +300,10 @@ func (c Connection) fcPairs(targets []string) ([]fcPath, error) {
 	}
 	flat, hasFlat := c.value(lunKey)
 	if len(luns) == 0 && !hasFlat {
-		return nil, refuse(InvalidConnection, "%s is missing; look in the log of cinder-volume why the volume has no LUN (a missing LUN is never taken for 0)", lunKey)
+		return nil, refuse(InvalidConnection, "%s is missing; check the cinder-volume log to see why the volume has no LUN (a missing LUN is never taken for 0)", lunKey)
 	}
 	if len(luns) > 1 && len(luns) != len(targets) {
-		return nil, refuse(InvalidConnection, "%s has %d entries for %d targets, so which target shows which LUN is unknown; look in the log of cinder-volume for a controller or port that is down", lunsKey, len(luns), len(targets))
+		return nil, refuse(InvalidConnection, "%s has %d entries for %d targets, so which target shows which LUN is unknown; check the cinder-volume log for a controller or port that is down", lunsKey, len(luns), len(targets))
 	}
 	var only int32
 	if hasFlat {
@@ -305,17 +323,17 @@ func (c Connection) fcPairs(targets []string) ([]fcPath, error) {
 		}
 	}
 	if hasFlat && !slices.ContainsFunc(paths, func(path fcPath) bool { return path.lun == only }) {
-		return nil, refuse(InvalidConnection, "%s is %d and %s has no such entry; look in the log of cinder-volume, the driver of this backend failed to describe the connection", lunKey, only, lunsKey)
+		return nil, refuse(InvalidConnection, "%s is %d and %s has no such entry; check the cinder-volume log, because this backend's driver failed to describe the connection", lunKey, only, lunsKey)
 	}
 	return paths, nil
 }
 
-// fcMasking is what the array shows to which initiator; empty where the
+// fcMasking is what the array shows to each initiator. It is empty if the
 // connection does not say.
 type fcMasking struct {
 	// targets holds the targets by initiator, in the driver's order.
 	targets map[string][]string
-	// paths are the targets with LUNs, where the connection gives them.
+	// paths are the targets with LUNs, if the connection gives them.
 	paths []fcPath
 }
 
@@ -405,7 +423,7 @@ func (m fcMasking) initiators() []string {
 }
 
 // spread chooses some of the targets, so that every initiator reaches some of
-// them as far as possible: each takes its turn, then the rest in order.
+// them if possible: first one for each initiator in turn, then the rest in order.
 func (m fcMasking) spread(targets []string, most int) []string {
 	chosen := map[string]bool{}
 	for turn := range len(targets) {
@@ -423,8 +441,8 @@ func (m fcMasking) spread(targets []string, most int) []string {
 	return slices.DeleteFunc(slices.Clone(targets), func(target string) bool { return !chosen[target] })
 }
 
-// checkMasking compares whom the array shows the volume with whom Cinder was
-// asked to show it.
+// checkMasking compares the ports that the array shows the volume to with those
+// that Cinder was asked to show it to.
 func (r request) checkMasking(masking fcMasking) ([]string, error) {
 	shown := masking.initiators()
 	if len(shown) == 0 || len(r.Connector.WWPNs) == 0 {
@@ -444,14 +462,14 @@ func (r request) checkMasking(masking fcMasking) ([]string, error) {
 		}
 	}
 	if len(ours) == 0 {
-		return nil, refuse(InvalidConnector, "%s shows the volume to %s only, none of which is among the nodes' ports (%s); correct connector.wwpns of the backend, or the zones", initiatorsKey, some(others), some(r.Connector.WWPNs))
+		return nil, refuse(InvalidConnector, "%s shows the volume only to %s, none of which is among the nodes' ports (%s); correct connector.wwpns of the backend, or the zones", initiatorsKey, some(others), some(r.Connector.WWPNs))
 	}
 	var warnings []string
 	if len(without) > 0 {
 		warnings = append(warnings, fmt.Sprintf("the array shows the volume to %d of the nodes' %d ports, not to %s: a node with no other port cannot mount it", len(ours), len(ours)+len(without), some(without)))
 	}
 	if len(others) > 0 {
-		warnings = append(warnings, fmt.Sprintf("the array shows the volume also to %s, which is not among the nodes' ports", some(others)))
+		warnings = append(warnings, fmt.Sprintf("the array also shows the volume to %s, which is not among the nodes' ports", some(others)))
 	}
 	return warnings, nil
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 )
 
 const (
@@ -24,10 +25,10 @@ func onePort(changes fields) fields {
 
 func TestFibreChannelRefusals(t *testing.T) {
 	const (
-		look   = "; the driver of this backend failed to describe the connection, look in the log of cinder-volume"
-		driver = "; look in the log of cinder-volume, the driver of this backend failed to describe the connection"
+		look   = "; this backend's driver failed to describe the connection, so check the cinder-volume log"
+		driver = "; check the cinder-volume log, because this backend's driver failed to describe the connection"
 		digits = ", expected the 16 hexadecimal digits of a port's name; correct the backend's ports, digits that are missing cannot be guessed"
-		noLUN  = "; look in the log of cinder-volume why the volume has no LUN (a missing LUN is never taken for 0)"
+		noLUN  = "; check the cinder-volume log to see why the volume has no LUN (a missing LUN is never taken for 0)"
 		hint   = ", let nodes find the disk by its identifier (mapping.fibre_channel.wwid of the backend), or map fibre_channel to a CSI or FlexVolume driver that can (mapping.fibre_channel of the backend)"
 		differ = ", as those of arrays that mirror a volume do, but an fc source of Kubernetes has one; make the arrays agree on the LUN" + hint
 	)
@@ -59,7 +60,7 @@ func TestFibreChannelRefusals(t *testing.T) {
 		"luns a string":                {onePort(fields{"target_luns": "11"}), invalid, `target_luns is "11", expected a list` + look},
 		"lun 256":                      {onePort(fields{"target_lun": 256}), unsupported, "the LUN is 256, but Kubernetes accepts LUNs from 0 to 255 only; let the array assign a lower one" + hint},
 		"lun of flat addressing":       {onePort(fields{"target_lun": 16684}), unsupported, "the LUN is 16684, but Kubernetes accepts LUNs from 0 to 255 only; let the array assign a lower one" + hint},
-		"more luns than targets":       {onePort(fields{"target_luns": []int{1, 1}}), invalid, "target_luns has 2 entries for 1 targets, so which target shows which LUN is unknown; look in the log of cinder-volume for a controller or port that is down"},
+		"more luns than targets":       {onePort(fields{"target_luns": []int{1, 1}}), invalid, "target_luns has 2 entries for 1 targets, so which target shows which LUN is unknown; check the cinder-volume log for a controller or port that is down"},
 		"luns differ":                  {onePort(fields{"target_wwn": []string{portA, portB}, "target_luns": []int{1, 2}}), unsupported, "the paths have different LUNs (1 and 2)" + differ},
 		"flat lun not listed":          {onePort(fields{"target_luns": []int{2}}), invalid, "target_lun is 1 and target_luns has no such entry" + driver},
 		"initiators a list":            {onePort(fields{"initiator_target_map": []string{hostA}}), invalid, "initiator_target_map is a list, expected an object" + look},
@@ -67,8 +68,8 @@ func TestFibreChannelRefusals(t *testing.T) {
 		"initiator's targets a number": {onePort(fields{"initiator_target_map": fields{hostA: 5}}), invalid, "initiator_target_map." + hostA + " is 5, expected a list" + look},
 		"initiator's target unknown":   {onePort(fields{"initiator_target_map": fields{hostA: []string{portB}}}), invalid, "initiator_target_map names target " + portB + ", which target_wwn does not" + driver},
 		"luns by initiator differ":     {fields{"initiator_target_lun_map": fields{hostA: []any{[]any{portA, 1}}, hostB: []any{[]any{portB, 2}}}}, unsupported, "the paths have different LUNs (1 and 2)" + differ},
-		"two luns of one target":       {fields{"initiator_target_lun_map": fields{hostA: []any{[]any{portA, 1}}, hostB: []any{[]any{portA, 2}}}}, invalid, "target " + portA + " has two LUNs (1 and 2), and which one is the volume's is unknown; look in the log of cinder-volume, the driver of this backend failed to describe the connection"},
-		"lun by initiator contradicts": {onePort(fields{"initiator_target_lun_map": fields{hostA: []any{[]any{portA, 2}}}}), invalid, "target " + portA + " has two LUNs (1 and 2), and which one is the volume's is unknown; look in the log of cinder-volume, the driver of this backend failed to describe the connection"},
+		"two luns of one target":       {fields{"initiator_target_lun_map": fields{hostA: []any{[]any{portA, 1}}, hostB: []any{[]any{portA, 2}}}}, invalid, "target " + portA + " has two LUNs (1 and 2), and which one is the volume's is unknown; check the cinder-volume log, because this backend's driver failed to describe the connection"},
+		"lun by initiator contradicts": {onePort(fields{"initiator_target_lun_map": fields{hostA: []any{[]any{portA, 2}}}}), invalid, "target " + portA + " has two LUNs (1 and 2), and which one is the volume's is unknown; check the cinder-volume log, because this backend's driver failed to describe the connection"},
 		"lun by initiator is missing":  {onePort(fields{"target_wwn": []string{portA, portB}, "target_lun": nil, "initiator_target_lun_map": fields{hostA: []any{[]any{portA, 2}}}}), invalid, "initiator_target_lun_map names no LUN of target " + portB + noLUN},
 		"no pair by initiator":         {fields{"initiator_target_lun_map": fields{hostA: []any{portA, 1}}}, invalid, "initiator_target_lun_map." + hostA + `[0] is "` + portA + `", expected a list of a target and its LUN` + look},
 	} {
@@ -133,10 +134,10 @@ func TestFibreChannelMasking(t *testing.T) {
 		"array says nothing":     {data: onePort(nil), nodes: []string{hostA}},
 		"to none of them":        {data: onePort(fields{"initiator_target_map": fields{hostA: []string{}}}), nodes: []string{hostA}},
 		"not to one":             {data: shown(hostA), nodes: []string{hostA, hostB}, warnings: []string{"the array shows the volume to 1 of the nodes' 2 ports, not to " + hostB + ": a node with no other port cannot mount it"}},
-		"to one more":            {data: shown(hostA, hostB), nodes: []string{hostB}, warnings: []string{"the array shows the volume also to " + hostA + ", which is not among the nodes' ports"}},
-		"to others":              {data: shown(hostA), nodes: []string{hostB}, refused: "initiator_target_map shows the volume to " + hostA + " only, none of which is among the nodes' ports (" + hostB + "); correct connector.wwpns of the backend, or the zones"},
-		"to others of many":      {data: shown(hostA), nodes: []string{"2000000000000001", "2000000000000002", "2000000000000003", "2000000000000004", "2000000000000005"}, refused: "initiator_target_map shows the volume to " + hostA + " only, none of which is among the nodes' ports (2000000000000001, 2000000000000002, 2000000000000003, 2000000000000004 and 1 more); correct connector.wwpns of the backend, or the zones"},
-		"to others, by luns":     {data: fields{"initiator_target_lun_map": fields{hostA: []any{[]any{portA, 1}}}}, nodes: []string{hostB}, refused: "initiator_target_map shows the volume to " + hostA + " only, none of which is among the nodes' ports (" + hostB + "); correct connector.wwpns of the backend, or the zones"},
+		"to one more":            {data: shown(hostA, hostB), nodes: []string{hostB}, warnings: []string{"the array also shows the volume to " + hostA + ", which is not among the nodes' ports"}},
+		"to others":              {data: shown(hostA), nodes: []string{hostB}, refused: "initiator_target_map shows the volume only to " + hostA + ", none of which is among the nodes' ports (" + hostB + "); correct connector.wwpns of the backend, or the zones"},
+		"to others of many":      {data: shown(hostA), nodes: []string{"2000000000000001", "2000000000000002", "2000000000000003", "2000000000000004", "2000000000000005"}, refused: "initiator_target_map shows the volume only to " + hostA + ", none of which is among the nodes' ports (2000000000000001, 2000000000000002, 2000000000000003, 2000000000000004 and 1 more); correct connector.wwpns of the backend, or the zones"},
+		"to others, by luns":     {data: fields{"initiator_target_lun_map": fields{hostA: []any{[]any{portA, 1}}}}, nodes: []string{hostB}, refused: "initiator_target_map shows the volume only to " + hostA + ", none of which is among the nodes' ports (" + hostB + "); correct connector.wwpns of the backend, or the zones"},
 		"to others, in capitals": {data: shown("10:00:00:00:C9:A1:B2:C1"), nodes: []string{hostA}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -209,7 +210,7 @@ func TestFibreChannelByWWID(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			request := plainRequest()
-			request.Mappings = map[string]mappers.Mapping{"fibre_channel": {As: mappers.FormNative, WWID: "{{ .connection.wwn }}"}}
+			request.Mappings = map[string]mapping.Mapping{"fibre_channel": {As: mapping.Native, WWID: "{{ .connection.wwn }}"}}
 			result, err := mapData(t, "fibre_channel", onePort(fields{"target_lun": 999, "wwn": test.wwn}), request)
 			if test.refused != "" {
 				expectRefusal(t, err, mappers.InvalidMapping, `mapping.fibre_channel.wwid comes out as "`+test.refused+`", expected 2 or 3 and then 16 or 32 hexadecimal digits, as in the disk's name below /dev/disk/by-id without scsi-; correct the backend's mapping`)

@@ -28,8 +28,8 @@ func (c Connection) text(key string) (string, error) {
 	return text, nil
 }
 
-// flag reads an optional boolean. Python's spelling of booleans in strings is
-// understood, because some drivers copy them from stored text.
+// flag reads an optional boolean. It accepts Python's spelling of booleans in
+// strings, because some drivers copy them from stored text.
 func (c Connection) flag(key string, absent bool) (bool, error) {
 	value, present := c.value(key)
 	if !present {
@@ -49,7 +49,7 @@ func (c Connection) flag(key string, absent bool) (bool, error) {
 	return false, c.wrongType(key, value, "true or false")
 }
 
-// list reads an optional list. An empty one is as good as none.
+// list reads an optional list. An empty list counts as none.
 func (c Connection) list(key string) ([]any, error) {
 	value, present := c.value(key)
 	if !present {
@@ -62,8 +62,8 @@ func (c Connection) list(key string) ([]any, error) {
 	return list, nil
 }
 
-// texts reads an optional list of strings. Numbers are accepted in the form
-// they were written when numbers is set.
+// texts reads an optional list of strings. If numbers is set, it also accepts
+// numbers in the form in which they were written.
 func (c Connection) texts(key string, numbers bool) ([]string, error) {
 	list, err := c.list(key)
 	if err != nil {
@@ -87,7 +87,7 @@ func (c Connection) texts(key string, numbers bool) ([]string, error) {
 }
 
 func (c Connection) wrongType(field string, value any, expected string) *Refusal {
-	return refuse(InvalidConnection, "%s is %s, expected %s; the driver of this backend failed to describe the connection, look in the log of cinder-volume",
+	return refuse(InvalidConnection, "%s is %s, expected %s; this backend's driver failed to describe the connection, so check the cinder-volume log",
 		field, c.quote(value), expected)
 }
 

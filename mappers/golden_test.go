@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 )
 
 var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
@@ -36,7 +37,7 @@ type goldenRequest struct {
 	AccessModes []corev1.PersistentVolumeAccessMode
 	Initiator   *string
 	WWPNs       []string
-	Mappings    map[string]mappers.Mapping
+	Mappings    map[string]mapping.Mapping
 }
 
 const (
@@ -63,7 +64,7 @@ func plainRequest() mappers.Request {
 
 func newRegistry(t testing.TB) *mappers.Registry {
 	t.Helper()
-	registry, err := mappers.New(mappers.Options{SecretNamespace: testNamespace})
+	registry, err := mappers.New(mappers.Options{SecretNamespace: testNamespace, Protocols: mappers.BuiltIn()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,20 +19,22 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
+	"github.com/standalone-cinder/standalone-cinder/mappers/template"
 )
 
 // hostileMappings are the operators' settings under which every document is
 // tried, so that all mappers get to see it.
-func hostileMappings() []map[string]mappers.Mapping {
-	return []map[string]mappers.Mapping{
+func hostileMappings() []map[string]mapping.Mapping {
+	return []map[string]mapping.Mapping{
 		nil,
-		{"rbd": {ClusterID: "ceph-1"}},
-		{"rbd": {As: mappers.FormNative}, "fibre_channel": {As: mappers.FormNative, WWID: "{{ .connection.wwn }}"}, "iscsi": {As: mappers.FormNative, Discard: true}},
-		templatesFor(mappers.Mapping{As: mappers.FormCSI, Driver: "csi.example.org", Secret: &mappers.SecretTemplate{
+		{"rbd": {As: mapping.CSI, ClusterID: "ceph-1"}},
+		{"rbd": {As: mapping.Native}, "fibre_channel": {As: mapping.Native, WWID: "{{ .connection.wwn }}"}, "iscsi": {As: mapping.Native, Discard: true}},
+		templatesFor(mapping.Mapping{As: mapping.CSI, Driver: "csi.example.org", Secret: &mapping.Secret{
 			Data:       map[string]string{"password": "{{ .connection.auth_password | default .connection.keyring | default \"\" }}"},
 			References: []string{"nodePublishSecretRef"},
 		}}),
-		templatesFor(mappers.Mapping{As: mappers.FormFlexVolume, Driver: "example.org/driver", Secret: &mappers.SecretTemplate{
+		templatesFor(mapping.Mapping{As: mapping.FlexVolume, Driver: "example.org/driver", Secret: &mapping.Secret{
 			Data: map[string]string{"password": "{{ .connection.auth_password | default \"\" }}"},
 		}}),
 	}
@@ -40,9 +42,10 @@ func hostileMappings() []map[string]mappers.Mapping {
 
 // templatesFor is the mapping for every protocol, with templates that name
 // what hostile documents change.
-func templatesFor(mapping mappers.Mapping) map[string]mappers.Mapping {
-	all := map[string]mappers.Mapping{}
-	for _, protocol := range []string{"fibre_channel", "iscsi", "iser", "nfs", "nvmeof", "rbd", "quobyte"} {
+func templatesFor(shared mapping.Mapping) map[string]mapping.Mapping {
+	all := map[string]mapping.Mapping{}
+	described := mappers.BuiltIn().Describe()
+	for _, protocol := range append(described.Mapped(), "quobyte") {
 		own := map[string]string{
 			"portal": "{{ .connection.target_portal | default \"\" }}",
 			"luns":   "{{ .connection.target_luns | default \"none\" | json }}",
@@ -50,20 +53,13 @@ func templatesFor(mapping mappers.Mapping) map[string]mappers.Mapping {
 			"host":   "{{ .connection.target_portal | default \"a:1\" | host }}",
 			"name":   "{{ .connection.name | default \"a\" | base | upper }}",
 		}
-		switch protocol {
-		case "iscsi", "iser":
-			own["paths"] = "{{ ." + protocol + ".portals | join \",\" }} {{ ." + protocol + ".iqns | join \",\" }} {{ ." + protocol + ".luns | join \",\" }}"
-		case "fibre_channel":
-			own["paths"] = "{{ .fibre_channel.targets | join \",\" }} {{ .fibre_channel.lun | default .fibre_channel.luns | json }}"
-		case "nfs":
-			own["file"] = "{{ .nfs.server }}:{{ .nfs.path }}/{{ .nfs.file }}"
-		case "nvmeof":
-			own["target"] = "{{ .nvmeof.nqn }} {{ .nvmeof.addresses | join \",\" }} {{ .nvmeof.wwid | default \"\" }}"
-		case "rbd":
-			own["image"] = "{{ .rbd.pool }}/{{ .rbd.image }}"
+		for _, fact := range described[protocol].Facts {
+			if !template.IsCredential(fact) {
+				own["fact-"+fact] = "{{ ." + protocol + "." + fact + " | default \"\" | json }}"
+			}
 		}
-		of := mapping
-		if of.As == mappers.FormCSI {
+		of := shared
+		if of.As == mapping.CSI {
 			of.VolumeHandle, of.Attributes = "{{ .volume.id }}", own
 		} else {
 			of.Options = own

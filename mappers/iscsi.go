@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 )
 
 // Limits of Kubernetes' validation of iSCSI sources
@@ -20,6 +22,24 @@ const (
 	longestISCSIInterface = 64
 	longestTargetName     = 223 // RFC 7143 section 4.2.7.1
 )
+
+// iscsi describes protocols iscsi and iser.
+func iscsi() protocol {
+	return protocol{
+		about: mapping.Protocol{
+			Native: true,
+			Keys:   map[mapping.Form][]string{mapping.Native: {"interface"}},
+			Facts:  []string{"portal", "iqn", "lun", "portals", "iqns", "luns"},
+			Fields: []string{
+				"target_portal", "target_iqn", "target_lun", "target_portals", "target_iqns", "target_luns", "target_discovered",
+				"auth_method", "auth_username", "auth_password", "discovery_auth_method", "discovery_auth_username", "discovery_auth_password",
+				"addressing_mode", "wwn",
+			},
+		},
+		builtIn: mapISCSI,
+		facts:   iscsiFacts,
+	}
+}
 
 // mapISCSI maps protocols iscsi and iser to the native iscsi source.
 func mapISCSI(r request) (Result, error) {
@@ -59,14 +79,11 @@ func mapISCSI(r request) (Result, error) {
 		FSType:         r.filesystem(),
 		ReadOnly:       r.readOnly,
 	}
-	if !iscsiInterfacePattern.MatchString(source.ISCSIInterface) {
-		return Result{}, refuse(InvalidMapping, "mapping.%s.interface is %q, which cannot be the name of an open-iscsi interface; correct the backend's mapping", r.protocol, source.ISCSIInterface)
-	}
 	if portals, err = r.initiator(source, portals); err != nil {
 		return Result{}, r.withHint(err)
 	}
 	if source.InitiatorName == nil {
-		result.Warnings = append(result.Warnings, "the connector has no initiator: nodes log in under their own names, which the array may not admit, or to which it may show the volume under another LUN")
+		result.Warnings = append(result.Warnings, "the connector has no initiator: nodes log in under their own names, which the array may not admit, or to which it may show the volume under a different LUN")
 	}
 	if user, err := r.Connection.text("auth_username"); err == nil && r.Connector.Initiator != "" && strings.HasPrefix(user, "iqn.") && user != r.Connector.Initiator {
 		result.Warnings = append(result.Warnings, fmt.Sprintf(
@@ -85,10 +102,6 @@ func mapISCSI(r request) (Result, error) {
 	return result, nil
 }
 
-// iscsiInterfacePattern is a name that open-iscsi gives a file, as long as
-// its limit.
-var iscsiInterfacePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$`)
-
 // iscsiInterface is the open-iscsi interface through which nodes log in. The
 // default one speaks TCP, which an RDMA-only portal refuses.
 func (r request) iscsiInterface() string {
@@ -102,7 +115,7 @@ func (r request) iscsiInterface() string {
 	}
 }
 
-// withHint adds to what the native source cannot express that a driver may.
+// withHint adds to a limit of the native source that a driver may not have it.
 func (r request) withHint(err error) error {
 	var refusal *Refusal
 	if errors.As(err, &refusal) && refusal.Reason == UnsupportedConnection {
@@ -177,7 +190,7 @@ func (c Connection) chap(prefix, keyPrefix string, data map[string][]byte) (bool
 	case method == "" && username == "" && password == "":
 		return false, nil
 	case method == "":
-		return false, refuse(InvalidConnection, "%s is missing beside a user name or password; the driver of this backend failed to describe the credentials, look in the log of cinder-volume", methodKey)
+		return false, refuse(InvalidConnection, "%s is missing beside a user name or password; this backend's driver failed to describe the credentials, so check the cinder-volume log", methodKey)
 	case !strings.EqualFold(method, "CHAP"):
 		return false, refuse(UnsupportedAuthentication, "%s is %s, but kubelet speaks CHAP only; set the backend to CHAP or to no authentication", methodKey, c.quote(method))
 	}
@@ -186,7 +199,7 @@ func (c Connection) chap(prefix, keyPrefix string, data map[string][]byte) (bool
 		{passwordKey, "password", password},
 	} {
 		if credential.value == "" {
-			return false, refuse(InvalidConnection, "%s is missing although %s is %s; look in the log of cinder-volume why the driver sends half of the credentials", credential.key, methodKey, c.quote(method))
+			return false, refuse(InvalidConnection, "%s is missing although %s is %s; check the cinder-volume log to see why the driver sends only part of the credentials", credential.key, methodKey, c.quote(method))
 		}
 		if hasControl(credential.value) {
 			return false, refuse(InvalidConnection, "%s holds control characters, which open-iscsi cannot take; give the backend other credentials", credential.key)
@@ -196,9 +209,9 @@ func (c Connection) chap(prefix, keyPrefix string, data map[string][]byte) (bool
 	return true, nil
 }
 
-// iscsiFacts are the paths for a driver of the operator's choice: the primary
-// one, and all of them in parallel lists. lun is missing where the paths differ
-// in it. What contradicts itself is refused for every driver.
+// iscsiFacts returns the paths for a driver of the operator's choice: the primary
+// one, and all of them in parallel lists. lun is missing if the paths have
+// different LUNs. Contradictions are refused for every driver.
 func iscsiFacts(r request) (facts, *Refusal, error) {
 	paths, _, err := iscsiPaths(r.Connection.withoutLimits())
 	if err != nil {
@@ -244,8 +257,8 @@ var (
 	plainTargetPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.,_:-]*$`)
 )
 
-// targetNameProblem says what keeps a name from being the name of an iSCSI
-// node, as the rest of a sentence; it is empty when nothing does.
+// targetNameProblem describes why a name cannot be the name of an iSCSI node, as
+// the rest of a sentence. It is empty if it can.
 func targetNameProblem(name string) string {
 	switch {
 	case len(name) > longestTargetName:
@@ -266,7 +279,7 @@ func targetNameProblem(name string) string {
 // target reads the name of a target.
 func (c Connection) target(field, name string) (string, error) {
 	if name == "" {
-		return "", refuse(InvalidConnection, "%s is empty; look in the log of cinder-volume why the volume has no target", field)
+		return "", refuse(InvalidConnection, "%s is empty; check the cinder-volume log to see why the volume has no target", field)
 	}
 	switch problem := targetNameProblem(name); {
 	case problem == "":
@@ -288,14 +301,14 @@ func (c Connection) lun(field string, value any) (int32, error) {
 }
 
 func (c Connection) largeLUN(field string, value any) *Refusal {
-	return refuse(UnsupportedConnection, "%s is %s, but Kubernetes accepts LUNs from 0 to %d only; let the array assign a lower one, for example by fewer volumes per host entry", field, c.quote(value), largestLUN)
+	return refuse(UnsupportedConnection, "%s is %s, but Kubernetes accepts LUNs from 0 to %d only; let the array assign a lower one, for example with fewer volumes per host entry", field, c.quote(value), largestLUN)
 }
 
 // anyLUN reads a logical unit number. Drivers send it as a number or as digits
 // in a string. A boolean, a fraction or a missing value is never taken for 0
 // or 1: another volume may be there.
 func (c Connection) anyLUN(field string, value any) (int32, error) {
-	digits := ""
+	var digits string
 	switch typed := value.(type) {
 	case json.Number:
 		digits = typed.String()
@@ -306,7 +319,7 @@ func (c Connection) anyLUN(field string, value any) (int32, error) {
 	}
 	switch {
 	case negativeNumber.MatchString(digits):
-		return 0, refuse(InvalidConnection, "%s is %s, and drivers use negative numbers for \"not found\"; look in the log of cinder-volume why the volume has no LUN", field, c.quote(value))
+		return 0, refuse(InvalidConnection, "%s is %s, and drivers use negative numbers for \"not found\"; check the cinder-volume log to see why the volume has no LUN", field, c.quote(value))
 	case !wholeNumber.MatchString(digits):
 		return 0, c.wrongType(field, value, "a whole number in decimal digits")
 	}

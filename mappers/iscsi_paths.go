@@ -49,8 +49,8 @@ func iscsiPaths(c Connection) ([]iscsiPath, []string, error) {
 		return nil, nil, c.missingKeys(flat)
 	}
 
-	// One LUN per source. Where paths differ, the lists join two arrays, and
-	// choosing one of them would drop the fail-over the volume was made for.
+	// A source has one LUN. If paths differ, the lists join two arrays, and
+	// choosing one of them would lose the failover that the volume is for.
 	for _, path := range listed {
 		if path.lun != listed[0].lun && !c.unlimited {
 			return nil, nil, refuse(UnsupportedConnection,
@@ -111,8 +111,7 @@ func (c Connection) flatPath() (flatPath, error) {
 	return flat, nil
 }
 
-// pathLists are the lists of a connection. Lists that are there have the same
-// length.
+// pathLists are the lists of a connection. Those that it has are of equal length.
 type pathLists struct {
 	portals []address
 	targets []string
@@ -158,14 +157,14 @@ func (c Connection) pathLists() (pathLists, error) {
 	for _, length := range []int{len(lists.portals), len(lists.targets), len(lists.luns)} {
 		if length != 0 && length != longest {
 			present, _ := lists.describe()
-			return lists, refuse(InvalidConnection, "the lists %s differ in length, so which portal serves which target is unknown; look in the log of cinder-volume for a controller or port that is down", present)
+			return lists, refuse(InvalidConnection, "the lists %s differ in length, so which portal serves which target is unknown; check the cinder-volume log for a controller or port that is down", present)
 		}
 	}
 	return lists, nil
 }
 
-// describe names the lists that are there, with their lengths, and those that
-// are not.
+// describe names the lists that the connection has, with their lengths, and those
+// that it lacks.
 func (l pathLists) describe() (present, absent string) {
 	var there, missing []string
 	for _, list := range []struct {
@@ -181,7 +180,7 @@ func (l pathLists) describe() (present, absent string) {
 	return strings.Join(there, ", "), strings.Join(missing, " and ")
 }
 
-// listedPaths pairs the lists. As in os-brick there are paths only where both
+// listedPaths pairs the lists. As in os-brick, there are paths only if both
 // portals and targets are listed, and a flat LUN stands for a missing list of
 // LUNs. Other lists are left aside with a warning when the flat keys give a
 // path without them.
@@ -214,7 +213,7 @@ func (c Connection) listedPaths(flat flatPath) ([]iscsiPath, []string, error) {
 	if index := slices.IndexFunc(lists.luns, func(lun int32) bool { return lun != flat.lun }); index >= 0 {
 		return nil, nil, c.contradiction(fmt.Sprintf("%s is %d", at(lunsKey, index), lists.luns[index]))
 	}
-	return nil, []string{fmt.Sprintf("%s cannot be paired without %s and is not used: the volume has the one path of the flat keys", present, absent)}, nil
+	return nil, []string{fmt.Sprintf("%s cannot be paired without %s and is not used: the volume has only the path of the flat keys", present, absent)}, nil
 }
 
 // checkPair refuses a complete flat path that the lists contradict.
@@ -234,12 +233,12 @@ func (c Connection) checkPair(flat flatPath, listed []iscsiPath) error {
 }
 
 func (c Connection) contradiction(what string) *Refusal {
-	return refuse(InvalidConnection, "the flat keys (%s) contradict the lists (%s): %s; look in the log of cinder-volume, the driver of this backend failed to describe the connection",
+	return refuse(InvalidConnection, "the flat keys (%s) contradict the lists (%s): %s; check the cinder-volume log, because this backend's driver failed to describe the connection",
 		strings.Join([]string{portalKey, targetKey, lunKey}, ", "), strings.Join([]string{portalsKey, targetsKey, lunsKey}, ", "), what)
 }
 
-// missingKeys says which flat keys are missing. Those that no list replaces
-// are the cause; when each is replaced by some list, the lists are no whole.
+// missingKeys names the flat keys that are missing. Those that no list replaces are
+// the cause. If a list replaces each of them, the lists are incomplete.
 func (c Connection) missingKeys(flat flatPath) *Refusal {
 	var missing, irreplaceable []string
 	for _, key := range []struct {
@@ -261,14 +260,14 @@ func (c Connection) missingKeys(flat flatPath) *Refusal {
 	if len(missing) > 1 {
 		verb = "are"
 	}
-	return refuse(InvalidConnection, "%s %s missing and the lists give no whole path either; look in the log of cinder-volume why the driver sends half of a path (a missing LUN is never taken for 0)",
+	return refuse(InvalidConnection, "%s %s missing and the lists do not give a complete path either; check the cinder-volume log to see why the driver sends only part of a path (a missing LUN is never taken for 0)",
 		strings.Join(missing, " and "), verb)
 }
 
 // portal reads "host:port".
 func (c Connection) portal(field, value string) (address, error) {
 	if value == "" {
-		return address{}, refuse(InvalidConnection, "%s is empty; look in the log of cinder-volume why the volume has no target", field)
+		return address{}, refuse(InvalidConnection, "%s is empty; check the cinder-volume log to see why the volume has no target", field)
 	}
 	portal, err := parsePortal(value)
 	if err != nil {

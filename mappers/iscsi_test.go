@@ -58,14 +58,14 @@ func mapOtherwise(protocol string) string {
 
 func TestISCSIRefusals(t *testing.T) {
 	const (
-		look    = "; the driver of this backend failed to describe the connection, look in the log of cinder-volume"
+		look    = "; this backend's driver failed to describe the connection, so check the cinder-volume log"
 		portals = "; expected host:port or [IPv6]:port, correct the backend's iSCSI address in cinder.conf"
 		targets = "; set a standard target name on the array, or use a backend with one"
-		half    = " missing and the lists give no whole path either; look in the log of cinder-volume why the driver sends half of a path (a missing LUN is never taken for 0)"
+		half    = " missing and the lists do not give a complete path either; check the cinder-volume log to see why the driver sends only part of a path (a missing LUN is never taken for 0)"
 		flat    = "the flat keys (target_portal, target_iqn, target_lun) contradict the lists (target_portals, target_iqns, target_luns): "
-		driver  = "; look in the log of cinder-volume, the driver of this backend failed to describe the connection"
-		lengths = " differ in length, so which portal serves which target is unknown; look in the log of cinder-volume for a controller or port that is down"
-		creds   = "; look in the log of cinder-volume why the driver sends half of the credentials"
+		driver  = "; check the cinder-volume log, because this backend's driver failed to describe the connection"
+		lengths = " differ in length, so which portal serves which target is unknown; check the cinder-volume log for a controller or port that is down"
+		creds   = "; check the cinder-volume log to see why the driver sends only part of the credentials"
 	)
 	invalid, unsupported := mappers.InvalidConnection, mappers.UnsupportedConnection
 	for name, test := range map[string]struct {
@@ -86,12 +86,12 @@ func TestISCSIRefusals(t *testing.T) {
 		"portal IPv6 bare, no port":      {onePath(fields{"target_portal": "2001:db8::1"}), invalid, `target_portal is "2001:db8::1", which is an IPv6 address without brackets` + portals},
 		"portal IPv4 in brackets":        {onePath(fields{"target_portal": "[192.0.2.1]:3260"}), invalid, `target_portal is "[192.0.2.1]:3260", which has something else than an IPv6 address in brackets` + portals},
 		"portal of two ports":            {onePath(fields{"target_portal": "192.0.2.1:3260:3260"}), invalid, `target_portal is "192.0.2.1:3260:3260", which is not an address and a port` + portals},
-		"portal empty in the list":       {twoPaths(fields{"target_portals": []string{"192.0.2.1:3260", ""}}), invalid, "target_portals[1] is empty; look in the log of cinder-volume why the volume has no target"},
+		"portal empty in the list":       {twoPaths(fields{"target_portals": []string{"192.0.2.1:3260", ""}}), invalid, "target_portals[1] is empty; check the cinder-volume log to see why the volume has no target"},
 		"portal a list of parts":         {twoPaths(fields{"target_portals": []any{[]any{"192.0.2.1", 3260}, "a:1"}}), invalid, "target_portals[0] is a list, expected a string" + look},
 		"portals a string":               {onePath(fields{"target_portals": "192.0.2.1:3260"}), invalid, `target_portals is "192.0.2.1:3260", expected a list` + look},
 		"targets an object":              {onePath(fields{"target_iqns": fields{"0": targetA}}), invalid, "target_iqns is an object, expected a list" + look},
 		"luns a string":                  {twoPaths(fields{"target_luns": "11"}), invalid, `target_luns is "11", expected a list` + look},
-		"target empty":                   {onePath(fields{"target_iqn": ""}), invalid, "target_iqn is empty; look in the log of cinder-volume why the volume has no target"},
+		"target empty":                   {onePath(fields{"target_iqn": ""}), invalid, "target_iqn is empty; check the cinder-volume log to see why the volume has no target"},
 		"target a list":                  {onePath(fields{"target_iqn": []string{targetA}}), invalid, "target_iqn is a list, expected a string" + look},
 		"target without a name":          {onePath(fields{"target_iqn": "iqn.2001-03.target0000"}), unsupported, `target_iqn is "iqn.2001-03.target0000", which is not of the form iqn.<year>-<month>.<reversed domain>:<name>` + targets},
 		"target in capitals":             {onePath(fields{"target_iqn": "IQN.2010-10.org.example:a"}), unsupported, `target_iqn is "IQN.2010-10.org.example:a", which starts with none of iqn., eui. and naa., which Kubernetes demands` + targets},
@@ -106,10 +106,10 @@ func TestISCSIRefusals(t *testing.T) {
 		"lun in hexadecimal":     {onePath(fields{"target_lun": "0x1"}), invalid, `target_lun is "0x1", expected a whole number in decimal digits` + look},
 		"lun maybe octal":        {onePath(fields{"target_lun": "010"}), invalid, `target_lun is "010", expected a whole number in decimal digits` + look},
 		"lun empty":              {onePath(fields{"target_lun": ""}), invalid, `target_lun is "", expected a whole number in decimal digits` + look},
-		"lun negative in string": {onePath(fields{"target_lun": "-1"}), invalid, `target_lun is "-1", and drivers use negative numbers for "not found"; look in the log of cinder-volume why the volume has no LUN`},
-		"lun minus zero":         {onePath(fields{"target_lun": json.Number("-0")}), invalid, `target_lun is -0, and drivers use negative numbers for "not found"; look in the log of cinder-volume why the volume has no LUN`},
-		"lun 256":                {onePath(fields{"target_lun": 256}), unsupported, "target_lun is 256, but Kubernetes accepts LUNs from 0 to 255 only; let the array assign a lower one, for example by fewer volumes per host entry"},
-		"lun beyond 64 bits":     {onePath(fields{"target_lun": json.Number("18446744073709551617")}), unsupported, "target_lun is 18446744073709551617, but Kubernetes accepts LUNs from 0 to 255 only; let the array assign a lower one, for example by fewer volumes per host entry"},
+		"lun negative in string": {onePath(fields{"target_lun": "-1"}), invalid, `target_lun is "-1", and drivers use negative numbers for "not found"; check the cinder-volume log to see why the volume has no LUN`},
+		"lun minus zero":         {onePath(fields{"target_lun": json.Number("-0")}), invalid, `target_lun is -0, and drivers use negative numbers for "not found"; check the cinder-volume log to see why the volume has no LUN`},
+		"lun 256":                {onePath(fields{"target_lun": 256}), unsupported, "target_lun is 256, but Kubernetes accepts LUNs from 0 to 255 only; let the array assign a lower one, for example with fewer volumes per host entry"},
+		"lun beyond 64 bits":     {onePath(fields{"target_lun": json.Number("18446744073709551617")}), unsupported, "target_lun is 18446744073709551617, but Kubernetes accepts LUNs from 0 to 255 only; let the array assign a lower one, for example with fewer volumes per host entry"},
 		"lun null in the list":   {twoPaths(fields{"target_luns": []any{1, nil}}), invalid, "target_luns[1] is null, expected a whole number" + look},
 		"lun false in the list":  {twoPaths(fields{"target_luns": []any{1, false}}), invalid, "target_luns[1] is false, expected a whole number" + look},
 
@@ -131,7 +131,7 @@ func TestISCSIRefusals(t *testing.T) {
 		"CHAP without a user":           {onePath(fields{"auth_method": "CHAP", "auth_username": "", "auth_password": "not-a-real-secret"}), invalid, `auth_username is missing although auth_method is "CHAP"` + creds},
 		"CHAP with a number":            {onePath(fields{"auth_method": "CHAP", "auth_username": 5, "auth_password": "not-a-real-secret"}), invalid, "auth_username is 5, expected a string" + look},
 		"CHAP with a line break":        {onePath(fields{"auth_method": "CHAP", "auth_username": "user", "auth_password": "not-a-real\nsecret"}), invalid, "auth_password holds control characters, which open-iscsi cannot take; give the backend other credentials"},
-		"credentials without a method":  {onePath(fields{"auth_username": "user", "auth_password": "not-a-real-secret"}), invalid, "auth_method is missing beside a user name or password; the driver of this backend failed to describe the credentials, look in the log of cinder-volume"},
+		"credentials without a method":  {onePath(fields{"auth_username": "user", "auth_password": "not-a-real-secret"}), invalid, "auth_method is missing beside a user name or password; this backend's driver failed to describe the credentials, so check the cinder-volume log"},
 		"another method":                {onePath(fields{"auth_method": "SRP", "auth_username": "user", "auth_password": "not-a-real-secret"}), mappers.UnsupportedAuthentication, `auth_method is "SRP", but kubelet speaks CHAP only; set the backend to CHAP or to no authentication`},
 		"discovery without a password":  {onePath(fields{"discovery_auth_method": "CHAP", "discovery_auth_username": "user"}), invalid, `discovery_auth_password is missing although discovery_auth_method is "CHAP"` + creds},
 		"discovery by another method":   {onePath(fields{"discovery_auth_method": "KRB5"}), mappers.UnsupportedAuthentication, `discovery_auth_method is "KRB5", but kubelet speaks CHAP only; set the backend to CHAP or to no authentication`},
@@ -177,8 +177,8 @@ func TestISCSIPaths(t *testing.T) {
 		"numbers at a target's end":       {data: onePath(fields{"target_iqn": "iqn.2006-08.com.huawei:oceanstor:21004846fb8ca15f::22004:192.0.2.1"}), target: "iqn.2006-08.com.huawei:oceanstor:21004846fb8ca15f::22004:192.0.2.1", lun: 1, portals: []string{"192.0.2.1:3260"}},
 		"eui name":                        {data: onePath(fields{"target_iqn": "eui.02004567A425678D"}), target: "eui.02004567A425678D", lun: 1, portals: []string{"192.0.2.1:3260"}},
 		"naa name":                        {data: onePath(fields{"target_iqn": "naa.62004567BA64678D0123456789ABCDEF"}), target: "naa.62004567BA64678D0123456789ABCDEF", lun: 1, portals: []string{"192.0.2.1:3260"}},
-		"luns beside a flat path":         {data: onePath(fields{"target_luns": []int{1, 1}}), target: targetA, lun: 1, portals: []string{"192.0.2.1:3260"}, warnings: []string{"target_luns (2) cannot be paired without target_portals and target_iqns and is not used: the volume has the one path of the flat keys"}},
-		"two lists beside a flat path":    {data: onePath(twoPaths(fields{"target_iqns": nil})), target: targetA, lun: 1, portals: []string{"192.0.2.1:3260"}, warnings: []string{"target_portals (2), target_luns (2) cannot be paired without target_iqns and is not used: the volume has the one path of the flat keys"}},
+		"luns beside a flat path":         {data: onePath(fields{"target_luns": []int{1, 1}}), target: targetA, lun: 1, portals: []string{"192.0.2.1:3260"}, warnings: []string{"target_luns (2) cannot be paired without target_portals and target_iqns and is not used: the volume has only the path of the flat keys"}},
+		"two lists beside a flat path":    {data: onePath(twoPaths(fields{"target_iqns": nil})), target: targetA, lun: 1, portals: []string{"192.0.2.1:3260"}, warnings: []string{"target_portals (2), target_luns (2) cannot be paired without target_iqns and is not used: the volume has only the path of the flat keys"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			result, err := mapData(t, "iscsi", test.data, plainRequest())

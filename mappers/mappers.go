@@ -1,6 +1,6 @@
 // Package mappers turns what Cinder says about a connected volume into what a
-// kubelet needs to mount it: a PersistentVolumeSource and, where the target
-// asks for credentials, the Secret that the source refers to.
+// kubelet needs to mount it: a PersistentVolumeSource and, if the target asks for
+// credentials, the Secret that the source refers to.
 //
 // The package is pure: it does no I/O, reads no clock and draws no random
 // numbers, so the same Request always gives the same Result. Everything it
@@ -19,6 +19,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 )
 
 // Options are the settings that all mappings of a process share.
@@ -27,47 +29,30 @@ type Options struct {
 	// Secrets of its volumes. Required: references without a namespace would
 	// be looked up in the namespace of the pod, which tenants can read.
 	SecretNamespace string
+	// Protocols are the protocols to map, such as those of BuiltIn. Required.
+	Protocols Protocols
 }
 
 // Registry maps connections by their protocol. It is immutable and safe for
 // concurrent use.
 type Registry struct {
 	secretNamespace string
-	protocols       map[string]protocol
+	protocols       Protocols
+	described       mapping.Protocols
 }
 
-// protocol is what this package knows about the connections of one protocol.
-type protocol struct {
-	// builtIn maps them where the operator's mapping writes no fields of its
-	// own. Everything that holds for every protocol (encryption, access modes
-	// that nothing can honor, front-end QoS) has been dealt with by
-	// Registry.Map.
-	builtIn func(request) (Result, error)
-	// facts reads and checks what templates may name below the protocol's own
-	// name, such as .nvmeof.nqn; nil where there is nothing. Its error refuses
-	// the connection whatever the templates name, its refusal only templates
-	// that name the facts.
-	facts func(request) (facts, *Refusal, error)
-}
-
-// facts are values by the names that templates know them by.
-type facts map[string]any
-
-// New returns a Registry of every protocol this package knows.
+// New returns a Registry of protocols.
 func New(options Options) (*Registry, error) {
 	if options.SecretNamespace == "" {
 		return nil, errors.New("mappers: Options.SecretNamespace is empty, expected the provisioner's own namespace")
 	}
+	if len(options.Protocols) == 0 {
+		return nil, errors.New("mappers: Options.Protocols is empty, expected those of BuiltIn")
+	}
 	return &Registry{
 		secretNamespace: options.SecretNamespace,
-		protocols: map[string]protocol{
-			"fibre_channel": {builtIn: mapFibreChannel, facts: fibreChannelFacts},
-			"iscsi":         {builtIn: mapISCSI, facts: iscsiFacts},
-			"iser":          {builtIn: mapISCSI, facts: iscsiFacts},
-			"nfs":           {builtIn: mapNFS, facts: nfsFacts},
-			"nvmeof":        {builtIn: mapNVMeOF, facts: nvmeofFacts},
-			"rbd":           {builtIn: mapRBD, facts: rbdFacts},
-		},
+		protocols:       options.Protocols,
+		described:       options.Protocols.Describe(),
 	}, nil
 }
 
@@ -75,6 +60,9 @@ func New(options Options) (*Registry, error) {
 func (r *Registry) Protocols() []string {
 	return slices.Sorted(maps.Keys(r.protocols))
 }
+
+// Describe describes the protocols to the policy, the metrics and the commands.
+func (r *Registry) Describe() mapping.Protocols { return r.described }
 
 // Request is one volume to map.
 type Request struct {
@@ -86,8 +74,8 @@ type Request struct {
 	// SecretName is the name the Secret will have, should the volume need one
 	// of its own.
 	SecretName string
-	// Backend is the backend's name in the policy, after which Secrets are
-	// called that its volumes share. Without it every volume has its own.
+	// Backend is the backend's name in the policy. It is part of the names of
+	// Secrets that its volumes share. Without it every volume has its own.
 	Backend string
 	// AccessModes are those of the claim, which the PersistentVolume will
 	// carry. A claim of ReadOnlyMany alone makes the source read-only.
@@ -100,17 +88,17 @@ type Request struct {
 	FSType string
 	// Block is set for a claim of volumeMode Block.
 	Block bool
-	// Encrypted is what Cinder says of the volume itself (its "encrypted"
+	// Encrypted is what Cinder says about the volume itself (its "encrypted"
 	// attribute); older drivers leave it out of the connection.
 	Encrypted bool
-	// MultiAttach is what Cinder says of the volume itself (its "multiattach"
+	// MultiAttach is what Cinder says about the volume itself (its "multiattach"
 	// attribute, from the volume type): several hosts may write to it at once.
 	MultiAttach bool
-	// Connector is whom Cinder was asked to export the volume to.
+	// Connector is the connector to which Cinder exported the volume.
 	Connector Connector
 	// Mappings are the operator's settings for the backend, by protocol in
 	// lower case (the policy's backends[].mapping).
-	Mappings map[string]Mapping
+	Mappings map[string]mapping.Mapping
 
 	// Volume, Claim and Tenant are for the templates of mappings.
 	Volume Volume
@@ -118,8 +106,8 @@ type Request struct {
 	Tenant string
 }
 
-// Connector is what Cinder was told about the nodes. Arrays mask volumes by
-// it, so nodes must present themselves alike. What is empty is not known.
+// Connector describes the nodes to Cinder. Arrays mask volumes by it, so all nodes
+// must present themselves in the same way. An empty field is not known.
 type Connector struct {
 	Host string
 	// Initiator is the iSCSI name under which nodes have to log in.
@@ -148,8 +136,8 @@ type Secret struct {
 	Namespace, Name string
 	Type            corev1.SecretType
 	Data            map[string][]byte
-	// Shared says that other volumes of the backend have the same one: it must
-	// stay as long as one of them needs it.
+	// Shared means that other volumes of the backend use the same Secret. It must
+	// stay as long as any of them needs it.
 	Shared bool
 }
 
@@ -178,8 +166,8 @@ type Result struct {
 	// Secret must exist before the PersistentVolume does; nil when the source
 	// needs none that the provisioner keeps.
 	Secret *Secret
-	// MountOptions go into the PersistentVolume's spec, beside those of the
-	// StorageClass.
+	// MountOptions go into the PersistentVolume's spec, in addition to those of
+	// the StorageClass.
 	MountOptions []string
 	// ReadOnly reports whether the source forces read-only mounts.
 	ReadOnly bool
@@ -234,7 +222,7 @@ func (r *Registry) Map(in Request) (Result, error) {
 // settle decides what does not depend on the protocol.
 func (r *Registry) settle(in Request) (request, error) {
 	connection := in.Connection
-	settled := request{Request: in, protocol: connection.protocol, secretNamespace: r.secretNamespace}
+	settled := request{Request: in, protocol: connection.protocol, secretNamespace: r.secretNamespace, protocols: r.described}
 	settled.mapping = in.Mappings[connection.protocol]
 	if connection.protocol == "" {
 		return settled, refuse(InvalidConnection, "there is no connection; connect the volume before it is mapped")
@@ -254,7 +242,7 @@ func (r *Registry) settle(in Request) (request, error) {
 	if slices.Contains(in.AccessModes, corev1.ReadWriteMany) && !in.MultiAttach {
 		return settled, refuse(UnsupportedAccessMode, "access mode ReadWriteMany needs a volume that several hosts may use at once, and Cinder says multiattach is false; use a volume type with the extra spec multiattach=\"<is> True\", or use ReadWriteOnce")
 	}
-	if err := settled.checkForm(); err != nil {
+	if err := settled.checkMapping(); err != nil {
 		return settled, err
 	}
 	access, err := connection.text("access_mode")
@@ -262,13 +250,13 @@ func (r *Registry) settle(in Request) (request, error) {
 		return settled, err
 	}
 	if access != "" && access != "rw" && access != "ro" {
-		return settled, refuse(InvalidConnection, "access_mode is %s, expected \"rw\" or \"ro\"; look in the log of cinder-volume", connection.quote(access))
+		return settled, refuse(InvalidConnection, "access_mode is %s, expected \"rw\" or \"ro\"; check the cinder-volume log", connection.quote(access))
 	}
 	settled.readOnly = access == "ro" || connection.readOnly || settled.mapping.ReadOnly || onlyReading(in.AccessModes)
 	return settled, nil
 }
 
-// unknownProtocol names the way out: a mapping, or another volume type.
+// unknownProtocol names the remedies: a mapping, or another volume type.
 func (r *Registry) unknownProtocol(protocol string) *Refusal {
 	return refuse(UnsupportedProtocol, "protocol %s is unknown (known: %s); use a volume type whose backend speaks one of these, or write mapping.%s for the backend in the policy, with the CSI or FlexVolume driver that attaches such volumes",
 		protocol, strings.Join(r.Protocols(), ", "), protocol)
@@ -290,14 +278,13 @@ func (c Connection) qosWarnings() ([]string, error) {
 		return nil, nil
 	}
 	names := slices.Sorted(maps.Keys(specs))
-	return []string{fmt.Sprintf("the volume type's front-end QoS (%s) is not enforced: kubelet has no such limits; move them to the back-end where the driver can",
+	return []string{fmt.Sprintf("the volume type's front-end QoS (%s) is not enforced: kubelet has no such limits; move them to the back end if the driver can enforce them",
 		c.quote(strings.Join(names, ", ")))}, nil
 }
 
 // CheckAccessModes refuses the access modes that no source of any protocol
-// here can honor, so that a claim can be turned down before a volume is made
-// for it. Modes that pass may still be refused by Map for a certain protocol or
-// volume. The error is a *Refusal of reason UnsupportedAccessMode.
+// here can honor, so that a claim can be rejected before a volume is created
+// for it. Map may still refuse other modes for a certain protocol or volume. The error is a *Refusal of reason UnsupportedAccessMode.
 func CheckAccessModes(modes []corev1.PersistentVolumeAccessMode, block bool) error {
 	for _, mode := range modes {
 		switch mode {
@@ -324,15 +311,16 @@ func onlyReading(modes []corev1.PersistentVolumeAccessMode) bool {
 type request struct {
 	Request
 	protocol string
-	// mapping is the operator's for the protocol, zero where there is none.
-	mapping         Mapping
+	// mapping is the operator's mapping of the protocol, or zero.
+	mapping         mapping.Mapping
 	readOnly        bool
 	secretNamespace string
+	protocols       mapping.Protocols
 }
 
-// filesystem is what goes into the source's fsType. It is never left empty for
-// a filesystem: kubelet would use ext4 all the same for a native source, but
-// skip fsGroup for a CSI source (pkg/volume/csi, supportsFSGroup).
+// filesystem returns the source's fsType. It is never empty for a filesystem:
+// kubelet would still use ext4 for a native source, but it would skip fsGroup for
+// a CSI source (pkg/volume/csi, supportsFSGroup).
 func (r request) filesystem() string {
 	switch {
 	case r.Block:

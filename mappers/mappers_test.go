@@ -1,7 +1,10 @@
 package mappers_test
 
 import (
+	"encoding/json"
 	"errors"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -9,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 )
 
 func TestNewNeedsANamespaceForSecrets(t *testing.T) {
@@ -96,12 +100,12 @@ func TestReadOnly(t *testing.T) {
 			t.Run(name+"/"+protocol, func(t *testing.T) {
 				request := plainRequest()
 				request.AccessModes = test.claim
-				request.Mappings = map[string]mappers.Mapping{"rbd": {ClusterID: "ceph-1", NodeStageSecretRef: &corev1.SecretReference{Name: "a", Namespace: "b"}}}
+				request.Mappings = map[string]mapping.Mapping{"rbd": {As: mapping.CSI, ClusterID: "ceph-1", NodeStageSecretRef: &corev1.SecretReference{Name: "a", Namespace: "b"}}}
 				result, err := mapDocument(registry, []byte(document), request)
 				if err != nil {
 					t.Fatal(err)
 				}
-				inSource := false
+				var inSource bool
 				if result.Source.ISCSI != nil {
 					inSource = result.Source.ISCSI.ReadOnly
 				} else {
@@ -118,32 +122,46 @@ func TestReadOnly(t *testing.T) {
 	}
 }
 
-// soundConnection is the data of a connection that maps, and the mapping that
-// it needs.
-func soundConnection(t *testing.T, protocol string) (string, mappers.Mapping) {
+// soundConnection finds a golden case that maps without anything special. It
+// returns the data of the connection, without braces, and the mapping.
+func soundConnection(t *testing.T, protocol string) (string, mapping.Mapping) {
 	t.Helper()
-	csi := mappers.Mapping{As: mappers.FormCSI, Driver: "csi.example.org"}
-	switch protocol {
-	case "fibre_channel":
-		return `"target_wwn": ["500a098280feeba5"], "target_lun": 1`, mappers.Mapping{}
-	case "iscsi", "iser":
-		return `"target_portal": "192.0.2.1:3260", "target_iqn": "iqn.2010-10.org.openstack:a", "target_lun": 1`, mappers.Mapping{}
-	case "nfs":
-		return `"export": "192.0.2.9:/export", "name": "volume-1"`, csi
-	case "nvmeof":
-		return `"target_nqn": "nqn.2014-08.org.example:a", "portals": [["192.0.2.1", 4420, "tcp"]]`, csi
-	case "rbd":
-		return `"name": "volumes/volume-1"`, mappers.Mapping{ClusterID: "ceph-1", NodeStageSecretRef: &corev1.SecretReference{Name: "a", Namespace: "b"}}
+	for _, path := range goldenPaths(t) {
+		if filepath.Base(filepath.Dir(path)) != protocol {
+			continue
+		}
+		if _, err := os.Stat(strings.TrimSuffix(path, ".json") + ".golden.yaml"); err != nil {
+			continue
+		}
+		read, request := readGolden(t, path)
+		var document struct {
+			Data map[string]any `json:"data"`
+		}
+		if err := json.Unmarshal(read.Document, &document); err != nil {
+			t.Fatal(err)
+		}
+		settings := request.Mappings[protocol]
+		if document.Data == nil || request.Block || request.AccessModes[0] != corev1.ReadWriteOnce || settings.ReadOnly || settings.As == mapping.FlexVolume {
+			continue
+		}
+		for _, varied := range []string{"access_mode", "encrypted", "qos_specs"} {
+			delete(document.Data, varied)
+		}
+		data, err := json.Marshal(document.Data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data[1 : len(data)-1]), settings
 	}
-	t.Fatalf("there is no sound connection of protocol %s to test with", protocol)
-	return "", mappers.Mapping{}
+	t.Fatalf("testdata/%s has no plain case that maps", protocol)
+	return "", mapping.Mapping{}
 }
 
 // What holds for every protocol is checked for every protocol.
 func TestRefusalsOfEveryProtocol(t *testing.T) {
 	registry := newRegistry(t)
 	const encrypted = "encrypted is true, but a kubelet cannot open the volume's LUKS layer and would format it; use a volume type without encryption"
-	const look = "; the driver of this backend failed to describe the connection, look in the log of cinder-volume"
+	const look = "; this backend's driver failed to describe the connection, so check the cinder-volume log"
 	for name, test := range map[string]struct {
 		fields string
 		change func(*mappers.Request)
@@ -154,7 +172,7 @@ func TestRefusalsOfEveryProtocol(t *testing.T) {
 		"encrypted in Python":     {fields: `"encrypted": "True"`, reason: mappers.EncryptedVolume, want: encrypted},
 		"encrypted by the volume": {fields: `"encrypted": false`, change: func(r *mappers.Request) { r.Encrypted = true }, reason: mappers.EncryptedVolume, want: encrypted},
 		"encrypted unclear":       {fields: `"encrypted": 1`, reason: mappers.InvalidConnection, want: "encrypted is 1, expected true or false" + look},
-		"access mode unknown":     {fields: `"access_mode": "wo"`, reason: mappers.InvalidConnection, want: `access_mode is "wo", expected "rw" or "ro"; look in the log of cinder-volume`},
+		"access mode unknown":     {fields: `"access_mode": "wo"`, reason: mappers.InvalidConnection, want: `access_mode is "wo", expected "rw" or "ro"; check the cinder-volume log`},
 		"access mode no text":     {fields: `"access_mode": ["ro"]`, reason: mappers.InvalidConnection, want: "access_mode is a list, expected a string" + look},
 		"qos no object":           {fields: `"qos_specs": "iops"`, reason: mappers.InvalidConnection, want: `qos_specs is "iops", expected an object` + look},
 		"claim of many writers":   {fields: `"access_mode": "rw"`, change: func(r *mappers.Request) { r.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany} }, reason: mappers.UnsupportedAccessMode, want: "access mode ReadWriteMany is for volumeMode Block only, because a Cinder volume is a disk, and its filesystem breaks when two nodes mount it for writing; use ReadWriteOnce or ReadOnlyMany"},
@@ -164,9 +182,9 @@ func TestRefusalsOfEveryProtocol(t *testing.T) {
 	} {
 		for _, protocol := range registry.Protocols() {
 			t.Run(name+"/"+protocol, func(t *testing.T) {
-				data, mapping := soundConnection(t, protocol)
+				data, settings := soundConnection(t, protocol)
 				request := plainRequest()
-				request.Mappings = map[string]mappers.Mapping{protocol: mapping}
+				request.Mappings = map[string]mapping.Mapping{protocol: settings}
 				document := func(fields string) []byte {
 					return []byte(`{"driver_volume_type": "` + protocol + `", "data": {` + data + fields + `}}`)
 				}
@@ -189,9 +207,9 @@ func TestManyWritersOfARawVolume(t *testing.T) {
 	registry := newRegistry(t)
 	for _, protocol := range registry.Protocols() {
 		t.Run(protocol, func(t *testing.T) {
-			data, mapping := soundConnection(t, protocol)
+			data, settings := soundConnection(t, protocol)
 			request := plainRequest()
-			request.Mappings = map[string]mappers.Mapping{protocol: mapping}
+			request.Mappings = map[string]mapping.Mapping{protocol: settings}
 			request.Block, request.MultiAttach, request.AccessModes = true, true, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
 			result, err := mapDocument(registry, []byte(`{"driver_volume_type": "`+protocol+`", "data": {`+data+`}}`), request)
 			if err != nil {
@@ -208,18 +226,18 @@ func TestManyWritersOfARawVolume(t *testing.T) {
 func TestFlexVolumeTakesNoMountOptions(t *testing.T) {
 	request := plainRequest()
 	request.MountOptions = []string{"noatime"}
-	request.Mappings = map[string]mappers.Mapping{"nfs": {As: mappers.FormFlexVolume, Driver: "example.org/nfs"}}
+	request.Mappings = map[string]mapping.Mapping{"nfs": {As: mapping.FlexVolume, Driver: "example.org/nfs"}}
 	_, err := mapDocument(newRegistry(t), []byte(`{"driver_volume_type": "nfs", "data": {"export": "192.0.2.9:/export", "name": "volume-1"}}`), request)
 	expectRefusal(t, err, mappers.InvalidMapping, "the StorageClass has mountOptions, and kubelet mounts no FlexVolume with any; remove them from the StorageClass, or map nfs to a CSI driver")
 }
 
 func TestMappingOfUnknownForm(t *testing.T) {
 	request := plainRequest()
-	request.Mappings = map[string]mappers.Mapping{"rbd": {As: "portworx"}, "nfs": {As: "native"}}
+	request.Mappings = map[string]mapping.Mapping{"rbd": {As: "portworx"}, "nfs": {As: "native"}}
 	_, err := mapDocument(newRegistry(t), []byte(`{"driver_volume_type": "rbd", "data": {"name": "volumes/volume-1"}}`), request)
-	expectRefusal(t, err, mappers.InvalidMapping, `mapping.rbd.as is "portworx", expected "native", "csi" or "flexVolume"; correct the backend's mapping`)
+	expectRefusal(t, err, mappers.InvalidMapping, `mapping.rbd.as: unknown kind of volume source "portworx"; the kinds are csi, flexVolume, native`)
 	_, err = mapDocument(newRegistry(t), []byte(`{"driver_volume_type": "nfs", "data": {"export": "a:/b", "name": "volume-1"}}`), request)
-	expectRefusal(t, err, mappers.InvalidMapping, `mapping.nfs.as is "native", but Kubernetes has no source of its own for nfs; name a CSI or FlexVolume driver in the backend's mapping`)
+	expectRefusal(t, err, mappers.InvalidMapping, `mapping.nfs.as: Kubernetes has no native volume source for "nfs"; use csi or flexVolume with a driver`)
 }
 
 // A driver that repeats a password elsewhere must not get it printed.
@@ -231,7 +249,7 @@ func TestSentencesWithholdCredentials(t *testing.T) {
 		"inside a portal":      {`"target_portal": "user:hunter2@192.0.2.1:3260", "auth_password": "hunter2"`, "target_portal is " + withheld + ", which is not an address and a port; expected host:port or [IPv6]:port, correct the backend's iSCSI address in cinder.conf"},
 		"nested credentials":   {`"target_iqn": "label-hunter2", "config": {"vendor": [{"api_token": "hunter2"}]}`, "target_iqn is " + withheld + ", which starts with none of iqn., eui. and naa., which Kubernetes demands; set a standard target name on the array, or use a backend with one" + mapOtherwise("iscsi")},
 		"driver's own word":    {`"target_iqn": "label-hunter2", "chap_pwd": "hunter2"`, "target_iqn is " + withheld + ", which starts with none of iqn., eui. and naa., which Kubernetes demands; set a standard target name on the array, or use a backend with one" + mapOtherwise("iscsi")},
-		"password as a number": {`"auth_password": 12345678`, "auth_password is " + withheld + ", expected a string; the driver of this backend failed to describe the connection, look in the log of cinder-volume"},
+		"password as a number": {`"auth_password": 12345678`, "auth_password is " + withheld + ", expected a string; this backend's driver failed to describe the connection, so check the cinder-volume log"},
 		"method is password":   {`"auth_method": "hunter2", "auth_password": "hunter2"`, "auth_method is " + withheld + ", but kubelet speaks CHAP only; set the backend to CHAP or to no authentication"},
 		"longer than is shown": {`"target_iqn": "` + strings.Repeat("x", 300) + `"`, `target_iqn is "` + strings.Repeat("x", 80) + `...", which is longer than 223 characters; set a standard target name on the array, or use a backend with one` + mapOtherwise("iscsi")},
 	} {
@@ -261,7 +279,7 @@ func TestQoSWarningWithholdsCredentials(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"the volume type's front-end QoS (a value that contains a credential) is not enforced: kubelet has no such limits; move them to the back-end where the driver can"}
+	want := []string{"the volume type's front-end QoS (a value that contains a credential) is not enforced: kubelet has no such limits; move them to the back end if the driver can enforce them"}
 	if !reflect.DeepEqual(result.Warnings, want) {
 		t.Errorf("warnings are %q, expected %q", result.Warnings, want)
 	}

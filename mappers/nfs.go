@@ -4,7 +4,21 @@ import (
 	"path"
 	"regexp"
 	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 )
+
+// nfs describes protocol nfs.
+func nfs() protocol {
+	return protocol{
+		about: mapping.Protocol{
+			Facts:  []string{"export", "server", "path", "file", "format", "options"},
+			Fields: []string{"export", "name", "options", "format"},
+		},
+		builtIn: mapNFS,
+		facts:   nfsFacts,
+	}
+}
 
 // mapNFS refuses protocol nfs: a volume of Cinder's NFS drivers is an image
 // file on an export that all volumes of the backend share. The native source
@@ -44,17 +58,17 @@ func nfsFacts(r request) (facts, *Refusal, error) {
 	server, directory, ok := cutExport(export)
 	switch {
 	case export == "":
-		return nil, nil, refuse(InvalidConnection, "export is missing; look in the log of cinder-volume, the driver of this backend failed to describe the connection")
+		return nil, nil, refuse(InvalidConnection, "export is missing; check the cinder-volume log, because this backend's driver failed to describe the connection")
 	case !ok:
 		return nil, nil, refuse(InvalidConnection, "export is %s, expected host:/path; correct the backend's shares in cinder.conf", c.quote(export))
 	case name == "":
-		return nil, nil, refuse(InvalidConnection, "name is missing, and without the name of its file the volume is the whole export; look in the log of cinder-volume, the driver of this backend failed to describe the connection")
+		return nil, nil, refuse(InvalidConnection, "name is missing, and without the name of its file the volume is the whole export; check the cinder-volume log, because this backend's driver failed to describe the connection")
 	case !imageFileName.MatchString(name):
-		return nil, nil, refuse(InvalidConnection, "name is %s, expected the name of a file without a path; look in the log of cinder-volume, the driver of this backend failed to describe the connection", c.quote(name))
+		return nil, nil, refuse(InvalidConnection, "name is %s, expected the name of a file without a path; check the cinder-volume log, because this backend's driver failed to describe the connection", c.quote(name))
 	}
 	return facts{
 		"export": export, "server": server, "path": directory, "file": name, "format": known(format),
-		// The driver sends a mount command's "-o" with it.
+		// The driver includes the "-o" of a mount command.
 		"options": known(strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(options), "-o"))),
 	}, nil, nil
 }

@@ -6,7 +6,24 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 )
+
+// nvmeof describes protocol nvmeof.
+func nvmeof() protocol {
+	return protocol{
+		about: mapping.Protocol{
+			Facts: []string{"nqn", "address", "port", "transport", "addresses", "uuid", "nguid", "namespace", "wwid"},
+			Fields: []string{
+				"target_nqn", "nqn", "portals", "target_portal", "target_port", "transport_type", "vol_uuid", "volume_uuid", "volume_nguid", "ns_id",
+				"host_nqn", "alias", "volume_replicas", "replica_count", "writable", "target_lun",
+			},
+		},
+		builtIn: mapNVMeOF,
+		facts:   nvmeofFacts,
+	}
+}
 
 // mapNVMeOF refuses protocol nvmeof, for which Kubernetes has no source of its
 // own.
@@ -30,8 +47,8 @@ type nvmePortal struct {
 
 // nvmeofFacts reads both forms of NVMe-oF connections: flat keys, and a list
 // of portals (the class NVMeOFConnProps of os-brick's connectors/nvmeof.py
-// describes them). A mirrored volume has targets of its own for each replica:
-// nothing that holds for one of them may stand for the volume.
+// describes them). A mirrored volume has separate targets for each replica, and
+// none of them stands for the whole volume.
 func nvmeofFacts(r request) (facts, *Refusal, error) {
 	c := r.Connection
 	if replicas, err := c.list("volume_replicas"); err != nil || len(replicas) > 0 {
@@ -84,7 +101,7 @@ func nvmeofFacts(r request) (facts, *Refusal, error) {
 // without the date that the specification wants.
 var nqnPattern = regexp.MustCompile(`^nqn\.[A-Za-z0-9][A-Za-z0-9.:_-]*$`)
 
-// nqn reads the subsystem's name. One driver has it as a list of one.
+// nqn reads the subsystem's name. One driver sends it as a list of one element.
 func (c Connection) nqn() (string, error) {
 	for _, key := range []string{"target_nqn", "nqn"} {
 		value, present := c.value(key)
@@ -103,7 +120,7 @@ func (c Connection) nqn() (string, error) {
 		}
 		return nqn, nil
 	}
-	return "", refuse(InvalidConnection, "target_nqn is missing; look in the log of cinder-volume, the driver of this backend failed to describe the connection")
+	return "", refuse(InvalidConnection, "target_nqn is missing; check the cinder-volume log, because this backend's driver failed to describe the connection")
 }
 
 // nvmePortals reads the portals; there is at least one.
@@ -153,7 +170,7 @@ func (c Connection) nvmePortal(field string, value any) (nvmePortal, error) {
 func (c Connection) flatNVMePortal() (nvmePortal, error) {
 	for _, key := range []string{portalKey, "target_port"} {
 		if _, present := c.value(key); !present {
-			return nvmePortal{}, refuse(InvalidConnection, "%s is missing, and there is no list of portals; look in the log of cinder-volume, the driver of this backend failed to describe the connection", key)
+			return nvmePortal{}, refuse(InvalidConnection, "%s is missing, and there is no list of portals; check the cinder-volume log, because this backend's driver failed to describe the connection", key)
 		}
 	}
 	return c.newNVMePortal(portalKey, c.data[portalKey], "target_port", c.data["target_port"], "transport_type", c.data["transport_type"])
@@ -164,7 +181,7 @@ func (c Connection) newNVMePortal(hostField string, host any, portField string, 
 	if !ok {
 		return nvmePortal{}, c.wrongType(hostField, host, "a string")
 	}
-	digits := ""
+	var digits string
 	switch typed := port.(type) {
 	case string:
 		digits = typed
@@ -181,8 +198,8 @@ func (c Connection) newNVMePortal(hostField string, host any, portField string, 
 	return nvmePortal{read, kind}, err
 }
 
-// transport is the word that nvme connect knows; empty where the driver does
-// not say.
+// transport is the word that nvme connect accepts. It is empty if the driver does
+// not send one.
 func (c Connection) transport(field string, value any) (string, error) {
 	if value == nil {
 		return "", nil
@@ -214,10 +231,10 @@ func (c Connection) hexID(keys []string, what string) (string, error) {
 		}
 		digits := strings.ToLower(strings.ReplaceAll(text, "-", ""))
 		if !hex128.MatchString(digits) || strings.Trim(digits, "0") == "" {
-			return "", refuse(InvalidConnection, "%s is %s, expected %s; look in the log of cinder-volume, the driver of this backend failed to describe the connection", key, c.quote(text), what)
+			return "", refuse(InvalidConnection, "%s is %s, expected %s; check the cinder-volume log, because this backend's driver failed to describe the connection", key, c.quote(text), what)
 		}
 		if found != "" && digits != found {
-			return "", refuse(InvalidConnection, "%s is not what %s says, so which volume is meant is unknown; look in the log of cinder-volume, the driver of this backend failed to describe the connection", key, keys[0])
+			return "", refuse(InvalidConnection, "%s is not what %s says, so which volume is meant is unknown; check the cinder-volume log, because this backend's driver failed to describe the connection", key, keys[0])
 		}
 		found = digits
 	}

@@ -9,14 +9,28 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 )
 
-const (
-	cephCSIDriver = "rbd.csi.ceph.com"
-	// defaultImageFeatures is what every image has. ceph-csi insists on the
-	// attribute, and then goes by what the image itself says.
-	defaultImageFeatures = "layering"
-)
+// defaultImageFeatures is what every image has. ceph-csi insists on the
+// attribute, and then goes by what the image itself says.
+const defaultImageFeatures = "layering"
+
+// rbd describes protocol rbd.
+func rbd() protocol {
+	return protocol{
+		about: mapping.Protocol{
+			Native:  true,
+			CephCSI: true,
+			Keys:    map[mapping.Form][]string{mapping.CSI: {"clusterID", "imageFeatures"}, mapping.Native: {"secretRef"}},
+			Facts:   []string{"pool", "image", "monitors", "user", "key"},
+			Fields:  []string{"name", "hosts", "ports", "cluster_name", "auth_enabled", "auth_username", "secret_type", "secret_uuid", "keyring"},
+		},
+		builtIn: mapRBD,
+		facts:   rbdFacts,
+	}
+}
 
 // mapRBD maps protocol rbd to a static volume of ceph-csi, or to the native
 // source, which kubelets mount up to Kubernetes 1.30.
@@ -25,7 +39,7 @@ func mapRBD(r request) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	if r.mapping.As == FormNative {
+	if r.mapping.As == mapping.Native {
 		return r.nativeRBD(image)
 	}
 	return r.cephCSI(image)
@@ -47,11 +61,6 @@ func (r request) cephCSI(image rbdImage) (Result, error) {
 	if r.mapping.ImageFeatures == "" {
 		attributes["imageFeatures"] = defaultImageFeatures
 	}
-	for _, key := range slices.Sorted(maps.Keys(r.mapping.Attributes)) {
-		if _, ours := attributes[key]; ours {
-			return Result{}, refuse(InvalidMapping, "mapping.rbd.attributes.%s may not be set, because it is made from the connection and the other settings; remove it from the backend's mapping", key)
-		}
-	}
 	values, err := r.newValues(rbdFacts)
 	if err != nil {
 		return Result{}, err
@@ -70,17 +79,17 @@ func (r request) cephCSI(image rbdImage) (Result, error) {
 		VolumeAttributes: attributes,
 	}
 	if source.Driver == "" {
-		source.Driver = cephCSIDriver
+		source.Driver = mapping.DefaultCephDriver
 	}
 
-	reference, secret, err := r.cephSecret("nodeStageSecretRef", r.mapping.NodeStageSecretRef, image, []string{r.mapping.ClusterID}, corev1.SecretTypeOpaque, map[string][]byte{"userID": []byte(image.user), "userKey": []byte(image.key)})
+	reference, secret, err := r.cephSecret(r.mapping.NodeStageSecretRef, image, []string{r.mapping.ClusterID}, corev1.SecretTypeOpaque, map[string][]byte{"userID": []byte(image.user), "userKey": []byte(image.key)})
 	switch {
 	case err != nil:
 		return Result{}, err
 	case reference == nil && image.authenticated:
-		return Result{}, refuse(InvalidMapping, "mapping.rbd.nodeStageSecretRef is missing and Cinder sends no key; name there a Secret with userID and userKey for ceph-csi")
+		return Result{}, refuse(InvalidMapping, "mapping.rbd.nodeStageSecretRef is missing and Cinder sends no key; name a Secret there with userID and userKey for ceph-csi")
 	case reference == nil:
-		return Result{}, refuse(InvalidMapping, "mapping.rbd.nodeStageSecretRef is missing, and ceph-csi wants a Secret also where auth_enabled is false; name there a Secret with any userID and userKey")
+		return Result{}, refuse(InvalidMapping, "mapping.rbd.nodeStageSecretRef is missing, and ceph-csi needs a Secret even if auth_enabled is false; name a Secret there with any userID and userKey")
 	}
 	source.NodeStageSecretRef = reference
 	return Result{Source: corev1.PersistentVolumeSource{CSI: source}, Secret: secret}, nil
@@ -92,7 +101,7 @@ func (r request) nativeRBD(image rbdImage) (Result, error) {
 		return Result{}, err
 	}
 	if len(image.monitors) == 0 {
-		return Result{}, refuse(InvalidConnection, "hosts and ports are missing, and the native source needs the addresses of the monitors; look in the log of cinder-volume, or map rbd to ceph-csi")
+		return Result{}, refuse(InvalidConnection, "hosts and ports are missing, and the native source needs the addresses of the monitors; check the cinder-volume log, or map rbd to ceph-csi")
 	}
 	source := &corev1.RBDPersistentVolumeSource{
 		CephMonitors: image.monitors,
@@ -111,7 +120,7 @@ func (r request) nativeRBD(image rbdImage) (Result, error) {
 		return Result{}, refuse(InvalidConnection, "auth_username is missing although auth_enabled is true, and Kubernetes would log in as \"admin\" instead; set rbd_user of the backend in cinder.conf")
 	}
 	var err error
-	source.SecretRef, result.Secret, err = r.cephSecret("secretRef", r.mapping.SecretRef, image, slices.Sorted(slices.Values(image.monitors)), "kubernetes.io/rbd", map[string][]byte{"key": []byte(image.key)})
+	source.SecretRef, result.Secret, err = r.cephSecret(r.mapping.SecretRef, image, slices.Sorted(slices.Values(image.monitors)), "kubernetes.io/rbd", map[string][]byte{"key": []byte(image.key)})
 	if err != nil {
 		return Result{}, err
 	}
@@ -121,14 +130,11 @@ func (r request) nativeRBD(image rbdImage) (Result, error) {
 	return result, nil
 }
 
-// cephSecret refers to the operator's Secret, else to one of the given kind
-// for the key that Cinder sent. Without either it returns nothing and no error.
-// The cluster is what tells it from another with a user of the same name.
-func (r request) cephSecret(field string, reference *corev1.SecretReference, image rbdImage, cluster []string, kind corev1.SecretType, data map[string][]byte) (*corev1.SecretReference, *Secret, error) {
+// cephSecret returns a reference to the operator's Secret, or to one of the given
+// kind for the key that Cinder sent. Without either it returns nothing and no
+// error. The cluster distinguishes it from others with a user of the same name.
+func (r request) cephSecret(reference *corev1.SecretReference, image rbdImage, cluster []string, kind corev1.SecretType, data map[string][]byte) (*corev1.SecretReference, *Secret, error) {
 	if reference != nil {
-		if reference.Name == "" || reference.Namespace == "" {
-			return nil, nil, refuse(InvalidMapping, "mapping.rbd.%s needs a name and a namespace; complete it in the backend's mapping", field)
-		}
 		return reference.DeepCopy(), nil, nil
 	}
 	if image.key == "" {
@@ -141,13 +147,13 @@ func (r request) cephSecret(field string, reference *corev1.SecretReference, ima
 	return secret.reference(), secret, nil
 }
 
-// sharedSecretName calls a Secret after its backend and all that makes it the
-// same for two volumes. The key is not part of it: a new one goes into the same
-// Secret, where the volumes that exist find it too.
+// sharedSecretName derives the name of a Secret from its backend and everything
+// that makes it the same for two volumes. The key is not part of it: a new one
+// goes into the same Secret, so that existing volumes find it too.
 func sharedSecretName(backend string, identity []string) string {
 	sum := sha256.New()
 	for _, part := range append([]string{backend}, identity...) {
-		// Neither names nor addresses hold control characters.
+		// Names and addresses hold no control characters.
 		sum.Write(append([]byte(part), 0))
 	}
 	return backend + "-cephx-" + hex.EncodeToString(sum.Sum(nil)[:8])
@@ -160,7 +166,7 @@ func IsSharedSecretName(name, backend string) bool {
 	return ok && backend != "" && len(digits) == 16 && strings.Trim(digits, "0123456789abcdef") == ""
 }
 
-// rbdFacts are what templates may name below .rbd.
+// rbdFacts returns the values that templates may name below .rbd.
 func rbdFacts(r request) (facts, *Refusal, error) {
 	image, err := r.Connection.rbdImage()
 	if err != nil {
@@ -198,7 +204,7 @@ func (c Connection) rbdImage() (rbdImage, error) {
 		if name != "" {
 			value = c.quote(name)
 		}
-		return image, refuse(InvalidConnection, "name is %s, expected pool/image; look in the log of cinder-volume, the driver of this backend failed to describe the connection", value)
+		return image, refuse(InvalidConnection, "name is %s, expected pool/image; check the cinder-volume log, because this backend's driver failed to describe the connection", value)
 	}
 	if image.monitors, err = c.monitors(); err != nil {
 		return image, err
@@ -216,8 +222,8 @@ func (c Connection) rbdImage() (rbdImage, error) {
 	if err != nil || keyring == "" || !image.authenticated {
 		return image, err
 	}
-	// Read also when the operator keeps the Secret: a keyring without the
-	// user's key shows that one of the two is wrong.
+	// This is read even if the operator keeps the Secret: a keyring without the
+	// user's key shows that one of them is wrong.
 	image.user, image.key, err = c.cephKey(keyring, image.user)
 	return image, err
 }
@@ -233,7 +239,7 @@ func (c Connection) monitors() ([]string, error) {
 		return nil, err
 	}
 	if len(hosts) != len(ports) {
-		return nil, refuse(InvalidConnection, "hosts has %d entries and ports %d, so the monitors' addresses are unknown; look in the log of cinder-volume, the driver of this backend failed to describe the connection", len(hosts), len(ports))
+		return nil, refuse(InvalidConnection, "hosts has %d entries and ports %d, so the monitors' addresses are unknown; check the cinder-volume log, because this backend's driver failed to describe the connection", len(hosts), len(ports))
 	}
 	seen := map[string]bool{}
 	var monitors []string
@@ -247,7 +253,7 @@ func (c Connection) monitors() ([]string, error) {
 		}
 		monitor, err := newAddress(bare, ports[index], bracketed)
 		if err != nil {
-			return nil, refuse(InvalidConnection, "monitor %s, port %s (%s and %s) %v; look at the monitors' addresses in ceph.conf of cinder-volume",
+			return nil, refuse(InvalidConnection, "monitor %s, port %s (%s and %s) %v; check the monitor addresses in ceph.conf of cinder-volume",
 				c.quote(host), c.quote(ports[index]), at("hosts", index), at("ports", index), err)
 		}
 		if text := monitor.String(); !seen[text] {

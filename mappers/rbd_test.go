@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 )
 
 const (
@@ -23,19 +24,19 @@ func oneImage(changes fields) fields {
 
 func TestRBDRefusals(t *testing.T) {
 	const (
-		look    = "; the driver of this backend failed to describe the connection, look in the log of cinder-volume"
-		driver  = "; look in the log of cinder-volume, the driver of this backend failed to describe the connection"
-		monitor = "; look at the monitors' addresses in ceph.conf of cinder-volume"
+		look    = "; this backend's driver failed to describe the connection, so check the cinder-volume log"
+		driver  = "; check the cinder-volume log, because this backend's driver failed to describe the connection"
+		monitor = "; check the monitor addresses in ceph.conf of cinder-volume"
 		keyring = "; correct the keyring file that cinder-volume reads"
 		other   = " (auth_username), and the key of another user must not be handed out; correct rbd_user or the keyring file of the backend"
 	)
 	invalid := mappers.InvalidConnection
 	reference := &corev1.SecretReference{Name: "ceph", Namespace: "ceph-csi"}
-	ceph := mappers.Mapping{ClusterID: "ceph-1"}
-	native := mappers.Mapping{As: mappers.FormNative}
+	ceph := mapping.Mapping{As: mapping.CSI, ClusterID: "ceph-1"}
+	native := mapping.Mapping{As: mapping.Native}
 	for name, test := range map[string]struct {
 		data    fields
-		mapping mappers.Mapping
+		mapping mapping.Mapping
 		reason  mappers.Reason
 		want    string
 	}{
@@ -57,16 +58,16 @@ func TestRBDRefusals(t *testing.T) {
 		"user of control":       {oneImage(fields{"auth_username": "a\nb"}), ceph, invalid, "auth_username holds control characters; correct rbd_user of the backend in cinder.conf"},
 		"keyring a list":        {oneImage(fields{"keyring": []string{cinderKey}}), ceph, invalid, "keyring is a list, expected a string" + look},
 
-		"no cluster":                      {oneImage(nil), mappers.Mapping{As: mappers.FormCSI}, mappers.InvalidMapping, `mapping.rbd.clusterID is missing; set it in the backend's mapping to the ceph-csi clusterID of this Ceph cluster, or set mapping.rbd.as to "native" for Kubernetes up to 1.30`},
-		"another image":                   {oneImage(nil), mappers.Mapping{ClusterID: "ceph-1", NodeStageSecretRef: reference, Attributes: map[string]string{"pool": "other", "clusterID": "other"}}, mappers.InvalidMapping, "mapping.rbd.attributes.clusterID may not be set, because it is made from the connection and the other settings; remove it from the backend's mapping"},
-		"secret without a name":           {oneImage(nil), mappers.Mapping{ClusterID: "ceph-1", NodeStageSecretRef: &corev1.SecretReference{Namespace: "a"}}, mappers.InvalidMapping, "mapping.rbd.nodeStageSecretRef needs a name and a namespace; complete it in the backend's mapping"},
-		"no key":                          {oneImage(nil), ceph, mappers.InvalidMapping, "mapping.rbd.nodeStageSecretRef is missing and Cinder sends no key; name there a Secret with userID and userKey for ceph-csi"},
-		"no monitors":                     {oneImage(fields{"hosts": nil, "ports": nil}), native, invalid, "hosts and ports are missing, and the native source needs the addresses of the monitors; look in the log of cinder-volume, or map rbd to ceph-csi"},
+		"no cluster":                      {oneImage(nil), mapping.Mapping{As: mapping.CSI}, mappers.InvalidMapping, `mapping.rbd.clusterID: is missing; name the Ceph cluster as ceph-csi's configuration does, or write a volumeHandle for a driver of your own`},
+		"another image":                   {oneImage(nil), mapping.Mapping{As: mapping.CSI, ClusterID: "ceph-1", NodeStageSecretRef: reference, Attributes: map[string]string{"pool": "other", "clusterID": "other"}}, mappers.InvalidMapping, "mapping.rbd.attributes.clusterID: the built-in mapping to ceph-csi sets the attribute clusterID itself; remove it, or set clusterID next to attributes"},
+		"secret without a name":           {oneImage(nil), mapping.Mapping{As: mapping.CSI, ClusterID: "ceph-1", NodeStageSecretRef: &corev1.SecretReference{Namespace: "a"}}, mappers.InvalidMapping, "mapping.rbd.nodeStageSecretRef.name: is missing; give the name and the namespace of the Secret"},
+		"no key":                          {oneImage(nil), ceph, mappers.InvalidMapping, "mapping.rbd.nodeStageSecretRef is missing and Cinder sends no key; name a Secret there with userID and userKey for ceph-csi"},
+		"no monitors":                     {oneImage(fields{"hosts": nil, "ports": nil}), native, invalid, "hosts and ports are missing, and the native source needs the addresses of the monitors; check the cinder-volume log, or map rbd to ceph-csi"},
 		"no user for native":              {oneImage(fields{"auth_username": nil}), native, invalid, `auth_username is missing although auth_enabled is true, and Kubernetes would log in as "admin" instead; set rbd_user of the backend in cinder.conf`},
 		"keyring of no sections":          {oneImage(fields{"keyring": "key = " + cinderKey}), ceph, invalid, `keyring has no key for user "client.cinder"` + other},
 		"keyring of a daemon":             {oneImage(fields{"keyring": "[mon.cinder]\nkey = " + cinderKey}), ceph, invalid, `keyring has no key for user "client.cinder"` + other},
 		"keyring of another user":         {oneImage(fields{"keyring": "[client.cinder2]\nkey = " + cinderKey}), native, invalid, `keyring has no key for user "client.cinder"` + other},
-		"keyring of another user, unused": {oneImage(fields{"keyring": "[client.admin]\nkey = " + adminKey}), mappers.Mapping{ClusterID: "ceph-1", NodeStageSecretRef: reference}, invalid, `keyring has no key for user "client.cinder"` + other},
+		"keyring of another user, unused": {oneImage(fields{"keyring": "[client.admin]\nkey = " + adminKey}), mapping.Mapping{As: mapping.CSI, ClusterID: "ceph-1", NodeStageSecretRef: reference}, invalid, `keyring has no key for user "client.cinder"` + other},
 		"keyring cut off":                 {oneImage(fields{"keyring": "[client.cinder\nkey = " + cinderKey}), ceph, invalid, "keyring has a section without a closing bracket" + keyring},
 		"keyring with two keys":           {oneImage(fields{"keyring": "[client.cinder]\nkey = " + cinderKey + "\nkey = " + adminKey}), ceph, invalid, "keyring has two keys for one user" + keyring},
 		"keyring without base64":          {oneImage(fields{"keyring": "[client.cinder]\nkey = not-a-real-secret"}), ceph, invalid, "keyring has a key for auth_username that is not base64" + keyring},
@@ -75,7 +76,7 @@ func TestRBDRefusals(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			request := plainRequest()
-			request.Mappings = map[string]mappers.Mapping{"rbd": test.mapping}
+			request.Mappings = map[string]mapping.Mapping{"rbd": test.mapping}
 			_, err := mapData(t, "rbd", test.data, request)
 			expectRefusal(t, err, test.reason, test.want)
 		})
@@ -97,7 +98,7 @@ func TestRBDMonitors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			request := plainRequest()
-			request.Mappings = map[string]mappers.Mapping{"rbd": {As: mappers.FormNative}}
+			request.Mappings = map[string]mapping.Mapping{"rbd": {As: mapping.Native}}
 			result, err := mapData(t, "rbd", oneImage(fields{"hosts": test.hosts, "ports": test.ports}), request)
 			if err != nil {
 				t.Fatal(err)
@@ -124,7 +125,7 @@ func TestCephKeyring(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			changes := fields{"keyring": test.keyring, "auth_username": test.user}
 			request := plainRequest()
-			request.Mappings = map[string]mappers.Mapping{"rbd": {ClusterID: "ceph-1"}}
+			request.Mappings = map[string]mapping.Mapping{"rbd": {As: mapping.CSI, ClusterID: "ceph-1"}}
 			result, err := mapData(t, "rbd", oneImage(changes), request)
 			if err != nil {
 				t.Fatal(err)
@@ -134,7 +135,7 @@ func TestCephKeyring(t *testing.T) {
 				t.Errorf("secret of ceph-csi is %q, expected %q", result.Secret.Data, want.Data)
 			}
 
-			request.Mappings = map[string]mappers.Mapping{"rbd": {As: mappers.FormNative}}
+			request.Mappings = map[string]mapping.Mapping{"rbd": {As: mapping.Native}}
 			result, err = mapData(t, "rbd", oneImage(changes), request)
 			if err != nil {
 				t.Fatal(err)
@@ -153,17 +154,17 @@ func TestCephKeyring(t *testing.T) {
 // A result must not share memory with the operator's mapping, which many
 // volumes are mapped by.
 func TestRBDResultIsIndependentOfTheMapping(t *testing.T) {
-	mapping := mappers.Mapping{ClusterID: "ceph-1", NodeStageSecretRef: &corev1.SecretReference{Name: "ceph", Namespace: "ceph-csi"}, Attributes: map[string]string{"mounter": "rbd-nbd"}}
+	settings := mapping.Mapping{As: mapping.CSI, ClusterID: "ceph-1", NodeStageSecretRef: &corev1.SecretReference{Name: "ceph", Namespace: "ceph-csi"}, Attributes: map[string]string{"mounter": "rbd-nbd"}}
 	request := plainRequest()
-	request.Mappings = map[string]mappers.Mapping{"rbd": mapping}
+	request.Mappings = map[string]mapping.Mapping{"rbd": settings}
 	result, err := mapData(t, "rbd", oneImage(nil), request)
 	if err != nil {
 		t.Fatal(err)
 	}
 	result.Source.CSI.NodeStageSecretRef.Name = "changed"
 	result.Source.CSI.VolumeAttributes["mounter"] = "changed"
-	if mapping.NodeStageSecretRef.Name != "ceph" || mapping.Attributes["mounter"] != "rbd-nbd" {
-		t.Errorf("the mapping changed with the result: %v, %v", mapping.NodeStageSecretRef, mapping.Attributes)
+	if settings.NodeStageSecretRef.Name != "ceph" || settings.Attributes["mounter"] != "rbd-nbd" {
+		t.Errorf("the mapping changed with the result: %v, %v", settings.NodeStageSecretRef, settings.Attributes)
 	}
 }
 
@@ -171,11 +172,11 @@ func TestRBDResultIsIndependentOfTheMapping(t *testing.T) {
 // same cluster, in the same form.
 func TestRBDSecretIsSharedByBackendUserAndCluster(t *testing.T) {
 	const theirKey = "[client.cinder]\nkey = " + cinderKey
-	secretOf := func(t *testing.T, data fields, backend string, mapping mappers.Mapping) *mappers.Secret {
+	secretOf := func(t *testing.T, data fields, backend string, settings mapping.Mapping) *mappers.Secret {
 		t.Helper()
 		request := plainRequest()
 		request.Backend = backend
-		request.Mappings = map[string]mappers.Mapping{"rbd": mapping}
+		request.Mappings = map[string]mapping.Mapping{"rbd": settings}
 		result, err := mapData(t, "rbd", data, request)
 		if err != nil {
 			t.Fatal(err)
@@ -191,13 +192,13 @@ func TestRBDSecretIsSharedByBackendUserAndCluster(t *testing.T) {
 		}
 		return result.Secret
 	}
-	csi, native := mappers.Mapping{ClusterID: "ceph-1"}, mappers.Mapping{As: mappers.FormNative}
+	csi, native := mapping.Mapping{As: mapping.CSI, ClusterID: "ceph-1"}, mapping.Mapping{As: mapping.Native}
 	first := secretOf(t, oneImage(fields{"keyring": theirKey}), "gold", csi)
 	firstNative := secretOf(t, oneImage(fields{"keyring": theirKey}), "gold", native)
 	for name, test := range map[string]struct {
 		changes fields
 		backend string
-		mapping mappers.Mapping
+		mapping mapping.Mapping
 		than    *mappers.Secret
 		same    bool
 	}{
@@ -207,7 +208,7 @@ func TestRBDSecretIsSharedByBackendUserAndCluster(t *testing.T) {
 		"another monitor, ceph-csi": {fields{"hosts": []string{"192.0.2.12"}}, "gold", csi, first, true},
 		"another backend":           {nil, "silver", csi, first, false},
 		"another user":              {fields{"auth_username": "b", "keyring": "[client.b]\nkey = " + cinderKey}, "gold", csi, first, false},
-		"another cluster":           {nil, "gold", mappers.Mapping{ClusterID: "ceph-2"}, first, false},
+		"another cluster":           {nil, "gold", mapping.Mapping{As: mapping.CSI, ClusterID: "ceph-2"}, first, false},
 		"another form":              {nil, "gold", native, first, false},
 		"another volume, native":    {fields{"name": "volumes/volume-2"}, "gold", native, firstNative, true},
 		"another cluster, native":   {fields{"hosts": []string{"192.0.2.12"}}, "gold", native, firstNative, false},

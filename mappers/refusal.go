@@ -7,39 +7,39 @@ import "fmt"
 type Reason string
 
 const (
-	// UnsupportedProtocol: no mapper knows the connection's protocol.
+	// UnsupportedProtocol means that no mapper knows the connection's protocol.
 	UnsupportedProtocol Reason = "UnsupportedProtocol"
-	// MappingRequired: the protocol is known, but Kubernetes has no source of
-	// its own for it, and the operator has named no driver.
+	// MappingRequired means that the protocol is known, but Kubernetes has no
+	// source of its own for it, and the operator has named no driver.
 	MappingRequired Reason = "MappingRequired"
-	// EncryptedVolume: Cinder expects the consumer to open the volume's LUKS
-	// layer, which no kubelet does.
+	// EncryptedVolume means that Cinder expects the consumer to open the volume's
+	// LUKS layer, which no kubelet does.
 	EncryptedVolume Reason = "EncryptedVolume"
-	// InvalidConnection: the document is malformed, incomplete or contradicts
-	// itself.
+	// InvalidConnection means that the document is malformed, incomplete or
+	// contradicts itself.
 	InvalidConnection Reason = "InvalidConnection"
-	// UnsupportedConnection: the document is sound, but no source can express
-	// it (LUNs above 255, different LUNs per path, exotic target names).
+	// UnsupportedConnection means that the document is sound, but no source can
+	// express it (LUNs above 255, different LUNs per path, exotic target names).
 	UnsupportedConnection Reason = "UnsupportedConnection"
-	// UnsupportedAuthentication: the target wants an authentication that
+	// UnsupportedAuthentication means that the target wants an authentication that
 	// kubelet does not speak.
 	UnsupportedAuthentication Reason = "UnsupportedAuthentication"
-	// UnsupportedAccessMode: the source cannot honor an access mode of the
-	// claim.
+	// UnsupportedAccessMode means that the source cannot honor an access mode of
+	// the claim.
 	UnsupportedAccessMode Reason = "UnsupportedAccessMode"
-	// InvalidConnector: the connector's initiator cannot be written to a
+	// InvalidConnector means that the connector's initiator cannot be written to a
 	// PersistentVolume.
 	InvalidConnector Reason = "InvalidConnector"
-	// InvalidMapping: the operator's mapping lacks something the source needs
-	// or asks for something the protocol does not have.
+	// InvalidMapping means that the operator's mapping lacks something the source
+	// needs or asks for something the protocol does not have.
 	InvalidMapping Reason = "InvalidMapping"
 )
 
 // Refusal says why a volume cannot be mapped. Nothing was mapped in part.
 type Refusal struct {
 	Reason Reason
-	// Message is one sentence naming the field, its value and the remedy. It
-	// is fit for the event of a claim: it never holds a secret.
+	// Message is one sentence naming the field, its value and the remedy. It is
+	// fit for the event of a claim: it never holds a secret.
 	Message string
 }
 

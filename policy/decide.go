@@ -17,7 +17,7 @@ const (
 	Block      VolumeMode = "Block"
 )
 
-// Request is what Decide is told about a claim.
+// Request describes a claim to Decide.
 type Request struct {
 	Namespace       string
 	NamespaceLabels map[string]string
@@ -25,8 +25,8 @@ type Request struct {
 	// Parameters are the StorageClass's parameters.
 	Parameters map[string]string
 	// Bytes is the claim's resources.requests.storage, LimitBytes its
-	// resources.limits.storage or 0 where it has none. The function Bytes
-	// turns quantities into such numbers.
+	// resources.limits.storage, or 0 if it has none. The function Bytes
+	// converts quantities to such numbers.
 	Bytes      int64
 	LimitBytes int64
 	VolumeMode VolumeMode
@@ -36,8 +36,8 @@ type Request struct {
 type Decision struct {
 	// Denial is nil when the claim is granted.
 	Denial *Denial `json:"denial,omitempty"`
-	// Tenant and Rule (a path such as tenants[0].classes[1]) say what the
-	// claim fell under, also for a denial that came after they were found.
+	// Tenant and Rule (a path such as tenants[0].classes[1]) are those that
+	// apply to the claim. A denial has them if it came after they were found.
 	Tenant string `json:"tenant,omitempty"`
 	Rule   string `json:"rule,omitempty"`
 	// Backends are the candidates in the policy's order, without those that
@@ -47,11 +47,11 @@ type Decision struct {
 	// Quotas are what the volume counts against: the tenant, the class rule
 	// and each of Backends, in this order, those without limits included.
 	Quotas []QuotaScope `json:"quotas,omitempty"`
-	// Trace is every tenant, rule and backend looked at, in order.
+	// Trace lists every tenant, rule and backend that was considered, in order.
 	Trace []TraceStep `json:"trace"`
 }
 
-// VolumeProperties is what the Cinder volume is made with.
+// VolumeProperties are the properties of the Cinder volume to create.
 type VolumeProperties struct {
 	SizeGiB          int64  `json:"sizeGiB"`
 	Type             string `json:"type,omitempty"`
@@ -61,7 +61,7 @@ type VolumeProperties struct {
 	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
-// Reason says in one stable CamelCase word why a claim is denied.
+// Reason is the reason for a denial, a stable CamelCase word.
 type Reason string
 
 // The reasons of a Denial.
@@ -70,7 +70,7 @@ const (
 	InvalidClaim Reason = "InvalidClaim"
 	// NoMatchingTenant: the namespace belongs to no tenant.
 	NoMatchingTenant Reason = "NoMatchingTenant"
-	// AmbiguousTenant: several tenants claim the namespace with equal right.
+	// AmbiguousTenant: several tenants match the namespace equally well.
 	AmbiguousTenant Reason = "AmbiguousTenant"
 	// NoMatchingClass: the tenant has no rule for the StorageClass.
 	NoMatchingClass Reason = "NoMatchingClass"
@@ -88,7 +88,7 @@ const (
 	ClaimLimitTooSmall Reason = "ClaimLimitTooSmall"
 	// BackendsSuspended: every backend of the rule is suspended.
 	BackendsSuspended Reason = "BackendsSuspended"
-	// QuotaExceeded: a quota has no room; only QuotaScope.Check says so.
+	// QuotaExceeded: a quota has no room. Only QuotaScope.Check returns it.
 	QuotaExceeded Reason = "QuotaExceeded"
 )
 
@@ -102,7 +102,7 @@ type Denial struct {
 	Message string `json:"message"`
 }
 
-// TraceStep is one thing that Decide looked at.
+// TraceStep is one thing that Decide considered.
 type TraceStep struct {
 	// Path is the tenant, rule or backend: tenants[0], tenants[0].classes[1],
 	// backends[2].
@@ -112,15 +112,16 @@ type TraceStep struct {
 	// Matched says whether it applied; Detail how, or why not.
 	Matched bool   `json:"matched"`
 	Detail  string `json:"detail"`
-	// Outranked says that a tenant matches too, but not alone or less strongly.
+	// Outranked reports that a tenant matches too, but another one matches as
+	// well or better.
 	Outranked bool `json:"outranked,omitempty"`
 }
 
-// Allowed says whether the claim is granted.
+// Allowed reports whether the claim is granted.
 func (d Decision) Allowed() bool { return d.Denial == nil }
 
-// Decide answers for one claim. It depends on nothing but the policy and the
-// request, and never fails: what makes no sense is denied.
+// Decide decides about one claim. It depends on nothing but the policy and the
+// request, and never fails: a request that makes no sense is denied.
 func (p *Policy) Decide(r Request) Decision {
 	d := &decider{policy: p, request: r}
 	d.decision.Denial = d.run()
@@ -169,8 +170,8 @@ func (d *decider) trace(path, name string, matched bool, detail string) {
 	d.decision.Trace = append(d.decision.Trace, TraceStep{Path: path, Name: name, Matched: matched, Detail: detail})
 }
 
-// checkClaim refuses what Kubernetes or Cinder would refuse, too: such requests
-// come from the command line, or from sizes that only Kubernetes can express.
+// checkClaim denies requests that Kubernetes or Cinder would reject as well. They
+// come from the command line, or have a size that only Kubernetes can express.
 func (d *decider) checkClaim() *Denial {
 	r := d.request
 	invalid := func(format string, args ...any) *Denial {
@@ -184,7 +185,7 @@ func (d *decider) checkClaim() *Denial {
 	case r.VolumeMode != "" && r.VolumeMode != Filesystem && r.VolumeMode != Block:
 		return invalid("volume mode %q is neither Filesystem nor Block", r.VolumeMode)
 	case r.Bytes <= 0:
-		return invalid("the claim asks for %d bytes; it must ask for more than nothing", r.Bytes)
+		return invalid("the claim asks for %d bytes; it must ask for more than 0", r.Bytes)
 	}
 	size := roundUpGiB(r.Bytes)
 	if size > maxGiB {
@@ -196,13 +197,13 @@ func (d *decider) checkClaim() *Denial {
 	}
 	if r.LimitBytes > 0 && size*gib > r.LimitBytes {
 		return &Denial{Reason: ClaimLimitTooSmall, Message: fmt.Sprintf(
-			"Cinder makes volumes of whole GiB, and the %d GiB that hold the requested %d bytes are more than the claim's limit of %d bytes",
+			"Cinder creates volumes in whole GiB, and the %d GiB that hold the requested %d bytes are more than the claim's limit of %d bytes",
 			size, r.Bytes, r.LimitBytes)}
 	}
 	return nil
 }
 
-// findTenant finds the only tenant with the strongest claim to the namespace.
+// findTenant finds the one tenant that matches the namespace best.
 func (d *decider) findTenant() (*Tenant, int, *Denial) {
 	best := noMatch
 	var winners []int
@@ -230,7 +231,7 @@ func (d *decider) findTenant() (*Tenant, int, *Denial) {
 		case kind < best:
 			detail += "; a stronger match wins: " + strings.Join(names, ", ")
 		default:
-			detail += "; several tenants claim it with equal right: " + strings.Join(names, ", ")
+			detail += "; several tenants match it equally well: " + strings.Join(names, ", ")
 		}
 		d.decision.Trace = append(d.decision.Trace, TraceStep{
 			Path: document.Element("tenants", i), Name: d.policy.Tenants[i].Name,
@@ -245,10 +246,10 @@ func (d *decider) findTenant() (*Tenant, int, *Denial) {
 		return &d.policy.Tenants[winners[0]], winners[0], nil
 	}
 	return nil, 0, &Denial{Reason: AmbiguousTenant, Path: document.Element("tenants", winners[0]), Message: fmt.Sprintf(
-		"namespace %s belongs to several tenants with equal right: %s", d.request.Namespace, strings.Join(names, ", "))}
+		"namespace %s matches several tenants equally well: %s", d.request.Namespace, strings.Join(names, ", "))}
 }
 
-// takes says whether the rule is for a StorageClass.
+// takes reports whether the rule is for a StorageClass.
 func (c *Class) takes(storageClass string) bool {
 	return slices.ContainsFunc(c.StorageClasses, func(entry string) bool { return matches(entry, storageClass) })
 }
@@ -275,7 +276,7 @@ func (d *decider) findBackends(c *Class, size int64) (candidates []string, scope
 	var seen []string
 	for _, name := range c.Backends {
 		i := d.policy.backendIndex(name)
-		// Parse refuses unknown names, and only warns about repeated ones.
+		// Parse rejects unknown names, but only warns about repeated ones.
 		if i < 0 || slices.Contains(seen, name) {
 			continue
 		}

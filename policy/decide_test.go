@@ -67,7 +67,7 @@ tenants:
 
 func mustParse(t testing.TB, text string) *Policy {
 	t.Helper()
-	p, err := Parse([]byte(text), "p.yaml")
+	p, err := Parse([]byte(text), "p.yaml", protocols())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,21 +189,21 @@ func TestDenials(t *testing.T) {
 		"a volume mode that is none": {claim(func(r *Request) { r.VolumeMode = "block" }), Denial{InvalidClaim, "",
 			`volume mode "block" is neither Filesystem nor Block`}},
 		"no size": {claim(func(r *Request) { r.Bytes = 0 }), Denial{InvalidClaim, "",
-			"the claim asks for 0 bytes; it must ask for more than nothing"}},
+			"the claim asks for 0 bytes; it must ask for more than 0"}},
 		"a negative size": {claim(func(r *Request) { r.Bytes = -gib }), Denial{InvalidClaim, "",
-			"the claim asks for -1073741824 bytes; it must ask for more than nothing"}},
+			"the claim asks for -1073741824 bytes; it must ask for more than 0"}},
 		"a negative limit": {claim(func(r *Request) { r.LimitBytes = -1 }), Denial{InvalidClaim, "",
 			"the claim's limit of -1 bytes is negative"}},
 		"a size beyond Cinder": {claim(func(r *Request) { r.Bytes = math.MaxInt64 }), Denial{VolumeTooLarge, "",
 			"the volume would have 8589934592 GiB, more than the 2147483647 GiB that Cinder can express"}},
 		"a limit below the rounded size": {claim(func(r *Request) { r.Bytes, r.LimitBytes = 2*gib+1, 3*gib-1 }), Denial{ClaimLimitTooSmall, "",
-			"Cinder makes volumes of whole GiB, and the 3 GiB that hold the requested 2147483649 bytes are more than the claim's limit of 3221225471 bytes"}},
+			"Cinder creates volumes in whole GiB, and the 3 GiB that hold the requested 2147483649 bytes are more than the claim's limit of 3221225471 bytes"}},
 		"nobody's namespace": {claim(func(r *Request) { r.Namespace = "x" }), Denial{NoMatchingTenant, "tenants",
 			"namespace x belongs to no tenant of the policy: none lists its name, has a pattern for it or selects its labels"}},
 		"two tenants' namespace": {claim(func(r *Request) {
 			r.Namespace, r.NamespaceLabels = "x", map[string]string{"tenant": "a", "team": "b"}
 		}), Denial{AmbiguousTenant, "tenants[0]",
-			"namespace x belongs to several tenants with equal right: team-a (tenants[0]), team-b (tenants[1])"}},
+			"namespace x matches several tenants equally well: team-a (tenants[0]), team-b (tenants[1])"}},
 		"no rule": {claim(func(r *Request) { r.Namespace = "prod" }), Denial{NoMatchingClass, "tenants[2].classes",
 			"tenant prod has no rule for StorageClass open (tenants[2].classes)"}},
 		"unknown parameters": {claim(func(r *Request) {
@@ -308,8 +308,8 @@ func TestTraceSaysWhyTheOthersLost(t *testing.T) {
 		"no single winner": {claim(func(r *Request) {
 			r.Namespace, r.NamespaceLabels = "x", map[string]string{"tenant": "a", "team": "b"}
 		}), []string{
-			"false true its labels are selected by {tenant=a}; several tenants claim it with equal right: team-a (tenants[0]), team-b (tenants[1])",
-			"false true its labels are selected by {team=b}; several tenants claim it with equal right: team-a (tenants[0]), team-b (tenants[1])",
+			"false true its labels are selected by {tenant=a}; several tenants match it equally well: team-a (tenants[0]), team-b (tenants[1])",
+			"false true its labels are selected by {team=b}; several tenants match it equally well: team-a (tenants[0]), team-b (tenants[1])",
 		}},
 	}
 	for name, test := range tests {

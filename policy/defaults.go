@@ -3,12 +3,13 @@ package policy
 import (
 	"maps"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
-// inherit fills in what backends and tenants leave out, from the file's
-// defaults where these have it, else with what is built in.
-func (p *Policy) inherit(d *document.Document) {
+// inherit fills in what backends and tenants leave out: from the file's defaults
+// if they have it, and from the built-in defaults otherwise.
+func (p *Policy) inherit(d *document.Document, protocols mapping.Protocols) {
 	fillBuiltIn(d, "audit.interval", &p.Audit.Interval, DefaultAuditInterval)
 	fillBuiltIn(d, "audit.grace", &p.Audit.Grace, DefaultAuditGrace)
 	for i := range p.Backends {
@@ -34,9 +35,11 @@ func (p *Policy) inherit(d *document.Document) {
 			fillBuiltIn(d, path+".auth.noauth.user", &noauth.User, DefaultNoAuthUser)
 			fillBuiltIn(d, path+".auth.noauth.project", &noauth.Project, DefaultNoAuthProject)
 		}
-		if rbd, ok := b.Mapping["rbd"]; ok && rbd.As == MappingCSI {
-			fillBuiltIn(d, path+".mapping.rbd.driver", &rbd.Driver, DefaultCephDriver)
-			b.Mapping["rbd"] = rbd
+		for protocol, m := range b.Mapping {
+			if protocols[protocol].CephCSI && m.As == mapping.CSI {
+				fillBuiltIn(d, path+".mapping."+protocol+".driver", &m.Driver, mapping.DefaultCephDriver)
+				b.Mapping[protocol] = m
+			}
 		}
 	}
 	for i := range p.Tenants {

@@ -102,11 +102,11 @@ func TestEscapeNamespaceOfTwoTenantsIsNobodys(t *testing.T) {
   - name: rest
     namespaces: ["*"]
     classes: [{storageClasses: ["*"], backends: [for-rest]}]
-`), "p.yaml"); err == nil || !strings.Contains(err.Error(), `"*" overlaps with "team-a-*"`) {
+`), "p.yaml", protocols()); err == nil || !strings.Contains(err.Error(), `"*" overlaps with "team-a-*"`) {
 		t.Errorf("a pattern for everything beside another tenant's pattern: error %v", err)
 	}
 	for _, entry := range []string{"team-?", "team-[ab]", "team-a|team-b", "^team-a", "TEAM-A"} {
-		if _, err := Parse([]byte(strings.Replace(escapePolicy, "namespaces: [team-a,", `namespaces: ["`+entry+`",`, 1)), "p.yaml"); err == nil {
+		if _, err := Parse([]byte(strings.Replace(escapePolicy, "namespaces: [team-a,", `namespaces: ["`+entry+`",`, 1)), "p.yaml", protocols()); err == nil {
 			t.Errorf("%q is taken for a pattern or a name", entry)
 		}
 	}
@@ -118,7 +118,7 @@ func TestEscapeNamespaceOfTwoTenantsIsNobodys(t *testing.T) {
 	d := p.Decide(claim(func(r *Request) {
 		r.Namespace, r.NamespaceLabels, r.StorageClass = "x", map[string]string{"tenant": "b", "open": "yes"}, "fast"
 	}))
-	const want = "namespace x belongs to several tenants with equal right: b (tenants[1]), rest (tenants[3])"
+	const want = "namespace x matches several tenants equally well: b (tenants[1]), rest (tenants[3])"
 	if d.Denial == nil || d.Denial.Message != want || d.Tenant != "" || d.Backends != nil {
 		t.Errorf("decision %+v\nwant the denial %s", d, want)
 	}

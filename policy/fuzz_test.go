@@ -24,7 +24,7 @@ func FuzzParse(f *testing.F) {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		p, err := Parse(data, "p.yaml")
+		p, err := Parse(data, "p.yaml", protocols())
 		if err != nil {
 			var mistakes ErrorList
 			if p != nil || !errors.As(err, &mistakes) || len(mistakes) == 0 {

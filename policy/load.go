@@ -9,40 +9,42 @@ import (
 	"path/filepath"
 	"reflect"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
-// Load reads a policy file and parses it. A file that cannot be read gives the
-// error of the file system, one with mistakes an ErrorList.
-func Load(file string) (*Policy, error) {
+// Load reads a policy file and parses it; see Parse. A file that cannot be read
+// gives the error of the file system, one with mistakes an ErrorList.
+func Load(file string, protocols mapping.Protocols) (*Policy, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, fmt.Errorf("read policy: %w", err)
 	}
 	defer f.Close() //nolint:errcheck // Nothing was written.
-	return Read(f, file)
+	return Read(f, file, protocols)
 }
 
 // Read parses a policy from an open file or stream; see Parse.
-func Read(r io.Reader, source string) (*Policy, error) {
+func Read(r io.Reader, source string, protocols mapping.Protocols) (*Policy, error) {
 	data, err := document.ReadLimited(r)
 	if err != nil {
 		return nil, fmt.Errorf("read policy: %w", err)
 	}
-	return Parse(data, source)
+	return Parse(data, source, protocols)
 }
 
 // Parse checks a policy and fills in its defaults. The source names the file
-// in errors and is the place that relative file names start from. The error is
-// an ErrorList of every mistake.
-func Parse(data []byte, source string) (*Policy, error) {
+// in errors, and relative file names start from its directory. The protocols are
+// those that mappings may be about. The error is an ErrorList of every
+// mistake.
+func Parse(data []byte, source string, protocols mapping.Protocols) (*Policy, error) {
 	d := newDocument(source)
 	p := &Policy{Source: source}
 	if !d.Read(data, p) {
 		return nil, d.Errors()
 	}
-	p.inherit(d)
-	p.validate(d)
+	p.inherit(d, protocols)
+	p.validate(d, protocols)
 	if mistakes := d.Errors(); len(mistakes) > 0 {
 		return nil, mistakes
 	}
@@ -59,7 +61,7 @@ func RevisionOf(data []byte) string {
 	return hex.EncodeToString(sum[:6])
 }
 
-// ResolveFile returns the path of a file that the policy names: relative names
+// ResolveFile returns the path of a file that the policy names. Relative names
 // start from the directory of the policy file.
 func (p *Policy) ResolveFile(name string) string {
 	if filepath.IsAbs(name) {
@@ -68,18 +70,17 @@ func (p *Policy) ResolveFile(name string) string {
 	return filepath.Join(filepath.Dir(p.Source), name)
 }
 
-// Error is one mistake in a policy file, or one remark about it, and ErrorList
-// every mistake of a file. Load and Parse return it as their error; errors.As finds
-// it.
-type (
-	Error     = document.Error
-	ErrorList = document.ErrorList
-)
+// Error is one mistake in a policy file, or one remark about it.
+type Error = document.Error
 
-// MaxFileSize is the most that a file may have, in bytes.
+// ErrorList is all mistakes in a policy file. Load and Parse return it as their
+// error, which errors.As finds.
+type ErrorList = document.ErrorList
+
+// MaxFileSize is the largest size of a file, in bytes.
 const MaxFileSize = document.MaxSize
 
-// FieldPath is the path of a key in the value at path, as errors write it.
+// FieldPath returns the path of a key in the value at path, as errors write it.
 func FieldPath(path, key string) string { return document.Child(path, key) }
 
 // newDocument begins a policy file.

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // golden compares with a file beside the test data; an absent file stands for
 // nothing.
@@ -38,7 +38,7 @@ func golden(t *testing.T, file, got string) {
 		t.Fatal(err)
 	}
 	if got != string(want) {
-		t.Errorf("%s differs (go test -update writes it anew)\n got:\n%s\nwant:\n%s", file, got, want)
+		t.Errorf("%s differs (go test -update rewrites it)\n got:\n%s\nwant:\n%s", file, got, want)
 	}
 }
 
@@ -70,7 +70,7 @@ func read(t testing.TB, file string) []byte {
 func TestGoodPolicies(t *testing.T) {
 	for name, file := range testdata(t, "good") {
 		t.Run(name, func(t *testing.T) {
-			p, err := Parse(read(t, file), name+".yaml")
+			p, err := Parse(read(t, file), name+".yaml", protocols())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -93,7 +93,7 @@ func TestGoodPolicies(t *testing.T) {
 func TestBadPolicies(t *testing.T) {
 	for name, file := range testdata(t, "bad") {
 		t.Run(name, func(t *testing.T) {
-			p, err := Parse(read(t, file), name+".yaml")
+			p, err := Parse(read(t, file), name+".yaml", protocols())
 			var mistakes ErrorList
 			if p != nil || !errors.As(err, &mistakes) || len(mistakes) == 0 {
 				t.Fatalf("Parse = %v, %v; want no policy and an ErrorList", p, err)
@@ -116,7 +116,7 @@ func TestBadPolicies(t *testing.T) {
 // TestExampleIsGood keeps the example that operators copy free of mistakes and
 // warnings.
 func TestExampleIsGood(t *testing.T) {
-	p, err := Load("../config.example.yaml")
+	p, err := Load("../config.example.yaml", protocols())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +185,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 // carriage returns; neither changes what the file says.
 func TestEncodingsOfTheSameFile(t *testing.T) {
 	data := read(t, "testdata/good/everything.yaml")
-	plain, err := Parse(data, "p.yaml")
+	plain, err := Parse(data, "p.yaml", protocols())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +196,7 @@ func TestEncodingsOfTheSameFile(t *testing.T) {
 		"document marker": append([]byte("%YAML 1.1\n---\n"), data...),
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, err := Parse(encoded, "p.yaml")
+			p, err := Parse(encoded, "p.yaml", protocols())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -244,7 +244,7 @@ func TestSyntaxErrorsNameTheLine(t *testing.T) {
 			if broken == example {
 				t.Fatal("the example does not have what the test replaces")
 			}
-			_, err := Parse([]byte(broken), "p.yaml")
+			_, err := Parse([]byte(broken), "p.yaml", protocols())
 			want := place + test.line + sentence + test.message
 			if err == nil || err.Error() != want {
 				t.Errorf("\n got %v\nwant %v", err, want)
@@ -256,10 +256,10 @@ func TestSyntaxErrorsNameTheLine(t *testing.T) {
 func TestLargeFilesAreRefused(t *testing.T) {
 	data := append(read(t, "testdata/good/minimal.yaml"), bytes.Repeat([]byte("#"), MaxFileSize)...)
 	const want = "p.yaml: the file is larger than 1 MiB, which is more than a ConfigMap can hold"
-	if _, err := Parse(data, "p.yaml"); err == nil || err.Error() != want {
+	if _, err := Parse(data, "p.yaml", protocols()); err == nil || err.Error() != want {
 		t.Errorf("Parse: %v, want %s", err, want)
 	}
-	if _, err := Read(bytes.NewReader(data), "p.yaml"); err == nil || err.Error() != want {
+	if _, err := Read(bytes.NewReader(data), "p.yaml", protocols()); err == nil || err.Error() != want {
 		t.Errorf("Read: %v, want %s", err, want)
 	}
 }
@@ -273,7 +273,7 @@ func TestNumbersAreBounded(t *testing.T) {
 	)
 	last := func(text string) string {
 		t.Helper()
-		_, err := Parse([]byte(text), "p.yaml")
+		_, err := Parse([]byte(text), "p.yaml", protocols())
 		var mistakes ErrorList
 		if !errors.As(err, &mistakes) {
 			t.Fatalf("Parse: %v", err)
@@ -308,11 +308,11 @@ func TestNumbersAreBounded(t *testing.T) {
 }
 
 func TestLoadOfUnreadableFiles(t *testing.T) {
-	_, err := Load(filepath.Join(t.TempDir(), "absent.yaml"))
+	_, err := Load(filepath.Join(t.TempDir(), "absent.yaml"), protocols())
 	if !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "read policy: open ") {
 		t.Errorf("absent file: %v", err)
 	}
-	_, err = Load(t.TempDir())
+	_, err = Load(t.TempDir(), protocols())
 	var mistakes ErrorList
 	if err == nil || errors.As(err, &mistakes) || !strings.HasPrefix(err.Error(), "read policy: read ") {
 		t.Errorf("directory: %v", err)
@@ -321,11 +321,11 @@ func TestLoadOfUnreadableFiles(t *testing.T) {
 
 func TestRevisionIsThatOfTheContent(t *testing.T) {
 	data := read(t, "testdata/good/minimal.yaml")
-	one, err := Parse(data, "one.yaml")
+	one, err := Parse(data, "one.yaml", protocols())
 	if err != nil {
 		t.Fatal(err)
 	}
-	two, err := Parse(data, "two.yaml")
+	two, err := Parse(data, "two.yaml", protocols())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ var newcomersMistakes = map[string]struct{ from, to, want string }{
 	"a regular expression": {`"team-a-*"`, `"team-a-.*"`,
 		`tenants[0].namespaces[1]: "team-a-.*" cannot be a namespace: only * is special in a pattern, and it stands for any run of characters; write * instead of .*`},
 	"a pattern without quotes": {`"team-a-*"`, `*-a`,
-		`*-a is read as a reference to something called &-a, which there is not; put a pattern that begins with * in quotes: "*-a"`},
+		`*-a is read as a reference to something called &-a, which does not exist; put a pattern that begins with * in quotes: "*-a"`},
 	"a unit that Kubernetes does not have": {"{max: 100Gi}", "{max: 100GB}",
 		`tenants[0].volumeSize.max: "100GB" is not a size; write it like 100Gi or 1Ti`},
 	"a size without unit": {"{max: 100Gi}", "{max: 100}",
@@ -37,7 +37,7 @@ var newcomersMistakes = map[string]struct{ from, to, want string }{
 	"max below min": {"{min: 1Gi, max: 1Ti}", "{min: 10Gi, max: 1Gi}",
 		`defaults.volumeSize: no size in whole GiB is at least 10Gi (defaults.volumeSize.min) and at most 1Gi (defaults.volumeSize.max); raise the largest or lower the smallest size`},
 	"max below the smallest volume": {"{max: 100Gi}", "{max: 100Mi}",
-		`tenants[0].volumeSize.max: must be at least 1Gi, the smallest volume that Cinder makes`},
+		`tenants[0].volumeSize.max: must be at least 1Gi, the smallest volume that Cinder creates`},
 	"too little indentation": {"    auth: {cloud: gold}", "   auth: {cloud: gold}",
 		`from this line on the file is not valid YAML: the line is indented wrongly, or a hyphen is missing (did not find expected '-' indicator)`},
 	"too much indentation": {"    region: RegionOne", "      region: RegionOne",
@@ -97,7 +97,7 @@ backends[0].cloud: unknown key "cloud"; it belongs under auth`},
 	"a duration without unit": {"create: 5m", "create: 300",
 		`defaults.timeouts.create: 300 has no unit; write it like 30s, 5m or 1h30m`},
 	"a file system that there is not": {"fsType: xfs", "fsType: ext5",
-		`tenants[0].classes[0].fsType: "ext5" is not a file system that can be made on a volume; use one of btrfs, ext2, ext3, ext4, xfs`},
+		`tenants[0].classes[0].fsType: "ext5" is not a file system that can be created on a volume; use one of btrfs, ext2, ext3, ext4, xfs`},
 	"no backends": {"        backends: [lab]\n", "",
 		`tenants[1].classes[0].backends: is missing or empty; name the backends the volumes may come from`},
 }
@@ -114,8 +114,8 @@ func sentences(mistakes ErrorList) string {
 	return strings.Join(lines, "\n")
 }
 
-// TestMistakesOfANewcomer: whoever starts from the example is told about each
-// mistake where it is, what it is and what to do, and about nothing else.
+// TestMistakesOfANewcomer plants common mistakes in the example. The check reports
+// the place, the mistake and a remedy for each, and nothing else.
 func TestMistakesOfANewcomer(t *testing.T) {
 	example := string(read(t, "../config.example.yaml"))
 	for name, mistake := range newcomersMistakes {
@@ -124,7 +124,7 @@ func TestMistakesOfANewcomer(t *testing.T) {
 			if !found {
 				t.Fatalf("the example has no %q", mistake.from)
 			}
-			_, err := Parse([]byte(strings.Replace(example, mistake.from, mistake.to, 1)), "p.yaml")
+			_, err := Parse([]byte(strings.Replace(example, mistake.from, mistake.to, 1)), "p.yaml", protocols())
 			var told ErrorList
 			if !errors.As(err, &told) {
 				t.Fatal(err)
@@ -155,7 +155,7 @@ func TestAllMistakesAreToldAtOnce(t *testing.T) {
 		}
 		text = strings.Replace(text, mistake.from, mistake.to, 1)
 	}
-	_, err := Parse([]byte(text), "p.yaml")
+	_, err := Parse([]byte(text), "p.yaml", protocols())
 	var told ErrorList
 	if !errors.As(err, &told) {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
-// parameter is what a StorageClass parameter sets.
+// parameter is the property that a StorageClass parameter sets.
 type parameter int
 
 const (
@@ -19,9 +19,9 @@ const (
 	cloneParameter
 )
 
-// parameters are the known keys in lower case: the historic provisioner took
-// its own without regard to case. smartclone is one of its that this program
-// does not offer.
+// parameters are the known keys in lower case, because the historic provisioner
+// ignored case. smartclone is one of its parameters that this program does not
+// support.
 var parameters = map[string]parameter{
 	"type":                      typeParameter,
 	"availability":              availabilityParameter,
@@ -32,8 +32,8 @@ var parameters = map[string]parameter{
 
 const knownParameters = "type, availability, fsType, csi.storage.k8s.io/fstype"
 
-// properties puts together the volume from the rule and from what it leaves to
-// the StorageClass's parameters.
+// properties combines the rule with the StorageClass's parameters, which choose
+// what the rule leaves open.
 func (d *decider) properties(t *Tenant, c *Class) (VolumeProperties, *Denial) {
 	given, denial := d.readParameters(c)
 	if denial != nil {
@@ -75,8 +75,8 @@ func (d *decider) properties(t *Tenant, c *Class) (VolumeProperties, *Denial) {
 // setting is a parameter as the StorageClass gives it.
 type setting struct{ key, value string }
 
-// readParameters reads the StorageClass's parameters; those with an empty value
-// count as not given.
+// readParameters reads the StorageClass's parameters. It ignores those with an
+// empty value.
 func (d *decider) readParameters(c *Class) (map[parameter]setting, *Denial) {
 	deny := func(reason Reason, format string, args ...any) *Denial {
 		return &Denial{Reason: reason, Path: c.path, Message: "StorageClass " + d.request.StorageClass + " " + fmt.Sprintf(format, args...)}
@@ -104,8 +104,8 @@ func (d *decider) readParameters(c *Class) (map[parameter]setting, *Denial) {
 		switch earlier, twice := given[which]; {
 		case twice && earlier.value != s.value:
 			return nil, deny(ParameterInvalid, "sets %s to %q and %s to %q, which mean the same; keep one of them", earlier.key, earlier.value, key, s.value)
-		case which == fsTypeParameter && !slices.Contains(fileSystems, s.value):
-			return nil, deny(ParameterInvalid, "sets the parameter %s to %q, which is not one of %s", key, s.value, strings.Join(fileSystems, ", "))
+		case which == fsTypeParameter && !slices.Contains(FileSystems(), s.value):
+			return nil, deny(ParameterInvalid, "sets the parameter %s to %q, which is not one of %s", key, s.value, strings.Join(FileSystems(), ", "))
 		case which == cloneParameter && !strings.EqualFold(s.value, "false"):
 			return nil, deny(ParameterNotAllowed, "sets the parameter %s to %q, but this provisioner does not clone volumes on that parameter; remove it", key, s.value)
 		}

@@ -8,7 +8,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
-// ScopeKind is what a quota belongs to.
+// ScopeKind is the kind of object that a quota belongs to.
 type ScopeKind string
 
 // The kinds of QuotaScope.
@@ -18,7 +18,7 @@ const (
 	BackendScope ScopeKind = "backend"
 )
 
-// Usage is what volumes and snapshots take up, or would.
+// Usage is what volumes and snapshots use, or would use.
 type Usage struct {
 	Volumes int64 `json:"volumes"`
 	// Gigabytes is in GiB, each volume rounded up.
@@ -35,7 +35,7 @@ func (u Usage) Add(v Usage) Usage {
 	}
 }
 
-// Sub returns what is left of u without v, never less than nothing.
+// Sub returns u without v. The result is never negative.
 func (u Usage) Sub(v Usage) Usage {
 	return Usage{
 		Volumes:   max(u.Volumes-v.Volumes, 0),
@@ -59,7 +59,7 @@ type QuotaScope struct {
 	// same for all claims that count against the scope, as long as the
 	// policy's revision is.
 	Name string `json:"name"`
-	// Path is where the limits stand, such as tenants[0].quota.
+	// Path is the path of the limits, such as tenants[0].quota.
 	Path   string `json:"path"`
 	Limits Quota  `json:"limits"`
 
@@ -67,9 +67,9 @@ type QuotaScope struct {
 	subject string
 }
 
-// Check says which limit would be exceeded if more were added to what is used,
-// or nil if there is room. Kinds of which nothing is added do not matter, so
-// that lowering a quota below its usage does not stop other things.
+// Check returns the limit that would be exceeded if more were added to what is used,
+// or nil if there is room. A limit does not matter if nothing is added to what it
+// counts, so lowering one quota below its usage does not block the others.
 func (s QuotaScope) Check(used, more Usage) *Denial {
 	for _, c := range s.limits(used, more) {
 		would := addSaturating(c.used, c.more)
@@ -83,7 +83,7 @@ func (s QuotaScope) Check(used, more Usage) *Denial {
 	return nil
 }
 
-// scopeLimit is one limit of a scope; it is nil where there is none.
+// scopeLimit is one limit of a scope. Its limit is nil if there is none.
 type scopeLimit struct {
 	key, unit  string
 	limit      *int64
@@ -98,10 +98,46 @@ func (s QuotaScope) limits(used, more Usage) []scopeLimit {
 	}
 }
 
-// QuotaScopes returns what a volume counts against that a tenant has on a
-// backend for a StorageClass: also a volume that exists already, whose tenant,
-// rule or backend may since have gone from the policy and is then left out.
-// The backend may be empty.
+// Subject is how sentences name the scope.
+func (s QuotaScope) Subject() string { return s.subject }
+
+// ExceededLimit is a limit of a scope that holds more than it allows.
+type ExceededLimit struct {
+	// Key and Path locate the limit in the policy. Unit is what it counts.
+	Key, Path, Unit string
+	Used, Limit     int64
+}
+
+// Exceeded lists the limits that are below what is used.
+func (s QuotaScope) Exceeded(used Usage) []ExceededLimit {
+	var exceeded []ExceededLimit
+	for _, l := range s.limits(used, Usage{}) {
+		if l.limit != nil && l.used > *l.limit {
+			exceeded = append(exceeded, ExceededLimit{Key: l.key, Path: document.Child(s.Path, l.key), Unit: l.unit, Used: l.used, Limit: *l.limit})
+		}
+	}
+	return exceeded
+}
+
+// Scopes lists every quota scope of the policy, in the order of the file.
+func (p *Policy) Scopes() []QuotaScope {
+	var all []QuotaScope
+	for i := range p.Backends {
+		all = append(all, backendScope(&p.Backends[i], i))
+	}
+	for i := range p.Tenants {
+		t := &p.Tenants[i]
+		all = append(all, tenantScope(t, i))
+		for j := range t.Classes {
+			all = append(all, classScope(t, &t.Classes[j]))
+		}
+	}
+	return all
+}
+
+// QuotaScopes returns the scopes that a tenant's volume on a backend counts
+// against. The volume may exist already: if its tenant, rule or backend is no
+// longer in the policy, that scope is left out. The backend may be empty.
 func (p *Policy) QuotaScopes(tenant, storageClass, backend string) []QuotaScope {
 	var scopes []QuotaScope
 	for i := range p.Tenants {
@@ -145,4 +181,83 @@ func backendScope(b *Backend, i int) QuotaScope {
 		Limits:  Quota{Volumes: b.Limits.Volumes, Gigabytes: b.Limits.Gigabytes},
 		subject: "backend " + b.Name,
 	}
+}
+
+// Usage returns what a volume with these properties counts for.
+func (v VolumeProperties) Usage() Usage { return Usage{Volumes: 1, Gigabytes: v.SizeGiB} }
+
+// ScopeRoom is a quota scope with its usage before and after a volume is added.
+type ScopeRoom struct {
+	QuotaScope
+	Used  Usage `json:"used"`
+	Would Usage `json:"would"`
+	// Denial is the limit that would be exceeded, or nil.
+	Denial *Denial `json:"denial,omitempty"`
+}
+
+// Room says whether the quotas have room for a granted claim.
+type Room struct {
+	// Denial has the reason QuotaExceeded if the volume fits nowhere.
+	Denial *Denial
+	// Backends are the backends of the decision that have room, in the same order.
+	Backends []string
+	// Scopes are the scopes of the decision, in the same order.
+	Scopes []ScopeRoom
+}
+
+// Room checks a granted claim against the usage of its quota scopes: the tenant,
+// the class rule and at least one of the backends must have room. For a denied
+// claim it repeats the denial.
+func (d Decision) Room(used func(QuotaScope) Usage) Room {
+	if d.Denial != nil {
+		return Room{Denial: d.Denial}
+	}
+	var room Room
+	var full []string
+	var first *Denial
+	more := d.Volume.Usage()
+	for _, scope := range d.Quotas {
+		s := ScopeRoom{QuotaScope: scope, Used: used(scope)}
+		s.Would, s.Denial = s.Used.Add(more), scope.Check(s.Used, more)
+		room.Scopes = append(room.Scopes, s)
+		switch {
+		case s.Denial == nil && scope.Kind == BackendScope:
+			room.Backends = append(room.Backends, scope.Name)
+		case s.Denial == nil:
+		case scope.Kind == BackendScope:
+			full = append(full, s.Denial.Message)
+			if first == nil {
+				first = s.Denial
+			}
+		case room.Denial == nil:
+			room.Denial = s.Denial
+		}
+	}
+	if room.Denial == nil && len(room.Backends) == 0 {
+		denial := *first
+		if len(full) > 1 {
+			denial.Path = d.Rule + ".backends"
+			denial.Message = fmt.Sprintf("no backend of %s has room: %s", d.Rule, strings.Join(full, "; "))
+		}
+		room.Denial = &denial
+	}
+	return room
+}
+
+// Usages holds the usage of quota scopes, by kind and name.
+type Usages map[UsageKey]Usage
+
+// UsageKey is the identity of a QuotaScope.
+type UsageKey struct {
+	Kind ScopeKind
+	Name string
+}
+
+// Of returns the usage of a scope, which is zero if it is not known.
+func (u Usages) Of(s QuotaScope) Usage { return u[UsageKey{s.Kind, s.Name}] }
+
+// Add counts more against a scope.
+func (u Usages) Add(s QuotaScope, more Usage) {
+	key := UsageKey{s.Kind, s.Name}
+	u[key] = u[key].Add(more)
 }

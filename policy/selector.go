@@ -13,15 +13,17 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
-// selectorOperators are the operators of matchExpressions in their order in
+// SelectorOperators are the operators of matchExpressions in their order in
 // Kubernetes' documentation.
-var selectorOperators = []string{
-	string(metav1.LabelSelectorOpIn), string(metav1.LabelSelectorOpNotIn),
-	string(metav1.LabelSelectorOpExists), string(metav1.LabelSelectorOpDoesNotExist),
+func SelectorOperators() []string {
+	return []string{
+		string(metav1.LabelSelectorOpIn), string(metav1.LabelSelectorOpNotIn),
+		string(metav1.LabelSelectorOpExists), string(metav1.LabelSelectorOpDoesNotExist),
+	}
 }
 
-// compileSelector checks a label selector and makes it usable; it returns nil
-// where there is none or it has mistakes.
+// compileSelector checks and compiles a label selector. It returns nil if there is
+// none or if it has mistakes.
 func compileSelector(d *document.Document, selector *metav1.LabelSelector, path string) labels.Selector {
 	if selector == nil {
 		return nil
@@ -29,7 +31,8 @@ func compileSelector(d *document.Document, selector *metav1.LabelSelector, path 
 	before := len(d.Errors())
 	compiled := labels.NewSelector()
 	add := func(key string, op selection.Operator, values []string) {
-		// What NewRequirement checks is checked before, with better words.
+		// The mistakes that NewRequirement finds have been reported before, in
+		// better words.
 		if requirement, err := labels.NewRequirement(key, op, values); err == nil {
 			compiled = compiled.Add(*requirement)
 		}
@@ -61,10 +64,10 @@ func compileSelector(d *document.Document, selector *metav1.LabelSelector, path 
 				d.Errorf(document.Child(at, "values"), "%s takes no values; remove them", expression.Operator)
 			}
 		case "":
-			d.Errorf(document.Child(at, "operator"), "is missing; the operators are %s", strings.Join(selectorOperators, ", "))
+			d.Errorf(document.Child(at, "operator"), "is missing; the operators are %s", strings.Join(SelectorOperators(), ", "))
 		default:
 			d.Errorf(document.Child(at, "operator"), "unknown operator %q%s", expression.Operator,
-				document.DidYouMean(string(expression.Operator), selectorOperators, "the operators are"))
+				document.DidYouMean(string(expression.Operator), SelectorOperators(), "the operators are"))
 		}
 		add(expression.Key, selectionOperator(expression.Operator), expression.Values)
 	}
@@ -112,8 +115,8 @@ func sortedKeys[V any](m map[string]V) []string {
 type domain struct {
 	// absent allows the label to be missing.
 	absent bool
-	// only says that values are all that is allowed; otherwise they are all
-	// that is forbidden.
+	// only means that nothing but values is allowed. Otherwise nothing but
+	// values is forbidden.
 	only   bool
 	values map[string]bool
 }
@@ -143,7 +146,7 @@ func (a domain) intersect(b domain) domain {
 	return c
 }
 
-// meets says that both allow something in common.
+// meets reports whether both allow something in common.
 func (a domain) meets(b domain) bool {
 	if a.absent && b.absent || !a.only && !b.only {
 		return true
@@ -159,7 +162,7 @@ func (a domain) meets(b domain) bool {
 	return false
 }
 
-// within says that everything a allows is allowed by b.
+// within reports whether b allows everything that a allows.
 func (a domain) within(b domain) bool {
 	if a.absent && !b.absent {
 		return false
@@ -183,7 +186,7 @@ func (a domain) within(b domain) bool {
 	return true
 }
 
-// labelDomains is a selector as the domains of the labels it mentions.
+// labelDomains represents a selector by the domains of the labels it mentions.
 type labelDomains map[string]domain
 
 func domainsOf(selector *metav1.LabelSelector) labelDomains {
@@ -228,8 +231,8 @@ func (s labelDomains) impossible() (string, bool) {
 	return "", false
 }
 
-// disjoint says that no set of labels satisfies both selectors, of which
-// neither is impossible.
+// disjoint reports whether no set of labels satisfies both selectors. Neither may
+// be impossible by itself.
 func (s labelDomains) disjoint(t labelDomains) bool {
 	for key, a := range s {
 		if b, ok := t[key]; ok && !a.meets(b) {
@@ -239,7 +242,7 @@ func (s labelDomains) disjoint(t labelDomains) bool {
 	return false
 }
 
-// within says that every set of labels that satisfies s satisfies t.
+// within reports whether every set of labels that satisfies s satisfies t.
 func (s labelDomains) within(t labelDomains) bool {
 	for key, b := range t {
 		if !s.of(key).within(b) {
@@ -249,7 +252,7 @@ func (s labelDomains) within(t labelDomains) bool {
 	return true
 }
 
-// describeSelector is the selector in one line, as kubectl would take it.
+// describeSelector writes the selector in one line, as kubectl accepts it.
 func describeSelector(selector *metav1.LabelSelector) string {
 	text := metav1.FormatLabelSelector(selector)
 	if text == "" || text == "<none>" {

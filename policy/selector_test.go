@@ -18,7 +18,7 @@ func randomSelector(r *rand.Rand) *metav1.LabelSelector {
 		s.MatchLabels = map[string]string{key(): value()}
 	}
 	for range r.IntN(3) {
-		e := metav1.LabelSelectorRequirement{Key: key(), Operator: metav1.LabelSelectorOperator(selectorOperators[r.IntN(4)])}
+		e := metav1.LabelSelectorRequirement{Key: key(), Operator: metav1.LabelSelectorOperator(SelectorOperators()[r.IntN(4)])}
 		if e.Operator == metav1.LabelSelectorOpIn || e.Operator == metav1.LabelSelectorOpNotIn {
 			for range 1 + r.IntN(2) {
 				e.Values = append(e.Values, value())

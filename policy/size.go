@@ -16,7 +16,7 @@ const (
 	maxGiB = math.MaxInt32
 )
 
-// Size is an amount of storage as the policy gives it.
+// Size is an amount of storage as it is written in the policy.
 type Size struct {
 	// Bytes is rounded up to a whole byte; see the function Bytes.
 	Bytes int64
@@ -29,9 +29,11 @@ func (s Size) String() string { return s.text }
 // MarshalText returns the size as it is written in the policy.
 func (s Size) MarshalText() ([]byte, error) { return []byte(s.text), nil }
 
-// sizePattern is the part of Kubernetes' quantities that makes sense for a
+// SizePattern is the part of Kubernetes' quantities that makes sense for a
 // volume: no bare numbers, whose unit is a guess, and no thousandths of bytes.
-var sizePattern = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|Pi|Ei|k|M|G|T|P|E)$`)
+const SizePattern = `^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|Pi|Ei|k|M|G|T|P|E)$`
+
+var sizePattern = regexp.MustCompile(SizePattern)
 
 func parseSize(text string) (Size, bool) {
 	quantity, err := resource.ParseQuantity(text)
@@ -43,7 +45,7 @@ func parseSize(text string) (Size, bool) {
 
 // Bytes returns a quantity as whole bytes, rounded up, for Request. Quantities
 // of more than math.MaxInt64, which Kubernetes admits in claims, become that
-// number; their own Value would be anything, such as 0 for 10E.
+// number; their Value would be arbitrary, such as 0 for 10E.
 func Bytes(q resource.Quantity) int64 {
 	if q.CmpInt64(math.MaxInt64) >= 0 {
 		return math.MaxInt64
@@ -68,8 +70,8 @@ type sizeLimits struct {
 	minPath, maxPath string
 }
 
-// tenantSize is the tenant's own bounds, and for each that it leaves out the
-// default's.
+// tenantSize returns the tenant's own bounds. The defaults replace those that it
+// leaves out.
 func tenantSize(defaults Defaults, t *Tenant, path string) sizeLimits {
 	s := sizeLimits{
 		min: defaults.VolumeSize.Min, minPath: "defaults.volumeSize.min",
@@ -84,8 +86,8 @@ func tenantSize(defaults Defaults, t *Tenant, path string) sizeLimits {
 	return s
 }
 
-// narrow returns the limits with further ones applied: of two bounds the
-// stricter one counts.
+// narrow returns the limits with further ones applied. The stricter of two bounds
+// counts.
 func (s sizeLimits) narrow(size VolumeSize, path string) sizeLimits {
 	if size.Min != nil && (s.min == nil || size.Min.Bytes > s.min.Bytes) {
 		s.min, s.minPath = size.Min, path+".min"
@@ -96,9 +98,9 @@ func (s sizeLimits) narrow(size VolumeSize, path string) sizeLimits {
 	return s
 }
 
-// conflict says so if no whole number of GiB is within the limits. About a limit
-// that is a mistake by itself, because it cannot be read or is below the
-// smallest volume, enough is said.
+// conflict reports whether no whole number of GiB is within the limits. It ignores
+// limits that are mistakes by themselves, because they cannot be read or are below
+// the smallest volume: those have been reported.
 func (s sizeLimits) conflict() (string, bool) {
 	if s.min == nil || s.max == nil || s.max.Bytes < gib || roundUpGiB(s.min.Bytes) <= s.max.Bytes/gib {
 		return "", false
@@ -106,8 +108,8 @@ func (s sizeLimits) conflict() (string, bool) {
 	return fmt.Sprintf("no size in whole GiB is at least %s (%s) and at most %s (%s)", s.min, s.minPath, s.max, s.maxPath), true
 }
 
-// check says why a volume of so many GiB (at most maxGiB) is not within the
-// limits, or nil.
+// check denies a volume of so many GiB (at most maxGiB) that is not within the
+// limits.
 func (s sizeLimits) check(size int64) *Denial {
 	switch {
 	case s.max != nil && size*gib > s.max.Bytes:

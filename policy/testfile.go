@@ -11,16 +11,16 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
-// TestKind is what a file of policy tests must give as its kind.
+// TestKind is the kind of a file of policy tests.
 const TestKind = "PolicyTest"
 
-// TestFile is a checked table of claims and of what a policy is expected to
-// decide about them. It is made by LoadTests or ParseTests.
+// TestFile is a checked table of claims with the decisions that a policy is
+// expected to make. It is made by LoadTests or ParseTests.
 type TestFile struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 	// Policy is the file under test, as written; see ResolvePolicy. It may be
-	// empty where the caller has a policy already.
+	// empty if the caller has a policy already.
 	Policy string     `json:"policy"`
 	Tests  []TestCase `json:"tests"`
 
@@ -34,13 +34,13 @@ type TestFile struct {
 type TestCase struct {
 	Name  string    `json:"name"`
 	Claim TestClaim `json:"claim"`
-	// Used is what quota scopes hold before the claim; those not listed hold
-	// nothing.
+	// Used is the usage of quota scopes before the claim. Scopes that are not
+	// listed are empty.
 	Used   []ScopeUsage    `json:"used"`
 	Expect TestExpectation `json:"expect"`
 }
 
-// TestClaim is what Request is made from.
+// TestClaim describes a Request.
 type TestClaim struct {
 	Namespace       string            `json:"namespace"`
 	NamespaceLabels map[string]string `json:"namespaceLabels"`
@@ -53,7 +53,7 @@ type TestClaim struct {
 	VolumeMode VolumeMode `json:"volumeMode"`
 }
 
-// ScopeUsage says what one quota scope holds; exactly one of Tenant, Rule and
+// ScopeUsage is the usage of one quota scope. Exactly one of Tenant, Rule and
 // Backend is set.
 type ScopeUsage struct {
 	Tenant string `json:"tenant"`
@@ -65,13 +65,13 @@ type ScopeUsage struct {
 	Snapshots int64  `json:"snapshots"`
 }
 
-// TestExpectation is what is compared with the decision: only what is given.
-// A claim is expected to be granted unless Denied is set.
+// TestExpectation is compared with the decision, as far as its fields are given.
+// The claim must be granted unless Denied is set.
 type TestExpectation struct {
 	Tenant string `json:"tenant"`
 	Rule   string `json:"rule"`
-	// Backends are those that may take the volume, in order; nil means that
-	// they are not compared.
+	// Backends are those that may take the volume, in order. If it is nil, they
+	// are not compared.
 	Backends []string     `json:"backends"`
 	Volume   ExpectVolume `json:"volume"`
 
@@ -143,7 +143,7 @@ func (f *TestFile) Line(test int, path string) int {
 	return document.Nearest(f.positions, at).Line
 }
 
-// Request is the claim as the daemon would ask about it.
+// Request returns the request that the daemon would make for the claim.
 func (c TestClaim) Request() Request {
 	r := Request{
 		Namespace:       c.Namespace,
@@ -175,7 +175,7 @@ func NamespaceLabels(name string, given map[string]string) map[string]string {
 }
 
 // CheckLabels returns a sentence about the first label that Kubernetes would
-// not take, or "".
+// reject, or "".
 func CheckLabels(given map[string]string) string {
 	d := newDocument("")
 	validateLabels(d, "", given)
@@ -268,7 +268,7 @@ func (e TestExpectation) validate(d *document.Document, path string) {
 	case !given:
 		d.Errorf(path, "expects nothing; give at least tenant, rule, backends or volume, or denied with a reason")
 	case e.Denied == "" && !d.Has(document.Child(path, "denied")) && e.Message != "":
-		d.Errorf(document.Child(path, "message"), "goes only with denied; add denied with a reason, or remove it")
+		d.Errorf(document.Child(path, "message"), "is allowed only with denied; add denied with a reason, or remove it")
 	}
 	if at := document.Child(path, "denied"); d.Has(at) {
 		if !slices.Contains(reasons, string(e.Denied)) {
@@ -285,32 +285,14 @@ func (e TestExpectation) validate(d *document.Document, path string) {
 	}
 	volume := document.Child(path, "volume")
 	if size := e.Volume.SizeGiB; size != nil && *size < 1 {
-		d.Errorf(document.Child(volume, "sizeGiB"), "must be at least 1, the smallest volume that Cinder makes")
+		d.Errorf(document.Child(volume, "sizeGiB"), "must be at least 1, the smallest volume that Cinder creates")
 	}
-	if at := document.Child(volume, "fsType"); d.Has(at) && !slices.Contains(fileSystems, e.Volume.FSType) {
-		d.Errorf(at, "%q is not a file system that can be made on a volume%s", e.Volume.FSType, document.DidYouMean(e.Volume.FSType, fileSystems, "use one of"))
+	if at := document.Child(volume, "fsType"); d.Has(at) && !slices.Contains(FileSystems(), e.Volume.FSType) {
+		d.Errorf(at, "%q is not a file system that can be created on a volume%s", e.Volume.FSType, document.DidYouMean(e.Volume.FSType, FileSystems(), "use one of"))
 	}
 }
 
-// Usages is what quota scopes hold, by kind and name.
-type Usages map[UsageKey]Usage
-
-// UsageKey is the identity of a QuotaScope.
-type UsageKey struct {
-	Kind ScopeKind
-	Name string
-}
-
-// Of returns what a scope holds; nothing if it is not known.
-func (u Usages) Of(s QuotaScope) Usage { return u[UsageKey{s.Kind, s.Name}] }
-
-// Add counts more against a scope.
-func (u Usages) Add(s QuotaScope, more Usage) {
-	key := UsageKey{s.Kind, s.Name}
-	u[key] = u[key].Add(more)
-}
-
-// Usages adds up what is listed. The error is an ErrorList about scopes that
+// Usages adds up the listed usages. The error is an ErrorList about scopes that
 // the policy does not have; its paths begin with used.
 func (p *Policy) Usages(listed []ScopeUsage) (Usages, error) {
 	usages := Usages{}

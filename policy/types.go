@@ -6,20 +6,22 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
 const (
-	// APIVersion and Kind are what a policy file must begin with.
+	// APIVersion is the apiVersion of every policy file.
 	APIVersion = "standalone-cinder.openstack.org/v1alpha1"
-	Kind       = "Policy"
+	// Kind is the kind of every policy file.
+	Kind = "Policy"
 
 	// StampPrefix begins the metadata keys that the provisioner itself writes
 	// on volumes; a policy may not use it.
 	StampPrefix = "standalone-cinder.openstack.org/"
 )
 
-// Values that stand in where a policy is silent. A request may take as long as
+// Defaults of what a policy leaves out. A request may take as long as
 // Cinder's own call to its volume service (rpc_response_timeout, 60 s), since
 // os-initialize_connection waits for the storage array.
 const (
@@ -33,7 +35,6 @@ const (
 	DefaultFSType         = "ext4"
 	DefaultNoAuthUser     = "admin"
 	DefaultNoAuthProject  = "admin"
-	DefaultCephDriver     = "rbd.csi.ceph.com"
 )
 
 // Policy is a checked policy file with every default filled in. It is made by
@@ -42,9 +43,9 @@ type Policy struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 
-	// ClusterID is stamped on every volume and tells the clusters that share
-	// a Cinder project apart. Empty means that the caller takes the UID of
-	// the kube-system namespace.
+	// ClusterID is stamped on every volume to distinguish the clusters that
+	// share a Cinder project. If it is empty, the caller uses the UID of the
+	// kube-system namespace.
 	ClusterID string `json:"clusterID"`
 
 	// Defaults is what the file says under that key; backends and tenants
@@ -54,21 +55,21 @@ type Policy struct {
 	Backends []Backend `json:"backends"`
 	Tenants  []Tenant  `json:"tenants"`
 
-	// Warnings are remarks that do not keep the policy from taking effect,
-	// such as a rule that can never be reached. They are sorted by line.
+	// Warnings do not keep the policy from taking effect. An example is a rule
+	// that can never be reached. They are sorted by line.
 	Warnings ErrorList `json:"-"`
 
 	// Source is the name under which the file was parsed.
 	Source string `json:"-"`
 
 	revision string
-	// positions is where each value stands in the file; see Line.
+	// positions holds the position of each value in the file; see Line.
 	positions map[string]document.Position
 }
 
-// Defaults is inherited, value by value, by tenants (VolumeSize, Metadata) and
-// backends (the rest) that are silent about it. A value of their own replaces
-// the default, whether it is narrower or wider.
+// Defaults are inherited, value by value, by tenants (VolumeSize, Metadata) and
+// backends (the rest) that leave a value out. A value of their own replaces the
+// default, whether it is narrower or wider.
 type Defaults struct {
 	VolumeSize VolumeSize        `json:"volumeSize"`
 	Metadata   map[string]string `json:"metadata"`
@@ -81,11 +82,12 @@ type Defaults struct {
 	Connector Connector `json:"connector"`
 }
 
-// Audit is how the leader compares what Kubernetes records with what Cinder has.
+// Audit configures how the leader compares what Kubernetes records with what
+// Cinder has.
 type Audit struct {
-	// Interval lies between the end of one comparison and the next.
+	// Interval is the time between the end of one comparison and the next.
 	Interval time.Duration `json:"interval"`
-	// Grace is how old something must be to be reported or removed.
+	// Grace is the age at which something is reported or removed.
 	Grace time.Duration `json:"grace"`
 	// Delete removes volumes and Secrets that provably no PersistentVolume
 	// ever named, rather than only reporting them.
@@ -124,8 +126,8 @@ type Backend struct {
 	Connector Connector `json:"connector"`
 
 	// Mapping says, by Cinder's driver_volume_type, what a connection
-	// becomes where the built-in mapping is not wanted or does not exist.
-	Mapping map[string]Mapping `json:"mapping"`
+	// becomes if the built-in mapping is not wanted or does not exist.
+	Mapping map[string]mapping.Mapping `json:"mapping"`
 }
 
 // Auth says how to log in; exactly one of its fields is set.
@@ -141,7 +143,7 @@ type Auth struct {
 	Environment bool `json:"environment"`
 }
 
-// NoAuth is the access to a Cinder with auth_strategy = noauth.
+// NoAuth describes the access to a Cinder with auth_strategy = noauth.
 type NoAuth struct {
 	// Endpoint is the URL of Cinder's v3 API, http://host:8776/v3.
 	Endpoint string `json:"endpoint"`
@@ -170,7 +172,7 @@ const (
 	WorkflowReserve Workflow = "reserve"
 	// WorkflowAttachment uses the attachments API.
 	WorkflowAttachment Workflow = "attachment"
-	// WorkflowAuto leaves the choice to what the endpoint offers.
+	// WorkflowAuto chooses by what the endpoint offers.
 	WorkflowAuto Workflow = "auto"
 )
 
@@ -180,17 +182,17 @@ type Limits struct {
 	// backend; nil means no bound.
 	Volumes   *int64 `json:"volumes"`
 	Gigabytes *int64 `json:"gigabytes"`
-	// Concurrency is how many requests to the backend may be under way at
-	// once, at least 1.
+	// Concurrency is the number of requests to the backend that may be in flight
+	// at once, at least 1.
 	Concurrency int64 `json:"concurrency"`
 	// RequestsPerSecond bounds the requests to the backend; 0 means no bound.
 	RequestsPerSecond float64 `json:"requestsPerSecond"`
 }
 
-// Timeouts bounds what is waited for; each is positive.
+// Timeouts bound how long the program waits. Each is positive.
 type Timeouts struct {
-	// Create and Delete bound the whole life step of one volume, Request a
-	// single HTTP request.
+	// Create and Delete bound the creation and the deletion of one volume,
+	// Request a single HTTP request.
 	Create  time.Duration `json:"create"`
 	Delete  time.Duration `json:"delete"`
 	Request time.Duration `json:"request"`
@@ -203,84 +205,15 @@ type Connector struct {
 	// derives one from the cluster's id.
 	Initiator string `json:"initiator"`
 	IP        string `json:"ip"`
-	// WWPNs are Fibre Channel port names of the nodes, normalised to 16
+	// WWPNs are Fibre Channel port names of the nodes, normalized to 16
 	// lower-case hexadecimal digits.
 	WWPNs []string `json:"wwpns"`
 	// NQN is the NVMe-oF host name.
 	NQN       string `json:"nqn"`
 	Multipath bool   `json:"multipath"`
-	// NodeLabels select the nodes that mount the volumes: PersistentVolumes are
-	// bound to them, and without WWPNs theirs are collected from annotations.
+	// NodeLabels select the nodes that mount the volumes. PersistentVolumes are
+	// bound to these nodes. Without WWPNs, annotations of these nodes give them.
 	NodeLabels map[string]string `json:"nodeLabels,omitempty"`
-}
-
-// MappingKind is the kind of PersistentVolume source a mapping produces.
-type MappingKind string
-
-// The kinds of PersistentVolume source.
-const (
-	MappingCSI        MappingKind = "csi"
-	MappingNative     MappingKind = "native"
-	MappingFlexVolume MappingKind = "flexVolume"
-)
-
-// Mapping says what the connections of one protocol become. Values called
-// templates are in the language of the package mappers/template; they are
-// checked here and filled in by the mappers.
-type Mapping struct {
-	As MappingKind `json:"as"`
-	// Driver is the CSI driver or FlexVolume driver.
-	Driver string `json:"driver"`
-	// VolumeHandle is the template of a CSI source's volumeHandle; empty
-	// stands for Cinder's id of the volume. For rbd it replaces the built-in
-	// mapping to ceph-csi.
-	VolumeHandle string `json:"volumeHandle"`
-	FSType       string `json:"fsType"`
-	ReadOnly     bool   `json:"readOnly"`
-	// Discard asks for the mount option of that name where Cinder says that
-	// the array reclaims discarded blocks.
-	Discard bool `json:"discard"`
-	// Attributes are templates for the volume attributes of a CSI source,
-	// Options for the options of a FlexVolume source.
-	Attributes map[string]string `json:"attributes"`
-	Options    map[string]string `json:"options"`
-	// Secret is made for each volume.
-	Secret *MappingSecret `json:"secret"`
-	// The Secrets with which a CSI driver works, kept by the operator.
-	NodeStageSecretRef         *SecretReference `json:"nodeStageSecretRef"`
-	NodePublishSecretRef       *SecretReference `json:"nodePublishSecretRef"`
-	NodeExpandSecretRef        *SecretReference `json:"nodeExpandSecretRef"`
-	ControllerPublishSecretRef *SecretReference `json:"controllerPublishSecretRef"`
-	ControllerExpandSecretRef  *SecretReference `json:"controllerExpandSecretRef"`
-	// SecretRef is the Secret of a FlexVolume or native rbd source.
-	SecretRef *SecretReference `json:"secretRef"`
-	// ClusterID and ImageFeatures are for ceph-csi: its name for the Ceph
-	// cluster, and a comma-separated list such as layering.
-	ClusterID     string `json:"clusterID"`
-	ImageFeatures string `json:"imageFeatures"`
-	// Interface is the open-iscsi interface of a native iscsi source.
-	Interface string `json:"interface"`
-	// WWID is the template of the identifier by which nodes find the disk of
-	// a native fc source, instead of by target names and LUN.
-	WWID string `json:"wwid"`
-}
-
-// MappingSecret is the Secret that is made for each volume, the only place for
-// credentials of its connection.
-type MappingSecret struct {
-	// Type is Opaque when it is empty, or the driver for a FlexVolume.
-	Type string `json:"type"`
-	// Data holds a template for each key.
-	Data map[string]string `json:"data"`
-	// References are the keys of a CSI source that refer to the Secret;
-	// nodeStageSecretRef when there are none.
-	References []string `json:"references"`
-}
-
-// SecretReference names a Secret.
-type SecretReference struct {
-	Name      string `json:"name"`
-	Namespace string `json:"namespace"`
 }
 
 // Tenant is a set of namespaces with common rules and quotas.
@@ -288,7 +221,7 @@ type Tenant struct {
 	Name string `json:"name"`
 
 	// Namespaces holds names and patterns. In a pattern * stands for any run
-	// of characters, also for none; no other character is special. A
+	// of characters, including none; no other character is special. A
 	// namespace belongs to the tenant when an entry or the selector matches.
 	Namespaces []string `json:"namespaces"`
 	// NamespaceSelector selects namespaces by label; nil selects none, the
@@ -308,14 +241,13 @@ type Tenant struct {
 }
 
 // TenantLimits keeps one tenant's work from crowding out that of the others.
-// The limits of the backends hold besides.
+// The limits of the backends apply as well.
 type TenantLimits struct {
-	// Concurrency is how many of the tenant's claims, and as many of its
-	// deletions, are worked on at once; 0 means that it has no limit of its
-	// own.
+	// Concurrency is the number of the tenant's claims, and also of its
+	// deletions, that are processed at once. 0 means no limit of its own.
 	Concurrency int64 `json:"concurrency"`
 	// RequestsPerSecond bounds the requests to Cinder on the tenant's behalf,
-	// over all backends together; 0 means that it has no limit of its own.
+	// over all backends together. 0 means no limit of its own.
 	RequestsPerSecond float64 `json:"requestsPerSecond"`
 }
 
@@ -340,7 +272,7 @@ type Class struct {
 	size sizeLimits
 }
 
-// Path is where the rule stands in the policy, such as tenants[0].classes[1].
+// Path returns the path of the rule in the policy, such as tenants[0].classes[1].
 func (c Class) Path() string { return c.path }
 
 // Quota bounds what a tenant or class rule may hold. Nil means no bound, 0

@@ -11,23 +11,27 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
-var clusterIDPattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
+// ClusterIDPattern matches what may be a clusterID.
+const ClusterIDPattern = `^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`
 
-// fileSystems are those that kubelet can make on a volume and Linux nodes
-// commonly have the tools for.
-var fileSystems = []string{"ext2", "ext3", "ext4", "xfs", "btrfs"}
+var clusterIDPattern = regexp.MustCompile(ClusterIDPattern)
+
+// FileSystems lists the file systems that kubelet can create on a volume and that
+// Linux nodes commonly have the tools for.
+func FileSystems() []string { return []string{"ext2", "ext3", "ext4", "xfs", "btrfs"} }
 
 // validate reports every mistake in what could be read, and prepares what
 // Decide needs.
-func (p *Policy) validate(d *document.Document) {
+func (p *Policy) validate(d *document.Document, protocols mapping.Protocols) {
 	p.validateHeader(d)
 	p.validateDefaults(d)
 	validateDurations(d, "audit", named[time.Duration]{"interval", p.Audit.Interval}, named[time.Duration]{"grace", p.Audit.Grace})
 	for i := range p.Backends {
-		p.validateBackend(d, i)
+		p.validateBackend(d, i, protocols)
 	}
 	for i := range p.Tenants {
 		p.validateTenant(d, i)
@@ -48,7 +52,7 @@ func (p *Policy) validateHeader(d *document.Document) {
 	case !d.Has("backends"):
 		d.Errorf("backends", "is missing; list the Cinder endpoints that volumes may come from")
 	case len(p.Backends) == 0:
-		d.Warnf("backends", "there is no backend, so no volume can be made")
+		d.Warnf("backends", "there is no backend, so no volume can be created")
 	}
 	switch {
 	case !d.Has("tenants"):
@@ -58,7 +62,7 @@ func (p *Policy) validateHeader(d *document.Document) {
 	}
 }
 
-// validateKind checks what every file begins with.
+// validateKind checks the beginning of every file.
 func validateKind(d *document.Document, apiVersion, kind, wanted string) {
 	switch {
 	case apiVersion == "":
@@ -145,8 +149,8 @@ func (p *Policy) validateClass(d *document.Document, t *Tenant, c *Class, path s
 
 	validateText(d, document.Child(path, "volumeType"), c.VolumeType)
 	validateText(d, document.Child(path, "availabilityZone"), c.AvailabilityZone)
-	if c.FSType != "" && !slices.Contains(fileSystems, c.FSType) {
-		d.Errorf(document.Child(path, "fsType"), "%q is not a file system that can be made on a volume%s", c.FSType, document.DidYouMean(c.FSType, fileSystems, "use one of"))
+	if c.FSType != "" && !slices.Contains(FileSystems(), c.FSType) {
+		d.Errorf(document.Child(path, "fsType"), "%q is not a file system that can be created on a volume%s", c.FSType, document.DidYouMean(c.FSType, FileSystems(), "use one of"))
 	}
 	validateQuota(d, document.Child(path, "quota"), c.Quota)
 	validateVolumeSize(d, document.Child(path, "volumeSize"), c.VolumeSize)
@@ -168,8 +172,8 @@ func (p *Policy) validateClass(d *document.Document, t *Tenant, c *Class, path s
 	}
 }
 
-// backendsKnown says whether all backends and their names could be read, so
-// that a name which is not among them must be wrong.
+// backendsKnown reports whether all backends and their names could be read. Then
+// a name that is not among them must be wrong.
 func (p *Policy) backendsKnown(d *document.Document) bool {
 	for i, b := range p.Backends {
 		if b.Name == "" || d.IsUnread(document.Element("backends", i)) {
@@ -206,11 +210,12 @@ func (p *Policy) warnUnusedBackends(d *document.Document) {
 	}
 }
 
-// maxShadows bounds the entries of a tenant's rules that are compared with each
-// other, only for the sake of a warning.
+// maxShadows bounds the number of entries of a tenant's rules that are compared
+// with each other, because the result is only a warning.
 const maxShadows = 5_000
 
-// warnShadowedClasses finds rules and entries that an earlier one always beats.
+// warnShadowedClasses finds rules and entries that never apply, because an earlier
+// one always does.
 func warnShadowedClasses(d *document.Document, path string, classes []Class) {
 	entries := 0
 	for _, c := range classes {
@@ -240,14 +245,14 @@ func warnShadowedClasses(d *document.Document, path string, classes []Class) {
 	}
 }
 
-// shadow is the entry that takes all that another one could match.
+// shadow is the entry that takes everything another one could match.
 type shadow struct {
 	path string // empty if there is none
-	own  bool   // whether it stands in the same rule
+	own  bool   // whether it is in the same rule
 }
 
-// shadowOf returns the shadow over entry k of rule i. Of two equal entries only
-// the later one has one.
+// shadowOf returns the shadow over entry k of rule i. If two entries are equal,
+// only the later one has a shadow.
 func shadowOf(path string, classes []Class, i, k int) shadow {
 	entry := classes[i].StorageClasses[k]
 	for j := 0; j <= i; j++ {
@@ -272,8 +277,8 @@ func validateEntries(d *document.Document, path string, entries []string, kind n
 	}
 }
 
-// validateName checks a required name that ends up in metadata, metrics and
-// lease names, where an RFC 1123 label is always welcome.
+// validateName checks a required name. It ends up in metadata, metrics and lease
+// names, all of which accept an RFC 1123 label.
 func validateName(d *document.Document, path, name, what string) {
 	switch {
 	case name == "":
@@ -296,16 +301,17 @@ func validateUnique(d *document.Document, path string, n int, name func(int) str
 	}
 }
 
-// maxTextLength is what Cinder's database holds in names and metadata.
-const maxTextLength = 255
+// MaxTextLength is the longest name or metadata value in Cinder's database.
+const MaxTextLength = 255
 
-// textMistake says why a string cannot be stored by Cinder unchanged, or "".
+// textMistake describes why Cinder cannot store a string unchanged; it is empty if
+// Cinder can.
 func textMistake(s string) string {
 	switch {
-	case utf8.RuneCountInString(s) > maxTextLength:
-		return fmt.Sprintf("it is longer than the %d characters that Cinder stores", maxTextLength)
+	case utf8.RuneCountInString(s) > MaxTextLength:
+		return fmt.Sprintf("it is longer than the %d characters that Cinder stores", MaxTextLength)
 	case strings.TrimSpace(s) != s:
-		return "it begins or ends with a blank, which Cinder would drop"
+		return "it begins or ends with a space, which Cinder would drop"
 	case strings.ContainsFunc(s, unicode.IsControl):
 		return "it has control characters"
 	}
@@ -358,6 +364,6 @@ func validateVolumeSize(d *document.Document, path string, size VolumeSize) {
 		d.Errorf(at, "no volume in Cinder can be larger than %d GiB; write a smaller size", maxGiB)
 	}
 	if at := document.Child(path, "max"); d.Has(at) && size.Max != nil && size.Max.Bytes < gib {
-		d.Errorf(at, "must be at least 1Gi, the smallest volume that Cinder makes")
+		d.Errorf(at, "must be at least 1Gi, the smallest volume that Cinder creates")
 	}
 }

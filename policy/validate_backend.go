@@ -15,16 +15,23 @@ import (
 var (
 	oldVersionPattern = regexp.MustCompile(`^/v[12](/|$)`)
 	hexProjectPattern = regexp.MustCompile(`^[0-9a-f-]+$`)
-	hostPattern       = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
-	wwpnPattern       = regexp.MustCompile(`^([0-9a-fA-F]{16}|[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){7})$`)
-	nqnPattern        = regexp.MustCompile(`^nqn\.\d{4}-\d{2}\.\S+$`)
+	hostPattern       = regexp.MustCompile(HostPattern)
+	wwpnPattern       = regexp.MustCompile(WWPNPattern)
+	nqnPattern        = regexp.MustCompile(NQNPattern)
 )
 
-// maxQualifiedName is the longest NVMe qualified name (NVM Express base
-// specification).
-const maxQualifiedName = 223
+// Patterns of host names, Fibre Channel port names and NVMe qualified names.
+const (
+	HostPattern = `^[A-Za-z0-9][A-Za-z0-9._-]*$`
+	WWPNPattern = `^([0-9a-fA-F]{16}|[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){7})$`
+	NQNPattern  = `^nqn\.\d{4}-\d{2}\.\S+$`
+)
 
-func (p *Policy) validateBackend(d *document.Document, i int) {
+// MaxQualifiedName is the longest NVMe qualified name (NVM Express base
+// specification).
+const MaxQualifiedName = 223
+
+func (p *Policy) validateBackend(d *document.Document, i int, protocols mapping.Protocols) {
 	b, path := &p.Backends[i], document.Element("backends", i)
 	validateName(d, path, b.Name, "backend")
 	validateAuth(d, path, b.Auth)
@@ -46,7 +53,7 @@ func (p *Policy) validateBackend(d *document.Document, i int) {
 	validateTimeouts(d, document.Child(path, "timeouts"), b.Timeouts)
 	validateConnector(d, document.Child(path, "connector"), &b.Connector)
 	for _, protocol := range sortedKeys(b.Mapping) {
-		validateMapping(d, document.Child(document.Child(path, "mapping"), protocol), protocol, b.Mapping[protocol])
+		validateMapping(d, document.Child(document.Child(path, "mapping"), protocol), protocol, b.Mapping[protocol], protocols)
 	}
 }
 
@@ -166,7 +173,7 @@ func validateDurations(d *document.Document, path string, durations ...named[tim
 
 // validateConnector also brings WWPNs into their normal form.
 func validateConnector(d *document.Document, path string, c *Connector) {
-	if at := document.Child(path, "host"); d.Has(at) && (!hostPattern.MatchString(c.Host) || len(c.Host) > maxTextLength) {
+	if at := document.Child(path, "host"); d.Has(at) && (!hostPattern.MatchString(c.Host) || len(c.Host) > MaxTextLength) {
 		d.Errorf(at, "%q cannot be a host name; use letters, digits, '.', '_' and '-'", c.Host)
 	}
 	if at := document.Child(path, "initiator"); d.Has(at) && (!mapping.Initiator.MatchString(c.Initiator) || len(c.Initiator) > mapping.LongestInitiator) {
@@ -175,7 +182,7 @@ func validateConnector(d *document.Document, path string, c *Connector) {
 	if at := document.Child(path, "ip"); d.Has(at) && net.ParseIP(c.IP) == nil {
 		d.Errorf(at, "%q is not an IP address", c.IP)
 	}
-	if at := document.Child(path, "nqn"); d.Has(at) && (!nqnPattern.MatchString(c.NQN) || len(c.NQN) > maxQualifiedName) {
+	if at := document.Child(path, "nqn"); d.Has(at) && (!nqnPattern.MatchString(c.NQN) || len(c.NQN) > MaxQualifiedName) {
 		d.Errorf(at, "%q is not an NVMe qualified name; write it like nqn.2014-08.org.nvmexpress:uuid:...", c.NQN)
 	}
 	for _, key := range sortedKeys(c.NodeLabels) {
@@ -196,5 +203,43 @@ func validateConnector(d *document.Document, path string, c *Connector) {
 		if slices.Contains(c.WWPNs[:i], c.WWPNs[i]) {
 			d.Warnf(at, "%q is listed twice; remove one", wwpn)
 		}
+	}
+}
+
+const (
+	// MaxConcurrency is more than any Cinder or any process can handle. It
+	// catches mistakes such as a size in bytes.
+	MaxConcurrency = 100_000
+
+	// MinRate is one request in 100 seconds. Creating a volume takes at least
+	// four, so with a lower rate the program would seem to hang.
+	MinRate = 0.01
+)
+
+func validateTenantLimits(d *document.Document, path string, limits TenantLimits) {
+	validateConcurrency(d, document.Child(path, "concurrency"), limits.Concurrency, "remove the key if the tenant needs no limit of its own; to allow it no volumes, set quota: {volumes: 0}")
+	validateRate(d, document.Child(path, "requestsPerSecond"), limits.RequestsPerSecond)
+}
+
+// validateConcurrency rejects 0 rather than guess whether it means no limit or no
+// requests.
+func validateConcurrency(d *document.Document, path string, value int64, instead string) {
+	switch {
+	case !d.Has(path):
+	case value < 1:
+		d.Errorf(path, "must be at least 1; %s", instead)
+	case value > MaxConcurrency:
+		d.Errorf(path, "must be at most %d", MaxConcurrency)
+	}
+}
+
+// validateRate checks a number of requests per second. 0 means no limit.
+func validateRate(d *document.Document, path string, value float64) {
+	switch {
+	case !d.Has(path):
+	case value < 0:
+		d.Errorf(path, "must not be negative; 0 means no limit")
+	case value > 0 && value < MinRate:
+		d.Errorf(path, "must be at least %g, which is a request in 100 seconds; 0 means no limit", MinRate)
 	}
 }

@@ -16,20 +16,19 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// denial is what is said about a claim that is turned away before Cinder is
-// asked for anything.
+// denial is why a claim is denied before any request to Cinder.
 type denial struct {
 	reason  string
 	message string
-	// helps are what may help beside another policy, other labels of the
-	// namespace or another StorageClass.
+	// helps are what may help in addition to another policy, other labels of the
+	// namespace and another StorageClass.
 	helps []parking.Help
 }
 
-// ShouldProvision is the admission of claims. A claim that is turned away gets
-// an event with a stable reason and leaves the library's queue, as does one
-// whose turn has not come; they are brought back by what could help them (see
-// wakeups.go), not by retries.
+// ShouldProvision admits claims. A denied claim gets an event with a stable
+// reason and leaves the library's queue; so does a claim whose turn has not
+// come, without an event. What could help them brings them back (see
+// wakeups.go), not retries.
 func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.PersistentVolumeClaim) bool {
 	if p.stopping() {
 		return false
@@ -44,59 +43,60 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 		return false
 	}
 	if class.Provisioner != p.Name {
-		// The annotation is the author's own.
+		// The claim's author has written the annotation.
 		return false
 	}
-	defer p.leaveIfGone(claim)
-	decision, turned := p.judge(ctx, claim, class)
+	defer p.cleanUpIfGone(claim)
+	decision, denied := p.evaluate(ctx, claim, class)
 	switch {
-	case turned == nil:
-		p.parked.granted(claim.UID)
+	case denied == nil:
+		p.parked.admitted(claim.UID)
 		return p.takeTurn(claim, decision)
 	case decision.Denial != nil && p.mayHaveVolume(claim.UID):
-		// Provision undoes what was made when the claim was still granted.
+		// Provision undoes what was created while the claim was still admitted.
 		return true
 	}
-	p.deny(claim, *turned, since)
+	p.deny(claim, *denied, since)
 	return false
 }
 
-// denyWithoutClass turns a claim away whose StorageClass the cache does not have.
-// It comes back when the class is made, or arrives.
+// denyWithoutClass denies a claim whose StorageClass is not in the cache. The
+// claim comes back when the class is created, or reaches the cache.
 func (p *Provisioner) denyWithoutClass(ctx context.Context, claim *corev1.PersistentVolumeClaim, since parking.Moment) {
 	name := record.ClassName(claim)
 	if _, err := p.Client.StorageV1().StorageClasses().Get(ctx, name, metav1.GetOptions{}); err == nil {
 		p.parked.parkClaim(claim, parking.Denied, []parking.Help{{Kind: parking.Class, Name: name}}, since)
 		return
 	}
-	message := "the claim names no StorageClass; replace it by one that does"
+	message := "the claim names no StorageClass; replace it with a claim that does"
 	if name != "" {
-		message = fmt.Sprintf("StorageClass %q does not exist; create it, or replace the claim by one that names another", name)
+		message = fmt.Sprintf("StorageClass %q does not exist; create it, or replace the claim with one that names another", name)
 	}
 	p.deny(claim, denial{reason: "StorageClassNotFound", message: message}, since)
 }
 
-// mayHaveVolume says whether something was begun for the claim, or found.
+// mayHaveVolume reports whether an attempt began for the claim, or a listing
+// showed a volume of it.
 func (p *Provisioner) mayHaveVolume(uid types.UID) bool {
 	_, begun := p.journal.beginning(uid)
-	held, counts := p.placement.Holds(uid)
-	return begun || counts && !held.NothingSeen
+	position, counts := p.placement.PositionOf(uid)
+	return begun || counts && !position.NothingSeen
 }
 
-// judge says why a claim gets nothing, if so; else room is reserved for it,
-// unless a backend must be listed first: that takes a turn, and is left to
-// Provision.
-func (p *Provisioner) judge(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (ledger.Decided, *denial) {
+// evaluate returns why a claim is denied, or reserves room for it. If a backend
+// must be listed first, evaluate leaves that to Provision, because a listing takes
+// a turn.
+func (p *Provisioner) evaluate(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (ledger.Decided, *denial) {
 	if unsupported := record.Unsupported(claim); unsupported != nil {
-		turned := denialOf(unsupported)
-		return ledger.Decided{}, &turned
+		denied := denialOf(unsupported)
+		return ledger.Decided{}, &denied
 	}
 	decision := p.decide(claim, class, p.namespaceLabels(claim.Namespace))
 	if decision.Denial != nil {
-		turned := denialOf(decision.Denial)
-		return decision, &turned
+		denied := denialOf(decision.Denial)
+		return decision, &denied
 	}
-	// What cannot be told now is Provision's to report: it retries.
+	// Provision reports any error, because it is retried.
 	chosen, err := p.choose(ctx, claim, class.Name, decision, false)
 	if err == nil && chosen.denial != nil {
 		return decision, chosen.denial
@@ -104,45 +104,45 @@ func (p *Provisioner) judge(ctx context.Context, claim *corev1.PersistentVolumeC
 	return decision, nil
 }
 
-// choose asks for the backend that a claim goes to. One that leaves another needs
-// no Secret of that any more.
-func (p *Provisioner) choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d ledger.Decided, ask bool) (choice, error) {
+// choose chooses the backend of a claim. A claim that leaves another backend no
+// longer needs that backend's Secret.
+func (p *Provisioner) choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d ledger.Decided, mayList bool) (choice, error) {
 	if p.placement.leave(claim, d) {
 		p.secrets.AttemptOver(claim.UID)
 	}
-	return p.placement.choose(ctx, claim, class, d, ask)
+	return p.placement.choose(ctx, claim, class, d, mayList)
 }
 
-// takeTurn asks for a worker for the claim. One that has its PersistentVolume
-// needs none: the library finds that out and stops.
+// takeTurn requests a worker for the claim. A claim that has its
+// PersistentVolume needs none: the library finds the object and stops.
 func (p *Provisioner) takeTurn(claim *corev1.PersistentVolumeClaim, d ledger.Decided) bool {
 	if _, err := p.PersistentVolumes.Get(record.PVNameOf(claim)); err == nil {
 		return true
 	}
-	return p.orPark(claim, d, p.claimTurns.Take)
+	return p.turnOrPark(claim, d, p.claimTurns.Take)
 }
 
-// beginTurn begins the work on a claim, or parks it.
+// beginTurn begins the claim's turn, or parks the claim.
 func (p *Provisioner) beginTurn(claim *corev1.PersistentVolumeClaim, d ledger.Decided) bool {
-	return p.orPark(claim, d, p.claimTurns.Begin)
+	return p.turnOrPark(claim, d, p.claimTurns.Begin)
 }
 
-// orPark remembers a claim that does not get its turn, until it is invited. It
-// is remembered first: the invitation may come at once.
-func (p *Provisioner) orPark(claim *corev1.PersistentVolumeClaim, d ledger.Decided, turn func(claim types.UID, tenant, backend string) bool) bool {
+// turnOrPark parks a claim that does not get its turn. It parks the claim first,
+// because the invitation may come at once.
+func (p *Provisioner) turnOrPark(claim *corev1.PersistentVolumeClaim, d ledger.Decided, turn func(claim types.UID, tenant, backend string) bool) bool {
 	p.parked.awaitTurn(claim)
 	defer func() { p.Metrics.waitingClaims(p.claimTurns.Waiting()) }()
-	if !turn(claim.UID, d.Tenant, p.laneOf(claim.UID, d)) {
+	if !turn(claim.UID, d.Tenant, p.backendFor(claim.UID, d)) {
 		return false
 	}
 	p.parked.hasTurn(claim.UID)
 	return true
 }
 
-// laneOf is the backend that a claim's work will keep busy.
-func (p *Provisioner) laneOf(uid types.UID, d ledger.Decided) string {
-	if held, ok := p.placement.Holds(uid); ok {
-		return held.Backend
+// backendFor is the backend that a claim's turn counts against.
+func (p *Provisioner) backendFor(uid types.UID, d ledger.Decided) string {
+	if position, ok := p.placement.PositionOf(uid); ok {
+		return position.Backend
 	}
 	return d.Backends[0]
 }
@@ -151,14 +151,14 @@ func denialOf(d *policy.Denial) denial {
 	return denial{reason: string(d.Reason), message: d.Message}
 }
 
-// decide asks the policy.
+// decide applies the policy in force.
 func (p *Provisioner) decide(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, labels map[string]string) ledger.Decided {
 	inForce := p.Policy()
 	return ledger.Decided{Decision: inForce.Decide(record.RequestOf(claim, class, labels)), Revision: inForce.Revision()}
 }
 
-// namespaceLabels reads the labels from the cache. A namespace that has not
-// arrived there yet has no labels; its arrival reconsiders the claim.
+// namespaceLabels reads the labels from the cache. A namespace that is not there
+// yet has no labels; its arrival brings the claim back.
 func (p *Provisioner) namespaceLabels(name string) map[string]string {
 	namespace, err := p.Namespaces.Get(name)
 	if err != nil {
@@ -177,26 +177,27 @@ func (p *Provisioner) namespaceLabelsNow(ctx context.Context, name string) (map[
 	case apierrors.IsNotFound(err) || err == nil && namespace.DeletionTimestamp != nil:
 		return nil, errNothingToDo
 	case err != nil:
-		return nil, fmt.Errorf("cannot read the labels of namespace %s, which decide about its tenant: %w", name, err)
+		return nil, fmt.Errorf("cannot read the labels of namespace %s, which determine its tenant: %w", name, err)
 	}
 	return namespace.Labels, nil
 }
 
-// selectsByLabels says whether a tenant has namespaces by their labels.
+// selectsByLabels reports whether the policy selects a tenant's namespaces by
+// their labels.
 func (p *Provisioner) selectsByLabels(tenant string) bool {
 	t, ok := p.Policy().Tenant(tenant)
 	return ok && t.NamespaceSelector != nil
 }
 
-// deny parks a claim and tells its author, once for each reason and again before
-// the event expires. since is from before the decision.
-func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, turned denial, since parking.Moment) {
+// deny parks a claim and reports why, once for each reason and again before the
+// event expires. since is a moment before the decision.
+func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, denied denial, since parking.Moment) {
 	if _, begun := p.journal.beginning(claim.UID); !begun {
-		// Room that was reserved under an earlier decision.
+		// An earlier decision may have reserved room.
 		p.placement.giveBack(claim.UID)
 	}
 	p.claimTurns.Leave(claim.UID)
-	p.parked.tellClaim(claim, turned.reason, turned.message)
+	p.parked.reportDenial(claim, denied.reason, denied.message)
 	always := []parking.Help{{Kind: parking.Policy}, {Kind: parking.Namespace, Name: claim.Namespace}, {Kind: parking.Class, Name: record.ClassName(claim)}}
-	p.parked.parkClaim(claim, parking.Denied, append(always, turned.helps...), since)
+	p.parked.parkClaim(claim, parking.Denied, append(always, denied.helps...), since)
 }

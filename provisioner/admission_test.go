@@ -16,7 +16,7 @@ func TestAdmission(t *testing.T) {
 		name   string
 		change func(*corev1.PersistentVolumeClaim)
 		admit  bool
-		event  string // the event's beginning; empty for none
+		event  string // the start of the event; empty for none
 	}{
 		{name: "granted", admit: true},
 		{name: "of another provisioner", change: func(c *corev1.PersistentVolumeClaim) { c.Annotations[record.AnnotationStorageProvisioner] = "other" }},
@@ -38,19 +38,19 @@ func TestAdmission(t *testing.T) {
 		{name: "many writers", event: "Warning UnsupportedAccessMode ", change: func(c *corev1.PersistentVolumeClaim) {
 			c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
 		}},
-		{name: "of a StorageClass that does not exist", event: `Warning StorageClassNotFound StorageClass "none" does not exist; create it, or replace the claim by one that names another`,
+		{name: "of a StorageClass that does not exist", event: `Warning StorageClassNotFound StorageClass "none" does not exist; create it, or replace the claim with one that names another`,
 			change: func(c *corev1.PersistentVolumeClaim) {
 				none := "none"
 				c.Spec.StorageClassName = &none
 			}},
-		{name: "without a StorageClass name", event: "Warning StorageClassNotFound the claim names no StorageClass; replace it by one that does", change: func(c *corev1.PersistentVolumeClaim) { c.Spec.StorageClassName = nil }},
+		{name: "without a StorageClass name", event: "Warning StorageClassNotFound the claim names no StorageClass; replace it with a claim that does", change: func(c *corev1.PersistentVolumeClaim) { c.Spec.StorageClassName = nil }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFixture(t)
 			if got := f.ShouldProvision(t.Context(), f.claim(c.change)); got != c.admit {
 				t.Errorf("admitted: %t", got)
 			}
-			events := f.said()
+			events := f.newEvents()
 			switch {
 			case c.event == "" && len(events) > 0:
 				t.Errorf("events %q", events)
@@ -61,14 +61,14 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-func TestDenialIsSaidOnceAndLiftedByTheNamespace(t *testing.T) {
+func TestDenialIsReportedOnceAndLiftedByTheNamespace(t *testing.T) {
 	f := newFixture(t)
 	claim := f.claim(func(c *corev1.PersistentVolumeClaim) { c.Namespace = "stranger" })
 	for range 5 {
 		f.ShouldProvision(t.Context(), claim)
 	}
-	if events := f.said(); len(events) != 1 {
-		t.Errorf("a denial that stands was said %d times", len(events))
+	if events := f.newEvents(); len(events) != 1 {
+		t.Errorf("an unchanged denial was reported %d times", len(events))
 	}
 	f.Reconsider("team-a")
 	if len(f.requeued) != 0 {
@@ -82,12 +82,12 @@ func TestDenialIsSaidOnceAndLiftedByTheNamespace(t *testing.T) {
 	claim = claim.DeepCopy()
 	claim.Spec.Selector = &metav1.LabelSelector{}
 	f.ShouldProvision(t.Context(), claim)
-	if events := f.said(); len(events) != 1 || !strings.HasPrefix(events[0], "Warning UnsupportedSelector ") {
+	if events := f.newEvents(); len(events) != 1 || !strings.HasPrefix(events[0], "Warning UnsupportedSelector ") {
 		t.Errorf("events %q", events)
 	}
 }
 
-func TestPolicyIsAskedAgainAfterAdmission(t *testing.T) {
+func TestPolicyIsAppliedAgainAfterAdmission(t *testing.T) {
 	f := newFixture(t)
 	claim := f.claim(nil)
 	if !f.ShouldProvision(t.Context(), claim) {
@@ -97,7 +97,7 @@ func TestPolicyIsAskedAgainAfterAdmission(t *testing.T) {
 	if _, err := f.provision(claim); !isIgnored(err) {
 		t.Errorf("error %v, want one that the library ignores", err)
 	}
-	if events := f.said(); len(events) != 1 || !strings.HasPrefix(events[0], "Warning NoMatchingClass ") {
+	if events := f.newEvents(); len(events) != 1 || !strings.HasPrefix(events[0], "Warning NoMatchingClass ") {
 		t.Errorf("events %q", events)
 	}
 	wantCalls(t, f.backends["gold"])

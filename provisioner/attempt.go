@@ -21,19 +21,19 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// Provision creates, or finds again, the volume of a claim and returns the
-// PersistentVolume for it. Any step may have been done by an earlier attempt,
-// of this leader or another.
+// Provision creates or adopts the volume of a claim and returns the
+// PersistentVolume for it. An earlier attempt, of this leader or another, may
+// have done any of the steps.
 //
-// It always reports that it finished, although a volume may be there: what an
-// unfinished attempt leaves is remembered in the journal and at Cinder, not in
-// the library, whose memory ends with the process.
+// It always reports that it finished, although a volume may exist: the journal
+// and Cinder remember what an unfinished attempt leaves. The library's memory
+// ends with the process.
 func (p *Provisioner) Provision(ctx context.Context, options controller.ProvisionOptions) (*corev1.PersistentVolume, controller.ProvisioningState, error) {
 	started := time.Now()
 	claim := options.PVC
 	attempt := &attempt{p: p, claim: claim, class: options.StorageClass, pvName: options.PVName, since: p.parked.now()}
 	defer attempt.endTurn()
-	defer p.leaveIfGone(claim)
+	defer p.cleanUpIfGone(claim)
 	pv, err := attempt.run(ctx)
 	if err := p.settle(attempt, started, err); err != nil {
 		return nil, controller.ProvisioningFinished, err
@@ -47,9 +47,9 @@ type attempt struct {
 	claim  *corev1.PersistentVolumeClaim
 	class  *storagev1.StorageClass
 	pvName string
-	// since is from before the first decision: what could help came after it.
+	// since is a moment before the first decision: any later help counts.
 	since parking.Moment
-	// working says that the claim's turn was begun.
+	// working means that the claim's turn has begun.
 	working bool
 
 	decision ledger.Decided
@@ -61,7 +61,7 @@ type attempt struct {
 	connector  cinder.Connector
 }
 
-// run is the claim's way, one line a station.
+// run is the claim's path, one line for each step.
 func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err error) {
 	if err := a.stillWanted(); err != nil {
 		return nil, err
@@ -81,8 +81,9 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 		a.p.Recorder.Eventf(a.claim, corev1.EventTypeNormal, "BackendChosen", "tenant %s, rule %s: %d GiB on backend %s%s",
 			a.decision.Tenant, a.decision.Rule, a.decision.Volume.SizeGiB, a.backend, passedOverText(a.decision.Decision, a.passedOver))
 	}
-	// Whoever saw the claim go before anything was begun for it left it alone; and
-	// who sees it go from now on may undo it before something is made.
+	// If the claim was deleted before the journal had this attempt, claimGone found
+	// nothing to undo; if it is deleted now, claimGone may come before anything was
+	// created. In both cases this attempt must undo what it created.
 	defer func() {
 		if err != nil {
 			err = a.undoIfGone(ctx, err)
@@ -91,10 +92,10 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 	if err := a.stillWanted(); err != nil {
 		return nil, err
 	}
-	if err := a.unrecorded(ctx); err != nil {
+	if err := a.checkUnrecorded(ctx); err != nil {
 		return nil, err
 	}
-	if err := a.existsStill(ctx); err != nil {
+	if err := a.checkClaimExists(ctx); err != nil {
 		return nil, err
 	}
 	connected, err := volumes.Connect(ctx, a.spec())
@@ -127,12 +128,12 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 	return pv, nil
 }
 
-// unrecorded ends the attempt when the claim's PersistentVolume is saved and
+// checkUnrecorded ends the attempt if the claim's PersistentVolume is saved but
 // has not reached the cache yet. Connecting once more would be idempotent, but
-// Cinder takes the export of a volume away when it fails to connect it
-// (initialize_connection in cinder/volume/manager.py). It costs a request only
-// where an earlier attempt may have come so far.
-func (a *attempt) unrecorded(ctx context.Context) error {
+// Cinder removes the export of a volume when it fails to connect it
+// (initialize_connection in cinder/volume/manager.py). The check costs a request
+// only if an earlier attempt may have come this far.
+func (a *attempt) checkUnrecorded(ctx context.Context) error {
 	begun, _ := a.p.journal.beginning(a.claim.UID)
 	if begun.handedOver == nil && !a.p.placement.IsFound(a.claim.UID, a.backend) {
 		return nil
@@ -144,12 +145,12 @@ func (a *attempt) unrecorded(ctx context.Context) error {
 	return err
 }
 
-// existsStill ends the attempt when the claim is gone, and the cache, whose news
-// may be late, does not show it yet. Its volume may have been made and removed
-// already; another would be the second of one claim. It costs a request only
-// where that can be.
-func (a *attempt) existsStill(ctx context.Context) error {
-	if a.p.placement.bornInTerm(a.claim) && !a.p.journal.hasOutlived(a.claim.UID) {
+// checkClaimExists ends the attempt if the claim is gone, which the cache may
+// not show yet. The claim's volume may already have been created and removed;
+// another volume would be an orphan. The check costs a request only if that is
+// possible.
+func (a *attempt) checkClaimExists(ctx context.Context) error {
+	if a.p.placement.createdInTerm(a.claim) && !a.p.journal.hasOutlived(a.claim.UID) {
 		return nil
 	}
 	claim, err := record.ClaimOf(ctx, a.p.Client, a.stamp)
@@ -159,8 +160,8 @@ func (a *attempt) existsStill(ctx context.Context) error {
 	return err
 }
 
-// stillWanted tells whether the claim exists as it was when it was queued. The
-// library may hand over a claim that was deleted meanwhile.
+// stillWanted returns errNothingToDo if the claim was deleted or replaced after
+// the library queued it.
 func (a *attempt) stillWanted() error {
 	current, err := a.p.Claims.PersistentVolumeClaims(a.claim.Namespace).Get(a.claim.Name)
 	if apierrors.IsNotFound(err) || err == nil && (current.UID != a.claim.UID || current.DeletionTimestamp != nil) {
@@ -169,12 +170,12 @@ func (a *attempt) stillWanted() error {
 	return err
 }
 
-// decide asks the policy again: it may have changed since admission. A claim
-// that is not granted any more leaves nothing behind.
+// decide applies the policy again, which may have changed since admission. It
+// undoes what was begun for a claim that is no longer admitted.
 func (a *attempt) decide(ctx context.Context, labels map[string]string) error {
 	a.decision = a.p.decide(a.claim, a.class, labels)
 	if a.decision.Denial != nil {
-		if err := a.undoHeld(ctx); err != nil {
+		if err := a.undoBegun(ctx); err != nil {
 			return err
 		}
 		a.p.deny(a.claim, denialOf(a.decision.Denial), a.since)
@@ -201,7 +202,7 @@ func (a *attempt) takeTurn() error {
 	return nil
 }
 
-// endTurn gives the turn back, unless it has yet to come.
+// endTurn ends the turn if it has begun.
 func (a *attempt) endTurn() {
 	if a.working {
 		a.p.claimTurns.End(a.claim.UID)
@@ -216,8 +217,8 @@ func (a *attempt) observe(outcome string, took time.Duration) {
 	a.p.Metrics.provisioned(a.backend, a.protocol, outcome, took)
 }
 
-// setAside ends attempts that are no longer wanted, and has claims that one
-// backend has no room for go to another one at once.
+// setAside ends attempts that are no longer wanted. If Cinder's own quota has no
+// room on one backend, it sends the claim to another at once.
 func (a *attempt) setAside(err error) (outcome string, isSetAside bool) {
 	if errors.Is(err, errNothingToDo) {
 		return "", true
@@ -242,7 +243,7 @@ func (a *attempt) parkForRetry() {
 	a.p.parked.parkClaim(a.claim, parking.Failing, a.helps(), a.since)
 }
 
-// helps are what may help the attempt when it has failed.
+// helps are what may help a failed attempt.
 func (a *attempt) helps() []parking.Help {
 	helps := []parking.Help{{Kind: parking.Policy}, {Kind: parking.Class, Name: a.class.Name}}
 	for _, name := range append([]string{a.backend}, a.decision.Backends...) {
@@ -251,13 +252,13 @@ func (a *attempt) helps() []parking.Help {
 	return helps
 }
 
-// mostDecisions bounds how often policy and labels may change under an attempt.
-const mostDecisions = 5
+// maxDecisions bounds how often policy and labels may change during an attempt.
+const maxDecisions = 5
 
-// chooseBackend takes the backend that room is reserved on. Choosing may take a
-// while, and ends with a last look at what the decision rests on.
+// chooseBackend reserves room on a backend. Choosing may take a while, so it
+// ends with another check of what the decision rests on.
 func (a *attempt) chooseBackend(ctx context.Context) (Connecting, error) {
-	for range mostDecisions {
+	for range maxDecisions {
 		if err := a.undoMisplaced(ctx); err != nil {
 			return nil, err
 		}
@@ -282,13 +283,13 @@ func (a *attempt) chooseBackend(ctx context.Context) (Connecting, error) {
 		}
 		return a.p.Backends.Volumes(a.backend)
 	}
-	return nil, fmt.Errorf("policy or labels changed %d times while a backend was chosen", mostDecisions)
+	return nil, fmt.Errorf("the policy or the namespace's labels changed %d times while a backend was being chosen", maxDecisions)
 }
 
-// confirm decides again, and reports whether tenant and rule are still the same.
-// Where a namespace belongs to its tenant by labels, they are read from the API
-// server itself: the cache may still show a namespace that was deleted and made
-// anew by somebody else, or labels that were taken away.
+// confirm decides again, and reports whether tenant, rule and policy are still
+// the same. If labels make the namespace the tenant's, it reads them from the
+// API server: the cache may still show a namespace that was deleted and created
+// again by another user, or labels that were removed.
 func (a *attempt) confirm(ctx context.Context) (stands bool, err error) {
 	before := a.decision
 	labels := a.p.namespaceLabels(a.claim.Namespace)
@@ -303,39 +304,39 @@ func (a *attempt) confirm(ctx context.Context) (stands bool, err error) {
 	return a.decision.Tenant == before.Tenant && a.decision.Rule == before.Rule && a.decision.Revision == before.Revision, nil
 }
 
-// undoMisplaced removes what was made for another tenant than the claim's
+// undoMisplaced removes what was created for a tenant other than the claim's
 // present one, or on a backend that its rule does not name: the namespace's
-// labels or the policy have changed, or the stamp is forged. Nothing of it was
-// recorded yet.
+// labels or the policy have changed, or the stamp is forged. No PersistentVolume
+// records it yet.
 func (a *attempt) undoMisplaced(ctx context.Context) error {
 	if !a.isMisplaced() {
 		return nil
 	}
-	return a.undoHeld(ctx)
+	return a.undoBegun(ctx)
 }
 
 func (a *attempt) isMisplaced() bool {
-	held, ok := a.p.placement.Holds(a.claim.UID)
-	return ok && (held.Tenant != a.decision.Tenant || !slices.Contains(a.p.placement.ruleBackends(a.decision), held.Backend))
+	position, ok := a.p.placement.PositionOf(a.claim.UID)
+	return ok && (position.Tenant != a.decision.Tenant || !slices.Contains(a.p.placement.ruleBackends(a.decision), position.Backend))
 }
 
-// undoHeld removes what was made for the claim, and gives back its room.
-func (a *attempt) undoHeld(ctx context.Context) error {
-	held, ok := a.p.placement.Holds(a.claim.UID)
+// undoBegun removes what was created for the claim, and frees its room.
+func (a *attempt) undoBegun(ctx context.Context) error {
+	position, ok := a.p.placement.PositionOf(a.claim.UID)
 	if !ok {
 		return nil
 	}
 	begun, ok := a.p.journal.beginning(a.claim.UID)
-	if !ok && held.NothingSeen {
+	if !ok && position.NothingSeen {
 		a.p.placement.giveBack(a.claim.UID)
 		return nil
 	}
 	if !ok {
-		connector, err := a.p.Backends.Connector(held.Backend)
+		connector, err := a.p.Backends.Connector(position.Backend)
 		if err != nil {
 			return err
 		}
-		begun = beginning{backend: held.Backend, connector: connector, stamp: a.p.stampOf(a.claim.UID, held.Tenant)}
+		begun = beginning{backend: position.Backend, connector: connector, stamp: a.p.stampOf(a.claim.UID, position.Tenant)}
 	}
 	a.backend = begun.backend
 	return a.undo(ctx, begun)
@@ -344,7 +345,7 @@ func (a *attempt) undoHeld(ctx context.Context) error {
 func (a *attempt) spec() backends.Spec {
 	volume := a.decision.Volume
 	return backends.Spec{
-		// The name is for people. What identifies the volume is its stamp.
+		// The name is for people. The stamp identifies the volume.
 		Name:      a.pvName,
 		SizeGiB:   volume.SizeGiB,
 		Type:      volume.Type,
@@ -381,8 +382,8 @@ func (a *attempt) mapConnection(connected backends.Connected) (mappers.Result, e
 	return a.p.Mappers.Map(request)
 }
 
-// undoRefused takes back all that was done for a connection that cannot be
-// mapped. A volume nobody can mount must not stay and count.
+// undoRefused undoes the attempt after a connection that cannot be mapped. A
+// volume that cannot be mounted must not stay and use quota.
 func (a *attempt) undoRefused(ctx context.Context, refusal error) error {
 	var refused *mappers.Refusal
 	if !errors.As(refusal, &refused) {
@@ -391,24 +392,23 @@ func (a *attempt) undoRefused(ctx context.Context, refusal error) error {
 	refusal = record.RefusalError(a.backend, refused)
 	err := a.undo(ctx, beginning{backend: a.backend, stamp: a.stamp, connector: a.connector})
 	if err != nil {
-		return fmt.Errorf("%w (its volume cannot be removed yet: %s)", refusal, err)
+		return fmt.Errorf("%w (its volume cannot be removed yet: %s)", refusal, err.Error())
 	}
 	return refusal
 }
 
-// releaseIfNothing gives back the room of an attempt that provably left no
-// volume, until the next attempt: a claim that Cinder refuses must not keep
-// others out.
+// releaseIfNothing frees the room of an attempt that provably left no volume,
+// until the next attempt: a claim that Cinder rejects must not block others.
 func (a *attempt) releaseIfNothing(ctx context.Context, volumes Connecting) {
-	// A listing does not show what Cinder is still about to make.
-	if holds, err := volumes.Holds(ctx, a.stamp); err == nil && !holds && volumes.Untouched(a.stamp) {
+	// A listing does not show what Cinder is still about to create.
+	if exists, err := volumes.HasVolumeOf(ctx, a.stamp); err == nil && !exists && volumes.Untouched(a.stamp) {
 		a.p.finish(a.claim.UID)
 		a.p.placement.releaseUnrecorded(a.claim.UID)
 	}
 }
 
-// undoIfGone undoes the attempt at once when its claim has gone meanwhile.
-// Otherwise what was done stays for the next attempt to go on from.
+// undoIfGone undoes a failed attempt at once if its claim is gone. Otherwise the
+// next attempt continues from what was done.
 func (a *attempt) undoIfGone(ctx context.Context, cause error) error {
 	if !errors.Is(a.stillWanted(), errNothingToDo) || a.p.stopping() {
 		return cause
@@ -416,15 +416,15 @@ func (a *attempt) undoIfGone(ctx context.Context, cause error) error {
 	begun := beginning{backend: a.backend, stamp: a.stamp, connector: a.connector}
 	err := a.undo(ctx, begun)
 	if err != nil && !proof.IsKept(err) {
-		// The library forgets the claim; the follow-up does not (leaveIfGone).
+		// The library forgets the claim; the follow-up does not (cleanUpIfGone).
 		a.p.journal.begin(a.claim.UID, begun)
-		return fmt.Errorf("claim %s/%s was deleted while it was provisioned, and its volume cannot be removed yet: %w", a.claim.Namespace, a.claim.Name, err)
+		return fmt.Errorf("claim %s/%s was deleted while it was being provisioned, and its volume cannot be removed yet: %w", a.claim.Namespace, a.claim.Name, err)
 	}
 	return errNothingToDo
 }
 
-// undo removes what was made for the claim. The attempt itself knows whether the
-// claim still needs it.
+// undo removes what was created for the claim. The caller knows that the claim
+// does not need it, so the proof is only that it is unrecorded.
 func (a *attempt) undo(ctx context.Context, begun beginning) error {
 	return a.p.undo(ctx, a.claim.UID, begun, a.p.cleaner.IsUnrecorded)
 }

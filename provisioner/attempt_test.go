@@ -6,14 +6,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestClaimThatIsGoneWhileTheCacheIsLateGetsNoVolume: the API server is asked
-// about a claim that somebody may have served already, and about no other.
+// TestClaimThatIsGoneWhileTheCacheIsLateGetsNoVolume: an attempt reads from the
+// API server only the claims that may already have been served.
 func TestClaimThatIsGoneWhileTheCacheIsLateGetsNoVolume(t *testing.T) {
 	for name, c := range map[string]struct {
 		earlier, late, served, gone bool
 		asked, made                 bool
 	}{
-		"born in the term":                      {made: true},
+		"created in the term":                   {made: true},
 		"of an earlier term":                    {earlier: true, asked: true, made: true},
 		"of an earlier term, gone":              {earlier: true, gone: true, asked: true},
 		"gone when the term began":              {late: true, gone: true, asked: true},
@@ -63,16 +63,16 @@ func TestClaimThatIsGoneWhileTheCacheIsLateGetsNoVolume(t *testing.T) {
 	}
 }
 
-// TestGoneClaimIsAnEarlierOneWhereNewsAreLate: whoever led before may have left
-// its volume on a backend that could not be listed yet.
-func TestGoneClaimIsAnEarlierOneWhereNewsAreLate(t *testing.T) {
+// TestDeletedClaimCountsAsEarlierWhenTheCacheIsLate: an earlier leader may have
+// left its volume on a backend that could not be listed yet.
+func TestDeletedClaimCountsAsEarlierWhenTheCacheIsLate(t *testing.T) {
 	for version, want := range map[string]bool{versionBefore: true, versionInTerm: false} {
 		f := newFixture(t)
 		claim := f.claim(func(claim *corev1.PersistentVolumeClaim) { claim.ResourceVersion = version })
 		f.noteEarlier()
 		f.Followup().ClaimGone(claim)
-		if got := f.placement.sawGo(claim.UID); got != want {
-			t.Errorf("changed last at %s: seen to go %t, want %t", version, got, want)
+		if got := f.placement.sawDeleted(claim.UID); got != want {
+			t.Errorf("last changed at %s: seen deleted %t, want %t", version, got, want)
 		}
 	}
 }

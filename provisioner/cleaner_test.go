@@ -27,7 +27,7 @@ func (f *fixture) hasSecret(pv string) bool {
 	return err == nil
 }
 
-func TestCleanerRemovesOnlyWhatNobodyCanNeed(t *testing.T) {
+func TestCleanerRemovesOnlyWhatNothingCanNeed(t *testing.T) {
 	claim := func(uid types.UID, volume string) *corev1.PersistentVolumeClaim {
 		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: uid},
 			Spec: corev1.PersistentVolumeClaimSpec{VolumeName: volume}}
@@ -84,7 +84,7 @@ func TestCleanerRemovesOnlyWhatNobodyCanNeed(t *testing.T) {
 			} else {
 				wantCalls(t, f.backends["gold"])
 			}
-			// It may be that of another volume of the claim, which is kept.
+			// The Secret may belong to another volume of the claim, which is kept.
 			if !f.hasSecret("pvc-uid-1") {
 				t.Error("the Secret is gone")
 			}

@@ -16,9 +16,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// ShouldDelete keeps the library from starting deletions while handing over,
-// while the backend does not answer, while a node has the volume in use, and
-// while others have their turn.
+// ShouldDelete keeps the library from starting a deletion while the replica
+// hands over, while the backend does not answer, while a node uses the volume,
+// and until the deletion's turn comes.
 func (p *Provisioner) ShouldDelete(_ context.Context, pv *corev1.PersistentVolume) bool {
 	if p.stopping() {
 		return false
@@ -26,7 +26,7 @@ func (p *Provisioner) ShouldDelete(_ context.Context, pv *corev1.PersistentVolum
 	since := p.parked.now()
 	origin, err := record.OriginOf(pv)
 	if !mayRelease(pv) || err != nil || p.journal.isRemoved(pv.UID) {
-		// The library sees that too, or Delete says what is wrong.
+		// The library checks that too, or Delete reports what is wrong.
 		return true
 	}
 	if unhealthy := p.placement.health(origin.Backend); unhealthy != nil {
@@ -34,7 +34,8 @@ func (p *Provisioner) ShouldDelete(_ context.Context, pv *corev1.PersistentVolum
 		p.parkForBackend(pv, origin.Backend, unhealthy, since)
 		return false
 	}
-	// Whoever is not known here is asked for before the first change.
+	// The cache may not show every user; Delete checks at the API server before the
+	// first change.
 	if users, err := p.Nodes.Known(nodeuse.VolumeOf(pv)); err == nil && len(users) > 0 {
 		p.volumeTurns.Leave(pv.Name)
 		p.parkForNodes(pv, users, since)
@@ -43,7 +44,8 @@ func (p *Provisioner) ShouldDelete(_ context.Context, pv *corev1.PersistentVolum
 	return p.volumeTurns.Take(pv.Name, origin.Tenant, origin.Backend)
 }
 
-// mayRelease says whether a PersistentVolume asks for its volume's removal.
+// mayRelease reports whether a PersistentVolume is released with the policy
+// Delete.
 func mayRelease(pv *corev1.PersistentVolume) bool {
 	return pv.Status.Phase == corev1.VolumeReleased && pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
 }
@@ -52,9 +54,9 @@ func mayRelease(pv *corev1.PersistentVolume) bool {
 // the PersistentVolume; the current policy plays no role.
 func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) error {
 	if pv.UID == "" {
-		// The library could not save this object and wants its volume gone. The
-		// object may still be saved, because an answer was lost, so the volume
-		// stays: the next attempt adopts it, or finds the object.
+		// The library could not save this object and wants its volume removed. The
+		// object may be saved nevertheless, because only the answer was lost, so the
+		// volume stays: the next attempt adopts it, or finds the object.
 		return nil
 	}
 	if p.journal.isRemoved(pv.UID) {
@@ -66,21 +68,22 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 	return p.settle(deletion, started, deletion.run(ctx))
 }
 
-// deletion is one try to remove the volume of one PersistentVolume.
+// deletion is one attempt to remove the volume of one PersistentVolume.
 type deletion struct {
 	p  *Provisioner
 	pv *corev1.PersistentVolume
-	// since is from before the first decision: what could help came after it.
+	// since is a moment before the first decision: any later help counts.
 	since  parking.Moment
 	origin record.Origin
-	// working says that the deletion's turn was begun.
+	// working means that the deletion's turn has begun.
 	working bool
 }
 
-// errNoTurn ends a deletion that has to wait for a worker. It is invited back.
+// errNoTurn ends a deletion that must wait for a worker. volumeTurns invites it
+// back.
 var errNoTurn = errors.New("no free worker for this tenant or backend")
 
-// run is the deletion's way, one line a station.
+// run is the deletion's path, one line for each step.
 func (d *deletion) run(ctx context.Context) (err error) {
 	if d.origin, err = record.OriginOf(d.pv); err != nil {
 		return err
@@ -103,8 +106,8 @@ func (d *deletion) run(ctx context.Context) (err error) {
 		return err
 	}
 	d.p.removeDuplicates(volumes, d.origin)
-	// Only now: while the volume exists a node may still need the credentials
-	// to log out, and the PersistentVolume must not refer to nothing.
+	// Only now: while the volume exists, a node may still need the credentials to
+	// log out, and the PersistentVolume must not refer to a missing Secret.
 	if err := d.p.secrets.VolumeRemoved(ctx, d.pv.UID, d.origin); err != nil {
 		return err
 	}
@@ -112,7 +115,7 @@ func (d *deletion) run(ctx context.Context) (err error) {
 	return nil
 }
 
-// locate finds the backend of a volume that the historic provisioner made.
+// locate finds the backend of a volume that the historic provisioner created.
 func (d *deletion) locate(ctx context.Context) error {
 	if !d.origin.Historic || d.origin.Backend != "" {
 		return nil
@@ -124,7 +127,7 @@ func (d *deletion) locate(ctx context.Context) error {
 	return d.p.pinHistoric(ctx, d.pv, &d.origin, backend)
 }
 
-// removeVolume removes the volume once it is proven that it may go.
+// removeVolume removes the volume once it has the proof that it may.
 func (d *deletion) removeVolume(ctx context.Context, volumes Removing) error {
 	release := d.p.releaseOf(d.pv, d.origin.VolumeID)
 	target := d.origin.Target()
@@ -142,7 +145,7 @@ func (d *deletion) removeVolume(ctx context.Context, volumes Removing) error {
 	return release.Permit(ctx, cinder.Volume{})
 }
 
-// endTurn gives the turn back, unless it has yet to come.
+// endTurn ends the turn if it has begun.
 func (d *deletion) endTurn() {
 	if d.working {
 		d.p.volumeTurns.End(d.pv.Name)
@@ -157,7 +160,7 @@ func (d *deletion) observe(outcome string, took time.Duration) {
 	d.p.Metrics.deleted(d.origin.Backend, d.origin.Protocol, outcome, took)
 }
 
-// setAside ends deletions that somebody called off, and those that wait for a
+// setAside ends deletions that a user has called off, and those that wait for a
 // worker or for a node.
 func (d *deletion) setAside(err error) (outcome string, isSetAside bool) {
 	var changed *proof.ChangedError
@@ -166,7 +169,7 @@ func (d *deletion) setAside(err error) (outcome string, isSetAside bool) {
 	case errors.Is(err, errNoTurn):
 		return "", true
 	case errors.As(err, &changed):
-		d.p.parked.tellVolume(d.pv, nil, corev1.EventTypeNormal, "DeletionStopped", changed.Error())
+		d.p.parked.reportOnPV(d.pv, nil, corev1.EventTypeNormal, "DeletionStopped", changed.Error())
 		return "stopped", true
 	case errors.As(err, &inUse) && d.p.Nodes.Watches():
 		d.p.parkForNodes(d.pv, inUse.Nodes, d.since)
@@ -185,32 +188,32 @@ func (d *deletion) parkForRetry() {
 
 // parkForBackend parks a deletion until its backend answers again.
 func (p *Provisioner) parkForBackend(pv *corev1.PersistentVolume, backend string, unhealthy error, since parking.Moment) {
-	p.parked.tellVolume(pv, nil, corev1.EventTypeWarning, reasonBackendUnavailable, unhealthy.Error())
-	p.parked.parkVolume(pv, parking.Held, helpsAt(backend), since)
+	p.parked.reportOnPV(pv, nil, corev1.EventTypeWarning, reasonBackendUnavailable, unhealthy.Error())
+	p.parked.parkVolume(pv, parking.Blocked, helpsAt(backend), since)
 }
 
-// helpsAt are what may help a deletion at a backend.
+// helpsAt are what may help a deletion or a follow-up at a backend.
 func helpsAt(backend string) []parking.Help {
 	return []parking.Help{{Kind: parking.Policy}, {Kind: parking.Credentials, Name: backend}, {Kind: parking.Backend, Name: backend}}
 }
 
-// parkForNodes parks a deletion until the nodes have let the volume go.
+// parkForNodes parks a deletion until the nodes have released the volume.
 func (p *Provisioner) parkForNodes(pv *corev1.PersistentVolume, users []string, since parking.Moment) {
-	p.parked.tellVolume(pv, nil, corev1.EventTypeWarning, reasonStillInUse, (&proof.InUseError{PV: pv.Name, Nodes: users}).Error())
+	p.parked.reportOnPV(pv, nil, corev1.EventTypeWarning, reasonStillInUse, (&proof.InUseError{PV: pv.Name, Nodes: users}).Error())
 	helps := make([]parking.Help, len(users))
 	for i, node := range users {
 		helps[i] = parking.Help{Kind: parking.Node, Name: node}
 	}
-	p.parked.parkVolume(pv, parking.Held, helps, since)
+	p.parked.parkVolume(pv, parking.Blocked, helps, since)
 }
 
-// mayDelete refuses objects whose volume somebody else may use: one that came
-// here from another cluster, by a backup perhaps, and one without a stamp that a
-// second object names.
+// mayDelete rejects PersistentVolumes whose volume may also belong elsewhere:
+// one that came from another cluster, perhaps with a backup, and one that names
+// an unstamped volume that another PersistentVolume names, too.
 func (p *Provisioner) mayDelete(pv *corev1.PersistentVolume, origin record.Origin) error {
 	if !origin.Historic {
 		if origin.Cluster != p.Cluster {
-			return record.Damaged(pv, record.AnnotationCluster, fmt.Sprintf("is %q, but this cluster's id is %q: the volume is the other cluster's", origin.Cluster, p.Cluster))
+			return record.Damaged(pv, record.AnnotationCluster, fmt.Sprintf("is %q, but this cluster's ID is %q: the volume belongs to the other cluster", origin.Cluster, p.Cluster))
 		}
 		return nil
 	}
@@ -226,7 +229,7 @@ func (p *Provisioner) mayDelete(pv *corev1.PersistentVolume, origin record.Origi
 	return nil
 }
 
-// releaseOf begins the proof that a released volume may go.
+// releaseOf begins the proof that the program may remove a released volume.
 func (p *Provisioner) releaseOf(pv *corev1.PersistentVolume, volumeID string) *proof.Release {
 	return proof.NewRelease(proof.ReleaseOptions{Client: p.Client, PersistentVolumes: p.PersistentVolumes, Nodes: p.Nodes}, pv, volumeID)
 }

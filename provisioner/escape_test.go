@@ -19,8 +19,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// escapePolicy has two tenants that know their namespaces by labels, each with
-// a backend and a StorageClass of its own and one StorageClass that both use.
+// escapePolicy has two tenants that select their namespaces by labels. Each has a
+// backend and a StorageClass, and both use a third StorageClass.
 const escapePolicy = `
 apiVersion: standalone-cinder.openstack.org/v1alpha1
 kind: Policy
@@ -47,7 +47,7 @@ var (
 	ofB = map[string]string{"b": "yes"}
 )
 
-// newEscape puts the policy in force, with namespace team-a in tenant a.
+// newEscape puts escapePolicy in force, with namespace team-a in tenant a.
 func newEscape(t *testing.T) *fixture {
 	t.Helper()
 	f := newFixture(t)
@@ -60,7 +60,7 @@ func newEscape(t *testing.T) *fixture {
 	return f
 }
 
-// label changes the labels of namespace team-a in the API server.
+// label changes the labels of namespace team-a at the API server.
 func (f *fixture) label(labels map[string]string) {
 	f.t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a", Labels: labels}}
@@ -68,21 +68,21 @@ func (f *fixture) label(labels map[string]string) {
 	f.must(err)
 }
 
-// cacheLabels lets the cache see such labels.
+// cacheLabels changes the labels of namespace team-a in the cache.
 func (f *fixture) cacheLabels(labels map[string]string) {
 	f.t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a", Labels: labels}}
 	f.must(f.factory.Core().V1().Namespaces().Informer().GetStore().Add(namespace))
 }
 
-// watchedBackends let a test see what volumes are asked for, and act while a
-// backend is listed.
+// watchedBackends let a test see which volumes are requested, and act while a
+// backend is being listed.
 type watchedBackends struct {
 	fakeBackends
 	specs  *[]backends.Spec
 	onList func()
-	// holdsErr is why it cannot be told whether a backend holds a volume.
-	holdsErr error
+	// lookupErr is why a backend cannot report whether it has a volume.
+	lookupErr error
 }
 
 func (w *watchedBackends) Volumes(name string) (Volumes, error) {
@@ -103,11 +103,11 @@ func (w watchedVolumes) Connect(ctx context.Context, spec backends.Spec) (backen
 	return w.fakeVolumes.Connect(ctx, spec)
 }
 
-func (w watchedVolumes) Holds(ctx context.Context, stamp backends.Stamp) (bool, error) {
-	if w.watch.holdsErr != nil {
-		return false, w.watch.holdsErr
+func (w watchedVolumes) HasVolumeOf(ctx context.Context, stamp backends.Stamp) (bool, error) {
+	if w.watch.lookupErr != nil {
+		return false, w.watch.lookupErr
 	}
-	return w.fakeVolumes.Holds(ctx, stamp)
+	return w.fakeVolumes.HasVolumeOf(ctx, stamp)
 }
 
 func (w watchedVolumes) Volumes(ctx context.Context) ([]cinder.Volume, error) {
@@ -117,14 +117,13 @@ func (w watchedVolumes) Volumes(ctx context.Context) ([]cinder.Volume, error) {
 	return w.fakeVolumes.Volumes(ctx)
 }
 
-// TestEscapeByAnnotationsOrLabelsOfAClaimDecidesNothing writes all that this
-// program and the historic one ever wrote on objects, or read from them, on a
-// claim.
+// TestEscapeByAnnotationsOrLabelsOfAClaimDecidesNothing sets on a claim every
+// annotation and label that this program or the historic one ever wrote or read.
 func TestEscapeByAnnotationsOrLabelsOfAClaimDecidesNothing(t *testing.T) {
 	made := func(change func(*corev1.PersistentVolumeClaim)) (*corev1.PersistentVolume, backends.Spec) {
 		f := newEscape(t)
 		var specs []backends.Spec
-		f.lend(&watchedBackends{fakeBackends: f.backends, specs: &specs})
+		f.useBackends(&watchedBackends{fakeBackends: f.backends, specs: &specs})
 		pv, err := f.provision(f.claim(change))
 		f.must(err)
 		wantCalls(t, f.backends["silver"])
@@ -155,7 +154,7 @@ func TestEscapeByAnnotationsOrLabelsOfAClaimDecidesNothing(t *testing.T) {
 				t.Errorf("the PersistentVolume is\n%+v\nwant\n%+v", pv, plain)
 			}
 			if !reflect.DeepEqual(spec, plainSpec) {
-				t.Errorf("the volume is asked for as\n%+v\nwant\n%+v", spec, plainSpec)
+				t.Errorf("the volume is requested as\n%+v\nwant\n%+v", spec, plainSpec)
 			}
 		})
 	}
@@ -168,8 +167,8 @@ func TestEscapeByAnnotationsOrLabelsOfAClaimDecidesNothing(t *testing.T) {
 }
 
 // TestEscapeByTheOldClassAnnotationGetsNoOthersClass covers the annotation that
-// Kubernetes still prefers to spec.storageClassName: whichever of them counts,
-// it is the one that the policy judges.
+// Kubernetes still prefers to spec.storageClassName: the policy must decide by
+// the one that takes effect.
 func TestEscapeByTheOldClassAnnotationGetsNoOthersClass(t *testing.T) {
 	own, other, empty := "only-a", "only-b", ""
 	for _, c := range []struct {
@@ -196,17 +195,17 @@ func TestEscapeByTheOldClassAnnotationGetsNoOthersClass(t *testing.T) {
 				t.Error("admitted")
 			}
 			f.wantEvent("Warning NoMatchingClass tenant a has no rule for StorageClass only-b (tenants[0].classes)")
-			if _, counts := f.placement.Holds(claim.UID); counts {
+			if _, counts := f.placement.PositionOf(claim.UID); counts {
 				t.Error("room is reserved for a claim that is denied")
 			}
 		})
 	}
 }
 
-// TestEscapeByNamingThisProvisionerForAnothersClassCountsNowhere is a claim
-// whose author wrote the annotation that Kubernetes writes. The library stops
-// it for want of a StorageClass of this program; it must not take up room, or a
-// turn, until then: another provisioner's volume is none of ours.
+// TestEscapeByNamingThisProvisionerForAnothersClassCountsNowhere: a claim's
+// author forged the annotation that Kubernetes writes. The library ignores the
+// claim, because its StorageClass is another provisioner's; until then, the claim
+// must not take room or a turn.
 func TestEscapeByNamingThisProvisionerForAnothersClassCountsNowhere(t *testing.T) {
 	f := newEscape(t)
 	f.class.Provisioner = "other.example.org"
@@ -215,16 +214,16 @@ func TestEscapeByNamingThisProvisionerForAnothersClassCountsNowhere(t *testing.T
 	if f.ShouldProvision(t.Context(), claim) {
 		t.Error("a claim of another provisioner's StorageClass is admitted")
 	}
-	if _, counts := f.placement.Holds(claim.UID); counts {
+	if _, counts := f.placement.PositionOf(claim.UID); counts {
 		t.Error("a claim of another provisioner's StorageClass counts")
 	}
-	if events := f.said(); len(events) > 0 {
+	if events := f.newEvents(); len(events) > 0 {
 		t.Errorf("events %q", events)
 	}
 }
 
-// TestEscapeThroughLabelsThatAreGone takes a namespace's labels away while its
-// claim waits: what counts is what the API server says as the work begins.
+// TestEscapeThroughLabelsThatAreGone removes a namespace's labels while its claim
+// waits: the labels at the API server count when the work begins.
 func TestEscapeThroughLabelsThatAreGone(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -234,8 +233,8 @@ func TestEscapeThroughLabelsThatAreGone(t *testing.T) {
 	}{
 		{"seen by the cache", nil, true, "Warning NoMatchingTenant namespace team-a belongs to no tenant of the policy: none lists its name, has a pattern for it or selects its labels"},
 		{"not yet seen by the cache", nil, false, "Warning NoMatchingTenant namespace team-a belongs to no tenant of the policy: none lists its name, has a pattern for it or selects its labels"},
-		{"of two tenants, seen", map[string]string{"a": "yes", "b": "yes"}, true, "Warning AmbiguousTenant namespace team-a belongs to several tenants with equal right: a (tenants[0]), b (tenants[1])"},
-		{"of two tenants, not yet seen", map[string]string{"a": "yes", "b": "yes"}, false, "Warning AmbiguousTenant namespace team-a belongs to several tenants with equal right: a (tenants[0]), b (tenants[1])"},
+		{"of two tenants, seen", map[string]string{"a": "yes", "b": "yes"}, true, "Warning AmbiguousTenant namespace team-a matches several tenants equally well: a (tenants[0]), b (tenants[1])"},
+		{"of two tenants, not yet seen", map[string]string{"a": "yes", "b": "yes"}, false, "Warning AmbiguousTenant namespace team-a matches several tenants equally well: a (tenants[0]), b (tenants[1])"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newEscape(t)
@@ -254,15 +253,15 @@ func TestEscapeThroughLabelsThatAreGone(t *testing.T) {
 			f.wantEvent(c.event)
 			wantCalls(t, f.backends["gold"])
 			wantCalls(t, f.backends["silver"])
-			if _, counts := f.placement.Holds(claim.UID); counts {
+			if _, counts := f.placement.PositionOf(claim.UID); counts {
 				t.Error("the room that was reserved under the old labels is kept")
 			}
 		})
 	}
 }
 
-// TestEscapeThroughANamespaceMadeAnew deletes the namespace of an admitted claim.
-func TestEscapeThroughANamespaceMadeAnew(t *testing.T) {
+// TestEscapeThroughARecreatedNamespace deletes the namespace of an admitted claim.
+func TestEscapeThroughARecreatedNamespace(t *testing.T) {
 	f := newEscape(t)
 	claim := f.claim(nil)
 	f.must(f.client.CoreV1().Namespaces().Delete(t.Context(), "team-a", metav1.DeleteOptions{}))
@@ -281,20 +280,20 @@ func TestEscapeThroughANamespaceMadeAnew(t *testing.T) {
 	wantCalls(t, f.backends["silver"])
 }
 
-// TestEscapeThroughLabelsThatGoWhileBackendsAreListed takes the label away after
-// the decision and before anything is asked of Cinder: listing a backend can
-// take minutes.
+// TestEscapeThroughLabelsThatGoWhileBackendsAreListed removes the label after the
+// decision and before the first request for a volume: listing a backend can take
+// minutes.
 func TestEscapeThroughLabelsThatGoWhileBackendsAreListed(t *testing.T) {
 	f := newEscape(t)
-	f.lend(&watchedBackends{fakeBackends: f.backends, specs: new([]backends.Spec), onList: func() { f.label(nil) }})
+	f.useBackends(&watchedBackends{fakeBackends: f.backends, specs: new([]backends.Spec), onList: func() { f.label(nil) }})
 	if _, err := f.provision(f.claim(nil)); !isIgnored(err) {
 		t.Errorf("error %v, want one that the library ignores", err)
 	}
 	wantCalls(t, f.backends["gold"])
 }
 
-// TestEscapeThroughLabelsThatGoWhileCinderIsAskedIsFinished takes the label away
-// when the volume is being made: that claim was granted.
+// TestEscapeThroughLabelsThatGoWhileCinderIsAskedIsFinished removes the label
+// while Cinder creates the volume: that claim was admitted.
 func TestEscapeThroughLabelsThatGoWhileCinderIsAskedIsFinished(t *testing.T) {
 	for name, labels := range map[string]map[string]string{"none": nil, "another tenant's": ofB} {
 		t.Run(name, func(t *testing.T) {
@@ -310,17 +309,17 @@ func TestEscapeThroughLabelsThatGoWhileCinderIsAskedIsFinished(t *testing.T) {
 }
 
 // TestEscapeThroughLabelsThatChangeBetweenAttemptsLeavesNothingHalf changes the
-// labels when a first attempt has made a volume and failed after that. The
-// volume is finished for the tenant that it was made for, or it is undone; it
-// is neither left at Cinder with nobody to use it, nor handed to another tenant
-// whose rules know nothing of its backend.
+// labels after a first attempt has created a volume and failed. The volume is
+// either finished for its original tenant or undone. It must not be left at
+// Cinder as an orphan, or given to another tenant whose rules do not name its
+// backend.
 func TestEscapeThroughLabelsThatChangeBetweenAttemptsLeavesNothingHalf(t *testing.T) {
 	for name, c := range map[string]struct {
 		labels map[string]string
 		// ofB is the backend of tenant b.
 		ofB string
 	}{
-		"nobody's":         {labels: nil, ofB: "silver"},
+		"no tenant's":      {labels: nil, ofB: "silver"},
 		"two tenants'":     {labels: map[string]string{"a": "yes", "b": "yes"}, ofB: "silver"},
 		"another tenant's": {labels: ofB, ofB: "silver"},
 		"another tenant's, who shares the backend": {labels: ofB, ofB: "gold"},
@@ -330,7 +329,7 @@ func TestEscapeThroughLabelsThatChangeBetweenAttemptsLeavesNothingHalf(t *testin
 			f.current.Store(parsePolicy(t, strings.Replace(escapePolicy, "backends: [silver]", "backends: ["+c.ofB+"]", 1)))
 			gold := f.backends["gold"]
 			gold.err = &cinder.Error{Kind: cinder.KindUnavailable, Backend: "gold", Message: "lost"}
-			gold.holds, gold.touched = map[string]bool{"uid-1": true}, map[string]bool{"uid-1": true}
+			gold.hasVolumeOf, gold.touched = map[string]bool{"uid-1": true}, map[string]bool{"uid-1": true}
 			claim := f.claim(nil)
 			if _, err := f.provision(claim); err == nil {
 				t.Fatal("the first attempt succeeded")
@@ -347,7 +346,7 @@ func TestEscapeThroughLabelsThatChangeBetweenAttemptsLeavesNothingHalf(t *testin
 			case pv == nil && !undone:
 				t.Errorf("the volume is left at Cinder, and the claim is denied; the backend was called: %s", strings.Join(gold.calls, "; "))
 			case pv != nil && pv.Annotations[record.AnnotationTenant] != "a" && !undone:
-				t.Errorf("the volume that was made for tenant a is given to tenant %s", pv.Annotations[record.AnnotationTenant])
+				t.Errorf("the volume that was created for tenant a is given to tenant %s", pv.Annotations[record.AnnotationTenant])
 			case pv != nil && pv.Annotations[record.AnnotationTenant] == "b" && pv.Annotations[record.AnnotationBackend] != c.ofB:
 				t.Errorf("tenant b gets a volume on backend %s", pv.Annotations[record.AnnotationBackend])
 			}
@@ -355,15 +354,15 @@ func TestEscapeThroughLabelsThatChangeBetweenAttemptsLeavesNothingHalf(t *testin
 	}
 }
 
-// TestEscapeThroughAnOutageKeepsNoRoomForADeniedClaim is a claim that was begun
-// as its backend went away, and whose namespace is nobody's when the backend is
-// back: nothing was made, and nobody else may want for the room.
+// TestEscapeThroughAnOutageKeepsNoRoomForADeniedClaim: an attempt began when its
+// backend went down, and its namespace belongs to no tenant when the backend is
+// back. Nothing was created, so the room must be free for others.
 func TestEscapeThroughAnOutageKeepsNoRoomForADeniedClaim(t *testing.T) {
 	f := newEscape(t)
 	gold := f.backends["gold"]
 	gold.err = errGoldDown
-	watched := &watchedBackends{fakeBackends: f.backends, specs: new([]backends.Spec), holdsErr: errGoldDown}
-	f.lend(watched)
+	watched := &watchedBackends{fakeBackends: f.backends, specs: new([]backends.Spec), lookupErr: errGoldDown}
+	f.useBackends(watched)
 	gold.onCall = func() { gold.health = errGoldDown }
 	claim := f.claim(nil)
 	if _, err := f.provision(claim); !isIgnored(err) {
@@ -372,7 +371,7 @@ func TestEscapeThroughAnOutageKeepsNoRoomForADeniedClaim(t *testing.T) {
 	f.label(nil)
 	f.cacheLabels(nil)
 	gold.err, gold.health, gold.onCall = nil, nil, nil
-	watched.holdsErr = nil
+	watched.lookupErr = nil
 	f.BackendAnswers("gold")
 	if f.ShouldProvision(t.Context(), claim) {
 		// Undoing takes a worker.
@@ -385,10 +384,10 @@ func TestEscapeThroughAnOutageKeepsNoRoomForADeniedClaim(t *testing.T) {
 	}
 }
 
-// TestEscapeByAStampInAnothersBackendDrawsNoClaimThere is a volume that somebody
-// with access to the project of backend gold stamped for a claim of tenant b,
-// whose rule sends it to silver. Following it would write tenant b's data into a
-// project of somebody else's.
+// TestEscapeByAStampInAnothersBackendDrawsNoClaimThere: a user with access to the
+// project of backend gold has stamped a volume for a claim of tenant b, whose
+// rule names silver. Adopting it would write tenant b's data into a foreign
+// project.
 func TestEscapeByAStampInAnothersBackendDrawsNoClaimThere(t *testing.T) {
 	for name, rules := range map[string]string{
 		"of no rule of the tenant":      "",
@@ -410,7 +409,7 @@ func TestEscapeByAStampInAnothersBackendDrawsNoClaimThere(t *testing.T) {
 				}
 			}
 			for _, call := range f.backends["gold"].calls {
-				// What never was attached may be removed.
+				// A volume that was never attached may be removed.
 				if call != "abandon pvc-uid-1" {
 					t.Errorf("backend gold was called: %s", call)
 				}
@@ -419,14 +418,14 @@ func TestEscapeByAStampInAnothersBackendDrawsNoClaimThere(t *testing.T) {
 	}
 }
 
-// TestEscapeByAStampInAnothersBackendUsesUpNoQuota is a volume that somebody
-// with access to the project of backend gold stamped with the name of tenant b,
-// who has nothing there: it must not keep tenant b from its own backend.
+// TestEscapeByAStampInAnothersBackendUsesUpNoQuota: a user with access to the
+// project of backend gold has stamped a volume with the name of tenant b, which
+// cannot use gold. The volume must not use up tenant b's quota.
 func TestEscapeByAStampInAnothersBackendUsesUpNoQuota(t *testing.T) {
 	f := newEscape(t)
 	f.label(ofB)
 	f.cacheLabels(ofB)
-	forged := f.stamped("uid-of-nobody")
+	forged := f.stamped("uid-of-none")
 	forged.Metadata[policy.StampPrefix+"tenant"] = "b"
 	f.backends["gold"].listed = []cinder.Volume{forged}
 	f.count()
@@ -434,13 +433,13 @@ func TestEscapeByAStampInAnothersBackendUsesUpNoQuota(t *testing.T) {
 		t.Errorf("tenant b counts %d volumes and has none", used.Volumes)
 	}
 	if !f.ShouldProvision(t.Context(), f.claim(nil)) {
-		t.Errorf("tenant b is denied: %q", f.said())
+		t.Errorf("tenant b is denied: %q", f.newEvents())
 	}
 }
 
-// TestEscapeByASecretOfTheSameNameDeletesItNeither shows that a Secret which was
-// refused because it is somebody else's is not removed with the claim.
-func TestEscapeByASecretOfTheSameNameDeletesItNeither(t *testing.T) {
+// TestEscapeByASecretOfTheSameNameDoesNotDeleteIt: the program refused to write a
+// foreign Secret, and must not remove it with the claim.
+func TestEscapeByASecretOfTheSameNameDoesNotDeleteIt(t *testing.T) {
 	foreign := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: "pvc-uid-1-credentials"}, Data: map[string][]byte{"clouds.yaml": []byte("x")}}
 	f := newFixture(t, foreign)
 	claim := f.claim(nil)
@@ -456,9 +455,9 @@ func TestEscapeByASecretOfTheSameNameDeletesItNeither(t *testing.T) {
 	}
 }
 
-// TestEscapeByAPersistentVolumeOfAnotherClusterDeletesNothing is an object that
-// a backup of another cluster brought here, volume and stamp and all: that
-// cluster still uses the volume.
+// TestEscapeByAPersistentVolumeOfAnotherClusterDeletesNothing: a backup of
+// another cluster brought a PersistentVolume here. Its volume has a valid stamp,
+// and the other cluster still uses it.
 func TestEscapeByAPersistentVolumeOfAnotherClusterDeletesNothing(t *testing.T) {
 	f := newFixture(t)
 	pv, err := f.provision(f.claim(nil))
@@ -473,9 +472,9 @@ func TestEscapeByAPersistentVolumeOfAnotherClusterDeletesNothing(t *testing.T) {
 	wantCalls(t, f.backends["gold"])
 }
 
-// TestEscapeByAHistoricPersistentVolumeDeletesNoVolumeOfAnother is a released
-// object of the historic kind, whose volumes have no stamp, that names a volume
-// which another object names too.
+// TestEscapeByAHistoricPersistentVolumeDeletesNoVolumeOfAnother: a released
+// PersistentVolume of the historic provisioner, whose volumes have no stamps,
+// names a volume that another PersistentVolume names, too.
 func TestEscapeByAHistoricPersistentVolumeDeletesNoVolumeOfAnother(t *testing.T) {
 	historic := func(name string) *corev1.PersistentVolume {
 		return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Annotations: map[string]string{
@@ -486,16 +485,16 @@ func TestEscapeByAHistoricPersistentVolumeDeletesNoVolumeOfAnother(t *testing.T)
 	f := newFixture(t, used, released)
 	f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Add(used))
 	f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Add(released))
-	f.backends["silver"].has = map[string]bool{"volume-9": true}
+	f.backends["silver"].hasVolume = map[string]bool{"volume-9": true}
 	if err := f.delete(released); err == nil {
 		t.Error("the deletion of a volume that another PersistentVolume names succeeded")
 	}
 	wantCalls(t, f.backends["silver"])
 }
 
-// TestEscapeByASecretThatTookTheNameDeletesItNotWithTheVolume lets somebody
-// replace the Secret of a recorded volume by another of the same name.
-func TestEscapeByASecretThatTookTheNameDeletesItNotWithTheVolume(t *testing.T) {
+// TestEscapeByAReplacedSecretDoesNotDeleteIt: a user has replaced the Secret of a
+// recorded volume with another of the same name.
+func TestEscapeByAReplacedSecretDoesNotDeleteIt(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	secrets := f.client.CoreV1().Secrets("own")

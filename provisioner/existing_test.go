@@ -11,12 +11,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/review"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// TestReadExistingAgreesWithAdmission: what is read must lead to the decision
-// that the running program makes.
+// TestReadExistingAgreesWithAdmission: the review of existing claims must make
+// the same decision as the running program.
 func TestReadExistingAgreesWithAdmission(t *testing.T) {
 	claims := map[string]func(*corev1.PersistentVolumeClaim){
 		"granted": nil,
@@ -47,14 +49,14 @@ func TestReadExistingAgreesWithAdmission(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			findings := f.Policy().Review(existing).Findings
+			findings := review.Of(f.Policy(), existing).Findings
 			if len(findings) != 1 {
 				t.Fatalf("findings %+v, want one", findings)
 			}
-			if granted := findings[0].Kind == policy.PendingGranted; granted != admitted {
+			if granted := findings[0].Kind == review.PendingGranted; granted != admitted {
 				t.Errorf("the claim was admitted: %t, but is found %s", admitted, findings[0].Kind)
 			}
-			for _, event := range f.said() {
+			for _, event := range f.newEvents() {
 				if want := "Warning " + string(findings[0].Reason) + " " + findings[0].Message; event != want {
 					t.Errorf("its event is %q, but is found %q", event, want)
 				}
@@ -63,8 +65,8 @@ func TestReadExistingAgreesWithAdmission(t *testing.T) {
 	}
 }
 
-// TestReadExistingCountsAsTheLedger: quotas are found exceeded exactly when the
-// running program counts that much.
+// TestReadExistingCountsAsTheLedger: the review must find a quota exceeded
+// exactly when the running program does.
 func TestReadExistingCountsAsTheLedger(t *testing.T) {
 	recorded := func(name, claimUID, cluster string) *corev1.PersistentVolume {
 		return &corev1.PersistentVolume{
@@ -95,13 +97,13 @@ func TestReadExistingCountsAsTheLedger(t *testing.T) {
 	}
 	existing.Cluster = f.Cluster
 	for limit, over := range map[int64]bool{want.Gigabytes - 1: true, want.Gigabytes: false} {
-		p, err := policy.Parse([]byte(strings.Replace(testPolicy, "    volumeSize: {max: 10Gi}", fmt.Sprintf("    quota: {gigabytes: %d}", limit), 1)), "p.yaml")
+		p, err := policy.Parse([]byte(strings.Replace(testPolicy, "    volumeSize: {max: 10Gi}", fmt.Sprintf("    quota: {gigabytes: %d}", limit), 1)), "p.yaml", mappers.BuiltIn().Describe())
 		if err != nil {
 			t.Fatal(err)
 		}
 		found := false
-		for _, finding := range p.Review(existing).Findings {
-			found = found || finding.Kind == policy.OverQuota
+		for _, finding := range review.Of(p, existing).Findings {
+			found = found || finding.Kind == review.OverQuota
 		}
 		if found != over {
 			t.Errorf("with a limit of %d GiB the quota is found exceeded: %t", limit, found)

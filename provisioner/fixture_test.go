@@ -29,6 +29,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
@@ -51,28 +52,28 @@ tenants:
       - {storageClasses: [one], backends: [gold]}
 `
 
-// fakeVolumes is one backend's volumes, as far as the provisioner sees them.
+// fakeVolumes fakes the volumes of one backend.
 type fakeVolumes struct {
-	holds    map[string]bool // by claim UID
-	listed   []cinder.Volume
-	listErr  error
-	document string
-	err      error
-	calls    []string
-	onCall   func()
-	has      map[string]bool // by volume id
-	health   error
-	// touched holds claim UIDs for which something may have been made.
+	hasVolumeOf map[string]bool // by claim UID
+	listed      []cinder.Volume
+	listErr     error
+	document    string
+	err         error
+	calls       []string
+	onCall      func()
+	hasVolume   map[string]bool // by volume ID
+	health      error
+	// touched has the UIDs of claims for which a volume may have been created.
 	touched    map[string]bool
 	abandonErr error
-	// abandonKeeps has a volume turn out to have been attached.
+	// abandonKeeps makes Abandon find that the volume was attached.
 	abandonKeeps bool
 	hasErr       error
 	onList       func()
 	lastDoubt    time.Time
-	shared       bool                // by several hosts
-	seconds      map[string][]string // volumes' ids by claim UID
-	stored       bool                // connections are those of earlier attempts
+	shared       bool                // volumes can be attached to several hosts
+	duplicates   map[string][]string // volume IDs by claim UID
+	stored       bool                // connections come from earlier attempts
 }
 
 func (f *fakeVolumes) call(format string, arguments ...any) {
@@ -90,7 +91,7 @@ func (f *fakeVolumes) Connect(_ context.Context, spec backends.Spec) (backends.C
 	return backends.Connected{Volume: cinder.Volume{ID: "volume-1", SizeGiB: spec.SizeGiB, MultiAttach: f.shared}, Document: []byte(f.document), Fresh: !f.stored, Place: f.Place()}, nil
 }
 
-// Place is where all fakes lead.
+// Place is the place of all fakes.
 func (f *fakeVolumes) Place() cinder.Place {
 	return cinder.Place{Endpoint: "http://cinder:8776/v3", Project: "p1"}
 }
@@ -113,8 +114,8 @@ func (f *fakeVolumes) Remove(ctx context.Context, target backends.Target) error 
 	return f.err
 }
 
-// Abandon asks for the permit as the lifecycle does, for the volume that the
-// listing has of the claim, or one that this term made.
+// Abandon requests the permit as the lifecycle does, for the claim's volume in
+// the listing, or one that this term created.
 func (f *fakeVolumes) Abandon(ctx context.Context, stamp backends.Stamp, _ cinder.Connector, permit backends.Permit) error {
 	v := cinder.Volume{ID: "volume-1", Status: cinder.StatusAttaching, Metadata: stamp.Metadata(nil)}
 	for _, listed := range f.listed {
@@ -140,14 +141,14 @@ func (f *fakeVolumes) Mark(_ context.Context, target backends.Target) error {
 	return f.err
 }
 
-func (f *fakeVolumes) Seconds(claimUID, _ string) []string {
-	seconds := f.seconds[claimUID]
-	delete(f.seconds, claimUID)
-	return seconds
+func (f *fakeVolumes) Duplicates(claimUID, _ string) []string {
+	duplicates := f.duplicates[claimUID]
+	delete(f.duplicates, claimUID)
+	return duplicates
 }
 
-func (f *fakeVolumes) Holds(_ context.Context, stamp backends.Stamp) (bool, error) {
-	return f.holds[stamp.ClaimUID], nil
+func (f *fakeVolumes) HasVolumeOf(_ context.Context, stamp backends.Stamp) (bool, error) {
+	return f.hasVolumeOf[stamp.ClaimUID], nil
 }
 
 func (f *fakeVolumes) Volumes(context.Context) ([]cinder.Volume, error) {
@@ -175,8 +176,8 @@ func (f *fakeVolumes) RemoveUnrecorded(ctx context.Context, id string, stamp bac
 	return f.err
 }
 
-func (f *fakeVolumes) Has(_ context.Context, id string) (bool, error) {
-	return f.has[id], errors.Join(f.err, f.hasErr)
+func (f *fakeVolumes) HasVolume(_ context.Context, id string) (bool, error) {
+	return f.hasVolume[id], errors.Join(f.err, f.hasErr)
 }
 
 func (f *fakeVolumes) Health() error { return f.health }
@@ -203,9 +204,9 @@ func (f fakeBackends) NodeLabels(name string) map[string]string {
 	return nil
 }
 
-// Mappings has connections of protocol flex become FlexVolumes.
-func (f fakeBackends) Mappings(string) map[string]mappers.Mapping {
-	return map[string]mappers.Mapping{"flex": {As: mappers.FormFlexVolume, Driver: "example.org/flex"}}
+// Mappings maps connections of protocol flex to FlexVolumes.
+func (f fakeBackends) Mappings(string) map[string]mapping.Mapping {
+	return map[string]mapping.Mapping{"flex": {As: mapping.FlexVolume, Driver: "example.org/flex"}}
 }
 
 func (f fakeBackends) Names() []string {
@@ -217,7 +218,7 @@ func (f fakeBackends) Names() []string {
 	return names
 }
 
-// fixture is a provisioner over fakes.
+// fixture is a Provisioner with fakes around it.
 type fixture struct {
 	*Provisioner
 	t        *testing.T
@@ -228,7 +229,7 @@ type fixture struct {
 	stop     chan struct{}
 	class    *storagev1.StorageClass
 	requeued []string
-	// nodes is the cache of nodes; blind says that it is not filled yet.
+	// nodes is the cache of nodes; blind means that it is not synced yet.
 	nodes   cache.Indexer
 	blind   bool
 	current atomic.Pointer[policy.Policy]
@@ -239,11 +240,11 @@ const iscsiDocument = `{"driver_volume_type": "iscsi", "data": {"target_portal":
 
 func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	t.Helper()
-	parsed, err := policy.Parse([]byte(testPolicy), "policy.yaml")
+	parsed, err := policy.Parse([]byte(testPolicy), "policy.yaml", mappers.BuiltIn().Describe())
 	if err != nil {
 		t.Fatal(err)
 	}
-	registry, err := mappers.New(mappers.Options{SecretNamespace: "own"})
+	registry, err := mappers.New(mappers.Options{SecretNamespace: "own", Protocols: mappers.BuiltIn()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,7 +261,7 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	volumes := f.factory.Core().V1().PersistentVolumes().Informer()
 	f.must(volumes.AddIndexers(record.Indexers()))
 	f.nodes = cache.NewIndexer(cache.MetaNamespaceKeyFunc, nodeuse.NodeIndexers())
-	// A turn may lapse after its test.
+	// A turn may lapse after its test has ended.
 	var mu sync.Mutex
 	requeued := func(name string) {
 		mu.Lock()
@@ -292,17 +293,26 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 			Claim:  func(claim *corev1.PersistentVolumeClaim) { requeued(claim.Name) },
 			Volume: func(pv *corev1.PersistentVolume) { requeued(pv.Name) },
 		},
-		Hold:     t.Context(),
+		Term:     t.Context(),
 		Stopping: f.stop,
 		Logger:   slog.New(slog.DiscardHandler),
-		Metrics:  NewMetrics(prometheus.NewRegistry()),
+		Metrics:  NewMetrics(prometheus.NewRegistry(), registry.Protocols()),
 	})
 	t.Cleanup(f.followup.queue.ShutDown)
 	f.must(f.factory.Storage().V1().StorageClasses().Informer().GetStore().Add(f.class))
 	return f
 }
 
-// count lists the backends, as the term's beginning does.
+// newCountedFixture makes a fixture whose backends are counted, with its
+// follow-up and backend gold.
+func newCountedFixture(t *testing.T) (f *fixture, followup *Followup, gold *fakeVolumes) {
+	t.Helper()
+	f = newFixture(t)
+	f.count()
+	return f, f.Followup(), f.backends["gold"]
+}
+
+// count lists the backends, as CountBackends does when a term begins.
 func (f *fixture) count() {
 	f.t.Helper()
 	for _, name := range f.Backends.Names() {
@@ -310,7 +320,7 @@ func (f *fixture) count() {
 	}
 }
 
-// inForce replaces the policy.
+// inForce replaces part of the test policy, and puts the result in force.
 func (f *fixture) inForce(before, after string) {
 	f.t.Helper()
 	parsed := parsePolicy(f.t, strings.Replace(testPolicy, before, after, 1))
@@ -324,7 +334,7 @@ func (f *fixture) must(err error) {
 	}
 }
 
-// claim puts a claim into the API server and the cache.
+// claim adds a claim to the API server and the cache.
 func (f *fixture) claim(change func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
 	f.t.Helper()
 	class := f.class.Name
@@ -340,20 +350,20 @@ func (f *fixture) claim(change func(*corev1.PersistentVolumeClaim)) *corev1.Pers
 		change(claim)
 	}
 	f.must(f.factory.Core().V1().PersistentVolumeClaims().Informer().GetStore().Add(claim))
-	f.goneAtTheServer(claim) // one of the same name
+	f.goneAtTheServer(claim) // an earlier one of the same name
 	f.must(f.client.Tracker().Add(claim))
 	return claim
 }
 
-// Resource versions of objects that changed last before the term began, of its
-// beginning, and of objects that changed later.
+// Resource versions of objects last changed before the term began, when it
+// began, and later.
 const (
 	versionBefore = "9"
 	versionOfTerm = "10"
 	versionInTerm = "11"
 )
 
-// noteEarlier begins the term with such claims.
+// noteEarlier makes the given claims older than the term.
 func (f *fixture) noteEarlier(claims ...*corev1.PersistentVolumeClaim) {
 	uids := make([]types.UID, len(claims))
 	for i, claim := range claims {
@@ -362,8 +372,8 @@ func (f *fixture) noteEarlier(claims ...*corev1.PersistentVolumeClaim) {
 	f.NoteEarlier(record.NewEarlierClaims(versionOfTerm, uids))
 }
 
-// lend gives the provisioner other backends.
-func (f *fixture) lend(b Backends) { f.Backends, f.placement.Backends = b, b }
+// useBackends gives the Provisioner other backends.
+func (f *fixture) useBackends(b Backends) { f.Backends, f.placement.Backends = b, b }
 
 func (f *fixture) forgetClaim(claim *corev1.PersistentVolumeClaim) {
 	f.t.Helper()
@@ -371,7 +381,7 @@ func (f *fixture) forgetClaim(claim *corev1.PersistentVolumeClaim) {
 	f.must(f.factory.Core().V1().PersistentVolumeClaims().Informer().GetStore().Delete(claim))
 }
 
-// goneAtTheServer has the cache show a claim that was deleted.
+// goneAtTheServer deletes a claim from the API server, but not from the cache.
 func (f *fixture) goneAtTheServer(claim *corev1.PersistentVolumeClaim) {
 	f.t.Helper()
 	err := f.client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), claim.Namespace, claim.Name)
@@ -388,7 +398,7 @@ func (f *fixture) provision(claim *corev1.PersistentVolumeClaim) (*corev1.Persis
 	return pv, err
 }
 
-// store puts a PersistentVolume into the API server and the cache.
+// store adds or updates a PersistentVolume in the API server and the cache.
 func (f *fixture) store(pv *corev1.PersistentVolume) {
 	f.t.Helper()
 	f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Add(pv))
@@ -400,7 +410,7 @@ func (f *fixture) store(pv *corev1.PersistentVolume) {
 	}
 }
 
-// delete has a PersistentVolume deleted that Kubernetes has released.
+// delete releases a PersistentVolume and deletes its volume.
 func (f *fixture) delete(pv *corev1.PersistentVolume) error {
 	f.t.Helper()
 	f.released(pv)
@@ -419,8 +429,8 @@ func (f *fixture) released(pv *corev1.PersistentVolume) {
 	f.store(pv)
 }
 
-// said returns the events so far.
-func (f *fixture) said() []string {
+// newEvents returns the events since the last call.
+func (f *fixture) newEvents() []string {
 	var events []string
 	for {
 		select {
@@ -444,7 +454,7 @@ func wantCalls(t *testing.T, volumes *fakeVolumes, want ...string) {
 	}
 }
 
-// stamped is a volume at Cinder that an earlier leader made for a claim of
+// stamped is a volume at Cinder that an earlier leader created for a claim of
 // namespace team-a.
 func (f *fixture) stamped(uid string) cinder.Volume {
 	return cinder.Volume{ID: "volume-of-" + uid, SizeGiB: 1, Metadata: backends.Stamp{
@@ -452,8 +462,8 @@ func (f *fixture) stamped(uid string) cinder.Volume {
 	}.Metadata(nil)}
 }
 
-// seen shows the PersistentVolumes of the cache to the ledger, as a term's
-// beginning does.
+// seen shows the cached PersistentVolumes to the follow-up, as the informer does
+// when a term begins.
 func (f *fixture) seen() {
 	f.t.Helper()
 	followup := f.Followup()
@@ -463,7 +473,7 @@ func (f *fixture) seen() {
 }
 
 func parsePolicy(t interface{ Fatal(...any) }, text string) *policy.Policy {
-	p, err := policy.Parse([]byte(text), "policy.yaml")
+	p, err := policy.Parse([]byte(text), "policy.yaml", mappers.BuiltIn().Describe())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,12 +23,11 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
 )
 
-// Followup does what is left after the library is done with an object:
-// completing volumes whose PersistentVolume has reached the API server, and
-// removing what no PersistentVolume records and nobody needs. Each thing has one
-// queue and its own delays, whoever finds it: a claim's end, a listing, or a
-// volume's completion. It runs under the same lease and as long as the same
-// term.
+// Followup finishes what the library leaves unfinished: it completes volumes
+// whose PersistentVolume has reached the API server, and removes unrecorded
+// volumes that nothing needs. Deleted claims, listings and completions all feed
+// its one queue, in which each item has its own delays. It runs for one term,
+// under the same lease.
 type Followup struct {
 	provisioner *Provisioner
 	workers     int
@@ -37,13 +36,13 @@ type Followup struct {
 
 	mu        sync.Mutex
 	completed map[types.UID]bool // PersistentVolumes, by UID
-	// failing holds what failed, with the backend whose help it awaits.
+	// failing has what failed, with the backend that may help it.
 	failing map[followup]string
 }
 
-// followup is one thing to do: complete a PersistentVolume by name, undo for a
-// claim by UID, or, with backend and volume, remove that volume of a claim or
-// mark it as one that was recorded.
+// followup is one task: to complete a PersistentVolume's volume (pv), to undo
+// what was begun for a claim (claim), or to remove or mark one volume of a claim
+// (claim, backend and volume).
 type followup struct {
 	pv      string
 	claim   types.UID
@@ -65,11 +64,11 @@ func newFollowup(p *Provisioner, workers int) *Followup {
 	return f
 }
 
-// VolumeSeen notes that a PersistentVolume is in the API server.
+// VolumeSeen records that the API server has a PersistentVolume.
 func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 	f.provisioner.countRecorded(pv)
 	if !mayRelease(pv) {
-		// It is in use, or to be kept: what nodes did before does not count.
+		// It is in use, or to be kept: what nodes did before no longer matters.
 		f.provisioner.Nodes.Forget(pv.UID)
 	}
 	switch ref := pv.Spec.ClaimRef; {
@@ -77,20 +76,20 @@ func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 		f.provisioner.finish(types.UID(pv.Annotations[record.AnnotationClaimUID]))
 	case ref == nil:
 	default:
-		// Somebody else serves the claim, perhaps under the same name.
+		// Another provisioner serves the claim, perhaps under the same name.
 		if _, begun := f.provisioner.journal.beginning(ref.UID); begun {
 			f.queue.Add(followup{claim: ref.UID})
 		}
 	}
-	if _, void := f.provisioner.voidRecord(pv); void || f.wantsCompletion(pv) || slices.Contains(pv.Finalizers, record.Finalizer) {
+	if _, stale := f.provisioner.staleRecord(pv); stale || f.wantsCompletion(pv) || slices.Contains(pv.Finalizers, record.Finalizer) {
 		f.queue.Add(followup{pv: pv.Name})
 	}
-	f.provisioner.tellNeverBound(pv)
+	f.provisioner.reportNeverBound(pv)
 }
 
-// VolumeGone forgets a PersistentVolume. Its volume goes on counting unless it
-// was removed, and is marked as one that was recorded, should it not have been
-// brought into use yet.
+// VolumeGone forgets a PersistentVolume. Unless its volume was removed, the
+// volume continues to count, and is marked as recorded if it was not brought
+// into use yet.
 func (f *Followup) VolumeGone(pv *corev1.PersistentVolume) {
 	removed := f.provisioner.volumeGone(pv)
 	f.mu.Lock()
@@ -105,27 +104,27 @@ func (f *Followup) VolumeGone(pv *corev1.PersistentVolume) {
 	}
 }
 
-// ClaimGone notes that a claim was deleted.
+// ClaimGone records that a claim was deleted.
 func (f *Followup) ClaimGone(claim *corev1.PersistentVolumeClaim) {
 	f.provisioner.placement.noteGone(claim)
 	f.queue.Add(followup{claim: claim.UID})
 }
 
-// ClaimChanged notes that a claim was bound. One that was bound to a
-// PersistentVolume not made for it leaves the library's care without a word.
+// ClaimChanged records that a claim was bound. The library silently drops a
+// claim that was bound to a PersistentVolume not created for it.
 func (f *Followup) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
 	switch {
 	case before.Spec.VolumeName == after.Spec.VolumeName:
 	case record.BoundElsewhere(after):
 		f.ClaimGone(after)
 	default:
-		f.provisioner.parked.granted(after.UID)
+		f.provisioner.parked.admitted(after.UID)
 	}
 }
 
-// wantsCompletion is false for volumes that are about to be removed: completing
-// one would only have to be undone. Any other is completed whatever its phase:
-// a volume that was never in use counts as one that was never recorded.
+// wantsCompletion is false for volumes that are about to be removed: that would
+// undo the completion. All others are completed in every phase, because a later
+// leader takes a volume that was never in use for an unrecorded one.
 func (f *Followup) wantsCompletion(pv *corev1.PersistentVolume) bool {
 	over := pv.Status.Phase == corev1.VolumeReleased || pv.Status.Phase == corev1.VolumeFailed
 	if !f.provisioner.isMine(pv) || over && pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
@@ -136,7 +135,7 @@ func (f *Followup) wantsCompletion(pv *corev1.PersistentVolume) bool {
 	return !f.completed[pv.UID]
 }
 
-// Run works until the context ends, and returns when the last item in work is
+// Run works until the context ends, and returns when the last running item is
 // done.
 func (f *Followup) Run(ctx context.Context) {
 	var group sync.WaitGroup
@@ -150,7 +149,7 @@ func (f *Followup) Run(ctx context.Context) {
 	<-ctx.Done()
 	f.queue.ShutDown()
 	group.Wait()
-	// A follower turns nobody away.
+	// A follower has no denied or waiting claims.
 	f.provisioner.Metrics.deniedClaims(0)
 	f.provisioner.Metrics.waitingClaims(0)
 }
@@ -162,15 +161,15 @@ func (f *Followup) next(ctx context.Context) bool {
 	}
 	defer f.queue.Done(item)
 	if ctx.Err() != nil {
-		return true // drains the queue; the next leader sees the same objects
+		return true // drain the queue; the next leader sees the same objects
 	}
-	// A backend that does not answer must not keep every worker. What gets no turn
-	// now is invited back.
+	// A backend that does not answer must not keep every worker busy. An item
+	// without a turn is invited back.
 	since := f.provisioner.parked.helped.Now()
-	tenant, backend := f.lane(item)
+	tenant, backend := f.tenantAndBackend(item)
 	if backend != "" && !slices.Contains(f.provisioner.Backends.Names(), backend) {
 		// Only another policy helps.
-		f.provisioner.Logger.Warn("A backend is not in the policy; what is to be done there waits", "backend", backend, "persistentVolume", item.pv, "claimUID", item.claim)
+		f.provisioner.Logger.Warn("A follow-up waits because its backend is not in the policy", "backend", backend, "persistentVolume", item.pv, "claimUID", item.claim)
 		f.provisioner.limiter.Gone(item.key())
 		f.awaitHelp(item, since)
 		return true
@@ -188,7 +187,7 @@ func (f *Followup) next(ctx context.Context) bool {
 		f.provisioner.limiter.Gone(item.key())
 	case f.provisioner.stopping():
 	default:
-		f.provisioner.Logger.Warn("Follow-up failed and is tried again", "persistentVolume", item.pv, "claimUID", item.claim, "volume", item.volume, "error", err)
+		f.provisioner.Logger.Warn("Follow-up failed and will be retried", "persistentVolume", item.pv, "claimUID", item.claim, "volume", item.volume, "error", err)
 		f.provisioner.limiter.Failed(item.key(), retry.For(err))
 		f.queue.AddRateLimited(item)
 		f.awaitHelp(item, since)
@@ -196,10 +195,10 @@ func (f *Followup) next(ctx context.Context) bool {
 	return true
 }
 
-// awaitHelp has something that failed tried again as soon as its backend is
-// helped, or at once if it was since the moment.
+// awaitHelp has a failed item retried as soon as something helps its backend, or
+// at once if that happened after the given moment.
 func (f *Followup) awaitHelp(item followup, since parking.Moment) {
-	_, backend := f.lane(item)
+	_, backend := f.tenantAndBackend(item)
 	f.mu.Lock()
 	f.failing[item] = backend
 	f.mu.Unlock()
@@ -208,7 +207,7 @@ func (f *Followup) awaitHelp(item followup, since parking.Moment) {
 	}
 }
 
-// help brings back what failed and has been helped.
+// help brings back the failed items that the helps may help.
 func (f *Followup) help(helps []parking.Help) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -220,14 +219,14 @@ func (f *Followup) help(helps []parking.Help) {
 	}
 }
 
-// add has something done soon.
+// add queues an item.
 func (f *Followup) add(item followup) { f.queue.Add(item) }
 
-// lane is the tenant and the backend of what is to be done.
-func (f *Followup) lane(item followup) (tenant, backend string) {
+// tenantAndBackend are what the item's turn counts against.
+func (f *Followup) tenantAndBackend(item followup) (tenant, backend string) {
 	if item.claim != "" {
-		held, _ := f.provisioner.placement.Holds(item.claim)
-		return held.Tenant, cmp.Or(item.backend, held.Backend)
+		position, _ := f.provisioner.placement.PositionOf(item.claim)
+		return position.Tenant, cmp.Or(item.backend, position.Backend)
 	}
 	pv, err := f.provisioner.PersistentVolumes.Get(item.pv)
 	if err != nil {
@@ -248,9 +247,9 @@ func (f *Followup) do(ctx context.Context, item followup) error {
 	return f.complete(ctx, item.pv)
 }
 
-// complete takes the volume to in-use now that its PersistentVolume is known
-// to be recorded, unless it was recorded only after it had been undone: then the
-// PersistentVolume goes.
+// complete brings the volume of a saved PersistentVolume into use. If the volume
+// had been undone before the PersistentVolume was saved, complete removes the
+// PersistentVolume instead.
 func (f *Followup) complete(ctx context.Context, name string) error {
 	p := f.provisioner
 	pv, err := p.PersistentVolumes.Get(name)
@@ -260,8 +259,8 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if undone, void := p.voidRecord(pv); void {
-		if removed, err := p.removeVoid(ctx, pv, undone); err != nil || removed {
+	if undone, stale := p.staleRecord(pv); stale {
+		if removed, err := p.removeStale(ctx, pv, undone); err != nil || removed {
 			return err
 		}
 	}
@@ -277,7 +276,7 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 		return err
 	}
 	if pv.Status.Phase == corev1.VolumeReleased || pv.Status.Phase == corev1.VolumeFailed {
-		// Nobody uses it, and somebody may have detached it on purpose.
+		// No pod uses it, and an administrator may have detached it on purpose.
 		err = volumes.Mark(p.onBehalfOf(ctx, origin.Tenant), origin.Target())
 	} else {
 		err = volumes.Complete(p.onBehalfOf(ctx, origin.Tenant), origin.Target(), record.ReadOnly(pv))
@@ -291,7 +290,7 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 		err = record.WithRemedy(err, origin)
 		p.Recorder.Event(pv, corev1.EventTypeWarning, "VolumeElsewhere", err.Error())
 	case cinder.KindNotFound:
-		p.Recorder.Eventf(pv, corev1.EventTypeWarning, "VolumeMissing", "volume %s does not exist at backend %s any more; its data is lost unless the storage array has a copy", origin.VolumeID, origin.Backend)
+		p.Recorder.Eventf(pv, corev1.EventTypeWarning, "VolumeMissing", "volume %s no longer exists at backend %s; its data is lost unless the storage array has a copy", origin.VolumeID, origin.Backend)
 		err = nil
 	}
 	if err != nil {
@@ -310,7 +309,7 @@ func (i followup) key() string {
 	return fmt.Sprintf("followup %s%s %s %s %t", i.pv, i.claim, i.backend, i.volume, i.mark)
 }
 
-// followupLimiter lets follow-ups share the table of retry delays.
+// followupLimiter gives follow-ups the delays of the one retry table.
 type followupLimiter struct{ limiter *backoff.Limiter }
 
 func (l followupLimiter) When(item followup) time.Duration { return l.limiter.When(item.key()) }

@@ -11,8 +11,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// recorded provisions a volume and puts its PersistentVolume where the API
-// server's objects are seen.
+// recorded provisions a volume and adds its PersistentVolume to the API server
+// and the cache.
 func (f *fixture) recorded() *corev1.PersistentVolume {
 	f.t.Helper()
 	pv, err := f.provision(f.claim(nil))
@@ -21,7 +21,7 @@ func (f *fixture) recorded() *corev1.PersistentVolume {
 	pv.Annotations[record.AnnotationProvisionedBy] = "test"
 	f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Add(pv))
 	f.backends["gold"].calls = nil
-	f.said()
+	f.newEvents()
 	return pv
 }
 
@@ -30,19 +30,19 @@ func TestVolumeIsCompletedOnceItsPersistentVolumeIsSeen(t *testing.T) {
 	followup := f.Followup()
 	pv := f.recorded()
 	if _, begun := f.journal.begun["uid-1"]; !begun {
-		t.Fatal("nothing was begun")
+		t.Fatal("the journal has no attempt")
 	}
 	followup.VolumeSeen(pv)
 	if _, begun := f.journal.begun["uid-1"]; begun {
-		t.Error("a recorded volume still counts as begun; its claim's end would undo it")
+		t.Error("the attempt of a recorded volume still counts as unfinished; deleting its claim would undo it")
 	}
 	f.must(followup.do(t.Context(), followupOf(pv)))
 	f.must(followup.do(t.Context(), followupOf(pv)))
 	wantCalls(t, f.backends["gold"], "complete volume-1 read-only=false")
 }
 
-// TestSeenVolumesWaitForTheirCompletion: nothing but the sight of the
-// PersistentVolume has its volume brought into use.
+// TestSeenVolumesWaitForTheirCompletion: a volume is brought into use only after
+// its PersistentVolume is seen.
 func TestSeenVolumesWaitForTheirCompletion(t *testing.T) {
 	f := newFixture(t)
 	followup := f.Followup()
@@ -56,9 +56,9 @@ func TestSeenVolumesWaitForTheirCompletion(t *testing.T) {
 	}
 }
 
-// TestRecordOfWhatWasUndoneIsRemoved has a PersistentVolume saved late: its
-// volume is gone, since the claim went and nothing was recorded.
-func TestRecordOfWhatWasUndoneIsRemoved(t *testing.T) {
+// TestRecordOfAnUndoneVolumeIsRemoved: a PersistentVolume is saved late. Its
+// volume is gone, because the claim was deleted before the volume was recorded.
+func TestRecordOfAnUndoneVolumeIsRemoved(t *testing.T) {
 	for name, c := range map[string]struct {
 		policy  corev1.PersistentVolumeReclaimPolicy
 		volume  bool
@@ -85,7 +85,7 @@ func TestRecordOfWhatWasUndoneIsRemoved(t *testing.T) {
 				begun, _ := f.journal.beginning(claim.UID)
 				f.must(f.undo(t.Context(), claim.UID, begun, f.cleaner.IsUnrecorded))
 			}
-			f.backends["gold"].has = map[string]bool{"volume-1": c.volume}
+			f.backends["gold"].hasVolume = map[string]bool{"volume-1": c.volume}
 			pv.UID = "pv-uid"
 			pv.Annotations[record.AnnotationProvisionedBy] = "test"
 			pv.Spec.PersistentVolumeReclaimPolicy = c.policy
@@ -107,7 +107,7 @@ func TestRecordOfWhatWasUndoneIsRemoved(t *testing.T) {
 }
 
 // TestRecordThatComesWhileItsVolumeIsUndoneIsRemoved: the PersistentVolume is
-// saved when the volume is gone, and before the Secret is.
+// saved after the volume's removal and before the Secret's.
 func TestRecordThatComesWhileItsVolumeIsUndoneIsRemoved(t *testing.T) {
 	f := newFixture(t)
 	followup := f.Followup()
@@ -127,7 +127,7 @@ func TestRecordThatComesWhileItsVolumeIsUndoneIsRemoved(t *testing.T) {
 	followup.ClaimGone(claim)
 	f.follow(followup)
 	if _, err := f.client.CoreV1().PersistentVolumes().Get(t.Context(), pv.Name, metav1.GetOptions{}); err == nil {
-		t.Error("the PersistentVolume is left, without its volume")
+		t.Error("the PersistentVolume is left without its volume")
 	}
 	if f.hasSecret(pv.Name) {
 		t.Error("the Secret is left")
@@ -136,7 +136,7 @@ func TestRecordThatComesWhileItsVolumeIsUndoneIsRemoved(t *testing.T) {
 
 func followupOf(pv *corev1.PersistentVolume) followup { return followup{pv: pv.Name} }
 
-func TestWhatIsNotCompleted(t *testing.T) {
+func TestVolumesThatAreNotCompleted(t *testing.T) {
 	for name, change := range map[string]func(*corev1.PersistentVolume){
 		"of another provisioner": func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationProvisionedBy] = "other" },
 		"not ours":               func(pv *corev1.PersistentVolume) { delete(pv.Annotations, record.AnnotationVolume) },
@@ -152,21 +152,21 @@ func TestWhatIsNotCompleted(t *testing.T) {
 	}
 }
 
-func TestMissingVolumeIsToldOnThePersistentVolume(t *testing.T) {
+func TestMissingVolumeIsReportedOnThePersistentVolume(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	f.backends["gold"].err = &cinder.Error{Kind: cinder.KindNotFound, Backend: "gold"}
 	f.must(f.Followup().do(t.Context(), followupOf(pv)))
-	events := f.said()
-	const want = "Warning VolumeMissing volume volume-1 does not exist at backend gold any more; its data is lost unless the storage array has a copy"
+	events := f.newEvents()
+	const want = "Warning VolumeMissing volume volume-1 no longer exists at backend gold; its data is lost unless the storage array has a copy"
 	if len(events) != 1 || events[0] != want {
 		t.Errorf("events %q, want %q", events, want)
 	}
 }
 
-// TestVolumeElsewhereIsToldOnThePersistentVolume: nobody must take its data for
-// lost, and it is looked for again.
-func TestVolumeElsewhereIsToldOnThePersistentVolume(t *testing.T) {
+// TestVolumeElsewhereIsReportedOnThePersistentVolume: the event must not call the
+// data lost, and the completion is retried.
+func TestVolumeElsewhereIsReportedOnThePersistentVolume(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	f.backends["gold"].err = &cinder.Error{Kind: backends.KindElsewhere, Backend: "gold", Place: f.backends["gold"].Place(), Message: "volume volume-1 was recorded at A, but the backend leads to B"}
@@ -177,7 +177,7 @@ func TestVolumeElsewhereIsToldOnThePersistentVolume(t *testing.T) {
 	if err := followup.do(t.Context(), followupOf(pv)); err == nil || err.Error() != want {
 		t.Errorf("error %v\nwant %s", err, want)
 	}
-	if events := f.said(); len(events) != 1 || events[0] != "Warning VolumeElsewhere "+want {
+	if events := f.newEvents(); len(events) != 1 || events[0] != "Warning VolumeElsewhere "+want {
 		t.Errorf("events %q", events)
 	}
 	f.backends["gold"].err, f.backends["gold"].calls = nil, nil
@@ -193,22 +193,23 @@ func TestReadOnlyVolumeIsAttachedReadOnly(t *testing.T) {
 	wantCalls(t, f.backends["gold"], "complete volume-1 read-only=true")
 }
 
-// TestForeignPersistentVolumeDoesNotEndWhatWasBegun shows an object that only
-// carries the claim's UID.
-func TestForeignPersistentVolumeDoesNotEndWhatWasBegun(t *testing.T) {
+// TestForeignPersistentVolumeDoesNotEndAnAttempt: the foreign object has only the
+// claim's UID.
+func TestForeignPersistentVolumeDoesNotEndAnAttempt(t *testing.T) {
 	f := newFixture(t)
 	followup := f.Followup()
 	_, err := f.provision(f.claim(nil))
 	f.must(err)
 	followup.VolumeSeen(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "foreign", Annotations: map[string]string{record.AnnotationClaimUID: "uid-1"}}})
 	if _, begun := f.journal.beginning("uid-1"); !begun {
-		t.Error("nobody would undo the volume of the claim any more")
+		t.Error("the claim's attempt is forgotten, so nothing would undo it")
 	}
 }
 
-// A completion that failed because its backend led elsewhere goes on as soon as
-// the backend may lead home again: nothing else brings it back for half an hour.
-func TestWhatHelpsABackendHelpsItsFollowups(t *testing.T) {
+// A completion that failed because its backend was at another place is retried
+// as soon as the backend may be at the right place again: nothing else brings it
+// back for half an hour.
+func TestHelpForABackendHelpsItsFollowups(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		help func(f *fixture)
@@ -232,7 +233,7 @@ func TestWhatHelpsABackendHelpsItsFollowups(t *testing.T) {
 			}
 			c.help(f)
 			if got := followup.queue.Len(); got != c.want {
-				t.Fatalf("%d completions are tried again at once, want %d", got, c.want)
+				t.Fatalf("%d completions are retried at once, want %d", got, c.want)
 			}
 			f.backends["gold"].err = nil
 			if c.want == 0 {
@@ -241,7 +242,7 @@ func TestWhatHelpsABackendHelpsItsFollowups(t *testing.T) {
 			followup.next(t.Context())
 			c.help(f)
 			if got := followup.queue.Len(); got != 0 {
-				t.Errorf("%d completions are tried again although it is done", got)
+				t.Errorf("%d completions are retried although none has failed", got)
 			}
 		})
 	}
@@ -253,7 +254,7 @@ func TestWhatHelpsABackendHelpsItsFollowups(t *testing.T) {
 		f.backends["gold"].onCall = func() { f.CredentialsChanged([]string{"gold"}) }
 		followup.next(t.Context())
 		if got := followup.queue.Len(); got != 1 {
-			t.Errorf("%d completions are tried again at once, want 1", got)
+			t.Errorf("%d completions are retried at once, want 1", got)
 		}
 	})
 }

@@ -13,9 +13,9 @@ import (
 )
 
 // locateHistoric finds the backend of a volume that the historic provisioner
-// made, which knew only one and wrote down none. Only a volume that is found
-// can be deleted: that no backend has it proves nothing, since its backend may
-// be missing from the policy.
+// created. That provisioner knew only one backend and recorded none. Only a
+// volume that is found can be deleted: if no backend has it, that proves
+// nothing, because its backend may be missing from the policy.
 func (p *Provisioner) locateHistoric(ctx context.Context, origin *record.Origin) (string, error) {
 	names := p.Backends.Names()
 	var silent []error
@@ -23,10 +23,10 @@ func (p *Provisioner) locateHistoric(ctx context.Context, origin *record.Origin)
 		volumes, err := p.Backends.Volumes(name)
 		has := false
 		if err == nil {
-			has, err = volumes.Has(ctx, origin.VolumeID)
+			has, err = volumes.HasVolume(ctx, origin.VolumeID)
 		}
 		if has {
-			// Where several entries of the policy lead to one Cinder, any will do.
+			// If several backends of the policy share one Cinder, any of them will do.
 			return name, nil
 		}
 		silent = append(silent, err)
@@ -39,8 +39,9 @@ func (p *Provisioner) locateHistoric(ctx context.Context, origin *record.Origin)
 		origin.VolumeID, strings.Join(names, ", "), origin.PVName)}
 }
 
-// pinHistoric writes down where the volume was found before anything is deleted,
-// so that a later attempt knows that a volume it does not find is gone.
+// pinHistoric records on the PersistentVolume where its volume was found, before
+// anything is deleted. A later attempt that does not find the volume there knows
+// that it is gone.
 func (p *Provisioner) pinHistoric(ctx context.Context, pv *corev1.PersistentVolume, origin *record.Origin, backend string) error {
 	volumes, err := p.Backends.Volumes(backend)
 	if err != nil {
@@ -50,7 +51,7 @@ func (p *Provisioner) pinHistoric(ctx context.Context, pv *corev1.PersistentVolu
 	annotations := map[string]string{record.AnnotationBackend: backend}
 	maps.Copy(annotations, record.PlaceAnnotations(at))
 	if err := record.Annotate(ctx, p.Client, pv, annotations); err != nil {
-		return fmt.Errorf("cannot note backend %s on PersistentVolume %s: %w", backend, pv.Name, err)
+		return fmt.Errorf("cannot record backend %s on PersistentVolume %s: %w", backend, pv.Name, err)
 	}
 	origin.Backend, origin.Place = backend, at
 	return nil

@@ -13,41 +13,40 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// journal is what a term remembers of its own work, until Kubernetes or Cinder
-// shows it. It asks nothing and calls nobody.
+// journal remembers what this term began, undid and removed, until Kubernetes or
+// Cinder shows it. It makes no requests and calls no other part of the hub.
 type journal struct {
 	mu sync.Mutex
-	// begun holds claims for which a volume may exist while no PersistentVolume
-	// is recorded yet.
+	// begun has the claims that may have a volume but no PersistentVolume yet.
 	begun map[types.UID]beginning
-	// undone holds claims of which this term has undone what was begun.
+	// undone has the claims whose attempts this term has undone.
 	undone map[types.UID]undoing
-	// outlived holds claims that are in the cache although their
+	// outlived has the claims that are still in the cache although their
 	// PersistentVolumes have come and gone.
 	outlived map[types.UID]bool
-	// removed holds PersistentVolumes whose volumes are gone. Until the object is
-	// gone too, the library may ask again at every change of it.
+	// removed has the PersistentVolumes whose volumes are gone. Until the object is
+	// gone too, the library may call Delete again at every change of it.
 	removed map[types.UID]bool
 }
 
-// beginning is what it takes to undo a claim's provisioning.
+// beginning has what undoing a claim's attempt needs.
 type beginning struct {
 	backend   string
 	stamp     backends.Stamp
 	connector cinder.Connector
-	// handedOver is what nodes may use, since the library was given the
-	// PersistentVolume to save; nil before.
+	// handedOver is what nodes may use, once the library has the PersistentVolume to
+	// save; nil before.
 	handedOver *nodeuse.Volume
 }
 
-// undoing is when a claim's provisioning was undone, and where.
+// undoing is when and where a claim's attempt was undone.
 type undoing struct {
 	backend string
 	stamp   backends.Stamp
 	at      time.Time
 }
 
-// undoneFor is how long it is remembered that a claim's provisioning was undone.
+// undoneFor is how long the journal remembers that a claim's attempt was undone.
 const undoneFor = 15 * time.Minute
 
 func newJournal() *journal {
@@ -57,7 +56,7 @@ func newJournal() *journal {
 	}
 }
 
-// beginning is what was begun for a claim and is not finished.
+// beginning returns the claim's unfinished attempt.
 func (j *journal) beginning(claim types.UID) (beginning, bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -74,12 +73,12 @@ func (j *journal) begin(claim types.UID, b beginning) (first bool) {
 		b.handedOver = earlier.handedOver
 	}
 	j.begun[claim] = b
-	// Whatever is recorded from now on is not what was undone before.
+	// A PersistentVolume saved from now on is not for the volume that was undone.
 	delete(j.undone, claim)
 	return !before
 }
 
-// handOver remembers that the library saves the claim's PersistentVolume.
+// handOver remembers that the library is saving the claim's PersistentVolume.
 func (j *journal) handOver(claim types.UID, pv *corev1.PersistentVolume) {
 	use := nodeuse.VolumeOf(pv)
 	j.mu.Lock()
@@ -90,15 +89,15 @@ func (j *journal) handOver(claim types.UID, pv *corev1.PersistentVolume) {
 	}
 }
 
-// finish forgets what was begun: it is recorded, or nothing is left of it.
+// finish forgets an attempt: its volume is recorded, or nothing is left of it.
 func (j *journal) finish(claim types.UID) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	delete(j.begun, claim)
 }
 
-// noteUndone remembers that no volume of a claim was left on a backend, and that
-// none had been recorded.
+// noteUndone remembers that a claim has no volume left on a backend, and that
+// none was recorded.
 func (j *journal) noteUndone(claim types.UID, begun beginning) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -110,7 +109,7 @@ func (j *journal) noteUndone(claim types.UID, begun beginning) {
 	j.undone[claim] = undoing{begun.backend, begun.stamp, time.Now()}
 }
 
-// undoneOf says whether a PersistentVolume may record a volume that was undone.
+// undoneOf reports whether a PersistentVolume may name a volume that was undone.
 func (j *journal) undoneOf(pv *corev1.PersistentVolume) (undoing, bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -119,7 +118,7 @@ func (j *journal) undoneOf(pv *corev1.PersistentVolume) (undoing, bool) {
 }
 
 // noteOutlived remembers a claim that the cache shows although its
-// PersistentVolume is gone: most often the cache is late.
+// PersistentVolume is gone: usually the cache is late.
 func (j *journal) noteOutlived(claim types.UID) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -132,7 +131,7 @@ func (j *journal) hasOutlived(claim types.UID) bool {
 	return j.outlived[claim]
 }
 
-// claimGone forgets a claim that is gone; not what was begun for it.
+// claimGone forgets a claim that is gone, but not its unfinished attempt.
 func (j *journal) claimGone(claim types.UID) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -1,25 +1,30 @@
 package provisioner
 
 import (
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics counts claims and volumes. Labels are bounded: backends by the
-// policy, protocols by the mappers, outcomes by the retry table. Tenants,
-// namespaces and claims are no labels; their number is not ours to bound.
+// Metrics counts claims and volumes. Labels are bounded: backends by the policy,
+// protocols by the mappers, outcomes by the retry table. Tenants, namespaces and
+// claims are not labels, because their number is unbounded.
 type Metrics struct {
 	provision *prometheus.HistogramVec
 	delete    *prometheus.HistogramVec
 	denied    prometheus.Gauge
 	waiting   prometheus.Gauge
+	// protocols are the values of the label; others count as "other".
+	protocols []string
 }
 
-// NewMetrics registers the package's metrics with a registry of the caller.
-func NewMetrics(registry prometheus.Registerer) *Metrics {
+// NewMetrics registers the package's metrics with the caller's registry. The
+// protocols bound the values of a label.
+func NewMetrics(registry prometheus.Registerer, protocols []string) *Metrics {
 	buckets := []float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
 	m := &Metrics{
+		protocols: protocols,
 		provision: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "standalone_cinder_provision_duration_seconds",
 			Help:    "Duration of attempts to provision a claim by backend, protocol and outcome.",
@@ -32,11 +37,11 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		}, []string{"backend", "protocol", "outcome"}),
 		denied: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "standalone_cinder_denied_claims",
-			Help: "Claims that are turned away at present.",
+			Help: "Claims that are currently denied.",
 		}),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "standalone_cinder_waiting_claims",
-			Help: "Claims that wait for their turn at a worker.",
+			Help: "Claims that wait for a worker.",
 		}),
 	}
 	registry.MustRegister(m.provision, m.delete, m.denied, m.waiting)
@@ -44,21 +49,21 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 }
 
 func (m *Metrics) provisioned(backend, protocol, outcome string, took time.Duration) {
-	m.provision.WithLabelValues(backend, knownProtocol(protocol), outcome).Observe(took.Seconds())
+	m.provision.WithLabelValues(backend, m.ProtocolLabel(protocol), outcome).Observe(took.Seconds())
 }
 
 func (m *Metrics) deleted(backend, protocol, outcome string, took time.Duration) {
-	m.delete.WithLabelValues(backend, knownProtocol(protocol), outcome).Observe(took.Seconds())
+	m.delete.WithLabelValues(backend, m.ProtocolLabel(protocol), outcome).Observe(took.Seconds())
 }
 
 func (m *Metrics) deniedClaims(claims int) { m.denied.Set(float64(claims)) }
 
 func (m *Metrics) waitingClaims(claims int) { m.waiting.Set(float64(claims)) }
 
-// knownProtocol keeps a backend from inventing label values.
-func knownProtocol(protocol string) string {
-	switch protocol {
-	case "", "iscsi", "iser", "rbd", "fibre_channel", "nvmeof", "nfs":
+// ProtocolLabel returns the label value for a protocol. Backends must not invent
+// values, so all protocols that are not known share one.
+func (m *Metrics) ProtocolLabel(protocol string) string {
+	if protocol == "" || slices.Contains(m.protocols, protocol) {
 		return protocol
 	}
 	return "other"

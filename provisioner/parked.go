@@ -13,15 +13,15 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
 
-// Requeue puts objects back in front of the library.
+// Requeue queues objects with the library again.
 type Requeue struct {
 	Claim  func(*corev1.PersistentVolumeClaim)
 	Volume func(*corev1.PersistentVolume)
 }
 
-// parked keeps the claims and deletions that cannot go on now, and brings them
-// back when something has happened that could help them. It does not poll, and
-// tells their authors once why they wait.
+// parked keeps the claims and deletions that cannot continue now, and brings
+// them back when something happens that could help them. It does not poll, and
+// writes one event about why each waits.
 type parked struct {
 	claims  *parking.Lot[*corev1.PersistentVolumeClaim]
 	volumes *parking.Lot[*corev1.PersistentVolume]
@@ -43,18 +43,18 @@ func newParked(options Options) *parked {
 	}
 }
 
-// now is the moment to compare with when something is parked: what happens
-// between a decision and the parking is not missed.
+// now returns the moment to pass to parkClaim or parkVolume. Taken before a
+// decision, it makes sure that no help before the parking is missed.
 func (p *parked) now() parking.Moment { return p.helped.Now() }
 
-// help brings back what has been helped, the eldest first.
+// help brings back what the helps may help, the oldest claims first.
 func (p *parked) help(helps []parking.Help) {
 	p.helped.Note(helps)
 	p.requeueClaims(p.claims.HelpedBy(helps))
 	p.requeueVolumes(p.volumes.HelpedBy(helps))
 }
 
-// requeueClaims brings claims back as they are now.
+// requeueClaims brings claims back in their current version.
 func (p *parked) requeueClaims(claims []*corev1.PersistentVolumeClaim) {
 	slices.SortFunc(claims, func(a, b *corev1.PersistentVolumeClaim) int {
 		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
@@ -82,22 +82,23 @@ func (p *parked) awaitTurn(claim *corev1.PersistentVolumeClaim) {
 // hasTurn ends what awaitTurn began.
 func (p *parked) hasTurn(claim types.UID) { p.claims.Take(claim, parking.Waiting) }
 
-// inviteClaim brings a claim back whose turn has come.
+// inviteClaim brings back a claim whose turn has come.
 func (p *parked) inviteClaim(uid types.UID) {
 	if claim, ok := p.claims.Take(uid, parking.Waiting); ok {
 		p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
 	}
 }
 
-// inviteVolume brings a PersistentVolume back whose turn has come.
+// inviteVolume brings back a PersistentVolume whose turn has come.
 func (p *parked) inviteVolume(name string) {
 	if pv, err := p.volumeLister.Get(name); err == nil {
 		p.requeue.Volume(pv)
 	}
 }
 
-// parkClaim parks a claim because of what was seen since the moment, and has it
-// looked at again at once if it was helped meanwhile.
+// parkClaim parks a claim after a decision that began at the moment since. If
+// anything has happened since then that may help the claim, it comes back at
+// once.
 func (p *parked) parkClaim(claim *corev1.PersistentVolumeClaim, why parking.Why, helps []parking.Help, since parking.Moment) {
 	p.claims.Park(claim, why, helps)
 	p.countDenied()
@@ -116,20 +117,20 @@ func (p *parked) parkVolume(pv *corev1.PersistentVolume, why parking.Why, helps 
 	}
 }
 
-// reconsider brings a claim back that is denied.
+// reconsider brings back a denied claim.
 func (p *parked) reconsider(claim *corev1.PersistentVolumeClaim) {
 	if _, isDenied := p.claims.Take(claim.UID, parking.Denied); isDenied {
 		p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
 	}
 }
 
-// granted forgets that a claim was denied; not what its author was told.
-func (p *parked) granted(claim types.UID) {
+// admitted forgets that a claim was denied, but not the events about it.
+func (p *parked) admitted(claim types.UID) {
 	p.claims.Take(claim, parking.Denied)
 	p.countDenied()
 }
 
-// claimGone forgets a claim, and what its author was told.
+// claimGone forgets a claim and the events about it.
 func (p *parked) claimGone(claim types.UID) {
 	p.claims.Forget(claim)
 	p.countDenied()
@@ -137,18 +138,18 @@ func (p *parked) claimGone(claim types.UID) {
 
 func (p *parked) countDenied() { p.metrics.deniedClaims(p.claims.Count(parking.Denied)) }
 
-// tellClaim writes an event about a denied claim if it is news.
-func (p *parked) tellClaim(claim *corev1.PersistentVolumeClaim, reason, message string) {
-	if p.claims.Tell(claim.UID, reason, message, isPassing(reason)) {
+// reportDenial writes an event about a denied claim, if it is news.
+func (p *parked) reportDenial(claim *corev1.PersistentVolumeClaim, reason, message string) {
+	if p.claims.IsNews(claim.UID, reason, message, isPassing(reason)) {
 		p.recorder.Event(claim, corev1.EventTypeWarning, reason, message)
 		p.logger.Info("Denied a claim", "claim", claim.Namespace+"/"+claim.Name, "reason", reason, "message", message)
 	}
 }
 
-// tellVolume writes an event about a PersistentVolume, and about its claim if
-// one is given, if it is news.
-func (p *parked) tellVolume(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, eventType, reason, message string) {
-	if !p.volumes.Tell(pv.UID, reason, message, isPassing(reason)) {
+// reportOnPV writes an event about a PersistentVolume, and about its claim if
+// the caller passes one, if it is news.
+func (p *parked) reportOnPV(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, eventType, reason, message string) {
+	if !p.volumes.IsNews(pv.UID, reason, message, isPassing(reason)) {
 		return
 	}
 	p.recorder.Event(pv, eventType, reason, message)
@@ -157,9 +158,9 @@ func (p *parked) tellVolume(pv *corev1.PersistentVolume, claim *corev1.Persisten
 	}
 }
 
-// isPassing says of an event's reason that its message changes all the time: the
-// numbers of a quota with every other claim, and what a backend failed with last
-// with every request.
+// isPassing reports whether the messages of an event's reason change all the
+// time without being news: the numbers of a quota change with every claim, and a
+// backend's last error with every request.
 func isPassing(reason string) bool {
 	return reason == string(policy.QuotaExceeded) || reason == reasonBackendUnavailable
 }

@@ -15,71 +15,70 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
 
-// placement decides where volumes go, and counts where they are. It answers, and
-// calls nobody back: that room was freed is told by a channel.
+// placement decides where volumes go, and counts where they are. It never calls
+// back into the hub: a channel signals freed room.
 type placement struct {
 	*ledger.Ledger
-	// Policy, Backends and Hold are the term's, see Options.
+	// Policy, Backends and Term are those of Options.
 	Policy   func() *policy.Policy
 	Backends Backends
-	Hold     context.Context
+	Term     context.Context
 	journal  *journal
 	counting *counting
-	// freed holds a token while room was freed that nobody was offered yet.
+	// freed has a token while there is freed room that no claim was offered yet.
 	freed chan struct{}
 
 	mu sync.Mutex
-	// full holds what Cinder's own quotas have no room for, passed the backends
-	// of which that was forgotten and nobody was told yet.
+	// full is where Cinder's own quotas have no room. passed has the backends where
+	// that has passed since the last takeFreed.
 	full   map[fullAt]fullness
 	passed []string
 }
 
 func newPlacement(options Options, journal *journal) *placement {
 	return &placement{
-		Ledger: ledger.New(options.Policy), Policy: options.Policy, Backends: options.Backends, Hold: options.Hold,
+		Ledger: ledger.New(options.Policy), Policy: options.Policy, Backends: options.Backends, Term: options.Term,
 		journal: journal, counting: newCounting(), freed: make(chan struct{}, 1), full: map[fullAt]fullness{},
 	}
 }
 
-// choice is the backend that a claim goes to, or why it goes to none now.
+// choice is the backend that a claim goes to, or why it cannot go to any now.
 type choice struct {
 	backend string
 	// passedOver is why earlier backends of the rule were not chosen.
 	passedOver []ledger.PassedOver
-	// denial says that there is no backend for the claim at present.
+	// denial is why no backend can take the claim now.
 	denial *denial
-	// undecided says that a backend must be listed first, which takes a worker.
+	// undecided means that a backend must be listed first, which takes a worker.
 	undecided bool
 }
 
-// choose reserves room for a granted claim on the first of its backends that is
-// healthy and has room, and keeps it where it is once anything may exist there:
-// two volumes on two backends is the one mistake that no later look at a single
-// backend would find.
+// choose reserves room for an admitted claim on the first of its backends that
+// is healthy and has room. Once a volume may exist there, the claim stays:
+// listing a single backend would never reveal two volumes on two backends.
 //
-// What a backend holds is counted before it is chosen, and so is every backend
-// of the rule that an earlier leader may have chosen for this claim. With ask, a
-// backend that was not counted in this term is listed; without, the choice
-// stays undecided.
-func (p *placement) choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d ledger.Decided, ask bool) (choice, error) {
-	if held, ok := p.Holds(claim.UID); ok {
-		return p.keep(held), nil
+// A backend is counted before it is chosen, and so is every backend of the rule
+// that an earlier leader may have chosen for this claim. With mayList, choose lists a
+// backend that was not counted in this term; without it, the choice stays
+// undecided.
+func (p *placement) choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d ledger.Decided, mayList bool) (choice, error) {
+	if position, ok := p.PositionOf(claim.UID); ok {
+		return p.keep(position), nil
 	}
-	if waits, err := p.settleEarlier(ctx, claim, d, ask); err != nil || waits.undecided || waits.denial != nil {
+	if waits, err := p.settleEarlier(ctx, claim, d, mayList); err != nil || waits.undecided || waits.denial != nil {
 		return waits, err
 	}
-	if undecided := p.countElsewhere(ctx, d, ask); undecided {
+	if undecided := p.countElsewhere(ctx, d, mayList); undecided {
 		return choice{undecided: true}, nil
 	}
-	return p.firstWithRoom(ctx, claim.UID, class, d, ask)
+	return p.firstWithRoom(ctx, claim.UID, class, d, mayList)
 }
 
-// leave gives back the room that a claim has, if it can go elsewhere. What was
-// begun for it is forgotten: provably nothing was made.
+// leave frees the room that a claim has reserved, if the claim can go to another
+// backend. It forgets the unfinished attempt, which provably created nothing.
 func (p *placement) leave(claim *corev1.PersistentVolumeClaim, d ledger.Decided) (left bool) {
-	held, ok := p.Holds(claim.UID)
-	if !ok || !p.mayLeave(claim, held, d) {
+	position, ok := p.PositionOf(claim.UID)
+	if !ok || !p.mayLeave(claim, position, d) {
 		return false
 	}
 	p.journal.finish(claim.UID)
@@ -87,49 +86,49 @@ func (p *placement) leave(claim *corev1.PersistentVolumeClaim, d ledger.Decided)
 	return true
 }
 
-// keep is the choice that was made before.
-func (p *placement) keep(held ledger.Held) choice {
-	if unhealthy := p.health(held.Backend); unhealthy != nil {
-		return choice{denial: p.unavailable([]ledger.PassedOver{{Backend: held.Backend, Why: unhealthy.Error()}}, nil)}
+// keep returns the choice that was made before.
+func (p *placement) keep(position ledger.Position) choice {
+	if unhealthy := p.health(position.Backend); unhealthy != nil {
+		return choice{denial: p.unavailable([]ledger.PassedOver{{Backend: position.Backend, Why: unhealthy.Error()}}, nil)}
 	}
-	return choice{backend: held.Backend, passedOver: held.PassedOver}
+	return choice{backend: position.Backend, passedOver: position.PassedOver}
 }
 
-// mayLeave says whether a claim can go elsewhere than where its room is
-// reserved: the policy or the backend's state speaks for it, and provably
-// nothing was made there.
-func (p *placement) mayLeave(claim *corev1.PersistentVolumeClaim, held ledger.Held, d ledger.Decided) bool {
-	full := len(d.Backends) > 1 && p.isFull(held.Backend, d.Volume) != nil
-	if !held.NothingSeen || slices.Contains(d.Backends, held.Backend) && p.health(held.Backend) == nil && !full {
+// mayLeave reports whether a claim can leave the backend where its room is
+// reserved: the policy or the backend's state is a reason to, and provably
+// nothing was created there.
+func (p *placement) mayLeave(claim *corev1.PersistentVolumeClaim, position ledger.Position, d ledger.Decided) bool {
+	full := len(d.Backends) > 1 && p.isFull(position.Backend, d.Volume) != nil
+	if !position.NothingSeen || slices.Contains(d.Backends, position.Backend) && p.health(position.Backend) == nil && !full {
 		return false
 	}
 	begun, ok := p.journal.beginning(claim.UID)
 	if !ok {
 		return true
 	}
-	volumes, err := p.Backends.Volumes(held.Backend)
-	return err == nil && volumes.Untouched(begun.stamp) && !p.mayHold(claim, held.Backend)
+	volumes, err := p.Backends.Volumes(position.Backend)
+	return err == nil && volumes.Untouched(begun.stamp) && !p.mayHaveUnseenVolume(claim, position.Backend)
 }
 
-// mayHold says whether a backend may have a volume of the claim that this term
-// does not know: an earlier leader saw the claim, and what it left there was not
-// listed yet.
-func (p *placement) mayHold(claim *corev1.PersistentVolumeClaim, backend string) bool {
-	return !p.isCounted(backend) && !p.bornInTerm(claim)
+// mayHaveUnseenVolume reports whether a backend may have a volume of the claim
+// that this term does not know: an earlier leader may have seen the claim, and
+// the backend was not listed yet.
+func (p *placement) mayHaveUnseenVolume(claim *corev1.PersistentVolumeClaim, backend string) bool {
+	return !p.isCounted(backend) && !p.createdInTerm(claim)
 }
 
-// settleEarlier waits for every backend of the rule that may hold a volume of
-// the claim, suspended ones too: going elsewhere must not leave it behind.
-func (p *placement) settleEarlier(ctx context.Context, claim *corev1.PersistentVolumeClaim, d ledger.Decided, ask bool) (choice, error) {
+// settleEarlier waits for every backend of the rule that may have a volume of
+// the claim, including suspended ones: a claim must not leave a volume behind.
+func (p *placement) settleEarlier(ctx context.Context, claim *corev1.PersistentVolumeClaim, d ledger.Decided, mayList bool) (choice, error) {
 	homes := p.ruleBackends(d)
 	if len(homes) == 1 {
 		return choice{}, nil
 	}
 	for _, name := range homes {
-		if !p.mayHold(claim, name) {
+		if !p.mayHaveUnseenVolume(claim, name) {
 			continue
 		}
-		unhealthy, undecided, err := p.prepare(ctx, name, ask)
+		unhealthy, undecided, err := p.prepare(ctx, name, mayList)
 		switch {
 		case err != nil:
 			return choice{}, err
@@ -137,20 +136,20 @@ func (p *placement) settleEarlier(ctx context.Context, claim *corev1.PersistentV
 			return choice{undecided: true}, nil
 		case unhealthy != nil:
 			return choice{denial: p.unavailable([]ledger.PassedOver{{Backend: name, Why: fmt.Sprintf(
-				"cannot tell whether this claim has a volume already, made before this replica led: %s", unhealthy)}}, nil)}, nil
+				"cannot determine whether an earlier leader created a volume for this claim: %s", unhealthy)}}, nil)}, nil
 		}
 	}
 	return choice{}, nil
 }
 
-// firstWithRoom goes through the backends in the policy's order. One is asked
-// only when those before it cannot take the claim.
-func (p *placement) firstWithRoom(ctx context.Context, uid types.UID, class string, d ledger.Decided, ask bool) (choice, error) {
+// firstWithRoom tries the backends in the policy's order. It lists a backend
+// only if those before it cannot take the claim.
+func (p *placement) firstWithRoom(ctx context.Context, uid types.UID, class string, d ledger.Decided, mayList bool) (choice, error) {
 	var passedOver, full []ledger.PassedOver
 	var noRoom []string
 	var failed error
 	for _, name := range d.Backends {
-		unhealthy, undecided, err := p.prepare(ctx, name, ask)
+		unhealthy, undecided, err := p.prepare(ctx, name, mayList)
 		switch {
 		case undecided:
 			return choice{undecided: true}, nil
@@ -173,7 +172,7 @@ func (p *placement) firstWithRoom(ctx context.Context, uid types.UID, class stri
 		noRoom = append(noRoom, name)
 		passedOver = append(passedOver, chosen.passedOver...)
 	}
-	// Cinder's own quota may have room again by now: better a try than nothing.
+	// Cinder's own quota may have room again, so try the full backends last.
 	for _, over := range full {
 		chosen, hasRoom, err := p.reserveOn(over.Backend, uid, class, d, passedOver)
 		if err != nil || hasRoom || chosen.denial != nil {
@@ -187,52 +186,53 @@ func (p *placement) firstWithRoom(ctx context.Context, uid types.UID, class stri
 	case len(noRoom) == 0:
 		return choice{denial: p.unavailable(passedOver, p.ruleBackends(d))}, nil
 	}
-	// All of them together, for one sentence about all of them.
-	backend, over, denied, err := p.Reserve(uid, class, d.Only(noRoom, nil))
-	if denied == nil {
+	// Reserve on all of them together, for one message about all of them.
+	backend, over, refused, err := p.Reserve(uid, class, d.Only(noRoom, nil))
+	if refused == nil {
 		return choice{backend: backend, passedOver: over}, err
 	}
-	turned := p.noRoom(denied, d)
+	denied := p.noRoom(refused, d)
 	for _, over := range passedOver {
 		if !slices.Contains(noRoom, over.Backend) {
-			turned.message += "; " + over.Why
+			denied.message += "; " + over.Why
 		}
 	}
-	return choice{denial: &turned}, nil
+	return choice{denial: &denied}, nil
 }
 
-// reserveOn reserves room on one backend. Without room there, passedOver says
-// why; a denial is about the tenant or the rule, and so about every backend.
+// reserveOn reserves room on one backend. If that backend has no room,
+// passedOver has the reason; a denial concerns the tenant or the rule, and so
+// every backend.
 func (p *placement) reserveOn(name string, uid types.UID, class string, d ledger.Decided, before []ledger.PassedOver) (chosen choice, hasRoom bool, err error) {
-	backend, passedOver, denied, err := p.Reserve(uid, class, d.Only([]string{name}, before))
+	backend, passedOver, refused, err := p.Reserve(uid, class, d.Only([]string{name}, before))
 	switch {
 	case err != nil:
 		return choice{}, false, err
-	case denied == nil:
+	case refused == nil:
 		return choice{backend: backend, passedOver: passedOver}, true, nil
-	case strings.HasPrefix(denied.Path, "backends["):
-		return choice{passedOver: []ledger.PassedOver{{Backend: name, Why: denied.Message}}}, false, nil
+	case strings.HasPrefix(refused.Path, "backends["):
+		return choice{passedOver: []ledger.PassedOver{{Backend: name, Why: refused.Message}}}, false, nil
 	}
-	turned := p.noRoom(denied, d)
-	return choice{denial: &turned}, false, nil
+	denied := p.noRoom(refused, d)
+	return choice{denial: &denied}, false, nil
 }
 
-// noRoom is what a claim is told that exceeds a quota. Room there helps it, and
-// so does a backend of its rule that answers again.
+// noRoom is the denial of a claim that exceeds a quota. Freed room in that quota
+// helps the claim, and so does a backend of its rule that answers again.
 func (p *placement) noRoom(refused *ledger.Refusal, d ledger.Decided) denial {
-	turned := denialOf(refused.Denial)
-	turned.helps = backendHelps(p.ruleBackends(d))
+	denied := denialOf(refused.Denial)
+	denied.helps = backendHelps(p.ruleBackends(d))
 	for _, s := range refused.Scopes {
-		turned.helps = append(turned.helps, roomOf(s))
+		denied.helps = append(denied.helps, roomOf(s))
 	}
-	return turned
+	return denied
 }
 
-// health is nil while a backend is worth asking.
+// health is nil while a backend answers.
 func (p *placement) health(name string) error {
 	volumes, err := p.Backends.Volumes(name)
 	if err != nil {
-		// Not configured, which is another trouble and told as such.
+		// The backend is not configured, which is reported elsewhere.
 		return nil
 	}
 	return volumes.Health()
@@ -242,9 +242,9 @@ func (p *placement) health(name string) error {
 // waits for a backend that does not answer.
 const reasonBackendUnavailable = "BackendUnavailable"
 
-// unavailable is what a claim is told that no backend can take now. It comes
-// back when one of those answers that were passed over, or another that it could
-// go to.
+// unavailable is the denial of a claim that no backend can take now. The claim
+// comes back when one of the backends that were passed over answers, or one of
+// the others.
 func (p *placement) unavailable(passedOver []ledger.PassedOver, others []string) *denial {
 	var why []string
 	helps := append(backendHelps(others), parking.Help{Kind: parking.Earlier})
@@ -255,26 +255,27 @@ func (p *placement) unavailable(passedOver []ledger.PassedOver, others []string)
 	return &denial{reason: reasonBackendUnavailable, message: strings.Join(why, "; "), helps: helps}
 }
 
-// prepare sees to it that a backend can be chosen: it is healthy, and what it
-// holds is counted.
-func (p *placement) prepare(ctx context.Context, name string, ask bool) (unhealthy error, undecided bool, err error) {
+// prepare makes sure that a backend can be chosen: that it is healthy and its
+// volumes are counted.
+func (p *placement) prepare(ctx context.Context, name string, mayList bool) (unhealthy error, undecided bool, err error) {
 	if unhealthy := p.health(name); unhealthy != nil {
 		return unhealthy, false, nil
 	}
 	if p.isCounted(name) {
 		return nil, false, nil
 	}
-	if !ask {
+	if !mayList {
 		return nil, true, nil
 	}
 	if err := p.countBackend(ctx, name); err != nil {
 		p.noteSilent(name)
-		return nil, false, fmt.Errorf("cannot tell what backend %s holds already: %w", name, err)
+		return nil, false, fmt.Errorf("cannot list the volumes that backend %s already has: %w", name, err)
 	}
 	return nil, false, nil
 }
 
-// ruleBackends are all backends of the rule that decided, suspended or not.
+// ruleBackends are all backends of the rule that decided, including suspended
+// ones.
 func (p *placement) ruleBackends(d ledger.Decided) []string {
 	t, ok := p.Policy().Tenant(d.Tenant)
 	if !ok {
@@ -288,13 +289,13 @@ func (p *placement) ruleBackends(d ledger.Decided) []string {
 	return nil
 }
 
-// mayUse says whether any rule of the tenant names the backend.
+// mayUse reports whether any rule of the tenant names the backend.
 func (p *placement) mayUse(tenant, backend string) bool {
 	t, ok := p.Policy().Tenant(tenant)
 	return ok && slices.ContainsFunc(t.Classes, func(c policy.Class) bool { return slices.Contains(c.Backends, backend) })
 }
 
-// passedOverText says why earlier backends of the rule were not chosen.
+// passedOverText lists why earlier backends of the rule were not chosen.
 func passedOverText(decision policy.Decision, passedOver []ledger.PassedOver) string {
 	var reasons []string
 	for _, step := range decision.Trace {
@@ -311,34 +312,32 @@ func passedOverText(decision policy.Decision, passedOver []ledger.PassedOver) st
 	return "; passed over: " + strings.Join(reasons, ", ")
 }
 
-// release gives back what a claim's volume counted as, and lets those have
-// another look that were turned away for want of room.
+// release frees the room of a claim's volume and offers it to denied claims.
 func (p *placement) release(uid types.UID) {
 	if p.Release(uid) {
 		p.roomFreed()
 	}
 }
 
-// giveBack gives back room that was reserved and made nothing of.
+// giveBack frees room that was reserved for a volume that was never created.
 func (p *placement) giveBack(uid types.UID) {
 	if p.ReleaseReservation(uid) {
 		p.roomFreed()
 	}
 }
 
-// releaseUnrecorded gives back what a claim holds of which there is provably no
-// volume.
+// releaseUnrecorded frees the room of a claim that provably has no volume.
 func (p *placement) releaseUnrecorded(uid types.UID) {
 	if p.ReleaseUnrecorded(uid) {
 		p.roomFreed()
 	}
 }
 
-// roomFreed has the room offered that the ledger has got back.
+// roomFreed signals that the ledger has freed room.
 func (p *placement) roomFreed() {
 	select {
 	case p.freed <- struct{}{}:
-	default: // somebody is told already
+	default: // the signal is already set
 	}
 }
 

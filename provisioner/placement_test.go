@@ -22,17 +22,17 @@ var (
 	errGoldAtLimit = &cinder.Error{Kind: cinder.KindOverQuota, Backend: "gold", Operation: "volume.create", Message: "VolumeLimitExceeded", Status: 413}
 )
 
-// both is a claim of the rule with two backends, made in this term.
+// both is a claim of the rule with two backends, created in this term.
 func (f *fixture) both() *corev1.PersistentVolumeClaim {
 	f.class.Name = "both"
 	f.noteEarlier()
 	return f.claim(nil)
 }
 
-// wantEvent compares the only event so far.
+// wantEvent expects exactly one event since the last check.
 func (f *fixture) wantEvent(want string) {
 	f.t.Helper()
-	if events := f.said(); len(events) != 1 || events[0] != want {
+	if events := f.newEvents(); len(events) != 1 || events[0] != want {
 		f.t.Errorf("events %q\nwant %q", events, want)
 	}
 }
@@ -45,14 +45,14 @@ func TestUnhealthyBackendIsPassedOver(t *testing.T) {
 	wantCalls(t, f.backends["silver"], "connect pvc-uid-1 2 GiB")
 	f.wantEvent("Normal BackendChosen tenant a, rule tenants[0].classes[0]: 2 GiB on backend silver; passed over: backend gold: requests are held back")
 
-	// Being pinned outlives the outage.
+	// The claim stays there after the outage.
 	f.backends["gold"].health = nil
 	_, err = f.provision(f.both())
 	f.must(err)
 	wantCalls(t, f.backends["gold"])
 }
 
-func TestClaimOfAnEarlierTermWaitsForABackendThatMayHoldItsVolume(t *testing.T) {
+func TestClaimOfAnEarlierTermWaitsForABackendThatMayHaveItsVolume(t *testing.T) {
 	f := newFixture(t)
 	f.class.Name = "both"
 	f.backends["gold"].health = errGoldDown
@@ -61,10 +61,10 @@ func TestClaimOfAnEarlierTermWaitsForABackendThatMayHoldItsVolume(t *testing.T) 
 	if _, err := f.provision(claim); !isIgnored(err) {
 		t.Errorf("error %v, want one that the library ignores", err)
 	}
-	f.wantEvent("Warning BackendUnavailable cannot tell whether this claim has a volume already, made before this replica led: backend gold: requests are held back")
+	f.wantEvent("Warning BackendUnavailable cannot determine whether an earlier leader created a volume for this claim: backend gold: requests are held back")
 	wantCalls(t, f.backends["silver"])
 
-	// Once the backend has said what it has, the claim goes on where its volume is.
+	// Once the backend is listed, the claim continues where its volume is.
 	f.backends["gold"].health = nil
 	f.backends["gold"].listed = []cinder.Volume{f.stamped("uid-1")}
 	f.BackendAnswers("gold")
@@ -88,27 +88,27 @@ func TestCountedBackendThatFailsIsPassedOverAlsoForEarlierClaims(t *testing.T) {
 	wantCalls(t, f.backends["silver"], "connect pvc-uid-1 2 GiB")
 }
 
-func TestClaimLeavesABackendOnlyWhileNothingWasMadeThere(t *testing.T) {
+func TestClaimLeavesABackendOnlyIfNothingWasCreatedThere(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		touched bool
 		moves   bool
 	}{
-		{name: "nothing made", moves: true},
-		{name: "something may be made", touched: true},
+		{name: "nothing created", moves: true},
+		{name: "something may have been created", touched: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFixture(t)
 			gold, silver := f.backends["gold"], f.backends["silver"]
 			gold.touched = map[string]bool{"uid-1": c.touched}
-			gold.holds = map[string]bool{"uid-1": true} // keeps the room reserved
+			gold.hasVolumeOf = map[string]bool{"uid-1": true} // keeps the room reserved
 			gold.err = errGoldDown
 			gold.onCall = func() { gold.health = errGoldDown }
 			claim := f.both()
 			if _, err := f.provision(claim); !isIgnored(err) {
 				t.Errorf("error %v, want one that the library ignores", err)
 			}
-			f.said()
+			f.newEvents()
 			_, err := f.provision(claim)
 			if c.moves {
 				f.must(err)
@@ -133,12 +133,12 @@ func TestCindersOwnQuotaSendsAClaimToTheNextBackend(t *testing.T) {
 	if strings.Join(f.requeued, " ") != "data" {
 		t.Errorf("claims that came back: %v", f.requeued)
 	}
-	f.said()
+	f.newEvents()
 	_, err := f.provision(claim)
 	f.must(err)
 	f.wantEvent("Normal BackendChosen tenant a, rule tenants[0].classes[0]: 2 GiB on backend silver; passed over: backend gold: volume.create: VolumeLimitExceeded (HTTP 413)")
 
-	// A rule with this backend alone tries it again, and says what Cinder says.
+	// A rule with only this backend tries it again, and reports Cinder's answer.
 	f.class.Name = "one"
 	if _, err := f.provision(f.named("alone")); !errors.Is(err, errGoldAtLimit) {
 		t.Errorf("error %v", err)
@@ -153,8 +153,8 @@ func TestReservationFollowsAPolicyThatSuspendsItsBackend(t *testing.T) {
 	if !f.ShouldProvision(t.Context(), claim) {
 		t.Fatal("not admitted")
 	}
-	if held, _ := f.placement.Holds(claim.UID); held.Backend != "gold" {
-		t.Fatalf("reserved on %s", held.Backend)
+	if position, _ := f.placement.PositionOf(claim.UID); position.Backend != "gold" {
+		t.Fatalf("reserved on %s", position.Backend)
 	}
 	f.inForce("auth: {cloud: gold}", "auth: {cloud: gold}\n    suspended: true")
 	_, err := f.provision(claim)
@@ -172,7 +172,7 @@ func TestDecisionOfAnOldPolicyReservesNothing(t *testing.T) {
 	if _, err := f.placement.choose(t.Context(), claim, "both", stale, true); !errors.Is(err, ledger.ErrPolicyChanged) {
 		t.Errorf("error %v, want %v", err, ledger.ErrPolicyChanged)
 	}
-	if _, counts := f.placement.Holds(claim.UID); counts {
+	if _, counts := f.placement.PositionOf(claim.UID); counts {
 		t.Error("room was reserved by a policy that is not in force")
 	}
 }
@@ -182,10 +182,10 @@ func TestBackendThatCannotBeListedIsPassedOverByNewClaims(t *testing.T) {
 	f.backends["gold"].listErr = &cinder.Error{Kind: cinder.KindUnavailable, Backend: "gold", Message: "down"}
 	_, err := f.provision(f.both())
 	f.must(err)
-	f.wantEvent("Normal BackendChosen tenant a, rule tenants[0].classes[0]: 2 GiB on backend silver; passed over: cannot tell what backend gold holds already: backend gold: down")
+	f.wantEvent("Normal BackendChosen tenant a, rule tenants[0].classes[0]: 2 GiB on backend silver; passed over: cannot list the volumes that backend gold already has: backend gold: down")
 }
 
-func TestSuspendedBackendThatMayHoldTheVolumeIsListedFirst(t *testing.T) {
+func TestSuspendedBackendThatMayHaveTheVolumeIsListedFirst(t *testing.T) {
 	f := newFixture(t)
 	f.class.Name = "both"
 	f.inForce("auth: {cloud: gold}", "auth: {cloud: gold}\n    suspended: true")
@@ -215,7 +215,7 @@ func TestLostCreateKeepsTheClaimWhereItIs(t *testing.T) {
 	wantCalls(t, f.backends["silver"])
 }
 
-func TestCindersQuotaIsNotAskedAgainWithoutAPause(t *testing.T) {
+func TestCindersQuotaIsNotTriedAgainWithoutAPause(t *testing.T) {
 	t.Run("when a found volume was discarded", func(t *testing.T) {
 		f := newFixture(t)
 		f.class.Name = "both"
@@ -247,7 +247,7 @@ func TestCindersQuotaIsNotAskedAgainWithoutAPause(t *testing.T) {
 	})
 }
 
-func TestCindersQuotaForLargeVolumesDoesNotTurnSmallOnesAway(t *testing.T) {
+func TestCindersQuotaForLargeVolumesDoesNotDenySmallOnes(t *testing.T) {
 	f := newFixture(t)
 	f.count()
 	f.placement.noteFull("gold", policy.VolumeProperties{SizeGiB: 5, Type: "ssd"}, errGoldAtLimit)
@@ -290,7 +290,7 @@ func TestFullnessThatPassesBringsDeniedClaimsBack(t *testing.T) {
 	})
 }
 
-func TestNextBackendIsNotAskedWhileTheFirstCanServe(t *testing.T) {
+func TestNextBackendIsNotListedWhileTheFirstCanServe(t *testing.T) {
 	f := newFixture(t)
 	f.must(f.placement.countBackend(t.Context(), "gold"))
 	f.backends["silver"].onList = func() { t.Error("a new claim waited for a listing of a backend that it does not go to") }

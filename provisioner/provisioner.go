@@ -1,13 +1,14 @@
-// Package provisioner is where claims meet policy, Cinder and protocols.
+// Package provisioner is the hub, where claims meet policy, Cinder and
+// protocols.
 //
-// A claim's way through it: admission (does the policy grant it, and can any
-// source honor it) → Provision (backend, volume, connection, mapping, Secret,
+// A claim's path: admission (does the policy admit it, and can any backend
+// honor it?) → Provision (backend, volume, connection, mapping, Secret,
 // PersistentVolume) → completion (the volume's last step to in-use, once the
-// PersistentVolume is in the API server). Delete goes the way back from what
-// the PersistentVolume records, never from the current policy.
+// API server has the PersistentVolume). Delete works from what the
+// PersistentVolume records, never from the current policy.
 //
-// A Provisioner lives as long as one leader's term and holds all of the term's
-// mutable state.
+// A Provisioner lives for one leader's term and has all of the term's mutable
+// state.
 package provisioner
 
 import (
@@ -26,6 +27,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/fairshare"
@@ -35,135 +37,12 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/secrets"
 )
 
-// Volumes is the life of one backend's volumes; *backends.Lifecycle is it.
-type Volumes interface {
-	Connecting
-	Removing
-	Listing
-	Standing
-}
-
-// Connecting makes volumes and brings them into use.
-type Connecting interface {
-	Connect(ctx context.Context, spec backends.Spec) (backends.Connected, error)
-	Complete(ctx context.Context, target backends.Target, readOnly bool) error
-	// Mark writes on a volume that it was recorded, without bringing it into use.
-	Mark(ctx context.Context, target backends.Target) error
-	// Holds says whether there is a volume of the claim.
-	Holds(ctx context.Context, stamp backends.Stamp) (bool, error)
-	// Untouched says that this term provably made nothing for the claim.
-	Untouched(stamp backends.Stamp) bool
-}
-
-// Removing removes volumes, each with a proof of its own.
-type Removing interface {
-	// Remove removes the volume that a PersistentVolume names.
-	Remove(ctx context.Context, target backends.Target) error
-	// Abandon removes all volumes of a claim that no PersistentVolume names.
-	Abandon(ctx context.Context, stamp backends.Stamp, connector cinder.Connector, permit backends.Permit) error
-	// RemoveUnrecorded removes one of them.
-	RemoveUnrecorded(ctx context.Context, volumeID string, stamp backends.Stamp, connector cinder.Connector, permit backends.Permit) error
-	// Seconds hands over the ids of volumes that were seen beside a recorded one.
-	Seconds(claimUID, recorded string) []string
-}
-
-// Listing tells what volumes there are.
-type Listing interface {
-	// Volumes lists the cluster's volumes, once in a term.
-	Volumes(ctx context.Context) ([]cinder.Volume, error)
-	// Relist lists them anew.
-	Relist(ctx context.Context) ([]cinder.Volume, error)
-	Has(ctx context.Context, volumeID string) (bool, error)
-	// LastDoubt is when the answer to a create was lost last in this term.
-	LastDoubt() time.Time
-}
-
-// Standing tells how a backend stands.
-type Standing interface {
-	// Health is nil while the backend answers.
-	Health() error
-	// Place is where the backend leads; zero before it was asked anything.
-	Place() cinder.Place
-}
-
-// Backends gives the volumes of a backend for this term.
-type Backends interface {
-	// Volumes returns an error when no backend of that name is configured.
-	Volumes(name string) (Volumes, error)
-	// Connector is what the backend's volumes are connected to.
-	Connector(name string) (cinder.Connector, error)
-	// NodeLabels select the nodes that the backend's volumes are for; empty
-	// means all.
-	NodeLabels(name string) map[string]string
-	// Mappings says, by protocol, what the backend's connections become.
-	Mappings(name string) map[string]mappers.Mapping
-	// Names lists every configured backend.
-	Names() []string
-}
-
-// Nodes tells which nodes use a volume; *nodeuse.Tracker does.
-type Nodes interface {
-	// Known answers from a cache: none does not mean that none does.
-	Known(v nodeuse.Volume) ([]string, error)
-	// Users asks the API server.
-	Users(ctx context.Context, v nodeuse.Volume) ([]string, error)
-	// Watches says that NodeChanged will be called when a node lets a volume go.
-	Watches() bool
-	Forget(pv types.UID)
-}
-
-// Options configure a Provisioner.
-type Options struct {
-	// Name is what StorageClasses and PersistentVolumes call the program.
-	Name string
-	// Cluster is stamped on every volume.
-	Cluster string
-	// ClusterUID is the UID of namespace kube-system, stamped beside it.
-	ClusterUID string
-	// Namespace is the program's own; its Secrets live there.
-	Namespace string
-
-	// Policy returns the policy in force.
-	Policy   func() *policy.Policy
-	Backends Backends
-	Mappers  *mappers.Registry
-
-	Client            kubernetes.Interface
-	Claims            corelisters.PersistentVolumeClaimLister
-	PersistentVolumes corelisters.PersistentVolumeLister
-	// Records is the cache of PersistentVolumes, with the indexes of
-	// record.Indexers.
-	Records    cache.Indexer
-	Namespaces corelisters.NamespaceLister
-	Classes    storagelisters.StorageClassLister
-	Recorder   eventrecord.EventRecorder
-	Nodes      Nodes
-
-	// Workers is how many claims, and as many deletions, are worked on at once;
-	// the library must have as many.
-	Workers int
-	// FollowupWorkers is how many of them complete and undo at once. They must not
-	// fall far behind those that serve claims.
-	FollowupWorkers int
-	// Requeue brings objects back that were parked.
-	Requeue Requeue
-
-	// Hold ends when the term is lost; undoing work goes on until then.
-	Hold context.Context
-	// Stopping is closed when the replica was told to hand over: no new work
-	// is taken, and waits are parked for the next leader.
-	Stopping <-chan struct{}
-
-	Logger  *slog.Logger
-	Metrics *Metrics
-}
-
 // Provisioner implements the provisioning library's interfaces for one term.
 type Provisioner struct {
 	Options
-	limiter *backoff.Limiter
-	paces   *paces
-	cleaner proof.Cleaner
+	limiter     *backoff.Limiter
+	tenantRates *tenantRates
+	cleaner     proof.Cleaner
 
 	claimTurns  *fairshare.Turns[types.UID] // claims
 	volumeTurns *fairshare.Turns[string]    // PersistentVolumes, by name
@@ -181,14 +60,14 @@ var (
 	_ controller.DeletionGuard    = (*Provisioner)(nil)
 )
 
-// New makes the provisioner of one term.
+// New makes the Provisioner of one term.
 func New(options Options) *Provisioner {
 	p := &Provisioner{
-		Options: options,
-		limiter: backoff.New(retry.For(nil)),
-		paces:   newPaces(options.Policy),
-		parked:  newParked(options),
-		journal: newJournal(),
+		Options:     options,
+		limiter:     backoff.New(retry.For(nil)),
+		tenantRates: newTenantRates(options.Policy),
+		parked:      newParked(options),
+		journal:     newJournal(),
 	}
 	p.placement = newPlacement(options, p.journal)
 	p.cleaner = proof.Cleaner{
@@ -211,7 +90,7 @@ func New(options Options) *Provisioner {
 	return p
 }
 
-// Cleaner removes what is nobody's, with the term's backends.
+// Cleaner removes what nothing needs, with the term's backends.
 func (p *Provisioner) Cleaner() proof.Cleaner { return p.cleaner }
 
 func (p *Provisioner) unrecordedVolumes(backend string) (proof.Unrecorded, cinder.Connector, error) {
@@ -223,13 +102,13 @@ func (p *Provisioner) unrecordedVolumes(backend string) (proof.Unrecorded, cinde
 	return volumes, connector, err
 }
 
-// Followup does what is left when the library is done with an object.
+// Followup finishes what the library leaves unfinished.
 func (p *Provisioner) Followup() *Followup { return p.followup }
 
-// Limiter is the retry delays of this term, for the library's queues.
+// Limiter has the retry delays of this term, for the library's queues.
 func (p *Provisioner) Limiter() *backoff.Limiter { return p.limiter }
 
-// SupportsBlock says that raw block claims are served.
+// SupportsBlock reports that the program serves raw block claims.
 func (p *Provisioner) SupportsBlock(context.Context) bool { return true }
 
 func (p *Provisioner) stopping() bool {
@@ -237,6 +116,132 @@ func (p *Provisioner) stopping() bool {
 	case <-p.Stopping:
 		return true
 	default:
-		return p.Hold.Err() != nil
+		return p.Term.Err() != nil
 	}
+}
+
+// Options configure a Provisioner.
+type Options struct {
+	// Name is the provisioner's name in StorageClasses and PersistentVolumes.
+	Name string
+	// Cluster is stamped on every volume.
+	Cluster string
+	// ClusterUID is the UID of namespace kube-system, also stamped on every volume.
+	ClusterUID string
+	// Namespace is where the program runs and keeps its Secrets.
+	Namespace string
+
+	// Policy returns the policy in force.
+	Policy   func() *policy.Policy
+	Backends Backends
+	Mappers  *mappers.Registry
+
+	Client            kubernetes.Interface
+	Claims            corelisters.PersistentVolumeClaimLister
+	PersistentVolumes corelisters.PersistentVolumeLister
+	// Records is the cache of PersistentVolumes, with the indexes of
+	// record.Indexers.
+	Records    cache.Indexer
+	Namespaces corelisters.NamespaceLister
+	Classes    storagelisters.StorageClassLister
+	Recorder   eventrecord.EventRecorder
+	Nodes      Nodes
+
+	// Workers is how many claims, and how many deletions, are worked on at once.
+	// The library must be given the same number.
+	Workers int
+	// FollowupWorkers is how many volumes are completed or undone at once. These
+	// workers must not fall far behind those that serve claims.
+	FollowupWorkers int
+	// Requeue brings parked objects back.
+	Requeue Requeue
+
+	// Term ends with the lease. Undoing continues until then.
+	Term context.Context
+	// Stopping is closed when the replica begins to hand over: it takes no new
+	// work, and leaves what waits to the next leader.
+	Stopping <-chan struct{}
+
+	Logger  *slog.Logger
+	Metrics *Metrics
+}
+
+// Volumes manages the volumes of one backend; *backends.Lifecycle implements it.
+type Volumes interface {
+	Connecting
+	Removing
+	Listing
+	Status
+}
+
+// Connecting creates volumes and brings them into use.
+type Connecting interface {
+	Connect(ctx context.Context, spec backends.Spec) (backends.Connected, error)
+	Complete(ctx context.Context, target backends.Target, readOnly bool) error
+	// Mark notes on a volume that it was recorded, without bringing it into use.
+	Mark(ctx context.Context, target backends.Target) error
+	// HasVolumeOf reports whether the claim has a volume.
+	HasVolumeOf(ctx context.Context, stamp backends.Stamp) (bool, error)
+	// Untouched reports whether this term provably created nothing for the claim.
+	Untouched(stamp backends.Stamp) bool
+}
+
+// Removing removes volumes. Every removal needs a proof.
+type Removing interface {
+	// Remove removes the volume that a PersistentVolume names.
+	Remove(ctx context.Context, target backends.Target) error
+	// Abandon removes all unrecorded volumes of a claim.
+	Abandon(ctx context.Context, stamp backends.Stamp, connector cinder.Connector, permit backends.Permit) error
+	// RemoveUnrecorded removes one unrecorded volume.
+	RemoveUnrecorded(ctx context.Context, volumeID string, stamp backends.Stamp, connector cinder.Connector, permit backends.Permit) error
+	// Duplicates returns the IDs of volumes that were seen in addition to the
+	// claim's recorded one, and forgets them.
+	Duplicates(claimUID, recorded string) []string
+}
+
+// Listing shows which volumes exist.
+type Listing interface {
+	// Volumes lists the cluster's volumes, once in a term.
+	Volumes(ctx context.Context) ([]cinder.Volume, error)
+	// Relist lists them again.
+	Relist(ctx context.Context) ([]cinder.Volume, error)
+	// HasVolume reports whether the backend has the volume.
+	HasVolume(ctx context.Context, volumeID string) (bool, error)
+	// LastDoubt is when the answer to a create request was last lost in this term.
+	LastDoubt() time.Time
+}
+
+// Status reports a backend's health and place.
+type Status interface {
+	// Health is nil while the backend answers.
+	Health() error
+	// Place is the endpoint and project of the backend; zero before its first login.
+	Place() cinder.Place
+}
+
+// Backends provides the configured backends for this term.
+type Backends interface {
+	// Volumes returns an error if no backend of that name is configured.
+	Volumes(name string) (Volumes, error)
+	// Connector identifies the nodes that the backend connects its volumes to.
+	Connector(name string) (cinder.Connector, error)
+	// NodeLabels select the nodes that can use the backend's volumes; empty means
+	// all.
+	NodeLabels(name string) map[string]string
+	// Mappings returns the backend's mappings by protocol.
+	Mappings(name string) map[string]mapping.Mapping
+	// Names lists every configured backend.
+	Names() []string
+}
+
+// Nodes determines which nodes use a volume; *nodeuse.Tracker implements it.
+type Nodes interface {
+	// Known answers from a cache: an empty answer proves nothing.
+	Known(v nodeuse.Volume) ([]string, error)
+	// Users reads from the API server.
+	Users(ctx context.Context, v nodeuse.Volume) ([]string, error)
+	// Watches reports whether NodeChanged will be called when a node releases a
+	// volume.
+	Watches() bool
+	Forget(pv types.UID)
 }

@@ -18,14 +18,14 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
 )
 
-func TestProvisionRecordsAllThatDeletingNeeds(t *testing.T) {
+func TestProvisionRecordsEverythingThatDeleteNeeds(t *testing.T) {
 	f := newFixture(t)
 	claim := f.claim(nil)
 	f.class.MountOptions = []string{"noatime"}
 	pv, err := f.provision(claim)
 	f.must(err)
 	if size := pv.Spec.Capacity.Storage().String(); size != "2Gi" {
-		t.Errorf("1500Mi became %s, want the 2Gi that Cinder makes", size)
+		t.Errorf("1500Mi became %s, want the 2Gi that Cinder creates", size)
 	}
 	secret, err := f.client.CoreV1().Secrets("own").Get(t.Context(), "pvc-uid-1-credentials", metav1.GetOptions{})
 	f.must(err)
@@ -34,7 +34,7 @@ func TestProvisionRecordsAllThatDeletingNeeds(t *testing.T) {
 	}
 	for key, value := range pv.Annotations {
 		if strings.Contains(value, "hush") {
-			t.Errorf("annotation %s holds the password", key)
+			t.Errorf("annotation %s contains the password", key)
 		}
 	}
 	origin, err := record.OriginOf(pv)
@@ -48,7 +48,7 @@ func TestProvisionRecordsAllThatDeletingNeeds(t *testing.T) {
 	// The library gives a saved object its UID.
 	pv.UID = "pv-uid"
 	f.must(f.delete(pv))
-	// The object's own deletion is a change that makes the library ask again.
+	// The object's deletion is a change that makes the library call Delete again.
 	f.must(f.delete(pv))
 	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB", "remove volume-1 historic=false")
 	if _, err := f.client.CoreV1().Secrets("own").Get(t.Context(), "pvc-uid-1-credentials", metav1.GetOptions{}); err == nil {
@@ -56,7 +56,7 @@ func TestProvisionRecordsAllThatDeletingNeeds(t *testing.T) {
 	}
 }
 
-func TestProvisionGoesOnAfterAnEarlierAttempt(t *testing.T) {
+func TestProvisionContinuesAnEarlierAttempt(t *testing.T) {
 	f := newFixture(t)
 	claim := f.claim(nil)
 	_, err := f.provision(claim)
@@ -68,7 +68,7 @@ func TestProvisionGoesOnAfterAnEarlierAttempt(t *testing.T) {
 	secret, err := f.client.CoreV1().Secrets("own").Get(t.Context(), "pvc-uid-1-credentials", metav1.GetOptions{})
 	f.must(err)
 	if string(secret.Data["node.session.auth.password"]) != "other-password" {
-		t.Error("the Secret of the earlier attempt was not brought up to date")
+		t.Error("the Secret of the earlier attempt was not updated")
 	}
 }
 
@@ -81,7 +81,7 @@ func TestForeignSecretIsNotOverwritten(t *testing.T) {
 	}
 }
 
-func TestRefusedConnectionIsUndoneAndSaysWhy(t *testing.T) {
+func TestRefusedConnectionIsUndoneAndReported(t *testing.T) {
 	f := newFixture(t)
 	f.backends["gold"].document = `{"driver_volume_type": "iscsi", "data": {"encrypted": true}}`
 	_, err := f.provision(f.claim(nil))
@@ -94,7 +94,8 @@ func TestRefusedConnectionIsUndoneAndSaysWhy(t *testing.T) {
 	}
 }
 
-// TestManyWritersNeedAVolumeForSeveralHosts: only Cinder's answer tells.
+// TestManyWritersNeedAVolumeForSeveralHosts: only Cinder's answer shows whether
+// the volume is one.
 func TestManyWritersNeedAVolumeForSeveralHosts(t *testing.T) {
 	many := func(claim *corev1.PersistentVolumeClaim) {
 		block := corev1.PersistentVolumeBlock
@@ -129,7 +130,7 @@ func TestMountOptionsOfTheClassRefuseAFlexVolume(t *testing.T) {
 	}
 }
 
-func TestClaimThatGoesWhileItIsProvisionedIsUndone(t *testing.T) {
+func TestClaimDeletedDuringProvisioningIsUndone(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		err  error
@@ -159,12 +160,12 @@ func TestTransientFailureKeepsTheVolumeForTheNextAttempt(t *testing.T) {
 	f := newFixture(t)
 	claim := f.claim(nil)
 	f.backends["gold"].err = &cinder.Error{Kind: cinder.KindUnavailable, Backend: "gold", Message: "down"}
-	f.backends["gold"].holds = map[string]bool{"uid-1": true}
+	f.backends["gold"].hasVolumeOf = map[string]bool{"uid-1": true}
 	if _, err := f.provision(claim); cinder.KindOf(err) != cinder.KindUnavailable {
 		t.Errorf("error %v", err)
 	}
 	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB")
-	// Its claim goes later: what was begun is undone.
+	// When its claim is deleted later, the attempt is undone.
 	f.forgetClaim(claim)
 	f.must(f.claimGone(t.Context(), claim.UID))
 	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB", "abandon pvc-uid-1")
@@ -183,9 +184,9 @@ func TestRecordedVolumeIsNotUndoneWhenItsClaimGoes(t *testing.T) {
 	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB")
 }
 
-// TestRecordedVolumeIsNotUndoneBeforeTheCacheKnows covers the moment between the
-// PersistentVolume's creation and its arrival in the cache. Its reclaim policy
-// may be Retain: then nothing may ever delete the volume.
+// TestRecordedVolumeIsNotUndoneBeforeTheCacheKnows covers the time between the
+// PersistentVolume's creation and its arrival in the cache. With the reclaim
+// policy Retain, nothing may ever delete the volume.
 func TestRecordedVolumeIsNotUndoneBeforeTheCacheKnows(t *testing.T) {
 	for name, end := range map[string]func(*fixture, *corev1.PersistentVolumeClaim){
 		"the claim is deleted": func(f *fixture, claim *corev1.PersistentVolumeClaim) {
@@ -219,7 +220,7 @@ func TestRecordedVolumeIsNotUndoneBeforeTheCacheKnows(t *testing.T) {
 	}
 }
 
-func TestBackendThatHoldsTheVolumeIsKept(t *testing.T) {
+func TestBackendThatHasTheVolumeIsKept(t *testing.T) {
 	f := newFixture(t)
 	f.class.Name = "both"
 	f.backends["silver"].listed = []cinder.Volume{f.stamped("uid-1")}
@@ -231,17 +232,17 @@ func TestBackendThatHoldsTheVolumeIsKept(t *testing.T) {
 	wantCalls(t, f.backends["gold"])
 	wantCalls(t, f.backends["silver"], "connect pvc-uid-1 2 GiB", "connect pvc-uid-1 2 GiB")
 	const want = "Normal BackendChosen tenant a, rule tenants[0].classes[0]: 2 GiB on backend silver"
-	if events := f.said(); len(events) != 1 || events[0] != want {
+	if events := f.newEvents(); len(events) != 1 || events[0] != want {
 		t.Errorf("events %q, want %q once", events, want)
 	}
 }
 
-func TestNoVolumeIsMadeWhileABackendCannotSayWhetherItHoldsOne(t *testing.T) {
+func TestNoVolumeIsCreatedWhileABackendThatMayHaveOneCannotBeListed(t *testing.T) {
 	f := newFixture(t)
 	f.class.Name = "both"
 	f.backends["silver"].listErr = &cinder.Error{Kind: cinder.KindUnavailable, Backend: "silver", Message: "down"}
 	_, err := f.provision(f.claim(nil))
-	const want = "cannot tell what backend silver holds already: backend silver: down"
+	const want = "cannot list the volumes that backend silver already has: backend silver: down"
 	if err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
 	}
@@ -303,7 +304,7 @@ func TestDeleteTouchesNothingWhenThePersistentVolumeIsDamaged(t *testing.T) {
 	}
 }
 
-func TestHistoricVolumeIsLookedForAndItsBackendNoted(t *testing.T) {
+func TestBackendOfAHistoricVolumeIsFoundAndRecorded(t *testing.T) {
 	historic := func() *corev1.PersistentVolume {
 		return &corev1.PersistentVolume{
 			ObjectMeta: metav1.ObjectMeta{Name: "old", UID: "pv-uid", Annotations: map[string]string{record.HistoricIdentity: "x", record.HistoricVolume: "volume-9"}},
@@ -321,7 +322,7 @@ func TestHistoricVolumeIsLookedForAndItsBackendNoted(t *testing.T) {
 	if err == nil || err.Error() != want {
 		t.Errorf("error %v\nwant %s", err, want)
 	}
-	f.backends["silver"].has = map[string]bool{"volume-9": true}
+	f.backends["silver"].hasVolume = map[string]bool{"volume-9": true}
 	f.must(f.delete(historic()))
 	wantCalls(t, f.backends["gold"])
 	wantCalls(t, f.backends["silver"], "remove volume-9 historic=true")
@@ -333,8 +334,9 @@ func TestHistoricVolumeIsLookedForAndItsBackendNoted(t *testing.T) {
 	if _, err := f.client.CoreV1().Secrets("team-a").Get(t.Context(), "old-secret", metav1.GetOptions{}); err == nil {
 		t.Error("the Secret in the claim's namespace is left")
 	}
-	// A later leader finds the note, and does not look for a volume that is gone.
-	f.backends["silver"].has = nil
+	// A later leader finds the recorded backend, and does not search the others for a
+	// volume that is gone.
+	f.backends["silver"].hasVolume = nil
 	f.Followup().VolumeGone(noted)
 	f.must(f.delete(noted))
 }
@@ -349,12 +351,12 @@ func TestFailedRemovalKeepsTheSecret(t *testing.T) {
 		t.Error("the deletion succeeded")
 	}
 	if _, err := f.client.CoreV1().Secrets("own").Get(t.Context(), "pvc-uid-1-credentials", metav1.GetOptions{}); err != nil {
-		t.Error("the Secret went before its volume")
+		t.Error("the Secret was removed before its volume")
 	}
 }
 
-// TestVolumeElsewhereKeepsPersistentVolumeAndSecret: a 404 at another place is no
-// proof that the volume is gone.
+// TestVolumeElsewhereKeepsPersistentVolumeAndSecret: a 404 at another place does
+// not prove that the volume is gone.
 func TestVolumeElsewhereKeepsPersistentVolumeAndSecret(t *testing.T) {
 	f := newFixture(t)
 	pv, err := f.provision(f.claim(nil))
@@ -372,10 +374,10 @@ func TestVolumeElsewhereKeepsPersistentVolumeAndSecret(t *testing.T) {
 		t.Errorf("error %v\nwant %s", err, want)
 	}
 	if r := retry.For(err); r.Outcome != "elsewhere" {
-		t.Errorf("tried again like %+v", r)
+		t.Errorf("retried like %+v", r)
 	}
 	if _, err := f.client.CoreV1().Secrets("own").Get(t.Context(), "pvc-uid-1-credentials", metav1.GetOptions{}); err != nil {
-		t.Error("the Secret went, and the volume may be in use")
+		t.Error("the Secret was removed although the volume may be in use")
 	}
 }
 
@@ -389,9 +391,9 @@ func lastPatch(f *fixture) string {
 	return last
 }
 
-// TestPlaceIsRecordedWhereItWasNot: a volume of an earlier version, or one whose
-// Cinder has another address now.
-func TestPlaceIsRecordedWhereItWasNot(t *testing.T) {
+// TestMissingPlaceIsRecorded: an earlier version recorded no place, or Cinder now
+// has another address.
+func TestMissingPlaceIsRecorded(t *testing.T) {
 	for name, change := range map[string]func(annotations map[string]string){
 		"not recorded":    func(annotations map[string]string) { delete(annotations, record.AnnotationEndpoint) },
 		"another address": func(annotations map[string]string) { annotations[record.AnnotationEndpoint] = "https://cinder:8776/v3" },
@@ -408,7 +410,7 @@ func TestPlaceIsRecordedWhereItWasNot(t *testing.T) {
 			if record.PlaceOf(noted) != f.backends["gold"].Place() {
 				t.Errorf("recorded is %v", noted.Annotations)
 			}
-			// The API server refuses the patch for an object of another UID.
+			// The API server rejects the patch for an object with another UID.
 			if patch := lastPatch(f); !strings.Contains(patch, `"uid":"pv-uid"`) {
 				t.Errorf("the patch %s does not name the object", patch)
 			}
@@ -434,9 +436,9 @@ func TestPersistentVolumeIsBoundToTheNodesOfItsBackend(t *testing.T) {
 	}
 }
 
-// TestClaimWhosePersistentVolumeIsSavedIsNotConnectedAgain: the library asks
-// again when the object has not reached the cache yet. A connection that failed
-// then would take the export of a volume away that somebody is about to use.
+// TestClaimWhosePersistentVolumeIsSavedIsNotConnectedAgain: the library calls
+// Provision again if the object has not reached the cache yet. A connection that
+// failed then would remove the export of a volume that a pod is about to use.
 func TestClaimWhosePersistentVolumeIsSavedIsNotConnectedAgain(t *testing.T) {
 	for name, prepare := range map[string]func(f *fixture){
 		"by this leader": func(f *fixture) {

@@ -21,8 +21,8 @@ import (
 
 const volumeName = "kubernetes.io/iscsi/10.0.0.1:3260:iqn.2010-10.org.openstack:volume-1:1"
 
-// node puts a node into the API server that has volumes in use, and into the
-// cache unless the watch is late.
+// node adds a node that uses volumes to the API server, and to the cache unless
+// the watch is late.
 func (f *fixture) node(name string, watched bool, inUse ...corev1.UniqueVolumeName) *corev1.Node {
 	f.t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{
@@ -64,7 +64,7 @@ func TestNothingIsDisconnectedThatANodeUses(t *testing.T) {
 			}
 			wantCalls(t, f.backends["gold"])
 			f.wantEvent(stillInUse)
-			// Another node's change helps nobody.
+			// Another node's change does not help.
 			f.NodeChanged("b")
 			f.wantRequeued()
 			node.Status.VolumesInUse = nil
@@ -72,7 +72,7 @@ func TestNothingIsDisconnectedThatANodeUses(t *testing.T) {
 			f.NodeChanged("a")
 			f.wantRequeued(pv.Name)
 			if !f.ShouldDelete(t.Context(), pv) {
-				t.Fatal("not deleted when the node has let go")
+				t.Fatal("not deleted after the node has released the volume")
 			}
 			f.must(f.Delete(t.Context(), pv))
 			wantCalls(t, f.backends["gold"], "remove volume-1 historic=false")
@@ -80,8 +80,8 @@ func TestNothingIsDisconnectedThatANodeUses(t *testing.T) {
 	}
 }
 
-// TestNodeThatLetsGoBeforeTheParkingIsNotMissed: the watch tells of it between
-// the question and the parking.
+// TestNodeThatLetsGoBeforeTheParkingIsNotMissed: the watch reports the release
+// between the check and the parking.
 func TestNodeThatLetsGoBeforeTheParkingIsNotMissed(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
@@ -97,14 +97,14 @@ func TestNodeThatLetsGoBeforeTheParkingIsNotMissed(t *testing.T) {
 	f.wantRequeued(pv.Name)
 }
 
-func TestDeletionIsTriedAgainWhereNoWatchTellsOfNodes(t *testing.T) {
+func TestDeletionIsRetriedWithoutAWatchOfNodes(t *testing.T) {
 	f := newFixture(t)
 	f.blind = true
 	pv := f.recorded()
 	f.node("a", false, volumeName)
 	err := f.delete(pv)
 	if err == nil || isIgnored(err) || retry.For(err).Outcome != "in_use" {
-		t.Errorf("error %v, tried again like %+v", err, retry.For(err))
+		t.Errorf("error %v, retried like %+v", err, retry.For(err))
 	}
 	wantCalls(t, f.backends["gold"])
 }
@@ -119,9 +119,9 @@ func TestNodesThatCannotBeReadStopADeletion(t *testing.T) {
 	wantCalls(t, f.backends["gold"])
 }
 
-// TestChangeOfMindStopsADeletion: while the deletion waits for its turn, the
-// object is changed, and the cache does not show it yet.
-func TestChangeOfMindStopsADeletion(t *testing.T) {
+// TestRevokedDeletionStops: a user changes the object while the deletion waits
+// for its turn, and the cache does not show the change yet.
+func TestRevokedDeletionStops(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(f *fixture, pv *corev1.PersistentVolume)
 		want   string
@@ -164,9 +164,10 @@ func TestChangeOfMindStopsADeletion(t *testing.T) {
 	})
 }
 
-// TestOneReadServesADeletion: the first change is preceded by one read of the
-// object, and no later one by any, as long as nobody changes his mind.
-func TestOneReadServesADeletion(t *testing.T) {
+// TestDeletionReadsTheObjectOnce: a deletion reads the object once, before its
+// first change, and not again before the later ones, as long as the cache shows
+// no change.
+func TestDeletionReadsTheObjectOnce(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	pv.ResourceVersion = "10"
@@ -185,7 +186,7 @@ func TestOneReadServesADeletion(t *testing.T) {
 	if reads != 1 {
 		t.Errorf("%d reads of the object", reads)
 	}
-	// What the cache shows from before the proof says nothing.
+	// A cached object older than the proof proves nothing.
 	store := f.factory.Core().V1().PersistentVolumes().Informer().GetStore()
 	before, after := pv.DeepCopy(), pv.DeepCopy()
 	before.ResourceVersion, before.Status.Phase = "9", corev1.VolumeBound
@@ -199,8 +200,8 @@ func TestOneReadServesADeletion(t *testing.T) {
 	}
 }
 
-// TestUndoingWaitsForTheNode: the PersistentVolume was handed to the library,
-// and may have been saved, used and removed since.
+// TestUndoingWaitsForTheNode: the library has the PersistentVolume, which may have
+// been saved, used and removed since.
 func TestUndoingWaitsForTheNode(t *testing.T) {
 	f := newFixture(t)
 	claim := f.claim(nil)
@@ -222,11 +223,11 @@ func TestUndoingWaitsForTheNode(t *testing.T) {
 	wantCalls(t, f.backends["gold"], "abandon pvc-uid-1")
 }
 
-// TestVolumeOfAnEarlierLeaderIsKeptWhileItIsAttached to a node, under the name
-// that its PersistentVolume would have.
+// TestVolumeOfAnEarlierLeaderIsKeptWhileItIsAttached: a node has attached the
+// volume, under the name that its PersistentVolume would have.
 func TestVolumeOfAnEarlierLeaderIsKeptWhileItIsAttached(t *testing.T) {
 	f := newFixture(t)
-	v := f.leftoverVolume("uid-gone")
+	v := f.orphanVolume("uid-gone")
 	v.Status = cinder.StatusAttaching
 	asked := nodeuse.Volume{}
 	f.cleaner.Nodes = askedNodes{asked: &asked, users: []string{"a"}}
@@ -234,7 +235,7 @@ func TestVolumeOfAnEarlierLeaderIsKeptWhileItIsAttached(t *testing.T) {
 		t.Errorf("the answer is %v", err)
 	}
 	if asked.PV != "pvc-uid-gone" || !asked.MayAttach {
-		t.Errorf("asked for %+v", asked)
+		t.Errorf("request for %+v", asked)
 	}
 }
 
@@ -249,8 +250,8 @@ func (n askedNodes) Users(_ context.Context, v nodeuse.Volume) ([]string, error)
 	return n.users, nil
 }
 
-// whileNodesAreRead has something happen at the API server while it answers which
-// nodes there are, which may take as long as it likes.
+// whileNodesAreRead calls do while the API server lists the nodes, which may take
+// any length of time.
 func (f *fixture) whileNodesAreRead(do func()) {
 	f.client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 		do()
@@ -258,7 +259,7 @@ func (f *fixture) whileNodesAreRead(do func()) {
 	})
 }
 
-func TestChangeOfMindWhileNodesAreReadKeepsTheVolume(t *testing.T) {
+func TestDeletionRevokedWhileNodesAreReadKeepsTheVolume(t *testing.T) {
 	f := newFixture(t)
 	pv, err := f.provision(f.claim(nil))
 	f.must(err)
@@ -269,13 +270,13 @@ func TestChangeOfMindWhileNodesAreReadKeepsTheVolume(t *testing.T) {
 		f.must(f.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), kept, ""))
 	})
 	if err := f.delete(pv); !isIgnored(err) || !strings.Contains(err.Error(), "its reclaim policy is now Retain") {
-		t.Errorf("error %v, want that somebody changed their mind", err)
+		t.Errorf("error %v, want one that says that the deletion was revoked", err)
 	}
 	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB")
 }
 
-// An operator's word is the one that the API server has.
-func TestNodesAreAskedAgainWhenAnOperatorAnswersForThem(t *testing.T) {
+// An operator's statement counts as soon as the API server has it.
+func TestNodesAreReadAgainWhenAnOperatorAnswersForThem(t *testing.T) {
 	for _, c := range []struct {
 		name, before, after string
 		want                bool // removed
@@ -319,9 +320,9 @@ func TestRecordSavedWhileNodesAreReadKeepsTheVolume(t *testing.T) {
 	wantCalls(t, f.backends["gold"])
 }
 
-// A node that is started anew has let go of what it used before, but not of what
-// it has used since somebody took the volume back into use.
-func TestANewUseForgetsTheBootOfTheOldOne(t *testing.T) {
+// A node that is rebooted has released what it used before, but not what it has
+// used since another pod took the volume back into use.
+func TestNewUseForgetsTheBootOfTheOldOne(t *testing.T) {
 	f := newFixture(t)
 	pv, err := f.provision(f.claim(nil))
 	f.must(err)
@@ -344,6 +345,6 @@ func TestANewUseForgetsTheBootOfTheOldOne(t *testing.T) {
 	boots("second")
 	f.store(pv)
 	if !waits() {
-		t.Error("the volume is taken from a node that uses it, since the node used it before it was started anew")
+		t.Error("a reboot before the volume's new use let the deletion take the volume from a node that uses it")
 	}
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -35,15 +36,15 @@ func rbdDocument(key string) string {
 
 type cephBackends struct{ fakeBackends }
 
-func (cephBackends) Mappings(string) map[string]mappers.Mapping {
-	return map[string]mappers.Mapping{"rbd": {ClusterID: "ceph-1"}}
+func (cephBackends) Mappings(string) map[string]mapping.Mapping {
+	return map[string]mapping.Mapping{"rbd": {As: mapping.CSI, ClusterID: "ceph-1"}}
 }
 
-// newCephFixture has backends whose connections hold the key.
+// newCephFixture has backends whose connections contain the key.
 func newCephFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	t.Helper()
 	f := newFixture(t, objects...)
-	f.lend(cephBackends{f.backends})
+	f.useBackends(cephBackends{f.backends})
 	for _, volumes := range f.backends {
 		volumes.document = rbdDocument(oldKey)
 	}
@@ -129,19 +130,19 @@ func TestVolumesOfABackendShareOneSecret(t *testing.T) {
 	}
 }
 
-// TestStoredConnectionReplacesNoKey: an attachment of before a key's change
-// still holds the old key.
-func TestStoredConnectionReplacesNoKey(t *testing.T) {
+// TestStoredConnectionDoesNotReplaceTheKey: an attachment from before a key's
+// change still has the old key.
+func TestStoredConnectionDoesNotReplaceTheKey(t *testing.T) {
 	f := newCephFixture(t)
 	f.backends["gold"].document, f.backends["gold"].stored = rbdDocument(newKey), true
 	f.provisionClaim("uid-1")
 	if got := string(f.listSecrets()[0].Data["userKey"]); got != newKey {
-		t.Fatalf("where there is no Secret, the key is %s, want the stored one", got)
+		t.Fatalf("without a Secret, the key is %s, want the stored one", got)
 	}
 	f.backends["gold"].document = rbdDocument(oldKey)
 	f.provisionClaim("uid-2")
 	if got := string(f.listSecrets()[0].Data["userKey"]); got != newKey {
-		t.Errorf("a stored connection put the key %s in place of %s", got, newKey)
+		t.Errorf("a stored connection wrote the key %s over %s", got, newKey)
 	}
 	f.backends["gold"].stored = false
 	f.provisionClaim("uid-3")
@@ -187,10 +188,10 @@ func TestSharedSecretGoesWithTheLastVolume(t *testing.T) {
 		stays  bool
 		doubt  bool
 	}{
-		{name: "nobody else needs it"},
+		{name: "nothing else needs it"},
 		{name: "another volume needs it", stays: true, before: func(f *fixture, _ string) { f.record(f.provisionClaim("uid-2")) }},
 		{name: "another volume needs it that the cache does not show yet", stays: true, before: other(nil)},
-		{name: "a volume needs it that somebody recorded by hand", stays: true, before: func(f *fixture, name string) {
+		{name: "a volume that an administrator recorded by hand needs it", stays: true, before: func(f *fixture, name string) {
 			other(func(pv *corev1.PersistentVolume) {
 				pv.Annotations, pv.Spec.CSI = nil, &corev1.CSIPersistentVolumeSource{NodeStageSecretRef: refers(name)}
 			})(f, name)
@@ -242,8 +243,8 @@ func TestSharedSecretGoesWithTheLastVolume(t *testing.T) {
 	}
 }
 
-// The annotation alone must not make anybody's Secret go.
-func TestAnnotationOfASharedSecretIsHeldAgainstItsBackend(t *testing.T) {
+// The annotation alone must not get any Secret removed.
+func TestAnnotationOfASharedSecretMustMatchItsBackend(t *testing.T) {
 	f := newCephFixture(t)
 	pv := f.record(f.provisionClaim("uid-1"))
 	const silver = "silver-cephx-0123456789abcdef"
@@ -286,9 +287,9 @@ func TestLastTwoVolumesAtOnceLeaveNoSecret(t *testing.T) {
 	}
 }
 
-// Volumes come and go at once: whoever needs the Secret always finds it, and in
-// the end it is gone.
-func TestSharedSecretIsThereForEverybodyWhoNeedsIt(t *testing.T) {
+// Volumes come and go concurrently: every attempt that needs the Secret finds it,
+// and in the end it is gone.
+func TestSharedSecretExistsWhileItIsNeeded(t *testing.T) {
 	f := newCephFixture(t)
 	const name = "gold-cephx-0123456789abcdef"
 	secret := mappers.Secret{Namespace: "own", Name: name, Type: corev1.SecretTypeOpaque, Shared: true, Data: map[string][]byte{"userKey": []byte(oldKey)}}
@@ -309,10 +310,10 @@ func TestSharedSecretIsThereForEverybodyWhoNeedsIt(t *testing.T) {
 					t.Error(err)
 				}
 				expect("before the PersistentVolume is saved")
-				if round%3 == 2 { // given up
-					held := f.secrets.HeldBy(claim)
+				if round%3 == 2 { // the attempt is undone
+					used := f.secrets.UsedBy(claim)
 					f.finish(claim)
-					f.secrets.AttemptUndone(ctx, "gold", held)
+					f.secrets.AttemptUndone(ctx, "gold", used)
 					continue
 				}
 				pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-" + id, UID: types.UID("pv-" + id),
@@ -323,7 +324,7 @@ func TestSharedSecretIsThereForEverybodyWhoNeedsIt(t *testing.T) {
 				expect("when the PersistentVolume is saved")
 				f.finish(claim)
 				expect("when the attempt is over")
-				if round%2 == 0 { // else the cache never shows it
+				if round%2 == 0 { // otherwise the cache never shows it
 					_ = pvs.Add(pv)
 				}
 				expect("while the PersistentVolume exists")
@@ -347,9 +348,10 @@ func TestSharedSecretIsThereForEverybodyWhoNeedsIt(t *testing.T) {
 	}
 }
 
-// A PersistentVolume that is saved after the last look at attempts is in the
-// listing; an attempt that begins after it waits, and makes the Secret anew.
-func TestSharedSecretWhileItIsFoundNeedless(t *testing.T) {
+// A PersistentVolume that is saved after the last check of attempts is in the
+// listing. An attempt that begins after that check waits, and creates the Secret
+// again.
+func TestSharedSecretThatIsNeededAgainDuringItsRemoval(t *testing.T) {
 	f := newCephFixture(t)
 	pv := f.record(f.provisionClaim("uid-1"))
 	name := pv.Annotations[record.AnnotationSecret]
@@ -367,7 +369,7 @@ func TestSharedSecretWhileItIsFoundNeedless(t *testing.T) {
 	f.must(f.delete(pv))
 	f.must(<-ended)
 	if !asked.Load() || !f.hasShared(name) {
-		t.Errorf("the API server was asked: %t; the Secret exists: %t", asked.Load(), f.hasShared(name))
+		t.Errorf("the API server got the request: %t; the Secret exists: %t", asked.Load(), f.hasShared(name))
 	}
 }
 
@@ -409,7 +411,7 @@ func TestUndoingTheLastAttemptRemovesTheSharedSecret(t *testing.T) {
 	}
 }
 
-func TestUndoingLeavesTheSharedSecretToTheSweepWhenItCannotTell(t *testing.T) {
+func TestUndoingLeavesTheSharedSecretToTheSweepWhenTheListingFails(t *testing.T) {
 	f := newCephFixture(t)
 	name := f.provisionClaim("uid-1").Annotations[record.AnnotationSecret]
 	var fail atomic.Bool
@@ -419,7 +421,7 @@ func TestUndoingLeavesTheSharedSecretToTheSweepWhenItCannotTell(t *testing.T) {
 	})
 	f.endClaim("uid-1")
 	if !f.hasShared(name) || f.secrets.LastDoubt().Unix() == 0 {
-		t.Fatal("the Secret is gone, or nobody looks again")
+		t.Fatal("the Secret is gone, or no sweep is due")
 	}
 	fail.Store(false)
 	f.must(f.SweepSecrets(t.Context()))
@@ -428,7 +430,7 @@ func TestUndoingLeavesTheSharedSecretToTheSweepWhenItCannotTell(t *testing.T) {
 	}
 }
 
-func TestSweepRemovesSharedSecretsThatNobodyNeeds(t *testing.T) {
+func TestSweepRemovesUnneededSharedSecrets(t *testing.T) {
 	const name = "gold-cephx-0123456789abcdef"
 	for _, c := range []struct {
 		name   string
@@ -436,7 +438,7 @@ func TestSweepRemovesSharedSecretsThatNobodyNeeds(t *testing.T) {
 		before func(f *fixture)
 		stays  bool
 	}{
-		{name: "nobody needs it", secret: sharedSecretOf(name, "gold", "cluster-1")},
+		{name: "nothing needs it", secret: sharedSecretOf(name, "gold", "cluster-1")},
 		{name: "its backend is not in the policy", secret: sharedSecretOf("bronze-cephx-0123456789abcdef", "bronze", "cluster-1")},
 		{name: "a volume needs it", stays: true, secret: sharedSecretOf(name, "gold", "cluster-1"), before: func(f *fixture) {
 			f.must(f.client.Tracker().Add(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", Annotations: map[string]string{record.AnnotationSecret: name}}}))
@@ -469,7 +471,7 @@ func TestSweepRemovesSharedSecretsThatNobodyNeeds(t *testing.T) {
 	}
 }
 
-func TestSharedSecretIsWrittenBesideOthersWhoWriteIt(t *testing.T) {
+func TestSharedSecretIsWrittenDespiteOtherWriters(t *testing.T) {
 	const name = "gold-cephx-0123456789abcdef"
 	secret := mappers.Secret{Namespace: "own", Name: name, Type: corev1.SecretTypeOpaque, Shared: true, Data: map[string][]byte{"userKey": []byte(newKey)}}
 	resource := schema.GroupResource{Resource: "secrets"}
@@ -492,7 +494,7 @@ func TestSharedSecretIsWrittenBesideOthersWhoWriteIt(t *testing.T) {
 		before func(f *fixture)
 		want   string // error
 	}{
-		{name: "another claim makes it first", before: func(f *fixture) {
+		{name: "another claim creates it first", before: func(f *fixture) {
 			f.client.PrependReactor("create", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) {
 				f.must(f.client.Tracker().Add(old.DeepCopy()))
 				return true, nil, apierrors.NewAlreadyExists(resource, name)
@@ -529,7 +531,7 @@ func TestSharedSecretIsWrittenBesideOthersWhoWriteIt(t *testing.T) {
 	}
 }
 
-func TestSharedSecretWhoseRequestFailedIsLookedForAgain(t *testing.T) {
+func TestFailedSharedSecretRequestCausesALaterSweep(t *testing.T) {
 	f := newCephFixture(t)
 	f.client.PrependReactor("create", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, errors.New("the answer was lost")
@@ -539,14 +541,14 @@ func TestSharedSecretWhoseRequestFailedIsLookedForAgain(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	if f.secrets.LastDoubt().Unix() == 0 {
-		t.Error("nobody looks for it again")
+		t.Error("no sweep is due")
 	}
 }
 
-// TestClaimThatLeavesABackendNeedsItsSecretNoMore: the attempt's volume is undone,
-// and then the API server does not answer. No backend takes the claim, and it is
-// deleted.
-func TestClaimThatLeavesABackendNeedsItsSecretNoMore(t *testing.T) {
+// TestClaimThatLeavesABackendNoLongerNeedsItsSecret: the attempt's volume is
+// undone, and then the API server does not answer. No backend takes the claim, and
+// it is deleted.
+func TestClaimThatLeavesABackendNoLongerNeedsItsSecret(t *testing.T) {
 	f := newCephFixture(t)
 	f.noteEarlier()
 	f.class.Name = "both"

@@ -13,24 +13,24 @@ import (
 )
 
 // A request that saves a PersistentVolume may reach the API server after the
-// claim went, and after what was begun for it was undone: a network kept it, or
-// its sender was paused. The object then names a volume that is gone. Where its
-// reclaim policy is Delete, the library sees to it; else it would stay for good,
-// like the record of a volume that somebody wants to keep.
+// claim was deleted and its attempt undone: a network delayed it, or its sender
+// was paused. The object then names a volume that is gone. If its reclaim policy
+// is Delete, the library deletes it; otherwise it would stay forever, like that
+// of a volume that a user wants to keep.
 
-// voidRecord says whether a PersistentVolume may record a volume that this term
-// has undone.
-func (p *Provisioner) voidRecord(pv *corev1.PersistentVolume) (undoing, bool) {
+// staleRecord reports whether a PersistentVolume may name a volume that this
+// term has undone.
+func (p *Provisioner) staleRecord(pv *corev1.PersistentVolume) (undoing, bool) {
 	if !p.isMine(pv) || pv.DeletionTimestamp != nil || pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
 		return undoing{}, false
 	}
 	return p.journal.undoneOf(pv)
 }
 
-// removeVoid removes a PersistentVolume whose volume this term has undone, once
-// it is certain that there is no such volume, and that the claim is gone. Nobody
-// has ever used it: a volume that was in use is not undone.
-func (p *Provisioner) removeVoid(ctx context.Context, pv *corev1.PersistentVolume, u undoing) (removed bool, err error) {
+// removeStale removes a PersistentVolume whose volume this term has undone, once
+// it is certain that no such volume exists and that the claim is gone. No pod
+// has ever used it: a volume that was in use is never undone.
+func (p *Provisioner) removeStale(ctx context.Context, pv *corev1.PersistentVolume, u undoing) (removed bool, err error) {
 	origin, err := record.OriginOf(pv)
 	if err != nil {
 		return false, err
@@ -39,11 +39,12 @@ func (p *Provisioner) removeVoid(ctx context.Context, pv *corev1.PersistentVolum
 	if err != nil {
 		return false, err
 	}
-	exists, err := volumes.Has(p.onBehalfOf(ctx, origin.Tenant), origin.VolumeID)
+	exists, err := volumes.HasVolume(p.onBehalfOf(ctx, origin.Tenant), origin.VolumeID)
 	if err != nil || exists || origin.Place != volumes.Place() {
 		return false, err
 	}
-	// The stamp of what a listing showed does not name the claim; the object does.
+	// The stamp of a volume that a listing showed does not name the claim; the
+	// object does.
 	claim := u.stamp
 	if pv.Spec.ClaimRef != nil {
 		claim.Namespace, claim.Claim = pv.Spec.ClaimRef.Namespace, pv.Spec.ClaimRef.Name
@@ -54,11 +55,11 @@ func (p *Provisioner) removeVoid(ctx context.Context, pv *corev1.PersistentVolum
 	}
 	err = p.Client.CoreV1().PersistentVolumes().Delete(ctx, pv.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pv.UID}})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return false, fmt.Errorf("PersistentVolume %s names a volume that was undone, and cannot be deleted: %w", pv.Name, err)
+		return false, fmt.Errorf("cannot delete PersistentVolume %s, which names a volume that was undone: %w", pv.Name, err)
 	}
 	if err := p.cleaner.RemoveSecret(ctx, pv.Name); err != nil && !proof.IsKept(err) {
 		return true, err
 	}
-	p.Logger.Info("Removed a PersistentVolume that was saved after its claim's provisioning was undone", "persistentVolume", pv.Name, "claimUID", origin.ClaimUID)
+	p.Logger.Info("Removed a PersistentVolume that was saved after its volume was undone", "persistentVolume", pv.Name, "claimUID", origin.ClaimUID)
 	return true, nil
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// TestFullBackendAndFullQuotaEndInADelay: Cinder's quota refuses on one backend,
-// and the policy's limit fills the other.
-func TestFullBackendAndFullQuotaEndInADelay(t *testing.T) {
+// TestFullBackendAndFullQuotaCauseADelay: Cinder's quota rejects volumes on one
+// backend, and the policy's limit leaves no room on the other.
+func TestFullBackendAndFullQuotaCauseADelay(t *testing.T) {
 	f := newFixture(t)
 	f.inForce("auth: {cloud: silver}", "auth: {cloud: silver}\n    limits: {volumes: 0}")
 	f.count()
@@ -32,13 +32,13 @@ func TestFullBackendAndFullQuotaEndInADelay(t *testing.T) {
 	}
 }
 
-// TestRecoveryElsewhereHelpsNobody who does not wait for that backend.
-func TestRecoveryElsewhereHelpsNobody(t *testing.T) {
+// TestRecoveryOfAnotherBackendHelpsNothing that does not wait for that backend.
+func TestRecoveryOfAnotherBackendHelpsNothing(t *testing.T) {
 	f := newFixture(t)
 	gold := f.backends["gold"]
 	gold.err = &cinder.Error{Kind: cinder.KindInvalid, Backend: "gold", Message: "no such type"}
 	failing := f.named("failing")
-	gold.onCall = func() { f.BackendAnswers("silver") } // in the midst of the attempt
+	gold.onCall = func() { f.BackendAnswers("silver") } // in the middle of the attempt
 	if _, err := f.provision(failing); err == nil {
 		t.Fatal("the attempt succeeded")
 	}
@@ -69,8 +69,8 @@ func (f *fixture) pvOf(claim string) *corev1.PersistentVolume {
 	return pv
 }
 
-// TestFreedRoomIsOfferedToThoseWhoWaitForIt and to nobody else.
-func TestFreedRoomIsOfferedToThoseWhoWaitForIt(t *testing.T) {
+// TestFreedRoomIsOfferedToClaimsThatWaitForIt and to no others.
+func TestFreedRoomIsOfferedToClaimsThatWaitForIt(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		freed ledger.Scope
@@ -94,8 +94,8 @@ func TestFreedRoomIsOfferedToThoseWhoWaitForIt(t *testing.T) {
 	}
 }
 
-// TestClaimDeletedInMidProvisionKeepsItsTurnUntilTheWorkEnds: else a tenant that
-// makes and deletes claims would have any number of them worked on at once.
+// TestClaimDeletedInMidProvisionKeepsItsTurnUntilTheWorkEnds: otherwise a tenant
+// that creates and deletes claims could exceed its concurrency.
 func TestClaimDeletedInMidProvisionKeepsItsTurnUntilTheWorkEnds(t *testing.T) {
 	f := newFixture(t)
 	f.inForce("volumeSize: {max: 10Gi}", "limits: {concurrency: 1}")
@@ -116,8 +116,8 @@ func TestClaimDeletedInMidProvisionKeepsItsTurnUntilTheWorkEnds(t *testing.T) {
 	f.wantRequeued("second")
 }
 
-// TestClaimThatProvisionParksComesBack: its turn lapsed between the invitation
-// and the work, and another has it.
+// TestClaimThatProvisionParksComesBack: the claim's turn lapsed between the
+// invitation and the work, and another claim has it.
 func TestClaimThatProvisionParksComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -127,7 +127,7 @@ func TestClaimThatProvisionParksComesBack(t *testing.T) {
 		synctest.Wait()
 		f.claimTurns.End(first.UID) // lapsed
 		if !f.ShouldProvision(t.Context(), second) {
-			t.Fatal("the turn that lapsed is nobody's")
+			t.Fatal("the turn that lapsed was not given to the second claim")
 		}
 		if _, err := f.provision(first); !isIgnored(err) {
 			t.Fatalf("error %v, want one that the library ignores", err)

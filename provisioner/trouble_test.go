@@ -23,8 +23,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// movedBackends lead to another place, or have no connector, as long as they
-// are told to.
+// movedBackends are at another place, or have no connector, as long as a test
+// says so.
 type movedBackends struct {
 	fakeBackends
 	place        cinder.Place
@@ -59,7 +59,7 @@ func (v movedVolumes) Place() cinder.Place {
 
 var errNoSuchVolume = &cinder.Error{Kind: cinder.KindNotFound, Backend: "gold", Status: 404, Message: "no such volume"}
 
-// untouched fails if a volume was undone or removed.
+// untouched fails the test if a volume was undone or removed.
 func (f *fixture) untouched(backend, why string) {
 	f.t.Helper()
 	for _, call := range f.backends[backend].calls {
@@ -69,18 +69,19 @@ func (f *fixture) untouched(backend, why string) {
 	}
 }
 
-// TestRebootOfAnEarlierReleaseHidesNoUser: a deletion waits for node a,
-// which runs with boot-1. Somebody rescues the data: the policy becomes Retain,
-// another claim gets the PersistentVolume, and node a is rebooted meanwhile. A
-// pod there uses the volume for weeks. Then the volume is released again, to be
-// deleted, while node a still has it in use: the boot that is remembered is that
-// of the first release. (A PersistentVolume of the historic provisioner: one of
-// ours counts as damaged under another claim.)
+// TestRebootOfAnEarlierReleaseHidesNoUser: a deletion waits for node a, which
+// runs with boot-1. A user rescues the data: the reclaim policy becomes Retain,
+// another claim gets the PersistentVolume, and node a is rebooted in the
+// meantime. A pod there uses the volume for weeks. Then the PersistentVolume is
+// released again, with the policy Delete, while node a still uses the volume.
+// The boot remembered from the first release must not make the program believe
+// that node a has released it. (The PersistentVolume is the historic
+// provisioner's: one of ours counts as damaged under another claim.)
 func TestRebootOfAnEarlierReleaseHidesNoUser(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	pv.Annotations = map[string]string{record.AnnotationProvisionedBy: "test", record.HistoricIdentity: "id", record.HistoricVolume: "volume-1", record.AnnotationBackend: "gold"}
-	f.backends["gold"].has = map[string]bool{"volume-1": true}
+	f.backends["gold"].hasVolume = map[string]bool{"volume-1": true}
 	node := f.node("a", true, volumeName)
 	f.released(pv)
 	if f.ShouldDelete(t.Context(), pv) {
@@ -94,7 +95,7 @@ func TestRebootOfAnEarlierReleaseHidesNoUser(t *testing.T) {
 	f.store(bound)
 	f.Followup().VolumeSeen(bound)
 	node.Status.NodeInfo.BootID = "boot-2"
-	f.updateNode(node, true) // a pod uses it since
+	f.updateNode(node, true) // a pod has used it since then
 	f.NodeChanged("a")
 	// Released again.
 	again := bound.DeepCopy()
@@ -108,16 +109,16 @@ func TestRebootOfAnEarlierReleaseHidesNoUser(t *testing.T) {
 	f.untouched("gold", "node a has the volume in use, and took it into use with boot-2")
 }
 
-// TestMarkIsNotLostWhereTheBackendLeadsElsewhere: like
-// TestVolumeThatWasRecordedIsNeverTakenOver, but the reason why the volume was
-// never completed is that the credentials lead to another project for a while.
-// The mark finds no such volume there and is dropped, and the listing there frees
-// what is remembered of the record. When the credentials are put back, the volume
-// that a pod has written to is deleted.
+// TestMarkIsNotLostWhereTheBackendLeadsElsewhere is like
+// TestRecordedVolumeIsNeverTakenForAnOrphan, but the volume was never completed
+// because the credentials lead to another project for a while. The mark finds no
+// such volume there, and the listing there does not show it. When the original
+// credentials are back, the volume, which a pod has written to, must still be
+// known as recorded.
 func TestMarkIsNotLostWhereTheBackendLeadsElsewhere(t *testing.T) {
 	f := newFixture(t)
-	lent := &movedBackends{fakeBackends: f.backends}
-	f.lend(lent)
+	moved := &movedBackends{fakeBackends: f.backends}
+	f.useBackends(moved)
 	f.count()
 	followup := f.Followup()
 	gold := f.backends["gold"]
@@ -125,8 +126,8 @@ func TestMarkIsNotLostWhereTheBackendLeadsElsewhere(t *testing.T) {
 	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	f.released(pv)
 	// The credentials lead to project p2.
-	lent.place = cinder.Place{Endpoint: "http://cinder:8776/v3", Project: "p2"}
-	gold.err = &cinder.Error{Kind: backends.KindElsewhere, Backend: "gold", Message: "elsewhere", Place: lent.place}
+	moved.place = cinder.Place{Endpoint: "http://cinder:8776/v3", Project: "p2"}
+	gold.err = &cinder.Error{Kind: backends.KindElsewhere, Backend: "gold", Message: "elsewhere", Place: moved.place}
 	followup.VolumeSeen(pv)
 	followup.next(t.Context())
 	claim, err := f.Claims.PersistentVolumeClaims("team-a").Get("data")
@@ -134,23 +135,23 @@ func TestMarkIsNotLostWhereTheBackendLeadsElsewhere(t *testing.T) {
 	f.forgetClaim(claim)
 	followup.ClaimGone(claim)
 	f.removeByHand(followup, pv)
-	gold.err = errNoSuchVolume // what os-show says of it in p2
+	gold.err = errNoSuchVolume // Cinder's answer in p2
 	f.follow(followup)
 	f.Recount("gold")
-	f.lookAgain("gold")
-	// Put back.
-	lent.place, gold.err, gold.calls = cinder.Place{}, nil, nil
-	v := f.leftoverVolume("uid-1")
+	f.relist("gold")
+	// The original credentials are back.
+	moved.place, gold.err, gold.calls = cinder.Place{}, nil, nil
+	v := f.orphanVolume("uid-1")
 	v.ID, v.Status = "volume-1", cinder.StatusAttaching
 	gold.listed = []cinder.Volume{v}
 	f.Recount("gold")
 	f.count()
 	f.follow(followup)
-	f.untouched("gold", "a volume that was recorded, and written to")
+	f.untouched("gold", "a recorded volume that a pod has written to")
 }
 
-// TestObjectOfAVolumeThatIsNotInUseYetIsKept: a leader that dies, or hands over,
-// leaves nothing but the object to tell that the volume was recorded.
+// TestObjectOfAVolumeThatIsNotInUseYetIsKept: after a leader has died or handed
+// over, only the object shows that the volume was recorded.
 func TestObjectOfAVolumeThatIsNotInUseYetIsKept(t *testing.T) {
 	f := newFixture(t)
 	followup := f.Followup()
@@ -178,7 +179,7 @@ func TestObjectOfAVolumeThatIsNotInUseYetIsKept(t *testing.T) {
 	if got := finalizers(); !slices.Equal(got, []string{"kubernetes.io/pv-protection"}) {
 		t.Errorf("finalizers %v when the volume is in use", got)
 	}
-	// One that is to be deleted, the library keeps.
+	// The library keeps an object whose volume it must delete.
 	deleted := pv.DeepCopy()
 	deleted.Spec.PersistentVolumeReclaimPolicy, deleted.Status.Phase = corev1.PersistentVolumeReclaimDelete, corev1.VolumeReleased
 	deleted.Finalizers = []string{record.Finalizer}
@@ -190,13 +191,13 @@ func TestObjectOfAVolumeThatIsNotInUseYetIsKept(t *testing.T) {
 	}
 }
 
-// TestSecondVolumeLeavesTheSecretOfAKeptOne: volume-kept was recorded, in
-// use, and kept on purpose with its Secret. A second volume of its claim, which
-// was never attached, goes, and takes the Secret of the kept one with it.
-func TestSecondVolumeLeavesTheSecretOfAKeptOne(t *testing.T) {
+// TestDuplicateLeavesTheSecretOfAKeptVolume: volume-kept was recorded and in use,
+// and is kept on purpose with its Secret. The removal of a duplicate that was
+// never attached must not remove that Secret.
+func TestDuplicateLeavesTheSecretOfAKeptVolume(t *testing.T) {
 	prepare := func(t *testing.T) (f *fixture, second cinder.Volume) {
 		f = newFixture(t, credentialsOf("pvc-uid-gone"))
-		kept, second := f.leftoverVolume("uid-gone"), f.leftoverVolume("uid-gone")
+		kept, second := f.orphanVolume("uid-gone"), f.orphanVolume("uid-gone")
 		kept.ID, kept.Metadata["readonly"] = "volume-kept", "False"
 		second.ID, second.Status = "volume-second", cinder.StatusAvailable
 		f.backends["gold"].listed = []cinder.Volume{kept, second}
@@ -220,42 +221,43 @@ func TestSecondVolumeLeavesTheSecretOfAKeptOne(t *testing.T) {
 	})
 }
 
-// TestConnectorThatCannotBeReadForgetsNoClaim: the connector has the port
-// names of nodes, and these cannot be listed for a moment.
+// TestConnectorThatCannotBeReadForgetsNoClaim: the connector has the port names
+// of nodes, and the nodes cannot be listed for a moment.
 func TestConnectorThatCannotBeReadForgetsNoClaim(t *testing.T) {
 	f := newFixture(t)
-	lent := &movedBackends{fakeBackends: f.backends}
-	f.lend(lent)
+	moved := &movedBackends{fakeBackends: f.backends}
+	f.useBackends(moved)
 	gold := f.backends["gold"]
 	followup := f.Followup()
 	claim := f.claim(func(c *corev1.PersistentVolumeClaim) { c.UID = "uid-gone" })
 	f.noteEarlier(claim)
-	old := f.leftoverVolume("uid-gone")
+	old := f.orphanVolume("uid-gone")
 	old.CreatedAt = time.Now().Add(-3 * time.Hour)
 	gold.listed = []cinder.Volume{old}
 	f.count()
 	f.forgetClaim(claim)
-	lent.connectorErr = errors.New("cannot list the nodes")
+	moved.connectorErr = errors.New("cannot list the nodes")
 	followup.ClaimGone(claim)
 	followup.next(t.Context())
-	lent.connectorErr = nil
+	moved.connectorErr = nil
 	if n := followup.queue.NumRequeues(followupOfClaimUID(claim.UID)); n == 0 {
-		t.Error("it is not tried again")
+		t.Error("it is not retried")
 	}
 	f.must(f.claimGone(t.Context(), claim.UID)) // the queue's next try
 	if len(gold.calls) == 0 {
-		t.Error("nobody comes back for the volume of a claim that this term saw go")
+		t.Error("the volume of a claim whose deletion this term saw is forgotten")
 	}
 }
 
-// TestRecordOfAVolumeElsewhereIsNotVoid: what was begun for a claim was undone,
-// since it was denied for a moment. It is served again, with another volume,
-// which is used; the class says Retain. The claim goes, and the credentials lead
-// to another project, where the volume does not exist: its record is deleted.
-func TestRecordOfAVolumeElsewhereIsNotVoid(t *testing.T) {
+// TestRecordOfAVolumeElsewhereIsNotStale: a claim's first attempt was undone,
+// because the claim was denied for a moment. Then it gets another volume, with
+// the policy Retain, and uses it. The claim is deleted, and the credentials now
+// lead to another project, where the volume does not exist. Its PersistentVolume
+// must stay.
+func TestRecordOfAVolumeElsewhereIsNotStale(t *testing.T) {
 	f := newFixture(t)
-	lent := &movedBackends{fakeBackends: f.backends}
-	f.lend(lent)
+	moved := &movedBackends{fakeBackends: f.backends}
+	f.useBackends(moved)
 	followup := f.Followup()
 	claim := f.claim(nil)
 	_, err := f.provision(claim)
@@ -268,19 +270,19 @@ func TestRecordOfAVolumeElsewhereIsNotVoid(t *testing.T) {
 	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	f.released(pv)
 	f.forgetClaim(claim)
-	lent.place = cinder.Place{Endpoint: "http://cinder:8776/v3", Project: "p2"}
-	f.backends["gold"].has = nil
+	moved.place = cinder.Place{Endpoint: "http://cinder:8776/v3", Project: "p2"}
+	f.backends["gold"].hasVolume = nil
 	followup.VolumeSeen(pv)
 	f.follow(followup)
 	if _, err := f.client.CoreV1().PersistentVolumes().Get(t.Context(), pv.Name, metav1.GetOptions{}); err != nil {
-		t.Errorf("the record of a volume with data is gone, because another project has none: %v", err)
+		t.Errorf("the PersistentVolume of a volume with data is gone, because another project does not have the volume: %v", err)
 	}
 }
 
-// TestFollowUpsOfAMissingBackendWaitForAnotherPolicy: each recorded volume of a
-// backend that was renamed (and the program restarted) is tried again every 30 s
-// with a warning, for the whole term, though only another policy could help; and
-// so is the mark of one whose PersistentVolume is gone.
+// TestFollowUpsOfAMissingBackendWaitForAnotherPolicy: a backend was renamed, and
+// the program restarted. Only another policy can help the completions and marks
+// of the old name's volumes, so they must not be retried every 30 s, with a
+// warning each, for the whole term.
 func TestFollowUpsOfAMissingBackendWaitForAnotherPolicy(t *testing.T) {
 	prepare := func(t *testing.T) (*fixture, *Followup, *corev1.PersistentVolume) {
 		f := newFixture(t)
@@ -312,18 +314,17 @@ func followupOfMark(pv *corev1.PersistentVolume) followup {
 	return followup{claim: types.UID(pv.Annotations[record.AnnotationClaimUID]), backend: pv.Annotations[record.AnnotationBackend], volume: pv.Annotations[record.AnnotationVolume], mark: true}
 }
 
-// TestProofIsBoundedInTime: the proof is asked while a request to
-// the backend is kept from being made. That of released volumes is bounded by
-// askTimeout; that of unrecorded ones is not, and the API client has no time-out.
+// TestProofIsBoundedInTime: the proof is made while a request to the backend
+// waits in its slot, and the API client has no timeout of its own.
 func TestProofIsBoundedInTime(t *testing.T) {
 	f := newFixture(t)
-	v := f.leftoverVolume("uid-gone")
+	v := f.orphanVolume("uid-gone")
 	v.Status = cinder.StatusAttaching
 	nodes := &boundedNodes{}
 	f.cleaner.Nodes = nodes
 	f.must(f.cleaner.Permit(f.cleaner.NobodyNeeds)(t.Context(), v))
 	if !nodes.bounded {
-		t.Error("the question to the API server has no time limit")
+		t.Error("the request to the API server has no deadline")
 	}
 }
 
@@ -337,10 +338,10 @@ func (n *boundedNodes) Users(ctx context.Context, _ nodeuse.Volume) ([]string, e
 	return nil, nil
 }
 
-// TestNodesThatTakeFourSecondsToReadAreWaitedFor: in a cluster of some thousand nodes.
-// Whoever asks just after a reading has begun waits for its end, for the pause of
-// three times its length, and for the next: longer than a slot of the backend should be
-// taken.
+// TestNodesThatTakeFourSecondsToReadAreWaitedFor: a listing takes that long in a
+// cluster of several thousand nodes. A caller that comes just after one has begun
+// waits for its end, for a pause of three times its length, and for the next. The
+// proof's timeout must allow that.
 func TestNodesThatTakeFourSecondsToReadAreWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -360,15 +361,12 @@ func TestNodesThatTakeFourSecondsToReadAreWaitedFor(t *testing.T) {
 	})
 }
 
-// TestNewVolumeOfAClaimWhoseRecordIsGoneIsUndone: that a volume was recorded
-// is remembered of its claim, not of the volume. Volume and PersistentVolume are
-// removed by hand; the pending claim gets another volume, and goes before that
-// is recorded.
+// TestNewVolumeOfAClaimWhoseRecordIsGoneIsUndone: an administrator removes a
+// recorded volume and its PersistentVolume by hand. The pending claim gets
+// another volume, and is deleted before that one is recorded. The memory of the
+// first record must not keep the second volume.
 func TestNewVolumeOfAClaimWhoseRecordIsGoneIsUndone(t *testing.T) {
-	f := newFixture(t)
-	f.count()
-	followup := f.Followup()
-	gold := f.backends["gold"]
+	f, followup, gold := newCountedFixture(t)
 	pv := f.recorded()
 	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	f.store(pv)
@@ -381,7 +379,7 @@ func TestNewVolumeOfAClaimWhoseRecordIsGoneIsUndone(t *testing.T) {
 	f.must(err)
 	_, err = f.provision(claim)
 	f.must(err)
-	v := f.leftoverVolume("uid-1")
+	v := f.orphanVolume("uid-1")
 	v.ID, v.Status = "volume-2", cinder.StatusAttaching
 	gold.listed, gold.calls = []cinder.Volume{v}, nil
 	f.forgetClaim(claim)
@@ -390,13 +388,11 @@ func TestNewVolumeOfAClaimWhoseRecordIsGoneIsUndone(t *testing.T) {
 	wantCalls(t, gold, "abandon pvc-uid-1")
 }
 
-// TestRoomOfAKeptVolumeIsGivenBackWhenItIsGone: this term made the volume, and
-// somebody else attached it, so that undoing keeps it. Then it is removed by hand.
-func TestRoomOfAKeptVolumeIsGivenBackWhenItIsGone(t *testing.T) {
-	f := newFixture(t)
-	f.count()
-	followup := f.Followup()
-	gold := f.backends["gold"]
+// TestRoomOfAKeptVolumeIsFreedWhenItIsGone: this term created the volume, and
+// another user attached it, so undoing keeps it. Then an administrator removes
+// it by hand.
+func TestRoomOfAKeptVolumeIsFreedWhenItIsGone(t *testing.T) {
+	f, followup, gold := newCountedFixture(t)
 	claim := f.claim(nil)
 	_, err := f.provision(claim)
 	f.must(err)
@@ -405,32 +401,32 @@ func TestRoomOfAKeptVolumeIsGivenBackWhenItIsGone(t *testing.T) {
 	followup.ClaimGone(claim)
 	f.follow(followup)
 	gold.abandonKeeps = false
-	f.lookAgain("gold")
-	f.lookAgain("gold")
+	f.relist("gold")
+	f.relist("gold")
 	if got := f.placement.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
 		t.Errorf("it counts as %+v when it is gone", got)
 	}
 }
 
-// TestKeptVolumeThatIsMisplacedSaysWhy: the claim's volume is on a backend
-// that its rule does not name any more, and may not be removed.
-func TestKeptVolumeThatIsMisplacedSaysWhy(t *testing.T) {
+// TestErrorSaysWhyAMisplacedVolumeIsKept: the claim's volume is on a backend that
+// its rule no longer names, and must not be removed.
+func TestErrorSaysWhyAMisplacedVolumeIsKept(t *testing.T) {
 	f := newFixture(t)
 	f.backends["silver"].listed = []cinder.Volume{f.stamped("uid-1")}
 	f.backends["silver"].abandonKeeps = true
 	f.count()
 	_, err := f.provision(f.claim(nil))
 	if err == nil || !strings.Contains(err.Error(), "has been attached") {
-		t.Errorf("the author is told: %v", err)
+		t.Errorf("error %v does not say why", err)
 	}
 }
 
 // TestRecordThatArrivesAfterTheProofIsNoticed: a removal may wait for minutes
-// between its steps. Meanwhile the cache shows a PersistentVolume that names the
-// volume: a request of the former leader came late.
+// between its steps. In the meantime, a late request of the former leader saves a
+// PersistentVolume that names the volume.
 func TestRecordThatArrivesAfterTheProofIsNoticed(t *testing.T) {
 	f := newFixture(t)
-	v := f.leftoverVolume("uid-1")
+	v := f.orphanVolume("uid-1")
 	permit := f.cleaner.Permit(f.cleaner.IsUnrecorded)
 	f.must(permit(t.Context(), v))
 	f.store(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1", UID: "pv-uid", Annotations: map[string]string{record.AnnotationVolume: v.ID}}})
@@ -439,12 +435,10 @@ func TestRecordThatArrivesAfterTheProofIsNoticed(t *testing.T) {
 	}
 }
 
-// TestClaimWhosePersistentVolumeGoesComesBack: it is pending, nobody has
-// it in a queue, and it is not parked.
+// TestClaimWhosePersistentVolumeGoesComesBack: the claim is pending, in no queue,
+// and not parked.
 func TestClaimWhosePersistentVolumeGoesComesBack(t *testing.T) {
-	f := newFixture(t)
-	f.count()
-	followup := f.Followup()
+	f, followup, _ := newCountedFixture(t)
 	pv := f.recorded()
 	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "team-a", Name: "data", UID: "uid-1"}
@@ -458,15 +452,12 @@ func TestClaimWhosePersistentVolumeGoesComesBack(t *testing.T) {
 	}
 }
 
-// TestClaimUndoneBeforeItsConnectIsNotForgotten: the claim goes after the last
-// look before Connect, and is undone while Connect waits for the claim's lock.
-// Connect then makes a volume, and the Secret cannot be written: the attempt
-// ends, and what it made is known to nobody.
+// TestClaimUndoneBeforeItsConnectIsNotForgotten: the claim is deleted after the
+// last check before Connect, and is undone while Connect waits for the claim's
+// lock. Connect then creates a volume, and the Secret cannot be written. The
+// failed attempt must still undo that volume.
 func TestClaimUndoneBeforeItsConnectIsNotForgotten(t *testing.T) {
-	f := newFixture(t)
-	f.count()
-	followup := f.Followup()
-	gold := f.backends["gold"]
+	f, followup, gold := newCountedFixture(t)
 	claim := f.claim(nil)
 	gold.onCall = func() {
 		gold.onCall = nil
@@ -496,14 +487,14 @@ func (v conflictVolumes) Complete(_ context.Context, target backends.Target, _ b
 	return &cinder.Error{Kind: cinder.KindConflict, Backend: "gold", Message: "volume volume-1 is available where attaching was expected"}
 }
 
-// TestKeptVolumeThatWasDetachedIsLeftInPeace: the PersistentVolume is
-// released and to be kept, and its volume was in use once. An administrator has
-// detached it, to copy its data; the audit has nothing to say about that. No
-// leader tries to bring it into use.
-func TestKeptVolumeThatWasDetachedIsLeftInPeace(t *testing.T) {
+// TestKeptVolumeThatWasDetachedStaysDetached: the PersistentVolume is released
+// with the policy Retain, and its volume was in use once. An administrator has
+// detached the volume to copy its data, which the audit accepts. No leader tries
+// to bring it into use.
+func TestKeptVolumeThatWasDetachedStaysDetached(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
-	f.lend(conflictBackends{f.backends})
+	f.useBackends(conflictBackends{f.backends})
 	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	f.released(pv)
 	followup := f.Followup()
@@ -514,9 +505,9 @@ func TestKeptVolumeThatWasDetachedIsLeftInPeace(t *testing.T) {
 	}
 }
 
-// TestRecordingAgainFreesNothing: every change of a PersistentVolume counts
-// it anew. That frees no room; whoever waits for room of its tenant is looked at
-// all the same as soon as anybody's is freed.
+// TestRecordingAgainFreesNothing: every change of a PersistentVolume records it
+// again. That must not free room, or it would bring back every claim that waits
+// for room of the tenant.
 func TestRecordingAgainFreesNothing(t *testing.T) {
 	f := newFixture(t)
 	f.limit("1")
@@ -529,7 +520,7 @@ func TestRecordingAgainFreesNothing(t *testing.T) {
 	}
 }
 
-// staleBackends were listed before the volume was made.
+// staleBackends were listed before the volume was created.
 type staleBackends struct{ fakeBackends }
 
 type staleVolumes struct{ *fakeVolumes }
@@ -540,13 +531,13 @@ func (b staleBackends) Volumes(name string) (Volumes, error) {
 
 func (v staleVolumes) Volumes(context.Context) ([]cinder.Volume, error) { return nil, nil }
 
-// TestSweepOfSecretsByAnOldListingKeepsThoseThatCount: the volume was made after the last
-// listing, was recorded and in use, and is kept with its Secret: somebody removed
-// the PersistentVolume to import it again. Some other Secret cannot be written,
-// and so the Secrets are swept.
+// TestSweepOfSecretsByAnOldListingKeepsThoseThatCount: the volume was created
+// after the last listing, recorded and in use, and is kept with its Secret,
+// because a user removed the PersistentVolume to import the volume again. A sweep
+// of Secrets must not rely on the old listing.
 func TestSweepOfSecretsByAnOldListingKeepsThoseThatCount(t *testing.T) {
 	f := newFixture(t)
-	f.lend(staleBackends{f.backends})
+	f.useBackends(staleBackends{f.backends})
 	f.count()
 	followup := f.Followup()
 	pv := f.recorded()
@@ -564,7 +555,7 @@ func TestSweepOfSecretsByAnOldListingKeepsThoseThatCount(t *testing.T) {
 	followup.ClaimGone(claim)
 	f.removeByHand(followup, pv)
 	f.follow(followup)
-	v := f.leftoverVolume("uid-1")
+	v := f.orphanVolume("uid-1")
 	v.ID, v.Status, v.Metadata["readonly"] = "volume-1", cinder.StatusInUse, "False"
 	f.backends["gold"].listed = []cinder.Volume{v}
 	f.must(f.SweepSecrets(t.Context()))
@@ -573,10 +564,10 @@ func TestSweepOfSecretsByAnOldListingKeepsThoseThatCount(t *testing.T) {
 	}
 }
 
-// TestDeletionThatIsDoneIsNotToldToHaveStopped: Cinder has accepted the
-// deletion, and takes minutes for it. Meanwhile the policy becomes Retain: too
-// late, and the author must not be told that the volume is still there.
-func TestDeletionThatIsDoneIsNotToldToHaveStopped(t *testing.T) {
+// TestDeletionThatIsDoneIsNotReportedAsStopped: Cinder has accepted the deletion,
+// which takes minutes. Then the reclaim policy becomes Retain, which is too late:
+// no event may claim that the volume still exists.
+func TestDeletionThatIsDoneIsNotReportedAsStopped(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	pv.ResourceVersion = "10"
@@ -588,15 +579,15 @@ func TestDeletionThatIsDoneIsNotToldToHaveStopped(t *testing.T) {
 	}
 	_ = f.Delete(t.Context(), pv)
 	wantCalls(t, f.backends["gold"], "remove volume-1 historic=false")
-	for _, event := range f.said() {
+	for _, event := range f.newEvents() {
 		if strings.Contains(event, "is not removed") {
-			t.Errorf("of a volume that is gone it is told: %s", event)
+			t.Errorf("an event about a volume that is gone: %s", event)
 		}
 	}
 }
 
-// TestUndoneIsForgottenInTime: it is remembered for 15 minutes that a claim
-// was undone, unless no other is undone afterwards.
+// TestUndoneIsForgottenInTime: the journal remembers for 15 minutes that a claim
+// was undone, even if no other claim is undone afterward.
 func TestUndoneIsForgottenInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -608,8 +599,8 @@ func TestUndoneIsForgottenInTime(t *testing.T) {
 		time.Sleep(2 * undoneFor)
 		pv.Annotations[record.AnnotationProvisionedBy] = "test"
 		pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
-		if _, void := f.voidRecord(pv); void {
-			t.Errorf("a PersistentVolume that is saved %s after an undoing may be removed for it", 2*undoneFor)
+		if _, stale := f.staleRecord(pv); stale {
+			t.Errorf("a PersistentVolume that is saved %s after an undo counts as stale", 2*undoneFor)
 		}
 	})
 }

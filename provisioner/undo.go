@@ -15,51 +15,51 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// claimGone undoes what was made for a claim that was deleted, or bound to
-// another PersistentVolume, before its own was recorded: by this term, or by an
-// earlier one as far as its volumes were found. The error says that it must be
-// tried again.
+// claimGone undoes what this term began for a claim that was deleted or bound to
+// another PersistentVolume before its volume was recorded, and what an earlier
+// leader began if a listing showed its volume. After an error it must be
+// retried.
 func (p *Provisioner) claimGone(ctx context.Context, uid types.UID) error {
 	p.parked.claimGone(uid)
 	p.limiter.Gone(string(uid))
-	// A turn ends with the work, which may be waiting for Cinder.
+	// A turn that has begun ends with the work, which may be waiting for Cinder.
 	p.claimTurns.Leave(uid)
 	p.journal.claimGone(uid)
 	begun, ok := p.journal.beginning(uid)
 	if !ok {
-		held, _ := p.placement.Holds(uid)
-		if !p.placement.IsFound(uid, held.Backend) {
+		position, _ := p.placement.PositionOf(uid)
+		if !p.placement.IsFound(uid, position.Backend) {
 			p.placement.giveBack(uid)
 			return nil
 		}
 		var err error
-		if begun, err = p.foundBeginning(uid, held); err != nil {
+		if begun, err = p.foundBeginning(uid, position); err != nil {
 			return err
 		}
 	}
 	err := p.undo(ctx, uid, begun, p.cleaner.NobodyNeeds)
 	if proof.IsKept(err) {
-		p.Logger.Info("What was begun for a claim stays", "claimUID", uid, "backend", begun.backend, "reason", err)
+		p.Logger.Info("Kept the volume of an unfinished attempt", "claimUID", uid, "backend", begun.backend, "reason", err)
 		return nil
 	}
 	return err
 }
 
-// foundBeginning is the beginning of a claim of which only a listing tells.
-func (p *Provisioner) foundBeginning(uid types.UID, held ledger.Held) (beginning, error) {
-	connector, err := p.Backends.Connector(held.Backend)
-	return beginning{backend: held.Backend, stamp: p.stampOf(uid, held.Tenant), connector: connector}, err
+// foundBeginning is the beginning of a claim that only a listing shows.
+func (p *Provisioner) foundBeginning(uid types.UID, position ledger.Position) (beginning, error) {
+	connector, err := p.Backends.Connector(position.Backend)
+	return beginning{backend: position.Backend, stamp: p.stampOf(uid, position.Tenant), connector: connector}, err
 }
 
-// stampOf is as much of a claim's stamp as tells its volumes from others.
+// stampOf is the part of a claim's stamp that identifies its volumes.
 func (p *Provisioner) stampOf(uid types.UID, tenant string) backends.Stamp {
 	return backends.Stamp{Cluster: p.Cluster, ClusterUID: p.ClusterUID, ClaimUID: string(uid), PV: record.PVNameFor(string(uid)), Tenant: tenant}
 }
 
-// undo removes the volumes and the Secret of a claim, as far as it is proven
-// that they may go. The Secret goes last: it may belong to a volume that stays on
-// purpose, of which the error then tells (IsKept). It waits no longer than the
-// context: what is left is found by the next leader.
+// undo removes the volumes and the Secrets of a claim, if it has the proof that
+// it may. It removes the Secret last, because it may belong to a volume that
+// stays on purpose; in that case IsKept is true of the error. It stops when the
+// context ends: the next leader finds what is left.
 func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning, prove backends.Permit) error {
 	ctx = p.onBehalfOf(ctx, begun.stamp.Tenant)
 	volumes, err := p.Backends.Volumes(begun.backend)
@@ -75,48 +75,49 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning, 
 		return err
 	}
 	p.journal.noteUndone(uid, begun)
-	// There may be a Secret without a volume.
+	// A Secret may exist without a volume.
 	err = p.cleaner.RemoveSecret(ctx, begun.stamp.PV)
 	switch {
 	case proof.IsKept(err):
-		// The PersistentVolume was saved meanwhile, and names a volume that is gone.
+		// The PersistentVolume was saved in the meantime, and names a volume that is gone.
 		p.followup.add(followup{pv: begun.stamp.PV})
 	case err != nil:
 		return err
 	}
-	// A shared one last: others may need it, and who leads next looks for it.
-	shared := p.secrets.HeldBy(uid)
+	// The shared Secret goes last: others may need it, and the next leader looks for
+	// it.
+	shared := p.secrets.UsedBy(uid)
 	p.finish(uid)
 	p.placement.release(uid)
 	p.secrets.AttemptUndone(ctx, begun.backend, shared)
-	p.Logger.Info("Undid what was begun for a claim", "claimUID", uid, "backend", begun.backend)
+	p.Logger.Info("Undid an unfinished attempt", "claimUID", uid, "backend", begun.backend)
 	return nil
 }
 
-// removeDuplicate removes a volume of a claim that has another, or is to be given
-// one on another backend: as soon as a PersistentVolume says which it is.
+// removeDuplicate removes a volume of a claim that has, or will get, another
+// one, once a PersistentVolume names the other.
 func (p *Provisioner) removeDuplicate(ctx context.Context, item followup) error {
 	err := p.cleaner.RemoveVolume(p.onBehalfOf(ctx, ""), item.backend, item.volume, p.stampOf(item.claim, ""))
 	switch {
 	case err == nil:
-		p.Logger.Warn("Removed a second volume of one claim", "volume", item.volume, "backend", item.backend, "claimUID", item.claim)
+		p.Logger.Warn("Removed a duplicate volume of a claim", "volume", item.volume, "backend", item.backend, "claimUID", item.claim)
 	case proof.IsKept(err):
-		p.Logger.Info("A second volume of one claim stays", "volume", item.volume, "backend", item.backend, "claimUID", item.claim, "reason", err)
+		p.Logger.Info("Kept a duplicate volume of a claim", "volume", item.volume, "backend", item.backend, "claimUID", item.claim, "reason", err)
 		return nil
 	}
 	return err
 }
 
-// removeDuplicates has the volumes removed that were seen beside a recorded one.
+// removeDuplicates queues the duplicates of a recorded volume for removal.
 func (p *Provisioner) removeDuplicates(volumes Removing, recorded record.Origin) {
-	for _, id := range volumes.Seconds(recorded.ClaimUID, recorded.VolumeID) {
+	for _, id := range volumes.Duplicates(recorded.ClaimUID, recorded.VolumeID) {
 		p.followup.add(followup{claim: types.UID(recorded.ClaimUID), backend: recorded.Backend, volume: id})
 	}
 }
 
-// markRecorded writes on a volume that it was recorded: its PersistentVolume
-// went before the volume was brought into use, and no later leader must take it
-// for one that nobody was ever given.
+// markRecorded notes on a volume that it was recorded. Its PersistentVolume was
+// removed before the volume was brought into use, and a later leader must not
+// take it for one that was never recorded.
 func (p *Provisioner) markRecorded(ctx context.Context, item followup) error {
 	volumes, err := p.Backends.Volumes(item.backend)
 	if err != nil {
@@ -129,8 +130,8 @@ func (p *Provisioner) markRecorded(ctx context.Context, item followup) error {
 	return err
 }
 
-// recordedBy is the PersistentVolume that names a volume, as far as the cache
-// tells, or did so earlier in this term; empty if there is none.
+// recordedBy is the PersistentVolume that names a volume according to the cache,
+// or named it earlier in this term; empty if there is none.
 func (p *Provisioner) recordedBy(v cinder.Volume) string {
 	if found, err := p.Records.ByIndex(record.ByVolume, v.ID); err == nil && len(found) > 0 {
 		return found[0].(*corev1.PersistentVolume).Name
@@ -141,27 +142,28 @@ func (p *Provisioner) recordedBy(v cinder.Volume) string {
 	return ""
 }
 
-// useOf is as what nodes may use a volume of a claim whose PersistentVolume may
-// have been saved; nil if this term made the volume and had nothing saved yet.
+// useOf is how nodes may know a volume of a claim whose PersistentVolume may
+// have been saved; nil if this term created the volume and handed over no
+// PersistentVolume yet.
 func (p *Provisioner) useOf(stamp backends.Stamp) *nodeuse.Volume {
 	begun, ok := p.journal.beginning(types.UID(stamp.ClaimUID))
-	if held, _ := p.placement.Holds(types.UID(stamp.ClaimUID)); ok && (begun.handedOver != nil || held.NothingSeen) {
+	if position, _ := p.placement.PositionOf(types.UID(stamp.ClaimUID)); ok && (begun.handedOver != nil || position.NothingSeen) {
 		return begun.handedOver
 	}
 	return &nodeuse.Volume{PV: stamp.PV, MayAttach: true}
 }
 
-// leaveIfGone gives back what an attempt took for a claim that was deleted, or
-// bound to another PersistentVolume, while it was looked at: the event came too
-// early to find anything.
-func (p *Provisioner) leaveIfGone(claim *corev1.PersistentVolumeClaim) {
+// cleanUpIfGone queues a claim that was deleted or bound to another
+// PersistentVolume while it was being admitted or provisioned: the event came too
+// early to find what had to be undone.
+func (p *Provisioner) cleanUpIfGone(claim *corev1.PersistentVolumeClaim) {
 	current, err := p.Claims.PersistentVolumeClaims(claim.Namespace).Get(claim.Name)
 	if apierrors.IsNotFound(err) || err == nil && (current.UID != claim.UID || record.BoundElsewhere(current)) {
 		p.followup.add(followup{claim: claim.UID})
 	}
 }
 
-// finish forgets what was begun for a claim, and the Secrets that it needed.
+// finish forgets a claim's attempt and the Secrets that it needed.
 func (p *Provisioner) finish(claim types.UID) {
 	p.journal.finish(claim)
 	p.secrets.AttemptOver(claim)

@@ -14,8 +14,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// removeByHand has a PersistentVolume's object removed by somebody else, who
-// keeps the volume.
+// removeByHand removes a PersistentVolume as an administrator does who keeps the
+// volume.
 func (f *fixture) removeByHand(followup *Followup, pv *corev1.PersistentVolume) {
 	f.t.Helper()
 	f.must(f.client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), "", pv.Name))
@@ -23,22 +23,19 @@ func (f *fixture) removeByHand(followup *Followup, pv *corev1.PersistentVolume) 
 	followup.VolumeGone(pv)
 }
 
-// TestVolumeThatWasRecordedIsNeverTakenOver: Cinder is away when the
-// PersistentVolume is saved, so that the volume is never brought into use. A pod
-// writes to it all the same. Its claim goes, and then its PersistentVolume, since
-// somebody wants to keep the data.
-func TestVolumeThatWasRecordedIsNeverTakenOver(t *testing.T) {
-	f := newFixture(t)
-	f.count()
-	followup := f.Followup()
-	gold := f.backends["gold"]
+// TestRecordedVolumeIsNeverTakenForAnOrphan: Cinder is down when the
+// PersistentVolume is saved, so the volume is never brought into use, although a
+// pod writes to it. Its claim is deleted, and then its PersistentVolume, because a
+// user wants to keep the data.
+func TestRecordedVolumeIsNeverTakenForAnOrphan(t *testing.T) {
+	f, followup, gold := newCountedFixture(t)
 	pv := f.recorded()
 	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	f.released(pv)
 	gold.err = errGoldDown
 	followup.VolumeSeen(pv)
 	followup.next(t.Context()) // cannot complete it
-	v := f.leftoverVolume("uid-1")
+	v := f.orphanVolume("uid-1")
 	v.ID, v.Status = "volume-1", cinder.StatusAttaching
 	gold.listed = []cinder.Volume{v}
 	claim, err := f.Claims.PersistentVolumeClaims("team-a").Get("data")
@@ -47,27 +44,27 @@ func TestVolumeThatWasRecordedIsNeverTakenOver(t *testing.T) {
 	followup.ClaimGone(claim)
 	f.removeByHand(followup, pv)
 	gold.err, gold.calls = nil, nil
-	f.lookAgain("gold")
+	f.relist("gold")
 	f.follow(followup)
-	f.lookAgain("gold")
+	f.relist("gold")
 	f.follow(followup)
-	// It is marked for whoever leads next, and for nobody else touched.
+	// It is marked for the next leader, and otherwise left alone.
 	wantCalls(t, gold, "mark volume-1")
 	if got := f.placement.Usage(policy.TenantScope, "a"); got.Volumes != 1 {
 		t.Errorf("it counts as %+v", got)
 	}
-	// Gone for good, it counts no more.
+	// Once it is gone, it no longer counts.
 	gold.listed = nil
-	f.lookAgain("gold")
+	f.relist("gold")
 	if got := f.placement.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
 		t.Errorf("it counts as %+v when it is gone", got)
 	}
 }
 
-// TestRecordedVolumeIsToldFromUnrecordedOnesInEveryPhase: one that is used is
-// brought into use, and one that is kept only marked: somebody may have detached
-// it on purpose.
-func TestRecordedVolumeIsToldFromUnrecordedOnesInEveryPhase(t *testing.T) {
+// TestRecordedVolumeIsMarkedInEveryPhase: a volume that is used is brought into
+// use. One that is kept is only marked: an administrator may have detached it on
+// purpose.
+func TestRecordedVolumeIsMarkedInEveryPhase(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(pv *corev1.PersistentVolume)
 		want   string
@@ -89,12 +86,12 @@ func TestRecordedVolumeIsToldFromUnrecordedOnesInEveryPhase(t *testing.T) {
 	}
 }
 
-// TestSecretOfAKeptVolumeStays: the volume was attached, so that it is kept, and
-// somebody may import it with its credentials.
+// TestSecretOfAKeptVolumeStays: the volume was attached, so it is kept, and an
+// administrator may import it with its credentials.
 func TestSecretOfAKeptVolumeStays(t *testing.T) {
 	f := newFixture(t, credentialsOf("pvc-uid-gone"))
 	gold := f.backends["gold"]
-	v := f.leftoverVolume("uid-gone")
+	v := f.orphanVolume("uid-gone")
 	gold.listed = []cinder.Volume{v}
 	followup := f.Followup()
 	gold.abandonKeeps = true
@@ -104,14 +101,14 @@ func TestSecretOfAKeptVolumeStays(t *testing.T) {
 		t.Error("the Secret is gone")
 	}
 	if n := followup.queue.NumRequeues(followupOfClaimUID("uid-gone")); n != 0 {
-		t.Errorf("tried again %d times", n)
+		t.Errorf("retried %d times", n)
 	}
 }
 
 func followupOfClaimUID(claim types.UID) followup { return followup{claim: claim} }
 
-// TestClaimThatGoesWhileItsBackendIsDownIsUndone: an earlier leader made its
-// volume, which this one has listed, or not even that.
+// TestClaimThatGoesWhileItsBackendIsDownIsUndone: an earlier leader created its
+// volume, which this leader may or may not have listed.
 func TestClaimThatGoesWhileItsBackendIsDownIsUndone(t *testing.T) {
 	for name, listed := range map[string]bool{"listed before": true, "listed afterwards": false} {
 		t.Run(name, func(t *testing.T) {
@@ -120,7 +117,7 @@ func TestClaimThatGoesWhileItsBackendIsDownIsUndone(t *testing.T) {
 			followup := f.Followup()
 			claim := f.claim(func(c *corev1.PersistentVolumeClaim) { c.UID = "uid-gone" })
 			f.noteEarlier(claim)
-			old := f.leftoverVolume("uid-gone")
+			old := f.orphanVolume("uid-gone")
 			old.CreatedAt = time.Now().Add(-3 * time.Hour)
 			gold.listed = []cinder.Volume{old}
 			if listed {
@@ -146,7 +143,7 @@ func TestClaimThatGoesWhileItsBackendIsDownIsUndone(t *testing.T) {
 }
 
 // TestForeignPersistentVolumeOfTheSameNameHidesNothing: another provisioner has
-// taken the StorageClass over, and calls its PersistentVolumes alike.
+// taken over the StorageClass, and gives its PersistentVolumes the same names.
 func TestForeignPersistentVolumeOfTheSameNameHidesNothing(t *testing.T) {
 	f := newFixture(t)
 	followup := f.Followup()
@@ -165,24 +162,22 @@ func TestForeignPersistentVolumeOfTheSameNameHidesNothing(t *testing.T) {
 	wantCalls(t, f.backends["gold"], "abandon pvc-uid-1")
 }
 
-// TestSecondVolumeThatCannotBeRemovedHindersNobody: the listing is good all the
-// same, for the audit too, and is not made anew because of it.
-func TestSecondVolumeThatCannotBeRemovedHindersNobody(t *testing.T) {
-	f := newFixture(t)
-	f.count()
-	followup := f.Followup()
+// TestDuplicateThatCannotBeRemovedDoesNotFailTheListing: the listing is complete,
+// for the audit too, and is not repeated because of the duplicate.
+func TestDuplicateThatCannotBeRemovedDoesNotFailTheListing(t *testing.T) {
+	f, followup, _ := newCountedFixture(t)
 	pv := f.recorded()
 	f.store(pv)
 	gold := f.backends["gold"]
 	gold.listed = []cinder.Volume{f.lateVolume(pv)}
 	gold.err = &cinder.Error{Kind: cinder.KindForbidden, Backend: "gold", Message: "an administrator must do it"}
-	all, err := f.LookAgain(t.Context(), "gold")
+	all, err := f.RelistBackend(t.Context(), "gold")
 	if err != nil || len(all) != 1 {
 		t.Errorf("%d volumes, %v", len(all), err)
 	}
 	followup.next(t.Context())
 	if n := followup.queue.NumRequeues(followupOfVolume("uid-1", "gold", "volume-late")); n != 1 {
-		t.Errorf("the removal is tried again %d times", n)
+		t.Errorf("the removal is retried %d times", n)
 	}
 }
 
@@ -190,8 +185,8 @@ func followupOfVolume(claim types.UID, backend, volume string) followup {
 	return followup{claim: claim, backend: backend, volume: volume}
 }
 
-// TestRecordedVolumesOfARenamedBackendAreLeftAlone: the listing of the new name
-// shows what PersistentVolumes record under the old one.
+// TestRecordedVolumesOfARenamedBackendAreLeftAlone: the new name's listing shows
+// volumes that PersistentVolumes record under the old name.
 func TestRecordedVolumesOfARenamedBackendAreLeftAlone(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
@@ -199,20 +194,20 @@ func TestRecordedVolumesOfARenamedBackendAreLeftAlone(t *testing.T) {
 	f.store(pv)
 	f.seen()
 	followup := f.Followup()
-	f.follow(followup) // which waits for a policy that has the backend
-	v := f.leftoverVolume("uid-1")
+	f.follow(followup) // waits for a policy that has the backend
+	v := f.orphanVolume("uid-1")
 	v.ID = "volume-1"
 	f.backends["silver"].listed = []cinder.Volume{v}
 	f.count()
-	f.lookAgain("silver")
+	f.relist("silver")
 	if n := followup.queue.Len(); n != 0 {
 		t.Errorf("%d follow-ups", n)
 	}
 	wantCalls(t, f.backends["silver"])
 }
 
-// TestFollowUpsThatAreDoneLeaveNothing in the limiter, whatever happened before.
-func TestFollowUpsThatAreDoneLeaveNothing(t *testing.T) {
+// TestFinishedFollowUpsLeaveNothingInTheLimiter, not even after a failure.
+func TestFinishedFollowUpsLeaveNothingInTheLimiter(t *testing.T) {
 	f := newFixture(t)
 	followup := f.Followup()
 	pv := f.recorded()
@@ -228,8 +223,8 @@ func TestFollowUpsThatAreDoneLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestSecretsAreNotListedForClaimsThatWait: a Secret of a pending claim is no
-// reason to look further, and a backend that is down none to look at once again.
+// TestSecretsOfClaimsThatWaitNeedNoBackend: a sweep keeps the Secret of a pending
+// claim without listing volumes, so it succeeds while a backend is down.
 func TestSecretsOfClaimsThatWaitNeedNoBackend(t *testing.T) {
 	f := newFixture(t)
 	claim := f.claim(nil)
@@ -240,7 +235,7 @@ func TestSecretsOfClaimsThatWaitNeedNoBackend(t *testing.T) {
 	f.must(f.SweepSecrets(t.Context()))
 }
 
-func TestPersistentVolumeDeletedBeforeItIsBoundIsTold(t *testing.T) {
+func TestPersistentVolumeDeletedBeforeItIsBoundIsReported(t *testing.T) {
 	f := newFixture(t)
 	followup := f.Followup()
 	pv := f.recorded()
@@ -251,8 +246,8 @@ func TestPersistentVolumeDeletedBeforeItIsBoundIsTold(t *testing.T) {
 	for range 3 {
 		followup.VolumeSeen(pv)
 	}
-	const want = "Warning DeletedBeforeBound PersistentVolume pvc-uid-1 was deleted before it was bound, and claim team-a/data cannot be bound to it any more; delete the claim, too: both go, with the volume, and a new claim gets a new one"
-	if events := f.said(); len(events) != 2 || events[0] != want || events[1] != want {
+	const want = "Warning DeletedBeforeBound PersistentVolume pvc-uid-1 was deleted before it was bound, so claim team-a/data can no longer be bound to it; delete the claim, too: that removes both and the volume, and a new claim gets a new volume"
+	if events := f.newEvents(); len(events) != 2 || events[0] != want || events[1] != want {
 		t.Errorf("events %q\nwant %q for the PersistentVolume and the claim", events, want)
 	}
 }
@@ -260,13 +255,13 @@ func TestPersistentVolumeDeletedBeforeItIsBoundIsTold(t *testing.T) {
 func TestHistoricVolumeIsFoundThoughAnotherBackendIsDown(t *testing.T) {
 	f := newFixture(t)
 	f.backends["gold"].hasErr = errGoldDown
-	f.backends["silver"].has = map[string]bool{"volume-9": true}
+	f.backends["silver"].hasVolume = map[string]bool{"volume-9": true}
 	backend, err := f.locateHistoric(t.Context(), &record.Origin{VolumeID: "volume-9", PVName: "old"})
 	if backend != "silver" || err != nil {
 		t.Errorf("%q, %v", backend, err)
 	}
-	f.backends["silver"].has = nil
+	f.backends["silver"].hasVolume = nil
 	if _, err := f.locateHistoric(t.Context(), &record.Origin{VolumeID: "volume-9", PVName: "old"}); !cinder.IsKind(err, cinder.KindUnavailable) {
-		t.Errorf("that nobody has it is concluded: %v", err)
+		t.Errorf("error %v, want one that leaves open whether the volume exists", err)
 	}
 }

@@ -8,37 +8,37 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
 
-// What is parked comes back when something has happened that could help it:
-// this file is all of these ways. None of them polls, and none writes to the API
+// Parked claims and deletions come back when something happens that could help
+// them. This file has all such events. Nothing here polls, or writes to the API
 // server.
 
-// Reconsider brings back the claims of a namespace that were turned away,
-// because something about the namespace changed that might admit them.
+// Reconsider brings back the denied claims of a namespace after a change of the
+// namespace that might admit them.
 func (p *Provisioner) Reconsider(namespace string) {
 	p.help(parking.Help{Kind: parking.Namespace, Name: namespace})
 }
 
-// ReconsiderClass brings back the claims of a StorageClass that were turned
-// away or fail, because it was made anew.
+// ReconsiderClass brings back the denied and failing claims of a StorageClass
+// that was created again.
 func (p *Provisioner) ReconsiderClass(class string) {
 	p.help(parking.Help{Kind: parking.Class, Name: class})
 }
 
-// PolicyChanged brings back all that was turned away or failed under the policy
-// before.
+// PolicyChanged brings back everything that was denied or failed under the
+// previous policy.
 func (p *Provisioner) PolicyChanged() {
 	p.claimTurns.Recheck()
 	p.volumeTurns.Recheck()
 	for _, name := range p.Backends.Names() {
 		if !p.placement.isCounted(name) {
-			p.placement.wantCounted(name)
+			p.placement.requestCount(name)
 		}
 	}
 	p.help(parking.Help{Kind: parking.Policy})
 }
 
-// CredentialsChanged brings back what failed at the backends: the credentials may
-// have been the reason.
+// CredentialsChanged brings back what failed at the backends: the old
+// credentials may have been the reason.
 func (p *Provisioner) CredentialsChanged(backends []string) {
 	helps := make([]parking.Help, len(backends))
 	for i, name := range backends {
@@ -47,28 +47,28 @@ func (p *Provisioner) CredentialsChanged(backends []string) {
 	p.help(helps...)
 }
 
-// BackendAnswers brings back what waited for a backend, or failed at it, and
-// what could go to it.
+// BackendAnswers brings back what waited for a backend or failed at it, and
+// claims that could go to it.
 func (p *Provisioner) BackendAnswers(name string) {
 	p.help(parking.Help{Kind: parking.Backend, Name: name})
 }
 
-// NodeChanged brings back the deletions that wait for a node to let a volume go:
-// it may have, or is gone.
+// NodeChanged brings back the deletions that wait for a node to release a
+// volume: the node may have released it, or be gone.
 func (p *Provisioner) NodeChanged(name string) { p.help(parking.Help{Kind: parking.Node, Name: name}) }
 
-// help brings back what has been helped, the eldest first.
+// help brings back what the helps may help, the oldest claims first.
 func (p *Provisioner) help(helps ...parking.Help) {
 	p.parked.help(helps)
 	p.followup.help(helps)
 }
 
-// gatherFreedRoom is how long freed room is gathered before the claims that
-// want it are looked at: they are as many for one volume as for a hundred.
+// gatherFreedRoom is how long freed room gathers before it is offered: one freed
+// volume brings back as many claims as a hundred.
 const gatherFreedRoom = 200 * time.Millisecond
 
-// offerFreedRoom brings the claims back that wait for room in just those quotas
-// in which some was freed. It ends with the context.
+// offerFreedRoom brings back only the claims that wait for room in the quotas
+// where room was freed. It ends with the context.
 func (p *Provisioner) offerFreedRoom(ctx context.Context) {
 	for {
 		select {
@@ -89,7 +89,7 @@ func (p *Provisioner) offerFreedRoom(ctx context.Context) {
 	}
 }
 
-// roomOf is the help that room in a quota's scope gives.
+// roomOf is the help of freed room in a quota's scope.
 func roomOf(s ledger.Scope) parking.Help {
 	return parking.Help{Kind: parking.Room, Name: string(s.Kind) + " " + s.Name}
 }

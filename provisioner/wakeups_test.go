@@ -21,14 +21,14 @@ func (f *fixture) wantRequeued(want ...string) {
 	f.requeued = nil
 }
 
-func TestOutageHoldsAClaimBackUntilTheBackendAnswers(t *testing.T) {
+func TestOutageParksAClaimUntilTheBackendAnswers(t *testing.T) {
 	f := newFixture(t)
 	gold := f.backends["gold"]
 	gold.health = errGoldDown
 	claim := f.claim(nil)
 	for range 3 {
 		if f.ShouldProvision(t.Context(), claim) {
-			t.Fatal("a claim was admitted whose only backend does not answer")
+			t.Fatal("a claim was admitted although its only backend does not answer")
 		}
 	}
 	f.wantEvent("Warning BackendUnavailable backend gold: requests are held back")
@@ -41,27 +41,27 @@ func TestOutageHoldsAClaimBackUntilTheBackendAnswers(t *testing.T) {
 	}
 }
 
-func TestOutageDuringAnAttemptKeepsWhatWasBegun(t *testing.T) {
+func TestOutageDuringAnAttemptForgetsNothing(t *testing.T) {
 	f := newFixture(t)
 	gold := f.backends["gold"]
 	gold.err = errGoldDown
 	gold.onCall = func() { gold.health = errGoldDown }
-	gold.holds, gold.touched = map[string]bool{"uid-1": true}, map[string]bool{"uid-1": true}
+	gold.hasVolumeOf, gold.touched = map[string]bool{"uid-1": true}, map[string]bool{"uid-1": true}
 	claim := f.claim(nil)
 	if _, err := f.provision(claim); !isIgnored(err) {
 		t.Errorf("error %v, want one that the library ignores", err)
 	}
 	if _, begun := f.journal.beginning(claim.UID); !begun {
-		t.Error("what was begun is forgotten")
+		t.Error("the attempt is forgotten")
 	}
-	if _, counts := f.placement.Holds(claim.UID); !counts {
-		t.Error("the room of a volume that may exist was given away")
+	if _, counts := f.placement.PositionOf(claim.UID); !counts {
+		t.Error("the room of a volume that may exist was freed")
 	}
 }
 
-// TestWhatHappensJustBeforeParkingIsNotMissed lets things happen between the
-// decision about a claim and its parking.
-func TestWhatHappensJustBeforeParkingIsNotMissed(t *testing.T) {
+// TestHelpJustBeforeParkingIsNotMissed makes help happen between the decision
+// about a claim and its parking.
+func TestHelpJustBeforeParkingIsNotMissed(t *testing.T) {
 	for name, happens := range map[string]func(f *fixture){
 		"the policy changes":      func(f *fixture) { f.PolicyChanged() },
 		"a backend answers again": func(f *fixture) { f.BackendAnswers("gold") },
@@ -83,8 +83,8 @@ func TestWhatHappensJustBeforeParkingIsNotMissed(t *testing.T) {
 	}
 	for name, happens := range map[string]func(f *fixture){
 		"the namespace changes":  func(f *fixture) { f.Reconsider("team-a") },
-		"the class is made anew": func(f *fixture) { f.ReconsiderClass("one") },
-		"the claim is a newborn": func(f *fixture) { f.noteEarlier() },
+		"the class is recreated": func(f *fixture) { f.ReconsiderClass("one") },
+		"the claim is a new one": func(f *fixture) { f.noteEarlier() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
@@ -97,8 +97,8 @@ func TestWhatHappensJustBeforeParkingIsNotMissed(t *testing.T) {
 	}
 }
 
-// TestUndoingAFailureDoesNotBringItsClaimBackAtOnce lets the room that an attempt
-// gives back be offered while the attempt fails.
+// TestUndoingAFailureDoesNotBringItsClaimBackAtOnce offers the room that an
+// attempt frees while that attempt fails.
 func TestUndoingAFailureDoesNotBringItsClaimBackAtOnce(t *testing.T) {
 	f := newFixture(t)
 	gold := f.backends["gold"]
@@ -139,7 +139,7 @@ func TestReloadDuringAFailingAttemptIsNotMissed(t *testing.T) {
 	f.wantRequeued("data")
 }
 
-func TestOutageHoldsADeletionBack(t *testing.T) {
+func TestOutageParksADeletion(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	pv.Status.Phase = corev1.VolumeReleased
@@ -147,7 +147,7 @@ func TestOutageHoldsADeletionBack(t *testing.T) {
 	gold.health = errGoldDown
 	for range 3 {
 		if f.ShouldDelete(t.Context(), pv) {
-			t.Fatal("a deletion was begun whose backend does not answer")
+			t.Fatal("a deletion began although its backend does not answer")
 		}
 	}
 	f.wantEvent("Warning BackendUnavailable backend gold: requests are held back")
@@ -195,7 +195,7 @@ func TestReloadBringsBackTheDeniedAndTheFailing(t *testing.T) {
 	f.wantRequeued("failing")
 }
 
-func TestClassMadeAnewBringsItsClaimsBack(t *testing.T) {
+func TestRecreatedClassBringsItsClaimsBack(t *testing.T) {
 	f := newFixture(t)
 	f.class.Parameters = map[string]string{"iops": "1000"}
 	claim := f.claim(nil)
@@ -215,16 +215,16 @@ func TestClaimsBeyondTheTenantsConcurrencyWaitForTheirTurn(t *testing.T) {
 	if !f.ShouldProvision(t.Context(), first) || f.ShouldProvision(t.Context(), second) {
 		t.Fatal("not one claim of two is worked on")
 	}
-	if events := f.said(); len(events) > 0 {
-		t.Errorf("waiting for a turn was told: %q", events)
+	if events := f.newEvents(); len(events) > 0 {
+		t.Errorf("waiting for a turn was reported: %q", events)
 	}
 	_, err := f.provision(first)
 	f.must(err)
 	f.wantRequeued("second")
 	if !f.ShouldProvision(t.Context(), second) {
-		t.Error("the turn that was given is refused")
+		t.Error("the claim does not get the turn that it was invited to")
 	}
-	// A claim that goes while it has its turn gives it back.
+	// A claim that is deleted during its turn gives the turn back.
 	third := f.named("third")
 	f.ShouldProvision(t.Context(), third)
 	f.forgetClaim(second)
@@ -232,23 +232,23 @@ func TestClaimsBeyondTheTenantsConcurrencyWaitForTheirTurn(t *testing.T) {
 	f.wantRequeued("third")
 }
 
-func TestTenantsPaceFollowsThePolicy(t *testing.T) {
+func TestTenantsRequestRateFollowsThePolicy(t *testing.T) {
 	f := newFixture(t)
-	if f.paces.of("a") != nil || f.paces.of("unknown") != nil {
-		t.Error("a tenant without a limit is paced")
+	if f.tenantRates.of("a") != nil || f.tenantRates.of("unknown") != nil {
+		t.Error("a tenant without a limit has a limiter")
 	}
 	f.inForce("volumeSize: {max: 10Gi}", "limits: {requestsPerSecond: 5}")
-	pace := f.paces.of("a")
-	if pace == nil || pace.Limit() != 5 || f.paces.of("a") != pace {
+	pace := f.tenantRates.of("a")
+	if pace == nil || pace.Limit() != 5 || f.tenantRates.of("a") != pace {
 		t.Fatalf("pace %v", pace)
 	}
 	f.inForce("volumeSize: {max: 10Gi}", "limits: {requestsPerSecond: 0.5}")
-	if f.paces.of("a") != pace || pace.Limit() != 0.5 || pace.Burst() != 1 {
+	if f.tenantRates.of("a") != pace || pace.Limit() != 0.5 || pace.Burst() != 1 {
 		t.Errorf("after a reload: %v, burst %d", pace.Limit(), pace.Burst())
 	}
 }
 
-func TestFlappingBackendIsToldOnce(t *testing.T) {
+func TestFlappingBackendIsReportedOnce(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	pv.Status.Phase = corev1.VolumeReleased
@@ -262,27 +262,27 @@ func TestFlappingBackendIsToldOnce(t *testing.T) {
 		f.BackendAnswers("gold")
 		f.ShouldProvision(t.Context(), claim)
 	}
-	if events := f.said(); len(events) != 2 {
+	if events := f.newEvents(); len(events) != 2 {
 		t.Errorf("%d events about one claim and one deletion: %q", len(events), events)
 	}
 }
 
-func TestFenceThatFallsForAMomentIsTriedAgain(t *testing.T) {
+func TestFencedWorkIsRetried(t *testing.T) {
 	f := newFixture(t)
 	gold := f.backends["gold"]
 	gold.err = &cinder.Error{Kind: cinder.KindFenced, Backend: "gold", Message: "the lease has run out without being renewed"}
 	if _, err := f.provision(f.claim(nil)); err == nil || isIgnored(err) {
-		t.Errorf("error %v: the claim leaves the queue although the term goes on", err)
+		t.Errorf("error %v: the claim leaves the queue although the term continues", err)
 	}
 	gold.err = nil
 	pv := f.recorded()
 	gold.err = &cinder.Error{Kind: cinder.KindFenced, Backend: "gold", Message: "the lease has run out without being renewed"}
 	if err := f.delete(pv); err == nil || isIgnored(err) {
-		t.Errorf("error %v: the deletion leaves the queue although the term goes on", err)
+		t.Errorf("error %v: the deletion leaves the queue although the term continues", err)
 	}
 }
 
-func TestRoomThatADenialReleasesIsOffered(t *testing.T) {
+func TestRoomThatADenialFreesIsOffered(t *testing.T) {
 	f := newFixture(t)
 	f.count()
 	claim := f.claim(nil)
@@ -296,6 +296,6 @@ func TestRoomThatADenialReleasesIsOffered(t *testing.T) {
 	select {
 	case <-f.placement.freed:
 	default:
-		t.Error("freed room is offered to nobody")
+		t.Error("freed room is not offered")
 	}
 }

@@ -19,7 +19,7 @@ type scope struct {
 // expression is a part of a template. A missing value is nil.
 type expression interface {
 	evaluate(*scope) (any, error)
-	// name is how sentences call it, source how a template writes it.
+	// name returns its name in sentences, source its text in a template.
 	name() string
 	source() string
 }
@@ -44,7 +44,7 @@ func (f field) evaluate(s *scope) (any, error) {
 func (f field) name() string   { return strings.Join(f.path, ".") }
 func (f field) source() string { return "." + f.name() }
 
-// descend follows field names. What is below something missing is missing.
+// descend follows field names. Fields of a missing value are missing.
 func descend(s *scope, of expression, value any, path []string) (any, error) {
 	for depth, key := range path {
 		if value == nil {
@@ -143,8 +143,8 @@ func (c *compiler) mistakef(format string, arguments ...any) {
 	c.mistakes = append(c.mistakes, fmt.Sprintf(format, arguments...))
 }
 
-// node compiles what stands between or inside braces. Where something is wrong
-// it returns an empty text, so that the rest is looked at as well.
+// node compiles the text between braces or the expression inside them. If something
+// is wrong, it returns an empty text, so that the rest is checked as well.
 func (c *compiler) node(node parse.Node) expression {
 	switch typed := node.(type) {
 	case *parse.TextNode:
@@ -152,7 +152,7 @@ func (c *compiler) node(node parse.Node) expression {
 	case *parse.ActionNode:
 		return c.pipe(typed.Pipe)
 	case *parse.IfNode, *parse.RangeNode, *parse.WithNode, *parse.TemplateNode, *parse.BreakNode, *parse.ContinueNode:
-		c.mistakef("{{%s}} is not part of this language, which has no conditions and loops; use default, index and join", keyword(node))
+		c.mistakef("{{%s}} is not part of this language, which has no conditions or loops; use default, index and join", keyword(node))
 	default:
 		c.mistakef("%s is not part of this language", node)
 	}
@@ -194,7 +194,7 @@ func (c *compiler) command(command *parse.CommandNode, piped expression) express
 	identifier, isCall := first.(*parse.IdentifierNode)
 	if !isCall {
 		if len(command.Args) > 1 || piped != nil {
-			c.mistakef("%s is no function and takes no arguments; the functions are %s", first, strings.Join(FunctionNames(), ", "))
+			c.mistakef("%s is not a function and takes no arguments; the functions are %s", first, strings.Join(FunctionNames(), ", "))
 			return literal{""}
 		}
 		return c.operand(first)
@@ -206,7 +206,7 @@ func (c *compiler) command(command *parse.CommandNode, piped expression) express
 		return literal{""}
 	}
 	for i, argument := range command.Args[1:] {
-		// The connection as a whole is no value, only something to index.
+		// The connection as a whole is not a value, but it can be indexed.
 		if whole, ok := argument.(*parse.FieldNode); ok && made.function == "index" && i == 0 && len(whole.Ident) == 1 && whole.Ident[0] == "connection" {
 			made.arguments = append(made.arguments, field{whole.Ident})
 			continue
@@ -269,7 +269,7 @@ func (c *compiler) operand(node parse.Node) expression {
 		return literal{typed.True}
 	case *parse.NumberNode:
 		if !typed.IsInt {
-			c.mistakef("%s is no whole number; put it in quotes", typed.Text)
+			c.mistakef("%s is not a whole number; put it in quotes", typed.Text)
 			return literal{""}
 		}
 		return literal{json.Number(strconv.FormatInt(typed.Int64, 10))}
@@ -282,14 +282,14 @@ func (c *compiler) operand(node parse.Node) expression {
 		}
 		return below{inner, typed.Field}
 	case *parse.DotNode:
-		c.mistakef(". alone is no value; name one, such as .volume.id")
+		c.mistakef(". alone is not a value; name one, such as .volume.id")
 	case *parse.VariableNode:
 		c.mistakef("%s is not part of this language, which has no variables", typed)
 	case *parse.IdentifierNode:
 		if _, known := functions()[typed.Ident]; known {
 			c.mistakef("put %s and its arguments in parentheses", typed.Ident)
 		} else {
-			c.mistakef("unknown word %q; names of values begin with a dot, texts stand in quotes", typed.Ident)
+			c.mistakef("unknown word %q; names of values begin with a dot, text goes in quotes", typed.Ident)
 		}
 	default:
 		c.mistakef("%s is not part of this language", node)
@@ -297,7 +297,7 @@ func (c *compiler) operand(node parse.Node) expression {
 	return literal{""}
 }
 
-// path checks the path of a value and notes it.
+// path checks and records the path of a value.
 func (c *compiler) path(path []string) {
 	if mistake := c.use.unknown(path); mistake != "" {
 		c.mistakef("%s", mistake)
@@ -311,7 +311,7 @@ func (c *compiler) path(path []string) {
 		c.name(path, name)
 	}
 	if path[0] == "connection" {
-		if reason := perNode(c.use.Protocol, path[1]); reason != "" {
+		if reason := c.use.PerNode[path[1]]; reason != "" {
 			c.mistakef(".%s must not be written into a PersistentVolume: %s", strings.Join(path, "."), reason)
 			return
 		}
@@ -328,10 +328,10 @@ func (c *compiler) name(path []string, name string) {
 	if len(path) > 0 {
 		of = " of ." + path[0]
 	}
-	c.mistakef("%s%s is a credential and may be used under secret.data only", name, of)
+	c.mistakef("%s%s is a credential and may be used only under secret.data", name, of)
 }
 
-var errCredential = errors.New("a value that holds a credential may be used under secret.data only")
+var errCredential = errors.New("a value that holds a credential may be used only under secret.data")
 
 // kindOf names the kind of a value.
 func kindOf(value any) string {

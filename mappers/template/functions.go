@@ -14,14 +14,15 @@ import (
 	"strings"
 )
 
-// function is one of the language. Arguments come in the order they are
-// written; a piped value is the last.
+// function is a function of the language. Its arguments are in the order in which
+// they are written, with a piped value last.
 type function struct {
-	// usage is the call as documentation shows it.
+	// usage is the call as the documentation shows it.
 	usage string
-	// least and most bound the arguments; no most means any number.
+	// least and most bound the number of arguments. If most is 0, there is no
+	// upper bound.
 	least, most int
-	// check looks for what is wrong with arguments that are constant.
+	// check finds mistakes in constant arguments.
 	check func(arguments []expression) string
 	apply func(s *scope, c call, values []any) (any, error)
 }
@@ -32,7 +33,7 @@ func FunctionNames() []string { return slices.Sorted(maps.Keys(functions())) }
 // Usage shows how a function is called.
 func Usage(name string) string { return functions()[name].usage }
 
-// functions is the whole language. None of them reads anything but its
+// functions returns all functions of the language. They read nothing but their
 // arguments.
 func functions() map[string]function {
 	return map[string]function{
@@ -58,13 +59,13 @@ func functions() map[string]function {
 func notEmpty(name string, at int) func([]expression) string {
 	return func(arguments []expression) string {
 		if constant, ok := arguments[at].(literal); ok && constant.value == "" {
-			return name + " looks for an empty text; write the text it should look for"
+			return name + " looks for empty text; write the text to look for"
 		}
 		return ""
 	}
 }
 
-// texts are the arguments of a call as texts.
+// texts returns the arguments of a call as texts.
 func texts(c call, values []any) ([]string, error) {
 	result := make([]string, len(values))
 	for i, value := range values {
@@ -97,7 +98,7 @@ func applyDefault(_ *scope, _ call, values []any) (any, error) {
 func applyIndex(s *scope, c call, values []any) (any, error) {
 	value := values[0]
 	for i, key := range values[1:] {
-		// What is called by its own name and the keys so far.
+		// Sentences name the container and the keys so far.
 		at := call{function: c.function, arguments: c.arguments[:i+2]}
 		switch container := value.(type) {
 		case nil:
@@ -141,7 +142,7 @@ func applyJoin(_ *scope, c call, values []any) (any, error) {
 			_, err := scalar(c.arguments[1], nil)
 			return nil, err
 		}
-		return nil, fmt.Errorf("%s is %s, where join wants a list", c.arguments[1].name(), kindOf(values[1]))
+		return nil, fmt.Errorf("%s is %s, but join needs a list", c.arguments[1].name(), kindOf(values[1]))
 	}
 	elements := make([]string, len(list))
 	length := 0
@@ -163,7 +164,7 @@ func applySplit(_ *scope, c call, values []any) (any, error) {
 		return nil, err
 	}
 	if arguments[0] == "" {
-		return nil, fmt.Errorf("%s is empty, where split wants a separator", c.arguments[0].name())
+		return nil, fmt.Errorf("%s is empty, but split needs a separator", c.arguments[0].name())
 	}
 	var list []any
 	for part := range strings.SplitSeq(arguments[1], arguments[0]) {
@@ -179,9 +180,10 @@ func applyReplace(_ *scope, c call, values []any) (any, error) {
 	}
 	before, after, text := arguments[0], arguments[1], arguments[2]
 	if before == "" {
-		return nil, fmt.Errorf("%s is empty, where replace wants a text to look for", c.arguments[0].name())
+		return nil, fmt.Errorf("%s is empty, but replace needs text to look for", c.arguments[0].name())
 	}
-	// Counted before it is made: a short text may become a very long one.
+	// The length is computed first, because a short text may become a very long
+	// one.
 	if len(text)+strings.Count(text, before)*len(after) > maxText {
 		return nil, fmt.Errorf("%s is longer than %d bytes", c.name(), maxText)
 	}
@@ -206,7 +208,7 @@ func hostPort(c call, values []any) (host, port string, err error) {
 	host, port, err = net.SplitHostPort(arguments[0])
 	if err != nil {
 		// The cause quotes the address.
-		return "", "", fmt.Errorf("%s is no address and port", c.arguments[0].name())
+		return "", "", fmt.Errorf("%s is not an address and port", c.arguments[0].name())
 	}
 	return host, port, nil
 }
@@ -217,13 +219,12 @@ var (
 	percentEnd = regexp.MustCompile(`%`)
 )
 
-// checkFormat refuses formats that are no constants, and verbs that others do
-// not have.
+// checkFormat refuses formats that are not constants, and unknown verbs.
 func checkFormat(arguments []expression) string {
 	constant, _ := arguments[0].(literal)
 	format, ok := constant.value.(string)
 	if !ok {
-		return "printf wants its format in quotes"
+		return "printf needs its format in quotes"
 	}
 	if percentEnd.MatchString(verb.ReplaceAllString(format, "")) {
 		return fmt.Sprintf("printf has no format %q; it knows %%s, %%d, %%x, %%X and %%%%, with a width such as %%04d", format)
@@ -257,7 +258,7 @@ func applyPrintf(_ *scope, c call, values []any) (any, error) {
 		}
 		number, err := strconv.ParseInt(arguments[next], 10, 64)
 		if err != nil {
-			failed = fmt.Errorf("%s is no whole number", c.arguments[next].name())
+			failed = fmt.Errorf("%s is not a whole number", c.arguments[next].name())
 			return ""
 		}
 		return fmt.Sprintf(match, number)
@@ -297,7 +298,7 @@ func holdsCredential(value any) bool {
 	return false
 }
 
-// decimal writes a number in digits where it is whole, however it was written.
+// decimal writes a whole number in digits, however it was written.
 func decimal(number json.Number) string {
 	text := string(number)
 	if !strings.ContainsAny(text, ".eE") {

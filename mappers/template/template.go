@@ -7,14 +7,14 @@
 //	{{ .nvmeof.addresses | join "," }}
 //	{{ .connection.volume_nguid | default "" }}
 //
-// It is written like the templates of Go, whose parser it uses, and has far
-// less: no conditions, loops, variables or nested templates, and functions
-// that only rearrange text. A template therefore ends, and its result is
-// bounded. Values are data: they are never parsed, and nothing of a value but
-// the fields and elements that JSON gave it can be reached.
+// It has the syntax of Go's templates, whose parser it uses, and far fewer
+// features: no conditions, loops, variables or nested templates, and functions
+// that only rearrange text. Evaluation therefore ends, and its result is bounded.
+// Values are data: they are never parsed, and templates reach only the fields and
+// elements of the JSON.
 //
-// The package is a leaf. The policy checks templates with it when a file is
-// read, the mappers fill them in.
+// The package is a leaf. The policy checks templates with it, and the mappers fill
+// them in.
 package template
 
 import (
@@ -29,22 +29,29 @@ import (
 const (
 	// MaxLength is the longest template, in bytes.
 	MaxLength = 4096
-	// MaxResult is the longest result, in bytes, and MaxSecret that of a
-	// template for a Secret, which may be a whole keyring or certificate.
+	// MaxResult is the longest result, in bytes.
 	MaxResult = 4096
+	// MaxSecret is the longest result of a template for a Secret, in bytes. It may
+	// be a whole keyring or certificate.
 	MaxSecret = 16384
 	// maxText bounds every text on the way to a result.
 	maxText = 65536
 )
 
-// Use says where a template stands, which decides what it may name.
+// Use describes the place of a template, which decides what it may name.
 type Use struct {
 	// Protocol is the driver_volume_type whose connections are mapped.
 	Protocol string
+	// Facts are the names that each protocol's mapper adds below the protocol's
+	// own name. Only those of Protocol may be used.
+	Facts map[string][]string
+	// PerNode gives the reason why a field of the connection is valid for one
+	// node only, and may not be used.
+	PerNode map[string]string
 	// Secret is set for the data of a Secret, the only place for credentials.
 	Secret bool
-	// Identity is set for what names the volume to its driver. It must differ
-	// from volume to volume, and no tenant may choose it.
+	// Identity is set for a text that names the volume to its driver. It must
+	// differ between volumes, and no tenant may choose it.
 	Identity bool
 }
 
@@ -67,21 +74,21 @@ var credentialWords = regexp.MustCompile(`(?i)passw|passphrase|passcode|pwd|(^|_
 // IsCredential reports whether a field of that name holds a credential.
 func IsCredential(field string) bool { return credentialWords.MatchString(field) }
 
-// Parse reads a template and checks all that can be known without a
-// connection. The error is Mistakes.
+// Parse reads a template and checks everything that can be checked without a
+// connection. The error is of type Mistakes.
 func Parse(text string, use Use) (*Template, error) {
 	if len(text) > MaxLength {
 		return nil, Mistakes{fmt.Sprintf("the template is longer than %d bytes", MaxLength)}
 	}
 	tree := parse.New("")
-	// Functions are looked up here, where a misspelled one can be answered.
+	// The compiler looks up functions, and has better words about unknown ones.
 	tree.Mode = parse.SkipFuncCheck
 	trees := map[string]*parse.Tree{}
 	if _, err := tree.Parse(text, "{{", "}}", trees); err != nil {
 		return nil, Mistakes{"the template cannot be read: " + syntaxMistake(err)}
 	}
 	if len(trees) > 1 {
-		return nil, Mistakes{`{{define}} is not part of this language; write the text where it is wanted`}
+		return nil, Mistakes{`{{define}} is not part of this language; write the text in its place`}
 	}
 	c := &compiler{use: use}
 	t := &Template{use: use}
@@ -91,7 +98,7 @@ func Parse(text string, use Use) (*Template, error) {
 		}
 	}
 	t.paths = c.paths
-	if use.Identity && len(c.mistakes) == 0 && !slices.ContainsFunc(c.paths, identifies) {
+	if use.Identity && len(c.mistakes) == 0 && !slices.ContainsFunc(c.paths, use.identifies) {
 		c.mistakef("it is the same for every volume; name the volume in it, as {{ .volume.id }} does")
 	}
 	if len(c.mistakes) > 0 {
@@ -114,8 +121,8 @@ func syntaxMistake(err error) string {
 
 var syntaxPrefix = regexp.MustCompile(`^template: [^:]*:(\d+): `)
 
-// identifies reports whether a value differs from volume to volume.
-func identifies(path []string) bool {
+// identifies reports whether a value differs between volumes.
+func (u Use) identifies(path []string) bool {
 	switch path[0] {
 	case "connection", "pv":
 		return true
@@ -124,7 +131,7 @@ func identifies(path []string) bool {
 	case "claim":
 		return path[1] == "uid"
 	default:
-		return factNames(path[0]) != nil
+		return u.Facts[path[0]] != nil
 	}
 }
 
@@ -147,8 +154,8 @@ func (t *Template) ConnectionFields() []string {
 }
 
 // Execute fills in the template. The values are a tree of map[string]any,
-// []any, string, bool and json.Number, whose roots are those of Roots. What is
-// absent or nil is missing. The error never quotes a value.
+// []any, string, bool and json.Number, with the roots of Use.Roots. Values that are
+// absent or nil count as missing. The error never quotes a value.
 func (t *Template) Execute(values map[string]any) (string, error) {
 	limit := MaxResult
 	if t.use.Secret {
@@ -176,8 +183,8 @@ func (t *Template) Execute(values map[string]any) (string, error) {
 	return text, nil
 }
 
-// unprintable finds what ends lines or texts where nobody expects it. Files in
-// Secrets have lines.
+// unprintable finds characters that end lines or texts unexpectedly. Files in
+// Secrets may have several lines.
 func (t *Template) unprintable(r rune) bool {
 	if t.use.Secret && (r == '\n' || r == '\t') {
 		return false
@@ -193,7 +200,7 @@ type constantError string
 
 func (e constantError) Error() string { return string(e) }
 
-// scalar is a value as it is written into the result.
+// scalar returns a value as it is written into the result.
 func scalar(of expression, value any) (string, error) {
 	switch typed := value.(type) {
 	case string:
@@ -206,10 +213,10 @@ func scalar(of expression, value any) (string, error) {
 	case json.Number:
 		return decimal(typed), nil
 	case nil:
-		return "", fmt.Errorf("%s is missing; where the driver can do without it, write {{ %s | default \"\" }}", of.name(), of.source())
+		return "", fmt.Errorf("%s is missing; if the driver can do without it, write {{ %s | default \"\" }}", of.name(), of.source())
 	case []any:
-		return "", fmt.Errorf("%s is a list, where text is wanted; take an element with index, or all with join", of.name())
+		return "", fmt.Errorf("%s is a list, but text is needed; take an element with index, or all with join", of.name())
 	default:
-		return "", fmt.Errorf("%s is an object, where text is wanted; name one of its fields", of.name())
+		return "", fmt.Errorf("%s is an object, but text is needed; name one of its fields", of.name())
 	}
 }

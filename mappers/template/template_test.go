@@ -81,7 +81,7 @@ func TestExecute(t *testing.T) {
 		"{{ .nfs.file }}":          "volume-1",
 	} {
 		t.Run(text, func(t *testing.T) {
-			parsed, err := template.Parse(text, template.Use{Protocol: "nfs"})
+			parsed, err := template.Parse(text, template.Use{Protocol: "nfs", Facts: facts()})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -98,25 +98,25 @@ func TestExecute(t *testing.T) {
 
 func TestExecuteFails(t *testing.T) {
 	for text, want := range map[string]string{
-		"{{ .connection.absent }}":                                                      `connection.absent is missing; where the driver can do without it, write {{ .connection.absent | default "" }}`,
-		"{{ .connection.none }}":                                                        `connection.none is missing; where the driver can do without it, write {{ .connection.none | default "" }}`,
-		"{{ .volume.zone }}":                                                            `volume.zone is missing; where the driver can do without it, write {{ .volume.zone | default "" }}`,
-		"{{ index .connection.luns 9 }}":                                                `connection.luns[9] is missing; where the driver can do without it, write {{ index .connection.luns 9 | default "" }}`,
-		"{{ .connection.luns }}":                                                        "connection.luns is a list, where text is wanted; take an element with index, or all with join",
-		"{{ .connection.config }}":                                                      "connection.config is an object, where text is wanted; name one of its fields",
-		"{{ .connection.nested | join \",\" }}":                                         "connection.nested[0] is a list, where text is wanted; take an element with index, or all with join",
+		"{{ .connection.absent }}":                                                      `connection.absent is missing; if the driver can do without it, write {{ .connection.absent | default "" }}`,
+		"{{ .connection.none }}":                                                        `connection.none is missing; if the driver can do without it, write {{ .connection.none | default "" }}`,
+		"{{ .volume.zone }}":                                                            `volume.zone is missing; if the driver can do without it, write {{ .volume.zone | default "" }}`,
+		"{{ index .connection.luns 9 }}":                                                `connection.luns[9] is missing; if the driver can do without it, write {{ index .connection.luns 9 | default "" }}`,
+		"{{ .connection.luns }}":                                                        "connection.luns is a list, but text is needed; take an element with index, or all with join",
+		"{{ .connection.config }}":                                                      "connection.config is an object, but text is needed; name one of its fields",
+		"{{ .connection.nested | join \",\" }}":                                         "connection.nested[0] is a list, but text is needed; take an element with index, or all with join",
 		"{{ .connection.lun.more }}":                                                    `connection.lun is a number, which has no field "more"`,
 		"{{ (index .connection.luns 0).more }}":                                         `connection.luns[0] is a number, which has no field "more"`,
 		"{{ index .connection.lun 0 }}":                                                 "connection.lun[0]: a number has no elements",
 		"{{ index .connection.luns \"a\" }}":                                            `connection.luns["a"]: a list is indexed by whole numbers`,
 		"{{ index .connection.config 0 }}":                                              "connection.config[0]: an object is indexed by names",
-		"{{ .connection.export | join \",\" }}":                                         "connection.export is text, where join wants a list",
-		"{{ .connection.absent | join \",\" }}":                                         `connection.absent is missing; where the driver can do without it, write {{ .connection.absent | default "" }}`,
-		"{{ .connection.absent | upper }}":                                              `connection.absent is missing; where the driver can do without it, write {{ .connection.absent | default "" }}`,
-		"{{ .connection.name | host }}":                                                 "connection.name is no address and port",
-		"{{ printf \"%d\" .connection.name }}":                                          "connection.name is no whole number",
-		"{{ .connection.export | split .connection.empty }}":                            "connection.empty is empty, where split wants a separator",
-		"{{ .connection.export | replace .connection.empty \"x\" }}":                    "connection.empty is empty, where replace wants a text to look for",
+		"{{ .connection.export | join \",\" }}":                                         "connection.export is text, but join needs a list",
+		"{{ .connection.absent | join \",\" }}":                                         `connection.absent is missing; if the driver can do without it, write {{ .connection.absent | default "" }}`,
+		"{{ .connection.absent | upper }}":                                              `connection.absent is missing; if the driver can do without it, write {{ .connection.absent | default "" }}`,
+		"{{ .connection.name | host }}":                                                 "connection.name is not an address and port",
+		"{{ printf \"%d\" .connection.name }}":                                          "connection.name is not a whole number",
+		"{{ .connection.export | split .connection.empty }}":                            "connection.empty is empty, but split needs a separator",
+		"{{ .connection.export | replace .connection.empty \"x\" }}":                    "connection.empty is empty, but replace needs text to look for",
 		"{{ .connection.line }}":                                                        "a value holds control characters or broken text",
 		"{{ .connection.nul }}":                                                         "a value holds control characters or broken text",
 		"{{ .connection.broken }}":                                                      "a value holds control characters or broken text",
@@ -126,11 +126,11 @@ func TestExecuteFails(t *testing.T) {
 		"{{ .connection.medium | replace \",\" \"" + strings.Repeat("y", 100) + "\" }}": "the result of replace is longer than 65536 bytes",
 		"{{ .connection.medium | split \",\" | join \"" + strings.Repeat("y", 100) + "\" }}": "the result of join is longer than 65536 bytes",
 		// A name that is only known now may be that of a credential.
-		"{{ index .connection.config (printf \"api_%s\" \"token\") }}": "a value that holds a credential may be used under secret.data only",
-		"{{ .connection.config | json }}":                              "a value that holds a credential may be used under secret.data only",
+		"{{ index .connection.config (printf \"api_%s\" \"token\") }}": "a value that holds a credential may be used only under secret.data",
+		"{{ .connection.config | json }}":                              "a value that holds a credential may be used only under secret.data",
 	} {
 		t.Run(text, func(t *testing.T) {
-			parsed, err := template.Parse(text, template.Use{Protocol: "nfs"})
+			parsed, err := template.Parse(text, template.Use{Protocol: "nfs", Facts: facts()})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -140,6 +140,11 @@ func TestExecuteFails(t *testing.T) {
 			}
 		})
 	}
+}
+
+// facts are the names that two protocols add to the language.
+func facts() map[string][]string {
+	return map[string][]string{"nfs": {"export", "server", "path", "file", "format", "options"}, "rbd": {"pool", "image"}}
 }
 
 // Credentials and lines go into Secrets, and nowhere else.
@@ -172,33 +177,33 @@ func TestSecrets(t *testing.T) {
 
 func TestParseMistakes(t *testing.T) {
 	functions := "; the functions are " + strings.Join(template.FunctionNames(), ", ")
-	const noLoops = " is not part of this language, which has no conditions and loops; use default, index and join"
+	const noLoops = " is not part of this language, which has no conditions or loops; use default, index and join"
 	for text, want := range map[string][]string{
 		"{{ .volume.id":                                {"the template cannot be read: unclosed action"},
 		"{{ .volume.id }":                              {`the template cannot be read: unexpected "}" in operand`},
 		"a\n{{ .volume.id }":                           {`the template cannot be read: line 2: unexpected "}" in operand`},
 		"{{ }}":                                        {"the template cannot be read: missing value for command"},
 		"{{ \"a }}":                                    {"the template cannot be read: unterminated quoted string"},
-		"{{ . }}":                                      {". alone is no value; name one, such as .volume.id"},
-		"{{ .connection }}":                            {".connection is no value as a whole, since it may hold credentials; name a field of it"},
-		"{{ .connection | json }}":                     {".connection is no value as a whole, since it may hold credentials; name a field of it"},
+		"{{ . }}":                                      {". alone is not a value; name one, such as .volume.id"},
+		"{{ .connection }}":                            {".connection cannot be used as a whole, since it may hold credentials; name one of its fields"},
+		"{{ .connection | json }}":                     {".connection cannot be used as a whole, since it may hold credentials; name one of its fields"},
 		"{{ index .connection }}":                      {"index is called as " + template.Usage("index") + ", not with 1 arguments"},
 		"{{ index .connection .volume.id }}":           {"index .connection needs the name of a field in quotes"},
 		"{{ index .connection 0 }}":                    {"index .connection needs the name of a field in quotes"},
-		"{{ .volume }}":                                {".volume is no value; name a field of it: id, name, size, type, zone"},
+		"{{ .volume }}":                                {".volume is not a value; name one of its fields: id, name, size, type, zone"},
 		"{{ .volum.id }}":                              {"unknown value .volum.id; did you mean .volume?"},
 		"{{ .Volume.id }}":                             {"unknown value .Volume.id; did you mean .volume?"},
-		"{{ .volume.uuid }}":                           {"unknown value .volume.uuid; there are id, name, size, type, zone"},
+		"{{ .volume.uuid }}":                           {"unknown value .volume.uuid; the known names are id, name, size, type, zone"},
 		"{{ .volume.id.more }}":                        {"unknown value .volume.id.more: .volume.id has no fields"},
 		"{{ .tenant.name }}":                           {"unknown value .tenant.name: .tenant has no fields"},
-		"{{ .rbd.pool }}":                              {".rbd.pool is known for connections of protocol rbd only"},
+		"{{ .rbd.pool }}":                              {".rbd.pool is known only for connections of protocol rbd"},
 		"{{ .nfs.files }}":                             {"unknown value .nfs.files; did you mean .file?"},
-		"{{ .environment.HOME }}":                      {"unknown value .environment.HOME; there are claim, connection, connector, fsType, nfs, pv, readOnly, tenant, volume"},
+		"{{ .environment.HOME }}":                      {"unknown value .environment.HOME; the known names are claim, connection, connector, fsType, nfs, pv, readOnly, tenant, volume"},
 		"{{ if .tenant }}x{{ else }}y{{ end }}":        {"{{if}}" + noLoops},
 		"{{ range .connection.luns }}{{ . }}{{ end }}": {"{{range}}" + noLoops},
 		"{{ range 1000000000 }}x{{ end }}":             {"{{range}}" + noLoops},
 		"{{ with .tenant }}{{ . }}{{ end }}":           {"{{with}}" + noLoops},
-		"{{ define \"a\" }}{{ template \"a\" }}{{ end }}{{ template \"a\" }}": {"{{define}} is not part of this language; write the text where it is wanted"},
+		"{{ define \"a\" }}{{ template \"a\" }}{{ end }}{{ template \"a\" }}": {"{{define}} is not part of this language; write the text in its place"},
 		"{{ template \"a\" }}":                   {"{{template}}" + noLoops},
 		"{{ $x := .tenant }}":                    {"$x is not part of this language, which has no variables"},
 		"{{ $ }}":                                {"$ is not part of this language, which has no variables"},
@@ -207,28 +212,28 @@ func TestParseMistakes(t *testing.T) {
 		"{{ html .tenant }}":                     {`unknown function "html"` + functions},
 		"{{ env \"HOME\" }}":                     {`unknown function "env"` + functions},
 		"{{ .tenant.String }}":                   {"unknown value .tenant.String: .tenant has no fields"},
-		"{{ .tenant .volume.id }}":               {".tenant is no function and takes no arguments" + functions},
-		"{{ .tenant | .volume.id }}":             {".volume.id is no function and takes no arguments" + functions},
+		"{{ .tenant .volume.id }}":               {".tenant is not a function and takes no arguments" + functions},
+		"{{ .tenant | .volume.id }}":             {".volume.id is not a function and takes no arguments" + functions},
 		"{{ join lower .tenant }}":               {"put lower and its arguments in parentheses"},
-		"{{ join comma .tenant }}":               {`unknown word "comma"; names of values begin with a dot, texts stand in quotes`},
+		"{{ join comma .tenant }}":               {`unknown word "comma"; names of values begin with a dot, text goes in quotes`},
 		"{{ lower }}":                            {"lower is called as TEXT | lower, not with 0 arguments"},
-		"{{ index .connection.luns 1.5 }}":       {"1.5 is no whole number; put it in quotes"},
-		"{{ split \"\" .tenant }}":               {"split looks for an empty text; write the text it should look for"},
-		"{{ printf .tenant }}":                   {"printf wants its format in quotes"},
+		"{{ index .connection.luns 1.5 }}":       {"1.5 is not a whole number; put it in quotes"},
+		"{{ split \"\" .tenant }}":               {"split looks for empty text; write the text to look for"},
+		"{{ printf .tenant }}":                   {"printf needs its format in quotes"},
 		"{{ printf \"%v\" .tenant }}":            {`printf has no format "%v"; it knows %s, %d, %x, %X and %%, with a width such as %04d`},
 		"{{ printf \"%999d\" 1 }}":               {`printf has no format "%999d"; it knows %s, %d, %x, %X and %%, with a width such as %04d`},
 		"{{ printf \"%d %d\" 1 }}":               {"printf has 1 values for the 2 in its format"},
-		"{{ .connection.auth_password }}":        {"auth_password of .connection is a credential and may be used under secret.data only"},
-		"{{ .connection.config.api_token }}":     {"api_token of .connection is a credential and may be used under secret.data only"},
-		"{{ index .connection \"keyring\" }}":    {"keyring of .connection is a credential and may be used under secret.data only"},
-		"{{ index .connection.a 0 \"token\" }}":  {"token of .connection is a credential and may be used under secret.data only"},
-		"{{ (index .connection.a 0).password }}": {"password is a credential and may be used under secret.data only"},
+		"{{ .connection.auth_password }}":        {"auth_password of .connection is a credential and may be used only under secret.data"},
+		"{{ .connection.config.api_token }}":     {"api_token of .connection is a credential and may be used only under secret.data"},
+		"{{ index .connection \"keyring\" }}":    {"keyring of .connection is a credential and may be used only under secret.data"},
+		"{{ index .connection.a 0 \"token\" }}":  {"token of .connection is a credential and may be used only under secret.data"},
+		"{{ (index .connection.a 0).password }}": {"password is a credential and may be used only under secret.data"},
 		"{{ .volum.id }}{{ .tenants }}":          {"unknown value .volum.id; did you mean .volume?", "unknown value .tenants; did you mean .tenant?"},
 		strings.Repeat("x", 4097):                {"the template is longer than 4096 bytes"},
 		"{{ " + strings.Repeat("(", 2000) + ".tenant" + strings.Repeat(")", 2000) + " }}": nil,
 	} {
 		t.Run(text[:min(len(text), 60)], func(t *testing.T) {
-			_, err := template.Parse(text, template.Use{Protocol: "nfs"})
+			_, err := template.Parse(text, template.Use{Protocol: "nfs", Facts: facts()})
 			var mistakes template.Mistakes
 			if want != nil && !errors.As(err, &mistakes) || !reflect.DeepEqual([]string(mistakes), want) {
 				t.Errorf("mistakes are\n%q, expected\n%q (%v)", mistakes, want, err)
@@ -254,7 +259,7 @@ func TestIdentity(t *testing.T) {
 	} {
 		t.Run(text, func(t *testing.T) {
 			got := ""
-			if _, err := template.Parse(text, template.Use{Protocol: "nfs", Identity: true}); err != nil {
+			if _, err := template.Parse(text, template.Use{Protocol: "nfs", Facts: facts(), Identity: true}); err != nil {
 				got = err.Error()
 			}
 			if got != want {
@@ -281,7 +286,7 @@ func TestCredentialNames(t *testing.T) {
 }
 
 func TestNamesAndConnectionFields(t *testing.T) {
-	parsed, err := template.Parse(`{{ .nfs.file }} {{ .connection.b }} {{ index .connection "a" }} {{ .connection.b | default .connection.c }}`, template.Use{Protocol: "nfs"})
+	parsed, err := template.Parse(`{{ .nfs.file }} {{ .connection.b }} {{ index .connection "a" }} {{ .connection.b | default .connection.c }}`, template.Use{Protocol: "nfs", Facts: facts()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -301,7 +306,7 @@ func FuzzTemplate(f *testing.F) {
 	tree := values(f)
 	f.Fuzz(func(t *testing.T, text, value string) {
 		tree["connection"].(map[string]any)["export"] = value
-		parsed, err := template.Parse(text, template.Use{Protocol: "nfs"})
+		parsed, err := template.Parse(text, template.Use{Protocol: "nfs", Facts: facts()})
 		if err != nil {
 			return
 		}

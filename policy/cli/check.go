@@ -7,11 +7,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// report is the answer of policy check, and of the other commands where a file
-// has mistakes.
+// report is the answer of policy check, and of the other commands if a file has
+// mistakes.
 type report struct {
 	Source string `json:"source"`
 	Valid  bool   `json:"valid"`
@@ -21,8 +22,8 @@ type report struct {
 	Tenants  []string         `json:"tenants,omitempty"`
 	Errors   policy.ErrorList `json:"errors"`
 	Warnings policy.ErrorList `json:"warnings"`
-	// Review is given where a cluster was asked.
-	Review *review `json:"review,omitempty"`
+	// Review is present if a cluster was read.
+	Review *clusterReview `json:"review,omitempty"`
 }
 
 // checkOptions are the flags of policy check.
@@ -43,23 +44,25 @@ func newCheckCommand(from Options) *cobra.Command {
 		Long: `List every mistake in a policy file, each with its line, its field and a remedy.
 
 FILE may be - for standard input. Warnings are about things that are allowed but
-hardly meant; they do not fail the check.
+probably not intended; they do not fail the check.
 
 With --kubeconfig, also say what the policy means for the claims and
 PersistentVolumes that exist in that cluster: which volumes would lack their
-backend or be looked for in another place than they are, which quotas are exceeded already, which claims would be denied, and
-what pending claims get. No volume that exists is changed or taken away by a
-policy. The cluster is only read; $KUBECONFIG alone asks none.
+backend, or have a backend that leads to another place; which quotas are already
+exceeded; which claims would be denied; and what pending claims get. A policy
+never changes or removes an existing volume. The command only reads the cluster,
+and ignores $KUBECONFIG.
 
-With --against, only what changes between that policy and FILE is told.
+With --against, report only what changes between that policy and FILE.
 
-Where a backend leads is known of noauth, and of Keystone no more than the
-project, where the credentials name it by its id; --clouds-file has them read.
-Neither Keystone nor Cinder is asked.
+The command sends no request to Keystone or Cinder. It knows the place of noauth
+backends. For others it knows only the project, and only if the credentials give
+its ID; --clouds-file names the file with the credentials.
 
-Exit codes: 0 the policy is good; 1 it has mistakes, or volumes that exist could
-not be deleted, because their backend is missing or leads elsewhere; 2 wrong use, an unreadable file, a
-cluster that cannot be read, or mistakes in the file of --against.`,
+Exit codes: 0 the policy is good; 1 it has mistakes, or existing volumes could not
+be deleted because their backend is missing or leads elsewhere; 2 wrong use, an
+unreadable file, a cluster that cannot be read, or mistakes in the file of
+--against.`,
 		Example: `  standalone-cinder policy check policy.yaml
   standalone-cinder policy check --output json - < policy.yaml
   standalone-cinder policy check new.yaml --kubeconfig ~/.kube/config --against current.yaml`,
@@ -78,8 +81,8 @@ cluster that cannot be read, or mistakes in the file of --against.`,
 		ValidArgsFunction: completeFile,
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&options.kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster for which to say what the policy means; without it none is asked")
-	flags.StringVar(&options.against, "against", "", "policy `file` to compare with: only what changes is told; - for standard input")
+	flags.StringVar(&options.kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster to review the policy for; without it no cluster is read")
+	flags.StringVar(&options.against, "against", "", "policy `file` to compare with, to report only what changes; - for standard input")
 	flags.StringVar(&options.cloudsFile, "clouds-file", "", "clouds.yaml `file` with the projects of the policy's backends; without it none is read")
 	flags.StringVar(&options.ProvisionerName, "provisioner-name", from.ProvisionerName, "`name` under which the cluster's StorageClasses call the program")
 	outputFlag(cmd, &options.output)
@@ -90,7 +93,7 @@ cluster that cannot be read, or mistakes in the file of --against.`,
 	return cmd
 }
 
-// check refuses combinations of flags that cannot be meant.
+// check rejects combinations of flags that make no sense.
 func (o checkOptions) check(cmd *cobra.Command, file string) error {
 	if err := checkOutput(o.output); err != nil {
 		return err
@@ -117,7 +120,7 @@ func (o checkOptions) check(cmd *cobra.Command, file string) error {
 }
 
 func (o checkOptions) run(cmd *cobra.Command, file string) error {
-	r, p, err := check(file, cmd.InOrStdin())
+	r, p, err := check(file, cmd.InOrStdin(), o.Protocols)
 	if err != nil {
 		return &ExitError{Code: ExitUsage, Err: err}
 	}
@@ -145,23 +148,23 @@ func newReport(source string) report {
 	return report{Source: source, Errors: policy.ErrorList{}, Warnings: policy.ErrorList{}}
 }
 
-// failure is what the command ends with when the file has mistakes.
+// failure is the error of the command if the file has mistakes.
 func (r report) failure(code int) error {
 	return &ExitError{Code: code, Err: fmt.Errorf("%s has %s", r.Source, count(len(r.Errors), "mistake"))}
 }
 
 // readPolicy reads a policy; - is standard input.
-func readPolicy(file string, stdin io.Reader) (*policy.Policy, error) {
+func readPolicy(file string, stdin io.Reader, protocols mapping.Protocols) (*policy.Policy, error) {
 	if file == "-" {
-		return policy.Read(stdin, stdinName)
+		return policy.Read(stdin, stdinName, protocols)
 	}
-	return policy.Load(file)
+	return policy.Load(file, protocols)
 }
 
 // loadPolicy reads the policy that another command works with. Mistakes in it
 // are answered as policy check does.
-func loadPolicy(cmd *cobra.Command, file, output string) (*policy.Policy, error) {
-	p, err := readPolicy(file, cmd.InOrStdin())
+func loadPolicy(cmd *cobra.Command, file, output string, protocols mapping.Protocols) (*policy.Policy, error) {
+	p, err := readPolicy(file, cmd.InOrStdin(), protocols)
 	if err == nil {
 		return p, nil
 	}
@@ -183,9 +186,9 @@ func reportMistakes(cmd *cobra.Command, output, file string, err error, code int
 
 // check reads and checks a policy, which is nil if it has mistakes. An error
 // means that it could not be read.
-func check(file string, stdin io.Reader) (report, *policy.Policy, error) {
+func check(file string, stdin io.Reader, protocols mapping.Protocols) (report, *policy.Policy, error) {
 	r := newReport(file)
-	p, err := readPolicy(file, stdin)
+	p, err := readPolicy(file, stdin, protocols)
 	if errors.As(err, &r.Errors) {
 		return r, nil, nil
 	}

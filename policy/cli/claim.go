@@ -11,7 +11,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// claim is what is asked of the policy, with how it was put.
+// claim is a request to the policy and how it was given.
 type claim struct {
 	// source is the place of a manifest; empty for a claim from flags.
 	source string
@@ -25,8 +25,7 @@ type claim struct {
 }
 
 const (
-	// provisionerName is what the program answers to unless told otherwise
-	// with run --provisioner-name.
+	// provisionerName is the default of run --provisioner-name.
 	provisionerName = "openstack.org/standalone-cinder"
 
 	// cloneAnnotation asked the historic provisioner for a copy of a claim.
@@ -53,8 +52,7 @@ func parseAccessMode(text string) (string, bool) {
 	return "", false
 }
 
-// admissionNotes are about what the provisioner checks before it asks the
-// policy; this package only points it out.
+// admissionNotes point out what the provisioner checks before it asks the policy.
 func admissionNotes(modes []string) []string {
 	for _, mode := range modes {
 		if mode == string(corev1.ReadWriteMany) {
@@ -132,7 +130,7 @@ func readQuantity(flag, text string) (int64, error) {
 }
 
 // resolve turns the claims of manifests into requests. Labels and parameters
-// are those of the flags where the manifests lack the namespace or class.
+// come from the flags if the manifests lack the namespace or class.
 func (m manifests) resolve(p *policy.Policy, labels, parameters map[string]string) []claim {
 	// Without a selector in the policy, labels do not matter.
 	selected := slices.ContainsFunc(p.Tenants, func(t policy.Tenant) bool { return t.NamespaceSelector != nil })
@@ -199,7 +197,7 @@ func (m manifests) resolveClaim(manifest claimManifest, selected bool, labels, p
 		{object.Annotations[cloneAnnotation] != "", "the annotation " + cloneAnnotation},
 	} {
 		if outside.given {
-			note("the claim has %s, which the provisioner checks before it asks the policy, and refuses where it cannot be honored", outside.what)
+			note("the claim has %s, which the provisioner checks before it asks the policy, and rejects if it cannot be honored", outside.what)
 		}
 	}
 	if object.Spec.VolumeName != "" {

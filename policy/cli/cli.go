@@ -10,7 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/review"
 )
 
 // The exit codes of the policy commands.
@@ -54,14 +56,17 @@ func usageError(format string, args ...any) error {
 	return &ExitError{Code: ExitUsage, Err: fmt.Errorf(format, args...)}
 }
 
-// Options are what the policy command cannot do by itself.
+// Options provide what the policy command needs from the rest of the program.
 type Options struct {
 	// ReadCluster reads what exists in the cluster of a kubeconfig file. The
 	// commands need no cluster unless a flag asks for one.
-	ReadCluster func(ctx context.Context, kubeconfig, provisionerName string) (policy.Existing, error)
-	// Places says where a policy's backends lead, by name, as far as that is
-	// known without a request. An empty name of a clouds.yaml has none read.
-	Places func(p *policy.Policy, cloudsFile string) map[string]policy.Place
+	ReadCluster func(ctx context.Context, kubeconfig, provisionerName string) (review.Existing, error)
+	// Places returns the places that a policy's backends lead to, by name, as
+	// far as they are known without a request. If the name of the clouds.yaml
+	// is empty, none is read.
+	Places func(p *policy.Policy, cloudsFile string) map[string]review.Place
+	// Protocols are those that mappings may be about.
+	Protocols mapping.Protocols
 	// ProvisionerName is the default of --provisioner-name, that of the
 	// running program.
 	ProvisionerName string
@@ -80,18 +85,18 @@ func NewCommand(options Options) *cobra.Command {
 		RunE:          requireSubcommand,
 		// Files are for the subcommands.
 		ValidArgsFunction: cobra.NoFileCompletions,
-		// Cobra sets this only where it makes suggestions itself.
+		// Cobra sets this only if it makes suggestions itself.
 		SuggestionsMinimumDistance: 2,
 	}
 	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usageError("%s: %w (see %s --help)", c.CommandPath(), err, c.CommandPath())
 	})
-	cmd.AddCommand(newCheckCommand(options), newExplainCommand(), newTestCommand(), newSchemaCommand())
+	cmd.AddCommand(newCheckCommand(options), newExplainCommand(options), newTestCommand(options), newSchemaCommand(options))
 	return cmd
 }
 
-// requireSubcommand answers a call with no subcommand or an unknown one; cobra
-// would print the help and succeed.
+// requireSubcommand rejects a call with no subcommand or an unknown one. Cobra would
+// print the help and succeed.
 func requireSubcommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return usageError("%s needs a subcommand (see %s --help)", cmd.CommandPath(), cmd.CommandPath())

@@ -7,25 +7,26 @@ import (
 	"testing"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/review"
 )
 
 // documented is what exists in the cluster of the documentation.
-func documented() policy.Existing {
-	claim := func(namespace, name string, gib int64, volume string) policy.ExistingClaim {
-		return policy.ExistingClaim{
+func documented() review.Existing {
+	claim := func(namespace, name string, gib int64, volume string) review.Claim {
+		return review.Claim{
 			Request: policy.Request{Namespace: namespace, StorageClass: "fast", Bytes: gib << 30},
 			Name:    name, UID: name, ClassExists: true, Bound: volume != "", Volume: volume,
 		}
 	}
-	volume := func(name, claim, backend string, gib int64) policy.ExistingVolume {
-		return policy.ExistingVolume{Name: name, ClaimUID: claim, Tenant: "team-a", StorageClass: "fast", Backend: backend, Cluster: "prod-eu-1", GiB: gib}
+	volume := func(name, claim, backend string, gib int64) review.Volume {
+		return review.Volume{Name: name, ClaimUID: claim, Tenant: "team-a", StorageClass: "fast", Backend: backend, Cluster: "prod-eu-1", GiB: gib}
 	}
-	return policy.Existing{
-		Claims: []policy.ExistingClaim{
+	return review.Existing{
+		Claims: []review.Claim{
 			claim("team-a", "orders", 100, "pvc-0a41"), claim("team-a-old", "archive", 60, "pvc-77e0"), claim("shop", "data", 50, "pvc-c5d2"),
 			claim("team-a", "cache", 10, ""), claim("team-a-new", "scratch", 4, ""),
 		},
-		Volumes: []policy.ExistingVolume{
+		Volumes: []review.Volume{
 			volume("pvc-0a41", "orders", "gold", 100), volume("pvc-77e0", "archive", "silver", 60), volume("pvc-c5d2", "data", "gold", 30), volume("pvc-e9b3", "gone", "silver", 5),
 		},
 	}
@@ -68,7 +69,7 @@ func TestDocumentationIsTrue(t *testing.T) {
 		}
 	})
 	t.Run("kinds", func(t *testing.T) {
-		for _, kind := range policy.FindingKinds() {
+		for _, kind := range review.FindingKinds() {
 			if !strings.Contains(string(text), "`"+string(kind)+"`") {
 				t.Errorf("the kind %s is not explained", kind)
 			}

@@ -8,11 +8,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
 // explainOptions are the flags of policy explain.
 type explainOptions struct {
+	protocols mapping.Protocols
+
 	policy string
 	output string
 	claim  claimFlags
@@ -20,32 +23,32 @@ type explainOptions struct {
 	used   []string
 }
 
-func newExplainCommand() *cobra.Command {
-	var options explainOptions
+func newExplainCommand(from Options) *cobra.Command {
+	options := explainOptions{protocols: from.Protocols}
 	cmd := &cobra.Command{
 		Use:   "explain --policy FILE (--namespace NS --storage-class SC --size SIZE | MANIFEST...)",
 		Short: "Say what a policy decides about claims, and why",
 		Long: `Say what a policy decides about claims, and why: which tenant and rule apply and
-why the others do not, the volume that would be made, the backends in the order
-in which they are tried, what each is told about the nodes, and the quotas.
-It is the decision of the running program, made without a cluster.
+why the others do not, the volume that would be created, the backends in the order
+in which they are tried, the connector that each gets, and the quotas. The
+running program decides in the same way. The command needs no cluster.
 
-The claim is described by flags, or given as YAML manifests in files (- is
-standard input). Manifests are read as kubectl apply does: every
-PersistentVolumeClaim is explained, with the labels of its Namespace and the
-parameters of its StorageClass where they are among the manifests.
+Describe the claim with flags, or give YAML manifests in files (- is standard
+input). The command reads manifests as kubectl apply does, and explains every
+PersistentVolumeClaim, with the labels of its Namespace and the parameters of its
+StorageClass if they are among the manifests.
 
-Quotas depend on what exists already. Say it with --used, once for each tenant,
+Quotas depend on what is already used. Give it with --used, once for each tenant,
 rule or backend:
   --used tenant=team-a,volumes=18,gigabytes=480
   --used backend=gold,volumes=4999
   --used 'rule=tenants[0].classes[1],gigabytes=50'
-What is not said counts as nothing. Of several claims each one that is granted
+Everything else counts as unused. If there are several claims, each granted one
 counts for those after it.
 
 Exit codes: 0 the claims are explained, granted or not; 1 the policy has
-mistakes, which are listed; 2 wrong use or an unreadable file. To have a denial
-fail a pipeline, use policy test.`,
+mistakes, which are listed; 2 wrong use or an unreadable file. To make a pipeline
+fail on a denial, use policy test.`,
 		Example: `  standalone-cinder policy explain --policy policy.yaml --namespace team-a --storage-class fast --size 10Gi
   kubectl get ns,sc,pvc -n team-a -o yaml | standalone-cinder policy explain --policy policy.yaml -`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -57,15 +60,15 @@ fail a pipeline, use policy test.`,
 	flags := cmd.Flags()
 	flags.StringVar(&options.policy, "policy", "", "policy `file`; - for standard input")
 	flags.StringArrayVar(&options.files, "manifests", nil, "`file` of YAML manifests; - for standard input; may be repeated")
-	flags.StringVarP(&options.claim.namespace, "namespace", "n", "", "`namespace` of the claim; of manifests, the one for claims that name none (default \"default\")")
-	flags.StringToStringVar(&options.claim.namespaceLabels, "namespace-labels", nil, "labels of the namespace, as `KEY=VALUE,...`; for manifests, where its Namespace is not among them")
+	flags.StringVarP(&options.claim.namespace, "namespace", "n", "", "`namespace` of the claim; with manifests, of claims that name none (default \"default\")")
+	flags.StringToStringVar(&options.claim.namespaceLabels, "namespace-labels", nil, "labels of the namespace, as `KEY=VALUE,...`; with manifests, if its Namespace is not among them")
 	flags.StringVar(&options.claim.storageClass, "storage-class", "", "`name` of the claim's StorageClass")
-	flags.StringArrayVar(&options.claim.parameters, "parameter", nil, "parameter of the StorageClass, as `KEY=VALUE`; may be repeated; for manifests, where the StorageClass is not among them")
+	flags.StringArrayVar(&options.claim.parameters, "parameter", nil, "parameter of the StorageClass, as `KEY=VALUE`; may be repeated; with manifests, if the StorageClass is not among them")
 	flags.StringVar(&options.claim.size, "size", "", "`size` that the claim asks for, such as 10Gi")
 	flags.StringVar(&options.claim.limit, "limit", "", "largest `size` that the claim allows (its resources.limits.storage)")
 	flags.StringVar(&options.claim.volumeMode, "volume-mode", string(policy.Filesystem), "volume `mode` of the claim: Filesystem or Block")
 	flags.StringSliceVar(&options.claim.accessModes, "access-mode", nil, "access `mode` of the claim: RWO, ROX, RWX or RWOP; may be repeated")
-	flags.StringArrayVar(&options.used, "used", nil, "what a quota `scope` holds already; may be repeated (see above)")
+	flags.StringArrayVar(&options.used, "used", nil, "usage of a quota `scope`; may be repeated (see above)")
 	outputFlag(cmd, &options.output)
 	completeValues(cmd, "volume-mode", string(policy.Filesystem), string(policy.Block))
 	completeValues(cmd, "access-mode", "RWO", "ROX", "RWX", "RWOP")
@@ -84,7 +87,7 @@ func (o explainOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	p, err := loadPolicy(cmd, o.policy, o.output)
+	p, err := loadPolicy(cmd, o.policy, o.output, o.protocols)
 	if err != nil {
 		return err
 	}
@@ -102,7 +105,7 @@ func (o explainOptions) run(cmd *cobra.Command) error {
 	return answer(cmd, o.output, e)
 }
 
-// check refuses combinations of flags that cannot be meant.
+// check rejects combinations of flags that make no sense.
 func (o explainOptions) check(cmd *cobra.Command) error {
 	if err := checkOutput(o.output); err != nil {
 		return err

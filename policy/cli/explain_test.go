@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
@@ -50,7 +51,7 @@ func TestExplain(t *testing.T) {
 // TestExplainDecidesAsTheDaemon compares the explanation with what the policy
 // decides for the same claim.
 func TestExplainDecidesAsTheDaemon(t *testing.T) {
-	p, err := policy.Load(testPolicy)
+	p, err := policy.Load(testPolicy, mappers.BuiltIn().Describe())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +157,7 @@ func TestManifestsAsKubectlAppliesThem(t *testing.T) {
 			": an empty storageClassName keeps the claim from being provisioned: it waits for a PersistentVolume made by hand"},
 		"a claim for a certain volume": {strings.Replace(simpleClaim, "spec: {", "spec: {volumeName: pv-1, selector: {}, ", 1), []string{"--namespace-labels", "a=b", "--parameter", "type=x"},
 			func(e claimExplanation) string { return strings.Join(e.Notes, "|") },
-			"the claim has spec.selector, which the provisioner checks before it asks the policy, and refuses where it cannot be honored|spec.volumeName binds the claim to the PersistentVolume pv-1; nothing is provisioned for it"},
+			"the claim has spec.selector, which the provisioner checks before it asks the policy, and rejects if it cannot be honored|spec.volumeName binds the claim to the PersistentVolume pv-1; nothing is provisioned for it"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -14,7 +14,7 @@ type explanation struct {
 	// Ignored names objects of manifests that are no concern of a policy.
 	Ignored []string `json:"ignored,omitempty"`
 
-	// assumed says that nothing was said about what is in use.
+	// assumed means that no usage was given.
 	assumed bool
 }
 
@@ -41,7 +41,7 @@ type claimExplanation struct {
 
 	Granted bool          `json:"granted"`
 	Denial  *placedDenial `json:"denial,omitempty"`
-	// Tenant and Rule are what the claim falls under, also when it is denied.
+	// Tenant and Rule are those that apply to the claim, even if it is denied.
 	Tenant string `json:"tenant,omitempty"`
 	Rule   string `json:"rule,omitempty"`
 
@@ -64,7 +64,7 @@ type placedDenial struct {
 	Line int `json:"line,omitempty"`
 }
 
-// volume is what would be made, and which of it the rule dictates.
+// volume is the volume that would be created, and what the rule fixes of it.
 type volume struct {
 	policy.VolumeProperties
 	// Fixed names the properties that the rule sets and that a StorageClass
@@ -102,7 +102,7 @@ type step struct {
 	Detail  string  `json:"detail"`
 }
 
-// backendStep is a backend with what it is told about the nodes.
+// backendStep is a backend with the connector that describes the nodes to it.
 type backendStep struct {
 	step
 	Connector policy.Connector `json:"connector"`
@@ -187,7 +187,7 @@ func (e *claimExplanation) addStep(p *policy.Policy, s policy.TraceStep) {
 }
 
 // addUnreachedRules adds the tenant's rules after the one that decided, which
-// the decision has not looked at.
+// the decision has not considered.
 func (e *claimExplanation) addUnreachedRules(p *policy.Policy) {
 	for _, tenant := range p.Tenants {
 		if tenant.Name != e.Tenant {
@@ -196,7 +196,7 @@ func (e *claimExplanation) addUnreachedRules(p *policy.Policy) {
 		for _, class := range tenant.Classes[len(e.Rules):] {
 			e.Rules = append(e.Rules, step{
 				Path: class.Path(), Line: p.Line(class.Path()), Name: "[" + strings.Join(class.StorageClasses, ", ") + "]",
-				Outcome: notReached, Detail: "not looked at, because an earlier rule decided",
+				Outcome: notReached, Detail: "not considered, because an earlier rule decided",
 			})
 		}
 	}

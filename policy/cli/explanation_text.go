@@ -51,15 +51,15 @@ func (e explanation) text(to io.Writer) error {
 	return err
 }
 
-// inUse says what is taken to be in use where nothing was said about it.
+// inUse describes the usage that is assumed if none was given.
 func (e explanation) inUse(claim int) string {
 	switch {
 	case !e.assumed:
 		return ""
 	case claim == 0:
-		return "; nothing is taken to be in use, say what is with --used"
+		return "; nothing is assumed to be in use; give usage with --used"
 	}
-	return "; only what is granted above is taken to be in use, say what else is with --used"
+	return "; only what is granted above is assumed to be in use; give other usage with --used"
 }
 
 func (e claimExplanation) text(w *textWriter, source, inUse string) {
@@ -215,7 +215,7 @@ func (e claimExplanation) writeBackends(w *textWriter) {
 	w.table("  ", rows)
 }
 
-// describeConnector is what Cinder is told about the nodes.
+// describeConnector describes the connector that Cinder gets.
 func describeConnector(c policy.Connector) string {
 	parts := []string{"host " + c.Host, "initiator made from the cluster's id"}
 	if c.Initiator != "" {

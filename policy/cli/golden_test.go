@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // golden compares with a file in testdata.
 func golden(t *testing.T, name, got string) {
@@ -24,6 +24,6 @@ func golden(t *testing.T, name, got string) {
 		t.Fatal(err)
 	}
 	if got != string(want) {
-		t.Errorf("%s differs (go test -update writes it anew)\n got:\n%s\nwant:\n%s", file, got, want)
+		t.Errorf("%s differs (go test -update rewrites it)\n got:\n%s\nwant:\n%s", file, got, want)
 	}
 }

@@ -29,8 +29,7 @@ func checkOutput(output string) error {
 // texter is an answer that people can read; its exported fields are the JSON.
 type texter interface{ text(io.Writer) error }
 
-// answer prints in the format that was asked for. An answer that is lost must
-// not pass for success.
+// answer prints in the requested format. If it cannot print, the command fails.
 func answer(cmd *cobra.Command, output string, a texter) error {
 	var err error
 	if output == outputJSON {
@@ -66,8 +65,8 @@ func completeFile(_ *cobra.Command, args []string, _ string) ([]cobra.Completion
 	return yamlExtensions, cobra.ShellCompDirectiveFilterFileExt
 }
 
-// completeValues offers the values that a flag can have, none for those that
-// nobody can guess; then at least no files are offered.
+// completeValues offers the values that a flag can have. If they are unknown, it
+// offers none, and at least no files.
 func completeValues(cmd *cobra.Command, flag string, values ...cobra.Completion) {
 	mustComplete(cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
 }

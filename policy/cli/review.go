@@ -8,28 +8,29 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/review"
 )
 
-// review is what policy check says about a cluster.
-type review struct {
+// clusterReview is what policy check says about a cluster.
+type clusterReview struct {
 	// Kubeconfig and Provisioner say what was asked about, Against which
 	// policy the answer is compared with.
 	Kubeconfig  string          `json:"kubeconfig"`
 	Provisioner string          `json:"provisioner"`
 	Against     *policyIdentity `json:"against,omitempty"`
-	policy.Review
+	review.Review
 
 	source string
 }
 
 // review reads the cluster and asks the policy about it. The file to compare
-// with is read first: a mistake in it is told sooner than a cluster answers.
-func (o checkOptions) review(cmd *cobra.Command, p *policy.Policy) (*review, error) {
-	r := &review{Kubeconfig: o.kubeconfig, Provisioner: o.ProvisionerName, source: p.Source}
+// with is read first, because that is faster than reading the cluster.
+func (o checkOptions) review(cmd *cobra.Command, p *policy.Policy) (*clusterReview, error) {
+	r := &clusterReview{Kubeconfig: o.kubeconfig, Provisioner: o.ProvisionerName, source: p.Source}
 	var earlier *policy.Policy
 	if o.against != "" {
 		var err error
-		if earlier, err = readPolicy(o.against, cmd.InOrStdin()); err != nil {
+		if earlier, err = readPolicy(o.against, cmd.InOrStdin(), o.Protocols); err != nil {
 			return nil, reportMistakes(cmd, o.output, o.against, err, ExitUsage)
 		}
 		r.Against = &policyIdentity{earlier.Source, earlier.Revision()}
@@ -40,38 +41,38 @@ func (o checkOptions) review(cmd *cobra.Command, p *policy.Policy) (*review, err
 	}
 	existing.Places = o.Places(p, o.cloudsFile)
 	if earlier == nil {
-		r.Review = p.Review(existing)
+		r.Review = review.Of(p, existing)
 		return r, nil
 	}
 	before := existing
 	before.Places = o.Places(earlier, o.cloudsFile)
-	r.Review = p.ReviewSince(earlier, existing, before)
+	r.Review = review.Change(earlier, p, before, existing)
 	return r, nil
 }
 
 // headings say what the findings of a kind have in common.
-var headings = map[policy.FindingKind]string{
-	policy.BackendGone:         "volumes that cannot be deleted",
-	policy.BackendElsewhere:    "volumes that would be looked for where they are not",
-	policy.BackendChanged:      "volumes that may be looked for where they are not",
-	policy.RetainedBackendGone: "retained volumes without their backend",
-	policy.ClusterChanged:      "volumes of another cluster's id",
-	policy.DamagedVolume:       "volumes that cannot be deleted under any policy",
-	policy.TenantGone:          "volumes that no tenant's quota counts",
-	policy.RuleGone:            "volumes that no rule's quota counts",
-	policy.OverQuota:           "limits that are exceeded already",
-	policy.NewlyDenied:         "claims with a volume that would be denied today; they keep it",
-	policy.MovedTenant:         "claims whose volume counts for another tenant; it goes on doing so",
-	policy.StorageClassGone:    "pending claims without a StorageClass",
-	policy.PendingDenied:       "pending claims that are denied",
-	policy.PendingGranted:      "pending claims that are granted",
+var headings = map[review.FindingKind]string{
+	review.BackendGone:         "volumes that cannot be deleted",
+	review.BackendElsewhere:    "volumes whose backend leads to another place",
+	review.BackendChanged:      "volumes whose backend may lead to another place",
+	review.RetainedBackendGone: "retained volumes without their backend",
+	review.ClusterChanged:      "volumes of another cluster's id",
+	review.DamagedVolume:       "volumes that cannot be deleted under any policy",
+	review.TenantGone:          "volumes that no tenant's quota counts",
+	review.RuleGone:            "volumes that no rule's quota counts",
+	review.OverQuota:           "limits that are exceeded already",
+	review.NewlyDenied:         "claims with a volume that would be denied today; they keep it",
+	review.MovedTenant:         "claims whose volume counts for another tenant; it goes on doing so",
+	review.StorageClassGone:    "pending claims without a StorageClass",
+	review.PendingDenied:       "pending claims that are denied",
+	review.PendingGranted:      "pending claims that are granted",
 }
 
 // maxShown is how many findings of a kind the text has; a policy may deny the
 // claims of a thousand namespaces for one reason.
 const maxShown = 10
 
-func (r *review) text(to io.Writer) error {
+func (r *clusterReview) text(to io.Writer) error {
 	w := bufio.NewWriter(to)
 	looked := fmt.Sprintf("%s and %s of %s", count(r.Claims, "claim"), count(r.Volumes, "PersistentVolume"), r.Provisioner)
 	compared := ""
@@ -95,18 +96,18 @@ func (r *review) text(to io.Writer) error {
 	}
 	for _, findings := range kinds {
 		fmt.Fprintf(w, "\n%s\n", findings[0].Kind)
-		writeFindings(w, r.source, findings, func(f policy.Finding) string { return f.Subject })
+		writeFindings(w, r.source, findings, func(f review.Finding) string { return f.Subject })
 	}
 	if len(r.Ended) > 0 {
 		fmt.Fprintln(w, "\nno longer")
-		writeFindings(w, r.Against.Source, r.Ended, func(f policy.Finding) string { return string(f.Kind) + " " + f.Subject })
+		writeFindings(w, r.Against.Source, r.Ended, func(f review.Finding) string { return string(f.Kind) + " " + f.Subject })
 	}
 	return w.Flush()
 }
 
 // group splits findings, which are sorted by kind.
-func group(findings []policy.Finding) [][]policy.Finding {
-	var kinds [][]policy.Finding
+func group(findings []review.Finding) [][]review.Finding {
+	var kinds [][]review.Finding
 	for i, f := range findings {
 		if i == 0 || f.Kind != findings[i-1].Kind {
 			kinds = append(kinds, nil)
@@ -116,7 +117,7 @@ func group(findings []policy.Finding) [][]policy.Finding {
 	return kinds
 }
 
-func writeFindings(w io.Writer, source string, findings []policy.Finding, subject func(policy.Finding) string) {
+func writeFindings(w io.Writer, source string, findings []review.Finding, subject func(review.Finding) string) {
 	for i, f := range findings {
 		if i == maxShown {
 			fmt.Fprintf(w, "  and %d more (--output json has all)\n", len(findings)-maxShown)

@@ -8,31 +8,34 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/review"
 )
 
 // testOptions know no cluster.
 var testOptions = Options{
+	Protocols:       mappers.BuiltIn().Describe(),
 	ProvisionerName: "cinder.example",
-	ReadCluster: func(context.Context, string, string) (policy.Existing, error) {
-		return policy.Existing{}, errors.New("no cluster in this test")
+	ReadCluster: func(context.Context, string, string) (review.Existing, error) {
+		return review.Existing{}, errors.New("no cluster in this test")
 	},
-	Places: func(*policy.Policy, string) map[string]policy.Place {
-		return map[string]policy.Place{"gold": {Endpoint: "http://new:8776/v3", Project: "b"}}
+	Places: func(*policy.Policy, string) map[string]review.Place {
+		return map[string]review.Place{"gold": {Endpoint: "http://new:8776/v3", Project: "b"}}
 	},
 }
 
 // clusterWith is a cluster that has these claims and volumes.
-func clusterWith(existing policy.Existing) Options {
+func clusterWith(existing review.Existing) Options {
 	options := testOptions
-	options.ReadCluster = func(context.Context, string, string) (policy.Existing, error) { return existing, nil }
+	options.ReadCluster = func(context.Context, string, string) (review.Existing, error) { return existing, nil }
 	return options
 }
 
 // reviewed has something for every kind of finding, under testdata/policy.yaml.
-func reviewed() policy.Existing {
-	claim := func(namespace, name, class string, gib int64, bound bool) policy.ExistingClaim {
-		c := policy.ExistingClaim{
+func reviewed() review.Existing {
+	claim := func(namespace, name, class string, gib int64, bound bool) review.Claim {
+		c := review.Claim{
 			Request: policy.Request{Namespace: namespace, StorageClass: class, Bytes: gib << 30},
 			Name:    name, UID: name, ClassExists: class != "missing", Bound: bound,
 		}
@@ -41,22 +44,22 @@ func reviewed() policy.Existing {
 		}
 		return c
 	}
-	volume := func(name, tenant, class, backend, cluster string) policy.ExistingVolume {
-		return policy.ExistingVolume{Name: "pv-" + name, ClaimUID: name, Tenant: tenant, StorageClass: class, Backend: backend, Cluster: cluster, GiB: 100}
+	volume := func(name, tenant, class, backend, cluster string) review.Volume {
+		return review.Volume{Name: "pv-" + name, ClaimUID: name, Tenant: tenant, StorageClass: class, Backend: backend, Cluster: cluster, GiB: 100}
 	}
 	retained := volume("kept", "team-a", "fast", "bronze", "here")
 	retained.Retain = true
 	odd := volume("odd", "team-a", "unheard-of", "gold", "here")
-	odd.Place = policy.Place{Endpoint: "http://old:8776/v3", Project: "a"}
+	odd.Place = review.Place{Endpoint: "http://old:8776/v3", Project: "a"}
 	damaged := volume("damaged", "team-a", "fast", "", "here")
 	damaged.Damage = "PersistentVolume pv-damaged: annotation standalone-cinder.openstack.org/backend is missing; nothing is deleted until it is put right"
-	existing := policy.Existing{
+	existing := review.Existing{
 		Cluster: "here",
-		Claims: []policy.ExistingClaim{
+		Claims: []review.Claim{
 			claim("team-a", "moved", "fast", 100, true), claim("stranger", "denied", "fast", 100, true),
 			claim("team-a", "waits", "missing", 1, false), claim("team-a", "too-much", "fast", 1, false), claim("stranger", "nobody", "fast", 1, false),
 		},
-		Volumes: []policy.ExistingVolume{
+		Volumes: []review.Volume{
 			retained, damaged, volume("elsewhere", "team-a", "fast", "gold", "there"), volume("gone", "team-z", "fast", "gold", "here"),
 			odd, volume("moved", "team-b", "any", "gold", "here"), volume("denied", "team-a", "fast", "gold", "here"),
 		},
@@ -74,12 +77,12 @@ func TestCheckOfACluster(t *testing.T) {
 	const file = "testdata/review.yaml"
 	for name, test := range map[string]struct {
 		args     []string
-		existing policy.Existing
+		existing review.Existing
 		err      string
 		code     int
 	}{
 		"review-all-kinds":    {[]string{"check", file, "--kubeconfig", "prod.conf"}, reviewed(), file + " leaves volumes that cannot be deleted: 2 findings", ExitFailed},
-		"review-nothing":      {[]string{"check", file, "--kubeconfig", "prod.conf"}, policy.Existing{Cluster: "here", Claims: reviewed().Claims[:0], Volumes: reviewed().Volumes[6:7]}, "", ExitOK},
+		"review-nothing":      {[]string{"check", file, "--kubeconfig", "prod.conf"}, review.Existing{Cluster: "here", Claims: reviewed().Claims[:0], Volumes: reviewed().Volumes[6:7]}, "", ExitOK},
 		"review-against":      {[]string{"check", file, "--kubeconfig", "prod.conf", "--against", "testdata/review-old.yaml"}, reviewed(), "", ExitOK},
 		"review-against-back": {[]string{"check", "testdata/review-old.yaml", "--kubeconfig", "prod.conf", "--against", file}, reviewed(), "", ExitOK},
 		"review-against-same": {[]string{"check", file, "--kubeconfig", "prod.conf", "--against", file}, reviewed(), "", ExitOK},
@@ -101,26 +104,26 @@ func TestCheckOfACluster(t *testing.T) {
 
 // TestEveryKindOfFindingHasAHeading, and reviewed has each of them.
 func TestEveryKindOfFindingHasAHeading(t *testing.T) {
-	p, err := policy.Load("testdata/review.yaml")
+	p, err := policy.Load("testdata/review.yaml", mappers.BuiltIn().Describe())
 	if err != nil {
 		t.Fatal(err)
 	}
-	earlier, err := policy.Load("testdata/review-old.yaml")
+	earlier, err := policy.Load("testdata/review-old.yaml", mappers.BuiltIn().Describe())
 	if err != nil {
 		t.Fatal(err)
 	}
 	existing := reviewed()
 	existing.Places = testOptions.Places(p, "")
-	found := map[policy.FindingKind]bool{}
-	for _, f := range append(p.Review(existing).Findings, p.ReviewSince(earlier, existing, existing).Findings...) {
+	found := map[review.FindingKind]bool{}
+	for _, f := range append(review.Of(p, existing).Findings, review.Change(earlier, p, existing, existing).Findings...) {
 		found[f.Kind] = true
 	}
-	for _, kind := range policy.FindingKinds() {
+	for _, kind := range review.FindingKinds() {
 		if !found[kind] {
 			t.Errorf("nothing of kind %s is found", kind)
 		}
 	}
-	for _, kind := range policy.FindingKinds() {
+	for _, kind := range review.FindingKinds() {
 		if headings[kind] == "" {
 			t.Errorf("%s has no heading", kind)
 		}
@@ -145,9 +148,9 @@ func TestTheClusterIsAskedOnlyIfAFlagSaysSo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var asked []string
 			options := testOptions
-			options.ReadCluster = func(_ context.Context, kubeconfig, provisionerName string) (policy.Existing, error) {
+			options.ReadCluster = func(_ context.Context, kubeconfig, provisionerName string) (review.Existing, error) {
 				asked = append(asked, kubeconfig+" "+provisionerName)
-				return policy.Existing{}, nil
+				return review.Existing{}, nil
 			}
 			runWith(options, test.stdin, test.args...)
 			if !slices.Equal(asked, test.asked) {
@@ -205,7 +208,7 @@ func TestCheckOfAClusterGoesWrong(t *testing.T) {
 // TestInterruptedReading: the command hands its context on.
 func TestInterruptedReading(t *testing.T) {
 	options := testOptions
-	options.ReadCluster = func(ctx context.Context, _, _ string) (policy.Existing, error) { return policy.Existing{}, ctx.Err() }
+	options.ReadCluster = func(ctx context.Context, _, _ string) (review.Existing, error) { return review.Existing{}, ctx.Err() }
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	cmd := NewCommand(options)

@@ -10,16 +10,17 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-func newTestCommand() *cobra.Command {
+func newTestCommand(options Options) *cobra.Command {
 	var policyFile, output string
 	cmd := &cobra.Command{
 		Use:   "test FILE",
-		Short: "Compare what a policy decides with what is expected of it",
-		Long: `Compare what a policy decides with what is expected of it. FILE is a table of
-claims with expectations; - is standard input:
+		Short: "Compare the decisions of a policy with expected ones",
+		Long: `Compare the decisions of a policy with expected ones. FILE is a table of claims
+with expectations; - is standard input:
 
   apiVersion: standalone-cinder.openstack.org/v1alpha1
   kind: PolicyTest
@@ -32,10 +33,10 @@ claims with expectations; - is standard input:
       claim: {namespace: stranger, storageClass: fast, size: 10Gi}
       expect: {denied: NoMatchingTenant}
 
-Only what an expectation gives is compared; without denied the claim must be
-granted. What differs is shown with - for expected and + for decided.
+The command compares only what an expectation gives. Without denied, the claim
+must be granted. It shows differences with - for expected and + for decided.
 
-Exit codes: 0 all is as expected; 1 something is not, or the policy has
+Exit codes: 0 all decisions are as expected; 1 some are not, or the policy has
 mistakes, which are listed; 2 wrong use, an unreadable file, or mistakes in FILE.`,
 		Example: `  standalone-cinder policy test policy.test.yaml
   standalone-cinder policy test --policy new-policy.yaml policy.test.yaml`,
@@ -46,7 +47,7 @@ mistakes, which are listed; 2 wrong use, an unreadable file, or mistakes in FILE
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runTests(cmd, args[0], policyFile, output)
+			return runTests(cmd, args[0], policyFile, output, options.Protocols)
 		},
 		ValidArgsFunction: completeFile,
 	}
@@ -56,7 +57,7 @@ mistakes, which are listed; 2 wrong use, an unreadable file, or mistakes in FILE
 	return cmd
 }
 
-func runTests(cmd *cobra.Command, file, policyFile, output string) error {
+func runTests(cmd *cobra.Command, file, policyFile, output string, protocols mapping.Protocols) error {
 	if err := checkOutput(output); err != nil {
 		return err
 	}
@@ -73,7 +74,7 @@ func runTests(cmd *cobra.Command, file, policyFile, output string) error {
 		}
 		policyFile = tests.ResolvePolicy()
 	}
-	p, err := loadPolicy(cmd, policyFile, output)
+	p, err := loadPolicy(cmd, policyFile, output, protocols)
 	if err != nil {
 		return err
 	}
@@ -106,7 +107,7 @@ type testReport struct {
 // testResult is what came of one test.
 type testResult struct {
 	Name string `json:"name"`
-	// Line is where the test begins in its file.
+	// Line is the line in the file where the test begins.
 	Line        int          `json:"line"`
 	Passed      bool         `json:"passed"`
 	Differences []difference `json:"differences"`
@@ -231,7 +232,7 @@ func (c *comparison) compare(expect policy.TestExpectation, d decided) {
 	}
 }
 
-// text compares values that are expected only where they are not empty.
+// text compares values that are expected only if they are not empty.
 func (c *comparison) text(field, expected, decided string) {
 	if expected == "" || expected == decided {
 		return

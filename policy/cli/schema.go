@@ -5,19 +5,19 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/schema"
 )
 
-func newSchemaCommand() *cobra.Command {
+func newSchemaCommand(options Options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "schema",
 		Short: "Print the JSON Schema of policy files, for editors",
-		Long: `Print the JSON Schema of policy files. With it an editor completes keys, shows
-what they mean, and marks most mistakes while they are typed. Editors with
+		Long: `Print the JSON Schema of policy files. With it, an editor completes keys, shows
+what they mean, and marks most mistakes as you type. Editors with
 yaml-language-server find it by a first line such as
   # yaml-language-server: $schema=policy.schema.json
-What a schema cannot express, such as a backend that does not exist, only
-policy check finds.`,
+Only policy check finds what a schema cannot express, such as a backend that does
+not exist.`,
 		Example: "  standalone-cinder policy schema > policy.schema.json",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -26,7 +26,7 @@ policy check finds.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if _, err := cmd.OutOrStdout().Write(policy.Schema()); err != nil {
+			if _, err := cmd.OutOrStdout().Write(schema.JSON(options.Protocols)); err != nil {
 				return &ExitError{Code: ExitUsage, Err: fmt.Errorf("write the schema: %w", err)}
 			}
 			return nil

@@ -59,8 +59,8 @@ func (d *Document) spend(n *yaml.Node) bool {
 	return false
 }
 
-// pairs calls visit for each key of a mapping with its value, and reports keys
-// that are no strings, are given twice, or have no value.
+// pairs calls visit for each key of a mapping with its value, and reports keys that
+// are not strings, are given twice, or have no value.
 func (d *Document) pairs(n *yaml.Node, path string, visit func(key string, keyNode, value *yaml.Node)) {
 	first := map[string]int{}
 	for i := 0; i+1 < len(n.Content) && !d.exhausted; i += 2 {
@@ -71,7 +71,7 @@ func (d *Document) pairs(n *yaml.Node, path string, visit func(key string, keyNo
 		at := Position{key.Line, key.Column}
 		switch {
 		case key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge":
-			d.unreadable(key, path, "merge keys (<<) are not supported; write the keys out, so that each stands where it counts")
+			d.unreadable(key, path, "merge keys (<<) are not supported; write out the keys in every place")
 			continue
 		case key.Kind != yaml.ScalarNode || key.ShortTag() != "!!str":
 			d.unreadable(key, path, "a key must be a string, not %s; put it in quotes", describe(key))
@@ -128,8 +128,8 @@ func (d *Document) decodeStruct(n *yaml.Node, v reflect.Value, path string) {
 			remedy = "; " + where
 		}
 		d.errorAt(Position{keyNode.Line, keyNode.Column}, Child(path, key), fmt.Sprintf("unknown key %q%s", key, remedy))
-		// What stands under a misspelled key is read all the same, so that its
-		// mistakes are found at once and it is not reported as missing.
+		// The value of a misspelled key is read anyway, so that its mistakes are
+		// found at once and it is not reported as missing.
 		if near && !hasKey(n, meant) {
 			read(meant, value)
 		}
@@ -168,8 +168,8 @@ func (d *Document) decodeList(n *yaml.Node, v reflect.Value, path string) {
 		d.unreadable(n, path, "must be a list, not %s; begin each entry with a hyphen", describe(n))
 		return
 	}
-	// Every element gets its place in the list, also one that cannot be
-	// read, so that indices in paths are those of the file.
+	// Every element gets its place in the list, even if it cannot be read, so
+	// that indices in paths are those of the file.
 	v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
 	for i, item := range n.Content {
 		if d.exhausted {
@@ -225,8 +225,8 @@ func (d *Document) decodeScalar(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
-// describeBool also shows the words that other versions of YAML take for true
-// or false.
+// describeBool also shows the words that mean true or false in other versions of
+// YAML.
 func describeBool(n *yaml.Node) string {
 	switch strings.ToLower(n.Value) {
 	case "yes", "no", "on", "off", "true", "false":
@@ -235,7 +235,7 @@ func describeBool(n *yaml.Node) string {
 	return describe(n)
 }
 
-// describeNumber also shows the value where it is a number of another kind.
+// describeNumber also shows the value if it is another kind of number.
 func describeNumber(n *yaml.Node) string {
 	if n.Kind == yaml.ScalarNode && (n.ShortTag() == "!!int" || n.ShortTag() == "!!float") {
 		return n.Value

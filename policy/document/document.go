@@ -1,4 +1,4 @@
-// Package document reads YAML files strictly, and says of every mistake where it
+// Package document reads YAML files strictly, and reports for every mistake where it
 // is. The Go types that are filled in are the schema: whatever they do not know is
 // a mistake.
 package document
@@ -16,22 +16,22 @@ import (
 // rules each make some 30,000 values.
 const maxNodes = 100_000
 
-// Position is where something stands in a file, counted from 1.
+// Position is a position in a file, counted from 1.
 type Position struct{ Line, Column int }
 
-// Options say what kind of file is read.
+// Options describe the kind of file.
 type Options struct {
 	// Source names the file in errors.
 	Source string
-	// Noun is what such a file is called in sentences, TooLarge what is said about
-	// one beyond MaxSize, and APIVersion what it begins with.
+	// Noun is the name of such a file in sentences, TooLarge the error about a file
+	// larger than MaxSize, and APIVersion the first value of the file.
 	Noun, TooLarge, APIVersion string
-	// Misplaced says of an unknown key of a type where it belongs, or what it is
-	// called there; empty if that is not known.
+	// Misplaced returns a hint about an unknown key of a type: where it belongs, or
+	// its right name. It is empty if there is none.
 	Misplaced func(typeName, key string) string
 	// Scalars are types that are written as text of a form.
 	Scalars map[reflect.Type]Scalar
-	// IsAmount says that a text is a number with a unit.
+	// IsAmount reports whether a text is a number with a unit.
 	IsAmount func(text string) bool
 }
 
@@ -42,8 +42,7 @@ type Scalar struct {
 	Parse                   func(text string) (value any, ok bool)
 }
 
-// Document collects what is found out about a file while it is read: where each
-// value stands, and what is wrong.
+// Document collects the positions of values and the mistakes while a file is read.
 type Document struct {
 	options Options
 
@@ -53,8 +52,8 @@ type Document struct {
 	// positions holds the position of each value that the file gives, by path; a
 	// path that is not in it was left out.
 	positions map[string]Position
-	// unread holds the paths whose values could not be read at all, so that
-	// nothing is said about what is thought to be in or missing from them.
+	// unread holds the paths of values that could not be read at all. Mistakes in
+	// them, and values missing from them, are not reported.
 	unread map[string]bool
 
 	nodes     int
@@ -66,8 +65,8 @@ func New(options Options) *Document {
 	return &Document{options: options, positions: map[string]Position{}, unread: map[string]bool{}}
 }
 
-// Read fills in a value from a file. It is false where only a part could be read,
-// or nothing: further remarks would mislead.
+// Read fills in a value from a file. It returns false if the file could not be read
+// completely. Further checks would then mislead.
 func (d *Document) Read(data []byte, into any) bool {
 	root := d.parse(data)
 	if root == nil {
@@ -77,25 +76,25 @@ func (d *Document) Read(data []byte, into any) bool {
 	return !d.exhausted
 }
 
-// Errors are the mistakes so far, by their positions.
+// Errors returns the mistakes so far, sorted by position.
 func (d *Document) Errors() ErrorList {
 	d.errors.sort()
 	return d.errors
 }
 
-// Warnings are remarks about what is no mistake.
+// Warnings returns the remarks that are not mistakes.
 func (d *Document) Warnings() ErrorList {
 	d.warnings.sort()
 	return d.warnings
 }
 
-// Positions tells where each value stands that the file gives, by path.
+// Positions returns the position of each value in the file, by path.
 func (d *Document) Positions() map[string]Position { return d.positions }
 
-// IsUnread says that a value could not be read at all.
+// IsUnread reports whether a value could not be read at all.
 func (d *Document) IsUnread(path string) bool { return d.unread[path] }
 
-// Has says whether the file gives the value, readable or not.
+// Has reports whether the file gives the value, readable or not.
 func (d *Document) Has(path string) bool {
 	_, ok := d.positions[path]
 	return ok
@@ -122,6 +121,8 @@ func (d *Document) Errorf(path, format string, args ...any) {
 	d.errorAt(d.Find(path), path, fmt.Sprintf(format, args...))
 }
 
+// Warnf adds a remark about the value at path, which does not make the document
+// invalid.
 func (d *Document) Warnf(path, format string, args ...any) {
 	at := d.Find(path)
 	d.warnings = append(d.warnings, Error{Source: d.options.Source, Line: at.Line, Column: at.Column, Path: path, Message: fmt.Sprintf(format, args...)})
@@ -131,6 +132,7 @@ func (d *Document) Warnf(path, format string, args ...any) {
 // file has.
 func (d *Document) Find(path string) Position { return Nearest(d.positions, path) }
 
+// Nearest returns the position of a path, or of the nearest one around it.
 func Nearest(positions map[string]Position, path string) Position {
 	for path != "" {
 		if at, ok := positions[path]; ok {
@@ -149,7 +151,7 @@ func parent(path string) string {
 	return path[:max(strings.LastIndexAny(path, ".["), 0)]
 }
 
-// Child returns the path of a key in the value at path. Keys that are no plain
+// Child returns the path of a key in the value at path. Keys that are not plain
 // words are put into brackets.
 func Child(path, key string) string {
 	if !isWord(key) {
@@ -170,12 +172,13 @@ func isWord(s string) bool {
 	return s != ""
 }
 
+// Element returns the path of an element of the list at path.
 func Element(path string, i int) string {
 	return fmt.Sprintf("%s[%d]", path, i)
 }
 
 // describe names a YAML value by its kind, for sentences like "must be a list,
-// not a string". It never shows the value: nobody knows what was put there.
+// not a string". It never shows the value, which might be a secret.
 func describe(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -198,8 +201,8 @@ func describe(n *yaml.Node) string {
 	return "a value with the tag " + n.Tag
 }
 
-// Suggest returns the known word that is meant by a misspelled one, if one comes
-// near enough and nearer than all others. A missing ending counts as near.
+// Suggest returns the known word closest to a misspelled one, if it is close enough
+// and closer than all others. A word without its ending counts as close.
 func Suggest(word string, known []string) (string, bool) {
 	if len(known) > maxSuggestible {
 		return "", false
@@ -226,14 +229,14 @@ func Suggest(word string, known []string) (string, bool) {
 }
 
 const (
-	// maxSuggestible bounds the words among which a misspelled one is looked
-	// for, maxListed those that an error lists.
+	// maxSuggestible bounds the known words that a misspelled one is compared
+	// with, maxListed those that an error lists.
 	maxSuggestible = 1000
 	maxListed      = 20
 )
 
-// DidYouMean ends a sentence about an unknown word with the one that is meant,
-// or with those that there are.
+// DidYouMean ends a sentence about an unknown word with a suggestion, or with the
+// list of known words.
 func DidYouMean(word string, known []string, all string) string {
 	if k, ok := Suggest(word, known); ok {
 		return fmt.Sprintf("; did you mean %q?", k)

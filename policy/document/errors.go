@@ -14,7 +14,7 @@ type Error struct {
 	Line   int `json:"line"`
 	Column int `json:"column"`
 	// Path is the field, such as tenants[1].classes[0].backends[0]; it is
-	// empty where the mistake concerns the file as a whole.
+	// empty if the mistake concerns the whole file.
 	Path string `json:"path"`
 	// Message names the culprit and the remedy.
 	Message string `json:"message"`
@@ -45,8 +45,8 @@ func (e Error) Error() string {
 	return b.String()
 }
 
-// ErrorList is every mistake of a file, sorted by its place. Load and Parse
-// return it as their error; errors.As finds it.
+// ErrorList holds every mistake of a file, sorted by position. Load and Parse return
+// it as their error; errors.As finds it.
 type ErrorList []Error
 
 // Error returns one line for each mistake.

@@ -14,8 +14,8 @@ import (
 // be mounted into the cluster it is meant for.
 const MaxSize = 1 << 20
 
-// ReadLimited reads one byte more than a file may have, which is enough for
-// Read to refuse it.
+// ReadLimited reads at most one byte more than a file may have, which is enough
+// for Read to reject it.
 func ReadLimited(r io.Reader) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(r, MaxSize+1))
 }
@@ -59,7 +59,7 @@ func (d *Document) parse(data []byte) *yaml.Node {
 	return root
 }
 
-// unreadable finds what the YAML reader refuses without saying where.
+// unreadable finds characters that the YAML reader rejects without a position.
 func unreadable(data []byte) (Position, string, bool) {
 	if bytes.HasPrefix(data, []byte{0xff, 0xfe}) || bytes.HasPrefix(data, []byte{0xfe, 0xff}) {
 		return Position{1, 1}, "the file is encoded in UTF-16; save it as UTF-8", true

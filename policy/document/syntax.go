@@ -17,7 +17,7 @@ var (
 	unknownAnchorPattern = regexp.MustCompile(`^unknown anchor '(.*)' referenced$`)
 )
 
-// syntaxHints say in an operator's words what the YAML parser means.
+// syntaxHints explain the YAML parser's errors to operators.
 var syntaxHints = map[string]string{
 	"did not find expected alphabetic or numeric character": `a value that begins with * or & must be put in quotes, such as "*", or a quote before it is not closed`,
 	"found character that cannot start any token":           "a value that begins with this character must be put in quotes",
@@ -48,7 +48,7 @@ func (d *Document) reportSyntax(err error, data []byte) {
 	case bytes.IndexByte(indentation(text), '\t') >= 0 && (strings.Contains(problem, "tab") || strings.Contains(problem, "cannot start any token")):
 		d.errorAt(at, "", "the line is indented with a tab; YAML allows only spaces there")
 	case m != nil:
-		d.errorAt(at, "", fmt.Sprintf("*%s is read as a reference to something called &%s, which there is not; put a pattern that begins with * in quotes: %q", m[1], m[1], "*"+m[1]))
+		d.errorAt(at, "", fmt.Sprintf("*%s is read as a reference to something called &%s, which does not exist; put a pattern that begins with * in quotes: %q", m[1], m[1], "*"+m[1]))
 	default:
 		if hint := syntaxHints[problem]; hint != "" {
 			problem = hint + " (" + problem + ")"
@@ -67,7 +67,7 @@ const maxReread = 10 << 20
 
 // brokenLine finds the line from which on the file cannot be read: the one
 // after the longest beginning of the file that can. The parser itself only
-// tells the line of the construct around it, or one off, or none.
+// gives the line of the surrounding construct, one that is off by one, or none.
 //
 // It looks backwards from where the parser gave up. For what is never closed
 // that is the end of the file, but then its own line (0 for the first) is that
@@ -97,8 +97,7 @@ func brokenLine(data []byte, reported int) (int, []byte) {
 	return good + 1, nil
 }
 
-// lineReader hands out a line at a time, so that next tells how far a reader
-// came.
+// lineReader returns one line at a time, so that next shows how far a reader got.
 type lineReader struct {
 	lines [][]byte
 	next  int

@@ -82,7 +82,7 @@ func New(options Options) (*App, error) {
 		return nil, err
 	}
 	keepSchemeStill()
-	loaded, err := policy.Load(options.PolicyFile)
+	loaded, err := policy.Load(options.PolicyFile, options.Protocols.Describe())
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func New(options Options) (*App, error) {
 	if err != nil {
 		return nil, err
 	}
-	registryOfProtocols, err := mappers.New(mappers.Options{SecretNamespace: namespace})
+	registryOfProtocols, err := mappers.New(mappers.Options{SecretNamespace: namespace, Protocols: options.Protocols})
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +115,7 @@ func New(options Options) (*App, error) {
 		return &fencedTransport{
 			next:     next,
 			mayWrite: func() error { return a.mayWrite() },
-			hold:     func() context.Context { return a.leads.Load().ctx },
+			termCtx:  func() context.Context { return a.leads.Load().ctx },
 		}
 	})
 	client, err := kubernetes.NewForConfig(config)
@@ -135,7 +135,7 @@ func New(options Options) (*App, error) {
 		leaseClient:        leaseClient,
 		factory:            informers.NewSharedInformerFactoryWithOptions(client, resyncPeriod, informers.WithTransform(record.NewTrimmer().Trim)),
 		backendMetrics:     backendMetrics,
-		provisionerMetrics: provisioner.NewMetrics(registry),
+		provisionerMetrics: provisioner.NewMetrics(registry, registryOfProtocols.Protocols()),
 		reloads:            newReloadMetrics(registry),
 		audits:             newAuditMetrics(registry),
 	}

@@ -71,7 +71,7 @@ func (u *auditor) once(ctx context.Context) error {
 		if err != nil {
 			return nil, cinder.Place{}, err
 		}
-		volumes, err := u.provisioner.LookAgain(ctx, name)
+		volumes, err := u.provisioner.RelistBackend(ctx, name)
 		return volumes, lifecycle.Place(), err
 	})
 	if err := u.provisioner.SweepSecrets(ctx); err != nil && ctx.Err() == nil {

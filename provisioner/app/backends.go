@@ -8,7 +8,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
-	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
@@ -23,7 +23,7 @@ type termBackends struct {
 	pool    *backends.Pool
 	metrics *backends.Metrics
 	fence   func() error
-	hold    context.Context
+	termCtx context.Context
 	logger  *slog.Logger
 	nodes   *nodePools
 	// answers is called when a backend answers again, moved when its name leads to
@@ -88,7 +88,7 @@ func (t *termBackends) newLifecycle(config backends.Config) *backends.Lifecycle 
 		Pool:    t.pool,
 		Cluster: t.cluster,
 		Fence:   t.fence,
-		Hold:    t.hold,
+		Hold:    t.termCtx,
 		Logger:  t.logger,
 		Metrics: t.metrics,
 		HealthChanged: func(err error) {
@@ -107,7 +107,7 @@ func (t *termBackends) Connector(name string) (cinder.Connector, error) {
 	}
 	connector := wiring.BackendConfig(source, backend, t.cluster).Connector
 	if selected := backend.Connector.NodeLabels; len(selected) > 0 && len(connector.WWPNs) == 0 {
-		if connector.WWPNs, err = t.nodes.wwpns(t.hold, selected); err != nil {
+		if connector.WWPNs, err = t.nodes.wwpns(t.termCtx, selected); err != nil {
 			return connector, fmt.Errorf("backend %s: %w", name, err)
 		}
 	}
@@ -122,12 +122,12 @@ func (t *termBackends) NodeLabels(name string) map[string]string {
 	return backend.Connector.NodeLabels
 }
 
-func (t *termBackends) Mappings(name string) map[string]mappers.Mapping {
+func (t *termBackends) Mappings(name string) map[string]mapping.Mapping {
 	_, backend, err := t.find(name)
 	if err != nil {
 		return nil
 	}
-	return wiring.MappingsOf(backend)
+	return backend.Mapping
 }
 
 func (t *termBackends) Names() []string {

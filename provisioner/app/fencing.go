@@ -15,10 +15,10 @@ import (
 // elected, must not save what it was about to write.
 type fencedTransport struct {
 	next http.RoundTripper
-	// mayWrite returns an error unless this replica leads; hold ends with the
+	// mayWrite returns an error unless this replica leads; termCtx ends with the
 	// term.
 	mayWrite func() error
-	hold     func() context.Context
+	termCtx  func() context.Context
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -26,7 +26,7 @@ func (f *fencedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Method == http.MethodGet || isAboutEvents(r.URL.Path) {
 		return f.next.RoundTrip(r)
 	}
-	hold := f.hold()
+	termCtx := f.termCtx()
 	if err := f.mayWrite(); err != nil {
 		if r.Body != nil {
 			_ = r.Body.Close()
@@ -34,7 +34,7 @@ func (f *fencedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(r.Context())
-	stop := context.AfterFunc(hold, cancel)
+	stop := context.AfterFunc(termCtx, cancel)
 	end := sync.OnceFunc(func() { stop(); cancel() })
 	answer, err := f.next.RoundTrip(r.WithContext(ctx))
 	if err != nil {

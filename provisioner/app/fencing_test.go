@@ -49,7 +49,7 @@ func TestOnlyALeaderChangesAnythingInKubernetes(t *testing.T) {
 				}
 				return errors.New("this replica does not lead")
 			},
-			hold: t.Context,
+			termCtx: t.Context,
 		}
 		request, err := http.NewRequestWithContext(t.Context(), c.method, "http://server"+c.path, strings.NewReader("{}"))
 		if err != nil {
@@ -66,7 +66,7 @@ func TestOnlyALeaderChangesAnythingInKubernetes(t *testing.T) {
 }
 
 func TestEndOfTheTermCutsAChangeUnderWay(t *testing.T) {
-	hold, end := context.WithCancel(t.Context())
+	termCtx, end := context.WithCancel(t.Context())
 	transport := &fencedTransport{
 		next: transportFunc(func(r *http.Request) (*http.Response, error) {
 			end()
@@ -74,7 +74,7 @@ func TestEndOfTheTermCutsAChangeUnderWay(t *testing.T) {
 			return nil, r.Context().Err()
 		}),
 		mayWrite: func() error { return nil },
-		hold:     func() context.Context { return hold },
+		termCtx:  func() context.Context { return termCtx },
 	}
 	request, err := http.NewRequestWithContext(t.Context(), "POST", "http://server/api/v1/persistentvolumes", nil)
 	if err != nil {

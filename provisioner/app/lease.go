@@ -23,9 +23,9 @@ import (
 // released.
 func (a *App) lead(ctx context.Context) error {
 	if !a.options.LeaderElect {
-		hold, end := context.WithCancel(context.WithoutCancel(ctx))
+		termCtx, end := context.WithCancel(context.WithoutCancel(ctx))
 		defer end()
-		return a.runTerm(ctx, hold, hold.Err)
+		return a.runTerm(ctx, termCtx, termCtx.Err)
 	}
 	for ctx.Err() == nil {
 		if err := a.elect(ctx); err != nil {
@@ -75,15 +75,15 @@ func (a *App) elect(ctx context.Context) error {
 		Name:            a.options.ProvisionerName,
 		Callbacks: leaderelection.LeaderCallbacks{
 			// The elector starts this on a goroutine of its own and does not wait for
-			// it; hold ends when the lease is lost or released.
-			OnStartedLeading: func(hold context.Context) {
+			// it; termCtx ends when the lease is lost or released.
+			OnStartedLeading: func(termCtx context.Context) {
 				mu.Lock()
 				leading = true
 				term.Add(1)
 				mu.Unlock()
 				defer term.Done()
 				defer release()
-				failed = a.runTerm(ctx, hold, func() error { return stillLeading(hold, elector.IsLeader, lock, validity) })
+				failed = a.runTerm(ctx, termCtx, func() error { return stillLeading(termCtx, elector.IsLeader, lock, validity) })
 			},
 			OnStoppedLeading: func() {},
 			OnNewLeader: func(identity string) {
@@ -142,8 +142,8 @@ func (a *App) watchLease(ctx context.Context) {
 // stillLeading is the fence before every change at Cinder. The elector notices
 // the end of its lease only when it is scheduled; a process that was paused
 // compares clocks here before it changes anything.
-func stillLeading(hold context.Context, isLeader func() bool, lock *ownLock, validity time.Duration) error {
-	if hold.Err() != nil || !isLeader() {
+func stillLeading(termCtx context.Context, isLeader func() bool, lock *ownLock, validity time.Duration) error {
+	if termCtx.Err() != nil || !isLeader() {
 		return errors.New("this replica no longer leads")
 	}
 	if !lock.holdsFor(validity) {

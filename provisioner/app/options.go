@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
@@ -40,6 +41,8 @@ type Options struct {
 	KubeQPS   float64
 	KubeBurst int
 
+	// Protocols are those that the replica maps.
+	Protocols mappers.Protocols
 	// Config replaces Kubeconfig for a caller that already has a connection.
 	Config *rest.Config
 	Logger *slog.Logger

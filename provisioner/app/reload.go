@@ -77,7 +77,7 @@ func (r *reloader) lookAtPolicy() {
 		}
 		return
 	}
-	next, err := policy.Parse(data, a.options.PolicyFile)
+	next, err := policy.Parse(data, a.options.PolicyFile, a.options.Protocols.Describe())
 	if err == nil {
 		err = a.sameCluster(before, next)
 	}

@@ -48,23 +48,23 @@ func (t *term) credentialsChanged(backends []string) {
 }
 
 // runTerm leads from election to hand-over. stop ends the acceptance of new
-// work; hold ends with the lease and cuts requests under way. It returns when
+// work; termCtx ends with the lease and cuts requests under way. It returns when
 // nothing of this term is running.
-func (a *App) runTerm(stop, hold context.Context, fence func() error) error {
+func (a *App) runTerm(stop, termCtx context.Context, fence func() error) error {
 	a.status.setLeading(true)
 	defer a.status.setLeading(false)
-	hold, cut := context.WithCancel(hold)
+	termCtx, cut := context.WithCancel(termCtx)
 	defer cut()
-	a.leads.Store(&leadership{ctx: hold, fence: fence})
-	defer a.leads.Store(&leadership{ctx: hold, fence: mayNot})
+	a.leads.Store(&leadership{ctx: termCtx, fence: fence})
+	defer a.leads.Store(&leadership{ctx: termCtx, fence: mayNot})
 	a.logger.Info("Leading", "identity", a.identity)
 
 	// Work stops on either signal.
-	work, stopWork := context.WithCancel(hold)
+	work, stopWork := context.WithCancel(termCtx)
 	defer stopWork()
 	defer context.AfterFunc(stop, stopWork)()
 
-	t := a.newTerm(work, hold, fence)
+	t := a.newTerm(work, termCtx, fence)
 	counted, err := t.informers.follow(t.provisioner)
 	if err != nil {
 		return err
@@ -73,7 +73,7 @@ func (a *App) runTerm(stop, hold context.Context, fence func() error) error {
 	if !cache.WaitForCacheSync(work.Done(), counted) {
 		return t.informers.release()
 	}
-	a.leads.Store(&leadership{ctx: hold, fence: fence, term: t})
+	a.leads.Store(&leadership{ctx: termCtx, fence: fence, term: t})
 	a.tellTroubles()
 
 	drained := t.start(work, func() { a.noteEarlierClaims(work, t.provisioner) })
@@ -113,7 +113,7 @@ func (t *term) start(work context.Context, first func()) (drained <-chan struct{
 }
 
 // newTerm makes what a leader needs. None of it runs yet.
-func (a *App) newTerm(work, hold context.Context, fence func() error) *term {
+func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
 	t := &term{
 		backends: &termBackends{
 			policy:     a.policy.Load,
@@ -122,7 +122,7 @@ func (a *App) newTerm(work, hold context.Context, fence func() error) *term {
 			pool:       a.pool,
 			metrics:    a.backendMetrics,
 			fence:      fence,
-			hold:       hold,
+			termCtx:    termCtx,
 			logger:     a.logger,
 			nodes:      newNodePools(a.client),
 			lifecycles: map[string]*termBackend{},
@@ -151,7 +151,7 @@ func (a *App) newTerm(work, hold context.Context, fence func() error) *term {
 			Claim:  func(claim *corev1.PersistentVolumeClaim) { t.informers.claims.Requeue(claim) },
 			Volume: func(pv *corev1.PersistentVolume) { t.informers.volumes.Requeue(pv) },
 		},
-		Hold:     hold,
+		Term:     termCtx,
 		Stopping: work.Done(),
 		Logger:   a.logger,
 		Metrics:  a.provisionerMetrics,

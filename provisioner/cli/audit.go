@@ -21,6 +21,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/audit"
@@ -32,6 +33,9 @@ import (
 
 // AuditOptions are the options of an audit.
 type AuditOptions struct {
+	// Protocols are those that the policy may map.
+	Protocols mapping.Protocols
+
 	PolicyFile      string
 	Kubeconfig      string
 	CloudsFile      string
@@ -55,8 +59,8 @@ type AuditReport struct {
 // NewAuditCommand is the audit subcommand. It exits with 0 when there is
 // nothing to report, with 1 when there is, and with 2 on wrong usage or when
 // the cluster cannot be read.
-func NewAuditCommand() *cobra.Command {
-	options := AuditOptions{}
+func NewAuditCommand(protocols mapping.Protocols) *cobra.Command {
+	options := AuditOptions{Protocols: protocols}
 	output := "text"
 	command := &cobra.Command{
 		Use:   "audit --policy FILE",
@@ -110,7 +114,7 @@ func Audit(ctx context.Context, options AuditOptions) (report AuditReport, notRe
 	if options.PolicyFile == "" {
 		return AuditReport{}, nil, errors.New("--policy is required")
 	}
-	loaded, err := policy.Load(options.PolicyFile)
+	loaded, err := policy.Load(options.PolicyFile, options.Protocols)
 	if err != nil {
 		return AuditReport{}, nil, err
 	}

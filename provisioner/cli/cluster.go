@@ -15,6 +15,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/review"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
@@ -31,8 +32,8 @@ const (
 // without a request. It reads only files that the policy or the caller names: a
 // clouds.yaml or an environment that happens to be here may not be the one of
 // the running program.
-func Places(p *policy.Policy, cloudsFile string) map[string]policy.Place {
-	places := map[string]policy.Place{}
+func Places(p *policy.Policy, cloudsFile string) map[string]review.Place {
+	places := map[string]review.Place{}
 	sources := auth.Sources{CloudsFile: cloudsFile}
 	for i := range p.Backends {
 		backend := &p.Backends[i]
@@ -40,7 +41,7 @@ func Places(p *policy.Policy, cloudsFile string) map[string]policy.Place {
 			continue
 		}
 		if at := backends.Expect(sources, wiring.BackendConfig(p, backend, "")); at != (cinder.Place{}) {
-			places[backend.Name] = policy.Place(at)
+			places[backend.Name] = review.Place(at)
 		}
 	}
 	return places
@@ -49,22 +50,22 @@ func Places(p *policy.Policy, cloudsFile string) map[string]policy.Place {
 // ReadExisting reads the claims and PersistentVolumes of a provisioner from the
 // cluster of a kubeconfig file. It only lists, and contacts no other cluster
 // than that of the file, whatever the environment says.
-func ReadExisting(ctx context.Context, kubeconfig, provisionerName string) (policy.Existing, error) {
+func ReadExisting(ctx context.Context, kubeconfig, provisionerName string) (review.Existing, error) {
 	if kubeconfig == "" {
-		return policy.Existing{}, errors.New("no kubeconfig file is given")
+		return review.Existing{}, errors.New("no kubeconfig file is given")
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
-		return policy.Existing{}, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+		return review.Existing{}, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
 	}
 	config, err = wiring.KubeConfig(wiring.Kube{Config: config, QPS: readingQPS, Burst: readingBurst})
 	if err != nil {
-		return policy.Existing{}, err
+		return review.Existing{}, err
 	}
 	config.Timeout = readingTimeout
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return policy.Existing{}, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+		return review.Existing{}, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
 	}
 	return record.ReadExisting(ctx, client, provisionerName)
 }

@@ -13,7 +13,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/review"
 )
 
 // kubeconfigOf writes a kubeconfig file for a server.
@@ -63,12 +65,13 @@ backends:
   - {name: environment, auth: {environment: true}}
 tenants:
   - {name: a, namespaces: [a], classes: [{storageClasses: [fast], backends: [lab]}]}
-`))
+`), mappers.BuiltIn().Describe())
+
 	if err != nil {
 		t.Fatal(err)
 	}
-	lab, ini := policy.Place{Endpoint: "http://cinder:8776/v3", Project: "0123"}, policy.Place{Project: "4567cdef"}
-	for file, want := range map[string]map[string]policy.Place{
+	lab, ini := review.Place{Endpoint: "http://cinder:8776/v3", Project: "0123"}, review.Place{Project: "4567cdef"}
+	for file, want := range map[string]map[string]review.Place{
 		"":                                   {"lab": lab, "ini": ini},
 		clouds:                               {"lab": lab, "ini": ini, "id": {Project: "0123abcd"}},
 		filepath.Join(dir, "no-clouds.yaml"): {"lab": lab, "ini": ini},

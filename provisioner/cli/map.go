@@ -16,6 +16,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
@@ -37,6 +38,8 @@ const (
 
 // MapOptions are the options for mapping a connection.
 type MapOptions struct {
+	// Protocols are those that are mapped.
+	Protocols mappers.Protocols
 	// PolicyFile and Backend provide the mapping and the connector; without them
 	// there is no mapping.
 	PolicyFile, Backend string
@@ -86,9 +89,18 @@ type mappedRefusal struct {
 // NewMapCommand is the map subcommand. It exits with 0 when the connection can
 // be mapped, with 1 when it is refused, and with 2 on wrong usage or when a
 // file cannot be read.
-func NewMapCommand() *cobra.Command {
-	options := MapOptions{}
+func NewMapCommand(protocols mappers.Protocols) *cobra.Command {
+	options := MapOptions{Protocols: protocols}
 	output := formatYAML
+	var native, others []string
+	described := protocols.Describe()
+	for _, protocol := range described.Mapped() {
+		if described[protocol].Native {
+			native = append(native, protocol)
+		} else {
+			others = append(others, protocol)
+		}
+	}
 	command := &cobra.Command{
 		Use:   "map FILE",
 		Short: "Show what a Cinder connection becomes in Kubernetes",
@@ -102,9 +114,11 @@ connection_info are ignored, except connector_used, which is taken as the
 connector that the answer was made for. Without it, the connector is that of the
 policy's backend, if there is one.
 
-Without a policy there is no mapping to drivers, and rbd becomes the native
-source. With --policy and --backend the connection is mapped as volumes of that
-backend would be. What a connection does not say (the size, the names) is made up.
+Without a policy, connections of ` + strings.Join(native, ", ") + `
+become native sources. Those of ` + strings.Join(others, ", ") + `
+and of other protocols need the mapping of a policy. With --policy and --backend, the connection is mapped as
+volumes of that backend would be. What a connection does not say (the size, the
+names) is made up.
 
 Exit codes: 0 mapped, 1 refused, 2 wrong usage, or a file cannot be read.`,
 		Example: `  standalone-cinder map connection.json
@@ -191,9 +205,12 @@ func Map(options MapOptions, document []byte, stdin io.Reader) (mapped Mapped, r
 	if captured, ok := capturedConnector(document); ok {
 		connector = captured
 	}
-	registry, err := mappers.New(mappers.Options{SecretNamespace: options.Namespace})
-	if err != nil {
+	if options.Namespace == "" {
 		return Mapped{}, nil, errors.New("--namespace is empty; name the provisioner's own namespace")
+	}
+	registry, err := mappers.New(mappers.Options{SecretNamespace: options.Namespace, Protocols: options.Protocols})
+	if err != nil {
+		return Mapped{}, nil, err
 	}
 
 	var result mappers.Result
@@ -252,19 +269,26 @@ func newMapped(result mappers.Result, mode corev1.PersistentVolumeAccessMode, vo
 }
 
 // mapBackend reads a backend from the policy.
-func mapBackend(options MapOptions, stdin io.Reader) (name string, connector cinder.Connector, mappings map[string]mappers.Mapping, err error) {
+func mapBackend(options MapOptions, stdin io.Reader) (name string, connector cinder.Connector, mappings map[string]mapping.Mapping, err error) {
+	protocols := options.Protocols.Describe()
 	if options.PolicyFile == "" {
 		if options.Backend != "" {
 			return "", connector, nil, errors.New("--backend is about a policy and needs --policy")
 		}
 		// ceph-csi, the default, needs a name that only a policy has.
-		return "", connector, map[string]mappers.Mapping{"rbd": {As: mappers.FormNative}}, nil
+		mappings = map[string]mapping.Mapping{}
+		for protocol, about := range protocols {
+			if about.CephCSI && about.Native {
+				mappings[protocol] = mapping.Mapping{As: mapping.Native}
+			}
+		}
+		return "", connector, mappings, nil
 	}
 	var loaded *policy.Policy
 	if options.PolicyFile == "-" {
-		loaded, err = policy.Read(stdin, "standard input")
+		loaded, err = policy.Read(stdin, "standard input", protocols)
 	} else {
-		loaded, err = policy.Load(options.PolicyFile)
+		loaded, err = policy.Load(options.PolicyFile, protocols)
 	}
 	if err != nil {
 		return "", connector, nil, err
@@ -288,7 +312,7 @@ func mapBackend(options MapOptions, stdin io.Reader) (name string, connector cin
 	if cluster == "" {
 		cluster = placeholderUID
 	}
-	return name, wiring.BackendConfig(loaded, backend, cluster).Connector, wiring.MappingsOf(backend), nil
+	return name, wiring.BackendConfig(loaded, backend, cluster).Connector, backend.Mapping, nil
 }
 
 // capturedConnector is the connector that a document says it was made for. An

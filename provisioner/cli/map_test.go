@@ -11,6 +11,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers"
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 )
 
@@ -25,7 +26,7 @@ const (
 // runMap runs the command and returns its exit code as the program would.
 func runMap(t *testing.T, stdin string, arguments ...string) (code int, stdout, message string) {
 	t.Helper()
-	command := NewMapCommand()
+	command := NewMapCommand(mappers.BuiltIn())
 	command.SilenceErrors, command.SilenceUsage = true, true
 	var out bytes.Buffer
 	command.SetOut(&out)
@@ -130,7 +131,7 @@ func TestMap(t *testing.T) {
 		"captured connector null":     {document: captured(`null`, oneISCSI), mapping: ceph, shown: "initiatorName: iqn.2018-01.io.k8s.standalone-cinder:prod-eu-1"},
 		"captured connector no use":   {document: captured(`[5]`, oneISCSI), shown: "the connector has no initiator"},
 		"captured ports":              {document: captured(`{"wwpns": ["10:00:00:00:C9:A1:B2:C1", "10000000c9a1b2c2"]}`, oneFC), shown: "not to 10000000c9a1b2c2"},
-		"captured ports of others":    {document: captured(`{"wwpns": ["10000000c9a1b2c2"]}`, oneFC), code: 1, message: "InvalidConnector: initiator_target_map shows the volume to 10000000c9a1b2c1 only, none of which is among the nodes' ports (10000000c9a1b2c2); correct connector.wwpns of the backend, or the zones"},
+		"captured ports of others":    {document: captured(`{"wwpns": ["10000000c9a1b2c2"]}`, oneFC), code: 1, message: "InvalidConnector: initiator_target_map shows the volume only to 10000000c9a1b2c1, none of which is among the nodes' ports (10000000c9a1b2c2); correct connector.wwpns of the backend, or the zones"},
 		"reads only":                  {document: oneISCSI, arguments: []string{"--access-mode", "ROX"}, shown: "readOnly: true"},
 		"long name":                   {document: oneISCSI, arguments: []string{"--access-mode", "ReadOnlyMany"}, shown: "- ReadOnlyMany"},
 		"many writers":                {document: oneISCSI, arguments: []string{"--access-mode", "RWX"}, code: 1, message: "UnsupportedAccessMode: access mode ReadWriteMany is for volumeMode Block only, because a Cinder volume is a disk, and its filesystem breaks when two nodes mount it for writing; use ReadWriteOnce or ReadOnlyMany"},
@@ -184,7 +185,7 @@ func TestMapNeedsOneFile(t *testing.T) {
 func TestMapShowsMistakesOfThePolicy(t *testing.T) {
 	file := policyWith(t, "mapping:\n  nfs: {as: csi, driver: nfs.example, attributes: {a: \"{{ .x }}\"}}\n")
 	code, stdout, message := runMap(t, oneNFS, "--policy", file, "-")
-	const want = "backends[0].mapping.nfs.attributes.a: unknown value .x; there are claim, connection, connector, fsType, nfs, pv, readOnly, tenant, volume"
+	const want = "backends[0].mapping.nfs.attributes.a: unknown value .x; the known names are claim, connection, connector, fsType, nfs, pv, readOnly, tenant, volume"
 	if code != 2 || stdout != "" || !strings.HasSuffix(message, want) {
 		t.Errorf("exit code is %d, output %q, message\n%s\nexpected to end with\n%s", code, stdout, message, want)
 	}
@@ -197,7 +198,7 @@ func FuzzMapCommand(f *testing.F) {
 		f.Add([]byte(seed), true)
 	}
 	f.Fuzz(func(t *testing.T, document []byte, block bool) {
-		options := MapOptions{Namespace: "storage", AccessMode: "RWO", VolumeMode: "Filesystem"}
+		options := MapOptions{Protocols: mappers.BuiltIn(), Namespace: "storage", AccessMode: "RWO", VolumeMode: "Filesystem"}
 		if block {
 			options.VolumeMode = "Block"
 		}

@@ -11,6 +11,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/mappers/template"
 )
 
@@ -70,6 +71,7 @@ func TestProtocolExamples(t *testing.T) {
 		protocols[protocol] = true
 		t.Run(fmt.Sprintf("%s line %d", protocol, strings.Count(string(text[:at[0]]), "\n")+1), func(t *testing.T) {
 			mapped, refusal, err := Map(MapOptions{
+				Protocols:  mappers.BuiltIn(),
 				PolicyFile: policyWith(t, mapping), Namespace: "standalone-cinder", AccessMode: "RWO", VolumeMode: "Filesystem",
 			}, []byte(document), nil)
 			if err != nil || refusal != nil {
@@ -122,8 +124,12 @@ func TestProtocolsDocumentKnowsTheLanguage(t *testing.T) {
 			t.Errorf("the function %s is not explained as `%s`", function, usage)
 		}
 	}
-	for _, protocol := range []string{"fibre_channel", "iscsi", "nfs", "nvmeof", "rbd"} {
-		for root, children := range template.Roots(protocol) {
+	described := mappers.BuiltIn().Describe()
+	for _, protocol := range described.Mapped() {
+		if protocol == "iser" {
+			continue // The document explains iscsi, and that iser is the same.
+		}
+		for root, children := range described.Use(protocol).Roots() {
 			if children == nil && !strings.Contains(text, "`."+root+"`") {
 				t.Errorf("the value .%s is not explained", root)
 			}

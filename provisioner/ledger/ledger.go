@@ -39,7 +39,7 @@ type Ledger struct {
 
 // entry is one volume, created or to be created.
 type entry struct {
-	Holding
+	Volume
 	backend string
 	state   entryState
 	// passedOver is why an earlier backend was not chosen.
@@ -65,8 +65,8 @@ type PassedOver struct {
 	Why string
 }
 
-// Holding is how a claim's volume counts.
-type Holding struct {
+// Volume is how a claim's volume counts.
+type Volume struct {
 	Tenant       string
 	StorageClass string
 	GiB          int64
@@ -74,7 +74,7 @@ type Holding struct {
 	VolumeID string
 }
 
-func (h Holding) usage() policy.Usage { return policy.Usage{Volumes: 1, Gigabytes: h.GiB} }
+func (h Volume) usage() policy.Usage { return policy.Usage{Volumes: 1, Gigabytes: h.GiB} }
 
 // Scope identifies a policy.QuotaScope as long as the revision is the same.
 type Scope struct {
@@ -135,8 +135,8 @@ func refusalOf(room policy.Room) *Refusal {
 // longer in force.
 var ErrPolicyChanged = errors.New("the policy has changed since the decision")
 
-// Held is where a claim counts.
-type Held struct {
+// Position is where a claim counts.
+type Position struct {
 	Tenant     string
 	Backend    string
 	PassedOver []PassedOver
@@ -176,7 +176,7 @@ func (l *Ledger) Reserve(claim types.UID, storageClass string, decision Decided)
 		}
 	}
 	l.put(claim, entry{
-		Holding:    Holding{Tenant: decision.Tenant, StorageClass: storageClass, GiB: decision.Volume.SizeGiB},
+		Volume:     Volume{Tenant: decision.Tenant, StorageClass: storageClass, GiB: decision.Volume.SizeGiB},
 		backend:    backend,
 		passedOver: passedOver,
 	})
@@ -185,20 +185,20 @@ func (l *Ledger) Reserve(claim types.UID, storageClass string, decision Decided)
 
 // Record counts a volume that exists, in place of whatever the claim counted as
 // before. No quota prevents it: the volume is there.
-func (l *Ledger) Record(claim types.UID, holding Holding, backend string) {
+func (l *Ledger) Record(claim types.UID, volume Volume, backend string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if before, known := l.entries[claim]; known && before.state == recorded && before.Holding == holding && before.backend == backend {
+	if before, known := l.entries[claim]; known && before.state == recorded && before.Volume == volume && before.backend == backend {
 		return
 	}
 	l.refresh()
 	l.remove(claim)
-	l.put(claim, entry{Holding: holding, backend: backend, state: recorded})
+	l.put(claim, entry{Volume: volume, backend: backend, state: recorded})
 }
 
 // Found counts a volume that was found at Cinder, unless its claim counts
 // already. It returns the backend where the claim counts if that is another.
-func (l *Ledger) Found(claim types.UID, holding Holding, backend string) (elsewhere string) {
+func (l *Ledger) Found(claim types.UID, volume Volume, backend string) (elsewhere string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	known, ok := l.entries[claim]
@@ -213,7 +213,7 @@ func (l *Ledger) Found(claim types.UID, holding Holding, backend string) (elsewh
 		return ""
 	}
 	l.refresh()
-	l.put(claim, entry{Holding: holding, backend: backend, state: found, since: time.Now()})
+	l.put(claim, entry{Volume: volume, backend: backend, state: found, since: time.Now()})
 	return ""
 }
 
@@ -298,12 +298,12 @@ func (l *Ledger) ReleaseReservation(claim types.UID) bool {
 	return l.remove(claim)
 }
 
-// Holds reports whether a claim counts, and where.
-func (l *Ledger) Holds(claim types.UID) (Held, bool) {
+// PositionOf reports whether a claim counts, and where.
+func (l *Ledger) PositionOf(claim types.UID) (Position, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e, ok := l.entries[claim]
-	return Held{Tenant: e.Tenant, Backend: e.backend, PassedOver: e.passedOver, NothingSeen: e.state == reserved}, ok
+	return Position{Tenant: e.Tenant, Backend: e.backend, PassedOver: e.passedOver, NothingSeen: e.state == reserved}, ok
 }
 
 // IsFound reports whether a claim counts only because of a volume that was found

@@ -31,7 +31,7 @@ tenants:
 `
 
 func parsePolicy(t interface{ Fatal(...any) }, text string) *policy.Policy {
-	p, err := policy.Parse([]byte(text), "policy.yaml")
+	p, err := policy.Parse([]byte(text), "policy.yaml", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func ledgerOf(t interface{ Fatal(...any) }) *Ledger {
 }
 
 // reserve asks the policy as the daemon does, then the ledger.
-func (l *Ledger) reserve(claim types.UID, h Holding) (string, []PassedOver, *policy.Denial) {
+func (l *Ledger) reserve(claim types.UID, h Volume) (string, []PassedOver, *policy.Denial) {
 	inForce := l.policy()
 	decision := inForce.Decide(policy.Request{Namespace: "team-" + h.Tenant, StorageClass: h.StorageClass, Bytes: h.GiB << 30})
 	backend, passedOver, denied, err := l.Reserve(claim, h.StorageClass, Decided{Decision: decision, Revision: inForce.Revision()})
@@ -60,11 +60,11 @@ func (l *Ledger) reserve(claim types.UID, h Holding) (string, []PassedOver, *pol
 func TestReservationTakesTheFirstBackendWithRoom(t *testing.T) {
 	l := ledgerOf(t)
 	for i := range 5 {
-		if backend, _, denied := l.reserve(types.UID(fmt.Sprint(i)), Holding{Tenant: "b", StorageClass: "x", GiB: 1}); backend != "gold" || denied != nil {
+		if backend, _, denied := l.reserve(types.UID(fmt.Sprint(i)), Volume{Tenant: "b", StorageClass: "x", GiB: 1}); backend != "gold" || denied != nil {
 			t.Fatalf("reservation %d: %q, %v", i, backend, denied)
 		}
 	}
-	backend, passedOver, denied := l.reserve("a-1", Holding{Tenant: "a", StorageClass: "x", GiB: 1})
+	backend, passedOver, denied := l.reserve("a-1", Volume{Tenant: "a", StorageClass: "x", GiB: 1})
 	if backend != "silver" || denied != nil {
 		t.Fatalf("%q, %v", backend, denied)
 	}
@@ -72,7 +72,7 @@ func TestReservationTakesTheFirstBackendWithRoom(t *testing.T) {
 	if len(passedOver) != 1 || passedOver[0].Backend != "gold" || passedOver[0].Why != want {
 		t.Errorf("passed over %+v", passedOver)
 	}
-	_, _, denied = l.reserve("b-6", Holding{Tenant: "b", StorageClass: "x", GiB: 1})
+	_, _, denied = l.reserve("b-6", Volume{Tenant: "b", StorageClass: "x", GiB: 1})
 	if denied == nil || denied.Reason != policy.QuotaExceeded || denied.Message != want {
 		t.Errorf("denial %+v", denied)
 	}
@@ -80,28 +80,28 @@ func TestReservationTakesTheFirstBackendWithRoom(t *testing.T) {
 	if !l.Release("0") || l.Release("0") {
 		t.Error("a reservation must be given back once")
 	}
-	if backend, _, denied := l.reserve("b-6", Holding{Tenant: "b", StorageClass: "x", GiB: 1}); backend != "gold" {
+	if backend, _, denied := l.reserve("b-6", Volume{Tenant: "b", StorageClass: "x", GiB: 1}); backend != "gold" {
 		t.Errorf("%q, %v", backend, denied)
 	}
 }
 
 func TestClaimCountsOnceWhateverItIs(t *testing.T) {
 	l := ledgerOf(t)
-	holding := Holding{Tenant: "a", StorageClass: "fast", GiB: 10}
-	l.Found("1", holding, "silver")
+	volume := Volume{Tenant: "a", StorageClass: "fast", GiB: 10}
+	l.Found("1", volume, "silver")
 	// The volume is on silver, so the claim stays there.
-	if backend, _, denied := l.reserve("1", holding); backend != "silver" || denied != nil {
+	if backend, _, denied := l.reserve("1", volume); backend != "silver" || denied != nil {
 		t.Errorf("%q, %v", backend, denied)
 	}
-	l.Record("1", Holding{Tenant: "a", StorageClass: "fast", GiB: 11}, "silver")
-	l.Record("1", Holding{Tenant: "a", StorageClass: "fast", GiB: 11}, "silver")
-	l.Found("1", holding, "silver")
+	l.Record("1", Volume{Tenant: "a", StorageClass: "fast", GiB: 11}, "silver")
+	l.Record("1", Volume{Tenant: "a", StorageClass: "fast", GiB: 11}, "silver")
+	l.Found("1", volume, "silver")
 	for name, kind := range map[string]policy.ScopeKind{"a": policy.TenantScope, "tenants[0].classes[0]": policy.ClassScope, "silver": policy.BackendScope} {
 		if got := l.Usage(kind, name); got != (policy.Usage{Volumes: 1, Gigabytes: 11}) {
 			t.Errorf("%s %s: %+v", kind, name, got)
 		}
 	}
-	_, _, denied := l.reserve("2", holding)
+	_, _, denied := l.reserve("2", volume)
 	const want = "StorageClasses [fast] of tenant a would use 21 of 20 GiB (tenants[0].classes[0].quota.gigabytes)"
 	if denied == nil || denied.Message != want {
 		t.Errorf("denial %+v, want %s", denied, want)
@@ -111,7 +111,7 @@ func TestClaimCountsOnceWhateverItIs(t *testing.T) {
 func TestAnotherPolicyCountsTheSameVolumesByItsOwnRules(t *testing.T) {
 	current := parsePolicy(t, quotaPolicy)
 	l := New(func() *policy.Policy { return current })
-	l.Record("1", Holding{Tenant: "a", StorageClass: "fast", GiB: 15}, "gold")
+	l.Record("1", Volume{Tenant: "a", StorageClass: "fast", GiB: 15}, "gold")
 	// The rules swap positions, and so do the paths that name them.
 	current = parsePolicy(t, `
 apiVersion: standalone-cinder.openstack.org/v1alpha1
@@ -125,7 +125,7 @@ tenants:
       - {storageClasses: [slow], backends: [gold]}
       - {storageClasses: [fast], backends: [gold], quota: {gigabytes: 20}}
 `)
-	if _, _, denied := l.reserve("2", Holding{Tenant: "a", StorageClass: "fast", GiB: 6}); denied == nil {
+	if _, _, denied := l.reserve("2", Volume{Tenant: "a", StorageClass: "fast", GiB: 6}); denied == nil {
 		t.Error("21 of 20 GiB were granted")
 	}
 	if got := l.Usage(policy.ClassScope, "tenants[0].classes[0]"); got != (policy.Usage{}) {
@@ -139,7 +139,7 @@ func TestConcurrentClaimsNeverShareTheLastRoom(t *testing.T) {
 	granted := make(chan string, 100)
 	for i := range 100 {
 		group.Go(func() {
-			if backend, _, _ := l.reserve(types.UID(fmt.Sprint(i)), Holding{Tenant: "a", StorageClass: "x", GiB: 1}); backend != "" {
+			if backend, _, _ := l.reserve(types.UID(fmt.Sprint(i)), Volume{Tenant: "a", StorageClass: "x", GiB: 1}); backend != "" {
 				granted <- backend
 			}
 		})
@@ -160,8 +160,8 @@ func TestNoInterleavingExceedsALimitOrLosesRoom(t *testing.T) {
 		model := map[types.UID]entry{}
 		gone := map[types.UID]bool{}
 		uids := rapid.SampledFrom([]types.UID{"1", "2", "3", "4", "5", "6", "7", "8"})
-		holdings := rapid.Custom(func(t *rapid.T) Holding {
-			return Holding{
+		volumes := rapid.Custom(func(t *rapid.T) Volume {
+			return Volume{
 				Tenant:       rapid.SampledFrom([]string{"a", "b"}).Draw(t, "tenant"),
 				StorageClass: rapid.SampledFrom([]string{"fast", "x"}).Draw(t, "class"),
 				GiB:          rapid.Int64Range(1, 30).Draw(t, "GiB"),
@@ -170,20 +170,20 @@ func TestNoInterleavingExceedsALimitOrLosesRoom(t *testing.T) {
 		forced := false
 		t.Repeat(map[string]func(*rapid.T){
 			"reserve": func(t *rapid.T) {
-				uid, holding := uids.Draw(t, "uid"), holdings.Draw(t, "holding")
-				backend, _, denied := l.reserve(uid, holding)
+				uid, volume := uids.Draw(t, "uid"), volumes.Draw(t, "holding")
+				backend, _, denied := l.reserve(uid, volume)
 				known, counted := model[uid]
 				switch {
 				case counted && backend != known.backend:
 					t.Fatalf("claim %s moved from %s to %q", uid, known.backend, backend)
 				case !counted && denied == nil:
-					model[uid] = entry{Holding: holding, backend: backend}
+					model[uid] = entry{Volume: volume, backend: backend}
 				}
 			},
 			"the volume is recorded": func(t *rapid.T) {
 				uid := uids.Draw(t, "uid")
 				if known, counted := model[uid]; counted {
-					l.Record(uid, known.Holding, known.backend)
+					l.Record(uid, known.Volume, known.backend)
 				}
 			},
 			"it failed, or is gone": func(t *rapid.T) {
@@ -206,19 +206,19 @@ func TestNoInterleavingExceedsALimitOrLosesRoom(t *testing.T) {
 				clear(gone)
 				for uid, known := range model {
 					if rapid.Bool().Draw(t, "recorded") {
-						l.Record(uid, known.Holding, known.backend)
+						l.Record(uid, known.Volume, known.backend)
 					}
-					l.Found(uid, known.Holding, known.backend)
+					l.Found(uid, known.Volume, known.backend)
 				}
 			},
 			"a volume is found": func(t *rapid.T) {
-				uid, holding := uids.Draw(t, "uid"), holdings.Draw(t, "holding")
+				uid, volume := uids.Draw(t, "uid"), volumes.Draw(t, "holding")
 				if _, counted := model[uid]; !counted && !gone[uid] {
 					// What exists counts, whatever the limits say.
 					forced = true
-					model[uid] = entry{Holding: holding, backend: "gold"}
+					model[uid] = entry{Volume: volume, backend: "gold"}
 				}
-				l.Found(uid, holding, "gold")
+				l.Found(uid, volume, "gold")
 			},
 			"": func(t *rapid.T) {
 				sums := map[Scope]policy.Usage{}

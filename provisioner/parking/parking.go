@@ -89,7 +89,7 @@ const (
 	Waiting Why = "waiting" // for its turn
 	Denied  Why = "denied"
 	Failing Why = "failing" // and is tried again later
-	Held    Why = "held"    // it must not continue now
+	Blocked Why = "blocked" // it must not continue now
 )
 
 // Lot is the set of parked objects of one kind, by UID.
@@ -97,8 +97,8 @@ type Lot[T metav1.Object] struct {
 	mu     sync.Mutex
 	parked map[types.UID]place[T]
 	counts map[Why]int
-	// told is the last message to each object's author.
-	told map[types.UID]said
+	// reported is the last message to each object's author.
+	reported map[types.UID]report
 }
 
 type place[T metav1.Object] struct {
@@ -107,8 +107,8 @@ type place[T metav1.Object] struct {
 	helps  []Help
 }
 
-// said is a message to an object's author.
-type said struct {
+// report is a message to an object's author.
+type report struct {
 	reason, message string
 	at              time.Time
 }
@@ -119,7 +119,7 @@ const repeatAfter = 45 * time.Minute
 
 // NewLot makes an empty lot.
 func NewLot[T metav1.Object]() *Lot[T] {
-	return &Lot[T]{parked: map[types.UID]place[T]{}, counts: map[Why]int{}, told: map[types.UID]said{}}
+	return &Lot[T]{parked: map[types.UID]place[T]{}, counts: map[Why]int{}, reported: map[types.UID]report{}}
 }
 
 // Park adds an object, for one reason at a time.
@@ -177,32 +177,32 @@ func (l *Lot[T]) Count(reason Why) int {
 	return l.counts[reason]
 }
 
-// Tell records a message to an object's author, and reports whether it is news:
+// IsNews records a message to an object's author, and reports whether it is news:
 // another reason, another message, or the same one after a while.
 //
 // passing means that the message changes all the time without being news, such
 // as the numbers of a quota.
-func (l *Lot[T]) Tell(uid types.UID, reason, message string, passing bool) bool {
+func (l *Lot[T]) IsNews(uid types.UID, reason, message string, passing bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := said{reason, message, time.Now()}
-	before, known := l.told[uid]
+	now := report{reason, message, time.Now()}
+	before, known := l.reported[uid]
 	if known && before.reason == reason && (before.message == message || passing) && now.at.Sub(before.at) < repeatAfter {
 		return false
 	}
-	l.told[uid] = now
+	l.reported[uid] = now
 	return true
 }
 
-// Unsay makes the next message to an object's author news again.
-func (l *Lot[T]) Unsay(uid types.UID) {
+// ForgetReport makes the next message to an object's author news again.
+func (l *Lot[T]) ForgetReport(uid types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.told, uid)
+	delete(l.reported, uid)
 }
 
 // Forget drops an object that is gone.
 func (l *Lot[T]) Forget(uid types.UID) {
 	l.Take(uid)
-	l.Unsay(uid)
+	l.ForgetReport(uid)
 }

@@ -21,7 +21,7 @@ func TestParkedObjectsAreHelpedByWhatHelpsThem(t *testing.T) {
 	lot := NewLot[*corev1.PersistentVolumeClaim]()
 	lot.Park(claim("denied"), Denied, []Help{gold})
 	lot.Park(claim("failing"), Failing, []Help{gold})
-	lot.Park(claim("held"), Held, []Help{gold, silver})
+	lot.Park(claim("blocked"), Blocked, []Help{gold, silver})
 	lot.Park(claim("waiting"), Waiting, []Help{gold})
 	helped := func(helps ...Help) []string {
 		var names []string
@@ -36,7 +36,7 @@ func TestParkedObjectsAreHelpedByWhatHelpsThem(t *testing.T) {
 		want string
 	}{
 		{Help{Kind: Policy}, "[]"},
-		{silver, "[held]"},
+		{silver, "[blocked]"},
 		{silver, "[]"}, // it was taken
 		{gold, "[denied failing]"},
 		{gold, "[denied]"}, // stays until it is taken
@@ -58,7 +58,7 @@ func TestParkedObjectsAreHelpedByWhatHelpsThem(t *testing.T) {
 	}
 }
 
-func TestWhatStandsIsToldOnce(t *testing.T) {
+func TestAnUnchangedReasonIsNewsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lot := NewLot[*corev1.PersistentVolumeClaim]()
 		for i, c := range []struct {
@@ -76,13 +76,13 @@ func TestWhatStandsIsToldOnce(t *testing.T) {
 			{"Backend", "down", true, time.Second, true},
 		} {
 			time.Sleep(c.after)
-			if got := lot.Tell("uid", c.reason, c.message, c.passing); got != c.want {
-				t.Errorf("%d: told %t, want %t", i, got, c.want)
+			if got := lot.IsNews("uid", c.reason, c.message, c.passing); got != c.want {
+				t.Errorf("%d: news %t, want %t", i, got, c.want)
 			}
 		}
 		lot.Forget("uid")
-		if !lot.Tell("uid", "Backend", "down", true) {
-			t.Error("not told after it was forgotten")
+		if !lot.IsNews("uid", "Backend", "down", true) {
+			t.Error("no news after it was forgotten")
 		}
 	})
 }

@@ -80,7 +80,7 @@ var ErrMayBeServed = errors.New("its claim is pending and may still get it")
 // NobodyNeeds is the proof that a volume may be removed: no PersistentVolume
 // records it, and its claim is gone or served by another volume. The backend
 // proves that the volume carries the claim's stamp, was never attached and is
-// not a copy of another (cinder.Volume.EverAttached), and does so each time
+// not a copy of another (backends.EverAttached), and does so each time
 // it reads the volume.
 func (c Cleaner) NobodyNeeds(ctx context.Context, v cinder.Volume) error {
 	second, err := c.isSecond(ctx, v)

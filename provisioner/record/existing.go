@@ -12,18 +12,19 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/review"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/paging"
 )
 
 // ReadExisting reads the claims and PersistentVolumes of a provisioner from a
-// cluster, for policy.Policy.Review. It omits those of other provisioners.
+// cluster, for review.Of. It omits those of other provisioners.
 //
 // It reads claims before PersistentVolumes. A claim that is bound in between
 // then shows as a pending claim that has its volume, which is nothing to
 // report; the other way round it would be a bound claim whose volume is
 // missing.
-func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerName string) (policy.Existing, error) {
-	var existing policy.Existing
+func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerName string) (review.Existing, error) {
+	var existing review.Existing
 	trimmer := NewTrimmer()
 	claims, _, err := ListClaims(ctx, client, func(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 		trimmer.Claim(claim)
@@ -32,7 +33,7 @@ func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerN
 	if err != nil {
 		return existing, err
 	}
-	volumes, err := ListPersistentVolumes(ctx, client, func(pv *corev1.PersistentVolume) *policy.ExistingVolume {
+	volumes, err := ListPersistentVolumes(ctx, client, func(pv *corev1.PersistentVolume) *review.Volume {
 		historic := pv.Annotations[HistoricIdentity] != "" || pv.Annotations[HistoricVolume] != ""
 		if pv.Annotations[AnnotationProvisionedBy] != provisionerName || !IsOurs(pv) && !historic {
 			return nil
@@ -143,8 +144,8 @@ func servedBy(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass
 	return class.Provisioner
 }
 
-func existingClaim(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, namespaceLabels map[string]string) policy.ExistingClaim {
-	existing := policy.ExistingClaim{
+func existingClaim(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, namespaceLabels map[string]string) review.Claim {
+	existing := review.Claim{
 		Request:     RequestOf(claim, class, namespaceLabels),
 		Name:        claim.Name,
 		UID:         string(claim.UID),
@@ -158,14 +159,14 @@ func existingClaim(claim *corev1.PersistentVolumeClaim, class *storagev1.Storage
 
 // existingVolume reads what a PersistentVolume records. It reports damaged
 // parts and uses the rest, as the ledger does.
-func existingVolume(pv *corev1.PersistentVolume) policy.ExistingVolume {
+func existingVolume(pv *corev1.PersistentVolume) review.Volume {
 	const gib = 1 << 30
 	bytes := policy.Bytes(pv.Spec.Capacity[corev1.ResourceStorage])
 	origin, err := OriginOf(pv)
-	volume := policy.ExistingVolume{
+	volume := review.Volume{
 		Name:         pv.Name,
 		Backend:      origin.Backend,
-		Place:        policy.Place(origin.Place),
+		Place:        review.Place(origin.Place),
 		Tenant:       pv.Annotations[AnnotationTenant],
 		Rule:         pv.Annotations[AnnotationRule],
 		StorageClass: pv.Spec.StorageClassName,

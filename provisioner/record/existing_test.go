@@ -19,6 +19,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/review"
 )
 
 // existingClaimOf is a claim in namespace team-a, made this many minutes ago.
@@ -135,23 +136,23 @@ func TestReadExisting(t *testing.T) {
 		}
 		return r
 	}
-	recorded := policy.ExistingVolume{
+	recorded := review.Volume{
 		Name: "pvc-1", Backend: "gold", Tenant: "a", Rule: "tenants[0].classes[1]", StorageClass: "fast", GiB: 2,
 		// What was written by hand is normalized.
-		Place: policy.Place{Endpoint: "http://cinder:8776/v3", Project: "p1"}, Cluster: "cluster-1", Claim: "team-a/data", ClaimUID: "uid-data", Phase: "Bound",
+		Place: review.Place{Endpoint: "http://cinder:8776/v3", Project: "p1"}, Cluster: "cluster-1", Claim: "team-a/data", ClaimUID: "uid-data", Phase: "Bound",
 	}
 	retained, damaged := recorded, recorded
 	retained.Name, retained.Cluster, retained.GiB, retained.Retain, retained.Phase, retained.Claim = "pvc-2", "cluster-0", 3, true, "Released", ""
 	damaged.Name, damaged.Backend = "pvc-damaged", ""
 	damaged.Damage = "PersistentVolume pvc-damaged: annotation standalone-cinder.openstack.org/backend is missing; nothing is deleted until it is fixed"
-	historic := policy.ExistingVolume{Name: "old", StorageClass: "fast", GiB: 2, Claim: "team-a/data", ClaimUID: "uid-data", Phase: "Bound", Historic: true}
+	historic := review.Volume{Name: "old", StorageClass: "fast", GiB: 2, Claim: "team-a/data", ClaimUID: "uid-data", Phase: "Bound", Historic: true}
 	pinned, unclear := historic, historic
 	pinned.Name, pinned.Backend = "old-pinned", "gold"
 	unclear.Name, unclear.ClaimUID = "old-damaged", ""
 	unclear.Damage = "PersistentVolume old-damaged: annotation standaloneCinderProvisionerIdentity is missing, so the volume cannot be distinguished from a foreign one; nothing is deleted until it is fixed"
-	want := policy.Existing{
+	want := review.Existing{
 		Cluster: "cluster-1",
-		Claims: []policy.ExistingClaim{
+		Claims: []review.Claim{
 			{Request: request(nil), Name: "data", UID: "uid-data", ClassExists: true, Bound: true, Volume: "pvc-1"},
 			{Request: request(func(r *policy.Request) { r.VolumeMode, r.LimitBytes = policy.Block, 2<<30 }), Name: "block", UID: "uid-block", ClassExists: true},
 			{Request: request(nil), Name: "by-old-annotation", UID: "uid-by-old-annotation", ClassExists: true},
@@ -164,7 +165,7 @@ func TestReadExisting(t *testing.T) {
 			{Request: request(func(r *policy.Request) { r.Namespace, r.NamespaceLabels = "unlabeled", nil }), Name: "of-nobody", UID: "uid-of-nobody", ClassExists: true},
 			{Request: request(nil), Name: "younger", UID: "uid-younger", ClassExists: true},
 		},
-		Volumes: []policy.ExistingVolume{historic, unclear, pinned, recorded, retained, damaged},
+		Volumes: []review.Volume{historic, unclear, pinned, recorded, retained, damaged},
 	}
 	if got.Cluster != want.Cluster {
 		t.Errorf("cluster %q, want %q", got.Cluster, want.Cluster)

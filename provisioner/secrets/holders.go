@@ -48,8 +48,8 @@ func (k *Keeper) isHeld(entry *holding) bool {
 	return len(entry.attempts) > 0
 }
 
-// HeldBy lists the Secrets that a claim's attempt needs.
-func (k *Keeper) HeldBy(claim types.UID) []string {
+// UsedBy lists the Secrets that a claim's attempt needs.
+func (k *Keeper) UsedBy(claim types.UID) []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var names []string

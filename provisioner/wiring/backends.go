@@ -6,53 +6,11 @@ import (
 	"regexp"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
-	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
-
-// MappingsOf translates the mappings of a backend.
-func MappingsOf(backend *policy.Backend) map[string]mappers.Mapping {
-	mappings := make(map[string]mappers.Mapping, len(backend.Mapping))
-	for protocol, from := range backend.Mapping {
-		to := mappers.Mapping{
-			As:                         mappers.Form(from.As),
-			Driver:                     from.Driver,
-			VolumeHandle:               from.VolumeHandle,
-			FSType:                     from.FSType,
-			ReadOnly:                   from.ReadOnly,
-			Discard:                    from.Discard,
-			Attributes:                 from.Attributes,
-			Options:                    from.Options,
-			NodeStageSecretRef:         secretReference(from.NodeStageSecretRef),
-			NodePublishSecretRef:       secretReference(from.NodePublishSecretRef),
-			NodeExpandSecretRef:        secretReference(from.NodeExpandSecretRef),
-			ControllerPublishSecretRef: secretReference(from.ControllerPublishSecretRef),
-			ControllerExpandSecretRef:  secretReference(from.ControllerExpandSecretRef),
-			SecretRef:                  secretReference(from.SecretRef),
-			ClusterID:                  from.ClusterID,
-			ImageFeatures:              from.ImageFeatures,
-			Interface:                  from.Interface,
-			WWID:                       from.WWID,
-		}
-		if secret := from.Secret; secret != nil {
-			to.Secret = &mappers.SecretTemplate{Type: secret.Type, Data: secret.Data, References: secret.References}
-		}
-		mappings[protocol] = to
-	}
-	return mappings
-}
-
-func secretReference(from *policy.SecretReference) *corev1.SecretReference {
-	if from == nil {
-		return nil
-	}
-	return &corev1.SecretReference{Name: from.Name, Namespace: from.Namespace}
-}
 
 // BackendConfig translates a backend from the policy. The packages policy and
 // backends do not know each other.

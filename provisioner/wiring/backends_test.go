@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
@@ -36,7 +37,8 @@ backends:
     connector: {host: h, ip: 10.0.0.1, initiator: "iqn.2026-01.example:x", wwpns: ["50060e8012345678"], nqn: "nqn.2014-08.org.nvmexpress:uuid:1", multipath: true}
 tenants:
   - {name: a, namespaces: [a], classes: [{storageClasses: [c], backends: [full]}]}
-`), "/etc/policy/policy.yaml")
+`), "/etc/policy/policy.yaml", mappers.BuiltIn().Describe())
+
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -70,8 +70,8 @@ func New(options Options) (*Simulator, error) {
 	return s, nil
 }
 
-// NoauthHandler, CinderHandler and KeystoneHandler serve the endpoints without
-// Start; SetURLs then tells the simulator where they are.
+// NoauthHandler serves the noauth endpoint without Start, as CinderHandler and
+// KeystoneHandler serve theirs; SetURLs then sets where they are.
 func (s *Simulator) NoauthHandler() http.Handler { return &handler{s, Noauth} }
 
 // CinderHandler serves Cinder behind Keystone.

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
@@ -55,7 +56,7 @@ func TestManifestsAreAcceptedByTheAPIServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	parsed, err := policy.Parse([]byte(shipped.Data["policy.yaml"]), "configmap.yaml")
+	parsed, err := policy.Parse([]byte(shipped.Data["policy.yaml"]), "configmap.yaml", mappers.BuiltIn().Describe())
 	if err != nil {
 		t.Fatal(err)
 	}

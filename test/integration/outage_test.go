@@ -124,7 +124,7 @@ func TestNextBackendServesWhileTheFirstIsDown(t *testing.T) {
 	// The next leader cannot list gold, and must not make a second volume for
 	// the claim whose first one is there.
 	leader.Kill()
-	_, err = suite.WaitEvent(w.ctx, "next-a", "begun", "BackendUnavailable", "cannot tell whether this claim has a volume already")
+	_, err = suite.WaitEvent(w.ctx, "next-a", "begun", "BackendUnavailable", "cannot determine whether an earlier leader created a volume for this claim")
 	w.must(err)
 	w.claim("a", "newborn", "gold", "1Gi")
 	w.boundIn("a", "newborn")

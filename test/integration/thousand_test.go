@@ -12,6 +12,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
@@ -54,7 +55,7 @@ func TestThousandClaimsKeepToEveryQuota(t *testing.T) {
 	const claims = 1000
 	w := newWorld(t, "crowd", cindersim.Options{CreateDelay: 200 * time.Millisecond, DeleteDelay: 100 * time.Millisecond})
 	w.policy = strings.NewReplacer("NOAUTH", w.sim.NoauthEndpoint(), "PROJECT", cindersim.DefaultNoauthProject).Replace(crowdPolicy)
-	inForce, err := policy.Parse([]byte(w.policy), "policy.yaml")
+	inForce, err := policy.Parse([]byte(w.policy), "policy.yaml", mappers.BuiltIn().Describe())
 	w.must(err)
 	w.must(suite.CreateNamespace(w.ctx, "crowd-c", nil))
 	for _, class := range []string{"fast", "slow"} {

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
@@ -30,7 +31,7 @@ func TestPoliciesGrantWhatTenantsAreMeantToGet(t *testing.T) {
 		"c": {plan.Fast: {plan.Lab}, plan.Dual: {plan.Lab, plan.Silver}, plan.Kept: {plan.Silver}},
 	}
 	for variant := range plan.PolicyVariants {
-		p, err := policy.Parse([]byte(policyText(planOf(1), n, variant, nil)), "policy.yaml")
+		p, err := policy.Parse([]byte(policyText(planOf(1), n, variant, nil)), "policy.yaml", mappers.BuiltIn().Describe())
 		if err != nil {
 			t.Fatalf("variant %d: %v", variant, err)
 		}
@@ -63,7 +64,7 @@ func TestPoliciesGrantWhatTenantsAreMeantToGet(t *testing.T) {
 func TestPolicyVariantsDifferInTheirQuotas(t *testing.T) {
 	var limits []int64
 	for variant := range plan.PolicyVariants {
-		p, err := policy.Parse([]byte(policyText(planOf(1), names{1}, variant, nil)), "policy.yaml")
+		p, err := policy.Parse([]byte(policyText(planOf(1), names{1}, variant, nil)), "policy.yaml", mappers.BuiltIn().Describe())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -179,7 +180,7 @@ func TestBackendsLeadElsewhere(t *testing.T) {
 	lines := map[string]bool{}
 	for _, to := range []plan.Place{plan.Home, plan.OtherProject, plan.OtherAddress} {
 		text := policyText(planOf(1), names{1}, 0, places{plan.Lab: to})
-		if _, err := policy.Parse([]byte(text), "policy.yaml"); err != nil {
+		if _, err := policy.Parse([]byte(text), "policy.yaml", mappers.BuiltIn().Describe()); err != nil {
 			t.Errorf("%s: %v", to, err)
 		}
 		for line := range strings.Lines(text) {

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
@@ -177,7 +178,7 @@ func (w *world) state(ctx context.Context) (checker.State, error) {
 	w.mu.Unlock()
 	s.Volumes = w.sim.Volumes()
 	s.Fates, s.TooLate = w.fates.all(), w.tooLate
-	inForce, err := policy.Parse([]byte(w.configuration().policy), "policy.yaml")
+	inForce, err := policy.Parse([]byte(w.configuration().policy), "policy.yaml", mappers.BuiltIn().Describe())
 	if err != nil {
 		return s, err
 	}

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
@@ -316,7 +317,7 @@ func (r *replica) configure(c configuration) error {
 
 // allow applies the limits of a variant from now on.
 func (w *world) allow(variant int) error {
-	parsed, err := policy.Parse([]byte(policyText(w.plan, w.names, variant, nil)), "policy.yaml")
+	parsed, err := policy.Parse([]byte(policyText(w.plan, w.names, variant, nil)), "policy.yaml", mappers.BuiltIn().Describe())
 	if err != nil {
 		return fmt.Errorf("policy of the campaign: %w", err)
 	}

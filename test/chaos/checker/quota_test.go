@@ -22,7 +22,8 @@ backends:
   - {name: gold, auth: {environment: true}, limits: {volumes: %d}}
 tenants:
   - {name: a, namespaces: [a], quota: {volumes: %d}, classes: [{storageClasses: [fast], backends: [gold]}]}
-`, cluster, backend, tenant), "policy.yaml")
+`, cluster, backend, tenant), "policy.yaml", nil)
+
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ func TestPolicyDecidesAsTheTourTells(t *testing.T) {
 	for _, id := range []string{"", "k2x7qa"} {
 		tour := &tour{names: namesOf(id)}
 		head, rules := policyOf(tour.names, "http://127.0.0.1:8776/v3", "0123456789abcdef0123456789abcdef")
-		parsed, err := policy.Parse([]byte(head+rules), "policy.yaml")
+		parsed, err := policy.Parse([]byte(head+rules), "policy.yaml", nil)
 		if err != nil {
 			t.Fatalf("id %q: %v", id, err)
 		}

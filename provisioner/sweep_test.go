@@ -16,24 +16,22 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// lateVolume is a second volume of a claim whose PersistentVolume is recorded.
+// lateVolume is a duplicate of a recorded volume.
 func (f *fixture) lateVolume(pv *corev1.PersistentVolume) cinder.Volume {
 	f.t.Helper()
-	v := f.leftoverVolume(pv.Annotations[record.AnnotationClaimUID])
+	v := f.orphanVolume(pv.Annotations[record.AnnotationClaimUID])
 	v.ID, v.Status = "volume-late", cinder.StatusAvailable
 	return v
 }
 
-func (f *fixture) lookAgain(name string) {
+func (f *fixture) relist(name string) {
 	f.t.Helper()
-	_, err := f.LookAgain(f.t.Context(), name)
+	_, err := f.RelistBackend(f.t.Context(), name)
 	f.must(err)
 }
 
-func TestVolumeThatArrivesLateBesideARecordedOneIsRemoved(t *testing.T) {
-	f := newFixture(t)
-	f.count()
-	followup := f.Followup()
+func TestDuplicateThatArrivesLateIsRemoved(t *testing.T) {
+	f, followup, _ := newCountedFixture(t)
 	pv := f.recorded()
 	f.must(f.client.Tracker().Add(pv))
 	gold := f.backends["gold"]
@@ -41,7 +39,7 @@ func TestVolumeThatArrivesLateBesideARecordedOneIsRemoved(t *testing.T) {
 	recorded.ID, recorded.Status = "volume-1", cinder.StatusAttaching
 	gold.listed = []cinder.Volume{recorded, f.lateVolume(pv)}
 	gold.calls = nil
-	f.lookAgain("gold")
+	f.relist("gold")
 	f.follow(followup)
 	wantCalls(t, gold, "remove unrecorded volume-late of "+pv.Name)
 }
@@ -61,7 +59,7 @@ func TestVolumeThatArrivesLateIsKeptWhenItMayBeTheRecordedOne(t *testing.T) {
 			renamed.Annotations[record.AnnotationVolume] = "volume-late"
 			f.must(f.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), renamed, ""))
 		},
-		"the PersistentVolume is somebody else's": func(f *fixture, pv *corev1.PersistentVolume, _ *cinder.Volume) {
+		"the PersistentVolume is another program's": func(f *fixture, pv *corev1.PersistentVolume, _ *cinder.Volume) {
 			pv.Annotations[record.AnnotationProvisionedBy] = "another.example/provisioner"
 			f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Update(pv))
 		},
@@ -75,28 +73,26 @@ func TestVolumeThatArrivesLateIsKeptWhenItMayBeTheRecordedOne(t *testing.T) {
 			change(f, pv, &late)
 			gold := f.backends["gold"]
 			gold.listed, gold.calls = []cinder.Volume{late}, nil
-			// An error means that it is looked at again.
-			_, _ = f.LookAgain(t.Context(), "gold")
+			// An error means a retry.
+			_, _ = f.RelistBackend(t.Context(), "gold")
 			wantCalls(t, gold)
 		})
 	}
 }
 
 func TestVolumeThatArrivesLateForAClaimThatIsGoneIsUndone(t *testing.T) {
-	f := newFixture(t)
-	f.count()
-	followup := f.Followup()
-	// A volume of the claim was removed before; its room was given back.
+	f, followup, _ := newCountedFixture(t)
+	// Another volume of the claim was removed before, and its room was freed.
 	f.placement.release("uid-gone")
-	f.backends["gold"].listed = []cinder.Volume{f.leftoverVolume("uid-gone")}
-	f.lookAgain("gold")
+	f.backends["gold"].listed = []cinder.Volume{f.orphanVolume("uid-gone")}
+	f.relist("gold")
 	f.follow(followup)
 	wantCalls(t, f.backends["gold"], "abandon pvc-uid-gone")
 }
 
-func TestRoomOfAFoundVolumeIsGivenBackWhenSomebodyRemovesIt(t *testing.T) {
+func TestRoomOfAFoundVolumeIsFreedWhenAnAdministratorRemovesIt(t *testing.T) {
 	f := newFixture(t)
-	old := f.leftoverVolume("uid-gone")
+	old := f.orphanVolume("uid-gone")
 	old.CreatedAt = time.Now().Add(-2 * time.Hour)
 	gold := f.backends["gold"]
 	gold.listed = []cinder.Volume{old}
@@ -105,13 +101,13 @@ func TestRoomOfAFoundVolumeIsGivenBackWhenSomebodyRemovesIt(t *testing.T) {
 		t.Fatalf("an orphan counts as %+v", got)
 	}
 	gold.listed = nil
-	f.lookAgain("gold")
+	f.relist("gold")
 	if got := f.placement.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
 		t.Errorf("it counts as %+v when it is gone", got)
 	}
 }
 
-func TestBackendsAreSweptAfterWhateverMayArriveLate(t *testing.T) {
+func TestSweepIsDueAfterAnythingThatMayArriveLate(t *testing.T) {
 	began := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	at := func(s int) time.Time {
 		if s < 0 {
@@ -173,7 +169,7 @@ func TestSecretThatArrivesLateIsRemoved(t *testing.T) {
 		{name: "the claim exists", objects: []runtime.Object{claim}, stays: true},
 		{name: "the PersistentVolume exists", objects: []runtime.Object{&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-gone"}}}, stays: true},
 		{name: "a volume exists", stays: true, change: func(f *fixture, _ *corev1.Secret) {
-			f.backends["silver"].listed = []cinder.Volume{f.leftoverVolume("uid-gone")}
+			f.backends["silver"].listed = []cinder.Volume{f.orphanVolume("uid-gone")}
 		}},
 		{name: "a backend does not answer", stays: true, change: func(f *fixture, _ *corev1.Secret) {
 			f.backends["silver"].health = &cinder.Error{Backend: "silver", Kind: cinder.KindUnavailable, Message: "no answer"}
@@ -183,7 +179,7 @@ func TestSecretThatArrivesLateIsRemoved(t *testing.T) {
 			s.CreationTimestamp = metav1.NewTime(time.Now().Add(-2 * time.Hour))
 		}},
 		{name: "it is another cluster's", stays: true, change: func(_ *fixture, s *corev1.Secret) { s.Annotations[record.AnnotationCluster] = "cluster-2" }},
-		{name: "it is nobody's", stays: true, change: func(_ *fixture, s *corev1.Secret) { delete(s.Labels, record.LabelManagedBy) }},
+		{name: "it lacks our label", stays: true, change: func(_ *fixture, s *corev1.Secret) { delete(s.Labels, record.LabelManagedBy) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFixture(t, c.objects...)
@@ -200,7 +196,7 @@ func TestSecretThatArrivesLateIsRemoved(t *testing.T) {
 	}
 }
 
-func TestFailedRequestForASecretIsLookedForLater(t *testing.T) {
+func TestFailedSecretRequestCausesALaterSweep(t *testing.T) {
 	f := newFixture(t)
 	f.client.PrependReactor("create", "secrets", func(ktesting.Action) (bool, runtime.Object, error) {
 		return true, nil, errors.New("connection lost")

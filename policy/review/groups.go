@@ -1,4 +1,4 @@
-package policy
+package review
 
 import (
 	"fmt"
@@ -28,10 +28,10 @@ func grouped(kind FindingKind, subject, path string, names []string, format stri
 	return Finding{Kind: kind, Subject: subject, Path: path, Volumes: names, Message: fmt.Sprintf(format, args...), detail: strings.Join(names, " ")}
 }
 
-// maxNamed is how many volumes a sentence names.
+// maxNamed is the number of volumes that a sentence names.
 const maxNamed = 3
 
-// someVolumes is the number of volumes with the first names.
+// someVolumes writes the number of volumes and the first names.
 func someVolumes(names []string) string {
 	what, first, more := "PersistentVolumes", names, ""
 	if len(names) == 1 {

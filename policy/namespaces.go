@@ -9,7 +9,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
-// matchKind says how a tenant came to claim a namespace; a higher kind wins.
+// matchKind is the way in which a tenant matches a namespace. A higher kind wins.
 type matchKind int
 
 const (
@@ -19,12 +19,12 @@ const (
 	byName
 )
 
-// namespaceMatcher is what a tenant says about namespaces, prepared for use.
+// namespaceMatcher holds a tenant's namespaces and selector, prepared for use.
 type namespaceMatcher struct {
 	entries  []string
 	selector labels.Selector
-	// selectorText and otherwise are parts of sentences for the trace, made
-	// once because every claim looks at every tenant.
+	// selectorText and otherwise are parts of sentences for the trace. They
+	// are prepared because every claim considers every tenant.
 	selectorText string
 	otherwise    string
 }
@@ -43,7 +43,7 @@ func newNamespaceMatcher(t *Tenant, selector labels.Selector) namespaceMatcher {
 	return m
 }
 
-// match returns the strongest kind of match and what it rests on.
+// match returns the strongest kind of match and the reason for it.
 func (m namespaceMatcher) match(namespace string, namespaceLabels labels.Set) (matchKind, string) {
 	kind, pattern := noMatch, ""
 	for _, entry := range m.entries {
@@ -63,14 +63,14 @@ func (m namespaceMatcher) match(namespace string, namespaceLabels labels.Set) (m
 	return noMatch, m.otherwise
 }
 
-// Comparing each pattern or selector with all others takes time that grows with
-// the square of their number; these many take about a second.
+// The time for comparing each pattern or selector with all others grows with the
+// square of their number. At these limits it is about a second.
 const (
 	maxPatterns  = 10_000
 	maxSelectors = 5_000
 )
 
-// namespaceEntry is a name or pattern with where it stands.
+// namespaceEntry is a name or pattern with its place in the file.
 type namespaceEntry struct {
 	tenant int
 	path   string
@@ -133,15 +133,15 @@ func overlap(earlier []namespaceEntry, e namespaceEntry) (namespaceEntry, string
 	return namespaceEntry{}, "", false
 }
 
-// locate describes where a tenant says something.
+// locate describes the place of something that a tenant says.
 func (p *Policy) locate(d *document.Document, tenant int, path string) string {
 	return fmt.Sprintf("%s (line %d, tenant %s)", path, d.Find(path).Line, p.Tenants[tenant].Name)
 }
 
 const narrowSelector = "a namespace belongs to one tenant, so narrow one of them, for example with a matchExpressions entry with the operator NotIn or DoesNotExist"
 
-// validateSelectors makes sure that no tenant's selector is part of another's,
-// and remarks on those that may have namespaces in common.
+// validateSelectors makes sure that the selector of one tenant does not include
+// that of another, and warns about selectors that may overlap.
 func (p *Policy) validateSelectors(d *document.Document) {
 	type entry struct {
 		tenant  int
@@ -155,7 +155,7 @@ func (p *Policy) validateSelectors(d *document.Document) {
 		}
 		e := entry{i, document.Element("tenants", i) + ".namespaceSelector", domainsOf(t.NamespaceSelector)}
 		if key, ok := e.domains.impossible(); ok {
-			d.Warnf(e.path, "the selector can select no namespace: what it says about the label %s contradicts itself", key)
+			d.Warnf(e.path, "the selector cannot match any namespace: its requirements on the label %s contradict each other", key)
 			continue
 		}
 		if len(earlier) == maxSelectors {

@@ -3,8 +3,8 @@ package policy
 // anyKey stands in misplacedKeys for every key that is unknown there.
 const anyKey = "*"
 
-// misplacedKeys says, by type and key, where a key belongs that is often written
-// where it is unknown, or what it is called there.
+// misplacedKeys has hints, by type and key, about keys that are often written in
+// the wrong place or under another name.
 func misplacedKeys() map[string]map[string]string {
 	const (
 		ofRule      = "it belongs to a rule, under classes"

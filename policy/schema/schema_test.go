@@ -1,8 +1,9 @@
-package policy
+package schema
 
 import (
 	"encoding/json"
 	"errors"
+	"flag"
 	"io"
 	"os"
 	"path/filepath"
@@ -13,14 +14,46 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
+	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
+var update = flag.Bool("update", false, "write the schema file")
+
+// protocols are those of the program.
+func protocols() mapping.Protocols { return mappers.BuiltIn().Describe() }
+
+// testdata finds the policies that the tests of policy.Parse read.
+func testdata(t testing.TB, dir string) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join("../testdata", dir, "*.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no policies in testdata/%s: %v", dir, err)
+	}
+	named := map[string]string{}
+	for _, file := range files {
+		named[strings.TrimSuffix(filepath.Base(file), ".yaml")] = file
+	}
+	return named
+}
+
+func read(t testing.TB, file string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
 // schemaFile is where editors find the schema.
-const schemaFile = "../policy.schema.json"
+const schemaFile = "../../policy.schema.json"
 
 func TestSchemaFileIsUpToDate(t *testing.T) {
 	if *update {
-		if err := os.WriteFile(schemaFile, Schema(), 0o644); err != nil {
+		if err := os.WriteFile(schemaFile, JSON(protocols()), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -28,14 +61,14 @@ func TestSchemaFileIsUpToDate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if string(got) != string(Schema()) {
-		t.Errorf("%s is stale; run: go test ./policy -run TestSchemaFileIsUpToDate -update", filepath.Base(schemaFile))
+	if string(got) != string(JSON(protocols())) {
+		t.Errorf("%s is stale; run: go test ./policy/schema -run TestSchemaFileIsUpToDate -update", filepath.Base(schemaFile))
 	}
 }
 
 func compileSchema(t *testing.T) *jsonschema.Schema {
 	t.Helper()
-	document, err := jsonschema.UnmarshalJSON(strings.NewReader(string(Schema())))
+	document, err := jsonschema.UnmarshalJSON(strings.NewReader(string(JSON(protocols()))))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +143,7 @@ func single(data []byte) (any, bool) {
 func TestSchemaAcceptsGoodPolicies(t *testing.T) {
 	compiled := compileSchema(t)
 	files := testdata(t, "good")
-	files["example"] = "../config.example.yaml"
+	files["example"] = "../../config.example.yaml"
 	for name, file := range files {
 		value, ok := single(read(t, file))
 		if !ok {
@@ -253,14 +286,14 @@ var schemaMistakes = map[string][2]string{
 
 func TestSchemaAndParseRefuseTheSame(t *testing.T) {
 	compiled := compileSchema(t)
-	everything := string(read(t, "testdata/good/everything.yaml"))
+	everything := string(read(t, "../testdata/good/everything.yaml"))
 	for name, change := range schemaMistakes {
 		t.Run(name, func(t *testing.T) {
 			if !strings.Contains(everything, change[0]) {
 				t.Fatalf("everything.yaml has no %q", change[0])
 			}
 			bad := strings.Replace(everything, change[0], change[1], 1)
-			if _, err := Parse([]byte(bad), "p.yaml"); err == nil {
+			if _, err := policy.Parse([]byte(bad), "p.yaml", protocols()); err == nil {
 				t.Error("Parse accepts it")
 			}
 			value, ok := single([]byte(bad))
@@ -295,7 +328,7 @@ func TestSchemaPatternsAreUnderstoodByEditors(t *testing.T) {
 		}
 	}
 	var document any
-	if err := json.Unmarshal(Schema(), &document); err != nil {
+	if err := json.Unmarshal(JSON(protocols()), &document); err != nil {
 		t.Fatal(err)
 	}
 	walk(document)

@@ -10,22 +10,22 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 )
 
-// fullFor is how long a backend counts as full after Cinder's own quota refused
-// a volume there. Claims that could go elsewhere do so meanwhile.
+// fullFor is how long a backend counts as full after Cinder's own quota rejected
+// a volume there. Meanwhile, claims that can go to another backend do.
 const fullFor = time.Minute
 
-// fullAt is what Cinder's quota has no room for: it may be one of a volume type.
+// fullAt is where Cinder's quota has no room: the quota may be a volume type's.
 type fullAt struct{ backend, volumeType string }
 
-// fullness is a backend's refusal to take volumes of a size and above.
+// fullness is a backend's refusal of volumes of a size or larger.
 type fullness struct {
 	until   time.Time
 	sizeGiB int64
 	refusal error
 }
 
-// noteFull remembers that Cinder's own quota refused a volume, and sees to it
-// that claims are looked at again when that is forgotten.
+// noteFull remembers that Cinder's own quota rejected a volume. When that
+// passes, denied claims come back.
 func (p *placement) noteFull(backend string, volume policy.VolumeProperties, refusal error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -56,7 +56,7 @@ func (p *placement) fullnessPasses(at fullAt) {
 	}
 }
 
-// isFull is Cinder's refusal while it is remembered.
+// isFull returns Cinder's refusal until it passes.
 func (p *placement) isFull(backend string, volume policy.VolumeProperties) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,10 +67,10 @@ func (p *placement) isFull(backend string, volume policy.VolumeProperties) error
 	return full.refusal
 }
 
-// couldGoElsewhere says whether a claim that holds nothing has another backend
-// that can be tried at once, and has room for it.
+// couldGoElsewhere reports whether a claim without a position in the ledger has
+// another backend that can be tried at once and has room.
 func (p *placement) couldGoElsewhere(uid types.UID, d ledger.Decided) bool {
-	if _, holds := p.Holds(uid); holds {
+	if _, counts := p.PositionOf(uid); counts {
 		return false
 	}
 	return slices.ContainsFunc(d.Backends, func(name string) bool {

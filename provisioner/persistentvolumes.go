@@ -13,7 +13,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// countRecorded counts a PersistentVolume, whatever its phase: its volume
+// countRecorded counts the volume of a PersistentVolume in any phase: the volume
 // exists until the object is gone.
 func (p *Provisioner) countRecorded(pv *corev1.PersistentVolume) {
 	uid := types.UID(pv.Annotations[record.AnnotationClaimUID])
@@ -22,7 +22,7 @@ func (p *Provisioner) countRecorded(pv *corev1.PersistentVolume) {
 	}
 	const gib = 1 << 30
 	bytes := policy.Bytes(pv.Spec.Capacity[corev1.ResourceStorage])
-	p.placement.Record(uid, ledger.Holding{
+	p.placement.Record(uid, ledger.Volume{
 		Tenant:       pv.Annotations[record.AnnotationTenant],
 		StorageClass: pv.Spec.StorageClassName,
 		GiB:          (bytes + gib - 1) / gib,
@@ -37,7 +37,7 @@ func (p *Provisioner) isMine(pv *corev1.PersistentVolume) bool {
 }
 
 // noteOutlived remembers a claim that is still in the cache when its
-// PersistentVolume is gone: most often the cache is late.
+// PersistentVolume is gone: usually the cache is late.
 func (p *Provisioner) noteOutlived(of *corev1.ObjectReference) {
 	if of == nil {
 		return
@@ -50,7 +50,8 @@ func (p *Provisioner) noteOutlived(of *corev1.ObjectReference) {
 }
 
 // volumeGone forgets a PersistentVolume, and reports whether this term has
-// removed its volume. Else that counts until a listing shows that it is gone.
+// removed its volume. If not, the volume counts until a listing shows that it is
+// gone.
 func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
 	p.noteOutlived(pv.Spec.ClaimRef)
 	removed = p.journal.objectGone(pv.UID)
@@ -60,7 +61,7 @@ func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
 	p.limiter.Gone(pv.Name)
 	p.volumeTurns.Leave(pv.Name)
 	if ref := pv.Spec.ClaimRef; ref != nil {
-		// A claim that was never bound to it goes on by itself.
+		// A claim that was never bound to it is provisioned again.
 		if claim, err := p.Claims.PersistentVolumeClaims(ref.Namespace).Get(ref.Name); err == nil && claim.UID == ref.UID && claim.Spec.VolumeName == "" {
 			p.parked.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
 		}
@@ -77,11 +78,11 @@ func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
 	return removed
 }
 
-// tellNeverBound says what is to be done about a PersistentVolume that somebody
-// deleted before its claim was bound to it. The PersistentVolume controller binds
-// no claim to an object that is being deleted, and this program keeps the object
-// as long as the claim may still get it.
-func (p *Provisioner) tellNeverBound(pv *corev1.PersistentVolume) {
+// reportNeverBound reports how to fix a PersistentVolume that a user deleted
+// before its claim was bound to it. The PersistentVolume controller binds no
+// claim to an object that is being deleted, and this program keeps the object as
+// long as the claim may still get it.
+func (p *Provisioner) reportNeverBound(pv *corev1.PersistentVolume) {
 	bound := pv.Status.Phase == corev1.VolumeBound || pv.Status.Phase == corev1.VolumeReleased || pv.Status.Phase == corev1.VolumeFailed
 	ref := pv.Spec.ClaimRef
 	if pv.DeletionTimestamp == nil || bound || ref == nil || !p.isMine(pv) {
@@ -91,15 +92,15 @@ func (p *Provisioner) tellNeverBound(pv *corev1.PersistentVolume) {
 	if err != nil || claim.UID != ref.UID || claim.Spec.VolumeName != "" {
 		return
 	}
-	message := fmt.Sprintf("PersistentVolume %s was deleted before it was bound, and claim %s/%s cannot be bound to it any more; delete the claim, too: both go, with the volume, and a new claim gets a new one", pv.Name, ref.Namespace, ref.Name)
-	p.parked.tellVolume(pv, claim, corev1.EventTypeWarning, reasonDeletedUnbound, message)
+	message := fmt.Sprintf("PersistentVolume %s was deleted before it was bound, so claim %s/%s can no longer be bound to it; delete the claim, too: that removes both and the volume, and a new claim gets a new volume", pv.Name, ref.Namespace, ref.Name)
+	p.parked.reportOnPV(pv, claim, corev1.EventTypeWarning, reasonDeletedUnbound, message)
 }
 
-// reasonDeletedUnbound is the event's reason of tellNeverBound.
+// reasonDeletedUnbound is the reason of reportNeverBound's event.
 const reasonDeletedUnbound = "DeletedBeforeBound"
 
-// CountByBackend counts the PersistentVolumes of this program, of whatever
-// phase, by the backend that their volumes are on.
+// CountByBackend counts this program's PersistentVolumes in any phase by the
+// backend that has their volumes.
 func CountByBackend(pvs corelisters.PersistentVolumeLister, provisionerName string) (map[string]int, error) {
 	all, err := pvs.List(labels.Everything())
 	if err != nil {

@@ -21,7 +21,7 @@ var (
 	className     = nameKind{max: validation.DNS1123SubdomainMaxLength, dots: true}
 )
 
-// valid says whether an object of the kind can have the name.
+// valid reports whether an object of the kind can have the name.
 func (k nameKind) valid(name string) bool {
 	if k.dots {
 		return len(validation.IsDNS1123Subdomain(name)) == 0
@@ -29,7 +29,8 @@ func (k nameKind) valid(name string) bool {
 	return len(validation.IsDNS1123Label(name)) == 0
 }
 
-// mistake says what is wrong with a name or pattern in a policy, or "".
+// mistake describes what is wrong with a name or pattern in a policy; it is empty
+// if nothing is.
 func (k nameKind) mistake(entry string) string {
 	for _, r := range entry {
 		switch {
@@ -68,10 +69,10 @@ func (k nameKind) shape() string {
 	return fmt.Sprintf("%s begin and end with a letter or digit, and names have at most %d characters", what, k.max)
 }
 
-// isPattern tells patterns from names.
+// isPattern reports whether an entry is a pattern rather than a name.
 func isPattern(entry string) bool { return strings.Contains(entry, "*") }
 
-// matches says whether a name is or matches the entry.
+// matches reports whether a name equals or matches the entry.
 func matches(entry, name string) bool {
 	first, rest, found := strings.Cut(entry, "*")
 	if !found {
@@ -96,14 +97,13 @@ func matches(entry, name string) bool {
 	}
 }
 
-// covers says that every name that matches the narrow entry also matches the
-// wide one. A * in the narrow entry may stand for anything, and nothing but a *
-// in the wide one takes a * for its own, so matching the text of the narrow
-// entry is proof enough.
+// covers reports whether every name that matches the narrow entry also matches
+// the wide one. A * in the narrow entry may stand for anything, and only a * in
+// the wide one matches it, so it is enough to match the text of the narrow entry.
 func covers(wide, narrow string) bool { return matches(wide, narrow) }
 
 // common returns a shortest valid name that matches both entries, if there is
-// any. It walks all ways of matching both at once, breadth first.
+// any. It searches all ways to match both at once, breadth first.
 func (k nameKind) common(a, b string) (string, bool) {
 	if !compatibleEnds(a, b) {
 		return "", false
@@ -168,7 +168,7 @@ func (k nameKind) common(a, b string) (string, bool) {
 			found := name(s)
 			return found, len(found) <= k.max
 		}
-		// Where neither side asks for a character, any will do.
+		// If neither side requires a certain character, any will do.
 		c := byte('x')
 		if s.i < len(a) && a[s.i] != '*' {
 			c = a[s.i]
@@ -194,8 +194,8 @@ func (k nameKind) common(a, b string) (string, bool) {
 	return "", false
 }
 
-// compatibleEnds rules out most pairs of patterns cheaply: what stands before
-// the first * and after the last one must fit.
+// compatibleEnds rules out most pairs of patterns cheaply: the text before the
+// first * and after the last one must be compatible.
 func compatibleEnds(a, b string) bool {
 	prefixA, suffixA := literalEnds(a)
 	prefixB, suffixB := literalEnds(b)
@@ -203,8 +203,8 @@ func compatibleEnds(a, b string) bool {
 	return prefixA[:n] == prefixB[:n] && suffixA[len(suffixA)-m:] == suffixB[len(suffixB)-m:]
 }
 
-// literalEnds returns what stands before the first and after the last *; both
-// are the whole entry where there is none.
+// literalEnds returns the text before the first * and after the last one. Without
+// a *, both are the whole entry.
 func literalEnds(entry string) (prefix, suffix string) {
 	first := strings.IndexByte(entry, '*')
 	if first < 0 {

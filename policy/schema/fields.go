@@ -1,18 +1,19 @@
-package policy
+package schema
 
 import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/mappers/template"
+	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// fieldSchemas says about each field, by type and key, what its type does not.
-// An entry with the name of a type alone is about its object as a whole. It
-// holds the same constraints as validate.go and validate_backend.go.
-func fieldSchemas() map[string]fieldSchema {
-	all := map[string]fieldSchema{}
-	for _, part := range []map[string]fieldSchema{policyFields(), backendFields(), connectionFields(), mappingFields(), tenantFields(), sharedFields()} {
+// fields describes each field, by type and key. An entry with only the name of a
+// type is about its object as a whole. The constraints are those of the checks in
+// the packages policy and mapping.
+func fields(protocols mapping.Protocols) map[string]field {
+	all := map[string]field{}
+	for _, part := range []map[string]field{policyFields(), backendFields(protocols), connectionFields(), mappingFields(), tenantFields(), sharedFields()} {
 		for key, about := range part {
 			all[key] = about
 		}
@@ -20,12 +21,12 @@ func fieldSchemas() map[string]fieldSchema {
 	return all
 }
 
-func policyFields() map[string]fieldSchema {
-	return map[string]fieldSchema{
-		"Policy.apiVersion": {description: "The version of the policy language.", required: true, rules: schema{"const": APIVersion}},
-		"Policy.kind":       {description: "What the file is.", required: true, rules: schema{"const": Kind}},
+func policyFields() map[string]field {
+	return map[string]field{
+		"Policy.apiVersion": {description: "The version of the policy language.", required: true, rules: object{"const": policy.APIVersion}},
+		"Policy.kind":       {description: "What the file is.", required: true, rules: object{"const": policy.Kind}},
 		"Policy.clusterID": {description: "Stamped on every volume; tells the clusters that share a Cinder project apart. Default: the UID of the namespace kube-system.",
-			rules: schema{"pattern": clusterIDPattern.String()}},
+			rules: object{"pattern": policy.ClusterIDPattern}},
 		"Policy.defaults": {description: "For backends and tenants that say nothing else. A value of their own replaces the default, be it narrower or wider."},
 		"Policy.audit":    {description: "How the leader compares PersistentVolumes with volumes at Cinder."},
 		"Policy.backends": {description: "The Cinder endpoints that volumes may come from.", required: true},
@@ -38,46 +39,46 @@ func policyFields() map[string]fieldSchema {
 		"Defaults.volumeSize": {description: "For tenants: bounds of a single volume's size."},
 		"Defaults.metadata":   {description: "For tenants: metadata written on their volumes in Cinder.", rules: metadataRules(), entries: metadataValues()},
 		"Defaults.region":     {description: "For backends: region of the service catalog.", rules: textRules()},
-		"Defaults.interface":  {description: "For backends: endpoint of the service catalog.", rules: choice(InterfacePublic, InterfaceInternal, InterfaceAdmin)},
-		"Defaults.workflow":   {description: "For backends: how volumes are connected.", rules: choice(WorkflowReserve, WorkflowAttachment, WorkflowAuto)},
+		"Defaults.interface":  {description: "For backends: endpoint of the service catalog.", rules: choice(policy.InterfacePublic, policy.InterfaceInternal, policy.InterfaceAdmin)},
+		"Defaults.workflow":   {description: "For backends: how volumes are connected.", rules: choice(policy.WorkflowReserve, policy.WorkflowAttachment, policy.WorkflowAuto)},
 		"Defaults.limits":     {description: "For backends: limits for all tenants together."},
 		"Defaults.timeouts":   {description: "For backends: how long is waited."},
 		"Defaults.connector":  {description: "For backends: whom Cinder exports the volumes to."},
 	}
 }
 
-func backendFields() map[string]fieldSchema {
-	return map[string]fieldSchema{
+func backendFields(protocols mapping.Protocols) map[string]field {
+	return map[string]field{
 		"Backend.name":       {description: "The name that class rules refer to.", required: true, rules: nameRules()},
 		"Backend.auth":       {description: "How to log in: exactly one of cloud, noauth, cloudConfig, environment.", required: true},
 		"Backend.region":     {description: "Region of the service catalog. Default: what the cloud configuration says.", rules: textRules()},
-		"Backend.interface":  {description: "Endpoint of the service catalog. Default: what the cloud configuration says.", rules: choice(InterfacePublic, InterfaceInternal, InterfaceAdmin)},
-		"Backend.workflow":   {description: "How volumes are connected: reserve (volume actions), attachment (attachments API) or auto. Default: auto.", rules: choice(WorkflowReserve, WorkflowAttachment, WorkflowAuto)},
+		"Backend.interface":  {description: "Endpoint of the service catalog. Default: what the cloud configuration says.", rules: choice(policy.InterfacePublic, policy.InterfaceInternal, policy.InterfaceAdmin)},
+		"Backend.workflow":   {description: "How volumes are connected: reserve (volume actions), attachment (attachments API) or auto. Default: auto.", rules: choice(policy.WorkflowReserve, policy.WorkflowAttachment, policy.WorkflowAuto)},
 		"Backend.suspended":  {description: "true: no new volumes here; deleting goes on. Default: false."},
 		"Backend.volumeSize": {description: "What this backend takes, whatever a tenant may have."},
 		"Backend.limits":     {description: "Limits for all tenants together."},
 		"Backend.timeouts":   {description: "How long is waited."},
 		"Backend.connector":  {description: "Whom Cinder exports the volumes to."},
-		"Backend.mapping":    {description: "What a connection becomes, by Cinder's driver_volume_type.", rules: mappingRules()},
+		"Backend.mapping":    {description: "What a connection becomes, by Cinder's driver_volume_type.", rules: mappingRules(protocols)},
 
-		"Auth":             {rules: schema{"minProperties": 1, "maxProperties": 1}},
+		"Auth":             {rules: object{"minProperties": 1, "maxProperties": 1}},
 		"Auth.cloud":       {description: "An entry of clouds.yaml.", rules: textRules()},
 		"Auth.noauth":      {description: "A Cinder with auth_strategy = noauth."},
 		"Auth.cloudConfig": {description: "File with an INI cloud configuration, as the historic provisioner read it; a relative name starts from the policy's directory.", rules: textRules()},
-		"Auth.environment": {description: "true: the OS_* variables of the process.", rules: schema{"const": true}},
+		"Auth.environment": {description: "true: the OS_* variables of the process.", rules: object{"const": true}},
 
-		"NoAuth.endpoint": {description: "URL of Cinder's API, such as http://cinder.example:8776/v3.", required: true, rules: schema{"pattern": endpointPattern}},
-		"NoAuth.user":     {description: "User in the token. Default: " + DefaultNoAuthUser + ".", rules: both(textRules(), schema{"pattern": withoutColonPattern})},
-		"NoAuth.project":  {description: "Project in the token; current Cinder releases want hexadecimal digits and hyphens. Default: " + DefaultNoAuthProject + ".", rules: both(textRules(), schema{"pattern": withoutColonPattern})},
+		"NoAuth.endpoint": {description: "URL of Cinder's API, such as http://cinder.example:8776/v3.", required: true, rules: object{"pattern": endpointPattern}},
+		"NoAuth.user":     {description: "User in the token. Default: " + policy.DefaultNoAuthUser + ".", rules: both(textRules(), object{"pattern": withoutColonPattern})},
+		"NoAuth.project":  {description: "Project in the token; current Cinder releases want hexadecimal digits and hyphens. Default: " + policy.DefaultNoAuthProject + ".", rules: both(textRules(), object{"pattern": withoutColonPattern})},
 	}
 }
 
-func connectionFields() map[string]fieldSchema {
-	atLeast := func(n int) schema { return schema{"minimum": n} }
+func connectionFields() map[string]field {
+	atLeast := func(n int) object { return object{"minimum": n} }
 	positive := notZero()
-	concurrency := schema{"minimum": 1, "maximum": maxConcurrency}
-	rate := schema{"anyOf": []schema{{"const": 0}, {"minimum": minRate}}}
-	return map[string]fieldSchema{
+	concurrency := object{"minimum": 1, "maximum": policy.MaxConcurrency}
+	rate := object{"anyOf": []object{{"const": 0}, {"minimum": policy.MinRate}}}
+	return map[string]field{
 		"Limits.volumes":           {description: "Volumes on the backend; 0 allows none. Default: no limit.", rules: atLeast(0)},
 		"Limits.gigabytes":         {description: "GiB on the backend; 0 allows none. Default: no limit.", rules: atLeast(0)},
 		"Limits.concurrency":       {description: "Requests to the backend that are under way at once. Default: 16.", rules: concurrency},
@@ -90,24 +91,24 @@ func connectionFields() map[string]fieldSchema {
 		"Timeouts.delete":  {description: "For deleting a volume, such as 10m. Default: 10m.", rules: positive},
 		"Timeouts.request": {description: "For one request to Cinder, such as 75s. Default: 75s.", rules: positive},
 
-		"Connector.host":       {description: "Host name that volumes are attached to. Default: " + DefaultConnectorHost + ".", rules: schema{"pattern": hostPattern.String(), "maxLength": maxTextLength}},
-		"Connector.initiator":  {description: "iSCSI initiator name under which the nodes log in. Default: made from the cluster's id.", rules: schema{"pattern": mapping.Initiator.String(), "maxLength": mapping.LongestInitiator}},
-		"Connector.ip":         {description: "IP address of the nodes, for drivers that ask for one.", rules: schema{"pattern": `^[0-9A-Fa-f.:]+$`, "anyOf": []schema{{"format": "ipv4"}, {"format": "ipv6"}}}},
-		"Connector.wwpns":      {description: "Fibre Channel port names of the nodes.", entries: schema{"pattern": wwpnPattern.String()}},
-		"Connector.nqn":        {description: "NVMe-oF host name.", rules: schema{"pattern": nqnPattern.String(), "maxLength": maxQualifiedName}},
+		"Connector.host":       {description: "Host name that volumes are attached to. Default: " + policy.DefaultConnectorHost + ".", rules: object{"pattern": policy.HostPattern, "maxLength": policy.MaxTextLength}},
+		"Connector.initiator":  {description: "iSCSI initiator name under which the nodes log in. Default: made from the cluster's id.", rules: object{"pattern": mapping.Initiator.String(), "maxLength": mapping.LongestInitiator}},
+		"Connector.ip":         {description: "IP address of the nodes, for drivers that ask for one.", rules: object{"pattern": `^[0-9A-Fa-f.:]+$`, "anyOf": []object{{"format": "ipv4"}, {"format": "ipv6"}}}},
+		"Connector.wwpns":      {description: "Fibre Channel port names of the nodes.", entries: object{"pattern": policy.WWPNPattern}},
+		"Connector.nqn":        {description: "NVMe-oF host name.", rules: object{"pattern": policy.NQNPattern, "maxLength": policy.MaxQualifiedName}},
 		"Connector.nodeLabels": {description: "Labels of the nodes that mount the volumes. PersistentVolumes are bound to these nodes; without wwpns theirs are collected from the annotation standalone-cinder.openstack.org/wwpns.", rules: labelKeyNames(), entries: labelValueRules()},
 		"Connector.multipath":  {description: "Ask Cinder for all portals. Default: false."},
 	}
 }
 
-func mappingFields() map[string]fieldSchema {
-	return map[string]fieldSchema{
-		"Mapping": {rules: schema{"allOf": []schema{
-			when(MappingCSI, schema{"properties": schema{"driver": schema{"pattern": csiDriverPattern, "maxLength": validation.DNS1123LabelMaxLength}}}),
-			when(MappingFlexVolume, schema{"required": []string{"driver"}, "properties": schema{"driver": schema{"pattern": flexDriverPattern.String()}}}),
+func mappingFields() map[string]field {
+	return map[string]field{
+		"Mapping": {rules: object{"allOf": []object{
+			when(mapping.CSI, object{"properties": object{"driver": object{"pattern": csiDriverPattern, "maxLength": validation.DNS1123LabelMaxLength}}}),
+			when(mapping.FlexVolume, object{"required": []string{"driver"}, "properties": object{"driver": object{"pattern": mapping.FlexDriverPattern}}}),
 		}}},
-		"Mapping.as":                         {description: "Kind of the PersistentVolume's source.", required: true, rules: choice(MappingCSI, MappingNative, MappingFlexVolume)},
-		"Mapping.driver":                     {description: "CSI driver, or FlexVolume driver as vendor/driver. Default for rbd as csi: " + DefaultCephDriver + "."},
+		"Mapping.as":                         {description: "Kind of the PersistentVolume's source.", required: true, rules: choice(mapping.Forms()...)},
+		"Mapping.driver":                     {description: "CSI driver, or FlexVolume driver as vendor/driver. Default for rbd as csi: " + mapping.DefaultCephDriver + "."},
 		"Mapping.fsType":                     {description: "File system, in place of the one that rule or StorageClass choose."},
 		"Mapping.readOnly":                   {description: "true: pods may only read. Default: false."},
 		"Mapping.volumeHandle":               {description: "Template of what names the volume to a CSI driver. Default: {{ .volume.id }}; for rbd ceph-csi's name of the image.", rules: templateRules()},
@@ -123,45 +124,45 @@ func mappingFields() map[string]fieldSchema {
 		"Mapping.secretRef":                  {description: "Secret of a FlexVolume, whose type must be the driver's name, or of a native rbd volume."},
 		"Mapping.clusterID":                  {description: "Name of the Ceph cluster in ceph-csi's configuration."},
 		"Mapping.imageFeatures":              {description: "Comma-separated RBD image features, such as layering."},
-		"Mapping.interface":                  {description: "open-iscsi interface through which nodes log in, such as that of an offload card, by the same name on all nodes. Default: default, for iser iser.", rules: schema{"pattern": iscsiInterfacePattern.String()}},
+		"Mapping.interface":                  {description: "open-iscsi interface through which nodes log in, such as that of an offload card, by the same name on all nodes. Default: default, for iser iser.", rules: object{"pattern": mapping.InterfacePattern}},
 		"Mapping.wwid":                       {description: "Template of the identifier by which nodes find the disk of an fc volume, as below /dev/disk/by-id without scsi-. Default: found by target names and LUN.", rules: templateRules()},
 
-		"MappingSecret.type":       {description: "Type of the Secret. Default: Opaque, for a FlexVolume the driver's name.", rules: schema{"pattern": secretTypePattern.String(), "maxLength": validation.DNS1123SubdomainMaxLength}},
-		"MappingSecret.data":       {description: "Templates by the Secret's keys, which may name credentials of the connection. Those that come out empty are left out.", required: true, rules: both(schema{"minProperties": 1}, schema{"propertyNames": schema{"pattern": secretKeyPattern, "maxLength": validation.DNS1123SubdomainMaxLength}}), entries: templateRules()},
-		"MappingSecret.references": {description: "Keys of a CSI source that refer to the Secret. Default: nodeStageSecretRef.", rules: schema{"uniqueItems": true}, entries: choice(secretReferenceKeys...)},
+		"MappingSecret.type":       {description: "Type of the Secret. Default: Opaque, for a FlexVolume the driver's name.", rules: object{"pattern": mapping.SecretTypePattern, "maxLength": validation.DNS1123SubdomainMaxLength}},
+		"MappingSecret.data":       {description: "Templates by the Secret's keys, which may name credentials of the connection. Those that come out empty are left out.", required: true, rules: both(object{"minProperties": 1}, object{"propertyNames": object{"pattern": secretKeyPattern, "maxLength": validation.DNS1123SubdomainMaxLength}}), entries: templateRules()},
+		"MappingSecret.references": {description: "Keys of a CSI source that refer to the Secret. Default: nodeStageSecretRef.", rules: object{"uniqueItems": true}, entries: choice(mapping.SecretReferenceKeys()...)},
 
-		"SecretReference.name":      {description: "Name of the Secret.", required: true, rules: schema{"pattern": subdomainPattern, "maxLength": validation.DNS1123SubdomainMaxLength}},
+		"SecretReference.name":      {description: "Name of the Secret.", required: true, rules: object{"pattern": subdomainPattern, "maxLength": validation.DNS1123SubdomainMaxLength}},
 		"SecretReference.namespace": {description: "Namespace of the Secret.", required: true, rules: nameRules()},
 	}
 }
 
-func tenantFields() map[string]fieldSchema {
-	return map[string]fieldSchema{
-		"Tenant":      {rules: schema{"anyOf": []schema{{"required": []string{"namespaces"}}, {"required": []string{"namespaceSelector"}}}}},
+func tenantFields() map[string]field {
+	return map[string]field{
+		"Tenant":      {rules: object{"anyOf": []object{{"required": []string{"namespaces"}}, {"required": []string{"namespaceSelector"}}}}},
 		"Tenant.name": {description: "Name of the tenant.", required: true, rules: nameRules()},
 		"Tenant.namespaces": {description: "Names of namespaces, or patterns in which * stands for any run of characters. A name wins over a pattern, a pattern over namespaceSelector.",
-			rules: schema{"minItems": 1}, entries: entryRules(namespacePattern)},
+			rules: object{"minItems": 1}, entries: entryRules(namespacePattern)},
 		"Tenant.namespaceSelector": {description: "Selects namespaces by label, as well as or instead of namespaces."},
 		"Tenant.quota":             {description: "What the tenant may have in all."},
 		"Tenant.limits":            {description: "Keeps the tenant's work from crowding out that of the others. The limits of the backends hold besides."},
 		"Tenant.volumeSize":        {description: "Bounds of a single volume's size, in place of those of the defaults."},
 		"Tenant.metadata":          {description: "Metadata written on the tenant's volumes in Cinder.", rules: metadataRules(), entries: metadataValues()},
-		"Tenant.classes":           {description: "Rules by StorageClass; the first that is for a claim's StorageClass decides.", required: true, rules: schema{"minItems": 1}},
+		"Tenant.classes":           {description: "Rules by StorageClass; the first that is for a claim's StorageClass decides.", required: true, rules: object{"minItems": 1}},
 
 		"Class.storageClasses": {description: "Names of StorageClasses, or patterns in which * stands for any run of characters.", required: true,
-			rules: schema{"minItems": 1}, entries: entryRules(storageClassPattern)},
-		"Class.backends":         {description: "Backends in the order in which they are tried: the first that is not suspended, healthy and has room takes the volume.", required: true, rules: schema{"minItems": 1}},
+			rules: object{"minItems": 1}, entries: entryRules(storageClassPattern)},
+		"Class.backends":         {description: "Backends in the order in which they are tried: the first that is not suspended, healthy and has room takes the volume.", required: true, rules: object{"minItems": 1}},
 		"Class.volumeType":       {description: "Volume type in Cinder. Default: the StorageClass's parameter type, or Cinder's default.", rules: textRules()},
 		"Class.availabilityZone": {description: "Availability zone in Cinder. Default: the StorageClass's parameter availability, or Cinder's default.", rules: textRules()},
-		"Class.fsType":           {description: "File system. Default: the StorageClass's parameter fsType, or " + DefaultFSType + ".", rules: choice(fileSystems...)},
+		"Class.fsType":           {description: "File system. Default: the StorageClass's parameter fsType, or " + policy.DefaultFSType + ".", rules: choice(policy.FileSystems()...)},
 		"Class.quota":            {description: "What the tenant may have under this rule."},
 		"Class.volumeSize":       {description: "Narrows the tenant's bounds of a single volume's size."},
 	}
 }
 
-func sharedFields() map[string]fieldSchema {
-	notNegative := schema{"minimum": 0}
-	return map[string]fieldSchema{
+func sharedFields() map[string]field {
+	notNegative := object{"minimum": 0}
+	return map[string]field{
 		"VolumeSize.min": {description: "Smallest size, such as 1Gi.", rules: notZero()},
 		"VolumeSize.max": {description: "Largest size, such as 1Ti; at least 1Gi.", rules: notZero()},
 
@@ -172,41 +173,42 @@ func sharedFields() map[string]fieldSchema {
 		"LabelSelector.matchLabels":         {description: "Labels that the namespace must have.", rules: labelKeyNames(), entries: labelValueRules()},
 		"LabelSelector.matchExpressions":    {description: "Requirements that the namespace's labels must all meet."},
 		"LabelSelectorRequirement":          {rules: selectorRequirementRules()},
-		"LabelSelectorRequirement.key":      {description: "The label to look at.", required: true, rules: schema{"pattern": labelKeyPattern}},
-		"LabelSelectorRequirement.operator": {description: "How the label is compared.", required: true, rules: choice(selectorOperators...)},
+		"LabelSelectorRequirement.key":      {description: "The label to look at.", required: true, rules: object{"pattern": labelKeyPattern}},
+		"LabelSelectorRequirement.operator": {description: "How the label is compared.", required: true, rules: choice(policy.SelectorOperators()...)},
 		"LabelSelectorRequirement.values":   {description: "Values for In and NotIn.", entries: labelValueRules()},
 	}
 }
 
-// templateRules bound a template; what is in it only Parse can read.
-func templateRules() schema { return schema{"maxLength": template.MaxLength} }
+// templateRules bound the length of a template. Only policy.Parse reads what is in
+// it.
+func templateRules() object { return object{"maxLength": template.MaxLength} }
 
-func filledKeys() schema { return schema{"propertyNames": schema{"minLength": 1}} }
+func filledKeys() object { return object{"propertyNames": object{"minLength": 1}} }
 
-func nameRules() schema {
-	return schema{"pattern": labelPattern, "maxLength": validation.DNS1123LabelMaxLength}
+func nameRules() object {
+	return object{"pattern": labelPattern, "maxLength": validation.DNS1123LabelMaxLength}
 }
 
-func entryRules(pattern string) schema {
-	return schema{"pattern": pattern, "not": schema{"pattern": `\*\*|\.\.`}}
+func entryRules(pattern string) object {
+	return object{"pattern": pattern, "not": object{"pattern": `\*\*|\.\.`}}
 }
 
-func labelValueRules() schema {
-	return schema{"pattern": labelValuePattern, "maxLength": validation.LabelValueMaxLength}
+func labelValueRules() object {
+	return object{"pattern": labelValuePattern, "maxLength": validation.LabelValueMaxLength}
 }
 
 // metadataRules are about the keys, metadataValues about the values: empty
 // values are allowed there.
-func metadataRules() schema {
-	return schema{"propertyNames": schema{
-		"pattern": textPattern, "maxLength": maxTextLength,
-		"not": schema{"anyOf": []schema{{"pattern": ownMetadataPattern}, {"enum": []string{"readonly", "attached_mode"}}}},
+func metadataRules() object {
+	return object{"propertyNames": object{
+		"pattern": textPattern, "maxLength": policy.MaxTextLength,
+		"not": object{"anyOf": []object{{"pattern": ownMetadataPattern}, {"enum": []string{"readonly", "attached_mode"}}}},
 	}}
 }
 
-func metadataValues() schema {
-	return schema{"maxLength": maxTextLength, "anyOf": []schema{{"const": ""}, {"pattern": textPattern}}}
+func metadataValues() object {
+	return object{"maxLength": policy.MaxTextLength, "anyOf": []object{{"const": ""}, {"pattern": textPattern}}}
 }
 
 // notZero is for sizes and durations, whose type has a pattern already.
-func notZero() schema { return schema{"allOf": []schema{{"pattern": notZeroPattern}}} }
+func notZero() object { return object{"allOf": []object{{"pattern": notZeroPattern}}} }

@@ -14,7 +14,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// limit puts a quota of so many volumes on the tenant.
+// limit gives the tenant a quota of that many volumes.
 func (f *fixture) limit(volumes string) {
 	f.t.Helper()
 	f.inForce("volumeSize: {max: 10Gi}", "quota: {volumes: "+volumes+"}")
@@ -39,7 +39,7 @@ func TestClaimBeyondTheQuotaIsDeniedUntilRoomIsFreed(t *testing.T) {
 			t.Fatal("the second claim is admitted")
 		}
 	}
-	if events := f.said(); len(events) != 1 || events[0] != exceeded {
+	if events := f.newEvents(); len(events) != 1 || events[0] != exceeded {
 		t.Errorf("events %q, want %q once", events, exceeded)
 	}
 	pv, err := f.provision(first)
@@ -47,7 +47,7 @@ func TestClaimBeyondTheQuotaIsDeniedUntilRoomIsFreed(t *testing.T) {
 	pv.UID, pv.Annotations[record.AnnotationProvisionedBy] = "pv-uid", "test"
 	followup := f.Followup()
 	followup.VolumeSeen(pv)
-	// A released volume still takes up room; only when it is gone it does not.
+	// A released volume uses room until it is gone.
 	pv.Status.Phase = corev1.VolumeReleased
 	followup.VolumeSeen(pv)
 	if f.ShouldProvision(t.Context(), second) {
@@ -64,30 +64,30 @@ func TestClaimBeyondTheQuotaIsDeniedUntilRoomIsFreed(t *testing.T) {
 			t.Errorf("claim %s came back", name)
 		}
 	case <-time.After(10 * time.Second):
-		t.Fatal("freed room was offered to nobody")
+		t.Fatal("freed room was not offered to any claim")
 	}
 	if !f.ShouldProvision(t.Context(), second) {
 		t.Error("the second claim is denied although there is room")
 	}
 }
 
-func TestNewLeaderCountsVolumesThatNothingRecords(t *testing.T) {
+func TestNewLeaderCountsUnrecordedVolumes(t *testing.T) {
 	f := newFixture(t)
 	f.limit("1")
 	f.backends["gold"].listed = []cinder.Volume{f.stamped("uid-of-another")}
-	// Admission does not wait for a listing; the attempt does.
+	// Admission does not wait for a listing, but the attempt does.
 	if first := f.named("first"); !f.ShouldProvision(t.Context(), first) {
 		t.Error("a claim was denied before its backend was counted")
 	} else if _, err := f.provision(first); !isIgnored(err) {
 		t.Errorf("error %v, want one that the library ignores", err)
 	}
-	if events := f.said(); len(events) != 1 || events[0] != exceeded {
+	if events := f.newEvents(); len(events) != 1 || events[0] != exceeded {
 		t.Errorf("events %q, want %q", events, exceeded)
 	}
 	if f.ShouldProvision(t.Context(), f.named("second")) {
-		t.Error("a claim was admitted beside a volume that is at Cinder already")
+		t.Error("a claim was admitted although a volume at Cinder uses the quota")
 	}
-	// The claim that the volume is for goes on with it.
+	// The volume's own claim adopts it.
 	owner := f.claim(func(c *corev1.PersistentVolumeClaim) { c.Name, c.UID = "another", "uid-of-another" })
 	if !f.ShouldProvision(t.Context(), owner) {
 		t.Error("the volume's own claim is denied")
@@ -102,14 +102,14 @@ func TestNewLeaderCountsRecordedVolumesFirst(t *testing.T) {
 	f.seen()
 	f.count()
 	if f.ShouldProvision(t.Context(), f.named("second")) {
-		t.Error("a claim was admitted beside a recorded volume")
+		t.Error("a claim was admitted although a recorded volume uses the quota")
 	}
 	if got := f.placement.Usage(policy.TenantScope, "a"); got != (policy.Usage{Volumes: 1, Gigabytes: 2}) {
 		t.Errorf("PersistentVolume %s counts as %+v", pv.Name, got)
 	}
 }
 
-func TestAttemptThatLeftNothingGivesItsRoomBack(t *testing.T) {
+func TestAttemptThatLeftNothingFreesItsRoom(t *testing.T) {
 	f := newFixture(t)
 	f.limit("1")
 	f.count()
@@ -122,10 +122,10 @@ func TestAttemptThatLeftNothingGivesItsRoomBack(t *testing.T) {
 		t.Fatal("the attempt succeeded")
 	}
 	if !f.ShouldProvision(t.Context(), second) {
-		t.Error("a claim that Cinder refuses keeps others out")
+		t.Error("a claim that Cinder rejects blocks others")
 	}
-	// One that may have left a volume keeps its room.
-	f.backends["gold"].holds = map[string]bool{"uid-second": true}
+	// An attempt that may have left a volume keeps its room.
+	f.backends["gold"].hasVolumeOf = map[string]bool{"uid-second": true}
 	if _, err := f.provision(second); err == nil {
 		t.Fatal("the attempt succeeded")
 	}
@@ -134,7 +134,7 @@ func TestAttemptThatLeftNothingGivesItsRoomBack(t *testing.T) {
 	}
 }
 
-func TestClaimThatGoesGivesItsRoomBack(t *testing.T) {
+func TestDeletedClaimFreesItsRoom(t *testing.T) {
 	f := newFixture(t)
 	f.limit("1")
 	f.count()
@@ -154,7 +154,7 @@ func TestEventSaysWhyEarlierBackendsWerePassedOver(t *testing.T) {
 	_, err := f.provision(f.claim(nil))
 	f.must(err)
 	const want = "Normal BackendChosen tenant a, rule tenants[0].classes[0]: 2 GiB on backend silver; passed over: backend gold would use 1 of 0 volumes (backends[0].limits.volumes)"
-	if events := f.said(); len(events) != 1 || events[0] != want {
+	if events := f.newEvents(); len(events) != 1 || events[0] != want {
 		t.Errorf("events %q\nwant %q", events, want)
 	}
 	wantCalls(t, f.backends["gold"])
@@ -164,7 +164,7 @@ func TestPersistentVolumesOfOthersDoNotCount(t *testing.T) {
 	for name, change := range map[string]func(*corev1.PersistentVolume){
 		"another provisioner": func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationProvisionedBy] = "other" },
 		"another cluster id":  func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationCluster] = "cluster-2" },
-		"made by hand":        func(pv *corev1.PersistentVolume) { pv.ObjectMeta = metav1.ObjectMeta{Name: "by-hand"} },
+		"created by hand":     func(pv *corev1.PersistentVolume) { pv.ObjectMeta = metav1.ObjectMeta{Name: "by-hand"} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)

@@ -9,7 +9,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// examineListed looks for what nobody needs in the term's listing of a backend.
+// examineListed searches the term's listing of a backend for volumes that
+// nothing seems to need.
 func (p *Provisioner) examineListed(ctx context.Context, name string) error {
 	volumes, err := p.Backends.Volumes(name)
 	if err != nil {
@@ -22,24 +23,23 @@ func (p *Provisioner) examineListed(ctx context.Context, name string) error {
 	return p.examine(name, all)
 }
 
-// Recount forgets what a backend holds, because its name leads to another
-// endpoint now, has it counted again, and brings back what failed at the one
-// before. Changed credentials may have brought it back too early: only the next
-// login shows where they lead.
+// Recount has a backend counted again that has changed its endpoint, and brings
+// back what failed at the old endpoint. Changed credentials may have brought
+// that back too early: only the next login shows the new endpoint.
 func (p *Provisioner) Recount(name string) {
 	p.placement.recount(name)
 	p.help(parking.Help{Kind: parking.Backend, Name: name})
 }
 
-// CountBackends counts every backend as the term begins, and those that a
-// reload brings, so that volumes are found also where no rule sends their claims
-// any more, and takes over what an earlier leader left. It ends with the
-// context.
+// CountBackends counts every backend when the term begins, and those that a
+// reload adds, so that it also finds volumes on backends that no rule uses any
+// longer. It queues for removal what an earlier leader left unfinished. It ends
+// with the context.
 func (p *Provisioner) CountBackends(ctx context.Context) {
 	var group sync.WaitGroup
 	defer group.Wait()
 	for _, name := range p.Backends.Names() {
-		p.placement.wantCounted(name)
+		p.placement.requestCount(name)
 	}
 	for {
 		select {
@@ -51,10 +51,10 @@ func (p *Provisioner) CountBackends(ctx context.Context) {
 	}
 }
 
-// countUntilDone counts one backend, whenever it answers.
+// countUntilDone counts one backend as soon as it answers.
 func (p *Provisioner) countUntilDone(ctx context.Context, name string) {
-	const most = 15 * time.Second
-	for pause := time.Second; ; pause = min(2*pause, most) {
+	const maxPause = 15 * time.Second
+	for pause := time.Second; ; pause = min(2*pause, maxPause) {
 		if p.placement.health(name) == nil {
 			err := p.placement.countBackend(ctx, name)
 			if err == nil {
@@ -63,7 +63,7 @@ func (p *Provisioner) countUntilDone(ctx context.Context, name string) {
 			if err == nil {
 				return
 			}
-			p.Logger.Warn("A backend cannot be counted yet", "backend", name, "error", err)
+			p.Logger.Warn("Counting a backend's volumes failed and will be retried", "backend", name, "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -73,9 +73,9 @@ func (p *Provisioner) countUntilDone(ctx context.Context, name string) {
 	}
 }
 
-// NoteEarlier tells which claims existed before the term. No earlier leader can
-// have made a volume for any other. Until this is called, every claim counts as
-// an earlier one.
+// NoteEarlier records which claims existed before the term. An earlier leader
+// can only have created volumes for those. Before this call, every claim counts
+// as an earlier one.
 func (p *Provisioner) NoteEarlier(claims record.EarlierClaims) {
 	p.placement.noteEarlier(claims)
 	p.help(parking.Help{Kind: parking.Earlier})

@@ -9,30 +9,29 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
 )
 
-// work is one try at what the library hands over: an attempt at a claim, or the
-// deletion of a volume. Both end in settle.
+// work is one attempt at what the library hands over: to provision a claim or to
+// delete a volume. Both end in settle.
 type work interface {
 	// key names the object to the retry limiter.
 	key() string
-	// at is the backend the work was done at; empty before one was chosen.
+	// at is the backend of the work; empty before one was chosen.
 	at() string
-	// setAside reports whether the error ends the work without a retry. It parks
-	// the object, if something is to bring it back, and returns the outcome to
-	// count, if any.
+	// setAside reports whether the error ends the work without a retry. It parks the
+	// object if it must come back, and returns the outcome to count, if any.
 	setAside(err error) (outcome string, isSetAside bool)
 	// parkForBackend parks the object until its backend answers again.
 	parkForBackend(unhealthy error)
 	// parkForRetry parks an object that the library retries, so that help brings
 	// it back sooner.
 	parkForRetry()
-	// forget drops what is known of the object as a parked one.
+	// forget drops what parked knows of the object.
 	forget()
 	observe(outcome string, took time.Duration)
 }
 
-// settle ends a piece of work, and returns what the library is to be told: nil,
-// an error that it retries by the limiter, or one that it ignores because the
-// object is parked or nothing is left to do.
+// settle ends a piece of work and returns the error for the library: nil, an
+// error that it retries by the limiter, or one that it ignores because the object
+// is parked or nothing is left to do.
 func (p *Provisioner) settle(w work, started time.Time, err error) error {
 	observe := func(outcome string) {
 		if outcome != "" {
@@ -64,5 +63,5 @@ func (p *Provisioner) settle(w work, started time.Time, err error) error {
 	return err
 }
 
-// errNothingToDo ends work for which there is no reason any more.
-var errNothingToDo = errors.New("the claim is gone or no longer granted")
+// errNothingToDo ends work that is no longer needed.
+var errNothingToDo = errors.New("the claim is gone or no longer admitted")

@@ -36,12 +36,12 @@ func TestClaimsOfANewTermCountABackendOnce(t *testing.T) {
 	impatient, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := f.placement.countBackend(impatient, "gold"); !errors.Is(err, context.Canceled) {
-		t.Errorf("who does not wait any more gets %v", err)
+		t.Errorf("a caller that stopped waiting gets %v", err)
 	}
 	close(release)
 	group.Wait()
 	if n := listings.Load(); n != 1 || !f.placement.isCounted("gold") {
-		t.Errorf("the listing was gone through %d times; counted: %t", n, f.placement.isCounted("gold"))
+		t.Errorf("the backend was listed %d times; counted: %t", n, f.placement.isCounted("gold"))
 	}
 }
 

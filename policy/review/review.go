@@ -1,4 +1,6 @@
-package policy
+// Package review says what a policy means for the claims and volumes that exist
+// in a cluster. No policy changes a volume that exists, or takes it away.
+package review
 
 import (
 	"cmp"
@@ -6,10 +8,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
-// FindingKind says in one stable CamelCase word what a Finding is about.
+// FindingKind is the kind of a Finding, a stable CamelCase word.
 type FindingKind string
 
 // The kinds of Finding, in the order in which a Review lists them.
@@ -17,12 +20,12 @@ const (
 	// BackendGone: the policy lacks a backend without which volumes cannot
 	// be deleted.
 	BackendGone FindingKind = "BackendGone"
-	// BackendElsewhere: a backend leads to another place than the one at which
-	// volumes were recorded, so that they cannot be deleted.
+	// BackendElsewhere: a backend leads to a place other than the one where
+	// volumes were recorded, so they cannot be deleted.
 	BackendElsewhere FindingKind = "BackendElsewhere"
-	// BackendChanged: auth, region or interface of a backend are others than in
-	// an earlier policy, and nobody can tell offline where they lead; only
-	// ReviewSince finds it.
+	// BackendChanged: auth, region or interface of a backend differ from an
+	// earlier policy, and only a request could show where they lead. Only Change
+	// finds it.
 	BackendChanged FindingKind = "BackendChanged"
 	// RetainedBackendGone: the policy lacks the backend of volumes that
 	// nothing deletes, because their reclaim policy is Retain.
@@ -33,18 +36,18 @@ const (
 	DamagedVolume FindingKind = "DamagedVolume"
 	// TenantGone: volumes belong to a tenant that the policy does not have.
 	TenantGone FindingKind = "TenantGone"
-	// RuleGone: volumes of a tenant have a StorageClass for which it has no
-	// rule any more.
+	// RuleGone: volumes of a tenant have a StorageClass for which it no longer
+	// has a rule.
 	RuleGone FindingKind = "RuleGone"
 	// OverQuota: volumes take up more than a limit allows.
 	OverQuota FindingKind = "OverQuota"
 	// NewlyDenied: a claim that has its volume would be denied today.
 	NewlyDenied FindingKind = "NewlyDenied"
-	// MovedTenant: a claim's volume was made for another tenant than the one
+	// MovedTenant: a claim's volume was created for a tenant other than the one
 	// its namespace belongs to.
 	MovedTenant FindingKind = "MovedTenant"
 	// StorageClassGone: a pending claim names a StorageClass that does not
-	// exist, so that it waits whatever the policy says.
+	// exist, so it waits whatever the policy says.
 	StorageClassGone FindingKind = "StorageClassGone"
 	// PendingDenied and PendingGranted: a claim without a volume gets none,
 	// or one.
@@ -67,9 +70,9 @@ type Finding struct {
 	// PersistentVolume, a backend, a tenant or a limit.
 	Subject string `json:"subject"`
 	// Reason is why a claim is denied, for the kinds about denials.
-	Reason Reason `json:"reason,omitempty"`
-	// Path and Line are where the policy decides it; Path is empty where no
-	// one place does.
+	Reason policy.Reason `json:"reason,omitempty"`
+	// Path and Line locate what decides it in the policy. Path is empty if
+	// there is no single place.
 	Path string `json:"path,omitempty"`
 	Line int    `json:"line,omitempty"`
 	// Message is one sentence.
@@ -78,25 +81,25 @@ type Finding struct {
 	// about, sorted by name.
 	Volumes []string `json:"volumes,omitempty"`
 
-	// detail tells findings about one subject apart where policies differ.
-	// It has no paths, which change with every line put in before them.
+	// detail distinguishes findings about one subject under different policies.
+	// It has no paths, because they change with every entry inserted before
+	// them.
 	detail string
 }
 
-// Fails says whether the policy must not be put into force like this: what
-// exists could not be deleted.
+// Fails reports whether the policy must not take effect as it is, because existing
+// volumes could not be deleted.
 func (f Finding) Fails() bool { return f.Kind == BackendGone || f.Kind == BackendElsewhere }
 
-// Review is what a policy means for the claims and volumes that exist. No
-// policy changes a volume that exists, or takes it away.
+// Review is what a policy means for what exists.
 type Review struct {
-	// Claims and Volumes are how many were looked at.
+	// Claims and Volumes are the numbers of objects that were reviewed.
 	Claims  int `json:"claims"`
 	Volumes int `json:"volumes"`
 	// Findings are sorted by kind, then by subject.
 	Findings []Finding `json:"findings"`
-	// Ended are the findings about an earlier policy that are none about this
-	// one; only Since sets it.
+	// Ended are findings about an earlier policy that this one does not have.
+	// Only Since sets it.
 	Ended []Finding `json:"ended,omitempty"`
 }
 
@@ -111,20 +114,19 @@ func (r Review) Failing() int {
 	return n
 }
 
-// Review says what the policy means for what exists. It decides and counts as
-// the running program does, but for volumes that only Cinder knows of: those
-// that are being made.
-func (p *Policy) Review(existing Existing) Review {
+// Of reviews a policy. It decides and counts as the running program does, except
+// for volumes that only Cinder knows about, since they are being created.
+func Of(p *policy.Policy, existing Existing) Review {
 	r := &reviewer{
-		policy: p, cluster: p.ClusterID, places: existing.Places, used: Usages{},
-		byName: map[string]ExistingVolume{}, byClaim: map[string]bool{},
+		policy: p, cluster: p.ClusterID, places: existing.Places, used: policy.Usages{},
+		byName: map[string]Volume{}, byClaim: map[string]bool{},
 		review: Review{Claims: len(existing.Claims), Volumes: len(existing.Volumes), Findings: []Finding{}},
 	}
 	if r.cluster == "" {
 		r.cluster = existing.Cluster
 	}
 	volumes := slices.Clone(existing.Volumes)
-	slices.SortFunc(volumes, func(a, b ExistingVolume) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(volumes, func(a, b Volume) int { return strings.Compare(a.Name, b.Name) })
 	r.volumes(volumes)
 	// Limits are about what exists; pending claims come on top.
 	r.overQuota()
@@ -151,13 +153,13 @@ func sortFindings(findings []Finding) {
 
 // reviewer is one run of Review.
 type reviewer struct {
-	policy  *Policy
+	policy  *policy.Policy
 	cluster string
 	places  map[string]Place
 	// byName holds the volumes, byClaim the UIDs of claims that have one.
-	byName  map[string]ExistingVolume
+	byName  map[string]Volume
 	byClaim map[string]bool
-	used    Usages
+	used    policy.Usages
 	review  Review
 }
 
@@ -168,8 +170,8 @@ func (r *reviewer) find(f Finding) {
 	r.review.Findings = append(r.review.Findings, f)
 }
 
-// volumes counts the volumes and finds those that the policy has lost sight of.
-func (r *reviewer) volumes(volumes []ExistingVolume) {
+// volumes counts the volumes and finds those that the policy no longer covers.
+func (r *reviewer) volumes(volumes []Volume) {
 	var deletable, retained, elsewhere, clusters, tenants, rules groups
 	counted := map[string]bool{}
 	for _, v := range volumes {
@@ -201,11 +203,11 @@ func (r *reviewer) volumes(volumes []ExistingVolume) {
 	}
 	deletable.each(func(backend string, names []string) {
 		r.find(grouped(BackendGone, backend, "backends", names,
-			"backend %s is not in the policy, so that %s cannot be deleted; keep the backend, with suspended: true, until they are gone", backend, someVolumes(names)))
+			"backend %s is not in the policy, so %s cannot be deleted; keep the backend, with suspended: true, until they are gone", backend, someVolumes(names)))
 	})
 	elsewhere.each(func(group string, names []string) {
 		backend, recorded, _ := strings.Cut(group, " ")
-		r.find(grouped(BackendElsewhere, backend, r.policy.backendPath(backend)+".auth", names,
+		r.find(grouped(BackendElsewhere, backend, backendPath(r.policy, backend)+".auth", names,
 			"backend %s leads to %s, but the volumes of %s were recorded at %s and cannot be deleted unless the backend shows them too; keep the backend as it was until they are gone, and give the new place a backend of its own",
 			backend, r.places[backend], someVolumes(names), recorded))
 	})
@@ -215,64 +217,60 @@ func (r *reviewer) volumes(volumes []ExistingVolume) {
 	})
 	clusters.each(func(cluster string, names []string) {
 		r.find(grouped(ClusterChanged, cluster, "clusterID", names,
-			"the cluster's id is %s under this policy, so that no quota counts %s, made under the id %s; volumes still being made under that id are not recognized", r.cluster, someVolumes(names), cluster))
+			"the cluster's id is %s under this policy, so no quota counts %s, made under the id %s; volumes still being made under that id are not recognized", r.cluster, someVolumes(names), cluster))
 	})
 	tenants.each(func(tenant string, names []string) {
 		r.find(grouped(TenantGone, tenant, "tenants", names,
-			"tenant %s is not in the policy, so that no tenant's quota counts %s", tenant, someVolumes(names)))
+			"tenant %s is not in the policy, so no tenant's quota counts %s", tenant, someVolumes(names)))
 	})
 	rules.each(func(rule string, names []string) {
 		tenant, class, _ := strings.Cut(rule, "/")
 		r.find(grouped(RuleGone, rule, r.tenantPath(tenant)+".classes", names,
-			"tenant %s has no rule for StorageClass %s, so that only the quotas of the tenant and the backend count %s", tenant, class, someVolumes(names)))
+			"tenant %s has no rule for StorageClass %s, so only the quotas of the tenant and the backend count %s", tenant, class, someVolumes(names)))
 	})
 }
 
-// count counts a volume against what the policy still knows of its tenant, rule
-// and backend.
-func (r *reviewer) count(v ExistingVolume, tenants, rules *groups) {
-	var kinds []ScopeKind
+// count counts a volume against its tenant, rule and backend, as far as the policy
+// still has them.
+func (r *reviewer) count(v Volume, tenants, rules *groups) {
+	var kinds []policy.ScopeKind
 	for _, scope := range r.policy.QuotaScopes(v.Tenant, v.StorageClass, v.Backend) {
 		r.used.Add(scope, v.usage())
 		kinds = append(kinds, scope.Kind)
 	}
 	switch {
-	case !slices.Contains(kinds, TenantScope):
+	case !slices.Contains(kinds, policy.TenantScope):
 		tenants.add(cmp.Or(v.Tenant, "(none recorded)"), v.Name)
-	case !slices.Contains(kinds, ClassScope):
-		// Neither names of tenants nor of StorageClasses have a slash.
+	case !slices.Contains(kinds, policy.ClassScope):
+		// Names of tenants and StorageClasses have no slash.
 		rules.add(v.Tenant+"/"+v.StorageClass, v.Name)
 	}
 }
 
 // overQuota finds the limits that are exceeded already.
 func (r *reviewer) overQuota() {
-	for _, scope := range r.policy.scopes() {
-		for _, limit := range scope.limits(r.used.Of(scope), Usage{}) {
-			if limit.limit == nil || limit.used <= *limit.limit {
-				continue
-			}
-			path := document.Child(scope.Path, limit.key)
+	for _, scope := range r.policy.Scopes() {
+		for _, limit := range scope.Exceeded(r.used.Of(scope)) {
 			r.find(Finding{
-				Kind: OverQuota, Subject: scope.subject + ", " + limit.key, Path: path,
-				Message: fmt.Sprintf("%d of %d %s are used by %s (%s); what exists stays, and nothing is added until enough of it is gone",
-					limit.used, *limit.limit, limit.unit, scope.subject, path),
-				detail: fmt.Sprintf("%d of %d", limit.used, *limit.limit),
+				Kind: OverQuota, Subject: scope.Subject() + ", " + limit.Key, Path: limit.Path,
+				Message: fmt.Sprintf("%d of %d %s are used by %s (%s); existing volumes stay, and no more are added until enough of them are gone",
+					limit.Used, limit.Limit, limit.Unit, scope.Subject(), limit.Path),
+				detail: fmt.Sprintf("%d of %d", limit.Used, limit.Limit),
 			})
 		}
 	}
 }
 
-// bound looks at a claim that has its volume. Claims on volumes that the
-// provisioner did not make are not its own.
-func (r *reviewer) bound(claim ExistingClaim) {
+// bound reviews a claim that has its volume. Claims whose volumes the provisioner
+// did not create are ignored.
+func (r *reviewer) bound(claim Claim) {
 	volume, ours := r.byName[claim.Volume]
 	if !ours {
 		return
 	}
 	decision := r.policy.Decide(claim.Request)
-	// Without the StorageClass the claim could not be made again anyway, and
-	// what it asks for cannot be told.
+	// Without the StorageClass the claim could not be provisioned again anyway,
+	// and its parameters are unknown.
 	if denial := decision.Denial; denial != nil && claim.ClassExists {
 		r.find(Finding{
 			Kind: NewlyDenied, Subject: claim.subject(), Reason: denial.Reason, Path: denial.Path,
@@ -284,17 +282,17 @@ func (r *reviewer) bound(claim ExistingClaim) {
 		path := r.tenantPath(now)
 		r.find(Finding{
 			Kind: MovedTenant, Subject: claim.subject(), Path: path,
-			Message: fmt.Sprintf("namespace %s belongs to tenant %s (%s), but volume %s was made for tenant %s and goes on counting for it", claim.Request.Namespace, now, path, volume.Name, volume.Tenant),
+			Message: fmt.Sprintf("namespace %s belongs to tenant %s (%s), but volume %s was made for tenant %s and still counts against that tenant", claim.Request.Namespace, now, path, volume.Name, volume.Tenant),
 			detail:  now,
 		})
 	}
 }
 
-// pending looks at a claim without a volume. One that is granted counts for
-// those after it.
-func (r *reviewer) pending(claim ExistingClaim) {
+// pending reviews a claim without a volume. If it is granted, it counts for the
+// claims after it.
+func (r *reviewer) pending(claim Claim) {
 	if claim.Volume != "" || r.byClaim[claim.UID] {
-		// It waits for the volume that it names, or that was just made for it.
+		// It waits for the volume that it names, or that was just created for it.
 		return
 	}
 	if claim.Refusal != nil {
@@ -304,7 +302,7 @@ func (r *reviewer) pending(claim ExistingClaim) {
 	if !claim.ClassExists {
 		message := fmt.Sprintf("the claim waits for StorageClass %s, which does not exist", claim.Request.StorageClass)
 		if claim.Request.StorageClass == "" {
-			message = "the claim names no StorageClass, and so nobody makes a volume for it"
+			message = "the claim names no StorageClass, so nothing creates a volume for it"
 		}
 		r.find(Finding{Kind: StorageClassGone, Subject: claim.subject(), Message: message})
 		return
@@ -317,7 +315,7 @@ func (r *reviewer) pending(claim ExistingClaim) {
 	}
 	backend := room.Backends[0]
 	for _, scope := range decision.Quotas {
-		if scope.Kind != BackendScope || scope.Name == backend {
+		if scope.Kind != policy.BackendScope || scope.Name == backend {
 			r.used.Add(scope, decision.Volume.Usage())
 		}
 	}
@@ -328,30 +326,14 @@ func (r *reviewer) pending(claim ExistingClaim) {
 	})
 }
 
-func (r *reviewer) denied(claim ExistingClaim, denial Denial) {
+func (r *reviewer) denied(claim Claim, denial policy.Denial) {
 	r.find(Finding{Kind: PendingDenied, Subject: claim.subject(), Reason: denial.Reason, Path: denial.Path, Message: denial.Message, detail: string(denial.Reason)})
 }
 
-func (p *Policy) backendPath(name string) string {
-	return document.Element("backends", slices.IndexFunc(p.Backends, func(b Backend) bool { return b.Name == name }))
+func backendPath(p *policy.Policy, name string) string {
+	return document.Element("backends", slices.IndexFunc(p.Backends, func(b policy.Backend) bool { return b.Name == name }))
 }
 
 func (r *reviewer) tenantPath(name string) string {
-	return document.Element("tenants", slices.IndexFunc(r.policy.Tenants, func(t Tenant) bool { return t.Name == name }))
-}
-
-// scopes is every quota scope of the policy, in the order of the file.
-func (p *Policy) scopes() []QuotaScope {
-	var all []QuotaScope
-	for i := range p.Backends {
-		all = append(all, backendScope(&p.Backends[i], i))
-	}
-	for i := range p.Tenants {
-		t := &p.Tenants[i]
-		all = append(all, tenantScope(t, i))
-		for j := range t.Classes {
-			all = append(all, classScope(t, &t.Classes[j]))
-		}
-	}
-	return all
+	return document.Element("tenants", slices.IndexFunc(r.policy.Tenants, func(t policy.Tenant) bool { return t.Name == name }))
 }

@@ -10,21 +10,21 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// paces keeps the request rate of every tenant, over all backends.
-type paces struct {
+// tenantRates limits the request rate of every tenant, over all backends.
+type tenantRates struct {
 	policy func() *policy.Policy
 
 	mu       sync.Mutex
 	byTenant map[string]*rate.Limiter
 }
 
-func newPaces(p func() *policy.Policy) *paces {
-	return &paces{policy: p, byTenant: map[string]*rate.Limiter{}}
+func newTenantRates(p func() *policy.Policy) *tenantRates {
+	return &tenantRates{policy: p, byTenant: map[string]*rate.Limiter{}}
 }
 
-// of is the pace of a tenant under the policy in force, or nil when it has no
-// limit of its own.
-func (p *paces) of(tenant string) *rate.Limiter {
+// of returns the limiter of a tenant under the policy in force, or nil if the
+// tenant has no limit.
+func (p *tenantRates) of(tenant string) *rate.Limiter {
 	t, ok := p.policy().Tenant(tenant)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -47,13 +47,13 @@ func (p *paces) of(tenant string) *rate.Limiter {
 }
 
 // onBehalfOf marks requests to Cinder as a tenant's, so that tenants take turns
-// at a backend and keep to their own pace.
+// at a backend and keep to their request rates.
 func (p *Provisioner) onBehalfOf(ctx context.Context, tenant string) context.Context {
-	return cinder.WithCaller(ctx, cinder.Caller{Tenant: tenant, Pace: p.paces.of(tenant)})
+	return cinder.WithCaller(ctx, cinder.Caller{Tenant: tenant, Pace: p.tenantRates.of(tenant)})
 }
 
-// ownTurns is how many claims of a tenant may be worked on at once; 0 means
-// that it has no limit of its own.
+// ownTurns is how many claims of a tenant may be worked on at once; 0 means that
+// the tenant has no limit.
 func (p *Provisioner) ownTurns(tenant string) int {
 	if t, ok := p.Policy().Tenant(tenant); ok {
 		return int(t.Limits.Concurrency)

@@ -14,22 +14,23 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// A request whose sender has given up, or leads no more, may reach Cinder all
-// the same: a network, a proxy or a queue kept it. What it makes appears after
-// the listing that every look rests on, and nobody would come for it. So a
-// backend is listed again, soon and once more when every such request must have
-// run out of time.
+// A request may reach Cinder after its sender has given up or lost the lease: a
+// network, a proxy or a queue delayed it. What it creates appears after the
+// listing that every lookup uses, so no attempt would find it. Therefore each
+// backend is listed again, once soon, and once when every such request must have
+// timed out.
 const (
-	soon = 15 * time.Second
-	late = 90 * time.Second
-	// sweepPeriod is how often it is asked which backends are due.
+	firstSweepAfter = 15 * time.Second
+	lastSweepAfter  = 90 * time.Second
+	// sweepPeriod is how often Sweep checks which backends are due.
 	sweepPeriod = 5 * time.Second
-	// secretsPause is how long a sweep of Secrets that failed is not repeated.
+	// secretsPause is how long Sweep waits after a failed sweep of Secrets.
 	secretsPause = time.Minute
 )
 
-// Sweep looks again for what arrives late, at every backend, after the term has
-// begun and after creates whose answers were lost. It ends with the context.
+// Sweep lists every backend again to find what late requests created, after the
+// term has begun and after create requests whose answers were lost. It ends with
+// the context.
 func (p *Provisioner) Sweep(ctx context.Context) {
 	began := time.Now()
 	var group sync.WaitGroup
@@ -48,21 +49,21 @@ func (p *Provisioner) Sweep(ctx context.Context) {
 			}
 			group.Go(func() {
 				at := time.Now()
-				_, err := p.LookAgain(ctx, name)
+				_, err := p.RelistBackend(ctx, name)
 				mu.Lock()
 				defer mu.Unlock()
 				busy[name] = false
 				if err == nil {
 					swept[name] = at
 				} else if ctx.Err() == nil {
-					p.Logger.Warn("Looking again for what arrived late failed, and is tried again", "backend", name, "error", err)
+					p.Logger.Warn("Listing a backend again failed and will be retried", "backend", name, "error", err)
 				}
 			})
 		}
 	}
 }
 
-// sweepSecretsAgain looks for Secrets that arrived late. It ends with the
+// sweepSecretsAgain removes Secrets that late requests created. It ends with the
 // context.
 func (p *Provisioner) sweepSecretsAgain(ctx context.Context, began time.Time) {
 	var swept time.Time
@@ -79,12 +80,12 @@ func (p *Provisioner) sweepSecretsAgain(ctx context.Context, began time.Time) {
 		if err := p.secrets.Sweep(ctx); err == nil {
 			swept = at
 		} else if wait = secretsPause; ctx.Err() == nil {
-			p.Logger.Warn("Looking for Secrets that were left failed, and is tried again", "error", err)
+			p.Logger.Warn("Removing leftover Secrets failed and will be retried", "error", err)
 		}
 	}
 }
 
-// pause returns false when the context ended meanwhile.
+// pause waits, and returns false if the context ended.
 func pause(ctx context.Context, length time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -94,8 +95,8 @@ func pause(ctx context.Context, length time.Duration) bool {
 	}
 }
 
-// sweepIsDue says whether something may have arrived at a backend since it was
-// listed last.
+// sweepIsDue reports whether a late request may have reached a backend since its
+// last listing.
 func (p *Provisioner) sweepIsDue(name string, began, swept, now time.Time) bool {
 	if !p.placement.isCounted(name) || p.placement.health(name) != nil {
 		return false
@@ -107,18 +108,19 @@ func (p *Provisioner) sweepIsDue(name string, began, swept, now time.Time) bool 
 	return mayHaveArrived(began, doubt, swept, now)
 }
 
-// mayHaveArrived says whether it is time to look for what was asked for before
-// the doubt and may have arrived since the last sweep, if there was one.
+// mayHaveArrived reports whether it is time to look for what was requested up to
+// doubt and may have arrived since the last sweep; swept is zero before the
+// first.
 func mayHaveArrived(began, doubt, swept, now time.Time) bool {
 	if swept.IsZero() {
-		return now.Sub(doubt) >= soon || now.Sub(began) >= late
+		return now.Sub(doubt) >= firstSweepAfter || now.Sub(began) >= lastSweepAfter
 	}
-	return doubt.After(swept) && now.Sub(swept) >= soon || now.Sub(doubt) >= late && swept.Sub(doubt) < late
+	return doubt.After(swept) && now.Sub(swept) >= firstSweepAfter || now.Sub(doubt) >= lastSweepAfter && swept.Sub(doubt) < lastSweepAfter
 }
 
-// LookAgain lists a backend anew, hands what nobody seems to need to the
-// follow-up, and returns the listing.
-func (p *Provisioner) LookAgain(ctx context.Context, name string) ([]cinder.Volume, error) {
+// RelistBackend lists a backend again, queues the volumes that nothing seems to
+// need for removal, and returns the listing.
+func (p *Provisioner) RelistBackend(ctx context.Context, name string) ([]cinder.Volume, error) {
 	all, err := p.placement.relist(ctx, name, p.claimsByUID)
 	if err == nil {
 		err = p.examine(name, all)
@@ -126,14 +128,13 @@ func (p *Provisioner) LookAgain(ctx context.Context, name string) ([]cinder.Volu
 	return all, err
 }
 
-// youngEnough is how old a volume or Secret may be to be removed although this
-// term did not see its claim go. What an earlier leader was busy with is young;
-// what is older may have been kept on purpose, and is for an audit to report.
+// youngEnough is the age up to which a volume or Secret may be removed although
+// this term did not see its claim deleted. An earlier leader's unfinished work
+// is young; what is older may have been kept on purpose, and an audit reports it.
 const youngEnough = time.Hour
 
-// examine goes through a listing for volumes that nobody seems to need: second
-// ones beside those that are recorded, and what is left of claims that are gone.
-// Whether they may go is proven when they have their turn.
+// examine searches a listing for volumes that nothing seems to need, duplicates
+// and orphans, and queues them. The proof follows when their turn comes.
 func (p *Provisioner) examine(backend string, all []cinder.Volume) error {
 	claims, err := p.claimsByUID()
 	if err != nil {
@@ -147,20 +148,20 @@ func (p *Provisioner) examine(backend string, all []cinder.Volume) error {
 		}
 		item := followup{claim: uid, backend: backend, volume: v.ID}
 		if pv, err := p.PersistentVolumes.Get(stamp.PV); err == nil && p.isMine(pv) {
-			p.followup.add(item) // which names another volume
+			p.followup.add(item) // a duplicate: the PersistentVolume names another volume
 			continue
 		}
 		_, begun := p.journal.beginning(uid)
 		claim, exists := claims[uid]
-		held, counts := p.placement.Holds(uid)
+		position, counts := p.placement.PositionOf(uid)
 		switch {
-		case counts && held.Backend != backend:
-			p.followup.add(item) // as soon as it is known which of the two is recorded
+		case counts && position.Backend != backend:
+			p.followup.add(item) // a duplicate, once a PersistentVolume names either
 		case exists && !record.BoundElsewhere(claim):
-			// A claim that is denied was so before its volume was known.
+			// If the claim is denied, that was decided without knowing of its volume.
 			p.parked.reconsider(claim)
 		case begun:
-		case p.placement.IsFound(uid, backend) && (time.Since(v.CreatedAt).Abs() < youngEnough || p.placement.sawGo(uid)):
+		case p.placement.IsFound(uid, backend) && (time.Since(v.CreatedAt).Abs() < youngEnough || p.placement.sawDeleted(uid)):
 			p.followup.add(followup{claim: uid})
 		}
 	}
@@ -176,22 +177,24 @@ func (p *Provisioner) claimsByUID() (map[types.UID]*corev1.PersistentVolumeClaim
 	return claims, err
 }
 
-// SweepSecrets removes Secrets that nobody needs, of single volumes and shared.
+// SweepSecrets removes the Secrets that nothing needs, those of single volumes
+// and shared ones.
 func (p *Provisioner) SweepSecrets(ctx context.Context) error { return p.secrets.Sweep(ctx) }
 
-// wantedClaims tells which claims are in the cache, or have something begun for
-// them or counted, perhaps a volume that is younger than the listings.
+// wantedClaims returns a function that reports whether a claim is in the cache,
+// has an unfinished attempt, or counts in the ledger, perhaps for a volume that
+// is younger than the listings.
 func (p *Provisioner) wantedClaims() (func(types.UID) bool, error) {
 	claims, err := p.claimsByUID()
 	return func(uid types.UID) bool {
 		_, begun := p.journal.beginning(uid)
-		_, counts := p.placement.Holds(uid)
+		_, counts := p.placement.PositionOf(uid)
 		return begun || counts || claims[uid] != nil
 	}, err
 }
 
-// claimsOfVolumes lists the claims of which a volume exists. One backend that
-// does not answer leaves it unknown.
+// claimsOfVolumes lists the claims that have a volume. If any backend does not
+// answer, it returns an error.
 func (p *Provisioner) claimsOfVolumes(ctx context.Context) (map[types.UID]bool, error) {
 	claims := map[types.UID]bool{}
 	for _, name := range p.Backends.Names() {

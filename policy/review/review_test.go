@@ -1,4 +1,4 @@
-package policy
+package review
 
 import (
 	"fmt"
@@ -9,7 +9,37 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/policy"
 )
+
+const gib = int64(1) << 30
+
+// roomPolicy has limits of every kind.
+const roomPolicy = `
+apiVersion: standalone-cinder.openstack.org/v1alpha1
+kind: Policy
+backends:
+  - {name: gold, auth: {cloud: gold}, limits: {volumes: 10}}
+  - {name: silver, auth: {cloud: silver}, limits: {gigabytes: 100}}
+tenants:
+  - name: a
+    namespaces: [a]
+    quota: {volumes: 5}
+    classes:
+      - {storageClasses: [both], backends: [gold, silver], quota: {gigabytes: 50}}
+      - {storageClasses: [one], backends: [silver]}
+`
+
+func mustParse(t testing.TB, text string) *policy.Policy {
+	t.Helper()
+	p, err := policy.Parse([]byte(text), "p.yaml", mappers.BuiltIn().Describe())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
 
 const reviewPolicy = `
 apiVersion: standalone-cinder.openstack.org/v1alpha1
@@ -32,13 +62,13 @@ tenants:
 
 // existingOf makes what exists of short descriptions.
 type existingOf struct {
-	claims  []ExistingClaim
-	volumes []ExistingVolume
+	claims  []Claim
+	volumes []Volume
 }
 
-func bound(namespace, name, class string, change func(*ExistingClaim)) ExistingClaim {
-	c := ExistingClaim{
-		Request: Request{Namespace: namespace, StorageClass: class, Bytes: 10 * gib, VolumeMode: Filesystem},
+func bound(namespace, name, class string, change func(*Claim)) Claim {
+	c := Claim{
+		Request: policy.Request{Namespace: namespace, StorageClass: class, Bytes: 10 * gib, VolumeMode: policy.Filesystem},
 		Name:    name, UID: "uid-" + name, ClassExists: true, Bound: true, Volume: "pv-" + name,
 	}
 	if change != nil {
@@ -47,8 +77,8 @@ func bound(namespace, name, class string, change func(*ExistingClaim)) ExistingC
 	return c
 }
 
-func pending(namespace, name, class string, change func(*ExistingClaim)) ExistingClaim {
-	return bound(namespace, name, class, func(c *ExistingClaim) {
+func pending(namespace, name, class string, change func(*Claim)) Claim {
+	return bound(namespace, name, class, func(c *Claim) {
 		c.Bound, c.Volume = false, ""
 		if change != nil {
 			change(c)
@@ -57,8 +87,8 @@ func pending(namespace, name, class string, change func(*ExistingClaim)) Existin
 }
 
 // volumeOf is the volume of a claim called name.
-func volumeOf(name, tenant, class, backend string, change func(*ExistingVolume)) ExistingVolume {
-	v := ExistingVolume{
+func volumeOf(name, tenant, class, backend string, change func(*Volume)) Volume {
+	v := Volume{
 		Name: "pv-" + name, Backend: backend, Tenant: tenant, StorageClass: class, GiB: 10, Cluster: "prod",
 		Claim: "a/" + name, ClaimUID: "uid-" + name, Phase: "Bound",
 	}
@@ -69,84 +99,84 @@ func volumeOf(name, tenant, class, backend string, change func(*ExistingVolume))
 }
 
 func TestReview(t *testing.T) {
-	teamB := func(c *ExistingClaim) { c.Request.NamespaceLabels = map[string]string{"team": "b"} }
+	teamB := func(c *Claim) { c.Request.NamespaceLabels = map[string]string{"team": "b"} }
 	for name, test := range map[string]struct {
 		existing existingOf
 		want     []string // kind, subject, path:line, sentence
 	}{
 		"nothing exists": {},
 		"all is as the policy has it": {
-			existing: existingOf{[]ExistingClaim{bound("a", "one", "fast", nil)}, []ExistingVolume{volumeOf("one", "a", "fast", "gold", nil)}},
+			existing: existingOf{[]Claim{bound("a", "one", "fast", nil)}, []Volume{volumeOf("one", "a", "fast", "gold", nil)}},
 		},
 		"volumes of a backend that is gone": {
-			existing: existingOf{nil, []ExistingVolume{
-				volumeOf("4", "b", "x", "bronze", nil), volumeOf("2", "b", "x", "bronze", func(v *ExistingVolume) { v.Phase = "Released" }),
+			existing: existingOf{nil, []Volume{
+				volumeOf("4", "b", "x", "bronze", nil), volumeOf("2", "b", "x", "bronze", func(v *Volume) { v.Phase = "Released" }),
 				volumeOf("1", "b", "x", "bronze", nil), volumeOf("3", "b", "x", "bronze", nil), volumeOf("5", "b", "x", "copper", nil),
 			}},
 			want: []string{
-				"BackendGone bronze backends:6 backend bronze is not in the policy, so that 4 PersistentVolumes (pv-1, pv-2, pv-3 and 1 more) cannot be deleted; keep the backend, with suspended: true, until they are gone [pv-1 pv-2 pv-3 pv-4]",
-				"BackendGone copper backends:6 backend copper is not in the policy, so that 1 PersistentVolume (pv-5) cannot be deleted; keep the backend, with suspended: true, until they are gone [pv-5]",
+				"BackendGone bronze backends:6 backend bronze is not in the policy, so 4 PersistentVolumes (pv-1, pv-2, pv-3 and 1 more) cannot be deleted; keep the backend, with suspended: true, until they are gone [pv-1 pv-2 pv-3 pv-4]",
+				"BackendGone copper backends:6 backend copper is not in the policy, so 1 PersistentVolume (pv-5) cannot be deleted; keep the backend, with suspended: true, until they are gone [pv-5]",
 			},
 		},
 		"retained volumes of a backend that is gone": {
-			existing: existingOf{nil, []ExistingVolume{volumeOf("1", "b", "x", "bronze", func(v *ExistingVolume) { v.Retain = true })}},
+			existing: existingOf{nil, []Volume{volumeOf("1", "b", "x", "bronze", func(v *Volume) { v.Retain = true })}},
 			want:     []string{"RetainedBackendGone bronze backends:6 backend bronze is not in the policy, but has the volumes of 1 PersistentVolume (pv-1); nothing deletes them, because their reclaim policy is Retain [pv-1]"},
 		},
 		"a historic volume counts for nobody and may name no backend": {
-			existing: existingOf{nil, []ExistingVolume{{Name: "pv-old", Historic: true, GiB: 999, ClaimUID: "uid-old", Claim: "a/old"}}},
+			existing: existingOf{nil, []Volume{{Name: "pv-old", Historic: true, GiB: 999, ClaimUID: "uid-old", Claim: "a/old"}}},
 		},
 		"a historic volume that was found at a backend which is gone": {
-			existing: existingOf{nil, []ExistingVolume{{Name: "pv-old", Historic: true, Backend: "bronze", ClaimUID: "uid-old"}}},
-			want:     []string{"BackendGone bronze backends:6 backend bronze is not in the policy, so that 1 PersistentVolume (pv-old) cannot be deleted; keep the backend, with suspended: true, until they are gone [pv-old]"},
+			existing: existingOf{nil, []Volume{{Name: "pv-old", Historic: true, Backend: "bronze", ClaimUID: "uid-old"}}},
+			want:     []string{"BackendGone bronze backends:6 backend bronze is not in the policy, so 1 PersistentVolume (pv-old) cannot be deleted; keep the backend, with suspended: true, until they are gone [pv-old]"},
 		},
 		"volumes of another cluster's id count for nobody": {
-			existing: existingOf{nil, []ExistingVolume{volumeOf("1", "a", "fast", "gold", func(v *ExistingVolume) { v.Cluster, v.GiB = "test", 100 })}},
-			want:     []string{"ClusterChanged test clusterID:4 the cluster's id is prod under this policy, so that no quota counts 1 PersistentVolume (pv-1), made under the id test; volumes still being made under that id are not recognized [pv-1]"},
+			existing: existingOf{nil, []Volume{volumeOf("1", "a", "fast", "gold", func(v *Volume) { v.Cluster, v.GiB = "test", 100 })}},
+			want:     []string{"ClusterChanged test clusterID:4 the cluster's id is prod under this policy, so no quota counts 1 PersistentVolume (pv-1), made under the id test; volumes still being made under that id are not recognized [pv-1]"},
 		},
 		"a volume that records too little": {
-			existing: existingOf{nil, []ExistingVolume{volumeOf("1", "a", "fast", "", func(v *ExistingVolume) { v.Damage = "PersistentVolume pv-1: annotation x is missing" })}},
+			existing: existingOf{nil, []Volume{volumeOf("1", "a", "fast", "", func(v *Volume) { v.Damage = "PersistentVolume pv-1: annotation x is missing" })}},
 			want:     []string{"DamagedVolume pv-1 PersistentVolume pv-1: annotation x is missing"},
 		},
 		"a tenant that is gone": {
-			existing: existingOf{nil, []ExistingVolume{volumeOf("1", "c", "fast", "gold", nil), volumeOf("2", "c", "slow", "gold", nil), volumeOf("3", "", "slow", "gold", nil)}},
+			existing: existingOf{nil, []Volume{volumeOf("1", "c", "fast", "gold", nil), volumeOf("2", "c", "slow", "gold", nil), volumeOf("3", "", "slow", "gold", nil)}},
 			want: []string{
-				"TenantGone (none recorded) tenants:9 tenant (none recorded) is not in the policy, so that no tenant's quota counts 1 PersistentVolume (pv-3) [pv-3]",
-				"TenantGone c tenants:9 tenant c is not in the policy, so that no tenant's quota counts 2 PersistentVolumes (pv-1, pv-2) [pv-1 pv-2]",
+				"TenantGone (none recorded) tenants:9 tenant (none recorded) is not in the policy, so no tenant's quota counts 1 PersistentVolume (pv-3) [pv-3]",
+				"TenantGone c tenants:9 tenant c is not in the policy, so no tenant's quota counts 2 PersistentVolumes (pv-1, pv-2) [pv-1 pv-2]",
 			},
 		},
 		"a rule that is gone": {
-			existing: existingOf{nil, []ExistingVolume{volumeOf("1", "a", "slow", "gold", nil)}},
-			want:     []string{"RuleGone a/slow tenants[0].classes:13 tenant a has no rule for StorageClass slow, so that only the quotas of the tenant and the backend count 1 PersistentVolume (pv-1) [pv-1]"},
+			existing: existingOf{nil, []Volume{volumeOf("1", "a", "slow", "gold", nil)}},
+			want:     []string{"RuleGone a/slow tenants[0].classes:13 tenant a has no rule for StorageClass slow, so only the quotas of the tenant and the backend count 1 PersistentVolume (pv-1) [pv-1]"},
 		},
 		"limits that are exceeded, whatever the phase": {
-			existing: existingOf{nil, []ExistingVolume{
-				volumeOf("1", "a", "fast", "gold", nil), volumeOf("2", "a", "fast", "gold", func(v *ExistingVolume) { v.Phase = "Released" }),
-				volumeOf("3", "a", "fast", "gold", func(v *ExistingVolume) { v.Phase, v.GiB = "Failed", 11 }), volumeOf("4", "c", "x", "gold", nil),
+			existing: existingOf{nil, []Volume{
+				volumeOf("1", "a", "fast", "gold", nil), volumeOf("2", "a", "fast", "gold", func(v *Volume) { v.Phase = "Released" }),
+				volumeOf("3", "a", "fast", "gold", func(v *Volume) { v.Phase, v.GiB = "Failed", 11 }), volumeOf("4", "c", "x", "gold", nil),
 				volumeOf("5", "b", "x", "gold", nil),
 			}},
 			want: []string{
-				"TenantGone c tenants:9 tenant c is not in the policy, so that no tenant's quota counts 1 PersistentVolume (pv-4) [pv-4]",
-				"OverQuota StorageClasses [fast] of tenant a, gigabytes tenants[0].classes[0].quota.gigabytes:13 31 of 20 GiB are used by StorageClasses [fast] of tenant a (tenants[0].classes[0].quota.gigabytes); what exists stays, and nothing is added until enough of it is gone",
-				"OverQuota backend gold, volumes backends[0].limits.volumes:6 5 of 4 volumes are used by backend gold (backends[0].limits.volumes); what exists stays, and nothing is added until enough of it is gone",
-				"OverQuota tenant a, gigabytes tenants[0].quota.gigabytes:11 31 of 30 GiB are used by tenant a (tenants[0].quota.gigabytes); what exists stays, and nothing is added until enough of it is gone",
+				"TenantGone c tenants:9 tenant c is not in the policy, so no tenant's quota counts 1 PersistentVolume (pv-4) [pv-4]",
+				"OverQuota StorageClasses [fast] of tenant a, gigabytes tenants[0].classes[0].quota.gigabytes:13 31 of 20 GiB are used by StorageClasses [fast] of tenant a (tenants[0].classes[0].quota.gigabytes); existing volumes stay, and no more are added until enough of them are gone",
+				"OverQuota backend gold, volumes backends[0].limits.volumes:6 5 of 4 volumes are used by backend gold (backends[0].limits.volumes); existing volumes stay, and no more are added until enough of them are gone",
+				"OverQuota tenant a, gigabytes tenants[0].quota.gigabytes:11 31 of 30 GiB are used by tenant a (tenants[0].quota.gigabytes); existing volumes stay, and no more are added until enough of them are gone",
 			},
 		},
 		"limits that are just met": {
-			existing: existingOf{nil, []ExistingVolume{volumeOf("1", "a", "fast", "gold", nil), volumeOf("2", "a", "fast", "silver", nil)}},
+			existing: existingOf{nil, []Volume{volumeOf("1", "a", "fast", "gold", nil), volumeOf("2", "a", "fast", "silver", nil)}},
 		},
 		"two volumes that name one claim count once": {
-			existing: existingOf{nil, []ExistingVolume{
-				volumeOf("1", "a", "fast", "gold", func(v *ExistingVolume) { v.GiB = 20 }),
-				volumeOf("2", "a", "fast", "gold", func(v *ExistingVolume) { v.GiB, v.ClaimUID = 20, "uid-1" }),
+			existing: existingOf{nil, []Volume{
+				volumeOf("1", "a", "fast", "gold", func(v *Volume) { v.GiB = 20 }),
+				volumeOf("2", "a", "fast", "gold", func(v *Volume) { v.GiB, v.ClaimUID = 20, "uid-1" }),
 			}},
 		},
 		"a volume that names no claim counts for nobody": {
-			existing: existingOf{nil, []ExistingVolume{volumeOf("1", "a", "fast", "gold", func(v *ExistingVolume) { v.GiB, v.ClaimUID = 1000, "" })}},
+			existing: existingOf{nil, []Volume{volumeOf("1", "a", "fast", "gold", func(v *Volume) { v.GiB, v.ClaimUID = 1000, "" })}},
 		},
 		"bound claims that would be denied": {
 			existing: existingOf{
-				[]ExistingClaim{bound("x", "one", "fast", nil), bound("a", "two", "slow", nil)},
-				[]ExistingVolume{volumeOf("one", "a", "fast", "gold", nil), volumeOf("two", "a", "fast", "gold", nil)},
+				[]Claim{bound("x", "one", "fast", nil), bound("a", "two", "slow", nil)},
+				[]Volume{volumeOf("one", "a", "fast", "gold", nil), volumeOf("two", "a", "fast", "gold", nil)},
 			},
 			want: []string{
 				"NewlyDenied a/two NoMatchingClass tenants[0].classes:13 the claim would be denied today: tenant a has no rule for StorageClass slow (tenants[0].classes); its volume pv-two is not affected",
@@ -155,37 +185,37 @@ func TestReview(t *testing.T) {
 		},
 		"bound claims are not denied for want of room, as they have theirs": {
 			existing: existingOf{
-				[]ExistingClaim{bound("a", "one", "fast", nil), bound("a", "two", "fast", nil)},
-				[]ExistingVolume{volumeOf("one", "a", "fast", "gold", nil), volumeOf("two", "a", "fast", "gold", nil)},
+				[]Claim{bound("a", "one", "fast", nil), bound("a", "two", "fast", nil)},
+				[]Volume{volumeOf("one", "a", "fast", "gold", nil), volumeOf("two", "a", "fast", "gold", nil)},
 			},
 		},
 		"a bound claim without its StorageClass": {
 			existing: existingOf{
-				[]ExistingClaim{bound("x", "one", "fast", func(c *ExistingClaim) { c.ClassExists = false })},
-				[]ExistingVolume{volumeOf("one", "a", "fast", "gold", nil)},
+				[]Claim{bound("x", "one", "fast", func(c *Claim) { c.ClassExists = false })},
+				[]Volume{volumeOf("one", "a", "fast", "gold", nil)},
 			},
 		},
 		"a claim that is bound to a volume of somebody else": {
-			existing: existingOf{[]ExistingClaim{bound("x", "one", "fast", nil)}, nil},
+			existing: existingOf{[]Claim{bound("x", "one", "fast", nil)}, nil},
 		},
 		"a namespace that went over to another tenant": {
 			existing: existingOf{
-				[]ExistingClaim{bound("n", "one", "fast", teamB)},
-				[]ExistingVolume{volumeOf("one", "a", "fast", "gold", nil)},
+				[]Claim{bound("n", "one", "fast", teamB)},
+				[]Volume{volumeOf("one", "a", "fast", "gold", nil)},
 			},
-			want: []string{"MovedTenant n/one tenants[1]:14 namespace n belongs to tenant b (tenants[1]), but volume pv-one was made for tenant a and goes on counting for it"},
+			want: []string{"MovedTenant n/one tenants[1]:14 namespace n belongs to tenant b (tenants[1]), but volume pv-one was made for tenant a and still counts against that tenant"},
 		},
 		"a historic volume was made for no tenant": {
-			existing: existingOf{[]ExistingClaim{bound("a", "one", "fast", nil)}, []ExistingVolume{{Name: "pv-one", Historic: true, ClaimUID: "uid-one"}}},
+			existing: existingOf{[]Claim{bound("a", "one", "fast", nil)}, []Volume{{Name: "pv-one", Historic: true, ClaimUID: "uid-one"}}},
 		},
 		"pending claims get what room there is, in order": {
 			existing: existingOf{
-				[]ExistingClaim{
+				[]Claim{
 					pending("a", "z", "fast", nil), pending("a", "y", "fast", nil),
-					pending("n", "large", "any", func(c *ExistingClaim) { teamB(c); c.Request.Bytes = 51 * gib }),
-					pending("n", "typed", "any", func(c *ExistingClaim) { teamB(c); c.Request.Parameters = map[string]string{"type": "ssd"} }),
+					pending("n", "large", "any", func(c *Claim) { teamB(c); c.Request.Bytes = 51 * gib }),
+					pending("n", "typed", "any", func(c *Claim) { teamB(c); c.Request.Parameters = map[string]string{"type": "ssd"} }),
 				},
-				[]ExistingVolume{volumeOf("1", "a", "fast", "gold", nil)},
+				[]Volume{volumeOf("1", "a", "fast", "gold", nil)},
 			},
 			want: []string{
 				"PendingDenied a/y QuotaExceeded tenants[0].classes[0].quota.gigabytes:13 StorageClasses [fast] of tenant a would use 30 of 20 GiB (tenants[0].classes[0].quota.gigabytes)",
@@ -196,35 +226,35 @@ func TestReview(t *testing.T) {
 		},
 		"a full backend passes pending claims on": {
 			existing: existingOf{
-				[]ExistingClaim{pending("a", "z", "fast", nil)},
-				[]ExistingVolume{volumeOf("1", "b", "x", "gold", nil), volumeOf("2", "b", "x", "gold", nil), volumeOf("3", "b", "x", "gold", nil), volumeOf("4", "b", "x", "gold", nil)},
+				[]Claim{pending("a", "z", "fast", nil)},
+				[]Volume{volumeOf("1", "b", "x", "gold", nil), volumeOf("2", "b", "x", "gold", nil), volumeOf("3", "b", "x", "gold", nil), volumeOf("4", "b", "x", "gold", nil)},
 			},
 			want: []string{"PendingGranted a/z tenants[0].classes[0]:13 the claim gets 10 GiB from backend silver for tenant a (tenants[0].classes[0])"},
 		},
 		"a pending claim that the provisioner itself refuses": {
-			existing: existingOf{[]ExistingClaim{pending("a", "z", "fast", func(c *ExistingClaim) {
-				c.Refusal = &Denial{Reason: "UnsupportedSelector", Message: "spec.selector cannot be honored"}
+			existing: existingOf{[]Claim{pending("a", "z", "fast", func(c *Claim) {
+				c.Refusal = &policy.Denial{Reason: "UnsupportedSelector", Message: "spec.selector cannot be honored"}
 			})}, nil},
 			want: []string{"PendingDenied a/z UnsupportedSelector spec.selector cannot be honored"},
 		},
 		"a pending claim without its StorageClass": {
-			existing: existingOf{[]ExistingClaim{pending("a", "z", "fast", func(c *ExistingClaim) { c.ClassExists = false })}, nil},
+			existing: existingOf{[]Claim{pending("a", "z", "fast", func(c *Claim) { c.ClassExists = false })}, nil},
 			want:     []string{"StorageClassGone a/z the claim waits for StorageClass fast, which does not exist"},
 		},
 		"a pending claim that names no StorageClass": {
-			existing: existingOf{[]ExistingClaim{pending("a", "z", "", func(c *ExistingClaim) { c.ClassExists = false })}, nil},
-			want:     []string{"StorageClassGone a/z the claim names no StorageClass, and so nobody makes a volume for it"},
+			existing: existingOf{[]Claim{pending("a", "z", "", func(c *Claim) { c.ClassExists = false })}, nil},
+			want:     []string{"StorageClassGone a/z the claim names no StorageClass, so nothing creates a volume for it"},
 		},
 		"a pending claim that waits for the volume it names": {
-			existing: existingOf{[]ExistingClaim{pending("x", "z", "fast", func(c *ExistingClaim) { c.Volume = "pv-static" })}, nil},
+			existing: existingOf{[]Claim{pending("x", "z", "fast", func(c *Claim) { c.Volume = "pv-static" })}, nil},
 		},
 		"a pending claim whose volume is about to be bound counts once": {
-			existing: existingOf{[]ExistingClaim{pending("a", "z", "fast", nil), pending("a", "y", "fast", nil)}, []ExistingVolume{volumeOf("z", "a", "fast", "gold", nil)}},
+			existing: existingOf{[]Claim{pending("a", "z", "fast", nil), pending("a", "y", "fast", nil)}, []Volume{volumeOf("z", "a", "fast", "gold", nil)}},
 			want:     []string{"PendingGranted a/y tenants[0].classes[0]:13 the claim gets 10 GiB from backend gold for tenant a (tenants[0].classes[0])"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			review := mustParse(t, reviewPolicy).Review(Existing{Cluster: "uid-of-kube-system", Claims: test.existing.claims, Volumes: test.existing.volumes})
+			review := Of(mustParse(t, reviewPolicy), Existing{Cluster: "uid-of-kube-system", Claims: test.existing.claims, Volumes: test.existing.volumes})
 			if got := describeFindings(review.Findings); !slices.Equal(got, test.want) {
 				t.Errorf("\n got %s\nwant %s", strings.Join(got, "\n     "), strings.Join(test.want, "\n     "))
 			}
@@ -238,11 +268,11 @@ func TestReview(t *testing.T) {
 // TestGrantedClaimsCountOnOneBackend: backends that come later in a rule keep
 // their room for others.
 func TestGrantedClaimsCountOnOneBackend(t *testing.T) {
-	existing := Existing{Claims: []ExistingClaim{
+	existing := Existing{Claims: []Claim{
 		pending("a", "one", "both", nil), pending("a", "two", "both", nil),
-		pending("a", "three", "one", func(c *ExistingClaim) { c.Request.Bytes = 100 * gib }),
+		pending("a", "three", "one", func(c *Claim) { c.Request.Bytes = 100 * gib }),
 	}}
-	got := describeFindings(mustParse(t, roomPolicy).Review(existing).Findings)
+	got := describeFindings(Of(mustParse(t, roomPolicy), existing).Findings)
 	want := []string{
 		"PendingGranted a/one tenants[0].classes[0]:12 the claim gets 10 GiB from backend gold for tenant a (tenants[0].classes[0])",
 		"PendingGranted a/three tenants[0].classes[1]:13 the claim gets 100 GiB from backend silver for tenant a (tenants[0].classes[1])",
@@ -276,9 +306,9 @@ func describeFindings(findings []Finding) []string {
 // kube-system is the cluster's id, as for the running program.
 func TestReviewTakesTheClusterFromKubernetes(t *testing.T) {
 	p := mustParse(t, strings.Replace(reviewPolicy, "clusterID: prod\n", "", 1))
-	volumes := []ExistingVolume{volumeOf("1", "a", "fast", "gold", func(v *ExistingVolume) { v.Cluster, v.GiB = "uid-1", 21 })}
+	volumes := []Volume{volumeOf("1", "a", "fast", "gold", func(v *Volume) { v.Cluster, v.GiB = "uid-1", 21 })}
 	for cluster, want := range map[string]FindingKind{"uid-1": OverQuota, "uid-2": ClusterChanged, "": OverQuota} {
-		review := p.Review(Existing{Cluster: cluster, Volumes: volumes})
+		review := Of(p, Existing{Cluster: cluster, Volumes: volumes})
 		if len(review.Findings) != 1 || review.Findings[0].Kind != want {
 			t.Errorf("cluster %q: %v, want one finding %s", cluster, describeFindings(review.Findings), want)
 		}
@@ -297,8 +327,8 @@ func TestOnlyAMissingBackendFailsAReview(t *testing.T) {
 	}
 }
 
-func placed(name, backend, endpoint, project string, change func(*ExistingVolume)) ExistingVolume {
-	return volumeOf(name, "a", "fast", backend, func(v *ExistingVolume) {
+func placed(name, backend, endpoint, project string, change func(*Volume)) Volume {
+	return volumeOf(name, "a", "fast", backend, func(v *Volume) {
 		v.Place = Place{endpoint, project}
 		if change != nil {
 			change(v)
@@ -310,11 +340,11 @@ func placed(name, backend, endpoint, project string, change func(*ExistingVolume
 // could not be deleted, and that is known before the policy is in force.
 func TestBackendsThatLeadElsewhere(t *testing.T) {
 	const old = "http://old:8776/v3"
-	volumes := []ExistingVolume{
+	volumes := []Volume{
 		placed("1", "gold", old, "a", nil), placed("2", "gold", old, "a", nil), placed("3", "gold", old, "b", nil), placed("4", "gold", "http://new:8776/v3", "b", nil),
-		placed("5", "gold", "", "", nil), placed("6", "gold", old, "a", func(v *ExistingVolume) { v.Retain = true }), placed("7", "bronze", old, "a", nil),
+		placed("5", "gold", "", "", nil), placed("6", "gold", old, "a", func(v *Volume) { v.Retain = true }), placed("7", "bronze", old, "a", nil),
 	}
-	const gone = "BackendGone bronze backends:6 backend bronze is not in the policy, so that 1 PersistentVolume (pv-7) cannot be deleted; keep the backend, with suspended: true, until they are gone [pv-7]"
+	const gone = "BackendGone bronze backends:6 backend bronze is not in the policy, so 1 PersistentVolume (pv-7) cannot be deleted; keep the backend, with suspended: true, until they are gone [pv-7]"
 	for name, test := range map[string]struct {
 		places map[string]Place
 		want   []string
@@ -331,7 +361,7 @@ func TestBackendsThatLeadElsewhere(t *testing.T) {
 		"another backend's is known": {places: map[string]Place{"silver": {"http://new:8776/v3", "b"}}, want: []string{gone}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			review := mustParse(t, reviewPolicy).Review(Existing{Volumes: volumes, Places: test.places})
+			review := Of(mustParse(t, reviewPolicy), Existing{Volumes: volumes, Places: test.places})
 			var got []string
 			for _, f := range describeFindings(review.Findings) {
 				if strings.HasPrefix(f, "Backend") {
@@ -349,11 +379,11 @@ func TestBackendsThatLeadElsewhere(t *testing.T) {
 // known offline, but that it is asked for something else is.
 func TestBackendsOfWhichAnotherEndpointIsChosen(t *testing.T) {
 	const old = "http://old:8776/v3"
-	existing := Existing{Cluster: "prod", Volumes: []ExistingVolume{
-		placed("1", "gold", old, "a", nil), placed("2", "gold", "", "", nil), placed("3", "gold", old, "a", func(v *ExistingVolume) { v.Retain = true }), placed("4", "silver", old, "a", nil),
+	existing := Existing{Cluster: "prod", Volumes: []Volume{
+		placed("1", "gold", old, "a", nil), placed("2", "gold", "", "", nil), placed("3", "gold", old, "a", func(v *Volume) { v.Retain = true }), placed("4", "silver", old, "a", nil),
 	}}
-	const recorded = "backend gold changed, so that the volumes of 1 PersistentVolume (pv-1), recorded at http://old:8776/v3 (project a), may not be found any more; what is not found is not deleted until the backend leads there again [pv-1]"
-	const unrecorded = "backend gold changed, so that the volumes of 1 PersistentVolume (pv-2), which do not record where they are, may not be found any more; what is not found is not deleted until the backend leads there again [pv-2]"
+	const recorded = "backend gold changed, so the volumes of 1 PersistentVolume (pv-1), recorded at http://old:8776/v3 (project a), may no longer be found; volumes that are not found are not deleted until the backend leads there again [pv-1]"
+	const unrecorded = "backend gold changed, so the volumes of 1 PersistentVolume (pv-2), which do not record where they are, may no longer be found; volumes that are not found are not deleted until the backend leads there again [pv-2]"
 	for name, test := range map[string]struct {
 		gold   string
 		places map[string]Place
@@ -374,11 +404,11 @@ func TestBackendsOfWhichAnotherEndpointIsChosen(t *testing.T) {
 			after := mustParse(t, strings.Replace(reviewPolicy, "{name: gold, auth: {cloud: gold}", strings.TrimSuffix(test.gold, "}"), 1))
 			now := existing
 			now.Places = test.places
-			review := after.ReviewSince(before, now, existing)
+			review := Change(before, after, existing, now)
 			if got := describeFindings(review.Findings); !slices.Equal(got, test.want) {
 				t.Errorf("\n got %s\nwant %s", strings.Join(got, "\n     "), strings.Join(test.want, "\n     "))
 			}
-			if back := before.ReviewSince(before, existing, existing); len(back.Findings)+len(back.Ended) > 0 {
+			if back := Change(before, before, existing, existing); len(back.Findings)+len(back.Ended) > 0 {
 				t.Errorf("against itself %+v", back)
 			}
 		})
@@ -388,8 +418,8 @@ func TestBackendsOfWhichAnotherEndpointIsChosen(t *testing.T) {
 // TestSince compares the policy with others about the same objects.
 func TestSince(t *testing.T) {
 	existing := Existing{
-		Claims: []ExistingClaim{bound("a", "one", "fast", nil), bound("n", "odd", "fast", nil), pending("a", "z", "fast", nil), pending("x", "w", "fast", nil)},
-		Volumes: []ExistingVolume{
+		Claims: []Claim{bound("a", "one", "fast", nil), bound("n", "odd", "fast", nil), pending("a", "z", "fast", nil), pending("x", "w", "fast", nil)},
+		Volumes: []Volume{
 			volumeOf("one", "a", "fast", "gold", nil), volumeOf("two", "a", "fast", "silver", nil), volumeOf("odd", "a", "fast", "silver", nil),
 			volumeOf("gone", "a", "fast", "bronze", nil),
 		},
@@ -440,7 +470,7 @@ func TestSince(t *testing.T) {
 				text = strings.ReplaceAll(text, "[gold, silver]", "[gold, bronze]")
 			}
 			after := mustParse(t, text)
-			changed := after.Review(existing).Since(before.Review(existing))
+			changed := Of(after, existing).Since(Of(before, existing))
 			if got := names(changed.Findings); !slices.Equal(got, test.added) {
 				t.Errorf("found\n got %v\nwant %v", got, test.added)
 			}
@@ -462,13 +492,13 @@ func names(findings []Finding) []string {
 	return all
 }
 
-// TestReviewProperties: the order of volumes says nothing, no claim is told
-// about twice in one kind, and no limit is exceeded by granting pending claims.
+// TestReviewProperties: the order of volumes does not matter, no kind has two
+// findings about a claim, and granted pending claims exceed no limit.
 func TestReviewProperties(t *testing.T) {
 	p := mustParse(t, reviewPolicy)
 	rapid.Check(t, func(t *rapid.T) {
 		var existing Existing
-		sum := Usages{}
+		sum := policy.Usages{}
 		for i := range rapid.IntRange(0, 8).Draw(t, "volumes") {
 			name := fmt.Sprint(i)
 			v := volumeOf(name, rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "tenant"), rapid.SampledFrom([]string{"fast", "x"}).Draw(t, "class"),
@@ -478,7 +508,7 @@ func TestReviewProperties(t *testing.T) {
 			existing.Volumes = append(existing.Volumes, v)
 			if !v.Historic {
 				for _, scope := range p.QuotaScopes(v.Tenant, v.StorageClass, v.Backend) {
-					sum.Add(scope, Usage{Volumes: 1, Gigabytes: v.GiB})
+					sum.Add(scope, policy.Usage{Volumes: 1, Gigabytes: v.GiB})
 				}
 			}
 			if rapid.Bool().Draw(t, "claimed") {
@@ -486,18 +516,18 @@ func TestReviewProperties(t *testing.T) {
 			}
 		}
 		for i := range rapid.IntRange(0, 8).Draw(t, "pending") {
-			existing.Claims = append(existing.Claims, pending("a", fmt.Sprintf("p%d", i), "fast", func(c *ExistingClaim) {
+			existing.Claims = append(existing.Claims, pending("a", fmt.Sprintf("p%d", i), "fast", func(c *Claim) {
 				c.Request.Bytes = rapid.Int64Range(1, 15).Draw(t, "size") * gib
 			}))
 		}
-		review := p.Review(existing)
+		review := Of(p, existing)
 
 		shuffled := existing
 		shuffled.Volumes = slices.Clone(existing.Volumes)
 		rand.Shuffle(len(shuffled.Volumes), func(i, j int) {
 			shuffled.Volumes[i], shuffled.Volumes[j] = shuffled.Volumes[j], shuffled.Volumes[i]
 		})
-		if again := p.Review(shuffled); !reflect.DeepEqual(again, review) {
+		if again := Of(p, shuffled); !reflect.DeepEqual(again, review) {
 			t.Fatalf("another order of volumes:\n%v\n%v", names(again.Findings), names(review.Findings))
 		}
 		if changed := review.Since(review); len(changed.Findings)+len(changed.Ended) > 0 {
@@ -518,11 +548,10 @@ func TestReviewProperties(t *testing.T) {
 		granted := int64(0)
 		for _, c := range existing.Claims {
 			if seen["PendingGranted "+c.subject()] {
-				granted += roundUpGiB(c.Request.Bytes)
+				granted += (c.Request.Bytes + gib - 1) / gib
 			}
 		}
-		tenant := tenantScope(&p.Tenants[0], 0)
-		used := sum.Of(tenant).Gigabytes
+		used := sum.Of(policy.QuotaScope{Kind: policy.TenantScope, Name: p.Tenants[0].Name}).Gigabytes
 		if over["tenants[0].quota.gigabytes"] != (used > 30) {
 			t.Fatalf("%d of 30 GiB are in use, findings %v", used, names(review.Findings))
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,103 +16,34 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers/template"
 )
 
-// Form is the kind of PersistentVolumeSource an operator asks for.
-type Form string
-
-const (
-	// FormDefault leaves the choice to the protocol's mapper.
-	FormDefault Form = ""
-	// FormNative is a source that kubelet mounts by itself.
-	FormNative Form = "native"
-	// FormCSI is a pre-provisioned volume of a CSI driver.
-	FormCSI Form = "csi"
-	// FormFlexVolume is a volume of a FlexVolume driver on the nodes.
-	FormFlexVolume Form = "flexVolume"
-)
-
-// Mapping is what an operator decides about one protocol of one backend. A
-// zero Mapping gives the protocol's defaults. Fields called templates are in
-// the language of the package template.
-type Mapping struct {
-	// As is the form of the source.
-	As Form
-	// Driver is the name of the CSI or FlexVolume driver.
-	Driver string
-	// VolumeHandle is the template of a CSI source's volumeHandle; Cinder's
-	// volume id when it is left empty. For rbd it tells a mapping of the
-	// operator's own from the built-in one to ceph-csi.
-	VolumeHandle string
-	// FSType replaces the filesystem of the claim's rule.
-	FSType string
-	// ReadOnly forbids writing.
-	ReadOnly bool
-	// Discard lets nodes mount with option "discard" where Cinder says that
-	// the array reclaims discarded blocks.
-	Discard bool
-	// Attributes are templates of a CSI source's volumeAttributes, Options
-	// those of a FlexVolume source's options.
-	Attributes, Options map[string]string
-	// Secret is made for each volume.
-	Secret *SecretTemplate
-	// Secrets that the operator keeps, for a CSI source.
-	NodeStageSecretRef, NodePublishSecretRef, NodeExpandSecretRef *corev1.SecretReference
-	ControllerPublishSecretRef, ControllerExpandSecretRef         *corev1.SecretReference
-	// SecretRef is a Secret that the operator keeps, for a FlexVolume source
-	// and the native source of rbd.
-	SecretRef *corev1.SecretReference
-	// ClusterID is ceph-csi's name for the Ceph cluster, a key of its
-	// ceph-csi-config ConfigMap.
-	ClusterID string
-	// ImageFeatures are RBD image features as ceph-csi spells them, separated
-	// by commas.
-	ImageFeatures string
-	// Interface is the open-iscsi interface of a native iscsi source.
-	Interface string
-	// WWID is the template of a page-83 identifier, by which nodes find the
-	// disk of a native fc source instead of by target names and LUN.
-	WWID string
-}
-
-// SecretTemplate says what the Secret of a volume holds. It is the only place
-// for credentials of the connection.
-type SecretTemplate struct {
-	// Type is Opaque when it is left empty, or the FlexVolume driver, since
-	// kubelet hands it no others.
-	Type string
-	// Data holds a template for each key.
-	Data map[string]string
-	// References are the fields of a CSI source that refer to the Secret;
-	// nodeStageSecretRef when there are none.
-	References []string
-}
-
-// checkForm refuses forms that the protocol does not have.
-func (r request) checkForm() error {
-	switch form := r.mapping.As; {
-	case form == FormDefault, form == FormCSI, form == FormFlexVolume:
-	case form == FormNative && mapping.HasNativeSource(r.protocol):
-	case form == FormNative:
-		return refuse(InvalidMapping, "mapping.%s.as is \"native\", but Kubernetes has no source of its own for %s; name a CSI or FlexVolume driver in the backend's mapping", r.protocol, r.protocol)
-	default:
-		return refuse(InvalidMapping, "mapping.%s.as is %q, expected \"native\", \"csi\" or \"flexVolume\"; correct the backend's mapping", r.protocol, form)
+// checkMapping refuses mappings that no policy contains, since the policy checks
+// them in the same way.
+func (r request) checkMapping() error {
+	if reflect.ValueOf(r.mapping).IsZero() {
+		return nil
+	}
+	for _, finding := range r.mapping.Check(r.protocol, mapping.Context{Protocols: r.protocols}) {
+		if !finding.Warning {
+			return refuse(InvalidMapping, "mapping.%s: %s", strings.Join(append([]string{r.protocol}, finding.Keys...), "."), finding.Message)
+		}
 	}
 	return nil
 }
 
-// usesTemplates reports whether the operator has written what the source's
-// fields hold. With ceph-csi they are known.
+// usesTemplates reports whether the operator's mapping writes the fields of the
+// source. The fields for ceph-csi are built in.
 func (r request) usesTemplates() bool {
 	switch r.mapping.As {
-	case FormFlexVolume:
+	case mapping.FlexVolume:
 		return true
-	case FormCSI:
-		return r.protocol != "rbd" || r.mapping.VolumeHandle != ""
+	case mapping.CSI:
+		return !r.protocols[r.protocol].CephCSI || r.mapping.VolumeHandle != ""
 	default:
 		return false
 	}
 }
 
-// mappingHint ends refusals that a mapping to another driver would mend.
+// mappingHint ends refusals that a mapping to another driver would fix.
 func (r request) mappingHint() string {
 	return fmt.Sprintf("map %s to a CSI or FlexVolume driver that can (mapping.%s of the backend)", r.protocol, r.protocol)
 }
@@ -122,7 +54,7 @@ func (r request) mapByTemplates(read func(request) (facts, *Refusal, error)) (Re
 	if err != nil {
 		return Result{}, err
 	}
-	if r.mapping.As == FormFlexVolume {
+	if r.mapping.As == mapping.FlexVolume {
 		return r.flexVolume(values)
 	}
 	return r.csiVolume(values)
@@ -160,17 +92,13 @@ func (r request) csiVolume(values templateValues) (Result, error) {
 			references = []string{"nodeStageSecretRef"}
 		}
 		for _, reference := range references {
-			slot := secretSlot(source, reference)
-			if slot == nil || *slot != nil {
-				return Result{}, refuse(InvalidMapping, "mapping.%s.secret.references names %s, which is no reference of a CSI source or is set beside it; correct the backend's mapping", r.protocol, reference)
-			}
-			*slot = secret.reference()
+			*secretSlot(source, reference) = secret.reference()
 		}
 	}
 	return Result{Source: corev1.PersistentVolumeSource{CSI: source}, Secret: secret}, nil
 }
 
-// secretSlot is the field of a CSI source that refers to a Secret, or nil.
+// secretSlot is the field of a CSI source for one of mapping.SecretReferenceKeys.
 func secretSlot(source *corev1.CSIPersistentVolumeSource, name string) **corev1.SecretReference {
 	switch name {
 	case "nodeStageSecretRef":
@@ -181,10 +109,9 @@ func secretSlot(source *corev1.CSIPersistentVolumeSource, name string) **corev1.
 		return &source.NodeExpandSecretRef
 	case "controllerPublishSecretRef":
 		return &source.ControllerPublishSecretRef
-	case "controllerExpandSecretRef":
+	default:
 		return &source.ControllerExpandSecretRef
 	}
-	return nil
 }
 
 func (r request) flexVolume(values templateValues) (Result, error) {
@@ -195,11 +122,9 @@ func (r request) flexVolume(values templateValues) (Result, error) {
 	case r.Block:
 		return Result{}, refuse(InvalidMapping, "mapping.%s.as is \"flexVolume\", and FlexVolume drivers cannot give a pod a raw block device; use volumeMode Filesystem, or map %s to a CSI driver", r.protocol, r.protocol)
 	case len(r.MountOptions) > 0:
-		// kubelet refuses to mount it then (checkMountOptionSupport in
+		// kubelet would refuse to mount it (checkMountOptionSupport in
 		// pkg/volume/util/operationexecutor).
 		return Result{}, refuse(InvalidMapping, "the StorageClass has mountOptions, and kubelet mounts no FlexVolume with any; remove them from the StorageClass, or map %s to a CSI driver", r.protocol)
-	case r.mapping.Discard:
-		return Result{}, refuse(InvalidMapping, "mapping.%s.discard is set, but kubelet gives FlexVolume drivers no mount options; remove it from the backend's mapping", r.protocol)
 	}
 	source := &corev1.FlexPersistentVolumeSource{
 		Driver:    r.mapping.Driver,
@@ -216,16 +141,12 @@ func (r request) flexVolume(values templateValues) (Result, error) {
 		return Result{}, err
 	}
 	if secret != nil {
-		if source.SecretRef != nil {
-			return Result{}, refuse(InvalidMapping, "mapping.%s has both secret and secretRef, and a FlexVolume has one Secret; remove one of them from the backend's mapping", r.protocol)
-		}
 		source.SecretRef = secret.reference()
 	}
 	return Result{Source: corev1.PersistentVolumeSource{FlexVolume: source}, Secret: secret}, nil
 }
 
-// templateSecret makes the Secret of a mapping. Without anything to keep there
-// is none.
+// templateSecret makes the Secret of a mapping, or none if it would be empty.
 func (r request) templateSecret(values templateValues, kind corev1.SecretType) (*Secret, error) {
 	wanted := r.mapping.Secret
 	if wanted == nil {
@@ -254,15 +175,16 @@ func (r request) templateSecret(values templateValues, kind corev1.SecretType) (
 type templateValues struct {
 	connection Connection
 	protocol   string
+	use        template.Use
 	tree       map[string]any
-	// noFacts says why the protocol's own values are not known, if so.
+	// noFacts is the reason why the protocol's facts are not known, or nil.
 	noFacts *Refusal
 }
 
-// newValues gathers the values. A connection whose facts contradict each other
-// is refused also when no template asks for them.
+// newValues gathers the values. A connection whose facts contradict each other is
+// refused even if no template uses them.
 func (r request) newValues(read func(request) (facts, *Refusal, error)) (templateValues, error) {
-	values := templateValues{connection: r.Connection, protocol: r.protocol, tree: map[string]any{
+	values := templateValues{connection: r.Connection, protocol: r.protocol, use: r.protocols.Use(r.protocol), tree: map[string]any{
 		"connection": r.Connection.data,
 		"volume": map[string]any{
 			"id": known(r.Volume.ID), "name": known(r.Volume.Name), "type": known(r.Volume.Type), "zone": known(r.Volume.Zone),
@@ -289,7 +211,7 @@ func (r request) newValues(read func(request) (facts, *Refusal, error)) (templat
 	return values, nil
 }
 
-// known is a text, or nothing where it is empty.
+// known returns a text, or nil if it is empty.
 func known(text string) any {
 	if text == "" {
 		return nil
@@ -298,8 +220,9 @@ func known(text string) any {
 }
 
 // fill fills in one template of the mapping.
-func (v templateValues) fill(field, text string, use template.Use) (string, error) {
-	use.Protocol = v.protocol
+func (v templateValues) fill(field, text string, where template.Use) (string, error) {
+	use := v.use
+	use.Secret, use.Identity = where.Secret, where.Identity
 	parsed, err := template.Parse(text, use)
 	if err != nil {
 		return "", refuse(InvalidMapping, "mapping.%s.%s: %v; correct the backend's mapping", v.protocol, field, err)
@@ -310,7 +233,7 @@ func (v templateValues) fill(field, text string, use template.Use) (string, erro
 	result, err := parsed.Execute(v.tree)
 	switch {
 	case errors.Is(err, template.ErrControlCharacter):
-		return "", refuse(InvalidConnection, "mapping.%s.%s: %v, which no driver expects; look in the log of cinder-volume why the driver sends it", v.protocol, field, err)
+		return "", refuse(InvalidConnection, "mapping.%s.%s: %v, which no driver expects; check the cinder-volume log to see why the driver sends it", v.protocol, field, err)
 	case err != nil:
 		return "", refuse(InvalidMapping, "mapping.%s.%s: %v; compare the backend's mapping with what its driver sends", v.protocol, field, err)
 	case !use.Secret && v.connection.showsCredential(result):
@@ -320,8 +243,8 @@ func (v templateValues) fill(field, text string, use template.Use) (string, erro
 	return result, nil
 }
 
-// fillAll fills in a map of templates. Entries that come out empty are left
-// out, so that a default of "" makes an entry optional.
+// fillAll fills in a map of templates. It leaves out entries whose result is empty,
+// so a default of "" makes an entry optional.
 func (v templateValues) fillAll(field string, templates map[string]string) (map[string]string, error) {
 	var filled map[string]string
 	for _, key := range slices.Sorted(maps.Keys(templates)) {
@@ -340,7 +263,7 @@ func (v templateValues) fillAll(field string, templates map[string]string) (map[
 	return filled, nil
 }
 
-// shortestShown is the length from which a credential counts as shown when it
+// shortestShown is the minimum length of a credential that counts as shown if it
 // is part of a text. Shorter ones occur in numbers and names by chance.
 const shortestShown = 8
 
@@ -353,7 +276,8 @@ func (c Connection) showsCredential(text string) bool {
 // discardingFilesystems take the mount option "discard".
 var discardingFilesystems = []string{"ext4", "xfs", "btrfs"}
 
-// mountOptions are those that the connection and the mapping ask for together.
+// mountOptions returns the mount options for which both the connection and the
+// mapping ask.
 func (r request) mountOptions() ([]string, []string, error) {
 	if !r.mapping.Discard || r.Block || r.readOnly {
 		return nil, nil, nil

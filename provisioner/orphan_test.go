@@ -15,8 +15,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// leftover is a volume that an earlier leader made for claim team-a/data.
-func (f *fixture) leftoverVolume(uid string) cinder.Volume {
+// orphanVolume is a volume that an earlier leader created for claim team-a/data.
+func (f *fixture) orphanVolume(uid string) cinder.Volume {
 	v := f.stamped(uid)
 	v.Metadata = backends.Stamp{
 		Cluster: "cluster-1", ClusterUID: "kube-system-uid", Namespace: "team-a", Claim: "data", ClaimUID: uid, PV: "pvc-" + uid, Tenant: "a", StorageClass: "one",
@@ -34,7 +34,7 @@ func (f *fixture) follow(followup *Followup) {
 
 func TestVolumeOfAClaimThatWasDeletedUnderAnEarlierLeaderIsUndone(t *testing.T) {
 	f := newFixture(t)
-	f.backends["gold"].listed = []cinder.Volume{f.leftoverVolume("uid-gone")}
+	f.backends["gold"].listed = []cinder.Volume{f.orphanVolume("uid-gone")}
 	followup := f.Followup()
 	f.count()
 	f.follow(followup)
@@ -44,7 +44,7 @@ func TestVolumeOfAClaimThatWasDeletedUnderAnEarlierLeaderIsUndone(t *testing.T) 
 	}
 }
 
-func TestLeftoverIsKeptWhileAnythingMayReferToIt(t *testing.T) {
+func TestOrphanIsKeptWhileAnythingMayReferToIt(t *testing.T) {
 	claim := func(uid types.UID) *corev1.PersistentVolumeClaim {
 		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: uid}}
 	}
@@ -61,7 +61,7 @@ func TestLeftoverIsKeptWhileAnythingMayReferToIt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
-			f.backends["gold"].listed = []cinder.Volume{f.leftoverVolume("uid-gone")}
+			f.backends["gold"].listed = []cinder.Volume{f.orphanVolume("uid-gone")}
 			prepare(f)
 			followup := f.Followup()
 			f.count()
@@ -71,7 +71,7 @@ func TestLeftoverIsKeptWhileAnythingMayReferToIt(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotTakenForALeftover(t *testing.T) {
+func TestVolumesThatAreNotTakenForOrphans(t *testing.T) {
 	for name, change := range map[string]func(v *cinder.Volume){
 		"an old volume":                      func(v *cinder.Volume) { v.CreatedAt = time.Now().Add(-2 * time.Hour) },
 		"one whose stamp contradicts itself": func(v *cinder.Volume) { v.Metadata["csi.storage.k8s.io/pv/name"] = "pvc-uid-of-another" },
@@ -79,19 +79,19 @@ func TestWhatIsNotTakenForALeftover(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
-			odd, other := f.leftoverVolume("uid-odd"), f.leftoverVolume("uid-gone")
+			odd, other := f.orphanVolume("uid-odd"), f.orphanVolume("uid-gone")
 			change(&odd)
 			f.backends["gold"].listed = []cinder.Volume{odd, other}
 			followup := f.Followup()
 			f.count()
 			f.follow(followup)
-			// It does not keep others from being taken over.
+			// The odd volume does not keep the other one from being removed.
 			wantCalls(t, f.backends["gold"], "abandon pvc-uid-gone")
 		})
 	}
 }
 
-func TestSecondVolumeOnAnotherBackendIsRemoved(t *testing.T) {
+func TestDuplicateOnAnotherBackendIsRemoved(t *testing.T) {
 	f := newFixture(t)
 	f.must(f.placement.countBackend(t.Context(), "gold"))
 	claim := f.claim(nil)
@@ -102,29 +102,27 @@ func TestSecondVolumeOnAnotherBackendIsRemoved(t *testing.T) {
 	followup := f.Followup()
 	f.count()
 	f.follow(followup)
-	// It may yet turn out to be the one that is recorded.
+	// A PersistentVolume may yet name this one.
 	wantCalls(t, f.backends["silver"])
 	pv.UID, pv.Annotations[record.AnnotationProvisionedBy] = "pv-uid", "test"
 	f.store(pv)
-	f.lookAgain("silver")
+	f.relist("silver")
 	f.follow(followup)
 	wantCalls(t, f.backends["silver"], "remove unrecorded volume-of-uid-1 of pvc-uid-1")
 	wantCalls(t, f.backends["gold"])
-	if held, _ := f.placement.Holds(claim.UID); held.Backend != "gold" {
-		t.Errorf("the claim counts on %q", held.Backend)
+	if position, _ := f.placement.PositionOf(claim.UID); position.Backend != "gold" {
+		t.Errorf("the claim counts on %q", position.Backend)
 	}
 }
 
-func TestClaimThatGoesWhileItIsLookedAtLeavesNothing(t *testing.T) {
+func TestClaimDeletedDuringAdmissionLeavesNothing(t *testing.T) {
 	t.Run("reserved", func(t *testing.T) {
-		f := newFixture(t)
-		f.count()
-		followup := f.Followup()
+		f, followup, _ := newCountedFixture(t)
 		claim := f.claim(nil)
-		f.forgetClaim(claim) // the library has read it already
+		f.forgetClaim(claim) // the library has already read it
 		f.ShouldProvision(t.Context(), claim)
 		f.follow(followup)
-		if _, counts := f.placement.Holds(claim.UID); counts {
+		if _, counts := f.placement.PositionOf(claim.UID); counts {
 			t.Error("its room stays reserved")
 		}
 	})
@@ -135,7 +133,7 @@ func TestClaimThatGoesWhileItIsLookedAtLeavesNothing(t *testing.T) {
 		f.forgetClaim(claim)
 		f.ShouldProvision(t.Context(), claim)
 		f.follow(followup)
-		if f.parked.claims.Count(parking.Denied) != 0 || !f.parked.claims.Tell(claim.UID, "NoMatchingTenant", "", true) {
+		if f.parked.claims.Count(parking.Denied) != 0 || !f.parked.claims.IsNews(claim.UID, "NoMatchingTenant", "", true) {
 			t.Error("its denial is remembered")
 		}
 	})
@@ -146,7 +144,7 @@ func TestClaimThatGoesWhileItIsLookedAtLeavesNothing(t *testing.T) {
 		gold.onList = func() {
 			gold.onList = nil
 			f.forgetClaim(claim)
-			f.must(f.claimGone(t.Context(), claim.UID)) // finds nothing begun
+			f.must(f.claimGone(t.Context(), claim.UID)) // finds no attempt to undo
 		}
 		if _, err := f.provision(claim); !isIgnored(err) {
 			t.Errorf("error %v, want one that the library ignores", err)
@@ -174,12 +172,12 @@ func TestClaimThatGoesWhileItIsLookedAtLeavesNothing(t *testing.T) {
 		gold.abandonErr = nil
 		f.follow(followup)
 		if _, begun := f.journal.beginning(claim.UID); begun {
-			t.Error("nobody undoes it any more")
+			t.Error("the attempt is forgotten, so nothing undoes it")
 		}
 	})
 }
 
-func TestUndoThatIsFencedForAMomentIsTriedAgain(t *testing.T) {
+func TestFencedUndoIsRetried(t *testing.T) {
 	f := newFixture(t)
 	followup := f.Followup()
 	claim := f.claim(nil)
@@ -190,14 +188,14 @@ func TestUndoThatIsFencedForAMomentIsTriedAgain(t *testing.T) {
 	followup.ClaimGone(claim)
 	followup.next(t.Context())
 	if followup.queue.NumRequeues(followupOfClaimUID(claim.UID)) == 0 {
-		t.Error("nobody undoes it any more")
+		t.Error("the undo is not retried")
 	}
 }
 
-func TestClaimOfTheSameNameDoesNotKeepAnothersLeftover(t *testing.T) {
+func TestClaimOfTheSameNameDoesNotKeepAnOrphan(t *testing.T) {
 	f := newFixture(t)
 	f.must(f.client.Tracker().Add(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: "uid-new"}}))
-	f.backends["gold"].listed = []cinder.Volume{f.leftoverVolume("uid-gone")}
+	f.backends["gold"].listed = []cinder.Volume{f.orphanVolume("uid-gone")}
 	followup := f.Followup()
 	f.count()
 	f.follow(followup)
@@ -224,12 +222,12 @@ func TestTenantsOtherBackendThatCannotBeCountedDoesNotStopIt(t *testing.T) {
 	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB")
 }
 
-// TestSecretGoesAfterTheVolume: a volume that turns out to have been in use is
-// kept, and so are its credentials.
+// TestSecretGoesAfterTheVolume: if the volume turns out to have been in use, it
+// is kept, and so are its credentials.
 func TestSecretGoesAfterTheVolume(t *testing.T) {
 	f := newFixture(t, credentialsOf("pvc-uid-gone"))
 	gold := f.backends["gold"]
-	gold.listed = []cinder.Volume{f.leftoverVolume("uid-gone")}
+	gold.listed = []cinder.Volume{f.orphanVolume("uid-gone")}
 	gold.onCall = func() {
 		if !f.hasSecret("pvc-uid-gone") {
 			t.Error("the Secret is removed while the volume exists")
@@ -244,15 +242,15 @@ func TestSecretGoesAfterTheVolume(t *testing.T) {
 	}
 }
 
-// TestBackendsThatShowTheSameVolumesShareThem: two backends of a policy may lead
-// to the same project, with other connectors for example.
+// TestBackendsThatShowTheSameVolumesShareThem: two backends of a policy may have
+// the same project, for example with different connectors.
 func TestBackendsThatShowTheSameVolumesShareThem(t *testing.T) {
 	f := newFixture(t)
 	f.must(f.placement.countBackend(t.Context(), "gold"))
 	_, err := f.provision(f.claim(nil))
 	f.must(err)
 	own := f.stamped("uid-1")
-	f.backends["gold"].calls, f.backends["gold"].has = nil, map[string]bool{own.ID: true}
+	f.backends["gold"].calls, f.backends["gold"].hasVolume = nil, map[string]bool{own.ID: true}
 	f.backends["silver"].listed = []cinder.Volume{own}
 	followup := f.Followup()
 	f.must(f.placement.countBackend(t.Context(), "silver"))

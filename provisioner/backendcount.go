@@ -17,27 +17,28 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// counting is what a term knows of the backends' volumes: which backends were
-// listed, and which claims may have volumes that were not seen yet.
+// counting records which backends this term has listed and counted, and which
+// claims may have volumes that no listing has shown yet.
 type counting struct {
 	mu sync.Mutex
-	// done holds the backends whose volumes the ledger knows, generation how
-	// often each has changed its endpoint, listings how many are under way.
+	// done has the backends whose volumes the ledger has counted, generation how
+	// often each has changed its endpoint. listings is how many listings are under
+	// way.
 	done       map[string]bool
 	generation map[string]int
-	// moved is when a backend's name was last led to another endpoint.
+	// moved is when a backend last changed its endpoint.
 	moved    map[string]time.Time
 	listings int
-	// silent holds the backends that could not be counted, and since when.
+	// silent has the backends that could not be counted, and since when.
 	silent map[string]time.Time
-	// earlier holds the claims that an earlier leader may have seen; nil as
-	// long as that is not known. Those of them that went while some backend could
-	// not be listed are in went.
-	earlier *record.EarlierClaims
-	went    map[types.UID]bool
-	// underWay holds the counts that are under way, by backend.
+	// earlier has the claims that an earlier leader may have seen; nil until
+	// NoteEarlier. goneEarly has those of them that were deleted before every backend was
+	// listed.
+	earlier   *record.EarlierClaims
+	goneEarly map[types.UID]bool
+	// underWay has the counts that are under way, by backend.
 	underWay map[string]*tally
-	// wanted asks for a backend to be counted in the background.
+	// wanted has the backends to count in the background.
 	wanted chan string
 }
 
@@ -47,7 +48,7 @@ func newCounting() *counting {
 		generation: map[string]int{},
 		moved:      map[string]time.Time{},
 		silent:     map[string]time.Time{},
-		went:       map[types.UID]bool{},
+		goneEarly:  map[types.UID]bool{},
 		underWay:   map[string]*tally{},
 		wanted:     make(chan string, 256),
 	}
@@ -59,8 +60,8 @@ func (p *placement) isCounted(name string) bool {
 	return p.counting.done[name]
 }
 
-// countBackend counts the stamped volumes of a backend, once in a term. It
-// costs no request of its own: looking before creating needs the same listing.
+// countBackend counts the stamped volumes of a backend, once in a term. It costs
+// no extra request: looking before creating needs the same listing.
 func (p *placement) countBackend(ctx context.Context, name string) error {
 	c := p.counting
 	for {
@@ -70,7 +71,7 @@ func (p *placement) countBackend(ctx context.Context, name string) error {
 		c.mu.Unlock()
 		var err error
 		if !done {
-			err = p.countTogether(ctx, name, generation)
+			err = p.countShared(ctx, name, generation)
 		}
 		c.mu.Lock()
 		c.listings--
@@ -79,7 +80,7 @@ func (p *placement) countBackend(ctx context.Context, name string) error {
 			c.done[name] = true
 		}
 		if c.listings == 0 {
-			// No listing is under way that could still show what is gone.
+			// No listing under way can still show what is gone.
 			p.ForgetGone()
 		}
 		c.mu.Unlock()
@@ -89,7 +90,7 @@ func (p *placement) countBackend(ctx context.Context, name string) error {
 	}
 }
 
-// countListed counts what the backend's listing shows.
+// countListed counts the volumes in the backend's listing.
 func (p *placement) countListed(ctx context.Context, name string) error {
 	volumes, err := p.Backends.Volumes(name)
 	if err != nil {
@@ -107,22 +108,21 @@ func (p *placement) countFound(name string, all []cinder.Volume) {
 	for _, v := range all {
 		stamp := backends.StampOf(v)
 		if stamp.PV != record.PVNameFor(stamp.ClaimUID) {
-			// No stamp of ours contradicts itself.
+			// The stamp contradicts itself, so this program did not write it.
 			continue
 		}
-		holding := ledger.Holding{Tenant: stamp.Tenant, StorageClass: stamp.StorageClass, GiB: v.SizeGiB}
+		volume := ledger.Volume{Tenant: stamp.Tenant, StorageClass: stamp.StorageClass, GiB: v.SizeGiB}
 		if !p.mayUse(stamp.Tenant, name) {
-			// Whoever may write to this backend's project can write any stamp. It
-			// must not use up the quota of a tenant who has nothing there.
-			holding.Tenant = ""
+			// Anyone with write access to this backend's project can forge a stamp. It
+			// must not use up the quota of a tenant that cannot use this backend.
+			volume.Tenant = ""
 		}
-		p.Found(types.UID(stamp.ClaimUID), holding, name)
+		p.Found(types.UID(stamp.ClaimUID), volume, name)
 	}
 }
 
-// movedAt is when a backend's name was led to another endpoint in this term, the
-// zero time if it never was. What was seen before is not expected to be seen
-// there.
+// movedAt is when a backend last changed its endpoint in this term, the zero
+// time if it never did. Volumes seen before need not exist at the new endpoint.
 func (p *placement) movedAt(name string) time.Time {
 	p.counting.mu.Lock()
 	defer p.counting.mu.Unlock()
@@ -135,9 +135,9 @@ func (p *placement) isGeneration(name string, generation int) bool {
 	return p.counting.generation[name] == generation
 }
 
-// wantCounted asks for a backend to be counted in the background. Where too many
-// are wanted, their first claims count them.
-func (p *placement) wantCounted(name string) {
+// requestCount has a backend counted in the background. If too many requests are
+// pending, the backend's first claim counts it.
+func (p *placement) requestCount(name string) {
 	select {
 	case p.counting.wanted <- name:
 	default:
@@ -145,9 +145,9 @@ func (p *placement) wantCounted(name string) {
 }
 
 // countElsewhere counts the other backends where the tenant may have volumes,
-// since its quota counts those too. One that does not answer soon is left out
+// because its quota includes them. It skips a backend that does not answer soon
 // for a while: only claims that could go there wait for it.
-func (p *placement) countElsewhere(ctx context.Context, d ledger.Decided, ask bool) (undecided bool) {
+func (p *placement) countElsewhere(ctx context.Context, d ledger.Decided, mayList bool) (undecided bool) {
 	tenant, ok := p.Policy().Tenant(d.Tenant)
 	if !ok || !limited(d.Quotas) {
 		return false
@@ -160,7 +160,7 @@ func (p *placement) countElsewhere(ctx context.Context, d ledger.Decided, ask bo
 			}
 		}
 	}
-	if len(others) == 0 || !ask {
+	if len(others) == 0 || !mayList {
 		return len(others) > 0
 	}
 	bounded, cancel := context.WithTimeout(ctx, patience)
@@ -177,7 +177,8 @@ func (p *placement) countElsewhere(ctx context.Context, d ledger.Decided, ask bo
 	return false
 }
 
-// limited says whether what the tenant has on other backends matters.
+// limited reports whether a quota depends on what the tenant has on other
+// backends.
 func limited(scopes []policy.QuotaScope) bool {
 	return slices.ContainsFunc(scopes, func(s policy.QuotaScope) bool {
 		return s.Kind != policy.BackendScope && (s.Limits.Volumes != nil || s.Limits.Gigabytes != nil)
@@ -185,7 +186,7 @@ func limited(scopes []policy.QuotaScope) bool {
 }
 
 // patience is how long a claim waits for backends that it does not go to, and
-// how long they are then left out.
+// for how long countElsewhere then skips them.
 const patience = 10 * time.Second
 
 func (p *placement) noteSilent(name string) {
@@ -201,49 +202,48 @@ func (p *placement) isSilent(name string) bool {
 	return ok && time.Since(since) < patience
 }
 
-// noteGone remembers a claim that went before every backend was listed: a volume
-// that an earlier leader made for it may be on one that is silent.
+// noteGone remembers a claim that was deleted before every backend was listed:
+// an earlier leader may have created a volume for it on a silent backend.
 func (p *placement) noteGone(claim *corev1.PersistentVolumeClaim) {
 	c := p.counting
 	names := p.Backends.Names()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	unlisted := slices.ContainsFunc(names, func(name string) bool { return !c.done[name] })
-	if unlisted && c.isEarlier(claim) {
-		c.went[claim.UID] = true
+	if unlisted && c.mayBeEarlier(claim) {
+		c.goneEarly[claim.UID] = true
 	}
 }
 
-func (p *placement) sawGo(uid types.UID) bool {
+func (p *placement) sawDeleted(uid types.UID) bool {
 	p.counting.mu.Lock()
 	defer p.counting.mu.Unlock()
-	return p.counting.went[uid]
+	return p.counting.goneEarly[uid]
 }
 
-func (p *placement) bornInTerm(claim *corev1.PersistentVolumeClaim) bool {
+func (p *placement) createdInTerm(claim *corev1.PersistentVolumeClaim) bool {
 	p.counting.mu.Lock()
 	defer p.counting.mu.Unlock()
-	return !p.counting.isEarlier(claim)
+	return !p.counting.mayBeEarlier(claim)
 }
 
-// isEarlier is true for every claim as long as nothing is known. The mutex is
-// held.
-func (c *counting) isEarlier(claim *corev1.PersistentVolumeClaim) bool {
+// mayBeEarlier is true for every claim until NoteEarlier. The caller locks the
+// mutex.
+func (c *counting) mayBeEarlier(claim *corev1.PersistentVolumeClaim) bool {
 	return c.earlier == nil || c.earlier.Has(claim)
 }
 
-// tally is a count of a backend's volumes that is under way.
+// tally is a running count of a backend's volumes.
 type tally struct {
 	generation int
 	done       chan struct{}
 	err        error
 }
 
-// countTogether counts a backend once for all claims that want it counted at
-// that time. Each would else go through a copy of the backend's whole listing:
-// the claims that a new leader finds, a thousand at once, took minutes and a
-// GiB for what one of them can do for all.
-func (p *placement) countTogether(ctx context.Context, name string, generation int) error {
+// countShared counts a backend once for all claims that wait for it. Otherwise
+// each would go through a copy of the backend's whole listing: with the thousand
+// claims that a new leader may find, that took minutes and a GiB.
+func (p *placement) countShared(ctx context.Context, name string, generation int) error {
 	c := p.counting
 	c.mu.Lock()
 	t := c.underWay[name]
@@ -262,9 +262,9 @@ func (p *placement) countTogether(ctx context.Context, name string, generation i
 	}
 }
 
-// tally counts on behalf of whoever waits, and so for as long as the term lasts.
+// tally counts for all claims that wait, so it runs until the term ends.
 func (p *placement) tally(name string, t *tally) {
-	t.err = p.countListed(p.Hold, name)
+	t.err = p.countListed(p.Term, name)
 	c := p.counting
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -281,8 +281,7 @@ func (p *placement) tally(name string, t *tally) {
 	close(t.done)
 }
 
-// recount forgets what a backend holds, whose name leads to another endpoint now,
-// and has it counted again.
+// recount has a backend counted again that has changed its endpoint.
 func (p *placement) recount(name string) {
 	c := p.counting
 	c.mu.Lock()
@@ -290,21 +289,21 @@ func (p *placement) recount(name string) {
 	c.generation[name]++
 	c.moved[name] = time.Now()
 	c.mu.Unlock()
-	p.wantCounted(name)
+	p.requestCount(name)
 }
 
-// wanted tells the backends that are to be counted in the background.
+// wanted delivers the backends to count in the background.
 func (p *placement) wanted() <-chan string { return p.counting.wanted }
 
-// noteEarlier tells which claims existed before the term.
+// noteEarlier records which claims existed before the term.
 func (p *placement) noteEarlier(claims record.EarlierClaims) {
 	p.counting.mu.Lock()
 	defer p.counting.mu.Unlock()
 	p.counting.earlier = &claims
 }
 
-// relist lists a backend anew, and counts what it shows and what it shows no
-// more. It asks for the claims that exist when it has the listing.
+// relist lists a backend again, counts the volumes that it shows, and frees the
+// room of those that are gone. It calls existing once it has the listing.
 func (p *placement) relist(ctx context.Context, name string, existing func() (map[types.UID]*corev1.PersistentVolumeClaim, error)) ([]cinder.Volume, error) {
 	volumes, err := p.Backends.Volumes(name)
 	if err != nil {
@@ -313,8 +312,8 @@ func (p *placement) relist(ctx context.Context, name string, existing func() (ma
 	c := p.counting
 	c.mu.Lock()
 	if c.listings == 0 {
-		// What went before this listing began cannot be in it, unless it came
-		// back by a request that was late.
+		// This listing cannot show what was gone before it began, unless a late
+		// request created it again.
 		p.ForgetGone()
 	}
 	c.listings++
@@ -329,7 +328,7 @@ func (p *placement) relist(ctx context.Context, name string, existing func() (ma
 	}()
 	all, err := volumes.Relist(ctx)
 	if err == nil && !p.isGeneration(name, generation) {
-		err = fmt.Errorf("backend %s was led elsewhere while it was listed", name)
+		err = fmt.Errorf("backend %s changed its endpoint while it was being listed", name)
 	}
 	if err != nil {
 		return nil, err
@@ -341,9 +340,8 @@ func (p *placement) relist(ctx context.Context, name string, existing func() (ma
 	return all, nil
 }
 
-// forgetVanished gives back the room of volumes that counted because they were
-// found, or recorded once, and that somebody has removed: an administrator, or
-// an audit.
+// forgetVanished frees the room of volumes without a PersistentVolume that the
+// listing no longer shows: an administrator or an audit has removed them.
 func (p *placement) forgetVanished(name string, all []cinder.Volume, claims map[types.UID]*corev1.PersistentVolumeClaim) {
 	present := map[types.UID]bool{}
 	for _, v := range all {
@@ -351,7 +349,7 @@ func (p *placement) forgetVanished(name string, all []cinder.Volume, claims map[
 	}
 	freed := false
 	for _, uid := range p.UnrecordedOn(name, p.movedAt(name)) {
-		// While a claim exists an attempt may be making its volume anew.
+		// While the claim exists, an attempt may be creating its volume again.
 		_, begun := p.journal.beginning(uid)
 		if !present[uid] && claims[uid] == nil && !begun {
 			freed = p.ReleaseUnrecorded(uid) || freed
@@ -362,9 +360,9 @@ func (p *placement) forgetVanished(name string, all []cinder.Volume, claims map[
 	}
 }
 
-// mayBeUnrecorded says that a backend may have volumes that no PersistentVolume
-// names yet, and that no attempt of this term made. One that is not in the
-// policy any more cannot be asked.
+// mayBeUnrecorded reports whether a backend may have unrecorded volumes that no
+// attempt of this term created. A backend that is no longer in the policy cannot
+// be listed, so it does not count.
 func (p *placement) mayBeUnrecorded(backend string) bool {
 	if !slices.Contains(p.Backends.Names(), backend) {
 		return false

@@ -1,12 +1,15 @@
-package policy
+package review
 
 import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// findingKey tells whether two policies mean the same for a subject.
+// findingKey is equal for two findings if their policies mean the same for a
+// subject.
 type findingKey struct {
 	kind    FindingKind
 	subject string
@@ -15,8 +18,8 @@ type findingKey struct {
 
 func (f Finding) key() findingKey { return findingKey{f.Kind, f.Subject, f.detail} }
 
-// topic is what a finding is about, whatever it says. An ended finding whose
-// topic has another finding needs no mention.
+// topic is the subject of a finding, whatever it says about it. An ended finding
+// is left out if there is another one with the same topic.
 func (f Finding) topic() findingKey {
 	switch f.Kind {
 	case PendingDenied, PendingGranted, StorageClassGone:
@@ -25,9 +28,8 @@ func (f Finding) topic() findingKey {
 	return findingKey{kind: f.Kind, subject: f.Subject}
 }
 
-// Since returns what changes from an earlier policy to the one of this review:
-// the findings that the earlier review of the same objects does not have, and
-// as Ended those that only it has.
+// Since returns what changes from an earlier review of the same objects: the
+// findings that it does not have and, as Ended, those that only it has.
 func (r Review) Since(earlier Review) Review {
 	before, now, topics := map[findingKey]bool{}, map[findingKey]bool{}, map[findingKey]bool{}
 	for _, f := range earlier.Findings {
@@ -49,21 +51,20 @@ func (r Review) Since(earlier Review) Review {
 	return changed
 }
 
-// ReviewSince says what changes from an earlier policy to this one for what
-// exists, which differs for the two in the places of their backends only.
-func (p *Policy) ReviewSince(earlier *Policy, now, before Existing) Review {
-	review := p.Review(now).Since(earlier.Review(before))
-	review.Findings = append(review.Findings, p.changedBackends(earlier, now)...)
+// Change reviews a policy and returns what changes from an earlier one. What exists
+// differs for the two only in the places of their backends.
+func Change(earlier, p *policy.Policy, before, now Existing) Review {
+	review := Of(p, now).Since(Of(earlier, before))
+	review.Findings = append(review.Findings, changedBackends(earlier, p, now)...)
 	sortFindings(review.Findings)
 	return review
 }
 
-// changedBackends finds the backends of which another endpoint or account is
-// chosen than in an earlier policy, where nothing tells offline whether the
-// volumes are found there.
-func (p *Policy) changedBackends(earlier *Policy, existing Existing) []Finding {
+// changedBackends finds the backends that have another endpoint or account than in
+// an earlier policy, unless it is known offline whether their volumes are there.
+func changedBackends(earlier, p *policy.Policy, existing Existing) []Finding {
 	volumes := slices.Clone(existing.Volumes)
-	slices.SortFunc(volumes, func(a, b ExistingVolume) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(volumes, func(a, b Volume) int { return strings.Compare(a.Name, b.Name) })
 	var findings []Finding
 	for i := range p.Backends {
 		b := &p.Backends[i]
@@ -77,7 +78,7 @@ func (p *Policy) changedBackends(earlier *Policy, existing Existing) []Finding {
 		}
 		var recorded groups
 		for _, v := range volumes {
-			// What is decided offline is BackendElsewhere, or nothing.
+			// If it can be decided offline, it is BackendElsewhere or nothing.
 			decided := v.Place.Endpoint != "" && (existing.Places[b.Name].Endpoint != "" || existing.Places[b.Name].excludes(v.Place))
 			if v.Backend != b.Name || v.Retain || decided {
 				continue
@@ -88,10 +89,10 @@ func (p *Policy) changedBackends(earlier *Policy, existing Existing) []Finding {
 			}
 			recorded.add(where, v.Name)
 		}
-		path := p.backendPath(b.Name)
+		path := backendPath(p, b.Name)
 		recorded.each(func(where string, names []string) {
 			f := grouped(BackendChanged, b.Name, path, names,
-				"%s of backend %s changed, so that the volumes of %s, %s, may not be found any more; what is not found is not deleted until the backend leads there again",
+				"%s of backend %s changed, so the volumes of %s, %s, may no longer be found; volumes that are not found are not deleted until the backend leads there again",
 				strings.Join(changed, " and "), b.Name, someVolumes(names), where)
 			f.Line = p.Line(path)
 			findings = append(findings, f)
@@ -100,8 +101,8 @@ func (p *Policy) changedBackends(earlier *Policy, existing Existing) []Finding {
 	return findings
 }
 
-// changedSelection names what selects a backend's place and is not the same.
-func changedSelection(before, now *Backend) []string {
+// changedSelection names the keys that select a backend's place and differ.
+func changedSelection(before, now *policy.Backend) []string {
 	var changed []string
 	if !reflect.DeepEqual(before.Auth, now.Auth) {
 		changed = append(changed, "auth")

@@ -1,0 +1,72 @@
+package mappers
+
+import "github.com/standalone-cinder/standalone-cinder/mappers/mapping"
+
+// protocol is what this package knows about the connections of one protocol.
+type protocol struct {
+	// about describes it to the rest of the program.
+	about mapping.Protocol
+	// builtIn maps them unless the operator's mapping writes the fields.
+	// Registry.Map deals with everything that applies to every protocol:
+	// encryption, access modes that nothing can honor, front-end QoS.
+	builtIn func(request) (Result, error)
+	// facts reads and checks the values that templates may name below the
+	// protocol's own name, such as .nvmeof.nqn. It is nil if there are none.
+	// An error refuses the connection whatever the templates name; a refusal
+	// only matters to templates that name the facts. about.Facts lists the
+	// names.
+	facts func(request) (facts, *Refusal, error)
+}
+
+// facts are values by the names that templates know them by.
+type facts map[string]any
+
+// Protocols are mappers by Cinder's name of the protocol (driver_volume_type),
+// in lower case.
+type Protocols map[string]protocol
+
+// BuiltIn returns every protocol that this package maps.
+func BuiltIn() Protocols {
+	return Protocols{
+		"fibre_channel": fibreChannel(),
+		"iscsi":         iscsi(),
+		"iser":          iscsi(),
+		"nfs":           nfs(),
+		"nvmeof":        nvmeof(),
+		"rbd":           rbd(),
+	}
+}
+
+// Describe describes the protocols to the policy, the metrics and the commands,
+// together with the other protocols of Cinder's drivers.
+func (p Protocols) Describe() mapping.Protocols {
+	described := unmapped()
+	for name, entry := range p {
+		about := entry.about
+		about.Mapped = true
+		described[name] = about
+	}
+	return described
+}
+
+// unmapped are protocols of Cinder's drivers that have no mapper. An operator's
+// mapping names their fields.
+func unmapped() mapping.Protocols {
+	return mapping.Protocols{
+		"fibre_channel_eckd": {},
+		"gpfs":               {Fields: []string{"name", "device_path"}},
+		"lightos":            {},
+		"local":              {},
+		"quobyte":            {Fields: []string{"export", "name", "options", "format"}},
+		"scaleio": {Fields: []string{
+			"scaleIO_volname", "scaleIO_volume_id", "hostIP", "serverIP", "serverPort", "serverUsername", "serverPassword", "serverToken",
+			"iopsLimit", "bandwidthLimit", "config_group", "failed_over",
+		}},
+		"storpool": {
+			Fields:  []string{"client_id", "volume"},
+			PerNode: map[string]string{"client_id": "it is the StorPool number of the one host that the connector named"},
+		},
+		"vmdk":           {},
+		"vstorageobject": {},
+	}
+}

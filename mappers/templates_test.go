@@ -1,0 +1,112 @@
+package mappers_test
+
+import (
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
+)
+
+// Every name that the language knows has a value in one of the golden cases.
+func TestEveryNameOfTheVocabularyHasAValue(t *testing.T) {
+	registry := newRegistry(t)
+	for _, protocol := range registry.Protocols() {
+		for root, children := range registry.Describe().Use(protocol).Roots() {
+			names := []string{root}
+			if children != nil {
+				names = nil
+				for _, child := range children {
+					names = append(names, root+"."+child)
+				}
+			}
+			for _, name := range names {
+				request := plainRequest()
+				request.Mappings = map[string]mapping.Mapping{protocol: {
+					As: mapping.FlexVolume, Driver: "example.org/driver",
+					Secret: &mapping.Secret{Data: map[string]string{"value": "{{ ." + name + ` | default "" | json }}`}},
+				}}
+				if !slices.ContainsFunc(goldenPaths(t), func(path string) bool {
+					if filepath.Base(filepath.Dir(path)) != protocol {
+						return false
+					}
+					read, _ := readGolden(t, path)
+					result, err := mapDocument(registry, read.Document, request)
+					return err == nil && result.Secret != nil && string(result.Secret.Data["value"]) != `""`
+				}) {
+					t.Errorf("no case in testdata/%s gives a value to .%s", protocol, name)
+				}
+			}
+		}
+	}
+}
+
+// Arrays name another of a volume's portals first after a fail-over, and some
+// choose one at random: both answers map, and keep the credentials.
+func TestTwoAnswersForOneVolume(t *testing.T) {
+	answer := func(first string) fields {
+		return twoPaths(fields{
+			"target_portal": first, "target_iqn": targetA, "target_lun": 1,
+			"auth_method": "CHAP", "auth_username": "user", "auth_password": "not-a-real-secret",
+		})
+	}
+	before, err := mapData(t, "iscsi", answer("192.0.2.1:3260"), plainRequest())
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := mapData(t, "iscsi", answer("192.0.2.2:3260"), plainRequest())
+	if err != nil {
+		t.Fatal(err)
+	}
+	portals := func(result mappers.Result) []string {
+		return slices.Sorted(slices.Values(append([]string{result.Source.ISCSI.TargetPortal}, result.Source.ISCSI.Portals...)))
+	}
+	if !reflect.DeepEqual(portals(before), portals(after)) || before.Source.ISCSI.IQN != after.Source.ISCSI.IQN || !reflect.DeepEqual(before.Secret, after.Secret) {
+		t.Errorf("the answers differ in more than the order of their portals:\n%v\n%v", before.Source.ISCSI, after.Source.ISCSI)
+	}
+}
+
+func TestMappingRefusals(t *testing.T) {
+	reference := &corev1.SecretReference{Name: "a", Namespace: "b"}
+	secret := &mapping.Secret{Data: map[string]string{"key": "{{ .volume.id }}"}}
+	csi := func(change func(*mapping.Mapping)) mapping.Mapping {
+		made := mapping.Mapping{As: mapping.CSI, Driver: "csi.example.org"}
+		change(&made)
+		return made
+	}
+	flex := func(change func(*mapping.Mapping)) mapping.Mapping {
+		made := mapping.Mapping{As: mapping.FlexVolume, Driver: "example.org/driver"}
+		change(&made)
+		return made
+	}
+	for name, test := range map[string]struct {
+		mapping mapping.Mapping
+		want    string
+	}{
+		"driver too long":               {csi(func(m *mapping.Mapping) { m.Driver = strings.Repeat("x", 64) }), `mapping.quobyte.driver: "` + strings.Repeat("x", 64) + `" cannot be the name of a CSI driver; use at most 63 letters, digits, '.' and '-', as in nvmf.csi.example.com`},
+		"handle empty":                  {csi(func(m *mapping.Mapping) { m.VolumeHandle = `{{ .connection.none | default "" }}` }), "volumeHandle comes out empty, but it names the volume to the CSI driver; correct the backend's mapping"},
+		"handle too long":               {csi(func(m *mapping.Mapping) { m.VolumeHandle = "{{ .volume.id }}" + strings.Repeat("x", 128) }), "volumeHandle is 164 bytes long, but CSI allows 128; use a shorter name of the volume in the backend's mapping"},
+		"handle of the tenant's choice": {csi(func(m *mapping.Mapping) { m.VolumeHandle = "{{ .claim.name }}" }), "mapping.quobyte.volumeHandle: .claim.name is the tenant's choice and must not name a volume; use .volume.id or .pv.name"},
+		"reference without a name":      {csi(func(m *mapping.Mapping) { m.NodeExpandSecretRef = &corev1.SecretReference{Namespace: "b"} }), "mapping.quobyte.nodeExpandSecretRef.name: is missing; give the name and the namespace of the Secret"},
+		"reference twice":               {csi(func(m *mapping.Mapping) { m.NodeStageSecretRef, m.Secret = reference, secret }), "mapping.quobyte.nodeStageSecretRef: refers to a Secret of your own, and so would secret; remove one of them, or give secret.references"},
+		"reference of no kind": {csi(func(m *mapping.Mapping) {
+			m.Secret = &mapping.Secret{Data: secret.Data, References: []string{"nodeStage"}}
+		}), `mapping.quobyte.secret.references: unknown reference "nodeStage"; the references of a CSI source are controllerExpandSecretRef, controllerPublishSecretRef, nodeExpandSecretRef, nodePublishSecretRef, nodeStageSecretRef`},
+		"two secrets of a FlexVolume": {flex(func(m *mapping.Mapping) { m.SecretRef, m.Secret = reference, secret }), "mapping.quobyte.secretRef: a FlexVolume has only one Secret; remove secretRef or secret"},
+		"option of Kubernetes":        {flex(func(m *mapping.Mapping) { m.Options = map[string]string{"kubernetes.io/fsType": "xfs"} }), `mapping.quobyte.options.kubernetes.io/fsType: names under kubernetes.io and k8s.io are reserved for Kubernetes; choose another`},
+		"discard of a FlexVolume":     {flex(func(m *mapping.Mapping) { m.Discard = true }), "mapping.quobyte.discard: discard is allowed only with as: csi or native; remove it"},
+		"template unreadable":         {flex(func(m *mapping.Mapping) { m.Options = map[string]string{"a": "{{ .x }}"} }), "mapping.quobyte.options.a: unknown value .x; the known names are claim, connection, connector, fsType, pv, readOnly, tenant, volume"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			request := plainRequest()
+			request.Mappings = map[string]mapping.Mapping{"quobyte": test.mapping}
+			_, err := mapData(t, "quobyte", fields{"export": "a/b", "name": "volume-1"}, request)
+			expectRefusal(t, err, mappers.InvalidMapping, test.want)
+		})
+	}
+}
