@@ -7,34 +7,34 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// readings are about answers, which a table of states cannot say.
+// readings check answers, which a table of states cannot express.
 var readings = map[string]func(*subject){
 	"a create is answered before it is done": func(s *subject) {
 		made := s.create(s.Type)
 		if made.Status != cinder.StatusCreating {
-			s.t.Errorf("the new volume is %s", made.Status)
+			s.t.Errorf("the new volume has status %s", made.Status)
 		}
 		v, _ := s.settled()
 		if v.ID != made.ID || v.Name != made.Name || v.SizeGiB != 1 || v.Type != s.Type || v.Metadata["purpose"] != "contract" || v.CreatedAt.IsZero() {
-			s.t.Errorf("asked for as %+v, it is %+v", made, v)
+			s.t.Errorf("created volume %+v, later read %+v", made, v)
 		}
 		if off := v.CreatedAt.Sub(s.Cinder.Now()).Abs(); off > time.Minute {
-			s.t.Errorf("it was made %s from now by Cinder's clock", off)
+			s.t.Errorf("its creation time is %s from now by Cinder's clock", off)
 		}
 	},
 	"a new volume is listed, and a filter hides it": func(s *subject) {
 		s.create(s.Type)
 		if !s.isListed(cinder.VolumeQuery{PageSize: 1000}) {
-			s.t.Error("it is not in the list of all")
+			s.t.Error("the volume is missing in the list of all")
 		}
 		if s.isListed(cinder.VolumeQuery{Status: cinder.StatusDeleting, PageSize: 1000}) {
-			s.t.Error("it is in the list of those in deletion")
+			s.t.Error("the volume is in the list of those in deletion")
 		}
 	},
 	"a page of one is followed by others": func(s *subject) {
 		s.create(s.Type)
 		if !s.isListed(cinder.VolumeQuery{PageSize: 1}) {
-			s.t.Error("it is not in the list that is read by pages of one")
+			s.t.Error("the volume is missing in the list read in pages of one")
 		}
 	},
 	"a listing ends when it is told to": func(s *subject) {
@@ -68,7 +68,7 @@ var readings = map[string]func(*subject){
 		s.isDocument(document)
 		s.must(s.Cinder.DeleteAttachment(s.ctx, s.attachment))
 		if _, err = s.Cinder.AttachmentDocument(s.ctx, s.attachment); !cinder.IsKind(err, cinder.KindNotFound) {
-			s.t.Errorf("after its end the error is %v", err)
+			s.t.Errorf("after its deletion the error is %v", err)
 		}
 	},
 	"an attachment by os-attach has no connection": func(s *subject) {
@@ -102,7 +102,7 @@ var readings = map[string]func(*subject){
 		}
 		s.create(s.FailingType)
 		if s.Cinder.FailureReason(s.ctx, s.id) == "" {
-			s.t.Error("Cinder gives no reason")
+			s.t.Error("Cinder gave no reason")
 		}
 	},
 	"the place is known": func(s *subject) {
@@ -112,7 +112,7 @@ var readings = map[string]func(*subject){
 	},
 }
 
-// isListed reads all pages. None may show a volume twice.
+// isListed reads all pages. None may contain a volume twice.
 func (s *subject) isListed(query cinder.VolumeQuery) bool {
 	s.t.Helper()
 	seen := map[string]bool{}
@@ -121,7 +121,7 @@ func (s *subject) isListed(query cinder.VolumeQuery) bool {
 			s.t.Errorf("a page of %d has %d volumes", query.PageSize, len(page))
 		}
 		if slices.ContainsFunc(page, func(v cinder.Volume) bool { return seen[v.ID] }) {
-			s.t.Error("a volume is listed twice")
+			s.t.Error("a volume was listed twice")
 		}
 		for _, v := range page {
 			seen[v.ID] = true

@@ -1,12 +1,12 @@
-// Package cindercontract says what every method of backends.Cinder does to a
-// volume in each of its states: one table, by which the lifecycle's in-memory
-// Cinder, the adapter to OpenStack in front of the simulator, and the adapter in
-// front of real Cinder (make e2e) are judged alike. What the property tests of
-// the lifecycle find on the first is thereby true of the others.
+// Package cindercontract defines what every method of backends.Cinder does to a
+// volume in each of its states. Three implementations must match this one
+// table: the lifecycle's in-memory Cinder, the adapter to OpenStack with the
+// simulator, and the adapter with real Cinder (make e2e). So what the
+// lifecycle's property tests show with the first is also true for the others.
 //
-// States are reached by the same methods, so that nothing but the interface is
-// needed; those that Cinder shows for a moment only, such as creating, are left
-// to test/contract, which judges the wire.
+// The test reaches the states with the same methods, so that it needs nothing
+// but the interface. States that Cinder shows only for a moment, such as
+// creating, are covered by test/contract, which checks requests and answers.
 //
 // Where a fake and real Cinder differ, the fake is wrong.
 package cindercontract
@@ -25,28 +25,29 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// Target is a Cinder that the table is run against.
+// Target is a Cinder to test against the table.
 type Target struct {
 	Cinder backends.Cinder
-	// Member says that the account is no administrator.
+	// Member means that the account is not an administrator.
 	Member bool
-	// Type is a volume type for any volume, FailingType one whose volumes end in
-	// error; without the second the state error is left out.
+	// Type is a volume type for any volume, FailingType one whose volumes end
+	// in error; without it, the state error is skipped.
 	Type, FailingType string
-	// Wait bounds the wait for a state, Poll is the time between two looks.
+	// Wait bounds the wait for a state; Poll is the time between two looks.
 	Wait, Poll time.Duration
 }
 
-// connector is the one that volumes are connected with.
+// connector is the connector of all volumes.
 func connector() cinder.Connector {
 	return cinder.Connector{Host: "node1", Initiator: "iqn.2026-01.example:contract"}
 }
 
-// Run judges a target by the table, and by what a table cannot say.
+// Run tests a target against the table, and against what a table cannot
+// express.
 func Run(t *testing.T, target Target) {
 	t.Helper()
-	// First, and one after the other: a listing begins again when the volume at
-	// which a page was to begin is deleted meanwhile.
+	// First, and one after the other: a listing restarts if the volume at which
+	// a page was to begin is deleted meanwhile.
 	for name, judge := range readings {
 		t.Run(name, func(t *testing.T) { judge(newSubject(t, target)) })
 	}
@@ -94,12 +95,12 @@ func TableIsComplete(t *testing.T) {
 	}
 }
 
-// subject is one volume under test, and how it is spoken to.
+// subject is one volume under test, and the means to use it.
 type subject struct {
 	Target
 	t   *testing.T
 	ctx context.Context
-	// id is the volume's, and attachment that of its last attachment.
+	// id is the volume's ID, attachment that of its last attachment.
 	id, attachment string
 }
 
@@ -121,7 +122,7 @@ func (s *subject) must(err error) {
 	}
 }
 
-// create makes a volume and waits until that is done.
+// create creates a volume and waits until Cinder has finished.
 func (s *subject) create(kind string) cinder.Volume {
 	s.t.Helper()
 	made, err := s.Cinder.CreateVolume(s.ctx, cinder.NewVolume{
@@ -133,8 +134,8 @@ func (s *subject) create(kind string) cinder.Volume {
 	return made
 }
 
-// settled waits until what Cinder does by itself is done, and returns the
-// volume, or none if it is gone.
+// settled waits until Cinder has finished its own work, and returns the volume,
+// or none if it is gone.
 func (s *subject) settled() (v cinder.Volume, found bool) {
 	s.t.Helper()
 	for deadline := time.Now().Add(s.Wait); ; time.Sleep(s.Poll) {
@@ -154,9 +155,9 @@ func (s *subject) settled() (v cinder.Volume, found bool) {
 	}
 }
 
-// describe is the volume's state as far as the lifecycle cares: its status, how
-// many attachments it shows, those that are listed, and the mark that os-attach
-// leaves.
+// describe is the volume's state as far as it matters to the lifecycle: its
+// status, the number of attachments in its document, those that are listed, and
+// the mark that os-attach leaves.
 func (s *subject) describe() string {
 	s.t.Helper()
 	v, found := s.settled()
@@ -188,7 +189,7 @@ func (s *subject) listed() []string {
 	return statuses
 }
 
-// cleanUp removes the volume in whatever state it is.
+// cleanUp removes the volume in any state.
 func (s *subject) cleanUp() {
 	for deadline := time.Now().Add(s.Wait); s.id != "" && time.Now().Before(deadline); time.Sleep(s.Poll) {
 		v, found := s.settled()
@@ -199,8 +200,8 @@ func (s *subject) cleanUp() {
 		if err != nil {
 			s.t.Error(err)
 		}
-		// Which of these does something depends on the state; what counts is
-		// the end.
+		// The state determines which of these has an effect; only the end
+		// counts.
 		for _, a := range attachments {
 			_ = s.Cinder.DeleteAttachment(s.ctx, a.ID)
 		}

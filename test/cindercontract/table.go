@@ -7,7 +7,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// states are those that a volume stays in, and how it gets there.
+// states are those that a volume stays in, and how to reach them.
 var states = []struct {
 	name  string
 	looks string
@@ -51,7 +51,7 @@ var states = []struct {
 	}},
 }
 
-// lastAttachment notes the one attachment that the volume shows.
+// lastAttachment records the one attachment in the volume's document.
 func (s *subject) lastAttachment() {
 	s.t.Helper()
 	v, err := s.Cinder.Volume(s.ctx, s.id)
@@ -79,10 +79,11 @@ func (s *subject) isDocument(document []byte) {
 	}
 }
 
-// unknown is the id of nothing.
+// unknown is an ID that does not exist.
 const unknown = "00000000-0000-4000-8000-000000000000"
 
-// ofAttachment is the volume's attachment, or the id of nothing.
+// ofAttachment is the ID of the volume's attachment, or one that does not
+// exist.
 func (s *subject) ofAttachment() string {
 	if s.attachment == "" {
 		return unknown
@@ -131,21 +132,21 @@ var actions = map[string]func(*subject) error{
 	},
 }
 
-// outcome is how an action ends.
+// outcome is the result of an action.
 type outcome struct {
 	kind  cinder.Kind
 	after string
-	// member is how it ends for an account that is no administrator; nil if
-	// the same.
+	// member is the result for an account that is not an administrator; nil if
+	// it is the same.
 	member *outcome
 }
 
-// never is in the place of what the lifecycle does not do in a state, and of
-// which no recording of real Cinder tells.
+// never replaces the outcome of actions that the lifecycle does not take in a
+// state, and for which there is no recording of real Cinder.
 var never = outcome{}
 
-// table is what each action does to a volume in each state. All of it is as
-// Cinder 21.3.1 (Zed) does it.
+// table is what each action does to a volume in each state, always as in Cinder
+// 21.3.1 (Zed).
 var table = map[string]map[string]outcome{
 	"available": {
 		"Attach":                   {after: "in-use, shows 1, lists attached, marked"},

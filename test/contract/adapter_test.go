@@ -11,8 +11,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/cindercontract"
 )
 
-// TestAdapter judges the program's own client by the table that the in-memory
-// Cinder of the lifecycle's tests is held to as well.
+// TestAdapter checks the program's own client with the same table as the
+// in-memory Cinder of the lifecycle's tests.
 func TestAdapter(t *testing.T) {
 	for _, target := range append(simulatorTargets(t), realTargets(t)...) {
 		t.Run(target.Name, func(t *testing.T) {
@@ -24,7 +24,7 @@ func TestAdapter(t *testing.T) {
 			}
 			client, err := cinder.Login(t.Context(), found, cinder.Options{
 				Backend: target.Name, Workflow: cinder.WorkflowAuto, Limits: cinder.Limits{Concurrency: 8},
-				// A failing backend's driver is tried for a while.
+				// Cinder retries a failing backend's driver for a while.
 				RequestTimeout: 2 * time.Minute, Metrics: cinder.NewMetrics(prometheus.NewRegistry()),
 			})
 			if err != nil {
@@ -37,7 +37,7 @@ func TestAdapter(t *testing.T) {
 	}
 }
 
-// account is the one that a target's cases use; none in noauth mode.
+// account is the account for a target's cases; none in noauth mode.
 func (target Target) account() Account {
 	if target.noauth() {
 		return Account{}
@@ -45,8 +45,8 @@ func (target Target) account() Account {
 	return target.Keystone.Member
 }
 
-// source says where the program finds an account's credentials, and what the
-// environment then has.
+// source is where the program finds an account's credentials, and the
+// environment for that.
 func (target Target) source(project string, account Account) (auth.Config, auth.Sources) {
 	if target.noauth() {
 		return auth.Config{Source: auth.Source{Noauth: &auth.Noauth{Endpoint: target.Endpoint, User: "admin", Project: project}}}, auth.Sources{}

@@ -114,7 +114,7 @@ func detachCases() []testCase {
 	}
 }
 
-// together runs a call n times at once and counts the statuses.
+// together makes a call n times at once and counts the statuses.
 func together(t *testing.T, n int, call func(i int) answer) map[int]int {
 	t.Helper()
 	answers := make(chan answer, n)

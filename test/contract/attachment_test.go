@@ -186,7 +186,7 @@ func attachmentLife(t *testing.T, target Target) {
 	if a := shown[0].(map[string]any); a["attachment_id"] != attachment || a["device"] != "/dev/sdb" {
 		t.Errorf("the volume's attachment is %v", a)
 	}
-	// Unlike os-attach, this leaves no trace in the volume's metadata.
+	// Unlike os-attach, this leaves no mark in the volume's metadata.
 	wantStrings(t, "metadata", volume["metadata"], object{})
 	wantAttachment(t, attachmentView(t, c, attachment), "attached", object{"attach_mode": "rw"})
 	if short := attachmentsOf(t, c, id); len(short) != 1 || short[0]["id"] != attachment || len(short[0]) != 4 {
@@ -198,7 +198,7 @@ func attachmentLife(t *testing.T, target Target) {
 	c.call(t, "DELETE", "/attachments/"+attachment, nil, "3.44").wantNotFound(t, attachmentNotFound(attachment))
 }
 
-// wantFlatISCSI demands an iSCSI connection in the attachments API's form.
+// wantFlatISCSI requires an iSCSI connection in the attachments API's form.
 func wantFlatISCSI(t testing.TB, got any, volume, attachment string) {
 	t.Helper()
 	connection, ok := got.(map[string]any)

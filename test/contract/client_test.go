@@ -12,9 +12,9 @@ import (
 
 // client sends raw requests to one API.
 type client struct {
-	// base is put before every path; it may end in a project.
+	// base precedes every path; it may end in a project.
 	base string
-	// token is the X-Auth-Token; without one the header is not sent at all.
+	// token is the X-Auth-Token; without one there is no such header.
 	token string
 	http  *http.Client
 }
@@ -26,7 +26,7 @@ func newHTTPClient() *http.Client {
 	}
 }
 
-// answer is what came back.
+// answer is a response.
 type answer struct {
 	request string
 	status  int
@@ -35,7 +35,7 @@ type answer struct {
 	body    map[string]any
 }
 
-// raw is a request body that is sent as it is.
+// raw is a request body to send unchanged.
 type raw string
 
 // call sends a request. The body is sent as JSON; version, if given, is the
@@ -93,7 +93,7 @@ func send(t testing.TB, via *http.Client, request *http.Request) answer {
 	return a
 }
 
-// want demands a status.
+// want requires a status.
 func (a answer) want(t testing.TB, status int) answer {
 	t.Helper()
 	if a.status != status {
@@ -102,7 +102,7 @@ func (a answer) want(t testing.TB, status int) answer {
 	return a
 }
 
-// wantEmpty demands a status and no body.
+// wantEmpty requires a status and no body.
 func (a answer) wantEmpty(t testing.TB, status int) answer {
 	t.Helper()
 	a.want(t, status)
@@ -112,8 +112,8 @@ func (a answer) wantEmpty(t testing.TB, status int) answer {
 	return a
 }
 
-// wantError demands one of Cinder's errors: the status, the name that wraps it
-// and the sentence. Of a sentence of several lines the first counts, since Cinder
+// wantError requires one of Cinder's errors: the status, the name that wraps
+// it, and the sentence. Only the first line of a sentence counts, since Cinder
 // may append a traceback.
 func (a answer) wantError(t testing.TB, status int, name, message string) {
 	t.Helper()
@@ -142,7 +142,7 @@ func (a answer) wantNotFound(t testing.TB, message string) {
 	a.wantError(t, http.StatusNotFound, "itemNotFound", message)
 }
 
-// wantHeader demands a header's value.
+// wantHeader requires a header's value.
 func (a answer) wantHeader(t testing.TB, name, value string) {
 	t.Helper()
 	if got := a.header.Get(name); got != value {
@@ -150,7 +150,7 @@ func (a answer) wantHeader(t testing.TB, name, value string) {
 	}
 }
 
-// object is an object of the body, by its path.
+// object is an object in the body, by its path.
 func (a answer) object(t testing.TB, path ...string) map[string]any {
 	t.Helper()
 	current := a.body
@@ -175,7 +175,7 @@ func (a answer) list(t testing.TB, name string) []map[string]any {
 	for _, item := range items {
 		object, ok := item.(map[string]any)
 		if !ok {
-			t.Fatalf("%s: list %s holds %v", a.request, name, item)
+			t.Fatalf("%s: list %s contains %v", a.request, name, item)
 		}
 		objects = append(objects, object)
 	}

@@ -2,7 +2,7 @@ package contract
 
 import "testing"
 
-// A testCase says one thing about Cinder or Keystone.
+// A testCase checks one fact about Cinder or Keystone.
 type testCase struct {
 	name string
 	// modes is empty for both.
@@ -46,12 +46,12 @@ func TestContract(t *testing.T) {
 	}
 }
 
-// TestCasesAreNamedOnce keeps two cases from running under one name.
+// TestCasesAreNamedOnce rejects two cases with one name.
 func TestCasesAreNamedOnce(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, c := range allCases() {
 		if seen[c.name] {
-			t.Errorf("two cases are named %q", c.name)
+			t.Errorf("two cases have the name %q", c.name)
 		}
 		seen[c.name] = true
 	}

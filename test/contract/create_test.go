@@ -67,7 +67,7 @@ func createCases() []testCase {
 			for _, m := range c.call(t, "GET", "/messages?resource_uuid="+id, nil, "3.5").want(t, http.StatusOK).list(t, "messages") {
 				texts = append(texts, m["user_message"].(string))
 			}
-			// They share a second and come in any order.
+			// They have the same second and come in any order.
 			if !slices.Contains(texts, "schedule allocate volume:Could not find any available weighted backend.") {
 				t.Errorf("the messages are %q", texts)
 			}
@@ -151,7 +151,7 @@ func createCases() []testCase {
 	}
 }
 
-// wantStrings demands an object of strings.
+// wantStrings requires an object of strings.
 func wantStrings(t testing.TB, what string, got any, want object) {
 	t.Helper()
 	entries, ok := got.(map[string]any)
@@ -244,8 +244,8 @@ func invalidCases() []testCase {
 	}
 }
 
-// refused asks for a volume that cannot be; if it is made after all, it is
-// removed again.
+// refused requests a volume that Cinder must reject, and removes it if Cinder
+// creates it.
 func refused(t testing.TB, target Target, fields object) answer {
 	t.Helper()
 	body := object{"name": unique(t, "refused"), "size": 1, "volume_type": target.Types.ISCSI}

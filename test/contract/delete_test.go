@@ -12,7 +12,7 @@ func deleteCases() []testCase {
 			id := available(t, target, nil)
 			got := c.call(t, "DELETE", "/volumes/"+id, nil).wantEmpty(t, http.StatusAccepted)
 			got.wantHeader(t, "Content-Type", "text/html; charset=UTF-8")
-			// It may be gone already, but it is nothing but deleting before.
+			// It may already be gone, but until then it must be deleting.
 			if look := c.call(t, "GET", "/volumes/"+id, nil); look.status == http.StatusOK && look.object(t, "volume")["status"] != "deleting" {
 				t.Errorf("the volume is %v", look.object(t, "volume")["status"])
 			}
@@ -83,8 +83,8 @@ func deleteCases() []testCase {
 	}
 }
 
-// overrideCases are about what only an administrator may do, as everybody may
-// in noauth mode.
+// overrideCases cover what only an administrator may do; in noauth mode every
+// user may.
 func overrideCases() []testCase {
 	const forceRefusal = "Invalid volume: Volume  must not be migrating, attached, belong to a group, have snapshots, awaiting a " +
 		"transfer, or be disassociated from snapshots after volume transfer."

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// notRouted is what Cinder's URL map says of a path that it does not know.
+// notRouted is the answer of Cinder's URL map to an unknown path.
 const notRouted = "The resource could not be found.<br /><br />\n\n\n"
 
 func discoveryCases() []testCase {
@@ -95,7 +95,7 @@ func versionsAtTheRoot(t *testing.T, target Target) {
 	}
 }
 
-// wantVersions demands the version document.
+// wantVersions requires the version document.
 func wantVersions(t *testing.T, target Target, got answer) {
 	t.Helper()
 	versions := got.list(t, "versions")
@@ -120,8 +120,8 @@ func wantVersions(t *testing.T, target Target, got answer) {
 	wantVersion(t, got, "volume 3.0")
 }
 
-// maximum is the highest microversion that the server offers. What the project
-// uses needs 3.44.
+// maximum is the highest microversion that the server offers. The project needs
+// 3.44.
 func maximum(t *testing.T, target Target) string {
 	t.Helper()
 	got := target.at(target.Endpoint).call(t, "GET", "/", nil).want(t, http.StatusOK)

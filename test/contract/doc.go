@@ -1,5 +1,5 @@
-// Package contract holds one suite of cases that say how Cinder and Keystone
-// behave where this project relies on it. The cases judge the wire: requests and
+// Package contract is a suite of cases that define how Cinder and Keystone
+// behave where this project relies on it. The cases check raw requests and
 // answers, without a client library in between.
 //
 // They always run against the simulator in test/cindersim, in noauth mode and
@@ -26,13 +26,13 @@
 //	CONTRACT_TYPE_FAIL            a volume type whose volumes end in error
 //	CONTRACT_WAIT                 how long to wait for a state (60s)
 //
-// Against the same targets, TestAdapter judges the program's own client by the
-// table in test/cindercontract, which the in-memory Cinder of the lifecycle's
-// tests is held to as well.
+// Against the same targets, TestAdapter checks the program's own client with
+// the table in test/cindercontract, like the in-memory Cinder of the
+// lifecycle's tests.
 //
-// What is not named is skipped, with the reason. Cases tolerate other users of
-// the same server: they look only at volumes that they made themselves, under
-// names of their own, and remove them again.
+// Cases whose variables are not set are skipped, with the reason. Cases
+// tolerate other users of the same server: they look only at volumes that they
+// created themselves, under unique names, and remove these.
 //
 // Where the simulator and a real Cinder differ, the simulator is wrong.
 package contract

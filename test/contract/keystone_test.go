@@ -64,7 +64,8 @@ func keystoneCases() []testCase {
 			}
 			c := &client{base: cinderOf(t, got, k.Region), token: got.header.Get("X-Subject-Token"), http: target.http}
 			c.call(t, "GET", "/volumes?limit=1", nil).want(t, http.StatusOK)
-			// Wrong from the start, since Keystone hashes only so much of a long secret.
+			// Different at the beginning, since Keystone hashes only the first
+			// part of a long secret.
 			wantUnauthorized(t, login(auth("x"+k.Credential.Secret)), k.URL)
 			scoped := auth(k.Credential.Secret)
 			scoped["scope"] = object{"project": object{"id": target.Project}}
@@ -148,7 +149,7 @@ func tokenContents(t *testing.T, target Target) {
 	}
 	bare := k.client(target.http).call(t, "POST", "/auth/tokens?nocatalog", k.passwordAuth(k.Member)).want(t, http.StatusCreated)
 	if bare.object(t, "token")["catalog"] != nil {
-		t.Error("nocatalog does not leave the catalog out")
+		t.Error("nocatalog does not omit the catalog")
 	}
 }
 
@@ -200,7 +201,7 @@ func revokedToken(t *testing.T, target Target) {
 	wantUnauthorized(t, subject("GET"), k.URL)
 }
 
-// wantUnauthorized demands the 401 that Keystone and, before Cinder, its
+// wantUnauthorized requires the 401 that Keystone and, in front of Cinder, its
 // middleware answer.
 func wantUnauthorized(t *testing.T, got answer, keystone string) {
 	t.Helper()
@@ -216,7 +217,7 @@ func wantIdentityError(t *testing.T, got answer, status int, message string) {
 	}
 }
 
-// tenancyCases are about what a project member may not see or do.
+// tenancyCases cover what a project member must not see or do.
 func tenancyCases() []testCase {
 	return []testCase{
 		{"tenancy: another project's volume does not exist", onlyKeystone, func(t *testing.T, target Target) {

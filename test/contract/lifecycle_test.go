@@ -17,8 +17,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// lifecycleCases run the program's own volume lifecycle, so that the state
-// machine it is tested with and the real one cannot drift apart unnoticed.
+// lifecycleCases run the program's own lifecycle, so that the real state
+// machine cannot drift from the one in its tests unnoticed.
 func lifecycleCases() []testCase {
 	var cases []testCase
 	for _, workflow := range []cinder.Workflow{cinder.WorkflowReserve, cinder.WorkflowAttachment} {
@@ -55,9 +55,9 @@ type actor struct {
 	ctx    context.Context
 	raw    *client
 	spec   backends.Spec
-	// workflow is how new volumes are connected.
+	// workflow is how to connect new volumes.
 	workflow cinder.Workflow
-	// project and account are what the next term works as.
+	// project and account are those of the next term.
 	project string
 	account Account
 	*backends.Lifecycle
@@ -80,7 +80,7 @@ func newActor(t *testing.T, target Target, workflow cinder.Workflow) *actor {
 	a.account = own
 	a.newTerm()
 	t.Cleanup(func() {
-		// Past the test's own context, which has ended by now.
+		// Not with the test's context, which has already ended.
 		a.ctx = context.Background()
 		a.project, a.account = target.Project, own
 		a.newTerm()
@@ -93,7 +93,7 @@ func newActor(t *testing.T, target Target, workflow cinder.Workflow) *actor {
 	return a
 }
 
-// newTerm forgets everything, as another leader would not know it.
+// newTerm forgets everything, like another leader.
 func (a *actor) newTerm() {
 	a.t.Helper()
 	config := backends.Config{Name: a.target.Name, Workflow: a.workflow}
@@ -130,7 +130,7 @@ func (a *actor) of(v cinder.Volume) backends.Target {
 	return backends.Target{VolumeID: v.ID, Stamp: a.spec.Stamp, Connector: a.spec.Connector}
 }
 
-// mine lists the volumes of this actor's claim, past the lifecycle.
+// mine lists the volumes of this actor's claim, bypassing the lifecycle.
 func (a *actor) mine() []cinder.Volume {
 	a.t.Helper()
 	all, err := a.Volumes(a.ctx)
@@ -169,8 +169,8 @@ func (a *actor) wantStatus(id string, want cinder.Status) {
 	}
 }
 
-// make creates a volume with this actor's stamp past the lifecycle, and waits
-// until it is available.
+// make creates a volume with this actor's stamp, bypassing the lifecycle, and
+// waits until it is available.
 func (a *actor) make() cinder.Volume {
 	a.t.Helper()
 	metadata := a.spec.Stamp.Metadata(nil)
@@ -188,7 +188,7 @@ func (a *actor) make() cinder.Volume {
 
 var connectorObject = object{"host": "contract", "initiator": "iqn.2026-01.example:contract"}
 
-// attach makes an attachment past the lifecycle.
+// attach makes an attachment, bypassing the lifecycle.
 func (a *actor) attach(id string, connector object) {
 	a.t.Helper()
 	body := object{"volume_uuid": id}
@@ -239,7 +239,7 @@ func lifecycleWhole(t *testing.T, target Target, workflow cinder.Workflow) {
 	a.wantStatus(connected.Volume.ID, cinder.StatusInUse)
 	a.must(a.Remove(a.ctx, a.of(connected.Volume)))
 	a.wantStatus(connected.Volume.ID, "")
-	// Removing what is gone is removing.
+	// Removing a volume that is gone succeeds.
 	a.must(a.Remove(a.ctx, a.of(connected.Volume)))
 }
 
@@ -259,7 +259,7 @@ func lifecycleAdoption(t *testing.T, target Target, workflow cinder.Workflow) {
 			c.leave(a, left.ID)
 			connected := a.connect()
 			if connected.Volume.ID != left.ID {
-				t.Errorf("volume %s was made although %s was there", connected.Volume.ID, left.ID)
+				t.Errorf("volume %s was created although %s existed", connected.Volume.ID, left.ID)
 			}
 			a.newTerm()
 			if again := a.connect(); again.Volume.ID != left.ID {
@@ -272,7 +272,7 @@ func lifecycleAdoption(t *testing.T, target Target, workflow cinder.Workflow) {
 }
 
 // lifecycleAskedAnew: the policy changed between two attempts. Cinder keeps the
-// request with the volume as it was written.
+// request with the volume unchanged.
 func lifecycleAskedAnew(t *testing.T, target Target, workflow cinder.Workflow) {
 	a := newActor(t, target, workflow)
 	first := a.connect()
@@ -280,7 +280,7 @@ func lifecycleAskedAnew(t *testing.T, target Target, workflow cinder.Workflow) {
 	a.spec.SizeGiB = 2
 	second := a.connect()
 	if second.Volume.ID == first.Volume.ID || second.Volume.SizeGiB != 2 || !second.Fresh {
-		t.Errorf("volume %s of %d GiB took the place of %s", second.Volume.ID, second.Volume.SizeGiB, first.Volume.ID)
+		t.Errorf("volume %s of %d GiB replaced %s", second.Volume.ID, second.Volume.SizeGiB, first.Volume.ID)
 	}
 	a.wantStatus(first.Volume.ID, "")
 	a.newTerm()
@@ -290,8 +290,8 @@ func lifecycleAskedAnew(t *testing.T, target Target, workflow cinder.Workflow) {
 }
 
 // lifecycleElsewhere: the place comes with the login, and a project's member
-// sees nothing of another project. A noauth endpoint shows everybody everything,
-// so that there the volume is found, and removed.
+// sees nothing of another project. A noauth endpoint shows everything to
+// everyone, so that the volume is found and removed there.
 func lifecycleElsewhere(t *testing.T, target Target, workflow cinder.Workflow) {
 	a := newActor(t, target, workflow)
 	connected := a.connect()
@@ -359,7 +359,7 @@ func lifecycleCompleteTwice(t *testing.T, target Target, workflow cinder.Workflo
 	a := newActor(t, target, workflow)
 	v := a.connect().Volume
 	a.must(a.Complete(a.ctx, a.of(v), false))
-	// This term still believes the volume to be attaching; the next one looks.
+	// This term still expects the volume to be attaching; the next one looks.
 	a.must(a.Complete(a.ctx, a.of(v), false))
 	a.newTerm()
 	a.must(a.Complete(a.ctx, a.of(v), false))
@@ -389,7 +389,7 @@ func lifecycleDuplicate(t *testing.T, target Target, workflow cinder.Workflow) {
 	first, second := a.make(), a.make()
 	connected := a.connect()
 	if connected.Volume.ID != first.ID && connected.Volume.ID != second.ID {
-		t.Errorf("volume %s was made although two were there", connected.Volume.ID)
+		t.Errorf("volume %s was created although there were two", connected.Volume.ID)
 	}
 	a.newTerm()
 	if mine := a.mine(); len(mine) != 1 || mine[0].ID != connected.Volume.ID {
@@ -434,8 +434,8 @@ func lifecycleSnapshot(t *testing.T, target Target, workflow cinder.Workflow) {
 	waitGone(t, target, a.raw, path)
 }
 
-// lifecycleUsed: once a volume was in use, nothing but a PersistentVolume that
-// names it makes it go, also when somebody has detached it by hand.
+// lifecycleUsed: a volume that was in use is removed only with a
+// PersistentVolume that names it, even if it was detached by hand.
 func lifecycleUsed(t *testing.T, target Target, workflow cinder.Workflow) {
 	a := newActor(t, target, workflow)
 	v := a.connect().Volume

@@ -201,7 +201,7 @@ func idsOf(volumes []map[string]any) []string {
 	return ids
 }
 
-// wantListed demands that a list has these volumes, in any order.
+// wantListed requires a list of exactly these volumes, in any order.
 func wantListed(t testing.TB, target Target, path string, want ...string) {
 	t.Helper()
 	wantListedAt(t, target, "3.0", path, want...)

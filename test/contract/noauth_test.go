@@ -88,7 +88,7 @@ func noauthCases() []testCase {
 	}
 }
 
-// scratchProject is a project of a Cinder in noauth mode that nobody else uses.
+// scratchProject is an otherwise unused project of a Cinder in noauth mode.
 func scratchProject(t testing.TB) string {
 	t.Helper()
 	id := make([]byte, 16)

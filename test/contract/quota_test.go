@@ -6,17 +6,18 @@ import (
 	"testing"
 )
 
-// limited is a project with quotas of its own, and who works in it.
+// limited is a project with its own quotas, and an account that uses it.
 type limited struct {
 	member, admin *client
 	project       string
 	target        Target
-	volumes       int // that it has already
+	volumes       int // existing volumes
 	gigabytes     int
 }
 
-// newLimited picks a project whose quotas a case may change: a new one in noauth
-// mode, else the target's own, whose quotas are restored when the test ends.
+// newLimited picks a project whose quotas a case may change: a new one in
+// noauth mode, otherwise the target's, whose quotas it restores when the test
+// ends.
 func newLimited(t *testing.T, target Target) *limited {
 	t.Helper()
 	if target.noauth() {
@@ -41,7 +42,7 @@ func (l *limited) set(t testing.TB, limits object) {
 	l.admin.call(t, "PUT", "/os-quota-sets/"+l.project, object{"quota_set": limits}).want(t, http.StatusOK)
 }
 
-// tryCreate asks for a volume of a size.
+// tryCreate requests a volume of a size.
 func (l *limited) tryCreate(t testing.TB, size int) answer {
 	t.Helper()
 	got := l.member.call(t, "POST", "/volumes", object{"volume": object{
@@ -60,7 +61,7 @@ func (l *limited) create(t testing.TB, size int) string {
 	return id
 }
 
-// wantOverLimit demands the 413 of an exceeded quota.
+// wantOverLimit requires the 413 of an exceeded quota.
 func wantOverLimit(t testing.TB, got answer, message string) {
 	t.Helper()
 	got.wantError(t, http.StatusRequestEntityTooLarge, "overLimit", message)
@@ -154,7 +155,8 @@ func quotaCases() []testCase {
 	}
 }
 
-// wantUsage demands what a project has, by its quotas and by its limits.
+// wantUsage requires what a project uses, according to its quotas and its
+// limits.
 func (l *limited) wantUsage(t testing.TB, volumes, gigabytes, snapshots int) {
 	t.Helper()
 	set := l.member.call(t, "GET", "/os-quota-sets/"+l.project+"?usage=True", nil).want(t, http.StatusOK).object(t, "quota_set")

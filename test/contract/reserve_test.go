@@ -224,7 +224,7 @@ func connectionCases() []testCase {
 	}
 }
 
-// wantKeys demands exactly these keys.
+// wantKeys requires exactly these keys.
 func wantKeys(t testing.TB, data map[string]any, want ...string) {
 	t.Helper()
 	var got []string

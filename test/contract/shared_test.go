@@ -16,8 +16,8 @@ func sharedVolume(t testing.TB, target Target) string {
 	return id
 }
 
-// sharedCases are about volumes of types with multiattach, on which a request
-// that comes late or twice has an effect where it is refused on others.
+// sharedCases cover volumes of types with multiattach, on which late or
+// repeated requests have an effect that Cinder rejects on other volumes.
 func sharedCases() []testCase {
 	return []testCase{
 		{"shared: a reservation while it is in use, and its end", both, func(t *testing.T, target Target) {

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// snapshotOf makes a snapshot, waits until it is available and sees to its removal.
+// snapshotOf makes a snapshot, waits until it is available and ensures its
+// removal.
 func snapshotOf(t *testing.T, target Target, volume string, more object) string {
 	t.Helper()
 	c := target.client()

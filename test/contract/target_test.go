@@ -12,32 +12,32 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 )
 
-// A Target is one way into one Cinder.
+// A Target is one way to use one Cinder.
 type Target struct {
 	Name string
 	// Endpoint is Cinder's address without a project, ending in /v3.
 	Endpoint string
-	// Project is the project that the cases work in.
+	// Project is the project of the cases.
 	Project string
 	// Keystone is nil for a Cinder in noauth mode.
 	Keystone *Keystone
 	Types    Types
-	// Wait bounds the wait for a state, Poll is the time between two looks.
+	// Wait bounds the wait for a state; Poll is the time between two looks.
 	Wait, Poll time.Duration
 
 	http  *http.Client
 	token string
 }
 
-// Keystone tells how to log in.
+// Keystone is how to log in.
 type Keystone struct {
 	URL, Domain, Region string
 	Member              Account
-	// Other is a member of another project; nil if there is none.
+	// Other is a member of another project; may be nil.
 	Other *Account
-	// Admin is an administrator; nil if there is none.
+	// Admin is an administrator; may be nil.
 	Admin *Account
-	// Credential is an application credential of Member; nil if there is none.
+	// Credential is an application credential of Member; may be nil.
 	Credential *Credential
 }
 
@@ -47,13 +47,13 @@ type Credential struct{ ID, Secret string }
 // Account is a user and the project it works in.
 type Account struct{ User, Password, Project string }
 
-// Types are the names of volume types; those that do not exist are empty.
+// Types are the names of volume types; a missing type has none.
 type Types struct{ ISCSI, Multipath, Shared, RBD, Fail string }
 
-// noauth tells the two modes apart.
+// noauth reports whether the target has no Keystone.
 func (target Target) noauth() bool { return target.Keystone == nil }
 
-// client works in the target's project, which is part of the URL.
+// client uses the target's project, which is part of the URL.
 func (target Target) client() *client {
 	return &client{base: target.Endpoint + "/" + target.Project, token: target.token, http: target.http}
 }
@@ -66,13 +66,13 @@ func (target Target) at(base string) *client {
 // root is Cinder's address without /v3.
 func (target Target) root() string { return strings.TrimSuffix(target.Endpoint, "/v3") }
 
-// noauthClient works in any project of a Cinder in noauth mode.
+// noauthClient uses any project of a Cinder in noauth mode.
 func (target Target) noauthClient(project string) *client {
 	return &client{base: target.Endpoint + "/" + project, token: "admin:" + project, http: target.http}
 }
 
-// admin is a client that may do everything, working in the target's project if
-// it can; it skips the test where there is none.
+// admin is a client without restrictions, in the target's project if possible;
+// it skips the test if there is no administrator.
 func (target Target) admin(t testing.TB) *client {
 	t.Helper()
 	if target.noauth() {
@@ -104,7 +104,7 @@ func (target Target) login(t testing.TB, account Account) *client {
 
 func (k *Keystone) client(via *http.Client) *client { return &client{base: k.URL, http: via} }
 
-// passwordAuth asks for a token of an account's project.
+// passwordAuth is a request for a token of an account's project.
 func (k *Keystone) passwordAuth(account Account) object {
 	domain := object{"name": k.Domain}
 	return object{"auth": object{
@@ -137,7 +137,7 @@ func cinderOf(t testing.TB, token answer, region string) string {
 	return ""
 }
 
-// needType skips a test that needs a volume type which does not exist.
+// needType skips a test that needs a missing volume type.
 func needType(t testing.TB, name, variable string) string {
 	t.Helper()
 	if name == "" {
@@ -146,7 +146,7 @@ func needType(t testing.TB, name, variable string) string {
 	return name
 }
 
-// simulatorTargets are the two ways into one simulator.
+// simulatorTargets are the two ways to use one simulator.
 func simulatorTargets(t *testing.T) []Target {
 	t.Helper()
 	identity := cindersim.DefaultIdentity()
@@ -185,7 +185,7 @@ func simulatorTargets(t *testing.T) []Target {
 	}
 }
 
-// realTargets are those that the environment names.
+// realTargets are the targets that the environment names.
 func realTargets(t *testing.T) []Target {
 	t.Helper()
 	types := Types{
@@ -261,7 +261,7 @@ func (target Target) ready(t *testing.T) Target {
 	return target
 }
 
-// unique is a name that nobody else uses.
+// unique is a name without other users.
 func unique(t testing.TB, prefix string) string {
 	t.Helper()
 	suffix := make([]byte, 6)

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// deleteRefusal is what Cinder says of a volume that cannot be deleted.
+// deleteRefusal is Cinder's message for a volume that cannot be deleted.
 const deleteRefusal = "Invalid volume: Volume status must be available or error or error_restoring or error_extending or " +
 	"error_managing and must not be migrating, attached, belong to a group, have snapshots, awaiting a transfer, or be " +
 	"disassociated from snapshots after volume transfer."
 
-// missingID is an id that no resource has.
+// missingID is an ID that does not exist.
 const missingID = "00000000-0000-4000-8000-000000000000"
 
-// connector is what a node tells about itself.
+// connector is a node's description of itself.
 func connector(host string, more object) object {
 	c := object{
 		"host": host, "ip": "127.0.0.1", "initiator": "iqn.1993-08.org.debian:01:" + host, "multipath": true,
@@ -31,7 +31,7 @@ func connector(host string, more object) object {
 	return c
 }
 
-// create asks for a volume and sees to its removal. Fields of the request
+// create requests a volume and ensures its removal. Fields of the request
 // default to a unique name, one GiB and the iscsi type.
 func create(t testing.TB, target Target, c *client, fields object) string {
 	t.Helper()
@@ -43,14 +43,14 @@ func create(t testing.TB, target Target, c *client, fields object) string {
 	return removed(t, target, c, made.object(t, "volume")["id"].(string))
 }
 
-// removed sees to the removal of a volume when the test ends.
+// removed removes a volume when the test ends.
 func removed(t testing.TB, target Target, c *client, id string) string {
 	t.Helper()
 	t.Cleanup(func() { remove(t, target, c, id) })
 	return id
 }
 
-// available makes a volume and waits for it.
+// available creates a volume and waits until it is available.
 func available(t testing.TB, target Target, fields object) string {
 	t.Helper()
 	c := target.client()
@@ -70,7 +70,7 @@ func status(t testing.TB, c *client, id string) string {
 	return show(t, c, id)["status"].(string)
 }
 
-// wantStatus demands the status that a volume has now.
+// wantStatus requires a volume's current status.
 func wantStatus(t testing.TB, c *client, id, want string) {
 	t.Helper()
 	if got := status(t, c, id); got != want {
@@ -78,7 +78,7 @@ func wantStatus(t testing.TB, c *client, id, want string) {
 	}
 }
 
-// eventually looks until the look succeeds, or gives up when the wait is over.
+// eventually looks until the look succeeds, or fails when the wait is over.
 func eventually(t testing.TB, target Target, what string, look func() (string, bool)) {
 	t.Helper()
 	deadline := time.Now().Add(target.Wait)
@@ -113,7 +113,7 @@ func waitGone(t testing.TB, target Target, c *client, path string) {
 	})
 }
 
-// remove gets rid of a volume, whatever a test has left it in.
+// remove removes a volume in any state.
 func remove(t testing.TB, target Target, c *client, id string) {
 	t.Helper()
 	deadline := time.Now().Add(target.Wait)
