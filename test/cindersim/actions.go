@@ -36,14 +36,14 @@ func (c *cloud) act(q *call, id, name string, now time.Time) (*reply, error) {
 			"os-force_detach":
 			return nil, invalid(name, q.body[name], "%s is not of type 'object'", pythonRepr(q.body[name]))
 		case "os-detach":
-			// The schema allows null, which Cinder then takes for an object.
+			// The schema allows null, which Cinder then uses like an object.
 			if q.body[name] == nil {
 				return nil, refuse(http.StatusInternalServerError, messageBroken)
 			}
 			return nil, invalid(name, q.body[name], "%s is not of type 'object', 'null'", pythonRepr(q.body[name]))
 		}
 	}
-	// The checks of the body come before the look for the volume.
+	// The body is checked before the volume is looked up.
 	var perform func(v *volume) (*reply, error)
 	switch name {
 	case "os-reserve":
@@ -168,7 +168,7 @@ func rollDetaching(v *volume, now time.Time) (*reply, error) {
 }
 
 // hang is the answer to a synchronous call while the volume services are
-// stopped. What was asked happens once they run again.
+// stopped. Its effect happens when they run again.
 func (c *cloud) hang(late func(now time.Time)) (*reply, error) {
 	if late != nil {
 		c.backlog = append(c.backlog, late)
@@ -182,8 +182,8 @@ func noBackend() error {
 	return refuse(http.StatusInternalServerError, "Unable to fetch connection information from backend.")
 }
 
-// initializeConnection exports the volume and tells how to reach it. It changes
-// no status and may be repeated, also for another host.
+// initializeConnection exports the volume and returns its connection. It
+// changes no status and may be repeated, also for another host.
 func (c *cloud) initializeConnection(q *call, v *volume, connector map[string]any, now time.Time) (*reply, error) {
 	if v.host == "" {
 		return nil, noBackend()
@@ -206,7 +206,7 @@ func (c *cloud) initializeConnection(q *call, v *volume, connector map[string]an
 }
 
 // connect is the driver's part of both attachment workflows. A driver that
-// fails removes the export it has just made.
+// fails removes the export it just made.
 func (c *cloud) connect(q *call, v *volume, connector map[string]any, now time.Time) (map[string]any, error) {
 	if initiator, _ := connector["initiator"].(string); v.kind.RequiresInitiator && initiator == "" {
 		return nil, refuse(http.StatusBadRequest, "Invalid input received: Connector doesn't have required information: initiator")
@@ -239,8 +239,8 @@ func (c *cloud) connect(q *call, v *volume, connector map[string]any, now time.T
 }
 
 // decorate adds to the driver's data what Cinder's volume manager adds. The
-// access mode is right only in an administrator's context: the manager does not
-// see for a project member how the volume is attached.
+// access mode is right only in an administrator's context: for a project member
+// the manager cannot see how the volume is attached.
 func (v *volume) decorate(data map[string]any, admin bool) map[string]any {
 	decorated := maps.Clone(data)
 	decorated["qos_specs"] = nil
@@ -319,8 +319,8 @@ func readAttach(parameters map[string]any) (attachRequest, error) {
 	return request, err
 }
 
-// remoteTrace follows the first line of an error that crossed Cinder's RPC, since
-// the API passes the remote traceback on.
+// remoteTrace follows the first line of an error that passed through Cinder's
+// RPC, since the API includes the remote traceback.
 const remoteTrace = "\nTraceback (most recent call last):\n\n" +
 	"  File \"/usr/lib/python3/dist-packages/oslo_messaging/rpc/server.py\", line 165, in _process_incoming\n" +
 	"    res = self.dispatcher.dispatch(message)\n" +
@@ -331,11 +331,11 @@ func refuseRemotely(text string) error {
 	return refuse(http.StatusBadRequest, "%s%s%s\n", text, remoteTrace, text)
 }
 
-// attachVolume is os-attach: Cinder's bookkeeping of an attachment. It demands
-// neither a reservation nor a connection, and judges by the status that the
-// volume had when the request arrived: parallel calls from several hosts all
-// succeed, while a later one from another host is refused. A repetition for the
-// same host succeeds for an administrator and is a 500 for a project member.
+// attachVolume is os-attach: Cinder's record of an attachment. It requires
+// neither a reservation nor a connection, and checks the status that the volume
+// had when the request arrived: parallel calls from several hosts all succeed,
+// while a later one from another host is rejected. A repetition for the same
+// host succeeds for an administrator and is a 500 for a project member.
 func (c *cloud) attachVolume(q *call, v *volume, request attachRequest, now time.Time) (*reply, error) {
 	if v.adminMetadata == nil {
 		v.adminMetadata = make(map[string]string)
@@ -361,7 +361,7 @@ func (c *cloud) attachVolume(q *call, v *volume, request attachRequest, now time
 		for _, a := range v.attachments {
 			if request.instance != "" && a.instance == request.instance || request.instance == "" && a.host == request.host {
 				if !q.admin {
-					// Saving the unchanged attachment fails for want of an
+					// Saving the unchanged attachment fails without an
 					// administrator's context.
 					return refuse(http.StatusInternalServerError, messageBroken)
 				}
@@ -386,7 +386,7 @@ func (c *cloud) attachVolume(q *call, v *volume, request attachRequest, now time
 	if c.stopped {
 		return c.hang(func(now time.Time) {
 			if !v.gone {
-				// Nobody waits for the outcome any more.
+				// The result no longer matters to any caller.
 				_ = finish(now)
 			}
 		})

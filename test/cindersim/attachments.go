@@ -35,8 +35,8 @@ func (a *attachment) summary() map[string]any {
 	return view
 }
 
-// detail is the full view. What was never set shows as an empty time and as the
-// mode "null", a string; only an attachment whose create failed has no mode.
+// detail is the full view. Unset fields appear as an empty time and as the mode
+// "null", a string; only an attachment whose create failed has no mode.
 func (a *attachment) detail() map[string]any {
 	view := a.summary()
 	view["attached_at"], view["detached_at"], view["attach_mode"] = "", "", a.mode
@@ -55,7 +55,7 @@ func (a *attachment) detail() map[string]any {
 }
 
 // createAttachment reserves a volume and, with a connector, connects it. The
-// answer shows the attachment as it was when it was reserved.
+// answer shows the attachment as it was when reserved.
 func (c *cloud) createAttachment(q *call, now time.Time) (*reply, error) {
 	body, err := q.entity("attachment")
 	if err != nil {
@@ -113,8 +113,8 @@ func (c *cloud) createAttachment(q *call, now time.Time) (*reply, error) {
 	}
 	switch {
 	case v.adminMetadata["readonly"] != "":
-		// Even the string "False" counts: an ordinary volume that os-attach once
-		// attached yields attachments of the mode ro.
+		// Even the string "False" counts: a normal volume that os-attach once
+		// attached gets attachments with the mode ro.
 		a.mode = "ro"
 	case mode != "":
 		a.mode = mode
@@ -125,8 +125,8 @@ func (c *cloud) createAttachment(q *call, now time.Time) (*reply, error) {
 	return success(http.StatusOK, map[string]any{"attachment": shown.detail()}), nil
 }
 
-// reserveAttachment sets a volume aside. A second attachment of the same server
-// is let through, as for a live migration.
+// reserveAttachment reserves a volume. It allows a second attachment of the
+// same server, as for a live migration.
 func (c *cloud) reserveAttachment(v *volume, instance string, now time.Time) (*attachment, error) {
 	if strings.Contains(v.status, "error") {
 		return nil, refuse(http.StatusBadRequest, "Invalid volume: Volume attachments can not be created if the volume is in an "+
@@ -301,8 +301,8 @@ func (c *cloud) listAttachments(q *call, detail bool) (*reply, error) {
 	return success(http.StatusOK, map[string]any{"attachments": views}), nil
 }
 
-// deleteAttachment disconnects and forgets an attachment, and answers with those
-// that stay. The export goes only if the attachment had a connector.
+// deleteAttachment disconnects and removes an attachment, and answers with the
+// remaining ones. The export is removed only if the attachment had a connector.
 func (c *cloud) deleteAttachment(q *call, id string, now time.Time) (*reply, error) {
 	a, err := c.findAttachment(q, id)
 	if err != nil {

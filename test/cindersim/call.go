@@ -11,12 +11,12 @@ import (
 )
 
 // timeLayout is how Cinder prints times: UTC without a zone, with microseconds.
-// What it reads back from its database has none left.
+// Times that it reads back from its database have no microseconds.
 const timeLayout = "2006-01-02T15:04:05.000000"
 
 func stamp(t time.Time) string { return t.UTC().Truncate(time.Second).Format(timeLayout) }
 
-// stampOrNull is the printed time, or nil for a time that never came.
+// stampOrNull is the printed time, or nil for the zero time.
 func stampOrNull(t time.Time) any {
 	if t.IsZero() {
 		return nil
@@ -24,7 +24,7 @@ func stampOrNull(t time.Time) any {
 	return stamp(t)
 }
 
-// call is one authenticated Cinder request on its way through the state machine.
+// call is one authenticated Cinder request and its context.
 type call struct {
 	project, user string
 	admin         bool
@@ -46,15 +46,16 @@ type reply struct {
 	body        []byte
 	contentType string
 	header      http.Header
-	// bare answers come from Cinder's middleware and name no microversion.
+	// bare answers come from Cinder's middleware and have no microversion
+	// header.
 	bare bool
 	// anonymous answers carry no X-Compute-Request-Id.
 	anonymous bool
-	// wait passes before the answer is sent, as for an RPC that times out.
+	// wait is the time until the answer is sent, as for an RPC that times out.
 	wait time.Duration
 }
 
-// refusal is an error that Cinder answers with.
+// refusal is an error answer of Cinder.
 type refusal struct {
 	status     int
 	message    string
@@ -67,7 +68,7 @@ func refuse(status int, format string, args ...any) *refusal {
 	return &refusal{status: status, message: fmt.Sprintf(format, args...)}
 }
 
-// Sentences that Cinder uses where it says nothing more precise.
+// Sentences that Cinder uses if it has nothing more precise.
 const (
 	messageMalformed = "The server could not comply with the request since it is either malformed or otherwise incorrect."
 	messageBroken    = "The server has either erred or is incapable of performing the requested operation."
@@ -125,7 +126,7 @@ func (r *refusal) reply() *reply {
 	return answer
 }
 
-// notRouted is what Cinder's URL map answers for a path it does not know.
+// notRouted is the answer of Cinder's URL map to an unknown path.
 func notRouted() *reply {
 	return &reply{status: http.StatusNotFound, bare: true, anonymous: true, body: encode(map[string]any{
 		"message": messageNotFound + "<br /><br />\n\n\n", "code": "404 Not Found", "title": "Not Found",
@@ -138,7 +139,8 @@ func encode(value any) []byte {
 	encoder := json.NewEncoder(&out)
 	encoder.SetEscapeHTML(false)
 	if err := encoder.Encode(value); err != nil {
-		// Only a connection document of a test can hold what JSON cannot.
+		// Only a test's connection document can contain something that JSON
+		// cannot.
 		panic(fmt.Sprintf("cindersim: cannot encode an answer: %v", err))
 	}
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n"))
@@ -153,8 +155,8 @@ func deletion(status int) *reply {
 	return &reply{status: status, contentType: "text/html; charset=UTF-8", anonymous: true}
 }
 
-// decode parses the body of a create or update. Cinder answers 400 to what is
-// no JSON, and stumbles over an absent body.
+// decode parses the body of a create or update. Cinder answers 400 to invalid
+// JSON, and fails on a missing body.
 func (q *call) decode() error {
 	if len(bytes.TrimSpace(q.raw)) == 0 {
 		return refuse(http.StatusInternalServerError, messageBroken)
@@ -171,7 +173,7 @@ func (q *call) decode() error {
 	return nil
 }
 
-// entity decodes the body and takes the named object out of it.
+// entity decodes the body and returns the named object in it.
 func (q *call) entity(name string) (map[string]any, error) {
 	if err := q.decode(); err != nil {
 		return nil, err

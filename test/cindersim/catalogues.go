@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// The lists in this file show the cloud's own make-up: volume types, zones,
+// The lists in this file describe the cloud itself: volume types, zones,
 // services, pools and user messages.
 
 func (k *VolumeType) view(admin bool) map[string]any {
@@ -153,8 +153,7 @@ func (c *cloud) listMessages(q *call) (*reply, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The newest come first, and those of one second in no order that means
-	// anything: by id.
+	// Newest first, and those of the same second in an arbitrary order: by ID.
 	sorted := slices.SortedFunc(slices.Values(c.messages), func(a, b *message) int {
 		if order := cmp.Compare(b.created.Unix(), a.created.Unix()); order != 0 {
 			return order

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// minorEmpty is the microversion of requests that name none: 3.0.
+// minorEmpty is the microversion of requests without one: 3.0.
 const minorEmpty = 0
 
-// noauthIdentity reads a noauth token, "user:project". Without a colon it names
+// noauthIdentity reads a noauth token, "user:project". Without a colon it is
 // both (cinder/api/middleware/auth.py).
 func noauthIdentity(token string) (user, project string) {
 	user, project, _ = strings.Cut(token, ":")
@@ -21,7 +21,7 @@ func noauthIdentity(token string) (user, project string) {
 	return user, project
 }
 
-// serveCinder goes through Cinder's middleware and performs the request.
+// serveCinder applies Cinder's middleware and performs the request.
 func (s *Simulator) serveCinder(x *exchange, observed string, broken bool) (*reply, string) {
 	r := x.request
 	switch path := r.URL.Path; {
@@ -98,7 +98,7 @@ func (s *Simulator) dispatch(x *exchange, q *call) *reply {
 	return refuse(http.StatusInternalServerError, messageBroken).reply()
 }
 
-// authenticate fills in who calls, or answers in place of Cinder.
+// authenticate determines the caller, or answers in place of Cinder.
 func (s *Simulator) authenticate(x *exchange, q *call) *reply {
 	r := x.request
 	token := r.Header.Get("X-Auth-Token")
@@ -118,8 +118,8 @@ func (s *Simulator) authenticate(x *exchange, q *call) *reply {
 	return nil
 }
 
-// noauthToken is the trap of noauth mode: whatever was asked for, a request
-// without a token is answered with an empty success that offers one.
+// noauthToken is the trap of noauth mode: any request without a token gets an
+// empty success that offers one.
 func noauthToken(x *exchange) *reply {
 	user, project := x.request.Header.Get("X-Auth-User"), x.request.Header.Get("X-Auth-Project-Id")
 	if user == "" {
@@ -148,8 +148,8 @@ func (s *Simulator) unauthorized() *reply {
 	}
 }
 
-// negotiate reads the microversion header: "volume 3.27", also among those of
-// other services, or "volume latest".
+// negotiate reads the microversion header: "volume 3.27", possibly among those
+// of other services, or "volume latest".
 func (s *Simulator) negotiate(r *http.Request) (minor int, refused *reply) {
 	header, given := r.Header["Openstack-Api-Version"]
 	if !given {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Statuses that the state machine itself decides upon.
+// Statuses that the state machine sets or checks.
 const (
 	statusCreating       = "creating"
 	statusAvailable      = "available"
@@ -47,7 +47,7 @@ type cloud struct {
 
 	events   eventHeap
 	sequence uint64
-	// While the volume services are stopped, what they should do is kept here.
+	// While the volume services are stopped, their work waits here.
 	stopped bool
 	backlog []func(now time.Time)
 }
@@ -70,7 +70,7 @@ type volume struct {
 	serviceID         string
 	attachments       []*attachment // all that are not detached, by id
 	snapshots         int
-	// The export's credentials are kept after the export went.
+	// The export's credentials survive the export.
 	exported           bool
 	username, password string
 	connected          map[string]bool // hosts with an initialized connection
@@ -140,7 +140,7 @@ func (c *cloud) lock() time.Time {
 
 func (c *cloud) unlock() { c.mu.Unlock() }
 
-// event is something a scheduler or volume service will do at a time.
+// event is future work of a scheduler or volume service.
 type event struct {
 	at       time.Time
 	sequence uint64
@@ -177,7 +177,7 @@ func (c *cloud) laterService(now time.Time, delay time.Duration, run func(time.T
 	heap.Push(&c.events, event{at: now.Add(delay), sequence: c.sequence, service: true, run: run})
 }
 
-// settle performs every event that has become due, each at its own time.
+// settle performs every event that is due, each at its own time.
 func (c *cloud) settle(now time.Time) {
 	for len(c.events) > 0 && !c.events[0].at.After(now) {
 		due := heap.Pop(&c.events).(event)
@@ -196,7 +196,7 @@ func (c *cloud) stopVolumeServices() {
 	c.stopped = true
 }
 
-// startVolumeServices lets them go on with what has piled up.
+// startVolumeServices resumes them, beginning with the waiting work.
 func (c *cloud) startVolumeServices() {
 	now := c.lock()
 	defer c.unlock()
@@ -229,7 +229,7 @@ func (c *cloud) insert(v *volume) {
 	c.charge(v.project, v.kind, 1, v.size)
 }
 
-// destroy removes a volume with all that hangs on it.
+// destroy removes a volume and everything that belongs to it.
 func (c *cloud) destroy(v *volume) {
 	if v.gone {
 		return
@@ -244,7 +244,7 @@ func (c *cloud) destroy(v *volume) {
 	c.charge(v.project, v.kind, -1, -v.size)
 }
 
-// changed notes a change of a volume at a time.
+// changed records the time of a volume's change.
 func (v *volume) changed(now time.Time) {
 	v.updated = now
 	v.rendered = nil
@@ -284,9 +284,9 @@ func (c *cloud) attach(v *volume, a *attachment) {
 	v.attachments = slices.Insert(v.attachments, i, a)
 }
 
-// detach removes an attachment, if it is there, and derives the volume's
-// statuses from those that stay: attached before attaching before reserved,
-// else available (_get_statuses_from_attachments in Cinder's database layer).
+// detach removes an attachment, if it exists, and derives the volume's statuses
+// from the remaining ones: attached before attaching before reserved, otherwise
+// available (_get_statuses_from_attachments in Cinder's database layer).
 func (c *cloud) detach(v *volume, id string, now time.Time) {
 	delete(c.attachments, id)
 	v.attachments = slices.DeleteFunc(v.attachments, func(a *attachment) bool { return a.id == id })
@@ -309,7 +309,7 @@ func (c *cloud) detach(v *volume, id string, now time.Time) {
 	v.index()
 }
 
-// export makes the volume reachable, with the credentials it had before.
+// export makes the volume reachable, with the same credentials as before.
 func (c *cloud) export(v *volume, now time.Time) {
 	if v.username == "" {
 		v.username, v.password = c.ids.secret(20), c.ids.secret(16)

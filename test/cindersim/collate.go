@@ -5,9 +5,9 @@ import (
 	"unicode/utf8"
 )
 
-// collate is the key under which MariaDB's utf8 collation compares a string:
-// without case, without accents and without trailing blanks. It folds to upper
-// case, so that "_" sorts after letters as it does there.
+// collate is the key by which MariaDB's utf8 collation compares a string:
+// without case, accents and trailing blanks. It folds to upper case, so that
+// "_" sorts after letters, as in MariaDB.
 func collate(s string) string {
 	s = strings.TrimRight(s, " ")
 	ascii := true

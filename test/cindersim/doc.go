@@ -15,9 +15,9 @@
 // access, so the simulator owns no goroutine beyond its HTTP servers and works
 // with any clock.
 //
-// Beside the services there are three instruments: faults by operation
+// In addition to the services there are three instruments: faults by operation
 // ([Simulator.Inject]), a journal of every request ([Simulator.Journal]) and
-// inspection of the state behind the API's back ([Simulator.Volumes],
+// access to the state that bypasses the API ([Simulator.Volumes],
 // [Simulator.AddVolume], [Simulator.SetVolumeStatus]).
 //
 // The command cmd/cindersim serves one for trying a client by hand.

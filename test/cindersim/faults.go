@@ -18,8 +18,8 @@ const (
 	Keystone Endpoint = "keystone" // Keystone
 )
 
-// Request is what faults are matched against and what the journal shows of a
-// request. It never holds credentials, bodies or header values.
+// Request is the description of a request for faults and the journal. It never
+// contains credentials, bodies or header values.
 type Request struct {
 	Endpoint Endpoint
 	// Operation is a stable name: volume.create, volume.list, volume.get,
@@ -36,10 +36,10 @@ type Request struct {
 	Method    string
 	// Path is the URL's path and Query its query, as sent.
 	Path, Query string
-	// Project is the project of the token, where one could be told.
+	// Project is the project of the token, if known.
 	Project string
-	// VolumeID and VolumeName tell which volume is meant. A create has no id
-	// before its effect; the journal fills it in.
+	// VolumeID and VolumeName identify the volume. A create has no ID before
+	// its effect; the journal adds it.
 	VolumeID, VolumeName string
 }
 
@@ -50,12 +50,13 @@ type Kind int
 const (
 	// RespondBefore answers with Code instead of performing the request.
 	RespondBefore Kind = iota + 1
-	// RespondAfter performs the request and then answers with Code, as a gateway
-	// does that gave up waiting.
+	// RespondAfter performs the request and then answers with Code, like a
+	// gateway that stopped waiting.
 	RespondAfter
-	// HangBefore never answers and has no effect: a time-out before the effect.
+	// HangBefore never answers and has no effect: a timeout before the effect.
 	HangBefore
-	// HangAfter performs the request and never answers: a time-out after the effect.
+	// HangAfter performs the request and never answers: a timeout after the
+	// effect.
 	HangAfter
 	// DropBefore closes the connection without effect.
 	DropBefore
@@ -63,13 +64,13 @@ const (
 	DropAfter
 	// Delay performs and answers the request after Fault.Delay.
 	Delay
-	// FailBackend lets Cinder accept the request and its storage backend fail:
-	// creates end in error, deletes in error_deleting, extends in error_extending,
-	// connecting and terminating in a 500.
+	// FailBackend makes Cinder accept the request and its storage backend fail:
+	// creates end in error, deletes in error_deleting, extends in
+	// error_extending, connecting and terminating in a 500.
 	FailBackend
 )
 
-// String names the kind as the journal does.
+// String is the kind's name in the journal.
 func (k Kind) String() string {
 	switch k {
 	case RespondBefore:
@@ -92,19 +93,19 @@ func (k Kind) String() string {
 	return fmt.Sprintf("kind %d", int(k))
 }
 
-// Fault says which requests go wrong, and how. All conditions given must hold.
+// Fault defines which requests fail, and how. All given conditions must be met.
 type Fault struct {
 	Kind Kind
 	// Operation is an operation's name, a prefix ending in "*", or empty for all.
 	Operation string
 	// Volume is a volume's id or name.
 	Volume string
-	// Match, if set, decides further. It must not call the simulator.
+	// Match, if set, is a further condition. It must not call the simulator.
 	Match func(Request) bool
 	// Nth picks the nth matching request only, counting from 1.
 	Nth int
-	// Probability lets each matching request pass unharmed with the rest of it.
-	// Zero means always.
+	// Probability is the chance that a matching request gets the fault. Zero
+	// means always.
 	Probability float64
 	// Times limits how often the fault is applied. Zero means without limit.
 	Times int
@@ -120,7 +121,7 @@ type Fault struct {
 	Delay time.Duration
 }
 
-// Injection is a fault at work.
+// Injection is an active fault.
 type Injection struct {
 	set   *faultSet
 	fault Fault
@@ -130,8 +131,8 @@ type Injection struct {
 	removed          bool
 }
 
-// Matched counts the requests that met the fault's conditions, Nth and
-// Probability aside.
+// Matched counts the requests that met the fault's conditions, except Nth and
+// Probability.
 func (i *Injection) Matched() int {
 	i.set.mu.Lock()
 	defer i.set.mu.Unlock()
@@ -145,7 +146,7 @@ func (i *Injection) Applied() int {
 	return i.applied
 }
 
-// Remaining tells how often the fault may still be applied; -1 is without limit.
+// Remaining is how often the fault may still be applied; -1 is without limit.
 func (i *Injection) Remaining() int {
 	i.set.mu.Lock()
 	defer i.set.mu.Unlock()
@@ -158,8 +159,8 @@ func (i *Injection) Remaining() int {
 	return i.fault.Times - i.applied
 }
 
-// Remove ends the fault. Requests that hang already go on hanging until their
-// clients give up.
+// Remove ends the fault. Requests that already hang continue to hang until
+// their clients leave.
 func (i *Injection) Remove() {
 	i.set.mu.Lock()
 	defer i.set.mu.Unlock()
@@ -167,7 +168,7 @@ func (i *Injection) Remove() {
 	i.set.active = slices.DeleteFunc(i.set.active, func(other *Injection) bool { return other == i })
 }
 
-// faultSet holds the faults in the order of their injection.
+// faultSet contains the faults in the order of their injection.
 type faultSet struct {
 	ids *idSource
 
@@ -187,7 +188,7 @@ func (s *faultSet) inject(fault Fault) *Injection {
 }
 
 // pick applies the faults to a request. The first that applies decides; faults
-// that only delay add to it and let others apply too.
+// that only delay add up and let others apply too.
 func (s *faultSet) pick(request Request) (chosen *Fault, delay time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

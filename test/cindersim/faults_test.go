@@ -44,7 +44,7 @@ func TestFaultsBeforeAndAfterTheEffect(t *testing.T) {
 				t.Errorf("status %d, error %v", got.status, got.err)
 			}
 			if hangs := test.kind == HangBefore || test.kind == HangAfter; hangs && !errors.Is(got.err, context.Canceled) {
-				t.Errorf("the request did not hang until its client gave up: %v", got.err)
+				t.Errorf("the request did not hang until its client left: %v", got.err)
 			}
 			if volumes := s.Volumes(); len(volumes) != test.volumes {
 				t.Errorf("%d volumes, want %d", len(volumes), test.volumes)

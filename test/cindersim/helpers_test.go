@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// clock is a clock that stands still until it is moved.
+// clock is a clock that a test moves.
 type clock struct{ at time.Time }
 
 func newClock() *clock { return &clock{time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)} }
@@ -33,7 +33,7 @@ func started(t testing.TB, options Options) *Simulator {
 	return s
 }
 
-// result is an answer, or the error that came in place of one.
+// result is an answer, or an error instead.
 type result struct {
 	status int
 	header http.Header
@@ -92,7 +92,7 @@ func (s *sender) try(ctx context.Context, method, path, body string, headers ...
 	return got
 }
 
-// do sends a request and demands a status.
+// do sends a request and requires a status.
 func (s *sender) do(want int, method, path, body string, headers ...string) result {
 	s.t.Helper()
 	got := s.try(context.Background(), method, path, body, headers...)

@@ -52,7 +52,7 @@ func newIdentity(options Options, ids *idSource) (*identity, error) {
 		domains: []domain{{"default", "Default"}},
 		roleIDs: map[string]string{"reader": ids.hex(), "member": ids.hex(), "admin": ids.hex()},
 	}
-	// Ids are filled in below, and not in the caller's slices.
+	// IDs are set in copies, not in the caller's slices.
 	k.options.ApplicationCredentials = slices.Clone(k.options.ApplicationCredentials)
 	k.options.Trusts = slices.Clone(k.options.Trusts)
 	for _, given := range options.Identity.Projects {
@@ -103,7 +103,7 @@ func newIdentity(options Options, ids *idSource) (*identity, error) {
 	return k, nil
 }
 
-// domain finds a domain by name, making it at need; the empty name is Default.
+// domain finds a domain by name, or adds it; the empty name is Default.
 func (k *identity) domain(name string) domain {
 	if name == "" {
 		name = "Default"
@@ -173,8 +173,8 @@ func (k *identity) projectOf(id string) string {
 	return ""
 }
 
-// validate is what keystonemiddleware does for Cinder: it asks Keystone about a
-// token and remembers the answer for a while.
+// validate does what keystonemiddleware does for Cinder: it validates a token
+// at Keystone and caches the answer for a while.
 func (k *identity) validate(id string) (user, project string, admin, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

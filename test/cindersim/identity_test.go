@@ -100,7 +100,7 @@ func TestTokensExpireAndAreRevoked(t *testing.T) {
 	s.ExpireTokens()
 	c.do(http.StatusUnauthorized, "GET", "/volumes", "")
 
-	// A revoked token works on for as long as Cinder remembers having validated it.
+	// A revoked token works for as long as Cinder caches its validation.
 	used, unused := loggedIn(t, s, "team-a"), loggedIn(t, s, "team-a")
 	used.do(http.StatusOK, "GET", "/volumes", "")
 	if err := s.SetPassword("team-a", "rotated"); err != nil {
@@ -168,7 +168,7 @@ func TestUsersOfOtherDomains(t *testing.T) {
 		t.Errorf("the token is %v", token)
 	}
 	issue(t, s, http.StatusUnauthorized, passwordBody("u", "x", "p"))
-	// The project of the same name in another domain is another project.
+	// The project of the same name in another domain is a different project.
 	issue(t, s, http.StatusUnauthorized, strings.Replace(body, `"project": {"name": "p", "domain": {"name": "customers"}}`,
 		`"project": {"name": "p", "domain": {"name": "Default"}}`, 1))
 }

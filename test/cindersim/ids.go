@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// credentialAlphabet is the one Cinder draws CHAP credentials from: letters and
-// digits that cannot be mistaken for one another.
+// credentialAlphabet is the one from which Cinder draws CHAP credentials:
+// letters and digits that do not look alike.
 const credentialAlphabet = "abcdefghijkmnopqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 
 // idSource makes ids and random choices from one seed.

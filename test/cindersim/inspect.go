@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Volume is a copy of a volume's state, for tests that look or reach behind the API.
+// Volume is a copy of a volume's state, for tests that bypass the API.
 type Volume struct {
 	// ID is made from the seed when an added volume has none.
 	ID   string
@@ -51,7 +51,7 @@ type Attachment struct {
 	MadeByAttachmentAPI bool
 }
 
-// Export tells whether a volume can be reached, by which credentials, and for
+// Export is whether a volume can be reached, with which credentials, and for
 // which connector hosts a connection was initialized and not yet terminated.
 type Export struct {
 	Present            bool
@@ -130,8 +130,8 @@ func (s *Simulator) Snapshots() []Snapshot {
 	return out
 }
 
-// AddVolume puts a volume into the state as it is described, past the API and
-// its quotas, and returns its id.
+// AddVolume adds a volume exactly as described, bypassing the API and its
+// quotas, and returns its ID.
 func (s *Simulator) AddVolume(given Volume) (string, error) {
 	if id := s.ProjectID(given.Project); id != "" {
 		given.Project = id
@@ -219,14 +219,14 @@ func (s *Simulator) SetVolumeStatus(id, status string) error {
 	return s.change("set the status of", id, func(v *volume, _ time.Time) { v.status = status })
 }
 
-// ReplaceVolumeStatus overwrites a volume's status if it is as given, in one
-// step, and reports whether it was.
+// ReplaceVolumeStatus overwrites a volume's status if the current one matches,
+// in one step, and reports whether it did.
 func (s *Simulator) ReplaceVolumeStatus(id, from, to string) bool {
 	return s.changeIf(id, from, func(v *volume) { v.status = to })
 }
 
-// ReplaceVolumeMetadata replaces a volume's own metadata if its status is as
-// given, in one step, and reports whether it was.
+// ReplaceVolumeMetadata replaces a volume's own metadata if its status matches,
+// in one step, and reports whether it did.
 func (s *Simulator) ReplaceVolumeMetadata(id, status string, metadata map[string]string) bool {
 	return s.changeIf(id, status, func(v *volume) { v.metadata = maps.Clone(metadata) })
 }
@@ -236,7 +236,7 @@ func (s *Simulator) SetVolumeMetadata(id string, metadata map[string]string) err
 	return s.change("set the metadata of", id, func(v *volume, _ time.Time) { v.metadata = maps.Clone(metadata) })
 }
 
-// AddAttachment puts a further attachment on a volume, as two os-attach do that
+// AddAttachment adds a further attachment to a volume, like two os-attach that
 // arrive at once.
 func (s *Simulator) AddAttachment(id string, given Attachment) error {
 	return s.change("attach", id, func(v *volume, now time.Time) {
@@ -247,7 +247,7 @@ func (s *Simulator) AddAttachment(id string, given Attachment) error {
 	})
 }
 
-// RemoveVolume takes a volume out of the state, as an administrator might.
+// RemoveVolume removes a volume from the state, as an administrator might.
 func (s *Simulator) RemoveVolume(id string) error {
 	return s.change("remove", id, func(v *volume, _ time.Time) {
 		for _, n := range s.cloud.snapshotsOf(v) {

@@ -10,16 +10,16 @@ type Entry struct {
 	Request
 	// Number orders the requests by arrival, from 1.
 	Number int
-	// Time is the arrival by the simulator's clock, Duration the real time until
-	// the answer was written or the connection given up.
+	// Time is the arrival by the simulator's clock, Duration the real time
+	// until the answer was written or the connection closed.
 	Time     time.Time
 	Duration time.Duration
-	// Status is the answer's status code; 0 means that none was sent.
+	// Status is the answer's status code; 0 means that there was none.
 	Status int
 	// Fault names the kind of the fault that was applied, if any.
 	Fault string
-	// Performed tells that the state machine has handled the request, whether or
-	// not it refused it.
+	// Performed means that the state machine has handled the request, whether
+	// or not it rejected it.
 	Performed bool
 	// Done is false while the request is being handled.
 	Done bool

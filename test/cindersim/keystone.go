@@ -106,8 +106,8 @@ type authScope struct {
 const messageExpecting = "Expecting to find %s in %s. The server could not comply with the request since it is either " +
 	"malformed or otherwise incorrect. The client is assumed to be in error."
 
-// createToken authenticates a user by one or more methods and issues a token for
-// the scope asked for.
+// createToken authenticates a user by one or more methods and issues a token
+// for the requested scope.
 func (k *identity) createToken(r *http.Request, body []byte) *reply {
 	var request struct {
 		Auth *authRequest `json:"auth"`
@@ -216,8 +216,8 @@ func (k *identity) lookUpDomain(reference *domainReference) (domain, bool) {
 	return domain{}, false
 }
 
-// byCredential authenticates with an application credential. One that does not
-// exist is, unlike a wrong secret, a 404.
+// byCredential authenticates with an application credential. An unknown one is,
+// unlike a wrong secret, a 404.
 func (k *identity) byCredential(auth *authRequest) (*User, *ApplicationCredential, *reply) {
 	given := auth.Identity.Credential
 	if len(auth.Scope) > 0 {
@@ -256,8 +256,8 @@ func (k *identity) byCredential(auth *authRequest) (*User, *ApplicationCredentia
 	return k.user(credential.User, "Default"), credential, nil
 }
 
-// scope issues a token for what the request asks for; without a scope it is good
-// for no service.
+// scope issues a token for the requested scope; without a scope the token is
+// valid for no service.
 func (k *identity) scope(auth *authRequest, user *User, credential *ApplicationCredential) (*token, *reply) {
 	methods := auth.Identity.Methods
 	if credential != nil {
@@ -288,7 +288,7 @@ func (k *identity) scope(auth *authRequest, user *User, credential *ApplicationC
 	case asked.Unscoped != nil:
 		return k.issue(methods, user, nil), nil
 	case asked.Domain != nil:
-		// Nobody here has a role in a domain.
+		// No user of the simulator has a role in a domain.
 		return nil, k.unauthorized()
 	}
 	return nil, identityRefusal(http.StatusBadRequest, messageExpecting, "system, project, domain, OS-TRUST:trust or unscoped", "scope")
@@ -321,7 +321,7 @@ func (k *identity) lookUpProject(reference *thingReference) (*Project, *reply) {
 	return nil, nil
 }
 
-// trusted issues a token by which the trustee acts as the trustor.
+// trusted issues a token with which the trustee acts as the trustor.
 func (k *identity) trusted(methods []string, user *User, id string) (*token, *reply) {
 	for i := range k.options.Trusts {
 		trust := &k.options.Trusts[i]
@@ -339,7 +339,7 @@ func (k *identity) trusted(methods []string, user *User, id string) (*token, *re
 	return nil, k.unauthorized()
 }
 
-// showToken validates the subject token for the bearer of another, or of the same.
+// showToken validates the subject token for the bearer of a token.
 func (k *identity) showToken(r *http.Request) *reply {
 	if k.live(r.Header.Get("X-Auth-Token")) == nil {
 		return k.unauthorized()

@@ -10,8 +10,9 @@ import (
 	"strings"
 )
 
-// memberFilter names the filters that Cinder's resource_filters.json lets a project
-// member use. An administrator, and so everybody in noauth mode, may name any.
+// memberFilter are the filters that Cinder's resource_filters.json allows to a
+// project member. An administrator, and so every user in noauth mode, may use
+// any.
 func memberFilter(name string) bool {
 	switch name {
 	case "name", "status", "metadata", "bootable", "migration_status", "availability_zone",
@@ -33,8 +34,8 @@ type listQuery struct {
 	ascending []bool
 	withCount bool
 	filters   []filter
-	// nothing means that a filter was not understood, which Cinder answers with
-	// an empty list.
+	// nothing means that a filter was invalid, to which Cinder answers with an
+	// empty list.
 	nothing bool
 }
 
@@ -135,7 +136,7 @@ func (c *cloud) parseList(q *call) (*listQuery, error) {
 			if allTenants {
 				continue
 			}
-			// Cinder takes a false all_tenants for a filter that it does not know.
+			// Cinder treats a false all_tenants as an unknown filter.
 		}
 		if !q.admin && !memberFilter(name) {
 			// Up to 3.30 a member's unknown filters are dropped: everything
@@ -251,7 +252,7 @@ func comparator(key string) func(a, b *volume) int {
 	return nil
 }
 
-// compare orders two volumes as the list asks.
+// compare orders two volumes as the request requires.
 func (list *listQuery) compare(a, b *volume) int {
 	for i, key := range list.keys {
 		if order := comparator(key)(a, b); order != 0 {
@@ -264,7 +265,7 @@ func (list *listQuery) compare(a, b *volume) int {
 	return 0
 }
 
-// page selects the volumes of one page, and counts all that match if asked to.
+// page selects the volumes of one page, and counts all that match if requested.
 func (c *cloud) page(q *call, list *listQuery) (page []*volume, count int, err error) {
 	var marker *volume
 	if list.marker != "" {
@@ -278,7 +279,7 @@ func (c *cloud) page(q *call, list *listQuery) (page []*volume, count int, err e
 	natural := slices.Equal(list.keys, []string{"created_at", "id"}) && !list.ascending[0] && !list.ascending[1]
 	skip := list.offset
 	var matched []*volume
-	// The order kept is the natural one backwards.
+	// The stored order is the default order in reverse.
 	for i := len(c.order) - 1; i >= 0; i-- {
 		v := c.order[i]
 		if !list.matches(v) {
@@ -321,8 +322,8 @@ func (list *listQuery) matches(v *volume) bool {
 	return true
 }
 
-// add turns a query parameter into a condition, the way Cinder does: names are
-// taken as they are, everything else is first read as a Python literal.
+// add turns a query parameter into a condition like Cinder: names are used
+// unchanged, everything else is first read as a Python literal.
 func (list *listQuery) add(name, value string, minor int) error {
 	column, similar := strings.CutSuffix(name, "~")
 	if column == "name" {
@@ -377,7 +378,7 @@ func (list *listQuery) add(name, value string, minor int) error {
 	return nil
 }
 
-// columnValue is a wanted value as columnText shows it.
+// columnValue is a wanted value in the form of columnText.
 func columnValue(column string, value any) string {
 	switch column {
 	case "bootable", "multiattach":
@@ -445,8 +446,8 @@ func stringOf(text *string) string {
 	return *text
 }
 
-// addMetadata demands all of the given entries, comparing as the database does.
-// What is no dictionary matches nothing.
+// addMetadata requires all of the given entries, comparing like the database. A
+// value that is not a dictionary matches nothing.
 func (list *listQuery) addMetadata(value any) {
 	entries, ok := value.(map[string]any)
 	if !ok {

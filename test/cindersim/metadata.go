@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// The metadata of a volume are the user's own entries, without those that
-// os-attach adds to the volume's view.
+// A volume's metadata are the user's own entries, without those that os-attach
+// adds to the volume's view.
 
 func (c *cloud) showMetadata(q *call, id string) (*reply, error) {
 	v, err := c.find(q, id)

@@ -21,8 +21,9 @@ type Options struct {
 	ListenHost string
 	// NoauthPort, CinderPort and KeystonePort are TCP ports; zero picks a free one.
 	NoauthPort, CinderPort, KeystonePort int
-	// TLSConfig, if set, makes all endpoints speak https. It must hold the
-	// server's certificate; client certificates are verified as it says.
+	// TLSConfig, if set, makes all endpoints use https. It must contain the
+	// server's certificate; it also determines how client certificates are
+	// verified.
 	TLSConfig *tls.Config
 
 	// MaxMicroversion is the highest microversion offered; the default is "3.70".
@@ -37,21 +38,23 @@ type Options struct {
 	// DefaultType names the type of volumes created without one; the default is
 	// the first of Types.
 	DefaultType string
-	// Quota holds limits by Cinder's resource names ("volumes", "gigabytes",
+	// Quota is limits by Cinder's resource names ("volumes", "gigabytes",
 	// "snapshots", "per_volume_gigabytes", "volumes_<type>", ...) for every
-	// project that has none of its own. A missing name or -1 means unlimited.
+	// project without its own. A missing name or -1 means unlimited.
 	Quota map[string]int
 
-	// PlacementDelay passes between a create and the scheduler's choice of a
-	// host; until then a DELETE removes the volume at once.
+	// PlacementDelay is the time between a create and the scheduler's choice of
+	// a host; until then a DELETE removes the volume at once.
 	PlacementDelay time.Duration
-	// CreateDelay passes between a create and the status available or error.
+	// CreateDelay is the time between a create and the status available or
+	// error.
 	CreateDelay time.Duration
-	// DeleteDelay passes between an accepted DELETE and the volume's end.
+	// DeleteDelay is the time between an accepted DELETE and the volume's end.
 	DeleteDelay time.Duration
-	// ExtendDelay passes between an accepted os-extend and the new size.
+	// ExtendDelay is the time between an accepted os-extend and the new size.
 	ExtendDelay time.Duration
-	// SnapshotDelay passes until a snapshot is available, and until it is gone.
+	// SnapshotDelay is the time until a snapshot is available, and until it is
+	// gone.
 	SnapshotDelay time.Duration
 
 	// Latency is added to every request, before its effect.
@@ -66,15 +69,15 @@ type Options struct {
 	// Identity is Keystone's content; the zero value means DefaultIdentity().
 	Identity Identity
 
-	// Seed makes ids, CHAP credentials and fault probabilities reproducible.
-	// Zero picks one at random: [Simulator.Seed] tells which.
+	// Seed makes IDs, CHAP credentials and fault probabilities reproducible.
+	// Zero picks one at random; [Simulator.Seed] returns it.
 	Seed uint64
-	// Now is the simulator's clock; the default is time.Now. Latencies always
-	// pass in real time.
+	// Now is the simulator's clock; the default is time.Now. Latencies are
+	// always in real time.
 	Now func() time.Time
 }
 
-// Identity is what Keystone knows.
+// Identity is Keystone's content.
 type Identity struct {
 	Projects               []Project
 	Users                  []User
@@ -83,10 +86,10 @@ type Identity struct {
 
 	// TokenLifetime is the validity of a token; the default is one hour.
 	TokenLifetime time.Duration
-	// ValidationCache is how long Cinder goes on accepting a token that Keystone
-	// has revoked since Cinder last validated it (keystonemiddleware caches).
-	// The default is 5 minutes; a negative value switches the cache off.
-	// Expiry is never hidden by it.
+	// ValidationCache is how long Cinder continues to accept a token that
+	// Keystone has revoked since Cinder last validated it (keystonemiddleware
+	// caches). The default is 5 minutes; a negative value switches the cache
+	// off. It never hides a token's expiry.
 	ValidationCache time.Duration
 	// Regions of the catalog; the default is "RegionOne" alone.
 	Regions []string
@@ -95,8 +98,8 @@ type Identity struct {
 	// ServiceTypes are the types under which Cinder is registered; the default
 	// is volumev3 and block-storage. An empty, non-nil slice leaves Cinder out.
 	ServiceTypes []string
-	// EndpointURL, if set, replaces the volume endpoint of the catalog. It gets
-	// the address that the simulator would have named.
+	// EndpointURL, if set, replaces the volume endpoint of the catalog. Its
+	// argument is the simulator's own address.
 	EndpointURL func(region, networkInterface, projectID, url string) string
 }
 
@@ -165,7 +168,7 @@ func parseMicroversion(text string) (major, minor int, ok bool) {
 	return major, minor, errMajor == nil && errMinor == nil
 }
 
-// withDefaults fills what was left open and refuses what cannot work.
+// withDefaults sets the defaults and rejects invalid options.
 func (o Options) withDefaults() (Options, error) {
 	if o.ListenHost == "" {
 		o.ListenHost = "127.0.0.1"

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// usage is what a project has, by Cinder's resource names.
+// usage is what a project uses, by Cinder's resource names.
 type usage struct {
 	inUse, reserved map[string]int
 }
@@ -22,7 +22,7 @@ func (c *cloud) usageOf(project string) *usage {
 	return u
 }
 
-// charge books volumes and GiB to a project and to their type.
+// charge adds volumes and GiB to the usage of a project and their type.
 func (c *cloud) charge(project string, kind *VolumeType, volumes, gigabytes int) {
 	inUse := c.usageOf(project).inUse
 	inUse["volumes"] += volumes
@@ -31,7 +31,7 @@ func (c *cloud) charge(project string, kind *VolumeType, volumes, gigabytes int)
 	inUse["gigabytes_"+kind.Name] += gigabytes
 }
 
-// chargeSnapshot books a snapshot, which also counts its GiB.
+// chargeSnapshot adds a snapshot, which also counts its GiB.
 func (c *cloud) chargeSnapshot(project string, kind *VolumeType, sign, gigabytes int) {
 	inUse := c.usageOf(project).inUse
 	inUse["snapshots"] += sign
@@ -47,7 +47,7 @@ func (c *cloud) reserve(v *volume, gigabytes int) {
 	reserved["gigabytes_"+v.kind.Name] += gigabytes
 }
 
-// limit is a project's limit of a resource; -1 is none.
+// limit is a project's limit of a resource; -1 is unlimited.
 func (c *cloud) limit(project, resource string) int {
 	if own, ok := c.quotas[project][resource]; ok {
 		return own
@@ -63,7 +63,7 @@ func (c *cloud) defaultLimit(resource string) int {
 }
 
 // exceeded is the alphabetically first resource whose limit the additions would
-// pass, as Cinder reports it, with its limit and what is consumed already.
+// exceed, as Cinder reports it, with its limit and the current usage.
 func (c *cloud) exceeded(project string, additions map[string]int) (resource string, limit, consumed int, over bool) {
 	u := c.usageOf(project)
 	for _, name := range slices.Sorted(maps.Keys(additions)) {
@@ -107,7 +107,7 @@ func (c *cloud) admitSnapshot(project string, kind *VolumeType, size int) error 
 }
 
 // admitExtend checks the growth of a volume. Cinder always names the project's
-// gigabytes quota there, whichever was exceeded.
+// gigabytes quota in its answer, whichever was exceeded.
 func (c *cloud) admitExtend(v *volume, newSize int) error {
 	if limit := c.limit(v.project, "per_volume_gigabytes"); limit >= 0 && newSize > limit {
 		return overLimit("VolumeSizeExceedsLimit: Requested volume size %dG is larger than maximum allowed limit %dG.", newSize, limit)

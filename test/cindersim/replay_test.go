@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// A recording is what a real Cinder and Keystone answered, trimmed: times are
-// "<time>", irrelevant values "<any>", and "<more>" stands for what was left out
-// (as a key: further keys, as the last element: further elements, at the end of
-// a string: more text).
+// A recording is the trimmed answers of a real Cinder and Keystone: times are
+// "<time>", irrelevant values "<any>", and "<more>" replaces omitted parts (as
+// a key: further keys, as the last element: further elements, at the end of a
+// string: more text).
 type recording struct {
 	About string `json:"about"`
 	// Given are the volumes that existed before.
@@ -41,9 +41,9 @@ type recordedStep struct {
 	Headers map[string]string `json:"headers"`
 	Body    any               `json:"body"`
 	Raw     *string           `json:"raw"`
-	// Advance is how much time passed before the request.
+	// Advance is the time that passed before the request.
 	Advance string `json:"advance"`
-	// BackendFails tells that the storage backend failed in this step.
+	// BackendFails means that the storage backend failed in this step.
 	BackendFails bool   `json:"backendFails"`
 	Then         string `json:"then"`
 	Answer       struct {
@@ -88,8 +88,8 @@ func recordedOptions(now func() time.Time) Options {
 	}
 }
 
-// TestRecordingsReplay sends every recorded request to the simulator and demands
-// the recorded answer: status, headers, and body with the ids mapped.
+// TestRecordingsReplay sends every recorded request to the simulator and
+// requires the recorded answer: status, headers, and body with the IDs mapped.
 func TestRecordingsReplay(t *testing.T) {
 	files, err := filepath.Glob("testdata/recorded/*.json")
 	if err != nil || len(files) == 0 {
@@ -147,7 +147,7 @@ func newReplay(t *testing.T, recorded *recording) *replay {
 
 var uuidInText = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 
-// translate replaces the recorded ids by those that the simulator made.
+// translate replaces the recorded IDs with those of the simulator.
 func (r *replay) translate(text string) string {
 	return uuidInText.ReplaceAllStringFunc(text, func(id string) string {
 		if actual, ok := r.ids[id]; ok {
@@ -271,7 +271,7 @@ func (r *replay) compare(path string, recorded, actual any) []string {
 				continue
 			}
 			if key == "messages" {
-				// Those of one second come in no particular order.
+				// Those of one second come in any order.
 				value, got[key] = byEvent(value), byEvent(got[key])
 			}
 			differences = append(differences, r.compare(path+"."+key, value, got[key])...)
@@ -325,7 +325,7 @@ func byEvent(list any) any {
 	return sorted
 }
 
-// compareSecret demands that the same credential stays the same.
+// compareSecret requires that the same credential stays the same.
 func (r *replay) compareSecret(path string, recorded, actual any) []string {
 	want, got := recorded.(string), actual.(string)
 	if want == "cinder" {
@@ -343,8 +343,8 @@ func (r *replay) compareSecret(path string, recorded, actual any) []string {
 
 var recordedTime = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z?$`)
 
-// sameText compares texts in which ids may differ, as long as each recorded id
-// always stands for the same actual one.
+// sameText compares texts in which IDs may differ, as long as each recorded ID
+// always corresponds to the same actual one.
 func (r *replay) sameText(want, got string) bool {
 	switch want {
 	case "<time>":
@@ -378,7 +378,7 @@ func (r *replay) sameText(want, got string) bool {
 	return true
 }
 
-// TestRecordingsAreWhole guards the replay against recordings that were trimmed
+// TestRecordingsAreWhole protects the replay from recordings that were trimmed
 // until nothing is left to compare.
 func TestRecordingsAreWhole(t *testing.T) {
 	files, _ := filepath.Glob("testdata/recorded/*.json")

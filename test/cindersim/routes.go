@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// route is a Cinder request that the URL map knows: the name of its operation
-// and what performs it.
+// route is a request that Cinder's URL map knows: the name of its operation and
+// the function that performs it.
 type route struct {
 	operation string
 	volume    string // the volume's id, where the URL has one
@@ -15,7 +15,7 @@ type route struct {
 	perform   func(c *cloud, q *call, now time.Time) (*reply, error)
 }
 
-// isCollection tells the collections of the API from project ids.
+// isCollection distinguishes the collections of the API from project IDs.
 func isCollection(segment string) bool {
 	switch segment {
 	case "volumes", "snapshots", "attachments", "messages", "types", "limits", "os-quota-sets", "os-availability-zone",
@@ -25,8 +25,8 @@ func isCollection(segment string) bool {
 	return false
 }
 
-// splitPath takes the path behind /v3 apart: an optional project, which must
-// look like a hexadecimal id, and the resource.
+// splitPath splits the path after /v3: an optional project, which must look
+// like a hexadecimal ID, and the resource.
 func splitPath(path string) (project string, segments []string, ok bool) {
 	segments = strings.Split(strings.TrimPrefix(path, "/"), "/")
 	if isCollection(segments[0]) {
@@ -38,8 +38,8 @@ func splitPath(path string) (project string, segments []string, ok bool) {
 	return segments[0], segments[1:], true
 }
 
-// findRoute maps a method and the segments behind the project. The body decides
-// which action is meant.
+// findRoute maps a method and the segments after the project. The body
+// determines the action.
 func findRoute(method string, segments []string, body []byte) (route, bool) {
 	if segments[len(segments)-1] == "" {
 		return route{}, false

@@ -12,7 +12,7 @@ import (
 // maxBodySize is Cinder's osapi_max_request_body_size.
 const maxBodySize = 114688
 
-// exchange is one request on its way through an endpoint.
+// exchange is one request to an endpoint.
 type exchange struct {
 	endpoint Endpoint
 	request  *http.Request
@@ -29,8 +29,9 @@ type handler struct {
 	endpoint  Endpoint
 }
 
-// ServeHTTP answers one request: it notes it in the journal, lets latency pass,
-// applies a fault if there is one, and has the state machine perform it.
+// ServeHTTP answers one request: it adds it to the journal, waits for the
+// latency, applies a fault if there is one, and lets the state machine perform
+// it.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s := h.simulator
 	if !s.enter() {
@@ -40,7 +41,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	started := time.Now()
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBodySize))
 	if err != nil {
-		// Too large, or the client went while it was sending.
+		// Too large, or the client left while sending.
 		http.Error(w, "Request is too large.", http.StatusRequestEntityTooLarge)
 		return
 	}
@@ -60,7 +61,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if fault != nil {
 		s.journal.update(entry, func(e *Entry) { e.Fault = fault.Kind.String() })
 	}
-	// A request whose client has gone is performed all the same, as Cinder would.
+	// A request whose client has left is performed all the same, as in Cinder.
 	s.pause(s.latency(request.Operation) + delay)
 
 	kind := Kind(0)
@@ -101,8 +102,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.write(w, x, answer)
 }
 
-// describe tells what a request is about, for faults and journal, and which
-// status its volume has when it arrives.
+// describe determines a request's description for faults and journal, and its
+// volume's status on arrival.
 func (s *Simulator) describe(x *exchange) (request Request, observed string) {
 	r := x.request
 	request = Request{
@@ -148,7 +149,7 @@ func (s *Simulator) describe(x *exchange) (request Request, observed string) {
 }
 
 // volumeOfAttachment is the volume of the attachment that a path names, nil if
-// it names none that exists.
+// there is none.
 func (c *cloud) volumeOfAttachment(path string) *volume {
 	_, rest, found := strings.Cut(path, "/attachments/")
 	id, _, _ := strings.Cut(rest, "/")
@@ -184,8 +185,8 @@ func requestedName(body []byte) string {
 	return strings.TrimSpace(create.Volume.Name)
 }
 
-// perform has the endpoint handle the request. It returns the id of the volume
-// that a create made.
+// perform makes the endpoint handle the request. It returns the ID of the
+// volume that a create made.
 func (s *Simulator) perform(x *exchange, observed string, broken bool) (answer *reply, volumeID string) {
 	if x.endpoint == Keystone {
 		return s.identity.serve(x.request, x.body, x.base), ""
@@ -233,12 +234,12 @@ func (s *Simulator) write(w http.ResponseWriter, x *exchange, answer *reply) {
 	}
 	w.WriteHeader(answer.status)
 	if x.request.Method != http.MethodHead && answer.status != http.StatusNoContent {
-		// A client that has gone does not matter here.
+		// It does not matter here that a client has left.
 		_, _ = w.Write(answer.body)
 	}
 }
 
-// pause lets real time pass, unless the simulator is closed meanwhile.
+// pause waits in real time, unless the simulator closes meanwhile.
 func (s *Simulator) pause(duration time.Duration) {
 	if duration <= 0 {
 		return
@@ -251,7 +252,7 @@ func (s *Simulator) pause(duration time.Duration) {
 	}
 }
 
-// hold keeps a request open until its client gives up or the simulator closes.
+// hold keeps a request open until its client leaves or the simulator closes.
 func (s *Simulator) hold(ctx context.Context) {
 	select {
 	case <-ctx.Done():

@@ -62,7 +62,7 @@ func TestCloseLeavesNoGoroutine(t *testing.T) {
 func TestItStartsOnceOnly(t *testing.T) {
 	s := started(t, Options{})
 	if err := s.Start(); err == nil {
-		t.Error("it starts twice")
+		t.Error("it started twice")
 	}
 	taken := s.NoauthEndpoint()
 	var port int
@@ -139,7 +139,7 @@ func TestTheJournalOrdersCountsAndKeepsNoSecrets(t *testing.T) {
 		"the Keystone password": "team-a-pass", "the token": member.token, "the CHAP password": data["auth_password"].(string),
 	} {
 		if strings.Contains(printed, secret) {
-			t.Errorf("the journal holds %s", what)
+			t.Errorf("the journal contains %s", what)
 		}
 	}
 	s.ResetJournal()
@@ -148,7 +148,7 @@ func TestTheJournalOrdersCountsAndKeepsNoSecrets(t *testing.T) {
 	}
 	c.do(http.StatusOK, "GET", "/volumes", "")
 	if next := s.Journal()[0].Number; next != len(want)+1 {
-		t.Errorf("after a reset the numbers go on with %d", next)
+		t.Errorf("after a reset the numbers continue with %d", next)
 	}
 }
 

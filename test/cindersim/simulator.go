@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Simulator is a Keystone and a Cinder. Make it with New and either Start it on
-// loopback ports or mount its handlers.
+// Simulator is a Keystone and a Cinder. Create it with New and either Start it
+// on loopback ports or mount its handlers.
 type Simulator struct {
 	options  Options
 	ids      *idSource
@@ -36,7 +36,8 @@ type Simulator struct {
 	closed  chan struct{}
 }
 
-// New makes a simulator from options. It reports what contradicts itself there.
+// New makes a simulator from options. It returns an error if they contradict
+// each other.
 func New(options Options) (*Simulator, error) {
 	options, err := options.withDefaults()
 	if err != nil {
@@ -71,7 +72,7 @@ func New(options Options) (*Simulator, error) {
 }
 
 // NoauthHandler serves the noauth endpoint without Start, as CinderHandler and
-// KeystoneHandler serve theirs; SetURLs then sets where they are.
+// KeystoneHandler serve theirs; SetURLs then sets their addresses.
 func (s *Simulator) NoauthHandler() http.Handler { return &handler{s, Noauth} }
 
 // CinderHandler serves Cinder behind Keystone.
@@ -118,8 +119,8 @@ func (s *Simulator) Start() error {
 	return nil
 }
 
-// serve runs one HTTP server, counting its goroutines so that Close can wait for
-// the last of them.
+// serve runs one HTTP server, counting its goroutines so that Close can wait
+// for all of them.
 func (s *Simulator) serve(listener net.Listener, handler http.Handler) {
 	server := &http.Server{
 		Handler:           handler,
@@ -136,7 +137,7 @@ func (s *Simulator) serve(listener net.Listener, handler http.Handler) {
 		},
 	}
 	if s.options.TLSConfig != nil {
-		// Each server completes the configuration for itself.
+		// Each server modifies its own copy of the configuration.
 		server.TLSConfig = s.options.TLSConfig.Clone()
 	}
 	s.servers = append(s.servers, server)
@@ -168,7 +169,7 @@ func (s *Simulator) Close() {
 	s.serving.Wait()
 }
 
-// enter counts a request in, unless the simulator is closing.
+// enter counts a request, unless the simulator is closing.
 func (s *Simulator) enter() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,8 +196,8 @@ func (s *Simulator) KeystoneURL() string { return s.urls.keystone }
 // Seed is the seed that ids and chances come from.
 func (s *Simulator) Seed() uint64 { return s.options.Seed }
 
-// ProjectID is the id of a project, given by id or, in the domain Default, by
-// name; empty when there is none.
+// ProjectID is the ID of a project, found by ID or, in the domain Default, by
+// name; "" if there is none.
 func (s *Simulator) ProjectID(nameOrID string) string {
 	s.identity.mu.Lock()
 	defer s.identity.mu.Unlock()
@@ -224,9 +225,9 @@ func (s *Simulator) Trusts() []Trust {
 // ExpireTokens ends the validity of every token issued so far, at once.
 func (s *Simulator) ExpireTokens() { s.identity.expireAll() }
 
-// SetPassword changes the password of a user, given by id or name, and revokes
-// the user's tokens. Cinder goes on accepting those it has validated before for
-// Identity.ValidationCache.
+// SetPassword changes the password of a user, found by ID or name, and revokes
+// the user's tokens. Cinder continues to accept those it has already validated
+// for Identity.ValidationCache.
 func (s *Simulator) SetPassword(user, password string) error {
 	return s.identity.setPassword(user, password)
 }
@@ -255,20 +256,20 @@ func (s *Simulator) latency(operation string) time.Duration {
 	return s.options.latency(operation)
 }
 
-// Inject puts a fault to work. Faults are tried in the order of their injection.
+// Inject activates a fault. Faults are tried in the order of their injection.
 func (s *Simulator) Inject(fault Fault) *Injection { return s.faults.inject(fault) }
 
-// BlackHole lets no request of any endpoint have an effect or get an answer
-// until the injection is removed.
+// BlackHole makes every request to every endpoint hang without effect until the
+// injection is removed.
 func (s *Simulator) BlackHole() *Injection { return s.Inject(Fault{Kind: HangBefore}) }
 
 // StopVolumeServices freezes the storage side, as when cinder-volume hangs:
-// creates and deletes are accepted and go no further, synchronous actions answer
-// 500 after Options.RPCTimeout.
+// creates and deletes are accepted and make no progress, synchronous actions
+// answer 500 after Options.RPCTimeout.
 func (s *Simulator) StopVolumeServices() { s.cloud.stopVolumeServices() }
 
-// StartVolumeServices lets the storage side go on, beginning with what has been
-// asked of it meanwhile.
+// StartVolumeServices resumes the storage side, beginning with the requests
+// that arrived meanwhile.
 func (s *Simulator) StartVolumeServices() { s.cloud.startVolumeServices() }
 
 // Journal is a copy of the journal, in the order of arrival.
@@ -277,7 +278,7 @@ func (s *Simulator) Journal() []Entry { return s.journal.snapshot() }
 // CountByOperation counts the journal's requests by operation.
 func (s *Simulator) CountByOperation() map[string]int { return s.journal.countByOperation() }
 
-// ResetJournal empties the journal. Numbers go on.
+// ResetJournal empties the journal. Numbers continue.
 func (s *Simulator) ResetJournal() { s.journal.reset() }
 
 // SetQuota sets limits of a project by Cinder's resource names; -1 lifts one.

@@ -197,8 +197,8 @@ func (c *cloud) deleteSnapshot(q *call, id string, now time.Time) (*reply, error
 		switch {
 		case s.gone || s.status != statusDeleting:
 		case s.kind.PinnedSnapshots && c.hasChildren(s):
-			// The backend cannot remove it yet. Cinder tells nobody but the
-			// messages API.
+			// The backend cannot remove it yet. Cinder reports that only
+			// through the messages API.
 			s.status, s.updated = statusAvailable, now
 			c.tell(now, s.project, "VOLUME_SNAPSHOT", s.id, "VOLUME_VOLUME_SNAPSHOT_010_015", "delete snapshot:Snapshot is busy.")
 		case broken:

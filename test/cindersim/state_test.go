@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// consistent lists what contradicts itself in the state: the order, the
-// bookkeeping of quotas, the attachments and the statuses derived from them.
+// consistent lists contradictions in the state: the order, the usage of quotas,
+// the attachments and the statuses derived from them.
 func consistent(c *cloud) []string {
 	var problems []string
 	complain := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
@@ -82,8 +82,8 @@ func consistent(c *cloud) []string {
 	return problems
 }
 
-// TestRandomCallsKeepTheStateConsistent walks the API at random, valid calls and
-// senseless ones, and checks the whole state after each.
+// TestRandomCallsKeepTheStateConsistent makes random API calls, valid and
+// invalid ones, and checks the whole state after each.
 func TestRandomCallsKeepTheStateConsistent(t *testing.T) {
 	for seed := uint64(1); seed <= 8; seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -249,8 +249,8 @@ func TestStoppedVolumeServicesGoOnWithWhatWasAsked(t *testing.T) {
 	}
 }
 
-// TestHostsThatAttachAtOnceAllSucceed reproduces a race of the real Cinder, which
-// judges an os-attach by the status that it saw before the others' effect.
+// TestHostsThatAttachAtOnceAllSucceed reproduces a race of the real Cinder,
+// which checks an os-attach against the status before the effect of the others.
 func TestHostsThatAttachAtOnceAllSucceed(t *testing.T) {
 	s := started(t, Options{})
 	c := noauthSender(t, s)

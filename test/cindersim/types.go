@@ -28,15 +28,15 @@ type VolumeType struct {
 	// PinnedSnapshots makes a snapshot with a dependent volume survive its
 	// DELETE, as RBD does.
 	PinnedSnapshots bool
-	// RequiresInitiator refuses a connector without an initiator, as all iSCSI
-	// drivers do.
+	// RequiresInitiator rejects a connector without an initiator, like all
+	// iSCSI drivers.
 	RequiresInitiator bool
 	// Connection builds the driver's connection document. Nil means that of
 	// ISCSIConnection("127.0.0.1:3260").
 	Connection ConnectionFunc
 }
 
-// ConnectionRequest is what a driver knows when it builds a connection document.
+// ConnectionRequest is the input of a driver's connection document.
 type ConnectionRequest struct {
 	VolumeID  string
 	SizeGiB   int

@@ -11,8 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// The checks in this file are those of Cinder's JSON schemas (cinder/api/schemas)
-// that a client can run into, with the sentences jsonschema makes of them.
+// The checks in this file are those of Cinder's JSON schemas
+// (cinder/api/schemas) that a client may fail, with jsonschema's sentences.
 
 const maxDatabaseInteger = 2147483647
 
@@ -47,8 +47,8 @@ func nameField(body map[string]any, field string) (*string, error) {
 	return &stripped, nil
 }
 
-// sizeField reads a size in GiB, given as an integer or a string of digits.
-// It returns zero for an absent one where that is allowed.
+// sizeField reads a size in GiB, given as an integer or a string of digits. It
+// returns zero for a missing one where that is allowed.
 func sizeField(body map[string]any, field string, nullable bool) (int, error) {
 	types := "'integer', 'string'"
 	if nullable {
@@ -84,7 +84,8 @@ func sizeField(body map[string]any, field string, nullable bool) (int, error) {
 	return int(number.Int64()), nil
 }
 
-// metadataField reads an object of strings. A nil map means it was absent.
+// metadataField reads an object of strings. A nil map means that it was
+// missing.
 func metadataField(body map[string]any, field string, nullable bool) (map[string]string, error) {
 	value, given := body[field]
 	if !given || value == nil && nullable {
@@ -132,7 +133,7 @@ func optionalUUID(body map[string]any, field string) (string, error) {
 	return "", invalid(field, value, "%s is not valid under any of the given schemas", pythonRepr(value))
 }
 
-// uuidField reads an id that may be absent.
+// uuidField reads an ID that may be missing.
 func uuidField(body map[string]any, field string) (string, error) {
 	value, given := body[field]
 	if !given {
@@ -148,7 +149,7 @@ func uuidField(body map[string]any, field string) (string, error) {
 	return text, nil
 }
 
-// booleanField reads a boolean, given as such or as one of the words for it.
+// booleanField reads a boolean, given as such or as a word for it.
 func booleanField(body map[string]any, field string) (bool, error) {
 	value, given := body[field]
 	if !given {
@@ -166,7 +167,7 @@ func booleanField(body map[string]any, field string) (bool, error) {
 	return false, invalid(field, value, "%s is not of type 'boolean', 'string'", pythonRepr(value))
 }
 
-// onlyFields refuses fields that a schema does not know.
+// onlyFields rejects fields that a schema does not know.
 func onlyFields(entity string, body map[string]any, known ...string) error {
 	for _, field := range slices.Sorted(maps.Keys(body)) {
 		if !slices.Contains(known, field) {
@@ -206,8 +207,8 @@ func modeField(body map[string]any, field string) (string, error) {
 	return value.(string), nil
 }
 
-// connectorField reads the connector of an action, which must be given. Cinder
-// also takes a string there, which no driver understands.
+// connectorField reads the connector of an action, which is required. Cinder
+// also accepts a string, which no driver understands.
 func connectorField(action string, parameters map[string]any, nullable bool) (map[string]any, error) {
 	value, given := parameters["connector"]
 	if !given {

@@ -8,7 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// view is how a volume is shown: it depends on who asks and how.
+// view is the form in which a volume is shown: it depends on the caller and the
+// request.
 type view struct {
 	base, urlProject string
 	minor            int // the highest microversion not above the request's that changes the view
@@ -59,9 +60,9 @@ func (c *cloud) volumeReply(status int, q *call, v *volume, stored bool) *reply 
 	return &reply{status: status, body: append(out, '}')}
 }
 
-// renderVolume writes the view. What is answered to a create or an update is not
-// read back from the database: it lacks the fields of extensions, and its
-// creation time still has microseconds.
+// renderVolume writes the view. The answer to a create or an update is not read
+// back from the database: it lacks the fields of extensions, and its creation
+// time still has microseconds.
 func (c *cloud) renderVolume(out []byte, q *call, v *volume, stored bool) []byte {
 	status := v.status
 	out = appendField(append(out, '{'), "id", v.id)
@@ -106,7 +107,8 @@ func (c *cloud) renderVolume(out []byte, q *call, v *volume, stored bool) []byte
 		out = appendRaw(out, "provider_id", "null")
 	}
 	if q.minor >= minorSharedTargets {
-		// Until a backend has said whether its targets are shared, they may be.
+		// Until a backend has reported whether its targets are shared, they may
+		// be.
 		shared := "true"
 		if v.serviceID != "" {
 			shared = "false"
@@ -137,8 +139,8 @@ func (c *cloud) renderVolume(out []byte, q *call, v *volume, stored bool) []byte
 	return out
 }
 
-// appendAttachments writes those attachments that are complete. Only an
-// administrator sees their hosts.
+// appendAttachments writes the complete attachments. Only an administrator sees
+// their hosts.
 func (v *volume) appendAttachments(out []byte, admin bool) []byte {
 	first := true
 	for _, a := range v.attachments {

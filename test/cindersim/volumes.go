@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// deleteRule is what Cinder demands of a volume that is to be deleted.
+// deleteRule is what Cinder requires of a volume before its deletion.
 const deleteRule = "must not be migrating, attached, belong to a group, have snapshots, awaiting a transfer, " +
 	"or be disassociated from snapshots after volume transfer."
 
-// minorStrictBodies is the microversion from which a body may hold no unknown
-// field, and an update must hold one that is known.
+// minorStrictBodies is the microversion from which a body must contain no
+// unknown field, and an update at least one known field.
 const minorStrictBodies = 53
 
-// find looks a volume up as the caller may see it: another project's volume does
-// not exist, except for an administrator, which in noauth mode everybody is.
+// find looks up a volume for the caller: another project's volume does not
+// exist, except for an administrator, which every user is in noauth mode.
 func (c *cloud) find(q *call, id string) (*volume, error) {
 	v := c.volumes[id]
 	if v == nil || !q.admin && v.project != q.project {
@@ -73,7 +73,7 @@ func (c *cloud) createVolume(q *call, now time.Time) (*reply, error) {
 	return c.volumeReply(http.StatusAccepted, q, v, false), nil
 }
 
-// requestedType is the type that a create names; nil when it names none.
+// requestedType is the type that a create names, or nil.
 func (c *cloud) requestedType(body map[string]any) (*VolumeType, error) {
 	name, err := textField(body, "volume_type")
 	if err != nil || name == nil || *name == "" {
@@ -139,7 +139,8 @@ func (c *cloud) source(q *call, body map[string]any, v *volume) error {
 		}
 		original = parent.kind
 	case v.size == 0:
-		// Cinder compares the absent size with a number and reports nothing better.
+		// Cinder compares the missing size with a number and reports nothing
+		// better.
 		return refuse(http.StatusBadRequest, messageMalformed)
 	default:
 		original = c.typeIndex[c.options.DefaultType]
@@ -150,8 +151,8 @@ func (c *cloud) source(q *call, body map[string]any, v *volume) error {
 	return nil
 }
 
-// requestedZone is the zone that a create names, else that of its source, else
-// the default zone.
+// requestedZone is the zone that a create names, otherwise that of its source,
+// otherwise the default zone.
 func (c *cloud) requestedZone(body map[string]any, v *volume) (string, error) {
 	zone, err := textField(body, "availability_zone")
 	if err != nil {
@@ -193,7 +194,7 @@ func (c *cloud) place(v *volume, now time.Time, broken bool) {
 				return
 			}
 			if v.kind.FailCreate || broken {
-				// Cinder tries a create three times before it gives up.
+				// Cinder tries a create three times.
 				for range 3 {
 					c.tell(now, v.project, "VOLUME", v.id, "VOLUME_VOLUME_008_012",
 						"create volume from backend storage:Driver failed to create the volume.")
@@ -307,10 +308,10 @@ func (c *cloud) deleteVolume(q *call, id string, now time.Time) (*reply, error) 
 	return deletion(http.StatusAccepted), nil
 }
 
-// remove accepts or refuses the deletion of a volume and schedules what follows.
+// remove accepts or rejects the deletion of a volume and schedules the work.
 func (c *cloud) remove(v *volume, now time.Time, force, cascade, broken bool) error {
 	if v.host == "" {
-		// No backend knows it: it goes at once.
+		// It is on no backend yet, so it is removed at once.
 		c.destroy(v)
 		return nil
 	}
