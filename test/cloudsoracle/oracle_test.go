@@ -54,15 +54,15 @@ func TestClientconfigReadsTheSame(t *testing.T) {
 	t.Logf("%d cases compared, %d of them with differences that have a reason", len(readings), differing)
 }
 
-// compare compares field by field what clientconfig reads with what the
-// product's reading and its listed differences let expect.
+// compare compares clientconfig's reading field by field with the product's
+// reading and its listed differences.
 func compare(t *testing.T, r reading, product, oracle map[string]string) {
 	t.Helper()
 	want := maps.Clone(product)
 	for _, field := range slices.Sorted(maps.Keys(r.Oracle)) {
 		value := r.Oracle[field]
 		if product[field] == value && !hasBelow(product, field) {
-			t.Errorf("%s is %q in both readings; the difference is listed in vain", field, value)
+			t.Errorf("%s is %q in both readings; remove the listed difference", field, value)
 		}
 		maps.DeleteFunc(want, func(other, _ string) bool { return other == field || strings.HasPrefix(other, field+".") })
 		if value != "" {
@@ -87,8 +87,8 @@ func hasBelow(values map[string]string, field string) bool {
 	return false
 }
 
-// read reads the cloud gold, and makes the login that Keystone would be sent.
-// A nil stands for a refusal.
+// read reads the cloud gold, and makes the login that Keystone would receive.
+// Nil means an error.
 func read(t *testing.T, f files, region string) (cloud, login any) {
 	t.Helper()
 	options := clientconfig.ClientOpts{Cloud: "gold", RegionName: region, YAMLOpts: f}
@@ -96,7 +96,7 @@ func read(t *testing.T, f files, region string) (cloud, login any) {
 	if err != nil {
 		return nil, nil
 	}
-	// Its NewServiceClient prefers the region that is asked for.
+	// Its NewServiceClient prefers the requested region.
 	if region != "" {
 		found.RegionName = region
 	}
@@ -116,7 +116,7 @@ func read(t *testing.T, f files, region string) (cloud, login any) {
 	return cloud, generic(t, body["auth"])
 }
 
-// generic is a value as JSON gives it back.
+// generic is a value after a round trip through JSON.
 func generic(t *testing.T, value any) any {
 	t.Helper()
 	encoded, err := json.Marshal(value)
@@ -130,9 +130,9 @@ func generic(t *testing.T, value any) any {
 	return decoded
 }
 
-// fields names every value of a reading by its path. The two spellings of an
-// interface are one, verification is the default, and what the regions' list
-// says counts only as far as it shows in other fields.
+// fields maps the path of every value of a reading to the value. The two
+// spellings of an interface count as one, verification is the default, and the
+// list of regions counts only as far as it affects other fields.
 func fields(cloud, login any) map[string]string {
 	if cloud == nil {
 		return map[string]string{"cloud": "refused"}
@@ -166,8 +166,8 @@ func flatten(into map[string]string, path string, value any) {
 	}
 }
 
-// files are clouds.yaml and its companions by name. clientconfig's own search
-// would find this machine's.
+// files are clouds.yaml and the files next to it, by name. clientconfig's own
+// search would find this machine's.
 type files map[string]string
 
 func (f files) LoadCloudsYAML() (map[string]clientconfig.Cloud, error) {

@@ -93,7 +93,7 @@ func (a *applier) applyManifest(ctx context.Context, manifest []byte) error {
 	}
 }
 
-// decode returns the objects of one document: none if it holds nothing but
+// decode returns the objects of one document: none if it contains only
 // comments, several if it is a list.
 func decode(document []byte) ([]*unstructured.Unstructured, error) {
 	content, err := yaml.YAMLToJSONStrict(document)
@@ -157,8 +157,8 @@ func (a *applier) apply(ctx context.Context, object *unstructured.Unstructured) 
 	return nil
 }
 
-// mapping finds the resource of a kind. A kind that was defined a moment ago is
-// waited for, as it is served only when the API server has taken note of it.
+// mapping finds the resource of a kind. It waits for a kind that was just
+// defined, since the API server does not serve it at once.
 func (a *applier) mapping(ctx context.Context, kind schema.GroupVersionKind) (*apimeta.RESTMapping, error) {
 	mapping, err := a.mapper.RESTMapping(kind.GroupKind(), kind.Version)
 	if !apimeta.IsNoMatchError(err) || !a.defined[kind.GroupKind()] {

@@ -33,8 +33,8 @@ const (
 	MinorVariable = "KUBERNETES"
 )
 
-// sourceDir holds a nested module for each minor, in a directory of its name,
-// from the repository's root.
+// sourceDir contains a nested module for each minor, in a directory of its
+// name, relative to the repository's root.
 const sourceDir = "test/controlplane/binaries"
 
 // Binary returns the path of the one file that is etcd, kube-apiserver,
@@ -131,7 +131,7 @@ func choose(sources, wanted string) ([]string, error) {
 	return []string{wanted}, nil
 }
 
-// numbers are those of a minor's name; what is none counts as 0.
+// numbers are the numbers in a minor's name; other parts count as 0.
 func numbers(minor string) []int {
 	var all []int
 	for part := range strings.SplitSeq(minor, ".") {
@@ -160,11 +160,11 @@ func firstServed(ctx context.Context, log io.Writer, sources string, minors []st
 		errors.Join(failed...), MinorVariable, BinaryVariable)
 }
 
-// refusedError says that modules could not be downloaded, which says nothing
+// refusedError means that modules could not be downloaded, which says nothing
 // about whether they would compile.
 type refusedError struct {
-	// module is the first of them, as path@version, and reason what the go
-	// command said about it.
+	// module is the first of them, as path@version, and reason the go command's
+	// message.
 	module, reason string
 	count          int
 }
@@ -210,8 +210,8 @@ func buildOnce(ctx context.Context, log io.Writer, source, binDir string, tools 
 	}
 	defer lock.unlock()
 
-	// The key is written last and removed first, so a build that is cut off at
-	// any point is made again.
+	// The key is written last and removed first, so that an interrupted build
+	// is repeated.
 	keyPath := path + ".key"
 	if built, err := os.ReadFile(keyPath); err == nil && string(built) == wanted {
 		if _, err := os.Stat(path); err == nil {
@@ -225,8 +225,8 @@ func buildOnce(ctx context.Context, log io.Writer, source, binDir string, tools 
 	if err := os.Remove(keyPath); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
-	// A program that still runs from the old file keeps it, as the new one
-	// takes its name by renaming.
+	// A program that still runs from the old file keeps it, since the new file
+	// takes its name by a rename.
 	target := path + ".new"
 	if err := tools.compile(ctx, source, version, target); err != nil {
 		return "", err
@@ -271,7 +271,7 @@ func kubernetesVersion(gomod []byte) (string, error) {
 	return string(match[1]), nil
 }
 
-// buildArguments are those of the go command.
+// buildArguments are the go command's arguments.
 func buildArguments(version, target string) []string {
 	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
 	// Without these the API server calls itself v0.0.0-master+$Format...,
@@ -288,7 +288,7 @@ func goBuild(ctx context.Context, source, version, target string) error {
 	return err
 }
 
-// goFetch downloads what compiling needs and no more.
+// goFetch downloads exactly what compiling needs.
 func goFetch(ctx context.Context, source string) error {
 	// To list packages with what they import, the go command needs their
 	// sources, yet compiles none of them.
@@ -296,8 +296,8 @@ func goFetch(ctx context.Context, source string) error {
 	if listing == nil || ctx.Err() != nil {
 		return listing
 	}
-	// What it says then is for people. Asked for the archives themselves, it
-	// tells programs too.
+	// That output is for people. A request for the archives themselves also
+	// answers programs.
 	output, err := runGo(ctx, source, "mod", "download", "-json")
 	if err == nil || ctx.Err() != nil {
 		return listing
@@ -309,7 +309,7 @@ func goFetch(ctx context.Context, source string) error {
 }
 
 // refusals reads the answer of go mod download -json, and is nil if something
-// else than a download failed.
+// other than a download failed.
 func refusals(answer []byte) *refusedError {
 	var first *refusedError
 	for decoder := json.NewDecoder(bytes.NewReader(answer)); ; {

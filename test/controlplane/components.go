@@ -23,7 +23,7 @@ const serviceAccountIssuer = "https://kubernetes.default.svc"
 
 // startEtcd starts etcd and waits for it.
 func (c *ControlPlane) startEtcd(ctx context.Context) error {
-	// The name tells this etcd from another that may answer on the same port.
+	// The name distinguishes this etcd from another on the same port.
 	name := rand.Text()
 	return withFreePorts(2, func(ports []int) error {
 		client, peer := "http://"+loopback(ports[0]), "http://"+loopback(ports[1])
@@ -158,7 +158,7 @@ func (c *ControlPlane) startScheduler(ctx context.Context) error {
 			fmt.Sprintf("--secure-port=%d", ports[0]),
 			"--tls-cert-file="+c.credentials.certificatePath,
 			"--tls-private-key-file="+c.credentials.keyPath,
-			// Nobody but the probe below asks it anything.
+			// Only the probe below sends it requests.
 			"--authentication-skip-lookup",
 		)
 		if err != nil {
@@ -175,8 +175,8 @@ func (c *ControlPlane) startScheduler(ctx context.Context) error {
 	})
 }
 
-// run starts a component and remembers it for Stop. One of the same name that
-// has ended before is forgotten.
+// run starts a component and records it for Stop. It forgets an ended one of
+// the same name.
 func (c *ControlPlane) run(name string, arguments ...string) (*process, error) {
 	p, err := startProcess(c.binary, name, c.dir, arguments)
 	if err != nil {

@@ -54,7 +54,7 @@ const (
 	controllerRootCAPublisher = "root-ca-certificate-publisher-controller"
 )
 
-// Options say what to start. The zero value is useful.
+// Options configure a control plane. The zero value is useful.
 type Options struct {
 	// Dir holds etcd's data, credentials, kubeconfigs and one log file per
 	// component. It is made if it does not exist and left alone by Stop; a
@@ -219,7 +219,7 @@ func (c *ControlPlane) Stop() error {
 	return errors.Join(append(crashed, c.discard())...)
 }
 
-// discard ends and removes everything, asking no questions.
+// discard ends and removes everything, without any checks.
 func (c *ControlPlane) discard() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -252,7 +252,7 @@ func (c *ControlPlane) Dir() string { return c.dir }
 func (c *ControlPlane) KubeconfigPath() string { return c.kubeconfigPath(userAdmin) }
 
 // RESTConfig is a client configuration of an administrator, without a
-// client-side rate limit or time-out. Each call returns a new one.
+// client-side rate limit or timeout. Each call returns a new one.
 func (c *ControlPlane) RESTConfig() *rest.Config {
 	return &rest.Config{
 		Host:            c.serverURL(),

@@ -254,7 +254,7 @@ func testPause(t *testing.T, plane *ControlPlane, client kubernetes.Interface) {
 func testCrash(t *testing.T, plane *ControlPlane) {
 	for _, p := range plane.processes {
 		if p.name == "kube-scheduler" {
-			// Not kill, which is for ends that are asked for.
+			// Not kill, which is for ends that are requested.
 			if err := p.command.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}

@@ -23,9 +23,9 @@ func (c *ControlPlane) KillAPIServer() error {
 	return nil
 }
 
-// RestartAPIServer starts the API server anew, on the same port and with the
-// same credentials, and returns when it is ready. If it still runs it is
-// killed first.
+// RestartAPIServer starts the API server again, on the same port and with the
+// same credentials, and returns when it is ready. If it still runs it is killed
+// first.
 func (c *ControlPlane) RestartAPIServer(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -33,8 +33,8 @@ func (c *ControlPlane) RestartAPIServer(ctx context.Context) error {
 		return fmt.Errorf("restart API server: %w", err)
 	}
 	c.endAPIServer()
-	// The port is told to clients, so unlike at the first start there is no
-	// other to turn to: somebody else's short use of it has to be waited for.
+	// Clients know the port, so unlike at the first start it cannot be changed:
+	// if another program uses it briefly, wait for that to end.
 	for range startTries {
 		err := c.runAPIServer(ctx)
 		if err == nil {
@@ -62,8 +62,8 @@ func (c *ControlPlane) PauseAPIServer(ctx context.Context) error {
 	return nil
 }
 
-// ResumeAPIServer lets a paused API server go on. It does nothing to one that
-// is not paused.
+// ResumeAPIServer resumes a paused API server. It does nothing to one that is
+// not paused.
 func (c *ControlPlane) ResumeAPIServer() error {
 	err := c.withAPIServer(func(p *process) error { return p.signal(syscall.SIGCONT) })
 	if err != nil {

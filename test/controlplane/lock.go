@@ -13,9 +13,8 @@ import (
 // its holder ends, however that ends.
 type fileLock struct{ file *os.File }
 
-// tryLock takes the lock of that path, which is made if it does not exist.
-// taken is false if somebody else has it, another holder in the same process
-// included.
+// tryLock takes the lock at that path, and creates it if necessary. taken is
+// false if it is in use, even in the same process.
 func tryLock(path string) (lock *fileLock, taken bool, err error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -31,8 +30,8 @@ func tryLock(path string) (lock *fileLock, taken bool, err error) {
 	return &fileLock{file}, true, nil
 }
 
-// waitLock takes the lock of that path. While somebody else has it, onWait is
-// called once and then the lock is asked for until ctx ends.
+// waitLock takes the lock at that path. If it is in use, it calls onWait once
+// and then retries until ctx ends.
 func waitLock(ctx context.Context, path string, onWait func()) (*fileLock, error) {
 	for first := true; ; first = false {
 		lock, taken, err := tryLock(path)

@@ -19,15 +19,15 @@ const (
 )
 
 const (
-	// portTries is how many ports are looked at before giving up.
+	// portTries is how many ports to try.
 	portTries = 100
 
-	// startTries is how many times a component is started on a port that was
-	// free a moment ago and then is not.
+	// startTries is how often to start a component on a port that was just free
+	// and then is not.
 	startTries = 5
 )
 
-// freePort finds a port on loopback that nobody listens on at the moment.
+// freePort finds a loopback port that is not in use.
 func freePort() (int, error) {
 	var last error
 	for range portTries {

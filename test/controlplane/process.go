@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	// readyTimeout bounds the wait for one component. They need a few
-	// seconds; the rest is for machines that have other things to do.
+	// readyTimeout bounds the wait for one component. They need a few seconds;
+	// the rest is for busy machines.
 	readyTimeout = 2 * time.Minute
 
-	// readyInterval is how often a starting component is asked.
+	// readyInterval is the time between two probes of a starting component.
 	readyInterval = 50 * time.Millisecond
 
 	// logTailBytes is how much of a log goes into an error.
@@ -109,8 +109,8 @@ func (p *process) waitReady(ctx context.Context, probe func(context.Context) err
 		if err == nil {
 			return nil
 		}
-		// What the deadline did to the last attempt says less than the
-		// attempt before it.
+		// The deadline's effect on the last attempt says less than the attempt
+		// before it.
 		if last == nil || ctx.Err() == nil {
 			last = err
 		}
@@ -129,7 +129,7 @@ func (p *process) waitReady(ctx context.Context, probe func(context.Context) err
 func (p *process) kill() {
 	select {
 	case <-p.done:
-		// Reaped: its id may be another's by now. And its end was its own.
+		// Reaped: its ID may now be another process's. And it ended by itself.
 		return
 	default:
 	}
@@ -175,7 +175,7 @@ func (p *process) pause(ctx context.Context) error {
 	}
 }
 
-// crashed returns an error if the process has ended though nobody asked it to.
+// crashed returns an error if the process has ended without a request.
 func (p *process) crashed() error {
 	select {
 	case <-p.done:
@@ -187,8 +187,8 @@ func (p *process) crashed() error {
 	return nil
 }
 
-// logTail is the end of what the process has logged since it started, worded
-// for the end of an error.
+// logTail is the end of the process's log since its start, worded for the end
+// of an error.
 func (p *process) logTail() string {
 	log, err := os.Open(p.logPath)
 	if err != nil {
@@ -215,8 +215,8 @@ func (p *process) logTail() string {
 	return "its log ends:\n" + strings.TrimRight(string(text), "\n")
 }
 
-// exitError says that a process has ended by itself. It holds the end of the
-// log, as the log itself may be removed before the error is read.
+// exitError means that a process has ended by itself. It contains the end of
+// the log, as the log itself may be removed before the error is read.
 type exitError struct {
 	name    string
 	reason  string
@@ -236,8 +236,8 @@ func (p *process) exitError() error {
 	return &exitError{name: p.name, reason: reason, logTail: p.logTail()}
 }
 
-// addressInUse reports whether err is the end of a process whose port was
-// taken by somebody else.
+// addressInUse reports whether err is the end of a process whose port was in
+// use by another program.
 func addressInUse(err error) bool {
 	exit, ok := errors.AsType[*exitError](err)
 	return ok && strings.Contains(exit.logTail, syscall.EADDRINUSE.Error())

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// newCertificate makes a certificate for the loopback address, valid for a day,
-// that is its own authority.
+// newCertificate makes a self-signed certificate for the loopback address,
+// valid for a day.
 func newCertificate() (certificate tls.Certificate, authority []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -1,7 +1,7 @@
-// Package faultproxy stands between a client and an HTTP server. It shows a
-// test every request, and holds, loses, delays or repeats the ones that the test
-// picks. In front of the API server or of Cinder it tells one replica's
-// network from another's, which faults of the server itself cannot.
+// Package faultproxy is a proxy between a client and an HTTP server. It shows a
+// test every request, and holds, loses, delays or repeats those that the test
+// picks. In front of the API server or Cinder it can disturb the network of a
+// single replica, which faults of the server itself cannot.
 package faultproxy
 
 import (
@@ -21,16 +21,16 @@ import (
 	"time"
 )
 
-// Verdict is what becomes of a request.
+// Verdict is what happens to a request.
 type Verdict int
 
 const (
 	// Pass forwards the request and its answer.
 	Pass Verdict = iota
-	// HoldBefore forwards nothing; the client waits until it gives up.
+	// HoldBefore forwards nothing; the client waits until it times out.
 	HoldBefore
 	// HoldAfter forwards the request and keeps its answer; the client waits
-	// until it gives up.
+	// until it times out.
 	HoldAfter
 	// LoseBefore closes the connection without forwarding anything.
 	LoseBefore
@@ -38,18 +38,17 @@ const (
 	// answering.
 	LoseAfter
 	// Late forwards the request only after Release, whether or not the client
-	// still waits, as a network does that kept a packet for long. Nobody gets
-	// the answer.
+	// still waits, like a network that delayed a packet. The answer is dropped.
 	Late
-	// LateAnswer forwards the request and passes its answer on after Release,
-	// if the client still waits.
+	// LateAnswer forwards the request and returns its answer after Release, if
+	// the client still waits.
 	LateAnswer
-	// Twice forwards the request twice and passes the second answer on, as a
-	// gateway does that repeats what it believes lost.
+	// Twice forwards the request twice and returns the second answer, like a
+	// gateway that repeats a request it considers lost.
 	Twice
 )
 
-// String names the verdict in a test's name.
+// String is the verdict's name in a test's name.
 func (v Verdict) String() string {
 	switch v {
 	case Pass:
@@ -72,7 +71,8 @@ func (v Verdict) String() string {
 	return fmt.Sprintf("verdict %d", int(v))
 }
 
-// Request is what a test sees of one. It holds no header and so no credentials.
+// Request describes a request to a test. It contains no header and so no
+// credentials.
 type Request struct {
 	// Number counts the proxy's requests from 1, in order of arrival.
 	Number int
@@ -82,18 +82,18 @@ type Request struct {
 	Body   []byte
 }
 
-// Options say what the proxy stands in front of.
+// Options configure a proxy.
 type Options struct {
 	// Target is the server's address, such as https://127.0.0.1:6443.
 	Target string
-	// Transport reaches the server; nil is a transport of the proxy's own.
+	// Transport connects to the server; nil means the proxy's own.
 	Transport http.RoundTripper
-	// TLS has clients speak https, in HTTP/1.1, to a certificate that Authority
-	// returns. A Kubernetes client sends its token nowhere else.
+	// TLS makes clients use https, in HTTP/1.1, with a certificate that
+	// Authority returns. A Kubernetes client sends its token only over https.
 	TLS bool
-	// Patience is how long a client is kept waiting whose request or answer is
-	// held; then its connection is closed, as a load balancer does. Zero leaves
-	// it to the client to give up.
+	// Patience is how long a client waits whose request or answer is held; then
+	// its connection is closed, as by a load balancer. Zero leaves the timeout
+	// to the client.
 	Patience time.Duration
 }
 
@@ -122,7 +122,7 @@ type Proxy struct {
 	open     map[net.Conn]bool
 }
 
-// network is the state of the wires.
+// network is the state of the connections.
 type network int
 
 const (
@@ -186,8 +186,8 @@ func (p *Proxy) URL() string {
 // Authority is what clients of Options.TLS must trust, in PEM; nil without it.
 func (p *Proxy) Authority() []byte { return p.authority }
 
-// Close ends the proxy and everything that waits in it, and returns when
-// nothing of it runs any more. Late requests that were not released are lost.
+// Close ends the proxy and everything that waits in it, and returns when all of
+// it has stopped. Late requests that were not released are lost.
 func (p *Proxy) Close() {
 	p.mu.Lock()
 	p.closed = true
@@ -200,27 +200,27 @@ func (p *Proxy) Close() {
 	}
 }
 
-// Judge has every further request decided by f, which may be called by several
-// goroutines at once, and may take its time: the request waits for its verdict.
-// Nil passes all.
+// Judge makes f decide every further request. Several goroutines may call f at
+// once, and f may take its time: the request waits for its verdict. Nil passes
+// all.
 func (p *Proxy) Judge(f func(Request) Verdict) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.judge = f
 }
 
-// Observe has f told of every answer of the server with its status code, before
-// the client is; 0 stands for no answer. A request that was forwarded twice is
-// told of twice, one that was not forwarded never. f may be called by several
-// goroutines at once.
+// Observe calls f with every answer of the server and its status code, before
+// the client gets it; 0 means no answer. f is called twice for a request that
+// was forwarded twice, and never for one that was not forwarded. Several
+// goroutines may call f at once.
 func (p *Proxy) Observe(f func(request Request, code int)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.observe = f
 }
 
-// Cut closes every connection and refuses new ones until Heal. What the server
-// is about to answer is lost; what it was asked it still does.
+// Cut closes every connection and rejects new ones until Heal. The server still
+// performs the requests that it has received, but its answers are lost.
 func (p *Proxy) Cut() {
 	p.set(cut)
 	p.mu.Lock()
@@ -230,9 +230,9 @@ func (p *Proxy) Cut() {
 	}
 }
 
-// Stall lets nothing through in either direction until Heal, and closes
-// nothing: clients notice by their time-outs only. What they sent meanwhile
-// arrives afterwards, if they still wait.
+// Stall blocks both directions until Heal, and closes nothing: clients notice
+// only by their timeouts. What they sent meanwhile arrives afterwards, if they
+// still wait.
 func (p *Proxy) Stall() { p.set(stalled) }
 
 // Heal ends Cut and Stall.
@@ -246,8 +246,8 @@ func (p *Proxy) set(state network) {
 	p.changed = make(chan struct{})
 }
 
-// Release lets go of the requests that were judged Late so far, and of the
-// answers to those that were judged LateAnswer.
+// Release releases the requests that were judged Late so far, and the answers
+// to those that were judged LateAnswer.
 func (p *Proxy) Release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -255,8 +255,8 @@ func (p *Proxy) Release() {
 	p.released = make(chan struct{})
 }
 
-// connection keeps count of who is connected, and turns newcomers away while
-// the network is cut.
+// connection tracks the connections, and rejects new ones while the network is
+// cut.
 func (p *Proxy) connection(connection net.Conn, state http.ConnState) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -270,8 +270,8 @@ func (p *Proxy) connection(connection net.Conn, state http.ConnState) {
 	}
 }
 
-// isWhole returns once the network is whole, or false when it is cut or the
-// client has gone.
+// isWhole returns once the network is whole, or false if it is cut or the
+// client has left.
 func (p *Proxy) isWhole(ctx context.Context) bool {
 	for {
 		p.mu.Lock()
@@ -293,7 +293,7 @@ func (p *Proxy) isWhole(ctx context.Context) bool {
 	}
 }
 
-// enter counts a request in, unless the proxy is closed.
+// enter counts a request, unless the proxy is closed.
 func (p *Proxy) enter() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -316,8 +316,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	p.number++
 	request := Request{Number: p.number, Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery, Body: body}
-	// Before the verdict: whoever is told of the request by the judge may
-	// release it at once.
+	// Before the verdict: the judge may cause the request's release at once.
 	judge, released := p.judge, p.released
 	p.mu.Unlock()
 	verdict := Pass
@@ -338,7 +337,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 		p.forward(r, request)
 		abort()
 	case Late:
-		// The connection is the handler's, the request is not any more.
+		// The connection is the handler's, but the request no longer is.
 		p.inside.Go(func() {
 			select {
 			case <-released:
@@ -362,11 +361,11 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// abort closes the connection of the request that is being served.
+// abort closes the connection of the current request.
 func abort() { panic(http.ErrAbortHandler) }
 
-// hold keeps a client waiting until it gives up, its patience is over or the
-// proxy closes; true means that the channel was closed first.
+// hold makes a client wait until it leaves, its patience ends or the proxy
+// closes; true means that the channel was closed first.
 func (p *Proxy) hold(ctx context.Context, until <-chan struct{}) bool {
 	var over <-chan time.Time
 	if p.patience > 0 {
@@ -384,7 +383,7 @@ func (p *Proxy) hold(ctx context.Context, until <-chan struct{}) bool {
 	return false
 }
 
-// tell tells the observer of an answer.
+// tell calls the observer with an answer.
 func (p *Proxy) tell(request Request, code int) {
 	p.mu.Lock()
 	observe := p.observe
@@ -394,8 +393,8 @@ func (p *Proxy) tell(request Request, code int) {
 	}
 }
 
-// pass forwards a request together with its client: whoever gives up takes the
-// request along.
+// pass forwards a request together with its client: if the client leaves, the
+// request ends too.
 func (p *Proxy) pass(w http.ResponseWriter, r *http.Request, request Request) {
 	r.Body = io.NopCloser(bytes.NewReader(request.Body))
 	g := &gate{ResponseWriter: w, proxy: p, ctx: r.Context(), request: request}
@@ -407,7 +406,7 @@ func (p *Proxy) pass(w http.ResponseWriter, r *http.Request, request Request) {
 	p.reverse.ServeHTTP(g, r)
 }
 
-// longestForward bounds a request that nobody waits for any more.
+// longestForward bounds a request without a waiting client.
 const longestForward = 2 * time.Minute
 
 // answer is a server's answer, read to its end.
@@ -423,8 +422,8 @@ func (a *answer) write(w http.ResponseWriter) {
 	_, _ = w.Write(a.body)
 }
 
-// forward makes a request without its client, who may be gone; nil means that
-// there was no answer.
+// forward makes a request without its client, which may have left; nil means
+// that there was no answer.
 func (p *Proxy) forward(r *http.Request, request Request) *answer {
 	got, err := p.exchange(r, request)
 	if err != nil {

@@ -16,10 +16,11 @@ import (
 	"time"
 )
 
-// far bounds waits for what must happen; a test that works never waits as long.
+// far bounds waits for events that must happen; a passing test never waits as
+// long.
 const far = 30 * time.Second
 
-// origin is the server behind a proxy. It says what it was asked.
+// origin is the server behind a proxy. It records its requests.
 type origin struct {
 	*httptest.Server
 	mu    sync.Mutex
@@ -104,7 +105,7 @@ func await[T any](t *testing.T, what string, from <-chan T) T {
 	case value := <-from:
 		return value
 	case <-time.After(far):
-		t.Fatalf("waited in vain: %s", what)
+		t.Fatalf("timed out: %s", what)
 		panic("unreachable")
 	}
 }
@@ -114,10 +115,10 @@ const theRequest = "POST /volumes?limit=5 create client"
 func TestVerdicts(t *testing.T) {
 	cases := []struct {
 		verdict Verdict
-		// before and after say how often the server was asked when the client
-		// has its outcome, and once all is released.
+		// before and after are the numbers of requests at the server when the
+		// client has its outcome, and after the release.
 		before, after int
-		// givesUp says that the client gets its outcome by giving up.
+		// givesUp means that the client's outcome is its own timeout.
 		givesUp bool
 		outcome string
 	}{
@@ -169,7 +170,7 @@ func TestVerdicts(t *testing.T) {
 				if c.givesUp && patient {
 					select {
 					case early := <-got:
-						t.Fatalf("the client got %s before it gave up", early)
+						t.Fatalf("the client got %s before its timeout", early)
 					default:
 					}
 					giveUp()
@@ -178,7 +179,7 @@ func TestVerdicts(t *testing.T) {
 					t.Errorf("the client got %s (%v), want %s", outcome, outcome.err, c.outcome)
 				}
 				if n := len(server.requests()); n != c.before {
-					t.Errorf("the server was asked %d times, want %d: %v", n, c.before, server.requests())
+					t.Errorf("the server got %d requests, want %d: %v", n, c.before, server.requests())
 				}
 				p.Release()
 				for range c.after - c.before {
@@ -187,15 +188,15 @@ func TestVerdicts(t *testing.T) {
 				p.Close()
 				asked := server.requests()
 				if len(asked) != c.after {
-					t.Errorf("the server was asked %d times in the end, want %d: %v", len(asked), c.after, asked)
+					t.Errorf("the server got %d requests in the end, want %d: %v", len(asked), c.after, asked)
 				}
 				for _, request := range asked {
 					if request != theRequest {
-						t.Errorf("the server was asked %q, want %q", request, theRequest)
+						t.Errorf("the server got %q, want %q", request, theRequest)
 					}
 				}
 				if len(judged) != 0 {
-					t.Error("the judge was asked more than once")
+					t.Error("the judge was called more than once")
 				}
 			})
 		}
@@ -229,7 +230,7 @@ func TestReleaseLetsGoOfEarlierRequestsOnly(t *testing.T) {
 	send(t, t.Context(), "POST", p.URL()+"/second", "")
 	p.Close()
 	if got := fmt.Sprint(server.requests()); got != "[POST /first  client]" {
-		t.Errorf("the server was asked %s", got)
+		t.Errorf("the server got %s", got)
 	}
 }
 
@@ -246,7 +247,7 @@ func TestRequestWaitsForItsVerdict(t *testing.T) {
 	go func() { got <- send(t, t.Context(), "GET", p.URL()+"/volumes", "") }()
 	await(t, "the verdict is asked for", judged)
 	if n := len(server.requests()); n != 0 {
-		t.Errorf("the server was asked %d times before the verdict", n)
+		t.Errorf("the server got %d requests before the verdict", n)
 	}
 	close(decide)
 	if outcome := await(t, "the answer arrives", got); outcome.String() != "202 answer" {
@@ -271,8 +272,8 @@ func TestNobodyBehindTheProxyIsNoAnswer(t *testing.T) {
 	}
 }
 
-// streams is a server that writes a line for each that it is given, and a
-// client that reads them.
+// streams is a server that writes the lines it is given, and a client that
+// reads them.
 func streams(t *testing.T) (p *Proxy, write chan<- string, read <-chan string) {
 	t.Helper()
 	lines := make(chan string)
@@ -388,7 +389,7 @@ func TestWhoGivesUpDuringAStallIsNotForwarded(t *testing.T) {
 	p.Heal()
 	p.Close()
 	if asked := server.requests(); len(asked) != 0 {
-		t.Errorf("the server was asked %v", asked)
+		t.Errorf("the server got %v", asked)
 	}
 }
 
@@ -469,7 +470,7 @@ func TestClientsMaySpeakTLS(t *testing.T) {
 		t.Errorf("the client got %s", response.Status)
 	}
 	if n := len(server.requests()); n != 2 {
-		t.Errorf("the server was asked %d times, want twice: a lost answer must not be asked for again", n)
+		t.Errorf("the server got %d requests, want 2: a request whose answer was lost must not be repeated", n)
 	}
 	if plain := start(t, Options{Target: server.URL}); plain.Authority() != nil {
 		t.Error("a proxy without TLS has an authority")

@@ -32,8 +32,8 @@ import (
 
 // apiServer is as much of an API server as a replica needs: lists in pages,
 // watches that stream the initial state, creation and updates, in JSON and
-// protobuf. It keeps everything in memory, so that a cluster of any size is
-// there at once, and binds claims as soon as their PersistentVolumes exist.
+// protobuf. It keeps everything in memory, so that a cluster of any size exists
+// at once, and binds claims as soon as their PersistentVolumes exist.
 type apiServer struct {
 	server *httptest.Server
 
@@ -94,14 +94,14 @@ func (s *apiServer) kubeconfig(dir string) (string, error) {
 	}, path)
 }
 
-// put stores an object, and tells those who watch.
+// put stores an object, and sends it to the watches.
 func (s *apiServer) put(resource string, object runtime.Object) runtime.Object {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.store(resource, object)
 }
 
-// store is put for a caller that holds the lock.
+// store is put with the lock already taken.
 func (s *apiServer) store(resource string, object runtime.Object) runtime.Object {
 	c := s.collections[resource]
 	accessor, _ := meta.Accessor(object)
@@ -125,7 +125,7 @@ func (s *apiServer) store(resource string, object runtime.Object) runtime.Object
 	return object
 }
 
-// bound counts the claims that are.
+// bound counts the bound claims.
 func (s *apiServer) bound() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,7 +191,7 @@ func target(path string) (resource, namespace, name string) {
 	return parts[0], namespace, parts[1]
 }
 
-// page lists what the request's limit allows, from where its token says.
+// page lists up to the request's limit, beginning at its token.
 func (s *apiServer) page(c *collection, namespace string, r *http.Request) runtime.Object {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -226,7 +226,7 @@ func (s *apiServer) change(w http.ResponseWriter, r *http.Request, resource, nam
 	}
 	c := s.collections[resource]
 	if r.Method == http.MethodPatch || r.Method == http.MethodDelete {
-		// Events are repeated by patches; nothing here reads them.
+		// Patches repeat events; nothing here reads them.
 		s.answer(w, r, c, http.StatusOK, c.empty())
 		return
 	}
@@ -276,7 +276,7 @@ func (s *apiServer) bind(pv *corev1.PersistentVolume) {
 	s.store("persistentvolumeclaims", claim)
 }
 
-// watch streams changes, the present state first if the client wants it.
+// watch streams changes, beginning with the present state if requested.
 func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, c *collection) {
 	info := s.negotiate(r)
 	me := &watcher{more: make(chan struct{}, 1)}
@@ -325,7 +325,7 @@ func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, c *collection)
 	}
 }
 
-// negotiate picks protobuf where the client takes it, else JSON.
+// negotiate picks protobuf if the client accepts it, otherwise JSON.
 func (s *apiServer) negotiate(r *http.Request) runtime.SerializerInfo {
 	media := runtime.ContentTypeJSON
 	if strings.HasPrefix(r.Header.Get("Accept"), runtime.ContentTypeProtobuf) {
@@ -335,8 +335,8 @@ func (s *apiServer) negotiate(r *http.Request) runtime.SerializerInfo {
 	return info
 }
 
-// answer encodes a copy: encoding writes the version into the object for a
-// moment, and others may be encoding it, too.
+// answer encodes a copy: encoding temporarily writes the version into the
+// object, and other goroutines may be encoding it too.
 func (s *apiServer) answer(w http.ResponseWriter, r *http.Request, c *collection, status int, object runtime.Object) {
 	info := s.negotiate(r)
 	var body bytes.Buffer
@@ -354,7 +354,7 @@ func (s *apiServer) fail(w http.ResponseWriter, r *http.Request, c *collection, 
 	s.answer(w, r, c, int(status.Code), &status)
 }
 
-// holdLease has somebody else lead, until the lease is given up.
+// holdLease makes another replica lead until the lease is released.
 func (s *apiServer) holdLease(namespace, name string) (giveUp func()) {
 	lease := func(holder string) *coordinationv1.Lease {
 		seconds, now := int32(3600), metav1.NowMicro()

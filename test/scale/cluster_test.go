@@ -46,7 +46,7 @@ tenants:
 `, audit, sim.NoauthEndpoint(), cindersim.DefaultNoauthProject, class)
 }
 
-// prepare makes what claims need.
+// prepare creates the objects that claims need.
 func prepare(s *apiServer) {
 	for i := range namespaces {
 		s.put("namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespaceOf(i), UID: types.UID(uuid.NewString())}})
@@ -57,8 +57,9 @@ func prepare(s *apiServer) {
 
 func namespaceOf(i int) string { return fmt.Sprintf("team-%d", i%namespaces) }
 
-// serve puts a claim there that was served long ago: claim, PersistentVolume and
-// Secret in Kubernetes, the volume at Cinder, all as large as in a real cluster.
+// serve adds a claim that was served long ago: claim, PersistentVolume and
+// Secret in Kubernetes, the volume at Cinder, all as large as in a real
+// cluster.
 func serve(s *apiServer, sim *cindersim.Simulator, i int) error {
 	uid := uuid.NewString()
 	claim := claimOf(i, uid)
@@ -98,7 +99,7 @@ func serve(s *apiServer, sim *cindersim.Simulator, i int) error {
 
 func old() metav1.Time { return metav1.NewTime(time.Now().Add(-time.Hour)) }
 
-// claimOf is a claim as kubectl apply makes it, which nobody has served yet.
+// claimOf is a new claim as kubectl apply makes it.
 func claimOf(i int, uid string) *corev1.PersistentVolumeClaim {
 	name := fmt.Sprintf("data-%d", i)
 	mode, storageClass := corev1.PersistentVolumeFilesystem, class
@@ -164,7 +165,7 @@ func volumeOf(claim *corev1.PersistentVolumeClaim, id string, at cinder.Place) *
 	}
 }
 
-// managed is what the API server notes of the fields' owners.
+// managed is the API server's record of the fields' owners.
 func managed(annotations int) []metav1.ManagedFieldsEntry {
 	now := old()
 	fields := `{"f:metadata":{"f:annotations":{".":{},` + strings.TrimSuffix(strings.Repeat(`"f:standalone-cinder.openstack.org/policy-revision":{},`, annotations), ",") +

@@ -1,5 +1,5 @@
-// Package scale measures replicas in clusters that are larger than a control
-// plane of the tests could fill in good time.
+// Package scale measures replicas in clusters that are too large for a test's
+// control plane to fill in reasonable time.
 package scale
 
 import (
@@ -20,9 +20,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
-// TestHandOverAtTwentyThousandVolumes has a follower take over a cluster of
-// 20,000 PersistentVolumes in which claims wait, and measures the most memory
-// that it ever has, up to the end of its first audit. It runs as deploy/base
+// TestHandOverAtTwentyThousandVolumes makes a follower take over a cluster of
+// 20,000 PersistentVolumes with waiting claims, and measures its peak memory
+// until the end of its first audit. It runs as in deploy/base.
 // has it run.
 func TestHandOverAtTwentyThousandVolumes(t *testing.T) {
 	if testing.Short() {
@@ -109,7 +109,7 @@ func TestHandOverAtTwentyThousandVolumes(t *testing.T) {
 	}
 }
 
-// deployed is what the Deployment tells Go's garbage collector.
+// deployed is the Deployment's setting for Go's garbage collector.
 func deployed(t *testing.T) []string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join("..", "..", "deploy", "base", "deployment.yaml"))
@@ -136,7 +136,7 @@ func until(ctx context.Context, t *testing.T, condition func() string) {
 	}
 }
 
-// peak is the most memory that a replica ever had, in MiB.
+// peak is a replica's peak memory, in MiB.
 func peak(t *testing.T, replica *harness.Replica) int {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", replica.PID()))
