@@ -47,8 +47,8 @@ func TestAuditTellsWhatIsNotAsItShouldBe(t *testing.T) {
 	}
 	w.must(w.sim.RemoveVolume(volumes["lost"].ID))
 	w.must(w.sim.SetVolumeStatus(volumes["failed"].ID, "error"))
-	// A copy of a stamp whose claim never was, one of another cluster, and one of
-	// nobody's.
+	// A copy of a stamp whose claim never existed, one of another cluster, and
+	// a volume without a stamp.
 	orphan := maps.Clone(volumes["well"].Metadata)
 	delete(orphan, "readonly")
 	delete(orphan, "attached_mode")
@@ -88,7 +88,7 @@ func TestAuditTellsWhatIsNotAsItShouldBe(t *testing.T) {
 		t.Errorf("an audit left %d of %d volumes", after, before)
 	}
 
-	// What is nobody's goes when it is asked for, and nothing else.
+	// The removal takes exactly the orphans, and only on request.
 	code, answer = w.audit("--delete")
 	if kinds := kindsOf(answer.Findings); code != 1 || !slices.Equal(kinds, []string{"MissingVolume", "StuckVolume"}) {
 		t.Errorf("exit code %d, left %v", code, kinds)
@@ -136,8 +136,8 @@ func (w *world) audit(flags ...string) (code int, answer auditAnswer) {
 	return code, answer
 }
 
-// TestLeaderAudits: the leader tells of an old orphan by metrics and an event,
-// and removes it only once the policy says so.
+// TestLeaderAudits: the leader reports an old orphan by metrics and an event,
+// and removes it only if the policy allows that.
 func TestLeaderAudits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "auditor", cindersim.Options{})

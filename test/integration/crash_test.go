@@ -67,7 +67,7 @@ var mishaps = []mishap{
 	{name: "claim deleted, late, killed", verdict: faultproxy.Late, kill: true, abandon: true},
 }
 
-// befalls says whether a mishap makes sense for a step.
+// befalls reports whether a mishap makes sense for a step.
 func (m mishap) befalls(in phase, at step) bool {
 	if m.abandon && in != provisioning {
 		return false
@@ -75,8 +75,8 @@ func (m mishap) befalls(in phase, at step) bool {
 	if !at.reads() {
 		return true
 	}
-	// Whether a read was performed makes no difference to anybody but its sender,
-	// nor does when, nor how often.
+	// It matters only to the sender whether, when and how often a read was
+	// performed.
 	switch m.verdict {
 	case faultproxy.LoseAfter, faultproxy.Late, faultproxy.Twice:
 		return false
@@ -97,7 +97,7 @@ type crash struct {
 	// if it is zero.
 	again       step
 	againMishap mishap
-	// certain says that every undisturbed run takes the step.
+	// certain means that every undisturbed run takes the step.
 	certain bool
 }
 
@@ -127,8 +127,8 @@ var mustHave = map[string]map[phase][]string{
 const (
 	// lanes is how many cases run at once. Most of a case is waiting.
 	lanes = 12
-	// matrixTime bounds the whole matrix, caseTime every wait of one case: what
-	// arrives late is found when backends are looked at again.
+	// matrixTime bounds the whole matrix, caseTime every wait of one case:
+	// requests that arrive late are noticed when backends are listed again.
 	matrixTime = 8 * time.Minute
 	caseTime   = 60 * time.Second
 	// attempts is how often a case is begun whose step is not reached: not every
@@ -315,7 +315,7 @@ func (m *matrix) record(ctx context.Context, s *site) ([]crash, error) {
 	return cases, nil
 }
 
-// borrow takes a site that nobody uses, or makes one.
+// borrow takes an unused site, or makes one.
 func (m *matrix) borrow(ctx context.Context) (*site, error) {
 	m.mu.Lock()
 	if last := len(m.idle) - 1; last >= 0 {
@@ -328,7 +328,7 @@ func (m *matrix) borrow(ctx context.Context) (*site, error) {
 	return m.site(ctx)
 }
 
-// run runs a case. The site goes on to the next unless something went wrong.
+// run runs a case. The next case reuses the site unless this one failed.
 func (m *matrix) run(ctx context.Context, t *testing.T, c crash) {
 	began := time.Now()
 	s, err := m.borrow(ctx)
@@ -390,7 +390,7 @@ func (m *matrix) account(t *testing.T, cases []crash) {
 	}
 }
 
-// errNotReached says that a run did not take the step that was to go wrong.
+// errNotReached means that a run did not take the step that was to fail.
 var errNotReached = errors.New("the step was not reached")
 
 // stage is a site at the beginning of a phase.
@@ -511,7 +511,7 @@ func (s *site) crash(ctx context.Context, c crash) (recovery []step, err error) 
 	reached, err := s.befall(ctx, at, c.mishap, t)
 	taken := len(s.steps())
 	if err == nil && reached && c.again != (step{}) {
-		// Whoever takes over next must be there.
+		// The next leader must be running.
 		again := s.set(c.again, c.againMishap.verdict)
 		if err = s.replace(ctx); err == nil {
 			reached, err = s.befall(ctx, at, c.againMishap, again)

@@ -22,12 +22,12 @@ type hindrance struct {
 	name string
 	// class is lab (noauth, so administrator) or gold (a project's member).
 	class string
-	// before is done to the bound volume; it returns how to mend it, nil when it
-	// mends itself.
+	// before is done to the bound volume; it returns the function that fixes
+	// it, nil if it fixes itself.
 	before func(w *world, v cindersim.Volume) (mend func())
-	// told is what the PersistentVolume's event must say, empty if nothing.
+	// told is the sentence required in the PersistentVolume's event, if any.
 	told string
-	// kept says that the volume must be there, unchanged, until it is mended.
+	// kept means that the volume must exist, unchanged, until the fix.
 	kept bool
 }
 
@@ -55,7 +55,7 @@ var hindrances = []hindrance{
 		return func() { w.cinder(v.ID, `{"os-detach": {}}`) }
 	}},
 	{name: "attached-twice", class: "lab", before: func(w *world, v cindersim.Volume) func() {
-		// What two leaders do that attach at the same moment.
+		// The result of two leaders that attach at the same moment.
 		w.must(w.sim.AddAttachment(v.ID, cindersim.Attachment{Host: "standalone-cinder", Mountpoint: "/dev/standalone-cinder"}))
 		return nil
 	}},
@@ -105,8 +105,9 @@ var hindrances = []hindrance{
 }
 
 // TestWhatHindersADeletionIsToldAndSurvived: the PersistentVolume keeps its
-// finalizer until the volume is gone, its events say what is in the way, what
-// must not be touched is not, and the deletion goes on once that is mended.
+// finalizer until the volume is gone, its events name the obstacle, volumes
+// that must not be touched are not, and the deletion continues once the
+// obstacle is removed.
 func TestWhatHindersADeletionIsToldAndSurvived(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "hindered", cindersim.Options{})
@@ -181,8 +182,8 @@ func TestWhatHindersADeletionIsToldAndSurvived(t *testing.T) {
 	w.noResidue()
 }
 
-// nudge changes a PersistentVolume, so that its deletion is looked at again at
-// once rather than after the longest pause.
+// nudge changes a PersistentVolume, so that its deletion is retried at once
+// rather than after the longest pause.
 func (w *world) nudge(name string) {
 	patch := []byte(`{"metadata": {"annotations": {"nudged": "yes"}}}`)
 	_, err := suite.Client.CoreV1().PersistentVolumes().Patch(w.ctx, name, "application/merge-patch+json", patch, metav1.PatchOptions{})
@@ -191,7 +192,7 @@ func (w *world) nudge(name string) {
 	}
 }
 
-// cinder makes an action as somebody else with an account at the noauth Cinder.
+// cinder makes an action as another user of the noauth Cinder.
 func (w *world) cinder(volume, action string) {
 	w.Helper()
 	w.asAdministrator(http.MethodPost, "/volumes/"+volume+"/action", action)

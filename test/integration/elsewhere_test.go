@@ -17,10 +17,11 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
-// TestVolumesThatTheirBackendDoesNotShowAreKept: by one mistake the policy names
+// TestVolumesThatTheirBackendDoesNotShowAreKept: by mistake the policy names
 // another endpoint for one backend, and clouds.yaml another project for the
-// other. What is released meanwhile stays, says why, and goes when both are put
-// back; a leader that knows only the mistake does no harm either.
+// other. PersistentVolumes released meanwhile stay, with an event that explains
+// why, and are deleted when both are corrected; a leader that knows only the
+// mistake does no harm either.
 func TestVolumesThatTheirBackendDoesNotShowAreKept(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "elsewhere", cindersim.Options{})
@@ -35,7 +36,7 @@ func TestVolumesThatTheirBackendDoesNotShowAreKept(t *testing.T) {
 	w.boundIn("b", "data")
 	w.eachVolume("in-use", 2)
 
-	// Every PersistentVolume says where its volume is.
+	// Every PersistentVolume records where its volume is.
 	volumes := map[string]corev1.PersistentVolume{} // by backend
 	all, err := suite.PersistentVolumes(w.ctx, w.provisioner)
 	w.must(err)
@@ -55,7 +56,7 @@ func TestVolumesThatTheirBackendDoesNotShowAreKept(t *testing.T) {
 	w.policy = w.change(w.sim.NoauthEndpoint(), other.NoauthEndpoint())
 	w.clouds = strings.NewReplacer(`username: "team-a"`, `username: "team-b"`, `"team-a-pass"`, `"team-b-pass"`, `project_name: "team-a"`, `project_name: "team-b"`).Replace(w.clouds)
 
-	// It is told before, where it can be known.
+	// It is reported earlier if it can be known.
 	dir := t.TempDir()
 	for name, text := range map[string]string{"good.yaml": good, "bad.yaml": w.policy} {
 		w.must(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
@@ -129,7 +130,7 @@ func (w *world) eachVolume(status string, count int) {
 	}))
 }
 
-// forgetEvents deletes what was said about a PersistentVolume.
+// forgetEvents deletes the events of a PersistentVolume.
 func (w *world) forgetEvents(name string) {
 	w.Helper()
 	w.must(suite.Client.CoreV1().Events(metav1.NamespaceDefault).DeleteCollection(w.ctx, metav1.DeleteOptions{},

@@ -29,8 +29,8 @@ import (
 // annotation is what the program calls its own annotations and metadata keys.
 func annotation(name string) string { return "standalone-cinder.openstack.org/" + name }
 
-// newEscape makes a world whose waits end within a minute: what must not happen
-// is often told from what does not come.
+// newEscape makes a world whose waits end within a minute: often the absence of
+// an event shows that something did not happen.
 func newEscape(t *testing.T, name string, options cindersim.Options) *world {
 	t.Helper()
 	w := newWorld(t, name, options)
@@ -123,9 +123,9 @@ func (w *world) label(namespace string, labels map[string]any) {
 	w.must(err)
 }
 
-// byLabels lets both tenants have their namespaces by labels: NAME-a is tenant
-// a's, NAME-stranger nobody's at first. Tenant b's rule takes tenant a's class
-// too, and sends it to its own backend.
+// byLabels selects both tenants' namespaces by labels: NAME-a is tenant a's,
+// NAME-stranger at first belongs to no tenant. Tenant b's rule accepts tenant
+// a's class too, and sends it to its own backend.
 func (w *world) byLabels() {
 	w.Helper()
 	w.policy = w.change(`namespaces: ["`+w.name+`-a"]`, `namespaceSelector: {matchLabels: {tenant-a: `+w.name+`}}`)
@@ -280,7 +280,7 @@ func TestEscapeByNamesLikeAnothersGetsNothingOfTheirs(t *testing.T) {
 	if n := w.creates(); n != 1 {
 		t.Errorf("%d volumes were made, want tenant a's alone", n)
 	}
-	// What the pattern's tenant has there is its own.
+	// Objects of the pattern's tenant there belong to that tenant.
 	w.claim(long, "own", "lab", "1Gi")
 	_, own := w.boundVolume(long, "own")
 	if own.Metadata[annotation("tenant")] != "tenant-b" || own.Project != cindersim.DefaultNoauthProject {
@@ -377,8 +377,8 @@ func TestEscapeByVolumeNameOrDataSourceGetsNothing(t *testing.T) {
 		_, err := suite.WaitEvent(w.ctx, "escbind-a", name, "UnsupportedDataSource", `victim"`)
 		w.must(err)
 	}
-	// Kubernetes drops a reference into another namespace, or keeps it where a
-	// feature gate says so: the claim is either refused or an ordinary empty one.
+	// Kubernetes drops a reference into another namespace, or keeps it with a
+	// feature gate: the claim is either rejected or a normal empty one.
 	claim := w.file("a", "crossing", "gold", func(c *corev1.PersistentVolumeClaim) {
 		c.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: "PersistentVolumeClaim", Name: "victim", Namespace: &other}
 	})
@@ -403,9 +403,9 @@ func TestEscapeByVolumeNameOrDataSourceGetsNothing(t *testing.T) {
 	w.discard(pv.Name)
 }
 
-// TestEscapeByANamespaceMadeAnewGetsNothingOfTheOldOwner deletes a namespace with
-// a kept and a deleted volume, and gives its name to another tenant and then to
-// nobody.
+// TestEscapeByANamespaceMadeAnewGetsNothingOfTheOldOwner deletes a namespace
+// with a kept and a deleted volume, and gives its name to another tenant and
+// then to none.
 func TestEscapeByANamespaceMadeAnewGetsNothingOfTheOldOwner(t *testing.T) {
 	t.Parallel()
 	w := newEscape(t, "escanew", cindersim.Options{})
@@ -440,7 +440,7 @@ func TestEscapeByANamespaceMadeAnewGetsNothingOfTheOldOwner(t *testing.T) {
 	_, err := suite.WaitEvent(w.ctx, "escanew-elsewhere", "third", "QuotaExceeded", "tenant tenant-b would use 3 of 2 volumes")
 	w.must(err)
 
-	// Now nobody's: the tenant is not remembered under the name.
+	// Now it has no tenant: the former one is not remembered by the name.
 	w.remake("b", nil)
 	for _, class := range []string{"gold", "lab", "retain"} {
 		w.claim("b", "data-"+class, class, "1Gi")
@@ -495,7 +495,8 @@ func TestEscapeThroughALabelTakenWhileTheClaimWaitsForRoom(t *testing.T) {
 			w.label("a", c.labels)
 			_, err = suite.WaitEvent(w.ctx, w.name+"-a", "quota", c.reason, c.text)
 			w.must(err)
-			// Room is freed and the claim looked at again; the label decides.
+			// Room becomes free and the claim is checked again; the label
+			// decides.
 			w.must(suite.DeleteClaims(w.ctx, w.name+"-home"))
 			w.noResidue()
 			w.claim("home", "second", "gold", "1Gi")
@@ -551,9 +552,9 @@ func TestEscapeThroughALabelTakenDuringAnOutage(t *testing.T) {
 	}
 }
 
-// TestEscapeThroughALabelTakenWhileTheBackendIsListed takes the label away after
-// the claim was granted and before a volume is asked for: the leader is still
-// listing what the backend has.
+// TestEscapeThroughALabelTakenWhileTheBackendIsListed removes the label after
+// the claim was admitted and before a volume is requested: the leader is still
+// listing the backend.
 func TestEscapeThroughALabelTakenWhileTheBackendIsListed(t *testing.T) {
 	t.Parallel()
 	w := newEscape(t, "esclist", cindersim.Options{})
@@ -615,7 +616,7 @@ func TestEscapeThroughALabelChangedWhileCinderMakesTheVolumeIsFinished(t *testin
 			t.Errorf("claim %s: annotations %v, metadata %v", c.name, pv.Annotations, volume.Metadata)
 		}
 	}
-	// Whose volumes they are is not asked again when they are deleted.
+	// The volumes' owner is not determined again when they are deleted.
 	w.must(suite.DeleteClaims(w.ctx, "escmake-a"))
 	w.noResidue()
 }
@@ -741,13 +742,13 @@ func TestEscapeByVolumesThatImitateOursAdoptsNone(t *testing.T) {
 	w.untouched("a claim that it imitates came and went", imitations...)
 }
 
-// TestEscapeByAStampInOnesOwnProject says what somebody achieves who may change
-// volumes in the very project of a claim's backend and knows the claim's UID
-// before its volume is made. Nothing at Cinder tells such a volume from one that
-// an earlier leader made and could not record, so it becomes the claim's. That
-// is accepted: who may do so could as well read, change or delete every volume
-// of the project without this program, and reaches no other project. What is in
-// use elsewhere, or too small, is not adopted all the same.
+// TestEscapeByAStampInOnesOwnProject shows what an attacker can achieve who may
+// change volumes in the project of a claim's backend and knows the claim's UID
+// before its volume is created. Nothing at Cinder distinguishes such a volume
+// from one that an earlier leader created and could not record, so it becomes
+// the claim's. That is accepted: such an attacker can read, change or delete
+// every volume of the project without this program, and reaches no other
+// project. But a volume that is in use elsewhere, or too small, is not adopted.
 func TestEscapeByAStampInOnesOwnProject(t *testing.T) {
 	t.Parallel()
 	w := newEscape(t, "escown", cindersim.Options{})
@@ -792,9 +793,10 @@ func TestEscapeByAStampInOnesOwnProject(t *testing.T) {
 
 // TestEscapeByAStampAtAnothersBackendDrawsNoClaimThere has volumes with the
 // stamps of tenant a's claims at the backend of tenant b, where no rule sends
-// tenant a's claims. Following one would write tenant a's data into a project of
-// tenant b. A volume that was never attached and says that it is ours may be
-// removed: it is what an earlier leader under another policy would have left.
+// tenant a's claims. Adopting one would write tenant a's data into a project of
+// tenant b. A volume that was never attached and carries the cluster's stamp
+// may be removed: an earlier leader with another policy would have left the
+// same.
 func TestEscapeByAStampAtAnothersBackendDrawsNoClaimThere(t *testing.T) {
 	t.Parallel()
 	w := newEscape(t, "escdraw", cindersim.Options{})
@@ -812,7 +814,7 @@ func TestEscapeByAStampAtAnothersBackendDrawsNoClaimThere(t *testing.T) {
 	w.start()
 	claims["later"] = w.file("a", "later", "gold", nil)
 	w.boundIn("a", "later")
-	// Being told why there is nothing is as good as a volume of one's own.
+	// An event that explains why there is no volume is as good as a volume.
 	for _, name := range names {
 		w.must(harness.Eventually(w.ctx, func() (string, error) {
 			pv, err := suite.Client.CoreV1().PersistentVolumes().Get(w.ctx, "pvc-"+string(claims[name].UID), metav1.GetOptions{})
@@ -898,8 +900,8 @@ func TestEscapeByAPersistentVolumeThatNamesAnothersVolumeDeletesNothing(t *testi
 		{own, claim.UID, func(a map[string]string) { a[annotation("claim-uid")] = string(own.Spec.ClaimRef.UID) }, "but spec.claimRef has"},
 		{own, claim.UID, func(a map[string]string) { a[annotation("connector")] = "{" }, "connector is not JSON"},
 		{own, claim.UID, func(a map[string]string) { a[annotation("secret")] = own.Name + "-credentials" }, "names a Secret that was not made for this volume"},
-		// The historic kind, whose volumes have no stamp: it takes their name, and
-		// that nobody else names them.
+		// The historic kind, whose volumes have no stamp: their name must
+		// match, and no other PersistentVolume may name them.
 		{own, claim.UID, func(a map[string]string) {
 			delete(a, annotation("volume-id"))
 			delete(a, annotation("backend"))

@@ -93,7 +93,7 @@ func TestStoppedLeaderHandsOver(t *testing.T) {
 	lease, err := suite.Client.CoordinationV1().Leases(harness.Namespace).Get(w.ctx, "test.example-hand", metav1.GetOptions{})
 	w.must(err)
 	if holder := lease.Spec.HolderIdentity; holder != nil && *holder != "" && lease.Spec.LeaseDurationSeconds != nil && *lease.Spec.LeaseDurationSeconds > 1 {
-		// Another replica may have taken it already; the one that ended must not hold it.
+		// Another replica may already hold the lease; the ended one must not.
 		if next := w.leader(replicas); next == leader {
 			t.Errorf("the lease is still held by %s", *holder)
 		}

@@ -73,8 +73,8 @@ func TestManifestsAreAcceptedByTheAPIServer(t *testing.T) {
 	checkMounts(t, deployment.Spec.Template.Spec)
 }
 
-// checkMounts holds the container's arguments against its mounts: a file that
-// is named must lie in a mounted directory.
+// checkMounts compares the container's arguments with its mounts: a file in an
+// argument must be in a mounted directory.
 func checkMounts(t *testing.T, pod corev1.PodSpec) {
 	t.Helper()
 	container := pod.Containers[0]

@@ -14,9 +14,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
-// TestMappedConnectionsAreAcceptedByTheAPIServer gives the PersistentVolume and
+// TestMappedConnectionsAreAcceptedByTheAPIServer sends the PersistentVolume and
 // the Secret of every golden case of the mappers to a real API server, which
-// validates more than their types tell. Nothing is stored.
+// validates more than their types can. Nothing is stored.
 func TestMappedConnectionsAreAcceptedByTheAPIServer(t *testing.T) {
 	t.Parallel()
 	paths, err := filepath.Glob("../../mappers/testdata/*/*.golden.yaml")

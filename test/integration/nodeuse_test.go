@@ -63,7 +63,7 @@ func (w *world) updateStatus(node *corev1.Node) *corev1.Node {
 	return updated
 }
 
-// isTouched says what was done to a volume that a node uses; empty for nothing.
+// isTouched describes the changes to a volume that a node uses, if any.
 func (w *world) isTouched(volume cindersim.Volume) string {
 	now, exists := w.sim.Volume(volume.ID)
 	switch {
@@ -89,9 +89,10 @@ func (w *world) gone(pv string, volume cindersim.Volume) {
 	}))
 }
 
-// TestVolumeIsLeftToTheNodesThatUseIt: its claim goes while nodes still have it
-// in use. The deletion waits, says for whom, survives a change of the leader, and
-// goes on as soon as each of them has let go, in whatever way.
+// TestVolumeIsLeftToTheNodesThatUseIt: its claim is deleted while nodes still
+// use it. The deletion waits, names the nodes, survives a change of the leader,
+// and continues as soon as all of them have released the volume, in whatever
+// way.
 func TestVolumeIsLeftToTheNodesThatUseIt(t *testing.T) {
 	t.Parallel()
 	lettingGo := map[string]func(w *world, pv string, node *corev1.Node){
@@ -173,8 +174,9 @@ func TestVolumeIsLeftToTheNodesThatUseIt(t *testing.T) {
 	w.noResidue()
 }
 
-// TestRescueOfReleasedVolumesIsHeard: a namespace is deleted by mistake, and
-// somebody has all its volumes kept while the deletions wait for their turns.
+// TestRescueOfReleasedVolumesIsHeard: a namespace is deleted by mistake, and an
+// administrator changes the policy of all its volumes to Retain while the
+// deletions wait for their turns.
 func TestRescueOfReleasedVolumesIsHeard(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "rescue", cindersim.Options{})

@@ -101,8 +101,8 @@ func TestNextBackendServesWhileTheFirstIsDown(t *testing.T) {
 		}
 		return "", nil
 	}))
-	// The first to notice the outage cannot tell whether their creates had an
-	// effect, and stay.
+	// The first claims to notice the outage cannot know whether their creates
+	// had an effect, and stay.
 	outage := w.fail(cindersim.Cinder)
 	const early = 6
 	for i := range early {
@@ -139,8 +139,8 @@ func TestNextBackendServesWhileTheFirstIsDown(t *testing.T) {
 	w.noResidue()
 }
 
-// TestCindersOwnQuotaSendsClaimsOn tells Cinder's quota from the policy's, and
-// takes the next backend of the rule where there is one.
+// TestCindersOwnQuotaSendsClaimsOn distinguishes Cinder's quota from the
+// policy's, and uses the next backend of the rule if there is one.
 func TestCindersOwnQuotaSendsClaimsOn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "full", cindersim.Options{})

@@ -55,7 +55,8 @@ func TestBackendsOfOneProject(t *testing.T) {
 	_, err := suite.WaitBound(w.ctx, "project-b", 2*each)
 	w.must(err)
 	w.must(harness.Eventually(w.ctx, allServed))
-	// A leader looks again for what an earlier one asked for 15 s after it began.
+	// 15 s after its beginning a leader lists again, to find volumes that an
+	// earlier leader requested.
 	select {
 	case <-time.After(18 * time.Second):
 	case <-w.ctx.Done():

@@ -15,8 +15,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
-// TestClaimsThatCannotBeHonoredSayWhy covers what is refused before Cinder is
-// asked for anything.
+// TestClaimsThatCannotBeHonoredSayWhy covers claims that are rejected before
+// any request to Cinder.
 func TestClaimsThatCannotBeHonoredSayWhy(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "refuse", cindersim.Options{})

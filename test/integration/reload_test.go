@@ -161,7 +161,7 @@ func TestVolumesOfARemovedBackendAreStillDeleted(t *testing.T) {
 	w.noResidue()
 }
 
-// TestReconfiguredBackendIsUsedAtOnce mends a wrong endpoint by a reload.
+// TestReconfiguredBackendIsUsedAtOnce fixes a wrong endpoint by a reload.
 func TestReconfiguredBackendIsUsedAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "mended", cindersim.Options{})

@@ -54,7 +54,7 @@ type site struct {
 	traps  []*trap
 }
 
-// siteOptions tell sites apart.
+// siteOptions are the differences between sites.
 type siteOptions struct {
 	cinder cindersim.Options
 	// workflow is the policy's; the default is reserve.
@@ -66,8 +66,8 @@ type siteOptions struct {
 	retain bool
 	// requestTimeout is the policy's for requests to Cinder; the default is 2 s.
 	requestTimeout time.Duration
-	// apiPatience is how long the way to the API server keeps a client waiting
-	// whose request or answer is held; the default is 3 s.
+	// apiPatience is how long a client waits, on its way to the API server, for
+	// a request or answer that is held; the default is 3 s.
 	apiPatience time.Duration
 	// arguments are the replicas'; nil is a short lease.
 	arguments []string
@@ -79,7 +79,7 @@ type node struct {
 	name        string
 	api, cinder *faultproxy.Proxy
 	killed      bool
-	// hold, if set, sees every request first, and may keep it waiting.
+	// hold, if set, sees every request first, and may delay it.
 	hold func(service string, r faultproxy.Request)
 	// logged is how much of the log belongs to earlier cases.
 	logged int
@@ -97,7 +97,7 @@ type exchange struct {
 	codes   []int // one for every time that the server answered
 }
 
-// changes says whether the request is more than a read.
+// changes reports whether the request is more than a read.
 func (e *exchange) changes() bool { return e.request.Method != "GET" }
 
 func (e *exchange) String() string {
@@ -106,8 +106,8 @@ func (e *exchange) String() string {
 
 // step is the nth request of its kind.
 type step struct {
-	// what is a signature: service, method and path, with what differs from claim
-	// to claim taken out.
+	// what is a signature: service, method and path, without the parts that
+	// differ between claims.
 	what string
 	nth  int
 }
@@ -139,7 +139,7 @@ func (s step) String() string {
 	return fmt.Sprintf("%s #%d", s.what, s.nth)
 }
 
-// reads says whether the step changes nothing.
+// reads reports whether the step changes nothing.
 func (s step) reads() bool { return strings.Contains(s.what, " GET ") }
 
 // trap does something to one step.
@@ -147,7 +147,8 @@ type trap struct {
 	step    step
 	verdict faultproxy.Verdict
 	// sprung is closed when the request has arrived, done when the server has
-	// answered it as often as the verdict has it asked; by is who made it.
+	// answered it as often as the verdict requires; by is the replica that made
+	// it.
 	sprung, done chan struct{}
 	by           *node
 	exchange     *exchange
@@ -419,7 +420,7 @@ func (s *site) start(ctx context.Context) (*node, error) {
 		if n.cinder, err = s.network(n, "cinder", s.sim.NoauthEndpoint()); err != nil {
 			return nil, err
 		}
-		// Loopback addresses are never asked for through a proxy.
+		// Loopback addresses never go through a proxy.
 		environment = []string{"HTTP_PROXY=" + n.cinder.URL(), "NO_PROXY=", "no_proxy="}
 	}
 	arguments := s.options.arguments
@@ -439,7 +440,7 @@ func (s *site) start(ctx context.Context) (*node, error) {
 	return n, nil
 }
 
-// kill ends a replica at once. What is held in its networks stays there.
+// kill ends a replica at once. Requests held in its networks stay there.
 func (s *site) kill(n *node) {
 	n.Kill()
 	s.mu.Lock()
@@ -476,7 +477,7 @@ func (s *site) holdBack(n *node, f func(service string, r faultproxy.Request)) {
 	n.hold = f
 }
 
-// release lets go of everything that is held in the networks.
+// release releases everything that is held in the networks.
 func (s *site) release() {
 	for _, p := range s.proxies() {
 		p.Release()
@@ -520,8 +521,8 @@ func (s *site) close() error {
 	return errors.Join(failed...)
 }
 
-// news is what was said and done since the last call, for whoever has to find
-// out what went wrong.
+// news is all logs and actions since the last call, for the analysis of a
+// failure.
 func (s *site) news() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -598,14 +599,14 @@ func (s *site) deleteClaim(ctx context.Context, name string) error {
 	})
 }
 
-// ours are the volumes that the program made.
+// ours are the program's volumes.
 func (s *site) ours() []cindersim.Volume {
 	return slices.DeleteFunc(s.sim.Volumes(), func(v cindersim.Volume) bool {
 		return slices.ContainsFunc(s.decoys, func(d cindersim.Volume) bool { return d.ID == v.ID })
 	})
 }
 
-// decoysUntouched says what was done to volumes that are none of ours.
+// decoysUntouched lists the changes to volumes that are not the program's.
 func (s *site) decoysUntouched() error {
 	for _, before := range s.decoys {
 		after, ok := s.sim.Volume(before.ID)
@@ -646,8 +647,8 @@ func (s *site) served(ctx context.Context, claims ...*corev1.PersistentVolumeCla
 	return errors.Join(err, s.decoysUntouched())
 }
 
-// eventually is harness.Eventually for conditions that ask the API server: when
-// the time runs out within the question, what was wrong before is still told.
+// eventually is harness.Eventually for conditions that query the API server: if
+// the time runs out during a query, the previous result is still reported.
 func (s *site) eventually(ctx context.Context, condition func() (complaint string, err error)) error {
 	last := ""
 	return harness.Eventually(ctx, func() (string, error) {
@@ -660,7 +661,7 @@ func (s *site) eventually(ctx context.Context, condition func() (complaint strin
 	})
 }
 
-// unlikeServed says what is not as it must be once the claims are served.
+// unlikeServed lists deviations from the state after all claims are served.
 func (s *site) unlikeServed(ctx context.Context, claims []*corev1.PersistentVolumeClaim) (complaint string, err error) {
 	volumes := s.ours()
 	if len(volumes) != len(claims) {
@@ -738,7 +739,7 @@ func (s *site) gone(ctx context.Context) error {
 	return errors.Join(err, s.decoysUntouched())
 }
 
-// left says what is left.
+// left lists what remains.
 func (s *site) left(ctx context.Context) (complaint string, err error) {
 	if volumes := s.ours(); len(volumes) > 0 {
 		return fmt.Sprintf("%d volumes are left: %s", len(volumes), describe(volumes)), nil

@@ -22,10 +22,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
-// TestSplitBrain gives two replicas reason to believe that they lead: one is
-// paused, or loses sight of the API server or of Cinder, or its requests arrive
-// when another has taken over. The networks of each replica tell who did what,
-// and when.
+// TestSplitBrain makes two replicas believe that they lead: one is paused, or
+// loses the API server or Cinder, or its requests arrive after another has
+// taken over. The networks of each replica record who did what, and when.
 func TestSplitBrain(t *testing.T) {
 	scenarios := []scenario{
 		{"leader is paused and resumed", patient, func(b *brain) {
@@ -88,9 +87,9 @@ type scenario struct {
 var (
 	// quick is a Cinder whose every state can be seen.
 	quick = cindersim.Options{CreateDelay: 300 * time.Millisecond, DeleteDelay: 200 * time.Millisecond}
-	// patient is for scenarios that hold requests for longer than a lease lasts,
-	// without anybody's giving up. The lease is long enough not to be lost
-	// because the machine is busy, which would look like what is looked for.
+	// patient is for scenarios that hold requests for longer than a lease lasts
+	// without a timeout. The lease is long enough not to be lost on a busy
+	// machine, which would look like the failure under test.
 	patient = siteOptions{
 		cinder: quick, requestTimeout: time.Minute, apiPatience: time.Minute,
 		arguments: []string{"--lease-duration=5s", "--renew-deadline=4s", "--retry-period=500ms"},
@@ -110,8 +109,8 @@ type brain struct {
 	ctx context.Context
 }
 
-// newBrain makes a site with a leader and a follower. When the test ends, the
-// site is closed, and what happened there is told if the test failed.
+// newBrain makes a site with a leader and a follower. When the test ends, it
+// closes the site, and prints what happened if the test failed.
 func newBrain(t *testing.T, name string, options siteOptions) *brain {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
@@ -157,7 +156,7 @@ func (b *brain) leads() (leader, follower *node) {
 	return leader, follower
 }
 
-// held is who holds the lease, and how often it has changed hands.
+// held is the lease's holder, and how often it has changed.
 func (b *brain) held() string {
 	b.Helper()
 	lease, err := suite.Client.CoordinationV1().Leases(harness.Namespace).Get(b.ctx, strings.ReplaceAll(b.provisioner, "/", "-"), metav1.GetOptions{})
@@ -172,9 +171,9 @@ func (b *brain) held() string {
 	return fmt.Sprintf("%s, for the %d. time", holder, transitions)
 }
 
-// resume wakes a replica that was paused while another took the lease. It must
-// not take the lease back, nor give up what is not its own any more. It returns
-// the time from which on the replica has nothing to ask for.
+// resume resumes a replica that was paused while another took the lease. It
+// must neither take the lease back nor release a lease that it no longer holds.
+// It returns the time after which the replica has no reason to make requests.
 func (b *brain) resume(paused, next *node) time.Time {
 	b.Helper()
 	before := b.held()
@@ -188,11 +187,12 @@ func (b *brain) resume(paused, next *node) time.Time {
 	return resumed
 }
 
-// soonEnough is how long a replica may go on saying that it leads, and standing
-// for no election, after it can know that it does not.
+// soonEnough is how long a replica may continue to claim that it leads, without
+// standing for election, after it can know that it does not.
 const soonEnough = 10 * time.Second
 
-// leadsInstead waits until a replica leads and the other says that it does not.
+// leadsInstead waits until a replica leads and the other reports that it does
+// not.
 func (b *brain) leadsInstead(leader, former *node) {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, soonEnough)
@@ -242,12 +242,12 @@ func (b *brain) mustBeGone() {
 	b.must(b.gone(b.ctx))
 }
 
-// changedBy are the changes that a replica has asked for since.
+// changedBy are the changes that a replica has requested since.
 func (b *brain) changedBy(n *node, since time.Time) []exchange {
 	return b.exchanges(func(e *exchange) bool { return e.node == n.name && e.changes() && e.at.After(since) })
 }
 
-// mustNotChange fails the test for every change that a replica asked for since.
+// mustNotChange fails the test for every change that a replica requested since.
 func (b *brain) mustNotChange(n *node, since time.Time, when string) {
 	b.Helper()
 	for _, e := range b.changedBy(n, since) {
@@ -255,8 +255,8 @@ func (b *brain) mustNotChange(n *node, since time.Time, when string) {
 	}
 }
 
-// mustHaveStoppedFor fails the test if a replica asked for a change after its
-// successor had asked for its first.
+// mustHaveStoppedFor fails the test if a replica requested a change after its
+// successor's first.
 func (b *brain) mustHaveStoppedFor(successor, former *node) {
 	b.Helper()
 	taken := b.changedBy(successor, time.Time{})
@@ -281,9 +281,9 @@ func (b *brain) mustBeReady(n *node) {
 	}
 }
 
-// leaderIsPausedAndResumed has answers of every step arrive at a process that
-// was paused for longer than its lease. It must not take the next step, although
-// nothing has told it yet that another leads.
+// leaderIsPausedAndResumed lets answers of every step arrive at a process that
+// was paused for longer than its lease. It must not take the next step,
+// although it cannot know yet that another replica leads.
 func leaderIsPausedAndResumed(b *brain, steps ...string) {
 	paused, next := b.leads()
 	var held []*trap
@@ -299,7 +299,8 @@ func leaderIsPausedAndResumed(b *brain, steps ...string) {
 	claims = append(claims, b.file("more", 12)...)
 	b.must(paused.Signal(syscall.SIGSTOP))
 	b.mustBeServed(claims)
-	// What the paused leader would make now for those, nobody would come for.
+	// No replica would remove anything that the paused leader made for those
+	// now.
 	var kept, dropped []*corev1.PersistentVolumeClaim
 	for i, claim := range claims {
 		if i%2 == 0 {
@@ -349,9 +350,9 @@ func leadersArePausedInTurn(b *brain) {
 	}
 }
 
-// volumeChangesHands lets somebody mark a volume as another cluster's after its
-// deletion has begun. The next leader finds a PersistentVolume that names it, and
-// no proof that it is ours.
+// volumeChangesHands marks a volume as another cluster's after its deletion has
+// begun. The next leader finds a PersistentVolume that names it, but no proof
+// that it belongs to this cluster.
 func volumeChangesHands(b *brain) {
 	leader, _ := b.leads()
 	claims := b.file("data", 1)
@@ -382,7 +383,7 @@ func volumeChangesHands(b *brain) {
 		b.Errorf("a volume that became another's was changed\nfrom %+v\nto   %+v", before, after)
 	}
 	b.must(b.sim.SetVolumeMetadata(volume.ID, volume.Metadata))
-	// What was refused is tried again rarely; a new leader tries at once.
+	// Rejected deletions are retried rarely; a new leader retries at once.
 	next, err := b.leader(b.ctx)
 	b.must(err)
 	b.kill(next)
@@ -395,7 +396,7 @@ func volumeChangesHands(b *brain) {
 func leaderLosesTheAPIServer(b *brain, lose func(*faultproxy.Proxy)) {
 	blind, next := b.leads()
 	halfway := b.set(step{stepReserve, 5}, faultproxy.Pass)
-	// A request that nobody gets to see, and that its sender repeats if it may.
+	// A request that no server gets, and that its sender repeats if it may.
 	overdue := b.set(step{stepRecord, 2}, faultproxy.HoldBefore)
 	before := b.file("before", 10)
 	b.must(wait(b.ctx, halfway.done))
@@ -454,8 +455,8 @@ func allLoseTheAPIServer(b *brain, lose func(*faultproxy.Proxy)) {
 	b.mustBeGone()
 }
 
-// leaderLosesCinder lets claims and deletions wait, and go on when Cinder is
-// back, or when another replica, which sees it, takes over.
+// leaderLosesCinder makes claims and deletions wait; they continue when Cinder
+// is back, or when another replica, which can reach it, takes over.
 func leaderLosesCinder(b *brain, lose func(*faultproxy.Proxy)) {
 	deaf, next := b.leads()
 	leaving := b.file("leaving", 6)
@@ -492,8 +493,8 @@ func (b *brain) mustBeToldToWait(claims []*corev1.PersistentVolumeClaim) {
 	}
 }
 
-// requestIsOverdue lets a change that a leader has asked for arrive when another
-// has been through with the claim, and the first, which was paused, is awake
+// requestIsOverdue lets a change that a leader requested arrive after another
+// leader has finished the claim, and the first, which was paused, is running
 // again.
 func requestIsOverdue(b *brain, what string, deleting bool) {
 	paused, next := b.leads()
@@ -589,15 +590,15 @@ func volumeIsAttachedTwice(b *brain) {
 }
 
 // leaderIsStoppedWithARequestUnderWay stops a leader that waits for an answer.
-// Until that has come, nobody else may lead.
+// Until the answer arrives, no other replica may lead.
 func leaderIsStoppedWithARequestUnderWay(b *brain) {
 	stopped, next := b.leads()
 	held := b.set(step{stepInitialize, 1}, faultproxy.LateAnswer)
 	claims := b.file("data", 4)
 	b.must(wait(b.ctx, held.done))
 	b.must(stopped.Signal(syscall.SIGTERM))
-	// Longer than a follower needs to notice a lease that was given up, or that
-	// nobody renews.
+	// Longer than a follower needs to notice a lease that was released or is no
+	// longer renewed.
 	b.must(pause(b.ctx, 5*time.Second))
 	if next.Leads(b.ctx) {
 		b.Error("another replica leads while a request of the last leader is under way")
@@ -620,8 +621,8 @@ func leaderIsStoppedWithARequestUnderWay(b *brain) {
 }
 
 // persistentVolumeIsNotSeenYet deletes a claim whose PersistentVolume is
-// recorded, while the leader's watch of those is blind. The reclaim policy is
-// Retain: undoing the claim would destroy data that somebody wants to keep.
+// recorded, while the leader's watch does not show it. The reclaim policy is
+// Retain: undoing the claim would destroy data that the user wants to keep.
 func persistentVolumeIsNotSeenYet(b *brain) {
 	b.must(b.reclaim(corev1.PersistentVolumeReclaimRetain))
 	leader, follower := b.leads()
@@ -658,7 +659,7 @@ func persistentVolumeIsNotSeenYet(b *brain) {
 	b.mustNotChange(leader, deleted, "after the claim was deleted")
 	see()
 	b.release()
-	// Whoever no longer wants it says so.
+	// Users who no longer want it change the policy.
 	b.must(b.reclaim(corev1.PersistentVolumeReclaimDelete))
 	b.mustBeGone()
 }

@@ -99,7 +99,7 @@ func TestThousandClaimsKeepToEveryQuota(t *testing.T) {
 	w.settled(inForce)
 	w.explained()
 
-	// What is freed is taken by those who wait.
+	// Waiting claims use the room that becomes free.
 	for _, claim := range w.crowd() {
 		if claim.Status.Phase == corev1.ClaimBound && random.IntN(3) == 0 {
 			w.must(suite.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Delete(w.ctx, claim.Name, metav1.DeleteOptions{}))
@@ -147,8 +147,8 @@ func (w *world) usage(inForce *policy.Policy) map[string]policy.Usage {
 	return sums
 }
 
-// watchQuotas compares every limit with what Cinder has until it is told to
-// stop, and then says which was exceeded, and how often it looked.
+// watchQuotas compares every limit with the volumes at Cinder until it is
+// stopped, and then returns the exceeded limits and the number of checks.
 func (w *world) watchQuotas(inForce *policy.Policy) (stop func() (exceeded string, samples int)) {
 	limits := map[string]policy.QuotaScope{}
 	for _, tenant := range inForce.Tenants {
@@ -185,7 +185,7 @@ func (w *world) watchQuotas(inForce *policy.Policy) (stop func() (exceeded strin
 	}
 }
 
-// settled waits until no claim that is pending would fit any more.
+// settled waits until no pending claim would fit.
 func (w *world) settled(inForce *policy.Policy) {
 	w.Helper()
 	w.must(harness.Eventually(w.ctx, func() (string, error) {
@@ -219,7 +219,7 @@ func (w *world) settled(inForce *policy.Policy) {
 	}))
 }
 
-// explained waits until every pending claim has an event that says why.
+// explained waits until every pending claim has an event that explains why.
 func (w *world) explained() {
 	w.Helper()
 	reasons := map[string]int{}
