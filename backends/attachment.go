@@ -7,9 +7,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// openAttachment makes the volume's attachment, or finds the one that an earlier
-// attempt made, and returns its connection. Without a connection and without an
-// error the volume is to be looked at again: a step was taken.
+// openAttachment makes the volume's attachment, or finds the one of an earlier
+// attempt, and returns its connection. If it returns neither a connection nor
+// an error, it took a step, and the caller must read the volume again.
 func (e *endpoint) openAttachment(ctx context.Context, v cinder.Volume, spec Spec) (Connected, error) {
 	if err := e.attachedElsewhere(v, Target{Connector: spec.Connector}); err != nil {
 		return Connected{}, err
@@ -37,10 +37,10 @@ func (e *endpoint) openAttachment(ctx context.Context, v cinder.Volume, spec Spe
 	if err != nil || kept.ID == "" {
 		return Connected{}, err
 	}
-	// An attachment that has its connection is taken as it is: a
-	// PersistentVolume may name it that is on its way. It is never connected once
-	// more, since a request of which the answer is lost may come when the volume
-	// is in use, and would take it back to attaching.
+	// An attachment with a connection is used as it is: a PersistentVolume that
+	// is being saved may name it. It is never connected again: a request whose
+	// answer is lost may arrive when the volume is in use, and would return it
+	// to attaching.
 	var document []byte
 	if kept.Status != cinder.AttachmentReserved {
 		err = e.session.read(ctx, func(ctx context.Context, client Cinder) (err error) {
@@ -63,7 +63,7 @@ func (e *endpoint) openAttachment(ctx context.Context, v cinder.Volume, spec Spe
 	return e.opened(v, kept.ID, document, false), nil
 }
 
-// opened notes what the completion needs, so that it costs no look.
+// opened records what the completion needs, so that it needs no look.
 func (e *endpoint) opened(v cinder.Volume, attachmentID string, document []byte, fresh bool) Connected {
 	v.Status = cinder.StatusAttaching
 	v.Attachments = []cinder.Attachment{{ID: attachmentID}}
@@ -71,10 +71,10 @@ func (e *endpoint) opened(v cinder.Volume, attachmentID string, document []byte,
 	return Connected{Volume: v, Document: document, Fresh: fresh, AttachmentID: attachmentID}
 }
 
-// keepOneAttachment returns the attachment to go on with, and ends the others,
-// which leaders that overlapped may have made. None is returned after a step
-// that leaves the volume without any: it is reserved by os-reserve then, or an
-// attachment failed.
+// keepOneAttachment returns the attachment to continue with, and deletes the
+// others, which overlapping leaders may have made. It returns none after a step
+// that leaves the volume without an attachment: os-reserve reserved the volume,
+// or an attachment failed.
 func (e *endpoint) keepOneAttachment(ctx context.Context, v cinder.Volume) (cinder.Attachment, error) {
 	attachments, err := e.attachments(ctx, v)
 	if err != nil {
@@ -96,7 +96,7 @@ func (e *endpoint) keepOneAttachment(ctx context.Context, v cinder.Volume) (cind
 	return kept, nil
 }
 
-// attachmentRank orders attachments by how much depends on them; 0 is one that
+// attachmentRank orders attachments by how much depends on them; 0 means
 // failed.
 func attachmentRank(a cinder.Attachment) int {
 	switch a.Status {
@@ -110,8 +110,8 @@ func attachmentRank(a cinder.Attachment) int {
 	return 0
 }
 
-// attachments lists a volume's attachments, in whatever state. One of a Nova
-// instance is never ours.
+// attachments lists a volume's attachments in any state, except those of Nova
+// instances, which are never this program's.
 func (e *endpoint) attachments(ctx context.Context, v cinder.Volume) (attachments []cinder.Attachment, err error) {
 	err = e.session.read(ctx, func(ctx context.Context, client Cinder) (err error) {
 		attachments, err = client.Attachments(ctx, v.ID)
@@ -123,9 +123,9 @@ func (e *endpoint) attachments(ctx context.Context, v cinder.Volume) (attachment
 	return attachments, e.attachedElsewhere(cinder.Volume{ID: v.ID, Attachments: attachments}, Target{})
 }
 
-// completeAttachment brings an attaching volume into use. The mark comes first:
-// Cinder leaves none, and a volume that was in use must be told from one that
-// never was.
+// completeAttachment brings an attaching volume into use. It writes the mark
+// first: Cinder leaves none, and a volume that was in use must be
+// distinguishable from one that never was.
 func (e *endpoint) completeAttachment(ctx context.Context, v cinder.Volume) error {
 	attachments := v.Attachments
 	if len(attachments) != 1 {
@@ -150,13 +150,13 @@ func (e *endpoint) completeAttachment(ctx context.Context, v cinder.Volume) erro
 	})
 }
 
-// detachAll ends every attachment; the array's access list and the export go
-// with the last.
+// detachAll deletes every attachment; the array's access list entry and the
+// export disappear with the last.
 func (e *endpoint) detachAll(ctx context.Context, v cinder.Volume, _ Target) error {
 	attachments := v.Attachments
 	if v.Status != cinder.StatusInUse || len(attachments) == 0 {
 		var err error
-		// A volume shows completed attachments only.
+		// A volume lists completed attachments only.
 		if attachments, err = e.attachments(ctx, v); err != nil {
 			return err
 		}
@@ -180,7 +180,7 @@ func (e *endpoint) deleteAttachment(ctx context.Context, id string) error {
 	return err
 }
 
-// unreserve makes a volume available again that has no attachment.
+// unreserve makes a volume without attachments available again.
 func (e *endpoint) unreserve(ctx context.Context, v cinder.Volume) error {
 	if v.Status == cinder.StatusInUse || v.Status == cinder.StatusDetaching {
 		return e.detach(ctx, v.ID, "")

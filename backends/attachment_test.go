@@ -38,7 +38,8 @@ func TestConnectByTheAttachmentsAPI(t *testing.T) {
 			}
 			connected, err := memory.term(t).Connect(t.Context(), claimSpec(1))
 			equal(t, authtest.ErrorText(err), test.wantErr)
-			// Only what was connected now is fresh: a stored key may be old.
+			// Only a connection made now is fresh: a stored key may be
+			// outdated.
 			equal(t, connected.Fresh, slices.ContainsFunc(test.want, func(change string) bool { return strings.HasPrefix(change, "attachment.create") }))
 			if err == nil && (connected.Document == nil || connected.AttachmentID == "") {
 				t.Errorf("connected %+v", connected)

@@ -13,31 +13,31 @@ import (
 
 // How a breaker opens and closes, unless its options say otherwise.
 const (
-	// defaultFailuresToOpen is how many failures in a row are no accident.
+	// defaultFailuresToOpen is how many failures in a row open the breaker.
 	defaultFailuresToOpen = 5
 	// shortestCoolDown and longestCoolDown bound the pause before a probe.
 	shortestCoolDown = time.Second
 	longestCoolDown  = 15 * time.Second
-	// longestRefusal takes its place while credentials are refused: each probe
-	// is a login, and enough of these lock an account. New credentials are tried
-	// at once.
+	// longestRefusal replaces longestCoolDown while the credentials are
+	// rejected: each probe is a login, and too many of these lock an account.
+	// New credentials are tried at once.
 	longestRefusal = 2 * time.Minute
-	// steadyAfter is how long a breaker stays closed before the next outage
-	// counts as a new one. A backend that answers reads and fails every change
-	// would otherwise be taken for mended once a second.
+	// steadyAfter is how long a breaker must stay closed before the next outage
+	// counts as a new one. Otherwise a backend that answers reads and fails
+	// every change would seem to recover once a second.
 	steadyAfter = 30 * time.Second
-	// longestProbe bounds the one request of a probe.
+	// longestProbe bounds a probe's one request.
 	longestProbe = 15 * time.Second
 )
 
 // breakerOptions configure a breaker.
 type breakerOptions struct {
 	backend string
-	// failuresToOpen is 0 for the default.
+	// failuresToOpen may be 0 for the default.
 	failuresToOpen int
-	// hold ends with the term; no probe outlives it.
-	hold context.Context
-	// probe makes one cheap request, past the breaker.
+	// term is the context of the leader's term; no probe outlives it.
+	term context.Context
+	// probe makes one cheap request, bypassing the breaker.
 	probe func(ctx context.Context) error
 	// changed is LifecycleOptions.HealthChanged.
 	changed func(err error)
@@ -45,46 +45,47 @@ type breakerOptions struct {
 	metrics *Metrics
 }
 
-// breaker holds back the requests to a backend that does not answer. It is
-// closed until failuresToOpen requests in a row have failed; then it is open,
-// and every request fails at once, until a probe is answered.
+// breaker rejects the requests to a backend that does not answer. It is closed
+// until failuresToOpen requests in a row have failed. Then it is open, and
+// every request fails at once, until a probe succeeds.
 //
-// Only the probe closes it: what was sent before it opened says nothing about
-// the time after. One goroutine exists while it is open, and none while it is
+// Only a probe closes it: requests sent before it opened say nothing about the
+// time after. It has one goroutine while it is open, and none while it is
 // closed.
 type breaker struct {
 	breakerOptions
 
 	mu sync.Mutex
-	// failures counts those in a row while the breaker is closed.
+	// failures counts failures in a row while the breaker is closed.
 	failures int
-	// held is what every request is told while the breaker is open; nil while
+	// rejected is the error of every request while the breaker is open; nil while
 	// it is closed.
-	held *cinder.Error
-	// period is the current or, while the breaker is open, the last time of
-	// being closed, and epoch a number for each endpoint. An answer counts only
-	// in the period and epoch in which its request left.
+	rejected *cinder.Error
+	// period is the current period of being closed or, while the breaker is
+	// open, the last one. epoch is a number for each endpoint. An answer counts
+	// only in the period and epoch in which its request left.
 	period *period
 	epoch  int
-	// opened and closed are when the breaker last did so.
+	// opened and closed are when the breaker last opened and closed.
 	opened, closed time.Time
 	// coolDown is the pause before the next probe.
 	coolDown time.Duration
-	// running says that the goroutine exists.
+	// running is true while the goroutine exists.
 	running bool
-	// news are the changes of health that nobody was told of yet, in order.
+	// news contains the changes of health not yet announced, in order.
 	news []healthChange
-	// cancelProbe ends the probe under way; nil when there is none.
+	// cancelProbe ends the probe under way; nil if there is none.
 	cancelProbe context.CancelFunc
 	// wake ends the pause before the next probe.
 	wake chan struct{}
-	// ended says that the term is over and its gauge gone.
+	// ended is true once the term is over and the gauge removed.
 	ended bool
 }
 
-// period is one time of being closed.
+// period is one period of being closed.
 type period struct {
-	// over ends when the breaker opens; its cause is what requests are told.
+	// over ends when the breaker opens; its cause is the error of waiting
+	// requests.
 	over context.Context
 	end  context.CancelCauseFunc
 }
@@ -97,7 +98,7 @@ func newPeriod() *period {
 // healthChange is one opening (err is set) or closing of the breaker.
 type healthChange struct {
 	err   error
-	after time.Duration // how long the state before had lasted
+	after time.Duration // how long the previous state lasted
 }
 
 func newBreaker(options breakerOptions) *breaker {
@@ -109,8 +110,8 @@ func newBreaker(options breakerOptions) *breaker {
 	}
 	b := &breaker{breakerOptions: options, coolDown: shortestCoolDown, period: newPeriod(), wake: make(chan struct{}, 1)}
 	b.metrics.health(b.backend, true)
-	// A replica that does not lead knows nothing of the backend's health.
-	context.AfterFunc(b.hold, func() {
+	// A replica that does not lead does not know the backend's health.
+	context.AfterFunc(b.term, func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.ended = true
@@ -126,38 +127,38 @@ type attempt struct {
 	epoch   int
 }
 
-// begin lets a call begin, or returns the error that it ends with. The epoch
-// is that of the endpoint which is called.
+// begin starts a call at the endpoint of that epoch, or returns the call's
+// error.
 func (b *breaker) begin(epoch int) (*attempt, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.held != nil {
-		return nil, b.held
+	if b.rejected != nil {
+		return nil, b.rejected
 	}
 	return &attempt{breaker: b, period: b.period, epoch: epoch}, nil
 }
 
-// admit is asked before one of the call's requests waits for its turn, and
-// again when that has come, which may be long after the call began. It returns
-// the context whose end also ends the waiting.
+// admit is called before one of the call's requests waits for its turn, and
+// again when its turn comes, which may be long after the call began. It returns
+// a context that ends when the wait must end.
 func (a *attempt) admit() (context.Context, error) {
 	b := a.breaker
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.held != nil {
-		return nil, b.held
+	if b.rejected != nil {
+		return nil, b.rejected
 	}
 	a.period = b.period
 	return a.period.over, nil
 }
 
-// end counts how the call ended. The context is the one that bounded it.
+// end counts the call's result. The context is the one that bounded the call.
 func (a *attempt) end(ctx context.Context, err error) {
 	found := verdictOf(ctx, err)
 	b := a.breaker
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.held != nil || a.period != b.period || a.epoch != b.epoch {
+	if b.rejected != nil || a.period != b.period || a.epoch != b.epoch {
 		return
 	}
 	switch found {
@@ -170,9 +171,9 @@ func (a *attempt) end(ctx context.Context, err error) {
 	}
 }
 
-// open is called under the lock.
+// open is called with b.mu locked.
 func (b *breaker) open(err error) {
-	if b.ended || b.hold.Err() != nil {
+	if b.ended || b.term.Err() != nil {
 		// Nothing could close it again.
 		return
 	}
@@ -182,33 +183,32 @@ func (b *breaker) open(err error) {
 	} else {
 		b.coolDown = longerCoolDown(b.coolDown, err)
 	}
-	b.held, b.failures, b.opened = b.heldBack(err), 0, now
-	b.period.end(b.held)
-	// A wake-up that came before this outage is not meant for it.
+	b.rejected, b.failures, b.opened = b.rejection(err), 0, now
+	b.period.end(b.rejected)
+	// A wake-up that came before this outage does not concern it.
 	select {
 	case <-b.wake:
 	default:
 	}
 	b.metrics.health(b.backend, false)
 	b.metrics.outage(b.backend)
-	b.news = append(b.news, healthChange{err: b.held})
+	b.news = append(b.news, healthChange{err: b.rejected})
 	if !b.running {
 		b.running = true
 		go b.run()
 	}
 }
 
-// close is called under the lock.
+// close is called with b.mu locked.
 func (b *breaker) close() {
 	now := time.Now()
-	b.held, b.failures, b.closed = nil, 0, now
+	b.rejected, b.failures, b.closed = nil, 0, now
 	b.period = newPeriod()
 	b.metrics.health(b.backend, true)
 	b.news = append(b.news, healthChange{after: now.Sub(b.opened)})
 }
 
-// moved says that requests go to another endpoint from now on: what is known
-// of the old one does not count any more.
+// moved switches to another endpoint: results from the old one no longer count.
 func (b *breaker) moved(epoch int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -219,10 +219,10 @@ func (b *breaker) moved(epoch int) {
 func (b *breaker) health() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.held == nil {
+	if b.rejected == nil {
 		return nil
 	}
-	return b.held
+	return b.rejected
 }
 
 func longerCoolDown(d time.Duration, last error) time.Duration {
@@ -232,20 +232,20 @@ func longerCoolDown(d time.Duration, last error) time.Duration {
 	return min(2*d, longestCoolDown)
 }
 
-// heldBack is what requests are told that are not made. The request id of the
-// last failure is left out, so that the same trouble gives the same sentence.
-func (b *breaker) heldBack(last error) *cinder.Error {
+// rejection is the error of rejected requests. It omits the last failure's
+// request ID, so that the same problem gives the same sentence.
+func (b *breaker) rejection(last error) *cinder.Error {
 	said := last.Error()
 	var failed *cinder.Error
 	if errors.As(last, &failed) {
 		said = failed.Summary()
 	}
 	return &cinder.Error{Backend: b.backend, Kind: cinder.KindUnavailable, Unsent: true,
-		Message: "requests are held back until it answers again; the last failure: " + said}
+		Message: "requests are rejected until it answers again; the last failure: " + said}
 }
 
-// run tells of changes and probes until the breaker is closed or the term
-// ends. That one goroutine does both keeps the news in order.
+// run announces changes and probes, until the breaker is closed or the term
+// ends. One goroutine does both, so that the news stays in order.
 func (b *breaker) run() {
 	for {
 		pause, open := b.announce()
@@ -256,46 +256,46 @@ func (b *breaker) run() {
 		select {
 		case <-timer.C:
 		case <-b.wake:
-		case <-b.hold.Done():
+		case <-b.term.Done():
 		}
 		timer.Stop()
-		if b.hold.Err() != nil {
+		if b.term.Err() != nil {
 			return
 		}
 		b.probeOnce()
 	}
 }
 
-// announce tells of what has changed, without the lock. It returns the pause
-// before the next probe, or false when the breaker is closed and all is told:
-// the goroutine then ends, and the next opening starts another.
+// announce reports changes, without the lock. It returns the pause before the
+// next probe, or false once the breaker is closed and everything announced: the
+// goroutine then ends, and the next opening starts another.
 func (b *breaker) announce() (pause time.Duration, open bool) {
 	for {
 		b.mu.Lock()
 		if len(b.news) == 0 {
 			defer b.mu.Unlock()
-			b.running = b.held != nil
+			b.running = b.rejected != nil
 			// Up to a fifth less, so that replicas and backends that failed
-			// together are not probed together.
+			// together do not probe together.
 			return b.coolDown - rand.N(b.coolDown/5), b.running
 		}
 		change := b.news[0]
 		b.news = b.news[1:]
 		b.mu.Unlock()
 		if change.err != nil {
-			b.logger.Warn("Requests to the backend are held back", "error", change.err)
+			b.logger.Warn("Requests to the backend are rejected", "error", change.err)
 		} else {
 			b.logger.Info("The backend answers again", "outage", change.after)
 		}
-		if b.hold.Err() == nil {
+		if b.term.Err() == nil {
 			b.changed(change.err)
 		}
 	}
 }
 
-// probeOnce asks the backend once and draws the conclusion.
+// probeOnce probes the backend once and evaluates the result.
 func (b *breaker) probeOnce() {
-	ctx, cancel := context.WithCancel(b.hold)
+	ctx, cancel := context.WithCancel(b.term)
 	defer cancel()
 	b.mu.Lock()
 	epoch := b.epoch
@@ -313,17 +313,17 @@ func (b *breaker) probeOnce() {
 	case backendAnswers:
 		b.close()
 	case backendFails:
-		b.held = b.heldBack(err)
+		b.rejected = b.rejection(err)
 		b.coolDown = longerCoolDown(b.coolDown, err)
 	}
 }
 
-// probeNow has an open breaker probe at once, also when a probe is under way:
-// that one may hang on what was mended meanwhile.
+// probeNow makes an open breaker probe at once, even if a probe is under way:
+// that one may hang on a problem that is now fixed.
 func (b *breaker) probeNow() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.held == nil {
+	if b.rejected == nil {
 		return
 	}
 	if b.cancelProbe != nil {
@@ -335,7 +335,7 @@ func (b *breaker) probeNow() {
 	}
 }
 
-// verdict is what the end of a call says about the backend.
+// verdict is what a call's result says about the backend.
 type verdict int
 
 const (
@@ -344,10 +344,10 @@ const (
 	backendFails
 )
 
-// verdictOf judges the end of a call that the context bounded. Whatever is an
-// answer speaks for the backend, except one that no Cinder gives, a failure of
-// its own, and a refusal of the credentials: a backend that nobody can log in
-// to is of no use, and going on with it can lock the account.
+// verdictOf judges the result of a call that the context bounded. Any answer
+// counts for the backend, except an internal failure, an answer that Cinder
+// never gives, and rejected credentials: a backend is useless without a login,
+// and further logins can lock the account.
 func verdictOf(ctx context.Context, err error) verdict {
 	if err == nil {
 		return backendAnswers
@@ -357,7 +357,7 @@ func verdictOf(ctx context.Context, err error) verdict {
 	case !errors.As(err, &failed), failed.Unsent, failed.Kind == cinder.KindFenced, errors.Is(failed, context.Canceled):
 		return saysNothing
 	case errors.Is(failed, context.DeadlineExceeded) && ctx.Err() != nil:
-		// The caller's time was up, not the request's.
+		// The caller's time ran out, not the request's.
 		return saysNothing
 	}
 	switch failed.Kind {

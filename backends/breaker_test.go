@@ -20,16 +20,16 @@ import (
 )
 
 var (
-	errDown     = &cinder.Error{Backend: "gold", Operation: "volume.list", Kind: cinder.KindUnavailable, Status: 503, RequestID: "req-1", Message: "Cinder answered service unavailable", EffectUnknown: true}
-	errGone     = &cinder.Error{Backend: "gold", Operation: "volume.get", Kind: cinder.KindNotFound, Status: 404, Message: "Volume v1 could not be found"}
-	errUnsent   = &cinder.Error{Backend: "gold", Operation: "volume.list", Kind: cinder.KindUnavailable, Message: "the request was canceled", Unsent: true, Cause: context.Canceled}
-	errRefused  = &cinder.Error{Backend: "gold", Operation: "auth.login", Kind: cinder.KindUnauthorized, Status: 401, Message: "the credentials were refused"}
-	heldBy503   = "backend gold: requests are held back until it answers again; the last failure: volume.list: Cinder answered service unavailable (HTTP 503)"
-	heldByLogin = "backend gold: requests are held back until it answers again; the last failure: auth.login: the credentials were refused (HTTP 401)"
+	errDown         = &cinder.Error{Backend: "gold", Operation: "volume.list", Kind: cinder.KindUnavailable, Status: 503, RequestID: "req-1", Message: "Cinder answered service unavailable", EffectUnknown: true}
+	errGone         = &cinder.Error{Backend: "gold", Operation: "volume.get", Kind: cinder.KindNotFound, Status: 404, Message: "Volume v1 could not be found"}
+	errUnsent       = &cinder.Error{Backend: "gold", Operation: "volume.list", Kind: cinder.KindUnavailable, Message: "the request was canceled", Unsent: true, Cause: context.Canceled}
+	errRefused      = &cinder.Error{Backend: "gold", Operation: "auth.login", Kind: cinder.KindUnauthorized, Status: 401, Message: "the credentials were rejected"}
+	rejectedBy503   = "backend gold: requests are rejected until it answers again; the last failure: volume.list: Cinder answered service unavailable (HTTP 503)"
+	rejectedByLogin = "backend gold: requests are rejected until it answers again; the last failure: auth.login: the credentials were rejected (HTTP 401)"
 )
 
-// backendModel plays a backend and checks the breaker in front of it against
-// the rules, in a time that passes only when it is told to.
+// backendModel simulates a backend and checks the breaker in front of it
+// against the rules, in a bubble with simulated time.
 type backendModel struct {
 	*rapid.T
 	breaker *breaker
@@ -44,10 +44,10 @@ type backendModel struct {
 	period, epoch int
 	coolDown      time.Duration
 	closedAt      time.Time
-	due           time.Time // when the next probe begins at the latest
+	due           time.Time // the latest time for the next probe
 	outages       int
 	woken         bool
-	// what was seen
+	// what was observed
 	probing  int
 	probes   int
 	answer   error
@@ -66,7 +66,7 @@ func (m *backendModel) complain(format string, arguments ...any) {
 	m.wrong = append(m.wrong, fmt.Sprintf(format, arguments...))
 }
 
-// probe is a request of the breaker's own.
+// probe is a request of the breaker.
 func (m *backendModel) probe(ctx context.Context) error {
 	m.mu.Lock()
 	now := time.Now()
@@ -162,29 +162,29 @@ func (m *backendModel) check() {
 		m.Fatalf("the gauge is %v while open is %v", up, m.isOpen)
 	}
 	if n := testutil.ToFloat64(m.metrics.outages.WithLabelValues("gold")); int(n) != m.outages {
-		m.Fatalf("%v outages are counted, want %d", n, m.outages)
+		m.Fatalf("counted %v outages, want %d", n, m.outages)
 	}
 	if !slices.Equal(m.told, m.wantTold) {
-		m.Fatalf("told %v, want %v", m.told, m.wantTold)
+		m.Fatalf("announced %v, want %v", m.told, m.wantTold)
 	}
 	if running := m.breaker.running; running != m.isOpen {
 		m.Fatalf("the goroutine exists: %v while open is %v", running, m.isOpen)
 	}
 }
 
-// inBubble is a test whose time stands still but for sleeping; rapid would ask
-// a *testing.T for its deadline, which a bubble has not.
+// inBubble runs a test in a synctest bubble. rapid would call Deadline on a
+// *testing.T, which fails in a bubble.
 type inBubble struct{ testing.TB }
 
 // TestBreakerKeepsItsRules lets random calls end in random ways, in random
-// order, while probes are answered, refused or hang.
+// order, while probes succeed, fail or hang.
 func TestBreakerKeepsItsRules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		opened := 0
 		rapid.Check(inBubble{t}, func(rt *rapid.T) {
-			hold, end := context.WithCancel(context.Background())
+			term, end := context.WithCancel(context.Background())
 			m := &backendModel{T: rt, metrics: testMetrics(), end: end, answer: errDown, coolDown: time.Second}
-			m.breaker = newBreaker(breakerOptions{backend: "gold", hold: hold, probe: m.probe, logger: discard(), metrics: m.metrics,
+			m.breaker = newBreaker(breakerOptions{backend: "gold", term: term, probe: m.probe, logger: discard(), metrics: m.metrics,
 				changed: func(err error) {
 					m.mu.Lock()
 					defer m.mu.Unlock()
@@ -229,7 +229,8 @@ func TestBreakerKeepsItsRules(t *testing.T) {
 					m.mu.Lock()
 					m.woken = m.isOpen
 					if m.isOpen {
-						// Else it would go on hanging at the same instant.
+						// Otherwise it would continue to hang at the same
+						// instant.
 						m.hangs = false
 					}
 					m.mu.Unlock()
@@ -246,12 +247,12 @@ func TestBreakerKeepsItsRules(t *testing.T) {
 			})
 		})
 		if opened == 0 {
-			t.Error("no breaker has opened in any run")
+			t.Error("no breaker opened in any run")
 		}
 	})
 }
 
-// healthOf gives a Cinder out, or fails as it is told.
+// healthOf provides a Cinder, or fails on demand.
 type healthOf struct {
 	memory Cinder
 
@@ -272,7 +273,7 @@ func (h *healthOf) asked() int {
 	return h.calls
 }
 
-// client fails as a login does.
+// client fails like a login.
 func (h *healthOf) client(context.Context) (Cinder, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -285,7 +286,7 @@ func (h *healthOf) client(context.Context) (Cinder, error) {
 
 func (h *healthOf) forget(Cinder) {}
 
-// watched is a lifecycle in a term, and what was said about its health.
+// watched is a lifecycle in a term, with the announcements of its health.
 type watched struct {
 	*Lifecycle
 	metrics *Metrics
@@ -303,14 +304,14 @@ func (w *watched) news() []string {
 
 func newWatched(t *testing.T, source clients, change ...func(*LifecycleOptions)) *watched {
 	t.Helper()
-	hold, end := context.WithCancel(context.Background())
+	term, end := context.WithCancel(context.Background())
 	t.Cleanup(end)
 	w := &watched{metrics: testMetrics(), end: end}
 	start := time.Now()
-	options := LifecycleOptions{Config: Config{Name: "gold"}, Cluster: "cluster-1", Fence: func() error { return nil }, Hold: hold,
+	options := LifecycleOptions{Config: Config{Name: "gold"}, Cluster: "cluster-1", Fence: func() error { return nil }, Hold: term,
 		Logger: discard(), Metrics: w.metrics, Poll: time.Millisecond,
 		HealthChanged: func(err error) {
-			// Under no lock: all of these take some.
+			// Called under no lock: all of these need one.
 			_ = w.Health()
 			w.Configure(w.options.Config)
 			_ = w.Untouched(claimStamp(1))
@@ -336,11 +337,11 @@ func TestLoginsThatFailOpenTheBreaker(t *testing.T) {
 			equal(t, w.Health(), nil)
 			_, err := w.HasVolume(t.Context(), "volume-1")
 			equal(t, authtest.ErrorText(err), "backend gold: auth.login: Cinder answered service unavailable (HTTP 503, req-1)")
-			// Whatever became of the login, the call was not made.
+			// Whatever happened to the login, the call was not made.
 			equal(t, effectUnknown(err), false)
 			equal(t, source.asked(), i+1)
 		}
-		const want = "backend gold: requests are held back until it answers again; the last failure: auth.login: Cinder answered service unavailable (HTTP 503)"
+		const want = "backend gold: requests are rejected until it answers again; the last failure: auth.login: Cinder answered service unavailable (HTTP 503)"
 		for range 100 {
 			_, err := w.Connect(t.Context(), claimSpec(1))
 			equal(t, authtest.ErrorText(err), want)
@@ -353,8 +354,8 @@ func TestLoginsThatFailOpenTheBreaker(t *testing.T) {
 	})
 }
 
-// TestOutageFromBeginningToEnd: pauses grow while probes fail, the backend is
-// asked by nobody else, and all is told in order.
+// TestOutageFromBeginningToEnd: pauses grow while probes fail, the backend gets
+// no other requests, and everything is announced in order.
 func TestOutageFromBeginningToEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := &healthOf{memory: newMemoryCinder(), err: errDown}
@@ -362,7 +363,7 @@ func TestOutageFromBeginningToEnd(t *testing.T) {
 		defer w.end()
 		fail(t, w, 5)
 		synctest.Wait()
-		equal(t, w.news(), []string{"0s " + heldBy503})
+		equal(t, w.news(), []string{"0s " + rejectedBy503})
 		time.Sleep(60 * time.Second)
 		// 1 + 2 + 4 + 8 + 15 + 15 + 15 seconds, each up to a fifth less.
 		if probes := source.asked() - 5; probes < 7 || probes > 8 {
@@ -370,7 +371,7 @@ func TestOutageFromBeginningToEnd(t *testing.T) {
 		}
 		source.set(errRefused)
 		time.Sleep(15 * time.Second)
-		equal(t, authtest.ErrorText(w.Health()), heldByLogin)
+		equal(t, authtest.ErrorText(w.Health()), rejectedByLogin)
 		source.set(nil)
 		time.Sleep(30 * time.Second)
 		equal(t, w.Health(), nil)
@@ -380,11 +381,11 @@ func TestOutageFromBeginningToEnd(t *testing.T) {
 		equal(t, len(said), 2)
 		equal(t, said[1][len(said[1])-5:], "<nil>")
 		equal(t, testutil.ToFloat64(w.metrics.outages.WithLabelValues("gold")), 1.0)
-		time.Sleep(time.Minute) // until nobody waits for volumes any more
+		time.Sleep(time.Minute) // until all waits for volumes have ended
 	})
 }
 
-// fail makes calls that are expected to fail.
+// fail makes calls that must fail.
 func fail(t *testing.T, w *watched, calls int) {
 	t.Helper()
 	for range calls {
@@ -394,9 +395,9 @@ func fail(t *testing.T, w *watched, calls int) {
 	}
 }
 
-// TestMendedBackendIsProbedAtOnce would fail if somebody had to wait for the
-// pause to end.
-func TestMendedBackendIsProbedAtOnce(t *testing.T) {
+// TestFixedBackendIsProbedAtOnce would fail if callers had to wait for the end
+// of the pause.
+func TestFixedBackendIsProbedAtOnce(t *testing.T) {
 	for name, mend := range map[string]func(w *watched){
 		"credentials": func(w *watched) { w.ProbeNow() },
 		"limits":      func(w *watched) { w.Configure(Config{Limits: cinder.Limits{Concurrency: 3}}) },
@@ -408,7 +409,7 @@ func TestMendedBackendIsProbedAtOnce(t *testing.T) {
 				w := newWatched(t, source)
 				defer w.end()
 				fail(t, w, 5)
-				time.Sleep(time.Minute) // the pauses are long by now
+				time.Sleep(time.Minute) // now the pauses are long
 				source.set(nil)
 				before := time.Now()
 				mend(w)
@@ -420,8 +421,8 @@ func TestMendedBackendIsProbedAtOnce(t *testing.T) {
 	}
 }
 
-// TestProbeThatHangsIsGivenUpForAMendedOne: what it hangs on was mended.
-func TestProbeThatHangsIsGivenUpForAMendedOne(t *testing.T) {
+// TestHangingProbeEndsWhenTheBackendIsFixed: the cause of the hang is fixed.
+func TestHangingProbeEndsWhenTheBackendIsFixed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := newMemoryCinder()
 		memory.fault = func(string, string) mishap { return refused }
@@ -436,19 +437,19 @@ func TestProbeThatHangsIsGivenUpForAMendedOne(t *testing.T) {
 		memory.fault = nil
 		memory.mu.Unlock()
 		synctest.Wait()
-		equal(t, authtest.ErrorText(w.Health()), heldBack(t, "volume.get: Cinder answered service unavailable (HTTP 503)"))
+		equal(t, authtest.ErrorText(w.Health()), rejectedBy(t, "volume.get: Cinder answered service unavailable (HTTP 503)"))
 		w.ProbeNow()
 		synctest.Wait()
 		equal(t, w.Health(), nil)
 	})
 }
 
-func heldBack(t *testing.T, last string) string {
+func rejectedBy(t *testing.T, last string) string {
 	t.Helper()
-	return "backend gold: requests are held back until it answers again; the last failure: " + last
+	return "backend gold: requests are rejected until it answers again; the last failure: " + last
 }
 
-// hangingClients lets a look-up hang until its context ends.
+// hangingClients makes a look-up hang until its context ends.
 type hangingClients struct {
 	memory Cinder
 	hangs  atomic.Bool
@@ -464,8 +465,8 @@ func (h *hangingClients) client(ctx context.Context) (Cinder, error) {
 
 func (h *hangingClients) forget(Cinder) {}
 
-// TestBackendThatOnlyReadsDoesNotFlap: its probes are always answered, and its
-// changes never. The pauses grow all the same.
+// TestBackendThatOnlyReadsDoesNotFlap: its probes always succeed, and its
+// changes never do. The pauses grow all the same.
 func TestBackendThatOnlyReadsDoesNotFlap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := newMemoryCinder()
@@ -495,7 +496,7 @@ func TestBackendThatOnlyReadsDoesNotFlap(t *testing.T) {
 		for i, most := range []time.Duration{1, 2, 4, 8, 15, 15} {
 			most *= time.Second
 			if got := outages[i]; got < most*8/10 || got > most+10*time.Millisecond {
-				t.Errorf("outage %d lasts %s, want up to %s", i, got, most)
+				t.Errorf("outage %d lasted %s, want up to %s", i, got, most)
 			}
 		}
 		time.Sleep(30 * time.Second)
@@ -507,13 +508,13 @@ func TestBackendThatOnlyReadsDoesNotFlap(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		if got := time.Since(began); got > time.Second+10*time.Millisecond {
-			t.Errorf("after half a minute without trouble an outage lasts %s", got)
+			t.Errorf("after half a minute without failures an outage lasted %s", got)
 		}
 	})
 }
 
-// TestAnswersKeepTheBreakerClosed: what is an answer, whatever it says, and what was
-// never asked keep the breaker closed.
+// TestAnswersKeepTheBreakerClosed: any answer keeps the breaker closed, and so
+// does a request that was never sent.
 func TestAnswersKeepTheBreakerClosed(t *testing.T) {
 	memory := newMemoryCinder()
 	calls := 0
@@ -539,12 +540,12 @@ func TestRefusedCredentialsOpenTheBreaker(t *testing.T) {
 		w := newWatched(t, &memoryClients{memory: memory}, func(o *LifecycleOptions) { o.FailuresToOpen = 2 })
 		defer w.end()
 		fail(t, w, 2)
-		equal(t, authtest.ErrorText(w.Health()), heldBack(t, "volume.get: the credentials were refused (HTTP 401)"))
+		equal(t, authtest.ErrorText(w.Health()), rejectedBy(t, "volume.get: the credentials were rejected (HTTP 401)"))
 	})
 }
 
-// TestRefusedCredentialsAreTriedRarely counts the logins that could lock an
-// account.
+// TestRefusedCredentialsAreTriedRarely counts the logins, since too many could
+// lock an account.
 func TestRefusedCredentialsAreTriedRarely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := &healthOf{memory: newMemoryCinder(), err: errRefused}
@@ -564,8 +565,8 @@ func TestRefusedCredentialsAreTriedRarely(t *testing.T) {
 	})
 }
 
-// TestReasonOfAFailedVolumeTellsNothing: asking for it keeps its failures to
-// itself, and would else make every second failure look like a success.
+// TestReasonOfAFailedVolumeTellsNothing: a request for it hides its failures,
+// and would otherwise make every second failure look like a success.
 func TestReasonOfAFailedVolumeTellsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := newMemoryCinder()
@@ -584,8 +585,8 @@ func TestReasonOfAFailedVolumeTellsNothing(t *testing.T) {
 	})
 }
 
-// TestTermEndsAnOutage: no goroutine is left, which the bubble of the test would
-// tell, nothing is said any more, and the gauge is gone.
+// TestTermEndsAnOutage: no goroutine is left, which the bubble would detect,
+// nothing more is announced, and the gauge is gone.
 func TestTermEndsAnOutage(t *testing.T) {
 	for name, hang := range map[string]bool{"in a pause": false, "in a probe": true} {
 		t.Run(name, func(t *testing.T) {
@@ -620,9 +621,9 @@ func TestNoOutageBeginsAfterTheTerm(t *testing.T) {
 	})
 }
 
-// TestWaitsEndWhileRequestsAreHeldBack: those who wait for volumes are told
-// after as many rounds as ever, and no round costs a request.
-func TestWaitsEndWhileRequestsAreHeldBack(t *testing.T) {
+// TestWaitsEndWhileRequestsAreRejected: waits for volumes fail after the usual
+// number of rounds, and no round costs a request.
+func TestWaitsEndWhileRequestsAreRejected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := newMemoryCinder()
 		memory.looks = math.MaxInt
@@ -639,9 +640,9 @@ func TestWaitsEndWhileRequestsAreHeldBack(t *testing.T) {
 		memory.mu.Unlock()
 		fail(t, w, 5)
 		memory.forgetLog()
-		equal(t, authtest.ErrorText(<-result), heldBack(t, "volume.get: Cinder answered service unavailable (HTTP 503)"))
+		equal(t, authtest.ErrorText(<-result), rejectedBy(t, "volume.get: Cinder answered service unavailable (HTTP 503)"))
 		if n := len(memory.log); n > 1 { // a probe
-			t.Errorf("%d requests while they are held back", n)
+			t.Errorf("%d requests during the outage", n)
 		}
 		memory.mu.Lock()
 		memory.fault = nil
@@ -651,31 +652,31 @@ func TestWaitsEndWhileRequestsAreHeldBack(t *testing.T) {
 	})
 }
 
-// TestStragglersOfAnOutageDoNotCount: requests that left before it fail, or
-// succeed, long after it has ended.
+// TestStragglersOfAnOutageDoNotCount: requests that left before it fail or
+// succeed long after its end.
 func TestStragglersOfAnOutageDoNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hold, end := context.WithCancel(t.Context())
+		term, end := context.WithCancel(t.Context())
 		defer end()
-		b := newBreaker(breakerOptions{backend: "gold", hold: hold, probe: func(context.Context) error { return nil }, logger: discard(), metrics: testMetrics()})
+		b := newBreaker(breakerOptions{backend: "gold", term: term, probe: func(context.Context) error { return nil }, logger: discard(), metrics: testMetrics()})
 		call := func(err error) {
 			t.Helper()
-			a, held := b.begin(0)
-			equal(t, held, nil)
+			a, rejected := b.begin(0)
+			equal(t, rejected, nil)
 			a.end(t.Context(), err)
 		}
 		var stragglers []*attempt
 		for range 10 {
-			a, held := b.begin(0)
-			equal(t, held, nil)
+			a, rejected := b.begin(0)
+			equal(t, rejected, nil)
 			stragglers = append(stragglers, a)
 		}
 		for range 5 {
 			call(errDown)
 		}
-		equal(t, authtest.ErrorText(b.health()), heldBy503)
+		equal(t, authtest.ErrorText(b.health()), rejectedBy503)
 		stragglers[0].end(t.Context(), nil) // does not close it
-		equal(t, authtest.ErrorText(b.health()), heldBy503)
+		equal(t, authtest.ErrorText(b.health()), rejectedBy503)
 		time.Sleep(time.Second)
 		synctest.Wait()
 		equal(t, b.health(), nil)
@@ -687,32 +688,32 @@ func TestStragglersOfAnOutageDoNotCount(t *testing.T) {
 			call(errDown)
 		}
 		stragglers[7].end(t.Context(), nil)
-		// One whose turn has come since then is no straggler.
-		_, held := stragglers[8].admit()
-		equal(t, held, nil)
+		// A request whose turn came after that is not a straggler.
+		_, rejected := stragglers[8].admit()
+		equal(t, rejected, nil)
 		stragglers[8].end(t.Context(), errDown)
-		equal(t, authtest.ErrorText(b.health()), heldBy503)
+		equal(t, authtest.ErrorText(b.health()), rejectedBy503)
 	})
 }
 
-// TestWakeUpIsForOneOutage: one that was mended while it was probed anyway
-// leaves none behind for the next.
+// TestWakeUpIsForOneOutage: a wake-up for an outage that a probe ends anyway
+// does not remain for the next outage.
 func TestWakeUpIsForOneOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hold, end := context.WithCancel(t.Context())
+		term, end := context.WithCancel(t.Context())
 		defer end()
 		var b *breaker
 		var probed []time.Duration
 		start := time.Now()
-		b = newBreaker(breakerOptions{backend: "gold", hold: hold, logger: discard(), metrics: testMetrics(), probe: func(context.Context) error {
+		b = newBreaker(breakerOptions{backend: "gold", term: term, logger: discard(), metrics: testMetrics(), probe: func(context.Context) error {
 			probed = append(probed, time.Since(start))
 			b.probeNow()
 			return nil
 		}})
 		for range 2 {
 			for range 5 {
-				a, held := b.begin(0)
-				equal(t, held, nil)
+				a, rejected := b.begin(0)
+				equal(t, rejected, nil)
 				a.end(t.Context(), errDown)
 			}
 			time.Sleep(10 * time.Second)
@@ -721,7 +722,7 @@ func TestWakeUpIsForOneOutage(t *testing.T) {
 		}
 		equal(t, len(probed), 2)
 		if probed[1] < 11*time.Second {
-			t.Errorf("the second outage is probed %s after it began", probed[1]-10*time.Second)
+			t.Errorf("the second outage was probed %s after its beginning", probed[1]-10*time.Second)
 		}
 	})
 }

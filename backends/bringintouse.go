@@ -9,10 +9,10 @@ import (
 )
 
 // Complete takes the last step, to in-use. The caller has seen the
-// PersistentVolume in the API server. A volume that this term connected costs
-// one request; one that an earlier term connected is looked up in the listing
-// that serves them all. One that does not exist is a failure of KindNotFound, or
-// of KindElsewhere where that proves nothing.
+// PersistentVolume in the API server. A volume connected in this term costs one
+// request; one connected in an earlier term is looked up in the listing that
+// serves all of these. For a volume that does not exist, the error is of
+// KindNotFound, or of KindElsewhere if its absence here proves nothing.
 func (l *Lifecycle) Complete(ctx context.Context, target Target, readOnly bool) error {
 	release, err := l.locks.Acquire(ctx, target.key())
 	if err != nil {
@@ -33,9 +33,9 @@ func (l *Lifecycle) Complete(ctx context.Context, target Target, readOnly bool) 
 	return nil
 }
 
-// Mark writes on a volume that it was recorded, without bringing it into use:
-// its PersistentVolume is gone again. Nobody then takes it for one that was
-// never handed to anybody.
+// Mark marks a volume as recorded without bringing it into use, since its
+// PersistentVolume is gone again. After that, no check takes it for a volume
+// that was never recorded.
 func (l *Lifecycle) Mark(ctx context.Context, target Target) error {
 	release, err := l.locks.Acquire(ctx, target.key())
 	if err != nil {
@@ -83,14 +83,14 @@ func (e *endpoint) attach(ctx context.Context, target Target, readOnly bool) err
 				return nil
 			}
 		default:
-			failed = e.failure(cinder.KindConflict, "volume %s is %s where attaching was expected", v.ID, v.Status)
+			failed = e.failure(cinder.KindConflict, "volume %s is %s, expected attaching", v.ID, v.Status)
 		}
 		if looked {
 			return failed
 		}
-		// Either what was known is out of date, or the answer was lost after
-		// the effect. Repeating os-attach would not tell: Cinder answers a
-		// project's member with 500 when the host is attached already.
+		// Either the known state is outdated, or the answer was lost after the
+		// effect. Repeating os-attach would not distinguish them: Cinder
+		// answers a project's member with 500 if the host is already attached.
 		e.known.see(target.VolumeID, cinder.Volume{})
 		if v, err = e.get(ctx, target.VolumeID); err != nil {
 			return errors.Join(failed, err)
@@ -112,7 +112,7 @@ func (e *endpoint) bringIntoUse(ctx context.Context, v cinder.Volume, target Tar
 	})
 }
 
-// lastSeen returns the newest picture of a volume that is at hand, or looks.
+// lastSeen returns the last known state of a volume, or reads it.
 func (e *endpoint) lastSeen(ctx context.Context, target Target) (cinder.Volume, error) {
 	v, ok := e.known.picture(target.VolumeID)
 	if ok && v.ID != "" {

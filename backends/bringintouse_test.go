@@ -24,7 +24,7 @@ func TestCompleteFromEveryState(t *testing.T) {
 		"answer lost, member":  {volume: mine(1, cinder.StatusAttaching), member: true, faults: map[string][]mishap{"volume.os-attach": {lost}}, want: []string{"volume.os-attach volume-1"}},
 		"refused":              {volume: mine(1, cinder.StatusAttaching), faults: map[string][]mishap{"volume.os-attach": {refused}}, want: []string{"volume.os-attach volume-1"}, wantErr: "backend gold: volume.os-attach: Cinder answered service unavailable (HTTP 503)", kind: cinder.KindUnavailable},
 		"refused, and no look": {volume: mine(1, cinder.StatusAttaching), faults: map[string][]mishap{"volume.os-attach": {refused}, "volume.get": {unsent}}, want: []string{"volume.os-attach volume-1"}, wantErr: "backend gold: volume.os-attach: Cinder answered service unavailable (HTTP 503)\nbackend gold: volume.get: no connection to cinder: connection refused", kind: cinder.KindUnavailable},
-		"available":            {volume: mine(1, cinder.StatusAvailable), wantErr: "backend gold: volume volume-1 is available where attaching was expected", kind: cinder.KindConflict},
+		"available":            {volume: mine(1, cinder.StatusAvailable), wantErr: "backend gold: volume volume-1 is available, expected attaching", kind: cinder.KindConflict},
 		"not ours":             {volume: noStamp, wantErr: `backend gold: volume volume-1 is stamped with nothing, expected cluster "cluster-1", PersistentVolume "pvc-uid-1", claim UID "uid-1"; it is not touched`, kind: KindNotOurs},
 		"in use elsewhere":     {volume: attachedTo(mine(1, cinder.StatusInUse), cinder.Attachment{ID: "a", Host: "node7"}), wantErr: "backend gold: volume volume-1 is attached elsewhere (node7); detach it there first", kind: KindInUse},
 	}
@@ -74,7 +74,7 @@ func TestCompleteFromEveryState(t *testing.T) {
 	})
 }
 
-// sequence gives each operation its mishaps one after the other.
+// sequence gives each operation its mishaps in order.
 func sequence(faults map[string][]mishap) func(operation, id string) mishap {
 	return func(operation, _ string) mishap {
 		if len(faults[operation]) == 0 {
@@ -126,9 +126,9 @@ func TestHoldsOfASilentBackendIsUnknown(t *testing.T) {
 	equal(t, len(memory.changes()), 0)
 }
 
-// TestPictureOutOfDateIsLookedAtAnew: the listing showed the volume before it
-// was reserved.
-func TestPictureOutOfDateIsLookedAtAnew(t *testing.T) {
+// TestOutdatedPictureIsRefreshed: the listing showed the volume before it was
+// reserved.
+func TestOutdatedPictureIsRefreshed(t *testing.T) {
 	memory := newMemoryCinder()
 	id := memory.add(mine(1, cinder.StatusAvailable))
 	l := memory.term(t)

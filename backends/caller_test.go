@@ -14,8 +14,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 )
 
-// TestCallerOfEveryRequest: changes and single reads are on the tenant's
-// behalf; logins and listings, which serve all, on nobody's.
+// TestCallerOfEveryRequest: changes and single reads count for the tenant;
+// logins and listings, which serve all tenants, have no caller.
 func TestCallerOfEveryRequest(t *testing.T) {
 	seen := map[string]map[string]bool{}
 	var mu sync.Mutex
@@ -43,22 +43,22 @@ func TestCallerOfEveryRequest(t *testing.T) {
 			want = nobodys
 		}
 		if operation == "volume.get" {
-			// The watcher asks for single volumes too.
+			// The watcher also reads single volumes.
 			want = map[string]bool{"team-a true": true, " false": true}
 		}
 		if fmt.Sprint(callers) != fmt.Sprint(want) {
-			t.Errorf("%s is asked on behalf of %v, want %v", operation, callers, want)
+			t.Errorf("%s has the callers %v, want %v", operation, callers, want)
 		}
 	}
 	for _, operation := range []string{"volume.create", "volume.os-reserve", "volume.os-initialize_connection", "volume.os-attach", "volume.delete", "volume.list", "volume.get"} {
 		if seen[operation] == nil {
-			t.Errorf("%s was not asked", operation)
+			t.Errorf("%s was not requested", operation)
 		}
 	}
 }
 
-// TestLoginIsOnNobodysBehalf: whoever came first must not pay for all.
-func TestLoginIsOnNobodysBehalf(t *testing.T) {
+// TestLoginHasNoCaller: the first caller must not pay for all.
+func TestLoginHasNoCaller(t *testing.T) {
 	cloud := cindertest.NewCloud(t)
 	pool := NewPool(PoolOptions{Sources: cloud.Clouds(cindertest.PasswordCloud), Metrics: testMetrics()})
 	spent := rate.NewLimiter(rate.Every(time.Hour), 1)
@@ -69,7 +69,7 @@ func TestLoginIsOnNobodysBehalf(t *testing.T) {
 		t.Fatal(err)
 	}
 	cloud.Revoke()
-	// Nor is a renewal; the listing itself has no caller.
+	// A renewal has none either; the listing itself has no caller.
 	if err := client.ListVolumes(t.Context(), cinder.VolumeQuery{}, func([]cinder.Volume) bool { return true }); err != nil {
 		t.Error(err)
 	}

@@ -7,15 +7,15 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// Config is all that the package needs to know of one backend. It is made from
-// the policy by the caller; the two packages do not import each other.
+// Config is all that the package needs to know of one backend. The caller
+// derives it from the policy; the two packages do not import each other.
 type Config struct {
 	// Name is unique in the policy and appears in metrics, events and errors.
 	Name string
 	Auth auth.Source
-	// Region and Interface select an endpoint of the service catalog;
-	// empty means the only region and the public interface. Values found
-	// with the credentials (region_name, interface) serve as defaults.
+	// Region and Interface select an endpoint of the service catalog; empty
+	// means the only region and the public interface. Values found with the
+	// credentials (region_name, interface) are the defaults.
 	Region    string
 	Interface string
 
@@ -26,7 +26,7 @@ type Config struct {
 	Timeouts  Timeouts
 }
 
-// Timeouts bound the waiting for one backend. Zero values mean the package's
+// Timeouts bound the waits for one backend. Zero values mean the package's
 // defaults.
 type Timeouts struct {
 	Create  time.Duration // create accepted → available
@@ -34,9 +34,9 @@ type Timeouts struct {
 	Request time.Duration // one HTTP exchange
 }
 
-// Defaults for what a Config leaves open. A request may take as long as
-// Cinder's own call to its volume service (rpc_response_timeout, 60 s), since
-// os-initialize_connection waits for the array.
+// Defaults for the fields that a Config leaves empty. A request may take as
+// long as Cinder's own call to its volume service (rpc_response_timeout, 60 s),
+// since os-initialize_connection waits for the array.
 const (
 	DefaultConcurrency    = 16
 	DefaultCreateTimeout  = 5 * time.Minute
@@ -44,7 +44,7 @@ const (
 	DefaultRequestTimeout = 75 * time.Second
 )
 
-// credentials is what matters to them.
+// credentials is the part of the configuration that matters to credentials.
 func (c Config) credentials() auth.Config {
 	return auth.Config{Source: c.Auth, Region: c.Region, Interface: c.Interface}
 }
@@ -65,9 +65,10 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Expect is as much of a backend's place as its configuration and credentials
-// tell without a request: all for noauth, and for Keystone the project where the
-// credentials name it by its id. What cannot be read tells nothing.
+// Expect is a backend's place as far as its configuration and credentials
+// determine it without a request: completely for noauth, and for Keystone the
+// project if the credentials contain its ID. From unreadable credentials it
+// derives nothing.
 func Expect(sources auth.Sources, config Config) cinder.Place {
 	found, err := sources.Resolve(config.credentials())
 	switch {

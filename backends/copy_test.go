@@ -8,8 +8,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// restored is a volume that somebody restored from a backup of a claim's
-// volume, an hour after that was made.
+// restored is a volume that a user restored from a backup of a claim's volume,
+// an hour after that was made.
 func restored(n int) cinder.Volume {
 	made := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	v := mine(n, cinder.StatusAvailable)
@@ -26,7 +26,7 @@ func TestRestoredBackupOutlivesTheVolumeThatItCopies(t *testing.T) {
 		t.Fatal(err)
 	}
 	rescued := memory.add(restored(1))
-	// Another claim's waiting shows it as a second volume of the first.
+	// Another claim's wait shows it as a duplicate of the first.
 	if _, err := l.Connect(t.Context(), claimSpec(2)); err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func TestRestoredBackupOutlivesTheVolumeThatItCopies(t *testing.T) {
 		t.Error("a restored backup was removed with the volume that it copies")
 	}
 	if _, ok := left[connected.Volume.ID]; ok {
-		t.Error("the claim's own volume is still there")
+		t.Error("the claim's volume still exists")
 	}
 }
 
@@ -46,7 +46,7 @@ func TestRestoredBackupIsNotTakenForALeftover(t *testing.T) {
 	memory := newMemoryCinder()
 	memory.add(restored(1))
 	err := memory.term(t).Abandon(t.Context(), claimStamp(1), testConnector, nil)
-	equal(t, authtest.ErrorText(err), `backend gold: volume volume-1 (available) carries the stamp of claim UID "uid-1" but is younger than that claim's volume: it looks like a restored backup, and is not removed`)
+	equal(t, authtest.ErrorText(err), `backend gold: volume volume-1 (available) carries the stamp of claim UID "uid-1" but is younger than that claim's volume: it looks like a restored backup and is not removed`)
 	equal(t, memory.changes(), []string(nil))
 }
 
@@ -60,7 +60,7 @@ func TestRestoredBackupIsNoRivalOfAPendingClaimsVolume(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, ok := memory.snapshot()[rescued]; !ok {
-		t.Error("a restored backup was removed as a second volume")
+		t.Error("a restored backup was removed as a duplicate")
 	}
 }
 
@@ -81,6 +81,6 @@ func TestVolumeIsACopyOnlyIfItIsMuchYoungerThanItsRequest(t *testing.T) {
 			equal(t, IsCopy(cinder.Volume{CreatedAt: c.created, Metadata: map[string]string{stampRequested: at.Format(time.RFC3339)}}), c.copy)
 		})
 	}
-	// A volume of an earlier release does not tell when it was asked for.
+	// A volume of an earlier release has no record of its request.
 	equal(t, IsCopy(cinder.Volume{CreatedAt: at, Metadata: claimStamp(1).Metadata(nil)}), false)
 }

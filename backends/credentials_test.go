@@ -16,14 +16,14 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 )
 
-// goodCredentials is what the two gauges say.
+// goodCredentials are the values of the two gauges.
 func goodCredentials(metrics *Metrics) (good bool, at time.Time) {
 	seconds := testutil.ToFloat64(metrics.credentialsReadAt.WithLabelValues("gold"))
 	return testutil.ToFloat64(metrics.credentialsGood.WithLabelValues("gold")) == 1, time.UnixMilli(int64(seconds * 1000))
 }
 
-// TestBrokenFileKeepsTheClient that is logged in, for as long as the
-// configuration is the same and nobody refuses its credentials.
+// TestBrokenFileKeepsTheClient: the logged-in client stays in use as long as
+// the configuration is the same and its credentials are accepted.
 func TestBrokenFileKeepsTheClient(t *testing.T) {
 	cloud := cindertest.NewCloud(t)
 	sources := cloud.Clouds(cindertest.PasswordCloud)
@@ -65,7 +65,7 @@ func TestBrokenFileKeepsTheClient(t *testing.T) {
 			good, again := goodCredentials(metrics)
 			equal(t, good, false)
 			equal(t, again, readAt)
-			// The configuration it was made for is not the one that is wanted.
+			// It was made for a different configuration.
 			other := gold
 			other.Region = "RegionTwo"
 			if _, err := pool.Client(t.Context(), other); !cinder.IsKind(err, cinder.KindConfig) {
@@ -75,7 +75,7 @@ func TestBrokenFileKeepsTheClient(t *testing.T) {
 			authtest.WriteFile(t, sources.CloudsFile, strings.ReplaceAll(whole, "s3cr3t", "n3w"))
 			client, err := pool.Client(t.Context(), gold)
 			if err != nil || client == before {
-				t.Errorf("after the file was mended: client %p and error %v", client, err)
+				t.Errorf("after the file was fixed: client %p and error %v", client, err)
 			}
 			good, _ = goodCredentials(metrics)
 			equal(t, good, true)
@@ -84,7 +84,8 @@ func TestBrokenFileKeepsTheClient(t *testing.T) {
 	}
 }
 
-// TestBrokenFileIsNotReadByEveryRequest: its age counts too.
+// TestBrokenFileIsNotReadByEveryRequest: the credentials' age counts for it
+// too.
 func TestBrokenFileIsNotReadByEveryRequest(t *testing.T) {
 	cloud := cindertest.NewCloud(t)
 	sources := cloud.Clouds(cindertest.PasswordCloud)
@@ -104,12 +105,12 @@ func TestBrokenFileIsNotReadByEveryRequest(t *testing.T) {
 		if client, err := pool.Client(t.Context(), gold); err != nil || client != before {
 			t.Errorf("client %p and error %v, want %p", client, err, before)
 		}
-		// Had it been looked at, the new one would be noticed.
+		// If the file had been read, the new credentials would be in use.
 		authtest.WriteFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(cindertest.PasswordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
 	}
 	age(2 * time.Hour)
 	if client, err := pool.Client(t.Context(), gold); err != nil || client == before {
-		t.Errorf("client %p and error %v, want another than %p", client, err, before)
+		t.Errorf("client %p and error %v, want a different one than %p", client, err, before)
 	}
 }
 
@@ -141,7 +142,7 @@ func TestCheckCredentials(t *testing.T) {
 	}
 	second := check()
 	if second == first {
-		t.Error("another password gives the same version")
+		t.Error("a different password gives the same version")
 	}
 	if client, err := pool.Client(t.Context(), gold); err != nil || client == before {
 		t.Errorf("after the check: client %p and error %v", client, err)
@@ -157,7 +158,7 @@ func TestCheckCredentials(t *testing.T) {
 	equal(t, authtest.ErrorText(err), `backend gold: `+sources.CloudsFile+` has no cloud "zinc"; it has "gold"`)
 }
 
-// TestChecksDoNotSpareFromEviction: they are no use of a client.
+// TestChecksDoNotSpareFromEviction: a check is not a use of a client.
 func TestChecksDoNotSpareFromEviction(t *testing.T) {
 	cloud := cindertest.NewCloud(t)
 	text := cindertest.PasswordCloud
@@ -182,8 +183,8 @@ func TestChecksDoNotSpareFromEviction(t *testing.T) {
 	equal(t, cloud.LoginCount(), 4)
 }
 
-// TestEveryFileIsWatched: whatever the credentials are made of changes their
-// version, and nothing else does.
+// TestEveryFileIsWatched: a change of any input of the credentials changes
+// their version, and nothing else does.
 func TestEveryFileIsWatched(t *testing.T) {
 	_, _, certificate, key := authtest.NewAuthority(t).Issue("client", false)
 	_, _, other, _ := authtest.NewAuthority(t).Issue("another", true)
@@ -243,7 +244,7 @@ func TestEveryFileIsWatched(t *testing.T) {
 	}
 }
 
-// TestEnvironmentIsReadEveryTime although it is no file.
+// TestEnvironmentIsReadEveryTime, although it is not a file.
 func TestEnvironmentIsReadEveryTime(t *testing.T) {
 	variables := map[string]string{"OS_AUTH_URL": "http://one/v3", "OS_USERNAME": "kube", "OS_USER_DOMAIN_NAME": "D", "OS_PASSWORD": "s3cr3t"}
 	pool := NewPool(PoolOptions{Sources: auth.Sources{Getenv: authtest.Environment(variables)}, Metrics: testMetrics()})

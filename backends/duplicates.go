@@ -7,10 +7,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// keepOne picks, of several volumes with one stamp, the volume that stays, and
-// removes the rest. A volume that a PersistentVolume may know comes first, then
-// one that is connected, then the eldest; of several that may be known none is
-// touched.
+// keepOne picks, of several volumes with one stamp, the volume to keep, and
+// removes the rest. A volume that a PersistentVolume may name wins, then one
+// that is connected, then the oldest. If PersistentVolumes may name several, it
+// touches none.
 func (e *endpoint) keepOne(ctx context.Context, found []cinder.Volume, stamp Stamp, connector cinder.Connector, permit Permit) (cinder.Volume, error) {
 	if len(found) == 1 {
 		return found[0], nil
@@ -36,11 +36,11 @@ func (e *endpoint) keepOne(ctx context.Context, found []cinder.Volume, stamp Sta
 		}
 	}
 	if len(present) == 0 && copies > 0 {
-		return cinder.Volume{}, e.failure(KindNotOurs, "%d volumes carry the stamp of claim UID %q, and all of them look like restored backups; they are not touched", copies, stamp.ClaimUID)
+		return cinder.Volume{}, e.failure(KindNotOurs, "%d volumes carry the stamp of claim UID %q, and all of them look like restored backups; none is removed", copies, stamp.ClaimUID)
 	}
 	if len(present) == 0 {
 		e.known.doubt(stamp.ClaimUID)
-		return cinder.Volume{}, e.failure(cinder.KindConflict, "the volumes of claim UID %q vanished while they were looked at; somebody else works on them", stamp.ClaimUID)
+		return cinder.Volume{}, e.failure(cinder.KindConflict, "the volumes of claim UID %q disappeared while they were being compared; another party is changing them", stamp.ClaimUID)
 	}
 	chosen := slices.MinFunc(present, func(a, b cinder.Volume) int {
 		if difference := rank(b) - rank(a); difference != 0 {
@@ -55,7 +55,7 @@ func (e *endpoint) keepOne(ctx context.Context, found []cinder.Volume, stamp Sta
 		if EverAttached(v) {
 			return cinder.Volume{}, e.failure(KindRecorded, "volumes %s and %s of one claim have both been attached; keep one and delete the other by hand", chosen.ID, v.ID)
 		}
-		e.logger.Warn("Removing a second volume of one claim", "volume", v.ID, "kept", chosen.ID, "status", v.Status)
+		e.logger.Warn("Removing a duplicate volume of one claim", "volume", v.ID, "kept", chosen.ID, "status", v.Status)
 		if err := e.removeUnrecorded(ctx, v.ID, stamp, connector, permit); err != nil {
 			return cinder.Volume{}, err
 		}
@@ -77,15 +77,15 @@ func rank(v cinder.Volume) int {
 	return 1
 }
 
-// forgetOne forgets a volume that is gone, and nothing of the claim's others.
+// forgetOne forgets a volume that is gone, but not the claim's others.
 func (e *endpoint) forgetOne(uid, id string) {
 	e.inventory.forget(id)
 	e.known.forgetVolume(uid, id)
 }
 
-// Duplicates lists the volumes that were seen beside the one that a
-// PersistentVolume of the claim names, and forgets them: they are the caller's
-// now, for RemoveUnrecorded. It costs no request.
+// Duplicates lists the duplicates of the volume that a PersistentVolume of the
+// claim names, and forgets them: the caller must now remove them with
+// RemoveUnrecorded. It costs no request.
 func (l *Lifecycle) Duplicates(claimUID, recorded string) []string {
 	e := l.current()
 	seconds := e.known.rivalsOf(claimUID, recorded)
@@ -95,7 +95,7 @@ func (l *Lifecycle) Duplicates(claimUID, recorded string) []string {
 	return seconds
 }
 
-// observe looks through a page of volumes that was read for another purpose
-// for second volumes of claims in flight. After a create request every claim
-// is looked up this way at no cost.
+// observe searches a page that was read for another purpose for duplicates of
+// claims in flight. So every claim is checked after its create request at no
+// cost.
 func (e *endpoint) observe(page []cinder.Volume) { e.known.noteRivals(page, e.inventory.cluster) }

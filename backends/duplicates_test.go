@@ -11,7 +11,7 @@ import (
 )
 
 // TestVolumeThatVanishedIsLookedUp: the volume that this term knows is gone,
-// but not by its doing. Another leader may have kept another one.
+// but not by its doing. Another leader may have kept a different one.
 func TestVolumeThatVanishedIsLookedUp(t *testing.T) {
 	for _, status := range []cinder.Status{cinder.StatusAttaching, cinder.StatusCreating} {
 		memory := newMemoryCinder()
@@ -20,7 +20,7 @@ func TestVolumeThatVanishedIsLookedUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		if status == cinder.StatusCreating {
-			// It vanishes while it is being created.
+			// It disappears while it is being created.
 			l = memory.term(t)
 			memory.mu.Lock()
 			clear(memory.volumes)
@@ -47,17 +47,17 @@ func TestVolumeThatVanishedIsLookedUp(t *testing.T) {
 		}
 		found := memory.stamped(claimStamp(1))
 		if len(found) != 1 || found[0].Status != cinder.StatusAttaching {
-			t.Errorf("%s: left %+v, want the one that another leader made", status, found)
+			t.Errorf("%s: left %+v, want the volume of the other leader", status, found)
 		}
 		if n := memory.count("volume.create"); n != 1 {
-			t.Errorf("%s: %d creates, want none beside the first", status, n)
+			t.Errorf("%s: %d creates, want 1", status, n)
 		}
 		memory.onCall(nil)
 	}
 }
 
-// TestRivalOfAnotherLeader: two leaders for a moment make two volumes. The one
-// that is still waiting sees the other's in the listing it waits by.
+// TestRivalOfAnotherLeader: two overlapping leaders create two volumes. The
+// leader that is still waiting sees the other volume in its listing.
 func TestRivalOfAnotherLeader(t *testing.T) {
 	memory := newMemoryCinder()
 	l := memory.term(t)
@@ -78,9 +78,9 @@ func TestRivalOfAnotherLeader(t *testing.T) {
 	equal(t, memory.changes(), []string{"volume.create", "volume.delete volume-1", "volume.os-initialize_connection rival"})
 }
 
-// TestLateRivalIsHandedOver: the second volume appears after the first was
-// connected. The PersistentVolume then says which one is right, and whoever
-// brings that into use, or removes it, is told of the other.
+// TestLateRivalIsHandedOver: the duplicate appears after the first volume was
+// connected. The PersistentVolume then determines which one is right, and the
+// caller that completes or removes that volume learns of the other.
 func TestLateRivalIsHandedOver(t *testing.T) {
 	for name, finish := range map[string]func(l *Lifecycle, id string) error{
 		"on completion": func(l *Lifecycle, id string) error { return l.Complete(t.Context(), claimTarget(1, id), false) },
@@ -97,7 +97,7 @@ func TestLateRivalIsHandedOver(t *testing.T) {
 			foreign := mine(1, cinder.StatusAvailable)
 			foreign.Metadata[stampPV] = "pvc-another"
 			memory.add(foreign)
-			// Another claim's waiting shows them.
+			// Another claim's wait shows them.
 			if _, err := l.Connect(t.Context(), claimSpec(2)); err != nil {
 				t.Fatal(err)
 			}
@@ -113,13 +113,13 @@ func TestLateRivalIsHandedOver(t *testing.T) {
 			equal(t, len(l.Duplicates(claimStamp(1).ClaimUID, connected.Volume.ID)), 0)
 			left := memory.snapshot()
 			if _, ok := left[late]; ok {
-				t.Error("the late volume is still there")
+				t.Error("the late volume still exists")
 			}
 			if _, ok := left["volume-3"]; !ok {
 				t.Error("a volume of another PersistentVolume was removed")
 			}
 			if _, ok := left[connected.Volume.ID]; ok != (name == "on completion") {
-				t.Errorf("the claim's own volume is there: %v", ok)
+				t.Errorf("the claim's volume exists: %v", ok)
 			}
 		})
 	}
@@ -138,18 +138,18 @@ func TestLateRivalInUseIsLeftAlone(t *testing.T) {
 	}
 	before := memory.snapshot()[late]
 	if err := l.Complete(t.Context(), claimTarget(1, connected.Volume.ID), false); err != nil {
-		t.Errorf("the claim is served, and yet: %v", err)
+		t.Errorf("the claim is served, but: %v", err)
 	}
 	for _, id := range l.Duplicates(claimStamp(1).ClaimUID, connected.Volume.ID) {
 		if err := l.RemoveUnrecorded(t.Context(), id, claimStamp(1), testConnector, nil); !cinder.IsKind(err, KindRecorded) {
-			t.Errorf("the answer is %v", err)
+			t.Errorf("error %v", err)
 		}
 	}
 	equal(t, memory.snapshot()[late], before)
 }
 
-// TestDuplicateThatCameIntoUse: the listing is old; in the meantime the volume
-// it shows as attaching has been completed by another leader.
+// TestDuplicateThatCameIntoUse: the listing is old; meanwhile another leader
+// has completed the volume that it shows as attaching.
 func TestDuplicateThatCameIntoUse(t *testing.T) {
 	memory := newMemoryCinder()
 	first, second := memory.add(mine(1, cinder.StatusAttaching)), memory.add(mine(1, cinder.StatusAttaching))
@@ -164,12 +164,12 @@ func TestDuplicateThatCameIntoUse(t *testing.T) {
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, connected.Volume.ID, second)
 	if _, ok := memory.snapshot()[first]; ok {
-		t.Error("the volume that was never attached is still there")
+		t.Error("the volume that was never attached still exists")
 	}
 }
 
-// TestDuplicateThatBecameForeign: what the listing showed as a second volume
-// has been given away since.
+// TestDuplicateThatBecameForeign: a duplicate in the listing now has another
+// stamp.
 func TestDuplicateThatBecameForeign(t *testing.T) {
 	memory := newMemoryCinder()
 	own, given := memory.add(mine(1, cinder.StatusAvailable)), memory.add(mine(1, cinder.StatusAvailable))

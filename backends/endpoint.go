@@ -10,9 +10,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// endpoint is the volumes of a backend at one place: how they are reached and
-// what the term remembers of them. An operation ends at the endpoint where
-// it began, also when the configuration names another one meanwhile.
+// endpoint is the volumes of a backend at one place: how to reach them and what
+// the term knows about them. An operation ends at the endpoint where it began,
+// even if the configuration meanwhile names another.
 type endpoint struct {
 	backend   string
 	config    atomic.Pointer[Config] // with defaults
@@ -22,14 +22,14 @@ type endpoint struct {
 	known     *knowledge
 	watcher   *watcher
 
-	// shown says that Cinder showed a volume of this cluster here.
+	// shown is true once Cinder showed a volume of this cluster here.
 	shown atomic.Bool
 	// answerLost is called after a create request whose answer was lost.
 	answerLost func()
 }
 
-// newEndpoint makes an endpoint of which nothing is known. The epoch is its
-// number for the breaker.
+// newEndpoint makes an endpoint without any knowledge. The epoch is its number
+// for the breaker.
 func (l *Lifecycle) newEndpoint(config Config, epoch int) *endpoint {
 	e := &endpoint{
 		backend: config.Name,
@@ -46,7 +46,7 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int) *endpoint {
 		clients: l.clients(func() Config { return *e.config.Load() }),
 		backend: config.Name,
 		fence:   l.options.Fence,
-		hold:    l.options.Hold,
+		term:    l.options.Hold,
 		breaker: l.breaker,
 		epoch:   epoch,
 		left:    func() { l.leave(e) },
@@ -79,16 +79,16 @@ func (e *endpoint) get(ctx context.Context, id string) (v cinder.Volume, err err
 	return v, err
 }
 
-// list reads for many at once, and so is bound to nobody's context; it ends
-// with the term.
+// list reads for many callers at once, and so does not end with any of their
+// contexts; it ends with the term.
 func (e *endpoint) list(ctx context.Context, query cinder.VolumeQuery, yield func([]cinder.Volume) bool) error {
-	if err := e.session.hold.Err(); err != nil {
+	if err := e.session.term.Err(); err != nil {
 		return cinder.NotSent(e.backend, "", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(e.session.hold, cancel)()
-	// Nor is it on behalf of the tenant that happened to come first.
+	defer context.AfterFunc(e.session.term, cancel)()
+	// Nor does it count for the tenant that happened to come first.
 	ctx = cinder.WithCaller(ctx, cinder.Caller{})
 	return e.session.read(ctx, func(ctx context.Context, client Cinder) error {
 		return client.ListVolumes(ctx, query, func(page []cinder.Volume) bool {
@@ -100,7 +100,7 @@ func (e *endpoint) list(ctx context.Context, query cinder.VolumeQuery, yield fun
 	})
 }
 
-// forget forgets a claim's volume and all that was seen beside it.
+// forget forgets a claim's volume and all its rivals.
 func (e *endpoint) forget(uid, id string) {
 	e.known.forgetClaim(uid, id)
 	e.inventory.forget(id)

@@ -1,7 +1,7 @@
 package backends
 
-// NewMemoryCinder gives tests outside the package the Cinder that those inside
-// run on. A member is an account that is no administrator.
+// NewMemoryCinder gives tests outside the package the Cinder of the tests
+// inside. A member is an account that is not an administrator.
 func NewMemoryCinder(member bool) Cinder {
 	memory := newMemoryCinder()
 	memory.member = member

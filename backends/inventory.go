@@ -11,10 +11,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// inventory knows which volumes of this cluster a backend had when it was last
-// listed in full and without a filter, the only answer from which absence may
-// be concluded. One listing serves every claim: a leader reads it once in its
-// term, and again only after a create request whose answer was lost.
+// inventory knows which volumes of this cluster a backend had at its last
+// complete listing without a filter, the only answer that can prove absence.
+// One listing serves every claim: a leader reads it once in its term, and again
+// only after a create request whose answer was lost.
 type inventory struct {
 	cluster string
 	list    func(ctx context.Context, yield func(page []cinder.Volume) bool) error
@@ -36,7 +36,7 @@ func newInventory(cluster string, list func(context.Context, func([]cinder.Volum
 }
 
 // find returns the volumes stamped for the claim, from a listing that began
-// after the given time; any listing will do when it is zero.
+// after the given time; if that is zero, any listing will do.
 func (i *inventory) find(ctx context.Context, stamp Stamp, after time.Time) ([]cinder.Volume, error) {
 	if err := i.load(ctx, after); err != nil {
 		return nil, err
@@ -52,8 +52,8 @@ func (i *inventory) find(ctx context.Context, stamp Stamp, after time.Time) ([]c
 	return found, nil
 }
 
-// all returns every volume of the cluster in the last complete listing,
-// listing first when there was none.
+// all returns every volume of the cluster in the last complete listing, and
+// lists first if there was none.
 func (i *inventory) all(ctx context.Context) ([]cinder.Volume, error) {
 	return i.allAfter(ctx, time.Time{})
 }
@@ -104,7 +104,7 @@ func (i *inventory) forget(id string) {
 	}
 }
 
-// load makes sure that a complete listing exists that began after the time.
+// load ensures that there is a complete listing that began after the time.
 func (i *inventory) load(ctx context.Context, after time.Time) error {
 	for {
 		i.mu.Lock()
@@ -116,8 +116,8 @@ func (i *inventory) load(ctx context.Context, after time.Time) error {
 		if current == nil {
 			current = &loading{started: time.Now(), done: make(chan struct{})}
 			i.loading = current
-			// The listing serves others too: it must not end with whoever
-			// asked first. Its requests carry their own time-outs.
+			// The listing serves other callers too: it must not end with the
+			// first one. Its requests have their own timeouts.
 			go i.run(context.WithoutCancel(ctx), current)
 		}
 		i.mu.Unlock()
@@ -142,7 +142,7 @@ func (i *inventory) run(ctx context.Context, current *loading) {
 				continue
 			}
 			v.Metadata = shareTexts(v.Metadata, texts)
-			// A listing may begin again after a new login.
+			// A listing may restart after a new login.
 			known := byClaim[stamp.ClaimUID]
 			if at := slices.IndexFunc(known, func(k cinder.Volume) bool { return k.ID == v.ID }); at >= 0 {
 				known[at] = v
@@ -165,10 +165,9 @@ func (i *inventory) run(ctx context.Context, current *loading) {
 	close(current.done)
 }
 
-// shareTexts copies metadata so that all volumes share the texts which most of
-// them have: the keys, and the values that do not tell one claim from another.
-// Each was decoded on its own, and a listing of 20,000 volumes is kept for a
-// leader's term.
+// shareTexts copies metadata so that all volumes share common strings: the
+// keys, and the values that do not differ between claims. Each was decoded
+// separately, and a listing of 20,000 volumes is kept for a leader's term.
 func shareTexts(metadata, texts map[string]string) map[string]string {
 	share := func(text string) string {
 		if known, ok := texts[text]; ok {
@@ -190,7 +189,7 @@ func shareTexts(metadata, texts map[string]string) map[string]string {
 }
 
 // elder orders volumes by age and, since Cinder's clock ticks in seconds, by
-// id, so that every leader picks the same one of two.
+// ID, so that every leader makes the same choice.
 func elder(a, b cinder.Volume) int {
 	if c := a.CreatedAt.Compare(b.CreatedAt); c != 0 {
 		return c

@@ -41,8 +41,8 @@ func TestInventoryIsListedOnce(t *testing.T) {
 	equal(t, memory.count("volume.list"), 3)
 }
 
-// TestInventoryAfter: a listing that began before the time in question does
-// not answer, neither with its volumes nor with its failure.
+// TestInventoryAfter: neither the volumes nor the failure of a listing that
+// began before the given time count.
 func TestInventoryAfter(t *testing.T) {
 	for name, firstFails := range map[string]error{"the first succeeds": nil, "the first fails": errors.New("half a list")} {
 		t.Run(name, func(t *testing.T) {
@@ -96,17 +96,17 @@ func TestInventoryThatFails(t *testing.T) {
 	found, err := i.find(t.Context(), claimStamp(1), time.Time{})
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, len(found), 1)
-	// Half a list is none: the last complete one stays.
+	// Half a list does not count: the last complete one stays.
 	fail = true
 	if _, err := i.find(t.Context(), claimStamp(1), time.Now()); err == nil {
-		t.Error("no error from a listing that was asked for anew")
+		t.Error("no error from a new listing")
 	}
 	if found, err := i.find(t.Context(), claimStamp(1), time.Time{}); err != nil || len(found) != 1 {
 		t.Errorf("%v, %v", found, err)
 	}
 }
 
-// TestInventoryOutlivesItsFirstCaller: the listing serves those who wait too.
+// TestInventoryOutlivesItsFirstCaller: the listing serves other callers too.
 func TestInventoryOutlivesItsFirstCaller(t *testing.T) {
 	listing := make(chan struct{})
 	i := newInventory("cluster-1", func(ctx context.Context, yield func([]cinder.Volume) bool) error {
@@ -128,8 +128,8 @@ func TestInventoryOutlivesItsFirstCaller(t *testing.T) {
 	equal(t, len(found), 1)
 }
 
-// TestInventoryOfARepeatedListing: after a new login in its midst a listing
-// begins again and shows volumes twice.
+// TestInventoryOfARepeatedListing: after a new login a listing restarts and
+// shows volumes twice.
 func TestInventoryOfARepeatedListing(t *testing.T) {
 	i := newInventory("cluster-1", func(_ context.Context, yield func([]cinder.Volume) bool) error {
 		before, after := mine(1, cinder.StatusCreating), mine(1, cinder.StatusAvailable)
@@ -146,8 +146,8 @@ func TestInventoryOfARepeatedListing(t *testing.T) {
 
 func TestEndOfTermEndsListings(t *testing.T) {
 	memory := newMemoryCinder()
-	hold, end := context.WithCancel(t.Context())
-	l := memory.term(t, func(o *LifecycleOptions) { o.Hold = hold })
+	term, end := context.WithCancel(t.Context())
+	l := memory.term(t, func(o *LifecycleOptions) { o.Hold = term })
 	end()
 	_, err := l.Volumes(t.Context())
 	if !errors.Is(err, context.Canceled) {

@@ -9,29 +9,29 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// knowledge is what a term knows of the volumes at one endpoint, beside the
-// complete listings of the inventory.
+// knowledge is what a term knows about the volumes at one endpoint, besides the
+// inventory's complete listings.
 type knowledge struct {
-	// mu is the lifecycle's, and so that of every endpoint: next is written to
-	// as well.
+	// mu is the lifecycle's, shared by all endpoints, since next is written
+	// too.
 	mu *sync.Mutex
 	// volumes maps a claim's UID to the volume that serves it, as far as this
 	// term knows.
 	volumes map[string]string
-	// unsettled holds, by claim UID, since when there may be a volume that this
-	// term does not know: only a listing that began later can tell.
+	// unsettled maps a claim's UID to the time since which it may have a volume
+	// unknown to this term: only a listing that began later can show that.
 	unsettled map[string]time.Time
-	// rivals holds, by claim UID, volumes seen in listings that carry the same
-	// stamp as the claim's own.
+	// rivals maps a claim's UID to volumes seen in listings with the same stamp
+	// as the claim's volume.
 	rivals map[string]map[string]bool
-	// seen holds the newest picture, by id, of volumes that this term brought
-	// to attaching; the zero Volume where it is not to be trusted.
+	// seen maps an ID to the last known state of a volume that this term
+	// brought to attaching; the zero Volume if that state may be outdated.
 	seen map[string]cinder.Volume
-	// former holds, by claim UID, where the term knew a volume before the backend
-	// was led here.
+	// former maps a claim's UID to the place where the term knew its volume
+	// before the backend led here.
 	former map[string]cinder.Place
-	// next is what is known at the endpoint that has taken this one's place; nil
-	// while this is the current one.
+	// next is the knowledge at the endpoint that replaced this one; nil while
+	// this is the current one.
 	next *knowledge
 }
 
@@ -46,26 +46,26 @@ func newKnowledge(mu *sync.Mutex) *knowledge {
 	}
 }
 
-// of returns the volume that serves a claim, or "", and since when there is
-// doubt whether it is the only one; zero if there is none.
+// of returns the volume that serves a claim, or "", and since when there may be
+// others; zero if there can be none.
 func (k *knowledge) of(uid string) (id string, doubtSince time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.volumes[uid], k.unsettled[uid]
 }
 
-// doubt records that there may be a volume of the claim that is not known.
+// doubt records that the claim may have an unknown volume.
 func (k *knowledge) doubt(uid string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	// Whatever endpoint has taken this one's place may be the same Cinder by
-	// another way.
+	// The endpoint that replaced this one may be the same Cinder at another
+	// address.
 	for at := k; at != nil; at = at.next {
 		at.unsettled[uid] = time.Now()
 	}
 }
 
-// settle records what is known of a claim's volume after all doubt is gone.
+// settle records a claim's volume once all doubt is resolved.
 func (k *knowledge) settle(uid, id string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -78,7 +78,7 @@ func (k *knowledge) settle(uid, id string) {
 	delete(k.former, uid)
 }
 
-// forgetClaim forgets a claim's volume and all that was seen beside it.
+// forgetClaim forgets a claim's volume and all its rivals.
 func (k *knowledge) forgetClaim(uid, id string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -89,7 +89,7 @@ func (k *knowledge) forgetClaim(uid, id string) {
 	delete(k.seen, id)
 }
 
-// forgetVolume forgets a volume that is gone, and nothing of the claim's others.
+// forgetVolume forgets a volume that is gone, but not the claim's others.
 func (k *knowledge) forgetVolume(uid, id string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -101,15 +101,15 @@ func (k *knowledge) forgetVolume(uid, id string) {
 	delete(k.former, uid)
 }
 
-// see remembers the newest picture of a volume; the zero Volume says that the
-// picture at hand is not to be trusted.
+// see records the last known state of a volume; the zero Volume means that the
+// known state may be outdated.
 func (k *knowledge) see(id string, v cinder.Volume) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.seen[id] = v
 }
 
-// picture is the newest of a volume, if there is one.
+// picture is the last known state of a volume, if there is one.
 func (k *knowledge) picture(id string) (v cinder.Volume, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -117,15 +117,15 @@ func (k *knowledge) picture(id string) (v cinder.Volume, ok bool) {
 	return v, ok
 }
 
-// dropPicture forgets how a volume looked.
+// dropPicture forgets the last known state of a volume.
 func (k *knowledge) dropPicture(id string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.seen, id)
 }
 
-// noteRivals looks through volumes of the cluster that were read for another
-// purpose for second volumes of claims in flight.
+// noteRivals searches volumes of the cluster that were read for another purpose
+// for duplicates of claims in flight.
 func (k *knowledge) noteRivals(page []cinder.Volume, cluster string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -145,7 +145,7 @@ func (k *knowledge) noteRivals(page []cinder.Volume, cluster string) {
 	}
 }
 
-// rivalsOf lists what was seen beside a claim's volume.
+// rivalsOf lists the rivals of a claim's volume.
 func (k *knowledge) rivalsOf(uid, id string) []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -173,10 +173,10 @@ func (k *knowledge) formerPlace(uid string) (at cinder.Place, known bool) {
 	return at, known
 }
 
-// succeed takes over from another endpoint what holds at this one too; it is
-// called under the lock. What is in doubt stays in doubt, and every claim that
-// has a volume there, by the listing or by what was known, comes to it: this may
-// be the same Cinder by another way. The place is the other endpoint's.
+// succeed takes over from another endpoint what is also valid at this one; it
+// is called with the lock. Doubts remain, and every claim with a volume there,
+// listed or known, gets one: this may be the same Cinder at another address.
+// place is the other endpoint's.
 func (k *knowledge) succeed(other *knowledge, listed []string, place cinder.Place, now time.Time) {
 	maps.Copy(k.unsettled, other.unsettled)
 	maps.Copy(k.former, other.former)

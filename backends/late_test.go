@@ -14,7 +14,7 @@ func TestVolumeThatArrivesAfterTheListingIsFoundByTheNext(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What an earlier leader asked for arrives now.
+	// A volume that an earlier leader requested arrives now.
 	second := memory.add(mine(1, cinder.StatusAvailable))
 	listed, err := l.Relist(t.Context())
 	if err != nil || len(listed) != 2 {
@@ -56,7 +56,7 @@ func TestUnrecordedVolumeIsRemovedAndNoOther(t *testing.T) {
 				t.Errorf("removed: %t, want %t", !ok, c.removed)
 			}
 			if _, ok := left[kept]; !ok {
-				t.Error("the claim's own volume is gone")
+				t.Error("the claim's volume is gone")
 			}
 		})
 	}
@@ -66,7 +66,7 @@ func TestLostAnswerToACreateIsRemembered(t *testing.T) {
 	memory := newMemoryCinder()
 	l := memory.term(t)
 	if !l.LastDoubt().IsZero() {
-		t.Error("there is doubt before anything was asked")
+		t.Error("there is doubt before any request")
 	}
 	before := time.Now()
 	memory.fault = func(operation, _ string) mishap {

@@ -15,7 +15,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 )
 
-// ServeHTTP speaks the volumes API for a memoryCinder, as far as the lifecycle
+// ServeHTTP serves the volumes API of a memoryCinder, as far as the lifecycle
 // uses it.
 func (m *memoryCinder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, rest, _ := strings.Cut(r.URL.Path, "/volumes")
@@ -49,7 +49,7 @@ func (m *memoryCinder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveList gives pages of at most 20 volumes, whatever is asked for.
+// serveList returns pages of at most 20 volumes, whatever the requested limit.
 func (m *memoryCinder) serveList(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	limit, _ := strconv.Atoi(query.Get("limit"))
@@ -124,7 +124,7 @@ func view(v cinder.Volume) map[string]any {
 		"attachments": attachments, "created_at": v.CreatedAt.Format("2006-01-02T15:04:05.000000")}
 }
 
-// reply answers with a document or the fault of an error.
+// reply answers with a document or an error's fault.
 func reply(w http.ResponseWriter, status int, document map[string]any, err error) {
 	var failed *cinder.Error
 	if errors.As(err, &failed) {
@@ -143,8 +143,8 @@ func reply(w http.ResponseWriter, status int, document map[string]any, err error
 	cindertest.Answer(w, status, string(encoded))
 }
 
-// TestLifeOverHTTP leads many volumes through their lives with everything in
-// place: pool, login, paging, a token that expires in between, few slots.
+// TestLifeOverHTTP leads many volumes through their lives with all components:
+// pool, login, paging, a token that expires meanwhile, few slots.
 func TestLifeOverHTTP(t *testing.T) {
 	cloud := cindertest.NewCloud(t)
 	memory := newMemoryCinder()

@@ -17,9 +17,9 @@ import (
 type LifecycleOptions struct {
 	Config Config
 	Pool   *Pool
-	// Cluster is the id stamped on this cluster's volumes.
+	// Cluster is the ID stamped on this cluster's volumes.
 	Cluster string
-	// Fence returns an error once the term of the leader is over; it is asked
+	// Fence returns an error once the leader's term is over; it is called
 	// before every change at Cinder.
 	Fence func() error
 	// Hold ends with the term; it cuts requests under way.
@@ -29,46 +29,46 @@ type LifecycleOptions struct {
 	// Poll is the shortest time between two rounds of waiting; 0 means 200 ms.
 	Poll time.Duration
 	// FailuresToOpen is how many requests in a row must fail before further
-	// ones are held back until a probe is answered; 0 means five.
+	// ones are rejected until a probe succeeds; 0 means five.
 	FailuresToOpen int
-	// HealthChanged is called with what callers are told when requests begin
-	// to be held back, and with nil when the backend answers again; in order,
-	// one call at a time, during the term only, and under no lock. It must
-	// return soon: the next probe waits for it. Nil means that nobody asks.
+	// HealthChanged is called with the error of rejected requests when the
+	// circuit opens, and with nil when the backend answers again; in order, one
+	// call at a time, during the term only, and under no lock. It must return
+	// soon: the next probe waits for it. Nil means that it is not needed.
 	HealthChanged func(err error)
-	// Moved is called, under no lock, when credentials that were changed lead to
-	// another place, as after Configure. It must return soon. Nil means that
-	// nobody asks.
+	// Moved is called, under no lock, when changed credentials lead to another
+	// place, as after Configure. It must return soon. Nil means that it is not
+	// needed.
 	Moved func()
 }
 
 // Lifecycle leads the volumes of one backend through their lives: create,
-// connect, bring into use, and back; by the volume actions or by the
-// attachments API, see Workflow. It lives as long as one leader's term: what it remembers (ids it
-// created, creates whose answers were lost, the listing of the term's
-// beginning) is only true while nobody else leads.
+// connect, bring into use, and back; with the volume actions or the attachments
+// API, see Workflow. It lives as long as one leader's term: what it remembers
+// (volumes it created, creates whose answers were lost, the listing at the
+// beginning of the term) is valid only while no other replica leads.
 //
 // Every method derives its next step from the observed state, so that each may
 // be interrupted anywhere and called again, by this leader or the next.
 //
-// While the backend does not answer, every method that needs a request fails
-// at once with what Health returns.
+// While the backend does not answer, every method that needs a request fails at
+// once with the error that Health returns.
 type Lifecycle struct {
 	options LifecycleOptions
-	// clients gives the clients for a configuration that may change later.
+	// clients makes the clients for a configuration that may change later.
 	clients func(config func() Config) clients
 	breaker *breaker
 
-	// locks keeps two operations on the volume of one claim apart, such as
-	// Complete and Remove when a claim is deleted as soon as it is bound.
+	// locks serializes the operations on one claim's volume, such as Complete
+	// and Remove when a claim is deleted as soon as it is bound.
 	locks *keyedmutex.Mutex
 
-	// mu guards what every endpoint of the term remembers, and which of them
-	// is the current one.
+	// mu guards what every endpoint of the term knows, and which of them is the
+	// current one.
 	mu sync.Mutex
 	at *endpoint
-	// lastDoubt is when the answer to a create request was lost last, or the
-	// endpoint was changed.
+	// lastDoubt is when the last answer to a create request was lost, or the
+	// endpoint changed.
 	lastDoubt time.Time
 }
 
@@ -87,7 +87,7 @@ func newLifecycle(options LifecycleOptions, clients func(config func() Config) c
 	l.breaker = newBreaker(breakerOptions{
 		backend:        options.Config.Name,
 		failuresToOpen: options.FailuresToOpen,
-		hold:           options.Hold,
+		term:           options.Hold,
 		probe:          func(ctx context.Context) error { return l.current().session.probe(ctx) },
 		changed:        options.HealthChanged,
 		logger:         options.Logger,
@@ -97,20 +97,20 @@ func newLifecycle(options LifecycleOptions, clients func(config func() Config) c
 	return l
 }
 
-// current is the endpoint that an operation which begins now works at.
+// current is the endpoint for an operation that begins now.
 func (l *Lifecycle) current() *endpoint {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.at
 }
 
-// Health is nil while the backend answers, as far as requests were made, and
-// else the error with which every request is held back.
+// Health is the error with which requests are rejected, or nil while the
+// backend answers, as far as requests have shown.
 func (l *Lifecycle) Health() error { return l.breaker.health() }
 
-// ProbeNow has a backend that does not answer asked at once, rather than after
-// the pause between two probes. It is for whoever knows that something was
-// mended, such as the credentials; it does nothing while the backend answers.
+// ProbeNow probes a backend that does not answer at once, rather than after the
+// pause between two probes. It is for callers that know of a fix, such as new
+// credentials; it does nothing while the backend answers.
 func (l *Lifecycle) ProbeNow() { l.breaker.probeNow() }
 
 // Spec is the volume that a claim wants.
@@ -122,17 +122,18 @@ type Spec struct {
 	Metadata  map[string]string // the operator's; the stamp is added
 	Stamp     Stamp
 	Connector cinder.Connector
-	// ReadOnly asks for a connection through which nobody writes.
+	// ReadOnly requests a connection that does not allow writes.
 	ReadOnly bool
-	// Permit is asked before a volume of the claim is removed to keep another,
-	// or because it failed; nil permits.
+	// Permit is called before a volume of the claim is removed because it
+	// failed or because another one is kept; nil permits everything.
 	Permit Permit
 }
 
-// request is the part of the spec that a volume is made by, in a form that is
-// compared and that people read. Cinder may make something else of it: arrays
-// round sizes up, the type may be given by its id, and the zone or the type left
-// to a default. So a request is compared with a request, never with the volume.
+// request is the part of the spec that determines how a volume is created, in a
+// form for comparisons and for people. Cinder may create something else: arrays
+// round sizes up, the type may be given by its ID, and the zone or the type may
+// be left to a default. So a request is compared with a request, never with the
+// volume.
 func (s Spec) request() string {
 	request := fmt.Sprintf("%d GiB, type %q, zone %q", s.SizeGiB, s.Type, s.Zone)
 	if len(request) > longestMetadata {
@@ -141,11 +142,11 @@ func (s Spec) request() string {
 	return request
 }
 
-// longestMetadata is what Cinder takes as the value of one metadata key.
+// longestMetadata is the longest value that Cinder accepts for a metadata key.
 const longestMetadata = 255
 
-// fits reports whether a volume was asked for as the spec asks now. Volumes of
-// earlier versions do not say how they were asked for.
+// fits reports whether a volume was requested as the spec requests it. Volumes
+// of earlier versions have no record of their request.
 func (s Spec) fits(v cinder.Volume) bool {
 	request, known := v.Metadata[stampRequest]
 	return !known || request == s.request()
@@ -154,26 +155,27 @@ func (s Spec) fits(v cinder.Volume) bool {
 // Connected is a volume and how a node reaches it.
 type Connected struct {
 	Volume cinder.Volume
-	// Document is Cinder's connection document; it may hold credentials.
+	// Document is Cinder's connection document; it may contain credentials.
 	Document []byte
-	// Fresh says that Cinder wrote the document now. Else it is the one that
-	// was stored with the attachment, and credentials in it may be old.
+	// Fresh means that Cinder has just written the document. Otherwise it is
+	// the one stored with the attachment, and credentials in it may be
+	// outdated.
 	Fresh bool
-	// AttachmentID is the attachment's, empty where the volume actions connect.
+	// AttachmentID is the attachment's ID; empty with the volume actions.
 	AttachmentID string
 	// Place is where the volume lives.
 	Place cinder.Place
 }
 
-// maxMoves bounds how often one call looks and steps. The longest healthy way
-// has four moves; more mean that somebody else moves the volume too.
+// maxMoves bounds how often one call looks and takes a step. The longest normal
+// path has four moves; more mean that another party changes the volume too.
 const maxMoves = 12
 
 // Connect brings the claim's volume to the state in which its connection is
-// known, creating it first if there is none, and adopting whatever an earlier
-// attempt left. The volume stays short of in-use: Complete takes that step
-// once the PersistentVolume is recorded, so that "attaching or earlier" proves
-// that none was.
+// known. It creates the volume if there is none, and adopts whatever an earlier
+// attempt left. The volume does not reach in-use: Complete takes that step
+// after the PersistentVolume is recorded, so that "attaching or earlier" proves
+// that the volume was never recorded.
 func (l *Lifecycle) Connect(ctx context.Context, spec Spec) (Connected, error) {
 	release, err := l.locks.Acquire(ctx, spec.Stamp.ClaimUID)
 	if err != nil {
@@ -209,7 +211,7 @@ func (e *endpoint) connect(ctx context.Context, spec Spec) (Connected, error) {
 			}
 		}
 		if (next == stepReserve || next == stepConnect || next == stepAttach) && v.SizeGiB < spec.SizeGiB {
-			return Connected{}, e.failure(cinder.KindConflict, "volume %s has %d GiB, the claim wants %d GiB", v.ID, v.SizeGiB, spec.SizeGiB)
+			return Connected{}, e.failure(cinder.KindConflict, "volume %s has %d GiB, but the claim requests %d GiB", v.ID, v.SizeGiB, spec.SizeGiB)
 		}
 		switch next {
 		case stepCreate:
@@ -241,12 +243,12 @@ func (e *endpoint) connect(ctx context.Context, spec Spec) (Connected, error) {
 			return Connected{}, err
 		}
 	}
-	return Connected{}, e.failure(cinder.KindConflict, "volume %s keeps changing its state; somebody else works on it", v.ID)
+	return Connected{}, e.failure(cinder.KindConflict, "volume %s keeps changing its state; another party is changing it too", v.ID)
 }
 
-// initialize asks for the connection of a volume that is attaching, or that a
-// PersistentVolume of the same claim once had in use. A volume that somebody
-// else has attached would be written to from two sides.
+// initialize requests the connection of a volume that is attaching, or that a
+// PersistentVolume of the same claim once had in use. It rejects a volume that
+// is attached elsewhere, which would get writes from two sides.
 func (e *endpoint) initialize(ctx context.Context, v cinder.Volume, spec Spec) (Connected, error) {
 	if err := e.attachedElsewhere(v, Target{Connector: spec.Connector}); err != nil {
 		return Connected{}, err
@@ -263,12 +265,12 @@ func (e *endpoint) initialize(ctx context.Context, v cinder.Volume, spec Spec) (
 	return Connected{Volume: v, Document: document, Fresh: true}, nil
 }
 
-// create makes the volume. An answer that was lost is settled by the look of
-// the next attempt, never by repeating the request.
+// create creates the volume. If the answer is lost, the next attempt looks for
+// the volume; the request is never repeated.
 func (e *endpoint) create(ctx context.Context, spec Spec) (v cinder.Volume, err error) {
 	uid := spec.Stamp.ClaimUID
-	// Noted before the request leaves: a panic between effect and answer must
-	// not make the volume unknown.
+	// Recorded before the request leaves: a panic between effect and answer
+	// must not make the volume unknown.
 	e.known.doubt(uid)
 	err = e.session.change(ctx, func(ctx context.Context, client Cinder) error {
 		workflow, err := client.Workflow(ctx)
@@ -306,7 +308,7 @@ func (e *endpoint) create(ctx context.Context, spec Spec) (v cinder.Volume, err 
 	return cinder.Volume{}, err
 }
 
-// awaitCreated waits until the volume has left `creating`, and then sees to it
+// awaitCreated waits until the volume has left `creating`, and then ensures
 // that it is the only one of its claim.
 func (e *endpoint) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec) (cinder.Volume, error) {
 	stamp := spec.Stamp
@@ -345,8 +347,9 @@ func (e *endpoint) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec)
 	return chosen, nil
 }
 
-// reserve marks the volume as being attached. A conflict is settled by
-// looking: the reservation of a lost answer is as good as this one.
+// reserve marks the volume as being attached. After a conflict it looks at the
+// volume: if an earlier request whose answer was lost has reserved it, that is
+// just as good.
 func (e *endpoint) reserve(ctx context.Context, v cinder.Volume) (cinder.Volume, error) {
 	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.Reserve(ctx, v.ID) })
 	switch {
@@ -366,21 +369,21 @@ func (e *endpoint) reserve(ctx context.Context, v cinder.Volume) (cinder.Volume,
 	return cinder.Volume{}, err
 }
 
-// replace removes a volume of an earlier attempt that was asked for otherwise
-// than the rule asks now, and returns what the claim has then, which is most
-// often nothing. What this call makes is asked for as the spec says, so that no
-// call replaces its own.
+// replace removes a volume of an earlier attempt whose request differs from the
+// current one, and returns the claim's volume after that, usually none. A
+// volume created by this call matches the spec, so no call replaces its own
+// volume.
 func (e *endpoint) replace(ctx context.Context, v cinder.Volume, spec Spec) (cinder.Volume, error) {
 	made := v.Metadata[stampRequest]
-	e.logger.Info("Removing a volume of an earlier attempt: the policy asks for another now", "volume", v.ID, "claimUID", spec.Stamp.ClaimUID, "askedFor", made, "wanted", spec.request())
+	e.logger.Info("Removing a volume of an earlier attempt: the policy now requests a different one", "volume", v.ID, "claimUID", spec.Stamp.ClaimUID, "askedFor", made, "wanted", spec.request())
 	if err := e.removeUnrecorded(ctx, v.ID, spec.Stamp, spec.Connector, spec.Permit); err != nil {
-		return cinder.Volume{}, fmt.Errorf("volume %s was made for another request (%s) than the present one (%s) and cannot be removed: %w", v.ID, made, spec.request(), err)
+		return cinder.Volume{}, fmt.Errorf("volume %s was created for a different request (%s) than the current one (%s) and cannot be removed: %w", v.ID, made, spec.request(), err)
 	}
 	return e.lookAgain(ctx, v.ID, spec)
 }
 
-// discard deletes a volume that Cinder could not make, and reports why. The
-// next attempt makes a new one.
+// discard deletes a volume that Cinder failed to create, and reports why. The
+// next attempt creates a new one.
 func (e *endpoint) discard(ctx context.Context, v cinder.Volume, spec Spec) error {
 	reason := ""
 	e.session.ask(ctx, func(ctx context.Context, client Cinder) { reason = client.FailureReason(ctx, v.ID) })

@@ -57,7 +57,7 @@ func TestConnectFromEveryState(t *testing.T) {
 		"in use elsewhere": {volumes: []cinder.Volume{attachedTo(mine(1, cinder.StatusInUse), cinder.Attachment{ID: "a", ServerID: "instance-7"})},
 			wantErr: "backend gold: volume volume-1 is attached elsewhere (instance-7); detach it there first"},
 		"too small": {volumes: []cinder.Volume{mine(1, cinder.StatusAvailable)},
-			wantErr: "backend gold: volume volume-1 has 1 GiB, the claim wants 2 GiB"},
+			wantErr: "backend gold: volume volume-1 has 1 GiB, but the claim requests 2 GiB"},
 		"too small, but failed": {volumes: []cinder.Volume{mine(1, cinder.StatusError)}, want: []string{"volume.delete volume-1"},
 			wantErr: "backend gold: volume volume-1 went to error and was removed: schedule allocate volume:Could not find any available weighted backend"},
 	}
@@ -128,7 +128,7 @@ func TestCreateRequest(t *testing.T) {
 }
 
 // TestCreationFailsAndIsReported: the volume that went to error is gone, the
-// claim learns why, and the next attempt makes a new one.
+// claim gets the reason, and the next attempt creates a new one.
 func TestCreationFailsAndIsReported(t *testing.T) {
 	memory := newMemoryCinder()
 	failures := 1
@@ -148,7 +148,7 @@ func TestCreationFailsAndIsReported(t *testing.T) {
 	connected, err := l.Connect(t.Context(), claimSpec(1))
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, connected.Volume.ID, "volume-2")
-	// The term knows that there is none: only the waiting lists.
+	// The term knows that there is none: only the waits list.
 	equal(t, memory.count("volume.list")-lists <= memory.looks+2, true)
 }
 
@@ -175,7 +175,7 @@ func TestRefusedCreateIsReported(t *testing.T) {
 		_, err := l.Connect(t.Context(), claimSpec(1))
 		equal(t, cinder.KindOf(err), cinder.KindRateLimited)
 	}
-	// A refusal leaves no doubt: the listing of the term's beginning serves.
+	// A rejection leaves no doubt: the term's first listing suffices.
 	equal(t, memory.count("volume.list"), 1)
 	equal(t, memory.count("volume.create"), 3)
 }
@@ -205,9 +205,8 @@ func TestLostCreateIsSettledByLooking(t *testing.T) {
 }
 
 // TestListingDuringALostCreateProvesNothing: another claim's look lists the
-// volumes while the create request is still under way at Cinder. Only a
-// listing that began after the request was given up may tell that there is no
-// volume.
+// volumes while the create request is still under way at Cinder. Only a listing
+// that began after the request's end can prove that there is no volume.
 func TestListingDuringALostCreateProvesNothing(t *testing.T) {
 	memory := newMemoryCinder()
 	l := memory.term(t)
@@ -294,8 +293,9 @@ func TestStampThatChangesDuringCreation(t *testing.T) {
 	}
 }
 
-// TestOneClaimOneOperation: Complete and Remove of one claim never interleave,
-// those of different claims, historic ones included, never wait for each other.
+// TestOneClaimOneOperation: Complete and Remove of one claim never interleave;
+// those of different claims, including historic ones, never wait for each
+// other.
 func TestOneClaimOneOperation(t *testing.T) {
 	memory := newMemoryCinder()
 	historic := func(n int) (cinder.Volume, Target) {
@@ -326,11 +326,11 @@ func TestOneClaimOneOperation(t *testing.T) {
 	go func() { done <- l.Remove(t.Context(), firstTarget) }()
 	<-stuck
 	go func() { done <- l.Remove(t.Context(), secondTarget) }()
-	<-stuck // the second has come as far, although the first is not through
+	<-stuck // the second got this far before the first ended
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := l.Remove(ctx, firstTarget); !errors.Is(err, context.Canceled) {
-		t.Errorf("who waits for the same volume cannot leave: %v", err)
+		t.Errorf("a caller waiting for the same volume cannot leave: %v", err)
 	}
 	close(leave)
 	for range 2 {

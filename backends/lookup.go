@@ -7,8 +7,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// HasVolumeOf reports whether the backend has a volume of the claim, in whatever
-// state. It costs requests only when the answer is not known in this term.
+// HasVolumeOf reports whether the backend has a volume of the claim, in any state. It
+// costs requests only if the term does not know the answer.
 func (l *Lifecycle) HasVolumeOf(ctx context.Context, stamp Stamp) (bool, error) {
 	return l.current().hasVolumeOf(ctx, stamp)
 }
@@ -22,14 +22,14 @@ func (e *endpoint) hasVolumeOf(ctx context.Context, stamp Stamp) (bool, error) {
 	return len(found) > 0, err
 }
 
-// HasVolume reports whether a volume with that ID exists at the backend, whoever owns
-// it. It serves PersistentVolumes that do not record where their volume is.
+// HasVolume reports whether a volume of that ID exists at the backend, of any owner.
+// It serves PersistentVolumes that do not record where their volume is.
 func (l *Lifecycle) HasVolume(ctx context.Context, id string) (bool, error) {
 	_, found, err := l.Find(ctx, id)
 	return found, err
 }
 
-// Find reads a volume by its id, whoever's it is.
+// Find reads a volume of any owner by its ID.
 func (l *Lifecycle) Find(ctx context.Context, id string) (v cinder.Volume, found bool, err error) {
 	v, err = l.current().get(ctx, id)
 	if cinder.IsKind(err, cinder.KindNotFound) {
@@ -44,8 +44,8 @@ func (l *Lifecycle) Volumes(ctx context.Context) ([]cinder.Volume, error) {
 	return l.current().inventory.all(ctx)
 }
 
-// Relist lists the cluster's volumes anew. What it shows beside the volumes of
-// claims under way is noted, and removed when they are completed.
+// Relist lists the cluster's volumes again. It records duplicates of volumes of
+// claims under way, which are removed when those are completed.
 func (l *Lifecycle) Relist(ctx context.Context) ([]cinder.Volume, error) {
 	e := l.current()
 	all, err := e.inventory.allAfter(ctx, time.Now())
@@ -55,18 +55,18 @@ func (l *Lifecycle) Relist(ctx context.Context) ([]cinder.Volume, error) {
 	return all, err
 }
 
-// LastDoubt is when this term last asked for a volume without learning what
-// became of the request, or the backend came to lead elsewhere; zero if neither
-// happened. A network may deliver such a request late, after the claim got
-// another volume, and at another place something may have been left.
+// LastDoubt is when this term last requested a volume without learning the
+// result, or the backend began to lead elsewhere; zero if neither happened. A
+// network may deliver such a request late, after the claim got another volume,
+// and volumes may remain at the former place.
 func (l *Lifecycle) LastDoubt() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.lastDoubt
 }
 
-// look finds the claim's volume: by the id that this term knows, else in the
-// listing of the term. The zero Volume means that there provably is none.
+// look finds the claim's volume: by the ID that this term knows, or in the
+// term's listing. The zero Volume means that there provably is none.
 func (e *endpoint) look(ctx context.Context, stamp Stamp, connector cinder.Connector, permit Permit) (cinder.Volume, error) {
 	for range maxMoves {
 		id, err := e.locate(ctx, stamp, connector, permit)
@@ -75,8 +75,8 @@ func (e *endpoint) look(ctx context.Context, stamp Stamp, connector cinder.Conne
 		}
 		v, err := e.get(ctx, id)
 		if cinder.IsKind(err, cinder.KindNotFound) {
-			// Somebody else removed it. Whether it was the only one is to be
-			// looked up: a second one may have been made meanwhile.
+			// Another party removed it. Look whether it was the only one: a
+			// duplicate may have been created meanwhile.
 			e.forget(stamp.ClaimUID, id)
 			e.known.doubt(stamp.ClaimUID)
 			continue
@@ -89,18 +89,18 @@ func (e *endpoint) look(ctx context.Context, stamp Stamp, connector cinder.Conne
 		}
 		return v, nil
 	}
-	return cinder.Volume{}, e.failure(cinder.KindConflict, "the volumes of claim UID %q vanish as fast as they are found; somebody else works on them", stamp.ClaimUID)
+	return cinder.Volume{}, e.failure(cinder.KindConflict, "the volumes of claim UID %q disappear as fast as they are found; another party is changing them", stamp.ClaimUID)
 }
 
-// lookAgain finds the claim's volume after the one that was known is gone, and
-// not by our doing.
+// lookAgain finds the claim's volume after the known one has disappeared
+// without this program's doing.
 func (e *endpoint) lookAgain(ctx context.Context, id string, spec Spec) (cinder.Volume, error) {
 	e.forget(spec.Stamp.ClaimUID, id)
 	e.known.doubt(spec.Stamp.ClaimUID)
 	return e.look(ctx, spec.Stamp, spec.Connector, spec.Permit)
 }
 
-// locate returns the id of the claim's only volume, or "" when there is none.
+// locate returns the ID of the claim's only volume, or "" if there is none.
 func (e *endpoint) locate(ctx context.Context, stamp Stamp, connector cinder.Connector, permit Permit) (string, error) {
 	id, since := e.known.of(stamp.ClaimUID)
 	if id != "" && since.IsZero() {
@@ -127,10 +127,11 @@ func (e *endpoint) place() cinder.Place { return e.session.where() }
 // Place is where the backend leads; zero before the first login of the term.
 func (l *Lifecycle) Place() cinder.Place { return l.current().place() }
 
-// absent judges Cinder's answer that a target does not exist, and is nil if the
-// volume is gone. That is so only at the place where the volume was. Where no
-// PersistentVolume says which that is, a place counts that has shown this term a
-// volume of the cluster: credentials of another project show none.
+// absent evaluates Cinder's answer that a target does not exist, and returns
+// nil if the volume is gone. Absence proves that only at the place where the
+// volume was. If no PersistentVolume records that place, a place counts if it
+// has shown this term a volume of the cluster: credentials of another project
+// show none.
 func (e *endpoint) absent(ctx context.Context, target Target) error {
 	present := e.place()
 	switch {
@@ -149,12 +150,12 @@ func (e *endpoint) absent(ctx context.Context, target Target) error {
 	if e.hasShown() {
 		return nil
 	}
-	return e.elsewhere("volume %s does not exist at %s, but nothing says that it ever was there: its PersistentVolume does not record where it was made, "+
+	return e.elsewhere("volume %s does not exist at %s, but it may never have been there: its PersistentVolume does not record where it was made, "+
 		"and there is no other volume of this cluster", target.VolumeID, present)
 }
 
-// leftBehind is an error if the term knew a volume of the claim at another place
-// before the backend was led here.
+// leftBehind returns an error if the term knew a volume of the claim at another
+// place before the backend led here.
 func (e *endpoint) leftBehind(claimUID string) error {
 	at, known := e.known.formerPlace(claimUID)
 	if present := e.place(); known && at != present {
@@ -169,7 +170,7 @@ func (e *endpoint) elsewhere(format string, arguments ...any) *cinder.Error {
 	return failed
 }
 
-// note remembers that Cinder showed a volume of this cluster here.
+// note records that Cinder showed a volume of this cluster here.
 func (e *endpoint) note(v cinder.Volume) {
 	if v.Metadata[stampCluster] == e.inventory.cluster {
 		e.shown.Store(true)

@@ -14,11 +14,11 @@ import (
 
 var otherPlace = cinder.Place{Endpoint: "http://old:8776/v3", Project: "p0"}
 
-// TestAbsenceTellsOnlyWhereTheVolumeWas: a 404 of another place must not end the
-// care for a volume.
+// TestAbsenceTellsOnlyWhereTheVolumeWas: the program must keep caring for a
+// volume after a 404 at another place.
 func TestAbsenceTellsOnlyWhereTheVolumeWas(t *testing.T) {
 	const elsewhere = "backend gold: volume volume-9 was recorded at http://old:8776/v3 (project p0), but the backend leads to http://cinder:8776/v3 (project p1), where it does not exist"
-	const unknown = "backend gold: volume volume-9 does not exist at http://cinder:8776/v3 (project p1), but nothing says that it ever was there: " +
+	const unknown = "backend gold: volume volume-9 does not exist at http://cinder:8776/v3 (project p1), but it may never have been there: " +
 		"its PersistentVolume does not record where it was made, and there is no other volume of this cluster"
 	foreign := mine(2, cinder.StatusAvailable)
 	foreign.Metadata[stampCluster] = "cluster-2"
@@ -64,7 +64,8 @@ func TestAbsenceTellsOnlyWhereTheVolumeWas(t *testing.T) {
 }
 
 // TestFoundVolumeIsRecordedBeforeItIsRemoved: the stamp proves more than the
-// place does, and whoever goes on must know that its absence is the end.
+// place does, and a later attempt must be able to interpret the volume's
+// absence.
 func TestFoundVolumeIsRecordedBeforeItIsRemoved(t *testing.T) {
 	for name, recorded := range map[string]cinder.Place{"not recorded": {}, "recorded at another place": otherPlace} {
 		t.Run(name, func(t *testing.T) {
@@ -80,7 +81,7 @@ func TestFoundVolumeIsRecordedBeforeItIsRemoved(t *testing.T) {
 			l := memory.term(t)
 			equal(t, authtest.ErrorText(l.Remove(t.Context(), target)), "the API server does not answer")
 			target.Found = func(_ context.Context, at cinder.Place) error { found = append(found, at); return nil }
-			// It vanishes after the look.
+			// It disappears after the look.
 			memory.fault = func(operation, id string) mishap {
 				if operation == "volume.os-terminate_connection" {
 					delete(memory.volumes, id)
@@ -116,11 +117,11 @@ func TestLastVolumeWithoutARecordIsRemoved(t *testing.T) {
 	memory.mu.Lock()
 	clear(memory.volumes)
 	memory.mu.Unlock()
-	// This term asked for the deletion, and saw the volume here.
+	// This term requested the deletion, and saw the volume here.
 	equal(t, authtest.ErrorText(l.Remove(t.Context(), target)), "")
 }
 
-// changingClients lead to the Cinder that the credentials name now.
+// changingClients lead to the Cinder that the current credentials name.
 type changingClients struct {
 	mu  sync.Mutex
 	now *memoryCinder
@@ -140,8 +141,9 @@ func (c *changingClients) leadTo(memory *memoryCinder) {
 	c.now = memory
 }
 
-// TestCredentialsThatLeadElsewhere: an operation never goes on at another place
-// than where it began, and nothing that was known of the one holds for the other.
+// TestCredentialsThatLeadElsewhere: an operation never continues at another
+// place than where it began, and knowledge of one place does not apply to the
+// other.
 func TestCredentialsThatLeadElsewhere(t *testing.T) {
 	before, after := newMemoryCinder(), newMemoryCinder()
 	after.place = cinder.Place{Endpoint: memoryPlace.Endpoint, Project: "p2"}
@@ -157,27 +159,27 @@ func TestCredentialsThatLeadElsewhere(t *testing.T) {
 	equal(t, l.Place(), memoryPlace)
 	equal(t, l.LastDoubt().IsZero(), true)
 	target := claimTarget(1, connected.Volume.ID)
-	// The deletion is accepted; then the credentials change.
+	// Cinder accepts the deletion; then the credentials change.
 	before.onCall(func(operation string) {
 		if operation == "volume.delete" {
 			clients.leadTo(after)
 		}
 	})
 	err = l.Remove(t.Context(), target)
-	equal(t, authtest.ErrorText(err), "backend gold: the backend's credentials lead to http://cinder:8776/v3 (project p2) now and no longer to http://cinder:8776/v3 (project p1); work begun there is started again")
+	equal(t, authtest.ErrorText(err), "backend gold: the backend's credentials now lead to http://cinder:8776/v3 (project p2) and no longer to http://cinder:8776/v3 (project p1); work begun there starts over")
 	equal(t, cinder.KindOf(err), cinder.KindConflict)
 	equal(t, moved, 1)
-	// What is there is looked for soon: this term, or an earlier one, may have
+	// The new place is listed soon: this term, or an earlier one, may have
 	// begun something there.
 	equal(t, l.LastDoubt().IsZero(), false)
 	equal(t, cinder.KindOf(l.Remove(t.Context(), target)), KindElsewhere)
 	equal(t, l.Place(), after.place)
-	// What the old place showed is not known of the new one.
+	// The old place's listing does not apply to the new one.
 	volumes, err := l.Volumes(t.Context())
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, len(volumes), 0)
 	equal(t, after.changes(), []string(nil))
-	// Put back.
+	// Back to the first place.
 	before.onCall(nil)
 	clients.leadTo(before)
 	for err = l.Remove(t.Context(), target); cinder.IsKind(err, cinder.KindConflict); {
@@ -188,7 +190,7 @@ func TestCredentialsThatLeadElsewhere(t *testing.T) {
 	equal(t, len(before.snapshot()), 0)
 }
 
-// TestChangedCredentialsOverHTTP: the same through the pool and a real login.
+// TestChangedCredentialsOverHTTP: the same with the pool and a real login.
 func TestChangedCredentialsOverHTTP(t *testing.T) {
 	cloud := cindertest.NewCloud(t)
 	cloud.Project = "p1"

@@ -16,8 +16,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// memoryCinder is Cinder's life of volumes behind the interface Cinder, with the
-// state machine as it was measured on Cinder 21.3.1 (Zed). The table in
+// memoryCinder simulates Cinder's volumes behind the interface Cinder, with the
+// state machine as observed on Cinder 21.3.1 (Zed). The table in
 // test/cindercontract holds it to that.
 type memoryCinder struct {
 	mu      sync.Mutex
@@ -26,29 +26,29 @@ type memoryCinder struct {
 	clock   time.Time
 	log     []string // every call, as "operation id"
 
-	// member makes the account an ordinary one: attachments show no host, and
+	// member makes the account an ordinary one: attachments have no host, and
 	// force-delete is forbidden.
 	member bool
-	// looks is how many times a volume must be seen before an asynchronous
-	// change of its state ends.
+	// looks is how often a volume must be read before an asynchronous change of
+	// its state ends.
 	looks int
 	// fault decides about every call before it is made.
 	fault func(operation, id string) mishap
-	// created is where a create ends; the default is available.
+	// created is the status after a create; the default is available.
 	created func(name string) cinder.Status
-	// asked is told of every call, without the lock; nil for nobody.
+	// asked is called for every call, without the lock; may be nil.
 	asked func(ctx context.Context, operation string)
 	// before is called, without the lock, at the beginning of every call.
 	before func(operation string)
-	// delayed are effects to come, by how many calls they are still away, and
-	// delay how many calls the next is late.
+	// delayed contains effects to come, with the number of calls until then;
+	// delay is the number of calls for the next one.
 	delayed map[*delayedEffect]int
 	delay   func() int
 	// workflow is how new volumes are connected.
 	workflow cinder.Workflow
-	// shared lets several hosts attach a volume (multiattach).
+	// shared allows several hosts to attach a volume (multiattach).
 	shared bool
-	// open holds attachments of the attachments API, by id.
+	// open contains attachments of the attachments API, by ID.
 	open map[string]*memoryAttachment
 	// place is where the volumes are.
 	place cinder.Place
@@ -61,20 +61,20 @@ const failingType = "fail"
 
 type memoryVolume struct {
 	cinder.Volume
-	left    int           // looks until the change ends
-	end     cinder.Status // of the change; empty: gone
-	deleted cinder.Status // where a deletion ends; empty: gone
+	left    int           // reads until the change ends
+	end     cinder.Status // status after the change; empty: gone
+	deleted cinder.Status // status after a deletion; empty: gone
 	number  int           // order of creation
 }
 
 type memoryAttachment struct {
 	volume, status string
-	unconnected    bool // without a connection, whatever the status says
+	unconnected    bool // without a connection, whatever the status
 }
 
 type delayedEffect struct{ effect func() error }
 
-// deliver performs what was late, as far as its time has come.
+// deliver applies the delayed effects that are due.
 func (m *memoryCinder) deliver(all bool) {
 	for d := range m.delayed {
 		if m.delayed[d]--; all || m.delayed[d] <= 0 {
@@ -84,7 +84,7 @@ func (m *memoryCinder) deliver(all bool) {
 	}
 }
 
-// deliverAll performs everything that was late.
+// deliverAll applies all delayed effects.
 func (m *memoryCinder) deliverAll() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -110,7 +110,7 @@ func newMemoryCinder() *memoryCinder {
 	return &memoryCinder{volumes: map[string]*memoryVolume{}, delayed: map[*delayedEffect]int{}, workflow: cinder.WorkflowReserve, open: map[string]*memoryAttachment{}, delay: func() int { return 3 }, place: memoryPlace, clock: time.Date(2026, 11, 20, 15, 0, 0, 0, time.UTC), looks: 2}
 }
 
-// add puts a volume there; the fields that are empty are filled in.
+// add adds a volume, with defaults for empty fields.
 func (m *memoryCinder) add(v cinder.Volume) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -124,7 +124,7 @@ func (m *memoryCinder) put(v cinder.Volume) *memoryVolume {
 	}
 	v.SizeGiB = max(v.SizeGiB, 1)
 	if v.CreatedAt.IsZero() {
-		// Two a second: Cinder's clock does not tell them apart.
+		// Two per second: Cinder's clock does not distinguish them.
 		v.CreatedAt = m.clock.Add(time.Duration(m.ids/2) * time.Second)
 	}
 	stored := &memoryVolume{Volume: v, number: m.ids}
@@ -140,7 +140,7 @@ func (m *memoryCinder) put(v cinder.Volume) *memoryVolume {
 
 func (v *memoryVolume) change(looks int, end cinder.Status) { v.left, v.end = looks, end }
 
-// look shows a volume and lets its time pass.
+// look reads a volume and advances its time.
 func (m *memoryCinder) look(v *memoryVolume) (cinder.Volume, bool) {
 	if v.Status == cinder.StatusCreating || v.Status == cinder.StatusDeleting {
 		if v.left == 0 {
@@ -165,7 +165,7 @@ func (m *memoryCinder) look(v *memoryVolume) (cinder.Volume, bool) {
 	return shown, true
 }
 
-// onCall has every call begin with f; nil has it end.
+// onCall makes every call begin with f; nil ends that.
 func (m *memoryCinder) onCall(f func(operation string)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -183,7 +183,7 @@ func (m *memoryCinder) call(ctx context.Context, operation, id string, effect fu
 	if m.asked != nil {
 		m.asked(ctx, operation)
 	}
-	// As the transport does when the request's turn has come.
+	// Like the transport when the request's turn has come.
 	if err := cinder.AdmissionOf(ctx).Fence(); err != nil {
 		return cinder.NotSent("gold", operation, err)
 	}
@@ -206,7 +206,7 @@ func (m *memoryCinder) call(ctx context.Context, operation, id string, effect fu
 	case rateLimited:
 		return &cinder.Error{Backend: "gold", Operation: operation, Kind: cinder.KindRateLimited, Status: 429, Message: "Cinder asks for fewer requests"}
 	case unauthorized:
-		return &cinder.Error{Backend: "gold", Operation: operation, Kind: cinder.KindUnauthorized, Status: 401, Message: "the credentials were refused"}
+		return &cinder.Error{Backend: "gold", Operation: operation, Kind: cinder.KindUnauthorized, Status: 401, Message: "the credentials were rejected"}
 	case late:
 		if !isRead(operation) {
 			m.delayed[&delayedEffect{effect}] = m.delay()
@@ -372,8 +372,8 @@ func (m *memoryCinder) unreserve(v *memoryVolume) {
 	}
 }
 
-// attachmentsOf are all attachments of a volume: those that it shows, and those
-// of the attachments API that are not complete.
+// attachmentsOf are all attachments of a volume: those in its document, and
+// those of the attachments API that are not complete.
 func (m *memoryCinder) attachmentsOf(v *memoryVolume) []cinder.Attachment {
 	var all []cinder.Attachment
 	for _, shown := range v.Attachments {
@@ -388,7 +388,7 @@ func (m *memoryCinder) attachmentsOf(v *memoryVolume) []cinder.Attachment {
 	return all
 }
 
-// end removes an attachment; what is left decides the status.
+// end removes an attachment; the remaining ones determine the status.
 func (m *memoryCinder) end(v *memoryVolume, attachment string) {
 	delete(m.open, attachment)
 	v.Attachments = slices.DeleteFunc(slices.Clone(v.Attachments), func(a cinder.Attachment) bool { return a.ID == attachment })
@@ -478,7 +478,7 @@ func (m *memoryCinder) Place() cinder.Place { return m.place }
 
 func (m *memoryCinder) Workflow(context.Context) (cinder.Workflow, error) { return m.workflow, nil }
 
-// Now is the clock that stamps what is made.
+// Now is the clock for the timestamps of volumes.
 func (m *memoryCinder) Now() time.Time { return m.clock }
 
 func (m *memoryCinder) UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error {
@@ -503,7 +503,7 @@ func (m *memoryCinder) CreateAttachment(ctx context.Context, id string, connecto
 	return attachment, document, err
 }
 
-// onAttachment makes a call on an attachment that must exist, by whichever API.
+// onAttachment makes a call on an attachment that must exist, of either API.
 func (m *memoryCinder) onAttachment(ctx context.Context, operation, id string, effect func(a *memoryAttachment, v *memoryVolume) error) error {
 	return m.call(ctx, operation, id, func() error {
 		if a, ok := m.open[id]; ok {
@@ -567,7 +567,7 @@ func (m *memoryCinder) FailureReason(ctx context.Context, id string) (reason str
 	return reason
 }
 
-// count is how many calls of an operation were made.
+// count is the number of calls of an operation.
 func (m *memoryCinder) count(operation string) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -580,7 +580,7 @@ func (m *memoryCinder) count(operation string) int {
 	return n
 }
 
-// calls lists what was asked, without listings and reads.
+// calls lists the calls, without listings and reads.
 func (m *memoryCinder) changes() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -604,7 +604,7 @@ func (m *memoryCinder) forgetLog() {
 	m.log = nil
 }
 
-// stamped lists the volumes with a claim's stamp, eldest first.
+// stamped lists the volumes with a claim's stamp, oldest first.
 func (m *memoryCinder) stamped(stamp Stamp) []cinder.Volume {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -618,7 +618,7 @@ func (m *memoryCinder) stamped(stamp Stamp) []cinder.Volume {
 	return found
 }
 
-// snapshot is every volume as it is, by id.
+// snapshot is every volume in its current state, by ID.
 func (m *memoryCinder) snapshot() map[string]cinder.Volume {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -632,7 +632,7 @@ func (m *memoryCinder) snapshot() map[string]cinder.Volume {
 	return all
 }
 
-// memoryClients gives the one api out.
+// memoryClients provides the one API.
 type memoryClients struct {
 	memory    Cinder
 	mu        sync.Mutex
@@ -646,7 +646,7 @@ func (m *memoryClients) forget(Cinder) {
 	m.forgotten++
 }
 
-// sameClients gives one source of clients to every endpoint.
+// sameClients uses one source of clients for every endpoint.
 func sameClients(source clients) func(func() Config) clients {
 	return func(func() Config) clients { return source }
 }
@@ -661,7 +661,7 @@ func (m *memoryCinder) term(t testing.TB, change ...func(*LifecycleOptions)) *Li
 		Logger:  discard(),
 		Metrics: testMetrics(),
 		Poll:    time.Millisecond,
-		// Random faults come in rows; the breaker has tests of its own.
+		// Random faults may come in a row; the breaker has tests of its own.
 		FailuresToOpen: math.MaxInt,
 	}
 	for _, f := range change {
@@ -670,8 +670,7 @@ func (m *memoryCinder) term(t testing.TB, change ...func(*LifecycleOptions)) *Li
 	return newLifecycle(options, sameClients(&memoryClients{memory: m}))
 }
 
-// memoryPlace is where the volumes of a memoryCinder are, unless it says
-// otherwise.
+// memoryPlace is the place of a memoryCinder's volumes by default.
 var memoryPlace = cinder.Place{Endpoint: "http://cinder:8776/v3", Project: "p1"}
 
 var testConnector = cinder.Connector{Host: "k8s", Initiator: "iqn.2026-01.example:k8s"}
@@ -690,7 +689,7 @@ func claimTarget(n int, id string) Target {
 	return Target{VolumeID: id, Stamp: claimStamp(n), Connector: testConnector, Place: memoryPlace}
 }
 
-// mine is a volume of claim n in a state.
+// mine is claim n's volume in a state.
 func mine(n int, status cinder.Status) cinder.Volume {
 	v := cinder.Volume{Name: claimStamp(n).PV, Status: status, Metadata: claimStamp(n).Metadata(nil)}
 	if status == cinder.StatusInUse {
@@ -700,8 +699,8 @@ func mine(n int, status cinder.Status) cinder.Volume {
 	return v
 }
 
-// byAttachments is a volume of claim n that the attachments API connects, with
-// one attachment for each of the statuses.
+// byAttachments is claim n's volume, connected by the attachments API, with one
+// attachment for each of the statuses.
 func (m *memoryCinder) byAttachments(n int, status cinder.Status, attachments ...string) string {
 	v := mine(n, status)
 	v.Attachments = nil

@@ -8,11 +8,11 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// Metrics counts what becomes of backends and their volumes, and what is asked
-// of Cinder and Keystone. Its label values are bounded by the policy; nothing a
-// tenant writes becomes a label.
+// Metrics measures backends and their volumes, and the requests to Cinder and
+// Keystone. Its label values are bounded by the policy; no label has a value
+// that a tenant chooses.
 type Metrics struct {
-	// Requests are those that clients make.
+	// Requests are the clients' metrics.
 	Requests *cinder.Metrics
 	pool     *prometheus.CounterVec
 	inFlight *prometheus.GaugeVec
@@ -23,7 +23,7 @@ type Metrics struct {
 	credentialsReadAt *prometheus.GaugeVec
 }
 
-// NewMetrics registers the package's metrics with a registry of the caller.
+// NewMetrics registers the package's metrics.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		Requests: cinder.NewMetrics(registry),
@@ -33,19 +33,19 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		}, []string{"backend", "result"}),
 		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "standalone_cinder_volumes_in_flight",
-			Help: "Volumes whose state is being waited for.",
+			Help: "Volumes that the program waits for.",
 		}, []string{"backend"}),
 		up: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "standalone_cinder_backend_up",
-			Help: "Whether requests to a backend are made (1) or held back because it does not answer (0); known to the leader only.",
+			Help: "Whether requests to a backend are sent (1) or rejected because it does not answer (0); only the leader knows.",
 		}, []string{"backend"}),
 		outages: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "standalone_cinder_backend_outages_total",
-			Help: "How often requests to a backend began to be held back.",
+			Help: "How often requests to a backend began to be rejected because it does not answer.",
 		}, []string{"backend"}),
 		credentialsGood: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "standalone_cinder_credentials_read_success",
-			Help: "Whether the credentials of a backend could be read the last time (1) or not (0).",
+			Help: "Whether the last attempt to read the credentials of a backend succeeded (1) or not (0).",
 		}, []string{"backend"}),
 		credentialsReadAt: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "standalone_cinder_credentials_read_timestamp_seconds",
@@ -60,14 +60,15 @@ func (m *Metrics) lookup(backend, result string) {
 	m.pool.WithLabelValues(backend, result).Inc()
 }
 
-// waiting counts volumes that are waited for, or not any more.
+// waiting adds to the number of volumes that the program waits for.
 func (m *Metrics) waiting(backend string, more int) {
 	m.inFlight.WithLabelValues(backend).Add(float64(more))
 }
 
 func (m *Metrics) health(backend string, up bool) {
 	m.up.WithLabelValues(backend).Set(number(up))
-	// A counter that begins with its first outage would hide it from rate().
+	// A counter that begins with the first outage would hide that outage from
+	// rate().
 	m.outages.WithLabelValues(backend).Add(0)
 }
 

@@ -3,6 +3,7 @@ package backends
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -23,7 +24,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 )
 
-// wireClients gives a client out whose requests are answered without a network.
+// wireClients provides a client whose requests are answered without a network.
 type wireClients struct{ only *cinder.Client }
 
 type tripper func(*http.Request) (*http.Response, error)
@@ -34,7 +35,7 @@ func ok(body string) *http.Response {
 	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(body))}
 }
 
-// newWireClients logs in, and from then on has every request answered by next.
+// newWireClients logs in, and from then on lets next answer every request.
 func newWireClients(t *testing.T, options cinder.Options, next tripper) *wireClients {
 	t.Helper()
 	options.Backend, options.Metrics = "gold", cinder.NewMetrics(prometheus.NewRegistry())
@@ -58,9 +59,9 @@ func newWireClients(t *testing.T, options cinder.Options, next tripper) *wireCli
 func (w *wireClients) client(context.Context) (Cinder, error) { return w.only, nil }
 func (w *wireClients) forget(Cinder)                          {}
 
-// TestBlackHole: a backend that takes requests and never answers. Those in the
-// queue are refused as soon as it is known, whatever the pace, and then there
-// is one request at a time, of a quarter of a minute.
+// TestBlackHole: a backend that accepts requests and never answers. When that
+// is detected, queued requests are rejected at once, whatever the pace. After
+// that there is one request at a time, of at most 15 seconds.
 func TestBlackHole(t *testing.T) {
 	for name, limits := range map[string]cinder.Limits{"unpaced": {Concurrency: 5}, "paced": {Concurrency: 5, RequestsPerSecond: 1}} {
 		t.Run(name, func(t *testing.T) {
@@ -86,7 +87,7 @@ func TestBlackHole(t *testing.T) {
 				})
 				w := newWatched(t, wire)
 				defer w.end()
-				time.Sleep(time.Second) // in which the pace forgets the login
+				time.Sleep(time.Second) // so that the pace forgets the login
 				start := time.Now()
 				var group sync.WaitGroup
 				refused := 0
@@ -96,28 +97,30 @@ func TestBlackHole(t *testing.T) {
 						if i%2 == 0 {
 							_, err = w.HasVolume(t.Context(), fmt.Sprintf("volume-%d", i))
 						} else {
-							// A change, past the look that comes before.
+							// A change, without the look before it.
 							err = w.current().session.change(t.Context(), func(ctx context.Context, client Cinder) error { return client.Reserve(ctx, "v1") })
 						}
 						mu.Lock()
 						defer mu.Unlock()
-						if strings.Contains(authtest.ErrorText(err), "requests are held back") {
+						if strings.Contains(authtest.ErrorText(err), "requests are rejected") {
 							refused++
 							if took := time.Since(start); took > 80*time.Second {
-								t.Errorf("a call is refused after %s", took)
+								t.Errorf("a call was rejected after %s", took)
 							}
 							equal(t, effectUnknown(err), false)
 						} else {
 							equal(t, effectUnknown(err), true)
-							equal(t, err.(*cinder.Error).Message, "no answer in time")
+							var failed *cinder.Error
+							equal(t, errors.As(err, &failed), true)
+							equal(t, failed.Message, "no answer in time")
 						}
 					})
 				}
 				group.Wait()
-				// The first five, and those that took their slots before the
+				// The first five, and those that got their slots before the
 				// fifth failed.
 				if refused < 90 {
-					t.Errorf("%d of 100 calls were refused", refused)
+					t.Errorf("%d of 100 calls were rejected", refused)
 				}
 				mu.Lock()
 				before := sent
@@ -144,9 +147,9 @@ func TestBlackHole(t *testing.T) {
 	}
 }
 
-// TestMendedCredentialsAreUsedAtOnce goes all the way from the file: it is read
-// anew, the backend is asked at once, and claims are served.
-func TestMendedCredentialsAreUsedAtOnce(t *testing.T) {
+// TestFixedCredentialsAreUsedAtOnce tests the whole path: the file is read
+// again, the backend is probed at once, and claims are served.
+func TestFixedCredentialsAreUsedAtOnce(t *testing.T) {
 	cloud := cindertest.NewCloud(t)
 	cloud.Password = "n3w"
 	memory := newMemoryCinder()
@@ -161,12 +164,12 @@ func TestMendedCredentialsAreUsedAtOnce(t *testing.T) {
 	equal(t, authtest.ErrorText(err), "")
 	for range 5 {
 		_, err := l.Connect(t.Context(), claimSpec(1))
-		equal(t, authtest.ErrorText(err), "backend gold: auth.login: the credentials were refused (HTTP 401)")
+		equal(t, authtest.ErrorText(err), "backend gold: auth.login: the credentials were rejected (HTTP 401)")
 	}
 	logins := cloud.LoginCount()
 	_, err = l.Connect(t.Context(), claimSpec(1))
-	equal(t, authtest.ErrorText(err), heldByLogin)
-	equal(t, authtest.ErrorText(<-health), heldByLogin)
+	equal(t, authtest.ErrorText(err), rejectedByLogin)
+	equal(t, authtest.ErrorText(<-health), rejectedByLogin)
 	equal(t, cloud.LoginCount(), logins)
 	authtest.WriteFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(cindertest.PasswordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
 	after, err := pool.CheckCredentials(gold)
@@ -181,7 +184,7 @@ func TestMendedCredentialsAreUsedAtOnce(t *testing.T) {
 	idle(t, l)
 }
 
-// TestProbeBoundsItsRequests, and nobody else's.
+// TestProbeBoundsItsRequests, but not those of others.
 func TestProbeBoundsItsRequests(t *testing.T) {
 	for _, test := range []struct{ configured, probe time.Duration }{{DefaultRequestTimeout, longestProbe}, {time.Second, time.Second}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -201,8 +204,8 @@ func TestProbeBoundsItsRequests(t *testing.T) {
 	}
 }
 
-// TestQueueLeavesAtOnceWhenAnOutageBegins: neither the requests that hang in
-// the slots nor a tenant's pace keep anybody waiting for a refusal.
+// TestQueueLeavesAtOnceWhenAnOutageBegins: a rejection delays no request,
+// neither because others hang in the slots nor because of a tenant's pace.
 func TestQueueLeavesAtOnceWhenAnOutageBegins(t *testing.T) {
 	for name, caller := range map[string]cinder.Caller{
 		"for a slot":            {Tenant: "a"},
@@ -237,7 +240,7 @@ func TestQueueLeavesAtOnceWhenAnOutageBegins(t *testing.T) {
 					a.end(t.Context(), errDown)
 				}
 				for range 20 {
-					equal(t, authtest.ErrorText(<-result), heldBy503)
+					equal(t, authtest.ErrorText(<-result), rejectedBy503)
 				}
 				equal(t, time.Since(start), 0)
 				close(hang)

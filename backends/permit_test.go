@@ -12,9 +12,9 @@ import (
 
 var errNotPermitted = errors.New("somebody has changed his mind")
 
-// TestPermitIsAskedBeforeEveryChange, before and after the request stands in line:
-// what it refuses with is returned as it
-// is, and nothing more is changed.
+// TestPermitIsAskedBeforeEveryChange, both before the request enters the queue
+// and when its turn has come: its error is returned unchanged, and nothing more
+// is changed.
 func TestPermitIsAskedBeforeEveryChange(t *testing.T) {
 	for permitted, want := range [][]string{
 		nil,
@@ -37,17 +37,17 @@ func TestPermitIsAskedBeforeEveryChange(t *testing.T) {
 			memory.forgetLog()
 			err := l.Remove(t.Context(), target)
 			if refused := permitted < 3; errors.Is(err, errNotPermitted) != refused {
-				t.Errorf("the answer is %v", err)
+				t.Errorf("error %v", err)
 			}
 			equal(t, memory.changes(), want)
-			// A refusal is no failure of the backend.
+			// A missing permit is not a failure of the backend.
 			equal(t, authtest.ErrorText(l.Health()), "")
 		})
 	}
 }
 
-// TestPermitGuardsEveryVolumeWithoutARecord: undoing, second volumes, and
-// volumes that failed.
+// TestPermitGuardsEveryVolumeWithoutARecord: undoing, duplicates, and volumes
+// that failed.
 func TestPermitGuardsEveryVolumeWithoutARecord(t *testing.T) {
 	refuse := func(context.Context, cinder.Volume) error { return errNotPermitted }
 	for name, c := range map[string]struct {
@@ -81,15 +81,15 @@ func TestPermitGuardsEveryVolumeWithoutARecord(t *testing.T) {
 			}
 			l := memory.term(t)
 			if err := c.remove(l, id); !errors.Is(err, errNotPermitted) {
-				t.Errorf("the answer is %v", err)
+				t.Errorf("error %v", err)
 			}
 			equal(t, len(memory.changes()), 0)
 		})
 	}
 }
 
-// TestMarkedVolumeIsKept: a volume whose PersistentVolume is gone before it was
-// brought into use is told from one that was never recorded.
+// TestMarkedVolumeIsKept: a volume whose PersistentVolume disappears before the
+// volume is in use differs from one that was never recorded.
 func TestMarkedVolumeIsKept(t *testing.T) {
 	memory := newMemoryCinder()
 	id := memory.add(mine(1, cinder.StatusAttaching))
@@ -98,9 +98,9 @@ func TestMarkedVolumeIsKept(t *testing.T) {
 	equal(t, authtest.ErrorText(l.Mark(t.Context(), claimTarget(1, id))), "")
 	equal(t, memory.count("metadata.update"), 1)
 	if err := l.Abandon(t.Context(), claimStamp(1), testConnector, nil); !cinder.IsKind(err, KindRecorded) {
-		t.Errorf("the answer is %v", err)
+		t.Errorf("error %v", err)
 	}
 	if err := l.Mark(t.Context(), claimTarget(2, id)); !cinder.IsKind(err, KindNotOurs) {
-		t.Errorf("a volume of another claim is marked: %v", err)
+		t.Errorf("a volume of another claim was marked: %v", err)
 	}
 }

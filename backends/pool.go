@@ -19,47 +19,47 @@ import (
 
 // PoolOptions configure a Pool.
 type PoolOptions struct {
-	// Size is how many logged-in clients are kept; 0 means 64. One more
-	// evicts the client that was used longest ago.
+	// Size is how many logged-in clients are kept; 0 means 64. One more evicts
+	// the least recently used client.
 	Size    int
 	Sources auth.Sources
 	Metrics *Metrics
-	// CredentialsAge is how long credentials count as unchanged without a
-	// look at their files; 0 means one second. It bounds the file reads of a
-	// busy backend.
+	// CredentialsAge is how long credentials count as unchanged without a check
+	// of their files; 0 means one second. It limits how often a busy backend
+	// reads files.
 	CredentialsAge time.Duration
 	// MayWrite is cinder.Options.MayWrite.
 	MayWrite func() error
 }
 
-// Pool keeps one logged-in client per backend. An entry is keyed by the
-// backend's name and versioned by a hash of configuration and credentials, so
-// that changed credentials are used at the next look-up, without a restart.
+// Pool keeps one logged-in client per backend. An entry's key is the backend's
+// name, and its version a hash of configuration and credentials, so that the
+// next look-up uses changed credentials without a restart.
 type Pool struct {
 	sources  auth.Sources
 	metrics  *Metrics
 	age      time.Duration
 	mayWrite func() error
 	logins   singleflight.Group
-	// seal makes what CheckCredentials returns useless for guessing passwords.
+	// seal makes the result of CheckCredentials useless for guessing passwords.
 	seal []byte
 
 	mu      sync.Mutex
 	clients *lru.Cache[string, *pooled]
-	// readings holds each backend's last good reading of its credentials.
+	// readings contains each backend's last good reading of its credentials.
 	readings map[string]*auth.Reading
 }
 
 type pooled struct {
 	version string
 	client  *cinder.Client
-	// config is the version of the configuration alone and read the time at
-	// which the credentials were last compared with their files.
+	// config is the version of the configuration alone; read is when the
+	// credentials were last compared with their files.
 	config string
 	read   time.Time
 }
 
-// NewPool makes an empty pool; nobody is logged in yet.
+// NewPool makes a pool without logged-in clients.
 func NewPool(options PoolOptions) *Pool {
 	size := options.Size
 	if size <= 0 {
@@ -69,21 +69,21 @@ func NewPool(options PoolOptions) *Pool {
 	if age <= 0 {
 		age = time.Second
 	}
-	// An evicted client is only forgotten, never closed: a caller may be in
-	// the middle of a request with it. Its idle connections time out.
+	// An evicted client is never closed, since a caller may be using it. Its
+	// idle connections time out.
 	clients, err := lru.New[string, *pooled](size)
 	if err != nil {
-		// lru.New refuses only sizes below one.
+		// lru.New rejects only sizes below one.
 		panic(err)
 	}
 	return &Pool{sources: options.Sources, metrics: options.Metrics, age: age, mayWrite: options.MayWrite, seal: []byte(rand.Text()),
 		clients: clients, readings: map[string]*auth.Reading{}}
 }
 
-// Client returns a logged-in client for the backend. Look-ups that need a
-// login at the same time share one. Changed credentials are noticed within a
-// second, or at once after Forget. While they cannot be read, as a file that is
-// being written, the client that is logged in with the last good ones stays.
+// Client returns a logged-in client for the backend. Concurrent look-ups that
+// need a login share one. Changed credentials are noticed within a second, or
+// at once after Forget. While they cannot be read, for example because a file
+// is being written, the client logged in with the last good ones stays in use.
 func (p *Pool) Client(ctx context.Context, config Config) (*cinder.Client, error) {
 	config = config.withDefaults()
 	configVersion := fingerprint.Of(config)
@@ -100,10 +100,11 @@ func (p *Pool) Client(ctx context.Context, config Config) (*cinder.Client, error
 	if client, ok := p.lookup(config.Name, found.Version, configVersion); ok {
 		return client, nil
 	}
-	// The login outlives the caller that happened to come first: others wait
-	// for it too. Every caller stops waiting when its own context ends.
+	// The login outlives the caller that happened to come first, since others
+	// wait for it too. Every caller stops waiting when its own context ends.
 	result := p.logins.DoChan(config.Name+" "+found.Version, func() (any, error) {
-		// A caller that looked before the previous login ended finds its fruit.
+		// A caller that looked before the previous login ended finds its
+		// result.
 		if client, ok := p.peek(config.Name, found.Version); ok {
 			return client, nil
 		}
@@ -134,8 +135,7 @@ func (p *Pool) Client(ctx context.Context, config Config) (*cinder.Client, error
 	}
 }
 
-// fresh finds a client whose credentials were compared with their files a
-// moment ago.
+// fresh finds a client whose credentials were just compared with their files.
 func (p *Pool) fresh(name, configVersion string) (*cinder.Client, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -147,7 +147,7 @@ func (p *Pool) fresh(name, configVersion string) (*cinder.Client, bool) {
 	return entry.client, true
 }
 
-// resolve reads the credentials and notes whether that went well.
+// resolve reads the credentials and records whether that succeeded.
 func (p *Pool) resolve(config Config, configVersion string) (auth.Credentials, error) {
 	p.mu.Lock()
 	last := p.readings[config.Name]
@@ -167,10 +167,10 @@ func (p *Pool) resolve(config Config, configVersion string) (auth.Credentials, e
 }
 
 // CheckCredentials reads the backend's credentials now, without a request, and
-// has a change of them used by the next look-up. The version stays the same
-// while the credentials do and this process lives; it tells nothing about
-// them. The error is of KindConfig and without secrets; a client that is logged
-// in with the last good credentials goes on being used.
+// makes the next look-up use changed ones. The version stays the same as long
+// as the credentials do and this process lives; it reveals nothing about them.
+// The error has KindConfig and contains no secrets; a client logged in with the
+// last good credentials stays in use.
 func (p *Pool) CheckCredentials(config Config) (version string, err error) {
 	config = config.withDefaults()
 	found, err := p.resolve(config, fingerprint.Of(config))
@@ -179,8 +179,8 @@ func (p *Pool) CheckCredentials(config Config) (version string, err error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// Whether a client is used is not for this look to say: Peek leaves the
-	// order of eviction alone.
+	// Peek does not affect the order of eviction: this is not a use of the
+	// client.
 	if entry, ok := p.clients.Peek(config.Name); ok {
 		entry.read = time.Time{}
 		if entry.version == found.Version {
@@ -192,8 +192,8 @@ func (p *Pool) CheckCredentials(config Config) (version string, err error) {
 	return hex.EncodeToString(mac.Sum(nil)[:12]), nil
 }
 
-// working finds the client of this configuration although its credentials
-// cannot be read any more. They are looked at again when their age is over.
+// working finds the client of this configuration although its credentials are
+// currently unreadable. It reads them again when their age is over.
 func (p *Pool) working(name, configVersion string) (*cinder.Client, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -233,9 +233,9 @@ func (p *Pool) peek(name, version string) (*cinder.Client, bool) {
 	return entry.client, true
 }
 
-// Forget drops a client whose credentials were refused, so that the next
-// look-up logs in afresh. It does nothing when another login has replaced the
-// client meanwhile.
+// Forget drops a client whose credentials were rejected, so that the next
+// look-up logs in again. It does nothing if another login has already replaced
+// the client.
 func (p *Pool) Forget(client *cinder.Client) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -22,7 +22,7 @@ import (
 
 var gold = Config{Name: "gold", Auth: auth.Source{Cloud: "gold"}}
 
-// gate holds the requests of a handler back until it is opened.
+// gate delays the requests of a handler until it is opened.
 type gate struct {
 	arrived chan struct{}
 	open    chan struct{}
@@ -102,7 +102,7 @@ func TestLoginOutlivesTheFirstCaller(t *testing.T) {
 	equal(t, cloud.LoginCount(), 1)
 }
 
-// logins is how many logins with an outcome were counted.
+// logins is the number of logins with an outcome.
 func logins(t *testing.T, registry *prometheus.Registry, outcome string) float64 {
 	t.Helper()
 	families, err := registry.Gather()
@@ -221,11 +221,11 @@ func TestChangedCredentialsArePickedUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	if after == before {
-		t.Error("the old client is still given out")
+		t.Error("the old client is still in use")
 	}
 	equal(t, cloud.LastLogin()["auth"].(map[string]any)["identity"].(map[string]any)["password"].(map[string]any)["user"].(map[string]any)["password"], any("n3w"))
 	if err := before.ListVolumes(t.Context(), cinder.VolumeQuery{}, func([]cinder.Volume) bool { return true }); err != nil {
-		t.Errorf("who still uses the old client: %v", err)
+		t.Errorf("a caller that still uses the old client: %v", err)
 	}
 	changed := gold
 	changed.Limits.Concurrency = 3
@@ -301,9 +301,9 @@ func TestExpiredTokenIsRenewedOnce(t *testing.T) {
 	}
 }
 
-// TestRenewalOutlivesTheFirstCaller would fail if the renewal ran on the
-// context of the request that met the 401 first: all others would be told that
-// they were canceled.
+// TestRenewalOutlivesTheFirstCaller would fail if the renewal used the context
+// of the request that got the 401 first: all other requests would be canceled
+// too.
 func TestRenewalOutlivesTheFirstCaller(t *testing.T) {
 	cloud := cindertest.NewCloud(t)
 	pool := NewPool(PoolOptions{Sources: cloud.Clouds(cindertest.PasswordCloud), Metrics: testMetrics()})
@@ -351,19 +351,19 @@ func TestRevokedPasswordIsReplacedFromTheFile(t *testing.T) {
 	cloud.Set(func() { cloud.Password = "n3w" })
 	cloud.Revoke()
 	err := list()
-	equal(t, authtest.ErrorText(err), "backend gold: auth.login: the credentials were refused (HTTP 401)")
+	equal(t, authtest.ErrorText(err), "backend gold: auth.login: the credentials were rejected (HTTP 401)")
 	equal(t, cinder.KindOf(err), cinder.KindUnauthorized)
 	if n := cloud.LoginCount(); n > 3 {
-		t.Errorf("%d logins with a refused password, want at most 3", n)
+		t.Errorf("%d logins with a rejected password, want at most 3", n)
 	}
 	authtest.WriteFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(cindertest.PasswordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
 	if err := list(); err != nil {
-		t.Errorf("after the file was mended: %v", err)
+		t.Errorf("after the file was fixed: %v", err)
 	}
 }
 
-// TestMutationAfterRevokedPassword makes a change on a client whose password
-// was replaced: a refused request had no effect and is made again.
+// TestMutationAfterRevokedPassword makes a change with a client whose password
+// was replaced: a rejected request had no effect and is repeated.
 func TestMutationAfterRevokedPassword(t *testing.T) {
 	cloud := cindertest.NewCloud(t)
 	cloud.Password = "s3cr3t"
@@ -379,7 +379,7 @@ func TestMutationAfterRevokedPassword(t *testing.T) {
 	s := testSession(t.Context(), pooledClients{pool, func() Config { return gold }})
 	err := s.change(t.Context(), func(ctx context.Context, client Cinder) error { return client.Reserve(ctx, "v1") })
 	equal(t, authtest.ErrorText(err), "")
-	equal(t, len(cloud.Paths()), 2) // refused, accepted
+	equal(t, len(cloud.Paths()), 2) // rejected, accepted
 }
 
 func TestBackendsSideBySideDoNotMix(t *testing.T) {
@@ -428,8 +428,8 @@ func TestUnusableCredentialsAskNothing(t *testing.T) {
 	equal(t, authtest.ErrorText(err), "backend gold: cannot read /nowhere/clouds.yaml: no such file or directory")
 }
 
-// TestRenewalOfAProbeIsBoundedLikeTheProbe: it would else hang on a Keystone
-// that is silent for as long as a request may take.
+// TestRenewalOfAProbeIsBoundedLikeTheProbe: otherwise it would hang on a silent
+// Keystone for as long as a request may take.
 func TestRenewalOfAProbeIsBoundedLikeTheProbe(t *testing.T) {
 	cloud := cindertest.NewCloud(t)
 	patient := gold
@@ -447,8 +447,8 @@ func TestRenewalOfAProbeIsBoundedLikeTheProbe(t *testing.T) {
 	equal(t, authtest.ErrorText(err), "backend gold: auth.login: no answer in time")
 }
 
-// TestVersionFollowsTheWholeConfiguration: a client is made for one connector and
-// one set of limits.
+// TestVersionFollowsTheWholeConfiguration: a client is made for one connector
+// and one set of limits.
 func TestVersionFollowsTheWholeConfiguration(t *testing.T) {
 	pool := NewPool(PoolOptions{Metrics: testMetrics()})
 	seen := map[string]string{}

@@ -17,8 +17,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// world is a Cinder with foreign volumes, and random faults for the calls to
-// come. It watches what must never happen.
+// world is a Cinder with foreign volumes, and random faults for later calls. It
+// watches for anything that must never happen.
 type world struct {
 	*memoryCinder
 	foreign map[string]cinder.Volume
@@ -27,7 +27,7 @@ type world struct {
 	mishaps  []mishap
 	broken   []string
 	terms    int
-	failures []cinder.Status // where the creates to come end
+	failures []cinder.Status // statuses after the next creates
 }
 
 var ownStates = []cinder.Status{cinder.StatusCreating, cinder.StatusAvailable, cinder.StatusAttaching, cinder.StatusInUse, cinder.StatusError, cinder.StatusErrorDeleting, cinder.StatusDeleting}
@@ -54,7 +54,7 @@ func newWorld(t *rapid.T) *world {
 	}
 	w.fault = w.nextMishap
 	w.created = func(string) cinder.Status {
-		// Called under memoryCinder's lock, when the new volume is there.
+		// Called with memoryCinder's lock, when the new volume exists.
 		var own []string
 		for _, v := range w.volumes {
 			if claimStamp(1).Owns(v.Volume) {
@@ -95,8 +95,8 @@ func (w *world) nextMishap(operation, id string) mishap {
 	return next
 }
 
-// leftover is a volume that an earlier term left in a state, connected either
-// way.
+// leftover is a volume that an earlier term left in some state, connected by
+// either API.
 func (w *world) leftover(t *rapid.T, i int, status cinder.Status) string {
 	if rapid.Bool().Draw(t, fmt.Sprintf("volume %d by the volume actions", i)) {
 		return w.add(mine(1, status))
@@ -108,7 +108,7 @@ func (w *world) leftover(t *rapid.T, i int, status cinder.Status) string {
 	return w.byAttachments(1, status, attachments...)
 }
 
-// check looks for what must never have happened.
+// check looks for anything that must never have happened.
 func (w *world) check(t *rapid.T) {
 	t.Helper()
 	w.mu.Lock()
@@ -120,7 +120,7 @@ func (w *world) check(t *rapid.T) {
 	now := w.snapshot()
 	for id, before := range w.foreign {
 		if !reflect.DeepEqual(now[id], before) {
-			t.Fatalf("the foreign volume %s was changed: %+v, before %+v", id, now[id], before)
+			t.Fatalf("the foreign volume %s was changed: %+v, was %+v", id, now[id], before)
 		}
 	}
 }
@@ -142,9 +142,10 @@ func (w *world) until(t *rapid.T, tb testing.TB, name string, operation func(l *
 	return err
 }
 
-// TestOneClaimOneVolume: from any state that was left, through faults, lost
+// TestOneClaimOneVolume: from any state left behind, through faults, lost
 // answers and changes of the leader, a claim ends with exactly one connected
-// volume; then with none. What is not provably its own is never touched.
+// volume; then with none. A volume that is not provably the claim's is never
+// touched.
 func TestOneClaimOneVolume(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(rt)
@@ -170,11 +171,11 @@ func TestOneClaimOneVolume(t *testing.T) {
 		w.check(rt)
 		if known > 1 {
 			if !cinder.IsKind(err, KindRecorded) {
-				rt.Fatalf("several volumes may be known, and yet: %v", err)
+				rt.Fatalf("several volumes may be recorded, but: %v", err)
 			}
 			for _, id := range attached {
 				if now := w.snapshot()[id]; !reflect.DeepEqual(now, before[id]) {
-					rt.Fatalf("%s was in use and is changed: %+v", id, now)
+					rt.Fatalf("%s was in use and was changed: %+v", id, now)
 				}
 			}
 			return
@@ -186,7 +187,7 @@ func TestOneClaimOneVolume(t *testing.T) {
 		if known == 1 {
 			want = cinder.StatusInUse
 			if connected.Volume.ID != attached[0] {
-				rt.Fatalf("%s is kept where %s was in use", connected.Volume.ID, attached[0])
+				rt.Fatalf("kept %s although %s was in use", connected.Volume.ID, attached[0])
 			}
 		}
 		found := w.stamped(claimStamp(1))
@@ -225,8 +226,8 @@ func TestOneClaimOneVolume(t *testing.T) {
 	})
 }
 
-// TestAbandonedClaimLeavesNothing: a claim is deleted in the midst of its
-// provisioning, wherever that was.
+// TestAbandonedClaimLeavesNothing: a claim is deleted at any point of its
+// provisioning.
 func TestAbandonedClaimLeavesNothing(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(rt)
@@ -287,9 +288,9 @@ func TestFenceThatFallsAnyTime(t *testing.T) {
 	})
 }
 
-// TestTwoLeadersAtOnce: a paused process goes on while its successor works.
-// Both may make a volume; when the dust has settled and one of them looks
-// again, one volume is left, and none that was attached is lost.
+// TestTwoLeadersAtOnce: a paused process continues while its successor works.
+// Both may create a volume. When both are done and one of them looks again, one
+// volume is left, and none that was attached is lost.
 func TestTwoLeadersAtOnce(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		memory := newMemoryCinder()
@@ -314,8 +315,8 @@ func TestTwoLeadersAtOnce(t *testing.T) {
 	})
 }
 
-// sweep does what a leader does after a while: it lists again, and removes what
-// the listing shows beside the recorded volume, or without any.
+// sweep does what a leader does after a while: it lists again, and removes
+// duplicates and orphans in the listing.
 func (w *world) sweep(t *rapid.T, tb testing.TB, recorded string) {
 	t.Helper()
 	err := w.until(t, tb, "sweep", func(l *Lifecycle) error {
@@ -332,9 +333,10 @@ func (w *world) sweep(t *rapid.T, tb testing.TB, recorded string) {
 	}
 }
 
-// TestLateAndRepeatedRequests: requests that take effect long after their
-// sender gave up, or twice, may make second volumes for a while. Once nothing
-// more can arrive, a sweep leaves one, attached, and none after the removal.
+// TestLateAndRepeatedRequests: requests that take effect twice, or long after
+// their sender stopped waiting, may create duplicates for a while. Once nothing
+// more can arrive, a sweep leaves one volume, attached, and none after the
+// removal.
 func TestLateAndRepeatedRequests(t *testing.T) {
 	seconds := 0
 	rapid.Check(t, func(rt *rapid.T) {
@@ -369,7 +371,8 @@ func TestLateAndRepeatedRequests(t *testing.T) {
 		}
 		w.sweep(rt, t, id)
 		w.check(rt)
-		// A volume for several hosts takes a late reservation beside its attachment.
+		// A volume for several hosts accepts a late reservation in addition to
+		// its attachment.
 		if found := w.stamped(claimStamp(1)); len(found) != 1 || found[0].ID != id || found[0].Status != cinder.StatusInUse && !(w.shared && len(found[0].Attachments) > 0) {
 			rt.Fatalf("left %+v, want %s in use\nlog: %s", found, id, strings.Join(w.log, "\n     "))
 		}
@@ -385,34 +388,34 @@ func TestLateAndRepeatedRequests(t *testing.T) {
 		}
 	})
 	if seconds == 0 {
-		t.Error("no run had a second volume; this test would prove little")
+		t.Error("no run had a duplicate; this test would prove little")
 	}
 }
 
-// TestOneClaimOneVolumeThroughOutages: requests that are held back in the
-// midst of a claim's provisioning neither lose nor double a volume.
+// TestOneClaimOneVolumeThroughOutages: requests that are rejected during a
+// claim's provisioning neither lose nor duplicate a volume.
 func TestOneClaimOneVolumeThroughOutages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var outages atomic.Int32
 		rapid.Check(inBubble{t}, func(rt *rapid.T) {
 			w := newWorld(rt)
-			// No request is made in no time: what began before another one can
-			// be told from what began after it.
+			// Every request takes some time: what began before another request
+			// must be distinguishable from what began after it.
 			w.onCall(func(string) { time.Sleep(time.Millisecond) })
 			failures := rapid.IntRange(1, 3).Draw(rt, "failures to open")
 			var end context.CancelFunc
 			begin := func() *Lifecycle {
-				var hold context.Context
-				hold, end = context.WithCancel(context.Background())
+				var term context.Context
+				term, end = context.WithCancel(context.Background())
 				return w.term(t, func(o *LifecycleOptions) {
-					o.Hold, o.FailuresToOpen = hold, failures
+					o.Hold, o.FailuresToOpen = term, failures
 					o.HealthChanged = func(error) { outages.Add(1) }
 				})
 			}
 			l := begin()
 			defer func() {
 				end()
-				time.Sleep(time.Minute) // until nobody waits for volumes any more
+				time.Sleep(time.Minute) // until all waits for volumes have ended
 			}()
 			var err error
 			for range 120 {

@@ -7,15 +7,15 @@ import (
 )
 
 // Configure gives a running lifecycle the configuration of a reloaded policy.
-// Limits and time-outs hold for what begins from now on, and a backend that
+// Limits and timeouts apply to whatever begins from now on, and a backend that
 // does not answer is probed at once.
 //
-// It reports whether what selects the endpoint has changed (Auth, Region or
-// Interface). Nothing is then known of the volumes there: the caller must count
-// them anew. Operations under way end at the endpoint where they began.
+// It reports whether the settings that select the endpoint have changed (Auth,
+// Region or Interface). If so, nothing is known about the volumes there: the
+// caller must count them again. Operations under way end at the endpoint where
+// they began.
 //
-// The name is the lifecycle's own and stays; an equal configuration changes
-// nothing.
+// The lifecycle keeps its name; an equal configuration changes nothing.
 func (l *Lifecycle) Configure(config Config) (endpointChanged bool) {
 	config.Name = l.options.Config.Name
 	config = config.withDefaults()
@@ -36,14 +36,14 @@ func (l *Lifecycle) Configure(config Config) (endpointChanged bool) {
 	return endpointChanged
 }
 
-// selection is a hash over what selects an endpoint.
+// selection is a hash of the settings that select an endpoint.
 func selection(config Config) string {
 	return fingerprint.Of(config.Auth, config.Region, config.Interface)
 }
 
-// leave makes another endpoint the current one when the credentials of this one
-// have come to lead to another place: a file with another project or address, or
-// a catalog that was changed. The configuration is the same.
+// leave makes another endpoint the current one when this one's credentials
+// start to lead to another place: a file with another project or address, or a
+// changed catalog. The configuration is the same.
 func (l *Lifecycle) leave(left *endpoint) {
 	l.mu.Lock()
 	current := l.at == left
@@ -56,25 +56,25 @@ func (l *Lifecycle) leave(left *endpoint) {
 	}
 }
 
-// move makes another endpoint the current one; it is called under the lock.
-// What was begun there before, and left, is to be looked for: nothing else may
-// have this backend listed again for long.
+// move makes another endpoint the current one; it is called with l.mu locked.
+// It also records the time: volumes begun at the former place may remain there,
+// and nothing else may cause this backend to be listed again for long.
 func (l *Lifecycle) move(config Config) {
 	old := l.at
 	l.at = l.newEndpoint(config, old.session.epoch+1)
 	now := time.Now()
 	l.at.known.succeed(old.known, old.inventory.claims(), old.place(), now)
 	l.lastDoubt = now
-	// Answers of the old endpoint say nothing about the new one. The breaker
-	// never calls back under its own lock.
+	// Answers from the old endpoint say nothing about the new one. The breaker
+	// never calls back with its lock.
 	l.breaker.moved(l.at.session.epoch)
 }
 
 // Untouched reports whether the backend certainly has no volume of the claim
-// from this term: none is known, and no create request was begun whose effect
-// is in doubt. It costs no request. A caller that knows that no earlier term
-// can have served the claim may then choose another backend, as long as no
-// other operation on the claim is under way.
+// from this term: none is known, and no create request has an unknown effect.
+// It costs no request. A caller that knows that no earlier term can have served
+// the claim may then choose another backend, as long as no other operation on
+// the claim is under way.
 func (l *Lifecycle) Untouched(stamp Stamp) bool {
 	at := l.current()
 	id, doubtSince := at.known.of(stamp.ClaimUID)

@@ -18,7 +18,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 )
 
-// cindersByRegion gives each region a Cinder of its own.
+// cindersByRegion gives each region its own Cinder.
 type cindersByRegion map[string]*memoryCinder
 
 func (r cindersByRegion) clients(config func() Config) clients { return &regionalClients{r, config} }
@@ -33,7 +33,7 @@ func (c *regionalClients) client(context.Context) (Cinder, error) {
 }
 func (c *regionalClients) forget(Cinder) {}
 
-// uncut is a Cinder whose lists are on their way when their reader gives up.
+// uncut is a Cinder whose lists are under way when their reader leaves.
 type uncut struct{ *memoryCinder }
 
 func (u uncut) ListVolumes(ctx context.Context, query cinder.VolumeQuery, yield func([]cinder.Volume) bool) error {
@@ -42,9 +42,9 @@ func (u uncut) ListVolumes(ctx context.Context, query cinder.VolumeQuery, yield 
 
 func regionalTerm(t *testing.T, of cindersByRegion, change ...func(*LifecycleOptions)) *Lifecycle {
 	t.Helper()
-	hold, end := context.WithCancel(context.Background())
+	term, end := context.WithCancel(context.Background())
 	t.Cleanup(end)
-	options := LifecycleOptions{Config: Config{Name: "gold", Region: "one"}, Cluster: "cluster-1", Fence: func() error { return nil }, Hold: hold,
+	options := LifecycleOptions{Config: Config{Name: "gold", Region: "one"}, Cluster: "cluster-1", Fence: func() error { return nil }, Hold: term,
 		Logger: discard(), Metrics: testMetrics(), Poll: time.Millisecond}
 	for _, f := range change {
 		f(&options)
@@ -83,13 +83,13 @@ func TestConfigureReportsWhetherTheEndpointChanged(t *testing.T) {
 			equal(t, l.current() != at, test.want)
 			equal(t, l.current().config.Load() == config, test.kept)
 			equal(t, l.current().config.Load().Name, "gold")
-			// The same once more is an equal one.
+			// Configuring the same again changes nothing.
 			equal(t, l.Configure(next), false)
 		})
 	}
 }
 
-// TestTimeoutsHoldForTheNextWait without a new term.
+// TestTimeoutsHoldForTheNextWait, without a new term.
 func TestTimeoutsHoldForTheNextWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := newMemoryCinder()
@@ -110,7 +110,7 @@ func TestTimeoutsHoldForTheNextWait(t *testing.T) {
 	})
 }
 
-// TestLimitsHoldForTheNextRequest: the pool is asked with the new ones.
+// TestLimitsHoldForTheNextRequest: the pool gets the new ones.
 func TestLimitsHoldForTheNextRequest(t *testing.T) {
 	cloud := cindertest.NewCloud(t)
 	memory := newMemoryCinder()
@@ -143,9 +143,9 @@ func TestLimitsHoldForTheNextRequest(t *testing.T) {
 	equal(t, most.Load(), 2)
 }
 
-// TestAnotherEndpointIsLookedAtAnew: what the old one had is not believed of
-// the new one, and a volume there is found.
-func TestAnotherEndpointIsLookedAtAnew(t *testing.T) {
+// TestAnotherEndpointIsListedAgain: knowledge of the old endpoint does not
+// apply to the new one, and a volume there is found.
+func TestAnotherEndpointIsListedAgain(t *testing.T) {
 	one, two := newMemoryCinder(), newMemoryCinder()
 	l := regionalTerm(t, cindersByRegion{"one": one, "two": two})
 	_, err := l.Connect(t.Context(), claimSpec(1))
@@ -166,8 +166,9 @@ func TestAnotherEndpointIsLookedAtAnew(t *testing.T) {
 	equal(t, two.count("volume.list"), 1)
 }
 
-// TestOperationEndsWhereItBegan: while the endpoint changes a claim is served to
-// the end where its look was, and the next one at the new endpoint looks anew.
+// TestOperationEndsWhereItBegan: when the endpoint changes, a claim is served
+// to the end where its look was, and the next claim is looked up at the new
+// endpoint.
 func TestOperationEndsWhereItBegan(t *testing.T) {
 	for _, during := range []string{"volume.list", "volume.create", "volume.os-reserve"} {
 		t.Run(during, func(t *testing.T) { operationEndsWhereItBegan(t, during) })
@@ -194,7 +195,7 @@ func operationEndsWhereItBegan(t *testing.T, during string) {
 	equal(t, len(found), 1)
 	equal(t, found[0].ID, connected.Volume.ID)
 	equal(t, found[0].Status, cinder.StatusAttaching)
-	// The new endpoint may be the same Cinder by another way.
+	// The new endpoint may be the same Cinder at another address.
 	equal(t, l.Untouched(claimStamp(1)), false)
 	equal(t, l.Untouched(claimStamp(2)), true)
 	_, err = l.HasVolumeOf(t.Context(), claimStamp(1))
@@ -208,7 +209,7 @@ func operationEndsWhereItBegan(t *testing.T, during string) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("the old endpoint's watcher goes on")
+			t.Fatal("the old endpoint's watcher continues")
 		}
 	}
 }
@@ -248,7 +249,7 @@ func TestFailuresOfTheOldEndpointDoNotCount(t *testing.T) {
 	})
 }
 
-// TestProbeOfTheOldEndpointClosesNothing although it is answered in the end.
+// TestProbeOfTheOldEndpointClosesNothing, although it succeeds in the end.
 func TestProbeOfTheOldEndpointClosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one, two := newMemoryCinder(), newMemoryCinder()
@@ -266,7 +267,7 @@ func TestProbeOfTheOldEndpointClosesNothing(t *testing.T) {
 		time.Sleep(5 * time.Second) // the probe is under way
 		l.Configure(Config{Region: "two"})
 		time.Sleep(time.Minute)
-		equal(t, authtest.ErrorText(l.Health()), heldBack(t, "volume.list: Cinder answered service unavailable (HTTP 503)"))
+		equal(t, authtest.ErrorText(l.Health()), rejectedBy(t, "volume.list: Cinder answered service unavailable (HTTP 503)"))
 		two.mu.Lock()
 		two.fault = nil
 		two.mu.Unlock()
@@ -357,7 +358,7 @@ func TestUntouched(t *testing.T) {
 	}
 }
 
-// failing lets every call of an operation end in a mishap.
+// failing makes every call of an operation end in a mishap.
 func failing(operation string, how mishap) func(string, string) mishap {
 	return func(called, _ string) mishap {
 		if called == operation {

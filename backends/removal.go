@@ -10,41 +10,41 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// Target is a volume that is to be removed, and the proof that it may be.
+// Target is a volume to remove, and the proof that it may be removed.
 type Target struct {
 	VolumeID string
 	Stamp    Stamp
-	// Historic says that the PersistentVolume was written by the historic
-	// provisioner, whose volumes carry no stamp.
+	// Historic means that the historic provisioner, whose volumes have no
+	// stamp, wrote the PersistentVolume.
 	Historic bool
-	// Connector is the one the volume was connected with.
+	// Connector is the one that connected the volume.
 	Connector cinder.Connector
-	// Permit is asked before every change; nil permits.
+	// Permit is called before every change; nil permits everything.
 	Permit Permit
-	// Place is where the volume lives as far as is recorded.
+	// Place is where the volume lives, as far as recorded.
 	Place cinder.Place
-	// Found is called before the first change when the volume is found, with its
-	// stamp, at another place than the recorded one. It is to record that, so
-	// that the volume's absence tells something to whoever goes on; its error
+	// Found is called before the first change if the volume is found, with its
+	// stamp, at another place than the recorded one. It must record that place,
+	// so that a later attempt can interpret the volume's absence; its error
 	// ends the removal. Nil means that nothing is recorded.
 	Found func(ctx context.Context, at cinder.Place) error
 
-	// unreferenced says that no PersistentVolume names the volume. One that
-	// was attached once is then left alone, since one did.
+	// unreferenced means that no PersistentVolume names the volume. If the
+	// volume was ever attached, it is not removed, since one once did.
 	unreferenced bool
 }
 
-// Permit says whether a volume, as it was seen last, may be taken a step
-// towards its removal. It is asked twice for every change: before the request
-// stands in line, where it may take its time, and again when its turn has come,
-// which may be minutes later. Then it holds back other requests to the backend
-// and should not have to ask anybody. What it refuses with is returned as it is,
-// and nothing more is changed.
+// Permit decides whether a volume, in its last known state, may be taken a step
+// towards its removal. It is called twice for every change: before the request
+// enters the queue, when it may take its time, and again when the turn has
+// come, which may be minutes later. It then delays other requests to the
+// backend and should not make requests. Its error is returned unchanged, and
+// nothing more is changed.
 type Permit func(ctx context.Context, v cinder.Volume) error
 
 type permitKey struct{}
 
-// withPermit has every change that is made with the context ask first.
+// withPermit makes every change with the context require the permit.
 func withPermit(ctx context.Context, permit Permit, v cinder.Volume) context.Context {
 	if permit == nil {
 		return ctx
@@ -52,7 +52,7 @@ func withPermit(ctx context.Context, permit Permit, v cinder.Volume) context.Con
 	return context.WithValue(ctx, permitKey{}, func() error { return permit(ctx, v) })
 }
 
-// permitted asks for the permit that the context carries, if any.
+// permitted calls the permit that the context carries, if any.
 func permitted(ctx context.Context) error {
 	if ask, ok := ctx.Value(permitKey{}).(func() error); ok {
 		return ask()
@@ -60,7 +60,7 @@ func permitted(ctx context.Context) error {
 	return nil
 }
 
-// key is what operations on one volume exclude each other by.
+// key identifies operations that must not overlap.
 func (t Target) key() string { return cmp.Or(t.Stamp.ClaimUID, t.VolumeID) }
 
 // owns reports whether the volume is provably the target's.
@@ -71,10 +71,10 @@ func (t Target) owns(v cinder.Volume) bool {
 	return t.Stamp.Owns(v)
 }
 
-// attachedBy reports whether an attachment was made by us: by this connector,
-// or by the historic provisioner. Cinder shows the host to administrators only
-// (cinder/api/v2/views/volumes.py); an attachment without host and instance,
-// on a volume with our stamp, counts as ours.
+// attachedBy reports whether this program made an attachment: with this
+// connector, or as the historic provisioner. Cinder shows the host only to
+// administrators (cinder/api/v2/views/volumes.py); an attachment without host
+// and instance, on a volume with the target's stamp, counts as this program's.
 func (t Target) attachedBy(a cinder.Attachment) bool {
 	if a.ServerID != "" {
 		return false
@@ -82,11 +82,11 @@ func (t Target) attachedBy(a cinder.Attachment) bool {
 	return a.Host == "" || a.Host == t.Connector.Host || t.Historic && a.Host == historicHost
 }
 
-// Remove undoes everything that was done for a volume, in whatever state it
-// is: disconnect, detach or unreserve, delete, and wait until it is gone. A
-// volume that does not exist where it was is removed already; that it does not
-// exist at another place proves nothing (KindElsewhere). Nothing is done to a volume
-// whose stamp does not match (KindNotOurs) or that somebody else uses
+// Remove undoes everything that was done for a volume, in any state:
+// disconnect, detach or unreserve, delete, and wait until it is gone. A volume
+// that does not exist at its place is already removed; that it does not exist
+// at another place proves nothing (KindElsewhere). Remove does nothing to a
+// volume whose stamp does not match (KindNotOurs) or that is in use elsewhere
 // (KindInUse).
 func (l *Lifecycle) Remove(ctx context.Context, target Target) error {
 	release, err := l.locks.Acquire(ctx, target.key())
@@ -103,8 +103,8 @@ func (l *Lifecycle) Remove(ctx context.Context, target Target) error {
 }
 
 // Abandon removes whatever a claim left at the backend that no PersistentVolume
-// records. A volume that was ever attached, or that looks like a restored
-// backup, is left alone; what Kubernetes says is for the permit to know.
+// records. It keeps a volume that was ever attached or that looks like a
+// restored backup. The permit must check the rest at Kubernetes.
 func (l *Lifecycle) Abandon(ctx context.Context, stamp Stamp, connector cinder.Connector, permit Permit) error {
 	release, err := l.locks.Acquire(ctx, stamp.ClaimUID)
 	if err != nil {
@@ -126,7 +126,7 @@ func (e *endpoint) abandon(ctx context.Context, stamp Stamp, connector cinder.Co
 		err := e.removeUnrecorded(ctx, id, stamp, connector, permit)
 		switch {
 		case cinder.IsKind(err, KindInUse), cinder.IsKind(err, KindRecorded), cinder.IsKind(err, KindNotOurs):
-			e.logger.Warn("A second volume of one claim is left alone", "volume", id, "error", err)
+			e.logger.Warn("A duplicate volume of one claim is not removed", "volume", id, "error", err)
 			e.known.dropRival(stamp.ClaimUID, id)
 		case err != nil:
 			return err
@@ -135,9 +135,9 @@ func (e *endpoint) abandon(ctx context.Context, stamp Stamp, connector cinder.Co
 	return e.removeUnrecorded(ctx, v.ID, stamp, connector, permit)
 }
 
-// RemoveUnrecorded removes one volume that no PersistentVolume names, which a
-// listing showed: the rest of a claim that is gone, or a second volume of one
-// that has another. It leaves alone what Abandon does.
+// RemoveUnrecorded removes one volume that a listing showed and that no
+// PersistentVolume names: an orphan, or a duplicate of a claim's volume. It
+// keeps the same volumes as Abandon.
 func (l *Lifecycle) RemoveUnrecorded(ctx context.Context, volumeID string, stamp Stamp, connector cinder.Connector, permit Permit) error {
 	release, err := l.locks.Acquire(ctx, stamp.ClaimUID)
 	if err != nil {
@@ -158,7 +158,7 @@ func (e *endpoint) removeUnrecorded(ctx context.Context, volumeID string, stamp 
 func (e *endpoint) remove(ctx context.Context, target Target) error {
 	v, err := e.owned(ctx, target)
 	if err == nil && v.ID != "" {
-		// From here on its absence is proof: it was seen.
+		// From here on its absence is proof, since it was seen.
 		target, err = e.found(ctx, target)
 	}
 	for range maxMoves {
@@ -173,17 +173,17 @@ func (e *endpoint) remove(ctx context.Context, target Target) error {
 		}
 		v, err = e.moveTowardsGone(withPermit(ctx, target.Permit, v), v, target)
 		if cinder.IsKind(err, cinder.KindNotFound) {
-			// It went between the look and the step.
+			// It disappeared between the look and the step.
 			v, err = e.owned(ctx, target)
 		}
 	}
 	if err != nil {
 		return err
 	}
-	return e.failure(cinder.KindConflict, "volume %s keeps changing its state; somebody else works on it", target.VolumeID)
+	return e.failure(cinder.KindConflict, "volume %s keeps changing its state; another party is changing it too", target.VolumeID)
 }
 
-// found is the target as it is known once the volume was seen here.
+// found updates the target after its volume was seen here.
 func (e *endpoint) found(ctx context.Context, target Target) (Target, error) {
 	at := e.place()
 	if target.Place != at && target.Found != nil {
@@ -195,8 +195,8 @@ func (e *endpoint) found(ctx context.Context, target Target) (Target, error) {
 	return target, nil
 }
 
-// owned reads the target's volume and checks the proof that it is ours. The
-// zero Volume means that it is gone.
+// owned reads the target's volume and checks the proof of ownership. The zero
+// Volume means that it is gone.
 func (e *endpoint) owned(ctx context.Context, target Target) (cinder.Volume, error) {
 	v, err := e.get(ctx, target.VolumeID)
 	switch {
@@ -208,20 +208,21 @@ func (e *endpoint) owned(ctx context.Context, target Target) (cinder.Volume, err
 	return v, e.removable(v, target)
 }
 
-// removable returns an error unless the volume as it is may be removed.
+// removable returns an error unless the volume may be removed in its present
+// state.
 func (e *endpoint) removable(v cinder.Volume, target Target) error {
 	switch {
 	case !target.owns(v):
 		return e.notOurs(v, target)
 	case target.unreferenced && IsCopy(v):
-		return e.failure(KindNotOurs, "volume %s (%s) carries the stamp of claim UID %q but is younger than that claim's volume: it looks like a restored backup, and is not removed", v.ID, v.Status, target.Stamp.ClaimUID)
+		return e.failure(KindNotOurs, "volume %s (%s) carries the stamp of claim UID %q but is younger than that claim's volume: it looks like a restored backup and is not removed", v.ID, v.Status, target.Stamp.ClaimUID)
 	case target.unreferenced && EverAttached(v):
 		return e.failure(KindRecorded, "volume %s (%s) has been attached, which happens only when a PersistentVolume names it; it is not removed without one", v.ID, v.Status)
 	}
 	return e.attachedElsewhere(v, target)
 }
 
-// attachedElsewhere returns an error when somebody else has the volume.
+// attachedElsewhere returns an error if another party has attached the volume.
 func (e *endpoint) attachedElsewhere(v cinder.Volume, target Target) error {
 	var foreign []string
 	for _, attachment := range v.Attachments {
@@ -235,14 +236,13 @@ func (e *endpoint) attachedElsewhere(v cinder.Volume, target Target) error {
 	return e.failure(KindInUse, "volume %s is attached elsewhere (%s); detach it there first", v.ID, strings.Join(slices.Compact(slices.Sorted(slices.Values(foreign))), ", "))
 }
 
-// moveTowardsGone takes one step and returns the volume as it is then. After a
-// step that Cinder answers only when it is done, the state that follows is
-// taken as given; where that is wrong, Cinder refuses the next step and the
-// volume is looked at again.
+// moveTowardsGone takes one step and returns the volume after it. If Cinder
+// answers a step only when it is complete, the next state is assumed; if that
+// is wrong, Cinder rejects the next step and the volume is read again.
 func (e *endpoint) moveTowardsGone(ctx context.Context, v cinder.Volume, target Target) (cinder.Volume, error) {
 	next := towardsGone(v)
 	if next == stepDelete && len(v.Attachments) > 0 {
-		// It failed while it was in use, and Cinder deletes nothing attached.
+		// It failed while in use, and Cinder does not delete attached volumes.
 		next = stepDisconnect
 		if workflowOf(v) == cinder.WorkflowAttachment {
 			next = stepDetachAll
@@ -289,10 +289,10 @@ func (e *endpoint) moveTowardsGone(ctx context.Context, v cinder.Volume, target 
 	return v, e.failure(cinder.KindConflict, "volume %s is %s; it is left alone until that is over", v.ID, v.Status)
 }
 
-// disconnect takes a volume out of use: first the array's access list, then
-// the attachment, since detaching is what removes the export. Where leaders
-// that overlapped left several attachments, Cinder refuses to terminate before
-// all but one are gone (attachment_deletion_allowed in cinder/volume/api.py).
+// disconnect takes a volume out of use: first the array's access list, then the
+// attachment, since detaching is what removes the export. If overlapping
+// leaders left several attachments, Cinder rejects the termination until only
+// one remains (attachment_deletion_allowed in cinder/volume/api.py).
 func (e *endpoint) disconnect(ctx context.Context, v cinder.Volume, target Target) error {
 	attachments := v.Attachments
 	for len(attachments) > 1 {
@@ -310,7 +310,7 @@ func (e *endpoint) disconnect(ctx context.Context, v cinder.Volume, target Targe
 	return e.detach(ctx, v.ID, attachments[0].ID)
 }
 
-// detach ends an attachment; one that is gone is ended.
+// detach ends an attachment; one that does not exist counts as ended.
 func (e *endpoint) detach(ctx context.Context, id, attachment string) error {
 	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.Detach(ctx, id, attachment) })
 	if attachment != "" && cinder.IsKind(err, cinder.KindNotFound) {
@@ -319,8 +319,8 @@ func (e *endpoint) detach(ctx context.Context, id, attachment string) error {
 	return err
 }
 
-// release takes a reservation back. Terminating the connection does that too
-// on most backends; the unreserve makes it certain and is harmless otherwise.
+// release cancels a reservation. Terminating the connection does that too on
+// most backends; the unreserve ensures it and is otherwise harmless.
 func (e *endpoint) release(ctx context.Context, v cinder.Volume, target Target) error {
 	if err := e.terminate(ctx, v, target); err != nil {
 		return err
@@ -346,10 +346,10 @@ func (e *endpoint) awaitGone(ctx context.Context, id string) error {
 		return e.failure(KindVolumeFailed, "the storage backend failed to delete volume %s (error_deleting)", id)
 	}
 	// Cinder's RBD driver does this to a volume whose snapshot has a clone.
-	return e.failure(KindInUse, "Cinder took the deletion of volume %s back (it is %s): something may still depend on it", id, v.Status)
+	return e.failure(KindInUse, "Cinder canceled the deletion of volume %s (it is %s): something may still depend on it", id, v.Status)
 }
 
-// forceDelete is the way out of error_deleting, open to administrators and
+// forceDelete is the only way out of error_deleting, for administrators and
 // noauth only.
 func (e *endpoint) forceDelete(ctx context.Context, v cinder.Volume) error {
 	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.ForceDeleteVolume(ctx, v.ID) })
@@ -362,15 +362,15 @@ func (e *endpoint) forceDelete(ctx context.Context, v cinder.Volume) error {
 	return e.awaitGone(ctx, v.ID)
 }
 
-// dependents tells of the one refusal of a DELETE whose remedy is elsewhere.
-// Cinder's own text lists every possible reason.
+// dependents is the error for the only rejected DELETE whose fix is elsewhere.
+// Cinder's own message lists every possible reason.
 func (e *endpoint) dependents(v cinder.Volume) error {
-	return e.failure(KindInUse, "Cinder refuses to delete volume %s (it is %s): it may have snapshots or dependent volumes, or be part of a group or a migration; remove these first", v.ID, v.Status)
+	return e.failure(KindInUse, "Cinder does not delete volume %s (it is %s): it may have snapshots or dependent volumes, or be part of a group or a migration; remove these first", v.ID, v.Status)
 }
 
 func (e *endpoint) notOurs(v cinder.Volume, target Target) *cinder.Error {
 	if target.Historic {
-		return e.failure(KindNotOurs, "volume %s (%q) does not look like one of the historic provisioner's; it is not touched", v.ID, v.Name)
+		return e.failure(KindNotOurs, "volume %s (%q) does not look like a volume of the historic provisioner; it is not touched", v.ID, v.Name)
 	}
 	found := StampOf(v)
 	return e.failure(KindNotOurs, "volume %s is stamped %s, expected %s; it is not touched", v.ID, found.describe(), target.Stamp.describe())

@@ -26,7 +26,7 @@ func TestRemoveFromEveryState(t *testing.T) {
 	tests := map[string]struct {
 		volume  cinder.Volume
 		member  bool
-		ends    cinder.Status // of the deletion
+		ends    cinder.Status // status after the deletion
 		want    []string
 		kept    bool
 		wantErr string
@@ -35,7 +35,7 @@ func TestRemoveFromEveryState(t *testing.T) {
 		"creating":                   {volume: mine(1, cinder.StatusCreating), want: []string{del}},
 		"available":                  {volume: mine(1, cinder.StatusAvailable), want: []string{del}},
 		"attaching":                  {volume: mine(1, cinder.StatusAttaching), want: []string{terminate, unreserve, del}},
-		"reserved":                   {volume: mine(1, cinder.StatusReserved), want: []string{terminate, unreserve, del}, kept: true, kind: cinder.KindConflict, wantErr: "backend gold: volume volume-1 keeps changing its state; somebody else works on it"},
+		"reserved":                   {volume: mine(1, cinder.StatusReserved), want: []string{terminate, unreserve, del}, kept: true, kind: cinder.KindConflict, wantErr: "backend gold: volume volume-1 keeps changing its state; another party is changing it too"},
 		"in use":                     {volume: mine(1, cinder.StatusInUse), want: []string{terminate, "volume.os-detach volume-1 attachment-0", del}},
 		"in use, host hidden":        {volume: mine(1, cinder.StatusInUse), member: true, want: []string{terminate, "volume.os-detach volume-1 attachment-0", del}},
 		"in use several times":       {volume: several, want: []string{"volume.os-detach volume-1 attachment-0", terminate, "volume.os-detach volume-1 attachment-1", del}},
@@ -57,7 +57,7 @@ func TestRemoveFromEveryState(t *testing.T) {
 		"the array fails to delete it": {volume: mine(1, cinder.StatusAvailable), ends: cinder.StatusErrorDeleting, want: []string{del}, kept: true, kind: KindVolumeFailed,
 			wantErr: "backend gold: the storage backend failed to delete volume volume-1 (error_deleting)"},
 		"Cinder takes the deletion back": {volume: mine(1, cinder.StatusAvailable), ends: cinder.StatusAvailable, want: []string{del}, kept: true, kind: KindInUse,
-			wantErr: "backend gold: Cinder took the deletion of volume volume-1 back (it is available): something may still depend on it"},
+			wantErr: "backend gold: Cinder canceled the deletion of volume volume-1 (it is available): something may still depend on it"},
 		"another cluster's": {volume: stranger, kept: true, kind: KindNotOurs,
 			wantErr: `backend gold: volume volume-1 is stamped cluster "cluster-2", PersistentVolume "pvc-uid-1", claim UID "uid-1", expected cluster "cluster-1", PersistentVolume "pvc-uid-1", claim UID "uid-1"; it is not touched`},
 		"nobody's": {volume: unstamped, kept: true, kind: KindNotOurs,
@@ -70,7 +70,8 @@ func TestRemoveFromEveryState(t *testing.T) {
 			id := memory.add(test.volume)
 			memory.volumes[id].deleted = test.ends
 			if test.volume.Status == cinder.StatusReserved {
-				// A reservation of the attachments API: the actions do not end it.
+				// A reservation of the attachments API, which the actions do
+				// not end.
 				test.want = nil
 				for range maxMoves / 2 {
 					test.want = append(test.want, terminate, unreserve, del)
@@ -140,7 +141,7 @@ func TestRefusedDeleteIsSettledByLooking(t *testing.T) {
 		s := &dependents{memoryCinder: memory}
 		options := LifecycleOptions{Config: Config{Name: "gold"}, Cluster: "cluster-1", Fence: func() error { return nil }, Hold: t.Context(), Logger: discard(), Metrics: testMetrics(), Poll: time.Millisecond}
 		err := newLifecycle(options, sameClients(&memoryClients{memory: s})).Remove(t.Context(), claimTarget(1, id))
-		equal(t, authtest.ErrorText(err), "backend gold: Cinder refuses to delete volume volume-1 (it is available): it may have snapshots or dependent volumes, or be part of a group or a migration; remove these first")
+		equal(t, authtest.ErrorText(err), "backend gold: Cinder does not delete volume volume-1 (it is available): it may have snapshots or dependent volumes, or be part of a group or a migration; remove these first")
 		equal(t, cinder.KindOf(err), KindInUse)
 	})
 }
@@ -205,10 +206,10 @@ func TestRemoveHistoricVolumes(t *testing.T) {
 		"in use":                 {volume: cinder.Volume{Name: name, Status: cinder.StatusInUse, Attachments: []cinder.Attachment{{ID: "a", Host: historicHost}}}},
 		"in use, host hidden":    {volume: cinder.Volume{Name: name, Status: cinder.StatusInUse, Attachments: []cinder.Attachment{{ID: "a"}}}},
 		"available":              {volume: cinder.Volume{Name: name, Status: cinder.StatusAvailable}},
-		"another name":           {volume: cinder.Volume{Name: "database", Status: cinder.StatusAvailable}, wantErr: `backend gold: volume volume-1 ("database") does not look like one of the historic provisioner's; it is not touched`},
-		"a stamp":                {volume: stamped, wantErr: `backend gold: volume volume-1 ("` + name + `") does not look like one of the historic provisioner's; it is not touched`},
-		"in use by an instance":  {volume: cinder.Volume{Name: name, Status: cinder.StatusInUse, Attachments: []cinder.Attachment{{ID: "a", ServerID: "i"}}}, wantErr: `backend gold: volume volume-1 ("` + name + `") does not look like one of the historic provisioner's; it is not touched`},
-		"in use by another host": {volume: cinder.Volume{Name: name, Status: cinder.StatusInUse, Attachments: []cinder.Attachment{{ID: "a", Host: "node7"}}}, wantErr: `backend gold: volume volume-1 ("` + name + `") does not look like one of the historic provisioner's; it is not touched`},
+		"another name":           {volume: cinder.Volume{Name: "database", Status: cinder.StatusAvailable}, wantErr: `backend gold: volume volume-1 ("database") does not look like a volume of the historic provisioner; it is not touched`},
+		"a stamp":                {volume: stamped, wantErr: `backend gold: volume volume-1 ("` + name + `") does not look like a volume of the historic provisioner; it is not touched`},
+		"in use by an instance":  {volume: cinder.Volume{Name: name, Status: cinder.StatusInUse, Attachments: []cinder.Attachment{{ID: "a", ServerID: "i"}}}, wantErr: `backend gold: volume volume-1 ("` + name + `") does not look like a volume of the historic provisioner; it is not touched`},
+		"in use by another host": {volume: cinder.Volume{Name: name, Status: cinder.StatusInUse, Attachments: []cinder.Attachment{{ID: "a", Host: "node7"}}}, wantErr: `backend gold: volume volume-1 ("` + name + `") does not look like a volume of the historic provisioner; it is not touched`},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -239,7 +240,7 @@ func TestOwnership(t *testing.T) {
 		other := stamp
 		change(&other)
 		equal(t, stamp.Owns(cinder.Volume{Metadata: other.Metadata(nil)}), false)
-		// What is empty proves nothing, although it is equal.
+		// Empty fields prove nothing, although they are equal.
 		change = map[string]func(*Stamp){
 			"cluster": func(s *Stamp) { s.Cluster = "" },
 			"claim":   func(s *Stamp) { s.ClaimUID = "" },
@@ -254,7 +255,7 @@ func TestOwnership(t *testing.T) {
 	equal(t, own, map[string]string{"a": "b"})
 }
 
-func TestRemoveStopsWhenTold(t *testing.T) {
+func TestRemoveStopsWhenItsContextEnds(t *testing.T) {
 	memory := newMemoryCinder()
 	id := memory.add(mine(1, cinder.StatusAttaching))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -300,7 +301,7 @@ func TestRemovalStepsThatFail(t *testing.T) {
 }
 
 // TestAttachedVolumeInErrorIsDetachedFirst has a volume whose backend failed
-// while it was in use. Cinder refuses to delete it as long as it is attached
+// while it was in use. Cinder does not delete it while it is attached
 // (attach_status in cinder/volume/api.py), and detaches it in any state.
 func TestAttachedVolumeInErrorIsDetachedFirst(t *testing.T) {
 	for _, status := range []cinder.Status{cinder.StatusError, cinder.StatusErrorExtending} {

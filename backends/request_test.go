@@ -8,7 +8,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// askedFor is the volume as a create request of the spec would have left it.
+// askedFor is the volume after a create request for the spec.
 func askedFor(spec Spec, v cinder.Volume) cinder.Volume {
 	v.SizeGiB, v.Type, v.Zone = spec.SizeGiB, spec.Type, spec.Zone
 	v.Metadata[stampRequest] = spec.request()
@@ -16,7 +16,7 @@ func askedFor(spec Spec, v cinder.Volume) cinder.Volume {
 }
 
 // TestVolumeOfAnEarlierAttemptFitsTheRequest: between two attempts the policy
-// may have come to ask for another volume.
+// may have changed to request a different volume.
 func TestVolumeOfAnEarlierAttemptFitsTheRequest(t *testing.T) {
 	wanted := func(change func(*Spec)) Spec {
 		spec := claimSpec(1)
@@ -57,7 +57,7 @@ func TestVolumeOfAnEarlierAttemptFitsTheRequest(t *testing.T) {
 			return v
 		}(), want: []string{"volume.os-reserve volume-1", "volume.os-initialize_connection volume-1"}},
 		"attached once": {found: once(made(cinder.StatusAvailable, anotherType)),
-			wantErr: `volume volume-1 was made for another request (4 GiB, type "plain", zone "az1") than the present one (4 GiB, type "encrypted", zone "az1") and cannot be removed: ` +
+			wantErr: `volume volume-1 was created for a different request (4 GiB, type "plain", zone "az1") than the current one (4 GiB, type "encrypted", zone "az1") and cannot be removed: ` +
 				`backend gold: volume volume-1 (available) has been attached, which happens only when a PersistentVolume names it; it is not removed without one`},
 	}
 	for name, test := range tests {
@@ -74,8 +74,8 @@ func TestVolumeOfAnEarlierAttemptFitsTheRequest(t *testing.T) {
 	}
 }
 
-// TestVolumeThatIsNotAsAskedIsNotMadeAgain: what this very call made is taken as
-// Cinder made it.
+// TestVolumeThatIsNotAsAskedIsNotMadeAgain: a call accepts its own volume the
+// way Cinder created it.
 func TestVolumeThatIsNotAsAskedIsNotMadeAgain(t *testing.T) {
 	memory := newMemoryCinder()
 	l := memory.term(t)

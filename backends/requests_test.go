@@ -24,8 +24,8 @@ func atOnce(t *testing.T, n int, do func(claim int) error) {
 	group.Wait()
 }
 
-// idle waits until the watcher's goroutine has ended: nothing can be asked
-// from then on.
+// idle waits until the watcher's goroutine has ended and makes no more
+// requests.
 func idle(t *testing.T, l *Lifecycle) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
@@ -36,14 +36,14 @@ func idle(t *testing.T, l *Lifecycle) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("the watcher goes on although nothing is in flight")
+			t.Fatal("the watcher continues although nothing is in flight")
 		}
 	}
 }
 
-// together keeps the watcher from its first round until as many volumes as
-// given are waited for: what is counted then is how many requests they need
-// together, however long it took to begin with each.
+// together delays the watcher's first round until there are the given number of
+// waits. After that, the test counts how many requests they need together,
+// however long the beginning of each took.
 func together(t *testing.T, l *Lifecycle, waits int) {
 	l.current().watcher.mu.Lock()
 	defer l.current().watcher.mu.Unlock()
@@ -62,14 +62,14 @@ func together(t *testing.T, l *Lifecycle, waits int) {
 	}()
 }
 
-// TestRequestsPerClaim counts: three changes a claim, no request for a single
+// TestRequestsPerClaim counts: three changes per claim, no request for a single
 // volume, and as many listings for two hundred claims as for five.
 func TestRequestsPerClaim(t *testing.T) {
 	for _, claims := range []int{1, 5, 200} {
 		t.Run(fmt.Sprint(claims), func(t *testing.T) {
 			goroutines := runtime.NumGoroutine()
 			memory := newMemoryCinder()
-			for range 500 { // of other people
+			for range 500 { // of other owners
 				memory.add(cinder.Volume{Status: cinder.StatusInUse})
 			}
 			l := memory.term(t)
@@ -84,8 +84,8 @@ func TestRequestsPerClaim(t *testing.T) {
 			equal(t, memory.count("volume.os-initialize_connection"), claims)
 			equal(t, len(memory.changes()), 3*claims)
 			equal(t, memory.count("volume.get"), 0)
-			// One for the inventory, one for each look that Cinder needs, one
-			// that finds.
+			// One for the inventory, one for each read that Cinder needs, one
+			// that finds the volume.
 			equal(t, memory.count("volume.list"), 1+memory.looks+1)
 			idle(t, l)
 
@@ -94,14 +94,14 @@ func TestRequestsPerClaim(t *testing.T) {
 				return l.Complete(t.Context(), claimTarget(claim, connected[claim].Volume.ID), false)
 			})
 			equal(t, memory.count("volume.os-attach"), claims)
-			equal(t, len(memory.log), claims) // and nothing else
+			equal(t, len(memory.log), claims) // nothing else
 			for _, v := range memory.snapshot() {
 				if StampOf(v).Cluster != "" && v.Status != cinder.StatusInUse {
 					t.Errorf("%s is %s", v.ID, v.Status)
 				}
 			}
 
-			// A new leader finds what there is in one listing.
+			// A new leader finds everything in one listing.
 			memory.forgetLog()
 			next := memory.term(t)
 			atOnce(t, claims, func(claim int) error {
@@ -114,8 +114,8 @@ func TestRequestsPerClaim(t *testing.T) {
 			together(t, next, claims)
 			atOnce(t, claims, func(claim int) error { return next.Remove(t.Context(), claimTarget(claim, connected[claim].Volume.ID)) })
 			equal(t, len(memory.changes()), 3*claims)
-			// One read a volume proves that it is ours. That it is gone is
-			// told by a sweep for many, by one more read for a few.
+			// One read per volume proves ownership. A sweep proves the absence
+			// of many, one more read that of a few.
 			rounds := memory.looks + 1
 			if claims > fewVolumes {
 				equal(t, memory.count("volume.list"), rounds+1)

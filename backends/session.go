@@ -9,40 +9,58 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// Cinder is what the lifecycle asks of Cinder; *cinder.Client is the one
-// implementation outside tests. Every method but ListVolumes is one exchange,
-// and every failure an *Error of its package. What the methods do to a volume
-// in each of its states is a table in test/cindercontract, which holds
-// implementations and Cinder itself to the same.
+// Cinder is the part of Cinder that the lifecycle uses; *cinder.Client is the
+// only implementation outside tests. Every method except ListVolumes is one
+// exchange, and every failure is an *Error of its package. A table in
+// test/cindercontract defines what the methods do to a volume in each of its
+// states; all implementations and real Cinder are held to it.
 type Cinder interface {
-	CreateVolume(ctx context.Context, request cinder.NewVolume) (cinder.Volume, error)
-	Volume(ctx context.Context, id string) (cinder.Volume, error)
-	ListVolumes(ctx context.Context, query cinder.VolumeQuery, yield func(page []cinder.Volume) bool) error
-	DeleteVolume(ctx context.Context, id string) error
-	ForceDeleteVolume(ctx context.Context, id string) error
-	Reserve(ctx context.Context, id string) error
-	Unreserve(ctx context.Context, id string) error
-	InitializeConnection(ctx context.Context, id string, connector cinder.Connector) ([]byte, error)
-	TerminateConnection(ctx context.Context, id string, connector cinder.Connector) error
-	Attach(ctx context.Context, id, host string, readOnly bool) error
-	Detach(ctx context.Context, id, attachmentID string) error
-	// Workflow is how new volumes are to be connected: reserve or attachment.
-	Workflow(ctx context.Context) (cinder.Workflow, error)
-	// UpdateMetadata writes metadata; keys that are not named stay.
-	UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error
-	CreateAttachment(ctx context.Context, volumeID string, connector cinder.Connector, readOnly bool) (attachmentID string, document []byte, err error)
-	Attachments(ctx context.Context, volumeID string) ([]cinder.Attachment, error)
-	AttachmentDocument(ctx context.Context, attachmentID string) (document []byte, err error)
-	CompleteAttachment(ctx context.Context, attachmentID string) error
-	DeleteAttachment(ctx context.Context, attachmentID string) error
-	FailureReason(ctx context.Context, id string) string
+	VolumesAPI
+	ActionsAPI
+	AttachmentsAPI
 	// Place is where the volumes live; it never changes.
 	Place() cinder.Place
 	// Now is the time by Cinder's clock.
 	Now() time.Time
 }
 
-// clients gives a logged-in client, and is told when its credentials are refused.
+// VolumesAPI is what the lifecycle uses of /volumes and /messages.
+type VolumesAPI interface {
+	CreateVolume(ctx context.Context, request cinder.NewVolume) (cinder.Volume, error)
+	Volume(ctx context.Context, id string) (cinder.Volume, error)
+	ListVolumes(ctx context.Context, query cinder.VolumeQuery, yield func(page []cinder.Volume) bool) error
+	DeleteVolume(ctx context.Context, id string) error
+	ForceDeleteVolume(ctx context.Context, id string) error
+	// UpdateMetadata writes metadata; other keys stay.
+	UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error
+	FailureReason(ctx context.Context, id string) string
+}
+
+// ActionsAPI is the volume actions that connect a volume by the workflow
+// reserve.
+type ActionsAPI interface {
+	Reserve(ctx context.Context, id string) error
+	Unreserve(ctx context.Context, id string) error
+	InitializeConnection(ctx context.Context, id string, connector cinder.Connector) ([]byte, error)
+	TerminateConnection(ctx context.Context, id string, connector cinder.Connector) error
+	Attach(ctx context.Context, id, host string, readOnly bool) error
+	Detach(ctx context.Context, id, attachmentID string) error
+}
+
+// AttachmentsAPI is what the lifecycle uses of /attachments, which connect a
+// volume by the workflow attachment.
+type AttachmentsAPI interface {
+	// Workflow is how to connect new volumes: reserve or attachment.
+	Workflow(ctx context.Context) (cinder.Workflow, error)
+	CreateAttachment(ctx context.Context, volumeID string, connector cinder.Connector, readOnly bool) (attachmentID string, document []byte, err error)
+	Attachments(ctx context.Context, volumeID string) ([]cinder.Attachment, error)
+	AttachmentDocument(ctx context.Context, attachmentID string) (document []byte, err error)
+	CompleteAttachment(ctx context.Context, attachmentID string) error
+	DeleteAttachment(ctx context.Context, attachmentID string) error
+}
+
+// clients provides a logged-in client. forget drops one whose credentials were
+// rejected.
 type clients interface {
 	client(ctx context.Context) (Cinder, error)
 	forget(refused Cinder)
@@ -51,8 +69,8 @@ type clients interface {
 // pooledClients takes one backend's clients from the pool.
 type pooledClients struct {
 	pool *Pool
-	// config is asked for every client: limits and time-outs may change during
-	// a term.
+	// config is read for every client: limits and timeouts may change during a
+	// term.
 	config func() Config
 }
 
@@ -70,34 +88,35 @@ func (p pooledClients) forget(refused Cinder) {
 	}
 }
 
-// session decorates a backend's clients for the term of one leader: it refuses
-// changes once the term is over, and everything while the backend does not
-// answer, and logs in again, once, when credentials that were good are refused.
+// session decorates a backend's clients for the term of one leader. It rejects
+// changes once the term is over, rejects everything while the backend does not
+// answer, and logs in again, once, when credentials that used to work are
+// rejected.
 type session struct {
 	clients clients
 	backend string
 	fence   func() error
-	hold    context.Context
+	term    context.Context
 	breaker *breaker
-	// epoch is the breaker's number for the endpoint of the clients.
+	// epoch is the breaker's number for the clients' endpoint.
 	epoch int
-	// left is called when the credentials have come to lead to another place.
+	// left is called when the credentials start to lead to another place.
 	left func()
 
 	mu    sync.Mutex
 	place cinder.Place // of the first client
 }
 
-// where is the place of the first client; zero before.
+// where is the place of the first client; zero before the first login.
 func (s *session) where() cinder.Place {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.place
 }
 
-// stay keeps a session at one place: what is known of volumes, and above all
-// that one does not exist, is known of a place. Credentials that were changed
-// may lead to another one.
+// stay keeps a session at one place. Knowledge about volumes, above all that
+// one does not exist, is valid at one place only, and changed credentials may
+// lead to another.
 func (s *session) stay(client Cinder) error {
 	s.mu.Lock()
 	here, there := s.place, client.Place()
@@ -110,11 +129,11 @@ func (s *session) stay(client Cinder) error {
 	}
 	s.left()
 	return &cinder.Error{Backend: s.backend, Kind: cinder.KindConflict, Unsent: true,
-		Message: fmt.Sprintf("the backend's credentials lead to %s now and no longer to %s; work begun there is started again", there, here)}
+		Message: fmt.Sprintf("the backend's credentials now lead to %s and no longer to %s; work begun there starts over", there, here)}
 }
 
-// read makes a call that changes nothing. The call makes its requests with the
-// context that it is given.
+// read makes a call that changes nothing. The call must use the context that it
+// receives.
 func (s *session) read(ctx context.Context, call func(ctx context.Context, client Cinder) error) error {
 	attempt, err := s.breaker.begin(s.epoch)
 	if err != nil {
@@ -126,8 +145,8 @@ func (s *session) read(ctx context.Context, call func(ctx context.Context, clien
 	return err
 }
 
-// ask makes a read whose failures the call keeps to itself, so that its end
-// tells nothing about the backend.
+// ask makes a read whose failures do not matter, so that they do not count
+// against the backend.
 func (s *session) ask(ctx context.Context, call func(ctx context.Context, client Cinder)) {
 	attempt, err := s.breaker.begin(s.epoch)
 	if err != nil {
@@ -140,11 +159,11 @@ func (s *session) ask(ctx context.Context, call func(ctx context.Context, client
 	})
 }
 
-// change makes a call that changes something at Cinder. The fence is asked
-// last, when the request's turn has come: a process that slept through the end
-// of its term stops there. A caller that is told to stop leaves the queue, but
-// lets a request under way end, since cutting it would only leave its effect
-// unknown; the end of the term does cut it.
+// change makes a call that changes something at Cinder. The fence comes last,
+// when the request's turn has come: it stops a process that slept through the
+// end of its term. If the caller's context ends, a waiting request leaves the
+// queue, but a request under way may finish, since cutting it would only make
+// its effect unknown. The end of the term does cut it.
 func (s *session) change(ctx context.Context, call func(ctx context.Context, client Cinder) error) error {
 	attempt, err := s.breaker.begin(s.epoch)
 	if err != nil {
@@ -152,9 +171,9 @@ func (s *session) change(ctx context.Context, call func(ctx context.Context, cli
 	}
 	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	defer context.AfterFunc(s.hold, cancel)()
-	// Before the request stands in line: the permit may have to be asked for, and
-	// nobody's turn must wait for that.
+	defer context.AfterFunc(s.term, cancel)()
+	// Before the request enters the queue: a new permit may need requests, and
+	// they must not use up a turn.
 	if err := permitted(ctx); err != nil {
 		attempt.end(lasting, err)
 		return err
@@ -164,7 +183,7 @@ func (s *session) change(ctx context.Context, call func(ctx context.Context, cli
 		if refused = permitted(ctx); refused != nil {
 			return refused
 		}
-		// Last: getting the permit may have taken a while.
+		// Last, since getting the permit may have taken a while.
 		return s.stillLeads()
 	}
 	admitted := cinder.WithAdmission(lasting, cinder.Admission{Waiter: ctx, Outage: attempt.admit, Fence: fence})
@@ -178,15 +197,15 @@ func (s *session) change(ctx context.Context, call func(ctx context.Context, cli
 		return call(admitted, client)
 	})
 	if refused != nil {
-		// As it was said, rather than as the request that was not sent.
+		// The original error, not that of the request that was not sent.
 		err = refused
 	}
 	attempt.end(lasting, err)
 	return err
 }
 
-// probe asks for one volume, past the breaker, to learn whether the backend
-// answers.
+// probe requests one volume, bypassing the breaker, to find out whether the
+// backend answers.
 func (s *session) probe(ctx context.Context) error {
 	ctx = cinder.WithRequestTimeout(ctx, longestProbe)
 	return s.exchange(ctx, func(client Cinder) error {
@@ -194,8 +213,8 @@ func (s *session) probe(ctx context.Context) error {
 	})
 }
 
-// exchange makes a call with a logged-in client, and once more with another
-// when the credentials of the first are refused.
+// exchange makes a call with a logged-in client, and once more with a new one
+// if the first client's credentials are rejected.
 func (s *session) exchange(ctx context.Context, call func(Cinder) error) error {
 	client, err := s.clients.client(ctx)
 	if err != nil {
@@ -208,7 +227,8 @@ func (s *session) exchange(ctx context.Context, call func(Cinder) error) error {
 	if !cinder.IsKind(err, cinder.KindUnauthorized) {
 		return err
 	}
-	// A refused request had no effect, so that it may be made again.
+	// A request rejected for its credentials had no effect, so it may be
+	// repeated.
 	s.clients.forget(client)
 	if client, err = s.clients.client(ctx); err != nil {
 		return cinder.WithoutEffect(err)
@@ -221,12 +241,12 @@ func (s *session) exchange(ctx context.Context, call func(Cinder) error) error {
 
 // stillLeads returns an error once the term is over.
 func (s *session) stillLeads() error {
-	err := s.hold.Err()
+	err := s.term.Err()
 	if err == nil {
 		err = s.fence()
 	}
 	if err != nil {
-		return &cinder.Error{Backend: s.backend, Kind: cinder.KindFenced, Message: "no change is made: " + err.Error(), Cause: context.Canceled}
+		return &cinder.Error{Backend: s.backend, Kind: cinder.KindFenced, Message: "no change was made: " + err.Error(), Cause: context.Canceled}
 	}
 	return nil
 }

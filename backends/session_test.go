@@ -15,11 +15,11 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// testSession is a session of a term that goes on until hold ends, and whose
-// breaker never opens.
-func testSession(hold context.Context, source clients) *session {
-	breaker := newBreaker(breakerOptions{backend: "gold", failuresToOpen: math.MaxInt, hold: hold, logger: discard(), metrics: testMetrics()})
-	return &session{clients: source, backend: "gold", fence: func() error { return nil }, hold: hold, breaker: breaker}
+// testSession is a session of a term that lasts until its context ends, with a
+// breaker that never opens.
+func testSession(term context.Context, source clients) *session {
+	breaker := newBreaker(breakerOptions{backend: "gold", failuresToOpen: math.MaxInt, term: term, logger: discard(), metrics: testMetrics()})
+	return &session{clients: source, backend: "gold", fence: func() error { return nil }, term: term, breaker: breaker}
 }
 
 func TestFenceStopsEveryChange(t *testing.T) {
@@ -57,11 +57,11 @@ func TestFenceStopsEveryChange(t *testing.T) {
 					equal(t, memory.changes(), []string(nil))
 					if how == "fence" && cinder.IsKind(err, cinder.KindFenced) {
 						equal(t, err.(interface{ Unwrap() error }).Unwrap() != nil, true)
-						if !strings.Contains(err.Error(), "no change is made: the lease is 4 s too old") {
+						if !strings.Contains(err.Error(), "no change was made: the lease is 4 s too old") {
 							t.Error(err)
 						}
 					}
-					// Only what needs no change may succeed.
+					// Only methods that need no change may succeed.
 					if err == nil && !(status == "" && name != "connect" || status == cinder.StatusInUse && name == "complete") {
 						t.Error("no error")
 					}
@@ -71,11 +71,11 @@ func TestFenceStopsEveryChange(t *testing.T) {
 	}
 }
 
-// TestEndOfTermCutsARequestUnderWay: waiting for the array must not outlast
-// the term.
+// TestEndOfTermCutsARequestUnderWay: waiting for the array must not outlast the
+// term.
 func TestEndOfTermCutsARequestUnderWay(t *testing.T) {
-	hold, end := context.WithCancel(t.Context())
-	s := testSession(hold, &memoryClients{memory: newMemoryCinder()})
+	term, end := context.WithCancel(t.Context())
+	s := testSession(term, &memoryClients{memory: newMemoryCinder()})
 	err := s.change(t.Context(), func(ctx context.Context, _ Cinder) error {
 		end()
 		<-ctx.Done()
@@ -85,8 +85,8 @@ func TestEndOfTermCutsARequestUnderWay(t *testing.T) {
 	equal(t, effectUnknown(err), true)
 }
 
-// TestCallerLeavesARequestUnderWayAlone: cutting it would only leave its
-// effect unknown.
+// TestCallerLeavesARequestUnderWayAlone: cutting it would only make its effect
+// unknown.
 func TestCallerLeavesARequestUnderWayAlone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	s := testSession(t.Context(), &memoryClients{memory: newMemoryCinder()})
@@ -96,14 +96,14 @@ func TestCallerLeavesARequestUnderWayAlone(t *testing.T) {
 	})
 	equal(t, authtest.ErrorText(err), "")
 	err = s.change(ctx, func(context.Context, Cinder) error {
-		t.Error("a change is begun for a caller that has left")
+		t.Error("a change began for a caller that has left")
 		return nil
 	})
 	equal(t, authtest.ErrorText(err), "backend gold: the request was canceled")
 	equal(t, effectUnknown(err), false)
 }
 
-func TestRefusedCredentialsAreTriedAnew(t *testing.T) {
+func TestRejectedCredentialsAreTriedAgain(t *testing.T) {
 	memory := newMemoryCinder()
 	source := &memoryClients{memory: memory}
 	refusals := 1
@@ -146,8 +146,8 @@ func cutShort(operation string, err error) error {
 }
 
 func effectUnknown(err error) bool {
-	e, ok := err.(*cinder.Error)
-	return ok && e.EffectUnknown
+	var e *cinder.Error
+	return errors.As(err, &e) && e.EffectUnknown
 }
 
 func equal[T any](t *testing.T, got, want T) {

@@ -9,8 +9,8 @@ import (
 )
 
 // The metadata keys of a stamp. Claim and PersistentVolume use the keys that
-// the Kubernetes CSI sidecars made common, so that existing chargeback tools
-// read them; the rest is under this project's own prefix.
+// the Kubernetes CSI sidecars established, so that existing chargeback tools
+// can read them; the others have this project's prefix.
 const (
 	StampPrefix       = "standalone-cinder.openstack.org/"
 	stampCluster      = StampPrefix + "cluster"
@@ -19,24 +19,24 @@ const (
 	stampTenant       = StampPrefix + "tenant"
 	stampStorageClass = StampPrefix + "storage-class"
 	stampRequested    = StampPrefix + "requested-at"
-	// stampRequest is what was asked for; see Spec.request.
+	// stampRequest records the request; see Spec.request.
 	stampRequest  = StampPrefix + "requested"
 	stampWorkflow = StampPrefix + "workflow"
 	// stampAttached is written before an attachment is completed. Cinder itself
-	// leaves such a mark with os-attach only.
+	// leaves such a mark only with os-attach.
 	stampAttached  = StampPrefix + "attached"
 	stampNamespace = "csi.storage.k8s.io/pvc/namespace"
 	stampClaim     = "csi.storage.k8s.io/pvc/name"
 	stampPV        = "csi.storage.k8s.io/pv/name"
 )
 
-// Stamp says to which cluster, claim and PersistentVolume a volume belongs.
-// It is written with the create request, so that no volume of ours exists
-// without it.
+// Stamp identifies the cluster, claim and PersistentVolume that a volume
+// belongs to. The create request contains it, so that none of the program's
+// volumes exists without it.
 type Stamp struct {
 	Cluster string
 	// ClusterUID is the UID of the cluster's namespace kube-system. Cluster is
-	// configured, and two clusters may have been given the same one.
+	// configured, and may be the same for two clusters by mistake.
 	ClusterUID   string
 	Namespace    string // the claim's
 	Claim        string
@@ -46,9 +46,8 @@ type Stamp struct {
 	StorageClass string
 }
 
-// Metadata renders the stamp over the operator's own metadata; the stamp wins.
-// Cinder's own keys are left to Cinder: they tell whether a volume was ever
-// attached.
+// Metadata adds the stamp to the operator's metadata; the stamp wins. It leaves
+// Cinder's own keys to Cinder: they show whether a volume was ever attached.
 func (s Stamp) Metadata(own map[string]string) map[string]string {
 	metadata := make(map[string]string, len(own)+7)
 	maps.Copy(metadata, own)
@@ -67,7 +66,7 @@ func (s Stamp) Metadata(own map[string]string) map[string]string {
 	return metadata
 }
 
-// StampOf reads a volume's stamp; absent keys give empty fields.
+// StampOf reads a volume's stamp; missing keys give empty fields.
 func StampOf(v cinder.Volume) Stamp {
 	return Stamp{
 		Cluster:      v.Metadata[stampCluster],
@@ -82,7 +81,7 @@ func StampOf(v cinder.Volume) Stamp {
 }
 
 // Owns reports whether the volume provably belongs to the same cluster, claim
-// and PersistentVolume. Tenant and StorageClass take no part: they may be
+// and PersistentVolume. It ignores tenant and StorageClass, which may be
 // renamed in the policy during a volume's life.
 func (s Stamp) Owns(v cinder.Volume) bool {
 	other := StampOf(v)
@@ -92,10 +91,10 @@ func (s Stamp) Owns(v cinder.Volume) bool {
 }
 
 // EverAttached reports whether the volume is or was in use. It is brought into
-// use only when a PersistentVolume was seen that names it, so that one that
-// never was in use was never recorded. For os-attach see attach_volume in
-// Cinder's cinder/volume/manager.py; completing an attachment leaves no mark of
-// Cinder's, so that one of ours is written before.
+// use only after a PersistentVolume that names it was seen, so that a volume
+// that was never in use was never recorded. For os-attach see attach_volume in
+// Cinder's cinder/volume/manager.py; Cinder leaves no mark when an attachment
+// is completed, so the program writes its own before.
 func EverAttached(v cinder.Volume) bool {
 	_, attached := v.Metadata[cinder.MetadataReadOnly]
 	_, marked := v.Metadata[stampAttached]
@@ -105,7 +104,7 @@ func EverAttached(v cinder.Volume) bool {
 // attachedMark is written on a volume that is about to be in use.
 func attachedMark() map[string]string { return map[string]string{stampAttached: "true"} }
 
-// workflowOf is how the volume was connected, or is to be.
+// workflowOf is how the volume was or will be connected.
 func workflowOf(v cinder.Volume) cinder.Workflow {
 	if v.Metadata[stampWorkflow] == string(cinder.WorkflowAttachment) {
 		return cinder.WorkflowAttachment
@@ -113,14 +112,14 @@ func workflowOf(v cinder.Volume) cinder.Workflow {
 	return cinder.WorkflowReserve
 }
 
-// copyAfter is how much later than its request a volume may come into being.
-// Both times are by Cinder's clock, and the request has a time-out.
+// copyAfter is how much later than its request a volume may be created. Both
+// times are by Cinder's clock, and the request has a timeout.
 const copyAfter = 15 * time.Minute
 
-// IsCopy reports whether a volume carries the stamp of another that it was made
-// from: Cinder restores a backup together with the metadata of the volume that
-// was backed up (put_metadata in cinder/backup/driver.py). Such a volume is
-// somebody's rescued data, and younger than the request that the stamp tells of.
+// IsCopy reports whether a volume carries the stamp of the volume that it was
+// made from: Cinder restores a backup together with the original's metadata
+// (put_metadata in cinder/backup/driver.py). Such a volume contains a user's
+// rescued data, and is younger than the request that the stamp records.
 func IsCopy(v cinder.Volume) bool {
 	at, err := time.Parse(time.RFC3339, v.Metadata[stampRequested])
 	return err == nil && v.CreatedAt.Sub(at) > copyAfter
@@ -132,8 +131,8 @@ const (
 	historicHost       = "standalone-cinder.k8s.io"
 )
 
-// looksHistoric reports whether a volume carries the marks of the historic
-// provisioner and is attached to nobody else. The caller must also hold a
+// looksHistoric reports whether a volume carries the historic provisioner's
+// marks and is attached nowhere else. The caller must also have a
 // PersistentVolume that names this volume and that provisioner.
 func looksHistoric(v cinder.Volume) bool {
 	if !strings.HasPrefix(v.Name, historicNamePrefix) || StampOf(v).Cluster != "" {

@@ -2,9 +2,8 @@ package backends
 
 import "github.com/standalone-cinder/standalone-cinder/backends/cinder"
 
-// step is one move in a volume's life. Which one is next follows from the
-// observed state alone, so that an operation that was interrupted anywhere and
-// one that starts afresh are the same code.
+// step is one move in a volume's life. The next step depends on the observed
+// state alone, so that interrupted and new operations share one code.
 type step string
 
 const (
@@ -64,7 +63,7 @@ func towardsGone(v cinder.Volume) step {
 	case "":
 		return stepNone
 	case cinder.StatusCreating, "downloading":
-		// Cinder refuses to delete a volume once a host is creating it.
+		// Cinder does not delete a volume while a host is creating it.
 		return stepAwaitCreated
 	case cinder.StatusInUse, cinder.StatusDetaching:
 		return stepDisconnect
@@ -78,6 +77,6 @@ func towardsGone(v cinder.Volume) step {
 		return stepForceDelete
 	}
 	// maintenance, migrating, extending, retyping, backing-up, uploading, ...:
-	// somebody works on the volume.
+	// another operation is using the volume.
 	return stepBlocked
 }

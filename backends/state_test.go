@@ -6,7 +6,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// everyStatus is the list of cinder/objects/fields.py, VolumeStatus, and the
+// everyStatus is the list in cinder/objects/fields.py, VolumeStatus, and the
 // older states that Cinder's code still sets, with the next step towards a
 // connection and towards the volume's absence.
 var everyStatus = map[cinder.Status]struct{ connected, gone step }{

@@ -12,7 +12,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 )
 
-// movedTerm is a term whose credentials came to lead to another project after
+// movedTerm is a term whose credentials began to lead to another project after
 // it had connected a volume for claim 1.
 func movedTerm(t *testing.T) (l *Lifecycle, before *memoryCinder, clients *changingClients, id string) {
 	t.Helper()
@@ -33,10 +33,10 @@ func movedTerm(t *testing.T) (l *Lifecycle, before *memoryCinder, clients *chang
 	return l, before, clients, connected.Volume.ID
 }
 
-// TestAbandonAtAnotherPlaceProvesNothing: the claim goes while the
-// credentials lead to another project. Who undoes it is told that all is gone,
-// removes the Secret, gives the room back, and forgets the claim; the volume is
-// where it was, connected.
+// TestAbandonAtAnotherPlaceProvesNothing: the claim is deleted while the
+// credentials lead to another project. If Abandon reported that everything is
+// gone, its caller would remove the Secret, free the quota and forget the
+// claim, although the volume is where it was, connected.
 func TestAbandonAtAnotherPlaceProvesNothing(t *testing.T) {
 	l, before, _, _ := movedTerm(t)
 	err := l.Abandon(t.Context(), claimStamp(1), testConnector, nil)
@@ -47,7 +47,7 @@ func TestAbandonAtAnotherPlaceProvesNothing(t *testing.T) {
 		t.Fatalf("%d volumes", n)
 	}
 	if err == nil {
-		t.Error("the volume exists, and is told to be gone")
+		t.Error("the volume exists but is reported gone")
 	}
 }
 
@@ -63,12 +63,11 @@ func TestRemovalOfAListedVolumeAtAnotherPlaceProvesNothing(t *testing.T) {
 		t.Fatalf("%d volumes", n)
 	}
 	if err == nil {
-		t.Error("the volume exists, and is told to be removed")
+		t.Error("the volume exists but is reported removed")
 	}
 }
 
-// TestMarkAtAnotherPlaceIsNotMissing: KindNotFound ends the marking for
-// good.
+// TestMarkAtAnotherPlaceIsNotMissing: KindNotFound ends the marking for good.
 func TestMarkAtAnotherPlaceIsNotMissing(t *testing.T) {
 	l, _, _, id := movedTerm(t)
 	target := claimTarget(1, id)
@@ -77,12 +76,12 @@ func TestMarkAtAnotherPlaceIsNotMissing(t *testing.T) {
 		err = l.Mark(t.Context(), target)
 	}
 	if !cinder.IsKind(err, KindElsewhere) {
-		t.Errorf("the volume was recorded at %s and is not there to be asked for: %v", target.Place, err)
+		t.Errorf("the volume was recorded at %s, not here: %v", target.Place, err)
 	}
 }
 
-// TestAbandonOfTwoKeptVolumesEnds: both were recorded once, and are kept.
-// The conflict is tried again for ever.
+// TestAbandonOfTwoKeptVolumesEnds: both were once recorded, and are kept.
+// Otherwise the conflict would be retried forever.
 func TestAbandonOfTwoKeptVolumesEnds(t *testing.T) {
 	memory := newMemoryCinder()
 	for range 2 {
@@ -92,15 +91,15 @@ func TestAbandonOfTwoKeptVolumesEnds(t *testing.T) {
 	}
 	l := memory.term(t)
 	if err := l.Abandon(t.Context(), claimStamp(1), testConnector, nil); !cinder.IsKind(err, KindRecorded) {
-		t.Errorf("the answer is %v (%s)", err, cinder.KindOf(err))
+		t.Errorf("error %v (%s)", err, cinder.KindOf(err))
 	}
 }
 
-// TestPermitTakesNobodyElsesSlot: tenant a's deletion asks the API server,
-// which takes its time (a reading of all nodes, and the pause after it). Tenant
-// b's request to the same backend, which has a slot of its own to wait for, does
-// not depend on that.
-func TestPermitTakesNobodyElsesSlot(t *testing.T) {
+// TestPermitTakesNoSlot: the permit for tenant a's deletion queries
+// the API server, which may take a while (a read of all nodes, and the pause
+// after it). A request of tenant b that waits for a slot of the same backend
+// must not wait for that.
+func TestPermitTakesNoSlot(t *testing.T) {
 	cloud := cindertest.NewCloud(t)
 	metadata, err := json.Marshal(mine(1, cinder.StatusInUse).Metadata)
 	if err != nil {
@@ -123,7 +122,7 @@ func TestPermitTakesNobodyElsesSlot(t *testing.T) {
 		Logger: discard(), Metrics: testMetrics()})
 	target := claimTarget(1, "volume-1")
 	asked, answered, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	target.Permit = func(context.Context, cinder.Volume) error { // before the request stands in line
+	target.Permit = func(context.Context, cinder.Volume) error { // before the request enters the queue
 		close(asked)
 		<-answered
 		return errNotPermitted
@@ -137,15 +136,15 @@ func TestPermitTakesNobodyElsesSlot(t *testing.T) {
 	bounded, cancel := context.WithTimeout(cinder.WithCaller(t.Context(), cinder.Caller{Tenant: "b"}), 2*time.Second)
 	defer cancel()
 	if _, _, err := l.Find(bounded, "volume-2"); err != nil {
-		t.Errorf("another tenant's request waits for the proof of a deletion: %v", err)
+		t.Errorf("another tenant's request waited for the proof of a deletion: %v", err)
 	}
 	close(answered)
 	<-ended
 }
 
-// TestTwoCopiesEnd: two backups of a volume were restored, both with its
-// stamp. Each try to undo what their claim left lists the whole backend anew, and
-// ends in a conflict, which is tried again.
+// TestTwoCopiesEnd: two backups of a volume were restored, both with its stamp.
+// Otherwise each attempt to undo what the claim left would list the whole
+// backend again, and end in a conflict, which is retried.
 func TestTwoCopiesEnd(t *testing.T) {
 	memory := newMemoryCinder()
 	for range 2 {
@@ -160,6 +159,6 @@ func TestTwoCopiesEnd(t *testing.T) {
 		err = l.Abandon(t.Context(), claimStamp(1), testConnector, nil)
 	}
 	if lists := memory.count("volume.list"); err != nil && !cinder.IsKind(err, KindNotOurs) || lists > 2 {
-		t.Errorf("%d listings, and the answer is %v (%s)", lists, err, cinder.KindOf(err))
+		t.Errorf("%d listings, error %v (%s)", lists, err, cinder.KindOf(err))
 	}
 }

@@ -9,17 +9,17 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// watcher waits for many volumes of one backend at once. While any volume is
-// in flight it makes one round of requests a tick: one listing for all that
-// are being created and one for all that are being deleted. Nothing is asked
-// while nothing is in flight.
+// watcher waits for many volumes of one backend at once. While any volume is in
+// flight it makes one round of requests per tick: one listing for all volumes
+// being created and one for all being deleted. It makes no request while
+// nothing is in flight.
 type watcher struct {
 	backend  string
 	interval time.Duration // the shortest time between rounds
 	list     func(ctx context.Context, query cinder.VolumeQuery, yield func(page []cinder.Volume) bool) error
 	get      func(ctx context.Context, id string) (cinder.Volume, error)
 	observe  func(page []cinder.Volume)
-	// waiting counts the volumes that are waited for, or not any more.
+	// waiting adds to the number of volumes that are waited for.
 	waiting func(more int)
 
 	mu      sync.Mutex
@@ -27,15 +27,15 @@ type watcher struct {
 	running bool
 }
 
-// wait is one volume that somebody waits for.
+// wait is one caller's wait for a volume.
 type wait struct {
 	id     string
-	status cinder.Status // the status that is to pass
+	status cinder.Status // the status to leave
 	result chan outcome
-	// shown is set once a listing has shown the volume, failures counts the
-	// rounds in a row that brought no news of it, and told is set with the
-	// result: who was told may take a while to leave. Only the goroutine that
-	// makes the rounds reads and writes them.
+	// shown is set once a listing has shown the volume; failures counts the
+	// rounds in a row without news of it; told is set once the result is
+	// delivered, which may be before the caller leaves. Only the goroutine that
+	// makes the rounds uses them.
 	shown    bool
 	failures int
 	told     bool
@@ -47,20 +47,21 @@ type outcome struct {
 	err    error
 }
 
-// failuresToReport is how many rounds in a row may fail for a volume before
-// those who wait for it are told. A single lost answer is not worth a retry of
-// the whole operation.
+// failuresToReport is how many rounds in a row may fail for a volume before its
+// callers get the error. A single lost answer is not worth a retry of the whole
+// operation.
 const failuresToReport = 3
 
 // slowestRound bounds how far the interval grows, as a multiple of itself.
 const slowestRound = 10
 
 // fewVolumes is how many requests for single volumes are cheaper for Cinder
-// than a listing of all: measured, one takes 20 ms and a full page 350 ms.
+// than a listing of all: by measurement, one takes 20 ms and a full page 350
+// ms.
 const fewVolumes = 8
 
-// await returns the volume once it has left the status, or gone once it does
-// not exist any more. The time-out is the operation's, not a request's.
+// await returns the volume once it has left the status, or gone once it no
+// longer exists. The timeout is for the whole wait, not for one request.
 func (w *watcher) await(ctx context.Context, id string, status cinder.Status, timeout time.Duration) (cinder.Volume, bool, error) {
 	waiting := &wait{id: id, status: status, result: make(chan outcome, 1)}
 	w.add(waiting)
@@ -96,9 +97,9 @@ func (w *watcher) remove(waiting *wait) {
 	w.waiting(-1)
 }
 
-// run makes rounds until nobody waits. The pause adapts: it starts short, as
+// run makes rounds while there are waits. The pause adapts: it starts short, as
 // most volumes take a fraction of a second, and grows while nothing changes and
-// with the time that a round takes, so that a slow Cinder is asked less.
+// with the duration of a round, so that a slow Cinder gets fewer requests.
 func (w *watcher) run() {
 	pause := w.interval
 	known := 0
@@ -122,8 +123,8 @@ func (w *watcher) run() {
 	}
 }
 
-// pending takes a picture of who waits; ok is false when nobody does, and the
-// caller must then end.
+// pending takes a snapshot of the waits; if there are none, ok is false and the
+// caller must end.
 func (w *watcher) pending() (creating, deleting map[string][]*wait, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -141,11 +142,11 @@ func (w *watcher) pending() (creating, deleting map[string][]*wait, ok bool) {
 	return creating, deleting, w.running
 }
 
-// round asks once for all and delivers what has changed. What fails for some
-// volumes does not keep the news of others back.
+// round makes one round of requests and delivers what has changed. A failure
+// for some volumes does not delay the news of others.
 func (w *watcher) round(creating, deleting map[string][]*wait) (settled int) {
-	// The volumes' own waits bound the operation; a round of requests is
-	// bounded by the transport's time-outs.
+	// The waits bound the operation; the transport's timeouts bound a round of
+	// requests.
 	ctx := context.Background()
 	if len(creating) > 0 {
 		settled += w.roundCreating(ctx, creating)
@@ -157,9 +158,9 @@ func (w *watcher) round(creating, deleting map[string][]*wait) (settled int) {
 }
 
 // roundCreating reads the newest volumes first, since those being created are
-// among them, and stops when it has seen all it looks for, or when asking for
-// the rest one by one is less work than to go on: a volume that an earlier
-// leader left in creation may be far behind.
+// among them. It stops when it has seen them all, or when requesting the rest
+// one by one is less work: a volume that an earlier leader left in creation may
+// be far behind.
 func (w *watcher) roundCreating(ctx context.Context, creating map[string][]*wait) (settled int) {
 	missing := unseen(creating)
 	pages := 0
@@ -180,11 +181,11 @@ func (w *watcher) roundCreating(ctx context.Context, creating map[string][]*wait
 	return settled + w.verify(ctx, creating, missing)
 }
 
-// roundDeleting asks for those in deletion. Those that are not among them have
-// left that state, or the filter was not honored. A few are asked for one by
-// one; for many, one listing without a filter tells. Absence from it proves
+// roundDeleting lists the volumes in deletion. A missing volume has left that
+// state, or the filter was not honored. A few missing volumes are read one by
+// one; for many, one listing without a filter decides. Absence from it proves
 // that a volume is gone only if an earlier listing showed it: another project's
-// volume is never shown, although an administrator may have deleted it by id.
+// volume is never shown, although an administrator may have deleted it by ID.
 func (w *watcher) roundDeleting(ctx context.Context, deleting map[string][]*wait) (settled int) {
 	missing := unseen(deleting)
 	err := w.list(ctx, cinder.VolumeQuery{Status: cinder.StatusDeleting, PageSize: 1000}, func(page []cinder.Volume) bool {
@@ -208,8 +209,8 @@ func (w *watcher) roundDeleting(ctx context.Context, deleting map[string][]*wait
 	return settled + w.verify(ctx, deleting, missing)
 }
 
-// sweep settles missing volumes by one complete listing, and takes those it
-// settled out of missing.
+// sweep settles missing volumes with one complete listing, and removes the
+// settled ones from missing.
 func (w *watcher) sweep(ctx context.Context, waits map[string][]*wait, missing map[string]bool) (settled int, err error) {
 	err = w.list(ctx, cinder.VolumeQuery{PageSize: 1000}, func(page []cinder.Volume) bool {
 		for _, v := range page {
@@ -247,8 +248,8 @@ func show(waits []*wait) {
 	}
 }
 
-// shown is true only if every wait has seen its volume in a listing; one that
-// began a moment ago may not have.
+// shown reports whether every wait has seen its volume in a listing; a wait
+// that just began may not have.
 func shown(waits []*wait) bool {
 	for _, waiting := range waits {
 		if !waiting.shown {
@@ -258,7 +259,7 @@ func shown(waits []*wait) bool {
 	return len(waits) > 0
 }
 
-// verify asks for volumes one by one that a listing did not show.
+// verify reads volumes one by one that a listing did not show.
 func (w *watcher) verify(ctx context.Context, waits map[string][]*wait, missing map[string]bool) (settled int) {
 	for id := range missing {
 		v, err := w.get(ctx, id)
@@ -274,7 +275,7 @@ func (w *watcher) verify(ctx context.Context, waits map[string][]*wait, missing 
 	return settled
 }
 
-// deliver hands a volume to those for whom it left the status they wait on.
+// deliver delivers a volume to the waits whose status it has left.
 func deliver(waits []*wait, v cinder.Volume) (settled int) {
 	for _, waiting := range waits {
 		waiting.failures = 0
@@ -286,8 +287,8 @@ func deliver(waits []*wait, v cinder.Volume) (settled int) {
 	return settled
 }
 
-// failed notes that a round brought no news of the missing volumes, and tells
-// those for whom that has gone on for too long.
+// failed records that a round brought no news of the missing volumes, and
+// delivers the error where that has happened too often.
 func failed(waits map[string][]*wait, missing map[string]bool, err error) (settled int) {
 	for id := range missing {
 		for _, waiting := range waits[id] {
@@ -299,7 +300,7 @@ func failed(waits map[string][]*wait, missing map[string]bool, err error) (settl
 	return settled
 }
 
-// tell hands an outcome to those who wait.
+// tell delivers an outcome to the waits.
 func tell(waits []*wait, result outcome) (told int) {
 	for _, waiting := range waits {
 		if !waiting.told {

@@ -12,7 +12,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// testWatcher is a watcher straight on a memoryCinder.
+// testWatcher is a watcher directly on a memoryCinder.
 func testWatcher(client Cinder) *watcher {
 	return &watcher{
 		backend:  "gold",
@@ -67,8 +67,8 @@ func TestWaitsEndWithTheState(t *testing.T) {
 	}
 }
 
-// TestManyDeletions: one sweep tells what became of many, and a volume that no
-// listing ever showed is asked for by its id before it counts as gone.
+// TestManyDeletions: one sweep settles many, and a volume that no listing ever
+// showed is read by its ID before it counts as gone.
 func TestManyDeletions(t *testing.T) {
 	memory := newMemoryCinder()
 	hidden := &hiding{memoryCinder: memory, hidden: map[string]bool{}}
@@ -82,7 +82,7 @@ func TestManyDeletions(t *testing.T) {
 			memory.volumes[id].end = cinder.StatusErrorDeleting
 			want[id] = cinder.StatusErrorDeleting
 		case 5:
-			// Of another project: an administrator's own listing never shows it.
+			// Of another project: an administrator's listing never shows it.
 			hidden.hidden[id] = true
 			fallthrough
 		default:
@@ -97,14 +97,14 @@ func TestManyDeletions(t *testing.T) {
 				t.Errorf("%s: %q, gone %v, error %v; want %q", id, v.Status, gone, err, status)
 			}
 			if _, there := memory.snapshot()[id]; gone && there {
-				t.Errorf("%s is taken for gone and is not", id)
+				t.Errorf("%s counts as gone but exists", id)
 			}
 		})
 	}
 	group.Wait()
 }
 
-// hiding leaves volumes out of every listing.
+// hiding omits volumes from every listing.
 type hiding struct {
 	*memoryCinder
 	hidden map[string]bool
@@ -122,9 +122,9 @@ func (h *hiding) ListVolumes(ctx context.Context, query cinder.VolumeQuery, yiel
 	})
 }
 
-// TestOldVolumeInCreation: what an earlier leader left in creation is behind
-// thousands of newer volumes. It costs two pages and a read a round, not a
-// listing of everything.
+// TestOldVolumeInCreation: a volume that an earlier leader left in creation is
+// behind thousands of newer ones. It costs two pages and a read per round, not
+// a listing of everything.
 func TestOldVolumeInCreation(t *testing.T) {
 	memory := newMemoryCinder()
 	id := memory.add(cinder.Volume{Status: cinder.StatusCreating})
@@ -206,8 +206,8 @@ func TestFewFailuresAreNotReported(t *testing.T) {
 	equal(t, v.Status, cinder.StatusAvailable)
 }
 
-// TestOneVolumesTroubleIsItsOwn: reading one volume fails for ever; the others
-// in flight are served, and only its own waiter is told.
+// TestOneVolumesTroubleIsItsOwn: reading one volume fails forever; the others
+// in flight are served, and only that volume's waits fail.
 func TestOneVolumesTroubleIsItsOwn(t *testing.T) {
 	memory := newMemoryCinder()
 	hidden := &hiding{memoryCinder: memory, hidden: map[string]bool{}}

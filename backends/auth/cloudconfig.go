@@ -9,9 +9,9 @@ import (
 )
 
 // cloudConfigCredentials reads the INI form of the OpenStack cloud provider,
-// as the historic provisioner did: [Global] with auth-url and its companions
-// for Keystone; for noauth either cinder-endpoint in [Global], as its
-// documentation said, or endpoint in [Cinder], as its code read.
+// like the historic provisioner: [Global] with auth-url and its companions for
+// Keystone; for noauth either cinder-endpoint in [Global], as its documentation
+// said, or endpoint in [Cinder], as its code read.
 func (f fileSet) cloudConfigCredentials(config Config, path string) (Credentials, error) {
 	content, err := f.read(path)
 	if err != nil {

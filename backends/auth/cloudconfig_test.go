@@ -118,7 +118,7 @@ func TestCloudConfigPasswords(t *testing.T) {
 			continue
 		}
 		if got := file["global"]["password"]; got != want {
-			t.Errorf("%s is read as %q, want %q", written, got, want)
+			t.Errorf("%s was read as %q, want %q", written, got, want)
 		}
 	}
 }
@@ -172,8 +172,8 @@ func TestUnusableCloudConfig(t *testing.T) {
 	equal(t, authtest.ErrorText(err), "cannot read /nowhere/old.conf: no such file or directory")
 }
 
-// FuzzINI checks that whatever is written in quotes is read back, and that no
-// error quotes what was read.
+// FuzzINI checks that any quoted value is read back, and that no error quotes
+// the file.
 func FuzzINI(f *testing.F) {
 	f.Add("p#ss;w\"\\rd", "[x")
 	f.Add(" \t", "a = \"b")
@@ -183,7 +183,7 @@ func FuzzINI(f *testing.F) {
 		file, err := parseINI([]byte("[Global]\nkey = \""+escaped+"\" # comment\nnext = 1\n"), "global")
 		if strings.ToValidUTF8(value, "") != value {
 			if err == nil {
-				t.Error("invalid UTF-8 is accepted")
+				t.Error("invalid UTF-8 was accepted")
 			}
 			return
 		}
@@ -191,7 +191,7 @@ func FuzzINI(f *testing.F) {
 			t.Fatal(err)
 		}
 		if got := file["global"]["key"]; got != value || file["global"]["next"] != "1" {
-			t.Errorf("%q is read back as %q", value, got)
+			t.Errorf("%q was read back as %q", value, got)
 		}
 		const secret = "hunter2hunter2"
 		if _, err := parseINI([]byte("[Global]\n"+noise+secret), "global"); err != nil && strings.Contains(err.Error(), secret) {
@@ -304,8 +304,8 @@ func TestNoauthAccounts(t *testing.T) {
 		"no endpoint":             {Noauth{}, "the noauth endpoint is empty; give Cinder's address such as http://cinder:8776/v3"},
 		"no scheme":               {Noauth{Endpoint: "cinder:8776"}, `noauth endpoint "cinder:8776" is not an http or https address`},
 		"password in the address": {Noauth{Endpoint: "ftp://u:hunter2@cinder"}, `noauth endpoint "ftp://cinder" is not an http or https address`},
-		"another project":         {Noauth{Endpoint: "http://c/v3/0123abcd", Project: "admin"}, `the noauth endpoint http://c/v3/0123abcd ends with project "0123abcd", but the project is given as "admin"; keep one of them`},
-		"more behind it":          {Noauth{Endpoint: "http://c/v3/0123abcd/volumes"}, "noauth endpoint http://c/v3/0123abcd/volumes goes on behind the version and a project; give Cinder's address such as http://cinder:8776/v3"},
+		"another project":         {Noauth{Endpoint: "http://c/v3/0123abcd", Project: "admin"}, `the noauth endpoint http://c/v3/0123abcd ends with project "0123abcd", but the configured project is "admin"; keep one of them`},
+		"more behind it":          {Noauth{Endpoint: "http://c/v3/0123abcd/volumes"}, "noauth endpoint http://c/v3/0123abcd/volumes continues after the version and a project; give Cinder's address such as http://cinder:8776/v3"},
 		"colon":                   {Noauth{Endpoint: "http://c", User: "a:b"}, "user and project of a noauth endpoint must not contain colons, slashes or blanks, since they are sent as user:project"},
 		"line break":              {Noauth{Endpoint: "http://c", Project: "a\nX-Source: b"}, "user and project of a noauth endpoint must not contain colons, slashes or blanks, since they are sent as user:project"},
 	}

@@ -2,18 +2,18 @@ package auth
 
 import "strings"
 
-// cloudsCase is a set of files that describes the cloud gold.
+// cloudsCase is a set of files that describe the cloud gold.
 type cloudsCase struct {
 	name string
-	// gold is its entry in clouds.yaml, secure the one in secure.yaml, vendor
+	// gold is its entry in clouds.yaml, secure its entry in secure.yaml, vendor
 	// the profile of that name in clouds-public.yaml.
 	gold, secure, vendor string
-	files                map[string]string // or whole files
-	region               string            // what is asked for
+	files                map[string]string // whole files, by name
+	region               string            // the requested region
 	environment          map[string]string
 
-	// oracle has what gophercloud's clientconfig reads in another way, by the
-	// path of the field; an empty value removes a field and what is below it.
+	// oracle contains what gophercloud's clientconfig reads differently, by the
+	// path of the field; an empty value removes a field and its children.
 	oracle map[string]string
 	why    string
 }
@@ -26,7 +26,7 @@ func (c cloudsCase) contents() map[string]string {
 		{"clouds-public.yaml", c.vendor, "public-clouds: {vendor: "},
 	} {
 		if file.entry != "" {
-			// $USER is the commonest account.
+			// $USER is the most common account.
 			files[file.name] = file.before + strings.ReplaceAll(file.entry, "$USER", "auth_url: http://k/v3, user_id: u, password: p, project_id: x") + "}\n"
 		}
 	}
@@ -36,8 +36,8 @@ func (c cloudsCase) contents() map[string]string {
 	return files
 }
 
-// userLogin is how a client logs in with the commonest account, where this
-// package refuses to.
+// userLogin is how a client logs in with the most common account where this
+// package rejects the files.
 func userLogin(password string) map[string]string {
 	return map[string]string{
 		"login": "", "login.identity.methods.0": "password", "login.identity.password.user.id": "u",
@@ -53,21 +53,21 @@ var cloudsCases = []cloudsCase{
 	{name: "one domain for user and project by name", gold: `{auth: {auth_url: http://k/v3, username: kube, password: p, domain_name: Default, project_name: storage}}`},
 	{name: "one domain for user and project by id", gold: `{auth: {auth_url: http://k/v3, username: kube, password: p, domain_id: d1, project_name: storage}}`},
 	{name: "default domain", gold: `{auth: {auth_url: http://k/v3, username: kube, password: p, default_domain: default, project_name: storage}}`},
-	{name: "default domain beside the user's", gold: `{auth: {auth_url: http://k/v3, username: kube, password: p, user_domain_name: Users, project_domain_name: Projects, default_domain: default, project_name: storage}}`},
+	{name: "default domain and the user's domain", gold: `{auth: {auth_url: http://k/v3, username: kube, password: p, user_domain_name: Users, project_domain_name: Projects, default_domain: default, project_name: storage}}`},
 	{name: "the user's domain alone", gold: `{auth: {auth_url: http://k/v3, username: kube, password: p, user_domain_name: Default, project_name: storage}}`,
 		oracle: map[string]string{"login": "refused"},
-		why:    "a file that tells only the user's domain means projects of the same one"},
-	{name: "a user's id beside the name", gold: `{auth: {auth_url: http://k/v3, user_id: u, username: kube, user_domain_name: Default, password: p, project_id: x}}`,
+		why:    "a file that names only the user's domain means projects of the same domain"},
+	{name: "a user's id and name", gold: `{auth: {auth_url: http://k/v3, user_id: u, username: kube, user_domain_name: Default, password: p, project_id: x}}`,
 		oracle: map[string]string{"login": "refused"},
-		why:    "gophercloud refuses redundant information, of which the OpenStack clients take the more precise part"},
-	{name: "a domain's id beside its name", gold: `{auth: {auth_url: http://k/v3, username: kube, user_domain_id: default, user_domain_name: Default, password: p, project_id: x}}`,
+		why:    "gophercloud rejects redundant information; the OpenStack clients use the more precise part"},
+	{name: "a domain's id and name", gold: `{auth: {auth_url: http://k/v3, username: kube, user_domain_id: default, user_domain_name: Default, password: p, project_id: x}}`,
 		oracle: map[string]string{"login": "refused"},
-		why:    "gophercloud refuses redundant information, of which the OpenStack clients take the more precise part"},
-	{name: "a project's id beside the name", gold: `{auth: {auth_url: http://k/v3, user_id: u, password: p, project_id: x, project_name: storage, project_domain_name: Default}}`},
+		why:    "gophercloud rejects redundant information; the OpenStack clients use the more precise part"},
+	{name: "a project's id and name", gold: `{auth: {auth_url: http://k/v3, user_id: u, password: p, project_id: x, project_name: storage, project_domain_name: Default}}`},
 	{name: "no project", gold: `{auth: {auth_url: http://k/v3, user_id: u, password: p}}`},
 	{name: "a domain and no project", gold: `{auth: {auth_url: http://k/v3, username: kube, password: p, user_domain_name: Default, domain_name: Default}}`,
 		oracle: map[string]string{"login.scope.domain.name": "Default"},
-		why:    "volumes belong to projects: a token for a domain is of no use, one for the user's default project is"},
+		why:    "volumes belong to projects: a token for a domain is useless, one for the user's default project is not"},
 	{name: "no domain", gold: `{auth: {auth_url: http://k/v3, username: kube, password: p, project_id: x}}`},
 	{name: "no user", gold: `{auth: {auth_url: http://k/v3, password: p, project_id: x}}`},
 	{name: "no auth_url", gold: `{auth: {user_id: u, password: p, project_id: x}}`},
@@ -76,15 +76,15 @@ var cloudsCases = []cloudsCase{
 		why:    "volumes belong to projects"},
 	{name: "trust", gold: `{auth: {auth_url: http://k/v3, user_id: u, password: p, trust_id: t}}`,
 		oracle: map[string]string{"cloud.auth.trust_id": "", "login.scope": ""},
-		why:    "clientconfig knows no trusts"},
+		why:    "clientconfig does not support trusts"},
 	{name: "address without a version", gold: `{auth: {auth_url: "http://k:5000", user_id: u, password: p, project_id: x}}`},
 	{name: "address of v2.0", gold: `{auth: {auth_url: "http://k:5000/v2.0", username: kube, password: p, project_name: storage}}`,
 		oracle: map[string]string{"login": "refused"},
-		why:    "Keystone serves v2.0 no more; v3 is on the same host"},
+		why:    "Keystone no longer serves v2.0; v3 is on the same host"},
 	{name: "identity API 2", gold: `{identity_api_version: 2, auth: {auth_url: "http://k:5000", username: kube, password: p, domain_name: Default, project_name: storage}}`,
 		oracle: map[string]string{"login": "refused"},
-		why:    "Keystone serves v2.0 no more; v3 is on the same host"},
-	{name: "may log in anew", gold: `{auth: {$USER, allow_reauth: true}}`},
+		why:    "Keystone no longer serves v2.0; v3 is on the same host"},
+	{name: "may log in again", gold: `{auth: {$USER, allow_reauth: true}}`},
 
 	// Application credentials and tokens.
 	{name: "application credential by id", gold: `{auth_type: v3applicationcredential, auth: {auth_url: http://k/v3, application_credential_id: a, application_credential_secret: s}}`},
@@ -92,20 +92,20 @@ var cloudsCases = []cloudsCase{
 	{name: "application credential by name", gold: `{auth: {auth_url: http://k/v3, application_credential_name: a, application_credential_secret: s, username: kube, user_domain_name: Default}}`},
 	{name: "application credential by name and a user's id", gold: `{auth: {auth_url: http://k/v3, application_credential_name: a, application_credential_secret: s, user_id: u}}`},
 	{name: "application credential, domain for all", gold: `{auth: {auth_url: http://k/v3, application_credential_name: a, application_credential_secret: s, username: kube, domain_id: d}}`},
-	{name: "application credential beside a password", gold: `{auth: {$USER, application_credential_id: a, application_credential_secret: s}}`,
+	{name: "application credential and password", gold: `{auth: {$USER, application_credential_id: a, application_credential_secret: s}}`,
 		oracle: map[string]string{"login.identity": "", "login.identity.methods.0": "password", "login.identity.password.user.id": "u", "login.identity.password.user.password": "p"},
-		why:    "the more specific way to log in counts, as it does beside a token"},
+		why:    "the more specific method wins, as with a token"},
 	{name: "application credential without a secret", gold: `{auth: {auth_url: http://k/v3, application_credential_id: a}}`},
-	{name: "token for a project", gold: `{auth_type: token, auth: {auth_url: http://k/v3, token: t, project_id: x}}`},
+	{name: "token with a project", gold: `{auth_type: token, auth: {auth_url: http://k/v3, token: t, project_id: x}}`},
 	{name: "token of v3", gold: `{auth_type: v3token, auth: {auth_url: http://k/v3, token: t, project_name: storage, project_domain_name: Default}}`},
-	{name: "token as it is", gold: `{auth: {auth_url: http://k/v3, token: t}}`},
-	{name: "token beside a password", gold: `{auth: {$USER, token: t}}`},
-	{name: "a password is asked for beside a token", gold: `{auth_type: password, auth: {$USER, token: t}}`,
+	{name: "token without a project", gold: `{auth: {auth_url: http://k/v3, token: t}}`},
+	{name: "token and password", gold: `{auth: {$USER, token: t}}`},
+	{name: "auth_type password with a token", gold: `{auth_type: password, auth: {$USER, token: t}}`,
 		oracle: map[string]string{"login.identity": "", "login.identity.methods.0": "token", "login.identity.token.id": "t"},
 		why:    "auth_type chooses"},
 	{name: "another type", gold: `{auth_type: v3oidcpassword, auth: {$USER}}`,
 		oracle: userLogin("p"),
-		why:    "logging in in another way than the one that is asked for hides a mistake"},
+		why:    "logging in by another method than the configured one hides a mistake"},
 
 	// secure.yaml.
 	{name: "secure.yaml has the password", gold: `{auth: {auth_url: http://k/v3, user_id: u, project_id: x}}`, secure: `{auth: {password: p}}`},
@@ -116,15 +116,15 @@ var cloudsCases = []cloudsCase{
 	{name: "secure.yaml repeats the entry", gold: `{region_name: R, auth: {$USER}}`, secure: `{region_name: R, auth: {$USER}}`},
 	{name: "secure.yaml has another cloud", gold: `{auth: {$USER}}`, files: map[string]string{"secure.yaml": "clouds: {other: {auth: {password: wrong}}}\n"}},
 	{name: "secure.yaml is empty", gold: `{auth: {$USER}}`, files: map[string]string{"secure.yaml": ""}},
-	{name: "secure.yaml is no YAML", gold: `{auth: {$USER}}`, files: map[string]string{"secure.yaml": "clouds: {gold: ["}},
+	{name: "secure.yaml is not YAML", gold: `{auth: {$USER}}`, files: map[string]string{"secure.yaml": "clouds: {gold: ["}},
 	{name: "secure.yaml has the trust", gold: `{auth: {auth_url: http://k/v3, user_id: u, password: p, trust_id: old}}`, secure: `{auth: {trust_id: t}}`,
 		oracle: map[string]string{"cloud.auth.trust_id": "", "login.scope": ""},
-		why:    "clientconfig knows no trusts"},
+		why:    "clientconfig does not support trusts"},
 	{name: "secure.yaml has more than auth", gold: `{region_name: R1, interface: public, auth: {$USER}}`, secure: `{region_name: R2, interface: admin, cacert: $DIR/ca.pem}`},
 	{name: "secure.yaml has the application credential", gold: `{auth_type: v3applicationcredential, auth: {auth_url: http://k/v3, application_credential_id: a}}`, secure: `{auth: {application_credential_secret: s}}`},
-	{name: "secure.yaml has a secret that is no text", gold: `{auth: {$USER}}`, secure: `{auth: {password: !!binary "aP9p"}}`,
+	{name: "secure.yaml has a secret that is not a string", gold: `{auth: {$USER}}`, secure: `{auth: {password: !!binary "aP9p"}}`,
 		oracle: userLogin("h\ufffdi"),
-		why:    "clientconfig merges by way of JSON, which changes the secret without a word"},
+		why:    "clientconfig merges through JSON, which silently changes the secret"},
 
 	// Profiles.
 	{name: "profile", gold: `{profile: vendor, auth: {user_id: u, password: p, project_id: x}}`, vendor: `{region_name: R1, interface: internal, auth: {auth_url: http://vendor/v3}}`},
@@ -136,29 +136,29 @@ var cloudsCases = []cloudsCase{
 	{name: "a profile in secure.yaml does not count", gold: `{auth: {$USER}}`, secure: `{profile: vendor}`, vendor: `{region_name: R1}`},
 	{name: "unknown profile", gold: `{profile: zinc, auth: {$USER}}`, vendor: `{region_name: R1}`},
 	{name: "profile without its file", gold: `{profile: vendor, auth: {$USER}}`},
-	{name: "profiles are no YAML", gold: `{profile: vendor, auth: {$USER}}`, files: map[string]string{"clouds-public.yaml": "public-clouds: ["}},
-	{name: "profiles are no YAML, and none is named", gold: `{auth: {$USER}}`, files: map[string]string{"clouds-public.yaml": "public-clouds: ["}},
+	{name: "profiles are not YAML", gold: `{profile: vendor, auth: {$USER}}`, files: map[string]string{"clouds-public.yaml": "public-clouds: ["}},
+	{name: "profiles are not YAML, and none is named", gold: `{auth: {$USER}}`, files: map[string]string{"clouds-public.yaml": "public-clouds: ["}},
 	{name: "the profile's trust", gold: `{profile: vendor, auth: {auth_url: http://k/v3, user_id: u, password: p}}`, vendor: `{auth: {trust_id: t}}`,
 		oracle: map[string]string{"cloud.auth.trust_id": "", "login.scope": ""},
-		why:    "clientconfig knows no trusts"},
+		why:    "clientconfig does not support trusts"},
 
 	// Regions.
 	{name: "region_name", gold: `{region_name: R1, auth: {$USER}}`},
 	{name: "another region than region_name", gold: `{region_name: R1, auth: {$USER}}`, region: "R2"},
 	{name: "regions as names", gold: `{regions: [R1, R2], auth: {$USER}}`, region: "R2"},
-	{name: "regions as names, none asked for", gold: `{regions: [R1, R2], auth: {$USER}}`,
+	{name: "regions as names, none requested", gold: `{regions: [R1, R2], auth: {$USER}}`,
 		oracle: map[string]string{"cloud.region_name": ""},
-		why:    "the OpenStack clients take the first region of the list"},
+		why:    "the OpenStack clients use the first region of the list"},
 	{name: "regions as names and region_name", gold: `{region_name: R2, regions: [R1, R2], auth: {$USER}}`},
 	{name: "a region's values", gold: `{regions: [R1, {name: R2, values: {interface: internal, auth: {auth_url: http://r2/v3}}}], auth: {$USER}}`, region: "R2"},
 	{name: "another region's values", gold: `{regions: [R1, {name: R2, values: {auth: {auth_url: http://r2/v3}}}], auth: {$USER}}`, region: "R1"},
 	{name: "a region that is not listed", gold: `{regions: [R1, {name: R2, values: {auth: {auth_url: http://r2/v3}}}], auth: {$USER}}`, region: "R9"},
 	{name: "the values of region_name", gold: `{region_name: R2, regions: [R1, {name: R2, values: {auth: {auth_url: http://r2/v3}}}], auth: {$USER}}`,
 		oracle: map[string]string{"cloud.auth.auth_url": "http://k/v3"},
-		why:    "the OpenStack clients take the values of region_name"},
+		why:    "the OpenStack clients use the values of region_name"},
 	{name: "the first region's values", gold: `{regions: [{name: R1, values: {auth: {auth_url: http://r1/v3}}}, R2], auth: {$USER}}`,
 		oracle: map[string]string{"cloud.auth.auth_url": "http://k/v3", "cloud.region_name": ""},
-		why:    "the OpenStack clients take the first region of the list and its values"},
+		why:    "the OpenStack clients use the first region of the list and its values"},
 	{name: "a region's values name another region", gold: `{regions: [{name: R1, values: {region_name: R7}}], auth: {$USER}}`, region: "R1"},
 	{name: "a region without a name", gold: `{regions: [{values: {verify: false, auth: {auth_url: http://r/v3}}}], auth: {$USER}}`},
 	{name: "a region of the profile", gold: `{profile: vendor, auth: {$USER}}`, vendor: `{regions: [{name: R1, values: {interface: internal, auth: {auth_url: http://r1/v3}}}]}`, region: "R1"},
@@ -167,28 +167,28 @@ var cloudsCases = []cloudsCase{
 		oracle: map[string]string{"cloud.auth.auth_url": "http://k/v3"},
 		why:    "secure.yaml must not hide the region's other values: the password would go to another Keystone"},
 	{name: "one region twice in a list", gold: `{regions: [{name: R1, values: {auth: {password: first}}}, {name: R1, values: {auth: {password: second}}}], auth: {$USER}}`, region: "R1"},
-	{name: "regions are no list", gold: `{regions: R1, auth: {$USER}}`},
+	{name: "regions are not a list", gold: `{regions: R1, auth: {$USER}}`},
 	{name: "a region's trust", gold: `{regions: [{name: R1, values: {auth: {trust_id: t}}}], auth: {auth_url: http://k/v3, user_id: u, password: p}}`, region: "R1",
 		oracle: map[string]string{"cloud.auth.trust_id": "", "login.scope": ""},
-		why:    "clientconfig knows no trusts"},
+		why:    "clientconfig does not support trusts"},
 
 	// Verification, certificates, interfaces.
 	{name: "verify false", gold: `{verify: false, auth: {$USER}}`},
 	{name: "verify no", gold: `{verify: no, auth: {$USER}}`},
 	{name: "verify true", gold: `{verify: true, auth: {$USER}}`},
 	{name: "verify empty", gold: `{verify: , auth: {$USER}}`},
-	{name: "verify is no truth value", gold: `{verify: maybe, auth: {$USER}}`},
+	{name: "verify is not a boolean", gold: `{verify: maybe, auth: {$USER}}`},
 	{name: "the profile does not verify", gold: `{profile: vendor, auth: {$USER}}`, vendor: `{verify: false}`},
 	{name: "the entry verifies, its profile does not", gold: `{profile: vendor, verify: true, auth: {$USER}}`, vendor: `{verify: false}`},
 	{name: "the entry does not verify, its profile does", gold: `{profile: vendor, verify: false, auth: {$USER}}`, vendor: `{verify: true}`,
 		oracle: map[string]string{"cloud.verify": "true"},
-		why:    "the most specific place counts; clientconfig takes false for not set"},
+		why:    "the most specific place wins; clientconfig treats false as not set"},
 	{name: "secure.yaml does not verify, the entry does", gold: `{verify: true, auth: {$USER}}`, secure: `{verify: false}`,
 		oracle: map[string]string{"cloud.verify": "true"},
-		why:    "the most specific place counts; clientconfig takes false for not set"},
+		why:    "the most specific place wins; clientconfig treats false as not set"},
 	{name: "the region does not verify", gold: `{regions: [{name: R1, values: {verify: false}}], auth: {$USER}}`, region: "R1",
 		oracle: map[string]string{"cloud.verify": "true"},
-		why:    "the most specific place counts; clientconfig takes false for not set"},
+		why:    "the most specific place wins; clientconfig treats false as not set"},
 	{name: "the region verifies, the entry does not", gold: `{verify: false, regions: [{name: R1, values: {verify: true}}], auth: {$USER}}`, region: "R1"},
 	{name: "certificates", gold: `{cacert: $DIR/ca.pem, cert: $DIR/cert.pem, key: $DIR/key.pem, auth: {$USER}}`},
 	{name: "the region's certificate", gold: `{cacert: /nowhere, regions: [{name: R1, values: {cacert: $DIR/ca.pem}}], auth: {$USER}}`, region: "R1"},
@@ -198,7 +198,7 @@ var cloudsCases = []cloudsCase{
 	{name: "the profile's endpoint_type wins over the entry's interface", gold: `{profile: vendor, interface: admin, auth: {$USER}}`, vendor: `{endpoint_type: internal}`},
 	{name: "unknown interface", gold: `{interface: intrenal, auth: {$USER}}`,
 		oracle: userLogin("p"),
-		why:    "an unknown interface is a mistake, not the public one"},
+		why:    "an unknown interface is a mistake and does not mean public"},
 
 	// Odd files.
 	{name: "no clouds.yaml content", files: map[string]string{"clouds.yaml": ""}},
@@ -213,15 +213,15 @@ var cloudsCases = []cloudsCase{
 	{name: "anchors", files: map[string]string{"clouds.yaml": "base: &base {auth_url: http://k/v3, user_id: u, password: p}\nclouds: {gold: {auth: {<<: *base, project_id: x}}}\n"}},
 	{name: "a key twice", gold: `{auth: {$USER, password: q}}`},
 	{name: "two documents", files: map[string]string{"clouds.yaml": "clouds: {gold: {auth: {auth_url: http://k/v3, user_id: u, password: p}}}\n---\nclouds: {}\n"}},
-	{name: "auth is no mapping", gold: `{auth: [hunter2]}`},
-	{name: "a password is no scalar", gold: `{auth: {auth_url: http://k/v3, user_id: u, password: [hunter2]}}`},
+	{name: "auth is not a mapping", gold: `{auth: [hunter2]}`},
+	{name: "a password is not a scalar", gold: `{auth: {auth_url: http://k/v3, user_id: u, password: [hunter2]}}`},
 
 	// The environment.
 	{name: "the environment has a password", gold: `{auth: {auth_url: http://k/v3, user_id: u, project_id: x}}`, environment: map[string]string{"OS_PASSWORD": "foreign"},
 		oracle: userLogin("foreign"),
-		why:    "one backend must never log in with a mixture of its own credentials and another's"},
+		why:    "a backend must never log in with a mixture of credentials"},
 	{name: "the environment has a token", gold: `{auth: {$USER}}`, environment: map[string]string{"OS_TOKEN": "foreign"},
 		oracle: map[string]string{"login.identity": "", "login.identity.methods.0": "token", "login.identity.token.id": "foreign"},
-		why:    "one backend must never log in with another's credentials"},
+		why:    "a backend must never log in with another backend's credentials"},
 	{name: "the environment has a region and an interface", gold: `{auth: {$USER}}`, environment: map[string]string{"OS_REGION_NAME": "foreign", "OS_INTERFACE": "admin", "OS_CLOUD": "foreign", "OS_CACERT": "/nowhere"}},
 }

@@ -16,12 +16,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// cloud reads one entry of clouds.yaml, for a region or for the entry's own.
+// cloud reads one entry of clouds.yaml, for the given region or the entry's
+// own.
 //
 // The types are gophercloud's. Its Parse is not used: it fills gaps from the
-// environment, takes certificates from there even before the entry's, and does
-// not know the values of regions. What it merges, JSON in between, loses a
-// `verify: false` to a more general true.
+// environment, prefers certificates from there even to the entry's, and ignores
+// the values of regions. Its merge, through JSON, loses a `verify: false` to a
+// more general true.
 func (s Sources) cloud(name, region string) (clouds.Cloud, error) {
 	path, err := s.cloudsFile()
 	if err != nil {
@@ -30,7 +31,7 @@ func (s Sources) cloud(name, region string) (clouds.Cloud, error) {
 	return cloudFiles{path: path, files: s.files}.cloud(name, region)
 }
 
-// cloudsFile finds clouds.yaml as the OpenStack clients do: the variable
+// cloudsFile finds clouds.yaml like the OpenStack clients: the variable
 // OS_CLIENT_CONFIG_FILE, the working directory, the user's and the system's
 // configuration directory.
 func (s Sources) cloudsFile() (string, error) {
@@ -53,15 +54,15 @@ func (s Sources) cloudsFile() (string, error) {
 	return "", fmt.Errorf("no clouds.yaml was found (looked at %s); name one with --clouds-file", strings.Join(candidates, ", "))
 }
 
-// cloudFiles reads clouds.yaml and the files beside it.
+// cloudFiles reads clouds.yaml and the files next to it.
 type cloudFiles struct {
 	path  string
 	files fileSet
 }
 
-// cloud merges what the files say about one entry. The most specific place
-// that sets a value wins: the region's values before everything else, then
-// secure.yaml, the entry, the profile.
+// cloud merges what the files contain for one entry. The most specific place
+// that sets a value wins: first the region's values, then secure.yaml, the
+// entry, the profile.
 func (f cloudFiles) cloud(name, region string) (clouds.Cloud, error) {
 	var document clouds.Clouds
 	if err := f.files.readYAML(f.path, &document); err != nil {
@@ -82,8 +83,8 @@ func (f cloudFiles) cloud(name, region string) (clouds.Cloud, error) {
 	return withRegion(mergeCloud(mergeCloud(profile, entry), secure), region), nil
 }
 
-// profile reads an entry of clouds-public.yaml. An entry without a profile
-// needs no such file.
+// profile reads an entry of clouds-public.yaml, which is only needed for
+// entries with a profile.
 func (f cloudFiles) profile(name string) (clouds.Cloud, error) {
 	if name == "" {
 		return clouds.Cloud{}, nil
@@ -99,14 +100,15 @@ func (f cloudFiles) profile(name string) (clouds.Cloud, error) {
 	return profile, nil
 }
 
-// secure reads an entry of secure.yaml, which has those of some clouds only.
+// secure reads an entry of secure.yaml, which may lack it.
 func (f cloudFiles) secure(name string) (clouds.Cloud, error) {
 	var document clouds.Clouds
 	err := f.readBeside("secure.yaml", &document)
 	return document.Clouds[name], err
 }
 
-// readBeside reads a file in the directory of clouds.yaml, which may be absent.
+// readBeside reads a file in the directory of clouds.yaml; the file may be
+// missing.
 func (f cloudFiles) readBeside(name string, into any) error {
 	err := f.files.readYAML(filepath.Join(filepath.Dir(f.path), name), into)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -115,9 +117,9 @@ func (f cloudFiles) readBeside(name string, into any) error {
 	return nil
 }
 
-// withRegion lays the values of a region over an entry. An entry that lists
-// regions and is asked for none of them means, with the OpenStack clients, its
-// region_name or the first of the list.
+// withRegion overlays an entry with the values of a region. If none is
+// requested of an entry that lists regions, it uses region_name or the first of
+// the list, like the OpenStack clients.
 func withRegion(cloud clouds.Cloud, region string) clouds.Cloud {
 	if region == "" && len(cloud.Regions) > 0 {
 		region = cmp.Or(cloud.RegionName, cloud.Regions[0].Name)
@@ -125,9 +127,9 @@ func withRegion(cloud clouds.Cloud, region string) clouds.Cloud {
 	if region == "" {
 		return cloud
 	}
-	// The list begins with the most specific file's regions. Where two files
-	// have values for one region, both count: a password from secure.yaml
-	// belongs to the auth_url from clouds.yaml.
+	// The list begins with the most specific file's regions. If two files have
+	// values for one region, both count: a password from secure.yaml belongs to
+	// the auth_url from clouds.yaml.
 	for _, candidate := range slices.Backward(cloud.Regions) {
 		if candidate.Name == region {
 			cloud = mergeCloud(cloud, candidate.Values)
@@ -137,7 +139,7 @@ func withRegion(cloud clouds.Cloud, region string) clouds.Cloud {
 	return cloud
 }
 
-// mergeCloud lays what is specific over what is general. Lists of regions are
+// mergeCloud overlays a general cloud with a specific one. Lists of regions are
 // joined, the specific ones first.
 func mergeCloud(general, specific clouds.Cloud) clouds.Cloud {
 	merged := overlay(general, specific)
@@ -149,10 +151,10 @@ func mergeCloud(general, specific clouds.Cloud) clouds.Cloud {
 	return merged
 }
 
-// overlay returns a struct with every field of the specific one that is set
-// and the general one's others. An empty text counts as not set; a pointer to
-// false, as in `verify: false`, counts as set. Reflection keeps the fields that
-// gophercloud adds to its types from being forgotten here.
+// overlay returns a struct with the fields that the specific one sets, and the
+// general one's others. An empty string counts as not set; a pointer to false,
+// as in `verify: false`, counts as set. Reflection covers the fields that
+// gophercloud may add to its types.
 func overlay[T clouds.Cloud | clouds.AuthInfo](general, specific T) T {
 	into, from := reflect.ValueOf(&general).Elem(), reflect.ValueOf(specific)
 	for i := range from.NumField() {
@@ -163,8 +165,8 @@ func overlay[T clouds.Cloud | clouds.AuthInfo](general, specific T) T {
 	return general
 }
 
-// yamlLine finds the line number in a YAML parser's message, the only part of
-// it that is safe to show: the rest may quote a password.
+// yamlLine finds the line number in a YAML parser's message, the only part that
+// is safe to show: the rest may quote a password.
 var yamlLine = regexp.MustCompile(`line (\d+)`)
 
 func (f fileSet) readYAML(path string, into any) error {
@@ -174,14 +176,14 @@ func (f fileSet) readYAML(path string, into any) error {
 	}
 	if err := yaml.Unmarshal(content, into); err != nil {
 		if line := yamlLine.FindStringSubmatch(err.Error()); line != nil {
-			return fmt.Errorf("%s:%s: not the YAML of a clouds file", path, line[1])
+			return fmt.Errorf("%s:%s: not a valid clouds file", path, line[1])
 		}
-		return fmt.Errorf("%s: not the YAML of a clouds file", path)
+		return fmt.Errorf("%s: not a valid clouds file", path)
 	}
 	return nil
 }
 
-// unwrapPath drops the path that os errors repeat.
+// unwrapPath drops the path, which os errors repeat.
 func unwrapPath(err error) error {
 	var pathError *fs.PathError
 	if errors.As(err, &pathError) {

@@ -9,7 +9,7 @@ import (
 )
 
 // FuzzCloudsFiles reads any three files, then two that begin with a secret:
-// nothing panics, and no error shows the secret.
+// nothing panics, and no error contains the secret.
 func FuzzCloudsFiles(f *testing.F) {
 	f.Add("clouds: {gold: {profile: v, auth: {auth_url: http://k}}}", "clouds: {gold: {auth: {password: p}}}", "public-clouds: {v: {regions: [R1]}}", "R1")
 	f.Add("clouds: {gold: {regions: [R1, {name: R1, values: {verify: false, auth: }}, {}], auth: }}", "clouds: {gold: }", "", "")
@@ -23,7 +23,8 @@ func FuzzCloudsFiles(f *testing.F) {
 			if public == "" {
 				files["d/clouds-public.yaml"] = fileContent{err: fs.ErrNotExist}
 			}
-			// The entry alone: what follows would read the certificates that it names.
+			// Only the entry: the next step would read the certificates that it
+			// names.
 			cloud, err := Sources{CloudsFile: "d/clouds.yaml", Getenv: authtest.NoEnvironment, files: files}.cloud("gold", region)
 			if err != nil || cloud.AuthInfo == nil {
 				return err
@@ -38,7 +39,7 @@ func FuzzCloudsFiles(f *testing.F) {
 		for _, key := range []string{"password", "token", "application_credential_secret"} {
 			before := "clouds:\n  gold:\n    auth:\n      " + key + ": " + secret + "\n"
 			if err := read(before+clouds, before+secure); strings.Contains(authtest.ErrorText(err), secret) {
-				t.Errorf("error %q shows the %s", err, key)
+				t.Errorf("error %q contains the %s", err, key)
 			}
 		}
 	})

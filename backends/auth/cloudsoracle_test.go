@@ -9,7 +9,7 @@ import (
 )
 
 // TestCloudsOracle runs the comparison with another reader of clouds.yaml,
-// which is a module of its own: registries do not always serve what it needs.
+// which is a separate module: registries do not always serve its dependencies.
 func TestCloudsOracle(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
@@ -25,7 +25,8 @@ func TestCloudsOracle(t *testing.T) {
 		}
 		t.Fatalf("go list in test/cloudsoracle: %v\n%s", err, listing)
 	}
-	// Its input lies outside the module, which go's cache of results may not see.
+	// Its input is outside the module, so that go's cache of results may not
+	// notice a change.
 	if output, err := run("test", "-count=1", "./..."); err != nil {
 		t.Fatalf("go test in test/cloudsoracle: %v\n%s", err, output)
 	}

@@ -16,19 +16,19 @@ import (
 
 var updateReadings = flag.Bool("update", false, "write testdata/cloudsreadings.json anew")
 
-// cloudsReadings is read by test/cloudsoracle too, which compares with it how
-// gophercloud's clientconfig reads the same files.
+// test/cloudsoracle also reads cloudsReadings, to compare how gophercloud's
+// clientconfig reads the same files.
 const cloudsReadings = "testdata/cloudsreadings.json"
 
-// cloudsReading is one case with what was read. Without a cloud the files were
-// refused, without a login the credentials.
+// cloudsReading is one case with its result. Without a cloud the files were
+// rejected, without a login the credentials.
 type cloudsReading struct {
 	Case        string            `json:"case"`
 	Files       map[string]string `json:"files"`
 	Region      string            `json:"region,omitempty"`
 	Environment map[string]string `json:"environment,omitempty"`
 	Cloud       *clouds.Cloud     `json:"cloud,omitempty"`
-	Login       any               `json:"login,omitempty"` // what Keystone would be sent
+	Login       any               `json:"login,omitempty"` // what Keystone would receive
 	Refusal     string            `json:"refusal,omitempty"`
 	Oracle      map[string]string `json:"oracle,omitempty"`
 	Why         string            `json:"why,omitempty"`
@@ -41,7 +41,7 @@ func TestCloudsReadings(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range cloudsCases {
 		if seen[c.name] {
-			t.Errorf("two cases are called %q", c.name)
+			t.Errorf("two cases have the name %q", c.name)
 		}
 		seen[c.name] = true
 		if (c.why == "") != (len(c.oracle) == 0) {
@@ -70,14 +70,14 @@ func TestCloudsReadings(t *testing.T) {
 	was := strings.Split(string(recorded), "\n")
 	for i, line := range strings.Split(now, "\n") {
 		if !slices.Contains(was, line) {
-			t.Errorf("read now, line %d:\n%s\nwhich %s does not have (go test -update writes it anew)", i+1, line, cloudsReadings)
+			t.Errorf("line %d is now\n%s\nwhich %s does not contain (go test -update rewrites it)", i+1, line, cloudsReadings)
 		}
 	}
-	t.Errorf("%s differs from what is read now", cloudsReadings)
+	t.Errorf("%s differs from the current result", cloudsReadings)
 }
 
-// read reads the case as a backend does. In its files $DIR is their directory,
-// which has certificates too.
+// read reads the case like a backend. In its files, $DIR is their directory,
+// which also contains certificates.
 func (c cloudsCase) read(t *testing.T) cloudsReading {
 	t.Helper()
 	ca := authtest.NewAuthority(t)
@@ -94,7 +94,7 @@ func (c cloudsCase) read(t *testing.T) cloudsReading {
 		reading.Refusal = strings.ReplaceAll(err.Error(), dir, "$DIR")
 		return reading
 	}
-	cloud.Regions = nil // what counts of them is in the other fields
+	cloud.Regions = nil // the other fields contain their values
 	for _, path := range []*string{&cloud.CACertFile, &cloud.ClientCertFile, &cloud.ClientKeyFile} {
 		*path = strings.ReplaceAll(*path, dir, "$DIR")
 	}
@@ -108,7 +108,7 @@ func (c cloudsCase) read(t *testing.T) cloudsReading {
 	return reading
 }
 
-// loginBody is what Keystone would be sent.
+// loginBody is what Keystone would receive.
 func loginBody(t *testing.T, options gophercloud.AuthOptions) any {
 	t.Helper()
 	var scope map[string]any

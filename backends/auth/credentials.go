@@ -17,20 +17,21 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/fingerprint"
 )
 
-// Config is what of a backend's configuration matters to its credentials.
+// Config is the part of a backend's configuration that matters to its
+// credentials.
 type Config struct {
 	Source Source
-	// Region and Interface select an endpoint of the service catalog; they come
-	// before those that are found with the credentials.
+	// Region and Interface select an endpoint of the service catalog; they
+	// override those in the credentials.
 	Region, Interface string
 }
 
-// Sources says where credentials are read. Nothing of the process is changed
-// to read them: neither its environment nor its working directory.
+// Sources are the places where credentials are read. Reading changes nothing in
+// the process, neither its environment nor its working directory.
 type Sources struct {
-	// CloudsFile is clouds.yaml; empty searches the usual places. A
-	// secure.yaml and a clouds-public.yaml beside it are merged as the
-	// OpenStack clients do.
+	// CloudsFile is clouds.yaml; empty searches the usual places. A secure.yaml
+	// and a clouds-public.yaml next to it are merged like the OpenStack clients
+	// do.
 	CloudsFile string
 	// BaseDir resolves relative paths of cloud configuration files.
 	BaseDir string
@@ -49,7 +50,7 @@ func (s Sources) getenv(name string) string {
 }
 
 // Credentials are what a login needs, read and complete. Version changes
-// whenever any byte of it changes, the certificates' contents included.
+// whenever any byte of them changes, including the certificates' contents.
 type Credentials struct {
 	Noauth   *Noauth
 	Keystone gophercloud.AuthOptions
@@ -89,8 +90,8 @@ func (s Sources) read(config Config) (Credentials, error) {
 	return Credentials{}, errors.New("no way to log in is configured; set one of auth.cloud, auth.noauth, auth.cloudConfig or auth.environment")
 }
 
-// noauthCredentials completes the account of a noauth endpoint. An endpoint
-// as it stands in a service catalog ends with the project.
+// noauthCredentials completes the account of a noauth endpoint. An endpoint in
+// the form of a service catalog ends with the project.
 func noauthCredentials(config Config, noauth Noauth) (Credentials, error) {
 	if noauth.Endpoint == "" {
 		return Credentials{}, errors.New("the noauth endpoint is empty; give Cinder's address such as http://cinder:8776/v3")
@@ -100,7 +101,7 @@ func noauthCredentials(config Config, noauth Noauth) (Credentials, error) {
 		return Credentials{}, err
 	}
 	if project != "" && noauth.Project != "" && noauth.Project != project {
-		return Credentials{}, fmt.Errorf("the noauth endpoint %s ends with project %q, but the project is given as %q; keep one of them",
+		return Credentials{}, fmt.Errorf("the noauth endpoint %s ends with project %q, but the configured project is %q; keep one of them",
 			noauth.Endpoint, project, noauth.Project)
 	}
 	noauth.User = cmp.Or(noauth.User, "admin")
@@ -112,9 +113,9 @@ func noauthCredentials(config Config, noauth Noauth) (Credentials, error) {
 }
 
 // keystoneCredentials completes an entry whose files, profile and region are
-// merged already. Everything is taken from the entry and nothing from the
-// process: one backend must never log in with a mixture of its own
-// credentials and another's.
+// already merged. Everything comes from the entry and nothing from the process:
+// a backend must never log in with a mixture of its credentials and another
+// backend's.
 func (f fileSet) keystoneCredentials(config Config, cloud clouds.Cloud) (Credentials, error) {
 	if cloud.AuthInfo == nil || cloud.AuthInfo.AuthURL == "" {
 		return Credentials{}, errors.New("the credentials name no auth_url")
@@ -140,8 +141,8 @@ func (f fileSet) keystoneCredentials(config Config, cloud clouds.Cloud) (Credent
 	return found, nil
 }
 
-// availabilityOf reads the name of an interface in the two forms that the
-// OpenStack clients know, such as internal and internalURL.
+// availabilityOf reads an interface's name in both forms that the OpenStack
+// clients know, such as internal and internalURL.
 func availabilityOf(name string) (gophercloud.Availability, error) {
 	switch strings.TrimSuffix(name, "URL") {
 	case "", "public":
@@ -151,35 +152,35 @@ func availabilityOf(name string) (gophercloud.Availability, error) {
 	case "admin":
 		return gophercloud.AvailabilityAdmin, nil
 	}
-	return "", fmt.Errorf("interface %q is none of public, internal and admin", name)
+	return "", fmt.Errorf("interface %q is not public, internal or admin", name)
 }
 
-// Source says where the credentials of a backend come from. Exactly one field
-// is set.
+// Source is where the credentials of a backend come from. Exactly one field is
+// set.
 type Source struct {
 	// Cloud names an entry of clouds.yaml.
 	Cloud string
-	// CloudConfig is the path of an INI file in the form of the OpenStack
-	// cloud provider, as the historic provisioner read it.
+	// CloudConfig is the path of an INI file in the form of the OpenStack cloud
+	// provider, as the historic provisioner read it.
 	CloudConfig string
-	// Environment takes OS_* variables of the process.
+	// Environment reads the process's OS_* variables.
 	Environment bool
-	// Noauth names an endpoint whose auth_strategy is noauth.
+	// Noauth is an endpoint whose auth_strategy is noauth.
 	Noauth *Noauth
 }
 
-// Noauth is an endpoint of a Cinder that authenticates nobody. User and
-// Project default to "admin".
+// Noauth is an endpoint of a Cinder without authentication. User and Project
+// default to "admin".
 type Noauth struct {
 	Endpoint string
 	User     string
 	Project  string
 }
 
-// SplitNoauth makes the v3 base out of the endpoints that configurations name:
-// with v3, with the v2 of old files (gone since 2021; v3 of the same host is
-// what serves there), or with no version at all. An address in the form of a
-// service catalog also names the project behind the version.
+// SplitNoauth derives the v3 base from a configured endpoint: one with v3, with
+// the v2 of old files (removed in 2021; v3 is on the same host), or without a
+// version. An address in the form of a service catalog also has the project
+// after the version.
 func SplitNoauth(endpoint string) (base, project string, err error) {
 	u, err := url.Parse(endpoint)
 	if err != nil || !IsWebAddress(endpoint) {
@@ -198,7 +199,7 @@ func SplitNoauth(endpoint string) (base, project string, err error) {
 	case version == len(parts)-1:
 		parts[version] = "v3"
 	default:
-		return "", "", fmt.Errorf("noauth endpoint %s goes on behind the version and a project; give Cinder's address such as http://cinder:8776/v3", WithoutUser(endpoint))
+		return "", "", fmt.Errorf("noauth endpoint %s continues after the version and a project; give Cinder's address such as http://cinder:8776/v3", WithoutUser(endpoint))
 	}
 	u.Path = "/" + strings.Join(parts, "/") + "/"
 	return u.String(), project, nil

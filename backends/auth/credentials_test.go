@@ -108,7 +108,7 @@ func TestCloudsFilesAreMerged(t *testing.T) {
 				equal(t, c.Endpoint.Availability, gophercloud.AvailabilityInternal)
 			},
 		},
-		"certificates are verified unless told otherwise": {
+		"certificates are verified by default": {
 			files: map[string]string{"clouds.yaml": "clouds: {gold: {auth: {auth_url: http://k, " + user + "}}}"},
 			check: func(t *testing.T, c Credentials) {
 				equal(t, c.TLS.InsecureSkipVerify, false)
@@ -155,17 +155,17 @@ func TestUnreadableCloudsFiles(t *testing.T) {
 	good := "clouds: {gold: {auth: {auth_url: http://k, user_id: u, password: p}}}"
 	tests := map[string]struct {
 		files map[string]string
-		want  string // $DIR stands for the directory
+		want  string // $DIR is the directory
 	}{
 		"missing file":          {map[string]string{}, "cannot read $DIR/clouds.yaml: no such file or directory"},
 		"missing cloud":         {map[string]string{"clouds.yaml": "clouds: {zinc: {}, lead: {}}"}, `$DIR/clouds.yaml has no cloud "gold"; it has "lead", "zinc"`},
 		"no clouds":             {map[string]string{"clouds.yaml": ""}, `$DIR/clouds.yaml has no cloud "gold"; it has none`},
-		"not YAML":              {map[string]string{"clouds.yaml": broken}, "$DIR/clouds.yaml:2: not the YAML of a clouds file"},
-		"wrong type":            {map[string]string{"clouds.yaml": wrongType}, "$DIR/clouds.yaml:3: not the YAML of a clouds file"},
-		"no mapping":            {map[string]string{"clouds.yaml": "hunter2"}, "$DIR/clouds.yaml:1: not the YAML of a clouds file"},
-		"secure.yaml not YAML":  {map[string]string{"clouds.yaml": good, "secure.yaml": broken}, `$DIR/clouds.yaml: cloud "gold": unable to load secure.yaml: $DIR/secure.yaml:2: not the YAML of a clouds file`},
+		"not YAML":              {map[string]string{"clouds.yaml": broken}, "$DIR/clouds.yaml:2: not a valid clouds file"},
+		"wrong type":            {map[string]string{"clouds.yaml": wrongType}, "$DIR/clouds.yaml:3: not a valid clouds file"},
+		"no mapping":            {map[string]string{"clouds.yaml": "hunter2"}, "$DIR/clouds.yaml:1: not a valid clouds file"},
+		"secure.yaml not YAML":  {map[string]string{"clouds.yaml": good, "secure.yaml": broken}, `$DIR/clouds.yaml: cloud "gold": unable to load secure.yaml: $DIR/secure.yaml:2: not a valid clouds file`},
 		"missing profile":       {map[string]string{"clouds.yaml": "clouds: {gold: {profile: vendor}}"}, `$DIR/clouds.yaml: cloud "gold": cloud vendor does not exist in clouds-public.yaml`},
-		"profile file not YAML": {map[string]string{"clouds.yaml": "clouds: {gold: {profile: vendor}}", "clouds-public.yaml": broken}, `$DIR/clouds.yaml: cloud "gold": unable to load clouds-public.yaml: $DIR/clouds-public.yaml:2: not the YAML of a clouds file`},
+		"profile file not YAML": {map[string]string{"clouds.yaml": "clouds: {gold: {profile: vendor}}", "clouds-public.yaml": broken}, `$DIR/clouds.yaml: cloud "gold": unable to load clouds-public.yaml: $DIR/clouds-public.yaml:2: not a valid clouds file`},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -178,8 +178,8 @@ func TestUnreadableCloudsFiles(t *testing.T) {
 	}
 }
 
-// TestDamagedCloudsFilesShowNoSecret damages a file in a few bytes, as an
-// editor's slip does, and reads it.
+// TestDamagedCloudsFilesShowNoSecret reads files in which a few bytes are
+// damaged, as by a slip in an editor.
 func TestDamagedCloudsFilesShowNoSecret(t *testing.T) {
 	const secret = "hunter2"
 	const content = `
@@ -206,7 +206,7 @@ clouds:
 			length := rapid.IntRange(0, 3).Draw(t, "deleted")
 			inserted := rapid.StringOfN(rapid.RuneFrom([]rune(" \n\t:-[]{}'\"&*!|>%@,#?a0\x00\u00e9")), 0, 2, -1).Draw(t, "inserted")
 			if strings.Contains(damaged[max(0, at-len(secret)):min(len(damaged), at+length+len(secret))], secret) {
-				continue // the secret itself stays whole
+				continue // keep the secret intact
 			}
 			damaged = damaged[:at] + inserted + damaged[at+length:]
 		}
@@ -216,7 +216,7 @@ clouds:
 		}
 		_, err := Sources{CloudsFile: path, Getenv: authtest.NoEnvironment}.Resolve(Config{Source: Source{Cloud: "gold"}})
 		if strings.Contains(authtest.ErrorText(err), secret) {
-			t.Fatalf("error %q shows a secret of\n%s", err, damaged)
+			t.Fatalf("error %q contains a secret from\n%s", err, damaged)
 		}
 	})
 }
@@ -259,8 +259,8 @@ func TestWhereCloudsFileIsSearched(t *testing.T) {
 	})
 }
 
-// TestEnvironmentDoesNotLeak would fail with a reader that fills the gaps of
-// an entry from OS_* variables, as the OpenStack clients do.
+// TestEnvironmentDoesNotLeak would fail with a reader that fills gaps in an
+// entry from OS_* variables, like the OpenStack clients.
 func TestEnvironmentDoesNotLeak(t *testing.T) {
 	foreign := map[string]string{
 		"OS_AUTH_URL": "http://foreign/v3", "OS_USERNAME": "foreign", "OS_USER_ID": "foreign", "OS_PASSWORD": "foreign", "OS_TOKEN": "foreign", "OS_AUTH_TOKEN": "foreign",
@@ -307,10 +307,11 @@ clouds:
 			}
 		}
 		if scope.System || found.TLS != nil && (found.TLS.InsecureSkipVerify || found.TLS.RootCAs != nil) {
-			t.Errorf("%s: scope or TLS come from the environment", name)
+			t.Errorf("%s: scope or TLS comes from the environment", name)
 		}
 	}
-	// What an entry lacks it lacks, although the environment has it.
+	// Values missing in the entry stay missing, although the environment has
+	// them.
 	for name, auth := range map[string]Source{"bare": {Cloud: "bare"}, "bare INI": {CloudConfig: "bare.conf"}} {
 		if _, err := sources.Resolve(Config{Source: auth}); err == nil || !strings.HasSuffix(err.Error(), "the credentials have no password, application credential or token") {
 			t.Errorf("%s: error %v, want the missing password", name, err)
@@ -329,7 +330,7 @@ func TestNoWayToLogIn(t *testing.T) {
 	equal(t, authtest.ErrorText(err), "no way to log in is configured; set one of auth.cloud, auth.noauth, auth.cloudConfig or auth.environment")
 }
 
-// TestVersionFollowsCredentials changes one thing at a time.
+// TestVersionFollowsCredentials changes one input at a time.
 func TestVersionFollowsCredentials(t *testing.T) {
 	ca, other := authtest.NewAuthority(t), authtest.NewAuthority(t)
 	_, _, cert, key := ca.Issue("client", false)

@@ -8,18 +8,18 @@ import (
 	"unicode/utf8"
 )
 
-// iniFile holds an INI file's values by section and key, both in lower case.
+// iniFile contains an INI file's values by section and key, both in lower case.
 type iniFile map[string]map[string]string
 
 // parseINI reads the dialect of git's and the cloud provider's configuration
-// files: `key = value` under `[Section]`, names without regard to case,
-// comments after # or ;, values in double quotes where blanks or comment signs
-// belong to them, and \" \\ as escapes (\n and \t within quotes). In one point
-// it is more lenient: a comment sign that follows another character directly
-// is part of the value, since that is how passwords are pasted.
+// files: `key = value` under `[Section]`, names in any case, comments after #
+// or ;, double quotes around values that contain blanks or comment signs, and
+// \" \\ as escapes (\n and \t within quotes). In one point it is more lenient:
+// a comment sign that directly follows another character is part of the value,
+// since passwords are pasted like that.
 //
 // Only the named sections are read; others belong to other programs. Errors
-// begin with a line number and never quote the file, which holds passwords.
+// begin with a line number and never quote the file, which contains passwords.
 func parseINI(content []byte, sections ...string) (iniFile, error) {
 	if !utf8.Valid(content) {
 		return nil, errors.New("1: the file is not UTF-8")
@@ -60,12 +60,12 @@ func parseINI(content []byte, sections ...string) (iniFile, error) {
 	return file, nil
 }
 
-// iniValue takes quotes, escapes and a trailing comment off a value. It is not
-// ok when a quote is left open.
+// iniValue removes quotes, escapes and a trailing comment from a value. ok is
+// false if a quote is not closed.
 func iniValue(raw string) (value string, ok bool) {
 	var b strings.Builder
 	quoted := false
-	kept := 0 // length up to the last character that trailing blanks may follow
+	kept := 0 // length without trailing blanks
 	for i := 0; i < len(raw); i++ {
 		c := raw[i]
 		switch {
@@ -91,8 +91,8 @@ func iniValue(raw string) (value string, ok bool) {
 	return b.String()[:kept], !quoted
 }
 
-// iniEscape is the character that a backslash and this one stand for. What is
-// no escape stands for itself: Windows domains are written with a backslash.
+// iniEscape is the character that a backslash and c mean. Any other pair is
+// literal text: Windows domains are written with a backslash.
 func iniEscape(c byte, quoted bool) (escaped byte, known bool) {
 	switch {
 	case c == '"' || c == '\\':

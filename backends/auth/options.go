@@ -18,27 +18,28 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/fingerprint"
 )
 
-// The ways to prove an identity to Keystone that this package knows.
+// The authentication methods that this package supports.
 const (
 	methodPassword    = "password"
 	methodToken       = "token"
 	methodApplication = "application credential"
 )
 
-// authOptions makes one complete request for a token out of an auth section.
-// gophercloud refuses redundant information, such as a domain beside a user's
-// id, where the OpenStack clients let the more precise part win; so does this.
+// authOptions turns an auth section into one complete token request.
+// gophercloud rejects redundant information, such as a domain in addition to a
+// user's ID. The OpenStack clients let the more precise part win, and so does
+// this.
 func authOptions(authType clouds.AuthType, info clouds.AuthInfo) (gophercloud.AuthOptions, error) {
 	address, repaired := identityV3(info.AuthURL)
 	if !IsWebAddress(address) {
 		return gophercloud.AuthOptions{}, fmt.Errorf("auth_url %q is not an http or https address", WithoutUser(info.AuthURL))
 	}
 	if !utf8.ValidString(info.Password + info.ApplicationCredentialSecret + info.Token) {
-		// JSON would carry another text to Keystone, without a word.
+		// JSON would silently send a different text to Keystone.
 		return gophercloud.AuthOptions{}, errors.New("the password, secret or token is not UTF-8")
 	}
 	if repaired {
-		// The v2.0 API knew one domain, which v3 calls by this id.
+		// The v2.0 API knew one domain; v3 gives it this ID.
 		info.DefaultDomain = cmp.Or(info.DefaultDomain, "default")
 	}
 	method, err := authMethod(authType, info)
@@ -46,12 +47,12 @@ func authOptions(authType clouds.AuthType, info clouds.AuthInfo) (gophercloud.Au
 		return gophercloud.AuthOptions{}, err
 	}
 	if info.SystemScope != "" {
-		return gophercloud.AuthOptions{}, errors.New("system_scope is of no use for volumes, which belong to projects; name a project instead")
+		return gophercloud.AuthOptions{}, errors.New("system_scope cannot be used for volumes, which belong to projects; name a project instead")
 	}
 	options := gophercloud.AuthOptions{
 		IdentityEndpoint: address,
-		// A token cannot be renewed; everything else can, and the end of a
-		// token's life must not end the program's work.
+		// A token cannot be renewed. Everything else can, and must be, since
+		// the program outlives tokens.
 		AllowReauth: method != methodToken,
 	}
 	user := firstDomain(domain{info.UserDomainID, info.UserDomainName}, domain{info.DomainID, info.DomainName}, domain{info.DefaultDomain, ""})
@@ -63,7 +64,7 @@ func authOptions(authType clouds.AuthType, info clouds.AuthInfo) (gophercloud.Au
 			return gophercloud.AuthOptions{}, errors.New("the application credential has no secret")
 		}
 		if info.TrustID != "" {
-			return gophercloud.AuthOptions{}, errors.New("a trust is used with user and password, not with an application credential")
+			return gophercloud.AuthOptions{}, errors.New("a trust needs a user and password, not an application credential")
 		}
 		options.ApplicationCredentialSecret = info.ApplicationCredentialSecret
 		if options.ApplicationCredentialID = info.ApplicationCredentialID; options.ApplicationCredentialID == "" {
@@ -79,10 +80,11 @@ func authOptions(authType clouds.AuthType, info clouds.AuthInfo) (gophercloud.Au
 		}
 	}
 	if method == methodApplication {
-		// It is bound to its project; Keystone refuses a scope beside it.
+		// It is bound to its project; Keystone rejects a scope in addition.
 		return options, nil
 	}
-	// A file that tells only the user's domain means projects of the same one.
+	// A file that names only the user's domain means projects of the same
+	// domain.
 	project := firstDomain(domain{info.ProjectDomainID, info.ProjectDomainName}, domain{info.DomainID, info.DomainName}, user)
 	options.Scope, err = scopeOf(info, project)
 	return options, err
@@ -91,7 +93,7 @@ func authOptions(authType clouds.AuthType, info clouds.AuthInfo) (gophercloud.Au
 // domain is a Keystone domain by id or by name.
 type domain struct{ id, name string }
 
-// firstDomain returns the first that is given at all; an id goes before a name.
+// firstDomain returns the first that is set; an ID wins over a name.
 func firstDomain(candidates ...domain) domain {
 	for _, candidate := range candidates {
 		switch {
@@ -104,8 +106,8 @@ func firstDomain(candidates ...domain) domain {
 	return domain{}
 }
 
-// authMethod chooses one way to log in. Without an auth_type it is the one
-// that what is given allows, the most specific first.
+// authMethod chooses one authentication method. Without an auth_type it is the
+// most specific one that the credentials allow.
 func authMethod(authType clouds.AuthType, info clouds.AuthInfo) (string, error) {
 	application := info.ApplicationCredentialID != "" || info.ApplicationCredentialName != ""
 	switch authType {
@@ -152,10 +154,10 @@ func setUser(options *gophercloud.AuthOptions, info clouds.AuthInfo, of domain) 
 	return nil
 }
 
-// scopeOf names what the token is for. A trust's token is scoped by the trust
-// alone; naming a project too is refused by Keystone (OS-TRUST extension).
-// Without a project Keystone takes the user's default one. A domain alone is
-// never asked for: volumes belong to projects.
+// scopeOf is the scope of the requested token. A trust alone determines the
+// scope of its token; Keystone rejects a project in addition (OS-TRUST
+// extension). Without a project Keystone uses the user's default project. The
+// scope is never a domain alone: volumes belong to projects.
 func scopeOf(info clouds.AuthInfo, of domain) (*gophercloud.AuthScope, error) {
 	switch {
 	case info.TrustID != "":
@@ -170,10 +172,9 @@ func scopeOf(info clouds.AuthInfo, of domain) (*gophercloud.AuthScope, error) {
 	return &gophercloud.AuthScope{ProjectName: info.ProjectName, DomainID: of.id, DomainName: of.name}, nil
 }
 
-// identityV3 completes an identity address with its version, so that no
-// discovery is needed, whose links may name a host that only Keystone knows.
-// Old files name v2.0, which Keystone stopped serving in 2018; v3 is on the
-// same host.
+// identityV3 adds the version to an identity address, so that no discovery is
+// needed: its links may name a host that only Keystone can reach. Old files
+// name v2.0, which Keystone stopped serving in 2018; v3 is on the same host.
 func identityV3(address string) (v3 string, repaired bool) {
 	base := strings.TrimRight(address, "/")
 	for _, old := range []string{"/v2.0", "/v2"} {
@@ -184,14 +185,14 @@ func identityV3(address string) (v3 string, repaired bool) {
 	return strings.TrimSuffix(base, "/v3") + "/v3/", false
 }
 
-// IsWebAddress reports whether requests can be sent to the address.
+// IsWebAddress reports whether the address is a complete http or https URL.
 func IsWebAddress(address string) bool {
 	u, err := url.Parse(address)
 	return err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https")
 }
 
-// WithoutUser takes user and password out of an address, so that it can be
-// shown. The address may be one that does not parse.
+// WithoutUser removes user and password from an address, so that it can be
+// shown. The address may be malformed.
 func WithoutUser(address string) string {
 	authority, path, _ := strings.Cut(address[schemeEnd(address):], "/")
 	at := strings.LastIndex(authority, "@")
@@ -212,8 +213,8 @@ func schemeEnd(address string) int {
 	return 0
 }
 
-// readCertificates reads what an entry says about TLS, once: what is used is
-// what the version is made of, also when a file changes at this moment.
+// readCertificates reads an entry's TLS settings once, so that the version is
+// computed from exactly what is used, even if a file changes at that moment.
 func (f fileSet) readCertificates(cloud clouds.Cloud) (*tls.Config, map[string]string, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	read := map[string]string{}
@@ -233,7 +234,7 @@ func (f fileSet) readCertificates(cloud clouds.Cloud) (*tls.Config, map[string]s
 		if err != nil {
 			return nil, nil, err
 		}
-		// One file may hold both, as the OpenStack clients allow.
+		// One file may contain both, as with the OpenStack clients.
 		key := certificate
 		if cloud.ClientKeyFile != "" {
 			if key, err = f.certificateText(cloud.ClientKeyFile); err != nil {
@@ -242,12 +243,12 @@ func (f fileSet) readCertificates(cloud clouds.Cloud) (*tls.Config, map[string]s
 		}
 		pair, err := tls.X509KeyPair(certificate, key)
 		if err != nil {
-			return nil, nil, fmt.Errorf("the client certificate%s cannot be used: %w", in(cloud.ClientCertFile), err)
+			return nil, nil, fmt.Errorf("the client certificate%s is unusable: %w", in(cloud.ClientCertFile), err)
 		}
 		config.Certificates = []tls.Certificate{pair}
 		read["certificate"], read["key"] = fingerprint.Of(certificate), fingerprint.Of(key)
 	} else if cloud.ClientKeyFile != "" {
-		return nil, nil, errors.New("a client key is given without a client certificate")
+		return nil, nil, errors.New("there is a client key without a client certificate")
 	}
 	if cloud.Verify != nil && !*cloud.Verify {
 		config.InsecureSkipVerify = true
@@ -256,13 +257,13 @@ func (f fileSet) readCertificates(cloud clouds.Cloud) (*tls.Config, map[string]s
 	return config, read, nil
 }
 
-// inlinePEM reports whether a value is the certificate itself and no path,
-// also when it is damaged. It may then be a private key and must not be shown.
+// inlinePEM reports whether a value is the certificate itself, even a damaged
+// one, rather than a path. It may then be a private key and must not be shown.
 func inlinePEM(value string) bool {
 	return strings.Contains(value, "\n") || strings.Contains(value, "----") || strings.Contains(value, "BEGIN ")
 }
 
-// in names the file of a certificate for an error.
+// in names the file of a certificate in an error.
 func in(value string) string {
 	if inlinePEM(value) {
 		return ""
@@ -270,8 +271,8 @@ func in(value string) string {
 	return " in " + value
 }
 
-// certificateText returns the content of a certificate that is given by its path, which
-// may begin with ~, or as text.
+// certificateText returns the content of a certificate given as text or as a
+// path, which may begin with ~.
 func (f fileSet) certificateText(value string) ([]byte, error) {
 	if inlinePEM(value) {
 		return []byte(value), nil

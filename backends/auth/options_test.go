@@ -18,17 +18,17 @@ func TestUnusableCredentials(t *testing.T) {
 		"token without its part":     {`{auth_type: v3token, auth: {auth_url: "http://k", password: p}}`, "the credentials have no token"},
 		"application without name":   {`{auth_type: v3applicationcredential, auth: {auth_url: "http://k"}}`, "the credentials have no application_credential_id or application_credential_name"},
 		"application without secret": {`{auth: {auth_url: "http://k", application_credential_id: a}}`, "the application credential has no secret"},
-		"application with a trust":   {`{auth: {auth_url: "http://k", application_credential_id: a, application_credential_secret: s, trust_id: t}}`, "a trust is used with user and password, not with an application credential"},
+		"application with a trust":   {`{auth: {auth_url: "http://k", application_credential_id: a, application_credential_secret: s, trust_id: t}}`, "a trust needs a user and password, not an application credential"},
 		"another auth_type":          {`{auth_type: v3oidcpassword, auth: {auth_url: "http://k"}}`, `auth_type "v3oidcpassword" is not supported; use password, v3applicationcredential or token`},
 		"no user":                    {`{auth: {auth_url: "http://k", password: p}}`, "the credentials name no user; give username or user_id"},
 		"no user domain":             {`{auth: {auth_url: "http://k", username: kube, password: p, project_id: x}}`, `the credentials do not say to which domain user "kube" belongs; give user_domain_id or user_domain_name`},
 		"no project domain":          {`{auth: {auth_url: "http://k", user_id: u, password: p, project_name: x}}`, `the credentials do not say to which domain project "x" belongs; give project_domain_id or project_domain_name, or project_id`},
-		"system scope":               {`{auth: {auth_url: "http://k", user_id: u, password: p, system_scope: all}}`, "system_scope is of no use for volumes, which belong to projects; name a project instead"},
-		"unknown interface":          {`{interface: intrenal, auth: {auth_url: "http://k", user_id: u, password: p}}`, `interface "intrenal" is none of public, internal and admin`},
+		"system scope":               {`{auth: {auth_url: "http://k", user_id: u, password: p, system_scope: all}}`, "system_scope cannot be used for volumes, which belong to projects; name a project instead"},
+		"unknown interface":          {`{interface: intrenal, auth: {auth_url: "http://k", user_id: u, password: p}}`, `interface "intrenal" is not public, internal or admin`},
 		"missing CA":                 {`{cacert: /nowhere/ca.pem, auth: {auth_url: "http://k", user_id: u, password: p}}`, "cannot read certificate /nowhere/ca.pem: no such file or directory"},
-		"client key without a cert":  {`{key: /nowhere/key.pem, auth: {auth_url: "http://k", user_id: u, password: p}}`, "a client key is given without a client certificate"},
+		"client key without a cert":  {`{key: /nowhere/key.pem, auth: {auth_url: "http://k", user_id: u, password: p}}`, "there is a client key without a client certificate"},
 		"missing client certificate": {`{cert: /nowhere/c.pem, auth: {auth_url: "http://k", user_id: u, password: p}}`, "cannot read certificate /nowhere/c.pem: no such file or directory"},
-		"inline key that is no PEM":  {`{cert: "-----BEGIN hunter2", auth: {auth_url: "http://k", user_id: u, password: p}}`, "the client certificate cannot be used: tls: failed to find any PEM data in certificate input"},
+		"inline key that is no PEM":  {`{cert: "-----BEGIN hunter2", auth: {auth_url: "http://k", user_id: u, password: p}}`, "the client certificate is unusable: tls: failed to find any PEM data in certificate input"},
 		"inline CA that is no PEM":   {`{cacert: "-----BEGIN hunter2", auth: {auth_url: "http://k", user_id: u, password: p}}`, "the CA certificate is not a PEM certificate"},
 	}
 	for name, test := range tests {
@@ -39,7 +39,7 @@ func TestUnusableCredentials(t *testing.T) {
 				t.Errorf("error %v\nwant  %s", err, test.want)
 			}
 			if err != nil && strings.Contains(err.Error(), "hunter2") {
-				t.Error("the error shows a secret")
+				t.Error("the error contains a secret")
 			}
 		})
 	}

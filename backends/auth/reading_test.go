@@ -6,8 +6,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
-// TestReadingIsOneStateOfEachFile: one that is replaced in between does not mix
-// the old with the new.
+// TestReadingIsOneStateOfEachFile: a file replaced during a reading does not
+// mix old and new content.
 func TestReadingIsOneStateOfEachFile(t *testing.T) {
 	dir := authtest.WriteFiles(t, map[string]string{"clouds.yaml": "old"})
 	files := fileSet{}

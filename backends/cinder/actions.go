@@ -16,7 +16,7 @@ func (c *Client) Reserve(ctx context.Context, id string) error {
 	return translate(c.backend, operation, volumes.Reserve(withOperation(ctx, operation), c.service, id).Err)
 }
 
-// Unreserve takes a reservation back; it changes nothing on a volume that is
+// Unreserve cancels a reservation; it changes nothing on a volume that is
 // available or in use.
 func (c *Client) Unreserve(ctx context.Context, id string) error {
 	const operation = "volume.os-unreserve"
@@ -27,8 +27,8 @@ func (c *Client) Unreserve(ctx context.Context, id string) error {
 }
 
 // InitializeConnection exports the volume to the connector and returns the
-// connection document as Cinder wrote it: {"driver_volume_type", "data"}. It
-// is idempotent. The document may hold credentials; keep it out of logs.
+// connection document as Cinder wrote it: {"driver_volume_type", "data"}. It is
+// idempotent. The document may contain credentials; keep it out of logs.
 func (c *Client) InitializeConnection(ctx context.Context, id string, connector Connector) ([]byte, error) {
 	const operation = "volume.os-initialize_connection"
 	if err := c.checkID(operation, id); err != nil {
@@ -47,8 +47,8 @@ func (c *Client) InitializeConnection(ctx context.Context, id string, connector 
 	return answer.ConnectionInfo, nil
 }
 
-// TerminateConnection takes the connector's access away. On a volume that was
-// reserved and never attached, Cinder also takes the reservation back.
+// TerminateConnection removes the connector's access. If the volume was
+// reserved and never attached, Cinder also cancels the reservation.
 func (c *Client) TerminateConnection(ctx context.Context, id string, connector Connector) error {
 	const operation = "volume.os-terminate_connection"
 	if err := c.checkID(operation, id); err != nil {
@@ -77,8 +77,8 @@ func (c *Client) Attach(ctx context.Context, id, host string, readOnly bool) err
 	return translate(c.backend, operation, result.Err)
 }
 
-// Detach ends one attachment; with several on a volume Cinder insists on its
-// id. Detaching removes the export.
+// Detach ends one attachment; if a volume has several, Cinder requires the ID.
+// Detaching removes the export.
 func (c *Client) Detach(ctx context.Context, id, attachmentID string) error {
 	const operation = "volume.os-detach"
 	if err := c.checkID(operation, id); err != nil {
@@ -88,8 +88,8 @@ func (c *Client) Detach(ctx context.Context, id, attachmentID string) error {
 	return translate(c.backend, operation, result.Err)
 }
 
-// connectorRequest is the body of the two connection actions. gophercloud's
-// own options know no NQN.
+// connectorRequest is the body of the two connection actions. gophercloud's own
+// options have no NQN.
 type connectorRequest struct {
 	action    string
 	connector Connector

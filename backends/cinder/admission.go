@@ -2,33 +2,32 @@ package cinder
 
 import "context"
 
-// Admission is what the requests of one call must pass before they leave. All
-// of it belongs to the last moment, since a request's turn may be long in
-// coming.
+// Admission is what the requests of one call must pass before they leave. Its
+// checks run at the last moment, since a request may wait long for its turn.
 type Admission struct {
-	// Waiter ends when nobody waits for the call any more. Requests that wait
-	// for their turn then leave the queue; those under way go on.
+	// Waiter ends when the caller stops waiting. Requests that wait for their
+	// turn then leave the queue; those under way continue.
 	Waiter context.Context
-	// Outage is asked before a request waits for its turn, and again when that
-	// has come. It returns an error while requests are held back, and else a
-	// context that ends with the beginning of an outage, whose cause is the
-	// error. Nil means that nobody watches the backend's health.
+	// Outage is called before a request waits for its turn, and again when its
+	// turn comes. While requests are rejected it returns an error; otherwise it
+	// returns a context that ends when an outage begins, with the error as its
+	// cause. Nil means that the backend's health is not watched.
 	Outage func() (context.Context, error)
-	// Fence is asked last; its error keeps the request here. Nil means that
+	// Fence is called last; on an error the request is not sent. Nil means that
 	// every request may leave.
 	Fence func() error
 }
 
 type admissionKey struct{}
 
-// WithAdmission has the requests that are made with the context pass the
-// admission. The context itself cuts requests under way.
+// WithAdmission makes the requests sent with the context pass the admission.
+// The context itself cuts requests under way.
 func WithAdmission(ctx context.Context, a Admission) context.Context {
 	return context.WithValue(ctx, admissionKey{}, a)
 }
 
-// AdmissionOf is the admission that the context carries. Without one, whoever
-// made the context is who waits.
+// AdmissionOf is the admission that the context carries. Without one, the
+// context itself is the waiter.
 func AdmissionOf(ctx context.Context) Admission {
 	a, _ := ctx.Value(admissionKey{}).(Admission)
 	if a.Waiter == nil {
@@ -43,9 +42,9 @@ func AdmissionOf(ctx context.Context) Admission {
 	return a
 }
 
-// admit waits for the caller's turn. The waiting ends with the request's
-// context, with the waiter's, and when requests begin to be held back. An error
-// means that the request was not sent.
+// admit waits for the caller's turn. The wait ends with the request's context,
+// with the waiter, or when an outage begins. An error means that the request
+// was not sent.
 func (t *transport) admit(ctx context.Context) error {
 	a := AdmissionOf(ctx)
 	outage, err := a.Outage()

@@ -11,8 +11,8 @@ import (
 )
 
 // The microversions of the attachments API: the first in which an attachment
-// can be completed, and the one that lets it be read-only (Block Storage API,
-// microversion history, 3.44 and 3.54).
+// can be completed, and the first in which it can be read-only (Block Storage
+// API, microversion history, 3.44 and 3.54).
 const (
 	microversionAttachments = 44
 	microversionAttachMode  = 54
@@ -28,9 +28,9 @@ type attachmentDocument struct {
 }
 
 // CreateAttachment reserves an available volume, exports it to the connector,
-// and returns the attachment with its connection document, in which the fields
-// stand beside driver_volume_type. The document may hold credentials. It names
-// no instance: Cinder would then let only Nova delete the attachment
+// and returns the attachment with its connection document, whose fields are
+// next to driver_volume_type. The document may contain credentials. It names no
+// instance: Cinder would then let only Nova delete the attachment
 // (CVE-2023-2088). gophercloud's own request always names one.
 func (c *Client) CreateAttachment(ctx context.Context, volumeID string, connector Connector, readOnly bool) (attachmentID string, document []byte, err error) {
 	const operation = "attachment.create"
@@ -43,7 +43,8 @@ func (c *Client) CreateAttachment(ctx context.Context, volumeID string, connecto
 		if err != nil {
 			return "", nil, WithoutEffect(err)
 		}
-		// Without the mode Cinder would allow writing, and only the nodes not.
+		// Without the mode, Cinder would allow writes, and only the nodes would
+		// prevent them.
 		if newest >= microversionAttachMode {
 			request["mode"], minor = "ro", microversionAttachMode
 		}
@@ -56,7 +57,7 @@ func (c *Client) CreateAttachment(ctx context.Context, volumeID string, connecto
 	return answer.ID, document, err
 }
 
-// AttachmentDocument reads the connection document of an attachment; nil when it
+// AttachmentDocument reads the connection document of an attachment; nil if it
 // has none.
 func (c *Client) AttachmentDocument(ctx context.Context, attachmentID string) ([]byte, error) {
 	const operation = "attachment.get"
@@ -70,7 +71,7 @@ func (c *Client) AttachmentDocument(ctx context.Context, attachmentID string) ([
 	return c.connectionOf(operation, answer)
 }
 
-// attachment makes a request that is answered with an attachment.
+// attachment makes a request whose answer is an attachment.
 func (c *Client) attachment(ctx context.Context, method, operation, id string, minor int, body any) (attachmentDocument, error) {
 	address := c.service.ServiceURL("attachments")
 	if method != http.MethodPost {
@@ -103,10 +104,10 @@ func (c *Client) connectionOf(operation string, answer attachmentDocument) ([]by
 	return answer.Connection, nil
 }
 
-// Attachments lists a volume's attachments, in whatever state, and of whatever
-// project: an administrator, and so everybody in noauth mode, finds volumes of
-// other projects by id. All projects are asked for only if the present one has
-// none, since Cinder shows a member who asks so nothing at all.
+// Attachments lists a volume's attachments, in any state and of any project: an
+// administrator, and so every user in noauth mode, finds volumes of other
+// projects by ID. It lists all projects only if the current one has no
+// attachment, since Cinder returns nothing at all to a member who requests all.
 func (c *Client) Attachments(ctx context.Context, volumeID string) ([]Attachment, error) {
 	found, err := c.listAttachments(ctx, volumeID, url.Values{"volume_id": {volumeID}})
 	if err == nil && len(found) == 0 {
@@ -115,8 +116,8 @@ func (c *Client) Attachments(ctx context.Context, volumeID string) ([]Attachment
 	return found, err
 }
 
-// listAttachments makes one request. A server that does not honor the filter is
-// not believed: its list may end too early.
+// listAttachments makes one request. It rejects the answer of a server that
+// does not honor the filter: that list may be incomplete.
 func (c *Client) listAttachments(ctx context.Context, volumeID string, query url.Values) ([]Attachment, error) {
 	const operation = "attachment.list"
 	if err := c.checkID(operation, volumeID); err != nil {
@@ -135,7 +136,7 @@ func (c *Client) listAttachments(ctx context.Context, volumeID string, query url
 	var found []Attachment
 	for _, a := range answer.Attachments {
 		if a.VolumeID != volumeID {
-			return nil, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, Message: "the list of one volume's attachments has others' as well"}
+			return nil, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, Message: "the list of one volume's attachments contains those of other volumes"}
 		}
 		attachment := Attachment{ID: a.ID, Status: AttachmentStatus(a.Status)}
 		if a.Instance != nil {
@@ -146,8 +147,8 @@ func (c *Client) listAttachments(ctx context.Context, volumeID string, query url
 	return found, nil
 }
 
-// CompleteAttachment moves the volume of an attachment to in-use; again changes
-// nothing.
+// CompleteAttachment moves the volume of an attachment to in-use; repeating it
+// changes nothing.
 func (c *Client) CompleteAttachment(ctx context.Context, attachmentID string) error {
 	const operation = "attachment.complete"
 	if err := c.checkID(operation, attachmentID); err != nil {
@@ -158,8 +159,8 @@ func (c *Client) CompleteAttachment(ctx context.Context, attachmentID string) er
 	return translate(c.backend, operation, err)
 }
 
-// DeleteAttachment takes the connector's access away and ends the attachment;
-// the volume is available when it was the last.
+// DeleteAttachment removes the connector's access and the attachment; if it was
+// the last, the volume becomes available.
 func (c *Client) DeleteAttachment(ctx context.Context, attachmentID string) error {
 	const operation = "attachment.delete"
 	if err := c.checkID(operation, attachmentID); err != nil {

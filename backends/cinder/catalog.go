@@ -14,15 +14,15 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 )
 
-// volumeServices are the names under which catalogs list Cinder's v3, the
-// official one first (OpenStack service types authority). volumev2 is another
-// API.
+// volumeServices are the names under which catalogs list Cinder's v3 API, the
+// official one first (OpenStack service types authority). volumev2 is a
+// different API.
 var volumeServices = []string{"block-storage", "volumev3", "block-store", "volume"}
 
-// endpointOf finds Cinder in the catalog that came with a token. It asks
-// nothing of the network, as gophercloud's own search does when a catalog
-// names no version, and it refuses to guess a region, since volumes would
-// quietly be made in the wrong one.
+// endpointOf finds Cinder in the catalog that came with a token. It makes no
+// request, unlike gophercloud's own search, which makes one when a catalog
+// names no version. It does not guess a region: volumes would silently be
+// created in the wrong one.
 func endpointOf(result gophercloud.AuthResult, wanted gophercloud.EndpointOpts) (string, error) {
 	token, ok := result.(interface {
 		ExtractServiceCatalog() (*tokens.ServiceCatalog, error)
@@ -32,7 +32,7 @@ func endpointOf(result gophercloud.AuthResult, wanted gophercloud.EndpointOpts) 
 	}
 	catalog, err := token.ExtractServiceCatalog()
 	if err != nil || len(catalog.Entries) == 0 {
-		return "", errors.New("the token comes without a service catalog: the credentials name no project and the user has no default one; name a project")
+		return "", errors.New("the token has no service catalog: the credentials name no project and the user has no default project; name a project")
 	}
 	var matching []tokens.Endpoint
 	var offered, regions []string
@@ -67,8 +67,7 @@ func endpointOf(result gophercloud.AuthResult, wanted gophercloud.EndpointOpts) 
 	return withV3(matching[0].URL), nil
 }
 
-// projectOf is the id of the project that a token is for; empty if it is for
-// none.
+// projectOf is the ID of the project that a token is scoped to, or "".
 func projectOf(result gophercloud.AuthResult) string {
 	token, ok := result.(interface {
 		ExtractProject() (*tokens.Project, error)
@@ -90,14 +89,13 @@ func inRegion(region string) string {
 	return fmt.Sprintf(" in region %q", region)
 }
 
-// servesV3 reports whether an address is that of the v3 API, or of all
-// versions.
+// servesV3 reports whether an address serves the v3 API, or all versions.
 func servesV3(address string) bool {
 	version := versionIn(address)
 	return auth.IsWebAddress(address) && (version == "" || version == "v3")
 }
 
-// withV3 completes an address that names no version.
+// withV3 completes an address that has no version.
 func withV3(address string) string {
 	address = strings.TrimRight(address, "/") + "/"
 	if versionIn(address) == "" {

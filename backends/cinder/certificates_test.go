@@ -10,7 +10,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 )
 
-// TestCertificates logs in over TLS with every way of giving certificates.
+// TestCertificates logs in over TLS with every way of configuring certificates.
 func TestCertificates(t *testing.T) {
 	ca := authtest.NewAuthority(t)
 	_, _, clientCert, clientKey := ca.Issue("client", false)

@@ -10,35 +10,35 @@ import (
 )
 
 // Client speaks to one Cinder endpoint as one account. Every method is one
-// request (listings: one a page) and returns *Error on failure.
+// request (listings: one per page) and returns *Error on failure.
 type Client struct {
 	backend  string
-	workflow Workflow // as it is configured
+	workflow Workflow // as configured
 	service  *gophercloud.ServiceClient
 	place    Place
 	// now is the time by Cinder's clock.
 	now func() time.Time
 
 	discovery    sync.Mutex
-	microversion *int // nil until asked
+	microversion *int // nil until requested
 }
 
-// Backend is the name of the client's backend.
+// Backend is the backend's name.
 func (c *Client) Backend() string { return c.backend }
 
 // Place is where the client's volumes live.
 func (c *Client) Place() Place { return c.place }
 
-// Now is the time by Cinder's clock, as far as its answers have told it.
+// Now is the time by Cinder's clock, as far as its answers have shown it.
 func (c *Client) Now() time.Time { return c.now() }
 
-// volumeID is what may stand for a volume in an address. Cinder's ids are
-// UUIDs; anything else of a path could lead elsewhere.
+// volumeID matches what may be used as a volume's ID in an address. Cinder's
+// IDs are UUIDs; other characters could make a different path.
 var volumeID = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z_-]*$`)
 
 func (c *Client) checkID(operation, id string) error {
 	if volumeID.MatchString(id) {
 		return nil
 	}
-	return &Error{Backend: c.backend, Operation: operation, Kind: KindInvalid, Message: fmt.Sprintf("%q is not the id of a volume", id)}
+	return &Error{Backend: c.backend, Operation: operation, Kind: KindInvalid, Message: fmt.Sprintf("%q is not a volume ID", id)}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 )
 
-// recordedRequest is what Cinder was sent.
+// recordedRequest is a request that Cinder received.
 type recordedRequest struct {
 	line string // "METHOD path"
 	body string // compact JSON
@@ -61,7 +61,7 @@ func newScripted(t *testing.T, answers map[string]http.HandlerFunc) (*Client, *s
 }
 
 // TestRequests checks every mutation's address and body against the Block
-// Storage API reference, and that none names a microversion.
+// Storage API reference, and that none sends a microversion.
 func TestRequests(t *testing.T) {
 	connector := Connector{Host: "k8s", IP: "10.0.0.1", Initiator: "iqn.2026-01.example:k8s", WWPNs: []string{"5001438002a3004a", "5001438002a30048"},
 		NQN: "nqn.2014-08.org.nvmexpress:uuid:1", Multipath: true}
@@ -114,11 +114,11 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-func TestImpossibleRequestsAreNotMade(t *testing.T) {
+func TestInvalidRequestsAreNotSent(t *testing.T) {
 	client, cinder := newScripted(t, nil)
 	for _, size := range []int64{0, -1} {
 		_, err := client.CreateVolume(t.Context(), NewVolume{SizeGiB: size})
-		equal(t, authtest.ErrorText(err), fmt.Sprintf("backend gold: volume.create: %d GiB is not a size", size))
+		equal(t, authtest.ErrorText(err), fmt.Sprintf("backend gold: volume.create: %d GiB is not a valid size", size))
 		equal(t, KindOf(err), KindInvalid)
 	}
 	for _, id := range []string{"", "..", "../volumes", "v1/action", "v1?force=true", "v1#", "v1%2f", " v1", "detail\n"} {
@@ -141,7 +141,7 @@ func TestImpossibleRequestsAreNotMade(t *testing.T) {
 	equal(t, len(cinder.requests), 0)
 }
 
-// recordedVolume is a volume in use as Cinder 21.3.1 (Zed) shows it to an
+// recordedVolume is a volume in use as Cinder 21.3.1 (Zed) returns it to an
 // administrator.
 const recordedVolume = `{"volume": {"id": "974a66ec-0adc-4a85-b770-0fb55507e490", "status": "in-use", "size": 1, "availability_zone": "nova",
 	"created_at": "2026-11-20T15:22:02.000000", "updated_at": "2026-11-20T15:22:04.000000", "name": "seq-iscsi", "description": null, "volume_type": "iscsi",
@@ -188,7 +188,7 @@ func TestTimestamps(t *testing.T) {
 	}
 }
 
-// pages serves a listing of pages; links name a host and prefix that do not
+// pages serves a paged listing whose links name a host and prefix that do not
 // exist, as behind a proxy.
 func pages(t *testing.T, marks map[string]string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -225,12 +225,12 @@ func TestListing(t *testing.T) {
 		"empty last page":             {marks: map[string]string{"": page("b", "a", "b"), "b": page("b")}, want: [][]string{{"a", "b"}}},
 		"a volume twice":              {marks: map[string]string{"": page("b", "a", "b"), "b": page("d", "b", "d"), "d": page("", "e")}, want: [][]string{{"a", "b"}, {"d"}, {"e"}}},
 		"a page without anything new": {marks: map[string]string{"": page("b", "a", "b"), "b": page("c", "a", "b"), "c": page("", "d")}, want: [][]string{{"a", "b"}, {"d"}}},
-		"a page that leads back":      {marks: map[string]string{"": page("b", "a", "b"), "b": page("c", "c"), "c": page("b", "d")}, want: [][]string{{"a", "b"}, {"c"}, {"d"}}, wantErr: "backend gold: volume.list: the list of volumes leads back to a page that was read before"},
+		"a page that leads back":      {marks: map[string]string{"": page("b", "a", "b"), "b": page("c", "c"), "c": page("b", "d")}, want: [][]string{{"a", "b"}, {"c"}, {"d"}}, wantErr: "backend gold: volume.list: the list of volumes links back to a page that was already read"},
 		"no list":                     {marks: map[string]string{"": `{"volume": {}}`}, wantErr: "backend gold: volume.list: the answer has no list of volumes"},
 		"null":                        {marks: map[string]string{"": `{"volumes": null}`}, wantErr: "backend gold: volume.list: the answer has no list of volumes"},
 		"no list on the second page":  {marks: map[string]string{"": page("b", "a", "b"), "b": `{}`}, want: [][]string{{"a", "b"}}, wantErr: "backend gold: volume.list: the answer has no list of volumes"},
 		"HTML":                        {marks: map[string]string{"": "<html>"}, wantErr: "backend gold: volume.list: the answer is not the JSON that the API reference describes"},
-		"link that is no address":     {marks: map[string]string{"": `{"volumes": [{"id": "a"}], "volumes_links": [{"rel": "next", "href": "http://[::1"}]}`}, wantErr: "backend gold: volume.list: the link to the next page is not an address"},
+		"link that is no address":     {marks: map[string]string{"": `{"volumes": [{"id": "a"}], "volumes_links": [{"rel": "next", "href": "http://[::1"}]}`}, wantErr: "backend gold: volume.list: the link to the next page is not a valid address"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -309,8 +309,8 @@ func ids(volumes []Volume) []string {
 	return ids
 }
 
-// TestAbsenceNeedsProof: a proxy without a backend answers 404 too. Taking it
-// for Cinder's word would lose volumes.
+// TestAbsenceNeedsProof: a proxy without a backend also answers 404. Accepting
+// that as Cinder's answer would lose volumes.
 func TestAbsenceNeedsProof(t *testing.T) {
 	const proxy = "default backend - 404"
 	tests := map[string]struct {
@@ -319,7 +319,7 @@ func TestAbsenceNeedsProof(t *testing.T) {
 		want      string
 		requests  int
 	}{
-		"Cinder's own word":              {get: fixed(404, `{"itemNotFound": {"code": 404, "message": "Volume v1 could not be found."}}`), kind: KindNotFound, want: "Volume v1 could not be found (HTTP 404, req-1)", requests: 1},
+		"Cinder's fault":                 {get: fixed(404, `{"itemNotFound": {"code": 404, "message": "Volume v1 could not be found."}}`), kind: KindNotFound, want: "Volume v1 could not be found (HTTP 404, req-1)", requests: 1},
 		"a proxy's 404 for everything":   {get: fixed(404, proxy), list: fixed(404, proxy), kind: KindConfig, want: unprovenAbsence + " (HTTP 404, req-1)", requests: 2},
 		"the list still has it":          {get: fixed(404, proxy), list: fixed(200, page("", "v0", "v1")), kind: KindConfig, want: unprovenAbsence + " (HTTP 404, req-1)", requests: 2},
 		"the list does not have it":      {get: fixed(404, proxy), list: fixed(200, page("", "v0")), kind: KindNotFound, want: "volume v1 is not in the list of volumes (HTTP 404)", requests: 2},
@@ -334,7 +334,7 @@ func TestAbsenceNeedsProof(t *testing.T) {
 			equal(t, len(cinder.requests), test.requests)
 		})
 	}
-	t.Run("a list's 404 is nobody's absence", func(t *testing.T) {
+	t.Run("a 404 to a listing proves no volume's absence", func(t *testing.T) {
 		client, _ := newScripted(t, map[string]http.HandlerFunc{"GET /volumes/detail": fixed(404, `{"itemNotFound": {"code": 404, "message": "The resource could not be found."}}`)})
 		err := client.ListVolumes(t.Context(), VolumeQuery{}, func([]Volume) bool { return true })
 		equal(t, KindOf(err), KindUnavailable)
@@ -351,7 +351,7 @@ func TestConnectionDocumentIsExact(t *testing.T) {
 	}
 	for _, number := range []string{"9007199254740993", "18446744073709551615", "1e3", "1.10"} {
 		if !strings.Contains(string(got), number) {
-			t.Errorf("%s is lost in %s", number, got)
+			t.Errorf("%s is missing in %s", number, got)
 		}
 	}
 	var before, after any
@@ -374,8 +374,8 @@ func TestConnectionDocumentIsMissing(t *testing.T) {
 	}
 }
 
-// TestFailureReason: the messages API is asked in the microversion that it
-// needs and the endpoint has, and is a courtesy.
+// TestFailureReason: the client uses the messages API with the microversion
+// that it needs and the endpoint has, and ignores its failures.
 func TestFailureReason(t *testing.T) {
 	const versions = `{"versions": [{"id": "v3.0", "status": "CURRENT", "version": "3.%d", "min_version": "3.0"}]}`
 	const messages = `{"messages": [{"resource_uuid": "other", "user_message": "another volume's trouble."},
@@ -405,7 +405,7 @@ func TestFailureReason(t *testing.T) {
 			equal(t, api, test.api)
 		})
 	}
-	t.Run("the endpoint is asked for its versions once", func(t *testing.T) {
+	t.Run("the versions are requested once", func(t *testing.T) {
 		client, cinder := newScripted(t, map[string]http.HandlerFunc{"GET /volume/v3/": fixed(200, fmt.Sprintf(versions, 70)), "GET /messages": fixed(200, messages)})
 		for range 3 {
 			client.FailureReason(t.Context(), "v1")

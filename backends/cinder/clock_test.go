@@ -8,7 +8,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 )
 
-// TestClockIsCinders lets Cinder's clock be an hour ahead.
+// TestClockIsCinders sets Cinder's clock an hour ahead.
 func TestClockIsCinders(t *testing.T) {
 	at := time.Now().Add(time.Hour)
 	cloud := cindertest.NewCloud(t)

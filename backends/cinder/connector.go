@@ -1,9 +1,9 @@
 package cinder
 
 // Connector describes the nodes to Cinder as one initiator: every node of the
-// cluster logs in under the same names, so that any of them may mount.
-// See the "connector" object of os-initialize_connection in the Block Storage
-// API reference.
+// cluster logs in under the same names, so that any of them may mount. See the
+// "connector" object of os-initialize_connection in the Block Storage API
+// reference.
 type Connector struct {
 	Host      string   `json:"host"`
 	IP        string   `json:"ip,omitempty"`

@@ -7,22 +7,21 @@ import (
 	"time"
 )
 
-// Kind classifies what went wrong, so that callers choose a reaction without
-// looking at status codes.
+// Kind classifies what went wrong, so that callers can react without looking at
+// status codes.
 type Kind string
 
-// The kinds of failure that a client tells apart. The lifecycle of volumes adds
-// its own.
+// The kinds of failure that a client distinguishes. The lifecycle adds more.
 const (
 	KindNotFound     Kind = "NotFound"     // 404: the volume, type or source does not exist
-	KindInvalid      Kind = "Invalid"      // 400: the request itself is refused
+	KindInvalid      Kind = "Invalid"      // 400: the request itself is wrong
 	KindConflict     Kind = "Conflict"     // 409, or 400 for a volume in the wrong state
 	KindOverQuota    Kind = "OverQuota"    // 413: Cinder's own quota
 	KindRateLimited  Kind = "RateLimited"  // 429
 	KindUnauthorized Kind = "Unauthorized" // 401, also after a new login
 	KindForbidden    Kind = "Forbidden"    // 403
 	KindUnavailable  Kind = "Unavailable"  // 5xx, no connection, no answer
-	KindConfig       Kind = "Config"       // configuration or credentials cannot be used
+	KindConfig       Kind = "Config"       // configuration or credentials are unusable
 	KindFenced       Kind = "Fenced"       // the leader's term is over
 	KindInternal     Kind = "Internal"     // an answer that the API reference does not allow
 )
@@ -32,26 +31,26 @@ type Error struct {
 	Kind      Kind
 	Backend   string
 	Operation string // like "volume.create"; empty when no request was made
-	Status    int    // HTTP status, 0 when there was no answer
+	Status    int    // HTTP status, 0 without an answer
 	RequestID string // Cinder's X-Openstack-Request-Id
 	// Message is a sentence without secrets, fit for an event.
 	Message string
-	// RetryAfter is what the server asked for, 0 when it did not.
+	// RetryAfter is the delay that the server requested, or 0.
 	RetryAfter time.Duration
-	// EffectUnknown says that the request may have taken effect although no
-	// answer came: only a look can tell.
+	// EffectUnknown means that the request may have taken effect although no
+	// answer came: only a look can determine that.
 	EffectUnknown bool
-	// Place is where the backend leads, where that matters to the failure.
+	// Place is where the backend leads, if that matters to the failure.
 	Place Place
 	// Cause is the context's error behind a canceled call. Foreign errors stay
-	// hidden: their texts may carry request bodies.
+	// hidden: their texts may contain request bodies.
 	Cause error
-	// Unsent says that no request was made, so that the failure tells nothing
+	// Unsent means that no request was made, so that the failure says nothing
 	// about the backend.
 	Unsent bool
 }
 
-// Error renders place, culprit and what Cinder said.
+// Error is the backend's name, the operation, and what went wrong.
 func (e *Error) Error() string {
 	text := "backend " + e.Backend + ": " + e.Summary()
 	if e.Status != 0 && e.RequestID != "" {
@@ -60,8 +59,8 @@ func (e *Error) Error() string {
 	return text
 }
 
-// Summary is the error without the backend's name and the request's id, the same
-// for the same trouble.
+// Summary is the error without the backend's name and the request ID, the same
+// for the same problem.
 func (e *Error) Summary() string {
 	text := e.Message
 	if e.Operation != "" {
@@ -73,12 +72,11 @@ func (e *Error) Summary() string {
 	return text
 }
 
-// Unwrap gives the context error behind a canceled call. Foreign errors stay
-// hidden: their texts may carry request bodies.
+// Unwrap is the cause.
 func (e *Error) Unwrap() error { return e.Cause }
 
-// KindOf returns the kind of the first Error in err's chain, or "" when there
-// is none.
+// KindOf returns the kind of the first Error in err's chain, or "" if there is
+// none.
 func KindOf(err error) Kind {
 	var e *Error
 	if errors.As(err, &e) {
@@ -87,11 +85,12 @@ func KindOf(err error) Kind {
 	return ""
 }
 
-// IsKind reports whether err carries an Error of that kind.
+// IsKind reports whether err contains an Error of that kind.
 func IsKind(err error, kind Kind) bool { return err != nil && KindOf(err) == kind }
 
-// WithoutEffect is the failure of a request as that of a call which it was to
-// prepare, such as a login: whatever became of it, the call itself was not made.
+// WithoutEffect turns the failure of a preparing request, such as a login, into
+// that of the call that it prepared: whatever happened to the former, the
+// latter was not made.
 func WithoutEffect(err error) error {
 	var failed *Error
 	if !errors.As(err, &failed) || !failed.EffectUnknown {

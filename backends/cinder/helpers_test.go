@@ -1,6 +1,7 @@
 package cinder
 
 import (
+	"errors"
 	"reflect"
 	"testing"
 	"time"
@@ -28,7 +29,7 @@ func logIn(t *testing.T, cloud *cindertest.Cloud) *Client {
 	return client
 }
 
-// logInFrom logs in with the credentials that are found at the sources.
+// logInFrom logs in with the credentials found in the sources.
 func logInFrom(t *testing.T, sources auth.Sources, config auth.Config) (*Client, error) {
 	t.Helper()
 	found, err := sources.Resolve(config)
@@ -45,8 +46,8 @@ func logInNoauth(t *testing.T, noauth auth.Noauth) (*Client, error) {
 }
 
 func effectUnknown(err error) bool {
-	e, ok := err.(*Error)
-	return ok && e.EffectUnknown
+	var e *Error
+	return errors.As(err, &e) && e.EffectUnknown
 }
 
 func equal[T any](t *testing.T, got, want T) {
@@ -56,6 +57,6 @@ func equal[T any](t *testing.T, got, want T) {
 	}
 }
 
-// inBubble is a test whose time stands still but for sleeping; rapid would ask
-// a *testing.T for its deadline, which a bubble has not.
+// inBubble runs a test in a synctest bubble. rapid would call Deadline on a
+// *testing.T, which fails in a bubble.
 type inBubble struct{ testing.TB }

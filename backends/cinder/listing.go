@@ -9,18 +9,18 @@ import (
 	"github.com/gophercloud/gophercloud/v2"
 )
 
-// VolumeQuery narrows a listing. Filters are a hint to the server, never
-// trusted: Cinder compares names without case, accents and trailing blanks on
-// some databases and answers unknown filters with an empty list. The caller
-// compares again, and concludes from absence only when it set no filter.
+// VolumeQuery narrows a listing. The program never trusts a server's filter:
+// Cinder compares names without case, accents and trailing blanks on some
+// databases, and answers unknown filters with an empty list. The caller
+// compares again, and concludes anything from absence only if it set no filter.
 type VolumeQuery struct {
 	Status   Status
 	PageSize int
 }
 
 // ListVolumes calls yield with every page until it returns false or the list
-// ends. Pages are newest first where the server honors the order. A volume
-// that exists from beginning to end is among them; none comes twice.
+// ends. Pages are newest first if the server honors the order. A volume that
+// exists from beginning to end is among them; no volume comes twice.
 func (c *Client) ListVolumes(ctx context.Context, query VolumeQuery, yield func(page []Volume) (more bool)) error {
 	const operation = "volume.list"
 	ctx = withOperation(ctx, operation)
@@ -43,17 +43,17 @@ func (c *Client) ListVolumes(ctx context.Context, query VolumeQuery, yield func(
 	return translate(c.backend, operation, absenceOfNothing(err))
 }
 
-// maxPasses bounds how often one listing begins again.
+// maxPasses bounds how often one listing restarts.
 const maxPasses = 5
 
-// pass reads a list from its beginning and yields what was not seen before. It
-// is broken when the volume that a page was to begin behind has been deleted
-// meanwhile, which Cinder answers with 404.
+// pass reads a list from its beginning and yields what was not yet seen. It is
+// broken if the volume after which a page was to begin has been deleted
+// meanwhile; Cinder answers that with 404.
 func (c *Client) pass(ctx context.Context, first string, seen map[string]bool, yield func(page []Volume) bool) (broken bool, err error) {
 	visited := map[string]bool{}
 	for next := first; next != ""; {
 		if visited[next] {
-			return false, &Error{Backend: c.backend, Operation: "volume.list", Kind: KindInternal, Message: "the list of volumes leads back to a page that was read before"}
+			return false, &Error{Backend: c.backend, Operation: "volume.list", Kind: KindInternal, Message: "the list of volumes links back to a page that was already read"}
 		}
 		visited[next] = true
 		documents, following, err := c.page(ctx, next)
@@ -93,8 +93,8 @@ func (c *Client) page(ctx context.Context, address string) (documents []volumeDo
 	return answer.Volumes, next, err
 }
 
-// absenceOfNothing keeps a 404 for a listing from being taken for the absence
-// of the volume that somebody looks for in it.
+// absenceOfNothing keeps a 404 to a listing from being read as the absence of
+// the volume that the caller looks for.
 func absenceOfNothing(err error) error {
 	var failed *Error
 	if !errors.As(err, &failed) || failed.Kind != KindNotFound {
@@ -105,8 +105,8 @@ func absenceOfNothing(err error) error {
 	return &other
 }
 
-// nextPage keeps to the host and path prefix that the catalog gave: behind a
-// proxy Cinder's links may name an address that only it knows.
+// nextPage keeps the host and path prefix from the catalog: behind a proxy,
+// Cinder's links may name an address that only Cinder can reach.
 func (c *Client) nextPage(links []gophercloud.Link) (string, error) {
 	for _, link := range links {
 		if link.Rel != "next" {
@@ -114,7 +114,7 @@ func (c *Client) nextPage(links []gophercloud.Link) (string, error) {
 		}
 		u, err := url.Parse(link.Href)
 		if err != nil {
-			return "", &Error{Backend: c.backend, Operation: "volume.list", Kind: KindInternal, Message: "the link to the next page is not an address"}
+			return "", &Error{Backend: c.backend, Operation: "volume.list", Kind: KindInternal, Message: "the link to the next page is not a valid address"}
 		}
 		return c.service.ServiceURL("volumes", "detail") + "?" + u.RawQuery, nil
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 )
 
-// The operations of a login, as errors and metrics name them.
+// The operations of a login, as in errors and metrics.
 const (
 	OperationLogin    = "auth.login"
 	operationDiscover = "auth.discover"
@@ -22,26 +22,26 @@ const (
 
 // Options configure a client.
 type Options struct {
-	// Backend names the backend in metrics and errors.
+	// Backend is the backend's name in metrics and errors.
 	Backend string
-	// Workflow is how new volumes are to be connected; empty means reserve.
+	// Workflow is how to connect new volumes; empty means reserve.
 	Workflow Workflow
 	// Limits need a concurrency of at least one.
 	Limits Limits
 	// RequestTimeout bounds one HTTP exchange, from its turn on.
 	RequestTimeout time.Duration
 	Metrics        *Metrics
-	// MayWrite is asked whenever bytes are about to leave for the backend; an
-	// error keeps them here. Nil means that they always may. See heldConn.
+	// MayWrite is called before bytes leave for the backend; on an error they
+	// are not sent. Nil means that they may always leave. See guardedConn.
 	MayWrite func() error
-	// Base sends the requests whose turn has come; nil means over connections
-	// of the client's own.
+	// Base sends the requests whose turn has come; nil means over the client's
+	// own connections.
 	Base http.RoundTripper
 }
 
 // Login makes a client that is known to work: for Keystone by getting a token
-// and the endpoint out of its catalog, for noauth by one listing. It is on
-// nobody's behalf whatever the context says, and bounds its own time.
+// and finding the endpoint in its catalog, for noauth by one listing. It has no
+// caller, whatever the context carries, and bounds its own time.
 func Login(ctx context.Context, found auth.Credentials, options Options) (*Client, error) {
 	ctx, cancel := loginTimeout(WithCaller(ctx, Caller{}), options)
 	defer cancel()
@@ -66,7 +66,7 @@ func Login(ctx context.Context, found auth.Credentials, options Options) (*Clien
 	return client, nil
 }
 
-// httpClient never follows a redirect: it would carry the token to whatever
+// httpClient never follows a redirect: that would carry the token to whatever
 // host the answer names, and repeat a POST as a GET.
 func httpClient(wire http.RoundTripper) http.Client {
 	return http.Client{
@@ -75,7 +75,7 @@ func httpClient(wire http.RoundTripper) http.Client {
 	}
 }
 
-// loginTimeout bounds one login, of several requests at most.
+// loginTimeout bounds one login, which is a few requests at most.
 func loginTimeout(ctx context.Context, options Options) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, 2*options.RequestTimeout)
 }
@@ -92,12 +92,12 @@ func loginKeystone(ctx context.Context, options Options, found auth.Credentials,
 	}
 	if provider.Token() == "" {
 		return nil, &Error{Backend: options.Backend, Operation: OperationLogin, Kind: KindConfig, Message: "the answer has no X-Subject-Token header: " +
-			"auth_url does not lead to Keystone, or a proxy removes the header"}
+			"auth_url is not Keystone's, or a proxy removes the header"}
 	}
 	if renew := provider.ReauthFunc; renew != nil {
 		// Every request that got a 401 waits for one renewal. It must not end
-		// with the caller that happened to come first.
-		// Only the shorter time-out of a probe goes along.
+		// with the caller that happened to come first. Only a probe's shorter
+		// timeout applies to it.
 		provider.ReauthFunc = func(caller context.Context) error {
 			ctx, cancel := loginTimeout(WithRequestTimeout(context.Background(), requestTimeoutOf(caller, options.RequestTimeout)), options)
 			defer cancel()
@@ -117,13 +117,13 @@ func loginKeystone(ctx context.Context, options Options, found auth.Credentials,
 	return &gophercloud.ServiceClient{ProviderClient: provider, Endpoint: endpoint, Type: "block-storage"}, nil
 }
 
-// hexProject is what current Cinder accepts as a project in its URLs
+// hexProject matches what current Cinder accepts as a project in its URLs
 // (project_id_regex in cinder.conf, default [0-9a-f\-]+).
 var hexProject = regexp.MustCompile(`^[0-9a-f-]+$`)
 
-// loginNoauth finds out how this Cinder wants to be addressed. Releases before
-// Xena insist on the project in the URL; current ones refuse a project there
-// that is not hexadecimal with 404, but accept URLs without any.
+// loginNoauth determines which addresses this Cinder accepts. Releases before
+// Xena require the project in the URL; current ones answer 404 to a project
+// that is not hexadecimal, but accept URLs without a project.
 func loginNoauth(ctx context.Context, backend string, noauth auth.Noauth, wire http.RoundTripper) (*gophercloud.ServiceClient, error) {
 	base, project, err := auth.SplitNoauth(noauth.Endpoint)
 	if err != nil {
@@ -135,7 +135,7 @@ func loginNoauth(ctx context.Context, backend string, noauth auth.Noauth, wire h
 	provider.UserAgent.Prepend("standalone-cinder")
 	addresses := []string{base + url.PathEscape(noauth.Project) + "/", base}
 	if project != "" {
-		// The operator wrote the project into the address, and means it.
+		// The operator wrote the project into the address deliberately.
 		addresses = addresses[:1]
 	}
 	for _, address := range addresses {
@@ -144,8 +144,8 @@ func loginNoauth(ctx context.Context, backend string, noauth auth.Noauth, wire h
 		if err == nil {
 			return service, nil
 		}
-		// An endpoint that is down or refuses for another reason would only
-		// answer the same again.
+		// An endpoint that is down or rejects the request for another reason
+		// would only answer the same again.
 		if status != http.StatusNotFound {
 			return nil, err
 		}
@@ -159,8 +159,8 @@ func loginNoauth(ctx context.Context, backend string, noauth auth.Noauth, wire h
 	return nil, failed
 }
 
-// probe asks for one volume by the listing that all waiting relies on. The status
-// is that of a refusal.
+// probe requests one volume by the listing that all waits rely on. status is
+// the HTTP status of a failure.
 func probe(ctx context.Context, backend string, service *gophercloud.ServiceClient) (status int, err error) {
 	var answer struct {
 		Volumes *[]struct{} `json:"volumes"`
@@ -172,7 +172,7 @@ func probe(ctx context.Context, backend string, service *gophercloud.ServiceClie
 	}
 	if err != nil || answer.Volumes == nil {
 		return 0, &Error{Backend: backend, Operation: operationDiscover, Kind: KindConfig, Status: http.StatusOK,
-			Message: "the endpoint does not answer as Cinder's volumes API does; check auth.noauth.endpoint"}
+			Message: "the endpoint does not answer like Cinder's volumes API; check auth.noauth.endpoint"}
 	}
 	return 0, nil
 }

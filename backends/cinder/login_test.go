@@ -21,15 +21,15 @@ func TestEndpointFromTheCatalog(t *testing.T) {
 		want    string // path of a listing
 		wantErr string
 	}{
-		"public by default":      {catalog: []any{identity, cindertest.Entry("volumev3", "R1", "$URL/volume/v3/p1")}, want: "/volume/v3/p1/volumes/detail"},
-		"internal":               {catalog: []any{cindertest.Entry("volumev3", "R1", "$URL/volume/v3/p1")}, kind: "internal", want: "/internal/v3/p1/volumes/detail"},
-		"admin":                  {catalog: []any{cindertest.Entry("volumev3", "R1", "$URL/volume/v3/p1")}, kind: "admin", want: "/admin/v3/p1/volumes/detail"},
-		"a region of two":        {catalog: []any{cindertest.Entry("volumev3", "R1", "$URL/one/v3/p1"), cindertest.Entry("volumev3", "R2", "$URL/two/v3/p1")}, region: "R2", want: "/two/v3/p1/volumes/detail"},
-		"official type first":    {catalog: []any{cindertest.Entry("volume", "R1", "$URL/plain/v3/p1"), cindertest.Entry("volumev3", "R1", "$URL/volumev3/v3/p1"), cindertest.Entry("block-storage", "R1", "$URL/official/v3/p1")}, want: "/official/v3/p1/volumes/detail"},
-		"v2 is passed over":      {catalog: []any{cindertest.Entry("volumev2", "R1", "$URL/v2/p1"), cindertest.Entry("volume", "R1", "$URL/v1/p1"), cindertest.Entry("volume", "R1", "$URL/volume/v3/p1")}, want: "/volume/v3/p1/volumes/detail"},
-		"without a version":      {catalog: []any{cindertest.Entry("block-storage", "R1", "$URL/volume/")}, want: "/volume/v3/volumes/detail"},
-		"without a project":      {catalog: []any{cindertest.Entry("block-storage", "R1", "$URL/volume/v3")}, want: "/volume/v3/volumes/detail"},
-		"two regions, none told": {catalog: []any{cindertest.Entry("volumev3", "R2", "$URL/two/v3/p1"), cindertest.Entry("volumev3", "R1", "$URL/one/v3/p1")}, wantErr: "backend gold: the service catalog has block storage in several regions (R1, R2); give the backend's region"},
+		"public by default":            {catalog: []any{identity, cindertest.Entry("volumev3", "R1", "$URL/volume/v3/p1")}, want: "/volume/v3/p1/volumes/detail"},
+		"internal":                     {catalog: []any{cindertest.Entry("volumev3", "R1", "$URL/volume/v3/p1")}, kind: "internal", want: "/internal/v3/p1/volumes/detail"},
+		"admin":                        {catalog: []any{cindertest.Entry("volumev3", "R1", "$URL/volume/v3/p1")}, kind: "admin", want: "/admin/v3/p1/volumes/detail"},
+		"a region of two":              {catalog: []any{cindertest.Entry("volumev3", "R1", "$URL/one/v3/p1"), cindertest.Entry("volumev3", "R2", "$URL/two/v3/p1")}, region: "R2", want: "/two/v3/p1/volumes/detail"},
+		"official type first":          {catalog: []any{cindertest.Entry("volume", "R1", "$URL/plain/v3/p1"), cindertest.Entry("volumev3", "R1", "$URL/volumev3/v3/p1"), cindertest.Entry("block-storage", "R1", "$URL/official/v3/p1")}, want: "/official/v3/p1/volumes/detail"},
+		"v2 is skipped":                {catalog: []any{cindertest.Entry("volumev2", "R1", "$URL/v2/p1"), cindertest.Entry("volume", "R1", "$URL/v1/p1"), cindertest.Entry("volume", "R1", "$URL/volume/v3/p1")}, want: "/volume/v3/p1/volumes/detail"},
+		"without a version":            {catalog: []any{cindertest.Entry("block-storage", "R1", "$URL/volume/")}, want: "/volume/v3/volumes/detail"},
+		"without a project":            {catalog: []any{cindertest.Entry("block-storage", "R1", "$URL/volume/v3")}, want: "/volume/v3/volumes/detail"},
+		"two regions, none configured": {catalog: []any{cindertest.Entry("volumev3", "R2", "$URL/two/v3/p1"), cindertest.Entry("volumev3", "R1", "$URL/one/v3/p1")}, wantErr: "backend gold: the service catalog has block storage in several regions (R1, R2); give the backend's region"},
 		"no such region": {catalog: []any{cindertest.Entry("volumev3", "R1", "$URL/volume/v3/p1")}, region: "R9",
 			wantErr: `backend gold: the service catalog has no block storage v3 endpoint in region "R9" with interface "public" (it has admin in R1, internal in R1, public in R1); check region and interface of the backend`},
 		"no such interface": {catalog: []any{map[string]any{"type": "volumev3", "endpoints": []any{map[string]any{"interface": "public", "region": "R1", "url": "$URL/v3"}}}}, kind: "internal",
@@ -37,7 +37,7 @@ func TestEndpointFromTheCatalog(t *testing.T) {
 		"no Cinder": {catalog: []any{identity, cindertest.Entry("volumev2", "R1", "$URL/v2/p1")},
 			wantErr: `backend gold: the service catalog has no block storage v3 endpoint with interface "public" (it has none at all); check region and interface of the backend`},
 		"no project": {catalog: []any{},
-			wantErr: "backend gold: the token comes without a service catalog: the credentials name no project and the user has no default one; name a project"},
+			wantErr: "backend gold: the token has no service catalog: the credentials name no project and the user has no default project; name a project"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -79,29 +79,29 @@ func withURL(value any, url string) any {
 }
 
 func TestRefusedLogins(t *testing.T) {
-	// A Keystone that echoes what it was sent, as validation errors may do.
+	// A Keystone that echoes the request, as validation errors may do.
 	echo := `{"error": {"code": 400, "message": "s3cr3t is not valid"}}`
 	tests := map[string]struct {
 		keystone http.HandlerFunc
 		kind     Kind
 		want     string
 	}{
-		"wrong password":  {fixed(401, `{"error": {"code": 401, "message": "The request you have made requires authentication.", "title": "Unauthorized"}}`), KindUnauthorized, "the credentials were refused (HTTP 401, req-1)"},
-		"bad form":        {fixed(400, echo), KindConfig, "the form of the login is not accepted; check user, project and their domains (HTTP 400, req-1)"},
+		"wrong password":  {fixed(401, `{"error": {"code": 401, "message": "The request you have made requires authentication.", "title": "Unauthorized"}}`), KindUnauthorized, "the credentials were rejected (HTTP 401, req-1)"},
+		"bad form":        {fixed(400, echo), KindConfig, "Keystone does not accept the form of the login; check user, project and their domains (HTTP 400, req-1)"},
 		"forbidden":       {fixed(403, echo), KindForbidden, "the account is not allowed to log in this way (HTTP 403, req-1)"},
-		"not Keystone":    {fixed(404, "404 page not found"), KindConfig, "nothing is found at the address; check auth_url or the noauth endpoint (HTTP 404, req-1)"},
-		"conflict":        {fixed(409, echo), KindConfig, "the answer is conflict, which no login gives; check auth_url or the noauth endpoint (HTTP 409, req-1)"},
-		"too many":        {fixed(429, echo), KindRateLimited, "fewer logins are asked for (HTTP 429, req-1)"},
+		"not Keystone":    {fixed(404, "404 page not found"), KindConfig, "nothing was found at the address; check auth_url or the noauth endpoint (HTTP 404, req-1)"},
+		"conflict":        {fixed(409, echo), KindConfig, "the answer is conflict, which is not an answer to a login; check auth_url or the noauth endpoint (HTTP 409, req-1)"},
+		"too many":        {fixed(429, echo), KindRateLimited, "too many logins (HTTP 429, req-1)"},
 		"down":            {fixed(503, echo), KindUnavailable, "the answer is service unavailable (HTTP 503, req-1)"},
 		"unknown status":  {fixed(599, echo), KindUnavailable, "the answer is an unknown status (HTTP 599, req-1)"},
 		"HTML":            {fixed(201, "<html>s3cr3t</html>"), KindInternal, "the answer is not the JSON that the API reference describes"},
-		"200 for a token": {fixed(200, echo), KindConfig, "the answer is ok, which no login gives; check auth_url or the noauth endpoint (HTTP 200, req-1)"},
-		"no token":        {fixed(201, `{"token": {}}`), KindConfig, "the answer has no X-Subject-Token header: auth_url does not lead to Keystone, or a proxy removes the header"},
+		"200 for a token": {fixed(200, echo), KindConfig, "the answer is ok, which is not an answer to a login; check auth_url or the noauth endpoint (HTTP 200, req-1)"},
+		"no token":        {fixed(201, `{"token": {}}`), KindConfig, "the answer has no X-Subject-Token header: auth_url is not Keystone's, or a proxy removes the header"},
 		"empty":           {fixed(204, ""), KindConfig, emptyAnswer + " (HTTP 204, req-1)"},
 		"redirect": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Location", "https://user:s3cr3t@elsewhere:5000/v3/auth/tokens?password=s3cr3t")
 			w.WriteHeader(http.StatusMovedPermanently)
-		}, KindConfig, "the endpoint sends requests elsewhere (to https://elsewhere:5000); configure the address that answers itself (HTTP 301)"},
+		}, KindConfig, "the endpoint redirects requests (to https://elsewhere:5000); configure the address that answers directly (HTTP 301)"},
 		"connection dropped": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, KindUnavailable, "the connection ended before the answer was complete"},
 	}
 	for name, test := range tests {
@@ -116,7 +116,7 @@ func TestRefusedLogins(t *testing.T) {
 	}
 }
 
-// fixed answers always the same.
+// fixed always gives the same answer.
 func fixed(status int, body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("X-Openstack-Request-Id", "req-1")
@@ -124,8 +124,9 @@ func fixed(status int, body string) http.HandlerFunc {
 	}
 }
 
-// noauthCinder answers GET …/volumes/detail as a Cinder with auth_strategy noauth,
-// whose routes accept projects of the pattern (none: only addresses without).
+// noauthCinder answers GET …/volumes/detail like a Cinder with auth_strategy
+// noauth whose routes accept projects matching the pattern (empty: only
+// addresses without a project).
 func noauthCinder(projects string, withoutProject bool) http.HandlerFunc {
 	pattern := regexp.MustCompile(`^/v3/` + projects + `/volumes/detail$`)
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -170,13 +171,13 @@ func TestNoauthLogin(t *testing.T) {
 		"empty 200": {cinder: fixed(200, ""), noauth: auth.Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindUnavailable,
 			wantErr: "backend gold: auth.discover: the connection ended before the answer was complete"},
 		"HTML": {cinder: fixed(200, "<html></html>"), noauth: auth.Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindConfig,
-			wantErr: "backend gold: auth.discover: the endpoint does not answer as Cinder's volumes API does; check auth.noauth.endpoint (HTTP 200)"},
+			wantErr: "backend gold: auth.discover: the endpoint does not answer like Cinder's volumes API; check auth.noauth.endpoint (HTTP 200)"},
 		"other JSON": {cinder: fixed(200, `{"servers": []}`), noauth: auth.Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindConfig,
-			wantErr: "backend gold: auth.discover: the endpoint does not answer as Cinder's volumes API does; check auth.noauth.endpoint (HTTP 200)"},
+			wantErr: "backend gold: auth.discover: the endpoint does not answer like Cinder's volumes API; check auth.noauth.endpoint (HTTP 200)"},
 		"other type": {cinder: fixed(200, `{"volumes": "none"}`), noauth: auth.Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindConfig,
-			wantErr: "backend gold: auth.discover: the endpoint does not answer as Cinder's volumes API does; check auth.noauth.endpoint (HTTP 200)"},
+			wantErr: "backend gold: auth.discover: the endpoint does not answer like Cinder's volumes API; check auth.noauth.endpoint (HTTP 200)"},
 		"Keystone behind it": {cinder: fixed(401, `{"error": {"code": 401, "title": "Unauthorized", "message": "The request you have made requires authentication."}}`), noauth: auth.Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindUnauthorized,
-			wantErr: "backend gold: auth.discover: the credentials were refused (HTTP 401, req-1)"},
+			wantErr: "backend gold: auth.discover: the credentials were rejected (HTTP 401, req-1)"},
 		"down": {cinder: fixed(503, ""), noauth: auth.Noauth{Endpoint: "$URL"}, asked: []string{"/v3/admin/volumes/detail"}, kind: KindUnavailable,
 			wantErr: "backend gold: auth.discover: the answer is service unavailable (HTTP 503, req-1)"},
 	}
@@ -200,7 +201,7 @@ func TestNoauthLogin(t *testing.T) {
 	}
 }
 
-// TestRedirectsAreNotFollowed would fail if the token went along to another
+// TestRedirectsAreNotFollowed: following one would send the token to another
 // host.
 func TestRedirectsAreNotFollowed(t *testing.T) {
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -211,11 +212,11 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	cloud.Cinder = http.RedirectHandler(elsewhere.URL+"/v3/volumes/detail", http.StatusFound).ServeHTTP
 	client := logIn(t, cloud)
 	_, err := client.Volume(t.Context(), "v1")
-	equal(t, authtest.ErrorText(err), "backend gold: volume.get: the endpoint sends requests elsewhere (to "+elsewhere.URL+"); configure the address that answers itself (HTTP 302)")
+	equal(t, authtest.ErrorText(err), "backend gold: volume.get: the endpoint redirects requests (to "+elsewhere.URL+"); configure the address that answers directly (HTTP 302)")
 	equal(t, KindOf(err), KindConfig)
 	_, err = client.CreateVolume(t.Context(), NewVolume{SizeGiB: 1})
 	equal(t, KindOf(err), KindConfig)
 	if effectUnknown(err) {
-		t.Error("a redirect is taken for a possible effect")
+		t.Error("a redirect counts as a possible effect")
 	}
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 )
 
-// TestLoginBody checks what Keystone is really sent for every way of writing
-// credentials down, against the bodies of the Identity API reference
-// ("Password authentication with scoped authorization" and its companions).
+// TestLoginBody checks what Keystone receives for every way of writing
+// credentials, against the bodies in the Identity API reference ("Password
+// authentication with scoped authorization" and its companions).
 func TestLoginBody(t *testing.T) {
 	const byName = `{"methods": ["password"], "password": {"user": {"name": "kube", "password": "s3cr3t", "domain": {"name": "Default"}}}}`
 	tests := map[string]struct {
-		clouds string // the auth section and what else is in the entry
+		clouds string // the auth section and the rest of the entry
 		want   string
 	}{
 		"password by names": {
@@ -48,7 +48,7 @@ func TestLoginBody(t *testing.T) {
 			want: `{"identity": {"methods": ["password"], "password": {"user": {"name": "kube", "password": "s3cr3t", "domain": {"id": "default"}}}},
 				"scope": {"project": {"name": "storage", "domain": {"id": "default"}}}}`,
 		},
-		"without a project Keystone takes the user's default one, whatever domain is named": {
+		"without a project Keystone uses the user's default project, whatever domain is named": {
 			clouds: `{auth: {auth_url: $URL, username: kube, password: s3cr3t, domain_name: Default}}`,
 			want:   `{"identity": ` + byName + `}`,
 		},
@@ -82,15 +82,15 @@ func TestLoginBody(t *testing.T) {
 			clouds: `{auth: {auth_url: $URL, username: kube, password: s3cr3t, user_domain_name: Default, trust_id: t1}}`,
 			want:   `{"identity": ` + byName + `, "scope": {"OS-TRUST:trust": {"id": "t1"}}}`,
 		},
-		"a trust replaces the project, which Keystone refuses beside it": {
+		"a trust replaces the project, since Keystone rejects both together": {
 			clouds: `{auth: {auth_url: $URL, username: kube, password: s3cr3t, domain_name: Default, project_name: storage, trust_id: t1}}`,
 			want:   `{"identity": ` + byName + `, "scope": {"OS-TRUST:trust": {"id": "t1"}}}`,
 		},
-		"token for a project": {
+		"token with a project": {
 			clouds: `{auth_type: token, auth: {auth_url: $URL, token: tok, project_id: p1}}`,
 			want:   `{"identity": {"methods": ["token"], "token": {"id": "tok"}}, "scope": {"project": {"id": "p1"}}}`,
 		},
-		"token as it is": {
+		"token without a project": {
 			clouds: `{auth: {auth_url: $URL, token: tok}}`,
 			want:   `{"validated": "tok"}`,
 		},
@@ -115,7 +115,7 @@ func TestLoginBody(t *testing.T) {
 			}
 			if !reflect.DeepEqual(got, want) {
 				encoded, _ := json.Marshal(got)
-				t.Errorf("Keystone was sent\n%s\nwant\n%s", encoded, test.want)
+				t.Errorf("Keystone received\n%s\nwant\n%s", encoded, test.want)
 			}
 			if n := cloud.LoginCount(); n != 1 {
 				t.Errorf("%d requests to log in, want 1 and no discovery", n)

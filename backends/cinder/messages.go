@@ -7,17 +7,17 @@ import (
 	"github.com/gophercloud/gophercloud/v2"
 )
 
-// The microversions of the messages API: the first that has it, and the one
-// that filters and sorts it, newest first (Block Storage API, microversion
+// The microversions of the messages API: the first that has it, and the first
+// that filters it and sorts it newest first (Block Storage API, microversion
 // history, 3.3 and 3.5).
 const (
 	microversionMessages       = 3
 	microversionMessagesFilter = 5
 )
 
-// FailureReason asks Cinder's messages API why a volume went to error. It is
-// a courtesy to whoever reads the event: on an endpoint without the API, or on
-// any failure, it returns an empty string.
+// FailureReason reads from Cinder's messages API why a volume went to error. It
+// only helps the reader of the event: if the endpoint lacks the API, or on any
+// failure, it returns an empty string.
 func (c *Client) FailureReason(ctx context.Context, id string) string {
 	newest, err := c.maxMicroversion(ctx)
 	if err != nil || newest < microversionMessages {

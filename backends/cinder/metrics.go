@@ -6,20 +6,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics counts what is asked of Cinder and Keystone. Its label values are
+// Metrics measures the requests to Cinder and Keystone. Its label values are
 // bounded by the policy (backends), by this package (operations) and by HTTP
-// (codes); nothing a tenant writes becomes a label.
+// (codes); no label has a value that a tenant chooses.
 type Metrics struct {
 	requests *prometheus.HistogramVec
 	logins   *prometheus.CounterVec
 }
 
-// NewMetrics registers the package's metrics with a registry of the caller.
+// NewMetrics registers the package's metrics.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "standalone_cinder_cinder_request_duration_seconds",
-			Help:    "Duration of requests to Cinder and Keystone by backend, operation and HTTP code (none: no answer came).",
+			Help:    "Duration of requests to Cinder and Keystone by backend, operation and HTTP code (none: no answer).",
 			Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 		}, []string{"backend", "operation", "code"}),
 		logins: prometheus.NewCounterVec(prometheus.CounterOpts{

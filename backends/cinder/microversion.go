@@ -12,8 +12,8 @@ import (
 )
 
 // maxMicroversion is the newest minor version of v3 that the endpoint offers,
-// asked once per client. Calls that need none send none, so that old clouds
-// and proxies without version discovery work.
+// requested once per client. Calls that need no microversion send none, so that
+// old clouds and proxies without version discovery work.
 func (c *Client) maxMicroversion(ctx context.Context) (int, error) {
 	c.discovery.Lock()
 	defer c.discovery.Unlock()
@@ -46,7 +46,7 @@ func (c *Client) maxMicroversion(ctx context.Context) (int, error) {
 	return newest, nil
 }
 
-// versionRoot cuts an endpoint behind its version: http://host/volume/v3/.
+// versionRoot is an endpoint up to its version: http://host/volume/v3/.
 func versionRoot(endpoint string) (string, error) {
 	u, err := url.Parse(endpoint)
 	if err != nil {

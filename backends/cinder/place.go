@@ -9,19 +9,19 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 )
 
-// Place is where volumes live: a Block Storage endpoint and a project there.
-// That a volume does not exist can only be said of a place: the same backend
-// may lead to another one tomorrow. The zero Place is one that is not known.
+// Place is where volumes live: a Block Storage endpoint and a project there. A
+// volume exists, or does not, only at a place: the same backend may lead to
+// another one tomorrow. The zero Place is an unknown one.
 type Place struct {
-	// Endpoint is an address in the form that NewPlace gives it.
+	// Endpoint is an address in the form that NewPlace produces.
 	Endpoint string
-	// Project is its id; for noauth the project as it is configured.
+	// Project is an ID; for noauth, the project as configured.
 	Project string
 }
 
-// NewPlace brings an address into one form: scheme and host in lower case, the
-// port unless it is the scheme's own, and the path up to the version of the API.
-// User, password and the project behind the version are left out.
+// NewPlace normalizes an address: scheme and host in lower case, the port
+// unless it is the scheme's default, and the path up to the API version. User,
+// password and the project after the version are dropped.
 func NewPlace(endpoint, project string) Place {
 	place := Place{Endpoint: endpoint, Project: project}
 	u, err := url.Parse(endpoint)
@@ -48,7 +48,7 @@ func NewPlace(endpoint, project string) Place {
 	return place
 }
 
-// IsKnown reports whether the place is known at all.
+// IsKnown reports whether the place is known.
 func (p Place) IsKnown() bool { return p.Endpoint != "" }
 
 func (p Place) String() string {
@@ -58,8 +58,8 @@ func (p Place) String() string {
 	return fmt.Sprintf("%s (project %s)", p.Endpoint, p.Project)
 }
 
-// NoauthPlace is where an account of a noauth endpoint leads. Its form is
-// settled without a request; a malformed address gives what is left of it.
+// NoauthPlace is the place of an account at a noauth endpoint. It needs no
+// request; of a malformed address it uses what it can.
 func NoauthPlace(noauth auth.Noauth) Place {
 	base, project, err := auth.SplitNoauth(noauth.Endpoint)
 	if err != nil {

@@ -40,10 +40,10 @@ func TestClientKnowsItsPlace(t *testing.T) {
 		noauth auth.Noauth
 		want   string
 	}{
-		"noauth":                              {auth.Noauth{Endpoint: "$URL", Project: "abc"}, "abc"},
-		"noauth, the project in the address":  {auth.Noauth{Endpoint: "$URL/v3/abc"}, "abc"},
-		"noauth, in the address and given":    {auth.Noauth{Endpoint: "$URL/v3/abc", Project: "abc"}, "abc"},
-		"noauth, no project, an old endpoint": {auth.Noauth{Endpoint: "$URL/v2/"}, "admin"},
+		"noauth":                             {auth.Noauth{Endpoint: "$URL", Project: "abc"}, "abc"},
+		"noauth, the project in the address": {auth.Noauth{Endpoint: "$URL/v3/abc"}, "abc"},
+		"noauth, in the address and given":   {auth.Noauth{Endpoint: "$URL/v3/abc", Project: "abc"}, "abc"},
+		"noauth, no project, v2 endpoint":    {auth.Noauth{Endpoint: "$URL/v2/"}, "admin"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cloud := cindertest.NewCloud(t)

@@ -10,21 +10,21 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Caller is on whose behalf requests are made.
+// Caller is the party for which requests are made.
 type Caller struct {
-	// Tenant has its own place among those who wait for the backend. Empty is
-	// nobody, who waits in turn like a tenant.
+	// Tenant gets its own queue for the backend. Requests without a tenant
+	// share one queue, which takes turns like a tenant's.
 	Tenant string
-	// Pace bounds the tenant's requests, over all backends that share the
-	// limiter; nil means that only the backends' own limits do.
+	// Pace limits the tenant's requests, over all backends that share the
+	// limiter; nil means that only the backends' limits apply.
 	Pace *rate.Limiter
 }
 
 type callerKey struct{}
 
-// WithCaller has the requests that are made with the context wait at the
-// caller's place. Listings that serve many, and logins, are on nobody's behalf
-// whatever the context says.
+// WithCaller makes the requests sent with the context wait in the caller's
+// queue. Listings that serve many claims, and logins, have no caller, whatever
+// the context carries.
 func WithCaller(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
@@ -35,7 +35,7 @@ func CallerOf(ctx context.Context) Caller {
 	return c
 }
 
-// Limits bound what is asked of one backend at a time.
+// Limits bound the requests to one backend.
 type Limits struct {
 	// Concurrency is the number of requests under way at once.
 	Concurrency int
@@ -44,26 +44,27 @@ type Limits struct {
 }
 
 // turns bounds how many requests to a backend are under way and how many begin
-// in a second. Whoever waits is queued by tenant, and a turn that is free goes
-// to the next tenant in the round: one with a thousand requests delays another
-// by one request, not by a thousand.
+// in a second. Waiting requests are queued by tenant, and a free turn goes to
+// the next tenant in the round: a tenant with a thousand requests delays
+// another by one request, not by a thousand.
 //
-// A turn is a slot, a token of the backend's pace and one of the tenant's. It
-// is given when all three are there; none is held while another is waited for.
-// The pace would else decide by the order of arrival who is next, and a tenant
-// over its own pace would hold slots. Nor is a token reserved ahead: those of
-// requests that give up would be lost to the ones that come after.
+// A turn is a slot, a token of the backend's pace and a token of the tenant's.
+// It is granted when all three are available; none is taken while another is
+// missing. Otherwise the order of arrival at the limiter would decide who is
+// next, and a tenant over its pace would occupy slots. Tokens are not reserved
+// ahead either: those of requests that leave the queue would be lost to later
+// ones.
 type turns struct {
 	pace  *rate.Limiter // nil when requests are not paced
-	slots int           // all of them
+	slots int           // in total
 
 	mu   sync.Mutex
 	free int
-	// queues holds the tenants with waiting requests, round the same in order;
-	// its front is next.
+	// queues contains the tenants with waiting requests; round contains the
+	// same in order, the next one in front.
 	queues map[string]*turnQueue
 	round  *list.List // of *turnQueue
-	// timer is set while somebody waits for a token beside a free slot.
+	// timer is set while a request waits for a token although a slot is free.
 	timer *time.Timer
 }
 
@@ -75,7 +76,7 @@ type turnQueue struct {
 
 type turnWait struct {
 	queue *turnQueue
-	place *list.Element // in the queue; nil once the turn has come
+	place *list.Element // in the queue; nil once granted
 	pace  *rate.Limiter // the tenant's; nil for none
 	ready chan struct{}
 }
@@ -88,19 +89,19 @@ func newTurns(limits Limits) *turns {
 	return t
 }
 
-// patience is what ends the waiting for a turn: the request's own context, that
-// of whoever waits for it, and the beginning of an outage.
+// patience is what ends the wait for a turn: the request's context, the
+// waiter's, or the beginning of an outage.
 type patience struct {
 	ctx    context.Context
 	waiter context.Context
-	outage context.Context // its cause is what ends the waiting; nil for none
+	outage context.Context // its cause is the error; nil for none
 }
 
-// errNoPace says that a tenant's pace admits no request at all.
+// errNoPace means that a tenant's pace admits no request at all.
 var errNoPace = errors.New("the tenant's pace admits no request; give its limiter a burst of at least one")
 
-// acquire waits for the caller's turn. It is given back by release, or by pass
-// when no request was sent.
+// acquire waits for the caller's turn. The caller ends it with release, or with
+// pass if no request was sent.
 func (t *turns) acquire(caller Caller, p patience) error {
 	if pace := caller.Pace; pace != nil && pace.Burst() < 1 && pace.Limit() != rate.Inf {
 		return errNoPace
@@ -132,7 +133,8 @@ func (t *turns) acquire(caller Caller, p patience) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if waiting.place == nil {
-		// The turn came at this very moment; it is somebody else's now.
+		// The turn was granted at this very moment; it goes to the next
+		// request.
 		t.passOn()
 		return err
 	}
@@ -141,7 +143,7 @@ func (t *turns) acquire(caller Caller, p patience) error {
 	return err
 }
 
-// release ends a turn that was used.
+// release ends a turn whose request was sent.
 func (t *turns) release() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -149,8 +151,8 @@ func (t *turns) release() {
 	t.serve()
 }
 
-// pass ends a turn whose request was not sent. The next in turn needs no other
-// token of the backend's pace.
+// pass ends a turn whose request was not sent. The next request needs no
+// further token of the backend's pace.
 func (t *turns) pass() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -166,8 +168,8 @@ func (t *turns) passOn() {
 	t.serve()
 }
 
-// serve gives out turns while there are slots, tokens and somebody who waits.
-// Without a token it comes back when one is due.
+// serve grants turns while there are slots, tokens and waiting requests.
+// Without a token it runs again when one is due.
 func (t *turns) serve() {
 	if t.timer != nil {
 		t.timer.Stop()
@@ -196,14 +198,14 @@ func (t *turns) serveAfter(due time.Duration) {
 	})
 }
 
-// take uses a slot and a token that are there.
+// take uses an available slot and token.
 func (t *turns) take() {
 	t.free--
 	allows(t.pace)
 }
 
-// next is the first request of the first tenant in the round whose own pace
-// allows one, and uses its token; else nil and when to look again.
+// next returns the first request of the first tenant in the round whose pace
+// allows one, and uses its token; otherwise nil, and when to try again.
 func (t *turns) next() (next *turnWait, due time.Duration) {
 	due = longestSleep
 	for place := t.round.Front(); place != nil; place = place.Next() {
@@ -235,8 +237,8 @@ func (t *turns) enqueue(caller Caller) *turnWait {
 	return waiting
 }
 
-// leave takes a request out of its queue, and a tenant without any out of the
-// round.
+// leave removes a request from its queue, and a tenant without requests from
+// the round.
 func (t *turns) leave(waiting *turnWait) {
 	queue := waiting.queue
 	queue.waiting.Remove(waiting.place)
@@ -253,11 +255,11 @@ func (t *turns) leave(waiting *turnWait) {
 
 func allows(pace *rate.Limiter) bool { return pace == nil || pace.Allow() }
 
-// longestSleep bounds the time between two looks at a pace: its owner may
-// change it meanwhile.
+// longestSleep bounds the time between two checks of a pace, which may be
+// changed meanwhile.
 const longestSleep = time.Minute
 
-// untilToken is when a pace has its next token, 0 when it has one.
+// untilToken is the time until a pace has its next token, 0 if it has one.
 func untilToken(pace *rate.Limiter) time.Duration {
 	if pace == nil || pace.Limit() == rate.Inf {
 		return 0

@@ -17,8 +17,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
-// TestTurnsGoRound: a tenant with a thousand requests delays others by one
-// each, whether slots or tokens are scarce.
+// TestTurnsGoRound: a tenant with a thousand requests delays each other tenant
+// by one request, whether slots or tokens are scarce.
 func TestTurnsGoRound(t *testing.T) {
 	for name, limits := range map[string]Limits{
 		"slots":  {Concurrency: 1},
@@ -54,13 +54,13 @@ func TestTurnsGoRound(t *testing.T) {
 				before := len(sent)
 				mu.Unlock()
 				send("b", 2)
-				send("", 2) // on nobody's behalf
+				send("", 2) // without a tenant
 				send("c", 2)
 				time.Sleep(5 * time.Second)
 				mu.Lock()
 				round := slices.Clone(sent[before:])
 				mu.Unlock()
-				// What was under way and granted before ends first.
+				// Requests under way and turns already granted end first.
 				first := slices.Index(round, "b")
 				if first < 0 || first > 11 {
 					t.Fatalf("the second tenant's first request is number %d", first)
@@ -74,8 +74,7 @@ func TestTurnsGoRound(t *testing.T) {
 	}
 }
 
-// TestPacedTenantHoldsNoSlot: a tenant's own pace delays the tenant, and nobody
-// else.
+// TestPacedTenantHoldsNoSlot: a tenant's pace delays only that tenant.
 func TestPacedTenantHoldsNoSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var sent []string
@@ -103,11 +102,11 @@ func TestPacedTenantHoldsNoSlot(t *testing.T) {
 			t.Fatal(err)
 		}
 		response.Body.Close()
-		// Who leaves gives the tenant's token back.
+		// A request that leaves the queue returns the tenant's token.
 		ctx, cancel := context.WithCancel(t.Context())
 		for name, ctx := range map[string]context.Context{
-			"the request":      WithCaller(ctx, slow),
-			"who waits for it": WithAdmission(WithCaller(t.Context(), slow), Admission{Waiter: ctx, Fence: func() error { return nil }}),
+			"the request": WithCaller(ctx, slow),
+			"the waiter":  WithAdmission(WithCaller(t.Context(), slow), Admission{Waiter: ctx, Fence: func() error { return nil }}),
 		} {
 			group.Go(func() {
 				_, err := wire.RoundTrip(request(ctx))
@@ -138,9 +137,9 @@ func TestPaceThatAdmitsNothing(t *testing.T) {
 	equal(t, effectUnknown(err), false)
 }
 
-// TestTurnsAreNeverLost: whoever comes, leaves, uses or passes a turn, in
-// whatever order, no slot is lost or given twice, nobody waits beside a free
-// turn, and the round is kept.
+// TestTurnsAreNeverLost: in whatever order requests come, leave, use a turn or
+// pass it, no slot is lost or granted twice, no request waits while a turn is
+// free, and the round keeps its order.
 func TestTurnsAreNeverLost(t *testing.T) {
 	for name, perSecond := range map[string]float64{"unpaced": 0, "paced": 3} {
 		t.Run(name, func(t *testing.T) {
@@ -161,11 +160,10 @@ func turnsKeepTheirRules(rt *rapid.T, perSecond float64) {
 	turns := newTurns(Limits{Concurrency: slots, RequestsPerSecond: perSecond})
 	var mu sync.Mutex
 	var waiting, holding []*turnRequest
-	// since counts, by tenant that waits, the turns that others had meanwhile.
+	// since counts, for each waiting tenant, the turns of the others meanwhile.
 	since := map[string]map[string]int{}
 	granted, passed := 0, 0
-	unclear := false // in which order turns were given
-	// One tenant has a pace of its own.
+	unclear := false // the order in which turns were granted
 	own := rate.NewLimiter(1, 1)
 	ask := func(tenant string, early bool) {
 		caller := Caller{Tenant: tenant}
@@ -266,15 +264,15 @@ func turnsKeepTheirRules(rt *rapid.T, perSecond float64) {
 			turns.mu.Lock()
 			defer turns.mu.Unlock()
 			if turns.free+len(holding) != slots {
-				rt.Fatalf("%d slots are free and %d taken of %d", turns.free, len(holding), slots)
+				rt.Fatalf("%d slots are free and %d in use of %d", turns.free, len(holding), slots)
 			}
 			for _, r := range waiting {
 				if turns.free > 0 && (turns.timer == nil || perSecond == 0 && r.tenant != "paced") {
-					rt.Fatalf("%q waits beside %d free slots; the timer is %v", r.tenant, turns.free, turns.timer)
+					rt.Fatalf("%q waits while %d slots are free; timer %v", r.tenant, turns.free, turns.timer)
 				}
 			}
 			if len(waiting) == 0 && (turns.timer != nil || len(turns.queues) > 0 || turns.round.Len() > 0) {
-				rt.Fatalf("nobody waits, and yet: timer %v, queues %v", turns.timer, turns.queues)
+				rt.Fatalf("no request waits, but timer %v, queues %v", turns.timer, turns.queues)
 			}
 			for tenant, others := range since {
 				if unclear {
@@ -282,7 +280,7 @@ func turnsKeepTheirRules(rt *rapid.T, perSecond float64) {
 				}
 				for other, had := range others {
 					if had > 1 && tenant != "paced" {
-						rt.Fatalf("tenant %q waits while %q has had %d turns", tenant, other, had)
+						rt.Fatalf("tenant %q waited while %q had %d turns", tenant, other, had)
 					}
 				}
 			}
@@ -300,11 +298,11 @@ func turnsKeepTheirRules(rt *rapid.T, perSecond float64) {
 	}
 }
 
-// TestPassedTurnsNeedNoToken: when requests are held back a long queue empties
+// TestPassedTurnsNeedNoToken: when requests are rejected, a long queue empties
 // at once.
 func TestPassedTurnsNeedNoToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		held := errors.New("held back")
+		rejected := errors.New("rejected")
 		wire := testTransport(t, func(*http.Request) (*http.Response, error) { return ok(""), nil }, Limits{Concurrency: 2, RequestsPerSecond: 1})
 		occupy(t, wire)
 		occupy(t, wire)
@@ -312,8 +310,8 @@ func TestPassedTurnsNeedNoToken(t *testing.T) {
 		for i := range 500 {
 			group.Go(func() {
 				ctx := WithCaller(t.Context(), Caller{Tenant: fmt.Sprint(i % 7)})
-				ctx = WithAdmission(ctx, Admission{Waiter: ctx, Fence: func() error { return held }})
-				if _, err := wire.RoundTrip(request(ctx)); !errors.Is(err, held) {
+				ctx = WithAdmission(ctx, Admission{Waiter: ctx, Fence: func() error { return rejected }})
+				if _, err := wire.RoundTrip(request(ctx)); !errors.Is(err, rejected) {
 					t.Error(err)
 				}
 			})
@@ -324,7 +322,7 @@ func TestPassedTurnsNeedNoToken(t *testing.T) {
 		wire.turns.release()
 		group.Wait()
 		if took := time.Since(start); took > 2*time.Second {
-			t.Errorf("500 requests are refused within %s", took)
+			t.Errorf("rejecting 500 requests took %s", took)
 		}
 		equal(t, slotsTaken(wire), 0)
 	})

@@ -21,8 +21,8 @@ import (
 	"github.com/gophercloud/gophercloud/v2"
 )
 
-// translate makes an Error of whatever gophercloud, net/http or the context
-// returned. It is the only place that knows their types.
+// translate turns any error of gophercloud, net/http or a context into an
+// Error. It is the only place that knows their types.
 func translate(backend, operation string, err error) error {
 	if err == nil {
 		return nil
@@ -37,8 +37,8 @@ func translate(backend, operation string, err error) error {
 	if errors.As(err, &reauth) {
 		var failed *Error
 		if errors.As(translate(backend, OperationLogin, reauth.ErrReauth), &failed) {
-			// The request itself was refused with 401: whatever became of the
-			// login, nothing has changed.
+			// The request itself was rejected with 401: whatever happened to
+			// the login, nothing has changed.
 			harmless := *failed
 			harmless.EffectUnknown = false
 			return &harmless
@@ -56,8 +56,8 @@ func translate(backend, operation string, err error) error {
 }
 
 // fromFailure describes an exchange that ended without a complete answer.
-// Unless it is certain that the request did not leave, its effect is unknown:
-// a caller that took an effect for absent would make a second volume.
+// Unless the request certainly did not leave, its effect is unknown: a caller
+// that assumed no effect would create a second volume.
 func (e *Error) fromFailure(err error) *Error {
 	var unsent notSent
 	var unresolved *net.DNSError
@@ -92,7 +92,8 @@ func (e *Error) fromFailure(err error) *Error {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		e.Message = "the connection ended before the answer was complete"
 	case errors.As(err, &request):
-		// url.Error repeats method and URL; both are in Operation and metrics.
+		// url.Error repeats the method and URL, which are in Operation and
+		// metrics.
 		e.Message = "connection failed: " + rootCause(request.Err)
 	case errors.As(err, &network):
 		e.Message = "connection failed: " + rootCause(network.Err)
@@ -100,17 +101,19 @@ func (e *Error) fromFailure(err error) *Error {
 		e.Kind = KindInternal
 		e.Message = notDescribed
 	default:
-		// A text from elsewhere may carry anything; its type is safe to show.
+		// Text from an unknown error may contain anything; its type is safe to
+		// show.
 		e.Kind = KindInternal
 		e.Message = fmt.Sprintf("the exchange failed unexpectedly (%T)", err)
 	}
 	return e
 }
 
-// notDescribed is said of an answer in another form than the API reference's.
+// notDescribed describes an answer in a form that the API reference does not
+// have.
 const notDescribed = "the answer is not the JSON that the API reference describes"
 
-// dialing returns the failure of a connection that was never made.
+// dialing returns the error of a connection that was never made.
 func dialing(err error) *net.OpError {
 	var failed *net.OpError
 	if errors.As(err, &failed) && (failed.Op == "dial" || failed.Op == "proxyconnect") {
@@ -124,7 +127,7 @@ func isTimeout(err error) bool {
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// cinderQuota tells the quota of the OpenStack project from the policy's.
+// cinderQuota distinguishes the OpenStack project's quota from the policy's.
 const cinderQuota = "the project's quota at Cinder, not the policy's, is used up"
 
 // fromAnswer reads status, headers and the fault document of an HTTP answer.
@@ -145,7 +148,7 @@ func (e *Error) fromAnswer(answer gophercloud.ErrUnexpectedResponseCode) *Error 
 	case status < 300:
 		e.Kind = KindInternal
 		e.EffectUnknown = true
-		e.Message = fmt.Sprintf("Cinder answered %s where the API reference has another status", statusText(status))
+		e.Message = fmt.Sprintf("Cinder answered with status %s, which the API reference does not allow here", statusText(status))
 	case status < 400:
 		e.redirected(answer.ResponseHeader)
 	case status == http.StatusBadRequest && isStateConflict(e.Message):
@@ -154,16 +157,16 @@ func (e *Error) fromAnswer(answer gophercloud.ErrUnexpectedResponseCode) *Error 
 		e.Kind = KindInvalid
 	case status == http.StatusUnauthorized:
 		e.Kind = KindUnauthorized
-		e.Message = cmp.Or(e.Message, "the credentials were refused")
+		e.Message = cmp.Or(e.Message, "the credentials were rejected")
 	case status == http.StatusForbidden:
 		e.Kind = KindForbidden
-		e.Message = cmp.Or(e.Message, "the account is not allowed to do this")
+		e.Message = cmp.Or(e.Message, "the account may not do this")
 	case status == http.StatusNotFound && fault.name == "itemNotFound":
 		e.Kind = KindNotFound
 		e.Message = cmp.Or(e.Message, "not found")
 	case status == http.StatusNotFound:
-		// A proxy without a backend says so too, and a Cinder that does not
-		// know the address: neither proves that a volume is gone.
+		// A proxy without a backend answers this too, and so does a Cinder that
+		// does not know the address: neither proves that a volume is gone.
 		e.Kind = KindConfig
 		e.Message = unprovenAbsence
 	case status == http.StatusConflict:
@@ -196,8 +199,8 @@ const emptyAnswer = "the endpoint gave an empty answer instead of data: a noauth
 const unprovenAbsence = "the endpoint answers 404 without Cinder's itemNotFound: something between here and Cinder may be " +
 	"broken, or the endpoint may not be Cinder's v3"
 
-// fromLogin describes a refused login in words of our own. Keystone's are
-// never shown: the request that they are about holds the password.
+// fromLogin describes a rejected login without Keystone's message, which is
+// never shown: the request it refers to contains the password.
 func (e *Error) fromLogin(answer gophercloud.ErrUnexpectedResponseCode) *Error {
 	switch status := answer.Actual; {
 	case status == http.StatusNoContent || status == http.StatusOK && len(answer.Body) == 0:
@@ -207,45 +210,45 @@ func (e *Error) fromLogin(answer gophercloud.ErrUnexpectedResponseCode) *Error {
 		e.redirected(answer.ResponseHeader)
 	case status == http.StatusBadRequest:
 		e.Kind = KindConfig
-		e.Message = "the form of the login is not accepted; check user, project and their domains"
+		e.Message = "Keystone does not accept the form of the login; check user, project and their domains"
 	case status == http.StatusUnauthorized:
 		e.Kind = KindUnauthorized
-		e.Message = "the credentials were refused"
+		e.Message = "the credentials were rejected"
 	case status == http.StatusForbidden:
 		e.Kind = KindForbidden
 		e.Message = "the account is not allowed to log in this way"
 	case status == http.StatusNotFound:
 		e.Kind = KindConfig
-		e.Message = "nothing is found at the address; check auth_url or the noauth endpoint"
+		e.Message = "nothing was found at the address; check auth_url or the noauth endpoint"
 	case status == http.StatusTooManyRequests:
 		e.Kind = KindRateLimited
-		e.Message = "fewer logins are asked for"
+		e.Message = "too many logins"
 	case status >= 500, status == http.StatusRequestTimeout:
 		e.Kind = KindUnavailable
 		e.Message = "the answer is " + statusText(status)
 	default:
 		e.Kind = KindConfig
-		e.Message = fmt.Sprintf("the answer is %s, which no login gives; check auth_url or the noauth endpoint", statusText(status))
+		e.Message = fmt.Sprintf("the answer is %s, which is not an answer to a login; check auth_url or the noauth endpoint", statusText(status))
 	}
 	return e
 }
 
-// redirected describes an answer that sends us elsewhere. It is not followed,
-// since the token would go along.
+// redirected describes a redirect. It is not followed, since the token would be
+// sent along.
 func (e *Error) redirected(header http.Header) {
 	e.Kind = KindConfig
-	e.Message = "the endpoint sends requests elsewhere"
+	e.Message = "the endpoint redirects requests"
 	if target, err := url.Parse(header.Get("Location")); err == nil && target.Host != "" {
 		e.Message += fmt.Sprintf(" (to %s://%s)", target.Scheme, target.Host)
 	}
-	e.Message += "; configure the address that answers itself"
+	e.Message += "; configure the address that answers directly"
 }
 
 func statusText(status int) string {
 	return cmp.Or(strings.ToLower(http.StatusText(status)), "an unknown status")
 }
 
-// statusOf is the HTTP status of an error, 0 when it has none.
+// statusOf is the HTTP status of an error, or 0.
 func statusOf(err error) int {
 	var e *Error
 	if errors.As(err, &e) {
@@ -256,20 +259,21 @@ func statusOf(err error) int {
 
 // isStateConflict recognizes Cinder's 400 for a volume in the wrong state
 // (exception.InvalidVolume, text "Invalid volume: ..."), which the API
-// reference documents as a conflict and Cinder answers as a bad request.
+// reference documents as a conflict.
 func isStateConflict(message string) bool {
 	return strings.HasPrefix(message, "Invalid volume:")
 }
 
-// fault is what an error document says.
+// fault is the content of an error document.
 type fault struct {
-	name    string // such as itemNotFound; empty in documents without one
+	name    string // such as itemNotFound; may be empty
 	message string
 }
 
 // readFault reads a fault document such as {"badRequest": {"code": 400,
-// "message": "..."}}, or one of Cinder's routing, which has no name. It cuts a
-// server's traceback, which some of Cinder's answers carry after a line break.
+// "message": "..."}}, or one from Cinder's routing, which has no name. It cuts
+// off the server's traceback, which some of Cinder's answers carry after a line
+// break.
 func readFault(content []byte) fault {
 	var envelope map[string]json.RawMessage
 	if json.Unmarshal(content, &envelope) != nil {
@@ -293,7 +297,7 @@ func readFault(content []byte) fault {
 	return found
 }
 
-// sentence makes one line without a full stop of a server's text.
+// sentence turns a server's text into one line without a full stop.
 func sentence(text string) string {
 	text, _, _ = strings.Cut(strings.TrimSpace(text), "\n")
 	text = strings.ReplaceAll(text, "<br />", "")
@@ -312,12 +316,12 @@ func sentence(text string) string {
 	return strings.TrimSpace(strings.TrimSuffix(text, "."))
 }
 
-// longestRetryAfter bounds how long a server's word is taken for: a mistaken
+// longestRetryAfter bounds the delay that a server may request: a misconfigured
 // proxy must not park a claim for a day.
 const longestRetryAfter = 10 * time.Minute
 
 // retryAfter reads the header in its form of seconds. Cinder sends 0 with an
-// exceeded quota, which asks for nothing.
+// exceeded quota, which requests no delay.
 func retryAfter(header http.Header) time.Duration {
 	seconds, err := strconv.Atoi(strings.TrimSpace(header.Get("Retry-After")))
 	if err != nil || seconds < 0 {
@@ -339,8 +343,8 @@ func dialTarget(err error, dial *net.OpError) string {
 	return "the endpoint"
 }
 
-// rootCause is the innermost text of a network error, without addresses of
-// ephemeral ports, so that the same trouble gives the same sentence.
+// rootCause is the innermost text of a network error, without the addresses of
+// ephemeral ports, so that the same problem gives the same sentence.
 func rootCause(err error) string {
 	for {
 		inner := errors.Unwrap(err)

@@ -24,9 +24,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 )
 
-// TestRecordedFaults sends Cinder's own answers through a client and compares
-// the errors with those in testdata/faults.json. UPDATE_GOLDEN=1 writes the
-// messages anew; kinds are always written by hand.
+// TestRecordedFaults sends recorded answers of Cinder through a client and
+// compares the errors with those in testdata/faults.json. UPDATE_GOLDEN=1
+// rewrites the messages; kinds are always written by hand.
 func TestRecordedFaults(t *testing.T) {
 	type recorded struct {
 		Name          string            `json:"name"`
@@ -138,7 +138,7 @@ func call(ctx context.Context, client *Client, operation string) error {
 var mutations = []string{"volume.create", "volume.delete", "volume.force-delete", "volume.os-reserve", "volume.os-unreserve", "volume.os-attach",
 	"volume.os-detach", "volume.os-initialize_connection", "volume.os-terminate_connection"}
 
-// TestStatusTable covers what no recording shows.
+// TestStatusTable covers what no recording contains.
 func TestStatusTable(t *testing.T) {
 	tests := []struct {
 		status        int
@@ -149,7 +149,7 @@ func TestStatusTable(t *testing.T) {
 		effectUnknown bool
 		retryAfter    time.Duration
 	}{
-		{200, `{"volume": {"id": "v1"}}`, nil, KindInternal, "Cinder answered ok where the API reference has another status", true, 0},
+		{200, `{"volume": {"id": "v1"}}`, nil, KindInternal, "Cinder answered with status ok, which the API reference does not allow here", true, 0},
 		{200, "", nil, KindConfig, emptyAnswer, true, 0},
 		{400, "", nil, KindInvalid, "Cinder answered bad request", false, 0},
 		{400, `["no object"]`, nil, KindInvalid, "Cinder answered bad request", false, 0},
@@ -157,8 +157,8 @@ func TestStatusTable(t *testing.T) {
 		{400, `{"badRequest": {"code": 400, "message": 7}}`, nil, KindInvalid, "Cinder answered bad request", false, 0},
 		{400, `{"b": {"message": "second"}, "a": {"message": "first"}}`, nil, KindInvalid, "first", false, 0},
 		{400, `{"badRequest": {"message": "` + strings.Repeat("é", 200) + `"}}`, nil, KindInvalid, strings.Repeat("é", 150) + "...", false, 0},
-		{401, "", nil, KindUnauthorized, "the credentials were refused", false, 0},
-		{403, "<html>", nil, KindForbidden, "the account is not allowed to do this", false, 0},
+		{401, "", nil, KindUnauthorized, "the credentials were rejected", false, 0},
+		{403, "<html>", nil, KindForbidden, "the account may not do this", false, 0},
 		{404, "404 page not found", nil, KindConfig, unprovenAbsence, false, 0},
 		{404, `{"itemNotFound": {"code": 404, "message": ""}}`, nil, KindNotFound, "not found", false, 0},
 		{405, "", nil, KindInternal, "Cinder answered method not allowed", false, 0},
@@ -261,7 +261,7 @@ func TestBrokenExchanges(t *testing.T) {
 }
 
 // untilClientLeaves returns when the client has closed the connection, which
-// the server notices only once the request is read.
+// the server notices only once it has read the request.
 func untilClientLeaves(r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
 	<-r.Context().Done()
@@ -285,12 +285,12 @@ func TestUnansweredRequestIsCanceled(t *testing.T) {
 	_, err := client.CreateVolume(ctx, NewVolume{Name: "pvc-1", SizeGiB: 1})
 	equal(t, authtest.ErrorText(err), "backend gold: volume.create: the request was canceled")
 	if !errors.Is(err, context.Canceled) || !effectUnknown(err) {
-		t.Errorf("%#v is no cancellation of unknown effect", err)
+		t.Errorf("%#v is not a cancellation with unknown effect", err)
 	}
 }
 
-// TestRefusedRenewal meets a 401 whose renewal fails in ways that have an
-// unknown effect of their own: the refused request still had none.
+// TestRefusedRenewal: a 401 whose renewal fails with an unknown effect; the
+// rejected request itself still had none.
 func TestRefusedRenewal(t *testing.T) {
 	for name, test := range map[string]struct {
 		keystone http.HandlerFunc
@@ -299,8 +299,8 @@ func TestRefusedRenewal(t *testing.T) {
 	}{
 		"Keystone is down":      {fixed(503, ""), KindUnavailable, "backend gold: auth.login: the answer is service unavailable (HTTP 503, req-1)"},
 		"Keystone drops it":     {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, KindUnavailable, "backend gold: auth.login: the connection ended before the answer was complete"},
-		"Keystone has moved":    {fixed(404, ""), KindConfig, "backend gold: auth.login: nothing is found at the address; check auth_url or the noauth endpoint (HTTP 404, req-1)"},
-		"the password is wrong": {fixed(401, ""), KindUnauthorized, "backend gold: auth.login: the credentials were refused (HTTP 401, req-1)"},
+		"Keystone has moved":    {fixed(404, ""), KindConfig, "backend gold: auth.login: nothing was found at the address; check auth_url or the noauth endpoint (HTTP 404, req-1)"},
+		"the password is wrong": {fixed(401, ""), KindUnauthorized, "backend gold: auth.login: the credentials were rejected (HTTP 401, req-1)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cloud := cindertest.NewCloud(t)
@@ -333,7 +333,7 @@ func TestUnknownFailureShowsOnlyItsType(t *testing.T) {
 	err := translate("gold", "volume.create", fmt.Errorf("body was %s", "hunter2"))
 	equal(t, authtest.ErrorText(err), "backend gold: volume.create: the exchange failed unexpectedly (*errors.errorString)")
 	if !effectUnknown(err) {
-		t.Error("the effect of an unknown failure is taken for known")
+		t.Error("the effect of an unknown failure counts as known")
 	}
 	equal(t, translate("gold", "volume.create", nil), nil)
 }
@@ -348,11 +348,11 @@ func TestErrorHelpers(t *testing.T) {
 	equal(t, KindOf(errors.New("foreign")), Kind(""))
 	equal(t, wrapped.Error(), "volume v1: backend gold: attached elsewhere")
 	if translate("zinc", "volume.get", wrapped) != error(inner) {
-		t.Error("an error of this package is translated again")
+		t.Error("an error of this package was translated again")
 	}
 }
 
-// FuzzFault reads any answer as a fault: what it says must fit into an event.
+// FuzzFault reads any answer as a fault: its message must fit into an event.
 func FuzzFault(f *testing.F) {
 	f.Add([]byte(cindertest.RoutingNotFound))
 	f.Add([]byte(`{"badRequest": {"code": 400, "message": "Invalid volume: a\nTraceback"}}`))
@@ -374,8 +374,8 @@ func FuzzFault(f *testing.F) {
 	})
 }
 
-// TestNoSecretInAnyError logs in to servers that throw the request's body back
-// in every status and form, and looks for the password in what comes out.
+// TestNoSecretInAnyError logs in to servers that echo the request's body in
+// every status and form, and looks for the password in the errors.
 func TestNoSecretInAnyError(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		secret := "hunter" + rapid.StringMatching(`[a-z"\\<&#é]{6,12}`).Draw(rt, "secret")
@@ -424,7 +424,7 @@ func TestNoSecretInAnyError(t *testing.T) {
 		}
 		for e := err; e != nil; e = errors.Unwrap(e) {
 			if strings.Contains(fmt.Sprintf("%v %+v %#v", e, e, e), "hunter") {
-				rt.Fatalf("error %v shows the password", err)
+				rt.Fatalf("error %v contains the password", err)
 			}
 		}
 	})

@@ -15,8 +15,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 )
 
-// operationKey carries the operation's name to the transport, which sees only
-// URLs and bodies otherwise.
+// operationKey carries the operation's name to the transport, which otherwise
+// sees only URLs and bodies.
 type operationKey struct{}
 
 func withOperation(ctx context.Context, operation string) context.Context {
@@ -33,18 +33,19 @@ func operationOf(r *http.Request) string {
 	return operationDiscover
 }
 
-// transport decorates a backend's connections: it bounds how many requests
-// are under way, paces them, and measures every one. One belongs to one
-// backend, so that a slow backend exhausts nobody else's slots.
+// transport decorates a backend's connections: it bounds how many requests are
+// under way, paces them, and measures each one. It belongs to one backend, so
+// that a slow backend does not use up the slots of the others.
 type transport struct {
 	next    http.RoundTripper
 	backend string
 	turns   *turns
 	timeout time.Duration
 	metrics *Metrics
-	// mayWrite is asked before bytes leave; see heldConn.
+	// mayWrite is called before bytes leave; see guardedConn.
 	mayWrite func() error
-	// clockAhead is how many nanoseconds the server's clock is ahead of ours.
+	// clockAhead is how many nanoseconds the server's clock is ahead of the
+	// local one.
 	clockAhead atomic.Int64
 }
 
@@ -66,7 +67,6 @@ func newTransport(options Options, found auth.Credentials) *transport {
 	return t
 }
 
-// connections are the backend's own.
 func (t *transport) connections(limits Limits, found auth.Credentials) *http.Transport {
 	dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}
 	return &http.Transport{
@@ -76,9 +76,10 @@ func (t *transport) connections(limits Limits, found auth.Credentials) *http.Tra
 			if err != nil {
 				return nil, err
 			}
-			return &heldConn{Conn: conn, transport: t}, nil
+			return &guardedConn{Conn: conn, transport: t}, nil
 		},
-		// A copy: http.Transport writes to it, and a later login may read it.
+		// Cloned because http.Transport writes to it, and a later login may
+		// read it.
 		TLSClientConfig:     found.TLS.Clone(),
 		TLSHandshakeTimeout: 10 * time.Second,
 		MaxIdleConns:        limits.Concurrency,
@@ -88,32 +89,32 @@ func (t *transport) connections(limits Limits, found auth.Credentials) *http.Tra
 	}
 }
 
-// heldConn asks once more before bytes leave the process. Between the fence's
-// last word and this moment a request may have waited for a connection to be
-// made, or the process may have been paused for minutes: a create request that
-// left then would make a second volume beside the one of the next leader.
-type heldConn struct {
+// guardedConn checks once more before bytes leave the process. After the
+// fence's check, a request may have waited for a connection, or the process may
+// have been paused for minutes. A create request that left then would make a
+// second volume next to the next leader's.
+type guardedConn struct {
 	net.Conn
 	transport *transport
 }
 
-func (c *heldConn) Write(p []byte) (int, error) {
+func (c *guardedConn) Write(p []byte) (int, error) {
 	if err := c.transport.mayWrite(); err != nil {
-		return 0, &Error{Backend: c.transport.backend, Kind: KindFenced, Message: "nothing is sent: " + err.Error(), Cause: context.Canceled}
+		return 0, &Error{Backend: c.transport.backend, Kind: KindFenced, Message: "nothing was sent: " + err.Error(), Cause: context.Canceled}
 	}
 	return c.Conn.Write(p)
 }
 
 type requestTimeoutKey struct{}
 
-// WithRequestTimeout shortens the time-out of every request that is made with
-// the context. Unlike a deadline it does not count while a request waits for
-// its turn.
+// WithRequestTimeout shortens the timeout of every request made with the
+// context. Unlike a deadline, it does not count while a request waits for its
+// turn.
 func WithRequestTimeout(ctx context.Context, timeout time.Duration) context.Context {
 	return context.WithValue(ctx, requestTimeoutKey{}, timeout)
 }
 
-// requestTimeoutOf is the time-out of a request, which is no longer than given.
+// requestTimeoutOf is the timeout of a request, at most longest.
 func requestTimeoutOf(ctx context.Context, longest time.Duration) time.Duration {
 	if timeout, ok := ctx.Value(requestTimeoutKey{}).(time.Duration); ok {
 		return min(timeout, longest)
@@ -121,9 +122,9 @@ func requestTimeoutOf(ctx context.Context, longest time.Duration) time.Duration 
 	return longest
 }
 
-// RoundTrip waits for its turn, then sends. The waiting counts against the
-// caller's context but not against the time-out nor the measured duration,
-// which is Cinder's. The slot is taken until the body is read.
+// RoundTrip waits for its turn, then sends. The wait counts against the
+// caller's context, but not against the timeout or the measured duration, which
+// is Cinder's. The slot is in use until the body is read.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := t.admit(r.Context()); err != nil {
 		return nil, err
@@ -146,21 +147,22 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// readClock notes how far the server's clock is from ours, to the second.
+// readClock notes how far the server's clock is ahead of the local one, to the
+// second.
 func (t *transport) readClock(response *http.Response) {
 	if at, err := http.ParseTime(response.Header.Get("Date")); err == nil {
 		t.clockAhead.Store(int64(time.Until(at)))
 	}
 }
 
-// now is the time by the server's clock, as far as it has told it.
+// now is the time by the server's clock, as far as known.
 func (t *transport) now() time.Time { return time.Now().Add(time.Duration(t.clockAhead.Load())) }
 
-// largestAnswer bounds what one answer may take of memory. A page of a
-// thousand volumes is about 1.2 MB.
+// largestAnswer bounds the memory that one answer may use. A page of a thousand
+// volumes is about 1.2 MB.
 const largestAnswer = 64 << 20
 
-// errTooLarge ends the reading of an answer that no Cinder gives.
+// errTooLarge ends the reading of an answer larger than any Cinder sends.
 var errTooLarge = errors.New("the answer is larger than 64 MiB")
 
 // body ends the exchange when it is closed.
@@ -184,7 +186,7 @@ func (b *body) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// notSent marks a request that never left, whose effect is therefore known.
+// notSent marks a request that never left, so that it certainly had no effect.
 type notSent struct{ error }
 
 func (n notSent) Unwrap() error { return n.error }

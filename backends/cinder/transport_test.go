@@ -28,8 +28,7 @@ type tripper func(*http.Request) (*http.Response, error)
 
 func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// testTransport is a transport on top of another, with room for so many
-// requests at a time.
+// testTransport is a transport on top of another, with the given limits.
 func testTransport(t *testing.T, next tripper, limits Limits) *transport {
 	t.Helper()
 	options := testOptions()
@@ -39,14 +38,14 @@ func testTransport(t *testing.T, next tripper, limits Limits) *transport {
 	return newTransport(options, auth.Credentials{})
 }
 
-// slotsTaken is how many of the backend's slots are taken.
+// slotsTaken is how many of the backend's slots are in use.
 func slotsTaken(wire *transport) int {
 	wire.turns.mu.Lock()
 	defer wire.turns.mu.Unlock()
 	return wire.turns.slots - wire.turns.free
 }
 
-// occupy takes a slot as a request does.
+// occupy takes a slot like a request.
 func occupy(t *testing.T, wire *transport) {
 	t.Helper()
 	if err := wire.turns.acquire(Caller{}, patience{t.Context(), t.Context(), nil}); err != nil {
@@ -107,7 +106,7 @@ func TestSlotIsHeldUntilTheBodyIsRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	equal(t, slotsTaken(wire), 1)
-	for range 2 { // closing twice must not free another's slot
+	for range 2 { // closing twice must not free another request's slot
 		if err := response.Body.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -115,14 +114,14 @@ func TestSlotIsHeldUntilTheBodyIsRead(t *testing.T) {
 	equal(t, slotsTaken(wire), 0)
 }
 
-// TestCanceledInTheQueue: a request whose turn did not come has certainly no
+// TestCanceledInTheQueue: a request that never got its turn certainly had no
 // effect.
 func TestCanceledInTheQueue(t *testing.T) {
 	wire := testTransport(t, func(*http.Request) (*http.Response, error) {
 		t.Error("the request was sent")
 		return nil, errors.New("sent")
 	}, Limits{Concurrency: 1})
-	occupy(t, wire) // somebody else's request
+	occupy(t, wire) // another request
 	expired, cancel := context.WithDeadline(t.Context(), time.Unix(0, 0))
 	defer cancel()
 	canceled, cancelNow := context.WithCancel(t.Context())
@@ -134,7 +133,7 @@ func TestCanceledInTheQueue(t *testing.T) {
 	}{
 		"canceled":              {canceled, "backend gold: volume.create: the request was canceled", context.Canceled},
 		"deadline":              {expired, "backend gold: volume.create: the request's turn did not come in time", context.DeadlineExceeded},
-		"the waiter was told":   {WithAdmission(t.Context(), Admission{Waiter: canceled, Fence: func() error { return nil }}), "backend gold: volume.create: the request was canceled", context.Canceled},
+		"the waiter ended":      {WithAdmission(t.Context(), Admission{Waiter: canceled, Fence: func() error { return nil }}), "backend gold: volume.create: the request was canceled", context.Canceled},
 		"the request was ended": {WithAdmission(canceled, Admission{Waiter: t.Context(), Fence: func() error { return nil }}), "backend gold: volume.create: the request was canceled", context.Canceled},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -154,7 +153,7 @@ func TestFenceIsAskedWhenTheTurnHasCome(t *testing.T) {
 	wire := testTransport(t, func(*http.Request) (*http.Response, error) { sent++; return ok(""), nil }, Limits{Concurrency: 1})
 	occupy(t, wire)
 	var over atomic.Bool
-	fenced := &Error{Backend: "gold", Kind: KindFenced, Message: "no change is made: the lease was lost", Cause: context.Canceled}
+	fenced := &Error{Backend: "gold", Kind: KindFenced, Message: "no change was made: the lease was lost", Cause: context.Canceled}
 	ctx := WithAdmission(t.Context(), Admission{Waiter: t.Context(), Fence: func() error {
 		if over.Load() {
 			return fenced
@@ -167,17 +166,17 @@ func TestFenceIsAskedWhenTheTurnHasCome(t *testing.T) {
 		result <- translate("gold", "volume.create", err)
 	}()
 	over.Store(true)
-	wire.turns.release() // the turn comes after the term is over
+	wire.turns.release() // the turn comes after the end of the term
 	err := <-result
 	equal(t, err, error(fenced))
 	equal(t, sent, 0)
 	equal(t, slotsTaken(wire), 0)
 }
 
-// TestQueueLeavesAtOnceWhenAnOutageBegins: neither the requests that hang in
-// the slots nor a tenant's pace keep anybody waiting for a refusal.
+// TestQueueLeavesAtOnceWhenAnOutageBegins: a rejection delays no request,
+// neither because others hang in the slots nor because of a tenant's pace.
 func TestQueueLeavesAtOnceWhenAnOutageBegins(t *testing.T) {
-	held := &Error{Backend: "gold", Kind: KindUnavailable, Unsent: true, Message: "held back"}
+	rejected := &Error{Backend: "gold", Kind: KindUnavailable, Unsent: true, Message: "rejected"}
 	for name, caller := range map[string]Caller{
 		"for a slot":            {Tenant: "a"},
 		"for the tenant's pace": {Tenant: "b", Pace: rate.NewLimiter(rate.Every(time.Hour), 1)},
@@ -201,9 +200,9 @@ func TestQueueLeavesAtOnceWhenAnOutageBegins(t *testing.T) {
 					}()
 				}
 				synctest.Wait()
-				begin(held)
+				begin(rejected)
 				for range 20 {
-					equal(t, <-result, error(held))
+					equal(t, <-result, error(rejected))
 				}
 				equal(t, time.Since(start), 0)
 				equal(t, len(wire.turns.queues), 0)
@@ -212,10 +211,10 @@ func TestQueueLeavesAtOnceWhenAnOutageBegins(t *testing.T) {
 	}
 }
 
-// TestTurnThatComesWithTheOutage: a request that gets a free slot at the very
-// moment at which the outage begins is not sent.
+// TestTurnThatComesWithTheOutage: a request that gets its slot at the moment
+// when the outage begins is not sent.
 func TestTurnThatComesWithTheOutage(t *testing.T) {
-	held := &Error{Backend: "gold", Kind: KindUnavailable, Unsent: true, Message: "held back"}
+	rejected := &Error{Backend: "gold", Kind: KindUnavailable, Unsent: true, Message: "rejected"}
 	wire := testTransport(t, func(*http.Request) (*http.Response, error) {
 		t.Error("the request was sent")
 		return ok(""), nil
@@ -223,12 +222,12 @@ func TestTurnThatComesWithTheOutage(t *testing.T) {
 	asked := 0
 	ctx := WithAdmission(t.Context(), Admission{Outage: func() (context.Context, error) {
 		if asked++; asked > 1 {
-			return nil, held
+			return nil, rejected
 		}
 		return t.Context(), nil
 	}})
 	_, err := wire.RoundTrip(request(ctx))
-	equal(t, translate("gold", "volume.get", err), error(held))
+	equal(t, translate("gold", "volume.get", err), error(rejected))
 	equal(t, slotsTaken(wire), 0)
 }
 
@@ -256,7 +255,7 @@ func TestPaceIsKept(t *testing.T) {
 		equal(t, effectUnknown(err), false)
 		equal(t, slotsTaken(wire), 0)
 		equal(t, wire.turns.timer, nil)
-		// Who left has not used up what others wait for.
+		// Canceled requests have not used up the tokens of others.
 		equal(t, authtest.ErrorText(send(t.Context())), "")
 		equal(t, sent, []time.Duration{0, 1000 * time.Second})
 		equal(t, slotsTaken(wire), 0)
@@ -359,10 +358,10 @@ func TestNothingLeavesAProcessThatMayNotWrite(t *testing.T) {
 		cindertest.Answer(w, http.StatusOK, `{"volumes": []}`)
 	}))
 	t.Cleanup(server.Close)
-	var held atomic.Bool
+	var barred atomic.Bool
 	options := testOptions()
 	options.MayWrite = func() error {
-		if held.Load() {
+		if barred.Load() {
 			return errors.New("the lease has run out")
 		}
 		return nil
@@ -372,19 +371,19 @@ func TestNothingLeavesAProcessThatMayNotWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-arrived
-	held.Store(true)
-	// The connection of the login is there, and a further one is not made.
+	barred.Store(true)
+	// The login's connection exists, and no further one is made.
 	for range 3 {
 		_, err = client.CreateVolume(t.Context(), NewVolume{Name: "pvc-1", SizeGiB: 1})
 		var failed *Error
-		if !errors.As(err, &failed) || failed.Kind != KindFenced || failed.Message != "nothing is sent: the lease has run out" {
+		if !errors.As(err, &failed) || failed.Kind != KindFenced || failed.Message != "nothing was sent: the lease has run out" {
 			t.Errorf("error %v", err)
 		}
 	}
 	if len(arrived) > 0 {
 		t.Errorf("a %s arrived", <-arrived)
 	}
-	held.Store(false)
+	barred.Store(false)
 	if err := client.ListVolumes(t.Context(), VolumeQuery{}, func([]Volume) bool { return true }); err != nil {
 		t.Error(err)
 	}

@@ -2,7 +2,8 @@ package cinder
 
 import "time"
 
-// Volume is what Cinder says of one volume, in the fields the program needs.
+// Volume is Cinder's record of one volume, with the fields that the program
+// needs.
 type Volume struct {
 	ID          string
 	Name        string
@@ -14,16 +15,15 @@ type Volume struct {
 	MultiAttach bool // several hosts may use it at once; from its type
 	Metadata    map[string]string
 	Attachments []Attachment
-	CreatedAt   time.Time // one-second resolution, the server's clock
+	CreatedAt   time.Time // to the second, by the server's clock
 }
 
 // Attachment is one entry of a volume's attachments.
 type Attachment struct {
 	ID       string
-	Host     string // host_name given to os-attach; empty unless we are administrator
-	ServerID string // a Nova instance, which we never are
-	// Status is the attachment's own, known of those that the attachments API
-	// lists.
+	Host     string // host_name given to os-attach; empty unless the account is an administrator
+	ServerID string // a Nova instance; never set by this program
+	// Status is known only for attachments that the attachments API lists.
 	Status AttachmentStatus
 }
 
@@ -42,7 +42,7 @@ const (
 // The full list is in cinder/objects/fields.py, VolumeStatus.
 type Status string
 
-// The states that a volume of ours passes through or may be found in.
+// The states that the program's volumes pass through or may be found in.
 const (
 	StatusCreating       Status = "creating"
 	StatusAvailable      Status = "available"
@@ -56,8 +56,8 @@ const (
 	StatusErrorExtending Status = "error_extending"
 )
 
-// The metadata keys that Cinder itself writes with os-attach. The second goes
-// with os-detach, the first stays.
+// The metadata keys that Cinder itself writes with os-attach. os-detach removes
+// the second; the first stays.
 const (
 	MetadataReadOnly     = "readonly"
 	MetadataAttachedMode = "attached_mode"

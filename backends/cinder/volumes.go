@@ -21,14 +21,14 @@ type NewVolume struct {
 	Metadata map[string]string
 }
 
-// CreateVolume asks for a volume; the answer comes before it is available.
-// Cinder does not mind a second volume of the same name: the caller looks
+// CreateVolume requests a volume; it returns before the volume is available.
+// Cinder accepts a second volume of the same name, so the caller must look
 // before it creates.
 func (c *Client) CreateVolume(ctx context.Context, request NewVolume) (Volume, error) {
 	const operation = "volume.create"
 	size, err := strconv.Atoi(strconv.FormatInt(request.SizeGiB, 10))
 	if err != nil || size < 1 {
-		return Volume{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInvalid, Message: fmt.Sprintf("%d GiB is not a size", request.SizeGiB)}
+		return Volume{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInvalid, Message: fmt.Sprintf("%d GiB is not a valid size", request.SizeGiB)}
 	}
 	result := volumes.Create(withOperation(ctx, operation), c.service, volumes.CreateOpts{
 		Name:             request.Name,
@@ -40,8 +40,9 @@ func (c *Client) CreateVolume(ctx context.Context, request NewVolume) (Volume, e
 	return c.volume(operation, result.Err, result.ExtractInto)
 }
 
-// Volume reads one volume. Where a 404 does not come from Cinder's own words, a
-// listing must confirm it (more requests): "gone" ends the care for a volume.
+// Volume reads one volume. If a 404 does not carry Cinder's own fault, a
+// listing must confirm it (more requests): the program stops caring for a
+// volume that is gone.
 func (c *Client) Volume(ctx context.Context, id string) (Volume, error) {
 	const operation = "volume.get"
 	if err := c.checkID(operation, id); err != nil {
@@ -79,8 +80,8 @@ func (c *Client) volume(operation string, err error, extract func(any) error) (V
 	return document.volume(), nil
 }
 
-// DeleteVolume asks for a volume's deletion. It is done when the volume is
-// gone, not when this returns.
+// DeleteVolume requests a volume's deletion. The deletion is complete when the
+// volume is gone, not when this returns.
 func (c *Client) DeleteVolume(ctx context.Context, id string) error {
 	const operation = "volume.delete"
 	if err := c.checkID(operation, id); err != nil {
@@ -90,8 +91,8 @@ func (c *Client) DeleteVolume(ctx context.Context, id string) error {
 	return translate(c.backend, operation, result.Err)
 }
 
-// ForceDeleteVolume asks for a deletion whatever the state; administrators
-// only. It is the one way out of error_deleting.
+// ForceDeleteVolume requests a deletion in any state; administrators only. It
+// is the only way out of error_deleting.
 func (c *Client) ForceDeleteVolume(ctx context.Context, id string) error {
 	const operation = "volume.force-delete"
 	if err := c.checkID(operation, id); err != nil {
@@ -101,7 +102,7 @@ func (c *Client) ForceDeleteVolume(ctx context.Context, id string) error {
 	return translate(c.backend, operation, result.Err)
 }
 
-// UpdateMetadata writes metadata on a volume; keys that are not named stay.
+// UpdateMetadata writes metadata on a volume; other keys stay.
 func (c *Client) UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error {
 	const operation = "metadata.update"
 	if err := c.checkID(operation, id); err != nil {
@@ -113,8 +114,8 @@ func (c *Client) UpdateMetadata(ctx context.Context, id string, metadata map[str
 	return translate(c.backend, operation, err)
 }
 
-// volumeDocument is a volume as the API writes it. It reads more leniently
-// than gophercloud's type, whose dates admit one form only.
+// volumeDocument is a volume as the API writes it. It is more lenient than
+// gophercloud's type, which accepts only one form of date.
 type volumeDocument struct {
 	ID          string            `json:"id"`
 	Name        string            `json:"name"`
@@ -152,7 +153,7 @@ func (d volumeDocument) volume() Volume {
 	return v
 }
 
-// parseTime reads Cinder's time stamps, which are UTC without saying so.
+// parseTime reads Cinder's timestamps, which are in UTC but do not say so.
 func parseTime(text string) time.Time {
 	for _, layout := range []string{"2006-01-02T15:04:05.999999", time.RFC3339Nano} {
 		if t, err := time.Parse(layout, text); err == nil {

@@ -6,7 +6,7 @@ import (
 )
 
 // Workflow is the sequence of requests that connects a volume. A volume keeps
-// the one it was made with.
+// the one it was created with.
 type Workflow string
 
 const (
@@ -15,12 +15,12 @@ const (
 	WorkflowReserve Workflow = "reserve"
 	// WorkflowAttachment uses the attachments API (microversion 3.44).
 	WorkflowAttachment Workflow = "attachment"
-	// WorkflowAuto takes the attachments API where the endpoint has it.
+	// WorkflowAuto uses the attachments API if the endpoint has it.
 	WorkflowAuto Workflow = "auto"
 )
 
-// Workflow settles how new volumes are connected. An endpoint that does not say
-// which microversions it has is taken to have none.
+// Workflow determines how new volumes are connected. An endpoint that does not
+// list its microversions is assumed to have none.
 func (c *Client) Workflow(ctx context.Context) (Workflow, error) {
 	if c.workflow == "" || c.workflow == WorkflowReserve {
 		return WorkflowReserve, nil
@@ -33,7 +33,7 @@ func (c *Client) Workflow(ctx context.Context) (Workflow, error) {
 		return WorkflowAttachment, nil
 	case c.workflow == WorkflowAttachment:
 		return "", &Error{Backend: c.backend, Kind: KindConfig, Message: fmt.Sprintf(
-			"workflow attachment needs microversion 3.%d, and the endpoint offers no more than 3.%d; use workflow reserve or auto", microversionAttachments, newest)}
+			"workflow attachment needs microversion 3.%d, but the endpoint offers only up to 3.%d; use workflow reserve or auto", microversionAttachments, newest)}
 	}
 	return WorkflowReserve, nil
 }

@@ -1,5 +1,5 @@
 // Package fingerprint hashes values, so that they can be compared without being
-// kept.
+// stored.
 package fingerprint
 
 import (
@@ -9,13 +9,13 @@ import (
 	"fmt"
 )
 
-// Of is a hash over the values. JSON gives them a stable form. Fingerprints are
-// written on volumes: the same values must give the same one in every release.
+// Of is a hash of the values. JSON gives them a stable form. Volumes carry
+// fingerprints: the same values must have the same one in every release.
 func Of(values ...any) string {
 	encoded, err := json.Marshal(values)
 	if err != nil {
-		// Only channels, functions and cycles fail to encode; configuration
-		// and requests have none of these.
+		// Only channels, functions and cycles cannot be encoded; configuration
+		// and requests contain none of these.
 		panic(fmt.Sprintf("value cannot be encoded: %v", err))
 	}
 	sum := sha256.Sum256(encoded)

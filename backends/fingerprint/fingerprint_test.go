@@ -2,7 +2,7 @@ package fingerprint
 
 import "testing"
 
-// TestFingerprintsStay: volumes carry fingerprints of earlier releases.
+// TestFingerprintsStay: volumes carry fingerprints from earlier releases.
 func TestFingerprintsStay(t *testing.T) {
 	for _, c := range []struct {
 		values []any
@@ -12,7 +12,7 @@ func TestFingerprintsStay(t *testing.T) {
 		{[]any{struct{ Region string }{"one"}, []string{"a"}, nil}, "5aec48e33a9e6e73e3d75314"},
 	} {
 		if got := Of(c.values...); got != c.want {
-			t.Errorf("the fingerprint of %v is %s, was %s", c.values, got, c.want)
+			t.Errorf("the fingerprint of %v is %s, want %s", c.values, got, c.want)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-// Package keyedmutex is a mutex for each of many keys.
+// Package keyedmutex provides one mutex per key.
 package keyedmutex
 
 import (
@@ -6,31 +6,30 @@ import (
 	"sync"
 )
 
-// Mutex is a mutex per key. A key nobody holds or waits for costs
-// nothing.
+// Mutex is a mutex per key. A key that is not in use costs nothing.
 type Mutex struct {
-	mu   sync.Mutex
-	held map[string]*keyLock
+	mu    sync.Mutex
+	locks map[string]*keyLock
 }
 
 type keyLock struct {
-	token chan struct{} // holds one token while the lock is free
+	token chan struct{} // contains one token while the lock is free
 	users int
 }
 
-// New makes a mutex whose keys are all free.
+// New makes a Mutex whose keys are all free.
 func New() *Mutex {
-	return &Mutex{held: map[string]*keyLock{}}
+	return &Mutex{locks: map[string]*keyLock{}}
 }
 
-// Acquire takes the lock of the key, or returns the context's error.
+// Acquire takes the key's lock, or returns the context's error.
 func (m *Mutex) Acquire(ctx context.Context, key string) (release func(), err error) {
 	m.mu.Lock()
-	lock := m.held[key]
+	lock := m.locks[key]
 	if lock == nil {
 		lock = &keyLock{token: make(chan struct{}, 1)}
 		lock.token <- struct{}{}
-		m.held[key] = lock
+		m.locks[key] = lock
 	}
 	lock.users++
 	m.mu.Unlock()
@@ -50,6 +49,6 @@ func (m *Mutex) leave(key string, lock *keyLock) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if lock.users--; lock.users == 0 {
-		delete(m.held, key)
+		delete(m.locks, key)
 	}
 }

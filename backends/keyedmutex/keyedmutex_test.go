@@ -29,12 +29,12 @@ func TestLocksExcludeByKey(t *testing.T) {
 	if !slices.Equal(counts, []int{100, 100, 100}) {
 		t.Errorf("counts %v, want 100 each", counts)
 	}
-	if len(locks.held) > 0 {
-		t.Errorf("%d keys are still held", len(locks.held))
+	if len(locks.locks) > 0 {
+		t.Errorf("%d keys are still in use", len(locks.locks))
 	}
 }
 
-func TestWhoWaitsForALockMayLeave(t *testing.T) {
+func TestWaiterForALockMayLeave(t *testing.T) {
 	locks := New()
 	release, err := locks.Acquire(t.Context(), "a")
 	if err != nil {
@@ -56,7 +56,7 @@ func TestWhoWaitsForALockMayLeave(t *testing.T) {
 		t.Fatal(err)
 	}
 	again()
-	if len(locks.held) > 0 {
-		t.Errorf("%d keys are still held", len(locks.held))
+	if len(locks.locks) > 0 {
+		t.Errorf("%d keys are still in use", len(locks.locks))
 	}
 }

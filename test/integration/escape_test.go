@@ -781,7 +781,7 @@ func TestEscapeByAStampInOnesOwnProject(t *testing.T) {
 	}
 	_, err := suite.WaitEvent(w.ctx, "escown-a", "instance", "ProvisioningFailed", "is attached elsewhere (6b0c9d3e-1111-4222-8333-444455556666); detach it there first")
 	w.must(err)
-	_, err = suite.WaitEvent(w.ctx, "escown-a", "small", "ProvisioningFailed", "has 1 GiB, the claim wants 2 GiB")
+	_, err = suite.WaitEvent(w.ctx, "escown-a", "small", "ProvisioningFailed", "has 1 GiB, but the claim requests 2 GiB")
 	w.must(err)
 	w.untouched("it was stamped and is in use", instance)
 	w.untouched("it was stamped and is too small", small)
@@ -904,7 +904,7 @@ func TestEscapeByAPersistentVolumeThatNamesAnothersVolumeDeletesNothing(t *testi
 			delete(a, annotation("volume-id"))
 			delete(a, annotation("backend"))
 			a["cinderVolumeId"], a["standaloneCinderProvisionerIdentity"] = plain.ID, "pod"
-		}, "does not look like one of the historic provisioner's; it is not touched"},
+		}, "does not look like a volume of the historic provisioner; it is not touched"},
 		{own, claim.UID, func(a map[string]string) {
 			delete(a, annotation("volume-id"))
 			delete(a, annotation("backend"))

@@ -1,4 +1,4 @@
-// Package authtest has what tests of credentials need: files, variables and
+// Package authtest has helpers for tests of credentials: files, variables and
 // certificates.
 package authtest
 
@@ -24,11 +24,11 @@ type Authority struct {
 	t    *testing.T
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
-	// PEM is its own certificate.
+	// PEM is its certificate.
 	PEM string
 }
 
-// NewAuthority makes one for a test.
+// NewAuthority makes an Authority.
 func NewAuthority(t *testing.T) *Authority {
 	t.Helper()
 	a := &Authority{t: t}
@@ -36,8 +36,7 @@ func NewAuthority(t *testing.T) *Authority {
 	return a
 }
 
-// Issue makes a certificate for loopback, self-signed when it is the
-// Authority's own.
+// Issue makes a certificate for loopback; the Authority's own is self-signed.
 func (a *Authority) Issue(name string, isCA bool) (cert *x509.Certificate, key *ecdsa.PrivateKey, certPEM, keyPEM string) {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -79,7 +78,7 @@ func (a *Authority) Issue(name string, isCA bool) (cert *x509.Certificate, key *
 	return cert, key, certPEM, keyPEM
 }
 
-// ErrorText is an error's text, empty for none.
+// ErrorText is an error's text, or "".
 func ErrorText(err error) string {
 	if err == nil {
 		return ""
@@ -87,10 +86,10 @@ func ErrorText(err error) string {
 	return err.Error()
 }
 
-// NoEnvironment has no variables.
+// NoEnvironment is an environment without variables.
 func NoEnvironment(string) string { return "" }
 
-// Environment has such variables.
+// Environment is an environment with these variables.
 func Environment(variables map[string]string) func(string) string {
 	return func(name string) string { return variables[name] }
 }
@@ -107,7 +106,7 @@ func WriteFiles(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// WriteFile replaces a file at once, as a mounted Secret does.
+// WriteFile replaces a file atomically, as in a mounted Secret.
 func WriteFile(t *testing.T, path, content string) {
 	t.Helper()
 	if err := os.WriteFile(path+".new", []byte(content), 0o600); err != nil {
@@ -118,8 +117,8 @@ func WriteFile(t *testing.T, path, content string) {
 	}
 }
 
-// Secure gives a server a certificate of the authority, and has it ask for one
-// of the client when wanted.
+// Secure gives a server a certificate of the authority and, if wanted, makes it
+// request a client certificate.
 func (a *Authority) Secure(server *httptest.Server, clientCertificate bool) {
 	_, _, certPEM, keyPEM := a.Issue("server", false)
 	pair, err := tls.X509KeyPair([]byte(certPEM), []byte(keyPEM))

@@ -16,8 +16,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
-// Cloud is a Keystone and a Cinder on one address, as far as logging in
-// and single requests need them. The life of volumes is memoryCinder's.
+// Cloud is a Keystone and a Cinder at one address, with enough of both for
+// logins and single requests. memoryCinder simulates the life of volumes.
 type Cloud struct {
 	*httptest.Server
 	t *testing.T
@@ -26,12 +26,12 @@ type Cloud struct {
 	logins   []map[string]any // bodies of POST /v3/auth/tokens
 	tokens   int
 	valid    map[string]bool
-	Password string          // the one that is accepted; empty accepts all
-	Catalog  []any           // nil gives the default one
-	Project  string          // that tokens are for
+	Password string          // the accepted one; empty accepts all
+	Catalog  []any           // nil means the default
+	Project  string          // tokens are scoped to it
 	requests []*http.Request // to Cinder
 
-	// keystone and cinder, when set, answer instead of the defaults.
+	// Keystone and Cinder, if set, answer instead of the defaults.
 	Keystone http.HandlerFunc
 	Cinder   http.HandlerFunc
 }
@@ -48,7 +48,7 @@ func NewTLSCloud(t *testing.T, prepare func(*httptest.Server)) *Cloud {
 	t.Helper()
 	c := &Cloud{t: t, valid: map[string]bool{}}
 	c.Server = httptest.NewUnstartedServer(http.HandlerFunc(c.serve))
-	c.Config.ErrorLog = log.New(io.Discard, "", 0) // of refused handshakes
+	c.Config.ErrorLog = log.New(io.Discard, "", 0) // rejected handshakes
 	prepare(c.Server)
 	c.StartTLS()
 	t.Cleanup(c.Close)
@@ -159,12 +159,12 @@ func (c *Cloud) LastLogin() map[string]any {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.logins) == 0 {
-		c.t.Fatal("nobody has logged in")
+		c.t.Fatal("no login arrived")
 	}
 	return c.logins[len(c.logins)-1]
 }
 
-// Paths lists what Cinder was asked, as "METHOD path?query".
+// Paths lists the requests to Cinder, as "METHOD path?query".
 func (c *Cloud) Paths() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -175,26 +175,26 @@ func (c *Cloud) Paths() []string {
 	return paths
 }
 
-// Requests are those that Cinder was sent.
+// Requests lists the requests to Cinder.
 func (c *Cloud) Requests() []*http.Request {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.requests)
 }
 
-// Revoke makes every token that was given invalid.
+// Revoke invalidates every token issued so far.
 func (c *Cloud) Revoke() {
 	c.Set(func() { c.valid = map[string]bool{"none": true} })
 }
 
-// Clouds writes a clouds.yaml, in which $URL stands for Keystone, and returns
+// Clouds writes a clouds.yaml, in which $URL means Keystone, and returns
 // Sources that read it and an empty environment.
 func (c *Cloud) Clouds(text string) auth.Sources {
 	c.t.Helper()
 	return auth.Sources{CloudsFile: authtest.WriteFiles(c.t, map[string]string{"clouds.yaml": strings.ReplaceAll(text, "$URL", c.URL+"/identity")}) + "/clouds.yaml", Getenv: authtest.NoEnvironment}
 }
 
-// PasswordCloud is the commonest entry.
+// PasswordCloud is the most common entry.
 const PasswordCloud = `
 clouds:
   gold:
@@ -208,6 +208,6 @@ clouds:
       project_domain_name: Default
 `
 
-// RoutingNotFound is what Cinder answers for an address that it does not know,
-// recorded from Cinder 21.3.1 (Zed).
+// RoutingNotFound is Cinder's answer to an unknown address, recorded from
+// Cinder 21.3.1 (Zed).
 const RoutingNotFound = `{"message": "The resource could not be found.<br /><br />\n\n\n", "code": "404 Not Found", "title": "Not Found"}`
