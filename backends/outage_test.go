@@ -3,6 +3,7 @@ package backends
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -109,7 +110,9 @@ func TestBlackHole(t *testing.T) {
 							equal(t, effectUnknown(err), false)
 						} else {
 							equal(t, effectUnknown(err), true)
-							equal(t, err.(*cinder.Error).Message, "no answer in time")
+							var failed *cinder.Error
+							equal(t, errors.As(err, &failed), true)
+							equal(t, failed.Message, "no answer in time")
 						}
 					})
 				}

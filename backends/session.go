@@ -15,31 +15,48 @@ import (
 // test/cindercontract defines what the methods do to a volume in each of its
 // states; all implementations and real Cinder are held to it.
 type Cinder interface {
+	VolumesAPI
+	ActionsAPI
+	AttachmentsAPI
+	// Place is where the volumes live; it never changes.
+	Place() cinder.Place
+	// Now is the time by Cinder's clock.
+	Now() time.Time
+}
+
+// VolumesAPI is what the lifecycle uses of /volumes and /messages.
+type VolumesAPI interface {
 	CreateVolume(ctx context.Context, request cinder.NewVolume) (cinder.Volume, error)
 	Volume(ctx context.Context, id string) (cinder.Volume, error)
 	ListVolumes(ctx context.Context, query cinder.VolumeQuery, yield func(page []cinder.Volume) bool) error
 	DeleteVolume(ctx context.Context, id string) error
 	ForceDeleteVolume(ctx context.Context, id string) error
+	// UpdateMetadata writes metadata; other keys stay.
+	UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error
+	FailureReason(ctx context.Context, id string) string
+}
+
+// ActionsAPI is the volume actions that connect a volume by the workflow
+// reserve.
+type ActionsAPI interface {
 	Reserve(ctx context.Context, id string) error
 	Unreserve(ctx context.Context, id string) error
 	InitializeConnection(ctx context.Context, id string, connector cinder.Connector) ([]byte, error)
 	TerminateConnection(ctx context.Context, id string, connector cinder.Connector) error
 	Attach(ctx context.Context, id, host string, readOnly bool) error
 	Detach(ctx context.Context, id, attachmentID string) error
+}
+
+// AttachmentsAPI is what the lifecycle uses of /attachments, which connect a
+// volume by the workflow attachment.
+type AttachmentsAPI interface {
 	// Workflow is how to connect new volumes: reserve or attachment.
 	Workflow(ctx context.Context) (cinder.Workflow, error)
-	// UpdateMetadata writes metadata; other keys stay.
-	UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error
 	CreateAttachment(ctx context.Context, volumeID string, connector cinder.Connector, readOnly bool) (attachmentID string, document []byte, err error)
 	Attachments(ctx context.Context, volumeID string) ([]cinder.Attachment, error)
 	AttachmentDocument(ctx context.Context, attachmentID string) (document []byte, err error)
 	CompleteAttachment(ctx context.Context, attachmentID string) error
 	DeleteAttachment(ctx context.Context, attachmentID string) error
-	FailureReason(ctx context.Context, id string) string
-	// Place is where the volumes live; it never changes.
-	Place() cinder.Place
-	// Now is the time by Cinder's clock.
-	Now() time.Time
 }
 
 // clients provides a logged-in client. forget drops one whose credentials were

@@ -146,8 +146,8 @@ func cutShort(operation string, err error) error {
 }
 
 func effectUnknown(err error) bool {
-	e, ok := err.(*cinder.Error)
-	return ok && e.EffectUnknown
+	var e *cinder.Error
+	return errors.As(err, &e) && e.EffectUnknown
 }
 
 func equal[T any](t *testing.T, got, want T) {

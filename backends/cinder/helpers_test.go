@@ -1,6 +1,7 @@
 package cinder
 
 import (
+	"errors"
 	"reflect"
 	"testing"
 	"time"
@@ -45,8 +46,8 @@ func logInNoauth(t *testing.T, noauth auth.Noauth) (*Client, error) {
 }
 
 func effectUnknown(err error) bool {
-	e, ok := err.(*Error)
-	return ok && e.EffectUnknown
+	var e *Error
+	return errors.As(err, &e) && e.EffectUnknown
 }
 
 func equal[T any](t *testing.T, got, want T) {
