@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
@@ -18,7 +19,7 @@ func TestPolicyDecidesAsTheTourTells(t *testing.T) {
 	for _, id := range []string{"", "k2x7qa"} {
 		tour := &tour{names: namesOf(id)}
 		head, rules := policyOf(tour.names, "http://127.0.0.1:8776/v3", "0123456789abcdef0123456789abcdef")
-		parsed, err := policy.Parse([]byte(head+rules), "policy.yaml", nil)
+		parsed, err := policy.Parse([]byte(head+rules), "policy.yaml", mappers.BuiltIn().Describe())
 		if err != nil {
 			t.Fatalf("id %q: %v", id, err)
 		}
