@@ -76,7 +76,6 @@ func TestOutageComesBeforeAFullQuota(t *testing.T) {
 	if full := f.placement.isFull("gold", f.decide(claim, f.class, nil).Volume); full != nil {
 		t.Errorf("a silent backend counts as full: %v", full)
 	}
-	f.newEvents()
 }
 
 // TestHelpJustBeforeParkingIsNotMissed makes help happen between the decision
