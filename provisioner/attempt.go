@@ -218,12 +218,13 @@ func (a *attempt) observe(outcome string, took time.Duration) {
 }
 
 // setAside ends attempts that are no longer wanted. If Cinder's own quota has no
-// room on one backend, it sends the claim to another at once.
+// room on one backend, it sends the claim to another at once, unless the first
+// no longer answers: then settle parks the claim for it.
 func (a *attempt) setAside(err error) (outcome string, isSetAside bool) {
 	if errors.Is(err, errNothingToDo) {
 		return "", true
 	}
-	if !cinder.IsKind(err, cinder.KindOverQuota) {
+	if !cinder.IsKind(err, cinder.KindOverQuota) || a.p.placement.health(a.backend) != nil {
 		return "", false
 	}
 	a.p.placement.noteFull(a.backend, a.decision.Volume, err)

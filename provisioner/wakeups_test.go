@@ -59,6 +59,25 @@ func TestOutageDuringAnAttemptForgetsNothing(t *testing.T) {
 	}
 }
 
+// TestOutageComesBeforeAFullQuota: what a backend said before it fell silent does
+// not decide about its claims.
+func TestOutageComesBeforeAFullQuota(t *testing.T) {
+	f := newFixture(t)
+	gold := f.backends["gold"]
+	gold.err = errGoldAtLimit
+	gold.onCall = func() { gold.health = errGoldDown }
+	claim := f.both()
+	if _, err := f.provision(claim); !isIgnored(err) {
+		t.Errorf("error %v, want one that the library ignores", err)
+	}
+	if len(f.requeued) > 0 {
+		t.Errorf("claims that came back: %v, want the claim parked", f.requeued)
+	}
+	if full := f.placement.isFull("gold", f.decide(claim, f.class, nil).Volume); full != nil {
+		t.Errorf("a silent backend counts as full: %v", full)
+	}
+}
+
 // TestHelpJustBeforeParkingIsNotMissed makes help happen between the decision
 // about a claim and its parking.
 func TestHelpJustBeforeParkingIsNotMissed(t *testing.T) {
