@@ -84,3 +84,25 @@ func TestVolumeIsACopyOnlyIfItIsMuchYoungerThanItsRequest(t *testing.T) {
 	// A volume of an earlier release has no record of its request.
 	equal(t, IsCopy(cinder.Volume{CreatedAt: at, Metadata: claimStamp(1).Metadata(nil)}), false)
 }
+
+// TestWrongDateMakesNoCopy: a proxy's Date header is wrong by an hour. The
+// answer to the create shows Cinder's own clock, and the volume can still be
+// removed.
+func TestWrongDateMakesNoCopy(t *testing.T) {
+	for _, ahead := range []time.Duration{-time.Hour, 0, time.Hour} {
+		memory := newMemoryCinder()
+		memory.ahead = ahead
+		l := memory.term(t)
+		connected, err := l.Connect(t.Context(), claimSpec(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if IsCopy(memory.stamped(claimStamp(1))[0]) {
+			t.Errorf("%s ahead: volume %s counts as a copy", ahead, connected.Volume.ID)
+		}
+		if err := l.Abandon(t.Context(), claimStamp(1), claimSpec(1).Connector, nil); err != nil {
+			t.Errorf("%s ahead: %v", ahead, err)
+		}
+		equal(t, len(memory.stamped(claimStamp(1))), 0)
+	}
+}

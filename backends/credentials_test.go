@@ -96,7 +96,7 @@ func TestBrokenFileIsNotReadByEveryRequest(t *testing.T) {
 	age := func(by time.Duration) {
 		pool.mu.Lock()
 		defer pool.mu.Unlock()
-		entry, _ := pool.clients.Peek("gold")
+		entry, _ := pool.clients.Peek(pool.clients.Keys()[0])
 		entry.read = entry.read.Add(-by)
 	}
 	authtest.WriteFile(t, sources.CloudsFile, "broken: [")

@@ -90,6 +90,7 @@ func (e *endpoint) list(ctx context.Context, query cinder.VolumeQuery, yield fun
 	defer context.AfterFunc(e.session.term, cancel)()
 	// Nor does it count for the tenant that happened to come first.
 	ctx = cinder.WithCaller(ctx, cinder.Caller{})
+	query.Keep = isOurKey
 	return e.session.read(ctx, func(ctx context.Context, client Cinder) error {
 		return client.ListVolumes(ctx, query, func(page []cinder.Volume) bool {
 			for _, v := range page {

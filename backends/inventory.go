@@ -29,6 +29,10 @@ type loading struct {
 	started time.Time
 	done    chan struct{}
 	err     error
+	// waiting is how many callers wait for it. When the last one leaves, it is
+	// cut off.
+	waiting int
+	cutOff  context.CancelFunc
 }
 
 func newInventory(cluster string, list func(context.Context, func([]cinder.Volume) bool) error) *inventory {
@@ -104,7 +108,7 @@ func (i *inventory) forget(id string) {
 	}
 }
 
-// load ensures that there is a complete listing that began after the time.
+// load ensures that a complete listing exists that began after the time.
 func (i *inventory) load(ctx context.Context, after time.Time) error {
 	for {
 		i.mu.Lock()
@@ -114,21 +118,39 @@ func (i *inventory) load(ctx context.Context, after time.Time) error {
 		}
 		current := i.loading
 		if current == nil {
-			current = &loading{started: time.Now(), done: make(chan struct{})}
+			// The listing serves other callers too, so it must not end with the
+			// caller that happened to start it.
+			shared, cutOff := context.WithCancel(context.WithoutCancel(ctx))
+			current = &loading{started: time.Now(), done: make(chan struct{}), cutOff: cutOff}
 			i.loading = current
-			// The listing serves other callers too: it must not end with the
-			// first one. Its requests have their own timeouts.
-			go i.run(context.WithoutCancel(ctx), current)
+			go i.run(shared, current)
 		}
+		current.waiting++
 		i.mu.Unlock()
 		select {
 		case <-ctx.Done():
+			i.leave(current)
 			return ctx.Err()
 		case <-current.done:
 		}
 		if current.err != nil && !current.started.Before(after) {
 			return current.err
 		}
+	}
+}
+
+// leave ends a caller's wait. A listing without callers would only keep the
+// backend busy, for as long as a broken server makes it last.
+func (i *inventory) leave(current *loading) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if current.waiting--; current.waiting > 0 {
+		return
+	}
+	current.cutOff()
+	if i.loading == current {
+		// The next caller starts another one.
+		i.loading = nil
 	}
 }
 
@@ -161,7 +183,10 @@ func (i *inventory) run(ctx context.Context, current *loading) {
 		}
 	}
 	current.err = err
-	i.loading = nil
+	if i.loading == current {
+		i.loading = nil
+	}
+	current.cutOff()
 	close(current.done)
 }
 

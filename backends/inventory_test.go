@@ -128,6 +128,47 @@ func TestInventoryOutlivesItsFirstCaller(t *testing.T) {
 	equal(t, len(found), 1)
 }
 
+// TestInventoryIsCutOffWithItsLastCaller: a list that never ends would otherwise
+// be read until the term ends.
+func TestInventoryIsCutOffWithItsLastCaller(t *testing.T) {
+	began, cutOff := make(chan struct{}, 2), make(chan struct{}, 2)
+	endless := true
+	i := newInventory("cluster-1", func(ctx context.Context, yield func([]cinder.Volume) bool) error {
+		began <- struct{}{}
+		if !endless {
+			return nil
+		}
+		<-ctx.Done()
+		cutOff <- struct{}{}
+		return ctx.Err()
+	})
+	first, leaveFirst := context.WithCancel(t.Context())
+	second, leaveSecond := context.WithCancel(t.Context())
+	left := make(chan error, 2)
+	go func() { left <- i.load(first, time.Time{}) }()
+	<-began
+	go func() { left <- i.load(second, time.Time{}) }()
+	for waiting := 0; waiting < 2; time.Sleep(time.Millisecond) {
+		i.mu.Lock()
+		waiting = i.loading.waiting
+		i.mu.Unlock()
+	}
+	leaveFirst()
+	<-left
+	select {
+	case <-cutOff:
+		t.Fatal("the listing was cut off while a caller waited")
+	case <-time.After(20 * time.Millisecond):
+	}
+	leaveSecond()
+	<-left
+	<-cutOff
+	endless = false
+	if err := i.load(t.Context(), time.Time{}); err != nil {
+		t.Errorf("the next caller got %v", err)
+	}
+}
+
 // TestInventoryOfARepeatedListing: after a new login a listing restarts and
 // shows volumes twice.
 func TestInventoryOfARepeatedListing(t *testing.T) {

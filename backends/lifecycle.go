@@ -294,7 +294,7 @@ func (e *endpoint) create(ctx context.Context, spec Spec) (v cinder.Volume, err 
 	})
 	if err == nil {
 		e.known.settle(uid, v.ID)
-		return v, nil
+		return v, e.correctRequestTime(ctx, v)
 	}
 	var failed *cinder.Error
 	if errors.As(err, &failed) && !failed.EffectUnknown {
@@ -306,6 +306,19 @@ func (e *endpoint) create(ctx context.Context, spec Spec) (v cinder.Volume, err 
 		e.answerLost()
 	}
 	return cinder.Volume{}, err
+}
+
+// correctRequestTime replaces the time of the request on a volume that its own
+// create's answer shows as a copy: the clock that the request was stamped by, a
+// Date header, was wrong. Left alone, the volume could never be removed.
+func (e *endpoint) correctRequestTime(ctx context.Context, v cinder.Volume) error {
+	if !IsCopy(v) {
+		return nil
+	}
+	e.logger.Warn("The Date headers of the endpoint differ from Cinder's clock; fix the clock of Cinder or of the proxy in front of it", "volume", v.ID, "createdAt", v.CreatedAt, "requestedAt", v.Metadata[stampRequested])
+	return e.session.change(ctx, func(ctx context.Context, client Cinder) error {
+		return client.UpdateMetadata(ctx, v.ID, map[string]string{stampRequested: v.CreatedAt.UTC().Format(time.RFC3339)})
+	})
 }
 
 // awaitCreated waits until the volume has left `creating`, and then ensures

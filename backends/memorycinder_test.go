@@ -24,7 +24,8 @@ type memoryCinder struct {
 	volumes map[string]*memoryVolume
 	ids     int
 	clock   time.Time
-	log     []string // every call, as "operation id"
+	ahead   time.Duration // of the clock, as Date headers show it
+	log     []string      // every call, as "operation id"
 
 	// member makes the account an ordinary one: attachments have no host, and
 	// force-delete is forbidden.
@@ -479,7 +480,7 @@ func (m *memoryCinder) Place() cinder.Place { return m.place }
 func (m *memoryCinder) Workflow(context.Context) (cinder.Workflow, error) { return m.workflow, nil }
 
 // Now is the clock for the timestamps of volumes.
-func (m *memoryCinder) Now() time.Time { return m.clock }
+func (m *memoryCinder) Now() time.Time { return m.clock.Add(m.ahead) }
 
 func (m *memoryCinder) UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error {
 	return m.action(ctx, "metadata.update", id, func(v *memoryVolume) error {

@@ -30,33 +30,41 @@ type PoolOptions struct {
 	CredentialsAge time.Duration
 	// MayWrite is cinder.Options.MayWrite.
 	MayWrite func() error
+	// Warn is cinder.Options.Warn.
+	Warn func(backend, message string)
 }
 
-// Pool keeps one logged-in client per backend. An entry's key is the backend's
-// name, and its version a hash of configuration and credentials, so that the
-// next look-up uses changed credentials without a restart.
+// Pool keeps one logged-in client per backend and configuration: while a backend
+// is reconfigured, operations that began before still use the earlier one. An
+// entry's version is a hash of configuration and credentials, so that the next
+// look-up uses changed credentials without a restart.
 type Pool struct {
 	sources  auth.Sources
 	metrics  *Metrics
 	age      time.Duration
 	mayWrite func() error
+	warn     func(backend, message string)
 	logins   singleflight.Group
 	// seal makes the result of CheckCredentials useless for guessing passwords.
 	seal []byte
 
 	mu      sync.Mutex
-	clients *lru.Cache[string, *pooled]
-	// readings contains each backend's last good reading of its credentials.
-	readings map[string]*auth.Reading
+	clients *lru.Cache[key, *pooled]
+	// readings contains the last good reading of the credentials.
+	readings *lru.Cache[key, *auth.Reading]
+	// queues contains every backend's queue, whose limits hold for all clients
+	// of the backend together.
+	queues map[string]*cinder.Queue
 }
+
+// key is a backend in one configuration.
+type key struct{ backend, config string }
 
 type pooled struct {
 	version string
 	client  *cinder.Client
-	// config is the version of the configuration alone; read is when the
-	// credentials were last compared with their files.
-	config string
-	read   time.Time
+	// read is when the credentials were last compared with their files.
+	read time.Time
 }
 
 // NewPool makes a pool without logged-in clients.
@@ -71,13 +79,17 @@ func NewPool(options PoolOptions) *Pool {
 	}
 	// An evicted client is never closed, since a caller may be using it. Its
 	// idle connections time out.
-	clients, err := lru.New[string, *pooled](size)
+	clients, err := lru.New[key, *pooled](size)
 	if err != nil {
 		// lru.New rejects only sizes below one.
 		panic(err)
 	}
-	return &Pool{sources: options.Sources, metrics: options.Metrics, age: age, mayWrite: options.MayWrite, seal: []byte(rand.Text()),
-		clients: clients, readings: map[string]*auth.Reading{}}
+	readings, err := lru.New[key, *auth.Reading](size)
+	if err != nil {
+		panic(err)
+	}
+	return &Pool{sources: options.Sources, metrics: options.Metrics, age: age, mayWrite: options.MayWrite, warn: options.Warn, seal: []byte(rand.Text()),
+		clients: clients, readings: readings, queues: map[string]*cinder.Queue{}}
 }
 
 // Client returns a logged-in client for the backend. Concurrent look-ups that
@@ -86,18 +98,18 @@ func NewPool(options PoolOptions) *Pool {
 // is being written, the client logged in with the last good ones stays in use.
 func (p *Pool) Client(ctx context.Context, config Config) (*cinder.Client, error) {
 	config = config.withDefaults()
-	configVersion := fingerprint.Of(config)
-	if client, ok := p.fresh(config.Name, configVersion); ok {
+	at := key{config.Name, fingerprint.Of(config)}
+	if client, ok := p.fresh(at); ok {
 		return client, nil
 	}
-	found, err := p.resolve(config, configVersion)
+	found, err := p.resolve(config, at)
 	if err != nil {
-		if client, ok := p.working(config.Name, configVersion); ok {
+		if client, ok := p.working(at); ok {
 			return client, nil
 		}
 		return nil, err
 	}
-	if client, ok := p.lookup(config.Name, found.Version, configVersion); ok {
+	if client, ok := p.lookup(at, found.Version); ok {
 		return client, nil
 	}
 	// The login outlives the caller that happened to come first, since others
@@ -105,13 +117,15 @@ func (p *Pool) Client(ctx context.Context, config Config) (*cinder.Client, error
 	result := p.logins.DoChan(config.Name+" "+found.Version, func() (any, error) {
 		// A caller that looked before the previous login ended finds its
 		// result.
-		if client, ok := p.peek(config.Name, found.Version); ok {
+		if client, ok := p.peek(at, found.Version); ok {
 			return client, nil
 		}
 		client, err := cinder.Login(context.WithoutCancel(ctx), found, cinder.Options{
 			Backend:        config.Name,
 			Workflow:       config.Workflow,
 			Limits:         config.Limits,
+			Queue:          p.queue(config),
+			Warn:           p.warn,
 			RequestTimeout: config.Timeouts.Request,
 			Metrics:        p.metrics.Requests,
 			MayWrite:       p.mayWrite,
@@ -121,7 +135,7 @@ func (p *Pool) Client(ctx context.Context, config Config) (*cinder.Client, error
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.clients.Add(config.Name, &pooled{version: found.Version, client: client, config: configVersion, read: time.Now()})
+		p.clients.Add(at, &pooled{version: found.Version, client: client, read: time.Now()})
 		return client, nil
 	})
 	select {
@@ -136,33 +150,33 @@ func (p *Pool) Client(ctx context.Context, config Config) (*cinder.Client, error
 }
 
 // fresh finds a client whose credentials were just compared with their files.
-func (p *Pool) fresh(name, configVersion string) (*cinder.Client, bool) {
+func (p *Pool) fresh(at key) (*cinder.Client, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	entry, ok := p.clients.Get(name)
-	if !ok || entry.config != configVersion || time.Since(entry.read) > p.age {
+	entry, ok := p.clients.Get(at)
+	if !ok || time.Since(entry.read) > p.age {
 		return nil, false
 	}
-	p.metrics.lookup(name, "hit")
+	p.metrics.lookup(at.backend, "hit")
 	return entry.client, true
 }
 
 // resolve reads the credentials and records whether that succeeded.
-func (p *Pool) resolve(config Config, configVersion string) (auth.Credentials, error) {
+func (p *Pool) resolve(config Config, at key) (auth.Credentials, error) {
 	p.mu.Lock()
-	last := p.readings[config.Name]
+	last, _ := p.readings.Get(at)
 	p.mu.Unlock()
 	now := time.Now()
-	next, err := p.sources.Reread(config.credentials(), configVersion, last)
+	next, err := p.sources.Reread(config.credentials(), at.config, last)
 	p.metrics.credentialsRead(config.Name, now, err == nil)
 	if err != nil {
 		return auth.Credentials{}, &cinder.Error{Backend: config.Name, Kind: cinder.KindConfig, Message: err.Error()}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.readings[config.Name] = next
+	p.readings.Add(at, next)
 	found := next.Credentials()
-	found.Version = fingerprint.Of(configVersion, found.Version)
+	found.Version = fingerprint.Of(at.config, found.Version)
 	return found, nil
 }
 
@@ -173,7 +187,8 @@ func (p *Pool) resolve(config Config, configVersion string) (auth.Credentials, e
 // last good credentials stays in use.
 func (p *Pool) CheckCredentials(config Config) (version string, err error) {
 	config = config.withDefaults()
-	found, err := p.resolve(config, fingerprint.Of(config))
+	at := key{config.Name, fingerprint.Of(config)}
+	found, err := p.resolve(config, at)
 	if err != nil {
 		return "", err
 	}
@@ -181,7 +196,7 @@ func (p *Pool) CheckCredentials(config Config) (version string, err error) {
 	defer p.mu.Unlock()
 	// Peek does not affect the order of eviction: this is not a use of the
 	// client.
-	if entry, ok := p.clients.Peek(config.Name); ok {
+	if entry, ok := p.clients.Peek(at); ok {
 		entry.read = time.Time{}
 		if entry.version == found.Version {
 			entry.read = time.Now()
@@ -194,43 +209,57 @@ func (p *Pool) CheckCredentials(config Config) (version string, err error) {
 
 // working finds the client of this configuration although its credentials are
 // currently unreadable. It reads them again when their age is over.
-func (p *Pool) working(name, configVersion string) (*cinder.Client, bool) {
+func (p *Pool) working(at key) (*cinder.Client, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	entry, ok := p.clients.Get(name)
-	if !ok || entry.config != configVersion {
+	entry, ok := p.clients.Get(at)
+	if !ok {
 		return nil, false
 	}
-	p.metrics.lookup(name, "hit")
+	p.metrics.lookup(at.backend, "hit")
 	entry.read = time.Now()
 	return entry.client, true
 }
 
-func (p *Pool) lookup(name, version, configVersion string) (*cinder.Client, bool) {
+func (p *Pool) lookup(at key, version string) (*cinder.Client, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	entry, ok := p.clients.Get(name)
+	entry, ok := p.clients.Get(at)
 	switch {
 	case !ok:
-		p.metrics.lookup(name, "miss")
+		p.metrics.lookup(at.backend, "miss")
 		return nil, false
 	case entry.version != version:
-		p.metrics.lookup(name, "changed")
+		p.metrics.lookup(at.backend, "changed")
 		return nil, false
 	}
-	p.metrics.lookup(name, "hit")
-	entry.config, entry.read = configVersion, time.Now()
+	p.metrics.lookup(at.backend, "hit")
+	entry.read = time.Now()
 	return entry.client, true
 }
 
-func (p *Pool) peek(name, version string) (*cinder.Client, bool) {
+func (p *Pool) peek(at key, version string) (*cinder.Client, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	entry, ok := p.clients.Peek(name)
+	entry, ok := p.clients.Peek(at)
 	if !ok || entry.version != version {
 		return nil, false
 	}
 	return entry.client, true
+}
+
+// queue is the backend's queue, with the limits of the configuration that logs
+// in.
+func (p *Pool) queue(config Config) *cinder.Queue {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	queue, ok := p.queues[config.Name]
+	if !ok {
+		queue = cinder.NewQueue(config.Limits)
+		p.queues[config.Name] = queue
+	}
+	queue.SetLimits(config.Limits)
+	return queue
 }
 
 // Forget drops a client whose credentials were rejected, so that the next
@@ -239,7 +268,9 @@ func (p *Pool) peek(name, version string) (*cinder.Client, bool) {
 func (p *Pool) Forget(client *cinder.Client) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if entry, ok := p.clients.Peek(client.Backend()); ok && entry.client == client {
-		p.clients.Remove(client.Backend())
+	for _, at := range p.clients.Keys() {
+		if entry, ok := p.clients.Peek(at); ok && entry.client == client {
+			p.clients.Remove(at)
+		}
 	}
 }

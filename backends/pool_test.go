@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -469,5 +471,74 @@ func TestVersionFollowsTheWholeConfiguration(t *testing.T) {
 	_, err := pool.CheckCredentials(Config{Name: "b"})
 	if !cinder.IsKind(err, cinder.KindConfig) || err.Error() != "backend b: no way to log in is configured; set one of auth.cloud, auth.noauth, auth.cloudConfig or auth.environment" {
 		t.Errorf("%s error %v", cinder.KindOf(err), err)
+	}
+}
+
+// TestTwoConfigurationsOfOneBackend: while a backend moves, operations that
+// began before still use the earlier configuration.
+func TestTwoConfigurationsOfOneBackend(t *testing.T) {
+	cloud := cindertest.NewCloud(t)
+	var underWay, highest atomic.Int32
+	cloud.Cinder = func(w http.ResponseWriter, _ *http.Request) {
+		now := underWay.Add(1)
+		for before := highest.Load(); now > before && !highest.CompareAndSwap(before, now); before = highest.Load() {
+		}
+		time.Sleep(5 * time.Millisecond)
+		underWay.Add(-1)
+		cindertest.Answer(w, http.StatusOK, `{"volumes": []}`)
+	}
+	pool := NewPool(PoolOptions{Sources: cloud.Clouds(cindertest.PasswordCloud), Metrics: testMetrics()})
+	earlier, later := gold, gold
+	earlier.Limits.Concurrency, later.Limits.Concurrency = 2, 2
+	later.Interface = "internal"
+	var group sync.WaitGroup
+	for i := range 40 {
+		config := earlier
+		if i%2 == 1 {
+			config = later
+		}
+		group.Go(func() {
+			client, err := pool.Client(t.Context(), config)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if err := client.ListVolumes(t.Context(), cinder.VolumeQuery{}, func([]cinder.Volume) bool { return true }); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	equal(t, cloud.LoginCount(), 2)
+	if n := highest.Load(); n > 2 {
+		t.Errorf("%d requests were under way at once, with a limit of 2", n)
+	}
+}
+
+// TestTokensInPlainTextAreReported: Keystone has TLS, and its catalog names a
+// Cinder without.
+func TestTokensInPlainTextAreReported(t *testing.T) {
+	plain := cindertest.NewCloud(t)
+	secure := cindertest.NewTLSCloud(t, func(*httptest.Server) {})
+	for name, test := range map[string]struct {
+		address string
+		want    []string
+	}{
+		"http": {strings.Replace(plain.URL, "http://", "http://user:s3cr3t@", 1) + "/volume/v3/p", []string{"gold: Keystone is reached by https, but its service catalog lists block storage at " + plain.URL +
+			"/volume/v3/p/: tokens cross the network in plain text; fix the catalog, or select another interface"}},
+		"https": {secure.URL + "/volume/v3/p", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			secure.Set(func() { secure.Catalog = []any{cindertest.Entry("volumev3", "RegionOne", test.address)} })
+			var warnings []string
+			text := strings.Replace(cindertest.PasswordCloud, "    auth:", "    verify: false\n    auth:", 1)
+			pool := NewPool(PoolOptions{Sources: secure.Clouds(text), Metrics: testMetrics(), Warn: func(backend, message string) { warnings = append(warnings, backend+": "+message) }})
+			for range 3 {
+				if _, err := pool.Client(t.Context(), gold); err != nil {
+					t.Fatal(err)
+				}
+			}
+			equal(t, warnings, test.want)
+		})
 	}
 }

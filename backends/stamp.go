@@ -30,6 +30,16 @@ const (
 	stampPV        = "csi.storage.k8s.io/pv/name"
 )
 
+// isOurKey selects the metadata that the lifecycle reads: what it writes itself,
+// and Cinder's marks.
+func isOurKey(key string) bool {
+	switch key {
+	case stampNamespace, stampClaim, stampPV, cinder.MetadataReadOnly, cinder.MetadataAttachedMode:
+		return true
+	}
+	return strings.HasPrefix(key, StampPrefix)
+}
+
 // Stamp identifies the cluster, claim and PersistentVolume that a volume
 // belongs to. The create request contains it, so that none of the program's
 // volumes exists without it.

@@ -24,8 +24,11 @@ const (
 )
 
 // towardsConnected is the next step from a volume's state to a connection. An
-// absent volume has the empty status.
+// absent volume has no ID; one without a status exists, in a state unknown.
 func towardsConnected(v cinder.Volume) step {
+	if v.ID == "" {
+		return stepCreate
+	}
 	if workflowOf(v) == cinder.WorkflowAttachment {
 		switch v.Status {
 		case cinder.StatusAvailable, cinder.StatusReserved, cinder.StatusAttaching, cinder.StatusInUse:
@@ -33,8 +36,6 @@ func towardsConnected(v cinder.Volume) step {
 		}
 	}
 	switch v.Status {
-	case "":
-		return stepCreate
 	case cinder.StatusCreating, "downloading":
 		return stepAwaitCreated
 	case cinder.StatusAvailable:
@@ -53,6 +54,9 @@ func towardsConnected(v cinder.Volume) step {
 
 // towardsGone is the next step from a volume's state to its absence.
 func towardsGone(v cinder.Volume) step {
+	if v.ID == "" {
+		return stepNone
+	}
 	if workflowOf(v) == cinder.WorkflowAttachment {
 		switch v.Status {
 		case cinder.StatusInUse, cinder.StatusDetaching, cinder.StatusAttaching, cinder.StatusReserved:
@@ -60,8 +64,6 @@ func towardsGone(v cinder.Volume) step {
 		}
 	}
 	switch v.Status {
-	case "":
-		return stepNone
 	case cinder.StatusCreating, "downloading":
 		// Cinder does not delete a volume while a host is creating it.
 		return stepAwaitCreated

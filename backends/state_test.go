@@ -10,7 +10,8 @@ import (
 // older states that Cinder's code still sets, with the next step towards a
 // connection and towards the volume's absence.
 var everyStatus = map[cinder.Status]struct{ connected, gone step }{
-	"":                        {stepCreate, stepNone},
+	"":                        {stepBlocked, stepBlocked},
+	"unreadable":              {stepBlocked, stepBlocked},
 	"creating":                {stepAwaitCreated, stepAwaitCreated},
 	"downloading":             {stepAwaitCreated, stepAwaitCreated},
 	"available":               {stepReserve, stepDelete},
@@ -37,9 +38,18 @@ var everyStatus = map[cinder.Status]struct{ connected, gone step }{
 	"a later Cinder's":        {stepBlocked, stepBlocked},
 }
 
+func TestNextStepFromAbsence(t *testing.T) {
+	if got := towardsConnected(cinder.Volume{}); got != stepCreate {
+		t.Errorf("towards a connection: %s, want %s", got, stepCreate)
+	}
+	if got := towardsGone(cinder.Volume{}); got != stepNone {
+		t.Errorf("towards absence: %s, want %s", got, stepNone)
+	}
+}
+
 func TestNextStepForEveryStatus(t *testing.T) {
 	for status, want := range everyStatus {
-		v := cinder.Volume{Status: status}
+		v := cinder.Volume{ID: "v1", Status: status}
 		if got := towardsConnected(v); got != want.connected {
 			t.Errorf("towards a connection from %q: %s, want %s", status, got, want.connected)
 		}
@@ -63,7 +73,7 @@ func TestNextStepByTheAttachmentsAPI(t *testing.T) {
 		if other, ok := differs[status]; ok {
 			want = other
 		}
-		v := cinder.Volume{Status: status, Metadata: map[string]string{stampWorkflow: "attachment"}}
+		v := cinder.Volume{ID: "v1", Status: status, Metadata: map[string]string{stampWorkflow: "attachment"}}
 		if got := towardsConnected(v); got != want.connected {
 			t.Errorf("towards a connection from %q: %s, want %s", status, got, want.connected)
 		}

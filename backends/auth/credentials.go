@@ -102,7 +102,7 @@ func noauthCredentials(config Config, noauth Noauth) (Credentials, error) {
 	}
 	if project != "" && noauth.Project != "" && noauth.Project != project {
 		return Credentials{}, fmt.Errorf("the noauth endpoint %s ends with project %q, but the configured project is %q; keep one of them",
-			noauth.Endpoint, project, noauth.Project)
+			WithoutUser(noauth.Endpoint), project, noauth.Project)
 	}
 	noauth.User = cmp.Or(noauth.User, "admin")
 	noauth.Project = cmp.Or(noauth.Project, cmp.Or(project, "admin"))

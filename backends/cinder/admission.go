@@ -51,7 +51,7 @@ func (t *transport) admit(ctx context.Context) error {
 	if err != nil {
 		return notSent{err}
 	}
-	if err := t.turns.acquire(CallerOf(ctx), patience{ctx, a.Waiter, outage}); err != nil {
+	if err := t.queue.acquire(CallerOf(ctx), patience{ctx, a.Waiter, outage}); err != nil {
 		return notSent{err}
 	}
 	err = a.Waiter.Err()
@@ -65,7 +65,7 @@ func (t *transport) admit(ctx context.Context) error {
 		err = a.Fence()
 	}
 	if err != nil {
-		t.turns.pass()
+		t.queue.pass()
 		return notSent{err}
 	}
 	return nil

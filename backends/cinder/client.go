@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/gophercloud/gophercloud/v2"
 )
 
@@ -19,8 +21,10 @@ type Client struct {
 	// now is the time by Cinder's clock.
 	now func() time.Time
 
-	discovery    sync.Mutex
-	microversion *int // nil until requested
+	discovery singleflight.Group
+	mu        sync.Mutex
+	// microversion is nil until requested.
+	microversion *discovered
 }
 
 // Backend is the backend's name.

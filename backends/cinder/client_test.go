@@ -105,7 +105,7 @@ func TestRequests(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			client, cinder := newScripted(t, map[string]http.HandlerFunc{test.line: fixed(202, `{"volume": {"id": "v1"}, "connection_info": {}}`)})
+			client, cinder := newScripted(t, map[string]http.HandlerFunc{test.line: fixed(202, `{"volume": {"id": "v1", "status": "creating"}, "connection_info": {}}`)})
 			if err := test.call(t.Context(), client); err != nil {
 				t.Fatal(err)
 			}

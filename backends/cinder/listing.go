@@ -1,13 +1,22 @@
 package cinder
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
+	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
 )
+
+// operationList is the name of a listing in errors and metrics.
+const operationList = "volume.list"
 
 // VolumeQuery narrows a listing. The program never trusts a server's filter:
 // Cinder compares names without case, accents and trailing blanks on some
@@ -16,14 +25,16 @@ import (
 type VolumeQuery struct {
 	Status   Status
 	PageSize int
+	// Keep selects the metadata keys that the volumes have in the result; nil
+	// keeps all of them.
+	Keep func(key string) bool
 }
 
 // ListVolumes calls yield with every page until it returns false or the list
 // ends. Pages are newest first if the server honors the order. A volume that
 // exists from beginning to end is among them; no volume comes twice.
 func (c *Client) ListVolumes(ctx context.Context, query VolumeQuery, yield func(page []Volume) (more bool)) error {
-	const operation = "volume.list"
-	ctx = withOperation(ctx, operation)
+	ctx = withOperation(ctx, operationList)
 	values := url.Values{"sort": {"created_at:desc"}}
 	if query.Status != "" {
 		values.Set("status", string(query.Status))
@@ -33,43 +44,62 @@ func (c *Client) ListVolumes(ctx context.Context, query VolumeQuery, yield func(
 	}
 	first := c.service.ServiceURL("volumes", "detail") + "?" + values.Encode()
 	seen := map[string]bool{}
+	ends := time.Now().Add(longestListing)
 	var err error
 	for range maxPasses {
 		var broken bool
-		if broken, err = c.pass(ctx, first, seen, yield); !broken {
+		if broken, err = c.pass(ctx, first, query, seen, ends, yield); !broken {
 			break
 		}
 	}
-	return translate(c.backend, operation, absenceOfNothing(err))
+	return translate(c.backend, operationList, absenceOfNothing(err))
 }
 
-// maxPasses bounds how often one listing restarts.
+// maxPasses bounds how often one listing begins again.
 const maxPasses = 5
 
-// pass reads a list from its beginning and yields what was not yet seen. It is
-// broken if the volume after which a page was to begin has been deleted
-// meanwhile; Cinder answers that with 404.
-func (c *Client) pass(ctx context.Context, first string, seen map[string]bool, yield func(page []Volume) bool) (broken bool, err error) {
+// Bounds of one listing, far beyond what a project has: 10,000 pages of 1,000
+// volumes. A server whose list never ends is broken, and must not keep the
+// program busy for the rest of a term.
+const (
+	longestListing  = 30 * time.Minute
+	mostPages       = 10_000
+	mostEmptyPages  = 3 // without any new volume, one after the other
+	defaultPageSize = 1000
+)
+
+// pass reads a list from its beginning and yields volumes that were not seen
+// before. It is broken if the volume that a page was to begin behind has been
+// deleted meanwhile, which Cinder answers with 404.
+func (c *Client) pass(ctx context.Context, first string, query VolumeQuery, seen map[string]bool, ends time.Time, yield func(page []Volume) bool) (broken bool, err error) {
 	visited := map[string]bool{}
+	empty := 0
 	for next := first; next != ""; {
 		if visited[next] {
-			return false, &Error{Backend: c.backend, Operation: "volume.list", Kind: KindInternal, Message: "the list of volumes links back to a page that was already read"}
+			return false, c.brokenList("the list of volumes links back to a page that was already read")
+		}
+		if len(visited) == mostPages || empty == mostEmptyPages || time.Now().After(ends) {
+			return false, c.brokenList("the list of volumes does not end")
 		}
 		visited[next] = true
-		documents, following, err := c.page(ctx, next)
+		all, following, err := c.page(ctx, next, query)
 		if err != nil {
 			return next != first && IsKind(err, KindNotFound), err
 		}
-		page := make([]Volume, 0, len(documents))
-		for _, document := range documents {
+		page := make([]Volume, 0, len(all))
+		for _, v := range all {
 			// A volume created between two pages shifts the window; the same
 			// volume may then come twice.
-			if !seen[document.ID] {
-				seen[document.ID] = true
-				page = append(page, document.volume())
+			if !seen[v.ID] {
+				seen[v.ID] = true
+				page = append(page, v)
 			}
 		}
-		if len(documents) == 0 || len(page) > 0 && !yield(page) {
+		empty++
+		if len(page) > 0 {
+			empty = 0
+		}
+		if len(all) == 0 || len(page) > 0 && !yield(page) {
 			return false, nil
 		}
 		next = following
@@ -77,21 +107,78 @@ func (c *Client) pass(ctx context.Context, first string, seen map[string]bool, y
 	return false, nil
 }
 
-// page reads one page and the address of the next.
-func (c *Client) page(ctx context.Context, address string) (documents []volumeDocument, next string, err error) {
-	var answer struct {
-		Volumes []volumeDocument   `json:"volumes"`
-		Links   []gophercloud.Link `json:"volumes_links"`
-	}
-	if _, err := c.service.Get(ctx, address, &answer, nil); err != nil {
-		return nil, "", translate(c.backend, "volume.list", err)
-	}
-	if answer.Volumes == nil {
-		return nil, "", &Error{Backend: c.backend, Operation: "volume.list", Kind: KindInternal, Message: "the answer has no list of volumes"}
-	}
-	next, err = c.nextPage(answer.Links)
-	return answer.Volumes, next, err
+func (c *Client) brokenList(message string) error {
+	return &Error{Backend: c.backend, Operation: operationList, Kind: KindInternal, Message: message}
 }
+
+// page reads one page and the address of the next.
+func (c *Client) page(ctx context.Context, address string, query VolumeQuery) (page []Volume, next string, err error) {
+	response, err := c.service.Request(ctx, http.MethodGet, address, &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}, KeepResponseBody: true})
+	if err != nil {
+		return nil, "", translate(c.backend, operationList, err)
+	}
+	defer response.Body.Close() //nolint:errcheck // Everything that matters was read.
+	page, links, err := readPage(response.Body, cmp.Or(query.PageSize, defaultPageSize), query.Keep)
+	var failed *Error
+	switch {
+	case errors.As(err, &failed):
+		failed.Backend, failed.Operation = c.backend, operationList
+		return nil, "", failed
+	case err != nil:
+		return nil, "", translate(c.backend, operationList, err)
+	}
+	next, err = c.nextPage(links)
+	return page, next, err
+}
+
+// readPage reads a page as a stream.
+func readPage(body io.Reader, most int, keep func(key string) bool) (page []Volume, links []gophercloud.Link, err error) {
+	decoder := json.NewDecoder(body)
+	listed := false
+	err = fields(decoder, func(key string) (err error) {
+		switch key {
+		case "volumes":
+			listed, err = elements(decoder, func() error {
+				if len(page) == most {
+					return &Error{Kind: KindInternal, Message: fmt.Sprintf("the page has more volumes than the %d requested", most)}
+				}
+				var document volumeDocument
+				if err := decoder.Decode(&document); err != nil {
+					return err
+				}
+				v, odd := document.volume(keep)
+				if v.ID == "" {
+					return &Error{Kind: KindInternal, Message: "the list has a volume without an id"}
+				}
+				if odd || v.Status == "" {
+					v.Status = StatusUnreadable
+				}
+				page = append(page, v)
+				return nil
+			})
+		case "volumes_links":
+			_, err = elements(decoder, func() error {
+				if len(links) == mostLinks {
+					return errNotAsDescribed
+				}
+				var link gophercloud.Link
+				err := decoder.Decode(&link)
+				links = append(links, link)
+				return err
+			})
+		default:
+			err = decoder.Decode(&skipped{})
+		}
+		return err
+	})
+	if err == nil && !listed {
+		err = &Error{Kind: KindInternal, Message: "the answer has no list of volumes"}
+	}
+	return page, links, err
+}
+
+// mostLinks is how many links of a page are read; Cinder sends one.
+const mostLinks = 16
 
 // absenceOfNothing keeps a 404 to a listing from being read as the absence of
 // the volume that the caller looks for.
@@ -114,7 +201,7 @@ func (c *Client) nextPage(links []gophercloud.Link) (string, error) {
 		}
 		u, err := url.Parse(link.Href)
 		if err != nil {
-			return "", &Error{Backend: c.backend, Operation: "volume.list", Kind: KindInternal, Message: "the link to the next page is not a valid address"}
+			return "", &Error{Backend: c.backend, Operation: operationList, Kind: KindInternal, Message: "the link to the next page is not a valid address"}
 		}
 		return c.service.ServiceURL("volumes", "detail") + "?" + u.RawQuery, nil
 	}

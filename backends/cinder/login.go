@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
@@ -26,6 +27,9 @@ type Options struct {
 	Backend string
 	// Workflow is how to connect new volumes; empty means reserve.
 	Workflow Workflow
+	// Queue is shared with other clients of the backend; nil means that the client
+	// has its own, with the Limits.
+	Queue *Queue
 	// Limits need a concurrency of at least one.
 	Limits Limits
 	// RequestTimeout bounds one HTTP exchange, from its turn on.
@@ -34,6 +38,9 @@ type Options struct {
 	// MayWrite is called before bytes leave for the backend; on an error they
 	// are not sent. Nil means that they may always leave. See guardedConn.
 	MayWrite func() error
+	// Warn reports what an operator should know about a login that succeeded; nil
+	// means that nobody listens.
+	Warn func(backend, message string)
 	// Base sends the requests whose turn has come; nil means over the client's
 	// own connections.
 	Base http.RoundTripper
@@ -114,7 +121,16 @@ func loginKeystone(ctx context.Context, options Options, found auth.Credentials,
 	if err != nil {
 		return nil, &Error{Backend: options.Backend, Kind: KindConfig, Message: err.Error()}
 	}
+	if options.Warn != nil && isHTTPS(found.Keystone.IdentityEndpoint) && !isHTTPS(endpoint) {
+		options.Warn(options.Backend, fmt.Sprintf("Keystone is reached by https, but its service catalog lists block storage at %s: tokens cross the network in plain text; "+
+			"fix the catalog, or select another interface", auth.WithoutUser(endpoint)))
+	}
 	return &gophercloud.ServiceClient{ProviderClient: provider, Endpoint: endpoint, Type: "block-storage"}, nil
+}
+
+func isHTTPS(address string) bool {
+	u, err := url.Parse(address)
+	return err == nil && strings.EqualFold(u.Scheme, "https")
 }
 
 // hexProject matches what current Cinder accepts as a project in its URLs

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
 )
@@ -14,12 +15,48 @@ import (
 // maxMicroversion is the newest minor version of v3 that the endpoint offers,
 // requested once per client. Calls that need no microversion send none, so that
 // old clouds and proxies without version discovery work.
+//
+// Callers that need it at the same time share one request, and each stops
+// waiting when its own context ends. A failure is remembered for a moment, so
+// that they do not repeat it one after the other.
 func (c *Client) maxMicroversion(ctx context.Context) (int, error) {
-	c.discovery.Lock()
-	defer c.discovery.Unlock()
-	if c.microversion != nil {
-		return *c.microversion, nil
+	c.mu.Lock()
+	known := c.microversion
+	c.mu.Unlock()
+	if known != nil && (known.err == nil || time.Since(known.at) < failedDiscoveryAge) {
+		return known.newest, known.err
 	}
+	result := c.discovery.DoChan("", func() (any, error) {
+		// The request outlives the caller that happened to come first, in the
+		// queue too.
+		shared := WithCaller(context.WithoutCancel(ctx), Caller{})
+		newest, err := c.discover(WithAdmission(shared, Admission{Waiter: shared, Outage: AdmissionOf(ctx).Outage}))
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.microversion = &discovered{newest: newest, err: err, at: time.Now()}
+		return newest, err
+	})
+	select {
+	case <-ctx.Done():
+		return 0, NotSent(c.backend, operationVersions, ctx.Err())
+	case done := <-result:
+		return done.Val.(int), done.Err
+	}
+}
+
+// discovered is what an endpoint offers, or why that is unknown.
+type discovered struct {
+	newest int
+	err    error
+	at     time.Time
+}
+
+// failedDiscoveryAge is how long a failed discovery is not repeated.
+const failedDiscoveryAge = time.Second
+
+const operationVersions = "version.get"
+
+func (c *Client) discover(ctx context.Context) (int, error) {
 	root, err := versionRoot(c.service.Endpoint)
 	if err != nil {
 		return 0, &Error{Backend: c.backend, Kind: KindConfig, Message: err.Error()}
@@ -30,9 +67,8 @@ func (c *Client) maxMicroversion(ctx context.Context) (int, error) {
 			Version string `json:"version"`
 		} `json:"versions"`
 	}
-	const operation = "version.get"
-	if _, err := c.service.Get(withOperation(ctx, operation), root, &answer, &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusMultipleChoices}}); err != nil {
-		return 0, translate(c.backend, operation, err)
+	if _, err := c.service.Get(withOperation(ctx, operationVersions), root, &answer, &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusMultipleChoices}}); err != nil {
+		return 0, translate(c.backend, operationVersions, err)
 	}
 	newest := 0
 	for _, version := range answer.Versions {
@@ -42,7 +78,6 @@ func (c *Client) maxMicroversion(ctx context.Context) (int, error) {
 			}
 		}
 	}
-	c.microversion = &newest
 	return newest, nil
 }
 

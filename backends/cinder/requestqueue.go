@@ -43,7 +43,7 @@ type Limits struct {
 	RequestsPerSecond float64
 }
 
-// turns bounds how many requests to a backend are under way and how many begin
+// Queue bounds how many requests to a backend are under way and how many begin
 // in a second. Waiting requests are queued by tenant, and a free turn goes to
 // the next tenant in the round: a tenant with a thousand requests delays
 // another by one request, not by a thousand.
@@ -54,7 +54,7 @@ type Limits struct {
 // next, and a tenant over its pace would occupy slots. Tokens are not reserved
 // ahead either: those of requests that leave the queue would be lost to later
 // ones.
-type turns struct {
+type Queue struct {
 	pace  *rate.Limiter // nil when requests are not paced
 	slots int           // in total
 
@@ -81,13 +81,39 @@ type turnWait struct {
 	ready chan struct{}
 }
 
-func newTurns(limits Limits) *turns {
-	t := &turns{slots: limits.Concurrency, free: limits.Concurrency, queues: map[string]*turnQueue{}, round: list.New()}
+// NewQueue makes the queue of one backend.
+func NewQueue(limits Limits) *Queue {
+	t := &Queue{slots: limits.Concurrency, free: limits.Concurrency, queues: map[string]*turnQueue{}, round: list.New()}
 	if perSecond := limits.RequestsPerSecond; perSecond > 0 {
-		t.pace = rate.NewLimiter(rate.Limit(perSecond), max(1, int(perSecond)))
+		t.pace = newPace(perSecond)
 	}
 	return t
 }
+
+// SetLimits changes the limits. If there are fewer slots than before, those in
+// use beyond the new number are not granted again.
+func (q *Queue) SetLimits(limits Limits) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.free += limits.Concurrency - q.slots
+	q.slots = limits.Concurrency
+	switch perSecond := limits.RequestsPerSecond; {
+	case perSecond <= 0:
+		q.pace = nil
+	case q.pace == nil:
+		q.pace = newPace(perSecond)
+	default:
+		q.pace.SetLimit(rate.Limit(perSecond))
+		q.pace.SetBurst(burst(perSecond))
+	}
+	q.serve()
+}
+
+func newPace(perSecond float64) *rate.Limiter {
+	return rate.NewLimiter(rate.Limit(perSecond), burst(perSecond))
+}
+
+func burst(perSecond float64) int { return max(1, int(perSecond)) }
 
 // patience is what ends the wait for a turn: the request's context, the
 // waiter's, or the beginning of an outage.
@@ -102,19 +128,19 @@ var errNoPace = errors.New("the tenant's pace admits no request; give its limite
 
 // acquire waits for the caller's turn. The caller ends it with release, or with
 // pass if no request was sent.
-func (t *turns) acquire(caller Caller, p patience) error {
+func (q *Queue) acquire(caller Caller, p patience) error {
 	if pace := caller.Pace; pace != nil && pace.Burst() < 1 && pace.Limit() != rate.Inf {
 		return errNoPace
 	}
-	t.mu.Lock()
-	if t.round.Len() == 0 && t.free > 0 && untilToken(t.pace) == 0 && allows(caller.Pace) {
-		t.take()
-		t.mu.Unlock()
+	q.mu.Lock()
+	if q.round.Len() == 0 && q.free > 0 && untilToken(q.pace) == 0 && allows(caller.Pace) {
+		q.take()
+		q.mu.Unlock()
 		return nil
 	}
-	waiting := t.enqueue(caller)
-	t.serve()
-	t.mu.Unlock()
+	waiting := q.enqueue(caller)
+	q.serve()
+	q.mu.Unlock()
 	var outage <-chan struct{}
 	if p.outage != nil {
 		outage = p.outage.Done()
@@ -130,85 +156,90 @@ func (t *turns) acquire(caller Caller, p patience) error {
 	case <-outage:
 		err = context.Cause(p.outage)
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	if waiting.place == nil {
 		// The turn was granted at this very moment; it goes to the next
 		// request.
-		t.passOn()
+		q.passOn()
 		return err
 	}
-	t.leave(waiting)
-	t.serve()
+	q.leave(waiting)
+	q.serve()
 	return err
 }
 
 // release ends a turn whose request was sent.
-func (t *turns) release() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.free++
-	t.serve()
+func (q *Queue) release() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.free++
+	q.serve()
 }
 
 // pass ends a turn whose request was not sent. The next request needs no
 // further token of the backend's pace.
-func (t *turns) pass() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.passOn()
+func (q *Queue) pass() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.passOn()
 }
 
-func (t *turns) passOn() {
-	if next, _ := t.next(); next != nil {
-		t.grant(next)
+func (q *Queue) passOn() {
+	if q.free < 0 {
+		// There are fewer slots than before; see SetLimits.
+		q.free++
 		return
 	}
-	t.free++
-	t.serve()
+	if next, _ := q.next(); next != nil {
+		q.grant(next)
+		return
+	}
+	q.free++
+	q.serve()
 }
 
 // serve grants turns while there are slots, tokens and waiting requests.
 // Without a token it runs again when one is due.
-func (t *turns) serve() {
-	if t.timer != nil {
-		t.timer.Stop()
-		t.timer = nil
+func (q *Queue) serve() {
+	if q.timer != nil {
+		q.timer.Stop()
+		q.timer = nil
 	}
-	for t.free > 0 && t.round.Len() > 0 {
-		if due := untilToken(t.pace); due > 0 {
-			t.serveAfter(due)
+	for q.free > 0 && q.round.Len() > 0 {
+		if due := untilToken(q.pace); due > 0 {
+			q.serveAfter(due)
 			return
 		}
-		next, due := t.next()
+		next, due := q.next()
 		if next == nil {
-			t.serveAfter(due)
+			q.serveAfter(due)
 			return
 		}
-		t.take()
-		t.grant(next)
+		q.take()
+		q.grant(next)
 	}
 }
 
-func (t *turns) serveAfter(due time.Duration) {
-	t.timer = time.AfterFunc(due, func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.serve()
+func (q *Queue) serveAfter(due time.Duration) {
+	q.timer = time.AfterFunc(due, func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.serve()
 	})
 }
 
 // take uses an available slot and token.
-func (t *turns) take() {
-	t.free--
-	allows(t.pace)
+func (q *Queue) take() {
+	q.free--
+	allows(q.pace)
 }
 
 // next returns the first request of the first tenant in the round whose pace
 // allows one, and uses its token; otherwise nil, and when to try again.
-func (t *turns) next() (next *turnWait, due time.Duration) {
+func (q *Queue) next() (next *turnWait, due time.Duration) {
 	due = longestSleep
-	for place := t.round.Front(); place != nil; place = place.Next() {
+	for place := q.round.Front(); place != nil; place = place.Next() {
 		first := place.Value.(*turnQueue).waiting.Front().Value.(*turnWait)
 		if allows(first.pace) {
 			return first, 0
@@ -219,18 +250,18 @@ func (t *turns) next() (next *turnWait, due time.Duration) {
 }
 
 // grant gives a turn to a request; its tenant goes to the end of the round.
-func (t *turns) grant(next *turnWait) {
-	t.round.MoveToBack(next.queue.place)
-	t.leave(next)
+func (q *Queue) grant(next *turnWait) {
+	q.round.MoveToBack(next.queue.place)
+	q.leave(next)
 	close(next.ready)
 }
 
-func (t *turns) enqueue(caller Caller) *turnWait {
-	queue := t.queues[caller.Tenant]
+func (q *Queue) enqueue(caller Caller) *turnWait {
+	queue := q.queues[caller.Tenant]
 	if queue == nil {
 		queue = &turnQueue{tenant: caller.Tenant, waiting: list.New()}
-		queue.place = t.round.PushBack(queue)
-		t.queues[caller.Tenant] = queue
+		queue.place = q.round.PushBack(queue)
+		q.queues[caller.Tenant] = queue
 	}
 	waiting := &turnWait{queue: queue, pace: caller.Pace, ready: make(chan struct{})}
 	waiting.place = queue.waiting.PushBack(waiting)
@@ -239,17 +270,17 @@ func (t *turns) enqueue(caller Caller) *turnWait {
 
 // leave removes a request from its queue, and a tenant without requests from
 // the round.
-func (t *turns) leave(waiting *turnWait) {
+func (q *Queue) leave(waiting *turnWait) {
 	queue := waiting.queue
 	queue.waiting.Remove(waiting.place)
 	waiting.place = nil
 	if queue.waiting.Len() == 0 {
-		t.round.Remove(queue.place)
-		delete(t.queues, queue.tenant)
+		q.round.Remove(queue.place)
+		delete(q.queues, queue.tenant)
 	}
-	if t.round.Len() == 0 && t.timer != nil {
-		t.timer.Stop()
-		t.timer = nil
+	if q.round.Len() == 0 && q.timer != nil {
+		q.timer.Stop()
+		q.timer = nil
 	}
 }
 

@@ -157,7 +157,7 @@ type turnRequest struct {
 
 func turnsKeepTheirRules(rt *rapid.T, perSecond float64) {
 	slots := rapid.IntRange(1, 4).Draw(rt, "slots")
-	turns := newTurns(Limits{Concurrency: slots, RequestsPerSecond: perSecond})
+	turns := NewQueue(Limits{Concurrency: slots, RequestsPerSecond: perSecond})
 	var mu sync.Mutex
 	var waiting, holding []*turnRequest
 	// since counts, for each waiting tenant, the turns of the others meanwhile.
@@ -318,8 +318,8 @@ func TestPassedTurnsNeedNoToken(t *testing.T) {
 		}
 		synctest.Wait()
 		start := time.Now()
-		wire.turns.release()
-		wire.turns.release()
+		wire.queue.release()
+		wire.queue.release()
 		group.Wait()
 		if took := time.Since(start); took > 2*time.Second {
 			t.Errorf("rejecting 500 requests took %s", took)

@@ -64,6 +64,7 @@ func (e *Error) fromFailure(err error) *Error {
 	var untrusted *tls.CertificateVerificationError
 	var network *net.OpError
 	var request *url.Error
+	var tooLarge *tooLargeError
 	waited := errors.As(err, &unsent)
 	dial := dialing(err)
 	resolving := errors.As(err, &unresolved)
@@ -80,7 +81,7 @@ func (e *Error) fromFailure(err error) *Error {
 	case waited:
 		e.Message = "the request was not sent: " + unsent.Error()
 	case resolving:
-		e.Message = fmt.Sprintf("cannot resolve host %q", unresolved.Name)
+		e.Message = fmt.Sprintf("cannot resolve host %q", sentence(unresolved.Name))
 	case dial != nil:
 		e.Message = fmt.Sprintf("no connection to %s: %s", dialTarget(err, dial), rootCause(dial.Err))
 	case errors.Is(err, context.DeadlineExceeded), isTimeout(err):
@@ -88,7 +89,7 @@ func (e *Error) fromFailure(err error) *Error {
 		e.Message = "no answer in time"
 	case refused:
 		e.Kind = KindConfig
-		e.Message = "the server's certificate is not trusted: " + untrusted.Err.Error()
+		e.Message = "the server's certificate is not trusted: " + sentence(untrusted.Err.Error())
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		e.Message = "the connection ended before the answer was complete"
 	case errors.As(err, &request):
@@ -97,6 +98,9 @@ func (e *Error) fromFailure(err error) *Error {
 		e.Message = "connection failed: " + rootCause(request.Err)
 	case errors.As(err, &network):
 		e.Message = "connection failed: " + rootCause(network.Err)
+	case errors.As(err, &tooLarge):
+		e.Kind = KindInternal
+		e.Message = tooLarge.Error()
 	case isDecoding(err):
 		e.Kind = KindInternal
 		e.Message = notDescribed
@@ -133,7 +137,7 @@ const cinderQuota = "the project's quota at Cinder, not the policy's, is used up
 // fromAnswer reads status, headers and the fault document of an HTTP answer.
 func (e *Error) fromAnswer(answer gophercloud.ErrUnexpectedResponseCode) *Error {
 	e.Status = answer.Actual
-	e.RequestID = answer.ResponseHeader.Get("X-Openstack-Request-Id")
+	e.RequestID = requestID(answer.ResponseHeader)
 	e.RetryAfter = retryAfter(answer.ResponseHeader)
 	if strings.HasPrefix(e.Operation, "auth.") {
 		return e.fromLogin(answer)
@@ -177,6 +181,11 @@ func (e *Error) fromAnswer(answer gophercloud.ErrUnexpectedResponseCode) *Error 
 	case status == http.StatusRequestEntityTooLarge && e.RetryAfter > 0, status == http.StatusTooManyRequests:
 		e.Kind = KindRateLimited
 		e.Message = cmp.Or(e.Message, "Cinder asks for fewer requests")
+	case status == http.StatusRequestEntityTooLarge && fault.name != "overLimit":
+		// A proxy says so of a body that is too long for it, and so does Cinder
+		// (max_request_body_size, oslo.middleware, 112 KiB by default).
+		e.Kind = KindInvalid
+		e.Message = requestTooLarge
 	case status == http.StatusRequestEntityTooLarge:
 		e.Kind = KindOverQuota
 		e.Message = cinderQuota
@@ -192,6 +201,9 @@ func (e *Error) fromAnswer(answer gophercloud.ErrUnexpectedResponseCode) *Error 
 	e.Message = cmp.Or(e.Message, "Cinder answered "+statusText(answer.Actual))
 	return e
 }
+
+const requestTooLarge = "the request is too large for the endpoint or a proxy in front of it; give the volume less metadata, or raise the limit " +
+	"(max_request_body_size in cinder.conf)"
 
 const emptyAnswer = "the endpoint gave an empty answer instead of data: a noauth Cinder does so when no X-Auth-Token " +
 	"header arrives; check whether a proxy removes the header and whether the endpoint is Cinder's v3"
@@ -239,7 +251,7 @@ func (e *Error) redirected(header http.Header) {
 	e.Kind = KindConfig
 	e.Message = "the endpoint redirects requests"
 	if target, err := url.Parse(header.Get("Location")); err == nil && target.Host != "" {
-		e.Message += fmt.Sprintf(" (to %s://%s)", target.Scheme, target.Host)
+		e.Message += fmt.Sprintf(" (to %s://%s)", sentence(target.Scheme), sentence(target.Host))
 	}
 	e.Message += "; configure the address that answers directly"
 }
@@ -320,14 +332,20 @@ func sentence(text string) string {
 // proxy must not park a claim for a day.
 const longestRetryAfter = 10 * time.Minute
 
-// retryAfter reads the header in its form of seconds. Cinder sends 0 with an
-// exceeded quota, which requests no delay.
+// retryAfter reads the header in both of its forms, seconds and a date (RFC 9110,
+// section 10.2.3). Cinder sends 0 with an exceeded quota, which requests no
+// delay.
 func retryAfter(header http.Header) time.Duration {
-	seconds, err := strconv.Atoi(strings.TrimSpace(header.Get("Retry-After")))
-	if err != nil || seconds < 0 {
+	text := strings.TrimSpace(header.Get("Retry-After"))
+	if at, err := http.ParseTime(text); err == nil {
+		return max(0, min(time.Until(at), longestRetryAfter))
+	}
+	seconds, err := strconv.ParseUint(text, 10, 64)
+	if err != nil && !errors.Is(err, strconv.ErrRange) {
 		return 0
 	}
-	return time.Duration(min(seconds, int(longestRetryAfter/time.Second))) * time.Second
+	// ParseUint returns the largest number for one that is out of range.
+	return time.Duration(min(seconds, uint64(longestRetryAfter/time.Second))) * time.Second
 }
 
 func dialTarget(err error, dial *net.OpError) string {
@@ -343,13 +361,24 @@ func dialTarget(err error, dial *net.OpError) string {
 	return "the endpoint"
 }
 
+// requestID is the ID that OpenStack's services give a request, which finds it
+// in their logs. Anything else in its place is dropped.
+func requestID(header http.Header) string {
+	id := header.Get("X-Openstack-Request-Id")
+	if len(id) > 64 || strings.Trim(id, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-") != "" {
+		return ""
+	}
+	return id
+}
+
 // rootCause is the innermost text of a network error, without the addresses of
 // ephemeral ports, so that the same problem gives the same sentence.
 func rootCause(err error) string {
 	for {
 		inner := errors.Unwrap(err)
 		if inner == nil {
-			return err.Error()
+			// Some texts repeat what the server sent.
+			return sentence(err.Error())
 		}
 		err = inner
 	}
@@ -358,5 +387,5 @@ func rootCause(err error) string {
 func isDecoding(err error) bool {
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError
-	return errors.As(err, &syntax) || errors.As(err, &kind)
+	return errors.As(err, &syntax) || errors.As(err, &kind) || errors.Is(err, errNotAsDescribed)
 }

@@ -1,8 +1,9 @@
 package cinder
 
 import (
+	"cmp"
 	"context"
-	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -39,7 +40,7 @@ func operationOf(r *http.Request) string {
 type transport struct {
 	next    http.RoundTripper
 	backend string
-	turns   *turns
+	queue   *Queue
 	timeout time.Duration
 	metrics *Metrics
 	// mayWrite is called before bytes leave; see guardedConn.
@@ -53,7 +54,7 @@ func newTransport(options Options, found auth.Credentials) *transport {
 	t := &transport{
 		next:     options.Base,
 		backend:  options.Backend,
-		turns:    newTurns(options.Limits),
+		queue:    cmp.Or(options.Queue, NewQueue(options.Limits)),
 		timeout:  options.RequestTimeout,
 		metrics:  options.Metrics,
 		mayWrite: options.MayWrite,
@@ -78,6 +79,9 @@ func (t *transport) connections(limits Limits, found auth.Credentials) *http.Tra
 			}
 			return &guardedConn{Conn: conn, transport: t}, nil
 		},
+		// Eight kilobytes can become more than a gigabyte when they are
+		// decompressed.
+		DisableCompression: true,
 		// Cloned because http.Transport writes to it, and a later login may
 		// read it.
 		TLSClientConfig:     found.TLS.Clone(),
@@ -132,7 +136,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	bounded, cancel := context.WithTimeout(r.Context(), requestTimeoutOf(r.Context(), t.timeout))
 	done := sync.OnceFunc(func() {
 		cancel()
-		t.turns.release()
+		t.queue.release()
 	})
 	start := time.Now()
 	response, err := t.next.RoundTrip(r.WithContext(bounded))
@@ -141,43 +145,87 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		t.metrics.request(t.backend, operationOf(r), "none", time.Since(start))
 		return nil, err
 	}
-	t.metrics.request(t.backend, operationOf(r), strconv.Itoa(response.StatusCode), time.Since(start))
-	t.readClock(response)
-	response.Body = &body{ReadCloser: response.Body, left: largestAnswer, done: done}
+	operation := operationOf(r)
+	t.metrics.request(t.backend, operation, codeLabel(response.StatusCode), time.Since(start))
+	if !strings.HasPrefix(operation, "auth.") {
+		t.readClock(response)
+	}
+	response.Body = &body{ReadCloser: response.Body, most: largestAnswer(operation, response.StatusCode), done: done}
 	return response, nil
 }
 
-// readClock notes how far the server's clock is ahead of the local one, to the
-// second.
+// codeLabel is the label for an HTTP status. Statuses that HTTP does not define
+// share one, since a server could send any number.
+func codeLabel(status int) string {
+	if http.StatusText(status) == "" {
+		return "other"
+	}
+	return strconv.Itoa(status)
+}
+
+// mostClockDifference is the largest difference between the server's clock and
+// the local one that the program believes. A date beyond that would make its own
+// volumes look like restored backups, or hide those that are.
+const mostClockDifference = 24 * time.Hour
+
+// readClock records how far the server's clock is ahead of the local one, to
+// the second.
 func (t *transport) readClock(response *http.Response) {
-	if at, err := http.ParseTime(response.Header.Get("Date")); err == nil {
-		t.clockAhead.Store(int64(time.Until(at)))
+	at, err := http.ParseTime(response.Header.Get("Date"))
+	if err != nil {
+		return
+	}
+	if ahead := time.Until(at); ahead.Abs() <= mostClockDifference {
+		t.clockAhead.Store(int64(ahead))
 	}
 }
 
-// now is the time by the server's clock, as far as known.
+// now is the time by the server's clock, as far as its answers have shown.
 func (t *transport) now() time.Time { return time.Now().Add(time.Duration(t.clockAhead.Load())) }
 
-// largestAnswer bounds the memory that one answer may use. A page of a thousand
-// volumes is about 1.2 MB.
-const largestAnswer = 64 << 20
+// How large answers may be, in bytes. A page of a thousand volumes has about
+// 1.2 MB, a service catalog of many regions a few hundred kilobytes. Decoded,
+// the largest of each takes less than 64 MiB of memory.
+const (
+	largestListing = 8 << 20
+	largestOther   = 1 << 20
+	largestFault   = 64 << 10
+)
 
-// errTooLarge ends the reading of an answer larger than any Cinder sends.
-var errTooLarge = errors.New("the answer is larger than 64 MiB")
+func largestAnswer(operation string, status int) int64 {
+	switch {
+	case status >= http.StatusMultipleChoices:
+		return largestFault
+	case operation == operationList:
+		return largestListing
+	}
+	return largestOther
+}
 
-// body ends the exchange when it is closed.
+// tooLargeError ends the reading of an answer that no Cinder gives.
+type tooLargeError struct{ most int64 }
+
+func (e *tooLargeError) Error() string {
+	return fmt.Sprintf("the answer is larger than %d KiB", e.most>>10)
+}
+
+// body bounds an answer, and ends the exchange when it is closed.
 type body struct {
 	io.ReadCloser
-	left int64
-	done func()
+	most, read int64
+	done       func()
 }
 
 func (b *body) Read(p []byte) (int, error) {
-	if b.left <= 0 {
-		return 0, errTooLarge
+	if b.read > b.most {
+		return 0, &tooLargeError{b.most}
 	}
-	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
-	b.left -= int64(n)
+	// The byte beyond the bound tells a larger answer from one that just fits.
+	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.most+1-b.read)])
+	b.read += int64(n)
+	if b.read > b.most {
+		return n - 1, &tooLargeError{b.most}
+	}
 	return n, err
 }
 

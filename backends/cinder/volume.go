@@ -54,6 +54,9 @@ const (
 	StatusError          Status = "error"
 	StatusErrorDeleting  Status = "error_deleting"
 	StatusErrorExtending Status = "error_extending"
+	// StatusUnreadable is that of a volume in a listing whose entry lacks a status
+	// or is odd otherwise. Cinder has no status of that name.
+	StatusUnreadable Status = "unreadable"
 )
 
 // The metadata keys that Cinder itself writes with os-attach. os-detach removes

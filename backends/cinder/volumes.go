@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/blockstorage/v2/volumes"
@@ -73,11 +72,20 @@ func (c *Client) volume(operation string, err error, extract func(any) error) (V
 	if err := extract(&document); err != nil {
 		return Volume{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true, Message: notDescribed}
 	}
-	if document.ID == "" {
+	v, odd := document.volume(nil)
+	switch {
+	case odd:
+		return Volume{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true, Message: notDescribed}
+	case v.ID == "":
 		return Volume{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true,
 			Message: "the answer names no volume"}
+	case v.Status == "":
+		// A volume without a status exists. Taken for absent, it would be
+		// created once more.
+		return Volume{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true,
+			Message: fmt.Sprintf("the answer gives no status of volume %s", sentence(v.ID))}
 	}
-	return document.volume(), nil
+	return v, nil
 }
 
 // DeleteVolume requests a volume's deletion. The deletion is complete when the
@@ -112,53 +120,4 @@ func (c *Client) UpdateMetadata(ctx context.Context, id string, metadata map[str
 	_, err := c.service.Post(withOperation(ctx, operation), c.service.ServiceURL("volumes", id, "metadata"), body, nil,
 		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}})
 	return translate(c.backend, operation, err)
-}
-
-// volumeDocument is a volume as the API writes it. It is more lenient than
-// gophercloud's type, which accepts only one form of date.
-type volumeDocument struct {
-	ID          string            `json:"id"`
-	Name        string            `json:"name"`
-	Status      string            `json:"status"`
-	Size        int64             `json:"size"`
-	Type        string            `json:"volume_type"`
-	Zone        string            `json:"availability_zone"`
-	Encrypted   bool              `json:"encrypted"`
-	MultiAttach bool              `json:"multiattach"`
-	Metadata    map[string]string `json:"metadata"`
-	CreatedAt   string            `json:"created_at"`
-	Attachments []struct {
-		AttachmentID string `json:"attachment_id"`
-		HostName     string `json:"host_name"`
-		ServerID     string `json:"server_id"`
-	} `json:"attachments"`
-}
-
-func (d volumeDocument) volume() Volume {
-	v := Volume{
-		ID:          d.ID,
-		Name:        d.Name,
-		Status:      Status(d.Status),
-		SizeGiB:     d.Size,
-		Type:        d.Type,
-		Zone:        d.Zone,
-		Encrypted:   d.Encrypted,
-		MultiAttach: d.MultiAttach,
-		Metadata:    d.Metadata,
-		CreatedAt:   parseTime(d.CreatedAt),
-	}
-	for _, a := range d.Attachments {
-		v.Attachments = append(v.Attachments, Attachment{ID: a.AttachmentID, Host: a.HostName, ServerID: a.ServerID})
-	}
-	return v
-}
-
-// parseTime reads Cinder's timestamps, which are in UTC but do not say so.
-func parseTime(text string) time.Time {
-	for _, layout := range []string{"2006-01-02T15:04:05.999999", time.RFC3339Nano} {
-		if t, err := time.Parse(layout, text); err == nil {
-			return t
-		}
-	}
-	return time.Time{}
 }

@@ -145,6 +145,7 @@ func New(options Options) (*App, error) {
 	}
 	registry.MustRegister(newMissingCollector(a))
 	a.pool = backends.NewPool(backends.PoolOptions{
+		Warn:     func(backend, message string) { a.logger.Warn(message, "backend", backend) },
 		Size:     max(fewClients, len(loaded.Backends)),
 		Sources:  auth.Sources{CloudsFile: options.CloudsFile, BaseDir: filepath.Dir(options.PolicyFile)},
 		Metrics:  backendMetrics,
