@@ -14,7 +14,9 @@ import (
 )
 
 // journal remembers what this term began, undid and removed, until Kubernetes or
-// Cinder shows it. It makes no requests and calls no other part of the hub.
+// Cinder shows it. It is in memory, for one term: the next leader looks at Cinder
+// and Kubernetes instead. It makes no requests and calls no other part of the
+// hub.
 type journal struct {
 	mu sync.Mutex
 	// begun has the claims that may have a volume but no PersistentVolume yet.

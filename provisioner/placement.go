@@ -15,8 +15,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
 
-// placement decides where volumes go, and counts where they are. It never calls
-// back into the hub: a channel signals freed room.
+// placement decides where volumes go, and counts where they are. It calls
+// nothing else in the hub while it holds a mutex, and signals freed room through
+// a channel. Looking up a backend may reconfigure it, which may call recount.
 type placement struct {
 	*ledger.Ledger
 	// Policy, Backends and Term are those of Options.

@@ -9,8 +9,10 @@ import (
 )
 
 // Parked claims and deletions come back when something happens that could help
-// them. This file has all such events. Nothing here polls, or writes to the API
-// server.
+// them. This file has the events that other parts of the program report, and
+// freed room. The hub's own steps bring some back, too: see parked.go, recount.go,
+// sweep.go, persistentvolumes.go and attempt.go. Nothing here polls, or writes
+// to the API server.
 
 // Reconsider brings back the denied claims of a namespace after a change of the
 // namespace that might admit them.

@@ -1,5 +1,6 @@
 // Package audit compares what Kubernetes records about volumes with what Cinder
-// has, in both directions. It is pure: it only reports what could be removed.
+// has, in both directions. The comparison is pure and only reports what could be
+// removed. Remove removes it, with the proof that nothing needs it.
 package audit
 
 import (
