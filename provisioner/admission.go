@@ -16,19 +16,18 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// denial is why a claim is denied before any request to Cinder.
+// denial says why a claim is denied before any request to Cinder.
 type denial struct {
 	reason  string
 	message string
-	// helps are what may help in addition to another policy, other labels of the
-	// namespace and another StorageClass.
-	helps []parking.Help
+	// triggers may unblock the claim, in addition to another policy, other labels
+	// of the namespace and another StorageClass.
+	triggers []parking.Trigger
 }
 
 // ShouldProvision admits claims. A denied claim gets an event with a stable
 // reason and leaves the library's queue; so does a claim whose turn has not
-// come, without an event. What could help them brings them back (see
-// wakeups.go), not retries.
+// come, without an event. Triggers bring them back (see wakeups.go), not retries.
 func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.PersistentVolumeClaim) bool {
 	if p.stopping() {
 		return false
@@ -65,7 +64,7 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 func (p *Provisioner) denyWithoutClass(ctx context.Context, claim *corev1.PersistentVolumeClaim, since parking.Moment) {
 	name := record.ClassName(claim)
 	if _, err := p.Client.StorageV1().StorageClasses().Get(ctx, name, metav1.GetOptions{}); err == nil {
-		p.parked.parkClaim(claim, parking.Denied, []parking.Help{{Kind: parking.Class, Name: name}}, since)
+		p.parked.parkClaim(claim, parking.Denied, []parking.Trigger{{Kind: parking.Class, Name: name}}, since)
 		return
 	}
 	message := "the claim names no StorageClass; replace it with a claim that does"
@@ -198,6 +197,6 @@ func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, denied denial, s
 	}
 	p.claimTurns.Leave(claim.UID)
 	p.parked.reportDenial(claim, denied.reason, denied.message)
-	always := []parking.Help{{Kind: parking.Policy}, {Kind: parking.Namespace, Name: claim.Namespace}, {Kind: parking.Class, Name: record.ClassName(claim)}}
-	p.parked.parkClaim(claim, parking.Denied, append(always, denied.helps...), since)
+	always := []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Namespace, Name: claim.Namespace}, {Kind: parking.Class, Name: record.ClassName(claim)}}
+	p.parked.parkClaim(claim, parking.Denied, append(always, denied.triggers...), since)
 }

@@ -47,7 +47,8 @@ type attempt struct {
 	claim  *corev1.PersistentVolumeClaim
 	class  *storagev1.StorageClass
 	pvName string
-	// since is a moment before the first decision: any later help counts.
+	// since is taken before the first decision, so that no trigger after it is
+	// missed.
 	since parking.Moment
 	// working means that the claim's turn has begun.
 	working bool
@@ -240,16 +241,16 @@ func (a *attempt) parkForBackend(unhealthy error) {
 }
 
 func (a *attempt) parkForRetry() {
-	a.p.parked.parkClaim(a.claim, parking.Failing, a.helps(), a.since)
+	a.p.parked.parkClaim(a.claim, parking.Failing, a.triggers(), a.since)
 }
 
-// helps are what may help a failed attempt.
-func (a *attempt) helps() []parking.Help {
-	helps := []parking.Help{{Kind: parking.Policy}, {Kind: parking.Class, Name: a.class.Name}}
+// triggers lists what may unblock a failed attempt.
+func (a *attempt) triggers() []parking.Trigger {
+	triggers := []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Class, Name: a.class.Name}}
 	for _, name := range append([]string{a.backend}, a.decision.Backends...) {
-		helps = append(helps, parking.Help{Kind: parking.Backend, Name: name}, parking.Help{Kind: parking.Credentials, Name: name})
+		triggers = append(triggers, parking.Trigger{Kind: parking.Backend, Name: name}, parking.Trigger{Kind: parking.Credentials, Name: name})
 	}
-	return helps
+	return triggers
 }
 
 // maxDecisions bounds how often policy and labels may change during an attempt.
@@ -397,8 +398,8 @@ func (a *attempt) undoRefused(ctx context.Context, refusal error) error {
 	return refusal
 }
 
-// releaseIfNothing frees the room of an attempt that provably left no volume,
-// until the next attempt: a claim that Cinder rejects must not block others.
+// releaseIfNothing frees the room of an attempt that provably left no volume, so
+// that a claim that Cinder rejects does not use quota between attempts.
 func (a *attempt) releaseIfNothing(ctx context.Context, volumes Connecting) {
 	// A listing does not show what Cinder is still about to create.
 	if exists, err := volumes.HasVolumeOf(ctx, a.stamp); err == nil && !exists && volumes.Untouched(a.stamp) {

@@ -36,7 +36,7 @@ type Followup struct {
 
 	mu        sync.Mutex
 	completed map[types.UID]bool // PersistentVolumes, by UID
-	// failing has what failed, with the backend that may help it.
+	// failing is the set of items that failed, each with its backend.
 	failing map[followup]string
 }
 
@@ -68,7 +68,7 @@ func newFollowup(p *Provisioner, workers int) *Followup {
 func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 	f.provisioner.countRecorded(pv)
 	if !mayRelease(pv) {
-		// It is in use, or to be kept: what nodes did before no longer matters.
+		// The volume is in use or retained, so earlier node usage no longer matters.
 		f.provisioner.Nodes.Forget(pv.UID)
 	}
 	switch ref := pv.Spec.ClaimRef; {
@@ -122,8 +122,8 @@ func (f *Followup) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// wantsCompletion is false for volumes that are about to be removed: that would
-// undo the completion. All others are completed in every phase, because a later
+// wantsCompletion is false for volumes that are about to be removed, because
+// removing them would only undo the completion. All others are completed in every phase, because a later
 // leader takes a volume that was never in use for an unrecorded one.
 func (f *Followup) wantsCompletion(pv *corev1.PersistentVolume) bool {
 	over := pv.Status.Phase == corev1.VolumeReleased || pv.Status.Phase == corev1.VolumeFailed
@@ -165,13 +165,13 @@ func (f *Followup) next(ctx context.Context) bool {
 	}
 	// A backend that does not answer must not keep every worker busy. An item
 	// without a turn is invited back.
-	since := f.provisioner.parked.helped.Now()
+	since := f.provisioner.parked.history.Now()
 	tenant, backend := f.tenantAndBackend(item)
 	if backend != "" && !slices.Contains(f.provisioner.Backends.Names(), backend) {
-		// Only another policy helps.
+		// Only another policy unblocks it.
 		f.provisioner.Logger.Warn("A follow-up waits because its backend is not in the policy", "backend", backend, "persistentVolume", item.pv, "claimUID", item.claim)
 		f.provisioner.limiter.Gone(item.key())
-		f.awaitHelp(item, since)
+		f.awaitTrigger(item, since)
 		return true
 	}
 	if !f.turns.Begin(item, tenant, backend) {
@@ -190,29 +190,29 @@ func (f *Followup) next(ctx context.Context) bool {
 		f.provisioner.Logger.Warn("Follow-up failed and will be retried", "persistentVolume", item.pv, "claimUID", item.claim, "volume", item.volume, "error", err)
 		f.provisioner.limiter.Failed(item.key(), retry.For(err))
 		f.queue.AddRateLimited(item)
-		f.awaitHelp(item, since)
+		f.awaitTrigger(item, since)
 	}
 	return true
 }
 
-// awaitHelp has a failed item retried as soon as something helps its backend, or
-// at once if that happened after the given moment.
-func (f *Followup) awaitHelp(item followup, since parking.Moment) {
+// awaitTrigger retries a failed item as soon as a trigger of its backend fires,
+// or at once if one has fired after the given moment.
+func (f *Followup) awaitTrigger(item followup, since parking.Moment) {
 	_, backend := f.tenantAndBackend(item)
 	f.mu.Lock()
 	f.failing[item] = backend
 	f.mu.Unlock()
-	if helps := helpsAt(backend); f.provisioner.parked.helped.Since(since, helps) {
-		f.help(helps)
+	if triggers := triggersAt(backend); f.provisioner.parked.history.Since(since, triggers) {
+		f.wake(triggers)
 	}
 }
 
-// help brings back the failed items that the helps may help.
-func (f *Followup) help(helps []parking.Help) {
+// wake queues the failed items that the triggers may unblock.
+func (f *Followup) wake(triggers []parking.Trigger) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for item, backend := range f.failing {
-		if slices.ContainsFunc(helpsAt(backend), func(one parking.Help) bool { return slices.Contains(helps, one) }) {
+		if slices.ContainsFunc(triggersAt(backend), func(one parking.Trigger) bool { return slices.Contains(triggers, one) }) {
 			delete(f.failing, item)
 			f.queue.Add(item)
 		}

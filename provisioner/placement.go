@@ -219,12 +219,12 @@ func (p *placement) reserveOn(name string, uid types.UID, class string, d ledger
 }
 
 // noRoom is the denial of a claim that exceeds a quota. Freed room in that quota
-// helps the claim, and so does a backend of its rule that answers again.
+// triggers another check, and so does a backend of its rule that answers again.
 func (p *placement) noRoom(refused *ledger.Refusal, d ledger.Decided) denial {
 	denied := denialOf(refused.Denial)
-	denied.helps = backendHelps(p.ruleBackends(d))
+	denied.triggers = triggersOfBackends(p.ruleBackends(d))
 	for _, s := range refused.Scopes {
-		denied.helps = append(denied.helps, roomOf(s))
+		denied.triggers = append(denied.triggers, roomOf(s))
 	}
 	return denied
 }
@@ -248,12 +248,12 @@ const reasonBackendUnavailable = "BackendUnavailable"
 // the others.
 func (p *placement) unavailable(passedOver []ledger.PassedOver, others []string) *denial {
 	var why []string
-	helps := append(backendHelps(others), parking.Help{Kind: parking.Earlier})
+	triggers := append(triggersOfBackends(others), parking.Trigger{Kind: parking.Earlier})
 	for _, over := range passedOver {
 		why = append(why, over.Why)
-		helps = append(helps, parking.Help{Kind: parking.Backend, Name: over.Backend})
+		triggers = append(triggers, parking.Trigger{Kind: parking.Backend, Name: over.Backend})
 	}
-	return &denial{reason: reasonBackendUnavailable, message: strings.Join(why, "; "), helps: helps}
+	return &denial{reason: reasonBackendUnavailable, message: strings.Join(why, "; "), triggers: triggers}
 }
 
 // prepare makes sure that a backend can be chosen: that it is healthy and its

@@ -272,7 +272,7 @@ func TestFullnessThatPassesBringsDeniedClaimsBack(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go f.offerFreedRoom(ctx)
-		f.parked.parkClaim(f.claim(nil), parking.Denied, []parking.Help{roomOf(ledger.Scope{Kind: policy.BackendScope, Name: "gold"})}, f.parked.now())
+		f.parked.parkClaim(f.claim(nil), parking.Denied, []parking.Trigger{roomOf(ledger.Scope{Kind: policy.BackendScope, Name: "gold"})}, f.parked.now())
 		f.placement.noteFull("gold", policy.VolumeProperties{SizeGiB: 1}, errGoldAtLimit)
 		time.Sleep(fullFor / 2)
 		f.placement.noteFull("gold", policy.VolumeProperties{SizeGiB: 1}, errGoldAtLimit)

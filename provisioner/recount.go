@@ -28,7 +28,7 @@ func (p *Provisioner) examineListed(ctx context.Context, name string) error {
 // that back too early: only the next login shows the new endpoint.
 func (p *Provisioner) Recount(name string) {
 	p.placement.recount(name)
-	p.help(parking.Help{Kind: parking.Backend, Name: name})
+	p.wake(parking.Trigger{Kind: parking.Backend, Name: name})
 }
 
 // CountBackends counts every backend when the term begins, and those that a
@@ -78,5 +78,5 @@ func (p *Provisioner) countUntilDone(ctx context.Context, name string) {
 // as an earlier one.
 func (p *Provisioner) NoteEarlier(claims record.EarlierClaims) {
 	p.placement.noteEarlier(claims)
-	p.help(parking.Help{Kind: parking.Earlier})
+	p.wake(parking.Trigger{Kind: parking.Earlier})
 }

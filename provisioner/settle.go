@@ -9,8 +9,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
 )
 
-// work is one attempt at what the library hands over: to provision a claim or to
-// delete a volume. Both end in settle.
+// work is one attempt at an item of the library's queues: to provision a claim or
+// to delete a volume. Both end in settle.
 type work interface {
 	// key names the object to the retry limiter.
 	key() string
@@ -21,8 +21,8 @@ type work interface {
 	setAside(err error) (outcome string, isSetAside bool)
 	// parkForBackend parks the object until its backend answers again.
 	parkForBackend(unhealthy error)
-	// parkForRetry parks an object that the library retries, so that help brings
-	// it back sooner.
+	// parkForRetry parks an object that the library retries, so that a trigger
+	// brings it back sooner.
 	parkForRetry()
 	// forget drops what parked knows of the object.
 	forget()

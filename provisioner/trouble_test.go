@@ -280,7 +280,7 @@ func TestRecordOfAVolumeElsewhereIsNotStale(t *testing.T) {
 }
 
 // TestFollowUpsOfAMissingBackendWaitForAnotherPolicy: a backend was renamed, and
-// the program restarted. Only another policy can help the completions and marks
+// the program restarted. Only another policy can unblock the completions and marks
 // of the old name's volumes, so they must not be retried every 30 s, with a
 // warning each, for the whole term.
 func TestFollowUpsOfAMissingBackendWaitForAnotherPolicy(t *testing.T) {
