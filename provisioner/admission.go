@@ -78,7 +78,7 @@ func (p *Provisioner) denyWithoutClass(ctx context.Context, claim *corev1.Persis
 // showed a volume of it.
 func (p *Provisioner) mayHaveVolume(uid types.UID) bool {
 	_, begun := p.journal.beginning(uid)
-	position, counts := p.placement.PositionOf(uid)
+	position, counts := p.placement.ledger.PositionOf(uid)
 	return begun || counts && !position.NothingSeen
 }
 
@@ -140,7 +140,7 @@ func (p *Provisioner) turnOrPark(claim *corev1.PersistentVolumeClaim, d ledger.D
 
 // backendFor is the backend that a claim's turn counts against.
 func (p *Provisioner) backendFor(uid types.UID, d ledger.Decided) string {
-	if position, ok := p.placement.PositionOf(uid); ok {
+	if position, ok := p.placement.ledger.PositionOf(uid); ok {
 		return position.Backend
 	}
 	return d.Backends[0]

@@ -136,7 +136,7 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 // only if an earlier attempt may have come this far.
 func (a *attempt) checkUnrecorded(ctx context.Context) error {
 	begun, _ := a.p.journal.beginning(a.claim.UID)
-	if begun.handedOver == nil && !a.p.placement.IsFound(a.claim.UID, a.backend) {
+	if begun.handedOver == nil && !a.p.placement.ledger.IsFound(a.claim.UID, a.backend) {
 		return nil
 	}
 	pv, err := a.p.cleaner.Record(ctx, a.pvName)
@@ -317,13 +317,13 @@ func (a *attempt) undoMisplaced(ctx context.Context) error {
 }
 
 func (a *attempt) isMisplaced() bool {
-	position, ok := a.p.placement.PositionOf(a.claim.UID)
+	position, ok := a.p.placement.ledger.PositionOf(a.claim.UID)
 	return ok && (position.Tenant != a.decision.Tenant || !slices.Contains(a.p.placement.ruleBackends(a.decision), position.Backend))
 }
 
 // undoBegun removes what was created for the claim, and frees its room.
 func (a *attempt) undoBegun(ctx context.Context) error {
-	position, ok := a.p.placement.PositionOf(a.claim.UID)
+	position, ok := a.p.placement.ledger.PositionOf(a.claim.UID)
 	if !ok {
 		return nil
 	}

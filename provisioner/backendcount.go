@@ -81,7 +81,7 @@ func (p *placement) countBackend(ctx context.Context, name string) error {
 		}
 		if c.listings == 0 {
 			// No listing under way can still show what is gone.
-			p.ForgetGone()
+			p.ledger.ForgetGone()
 		}
 		c.mu.Unlock()
 		if err != nil || same {
@@ -117,7 +117,7 @@ func (p *placement) countFound(name string, all []cinder.Volume) {
 			// must not use up the quota of a tenant that cannot use this backend.
 			volume.Tenant = ""
 		}
-		p.Found(types.UID(stamp.ClaimUID), volume, name)
+		p.ledger.Found(types.UID(stamp.ClaimUID), volume, name)
 	}
 }
 
@@ -276,7 +276,7 @@ func (p *placement) tally(name string, t *tally) {
 	}
 	c.listings--
 	if c.listings == 0 {
-		p.ForgetGone()
+		p.ledger.ForgetGone()
 	}
 	close(t.done)
 }
@@ -314,7 +314,7 @@ func (p *placement) relist(ctx context.Context, name string, existing func() (ma
 	if c.listings == 0 {
 		// This listing cannot show what was gone before it began, unless a late
 		// request created it again.
-		p.ForgetGone()
+		p.ledger.ForgetGone()
 	}
 	c.listings++
 	generation := c.generation[name]
@@ -323,7 +323,7 @@ func (p *placement) relist(ctx context.Context, name string, existing func() (ma
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.listings--; c.listings == 0 {
-			p.ForgetGone()
+			p.ledger.ForgetGone()
 		}
 	}()
 	all, err := volumes.Relist(ctx)
@@ -348,11 +348,11 @@ func (p *placement) forgetVanished(name string, all []cinder.Volume, claims map[
 		present[types.UID(backends.StampOf(v).ClaimUID)] = true
 	}
 	freed := false
-	for _, uid := range p.UnrecordedOn(name, p.movedAt(name)) {
+	for _, uid := range p.ledger.UnrecordedOn(name, p.movedAt(name)) {
 		// While the claim exists, an attempt may be creating its volume again.
 		_, begun := p.journal.beginning(uid)
 		if !present[uid] && claims[uid] == nil && !begun {
-			freed = p.ReleaseUnrecorded(uid) || freed
+			freed = p.ledger.ReleaseUnrecorded(uid) || freed
 		}
 	}
 	if freed {
@@ -367,5 +367,5 @@ func (p *placement) mayBeUnrecorded(backend string) bool {
 	if !slices.Contains(p.Backends.Names(), backend) {
 		return false
 	}
-	return !p.isCounted(backend) || p.HasFound(backend)
+	return !p.isCounted(backend) || p.ledger.HasFound(backend)
 }

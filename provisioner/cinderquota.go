@@ -70,11 +70,11 @@ func (p *placement) isFull(backend string, volume policy.VolumeProperties) error
 // couldGoElsewhere reports whether a claim without a position in the ledger has
 // another backend that can be tried at once and has room.
 func (p *placement) couldGoElsewhere(uid types.UID, d ledger.Decided) bool {
-	if _, counts := p.PositionOf(uid); counts {
+	if _, counts := p.ledger.PositionOf(uid); counts {
 		return false
 	}
 	return slices.ContainsFunc(d.Backends, func(name string) bool {
 		return (p.isCounted(name) || !p.isSilent(name)) && p.health(name) == nil && p.isFull(name, d.Volume) == nil &&
-			p.HasRoom(d.Only([]string{name}, nil))
+			p.ledger.HasRoom(d.Only([]string{name}, nil))
 	})
 }

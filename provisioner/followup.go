@@ -225,7 +225,7 @@ func (f *Followup) add(item followup) { f.queue.Add(item) }
 // tenantAndBackend are what the item's turn counts against.
 func (f *Followup) tenantAndBackend(item followup) (tenant, backend string) {
 	if item.claim != "" {
-		position, _ := f.provisioner.placement.PositionOf(item.claim)
+		position, _ := f.provisioner.placement.ledger.PositionOf(item.claim)
 		return position.Tenant, cmp.Or(item.backend, position.Backend)
 	}
 	pv, err := f.provisioner.PersistentVolumes.Get(item.pv)

@@ -22,7 +22,7 @@ func (p *Provisioner) countRecorded(pv *corev1.PersistentVolume) {
 	}
 	const gib = 1 << 30
 	bytes := policy.Bytes(pv.Spec.Capacity[corev1.ResourceStorage])
-	p.placement.Record(uid, ledger.Volume{
+	p.placement.ledger.Record(uid, ledger.Volume{
 		Tenant:       pv.Annotations[record.AnnotationTenant],
 		StorageClass: pv.Spec.StorageClassName,
 		GiB:          (bytes + gib - 1) / gib,
@@ -73,7 +73,7 @@ func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
 	if removed {
 		p.placement.release(claim)
 	} else {
-		p.placement.Forsake(claim)
+		p.placement.ledger.Forsake(claim)
 	}
 	return removed
 }

@@ -19,7 +19,7 @@ import (
 // nothing else in the hub while it holds a mutex, and signals freed room through
 // a channel. Looking up a backend may reconfigure it, which may call recount.
 type placement struct {
-	*ledger.Ledger
+	ledger *ledger.Ledger
 	// Policy, Backends and Term are those of Options.
 	Policy   func() *policy.Policy
 	Backends Backends
@@ -38,7 +38,7 @@ type placement struct {
 
 func newPlacement(options Options, journal *journal) *placement {
 	return &placement{
-		Ledger: ledger.New(options.Policy), Policy: options.Policy, Backends: options.Backends, Term: options.Term,
+		ledger: ledger.New(options.Policy), Policy: options.Policy, Backends: options.Backends, Term: options.Term,
 		journal: journal, counting: newCounting(), freed: make(chan struct{}, 1), full: map[fullAt]fullness{},
 	}
 }
@@ -63,7 +63,7 @@ type choice struct {
 // backend that was not counted in this term; without it, the choice stays
 // undecided.
 func (p *placement) choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d ledger.Decided, mayList bool) (choice, error) {
-	if position, ok := p.PositionOf(claim.UID); ok {
+	if position, ok := p.ledger.PositionOf(claim.UID); ok {
 		return p.keep(position), nil
 	}
 	if waits, err := p.settleEarlier(ctx, claim, d, mayList); err != nil || waits.undecided || waits.denial != nil {
@@ -78,7 +78,7 @@ func (p *placement) choose(ctx context.Context, claim *corev1.PersistentVolumeCl
 // leave frees the room that a claim has reserved, if the claim can go to another
 // backend. It forgets the unfinished attempt, which provably created nothing.
 func (p *placement) leave(claim *corev1.PersistentVolumeClaim, d ledger.Decided) (left bool) {
-	position, ok := p.PositionOf(claim.UID)
+	position, ok := p.ledger.PositionOf(claim.UID)
 	if !ok || !p.mayLeave(claim, position, d) {
 		return false
 	}
@@ -188,7 +188,7 @@ func (p *placement) firstWithRoom(ctx context.Context, uid types.UID, class stri
 		return choice{denial: p.unavailable(passedOver, p.ruleBackends(d))}, nil
 	}
 	// Reserve on all of them together, for one message about all of them.
-	backend, over, refused, err := p.Reserve(uid, class, d.Only(noRoom, nil))
+	backend, over, refused, err := p.ledger.Reserve(uid, class, d.Only(noRoom, nil))
 	if refused == nil {
 		return choice{backend: backend, passedOver: over}, err
 	}
@@ -205,7 +205,7 @@ func (p *placement) firstWithRoom(ctx context.Context, uid types.UID, class stri
 // passedOver has the reason; a denial concerns the tenant or the rule, and so
 // every backend.
 func (p *placement) reserveOn(name string, uid types.UID, class string, d ledger.Decided, before []ledger.PassedOver) (chosen choice, hasRoom bool, err error) {
-	backend, passedOver, refused, err := p.Reserve(uid, class, d.Only([]string{name}, before))
+	backend, passedOver, refused, err := p.ledger.Reserve(uid, class, d.Only([]string{name}, before))
 	switch {
 	case err != nil:
 		return choice{}, false, err
@@ -315,21 +315,21 @@ func passedOverText(decision policy.Decision, passedOver []ledger.PassedOver) st
 
 // release frees the room of a claim's volume and offers it to denied claims.
 func (p *placement) release(uid types.UID) {
-	if p.Release(uid) {
+	if p.ledger.Release(uid) {
 		p.roomFreed()
 	}
 }
 
 // giveBack frees room that was reserved for a volume that was never created.
 func (p *placement) giveBack(uid types.UID) {
-	if p.ReleaseReservation(uid) {
+	if p.ledger.ReleaseReservation(uid) {
 		p.roomFreed()
 	}
 }
 
 // releaseUnrecorded frees the room of a claim that provably has no volume.
 func (p *placement) releaseUnrecorded(uid types.UID) {
-	if p.ReleaseUnrecorded(uid) {
+	if p.ledger.ReleaseUnrecorded(uid) {
 		p.roomFreed()
 	}
 }
@@ -344,7 +344,7 @@ func (p *placement) roomFreed() {
 
 // takeFreed returns the quotas in which room was freed since the last time.
 func (p *placement) takeFreed() []ledger.Scope {
-	freed := p.TakeFreed()
+	freed := p.ledger.TakeFreed()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, backend := range p.passed {

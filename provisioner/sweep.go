@@ -153,7 +153,7 @@ func (p *Provisioner) examine(backend string, all []cinder.Volume) error {
 		}
 		_, begun := p.journal.beginning(uid)
 		claim, exists := claims[uid]
-		position, counts := p.placement.PositionOf(uid)
+		position, counts := p.placement.ledger.PositionOf(uid)
 		switch {
 		case counts && position.Backend != backend:
 			p.followup.add(item) // a duplicate, once a PersistentVolume names either
@@ -161,7 +161,7 @@ func (p *Provisioner) examine(backend string, all []cinder.Volume) error {
 			// If the claim is denied, that was decided without knowing of its volume.
 			p.parked.reconsider(claim)
 		case begun:
-		case p.placement.IsFound(uid, backend) && (time.Since(v.CreatedAt).Abs() < youngEnough || p.placement.sawDeleted(uid)):
+		case p.placement.ledger.IsFound(uid, backend) && (time.Since(v.CreatedAt).Abs() < youngEnough || p.placement.sawDeleted(uid)):
 			p.followup.add(followup{claim: uid})
 		}
 	}
@@ -188,7 +188,7 @@ func (p *Provisioner) wantedClaims() (func(types.UID) bool, error) {
 	claims, err := p.claimsByUID()
 	return func(uid types.UID) bool {
 		_, begun := p.journal.beginning(uid)
-		_, counts := p.placement.PositionOf(uid)
+		_, counts := p.placement.ledger.PositionOf(uid)
 		return begun || counts || claims[uid] != nil
 	}, err
 }

@@ -27,8 +27,8 @@ func (p *Provisioner) claimGone(ctx context.Context, uid types.UID) error {
 	p.journal.claimGone(uid)
 	begun, ok := p.journal.beginning(uid)
 	if !ok {
-		position, _ := p.placement.PositionOf(uid)
-		if !p.placement.IsFound(uid, position.Backend) {
+		position, _ := p.placement.ledger.PositionOf(uid)
+		if !p.placement.ledger.IsFound(uid, position.Backend) {
 			p.placement.giveBack(uid)
 			return nil
 		}
@@ -69,7 +69,7 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning, 
 	err = volumes.Abandon(ctx, begun.stamp, begun.connector, p.cleaner.Permit(prove))
 	if proof.IsKept(err) {
 		p.finish(uid)
-		p.placement.Keep(uid)
+		p.placement.ledger.Keep(uid)
 	}
 	if err != nil {
 		return err
@@ -136,7 +136,7 @@ func (p *Provisioner) recordedBy(v cinder.Volume) string {
 	if found, err := p.Records.ByIndex(record.ByVolume, v.ID); err == nil && len(found) > 0 {
 		return found[0].(*corev1.PersistentVolume).Name
 	}
-	if stamp := backends.StampOf(v); p.placement.WasRecorded(types.UID(stamp.ClaimUID), v.ID) {
+	if stamp := backends.StampOf(v); p.placement.ledger.WasRecorded(types.UID(stamp.ClaimUID), v.ID) {
 		return stamp.PV + ", which is gone"
 	}
 	return ""
@@ -147,7 +147,7 @@ func (p *Provisioner) recordedBy(v cinder.Volume) string {
 // PersistentVolume yet.
 func (p *Provisioner) useOf(stamp backends.Stamp) *nodeuse.Volume {
 	begun, ok := p.journal.beginning(types.UID(stamp.ClaimUID))
-	if position, _ := p.placement.PositionOf(types.UID(stamp.ClaimUID)); ok && (begun.handedOver != nil || position.NothingSeen) {
+	if position, _ := p.placement.ledger.PositionOf(types.UID(stamp.ClaimUID)); ok && (begun.handedOver != nil || position.NothingSeen) {
 		return begun.handedOver
 	}
 	return &nodeuse.Volume{PV: stamp.PV, MayAttach: true}

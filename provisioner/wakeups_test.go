@@ -54,7 +54,7 @@ func TestOutageDuringAnAttemptForgetsNothing(t *testing.T) {
 	if _, begun := f.journal.beginning(claim.UID); !begun {
 		t.Error("the attempt is forgotten")
 	}
-	if _, counts := f.placement.PositionOf(claim.UID); !counts {
+	if _, counts := f.placement.ledger.PositionOf(claim.UID); !counts {
 		t.Error("the room of a volume that may exist was freed")
 	}
 }
