@@ -174,7 +174,7 @@ func (p *Provisioner) namespaceLabelsNow(ctx context.Context, name string) (map[
 	namespace, err := p.Client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err) || err == nil && namespace.DeletionTimestamp != nil:
-		return nil, errNothingToDo
+		return nil, errNamespaceGone
 	case err != nil:
 		return nil, fmt.Errorf("cannot read the labels of namespace %s, which determine its tenant: %w", name, err)
 	}

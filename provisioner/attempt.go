@@ -141,7 +141,7 @@ func (a *attempt) checkUnrecorded(ctx context.Context) error {
 	}
 	pv, err := a.p.cleaner.Record(ctx, a.pvName)
 	if err == nil && pv != nil {
-		return errNothingToDo
+		return errSaved
 	}
 	return err
 }
@@ -155,18 +155,23 @@ func (a *attempt) checkClaimExists(ctx context.Context) error {
 		return nil
 	}
 	claim, err := record.ClaimOf(ctx, a.p.Client, a.stamp)
-	if err == nil && (claim == nil || record.BoundElsewhere(claim)) {
-		return errNothingToDo
+	switch {
+	case err != nil:
+		return err
+	case claim == nil:
+		return errClaimGone
+	case record.BoundElsewhere(claim):
+		return errBoundToOther
 	}
-	return err
+	return nil
 }
 
-// stillWanted returns errNothingToDo if the claim was deleted or replaced after
+// stillWanted returns errClaimGone if the claim was deleted or replaced after
 // the library queued it.
 func (a *attempt) stillWanted() error {
 	current, err := a.p.Claims.PersistentVolumeClaims(a.claim.Namespace).Get(a.claim.Name)
 	if apierrors.IsNotFound(err) || err == nil && (current.UID != a.claim.UID || current.DeletionTimestamp != nil) {
-		return errNothingToDo
+		return errClaimGone
 	}
 	return err
 }
@@ -180,7 +185,7 @@ func (a *attempt) decide(ctx context.Context, labels map[string]string) error {
 			return err
 		}
 		a.p.deny(a.claim, denialOf(a.decision.Denial), a.since)
-		return errNothingToDo
+		return errDenied
 	}
 	a.stamp = backends.Stamp{
 		Cluster:      a.p.Cluster,
@@ -198,7 +203,7 @@ func (a *attempt) decide(ctx context.Context, labels map[string]string) error {
 // takeTurn begins the turn that admission took for the claim.
 func (a *attempt) takeTurn() error {
 	if a.working = a.p.beginTurn(a.claim, a.decision); !a.working {
-		return errNothingToDo
+		return errNoTurn
 	}
 	return nil
 }
@@ -218,12 +223,9 @@ func (a *attempt) observe(outcome string, took time.Duration) {
 	a.p.Metrics.provisioned(a.backend, a.protocol, outcome, took)
 }
 
-// setAside ends attempts that are no longer wanted. If Cinder's own quota has no
-// room on one backend, it sends the claim to another at once.
+// setAside sends a claim to another backend at once if Cinder's own quota has no
+// room on this one.
 func (a *attempt) setAside(err error) (outcome string, isSetAside bool) {
-	if errors.Is(err, errNothingToDo) {
-		return "", true
-	}
 	if !cinder.IsKind(err, cinder.KindOverQuota) {
 		return "", false
 	}
@@ -269,7 +271,7 @@ func (a *attempt) chooseBackend(ctx context.Context) (Connecting, error) {
 		}
 		if chosen.denial != nil {
 			a.p.deny(a.claim, *chosen.denial, a.since)
-			return nil, errNothingToDo
+			return nil, errDenied
 		}
 		stands, confirmErr := a.confirm(ctx)
 		if confirmErr != nil {
@@ -411,7 +413,7 @@ func (a *attempt) releaseIfNothing(ctx context.Context, volumes Connecting) {
 // undoIfGone undoes a failed attempt at once if its claim is gone. Otherwise the
 // next attempt continues from what was done.
 func (a *attempt) undoIfGone(ctx context.Context, cause error) error {
-	if !errors.Is(a.stillWanted(), errNothingToDo) || a.p.stopping() {
+	if !errors.Is(a.stillWanted(), errClaimGone) || a.p.stopping() {
 		return cause
 	}
 	begun := beginning{backend: a.backend, stamp: a.stamp, connector: a.connector}
@@ -421,7 +423,7 @@ func (a *attempt) undoIfGone(ctx context.Context, cause error) error {
 		a.p.journal.begin(a.claim.UID, begun)
 		return fmt.Errorf("claim %s/%s was deleted while it was being provisioned, and its volume cannot be removed yet: %w", a.claim.Namespace, a.claim.Name, err)
 	}
-	return errNothingToDo
+	return errClaimGone
 }
 
 // undo removes what was created for the claim. The caller knows that the claim

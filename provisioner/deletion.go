@@ -80,10 +80,6 @@ type deletion struct {
 	working bool
 }
 
-// errNoTurn ends a deletion that must wait for a worker. volumeTurns invites it
-// back.
-var errNoTurn = errors.New("no free worker for this tenant or backend")
-
 // run is the deletion's path, one line for each step.
 func (d *deletion) run(ctx context.Context) (err error) {
 	if d.origin, err = record.OriginOf(d.pv); err != nil {
@@ -162,13 +158,11 @@ func (d *deletion) observe(outcome string, took time.Duration) {
 }
 
 // setAside ends deletions that a user has called off, and those that wait for a
-// worker or for a node.
+// node.
 func (d *deletion) setAside(err error) (outcome string, isSetAside bool) {
 	var changed *proof.ChangedError
 	var inUse *proof.InUseError
 	switch {
-	case errors.Is(err, errNoTurn):
-		return "", true
 	case errors.As(err, &changed):
 		d.p.parked.reportOnPV(d.pv, nil, corev1.EventTypeNormal, "DeletionStopped", changed.Error())
 		return "stopped", true

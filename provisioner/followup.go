@@ -40,16 +40,35 @@ type Followup struct {
 	failing map[followup]string
 }
 
-// followup is one task: to complete a PersistentVolume's volume (pv), to undo
-// what was begun for a claim (claim), or to remove or mark one volume of a claim
-// (claim, backend and volume).
+// followup is one task. Make it by completionOf, undoOf, removalOf or markOf.
 type followup struct {
+	kind    followupKind
 	pv      string
 	claim   types.UID
 	backend string
 	volume  string
-	mark    bool
-	place   cinder.Place // of the volume to be marked
+	place   cinder.Place
+}
+
+type followupKind string
+
+const (
+	completion followupKind = "complete" // a PersistentVolume's volume: pv
+	undo       followupKind = "undo"     // what was begun for a claim: claim
+	removal    followupKind = "remove"   // one volume of a claim: claim, backend, volume
+	mark       followupKind = "mark"     // one volume of a claim: the same, and place
+)
+
+func completionOf(pvName string) followup { return followup{kind: completion, pv: pvName} }
+
+func undoOf(claim types.UID) followup { return followup{kind: undo, claim: claim} }
+
+func removalOf(claim types.UID, backend, volumeID string) followup {
+	return followup{kind: removal, claim: claim, backend: backend, volume: volumeID}
+}
+
+func markOf(origin record.Origin) followup {
+	return followup{kind: mark, claim: types.UID(origin.ClaimUID), backend: origin.Backend, volume: origin.VolumeID, place: origin.Place}
 }
 
 func newFollowup(p *Provisioner, workers int) *Followup {
@@ -78,11 +97,11 @@ func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 	default:
 		// Another provisioner serves the claim, perhaps under the same name.
 		if _, begun := f.provisioner.journal.beginning(ref.UID); begun {
-			f.queue.Add(followup{claim: ref.UID})
+			f.queue.Add(undoOf(ref.UID))
 		}
 	}
 	if _, stale := f.provisioner.staleRecord(pv); stale || f.wantsCompletion(pv) || slices.Contains(pv.Finalizers, record.Finalizer) {
-		f.queue.Add(followup{pv: pv.Name})
+		f.queue.Add(completionOf(pv.Name))
 	}
 	f.provisioner.reportNeverBound(pv)
 }
@@ -100,14 +119,14 @@ func (f *Followup) VolumeGone(pv *corev1.PersistentVolume) {
 		return
 	}
 	if origin, err := record.OriginOf(pv); err == nil && !completed {
-		f.queue.Add(followup{claim: types.UID(origin.ClaimUID), backend: origin.Backend, volume: origin.VolumeID, mark: true, place: origin.Place})
+		f.queue.Add(markOf(origin))
 	}
 }
 
 // ClaimGone records that a claim was deleted.
 func (f *Followup) ClaimGone(claim *corev1.PersistentVolumeClaim) {
 	f.provisioner.placement.noteGone(claim)
-	f.queue.Add(followup{claim: claim.UID})
+	f.queue.Add(undoOf(claim.UID))
 }
 
 // ClaimChanged records that a claim was bound. The library silently drops a
@@ -224,7 +243,7 @@ func (f *Followup) add(item followup) { f.queue.Add(item) }
 
 // tenantAndBackend are what the item's turn counts against.
 func (f *Followup) tenantAndBackend(item followup) (tenant, backend string) {
-	if item.claim != "" {
+	if item.kind != completion {
 		position, _ := f.provisioner.placement.ledger.PositionOf(item.claim)
 		return position.Tenant, cmp.Or(item.backend, position.Backend)
 	}
@@ -236,15 +255,16 @@ func (f *Followup) tenantAndBackend(item followup) (tenant, backend string) {
 }
 
 func (f *Followup) do(ctx context.Context, item followup) error {
-	switch {
-	case item.mark:
+	switch item.kind {
+	case mark:
 		return f.provisioner.markRecorded(ctx, item)
-	case item.volume != "":
+	case removal:
 		return f.provisioner.removeDuplicate(ctx, item)
-	case item.claim != "":
+	case undo:
 		return f.provisioner.claimGone(ctx, item.claim)
+	default:
+		return f.complete(ctx, item.pv)
 	}
-	return f.complete(ctx, item.pv)
 }
 
 // complete brings the volume of a saved PersistentVolume into use. If the volume
@@ -306,7 +326,7 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 }
 
 func (i followup) key() string {
-	return fmt.Sprintf("followup %s%s %s %s %t", i.pv, i.claim, i.backend, i.volume, i.mark)
+	return fmt.Sprintf("followup %s %s%s %s %s", i.kind, i.pv, i.claim, i.backend, i.volume)
 }
 
 // followupLimiter gives follow-ups the delays of the one retry table.

@@ -134,7 +134,7 @@ func TestRecordThatComesWhileItsVolumeIsUndoneIsRemoved(t *testing.T) {
 	}
 }
 
-func followupOf(pv *corev1.PersistentVolume) followup { return followup{pv: pv.Name} }
+func followupOf(pv *corev1.PersistentVolume) followup { return completionOf(pv.Name) }
 
 func TestVolumesThatAreNotCompleted(t *testing.T) {
 	for name, change := range map[string]func(*corev1.PersistentVolume){

@@ -211,7 +211,7 @@ func (p *placement) reserveOn(name string, uid types.UID, class string, d ledger
 		return choice{}, false, err
 	case refused == nil:
 		return choice{backend: backend, passedOver: passedOver}, true, nil
-	case strings.HasPrefix(refused.Path, "backends["):
+	case refused.IsOfBackends():
 		return choice{passedOver: []ledger.PassedOver{{Backend: name, Why: refused.Message}}}, false, nil
 	}
 	denied := p.noRoom(refused, d)

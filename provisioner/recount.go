@@ -53,8 +53,8 @@ func (p *Provisioner) CountBackends(ctx context.Context) {
 
 // countUntilDone counts one backend as soon as it answers.
 func (p *Provisioner) countUntilDone(ctx context.Context, name string) {
-	const maxPause = 15 * time.Second
-	for pause := time.Second; ; pause = min(2*pause, maxPause) {
+	const maxWait = 15 * time.Second
+	for wait := time.Second; ; wait = min(2*wait, maxWait) {
 		if p.placement.health(name) == nil {
 			err := p.placement.countBackend(ctx, name)
 			if err == nil {
@@ -65,10 +65,8 @@ func (p *Provisioner) countUntilDone(ctx context.Context, name string) {
 			}
 			p.Logger.Warn("Counting a backend's volumes failed and will be retried", "backend", name, "error", err)
 		}
-		select {
-		case <-ctx.Done():
+		if !pause(ctx, wait) {
 			return
-		case <-time.After(pause):
 		}
 	}
 }

@@ -146,7 +146,7 @@ func (p *Provisioner) examine(backend string, all []cinder.Volume) error {
 		if stamp.PV != record.PVNameFor(stamp.ClaimUID) || backends.EverAttached(v) || backends.IsCopy(v) || p.recordedBy(v) != "" {
 			continue
 		}
-		item := followup{claim: uid, backend: backend, volume: v.ID}
+		item := removalOf(uid, backend, v.ID)
 		if pv, err := p.PersistentVolumes.Get(stamp.PV); err == nil && p.isMine(pv) {
 			p.followup.add(item) // a duplicate: the PersistentVolume names another volume
 			continue
@@ -162,7 +162,7 @@ func (p *Provisioner) examine(backend string, all []cinder.Volume) error {
 			p.parked.reconsider(claim)
 		case begun:
 		case p.placement.ledger.IsFound(uid, backend) && (time.Since(v.CreatedAt).Abs() < youngEnough || p.placement.sawDeleted(uid)):
-			p.followup.add(followup{claim: uid})
+			p.followup.add(undoOf(uid))
 		}
 	}
 	return nil

@@ -311,7 +311,7 @@ func TestFollowUpsOfAMissingBackendWaitForAnotherPolicy(t *testing.T) {
 }
 
 func followupOfMark(pv *corev1.PersistentVolume) followup {
-	return followup{claim: types.UID(pv.Annotations[record.AnnotationClaimUID]), backend: pv.Annotations[record.AnnotationBackend], volume: pv.Annotations[record.AnnotationVolume], mark: true}
+	return followup{kind: mark, claim: types.UID(pv.Annotations[record.AnnotationClaimUID]), backend: pv.Annotations[record.AnnotationBackend], volume: pv.Annotations[record.AnnotationVolume]}
 }
 
 // TestProofIsBoundedInTime: the proof is made while a request to the backend

@@ -80,7 +80,7 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning, 
 	switch {
 	case proof.IsKept(err):
 		// The PersistentVolume was saved in the meantime, and names a volume that is gone.
-		p.followup.add(followup{pv: begun.stamp.PV})
+		p.followup.add(completionOf(begun.stamp.PV))
 	case err != nil:
 		return err
 	}
@@ -111,7 +111,7 @@ func (p *Provisioner) removeDuplicate(ctx context.Context, item followup) error 
 // removeDuplicates queues the duplicates of a recorded volume for removal.
 func (p *Provisioner) removeDuplicates(volumes Removing, recorded record.Origin) {
 	for _, id := range volumes.Duplicates(recorded.ClaimUID, recorded.VolumeID) {
-		p.followup.add(followup{claim: types.UID(recorded.ClaimUID), backend: recorded.Backend, volume: id})
+		p.followup.add(removalOf(types.UID(recorded.ClaimUID), recorded.Backend, id))
 	}
 }
 
@@ -159,7 +159,7 @@ func (p *Provisioner) useOf(stamp backends.Stamp) *nodeuse.Volume {
 func (p *Provisioner) cleanUpIfGone(claim *corev1.PersistentVolumeClaim) {
 	current, err := p.Claims.PersistentVolumeClaims(claim.Namespace).Get(claim.Name)
 	if apierrors.IsNotFound(err) || err == nil && (current.UID != claim.UID || record.BoundElsewhere(current)) {
-		p.followup.add(followup{claim: claim.UID})
+		p.followup.add(undoOf(claim.UID))
 	}
 }
 

@@ -105,7 +105,7 @@ func TestSecretOfAKeptVolumeStays(t *testing.T) {
 	}
 }
 
-func followupOfClaimUID(claim types.UID) followup { return followup{claim: claim} }
+func followupOfClaimUID(claim types.UID) followup { return undoOf(claim) }
 
 // TestClaimThatGoesWhileItsBackendIsDownIsUndone: an earlier leader created its
 // volume, which this leader may or may not have listed.
@@ -182,7 +182,7 @@ func TestDuplicateThatCannotBeRemovedDoesNotFailTheListing(t *testing.T) {
 }
 
 func followupOfVolume(claim types.UID, backend, volume string) followup {
-	return followup{claim: claim, backend: backend, volume: volume}
+	return removalOf(claim, backend, volume)
 }
 
 // TestRecordedVolumesOfARenamedBackendAreLeftAlone: the new name's listing shows

@@ -81,10 +81,8 @@ func (p *Provisioner) offerFreedRoom(ctx context.Context) {
 			return
 		case <-p.placement.freed:
 		}
-		select {
-		case <-ctx.Done():
+		if !pause(ctx, gatherFreedRoom) {
 			return
-		case <-time.After(gatherFreedRoom):
 		}
 		var triggers []parking.Trigger
 		for _, s := range p.placement.takeFreed() {
