@@ -26,14 +26,14 @@ type placement struct {
 	Term     context.Context
 	journal  *journal
 	counting *counting
-	// freed has a token while there is freed room that no claim was offered yet.
+	// freed is signaled while freed room has not been offered to claims yet.
 	freed chan struct{}
 
 	mu sync.Mutex
-	// full is where Cinder's own quotas have no room. passed has the backends where
-	// that has passed since the last takeFreed.
-	full   map[fullAt]fullness
-	passed []string
+	// full is where Cinder's own quotas have no room. expired lists the backends
+	// whose entry in full has expired since the last takeFreed.
+	full    map[fullAt]fullness
+	expired []string
 }
 
 func newPlacement(options Options, journal *journal) *placement {
@@ -96,8 +96,8 @@ func (p *placement) keep(position ledger.Position) choice {
 }
 
 // mayLeave reports whether a claim can leave the backend where its room is
-// reserved: the policy or the backend's state is a reason to, and provably
-// nothing was created there.
+// reserved: the policy or the backend's state calls for it, and provably nothing
+// was created there.
 func (p *placement) mayLeave(claim *corev1.PersistentVolumeClaim, position ledger.Position, d ledger.Decided) bool {
 	full := len(d.Backends) > 1 && p.isFull(position.Backend, d.Volume) != nil
 	if !position.NothingSeen || slices.Contains(d.Backends, position.Backend) && p.health(position.Backend) == nil && !full {
@@ -347,9 +347,9 @@ func (p *placement) takeFreed() []ledger.Scope {
 	freed := p.ledger.TakeFreed()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, backend := range p.passed {
+	for _, backend := range p.expired {
 		freed = append(freed, ledger.Scope{Kind: policy.BackendScope, Name: backend})
 	}
-	p.passed = nil
+	p.expired = nil
 	return freed
 }

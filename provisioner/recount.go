@@ -23,8 +23,8 @@ func (p *Provisioner) examineListed(ctx context.Context, name string) error {
 	return p.examine(name, all)
 }
 
-// Recount has a backend counted again that has changed its endpoint, and brings
-// back what failed at the old endpoint. Changed credentials may have brought
+// Recount counts a backend again that has changed its endpoint, and brings back
+// what failed at the old endpoint. Changed credentials may have brought
 // that back too early: only the next login shows the new endpoint.
 func (p *Provisioner) Recount(name string) {
 	p.placement.recount(name)

@@ -322,7 +322,7 @@ func TestProofIsBoundedInTime(t *testing.T) {
 	v.Status = cinder.StatusAttaching
 	nodes := &boundedNodes{}
 	f.cleaner.Nodes = nodes
-	f.must(f.cleaner.Permit(f.cleaner.NobodyNeeds)(t.Context(), v))
+	f.must(f.cleaner.Permit(f.cleaner.IsUnneeded)(t.Context(), v))
 	if !nodes.bounded {
 		t.Error("the request to the API server has no deadline")
 	}

@@ -37,7 +37,7 @@ func (p *Provisioner) claimGone(ctx context.Context, uid types.UID) error {
 			return err
 		}
 	}
-	err := p.undo(ctx, uid, begun, p.cleaner.NobodyNeeds)
+	err := p.undo(ctx, uid, begun, p.cleaner.IsUnneeded)
 	if proof.IsKept(err) {
 		p.Logger.Info("Kept the volume of an unfinished attempt", "claimUID", uid, "backend", begun.backend, "reason", err)
 		return nil
@@ -57,9 +57,9 @@ func (p *Provisioner) stampOf(uid types.UID, tenant string) backends.Stamp {
 }
 
 // undo removes the volumes and the Secrets of a claim, if it has the proof that
-// it may. It removes the Secret last, because it may belong to a volume that
-// stays on purpose; in that case IsKept is true of the error. It stops when the
-// context ends: the next leader finds what is left.
+// it may. It removes the Secret last, because it may belong to a volume that is
+// kept deliberately; proof.IsKept then reports true for the error. It stops when
+// the context ends: the next leader finds what is left.
 func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning, prove backends.Permit) error {
 	ctx = p.onBehalfOf(ctx, begun.stamp.Tenant)
 	volumes, err := p.Backends.Volumes(begun.backend)
@@ -142,8 +142,8 @@ func (p *Provisioner) recordedBy(v cinder.Volume) string {
 	return ""
 }
 
-// useOf is how nodes may know a volume of a claim whose PersistentVolume may
-// have been saved; nil if this term created the volume and handed over no
+// useOf returns what nodes may list for a volume whose PersistentVolume may have
+// been saved; nil if this term created the volume and handed over no
 // PersistentVolume yet.
 func (p *Provisioner) useOf(stamp backends.Stamp) *nodeuse.Volume {
 	begun, ok := p.journal.beginning(types.UID(stamp.ClaimUID))

@@ -246,7 +246,7 @@ func TestPersistentVolumeDeletedBeforeItIsBoundIsReported(t *testing.T) {
 	for range 3 {
 		followup.VolumeSeen(pv)
 	}
-	const want = "Warning DeletedBeforeBound PersistentVolume pvc-uid-1 was deleted before it was bound, so claim team-a/data can no longer be bound to it; delete the claim, too: that removes both and the volume, and a new claim gets a new volume"
+	const want = "Warning DeletedBeforeBound PersistentVolume pvc-uid-1 was deleted before it was bound, so claim team-a/data can no longer be bound to it; delete the claim to remove the PersistentVolume and its volume, then create a new claim"
 	if events := f.newEvents(); len(events) != 2 || events[0] != want || events[1] != want {
 		t.Errorf("events %q\nwant %q for the PersistentVolume and the claim", events, want)
 	}

@@ -175,7 +175,7 @@ func (c *comparison) volume(backend string, v cinder.Volume) {
 func (c *comparison) history(f Finding, v cinder.Volume) string {
 	switch {
 	case f.Removable:
-		return "it was never attached, so nobody has written to it through this program"
+		return "it was never attached, so it contains no data written from this cluster"
 	case backends.IsCopy(v):
 		return "it is younger than its stamp and looks like a restored backup"
 	case backends.EverAttached(v):
@@ -228,7 +228,7 @@ func (c *comparison) record(r record.Volume) {
 func elsewhere(r record.Volume, listing Listing) string {
 	switch {
 	case r.Place.IsKnown() && r.Place != listing.Place:
-		return fmt.Sprintf("its volume was recorded at %s, but the backend leads to %s, where it does not exist", r.Place, listing.Place)
+		return fmt.Sprintf("its volume was recorded at %s, but the backend points to %s, where it does not exist", r.Place, listing.Place)
 	case !r.Place.IsKnown() && len(listing.Volumes) == 0:
 		return fmt.Sprintf("its volume does not exist at %s, but nothing shows that it was ever there: the PersistentVolume does not record where it was made, and there is no other volume of this cluster", listing.Place)
 	}
@@ -246,7 +246,7 @@ func (c *comparison) stuck(r record.Volume, v cinder.Volume) string {
 	if c.young(r.CreatedAt) || r.Released && v.Status != cinder.StatusDeleting {
 		return ""
 	}
-	return fmt.Sprintf("its volume is %s, and the PersistentVolume %s old", v.Status, c.age(r.CreatedAt))
+	return fmt.Sprintf("its volume is still %s, %s after the PersistentVolume was created", v.Status, c.age(r.CreatedAt))
 }
 
 func (c *comparison) secret(s record.Secret) {
