@@ -56,7 +56,7 @@ func (l *Lifecycle) Relist(ctx context.Context) ([]cinder.Volume, error) {
 }
 
 // LastDoubt is when this term last requested a volume without learning the
-// result, or the backend began to lead elsewhere; zero if neither happened. A
+// result, or the backend began to point elsewhere; zero if neither happened. A
 // network may deliver such a request late, after the claim got another volume,
 // and volumes may remain at the former place.
 func (l *Lifecycle) LastDoubt() time.Time {

@@ -29,7 +29,7 @@ const (
 	// MissingVolume: a PersistentVolume names a volume that does not exist.
 	MissingVolume Kind = "MissingVolume"
 	// VolumeElsewhere: a PersistentVolume names a volume that does not exist where
-	// its backend leads now, but may exist elsewhere.
+	// its backend points now, but may exist elsewhere.
 	VolumeElsewhere Kind = "VolumeElsewhere"
 	// ForeignVolume: a PersistentVolume names a volume with another stamp.
 	ForeignVolume Kind = "ForeignVolume"
