@@ -96,7 +96,7 @@ func runCommand(log io.Writer, protocols mappers.Protocols) *cobra.Command {
 		},
 	}
 	options.AddFlags(command.Flags())
-	command.Flags().IntVarP(&verbosity, "verbosity", "v", 2, "log `level`: 0 logs least; from 4 on the libraries log, too")
+	command.Flags().IntVarP(&verbosity, "verbosity", "v", 2, "log `level`: 0 is the least verbose; at 4 and above, libraries log as well")
 	return command
 }
 

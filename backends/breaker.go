@@ -241,7 +241,7 @@ func (b *breaker) rejection(last error) *cinder.Error {
 		said = failed.Summary()
 	}
 	return &cinder.Error{Backend: b.backend, Kind: cinder.KindUnavailable, Unsent: true,
-		Message: "requests are rejected until it answers again; the last failure: " + said}
+		Message: "requests are blocked until a probe succeeds; last failure: " + said}
 }
 
 // run announces changes and probes, until the breaker is closed or the term

@@ -24,8 +24,8 @@ var (
 	errGone         = &cinder.Error{Backend: "gold", Operation: "volume.get", Kind: cinder.KindNotFound, Status: 404, Message: "Volume v1 could not be found"}
 	errUnsent       = &cinder.Error{Backend: "gold", Operation: "volume.list", Kind: cinder.KindUnavailable, Message: "the request was canceled", Unsent: true, Cause: context.Canceled}
 	errRefused      = &cinder.Error{Backend: "gold", Operation: "auth.login", Kind: cinder.KindUnauthorized, Status: 401, Message: "the credentials were rejected"}
-	rejectedBy503   = "backend gold: requests are rejected until it answers again; the last failure: volume.list: Cinder answered service unavailable (HTTP 503)"
-	rejectedByLogin = "backend gold: requests are rejected until it answers again; the last failure: auth.login: the credentials were rejected (HTTP 401)"
+	rejectedBy503   = "backend gold: requests are blocked until a probe succeeds; last failure: volume.list: Cinder answered service unavailable (HTTP 503)"
+	rejectedByLogin = "backend gold: requests are blocked until a probe succeeds; last failure: auth.login: the credentials were rejected (HTTP 401)"
 )
 
 // backendModel simulates a backend and checks the breaker in front of it
@@ -308,7 +308,7 @@ func newWatched(t *testing.T, source clients, change ...func(*LifecycleOptions))
 	t.Cleanup(end)
 	w := &watched{metrics: testMetrics(), end: end}
 	start := time.Now()
-	options := LifecycleOptions{Config: Config{Name: "gold"}, Cluster: "cluster-1", Fence: func() error { return nil }, Hold: term,
+	options := LifecycleOptions{Config: Config{Name: "gold"}, Cluster: "cluster-1", Fence: func() error { return nil }, Term: term,
 		Logger: discard(), Metrics: w.metrics, Poll: time.Millisecond,
 		HealthChanged: func(err error) {
 			// Called under no lock: all of these need one.
@@ -341,7 +341,7 @@ func TestLoginsThatFailOpenTheBreaker(t *testing.T) {
 			equal(t, effectUnknown(err), false)
 			equal(t, source.asked(), i+1)
 		}
-		const want = "backend gold: requests are rejected until it answers again; the last failure: auth.login: Cinder answered service unavailable (HTTP 503)"
+		const want = "backend gold: requests are blocked until a probe succeeds; last failure: auth.login: Cinder answered service unavailable (HTTP 503)"
 		for range 100 {
 			_, err := w.Connect(t.Context(), claimSpec(1))
 			equal(t, authtest.ErrorText(err), want)
@@ -446,7 +446,7 @@ func TestHangingProbeEndsWhenTheBackendIsFixed(t *testing.T) {
 
 func rejectedBy(t *testing.T, last string) string {
 	t.Helper()
-	return "backend gold: requests are rejected until it answers again; the last failure: " + last
+	return "backend gold: requests are blocked until a probe succeeds; last failure: " + last
 }
 
 // hangingClients makes a look-up hang until its context ends.

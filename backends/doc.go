@@ -1,7 +1,7 @@
-// Package backends leads volumes through their lives at OpenStack Cinder.
+// Package backends manages the life cycle of OpenStack Cinder volumes.
 //
 // A Pool turns a backend's configuration and credentials into a logged-in
-// client of backends/cinder. With it, a Lifecycle leads a volume through its
+// client of backends/cinder. With it, a Lifecycle takes a volume through its
 // life: create, reserve, connect, complete, and all the way back. Waiting costs
 // one listing per backend and tick, however many volumes are in flight
 // (watcher).

@@ -40,7 +40,7 @@ func (e *endpoint) keepOne(ctx context.Context, found []cinder.Volume, stamp Sta
 	}
 	if len(present) == 0 {
 		e.known.doubt(stamp.ClaimUID)
-		return cinder.Volume{}, e.failure(cinder.KindConflict, "the volumes of claim UID %q disappeared while they were being compared; another party is changing them", stamp.ClaimUID)
+		return cinder.Volume{}, e.failure(cinder.KindConflict, "the volumes of claim UID %q disappeared while they were being compared; something else is deleting them", stamp.ClaimUID)
 	}
 	chosen := slices.MinFunc(present, func(a, b cinder.Volume) int {
 		if difference := rank(b) - rank(a); difference != 0 {

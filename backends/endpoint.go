@@ -46,7 +46,7 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int) *endpoint {
 		clients: l.clients(func() Config { return *e.config.Load() }),
 		backend: config.Name,
 		fence:   l.options.Fence,
-		term:    l.options.Hold,
+		term:    l.options.Term,
 		breaker: l.breaker,
 		epoch:   epoch,
 		left:    func() { l.leave(e) },

@@ -188,7 +188,7 @@ func TestInventoryOfARepeatedListing(t *testing.T) {
 func TestEndOfTermEndsListings(t *testing.T) {
 	memory := newMemoryCinder()
 	term, end := context.WithCancel(t.Context())
-	l := memory.term(t, func(o *LifecycleOptions) { o.Hold = term })
+	l := memory.term(t, func(o *LifecycleOptions) { o.Term = term })
 	end()
 	_, err := l.Volumes(t.Context())
 	if !errors.Is(err, context.Canceled) {

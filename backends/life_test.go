@@ -156,7 +156,7 @@ func TestLifeOverHTTP(t *testing.T) {
 	config := gold
 	config.Limits.Concurrency = 4
 	term := func() *Lifecycle {
-		return NewLifecycle(LifecycleOptions{Config: config, Pool: pool, Cluster: "cluster-1", Fence: func() error { return nil }, Hold: t.Context(),
+		return NewLifecycle(LifecycleOptions{Config: config, Pool: pool, Cluster: "cluster-1", Fence: func() error { return nil }, Term: t.Context(),
 			Logger: discard(), Metrics: testMetrics(), Poll: time.Millisecond})
 	}
 	const claims = 30

@@ -22,8 +22,8 @@ type LifecycleOptions struct {
 	// Fence returns an error once the leader's term is over; it is called
 	// before every change at Cinder.
 	Fence func() error
-	// Hold ends with the term; it cuts requests under way.
-	Hold    context.Context
+	// Term is canceled when the term ends, which aborts requests in flight.
+	Term    context.Context
 	Logger  *slog.Logger
 	Metrics *Metrics
 	// Poll is the shortest time between two rounds of waiting; 0 means 200 ms.
@@ -42,8 +42,7 @@ type LifecycleOptions struct {
 	Moved func()
 }
 
-// Lifecycle leads the volumes of one backend through their lives: create,
-// connect, bring into use, and back; with the volume actions or the attachments
+// Lifecycle manages the life cycle of one backend's volumes: create, connect, bring into use, and back; with the volume actions or the attachments
 // API, see Workflow. It lives as long as one leader's term: what it remembers
 // (volumes it created, creates whose answers were lost, the listing at the
 // beginning of the term) is valid only while no other replica leads.
@@ -87,7 +86,7 @@ func newLifecycle(options LifecycleOptions, clients func(config func() Config) c
 	l.breaker = newBreaker(breakerOptions{
 		backend:        options.Config.Name,
 		failuresToOpen: options.FailuresToOpen,
-		term:           options.Hold,
+		term:           options.Term,
 		probe:          func(ctx context.Context) error { return l.current().session.probe(ctx) },
 		changed:        options.HealthChanged,
 		logger:         options.Logger,
@@ -237,13 +236,13 @@ func (e *endpoint) connect(ctx context.Context, spec Spec) (Connected, error) {
 				v, err = e.lookAgain(ctx, v.ID, spec)
 			}
 		default:
-			return Connected{}, e.failure(cinder.KindConflict, "volume %s is %s; it is left alone until that is over", v.ID, v.Status)
+			return Connected{}, e.failure(cinder.KindConflict, "volume %s is %s; waiting for that operation to finish", v.ID, v.Status)
 		}
 		if err != nil {
 			return Connected{}, err
 		}
 	}
-	return Connected{}, e.failure(cinder.KindConflict, "volume %s keeps changing its state; another party is changing it too", v.ID)
+	return Connected{}, e.failure(cinder.KindConflict, "volume %s keeps changing state; something else is modifying it", v.ID)
 }
 
 // initialize requests the connection of a volume that is attaching, or that a

@@ -56,7 +56,7 @@ func (l *Lifecycle) Relist(ctx context.Context) ([]cinder.Volume, error) {
 }
 
 // LastDoubt is when this term last requested a volume without learning the
-// result, or the backend began to lead elsewhere; zero if neither happened. A
+// result, or the backend began to point elsewhere; zero if neither happened. A
 // network may deliver such a request late, after the claim got another volume,
 // and volumes may remain at the former place.
 func (l *Lifecycle) LastDoubt() time.Time {
@@ -89,7 +89,7 @@ func (e *endpoint) look(ctx context.Context, stamp Stamp, connector cinder.Conne
 		}
 		return v, nil
 	}
-	return cinder.Volume{}, e.failure(cinder.KindConflict, "the volumes of claim UID %q disappear as fast as they are found; another party is changing them", stamp.ClaimUID)
+	return cinder.Volume{}, e.failure(cinder.KindConflict, "the volumes of claim UID %q keep disappearing; something else is deleting them", stamp.ClaimUID)
 }
 
 // lookAgain finds the claim's volume after the known one has disappeared
@@ -140,7 +140,7 @@ func (e *endpoint) absent(ctx context.Context, target Target) error {
 	case target.Place.IsKnown() && target.Place == present:
 		return nil
 	case target.Place.IsKnown():
-		return e.elsewhere("volume %s was recorded at %s, but the backend leads to %s, where it does not exist", target.VolumeID, target.Place, present)
+		return e.elsewhere("volume %s was recorded at %s, but the backend points to %s, where it does not exist", target.VolumeID, target.Place, present)
 	case e.hasShown():
 		return nil
 	}
@@ -159,7 +159,7 @@ func (e *endpoint) absent(ctx context.Context, target Target) error {
 func (e *endpoint) leftBehind(claimUID string) error {
 	at, known := e.known.formerPlace(claimUID)
 	if present := e.place(); known && at != present {
-		return e.elsewhere("claim UID %q has a volume at %s, but the backend leads to %s", claimUID, at, present)
+		return e.elsewhere("claim UID %q has a volume at %s, but the backend points to %s", claimUID, at, present)
 	}
 	return nil
 }

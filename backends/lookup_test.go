@@ -17,7 +17,7 @@ var otherPlace = cinder.Place{Endpoint: "http://old:8776/v3", Project: "p0"}
 // TestAbsenceTellsOnlyWhereTheVolumeWas: the program must keep caring for a
 // volume after a 404 at another place.
 func TestAbsenceTellsOnlyWhereTheVolumeWas(t *testing.T) {
-	const elsewhere = "backend gold: volume volume-9 was recorded at http://old:8776/v3 (project p0), but the backend leads to http://cinder:8776/v3 (project p1), where it does not exist"
+	const elsewhere = "backend gold: volume volume-9 was recorded at http://old:8776/v3 (project p0), but the backend points to http://cinder:8776/v3 (project p1), where it does not exist"
 	const unknown = "backend gold: volume volume-9 does not exist at http://cinder:8776/v3 (project p1), but it may never have been there: " +
 		"its PersistentVolume does not record where it was made, and there is no other volume of this cluster"
 	foreign := mine(2, cinder.StatusAvailable)
@@ -166,7 +166,7 @@ func TestCredentialsThatLeadElsewhere(t *testing.T) {
 		}
 	})
 	err = l.Remove(t.Context(), target)
-	equal(t, authtest.ErrorText(err), "backend gold: the backend's credentials now lead to http://cinder:8776/v3 (project p2) and no longer to http://cinder:8776/v3 (project p1); work begun there starts over")
+	equal(t, authtest.ErrorText(err), "backend gold: the backend's credentials now point to http://cinder:8776/v3 (project p2) and no longer to http://cinder:8776/v3 (project p1); work begun there starts over")
 	equal(t, cinder.KindOf(err), cinder.KindConflict)
 	equal(t, moved, 1)
 	// The new place is listed soon: this term, or an earlier one, may have
@@ -202,7 +202,7 @@ func TestChangedCredentialsOverHTTP(t *testing.T) {
 		cindertest.Answer(w, http.StatusOK, `{"volumes": []}`)
 	}
 	pool := NewPool(PoolOptions{Sources: cloud.Clouds(cindertest.PasswordCloud), Metrics: testMetrics()})
-	l := NewLifecycle(LifecycleOptions{Config: gold, Pool: pool, Cluster: "cluster-1", Fence: func() error { return nil }, Hold: t.Context(),
+	l := NewLifecycle(LifecycleOptions{Config: gold, Pool: pool, Cluster: "cluster-1", Fence: func() error { return nil }, Term: t.Context(),
 		Logger: discard(), Metrics: testMetrics()})
 	target := claimTarget(1, "volume-1")
 	target.Place = cinder.Place{Endpoint: cloud.URL + "/volume/v3", Project: "p1"}

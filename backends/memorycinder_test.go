@@ -658,7 +658,7 @@ func (m *memoryCinder) term(t testing.TB, change ...func(*LifecycleOptions)) *Li
 		Config:  Config{Name: "gold"},
 		Cluster: "cluster-1",
 		Fence:   func() error { return nil },
-		Hold:    context.Background(),
+		Term:    context.Background(),
 		Logger:  discard(),
 		Metrics: testMetrics(),
 		Poll:    time.Millisecond,

@@ -102,7 +102,7 @@ func TestBlackHole(t *testing.T) {
 						}
 						mu.Lock()
 						defer mu.Unlock()
-						if strings.Contains(authtest.ErrorText(err), "requests are rejected") {
+						if strings.Contains(authtest.ErrorText(err), "requests are blocked") {
 							refused++
 							if took := time.Since(start); took > 80*time.Second {
 								t.Errorf("a call was rejected after %s", took)
@@ -158,7 +158,7 @@ func TestFixedCredentialsAreUsedAtOnce(t *testing.T) {
 	metrics := testMetrics()
 	pool := NewPool(PoolOptions{Sources: sources, Metrics: metrics, CredentialsAge: time.Hour})
 	health := make(chan error, 10)
-	l := NewLifecycle(LifecycleOptions{Config: gold, Pool: pool, Cluster: "cluster-1", Fence: func() error { return nil }, Hold: t.Context(),
+	l := NewLifecycle(LifecycleOptions{Config: gold, Pool: pool, Cluster: "cluster-1", Fence: func() error { return nil }, Term: t.Context(),
 		Logger: discard(), Metrics: metrics, Poll: time.Millisecond, HealthChanged: func(err error) { health <- err }})
 	before, err := pool.CheckCredentials(gold)
 	equal(t, authtest.ErrorText(err), "")

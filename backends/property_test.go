@@ -408,7 +408,7 @@ func TestOneClaimOneVolumeThroughOutages(t *testing.T) {
 				var term context.Context
 				term, end = context.WithCancel(context.Background())
 				return w.term(t, func(o *LifecycleOptions) {
-					o.Hold, o.FailuresToOpen = term, failures
+					o.Term, o.FailuresToOpen = term, failures
 					o.HealthChanged = func(error) { outages.Add(1) }
 				})
 			}

@@ -44,7 +44,7 @@ func regionalTerm(t *testing.T, of cindersByRegion, change ...func(*LifecycleOpt
 	t.Helper()
 	term, end := context.WithCancel(context.Background())
 	t.Cleanup(end)
-	options := LifecycleOptions{Config: Config{Name: "gold", Region: "one"}, Cluster: "cluster-1", Fence: func() error { return nil }, Hold: term,
+	options := LifecycleOptions{Config: Config{Name: "gold", Region: "one"}, Cluster: "cluster-1", Fence: func() error { return nil }, Term: term,
 		Logger: discard(), Metrics: testMetrics(), Poll: time.Millisecond}
 	for _, f := range change {
 		f(&options)
@@ -116,7 +116,7 @@ func TestLimitsHoldForTheNextRequest(t *testing.T) {
 	memory := newMemoryCinder()
 	cloud.Cinder = memory.ServeHTTP
 	pool := NewPool(PoolOptions{Sources: cloud.Clouds(cindertest.PasswordCloud), Metrics: testMetrics()})
-	l := NewLifecycle(LifecycleOptions{Config: gold, Pool: pool, Cluster: "cluster-1", Fence: func() error { return nil }, Hold: t.Context(),
+	l := NewLifecycle(LifecycleOptions{Config: gold, Pool: pool, Cluster: "cluster-1", Fence: func() error { return nil }, Term: t.Context(),
 		Logger: discard(), Metrics: testMetrics(), Poll: time.Millisecond})
 	found, err := l.HasVolume(t.Context(), "volume-1")
 	equal(t, authtest.ErrorText(err), "")

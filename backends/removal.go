@@ -180,7 +180,7 @@ func (e *endpoint) remove(ctx context.Context, target Target) error {
 	if err != nil {
 		return err
 	}
-	return e.failure(cinder.KindConflict, "volume %s keeps changing its state; another party is changing it too", target.VolumeID)
+	return e.failure(cinder.KindConflict, "volume %s keeps changing state; something else is modifying it", target.VolumeID)
 }
 
 // found updates the target after its volume was seen here.
@@ -217,7 +217,7 @@ func (e *endpoint) removable(v cinder.Volume, target Target) error {
 	case target.unreferenced && IsCopy(v):
 		return e.failure(KindNotOurs, "volume %s (%s) carries the stamp of claim UID %q but is younger than that claim's volume: it looks like a restored backup and is not removed", v.ID, v.Status, target.Stamp.ClaimUID)
 	case target.unreferenced && EverAttached(v):
-		return e.failure(KindRecorded, "volume %s (%s) has been attached, which happens only when a PersistentVolume names it; it is not removed without one", v.ID, v.Status)
+		return e.failure(KindRecorded, "volume %s (%s) has been attached, so a PersistentVolume has named it; it is removed only through that PersistentVolume", v.ID, v.Status)
 	}
 	return e.attachedElsewhere(v, target)
 }
@@ -286,7 +286,7 @@ func (e *endpoint) moveTowardsGone(ctx context.Context, v cinder.Volume, target 
 	case stepForceDelete:
 		return cinder.Volume{}, e.forceDelete(ctx, v)
 	}
-	return v, e.failure(cinder.KindConflict, "volume %s is %s; it is left alone until that is over", v.ID, v.Status)
+	return v, e.failure(cinder.KindConflict, "volume %s is %s; waiting for that operation to finish", v.ID, v.Status)
 }
 
 // disconnect takes a volume out of use: first the array's access list, then the

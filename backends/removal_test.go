@@ -35,7 +35,7 @@ func TestRemoveFromEveryState(t *testing.T) {
 		"creating":                   {volume: mine(1, cinder.StatusCreating), want: []string{del}},
 		"available":                  {volume: mine(1, cinder.StatusAvailable), want: []string{del}},
 		"attaching":                  {volume: mine(1, cinder.StatusAttaching), want: []string{terminate, unreserve, del}},
-		"reserved":                   {volume: mine(1, cinder.StatusReserved), want: []string{terminate, unreserve, del}, kept: true, kind: cinder.KindConflict, wantErr: "backend gold: volume volume-1 keeps changing its state; another party is changing it too"},
+		"reserved":                   {volume: mine(1, cinder.StatusReserved), want: []string{terminate, unreserve, del}, kept: true, kind: cinder.KindConflict, wantErr: "backend gold: volume volume-1 keeps changing state; something else is modifying it"},
 		"in use":                     {volume: mine(1, cinder.StatusInUse), want: []string{terminate, "volume.os-detach volume-1 attachment-0", del}},
 		"in use, host hidden":        {volume: mine(1, cinder.StatusInUse), member: true, want: []string{terminate, "volume.os-detach volume-1 attachment-0", del}},
 		"in use several times":       {volume: several, want: []string{"volume.os-detach volume-1 attachment-0", terminate, "volume.os-detach volume-1 attachment-1", del}},
@@ -53,7 +53,7 @@ func TestRemoveFromEveryState(t *testing.T) {
 		"error_deleting":  {volume: mine(1, cinder.StatusErrorDeleting), want: []string{"volume.force-delete volume-1"}},
 		"error_deleting, member": {volume: mine(1, cinder.StatusErrorDeleting), member: true, want: []string{"volume.force-delete volume-1"}, kept: true, kind: cinder.KindForbidden,
 			wantErr: "backend gold: volume volume-1 is in error_deleting; an OpenStack administrator must repair it and run: cinder force-delete volume-1"},
-		"another operation works on it": {volume: mine(1, "retyping"), kept: true, kind: cinder.KindConflict, wantErr: "backend gold: volume volume-1 is retyping; it is left alone until that is over"},
+		"another operation works on it": {volume: mine(1, "retyping"), kept: true, kind: cinder.KindConflict, wantErr: "backend gold: volume volume-1 is retyping; waiting for that operation to finish"},
 		"the array fails to delete it": {volume: mine(1, cinder.StatusAvailable), ends: cinder.StatusErrorDeleting, want: []string{del}, kept: true, kind: KindVolumeFailed,
 			wantErr: "backend gold: the storage backend failed to delete volume volume-1 (error_deleting)"},
 		"Cinder takes the deletion back": {volume: mine(1, cinder.StatusAvailable), ends: cinder.StatusAvailable, want: []string{del}, kept: true, kind: KindInUse,
@@ -139,7 +139,7 @@ func TestRefusedDeleteIsSettledByLooking(t *testing.T) {
 		memory := newMemoryCinder()
 		id := memory.add(mine(1, cinder.StatusAvailable))
 		s := &dependents{memoryCinder: memory}
-		options := LifecycleOptions{Config: Config{Name: "gold"}, Cluster: "cluster-1", Fence: func() error { return nil }, Hold: t.Context(), Logger: discard(), Metrics: testMetrics(), Poll: time.Millisecond}
+		options := LifecycleOptions{Config: Config{Name: "gold"}, Cluster: "cluster-1", Fence: func() error { return nil }, Term: t.Context(), Logger: discard(), Metrics: testMetrics(), Poll: time.Millisecond}
 		err := newLifecycle(options, sameClients(&memoryClients{memory: s})).Remove(t.Context(), claimTarget(1, id))
 		equal(t, authtest.ErrorText(err), "backend gold: Cinder does not delete volume volume-1 (it is available): it may have snapshots or dependent volumes, or be part of a group or a migration; remove these first")
 		equal(t, cinder.KindOf(err), KindInUse)
@@ -165,9 +165,9 @@ func TestAbandon(t *testing.T) {
 		"failed":             {volumes: []cinder.Volume{mine(1, cinder.StatusError)}},
 		"two":                {volumes: []cinder.Volume{mine(1, cinder.StatusAttaching), mine(1, cinder.StatusAvailable)}},
 		"another claim's":    {volumes: []cinder.Volume{mine(2, cinder.StatusAvailable)}, left: 1},
-		"in use":             {volumes: []cinder.Volume{mine(1, cinder.StatusInUse)}, left: 1, wantErr: "backend gold: volume volume-1 (in-use) has been attached, which happens only when a PersistentVolume names it; it is not removed without one"},
-		"was in use":         {volumes: []cinder.Volume{once(mine(1, cinder.StatusAvailable))}, left: 1, wantErr: "backend gold: volume volume-1 (available) has been attached, which happens only when a PersistentVolume names it; it is not removed without one"},
-		"in use and another": {volumes: []cinder.Volume{mine(1, cinder.StatusInUse), mine(1, cinder.StatusAvailable)}, left: 1, wantErr: "backend gold: volume volume-1 (in-use) has been attached, which happens only when a PersistentVolume names it; it is not removed without one"},
+		"in use":             {volumes: []cinder.Volume{mine(1, cinder.StatusInUse)}, left: 1, wantErr: "backend gold: volume volume-1 (in-use) has been attached, so a PersistentVolume has named it; it is removed only through that PersistentVolume"},
+		"was in use":         {volumes: []cinder.Volume{once(mine(1, cinder.StatusAvailable))}, left: 1, wantErr: "backend gold: volume volume-1 (available) has been attached, so a PersistentVolume has named it; it is removed only through that PersistentVolume"},
+		"in use and another": {volumes: []cinder.Volume{mine(1, cinder.StatusInUse), mine(1, cinder.StatusAvailable)}, left: 1, wantErr: "backend gold: volume volume-1 (in-use) has been attached, so a PersistentVolume has named it; it is removed only through that PersistentVolume"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

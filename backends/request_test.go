@@ -58,7 +58,7 @@ func TestVolumeOfAnEarlierAttemptFitsTheRequest(t *testing.T) {
 		}(), want: []string{"volume.os-reserve volume-1", "volume.os-initialize_connection volume-1"}},
 		"attached once": {found: once(made(cinder.StatusAvailable, anotherType)),
 			wantErr: `volume volume-1 was created for a different request (4 GiB, type "plain", zone "az1") than the current one (4 GiB, type "encrypted", zone "az1") and cannot be removed: ` +
-				`backend gold: volume volume-1 (available) has been attached, which happens only when a PersistentVolume names it; it is not removed without one`},
+				`backend gold: volume volume-1 (available) has been attached, so a PersistentVolume has named it; it is removed only through that PersistentVolume`},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 // only implementation outside tests. Every method except ListVolumes is one
 // exchange, and every failure is an *Error of its package. A table in
 // test/cindercontract defines what the methods do to a volume in each of its
-// states; all implementations and real Cinder are held to it.
+// states; all implementations and real Cinder must conform to it.
 type Cinder interface {
 	VolumesAPI
 	ActionsAPI
@@ -129,7 +129,7 @@ func (s *session) stay(client Cinder) error {
 	}
 	s.left()
 	return &cinder.Error{Backend: s.backend, Kind: cinder.KindConflict, Unsent: true,
-		Message: fmt.Sprintf("the backend's credentials now lead to %s and no longer to %s; work begun there starts over", there, here)}
+		Message: fmt.Sprintf("the backend's credentials now point to %s and no longer to %s; work begun there starts over", there, here)}
 }
 
 // read makes a call that changes nothing. The call must use the context that it

@@ -41,7 +41,7 @@ func TestFenceStopsEveryChange(t *testing.T) {
 	end()
 	terms := map[string]func(*LifecycleOptions){
 		"fence": func(o *LifecycleOptions) { o.Fence = func() error { return errors.New("the lease is 4 s too old") } },
-		"hold":  func(o *LifecycleOptions) { o.Hold = ended },
+		"hold":  func(o *LifecycleOptions) { o.Term = ended },
 	}
 	for _, status := range states {
 		for name, operation := range operations {

@@ -118,7 +118,7 @@ func TestPermitTakesNoSlot(t *testing.T) {
 	config := gold
 	config.Limits.Concurrency = 1
 	pool := NewPool(PoolOptions{Sources: cloud.Clouds(cindertest.PasswordCloud), Metrics: testMetrics()})
-	l := NewLifecycle(LifecycleOptions{Config: config, Pool: pool, Cluster: "cluster-1", Fence: func() error { return nil }, Hold: t.Context(),
+	l := NewLifecycle(LifecycleOptions{Config: config, Pool: pool, Cluster: "cluster-1", Fence: func() error { return nil }, Term: t.Context(),
 		Logger: discard(), Metrics: testMetrics()})
 	target := claimTarget(1, "volume-1")
 	asked, answered, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)

@@ -16,19 +16,18 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// denial is why a claim is denied before any request to Cinder.
+// denial says why a claim is denied before any request to Cinder.
 type denial struct {
 	reason  string
 	message string
-	// helps are what may help in addition to another policy, other labels of the
-	// namespace and another StorageClass.
-	helps []parking.Help
+	// triggers may unblock the claim, in addition to another policy, other labels
+	// of the namespace and another StorageClass.
+	triggers []parking.Trigger
 }
 
 // ShouldProvision admits claims. A denied claim gets an event with a stable
 // reason and leaves the library's queue; so does a claim whose turn has not
-// come, without an event. What could help them brings them back (see
-// wakeups.go), not retries.
+// come, without an event. Triggers bring them back (see wakeups.go), not retries.
 func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.PersistentVolumeClaim) bool {
 	if p.stopping() {
 		return false
@@ -65,7 +64,7 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 func (p *Provisioner) denyWithoutClass(ctx context.Context, claim *corev1.PersistentVolumeClaim, since parking.Moment) {
 	name := record.ClassName(claim)
 	if _, err := p.Client.StorageV1().StorageClasses().Get(ctx, name, metav1.GetOptions{}); err == nil {
-		p.parked.parkClaim(claim, parking.Denied, []parking.Help{{Kind: parking.Class, Name: name}}, since)
+		p.parked.parkClaim(claim, parking.Denied, []parking.Trigger{{Kind: parking.Class, Name: name}}, since)
 		return
 	}
 	message := "the claim names no StorageClass; replace it with a claim that does"
@@ -79,7 +78,7 @@ func (p *Provisioner) denyWithoutClass(ctx context.Context, claim *corev1.Persis
 // showed a volume of it.
 func (p *Provisioner) mayHaveVolume(uid types.UID) bool {
 	_, begun := p.journal.beginning(uid)
-	position, counts := p.placement.PositionOf(uid)
+	position, counts := p.placement.ledger.PositionOf(uid)
 	return begun || counts && !position.NothingSeen
 }
 
@@ -141,7 +140,7 @@ func (p *Provisioner) turnOrPark(claim *corev1.PersistentVolumeClaim, d ledger.D
 
 // backendFor is the backend that a claim's turn counts against.
 func (p *Provisioner) backendFor(uid types.UID, d ledger.Decided) string {
-	if position, ok := p.placement.PositionOf(uid); ok {
+	if position, ok := p.placement.ledger.PositionOf(uid); ok {
 		return position.Backend
 	}
 	return d.Backends[0]
@@ -175,7 +174,7 @@ func (p *Provisioner) namespaceLabelsNow(ctx context.Context, name string) (map[
 	namespace, err := p.Client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err) || err == nil && namespace.DeletionTimestamp != nil:
-		return nil, errNothingToDo
+		return nil, errNamespaceGone
 	case err != nil:
 		return nil, fmt.Errorf("cannot read the labels of namespace %s, which determine its tenant: %w", name, err)
 	}
@@ -198,6 +197,6 @@ func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, denied denial, s
 	}
 	p.claimTurns.Leave(claim.UID)
 	p.parked.reportDenial(claim, denied.reason, denied.message)
-	always := []parking.Help{{Kind: parking.Policy}, {Kind: parking.Namespace, Name: claim.Namespace}, {Kind: parking.Class, Name: record.ClassName(claim)}}
-	p.parked.parkClaim(claim, parking.Denied, append(always, denied.helps...), since)
+	always := []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Namespace, Name: claim.Namespace}, {Kind: parking.Class, Name: record.ClassName(claim)}}
+	p.parked.parkClaim(claim, parking.Denied, append(always, denied.triggers...), since)
 }

@@ -47,7 +47,8 @@ type attempt struct {
 	claim  *corev1.PersistentVolumeClaim
 	class  *storagev1.StorageClass
 	pvName string
-	// since is a moment before the first decision: any later help counts.
+	// since is taken before the first decision, so that no trigger after it is
+	// missed.
 	since parking.Moment
 	// working means that the claim's turn has begun.
 	working bool
@@ -135,12 +136,12 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 // only if an earlier attempt may have come this far.
 func (a *attempt) checkUnrecorded(ctx context.Context) error {
 	begun, _ := a.p.journal.beginning(a.claim.UID)
-	if begun.handedOver == nil && !a.p.placement.IsFound(a.claim.UID, a.backend) {
+	if begun.handedOver == nil && !a.p.placement.ledger.IsFound(a.claim.UID, a.backend) {
 		return nil
 	}
 	pv, err := a.p.cleaner.Record(ctx, a.pvName)
 	if err == nil && pv != nil {
-		return errNothingToDo
+		return errSaved
 	}
 	return err
 }
@@ -154,18 +155,23 @@ func (a *attempt) checkClaimExists(ctx context.Context) error {
 		return nil
 	}
 	claim, err := record.ClaimOf(ctx, a.p.Client, a.stamp)
-	if err == nil && (claim == nil || record.BoundElsewhere(claim)) {
-		return errNothingToDo
+	switch {
+	case err != nil:
+		return err
+	case claim == nil:
+		return errClaimGone
+	case record.BoundElsewhere(claim):
+		return errBoundToOther
 	}
-	return err
+	return nil
 }
 
-// stillWanted returns errNothingToDo if the claim was deleted or replaced after
+// stillWanted returns errClaimGone if the claim was deleted or replaced after
 // the library queued it.
 func (a *attempt) stillWanted() error {
 	current, err := a.p.Claims.PersistentVolumeClaims(a.claim.Namespace).Get(a.claim.Name)
 	if apierrors.IsNotFound(err) || err == nil && (current.UID != a.claim.UID || current.DeletionTimestamp != nil) {
-		return errNothingToDo
+		return errClaimGone
 	}
 	return err
 }
@@ -179,7 +185,7 @@ func (a *attempt) decide(ctx context.Context, labels map[string]string) error {
 			return err
 		}
 		a.p.deny(a.claim, denialOf(a.decision.Denial), a.since)
-		return errNothingToDo
+		return errDenied
 	}
 	a.stamp = backends.Stamp{
 		Cluster:      a.p.Cluster,
@@ -197,7 +203,7 @@ func (a *attempt) decide(ctx context.Context, labels map[string]string) error {
 // takeTurn begins the turn that admission took for the claim.
 func (a *attempt) takeTurn() error {
 	if a.working = a.p.beginTurn(a.claim, a.decision); !a.working {
-		return errNothingToDo
+		return errNoTurn
 	}
 	return nil
 }
@@ -217,13 +223,10 @@ func (a *attempt) observe(outcome string, took time.Duration) {
 	a.p.Metrics.provisioned(a.backend, a.protocol, outcome, took)
 }
 
-// setAside ends attempts that are no longer wanted. If Cinder's own quota has no
-// room on one backend, it sends the claim to another at once, unless the first
-// no longer answers: then settle parks the claim for it.
+// setAside sends a claim to another backend at once if Cinder's own quota has no
+// room on this one, unless this one no longer answers: then settle parks the
+// claim for it.
 func (a *attempt) setAside(err error) (outcome string, isSetAside bool) {
-	if errors.Is(err, errNothingToDo) {
-		return "", true
-	}
 	if !cinder.IsKind(err, cinder.KindOverQuota) || a.p.placement.health(a.backend) != nil {
 		return "", false
 	}
@@ -241,16 +244,16 @@ func (a *attempt) parkForBackend(unhealthy error) {
 }
 
 func (a *attempt) parkForRetry() {
-	a.p.parked.parkClaim(a.claim, parking.Failing, a.helps(), a.since)
+	a.p.parked.parkClaim(a.claim, parking.Failing, a.triggers(), a.since)
 }
 
-// helps are what may help a failed attempt.
-func (a *attempt) helps() []parking.Help {
-	helps := []parking.Help{{Kind: parking.Policy}, {Kind: parking.Class, Name: a.class.Name}}
+// triggers lists what may unblock a failed attempt.
+func (a *attempt) triggers() []parking.Trigger {
+	triggers := []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Class, Name: a.class.Name}}
 	for _, name := range append([]string{a.backend}, a.decision.Backends...) {
-		helps = append(helps, parking.Help{Kind: parking.Backend, Name: name}, parking.Help{Kind: parking.Credentials, Name: name})
+		triggers = append(triggers, parking.Trigger{Kind: parking.Backend, Name: name}, parking.Trigger{Kind: parking.Credentials, Name: name})
 	}
-	return helps
+	return triggers
 }
 
 // maxDecisions bounds how often policy and labels may change during an attempt.
@@ -269,7 +272,7 @@ func (a *attempt) chooseBackend(ctx context.Context) (Connecting, error) {
 		}
 		if chosen.denial != nil {
 			a.p.deny(a.claim, *chosen.denial, a.since)
-			return nil, errNothingToDo
+			return nil, errDenied
 		}
 		stands, confirmErr := a.confirm(ctx)
 		if confirmErr != nil {
@@ -317,13 +320,13 @@ func (a *attempt) undoMisplaced(ctx context.Context) error {
 }
 
 func (a *attempt) isMisplaced() bool {
-	position, ok := a.p.placement.PositionOf(a.claim.UID)
+	position, ok := a.p.placement.ledger.PositionOf(a.claim.UID)
 	return ok && (position.Tenant != a.decision.Tenant || !slices.Contains(a.p.placement.ruleBackends(a.decision), position.Backend))
 }
 
 // undoBegun removes what was created for the claim, and frees its room.
 func (a *attempt) undoBegun(ctx context.Context) error {
-	position, ok := a.p.placement.PositionOf(a.claim.UID)
+	position, ok := a.p.placement.ledger.PositionOf(a.claim.UID)
 	if !ok {
 		return nil
 	}
@@ -398,8 +401,8 @@ func (a *attempt) undoRefused(ctx context.Context, refusal error) error {
 	return refusal
 }
 
-// releaseIfNothing frees the room of an attempt that provably left no volume,
-// until the next attempt: a claim that Cinder rejects must not block others.
+// releaseIfNothing frees the room of an attempt that provably left no volume, so
+// that a claim that Cinder rejects does not use quota between attempts.
 func (a *attempt) releaseIfNothing(ctx context.Context, volumes Connecting) {
 	// A listing does not show what Cinder is still about to create.
 	if exists, err := volumes.HasVolumeOf(ctx, a.stamp); err == nil && !exists && volumes.Untouched(a.stamp) {
@@ -411,7 +414,7 @@ func (a *attempt) releaseIfNothing(ctx context.Context, volumes Connecting) {
 // undoIfGone undoes a failed attempt at once if its claim is gone. Otherwise the
 // next attempt continues from what was done.
 func (a *attempt) undoIfGone(ctx context.Context, cause error) error {
-	if !errors.Is(a.stillWanted(), errNothingToDo) || a.p.stopping() {
+	if !errors.Is(a.stillWanted(), errClaimGone) || a.p.stopping() {
 		return cause
 	}
 	begun := beginning{backend: a.backend, stamp: a.stamp, connector: a.connector}
@@ -421,7 +424,7 @@ func (a *attempt) undoIfGone(ctx context.Context, cause error) error {
 		a.p.journal.begin(a.claim.UID, begun)
 		return fmt.Errorf("claim %s/%s was deleted while it was being provisioned, and its volume cannot be removed yet: %w", a.claim.Namespace, a.claim.Name, err)
 	}
-	return errNothingToDo
+	return errClaimGone
 }
 
 // undo removes what was created for the claim. The caller knows that the claim

@@ -21,24 +21,24 @@ import (
 // claims may have volumes that no listing has shown yet.
 type counting struct {
 	mu sync.Mutex
-	// done has the backends whose volumes the ledger has counted, generation how
-	// often each has changed its endpoint. listings is how many listings are under
-	// way.
+	// done is the set of backends whose volumes the ledger has counted; generation
+	// is how often each has changed its endpoint; listings is how many listings are
+	// under way.
 	done       map[string]bool
 	generation map[string]int
 	// moved is when a backend last changed its endpoint.
 	moved    map[string]time.Time
 	listings int
-	// silent has the backends that could not be counted, and since when.
+	// silent is when each backend that could not be counted was last tried.
 	silent map[string]time.Time
-	// earlier has the claims that an earlier leader may have seen; nil until
-	// NoteEarlier. goneEarly has those of them that were deleted before every backend was
-	// listed.
+	// earlier is the set of claims that an earlier leader may have seen; nil until
+	// NoteEarlier. goneEarly is the set of those that were deleted before every
+	// backend was listed.
 	earlier   *record.EarlierClaims
 	goneEarly map[types.UID]bool
-	// underWay has the counts that are under way, by backend.
+	// underWay is the counts that are under way, by backend.
 	underWay map[string]*tally
-	// wanted has the backends to count in the background.
+	// wanted queues the backends to count in the background.
 	wanted chan string
 }
 
@@ -81,7 +81,7 @@ func (p *placement) countBackend(ctx context.Context, name string) error {
 		}
 		if c.listings == 0 {
 			// No listing under way can still show what is gone.
-			p.ForgetGone()
+			p.ledger.ForgetGone()
 		}
 		c.mu.Unlock()
 		if err != nil || same {
@@ -117,7 +117,7 @@ func (p *placement) countFound(name string, all []cinder.Volume) {
 			// must not use up the quota of a tenant that cannot use this backend.
 			volume.Tenant = ""
 		}
-		p.Found(types.UID(stamp.ClaimUID), volume, name)
+		p.ledger.Found(types.UID(stamp.ClaimUID), volume, name)
 	}
 }
 
@@ -135,7 +135,7 @@ func (p *placement) isGeneration(name string, generation int) bool {
 	return p.counting.generation[name] == generation
 }
 
-// requestCount has a backend counted in the background. If too many requests are
+// requestCount queues a backend for counting in the background. If too many requests are
 // pending, the backend's first claim counts it.
 func (p *placement) requestCount(name string) {
 	select {
@@ -145,8 +145,8 @@ func (p *placement) requestCount(name string) {
 }
 
 // countElsewhere counts the other backends where the tenant may have volumes,
-// because its quota includes them. It skips a backend that does not answer soon
-// for a while: only claims that could go there wait for it.
+// because its quota includes them. For a while it skips a backend
+// that was slow to answer; only claims that could be placed there wait for it.
 func (p *placement) countElsewhere(ctx context.Context, d ledger.Decided, mayList bool) (undecided bool) {
 	tenant, ok := p.Policy().Tenant(d.Tenant)
 	if !ok || !limited(d.Quotas) {
@@ -163,7 +163,7 @@ func (p *placement) countElsewhere(ctx context.Context, d ledger.Decided, mayLis
 	if len(others) == 0 || !mayList {
 		return len(others) > 0
 	}
-	bounded, cancel := context.WithTimeout(ctx, patience)
+	bounded, cancel := context.WithTimeout(ctx, otherBackendsTimeout)
 	defer cancel()
 	var group sync.WaitGroup
 	for _, name := range others {
@@ -185,9 +185,9 @@ func limited(scopes []policy.QuotaScope) bool {
 	})
 }
 
-// patience is how long a claim waits for backends that it does not go to, and
-// for how long countElsewhere then skips them.
-const patience = 10 * time.Second
+// otherBackendsTimeout is how long a claim waits for backends it cannot be placed
+// on, and how long countElsewhere then skips them.
+const otherBackendsTimeout = 10 * time.Second
 
 func (p *placement) noteSilent(name string) {
 	p.counting.mu.Lock()
@@ -199,7 +199,7 @@ func (p *placement) isSilent(name string) bool {
 	p.counting.mu.Lock()
 	defer p.counting.mu.Unlock()
 	since, ok := p.counting.silent[name]
-	return ok && time.Since(since) < patience
+	return ok && time.Since(since) < otherBackendsTimeout
 }
 
 // noteGone remembers a claim that was deleted before every backend was listed:
@@ -241,8 +241,8 @@ type tally struct {
 }
 
 // countShared counts a backend once for all claims that wait for it. Otherwise
-// each would go through a copy of the backend's whole listing: with the thousand
-// claims that a new leader may find, that took minutes and a GiB.
+// each would go through a copy of the backend's whole listing: with 1,000 pending
+// claims at the start of a term, that took minutes and 1 GiB of memory.
 func (p *placement) countShared(ctx context.Context, name string, generation int) error {
 	c := p.counting
 	c.mu.Lock()
@@ -276,12 +276,12 @@ func (p *placement) tally(name string, t *tally) {
 	}
 	c.listings--
 	if c.listings == 0 {
-		p.ForgetGone()
+		p.ledger.ForgetGone()
 	}
 	close(t.done)
 }
 
-// recount has a backend counted again that has changed its endpoint.
+// recount counts a backend again that has changed its endpoint.
 func (p *placement) recount(name string) {
 	c := p.counting
 	c.mu.Lock()
@@ -314,7 +314,7 @@ func (p *placement) relist(ctx context.Context, name string, existing func() (ma
 	if c.listings == 0 {
 		// This listing cannot show what was gone before it began, unless a late
 		// request created it again.
-		p.ForgetGone()
+		p.ledger.ForgetGone()
 	}
 	c.listings++
 	generation := c.generation[name]
@@ -323,7 +323,7 @@ func (p *placement) relist(ctx context.Context, name string, existing func() (ma
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.listings--; c.listings == 0 {
-			p.ForgetGone()
+			p.ledger.ForgetGone()
 		}
 	}()
 	all, err := volumes.Relist(ctx)
@@ -348,11 +348,11 @@ func (p *placement) forgetVanished(name string, all []cinder.Volume, claims map[
 		present[types.UID(backends.StampOf(v).ClaimUID)] = true
 	}
 	freed := false
-	for _, uid := range p.UnrecordedOn(name, p.movedAt(name)) {
+	for _, uid := range p.ledger.UnrecordedOn(name, p.movedAt(name)) {
 		// While the claim exists, an attempt may be creating its volume again.
 		_, begun := p.journal.beginning(uid)
 		if !present[uid] && claims[uid] == nil && !begun {
-			freed = p.ReleaseUnrecorded(uid) || freed
+			freed = p.ledger.ReleaseUnrecorded(uid) || freed
 		}
 	}
 	if freed {
@@ -367,5 +367,5 @@ func (p *placement) mayBeUnrecorded(backend string) bool {
 	if !slices.Contains(p.Backends.Names(), backend) {
 		return false
 	}
-	return !p.isCounted(backend) || p.HasFound(backend)
+	return !p.isCounted(backend) || p.ledger.HasFound(backend)
 }

@@ -14,7 +14,8 @@ import (
 // a volume there. Meanwhile, claims that can go to another backend do.
 const fullFor = time.Minute
 
-// fullAt is where Cinder's quota has no room: the quota may be a volume type's.
+// fullAt identifies an exhausted Cinder quota: a backend and a volume type,
+// because Cinder also has quotas per type.
 type fullAt struct{ backend, volumeType string }
 
 // fullness is a backend's refusal of volumes of a size or larger.
@@ -46,7 +47,7 @@ func (p *placement) fullnessPasses(at fullAt) {
 	left := time.Until(p.full[at].until)
 	if left <= 0 {
 		delete(p.full, at)
-		p.passed = append(p.passed, at.backend)
+		p.expired = append(p.expired, at.backend)
 	} else {
 		time.AfterFunc(left, func() { p.fullnessPasses(at) })
 	}
@@ -70,11 +71,11 @@ func (p *placement) isFull(backend string, volume policy.VolumeProperties) error
 // couldGoElsewhere reports whether a claim without a position in the ledger has
 // another backend that can be tried at once and has room.
 func (p *placement) couldGoElsewhere(uid types.UID, d ledger.Decided) bool {
-	if _, counts := p.PositionOf(uid); counts {
+	if _, counts := p.ledger.PositionOf(uid); counts {
 		return false
 	}
 	return slices.ContainsFunc(d.Backends, func(name string) bool {
 		return (p.isCounted(name) || !p.isSilent(name)) && p.health(name) == nil && p.isFull(name, d.Volume) == nil &&
-			p.HasRoom(d.Only([]string{name}, nil))
+			p.ledger.HasRoom(d.Only([]string{name}, nil))
 	})
 }

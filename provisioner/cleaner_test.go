@@ -49,14 +49,14 @@ func TestCleanerRemovesOnlyWhatNothingCanNeed(t *testing.T) {
 		{name: "neither claim nor PersistentVolume exists"},
 		{name: "the claim's name is another claim's now", objects: []runtime.Object{claim("uid-2", "")}},
 		{name: "the claim uses another PersistentVolume", objects: []runtime.Object{claim("uid-1", "pv-static")}},
-		{name: "the claim waits", objects: []runtime.Object{claim("uid-1", "")}, want: "volume volume-1 of claim team-a/data: its claim is pending and may still get it"},
+		{name: "the claim waits", objects: []runtime.Object{claim("uid-1", "")}, want: "volume volume-1 of claim team-a/data: its claim is pending and may still be bound to it"},
 		{name: "the PersistentVolume names another volume", objects: []runtime.Object{claim("uid-1", "pvc-uid-1"), pv("volume-2")}},
 		{name: "the PersistentVolume names it", objects: []runtime.Object{pv("volume-1")}, want: "volume volume-1 is recorded by PersistentVolume pvc-uid-1"},
 		{name: "a PersistentVolume of that name says nothing", objects: []runtime.Object{&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1"}}},
 			want: "volume volume-1: it may belong to PersistentVolume pvc-uid-1: PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/volume-id is missing, and so is cinderVolumeId; nothing is deleted until it is fixed"},
 		{name: "another provisioner serves the claim under that name", objects: []runtime.Object{claim("uid-1", "pvc-uid-1"), foreign()}},
 		{name: "another provisioner has that name, and the claim waits", objects: []runtime.Object{claim("uid-1", ""), foreign()},
-			want: "volume volume-1 of claim team-a/data: its claim is pending and may still get it"},
+			want: "volume volume-1 of claim team-a/data: its claim is pending and may still be bound to it"},
 		{name: "the claim was bound to its PersistentVolume, which is gone", objects: []runtime.Object{claim("uid-1", "pvc-uid-1")},
 			want: "volume volume-1: claim team-a/data was bound to PersistentVolume pvc-uid-1, which is gone"},
 		{name: "another cluster of the same id", stamp: func(s *backends.Stamp) { s.ClusterUID = "another-uid" },
@@ -67,7 +67,7 @@ func TestCleanerRemovesOnlyWhatNothingCanNeed(t *testing.T) {
 			want: "volume volume-1: its stamp was not written by this program for this cluster"},
 		{name: "a stamp that contradicts itself", stamp: func(s *backends.Stamp) { s.PV = "pvc-uid-2" },
 			want: "volume volume-1: its stamp was not written by this program for this cluster"},
-		{name: "a stamp that names no claim", stamp: func(s *backends.Stamp) { s.Claim = "" }, want: "volume volume-1: its stamp names no claim, which may still get it"},
+		{name: "a stamp that names no claim", stamp: func(s *backends.Stamp) { s.Claim = "" }, want: "volume volume-1: its stamp does not name its claim, so the claim may still need it"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFixture(t, append(c.objects, credentialsOf("pvc-uid-1"))...)

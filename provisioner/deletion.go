@@ -72,16 +72,13 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 type deletion struct {
 	p  *Provisioner
 	pv *corev1.PersistentVolume
-	// since is a moment before the first decision: any later help counts.
+	// since is taken before the first decision, so that no trigger after it is
+	// missed.
 	since  parking.Moment
 	origin record.Origin
 	// working means that the deletion's turn has begun.
 	working bool
 }
-
-// errNoTurn ends a deletion that must wait for a worker. volumeTurns invites it
-// back.
-var errNoTurn = errors.New("no free worker for this tenant or backend")
 
 // run is the deletion's path, one line for each step.
 func (d *deletion) run(ctx context.Context) (err error) {
@@ -161,13 +158,11 @@ func (d *deletion) observe(outcome string, took time.Duration) {
 }
 
 // setAside ends deletions that a user has called off, and those that wait for a
-// worker or for a node.
+// node.
 func (d *deletion) setAside(err error) (outcome string, isSetAside bool) {
 	var changed *proof.ChangedError
 	var inUse *proof.InUseError
 	switch {
-	case errors.Is(err, errNoTurn):
-		return "", true
 	case errors.As(err, &changed):
 		d.p.parked.reportOnPV(d.pv, nil, corev1.EventTypeNormal, "DeletionStopped", changed.Error())
 		return "stopped", true
@@ -183,28 +178,28 @@ func (d *deletion) parkForBackend(unhealthy error) {
 }
 
 func (d *deletion) parkForRetry() {
-	d.p.parked.parkVolume(d.pv, parking.Failing, helpsAt(d.origin.Backend), d.since)
+	d.p.parked.parkVolume(d.pv, parking.Failing, triggersAt(d.origin.Backend), d.since)
 }
 
 // parkForBackend parks a deletion until its backend answers again.
 func (p *Provisioner) parkForBackend(pv *corev1.PersistentVolume, backend string, unhealthy error, since parking.Moment) {
 	p.parked.reportOnPV(pv, nil, corev1.EventTypeWarning, reasonBackendUnavailable, unhealthy.Error())
-	p.parked.parkVolume(pv, parking.Blocked, helpsAt(backend), since)
+	p.parked.parkVolume(pv, parking.Blocked, triggersAt(backend), since)
 }
 
-// helpsAt are what may help a deletion or a follow-up at a backend.
-func helpsAt(backend string) []parking.Help {
-	return []parking.Help{{Kind: parking.Policy}, {Kind: parking.Credentials, Name: backend}, {Kind: parking.Backend, Name: backend}}
+// triggersAt lists what may unblock a deletion or a follow-up at a backend.
+func triggersAt(backend string) []parking.Trigger {
+	return []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Credentials, Name: backend}, {Kind: parking.Backend, Name: backend}}
 }
 
 // parkForNodes parks a deletion until the nodes have released the volume.
 func (p *Provisioner) parkForNodes(pv *corev1.PersistentVolume, users []string, since parking.Moment) {
 	p.parked.reportOnPV(pv, nil, corev1.EventTypeWarning, reasonStillInUse, (&proof.InUseError{PV: pv.Name, Nodes: users}).Error())
-	helps := make([]parking.Help, len(users))
+	triggers := make([]parking.Trigger, len(users))
 	for i, node := range users {
-		helps[i] = parking.Help{Kind: parking.Node, Name: node}
+		triggers[i] = parking.Trigger{Kind: parking.Node, Name: node}
 	}
-	p.parked.parkVolume(pv, parking.Blocked, helps, since)
+	p.parked.parkVolume(pv, parking.Blocked, triggers, since)
 }
 
 // mayDelete rejects PersistentVolumes whose volume may also belong elsewhere:

@@ -36,20 +36,39 @@ type Followup struct {
 
 	mu        sync.Mutex
 	completed map[types.UID]bool // PersistentVolumes, by UID
-	// failing has what failed, with the backend that may help it.
+	// failing is the set of items that failed, each with its backend.
 	failing map[followup]string
 }
 
-// followup is one task: to complete a PersistentVolume's volume (pv), to undo
-// what was begun for a claim (claim), or to remove or mark one volume of a claim
-// (claim, backend and volume).
+// followup is one task. Make it by completionOf, undoOf, removalOf or markOf.
 type followup struct {
+	kind    followupKind
 	pv      string
 	claim   types.UID
 	backend string
 	volume  string
-	mark    bool
-	place   cinder.Place // of the volume to be marked
+	place   cinder.Place
+}
+
+type followupKind string
+
+const (
+	completion followupKind = "complete" // a PersistentVolume's volume: pv
+	undo       followupKind = "undo"     // what was begun for a claim: claim
+	removal    followupKind = "remove"   // one volume of a claim: claim, backend, volume
+	mark       followupKind = "mark"     // one volume of a claim: the same, and place
+)
+
+func completionOf(pvName string) followup { return followup{kind: completion, pv: pvName} }
+
+func undoOf(claim types.UID) followup { return followup{kind: undo, claim: claim} }
+
+func removalOf(claim types.UID, backend, volumeID string) followup {
+	return followup{kind: removal, claim: claim, backend: backend, volume: volumeID}
+}
+
+func markOf(origin record.Origin) followup {
+	return followup{kind: mark, claim: types.UID(origin.ClaimUID), backend: origin.Backend, volume: origin.VolumeID, place: origin.Place}
 }
 
 func newFollowup(p *Provisioner, workers int) *Followup {
@@ -68,7 +87,7 @@ func newFollowup(p *Provisioner, workers int) *Followup {
 func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 	f.provisioner.countRecorded(pv)
 	if !mayRelease(pv) {
-		// It is in use, or to be kept: what nodes did before no longer matters.
+		// The volume is in use or retained, so earlier node usage no longer matters.
 		f.provisioner.Nodes.Forget(pv.UID)
 	}
 	switch ref := pv.Spec.ClaimRef; {
@@ -78,11 +97,11 @@ func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 	default:
 		// Another provisioner serves the claim, perhaps under the same name.
 		if _, begun := f.provisioner.journal.beginning(ref.UID); begun {
-			f.queue.Add(followup{claim: ref.UID})
+			f.queue.Add(undoOf(ref.UID))
 		}
 	}
 	if _, stale := f.provisioner.staleRecord(pv); stale || f.wantsCompletion(pv) || slices.Contains(pv.Finalizers, record.Finalizer) {
-		f.queue.Add(followup{pv: pv.Name})
+		f.queue.Add(completionOf(pv.Name))
 	}
 	f.provisioner.reportNeverBound(pv)
 }
@@ -100,14 +119,14 @@ func (f *Followup) VolumeGone(pv *corev1.PersistentVolume) {
 		return
 	}
 	if origin, err := record.OriginOf(pv); err == nil && !completed {
-		f.queue.Add(followup{claim: types.UID(origin.ClaimUID), backend: origin.Backend, volume: origin.VolumeID, mark: true, place: origin.Place})
+		f.queue.Add(markOf(origin))
 	}
 }
 
 // ClaimGone records that a claim was deleted.
 func (f *Followup) ClaimGone(claim *corev1.PersistentVolumeClaim) {
 	f.provisioner.placement.noteGone(claim)
-	f.queue.Add(followup{claim: claim.UID})
+	f.queue.Add(undoOf(claim.UID))
 }
 
 // ClaimChanged records that a claim was bound. The library silently drops a
@@ -122,8 +141,8 @@ func (f *Followup) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// wantsCompletion is false for volumes that are about to be removed: that would
-// undo the completion. All others are completed in every phase, because a later
+// wantsCompletion is false for volumes that are about to be removed, because
+// removing them would only undo the completion. All others are completed in every phase, because a later
 // leader takes a volume that was never in use for an unrecorded one.
 func (f *Followup) wantsCompletion(pv *corev1.PersistentVolume) bool {
 	over := pv.Status.Phase == corev1.VolumeReleased || pv.Status.Phase == corev1.VolumeFailed
@@ -165,13 +184,13 @@ func (f *Followup) next(ctx context.Context) bool {
 	}
 	// A backend that does not answer must not keep every worker busy. An item
 	// without a turn is invited back.
-	since := f.provisioner.parked.helped.Now()
+	since := f.provisioner.parked.history.Now()
 	tenant, backend := f.tenantAndBackend(item)
 	if backend != "" && !slices.Contains(f.provisioner.Backends.Names(), backend) {
-		// Only another policy helps.
+		// Only another policy unblocks it.
 		f.provisioner.Logger.Warn("A follow-up waits because its backend is not in the policy", "backend", backend, "persistentVolume", item.pv, "claimUID", item.claim)
 		f.provisioner.limiter.Gone(item.key())
-		f.awaitHelp(item, since)
+		f.awaitTrigger(item, since)
 		return true
 	}
 	if !f.turns.Begin(item, tenant, backend) {
@@ -190,29 +209,29 @@ func (f *Followup) next(ctx context.Context) bool {
 		f.provisioner.Logger.Warn("Follow-up failed and will be retried", "persistentVolume", item.pv, "claimUID", item.claim, "volume", item.volume, "error", err)
 		f.provisioner.limiter.Failed(item.key(), retry.For(err))
 		f.queue.AddRateLimited(item)
-		f.awaitHelp(item, since)
+		f.awaitTrigger(item, since)
 	}
 	return true
 }
 
-// awaitHelp has a failed item retried as soon as something helps its backend, or
-// at once if that happened after the given moment.
-func (f *Followup) awaitHelp(item followup, since parking.Moment) {
+// awaitTrigger retries a failed item as soon as a trigger of its backend fires,
+// or at once if one has fired after the given moment.
+func (f *Followup) awaitTrigger(item followup, since parking.Moment) {
 	_, backend := f.tenantAndBackend(item)
 	f.mu.Lock()
 	f.failing[item] = backend
 	f.mu.Unlock()
-	if helps := helpsAt(backend); f.provisioner.parked.helped.Since(since, helps) {
-		f.help(helps)
+	if triggers := triggersAt(backend); f.provisioner.parked.history.Since(since, triggers) {
+		f.wake(triggers)
 	}
 }
 
-// help brings back the failed items that the helps may help.
-func (f *Followup) help(helps []parking.Help) {
+// wake queues the failed items that the triggers may unblock.
+func (f *Followup) wake(triggers []parking.Trigger) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for item, backend := range f.failing {
-		if slices.ContainsFunc(helpsAt(backend), func(one parking.Help) bool { return slices.Contains(helps, one) }) {
+		if slices.ContainsFunc(triggersAt(backend), func(one parking.Trigger) bool { return slices.Contains(triggers, one) }) {
 			delete(f.failing, item)
 			f.queue.Add(item)
 		}
@@ -224,8 +243,8 @@ func (f *Followup) add(item followup) { f.queue.Add(item) }
 
 // tenantAndBackend are what the item's turn counts against.
 func (f *Followup) tenantAndBackend(item followup) (tenant, backend string) {
-	if item.claim != "" {
-		position, _ := f.provisioner.placement.PositionOf(item.claim)
+	if item.kind != completion {
+		position, _ := f.provisioner.placement.ledger.PositionOf(item.claim)
 		return position.Tenant, cmp.Or(item.backend, position.Backend)
 	}
 	pv, err := f.provisioner.PersistentVolumes.Get(item.pv)
@@ -236,15 +255,16 @@ func (f *Followup) tenantAndBackend(item followup) (tenant, backend string) {
 }
 
 func (f *Followup) do(ctx context.Context, item followup) error {
-	switch {
-	case item.mark:
+	switch item.kind {
+	case mark:
 		return f.provisioner.markRecorded(ctx, item)
-	case item.volume != "":
+	case removal:
 		return f.provisioner.removeDuplicate(ctx, item)
-	case item.claim != "":
+	case undo:
 		return f.provisioner.claimGone(ctx, item.claim)
+	default:
+		return f.complete(ctx, item.pv)
 	}
-	return f.complete(ctx, item.pv)
 }
 
 // complete brings the volume of a saved PersistentVolume into use. If the volume
@@ -306,7 +326,7 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 }
 
 func (i followup) key() string {
-	return fmt.Sprintf("followup %s%s %s %s %t", i.pv, i.claim, i.backend, i.volume, i.mark)
+	return fmt.Sprintf("followup %s %s%s %s %s", i.kind, i.pv, i.claim, i.backend, i.volume)
 }
 
 // followupLimiter gives follow-ups the delays of the one retry table.

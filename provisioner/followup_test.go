@@ -134,7 +134,7 @@ func TestRecordThatComesWhileItsVolumeIsUndoneIsRemoved(t *testing.T) {
 	}
 }
 
-func followupOf(pv *corev1.PersistentVolume) followup { return followup{pv: pv.Name} }
+func followupOf(pv *corev1.PersistentVolume) followup { return completionOf(pv.Name) }
 
 func TestVolumesThatAreNotCompleted(t *testing.T) {
 	for name, change := range map[string]func(*corev1.PersistentVolume){
@@ -169,9 +169,9 @@ func TestMissingVolumeIsReportedOnThePersistentVolume(t *testing.T) {
 func TestVolumeElsewhereIsReportedOnThePersistentVolume(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
-	f.backends["gold"].err = &cinder.Error{Kind: backends.KindElsewhere, Backend: "gold", Place: f.backends["gold"].Place(), Message: "volume volume-1 was recorded at A, but the backend leads to B"}
+	f.backends["gold"].err = &cinder.Error{Kind: backends.KindElsewhere, Backend: "gold", Place: f.backends["gold"].Place(), Message: "volume volume-1 was recorded at A, but the backend points to B"}
 	followup := f.Followup()
-	const want = "backend gold: volume volume-1 was recorded at A, but the backend leads to B; its PersistentVolume stays; " +
+	const want = "backend gold: volume volume-1 was recorded at A, but the backend points to B; its PersistentVolume stays; " +
 		"put the configuration and credentials of backend gold back to what they were, or, if the volume is certainly gone, run: " +
 		"kubectl annotate pv pvc-uid-1 --overwrite standalone-cinder.openstack.org/endpoint=http://cinder:8776/v3 standalone-cinder.openstack.org/project-id=p1"
 	if err := followup.do(t.Context(), followupOf(pv)); err == nil || err.Error() != want {

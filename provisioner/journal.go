@@ -14,22 +14,24 @@ import (
 )
 
 // journal remembers what this term began, undid and removed, until Kubernetes or
-// Cinder shows it. It makes no requests and calls no other part of the hub.
+// Cinder shows it. It is in memory, for one term: the next leader looks at Cinder
+// and Kubernetes instead. It makes no requests and calls no other part of the
+// hub.
 type journal struct {
 	mu sync.Mutex
-	// begun has the claims that may have a volume but no PersistentVolume yet.
+	// begun is the set of claims that may have a volume but no PersistentVolume yet.
 	begun map[types.UID]beginning
-	// undone has the claims whose attempts this term has undone.
+	// undone is the set of claims whose attempts this term has undone.
 	undone map[types.UID]undoing
-	// outlived has the claims that are still in the cache although their
-	// PersistentVolumes have come and gone.
+	// outlived is the set of claims that are still cached although their
+	// PersistentVolume was created and deleted again.
 	outlived map[types.UID]bool
-	// removed has the PersistentVolumes whose volumes are gone. Until the object is
-	// gone too, the library may call Delete again at every change of it.
+	// removed is the set of PersistentVolumes whose volumes are gone. Until the
+	// object is gone too, the library may call Delete again whenever it changes.
 	removed map[types.UID]bool
 }
 
-// beginning has what undoing a claim's attempt needs.
+// beginning is what undoing a claim's attempt needs.
 type beginning struct {
 	backend   string
 	stamp     backends.Stamp

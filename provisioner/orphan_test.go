@@ -39,7 +39,7 @@ func TestVolumeOfAClaimThatWasDeletedUnderAnEarlierLeaderIsUndone(t *testing.T) 
 	f.count()
 	f.follow(followup)
 	wantCalls(t, f.backends["gold"], "abandon pvc-uid-gone")
-	if got := f.placement.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
+	if got := f.placement.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
 		t.Errorf("it still counts as %+v", got)
 	}
 }
@@ -110,7 +110,7 @@ func TestDuplicateOnAnotherBackendIsRemoved(t *testing.T) {
 	f.follow(followup)
 	wantCalls(t, f.backends["silver"], "remove unrecorded volume-of-uid-1 of pvc-uid-1")
 	wantCalls(t, f.backends["gold"])
-	if position, _ := f.placement.PositionOf(claim.UID); position.Backend != "gold" {
+	if position, _ := f.placement.ledger.PositionOf(claim.UID); position.Backend != "gold" {
 		t.Errorf("the claim counts on %q", position.Backend)
 	}
 }
@@ -122,7 +122,7 @@ func TestClaimDeletedDuringAdmissionLeavesNothing(t *testing.T) {
 		f.forgetClaim(claim) // the library has already read it
 		f.ShouldProvision(t.Context(), claim)
 		f.follow(followup)
-		if _, counts := f.placement.PositionOf(claim.UID); counts {
+		if _, counts := f.placement.ledger.PositionOf(claim.UID); counts {
 			t.Error("its room stays reserved")
 		}
 	})

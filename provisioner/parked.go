@@ -20,12 +20,12 @@ type Requeue struct {
 }
 
 // parked keeps the claims and deletions that cannot continue now, and brings
-// them back when something happens that could help them. It does not poll, and
-// writes one event about why each waits.
+// them back when one of their triggers fires. It does not poll, and writes one
+// event that says why each waits.
 type parked struct {
 	claims  *parking.Lot[*corev1.PersistentVolumeClaim]
 	volumes *parking.Lot[*corev1.PersistentVolume]
-	helped  *parking.History
+	history *parking.History
 
 	claimLister  corelisters.PersistentVolumeClaimLister
 	volumeLister corelisters.PersistentVolumeLister
@@ -37,21 +37,22 @@ type parked struct {
 
 func newParked(options Options) *parked {
 	return &parked{
-		claims: parking.NewLot[*corev1.PersistentVolumeClaim](), volumes: parking.NewLot[*corev1.PersistentVolume](), helped: parking.NewHistory(),
+		claims: parking.NewLot[*corev1.PersistentVolumeClaim](), volumes: parking.NewLot[*corev1.PersistentVolume](), history: parking.NewHistory(),
 		claimLister: options.Claims, volumeLister: options.PersistentVolumes, requeue: options.Requeue,
 		recorder: options.Recorder, metrics: options.Metrics, logger: options.Logger,
 	}
 }
 
-// now returns the moment to pass to parkClaim or parkVolume. Taken before a
-// decision, it makes sure that no help before the parking is missed.
-func (p *parked) now() parking.Moment { return p.helped.Now() }
+// now returns a moment to pass to parkClaim or parkVolume. Take it before
+// deciding, so that a trigger that fires before the object is parked is not
+// missed.
+func (p *parked) now() parking.Moment { return p.history.Now() }
 
-// help brings back what the helps may help, the oldest claims first.
-func (p *parked) help(helps []parking.Help) {
-	p.helped.Note(helps)
-	p.requeueClaims(p.claims.HelpedBy(helps))
-	p.requeueVolumes(p.volumes.HelpedBy(helps))
+// wake requeues everything parked on any of these triggers, oldest claims first.
+func (p *parked) wake(triggers []parking.Trigger) {
+	p.history.Note(triggers)
+	p.requeueClaims(p.claims.TriggeredBy(triggers))
+	p.requeueVolumes(p.volumes.TriggeredBy(triggers))
 }
 
 // requeueClaims brings claims back in their current version.
@@ -96,22 +97,21 @@ func (p *parked) inviteVolume(name string) {
 	}
 }
 
-// parkClaim parks a claim after a decision that began at the moment since. If
-// anything has happened since then that may help the claim, it comes back at
-// once.
-func (p *parked) parkClaim(claim *corev1.PersistentVolumeClaim, why parking.Why, helps []parking.Help, since parking.Moment) {
-	p.claims.Park(claim, why, helps)
+// parkClaim parks a claim after a decision that began at the moment since. If one
+// of its triggers has fired since then, the claim comes back at once.
+func (p *parked) parkClaim(claim *corev1.PersistentVolumeClaim, reason parking.Reason, triggers []parking.Trigger, since parking.Moment) {
+	p.claims.Park(claim, reason, triggers)
 	p.countDenied()
-	if p.helped.Since(since, helps) {
+	if p.history.Since(since, triggers) {
 		p.claims.Take(claim.UID, parking.Failing)
 		p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
 	}
 }
 
 // parkVolume does the same for a deletion.
-func (p *parked) parkVolume(pv *corev1.PersistentVolume, why parking.Why, helps []parking.Help, since parking.Moment) {
-	p.volumes.Park(pv, why, helps)
-	if p.helped.Since(since, helps) {
+func (p *parked) parkVolume(pv *corev1.PersistentVolume, reason parking.Reason, triggers []parking.Trigger, since parking.Moment) {
+	p.volumes.Park(pv, reason, triggers)
+	if p.history.Since(since, triggers) {
 		p.volumes.Take(pv.UID)
 		p.requeueVolumes([]*corev1.PersistentVolume{pv})
 	}
@@ -140,7 +140,7 @@ func (p *parked) countDenied() { p.metrics.deniedClaims(p.claims.Count(parking.D
 
 // reportDenial writes an event about a denied claim, if it is news.
 func (p *parked) reportDenial(claim *corev1.PersistentVolumeClaim, reason, message string) {
-	if p.claims.IsNews(claim.UID, reason, message, isPassing(reason)) {
+	if p.claims.IsNews(claim.UID, reason, message, isVolatile(reason)) {
 		p.recorder.Event(claim, corev1.EventTypeWarning, reason, message)
 		p.logger.Info("Denied a claim", "claim", claim.Namespace+"/"+claim.Name, "reason", reason, "message", message)
 	}
@@ -149,7 +149,7 @@ func (p *parked) reportDenial(claim *corev1.PersistentVolumeClaim, reason, messa
 // reportOnPV writes an event about a PersistentVolume, and about its claim if
 // the caller passes one, if it is news.
 func (p *parked) reportOnPV(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, eventType, reason, message string) {
-	if !p.volumes.IsNews(pv.UID, reason, message, isPassing(reason)) {
+	if !p.volumes.IsNews(pv.UID, reason, message, isVolatile(reason)) {
 		return
 	}
 	p.recorder.Event(pv, eventType, reason, message)
@@ -158,9 +158,9 @@ func (p *parked) reportOnPV(pv *corev1.PersistentVolume, claim *corev1.Persisten
 	}
 }
 
-// isPassing reports whether the messages of an event's reason change all the
-// time without being news: the numbers of a quota change with every claim, and a
+// isVolatile reports whether messages with this reason change constantly without
+// saying anything new: the numbers of a quota change with every claim, and a
 // backend's last error with every request.
-func isPassing(reason string) bool {
+func isVolatile(reason string) bool {
 	return reason == string(policy.QuotaExceeded) || reason == reasonBackendUnavailable
 }

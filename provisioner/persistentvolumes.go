@@ -22,7 +22,7 @@ func (p *Provisioner) countRecorded(pv *corev1.PersistentVolume) {
 	}
 	const gib = 1 << 30
 	bytes := policy.Bytes(pv.Spec.Capacity[corev1.ResourceStorage])
-	p.placement.Record(uid, ledger.Volume{
+	p.placement.ledger.Record(uid, ledger.Volume{
 		Tenant:       pv.Annotations[record.AnnotationTenant],
 		StorageClass: pv.Spec.StorageClassName,
 		GiB:          (bytes + gib - 1) / gib,
@@ -73,7 +73,7 @@ func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
 	if removed {
 		p.placement.release(claim)
 	} else {
-		p.placement.Forsake(claim)
+		p.placement.ledger.Forsake(claim)
 	}
 	return removed
 }
@@ -92,7 +92,7 @@ func (p *Provisioner) reportNeverBound(pv *corev1.PersistentVolume) {
 	if err != nil || claim.UID != ref.UID || claim.Spec.VolumeName != "" {
 		return
 	}
-	message := fmt.Sprintf("PersistentVolume %s was deleted before it was bound, so claim %s/%s can no longer be bound to it; delete the claim, too: that removes both and the volume, and a new claim gets a new volume", pv.Name, ref.Namespace, ref.Name)
+	message := fmt.Sprintf("PersistentVolume %s was deleted before it was bound, so claim %s/%s can no longer be bound to it; delete the claim to remove the PersistentVolume and its volume, then create a new claim", pv.Name, ref.Namespace, ref.Name)
 	p.parked.reportOnPV(pv, claim, corev1.EventTypeWarning, reasonDeletedUnbound, message)
 }
 

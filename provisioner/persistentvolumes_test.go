@@ -98,13 +98,13 @@ func TestNewLeaderCountsRecordedVolumesFirst(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	f.limit("1")
-	f.placement.Ledger = ledger.New(f.Options.Policy)
+	f.placement.ledger = ledger.New(f.Options.Policy)
 	f.seen()
 	f.count()
 	if f.ShouldProvision(t.Context(), f.named("second")) {
 		t.Error("a claim was admitted although a recorded volume uses the quota")
 	}
-	if got := f.placement.Usage(policy.TenantScope, "a"); got != (policy.Usage{Volumes: 1, Gigabytes: 2}) {
+	if got := f.placement.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{Volumes: 1, Gigabytes: 2}) {
 		t.Errorf("PersistentVolume %s counts as %+v", pv.Name, got)
 	}
 }
@@ -169,10 +169,10 @@ func TestPersistentVolumesOfOthersDoNotCount(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			pv := f.recorded()
-			f.placement.Ledger = ledger.New(f.Options.Policy)
+			f.placement.ledger = ledger.New(f.Options.Policy)
 			change(pv)
 			f.seen()
-			if got := f.placement.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
+			if got := f.placement.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
 				t.Errorf("it counts as %+v", got)
 			}
 		})

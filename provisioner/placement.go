@@ -15,29 +15,30 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
 
-// placement decides where volumes go, and counts where they are. It never calls
-// back into the hub: a channel signals freed room.
+// placement decides where volumes go, and counts where they are. It calls
+// nothing else in the hub while it holds a mutex, and signals freed room through
+// a channel. Looking up a backend may reconfigure it, which may call recount.
 type placement struct {
-	*ledger.Ledger
+	ledger *ledger.Ledger
 	// Policy, Backends and Term are those of Options.
 	Policy   func() *policy.Policy
 	Backends Backends
 	Term     context.Context
 	journal  *journal
 	counting *counting
-	// freed has a token while there is freed room that no claim was offered yet.
+	// freed is signaled while freed room has not been offered to claims yet.
 	freed chan struct{}
 
 	mu sync.Mutex
-	// full is where Cinder's own quotas have no room. passed has the backends where
-	// that has passed since the last takeFreed.
-	full   map[fullAt]fullness
-	passed []string
+	// full is where Cinder's own quotas have no room. expired lists the backends
+	// whose entry in full has expired since the last takeFreed.
+	full    map[fullAt]fullness
+	expired []string
 }
 
 func newPlacement(options Options, journal *journal) *placement {
 	return &placement{
-		Ledger: ledger.New(options.Policy), Policy: options.Policy, Backends: options.Backends, Term: options.Term,
+		ledger: ledger.New(options.Policy), Policy: options.Policy, Backends: options.Backends, Term: options.Term,
 		journal: journal, counting: newCounting(), freed: make(chan struct{}, 1), full: map[fullAt]fullness{},
 	}
 }
@@ -62,7 +63,7 @@ type choice struct {
 // backend that was not counted in this term; without it, the choice stays
 // undecided.
 func (p *placement) choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d ledger.Decided, mayList bool) (choice, error) {
-	if position, ok := p.PositionOf(claim.UID); ok {
+	if position, ok := p.ledger.PositionOf(claim.UID); ok {
 		return p.keep(position), nil
 	}
 	if waits, err := p.settleEarlier(ctx, claim, d, mayList); err != nil || waits.undecided || waits.denial != nil {
@@ -77,7 +78,7 @@ func (p *placement) choose(ctx context.Context, claim *corev1.PersistentVolumeCl
 // leave frees the room that a claim has reserved, if the claim can go to another
 // backend. It forgets the unfinished attempt, which provably created nothing.
 func (p *placement) leave(claim *corev1.PersistentVolumeClaim, d ledger.Decided) (left bool) {
-	position, ok := p.PositionOf(claim.UID)
+	position, ok := p.ledger.PositionOf(claim.UID)
 	if !ok || !p.mayLeave(claim, position, d) {
 		return false
 	}
@@ -95,8 +96,8 @@ func (p *placement) keep(position ledger.Position) choice {
 }
 
 // mayLeave reports whether a claim can leave the backend where its room is
-// reserved: the policy or the backend's state is a reason to, and provably
-// nothing was created there.
+// reserved: the policy or the backend's state calls for it, and provably nothing
+// was created there.
 func (p *placement) mayLeave(claim *corev1.PersistentVolumeClaim, position ledger.Position, d ledger.Decided) bool {
 	full := len(d.Backends) > 1 && p.isFull(position.Backend, d.Volume) != nil
 	if !position.NothingSeen || slices.Contains(d.Backends, position.Backend) && p.health(position.Backend) == nil && !full {
@@ -187,7 +188,7 @@ func (p *placement) firstWithRoom(ctx context.Context, uid types.UID, class stri
 		return choice{denial: p.unavailable(passedOver, p.ruleBackends(d))}, nil
 	}
 	// Reserve on all of them together, for one message about all of them.
-	backend, over, refused, err := p.Reserve(uid, class, d.Only(noRoom, nil))
+	backend, over, refused, err := p.ledger.Reserve(uid, class, d.Only(noRoom, nil))
 	if refused == nil {
 		return choice{backend: backend, passedOver: over}, err
 	}
@@ -204,13 +205,13 @@ func (p *placement) firstWithRoom(ctx context.Context, uid types.UID, class stri
 // passedOver has the reason; a denial concerns the tenant or the rule, and so
 // every backend.
 func (p *placement) reserveOn(name string, uid types.UID, class string, d ledger.Decided, before []ledger.PassedOver) (chosen choice, hasRoom bool, err error) {
-	backend, passedOver, refused, err := p.Reserve(uid, class, d.Only([]string{name}, before))
+	backend, passedOver, refused, err := p.ledger.Reserve(uid, class, d.Only([]string{name}, before))
 	switch {
 	case err != nil:
 		return choice{}, false, err
 	case refused == nil:
 		return choice{backend: backend, passedOver: passedOver}, true, nil
-	case strings.HasPrefix(refused.Path, "backends["):
+	case refused.IsOfBackends():
 		return choice{passedOver: []ledger.PassedOver{{Backend: name, Why: refused.Message}}}, false, nil
 	}
 	denied := p.noRoom(refused, d)
@@ -218,12 +219,12 @@ func (p *placement) reserveOn(name string, uid types.UID, class string, d ledger
 }
 
 // noRoom is the denial of a claim that exceeds a quota. Freed room in that quota
-// helps the claim, and so does a backend of its rule that answers again.
+// triggers another check, and so does a backend of its rule that answers again.
 func (p *placement) noRoom(refused *ledger.Refusal, d ledger.Decided) denial {
 	denied := denialOf(refused.Denial)
-	denied.helps = backendHelps(p.ruleBackends(d))
+	denied.triggers = triggersOfBackends(p.ruleBackends(d))
 	for _, s := range refused.Scopes {
-		denied.helps = append(denied.helps, roomOf(s))
+		denied.triggers = append(denied.triggers, roomOf(s))
 	}
 	return denied
 }
@@ -247,12 +248,12 @@ const reasonBackendUnavailable = "BackendUnavailable"
 // the others.
 func (p *placement) unavailable(passedOver []ledger.PassedOver, others []string) *denial {
 	var why []string
-	helps := append(backendHelps(others), parking.Help{Kind: parking.Earlier})
+	triggers := append(triggersOfBackends(others), parking.Trigger{Kind: parking.Earlier})
 	for _, over := range passedOver {
 		why = append(why, over.Why)
-		helps = append(helps, parking.Help{Kind: parking.Backend, Name: over.Backend})
+		triggers = append(triggers, parking.Trigger{Kind: parking.Backend, Name: over.Backend})
 	}
-	return &denial{reason: reasonBackendUnavailable, message: strings.Join(why, "; "), helps: helps}
+	return &denial{reason: reasonBackendUnavailable, message: strings.Join(why, "; "), triggers: triggers}
 }
 
 // prepare makes sure that a backend can be chosen: that it is healthy and its
@@ -314,21 +315,21 @@ func passedOverText(decision policy.Decision, passedOver []ledger.PassedOver) st
 
 // release frees the room of a claim's volume and offers it to denied claims.
 func (p *placement) release(uid types.UID) {
-	if p.Release(uid) {
+	if p.ledger.Release(uid) {
 		p.roomFreed()
 	}
 }
 
 // giveBack frees room that was reserved for a volume that was never created.
 func (p *placement) giveBack(uid types.UID) {
-	if p.ReleaseReservation(uid) {
+	if p.ledger.ReleaseReservation(uid) {
 		p.roomFreed()
 	}
 }
 
 // releaseUnrecorded frees the room of a claim that provably has no volume.
 func (p *placement) releaseUnrecorded(uid types.UID) {
-	if p.ReleaseUnrecorded(uid) {
+	if p.ledger.ReleaseUnrecorded(uid) {
 		p.roomFreed()
 	}
 }
@@ -343,12 +344,12 @@ func (p *placement) roomFreed() {
 
 // takeFreed returns the quotas in which room was freed since the last time.
 func (p *placement) takeFreed() []ledger.Scope {
-	freed := p.TakeFreed()
+	freed := p.ledger.TakeFreed()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, backend := range p.passed {
+	for _, backend := range p.expired {
 		freed = append(freed, ledger.Scope{Kind: policy.BackendScope, Name: backend})
 	}
-	p.passed = nil
+	p.expired = nil
 	return freed
 }

@@ -153,7 +153,7 @@ func TestReservationFollowsAPolicyThatSuspendsItsBackend(t *testing.T) {
 	if !f.ShouldProvision(t.Context(), claim) {
 		t.Fatal("not admitted")
 	}
-	if position, _ := f.placement.PositionOf(claim.UID); position.Backend != "gold" {
+	if position, _ := f.placement.ledger.PositionOf(claim.UID); position.Backend != "gold" {
 		t.Fatalf("reserved on %s", position.Backend)
 	}
 	f.inForce("auth: {cloud: gold}", "auth: {cloud: gold}\n    suspended: true")
@@ -172,7 +172,7 @@ func TestDecisionOfAnOldPolicyReservesNothing(t *testing.T) {
 	if _, err := f.placement.choose(t.Context(), claim, "both", stale, true); !errors.Is(err, ledger.ErrPolicyChanged) {
 		t.Errorf("error %v, want %v", err, ledger.ErrPolicyChanged)
 	}
-	if _, counts := f.placement.PositionOf(claim.UID); counts {
+	if _, counts := f.placement.ledger.PositionOf(claim.UID); counts {
 		t.Error("room was reserved by a policy that is not in force")
 	}
 }
@@ -272,7 +272,7 @@ func TestFullnessThatPassesBringsDeniedClaimsBack(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go f.offerFreedRoom(ctx)
-		f.parked.parkClaim(f.claim(nil), parking.Denied, []parking.Help{roomOf(ledger.Scope{Kind: policy.BackendScope, Name: "gold"})}, f.parked.now())
+		f.parked.parkClaim(f.claim(nil), parking.Denied, []parking.Trigger{roomOf(ledger.Scope{Kind: policy.BackendScope, Name: "gold"})}, f.parked.now())
 		f.placement.noteFull("gold", policy.VolumeProperties{SizeGiB: 1}, errGoldAtLimit)
 		time.Sleep(fullFor / 2)
 		f.placement.noteFull("gold", policy.VolumeProperties{SizeGiB: 1}, errGoldAtLimit)

@@ -43,8 +43,8 @@ func (f *fixture) updateNode(node *corev1.Node, watched bool) {
 	}
 }
 
-const stillInUse = "Warning VolumeStillInUse the volume is not disconnected while node a still uses it (volumesInUse or volumesAttached of the node's status, or a VolumeAttachment); " +
-	"it is removed as soon as the node has unmounted it; if the node is lost for good, delete its Node object, taint it with node.kubernetes.io/out-of-service, or run: " +
+const stillInUse = "Warning VolumeStillInUse node a still uses the volume (volumesInUse or volumesAttached of its status, or a VolumeAttachment); the deletion continues when the node has unmounted it; " +
+	"if the node is permanently lost, delete its Node object, taint it with node.kubernetes.io/out-of-service, or run: " +
 	"kubectl annotate pv pvc-uid-1 standalone-cinder.openstack.org/released-by-nodes=a"
 
 func TestNothingIsDisconnectedThatANodeUses(t *testing.T) {
@@ -231,7 +231,7 @@ func TestVolumeOfAnEarlierLeaderIsKeptWhileItIsAttached(t *testing.T) {
 	v.Status = cinder.StatusAttaching
 	asked := nodeuse.Volume{}
 	f.cleaner.Nodes = askedNodes{asked: &asked, users: []string{"a"}}
-	if err := f.cleaner.NobodyNeeds(t.Context(), v); err == nil || !strings.Contains(err.Error(), "is still in use by node a") {
+	if err := f.cleaner.IsUnneeded(t.Context(), v); err == nil || !strings.Contains(err.Error(), "is still in use by node a") {
 		t.Errorf("the answer is %v", err)
 	}
 	if asked.PV != "pvc-uid-gone" || !asked.MayAttach {

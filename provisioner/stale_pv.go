@@ -15,8 +15,8 @@ import (
 // A request that saves a PersistentVolume may reach the API server after the
 // claim was deleted and its attempt undone: a network delayed it, or its sender
 // was paused. The object then names a volume that is gone. If its reclaim policy
-// is Delete, the library deletes it; otherwise it would stay forever, like that
-// of a volume that a user wants to keep.
+// is Delete, the library deletes it; otherwise it would stay forever, as if a user
+// had kept the volume.
 
 // staleRecord reports whether a PersistentVolume may name a volume that this
 // term has undone.
@@ -55,11 +55,11 @@ func (p *Provisioner) removeStale(ctx context.Context, pv *corev1.PersistentVolu
 	}
 	err = p.Client.CoreV1().PersistentVolumes().Delete(ctx, pv.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pv.UID}})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return false, fmt.Errorf("cannot delete PersistentVolume %s, which names a volume that was undone: %w", pv.Name, err)
+		return false, fmt.Errorf("cannot delete PersistentVolume %s, which names a volume that has already been removed: %w", pv.Name, err)
 	}
 	if err := p.cleaner.RemoveSecret(ctx, pv.Name); err != nil && !proof.IsKept(err) {
 		return true, err
 	}
-	p.Logger.Info("Removed a PersistentVolume that was saved after its volume was undone", "persistentVolume", pv.Name, "claimUID", origin.ClaimUID)
+	p.Logger.Info("Removed a PersistentVolume that was saved after its volume had been removed", "persistentVolume", pv.Name, "claimUID", origin.ClaimUID)
 	return true, nil
 }

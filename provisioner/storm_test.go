@@ -88,7 +88,7 @@ func TestFreedRoomIsOfferedToClaimsThatWaitForIt(t *testing.T) {
 			if f.ShouldProvision(t.Context(), f.named("second")) {
 				t.Fatal("admitted")
 			}
-			f.help(roomOf(c.freed))
+			f.wake(roomOf(c.freed))
 			f.wantRequeued(c.want...)
 		})
 	}

@@ -80,7 +80,7 @@ func (p *Provisioner) sweepSecretsAgain(ctx context.Context, began time.Time) {
 		if err := p.secrets.Sweep(ctx); err == nil {
 			swept = at
 		} else if wait = secretsPause; ctx.Err() == nil {
-			p.Logger.Warn("Removing leftover Secrets failed and will be retried", "error", err)
+			p.Logger.Warn("Removing orphaned Secrets failed and will be retried", "error", err)
 		}
 	}
 }
@@ -108,9 +108,8 @@ func (p *Provisioner) sweepIsDue(name string, began, swept, now time.Time) bool 
 	return mayHaveArrived(began, doubt, swept, now)
 }
 
-// mayHaveArrived reports whether it is time to look for what was requested up to
-// doubt and may have arrived since the last sweep; swept is zero before the
-// first.
+// mayHaveArrived reports whether requests sent up to doubt may have taken effect
+// since the last sweep; swept is zero before the first.
 func mayHaveArrived(began, doubt, swept, now time.Time) bool {
 	if swept.IsZero() {
 		return now.Sub(doubt) >= firstSweepAfter || now.Sub(began) >= lastSweepAfter
@@ -146,23 +145,23 @@ func (p *Provisioner) examine(backend string, all []cinder.Volume) error {
 		if stamp.PV != record.PVNameFor(stamp.ClaimUID) || backends.EverAttached(v) || backends.IsCopy(v) || p.recordedBy(v) != "" {
 			continue
 		}
-		item := followup{claim: uid, backend: backend, volume: v.ID}
+		item := removalOf(uid, backend, v.ID)
 		if pv, err := p.PersistentVolumes.Get(stamp.PV); err == nil && p.isMine(pv) {
 			p.followup.add(item) // a duplicate: the PersistentVolume names another volume
 			continue
 		}
 		_, begun := p.journal.beginning(uid)
 		claim, exists := claims[uid]
-		position, counts := p.placement.PositionOf(uid)
+		position, counts := p.placement.ledger.PositionOf(uid)
 		switch {
 		case counts && position.Backend != backend:
-			p.followup.add(item) // a duplicate, once a PersistentVolume names either
+			p.followup.add(item) // a duplicate as soon as a PersistentVolume names one of the two
 		case exists && !record.BoundElsewhere(claim):
 			// If the claim is denied, that was decided without knowing of its volume.
 			p.parked.reconsider(claim)
 		case begun:
-		case p.placement.IsFound(uid, backend) && (time.Since(v.CreatedAt).Abs() < youngEnough || p.placement.sawDeleted(uid)):
-			p.followup.add(followup{claim: uid})
+		case p.placement.ledger.IsFound(uid, backend) && (time.Since(v.CreatedAt).Abs() < youngEnough || p.placement.sawDeleted(uid)):
+			p.followup.add(undoOf(uid))
 		}
 	}
 	return nil
@@ -188,7 +187,7 @@ func (p *Provisioner) wantedClaims() (func(types.UID) bool, error) {
 	claims, err := p.claimsByUID()
 	return func(uid types.UID) bool {
 		_, begun := p.journal.beginning(uid)
-		_, counts := p.placement.PositionOf(uid)
+		_, counts := p.placement.ledger.PositionOf(uid)
 		return begun || counts || claims[uid] != nil
 	}, err
 }

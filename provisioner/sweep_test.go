@@ -97,12 +97,12 @@ func TestRoomOfAFoundVolumeIsFreedWhenAnAdministratorRemovesIt(t *testing.T) {
 	gold := f.backends["gold"]
 	gold.listed = []cinder.Volume{old}
 	f.count()
-	if got := f.placement.Usage(policy.TenantScope, "a"); got.Volumes != 1 {
+	if got := f.placement.ledger.Usage(policy.TenantScope, "a"); got.Volumes != 1 {
 		t.Fatalf("an orphan counts as %+v", got)
 	}
 	gold.listed = nil
 	f.relist("gold")
-	if got := f.placement.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
+	if got := f.placement.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
 		t.Errorf("it counts as %+v when it is gone", got)
 	}
 }

@@ -280,7 +280,7 @@ func TestRecordOfAVolumeElsewhereIsNotStale(t *testing.T) {
 }
 
 // TestFollowUpsOfAMissingBackendWaitForAnotherPolicy: a backend was renamed, and
-// the program restarted. Only another policy can help the completions and marks
+// the program restarted. Only another policy can unblock the completions and marks
 // of the old name's volumes, so they must not be retried every 30 s, with a
 // warning each, for the whole term.
 func TestFollowUpsOfAMissingBackendWaitForAnotherPolicy(t *testing.T) {
@@ -311,7 +311,7 @@ func TestFollowUpsOfAMissingBackendWaitForAnotherPolicy(t *testing.T) {
 }
 
 func followupOfMark(pv *corev1.PersistentVolume) followup {
-	return followup{claim: types.UID(pv.Annotations[record.AnnotationClaimUID]), backend: pv.Annotations[record.AnnotationBackend], volume: pv.Annotations[record.AnnotationVolume], mark: true}
+	return followup{kind: mark, claim: types.UID(pv.Annotations[record.AnnotationClaimUID]), backend: pv.Annotations[record.AnnotationBackend], volume: pv.Annotations[record.AnnotationVolume]}
 }
 
 // TestProofIsBoundedInTime: the proof is made while a request to the backend
@@ -322,7 +322,7 @@ func TestProofIsBoundedInTime(t *testing.T) {
 	v.Status = cinder.StatusAttaching
 	nodes := &boundedNodes{}
 	f.cleaner.Nodes = nodes
-	f.must(f.cleaner.Permit(f.cleaner.NobodyNeeds)(t.Context(), v))
+	f.must(f.cleaner.Permit(f.cleaner.IsUnneeded)(t.Context(), v))
 	if !nodes.bounded {
 		t.Error("the request to the API server has no deadline")
 	}
@@ -403,7 +403,7 @@ func TestRoomOfAKeptVolumeIsFreedWhenItIsGone(t *testing.T) {
 	gold.abandonKeeps = false
 	f.relist("gold")
 	f.relist("gold")
-	if got := f.placement.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
+	if got := f.placement.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
 		t.Errorf("it counts as %+v when it is gone", got)
 	}
 }
@@ -513,9 +513,9 @@ func TestRecordingAgainFreesNothing(t *testing.T) {
 	f.limit("1")
 	pv := f.recorded()
 	f.countRecorded(pv)
-	f.placement.TakeFreed()
+	f.placement.ledger.TakeFreed()
 	f.countRecorded(pv)
-	if freed := f.placement.TakeFreed(); len(freed) != 0 {
+	if freed := f.placement.ledger.TakeFreed(); len(freed) != 0 {
 		t.Errorf("freed: %v", freed)
 	}
 }

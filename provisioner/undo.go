@@ -27,8 +27,8 @@ func (p *Provisioner) claimGone(ctx context.Context, uid types.UID) error {
 	p.journal.claimGone(uid)
 	begun, ok := p.journal.beginning(uid)
 	if !ok {
-		position, _ := p.placement.PositionOf(uid)
-		if !p.placement.IsFound(uid, position.Backend) {
+		position, _ := p.placement.ledger.PositionOf(uid)
+		if !p.placement.ledger.IsFound(uid, position.Backend) {
 			p.placement.giveBack(uid)
 			return nil
 		}
@@ -37,7 +37,7 @@ func (p *Provisioner) claimGone(ctx context.Context, uid types.UID) error {
 			return err
 		}
 	}
-	err := p.undo(ctx, uid, begun, p.cleaner.NobodyNeeds)
+	err := p.undo(ctx, uid, begun, p.cleaner.IsUnneeded)
 	if proof.IsKept(err) {
 		p.Logger.Info("Kept the volume of an unfinished attempt", "claimUID", uid, "backend", begun.backend, "reason", err)
 		return nil
@@ -57,9 +57,9 @@ func (p *Provisioner) stampOf(uid types.UID, tenant string) backends.Stamp {
 }
 
 // undo removes the volumes and the Secrets of a claim, if it has the proof that
-// it may. It removes the Secret last, because it may belong to a volume that
-// stays on purpose; in that case IsKept is true of the error. It stops when the
-// context ends: the next leader finds what is left.
+// it may. It removes the Secret last, because it may belong to a volume that is
+// kept deliberately; proof.IsKept then reports true for the error. It stops when
+// the context ends: the next leader finds what is left.
 func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning, prove backends.Permit) error {
 	ctx = p.onBehalfOf(ctx, begun.stamp.Tenant)
 	volumes, err := p.Backends.Volumes(begun.backend)
@@ -69,7 +69,7 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning, 
 	err = volumes.Abandon(ctx, begun.stamp, begun.connector, p.cleaner.Permit(prove))
 	if proof.IsKept(err) {
 		p.finish(uid)
-		p.placement.Keep(uid)
+		p.placement.ledger.Keep(uid)
 	}
 	if err != nil {
 		return err
@@ -80,7 +80,7 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning, 
 	switch {
 	case proof.IsKept(err):
 		// The PersistentVolume was saved in the meantime, and names a volume that is gone.
-		p.followup.add(followup{pv: begun.stamp.PV})
+		p.followup.add(completionOf(begun.stamp.PV))
 	case err != nil:
 		return err
 	}
@@ -111,7 +111,7 @@ func (p *Provisioner) removeDuplicate(ctx context.Context, item followup) error 
 // removeDuplicates queues the duplicates of a recorded volume for removal.
 func (p *Provisioner) removeDuplicates(volumes Removing, recorded record.Origin) {
 	for _, id := range volumes.Duplicates(recorded.ClaimUID, recorded.VolumeID) {
-		p.followup.add(followup{claim: types.UID(recorded.ClaimUID), backend: recorded.Backend, volume: id})
+		p.followup.add(removalOf(types.UID(recorded.ClaimUID), recorded.Backend, id))
 	}
 }
 
@@ -136,18 +136,18 @@ func (p *Provisioner) recordedBy(v cinder.Volume) string {
 	if found, err := p.Records.ByIndex(record.ByVolume, v.ID); err == nil && len(found) > 0 {
 		return found[0].(*corev1.PersistentVolume).Name
 	}
-	if stamp := backends.StampOf(v); p.placement.WasRecorded(types.UID(stamp.ClaimUID), v.ID) {
+	if stamp := backends.StampOf(v); p.placement.ledger.WasRecorded(types.UID(stamp.ClaimUID), v.ID) {
 		return stamp.PV + ", which is gone"
 	}
 	return ""
 }
 
-// useOf is how nodes may know a volume of a claim whose PersistentVolume may
-// have been saved; nil if this term created the volume and handed over no
+// useOf returns what nodes may list for a volume whose PersistentVolume may have
+// been saved; nil if this term created the volume and handed over no
 // PersistentVolume yet.
 func (p *Provisioner) useOf(stamp backends.Stamp) *nodeuse.Volume {
 	begun, ok := p.journal.beginning(types.UID(stamp.ClaimUID))
-	if position, _ := p.placement.PositionOf(types.UID(stamp.ClaimUID)); ok && (begun.handedOver != nil || position.NothingSeen) {
+	if position, _ := p.placement.ledger.PositionOf(types.UID(stamp.ClaimUID)); ok && (begun.handedOver != nil || position.NothingSeen) {
 		return begun.handedOver
 	}
 	return &nodeuse.Volume{PV: stamp.PV, MayAttach: true}
@@ -159,7 +159,7 @@ func (p *Provisioner) useOf(stamp backends.Stamp) *nodeuse.Volume {
 func (p *Provisioner) cleanUpIfGone(claim *corev1.PersistentVolumeClaim) {
 	current, err := p.Claims.PersistentVolumeClaims(claim.Namespace).Get(claim.Name)
 	if apierrors.IsNotFound(err) || err == nil && (current.UID != claim.UID || record.BoundElsewhere(current)) {
-		p.followup.add(followup{claim: claim.UID})
+		p.followup.add(undoOf(claim.UID))
 	}
 }
 

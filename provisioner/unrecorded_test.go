@@ -50,13 +50,13 @@ func TestRecordedVolumeIsNeverTakenForAnOrphan(t *testing.T) {
 	f.follow(followup)
 	// It is marked for the next leader, and otherwise left alone.
 	wantCalls(t, gold, "mark volume-1")
-	if got := f.placement.Usage(policy.TenantScope, "a"); got.Volumes != 1 {
+	if got := f.placement.ledger.Usage(policy.TenantScope, "a"); got.Volumes != 1 {
 		t.Errorf("it counts as %+v", got)
 	}
 	// Once it is gone, it no longer counts.
 	gold.listed = nil
 	f.relist("gold")
-	if got := f.placement.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
+	if got := f.placement.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
 		t.Errorf("it counts as %+v when it is gone", got)
 	}
 }
@@ -105,7 +105,7 @@ func TestSecretOfAKeptVolumeStays(t *testing.T) {
 	}
 }
 
-func followupOfClaimUID(claim types.UID) followup { return followup{claim: claim} }
+func followupOfClaimUID(claim types.UID) followup { return undoOf(claim) }
 
 // TestClaimThatGoesWhileItsBackendIsDownIsUndone: an earlier leader created its
 // volume, which this leader may or may not have listed.
@@ -135,7 +135,7 @@ func TestClaimThatGoesWhileItsBackendIsDownIsUndone(t *testing.T) {
 			}
 			f.follow(followup)
 			wantCalls(t, gold, "abandon pvc-uid-gone")
-			if got := f.placement.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
+			if got := f.placement.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
 				t.Errorf("it still counts as %+v", got)
 			}
 		})
@@ -182,7 +182,7 @@ func TestDuplicateThatCannotBeRemovedDoesNotFailTheListing(t *testing.T) {
 }
 
 func followupOfVolume(claim types.UID, backend, volume string) followup {
-	return followup{claim: claim, backend: backend, volume: volume}
+	return removalOf(claim, backend, volume)
 }
 
 // TestRecordedVolumesOfARenamedBackendAreLeftAlone: the new name's listing shows
@@ -246,7 +246,7 @@ func TestPersistentVolumeDeletedBeforeItIsBoundIsReported(t *testing.T) {
 	for range 3 {
 		followup.VolumeSeen(pv)
 	}
-	const want = "Warning DeletedBeforeBound PersistentVolume pvc-uid-1 was deleted before it was bound, so claim team-a/data can no longer be bound to it; delete the claim, too: that removes both and the volume, and a new claim gets a new volume"
+	const want = "Warning DeletedBeforeBound PersistentVolume pvc-uid-1 was deleted before it was bound, so claim team-a/data can no longer be bound to it; delete the claim to remove the PersistentVolume and its volume, then create a new claim"
 	if events := f.newEvents(); len(events) != 2 || events[0] != want || events[1] != want {
 		t.Errorf("events %q\nwant %q for the PersistentVolume and the claim", events, want)
 	}

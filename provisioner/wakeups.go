@@ -8,20 +8,22 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
 
-// Parked claims and deletions come back when something happens that could help
-// them. This file has all such events. Nothing here polls, or writes to the API
-// server.
+// Parked claims and deletions come back when one of their triggers fires. This
+// file has the events that other parts of the program report, and
+// freed room. The hub's own steps bring some back, too: see parked.go, recount.go,
+// sweep.go, persistentvolumes.go and attempt.go. Nothing here polls, or writes
+// to the API server.
 
 // Reconsider brings back the denied claims of a namespace after a change of the
 // namespace that might admit them.
 func (p *Provisioner) Reconsider(namespace string) {
-	p.help(parking.Help{Kind: parking.Namespace, Name: namespace})
+	p.wake(parking.Trigger{Kind: parking.Namespace, Name: namespace})
 }
 
 // ReconsiderClass brings back the denied and failing claims of a StorageClass
 // that was created again.
 func (p *Provisioner) ReconsiderClass(class string) {
-	p.help(parking.Help{Kind: parking.Class, Name: class})
+	p.wake(parking.Trigger{Kind: parking.Class, Name: class})
 }
 
 // PolicyChanged brings back everything that was denied or failed under the
@@ -34,33 +36,36 @@ func (p *Provisioner) PolicyChanged() {
 			p.placement.requestCount(name)
 		}
 	}
-	p.help(parking.Help{Kind: parking.Policy})
+	p.wake(parking.Trigger{Kind: parking.Policy})
 }
 
 // CredentialsChanged brings back what failed at the backends: the old
 // credentials may have been the reason.
 func (p *Provisioner) CredentialsChanged(backends []string) {
-	helps := make([]parking.Help, len(backends))
+	triggers := make([]parking.Trigger, len(backends))
 	for i, name := range backends {
-		helps[i] = parking.Help{Kind: parking.Credentials, Name: name}
+		triggers[i] = parking.Trigger{Kind: parking.Credentials, Name: name}
 	}
-	p.help(helps...)
+	p.wake(triggers...)
 }
 
 // BackendAnswers brings back what waited for a backend or failed at it, and
 // claims that could go to it.
 func (p *Provisioner) BackendAnswers(name string) {
-	p.help(parking.Help{Kind: parking.Backend, Name: name})
+	p.wake(parking.Trigger{Kind: parking.Backend, Name: name})
 }
 
 // NodeChanged brings back the deletions that wait for a node to release a
 // volume: the node may have released it, or be gone.
-func (p *Provisioner) NodeChanged(name string) { p.help(parking.Help{Kind: parking.Node, Name: name}) }
+func (p *Provisioner) NodeChanged(name string) {
+	p.wake(parking.Trigger{Kind: parking.Node, Name: name})
+}
 
-// help brings back what the helps may help, the oldest claims first.
-func (p *Provisioner) help(helps ...parking.Help) {
-	p.parked.help(helps)
-	p.followup.help(helps)
+// wake requeues everything that waits for any of these triggers, oldest claims
+// first.
+func (p *Provisioner) wake(triggers ...parking.Trigger) {
+	p.parked.wake(triggers)
+	p.followup.wake(triggers)
 }
 
 // gatherFreedRoom is how long freed room gathers before it is offered: one freed
@@ -76,28 +81,26 @@ func (p *Provisioner) offerFreedRoom(ctx context.Context) {
 			return
 		case <-p.placement.freed:
 		}
-		select {
-		case <-ctx.Done():
+		if !pause(ctx, gatherFreedRoom) {
 			return
-		case <-time.After(gatherFreedRoom):
 		}
-		var helps []parking.Help
+		var triggers []parking.Trigger
 		for _, s := range p.placement.takeFreed() {
-			helps = append(helps, roomOf(s))
+			triggers = append(triggers, roomOf(s))
 		}
-		p.help(helps...)
+		p.wake(triggers...)
 	}
 }
 
-// roomOf is the help of freed room in a quota's scope.
-func roomOf(s ledger.Scope) parking.Help {
-	return parking.Help{Kind: parking.Room, Name: string(s.Kind) + " " + s.Name}
+// roomOf is the trigger of freed room in a quota's scope.
+func roomOf(s ledger.Scope) parking.Trigger {
+	return parking.Trigger{Kind: parking.Room, Name: string(s.Kind) + " " + s.Name}
 }
 
-func backendHelps(names []string) []parking.Help {
-	helps := make([]parking.Help, len(names))
+func triggersOfBackends(names []string) []parking.Trigger {
+	triggers := make([]parking.Trigger, len(names))
 	for i, name := range names {
-		helps[i] = parking.Help{Kind: parking.Backend, Name: name}
+		triggers[i] = parking.Trigger{Kind: parking.Backend, Name: name}
 	}
-	return helps
+	return triggers
 }

@@ -54,7 +54,7 @@ func TestOutageDuringAnAttemptForgetsNothing(t *testing.T) {
 	if _, begun := f.journal.beginning(claim.UID); !begun {
 		t.Error("the attempt is forgotten")
 	}
-	if _, counts := f.placement.PositionOf(claim.UID); !counts {
+	if _, counts := f.placement.ledger.PositionOf(claim.UID); !counts {
 		t.Error("the room of a volume that may exist was freed")
 	}
 }
@@ -78,9 +78,9 @@ func TestOutageComesBeforeAFullQuota(t *testing.T) {
 	}
 }
 
-// TestHelpJustBeforeParkingIsNotMissed makes help happen between the decision
+// TestTriggerJustBeforeParkingIsNotMissed fires a trigger between the decision
 // about a claim and its parking.
-func TestHelpJustBeforeParkingIsNotMissed(t *testing.T) {
+func TestTriggerJustBeforeParkingIsNotMissed(t *testing.T) {
 	for name, happens := range map[string]func(f *fixture){
 		"the policy changes":      func(f *fixture) { f.PolicyChanged() },
 		"a backend answers again": func(f *fixture) { f.BackendAnswers("gold") },
@@ -90,13 +90,13 @@ func TestHelpJustBeforeParkingIsNotMissed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			claim, pv := f.claim(nil), f.recorded()
-			before := f.parked.helped.Now()
+			before := f.parked.history.Now()
 			happens(f)
-			f.parked.parkClaim(claim, parking.Failing, []parking.Help{{Kind: parking.Policy}, {Kind: parking.Backend, Name: "gold"}, {Kind: parking.Credentials, Name: "gold"}}, before)
+			f.parked.parkClaim(claim, parking.Failing, []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Backend, Name: "gold"}, {Kind: parking.Credentials, Name: "gold"}}, before)
 			f.wantRequeued("data")
 			f.parkForBackend(pv, "gold", errGoldDown, before)
 			f.wantRequeued("pvc-uid-1")
-			f.deny(claim, denial{reason: "Any", message: "any"}, f.parked.helped.Now())
+			f.deny(claim, denial{reason: "Any", message: "any"}, f.parked.history.Now())
 			f.wantRequeued()
 		})
 	}
@@ -108,7 +108,7 @@ func TestHelpJustBeforeParkingIsNotMissed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			claim := f.claim(nil)
-			before := f.parked.helped.Now()
+			before := f.parked.history.Now()
 			happens(f)
 			f.deny(claim, *f.placement.unavailable(nil, nil), before)
 			f.wantRequeued("data")
@@ -122,7 +122,7 @@ func TestUndoingAFailureDoesNotBringItsClaimBackAtOnce(t *testing.T) {
 	f := newFixture(t)
 	gold := f.backends["gold"]
 	gold.document = `{"driver_volume_type": "vmdk", "data": {}}`
-	gold.onCall = func() { f.help(roomOf(ledger.Scope{Kind: policy.TenantScope, Name: "a"})) }
+	gold.onCall = func() { f.wake(roomOf(ledger.Scope{Kind: policy.TenantScope, Name: "a"})) }
 	if _, err := f.provision(f.claim(nil)); err == nil || isIgnored(err) {
 		t.Errorf("error %v", err)
 	}

@@ -229,7 +229,7 @@ func TestListing(t *testing.T) {
 		"no list":                     {marks: map[string]string{"": `{"volume": {}}`}, wantErr: "backend gold: volume.list: the answer has no list of volumes"},
 		"null":                        {marks: map[string]string{"": `{"volumes": null}`}, wantErr: "backend gold: volume.list: the answer has no list of volumes"},
 		"no list on the second page":  {marks: map[string]string{"": page("b", "a", "b"), "b": `{}`}, want: [][]string{{"a", "b"}}, wantErr: "backend gold: volume.list: the answer has no list of volumes"},
-		"HTML":                        {marks: map[string]string{"": "<html>"}, wantErr: "backend gold: volume.list: the answer is not the JSON that the API reference describes"},
+		"HTML":                        {marks: map[string]string{"": "<html>"}, wantErr: "backend gold: volume.list: unexpected response: not the JSON documented in the API reference"},
 		"link that is no address":     {marks: map[string]string{"": `{"volumes": [{"id": "a"}], "volumes_links": [{"rel": "next", "href": "http://[::1"}]}`}, wantErr: "backend gold: volume.list: the link to the next page is not a valid address"},
 	}
 	for name, test := range tests {

@@ -77,7 +77,7 @@ func (e *Error) fromFailure(err error) *Error {
 		e.Message = "the request was canceled"
 	case waited && errors.Is(err, context.DeadlineExceeded):
 		e.Cause = context.DeadlineExceeded
-		e.Message = "the request's turn did not come in time"
+		e.Message = "timed out waiting for a free request slot"
 	case waited:
 		e.Message = "the request was not sent: " + unsent.Error()
 	case resolving:
@@ -115,7 +115,7 @@ func (e *Error) fromFailure(err error) *Error {
 
 // notDescribed describes an answer in a form that the API reference does not
 // have.
-const notDescribed = "the answer is not the JSON that the API reference describes"
+const notDescribed = "unexpected response: not the JSON documented in the API reference"
 
 // dialing returns the error of a connection that was never made.
 func dialing(err error) *net.OpError {
@@ -132,7 +132,7 @@ func isTimeout(err error) bool {
 }
 
 // cinderQuota distinguishes the OpenStack project's quota from the policy's.
-const cinderQuota = "the project's quota at Cinder, not the policy's, is used up"
+const cinderQuota = "the OpenStack project's Cinder quota, not the policy's, is exhausted"
 
 // fromAnswer reads status, headers and the fault document of an HTTP answer.
 func (e *Error) fromAnswer(answer gophercloud.ErrUnexpectedResponseCode) *Error {
@@ -222,7 +222,7 @@ func (e *Error) fromLogin(answer gophercloud.ErrUnexpectedResponseCode) *Error {
 		e.redirected(answer.ResponseHeader)
 	case status == http.StatusBadRequest:
 		e.Kind = KindConfig
-		e.Message = "Keystone does not accept the form of the login; check user, project and their domains"
+		e.Message = "Keystone rejected the login request as malformed; check the user, the project and their domains"
 	case status == http.StatusUnauthorized:
 		e.Kind = KindUnauthorized
 		e.Message = "the credentials were rejected"

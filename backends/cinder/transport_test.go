@@ -132,7 +132,7 @@ func TestCanceledInTheQueue(t *testing.T) {
 		cause error
 	}{
 		"canceled":              {canceled, "backend gold: volume.create: the request was canceled", context.Canceled},
-		"deadline":              {expired, "backend gold: volume.create: the request's turn did not come in time", context.DeadlineExceeded},
+		"deadline":              {expired, "backend gold: volume.create: timed out waiting for a free request slot", context.DeadlineExceeded},
 		"the waiter ended":      {WithAdmission(t.Context(), Admission{Waiter: canceled, Fence: func() error { return nil }}), "backend gold: volume.create: the request was canceled", context.Canceled},
 		"the request was ended": {WithAdmission(canceled, Admission{Waiter: t.Context(), Fence: func() error { return nil }}), "backend gold: volume.create: the request was canceled", context.Canceled},
 	} {
@@ -251,7 +251,7 @@ func TestPaceIsKept(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()
 		err := send(ctx)
-		equal(t, authtest.ErrorText(err), "backend gold: volume.create: the request's turn did not come in time")
+		equal(t, authtest.ErrorText(err), "backend gold: volume.create: timed out waiting for a free request slot")
 		equal(t, effectUnknown(err), false)
 		equal(t, slotsTaken(wire), 0)
 		equal(t, wire.queue.timer, nil)

@@ -26,8 +26,8 @@ type termBackends struct {
 	termCtx context.Context
 	logger  *slog.Logger
 	nodes   *nodePools
-	// answers is called when a backend answers again, moved when its name leads to
-	// another endpoint.
+	// answers is called when a backend answers again, moved when its name points
+	// to another endpoint.
 	answers func(name string)
 	moved   func(name string)
 
@@ -55,7 +55,7 @@ func (t *termBackends) Volumes(name string) (provisioner.Volumes, error) {
 }
 
 func (t *termBackends) tellMoved(name string) {
-	t.logger.Warn("The backend's configuration or credentials lead elsewhere now; volumes made before are still looked up there", "backend", name)
+	t.logger.Warn("The backend now points to a different Cinder or project; volumes created earlier are expected there, too", "backend", name)
 	t.moved(name)
 }
 
@@ -88,7 +88,7 @@ func (t *termBackends) newLifecycle(config backends.Config) *backends.Lifecycle 
 		Pool:    t.pool,
 		Cluster: t.cluster,
 		Fence:   t.fence,
-		Hold:    t.termCtx,
+		Term:    t.termCtx,
 		Logger:  t.logger,
 		Metrics: t.metrics,
 		HealthChanged: func(err error) {

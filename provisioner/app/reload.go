@@ -93,7 +93,7 @@ func (r *reloader) lookAtPolicy() {
 	for _, warning := range next.Warnings {
 		a.logger.Warn("Policy: " + warning.Error())
 	}
-	a.tell(corev1.EventTypeNormal, "PolicyReloaded", fmt.Sprintf("policy revision %s is in force, after %s", revision, before.Revision()))
+	a.tell(corev1.EventTypeNormal, "PolicyReloaded", fmt.Sprintf("policy revision %s is now in effect (was %s)", revision, before.Revision()))
 	a.warnOfMissingBackends()
 	if term := a.term(); term != nil {
 		term.policyChanged()
@@ -121,7 +121,7 @@ func (r *reloader) refuse(revision string, err error) {
 
 // tellRefused writes the event about a refused file.
 func (a *App) tellRefused(err error) {
-	a.tell(corev1.EventTypeWarning, "PolicyRefused", fmt.Sprintf("the policy file is refused and revision %s stays in force: %s",
+	a.tell(corev1.EventTypeWarning, "PolicyRefused", fmt.Sprintf("rejected the policy file; revision %s stays in effect: %s",
 		a.policy.Load().Revision(), firstErrors(err)))
 }
 

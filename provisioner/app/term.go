@@ -84,7 +84,7 @@ func (a *App) runTerm(stop, termCtx context.Context, fence func() error) error {
 	select {
 	case <-drained:
 	case <-time.After(a.options.DrainTimeout):
-		a.logger.Warn("Requests under way did not end in time and are cut; the next leader settles them by looking")
+		a.logger.Warn("Drain timeout exceeded, so requests in flight are aborted; the next leader determines their outcome")
 		cut()
 		<-drained
 	}

@@ -1,5 +1,6 @@
 // Package audit compares what Kubernetes records about volumes with what Cinder
-// has, in both directions. It is pure: it only reports what could be removed.
+// has, in both directions. The comparison is pure and only reports what could be
+// removed. Remove removes it, with the proof that nothing needs it.
 package audit
 
 import (
@@ -28,7 +29,7 @@ const (
 	// MissingVolume: a PersistentVolume names a volume that does not exist.
 	MissingVolume Kind = "MissingVolume"
 	// VolumeElsewhere: a PersistentVolume names a volume that does not exist where
-	// its backend leads now, but may exist elsewhere.
+	// its backend points now, but may exist elsewhere.
 	VolumeElsewhere Kind = "VolumeElsewhere"
 	// ForeignVolume: a PersistentVolume names a volume with another stamp.
 	ForeignVolume Kind = "ForeignVolume"
@@ -174,7 +175,7 @@ func (c *comparison) volume(backend string, v cinder.Volume) {
 func (c *comparison) history(f Finding, v cinder.Volume) string {
 	switch {
 	case f.Removable:
-		return "it was never attached, so nobody has written to it through this program"
+		return "it was never attached, so it contains no data written from this cluster"
 	case backends.IsCopy(v):
 		return "it is younger than its stamp and looks like a restored backup"
 	case backends.EverAttached(v):
@@ -227,7 +228,7 @@ func (c *comparison) record(r record.Volume) {
 func elsewhere(r record.Volume, listing Listing) string {
 	switch {
 	case r.Place.IsKnown() && r.Place != listing.Place:
-		return fmt.Sprintf("its volume was recorded at %s, but the backend leads to %s, where it does not exist", r.Place, listing.Place)
+		return fmt.Sprintf("its volume was recorded at %s, but the backend points to %s, where it does not exist", r.Place, listing.Place)
 	case !r.Place.IsKnown() && len(listing.Volumes) == 0:
 		return fmt.Sprintf("its volume does not exist at %s, but nothing shows that it was ever there: the PersistentVolume does not record where it was made, and there is no other volume of this cluster", listing.Place)
 	}
@@ -245,7 +246,7 @@ func (c *comparison) stuck(r record.Volume, v cinder.Volume) string {
 	if c.young(r.CreatedAt) || r.Released && v.Status != cinder.StatusDeleting {
 		return ""
 	}
-	return fmt.Sprintf("its volume is %s, and the PersistentVolume %s old", v.Status, c.age(r.CreatedAt))
+	return fmt.Sprintf("its volume is still %s, %s after the PersistentVolume was created", v.Status, c.age(r.CreatedAt))
 }
 
 func (c *comparison) secret(s record.Secret) {

@@ -102,7 +102,7 @@ Exit codes: 0 nothing to report, or all of it removed, 1 findings remain,
 	flags.StringVar(&options.Namespace, "namespace", "", "`namespace` of the volumes' Secrets; default is $POD_NAMESPACE, else the pod's namespace")
 	flags.StringVar(&options.ProvisionerName, "provisioner-name", wiring.DefaultProvisionerName, "`name` by which StorageClasses refer to the program")
 	flags.DurationVar(&options.Grace, "grace", 10*time.Minute, "how old something must be to be reported; anything younger may be in progress")
-	flags.BoolVar(&options.Delete, "delete", false, "remove what is older than the grace and proven unused")
+	flags.BoolVar(&options.Delete, "delete", false, "remove findings that are older than --grace and proven unused")
 	flags.StringVarP(&output, "output", "o", output, "`format` of the output: text or json")
 	return command
 }
@@ -188,7 +188,7 @@ func auditBackends(ctx context.Context, loaded *policy.Policy, cluster string, o
 			Pool:    pool,
 			Cluster: cluster,
 			Fence:   fence,
-			Hold:    ctx,
+			Term:    ctx,
 			Logger:  slog.New(slog.DiscardHandler),
 			Metrics: metrics,
 		})

@@ -117,8 +117,8 @@ policy's backend, if there is one.
 Without a policy, connections of ` + strings.Join(native, ", ") + `
 become native sources. Those of ` + strings.Join(others, ", ") + `
 and of other protocols need the mapping of a policy. With --policy and --backend, the connection is mapped as
-volumes of that backend would be. What a connection does not say (the size, the
-names) is made up.
+volumes of that backend would be. Values that a connection does not contain
+(size, names) are placeholders.
 
 Exit codes: 0 mapped, 1 refused, 2 wrong usage, or a file cannot be read.`,
 		Example: `  standalone-cinder map connection.json

@@ -111,6 +111,12 @@ type Refusal struct {
 	Scopes []Scope
 }
 
+// IsOfBackends reports whether only backends have no room, so that another backend
+// may.
+func (r *Refusal) IsOfBackends() bool {
+	return len(r.Scopes) > 0 && r.Scopes[0].Kind == policy.BackendScope
+}
+
 // refusalOf determines what blocks the claim: the tenant's or the rule's quota,
 // or else all of the backends' limits, any of which will do.
 func refusalOf(room policy.Room) *Refusal {

@@ -1,6 +1,6 @@
 // Package parking keeps what cannot be worked on now, together with everything
-// that could help it. Nothing that is parked polls: it returns when one of its
-// helps happens. Helps that happen between the decision to park it and the
+// that could unblock it. Nothing that is parked polls: it returns when one of its
+// triggers fires. Triggers that fire between the decision to park it and the
 // parking itself are not missed.
 package parking
 
@@ -13,36 +13,36 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Help is something that may happen and help what is parked.
-type Help struct {
-	Kind HelpKind
+// Trigger is an event that may unblock parked objects.
+type Trigger struct {
+	Kind TriggerKind
 	Name string
 }
 
-// HelpKind is the kind of a help.
-type HelpKind string
+// TriggerKind is the kind of a trigger.
+type TriggerKind string
 
-// The kinds of help, and what their names refer to.
+// The kinds of triggers, and what their names refer to.
 const (
-	Policy      HelpKind = "policy"      // another policy is in force
-	Credentials HelpKind = "credentials" // some backend's credentials have changed
-	Namespace   HelpKind = "namespace"   // its labels may have changed
-	Class       HelpKind = "class"       // the StorageClass was created again
-	Backend     HelpKind = "backend"     // it answers again
-	Room        HelpKind = "room"        // a quota has room again
-	Node        HelpKind = "node"        // it may have released a volume
-	Earlier     HelpKind = "earlier"     // it is known which claims are older than the term
+	Policy      TriggerKind = "policy"      // another policy is in force
+	Credentials TriggerKind = "credentials" // some backend's credentials have changed
+	Namespace   TriggerKind = "namespace"   // its labels may have changed
+	Class       TriggerKind = "class"       // the StorageClass was created again
+	Backend     TriggerKind = "backend"     // it answers again
+	Room        TriggerKind = "room"        // a quota has room again
+	Node        TriggerKind = "node"        // it may have released a volume
+	Earlier     TriggerKind = "earlier"     // it is known which claims are older than the term
 )
 
-// mostHelps bounds how many helps are distinguished. Beyond it, everything that
-// happened counts as help for everything, which costs a needless check.
-const mostHelps = 4096
+// maxTriggers bounds how many triggers are distinguished. Beyond it, everything
+// that happened counts as a trigger for everything, which costs a needless check.
+const maxTriggers = 4096
 
-// History remembers when each help last happened.
+// History remembers when each trigger last fired.
 type History struct {
 	mu    sync.Mutex
 	clock Moment
-	last  map[Help]Moment
+	last  map[Trigger]Moment
 	// floor is when everything was last forgotten.
 	floor Moment
 }
@@ -51,7 +51,7 @@ type History struct {
 type Moment uint64
 
 // NewHistory makes a history in which nothing has happened.
-func NewHistory() *History { return &History{last: map[Help]Moment{}} }
+func NewHistory() *History { return &History{last: map[Trigger]Moment{}} }
 
 // Now returns the current moment.
 func (h *History) Now() Moment {
@@ -60,51 +60,51 @@ func (h *History) Now() Moment {
 	return h.clock
 }
 
-// Note records that helps happened now.
-func (h *History) Note(helps []Help) {
+// Note records that triggers fire now.
+func (h *History) Note(triggers []Trigger) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.clock++
-	if len(h.last)+len(helps) > mostHelps {
+	if len(h.last)+len(triggers) > maxTriggers {
 		clear(h.last)
 		h.floor = h.clock
 	}
-	for _, one := range helps {
+	for _, one := range triggers {
 		h.last[one] = h.clock
 	}
 }
 
-// Since reports whether any of the helps happened after the moment.
-func (h *History) Since(m Moment, helps []Help) bool {
+// Since reports whether any of the triggers fired after the moment.
+func (h *History) Since(m Moment, triggers []Trigger) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.floor > m || slices.ContainsFunc(helps, func(one Help) bool { return h.last[one] > m })
+	return h.floor > m || slices.ContainsFunc(triggers, func(one Trigger) bool { return h.last[one] > m })
 }
 
-// Why is the reason for which an object is parked.
-type Why string
+// Reason says why an object is parked.
+type Reason string
 
 // The reasons.
 const (
-	Waiting Why = "waiting" // for its turn
-	Denied  Why = "denied"
-	Failing Why = "failing" // and is tried again later
-	Blocked Why = "blocked" // it must not continue now
+	Waiting Reason = "waiting" // for its turn
+	Denied  Reason = "denied"
+	Failing Reason = "failing" // and is tried again later
+	Blocked Reason = "blocked" // it must not continue now
 )
 
 // Lot is the set of parked objects of one kind, by UID.
 type Lot[T metav1.Object] struct {
 	mu     sync.Mutex
 	parked map[types.UID]place[T]
-	counts map[Why]int
+	counts map[Reason]int
 	// reported is the last message to each object's author.
 	reported map[types.UID]report
 }
 
 type place[T metav1.Object] struct {
-	object T
-	why    Why
-	helps  []Help
+	object   T
+	reason   Reason
+	triggers []Trigger
 }
 
 // report is a message to an object's author.
@@ -119,44 +119,44 @@ const repeatAfter = 45 * time.Minute
 
 // NewLot makes an empty lot.
 func NewLot[T metav1.Object]() *Lot[T] {
-	return &Lot[T]{parked: map[types.UID]place[T]{}, counts: map[Why]int{}, reported: map[types.UID]report{}}
+	return &Lot[T]{parked: map[types.UID]place[T]{}, counts: map[Reason]int{}, reported: map[types.UID]report{}}
 }
 
 // Park adds an object, for one reason at a time.
-func (l *Lot[T]) Park(object T, reason Why, helps []Help) {
+func (l *Lot[T]) Park(object T, reason Reason, triggers []Trigger) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	uid := object.GetUID()
 	l.remove(uid)
-	l.parked[uid] = place[T]{object, reason, helps}
+	l.parked[uid] = place[T]{object, reason, triggers}
 	l.counts[reason]++
 }
 
 // Take removes an object if it is parked for one of the reasons; no reasons
 // mean any.
-func (l *Lot[T]) Take(uid types.UID, reasons ...Why) (object T, ok bool) {
+func (l *Lot[T]) Take(uid types.UID, reasons ...Reason) (object T, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	found, ok := l.parked[uid]
-	if !ok || len(reasons) > 0 && !slices.Contains(reasons, found.why) {
+	if !ok || len(reasons) > 0 && !slices.Contains(reasons, found.reason) {
 		return object, false
 	}
 	l.remove(uid)
 	return found.object, true
 }
 
-// HelpedBy returns the objects that the helps may help. Denied and waiting
-// objects stay parked until the provisioner takes them.
-func (l *Lot[T]) HelpedBy(helps []Help) []T {
+// TriggeredBy returns the objects that the triggers may unblock. Denied and
+// waiting objects stay parked until the provisioner takes them.
+func (l *Lot[T]) TriggeredBy(triggers []Trigger) []T {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var found []T
 	for uid, p := range l.parked {
-		if p.why == Waiting || !slices.ContainsFunc(p.helps, func(one Help) bool { return slices.Contains(helps, one) }) {
+		if p.reason == Waiting || !slices.ContainsFunc(p.triggers, func(one Trigger) bool { return slices.Contains(triggers, one) }) {
 			continue
 		}
 		found = append(found, p.object)
-		if p.why != Denied {
+		if p.reason != Denied {
 			l.remove(uid)
 		}
 	}
@@ -165,13 +165,13 @@ func (l *Lot[T]) HelpedBy(helps []Help) []T {
 
 func (l *Lot[T]) remove(uid types.UID) {
 	if before, ok := l.parked[uid]; ok {
-		l.counts[before.why]--
+		l.counts[before.reason]--
 		delete(l.parked, uid)
 	}
 }
 
 // Count returns how many objects are parked for a reason.
-func (l *Lot[T]) Count(reason Why) int {
+func (l *Lot[T]) Count(reason Reason) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.counts[reason]

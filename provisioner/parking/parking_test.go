@@ -17,32 +17,32 @@ func claim(uid types.UID) *corev1.PersistentVolumeClaim {
 }
 
 func TestParkedObjectsAreHelpedByWhatHelpsThem(t *testing.T) {
-	gold, silver := Help{Kind: Backend, Name: "gold"}, Help{Kind: Backend, Name: "silver"}
+	gold, silver := Trigger{Kind: Backend, Name: "gold"}, Trigger{Kind: Backend, Name: "silver"}
 	lot := NewLot[*corev1.PersistentVolumeClaim]()
-	lot.Park(claim("denied"), Denied, []Help{gold})
-	lot.Park(claim("failing"), Failing, []Help{gold})
-	lot.Park(claim("blocked"), Blocked, []Help{gold, silver})
-	lot.Park(claim("waiting"), Waiting, []Help{gold})
-	helped := func(helps ...Help) []string {
+	lot.Park(claim("denied"), Denied, []Trigger{gold})
+	lot.Park(claim("failing"), Failing, []Trigger{gold})
+	lot.Park(claim("blocked"), Blocked, []Trigger{gold, silver})
+	lot.Park(claim("waiting"), Waiting, []Trigger{gold})
+	triggered := func(triggers ...Trigger) []string {
 		var names []string
-		for _, c := range lot.HelpedBy(helps) {
+		for _, c := range lot.TriggeredBy(triggers) {
 			names = append(names, c.Name)
 		}
 		slices.Sort(names)
 		return names
 	}
 	for _, c := range []struct {
-		help Help
-		want string
+		trigger Trigger
+		want    string
 	}{
-		{Help{Kind: Policy}, "[]"},
+		{Trigger{Kind: Policy}, "[]"},
 		{silver, "[blocked]"},
 		{silver, "[]"}, // it was taken
 		{gold, "[denied failing]"},
 		{gold, "[denied]"}, // stays until it is taken
 	} {
-		if got := fmt.Sprint(helped(c.help)); got != c.want {
-			t.Errorf("%v helped %s, want %s", c.help, got, c.want)
+		if got := fmt.Sprint(triggered(c.trigger)); got != c.want {
+			t.Errorf("%v triggers %s, want %s", c.trigger, got, c.want)
 		}
 	}
 	if _, ok := lot.Take("waiting", Denied, Failing); ok {
@@ -89,25 +89,25 @@ func TestAnUnchangedReasonIsNewsOnce(t *testing.T) {
 
 func TestHelpAfterAMomentIsKnown(t *testing.T) {
 	h := NewHistory()
-	gold := []Help{{Kind: Backend, Name: "gold"}}
+	gold := []Trigger{{Kind: Backend, Name: "gold"}}
 	before := h.Now()
 	h.Note(gold)
-	if !h.Since(before, gold) || h.Since(h.Now(), gold) || h.Since(before, []Help{{Kind: Backend, Name: "silver"}}) {
-		t.Error("a help was missed, or made up")
+	if !h.Since(before, gold) || h.Since(h.Now(), gold) || h.Since(before, []Trigger{{Kind: Backend, Name: "silver"}}) {
+		t.Error("a trigger was missed, or made up")
 	}
 }
 
 func TestHelpsAreForgottenRatherThanGathered(t *testing.T) {
 	h := NewHistory()
 	start := h.Now()
-	for i := range 3 * mostHelps {
-		h.Note([]Help{{Kind: Namespace, Name: fmt.Sprint(i)}})
+	for i := range 3 * maxTriggers {
+		h.Note([]Trigger{{Kind: Namespace, Name: fmt.Sprint(i)}})
 	}
-	if len(h.last) > mostHelps {
-		t.Errorf("%d helps are remembered", len(h.last))
+	if len(h.last) > maxTriggers {
+		t.Errorf("%d triggers are remembered", len(h.last))
 	}
-	// A forgotten moment counts as help.
-	if !h.Since(start, []Help{{Kind: Namespace, Name: "0"}}) || h.Since(h.Now(), []Help{{Kind: Namespace, Name: "0"}}) {
-		t.Error("a help was missed, or made up")
+	// A forgotten moment counts as a trigger.
+	if !h.Since(start, []Trigger{{Kind: Namespace, Name: "0"}}) || h.Since(h.Now(), []Trigger{{Kind: Namespace, Name: "0"}}) {
+		t.Error("a trigger was missed, or made up")
 	}
 }

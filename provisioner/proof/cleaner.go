@@ -49,9 +49,10 @@ type Cleaner struct {
 	// did so; empty means that none is known.
 	RecordedBy func(v cinder.Volume) (pv string)
 	Nodes      Nodes
-	// UseOf returns how nodes may know a volume that no PersistentVolume records,
-	// and nil if no node can: its connection was never published. If the function
-	// itself is nil, only the name that the PersistentVolume would have is known.
+	// UseOf returns what nodes may list for a volume that no PersistentVolume
+	// records, and nil if no node can list it: its connection was never published.
+	// If the function itself is nil, only the name that the PersistentVolume would
+	// have is known.
 	UseOf func(stamp backends.Stamp) *nodeuse.Volume
 	// Volumes provides a backend's volumes and the connector they are connected
 	// to.
@@ -75,21 +76,21 @@ func IsKept(err error) bool {
 
 // ErrMayBeServed means that a volume's claim may still get this volume, or
 // another.
-var ErrMayBeServed = errors.New("its claim is pending and may still get it")
+var ErrMayBeServed = errors.New("its claim is pending and may still be bound to it")
 
-// NobodyNeeds is the proof that a volume may be removed: no PersistentVolume
+// IsUnneeded is the proof that a volume may be removed: no PersistentVolume
 // records it, and its claim is gone or served by another volume. The backend
 // proves that the volume carries the claim's stamp, was never attached and is
 // not a copy of another (backends.EverAttached), and does so each time
 // it reads the volume.
-func (c Cleaner) NobodyNeeds(ctx context.Context, v cinder.Volume) error {
+func (c Cleaner) IsUnneeded(ctx context.Context, v cinder.Volume) error {
 	second, err := c.isSecond(ctx, v)
 	if err != nil || second {
 		return err
 	}
 	stamp := backends.StampOf(v)
 	if stamp.Namespace == "" || stamp.Claim == "" {
-		return kept("volume %s: its stamp names no claim, which may still get it", v.ID)
+		return kept("volume %s: its stamp does not name its claim, so the claim may still need it", v.ID)
 	}
 	claim, err := record.ClaimOf(ctx, c.Client, stamp)
 	switch {
@@ -186,8 +187,8 @@ func (c Cleaner) Record(ctx context.Context, name string) (*corev1.PersistentVol
 	return pv, nil
 }
 
-// mayUse returns how nodes may know a volume that no PersistentVolume records;
-// nil if no node can. No node uses a volume that was never connected.
+// mayUse returns what nodes may list for a volume that no PersistentVolume
+// records; nil if no node can list it. No node uses a volume that was never connected.
 func (c Cleaner) mayUse(stamp backends.Stamp, v cinder.Volume) *nodeuse.Volume {
 	switch {
 	case v.Status != cinder.StatusAttaching && v.Status != cinder.StatusReserved:
@@ -214,7 +215,7 @@ func (c Cleaner) RemoveVolume(ctx context.Context, backend, volumeID string, sta
 	if err != nil {
 		return err
 	}
-	return volumes.RemoveUnrecorded(ctx, volumeID, stamp, connector, c.Permit(c.NobodyNeeds))
+	return volumes.RemoveUnrecorded(ctx, volumeID, stamp, connector, c.Permit(c.IsUnneeded))
 }
 
 // Timeout bounds the requests to the API server that a proof sends.

@@ -109,7 +109,7 @@ func (r *Release) ask(ctx context.Context) (*corev1.PersistentVolume, error) {
 	case err != nil:
 		return nil, fmt.Errorf("cannot tell whether PersistentVolume %s is still to be deleted: %w", r.pv.Name, err)
 	}
-	return live, r.meant(live)
+	return live, r.checkWanted(live)
 }
 
 // stillMeant checks what the cache has learned since the proof.
@@ -124,12 +124,12 @@ func (r *Release) stillMeant() error {
 	if order, err := resourceversion.CompareResourceVersion(cached.ResourceVersion, r.proven); err == nil && order <= 0 {
 		return nil
 	}
-	return r.meant(cached)
+	return r.checkWanted(cached)
 }
 
-// meant reports whether a PersistentVolume, as it is now, asks for the removal
-// of the very volume that is about to be removed.
-func (r *Release) meant(now *corev1.PersistentVolume) error {
+// checkWanted returns an error unless the PersistentVolume, as it is now, still
+// calls for removing this very volume.
+func (r *Release) checkWanted(now *corev1.PersistentVolume) error {
 	var because string
 	switch origin, err := record.OriginOf(now); {
 	case now.UID != r.pv.UID:
@@ -164,7 +164,7 @@ type InUseError struct {
 }
 
 func (e *InUseError) Error() string {
-	return fmt.Sprintf("the volume is not disconnected while node %s still uses it (volumesInUse or volumesAttached of the node's status, or a VolumeAttachment); "+
-		"it is removed as soon as the node has unmounted it; if the node is lost for good, delete its Node object, taint it with %s, or run: kubectl annotate pv %s %s=%s",
+	return fmt.Sprintf("node %s still uses the volume (volumesInUse or volumesAttached of its status, or a VolumeAttachment); the deletion continues when the node has unmounted it; "+
+		"if the node is permanently lost, delete its Node object, taint it with %s, or run: kubectl annotate pv %s %s=%s",
 		strings.Join(e.Nodes, ", "), corev1.TaintNodeOutOfService, e.PV, nodeuse.AnnotationReleasedBy, strings.Join(e.Nodes, ","))
 }

@@ -9,7 +9,7 @@ const (
 	AnnotationVolume  = Prefix + "volume-id"
 	AnnotationBackend = Prefix + "backend"
 	// AnnotationEndpoint and AnnotationProject are where the volume lives: the
-	// same backend may lead elsewhere tomorrow.
+	// same backend may point elsewhere tomorrow.
 	AnnotationEndpoint = Prefix + "endpoint"
 	AnnotationProject  = Prefix + "project-id"
 	AnnotationTenant   = Prefix + "tenant"

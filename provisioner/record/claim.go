@@ -43,7 +43,7 @@ func Unsupported(claim *corev1.PersistentVolumeClaim) *policy.Denial {
 	if source := claim.Annotations[HistoricClone]; source != "" {
 		return &policy.Denial{
 			Reason:  "UnsupportedDataSource",
-			Message: fmt.Sprintf("annotation %s asks for a copy of %q, as the historic provisioner made; cloning is not supported and the claim is not given an empty volume instead; remove the annotation", HistoricClone, source),
+			Message: fmt.Sprintf("annotation %s requests a clone of %q, which is not supported; remove it (no empty volume is created in its place)", HistoricClone, source),
 		}
 	}
 	if err := mappers.CheckAccessModes(spec.AccessModes, IsBlock(claim)); err != nil {

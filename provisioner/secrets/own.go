@@ -80,7 +80,7 @@ func (k *Keeper) deleteOwn(ctx context.Context, origin record.Origin) error {
 	case apierrors.IsNotFound(err):
 		return nil
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("volume is gone, but this account may not delete Secret %s/%s of the historic provisioner; "+
+		return fmt.Errorf("the volume is deleted, but the service account is not allowed to delete Secret %s/%s of the historic provisioner; "+
 			"add the historic-volumes component of the manifests, or delete the Secret by hand: %w", origin.SecretNamespace, origin.Secret, err)
 	}
 	return inNamespace(err, "delete", origin.SecretNamespace, origin.Secret)

@@ -105,7 +105,7 @@ func (a *actor) newTerm() {
 		Pool:    backends.NewPool(backends.PoolOptions{Metrics: metrics, Sources: sources}),
 		Cluster: "contract",
 		Fence:   func() error { return nil },
-		Hold:    context.Background(),
+		Term:    context.Background(),
 		Logger:  slog.New(slog.DiscardHandler),
 		Metrics: metrics,
 		Poll:    a.target.Poll,

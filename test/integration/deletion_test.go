@@ -75,7 +75,7 @@ var hindrances = []hindrance{
 		w.must(w.sim.SetVolumeStatus(v.ID, "error"))
 		return nil
 	}},
-	{name: "migrating", class: "gold", told: "is maintenance; it is left alone until that is over", kept: true, before: func(w *world, v cindersim.Volume) func() {
+	{name: "migrating", class: "gold", told: "is maintenance; waiting for that operation to finish", kept: true, before: func(w *world, v cindersim.Volume) func() {
 		w.must(w.sim.SetVolumeStatus(v.ID, "maintenance"))
 		return func() { w.must(w.sim.SetVolumeStatus(v.ID, "in-use")) }
 	}},

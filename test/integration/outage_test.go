@@ -156,7 +156,7 @@ func TestCindersOwnQuotaSendsClaimsOn(t *testing.T) {
 		return "", nil
 	}))
 	stuck := w.pending()[0]
-	_, err := suite.WaitEvent(w.ctx, "full-a", stuck, "ProvisioningFailed", "the project's quota at Cinder, not the policy's, is used up: VolumeLimitExceeded")
+	_, err := suite.WaitEvent(w.ctx, "full-a", stuck, "ProvisioningFailed", "the OpenStack project's Cinder quota, not the policy's, is exhausted: VolumeLimitExceeded")
 	w.must(err)
 	w.must(replica.WritePolicy(w.change("backends: [gold]", "backends: [gold, lab]")))
 	w.boundIn("a", stuck)

@@ -23,12 +23,12 @@ func (p *Provisioner) examineListed(ctx context.Context, name string) error {
 	return p.examine(name, all)
 }
 
-// Recount has a backend counted again that has changed its endpoint, and brings
-// back what failed at the old endpoint. Changed credentials may have brought
+// Recount counts a backend again that has changed its endpoint, and brings back
+// what failed at the old endpoint. Changed credentials may have brought
 // that back too early: only the next login shows the new endpoint.
 func (p *Provisioner) Recount(name string) {
 	p.placement.recount(name)
-	p.help(parking.Help{Kind: parking.Backend, Name: name})
+	p.wake(parking.Trigger{Kind: parking.Backend, Name: name})
 }
 
 // CountBackends counts every backend when the term begins, and those that a
@@ -53,8 +53,8 @@ func (p *Provisioner) CountBackends(ctx context.Context) {
 
 // countUntilDone counts one backend as soon as it answers.
 func (p *Provisioner) countUntilDone(ctx context.Context, name string) {
-	const maxPause = 15 * time.Second
-	for pause := time.Second; ; pause = min(2*pause, maxPause) {
+	const maxWait = 15 * time.Second
+	for wait := time.Second; ; wait = min(2*wait, maxWait) {
 		if p.placement.health(name) == nil {
 			err := p.placement.countBackend(ctx, name)
 			if err == nil {
@@ -65,10 +65,8 @@ func (p *Provisioner) countUntilDone(ctx context.Context, name string) {
 			}
 			p.Logger.Warn("Counting a backend's volumes failed and will be retried", "backend", name, "error", err)
 		}
-		select {
-		case <-ctx.Done():
+		if !pause(ctx, wait) {
 			return
-		case <-time.After(pause):
 		}
 	}
 }
@@ -78,5 +76,5 @@ func (p *Provisioner) countUntilDone(ctx context.Context, name string) {
 // as an earlier one.
 func (p *Provisioner) NoteEarlier(claims record.EarlierClaims) {
 	p.placement.noteEarlier(claims)
-	p.help(parking.Help{Kind: parking.Earlier})
+	p.wake(parking.Trigger{Kind: parking.Earlier})
 }

@@ -9,20 +9,21 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
 )
 
-// work is one attempt at what the library hands over: to provision a claim or to
-// delete a volume. Both end in settle.
+// work is one attempt at an item of the library's queues: to provision a claim or
+// to delete a volume. Both end in settle.
 type work interface {
 	// key names the object to the retry limiter.
 	key() string
 	// at is the backend of the work; empty before one was chosen.
 	at() string
-	// setAside reports whether the error ends the work without a retry. It parks the
-	// object if it must come back, and returns the outcome to count, if any.
+	// setAside reports whether an error other than overError ends the work without a
+	// retry. It parks the object if it must come back, and returns the outcome to
+	// count, if any.
 	setAside(err error) (outcome string, isSetAside bool)
 	// parkForBackend parks the object until its backend answers again.
 	parkForBackend(unhealthy error)
-	// parkForRetry parks an object that the library retries, so that help brings
-	// it back sooner.
+	// parkForRetry parks an object that the library retries, so that a trigger
+	// brings it back sooner.
 	parkForRetry()
 	// forget drops what parked knows of the object.
 	forget()
@@ -47,6 +48,10 @@ func (p *Provisioner) settle(w work, started time.Time, err error) error {
 	if p.stopping() {
 		return &controller.IgnoredError{Reason: "this replica is handing over; the next leader continues"}
 	}
+	var over *overError
+	if errors.As(err, &over) {
+		return &controller.IgnoredError{Reason: err.Error()}
+	}
 	if outcome, isSetAside := w.setAside(err); isSetAside {
 		observe(outcome)
 		return &controller.IgnoredError{Reason: err.Error()}
@@ -63,5 +68,19 @@ func (p *Provisioner) settle(w work, started time.Time, err error) error {
 	return err
 }
 
-// errNothingToDo ends work that is no longer needed.
-var errNothingToDo = errors.New("the claim is gone or no longer admitted")
+// overError ends work without a retry: nothing is left to do, or the object is
+// parked already. The library logs its text as the reason.
+type overError struct{ reason string }
+
+func (e *overError) Error() string { return e.reason }
+
+var (
+	errClaimGone     = &overError{"the claim was deleted"}
+	errBoundToOther  = &overError{"the claim is bound to another PersistentVolume"}
+	errNamespaceGone = &overError{"the claim's namespace was deleted"}
+	errSaved         = &overError{"the claim's PersistentVolume is saved already"}
+	errDenied        = &overError{"the claim is denied; its event gives the reason"}
+	// errNoTurn ends work that must wait for a worker. claimTurns or volumeTurns
+	// brings it back.
+	errNoTurn = &overError{"no free worker for this tenant or backend"}
+)
