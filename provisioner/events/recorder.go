@@ -8,20 +8,11 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/tools/reference"
-)
-
-// client-go writes events one after the other, and drops them when more than a
-// thousand wait: if a tenant's thousand claims were denied at once, some of
-// them would get no reason.
-const (
-	perSecond = 100
-	atOnce    = 500
 )
 
 // The queue is bounded to some 10 MiB in all; one namespace may take at most
@@ -39,7 +30,7 @@ type Recorder struct {
 	to          record.EventRecorder
 	scheme      *runtime.Scheme
 	manyMatters func(kind, reason string) bool
-	pace        *rate.Limiter
+	pace        *pace
 
 	waiting prometheus.Gauge
 	dropped prometheus.Counter
@@ -53,13 +44,14 @@ var _ record.EventRecorder = (*Recorder)(nil)
 
 // NewRecorder makes a recorder that passes events on to another. manyMatters
 // reports for which kind of object and reason different messages are about
-// different things, so that none replaces another. Call Run on the recorder.
+// different things, so that none replaces another. Call Run on the recorder, and write events through its
+// Sink.
 func NewRecorder(to record.EventRecorder, scheme *runtime.Scheme, registry prometheus.Registerer, manyMatters func(kind, reason string) bool) *Recorder {
 	r := &Recorder{
 		to:          to,
 		scheme:      scheme,
 		manyMatters: manyMatters,
-		pace:        rate.NewLimiter(perSecond, atOnce),
+		pace:        newPace(),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "standalone_cinder_events_waiting",
 			Help: "Events waiting to be written.",

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/record"
 )
 
 // written is a recorder that records what it receives.
@@ -132,4 +133,45 @@ func TestNewestOfOneMatterIsTold(t *testing.T) {
 			t.Errorf("told %q, want %q", told, want)
 		}
 	})
+}
+
+// slowSink is a sink that takes its time.
+type slowSink struct {
+	record.EventSink
+	takes   time.Duration
+	written int
+}
+
+func (s *slowSink) Create(event *corev1.Event) (*corev1.Event, error) {
+	time.Sleep(s.takes)
+	s.written++
+	return event, nil
+}
+
+// TestNoEventIsLostWhenWritingIsSlow passes events to client-go's broadcaster,
+// which drops what it cannot keep, faster than the API server takes them.
+func TestNoEventIsLostWhenWritingIsSlow(t *testing.T) {
+	for _, takes := range []time.Duration{time.Millisecond, 50 * time.Millisecond} {
+		t.Run(takes.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+				r := NewRecorder(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "test"}), scheme.Scheme, prometheus.NewRegistry(), severalMatters)
+				to := &slowSink{takes: takes}
+				broadcaster.StartRecordingToSink(r.Sink(to))
+				go r.Run(ctx)
+				const events = 4000
+				for i := range events {
+					r.Event(claim("flood", fmt.Sprint(i)), corev1.EventTypeWarning, "QuotaExceeded", "full")
+				}
+				time.Sleep(10 * time.Minute)
+				synctest.Wait()
+				if to.written != events {
+					t.Errorf("%d of %d events were written", to.written, events)
+				}
+				broadcaster.Shutdown()
+				cancel()
+			})
+		})
+	}
 }
