@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 	"github.com/standalone-cinder/standalone-cinder/policy/review"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/paging"
 )
@@ -152,7 +153,7 @@ func existingClaim(claim *corev1.PersistentVolumeClaim, class *storagev1.Storage
 		ClassExists: class != nil,
 		Bound:       claim.Status.Phase == corev1.ClaimBound,
 		Volume:      claim.Spec.VolumeName,
-		Refusal:     Unsupported(claim),
+		Refusal:     admission.Refusal(claim),
 	}
 	return existing
 }
