@@ -23,6 +23,8 @@ const (
 	ExitFailed = 1
 	// ExitUsage: the command was used wrongly, or could not read its input.
 	ExitUsage = 2
+	// ExitRefused: the provisioner refuses a claim whatever the policy says.
+	ExitRefused = 3
 )
 
 // ExitError is an error with the exit code that the process should end with.
