@@ -32,6 +32,8 @@ var forbidden = []struct {
 		why: "deciding needs neither the schema of the file, nor what exists in a cluster"},
 	{of: "policy/review", never: []string{"github.com/", "k8s.io/"}, except: []string{module + "/policy/", module + "/policy/document/"},
 		why: "a review compares what others have read"},
+	{of: "policy/admission", never: []string{"github.com/", "k8s.io/"}, except: []string{"k8s.io/api/core/v1/", "k8s.io/api/storage/v1/", module + "/policy/", module + "/mappers/mapping/"},
+		why: "what is refused under any policy follows from the claim alone, for the daemon and for explain"},
 	{of: "policy/schema", never: []string{module + "/policy/cli/", module + "/policy/document/", module + "/policy/review/"},
 		why: "the schema follows from the types of the policy, and from nothing that is read"},
 	{of: "policy/document", never: []string{"k8s.io/", "github.com/", "sigs.k8s.io/", module + "/"},

@@ -55,6 +55,7 @@ func reviewed() review.Existing {
 	damaged.Damage = "PersistentVolume pv-damaged: annotation standalone-cinder.openstack.org/backend is missing; nothing is deleted until it is put right"
 	existing := review.Existing{
 		Cluster: "here",
+		Classes: []policy.StorageClass{{Name: "fast", Expandable: true}},
 		Claims: []review.Claim{
 			claim("team-a", "moved", "fast", 100, true), claim("stranger", "denied", "fast", 100, true),
 			claim("team-a", "waits", "missing", 1, false), claim("team-a", "too-much", "fast", 1, false), claim("stranger", "nobody", "fast", 1, false),

@@ -76,6 +76,9 @@ func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerN
 	byName := map[string]*storagev1.StorageClass{}
 	for i := range classes {
 		byName[classes[i].Name] = &classes[i]
+		if classes[i].Provisioner == provisionerName {
+			existing.Classes = append(existing.Classes, admission.ClassOf(&classes[i]))
+		}
 	}
 	slices.SortFunc(claims, byAge)
 	for _, claim := range claims {
