@@ -182,7 +182,6 @@ func TestCheckOfAClusterGoesWrong(t *testing.T) {
 			"read policy: open absent.yaml: no such file or directory", ExitUsage},
 		"nothing to compare about": {"", []string{"check", file, "--against", file}, "",
 			"--against is about the claims and volumes of a cluster and needs --kubeconfig", ExitUsage},
-			"--clouds-file is about the claims and volumes of a cluster and needs --kubeconfig", ExitUsage},
 		"an empty clouds.yaml": {"", []string{"check", file, "--kubeconfig", "x", "--clouds-file="}, "",
 			"--clouds-file is empty; name the clouds.yaml with the credentials of the policy's backends", ExitUsage},
 		"a name without a cluster": {"", []string{"check", file, "--provisioner-name", "x"}, "",
