@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -54,14 +55,24 @@ func newCommand(log io.Writer) *cobra.Command {
 		Short:         "Provision Cinder volumes for Kubernetes clusters that do not run on OpenStack",
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          cobra.NoArgs,
-		RunE:          func(command *cobra.Command, _ []string) error { return command.Help() },
+		Args: func(command *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			hint := fmt.Sprintf("see %s --help", command.CommandPath())
+			if near := command.SuggestionsFor(args[0]); len(near) > 0 {
+				hint = "did you mean " + strings.Join(near, " or ") + "?"
+			}
+			return &policycli.ExitError{Code: policycli.ExitUsage, Err: fmt.Errorf("%s has no command %q (%s)", command.CommandPath(), args[0], hint)}
+		},
+		SuggestionsMinimumDistance: 2,
+		RunE:                       func(command *cobra.Command, _ []string) error { return command.Help() },
 	}
 	protocols := mappers.BuiltIn()
 	described := protocols.Describe()
 	root.AddCommand(
 		runCommand(log, protocols),
-		policycli.NewCommand(policycli.Options{ReadCluster: cli.ReadExisting, Places: cli.Places, Protocols: described, ProvisionerName: wiring.DefaultProvisionerName}),
+		policycli.NewCommand(policycli.Options{ReadCluster: cli.ReadExisting, Places: cli.Places, Credentials: cli.CheckCredentials, Protocols: described, ProvisionerName: wiring.DefaultProvisionerName}),
 		cli.NewAuditCommand(described),
 		cli.NewMapCommand(protocols),
 		versionCommand(),

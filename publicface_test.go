@@ -77,6 +77,10 @@ func TestExitCodes(t *testing.T) {
 		{"run --policy no-such-file", 1},
 		{"no-such-command", 2},
 		{"policy check --no-such-flag", 2},
+		{"policy check --fail-on=warnings config.example.yaml", 0},
+		{"policy explain --policy config.example.yaml --namespace team-a --storage-class fast --size 1Gi", 0},
+		{"policy explain --policy config.example.yaml --namespace nobody --storage-class fast --size 1Gi", 0},
+		{"policy explain --policy config.example.yaml --namespace team-a --storage-class fast --size 1Gi --access-mode RWX", 3},
 	} {
 		if got := run(strings.Fields(c.arguments), io.Discard, io.Discard); got != c.want {
 			t.Errorf("standalone-cinder %s: exit code %d, want %d", c.arguments, got, c.want)
@@ -153,7 +157,7 @@ var (
 
 // kinds are words that look like reasons.
 var kinds = []string{
-	"LabelSelector", "LabelSelectorRequirement", "MappingSecret", "PersistentVolume", "PersistentVolumeClaim", "PersistentVolumeClaims",
+	"ConfigMap", "LabelSelector", "LabelSelectorRequirement", "MappingSecret", "PersistentVolume", "PersistentVolumeClaim", "PersistentVolumeClaims",
 	"PersistentVolumes", "PolicyTest", "SecretRef", "StorageClass", "StorageClasses", "TenantLimits",
 }
 

@@ -286,16 +286,8 @@ func (c Connection) qosWarnings() ([]string, error) {
 // here can honor, so that a claim can be rejected before a volume is created
 // for it. Map may still refuse other modes for a certain protocol or volume. The error is a *Refusal of reason UnsupportedAccessMode.
 func CheckAccessModes(modes []corev1.PersistentVolumeAccessMode, block bool) error {
-	for _, mode := range modes {
-		switch mode {
-		case corev1.ReadWriteOnce, corev1.ReadOnlyMany, corev1.ReadWriteOncePod:
-		case corev1.ReadWriteMany:
-			if !block {
-				return refuse(UnsupportedAccessMode, "access mode ReadWriteMany is for volumeMode Block only, because a Cinder volume is a disk, and its filesystem breaks when two nodes mount it for writing; use ReadWriteOnce or ReadOnlyMany")
-			}
-		default:
-			return refuse(UnsupportedAccessMode, "access mode %q is unknown; use ReadWriteOnce or ReadOnlyMany", mode)
-		}
+	if mistake := mapping.AccessModeMistake(modes, block); mistake != "" {
+		return refuse(UnsupportedAccessMode, "%s", mistake)
 	}
 	return nil
 }

@@ -30,6 +30,11 @@ type Request struct {
 	Bytes      int64
 	LimitBytes int64
 	VolumeMode VolumeMode
+	// Topologies are the StorageClass's allowedTopologies.
+	Topologies []Topology
+	// Node is nil if no node was selected for the claim's pod, or if the node's
+	// labels are not known.
+	Node *Node
 }
 
 // Decision is the answer for one claim.
@@ -41,7 +46,7 @@ type Decision struct {
 	Tenant string `json:"tenant,omitempty"`
 	Rule   string `json:"rule,omitempty"`
 	// Backends are the candidates in the policy's order, without those that
-	// are suspended or cannot take a volume of this size.
+	// are suspended or cannot take a volume of this size or for these nodes.
 	Backends []string         `json:"backends,omitempty"`
 	Volume   VolumeProperties `json:"volume"`
 	// Quotas are what the volume counts against: the tenant, the class rule
@@ -88,6 +93,12 @@ const (
 	ClaimLimitTooSmall Reason = "ClaimLimitTooSmall"
 	// BackendsSuspended: every backend of the rule is suspended.
 	BackendsSuspended Reason = "BackendsSuspended"
+	// UnsupportedTopology: the volumes of no backend stay within the
+	// allowedTopologies of the StorageClass.
+	UnsupportedTopology Reason = "UnsupportedTopology"
+	// NodeNotReached: no backend exports volumes to the node that was selected
+	// for the claim's pod.
+	NodeNotReached Reason = "NodeNotReached"
 	// QuotaExceeded: a quota has no room. Only QuotaScope.Check returns it.
 	QuotaExceeded Reason = "QuotaExceeded"
 )
@@ -270,7 +281,7 @@ func (d *decider) findClass(t *Tenant, path string) (*Class, *Denial) {
 }
 
 // findBackends leaves out the backends of a rule that can take no new volume,
-// or none of this size.
+// none of this size, or none for the nodes of the claim.
 func (d *decider) findBackends(c *Class, size int64) (candidates []string, scopes []QuotaScope, denial *Denial) {
 	var outside *Denial
 	var seen []string
@@ -286,7 +297,11 @@ func (d *decider) findBackends(c *Class, size int64) (candidates []string, scope
 			d.trace(path, name, false, "it is suspended")
 			continue
 		}
-		if refused := (sizeLimits{}).narrow(b.VolumeSize, path+".volumeSize").check(size); refused != nil {
+		refused := (sizeLimits{}).narrow(b.VolumeSize, path+".volumeSize").check(size)
+		if refused == nil {
+			refused = d.request.unreachable(b, path)
+		}
+		if refused != nil {
 			d.trace(path, name, false, refused.Message)
 			if outside == nil {
 				outside = refused

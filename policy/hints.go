@@ -1,5 +1,12 @@
 package policy
 
+import (
+	"fmt"
+	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/policy/document"
+)
+
 // anyKey stands in misplacedKeys for every key that is unknown there.
 const anyKey = "*"
 
@@ -56,6 +63,9 @@ func misplaced(typeName, key string) string {
 	of := misplacedKeys()[typeName]
 	if remedy := of[key]; remedy != "" {
 		return remedy
+	}
+	if near, ok := document.Suggest(key, sortedKeys(of)); ok && near != anyKey && !strings.HasPrefix(of[near], "did you mean") {
+		return fmt.Sprintf("did you mean %q? %s", near, of[near])
 	}
 	return of[anyKey]
 }

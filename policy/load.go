@@ -54,6 +54,30 @@ func Parse(data []byte, source string, protocols mapping.Protocols) (*Policy, er
 	return p, nil
 }
 
+// ReadManifest reads a policy, or the ConfigMap manifest that holds it. Places in a
+// manifest are those of the manifest, and the revision is that of the policy, as
+// the running program will see it.
+func ReadManifest(r io.Reader, source string, protocols mapping.Protocols) (*Policy, error) {
+	data, err := io.ReadAll(io.LimitReader(r, 4*MaxFileSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("read policy: %w", err)
+	}
+	embedded, err := document.Embedding(data, Kind)
+	switch {
+	case err != nil:
+		return nil, ErrorList{{Source: source, Message: err.Error()}}
+	case embedded == nil:
+		return Parse(data, source, protocols)
+	case len(embedded.Content) > MaxFileSize || embedded.Text == nil:
+		return Parse(embedded.Content, fmt.Sprintf("%s (data[%q])", source, embedded.Key), protocols)
+	}
+	p, err := Parse(embedded.Text, source, protocols)
+	if err == nil {
+		p.revision = RevisionOf(embedded.Content)
+	}
+	return p, err
+}
+
 // RevisionOf returns the revision that a policy with this content has, whether
 // it can be parsed or not.
 func RevisionOf(data []byte) string {

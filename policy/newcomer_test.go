@@ -32,7 +32,7 @@ var newcomersMistakes = map[string]struct{ from, to, want string }{
 		`tenants[0].volumeSize.max: "100GB" is not a size; write it like 100Gi or 1Ti`},
 	"a size without unit": {"{max: 100Gi}", "{max: 100}",
 		`tenants[0].volumeSize.max: 100 has no unit; write it like 100Gi or 1Ti`},
-	"gigabytes with a unit": {"gigabytes: 500, snapshots", "gigabytes: 500Gi, snapshots",
+	"gigabytes with a unit": {"gigabytes: 500}", "gigabytes: 500Gi}",
 		`tenants[0].quota.gigabytes: "500Gi" has a unit; write a whole number alone (gigabytes are counted in GiB)`},
 	"max below min": {"{min: 1Gi, max: 1Ti}", "{min: 10Gi, max: 1Gi}",
 		`defaults.volumeSize: no size in whole GiB is at least 10Gi (defaults.volumeSize.min) and at most 1Gi (defaults.volumeSize.max); raise the largest or lower the smallest size`},
@@ -58,7 +58,7 @@ backends[0].mapping: the key is given twice, first on line N; remove one
 tenants[0].classes[0].backends[1]: unknown backend "ceph"; the backends are gold, lab
 tenants[0].classes[1].backends[0]: unknown backend "ceph"; the backends are gold, lab`},
 	"a tenant's name twice": {"  - name: developers", "  - name: team-a",
-		`tenants[1].name: tenants[0] (line N) is already called "team-a"; give each a name of its own`},
+		`tenants[1].name: tenants[0] (line N) is already called "team-a", and quotas count the volumes of a tenant by its name; give each a name of its own`},
 	"no way to log in": {"    auth: {cloud: gold}\n", "",
 		`backends[0].auth: is missing; give one of cloud, noauth, cloudConfig, environment`},
 	"two ways to log in": {"auth: {cloud: gold}", "auth: {cloud: gold, environment: true}",

@@ -6,6 +6,8 @@ import (
 	"unicode"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
 // nameKind is a kind of Kubernetes object name that patterns are written for.
@@ -41,8 +43,14 @@ func (k nameKind) mistake(entry string) string {
 			return "names of namespaces have no dots"
 		case strings.ContainsRune("?[]{}!^|/\\()+$", r):
 			return "only * is special in a pattern, and it stands for any run of characters"
-		case unicode.IsUpper(r):
+		case unicode.IsUpper(r) && document.Strange(string(r)) == "":
 			return "names of Kubernetes objects have no capital letters"
+		case document.Strange(string(r)) != "":
+			return document.Strange(string(r)) + "; type it again"
+		case r > unicode.MaxASCII:
+			return fmt.Sprintf("names of Kubernetes objects have lower-case letters, digits and hyphens only, not %q (%U)", r, r)
+		case r == '"' || r == '\'':
+			return "the inner quotes are part of the name; write it in one pair of quotes or in none"
 		default:
 			return "names of Kubernetes objects have lower-case letters, digits and hyphens only"
 		}

@@ -92,12 +92,20 @@ func selectionOperator(op metav1.LabelSelectorOperator) selection.Operator {
 
 func checkLabelKey(d *document.Document, path, key string) {
 	if len(validation.IsQualifiedName(key)) > 0 {
+		if foreign := document.Foreign(key); foreign != "" {
+			d.Errorf(path, "%q cannot be a label's key: %s; use letters, digits, '-', '_' and '.'", key, foreign)
+			return
+		}
 		d.Errorf(path, "%q cannot be a label's key; use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit, if need be after a DNS name and a slash", key)
 	}
 }
 
 func checkLabelValue(d *document.Document, path, value string) {
 	if len(validation.IsValidLabelValue(value)) > 0 {
+		if foreign := document.Foreign(value); foreign != "" {
+			d.Errorf(path, "%q cannot be a label's value: %s; use letters, digits, '-', '_' and '.'", value, foreign)
+			return
+		}
 		d.Errorf(path, "%q cannot be a label's value; use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit", value)
 	}
 }

@@ -215,7 +215,7 @@ func (f *TestFile) validate(d *document.Document) {
 		}
 		t.Expect.validate(d, document.Child(path, "expect"))
 	}
-	validateUnique(d, "tests", len(f.Tests), func(i int) string { return f.Tests[i].Name })
+	validateUnique(d, "tests", len(f.Tests), func(i int) string { return f.Tests[i].Name }, "results name tests by it")
 }
 
 func (c TestClaim) validate(d *document.Document, path string) {

@@ -5,7 +5,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -29,18 +28,21 @@ func FileSystems() []string { return []string{"ext2", "ext3", "ext4", "xfs", "bt
 func (p *Policy) validate(d *document.Document, protocols mapping.Protocols) {
 	p.validateHeader(d)
 	p.validateDefaults(d)
-	validateDurations(d, "audit", named[time.Duration]{"interval", p.Audit.Interval}, named[time.Duration]{"grace", p.Audit.Grace})
+	p.validateAudit(d)
 	for i := range p.Backends {
 		p.validateBackend(d, i, protocols)
 	}
 	for i := range p.Tenants {
 		p.validateTenant(d, i)
 	}
-	validateUnique(d, "backends", len(p.Backends), func(i int) string { return p.Backends[i].Name })
-	validateUnique(d, "tenants", len(p.Tenants), func(i int) string { return p.Tenants[i].Name })
+	validateUnique(d, "backends", len(p.Backends), func(i int) string { return p.Backends[i].Name }, "rules and PersistentVolumes know backends by their names")
+	validateUnique(d, "tenants", len(p.Tenants), func(i int) string { return p.Tenants[i].Name }, "quotas count the volumes of a tenant by its name")
 	p.validateNamespaces(d)
 	p.validateSelectors(d)
 	p.warnUnusedBackends(d)
+	p.warnSamePlace(d)
+	p.warnSystemNamespace(d)
+	p.validateRoom(d)
 }
 
 func (p *Policy) validateHeader(d *document.Document) {
@@ -147,8 +149,14 @@ func (p *Policy) validateClass(d *document.Document, t *Tenant, c *Class, path s
 		seen[name] = true
 	}
 
+	p.warnSuspendedRule(d, path, c)
 	validateText(d, document.Child(path, "volumeType"), c.VolumeType)
 	validateText(d, document.Child(path, "availabilityZone"), c.AvailabilityZone)
+	for _, property := range []named[string]{{"volumeType", c.VolumeType}, {"availabilityZone", c.AvailabilityZone}} {
+		if strings.Contains(property.value, ",") {
+			d.Warnf(document.Child(path, property.key), "%q is one name, not a list; for several, write several rules", property.value)
+		}
+	}
 	if c.FSType != "" && !slices.Contains(FileSystems(), c.FSType) {
 		d.Errorf(document.Child(path, "fsType"), "%q is not a file system that can be created on a volume%s", c.FSType, document.DidYouMean(c.FSType, FileSystems(), "use one of"))
 	}
@@ -172,11 +180,11 @@ func (p *Policy) validateClass(d *document.Document, t *Tenant, c *Class, path s
 	}
 }
 
-// backendsKnown reports whether all backends and their names could be read. Then
-// a name that is not among them must be wrong.
+// backendsKnown reports whether all backends and their names could be read, and
+// none must be typed again. Then a name that is not among them must be wrong.
 func (p *Policy) backendsKnown(d *document.Document) bool {
 	for i, b := range p.Backends {
-		if b.Name == "" || d.IsUnread(document.Element("backends", i)) {
+		if b.Name == "" || document.Foreign(b.Name) != "" || d.IsUnread(document.Element("backends", i)) {
 			return false
 		}
 	}
@@ -191,7 +199,13 @@ func (p *Policy) meantBackend(name string) string {
 	if len(names) == 0 {
 		return "; there is none"
 	}
-	return document.DidYouMean(name, names, "the backends are")
+	meant := document.DidYouMean(name, names, "the backends are")
+	for i, twice := range names {
+		if twice != "" && slices.Contains(names[:i], twice) {
+			return fmt.Sprintf("%s; two are called %q, and one of them may be meant to be %q", meant, twice, name)
+		}
+	}
+	return meant
 }
 
 func (p *Policy) warnUnusedBackends(d *document.Document) {
@@ -283,18 +297,20 @@ func validateName(d *document.Document, path, name, what string) {
 	switch {
 	case name == "":
 		d.Errorf(document.Child(path, "name"), "is missing; give the %s a name", what)
+	case namespaceName.mistake(name) != "" && document.Foreign(name) != "":
+		d.Errorf(document.Child(path, "name"), "%q cannot be the name of a %s: %s; use lower-case letters, digits and hyphens", name, what, document.Foreign(name))
 	case len(validation.IsDNS1123Label(name)) > 0:
 		d.Errorf(document.Child(path, "name"), "%q cannot be the name of a %s; use at most 63 lower-case letters, digits and hyphens, beginning and ending with a letter or digit", name, what)
 	}
 }
 
 // validateUnique reports names in a list that were given before.
-func validateUnique(d *document.Document, path string, n int, name func(int) string) {
+func validateUnique(d *document.Document, path string, n int, name func(int) string, why string) {
 	first := map[string]string{}
 	for i := range n {
 		at := document.Element(path, i)
 		if earlier, ok := first[name(i)]; ok && name(i) != "" {
-			d.Errorf(document.Child(at, "name"), "%s (line %d) is already called %q; give each a name of its own", earlier, d.Find(document.Child(earlier, "name")).Line, name(i))
+			d.Errorf(document.Child(at, "name"), "%s (line %d) is already called %q, and %s; give each a name of its own", earlier, d.Find(document.Child(earlier, "name")).Line, name(i), why)
 			continue
 		}
 		first[name(i)] = at
@@ -319,10 +335,21 @@ func textMistake(s string) string {
 }
 
 func validateText(d *document.Document, path, s string) {
-	if mistake := textMistake(s); mistake != "" && d.Has(path) {
+	if !d.Has(path) {
+		return
+	}
+	if mistake := textMistake(s); mistake != "" {
 		d.Errorf(path, "%q cannot be used: %s", s, mistake)
+	} else if unquoted, ok := document.Unquoted(s); ok {
+		d.Errorf(path, "%q cannot be used: the inner quotes are part of the value; write %s", s, unquoted)
+	} else if strange := document.Strange(s); strange != "" {
+		d.Warnf(path, "%q is unlikely to be meant: %s; type it again", s, strange)
 	}
 }
+
+// reservedPrefix begins the metadata keys by which the CSI sidecars, and the
+// provisioner, name a volume's claim.
+const reservedPrefix = "csi.storage.k8s.io/"
 
 func validateMetadata(d *document.Document, path string, metadata map[string]string) {
 	for _, key := range sortedKeys(metadata) {
@@ -337,6 +364,8 @@ func validateMetadata(d *document.Document, path string, metadata map[string]str
 			d.Errorf(at, "metadata key %q cannot be used: %s", key, mistake)
 		case strings.HasPrefix(strings.ToLower(key), StampPrefix):
 			d.Errorf(at, "metadata keys that begin with %s are the provisioner's own; choose another", StampPrefix)
+		case strings.HasPrefix(strings.ToLower(key), reservedPrefix):
+			d.Errorf(at, "metadata keys that begin with %s say for which claim a volume was made, and the provisioner writes them; choose another", reservedPrefix)
 		case key == "readonly" || key == "attached_mode":
 			d.Errorf(at, "Cinder itself writes the metadata key %q; choose another", key)
 		}
@@ -354,6 +383,11 @@ func validateQuota(d *document.Document, path string, q Quota) {
 		if limit.value != nil && *limit.value < 0 {
 			d.Errorf(document.Child(path, limit.key), "must not be negative; 0 allows none, and without the key there is no limit")
 		}
+		validateCount(d, document.Child(path, limit.key), limit.value)
+	}
+	warnContradiction(d, path, q.Volumes, q.Gigabytes)
+	if q.Snapshots != nil && *q.Snapshots >= 0 {
+		d.Warnf(document.Child(path, "snapshots"), "has no effect, because this program makes no snapshots yet; remove it")
 	}
 }
 
@@ -365,5 +399,9 @@ func validateVolumeSize(d *document.Document, path string, size VolumeSize) {
 	}
 	if at := document.Child(path, "max"); d.Has(at) && size.Max != nil && size.Max.Bytes < gib {
 		d.Errorf(at, "must be at least 1Gi, the smallest volume that Cinder creates")
+	} else if d.Has(at) && size.Max != nil && size.Max.Bytes/gib > maxGiB {
+		d.Errorf(at, "no volume in Cinder can be larger than %d GiB; write a smaller size, or remove the key if there is no largest size", maxGiB)
 	}
+	validateWholeGiB(d, document.Child(path, "min"), size.Min, false)
+	validateWholeGiB(d, document.Child(path, "max"), size.Max, true)
 }

@@ -77,7 +77,13 @@ func validateAuth(d *document.Document, path string, auth Auth) {
 		d.Errorf(path, "exactly one of %s must be given, not %s", strings.Join(kinds, ", "), list)
 	}
 	validateText(d, document.Child(path, "cloud"), auth.Cloud)
+	if strings.ContainsAny(auth.Cloud, "/") || strings.HasSuffix(auth.Cloud, ".yaml") || strings.HasSuffix(auth.Cloud, ".yml") {
+		d.Errorf(document.Child(path, "cloud"), "%q is a file; cloud names an entry of clouds.yaml, and --clouds-file names the file", auth.Cloud)
+	}
 	validateText(d, document.Child(path, "cloudConfig"), auth.CloudConfig)
+	if mistake := fileMistake(auth.CloudConfig); mistake != "" {
+		d.Errorf(document.Child(path, "cloudConfig"), "%q cannot be a file: %s", auth.CloudConfig, mistake)
+	}
 	if environment := document.Child(path, "environment"); d.Has(environment) && !auth.Environment {
 		d.Errorf(environment, "must be true; to log in another way, remove it and give cloud, noauth or cloudConfig")
 	}
@@ -92,6 +98,8 @@ func validateNoAuth(d *document.Document, path string, noauth NoAuth) {
 		d.Errorf(endpoint, "is missing; give the URL of Cinder's API, such as http://cinder.example:8776/v3")
 	} else if mistake := endpointMistake(noauth.Endpoint); mistake != "" {
 		d.Errorf(endpoint, "%s; write it like http://cinder.example:8776/v3", mistake)
+	} else if mistake := endpointDetails(noauth.Endpoint, givenProject(d, path, noauth)); mistake != "" {
+		d.Errorf(endpoint, "%s; write it like http://cinder.example:8776/v3", mistake)
 	} else if u, err := url.Parse(noauth.Endpoint); err == nil && oldVersionPattern.MatchString(u.Path) {
 		d.Warnf(endpoint, "current Cinder releases serve only version 3 of the API; write the URL with /v3")
 	}
@@ -100,6 +108,8 @@ func validateNoAuth(d *document.Document, path string, noauth NoAuth) {
 	for _, key := range []string{"user", "project"} {
 		if value := map[string]string{"user": noauth.User, "project": noauth.Project}[key]; strings.Contains(value, ":") {
 			d.Errorf(document.Child(path, key), "must have no colon, because the noauth token is user:project")
+		} else if strings.ContainsAny(value, "/ ") && textMistake(value) == "" {
+			d.Errorf(document.Child(path, key), "%q must have no slashes or blanks, because it becomes part of a URL", value)
 		}
 	}
 	if noauth.Project != "" && !hexProjectPattern.MatchString(noauth.Project) {
@@ -107,10 +117,20 @@ func validateNoAuth(d *document.Document, path string, noauth NoAuth) {
 	}
 }
 
+// givenProject is the project if the file gives it; the default is none.
+func givenProject(d *document.Document, path string, noauth NoAuth) string {
+	if d.Has(document.Child(path, "project")) {
+		return noauth.Project
+	}
+	return ""
+}
+
 // endpointMistake never shows the URL, which might hold a password.
 func endpointMistake(endpoint string) string {
 	u, err := url.Parse(endpoint)
 	switch {
+	case strings.TrimSpace(endpoint) != endpoint:
+		return "the endpoint begins or ends with a blank"
 	case err != nil:
 		return "the endpoint is not a URL"
 	case u.Scheme != "http" && u.Scheme != "https":
@@ -147,13 +167,18 @@ func validateLimits(d *document.Document, path string, limits Limits) {
 		if at := document.Child(path, limit.key); d.Has(at) && limit.value != nil && *limit.value < 0 {
 			d.Errorf(at, "must not be negative; 0 allows none, and without the key there is no limit")
 		}
+		validateCount(d, document.Child(path, limit.key), limit.value)
 	}
+	warnContradiction(d, path, limits.Volumes, limits.Gigabytes)
 	validateConcurrency(d, document.Child(path, "concurrency"), limits.Concurrency, "to keep new volumes away, set suspended: true")
 	validateRate(d, document.Child(path, "requestsPerSecond"), limits.RequestsPerSecond)
 }
 
 func validateTimeouts(d *document.Document, path string, timeouts Timeouts) {
 	validateDurations(d, path, named[time.Duration]{"create", timeouts.Create}, named[time.Duration]{"delete", timeouts.Delete}, named[time.Duration]{"request", timeouts.Request})
+	validateBounds(d, document.Child(path, "create"), timeouts.Create, MinVolumeTimeout, MaxTimeout, "no volume is created so fast")
+	validateBounds(d, document.Child(path, "delete"), timeouts.Delete, MinVolumeTimeout, MaxTimeout, "no volume is deleted so fast")
+	validateBounds(d, document.Child(path, "request"), timeouts.Request, MinRequestTimeout, MaxTimeout, "no request is answered so fast")
 }
 
 // named is a value with its key.
@@ -180,10 +205,19 @@ func validateConnector(d *document.Document, path string, c *Connector) {
 		d.Errorf(at, "%q is not an iSCSI initiator name that Kubernetes accepts; write it like iqn.2026-01.com.example:cluster-1 (lower case, with the part after the colon), or as eui. with 16 or naa. with 32 hexadecimal digits", c.Initiator)
 	}
 	if at := document.Child(path, "ip"); d.Has(at) && net.ParseIP(c.IP) == nil {
-		d.Errorf(at, "%q is not an IP address", c.IP)
+		d.Errorf(at, "%q is not an IP address; write one such as 192.0.2.10 or 2001:db8::10, without a prefix length", c.IP)
+	} else if ip := net.ParseIP(c.IP); d.Has(at) && (ip.IsUnspecified() || ip.IsMulticast()) {
+		d.Errorf(at, "%s is the address of no host; write one of the nodes' addresses, or remove the key", c.IP)
+	} else if d.Has(at) && ip.IsLoopback() {
+		d.Warnf(at, "%s leads every host to itself, so Cinder cannot know the nodes by it; write one of the nodes' addresses, or remove the key", c.IP)
 	}
 	if at := document.Child(path, "nqn"); d.Has(at) && (!nqnPattern.MatchString(c.NQN) || len(c.NQN) > MaxQualifiedName) {
 		d.Errorf(at, "%q is not an NVMe qualified name; write it like nqn.2014-08.org.nvmexpress:uuid:...", c.NQN)
+	}
+	// At a backend, no labels may replace those of the defaults.
+	if at := document.Child(path, "nodeLabels"); d.Has(at) && len(c.NodeLabels) == 0 && !d.IsUnread(at) &&
+		(path == "defaults.connector" || !d.Has("defaults.connector.nodeLabels")) {
+		d.Warnf(at, "no label is given, so volumes can be used on every node; name the labels, or remove the key")
 	}
 	for _, key := range sortedKeys(c.NodeLabels) {
 		at := document.Child(document.Child(path, "nodeLabels"), key)
@@ -200,6 +234,9 @@ func validateConnector(d *document.Document, path string, c *Connector) {
 			continue
 		}
 		c.WWPNs[i] = strings.ToLower(strings.ReplaceAll(wwpn, ":", ""))
+		if strings.Trim(c.WWPNs[i], "0") == "" || strings.Trim(c.WWPNs[i], "f") == "" {
+			d.Errorf(at, "%q is the name of no port; write one from /sys/class/fc_host/*/port_name", wwpn)
+		}
 		if slices.Contains(c.WWPNs[:i], c.WWPNs[i]) {
 			d.Warnf(at, "%q is listed twice; remove one", wwpn)
 		}
@@ -239,6 +276,8 @@ func validateRate(d *document.Document, path string, value float64) {
 	case !d.Has(path):
 	case value < 0:
 		d.Errorf(path, "must not be negative; 0 means no limit")
+	case value > MaxConcurrency:
+		d.Errorf(path, "must be at most %d; 0 means no limit", MaxConcurrency)
 	case value > 0 && value < MinRate:
 		d.Errorf(path, "must be at least %g, which is a request in 100 seconds; 0 means no limit", MinRate)
 	}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
@@ -86,7 +87,7 @@ func (p *Provisioner) mayHaveVolume(uid types.UID) bool {
 // must be listed first, evaluate leaves that to Provision, because a listing takes
 // a turn.
 func (p *Provisioner) evaluate(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (ledger.Decided, *denial) {
-	if unsupported := record.Unsupported(claim); unsupported != nil {
+	if unsupported := admission.Refusal(claim); unsupported != nil {
 		denied := denialOf(unsupported)
 		return ledger.Decided{}, &denied
 	}
@@ -153,7 +154,24 @@ func denialOf(d *policy.Denial) denial {
 // decide applies the policy in force.
 func (p *Provisioner) decide(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, labels map[string]string) ledger.Decided {
 	inForce := p.Policy()
-	return ledger.Decided{Decision: inForce.Decide(record.RequestOf(claim, class, labels)), Revision: inForce.Revision()}
+	request := record.RequestOf(claim, class, labels)
+	request.Node = p.selectedNode(claim)
+	return ledger.Decided{Decision: inForce.Decide(request), Revision: inForce.Revision()}
+}
+
+// selectedNode is the node that the scheduler selected for the claim's pod. It is
+// nil as long as the node is not in the cache: the PersistentVolume's affinity
+// keeps the pod from other nodes in any case.
+func (p *Provisioner) selectedNode(claim *corev1.PersistentVolumeClaim) *policy.Node {
+	name := admission.SelectedNode(claim)
+	if name == "" || p.LabelsOfNode == nil {
+		return nil
+	}
+	labels, ok := p.LabelsOfNode(name)
+	if !ok {
+		return nil
+	}
+	return &policy.Node{Name: name, Labels: labels}
 }
 
 // namespaceLabels reads the labels from the cache. A namespace that is not there

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -38,6 +39,9 @@ func TestAdmission(t *testing.T) {
 		{name: "many writers", event: "Warning UnsupportedAccessMode ", change: func(c *corev1.PersistentVolumeClaim) {
 			c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
 		}},
+		{name: "volume attributes class", event: `Warning UnsupportedVolumeAttributesClass spec.volumeAttributesClassName is "quick", but this provisioner does not apply VolumeAttributesClasses, and Kubernetes would not bind the claim to a volume without; replace the claim with one that names none`,
+			change: func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeAttributesClassName = new("quick") }},
+		{name: "no volume attributes class", admit: true, change: func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeAttributesClassName = new("") }},
 		{name: "of a StorageClass that does not exist", event: `Warning StorageClassNotFound StorageClass "none" does not exist; create it, or replace the claim with one that names another`,
 			change: func(c *corev1.PersistentVolumeClaim) {
 				none := "none"
@@ -58,6 +62,74 @@ func TestAdmission(t *testing.T) {
 				t.Errorf("events %q, want one that begins with %q", events, c.event)
 			}
 		})
+	}
+}
+
+// TestTopologies: the StorageClass "both" has the backends gold, for all nodes,
+// and silver, for nodes with storage=fc.
+func TestTopologies(t *testing.T) {
+	topology := func(key string, values ...string) corev1.TopologySelectorTerm {
+		return corev1.TopologySelectorTerm{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: key, Values: values}}}
+	}
+	for name, c := range map[string]struct {
+		class   string
+		allowed []corev1.TopologySelectorTerm
+		node    string
+		backend string
+		event   string
+	}{
+		"no restriction":                    {class: "both", backend: "gold"},
+		"a backend within them":             {class: "both", allowed: []corev1.TopologySelectorTerm{topology("zone", "b"), topology("storage", "fc", "iscsi")}, backend: "silver"},
+		"a node that the first one reaches": {class: "both", node: "plain", backend: "gold"},
+		"a node that both reach":            {class: "only", node: "fc-1", backend: "silver"},
+		"a node that is not in the cache":   {class: "only", node: "unknown", backend: "silver"},
+		"no backend within them":            {class: "one", allowed: []corev1.TopologySelectorTerm{topology("zone", "a")}, event: "Warning UnsupportedTopology StorageClass one has allowedTopologies, but the volumes of backend gold can be used on every node (backends[0].connector.nodeLabels); remove allowedTopologies, or give the backend nodeLabels that are among them"},
+		"a backend of other nodes":          {class: "only", allowed: []corev1.TopologySelectorTerm{topology("storage", "iscsi")}, event: "Warning UnsupportedTopology StorageClass only has allowedTopologies, but the volumes of backend silver can be used on nodes with the labels storage=fc (backends[1].connector.nodeLabels); "},
+		"a topology without labels":         {class: "one", allowed: []corev1.TopologySelectorTerm{{}}, event: "Warning UnsupportedTopology "},
+		"a node that no backend exports to": {class: "only", node: "plain", event: "Warning NodeNotReached the claim's pod was scheduled to node plain, but backend silver exports volumes only to nodes with the labels storage=fc (backends[1].connector.nodeLabels); give StorageClass only allowedTopologies with these labels, then remove the annotation volume.kubernetes.io/selected-node from the claim, so that the pod is scheduled again"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			f.current.Store(parsePolicy(t, strings.Replace(strings.Replace(testPolicy, "auth: {cloud: silver}", "auth: {cloud: silver}\n    connector: {nodeLabels: {storage: fc}}", 1),
+				"      - {storageClasses: [one]", "      - {storageClasses: [only], backends: [silver]}\n      - {storageClasses: [one]", 1)))
+			f.LabelsOfNode = func(name string) (map[string]string, bool) {
+				labels, ok := map[string]map[string]string{"plain": {"zone": "a"}, "fc-1": {"storage": "fc"}}[name]
+				return labels, ok
+			}
+			f.class.Name, f.class.AllowedTopologies = c.class, c.allowed
+			f.must(f.factory.Storage().V1().StorageClasses().Informer().GetStore().Add(f.class))
+			claim := f.claim(func(claim *corev1.PersistentVolumeClaim) {
+				claim.Spec.StorageClassName = &c.class
+				if c.node != "" {
+					claim.Annotations[admission.SelectedNodeAnnotation] = c.node
+				}
+			})
+			f.count()
+			admitted := f.ShouldProvision(t.Context(), claim)
+			events := strings.Join(f.newEvents(), "\n")
+			if admitted != (c.event == "") || !strings.HasPrefix(events, c.event) || admitted && events != "" {
+				t.Fatalf("admitted: %t, events %q, want %q", admitted, events, c.event)
+			}
+			if position, _ := f.placement.PositionOf(claim.UID); position.Backend != c.backend {
+				t.Errorf("backend %q, want %q", position.Backend, c.backend)
+			}
+		})
+	}
+}
+
+// TestExpansionIsNotPromised: Kubernetes lets a claim of such a class ask for
+// more, and nothing would ever happen.
+func TestExpansionIsNotPromised(t *testing.T) {
+	f := newFixture(t)
+	f.class.AllowVolumeExpansion = new(true)
+	claim := f.claim(nil)
+	_, err := f.provision(claim)
+	f.must(err)
+	_, err = f.provision(claim)
+	f.must(err)
+	const want = "Warning UnsupportedExpansion StorageClass one has allowVolumeExpansion: true, but volumes cannot be expanded yet: a claim that later asks for more keeps its size; remove allowVolumeExpansion"
+	if events := strings.Join(f.newEvents(), "\n"); strings.Count(events, want) != 1 {
+		t.Errorf("events %q, want one %q", events, want)
 	}
 }
 

@@ -15,6 +15,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
@@ -81,6 +83,9 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 	if first := a.p.journal.begin(a.claim.UID, beginning{backend: a.backend, stamp: a.stamp, connector: a.connector}); first {
 		a.p.Recorder.Eventf(a.claim, corev1.EventTypeNormal, "BackendChosen", "tenant %s, rule %s: %d GiB on backend %s%s",
 			a.decision.Tenant, a.decision.Rule, a.decision.Volume.SizeGiB, a.backend, passedOverText(a.decision.Decision, a.passedOver))
+		if admission.ClassOf(a.class).Expandable {
+			a.p.Recorder.Event(a.claim, corev1.EventTypeWarning, "UnsupportedExpansion", policy.ExpansionWarning(a.class.Name))
+		}
 	}
 	// If the claim was deleted before the journal had this attempt, claimGone found
 	// nothing to undo; if it is deleted now, claimGone may come before anything was

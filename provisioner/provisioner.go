@@ -146,6 +146,9 @@ type Options struct {
 	Classes    storagelisters.StorageClassLister
 	Recorder   eventrecord.EventRecorder
 	Nodes      Nodes
+	// LabelsOfNode returns the labels of a node, if it is cached; nil if nothing
+	// caches nodes.
+	LabelsOfNode func(name string) (map[string]string, bool)
 
 	// Workers is how many claims, and how many deletions, are worked on at once.
 	// The library must be given the same number.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -34,17 +35,29 @@ type checkOptions struct {
 	kubeconfig string
 	against    string
 	cloudsFile string
+	failOn     string
 }
+
+// What makes a check fail.
+const (
+	failOnErrors   = "errors"
+	failOnWarnings = "warnings"
+)
 
 func newCheckCommand(from Options) *cobra.Command {
 	options := checkOptions{Options: from}
 	cmd := &cobra.Command{
-		Use:   "check FILE",
-		Short: "List every mistake in a policy file",
-		Long: `List every mistake in a policy file, each with its line, its field and a remedy.
+		Use:   "check FILE...",
+		Short: "List every mistake in policy files",
+		Long: `List every mistake in policy files, each with its line, its field and a remedy.
 
-FILE may be - for standard input. Warnings are about things that are allowed but
-probably not intended; they do not fail the check.
+FILE may be the manifest of a ConfigMap that holds the policy, and - for standard
+input. Warnings are about things that are allowed but probably not intended; they
+fail the check only with --fail-on=warnings.
+
+With --clouds-file, also check the credentials of the backends without a request:
+that clouds.yaml has their entries, which together with secure.yaml are complete,
+and that certificates and keys can be read and parsed.
 
 With --kubeconfig, also say what the policy means for the claims and
 PersistentVolumes that exist in that cluster: which volumes would lack their
@@ -59,31 +72,34 @@ The command sends no request to Keystone or Cinder. It knows the place of noauth
 backends. For others it knows only the project, and only if the credentials give
 its ID; --clouds-file names the file with the credentials.
 
-Exit codes: 0 the policy is good; 1 it has mistakes, or existing volumes could not
+Exit codes: 0 the policies are good; 1 one has mistakes, or existing volumes could not
 be deleted because their backend is missing or leads elsewhere; 2 wrong use, an
 unreadable file, a cluster that cannot be read, or mistakes in the file of
 --against.`,
 		Example: `  standalone-cinder policy check policy.yaml
-  standalone-cinder policy check --output json - < policy.yaml
+  standalone-cinder policy check --fail-on=warnings --clouds-file clouds.yaml policies/*.yaml
+  kubectl get configmap -n standalone-cinder standalone-cinder-policy -o yaml | standalone-cinder policy check -
   standalone-cinder policy check new.yaml --kubeconfig ~/.kube/config --against current.yaml`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usageError("%s takes one FILE, or - for standard input, but was given %d", cmd.CommandPath(), len(args))
+			if len(args) == 0 {
+				return usageError("%s needs a FILE, or - for standard input (see %s --help)", cmd.CommandPath(), cmd.CommandPath())
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := options.check(cmd, args[0]); err != nil {
+			if err := options.check(cmd, args); err != nil {
 				return err
 			}
-			return options.run(cmd, args[0])
+			return options.run(cmd, args)
 		},
-		ValidArgsFunction: completeFile,
+		ValidArgsFunction: completeFiles,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&options.kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster to review the policy for; without it no cluster is read")
 	flags.StringVar(&options.against, "against", "", "policy `file` to compare with, to report only what changes; - for standard input")
-	flags.StringVar(&options.cloudsFile, "clouds-file", "", "clouds.yaml `file` with the projects of the policy's backends; without it none is read")
+	flags.StringVar(&options.cloudsFile, "clouds-file", "", "clouds.yaml `file` with the credentials of the policy's backends, to check them; without it none is read")
+	flags.StringVar(&options.failOn, "fail-on", failOnErrors, "what fails the check: `errors`, or warnings as well")
+	completeValues(cmd, "fail-on", failOnErrors, failOnWarnings)
 	flags.StringVar(&options.ProvisionerName, "provisioner-name", from.ProvisionerName, "`name` under which the cluster's StorageClasses call the program")
 	outputFlag(cmd, &options.output)
 	mustComplete(cmd.MarkFlagFilename("kubeconfig"))
@@ -94,7 +110,7 @@ unreadable file, a cluster that cannot be read, or mistakes in the file of
 }
 
 // check rejects combinations of flags that make no sense.
-func (o checkOptions) check(cmd *cobra.Command, file string) error {
+func (o checkOptions) check(cmd *cobra.Command, files []string) error {
 	if err := checkOutput(o.output); err != nil {
 		return err
 	}
@@ -108,10 +124,21 @@ func (o checkOptions) check(cmd *cobra.Command, file string) error {
 		return usageError("--clouds-file is empty; name the clouds.yaml with the credentials of the policy's backends")
 	case given("provisioner-name") && o.ProvisionerName == "":
 		return usageError("--provisioner-name is empty; give the name under which the cluster's StorageClasses call the program")
-	case file == "-" && o.against == "-":
-		return usageError("only one file can be - for standard input, not 2")
+	case o.failOn != failOnErrors && o.failOn != failOnWarnings:
+		return usageError("--fail-on must be %s or %s, not %q", failOnErrors, failOnWarnings, o.failOn)
+	case len(files) > 1 && given("kubeconfig"):
+		return usageError("--kubeconfig reviews one policy, but %d files are given; give one", len(files))
 	}
-	for _, flag := range []string{"against", "clouds-file", "provisioner-name"} {
+	readers := 0
+	for _, file := range append([]string{o.against}, files...) {
+		if file == "-" {
+			readers++
+		}
+	}
+	if readers > 1 {
+		return usageError("only one file can be - for standard input, not %d", readers)
+	}
+	for _, flag := range []string{"against", "provisioner-name"} {
 		if given(flag) && !given("kubeconfig") {
 			return usageError("--%s is about the claims and volumes of a cluster and needs --kubeconfig", flag)
 		}
@@ -119,24 +146,101 @@ func (o checkOptions) check(cmd *cobra.Command, file string) error {
 	return nil
 }
 
-func (o checkOptions) run(cmd *cobra.Command, file string) error {
-	r, p, err := check(file, cmd.InOrStdin(), o.Protocols)
-	if err != nil {
-		return &ExitError{Code: ExitUsage, Err: err}
+func (o checkOptions) run(cmd *cobra.Command, files []string) error {
+	if o.cloudsFile != "" {
+		f, err := os.Open(o.cloudsFile)
+		if err != nil {
+			return usageError("--clouds-file: %w", err)
+		}
+		_ = f.Close() // Nothing was written.
 	}
-	if r.Valid && o.kubeconfig != "" {
-		if r.Review, err = o.review(cmd, p); err != nil {
+	var reports reportList
+	var worst error
+	for _, file := range files {
+		r, err := o.checkFile(cmd, file)
+		if err == nil || r.Review != nil || len(r.Errors)+len(r.Warnings) > 0 {
+			reports = append(reports, r)
+		}
+		switch {
+		case err == nil:
+		case worst == nil || ExitCode(err) > ExitCode(worst):
+			worst = err
+		}
+		if err != nil && len(files) > 1 && ExitCode(err) == ExitUsage {
+			fmt.Fprintln(cmd.ErrOrStderr(), err)
+		}
+	}
+	var a texter = reports
+	if len(files) == 1 && len(reports) == 1 {
+		a = reports[0]
+	}
+	if len(reports) > 0 {
+		if err := answer(cmd, o.output, a); err != nil {
 			return err
 		}
 	}
-	if err := answer(cmd, o.output, r); err != nil {
-		return err
+	if failed := reports.failed(o.failOn); len(files) > 1 && ExitCode(worst) == ExitFailed {
+		return &ExitError{Code: ExitFailed, Err: fmt.Errorf("%d of %s did not pass", failed, count(len(files), "file"))}
 	}
+	return worst
+}
+
+// reportList is the answer about several files.
+type reportList []report
+
+func (l reportList) text(w io.Writer) error {
+	for _, r := range l {
+		if err := r.text(w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// failed counts the files that do not pass.
+func (l reportList) failed(on string) int {
+	n := 0
+	for _, r := range l {
+		if r.outcome(on) != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// checkFile checks one policy, in every way that was asked for.
+func (o checkOptions) checkFile(cmd *cobra.Command, file string) (report, error) {
+	r, p, err := check(file, cmd.InOrStdin(), o.Protocols)
+	if err != nil {
+		return r, &ExitError{Code: ExitUsage, Err: err}
+	}
+	if r.Valid && o.cloudsFile != "" && o.Credentials != nil {
+		for _, finding := range o.Credentials(p, o.cloudsFile) {
+			at := policy.Error{Source: p.Source, Line: p.Line(finding.Path), Path: finding.Path, Message: finding.Message}
+			if finding.Warning {
+				r.Warnings = append(r.Warnings, at)
+			} else {
+				r.Errors, r.Valid = append(r.Errors, at), false
+			}
+		}
+	}
+	if r.Valid && o.kubeconfig != "" {
+		if r.Review, err = o.review(cmd, p); err != nil {
+			return report{}, err
+		}
+	}
+	return r, r.outcome(o.failOn)
+}
+
+// outcome is the error of the command about one file.
+func (r report) outcome(failOn string) error {
 	switch {
 	case !r.Valid:
 		return r.failure(ExitFailed)
 	case r.Review != nil && r.Review.Failing() > 0:
 		return &ExitError{Code: ExitFailed, Err: fmt.Errorf("%s leaves volumes that cannot be deleted: %s", r.Source, count(r.Review.Failing(), "finding"))}
+	case failOn == failOnWarnings && len(r.Warnings) > 0:
+		return &ExitError{Code: ExitFailed, Err: fmt.Errorf("%s has %s", r.Source, count(len(r.Warnings), "warning"))}
 	}
 	return nil
 }
@@ -153,12 +257,17 @@ func (r report) failure(code int) error {
 	return &ExitError{Code: code, Err: fmt.Errorf("%s has %s", r.Source, count(len(r.Errors), "mistake"))}
 }
 
-// readPolicy reads a policy; - is standard input.
+// readPolicy reads a policy, or a ConfigMap with it; - is standard input.
 func readPolicy(file string, stdin io.Reader, protocols mapping.Protocols) (*policy.Policy, error) {
 	if file == "-" {
-		return policy.Read(stdin, stdinName, protocols)
+		return policy.ReadManifest(stdin, stdinName, protocols)
 	}
-	return policy.Load(file, protocols)
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, fmt.Errorf("read policy: %w", err)
+	}
+	defer f.Close() //nolint:errcheck // Nothing was written.
+	return policy.ReadManifest(f, file, protocols)
 }
 
 // loadPolicy reads the policy that another command works with. Mistakes in it

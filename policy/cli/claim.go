@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 )
 
 // claim is a request to the policy and how it was given.
@@ -20,17 +21,17 @@ type claim struct {
 	request     policy.Request
 	size, limit string
 	accessModes []string
+	// refusal is why the provisioner refuses the claim before it asks any policy;
+	// nil if it does not.
+	refusal *policy.Denial
+	// class is the StorageClass if it is known.
+	class *policy.StorageClass
 	// notes are remarks about what the policy does not decide.
 	notes []string
 }
 
-const (
-	// provisionerName is the default of run --provisioner-name.
-	provisionerName = "openstack.org/standalone-cinder"
-
-	// cloneAnnotation asked the historic provisioner for a copy of a claim.
-	cloneAnnotation = "k8s.io/CloneRequest"
-)
+// provisionerName is the default of run --provisioner-name.
+const provisionerName = "openstack.org/standalone-cinder"
 
 // accessModes are the access modes of Kubernetes by their short names.
 var accessModes = []struct {
@@ -52,12 +53,10 @@ func parseAccessMode(text string) (string, bool) {
 	return "", false
 }
 
-// admissionNotes point out what the provisioner checks before it asks the policy.
-func admissionNotes(modes []string) []string {
-	for _, mode := range modes {
-		if mode == string(corev1.ReadWriteMany) {
-			return []string{"the provisioner checks access modes before it asks the policy, and refuses ReadWriteMany except for raw block volumes of a type with multiattach"}
-		}
+// accessModeNotes point out what only Cinder's answer decides.
+func accessModeNotes(modes []string) []string {
+	if slices.Contains(modes, string(corev1.ReadWriteMany)) {
+		return []string{"ReadWriteMany needs a volume type with multiattach; whether the type has it is known when the volume is created"}
 	}
 	return nil
 }
@@ -102,7 +101,13 @@ func (f claimFlags) claim() (claim, error) {
 		}
 		c.accessModes = append(c.accessModes, mode)
 	}
-	c.notes = admissionNotes(c.accessModes)
+	spec := corev1.PersistentVolumeClaimSpec{VolumeMode: (*corev1.PersistentVolumeMode)(&c.request.VolumeMode)}
+	for _, mode := range c.accessModes {
+		spec.AccessModes = append(spec.AccessModes, corev1.PersistentVolumeAccessMode(mode))
+	}
+	if c.refusal = admission.Refusal(&corev1.PersistentVolumeClaim{Spec: spec}); c.refusal == nil {
+		c.notes = accessModeNotes(c.accessModes)
+	}
 	return c, nil
 }
 
@@ -165,6 +170,8 @@ func (m manifests) resolveClaim(manifest claimManifest, selected bool, labels, p
 	c.request.StorageClass = name
 	if class, ok := m.classes[name]; ok {
 		parameters = class.Parameters
+		described := admission.ClassOf(class)
+		c.class, c.request.Topologies = &described, described.Topologies
 		if class.Provisioner != provisionerName {
 			note("StorageClass %s belongs to the provisioner %q; this program answers to %s unless it runs with another --provisioner-name", name, class.Provisioner, provisionerName)
 		}
@@ -185,20 +192,15 @@ func (m manifests) resolveClaim(manifest claimManifest, selected bool, labels, p
 	for _, mode := range object.Spec.AccessModes {
 		c.accessModes = append(c.accessModes, string(mode))
 	}
-	c.notes = append(c.notes, admissionNotes(c.accessModes)...)
-
-	for _, outside := range []struct {
-		given bool
-		what  string
-	}{
-		{object.Spec.DataSource != nil, "spec.dataSource"},
-		{object.Spec.DataSourceRef != nil, "spec.dataSourceRef"},
-		{object.Spec.Selector != nil, "spec.selector"},
-		{object.Annotations[cloneAnnotation] != "", "the annotation " + cloneAnnotation},
-	} {
-		if outside.given {
-			note("the claim has %s, which the provisioner checks before it asks the policy, and rejects if it cannot be honored", outside.what)
+	if selected := admission.SelectedNode(object); selected != "" {
+		if node, ok := m.nodes[selected]; ok {
+			c.request.Node = &policy.Node{Name: selected, Labels: node.Labels}
+		} else {
+			note("the claim's pod was scheduled to node %s, which is not among the manifests: every backend is taken to export volumes to it", selected)
 		}
+	}
+	if c.refusal = admission.Refusal(object); c.refusal == nil {
+		c.notes = append(c.notes, accessModeNotes(c.accessModes)...)
 	}
 	if object.Spec.VolumeName != "" {
 		note("spec.volumeName binds the claim to the PersistentVolume %s; nothing is provisioned for it", object.Spec.VolumeName)

@@ -23,6 +23,8 @@ const (
 	ExitFailed = 1
 	// ExitUsage: the command was used wrongly, or could not read its input.
 	ExitUsage = 2
+	// ExitRefused: the provisioner refuses a claim whatever the policy says.
+	ExitRefused = 3
 )
 
 // ExitError is an error with the exit code that the process should end with.
@@ -65,11 +67,21 @@ type Options struct {
 	// far as they are known without a request. If the name of the clouds.yaml
 	// is empty, none is read.
 	Places func(p *policy.Policy, cloudsFile string) map[string]review.Place
+	// Credentials checks what the backends of a policy log in with, as far as
+	// that needs no request.
+	Credentials func(p *policy.Policy, cloudsFile string) []CredentialsFinding
 	// Protocols are those that mappings may be about.
 	Protocols mapping.Protocols
 	// ProvisionerName is the default of --provisioner-name, that of the
 	// running program.
 	ProvisionerName string
+}
+
+// CredentialsFinding is something wrong with the credentials of a backend.
+type CredentialsFinding struct {
+	// Path is the place in the policy that names the credentials.
+	Path, Message string
+	Warning       bool
 }
 
 // NewCommand returns the policy command. It writes findings to the command's

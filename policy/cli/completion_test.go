@@ -16,7 +16,8 @@ func TestCompletion(t *testing.T) {
 		want string
 	}{
 		"the file to check":     {[]string{"check", ""}, files},
-		"no second file":        {[]string{"check", "a.yaml", ""}, ":4\n"},
+		"another file to check": {[]string{"check", "a.yaml", ""}, files},
+		"what fails the check":  {[]string{"check", "--fail-on", ""}, "errors\nwarnings\n:4\n"},
 		"the output of check":   {[]string{"check", "--output", ""}, "text\njson\n:4\n"},
 		"any kubeconfig file":   {[]string{"check", "--kubeconfig", ""}, ":0\n"},
 		"the policy to compare": {[]string{"check", "--against", ""}, files},

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"io"
 	"slices"
 	"strconv"
@@ -35,8 +36,8 @@ running program decides in the same way. The command needs no cluster.
 
 Describe the claim with flags, or give YAML manifests in files (- is standard
 input). The command reads manifests as kubectl apply does, and explains every
-PersistentVolumeClaim, with the labels of its Namespace and the parameters of its
-StorageClass if they are among the manifests.
+PersistentVolumeClaim, with the labels of its Namespace, its StorageClass and the
+Node selected for its pod, if they are among the manifests.
 
 Quotas depend on what is already used. Give it with --used, once for each tenant,
 rule or backend:
@@ -46,9 +47,13 @@ rule or backend:
 Everything else counts as unused. If there are several claims, each granted one
 counts for those after it.
 
-Exit codes: 0 the claims are explained, granted or not; 1 the policy has
-mistakes, which are listed; 2 wrong use or an unreadable file. To make a pipeline
-fail on a denial, use policy test.`,
+A claim is granted, denied by the policy, or refused: the provisioner refuses some
+claims before it asks the policy, such as those with a data source.
+
+Exit codes: 0 the claims are explained, granted or denied; 1 the policy has
+mistakes, which are listed; 2 wrong use or an unreadable file; 3 the claims are
+explained, and the provisioner refuses one of them. To make a pipeline fail on a
+denial, use policy test.`,
 		Example: `  standalone-cinder policy explain --policy policy.yaml --namespace team-a --storage-class fast --size 10Gi
   kubectl get ns,sc,pvc -n team-a -o yaml | standalone-cinder policy explain --policy policy.yaml -`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -102,7 +107,13 @@ func (o explainOptions) run(cmd *cobra.Command) error {
 	e := explain(p, claims, usages)
 	e.Ignored = ignored
 	e.assumed = len(o.used) == 0
-	return answer(cmd, o.output, e)
+	if err := answer(cmd, o.output, e); err != nil {
+		return err
+	}
+	if n := e.refusedClaims(); n > 0 {
+		return &ExitError{Code: ExitRefused, Err: fmt.Errorf("the provisioner refuses %d of %s, whatever the policy says", n, count(len(e.Claims), "claim"))}
+	}
+	return nil
 }
 
 // check rejects combinations of flags that make no sense.

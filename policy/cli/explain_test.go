@@ -29,14 +29,24 @@ var explainCases = map[string][]string{
 	"first-is-full":   {"--namespace", "team-a", "--storage-class", "fast", "--size", "10Gi", "--used", "backend=gold,volumes=100", "--used", "tenant=team-a,volumes=7,gigabytes=70"},
 	"quota-exceeded":  {"--namespace", "team-a", "--storage-class", "fast", "--size", "10Gi", "--used", "rule=tenants[0].classes[0],gigabytes=191"},
 	"manifests":       {"testdata/claims.yaml"},
+	"refused":         {"--namespace", "team-a", "--storage-class", "fast", "--size", "10Gi", "--access-mode", "RWX"},
+	// Without tenants' metadata there is nothing to say about it.
+	"refused-and-denied": {"--namespace", "stranger", "--storage-class", "fast", "--size", "10Gi", "--access-mode", "RWX"},
 }
+
+// refusedCases are those with a claim that the provisioner refuses.
+var refusedCases = map[string]bool{"refused": true, "refused-and-denied": true, "manifests": true}
 
 func TestExplain(t *testing.T) {
 	for name, args := range explainCases {
 		for output, extension := range map[string]string{outputText: "txt", outputJSON: "json"} {
 			t.Run(name+" as "+output, func(t *testing.T) {
 				got := run("", append([]string{"explain", "--policy", testPolicy, "-o", output}, args...)...)
-				if got.err != nil || got.stderr != "" {
+				want := ExitOK
+				if refusedCases[name] {
+					want = ExitRefused
+				}
+				if ExitCode(got.err) != want || got.stderr != "" {
 					t.Fatalf("%v\n%s", got.err, got.stderr)
 				}
 				if output == outputJSON && !json.Valid([]byte(got.stdout)) {
@@ -157,7 +167,7 @@ func TestManifestsAsKubectlAppliesThem(t *testing.T) {
 			": an empty storageClassName keeps the claim from being provisioned: it waits for a PersistentVolume made by hand"},
 		"a claim for a certain volume": {strings.Replace(simpleClaim, "spec: {", "spec: {volumeName: pv-1, selector: {}, ", 1), []string{"--namespace-labels", "a=b", "--parameter", "type=x"},
 			func(e claimExplanation) string { return strings.Join(e.Notes, "|") },
-			"the claim has spec.selector, which the provisioner checks before it asks the policy, and rejects if it cannot be honored|spec.volumeName binds the claim to the PersistentVolume pv-1; nothing is provisioned for it"},
+			"spec.volumeName binds the claim to the PersistentVolume pv-1; nothing is provisioned for it"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -168,6 +178,62 @@ func TestManifestsAsKubectlAppliesThem(t *testing.T) {
 			}
 			if is := test.want(got.Claims[0]); is != test.is {
 				t.Errorf("\n got %q\nwant %q", is, test.is)
+			}
+		})
+	}
+}
+
+// TestWhatTheProvisionerRefuses: explain says what the claim's event would say.
+func TestWhatTheProvisionerRefuses(t *testing.T) {
+	for name, c := range map[string]struct{ change, want string }{
+		"a data source":       {"dataSource: {kind: VolumeSnapshot, name: s}", `UnsupportedDataSource: spec.dataSource asks for the content of VolumeSnapshot "s", which is not supported; the claim is not given an empty volume instead; remove the data source`},
+		"a data source ref":   {"dataSourceRef: {kind: PersistentVolumeClaim, name: s}", `UnsupportedDataSource: spec.dataSource asks for the content of PersistentVolumeClaim "s", which is not supported; the claim is not given an empty volume instead; remove the data source`},
+		"a selector":          {"selector: {}", "UnsupportedSelector: spec.selector cannot be honored for a volume that is yet to be created; remove the selector, or bind an existing PersistentVolume with spec.volumeName"},
+		"an attributes class": {"volumeAttributesClassName: quick", `UnsupportedVolumeAttributesClass: spec.volumeAttributesClassName is "quick", but this provisioner does not apply VolumeAttributesClasses, and Kubernetes would not bind the claim to a volume without; replace the claim with one that names none`},
+		"many writers":        {"accessModes: [ReadWriteMany]", "UnsupportedAccessMode: access mode ReadWriteMany is for volumeMode Block only, because a Cinder volume is a disk, and its filesystem breaks when two nodes mount it for writing; use ReadWriteOnce or ReadOnlyMany"},
+		"an unknown mode":     {"accessModes: [Sometimes]", `UnsupportedAccessMode: access mode "Sometimes" is unknown; use ReadWriteOnce or ReadOnlyMany`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out := run(strings.Replace(simpleClaim, "spec: {", "spec: {"+c.change+", ", 1), "explain", "--policy", testPolicy, "-n", "team-a", "-")
+			if ExitCode(out.err) != ExitRefused || message(out.err) != "the provisioner refuses 1 of 1 claim, whatever the policy says" {
+				t.Errorf("code %d, %v", ExitCode(out.err), out.err)
+			}
+			if !strings.Contains(out.stdout, "\nrefused: "+c.want+"\nThe provisioner refuses the claim before it asks the policy, which would decide:\n  granted: tenant team-a, ") {
+				t.Errorf("\n got %s\nwant %s", out.stdout, c.want)
+			}
+		})
+	}
+}
+
+// TestPromisesOfTheStorageClass: what a class says and claims do not get is
+// denied or noted.
+func TestPromisesOfTheStorageClass(t *testing.T) {
+	file := write(t, strings.Replace(good, "auth: {cloud: gold}", "auth: {cloud: gold}, connector: {nodeLabels: {storage: fc}}", 1))
+	class := func(text string) string {
+		return "---\napiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: fast}\nprovisioner: openstack.org/standalone-cinder\n" + text
+	}
+	node := func(name, labels string) string {
+		return "---\napiVersion: v1\nkind: Node\nmetadata: {name: " + name + ", labels: {" + labels + "}}\n"
+	}
+	selected := strings.Replace(simpleClaim, "name: data", "name: data, annotations: {volume.kubernetes.io/selected-node: n1}", 1)
+	const waits = "volumeBindingMode: WaitForFirstConsumer\n"
+	const wait = "note: StorageClass fast has volumeBindingMode: WaitForFirstConsumer, but backend gold of tenants[0].classes[0] exports volumes only to some nodes (backends[0].connector.nodeLabels): a claim whose pod is scheduled to another node is denied as NodeNotReached; give the StorageClass allowedTopologies with these labels\n"
+	for name, c := range map[string]struct{ text, want string }{
+		"expansion":                       {simpleClaim + class("allowVolumeExpansion: true\n"), "note: StorageClass fast has allowVolumeExpansion: true, but volumes cannot be expanded yet: a claim that later asks for more keeps its size; remove allowVolumeExpansion\n"},
+		"waiting for a pod":               {simpleClaim + class(waits), wait},
+		"waiting for a pod of some nodes": {simpleClaim + class(waits+"allowedTopologies: [{matchLabelExpressions: [{key: storage, values: [fc]}]}]\n"), "granted: "},
+		"other topologies":                {simpleClaim + class("allowedTopologies: [{matchLabelExpressions: [{key: storage, values: [iscsi]}]}]\n"), "denied: UnsupportedTopology: StorageClass fast has allowedTopologies, "},
+		"a node out of reach":             {selected + class(waits) + node("n1", "a: b"), "denied: NodeNotReached: the claim's pod was scheduled to node n1, but backend gold exports volumes only to nodes with the labels storage=fc "},
+		"a node":                          {selected + class(waits) + node("n1", "storage: fc"), "granted: "},
+		"a node that is not given":        {selected + class(waits), "note: the claim's pod was scheduled to node n1, which is not among the manifests: every backend is taken to export volumes to it\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out := run(c.text, "explain", "--policy", file, "-n", "a", "-")
+			if out.err != nil || !strings.Contains(out.stdout, "\n"+c.want) || strings.Contains(out.stdout, "metadata") {
+				t.Errorf("%v\n%s", out.err, out.stdout)
+			}
+			if strings.HasSuffix(name, "some nodes") && strings.Contains(out.stdout, "note:") {
+				t.Errorf("a note too many:\n%s", out.stdout)
 			}
 		})
 	}

@@ -39,8 +39,13 @@ type claimExplanation struct {
 	VolumeMode  policy.VolumeMode `json:"volumeMode"`
 	AccessModes []string          `json:"accessModes,omitempty"`
 
-	Granted bool          `json:"granted"`
-	Denial  *placedDenial `json:"denial,omitempty"`
+	Verdict verdict `json:"verdict"`
+	// Granted means that the verdict is granted.
+	Granted bool `json:"granted"`
+	// Refusal is why the provisioner refuses the claim whatever the policy says,
+	// Denial why the policy denies it.
+	Refusal *policy.Denial `json:"refusal,omitempty"`
+	Denial  *placedDenial  `json:"denial,omitempty"`
 	// Tenant and Rule are those that apply to the claim, even if it is denied.
 	Tenant string `json:"tenant,omitempty"`
 	Rule   string `json:"rule,omitempty"`
@@ -52,10 +57,44 @@ type claimExplanation struct {
 	Volume   *volume       `json:"volume,omitempty"`
 	Backends []backendStep `json:"backends"`
 	// Backend is the first that has room: the one that takes the volume if it
-	// is healthy.
+	// is healthy and the claim is granted.
 	Backend string             `json:"backend,omitempty"`
 	Quotas  []policy.ScopeRoom `json:"quotas"`
 	Notes   []string           `json:"notes"`
+}
+
+// verdict is what becomes of a claim.
+type verdict string
+
+const (
+	// granted: the claim gets a volume.
+	granted verdict = "granted"
+	// denied: the policy denies the claim.
+	denied verdict = "denied"
+	// refused: the provisioner refuses the claim before it asks the policy, which
+	// may grant it.
+	refused verdict = "refused"
+)
+
+func verdictOf(c claim, room policy.Room) verdict {
+	switch {
+	case c.refusal != nil:
+		return refused
+	case room.Denial != nil:
+		return denied
+	}
+	return granted
+}
+
+// refusedClaims counts the claims that the provisioner refuses.
+func (e explanation) refusedClaims() int {
+	n := 0
+	for _, c := range e.Claims {
+		if c.Verdict == refused {
+			n++
+		}
+	}
+	return n
 }
 
 // placedDenial is a denial with the line of its path.
@@ -116,7 +155,7 @@ func explain(p *policy.Policy, claims []claim, used policy.Usages) explanation {
 		decision := p.Decide(c.request)
 		room := decision.Room(used.Of)
 		e.Claims = append(e.Claims, explainClaim(p, c, decision, room))
-		if room.Denial != nil {
+		if verdictOf(c, room) != granted {
 			continue
 		}
 		for _, scope := range decision.Quotas {
@@ -135,7 +174,7 @@ func explainClaim(p *policy.Policy, c claim, decision policy.Decision, room poli
 		StorageClass: c.request.StorageClass, Parameters: c.request.Parameters,
 		Size: c.size, Bytes: c.request.Bytes, Limit: c.limit,
 		VolumeMode: c.request.VolumeMode, AccessModes: c.accessModes,
-		Granted: room.Denial == nil, Tenant: decision.Tenant, Rule: decision.Rule,
+		Verdict: verdictOf(c, room), Granted: verdictOf(c, room) == granted, Refusal: c.refusal, Tenant: decision.Tenant, Rule: decision.Rule,
 		Tenants: []step{}, Rules: []step{}, Backends: []backendStep{},
 		Quotas: append([]policy.ScopeRoom{}, room.Scopes...), Notes: append([]string{}, c.notes...),
 	}
@@ -148,7 +187,7 @@ func explainClaim(p *policy.Policy, c claim, decision policy.Decision, room poli
 			e.Denial.Line = p.Line(denial.Path)
 		}
 	}
-	if len(room.Backends) > 0 && e.Granted {
+	if len(room.Backends) > 0 && room.Denial == nil {
 		e.Backend = room.Backends[0]
 	}
 	for _, s := range decision.Trace {
@@ -156,6 +195,9 @@ func explainClaim(p *policy.Policy, c claim, decision policy.Decision, room poli
 	}
 	e.addUnreachedRules(p)
 	e.addRoom(room)
+	if c.class != nil && decision.Tenant != "" {
+		e.Notes = append(e.Notes, p.ClassWarnings(*c.class, decision.Tenant)...)
+	}
 	if decision.Allowed() {
 		e.Volume = &volume{decision.Volume, fixed(p, decision.Rule)}
 	}

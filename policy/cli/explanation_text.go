@@ -98,14 +98,20 @@ func (e claimExplanation) writeHead(w *textWriter, source string) {
 		class = "without a StorageClass"
 	}
 	w.line("%s: %s %s (%s)", capital(name), size, class, strings.Join(details, ", "))
+	policyVerdict := ""
+	if e.Refusal != nil {
+		w.line("refused: %s: %s", e.Refusal.Reason, e.Refusal.Message)
+		w.line("The provisioner refuses the claim before it asks the policy, which would decide:")
+		policyVerdict = "  "
+	}
 	switch {
 	case e.Denial == nil:
-		w.line("granted: tenant %s, rule %s (%s:%d), backend %s", e.Tenant, e.Rule, source, lineOf(e.Rules, e.Rule), e.Backend)
+		w.line("%sgranted: tenant %s, rule %s (%s:%d), backend %s", policyVerdict, e.Tenant, e.Rule, source, lineOf(e.Rules, e.Rule), e.Backend)
 	case e.Denial.Path == "":
-		w.line("denied: %s: %s", e.Denial.Reason, e.Denial.Message)
+		w.line("%sdenied: %s: %s", policyVerdict, e.Denial.Reason, e.Denial.Message)
 	default:
-		w.line("denied: %s: %s", e.Denial.Reason, e.Denial.Message)
-		w.line("decided by %s (%s:%d)", e.Denial.Path, source, e.Denial.Line)
+		w.line("%sdenied: %s: %s", policyVerdict, e.Denial.Reason, e.Denial.Message)
+		w.line("%sdecided by %s (%s:%d)", policyVerdict, e.Denial.Path, source, e.Denial.Line)
 	}
 }
 
@@ -181,16 +187,22 @@ func (e claimExplanation) writeVolume(w *textWriter) {
 		metadata = append(metadata, key+"="+value)
 	}
 	slices.Sort(metadata)
-	metadata = append(metadata, "and the provisioner's own")
-	w.line("")
-	w.line("Volume:")
-	w.table("    ", [][]string{
+	rows := [][]string{
 		{"size", size},
 		row("type", v.Type, "Cinder's default", "type"),
 		row("availability zone", v.AvailabilityZone, "Cinder's default", "availabilityZone"),
 		row("file system", v.FSType, "none, it is a block volume", "fsType"),
-		{"metadata", strings.Join(metadata, ", ")},
-	})
+	}
+	if len(metadata) > 0 {
+		rows = append(rows, []string{"metadata", strings.Join(metadata, ", ") + ", and the provisioner's own"})
+	}
+	w.line("")
+	title := "Volume:"
+	if e.Refusal != nil {
+		title = "Volume, if the provisioner did not refuse the claim:"
+	}
+	w.line("%s", title)
+	w.table("    ", rows)
 }
 
 func (e claimExplanation) writeBackends(w *textWriter) {

@@ -64,6 +64,7 @@ var headings = map[review.FindingKind]string{
 	review.NewlyDenied:         "claims with a volume that would be denied today; they keep it",
 	review.MovedTenant:         "claims whose volume counts for another tenant; it goes on doing so",
 	review.StorageClassGone:    "pending claims without a StorageClass",
+	review.ClassNotHonored:     "StorageClasses whose claims do not get what they promise",
 	review.PendingDenied:       "pending claims that are denied",
 	review.PendingGranted:      "pending claims that are granted",
 }

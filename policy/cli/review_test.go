@@ -55,6 +55,7 @@ func reviewed() review.Existing {
 	damaged.Damage = "PersistentVolume pv-damaged: annotation standalone-cinder.openstack.org/backend is missing; nothing is deleted until it is put right"
 	existing := review.Existing{
 		Cluster: "here",
+		Classes: []policy.StorageClass{{Name: "fast", Expandable: true}},
 		Claims: []review.Claim{
 			claim("team-a", "moved", "fast", 100, true), claim("stranger", "denied", "fast", 100, true),
 			claim("team-a", "waits", "missing", 1, false), claim("team-a", "too-much", "fast", 1, false), claim("stranger", "nobody", "fast", 1, false),
@@ -181,8 +182,6 @@ func TestCheckOfAClusterGoesWrong(t *testing.T) {
 			"read policy: open absent.yaml: no such file or directory", ExitUsage},
 		"nothing to compare about": {"", []string{"check", file, "--against", file}, "",
 			"--against is about the claims and volumes of a cluster and needs --kubeconfig", ExitUsage},
-		"credentials without a cluster": {"", []string{"check", file, "--clouds-file", "x"}, "",
-			"--clouds-file is about the claims and volumes of a cluster and needs --kubeconfig", ExitUsage},
 		"an empty clouds.yaml": {"", []string{"check", file, "--kubeconfig", "x", "--clouds-file="}, "",
 			"--clouds-file is empty; name the clouds.yaml with the credentials of the policy's backends", ExitUsage},
 		"a name without a cluster": {"", []string{"check", file, "--provisioner-name", "x"}, "",

@@ -1,6 +1,7 @@
 package document
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"reflect"
@@ -204,8 +205,12 @@ func (d *Document) decodeScalar(n *yaml.Node, v reflect.Value, path string) {
 	case reflect.Int64:
 		i, err := strconv.ParseInt(n.Value, 10, 64)
 		switch {
+		case tag == "!!int" && err == nil && hasLeadingZero(n.Value):
+			d.unreadable(n, path, "%s begins with 0, which other readers of YAML take for an octal number; write %d", n.Value, i)
 		case tag == "!!int" && err == nil:
 			v.SetInt(i)
+		case errors.Is(err, strconv.ErrRange):
+			d.unreadable(n, path, "%s is too large; write a smaller number", n.Value)
 		case tag == "!!str" && d.options.IsAmount(n.Value):
 			d.unreadable(n, path, "%q has a unit; write a whole number alone (gigabytes are counted in GiB)", n.Value)
 		default:
@@ -217,12 +222,22 @@ func (d *Document) decodeScalar(n *yaml.Node, v reflect.Value, path string) {
 			d.unreadable(n, path, "must be a number without quotes or unit, not %s", describeNumber(n))
 			return
 		}
+		if hasLeadingZero(n.Value) {
+			d.unreadable(n, path, "%s begins with 0, which other readers of YAML take for an octal number; write %g", n.Value, f)
+			return
+		}
 		v.SetFloat(f)
 	default:
 		// A programming mistake, which a test that decodes every field of
 		// every type rules out.
 		panic("document: no way to read a " + v.Type().String())
 	}
+}
+
+// hasLeadingZero reports whether a number begins with a 0 that does not matter.
+func hasLeadingZero(text string) bool {
+	text = strings.TrimLeft(text, "+-")
+	return len(text) > 1 && text[0] == '0' && text[1] >= '0' && text[1] <= '9'
 }
 
 // describeBool also shows the words that mean true or false in other versions of
@@ -253,7 +268,13 @@ func (d *Document) decodeText(n *yaml.Node, v reflect.Value, path string, of Sca
 	default:
 		value, ok := of.Parse(n.Value)
 		if !ok {
-			d.unreadable(n, path, "%q is not a %s; write it like %s", n.Value, of.Noun, of.Examples)
+			remedy := "write it like " + of.Examples
+			if unquoted, ok := Unquoted(n.Value); ok {
+				remedy = fmt.Sprintf("the inner quotes are part of the value; write %s", unquoted)
+			} else if strange := Foreign(n.Value); strange != "" {
+				remedy = strange + "; " + remedy
+			}
+			d.unreadable(n, path, "%q is not a %s; %s", n.Value, of.Noun, remedy)
 			return
 		}
 		v.Set(reflect.ValueOf(value))

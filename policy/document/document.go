@@ -207,6 +207,7 @@ func Suggest(word string, known []string) (string, bool) {
 	if len(known) > maxSuggestible {
 		return "", false
 	}
+	word, _ = Unquoted(plain(word))
 	lower := strings.ToLower(word)
 	best, bestDistance, only := "", 0, false
 	for _, k := range known {
@@ -239,17 +240,28 @@ const (
 // list of known words.
 func DidYouMean(word string, known []string, all string) string {
 	if k, ok := Suggest(word, known); ok {
-		return fmt.Sprintf("; did you mean %q?", k)
+		return fmt.Sprintf("%s; did you mean %q?", oddity(word), k)
 	}
 	if len(known) == 0 {
 		return ""
 	}
-	known = slices.Sorted(slices.Values(known))
+	known = slices.Compact(slices.Sorted(slices.Values(known)))
 	more := ""
 	if n := len(known) - maxListed; n > 0 {
 		known, more = known[:maxListed], fmt.Sprintf(" and %d more", n)
 	}
-	return fmt.Sprintf("; %s %s%s", all, strings.Join(known, ", "), more)
+	return fmt.Sprintf("%s; %s %s%s", oddity(word), all, strings.Join(known, ", "), more)
+}
+
+// oddity continues a sentence about a word with what cannot be seen of it.
+func oddity(word string) string {
+	if strange := Strange(word); strange != "" {
+		return "; " + strange
+	}
+	if _, ok := Unquoted(word); ok {
+		return "; the inner quotes are part of the value"
+	}
+	return ""
 }
 
 // editDistance counts the insertions, deletions, replacements and exchanges of

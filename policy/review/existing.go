@@ -15,6 +15,8 @@ type Existing struct {
 	// the oldest first.
 	Claims  []Claim
 	Volumes []Volume
+	// Classes are the provisioner's StorageClasses.
+	Classes []policy.StorageClass
 	// Places are the places that the backends of the policy lead to, by name, as
 	// far as they are known without a request.
 	Places map[string]Place

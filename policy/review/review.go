@@ -49,6 +49,9 @@ const (
 	// StorageClassGone: a pending claim names a StorageClass that does not
 	// exist, so it waits whatever the policy says.
 	StorageClassGone FindingKind = "StorageClassGone"
+	// ClassNotHonored: a StorageClass promises what its claims do not get, or
+	// not everywhere.
+	ClassNotHonored FindingKind = "ClassNotHonored"
 	// PendingDenied and PendingGranted: a claim without a volume gets none,
 	// or one.
 	PendingDenied  FindingKind = "PendingDenied"
@@ -59,7 +62,7 @@ const (
 func FindingKinds() []FindingKind {
 	return []FindingKind{
 		BackendGone, BackendElsewhere, BackendChanged, RetainedBackendGone, ClusterChanged, DamagedVolume, TenantGone, RuleGone,
-		OverQuota, NewlyDenied, MovedTenant, StorageClassGone, PendingDenied, PendingGranted,
+		OverQuota, NewlyDenied, MovedTenant, StorageClassGone, ClassNotHonored, PendingDenied, PendingGranted,
 	}
 }
 
@@ -130,6 +133,11 @@ func Of(p *policy.Policy, existing Existing) Review {
 	r.volumes(volumes)
 	// Limits are about what exists; pending claims come on top.
 	r.overQuota()
+	for _, class := range existing.Classes {
+		for _, warning := range p.ClassWarnings(class, "") {
+			r.find(Finding{Kind: ClassNotHonored, Subject: class.Name, Message: warning, detail: warning})
+		}
+	}
 	for _, claim := range existing.Claims {
 		if claim.Bound {
 			r.bound(claim)

@@ -5,10 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -89,6 +92,9 @@ func New(options Options) (*App, error) {
 	for _, warning := range loaded.Warnings {
 		options.Logger.Warn("Policy: " + warning.Error())
 	}
+	if err := checkCloudsFile(options.CloudsFile, loaded, options.Logger); err != nil {
+		return nil, err
+	}
 	namespace, err := wiring.OwnNamespace(options.Namespace)
 	if err != nil {
 		return nil, err
@@ -158,6 +164,34 @@ func New(options Options) (*App, error) {
 		return nil, fmt.Errorf("--listen %s: %w", options.Listen, err)
 	}
 	return a, nil
+}
+
+// checkCloudsFile makes sure that the file of --clouds-file can be read if the
+// policy needs it. Later, credentials that were read before stay in use; there are
+// none yet.
+func checkCloudsFile(path string, p *policy.Policy, logger *slog.Logger) error {
+	if path == "" {
+		return nil
+	}
+	_, err := os.ReadFile(path)
+	if err == nil {
+		return nil
+	}
+	var pathError *fs.PathError
+	if errors.As(err, &pathError) {
+		err = pathError.Err
+	}
+	var needing []string
+	for i, backend := range p.Backends {
+		if backend.Auth.Cloud != "" {
+			needing = append(needing, fmt.Sprintf("%s (%s:%d)", backend.Name, p.Source, p.Line(fmt.Sprintf("backends[%d].auth.cloud", i))))
+		}
+	}
+	if len(needing) == 0 {
+		logger.Warn("--clouds-file cannot be read; the policy does not need it", "file", path, "error", err)
+		return nil
+	}
+	return fmt.Errorf("--clouds-file %s cannot be read: %w; these backends log in with its entries: %s; nothing is in force, because no credentials were read before: mount the file, or correct the flag", path, err, strings.Join(needing, ", "))
 }
 
 // leadership is whether a replica leads, and with which term.

@@ -41,13 +41,22 @@ func (n *nodeCaches) caches() *nodeuse.Caches {
 	}
 }
 
-// onlyUse keeps only those fields of nodes and attachments that nodeuse reads.
-// The images alone make up most of a Node.
+// labelsOf returns the labels of a node in the cache.
+func (n *nodeCaches) labelsOf(name string) (map[string]string, bool) {
+	object, ok, err := n.nodes.GetIndexer().GetByKey(name)
+	if !ok || err != nil {
+		return nil, false
+	}
+	return object.(*corev1.Node).Labels, true
+}
+
+// onlyUse keeps only those fields of nodes and attachments that nodeuse reads, and
+// the labels of nodes. The images alone make up most of a Node.
 func onlyUse(object any) (any, error) {
 	switch object := object.(type) {
 	case *corev1.Node:
 		return &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: object.Name, UID: object.UID, ResourceVersion: object.ResourceVersion},
+			ObjectMeta: metav1.ObjectMeta{Name: object.Name, UID: object.UID, ResourceVersion: object.ResourceVersion, Labels: object.Labels},
 			Spec:       corev1.NodeSpec{Taints: object.Spec.Taints},
 			Status: corev1.NodeStatus{
 				VolumesInUse:    object.Status.VolumesInUse,

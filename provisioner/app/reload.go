@@ -127,7 +127,7 @@ func (a *App) tellRefused(err error) {
 
 // tellUnreadable writes the event about credentials that cannot be read.
 func (a *App) tellUnreadable(err error) {
-	a.tell(corev1.EventTypeWarning, "CredentialsUnreadable", err.Error()+"; credentials that were read before stay in use")
+	a.tell(corev1.EventTypeWarning, "CredentialsUnreadable", err.Error())
 }
 
 // tellTroubles reports, as a term begins, what this replica found as a
@@ -174,8 +174,11 @@ func (r *reloader) lookAtCredentials() {
 	for _, config := range a.backendConfigs() {
 		name := config.Name
 		version, err := a.pool.CheckCredentials(config)
+		if err != nil {
+			err = r.inUse(name, err)
+		}
 		if news := a.status.setUnreadable(name, err); news && err != nil {
-			a.logger.Error("Cannot read credentials; those read before stay in use", "backend", name, "error", err)
+			a.logger.Error("Cannot read credentials", "backend", name, "error", err)
 			a.tellUnreadable(err)
 		} else if news {
 			a.logger.Info("Credentials are readable again", "backend", name)
@@ -192,6 +195,14 @@ func (r *reloader) lookAtCredentials() {
 	if term := a.term(); term != nil && len(changed) > 0 {
 		term.credentialsChanged(changed)
 	}
+}
+
+// inUse adds to an error about credentials what is in use instead.
+func (r *reloader) inUse(backend string, err error) error {
+	if r.versions[backend] == "" {
+		return fmt.Errorf("%w; none were read before, so the backend cannot be used until they can be read", err)
+	}
+	return fmt.Errorf("%w; credentials that were read before stay in use", err)
 }
 
 // readFile reads a file up to the largest size of a policy.

@@ -142,6 +142,7 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
 		PersistentVolumes: a.factory.Core().V1().PersistentVolumes().Lister(),
 		Records:           a.factory.Core().V1().PersistentVolumes().Informer().GetIndexer(),
 		Nodes:             nodeuse.New(nodeuse.Options{Client: a.client, Caches: a.nodes.caches()}),
+		LabelsOfNode:      a.nodes.labelsOf,
 		Namespaces:        a.factory.Core().V1().Namespaces().Lister(),
 		Classes:           a.factory.Storage().V1().StorageClasses().Lister(),
 		Recorder:          a.recorder,

@@ -15,6 +15,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
+	"github.com/standalone-cinder/standalone-cinder/policy/document"
 	"github.com/standalone-cinder/standalone-cinder/policy/review"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
@@ -45,6 +47,35 @@ func Places(p *policy.Policy, cloudsFile string) map[string]review.Place {
 		}
 	}
 	return places
+}
+
+// CheckCredentials reads the credentials of every backend whose files are known,
+// without a request. The environment of the running program is not that of this
+// one.
+func CheckCredentials(p *policy.Policy, cloudsFile string) []policycli.CredentialsFinding {
+	var findings []policycli.CredentialsFinding
+	sources := auth.Sources{CloudsFile: cloudsFile}
+	for i := range p.Backends {
+		backend := &p.Backends[i]
+		if backend.Auth.Environment || backend.Auth.NoAuth != nil {
+			continue
+		}
+		path, config := fmt.Sprintf("backends[%d].auth.cloudConfig", i), wiring.BackendConfig(p, backend, "")
+		if backend.Auth.Cloud != "" {
+			path = fmt.Sprintf("backends[%d].auth.cloud", i)
+			for _, stray := range sources.StrayKeys(backend.Auth.Cloud) {
+				if meant, near := document.Suggest(stray.Key, stray.Known); near {
+					findings = append(findings, policycli.CredentialsFinding{Path: path, Warning: true, Message: fmt.Sprintf(
+						"%s:%d: the key %q is not used; did you mean %q?", stray.File, stray.Line, stray.Key, meant)})
+				}
+			}
+		}
+		if _, err := sources.Resolve(auth.Config{Source: config.Auth, Region: config.Region, Interface: config.Interface}); err != nil {
+			findings = append(findings, policycli.CredentialsFinding{Path: path, Message: fmt.Sprintf(
+				"backend %s cannot log in with these credentials: %s", backend.Name, err)})
+		}
+	}
+	return findings
 }
 
 // ReadExisting reads the claims and PersistentVolumes of a provisioner from the

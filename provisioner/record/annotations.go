@@ -1,6 +1,9 @@
 package record
 
-import "github.com/standalone-cinder/standalone-cinder/backends/cinder"
+import (
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/policy/admission"
+)
 
 // Annotations of a PersistentVolume. Deletion reads nothing else, so that a
 // volume outlives the rule, the tenant and the StorageClass that made it.
@@ -51,7 +54,7 @@ const Finalizer = Prefix + "not-in-use-yet"
 
 // HistoricClone is the annotation by which a claim's author asked the historic
 // provisioner for a copy of another claim, of any namespace.
-const HistoricClone = "k8s.io/CloneRequest"
+const HistoricClone = admission.CloneAnnotation
 
 // Annotations that name the provisioner of a claim; ProvisionerOf reads them.
 const (

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/trim"
 )
 
@@ -21,7 +22,7 @@ func NewTrimmer() *trim.Trimmer {
 func isReadOnClaims(key string) bool {
 	switch key {
 	case AnnotationStorageProvisioner, AnnotationBetaStorageProvisioner, corev1.BetaStorageClassAnnotation, HistoricClone,
-		"volume.kubernetes.io/selected-node", "volume.alpha.kubernetes.io/selected-node":
+		admission.SelectedNodeAnnotation, admission.AlphaSelectedNodeAnnotation:
 		return true
 	}
 	return false

@@ -11,8 +11,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
-	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 )
 
 // PVNameOf is the library's name for the PersistentVolume of a claim.
@@ -23,41 +23,6 @@ func PVNameFor(claimUID string) string { return PVNamePrefix + claimUID }
 
 // PVNamePrefix is the provisioning library's.
 const PVNamePrefix = "pvc-"
-
-// Unsupported explains why a claim is denied that asks for what no Cinder
-// volume can honor through this program; nil if it does not. Such a claim must
-// not get an ordinary, empty volume instead.
-func Unsupported(claim *corev1.PersistentVolumeClaim) *policy.Denial {
-	spec := claim.Spec
-	switch {
-	case spec.DataSourceRef != nil:
-		return unsupportedDataSource(spec.DataSourceRef.Kind, spec.DataSourceRef.Name)
-	case spec.DataSource != nil:
-		return unsupportedDataSource(spec.DataSource.Kind, spec.DataSource.Name)
-	case spec.Selector != nil:
-		return &policy.Denial{
-			Reason:  "UnsupportedSelector",
-			Message: "spec.selector cannot be honored for a volume that is yet to be created; remove the selector, or bind an existing PersistentVolume with spec.volumeName",
-		}
-	}
-	if source := claim.Annotations[HistoricClone]; source != "" {
-		return &policy.Denial{
-			Reason:  "UnsupportedDataSource",
-			Message: fmt.Sprintf("annotation %s requests a clone of %q, which is not supported; remove it (no empty volume is created in its place)", HistoricClone, source),
-		}
-	}
-	if err := mappers.CheckAccessModes(spec.AccessModes, IsBlock(claim)); err != nil {
-		return &policy.Denial{Reason: policy.Reason(mappers.UnsupportedAccessMode), Message: err.Error()}
-	}
-	return nil
-}
-
-func unsupportedDataSource(kind, name string) *policy.Denial {
-	return &policy.Denial{
-		Reason:  "UnsupportedDataSource",
-		Message: fmt.Sprintf("spec.dataSource asks for the content of %s %q, which is not supported; the claim is not given an empty volume instead; remove the data source", kind, name),
-	}
-}
 
 // RequestOf describes a claim to the policy. The class is nil if it does not
 // exist.
@@ -70,6 +35,7 @@ func RequestOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClas
 	}
 	if class != nil {
 		request.StorageClass, request.Parameters = class.Name, class.Parameters
+		request.Topologies = admission.ClassOf(class).Topologies
 	}
 	if IsBlock(claim) {
 		request.VolumeMode = policy.Block

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 	"github.com/standalone-cinder/standalone-cinder/policy/review"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/paging"
 )
@@ -75,6 +76,9 @@ func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerN
 	byName := map[string]*storagev1.StorageClass{}
 	for i := range classes {
 		byName[classes[i].Name] = &classes[i]
+		if classes[i].Provisioner == provisionerName {
+			existing.Classes = append(existing.Classes, admission.ClassOf(&classes[i]))
+		}
 	}
 	slices.SortFunc(claims, byAge)
 	for _, claim := range claims {
@@ -152,7 +156,7 @@ func existingClaim(claim *corev1.PersistentVolumeClaim, class *storagev1.Storage
 		ClassExists: class != nil,
 		Bound:       claim.Status.Phase == corev1.ClaimBound,
 		Volume:      claim.Spec.VolumeName,
-		Refusal:     Unsupported(claim),
+		Refusal:     admission.Refusal(claim),
 	}
 	return existing
 }

@@ -1,0 +1,102 @@
+// Package admission says which claims the provisioner refuses before it asks any
+// policy, and what of a StorageClass matters to a policy. The running program and
+// policy explain share it, so that what is explained is what happens.
+package admission
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+)
+
+// CloneAnnotation is the annotation by which a claim's author asked the historic
+// provisioner for a copy of another claim, of any namespace.
+const CloneAnnotation = "k8s.io/CloneRequest"
+
+// Annotations with the node that the scheduler selected for a claim's pod.
+const (
+	SelectedNodeAnnotation      = "volume.kubernetes.io/selected-node"
+	AlphaSelectedNodeAnnotation = "volume.alpha.kubernetes.io/selected-node"
+)
+
+// The reasons of a refusal.
+const (
+	UnsupportedDataSource            policy.Reason = "UnsupportedDataSource"
+	UnsupportedSelector              policy.Reason = "UnsupportedSelector"
+	UnsupportedVolumeAttributesClass policy.Reason = "UnsupportedVolumeAttributesClass"
+	UnsupportedAccessMode            policy.Reason = "UnsupportedAccessMode"
+)
+
+// Refusal explains why a claim is denied that asks for what no Cinder volume can
+// honor through this program; nil if it does not. Such a claim must not get an
+// ordinary, empty volume instead.
+func Refusal(claim *corev1.PersistentVolumeClaim) *policy.Denial {
+	spec := claim.Spec
+	switch {
+	case spec.DataSourceRef != nil:
+		return dataSource(spec.DataSourceRef.Kind, spec.DataSourceRef.Name)
+	case spec.DataSource != nil:
+		return dataSource(spec.DataSource.Kind, spec.DataSource.Name)
+	case spec.Selector != nil:
+		return &policy.Denial{
+			Reason:  UnsupportedSelector,
+			Message: "spec.selector cannot be honored for a volume that is yet to be created; remove the selector, or bind an existing PersistentVolume with spec.volumeName",
+		}
+	case spec.VolumeAttributesClassName != nil && *spec.VolumeAttributesClassName != "":
+		// Kubernetes would never bind the claim to a PersistentVolume without the
+		// class (FindMatchingVolume in k8s.io/component-helpers/storage/volume).
+		return &policy.Denial{
+			Reason: UnsupportedVolumeAttributesClass,
+			Message: fmt.Sprintf("spec.volumeAttributesClassName is %q, but this provisioner does not apply VolumeAttributesClasses, and Kubernetes would not bind the claim to a volume without; replace the claim with one that names none",
+				*spec.VolumeAttributesClassName),
+		}
+	}
+	if source := claim.Annotations[CloneAnnotation]; source != "" {
+		return &policy.Denial{
+			Reason:  UnsupportedDataSource,
+			Message: fmt.Sprintf("annotation %s asks for a copy of %q, as the historic provisioner made; cloning is not supported and the claim is not given an empty volume instead; remove the annotation", CloneAnnotation, source),
+		}
+	}
+	block := spec.VolumeMode != nil && *spec.VolumeMode == corev1.PersistentVolumeBlock
+	if mistake := mapping.AccessModeMistake(spec.AccessModes, block); mistake != "" {
+		return &policy.Denial{Reason: UnsupportedAccessMode, Message: mistake}
+	}
+	return nil
+}
+
+func dataSource(kind, name string) *policy.Denial {
+	return &policy.Denial{
+		Reason:  UnsupportedDataSource,
+		Message: fmt.Sprintf("spec.dataSource asks for the content of %s %q, which is not supported; the claim is not given an empty volume instead; remove the data source", kind, name),
+	}
+}
+
+// SelectedNode is the name of the node that the scheduler selected for the claim's
+// pod; empty if it selected none.
+func SelectedNode(claim *corev1.PersistentVolumeClaim) string {
+	if name := claim.Annotations[SelectedNodeAnnotation]; name != "" {
+		return name
+	}
+	return claim.Annotations[AlphaSelectedNodeAnnotation]
+}
+
+// ClassOf describes a StorageClass to the policy.
+func ClassOf(class *storagev1.StorageClass) policy.StorageClass {
+	described := policy.StorageClass{
+		Name:        class.Name,
+		WaitsForPod: class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer,
+		Expandable:  class.AllowVolumeExpansion != nil && *class.AllowVolumeExpansion,
+	}
+	for _, term := range class.AllowedTopologies {
+		topology := policy.Topology{}
+		for _, expression := range term.MatchLabelExpressions {
+			topology[expression.Key] = expression.Values
+		}
+		described.Topologies = append(described.Topologies, topology)
+	}
+	return described
+}

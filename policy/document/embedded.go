@@ -1,0 +1,110 @@
+package document
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Embedded is a file of this package's kind in a ConfigMap.
+type Embedded struct {
+	// Content is the value, and Key its key under data.
+	Content []byte
+	Key     string
+	// Text is the value with the indentation and on the lines that it has in the
+	// manifest, or nil if it is written in another style than a block (|).
+	Text []byte
+}
+
+// Embedding finds the one value of a ConfigMap that is a file of a kind. It returns
+// nil if there is no ConfigMap in the data.
+func Embedding(data []byte, kind string) (*Embedded, error) {
+	if len(data) > 4*MaxSize || !bytes.Contains(data, []byte("ConfigMap")) {
+		return nil, nil
+	}
+	isKind := regexp.MustCompile(`(?m)^\s*"?kind"?\s*:\s*"?` + kind + `"?\s*,?\s*$`)
+	var found []*Embedded
+	var keys []string
+	isConfigMap := false
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	for {
+		var object yaml.Node
+		if err := decoder.Decode(&object); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			// The caller finds the line.
+			return nil, nil
+		}
+		root := object.Content[0]
+		if named := valueOf(root, "kind"); named == nil || named.Value != "ConfigMap" {
+			continue
+		}
+		isConfigMap = true
+		values := valueOf(root, "data")
+		if values == nil || values.Kind != yaml.MappingNode {
+			continue
+		}
+		for i := 0; i+1 < len(values.Content); i += 2 {
+			key, value := values.Content[i].Value, values.Content[i+1]
+			keys = append(keys, key)
+			if value.Kind == yaml.ScalarNode && isKind.MatchString(value.Value) {
+				found = append(found, &Embedded{Content: []byte(value.Value), Key: key, Text: inPlace(data, value)})
+			}
+		}
+	}
+	switch {
+	case !isConfigMap:
+		return nil, nil
+	case len(found) == 1:
+		return found[0], nil
+	case len(found) == 0:
+		slices.Sort(keys)
+		return nil, fmt.Errorf("the ConfigMap has no value with kind: %s; its keys under data are [%s]", kind, strings.Join(keys, ", "))
+	}
+	return nil, fmt.Errorf("there are %d values with kind: %s in ConfigMaps, %s and %s; give one at a time", len(found), kind, found[0].Key, found[1].Key)
+}
+
+// valueOf returns the value of a key in a mapping, or nil.
+func valueOf(n *yaml.Node, key string) *yaml.Node {
+	if n.Kind != yaml.MappingNode {
+		return nil
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Value == key {
+			return n.Content[i+1]
+		}
+	}
+	return nil
+}
+
+// inPlace blanks everything before a block scalar, so that a reader counts the
+// lines and columns of the whole file.
+func inPlace(data []byte, value *yaml.Node) []byte {
+	if value.Style&yaml.LiteralStyle == 0 {
+		return nil
+	}
+	lines := strings.SplitAfter(string(data), "\n")
+	content := strings.Split(strings.TrimRight(value.Value, "\n"), "\n")
+	if value.Line+len(content) > len(lines)+1 {
+		return nil
+	}
+	var text strings.Builder
+	text.WriteString(strings.Repeat("\n", value.Line))
+	for i, wanted := range content {
+		if value.Line+i >= len(lines) {
+			return nil
+		}
+		line := lines[value.Line+i]
+		if bare := strings.TrimRight(line, "\r\n"); strings.TrimSpace(wanted) != strings.TrimSpace(bare) || !strings.HasSuffix(bare, wanted) {
+			return nil
+		}
+		text.WriteString(line)
+	}
+	return []byte(text.String())
+}

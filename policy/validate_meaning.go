@@ -1,0 +1,257 @@
+package policy
+
+import (
+	"fmt"
+	"math"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/standalone-cinder/standalone-cinder/policy/document"
+)
+
+// This file is about values that can be read and are nevertheless not what
+// anybody means.
+
+// Bounds of durations. Shorter ones end before any request does; longer ones were
+// meant in another unit.
+const (
+	MinVolumeTimeout  = time.Second
+	MinRequestTimeout = 100 * time.Millisecond
+	MinAuditInterval  = 100 * time.Millisecond
+	MinDeletingGrace  = time.Second
+	MaxTimeout        = 24 * time.Hour
+	MaxAuditTime      = 30 * 24 * time.Hour
+)
+
+// MaxCount is the largest number of Cinder's own quotas (MAX_INT in its
+// db/constants.py).
+const MaxCount = math.MaxInt32
+
+// validateBounds checks a duration that the file gives.
+func validateBounds(d *document.Document, path string, value, least, most time.Duration, why string) {
+	switch {
+	case !d.Has(path) || value <= 0: // which is reported elsewhere
+	case value < least:
+		d.Errorf(path, "%s is too short: %s; write at least %s", value, why, least)
+	case value > most:
+		d.Errorf(path, "%s is too long to be meant; write at most %s", shortDuration(value), shortDuration(most))
+	}
+}
+
+// shortDuration writes whole hours without minutes and seconds.
+func shortDuration(value time.Duration) string { return strings.TrimSuffix(value.String(), "0m0s") }
+
+func (p *Policy) validateAudit(d *document.Document) {
+	validateDurations(d, "audit", named[time.Duration]{"interval", p.Audit.Interval}, named[time.Duration]{"grace", p.Audit.Grace})
+	validateBounds(d, "audit.interval", p.Audit.Interval, MinAuditInterval, MaxAuditTime, "every audit lists all volumes")
+	least := time.Duration(0)
+	if p.Audit.Delete {
+		least = MinDeletingGrace
+	}
+	validateBounds(d, "audit.grace", p.Audit.Grace, least, MaxAuditTime, "with delete: true the audit would look at volumes that are just being created")
+	if !p.Audit.Delete || p.Audit.Grace < MinDeletingGrace {
+		return
+	}
+	for i, b := range p.Backends {
+		if b.Timeouts.Create > p.Audit.Grace {
+			d.Warnf("audit.grace", "%s is shorter than the %s that backend %s may take to create a volume (%s); with delete: true give it at least that", p.Audit.Grace, b.Timeouts.Create, b.Name, document.Element("backends", i)+".timeouts.create")
+			return
+		}
+	}
+}
+
+// validateCount checks the upper end of a number of volumes or GiB.
+func validateCount(d *document.Document, path string, value *int64) {
+	if value != nil && d.Has(path) && *value > MaxCount {
+		d.Errorf(path, "%d is too large: Cinder counts no further than %d; write a smaller number, or remove the key if there is no limit", *value, MaxCount)
+	}
+}
+
+// warnContradiction reports a limit of 0 beside one that allows something.
+func warnContradiction(d *document.Document, path string, volumes, gigabytes *int64) {
+	switch {
+	case volumes == nil || gigabytes == nil:
+	case *volumes == 0 && *gigabytes > 0 && d.Has(document.Child(path, "gigabytes")):
+		d.Warnf(document.Child(path, "gigabytes"), "has no effect, because volumes: 0 allows no volume; raise volumes, or remove one of the two")
+	case *gigabytes == 0 && *volumes > 0 && d.Has(document.Child(path, "volumes")):
+		d.Warnf(document.Child(path, "volumes"), "has no effect, because gigabytes: 0 allows no volume; raise gigabytes, or remove one of the two")
+	}
+}
+
+// validateWholeGiB reports a size that is not one of a volume.
+func validateWholeGiB(d *document.Document, path string, size *Size, largest bool) {
+	switch {
+	case size == nil || !d.Has(path) || size.Bytes < gib || size.Bytes%gib == 0 || roundUpGiB(size.Bytes) > maxGiB:
+	case largest:
+		d.Warnf(path, "%s is not a whole number of GiB, so the largest volume has %d GiB; write %dGi", size, size.Bytes/gib, size.Bytes/gib)
+	default:
+		d.Warnf(path, "%s is not a whole number of GiB, so the smallest volume has %d GiB; write %dGi", size, roundUpGiB(size.Bytes), roundUpGiB(size.Bytes))
+	}
+}
+
+// smallest is the size of the smallest volume within the limits, in GiB, and what
+// demands it.
+func (s sizeLimits) smallest() (size int64, demandedBy string) {
+	if s.min == nil || s.min.Bytes <= gib {
+		return 1, ""
+	}
+	return roundUpGiB(s.min.Bytes), s.minPath
+}
+
+// validateRoom makes sure that the smallest volume fits into every quota.
+func (p *Policy) validateRoom(d *document.Document) {
+	noRoom := func(path string, limit *int64, of sizeLimits) {
+		size, demandedBy := of.smallest()
+		if limit != nil && d.Has(path) && *limit > 0 && *limit < size && size <= maxGiB {
+			d.Errorf(path, "no volume fits into %d GiB: the smallest has %d GiB (%s); raise the quota or lower the smallest size", *limit, size, demandedBy)
+		}
+	}
+	for i := range p.Backends {
+		path := document.Element("backends", i)
+		noRoom(path+".limits.gigabytes", p.Backends[i].Limits.Gigabytes, sizeLimits{}.narrow(p.Backends[i].VolumeSize, path+".volumeSize"))
+	}
+	for i := range p.Tenants {
+		t, path := &p.Tenants[i], document.Element("tenants", i)
+		noRoom(path+".quota.gigabytes", t.Quota.Gigabytes, t.size)
+		for j := range t.Classes {
+			c := &t.Classes[j]
+			at := document.Element(path+".classes", j) + ".quota"
+			noRoom(at+".gigabytes", c.Quota.Gigabytes, c.size)
+			for _, limit := range []struct {
+				key, unit    string
+				rule, tenant *int64
+			}{{"volumes", "volumes", c.Quota.Volumes, t.Quota.Volumes}, {"gigabytes", "GiB", c.Quota.Gigabytes, t.Quota.Gigabytes}} {
+				if limit.rule != nil && limit.tenant != nil && *limit.rule > *limit.tenant && *limit.tenant >= 0 {
+					d.Warnf(document.Child(at, limit.key), "%d is never reached, because the whole tenant has at most %d %s (%s); lower it or remove it", *limit.rule, *limit.tenant, limit.unit, path+".quota."+limit.key)
+				}
+			}
+		}
+	}
+}
+
+// warnSuspendedRule reports a rule that has backends, and can use none.
+func (p *Policy) warnSuspendedRule(d *document.Document, path string, c *Class) {
+	for _, name := range c.Backends {
+		if b, ok := p.Backend(name); !ok || !b.Suspended {
+			return
+		}
+	}
+	if len(c.Backends) > 0 {
+		d.Warnf(document.Child(path, "backends"), "every backend of the rule is suspended (%s), so its claims are denied as %s; end a suspension, or add another backend", strings.Join(c.Backends, ", "), BackendsSuspended)
+	}
+}
+
+// warnSamePlace reports backends that differ in nothing but their limits. Those
+// with other connectors or workflows have a purpose.
+func (p *Policy) warnSamePlace(d *document.Document) {
+	type identity struct{ place, connector string }
+	seen := map[identity]int{}
+	for i, b := range p.Backends {
+		var place string
+		switch auth := b.Auth; {
+		case auth.NoAuth != nil:
+			place = fmt.Sprintf("endpoint %s and project %s", strings.TrimRight(auth.NoAuth.Endpoint, "/"), auth.NoAuth.Project)
+		case auth.Cloud != "":
+			place = "cloud " + auth.Cloud
+		case auth.CloudConfig != "":
+			place = "cloudConfig " + p.ResolveFile(auth.CloudConfig)
+		case auth.Environment:
+			place = "environment"
+		default:
+			continue
+		}
+		if b.Auth.NoAuth == nil {
+			place += ", region " + orDefault(b.Region) + " and interface " + orDefault(string(b.Interface))
+		}
+		key := identity{place, fmt.Sprintf("%+v %s", b.Connector, b.Workflow)}
+		first, ok := seen[key]
+		if !ok {
+			seen[key] = i
+			continue
+		}
+		if p.Backends[first].Name == b.Name || b.Auth.NoAuth != nil && endpointMistake(b.Auth.NoAuth.Endpoint) != "" {
+			continue // which is reported elsewhere
+		}
+		at := document.Element("backends", first)
+		d.Warnf(document.Element("backends", i), "backend %q leads to the same place as %q (%s, line %d): %s; the limits of each count only its own volumes, so together they allow twice as much, and each lists the volumes of both; use one backend, or give them different connectors or workflows",
+			b.Name, p.Backends[first].Name, at, d.Find(at).Line, place)
+	}
+}
+
+func orDefault(value string) string {
+	if value == "" {
+		return "(default)"
+	}
+	return value
+}
+
+// systemNamespace is the namespace of Kubernetes itself.
+const systemNamespace = "kube-system"
+
+// warnSystemNamespace reports a tenant that gets kube-system by a pattern or
+// selector: it was most likely written for other namespaces.
+func (p *Policy) warnSystemNamespace(d *document.Document) {
+	best, tenant := noMatch, -1
+	for i := range p.Tenants {
+		kind, _ := p.Tenants[i].matcher.match(systemNamespace, labels.Set(NamespaceLabels(systemNamespace, nil)))
+		if kind > best {
+			best, tenant = kind, i
+		}
+	}
+	if tenant < 0 {
+		return
+	}
+	t, path := &p.Tenants[tenant], document.Element("tenants", tenant)
+	switch best {
+	case bySelector:
+		what := "namespaceSelector {} selects every namespace"
+		if len(t.NamespaceSelector.MatchLabels)+len(t.NamespaceSelector.MatchExpressions) > 0 {
+			what = "namespaceSelector " + t.matcher.selectorText + " also selects namespaces without labels"
+		}
+		d.Warnf(path+".namespaceSelector", "%s, so every namespace that no other tenant names belongs to tenant %s, kube-system included; demand a label with matchLabels, or list kube-system in the tenant that shall have it", what, t.Name)
+	case byPattern:
+		i := slices.IndexFunc(t.Namespaces, func(entry string) bool { return matches(entry, systemNamespace) })
+		d.Warnf(document.Element(path+".namespaces", i), "the pattern %q matches kube-system, too; narrow it, or list kube-system in the tenant that shall have it", t.Namespaces[i])
+	}
+}
+
+// endpointDetails checks the parts of an endpoint that its form leaves open.
+func endpointDetails(endpoint, project string) string {
+	u, err := url.Parse(endpoint)
+	if err != nil {
+		return ""
+	}
+	if port := u.Port(); port != "" {
+		if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+			return fmt.Sprintf("the port of the endpoint must be 1 to 65535, not %s", port)
+		}
+	}
+	parts := strings.FieldsFunc(u.Path, func(r rune) bool { return r == '/' })
+	version := slices.IndexFunc(parts, func(part string) bool { return part == "v1" || part == "v2" || part == "v3" })
+	switch {
+	case version < 0:
+	case len(parts) > version+2:
+		return "the endpoint goes on after the version and a project"
+	case len(parts) == version+2 && project != "" && parts[version+1] != project:
+		return fmt.Sprintf("the endpoint ends with project %q, but project is %q; keep one of them", parts[version+1], project)
+	}
+	return ""
+}
+
+// fileMistake describes a path that no file has.
+func fileMistake(path string) string {
+	switch {
+	case strings.HasPrefix(path, "~"):
+		return "~ is not replaced by a home directory; write the whole path, or one relative to the policy file"
+	case strings.Contains(path, "$"):
+		return "variables are not replaced in paths; write the whole path, or one relative to the policy file"
+	case strings.HasSuffix(path, "/"):
+		return "it is a directory; name a file"
+	}
+	return ""
+}

@@ -1,0 +1,44 @@
+package app
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+)
+
+// TestMissingCloudsFileEndsTheStart: a replica without credentials would be ready
+// and could do nothing.
+func TestMissingCloudsFileEndsTheStart(t *testing.T) {
+	absent := filepath.Join(t.TempDir(), "clouds.yaml")
+	present := filepath.Join(t.TempDir(), "clouds.yaml")
+	if err := os.WriteFile(present, []byte("clouds: {}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const lost = " cannot be read: no such file or directory; these backends log in with its entries: gold (p.yaml:4); nothing is in force, because no credentials were read before: mount the file, or correct the flag"
+	for name, c := range map[string]struct{ file, auth, want string }{
+		"no flag":             {"", "{cloud: gold}", ""},
+		"a file":              {present, "{cloud: gold}", ""},
+		"no file":             {absent, "{cloud: gold}", "--clouds-file " + absent + lost},
+		"a directory":         {filepath.Dir(present), "{cloud: gold}", "--clouds-file " + filepath.Dir(present) + " cannot be read: is a directory; these backends log in with its entries: gold (p.yaml:4); nothing is in force, because no credentials were read before: mount the file, or correct the flag"},
+		"no file, and no use": {absent, "{noauth: {endpoint: http://cinder:8776/v3}}", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := "apiVersion: " + policy.APIVersion + "\nkind: Policy\nbackends:\n  - {name: gold, auth: " + c.auth + "}\ntenants: []\n"
+			p, err := policy.Parse([]byte(text), "p.yaml", mappers.BuiltIn().Describe())
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := ""
+			if err := checkCloudsFile(c.file, p, slog.New(slog.DiscardHandler)); err != nil {
+				got = err.Error()
+			}
+			if got != c.want {
+				t.Errorf("\n got %s\nwant %s", got, c.want)
+			}
+		})
+	}
+}
