@@ -14,6 +14,8 @@ func nfs() protocol {
 		about: mapping.Protocol{
 			Facts:  []string{"export", "server", "path", "file", "format", "options"},
 			Fields: []string{"export", "name", "options", "format"},
+
+			IdentityFacts: []string{"file"},
 		},
 		builtIn: mapNFS,
 		facts:   nfsFacts,

@@ -19,6 +19,8 @@ func nvmeof() protocol {
 				"target_nqn", "nqn", "portals", "target_portal", "target_port", "transport_type", "vol_uuid", "volume_uuid", "volume_nguid", "ns_id",
 				"host_nqn", "alias", "volume_replicas", "replica_count", "writable", "target_lun",
 			},
+			// A subsystem may be shared by all volumes of an array.
+			IdentityFacts: []string{"uuid", "nguid", "wwid"},
 		},
 		builtIn: mapNVMeOF,
 		facts:   nvmeofFacts,

@@ -54,19 +54,23 @@ func (p Protocols) Describe() mapping.Protocols {
 func unmapped() mapping.Protocols {
 	return mapping.Protocols{
 		"fibre_channel_eckd": {},
-		"gpfs":               {Fields: []string{"name", "device_path"}},
+		"gpfs":               {Fields: []string{"name", "device_path"}, IdentityFields: []string{"name", "device_path"}},
 		"lightos":            {},
 		"local":              {},
-		"quobyte":            {Fields: []string{"export", "name", "options", "format"}},
-		"scaleio": {Fields: []string{
-			"scaleIO_volname", "scaleIO_volume_id", "hostIP", "serverIP", "serverPort", "serverUsername", "serverPassword", "serverToken",
-			"iopsLimit", "bandwidthLimit", "config_group", "failed_over",
-		}},
-		"storpool": {
-			Fields:  []string{"client_id", "volume"},
-			PerNode: map[string]string{"client_id": "it is the StorPool number of the one host that the connector named"},
+		"quobyte":            {Fields: []string{"export", "name", "options", "format"}, IdentityFields: []string{"name"}},
+		"scaleio": {
+			Fields: []string{
+				"scaleIO_volname", "scaleIO_volume_id", "hostIP", "serverIP", "serverPort", "serverUsername", "serverPassword", "serverToken",
+				"iopsLimit", "bandwidthLimit", "config_group", "failed_over",
+			},
+			IdentityFields: []string{"scaleIO_volume_id"},
 		},
-		"vmdk":           {},
-		"vstorageobject": {},
+		"storpool": {
+			Fields:         []string{"client_id", "volume"},
+			IdentityFields: []string{"volume"},
+			PerNode:        map[string]string{"client_id": "it is the StorPool number of the one host that the connector named"},
+		},
+		"vmdk":           {IdentityFields: []string{"volume_id", "vmdk_path"}},
+		"vstorageobject": {IdentityFields: []string{"id"}},
 	}
 }

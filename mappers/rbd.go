@@ -26,6 +26,8 @@ func rbd() protocol {
 			Keys:    map[mapping.Form][]string{mapping.CSI: {"clusterID", "imageFeatures"}, mapping.Native: {"secretRef"}},
 			Facts:   []string{"pool", "image", "monitors", "user", "key"},
 			Fields:  []string{"name", "hosts", "ports", "cluster_name", "auth_enabled", "auth_username", "secret_type", "secret_uuid", "keyring"},
+
+			IdentityFacts: []string{"image"},
 		},
 		builtIn: mapRBD,
 		facts:   rbdFacts,

@@ -222,7 +222,7 @@ func known(text string) any {
 // fill fills in one template of the mapping.
 func (v templateValues) fill(field, text string, where template.Use) (string, error) {
 	use := v.use
-	use.Secret, use.Identity = where.Secret, where.Identity
+	use.Secret, use.Identity, use.Device = where.Secret, where.Identity, where.Device
 	parsed, err := template.Parse(text, use)
 	if err != nil {
 		return "", refuse(InvalidMapping, "mapping.%s.%s: %v; correct the backend's mapping", v.protocol, field, err)

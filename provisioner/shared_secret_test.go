@@ -30,7 +30,7 @@ const (
 )
 
 func rbdDocument(key string) string {
-	return fmt.Sprintf(`{"driver_volume_type": "rbd", "data": {"name": "volumes/volume-1", "hosts": ["192.0.2.11"], "ports": ["6789"],
+	return fmt.Sprintf(`{"driver_volume_type": "rbd", "data": {"name": "volumes/NAME-OF-THE-VOLUME", "hosts": ["192.0.2.11"], "ports": ["6789"],
   "auth_enabled": true, "auth_username": "cinder", "keyring": "[client.cinder]\n\tkey = %s\n"}}`, key)
 }
 

@@ -338,7 +338,7 @@ func (c *checker) templates() {
 		c.template(c.VolumeHandle, template.Use{Identity: true}, "volumeHandle")
 	}
 	if c.Has("wwid") && c.WWID != "" {
-		c.template(c.WWID, template.Use{Identity: true}, "wwid")
+		c.template(c.WWID, template.Use{Device: true}, "wwid")
 	}
 	for _, fields := range []struct {
 		key       string
@@ -372,7 +372,7 @@ func (c *checker) templates() {
 
 func (c *checker) template(text string, as template.Use, keys ...string) {
 	use := c.use
-	use.Secret, use.Identity = as.Secret, as.Identity
+	use.Secret, use.Identity, use.Device = as.Secret, as.Identity, as.Device
 	parsed, err := template.Parse(text, use)
 	if mistakes := (template.Mistakes)(nil); errors.As(err, &mistakes) {
 		for _, mistake := range mistakes {

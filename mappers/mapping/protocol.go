@@ -31,6 +31,10 @@ type Protocol struct {
 	// Fields are those that Cinder's drivers are known to send; nil if none
 	// are known. Drivers may send others.
 	Fields []string
+	// IdentityFacts are those of Facts, and IdentityFields the fields of the
+	// connection, that no two volumes share. Only they, and what is known of every
+	// volume, make a volumeHandle.
+	IdentityFacts, IdentityFields []string
 	// PerNode gives, by field, the reason why it is valid for one node only.
 	PerNode map[string]string
 }
@@ -62,7 +66,15 @@ func (p Protocols) Use(protocol string) template.Use {
 			facts[name] = about.Facts
 		}
 	}
-	return template.Use{Protocol: protocol, Facts: facts, PerNode: p[protocol].PerNode}
+	about := p[protocol]
+	var identities []string
+	for _, fact := range about.IdentityFacts {
+		identities = append(identities, protocol+"."+fact)
+	}
+	for _, field := range about.IdentityFields {
+		identities = append(identities, "connection."+field)
+	}
+	return template.Use{Protocol: protocol, Facts: facts, PerNode: about.PerNode, Identities: identities}
 }
 
 // decorations are the fields that Cinder's volume manager adds to what drivers

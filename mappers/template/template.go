@@ -53,6 +53,13 @@ type Use struct {
 	// Identity is set for a text that names the volume to its driver. It must
 	// differ between volumes, and no tenant may choose it.
 	Identity bool
+	// Identities are the paths below the protocol and the connection whose
+	// values no two volumes share, such as nvmeof.uuid.
+	Identities []string
+	// Device is set for a text that names the disk to nodes. The driver's fields
+	// are many, and the node finds no disk by one that is none's name, but no
+	// tenant may choose it.
+	Device bool
 }
 
 // Mistakes are what is wrong with a template, one sentence each.
@@ -98,8 +105,12 @@ func Parse(text string, use Use) (*Template, error) {
 		}
 	}
 	t.paths = c.paths
-	if use.Identity && len(c.mistakes) == 0 && !slices.ContainsFunc(c.paths, use.identifies) {
-		c.mistakef("it is the same for every volume; name the volume in it, as {{ .volume.id }} does")
+	switch {
+	case len(c.mistakes) > 0:
+	case use.Identity && !slices.ContainsFunc(t.parts, use.identifies):
+		c.mistakef("it may be the same for several volumes, and nodes would mount one of them for another; put one of these into it: %s", strings.Join(use.identities(), ", "))
+	case use.Device && !slices.ContainsFunc(c.paths, use.variesByDisk):
+		c.mistakef("it is the same for every volume; name the disk in it by what the connection says")
 	}
 	if len(c.mistakes) > 0 {
 		return nil, c.mistakes
@@ -120,20 +131,6 @@ func syntaxMistake(err error) string {
 }
 
 var syntaxPrefix = regexp.MustCompile(`^template: [^:]*:(\d+): `)
-
-// identifies reports whether a value differs between volumes.
-func (u Use) identifies(path []string) bool {
-	switch path[0] {
-	case "connection", "pv":
-		return true
-	case "volume":
-		return path[1] == "id" || path[1] == "name"
-	case "claim":
-		return path[1] == "uid"
-	default:
-		return u.Facts[path[0]] != nil
-	}
-}
 
 // Names reports whether the template names a value below the root.
 func (t *Template) Names(root string) bool {
