@@ -16,6 +16,9 @@ type protocol struct {
 	// only matters to templates that name the facts. about.Facts lists the
 	// names.
 	facts func(request) (facts, *Refusal, error)
+	// missing says, by the name of a fact, why a sound connection may lack it and
+	// what to do about it, for a mapping that cannot do without.
+	missing map[string]string
 }
 
 // facts are values by the names that templates know them by.
@@ -56,14 +59,22 @@ func unmapped() mapping.Protocols {
 		"fibre_channel_eckd": {},
 		"gpfs":               {Fields: []string{"name", "device_path"}, IdentityFields: []string{"name", "device_path"}},
 		"lightos":            {},
-		"local":              {},
-		"quobyte":            {Fields: []string{"export", "name", "options", "format"}, IdentityFields: []string{"name"}},
+		"local": {
+			Fields:  []string{"device_path"},
+			PerNode: map[string]string{"device_path": "it is a device of the one host that attached the volume"},
+			OneHost: true,
+		},
+		"quobyte": {Fields: []string{"export", "name", "options", "format"}, IdentityFields: []string{"name"}},
 		"scaleio": {
 			Fields: []string{
 				"scaleIO_volname", "scaleIO_volume_id", "hostIP", "serverIP", "serverPort", "serverUsername", "serverPassword", "serverToken",
-				"iopsLimit", "bandwidthLimit", "config_group", "failed_over",
+				"iopsLimit", "bandwidthLimit", "config_group", "failed_over", "sdc_guid",
 			},
 			IdentityFields: []string{"scaleIO_volume_id"},
+			PerNode: map[string]string{
+				"hostIP":   "it is the address of the one host that the connector named",
+				"sdc_guid": "it identifies the PowerFlex client of the one host that the connector named",
+			},
 		},
 		"storpool": {
 			Fields:         []string{"client_id", "volume"},

@@ -37,6 +37,9 @@ type Protocol struct {
 	IdentityFacts, IdentityFields []string
 	// PerNode gives, by field, the reason why it is valid for one node only.
 	PerNode map[string]string
+	// OneHost says that volumes are devices of the host that cinder-volume runs
+	// on, which no driver on other nodes reaches.
+	OneHost bool
 }
 
 // Protocols describes protocols by Cinder's name for them (driver_volume_type).
@@ -112,7 +115,9 @@ func keys() []key {
 		{"discard", []Form{CSI, Native}},
 		{"clusterID", nil},
 		{"imageFeatures", nil},
+		{"clusterName", nil},
 		{"interface", nil},
+		{"omitInitiatorName", nil},
 		{"wwid", nil},
 	}
 	for _, name := range SecretReferenceKeys() {

@@ -75,12 +75,6 @@ type Template struct {
 	paths [][]string
 }
 
-// credentialWords mark a field as holding a credential.
-var credentialWords = regexp.MustCompile(`(?i)passw|passphrase|passcode|pwd|(^|_)pass($|_)|secret|keyring|token|credential|cephx|private|(^|_|api|auth|access)key$`)
-
-// IsCredential reports whether a field of that name holds a credential.
-func IsCredential(field string) bool { return credentialWords.MatchString(field) }
-
 // Parse reads a template and checks everything that can be checked without a
 // connection. The error is of type Mistakes.
 func Parse(text string, use Use) (*Template, error) {
@@ -197,6 +191,17 @@ type constantError string
 
 func (e constantError) Error() string { return string(e) }
 
+// MissingError says that a value is missing that the template cannot do without.
+type MissingError struct {
+	// Name is the value's, such as nvmeof.wwid.
+	Name   string
+	source string
+}
+
+func (e *MissingError) Error() string {
+	return fmt.Sprintf("%s is missing; if the driver can do without it, write {{ %s | default \"\" }}", e.Name, e.source)
+}
+
 // scalar returns a value as it is written into the result.
 func scalar(of expression, value any) (string, error) {
 	switch typed := value.(type) {
@@ -210,7 +215,7 @@ func scalar(of expression, value any) (string, error) {
 	case json.Number:
 		return decimal(typed), nil
 	case nil:
-		return "", fmt.Errorf("%s is missing; if the driver can do without it, write {{ %s | default \"\" }}", of.name(), of.source())
+		return "", &MissingError{Name: of.name(), source: of.source()}
 	case []any:
 		return "", fmt.Errorf("%s is a list, but text is needed; take an element with index, or all with join", of.name())
 	default:

@@ -314,14 +314,15 @@ func TestDeviceIdentifier(t *testing.T) {
 
 func TestCredentialNames(t *testing.T) {
 	for _, name := range []string{
-		"auth_password", "discovery_auth_password", "keyring", "secret_uuid", "secret_type", "api_token", "serverPassword", "serverToken", "vmware_host_password",
+		"auth_password", "discovery_auth_password", "keyring", "api_token", "serverPassword", "serverToken", "vmware_host_password",
 		"key", "userKey_key", "apiKey", "private_key", "passphrase", "credentials", "chap_secret", "pwd", "passwd", "client_pass",
+		"provider_auth", "chap_pw", "pw", "pw_2", "psk", "tls_psk", "sshkey", "ssh_key", "hostkey_key", "dhchap_ctrl_key", "passcode", "private", "userPass", "chapPw", "jwt", "KEY",
 	} {
 		if !template.IsCredential(name) {
 			t.Errorf("%s is not taken for a credential", name)
 		}
 	}
-	for _, name := range []string{"auth_username", "auth_method", "target_portal", "name", "export", "monkey", "bypass_cache", "compass", "keyboard", "vol_uuid", "vmware_host_username"} {
+	for _, name := range []string{"auth_username", "auth_method", "target_portal", "name", "export", "secret_uuid", "secret_type", "public_key", "sshPublicKey", "monkey", "key_size", "encryption_key_id", "spwan", "bypass_cache", "compass", "keyboard", "vol_uuid", "vmware_host_username"} {
 		if template.IsCredential(name) {
 			t.Errorf("%s is taken for a credential", name)
 		}
