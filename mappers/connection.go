@@ -87,6 +87,9 @@ func fromEnvelope(root map[string]any) (Connection, error) {
 	switch kind := info["driver_volume_type"].(type) {
 	case string:
 		connection.protocol = strings.ToLower(kind)
+		if slices.Contains(placeholders(), connection.protocol) {
+			return Connection{}, refuse(InvalidConnection, "driver_volume_type is %q, which is no protocol: this backend's driver failed to say how the volume is connected, so check the cinder-volume log", kind)
+		}
 		if !protocolPattern.MatchString(connection.protocol) {
 			return Connection{}, refuse(InvalidConnection, "driver_volume_type is not a protocol's name (letters, digits, \".\", \"_\" and \"-\"); give the answer of Cinder as it came")
 		}
@@ -115,6 +118,11 @@ func fromEnvelope(root map[string]any) (Connection, error) {
 	// (attachments API 3.54 and newer).
 	connection.readOnly = envelope["attach_mode"] == "ro"
 	return connection, nil
+}
+
+// placeholders are words of drivers that have nothing to say.
+func placeholders() []string {
+	return []string{"", "unknown", "none", "null", "undefined", "unsupported"}
 }
 
 func emptiness(value any) string {
@@ -149,11 +157,9 @@ func (c Connection) LogValue() slog.Value { return slog.StringValue(c.String()) 
 // MarshalJSON keeps JSON loggers from printing the values.
 func (c Connection) MarshalJSON() ([]byte, error) { return json.Marshal(c.String()) }
 
-// notCredentials are fields of Cinder's RBD driver that only sound like one.
-var notCredentials = regexp.MustCompile(`^secret_(type|uuid)$`)
-
-// shortestCredential is the minimum length of a credential to search for in other
-// values. Shorter ones would match everywhere.
+// shortestCredential is the minimum length of a credential to search for within
+// other values, and to refuse in results. Shorter ones would match everywhere; only
+// messages withhold values that are exactly that.
 const shortestCredential = 4
 
 // credentialsIn collects the values below fields that name a credential, at
@@ -166,7 +172,7 @@ func credentialsIn(value any) []string {
 		switch typed := value.(type) {
 		case map[string]any:
 			for key, inner := range typed {
-				walk(inner, marked || template.IsCredential(key) && !notCredentials.MatchString(key))
+				walk(inner, marked || template.IsCredential(key))
 			}
 		case []any:
 			for _, inner := range typed {
@@ -175,8 +181,13 @@ func credentialsIn(value any) []string {
 		case string:
 			if marked {
 				found[typed] = true
-				// The lines of a keyring hold the keys proper.
-				for _, word := range strings.Fields(typed) {
+				// The lines of a keyring hold the keys proper. Cinder's provider_auth is
+				// a method, a user and a password.
+				words := strings.Fields(typed)
+				if len(words) == 3 && words[0] == "CHAP" {
+					words = words[2:]
+				}
+				for _, word := range words {
 					found[word] = true
 				}
 			}
@@ -187,7 +198,7 @@ func credentialsIn(value any) []string {
 		}
 	}
 	walk(value, false)
-	maps.DeleteFunc(found, func(credential string, _ bool) bool { return len(credential) < shortestCredential })
+	delete(found, "")
 	return slices.Sorted(maps.Keys(found))
 }
 
@@ -209,7 +220,7 @@ func (c Connection) quote(value any) string {
 
 func (c Connection) quoteText(text, format string) string {
 	for _, credential := range c.credentials {
-		if strings.Contains(text, credential) {
+		if text == credential || len(credential) >= shortestCredential && strings.Contains(text, credential) {
 			return "a value that contains a credential"
 		}
 	}

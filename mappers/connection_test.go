@@ -29,7 +29,7 @@ func TestParseConnectionRefusesWhatIsNoConnection(t *testing.T) {
 		"too long":          {`{"a": "` + strings.Repeat("a", 1<<20) + `"}`, "the connection document is 1048585 bytes long, more than the 1048576 expected at most" + asItCame},
 		"no type":           {`{"data": {"a": 1}}`, `driver_volume_type is missing, expected a protocol's name such as "iscsi"` + asItCame},
 		"type of number":    {`{"driver_volume_type": 1, "data": {"a": 1}}`, `driver_volume_type is a number, expected a protocol's name such as "iscsi"` + asItCame},
-		"type empty":        {`{"driver_volume_type": "", "data": {"a": 1}}`, `driver_volume_type is not a protocol's name (letters, digits, ".", "_" and "-")` + asItCame},
+		"type empty":        {`{"driver_volume_type": "", "data": {"a": 1}}`, `driver_volume_type is "", which is no protocol: this backend's driver failed to say how the volume is connected, so check the cinder-volume log`},
 		"type a sentence":   {`{"driver_volume_type": "to be\nnamed", "data": {"a": 1}}`, `driver_volume_type is not a protocol's name (letters, digits, ".", "_" and "-")` + asItCame},
 		"data a string":     {`{"driver_volume_type": "iscsi", "data": "a"}`, "data is a string, expected an object" + failed},
 		"data null":         {`{"driver_volume_type": "iscsi", "data": null, "target_lun": 1}`, "data is null, expected an object" + failed},

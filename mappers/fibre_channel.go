@@ -143,7 +143,7 @@ func (r request) fcWWIDs() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	wwid, err := values.fill("wwid", r.mapping.WWID, template.Use{})
+	wwid, err := values.fill("wwid", r.mapping.WWID, template.Use{Device: true})
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers/template"
 )
 
 // The readers below treat null like an absent field, as Cinder's drivers do,
@@ -87,8 +89,12 @@ func (c Connection) texts(key string, numbers bool) ([]string, error) {
 }
 
 func (c Connection) wrongType(field string, value any, expected string) *Refusal {
+	shown := c.quote(value)
+	if name, _, _ := strings.Cut(field, "["); template.IsCredential(name) {
+		shown = kindOf(value)
+	}
 	return refuse(InvalidConnection, "%s is %s, expected %s; this backend's driver failed to describe the connection, so check the cinder-volume log",
-		field, c.quote(value), expected)
+		field, shown, expected)
 }
 
 // at names an element of a list field.

@@ -28,7 +28,7 @@ func iscsi() protocol {
 	return protocol{
 		about: mapping.Protocol{
 			Native: true,
-			Keys:   map[mapping.Form][]string{mapping.Native: {"interface"}},
+			Keys:   map[mapping.Form][]string{mapping.Native: {"interface", "omitInitiatorName"}},
 			Facts:  []string{"portal", "iqn", "lun", "portals", "iqns", "luns"},
 			Fields: []string{
 				"target_portal", "target_iqn", "target_lun", "target_portals", "target_iqns", "target_luns", "target_discovered",
@@ -82,7 +82,7 @@ func mapISCSI(r request) (Result, error) {
 	if portals, err = r.initiator(source, portals); err != nil {
 		return Result{}, r.withHint(err)
 	}
-	if source.InitiatorName == nil {
+	if r.Connector.Initiator == "" {
 		result.Warnings = append(result.Warnings, "the connector has no initiator: nodes log in under their own names, which the array may not admit, or to which it may show the volume under a different LUN")
 	}
 	if user, err := r.Connection.text("auth_username"); err == nil && r.Connector.Initiator != "" && strings.HasPrefix(user, "iqn.") && user != r.Connector.Initiator {
@@ -132,8 +132,12 @@ func (r request) initiator(source *corev1.ISCSIPersistentVolumeSource, portals [
 	if name == "" {
 		return portals, nil
 	}
-	if problem := targetNameProblem(name); problem != "" {
+	if problem := mapping.InitiatorProblem(name); problem != "" {
 		return nil, refuse(InvalidConnector, "the connector's initiator is %s, which %s; correct connector.initiator of the backend", r.Connection.quote(name), problem)
+	}
+	if r.mapping.OmitInitiatorName {
+		// Nodes log in under it all the same: it is their own.
+		return portals, nil
 	}
 	source.InitiatorName = &name
 
@@ -141,8 +145,8 @@ func (r request) initiator(source *corev1.ISCSIPersistentVolumeSource, portals [
 	index := slices.IndexFunc(portals, func(portal string) bool { return len(portal) <= longest })
 	if index < 0 {
 		return nil, refuse(UnsupportedConnection,
-			"portal %s is %d characters long, but Kubernetes allows it %d next to the name of the PersistentVolume; give the target a shorter address",
-			r.Connection.quote(portals[0]), len(portals[0]), max(longest, 0))
+			"portal %s is %d characters long, but Kubernetes allows it %d next to the name of the PersistentVolume and an initiatorName; give the target a shorter address, or, if every node has the connector's initiator as its InitiatorName in /etc/iscsi/initiatorname.iscsi, set mapping.%s.omitInitiatorName of the backend",
+			r.Connection.quote(portals[0]), len(portals[0]), max(longest, 0), r.protocol)
 	}
 	fitting := portals[index]
 	return append([]string{fitting}, slices.Delete(slices.Clone(portals), index, index+1)...), nil
@@ -253,8 +257,14 @@ var (
 	euiPattern = regexp.MustCompile(`^eui\.[0-9A-Fa-f]{16}$`)
 	naaPattern = regexp.MustCompile(`^naa\.[0-9A-Fa-f]{32}$`)
 	// plainTargetPattern is what some drivers send instead, and some
-	// initiators take.
-	plainTargetPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.,_:-]*$`)
+	// initiators take. A comma is part of no name: in the answers of discovery it
+	// separates the name from the tag of its portal group.
+	plainTargetPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]*$`)
+	// standardTargetPattern is what RFC 7143 (section 4.2.7) allows and Kubernetes
+	// does not.
+	standardTargetPattern = regexp.MustCompile(`^(iqn\.[0-9]{4}-[0-9]{2}\.[A-Za-z0-9.-]+|naa\.[0-9A-Fa-f]{16})$`)
+	portalGroupTag        = regexp.MustCompile(`,t,|,[0-9]+$`)
+	typedTarget           = regexp.MustCompile(`^(iqn|eui|naa)\.`)
 )
 
 // targetNameProblem describes why a name cannot be the name of an iSCSI node, as
@@ -283,6 +293,10 @@ func (c Connection) target(field, name string) (string, error) {
 	}
 	switch problem := targetNameProblem(name); {
 	case problem == "":
+	case portalGroupTag.MatchString(name):
+		return "", refuse(InvalidConnection, "%s is %s, which has the tag of a portal group after the target's name; a name has no tag, correct the backend's driver or its settings", field, c.quote(name))
+	case typedTarget.MatchString(name) && !standardTargetPattern.MatchString(name):
+		return "", refuse(InvalidConnection, "%s is %s, which %s; correct the backend's driver or its settings", field, c.quote(name), problem)
 	case !plainTargetPattern.MatchString(name):
 		return "", refuse(InvalidConnection, "%s is %s, which %s and is no plain name either; correct the backend's driver or its settings", field, c.quote(name), problem)
 	case !c.unlimited:

@@ -2,6 +2,8 @@ package mappers_test
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"maps"
 	"reflect"
 	"strings"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
+	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
 const (
@@ -95,8 +98,8 @@ func TestISCSIRefusals(t *testing.T) {
 		"target a list":                  {onePath(fields{"target_iqn": []string{targetA}}), invalid, "target_iqn is a list, expected a string" + look},
 		"target without a name":          {onePath(fields{"target_iqn": "iqn.2001-03.target0000"}), unsupported, `target_iqn is "iqn.2001-03.target0000", which is not of the form iqn.<year>-<month>.<reversed domain>:<name>` + targets},
 		"target in capitals":             {onePath(fields{"target_iqn": "IQN.2010-10.org.example:a"}), unsupported, `target_iqn is "IQN.2010-10.org.example:a", which starts with none of iqn., eui. and naa., which Kubernetes demands` + targets},
-		"target that climbs directories": {onePath(fields{"target_iqn": targetA + "/../../b"}), invalid, `target_iqn is "` + targetA + `/../../b", which is not of the form iqn.<year>-<month>.<reversed domain>:<name> and is no plain name either; correct the backend's driver or its settings`},
-		"target eui too short":           {onePath(fields{"target_iqn": "eui.0123"}), unsupported, `target_iqn is "eui.0123", which is not of the form eui.<16 hex digits>` + targets},
+		"target that climbs directories": {onePath(fields{"target_iqn": targetA + "/../../b"}), invalid, `target_iqn is "` + targetA + `/../../b", which is not of the form iqn.<year>-<month>.<reversed domain>:<name>; correct the backend's driver or its settings`},
+		"target eui too short":           {onePath(fields{"target_iqn": "eui.0123"}), invalid, `target_iqn is "eui.0123", which is not of the form eui.<16 hex digits>; correct the backend's driver or its settings`},
 		"target naa of 16 digits":        {onePath(fields{"target_iqn": "naa.52004567ba64678d"}), unsupported, `target_iqn is "naa.52004567ba64678d", which is not of the form naa.<32 hex digits>, the only one that Kubernetes accepts` + targets},
 		"target with port in the list":   {twoPaths(fields{"target_iqns": []string{targetA, targetA + ":3260"}}), invalid, `target_iqns[1] is "` + targetA + `:3260", which ends in the port of its portal; a target name has no port, correct the backend's driver or its settings`},
 
@@ -248,8 +251,8 @@ func TestISCSICredentials(t *testing.T) {
 
 func TestISCSIInitiator(t *testing.T) {
 	for name, test := range map[string]struct{ initiator, want string }{
-		"a label":        {"node-1", `the connector's initiator is "node-1", which starts with none of iqn., eui. and naa., which Kubernetes demands; correct connector.initiator of the backend`},
-		"with a newline": {"iqn.2026-01.org.example:a\n", `the connector's initiator is "iqn.2026-01.org.example:a\n", which is not of the form iqn.<year>-<month>.<reversed domain>:<name>; correct connector.initiator of the backend`},
+		"a label":        {"node-1", `the connector's initiator is "node-1", which is not of the form iqn.<year>-<month>.<reversed domain>:<name>; correct connector.initiator of the backend`},
+		"with a newline": {"iqn.2026-01.org.example:a\n", `the connector's initiator is "iqn.2026-01.org.example:a\n", which has the character '\n', but only lower-case letters, digits and "._:-" are allowed; correct connector.initiator of the backend`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			request := plainRequest()
@@ -264,14 +267,15 @@ func TestISCSIInitiator(t *testing.T) {
 // that name an initiator.
 func TestISCSIPortalNextToTheVolumesName(t *testing.T) {
 	const portal = "192.0.2.1:3260"
+	const shorter = "; give the target a shorter address, or, if every node has the connector's initiator as its InitiatorName in /etc/iscsi/initiatorname.iscsi, set mapping.iscsi.omitInitiatorName of the backend"
 	for name, test := range map[string]struct {
 		nameLength int
 		initiator  string
 		refused    string
 	}{
 		"just fits":            {nameLength: 64 - 1 - len(portal), initiator: testInitiator},
-		"one too long":         {nameLength: 64 - len(portal), initiator: testInitiator, refused: `portal "192.0.2.1:3260" is 14 characters long, but Kubernetes allows it 13 next to the name of the PersistentVolume; give the target a shorter address`},
-		"a name of 200":        {nameLength: 200, initiator: testInitiator, refused: `portal "192.0.2.1:3260" is 14 characters long, but Kubernetes allows it 0 next to the name of the PersistentVolume; give the target a shorter address`},
+		"one too long":         {nameLength: 64 - len(portal), initiator: testInitiator, refused: `portal "192.0.2.1:3260" is 14 characters long, but Kubernetes allows it 13 next to the name of the PersistentVolume and an initiatorName` + shorter},
+		"a name of 200":        {nameLength: 200, initiator: testInitiator, refused: `portal "192.0.2.1:3260" is 14 characters long, but Kubernetes allows it 0 next to the name of the PersistentVolume and an initiatorName` + shorter},
 		"too long, but unused": {nameLength: 200},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -303,4 +307,122 @@ func TestInitiatorsOfThePolicyCanBeMapped(t *testing.T) {
 			r.Errorf("%q: %v", name, err)
 		}
 	})
+}
+
+// TestInitiatorsOfThePolicyAreTaken: a policy that passes the check must not fail
+// every claim later.
+func TestInitiatorsOfThePolicyAreTaken(t *testing.T) {
+	const form = "is not of the form iqn.<year>-<month>.<reversed domain>:<name>"
+	has := func(character string) string {
+		return "has the character '" + character + `', but only lower-case letters, digits and "._:-" are allowed`
+	}
+	for name, want := range map[string]string{
+		"iqn.2026-01.com.example:cluster-1":         "",
+		"iqn.2026-01.com.example:a_b:c.d":           "",
+		"eui.02004567A425678D":                      "",
+		"naa.62004567BA64678D0123456789ABCDEF":      "",
+		"iqn.2026-01.x:" + strings.Repeat("a", 209): "",
+		"iqn.2026-01.x:" + strings.Repeat("a", 210): "is longer than 223 characters",
+		"iqn.2026-01.com.example:prod/eu":           has("/"),
+		"iqn.2026-01.com.example:prod(1)":           has("("),
+		"iqn.2026-01.com.example:pr\u00f6d":         has("\u00f6"),
+		`iqn.2026-01.com.example:a"b`:               has(`"`),
+		"iqn.2026-01.com.example:Prod":              has("P"),
+		"iqn.2026-01.com.example:a b":               has(" "),
+		"iqn.2026-01.com.example:a,t,1":             has(","),
+		"iqn.2026-01.com.example":                   form,
+		"iqn.26-01.com.example:a":                   form,
+		"iqn.2026-01.com_example:a":                 form,
+		"host-1":                                    form,
+		"eui.02004567A425678":                       "is not eui. and 16 hexadecimal digits",
+		"naa.52004567BA64678D":                      "is not naa. and 32 hexadecimal digits, the only form that Kubernetes accepts",
+	} {
+		parsed, err := policy.Parse([]byte(`
+apiVersion: standalone-cinder.openstack.org/v1alpha1
+kind: Policy
+backends:
+  - name: gold
+    auth: {cloud: gold}
+    connector: {initiator: '`+name+`'}
+tenants: []
+`), "policy.yaml", mappers.BuiltIn().Describe())
+		if accepted := err == nil; accepted != (want == "") {
+			t.Errorf("policy check of %s: %v", name, err)
+		}
+		if want != "" && (parsed != nil || !strings.Contains(err.Error(), "it "+want+"; write it like ")) {
+			t.Errorf("policy check of %s: %v, expected %s", name, err, want)
+		}
+		request := plainRequest()
+		request.Connector.Initiator = name
+		_, err = mapData(t, "iscsi", onePath(nil), request)
+		if want == "" {
+			if err != nil {
+				t.Errorf("mapping with %s: %v", name, err)
+			}
+			continue
+		}
+		shown := name
+		if len(shown) > 80 {
+			shown = shown[:80] + "..."
+		}
+		expectRefusal(t, err, mappers.InvalidConnector, fmt.Sprintf("the connector's initiator is %q, which %s; correct connector.initiator of the backend", shown, want))
+	}
+}
+
+// TestNodesOfOneInitiatorName: Kubernetes limits the portal's length only where
+// initiatorName is set.
+func TestNodesOfOneInitiatorName(t *testing.T) {
+	const portal = "[2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff]:3260"
+	request := plainRequest()
+	_, err := mapData(t, "iscsi", onePath(fields{"target_portal": portal}), request)
+	expectRefusal(t, err, mappers.UnsupportedConnection, `portal "`+portal+`" is 45 characters long, but Kubernetes allows it 23 next to the name of the PersistentVolume and an initiatorName; `+
+		`give the target a shorter address, or, if every node has the connector's initiator as its InitiatorName in /etc/iscsi/initiatorname.iscsi, set mapping.iscsi.omitInitiatorName of the backend; `+
+		`or map iscsi to a CSI or FlexVolume driver that can (mapping.iscsi of the backend)`)
+	request.Mappings = map[string]mapping.Mapping{"iscsi": {As: mapping.Native, OmitInitiatorName: true}}
+	result, err := mapData(t, "iscsi", onePath(fields{"target_portal": portal}), request)
+	if err != nil || result.Source.ISCSI.InitiatorName != nil || result.Source.ISCSI.TargetPortal != portal || len(result.Warnings) > 0 {
+		t.Errorf("mapped to %+v, %v", result, err)
+	}
+	request.Connector.Initiator = "node-1"
+	_, err = mapData(t, "iscsi", onePath(nil), request)
+	expectRefusal(t, err, mappers.InvalidConnector, `the connector's initiator is "node-1", which is not of the form iqn.<year>-<month>.<reversed domain>:<name>; correct connector.initiator of the backend`)
+}
+
+// TestMalformedTargetsOfDrivers: a CSI driver would take the name to be a file or
+// an option, or find nothing.
+func TestMalformedTargetsOfDrivers(t *testing.T) {
+	const settings = "; correct the backend's driver or its settings"
+	for name, want := range map[string]string{
+		"iqn.1992-04.com.emc:600,t,0x0001": `target_iqn is "iqn.1992-04.com.emc:600,t,0x0001", which has the tag of a portal group after the target's name; a name has no tag, correct the backend's driver or its settings`,
+		"label,t,0x0001":                   `target_iqn is "label,t,0x0001", which has the tag of a portal group after the target's name; a name has no tag, correct the backend's driver or its settings`,
+		"iqn.2010-10.org.openstack:a,1":    `target_iqn is "iqn.2010-10.org.openstack:a,1", which has the tag of a portal group after the target's name; a name has no tag, correct the backend's driver or its settings`,
+		"iqn.10-10.org.openstack:a":        `target_iqn is "iqn.10-10.org.openstack:a", which is not of the form iqn.<year>-<month>.<reversed domain>:<name>` + settings,
+		"iqn.2010-10.org.openstack:a/b":    `target_iqn is "iqn.2010-10.org.openstack:a/b", which is not of the form iqn.<year>-<month>.<reversed domain>:<name>` + settings,
+		"iqn.":                             `target_iqn is "iqn.", which is not of the form iqn.<year>-<month>.<reversed domain>:<name>` + settings,
+		"eui.1":                            `target_iqn is "eui.1", which is not of the form eui.<16 hex digits>` + settings,
+		"a,b":                              `target_iqn is "a,b", which starts with none of iqn., eui. and naa., which Kubernetes demands and is no plain name either` + settings,
+		"iqn.1992-04.com.emc":              "",
+		"naa.52004567BA64678D":             "",
+		"target.inspur.node-1":             "",
+	} {
+		for form, mapped := range map[string]mapping.Mapping{
+			"native": {}, "csi": {As: mapping.CSI, Driver: "csi.example.org"}, "flexVolume": {As: mapping.FlexVolume, Driver: "example.org/iscsi"},
+		} {
+			request := plainRequest()
+			request.Mappings = map[string]mapping.Mapping{"iscsi": mapped}
+			if form == "native" {
+				request.Mappings = nil
+			}
+			_, err := mapData(t, "iscsi", onePath(fields{"target_iqn": name}), request)
+			var refusal *mappers.Refusal
+			switch {
+			case want != "":
+				expectRefusal(t, err, mappers.InvalidConnection, want)
+			case form != "native" && err != nil:
+				t.Errorf("%s as %s: %v", name, form, err)
+			case form == "native" && (!errors.As(err, &refusal) || refusal.Reason != mappers.UnsupportedConnection):
+				t.Errorf("%s as %s: %v", name, form, err)
+			}
+		}
+	}
 }

@@ -188,6 +188,7 @@ func (r *Registry) Map(in Request) (Result, error) {
 		return Result{}, err
 	}
 	entry, known := r.protocols[settled.protocol]
+	settled.missing = entry.missing
 	var result Result
 	switch {
 	case settled.usesTemplates():
@@ -258,6 +259,9 @@ func (r *Registry) settle(in Request) (request, error) {
 
 // unknownProtocol names the remedies: a mapping, or another volume type.
 func (r *Registry) unknownProtocol(protocol string) *Refusal {
+	if kind, _, _ := strings.Cut(protocol, "-"); r.described[kind].OneHost {
+		return refuse(UnsupportedProtocol, "%s", mapping.OneHostReason(protocol))
+	}
 	return refuse(UnsupportedProtocol, "protocol %s is unknown (known: %s); use a volume type whose backend speaks one of these, or write mapping.%s for the backend in the policy, with the CSI or FlexVolume driver that attaches such volumes",
 		protocol, strings.Join(r.Protocols(), ", "), protocol)
 }
@@ -308,6 +312,8 @@ type request struct {
 	readOnly        bool
 	secretNamespace string
 	protocols       mapping.Protocols
+	// missing explains facts that a connection lacks.
+	missing map[string]string
 }
 
 // filesystem returns the source's fsType. It is never empty for a filesystem:

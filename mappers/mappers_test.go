@@ -3,9 +3,11 @@ package mappers_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -249,7 +251,13 @@ func TestSentencesWithholdCredentials(t *testing.T) {
 		"inside a portal":      {`"target_portal": "user:hunter2@192.0.2.1:3260", "auth_password": "hunter2"`, "target_portal is " + withheld + ", which is not an address and a port; expected host:port or [IPv6]:port, correct the backend's iSCSI address in cinder.conf"},
 		"nested credentials":   {`"target_iqn": "label-hunter2", "config": {"vendor": [{"api_token": "hunter2"}]}`, "target_iqn is " + withheld + ", which starts with none of iqn., eui. and naa., which Kubernetes demands; set a standard target name on the array, or use a backend with one" + mapOtherwise("iscsi")},
 		"driver's own word":    {`"target_iqn": "label-hunter2", "chap_pwd": "hunter2"`, "target_iqn is " + withheld + ", which starts with none of iqn., eui. and naa., which Kubernetes demands; set a standard target name on the array, or use a backend with one" + mapOtherwise("iscsi")},
-		"password as a number": {`"auth_password": 12345678`, "auth_password is " + withheld + ", expected a string; this backend's driver failed to describe the connection, so check the cinder-volume log"},
+		"password is short":    {`"auth_method": "abc", "auth_password": "abc"`, "auth_method is " + withheld + ", but kubelet speaks CHAP only; set the backend to CHAP or to no authentication"},
+		"password as a flag":   {`"auth_password": true`, "auth_password is a boolean, expected a string; this backend's driver failed to describe the connection, so check the cinder-volume log"},
+		"short number":         {`"auth_password": 123`, "auth_password is a number, expected a string; this backend's driver failed to describe the connection, so check the cinder-volume log"},
+		"number of a list":     {`"keyring": [4711], "auth_method": "4711"`, "auth_method is " + withheld + ", but kubelet speaks CHAP only; set the backend to CHAP or to no authentication"},
+		"by provider_auth":     {`"target_iqn": "label-hunter2", "provider_auth": "CHAP user hunter2"`, "target_iqn is " + withheld + ", which starts with none of iqn., eui. and naa., which Kubernetes demands; set a standard target name on the array, or use a backend with one" + mapOtherwise("iscsi")},
+		"by a short word":      {`"target_iqn": "label-hunter2", "chap_pw": "hunter2"`, "target_iqn is " + withheld + ", which starts with none of iqn., eui. and naa., which Kubernetes demands; set a standard target name on the array, or use a backend with one" + mapOtherwise("iscsi")},
+		"password as a number": {`"auth_password": 12345678`, "auth_password is a number, expected a string; this backend's driver failed to describe the connection, so check the cinder-volume log"},
 		"method is password":   {`"auth_method": "hunter2", "auth_password": "hunter2"`, "auth_method is " + withheld + ", but kubelet speaks CHAP only; set the backend to CHAP or to no authentication"},
 		"longer than is shown": {`"target_iqn": "` + strings.Repeat("x", 300) + `"`, `target_iqn is "` + strings.Repeat("x", 80) + `...", which is longer than 223 characters; set a standard target name on the array, or use a backend with one` + mapOtherwise("iscsi")},
 	} {
@@ -282,5 +290,34 @@ func TestQoSWarningWithholdsCredentials(t *testing.T) {
 	want := []string{"the volume type's front-end QoS (a value that contains a credential) is not enforced: kubelet has no such limits; move them to the back end if the driver can enforce them"}
 	if !reflect.DeepEqual(result.Warnings, want) {
 		t.Errorf("warnings are %q, expected %q", result.Warnings, want)
+	}
+}
+
+// Words that drivers send when they know nothing are not taken for protocols.
+func TestPlaceholdersAreNoProtocols(t *testing.T) {
+	for _, word := range []string{"unknown", "Unknown", "none", "null", ""} {
+		_, err := mappers.ParseConnection([]byte(`{"driver_volume_type": "` + word + `", "data": {"a": 1}}`))
+		expectRefusal(t, err, mappers.InvalidConnection, fmt.Sprintf("driver_volume_type is %q, which is no protocol: this backend's driver failed to say how the volume is connected, so check the cinder-volume log", word))
+	}
+}
+
+// A mapping would not help: the device is on another host.
+func TestDevicesOfOneHost(t *testing.T) {
+	for _, protocol := range []string{"local", "local-lvm"} {
+		_, err := mapData(t, protocol, fields{"device_path": "/dev/vg/volume-1"}, plainRequest())
+		expectRefusal(t, err, mappers.UnsupportedProtocol, "volumes of protocol "+protocol+" are devices of the host that cinder-volume runs on, and no other node can attach them, whatever the driver; use a volume type whose backend exports its volumes")
+	}
+	for field, want := range map[string][2]string{
+		"hostIP":      {"scaleio", "it is the address of the one host that the connector named"},
+		"sdc_guid":    {"scaleio", "it identifies the PowerFlex client of the one host that the connector named"},
+		"client_id":   {"storpool", "it is the StorPool number of the one host that the connector named"},
+		"device_path": {"local", "it is a device of the one host that attached the volume"},
+	} {
+		findings := mapping.Mapping{As: mapping.CSI, Driver: "csi.example.org", Attributes: map[string]string{"a": "{{ .connection." + field + " }}"}}.Check(want[0], mapping.Context{Protocols: mappers.BuiltIn().Describe()})
+		if !slices.ContainsFunc(findings, func(f mapping.Finding) bool {
+			return !f.Warning && f.Message == ".connection."+field+" must not be written into a PersistentVolume: "+want[1]
+		}) {
+			t.Errorf("%s of %s: findings are %v", field, want[0], findings)
+		}
 	}
 }

@@ -15,6 +15,8 @@ func newcomer() protocol {
 			Native: true,
 			Facts:  []string{"disk"},
 			Fields: []string{"disk_path"},
+
+			IdentityFacts: []string{"disk"},
 		},
 		builtIn: func(r request) (Result, error) {
 			disk, err := r.Connection.text("disk_path")

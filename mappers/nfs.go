@@ -14,6 +14,8 @@ func nfs() protocol {
 		about: mapping.Protocol{
 			Facts:  []string{"export", "server", "path", "file", "format", "options"},
 			Fields: []string{"export", "name", "options", "format"},
+
+			IdentityFacts: []string{"file"},
 		},
 		builtIn: mapNFS,
 		facts:   nfsFacts,
@@ -33,6 +35,9 @@ func mapNFS(r request) (Result, error) {
 // imageFileName is the name of a volume's image, which the driver makes from
 // the ids of the volume and its snapshot (volume_name_template).
 var imageFileName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,254}$`)
+
+// imageFormat is a word that losetup's and qemu-nbd's callers compare.
+var imageFormat = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$`)
 
 // nfsFacts reads a connection of an NFS driver (cinder/volume/drivers/nfs.py,
 // initialize_connection). A path that leaves the export, or a name that is
@@ -60,11 +65,14 @@ func nfsFacts(r request) (facts, *Refusal, error) {
 	case export == "":
 		return nil, nil, refuse(InvalidConnection, "export is missing; check the cinder-volume log, because this backend's driver failed to describe the connection")
 	case !ok:
-		return nil, nil, refuse(InvalidConnection, "export is %s, expected host:/path; correct the backend's shares in cinder.conf", c.quote(export))
+		return nil, nil, refuse(InvalidConnection, "export is %s, expected host:/path with a path of letters, digits and \"_./@:+=-\"; correct the backend's shares in cinder.conf", c.quote(export))
 	case name == "":
 		return nil, nil, refuse(InvalidConnection, "name is missing, and without the name of its file the volume is the whole export; check the cinder-volume log, because this backend's driver failed to describe the connection")
 	case !imageFileName.MatchString(name):
 		return nil, nil, refuse(InvalidConnection, "name is %s, expected the name of a file without a path; check the cinder-volume log, because this backend's driver failed to describe the connection", c.quote(name))
+	}
+	if format != "" && !imageFormat.MatchString(format) {
+		return nil, nil, refuse(InvalidConnection, "format is %s, expected the name of an image format such as \"raw\" or \"qcow2\"; check the cinder-volume log, because this backend's driver failed to describe the connection", c.quote(format))
 	}
 	return facts{
 		"export": export, "server": server, "path": directory, "file": name, "format": known(format),
@@ -91,5 +99,9 @@ func cutExport(export string) (server, directory string, ok bool) {
 		return "", "", false
 	}
 	clean := path.Clean(directory) == strings.TrimRight(directory, "/") || directory == "/"
-	return server, directory, clean && !hasControl(directory) && !strings.ContainsAny(directory, " \t\\\"'`$;&|<>*?")
+	return server, directory, clean && exportDirectory.MatchString(directory)
 }
+
+// exportDirectory is a path that means the same in a mount command, a URL and a
+// file name; a comma would begin another mount option.
+var exportDirectory = regexp.MustCompile(`^/[A-Za-z0-9_./@:+=-]*$`)

@@ -19,11 +19,18 @@ func nvmeof() protocol {
 				"target_nqn", "nqn", "portals", "target_portal", "target_port", "transport_type", "vol_uuid", "volume_uuid", "volume_nguid", "ns_id",
 				"host_nqn", "alias", "volume_replicas", "replica_count", "writable", "target_lun",
 			},
+			// A subsystem may be shared by all volumes of an array.
+			IdentityFacts: []string{"uuid", "nguid", "wwid"},
 		},
 		builtIn: mapNVMeOF,
 		facts:   nvmeofFacts,
+		missing: map[string]string{"uuid": unidentified, "nguid": unidentified, "wwid": unidentified},
 	}
 }
+
+// unidentified is about connections of the older form, which Cinder's own NVMe
+// targets send by default (cinder/volume/targets/nvmeof.py).
+const unidentified = "the connection names neither vol_uuid nor volume_nguid, so nodes cannot tell which disk of the subsystem is the volume; set nvmeof_conn_info_version = 2 for the backend in cinder.conf if it has that option, or identify the volume in the mapping by .nvmeof.nqn and .nvmeof.namespace for a driver that can"
 
 // mapNVMeOF refuses protocol nvmeof, for which Kubernetes has no source of its
 // own.

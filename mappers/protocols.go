@@ -16,6 +16,9 @@ type protocol struct {
 	// only matters to templates that name the facts. about.Facts lists the
 	// names.
 	facts func(request) (facts, *Refusal, error)
+	// missing says, by the name of a fact, why a sound connection may lack it and
+	// what to do about it, for a mapping that cannot do without.
+	missing map[string]string
 }
 
 // facts are values by the names that templates know them by.
@@ -54,19 +57,31 @@ func (p Protocols) Describe() mapping.Protocols {
 func unmapped() mapping.Protocols {
 	return mapping.Protocols{
 		"fibre_channel_eckd": {},
-		"gpfs":               {Fields: []string{"name", "device_path"}},
+		"gpfs":               {Fields: []string{"name", "device_path"}, IdentityFields: []string{"name", "device_path"}},
 		"lightos":            {},
-		"local":              {},
-		"quobyte":            {Fields: []string{"export", "name", "options", "format"}},
-		"scaleio": {Fields: []string{
-			"scaleIO_volname", "scaleIO_volume_id", "hostIP", "serverIP", "serverPort", "serverUsername", "serverPassword", "serverToken",
-			"iopsLimit", "bandwidthLimit", "config_group", "failed_over",
-		}},
-		"storpool": {
-			Fields:  []string{"client_id", "volume"},
-			PerNode: map[string]string{"client_id": "it is the StorPool number of the one host that the connector named"},
+		"local": {
+			Fields:  []string{"device_path"},
+			PerNode: map[string]string{"device_path": "it is a device of the one host that attached the volume"},
+			OneHost: true,
 		},
-		"vmdk":           {},
-		"vstorageobject": {},
+		"quobyte": {Fields: []string{"export", "name", "options", "format"}, IdentityFields: []string{"name"}},
+		"scaleio": {
+			Fields: []string{
+				"scaleIO_volname", "scaleIO_volume_id", "hostIP", "serverIP", "serverPort", "serverUsername", "serverPassword", "serverToken",
+				"iopsLimit", "bandwidthLimit", "config_group", "failed_over", "sdc_guid",
+			},
+			IdentityFields: []string{"scaleIO_volume_id"},
+			PerNode: map[string]string{
+				"hostIP":   "it is the address of the one host that the connector named",
+				"sdc_guid": "it identifies the PowerFlex client of the one host that the connector named",
+			},
+		},
+		"storpool": {
+			Fields:         []string{"client_id", "volume"},
+			IdentityFields: []string{"volume"},
+			PerNode:        map[string]string{"client_id": "it is the StorPool number of the one host that the connector named"},
+		},
+		"vmdk":           {IdentityFields: []string{"volume_id", "vmdk_path"}},
+		"vstorageobject": {IdentityFields: []string{"id"}},
 	}
 }

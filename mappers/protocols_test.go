@@ -57,7 +57,7 @@ func TestNewProtocolNeedsOneEntry(t *testing.T) {
 	expect("policy check of the native form", run(policy(), "check", policyOf("{as: native}")), "good: 1 backend")
 	expect("policy check of a name of its vocabulary", run(policy(), "check", policyOf(`{as: csi, driver: a.example.org, volumeHandle: "{{ .newcomer.disk }}"}`)), "good: 1 backend")
 	expect("policy check of another name", run(policy(), "check", policyOf(`{as: csi, driver: a.example.org, volumeHandle: "{{ .newcomer.disc }}"}`)), "unknown value .newcomer.disc; the known names are disk")
-	expect("policy check of a misspelled field", run(policy(), "check", policyOf(`{as: csi, driver: a.example.org, volumeHandle: "{{ .connection.disk_pat }}"}`)), "did you mean connection.disk_path?")
+	expect("policy check of a misspelled field", run(policy(), "check", policyOf(`{as: csi, driver: a.example.org, attributes: {disk: "{{ .connection.disk_pat }}"}}`)), "did you mean connection.disk_path?")
 	expect("map's help", run(connectionMap(), "--help"), "iser, newcomer, rbd")
 	expect("map without a policy", run(connectionMap(), connection), "path: /dev/newcomer/1")
 	expect("map with a template", run(connectionMap(), "--policy", policyOf(`{as: csi, driver: a.example.org, volumeHandle: "{{ .newcomer.disk }}"}`), connection), "volumeHandle: /dev/newcomer/1")

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -23,9 +24,13 @@ func rbd() protocol {
 		about: mapping.Protocol{
 			Native:  true,
 			CephCSI: true,
-			Keys:    map[mapping.Form][]string{mapping.CSI: {"clusterID", "imageFeatures"}, mapping.Native: {"secretRef"}},
-			Facts:   []string{"pool", "image", "monitors", "user", "key"},
-			Fields:  []string{"name", "hosts", "ports", "cluster_name", "auth_enabled", "auth_username", "secret_type", "secret_uuid", "keyring"},
+			Keys: map[mapping.Form][]string{
+				mapping.CSI: {"clusterID", "imageFeatures", "clusterName"}, mapping.Native: {"secretRef", "clusterName"}, mapping.FlexVolume: {"clusterName"},
+			},
+			Facts:  []string{"pool", "image", "monitors", "user", "key"},
+			Fields: []string{"name", "hosts", "ports", "cluster_name", "auth_enabled", "auth_username", "secret_type", "secret_uuid", "keyring"},
+
+			IdentityFacts: []string{"image"},
 		},
 		builtIn: mapRBD,
 		facts:   rbdFacts,
@@ -35,7 +40,7 @@ func rbd() protocol {
 // mapRBD maps protocol rbd to a static volume of ceph-csi, or to the native
 // source, which kubelets mount up to Kubernetes 1.30.
 func mapRBD(r request) (Result, error) {
-	image, err := r.Connection.rbdImage()
+	image, err := r.rbdImage()
 	if err != nil {
 		return Result{}, err
 	}
@@ -82,7 +87,7 @@ func (r request) cephCSI(image rbdImage) (Result, error) {
 		source.Driver = mapping.DefaultCephDriver
 	}
 
-	reference, secret, err := r.cephSecret(r.mapping.NodeStageSecretRef, image, []string{r.mapping.ClusterID}, corev1.SecretTypeOpaque, map[string][]byte{"userID": []byte(image.user), "userKey": []byte(image.key)})
+	reference, secret, err := r.cephSecret(r.mapping.NodeStageSecretRef, image, append([]string{r.mapping.ClusterID, image.cluster}, identity(image.monitors)...), corev1.SecretTypeOpaque, map[string][]byte{"userID": []byte(image.user), "userKey": []byte(image.key)})
 	switch {
 	case err != nil:
 		return Result{}, err
@@ -120,7 +125,7 @@ func (r request) nativeRBD(image rbdImage) (Result, error) {
 		return Result{}, refuse(InvalidConnection, "auth_username is missing although auth_enabled is true, and Kubernetes would log in as \"admin\" instead; set rbd_user of the backend in cinder.conf")
 	}
 	var err error
-	source.SecretRef, result.Secret, err = r.cephSecret(r.mapping.SecretRef, image, slices.Sorted(slices.Values(image.monitors)), "kubernetes.io/rbd", map[string][]byte{"key": []byte(image.key)})
+	source.SecretRef, result.Secret, err = r.cephSecret(r.mapping.SecretRef, image, identity(image.monitors), "kubernetes.io/rbd", map[string][]byte{"key": []byte(image.key)})
 	if err != nil {
 		return Result{}, err
 	}
@@ -132,7 +137,9 @@ func (r request) nativeRBD(image rbdImage) (Result, error) {
 
 // cephSecret returns a reference to the operator's Secret, or to one of the given
 // kind for the key that Cinder sent. Without either it returns nothing and no
-// error. The cluster distinguishes it from others with a user of the same name.
+// error. The cluster distinguishes it from others with a user of the same name:
+// after a fail-over of Cinder, a connection leads to another cluster, whose key
+// must not replace the one that earlier volumes need.
 func (r request) cephSecret(reference *corev1.SecretReference, image rbdImage, cluster []string, kind corev1.SecretType, data map[string][]byte) (*corev1.SecretReference, *Secret, error) {
 	if reference != nil {
 		return reference.DeepCopy(), nil, nil
@@ -145,6 +152,15 @@ func (r request) cephSecret(reference *corev1.SecretReference, image rbdImage, c
 		secret.Name, secret.Shared = sharedSecretName(r.Backend, append([]string{string(kind), image.user}, cluster...)), true
 	}
 	return secret.reference(), secret, nil
+}
+
+// identity is the same for every order and spelling of the monitors.
+func identity(monitors []string) []string {
+	var spelled []string
+	for _, monitor := range monitors {
+		spelled = append(spelled, strings.ToLower(monitor))
+	}
+	return slices.Compact(slices.Sorted(slices.Values(spelled)))
 }
 
 // sharedSecretName derives the name of a Secret from its backend and everything
@@ -168,7 +184,7 @@ func IsSharedSecretName(name, backend string) bool {
 
 // rbdFacts returns the values that templates may name below .rbd.
 func rbdFacts(r request) (facts, *Refusal, error) {
-	image, err := r.Connection.rbdImage()
+	image, err := r.rbdImage()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -180,16 +196,38 @@ func rbdFacts(r request) (facts, *Refusal, error) {
 }
 
 // rbdImage is what a connection of Cinder's RBD driver says
-// (cinder/volume/drivers/rbd.py, initialize_connection). cluster_name is
-// missing in older releases and names a configuration file that neither source
-// reads; secret_uuid is libvirt's.
+// (cinder/volume/drivers/rbd.py, initialize_connection). secret_uuid is
+// libvirt's.
 type rbdImage struct {
-	pool, name    string
+	pool, name string
+	// cluster is cluster_name, which is missing in older releases. It names a
+	// configuration file that neither source reads, and after a fail-over the
+	// replication target.
+	cluster       string
 	monitors      []string
 	authenticated bool
 	// user is without "client.". key is empty unless Cinder sent a keyring.
 	user, key string
 }
+
+// rbdImage reads the connection, and refuses one to another cluster than the
+// mapping is for: the clusterID, the Secret and the monitors of a mapping are
+// those of one cluster.
+func (r request) rbdImage() (rbdImage, error) {
+	image, err := r.Connection.rbdImage()
+	if err != nil || r.mapping.ClusterName == "" || r.mapping.ClusterName == image.cluster {
+		return image, err
+	}
+	if image.cluster == "" {
+		return image, refuse(InvalidConnection, "cluster_name is missing, so whether the volume is in the Ceph cluster of mapping.rbd.clusterName (%q) is unknown; remove clusterName from the backend's mapping, since this release of Cinder sends no name", r.mapping.ClusterName)
+	}
+	return image, refuse(InvalidConnection, "cluster_name is %s, but mapping.rbd of the backend is for the Ceph cluster %q (clusterName): Cinder has failed over to another cluster, or the backend is another one; fail the backend back, or give mapping.rbd the clusterName, the Secret and, for ceph-csi, the clusterID of that cluster",
+		r.Connection.quote(image.cluster), r.mapping.ClusterName)
+}
+
+// cephName matches names of pools, images and users that are nothing else to
+// rbd and to drivers that join them to paths: no option, and no path or pattern.
+var cephName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 
 func (c Connection) rbdImage() (rbdImage, error) {
 	image := rbdImage{}
@@ -199,12 +237,18 @@ func (c Connection) rbdImage() (rbdImage, error) {
 	}
 	var split bool
 	image.pool, image.name, split = strings.Cut(name, "/")
-	if !split || image.pool == "" || image.name == "" || strings.ContainsAny(image.name, "/@") || strings.ContainsAny(image.pool, "@") || hasControl(name) {
+	if !split || !cephName.MatchString(image.pool) || !cephName.MatchString(image.name) {
 		value := "missing"
 		if name != "" {
 			value = c.quote(name)
 		}
-		return image, refuse(InvalidConnection, "name is %s, expected pool/image; check the cinder-volume log, because this backend's driver failed to describe the connection", value)
+		return image, refuse(InvalidConnection, "name is %s, expected pool/image, each of letters, digits, \"_\", \".\" and \"-\" and beginning with neither \".\" nor \"-\"; check rbd_pool and volume_name_template in cinder.conf, and the cinder-volume log", value)
+	}
+	if image.cluster, err = c.text("cluster_name"); err != nil {
+		return image, err
+	}
+	if hasControl(image.cluster) {
+		return image, refuse(InvalidConnection, "cluster_name holds control characters; correct rbd_cluster_name and replication_device of the backend in cinder.conf")
 	}
 	if image.monitors, err = c.monitors(); err != nil {
 		return image, err
@@ -215,17 +259,21 @@ func (c Connection) rbdImage() (rbdImage, error) {
 	if image.user, err = c.text("auth_username"); err != nil {
 		return image, err
 	}
-	if hasControl(image.user) {
-		return image, refuse(InvalidConnection, "auth_username holds control characters; correct rbd_user of the backend in cinder.conf")
-	}
 	keyring, err := c.text("keyring")
-	if err != nil || keyring == "" || !image.authenticated {
+	if err != nil {
 		return image, err
 	}
-	// This is read even if the operator keeps the Secret: a keyring without the
-	// user's key shows that one of them is wrong.
-	image.user, image.key, err = c.cephKey(keyring, image.user)
-	return image, err
+	if keyring != "" && image.authenticated {
+		// This is read even if the operator keeps the Secret: a keyring without the
+		// user's key shows that one of them is wrong.
+		if image.user, image.key, err = c.cephKey(keyring, image.user); err != nil {
+			return image, err
+		}
+	}
+	if image.user != "" && !cephName.MatchString(image.user) {
+		return image, refuse(InvalidConnection, "auth_username is %s, expected the name of a Ceph user without \"client.\" (letters, digits, \"_\", \".\" and \"-\", beginning with neither \".\" nor \"-\"); correct rbd_user of the backend in cinder.conf", c.quote(image.user))
+	}
+	return image, nil
 }
 
 // monitors joins hosts and ports. The driver strips the brackets of IPv6.

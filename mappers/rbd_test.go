@@ -26,13 +26,17 @@ func TestRBDRefusals(t *testing.T) {
 	const (
 		look    = "; this backend's driver failed to describe the connection, so check the cinder-volume log"
 		driver  = "; check the cinder-volume log, because this backend's driver failed to describe the connection"
+		names   = `, expected pool/image, each of letters, digits, "_", "." and "-" and beginning with neither "." nor "-"; check rbd_pool and volume_name_template in cinder.conf, and the cinder-volume log`
+		users   = `, expected the name of a Ceph user without "client." (letters, digits, "_", "." and "-", beginning with neither "." nor "-"); correct rbd_user of the backend in cinder.conf`
 		monitor = "; check the monitor addresses in ceph.conf of cinder-volume"
 		keyring = "; correct the keyring file that cinder-volume reads"
 		other   = " (auth_username), and the key of another user must not be handed out; correct rbd_user or the keyring file of the backend"
 	)
+	const elsewhere = `, but mapping.rbd of the backend is for the Ceph cluster "ceph" (clusterName): Cinder has failed over to another cluster, or the backend is another one; fail the backend back, or give mapping.rbd the clusterName, the Secret and, for ceph-csi, the clusterID of that cluster`
 	invalid := mappers.InvalidConnection
 	reference := &corev1.SecretReference{Name: "ceph", Namespace: "ceph-csi"}
 	ceph := mapping.Mapping{As: mapping.CSI, ClusterID: "ceph-1"}
+	named := mapping.Mapping{As: mapping.CSI, ClusterID: "ceph-1", ClusterName: "ceph"}
 	native := mapping.Mapping{As: mapping.Native}
 	for name, test := range map[string]struct {
 		data    fields
@@ -40,11 +44,28 @@ func TestRBDRefusals(t *testing.T) {
 		reason  mappers.Reason
 		want    string
 	}{
-		"no name":               {oneImage(fields{"name": nil}), ceph, invalid, "name is missing, expected pool/image" + driver},
-		"name of an image":      {oneImage(fields{"name": "/volume-1"}), ceph, invalid, `name is "/volume-1", expected pool/image` + driver},
-		"name of a pool":        {oneImage(fields{"name": "volumes/"}), ceph, invalid, `name is "volumes/", expected pool/image` + driver},
-		"name with a namespace": {oneImage(fields{"name": "volumes/a/volume-1"}), ceph, invalid, `name is "volumes/a/volume-1", expected pool/image` + driver},
-		"name of a snapshot":    {oneImage(fields{"name": "volumes/volume-1@a"}), ceph, invalid, `name is "volumes/volume-1@a", expected pool/image` + driver},
+		"no name":               {oneImage(fields{"name": nil}), ceph, invalid, "name is missing" + names},
+		"name of an image":      {oneImage(fields{"name": "/volume-1"}), ceph, invalid, `name is "/volume-1"` + names},
+		"name of a pool":        {oneImage(fields{"name": "volumes/"}), ceph, invalid, `name is "volumes/"` + names},
+		"name with a namespace": {oneImage(fields{"name": "volumes/a/volume-1"}), ceph, invalid, `name is "volumes/a/volume-1"` + names},
+		"name of a snapshot":    {oneImage(fields{"name": "volumes/volume-1@a"}), ceph, invalid, `name is "volumes/volume-1@a"` + names},
+		"pool that climbs":      {oneImage(fields{"name": "../volume-1"}), ceph, invalid, `name is "../volume-1"` + names},
+		"pool is an option":     {oneImage(fields{"name": "--conf=x/volume-1"}), native, invalid, `name is "--conf=x/volume-1"` + names},
+		"pool with a blank":     {oneImage(fields{"name": "a b/volume-1"}), ceph, invalid, `name is "a b/volume-1"` + names},
+		"image is an option":    {oneImage(fields{"name": "volumes/-p"}), ceph, invalid, `name is "volumes/-p"` + names},
+		"image is a command":    {oneImage(fields{"name": "volumes/c$(id)"}), ceph, invalid, `name is "volumes/c$(id)"` + names},
+		"image is hidden":       {oneImage(fields{"name": "volumes/.volume-1"}), ceph, invalid, `name is "volumes/.volume-1"` + names},
+		"user is an option":     {oneImage(fields{"auth_username": "--keyring=/x"}), ceph, invalid, `auth_username is "--keyring=/x"` + users},
+		"user with a blank":     {oneImage(fields{"auth_username": "a b"}), native, invalid, `auth_username is "a b"` + users},
+		"user of a keyring":     {oneImage(fields{"auth_username": nil, "keyring": "[client.-n]\nkey = " + cinderKey}), ceph, invalid, `auth_username is "-n"` + users},
+
+		"cluster a number":     {oneImage(fields{"cluster_name": 1}), ceph, invalid, "cluster_name is 1, expected a string" + look},
+		"cluster of control":   {oneImage(fields{"cluster_name": "a\nb"}), ceph, invalid, "cluster_name holds control characters; correct rbd_cluster_name and replication_device of the backend in cinder.conf"},
+		"failed over":          {oneImage(fields{"cluster_name": "secondary_id"}), named, invalid, `cluster_name is "secondary_id"` + elsewhere},
+		"failed over, native":  {oneImage(fields{"cluster_name": "secondary_id"}), mapping.Mapping{As: mapping.Native, ClusterName: "ceph"}, invalid, `cluster_name is "secondary_id"` + elsewhere},
+		"failed over, mapped":  {oneImage(fields{"cluster_name": "secondary_id"}), mapping.Mapping{As: mapping.FlexVolume, Driver: "a/b", ClusterName: "ceph"}, invalid, `cluster_name is "secondary_id"` + elsewhere},
+		"cluster without name": {oneImage(nil), named, invalid, `cluster_name is missing, so whether the volume is in the Ceph cluster of mapping.rbd.clusterName ("ceph") is unknown; remove clusterName from the backend's mapping, since this release of Cinder sends no name`},
+
 		"name an object":        {oneImage(fields{"name": fields{}}), ceph, invalid, "name is an object, expected a string" + look},
 		"hosts a string":        {oneImage(fields{"hosts": "192.0.2.11"}), ceph, invalid, `hosts is "192.0.2.11", expected a list` + look},
 		"hosts of numbers":      {oneImage(fields{"hosts": []int{1}}), ceph, invalid, "hosts[0] is 1, expected a string" + look},
@@ -55,7 +76,7 @@ func TestRBDRefusals(t *testing.T) {
 		"port of words":         {oneImage(fields{"ports": []string{"v2"}}), ceph, invalid, `monitor "192.0.2.11", port "v2" (hosts[0] and ports[0]) has no port between 1 and 65535` + monitor},
 		"more ports than hosts": {oneImage(fields{"ports": []string{"6789", "6789"}}), native, invalid, "hosts has 1 entries and ports 2, so the monitors' addresses are unknown" + driver},
 		"auth unclear":          {oneImage(fields{"auth_enabled": "perhaps"}), ceph, invalid, `auth_enabled is "perhaps", expected true or false` + look},
-		"user of control":       {oneImage(fields{"auth_username": "a\nb"}), ceph, invalid, "auth_username holds control characters; correct rbd_user of the backend in cinder.conf"},
+		"user of control":       {oneImage(fields{"auth_username": "a\nb"}), ceph, invalid, `auth_username is "a\nb"` + users},
 		"keyring a list":        {oneImage(fields{"keyring": []string{cinderKey}}), ceph, invalid, "keyring is a list, expected a string" + look},
 
 		"no cluster":                      {oneImage(nil), mapping.Mapping{As: mapping.CSI}, mappers.InvalidMapping, `mapping.rbd.clusterID: is missing; name the Ceph cluster as ceph-csi's configuration does, or write a volumeHandle for a driver of your own`},
@@ -205,7 +226,10 @@ func TestRBDSecretIsSharedByBackendUserAndCluster(t *testing.T) {
 		"another volume":            {fields{"name": "volumes/volume-2"}, "gold", csi, first, true},
 		"another pool":              {fields{"name": "fast/volume-1"}, "gold", csi, first, true},
 		"a new key":                 {fields{"keyring": "[client.cinder]\nkey = " + adminKey}, "gold", csi, first, true},
-		"another monitor, ceph-csi": {fields{"hosts": []string{"192.0.2.12"}}, "gold", csi, first, true},
+		"other monitors":            {fields{"hosts": []string{"192.0.2.12"}}, "gold", csi, first, false},
+		"another name of a cluster": {fields{"cluster_name": "secondary_id"}, "gold", csi, first, false},
+		"monitors in other words":   {fields{"hosts": []string{"2001:DB8:0::11", "MON-a"}, "ports": []any{6789, "6789"}}, "gold", csi, secretOf(t, oneImage(fields{"keyring": theirKey, "hosts": []string{"mon-A", "2001:db8::11"}, "ports": []string{"6789", "6789"}}), "gold", csi), true},
+		"with the name demanded":    {fields{"cluster_name": "ceph"}, "gold", mapping.Mapping{As: mapping.CSI, ClusterID: "ceph-1", ClusterName: "ceph"}, secretOf(t, oneImage(fields{"keyring": theirKey, "cluster_name": "ceph"}), "gold", csi), true},
 		"another backend":           {nil, "silver", csi, first, false},
 		"another user":              {fields{"auth_username": "b", "keyring": "[client.b]\nkey = " + cinderKey}, "gold", csi, first, false},
 		"another cluster":           {nil, "gold", mapping.Mapping{As: mapping.CSI, ClusterID: "ceph-2"}, first, false},

@@ -1,6 +1,10 @@
 package mappers
 
-import "fmt"
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+)
 
 // Reason classifies a Refusal. The values are stable: they become reasons of
 // events and labels of metrics.
@@ -46,6 +50,13 @@ type Refusal struct {
 // Error returns the message alone, as it should appear in an event next to
 // the reason.
 func (r *Refusal) Error() string { return r.Message }
+
+// HandleTaken refuses a volume whose handle another PersistentVolume of the
+// driver has.
+func HandleTaken(protocol string, source *corev1.CSIPersistentVolumeSource, by string) *Refusal {
+	return refuse(InvalidMapping, "volumeHandle %q is already that of PersistentVolume %s of driver %s, and nodes would mount one volume for the other; correct mapping.%s of the backend so that the handle names one volume, as {{ .volume.id }} does, or remove that PersistentVolume if its volume is gone",
+		source.VolumeHandle, by, source.Driver, protocol)
+}
 
 func refuse(reason Reason, format string, arguments ...any) *Refusal {
 	return &Refusal{Reason: reason, Message: fmt.Sprintf(format, arguments...)}

@@ -179,12 +179,14 @@ type templateValues struct {
 	tree       map[string]any
 	// noFacts is the reason why the protocol's facts are not known, or nil.
 	noFacts *Refusal
+	// missing explains single facts that are missing.
+	missing map[string]string
 }
 
 // newValues gathers the values. A connection whose facts contradict each other is
 // refused even if no template uses them.
 func (r request) newValues(read func(request) (facts, *Refusal, error)) (templateValues, error) {
-	values := templateValues{connection: r.Connection, protocol: r.protocol, use: r.protocols.Use(r.protocol), tree: map[string]any{
+	values := templateValues{connection: r.Connection, protocol: r.protocol, use: r.protocols.Use(r.protocol), missing: r.missing, tree: map[string]any{
 		"connection": r.Connection.data,
 		"volume": map[string]any{
 			"id": known(r.Volume.ID), "name": known(r.Volume.Name), "type": known(r.Volume.Type), "zone": known(r.Volume.Zone),
@@ -222,7 +224,7 @@ func known(text string) any {
 // fill fills in one template of the mapping.
 func (v templateValues) fill(field, text string, where template.Use) (string, error) {
 	use := v.use
-	use.Secret, use.Identity = where.Secret, where.Identity
+	use.Secret, use.Identity, use.Device = where.Secret, where.Identity, where.Device
 	parsed, err := template.Parse(text, use)
 	if err != nil {
 		return "", refuse(InvalidMapping, "mapping.%s.%s: %v; correct the backend's mapping", v.protocol, field, err)
@@ -231,6 +233,12 @@ func (v templateValues) fill(field, text string, where template.Use) (string, er
 		return "", v.noFacts
 	}
 	result, err := parsed.Execute(v.tree)
+	var missing *template.MissingError
+	if errors.As(err, &missing) {
+		if fact, ok := strings.CutPrefix(missing.Name, v.protocol+"."); ok && v.missing[fact] != "" {
+			return "", refuse(InvalidMapping, "mapping.%s.%s: %s is missing: %s", v.protocol, field, missing.Name, v.missing[fact])
+		}
+	}
 	switch {
 	case errors.Is(err, template.ErrControlCharacter):
 		return "", refuse(InvalidConnection, "mapping.%s.%s: %v, which no driver expects; check the cinder-volume log to see why the driver sends it", v.protocol, field, err)
@@ -269,7 +277,7 @@ const shortestShown = 8
 
 func (c Connection) showsCredential(text string) bool {
 	return slices.ContainsFunc(c.credentials, func(credential string) bool {
-		return text == credential || len(credential) >= shortestShown && strings.Contains(text, credential)
+		return text == credential && len(credential) >= shortestCredential || len(credential) >= shortestShown && strings.Contains(text, credential)
 	})
 }
 

@@ -88,8 +88,10 @@ func TestMappingRefusals(t *testing.T) {
 		mapping mapping.Mapping
 		want    string
 	}{
-		"driver too long":               {csi(func(m *mapping.Mapping) { m.Driver = strings.Repeat("x", 64) }), `mapping.quobyte.driver: "` + strings.Repeat("x", 64) + `" cannot be the name of a CSI driver; use at most 63 letters, digits, '.' and '-', as in nvmf.csi.example.com`},
-		"handle empty":                  {csi(func(m *mapping.Mapping) { m.VolumeHandle = `{{ .connection.none | default "" }}` }), "volumeHandle comes out empty, but it names the volume to the CSI driver; correct the backend's mapping"},
+		"driver too long": {csi(func(m *mapping.Mapping) { m.Driver = strings.Repeat("x", 64) }), `mapping.quobyte.driver: "` + strings.Repeat("x", 64) + `" cannot be the name of a CSI driver; use at most 63 letters, digits, '.' and '-', as in nvmf.csi.example.com`},
+		"handle empty": {csi(func(m *mapping.Mapping) {
+			m.VolumeHandle = "{{ .volume.id | trimPrefix \"7c1f8b52-3d6e-4a0b-9a51-2f0c6f4be001\" }}"
+		}), "volumeHandle comes out empty, but it names the volume to the CSI driver; correct the backend's mapping"},
 		"handle too long":               {csi(func(m *mapping.Mapping) { m.VolumeHandle = "{{ .volume.id }}" + strings.Repeat("x", 128) }), "volumeHandle is 164 bytes long, but CSI allows 128; use a shorter name of the volume in the backend's mapping"},
 		"handle of the tenant's choice": {csi(func(m *mapping.Mapping) { m.VolumeHandle = "{{ .claim.name }}" }), "mapping.quobyte.volumeHandle: .claim.name is the tenant's choice and must not name a volume; use .volume.id or .pv.name"},
 		"reference without a name":      {csi(func(m *mapping.Mapping) { m.NodeExpandSecretRef = &corev1.SecretReference{Namespace: "b"} }), "mapping.quobyte.nodeExpandSecretRef.name: is missing; give the name and the namespace of the Secret"},
@@ -108,5 +110,62 @@ func TestMappingRefusals(t *testing.T) {
 			_, err := mapData(t, "quobyte", fields{"export": "a/b", "name": "volume-1"}, request)
 			expectRefusal(t, err, mappers.InvalidMapping, test.want)
 		})
+	}
+}
+
+// A handle that two volumes share makes kubelet mount one of them for the other.
+func TestSharedValuesAreNoHandle(t *testing.T) {
+	const end = " may be the same for several volumes, and nodes would mount one of them for another; put one of these into it: .volume.id, .volume.name, .pv.name, .claim.uid"
+	own := map[string]string{
+		"nvmeof": ", .nvmeof.uuid, .nvmeof.nguid, .nvmeof.wwid", "rbd": ", .rbd.image", "nfs": ", .nfs.file",
+		"scaleio": ", .connection.scaleIO_volume_id", "storpool": ", .connection.volume",
+	}
+	for protocol, handles := range map[string][]string{
+		"nvmeof":   {"{{ .nvmeof.nqn }}", "{{ .nvmeof.address }}", "{{ .nvmeof.transport }}", "{{ .nvmeof.namespace }}", "{{ .connection.vol_uuid }}"},
+		"iscsi":    {"{{ .iscsi.portal }}", "{{ .iscsi.iqn }}-{{ .iscsi.lun }}", "{{ .connection.encrypted }}"},
+		"rbd":      {"{{ .rbd.pool }}", "{{ .rbd.user }}"},
+		"nfs":      {"{{ .nfs.server }}", "{{ .nfs.export }}"},
+		"scaleio":  {"{{ .connection.scaleIO_volum_id }}", "{{ .connection.serverIP }}"},
+		"storpool": {"{{ .connection.access_mode }}"},
+		"unheard":  {"{{ .connection.id }}"},
+	} {
+		for _, handle := range handles {
+			findings := mapping.Mapping{As: mapping.CSI, Driver: "csi.example.org", VolumeHandle: handle}.Check(protocol, mapping.Context{Protocols: mappers.BuiltIn().Describe()})
+			if len(findings) != 1 || findings[0].Warning || findings[0].Message != "it"+end+own[protocol] {
+				t.Errorf("%s: %s: findings are %v", protocol, handle, findings)
+			}
+		}
+	}
+	for protocol, handles := range map[string][]string{
+		"nvmeof":         {"{{ .nvmeof.uuid }}", "{{ .nvmeof.wwid }}", "{{ .nvmeof.nqn }}#{{ .nvmeof.nguid }}", "{{ .nvmeof.uuid | default .nvmeof.nguid }}"},
+		"rbd":            {"{{ .rbd.pool }}/{{ .rbd.image }}"},
+		"nfs":            {"{{ .nfs.export }}#{{ .nfs.file }}"},
+		"scaleio":        {"1250de83018c0001-{{ .connection.scaleIO_volume_id }}"},
+		"quobyte":        {"{{ .connection.export }}|{{ .connection.name }}"},
+		"vstorageobject": {"{{ .connection.id }}"},
+		"unheard":        {"{{ .connection.id }}-{{ .pv.name }}"},
+	} {
+		for _, handle := range handles {
+			findings := mapping.Mapping{As: mapping.CSI, Driver: "csi.example.org", VolumeHandle: handle}.Check(protocol, mapping.Context{Protocols: mappers.BuiltIn().Describe()})
+			if len(findings) != 0 {
+				t.Errorf("%s: %s: findings are %v", protocol, handle, findings)
+			}
+		}
+	}
+}
+
+// What a protocol calls an identity must be one of its facts.
+func TestIdentitiesAreFacts(t *testing.T) {
+	for name, about := range mappers.BuiltIn().Describe() {
+		for _, fact := range about.IdentityFacts {
+			if !slices.Contains(about.Facts, fact) {
+				t.Errorf("%s: %s is not a fact", name, fact)
+			}
+		}
+		for _, field := range about.IdentityFields {
+			if about.Fields != nil && !slices.Contains(about.Fields, field) {
+				t.Errorf("%s: %s is not a field", name, field)
+			}
+		}
 	}
 }

@@ -201,8 +201,8 @@ func validateConnector(d *document.Document, path string, c *Connector) {
 	if at := document.Child(path, "host"); d.Has(at) && (!hostPattern.MatchString(c.Host) || len(c.Host) > MaxTextLength) {
 		d.Errorf(at, "%q cannot be a host name; use letters, digits, '.', '_' and '-'", c.Host)
 	}
-	if at := document.Child(path, "initiator"); d.Has(at) && (!mapping.Initiator.MatchString(c.Initiator) || len(c.Initiator) > mapping.LongestInitiator) {
-		d.Errorf(at, "%q is not an iSCSI initiator name that Kubernetes accepts; write it like iqn.2026-01.com.example:cluster-1 (lower case, with the part after the colon), or as eui. with 16 or naa. with 32 hexadecimal digits", c.Initiator)
+	if at, problem := document.Child(path, "initiator"), mapping.InitiatorProblem(c.Initiator); d.Has(at) && problem != "" {
+		d.Errorf(at, "%q cannot be the nodes' iSCSI initiator name: it %s; write it like iqn.2026-01.com.example:cluster-1 (lower case, with the part after the colon), or as eui. with 16 or naa. with 32 hexadecimal digits", c.Initiator, problem)
 	}
 	if at := document.Child(path, "ip"); d.Has(at) && net.ParseIP(c.IP) == nil {
 		d.Errorf(at, "%q is not an IP address; write one such as 192.0.2.10 or 2001:db8::10, without a prefix length", c.IP)

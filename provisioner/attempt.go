@@ -110,6 +110,9 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 		return nil, err
 	}
 	mapped, err := a.mapConnection(connected)
+	if err == nil {
+		err = a.checkHandle(mapped)
+	}
 	if err != nil {
 		return nil, a.undoRefused(ctx, err)
 	}
@@ -389,6 +392,25 @@ func (a *attempt) mapConnection(connected backends.Connected) (mappers.Result, e
 	request.Claim = mappers.Claim{Namespace: a.claim.Namespace, Name: a.claim.Name, UID: string(a.claim.UID)}
 	request.Tenant = a.decision.Tenant
 	return a.p.Mappers.Map(request)
+}
+
+// checkHandle refuses a volume that nodes would take for another one. The cache
+// shows the PersistentVolumes that are saved, the journal those that are about to
+// be; a PersistentVolume of this claim is the one that the attempt may find saved.
+func (a *attempt) checkHandle(mapped mappers.Result) error {
+	csi := mapped.Source.CSI
+	if csi == nil {
+		return nil
+	}
+	holder := a.p.journal.reserveHandle(a.claim.UID, handle{csi.Driver, csi.VolumeHandle})
+	if holder != "" {
+		return mappers.HandleTaken(a.protocol, csi, record.PVNameFor(string(holder)))
+	}
+	taken, err := record.WithHandle(a.p.Records, mapped.Source, a.pvName)
+	if err == nil && taken != "" {
+		return mappers.HandleTaken(a.protocol, csi, taken)
+	}
+	return err
 }
 
 // undoRefused undoes the attempt after a connection that cannot be mapped. A

@@ -74,6 +74,7 @@ type fakeVolumes struct {
 	shared       bool                // volumes can be attached to several hosts
 	duplicates   map[string][]string // volume IDs by claim UID
 	stored       bool                // connections come from earlier attempts
+	apart        bool                // each claim's volume has an ID of its own
 }
 
 func (f *fakeVolumes) call(format string, arguments ...any) {
@@ -83,12 +84,23 @@ func (f *fakeVolumes) call(format string, arguments ...any) {
 	}
 }
 
+// namePlaceholder stands in documents for the volume's name.
+const namePlaceholder = "NAME-OF-THE-VOLUME"
+
+func (f *fakeVolumes) volumeOf(stamp backends.Stamp) string {
+	if f.apart {
+		return "volume-of-" + stamp.ClaimUID
+	}
+	return "volume-1"
+}
+
 func (f *fakeVolumes) Connect(_ context.Context, spec backends.Spec) (backends.Connected, error) {
 	f.call("connect %s %d GiB", spec.Name, spec.SizeGiB)
 	if f.err != nil {
 		return backends.Connected{}, f.err
 	}
-	return backends.Connected{Volume: cinder.Volume{ID: "volume-1", SizeGiB: spec.SizeGiB, MultiAttach: f.shared}, Document: []byte(f.document), Fresh: !f.stored, Place: f.Place()}, nil
+	document := strings.ReplaceAll(f.document, namePlaceholder, spec.Name)
+	return backends.Connected{Volume: cinder.Volume{ID: f.volumeOf(spec.Stamp), SizeGiB: spec.SizeGiB, MultiAttach: f.shared}, Document: []byte(document), Fresh: !f.stored, Place: f.Place()}, nil
 }
 
 // Place is the place of all fakes.
@@ -117,7 +129,7 @@ func (f *fakeVolumes) Remove(ctx context.Context, target backends.Target) error 
 // Abandon requests the permit as the lifecycle does, for the claim's volume in
 // the listing, or one that this term created.
 func (f *fakeVolumes) Abandon(ctx context.Context, stamp backends.Stamp, _ cinder.Connector, permit backends.Permit) error {
-	v := cinder.Volume{ID: "volume-1", Status: cinder.StatusAttaching, Metadata: stamp.Metadata(nil)}
+	v := cinder.Volume{ID: f.volumeOf(stamp), Status: cinder.StatusAttaching, Metadata: stamp.Metadata(nil)}
 	for _, listed := range f.listed {
 		if stamp.Owns(listed) {
 			v = listed

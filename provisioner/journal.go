@@ -26,6 +26,8 @@ type journal struct {
 	// outlived is the set of claims that are still cached although their
 	// PersistentVolume was created and deleted again.
 	outlived map[types.UID]bool
+	// handles maps the handle by which nodes know a volume to its claim in begun.
+	handles map[handle]types.UID
 	// removed is the set of PersistentVolumes whose volumes are gone. Until the
 	// object is gone too, the library may call Delete again whenever it changes.
 	removed map[types.UID]bool
@@ -39,7 +41,12 @@ type beginning struct {
 	// handedOver is what nodes may use, once the library has the PersistentVolume to
 	// save; nil before.
 	handedOver *nodeuse.Volume
+	// handle identifies the volume to nodes, once it is mapped to a CSI source.
+	handle handle
 }
+
+// handle identifies a volume to kubelet.
+type handle struct{ driver, volumeHandle string }
 
 // undoing is when and where a claim's attempt was undone.
 type undoing struct {
@@ -54,6 +61,7 @@ const undoneFor = 15 * time.Minute
 func newJournal() *journal {
 	return &journal{
 		begun: map[types.UID]beginning{}, undone: map[types.UID]undoing{},
+		handles:  map[handle]types.UID{},
 		outlived: map[types.UID]bool{}, removed: map[types.UID]bool{},
 	}
 }
@@ -74,6 +82,7 @@ func (j *journal) begin(claim types.UID, b beginning) (first bool) {
 	if b.handedOver == nil {
 		b.handedOver = earlier.handedOver
 	}
+	b.handle = earlier.handle
 	j.begun[claim] = b
 	// A PersistentVolume saved from now on is not for the volume that was undone.
 	delete(j.undone, claim)
@@ -91,10 +100,32 @@ func (j *journal) handOver(claim types.UID, pv *corev1.PersistentVolume) {
 	}
 }
 
+// reserveHandle remembers the handle of a claim's volume until its
+// PersistentVolume is saved. It returns the claim that has it already, if there is
+// one: the caches do not show what is being saved.
+func (j *journal) reserveHandle(claim types.UID, h handle) (holder types.UID) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	begun, ok := j.begun[claim]
+	if !ok {
+		return ""
+	}
+	if holder, taken := j.handles[h]; taken && holder != claim {
+		return holder
+	}
+	delete(j.handles, begun.handle)
+	begun.handle = h
+	j.handles[h], j.begun[claim] = claim, begun
+	return ""
+}
+
 // finish forgets an attempt: its volume is recorded, or nothing is left of it.
 func (j *journal) finish(claim types.UID) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if begun := j.begun[claim]; j.handles[begun.handle] == claim {
+		delete(j.handles, begun.handle)
+	}
 	delete(j.begun, claim)
 }
 

@@ -30,7 +30,7 @@ const (
 )
 
 func rbdDocument(key string) string {
-	return fmt.Sprintf(`{"driver_volume_type": "rbd", "data": {"name": "volumes/volume-1", "hosts": ["192.0.2.11"], "ports": ["6789"],
+	return fmt.Sprintf(`{"driver_volume_type": "rbd", "data": {"name": "volumes/NAME-OF-THE-VOLUME", "hosts": ["192.0.2.11"], "ports": ["6789"],
   "auth_enabled": true, "auth_username": "cinder", "keyring": "[client.cinder]\n\tkey = %s\n"}}`, key)
 }
 
@@ -127,6 +127,29 @@ func TestVolumesOfABackendShareOneSecret(t *testing.T) {
 	}
 	if got := string(secrets[0].Data["userKey"]); got != newKey {
 		t.Errorf("the key is %s, want the new one", got)
+	}
+}
+
+// TestFailOverKeepsTheSecretOfEarlierVolumes: the secondary cluster's key must not
+// replace the one with which nodes stage the volumes of the primary.
+func TestFailOverKeepsTheSecretOfEarlierVolumes(t *testing.T) {
+	f := newCephFixture(t)
+	first := f.record(f.provisionClaim("uid-1"))
+	f.backends["gold"].document = strings.Replace(strings.Replace(rbdDocument(newKey), "192.0.2.11", "198.51.100.11", 1), `"auth_enabled"`, `"cluster_name": "secondary", "auth_enabled"`, 1)
+	second := f.record(f.provisionClaim("uid-2"))
+	keys := map[string]string{}
+	for _, secret := range f.listSecrets() {
+		keys[secret.Name] = string(secret.Data["userKey"])
+	}
+	if len(keys) != 2 || keys[first.Annotations[record.AnnotationSecret]] != oldKey || keys[second.Annotations[record.AnnotationSecret]] != newKey {
+		t.Errorf("the keys are %v", keys)
+	}
+
+	// Each goes with its own last volume.
+	f.endClaim("uid-1")
+	f.must(f.delete(first))
+	if f.hasShared(first.Annotations[record.AnnotationSecret]) || !f.hasShared(second.Annotations[record.AnnotationSecret]) {
+		t.Errorf("after the first volume, the Secrets are %v", f.listSecrets())
 	}
 }
 

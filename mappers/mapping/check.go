@@ -134,6 +134,10 @@ func (c *checker) protocolName() {
 		c.errorf(nil, "%q cannot be a protocol; write Cinder's driver_volume_type in lower case, such as iscsi", c.protocol)
 		return
 	}
+	if c.about.OneHost {
+		c.warnf(nil, "%s", OneHostReason(c.protocol))
+		return
+	}
 	// Protocols that nobody has described are accepted: the list only serves
 	// to notice misspelled ones.
 	if _, known := c.Protocols[c.protocol]; known {
@@ -142,6 +146,11 @@ func (c *checker) protocolName() {
 	if meant, ok := c.Suggest(c.protocol, slices.Sorted(maps.Keys(c.Protocols))); ok {
 		c.warnf(nil, "no Cinder driver is known to return the protocol %q; did you mean %q?", c.protocol, meant)
 	}
+}
+
+// OneHostReason says why volumes of a protocol serve no cluster, and the remedy.
+func OneHostReason(protocol string) string {
+	return fmt.Sprintf("volumes of protocol %s are devices of the host that cinder-volume runs on, and no other node can attach them, whatever the driver; use a volume type whose backend exports its volumes", protocol)
 }
 
 // usesCephCSI reports whether the mapping is the built-in one to ceph-csi.
@@ -338,7 +347,7 @@ func (c *checker) templates() {
 		c.template(c.VolumeHandle, template.Use{Identity: true}, "volumeHandle")
 	}
 	if c.Has("wwid") && c.WWID != "" {
-		c.template(c.WWID, template.Use{Identity: true}, "wwid")
+		c.template(c.WWID, template.Use{Device: true}, "wwid")
 	}
 	for _, fields := range []struct {
 		key       string
@@ -372,7 +381,7 @@ func (c *checker) templates() {
 
 func (c *checker) template(text string, as template.Use, keys ...string) {
 	use := c.use
-	use.Secret, use.Identity = as.Secret, as.Identity
+	use.Secret, use.Identity, use.Device = as.Secret, as.Identity, as.Device
 	parsed, err := template.Parse(text, use)
 	if mistakes := (template.Mistakes)(nil); errors.As(err, &mistakes) {
 		for _, mistake := range mistakes {

@@ -63,11 +63,17 @@ type Mapping struct {
 	// ClusterID is ceph-csi's name for the Ceph cluster, a key of its
 	// ceph-csi-config ConfigMap.
 	ClusterID string `json:"clusterID"`
+	// ClusterName is Cinder's name for the Ceph cluster that the mapping is for.
+	// Connections to another are refused; by default none are.
+	ClusterName string `json:"clusterName"`
 	// ImageFeatures are RBD image features as ceph-csi spells them, separated
 	// by commas.
 	ImageFeatures string `json:"imageFeatures"`
 	// Interface is the open-iscsi interface of a native iscsi source.
 	Interface string `json:"interface"`
+	// OmitInitiatorName leaves the initiator out of a native iscsi source. Nodes
+	// then log in under their own InitiatorName, which must be the connector's.
+	OmitInitiatorName bool `json:"omitInitiatorName"`
 	// WWID is the template of a page-83 identifier, by which nodes find the
 	// disk of a native fc source instead of by target names and LUN.
 	WWID string `json:"wwid"`

@@ -31,8 +31,15 @@ type Protocol struct {
 	// Fields are those that Cinder's drivers are known to send; nil if none
 	// are known. Drivers may send others.
 	Fields []string
+	// IdentityFacts are those of Facts, and IdentityFields the fields of the
+	// connection, that no two volumes share. Only they, and what is known of every
+	// volume, make a volumeHandle.
+	IdentityFacts, IdentityFields []string
 	// PerNode gives, by field, the reason why it is valid for one node only.
 	PerNode map[string]string
+	// OneHost says that volumes are devices of the host that cinder-volume runs
+	// on, which no driver on other nodes reaches.
+	OneHost bool
 }
 
 // Protocols describes protocols by Cinder's name for them (driver_volume_type).
@@ -62,7 +69,15 @@ func (p Protocols) Use(protocol string) template.Use {
 			facts[name] = about.Facts
 		}
 	}
-	return template.Use{Protocol: protocol, Facts: facts, PerNode: p[protocol].PerNode}
+	about := p[protocol]
+	var identities []string
+	for _, fact := range about.IdentityFacts {
+		identities = append(identities, protocol+"."+fact)
+	}
+	for _, field := range about.IdentityFields {
+		identities = append(identities, "connection."+field)
+	}
+	return template.Use{Protocol: protocol, Facts: facts, PerNode: about.PerNode, Identities: identities}
 }
 
 // decorations are the fields that Cinder's volume manager adds to what drivers
@@ -100,7 +115,9 @@ func keys() []key {
 		{"discard", []Form{CSI, Native}},
 		{"clusterID", nil},
 		{"imageFeatures", nil},
+		{"clusterName", nil},
 		{"interface", nil},
+		{"omitInitiatorName", nil},
 		{"wwid", nil},
 	}
 	for _, name := range SecretReferenceKeys() {

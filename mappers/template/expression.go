@@ -303,7 +303,7 @@ func (c *compiler) path(path []string) {
 		c.mistakef("%s", mistake)
 		return
 	}
-	if c.use.Identity && path[0] == "claim" && path[1] != "uid" {
+	if (c.use.Identity || c.use.Device) && path[0] == "claim" && path[1] != "uid" {
 		c.mistakef(".%s is the tenant's choice and must not name a volume; use .volume.id or .pv.name", strings.Join(path, "."))
 		return
 	}

@@ -53,6 +53,13 @@ type Use struct {
 	// Identity is set for a text that names the volume to its driver. It must
 	// differ between volumes, and no tenant may choose it.
 	Identity bool
+	// Identities are the paths below the protocol and the connection whose
+	// values no two volumes share, such as nvmeof.uuid.
+	Identities []string
+	// Device is set for a text that names the disk to nodes. The driver's fields
+	// are many, and the node finds no disk by one that is none's name, but no
+	// tenant may choose it.
+	Device bool
 }
 
 // Mistakes are what is wrong with a template, one sentence each.
@@ -67,12 +74,6 @@ type Template struct {
 	parts []expression
 	paths [][]string
 }
-
-// credentialWords mark a field as holding a credential.
-var credentialWords = regexp.MustCompile(`(?i)passw|passphrase|passcode|pwd|(^|_)pass($|_)|secret|keyring|token|credential|cephx|private|(^|_|api|auth|access)key$`)
-
-// IsCredential reports whether a field of that name holds a credential.
-func IsCredential(field string) bool { return credentialWords.MatchString(field) }
 
 // Parse reads a template and checks everything that can be checked without a
 // connection. The error is of type Mistakes.
@@ -98,8 +99,12 @@ func Parse(text string, use Use) (*Template, error) {
 		}
 	}
 	t.paths = c.paths
-	if use.Identity && len(c.mistakes) == 0 && !slices.ContainsFunc(c.paths, use.identifies) {
-		c.mistakef("it is the same for every volume; name the volume in it, as {{ .volume.id }} does")
+	switch {
+	case len(c.mistakes) > 0:
+	case use.Identity && !slices.ContainsFunc(t.parts, use.identifies):
+		c.mistakef("it may be the same for several volumes, and nodes would mount one of them for another; put one of these into it: %s", strings.Join(use.identities(), ", "))
+	case use.Device && !slices.ContainsFunc(c.paths, use.variesByDisk):
+		c.mistakef("it is the same for every volume; name the disk in it by what the connection says")
 	}
 	if len(c.mistakes) > 0 {
 		return nil, c.mistakes
@@ -120,20 +125,6 @@ func syntaxMistake(err error) string {
 }
 
 var syntaxPrefix = regexp.MustCompile(`^template: [^:]*:(\d+): `)
-
-// identifies reports whether a value differs between volumes.
-func (u Use) identifies(path []string) bool {
-	switch path[0] {
-	case "connection", "pv":
-		return true
-	case "volume":
-		return path[1] == "id" || path[1] == "name"
-	case "claim":
-		return path[1] == "uid"
-	default:
-		return u.Facts[path[0]] != nil
-	}
-}
 
 // Names reports whether the template names a value below the root.
 func (t *Template) Names(root string) bool {
@@ -200,6 +191,17 @@ type constantError string
 
 func (e constantError) Error() string { return string(e) }
 
+// MissingError says that a value is missing that the template cannot do without.
+type MissingError struct {
+	// Name is the value's, such as nvmeof.wwid.
+	Name   string
+	source string
+}
+
+func (e *MissingError) Error() string {
+	return fmt.Sprintf("%s is missing; if the driver can do without it, write {{ %s | default \"\" }}", e.Name, e.source)
+}
+
 // scalar returns a value as it is written into the result.
 func scalar(of expression, value any) (string, error) {
 	switch typed := value.(type) {
@@ -213,7 +215,7 @@ func scalar(of expression, value any) (string, error) {
 	case json.Number:
 		return decimal(typed), nil
 	case nil:
-		return "", fmt.Errorf("%s is missing; if the driver can do without it, write {{ %s | default \"\" }}", of.name(), of.source())
+		return "", &MissingError{Name: of.name(), source: of.source()}
 	case []any:
 		return "", fmt.Errorf("%s is a list, but text is needed; take an element with index, or all with join", of.name())
 	default:

@@ -244,22 +244,46 @@ func TestParseMistakes(t *testing.T) {
 
 // What names a volume differs from volume to volume, and no tenant chooses it.
 func TestIdentity(t *testing.T) {
+	const shared = "it may be the same for several volumes, and nodes would mount one of them for another; put one of these into it: .volume.id, .volume.name, .pv.name, .claim.uid, .nfs.file, .connection.disk"
 	for text, want := range map[string]string{
-		"{{ .volume.id }}":                      "",
-		"{{ .pv.name }}":                        "",
-		"{{ .claim.uid }}":                      "",
-		"a-{{ .connection.name }}":              "",
-		"{{ .nfs.file }}":                       "",
-		"{{ .tenant }}/{{ .volume.name }}":      "",
-		"fixed":                                 "it is the same for every volume; name the volume in it, as {{ .volume.id }} does",
-		"{{ .tenant }}":                         "it is the same for every volume; name the volume in it, as {{ .volume.id }} does",
-		"{{ .volume.type }}":                    "it is the same for every volume; name the volume in it, as {{ .volume.id }} does",
-		"{{ .claim.name }}":                     ".claim.name is the tenant's choice and must not name a volume; use .volume.id or .pv.name",
-		"{{ .claim.namespace }}-{{ .pv.name }}": ".claim.namespace is the tenant's choice and must not name a volume; use .volume.id or .pv.name",
+		"{{ .volume.id }}":                                "",
+		"{{ .pv.name }}":                                  "",
+		"{{ .claim.uid }}":                                "",
+		"a-{{ .connection.disk }}":                        "",
+		"{{ index .connection \"disk\" }}":                "",
+		"{{ .nfs.file }}":                                 "",
+		"{{ .tenant }}/{{ .volume.name }}":                "",
+		"{{ .nfs.export }}#{{ .nfs.file }}":               "",
+		"{{ .connection.name }}-{{ .volume.id }}":         "",
+		"{{ .nfs.file | default .volume.id }}":            "",
+		"{{ .volume.id | replace \"-\" \"\" | upper }}":   "",
+		"{{ .volume.id | split \"-\" | join \"\" }}":      "",
+		"{{ printf \"%s-%s\" .tenant .volume.id }}":       "",
+		"{{ .nfs.file | trimPrefix \"volume-\" | base }}": "",
+
+		"fixed":                                            shared,
+		"{{ .tenant }}":                                    shared,
+		"{{ .volume.type }}":                               shared,
+		"{{ .nfs.export }}":                                shared,
+		"{{ .nfs.server }}:{{ .nfs.path }}":                shared,
+		"{{ .connection.name }}":                           shared,
+		"{{ index .connection \"name\" }}":                 shared,
+		"{{ index .connection.disk 0 }}":                   shared,
+		"{{ (index .connection.a 0).disk }}":               shared,
+		"{{ .connection.encrypted }}":                      shared,
+		"{{ .nfs.export | default .volume.id }}":           shared,
+		"{{ .nfs.file | default \"none\" }}":               shared,
+		"{{ .nfs.file | dir }}":                            shared,
+		"{{ index (.volume.id | split \"-\") 0 }}":         shared,
+		"{{ .connection.list | join .volume.id }}":         shared,
+		"{{ .volume.id | trimPrefix .volume.id }}x":        shared,
+		"{{ .connection.name | replace .volume.id \"\" }}": shared,
+		"{{ .claim.name }}":                                ".claim.name is the tenant's choice and must not name a volume; use .volume.id or .pv.name",
+		"{{ .claim.namespace }}-{{ .pv.name }}":            ".claim.namespace is the tenant's choice and must not name a volume; use .volume.id or .pv.name",
 	} {
 		t.Run(text, func(t *testing.T) {
 			got := ""
-			if _, err := template.Parse(text, template.Use{Protocol: "nfs", Facts: facts(), Identity: true}); err != nil {
+			if _, err := template.Parse(text, template.Use{Protocol: "nfs", Facts: facts(), Identity: true, Identities: []string{"nfs.file", "connection.disk"}}); err != nil {
 				got = err.Error()
 			}
 			if got != want {
@@ -269,16 +293,36 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
+// Drivers have many fields for the identifier of a disk.
+func TestDeviceIdentifier(t *testing.T) {
+	for text, want := range map[string]string{
+		"{{ .connection.wwn }}":  "",
+		"3{{ .connection.wwn }}": "",
+		"fixed":                  "it is the same for every volume; name the disk in it by what the connection says",
+		"{{ .tenant }}":          "it is the same for every volume; name the disk in it by what the connection says",
+		"{{ .claim.name }}":      ".claim.name is the tenant's choice and must not name a volume; use .volume.id or .pv.name",
+	} {
+		got := ""
+		if _, err := template.Parse(text, template.Use{Protocol: "nfs", Facts: facts(), Device: true}); err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%s: mistake is %q, expected %q", text, got, want)
+		}
+	}
+}
+
 func TestCredentialNames(t *testing.T) {
 	for _, name := range []string{
-		"auth_password", "discovery_auth_password", "keyring", "secret_uuid", "secret_type", "api_token", "serverPassword", "serverToken", "vmware_host_password",
+		"auth_password", "discovery_auth_password", "keyring", "api_token", "serverPassword", "serverToken", "vmware_host_password",
 		"key", "userKey_key", "apiKey", "private_key", "passphrase", "credentials", "chap_secret", "pwd", "passwd", "client_pass",
+		"provider_auth", "chap_pw", "pw", "pw_2", "psk", "tls_psk", "sshkey", "ssh_key", "hostkey_key", "dhchap_ctrl_key", "passcode", "private", "userPass", "chapPw", "jwt", "KEY",
 	} {
 		if !template.IsCredential(name) {
 			t.Errorf("%s is not taken for a credential", name)
 		}
 	}
-	for _, name := range []string{"auth_username", "auth_method", "target_portal", "name", "export", "monkey", "bypass_cache", "compass", "keyboard", "vol_uuid", "vmware_host_username"} {
+	for _, name := range []string{"auth_username", "auth_method", "target_portal", "name", "export", "secret_uuid", "secret_type", "public_key", "sshPublicKey", "monkey", "key_size", "encryption_key_id", "spwan", "bypass_cache", "compass", "keyboard", "vol_uuid", "vmware_host_username"} {
 		if template.IsCredential(name) {
 			t.Errorf("%s is taken for a credential", name)
 		}

@@ -123,8 +123,10 @@ func mappingFields() map[string]field {
 		"Mapping.controllerExpandSecretRef":  {description: "Secret with which a CSI driver grows the volume."},
 		"Mapping.secretRef":                  {description: "Secret of a FlexVolume, whose type must be the driver's name, or of a native rbd volume."},
 		"Mapping.clusterID":                  {description: "Name of the Ceph cluster in ceph-csi's configuration."},
+		"Mapping.clusterName":                {description: "cluster_name that Cinder sends for the Ceph cluster this mapping is for. Connections to another, as after a fail-over, are refused. Default: any."},
 		"Mapping.imageFeatures":              {description: "Comma-separated RBD image features, such as layering."},
 		"Mapping.interface":                  {description: "open-iscsi interface through which nodes log in, such as that of an offload card, by the same name on all nodes. Default: default, for iser iser.", rules: object{"pattern": mapping.InterfacePattern}},
+		"Mapping.omitInitiatorName":          {description: "true: leave initiatorName out of iscsi volumes, for nodes that all have the connector's initiator as their own InitiatorName. Default: false."},
 		"Mapping.wwid":                       {description: "Template of the identifier by which nodes find the disk of an fc volume, as below /dev/disk/by-id without scsi-. Default: found by target names and LUN.", rules: templateRules()},
 
 		"MappingSecret.type":       {description: "Type of the Secret. Default: Opaque, for a FlexVolume the driver's name.", rules: object{"pattern": mapping.SecretTypePattern, "maxLength": validation.DNS1123SubdomainMaxLength}},

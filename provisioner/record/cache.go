@@ -40,16 +40,61 @@ func isOfOne(key string) bool {
 // ByVolume is the index of PersistentVolumes by the volume that they name.
 const ByVolume = "volume"
 
+// byHandle is the index of PersistentVolumes by their volumeHandle, for those
+// whose handle is not the volume's ID anyway: most have it in ByVolume, and an
+// index takes memory for each.
+const byHandle = "handle"
+
 // Indexers are the indexes that the cache of PersistentVolumes must have.
 func Indexers() cache.Indexers {
-	return cache.Indexers{ByVolume: func(object any) ([]string, error) {
+	return cache.Indexers{
+		ByVolume: indexer(volumeOf),
+		byHandle: indexer(func(pv *corev1.PersistentVolume) string {
+			if csi := pv.Spec.CSI; csi != nil && csi.VolumeHandle != volumeOf(pv) {
+				return csi.VolumeHandle
+			}
+			return ""
+		}),
+	}
+}
+
+// indexer indexes PersistentVolumes by a key, or not if it is empty.
+func indexer(keyOf func(*corev1.PersistentVolume) string) cache.IndexFunc {
+	return func(object any) ([]string, error) {
 		pv, ok := object.(*corev1.PersistentVolume)
 		if !ok {
 			return nil, fmt.Errorf("a cache of PersistentVolumes holds a %T", object)
 		}
-		if id := cmp.Or(pv.Annotations[AnnotationVolume], pv.Annotations[HistoricVolume]); id != "" {
-			return []string{id}, nil
+		if key := keyOf(pv); key != "" {
+			return []string{key}, nil
 		}
 		return nil, nil
-	}}
+	}
+}
+
+func volumeOf(pv *corev1.PersistentVolume) string {
+	return cmp.Or(pv.Annotations[AnnotationVolume], pv.Annotations[HistoricVolume])
+}
+
+// WithHandle returns the name of a PersistentVolume, other than the named one,
+// that has the CSI driver and volumeHandle of a source; empty if there is none.
+// Kubelet identifies volumes by both, whoever made their objects, and gives two
+// that share them one mount.
+func WithHandle(pvs cache.Indexer, source corev1.PersistentVolumeSource, except string) (string, error) {
+	if source.CSI == nil {
+		return "", nil
+	}
+	for _, index := range []string{ByVolume, byHandle} {
+		found, err := pvs.ByIndex(index, source.CSI.VolumeHandle)
+		if err != nil {
+			return "", err
+		}
+		for _, object := range found {
+			pv, ok := object.(*corev1.PersistentVolume)
+			if ok && pv.Name != except && pv.Spec.CSI != nil && pv.Spec.CSI.Driver == source.CSI.Driver && pv.Spec.CSI.VolumeHandle == source.CSI.VolumeHandle {
+				return pv.Name, nil
+			}
+		}
+	}
+	return "", nil
 }

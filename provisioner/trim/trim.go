@@ -98,7 +98,7 @@ func (t *Trimmer) trimClaim(claim *corev1.PersistentVolumeClaim) {
 }
 
 // volume keeps a PersistentVolume's specification: the program reads Secret
-// references of every kind of source.
+// references of every kind of source, and by what nodes identify CSI volumes.
 func (t *Trimmer) volume(pv *corev1.PersistentVolume) {
 	pv.Labels = nil
 	t.metadata(&pv.ObjectMeta, func(key string) bool { return key != corev1.LastAppliedConfigAnnotation })

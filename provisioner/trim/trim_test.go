@@ -111,6 +111,15 @@ func TestTrimmedVolumeKeepsWhatIsRead(t *testing.T) {
 	}
 }
 
+// Without driver and handle, two volumes of one handle would not be noticed.
+func TestTrimmedVolumeKeepsItsHandle(t *testing.T) {
+	source := corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "csi.example.org", VolumeHandle: "disk-1"}}
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "by-hand"}, Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: *source.DeepCopy()}}
+	if _, err := New(testOptions()).Trim(pv); err != nil || !equality.Semantic.DeepEqual(pv.Spec.PersistentVolumeSource, source) {
+		t.Errorf("trimmed to %+v, %v", pv.Spec.CSI, err)
+	}
+}
+
 func TestOtherObjectsAreTrimmedToWhatThePolicyReads(t *testing.T) {
 	trimmer := New(testOptions())
 	metadata := metav1.ObjectMeta{Name: "x", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"}, ManagedFields: []metav1.ManagedFieldsEntry{{}}}
