@@ -155,7 +155,7 @@ func TestVolumeIsLeftToTheNodesThatUseIt(t *testing.T) {
 	w.start()
 	for name, h := range volumes {
 		// With the second node alone, in the leader's eyes.
-		if _, err := suite.WaitEvent(w.ctx, metav1.NamespaceDefault, h.pv.Name, "VolumeStillInUse", "while node "+h.nodes[1].Name+" still"); err != nil {
+		if _, err := suite.WaitEvent(w.ctx, metav1.NamespaceDefault, h.pv.Name, "VolumeStillInUse", "node "+h.nodes[1].Name+" still uses the volume"); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
