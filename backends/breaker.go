@@ -18,10 +18,6 @@ const (
 	// shortestCoolDown and longestCoolDown bound the pause before a probe.
 	shortestCoolDown = time.Second
 	longestCoolDown  = 15 * time.Second
-	// longestRefusal replaces longestCoolDown while the credentials are
-	// rejected: each probe is a login, and too many of these lock an account.
-	// New credentials are tried at once.
-	longestRefusal = 2 * time.Minute
 	// steadyAfter is how long a breaker must stay closed before the next outage
 	// counts as a new one. Otherwise a backend that answers reads and fails
 	// every change would seem to recover once a second.
@@ -181,7 +177,7 @@ func (b *breaker) open(err error) {
 	if now.Sub(b.closed) >= steadyAfter {
 		b.coolDown = shortestCoolDown
 	} else {
-		b.coolDown = longerCoolDown(b.coolDown, err)
+		b.coolDown = min(2*b.coolDown, longestCoolDown)
 	}
 	b.rejected, b.failures, b.opened = b.rejection(err), 0, now
 	b.period.end(b.rejected)
@@ -223,13 +219,6 @@ func (b *breaker) health() error {
 		return nil
 	}
 	return b.rejected
-}
-
-func longerCoolDown(d time.Duration, last error) time.Duration {
-	if cinder.IsKind(last, cinder.KindUnauthorized) {
-		return min(2*d, longestRefusal)
-	}
-	return min(2*d, longestCoolDown)
 }
 
 // rejection is the error of rejected requests. It omits the last failure's
@@ -314,7 +303,7 @@ func (b *breaker) probeOnce() {
 		b.close()
 	case backendFails:
 		b.rejected = b.rejection(err)
-		b.coolDown = longerCoolDown(b.coolDown, err)
+		b.coolDown = min(2*b.coolDown, longestCoolDown)
 	}
 }
 
@@ -346,8 +335,7 @@ const (
 
 // verdictOf judges the result of a call that the context bounded. Any answer
 // counts for the backend, except an internal failure, an answer that Cinder
-// never gives, and rejected credentials: a backend is useless without a login,
-// and further logins can lock the account.
+// never gives, and rejected credentials: a backend is useless without a login.
 func verdictOf(ctx context.Context, err error) verdict {
 	if err == nil {
 		return backendAnswers

@@ -544,27 +544,6 @@ func TestRefusedCredentialsOpenTheBreaker(t *testing.T) {
 	})
 }
 
-// TestRefusedCredentialsAreTriedRarely counts the logins, since too many could
-// lock an account.
-func TestRefusedCredentialsAreTriedRarely(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		source := &healthOf{memory: newMemoryCinder(), err: errRefused}
-		w := newWatched(t, source)
-		defer w.end()
-		fail(t, w, 5)
-		time.Sleep(10 * time.Minute)
-		// 1 + 2 + 4 + 8 + 16 + 32 + 64 seconds, then every two minutes, each up to
-		// a fifth less.
-		if probes := source.asked() - 5; probes < 10 || probes > 13 {
-			t.Errorf("%d logins in ten minutes", probes)
-		}
-		source.set(nil)
-		w.ProbeNow()
-		synctest.Wait()
-		equal(t, w.Health(), nil)
-	})
-}
-
 // TestReasonOfAFailedVolumeTellsNothing: a request for it hides its failures,
 // and would otherwise make every second failure look like a success.
 func TestReasonOfAFailedVolumeTellsNothing(t *testing.T) {

@@ -52,6 +52,8 @@ type Pool struct {
 	clients *lru.Cache[key, *pooled]
 	// readings contains the last good reading of the credentials.
 	readings *lru.Cache[key, *auth.Reading]
+	// accounts contains the credentials in use, by auth.Credentials.Account.
+	accounts *lru.Cache[string, *cinder.Account]
 	// queues contains every backend's queue, whose limits hold for all clients
 	// of the backend together.
 	queues map[string]*cinder.Queue
@@ -88,8 +90,12 @@ func NewPool(options PoolOptions) *Pool {
 	if err != nil {
 		panic(err)
 	}
+	accounts, err := lru.New[string, *cinder.Account](size)
+	if err != nil {
+		panic(err)
+	}
 	return &Pool{sources: options.Sources, metrics: options.Metrics, age: age, mayWrite: options.MayWrite, warn: options.Warn, seal: []byte(rand.Text()),
-		clients: clients, readings: readings, queues: map[string]*cinder.Queue{}}
+		clients: clients, readings: readings, accounts: accounts, queues: map[string]*cinder.Queue{}}
 }
 
 // Client returns a logged-in client for the backend. Concurrent look-ups that
@@ -124,6 +130,7 @@ func (p *Pool) Client(ctx context.Context, config Config) (*cinder.Client, error
 			Backend:        config.Name,
 			Workflow:       config.Workflow,
 			Limits:         config.Limits,
+			Account:        p.account(found.Account),
 			Queue:          p.queue(config),
 			Warn:           p.warn,
 			RequestTimeout: config.Timeouts.Request,
@@ -246,6 +253,18 @@ func (p *Pool) peek(at key, version string) (*cinder.Client, bool) {
 		return nil, false
 	}
 	return entry.client, true
+}
+
+// account is what all clients with these credentials share.
+func (p *Pool) account(id string) *cinder.Account {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	account, ok := p.accounts.Get(id)
+	if !ok {
+		account = cinder.NewAccount()
+		p.accounts.Add(id, account)
+	}
+	return account
 }
 
 // queue is the backend's queue, with the limits of the configuration that logs

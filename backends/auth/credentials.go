@@ -49,14 +49,18 @@ func (s Sources) getenv(name string) string {
 	return os.Getenv(name)
 }
 
-// Credentials are what a login needs, read and complete. Version changes
-// whenever any byte of them changes, including the certificates' contents.
+// Credentials are what a login needs, read and complete.
 type Credentials struct {
 	Noauth   *Noauth
 	Keystone gophercloud.AuthOptions
 	Endpoint gophercloud.EndpointOpts
 	TLS      *tls.Config
-	Version  string
+	// Version changes whenever any byte of them changes, including the certificates'
+	// contents.
+	Version string
+	// Account identifies what Keystone accepts or rejects: backends that log in to
+	// the same project with the same secret have the same one. Empty for noauth.
+	Account string
 }
 
 // Resolve reads the credentials of one backend. Its errors never quote file
@@ -137,6 +141,7 @@ func (f fileSet) keystoneCredentials(config Config, cloud clouds.Cloud) (Credent
 		TLS:      tlsConfig,
 		Endpoint: gophercloud.EndpointOpts{Region: cmp.Or(config.Region, cloud.RegionName), Availability: availability},
 	}
+	found.Account = fingerprint.Of(cloud.AuthType, cloud.AuthInfo, certificates)
 	found.Version = fingerprint.Of(config, cloud.AuthType, cloud.AuthInfo, found.Endpoint, certificates)
 	return found, nil
 }

@@ -1,6 +1,7 @@
 package cinder
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -27,6 +28,9 @@ type Options struct {
 	Backend string
 	// Workflow is how to connect new volumes; empty means reserve.
 	Workflow Workflow
+	// Account is shared with other clients that log in with the same credentials;
+	// nil means that the client has its own.
+	Account *Account
 	// Queue is shared with other clients of the backend; nil means that the client
 	// has its own, with the Limits.
 	Queue *Queue
@@ -57,6 +61,7 @@ func Login(ctx context.Context, found auth.Credentials, options Options) (*Clien
 	var err error
 	if found.Noauth != nil {
 		client.service, err = loginNoauth(ctx, options.Backend, *found.Noauth, wire)
+		options.Metrics.login(options.Backend, err)
 		client.place = NoauthPlace(*found.Noauth)
 	} else {
 		client.service, err = loginKeystone(ctx, options, found, wire)
@@ -66,10 +71,8 @@ func Login(ctx context.Context, found auth.Credentials, options Options) (*Clien
 	}
 	if err != nil {
 		wire.close()
-		options.Metrics.login(options.Backend, "failure")
 		return nil, err
 	}
-	options.Metrics.login(options.Backend, "success")
 	return client, nil
 }
 
@@ -94,8 +97,9 @@ func loginKeystone(ctx context.Context, options Options, found auth.Credentials,
 	}
 	provider.HTTPClient = httpClient(wire)
 	provider.UserAgent.Prepend("standalone-cinder")
-	if err := openstack.Authenticate(ctx, provider, found.Keystone); err != nil {
-		return nil, translate(options.Backend, OperationLogin, err)
+	account := cmp.Or(options.Account, NewAccount())
+	if err := account.login(ctx, options, func() error { return openstack.Authenticate(ctx, provider, found.Keystone) }); err != nil {
+		return nil, err
 	}
 	if provider.Token() == "" {
 		return nil, &Error{Backend: options.Backend, Operation: OperationLogin, Kind: KindConfig, Message: "the answer has no X-Subject-Token header: " +
@@ -108,13 +112,7 @@ func loginKeystone(ctx context.Context, options Options, found auth.Credentials,
 		provider.ReauthFunc = func(caller context.Context) error {
 			ctx, cancel := loginTimeout(WithRequestTimeout(context.Background(), requestTimeoutOf(caller, options.RequestTimeout)), options)
 			defer cancel()
-			err := renew(ctx)
-			if err != nil {
-				options.Metrics.login(options.Backend, "failure")
-				return translate(options.Backend, OperationLogin, err)
-			}
-			options.Metrics.login(options.Backend, "success")
-			return nil
+			return account.login(ctx, options, func() error { return renew(ctx) })
 		}
 	}
 	endpoint, err := endpointOf(provider.GetAuthResult(), found.Endpoint)

@@ -86,7 +86,7 @@ func TestRefusedLogins(t *testing.T) {
 		kind     Kind
 		want     string
 	}{
-		"wrong password":  {fixed(401, `{"error": {"code": 401, "message": "The request you have made requires authentication.", "title": "Unauthorized"}}`), KindUnauthorized, "the credentials were rejected (HTTP 401, req-1)"},
+		"wrong password":  {fixed(401, `{"error": {"code": 401, "message": "The request you have made requires authentication.", "title": "Unauthorized"}}`), KindUnauthorized, "the credentials were rejected; until they change, the next login waits 1 to 60 minutes, so that the account is not locked (HTTP 401, req-1)"},
 		"bad form":        {fixed(400, echo), KindConfig, "Keystone rejected the login request as malformed; check the user, the project and their domains (HTTP 400, req-1)"},
 		"forbidden":       {fixed(403, echo), KindForbidden, "the account is not allowed to log in this way (HTTP 403, req-1)"},
 		"not Keystone":    {fixed(404, "404 page not found"), KindConfig, "nothing was found at the address; check auth_url or the noauth endpoint (HTTP 404, req-1)"},

@@ -35,6 +35,11 @@ func (m *Metrics) request(backend, operation, code string, took time.Duration) {
 	m.requests.WithLabelValues(backend, operation, code).Observe(took.Seconds())
 }
 
-func (m *Metrics) login(backend, outcome string) {
+// login counts a login that was sent, by its error.
+func (m *Metrics) login(backend string, err error) {
+	outcome := "success"
+	if err != nil {
+		outcome = "failure"
+	}
 	m.logins.WithLabelValues(backend, outcome).Inc()
 }

@@ -302,7 +302,7 @@ func TestRefusedRenewal(t *testing.T) {
 		"Keystone is down":      {fixed(503, ""), KindUnavailable, "backend gold: auth.login: the answer is service unavailable (HTTP 503, req-1)"},
 		"Keystone drops it":     {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, KindUnavailable, "backend gold: auth.login: the connection ended before the answer was complete"},
 		"Keystone has moved":    {fixed(404, ""), KindConfig, "backend gold: auth.login: nothing was found at the address; check auth_url or the noauth endpoint (HTTP 404, req-1)"},
-		"the password is wrong": {fixed(401, ""), KindUnauthorized, "backend gold: auth.login: the credentials were rejected (HTTP 401, req-1)"},
+		"the password is wrong": {fixed(401, ""), KindUnauthorized, "backend gold: auth.login: the credentials were rejected; until they change, the next login waits 1 to 60 minutes, so that the account is not locked (HTTP 401, req-1)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cloud := cindertest.NewCloud(t)
