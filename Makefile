@@ -8,13 +8,15 @@ GO ?= go
 RACE := $(if $(shell command -v gcc cc 2>/dev/null),-race,)
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.2
 MISSPELL := github.com/golangci/misspell/cmd/misspell@v0.8.0
+# Those of test/deploy.
+RENDERERS = $(shell sed -n 's/^\t\(helm\|kustomize\) *= "\(.*\)"$$/\2/p' test/deploy/render.go)
 
 # The available minors of the control plane, each in a nested module.
 CONTROLPLANES := test/controlplane/binaries
 MINORS := $(shell ls $(CONTROLPLANES) | sort -V)
 # What an API server of another minor might treat differently: the manifests and
 # their RBAC, volumes of each kind and access mode, a change of leader.
-OLDEST_TESTS := TestManifestsAreAcceptedByTheAPIServer TestMappedConnectionsAreAcceptedByTheAPIServer \
+OLDEST_TESTS := TestManifestsAreAcceptedByTheAPIServer TestAccountMayChangeOnlyWhatItMade TestMappedConnectionsAreAcceptedByTheAPIServer \
   TestClaimsOfTwoTenantsBindAndDeleteWithoutResidue TestVolumesOfEveryShape \
   TestClaimsThatCannotBeHonoredSayWhy TestConnectionsThatCannotBeMappedAreUndone \
   TestKilledLeaderLosesAndDoublesNothing TestStoppedLeaderHandsOver
@@ -27,7 +29,7 @@ empty :=
 space := $(empty) $(empty)
 FAULT_PATTERN := ^($(subst $(space),|,$(strip $(FAULT_TESTS))))$$
 
-.PHONY: help build demo test faults test-oldest e2e bench chaos lint fresh
+.PHONY: help build demo test render faults test-oldest e2e bench chaos lint fresh
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -39,12 +41,16 @@ build: ## build bin/standalone-cinder
 demo: ## see it work: a local control plane, simulated Cinder, three replicas (KUBECONFIG=FILE uses your cluster)
 	$(GO) run ./test/demo $(if $(filter command line,$(origin KUBECONFIG)),-kubeconfig $(KUBECONFIG))
 
-test: ## unit and integration tests, except those of make faults
+test: ## unit and integration tests, except those of make faults and make render
 	@echo "building the control plane for the tests (5 to 15 minutes on two cores the first time), then testing for 5 minutes"
 	@$(if $(RACE),,echo "no C compiler: the tests run without the race detector";)
 	@# The minor is chosen once. Integration tests build the program themselves, which Go's test cache does not see.
 	CONTROLPLANE_BINARY=$$($(GO) run ./test/controlplane/cmd/controlplane -build-only) && export CONTROLPLANE_BINARY && \
-	  echo "testing with $$CONTROLPLANE_BINARY" && $(GO) test $(RACE) -count=1 -timeout 30m -parallel 4 -skip '$(FAULT_PATTERN)' ./...
+	  echo "testing with $$CONTROLPLANE_BINARY" && $(GO) test $(RACE) -count=1 -timeout 30m -parallel 4 -skip '$(FAULT_PATTERN)' $$($(GO) list ./... | grep -v /test/deploy$$)
+
+render: ## render the chart and the kustomizations, compare them, and lint the chart
+	@echo "building Helm and kustomize (3 minutes on two cores the first time), then rendering for half a minute"
+	$(GO) test -count=1 -timeout 30m ./test/deploy
 
 faults: ## the crash matrix, split brain, a thousand claims and 20,000 volumes (about 15 minutes on two cores)
 	@for test in $(FAULT_TESTS); do grep -qr "^func $$test(" test/integration test/scale || \
@@ -97,6 +103,8 @@ fresh: ## check that everything a first run downloads is still served, by downlo
 	  $(GO) mod tidy -diff && \
 	  $(GO) run $(GOLANGCI) version && \
 	  $(GO) run $(MISSPELL) -v && \
+	  : getting a program into an empty module downloads what building it needs && \
+	  (cd "$$GOMODCACHE" && mkdir tools && cd tools && $(GO) mod init tools && $(GO) get $(RENDERERS)) && \
 	  set +x && served=0 && for minor in $(CONTROLPLANES)/*/; do \
 	    if (cd $$minor && CGO_ENABLED=0 $(GO) list -deps . >/dev/null); then served=1; echo "$$minor: served"; \
 	    else echo "$$minor: REFUSED; a first run uses another minor"; fi; done; test $$served = 1

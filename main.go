@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -82,16 +83,16 @@ func newCommand(log io.Writer) *cobra.Command {
 
 func runCommand(log io.Writer, protocols mappers.Protocols) *cobra.Command {
 	options := app.Options{Protocols: protocols}
-	verbosity := 0
+	verbosity, memoryLimit := 0, ""
 	command := &cobra.Command{
 		Use:   "run --policy FILE",
 		Short: "Run the provisioner",
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			if err := options.Validate(); err != nil {
+			err := errors.Join(options.Validate(), wiring.KeepMemoryBelow(memoryLimit, os.Getenv))
+			if err != nil {
 				return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
 			}
-			var err error
 			if options.Logger, err = newLogger(log, verbosity); err != nil {
 				return err
 			}
@@ -107,6 +108,7 @@ func runCommand(log io.Writer, protocols mappers.Protocols) *cobra.Command {
 		},
 	}
 	options.AddFlags(command.Flags())
+	command.Flags().StringVar(&memoryLimit, "memory-limit", "", "memory limit of the container, such as 512Mi; the heap stays below half of it")
 	command.Flags().IntVarP(&verbosity, "verbosity", "v", 2, "log `level`: 0 is the least verbose; at 4 and above, libraries log as well")
 	return command
 }

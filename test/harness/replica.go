@@ -66,9 +66,12 @@ func (s *Suite) StartReplica(ctx context.Context, options ReplicaOptions) (*Repl
 	if err != nil {
 		return nil, err
 	}
-	kubeconfig := s.kubeconfig
+	kubeconfig, err := s.account(ctx, options.Provisioner)
+	if err != nil {
+		return nil, err
+	}
 	if options.APIServer != "" {
-		if kubeconfig, err = s.kubeconfigFor(dir, options.APIServer, options.APIServerAuthority); err != nil {
+		if kubeconfig, err = kubeconfigAt(dir, kubeconfig, options.APIServer, options.APIServerAuthority); err != nil {
 			return nil, err
 		}
 	}
@@ -120,10 +123,9 @@ func (s *Suite) StartReplica(ctx context.Context, options ReplicaOptions) (*Repl
 	return r, nil
 }
 
-// kubeconfigFor writes the replicas' kubeconfig again, with another address of
-// the API server.
-func (s *Suite) kubeconfigFor(dir, address string, authority []byte) (string, error) {
-	config, err := clientcmd.LoadFromFile(s.kubeconfig)
+// kubeconfigAt writes a kubeconfig again, with another address of the API server.
+func kubeconfigAt(dir, original, address string, authority []byte) (string, error) {
+	config, err := clientcmd.LoadFromFile(original)
 	if err != nil {
 		return "", err
 	}

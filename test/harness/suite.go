@@ -42,8 +42,9 @@ type Suite struct {
 	log  io.Writer
 	// plane is nil when an existing cluster is used.
 	plane *controlplane.ControlPlane
-	// kubeconfig is the replicas' kubeconfig.
+	// kubeconfig is that of the existing cluster, or of the account in deploy/base.
 	kubeconfig string
+	accounts   accounts
 }
 
 // SuiteOptions say what to start.
@@ -89,10 +90,12 @@ func StartSuite(ctx context.Context, options SuiteOptions) (_ *Suite, err error)
 	if s.Client, err = kubernetes.NewForConfig(s.Config); err != nil {
 		return nil, err
 	}
-	if err := s.applyBase(ctx); err != nil {
+	// The Deployment itself needs nodes, but there are none; replicas run as
+	// processes instead.
+	if err := s.ApplyFile(ctx, filepath.Join("deploy", "base", "namespace.yaml")); err != nil {
 		return nil, err
 	}
-	s.kubeconfig, err = s.plane.ServiceAccountKubeconfig(ctx, Namespace, ServiceAccount)
+	s.kubeconfig, err = s.account(ctx, defaultProvisioner)
 	return s, err
 }
 
@@ -120,17 +123,6 @@ func (s *Suite) useCluster(kubeconfig string) (err error) {
 	s.Config.QPS, s.Config.Burst = 200, 400
 	s.Client, err = kubernetes.NewForConfig(s.Config)
 	return err
-}
-
-// applyBase applies what deploy/base grants. The Deployment itself needs nodes,
-// but there are none; replicas run as processes instead.
-func (s *Suite) applyBase(ctx context.Context) error {
-	for _, name := range []string{"namespace.yaml", "serviceaccount.yaml", "rbac.yaml"} {
-		if err := s.ApplyFile(ctx, filepath.Join("deploy", "base", name)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // ApplyFile applies a manifest of the repository.

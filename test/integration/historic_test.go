@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -58,9 +59,15 @@ func TestVolumesOfTheHistoricProvisionerAreDeleted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "historic", cindersim.Options{})
 	w.must(suite.ApplyFile(w.ctx, "deploy/components/historic-volumes/rbac.yaml"))
+	_, err := suite.Client.RbacV1().RoleBindings("historic-b").Create(w.ctx, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "standalone-cinder-historic-volumes"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "standalone-cinder-historic-volumes"},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: harness.Namespace, Name: harness.Account(w.provisioner)}},
+	}, metav1.CreateOptions{})
+	w.must(err)
 	w.start()
 	w.historicVolume("historic-1", "cinder-dynamic-pvc-0b5ed9a3", "standalone-cinder.k8s.io")
-	_, err := suite.WaitBound(w.ctx, "historic-b", 1)
+	_, err = suite.WaitBound(w.ctx, "historic-b", 1)
 	w.must(err)
 	w.must(suite.DeleteClaims(w.ctx, "historic-b"))
 	w.noResidue()

@@ -2,134 +2,171 @@ package integration
 
 import (
 	"context"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"strings"
+	"fmt"
 	"testing"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/yaml"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
-	"github.com/standalone-cinder/standalone-cinder/mappers"
-	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
-// TestManifestsAreAcceptedByTheAPIServer applies everything under deploy/, and
-// reads the policy that the base ships.
+// TestManifestsAreAcceptedByTheAPIServer applies what deploy/ contains; the replicas
+// of all tests run with its rights and under its admission policies.
 func TestManifestsAreAcceptedByTheAPIServer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	if err := suite.CreateNamespace(ctx, "team-a", nil); err != nil {
 		t.Fatal(err)
 	}
-	root := filepath.Join("..", "..")
-	applied := 0
-	// Walking in lexical order meets the namespace after what lives in it.
-	if err := suite.ApplyFile(ctx, "deploy/base/namespace.yaml"); err != nil {
-		t.Fatal(err)
-	}
-	err := filepath.WalkDir(filepath.Join(root, "deploy"), func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || filepath.Ext(path) != ".yaml" || filepath.Base(path) == "kustomization.yaml" {
-			return err
+	for _, path := range []string{
+		"base/namespace.yaml", "base/serviceaccount.yaml", "base/rbac.yaml", "base/deployment.yaml", "base/poddisruptionbudget.yaml", "base/admissionpolicy.yaml",
+		"components/network-policy/networkpolicy.yaml", "components/historic-volumes/rbac.yaml",
+		"examples/storageclasses.yaml", "examples/claims.yaml",
+	} {
+		if err := suite.ApplyFile(ctx, "deploy/"+path); err != nil {
+			t.Errorf("%s: %v", path, err)
 		}
-		applied++
-		relative, err := filepath.Rel(root, path)
-		if err != nil {
-			return err
-		}
-		return suite.ApplyFile(ctx, relative)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if applied < 8 {
-		t.Errorf("only %d manifests were found", applied)
 	}
 	if err := suite.DeleteClaims(ctx, "team-a"); err != nil {
 		t.Fatal(err)
 	}
-
-	shipped, err := suite.Client.CoreV1().ConfigMaps("standalone-cinder").Get(ctx, "standalone-cinder-policy", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	parsed, err := policy.Parse([]byte(shipped.Data["policy.yaml"]), "configmap.yaml", mappers.BuiltIn().Describe())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, warning := range parsed.Warnings {
-		t.Errorf("the shipped policy: %s", warning.Error())
-	}
-	deployment, err := suite.Client.AppsV1().Deployments("standalone-cinder").Get(ctx, "standalone-cinder", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if replicas := deployment.Spec.Replicas; replicas == nil || *replicas != 3 {
-		t.Error("the Deployment has not three replicas")
-	}
-	checkMounts(t, deployment.Spec.Template.Spec)
 }
 
-// checkMounts compares the container's arguments with its mounts: a file in an
-// argument must be in a mounted directory.
-func checkMounts(t *testing.T, pod corev1.PodSpec) {
-	t.Helper()
-	container := pod.Containers[0]
-	for _, argument := range container.Args {
-		_, file, named := strings.Cut(argument, "=/")
-		if !named {
-			continue
-		}
-		mounted := false
-		for _, mount := range container.VolumeMounts {
-			mounted = mounted || filepath.Dir("/"+file) == mount.MountPath && mount.SubPath == ""
-		}
-		if !mounted {
-			t.Errorf("argument %s names a file that no whole directory is mounted for", argument)
-		}
-	}
-}
-
-// TestKustomizationsListEveryManifest keeps a new file from being forgotten.
-func TestKustomizationsListEveryManifest(t *testing.T) {
+// TestAccountMayChangeOnlyWhatItMade attacks with the account of the program: RBAC
+// would allow every one of these requests.
+func TestAccountMayChangeOnlyWhatItMade(t *testing.T) {
 	t.Parallel()
-	directories, err := filepath.Glob(filepath.Join("..", "..", "deploy", "*", "kustomization.yaml"))
-	if err != nil {
-		t.Fatal(err)
+	w := newWorld(t, "guarded", cindersim.Options{})
+	w.start()
+	config := rest.CopyConfig(suite.Config)
+	config.Impersonate = rest.ImpersonationConfig{
+		UserName: fmt.Sprintf("system:serviceaccount:%s:%s", harness.Namespace, harness.Account(w.provisioner)),
+		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:" + harness.Namespace, "system:authenticated"},
 	}
-	more, err := filepath.Glob(filepath.Join("..", "..", "deploy", "components", "*", "kustomization.yaml"))
-	if err != nil {
-		t.Fatal(err)
+	account, err := kubernetes.NewForConfig(config)
+	w.must(err)
+	who, err := account.AuthenticationV1().SelfSubjectReviews().Create(w.ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	w.must(err)
+	if who.Status.UserInfo.Username != config.Impersonate.UserName {
+		t.Fatalf("the attacker is %s", who.Status.UserInfo.Username)
 	}
-	for _, path := range append(directories, more...) {
-		content, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
+
+	foreign := volumeOf("guarded-foreign", "ebs.csi.example", corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "ebs.csi.example", VolumeHandle: "vol-1"}})
+	_, err = suite.Client.CoreV1().PersistentVolumes().Create(w.ctx, foreign, metav1.CreateOptions{})
+	w.must(err)
+	w.Cleanup(func() {
+		_ = suite.Client.CoreV1().PersistentVolumes().Delete(context.Background(), foreign.Name, metav1.DeleteOptions{})
+	})
+	clouds := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "guarded-clouds", Namespace: harness.Namespace}, StringData: map[string]string{"clouds.yaml": "clouds: {}"}}
+	_, err = suite.Client.CoreV1().Secrets(harness.Namespace).Create(w.ctx, clouds, metav1.CreateOptions{})
+	w.must(err)
+	w.Cleanup(func() {
+		_ = suite.Client.CoreV1().Secrets(harness.Namespace).Delete(context.Background(), clouds.Name, metav1.DeleteOptions{})
+	})
+	iscsi := corev1.PersistentVolumeSource{ISCSI: &corev1.ISCSIPersistentVolumeSource{TargetPortal: "192.0.2.1:3260", IQN: "iqn.2026-01.example:x", Lun: 1}}
+	ours := volumeOf("guarded-ours", w.provisioner, iscsi)
+	// The policies take effect some moments after they were made.
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		_, err := account.CoreV1().PersistentVolumes().Create(w.ctx, volumeOf("guarded-other", "ebs.csi.example", iscsi), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err == nil {
+			return "the policy is not in effect", nil
 		}
-		var kustomization struct {
-			Resources []string `json:"resources"`
-		}
-		if err := yaml.Unmarshal(content, &kustomization); err != nil {
-			t.Fatalf("%s: %v", path, err)
-		}
-		listed := map[string]bool{"kustomization.yaml": true}
-		for _, resource := range kustomization.Resources {
-			listed[resource] = true
-		}
-		files, err := filepath.Glob(filepath.Join(filepath.Dir(path), "*.yaml"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(files) != len(listed) {
-			t.Errorf("%s lists %d files, its directory has %d", path, len(listed)-1, len(files)-1)
-		}
-		for _, file := range files {
-			if !listed[filepath.Base(file)] {
-				t.Errorf("%s does not list %s", path, filepath.Base(file))
+		return "", nil
+	}))
+
+	volumes, secrets := account.CoreV1().PersistentVolumes(), account.CoreV1().Secrets(harness.Namespace)
+	retain := []byte(`{"spec": {"persistentVolumeReclaimPolicy": "Retain"}}`)
+	for name, attack := range map[string]func() error{
+		"deletes another's PersistentVolume":  func() error { return volumes.Delete(w.ctx, foreign.Name, metav1.DeleteOptions{}) },
+		"changes another's PersistentVolume":  func() error { return patch(w, account, foreign.Name, retain) },
+		"claims another's PersistentVolume":   func() error { return patch(w, account, foreign.Name, provisionedBy(w.provisioner)) },
+		"creates another's PersistentVolume":  func() error { return create(w, account, volumeOf("guarded-new", "ebs.csi.example", iscsi)) },
+		"creates one of a node's filesystem":  func() error { return create(w, account, volumeOf("guarded-host", w.provisioner, hostPath())) },
+		"disowns its own PersistentVolume":    func() error { return disown(w, account, ours) },
+		"deletes the backends' credentials":   func() error { return secrets.Delete(w.ctx, clouds.Name, metav1.DeleteOptions{}) },
+		"replaces the backends' credentials":  func() error { return replace(w, account, clouds.Name) },
+		"creates a Secret that is not marked": func() error { return plant(w, account, "guarded-token") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := attack(); !apierrors.IsForbidden(err) {
+				t.Errorf("got %v, want it forbidden", err)
 			}
-		}
+		})
 	}
+
+	// What the program does all the time is allowed.
+	_, err = suite.CreateClaim(w.ctx, harness.Claim("guarded-a", "data", "guarded-gold", "1Gi", nil))
+	w.must(err)
+	_, err = suite.WaitBound(w.ctx, "guarded-a", 1)
+	w.must(err)
+	w.must(suite.DeleteClaims(w.ctx, "guarded-a"))
+	w.noResidue()
+}
+
+func volumeOf(name, provisioner string, source corev1.PersistentVolumeSource) *corev1.PersistentVolume {
+	return &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"pv.kubernetes.io/provisioned-by": provisioner}},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+			AccessModes:                   []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+			StorageClassName:              "guarded-none",
+			PersistentVolumeSource:        source,
+		},
+	}
+}
+
+func hostPath() corev1.PersistentVolumeSource {
+	return corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}
+}
+
+func provisionedBy(provisioner string) []byte {
+	return fmt.Appendf(nil, `{"metadata": {"annotations": {"pv.kubernetes.io/provisioned-by": %q}}}`, provisioner)
+}
+
+func create(w *world, account kubernetes.Interface, pv *corev1.PersistentVolume) error {
+	_, err := account.CoreV1().PersistentVolumes().Create(w.ctx, pv, metav1.CreateOptions{})
+	return err
+}
+
+func patch(w *world, account kubernetes.Interface, name string, change []byte) error {
+	_, err := account.CoreV1().PersistentVolumes().Patch(w.ctx, name, types.StrategicMergePatchType, change, metav1.PatchOptions{})
+	return err
+}
+
+// disown creates a PersistentVolume of the provisioner, gives it away, and removes
+// it again.
+func disown(w *world, account kubernetes.Interface, pv *corev1.PersistentVolume) error {
+	w.must(create(w, account, pv))
+	err := patch(w, account, pv.Name, provisionedBy("ebs.csi.example"))
+	w.must(account.CoreV1().PersistentVolumes().Delete(w.ctx, pv.Name, metav1.DeleteOptions{}))
+	return err
+}
+
+func replace(w *world, account kubernetes.Interface, name string) error {
+	secrets := account.CoreV1().Secrets(harness.Namespace)
+	secret, err := secrets.Get(w.ctx, name, metav1.GetOptions{})
+	w.must(err)
+	secret.Labels = map[string]string{"app.kubernetes.io/managed-by": "standalone-cinder"}
+	secret.Data = map[string][]byte{"clouds.yaml": []byte("clouds: {gold: {}}")}
+	_, err = secrets.Update(w.ctx, secret, metav1.UpdateOptions{})
+	return err
+}
+
+// plant tries to get a token of another account.
+func plant(w *world, account kubernetes.Interface, name string) error {
+	_, err := account.CoreV1().Secrets(harness.Namespace).Create(w.ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{corev1.ServiceAccountNameKey: "default"}},
+		Type:       corev1.SecretTypeServiceAccountToken,
+	}, metav1.CreateOptions{})
+	return err
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -65,7 +66,7 @@ func TestHandOverAtTwentyThousandVolumes(t *testing.T) {
 		}
 	}()
 	replica, err := suite.StartReplica(ctx, harness.ReplicaOptions{
-		Policy: policyFor(sim, 10*time.Second), Provisioner: provisioner, Environment: deployed(t),
+		Policy: policyFor(sim, 10*time.Second), Provisioner: provisioner, Arguments: deployed(t),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +109,7 @@ func TestHandOverAtTwentyThousandVolumes(t *testing.T) {
 	}
 }
 
-// deployed is the Deployment's setting for Go's garbage collector.
+// deployed is what the Deployment says about memory.
 func deployed(t *testing.T) []string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join("..", "..", "deploy", "base", "deployment.yaml"))
@@ -119,13 +120,11 @@ func deployed(t *testing.T) []string {
 	if err := yaml.Unmarshal(content, &deployment); err != nil {
 		t.Fatal(err)
 	}
-	var environment []string
-	for _, variable := range deployment.Spec.Template.Spec.Containers[0].Env {
-		if strings.HasPrefix(variable.Name, "GO") {
-			environment = append(environment, variable.Name+"="+variable.Value)
-		}
+	container := deployment.Spec.Template.Spec.Containers[0]
+	if !slices.Contains(container.Args, "--memory-limit=$(MEMORY_LIMIT)") {
+		t.Fatalf("the Deployment does not tell the program its memory limit: %s", container.Args)
 	}
-	return environment
+	return []string{"--memory-limit=" + container.Resources.Limits.Memory().String()}
 }
 
 func until(ctx context.Context, t *testing.T, condition func() string) {

@@ -1,0 +1,300 @@
+package deploy
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+)
+
+var update = flag.Bool("update", false, "rewrite what is made from the chart")
+
+// existing is a policy of the user's own, the only value without a default.
+var existing = []string{"--set", "policy.existingConfigMap=standalone-cinder-policy"}
+
+// fromTheChart names the files of the kustomizations that the chart renders.
+var fromTheChart = map[string]string{
+	"serviceaccount.yaml":      "base",
+	"rbac.yaml":                "base",
+	"deployment.yaml":          "base",
+	"poddisruptionbudget.yaml": "base",
+	"admissionpolicy.yaml":     "base",
+	"networkpolicy.yaml":       "components/network-policy",
+	"podmonitor.yaml":          "components/pod-monitor",
+}
+
+// helmOnly are labels that say how an object was installed.
+var helmOnly = regexp.MustCompile(`(?m)^ *(helm\.sh/chart|app\.kubernetes\.io/managed-by): .*\n`)
+
+// TestKustomizationsAreTheChart keeps one truth: what the kustomizations contain
+// is what the chart renders.
+func TestKustomizationsAreTheChart(t *testing.T) {
+	rendered, err := Chart(t.Context(), append(slices.Clone(existing), "--set", "networkPolicy.enabled=true", "--set", "monitoring.podMonitor.enabled=true")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string][]byte{}
+	for _, document := range bytes.Split(rendered, []byte("---\n")) {
+		source, content, found := strings.Cut(string(document), "\n")
+		name, ok := strings.CutPrefix(source, "# Source: standalone-cinder/templates/")
+		if !found || !ok {
+			continue
+		}
+		if len(files[name]) > 0 {
+			files[name] = append(files[name], "---\n"...)
+		}
+		files[name] = append(files[name], helmOnly.ReplaceAllString(content, "")...)
+	}
+	for name, directory := range fromTheChart {
+		path := Path(directory, name)
+		if *update {
+			if err := os.WriteFile(path, files[name], 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Error(err)
+		} else if !bytes.Equal(content, files[name]) {
+			t.Errorf("%s is not what the chart renders; run go test ./test/deploy -update", path)
+		}
+		delete(files, name)
+	}
+	for name := range files {
+		t.Errorf("the chart renders %s, which belongs to no kustomization", name)
+	}
+}
+
+// TestExampleOverlay renders what README tells a user to copy.
+func TestExampleOverlay(t *testing.T) {
+	objects := overlay(t)
+	of := map[string]bool{}
+	for _, object := range objects {
+		of[object.GetKind()+"/"+object.GetName()] = true
+		if namespace := object.GetNamespace(); namespace != "" && namespace != Namespace {
+			t.Errorf("%s %s is in namespace %s", object.GetKind(), object.GetName(), namespace)
+		}
+	}
+	pod := deployment(t, objects).Spec.Template.Spec
+	checkMounts(t, pod)
+	for _, volume := range pod.Volumes {
+		if volume.ConfigMap != nil && !of["ConfigMap/"+volume.ConfigMap.Name] {
+			t.Errorf("there is no ConfigMap %s", volume.ConfigMap.Name)
+		}
+		if volume.Secret != nil && !of["Secret/"+volume.Secret.SecretName] {
+			t.Errorf("there is no Secret %s", volume.Secret.SecretName)
+		}
+	}
+	text, err := os.ReadFile(Path("overlays", "example", "policy.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := policy.Parse(text, "policy.yaml", mappers.BuiltIn().Describe())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, warning := range parsed.Warnings {
+		t.Errorf("the example's policy: %s", warning.Error())
+	}
+}
+
+// TestComponents renders the example with each component, and compares the
+// Deployment with the chart's for the same wish.
+func TestComponents(t *testing.T) {
+	for component, values := range map[string][]string{
+		"":                 nil,
+		"noauth":           {"--set", "clouds.enabled=false"},
+		"extra-ca":         {"--set", "extraCA.existingConfigMap=standalone-cinder-ca"},
+		"network-policy":   {"--set", "networkPolicy.enabled=true"},
+		"pod-monitor":      {"--set", "monitoring.podMonitor.enabled=true"},
+		"historic-volumes": {"--set", "historicVolumes.namespaces={team-a}"},
+	} {
+		t.Run(component, func(t *testing.T) {
+			var components []string
+			if component != "" {
+				components = []string{component}
+			}
+			fromOverlay := deployment(t, overlay(t, components...)).Spec.Template.Spec
+			checkMounts(t, fromOverlay)
+			rendered, err := Chart(t.Context(), append(slices.Clone(existing), values...)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fromChart := deployment(t, decode(t, rendered)).Spec.Template.Spec
+			for _, pod := range []*corev1.PodSpec{&fromOverlay, &fromChart} {
+				slices.SortFunc(pod.Volumes, func(a, b corev1.Volume) int { return strings.Compare(a.Name, b.Name) })
+				container := &pod.Containers[0]
+				slices.SortFunc(container.VolumeMounts, func(a, b corev1.VolumeMount) int { return strings.Compare(a.Name, b.Name) })
+				slices.SortFunc(container.Env, func(a, b corev1.EnvVar) int { return strings.Compare(a.Name, b.Name) })
+			}
+			if a, b := fmt.Sprint(fromOverlay.String()), fmt.Sprint(fromChart.String()); a != b {
+				t.Errorf("the overlay's pods differ from the chart's:\n%s\n%s", a, b)
+			}
+		})
+	}
+}
+
+// TestChartRefusesWrongValues: each mistake is found before anything is installed.
+func TestChartRefusesWrongValues(t *testing.T) {
+	for name, test := range map[string]struct {
+		values []string
+		want   string
+	}{
+		"no policy":          {nil, "policy"},
+		"two policies":       {append(slices.Clone(existing), "--set", "policy.content=x"), "policy"},
+		"an unknown value":   {append(slices.Clone(existing), "--set", "replica=5"), "replica"},
+		"no memory limit":    {append(slices.Clone(existing), "--set", "resources.limits=null"), "limits"},
+		"a digest cut short": {append(slices.Clone(existing), "--set", "image.digest=sha256:12"), "digest"},
+		"a tag as digest":    {append(slices.Clone(existing), "--set", "image.digest=v1"), "digest"},
+		"no replicas":        {append(slices.Clone(existing), "--set", "replicas=0"), "replicas"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Chart(t.Context(), test.values...)
+			if err == nil || !strings.Contains(err.Error(), "values don't meet the specifications of the schema") || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want an error of the schema about %s", err, test.want)
+			}
+		})
+	}
+	if err := Lint(t.Context(), existing...); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestChartValues sets what users set most, and looks for it in the result.
+func TestChartValues(t *testing.T) {
+	content := filepath.Join(t.TempDir(), "policy.yaml")
+	text, err := os.ReadFile(Path("overlays", "example", "policy.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(content, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rendered, err := Chart(t.Context(), "--set-file", "policy.content="+content, "--set", "image.repository=registry.example/sc",
+		"--set", "image.digest=sha256:"+strings.Repeat("0a", 32), "--set", "provisionerName=example.org/cinder", "--set", "extraArgs={--workers=50}",
+		"--set", "tolerations[0].operator=Exists", "--set", "historicVolumes.namespaces={old-a,old-b}", "--set", "admissionPolicy.enabled=false")
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := decode(t, rendered)
+	container := deployment(t, objects).Spec.Template.Spec.Containers[0]
+	if want := "registry.example/sc@sha256:" + strings.Repeat("0a", 32); container.Image != want {
+		t.Errorf("the image is %s, want %s", container.Image, want)
+	}
+	if arguments := strings.Join(container.Args, " "); !strings.HasSuffix(arguments, "--provisioner-name=example.org/cinder --workers=50") {
+		t.Errorf("the arguments are %s", arguments)
+	}
+	found := map[string]int{}
+	for _, object := range objects {
+		found[object.GetKind()]++
+		if object.GetKind() == "ConfigMap" {
+			data, _, err := unstructured.NestedString(object.Object, "data", "policy.yaml")
+			if err != nil || data != string(text) {
+				t.Errorf("the policy is %q (%v), want the file's text", data, err)
+			}
+		}
+	}
+	if found["RoleBinding"] != 3 || found["ValidatingAdmissionPolicy"] != 0 || found["ConfigMap"] != 1 {
+		t.Errorf("the objects are %v", found)
+	}
+	if !strings.Contains(string(rendered), "resourceNames: [example.org-cinder]") {
+		t.Error("no rule names the Lease example.org-cinder")
+	}
+}
+
+// overlay renders a copy of the example with components.
+func overlay(t *testing.T, components ...string) []*unstructured.Unstructured {
+	t.Helper()
+	directory := t.TempDir()
+	files, err := filepath.Glob(Path("overlays", "example", "*.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range files {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if filepath.Base(path) == "kustomization.yaml" {
+			relative, err := filepath.Rel(directory, Path())
+			if err != nil {
+				t.Fatal(err)
+			}
+			content = bytes.ReplaceAll(content, []byte("- ../../base"), []byte("- "+relative+"/base"))
+			for _, component := range components {
+				line := regexp.MustCompile(`#   - \.\./\.\./components/` + component + `\b`)
+				if !line.Match(content) {
+					t.Fatalf("the example does not mention component %s", component)
+				}
+				content = bytes.ReplaceAll(content, []byte("# components:"), []byte("components:"))
+				content = line.ReplaceAll(content, []byte("  - "+relative+"/components/"+component))
+			}
+		}
+		if err := os.WriteFile(filepath.Join(directory, filepath.Base(path)), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rendered, err := Kustomization(t.Context(), directory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return decode(t, rendered)
+}
+
+func decode(t *testing.T, rendered []byte) []*unstructured.Unstructured {
+	t.Helper()
+	objects, err := Objects(rendered)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects
+}
+
+func deployment(t *testing.T, objects []*unstructured.Unstructured) *appsv1.Deployment {
+	t.Helper()
+	for _, object := range objects {
+		if object.GetKind() == "Deployment" {
+			decoded := &appsv1.Deployment{}
+			// Strict: a misspelled field is an error.
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, decoded, true); err != nil {
+				t.Fatal(err)
+			}
+			return decoded
+		}
+	}
+	t.Fatal("there is no Deployment")
+	return nil
+}
+
+// checkMounts compares the container's arguments with its mounts: a file in an
+// argument must be in a mounted directory.
+func checkMounts(t *testing.T, pod corev1.PodSpec) {
+	t.Helper()
+	container := pod.Containers[0]
+	for _, argument := range container.Args {
+		_, file, named := strings.Cut(argument, "=/")
+		if !named {
+			continue
+		}
+		mounted := false
+		for _, mount := range container.VolumeMounts {
+			mounted = mounted || filepath.Dir("/"+file) == mount.MountPath && mount.SubPath == ""
+		}
+		if !mounted {
+			t.Errorf("argument %s names a file that no whole directory is mounted for", argument)
+		}
+	}
+}

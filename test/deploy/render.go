@@ -1,0 +1,83 @@
+// Package deploy renders the chart and the kustomizations of deploy/, with the
+// tools that operators use.
+package deploy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+)
+
+// The tools, at versions that build with this module's Go.
+const (
+	helm      = "helm.sh/helm/v4/cmd/helm@v4.3.1"
+	kustomize = "sigs.k8s.io/kustomize/kustomize/v5@v5.8.1"
+)
+
+// Release and Namespace are what deploy/base is rendered with.
+const (
+	Release   = "standalone-cinder"
+	Namespace = "standalone-cinder"
+)
+
+// Chart renders deploy/chart with more arguments of `helm template`.
+func Chart(ctx context.Context, arguments ...string) ([]byte, error) {
+	return run(ctx, helm, append([]string{"template", Release, Path("chart"), "--namespace", Namespace}, arguments...)...)
+}
+
+// Lint is `helm lint --strict` of the chart.
+func Lint(ctx context.Context, arguments ...string) error {
+	_, err := run(ctx, helm, append([]string{"lint", Path("chart"), "--strict"}, arguments...)...)
+	return err
+}
+
+// Kustomization renders a directory.
+func Kustomization(ctx context.Context, directory string) ([]byte, error) {
+	return run(ctx, kustomize, "build", "--load-restrictor", "LoadRestrictionsNone", directory)
+}
+
+// Path is a path below deploy/.
+func Path(parts ...string) string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Join(append([]string{filepath.Dir(file), "..", "..", "deploy"}, parts...)...)
+}
+
+// Objects decodes rendered manifests.
+func Objects(rendered []byte) ([]*unstructured.Unstructured, error) {
+	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(rendered), 4096)
+	var objects []*unstructured.Unstructured
+	for {
+		object := &unstructured.Unstructured{}
+		err := decoder.Decode(&object.Object)
+		if errors.Is(err, io.EOF) {
+			return objects, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(object.Object) > 0 {
+			objects = append(objects, object)
+		}
+	}
+}
+
+func run(ctx context.Context, tool string, arguments ...string) ([]byte, error) {
+	command := exec.CommandContext(ctx, "go", append([]string{"run", tool}, arguments...)...)
+	// A tool is built by its own module, not by this one or a nested one.
+	command.Dir = Path()
+	var output, failure bytes.Buffer
+	command.Stdout, command.Stderr = &output, &failure
+	if err := command.Run(); err != nil {
+		return nil, fmt.Errorf("%s %s: %w\n%s%s", tool, strings.Join(arguments, " "), err, failure.Bytes(), output.Bytes())
+	}
+	return output.Bytes(), nil
+}

@@ -1,0 +1,86 @@
+package harness
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+)
+
+// defaultProvisioner is the name in deploy/base, and its Lease's.
+const (
+	defaultProvisioner = "openstack.org/standalone-cinder"
+	defaultLease       = "openstack.org-standalone-cinder"
+)
+
+// accounts makes a service account for each provisioner name, with what deploy/base
+// gives the account of the program: the rights, which name the Lease, and the
+// admission policies, which name the provisioner.
+type accounts struct {
+	mu sync.Mutex
+	// kubeconfigs are the paths by provisioner name.
+	kubeconfigs map[string]string
+}
+
+// Account is the name of the service account that replicas with this provisioner
+// name use, in Namespace.
+func Account(provisioner string) string {
+	if provisioner == defaultProvisioner {
+		return ServiceAccount
+	}
+	return "provisioner-" + strings.NewReplacer("/", "-", ".", "-", "_", "-").Replace(strings.ToLower(provisioner))
+}
+
+// account is the kubeconfig of a provisioner's account, which it makes if needed.
+func (s *Suite) account(ctx context.Context, provisioner string) (string, error) {
+	if s.plane == nil {
+		return s.kubeconfig, nil
+	}
+	s.accounts.mu.Lock()
+	defer s.accounts.mu.Unlock()
+	if path, ok := s.accounts.kubeconfigs[provisioner]; ok {
+		return path, nil
+	}
+	name := Account(provisioner)
+	for _, file := range []string{"serviceaccount.yaml", "rbac.yaml", "admissionpolicy.yaml"} {
+		manifest, err := s.manifestOf(file, provisioner, name)
+		if err == nil {
+			err = s.Apply(ctx, manifest)
+		}
+		if err != nil {
+			return "", fmt.Errorf("account of %s: %w", provisioner, err)
+		}
+	}
+	path, err := s.plane.ServiceAccountKubeconfig(ctx, Namespace, name)
+	if err != nil {
+		return "", err
+	}
+	if s.accounts.kubeconfigs == nil {
+		s.accounts.kubeconfigs = map[string]string{}
+	}
+	s.accounts.kubeconfigs[provisioner] = path
+	return path, nil
+}
+
+// objectNames match where deploy/base names its objects, or expressions the
+// account. The namespace, which has the same name, stays.
+var objectNames = regexp.MustCompile(`(?m)(^ *(?:- )?(?:name|policyName): |:)standalone-cinder(-persistentvolumes|-secrets|[$'\n]|$)`)
+
+// manifestOf is a file of deploy/base for another provisioner and account.
+func (s *Suite) manifestOf(file, provisioner, account string) ([]byte, error) {
+	content, err := os.ReadFile(filepath.Join(s.root, "deploy", "base", file))
+	if err != nil || account == ServiceAccount {
+		return content, err
+	}
+	const mark = "\x00"
+	content = bytes.ReplaceAll(content, []byte(defaultProvisioner), []byte(mark+"provisioner"))
+	content = bytes.ReplaceAll(content, []byte(defaultLease), []byte(mark+"lease"))
+	content = objectNames.ReplaceAll(content, []byte("${1}"+account+"${2}"))
+	content = bytes.ReplaceAll(content, []byte(mark+"provisioner"), []byte(provisioner))
+	content = bytes.ReplaceAll(content, []byte(mark+"lease"), []byte(strings.ReplaceAll(provisioner, "/", "-")))
+	return content, nil
+}

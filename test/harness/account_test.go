@@ -1,0 +1,35 @@
+package harness
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestManifestsOfAnotherProvisioner: nothing of the default account is left but the
+// namespace, the labels' values and what the program itself writes.
+func TestManifestsOfAnotherProvisioner(t *testing.T) {
+	root, err := repositoryRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Suite{root: root}
+	for _, file := range []string{"serviceaccount.yaml", "rbac.yaml", "admissionpolicy.yaml"} {
+		manifest, err := s.manifestOf(file, "test.example/one", "other")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for number, line := range strings.Split(string(manifest), "\n") {
+			text := strings.TrimSpace(line)
+			switch {
+			case !strings.Contains(text, "standalone-cinder"), strings.HasPrefix(text, "#"):
+			case strings.HasPrefix(text, "namespace: "), strings.HasPrefix(text, "app.kubernetes.io/"):
+			case strings.Contains(text, "managed-by"), strings.HasPrefix(text, "message: "):
+			default:
+				t.Errorf("%s:%d: %s", file, number+1, line)
+			}
+		}
+		if file != "serviceaccount.yaml" && !strings.Contains(string(manifest), "test.example") {
+			t.Errorf("%s does not name the provisioner", file)
+		}
+	}
+}
