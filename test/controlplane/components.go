@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -85,13 +86,29 @@ func (c *ControlPlane) startAPIServer(ctx context.Context) error {
 	})
 }
 
+// auditArguments are the flags of the API server that make it write AuditPath.
+func (c *ControlPlane) auditArguments() ([]string, error) {
+	if c.options.AuditPolicy == "" {
+		return nil, nil
+	}
+	path := filepath.Join(c.dir, "audit-policy.yaml")
+	if err := os.WriteFile(path, []byte(c.options.AuditPolicy), 0o600); err != nil {
+		return nil, err
+	}
+	return []string{"--audit-policy-file=" + path, "--audit-log-path=" + c.AuditPath()}, nil
+}
+
 // runAPIServer starts the API server on its port and waits until it is ready.
 func (c *ControlPlane) runAPIServer(ctx context.Context) error {
 	client, err := kubernetes.NewForConfig(c.RESTConfig())
 	if err != nil {
 		return fmt.Errorf("client for the API server: %w", err)
 	}
-	p, err := c.run("kube-apiserver",
+	arguments, err := c.auditArguments()
+	if err != nil {
+		return err
+	}
+	p, err := c.run("kube-apiserver", append(arguments,
 		"--bind-address=127.0.0.1",
 		fmt.Sprintf("--secure-port=%d", c.serverPort),
 		// No pod ever asks for the service named kubernetes, and a loopback
@@ -107,7 +124,7 @@ func (c *ControlPlane) runAPIServer(ctx context.Context) error {
 		"--service-account-issuer="+serviceAccountIssuer,
 		"--service-account-key-file="+c.credentials.accountKeyPath,
 		"--service-account-signing-key-file="+c.credentials.accountKeyPath,
-	)
+	)...)
 	if err != nil {
 		return err
 	}

@@ -77,6 +77,10 @@ type Options struct {
 	// that binds at once need none; WaitForFirstConsumer does.
 	Scheduler bool
 
+	// AuditPolicy says which requests the API server writes to AuditPath, as a
+	// manifest of kind audit.k8s.io/v1 Policy; empty means none.
+	AuditPolicy string
+
 	// Log is told about long steps, one line each; nil means standard error.
 	// What the components say goes to their log files.
 	Log io.Writer
@@ -247,6 +251,9 @@ func (c *ControlPlane) discard() error {
 
 // Dir is the state directory. Each component's log is <component>.log in it.
 func (c *ControlPlane) Dir() string { return c.dir }
+
+// AuditPath is the file with the API server's audit events, one JSON object a line.
+func (c *ControlPlane) AuditPath() string { return filepath.Join(c.dir, "audit.log") }
 
 // KubeconfigPath is a kubeconfig of an administrator (group system:masters).
 func (c *ControlPlane) KubeconfigPath() string { return c.kubeconfigPath(userAdmin) }

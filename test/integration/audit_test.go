@@ -23,7 +23,7 @@ import (
 func TestAuditTellsWhatIsNotAsItShouldBe(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "audit", cindersim.Options{})
-	w.start()
+	leader := w.start()
 	for _, name := range []string{"well", "lost", "failed"} {
 		w.claim("a", name, "gold", "1Gi")
 	}
@@ -41,6 +41,8 @@ func TestAuditTellsWhatIsNotAsItShouldBe(t *testing.T) {
 		t.Fatalf("exit code %d, findings %+v", code, answer.Findings)
 	}
 
+	// A leader would remove the leftovers itself.
+	w.must(leader.Stop(w.ctx))
 	volumes := map[string]cindersim.Volume{}
 	for _, claim := range claims {
 		volumes[claim.Name] = w.sim.VolumesNamed(claim.Spec.VolumeName)[0]
@@ -103,6 +105,7 @@ func TestAuditTellsWhatIsNotAsItShouldBe(t *testing.T) {
 	if !apierrors.IsNotFound(err) {
 		t.Errorf("the orphaned Secret: %v", err)
 	}
+	w.start()
 	w.must(suite.DeleteClaims(w.ctx, "audit-a"))
 	w.must(suite.WaitNoPersistentVolumes(w.ctx, w.provisioner))
 }

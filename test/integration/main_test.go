@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+	"github.com/standalone-cinder/standalone-cinder/test/controlplane"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
@@ -35,7 +36,9 @@ func runSuite(m *testing.M) int {
 	ctx, cancel := context.WithTimeout(context.Background(), 25*time.Minute)
 	defer cancel()
 	var err error
-	suite, err = harness.StartSuite(ctx, harness.SuiteOptions{Race: raceEnabled, Log: os.Stderr})
+	suite, err = harness.StartSuite(ctx, harness.SuiteOptions{
+		Race: raceEnabled, Log: os.Stderr, ControlPlane: controlplane.Options{AuditPolicy: auditPolicy},
+	})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "cannot start:", err)
 		return 1
@@ -45,7 +48,14 @@ func runSuite(m *testing.M) int {
 			fmt.Fprintln(os.Stderr, "cannot stop:", err)
 		}
 	}()
-	return m.Run()
+	code := m.Run()
+	if allTestsRan() {
+		if err := compareRights(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	return code
 }
 
 // world is what one test has to itself: a simulator, namespaces, StorageClasses

@@ -1,0 +1,124 @@
+package integration
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/standalone-cinder/standalone-cinder/test/harness"
+)
+
+// auditPolicy writes down what the accounts of the program ask the API server for.
+const auditPolicy = `
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+  - {level: Metadata, userGroups: ["system:serviceaccounts:` + harness.Namespace + `"]}
+  - {level: None}
+`
+
+// right is a verb that a role allows on a resource.
+type right struct{ group, resource, verb string }
+
+func (r right) String() string {
+	return strings.TrimSuffix(fmt.Sprintf("%s %s.%s", r.verb, r.resource, r.group), ".")
+}
+
+// compareRights reports rights that deploy/base grants and that no replica of any test
+// used, and requests that were refused for lack of a right. Together they make the
+// granted rights the least.
+func compareRights() error {
+	granted, err := grantedRights(filepath.Join("..", "..", "deploy", "base", "rbac.yaml"))
+	if err != nil {
+		return err
+	}
+	used, refused, err := usedRights(suite.ControlPlane().AuditPath())
+	if err != nil {
+		return err
+	}
+	var needless []string
+	for r := range granted {
+		if !used[r] {
+			needless = append(needless, r.String())
+		}
+	}
+	slices.Sort(needless)
+	if len(needless)+len(refused) == 0 {
+		return nil
+	}
+	return fmt.Errorf("deploy/base/rbac.yaml: no test used the rights %s; refused were the requests %s", needless, refused)
+}
+
+func grantedRights(path string) (map[right]bool, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	granted := map[right]bool{}
+	for _, document := range bytes.Split(content, []byte("\n---\n")) {
+		var role rbacv1.ClusterRole
+		if err := yaml.Unmarshal(document, &role); err != nil {
+			return nil, err
+		}
+		for _, rule := range role.Rules {
+			for _, group := range rule.APIGroups {
+				for _, resource := range rule.Resources {
+					for _, verb := range rule.Verbs {
+						granted[right{group, resource, verb}] = true
+					}
+				}
+			}
+		}
+	}
+	if len(granted) < 20 {
+		return nil, fmt.Errorf("%s: only %d rights were found", path, len(granted))
+	}
+	return granted, nil
+}
+
+func usedRights(path string) (used map[right]bool, refused []string, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer file.Close()
+	used = map[right]bool{}
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var event struct {
+			Verb      string
+			ObjectRef struct {
+				Resource, APIGroup string
+			}
+			Annotations map[string]string
+			RequestURI  string
+			User        struct{ Username string }
+		}
+		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
+			return nil, nil, err
+		}
+		switch event.Annotations["authorization.k8s.io/decision"] {
+		case "allow":
+			used[right{event.ObjectRef.APIGroup, event.ObjectRef.Resource, event.Verb}] = true
+		case "forbid":
+			refused = append(refused, fmt.Sprintf("%s %s by %s", event.Verb, event.RequestURI, event.User.Username))
+		}
+	}
+	return used, refused, lines.Err()
+}
+
+// allTestsRan reports whether no flag left out tests, except those of make faults.
+func allTestsRan() bool {
+	return flag.Lookup("test.run").Value.String() == "" && flag.Lookup("test.list").Value.String() == ""
+}
