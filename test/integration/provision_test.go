@@ -100,3 +100,33 @@ func checkVolume(w *world, claim corev1.PersistentVolumeClaim) {
 		w.Errorf("reclaim policy %s", pv.Spec.PersistentVolumeReclaimPolicy)
 	}
 }
+
+// TestCredentialsOfAnEarlierAttemptAreReplaced: an earlier attempt wrote the Secret and
+// died, and its volume's target got another password since.
+func TestCredentialsOfAnEarlierAttemptAreReplaced(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "again", cindersim.Options{})
+	claim, err := suite.CreateClaim(w.ctx, harness.Claim("again-a", "data", "again-gold", "1Gi", nil))
+	w.must(err)
+	name := "pvc-" + string(claim.UID)
+	secrets := suite.Client.CoreV1().Secrets(harness.Namespace)
+	_, err = secrets.Create(w.ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name + "-credentials", Labels: map[string]string{"app.kubernetes.io/managed-by": "standalone-cinder"},
+			Annotations: map[string]string{"standalone-cinder.openstack.org/persistent-volume": name, "standalone-cinder.openstack.org/cluster": "cluster-again"},
+		},
+		Type: "kubernetes.io/iscsi-chap",
+		Data: map[string][]byte{"node.session.auth.username": []byte("earlier"), "node.session.auth.password": []byte("earlier")},
+	}, metav1.CreateOptions{})
+	w.must(err)
+	w.start()
+	_, err = suite.WaitBound(w.ctx, "again-a", 1)
+	w.must(err)
+	secret, err := secrets.Get(w.ctx, name+"-credentials", metav1.GetOptions{})
+	w.must(err)
+	if user := string(secret.Data["node.session.auth.username"]); user == "earlier" || user == "" {
+		t.Errorf("the Secret's user is %q", user)
+	}
+	w.must(suite.DeleteClaims(w.ctx, "again-a"))
+	w.noResidue()
+}

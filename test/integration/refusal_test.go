@@ -45,6 +45,11 @@ func TestClaimsThatCannotBeHonoredSayWhy(t *testing.T) {
 			change: func(claim *corev1.PersistentVolumeClaim) {
 				claim.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
 			}},
+		{name: "classless", namespace: "a", class: "missing", size: "1Gi", reason: "StorageClassNotFound", message: `"refuse-missing" does not exist`,
+			// kube-controller-manager wrote it before the class was deleted.
+			change: func(claim *corev1.PersistentVolumeClaim) {
+				claim.Annotations = map[string]string{"volume.kubernetes.io/storage-provisioner": w.provisioner}
+			}},
 		{name: "many", namespace: "a", class: "gold", size: "1Gi", reason: "UnsupportedAccessMode", message: "ReadWriteMany",
 			change: func(claim *corev1.PersistentVolumeClaim) {
 				claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
