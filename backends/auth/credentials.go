@@ -59,6 +59,18 @@ type Credentials struct {
 	Version  string
 }
 
+// Account is a hash of what Keystone checks before it looks at the project: who
+// logs in, where and with which secret. It is empty for noauth. Credentials with
+// the same account are right or wrong together.
+func (c Credentials) Account() string {
+	if c.Noauth != nil {
+		return ""
+	}
+	k := c.Keystone
+	return fingerprint.Of(k.IdentityEndpoint, k.UserID, k.Username, k.DomainID, k.DomainName, k.Password, k.Passcode, k.TokenID,
+		k.ApplicationCredentialID, k.ApplicationCredentialName, k.ApplicationCredentialSecret)
+}
+
 // Resolve reads the credentials of one backend. Its errors never quote file
 // contents.
 func (s Sources) Resolve(config Config) (Credentials, error) {

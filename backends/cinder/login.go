@@ -53,13 +53,13 @@ func Login(ctx context.Context, found auth.Credentials, options Options) (*Clien
 	ctx, cancel := loginTimeout(WithCaller(ctx, Caller{}), options)
 	defer cancel()
 	wire := newTransport(options, found)
-	client := &Client{backend: options.Backend, workflow: options.Workflow, now: wire.now}
+	client := &Client{backend: options.Backend, workflow: options.Workflow, wire: wire}
 	var err error
 	if found.Noauth != nil {
 		client.service, err = loginNoauth(ctx, options.Backend, *found.Noauth, wire)
 		client.place = NoauthPlace(*found.Noauth)
 	} else {
-		client.service, err = loginKeystone(ctx, options, found, wire)
+		client.service, client.entry, err = loginKeystone(ctx, options, found, wire)
 		if err == nil {
 			client.place = NewPlace(client.service.Endpoint, projectOf(client.service.GetAuthResult()))
 		}
@@ -87,18 +87,18 @@ func loginTimeout(ctx context.Context, options Options) (context.Context, contex
 	return context.WithTimeout(ctx, 2*options.RequestTimeout)
 }
 
-func loginKeystone(ctx context.Context, options Options, found auth.Credentials, wire http.RoundTripper) (*gophercloud.ServiceClient, error) {
+func loginKeystone(ctx context.Context, options Options, found auth.Credentials, wire http.RoundTripper) (*gophercloud.ServiceClient, CatalogEntry, error) {
 	provider, err := openstack.NewClient(found.Keystone.IdentityEndpoint)
 	if err != nil {
-		return nil, &Error{Backend: options.Backend, Kind: KindConfig, Message: fmt.Sprintf("auth_url %q is not an address", auth.WithoutUser(found.Keystone.IdentityEndpoint))}
+		return nil, CatalogEntry{}, &Error{Backend: options.Backend, Kind: KindConfig, Message: fmt.Sprintf("auth_url %q is not an address", auth.WithoutUser(found.Keystone.IdentityEndpoint))}
 	}
 	provider.HTTPClient = httpClient(wire)
 	provider.UserAgent.Prepend("standalone-cinder")
 	if err := openstack.Authenticate(ctx, provider, found.Keystone); err != nil {
-		return nil, translate(options.Backend, OperationLogin, err)
+		return nil, CatalogEntry{}, translate(options.Backend, OperationLogin, err)
 	}
 	if provider.Token() == "" {
-		return nil, &Error{Backend: options.Backend, Operation: OperationLogin, Kind: KindConfig, Message: "the answer has no X-Subject-Token header: " +
+		return nil, CatalogEntry{}, &Error{Backend: options.Backend, Operation: OperationLogin, Kind: KindConfig, Message: "the answer has no X-Subject-Token header: " +
 			"auth_url is not Keystone's, or a proxy removes the header"}
 	}
 	if renew := provider.ReauthFunc; renew != nil {
@@ -117,15 +117,15 @@ func loginKeystone(ctx context.Context, options Options, found auth.Credentials,
 			return nil
 		}
 	}
-	endpoint, err := endpointOf(provider.GetAuthResult(), found.Endpoint)
+	endpoint, entry, err := endpointOf(provider.GetAuthResult(), found.Endpoint)
 	if err != nil {
-		return nil, &Error{Backend: options.Backend, Kind: KindConfig, Message: err.Error()}
+		return nil, CatalogEntry{}, &Error{Backend: options.Backend, Kind: KindConfig, Message: err.Error()}
 	}
 	if options.Warn != nil && isHTTPS(found.Keystone.IdentityEndpoint) && !isHTTPS(endpoint) {
 		options.Warn(options.Backend, fmt.Sprintf("Keystone is reached by https, but its service catalog lists block storage at %s: tokens cross the network in plain text; "+
 			"fix the catalog, or select another interface", auth.WithoutUser(endpoint)))
 	}
-	return &gophercloud.ServiceClient{ProviderClient: provider, Endpoint: endpoint, Type: "block-storage"}, nil
+	return &gophercloud.ServiceClient{ProviderClient: provider, Endpoint: endpoint, Type: "block-storage"}, entry, nil
 }
 
 func isHTTPS(address string) bool {
