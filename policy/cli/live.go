@@ -157,7 +157,7 @@ func (b LiveBackend) facts() []string {
 	add("microversion %s", b.Microversion)
 	add("workflow %s", b.Workflow)
 	if b.Quota != nil {
-		add("Cinder's quota %s", b.Quota.Volumes.describe("volumes")+" and "+b.Quota.Gigabytes.describe("GiB"))
+		add("Cinder's quota %s", b.Quota.Volumes.Describe("volumes")+" and "+b.Quota.Gigabytes.Describe("GiB"))
 	}
 	if b.ClockAheadSeconds != nil {
 		add("clock %s s ahead of this machine's", fmt.Sprint(*b.ClockAheadSeconds))
@@ -165,7 +165,8 @@ func (b LiveBackend) facts() []string {
 	return facts
 }
 
-func (l LiveLimit) describe(unit string) string {
+// Describe is a phrase such as "3 of 10 volumes".
+func (l LiveLimit) Describe(unit string) string {
 	if l.Limit < 0 {
 		return fmt.Sprintf("%d of unlimited %s", l.Used, unit)
 	}

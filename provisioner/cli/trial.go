@@ -1,0 +1,302 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+)
+
+// A trial is a volume that only shows that it can be made. Its stamp belongs to
+// no cluster: a clusterID has no blanks, and neither has a UID. So no running
+// program lists, counts, reports or removes it, and only this command does.
+const (
+	trialCluster = "policy check"
+	trialPrefix  = "policy-check-"
+	// trialHost stands for the cluster's ID in names that are derived from it.
+	trialHost = "policy-check"
+	trialGiB  = 1
+)
+
+// A trial and its removal together end before leftoverAge, so that a volume of
+// that age belongs to no running command and may be removed.
+const (
+	longestTrial   = 20 * time.Minute
+	longestRemoval = 30 * time.Minute
+	leftoverAge    = time.Hour
+	removalTries   = 3
+)
+
+// trialStamp marks a trial's volume. The name of the PersistentVolume is none
+// that the running program gives.
+func trialStamp(uid string) backends.Stamp {
+	return backends.Stamp{Cluster: trialCluster, ClaimUID: uid, PV: trialPrefix + uid}
+}
+
+// trialPlan is one volume to make, for all rules that ask for the same.
+type trialPlan struct {
+	policycli.Trial
+	tenant string
+}
+
+// plan lists the different volumes that the rules may ask a backend for.
+func (b *liveBackend) plan() []trialPlan {
+	var plans []trialPlan
+	for _, tenant := range b.run.policy.Tenants {
+	rules:
+		for _, class := range tenant.Classes {
+			named := false
+			for _, usable := range b.run.usableBackends(class) {
+				named = named || usable == b
+			}
+			if !named {
+				continue
+			}
+			fsType := cmp.Or(class.FSType, policy.DefaultFSType)
+			for i := range plans {
+				if same := &plans[i]; same.VolumeType == class.VolumeType && same.AvailabilityZone == class.AvailabilityZone && same.FSType == fsType {
+					same.Rules = append(same.Rules, class.Path())
+					continue rules
+				}
+			}
+			plans = append(plans, trialPlan{tenant: tenant.Name, Trial: policycli.Trial{
+				Backend: b.Name, Rules: []string{class.Path()}, VolumeType: class.VolumeType, AvailabilityZone: class.AvailabilityZone, FSType: fsType,
+			}})
+		}
+	}
+	return plans
+}
+
+// tryVolumes makes the trials of all backends, one at a time at each.
+func (r *liveRun) tryVolumes(ctx context.Context) (trials []policycli.Trial, findings []policycli.Finding) {
+	registry, err := mappers.New(mappers.Options{SecretNamespace: defaultMapNamespace, Protocols: r.protocols})
+	if err != nil {
+		// The options are complete.
+		panic(err)
+	}
+	stop := context.AfterFunc(ctx, func() {
+		r.options.Tell(fmt.Sprintf("interrupted; volumes that were made are being removed, which takes up to %s", longestRemoval))
+	})
+	defer stop()
+	made, found := make([][]policycli.Trial, len(r.backends)), make([][]policycli.Finding, len(r.backends))
+	var group sync.WaitGroup
+	for i, b := range r.backends {
+		plans := b.plan()
+		if len(plans) == 0 {
+			continue
+		}
+		group.Go(func() {
+			// Removal goes on after the command was interrupted.
+			term, end := context.WithCancel(context.WithoutCancel(ctx))
+			defer end()
+			bench := b.newTrialBench(term, registry)
+			found[i] = bench.removeLeftovers(ctx)
+			for _, plan := range plans {
+				trial, findings := bench.try(ctx, plan)
+				made[i], found[i] = append(made[i], trial), append(found[i], findings...)
+			}
+		})
+	}
+	group.Wait()
+	for i := range r.backends {
+		trials, findings = append(trials, made[i]...), append(findings, found[i]...)
+	}
+	return trials, findings
+}
+
+// errInterrupted is why a volume was not tried.
+var errInterrupted = errors.New("not tried: the command was interrupted")
+
+// trialBench makes the trials of one backend.
+type trialBench struct {
+	*liveBackend
+	lifecycle *backends.Lifecycle
+	registry  *mappers.Registry
+}
+
+func (b *liveBackend) newTrialBench(term context.Context, registry *mappers.Registry) *trialBench {
+	return &trialBench{liveBackend: b, registry: registry, lifecycle: backends.NewLifecycle(backends.LifecycleOptions{
+		Config:  b.config,
+		Pool:    b.run.pool,
+		Cluster: trialCluster,
+		Fence:   func() error { return nil },
+		Term:    term,
+		Logger:  slog.New(slog.DiscardHandler),
+		Metrics: b.run.metrics,
+	})}
+}
+
+// try makes one volume, connects it, maps the connection, and removes the volume
+// whatever happened.
+func (b *trialBench) try(ctx context.Context, plan trialPlan) (policycli.Trial, []policycli.Finding) {
+	trial := plan.Trial
+	if why := b.untried(ctx, trial); why != nil {
+		trial.Step, trial.Error = policycli.StepBegin, why.Error()
+		return trial, []policycli.Finding{{Path: trial.Rules[0], Warning: !errors.Is(why, errInterrupted), Message: fmt.Sprintf("backend %s: no volume was made: %s", b.Name, why)}}
+	}
+	uid := string(uuid.NewUUID())
+	stamp, lost := trialStamp(uid), b.lifecycle.LastDoubt()
+	bounded, cancel := context.WithTimeout(ctx, longestTrial)
+	defer cancel()
+	connected, err := b.lifecycle.Connect(bounded, backends.Spec{
+		Name: stamp.PV, SizeGiB: trialGiB, Type: trial.VolumeType, Zone: trial.AvailabilityZone, Stamp: stamp, Connector: b.config.Connector,
+	})
+	trial.Volume = cmp.Or(connected.Volume.ID, b.lifecycle.KnownVolumeOf(stamp))
+	if err != nil {
+		trial.Step = stepOf(err)
+	} else if err = b.mapConnection(&trial, plan.tenant, uid, connected); err != nil {
+		trial.Step = policycli.StepMap
+	}
+	var findings []policycli.Finding
+	if err != nil {
+		trial.Error = err.Error()
+		findings = append(findings, policycli.Finding{Path: trial.Rules[0], Message: fmt.Sprintf("backend %s: a volume cannot be provided, step %s: %s", b.Name, trial.Step, err)})
+	}
+	if trial.Left = b.remove(ctx, stamp, trial.Volume, b.lifecycle.LastDoubt().After(lost)); trial.Left != "" {
+		b.run.options.Tell(trial.Left)
+		findings = append(findings, policycli.Finding{Path: b.path, Message: trial.Left})
+	}
+	return trial, findings
+}
+
+// untried is why a volume is not made at all.
+func (b *trialBench) untried(ctx context.Context, trial policycli.Trial) error {
+	class := policy.Class{VolumeType: trial.VolumeType, AvailabilityZone: trial.AvailabilityZone}
+	if ctx.Err() != nil {
+		return errInterrupted
+	}
+	for _, lacks := range []*policycli.Finding{b.lacksType(class), b.lacksZone(class)} {
+		if lacks != nil && !lacks.Warning {
+			return errors.New(lacks.Message)
+		}
+	}
+	if len(b.Connector.NodeLabels) > 0 && len(b.Connector.WWPNs) == 0 {
+		return errors.New("the port names of its connector come from the annotations of nodes, which this command does not read; name them in connector.wwpns to try it")
+	}
+	return nil
+}
+
+// stepOf is the step of Connect that failed.
+func stepOf(err error) policycli.TrialStep {
+	var failed *cinder.Error
+	if errors.As(err, &failed) && (strings.HasPrefix(failed.Operation, "volume.os-") || strings.HasPrefix(failed.Operation, "attachment.")) {
+		return policycli.StepConnect
+	}
+	return policycli.StepCreate
+}
+
+// mapConnection maps a connection as for a claim of ReadWriteOnce. The names are
+// as long as those of claims, since Kubernetes limits some of them.
+func (b *trialBench) mapConnection(trial *policycli.Trial, tenant, uid string, connected backends.Connected) error {
+	connection, err := mappers.ParseConnection(connected.Document)
+	if err != nil {
+		return err
+	}
+	request := record.MapRequest(connection, record.PVNameFor(uid), b.config.Connector)
+	request.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	request.FSType = trial.FSType
+	request.Encrypted = connected.Volume.Encrypted
+	request.MultiAttach = connected.Volume.MultiAttach
+	request.Backend = b.Name
+	request.Mappings = b.Mapping
+	request.Volume = mappers.Volume{
+		ID: connected.Volume.ID, Name: record.PVNameFor(uid), SizeGiB: connected.Volume.SizeGiB, Type: connected.Volume.Type, Zone: connected.Volume.Zone,
+	}
+	request.Claim = mappers.Claim{Namespace: trialHost, Name: trialHost, UID: uid}
+	request.Tenant = tenant
+	result, err := b.registry.Map(request)
+	var refused *mappers.Refusal
+	switch {
+	case errors.As(err, &refused):
+		return record.RefusalError(b.Name, refused)
+	case err != nil:
+		return err
+	}
+	trial.Source, trial.Warnings = &result.Source, result.Warnings
+	if result.Secret != nil {
+		trial.Secret = result.Secret.String()
+	}
+	if b.run.policy.ClusterID == "" && b.Connector.Initiator == "" {
+		trial.Warnings = append(trial.Warnings, "the policy has neither clusterID nor connector.initiator, so the running program derives another initiator name from the cluster than "+b.config.Connector.Initiator)
+	}
+	return nil
+}
+
+// remove removes whatever a trial left, and returns what could not be removed.
+// lost means that the answer to a request for the volume was lost.
+func (b *trialBench) remove(ctx context.Context, stamp backends.Stamp, id string, lost bool) (left string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), longestRemoval)
+	defer cancel()
+	var err error
+	for try := range removalTries {
+		if try > 0 {
+			time.Sleep(b.run.pause)
+		}
+		if err = b.lifecycle.Abandon(ctx, stamp, b.config.Connector, nil); err == nil {
+			break
+		}
+	}
+	id = cmp.Or(id, b.lifecycle.KnownVolumeOf(stamp))
+	switch {
+	case err != nil:
+		return b.describeLeft(id, stamp.PV) + " is not removed: " + err.Error() + "; " + howToRemove(id, stamp.PV)
+	case lost && id == "":
+		return b.describeLeft(id, stamp.PV) + " may still appear, since the answer to the request for it was lost; " + howToRemove(id, stamp.PV)
+	}
+	return ""
+}
+
+func (b *trialBench) describeLeft(id, name string) string {
+	if id != "" {
+		name = id + " (" + name + ")"
+	}
+	return fmt.Sprintf("backend %s: volume %s at %s", b.Name, name, b.client.Place())
+}
+
+// howToRemove names both ways. A name identifies a trial's volume, too.
+func howToRemove(id, name string) string {
+	id = cmp.Or(id, name)
+	return fmt.Sprintf("the next check with --make-volume removes it when it is an hour old, and an administrator can do so at once: "+
+		"openstack volume set --state available %s; openstack volume delete %s", id, id)
+}
+
+// removeLeftovers removes what commands left that were killed, as long as nobody
+// has used it since.
+func (b *trialBench) removeLeftovers(ctx context.Context) []policycli.Finding {
+	volumes, err := b.lifecycle.Volumes(ctx)
+	if err != nil {
+		return []policycli.Finding{{Path: b.path, Warning: true, Message: fmt.Sprintf("what earlier checks left is not known: %s", err)}}
+	}
+	var findings []policycli.Finding
+	for _, v := range volumes {
+		stamp, age := backends.StampOf(v), b.client.Now().Sub(v.CreatedAt)
+		switch {
+		case stamp != trialStamp(stamp.ClaimUID):
+			// Somebody has changed it.
+		case v.CreatedAt.IsZero() || age < leftoverAge:
+			findings = append(findings, policycli.Finding{Path: b.path, Warning: true, Message: fmt.Sprintf(
+				"%s was made by another check %s ago, which may still be running; if none is, %s", b.describeLeft(v.ID, v.Name), age.Round(time.Second), howToRemove(v.ID, v.Name))})
+		default:
+			if err := b.lifecycle.RemoveUnrecorded(ctx, v.ID, stamp, b.config.Connector, nil); err != nil {
+				findings = append(findings, policycli.Finding{Path: b.path, Message: b.describeLeft(v.ID, v.Name) + ", which an earlier check left, is not removed: " + err.Error()})
+				continue
+			}
+			b.run.options.Tell(b.describeLeft(v.ID, v.Name) + ", which an earlier check left, is removed")
+		}
+	}
+	return findings
+}
