@@ -200,7 +200,7 @@ func (t Trial) text(w io.Writer) {
 	}
 	switch {
 	case t.Left != "":
-		fmt.Fprintf(w, "  NOT REMOVED: %s\n", t.Left)
+		fmt.Fprintf(w, "  left: %s\n", t.Left)
 	case t.Volume != "":
 		fmt.Fprintln(w, "  removed")
 	}

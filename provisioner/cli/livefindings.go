@@ -81,14 +81,14 @@ func (b *liveBackend) lacks(what, path, name string, offered []string, listed bo
 			return &policycli.Finding{Path: path, Warning: true, Message: fmt.Sprintf("backend %s lists the %s as %q, not %q; write it in the same way", b.Name, what, other, name)}
 		}
 	}
-	has := "it has none"
+	has := "it lists none for the project"
 	if len(offered) > 0 {
 		has = "it has " + strings.Join(offered[:min(len(offered), mostNamed)], ", ")
 		if more := len(offered) - mostNamed; more > 0 {
 			has += fmt.Sprintf(" and %d more", more)
 		}
 	}
-	return &policycli.Finding{Path: path, Message: fmt.Sprintf("backend %s has no %s %q that the project may use; %s", b.Name, what, name, has)}
+	return &policycli.Finding{Path: path, Message: fmt.Sprintf("backend %s has no %s %q; %s", b.Name, what, name, has)}
 }
 
 // quotaFindings compares the quotas of the policy with Cinder's own. A scope
