@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -25,6 +26,8 @@ type cloud struct {
 	t *testing.T
 	// clouds is a clouds.yaml with an entry for every user.
 	clouds string
+	// silent is an address that accepts connections and never answers.
+	silent string
 	live   *LiveCheck
 }
 
@@ -54,10 +57,15 @@ func newCloud(t *testing.T, options cindersim.Options, ahead time.Duration, http
 		startKeystone = httptest.NewTLSServer
 	}
 	simulator.SetURLs(serve(simulator.NoauthHandler(), httptest.NewServer), serve(simulator.CinderHandler(), httptest.NewServer), serve(simulator.KeystoneHandler(), startKeystone))
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = silent.Close() })
 	live := NewLiveCheck(mappers.BuiltIn())
 	live.pause = time.Millisecond
 	text := strings.ReplaceAll(simulator.CloudsYAML(), "    region_name:", "    verify: false\n    region_name:")
-	return &cloud{Simulator: simulator, t: t, clouds: write(t, "clouds.yaml", text), live: live}
+	return &cloud{Simulator: simulator, t: t, clouds: write(t, "clouds.yaml", text), silent: silent.Addr().String(), live: live}
 }
 
 // answered is what the command printed.
@@ -88,7 +96,7 @@ func (a answered) findings() []string {
 
 func (c *cloud) check(ctx context.Context, text string, arguments ...string) answered {
 	c.t.Helper()
-	text = strings.NewReplacer("$NOAUTH", c.NoauthEndpoint(), "$PROJECT", cindersim.DefaultNoauthProject).Replace(
+	text = strings.NewReplacer("$SILENT", "http://"+c.silent+"/v3", "$NOAUTH", c.NoauthEndpoint(), "$PROJECT", cindersim.DefaultNoauthProject).Replace(
 		"apiVersion: " + policy.APIVersion + "\nkind: Policy\nclusterID: prod\n" + text)
 	file := write(c.t, "policy.yaml", text)
 	var a answered
@@ -185,6 +193,10 @@ func TestLiveFindings(t *testing.T) {
 		}},
 		"a backend that does not answer does not hide the others": {policy: "backends:\n  - {name: down, auth: {noauth: {endpoint: \"http://127.0.0.1:1/v3\", project: $PROJECT}}}\n" + noauthBackend + tenant("down, lab", ""), code: 1, want: []string{
 			"error backends[0].auth: backend down: auth.discover: no connection to 127.0.0.1:1: connection refused",
+		}},
+		"a silent backend does not hide the others": {policy: "backends:\n  - {name: mute, timeouts: {request: 1s}, auth: {noauth: {endpoint: $SILENT, project: $PROJECT}}}\n" + noauthBackend + tenant("mute, lab", ", volumeType: ssd"), code: 1, want: []string{
+			"error backends[0].auth: backend mute: auth.discover: no answer in time",
+			`error tenants[0].classes[0].volumeType: backend lab has no volume type "ssd"; it has iscsi, iscsi-mp, rbd, fail`,
 		}},
 	}
 	for name, test := range tests {
@@ -291,6 +303,17 @@ func TestWrongPasswordIsTriedOnce(t *testing.T) {
 	}
 	if left := c.Volumes(); len(left) > 0 {
 		t.Errorf("left: %+v", left)
+	}
+}
+
+// TestSilentKeystoneIsAskedOnce: a second login would only wait as long, and might
+// be one wrong password more.
+func TestSilentKeystoneIsAskedOnce(t *testing.T) {
+	c := newCloud(t, cindersim.Options{}, 0, false)
+	c.Inject(cindersim.Fault{Kind: cindersim.RespondBefore, Operation: "auth.tokens.create", Code: http.StatusServiceUnavailable})
+	got := c.check(t.Context(), "backends:\n"+teamBackend+"  - {name: again, auth: {cloud: team-a}, connector: {multipath: true}}\n"+tenant("gold, again", ""))
+	if logins := c.CountByOperation()["auth.tokens.create"]; logins != 1 || len(got.Errors) != 2 || got.code != policycli.ExitFailed {
+		t.Errorf("%d logins, %q", logins, got.findings())
 	}
 }
 

@@ -31,9 +31,23 @@ func (k *VolumeType) view(admin bool) map[string]any {
 	return view
 }
 
+// listTypes gives a page, without a link to the next.
 func (c *cloud) listTypes(q *call) (*reply, error) {
+	limit, offset, err := c.pageLimits(q)
+	if err != nil {
+		return nil, err
+	}
+	kinds := c.types
+	if marker, given := q.param("marker"); given {
+		at := slices.IndexFunc(kinds, func(kind *VolumeType) bool { return kind.ID == marker })
+		if at < 0 {
+			return nil, refuse(http.StatusNotFound, "Volume type %s could not be found.", marker)
+		}
+		kinds = kinds[at+1:]
+	}
+	kinds = kinds[min(offset, len(kinds)):]
 	views := []map[string]any{}
-	for _, kind := range c.types {
+	for _, kind := range kinds[:min(limit, len(kinds))] {
 		views = append(views, kind.view(q.admin))
 	}
 	return success(http.StatusOK, map[string]any{"volume_types": views}), nil

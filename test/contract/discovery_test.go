@@ -79,12 +79,52 @@ func discoveryCases() []testCase {
 				}
 			}
 		}},
+		{"volume types come in pages behind a marker, without links", both, typesByPage},
+		{"the default volume type is one of the list", both, func(t *testing.T, target Target) {
+			byDefault := target.client().call(t, "GET", "/types/default", nil).want(t, http.StatusOK).object(t, "volume_type")
+			for _, kind := range target.client().call(t, "GET", "/types", nil).want(t, http.StatusOK).list(t, "volume_types") {
+				if kind["id"] == byDefault["id"] && kind["name"] == byDefault["name"] {
+					return
+				}
+			}
+			t.Errorf("%v is not listed", byDefault)
+		}},
 		{"availability zones are listed", both, func(t *testing.T, target Target) {
 			zones := target.client().call(t, "GET", "/os-availability-zone", nil).want(t, http.StatusOK).list(t, "availabilityZoneInfo")
 			if len(zones) == 0 || zones[0]["zoneName"] == "" || zones[0]["zoneState"] == nil {
 				t.Errorf("the zones are %v", zones)
 			}
 		}},
+	}
+}
+
+func typesByPage(t *testing.T, target Target) {
+	ids := func(query string) []any {
+		got := target.client().call(t, "GET", "/types"+query, nil).want(t, http.StatusOK)
+		if strings.Contains(string(got.raw), "_links") {
+			t.Errorf("%s: the answer has links: %s", got.request, got.raw)
+		}
+		var ids []any
+		for _, kind := range got.list(t, "volume_types") {
+			ids = append(ids, kind["id"])
+		}
+		return ids
+	}
+	all := ids("?is_public=None")
+	if len(all) < 2 {
+		t.Skip("there is only one volume type")
+	}
+	var paged []any
+	for query := "?is_public=None&limit=1"; ; {
+		page := ids(query)
+		if len(page) == 0 || len(paged) > len(all) {
+			break
+		}
+		paged = append(paged, page...)
+		query = "?is_public=None&limit=1&marker=" + page[len(page)-1].(string)
+	}
+	if !same(paged, all) {
+		t.Errorf("the pages have %v, the whole list %v", paged, all)
 	}
 }
 
