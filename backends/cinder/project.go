@@ -38,9 +38,9 @@ const (
 	mostZones     = 1_000
 )
 
-// VolumeTypes lists the volume types that the project may use. Cinder gives at
-// most as many as it is configured to (osapi_max_limit) and no link to the rest,
-// so that only a page without news is the last.
+// VolumeTypes lists the volume types that the project may use. A page begins
+// behind the last type of the one before, and one without news is the last: links
+// may name an address that only Cinder can reach.
 func (c *Client) VolumeTypes(ctx context.Context) ([]VolumeType, error) {
 	const operation = "type.list"
 	var all []VolumeType

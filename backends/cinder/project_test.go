@@ -93,8 +93,8 @@ func TestDefaultVolumeType(t *testing.T) {
 	}
 }
 
-// TestVolumeTypesOfManyPages serves types as Cinder does, without links, and as
-// servers that ignore the page or never end.
+// TestVolumeTypesOfManyPages serves types in pages, and as servers do that ignore
+// the page or never end.
 func TestVolumeTypesOfManyPages(t *testing.T) {
 	const all = 1234
 	serve := func(from, to int) string {

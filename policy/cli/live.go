@@ -94,7 +94,7 @@ type Trial struct {
 // TrialStep is a step in the life of a trial's volume.
 type TrialStep string
 
-// The steps of a trial.
+// The steps of a trial. One that failed at the beginning was not tried.
 const (
 	StepBegin   TrialStep = "begin"
 	StepCreate  TrialStep = "create"
@@ -195,7 +195,11 @@ func (t Trial) text(w io.Writer) {
 	for _, warning := range t.Warnings {
 		fmt.Fprintf(w, "  note: %s\n", warning)
 	}
-	if t.Error != "" {
+	switch {
+	case t.Error == "":
+	case t.Step == StepBegin:
+		fmt.Fprintf(w, "  not tried: %s\n", t.Error)
+	default:
 		fmt.Fprintf(w, "  failed at step %s: %s\n", t.Step, t.Error)
 	}
 	switch {

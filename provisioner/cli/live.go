@@ -69,6 +69,11 @@ func (l *LiveCheck) Check(ctx context.Context, p *policy.Policy, options policyc
 		report.Backends = append(report.Backends, b.answer)
 		report.Findings = append(report.Findings, b.findings...)
 	}
+	if ctx.Err() != nil {
+		// Whatever else was found comes from the interruption.
+		report.Findings = []policycli.Finding{{Path: "backends", Message: "the command was interrupted; not all was checked"}}
+		return report
+	}
 	report.Findings = append(report.Findings, run.ruleFindings()...)
 	report.Findings = append(report.Findings, run.quotaFindings()...)
 	if options.MakeVolume {
@@ -213,7 +218,9 @@ func (b *liveBackend) compareClocks(client *cinder.Client) {
 	if !known {
 		return
 	}
-	seconds := int64(ahead.Round(time.Second) / time.Second)
+	// A Date has no fractions of a second; on average it is half a second old.
+	ahead = (ahead + time.Second/2).Round(time.Second)
+	seconds := int64(ahead / time.Second)
 	b.answer.ClockAheadSeconds = &seconds
 	if ahead.Abs() > mostSkew {
 		direction := "ahead of"
@@ -221,7 +228,7 @@ func (b *liveBackend) compareClocks(client *cinder.Client) {
 			direction = "behind"
 		}
 		b.find(b.path, true, "backend %s: its clock is %s %s this machine's, more than %s; fix the one that is wrong, since the ages of volumes and tokens are judged by them",
-			b.Name, ahead.Abs().Round(time.Second), direction, mostSkew)
+			b.Name, ahead.Abs(), direction, mostSkew)
 	}
 }
 

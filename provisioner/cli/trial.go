@@ -112,14 +112,14 @@ func (r *liveRun) tryVolumes(ctx context.Context) (trials []policycli.Trial, fin
 		})
 	}
 	group.Wait()
+	if ctx.Err() != nil {
+		findings = append(findings, policycli.Finding{Path: "backends", Message: "the command was interrupted; not every volume was tried"})
+	}
 	for i := range r.backends {
 		trials, findings = append(trials, made[i]...), append(findings, found[i]...)
 	}
 	return trials, findings
 }
-
-// errInterrupted is why a volume was not tried.
-var errInterrupted = errors.New("not tried: the command was interrupted")
 
 // trialBench makes the trials of one backend.
 type trialBench struct {
@@ -144,9 +144,9 @@ func (b *liveBackend) newTrialBench(term context.Context, registry *mappers.Regi
 // whatever happened.
 func (b *trialBench) try(ctx context.Context, plan trialPlan) (policycli.Trial, []policycli.Finding) {
 	trial := plan.Trial
-	if why := b.untried(ctx, trial); why != nil {
-		trial.Step, trial.Error = policycli.StepBegin, why.Error()
-		return trial, []policycli.Finding{{Path: trial.Rules[0], Warning: !errors.Is(why, errInterrupted), Message: fmt.Sprintf("backend %s: no volume was made: %s", b.Name, why)}}
+	if why, findings := b.untried(ctx, trial); why != "" {
+		trial.Step, trial.Error = policycli.StepBegin, why
+		return trial, findings
 	}
 	uid := string(uuid.NewUUID())
 	stamp, lost := trialStamp(uid), b.lifecycle.LastDoubt()
@@ -164,7 +164,7 @@ func (b *trialBench) try(ctx context.Context, plan trialPlan) (policycli.Trial, 
 	var findings []policycli.Finding
 	if err != nil {
 		trial.Error = err.Error()
-		findings = append(findings, policycli.Finding{Path: trial.Rules[0], Message: fmt.Sprintf("backend %s: a volume cannot be provided, step %s: %s", b.Name, trial.Step, err)})
+		findings = append(findings, policycli.Finding{Path: trial.Rules[0], Message: fmt.Sprintf("a trial failed at step %s: %s", trial.Step, err)})
 	}
 	if trial.Left = b.remove(ctx, stamp, trial.Volume, b.lifecycle.LastDoubt().After(lost)); trial.Left != "" {
 		b.run.options.Tell(trial.Left)
@@ -173,21 +173,23 @@ func (b *trialBench) try(ctx context.Context, plan trialPlan) (policycli.Trial, 
 	return trial, findings
 }
 
-// untried is why a volume is not made at all.
-func (b *trialBench) untried(ctx context.Context, trial policycli.Trial) error {
-	class := policy.Class{VolumeType: trial.VolumeType, AvailabilityZone: trial.AvailabilityZone}
+// untried is why a volume is not made at all, and the findings about that.
+func (b *trialBench) untried(ctx context.Context, trial policycli.Trial) (why string, findings []policycli.Finding) {
 	if ctx.Err() != nil {
-		return errInterrupted
+		return "the command was interrupted", nil
 	}
+	class := policy.Class{VolumeType: trial.VolumeType, AvailabilityZone: trial.AvailabilityZone}
 	for _, lacks := range []*policycli.Finding{b.lacksType(class), b.lacksZone(class)} {
 		if lacks != nil && !lacks.Warning {
-			return errors.New(lacks.Message)
+			// It is a finding about each of the rules already.
+			return lacks.Message, nil
 		}
 	}
 	if len(b.Connector.NodeLabels) > 0 && len(b.Connector.WWPNs) == 0 {
-		return errors.New("the port names of its connector come from the annotations of nodes, which this command does not read; name them in connector.wwpns to try it")
+		const unknown = "its connector's port names are annotations of nodes, which this command does not read; name them in connector.wwpns to try it"
+		return unknown, []policycli.Finding{{Path: b.path, Warning: true, Message: fmt.Sprintf("no volume was made on backend %s: %s", b.Name, unknown)}}
 	}
-	return nil
+	return "", nil
 }
 
 // stepOf is the step of Connect that failed.
@@ -284,7 +286,10 @@ func howToRemove(id, name string) string {
 // has used it since.
 func (b *trialBench) removeLeftovers(ctx context.Context) []policycli.Finding {
 	volumes, err := b.lifecycle.Volumes(ctx)
-	if err != nil {
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case err != nil:
 		return []policycli.Finding{{Path: b.path, Warning: true, Message: fmt.Sprintf("what earlier checks left is not known: %s", err)}}
 	}
 	var findings []policycli.Finding

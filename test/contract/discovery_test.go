@@ -79,7 +79,7 @@ func discoveryCases() []testCase {
 				}
 			}
 		}},
-		{"volume types come in pages behind a marker, without links", both, typesByPage},
+		{"volume types come in pages, each with a link to the next", both, typesByPage},
 		{"the default volume type is one of the list", both, func(t *testing.T, target Target) {
 			byDefault := target.client().call(t, "GET", "/types/default", nil).want(t, http.StatusOK).object(t, "volume_type")
 			for _, kind := range target.client().call(t, "GET", "/types", nil).want(t, http.StatusOK).list(t, "volume_types") {
@@ -101,12 +101,18 @@ func discoveryCases() []testCase {
 func typesByPage(t *testing.T, target Target) {
 	ids := func(query string) []any {
 		got := target.client().call(t, "GET", "/types"+query, nil).want(t, http.StatusOK)
-		if strings.Contains(string(got.raw), "_links") {
-			t.Errorf("%s: the answer has links: %s", got.request, got.raw)
-		}
 		var ids []any
 		for _, kind := range got.list(t, "volume_types") {
 			ids = append(ids, kind["id"])
+		}
+		if limited := strings.Contains(query, "limit=1"); limited && len(ids) > 0 {
+			links := got.list(t, "volume_type_links")
+			want := target.client().base + "/types?is_public=None&limit=1&marker=" + ids[0].(string)
+			if len(links) != 1 || links[0]["rel"] != "next" || links[0]["href"] != want {
+				t.Errorf("%s: the links are %v, want %s", got.request, links, want)
+			}
+		} else if strings.Contains(string(got.raw), "_links") {
+			t.Errorf("%s: a last page has links: %s", got.request, got.raw)
 		}
 		return ids
 	}
