@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -59,11 +60,7 @@ func (b *liveBackend) plan() []trialPlan {
 	for _, tenant := range b.run.policy.Tenants {
 	rules:
 		for _, class := range tenant.Classes {
-			named := false
-			for _, usable := range b.run.usableBackends(class) {
-				named = named || usable == b
-			}
-			if !named {
+			if !slices.Contains(b.run.usableBackends(class), b) {
 				continue
 			}
 			fsType := cmp.Or(class.FSType, policy.DefaultFSType)
@@ -88,37 +85,53 @@ func (r *liveRun) tryVolumes(ctx context.Context) (trials []policycli.Trial, fin
 		// The options are complete.
 		panic(err)
 	}
+	told := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
+		defer close(told)
 		r.options.Tell(fmt.Sprintf("interrupted; volumes that were made are being removed, which takes up to %s", longestRemoval))
 	})
-	defer stop()
-	made, found := make([][]policycli.Trial, len(r.backends)), make([][]policycli.Finding, len(r.backends))
-	var group sync.WaitGroup
-	for i, b := range r.backends {
-		plans := b.plan()
-		if len(plans) == 0 {
-			continue
+	defer func() {
+		if !stop() {
+			<-told
 		}
-		group.Go(func() {
-			// Removal goes on after the command was interrupted.
-			term, end := context.WithCancel(context.WithoutCancel(ctx))
-			defer end()
+	}()
+	// Removal goes on after the command was interrupted.
+	term, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	var benches []*trialBench
+	places := map[cinder.Place]bool{}
+	for _, b := range r.backends {
+		if plans := b.plan(); len(plans) > 0 {
 			bench := b.newTrialBench(term, registry)
-			found[i] = bench.removeLeftovers(ctx)
-			for _, plan := range plans {
-				trial, findings := bench.try(ctx, plan)
-				made[i], found[i] = append(made[i], trial), append(found[i], findings...)
-			}
-		})
+			bench.plans, bench.cleans = plans, !places[b.client.Place()]
+			places[b.client.Place()] = true
+			benches = append(benches, bench)
+		}
 	}
-	group.Wait()
+	// First of all, since two backends may lead to one place, where the trial of one
+	// would look to the other like a leftover.
+	together(benches, func(b *trialBench) { b.removeLeftovers(ctx) })
+	together(benches, func(b *trialBench) {
+		for _, plan := range b.plans {
+			b.trials = append(b.trials, b.try(ctx, plan))
+		}
+	})
 	if ctx.Err() != nil {
 		findings = append(findings, policycli.Finding{Path: "backends", Message: "the command was interrupted; not every volume was tried"})
 	}
-	for i := range r.backends {
-		trials, findings = append(trials, made[i]...), append(findings, found[i]...)
+	for _, b := range benches {
+		trials, findings = append(trials, b.trials...), append(findings, b.found...)
 	}
 	return trials, findings
+}
+
+// together calls a function for all benches at once.
+func together(benches []*trialBench, call func(*trialBench)) {
+	var group sync.WaitGroup
+	for _, b := range benches {
+		group.Go(func() { call(b) })
+	}
+	group.Wait()
 }
 
 // trialBench makes the trials of one backend.
@@ -126,6 +139,16 @@ type trialBench struct {
 	*liveBackend
 	lifecycle *backends.Lifecycle
 	registry  *mappers.Registry
+	plans     []trialPlan
+	// cleans says that it removes the leftovers at its place.
+	cleans bool
+
+	trials []policycli.Trial
+	found  []policycli.Finding
+}
+
+func (b *trialBench) note(path string, isWarning bool, message string) {
+	b.found = append(b.found, policycli.Finding{Path: path, Warning: isWarning, Message: message})
 }
 
 func (b *liveBackend) newTrialBench(term context.Context, registry *mappers.Registry) *trialBench {
@@ -142,11 +165,11 @@ func (b *liveBackend) newTrialBench(term context.Context, registry *mappers.Regi
 
 // try makes one volume, connects it, maps the connection, and removes the volume
 // whatever happened.
-func (b *trialBench) try(ctx context.Context, plan trialPlan) (policycli.Trial, []policycli.Finding) {
+func (b *trialBench) try(ctx context.Context, plan trialPlan) policycli.Trial {
 	trial := plan.Trial
-	if why, findings := b.untried(ctx, trial); why != "" {
+	if why := b.untried(ctx, trial); why != "" {
 		trial.Step, trial.Error = policycli.StepBegin, why
-		return trial, findings
+		return trial
 	}
 	uid := string(uuid.NewUUID())
 	stamp, lost := trialStamp(uid), b.lifecycle.LastDoubt()
@@ -161,35 +184,35 @@ func (b *trialBench) try(ctx context.Context, plan trialPlan) (policycli.Trial, 
 	} else if err = b.mapConnection(&trial, plan.tenant, uid, connected); err != nil {
 		trial.Step = policycli.StepMap
 	}
-	var findings []policycli.Finding
 	if err != nil {
 		trial.Error = err.Error()
-		findings = append(findings, policycli.Finding{Path: trial.Rules[0], Message: fmt.Sprintf("a trial failed at step %s: %s", trial.Step, err)})
+		b.note(trial.Rules[0], false, fmt.Sprintf("a trial failed at step %s: %s", trial.Step, err))
 	}
 	if trial.Left = b.remove(ctx, stamp, trial.Volume, b.lifecycle.LastDoubt().After(lost)); trial.Left != "" {
 		b.run.options.Tell(trial.Left)
-		findings = append(findings, policycli.Finding{Path: b.path, Message: trial.Left})
+		b.note(b.path, false, trial.Left)
 	}
-	return trial, findings
+	return trial
 }
 
-// untried is why a volume is not made at all, and the findings about that.
-func (b *trialBench) untried(ctx context.Context, trial policycli.Trial) (why string, findings []policycli.Finding) {
+// untried is why a volume is not made at all; empty if it is.
+func (b *trialBench) untried(ctx context.Context, trial policycli.Trial) string {
 	if ctx.Err() != nil {
-		return "the command was interrupted", nil
+		return "the command was interrupted"
 	}
 	class := policy.Class{VolumeType: trial.VolumeType, AvailabilityZone: trial.AvailabilityZone}
 	for _, lacks := range []*policycli.Finding{b.lacksType(class), b.lacksZone(class)} {
 		if lacks != nil && !lacks.Warning {
 			// It is a finding about each of the rules already.
-			return lacks.Message, nil
+			return lacks.Message
 		}
 	}
 	if len(b.Connector.NodeLabels) > 0 && len(b.Connector.WWPNs) == 0 {
 		const unknown = "its connector's port names are annotations of nodes, which this command does not read; name them in connector.wwpns to try it"
-		return unknown, []policycli.Finding{{Path: b.path, Warning: true, Message: fmt.Sprintf("no volume was made on backend %s: %s", b.Name, unknown)}}
+		b.note(trial.Rules[0], true, fmt.Sprintf("no volume was made on backend %s: %s", b.Name, unknown))
+		return unknown
 	}
-	return "", nil
+	return ""
 }
 
 // stepOf is the step of Connect that failed.
@@ -284,35 +307,37 @@ func howToRemove(id, name string) string {
 
 // removeLeftovers removes what commands left that were killed, as long as nobody
 // has used it since.
-func (b *trialBench) removeLeftovers(ctx context.Context) []policycli.Finding {
+func (b *trialBench) removeLeftovers(ctx context.Context) {
+	if !b.cleans {
+		return
+	}
 	volumes, err := b.lifecycle.Volumes(ctx)
 	switch {
 	case ctx.Err() != nil:
-		return nil
+		return
 	case err != nil:
-		return []policycli.Finding{{Path: b.path, Warning: true, Message: fmt.Sprintf("what earlier checks left is not known: %s", err)}}
+		b.note(b.path, true, fmt.Sprintf("what earlier checks left is not known: %s", err))
+		return
 	}
-	var findings []policycli.Finding
 	for _, v := range volumes {
 		stamp, age := backends.StampOf(v), b.client.Now().Sub(v.CreatedAt)
+		if stamp != trialStamp(stamp.ClaimUID) {
+			continue // Somebody has changed it.
+		}
+		left := b.describeLeft(v.ID, v.Name)
+		if v.CreatedAt.IsZero() || age < leftoverAge {
+			b.note(b.path, true, fmt.Sprintf("%s was made by another check %s ago, which may still be running; if none is, %s", left, age.Round(time.Second), howToRemove(v.ID, v.Name)))
+			continue
+		}
+		left += ", which an earlier check left, is "
+		err := b.lifecycle.RemoveUnrecorded(ctx, v.ID, stamp, b.config.Connector, nil)
 		switch {
-		case stamp != trialStamp(stamp.ClaimUID):
-			// Somebody has changed it.
-		case v.CreatedAt.IsZero() || age < leftoverAge:
-			findings = append(findings, policycli.Finding{Path: b.path, Warning: true, Message: fmt.Sprintf(
-				"%s was made by another check %s ago, which may still be running; if none is, %s", b.describeLeft(v.ID, v.Name), age.Round(time.Second), howToRemove(v.ID, v.Name))})
+		case err == nil:
+			b.run.options.Tell(left + "removed")
+		case cinder.IsKind(err, backends.KindRecorded), cinder.IsKind(err, backends.KindInUse):
+			b.note(b.path, true, left+"kept: it is "+string(v.Status)+", or was attached, so somebody uses it")
 		default:
-			left := b.describeLeft(v.ID, v.Name) + ", which an earlier check left, is "
-			err := b.lifecycle.RemoveUnrecorded(ctx, v.ID, stamp, b.config.Connector, nil)
-			switch {
-			case err == nil:
-				b.run.options.Tell(left + "removed")
-			case cinder.IsKind(err, backends.KindRecorded), cinder.IsKind(err, backends.KindInUse):
-				findings = append(findings, policycli.Finding{Path: b.path, Warning: true, Message: left + "kept: it is " + string(v.Status) + ", or was attached, so somebody uses it"})
-			default:
-				findings = append(findings, policycli.Finding{Path: b.path, Message: left + "not removed: " + err.Error()})
-			}
+			b.note(b.path, false, left+"not removed: "+err.Error())
 		}
 	}
-	return findings
 }

@@ -233,6 +233,24 @@ func TestInterruptedTrials(t *testing.T) {
 	}
 }
 
+// TestTrialsAtOnePlace: the trials of one backend are no leftovers to another, and
+// a leftover is reported once.
+func TestTrialsAtOnePlace(t *testing.T) {
+	c := newCloud(t, cindersim.Options{CreateDelay: 50 * time.Millisecond}, 0, false)
+	stamp := trialStamp("u1")
+	if _, err := c.AddVolume(cindersim.Volume{Name: stamp.PV, Metadata: stamp.Metadata(nil), Created: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	text := labWith("") + strings.Replace(noauthBackend, "name: lab", "name: same, connector: {multipath: true}", 1) + tenant("lab, same", ", volumeType: iscsi")
+	got := c.check(t.Context(), text, "--make-volume")
+	if findings := got.findings(); got.code != 0 || len(findings) != 1 || !strings.Contains(findings[0], "("+stamp.PV+")") || len(got.Live.Trials) != 2 {
+		t.Errorf("code %d, %d trials, %q", got.code, len(got.Live.Trials), findings)
+	}
+	if left := c.Volumes(); len(left) != 1 {
+		t.Errorf("left: %+v", left)
+	}
+}
+
 // TestLeftoversOfKilledCommands: what a killed run left is removed when it is an
 // hour old, and only if it is provably a trial's.
 func TestLeftoversOfKilledCommands(t *testing.T) {
