@@ -159,8 +159,10 @@ func (b LiveBackend) facts() []string {
 	if b.Quota != nil {
 		add("Cinder's quota %s", b.Quota.Volumes.Describe("volumes")+" and "+b.Quota.Gigabytes.Describe("GiB"))
 	}
-	if b.ClockAheadSeconds != nil {
-		add("clock %s s ahead of this machine's", fmt.Sprint(*b.ClockAheadSeconds))
+	if ahead := b.ClockAheadSeconds; ahead != nil && *ahead < 0 {
+		add("clock %s s behind this machine's", fmt.Sprint(-*ahead))
+	} else if ahead != nil {
+		add("clock %s s ahead of this machine's", fmt.Sprint(*ahead))
 	}
 	return facts
 }
