@@ -46,7 +46,7 @@ func NewLiveCheck(protocols mappers.Protocols) *LiveCheck {
 // or gets no answer, there is no second one.
 type account struct {
 	mu      sync.Mutex
-	backend string // of the first login; empty before
+	tried   bool
 	failure error
 }
 
@@ -128,10 +128,10 @@ type liveBackend struct {
 	// client is nil unless the backend is reachable.
 	client *cinder.Client
 
-	mu       sync.Mutex
 	answer   policycli.LiveBackend
 	findings []policycli.Finding
-	// types and zones are nil, and quota is not known, if they could not be read.
+	// types and zones are nil if they could not be read, and empty if there are
+	// none.
 	types     []cinder.VolumeType
 	zones     []cinder.Zone
 	quota     cinder.ProjectQuota
@@ -140,8 +140,6 @@ type liveBackend struct {
 }
 
 func (b *liveBackend) find(path string, isWarning bool, format string, arguments ...any) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.findings = append(b.findings, policycli.Finding{Path: path, Warning: isWarning, Message: fmt.Sprintf(format, arguments...)})
 }
 
@@ -196,10 +194,10 @@ func (b *liveBackend) login(ctx context.Context) (*cinder.Client, error) {
 	}
 	b.run.LiveCheck.mu.Unlock()
 	a.mu.Lock()
-	if a.backend == "" {
+	if !a.tried {
 		defer a.mu.Unlock()
 		client, err := b.run.pool.Client(ctx, b.config)
-		a.backend = b.Name
+		a.tried = true
 		switch cinder.KindOf(err) {
 		case cinder.KindUnauthorized, cinder.KindForbidden, cinder.KindRateLimited, cinder.KindUnavailable:
 			a.failure = err
@@ -262,7 +260,7 @@ func (b *liveBackend) readTypes(ctx context.Context) []policycli.Finding {
 	if err != nil {
 		return b.unread("the volume types", err)
 	}
-	b.types = types
+	b.types = append([]cinder.VolumeType{}, types...)
 	for _, t := range types {
 		b.answer.VolumeTypes = append(b.answer.VolumeTypes, t.Name)
 	}
@@ -280,7 +278,7 @@ func (b *liveBackend) readZones(ctx context.Context) []policycli.Finding {
 	if err != nil {
 		return b.unread("the availability zones", err)
 	}
-	b.zones = zones
+	b.zones = append([]cinder.Zone{}, zones...)
 	for _, zone := range zones {
 		b.answer.Zones = append(b.answer.Zones, zone.Name)
 	}
