@@ -73,7 +73,7 @@ func newCommand(log io.Writer) *cobra.Command {
 	described := protocols.Describe()
 	root.AddCommand(
 		runCommand(log, protocols),
-		policycli.NewCommand(policycli.Options{ReadCluster: cli.ReadExisting, Places: cli.Places, Credentials: cli.CheckCredentials, Protocols: described, ProvisionerName: wiring.DefaultProvisionerName}),
+		policycli.NewCommand(policycli.Options{ReadCluster: cli.ReadExisting, Places: cli.Places, Credentials: cli.CheckCredentials, Live: cli.NewLiveCheck(protocols).Check, Protocols: described, ProvisionerName: wiring.DefaultProvisionerName}),
 		cli.NewAuditCommand(described),
 		cli.NewMapCommand(protocols),
 		versionCommand(),

@@ -22,6 +22,13 @@ func (e *endpoint) hasVolumeOf(ctx context.Context, stamp Stamp) (bool, error) {
 	return len(found) > 0, err
 }
 
+// KnownVolumeOf is the ID of the claim's volume as far as this term knows it,
+// without a request; empty if it knows none.
+func (l *Lifecycle) KnownVolumeOf(stamp Stamp) string {
+	id, _ := l.current().known.of(stamp.ClaimUID)
+	return id
+}
+
 // HasVolume reports whether a volume with that ID exists at the backend, of any
 // owner. It serves PersistentVolumes that do not record where their volume is.
 func (l *Lifecycle) HasVolume(ctx context.Context, id string) (bool, error) {

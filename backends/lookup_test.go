@@ -217,3 +217,20 @@ func TestChangedCredentialsOverHTTP(t *testing.T) {
 	equal(t, cinder.KindOf(l.Remove(t.Context(), target)), cinder.KindConflict)
 	equal(t, cinder.KindOf(l.Remove(t.Context(), target)), KindElsewhere)
 }
+
+func TestKnownVolumeCostsNoRequest(t *testing.T) {
+	memory := newMemoryCinder()
+	l := memory.term(t)
+	equal(t, l.KnownVolumeOf(claimStamp(1)), "")
+	equal(t, memory.count("volume.list"), 0)
+	connected, err := l.Connect(t.Context(), claimSpec(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, l.KnownVolumeOf(claimStamp(1)), connected.Volume.ID)
+	equal(t, l.KnownVolumeOf(claimStamp(2)), "")
+	if err := l.Abandon(t.Context(), claimStamp(1), claimSpec(1).Connector, nil); err != nil {
+		t.Fatal(err)
+	}
+	equal(t, l.KnownVolumeOf(claimStamp(1)), "")
+}

@@ -52,7 +52,7 @@ type Pool struct {
 	clients *lru.Cache[key, *pooled]
 	// readings contains the last good reading of the credentials.
 	readings *lru.Cache[key, *auth.Reading]
-	// accounts contains the credentials in use, by auth.Credentials.Account.
+	// accounts contains the credentials in use, by a hash of them.
 	accounts *lru.Cache[string, *cinder.Account]
 	// queues contains every backend's queue, whose limits hold for all clients
 	// of the backend together.
@@ -130,7 +130,7 @@ func (p *Pool) Client(ctx context.Context, config Config) (*cinder.Client, error
 			Backend:        config.Name,
 			Workflow:       config.Workflow,
 			Limits:         config.Limits,
-			Account:        p.account(found.Account),
+			Account:        p.account(found),
 			Queue:          p.queue(config),
 			Warn:           p.warn,
 			RequestTimeout: config.Timeouts.Request,
@@ -255,8 +255,11 @@ func (p *Pool) peek(at key, version string) (*cinder.Client, bool) {
 	return entry.client, true
 }
 
-// account is what all clients with these credentials share.
-func (p *Pool) account(id string) *cinder.Account {
+// account is what all clients with these credentials share. A project in which
+// the account has no role is rejected like a wrong password, which must not stop
+// the backends of other projects.
+func (p *Pool) account(found auth.Credentials) *cinder.Account {
+	id := fingerprint.Of(found.Account(), found.Keystone.TenantID, found.Keystone.TenantName, found.Keystone.Scope)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	account, ok := p.accounts.Get(id)

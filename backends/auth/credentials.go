@@ -58,9 +58,18 @@ type Credentials struct {
 	// Version changes whenever any byte of them changes, including the certificates'
 	// contents.
 	Version string
-	// Account identifies what Keystone accepts or rejects: backends that log in to
-	// the same project with the same secret have the same one. Empty for noauth.
-	Account string
+}
+
+// Account is a hash of what Keystone checks before it looks at the project: who
+// logs in, where and with which secret. It is empty for noauth. Credentials with
+// the same account are right or wrong together.
+func (c Credentials) Account() string {
+	if c.Noauth != nil {
+		return ""
+	}
+	k := c.Keystone
+	return fingerprint.Of(k.IdentityEndpoint, k.UserID, k.Username, k.DomainID, k.DomainName, k.Password, k.Passcode, k.TokenID,
+		k.ApplicationCredentialID, k.ApplicationCredentialName, k.ApplicationCredentialSecret)
 }
 
 // Resolve reads the credentials of one backend. Its errors never quote file
@@ -141,7 +150,6 @@ func (f fileSet) keystoneCredentials(config Config, cloud clouds.Cloud) (Credent
 		TLS:      tlsConfig,
 		Endpoint: gophercloud.EndpointOpts{Region: cmp.Or(config.Region, cloud.RegionName), Availability: availability},
 	}
-	found.Account = fingerprint.Of(cloud.AuthType, cloud.AuthInfo, certificates)
 	found.Version = fingerprint.Of(config, cloud.AuthType, cloud.AuthInfo, found.Endpoint, certificates)
 	return found, nil
 }

@@ -413,3 +413,41 @@ func TestVersionFollowsCredentials(t *testing.T) {
 		}
 	}
 }
+
+// TestAccountIsWhatKeystoneChecksFirst: project, region and certificates do not
+// change who logs in.
+func TestAccountIsWhatKeystoneChecksFirst(t *testing.T) {
+	const entry = "auth_url: http://k/v3, username: u, user_domain_id: d, password: p, project_id: x"
+	account := func(auth, more string) string {
+		found, err := resolveCloud(t, map[string]string{"clouds.yaml": "clouds: {gold: {auth: {" + auth + "}" + more + "}}"}, Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found.Account()
+	}
+	base := account(entry, "")
+	for name, other := range map[string]string{
+		"project": account(strings.Replace(entry, "project_id: x", "project_id: y", 1), ""),
+		"region":  account(entry, ", region_name: R2, interface: internal, verify: false"),
+		"version": account(strings.Replace(entry, "http://k/v3", "http://k", 1), ""),
+	} {
+		if other != base {
+			t.Errorf("another %s is another account", name)
+		}
+	}
+	for name, other := range map[string]string{
+		"password":   account(strings.Replace(entry, "password: p", "password: q", 1), ""),
+		"user":       account(strings.Replace(entry, "username: u", "username: v", 1), ""),
+		"domain":     account(strings.Replace(entry, "domain_id: d", "domain_id: e", 1), ""),
+		"Keystone":   account(strings.Replace(entry, "//k", "//l", 1), ""),
+		"credential": account("auth_url: http://k/v3, application_credential_id: a, application_credential_secret: p", ""),
+	} {
+		if other == base {
+			t.Errorf("another %s is the same account", name)
+		}
+	}
+	noauth, err := Sources{}.Resolve(Config{Source: Source{Noauth: &Noauth{Endpoint: "http://c/v3"}}})
+	if err != nil || noauth.Account() != "" {
+		t.Errorf("noauth has the account %q (%v)", noauth.Account(), err)
+	}
+}

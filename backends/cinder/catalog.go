@@ -23,16 +23,16 @@ var volumeServices = []string{"block-storage", "volumev3", "block-store", "volum
 // request, unlike gophercloud's own search, which makes one when a catalog
 // names no version. It does not guess a region: volumes would silently be
 // created in the wrong one.
-func endpointOf(result gophercloud.AuthResult, wanted gophercloud.EndpointOpts) (string, error) {
+func endpointOf(result gophercloud.AuthResult, wanted gophercloud.EndpointOpts) (address string, entry CatalogEntry, err error) {
 	token, ok := result.(interface {
 		ExtractServiceCatalog() (*tokens.ServiceCatalog, error)
 	})
 	if !ok {
-		return "", errors.New("the answer to the login has no service catalog")
+		return "", CatalogEntry{}, errors.New("the answer to the login has no service catalog")
 	}
 	catalog, err := token.ExtractServiceCatalog()
 	if err != nil || len(catalog.Entries) == 0 {
-		return "", errors.New("the token has no service catalog: the credentials name no project and the user has no default project; name a project")
+		return "", CatalogEntry{}, errors.New("the token has no service catalog: the credentials name no project and the user has no default project; name a project")
 	}
 	var matching []tokens.Endpoint
 	var offered, regions []string
@@ -59,12 +59,13 @@ func endpointOf(result gophercloud.AuthResult, wanted gophercloud.EndpointOpts) 
 	regions = distinct(regions)
 	switch {
 	case len(matching) == 0:
-		return "", fmt.Errorf("the service catalog has no block storage v3 endpoint%s with interface %q (it has %s); check region and interface of the backend",
+		return "", CatalogEntry{}, fmt.Errorf("the service catalog has no block storage v3 endpoint%s with interface %q (it has %s); check region and interface of the backend",
 			inRegion(wanted.Region), wanted.Availability, cmp.Or(strings.Join(distinct(offered), ", "), "none at all"))
 	case wanted.Region == "" && len(regions) > 1:
-		return "", fmt.Errorf("the service catalog has block storage in several regions (%s); give the backend's region", strings.Join(regions, ", "))
+		return "", CatalogEntry{}, fmt.Errorf("the service catalog has block storage in several regions (%s); give the backend's region", strings.Join(regions, ", "))
 	}
-	return withV3(matching[0].URL), nil
+	first := matching[0]
+	return withV3(first.URL), CatalogEntry{Region: cmp.Or(first.RegionID, first.Region), Interface: first.Interface}, nil
 }
 
 // projectOf is the ID of the project that a token is scoped to, or "".

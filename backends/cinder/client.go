@@ -9,6 +9,8 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/gophercloud/gophercloud/v2"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 )
 
 // Client speaks to one Cinder endpoint as one account. Every method is one
@@ -18,8 +20,8 @@ type Client struct {
 	workflow Workflow // as configured
 	service  *gophercloud.ServiceClient
 	place    Place
-	// now is the time by Cinder's clock.
-	now func() time.Time
+	entry    CatalogEntry
+	wire     *transport
 
 	discovery singleflight.Group
 	mu        sync.Mutex
@@ -34,7 +36,26 @@ func (c *Client) Backend() string { return c.backend }
 func (c *Client) Place() Place { return c.place }
 
 // Now is the time by Cinder's clock, as far as its answers have shown it.
-func (c *Client) Now() time.Time { return c.now() }
+func (c *Client) Now() time.Time { return c.wire.now() }
+
+// ClockAhead is how far the clock of the server was ahead of the local one in its
+// last answer, to the second, without the bound of Now. It is not known if no
+// answer had a date.
+func (c *Client) ClockAhead() (ahead time.Duration, known bool) {
+	if last := c.wire.dateAhead.Load(); last != nil {
+		return *last, true
+	}
+	return 0, false
+}
+
+// Address is the endpoint that the client uses, without user and password.
+func (c *Client) Address() string { return auth.WithoutUser(c.service.Endpoint) }
+
+// CatalogEntry says which entry of the service catalog an endpoint comes from.
+type CatalogEntry struct{ Region, Interface string }
+
+// CatalogEntry is where the client's endpoint comes from; zero for noauth.
+func (c *Client) CatalogEntry() CatalogEntry { return c.entry }
 
 // volumeID matches what may be used as a volume's ID in an address. Cinder's
 // IDs are UUIDs; other characters could make a different path.

@@ -44,6 +44,22 @@ func TestNoAnswerTakesMuchMemory(t *testing.T) {
 		_, err := c.maxMicroversion(ctx)
 		return err
 	}
+	types := func(ctx context.Context, c *Client) error {
+		_, err := c.VolumeTypes(ctx)
+		return err
+	}
+	byDefault := func(ctx context.Context, c *Client) error {
+		_, err := c.DefaultVolumeType(ctx)
+		return err
+	}
+	zones := func(ctx context.Context, c *Client) error {
+		_, err := c.Zones(ctx)
+		return err
+	}
+	quota := func(ctx context.Context, c *Client) error {
+		_, err := c.Quota(ctx)
+		return err
+	}
 	tests := map[string]struct {
 		send                func(ctx context.Context, c *Client) error
 		status              int
@@ -64,6 +80,12 @@ func TestNoAnswerTakesMuchMemory(t *testing.T) {
 		"a connection":             {send: connect, before: `{"connection_info":{"data":[{}`, each: `,{}`, after: `]}}`},
 		"attachments":              {send: attachments, before: `{"attachments":[{}`, each: `,{}`, after: `]}`},
 		"versions":                 {send: versions, before: `{"versions":[{}`, each: `,{}`, after: `]}`},
+		"volume types":             {send: types, before: `{"volume_types":[{"id":"a"}`, each: `,{"id":"a"}`, after: `]}`},
+		"extra specs of a type":    {send: types, before: `{"volume_types":[{"id":"a","extra_specs":{"x":""`, each: `,"x":""`, after: `}}]}`},
+		"a default type":           {send: byDefault, before: `{"volume_type":{"id":"a","extra_specs":{"x":""`, each: `,"x":""`, after: `}}}`},
+		"availability zones":       {send: zones, before: `{"availabilityZoneInfo":[{"zoneName":"a"}`, each: `,{"zoneName":"a"}`, after: `]}`},
+		"rates of the limits":      {send: quota, before: `{"limits":{"rate":[{}`, each: `,{}`, after: `]}}`},
+		"a long limit":             {send: quota, before: `{"limits":{"absolute":{"maxTotalVolumes":1`, each: `1`, after: `}}}`},
 		"fields of one attachment": {send: attachments, before: `{"attachments":[{"connection_info":{"a":1`, each: `,"a":[{}]`, after: `}}]}`},
 	}
 	for name, test := range tests {

@@ -57,14 +57,14 @@ func Login(ctx context.Context, found auth.Credentials, options Options) (*Clien
 	ctx, cancel := loginTimeout(WithCaller(ctx, Caller{}), options)
 	defer cancel()
 	wire := newTransport(options, found)
-	client := &Client{backend: options.Backend, workflow: options.Workflow, now: wire.now}
+	client := &Client{backend: options.Backend, workflow: options.Workflow, wire: wire}
 	var err error
 	if found.Noauth != nil {
 		client.service, err = loginNoauth(ctx, options.Backend, *found.Noauth, wire)
 		options.Metrics.login(options.Backend, err)
 		client.place = NoauthPlace(*found.Noauth)
 	} else {
-		client.service, err = loginKeystone(ctx, options, found, wire)
+		client.service, client.entry, err = loginKeystone(ctx, options, found, wire)
 		if err == nil {
 			client.place = NewPlace(client.service.Endpoint, projectOf(client.service.GetAuthResult()))
 		}
@@ -90,19 +90,19 @@ func loginTimeout(ctx context.Context, options Options) (context.Context, contex
 	return context.WithTimeout(ctx, 2*options.RequestTimeout)
 }
 
-func loginKeystone(ctx context.Context, options Options, found auth.Credentials, wire http.RoundTripper) (*gophercloud.ServiceClient, error) {
+func loginKeystone(ctx context.Context, options Options, found auth.Credentials, wire http.RoundTripper) (*gophercloud.ServiceClient, CatalogEntry, error) {
 	provider, err := openstack.NewClient(found.Keystone.IdentityEndpoint)
 	if err != nil {
-		return nil, &Error{Backend: options.Backend, Kind: KindConfig, Message: fmt.Sprintf("auth_url %q is not an address", auth.WithoutUser(found.Keystone.IdentityEndpoint))}
+		return nil, CatalogEntry{}, &Error{Backend: options.Backend, Kind: KindConfig, Message: fmt.Sprintf("auth_url %q is not an address", auth.WithoutUser(found.Keystone.IdentityEndpoint))}
 	}
 	provider.HTTPClient = httpClient(wire)
 	provider.UserAgent.Prepend("standalone-cinder")
 	account := cmp.Or(options.Account, NewAccount())
 	if err := account.login(ctx, options, func() error { return openstack.Authenticate(ctx, provider, found.Keystone) }); err != nil {
-		return nil, err
+		return nil, CatalogEntry{}, err
 	}
 	if provider.Token() == "" {
-		return nil, &Error{Backend: options.Backend, Operation: OperationLogin, Kind: KindConfig, Message: "the answer has no X-Subject-Token header: " +
+		return nil, CatalogEntry{}, &Error{Backend: options.Backend, Operation: OperationLogin, Kind: KindConfig, Message: "the answer has no X-Subject-Token header: " +
 			"auth_url is not Keystone's, or a proxy removes the header"}
 	}
 	if renew := provider.ReauthFunc; renew != nil {
@@ -115,15 +115,15 @@ func loginKeystone(ctx context.Context, options Options, found auth.Credentials,
 			return account.login(ctx, options, func() error { return renew(ctx) })
 		}
 	}
-	endpoint, err := endpointOf(provider.GetAuthResult(), found.Endpoint)
+	endpoint, entry, err := endpointOf(provider.GetAuthResult(), found.Endpoint)
 	if err != nil {
-		return nil, &Error{Backend: options.Backend, Kind: KindConfig, Message: err.Error()}
+		return nil, CatalogEntry{}, &Error{Backend: options.Backend, Kind: KindConfig, Message: err.Error()}
 	}
 	if options.Warn != nil && isHTTPS(found.Keystone.IdentityEndpoint) && !isHTTPS(endpoint) {
 		options.Warn(options.Backend, fmt.Sprintf("Keystone is reached by https, but its service catalog lists block storage at %s: tokens cross the network in plain text; "+
 			"fix the catalog, or select another interface", auth.WithoutUser(endpoint)))
 	}
-	return &gophercloud.ServiceClient{ProviderClient: provider, Endpoint: endpoint, Type: "block-storage"}, nil
+	return &gophercloud.ServiceClient{ProviderClient: provider, Endpoint: endpoint, Type: "block-storage"}, entry, nil
 }
 
 func isHTTPS(address string) bool {

@@ -48,6 +48,9 @@ type transport struct {
 	// clockAhead is how many nanoseconds the server's clock is ahead of the
 	// local one.
 	clockAhead atomic.Int64
+	// dateAhead is the same according to the last Date header, however
+	// implausible; nil before the first.
+	dateAhead atomic.Pointer[time.Duration]
 }
 
 func newTransport(options Options, found auth.Credentials) *transport {
@@ -175,7 +178,9 @@ func (t *transport) readClock(response *http.Response) {
 	if err != nil {
 		return
 	}
-	if ahead := time.Until(at); ahead.Abs() <= mostClockDifference {
+	ahead := time.Until(at)
+	t.dateAhead.Store(&ahead)
+	if ahead.Abs() <= mostClockDifference {
 		t.clockAhead.Store(int64(ahead))
 	}
 }

@@ -127,7 +127,7 @@ func (c *Client) UpdateMetadata(ctx context.Context, id string, metadata map[str
 // that filters it and sorts it newest first (Block Storage API, microversion
 // history, 3.3 and 3.5).
 const (
-	microversionMessages       = 3
+	MicroversionMessages       = 3
 	microversionMessagesFilter = 5
 )
 
@@ -136,7 +136,7 @@ const (
 // failure, it returns an empty string.
 func (c *Client) FailureReason(ctx context.Context, id string) string {
 	newest, err := c.maxMicroversion(ctx)
-	if err != nil || newest < microversionMessages {
+	if err != nil || newest < MicroversionMessages {
 		return ""
 	}
 	var answer struct {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -17,12 +18,14 @@ import (
 type report struct {
 	Source string `json:"source"`
 	Valid  bool   `json:"valid"`
-	// Revision, Backends and Tenants are given for valid policies only.
+	// Revision, Backends and Tenants are given if the file alone is valid.
 	Revision string           `json:"revision,omitempty"`
 	Backends []string         `json:"backends,omitempty"`
 	Tenants  []string         `json:"tenants,omitempty"`
 	Errors   policy.ErrorList `json:"errors"`
 	Warnings policy.ErrorList `json:"warnings"`
+	// Live is present if the backends were asked.
+	Live *LiveReport `json:"live,omitempty"`
 	// Review is present if a cluster was read.
 	Review *clusterReview `json:"review,omitempty"`
 }
@@ -36,6 +39,8 @@ type checkOptions struct {
 	against    string
 	cloudsFile string
 	failOn     string
+	live       bool
+	makeVolume bool
 }
 
 // What makes a check fail.
@@ -59,6 +64,21 @@ With --clouds-file, also check the credentials of the backends without a request
 that clouds.yaml has their entries, which together with secure.yaml are complete,
 and that certificates and keys can be read and parsed.
 
+With --live, also log in to every backend, one login for each account, and say
+whether it can do what the policy says: whether it answers, which volume types,
+availability zones and microversion the policy needs and it lacks, whether Cinder's
+own quota is below the policy's, and whether its clock differs from this machine's
+by more than a minute. A backend that does not answer keeps no other from being
+checked. Credentials are found as run finds them: in --clouds-file, else in the
+usual places of the OpenStack clients.
+
+With --make-volume, also make one volume of 1 GiB for each backend and kind of
+volume that the rules ask for, connect it, show what a PersistentVolume would
+have, and remove it, also if a step fails or the command is interrupted. What
+cannot be removed is named. The next run removes what a killed run left, when it
+is an hour old. Neither the running program nor its audit counts or touches such
+volumes.
+
 With --kubeconfig, also say what the policy means for the claims and
 PersistentVolumes that exist in that cluster: which volumes would lack their
 backend, or have a backend that leads to another place; which quotas are already
@@ -68,16 +88,19 @@ and ignores $KUBECONFIG.
 
 With --against, report only what changes between that policy and FILE.
 
-The command sends no request to Keystone or Cinder. It knows the place of noauth
-backends. For others it knows only the project, and only if the credentials give
-its ID; --clouds-file names the file with the credentials.
+Without --live, the command sends no request to Keystone or Cinder. For the review
+of a cluster it knows the place of noauth backends. For others it knows only the
+project, and only if the credentials give its ID; --clouds-file names the file with
+the credentials.
 
-Exit codes: 0 the policies are good; 1 one has mistakes, or existing volumes could not
-be deleted because their backend is missing or leads elsewhere; 2 wrong use, an
-unreadable file, a cluster that cannot be read, or mistakes in the file of
---against.`,
+Exit codes: 0 the policies are good; 1 one has mistakes, existing volumes could not
+be deleted because their backend is missing or leads elsewhere, or with --live a
+backend cannot be used, lacks a volume type or zone, or failed to make, connect,
+map or remove a volume; 2 wrong use, an unreadable file, a cluster that cannot be
+read, or mistakes in the file of --against.`,
 		Example: `  standalone-cinder policy check policy.yaml
   standalone-cinder policy check --fail-on=warnings --clouds-file clouds.yaml policies/*.yaml
+  standalone-cinder policy check --live --make-volume --clouds-file clouds.yaml policy.yaml
   kubectl get configmap -n standalone-cinder standalone-cinder-policy -o yaml | standalone-cinder policy check -
   standalone-cinder policy check new.yaml --kubeconfig ~/.kube/config --against current.yaml`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -98,6 +121,8 @@ unreadable file, a cluster that cannot be read, or mistakes in the file of
 	flags.StringVar(&options.kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster to review the policy for; without it no cluster is read")
 	flags.StringVar(&options.against, "against", "", "policy `file` to compare with, to report only what changes; - for standard input")
 	flags.StringVar(&options.cloudsFile, "clouds-file", "", "clouds.yaml `file` with the credentials of the policy's backends, to check them; without it none is read")
+	flags.BoolVar(&options.live, "live", false, "log in to the backends, and ask them whether they can do what the policy says")
+	flags.BoolVar(&options.makeVolume, "make-volume", false, "with --live, make, connect, map and remove one volume of 1 GiB for each backend and kind of volume")
 	flags.StringVar(&options.failOn, "fail-on", failOnErrors, "what fails the check: `errors`, or warnings as well")
 	completeValues(cmd, "fail-on", failOnErrors, failOnWarnings)
 	flags.StringVar(&options.ProvisionerName, "provisioner-name", from.ProvisionerName, "`name` under which the cluster's StorageClasses call the program")
@@ -124,6 +149,8 @@ func (o checkOptions) check(cmd *cobra.Command, files []string) error {
 		return usageError("--clouds-file is empty; name the clouds.yaml with the credentials of the policy's backends")
 	case given("provisioner-name") && o.ProvisionerName == "":
 		return usageError("--provisioner-name is empty; give the name under which the cluster's StorageClasses call the program")
+	case o.makeVolume && !o.live:
+		return usageError("--make-volume needs --live")
 	case o.failOn != failOnErrors && o.failOn != failOnWarnings:
 		return usageError("--fail-on must be %s or %s, not %q", failOnErrors, failOnWarnings, o.failOn)
 	case len(files) > 1 && given("kubeconfig"):
@@ -214,20 +241,24 @@ func (o checkOptions) checkFile(cmd *cobra.Command, file string) (report, error)
 	if err != nil {
 		return r, &ExitError{Code: ExitUsage, Err: err}
 	}
-	if r.Valid && o.cloudsFile != "" && o.Credentials != nil {
-		for _, finding := range o.Credentials(p, o.cloudsFile) {
-			at := policy.Error{Source: p.Source, Line: p.Line(finding.Path), Path: finding.Path, Message: finding.Message}
-			if finding.Warning {
-				r.Warnings = append(r.Warnings, at)
-			} else {
-				r.Errors, r.Valid = append(r.Errors, at), false
-			}
+	if !r.Valid {
+		return r, r.outcome(o.failOn)
+	}
+	if (o.cloudsFile != "" || o.live) && o.Credentials != nil {
+		findings := o.Credentials(p, o.cloudsFile)
+		if o.live {
+			// The login says what is wrong with them.
+			findings = slices.DeleteFunc(findings, func(f Finding) bool { return !f.Warning })
 		}
+		r.add(p, findings)
 	}
 	if r.Valid && o.kubeconfig != "" {
 		if r.Review, err = o.review(cmd, p); err != nil {
 			return report{}, err
 		}
+	}
+	if o.live {
+		o.askBackends(cmd, p, &r)
 	}
 	return r, r.outcome(o.failOn)
 }
@@ -328,18 +359,25 @@ func (r report) text(w io.Writer) error {
 			return err
 		}
 	}
-	if !r.Valid {
-		return nil
+	if r.Valid {
+		summary := fmt.Sprintf("%s: good: %s, %s, revision %s", r.Source,
+			count(len(r.Backends), "backend"), count(len(r.Tenants), "tenant"), r.Revision)
+		if len(r.Warnings) > 0 {
+			summary += ", " + count(len(r.Warnings), "warning")
+		}
+		if _, err := fmt.Fprintln(w, summary); err != nil {
+			return err
+		}
 	}
-	summary := fmt.Sprintf("%s: good: %s, %s, revision %s", r.Source,
-		count(len(r.Backends), "backend"), count(len(r.Tenants), "tenant"), r.Revision)
-	if len(r.Warnings) > 0 {
-		summary += ", " + count(len(r.Warnings), "warning")
+	if r.Live != nil {
+		if err := r.Live.text(w); err != nil {
+			return err
+		}
 	}
-	if _, err := fmt.Fprintln(w, summary); err != nil || r.Review == nil {
-		return err
+	if r.Review != nil {
+		return r.Review.text(w)
 	}
-	return r.Review.text(w)
+	return nil
 }
 
 func count(n int, what string) string {

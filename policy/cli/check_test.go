@@ -99,11 +99,11 @@ func TestSeveralFilesAndWarnings(t *testing.T) {
 func TestCredentialsAreCheckedOnRequest(t *testing.T) {
 	file, clouds := write(t, good), write(t, "clouds: {}\n")
 	options := testOptions
-	options.Credentials = func(p *policy.Policy, cloudsFile string) []CredentialsFinding {
+	options.Credentials = func(p *policy.Policy, cloudsFile string) []Finding {
 		if cloudsFile != clouds {
 			t.Errorf("clouds file %s", cloudsFile)
 		}
-		return []CredentialsFinding{{Path: "backends[0].auth.cloud", Message: "broken"}, {Path: "backends[0].auth.cloud", Message: "odd", Warning: true}}
+		return []Finding{{Path: "backends[0].auth.cloud", Message: "broken"}, {Path: "backends[0].auth.cloud", Message: "odd", Warning: true}}
 	}
 	if got := runWith(options, "", "check", file); got.err != nil {
 		t.Error(got.err)

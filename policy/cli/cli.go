@@ -69,7 +69,10 @@ type Options struct {
 	Places func(p *policy.Policy, cloudsFile string) map[string]review.Place
 	// Credentials checks what the backends of a policy log in with, as far as
 	// that needs no request.
-	Credentials func(p *policy.Policy, cloudsFile string) []CredentialsFinding
+	Credentials func(p *policy.Policy, cloudsFile string) []Finding
+	// Live logs in to the backends of a policy and asks them whether they can do
+	// what it says.
+	Live Live
 	// Protocols are those that mappings may be about.
 	Protocols mapping.Protocols
 	// ProvisionerName is the default of --provisioner-name, that of the
@@ -77,9 +80,10 @@ type Options struct {
 	ProvisionerName string
 }
 
-// CredentialsFinding is something wrong with the credentials of a backend.
-type CredentialsFinding struct {
-	// Path is the place in the policy that names the credentials.
+// Finding is something wrong at a place of the policy that only its backends or
+// their credentials show.
+type Finding struct {
+	// Path is the place in the policy.
 	Path, Message string
 	Warning       bool
 }

@@ -154,18 +154,19 @@ func TestWrongUse(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no subcommand":        {nil, "standalone-cinder policy needs a subcommand (see standalone-cinder policy --help)"},
-		"a misspelled one":     {[]string{"chek", file}, `standalone-cinder policy has no subcommand "chek" (did you mean check?)`},
-		"an unknown one":       {[]string{"frobnicate"}, `standalone-cinder policy has no subcommand "frobnicate" (see standalone-cinder policy --help)`},
-		"no file":              {[]string{"check"}, "standalone-cinder policy check needs a FILE, or - for standard input (see standalone-cinder policy check --help)"},
-		"stdin twice":          {[]string{"check", "-", "-"}, "only one file can be - for standard input, not 2"},
-		"two for a cluster":    {[]string{"check", file, file, "--kubeconfig", "k"}, "--kubeconfig reviews one policy, but 2 files are given; give one"},
-		"fail on what":         {[]string{"check", file, "--fail-on", "notes"}, `--fail-on must be errors or warnings, not "notes"`},
-		"no clouds file":       {[]string{"check", file, "--clouds-file", absent}, "--clouds-file: open " + absent + ": no such file or directory"},
-		"an unknown flag":      {[]string{"check", "--frob", file}, "standalone-cinder policy check: unknown flag: --frob (see standalone-cinder policy check --help)"},
-		"an unknown format":    {[]string{"check", "--output", "xml", file}, `--output must be text or json, not "xml"`},
-		"a file that is not":   {[]string{"check", absent}, "read policy: open " + absent + ": no such file or directory"},
-		"an unknown root flag": {[]string{"--frob"}, "standalone-cinder policy: unknown flag: --frob (see standalone-cinder policy --help)"},
+		"no subcommand":         {nil, "standalone-cinder policy needs a subcommand (see standalone-cinder policy --help)"},
+		"a misspelled one":      {[]string{"chek", file}, `standalone-cinder policy has no subcommand "chek" (did you mean check?)`},
+		"an unknown one":        {[]string{"frobnicate"}, `standalone-cinder policy has no subcommand "frobnicate" (see standalone-cinder policy --help)`},
+		"no file":               {[]string{"check"}, "standalone-cinder policy check needs a FILE, or - for standard input (see standalone-cinder policy check --help)"},
+		"stdin twice":           {[]string{"check", "-", "-"}, "only one file can be - for standard input, not 2"},
+		"two for a cluster":     {[]string{"check", file, file, "--kubeconfig", "k"}, "--kubeconfig reviews one policy, but 2 files are given; give one"},
+		"fail on what":          {[]string{"check", file, "--fail-on", "notes"}, `--fail-on must be errors or warnings, not "notes"`},
+		"a volume, but offline": {[]string{"check", file, "--make-volume"}, "--make-volume needs --live"},
+		"no clouds file":        {[]string{"check", file, "--clouds-file", absent}, "--clouds-file: open " + absent + ": no such file or directory"},
+		"an unknown flag":       {[]string{"check", "--frob", file}, "standalone-cinder policy check: unknown flag: --frob (see standalone-cinder policy check --help)"},
+		"an unknown format":     {[]string{"check", "--output", "xml", file}, `--output must be text or json, not "xml"`},
+		"a file that is not":    {[]string{"check", absent}, "read policy: open " + absent + ": no such file or directory"},
+		"an unknown root flag":  {[]string{"--frob"}, "standalone-cinder policy: unknown flag: --frob (see standalone-cinder policy --help)"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -52,8 +52,8 @@ func Places(p *policy.Policy, cloudsFile string) map[string]review.Place {
 // CheckCredentials reads the credentials of every backend whose files are known,
 // without a request. The environment of the running program is not that of this
 // one.
-func CheckCredentials(p *policy.Policy, cloudsFile string) []policycli.CredentialsFinding {
-	var findings []policycli.CredentialsFinding
+func CheckCredentials(p *policy.Policy, cloudsFile string) []policycli.Finding {
+	var findings []policycli.Finding
 	sources := auth.Sources{CloudsFile: cloudsFile}
 	for i := range p.Backends {
 		backend := &p.Backends[i]
@@ -65,13 +65,13 @@ func CheckCredentials(p *policy.Policy, cloudsFile string) []policycli.Credentia
 			path = fmt.Sprintf("backends[%d].auth.cloud", i)
 			for _, stray := range sources.StrayKeys(backend.Auth.Cloud) {
 				if meant, near := document.Suggest(stray.Key, stray.Known); near {
-					findings = append(findings, policycli.CredentialsFinding{Path: path, Warning: true, Message: fmt.Sprintf(
+					findings = append(findings, policycli.Finding{Path: path, Warning: true, Message: fmt.Sprintf(
 						"%s:%d: the key %q is not used; did you mean %q?", stray.File, stray.Line, stray.Key, meant)})
 				}
 			}
 		}
 		if _, err := sources.Resolve(auth.Config{Source: config.Auth, Region: config.Region, Interface: config.Interface}); err != nil {
-			findings = append(findings, policycli.CredentialsFinding{Path: path, Message: fmt.Sprintf(
+			findings = append(findings, policycli.Finding{Path: path, Message: fmt.Sprintf(
 				"backend %s cannot log in with these credentials: %s", backend.Name, err)})
 		}
 	}

@@ -31,12 +31,31 @@ func (k *VolumeType) view(admin bool) map[string]any {
 	return view
 }
 
+// listTypes gives a page, and a link to the next if this one is full.
 func (c *cloud) listTypes(q *call) (*reply, error) {
+	limit, offset, err := c.pageLimits(q)
+	if err != nil {
+		return nil, err
+	}
+	kinds := c.types
+	if marker, given := q.param("marker"); given {
+		at := slices.IndexFunc(kinds, func(kind *VolumeType) bool { return kind.ID == marker })
+		if at < 0 {
+			return nil, refuse(http.StatusNotFound, "Volume type %s could not be found.", marker)
+		}
+		kinds = kinds[at+1:]
+	}
+	kinds = kinds[min(offset, len(kinds)):]
+	page := kinds[:min(limit, len(kinds))]
 	views := []map[string]any{}
-	for _, kind := range c.types {
+	for _, kind := range page {
 		views = append(views, kind.view(q.admin))
 	}
-	return success(http.StatusOK, map[string]any{"volume_types": views}), nil
+	answer := map[string]any{"volume_types": views}
+	if len(page) > 0 && len(page) == limit {
+		answer["volume_type_links"] = []map[string]string{{"rel": "next", "href": q.href("types") + "?" + nextQuery(q.rawQuery, page[len(page)-1].ID)}}
+	}
+	return success(http.StatusOK, answer), nil
 }
 
 func (c *cloud) showType(q *call, id string) (*reply, error) {

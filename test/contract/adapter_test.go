@@ -1,6 +1,7 @@
 package contract
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -30,10 +31,41 @@ func TestAdapter(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			t.Run("what the project may use", func(t *testing.T) { projectReadings(t, target, client) })
 			cindercontract.Run(t, cindercontract.Target{
 				Cinder: client, Member: !target.noauth(), Type: target.Types.ISCSI, FailingType: target.Types.Fail, Wait: target.Wait, Poll: target.Poll,
 			})
 		})
+	}
+}
+
+// projectReadings checks what a member may read about the project.
+func projectReadings(t *testing.T, target Target, client *cinder.Client) {
+	types, err := client.VolumeTypes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	byDefault, err := client.DefaultVolumeType(t.Context())
+	if err != nil || !slices.Contains(types, byDefault) {
+		t.Errorf("the default type is %+v, the types are %+v (%v)", byDefault, types, err)
+	}
+	if !slices.ContainsFunc(types, func(of cinder.VolumeType) bool { return of.Name == target.Types.ISCSI }) {
+		t.Errorf("the types are %+v", types)
+	}
+	zones, err := client.Zones(t.Context())
+	if err != nil || !slices.ContainsFunc(zones, func(zone cinder.Zone) bool { return zone.Name != "" && zone.Available }) {
+		t.Errorf("the zones are %+v (%v)", zones, err)
+	}
+	newest, err := client.MaxMicroversion(t.Context())
+	if err != nil || newest < cinder.MicroversionMessages {
+		t.Errorf("the newest microversion is 3.%d (%v)", newest, err)
+	}
+	quota, err := client.Quota(t.Context())
+	if err != nil || quota.MaxVolumes < -1 || quota.MaxGigabytes < -1 || quota.Volumes < 0 || quota.Gigabytes < quota.Volumes {
+		t.Errorf("the quota is %+v (%v)", quota, err)
+	}
+	if ahead, known := client.ClockAhead(); !known || ahead.Abs() > time.Hour {
+		t.Errorf("the clock is %s ahead, %t", ahead, known)
 	}
 }
 

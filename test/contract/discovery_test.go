@@ -79,12 +79,58 @@ func discoveryCases() []testCase {
 				}
 			}
 		}},
+		{"volume types come in pages, each with a link to the next", both, typesByPage},
+		{"the default volume type is one of the list", both, func(t *testing.T, target Target) {
+			byDefault := target.client().call(t, "GET", "/types/default", nil).want(t, http.StatusOK).object(t, "volume_type")
+			for _, kind := range target.client().call(t, "GET", "/types", nil).want(t, http.StatusOK).list(t, "volume_types") {
+				if kind["id"] == byDefault["id"] && kind["name"] == byDefault["name"] {
+					return
+				}
+			}
+			t.Errorf("%v is not listed", byDefault)
+		}},
 		{"availability zones are listed", both, func(t *testing.T, target Target) {
 			zones := target.client().call(t, "GET", "/os-availability-zone", nil).want(t, http.StatusOK).list(t, "availabilityZoneInfo")
 			if len(zones) == 0 || zones[0]["zoneName"] == "" || zones[0]["zoneState"] == nil {
 				t.Errorf("the zones are %v", zones)
 			}
 		}},
+	}
+}
+
+func typesByPage(t *testing.T, target Target) {
+	ids := func(query string) []any {
+		got := target.client().call(t, "GET", "/types"+query, nil).want(t, http.StatusOK)
+		var ids []any
+		for _, kind := range got.list(t, "volume_types") {
+			ids = append(ids, kind["id"])
+		}
+		if limited := strings.Contains(query, "limit=1"); limited && len(ids) > 0 {
+			links := got.list(t, "volume_type_links")
+			want := target.client().base + "/types?is_public=None&limit=1&marker=" + ids[0].(string)
+			if len(links) != 1 || links[0]["rel"] != "next" || links[0]["href"] != want {
+				t.Errorf("%s: the links are %v, want %s", got.request, links, want)
+			}
+		} else if strings.Contains(string(got.raw), "_links") {
+			t.Errorf("%s: a last page has links: %s", got.request, got.raw)
+		}
+		return ids
+	}
+	all := ids("?is_public=None")
+	if len(all) < 2 {
+		t.Skip("there is only one volume type")
+	}
+	var paged []any
+	for query := "?is_public=None&limit=1"; ; {
+		page := ids(query)
+		if len(page) == 0 || len(paged) > len(all) {
+			break
+		}
+		paged = append(paged, page...)
+		query = "?is_public=None&limit=1&marker=" + page[len(page)-1].(string)
+	}
+	if !same(paged, all) {
+		t.Errorf("the pages have %v, the whole list %v", paged, all)
 	}
 }
 

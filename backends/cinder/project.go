@@ -1,0 +1,191 @@
+package cinder
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/gophercloud/gophercloud/v2"
+)
+
+// What a project may use. The requests are open to every member of a project,
+// and for checks only: nothing that the daemon does depends on them.
+
+// VolumeType is a volume type that the project may use. A create request may
+// name it by either field.
+type VolumeType struct{ ID, Name string }
+
+// Zone is an availability zone.
+type Zone struct {
+	Name      string
+	Available bool
+}
+
+// ProjectQuota is the quota of the project, in volumes and GiB, and its use. A
+// limit below zero means that there is none.
+type ProjectQuota struct {
+	MaxVolumes, MaxGigabytes int64
+	Volumes, Gigabytes       int64
+}
+
+const (
+	typesPage = 500
+	// The bounds are far beyond what a cloud has.
+	mostTypes     = 10_000
+	mostTypePages = 100
+	mostZones     = 1_000
+)
+
+// VolumeTypes lists the volume types that the project may use. A page begins
+// behind the last type of the one before, and one without news is the last: links
+// may name an address that only Cinder can reach.
+func (c *Client) VolumeTypes(ctx context.Context) ([]VolumeType, error) {
+	const operation = "type.list"
+	var all []VolumeType
+	seen := map[string]bool{}
+	// Administrators see private types only if they ask for them, and may use
+	// them all; for members, Cinder ignores this filter.
+	query := url.Values{"is_public": {"None"}, "limit": {strconv.Itoa(typesPage)}}
+	for range mostTypePages {
+		var page []VolumeType
+		err := c.read(ctx, operation, c.service.ServiceURL("types")+"?"+query.Encode(), "volume_types", func(decoder *json.Decoder) error {
+			var document struct {
+				ID   text `json:"id"`
+				Name text `json:"name"`
+			}
+			if err := decoder.Decode(&document); err != nil {
+				return err
+			}
+			if document.ID.odd || document.Name.odd || document.ID.value == "" || len(all)+len(page) == mostTypes {
+				return errNotAsDescribed
+			}
+			page = append(page, VolumeType{ID: document.ID.value, Name: document.Name.value})
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		before := len(all)
+		for _, t := range page {
+			if !seen[t.ID] {
+				seen[t.ID] = true
+				all = append(all, t)
+			}
+		}
+		if len(all) == before {
+			return all, nil
+		}
+		query.Set("marker", page[len(page)-1].ID)
+	}
+	return nil, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, Message: "the list of volume types does not end"}
+}
+
+// DefaultVolumeType is the type of volumes whose create request names none. A
+// KindNotFound means that there is none, or that Cinder is configured with a type
+// that does not exist.
+func (c *Client) DefaultVolumeType(ctx context.Context) (VolumeType, error) {
+	const operation = "type.get"
+	var answer struct {
+		Type struct {
+			ID   text `json:"id"`
+			Name text `json:"name"`
+		} `json:"volume_type"`
+	}
+	if _, err := c.service.Get(withOperation(ctx, operation), c.service.ServiceURL("types", "default"), &answer, nil); err != nil {
+		return VolumeType{}, translate(c.backend, operation, err)
+	}
+	if answer.Type.ID.odd || answer.Type.Name.odd || answer.Type.ID.value == "" {
+		return VolumeType{}, translate(c.backend, operation, errNotAsDescribed)
+	}
+	return VolumeType{ID: answer.Type.ID.value, Name: answer.Type.Name.value}, nil
+}
+
+// Zones lists the availability zones.
+func (c *Client) Zones(ctx context.Context) ([]Zone, error) {
+	var zones []Zone
+	err := c.read(ctx, "zone.list", c.service.ServiceURL("os-availability-zone"), "availabilityZoneInfo", func(decoder *json.Decoder) error {
+		var document struct {
+			Name  text `json:"zoneName"`
+			State struct {
+				Available flag `json:"available"`
+			} `json:"zoneState"`
+		}
+		if err := decoder.Decode(&document); err != nil {
+			return err
+		}
+		if document.Name.odd || document.State.Available.odd || document.Name.value == "" || len(zones) == mostZones {
+			return errNotAsDescribed
+		}
+		zones = append(zones, Zone{Name: document.Name.value, Available: document.State.Available.value})
+		return nil
+	})
+	return zones, err
+}
+
+// Quota reads the quota of the project. It uses the limits, which show every
+// member the two that count; quotas of single volume types are not among them.
+func (c *Client) Quota(ctx context.Context) (ProjectQuota, error) {
+	const operation = "limits.get"
+	var answer struct {
+		Limits struct {
+			Absolute struct {
+				MaxVolumes   *json.Number `json:"maxTotalVolumes"`
+				MaxGigabytes *json.Number `json:"maxTotalVolumeGigabytes"`
+				Volumes      *json.Number `json:"totalVolumesUsed"`
+				Gigabytes    *json.Number `json:"totalGigabytesUsed"`
+			} `json:"absolute"`
+		} `json:"limits"`
+	}
+	if _, err := c.service.Get(withOperation(ctx, operation), c.service.ServiceURL("limits"), &answer, nil); err != nil {
+		return ProjectQuota{}, translate(c.backend, operation, err)
+	}
+	var quota ProjectQuota
+	for _, field := range []struct {
+		from *json.Number
+		to   *int64
+	}{
+		{answer.Limits.Absolute.MaxVolumes, &quota.MaxVolumes},
+		{answer.Limits.Absolute.MaxGigabytes, &quota.MaxGigabytes},
+		{answer.Limits.Absolute.Volumes, &quota.Volumes},
+		{answer.Limits.Absolute.Gigabytes, &quota.Gigabytes},
+	} {
+		if field.from == nil {
+			return ProjectQuota{}, translate(c.backend, operation, errNotAsDescribed)
+		}
+		var err error
+		if *field.to, err = field.from.Int64(); err != nil {
+			return ProjectQuota{}, translate(c.backend, operation, errNotAsDescribed)
+		}
+	}
+	return quota, nil
+}
+
+// MaxMicroversion is the newest minor version of v3 that the endpoint offers; 0
+// if it lists none.
+func (c *Client) MaxMicroversion(ctx context.Context) (int, error) { return c.maxMicroversion(ctx) }
+
+// read streams the list that an answer has under a key. read takes each element
+// from the decoder.
+func (c *Client) read(ctx context.Context, operation, address, under string, read func(decoder *json.Decoder) error) error {
+	response, err := c.service.Request(withOperation(ctx, operation), http.MethodGet, address,
+		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}, KeepResponseBody: true})
+	if err != nil {
+		return translate(c.backend, operation, err)
+	}
+	defer response.Body.Close() //nolint:errcheck // Everything that matters was read.
+	decoder := json.NewDecoder(response.Body)
+	listed := false
+	err = fields(decoder, func(key string) (err error) {
+		if key != under {
+			return decoder.Decode(&skipped{})
+		}
+		listed, err = elements(decoder, func() error { return read(decoder) })
+		return err
+	})
+	if err == nil && !listed {
+		err = errNotAsDescribed
+	}
+	return translate(c.backend, operation, err)
+}

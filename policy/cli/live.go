@@ -1,0 +1,216 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+)
+
+// LiveOptions say what a live check does.
+type LiveOptions struct {
+	// CloudsFile is clouds.yaml; empty means the usual search path of the
+	// OpenStack clients, as for the running program.
+	CloudsFile string
+	// MakeVolume makes, connects, maps and removes volumes.
+	MakeVolume bool
+	// Tell is called with what an operator who waits should know, by several
+	// goroutines at once.
+	Tell func(message string)
+}
+
+// LiveReport is what the backends of a policy answered.
+type LiveReport struct {
+	// Backends are in the order of the policy.
+	Backends []LiveBackend `json:"backends"`
+	// Trials are those of --make-volume.
+	Trials   []Trial   `json:"trials,omitempty"`
+	Findings []Finding `json:"-"`
+}
+
+// LiveBackend is what one backend answered. A value that is not known is empty.
+type LiveBackend struct {
+	Name string `json:"name"`
+	// Reachable means that the login succeeded and that Cinder listed volumes.
+	Reachable bool   `json:"reachable"`
+	Error     string `json:"error,omitempty"`
+
+	Endpoint     string     `json:"endpoint,omitempty"`
+	Project      string     `json:"project,omitempty"`
+	Region       string     `json:"region,omitempty"`
+	Interface    string     `json:"interface,omitempty"`
+	Microversion string     `json:"microversion,omitempty"`
+	Workflow     string     `json:"workflow,omitempty"`
+	DefaultType  string     `json:"defaultVolumeType,omitempty"`
+	VolumeTypes  []string   `json:"volumeTypes,omitempty"`
+	Zones        []string   `json:"availabilityZones,omitempty"`
+	Quota        *LiveQuota `json:"quota,omitempty"`
+	// ClockAheadSeconds is how far the backend's clock is ahead of this machine's.
+	ClockAheadSeconds *int64 `json:"clockAheadSeconds,omitempty"`
+}
+
+// LiveQuota is Cinder's own quota of the project; a limit of -1 means none.
+type LiveQuota struct {
+	Volumes   LiveLimit `json:"volumes"`
+	Gigabytes LiveLimit `json:"gigabytes"`
+}
+
+// LiveLimit is a limit and how much of it is used.
+type LiveLimit struct {
+	Limit int64 `json:"limit"`
+	Used  int64 `json:"used"`
+}
+
+// Trial is one volume of --make-volume.
+type Trial struct {
+	Backend string `json:"backend"`
+	// Rules are the rules of the policy that would make such a volume there.
+	Rules            []string `json:"rules"`
+	VolumeType       string   `json:"volumeType,omitempty"`
+	AvailabilityZone string   `json:"availabilityZone,omitempty"`
+	FSType           string   `json:"fsType,omitempty"`
+	// Volume is Cinder's ID.
+	Volume string `json:"volume,omitempty"`
+	// Source is what a PersistentVolume would have; Secret describes the Secret
+	// next to it without its values.
+	Source   *corev1.PersistentVolumeSource `json:"source,omitempty"`
+	Secret   string                         `json:"secret,omitempty"`
+	Warnings []string                       `json:"warnings,omitempty"`
+	// Step is the one that failed, with Error.
+	Step  TrialStep `json:"failedStep,omitempty"`
+	Error string    `json:"error,omitempty"`
+	// Left says what could not be removed, and how to remove it.
+	Left string `json:"left,omitempty"`
+}
+
+// TrialStep is a step in the life of a trial's volume.
+type TrialStep string
+
+// The steps of a trial. One that failed at the beginning was not tried.
+const (
+	StepBegin   TrialStep = "begin"
+	StepCreate  TrialStep = "create"
+	StepConnect TrialStep = "connect"
+	StepMap     TrialStep = "map"
+)
+
+// askBackends asks the backends and adds what is wrong to the report.
+func (o checkOptions) askBackends(cmd *cobra.Command, p *policy.Policy, r *report) {
+	var telling sync.Mutex
+	answered := o.Live(cmd.Context(), p, LiveOptions{CloudsFile: o.cloudsFile, MakeVolume: o.makeVolume, Tell: func(message string) {
+		telling.Lock()
+		defer telling.Unlock()
+		// Nothing is lost if this fails; the report says it again.
+		_, _ = fmt.Fprintln(cmd.ErrOrStderr(), message)
+	}})
+	r.Live = &answered
+	r.add(p, answered.Findings)
+}
+
+// add adds findings at their lines.
+func (r *report) add(p *policy.Policy, findings []Finding) {
+	for _, finding := range findings {
+		at := policy.Error{Source: p.Source, Line: p.Line(finding.Path), Path: finding.Path, Message: finding.Message}
+		if finding.Warning {
+			r.Warnings = append(r.Warnings, at)
+		} else {
+			r.Errors, r.Valid = append(r.Errors, at), false
+		}
+	}
+}
+
+func (l *LiveReport) text(to io.Writer) error {
+	w := bufio.NewWriter(to)
+	fmt.Fprintln(w)
+	for _, b := range l.Backends {
+		if !b.Reachable {
+			fmt.Fprintf(w, "backend %s: not usable\n", b.Name)
+			continue
+		}
+		fmt.Fprintf(w, "backend %s: %s\n", b.Name, strings.Join(b.facts(), ", "))
+	}
+	for _, t := range l.Trials {
+		t.text(w)
+	}
+	return w.Flush()
+}
+
+// facts are what is known about a reachable backend, as parts of a sentence.
+func (b LiveBackend) facts() []string {
+	facts := []string{"reachable at " + b.Endpoint}
+	add := func(format string, value string) {
+		if value != "" {
+			facts = append(facts, fmt.Sprintf(format, value))
+		}
+	}
+	add("project %s", b.Project)
+	add("region %s", b.Region)
+	add("interface %s", b.Interface)
+	add("microversion %s", b.Microversion)
+	add("workflow %s", b.Workflow)
+	if b.Quota != nil {
+		add("Cinder's quota %s", b.Quota.Volumes.Describe("volumes")+" and "+b.Quota.Gigabytes.Describe("GiB"))
+	}
+	if ahead := b.ClockAheadSeconds; ahead != nil && *ahead < 0 {
+		add("clock %s s behind this machine's", fmt.Sprint(-*ahead))
+	} else if ahead != nil {
+		add("clock %s s ahead of this machine's", fmt.Sprint(*ahead))
+	}
+	return facts
+}
+
+// Describe is a phrase such as "3 of 10 volumes".
+func (l LiveLimit) Describe(unit string) string {
+	if l.Limit < 0 {
+		return fmt.Sprintf("%d of unlimited %s", l.Used, unit)
+	}
+	return fmt.Sprintf("%d of %d %s", l.Used, l.Limit, unit)
+}
+
+func (t Trial) text(w io.Writer) {
+	fmt.Fprintf(w, "\nvolume on backend %s for %s", t.Backend, strings.Join(t.Rules, ", "))
+	for _, property := range []struct{ name, value string }{{"type", t.VolumeType}, {"zone", t.AvailabilityZone}, {"filesystem", t.FSType}} {
+		if property.value != "" {
+			fmt.Fprintf(w, ", %s %s", property.name, property.value)
+		}
+	}
+	fmt.Fprintln(w, ":")
+	if t.Volume != "" {
+		fmt.Fprintf(w, "  volume %s\n", t.Volume)
+	}
+	if t.Source != nil {
+		// The source was decoded from an answer and always encodes.
+		source, _ := json.Marshal(t.Source)
+		fmt.Fprintf(w, "  would be mounted as %s\n", source)
+	}
+	if t.Secret != "" {
+		fmt.Fprintf(w, "  with %s\n", t.Secret)
+	}
+	for _, warning := range t.Warnings {
+		fmt.Fprintf(w, "  note: %s\n", warning)
+	}
+	switch {
+	case t.Error == "":
+	case t.Step == StepBegin:
+		fmt.Fprintf(w, "  not tried: %s\n", t.Error)
+	default:
+		fmt.Fprintf(w, "  failed at step %s: %s\n", t.Step, t.Error)
+	}
+	switch {
+	case t.Left != "":
+		fmt.Fprintf(w, "  left: %s\n", t.Left)
+	case t.Volume != "":
+		fmt.Fprintln(w, "  removed")
+	}
+}
+
+// Live asks the backends of a policy.
+type Live func(ctx context.Context, p *policy.Policy, options LiveOptions) LiveReport

@@ -1,0 +1,171 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
+)
+
+// ruleFindings compares what the rules name with what their backends offer. What
+// StorageClasses choose is not known here.
+func (r *liveRun) ruleFindings() []policycli.Finding {
+	var findings []policycli.Finding
+	for i := range r.policy.Tenants {
+		for _, class := range r.policy.Tenants[i].Classes {
+			for _, b := range r.usableBackends(class) {
+				if finding := b.lacksType(class); finding != nil {
+					findings = append(findings, *finding)
+				}
+				if finding := b.lacksZone(class); finding != nil {
+					findings = append(findings, *finding)
+				}
+			}
+		}
+	}
+	return findings
+}
+
+// usableBackends are the backends of a rule that answered and get new volumes.
+func (r *liveRun) usableBackends(class policy.Class) []*liveBackend {
+	var usable []*liveBackend
+	for _, name := range class.Backends {
+		// A rule may name a backend twice, which is only a warning.
+		if b := r.backend(name); b.client != nil && !b.Suspended && !slices.Contains(usable, b) {
+			usable = append(usable, b)
+		}
+	}
+	return usable
+}
+
+func (b *liveBackend) lacksType(class policy.Class) *policycli.Finding {
+	path := policy.FieldPath(class.Path(), "volumeType")
+	switch {
+	case class.VolumeType == "" && b.noDefault:
+		return &policycli.Finding{Path: class.Path(), Warning: true, Message: fmt.Sprintf(
+			"backend %s has no default volume type, and the rule names none; claims whose StorageClass names none either may fail", b.Name)}
+	case class.VolumeType == "" || b.types == nil:
+		return nil
+	}
+	return b.lacks("volume type", path, class.VolumeType, b.answer.VolumeTypes, slices.ContainsFunc(b.types, func(t cinder.VolumeType) bool {
+		return t.ID == class.VolumeType || t.Name == class.VolumeType
+	}))
+}
+
+func (b *liveBackend) lacksZone(class policy.Class) *policycli.Finding {
+	if class.AvailabilityZone == "" || b.zones == nil {
+		return nil
+	}
+	path := policy.FieldPath(class.Path(), "availabilityZone")
+	at := slices.IndexFunc(b.zones, func(z cinder.Zone) bool { return z.Name == class.AvailabilityZone })
+	if at >= 0 && !b.zones[at].Available {
+		return &policycli.Finding{Path: path, Warning: true, Message: fmt.Sprintf("backend %s says that availability zone %q is not available now", b.Name, class.AvailabilityZone)}
+	}
+	return b.lacks("availability zone", path, class.AvailabilityZone, b.answer.Zones, at >= 0)
+}
+
+// mostNamed is how many names a message lists.
+const mostNamed = 10
+
+// lacks is the finding about a name that Cinder does not list. Databases may
+// compare names without case, so that one in another case is only a warning.
+func (b *liveBackend) lacks(what, path, name string, offered []string, listed bool) *policycli.Finding {
+	if listed {
+		return nil
+	}
+	for _, other := range offered {
+		if strings.EqualFold(other, name) {
+			return &policycli.Finding{Path: path, Warning: true, Message: fmt.Sprintf("backend %s lists the %s as %q, not %q; write it in the same way", b.Name, what, other, name)}
+		}
+	}
+	has := "it lists none for the project"
+	if len(offered) > 0 {
+		has = "it has " + strings.Join(offered[:min(len(offered), mostNamed)], ", ")
+		if more := len(offered) - mostNamed; more > 0 {
+			has += fmt.Sprintf(" and %d more", more)
+		}
+	}
+	return &policycli.Finding{Path: path, Message: fmt.Sprintf("backend %s has no %s %q; %s", b.Name, what, name, has)}
+}
+
+// quotaFindings compares the quotas of the policy with Cinder's own. A scope
+// with a backend whose quota is not known is not compared.
+func (r *liveRun) quotaFindings() []policycli.Finding {
+	var findings []policycli.Finding
+	for _, b := range r.backends {
+		if b.hasQuota && !b.Suspended && (isFull(b.quota.MaxVolumes, b.quota.Volumes) || isFull(b.quota.MaxGigabytes, b.quota.Gigabytes)) {
+			findings = append(findings, policycli.Finding{Path: b.path, Warning: true, Message: fmt.Sprintf(
+				"backend %s: Cinder's quota of the project has no room for another volume: %s and %s are used",
+				b.Name, b.answer.Quota.Volumes.Describe("volumes"), b.answer.Quota.Gigabytes.Describe("GiB"))})
+		}
+	}
+	for _, scope := range r.policy.Scopes() {
+		names := r.backendsOf(scope)
+		for _, limit := range []struct {
+			key, unit string
+			policy    *int64
+			cinder    func(cinder.ProjectQuota) int64
+		}{
+			{"volumes", "volumes", scope.Limits.Volumes, func(q cinder.ProjectQuota) int64 { return q.MaxVolumes }},
+			{"gigabytes", "GiB", scope.Limits.Gigabytes, func(q cinder.ProjectQuota) int64 { return q.MaxGigabytes }},
+		} {
+			most, known := r.cinderLimit(names, limit.cinder)
+			if limit.policy != nil && known && *limit.policy > most {
+				findings = append(findings, policycli.Finding{Path: policy.FieldPath(scope.Path, limit.key), Warning: true, Message: fmt.Sprintf(
+					"%s may have %d %s, but Cinder's own quota for %s ends at %d %s; raise it, or lower this one",
+					scope.Subject(), *limit.policy, limit.unit, backendNames(names), most, limit.unit)})
+			}
+		}
+	}
+	return findings
+}
+
+func isFull(limit, used int64) bool { return limit >= 0 && used >= limit }
+
+func backendNames(names []string) string {
+	if len(names) == 1 {
+		return "backend " + names[0]
+	}
+	return "backends " + strings.Join(names, ", ") + " together"
+}
+
+// backendsOf are the backends whose volumes count against a scope.
+func (r *liveRun) backendsOf(scope policy.QuotaScope) []string {
+	if scope.Kind == policy.BackendScope {
+		return []string{scope.Name}
+	}
+	var names []string
+	for _, tenant := range r.policy.Tenants {
+		for _, class := range tenant.Classes {
+			if scope.Kind == policy.TenantScope && tenant.Name != scope.Name || scope.Kind == policy.ClassScope && class.Path() != scope.Name {
+				continue
+			}
+			for _, name := range class.Backends {
+				if !slices.Contains(names, name) {
+					names = append(names, name)
+				}
+			}
+		}
+	}
+	return names
+}
+
+// cinderLimit is the sum of Cinder's limits at the places of the backends, which
+// may share one. It is not known if one of them is not, or if there is none.
+func (r *liveRun) cinderLimit(names []string, of func(cinder.ProjectQuota) int64) (most int64, known bool) {
+	places := map[cinder.Place]bool{}
+	for _, name := range names {
+		b := r.backend(name)
+		if !b.hasQuota || of(b.quota) < 0 {
+			return 0, false
+		}
+		if place := b.client.Place(); !places[place] {
+			places[place] = true
+			most += of(b.quota)
+		}
+	}
+	return most, len(places) > 0
+}
