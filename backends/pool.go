@@ -202,6 +202,12 @@ func (p *Pool) read(config Config) (*auth.Reading, error) {
 	return next, err
 }
 
+// UsableKept is nil if a pool could use these kept credentials for the backend.
+func UsableKept(config Config, kept []byte) error {
+	_, err := auth.Restore(config.credentials(), kept)
+	return err
+}
+
 // LastGood is the credentials of a backend that are in use.
 type LastGood struct {
 	// Kept is the text that PoolOptions.Kept takes, a secret; empty if the
