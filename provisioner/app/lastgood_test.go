@@ -2,6 +2,7 @@ package app
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"log/slog"
@@ -303,5 +304,30 @@ func TestWhatCannotBeKeptIsTold(t *testing.T) {
 	again()
 	if text, credentials := s.kept(t); text != policyOf("own", "") || len(credentials) != 1 {
 		t.Errorf("kept %q", text)
+	}
+}
+
+// TestAGoodFileStartsAlthoughSecretsCannotBeRead, while a bad one waits for them.
+func TestAGoodFileStartsAlthoughSecretsCannotBeRead(t *testing.T) {
+	t.Parallel()
+	s := newStarter(t, policyOf("own", ""), cloudsOf("hunter2"))
+	asked := 0
+	s.client.PrependReactor("get", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) {
+		asked++
+		return true, nil, apierrors.NewInternalError(errors.New("no key to decrypt with"))
+	})
+	if _, err := s.start(t); err != nil || asked != enoughTries {
+		t.Errorf("after %d tries: %v", asked, err)
+	}
+	s.write(t, "policy.yaml", "tenants: [")
+	ctx, cancel := context.WithCancel(t.Context())
+	s.client.PrependReactor("get", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if asked++; asked > 2*enoughTries {
+			cancel()
+		}
+		return false, nil, nil
+	})
+	if _, err := s.begin(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("with a bad file: %v", err)
 	}
 }

@@ -59,16 +59,32 @@ func (a *App) findCluster(ctx context.Context) error {
 	})
 }
 
-// loadKept reads the last good policy and credentials. A replica that may not
-// read them has none, which matters only while a file is bad.
+// enoughTries is how often a replica with a good policy file asks for the last
+// good policy before it goes on without: the API server answers, but Secrets
+// cannot be read, as when their encryption is broken.
+const enoughTries = 3
+
+// loadKept reads the last good policy and credentials. A replica that cannot
+// read them goes on without if its policy file is good, or if waiting is no use
+// because it has no right to.
 func (a *App) loadKept(ctx context.Context) (kept lastgood.Kept, err error) {
+	tries := 0
 	err = a.insist(ctx, "It is not known yet which policy was in force last; trying again", func() (err error) {
-		kept, err = a.lastGood.Load(ctx)
-		if apierrors.IsForbidden(err) {
-			a.logger.Warn("The last good policy and credentials may not be read, so this replica could not start with a bad file", "error", err)
-			kept, err = lastgood.Kept{Damage: err}, nil
+		tries++
+		if kept, err = a.lastGood.Load(ctx); err == nil {
+			return nil
 		}
-		return err
+		goOn := apierrors.IsForbidden(err)
+		if !goOn && tries >= enoughTries {
+			_, _, refused := a.readPolicy()
+			goOn = refused == nil
+		}
+		if !goOn {
+			return err
+		}
+		a.logger.Warn("The last good policy and credentials cannot be read, so this replica cannot start with bad files", "error", err)
+		kept = lastgood.Kept{Damage: err}
+		return nil
 	})
 	return kept, err
 }
