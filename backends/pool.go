@@ -194,9 +194,13 @@ func (p *Pool) read(config Config) (*auth.Reading, error) {
 		}
 		err = &cinder.Error{Backend: config.Name, Kind: cinder.KindConfig, Message: err.Error()}
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if present, ok := p.readings.Peek(at); ok && err != nil && present.Reading != last.Reading {
+		// Another caller has read the file since, when it was good.
+		next = present.Reading
+	}
 	if next != nil {
-		p.mu.Lock()
-		defer p.mu.Unlock()
 		p.readings.Add(at, lastReading{next, err != nil})
 	}
 	return next, err
