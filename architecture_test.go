@@ -73,6 +73,8 @@ var forbidden = []struct {
 		why: "delays are independent of what is delayed"},
 	{of: "provisioner/ledger", never: []string{"k8s.io/client-go/", "k8s.io/api/", module + "/backends/", module + "/mappers/", module + "/provisioner/"},
 		why: "the ledger counts by the policy, and sends no requests"},
+	{of: "provisioner/lastgood", never: []string{"github.com/", module + "/"},
+		why: "a store does not know what it keeps"},
 	{of: "provisioner/paging", never: []string{"k8s.io/client-go/", module + "/"},
 		why: "reading in pages is a leaf"},
 	{of: "provisioner/record", never: []string{"github.com/prometheus/", module + "/provisioner/"}, except: []string{module + "/provisioner/paging/", module + "/provisioner/trim/"},

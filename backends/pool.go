@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"sync"
 	"time"
 
@@ -32,6 +33,9 @@ type PoolOptions struct {
 	MayWrite func() error
 	// Warn is cinder.Options.Warn.
 	Warn func(backend, message string)
+	// Kept are credentials that LastGood returned earlier, perhaps to another
+	// process, by backend. They are used only while nothing better was read.
+	Kept map[string][]byte
 }
 
 // Pool keeps one logged-in client per backend and configuration: while a backend
@@ -44,14 +48,17 @@ type Pool struct {
 	age      time.Duration
 	mayWrite func() error
 	warn     func(backend, message string)
+	kept     map[string][]byte
 	logins   singleflight.Group
 	// seal makes the result of CheckCredentials useless for guessing passwords.
 	seal []byte
 
 	mu      sync.Mutex
 	clients *lru.Cache[key, *pooled]
-	// readings contains the last good reading of the credentials.
-	readings *lru.Cache[key, *auth.Reading]
+	// readings contains the last good reading of the credentials. Its keys have
+	// only what matters to them: a change of anything else must not lose the last
+	// good ones.
+	readings *lru.Cache[key, lastReading]
 	// accounts contains the credentials in use, by a hash of them.
 	accounts *lru.Cache[string, *cinder.Account]
 	// queues contains every backend's queue, whose limits hold for all clients
@@ -61,6 +68,12 @@ type Pool struct {
 
 // key is a backend in one configuration.
 type key struct{ backend, config string }
+
+// lastReading is the last good reading, and whether a later one failed.
+type lastReading struct {
+	*auth.Reading
+	failed bool
+}
 
 type pooled struct {
 	version string
@@ -86,7 +99,7 @@ func NewPool(options PoolOptions) *Pool {
 		// lru.New rejects only sizes below one.
 		panic(err)
 	}
-	readings, err := lru.New[key, *auth.Reading](size)
+	readings, err := lru.New[key, lastReading](size)
 	if err != nil {
 		panic(err)
 	}
@@ -94,27 +107,26 @@ func NewPool(options PoolOptions) *Pool {
 	if err != nil {
 		panic(err)
 	}
-	return &Pool{sources: options.Sources, metrics: options.Metrics, age: age, mayWrite: options.MayWrite, warn: options.Warn, seal: []byte(rand.Text()),
+	return &Pool{sources: options.Sources, metrics: options.Metrics, age: age, mayWrite: options.MayWrite, warn: options.Warn, kept: options.Kept, seal: []byte(rand.Text()),
 		clients: clients, readings: readings, accounts: accounts, queues: map[string]*cinder.Queue{}}
 }
 
 // Client returns a logged-in client for the backend. Concurrent look-ups that
 // need a login share one. Changed credentials are noticed within a second, or
 // at once after Forget. While they cannot be read, for example because a file
-// is being written, the client logged in with the last good ones stays in use.
+// is being written, the last good ones stay in use.
 func (p *Pool) Client(ctx context.Context, config Config) (*cinder.Client, error) {
 	config = config.withDefaults()
 	at := key{config.Name, fingerprint.Of(config)}
 	if client, ok := p.fresh(at); ok {
 		return client, nil
 	}
-	found, err := p.resolve(config, at)
-	if err != nil {
-		if client, ok := p.working(at); ok {
-			return client, nil
-		}
+	reading, err := p.read(config)
+	if reading == nil {
 		return nil, err
 	}
+	found := reading.Credentials()
+	found.Version = fingerprint.Of(at.config, found.Version)
 	if client, ok := p.lookup(at, found.Version); ok {
 		return client, nil
 	}
@@ -168,64 +180,93 @@ func (p *Pool) fresh(at key) (*cinder.Client, bool) {
 	return entry.client, true
 }
 
-// resolve reads the credentials and records whether that succeeded.
-func (p *Pool) resolve(config Config, at key) (auth.Credentials, error) {
+// read returns the credentials as the files have them now. If they cannot be
+// read it returns the last good ones, if there are any, and the reason.
+func (p *Pool) read(config Config) (*auth.Reading, error) {
+	credentials := config.credentials()
+	at := key{config.Name, fingerprint.Of(credentials)}
 	p.mu.Lock()
 	last, _ := p.readings.Get(at)
 	p.mu.Unlock()
 	now := time.Now()
-	next, err := p.sources.Reread(config.credentials(), at.config, last)
+	next, err := p.sources.Reread(credentials, last.Reading)
 	p.metrics.credentialsRead(config.Name, now, err == nil)
 	if err != nil {
-		return auth.Credentials{}, &cinder.Error{Backend: config.Name, Kind: cinder.KindConfig, Message: err.Error()}
+		next = last.Reading
+		if text, ok := p.kept[config.Name]; ok && next == nil {
+			var unusable error
+			if next, unusable = auth.Restore(credentials, text); unusable != nil {
+				err = fmt.Errorf("%w; the last good credentials cannot be used either: %w", err, unusable)
+			}
+		}
+		err = &cinder.Error{Backend: config.Name, Kind: cinder.KindConfig, Message: err.Error()}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.readings.Add(at, next)
-	found := next.Credentials()
-	found.Version = fingerprint.Of(at.config, found.Version)
-	return found, nil
+	if present, ok := p.readings.Peek(at); ok && err != nil && present.Reading != last.Reading {
+		// Another caller has read the file since, when it was good.
+		next = present.Reading
+	}
+	if next != nil {
+		p.readings.Add(at, lastReading{next, err != nil})
+	}
+	return next, err
+}
+
+// UsableKept is nil if a pool could use these kept credentials for the backend.
+func UsableKept(config Config, kept []byte) error {
+	_, err := auth.Restore(config.credentials(), kept)
+	return err
+}
+
+// LastGood is the credentials of a backend that are in use.
+type LastGood struct {
+	// Kept is the text that PoolOptions.Kept takes, a secret; empty if the
+	// credentials come from no file.
+	Kept []byte
+	// Current means that the files can be read now, Restored that the credentials
+	// are those of PoolOptions.Kept.
+	Current, Restored bool
+}
+
+// LastGood returns the last good credentials, of the last CheckCredentials or
+// Client; false if there are none.
+func (p *Pool) LastGood(config Config) (LastGood, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	last, ok := p.readings.Peek(key{config.Name, fingerprint.Of(config.credentials())})
+	if !ok {
+		return LastGood{}, false
+	}
+	return LastGood{Kept: last.Kept(), Current: !last.failed, Restored: last.Restored()}, true
 }
 
 // CheckCredentials reads the backend's credentials now, without a request, and
 // makes the next look-up use changed ones. The version stays the same as long
 // as the credentials do and this process lives; it reveals nothing about them.
-// The error has KindConfig and contains no secrets; a client logged in with the
-// last good credentials stays in use.
+// The error has KindConfig and contains no secrets; the last good credentials
+// stay in use.
 func (p *Pool) CheckCredentials(config Config) (version string, err error) {
 	config = config.withDefaults()
 	at := key{config.Name, fingerprint.Of(config)}
-	found, err := p.resolve(config, at)
+	reading, err := p.read(config)
 	if err != nil {
 		return "", err
 	}
+	version = fingerprint.Of(at.config, reading.Credentials().Version)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	// Peek does not affect the order of eviction: this is not a use of the
 	// client.
 	if entry, ok := p.clients.Peek(at); ok {
 		entry.read = time.Time{}
-		if entry.version == found.Version {
+		if entry.version == version {
 			entry.read = time.Now()
 		}
 	}
 	mac := hmac.New(sha256.New, p.seal)
-	mac.Write([]byte(found.Version))
+	mac.Write([]byte(version))
 	return hex.EncodeToString(mac.Sum(nil)[:12]), nil
-}
-
-// working finds the client of this configuration although its credentials are
-// currently unreadable. It reads them again when their age is over.
-func (p *Pool) working(at key) (*cinder.Client, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	entry, ok := p.clients.Get(at)
-	if !ok {
-		return nil, false
-	}
-	p.metrics.lookup(at.backend, "hit")
-	entry.read = time.Now()
-	return entry.client, true
 }
 
 func (p *Pool) lookup(at key, version string) (*cinder.Client, bool) {

@@ -255,8 +255,9 @@ func TestCredentialsAreNotReadWithinTheirAge(t *testing.T) {
 		t.Errorf("with a changed configuration: %v, want the broken file", err)
 	}
 	pool.Forget(before)
-	if _, err := pool.Client(t.Context(), gold); !cinder.IsKind(err, cinder.KindConfig) {
-		t.Errorf("after Forget: %v, want the broken file", err)
+	logins := cloud.LoginCount()
+	if client, err := pool.Client(t.Context(), gold); err != nil || client == before || cloud.LoginCount() != logins+1 {
+		t.Errorf("after Forget: client %p and error %v, want a login with the last good credentials", client, err)
 	}
 }
 

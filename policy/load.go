@@ -49,7 +49,7 @@ func Parse(data []byte, source string, protocols mapping.Protocols) (*Policy, er
 		return nil, mistakes
 	}
 	p.Warnings = d.Warnings()
-	p.revision = RevisionOf(data)
+	p.revision, p.text = RevisionOf(data), data
 	p.positions = d.Positions()
 	return p, nil
 }
@@ -73,7 +73,7 @@ func ReadManifest(r io.Reader, source string, protocols mapping.Protocols) (*Pol
 	}
 	p, err := Parse(embedded.Text, source, protocols)
 	if err == nil {
-		p.revision = RevisionOf(embedded.Content)
+		p.revision, p.text = RevisionOf(embedded.Content), embedded.Content
 	}
 	return p, err
 }

@@ -63,6 +63,7 @@ type Policy struct {
 	Source string `json:"-"`
 
 	revision string
+	text     []byte
 	// positions holds the position of each value in the file; see Line.
 	positions map[string]document.Position
 }
@@ -309,6 +310,9 @@ func (p *Policy) Tenant(name string) (*Tenant, bool) {
 // Revision is a short hash of the file's content: two files with the same
 // bytes have the same revision.
 func (p *Policy) Revision() string { return p.revision }
+
+// Text is the content that the revision is of.
+func (p *Policy) Text() []byte { return p.text }
 
 // Line returns the line of the value at a path, such as the Path of a Denial,
 // or of the nearest value around it that the file gives.

@@ -8,41 +8,42 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
 )
 
-// cloudConfigCredentials reads the INI form of the OpenStack cloud provider,
+// cloudConfigEntry reads the INI form of the OpenStack cloud provider,
 // like the historic provisioner: [Global] with auth-url and its companions for
 // Keystone; for noauth either cinder-endpoint in [Global], as its documentation
 // said, or endpoint in [Cinder], as its code read.
-func (f fileSet) cloudConfigCredentials(config Config, path string) (Credentials, error) {
+func (f fileSet) cloudConfigEntry(path string) (entry, error) {
 	content, err := f.read(path)
 	if err != nil {
-		return Credentials{}, fmt.Errorf("cannot read %s: %w", path, unwrapPath(err))
+		return entry{}, fmt.Errorf("cannot read %s: %w", path, unwrapPath(err))
 	}
 	file, err := parseINI(content, "global", "cinder")
 	if err != nil {
-		return Credentials{}, fmt.Errorf("%s:%w", path, err)
+		return entry{}, fmt.Errorf("%s:%w", path, err)
 	}
-	found, err := file.credentials(config, f)
+	found, err := file.entry()
 	if err != nil {
-		return Credentials{}, fmt.Errorf("%s: %w", path, err)
+		return entry{}, fmt.Errorf("%s: %w", path, err)
 	}
+	found.place = path
 	return found, nil
 }
 
-func (f iniFile) credentials(config Config, files fileSet) (Credentials, error) {
+func (f iniFile) entry() (entry, error) {
 	global, cinder := f["global"], f["cinder"]
 	noauthEndpoint := cmp.Or(global["cinder-endpoint"], cinder["endpoint"])
 	authURL := global["auth-url"]
 	switch {
 	case noauthEndpoint != "" && authURL != "":
-		return Credentials{}, errors.New("both auth-url and a noauth endpoint are given; keep one of them")
+		return entry{}, errors.New("both auth-url and a noauth endpoint are given; keep one of them")
 	case noauthEndpoint != "":
-		return noauthCredentials(config, Noauth{
+		return entry{noauth: &Noauth{
 			Endpoint: noauthEndpoint,
 			User:     global["username"],
 			Project:  cmp.Or(global["tenant-id"], global["tenant-name"]),
-		})
+		}}, nil
 	case authURL == "":
-		return Credentials{}, errors.New("neither auth-url nor cinder-endpoint in [Global] nor endpoint in [Cinder] is given")
+		return entry{}, errors.New("neither auth-url nor cinder-endpoint in [Global] nor endpoint in [Cinder] is given")
 	}
 	cloud := clouds.Cloud{
 		RegionName:     global["region"],
@@ -72,12 +73,12 @@ func (f iniFile) credentials(config Config, files fileSet) (Credentials, error) 
 		verify := false
 		cloud.Verify = &verify
 	}
-	return files.keystoneCredentials(config, cloud)
+	return entry{cloud: &cloud}, nil
 }
 
-// environmentCredentials reads the OS_* variables that the OpenStack clients
+// environmentEntry reads the OS_* variables that the OpenStack clients
 // and the historic provisioner read, and OS_CINDER_ENDPOINT for noauth.
-func (s Sources) environmentCredentials(config Config) (Credentials, error) {
+func (s Sources) environmentEntry() (entry, error) {
 	first := func(names ...string) string {
 		for _, name := range names {
 			if value := s.getenv(name); value != "" {
@@ -87,15 +88,15 @@ func (s Sources) environmentCredentials(config Config) (Credentials, error) {
 		return ""
 	}
 	if endpoint := first("OS_CINDER_ENDPOINT"); endpoint != "" {
-		return noauthCredentials(config, Noauth{
+		return entry{noauth: &Noauth{
 			Endpoint: endpoint,
 			User:     first("OS_USERNAME"),
 			Project:  first("OS_PROJECT_ID", "OS_TENANT_ID", "OS_PROJECT_NAME", "OS_TENANT_NAME"),
-		})
+		}}, nil
 	}
 	authURL := first("OS_AUTH_URL")
 	if authURL == "" {
-		return Credentials{}, errors.New("the environment has neither OS_AUTH_URL nor OS_CINDER_ENDPOINT")
+		return entry{}, errors.New("the environment has neither OS_AUTH_URL nor OS_CINDER_ENDPOINT")
 	}
 	cloud := clouds.Cloud{
 		AuthType:       clouds.AuthType(first("OS_AUTH_TYPE")),
@@ -130,5 +131,5 @@ func (s Sources) environmentCredentials(config Config) (Credentials, error) {
 		verify := false
 		cloud.Verify = &verify
 	}
-	return s.files.keystoneCredentials(config, cloud)
+	return entry{cloud: &cloud}, nil
 }

@@ -75,32 +75,62 @@ func (c Credentials) Account() string {
 // Resolve reads the credentials of one backend. Its errors never quote file
 // contents.
 func (s Sources) Resolve(config Config) (Credentials, error) {
+	_, found, err := s.read(config)
+	return found, err
+}
+
+// read returns the credentials of one backend, and what they were made from.
+func (s Sources) read(config Config) (entry, Credentials, error) {
 	if s.files == nil {
 		s.files = fileSet{}
 	}
-	return s.read(config)
+	read, err := s.entry(config)
+	if err != nil {
+		return entry{}, Credentials{}, err
+	}
+	found, err := s.files.complete(config, read)
+	return read, found, err
 }
 
-func (s Sources) read(config Config) (Credentials, error) {
+// entry is what the files or the environment have for one backend, merged from
+// all of them: either a Keystone account or a noauth endpoint.
+type entry struct {
+	cloud  *clouds.Cloud
+	noauth *Noauth
+	// place begins the errors about it; it may be empty.
+	place string
+}
+
+func (s Sources) entry(config Config) (entry, error) {
 	switch auth := config.Source; {
 	case auth.Noauth != nil:
-		return noauthCredentials(config, *auth.Noauth)
+		return entry{noauth: auth.Noauth}, nil
 	case auth.Cloud != "":
 		cloud, err := s.cloud(auth.Cloud, config.Region)
-		if err != nil {
-			return Credentials{}, err
-		}
-		return s.files.keystoneCredentials(config, cloud)
+		return entry{cloud: &cloud}, err
 	case auth.CloudConfig != "":
 		path := auth.CloudConfig
 		if !filepath.IsAbs(path) {
 			path = filepath.Join(s.BaseDir, path)
 		}
-		return s.files.cloudConfigCredentials(config, path)
+		return s.files.cloudConfigEntry(path)
 	case auth.Environment:
-		return s.environmentCredentials(config)
+		return s.environmentEntry()
 	}
-	return Credentials{}, errors.New("no way to log in is configured; set one of auth.cloud, auth.noauth, auth.cloudConfig or auth.environment")
+	return entry{}, errors.New("no way to log in is configured; set one of auth.cloud, auth.noauth, auth.cloudConfig or auth.environment")
+}
+
+// complete makes credentials of an entry.
+func (f fileSet) complete(config Config, e entry) (found Credentials, err error) {
+	if e.noauth != nil {
+		found, err = noauthCredentials(config, *e.noauth)
+	} else {
+		found, err = f.keystoneCredentials(config, *e.cloud)
+	}
+	if err != nil && e.place != "" {
+		return Credentials{}, fmt.Errorf("%s: %w", e.place, err)
+	}
+	return found, err
 }
 
 // noauthCredentials completes the account of a noauth endpoint. An endpoint in

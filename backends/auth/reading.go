@@ -3,6 +3,8 @@ package auth
 import (
 	"crypto/sha256"
 	"os"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/fingerprint"
 )
 
 // fileSet reads every file once, so that one reading of the credentials sees
@@ -40,28 +42,36 @@ func (c fileContent) hash() fileHash {
 // checks once a second whether they have changed: by measurement, that takes
 // 0.02 ms, and 0.9 ms if twenty entries are parsed.
 type Reading struct {
-	config string // the version of the configuration
+	config string // the version of the configuration; empty if it must be read again
 	clouds string // the clouds.yaml in use
 	files  map[string]fileHash
 	found  Credentials
+	// kept is the text to restore it from.
+	kept     []byte
+	restored bool
 }
 
 // Reread returns the credentials, from the last reading if none of its inputs
 // has changed.
-func (s Sources) Reread(config Config, configVersion string, last *Reading) (*Reading, error) {
+func (s Sources) Reread(config Config, last *Reading) (*Reading, error) {
+	version := fingerprint.Of(config)
 	clouds := ""
 	if config.Source.Cloud != "" {
 		clouds, _ = s.cloudsFile()
 	}
-	if last != nil && last.config == configVersion && last.clouds == clouds && last.current() {
+	if last != nil && last.config == version && last.clouds == clouds && last.current() {
 		return last, nil
 	}
 	s.files = fileSet{}
-	found, err := s.Resolve(config)
+	read, found, err := s.read(config)
 	if err != nil {
 		return nil, err
 	}
-	next := &Reading{config: configVersion, clouds: clouds, files: map[string]fileHash{}, found: found}
+	next := &Reading{config: version, clouds: clouds, found: found}
+	if next.kept, err = s.files.keep(config, read); err != nil {
+		return nil, err
+	}
+	next.files = map[string]fileHash{}
 	for path, content := range s.files {
 		next.files[path] = content.hash()
 	}
@@ -75,6 +85,13 @@ func (s Sources) Reread(config Config, configVersion string, last *Reading) (*Re
 
 // Credentials are the credentials read.
 func (r *Reading) Credentials() Credentials { return r.found }
+
+// Kept is the text from which Restore makes the same credentials without any
+// file. It is a secret, and empty if no file was read.
+func (r *Reading) Kept() []byte { return r.kept }
+
+// Restored reports whether Restore made it.
+func (r *Reading) Restored() bool { return r.restored }
 
 func (r *Reading) current() bool {
 	for path, was := range r.files {

@@ -1,22 +1,16 @@
 package app
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -25,11 +19,11 @@ import (
 	eventrecord "k8s.io/client-go/tools/record"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
-	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/events"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/lastgood"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
@@ -48,9 +42,15 @@ type App struct {
 	namespace string
 	identity  string
 
+	// policy is the one in force; it is empty until the start has found one.
 	policy  atomic.Pointer[policy.Policy]
 	mappers *mappers.Registry
-	pool    *backends.Pool
+	// pool is made when the start knows which credentials are kept.
+	pool *backends.Pool
+	// lastGood keeps what is in force for replicas that start while a file is bad.
+	lastGood lastgood.Store
+	// fromKept means that the policy in force was taken from there.
+	fromKept atomic.Bool
 
 	client kubernetes.Interface
 	// leaseClient has a rate limit of its own, so that a flood of claims cannot
@@ -79,22 +79,27 @@ type App struct {
 }
 
 // New does everything that can fail on a wrong configuration, and nothing that
-// contacts a server.
+// contacts a server. A bad policy is not among it: Run looks for the last good
+// one.
 func New(options Options) (*App, error) {
 	if err := options.Validate(); err != nil {
 		return nil, err
 	}
 	keepSchemeStill()
-	loaded, err := policy.Load(options.PolicyFile, options.Protocols.Describe())
+	_, refused := policy.Load(options.PolicyFile, options.Protocols.Describe())
+	a, err := assemble(options)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(refused, err)
 	}
-	for _, warning := range loaded.Warnings {
-		options.Logger.Warn("Policy: " + warning.Error())
+	if refused != nil {
+		a.logger.Error("The policy file is bad; looking for the last good policy", "in", a.lastGood.String(), "error", refused)
+		a.status.setRefused(refused)
 	}
-	if err := checkCloudsFile(options.CloudsFile, loaded, options.Logger); err != nil {
-		return nil, err
-	}
+	return a, nil
+}
+
+// assemble makes a replica without a policy.
+func assemble(options Options) (*App, error) {
 	namespace, err := wiring.OwnNamespace(options.Namespace)
 	if err != nil {
 		return nil, err
@@ -150,48 +155,18 @@ func New(options Options) (*App, error) {
 		return nil, err
 	}
 	registry.MustRegister(newMissingCollector(a))
-	a.pool = backends.NewPool(backends.PoolOptions{
-		Warn:     func(backend, message string) { a.logger.Warn(message, "backend", backend) },
-		Size:     max(fewClients, len(loaded.Backends)),
-		Sources:  auth.Sources{CloudsFile: options.CloudsFile, BaseDir: filepath.Dir(options.PolicyFile)},
-		Metrics:  backendMetrics,
-		MayWrite: a.mayWrite,
-	})
-	a.policy.Store(loaded)
+	a.lastGood = lastgood.Store{
+		Client: client, Namespace: namespace, Name: leaseName(options.ProvisionerName) + "-last-good", MaxPolicySize: policy.MaxFileSize,
+		// The admission policies in deploy/ let the program change only Secrets with it.
+		Labels: map[string]string{record.LabelManagedBy: record.ManagedBy},
+	}
+	a.policy.Store(&policy.Policy{})
 	a.status = newStatus(a, registry)
 	a.listener, err = net.Listen("tcp", options.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("--listen %s: %w", options.Listen, err)
 	}
 	return a, nil
-}
-
-// checkCloudsFile makes sure that the file of --clouds-file can be read if the
-// policy needs it. Later, credentials that were read before stay in use; there are
-// none yet.
-func checkCloudsFile(path string, p *policy.Policy, logger *slog.Logger) error {
-	if path == "" {
-		return nil
-	}
-	_, err := os.ReadFile(path)
-	if err == nil {
-		return nil
-	}
-	var pathError *fs.PathError
-	if errors.As(err, &pathError) {
-		err = pathError.Err
-	}
-	var needing []string
-	for i, backend := range p.Backends {
-		if backend.Auth.Cloud != "" {
-			needing = append(needing, fmt.Sprintf("%s (%s:%d)", backend.Name, p.Source, p.Line(fmt.Sprintf("backends[%d].auth.cloud", i))))
-		}
-	}
-	if len(needing) == 0 {
-		logger.Warn("--clouds-file cannot be read; the policy does not need it", "file", path, "error", err)
-		return nil
-	}
-	return fmt.Errorf("--clouds-file %s cannot be read: %w; these backends log in with its entries: %s; nothing is in force, because no credentials were read before: mount the file, or correct the flag", path, err, strings.Join(needing, ", "))
 }
 
 // leadership is whether a replica leads, and with which term.
@@ -234,7 +209,8 @@ func (a *App) Run(ctx context.Context) error {
 	a.broadcaster.StartRecordingToSink(a.recorder.Sink(&typedcorev1.EventSinkImpl{Interface: a.client.CoreV1().Events("")}))
 	go a.recorder.Run(background)
 
-	if err := a.findCluster(ctx); err != nil {
+	reloader, err := a.begin(ctx)
+	if err != nil {
 		return ignoreStop(ctx, err)
 	}
 	a.factory.Core().V1().PersistentVolumeClaims().Informer()
@@ -252,7 +228,7 @@ func (a *App) Run(ctx context.Context) error {
 	}
 	a.logger.Info("Ready", "identity", a.identity, "cluster", a.cluster, "policy", a.options.PolicyFile, "revision", a.policy.Load().Revision())
 	a.status.setReady()
-	go newReloader(a).run(background)
+	go reloader.run(background)
 	if a.options.LeaderElect {
 		go a.watchLease(background)
 	}
@@ -272,23 +248,4 @@ func ignoreStop(ctx context.Context, err error) error {
 		return nil
 	}
 	return err
-}
-
-// findCluster determines the IDs that are stamped on volumes. If the API server
-// is not up yet, as after a restart of the whole cluster, it waits.
-func (a *App) findCluster(ctx context.Context) error {
-	backoff := wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.1, Steps: 20, Cap: 15 * time.Second}
-	for {
-		uid, err := record.ClusterUID(ctx, a.client)
-		if err == nil {
-			a.clusterUID, a.cluster = uid, cmp.Or(a.policy.Load().ClusterID, uid)
-			return nil
-		}
-		a.logger.Warn("The cluster's ID is not known yet; trying again", "error", err)
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(backoff.Step()):
-		}
-	}
 }

@@ -13,6 +13,7 @@ type reloadMetrics struct {
 	success   prometheus.Gauge
 	timestamp prometheus.Gauge
 	info      *prometheus.GaugeVec
+	kept      *prometheus.GaugeVec
 
 	mu       sync.Mutex
 	revision string
@@ -22,7 +23,7 @@ func newReloadMetrics(registry prometheus.Registerer) *reloadMetrics {
 	m := &reloadMetrics{
 		success: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "standalone_cinder_policy_reload_success",
-			Help: "1 while the policy file is the policy in force, 0 while the file is refused and the previous policy stays in force.",
+			Help: "1 while the policy file is the policy in force, 0 while the file is refused and the last good policy stays in force.",
 		}),
 		timestamp: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "standalone_cinder_policy_reload_timestamp_seconds",
@@ -32,12 +33,16 @@ func newReloadMetrics(registry prometheus.Registerer) *reloadMetrics {
 			Name: "standalone_cinder_policy_info",
 			Help: "1, with the revision of the policy in force as a label.",
 		}, []string{"revision"}),
+		kept: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "standalone_cinder_last_good_kept",
+			Help: "Whether the policy and the credentials in force are kept for replicas that start with bad files (1) or could not be written (0); only the leader knows.",
+		}, nil),
 	}
-	registry.MustRegister(m.success, m.timestamp, m.info)
+	registry.MustRegister(m.success, m.timestamp, m.info, m.kept)
 	return m
 }
 
-// inForce records that the file is the policy in force.
+// inForce records the policy in force, and that it is the file.
 func (m *reloadMetrics) inForce(revision string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -53,3 +58,13 @@ func (m *reloadMetrics) inForce(revision string) {
 
 // failed records that the file is refused.
 func (m *reloadMetrics) failed() { m.success.Set(0) }
+
+// keeping records whether what is in force is kept.
+func (m *reloadMetrics) keeping(good bool) {
+	m.kept.WithLabelValues().Set(0)
+	if good {
+		m.kept.WithLabelValues().Set(1)
+	}
+}
+
+func (m *reloadMetrics) keepingEnded() { m.kept.Reset() }

@@ -1,16 +1,19 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
@@ -36,9 +39,7 @@ type reloader struct {
 }
 
 func newReloader(a *App) *reloader {
-	r := &reloader{app: a, versions: map[string]string{}}
-	a.reloads.inForce(a.policy.Load().Revision())
-	return r
+	return &reloader{app: a, versions: map[string]string{}}
 }
 
 // run checks the files until the context ends.
@@ -61,24 +62,16 @@ func (r *reloader) run(ctx context.Context) {
 func (r *reloader) lookAtPolicy() {
 	a := r.app
 	before := a.policy.Load()
-	data, err := readFile(a.options.PolicyFile)
-	if err != nil {
-		r.refuse("unreadable: "+err.Error(), err)
-		return
-	}
-	revision := policy.RevisionOf(data)
-	switch revision {
-	case r.refused:
-		return
-	case before.Revision():
-		if r.refused != "" {
+	revision, next, err := a.readPolicy(before.Revision(), r.refused)
+	switch {
+	case err == nil && next == nil:
+		if revision == before.Revision() && r.refused != "" {
 			a.logger.Info("The policy file is again the policy in force", "revision", revision)
 			r.accept(revision)
+			a.tell(corev1.EventTypeNormal, "PolicyReloaded", fmt.Sprintf("the policy file is good again; its revision %s was in effect all along", revision))
 		}
 		return
-	}
-	next, err := policy.Parse(data, a.options.PolicyFile, a.options.Protocols.Describe())
-	if err == nil {
+	case err == nil:
 		err = a.sameCluster(before, next)
 	}
 	if err != nil {
@@ -86,13 +79,10 @@ func (r *reloader) lookAtPolicy() {
 		return
 	}
 	a.retired.retire(before, next)
-	a.policy.Store(next)
+	a.putInForce(next)
 	a.retired.restore(next)
 	r.accept(revision)
 	a.logger.Info("Reloaded the policy", "revision", revision, "before", before.Revision())
-	for _, warning := range next.Warnings {
-		a.logger.Warn("Policy: " + warning.Error())
-	}
 	a.tell(corev1.EventTypeNormal, "PolicyReloaded", fmt.Sprintf("policy revision %s is now in effect (was %s)", revision, before.Revision()))
 	a.warnOfMissingBackends()
 	if term := a.term(); term != nil {
@@ -100,8 +90,32 @@ func (r *reloader) lookAtPolicy() {
 	}
 }
 
+// readPolicy reads the file and checks it, unless its revision is known. A file
+// that cannot be read has a revision, too, which names the reason.
+func (a *App) readPolicy(known ...string) (revision string, found *policy.Policy, err error) {
+	data, err := readFile(a.options.PolicyFile)
+	if err != nil {
+		return "unreadable: " + err.Error(), nil, err
+	}
+	revision = policy.RevisionOf(data)
+	if slices.Contains(known, revision) {
+		return revision, nil, nil
+	}
+	found, err = policy.Parse(data, a.options.PolicyFile, a.options.Protocols.Describe())
+	return revision, found, err
+}
+
+// putInForce makes a policy the one for all later decisions.
+func (a *App) putInForce(next *policy.Policy) {
+	a.policy.Store(next)
+	for _, warning := range next.Warnings {
+		a.logger.Warn("Policy: " + warning.Error())
+	}
+}
+
 func (r *reloader) accept(revision string) {
 	r.refused = ""
+	r.app.fromKept.Store(false)
 	r.app.reloads.inForce(revision)
 	r.app.status.setRefused(nil)
 }
@@ -115,14 +129,23 @@ func (r *reloader) refuse(revision string, err error) {
 	a := r.app
 	a.reloads.failed()
 	a.status.setRefused(err)
-	a.logger.Error("Refused the policy file; the previous policy stays in force", "revision", a.policy.Load().Revision(), "error", err)
+	a.logger.Error("Refused the policy file; the last good policy stays in force", "revision", a.policy.Load().Revision()+a.keptWhere(), "error", err)
 	a.tellRefused(err)
 }
 
 // tellRefused writes the event about a refused file.
 func (a *App) tellRefused(err error) {
-	a.tell(corev1.EventTypeWarning, "PolicyRefused", fmt.Sprintf("rejected the policy file; revision %s stays in effect: %s",
-		a.policy.Load().Revision(), firstErrors(err)))
+	a.tell(corev1.EventTypeWarning, "PolicyRefused", fmt.Sprintf("rejected the policy file; revision %s%s stays in effect: %s",
+		a.policy.Load().Revision(), a.keptWhere(), firstErrors(err)))
+}
+
+// keptWhere follows a revision in messages if this replica has not read it from
+// its file.
+func (a *App) keptWhere() string {
+	if !a.fromKept.Load() {
+		return ""
+	}
+	return fmt.Sprintf(" (the last good one, kept in %s)", a.lastGood)
 }
 
 // tellUnreadable writes the event about credentials that cannot be read.
@@ -157,13 +180,15 @@ func firstErrors(err error) string {
 }
 
 // sameCluster refuses a different clusterID: every existing volume would count
-// as another cluster's. Writing out the default ID is not a change.
+// as another cluster's. Writing out the default ID, or leaving it out, is not a
+// change.
 func (a *App) sameCluster(before, next *policy.Policy) error {
-	if before.ClusterID == next.ClusterID || next.ClusterID == a.cluster {
+	was, will := cmp.Or(before.ClusterID, a.clusterUID), cmp.Or(next.ClusterID, a.clusterUID)
+	if was == will {
 		return nil
 	}
-	return fmt.Errorf("%s: clusterID: changing it from %q to %q would assign all existing volumes to another cluster; put it back",
-		next.Source, a.cluster, next.ClusterID)
+	return fmt.Errorf("%s: clusterID: changing it from %q to %q would assign all existing volumes to another cluster; put it back, or, if that is what you want, stop all replicas and delete %s",
+		next.Source, was, will, a.lastGood)
 }
 
 // lookAtCredentials reads the credentials of every backend, so that changed
@@ -175,18 +200,22 @@ func (r *reloader) lookAtCredentials() {
 		name := config.Name
 		version, err := a.pool.CheckCredentials(config)
 		if err != nil {
-			err = r.inUse(name, err)
+			err = a.inUse(config, err)
 		}
-		if news := a.status.setUnreadable(name, err); news && err != nil {
+		news := a.status.setUnreadable(name, err)
+		switch {
+		case err != nil && news:
 			a.logger.Error("Cannot read credentials", "backend", name, "error", err)
 			a.tellUnreadable(err)
-		} else if news {
+		case news:
 			a.logger.Info("Credentials are readable again", "backend", name)
+			a.tell(corev1.EventTypeNormal, "CredentialsReadable", fmt.Sprintf("backend %s: the credentials can be read again and are in use", name))
 		}
 		if err != nil || version == r.versions[name] {
 			continue
 		}
-		if r.versions[name] != "" {
+		// Others were in use, or none, until now.
+		if news || r.versions[name] != "" {
 			a.logger.Info("Credentials have changed", "backend", name)
 			changed = append(changed, name)
 		}
@@ -198,9 +227,12 @@ func (r *reloader) lookAtCredentials() {
 }
 
 // inUse adds to an error about credentials what is in use instead.
-func (r *reloader) inUse(backend string, err error) error {
-	if r.versions[backend] == "" {
+func (a *App) inUse(config backends.Config, err error) error {
+	switch last, ok := a.pool.LastGood(config); {
+	case !ok:
 		return fmt.Errorf("%w; none were read before, so the backend cannot be used until they can be read", err)
+	case last.Restored:
+		return fmt.Errorf("%w; the last good ones, kept in %s, are in use", err, a.lastGood)
 	}
 	return fmt.Errorf("%w; credentials that were read before stay in use", err)
 }

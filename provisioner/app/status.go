@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -147,8 +148,8 @@ func (s *status) text() string {
 	s.mu.Unlock()
 
 	var b strings.Builder
-	fmt.Fprintf(&b, "standalone-cinder %s\n\nidentity  %s\nleading   %t\nleader    %s\npolicy    %s, revision %s\n",
-		Version(), s.app.identity, leading, holder, s.app.options.PolicyFile, p.Revision())
+	fmt.Fprintf(&b, "standalone-cinder %s\n\nidentity  %s\nleading   %t\nleader    %s\npolicy    %s, revision %s%s\n",
+		Version(), s.app.identity, leading, holder, s.app.options.PolicyFile, cmp.Or(p.Revision(), "none yet"), s.app.keptWhere())
 	if refused != nil {
 		fmt.Fprintf(&b, "\nthe policy file is refused:\n%s\n", refused)
 	}

@@ -29,6 +29,7 @@ type term struct {
 	provisioner *provisioner.Provisioner
 	informers   termInformers
 	auditor     *auditor
+	keeper      *keeper
 	library     *controller.ProvisionController
 	// workers are the library's, which it starts by itself.
 	workers sync.WaitGroup
@@ -102,6 +103,7 @@ func (t *term) start(work context.Context, first func()) (drained <-chan struct{
 	running.Go(func() { t.provisioner.CountBackends(work) })
 	running.Go(func() { t.provisioner.Sweep(work) })
 	running.Go(func() { t.auditor.run(work) })
+	running.Go(func() { t.keeper.run(work) })
 	ended := make(chan struct{})
 	go func() {
 		<-work.Done()
@@ -159,6 +161,7 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
 	})
 	t.backends.answers, t.backends.moved = t.provisioner.BackendAnswers, t.provisioner.Recount
 	t.auditor = a.newAuditor(t.provisioner, t.backends)
+	t.keeper = &keeper{app: a}
 	t.library = a.newLibrary(work, t)
 	t.library.ControllerWaitGroup(&t.workers)
 	return t

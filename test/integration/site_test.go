@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -261,7 +262,8 @@ var (
 
 // signature is a request without what differs from claim to claim, and whether
 // it counts: of what goes to the API server only what changes an object that
-// belongs to a claim does, which leaves out leases and events.
+// belongs to a claim does, which leaves out leases, events and the Secret with
+// the last good policy.
 func (s *site) signature(service string, r faultproxy.Request) (what string, counts bool) {
 	segments := slices.DeleteFunc(strings.Split(strings.Trim(r.Path, "/"), "/"), func(segment string) bool {
 		return segment == "" || segment == "v3" || hexProject.MatchString(segment)
@@ -269,7 +271,8 @@ func (s *site) signature(service string, r faultproxy.Request) (what string, cou
 	path := anyUUID.ReplaceAllString(strings.Join(segments, "/"), "ID")
 	what = service + " " + r.Method + " " + path
 	if service == "kubernetes" {
-		return what, r.Method != "GET" && !strings.HasSuffix(path, "/events") && !strings.Contains(path, "/leases") && !strings.Contains(path, "/events/")
+		return what, r.Method != "GET" && !strings.HasSuffix(path, "/events") && !strings.Contains(path, "/leases") && !strings.Contains(path, "/events/") &&
+			!strings.HasSuffix(path, "-last-good") && !bytes.Contains(r.Body, []byte("-last-good"))
 	}
 	if query, err := url.ParseQuery(r.Query); err == nil && len(query) > 0 {
 		query.Del("sort")

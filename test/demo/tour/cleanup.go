@@ -224,6 +224,7 @@ func (t *tour) restoreCluster(ctx context.Context) error {
 	for _, secret := range secrets {
 		try(core.Secrets(harness.Namespace).Delete(ctx, secret.Name, metav1.DeleteOptions{}), "Secret %s/%s", harness.Namespace, secret.Name)
 	}
+	try(t.forgetLastGood(ctx), "the last good policy in %s", harness.Namespace)
 	leases := t.suite.Client.CoordinationV1().Leases(harness.Namespace)
 	held, err := leases.List(ctx, metav1.ListOptions{})
 	try(err, "the Lease in %s", harness.Namespace)
@@ -249,6 +250,23 @@ func (t *tour) restoreCluster(ctx context.Context) error {
 		return fmt.Errorf("%w\nthe remaining objects carry the label %s=%s", err, labelTour, t.names.id)
 	}
 	t.waitNamespacesGone(ctx, namespaces)
+	return nil
+}
+
+// forgetLastGood removes the policy that the next tour's replicas would start
+// with.
+func (t *tour) forgetLastGood(ctx context.Context) error {
+	secrets := t.suite.Client.CoreV1().Secrets(harness.Namespace)
+	all, err := secrets.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for i := range all.Items {
+		// It is named after the provisioner, and that name is unique.
+		if name := all.Items[i].Name; strings.HasSuffix(name, "-"+t.names.id+"-last-good") {
+			return secrets.Delete(ctx, name, metav1.DeleteOptions{})
+		}
+	}
 	return nil
 }
 

@@ -1,0 +1,80 @@
+package auth
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/fingerprint"
+)
+
+// keptEntry is an entry that needs no file: profile, secure.yaml and region are
+// merged, and certificates and keys are in it as text. Only this one backend's
+// entry is in it, whatever else its files contain.
+type keptEntry struct {
+	// For is the fingerprint of the configuration that it was read for.
+	For    string        `yaml:"for"`
+	Cloud  *clouds.Cloud `yaml:"cloud,omitempty"`
+	Noauth *Noauth       `yaml:"noauth,omitempty"`
+}
+
+// keep returns the text of an entry that was just read completely. What the
+// policy and the environment contain is not kept: it cannot be lost with a file.
+func (f fileSet) keep(config Config, read entry) ([]byte, error) {
+	if config.Source.Cloud == "" && config.Source.CloudConfig == "" {
+		return nil, nil
+	}
+	kept := keptEntry{For: fingerprint.Of(config), Noauth: read.noauth}
+	if read.cloud != nil {
+		cloud := *read.cloud
+		// They are merged into the entry, and may contain more secrets.
+		cloud.Regions, cloud.Profile, cloud.Cloud = nil, "", ""
+		for _, file := range []*string{&cloud.CACertFile, &cloud.ClientCertFile, &cloud.ClientKeyFile} {
+			if *file == "" {
+				continue
+			}
+			text, err := f.certificateText(*file)
+			if err != nil {
+				return nil, err
+			}
+			*file = string(text)
+		}
+		kept.Cloud = &cloud
+	}
+	text, err := yaml.Marshal(kept)
+	if err != nil {
+		return nil, errors.New("the credentials cannot be written as YAML")
+	}
+	return text, nil
+}
+
+// ErrOtherConfig means that credentials were kept for another configuration of
+// the backend.
+var ErrOtherConfig = errors.New("they were read for another configuration of the backend")
+
+// Restore makes the reading that a text was kept from, and checks it as it checks
+// a file. The next Reread always prefers the files. Its errors never quote the
+// text.
+func Restore(config Config, text []byte) (*Reading, error) {
+	var kept keptEntry
+	if err := yaml.Unmarshal(text, &kept); err != nil || (kept.Cloud == nil) == (kept.Noauth == nil) {
+		return nil, errors.New("they are damaged")
+	}
+	if kept.For != fingerprint.Of(config) {
+		return nil, ErrOtherConfig
+	}
+	if cloud := kept.Cloud; cloud != nil {
+		for _, value := range []string{cloud.CACertFile, cloud.ClientCertFile, cloud.ClientKeyFile} {
+			if value != "" && !inlinePEM(value) {
+				return nil, errors.New("they are damaged: they name a file")
+			}
+		}
+	}
+	found, err := fileSet{}.complete(config, entry{cloud: kept.Cloud, noauth: kept.Noauth})
+	if err != nil {
+		return nil, fmt.Errorf("they are unusable: %w", err)
+	}
+	return &Reading{found: found, kept: text, restored: true}, nil
+}

@@ -1,0 +1,154 @@
+package app
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/lastgood"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
+)
+
+const (
+	// keepAgain is how soon a leader tries again to keep what it could not, and
+	// checkKept how often it checks that nobody has changed or removed what it
+	// kept.
+	keepAgain = 5 * time.Second
+	checkKept = time.Minute
+	// keepTimeout is how long one try may take.
+	keepTimeout = 10 * time.Second
+)
+
+// keeper keeps what is in force during one term for replicas that start while a
+// file is bad. It compares instead of being told, so that no change is missed,
+// whether a term, a reload or a file that was mended brings it.
+type keeper struct {
+	app *App
+	// last is what was in force at the last try, next when the next one is due
+	// even if nothing changes.
+	last inForce
+	next time.Time
+	// failure is why the last try failed; empty if it did not.
+	failure string
+}
+
+// inForce is what a replica works with.
+type inForce struct {
+	policy *policy.Policy
+	// fromFile means that the policy is what the file has now.
+	fromFile bool
+	// credentials are those of the policy's backends.
+	credentials map[string]credentialsInUse
+}
+
+type credentialsInUse struct {
+	text string
+	// fromFiles means that they are what the files have now.
+	fromFiles bool
+}
+
+// run keeps until the context ends.
+func (k *keeper) run(ctx context.Context) {
+	defer k.app.reloads.keepingEnded()
+	ticker := time.NewTicker(lookEvery)
+	defer ticker.Stop()
+	for {
+		k.look(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// look keeps what is in force if that has changed, or if it is time.
+func (k *keeper) look(ctx context.Context) {
+	a := k.app
+	now := a.inForce()
+	if now.equal(k.last) && time.Now().Before(k.next) {
+		return
+	}
+	trying, cancel := context.WithTimeout(ctx, keepTimeout)
+	defer cancel()
+	err := a.keep(trying, now)
+	if ctx.Err() != nil {
+		return
+	}
+	k.last, k.next = now, time.Now().Add(checkKept)
+	a.reloads.keeping(err == nil)
+	before := k.failure
+	k.failure = ""
+	if err != nil {
+		k.next, k.failure = time.Now().Add(keepAgain), err.Error()
+	}
+	switch {
+	case k.failure == before:
+	case err == nil:
+		a.logger.Info("What is in force is kept again", "in", a.lastGood.String())
+	default:
+		a.logger.Warn("What is in force is not kept, so no replica could start with a bad file", "error", err)
+		a.tell(corev1.EventTypeWarning, "LastGoodNotKept", "replicas that start while the policy or the credentials are bad may fail: "+k.failure)
+	}
+}
+
+func (a *App) inForce() inForce {
+	p := a.policy.Load()
+	_, refused := a.status.troubles()
+	now := inForce{policy: p, fromFile: refused == nil, credentials: map[string]credentialsInUse{}}
+	for i := range p.Backends {
+		config := wiring.BackendConfig(p, &p.Backends[i], a.cluster)
+		if last, ok := a.pool.LastGood(config); ok && len(last.Kept) > 0 {
+			now.credentials[config.Name] = credentialsInUse{string(last.Kept), last.Current}
+		}
+	}
+	return now
+}
+
+func (f inForce) equal(other inForce) bool {
+	return f.policy == other.policy && f.fromFile == other.fromFile && maps.Equal(f.credentials, other.credentials)
+}
+
+// keep writes what is in force. What this replica did not read from a file that
+// is good now replaces only what it could not use itself: another replica may
+// have kept something newer before it.
+func (a *App) keep(ctx context.Context, now inForce) error {
+	kept, err := a.lastGood.Load(ctx)
+	if err != nil {
+		return err
+	}
+	text := now.policy.Text()
+	if !now.fromFile {
+		if found, err := a.keptPolicy(kept); err == nil && a.sameCluster(now.policy, found) == nil {
+			text = kept.Policy
+		}
+	}
+	return a.lastGood.Save(ctx, kept, text, a.credentialsToKeep(now, kept))
+}
+
+// credentialsToKeep are those of the policy's backends, and of no other: what is
+// not used any more is not kept.
+func (a *App) credentialsToKeep(now inForce, kept lastgood.Kept) map[string][]byte {
+	chosen := map[string][]byte{}
+	if !a.options.KeepCredentials {
+		return chosen
+	}
+	for i := range now.policy.Backends {
+		config := wiring.BackendConfig(now.policy, &now.policy.Backends[i], a.cluster)
+		own, ok := now.credentials[config.Name]
+		earlier := kept.Credentials[config.Name]
+		switch {
+		case ok && own.fromFiles:
+			chosen[config.Name] = []byte(own.text)
+		case backends.UsableKept(config, earlier) == nil:
+			chosen[config.Name] = earlier
+		case ok:
+			chosen[config.Name] = []byte(own.text)
+		}
+	}
+	return chosen
+}

@@ -1,0 +1,333 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+)
+
+// starter is a replica on a fake API server, with its files.
+type starter struct {
+	*App
+	client *fake.Clientset
+	dir    string
+	log    *bytes.Buffer
+}
+
+// newStarter makes a replica that has not started. An empty text leaves its file
+// out.
+func newStarter(t *testing.T, policyText, clouds string) *starter {
+	t.Helper()
+	s := &starter{dir: t.TempDir(), log: &bytes.Buffer{}}
+	s.write(t, "policy.yaml", policyText)
+	s.write(t, "clouds.yaml", clouds)
+	options := defaults(t, "--policy="+filepath.Join(s.dir, "policy.yaml"), "--clouds-file="+filepath.Join(s.dir, "clouds.yaml"), "--namespace=storage", "--listen=127.0.0.1:0")
+	options.Config = &rest.Config{Host: "https://127.0.0.1:1"}
+	options.Protocols = mappers.BuiltIn()
+	options.Logger = slog.New(slog.NewTextHandler(io.MultiWriter(s.log, t.Output()), nil))
+	options.Metrics = prometheus.NewRegistry()
+	var err error
+	if s.App, err = New(options); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.listener.Close() })
+	s.use(fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system", UID: "kube-system-uid"}}))
+	return s
+}
+
+// use replaces the API server, as for the next replica.
+func (s *starter) use(client *fake.Clientset) {
+	s.client, s.App.client, s.lastGood.Client = client, client, client
+}
+
+func (s *starter) write(t *testing.T, name, text string) {
+	t.Helper()
+	path := filepath.Join(s.dir, name)
+	if text == "" {
+		if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		return
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// start begins, and looks at the files once.
+func (s *starter) start(t *testing.T) (*reloader, error) {
+	t.Helper()
+	r, err := s.begin(t.Context())
+	if err == nil {
+		r.lookAtPolicy()
+		r.lookAtCredentials()
+	}
+	return r, err
+}
+
+// save keeps something, whatever was kept.
+func (s *starter) save(t *testing.T, policyText string, credentials map[string][]byte) {
+	t.Helper()
+	kept, err := s.lastGood.Load(t.Context())
+	if err == nil {
+		err = s.lastGood.Save(t.Context(), kept, []byte(policyText), credentials)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// kept is what the cluster has.
+func (s *starter) kept(t *testing.T) (policyText string, credentials map[string][]byte) {
+	t.Helper()
+	kept, err := s.lastGood.Load(t.Context())
+	if err != nil || kept.Damage != nil {
+		t.Fatal(err, kept.Damage)
+	}
+	return string(kept.Policy), kept.Credentials
+}
+
+// policyOf has a comment, so that each has its own revision.
+func policyOf(comment, cluster string) string {
+	return "# " + comment + "\napiVersion: " + policy.APIVersion + "\nkind: Policy\n" + cluster + "backends:\n  - {name: gold, auth: {cloud: gold}}\n" +
+		"tenants:\n  - {name: a, namespaces: [a], classes: [{storageClasses: [c], backends: [gold]}]}\n"
+}
+
+func cloudsOf(password string) string {
+	return "clouds: {gold: {auth: {auth_url: 'http://k/v3', user_id: u, password: " + password + "}}}\n"
+}
+
+// TestAnyBadFileStartsWithTheLastGood, and a good one always wins.
+func TestAnyBadFileStartsWithTheLastGood(t *testing.T) {
+	first := newStarter(t, policyOf("first", ""), cloudsOf("hunter2"))
+	if _, err := first.start(t); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.keep(t.Context(), first.inForce()); err != nil {
+		t.Fatal(err)
+	}
+	good := policy.RevisionOf([]byte(policyOf("first", "")))
+	for name, c := range map[string]struct{ policy, clouds, revision string }{
+		"both good":              {policyOf("second", ""), cloudsOf("n3w"), policy.RevisionOf([]byte(policyOf("second", "")))},
+		"the ID is written out":  {policyOf("second", "clusterID: kube-system-uid\n"), cloudsOf("n3w"), policy.RevisionOf([]byte(policyOf("second", "clusterID: kube-system-uid\n")))},
+		"no policy":              {"", cloudsOf("n3w"), good},
+		"no YAML":                {"tenants: [", cloudsOf("n3w"), good},
+		"an unknown backend":     {strings.Replace(policyOf("x", ""), "backends: [gold]", "backends: [golt]", 1), cloudsOf("n3w"), good},
+		"another cluster":        {policyOf("x", "clusterID: another\n"), cloudsOf("n3w"), good},
+		"no clouds":              {policyOf("first", ""), "", good},
+		"clouds are half":        {policyOf("first", ""), cloudsOf("hunter2")[:20], good},
+		"the entry is gone":      {policyOf("first", ""), "clouds: {zinc: {}}\n", good},
+		"neither can be read":    {"", "", good},
+		"both are something new": {"a", "b", good},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStarter(t, c.policy, c.clouds)
+			s.use(first.client)
+			r, err := s.start(t)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := s.policy.Load().Revision(); got != c.revision {
+				t.Errorf("revision %s is in force, want %s", got, c.revision)
+			}
+			policyBad, cloudsBad := c.policy == "" || c.revision == good && c.policy != policyOf("first", ""), c.clouds != cloudsOf("n3w")
+			if got := testutil.ToFloat64(s.reloads.success); got == 1 == policyBad {
+				t.Errorf("the gauge of the policy is %g", got)
+			}
+			unreadable, refused := s.status.troubles()
+			if refused != nil != policyBad || len(unreadable) > 0 != cloudsBad {
+				t.Errorf("refused %v, unreadable %v", refused, unreadable)
+			}
+			if got := strings.Contains(s.status.text(), "revision "+c.revision+" (the last good one, kept in Secret storage/openstack.org-standalone-cinder-last-good)"); got != policyBad {
+				t.Errorf("the status page:\n%s", s.status.text())
+			}
+			last, ok := s.pool.LastGood(s.backendConfigs()[0])
+			if !ok || last.Restored != cloudsBad || strings.Contains(string(last.Kept), "hunter2") != cloudsBad {
+				t.Error("other credentials are in use")
+			}
+			// Such a replica keeps what the next one needs.
+			if err := s.keep(t.Context(), s.inForce()); err != nil {
+				t.Fatal(err)
+			}
+			text, credentials := s.kept(t)
+			if policy.RevisionOf([]byte(text)) != c.revision || strings.Contains(string(credentials["gold"]), "hunter2") != cloudsBad {
+				t.Errorf("revision %s is kept", policy.RevisionOf([]byte(text)))
+			}
+
+			s.write(t, "policy.yaml", policyOf("third", ""))
+			s.write(t, "clouds.yaml", cloudsOf("third"))
+			r.lookAtPolicy()
+			r.lookAtCredentials()
+			unreadable, refused = s.status.troubles()
+			if refused != nil || len(unreadable) > 0 || testutil.ToFloat64(s.reloads.success) != 1 || s.fromKept.Load() {
+				t.Errorf("after the files were mended: refused %v, unreadable %v", refused, unreadable)
+			}
+			if got := s.policy.Load().Revision(); got != policy.RevisionOf([]byte(policyOf("third", ""))) {
+				t.Errorf("after the files were mended, revision %s is in force", got)
+			}
+			if strings.Contains(s.log.String(), "hunter2") || strings.Contains(s.log.String(), "n3w") {
+				t.Error("a password is in the log")
+			}
+
+			// The next case finds what this one found.
+			if err := first.keep(t.Context(), first.inForce()); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// TestNothingKeptEndsTheStartWithBothErrors.
+func TestNothingKeptEndsTheStartWithBothErrors(t *testing.T) {
+	forbidden := apierrors.NewForbidden(corev1.Resource("secrets"), "x", errors.New("no"))
+	for name, c := range map[string]struct {
+		prepare func(*testing.T, *starter)
+		want    string
+	}{
+		"the first start": {func(*testing.T, *starter) {}, "no earlier policy is kept in Secret storage/openstack.org-standalone-cinder-last-good that could be used instead"},
+		"no right to read": {func(_ *testing.T, s *starter) {
+			s.client.PrependReactor("get", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, forbidden })
+		}, "cannot be used either: cannot read Secret storage/openstack.org-standalone-cinder-last-good: " + forbidden.Error()},
+		"a policy that this version refuses": {func(t *testing.T, s *starter) {
+			s.save(t, "kind: Plicy\n", nil)
+		}, "the last good policy, kept in Secret storage/openstack.org-standalone-cinder-last-good, cannot be used either: Secret storage/openstack.org-standalone-cinder-last-good:1:1: apiVersion: is missing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStarter(t, "tenants: [", cloudsOf("hunter2"))
+			c.prepare(t, s)
+			_, err := s.start(t)
+			if err == nil || !strings.Contains(err.Error(), "policy.yaml:1: ") || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error %v\nwant %s", err, c.want)
+			}
+			// A good file needs nothing else.
+			s.write(t, "policy.yaml", policyOf("good", ""))
+			if _, err := s.start(t); err != nil {
+				t.Errorf("with a good file: %v", err)
+			}
+		})
+	}
+}
+
+// TestABadFileReplacesOnlyWhatItCannotUse: a leader whose own files are bad may
+// have older ones in force than another leader kept.
+func TestABadFileReplacesOnlyWhatItCannotUse(t *testing.T) {
+	newer := policyOf("newer", "")
+	s := newStarter(t, policyOf("own", ""), cloudsOf("own"))
+	r, err := s.start(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := s.backendConfigs()[0]
+	last, _ := s.pool.LastGood(config)
+	newerCredentials := []byte(strings.Replace(string(last.Kept), "own", "newer", 1))
+	s.write(t, "policy.yaml", "tenants: [")
+	s.write(t, "clouds.yaml", "clouds: [")
+	r.lookAtPolicy()
+	r.lookAtCredentials()
+	for name, c := range map[string]struct {
+		policy      string
+		credentials []byte
+		want        string
+	}{
+		"newer":           {newer, newerCredentials, "newer"},
+		"damaged":         {"tenants: [", []byte("no"), "own"},
+		"another cluster": {policyOf("newer", "clusterID: another\n"), nil, "own"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s.save(t, c.policy, map[string][]byte{"gold": c.credentials, "of no backend": newerCredentials})
+			if err := s.keep(t.Context(), s.inForce()); err != nil {
+				t.Fatal(err)
+			}
+			text, credentials := s.kept(t)
+			if text != policyOf(c.want, "") || !strings.Contains(string(credentials["gold"]), "password: "+c.want) || len(credentials) != 1 {
+				t.Errorf("kept %q and %d credentials", text, len(credentials))
+			}
+		})
+	}
+}
+
+// TestWhatCannotBeKeptIsTold once, with a gauge, until it can.
+func TestWhatCannotBeKeptIsTold(t *testing.T) {
+	s := newStarter(t, policyOf("own", ""), cloudsOf("hunter2"))
+	if _, err := s.start(t); err != nil {
+		t.Fatal(err)
+	}
+	forbid := true
+	s.client.PrependReactor("create", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return forbid, nil, apierrors.NewForbidden(corev1.Resource("secrets"), "x", errors.New("no"))
+	})
+	k := &keeper{app: s.App}
+	again := func() {
+		k.next = k.next.Add(-checkKept)
+		k.look(t.Context())
+	}
+	again()
+	again()
+	if told := strings.Count(s.log.String(), "What is in force is not kept"); told != 1 || testutil.ToFloat64(s.reloads.kept) != 0 {
+		t.Errorf("told %d times; the gauge is %g", told, testutil.ToFloat64(s.reloads.kept))
+	}
+	forbid = false
+	again()
+	if text, _ := s.kept(t); text != policyOf("own", "") || testutil.ToFloat64(s.reloads.kept) != 1 || !strings.Contains(s.log.String(), "What is in force is kept again") {
+		t.Errorf("kept %q; the gauge is %g", text, testutil.ToFloat64(s.reloads.kept))
+	}
+
+	// Without a change, and before it is due, it asks nobody.
+	asked := len(s.client.Actions())
+	k.look(t.Context())
+	if len(s.client.Actions()) != asked {
+		t.Error("requests were sent without a reason")
+	}
+	// What somebody removes comes back.
+	if err := s.client.CoreV1().Secrets("storage").Delete(t.Context(), s.lastGood.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	again()
+	if text, credentials := s.kept(t); text != policyOf("own", "") || len(credentials) != 1 {
+		t.Errorf("kept %q", text)
+	}
+}
+
+// TestAGoodFileStartsAlthoughSecretsCannotBeRead, while a bad one waits for them.
+func TestAGoodFileStartsAlthoughSecretsCannotBeRead(t *testing.T) {
+	t.Parallel()
+	s := newStarter(t, policyOf("own", ""), cloudsOf("hunter2"))
+	asked := 0
+	s.client.PrependReactor("get", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) {
+		asked++
+		return true, nil, apierrors.NewInternalError(errors.New("no key to decrypt with"))
+	})
+	if _, err := s.start(t); err != nil || asked != enoughTries {
+		t.Errorf("after %d tries: %v", asked, err)
+	}
+	s.write(t, "policy.yaml", "tenants: [")
+	ctx, cancel := context.WithCancel(t.Context())
+	s.client.PrependReactor("get", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if asked++; asked > 2*enoughTries {
+			cancel()
+		}
+		return false, nil, nil
+	})
+	if _, err := s.begin(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("with a bad file: %v", err)
+	}
+}

@@ -1,0 +1,324 @@
+package integration
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+	"github.com/standalone-cinder/standalone-cinder/test/faultproxy"
+	"github.com/standalone-cinder/standalone-cinder/test/harness"
+)
+
+// lastGood is the name of the world's Secret.
+func (w *world) lastGood() string {
+	return strings.ReplaceAll(w.provisioner, "/", "-") + "-last-good"
+}
+
+// kept waits until the Secret satisfies a condition.
+func (w *world) kept(what string, satisfies func(*corev1.Secret) bool) *corev1.Secret {
+	w.Helper()
+	var found *corev1.Secret
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		secret, err := suite.Client.CoreV1().Secrets(harness.Namespace).Get(w.ctx, w.lastGood(), metav1.GetOptions{})
+		if err != nil || !satisfies(secret) {
+			return fmt.Sprintf("the Secret %s does not have %s", w.lastGood(), what), nil
+		}
+		found = secret
+		return "", nil
+	}))
+	return found
+}
+
+// keptPolicy is the policy in the Secret; empty if it cannot be read.
+func keptPolicy(secret *corev1.Secret) string {
+	reader, err := gzip.NewReader(bytes.NewReader(secret.Data["policy.yaml.gz"]))
+	if err != nil {
+		return ""
+	}
+	var text bytes.Buffer
+	if _, err := text.ReadFrom(reader); err != nil {
+		return ""
+	}
+	return text.String()
+}
+
+// onPolicy is a condition of kept.
+func onPolicy(text string) func(*corev1.Secret) bool {
+	return func(secret *corev1.Secret) bool { return keptPolicy(secret) == text }
+}
+
+// runOnce runs a replica that is expected to end by itself.
+func (w *world) runOnce(arguments ...string) (exitCode int, output string) {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(w.ctx, 30*time.Second)
+	defer cancel()
+	exitCode, output, err := suite.Run(ctx, append([]string{"run", "--kubeconfig", "KUBECONFIG", "--namespace", harness.Namespace,
+		"--provisioner-name", w.provisioner, "--listen", "127.0.0.1:0"}, arguments...)...)
+	w.must(err)
+	return exitCode, output
+}
+
+func (w *world) written(name, content string) string {
+	w.Helper()
+	path := filepath.Join(w.TempDir(), name)
+	w.must(os.WriteFile(path, []byte(content), 0o600))
+	return path
+}
+
+// TestBadPolicyLetsReplicasStart replaces all replicas while the policy is bad,
+// each with another kind of bad file, and mends it then.
+func TestBadPolicyLetsReplicasStart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "drained", cindersim.Options{})
+	good := w.policy
+	revision := policy.RevisionOf([]byte(good))
+	before := w.startThree(shortLease...)
+	w.metric(w.leader(before), "standalone_cinder_last_good_kept 1")
+	w.kept("the policy in force", onPolicy(good))
+
+	var after []*harness.Replica
+	for _, bad := range []struct {
+		policy    string
+		arguments []string
+	}{
+		{w.change("backends: [gold]", "backends: [golt]"), nil},
+		{w.change("clusterID: cluster-drained", "clusterID: another"), nil},
+		{"tenants: [", nil},
+		{good, []string{"--policy=/nowhere/policy.yaml"}},
+	} {
+		w.policy = bad.policy
+		replica := w.start(append(bad.arguments, shortLease...)...)
+		w.metric(replica, "standalone_cinder_policy_reload_success 0")
+		w.metric(replica, `standalone_cinder_policy_info{revision="`+revision+`"} 1`)
+		_, page, err := replica.Get(w.ctx, "/")
+		w.must(err)
+		for _, want := range []string{"revision " + revision + " (the last good one, kept in Secret " + harness.Namespace + "/" + w.lastGood() + ")", "the policy file is refused"} {
+			if !strings.Contains(page, want) {
+				t.Errorf("the status page lacks %q:\n%s", want, page)
+			}
+		}
+		if !strings.Contains(replica.Log(), "Refused the policy file; the last good policy stays in force") {
+			t.Error("the log does not tell it")
+		}
+		after = append(after, replica)
+	}
+	last := after[len(after)-1]
+	after = after[:len(after)-1]
+	last.Kill() // Its file cannot be mended.
+
+	for _, replica := range before {
+		replica.Kill()
+	}
+	leader := w.leader(after)
+	w.waitLeaseEvent("PolicyRefused", "revision "+revision+" (the last good one, kept in Secret "+harness.Namespace+"/"+w.lastGood()+") stays in effect")
+	w.claim("a", "data", "gold", "1Gi")
+	w.boundIn("a", "data")
+	pvs, err := suite.PersistentVolumes(w.ctx, w.provisioner)
+	w.must(err)
+	for _, pv := range pvs {
+		if got := pv.Annotations["standalone-cinder.openstack.org/policy-revision"]; got != revision {
+			t.Errorf("a volume was made under revision %s, want %s", got, revision)
+		}
+	}
+	w.metric(leader, "standalone_cinder_last_good_kept 1")
+	w.kept("the last good policy, still", onPolicy(good))
+
+	// The same policy again.
+	for _, replica := range after {
+		w.must(replica.WritePolicy(good))
+	}
+	w.waitLeaseEvent("PolicyReloaded", "the policy file is good again; its revision "+revision+" was in effect all along")
+	w.metric(leader, "standalone_cinder_policy_reload_success 1")
+
+	// Another one is in force, and kept, at once.
+	better := strings.Replace(good, `namespaces: ["drained-b"]`, `namespaces: ["drained-b", "drained-stranger"]`, 1)
+	for _, replica := range after {
+		w.must(replica.WritePolicy(better))
+	}
+	w.claim("stranger", "data", "lab", "1Gi")
+	w.boundIn("stranger", "data")
+	w.kept("the new policy", onPolicy(better))
+	w.must(suite.DeleteClaims(w.ctx, "drained-a"))
+	w.must(suite.DeleteClaims(w.ctx, "drained-stranger"))
+	w.noResidue()
+}
+
+// TestBadCredentialsFileLetsReplicasStart does the same with clouds.yaml.
+func TestBadCredentialsFileLetsReplicasStart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "lostkeys", cindersim.Options{})
+	good := w.clouds
+	before := w.startThree(shortLease...)
+	kept := w.kept("the credentials", func(secret *corev1.Secret) bool { return len(secret.Data["credentials.gold"]) > 0 })
+	if text := fmt.Sprintf("%s", kept.Data); !strings.Contains(text, "team-a-pass") || strings.Contains(text, "team-b-pass") {
+		t.Error("more or less is kept than what the policy's backends use")
+	}
+
+	var after []*harness.Replica
+	for _, bad := range []struct {
+		clouds    string
+		arguments []string
+	}{
+		{good[:len(good)/3] + "\n  - ][", nil},
+		{strings.ReplaceAll(good, `"team-a":`, `"team-x":`), nil},
+		{good, []string{"--clouds-file=/nowhere/clouds.yaml"}},
+	} {
+		w.clouds = bad.clouds
+		replica := w.start(append(bad.arguments, shortLease...)...)
+		w.metric(replica, `standalone_cinder_credentials_read_success{backend="gold"} 0`)
+		after = append(after, replica)
+	}
+	last := after[len(after)-1]
+	for _, replica := range append(before, after[:len(after)-1]...) {
+		replica.Kill()
+	}
+	w.leader([]*harness.Replica{last})
+	w.waitLeaseEvent("CredentialsUnreadable", "the last good ones, kept in Secret "+harness.Namespace+"/"+w.lastGood()+", are in use")
+	w.claim("a", "data", "gold", "1Gi")
+	w.boundIn("a", "data")
+	// A term that has none of its own keeps what was kept.
+	w.metric(last, "standalone_cinder_last_good_kept 1")
+	w.kept("the same credentials", func(secret *corev1.Secret) bool {
+		return bytes.Equal(secret.Data["credentials.gold"], kept.Data["credentials.gold"])
+	})
+
+	// Rotated credentials replace them at once, in use and in the Secret.
+	w.clouds = strings.ReplaceAll(good, `"team-a":`, `"team-x":`)
+	next := w.start(shortLease...)
+	last.Kill()
+	w.leader([]*harness.Replica{next})
+	w.must(w.sim.SetPassword("team-a", "team-a-n3w"))
+	w.sim.ExpireTokens()
+	w.claim("a", "rejected", "gold", "1Gi")
+	_, err := suite.WaitEvent(w.ctx, "lostkeys-a", "rejected", "ProvisioningFailed", "")
+	w.must(err)
+	w.must(next.WriteClouds(strings.ReplaceAll(good, "team-a-pass", "team-a-n3w")))
+	w.waitLeaseEvent("CredentialsReadable", "backend gold: the credentials can be read again and are in use")
+	w.boundIn("a", "rejected")
+	w.kept("the new credentials alone", func(secret *corev1.Secret) bool {
+		text := string(secret.Data["credentials.gold"])
+		return strings.Contains(text, "team-a-n3w") && !strings.Contains(text, "team-a-pass")
+	})
+	for _, replica := range append(append(before, after...), next) {
+		if log := replica.Log(); strings.Contains(log, "team-a-pass") || strings.Contains(log, "team-a-n3w") {
+			t.Error("a password is in the log")
+		}
+	}
+	w.must(suite.DeleteClaims(w.ctx, "lostkeys-a"))
+	w.noResidue()
+}
+
+func TestFirstStartWithABadFileFails(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "firsttime", cindersim.Options{})
+	secret := "Secret " + harness.Namespace + "/" + w.lastGood()
+	code, output := w.runOnce("--policy", w.written("policy.yaml", w.change("backends: [gold]", "backends: [golt]")), "--clouds-file", w.written("clouds.yaml", w.clouds))
+	for _, want := range []string{"golt", "no earlier policy is kept in " + secret + " that could be used instead"} {
+		if !strings.Contains(output, want) {
+			t.Errorf("a bad policy: the output lacks %q", want)
+		}
+	}
+	if code != 1 {
+		t.Errorf("a bad policy: exit code %d", code)
+	}
+	code, output = w.runOnce("--policy", w.written("policy.yaml", w.policy), "--clouds-file", "/nowhere/clouds.yaml")
+	if code != 1 || !strings.Contains(output, "--clouds-file /nowhere/clouds.yaml cannot be read: no such file or directory; these backends log in with its entries: gold (") ||
+		!strings.Contains(output, "because no usable credentials for them are kept in "+secret) {
+		t.Errorf("no clouds.yaml: exit code %d", code)
+	}
+	if t.Failed() {
+		t.Log(output)
+	}
+}
+
+// TestDamagedLastGoodIsToldAndRepaired: what somebody edited is checked like a
+// file, and the next good start replaces it.
+func TestDamagedLastGoodIsToldAndRepaired(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "damaged", cindersim.Options{})
+	good := w.policy
+	var edited bytes.Buffer
+	writer := gzip.NewWriter(&edited)
+	_, err := writer.Write([]byte(w.change("backends: [lab]", "backends: [edited]")))
+	w.must(err)
+	w.must(writer.Close())
+	secrets := suite.Client.CoreV1().Secrets(harness.Namespace)
+	_, err = secrets.Create(w.ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: w.lastGood(), Labels: map[string]string{"app.kubernetes.io/managed-by": "standalone-cinder"}}, Type: "standalone-cinder.openstack.org/last-good",
+		Data: map[string][]byte{"policy.yaml.gz": edited.Bytes(), "credentials.gold": []byte("hunter2: [")},
+	}, metav1.CreateOptions{})
+	w.must(err)
+	bad := w.change("backends: [gold]", "backends: [golt]")
+	code, output := w.runOnce("--policy", w.written("policy.yaml", bad), "--clouds-file", w.written("clouds.yaml", w.clouds))
+	for _, want := range []string{"golt", "edited", "the last good policy, kept in Secret " + harness.Namespace + "/" + w.lastGood() + ", cannot be used either"} {
+		if !strings.Contains(output, want) {
+			t.Errorf("the output lacks %q:\n%s", want, output)
+		}
+	}
+	code2, output := w.runOnce("--policy", w.written("policy.yaml", good), "--clouds-file", "/nowhere/clouds.yaml")
+	if code != 1 || code2 != 1 || !strings.Contains(output, "those of gold cannot be used: they are damaged") || strings.Contains(output, "hunter2") {
+		t.Errorf("exit codes %d and %d; the output:\n%s", code, code2, output)
+	}
+
+	first := w.start(shortLease...)
+	w.kept("the good policy and credentials", func(secret *corev1.Secret) bool {
+		return keptPolicy(secret) == good && strings.Contains(string(secret.Data["credentials.gold"]), "team-a-pass")
+	})
+	// Without leader election as well, a leader keeps and a start takes.
+	first.Kill()
+	w.policy = bad
+	second := w.start("--leader-elect=false", "--keep-credentials=false")
+	w.waitLeaseEvent("PolicyRefused", "golt")
+	w.kept("no credentials", func(secret *corev1.Secret) bool {
+		return keptPolicy(secret) == good && len(secret.Data["credentials.gold"]) == 0
+	})
+	w.must(secrets.Delete(w.ctx, w.lastGood(), metav1.DeleteOptions{}))
+	w.must(second.WritePolicy(good))
+	w.kept("the policy after it was deleted", onPolicy(good))
+}
+
+// TestStartWaitsForTheAPIServer with a bad file: only the API server knows whether
+// it can go on.
+func TestStartWaitsForTheAPIServer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "unreached", cindersim.Options{})
+	first := w.start(shortLease...)
+	w.kept("the policy", onPolicy(w.policy))
+	first.Kill()
+	transport, err := suite.APIServerTransport()
+	w.must(err)
+	proxy, err := faultproxy.Start(faultproxy.Options{Target: suite.Config.Host, Transport: transport, TLS: true})
+	w.must(err)
+	t.Cleanup(proxy.Close)
+	// client-go tries up to eleven times before it returns an error.
+	const lost = 12
+	var asked atomic.Int32
+	proxy.Judge(func(r faultproxy.Request) faultproxy.Verdict {
+		if strings.HasSuffix(r.Path, w.lastGood()) && asked.Add(1) <= lost {
+			return faultproxy.LoseBefore
+		}
+		return faultproxy.Pass
+	})
+	replica, err := suite.StartReplica(w.ctx, harness.ReplicaOptions{
+		Policy: "tenants: [", Clouds: w.clouds, Provisioner: w.provisioner, Arguments: shortLease,
+		APIServer: proxy.URL(), APIServerAuthority: proxy.Authority(),
+	})
+	w.must(err)
+	t.Cleanup(replica.Kill)
+	if !strings.Contains(replica.Log(), "It is not known yet which policy was in force last; trying again") {
+		t.Errorf("of %d requests %d were lost; the log:\n%s", asked.Load(), lost, replica.Log())
+	}
+	w.metric(replica, "standalone_cinder_policy_reload_success 0")
+}
