@@ -199,11 +199,11 @@ func TestEveryFileIsWatched(t *testing.T) {
 	text, err := os.ReadFile(path("clouds.yaml"))
 	equal(t, err, nil)
 	authtest.WriteFile(t, path("clouds.yaml"), strings.ReplaceAll(string(text), "$DIR", dir))
-	pool := NewPool(PoolOptions{Sources: auth.Sources{CloudsFile: path("clouds.yaml"), BaseDir: dir, Getenv: authtest.NoEnvironment}, Metrics: testMetrics()})
+	pool := NewPool(PoolOptions{Sources: auth.Sources{CloudsFile: path("clouds.yaml"), Getenv: authtest.NoEnvironment}, Metrics: testMetrics()})
 	versions := func() [2]string {
 		t.Helper()
 		var found [2]string
-		for i, auth := range []auth.Source{{Cloud: "gold"}, {CloudConfig: "old.conf"}} {
+		for i, auth := range []auth.Source{{Cloud: "gold"}, {CloudConfig: dir + "/old.conf"}} {
 			version, err := pool.CheckCredentials(Config{Name: []string{"gold", "old"}[i], Auth: auth})
 			if err != nil {
 				t.Fatal(err)

@@ -2,6 +2,7 @@ package auth
 
 import (
 	"maps"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -13,7 +14,7 @@ import (
 func resolveINI(t *testing.T, content string) (Credentials, error) {
 	t.Helper()
 	dir := authtest.WriteFiles(t, map[string]string{"old.conf": content})
-	return Sources{BaseDir: dir, Getenv: authtest.NoEnvironment}.Resolve(Config{Source: Source{CloudConfig: "old.conf"}})
+	return Sources{Getenv: authtest.NoEnvironment}.Resolve(Config{Source: Source{CloudConfig: filepath.Join(dir, "old.conf")}})
 }
 
 func TestCloudConfigKeystone(t *testing.T) {
@@ -162,7 +163,7 @@ func TestUnusableCloudConfig(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			dir := authtest.WriteFiles(t, map[string]string{"old.conf": test.content})
-			_, err := Sources{BaseDir: dir, Getenv: authtest.NoEnvironment}.Resolve(Config{Source: Source{CloudConfig: "old.conf"}})
+			_, err := Sources{Getenv: authtest.NoEnvironment}.Resolve(Config{Source: Source{CloudConfig: filepath.Join(dir, "old.conf")}})
 			if want := dir + "/old.conf" + test.want; authtest.ErrorText(err) != want {
 				t.Errorf("error %q\nwant  %q", authtest.ErrorText(err), want)
 			}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -33,8 +32,6 @@ type Sources struct {
 	// and a clouds-public.yaml next to it are merged like the OpenStack clients
 	// do.
 	CloudsFile string
-	// BaseDir resolves relative paths of cloud configuration files.
-	BaseDir string
 	// Getenv reads the environment; nil means os.Getenv.
 	Getenv func(string) string
 
@@ -109,11 +106,7 @@ func (s Sources) entry(config Config) (entry, error) {
 		cloud, err := s.cloud(auth.Cloud, config.Region)
 		return entry{cloud: &cloud}, err
 	case auth.CloudConfig != "":
-		path := auth.CloudConfig
-		if !filepath.IsAbs(path) {
-			path = filepath.Join(s.BaseDir, path)
-		}
-		return s.files.cloudConfigEntry(path)
+		return s.files.cloudConfigEntry(auth.CloudConfig)
 	case auth.Environment:
 		return s.environmentEntry()
 	}

@@ -288,8 +288,8 @@ clouds:
 		"old.conf":  "[Global]\nauth-url=http://k/v3\nuser-id=u\npassword=p\ntenant-id=x\n",
 		"bare.conf": "[Global]\nauth-url=http://k/v3\nuser-id=u\n",
 	})
-	sources := Sources{CloudsFile: dir + "/clouds.yaml", BaseDir: dir}
-	for name, auth := range map[string]Source{"full": {Cloud: "full"}, "application": {Cloud: "application"}, "INI": {CloudConfig: "old.conf"}, "noauth": {Noauth: &Noauth{Endpoint: "http://c"}}} {
+	sources := Sources{CloudsFile: dir + "/clouds.yaml"}
+	for name, auth := range map[string]Source{"full": {Cloud: "full"}, "application": {Cloud: "application"}, "INI": {CloudConfig: dir + "/old.conf"}, "noauth": {Noauth: &Noauth{Endpoint: "http://c"}}} {
 		found, err := sources.Resolve(Config{Source: auth})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -312,7 +312,7 @@ clouds:
 	}
 	// Values missing in the entry stay missing, although the environment has
 	// them.
-	for name, auth := range map[string]Source{"bare": {Cloud: "bare"}, "bare INI": {CloudConfig: "bare.conf"}} {
+	for name, auth := range map[string]Source{"bare": {Cloud: "bare"}, "bare INI": {CloudConfig: dir + "/bare.conf"}} {
 		if _, err := sources.Resolve(Config{Source: auth}); err == nil || !strings.HasSuffix(err.Error(), "the credentials have no password, application credential or token") {
 			t.Errorf("%s: error %v, want the missing password", name, err)
 		}

@@ -27,13 +27,13 @@ func TestKeptCredentialsNeedNoFile(t *testing.T) {
 	conf, err := os.ReadFile(dir + "/old.conf")
 	equal(t, err, nil)
 	authtest.WriteFile(t, dir+"/old.conf", strings.ReplaceAll(string(conf), "$DIR", dir))
-	sources := Sources{CloudsFile: dir + "/clouds.yaml", BaseDir: dir, Getenv: authtest.NoEnvironment}
+	sources := Sources{CloudsFile: dir + "/clouds.yaml", Getenv: authtest.NoEnvironment}
 
 	kept := map[string]*Reading{}
 	configs := map[string]Config{
 		"clouds.yaml": {Source: Source{Cloud: "gold"}, Region: "one"},
-		"INI":         {Source: Source{CloudConfig: "old.conf"}, Interface: "internal"},
-		"INI, noauth": {Source: Source{CloudConfig: "noauth.conf"}},
+		"INI":         {Source: Source{CloudConfig: dir + "/old.conf"}, Interface: "internal"},
+		"INI, noauth": {Source: Source{CloudConfig: dir + "/noauth.conf"}},
 	}
 	for name, config := range configs {
 		reading, err := sources.Reread(config, nil)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -43,7 +42,7 @@ func (a *App) begin(ctx context.Context) (*reloader, error) {
 	a.pool = backends.NewPool(backends.PoolOptions{
 		Warn:     func(backend, message string) { a.logger.Warn(message, "backend", backend) },
 		Size:     max(fewClients, len(a.policy.Load().Backends)),
-		Sources:  auth.Sources{CloudsFile: a.options.CloudsFile, BaseDir: filepath.Dir(a.options.PolicyFile)},
+		Sources:  auth.Sources{CloudsFile: a.options.CloudsFile},
 		Metrics:  a.backendMetrics,
 		MayWrite: a.mayWrite,
 		Kept:     kept.Credentials,

@@ -9,7 +9,6 @@ import (
 	"io"
 	"log/slog"
 	"maps"
-	"path/filepath"
 	"slices"
 	"text/tabwriter"
 	"time"
@@ -173,7 +172,7 @@ func Audit(ctx context.Context, options AuditOptions) (report AuditReport, notRe
 func auditBackends(ctx context.Context, loaded *policy.Policy, cluster string, options AuditOptions) map[string]*backends.Lifecycle {
 	metrics := backends.NewMetrics(prometheus.NewRegistry())
 	pool := backends.NewPool(backends.PoolOptions{
-		Sources: auth.Sources{CloudsFile: options.CloudsFile, BaseDir: filepath.Dir(options.PolicyFile)},
+		Sources: auth.Sources{CloudsFile: options.CloudsFile},
 		Metrics: metrics,
 	})
 	fence := func() error { return errors.New("an audit without --delete changes nothing") }

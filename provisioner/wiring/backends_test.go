@@ -1,10 +1,13 @@
 package wiring
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
@@ -49,5 +52,34 @@ tenants:
 		got.Connector.Host != "h" || got.Connector.IP != "10.0.0.1" || got.Connector.Initiator != "iqn.2026-01.example:x" ||
 		len(got.Connector.WWPNs) != 1 || got.Connector.NQN == "" || !got.Connector.Multipath {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestCloudConfigOfARelativePolicy: the file is looked for next to the policy, once.
+func TestCloudConfigOfARelativePolicy(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.Mkdir("conf", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"policy.yaml": `
+apiVersion: standalone-cinder.openstack.org/v1alpha1
+kind: Policy
+backends: [{name: old, auth: {cloudConfig: old.conf}}]
+tenants: [{name: a, namespaces: [a], classes: [{storageClasses: [c], backends: [old]}]}]
+`,
+		"old.conf": "[Global]\nauth-url=http://k/v3\nuser-id=u\npassword=p\ntenant-id=x\n",
+	} {
+		if err := os.WriteFile(filepath.Join("conf", name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	parsed, err := policy.Load(filepath.Join("conf", "policy.yaml"), mappers.BuiltIn().Describe())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := BackendConfig(parsed, &parsed.Backends[0], "cluster")
+	if _, err := (auth.Sources{}).Resolve(auth.Config{Source: config.Auth}); err != nil {
+		t.Error(err)
 	}
 }
