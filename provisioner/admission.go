@@ -131,7 +131,6 @@ func (p *Provisioner) beginTurn(claim *corev1.PersistentVolumeClaim, d ledger.De
 // because the invitation may come at once.
 func (p *Provisioner) turnOrPark(claim *corev1.PersistentVolumeClaim, d ledger.Decided, turn func(claim types.UID, tenant, backend string) bool) bool {
 	p.parked.awaitTurn(claim)
-	defer func() { p.Metrics.waitingClaims(p.claimTurns.Waiting()) }()
 	if !turn(claim.UID, d.Tenant, p.backendFor(claim.UID, d)) {
 		return false
 	}

@@ -168,9 +168,6 @@ func (f *Followup) Run(ctx context.Context) {
 	<-ctx.Done()
 	f.queue.ShutDown()
 	group.Wait()
-	// A follower has no denied or waiting claims.
-	f.provisioner.Metrics.deniedClaims(0)
-	f.provisioner.Metrics.waitingClaims(0)
 }
 
 func (f *Followup) next(ctx context.Context) bool {

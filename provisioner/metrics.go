@@ -8,13 +8,11 @@ import (
 )
 
 // Metrics counts claims and volumes. Labels are bounded: backends by the policy,
-// protocols by the mappers, outcomes by the retry table. Tenants, namespaces and
-// claims are not labels, because their number is unbounded.
+// protocols by the mappers, outcomes by the retry table. Namespaces and claims are
+// not labels, because their number is unbounded.
 type Metrics struct {
 	provision *prometheus.HistogramVec
 	delete    *prometheus.HistogramVec
-	denied    prometheus.Gauge
-	waiting   prometheus.Gauge
 	// protocols are the values of the label; others count as "other".
 	protocols []string
 }
@@ -35,16 +33,8 @@ func NewMetrics(registry prometheus.Registerer, protocols []string) *Metrics {
 			Help:    "Duration of attempts to delete a volume by backend, protocol and outcome.",
 			Buckets: buckets,
 		}, []string{"backend", "protocol", "outcome"}),
-		denied: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "standalone_cinder_denied_claims",
-			Help: "Claims that are currently denied.",
-		}),
-		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "standalone_cinder_waiting_claims",
-			Help: "Claims that wait for a worker.",
-		}),
 	}
-	registry.MustRegister(m.provision, m.delete, m.denied, m.waiting)
+	registry.MustRegister(m.provision, m.delete)
 	return m
 }
 
@@ -55,10 +45,6 @@ func (m *Metrics) provisioned(backend, protocol, outcome string, took time.Durat
 func (m *Metrics) deleted(backend, protocol, outcome string, took time.Duration) {
 	m.delete.WithLabelValues(backend, m.ProtocolLabel(protocol), outcome).Observe(took.Seconds())
 }
-
-func (m *Metrics) deniedClaims(claims int) { m.denied.Set(float64(claims)) }
-
-func (m *Metrics) waitingClaims(claims int) { m.waiting.Set(float64(claims)) }
 
 // ProtocolLabel returns the label value for a protocol. Backends must not invent
 // values, so all protocols that are not known share one.

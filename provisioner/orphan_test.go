@@ -11,7 +11,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -133,7 +132,7 @@ func TestClaimDeletedDuringAdmissionLeavesNothing(t *testing.T) {
 		f.forgetClaim(claim)
 		f.ShouldProvision(t.Context(), claim)
 		f.follow(followup)
-		if f.parked.claims.Count(parking.Denied) != 0 || !f.parked.claims.IsNews(claim.UID, "NoMatchingTenant", "", true) {
+		if len(f.PendingClaims()) != 0 || !f.parked.claims.IsNews(claim.UID, "NoMatchingTenant", "", true) {
 			t.Error("its denial is remembered")
 		}
 	})

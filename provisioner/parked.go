@@ -31,7 +31,6 @@ type parked struct {
 	volumeLister corelisters.PersistentVolumeLister
 	requeue      Requeue
 	recorder     eventrecord.EventRecorder
-	metrics      *Metrics
 	logger       *slog.Logger
 }
 
@@ -39,7 +38,7 @@ func newParked(options Options) *parked {
 	return &parked{
 		claims: parking.NewLot[*corev1.PersistentVolumeClaim](), volumes: parking.NewLot[*corev1.PersistentVolume](), history: parking.NewHistory(),
 		claimLister: options.Claims, volumeLister: options.PersistentVolumes, requeue: options.Requeue,
-		recorder: options.Recorder, metrics: options.Metrics, logger: options.Logger,
+		recorder: options.Recorder, logger: options.Logger,
 	}
 }
 
@@ -101,7 +100,6 @@ func (p *parked) inviteVolume(name string) {
 // of its triggers has fired since then, the claim comes back at once.
 func (p *parked) parkClaim(claim *corev1.PersistentVolumeClaim, reason parking.Reason, triggers []parking.Trigger, since parking.Moment) {
 	p.claims.Park(claim, reason, triggers)
-	p.countDenied()
 	if p.history.Since(since, triggers) {
 		p.claims.Take(claim.UID, parking.Failing)
 		p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
@@ -127,16 +125,12 @@ func (p *parked) reconsider(claim *corev1.PersistentVolumeClaim) {
 // admitted forgets that a claim was denied, but not the events about it.
 func (p *parked) admitted(claim types.UID) {
 	p.claims.Take(claim, parking.Denied)
-	p.countDenied()
 }
 
 // claimGone forgets a claim and the events about it.
 func (p *parked) claimGone(claim types.UID) {
 	p.claims.Forget(claim)
-	p.countDenied()
 }
-
-func (p *parked) countDenied() { p.metrics.deniedClaims(p.claims.Count(parking.Denied)) }
 
 // reportDenial writes an event about a denied claim, if it is news.
 func (p *parked) reportDenial(claim *corev1.PersistentVolumeClaim, reason, message string) {

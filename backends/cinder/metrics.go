@@ -18,7 +18,7 @@ type Metrics struct {
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "standalone_cinder_cinder_request_duration_seconds",
+			Name:    "standalone_cinder_openstack_request_duration_seconds",
 			Help:    "Duration of requests to Cinder and Keystone by backend, operation and HTTP code (none: no answer).",
 			Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 		}, []string{"backend", "operation", "code"}),

@@ -326,7 +326,7 @@ func TestRequestsAreMeasured(t *testing.T) {
 	send(ctx, http.MethodPost, "/down")
 	send(ctx, http.MethodPost, "/v3/auth/tokens") // a renewal within an operation
 	send(t.Context(), http.MethodGet, "/v3/auth/tokens")
-	counts, err := testutil.GatherAndCount(registry, "standalone_cinder_cinder_request_duration_seconds")
+	counts, err := testutil.GatherAndCount(registry, "standalone_cinder_openstack_request_duration_seconds")
 	if err != nil {
 		t.Fatal(err)
 	}

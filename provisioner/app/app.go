@@ -154,7 +154,7 @@ func assemble(options Options) (*App, error) {
 	if a.nodes, err = newNodeCaches(client); err != nil {
 		return nil, err
 	}
-	registry.MustRegister(newMissingCollector(a))
+	registry.MustRegister(newMissingCollector(a), newTermCollector(a))
 	a.lastGood = lastgood.Store{
 		Client: client, Namespace: namespace, Name: leaseName(options.ProvisionerName) + "-last-good", MaxPolicySize: policy.MaxFileSize,
 		// The admission policies in deploy/ let the program change only Secrets with it.
@@ -222,8 +222,8 @@ func (a *App) Run(ctx context.Context) error {
 	a.factory.Start(background.Done())
 	a.nodes.factory.Start(background.Done())
 	for kind, synced := range a.factory.WaitForCacheSync(ctx.Done()) {
-		if !synced && ctx.Err() == nil {
-			return fmt.Errorf("cannot read %s from the API server", kind)
+		if !synced {
+			return ignoreStop(ctx, fmt.Errorf("cannot read %s from the API server", kind))
 		}
 	}
 	a.logger.Info("Ready", "identity", a.identity, "cluster", a.cluster, "policy", a.options.PolicyFile, "revision", a.policy.Load().Revision())

@@ -150,7 +150,7 @@ func onBackend(f audit.Finding) string {
 type auditMetrics struct {
 	findings  *prometheus.GaugeVec
 	removed   *prometheus.CounterVec
-	timestamp prometheus.Gauge
+	timestamp *prometheus.GaugeVec
 }
 
 func newAuditMetrics(registry prometheus.Registerer) *auditMetrics {
@@ -163,10 +163,10 @@ func newAuditMetrics(registry prometheus.Registerer) *auditMetrics {
 			Name: "standalone_cinder_audit_removed_total",
 			Help: "What audits removed because it was proven unused.",
 		}, []string{"kind", "backend"}),
-		timestamp: prometheus.NewGauge(prometheus.GaugeOpts{
+		timestamp: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "standalone_cinder_audit_timestamp_seconds",
-			Help: "Unix time of the last audit by this replica as leader, 0 before the first.",
-		}),
+			Help: "Unix time of this leader's last audit; only the leader exports it, after its first.",
+		}, nil),
 	}
 	registry.MustRegister(m.findings, m.removed, m.timestamp)
 	return m
@@ -180,10 +180,10 @@ func (m *auditMetrics) done(findings, removed []audit.Finding) {
 	for _, f := range removed {
 		m.removed.WithLabelValues(string(f.Kind), f.Backend).Inc()
 	}
-	m.timestamp.SetToCurrentTime()
+	m.timestamp.WithLabelValues().SetToCurrentTime()
 }
 
 func (m *auditMetrics) forget() {
 	m.findings.Reset()
-	m.timestamp.Set(0)
+	m.timestamp.Reset()
 }

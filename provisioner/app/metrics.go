@@ -10,8 +10,9 @@ import (
 // reloadMetrics show which policy is in force and whether it is the one in the
 // file.
 type reloadMetrics struct {
-	success   prometheus.Gauge
-	timestamp prometheus.Gauge
+	// success and timestamp are not exported before the first policy is in force.
+	success   *prometheus.GaugeVec
+	timestamp *prometheus.GaugeVec
 	info      *prometheus.GaugeVec
 	kept      *prometheus.GaugeVec
 
@@ -21,14 +22,14 @@ type reloadMetrics struct {
 
 func newReloadMetrics(registry prometheus.Registerer) *reloadMetrics {
 	m := &reloadMetrics{
-		success: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "standalone_cinder_policy_reload_success",
+		success: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "standalone_cinder_policy_last_reload_successful",
 			Help: "1 while the policy file is the policy in force, 0 while the file is refused and the last good policy stays in force.",
-		}),
-		timestamp: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "standalone_cinder_policy_reload_timestamp_seconds",
+		}, nil),
+		timestamp: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "standalone_cinder_policy_last_reload_success_timestamp_seconds",
 			Help: "Unix time at which the policy in force was loaded.",
-		}),
+		}, nil),
 		info: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "standalone_cinder_policy_info",
 			Help: "1, with the revision of the policy in force as a label.",
@@ -46,18 +47,18 @@ func newReloadMetrics(registry prometheus.Registerer) *reloadMetrics {
 func (m *reloadMetrics) inForce(revision string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.success.Set(1)
+	m.success.WithLabelValues().Set(1)
 	if m.revision == revision {
 		return
 	}
 	m.revision = revision
-	m.timestamp.Set(float64(time.Now().Unix()))
+	m.timestamp.WithLabelValues().Set(float64(time.Now().Unix()))
 	m.info.Reset()
 	m.info.WithLabelValues(revision).Set(1)
 }
 
 // failed records that the file is refused.
-func (m *reloadMetrics) failed() { m.success.Set(0) }
+func (m *reloadMetrics) failed() { m.success.WithLabelValues().Set(0) }
 
 // keeping records whether what is in force is kept.
 func (m *reloadMetrics) keeping(good bool) {

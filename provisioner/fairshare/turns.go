@@ -141,13 +141,6 @@ func (t *Turns[K]) inviteAll(invited []K) {
 	}
 }
 
-// Waiting returns how many items wait for a turn.
-func (t *Turns[K]) Waiting() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.laneOf)
-}
-
 // fits reports whether one more turn leaves enough for all others.
 func (t *Turns[K]) fits(l lane) bool {
 	free := t.capacity - len(t.held)

@@ -96,7 +96,6 @@ const (
 type Lot[T metav1.Object] struct {
 	mu     sync.Mutex
 	parked map[types.UID]place[T]
-	counts map[Reason]int
 	// reported is the last message to each object's author.
 	reported map[types.UID]report
 }
@@ -119,17 +118,14 @@ const repeatAfter = 45 * time.Minute
 
 // NewLot makes an empty lot.
 func NewLot[T metav1.Object]() *Lot[T] {
-	return &Lot[T]{parked: map[types.UID]place[T]{}, counts: map[Reason]int{}, reported: map[types.UID]report{}}
+	return &Lot[T]{parked: map[types.UID]place[T]{}, reported: map[types.UID]report{}}
 }
 
 // Park adds an object, for one reason at a time.
 func (l *Lot[T]) Park(object T, reason Reason, triggers []Trigger) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	uid := object.GetUID()
-	l.remove(uid)
-	l.parked[uid] = place[T]{object, reason, triggers}
-	l.counts[reason]++
+	l.parked[object.GetUID()] = place[T]{object, reason, triggers}
 }
 
 // Take removes an object if it is parked for one of the reasons; no reasons
@@ -141,7 +137,7 @@ func (l *Lot[T]) Take(uid types.UID, reasons ...Reason) (object T, ok bool) {
 	if !ok || len(reasons) > 0 && !slices.Contains(reasons, found.reason) {
 		return object, false
 	}
-	l.remove(uid)
+	delete(l.parked, uid)
 	return found.object, true
 }
 
@@ -157,24 +153,20 @@ func (l *Lot[T]) TriggeredBy(triggers []Trigger) []T {
 		}
 		found = append(found, p.object)
 		if p.reason != Denied {
-			l.remove(uid)
+			delete(l.parked, uid)
 		}
 	}
 	return found
 }
 
-func (l *Lot[T]) remove(uid types.UID) {
-	if before, ok := l.parked[uid]; ok {
-		l.counts[before.reason]--
-		delete(l.parked, uid)
-	}
-}
-
-// Count returns how many objects are parked for a reason.
-func (l *Lot[T]) Count(reason Reason) int {
+// Each calls yield for every parked object, with the reason of the last message to
+// its author, which is empty if there was none.
+func (l *Lot[T]) Each(yield func(object T, reason Reason, reported string)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.counts[reason]
+	for uid, p := range l.parked {
+		yield(p.object, p.reason, l.reported[uid].reason)
+	}
 }
 
 // IsNews records a message to an object's author, and reports whether it is news:

@@ -100,7 +100,7 @@ func TestBadPolicyLetsReplicasStart(t *testing.T) {
 	} {
 		w.policy = bad.policy
 		replica := w.start(append(bad.arguments, shortLease...)...)
-		w.metric(replica, "standalone_cinder_policy_reload_success 0")
+		w.metric(replica, "standalone_cinder_policy_last_reload_successful 0")
 		w.metric(replica, `standalone_cinder_policy_info{revision="`+revision+`"} 1`)
 		_, page, err := replica.Get(w.ctx, "/")
 		w.must(err)
@@ -140,7 +140,7 @@ func TestBadPolicyLetsReplicasStart(t *testing.T) {
 		w.must(replica.WritePolicy(good))
 	}
 	w.waitLeaseEvent("PolicyReloaded", "the policy file is good again; its revision "+revision+" was in effect all along")
-	w.metric(leader, "standalone_cinder_policy_reload_success 1")
+	w.metric(leader, "standalone_cinder_policy_last_reload_successful 1")
 
 	// Another one is in force, and kept, at once.
 	better := strings.Replace(good, `namespaces: ["drained-b"]`, `namespaces: ["drained-b", "drained-stranger"]`, 1)
@@ -320,5 +320,5 @@ func TestStartWaitsForTheAPIServer(t *testing.T) {
 	if !strings.Contains(replica.Log(), "It is not known yet which policy was in force last; trying again") {
 		t.Errorf("of %d requests %d were lost; the log:\n%s", asked.Load(), lost, replica.Log())
 	}
-	w.metric(replica, "standalone_cinder_policy_reload_success 0")
+	w.metric(replica, "standalone_cinder_policy_last_reload_successful 0")
 }

@@ -44,6 +44,19 @@ func TestQuotaHoldsWhileClaimsComeAndGoAndTheLeaderChanges(t *testing.T) {
 	pending := w.pending()
 	_, err := suite.WaitEvent(w.ctx, "quota-a", pending[0], "QuotaExceeded", "tenant tenant-a would use 6 of 5 volumes (tenants[0].quota.volumes)")
 	w.must(err)
+	for _, line := range []string{
+		`standalone_cinder_quota{name="tenant-a",resource="volumes",scope="tenant",type="hard"} 5`,
+		`standalone_cinder_quota{name="tenant-a",resource="volumes",scope="tenant",type="used"} 5`,
+		`standalone_cinder_quota{name="gold",resource="gigabytes",scope="backend",type="used"} 5`,
+		`standalone_cinder_pending_claims{reason="QuotaExceeded",state="denied"} 7`,
+	} {
+		w.metric(leader, line)
+	}
+	for _, replica := range replicas {
+		if _, body, err := replica.Get(w.ctx, "/metrics"); err != nil || replica != leader && strings.Contains(body, "\nstandalone_cinder_quota{") {
+			t.Errorf("a follower knows quotas (error %v)", err)
+		}
+	}
 
 	// The next leader must count what is there before it decides anything.
 	leader.Kill()

@@ -94,7 +94,7 @@ func TestReloadAdmitsWhatWasDenied(t *testing.T) {
 	}
 	w.boundIn("b", "quota")
 	for _, replica := range replicas {
-		w.metric(replica, "standalone_cinder_policy_reload_success 1")
+		w.metric(replica, "standalone_cinder_policy_last_reload_successful 1")
 	}
 	w.waitLeaseEvent("PolicyReloaded", "is now in effect (was")
 
@@ -128,7 +128,7 @@ func TestBadPolicyChangesNothingAndIsTold(t *testing.T) {
 	w.metric(replica, "standalone_cinder_leader 1")
 
 	w.must(replica.WritePolicy(w.change("backends: [gold]", "backends: [golt, silver, bronze, tin]")))
-	w.metric(replica, "standalone_cinder_policy_reload_success 0")
+	w.metric(replica, "standalone_cinder_policy_last_reload_successful 0")
 	w.waitLeaseEvent("PolicyRefused", `golt`)
 	w.claim("a", "data", "gold", "1Gi")
 	w.boundIn("a", "data")
@@ -137,7 +137,7 @@ func TestBadPolicyChangesNothingAndIsTold(t *testing.T) {
 	w.waitLeaseEvent("PolicyRefused", `changing it from "cluster-badpolicy" to "another" would assign all existing volumes to another cluster`)
 
 	w.must(replica.WritePolicy(w.policy))
-	w.metric(replica, "standalone_cinder_policy_reload_success 1")
+	w.metric(replica, "standalone_cinder_policy_last_reload_successful 1")
 	if told := w.leaseEvents("PolicyRefused"); len(told) != 2 {
 		t.Errorf("two refusals were told by %d events: %q", len(told), told)
 	}

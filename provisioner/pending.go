@@ -1,0 +1,71 @@
+package provisioner
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+)
+
+// PendingGroup is the parked claims, or deletions, with one state and reason.
+type PendingGroup struct {
+	State parking.Reason
+	// Reason is that of the last event about them; empty if there was none.
+	Reason string
+	Count  int
+	// Oldest is when the oldest object of the group was created.
+	Oldest time.Time
+}
+
+// PendingClaims groups the claims that wait for something.
+func (p *Provisioner) PendingClaims() []PendingGroup { return groups(p.parked.claims) }
+
+// PendingDeletions groups the released PersistentVolumes that wait for something.
+func (p *Provisioner) PendingDeletions() []PendingGroup { return groups(p.parked.volumes) }
+
+func groups[T metav1.Object](lot *parking.Lot[T]) []PendingGroup {
+	type key struct {
+		state  parking.Reason
+		reason string
+	}
+	found := map[key]PendingGroup{}
+	lot.Each(func(object T, state parking.Reason, reported string) {
+		at := key{state, reported}
+		group, ok := found[at]
+		created := object.GetCreationTimestamp().Time
+		if !ok || created.Before(group.Oldest) {
+			group.Oldest = created
+		}
+		group.State, group.Reason = state, reported
+		group.Count++
+		found[at] = group
+	})
+	all := make([]PendingGroup, 0, len(found))
+	for _, group := range found {
+		all = append(all, group)
+	}
+	slices.SortFunc(all, func(a, b PendingGroup) int {
+		return cmp.Or(cmp.Compare(a.State, b.State), cmp.Compare(a.Reason, b.Reason))
+	})
+	return all
+}
+
+// QuotaUse is what counts against the limits of one scope of the policy.
+type QuotaUse struct {
+	Scope policy.QuotaScope
+	Used  policy.Usage
+}
+
+// Quotas returns every scope of the policy in force, with what counts against it:
+// the volumes of PersistentVolumes, those that listings showed, and reservations.
+func (p *Provisioner) Quotas() []QuotaUse {
+	var all []QuotaUse
+	for _, scope := range p.Policy().Scopes() {
+		all = append(all, QuotaUse{scope, p.placement.ledger.Usage(scope.Kind, scope.Name)})
+	}
+	return all
+}
