@@ -36,12 +36,12 @@ func (c *Client) Place() Place { return c.place }
 // Now is the time by Cinder's clock, as far as its answers have shown it.
 func (c *Client) Now() time.Time { return c.now() }
 
-// volumeID matches what may be used as a volume's ID in an address. Cinder's
+// usableID matches what may be used as an ID in an address. Cinder's
 // IDs are UUIDs; other characters could make a different path.
-var volumeID = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z_-]*$`)
+var usableID = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z_-]*$`)
 
 func (c *Client) checkID(operation, id string) error {
-	if volumeID.MatchString(id) {
+	if usableID.MatchString(id) {
 		return nil
 	}
 	return &Error{Backend: c.backend, Operation: operation, Kind: KindInvalid, Message: fmt.Sprintf("%q is not a volume ID", id)}

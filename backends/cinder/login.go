@@ -53,7 +53,7 @@ func Login(ctx context.Context, found auth.Credentials, options Options) (*Clien
 	ctx, cancel := loginTimeout(WithCaller(ctx, Caller{}), options)
 	defer cancel()
 	wire := newTransport(options, found)
-	client := &Client{backend: options.Backend, workflow: options.Workflow, now: wire.now}
+	client := &Client{backend: options.Backend, workflow: options.Workflow, now: wire.clock.now}
 	var err error
 	if found.Noauth != nil {
 		client.service, err = loginNoauth(ctx, options.Backend, *found.Noauth, wire)
@@ -116,6 +116,11 @@ func loginKeystone(ctx context.Context, options Options, found auth.Credentials,
 			options.Metrics.login(options.Backend, "success")
 			return nil
 		}
+	}
+	if projectOf(provider.GetAuthResult()) == "" {
+		// Volumes exist only in a project. Without its name, they would seem to be at
+		// another place.
+		return nil, &Error{Backend: options.Backend, Operation: OperationLogin, Kind: KindConfig, Message: "the token is for no project; name a project in the credentials"}
 	}
 	endpoint, err := endpointOf(provider.GetAuthResult(), found.Endpoint)
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
@@ -45,9 +44,7 @@ type transport struct {
 	metrics *Metrics
 	// mayWrite is called before bytes leave; see guardedConn.
 	mayWrite func() error
-	// clockAhead is how many nanoseconds the server's clock is ahead of the
-	// local one.
-	clockAhead atomic.Int64
+	clock    serverClock
 }
 
 func newTransport(options Options, found auth.Credentials) *transport {
@@ -148,7 +145,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	operation := operationOf(r)
 	t.metrics.request(t.backend, operation, codeLabel(response.StatusCode), time.Since(start))
 	if !strings.HasPrefix(operation, "auth.") {
-		t.readClock(response)
+		t.clock.read(response)
 	}
 	response.Body = &body{ReadCloser: response.Body, most: largestAnswer(operation, response.StatusCode), done: done}
 	return response, nil
@@ -162,26 +159,6 @@ func codeLabel(status int) string {
 	}
 	return strconv.Itoa(status)
 }
-
-// mostClockDifference is the largest difference between the server's clock and
-// the local one that the program believes. A date beyond that would make its own
-// volumes look like restored backups, or hide those that are.
-const mostClockDifference = 24 * time.Hour
-
-// readClock records how far the server's clock is ahead of the local one, to
-// the second.
-func (t *transport) readClock(response *http.Response) {
-	at, err := http.ParseTime(response.Header.Get("Date"))
-	if err != nil {
-		return
-	}
-	if ahead := time.Until(at); ahead.Abs() <= mostClockDifference {
-		t.clockAhead.Store(int64(ahead))
-	}
-}
-
-// now is the time by the server's clock, as far as its answers have shown.
-func (t *transport) now() time.Time { return time.Now().Add(time.Duration(t.clockAhead.Load())) }
 
 // How large answers may be, in bytes. A page of a thousand volumes has about
 // 1.2 MB, a service catalog of many regions a few hundred kilobytes. Decoded,
