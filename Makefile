@@ -20,9 +20,9 @@ OLDEST_TESTS := TestManifestsAreAcceptedByTheAPIServer TestMappedConnectionsAreA
   TestKilledLeaderLosesAndDoublesNothing TestStoppedLeaderHandsOver
 
 # Tests that take minutes each: every kind of fault at every step of a claim's
-# life, and tests that need thousands of claims or volumes.
+# life, every hostile answer to every request, and tests that need thousands of claims or volumes.
 FAULT_TESTS := TestCrashMatrix TestCrashMatrixOfAMember TestSplitBrain \
-  TestThousandClaimsKeepToEveryQuota TestHandOverAtTwentyThousandVolumes
+  TestThousandClaimsKeepToEveryQuota TestHandOverAtTwentyThousandVolumes TestHostileTable
 empty :=
 space := $(empty) $(empty)
 FAULT_PATTERN := ^($(subst $(space),|,$(strip $(FAULT_TESTS))))$$
@@ -47,10 +47,10 @@ test: ## unit and integration tests, except those of make faults
 	  echo "testing with $$CONTROLPLANE_BINARY" && $(GO) test $(RACE) -count=1 -timeout 30m -parallel 4 -skip '$(FAULT_PATTERN)' ./...
 
 faults: ## the crash matrix, split brain, a thousand claims and 20,000 volumes (about 15 minutes on two cores)
-	@for test in $(FAULT_TESTS); do grep -qr "^func $$test(" test/integration test/scale || \
+	@for test in $(FAULT_TESTS); do grep -qr "^func $$test(" test/integration test/scale test/contract || \
 	  { echo "faults: $$test does not exist: name its successor in the Makefile"; exit 1; }; done
 	CONTROLPLANE_BINARY=$$($(GO) run ./test/controlplane/cmd/controlplane -build-only) && export CONTROLPLANE_BINARY && \
-	  $(GO) test $(RACE) -count=1 -timeout 40m -run '$(FAULT_PATTERN)' ./test/integration ./test/scale
+	  $(GO) test $(RACE) -count=1 -timeout 40m -run '$(FAULT_PATTERN)' ./test/integration ./test/scale ./test/contract
 
 test-oldest: export KUBERNETES = $(firstword $(MINORS))
 test-oldest: export CONTROLPLANE_BINARY =

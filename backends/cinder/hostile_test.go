@@ -104,6 +104,25 @@ func TestNoAnswerTakesMuchMemory(t *testing.T) {
 	}
 }
 
+// TestHeadersAreBounded: several answers of net/http's default bound at once would
+// take more memory than the program has.
+func TestHeadersAreBounded(t *testing.T) {
+	cloud := cindertest.NewCloud(t)
+	client := logIn(t, cloud)
+	for length, accepted := range map[int]bool{100 << 10: true, 1 << 20: false} {
+		cloud.Set(func() {
+			cloud.Cinder = func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("X-Padding", strings.Repeat("a", length))
+				cindertest.Answer(w, http.StatusOK, `{"volumes": []}`)
+			}
+		})
+		err := client.ListVolumes(t.Context(), VolumeQuery{}, func([]Volume) bool { return true })
+		if accepted != (err == nil) {
+			t.Errorf("%d bytes: %v", length, err)
+		}
+	}
+}
+
 // memoryTaken is how much the heap grew at most while the function ran.
 func memoryTaken(run func()) int64 {
 	defer debug.SetGCPercent(debug.SetGCPercent(25))

@@ -78,7 +78,8 @@ func (t *transport) connections(limits Limits, found auth.Credentials) *http.Tra
 		},
 		// Eight kilobytes can become more than a gigabyte when they are
 		// decompressed.
-		DisableCompression: true,
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: largestHeader,
 		// Cloned because http.Transport writes to it, and a later login may
 		// read it.
 		TLSClientConfig:     found.TLS.Clone(),
@@ -167,6 +168,8 @@ const (
 	largestListing = 8 << 20
 	largestOther   = 1 << 20
 	largestFault   = 64 << 10
+	// A token is in a header of the answer to a login.
+	largestHeader = 256 << 10
 )
 
 func largestAnswer(operation string, status int) int64 {

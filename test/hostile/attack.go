@@ -1,9 +1,14 @@
 package hostile
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"io"
+	"math/rand/v2"
 	"net/http"
 	"slices"
+	"strings"
 )
 
 // Attack is one way to answer.
@@ -64,18 +69,72 @@ func Attacks() []Attack {
 	return append(all, refusals()...)
 }
 
-// fittingRequest are the attacks whose answers may fit a request.
-func fittingRequest(r *http.Request) []Attack {
-	listing := r.Method == http.MethodGet && len(r.URL.RawQuery) > 0
-	return slices.DeleteFunc(Attacks(), func(a Attack) bool {
-		switch {
-		case len(a.of) == 0:
-			return false
-		case slices.Contains(a.of, "token"):
-			return !isLogin(r)
-		case slices.Contains(a.of, "volumes"):
-			return !listing
+// Suits reports whether an attack can be made on the answer to an operation.
+func (a Attack) Suits(operation string) bool {
+	field := map[string]string{
+		"login": "token", "volume.create": "volume", "volume.get": "volume", "volume.list": "volumes",
+		"attachment.create": "attachment", "attachment.get": "attachment", "attachment.list": "attachments",
+		"os-initialize_connection": "connection_info",
+	}[operation]
+	return len(a.of) == 0 || slices.Contains(a.of, field)
+}
+
+// Draw picks an attack on a request.
+func Draw(random *rand.Rand, r *http.Request) Attack {
+	operation := Operation(r)
+	suitable := slices.DeleteFunc(Attacks(), func(a Attack) bool { return !a.Suits(operation) })
+	return suitable[random.IntN(len(suitable))]
+}
+
+// Operation names what a request wants: login, volume.create, the action of a
+// volume such as os-reserve, and so on; "other" if no attack depends on it. It
+// leaves the body to be read again.
+func Operation(r *http.Request) string {
+	kind, id, action := resource(r.URL.Path)
+	switch {
+	case strings.HasSuffix(r.URL.Path, "/auth/tokens"):
+		return "login"
+	case strings.HasSuffix(r.URL.Path, "/v3/"):
+		return "version.get"
+	case action == "action" && kind == "volume":
+		return actionIn(r)
+	case action == "action":
+		return kind + ".complete"
+	case action == "metadata":
+		return "metadata.update"
+	case kind == "":
+		return "other"
+	case r.Method == http.MethodPost:
+		return kind + ".create"
+	case r.Method == http.MethodDelete:
+		return kind + ".delete"
+	case id == "" || id == "detail":
+		return kind + ".list"
+	}
+	return kind + ".get"
+}
+
+// resource finds the volume or the attachment in a path.
+func resource(path string) (kind, id, action string) {
+	for _, kind := range []string{"volume", "attachment"} {
+		if _, rest, found := strings.Cut(path, "/"+kind+"s"); found && (rest == "" || rest[0] == '/') {
+			id, action, _ := strings.Cut(strings.TrimPrefix(rest, "/"), "/")
+			return kind, id, action
 		}
-		return listing || isLogin(r) || r.Method == http.MethodDelete
-	})
+	}
+	return "", "", ""
+}
+
+// actionIn is the name of the action in a request's body.
+func actionIn(r *http.Request) string {
+	content, err := io.ReadAll(r.Body)
+	r.Body = io.NopCloser(bytes.NewReader(content))
+	var action map[string]json.RawMessage
+	if err != nil || json.Unmarshal(content, &action) != nil {
+		return "other"
+	}
+	for name := range action {
+		return name
+	}
+	return "other"
 }

@@ -44,12 +44,12 @@ func (e exchange) flow(beginning, part string, pause time.Duration) {
 	}
 }
 
-// zeros is a gigabyte of blanks, compressed.
-func zeros() []byte {
+// compressedBlanks are 8 MiB in 8 KiB.
+func compressedBlanks() []byte {
 	var out bytes.Buffer
 	zip, _ := gzip.NewWriterLevel(&out, gzip.BestCompression) // the level is valid
 	blanks := bytes.Repeat([]byte(" "), 1<<20)
-	for range 64 {
+	for range 8 {
 		_, _ = zip.Write(blanks) // to memory
 	}
 	_ = zip.Close()
@@ -62,7 +62,7 @@ func bodies() []Attack {
 	return []Attack{
 		{Name: "compressed blanks", answer: func(e exchange) {
 			e.w.Header().Set("Content-Encoding", "gzip")
-			e.replace(zeros())
+			e.replace(compressedBlanks())
 		}},
 		{Name: "endless blanks", answer: func(e exchange) { e.flow(" ", strings.Repeat(" ", 64<<10), 0) }},
 		{Name: "endless list", answer: func(e exchange) { e.flow(`{"volumes":[{}`, strings.Repeat(",{}", 20<<10), 0) }},

@@ -48,7 +48,6 @@ func documents() []Attack {
 		field("null id", func(o object) { o["id"] = nil }),
 		field("number as id", func(o object) { o["id"] = 7 }),
 		field("path as id", func(o object) { o["id"] = "../../v3/limits" }),
-		field("unknown id", func(o object) { o["id"] = Someone }),
 		field("no status", func(o object) { delete(o, "status") }),
 		field("null status", func(o object) { o["status"] = nil }),
 		field("unknown status", func(o object) { o["status"] = "reticulating\nsplines" }),
@@ -71,6 +70,11 @@ func documents() []Attack {
 			}
 		}),
 		field("invalid time", func(o object) { o["created_at"] = "yesterday" }),
+		// Nothing else in the answer to a create names an attachment, so only a
+		// volume's answer can be recognized as another's.
+		{Name: "unknown id", of: []string{"volume"}, answer: func(e exchange) {
+			e.edit(func(document object) { document["volume"].(object)["id"] = Someone })
+		}},
 		{Name: "null object", of: of, answer: func(e exchange) {
 			e.edit(func(document object) {
 				name, _ := about(document)
@@ -84,17 +88,17 @@ func documents() []Attack {
 					document[name] = e.other
 					return
 				}
-				found["id"] = Someone
+				found["id"], found["volume_id"] = Someone, Someone
 			})
 		}},
-		{Name: "second id", of: of, answer: func(e exchange) {
-			name, found := about(e.truth.document())
+		{Name: "second id", of: []string{"volume"}, answer: func(e exchange) {
+			_, found := about(e.truth.document())
 			id := Someone
 			if e.other != nil {
 				id = fmt.Sprint(e.other["id"])
 			}
 			encoded, _ := json.Marshal(found) // it was decoded from JSON
-			e.replace([]byte(fmt.Sprintf(`{%q: %s, "id": %q}}`, name, strings.TrimSuffix(string(encoded), "}"), id)))
+			e.replace(fmt.Appendf(nil, `{"volume": %s, "id": %q}}`, strings.TrimSuffix(string(encoded), "}"), id))
 		}},
 		{Name: "no connection", of: []string{"connection_info", "attachment"}, answer: func(e exchange) {
 			e.edit(func(document object) {

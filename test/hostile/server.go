@@ -14,9 +14,7 @@ import (
 	"encoding/json"
 	"io"
 	"maps"
-	"math/rand/v2"
 	"net/http"
-	"strings"
 	"sync"
 )
 
@@ -115,13 +113,6 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer context.AfterFunc(s.life, cancel)()
 	e.ctx = ctx
 	attack.answer(e)
-}
-
-// Draw picks an attack on a request: any of them after its effect, and some in
-// place of it.
-func Draw(random *rand.Rand, r *http.Request) Attack {
-	fitting := fittingRequest(r)
-	return fitting[random.IntN(len(fitting))]
 }
 
 func (s *Server) perform(r *http.Request) answer {
@@ -229,9 +220,4 @@ func (r *recorder) Write(content []byte) (int, error) {
 	r.WriteHeader(http.StatusOK)
 	r.answer.body = append(r.answer.body, content...)
 	return len(content), nil
-}
-
-// isLogin reports whether a request is a login.
-func isLogin(r *http.Request) bool {
-	return r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/auth/tokens")
 }
