@@ -20,6 +20,13 @@ func (e exchange) replace(body []byte) {
 	truth.write(e.w)
 }
 
+// How long and how large answers are that pretend to be endless. A client that
+// still reads then would never stop; a proxy on the way must not.
+const (
+	longestFlow = 10 * time.Second
+	largestFlow = 64 << 20
+)
+
 // flow sends the true status and header, a beginning, and then a part again and
 // again, until the client leaves.
 func (e exchange) flow(beginning, part string, pause time.Duration) {
@@ -31,7 +38,9 @@ func (e exchange) flow(beginning, part string, pause time.Duration) {
 	}
 	e.w.WriteHeader(status)
 	flush := http.NewResponseController(e.w)
-	for text := beginning; e.ctx.Err() == nil; text = part {
+	sent, ends := 0, time.Now().Add(longestFlow)
+	for text := beginning; e.ctx.Err() == nil && sent < largestFlow && time.Now().Before(ends); text = part {
+		sent += len(text)
 		if _, err := io.WriteString(e.w, text); err != nil || flush.Flush() != nil {
 			return
 		}
@@ -42,6 +51,7 @@ func (e exchange) flow(beginning, part string, pause time.Duration) {
 			}
 		}
 	}
+	panic(http.ErrAbortHandler)
 }
 
 // compressedBlanks are 8 MiB in 8 KiB.
