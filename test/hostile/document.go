@@ -63,17 +63,17 @@ func documents() []Attack {
 			}
 			o["attachments"] = many
 		}),
-		field("no volume of the attachment", func(o object) { delete(o, "volume_id") }),
-		field("other volume of the attachment", func(o object) {
-			if _, has := o["volume_id"]; has {
-				o["volume_id"] = Someone
-			}
-		}),
 		field("invalid time", func(o object) { o["created_at"] = "yesterday" }),
 		// Nothing else in the answer to a create names an attachment, so only a
 		// volume's answer can be recognized as another's.
 		{Name: "unknown id", of: []string{"volume"}, answer: func(e exchange) {
 			e.edit(func(document object) { document["volume"].(object)["id"] = Someone })
+		}},
+		{Name: "no volume of the attachment", of: []string{"attachment"}, answer: func(e exchange) {
+			e.edit(func(document object) { delete(document["attachment"].(object), "volume_id") })
+		}},
+		{Name: "other volume of the attachment", of: []string{"attachment"}, answer: func(e exchange) {
+			e.edit(func(document object) { document["attachment"].(object)["volume_id"] = Someone })
 		}},
 		{Name: "null object", of: of, answer: func(e exchange) {
 			e.edit(func(document object) {
