@@ -51,7 +51,7 @@ func raw(name string, write func(e exchange, w *bufio.Writer)) Attack {
 		if err != nil {
 			panic(http.ErrAbortHandler)
 		}
-		defer connection.Close() //nolint:errcheck // The client may have closed it first.
+		defer connection.Close()
 		// A server that has been taken the connection no longer notices that the
 		// client leaves; writing does.
 		write(e, buffer.Writer)

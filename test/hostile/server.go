@@ -12,6 +12,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"maps"
 	"net/http"
@@ -120,7 +121,7 @@ func (s *Server) perform(r *http.Request) answer {
 	func() {
 		defer func() {
 			if failure := recover(); failure != nil {
-				if failure != http.ErrAbortHandler {
+				if err, ok := failure.(error); !ok || !errors.Is(err, http.ErrAbortHandler) {
 					panic(failure)
 				}
 				// The wrapped server gave no answer, and neither does this one.
