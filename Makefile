@@ -22,9 +22,9 @@ OLDEST_TESTS := TestManifestsAreAcceptedByTheAPIServer TestAccountMayChangeOnlyW
   TestKilledLeaderLosesAndDoublesNothing TestStoppedLeaderHandsOver
 
 # Tests that take minutes each: every kind of fault at every step of a claim's
-# life, and tests that need thousands of claims or volumes.
+# life, every hostile answer to every request, and tests that need thousands of claims or volumes.
 FAULT_TESTS := TestCrashMatrix TestCrashMatrixOfAMember TestSplitBrain \
-  TestThousandClaimsKeepToEveryQuota TestHandOverAtTwentyThousandVolumes
+  TestThousandClaimsKeepToEveryQuota TestHandOverAtTwentyThousandVolumes TestHostileTable
 empty :=
 space := $(empty) $(empty)
 FAULT_PATTERN := ^($(subst $(space),|,$(strip $(FAULT_TESTS))))$$
@@ -53,10 +53,10 @@ render: ## render the chart and the kustomizations, compare them, and lint the c
 	$(GO) test -count=1 -timeout 30m ./test/deploy
 
 faults: ## the crash matrix, split brain, a thousand claims and 20,000 volumes (about 15 minutes on two cores)
-	@for test in $(FAULT_TESTS); do grep -qr "^func $$test(" test/integration test/scale || \
+	@for test in $(FAULT_TESTS); do grep -qr "^func $$test(" test/integration test/scale test/contract || \
 	  { echo "faults: $$test does not exist: name its successor in the Makefile"; exit 1; }; done
 	CONTROLPLANE_BINARY=$$($(GO) run ./test/controlplane/cmd/controlplane -build-only) && export CONTROLPLANE_BINARY && \
-	  $(GO) test $(RACE) -count=1 -timeout 40m -run '$(FAULT_PATTERN)' ./test/integration ./test/scale
+	  $(GO) test $(RACE) -count=1 -timeout 40m -run '$(FAULT_PATTERN)' ./test/integration ./test/scale ./test/contract
 
 test-oldest: export KUBERNETES = $(firstword $(MINORS))
 test-oldest: export CONTROLPLANE_BINARY =
@@ -75,7 +75,7 @@ e2e: ## tests against real Cinder, Keystone, iSCSI and Ceph (Debian 12, root)
 	test/e2e/rig/rig.sh install
 	test/e2e/rig/rig.sh start
 	set -a; . "$${RIG_STATE:-/tmp/standalone-cinder-e2e}/env"; set +a; \
-	  $(GO) test -count=1 -timeout 20m ./test/contract/... && \
+	  $(GO) test -count=1 -timeout 40m -skip "^TestHostileTable$$" ./test/contract/... && \
 	  $(GO) test -count=1 -timeout 20m -tags e2e ./test/e2e/...; \
 	  status=$$?; test/e2e/rig/rig.sh stop; exit $$status
 
@@ -85,6 +85,9 @@ bench: ## throughput and requests per claim against the limit measured in the sa
 chaos: ## kills, faults and cuts while tenants claim and delete; finds what was leaked, lost, duplicated or wrongly deleted
 	$(GO) run ./test/chaos $(CHAOS)
 
+# Findings that another checkout cached have the paths of its files, whose nolint
+# comments the linter can no longer read.
+lint: export GOLANGCI_LINT_CACHE = $(CURDIR)/bin/lint-cache
 lint: ## formatting, linters (.golangci.yml), American spelling, tidy modules
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not gofmt-clean:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	$(GO) mod tidy -diff

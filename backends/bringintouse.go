@@ -95,6 +95,9 @@ func (e *endpoint) attach(ctx context.Context, target Target, readOnly bool) err
 		if v, err = e.get(ctx, target.VolumeID); err != nil {
 			return errors.Join(failed, err)
 		}
+		if cinder.IsKind(failed, cinder.KindNotFound) {
+			failed = e.failure(cinder.KindConflict, "volume %s exists, but not what connects it: %s", v.ID, failed)
+		}
 		if tried && v.Status == cinder.StatusAttaching {
 			e.known.see(target.VolumeID, v)
 			return failed

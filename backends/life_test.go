@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -120,7 +121,9 @@ func view(v cinder.Volume) map[string]any {
 	for _, a := range v.Attachments {
 		attachments = append(attachments, map[string]any{"attachment_id": a.ID, "host_name": a.Host, "server_id": nil})
 	}
-	return map[string]any{"id": v.ID, "name": v.Name, "status": string(v.Status), "size": v.SizeGiB, "metadata": v.Metadata, "encrypted": v.Encrypted, "multiattach": v.MultiAttach,
+	metadata := map[string]string{}
+	maps.Copy(metadata, v.Metadata)
+	return map[string]any{"id": v.ID, "name": v.Name, "status": string(v.Status), "size": v.SizeGiB, "metadata": metadata, "encrypted": v.Encrypted, "multiattach": v.MultiAttach,
 		"attachments": attachments, "created_at": v.CreatedAt.Format("2006-01-02T15:04:05.000000")}
 }
 

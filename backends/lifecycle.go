@@ -332,6 +332,8 @@ func (e *endpoint) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec)
 		return e.lookAgain(ctx, v.ID, spec)
 	}
 	if !stamp.Owns(after) {
+		e.forget(stamp.ClaimUID, v.ID)
+		e.known.doubt(stamp.ClaimUID)
 		return cinder.Volume{}, e.failure(KindNotOurs, "volume %s no longer carries the stamp of this claim", v.ID)
 	}
 	rivals := e.known.rivalsOf(stamp.ClaimUID, v.ID)

@@ -92,6 +92,10 @@ func (e *endpoint) look(ctx context.Context, stamp Stamp, connector cinder.Conne
 			return cinder.Volume{}, err
 		}
 		if !stamp.Owns(v) {
+			// The next attempt looks again: the answer that named this volume may have
+			// been wrong.
+			e.forget(stamp.ClaimUID, id)
+			e.known.doubt(stamp.ClaimUID)
 			return cinder.Volume{}, e.failure(KindNotOurs, "volume %s no longer carries the stamp of this claim", id)
 		}
 		return v, nil

@@ -50,6 +50,9 @@ func (c *Client) CreateAttachment(ctx context.Context, volumeID string, connecto
 		}
 	}
 	answer, err := c.attachment(ctx, http.MethodPost, operation, "", minor, map[string]any{"attachment": request})
+	if err == nil && answer.VolumeID != volumeID {
+		err = &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true, Message: "the answer is about an attachment of another volume"}
+	}
 	if err != nil {
 		return "", nil, err
 	}
@@ -62,6 +65,9 @@ func (c *Client) CreateAttachment(ctx context.Context, volumeID string, connecto
 func (c *Client) AttachmentDocument(ctx context.Context, attachmentID string) ([]byte, error) {
 	const operation = "attachment.get"
 	answer, err := c.attachment(ctx, http.MethodGet, operation, attachmentID, microversionAttachments, nil)
+	if err == nil && answer.ID != attachmentID {
+		err = &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, Message: "the answer is about another attachment"}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +96,7 @@ func (c *Client) attachment(ctx context.Context, method, operation, id string, m
 	if _, err := c.service.Request(withOperation(ctx, operation), method, address, options); err != nil {
 		return attachmentDocument{}, translate(c.backend, operation, err)
 	}
-	if answer.Attachment == nil || answer.Attachment.ID == "" {
+	if answer.Attachment == nil || !usableID.MatchString(answer.Attachment.ID) {
 		return attachmentDocument{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true, Message: "the answer names no attachment"}
 	}
 	return *answer.Attachment, nil
@@ -137,6 +143,10 @@ func (c *Client) listAttachments(ctx context.Context, volumeID string, query url
 	for _, a := range answer.Attachments {
 		if a.VolumeID != volumeID {
 			return nil, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, Message: "the list of one volume's attachments contains those of other volumes"}
+		}
+		if !usableID.MatchString(a.ID) || a.Status == "" {
+			// Without a status it would seem to have failed, and be deleted.
+			return nil, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, Message: "the list has an attachment without an id or a status"}
 		}
 		attachment := Attachment{ID: a.ID, Status: AttachmentStatus(a.Status)}
 		if a.Instance != nil {

@@ -36,17 +36,12 @@ func (c *Client) Backend() string { return c.backend }
 func (c *Client) Place() Place { return c.place }
 
 // Now is the time by Cinder's clock, as far as its answers have shown it.
-func (c *Client) Now() time.Time { return c.wire.now() }
+func (c *Client) Now() time.Time { return c.wire.clock.now() }
 
 // ClockAhead is how far the clock of the server was ahead of the local one in its
 // last answer, to the second, without the bound of Now. It is not known if no
 // answer had a date.
-func (c *Client) ClockAhead() (ahead time.Duration, known bool) {
-	if last := c.wire.dateAhead.Load(); last != nil {
-		return *last, true
-	}
-	return 0, false
-}
+func (c *Client) ClockAhead() (ahead time.Duration, known bool) { return c.wire.clock.last() }
 
 // Address is the endpoint that the client uses, without user and password.
 func (c *Client) Address() string { return auth.WithoutUser(c.service.Endpoint) }
@@ -57,12 +52,12 @@ type CatalogEntry struct{ Region, Interface string }
 // CatalogEntry is where the client's endpoint comes from; zero for noauth.
 func (c *Client) CatalogEntry() CatalogEntry { return c.entry }
 
-// volumeID matches what may be used as a volume's ID in an address. Cinder's
+// usableID matches what may be used as an ID in an address. Cinder's
 // IDs are UUIDs; other characters could make a different path.
-var volumeID = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z_-]*$`)
+var usableID = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z_-]*$`)
 
 func (c *Client) checkID(operation, id string) error {
-	if volumeID.MatchString(id) {
+	if usableID.MatchString(id) {
 		return nil
 	}
 	return &Error{Backend: c.backend, Operation: operation, Kind: KindInvalid, Message: fmt.Sprintf("%q is not a volume ID", id)}

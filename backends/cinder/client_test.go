@@ -105,7 +105,7 @@ func TestRequests(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			client, cinder := newScripted(t, map[string]http.HandlerFunc{test.line: fixed(202, `{"volume": {"id": "v1", "status": "creating"}, "connection_info": {}}`)})
+			client, cinder := newScripted(t, map[string]http.HandlerFunc{test.line: fixed(202, `{"volume": {"id": "v1", "name": "pvc-1", "status": "creating", "metadata": {"a": "b"}}, "connection_info": {}}`)})
 			if err := test.call(t.Context(), client); err != nil {
 				t.Fatal(err)
 			}
@@ -151,8 +151,8 @@ const recordedVolume = `{"volume": {"id": "974a66ec-0adc-4a85-b770-0fb55507e490"
 	"os-vol-host-attr:host": "rig@iscsi#iscsi"}}`
 
 func TestVolumeIsRead(t *testing.T) {
-	client, _ := newScripted(t, map[string]http.HandlerFunc{"GET /volumes/v1": fixed(200, recordedVolume)})
-	got, err := client.Volume(t.Context(), "v1")
+	client, _ := newScripted(t, map[string]http.HandlerFunc{"GET /volumes/974a66ec-0adc-4a85-b770-0fb55507e490": fixed(200, recordedVolume)})
+	got, err := client.Volume(t.Context(), "974a66ec-0adc-4a85-b770-0fb55507e490")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,8 +165,8 @@ func TestVolumeIsRead(t *testing.T) {
 }
 
 func TestVolumeForSeveralHostsIsRead(t *testing.T) {
-	client, _ := newScripted(t, map[string]http.HandlerFunc{"GET /volumes/v1": fixed(200, strings.Replace(recordedVolume, `"multiattach": false`, `"multiattach": true`, 1))})
-	got, err := client.Volume(t.Context(), "v1")
+	client, _ := newScripted(t, map[string]http.HandlerFunc{"GET /volumes/974a66ec-0adc-4a85-b770-0fb55507e490": fixed(200, strings.Replace(recordedVolume, `"multiattach": false`, `"multiattach": true`, 1))})
+	got, err := client.Volume(t.Context(), "974a66ec-0adc-4a85-b770-0fb55507e490")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +203,7 @@ func pages(t *testing.T, marks map[string]string) http.HandlerFunc {
 func page(next string, ids ...string) string {
 	var volumes []string
 	for _, id := range ids {
-		volumes = append(volumes, fmt.Sprintf(`{"id": %q, "status": "available", "size": 1}`, id))
+		volumes = append(volumes, fmt.Sprintf(`{"id": %q, "status": "available", "size": 1, "metadata": {}}`, id))
 	}
 	links := ""
 	if next != "" {
@@ -230,7 +230,7 @@ func TestListing(t *testing.T) {
 		"null":                        {marks: map[string]string{"": `{"volumes": null}`}, wantErr: "backend gold: volume.list: the answer has no list of volumes"},
 		"no list on the second page":  {marks: map[string]string{"": page("b", "a", "b"), "b": `{}`}, want: [][]string{{"a", "b"}}, wantErr: "backend gold: volume.list: the answer has no list of volumes"},
 		"HTML":                        {marks: map[string]string{"": "<html>"}, wantErr: "backend gold: volume.list: unexpected response: not the JSON documented in the API reference"},
-		"link that is no address":     {marks: map[string]string{"": `{"volumes": [{"id": "a"}], "volumes_links": [{"rel": "next", "href": "http://[::1"}]}`}, wantErr: "backend gold: volume.list: the link to the next page is not a valid address"},
+		"link that is no address":     {marks: map[string]string{"": `{"volumes": [{"id": "a", "metadata": {}}], "volumes_links": [{"rel": "next", "href": "http://[::1"}]}`}, wantErr: "backend gold: volume.list: the link to the next page is not a valid address"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -147,8 +147,13 @@ func readPage(body io.Reader, most int, keep func(key string) bool) (page []Volu
 					return err
 				}
 				v, odd := document.volume(keep)
-				if v.ID == "" {
+				if !usableID.MatchString(v.ID) {
 					return &Error{Kind: KindInternal, Message: "the list has a volume without an id"}
+				}
+				if v.Metadata == nil {
+					// It may be a volume that the caller looks for, so that the list does not
+					// prove its absence.
+					return &Error{Kind: KindInternal, Message: fmt.Sprintf("the metadata of volume %s cannot be read", sentence(v.ID))}
 				}
 				if odd || v.Status == "" {
 					v.Status = StatusUnreadable

@@ -115,6 +115,11 @@ func loginKeystone(ctx context.Context, options Options, found auth.Credentials,
 			return account.login(ctx, options, func() error { return renew(ctx) })
 		}
 	}
+	if projectOf(provider.GetAuthResult()) == "" {
+		// Volumes exist only in a project. Without its name, they would seem to be at
+		// another place.
+		return nil, CatalogEntry{}, &Error{Backend: options.Backend, Operation: OperationLogin, Kind: KindConfig, Message: "the token is for no project; name a project in the credentials"}
+	}
 	endpoint, entry, err := endpointOf(provider.GetAuthResult(), found.Endpoint)
 	if err != nil {
 		return nil, CatalogEntry{}, &Error{Backend: options.Backend, Kind: KindConfig, Message: err.Error()}

@@ -70,13 +70,18 @@ func (c *Client) discover(ctx context.Context) (int, error) {
 	if _, err := c.service.Get(withOperation(ctx, operationVersions), root, &answer, &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusMultipleChoices}}); err != nil {
 		return 0, translate(c.backend, operationVersions, err)
 	}
-	newest := 0
+	newest, listed := 0, false
 	for _, version := range answer.Versions {
+		listed = listed || strings.HasPrefix(version.ID, "v3")
 		if minor, ok := strings.CutPrefix(version.Version, "3."); ok {
 			if n, err := strconv.Atoi(minor); err == nil {
 				newest = max(newest, n)
 			}
 		}
+	}
+	if !listed {
+		// Remembered, it would rule out the attachments API for the client's life.
+		return 0, &Error{Backend: c.backend, Operation: operationVersions, Kind: KindInternal, Message: "the answer does not list version 3"}
 	}
 	return newest, nil
 }

@@ -198,8 +198,23 @@ func (e *Error) fromAnswer(answer gophercloud.ErrUnexpectedResponseCode) *Error 
 	default:
 		e.Kind = KindInternal
 	}
+	if !rejects(answer.Actual, fault) {
+		e.EffectUnknown = true
+	}
 	e.Message = cmp.Or(e.Message, "Cinder answered "+statusText(answer.Actual))
 	return e
+}
+
+// rejects reports whether an answer proves that the request had no effect: it
+// has Cinder's own fault, or a status that is given only to requests that go no
+// further. Anything else may come from a server in between that did not like
+// Cinder's answer.
+func rejects(status int, fault fault) bool {
+	switch status {
+	case http.StatusUnauthorized, http.StatusRequestEntityTooLarge, http.StatusTooManyRequests:
+		return true
+	}
+	return status >= 400 && status < 500 && (fault.name != "" || fault.message != "")
 }
 
 const requestTooLarge = "the request is too large for the endpoint or a proxy in front of it; give the volume less metadata, or raise the limit " +

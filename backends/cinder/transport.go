@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
@@ -45,12 +44,7 @@ type transport struct {
 	metrics *Metrics
 	// mayWrite is called before bytes leave; see guardedConn.
 	mayWrite func() error
-	// clockAhead is how many nanoseconds the server's clock is ahead of the
-	// local one.
-	clockAhead atomic.Int64
-	// dateAhead is the same according to the last Date header, however
-	// implausible; nil before the first.
-	dateAhead atomic.Pointer[time.Duration]
+	clock    serverClock
 }
 
 func newTransport(options Options, found auth.Credentials) *transport {
@@ -84,7 +78,8 @@ func (t *transport) connections(limits Limits, found auth.Credentials) *http.Tra
 		},
 		// Eight kilobytes can become more than a gigabyte when they are
 		// decompressed.
-		DisableCompression: true,
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: largestHeader,
 		// Cloned because http.Transport writes to it, and a later login may
 		// read it.
 		TLSClientConfig:     found.TLS.Clone(),
@@ -151,7 +146,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	operation := operationOf(r)
 	t.metrics.request(t.backend, operation, codeLabel(response.StatusCode), time.Since(start))
 	if !strings.HasPrefix(operation, "auth.") {
-		t.readClock(response)
+		t.clock.read(response)
 	}
 	response.Body = &body{ReadCloser: response.Body, most: largestAnswer(operation, response.StatusCode), done: done}
 	return response, nil
@@ -166,28 +161,6 @@ func codeLabel(status int) string {
 	return strconv.Itoa(status)
 }
 
-// mostClockDifference is the largest difference between the server's clock and
-// the local one that the program believes. A date beyond that would make its own
-// volumes look like restored backups, or hide those that are.
-const mostClockDifference = 24 * time.Hour
-
-// readClock records how far the server's clock is ahead of the local one, to
-// the second.
-func (t *transport) readClock(response *http.Response) {
-	at, err := http.ParseTime(response.Header.Get("Date"))
-	if err != nil {
-		return
-	}
-	ahead := time.Until(at)
-	t.dateAhead.Store(&ahead)
-	if ahead.Abs() <= mostClockDifference {
-		t.clockAhead.Store(int64(ahead))
-	}
-}
-
-// now is the time by the server's clock, as far as its answers have shown.
-func (t *transport) now() time.Time { return time.Now().Add(time.Duration(t.clockAhead.Load())) }
-
 // How large answers may be, in bytes. A page of a thousand volumes has about
 // 1.2 MB, a service catalog of many regions a few hundred kilobytes. Decoded,
 // the largest of each takes less than 64 MiB of memory.
@@ -195,6 +168,8 @@ const (
 	largestListing = 8 << 20
 	largestOther   = 1 << 20
 	largestFault   = 64 << 10
+	// A token is in a header of the answer to a login.
+	largestHeader = 256 << 10
 )
 
 func largestAnswer(operation string, status int) int64 {

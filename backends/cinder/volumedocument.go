@@ -23,7 +23,8 @@ type volumeDocument struct {
 }
 
 // volume returns the volume, and whether a field that the program acts on has a
-// wrong type. keep selects metadata keys; nil keeps all of them.
+// wrong type. Its metadata is nil if it cannot be read, so that it is unknown
+// whose volume it is. keep selects metadata keys; nil keeps all of them.
 func (d volumeDocument) volume(keep func(key string) bool) (v Volume, odd bool) {
 	metadata, err := readMetadata(d.Metadata, keep)
 	attachments, attachmentsErr := readAttachments(d.Attachments)
@@ -41,6 +42,9 @@ func (d volumeDocument) volume(keep func(key string) bool) (v Volume, odd bool) 
 		Attachments: attachments,
 	}
 	odd = d.ID.odd || d.Status.odd || d.Size.odd || d.Type.odd || d.Encrypted.odd || d.MultiAttach.odd
+	if err != nil {
+		v.Metadata = nil
+	}
 	return v, odd || err != nil || attachmentsErr != nil
 }
 
@@ -50,7 +54,7 @@ func readMetadata(part json.RawMessage, keep func(key string) bool) (map[string]
 	metadata := map[string]string{}
 	decoder, ok := decoderOf(part)
 	if !ok {
-		return metadata, nil
+		return nil, errNotAsDescribed
 	}
 	err := fields(decoder, func(key string) error {
 		if keep != nil && !keep(key) {
@@ -59,6 +63,9 @@ func readMetadata(part json.RawMessage, keep func(key string) bool) (map[string]
 		var value text
 		err := decoder.Decode(&value)
 		metadata[key] = value.value
+		if err == nil && keep != nil && value.odd {
+			err = errNotAsDescribed
+		}
 		return err
 	})
 	return metadata, err

@@ -37,7 +37,23 @@ func (c *Client) CreateVolume(ctx context.Context, request NewVolume) (Volume, e
 		AvailabilityZone: request.Zone,
 		Metadata:         request.Metadata,
 	}, nil)
-	return c.volume(operation, result.Err, result.ExtractInto)
+	v, err := c.volume(operation, result.Err, result.ExtractInto)
+	if err == nil && !request.describes(v) {
+		return Volume{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true,
+			Message: fmt.Sprintf("the answer is about volume %s, which is not the one requested", v.ID)}
+	}
+	return v, err
+}
+
+// describes reports whether a volume has the name and the metadata of the
+// request. An answer about another volume would make the program use that one.
+func (r NewVolume) describes(v Volume) bool {
+	for key, value := range r.Metadata {
+		if v.Metadata[key] != value {
+			return false
+		}
+	}
+	return v.Name == r.Name
 }
 
 // Volume reads one volume. If a 404 does not carry Cinder's own fault, a
@@ -50,6 +66,10 @@ func (c *Client) Volume(ctx context.Context, id string) (Volume, error) {
 	}
 	result := volumes.Get(withOperation(ctx, operation), c.service, id)
 	v, err := c.volume(operation, result.Err, result.ExtractInto)
+	if err == nil && v.ID != id {
+		return Volume{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal,
+			Message: fmt.Sprintf("the answer is about volume %s, not about %s", v.ID, id)}
+	}
 	if statusOf(err) != http.StatusNotFound || IsKind(err, KindNotFound) {
 		return v, err
 	}
@@ -80,6 +100,9 @@ func (c *Client) volume(operation string, err error, extract func(any) error) (V
 	case v.ID == "":
 		return Volume{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true,
 			Message: "the answer names no volume"}
+	case !usableID.MatchString(v.ID):
+		return Volume{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true,
+			Message: fmt.Sprintf("the answer names %q, which is not a volume ID", sentence(v.ID))}
 	case v.Status == "":
 		// A volume without a status exists. Taken for absent, it would be
 		// created once more.

@@ -31,6 +31,8 @@ func (c *Client) Workflow(ctx context.Context) (Workflow, error) {
 		return "", err
 	case err == nil && newest >= microversionAttachments:
 		return WorkflowAttachment, nil
+	case c.workflow == WorkflowAttachment && err != nil:
+		return "", err
 	case c.workflow == WorkflowAttachment:
 		return "", &Error{Backend: c.backend, Kind: KindConfig, Message: fmt.Sprintf(
 			"workflow attachment needs microversion 3.%d, but the endpoint offers only up to 3.%d; use workflow reserve or auto", microversionAttachments, newest)}

@@ -41,6 +41,7 @@ func main() {
 	flag.DurationVar(&o.Duration, "duration", 90*time.Second, "how long faults are injected, for each seed")
 	flag.DurationVar(&o.ClaimEvery, "claim-every", 700*time.Millisecond, "mean time between two claims of each of the three tenants")
 	flag.DurationVar(&o.Settle, "settle", 2*time.Minute, "how long it may take afterwards until nothing is left to do")
+	flag.BoolVar(&o.Hostile, "hostile", true, "make servers answer like broken and malicious ones for a while")
 	flag.Uint64Var(&o.seed, "seed", 0, "the source of all randomness; 0 picks a seed and prints it")
 	flag.IntVar(&o.seeds, "seeds", 1, "how many seeds, one after the other, starting with the first")
 	flag.StringVar(&o.Program, "replicas-program", "", "run this `file` as replicas instead of building the checkout")
@@ -118,6 +119,9 @@ func replay(o options, seed uint64) string {
 	if o.Program != "" {
 		arguments = append(arguments, "-replicas-program", o.Program)
 	}
+	if !o.Hostile {
+		arguments = append(arguments, "-hostile=false")
+	}
 	if o.race {
 		arguments = append(arguments, "-race")
 	}
@@ -156,6 +160,9 @@ func printPlan(out io.Writer, o options) {
 	}
 	for _, s := range p.Places {
 		show("places", s.At, s)
+	}
+	for _, s := range p.Hostile {
+		show("hostile", s.At, s)
 	}
 	for _, s := range p.Volumes {
 		show("volumes", s.At, s)

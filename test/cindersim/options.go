@@ -3,6 +3,7 @@ package cindersim
 import (
 	"crypto/tls"
 	"fmt"
+	"net/http"
 	"regexp"
 	"strconv"
 	"strings"
@@ -72,6 +73,8 @@ type Options struct {
 	// Seed makes IDs, CHAP credentials and fault probabilities reproducible.
 	// Zero picks one at random; [Simulator.Seed] returns it.
 	Seed uint64
+	// Front, if set, wraps the handler of an endpoint that Start serves.
+	Front func(Endpoint, http.Handler) http.Handler
 	// Now is the simulator's clock; the default is time.Now. Latencies are
 	// always in real time.
 	Now func() time.Time
@@ -199,6 +202,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.RPCTimeout == 0 {
 		o.RPCTimeout = time.Minute
+	}
+	if o.Front == nil {
+		o.Front = func(_ Endpoint, handler http.Handler) http.Handler { return handler }
 	}
 	if o.Now == nil {
 		o.Now = time.Now

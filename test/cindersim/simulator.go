@@ -113,8 +113,8 @@ func (s *Simulator) Start() error {
 	}
 	s.started = true
 	s.SetURLs(urls[0], urls[1], urls[2])
-	for i, handler := range []http.Handler{s.NoauthHandler(), s.CinderHandler(), s.KeystoneHandler()} {
-		s.serve(listeners[i], handler)
+	for i, endpoint := range []Endpoint{Noauth, Cinder, Keystone} {
+		s.serve(listeners[i], s.options.Front(endpoint, &handler{s, endpoint}))
 	}
 	return nil
 }

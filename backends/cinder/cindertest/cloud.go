@@ -36,9 +36,12 @@ type Cloud struct {
 	Cinder   http.HandlerFunc
 }
 
+// defaultProject is the ID of the project that tokens are scoped to.
+const defaultProject = "0123456789abcdef0123456789abcdef"
+
 func NewCloud(t *testing.T) *Cloud {
 	t.Helper()
-	c := &Cloud{t: t, valid: map[string]bool{}}
+	c := &Cloud{t: t, valid: map[string]bool{}, Project: defaultProject}
 	c.Server = httptest.NewServer(http.HandlerFunc(c.serve))
 	t.Cleanup(c.Close)
 	return c
@@ -46,7 +49,7 @@ func NewCloud(t *testing.T) *Cloud {
 
 func NewTLSCloud(t *testing.T, prepare func(*httptest.Server)) *Cloud {
 	t.Helper()
-	c := &Cloud{t: t, valid: map[string]bool{}}
+	c := &Cloud{t: t, valid: map[string]bool{}, Project: defaultProject}
 	c.Server = httptest.NewUnstartedServer(http.HandlerFunc(c.serve))
 	c.Config.ErrorLog = log.New(io.Discard, "", 0) // rejected handshakes
 	prepare(c.Server)
@@ -113,10 +116,7 @@ func (c *Cloud) Token(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet {
 		status = http.StatusOK
 	}
-	scoped := map[string]any{"catalog": catalog}
-	if c.Project != "" {
-		scoped["project"] = map[string]any{"id": c.Project, "name": "storage"}
-	}
+	scoped := map[string]any{"catalog": catalog, "project": map[string]any{"id": c.Project, "name": "storage"}}
 	encoded, err := json.Marshal(map[string]any{"token": scoped})
 	if err != nil {
 		c.t.Error(err)

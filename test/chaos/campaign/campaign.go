@@ -19,6 +19,7 @@ type Options struct {
 	// Duration and ClaimEvery size the plan.
 	Duration   time.Duration
 	ClaimEvery time.Duration
+	Hostile    bool
 	// Settle bounds how long it may take, after the faults end, until nothing is
 	// left to do.
 	Settle time.Duration
@@ -30,7 +31,7 @@ type Options struct {
 
 // Plan draws what the seed does.
 func (o Options) Plan(seed uint64) plan.Plan {
-	return plan.Make(seed, plan.Options{Duration: o.Duration, ClaimEvery: o.ClaimEvery})
+	return plan.Make(seed, plan.Options{Duration: o.Duration, ClaimEvery: o.ClaimEvery, Hostile: o.Hostile})
 }
 
 // Result is the outcome of one seed.
@@ -59,6 +60,11 @@ type Counts struct {
 	// Places is how often a backend led elsewhere, NodeUses how many volumes
 	// nodes used.
 	Places, NodeUses int
+	// Lies are the answers that were replaced by hostile ones, Attacks how many
+	// kinds of them there were.
+	Lies, Attacks int
+	// PeakMemory is the most that a replica took, in bytes; 0 if unknown.
+	PeakMemory int64
 }
 
 // Failed reports whether anything is wrong.
@@ -109,6 +115,9 @@ func (w *world) trouble(ctx context.Context) error {
 		actors.Go(func() { w.disturbCinder(bounded, step) })
 	}
 	actors.Go(func() { w.disturbPlaces(ctx, bounded) })
+	for _, step := range w.plan.Hostile {
+		actors.Go(func() { w.beHostile(bounded, step) })
+	}
 	for _, step := range w.plan.Volumes {
 		actors.Go(func() { w.disturbVolume(ctx, bounded, step) })
 	}

@@ -72,6 +72,12 @@ func (w *world) detail(f checker.Finding, journal []cindersim.Entry, logs map[st
 			d.Journal = append(d.Journal, journalLine(entry))
 		}
 	}
+	for _, line := range w.timeline.all() {
+		if strings.Contains(line, "hostile") && containsAny(line, terms) {
+			d.Journal = append(d.Journal, line)
+		}
+	}
+	slices.Sort(d.Journal) // every line begins with its time
 	for name, log := range logs {
 		for line := range strings.Lines(log) {
 			if containsAny(line, terms) {

@@ -110,7 +110,7 @@ func (s *slot) start(ctx context.Context) error {
 		Provisioner: w.names.provisioner(),
 		Program:     w.options.Program,
 		// Clients never use a proxy for loopback addresses.
-		Environment: []string{"HTTP_PROXY=" + s.lab.URL(), "NO_PROXY=", "no_proxy="},
+		Environment: append(memorySettings(), "HTTP_PROXY="+s.lab.URL(), "NO_PROXY=", "no_proxy="),
 		APIServer:   s.server.URL(),
 
 		APIServerAuthority: s.server.Authority(),

@@ -275,6 +275,7 @@ func (w *world) look() {
 	for _, f := range exceeded {
 		w.course.Note(f)
 	}
+	w.lookAtMemory()
 	for _, f := range w.course.Findings()[known:] {
 		w.timeline.say("FOUND %s: %s: %s", f.Kind, f.Object, strings.TrimSpace(firstLine(f.Text)))
 	}

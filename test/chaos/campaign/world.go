@@ -16,6 +16,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
+	"github.com/standalone-cinder/standalone-cinder/test/hostile"
 )
 
 // world is everything that one seed has: a simulator, three replicas with a
@@ -49,6 +50,10 @@ type world struct {
 	variant int
 	places  places
 	moved   time.Time
+	// hostility are the hostile phases under way, and attacks counts the hostile
+	// answers by name.
+	hostility []*hostility
+	attacks   map[string]int
 	// uses are what nodes used.
 	uses []checker.NodeUse
 	// elsewhere is what others than the sampler have found, and the sampler has
@@ -61,6 +66,8 @@ type world struct {
 	// home.
 	isOther map[string]bool
 
+	// fronts are the hostile servers before the simulator's endpoints.
+	fronts       []*hostile.Server
 	stopSampling func()
 }
 
@@ -85,6 +92,7 @@ func newWorld(ctx context.Context, suite *harness.Suite, options Options, seed u
 		foreign:  map[string]cindersim.Volume{},
 		given:    map[string]cindersim.Volume{},
 		late:     map[string]bool{},
+		attacks:  map[string]int{},
 	}
 	defer func() {
 		if err != nil {
@@ -102,6 +110,7 @@ func newWorld(ctx context.Context, suite *harness.Suite, options Options, seed u
 	w.sim, err = cindersim.New(cindersim.Options{
 		Seed: seed, Identity: identity, CreateDelay: createDelay, DeleteDelay: deleteDelay, PlacementDelay: createDelay / 4,
 		Latency: latency, RPCTimeout: rpcTimeout,
+		Front: w.front,
 	})
 	if err != nil {
 		return nil, err
@@ -206,6 +215,9 @@ func (w *world) close() {
 	if w.watch != nil {
 		w.watch.stop()
 	}
+	for _, front := range w.fronts {
+		front.Close()
+	}
 	if w.sim != nil {
 		w.sim.Close()
 	}
@@ -241,6 +253,10 @@ func (w *world) count() Counts {
 	defer w.mu.Unlock()
 	counts := w.counts
 	counts.Claims, counts.Deleted = w.claims.totals()
+	for _, n := range w.attacks {
+		counts.Lies += n
+	}
+	counts.Attacks = len(w.attacks)
 	counts.Bound = w.watch.everBound()
 	for _, entry := range w.sim.Journal() {
 		switch {

@@ -34,6 +34,8 @@ type Options struct {
 	Duration time.Duration
 	// ClaimEvery is the mean time between two claims of one tenant.
 	ClaimEvery time.Duration
+	// Hostile makes servers lie for a while.
+	Hostile bool
 }
 
 // Plan is everything random about a campaign.
@@ -54,6 +56,7 @@ type Plan struct {
 	Volumes       []VolumeStep
 	Nodes         []NodeStep
 	Places        []PlaceStep
+	Hostile       []HostileStep
 }
 
 // Make draws the plan of a seed.
@@ -71,6 +74,9 @@ func Make(seed uint64, options Options) Plan {
 		Volumes:       volumeSteps(stream(seed, "volumes"), options.Duration),
 		Nodes:         nodeSteps(stream(seed, "nodes"), options.Duration),
 		Places:        placeSteps(stream(seed, "places"), options.Duration),
+	}
+	if options.Hostile {
+		p.Hostile = hostileSteps(stream(seed, "hostile"), options.Duration)
 	}
 	for _, tenant := range TenantNames() {
 		p.Claims[tenant] = claimSteps(stream(seed, "tenant "+tenant), options)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-var usual = Options{Duration: 2 * time.Minute, ClaimEvery: 700 * time.Millisecond}
+var usual = Options{Duration: 2 * time.Minute, ClaimEvery: 700 * time.Millisecond, Hostile: true}
 
 func TestOneSeedMakesOnePlan(t *testing.T) {
 	for _, seed := range []uint64{1, 2, 1 << 63} {
@@ -30,6 +30,7 @@ func TestSeedsMakeDifferentPlans(t *testing.T) {
 		"volumes":       reflect.DeepEqual(one.Volumes, other.Volumes),
 		"nodes":         reflect.DeepEqual(one.Nodes, other.Nodes),
 		"places":        reflect.DeepEqual(one.Places, other.Places),
+		"hostile":       reflect.DeepEqual(one.Hostile, other.Hostile),
 	} {
 		if same {
 			t.Errorf("seeds 1 and 2 have the same %s", name)
@@ -85,6 +86,7 @@ func TestALongerPlanBeginsLikeAShorterOne(t *testing.T) {
 		begins(t, "volumes", whole.Volumes, part.Volumes, func(s VolumeStep) time.Duration { return s.At })
 		begins(t, "nodes", whole.Nodes, part.Nodes, func(s NodeStep) time.Duration { return s.At })
 		begins(t, "places", whole.Places, part.Places, func(s PlaceStep) time.Duration { return s.At })
+		begins(t, "hostile", whole.Hostile, part.Hostile, func(s HostileStep) time.Duration { return s.At })
 		for i := range whole.Links {
 			begins(t, whole.Links[i].String(), whole.Links[i].Steps, part.Links[i].Steps, func(s LinkStep) time.Duration { return s.At })
 		}
@@ -141,6 +143,7 @@ func TestSomePlansHaveEverything(t *testing.T) {
 		string(Unmount), string(NodeGone), string(NodeLost), string(NodeBoots), string(OtherProject), string(OtherAddress), string(Cut), string(Stall),
 		string(Blind), string(Reload), string(BadPolicy), string(Rotate), string(Foreign), string(GiveAway), string(Create), string(Delete),
 		string(Retain), "respond-before", "respond-after", "hang-before", "hang-after", "drop-before", "drop-after", "delay", "fail-backend",
+		"hostile gold", "hostile silver", "hostile lab", "hostile keystone",
 		"lose-before", "lose-after", "hold-before", "hold-after", "late", "late-answer", "twice", "401", "413", "429", "503", Fast, Dual, Kept, Unlisted,
 	} {
 		missing[kind] = true
@@ -182,6 +185,9 @@ func TestSomePlansHaveEverything(t *testing.T) {
 		for _, s := range p.Places {
 			delete(missing, string(s.Place))
 		}
+		for _, s := range p.Hostile {
+			delete(missing, "hostile "+s.Where)
+		}
 		for _, steps := range p.Claims {
 			for _, s := range steps {
 				delete(missing, string(s.Kind))
@@ -191,6 +197,19 @@ func TestSomePlansHaveEverything(t *testing.T) {
 	}
 	for kind := range missing {
 		t.Errorf("ten plans of %s never have %q", usual.Duration, kind)
+	}
+}
+
+func TestServersAreHostileOnlyIfTheyAreMeantToBe(t *testing.T) {
+	kind := usual
+	kind.Hostile = false
+	one, other := Make(5, usual), Make(5, kind)
+	if len(one.Hostile) == 0 || len(other.Hostile) > 0 {
+		t.Errorf("%d and %d hostile phases", len(one.Hostile), len(other.Hostile))
+	}
+	one.Hostile = nil
+	if !reflect.DeepEqual(one, other) {
+		t.Error("hostile servers change what else happens")
 	}
 }
 

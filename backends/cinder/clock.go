@@ -1,0 +1,70 @@
+package cinder
+
+import (
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+)
+
+// mostClockDifference is the largest difference between the server's clock and
+// the local one that the program believes. A date beyond that would make its own
+// volumes look like restored backups, or hide those that are.
+const mostClockDifference = 24 * time.Hour
+
+// clockReadings is how many answers determine the server's clock. A single wrong
+// Date header must not: a volume that is stamped with a wrong time looks like a
+// restored backup.
+const clockReadings = 5
+
+// serverClock is the server's clock as the Date headers of its last answers
+// show it, to the second.
+type serverClock struct {
+	mu sync.Mutex
+	// ahead is by how much the clock was ahead of the local one, in the order of
+	// the answers.
+	ahead []time.Duration
+	// latest is the same of the last answer, however implausible; nil before the
+	// first.
+	latest *time.Duration
+}
+
+func (c *serverClock) read(response *http.Response) {
+	at, err := http.ParseTime(response.Header.Get("Date"))
+	if err != nil {
+		return
+	}
+	ahead := time.Until(at)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.latest = &ahead
+	if ahead.Abs() > mostClockDifference {
+		return
+	}
+	if len(c.ahead) == clockReadings {
+		c.ahead = slices.Delete(c.ahead, 0, 1)
+	}
+	c.ahead = append(c.ahead, ahead)
+}
+
+// now is the time by the median of the readings; by the local clock if there are
+// none.
+func (c *serverClock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.ahead) == 0 {
+		return time.Now()
+	}
+	sorted := slices.Sorted(slices.Values(c.ahead))
+	return time.Now().Add(sorted[len(sorted)/2])
+}
+
+// last is by how much the clock was ahead of the local one in the last answer.
+func (c *serverClock) last() (ahead time.Duration, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.latest == nil {
+		return 0, false
+	}
+	return *c.latest, true
+}
