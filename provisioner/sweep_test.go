@@ -101,7 +101,6 @@ func TestDuplicateOfAVolumeWhosePersistentVolumeWasDeletedByHandIsRemoved(t *tes
 	f.removeByHand(followup, pv)
 	claim := f.claim(nil)
 	f.forgetClaim(claim)
-	f.goneAtTheServer(claim)
 	kept, late := f.lateVolume(pv), f.lateVolume(pv)
 	kept.ID = pv.Annotations[record.AnnotationVolume]
 	gold := f.backends["gold"]
