@@ -160,6 +160,8 @@ func (p *Provisioner) examine(backend string, all []cinder.Volume) error {
 			// If the claim is denied, that was decided without knowing of its volume.
 			p.parked.reconsider(claim)
 		case begun:
+		case p.placement.ledger.WasServedByAnother(uid, v.ID):
+			p.followup.add(item) // a duplicate: the PersistentVolume that is gone named another volume
 		case p.placement.ledger.IsFound(uid, backend) && (time.Since(v.CreatedAt).Abs() < youngEnough || p.placement.sawDeleted(uid)):
 			p.followup.add(undoOf(uid))
 		}

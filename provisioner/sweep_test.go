@@ -90,6 +90,26 @@ func TestVolumeThatArrivesLateForAClaimThatIsGoneIsUndone(t *testing.T) {
 	wantCalls(t, f.backends["gold"], "abandon pvc-uid-gone")
 }
 
+// TestDuplicateOfAVolumeWhosePersistentVolumeWasDeletedByHandIsRemoved: the claim
+// is gone, and the volume that served it is to be kept.
+func TestDuplicateOfAVolumeWhosePersistentVolumeWasDeletedByHandIsRemoved(t *testing.T) {
+	f, followup, _ := newCountedFixture(t)
+	pv := f.recorded()
+	f.store(pv)
+	followup.VolumeSeen(pv)
+	f.follow(followup)
+	f.removeByHand(followup, pv)
+	claim := f.claim(nil)
+	f.forgetClaim(claim)
+	kept, late := f.lateVolume(pv), f.lateVolume(pv)
+	kept.ID = pv.Annotations[record.AnnotationVolume]
+	gold := f.backends["gold"]
+	gold.listed, gold.calls = []cinder.Volume{kept, late}, nil
+	f.relist("gold")
+	f.follow(followup)
+	wantCalls(t, gold, "remove unrecorded volume-late of "+pv.Name)
+}
+
 func TestRoomOfAFoundVolumeIsFreedWhenAnAdministratorRemovesIt(t *testing.T) {
 	f := newFixture(t)
 	old := f.orphanVolume("uid-gone")

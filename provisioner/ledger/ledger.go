@@ -244,6 +244,15 @@ func (l *Ledger) WasRecorded(claim types.UID, volumeID string) bool {
 	return e.state == forsaken && e.VolumeID == volumeID
 }
 
+// WasServedByAnother reports whether a claim counts for another volume, whose
+// PersistentVolume is gone.
+func (l *Ledger) WasServedByAnother(claim types.UID, volumeID string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.entries[claim]
+	return e.state == forsaken && e.VolumeID != volumeID
+}
+
 // Keep records that a claim's volume exists and stays on purpose, although no
 // PersistentVolume names it. It counts until a listing shows that it is gone.
 func (l *Ledger) Keep(claim types.UID) {
