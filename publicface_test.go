@@ -70,6 +70,8 @@ func TestExitCodes(t *testing.T) {
 	}{
 		{"", 0},
 		{"version", 0},
+		{"--version", 0},
+		{"version --output yaml", 2},
 		{"policy check config.example.yaml", 0},
 		{"policy check go.mod", 1},
 		{"policy check no-such-file", 2},
