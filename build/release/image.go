@@ -105,7 +105,7 @@ func newImage(s source, architecture string, files []file) (v1.Image, error) {
 	}
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	image, err = mutate.ConfigFile(image, &v1.ConfigFile{
-		OS: "linux", Architecture: architecture, Created: v1.Time{Time: s.time},
+		OS: "linux", Architecture: architecture, Created: v1.Time{Time: s.time}, RootFS: v1.RootFS{Type: "layers"},
 		Config: v1.Config{User: user, Entrypoint: []string{"/" + program}, Cmd: strings.Fields(arguments), Labels: s.labels()},
 	})
 	if err != nil {

@@ -152,7 +152,11 @@ func checkBinary(t *testing.T, binary string, s source, root string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, place := range []string{root, runtime.GOROOT()} {
+	toolchain, err := run(t.Context(), root, nil, "go", "env", "GOROOT", "GOMODCACHE")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, place := range append(strings.Fields(string(toolchain)), root) {
 		if bytes.Contains(content, []byte(place+"/")) {
 			t.Errorf("the binary contains %s, a place of the machine that built it", place)
 		}

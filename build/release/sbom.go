@@ -51,7 +51,9 @@ func describe(s source, name string, digest [sha256.Size]byte, info *debug.Build
 	main := newPackage(info.Main.Path, s.version, "APPLICATION")
 	main.PackageFileName = name
 	main.PackageHomePage = homepage
-	main.PackageDownloadLocation = "git+" + homepage + "@" + strings.TrimSuffix(s.commit, "-dirty")
+	if s.commit != noCommit {
+		main.PackageDownloadLocation = "git+" + homepage + "@" + strings.TrimSuffix(s.commit, "-dirty")
+	}
 	main.PackageLicenseConcluded, main.PackageLicenseDeclared = "Apache-2.0", "Apache-2.0"
 	main.PackageChecksums = []common.Checksum{{Algorithm: common.SHA256, Value: hex.EncodeToString(digest[:])}}
 

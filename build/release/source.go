@@ -13,8 +13,12 @@ import (
 	"time"
 )
 
-// development is the version of a checkout without a tag.
-const development = "v0.0.0-dev"
+const (
+	// development is the version of a checkout without a tag.
+	development = "v0.0.0-dev"
+	// noCommit is the commit of sources that are not a git checkout.
+	noCommit = "unknown"
+)
 
 // isVersion is a semantic version with a v. Build metadata (+...) is not
 // allowed in the tag of an image.
@@ -38,7 +42,7 @@ func readSource(ctx context.Context, directory, version string) (source, error) 
 	if err != nil {
 		return source{}, err
 	}
-	s := source{directory: directory, version: version, commit: "unknown"}
+	s := source{directory: directory, version: version, commit: noCommit}
 	epoch := os.Getenv("SOURCE_DATE_EPOCH")
 	// In the directory of an unpacked archive, git might answer for a repository
 	// around it.
