@@ -173,7 +173,7 @@ func writtenNames(t *testing.T) names {
 		switch {
 		case err != nil:
 			return err
-		case entry.IsDir() && (strings.HasSuffix(path, "test") || path != "." && strings.HasPrefix(entry.Name(), ".")):
+		case entry.IsDir() && (strings.HasSuffix(path, "test") || path != "." && (strings.HasPrefix(entry.Name(), ".") || isModule(path))):
 			return filepath.SkipDir
 		case filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go"):
 			return nil
@@ -206,6 +206,12 @@ func writtenNames(t *testing.T) names {
 		t.Fatal(err)
 	}
 	return names{slices.Sorted(maps.Keys(keys)), slices.Sorted(maps.Keys(reasons))}
+}
+
+// isModule reports whether a directory is the top of a module.
+func isModule(directory string) bool {
+	_, err := os.Stat(filepath.Join(directory, "go.mod"))
+	return err == nil
 }
 
 // text is the value of a string literal, empty for anything else.
