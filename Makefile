@@ -32,7 +32,7 @@ FAULT_PATTERN := ^($(subst $(space),|,$(strip $(FAULT_TESTS))))$$
 .PHONY: help build demo test render faults test-oldest e2e bench chaos release release-check lint fresh
 
 help: ## list the targets
-	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 	@echo "  KUBERNETES=MINOR make ...  with that control plane (one of $(MINORS)) instead of the newest that can be downloaded"
 
 build: ## build bin/standalone-cinder
@@ -86,12 +86,12 @@ chaos: ## kills, faults and cuts while tenants claim and delete; finds what was 
 	$(GO) run ./test/chaos $(CHAOS)
 
 release: ## binaries, image, SBOMs, chart and checksums of VERSION=v1.2.3 (default: git describe) in dist/
-	@echo "building for two platforms, and Helm (8 minutes on two cores the first time, later half a minute)"
+	@echo "building for two platforms, and Helm (7 minutes on two cores the first time, later half a minute)"
 	rm -rf dist
 	cd build/release && $(GO) run . -source ../.. -out ../../dist -version '$(VERSION)'
 
 release-check: ## build a release twice, at different places, compare all bytes, and read it back
-	@echo "building two releases (9 minutes on two cores the first time, later a minute)"
+	@echo "building two releases (8 minutes on two cores the first time, later a minute)"
 	cd build/release && $(GO) test -count=1 -timeout 40m ./...
 
 lint: ## formatting, linters (.golangci.yml), American spelling, tidy modules

@@ -59,10 +59,7 @@ func writeArchive(s source, binary string, notices []byte) error {
 		return err
 	}
 	var b bytes.Buffer
-	w, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
-	if err != nil {
-		return err
-	}
+	w := gzip.NewWriter(&b)
 	if _, err := w.Write(archive); err != nil {
 		return err
 	}
