@@ -51,8 +51,10 @@ func run(arguments []string, stdout, stderr io.Writer) int {
 // newCommand is the program's command line; the log lines of run go to the
 // writer.
 func newCommand(log io.Writer) *cobra.Command {
+	build := thisBuild()
 	root := &cobra.Command{
 		Use:           "standalone-cinder",
+		Version:       build.Version,
 		Short:         "Provision Cinder volumes for Kubernetes clusters that do not run on OpenStack",
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -69,20 +71,22 @@ func newCommand(log io.Writer) *cobra.Command {
 		SuggestionsMinimumDistance: 2,
 		RunE:                       func(command *cobra.Command, _ []string) error { return command.Help() },
 	}
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.Flags().Bool("version", false, "print the version")
 	protocols := mappers.BuiltIn()
 	described := protocols.Describe()
 	root.AddCommand(
-		runCommand(log, protocols),
+		runCommand(log, protocols, build),
 		policycli.NewCommand(policycli.Options{ReadCluster: cli.ReadExisting, Places: cli.Places, Credentials: cli.CheckCredentials, Live: cli.NewLiveCheck(protocols).Check, Protocols: described, ProvisionerName: wiring.DefaultProvisionerName}),
 		cli.NewAuditCommand(described),
 		cli.NewMapCommand(protocols),
-		versionCommand(),
+		versionCommand(build),
 	)
 	return root
 }
 
-func runCommand(log io.Writer, protocols mappers.Protocols) *cobra.Command {
-	options := app.Options{Protocols: protocols}
+func runCommand(log io.Writer, protocols mappers.Protocols, build app.Build) *cobra.Command {
+	options := app.Options{Protocols: protocols, Build: build}
 	verbosity, memoryLimit := 0, ""
 	command := &cobra.Command{
 		Use:   "run --policy FILE",
@@ -118,18 +122,6 @@ func newRegistry() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return registry
-}
-
-func versionCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(command.OutOrStdout(), app.Version())
-			return err
-		},
-	}
 }
 
 // mostVerbose is the highest level passed to the Kubernetes libraries. From 8

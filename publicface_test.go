@@ -70,6 +70,8 @@ func TestExitCodes(t *testing.T) {
 	}{
 		{"", 0},
 		{"version", 0},
+		{"--version", 0},
+		{"version --output yaml", 2},
 		{"policy check config.example.yaml", 0},
 		{"policy check go.mod", 1},
 		{"policy check no-such-file", 2},
@@ -171,7 +173,7 @@ func writtenNames(t *testing.T) names {
 		switch {
 		case err != nil:
 			return err
-		case entry.IsDir() && (strings.HasSuffix(path, "test") || path != "." && strings.HasPrefix(entry.Name(), ".")):
+		case entry.IsDir() && (strings.HasSuffix(path, "test") || path != "." && (strings.HasPrefix(entry.Name(), ".") || isModule(path))):
 			return filepath.SkipDir
 		case filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go"):
 			return nil
@@ -204,6 +206,12 @@ func writtenNames(t *testing.T) names {
 		t.Fatal(err)
 	}
 	return names{slices.Sorted(maps.Keys(keys)), slices.Sorted(maps.Keys(reasons))}
+}
+
+// isModule reports whether a directory is the top of a module.
+func isModule(directory string) bool {
+	_, err := os.Stat(filepath.Join(directory, "go.mod"))
+	return err == nil
 }
 
 // text is the value of a string literal, empty for anything else.

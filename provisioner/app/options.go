@@ -44,6 +44,8 @@ type Options struct {
 	KubeQPS   float64
 	KubeBurst int
 
+	// Build is the program, as its metrics and its status page describe it.
+	Build Build
 	// Protocols are those that the replica maps.
 	Protocols mappers.Protocols
 	// Config replaces Kubeconfig for a caller that already has a connection.

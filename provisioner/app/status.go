@@ -43,11 +43,11 @@ func newStatus(a *App, registry prometheus.Registerer) *status {
 			Help: "1 while this replica leads, else 0.",
 		}),
 	}
-	info := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name:        "standalone_cinder_build_info",
-		Help:        "1, with the version as a label.",
-		ConstLabels: prometheus.Labels{"version": Version()},
-	}, func() float64 { return 1 })
+	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "standalone_cinder_build_info",
+		Help: "1, with the version, its commit and the version of Go as labels.",
+	}, []string{"version", "revision", "goversion"})
+	info.WithLabelValues(a.options.Build.Version, a.options.Build.Commit, a.options.Build.GoVersion).Set(1)
 	registry.MustRegister(s.leader, info)
 	return s
 }
@@ -149,7 +149,7 @@ func (s *status) text() string {
 
 	var b strings.Builder
 	fmt.Fprintf(&b, "standalone-cinder %s\n\nidentity  %s\nleading   %t\nleader    %s\npolicy    %s, revision %s%s\n",
-		Version(), s.app.identity, leading, holder, s.app.options.PolicyFile, cmp.Or(p.Revision(), "none yet"), s.app.keptWhere())
+		s.app.options.Build.Version, s.app.identity, leading, holder, s.app.options.PolicyFile, cmp.Or(p.Revision(), "none yet"), s.app.keptWhere())
 	if refused != nil {
 		fmt.Fprintf(&b, "\nthe policy file is refused:\n%s\n", refused)
 	}

@@ -1,0 +1,33 @@
+// Release builds everything that a release of standalone-cinder consists of:
+// static binaries, archives of them, a container image, SBOMs, the chart and
+// checksums. The same commit, version and toolchain give the same bytes on
+// every machine. docs/releases.md describes the result.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	directory := flag.String("source", ".", "`directory` of the checkout")
+	out := flag.String("out", "dist", "`directory` for the result; it must be empty or absent")
+	version := flag.String("version", "", "such as v0.1.0; default is what git describe says, else "+development)
+	flag.Parse()
+
+	source, err := readSource(ctx, *directory, *version)
+	if err == nil {
+		fmt.Printf("building %s of commit %s into %s\n", source.version, source.commit, *out)
+		err = build(ctx, source, *out)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "release:", err)
+		os.Exit(1)
+	}
+}
