@@ -113,7 +113,7 @@ func runCommand(log io.Writer, protocols mappers.Protocols, build app.Build) *co
 	}
 	options.AddFlags(command.Flags())
 	command.Flags().StringVar(&memoryLimit, "memory-limit", "", "memory limit of the container, such as 512Mi; the heap stays below half of it")
-	command.Flags().IntVarP(&verbosity, "verbosity", "v", 2, "log `level`: 0 is the least verbose; at 4 and above, libraries log as well")
+	command.Flags().IntVarP(&verbosity, "verbosity", "v", 2, "log `level`: 0 is the least verbose; at 4 and above, libraries log in detail")
 	return command
 }
 

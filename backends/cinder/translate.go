@@ -244,6 +244,9 @@ func (e *Error) fromLogin(answer gophercloud.ErrUnexpectedResponseCode) *Error {
 	case status == http.StatusForbidden:
 		e.Kind = KindForbidden
 		e.Message = "the account is not allowed to log in this way"
+	case status == http.StatusNotFound && strings.HasPrefix(readFault(answer.Body).message, "Could not find Application Credential:"):
+		e.Kind = KindConfig
+		e.Message = "Keystone has no such application credential: it was deleted, or its ID or name is wrong"
 	case status == http.StatusNotFound:
 		e.Kind = KindConfig
 		e.Message = "nothing was found at the address; check auth_url or the noauth endpoint"

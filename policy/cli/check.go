@@ -53,30 +53,30 @@ func newCheckCommand(from Options) *cobra.Command {
 	options := checkOptions{Options: from}
 	cmd := &cobra.Command{
 		Use:   "check FILE...",
-		Short: "List every mistake in policy files",
-		Long: `List every mistake in policy files, each with its line, its field and a remedy.
+		Short: "List every error in policy files",
+		Long: `List every error in policy files, each with its line, its field and a remedy.
 
 FILE may be the manifest of a ConfigMap that holds the policy, and - for standard
 input. Warnings are about things that are allowed but probably not intended; they
 fail the check only with --fail-on=warnings.
 
 With --clouds-file, also check the credentials of the backends without a request:
-that clouds.yaml has their entries, which together with secure.yaml are complete,
-and that certificates and keys can be read and parsed.
+that clouds.yaml has their entries, that these are complete together with
+secure.yaml, and that certificates and keys can be read and parsed.
 
-With --live, also log in to every backend, one login for each account, and say
-whether it can do what the policy says: whether it answers, which volume types,
-availability zones and microversion the policy needs and it lacks, whether Cinder's
-own quota is below the policy's, and whether its clock differs from this machine's
-by more than a minute. A backend that does not answer keeps no other from being
-checked. Credentials are found as run finds them: in --clouds-file, else in the
+With --live, also log in to every backend, once for each account, and say whether
+it can do what the policy says: whether it answers, whether it lacks a volume type,
+an availability zone or a microversion that the policy needs, whether Cinder's own
+quota is below the policy's, and whether its clock differs from this machine's by
+more than a minute. A backend that does not answer does not keep the others from
+being checked. Credentials are found as run finds them: in --clouds-file, else in the
 usual places of the OpenStack clients.
 
 With --make-volume, also make one volume of 1 GiB for each backend and kind of
 volume that the rules ask for, connect it, show what a PersistentVolume would
-have, and remove it, also if a step fails or the command is interrupted. What
-cannot be removed is named. The next run removes what a killed run left, when it
-is an hour old. Neither the running program nor its audit counts or touches such
+have, and remove it, even if a step fails or the command is interrupted. What
+cannot be removed is named. The next run removes what a killed run left behind,
+once that is an hour old. Neither the running program nor its audit counts or touches such
 volumes.
 
 With --kubeconfig, also say what the policy means for the claims and
@@ -88,16 +88,16 @@ and ignores $KUBECONFIG.
 
 With --against, report only what changes between that policy and FILE.
 
-Without --live, the command sends no request to Keystone or Cinder. For the review
-of a cluster it knows the place of noauth backends. For others it knows only the
-project, and only if the credentials give its ID; --clouds-file names the file with
-the credentials.
+Without --live, the command sends no request to Keystone or Cinder. When it reviews
+a cluster, it therefore knows where noauth backends lead. Of the others it knows
+only the project, and only if their credentials, which it reads from --clouds-file,
+give its ID.
 
-Exit codes: 0 the policies are good; 1 one has mistakes, existing volumes could not
+Exit codes: 0 the policies are good; 1 one has errors, existing volumes could not
 be deleted because their backend is missing or leads elsewhere, or with --live a
 backend cannot be used, lacks a volume type or zone, or failed to make, connect,
-map or remove a volume; 2 wrong use, an unreadable file, a cluster that cannot be
-read, or mistakes in the file of --against.`,
+map or remove a volume; 2 wrong usage, an unreadable file, a cluster that cannot be
+read, or errors in the file of --against.`,
 		Example: `  standalone-cinder policy check policy.yaml
   standalone-cinder policy check --fail-on=warnings --clouds-file clouds.yaml policies/*.yaml
   standalone-cinder policy check --live --make-volume --clouds-file clouds.yaml policy.yaml
@@ -285,7 +285,7 @@ func newReport(source string) report {
 
 // failure is the error of the command if the file has mistakes.
 func (r report) failure(code int) error {
-	return &ExitError{Code: code, Err: fmt.Errorf("%s has %s", r.Source, count(len(r.Errors), "mistake"))}
+	return &ExitError{Code: code, Err: fmt.Errorf("%s has %s", r.Source, count(len(r.Errors), "error"))}
 }
 
 // readPolicy reads a policy, or a ConfigMap with it; - is standard input.

@@ -75,8 +75,8 @@ func TestCheck(t *testing.T) {
 		"a policy with warnings": {warned, "FILE:5:5: backends[1]: warning: no rule uses backend \"lab\"; name it in a tenant's classes, or set suspended: true if it is kept only for the volumes it has\n" +
 			"FILE: good: 2 backends, 1 tenant, revision 5b33656f2e77, 1 warning\n", "", ExitOK},
 		"a policy with mistakes": {bad, "FILE:2:7: kind: must be Policy, not \"Polizei\"\n" +
-			"FILE:8:50: tenants[0].classes[0].backends[0]: unknown backend \"golf\"; did you mean \"gold\"?\n", "FILE has 2 mistakes", ExitFailed},
-		"an empty file": {"", "FILE:1:1: the file is empty; a policy begins with apiVersion: standalone-cinder.openstack.org/v1alpha1\n", "FILE has 1 mistake", ExitFailed},
+			"FILE:8:50: tenants[0].classes[0].backends[0]: unknown backend \"golf\"; did you mean \"gold\"?\n", "FILE has 2 errors", ExitFailed},
+		"an empty file": {"", "FILE:1:1: the file is empty; a policy begins with apiVersion: standalone-cinder.openstack.org/v1alpha1\n", "FILE has 1 error", ExitFailed},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

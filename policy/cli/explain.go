@@ -51,7 +51,7 @@ A claim is granted, denied by the policy, or refused: the provisioner refuses so
 claims before it asks the policy, such as those with a data source.
 
 Exit codes: 0 the claims are explained, granted or denied; 1 the policy has
-mistakes, which are listed; 2 wrong use or an unreadable file; 3 the claims are
+errors, which are listed; 2 wrong usage or an unreadable file; 3 the claims are
 explained, and the provisioner refuses one of them. To make a pipeline fail on a
 denial, use policy test.`,
 		Example: `  standalone-cinder policy explain --policy policy.yaml --namespace team-a --storage-class fast --size 10Gi

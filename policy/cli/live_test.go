@@ -61,7 +61,7 @@ volume on backend gold for r3:
 volume on backend gold for r4:
   not tried: no such type
 `
-	if got.stdout != want || message(got.err) != "<stdin> has 1 mistake" || ExitCode(got.err) != ExitFailed {
+	if got.stdout != want || message(got.err) != "<stdin> has 1 error" || ExitCode(got.err) != ExitFailed {
 		t.Errorf("%v\n got %s\nwant %s", got.err, got.stdout, want)
 	}
 	if len(*asked) != 1 || !(*asked)[0].MakeVolume || !strings.HasSuffix((*asked)[0].CloudsFile, "policy.yaml") {

@@ -175,9 +175,9 @@ func TestCheckOfAClusterGoesWrong(t *testing.T) {
 		"mistakes come first": {"kind: Policy\n", []string{"check", "-", "--kubeconfig", "prod.conf"},
 			"<stdin>:1:1: apiVersion: is missing; write apiVersion: standalone-cinder.openstack.org/v1alpha1\n" +
 				"<stdin>:1:1: backends: is missing; list the Cinder endpoints that volumes may come from\n" +
-				"<stdin>:1:1: tenants: is missing; list who may have volumes: a namespace that no tenant matches gets nothing\n", "<stdin> has 3 mistakes", ExitFailed},
+				"<stdin>:1:1: tenants: is missing; list who may have volumes: a namespace that no tenant matches gets nothing\n", "<stdin> has 3 errors", ExitFailed},
 		"mistakes in the file to compare with": {"kind: Polizei\napiVersion: standalone-cinder.openstack.org/v1alpha1\nbackends: []\ntenants: []\n", []string{"check", file, "--kubeconfig", "prod.conf", "--against", "-"},
-			"<stdin>:1:7: kind: must be Policy, not \"Polizei\"\n", "<stdin> has 1 mistake", ExitUsage},
+			"<stdin>:1:7: kind: must be Policy, not \"Polizei\"\n", "<stdin> has 1 error", ExitUsage},
 		"no file to compare with": {"", []string{"check", file, "--kubeconfig", "prod.conf", "--against", "absent.yaml"}, "",
 			"read policy: open absent.yaml: no such file or directory", ExitUsage},
 		"nothing to compare about": {"", []string{"check", file, "--against", file}, "",

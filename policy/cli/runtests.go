@@ -37,7 +37,7 @@ The command compares only what an expectation gives. Without denied, the claim
 must be granted. It shows differences with - for expected and + for decided.
 
 Exit codes: 0 all decisions are as expected; 1 some are not, or the policy has
-mistakes, which are listed; 2 wrong use, an unreadable file, or mistakes in FILE.`,
+errors, which are listed; 2 wrong usage, an unreadable file, or errors in FILE.`,
 		Example: `  standalone-cinder policy test policy.test.yaml
   standalone-cinder policy test --policy new-policy.yaml policy.test.yaml`,
 		Args: func(cmd *cobra.Command, args []string) error {

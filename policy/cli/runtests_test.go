@@ -91,7 +91,7 @@ func TestMistakesInTests(t *testing.T) {
 	got := run("kind: PolicyTest\n", "test", "-")
 	want := "<stdin>:1:1: apiVersion: is missing; write apiVersion: standalone-cinder.openstack.org/v1alpha1\n" +
 		"<stdin>:1:1: tests: is missing or empty; list claims with what is expected of them\n"
-	if got.stdout != want || message(got.err) != "<stdin> has 2 mistakes" || ExitCode(got.err) != ExitUsage {
+	if got.stdout != want || message(got.err) != "<stdin> has 2 errors" || ExitCode(got.err) != ExitUsage {
 		t.Errorf("%v, code %d\n%s", got.err, ExitCode(got.err), got.stdout)
 	}
 }

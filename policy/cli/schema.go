@@ -13,8 +13,8 @@ func newSchemaCommand(options Options) *cobra.Command {
 		Use:   "schema",
 		Short: "Print the JSON Schema of policy files, for editors",
 		Long: `Print the JSON Schema of policy files. With it, an editor completes keys, shows
-what they mean, and marks most mistakes as you type. Editors with
-yaml-language-server find it by a first line such as
+what they mean, and marks most errors as you type. Editors with
+yaml-language-server find it if the first line of the policy is, for example,
   # yaml-language-server: $schema=policy.schema.json
 Only policy check finds what a schema cannot express, such as a backend that does
 not exist.`,

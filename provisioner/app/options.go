@@ -81,7 +81,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&o.LeaseDuration, "lease-duration", 15*time.Second, "how long a follower waits for a silent leader before it takes over")
 	flags.DurationVar(&o.RenewDeadline, "renew-deadline", 10*time.Second, "how long a leader tries to renew before it stops")
 	flags.DurationVar(&o.RetryPeriod, "retry-period", time.Second, "pause between two checks of the Lease")
-	flags.DurationVar(&o.DrainTimeout, "drain-timeout", 20*time.Second, "how long a replica that hands over waits for requests under way; keep it below the pod's termination grace period")
+	flags.DurationVar(&o.DrainTimeout, "drain-timeout", 20*time.Second, "how long a leader that is stopped waits for its requests to finish; keep it below the pod's termination grace period")
 	flags.IntVar(&o.Workers, "workers", 1000, "claims, and as many deletions, in progress at once; no tenant and no backend gets more than half of them")
 	flags.Float64Var(&o.KubeQPS, "kube-api-qps", 500, "requests per second to the API server")
 	flags.IntVar(&o.KubeBurst, "kube-api-burst", 1000, "burst of requests to the API server")

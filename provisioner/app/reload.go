@@ -68,7 +68,7 @@ func (r *reloader) lookAtPolicy() {
 		if revision == before.Revision() && r.refused != "" {
 			a.logger.Info("The policy file is again the policy in force", "revision", revision)
 			r.accept(revision)
-			a.tell(corev1.EventTypeNormal, "PolicyReloaded", fmt.Sprintf("the policy file is good again; its revision %s was in effect all along", revision))
+			a.tell(corev1.EventTypeNormal, "PolicyReloaded", fmt.Sprintf("the policy file is good again; its revision %s was in force all along", revision))
 		}
 		return
 	case err == nil:
@@ -83,7 +83,7 @@ func (r *reloader) lookAtPolicy() {
 	a.retired.restore(next)
 	r.accept(revision)
 	a.logger.Info("Reloaded the policy", "revision", revision, "before", before.Revision())
-	a.tell(corev1.EventTypeNormal, "PolicyReloaded", fmt.Sprintf("policy revision %s is now in effect (was %s)", revision, before.Revision()))
+	a.tell(corev1.EventTypeNormal, "PolicyReloaded", fmt.Sprintf("policy revision %s is now in force (was %s)", revision, before.Revision()))
 	a.warnOfMissingBackends()
 	if term := a.term(); term != nil {
 		term.policyChanged()
@@ -135,7 +135,7 @@ func (r *reloader) refuse(revision string, err error) {
 
 // tellRefused writes the event about a refused file.
 func (a *App) tellRefused(err error) {
-	a.tell(corev1.EventTypeWarning, "PolicyRefused", fmt.Sprintf("rejected the policy file; revision %s%s stays in effect: %s",
+	a.tell(corev1.EventTypeWarning, "PolicyRefused", fmt.Sprintf("refused the policy file; revision %s%s stays in force: %s",
 		a.policy.Load().Revision(), a.keptWhere(), firstErrors(err)))
 }
 

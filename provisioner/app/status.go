@@ -156,7 +156,11 @@ func (s *status) text() string {
 	for _, err := range unreadable {
 		fmt.Fprintf(&b, "\ncredentials cannot be read: %s\n", err)
 	}
-	fmt.Fprintln(&b, "\nbackends")
+	if leading {
+		fmt.Fprintln(&b, "\nbackends")
+	} else {
+		fmt.Fprintln(&b, "\nbackends (only the leader knows whether they answer)")
+	}
 	for _, backend := range p.Backends {
 		fmt.Fprintf(&b, "  %s%s\n", backend.Name, backendState(backend.Suspended, health[backend.Name]))
 	}
@@ -165,7 +169,7 @@ func (s *status) text() string {
 	}
 	fmt.Fprintln(&b, "\ntenants")
 	for _, tenant := range p.Tenants {
-		fmt.Fprintf(&b, "  %s  %d class rules\n", tenant.Name, len(tenant.Classes))
+		fmt.Fprintf(&b, "  %s  rules: %d\n", tenant.Name, len(tenant.Classes))
 	}
 	return b.String()
 }

@@ -89,7 +89,7 @@ Exit codes: 0 nothing to report, or all of it removed, 1 findings remain,
 				return &policycli.ExitError{Code: policycli.ExitFailed, Err: notRemoved}
 			}
 			if n := len(report.Findings); n > 0 {
-				return &policycli.ExitError{Code: policycli.ExitFailed, Err: fmt.Errorf("the audit has %d findings", n)}
+				return &policycli.ExitError{Code: policycli.ExitFailed, Err: fmt.Errorf("the audit has findings: %d", n)}
 			}
 			return nil
 		},
@@ -213,7 +213,7 @@ func (r AuditReport) print(w io.Writer, output string) error {
 		encoder.SetIndent("", "  ")
 		return encoder.Encode(r)
 	}
-	if _, err := fmt.Fprintf(w, "cluster %s: %d PersistentVolumes, %d volumes at Cinder, %d findings\n", r.Cluster, r.Recorded, r.Volumes, len(r.Findings)); err != nil {
+	if _, err := fmt.Fprintf(w, "cluster %s: PersistentVolumes: %d, volumes at Cinder: %d, findings: %d\n", r.Cluster, r.Recorded, r.Volumes, len(r.Findings)); err != nil {
 		return err
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)

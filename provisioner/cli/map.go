@@ -115,10 +115,11 @@ connector that the answer was made for. Without it, the connector is that of the
 policy's backend, if there is one.
 
 Without a policy, connections of ` + strings.Join(native, ", ") + `
-become native sources. Those of ` + strings.Join(others, ", ") + `
-and of other protocols need the mapping of a policy. With --policy and --backend, the connection is mapped as
-volumes of that backend would be. Values that a connection does not contain
-(size, names) are placeholders.
+become native sources. That of rbd is for information: Kubernetes mounts it only
+up to 1.30, and run refuses rbd without a mapping. Connections of ` + strings.Join(others, ", ") + `
+and of other protocols need the mapping of a policy. With --policy and --backend,
+the connection is mapped as volumes of that backend would be. Values that a
+connection does not contain (size, names) are placeholders.
 
 Exit codes: 0 mapped, 1 refused, 2 wrong usage, or a file cannot be read.`,
 		Example: `  standalone-cinder map connection.json

@@ -69,7 +69,7 @@ func TestVolumesThatTheirBackendDoesNotShowAreKept(t *testing.T) {
 
 	w.must(replica.WriteClouds(w.clouds))
 	w.must(replica.WritePolicy(w.policy))
-	w.waitLeaseEvent("PolicyReloaded", "is now in effect (was")
+	w.waitLeaseEvent("PolicyReloaded", "is now in force (was")
 	for _, namespace := range []string{"a", "b"} {
 		w.must(suite.DeleteClaims(w.ctx, "elsewhere-"+namespace))
 	}

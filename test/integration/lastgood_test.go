@@ -122,7 +122,7 @@ func TestBadPolicyLetsReplicasStart(t *testing.T) {
 		replica.Kill()
 	}
 	leader := w.leader(after)
-	w.waitLeaseEvent("PolicyRefused", "revision "+revision+" (the last good one, kept in Secret "+harness.Namespace+"/"+w.lastGood()+") stays in effect")
+	w.waitLeaseEvent("PolicyRefused", "revision "+revision+" (the last good one, kept in Secret "+harness.Namespace+"/"+w.lastGood()+") stays in force")
 	w.claim("a", "data", "gold", "1Gi")
 	w.boundIn("a", "data")
 	pvs, err := suite.PersistentVolumes(w.ctx, w.provisioner)
@@ -139,7 +139,7 @@ func TestBadPolicyLetsReplicasStart(t *testing.T) {
 	for _, replica := range after {
 		w.must(replica.WritePolicy(good))
 	}
-	w.waitLeaseEvent("PolicyReloaded", "the policy file is good again; its revision "+revision+" was in effect all along")
+	w.waitLeaseEvent("PolicyReloaded", "the policy file is good again; its revision "+revision+" was in force all along")
 	w.metric(leader, "standalone_cinder_policy_last_reload_successful 1")
 
 	// Another one is in force, and kept, at once.

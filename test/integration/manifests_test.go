@@ -78,7 +78,7 @@ func TestAccountMayChangeOnlyWhatItMade(t *testing.T) {
 	w.must(harness.Eventually(w.ctx, func() (string, error) {
 		_, err := account.CoreV1().PersistentVolumes().Create(w.ctx, volumeOf("guarded-other", "ebs.csi.example", iscsi), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if err == nil {
-			return "the policy is not in effect", nil
+			return "the policy is not in force", nil
 		}
 		return "", nil
 	}))

@@ -96,7 +96,7 @@ func TestReloadAdmitsWhatWasDenied(t *testing.T) {
 	for _, replica := range replicas {
 		w.metric(replica, "standalone_cinder_policy_last_reload_successful 1")
 	}
-	w.waitLeaseEvent("PolicyReloaded", "is now in effect (was")
+	w.waitLeaseEvent("PolicyReloaded", "is now in force (was")
 
 	// A follower that leads later does so under the same policy.
 	leader.Kill()
