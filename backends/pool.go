@@ -296,11 +296,9 @@ func (p *Pool) peek(at key, version string) (*cinder.Client, bool) {
 	return entry.client, true
 }
 
-// account is what all clients with these credentials share. A project in which
-// the account has no role is rejected like a wrong password, which must not stop
-// the backends of other projects.
+// account is what all clients of this user and secret share.
 func (p *Pool) account(found auth.Credentials) *cinder.Account {
-	id := fingerprint.Of(found.Account(), found.Keystone.TenantID, found.Keystone.TenantName, found.Keystone.Scope)
+	id := found.Account()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	account, ok := p.accounts.Get(id)

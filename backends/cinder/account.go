@@ -3,6 +3,7 @@ package cinder
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 )
 
@@ -14,54 +15,142 @@ const (
 	longestRefusal  = time.Hour
 )
 
-// Account protects one set of credentials, which several backends may use, from
-// being locked by Keystone. It lets one login at a time out, and none for a
-// growing delay after one was rejected. Changed credentials are another account.
+// Account protects one user and secret at one Keystone, which several backends may
+// use, from being locked. It lets out one login at a time, and none for a growing
+// delay after one was rejected. Changed credentials are another account.
+//
+// Keystone rejects a project in which the user has no role as it rejects a wrong
+// password. So the first rejection stops only the logins with that project; a
+// second one, with another project, stops all.
 type Account struct {
-	// turn contains one token while no login is under way. Whoever has it may use
-	// the other fields.
-	turn chan struct{}
-	// rejected is the last answer, nil unless it was a rejection.
-	rejected *Error
-	// refusal is the last delay, and until its end.
-	refusal time.Duration
-	until   time.Time
+	mu sync.Mutex
+	// running is the login under way; nil if there is none.
+	running *login
+	// projects contains those whose last login was rejected.
+	projects map[string]*refusal
+	// all is about the logins with any project since the last that was accepted.
+	all refusal
 }
+
+// login is one that is under way.
+type login struct {
+	// over is closed at its end, after err is set.
+	over chan struct{}
+	err  error
+}
+
+// refusal is why and how long logins are not sent.
+type refusal struct {
+	rejected *Error
+	delay    time.Duration
+	until    time.Time
+}
+
+func (r *refusal) extend(rejected *Error) {
+	r.rejected = rejected
+	r.delay = min(max(2*r.delay, shortestRefusal), longestRefusal)
+	r.until = time.Now().Add(r.delay)
+}
+
+func (r *refusal) applies() bool { return r != nil && r.rejected != nil && time.Now().Before(r.until) }
 
 // NewAccount makes an account whose credentials have not been tried.
 func NewAccount() *Account {
-	a := &Account{turn: make(chan struct{}, 1)}
-	a.turn <- struct{}{}
-	return a
+	return &Account{projects: map[string]*refusal{}}
 }
 
-// login calls do, which sends a login, and counts it, unless Keystone has rejected
-// the credentials lately: then it returns that rejection again.
-func (a *Account) login(ctx context.Context, options Options, do func() error) error {
-	select {
-	case <-a.turn:
-	case <-ctx.Done():
-		return NotSent(options.Backend, OperationLogin, ctx.Err())
+// login calls do, which sends a login with a project, and counts it. While Keystone's
+// last rejection is recent, it returns that instead. If another login ends without
+// an answer meanwhile, that is the answer to this one, too.
+func (a *Account) login(ctx context.Context, options Options, project string, do func(ctx context.Context) error) error {
+	for {
+		mine, theirs, err := a.begin(options.Backend, project)
+		switch {
+		case err != nil:
+			return err
+		case mine != nil:
+			// A login waits for no turn at the backend: those of other backends wait
+			// for it.
+			err := do(context.WithValue(ctx, loginKey{}, true))
+			options.Metrics.login(options.Backend, err)
+			return a.end(mine, project, translate(options.Backend, OperationLogin, err))
+		}
+		select {
+		case <-theirs.over:
+			if IsKind(theirs.err, KindUnavailable) {
+				return atBackend(theirs.err, options.Backend)
+			}
+		case <-ctx.Done():
+			if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return NotSent(options.Backend, OperationLogin, ctx.Err())
+			}
+			return &Error{Backend: options.Backend, Operation: OperationLogin, Kind: KindUnavailable,
+				Message: "Keystone has not answered an earlier login with the same credentials"}
+		}
 	}
-	defer func() { a.turn <- struct{}{} }()
-	if a.rejected != nil && time.Now().Before(a.until) {
-		again := *a.rejected
-		again.Backend = options.Backend
-		return &again
+}
+
+// begin returns the login that the caller may send, the one to wait for, or why
+// none is sent.
+func (a *Account) begin(backend, project string) (mine, theirs *login, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if one := a.projects[project]; one.applies() {
+		return nil, nil, one.again(backend)
 	}
-	err := do()
-	options.Metrics.login(options.Backend, err)
-	if err == nil {
-		a.rejected, a.refusal = nil, 0
-		return nil
+	if len(a.projects) > 1 && a.all.applies() {
+		return nil, nil, a.all.again(backend)
 	}
-	err = translate(options.Backend, OperationLogin, err)
+	if a.running != nil {
+		return nil, a.running, nil
+	}
+	a.running = &login{over: make(chan struct{})}
+	return a.running, nil, nil
+}
+
+// end records the result of a login.
+func (a *Account) end(mine *login, project string, err error) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	var failed *Error
-	if errors.As(err, &failed) && failed.Kind == KindUnauthorized {
-		failed.Message += "; until they change, the next login waits 1 to 60 minutes, so that the account is not locked"
-		a.rejected = failed
-		a.refusal = min(max(2*a.refusal, shortestRefusal), longestRefusal)
-		a.until = time.Now().Add(a.refusal)
+	switch {
+	case err == nil:
+		delete(a.projects, project)
+		a.all = refusal{}
+	case errors.As(err, &failed) && failed.Kind == KindUnauthorized:
+		if a.projects[project] == nil {
+			a.projects[project] = &refusal{}
+		}
+		a.projects[project].extend(failed)
+		a.all.extend(failed)
 	}
+	mine.err = err
+	close(mine.over)
+	a.running = nil
 	return err
 }
+
+// again is the rejection for a login that is not sent.
+func (r *refusal) again(backend string) error {
+	failed := *r.rejected
+	failed.Backend = backend
+	failed.Message += "; until they change, no login is sent for 1 to 60 minutes, so that the account is not locked"
+	return &failed
+}
+
+// atBackend is an error about the account for another of its backends.
+func atBackend(err error, backend string) error {
+	var failed *Error
+	if !errors.As(err, &failed) {
+		return err
+	}
+	again := *failed
+	again.Backend = backend
+	return &again
+}
+
+// loginKey marks the context of a login's requests.
+type loginKey struct{}
+
+// isLogin reports whether a request belongs to a login.
+func isLogin(ctx context.Context) bool { return ctx.Value(loginKey{}) != nil }

@@ -3,8 +3,10 @@ package cinder
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -12,6 +14,8 @@ import (
 
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 )
 
 // TestRejectedCredentialsWaitLongerEachTime counts the minutes at which logins
@@ -23,7 +27,7 @@ func TestRejectedCredentialsWaitLongerEachTime(t *testing.T) {
 		var sent []int
 		answer := error(gophercloud.ErrUnexpectedResponseCode{Actual: http.StatusUnauthorized})
 		ask := func() error {
-			return account.login(t.Context(), options, func() error {
+			return account.login(t.Context(), options, "p", func(context.Context) error {
 				sent = append(sent, int(time.Since(begin).Minutes()))
 				return answer
 			})
@@ -61,7 +65,7 @@ func TestOtherFailuresOfALoginDelayNothing(t *testing.T) {
 	sent := 0
 	for _, status := range []int{http.StatusServiceUnavailable, http.StatusForbidden, http.StatusTooManyRequests, http.StatusNotFound} {
 		for range 3 {
-			_ = account.login(t.Context(), accountOptions("gold"), func() error {
+			_ = account.login(t.Context(), accountOptions("gold"), "p", func(context.Context) error {
 				sent++
 				return gophercloud.ErrUnexpectedResponseCode{Actual: status}
 			})
@@ -79,7 +83,7 @@ func TestLoginsTakeTurns(t *testing.T) {
 		account := NewAccount()
 		sent := 0
 		login := func(ctx context.Context, backend string) error {
-			return account.login(ctx, accountOptions(backend), func() error {
+			return account.login(ctx, accountOptions(backend), "p", func(context.Context) error {
 				sent++
 				time.Sleep(3 * time.Second)
 				return gophercloud.ErrUnexpectedResponseCode{Actual: http.StatusUnauthorized}
@@ -100,7 +104,7 @@ func TestLoginsTakeTurns(t *testing.T) {
 		impatient, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		var failed *Error
-		if err := login(impatient, "gold"); !errors.As(err, &failed) || !failed.Unsent {
+		if err := login(impatient, "gold"); !errors.As(err, &failed) || failed.Kind != KindUnavailable {
 			t.Errorf("the caller that gave up got %v", err)
 		}
 		group.Wait()
@@ -112,4 +116,108 @@ func TestLoginsTakeTurns(t *testing.T) {
 
 func accountOptions(backend string) Options {
 	return Options{Backend: backend, Metrics: NewMetrics(prometheus.NewRegistry())}
+}
+
+// TestARejectedProjectStopsItsOwnLogins: the user has no role in one project. The
+// others go on, until a second project is rejected, which looks like a wrong
+// password; an accepted login shows that it was none.
+func TestARejectedProjectStopsItsOwnLogins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		account := NewAccount()
+		bad := map[string]bool{"one": true}
+		sent := 0
+		login := func(project string) error {
+			return account.login(t.Context(), accountOptions("gold"), project, func(context.Context) error {
+				sent++
+				if bad[project] {
+					return gophercloud.ErrUnexpectedResponseCode{Actual: http.StatusUnauthorized}
+				}
+				return nil
+			})
+		}
+		expect := func(project string, accepted bool, logins int) {
+			t.Helper()
+			if err := login(project); (err == nil) != accepted || sent != logins {
+				t.Errorf("project %s: %v after %d logins, want accepted %t after %d", project, err, sent, accepted, logins)
+			}
+		}
+		expect("one", false, 1)
+		expect("one", false, 1)
+		expect("two", true, 2)
+		expect("three", true, 3)
+		bad["two"] = true
+		expect("two", false, 4)
+		expect("three", false, 4)
+		time.Sleep(time.Minute)
+		expect("three", true, 5)
+		expect("one", false, 6)
+	})
+}
+
+// TestLoginsShareTheSilenceOfKeystone: what got no answer is not tried by each in
+// turn.
+func TestLoginsShareTheSilenceOfKeystone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		account := NewAccount()
+		sent := 0
+		var group sync.WaitGroup
+		for _, backend := range []string{"gold", "zinc", "tin"} {
+			group.Go(func() {
+				err := account.login(t.Context(), accountOptions(backend), backend, func(context.Context) error {
+					sent++
+					time.Sleep(time.Minute)
+					return gophercloud.ErrUnexpectedResponseCode{Actual: http.StatusGatewayTimeout}
+				})
+				var failed *Error
+				if !errors.As(err, &failed) || failed.Kind != KindUnavailable || failed.Backend != backend || failed.Unsent {
+					t.Errorf("%s: %v", backend, err)
+				}
+			})
+		}
+		group.Wait()
+		if sent != 1 {
+			t.Errorf("%d logins, want 1", sent)
+		}
+	})
+}
+
+// keystoneTrip answers logins at once.
+type keystoneTrip struct{}
+
+func (keystoneTrip) RoundTrip(*http.Request) (*http.Response, error) {
+	header := http.Header{"X-Subject-Token": {"token"}, "Content-Type": {"application/json"}}
+	return &http.Response{StatusCode: http.StatusCreated, Header: header, Body: io.NopCloser(strings.NewReader(
+		`{"token": {"project": {"id": "p"}, "catalog": [{"type": "volumev3", "endpoints": [{"interface": "public", "region": "one", "region_id": "one", "url": "http://cinder/v3/p"}]}]}}`))}, nil
+}
+
+// TestABusyBackendDoesNotStopTheLoginsOfAnother: the Cinder of gold hangs, so that
+// its slots are taken. A login of gold (its token has expired) waits for one of
+// them, and has the account's turn meanwhile. Backend zinc, which uses the same
+// credentials and whose Cinder is well, cannot log in, although Keystone answers
+// at once: a backend that is down takes another with it.
+func TestABusyBackendDoesNotStopTheLoginsOfAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		found := auth.Credentials{Endpoint: gophercloud.EndpointOpts{Availability: gophercloud.AvailabilityPublic}, Keystone: gophercloud.AuthOptions{IdentityEndpoint: "http://keystone/v3/", UserID: "u", Password: "p", AllowReauth: true}}
+		account := NewAccount()
+		options := func(backend string, queue *Queue) Options {
+			return Options{Backend: backend, Account: account, Queue: queue, Limits: Limits{Concurrency: 1}, RequestTimeout: 75 * time.Second, Metrics: testMetrics(), Base: keystoneTrip{}}
+		}
+		busy := NewQueue(Limits{Concurrency: 1})
+		if err := busy.acquire(Caller{}, patience{ctx: t.Context(), waiter: t.Context()}); err != nil {
+			t.Fatal(err)
+		}
+		golds := make(chan error)
+		go func() {
+			_, err := Login(t.Context(), found, options("gold", busy))
+			golds <- err
+		}()
+		synctest.Wait()
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if _, err := Login(ctx, found, options("zinc", NewQueue(Limits{Concurrency: 1}))); err != nil {
+			t.Errorf("zinc cannot log in while gold is busy: %v", err)
+		}
+		<-golds
+	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+	"github.com/standalone-cinder/standalone-cinder/backends/fingerprint"
 )
 
 // The operations of a login, as in errors and metrics.
@@ -98,7 +99,10 @@ func loginKeystone(ctx context.Context, options Options, found auth.Credentials,
 	provider.HTTPClient = httpClient(wire)
 	provider.UserAgent.Prepend("standalone-cinder")
 	account := cmp.Or(options.Account, NewAccount())
-	if err := account.login(ctx, options, func() error { return openstack.Authenticate(ctx, provider, found.Keystone) }); err != nil {
+	project := fingerprint.Of(found.Keystone.TenantID, found.Keystone.TenantName, found.Keystone.Scope)
+	if err := account.login(ctx, options, project, func(ctx context.Context) error {
+		return openstack.Authenticate(ctx, provider, found.Keystone)
+	}); err != nil {
 		return nil, CatalogEntry{}, err
 	}
 	if provider.Token() == "" {
@@ -112,7 +116,7 @@ func loginKeystone(ctx context.Context, options Options, found auth.Credentials,
 		provider.ReauthFunc = func(caller context.Context) error {
 			ctx, cancel := loginTimeout(WithRequestTimeout(context.Background(), requestTimeoutOf(caller, options.RequestTimeout)), options)
 			defer cancel()
-			return account.login(ctx, options, func() error { return renew(ctx) })
+			return account.login(ctx, options, project, renew)
 		}
 	}
 	if projectOf(provider.GetAuthResult()) == "" {

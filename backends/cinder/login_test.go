@@ -86,11 +86,11 @@ func TestRefusedLogins(t *testing.T) {
 		kind     Kind
 		want     string
 	}{
-		"wrong password":                 {fixed(401, `{"error": {"code": 401, "message": "The request you have made requires authentication.", "title": "Unauthorized"}}`), KindUnauthorized, "the credentials were rejected; until they change, the next login waits 1 to 60 minutes, so that the account is not locked (HTTP 401, req-1)"},
+		"wrong password":                 {fixed(401, `{"error": {"code": 401, "message": "The request you have made requires authentication.", "title": "Unauthorized"}}`), KindUnauthorized, "the credentials were rejected; check user, password, project and domains (HTTP 401, req-1)"},
 		"bad form":                       {fixed(400, echo), KindConfig, "Keystone rejected the login request as malformed; check the user, the project and their domains (HTTP 400, req-1)"},
 		"forbidden":                      {fixed(403, echo), KindForbidden, "the account is not allowed to log in this way (HTTP 403, req-1)"},
 		"not Keystone":                   {fixed(404, "404 page not found"), KindConfig, "nothing was found at the address; check auth_url or the noauth endpoint (HTTP 404, req-1)"},
-		"no such application credential": {fixed(404, `{"error": {"code": 404, "message": "Could not find Application Credential: 21ced0fd.", "title": "Not Found"}}`), KindConfig, "Keystone has no such application credential: it was deleted, or its ID or name is wrong (HTTP 404, req-1)"},
+		"no such application credential": {fixed(404, `{"error": {"code": 404, "message": "Could not find Application Credential: 21ced0fd.", "title": "Not Found"}}`), KindUnauthorized, "Keystone has no such application credential: it was deleted, or its ID or name is wrong (HTTP 404, req-1)"},
 		"conflict":                       {fixed(409, echo), KindConfig, "the answer is conflict, which is not an answer to a login; check auth_url or the noauth endpoint (HTTP 409, req-1)"},
 		"too many":                       {fixed(429, echo), KindRateLimited, "too many logins (HTTP 429, req-1)"},
 		"down":                           {fixed(503, echo), KindUnavailable, "the answer is service unavailable (HTTP 503, req-1)"},

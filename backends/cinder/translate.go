@@ -241,11 +241,14 @@ func (e *Error) fromLogin(answer gophercloud.ErrUnexpectedResponseCode) *Error {
 	case status == http.StatusUnauthorized:
 		e.Kind = KindUnauthorized
 		e.Message = "the credentials were rejected"
+		if e.Operation == OperationLogin {
+			e.Message += "; check user, password, project and domains"
+		}
 	case status == http.StatusForbidden:
 		e.Kind = KindForbidden
 		e.Message = "the account is not allowed to log in this way"
 	case status == http.StatusNotFound && strings.HasPrefix(readFault(answer.Body).message, "Could not find Application Credential:"):
-		e.Kind = KindConfig
+		e.Kind = KindUnauthorized
 		e.Message = "Keystone has no such application credential: it was deleted, or its ID or name is wrong"
 	case status == http.StatusNotFound:
 		e.Kind = KindConfig

@@ -128,13 +128,17 @@ func requestTimeoutOf(ctx context.Context, longest time.Duration) time.Duration 
 // caller's context, but not against the timeout or the measured duration, which
 // is Cinder's. The slot is in use until the body is read.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if err := t.admit(r.Context()); err != nil {
-		return nil, err
+	release := func() {}
+	if !isLogin(r.Context()) {
+		if err := t.admit(r.Context()); err != nil {
+			return nil, err
+		}
+		release = t.queue.release
 	}
 	bounded, cancel := context.WithTimeout(r.Context(), requestTimeoutOf(r.Context(), t.timeout))
 	done := sync.OnceFunc(func() {
 		cancel()
-		t.queue.release()
+		release()
 	})
 	start := time.Now()
 	response, err := t.next.RoundTrip(r.WithContext(bounded))
