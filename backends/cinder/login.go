@@ -14,7 +14,6 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
-	"github.com/standalone-cinder/standalone-cinder/backends/fingerprint"
 )
 
 // The operations of a login, as in errors and metrics.
@@ -99,7 +98,7 @@ func loginKeystone(ctx context.Context, options Options, found auth.Credentials,
 	provider.HTTPClient = httpClient(wire)
 	provider.UserAgent.Prepend("standalone-cinder")
 	account := cmp.Or(options.Account, NewAccount())
-	project := fingerprint.Of(found.Keystone.TenantID, found.Keystone.TenantName, found.Keystone.Scope)
+	project := projectAsked(found.Keystone)
 	if err := account.login(ctx, options, project, func(ctx context.Context) error {
 		return openstack.Authenticate(ctx, provider, found.Keystone)
 	}); err != nil {
@@ -133,6 +132,15 @@ func loginKeystone(ctx context.Context, options Options, found auth.Credentials,
 			"fix the catalog, or select another interface", auth.WithoutUser(endpoint)))
 	}
 	return &gophercloud.ServiceClient{ProviderClient: provider, Endpoint: endpoint, Type: "block-storage"}, entry, nil
+}
+
+// projectAsked identifies the project that a login asks for.
+func projectAsked(options gophercloud.AuthOptions) string {
+	var scope gophercloud.AuthScope
+	if options.Scope != nil {
+		scope = *options.Scope
+	}
+	return fmt.Sprintf("%q", []string{options.TenantID, options.TenantName, scope.ProjectID, scope.ProjectName, scope.DomainID, scope.DomainName, scope.TrustID})
 }
 
 func isHTTPS(address string) bool {
