@@ -5,20 +5,16 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/signal"
-	"strconv"
 	"strings"
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
-	"k8s.io/klog/v2"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
@@ -87,7 +83,7 @@ func newCommand(log io.Writer) *cobra.Command {
 
 func runCommand(log io.Writer, protocols mappers.Protocols, build app.Build) *cobra.Command {
 	options := app.Options{Protocols: protocols, Build: build}
-	verbosity, memoryLimit := 0, ""
+	verbosity, memoryLimit, logFormat := 0, "", ""
 	command := &cobra.Command{
 		Use:   "run --policy FILE",
 		Short: "Run the provisioner",
@@ -97,8 +93,8 @@ func runCommand(log io.Writer, protocols mappers.Protocols, build app.Build) *co
 			if err != nil {
 				return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
 			}
-			if options.Logger, err = newLogger(log, verbosity); err != nil {
-				return err
+			if options.Logger, err = wiring.NewLogger(log, logFormat, verbosity); err != nil {
+				return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
 			}
 			options.Metrics = newRegistry()
 			replica, err := app.New(options)
@@ -113,7 +109,8 @@ func runCommand(log io.Writer, protocols mappers.Protocols, build app.Build) *co
 	}
 	options.AddFlags(command.Flags())
 	command.Flags().StringVar(&memoryLimit, "memory-limit", "", "memory limit of the container, such as 512Mi; the heap stays below half of it")
-	command.Flags().IntVarP(&verbosity, "verbosity", "v", 2, "log `level`: 0 is the least verbose; at 4 and above, libraries log in detail")
+	command.Flags().IntVarP(&verbosity, "verbosity", "v", 0, "log `level`: 0 is the least verbose; at 2 libraries log, too, at 4 and above in detail")
+	command.Flags().StringVar(&logFormat, "log-format", wiring.LogJSON, "`format` of log lines: json or text")
 	return command
 }
 
@@ -122,22 +119,4 @@ func newRegistry() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return registry
-}
-
-// mostVerbose is the highest level passed to the Kubernetes libraries. From 8
-// on they log the bodies of requests, and with them the Secrets that this
-// program writes.
-const mostVerbose = 7
-
-// newLogger writes JSON lines for the program and its libraries.
-func newLogger(to io.Writer, verbosity int) (*slog.Logger, error) {
-	verbosity = min(verbosity, mostVerbose)
-	logger := slog.New(slog.NewJSONHandler(to, &slog.HandlerOptions{Level: slog.Level(-verbosity)}))
-	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
-	klog.InitFlags(flags)
-	if err := flags.Set("v", strconv.Itoa(verbosity)); err != nil {
-		return nil, fmt.Errorf("log level: %w", err)
-	}
-	klog.SetSlogLogger(logger)
-	return logger, nil
 }
