@@ -62,6 +62,8 @@ type attempt struct {
 	protocol   string
 	stamp      backends.Stamp
 	connector  cinder.Connector
+	// made is the volume once it is connected.
+	made cinder.Volume
 }
 
 // run is the claim's path, one line for each step.
@@ -109,6 +111,7 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 		a.releaseIfNothing(ctx, volumes)
 		return nil, err
 	}
+	a.made = connected.Volume
 	mapped, err := a.mapConnection(connected)
 	if err == nil {
 		err = a.checkHandle(mapped)
@@ -225,7 +228,12 @@ func (a *attempt) endTurn() {
 
 func (a *attempt) key() string { return string(a.claim.UID) }
 func (a *attempt) at() string  { return a.backend }
-func (a *attempt) forget()     { a.p.parked.claims.Forget(a.claim.UID) }
+
+func (a *attempt) succeeded(took time.Duration) {
+	a.p.parked.claims.Forget(a.claim.UID)
+	a.p.Logger.Info("Provisioned a volume", "tenant", a.decision.Tenant, "claim", a.claim.Namespace+"/"+a.claim.Name, "claimUID", a.claim.UID,
+		"persistentVolume", a.pvName, "backend", a.backend, "volume", a.made.ID, "protocol", a.protocol, "sizeGiB", a.made.SizeGiB, "took", took)
+}
 
 func (a *attempt) observe(outcome string, took time.Duration) {
 	a.p.Metrics.provisioned(a.backend, a.protocol, outcome, took)

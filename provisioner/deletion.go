@@ -151,7 +151,16 @@ func (d *deletion) endTurn() {
 
 func (d *deletion) key() string { return d.pv.Name }
 func (d *deletion) at() string  { return d.origin.Backend }
-func (d *deletion) forget()     { d.p.parked.volumes.Forget(d.pv.UID) }
+
+func (d *deletion) succeeded(took time.Duration) {
+	d.p.parked.volumes.Forget(d.pv.UID)
+	claim := ""
+	if reference := d.pv.Spec.ClaimRef; reference != nil {
+		claim = reference.Namespace + "/" + reference.Name
+	}
+	d.p.Logger.Info("Deleted a volume", "tenant", d.origin.Tenant, "claim", claim, "claimUID", d.origin.ClaimUID,
+		"persistentVolume", d.pv.Name, "backend", d.origin.Backend, "volume", d.origin.VolumeID, "protocol", d.origin.Protocol, "took", took)
+}
 
 func (d *deletion) observe(outcome string, took time.Duration) {
 	d.p.Metrics.deleted(d.origin.Backend, d.origin.Protocol, outcome, took)

@@ -118,7 +118,13 @@ func (f *Followup) VolumeGone(pv *corev1.PersistentVolume) {
 	if removed || !f.provisioner.isMine(pv) {
 		return
 	}
-	if origin, err := record.OriginOf(pv); err == nil && !completed {
+	origin, err := record.OriginOf(pv)
+	if err != nil {
+		return
+	}
+	f.provisioner.Logger.Info("Kept the volume of a PersistentVolume that was deleted", "tenant", origin.Tenant, "claimUID", origin.ClaimUID,
+		"persistentVolume", pv.Name, "backend", origin.Backend, "volume", origin.VolumeID)
+	if !completed {
 		f.queue.Add(markOf(origin))
 	}
 }

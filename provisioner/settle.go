@@ -25,8 +25,9 @@ type work interface {
 	// parkForRetry parks an object that the library retries, so that a trigger
 	// brings it back sooner.
 	parkForRetry()
-	// forget drops what parked knows of the object.
-	forget()
+	// succeeded drops what parked knows of the object, and writes the line of the
+	// audit trail.
+	succeeded(took time.Duration)
 	observe(outcome string, took time.Duration)
 }
 
@@ -40,7 +41,7 @@ func (p *Provisioner) settle(w work, started time.Time, err error) error {
 		}
 	}
 	if err == nil {
-		w.forget()
+		w.succeeded(time.Since(started))
 		p.limiter.Succeeded(w.key())
 		observe("success")
 		return nil
