@@ -2,6 +2,7 @@ package backends
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"os"
 	"strings"
@@ -9,7 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 )
 
@@ -82,5 +85,31 @@ func TestEarlierKeptCredentialsDoNotReplaceLaterOnes(t *testing.T) {
 	_, _ = pool.Client(t.Context(), gold)
 	if in, ok := pool.LastGood(gold); ok && strings.Contains(string(in.Kept), "s3cr3t") {
 		t.Error("the password from before the rotation is in use again")
+	}
+}
+
+// TestOneUserOfManyProjectsIsNotLocked: a service user often has a project for each
+// tenant, hence a backend for each. Its password is changed at Keystone. Keystone
+// counts failures by user, whatever project they ask for, but logins with
+// another project count as another account here: twelve backends send twelve
+// wrong passwords at once, and a Keystone that locks after five
+// (lockout_failure_attempts) locks the user, also for everybody else.
+func TestOneUserOfManyProjectsIsNotLocked(t *testing.T) {
+	const projects, lockedAfter = 12, 5
+	cloud := cindertest.NewCloud(t)
+	cloud.Password = "changed"
+	text := "clouds:\n"
+	for i := range projects {
+		text += fmt.Sprintf("  p%d: {region_name: RegionOne, auth: {auth_url: $URL, username: kube, password: s3cr3t, user_domain_name: Default, project_name: p%d, project_domain_name: Default}}\n", i, i)
+	}
+	pool := NewPool(PoolOptions{Sources: cloud.Clouds(text), Metrics: testMetrics()})
+	for i := range projects {
+		name := fmt.Sprintf("p%d", i)
+		if _, err := pool.Client(t.Context(), Config{Name: name, Auth: auth.Source{Cloud: name}}); !cinder.IsKind(err, cinder.KindUnauthorized) {
+			t.Fatal(err)
+		}
+	}
+	if got := cloud.LoginCount(); got >= lockedAfter {
+		t.Errorf("%d logins with one user and a wrong password, and %d lock it", got, lockedAfter)
 	}
 }
