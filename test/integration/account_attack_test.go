@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -111,4 +112,36 @@ func attackerOf(w *world) kubernetes.Interface {
 	account, err := kubernetes.NewForConfig(config)
 	w.must(err)
 	return account
+}
+
+// TestAccountMayDeleteOnlyHistoricSecretsOfTenants: the component historic-volumes
+// lets the account delete the Secrets that the historic provisioner left in a
+// tenant's namespace. RBAC cannot tell them apart, and the admission policy for
+// Secrets looks only at the program's own namespace, so the account may delete
+// every Secret of the tenant.
+func TestAccountMayDeleteOnlyHistoricSecretsOfTenants(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "tenantsecret", cindersim.Options{})
+	w.must(suite.ApplyFile(w.ctx, "deploy/components/historic-volumes/rbac.yaml"))
+	w.start()
+	const namespace = "tenantsecret-b"
+	_, err := suite.Client.RbacV1().RoleBindings(namespace).Create(w.ctx, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "standalone-cinder-historic-volumes"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "standalone-cinder-historic-volumes"},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: harness.Namespace, Name: harness.Account(w.provisioner)}},
+	}, metav1.CreateOptions{})
+	w.must(err)
+	_, err = suite.Client.CoreV1().Secrets(namespace).Create(w.ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "database-password"}}, metav1.CreateOptions{})
+	w.must(err)
+	account := attackerOf(w)
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		_, err := account.CoreV1().Secrets(harness.Namespace).Create(w.ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "not-ours"}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err == nil {
+			return "the policy is not in effect", nil
+		}
+		return "", nil
+	}))
+	if err := account.CoreV1().Secrets(namespace).Delete(w.ctx, "database-password", metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("a tenant's own Secret: got %v, want it forbidden", err)
+	}
 }
