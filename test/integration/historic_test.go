@@ -18,12 +18,16 @@ import (
 // neither backend nor connector.
 func (w *world) historicVolume(name, volumeName, host string) {
 	w.Helper()
+	w.historicVolumeIn(w.name+"-b", name, volumeName, host)
+}
+
+func (w *world) historicVolumeIn(namespace, name, volumeName, host string) {
+	w.Helper()
 	id, err := w.sim.AddVolume(cindersim.Volume{
 		Name: volumeName, Project: cindersim.DefaultNoauthProject, Status: "in-use", AttachStatus: "attached",
 		Attachments: []cindersim.Attachment{{Host: host}},
 	})
 	w.must(err)
-	namespace := w.name + "-b"
 	_, err = suite.Client.CoreV1().Secrets(namespace).Create(w.ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: name + "-secret"},
 		Type:       "kubernetes.io/iscsi-chap",
