@@ -4,14 +4,11 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
-	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 )
@@ -54,37 +51,6 @@ func TestASilentKeystoneOpensEveryBreaker(t *testing.T) {
 	}
 	if l.Health() == nil {
 		t.Errorf("%d requests have failed in a row, and the breaker is closed; last failure: %v", 2*defaultFailuresToOpen, last)
-	}
-}
-
-// TestEarlierKeptCredentialsDoNotReplaceLaterOnes: the pool remembers a bounded
-// number of readings. One that is forgotten, and whose file is bad by then, is
-// replaced by what was kept when the process started, perhaps months ago: a
-// password that was rotated since is sent to Keystone again.
-func TestEarlierKeptCredentialsDoNotReplaceLaterOnes(t *testing.T) {
-	cloud := cindertest.NewCloud(t)
-	sources := cloud.Clouds(cindertest.PasswordCloud)
-	good, err := os.ReadFile(sources.CloudsFile)
-	equal(t, err, nil)
-	before := NewPool(PoolOptions{Sources: sources, Metrics: testMetrics()})
-	if _, err := before.CheckCredentials(gold); err != nil {
-		t.Fatal(err)
-	}
-	last, _ := before.LastGood(gold)
-
-	authtest.WriteFile(t, sources.CloudsFile, strings.ReplaceAll(string(good), "s3cr3t", "r0tated"))
-	pool := NewPool(PoolOptions{Size: 1, Sources: sources, Metrics: testMetrics(), Kept: map[string][]byte{"gold": last.Kept}})
-	zinc := gold
-	zinc.Name = "zinc"
-	for _, config := range []Config{gold, zinc} {
-		if _, err := pool.CheckCredentials(config); err != nil {
-			t.Fatal(err)
-		}
-	}
-	authtest.WriteFile(t, sources.CloudsFile, "clouds: [")
-	_, _ = pool.Client(t.Context(), gold)
-	if in, ok := pool.LastGood(gold); ok && strings.Contains(string(in.Kept), "s3cr3t") {
-		t.Error("the password from before the rotation is in use again")
 	}
 }
 
