@@ -203,7 +203,7 @@ func TestWhatASecretCannotHoldIsTold(t *testing.T) {
 		}
 		return kept
 	}
-	for name, text := range map[string][]byte{"incompressible": noise(3 * largest), "too much": make([]byte, maxSharedSize)} {
+	for name, text := range map[string][]byte{"incompressible": noise(5 * largest / 2), "too much": bytes.Repeat([]byte("a"), maxSharedSize)} {
 		err := store.Save(t.Context(), earlier(), []byte("policy"), map[string][]byte{"gold": text})
 		if err == nil || !strings.HasPrefix(err.Error(), "Secret storage/cinder-last-good has the policy, but no credentials: those of 1 backends have ") {
 			t.Errorf("%s: error %v", name, err)
@@ -212,7 +212,7 @@ func TestWhatASecretCannotHoldIsTold(t *testing.T) {
 			t.Errorf("%s: kept %q and %d credentials, error %v", name, kept.Policy, len(kept.Credentials), err)
 		}
 	}
-	err := store.Save(t.Context(), earlier(), noise(3*largest), nil)
+	err := store.Save(t.Context(), earlier(), noise(5*largest/2), nil)
 	if err == nil || !strings.HasSuffix(err.Error(), "and a Secret holds 1048576; make the policy smaller; nothing is kept") {
 		t.Errorf("error %v", err)
 	}
