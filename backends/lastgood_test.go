@@ -87,6 +87,36 @@ func TestKeptCredentialsServeUntilTheFileIsGood(t *testing.T) {
 	}
 }
 
+// TestEarlierKeptCredentialsDoNotReplaceLaterOnes: the pool remembers a bounded
+// number of readings. One that is forgotten, and whose file is bad by then, must
+// not give way to what was kept when the process started, perhaps months ago.
+func TestEarlierKeptCredentialsDoNotReplaceLaterOnes(t *testing.T) {
+	cloud := cindertest.NewCloud(t)
+	sources := cloud.Clouds(cindertest.PasswordCloud)
+	good, err := os.ReadFile(sources.CloudsFile)
+	equal(t, err, nil)
+	before := NewPool(PoolOptions{Sources: sources, Metrics: testMetrics()})
+	if _, err := before.CheckCredentials(gold); err != nil {
+		t.Fatal(err)
+	}
+	last, _ := before.LastGood(gold)
+
+	authtest.WriteFile(t, sources.CloudsFile, strings.ReplaceAll(string(good), "s3cr3t", "r0tated"))
+	pool := NewPool(PoolOptions{Size: 1, Sources: sources, Metrics: testMetrics(), Kept: map[string][]byte{"gold": last.Kept}})
+	zinc := gold
+	zinc.Name = "zinc"
+	for _, config := range []Config{gold, zinc} {
+		if _, err := pool.CheckCredentials(config); err != nil {
+			t.Fatal(err)
+		}
+	}
+	authtest.WriteFile(t, sources.CloudsFile, "clouds: [")
+	_, _ = pool.Client(t.Context(), gold)
+	if in, ok := pool.LastGood(gold); ok && strings.Contains(string(in.Kept), "s3cr3t") {
+		t.Error("the password from before the rotation is in use again")
+	}
+}
+
 func TestUnusableKeptCredentialsAreNamedWithTheFile(t *testing.T) {
 	sources := cindertest.NewCloud(t).Clouds(cindertest.PasswordCloud)
 	authtest.WriteFile(t, sources.CloudsFile, "clouds: {}")

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -48,13 +49,15 @@ type Pool struct {
 	age      time.Duration
 	mayWrite func() error
 	warn     func(backend, message string)
-	kept     map[string][]byte
 	logins   singleflight.Group
 	// seal makes the result of CheckCredentials useless for guessing passwords.
 	seal []byte
 
 	mu      sync.Mutex
 	clients *lru.Cache[key, *pooled]
+	// kept is what an earlier process kept for the backends whose credentials this
+	// one has not read yet.
+	kept map[string][]byte
 	// readings contains the last good reading of the credentials. Its keys have
 	// only what matters to them: a change of anything else must not lose the last
 	// good ones.
@@ -107,8 +110,8 @@ func NewPool(options PoolOptions) *Pool {
 	if err != nil {
 		panic(err)
 	}
-	return &Pool{sources: options.Sources, metrics: options.Metrics, age: age, mayWrite: options.MayWrite, warn: options.Warn, kept: options.Kept, seal: []byte(rand.Text()),
-		clients: clients, readings: readings, accounts: accounts, queues: map[string]*cinder.Queue{}}
+	return &Pool{sources: options.Sources, metrics: options.Metrics, age: age, mayWrite: options.MayWrite, warn: options.Warn, seal: []byte(rand.Text()),
+		kept: maps.Clone(options.Kept), clients: clients, readings: readings, accounts: accounts, queues: map[string]*cinder.Queue{}}
 }
 
 // Client returns a logged-in client for the backend. Concurrent look-ups that
@@ -187,15 +190,16 @@ func (p *Pool) read(config Config) (*auth.Reading, error) {
 	at := key{config.Name, fingerprint.Of(credentials)}
 	p.mu.Lock()
 	last, _ := p.readings.Get(at)
+	kept, ok := p.kept[config.Name]
 	p.mu.Unlock()
 	now := time.Now()
 	next, err := p.sources.Reread(credentials, last.Reading)
 	p.metrics.credentialsRead(config.Name, now, err == nil)
 	if err != nil {
 		next = last.Reading
-		if text, ok := p.kept[config.Name]; ok && next == nil {
+		if ok && next == nil {
 			var unusable error
-			if next, unusable = auth.Restore(credentials, text); unusable != nil {
+			if next, unusable = auth.Restore(credentials, kept); unusable != nil {
 				err = fmt.Errorf("%w; the last good credentials cannot be used either: %w", err, unusable)
 			}
 		}
@@ -209,6 +213,10 @@ func (p *Pool) read(config Config) (*auth.Reading, error) {
 	}
 	if next != nil {
 		p.readings.Add(at, lastReading{next, err != nil})
+	}
+	if err == nil {
+		// What was kept earlier must not come back when this reading is forgotten.
+		delete(p.kept, config.Name)
 	}
 	return next, err
 }

@@ -1,11 +1,11 @@
 package auth
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 
 	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
-	"go.yaml.in/yaml/v3"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/fingerprint"
 )
@@ -14,10 +14,12 @@ import (
 // merged, and certificates and keys are in it as text. Only this one backend's
 // entry is in it, whatever else its files contain.
 type keptEntry struct {
-	// For is the fingerprint of the configuration that it was read for.
-	For    string        `yaml:"for"`
-	Cloud  *clouds.Cloud `yaml:"cloud,omitempty"`
-	Noauth *Noauth       `yaml:"noauth,omitempty"`
+	// For is the fingerprint of the configuration that it was read for. A field
+	// that a later release adds to Config must be left out of JSON while it is empty,
+	// or that release could use nothing that this one kept.
+	For    string        `json:"for"`
+	Cloud  *clouds.Cloud `json:"cloud,omitempty"`
+	Noauth *Noauth       `json:"noauth,omitempty"`
 }
 
 // keep returns the text of an entry that was just read completely. What the
@@ -43,9 +45,11 @@ func (f fileSet) keep(config Config, read entry) ([]byte, error) {
 		}
 		kept.Cloud = &cloud
 	}
-	text, err := yaml.Marshal(kept)
+	// YAML cannot read every text that it writes. Every certificate is one line,
+	// which a store can share between backends.
+	text, err := json.MarshalIndent(kept, "", " ")
 	if err != nil {
-		return nil, errors.New("the credentials cannot be written as YAML")
+		return nil, errors.New("the credentials cannot be written as JSON")
 	}
 	return text, nil
 }
@@ -59,7 +63,7 @@ var ErrOtherConfig = errors.New("they were read for another configuration of the
 // text.
 func Restore(config Config, text []byte) (*Reading, error) {
 	var kept keptEntry
-	if err := yaml.Unmarshal(text, &kept); err != nil || (kept.Cloud == nil) == (kept.Noauth == nil) {
+	if err := json.Unmarshal(text, &kept); err != nil || (kept.Cloud == nil) == (kept.Noauth == nil) {
 		return nil, errors.New("they are damaged")
 	}
 	if kept.For != fingerprint.Of(config) {

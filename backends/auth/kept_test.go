@@ -79,6 +79,49 @@ func TestWhatIsInNoFileIsNotKept(t *testing.T) {
 	}
 }
 
+// TestAnIndentedBundleIsKept: a file of certificates may begin with any text, here
+// an indented comment.
+func TestAnIndentedBundleIsKept(t *testing.T) {
+	bundle := "\t# authorities of the data center\n" + authtest.NewAuthority(t).PEM
+	dir := authtest.WriteFiles(t, map[string]string{"ca.pem": bundle})
+	authtest.WriteFile(t, dir+"/clouds.yaml", "clouds: {gold: {cacert: "+dir+"/ca.pem, auth: {auth_url: 'https://one/v3', user_id: u, password: s3cr3t}}}")
+	config := Config{Source: Source{Cloud: "gold"}}
+	reading, err := Sources{CloudsFile: dir + "/clouds.yaml", Getenv: authtest.NoEnvironment}.Reread(config, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, os.RemoveAll(dir), nil)
+	restored, err := Restore(config, reading.Kept())
+	if err != nil {
+		t.Fatalf("what was kept cannot be restored: %v", err)
+	}
+	equal(t, restored.Credentials().Version, reading.Credentials().Version)
+}
+
+// TestEarlierKeptCredentialsAreUsed: a later release must use what an earlier one
+// kept, so the text must not change.
+func TestEarlierKeptCredentialsAreUsed(t *testing.T) {
+	for name, c := range map[string]struct {
+		config Config
+		text   string
+	}{
+		"clouds.yaml": {Config{Source: Source{Cloud: "gold"}, Region: "one", Interface: "internal"},
+			`{"for": "b1d43deafe624f2cfcf2b185", "cloud": {"auth": {"auth_url": "https://one/v3", "user_id": "u", "password": "s3cr3t"}, "verify": false}}`},
+		"INI": {Config{Source: Source{CloudConfig: "/etc/cloud.conf"}},
+			`{"for": "f8b14403be14557681c1030b", "noauth": {"Endpoint": "http://host:8776/v3", "User": "u", "Project": "p"}}`},
+	} {
+		restored, err := Restore(c.config, []byte(c.text))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if found := restored.Credentials(); c.config.Source.Cloud != "" && (found.Keystone.Password != "s3cr3t" || !found.TLS.InsecureSkipVerify) ||
+			c.config.Source.Cloud == "" && *found.Noauth != (Noauth{"http://host:8776/v3", "u", "p"}) {
+			t.Errorf("%s: other credentials were restored", name)
+		}
+	}
+}
+
 func TestDamagedKeptCredentialsAreRefusedWithoutQuotingThem(t *testing.T) {
 	dir := authtest.WriteFiles(t, map[string]string{"clouds.yaml": "clouds: {gold: {auth: {auth_url: 'http://one/v3', user_id: u, password: hunter2}}}"})
 	config := Config{Source: Source{Cloud: "gold"}}
@@ -87,12 +130,12 @@ func TestDamagedKeptCredentialsAreRefusedWithoutQuotingThem(t *testing.T) {
 	good := string(reading.Kept())
 	for name, test := range map[string]struct{ text, want string }{
 		"empty":        {"", "they are damaged"},
-		"no YAML":      {"hunter2: [", "they are damaged"},
+		"no JSON":      {"hunter2: [", "they are damaged"},
 		"half":         {good[:len(good)/2], "they are damaged"},
 		"another type": {"hunter2", "they are damaged"},
-		"both kinds":   {good + "noauth: {endpoint: 'http://c'}\n", "they are damaged"},
-		"no password":  {strings.Replace(good, "password: hunter2", "", 1), "they are unusable: the credentials have no password, application credential or token"},
-		"a path":       {strings.Replace(good, "cloud:\n", "cloud:\n    cacert: /etc/hunter2\n", 1), "they are damaged: they name a file"},
+		"both kinds":   {strings.Replace(good, "\"cloud\":", "\"noauth\": {\"Endpoint\": \"http://c\"}, \"cloud\":", 1), "they are damaged"},
+		"no password":  {strings.Replace(good, "\"password\": \"hunter2\"", "\"password\": \"\"", 1), "they are unusable: the credentials have no password, application credential or token"},
+		"a path":       {strings.Replace(good, "\"cloud\": {", "\"cloud\": {\"cacert\": \"/etc/hunter2\",", 1), "they are damaged: they name a file"},
 	} {
 		if _, err := Restore(config, []byte(test.text)); authtest.ErrorText(err) != test.want {
 			t.Errorf("%s: error %q, want %q", name, authtest.ErrorText(err), test.want)

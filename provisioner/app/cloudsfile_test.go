@@ -24,7 +24,7 @@ func TestMissingCloudsFileEndsTheStart(t *testing.T) {
 	const needed = "; these backends log in with its entries: gold (p.yaml:4); nothing is in force, because no usable credentials for them are kept in Secret ns/last"
 	const remedy = ": mount the file, or correct the flag"
 	config := auth.Config{Source: auth.Source{Cloud: "gold"}}
-	usable := "for: " + fingerprint.Of(config) + "\ncloud: {auth: {auth_url: 'http://k/v3', user_id: u, password: p}}\n"
+	usable := `{"for": "` + fingerprint.Of(config) + `", "cloud": {"auth": {"auth_url": "http://k/v3", "user_id": "u", "password": "p"}}}`
 	for name, c := range map[string]struct{ file, auth, kept, want string }{
 		"no flag":             {"", "{cloud: gold}", "", ""},
 		"a file":              {present, "{cloud: gold}", "", ""},

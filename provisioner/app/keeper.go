@@ -91,8 +91,8 @@ func (k *keeper) look(ctx context.Context) {
 	case err == nil:
 		a.logger.Info("What is in force is kept again", "in", a.lastGood.String())
 	default:
-		a.logger.Warn("What is in force is not kept, so no replica could start with a bad file", "error", err)
-		a.tell(corev1.EventTypeWarning, "LastGoodNotKept", "replicas that start while the policy or the credentials are bad may fail: "+k.failure)
+		a.logger.Warn("What is in force is not kept", "error", err)
+		a.tell(corev1.EventTypeWarning, "LastGoodNotKept", "replicas that start while the policy or the credentials are bad may fail, or lack credentials: "+k.failure)
 	}
 }
 
@@ -121,32 +121,32 @@ func (a *App) keep(ctx context.Context, now inForce) error {
 	if err != nil {
 		return err
 	}
-	text := now.policy.Text()
+	next := now.policy
 	if !now.fromFile {
 		if found, err := a.keptPolicy(kept); err == nil && a.sameCluster(now.policy, found) == nil {
-			text = kept.Policy
+			next = found
 		}
 	}
-	return a.lastGood.Save(ctx, kept, text, a.credentialsToKeep(now, kept))
+	return a.lastGood.Save(ctx, kept, next.Text(), a.credentialsToKeep(next, now, kept))
 }
 
-// credentialsToKeep are those of the policy's backends, and of no other: what is
-// not used any more is not kept.
-func (a *App) credentialsToKeep(now inForce, kept lastgood.Kept) map[string][]byte {
+// credentialsToKeep are those of the backends of the policy that is kept, and of
+// no other: what is not used any more is not kept.
+func (a *App) credentialsToKeep(next *policy.Policy, now inForce, kept lastgood.Kept) map[string][]byte {
 	chosen := map[string][]byte{}
 	if !a.options.KeepCredentials {
 		return chosen
 	}
-	for i := range now.policy.Backends {
-		config := wiring.BackendConfig(now.policy, &now.policy.Backends[i], a.cluster)
-		own, ok := now.credentials[config.Name]
-		earlier := kept.Credentials[config.Name]
+	for i := range next.Backends {
+		config := wiring.BackendConfig(next, &next.Backends[i], a.cluster)
+		own, earlier := now.credentials[config.Name], kept.Credentials[config.Name]
+		ownUsable := backends.UsableKept(config, []byte(own.text)) == nil
 		switch {
-		case ok && own.fromFiles:
+		case ownUsable && own.fromFiles:
 			chosen[config.Name] = []byte(own.text)
 		case backends.UsableKept(config, earlier) == nil:
 			chosen[config.Name] = earlier
-		case ok:
+		case ownUsable:
 			chosen[config.Name] = []byte(own.text)
 		}
 	}

@@ -87,6 +87,9 @@ func (s *starter) start(t *testing.T) (*reloader, error) {
 // save keeps something, whatever was kept.
 func (s *starter) save(t *testing.T, policyText string, credentials map[string][]byte) {
 	t.Helper()
+	if err := s.findCluster(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	kept, err := s.lastGood.Load(t.Context())
 	if err == nil {
 		err = s.lastGood.Save(t.Context(), kept, []byte(policyText), credentials)
@@ -100,8 +103,8 @@ func (s *starter) save(t *testing.T, policyText string, credentials map[string][
 func (s *starter) kept(t *testing.T) (policyText string, credentials map[string][]byte) {
 	t.Helper()
 	kept, err := s.lastGood.Load(t.Context())
-	if err != nil || kept.Damage != nil {
-		t.Fatal(err, kept.Damage)
+	if err != nil || kept.Unusable != nil {
+		t.Fatal(err, kept.Unusable)
 	}
 	return string(kept.Policy), kept.Credentials
 }
@@ -227,83 +230,51 @@ func TestNothingKeptEndsTheStartWithBothErrors(t *testing.T) {
 	}
 }
 
-// TestABadFileReplacesOnlyWhatItCannotUse: a leader whose own files are bad may
-// have older ones in force than another leader kept.
-func TestABadFileReplacesOnlyWhatItCannotUse(t *testing.T) {
-	newer := policyOf("newer", "")
-	s := newStarter(t, policyOf("own", ""), cloudsOf("own"))
-	r, err := s.start(t)
+// TestWhatAnotherClusterKeptIsNotUsed: a backup of the namespace is restored into
+// a second cluster (a drill, or a clone), with the Secret that the first cluster's
+// leader wrote. With its policy, the second cluster would take the volumes of the
+// first for its own, and those that are not recorded yet for unneeded.
+func TestWhatAnotherClusterKeptIsNotUsed(t *testing.T) {
+	first := newStarter(t, policyOf("first", "clusterID: production\n"), cloudsOf("hunter2"))
+	if _, err := first.start(t); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.keep(t.Context(), first.inForce()); err != nil {
+		t.Fatal(err)
+	}
+	restored, err := first.client.CoreV1().Secrets("storage").Get(t.Context(), first.lastGood.Name, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := s.backendConfigs()[0]
-	last, _ := s.pool.LastGood(config)
-	newerCredentials := []byte(strings.Replace(string(last.Kept), "own", "newer", 1))
-	s.write(t, "policy.yaml", "tenants: [")
-	s.write(t, "clouds.yaml", "clouds: [")
-	r.lookAtPolicy()
-	r.lookAtCredentials()
-	for name, c := range map[string]struct {
-		policy      string
-		credentials []byte
-		want        string
-	}{
-		"newer":           {newer, newerCredentials, "newer"},
-		"damaged":         {"tenants: [", []byte("no"), "own"},
-		"another cluster": {policyOf("newer", "clusterID: another\n"), nil, "own"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s.save(t, c.policy, map[string][]byte{"gold": c.credentials, "of no backend": newerCredentials})
-			if err := s.keep(t.Context(), s.inForce()); err != nil {
-				t.Fatal(err)
-			}
-			text, credentials := s.kept(t)
-			if text != policyOf(c.want, "") || !strings.Contains(string(credentials["gold"]), "password: "+c.want) || len(credentials) != 1 {
-				t.Errorf("kept %q and %d credentials", text, len(credentials))
-			}
-		})
-	}
-}
 
-// TestWhatCannotBeKeptIsTold once, with a gauge, until it can.
-func TestWhatCannotBeKeptIsTold(t *testing.T) {
-	s := newStarter(t, policyOf("own", ""), cloudsOf("hunter2"))
-	if _, err := s.start(t); err != nil {
+	drill := newStarter(t, policyOf("drill", "clusterID: drill\n"), cloudsOf("hunter2"))
+	kubeSystem, err := drill.client.CoreV1().Namespaces().Get(t.Context(), "kube-system", metav1.GetOptions{})
+	if err != nil {
 		t.Fatal(err)
 	}
-	forbid := true
-	s.client.PrependReactor("create", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return forbid, nil, apierrors.NewForbidden(corev1.Resource("secrets"), "x", errors.New("no"))
-	})
-	k := &keeper{app: s.App}
-	again := func() {
-		k.next = k.next.Add(-checkKept)
-		k.look(t.Context())
-	}
-	again()
-	again()
-	if told := strings.Count(s.log.String(), "What is in force is not kept"); told != 1 || testutil.ToFloat64(s.reloads.kept) != 0 {
-		t.Errorf("told %d times; the gauge is %g", told, testutil.ToFloat64(s.reloads.kept))
-	}
-	forbid = false
-	again()
-	if text, _ := s.kept(t); text != policyOf("own", "") || testutil.ToFloat64(s.reloads.kept) != 1 || !strings.Contains(s.log.String(), "What is in force is kept again") {
-		t.Errorf("kept %q; the gauge is %g", text, testutil.ToFloat64(s.reloads.kept))
-	}
-
-	// Without a change, and before it is due, it asks nobody.
-	asked := len(s.client.Actions())
-	k.look(t.Context())
-	if len(s.client.Actions()) != asked {
-		t.Error("requests were sent without a reason")
-	}
-	// What somebody removes comes back.
-	if err := s.client.CoreV1().Secrets("storage").Delete(t.Context(), s.lastGood.Name, metav1.DeleteOptions{}); err != nil {
+	kubeSystem.UID = "another-kube-system-uid"
+	if _, err := drill.client.CoreV1().Namespaces().Update(t.Context(), kubeSystem, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	again()
-	if text, credentials := s.kept(t); text != policyOf("own", "") || len(credentials) != 1 {
-		t.Errorf("kept %q", text)
+	copied := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: restored.Name, Namespace: restored.Namespace, Labels: restored.Labels, Annotations: restored.Annotations},
+		Type: restored.Type, Data: restored.Data}
+	if _, err := drill.client.CoreV1().Secrets("storage").Create(t.Context(), copied, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := drill.start(t); err != nil {
+		t.Fatal(err)
+	}
+	if drill.App.cluster != "drill" {
+		t.Errorf("the replica works as cluster %q, want drill", drill.App.cluster)
+	}
+	if !strings.Contains(drill.log.String(), "it was written in another cluster") {
+		t.Error("the log does not tell it")
+	}
+	if err := drill.keep(t.Context(), drill.inForce()); err != nil {
+		t.Fatal(err)
+	}
+	if text, _ := drill.kept(t); text != policyOf("drill", "clusterID: drill\n") {
+		t.Errorf("the Secret of the other cluster was not replaced; kept %q", text)
 	}
 }
 

@@ -54,6 +54,7 @@ func (a *App) begin(ctx context.Context) (*reloader, error) {
 func (a *App) findCluster(ctx context.Context) error {
 	return a.insist(ctx, "The cluster's ID is not known yet; trying again", func() (err error) {
 		a.clusterUID, err = record.ClusterUID(ctx, a.client)
+		a.lastGood.ClusterUID = a.clusterUID
 		return err
 	})
 }
@@ -81,10 +82,12 @@ func (a *App) loadKept(ctx context.Context) (kept lastgood.Kept, err error) {
 		if !goOn {
 			return err
 		}
-		a.logger.Warn("The last good policy and credentials cannot be read, so this replica cannot start with bad files", "error", err)
-		kept = lastgood.Kept{Damage: err}
+		kept = lastgood.Kept{Unusable: err}
 		return nil
 	})
+	if kept.Unusable != nil {
+		a.logger.Warn("The last good policy and credentials cannot be used, so this replica cannot start with bad files", "in", a.lastGood.String(), "error", kept.Unusable)
+	}
 	return kept, err
 }
 
@@ -109,7 +112,7 @@ func (a *App) insist(ctx context.Context, warning string, try func() error) erro
 // keptPolicy checks the last good policy as it checks a file. Its relative file
 // names start where those of the file do.
 func (a *App) keptPolicy(kept lastgood.Kept) (*policy.Policy, error) {
-	err := kept.Damage
+	err := kept.Unusable
 	if err == nil {
 		if len(kept.Policy) == 0 {
 			return nil, fmt.Errorf("no earlier policy is kept in %s that could be used instead", a.lastGood)

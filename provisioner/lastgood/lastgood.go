@@ -3,30 +3,20 @@
 package lastgood
 
 import (
-	"bytes"
-	"compress/gzip"
 	"context"
 	"fmt"
-	"io"
-	"maps"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 )
 
 // SecretType marks the Secret. The API server never changes the type of a
 // Secret, so one that has it was made by this program.
 const SecretType corev1.SecretType = "standalone-cinder.openstack.org/last-good"
-
-// The keys of the Secret. The policy is compressed, since it may be as large as
-// a whole Secret.
-const (
-	policyKey         = "policy.yaml.gz"
-	credentialsPrefix = "credentials."
-)
 
 // Kept is what the cluster has.
 type Kept struct {
@@ -35,8 +25,9 @@ type Kept struct {
 	Policy []byte
 	// Credentials are texts by backend, all of them secret.
 	Credentials map[string][]byte
-	// Damage is why the policy cannot be read.
-	Damage error
+	// Unusable is why nothing of what is kept can be used; nil if it can, or if
+	// nothing is kept.
+	Unusable error
 
 	secret *corev1.Secret
 }
@@ -45,6 +36,9 @@ type Kept struct {
 type Store struct {
 	Client          kubernetes.Interface
 	Namespace, Name string
+	// ClusterUID is the UID of namespace kube-system. A Secret of another cluster,
+	// restored from a backup, does not count.
+	ClusterUID string
 	// Labels are those of the Secret.
 	Labels map[string]string
 	// MaxPolicySize is the largest size of a policy.
@@ -54,8 +48,8 @@ type Store struct {
 // String names the Secret in messages.
 func (s Store) String() string { return fmt.Sprintf("Secret %s/%s", s.Namespace, s.Name) }
 
-// Load reads what is kept. Nothing is kept if there is no Secret; a damaged one
-// is no error, but says so.
+// Load reads what is kept. Nothing is kept if there is no Secret; one that cannot
+// be used is no error, but says so.
 func (s Store) Load(ctx context.Context) (Kept, error) {
 	secret, err := s.Client.CoreV1().Secrets(s.Namespace).Get(ctx, s.Name, metav1.GetOptions{})
 	switch {
@@ -63,18 +57,12 @@ func (s Store) Load(ctx context.Context) (Kept, error) {
 		return Kept{}, nil
 	case err != nil:
 		return Kept{}, fmt.Errorf("cannot read %s: %w", s, err)
-	case secret.Type != SecretType:
-		return Kept{secret: secret, Damage: s.foreign(secret)}, nil
 	}
-	kept := Kept{secret: secret, Credentials: map[string][]byte{}}
-	for key, text := range secret.Data {
-		if backend, ok := strings.CutPrefix(key, credentialsPrefix); ok {
-			kept.Credentials[backend] = text
-		}
+	kept, err := s.decode(secret)
+	if err != nil {
+		kept = Kept{Unusable: err}
 	}
-	if compressed, ok := secret.Data[policyKey]; ok {
-		kept.Policy, kept.Damage = s.decompress(compressed)
-	}
+	kept.secret = secret
 	return kept, nil
 }
 
@@ -82,67 +70,52 @@ func (s Store) foreign(secret *corev1.Secret) error {
 	return fmt.Errorf("it has the type %q, so this program did not write it; rename or remove it", secret.Type)
 }
 
-func (s Store) decompress(compressed []byte) ([]byte, error) {
-	reader, err := gzip.NewReader(bytes.NewReader(compressed))
-	if err != nil {
-		return nil, fmt.Errorf("its key %s is not compressed by gzip: %w", policyKey, err)
-	}
-	text, err := io.ReadAll(io.LimitReader(reader, s.MaxPolicySize+1))
-	if err != nil {
-		return nil, fmt.Errorf("its key %s cannot be decompressed: %w", policyKey, err)
-	}
-	return text, nil
-}
-
-// Save replaces what was loaded. It fails if somebody else has written since.
+// Save replaces what was loaded. It fails if somebody else has written since. What
+// can never be replaced is removed: a replica that starts with nothing is better
+// than one that brings back what was revoked. If the credentials are too large,
+// Save keeps the policy alone and says so.
 func (s Store) Save(ctx context.Context, loaded Kept, policy []byte, credentials map[string][]byte) error {
-	if loaded.secret != nil && loaded.secret.Type != SecretType {
-		return fmt.Errorf("%s is in the way: %w", s, s.foreign(loaded.secret))
+	next := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: s.Name, Namespace: s.Namespace}, Type: SecretType}
+	if loaded.secret != nil {
+		if loaded.secret.Type != SecretType {
+			return fmt.Errorf("%s is in the way: %w", s, s.foreign(loaded.secret))
+		}
+		next = loaded.secret.DeepCopy()
 	}
-	if loaded.secret != nil && loaded.Damage == nil && bytes.Equal(loaded.Policy, policy) &&
-		maps.EqualFunc(loaded.Credentials, credentials, bytes.Equal) {
-		return nil
+	data, partly := s.encode(policy, credentials)
+	if data == nil {
+		return s.remove(ctx, loaded, partly)
 	}
-	compressed, err := compress(policy)
-	if err != nil {
-		return fmt.Errorf("cannot write %s: %w", s, err)
+	next.Data, next.Labels = data, labels.Merge(next.Labels, s.Labels)
+	if loaded.secret != nil && equality.Semantic.DeepEqual(next, loaded.secret) {
+		return partly
 	}
-	data := map[string][]byte{policyKey: compressed}
-	size := len(compressed)
-	for backend, text := range credentials {
-		data[credentialsPrefix+backend] = text
-		size += len(text)
-	}
-	if size > corev1.MaxSecretSize {
-		return fmt.Errorf("cannot write %s: the policy, compressed, and the credentials of %d backends have %d bytes, and a Secret holds %d; make the policy smaller",
-			s, len(credentials), size, corev1.MaxSecretSize)
-	}
-	secrets := s.Client.CoreV1().Secrets(s.Namespace)
-	if loaded.secret == nil {
-		_, err = secrets.Create(ctx, &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Name: s.Name, Namespace: s.Namespace, Labels: s.Labels},
-			Type:       SecretType, Data: data,
-		}, metav1.CreateOptions{})
+	var err error
+	if secrets := s.Client.CoreV1().Secrets(s.Namespace); loaded.secret == nil {
+		_, err = secrets.Create(ctx, next, metav1.CreateOptions{})
 	} else {
-		next := loaded.secret.DeepCopy()
-		next.Data = data
 		_, err = secrets.Update(ctx, next, metav1.UpdateOptions{})
 	}
-	if err != nil {
-		return fmt.Errorf("cannot write %s: %w", s, err)
+	if err == nil {
+		return partly
 	}
-	return nil
+	err = fmt.Errorf("cannot write %s: %w", s, err)
+	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err) {
+		return s.remove(ctx, loaded, err)
+	}
+	return err
 }
 
-// compress gives the same bytes for the same text.
-func compress(text []byte) ([]byte, error) {
-	var compressed bytes.Buffer
-	writer := gzip.NewWriter(&compressed)
-	if _, err := writer.Write(text); err != nil {
-		return nil, err
+// remove removes what cannot be replaced, and adds to the reason what is kept
+// now.
+func (s Store) remove(ctx context.Context, loaded Kept, reason error) error {
+	if loaded.secret != nil {
+		err := s.Client.CoreV1().Secrets(s.Namespace).Delete(ctx, s.Name, metav1.DeleteOptions{
+			Preconditions: &metav1.Preconditions{UID: &loaded.secret.UID, ResourceVersion: &loaded.secret.ResourceVersion},
+		})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("%w; it still has what was in force earlier, and cannot be removed: %w; remove it", reason, err)
+		}
 	}
-	if err := writer.Close(); err != nil {
-		return nil, err
-	}
-	return compressed.Bytes(), nil
+	return fmt.Errorf("%w; nothing is kept", reason)
 }

@@ -1,8 +1,12 @@
 package lastgood
 
 import (
+	"bytes"
 	"crypto/rand"
+	"encoding/hex"
 	"errors"
+	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -18,7 +22,8 @@ const largest = 1 << 20
 
 func newStore(objects ...runtime.Object) (Store, *fake.Clientset) {
 	client := fake.NewClientset(objects...)
-	return Store{Client: client, Namespace: "storage", Name: "cinder-last-good", MaxPolicySize: largest}, client
+	return Store{Client: client, Namespace: "storage", Name: "cinder-last-good", ClusterUID: "uid", MaxPolicySize: largest,
+		Labels: map[string]string{"made-by": "us"}}, client
 }
 
 // writes counts the changes that were requested.
@@ -35,7 +40,7 @@ func writes(client *fake.Clientset) int {
 func TestWhatIsSavedIsLoaded(t *testing.T) {
 	store, client := newStore()
 	nothing, err := store.Load(t.Context())
-	if err != nil || nothing.Policy != nil || nothing.Credentials != nil || nothing.Damage != nil {
+	if err != nil || nothing.Policy != nil || nothing.Credentials != nil || nothing.Unusable != nil {
 		t.Fatalf("at first: %+v, %v", nothing, err)
 	}
 	policy := strings.Repeat("kind: Policy\n", largest/13)
@@ -44,8 +49,8 @@ func TestWhatIsSavedIsLoaded(t *testing.T) {
 		t.Fatal(err)
 	}
 	kept, err := store.Load(t.Context())
-	if err != nil || string(kept.Policy) != policy || len(kept.Credentials) != 2 || string(kept.Credentials["gold"]) != "s3cr3t" || kept.Damage != nil {
-		t.Fatalf("loaded %d bytes and %d credentials; damage %v, error %v", len(kept.Policy), len(kept.Credentials), kept.Damage, err)
+	if err != nil || string(kept.Policy) != policy || len(kept.Credentials) != 2 || string(kept.Credentials["gold"]) != "s3cr3t" || kept.Unusable != nil {
+		t.Fatalf("loaded %d bytes and %d credentials; unusable %v, error %v", len(kept.Policy), len(kept.Credentials), kept.Unusable, err)
 	}
 	if err := store.Save(t.Context(), kept, []byte(policy), credentials); err != nil || writes(client) != 1 {
 		t.Errorf("the same again is written: error %v", err)
@@ -60,36 +65,80 @@ func TestWhatIsSavedIsLoaded(t *testing.T) {
 	}
 }
 
+func secretOf(data map[string]string) *corev1.Secret {
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "storage", Name: "cinder-last-good"}, Type: SecretType, Data: map[string][]byte{}}
+	for key, text := range data {
+		secret.Data[key] = []byte(text)
+	}
+	return secret
+}
+
 func TestDamageIsToldAndRepaired(t *testing.T) {
-	for name, c := range map[string]struct{ data, want string }{
-		"not compressed": {"kind: Policy", "its key policy.yaml.gz is not compressed by gzip: gzip: invalid header"},
-		"cut off":        {"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff\x01", "its key policy.yaml.gz cannot be decompressed: unexpected EOF"},
+	for name, c := range map[string]struct{ cluster, policy, credentials, want string }{
+		"not compressed":  {"uid", "kind: Policy", "", "its key policy.yaml.gz is not compressed by gzip: gzip: invalid header"},
+		"cut off":         {"uid", "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff\x01", "", "its key policy.yaml.gz cannot be decompressed: unexpected EOF"},
+		"no JSON":         {"uid", "", `{"lines": [s3cr3t`, "its key credentials.json.gz cannot be decoded"},
+		"no such line":    {"uid", "", `{"lines": ["s3cr3t"], "backends": {"gold": [0, 1]}}`, "its key credentials.json.gz has no line 1"},
+		"another cluster": {"other", "", "", `it was written in another cluster: the UID of namespace kube-system was "other" there, and is "uid" here`},
+		"of no cluster":   {"", "", "", `it was written in another cluster: the UID of namespace kube-system was "" there, and is "uid" here`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			store, _ := newStore(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "storage", Name: "cinder-last-good"}, Type: SecretType,
-				Data: map[string][]byte{"policy.yaml.gz": []byte(c.data), "credentials.gold": []byte("s3cr3t")}})
-			kept, err := store.Load(t.Context())
-			if err != nil || kept.Damage == nil || kept.Damage.Error() != c.want || string(kept.Credentials["gold"]) != "s3cr3t" {
-				t.Fatalf("damage %v, error %v", kept.Damage, err)
+			data := map[string]string{"kube-system-uid": c.cluster, "policy.yaml.gz": string(compress([]byte("earlier"))), "no key of ours": "s3cr3t"}
+			if c.policy != "" {
+				data["policy.yaml.gz"] = c.policy
 			}
-			if err := store.Save(t.Context(), kept, []byte("good"), kept.Credentials); err != nil {
+			if c.credentials != "" {
+				data["credentials.json.gz"] = string(compress([]byte(c.credentials)))
+			}
+			store, client := newStore(secretOf(data))
+			kept, err := store.Load(t.Context())
+			if err != nil || kept.Unusable == nil || kept.Unusable.Error() != c.want || len(kept.Policy)+len(kept.Credentials) > 0 {
+				t.Fatalf("unusable %v, error %v", kept.Unusable, err)
+			}
+			if err := store.Save(t.Context(), kept, []byte("good"), nil); err != nil {
 				t.Fatal(err)
 			}
-			if kept, err = store.Load(t.Context()); err != nil || kept.Damage != nil || string(kept.Policy) != "good" {
-				t.Errorf("after it was saved: %q, damage %v, error %v", kept.Policy, kept.Damage, err)
+			if kept, err = store.Load(t.Context()); err != nil || kept.Unusable != nil || string(kept.Policy) != "good" {
+				t.Errorf("after it was saved: %q, unusable %v, error %v", kept.Policy, kept.Unusable, err)
+			}
+			secret, err := client.CoreV1().Secrets("storage").Get(t.Context(), "cinder-last-good", metav1.GetOptions{})
+			if err != nil || len(secret.Data) != 2 {
+				t.Errorf("after it was saved, it has %d keys, error %v", len(secret.Data), err)
 			}
 		})
 	}
 }
 
-// TestABombIsNotDecompressed: a policy is never read further than it may be long.
-func TestABombIsNotDecompressed(t *testing.T) {
-	bomb, err := compress(make([]byte, 8*largest))
+// TestARemovedLabelComesBack: admission policies go by it.
+func TestARemovedLabelComesBack(t *testing.T) {
+	store, client := newStore()
+	if err := store.Save(t.Context(), Kept{}, []byte("policy"), nil); err != nil {
+		t.Fatal(err)
+	}
+	secrets := client.CoreV1().Secrets("storage")
+	secret, err := secrets.Get(t.Context(), store.Name, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, _ := newStore(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "storage", Name: "cinder-last-good"}, Type: SecretType,
-		Data: map[string][]byte{"policy.yaml.gz": bomb}})
+	secret.Labels = map[string]string{"of": "others"}
+	if _, err := secrets.Update(t.Context(), secret, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	kept, err := store.Load(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Save(t.Context(), kept, []byte("policy"), nil); err != nil {
+		t.Fatal(err)
+	}
+	if secret, err = secrets.Get(t.Context(), store.Name, metav1.GetOptions{}); err != nil || secret.Labels["made-by"] != "us" || secret.Labels["of"] != "others" {
+		t.Errorf("labels %v, error %v", secret.Labels, err)
+	}
+}
+
+// TestABombIsNotDecompressed: a policy is never read further than it may be long.
+func TestABombIsNotDecompressed(t *testing.T) {
+	store, _ := newStore(secretOf(map[string]string{"kube-system-uid": "uid", "policy.yaml.gz": string(compress(make([]byte, 8*largest)))}))
 	kept, err := store.Load(t.Context())
 	if err != nil || len(kept.Policy) != largest+1 {
 		t.Errorf("%d bytes, error %v", len(kept.Policy), err)
@@ -100,7 +149,7 @@ func TestASecretOfOthersIsLeftAlone(t *testing.T) {
 	store, client := newStore(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "storage", Name: "cinder-last-good"}, Type: corev1.SecretTypeOpaque,
 		Data: map[string][]byte{"credentials.gold": []byte("s3cr3t")}})
 	kept, err := store.Load(t.Context())
-	if err != nil || kept.Damage == nil || len(kept.Credentials) > 0 {
+	if err != nil || kept.Unusable == nil || len(kept.Credentials) > 0 {
 		t.Fatalf("%+v, %v", kept, err)
 	}
 	err = store.Save(t.Context(), kept, []byte("policy"), nil)
@@ -112,13 +161,99 @@ func TestASecretOfOthersIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestWhatASecretCannotHoldIsRefused(t *testing.T) {
-	store, client := newStore()
-	noise := make([]byte, largest)
-	_, _ = rand.Read(noise)
-	err := store.Save(t.Context(), Kept{}, noise, map[string][]byte{"gold": []byte("s3cr3t")})
-	if err == nil || !strings.Contains(err.Error(), "and a Secret holds 1048576; make the policy smaller") || writes(client) > 0 {
+func noise(size int) []byte {
+	bytes := make([]byte, size/2)
+	_, _ = rand.Read(bytes)
+	return []byte(hex.EncodeToString(bytes))
+}
+
+// TestEqualLinesAreKeptOnce: gzip does not see equal lines that are far apart.
+func TestEqualLinesAreKeptOnce(t *testing.T) {
+	store, _ := newStore()
+	bundle := noise(largest / 4)
+	credentials := map[string][]byte{}
+	for i := range 40 {
+		name := fmt.Sprintf("backend-%d", i)
+		credentials[name] = fmt.Appendf(nil, "{\n%s\n%s\n}", name, bundle)
+	}
+	if err := store.Save(t.Context(), Kept{}, []byte("policy"), credentials); err != nil {
+		t.Fatal(err)
+	}
+	kept, err := store.Load(t.Context())
+	if err != nil || !maps.EqualFunc(kept.Credentials, credentials, bytes.Equal) {
+		t.Errorf("loaded %d credentials; unusable %v, error %v", len(kept.Credentials), kept.Unusable, err)
+	}
+}
+
+// TestWhatASecretCannotHoldIsTold: credentials make room for the policy. Nothing
+// that was replaced stays.
+func TestWhatASecretCannotHoldIsTold(t *testing.T) {
+	store, _ := newStore()
+	earlier := func() Kept {
+		t.Helper()
+		kept, err := store.Load(t.Context())
+		if err == nil {
+			err = store.Save(t.Context(), kept, []byte("earlier"), map[string][]byte{"gold": []byte("s3cr3t")})
+		}
+		if err == nil {
+			kept, err = store.Load(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return kept
+	}
+	for name, text := range map[string][]byte{"incompressible": noise(5 * largest / 2), "too much": bytes.Repeat([]byte("a"), maxSharedSize)} {
+		err := store.Save(t.Context(), earlier(), []byte("policy"), map[string][]byte{"gold": text})
+		if err == nil || !strings.HasPrefix(err.Error(), "Secret storage/cinder-last-good has the policy, but no credentials: those of 1 backends have ") {
+			t.Errorf("%s: error %v", name, err)
+		}
+		if kept, err := store.Load(t.Context()); err != nil || string(kept.Policy) != "policy" || len(kept.Credentials) > 0 {
+			t.Errorf("%s: kept %q and %d credentials, error %v", name, kept.Policy, len(kept.Credentials), err)
+		}
+	}
+	err := store.Save(t.Context(), earlier(), noise(5*largest/2), nil)
+	if err == nil || !strings.HasSuffix(err.Error(), "and a Secret holds 1048576; make the policy smaller; nothing is kept") {
 		t.Errorf("error %v", err)
+	}
+	if kept, err := store.Load(t.Context()); err != nil || kept.Policy != nil {
+		t.Errorf("kept %q, error %v", kept.Policy, err)
+	}
+}
+
+// TestWhatCannotBeReplacedIsRemoved unless the API server refuses this as well.
+func TestWhatCannotBeReplacedIsRemoved(t *testing.T) {
+	for name, c := range map[string]struct {
+		write, remove error
+		want          string
+		left          bool
+	}{
+		"refused":        {apierrors.NewForbidden(corev1.Resource("secrets"), "x", errors.New("no")), nil, "; nothing is kept", false},
+		"too large":      {apierrors.NewRequestEntityTooLargeError("no"), nil, "; nothing is kept", false},
+		"both refused":   {apierrors.NewForbidden(corev1.Resource("secrets"), "x", errors.New("no")), errors.New("never"), "; it still has what was in force earlier, and cannot be removed: never; remove it", true},
+		"somebody wrote": {apierrors.NewConflict(corev1.Resource("secrets"), "x", errors.New("again")), nil, "again", true},
+		"no answer":      {errors.New("timeout"), nil, "timeout", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store, client := newStore()
+			if err := store.Save(t.Context(), Kept{}, []byte("earlier"), nil); err != nil {
+				t.Fatal(err)
+			}
+			kept, err := store.Load(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for verb, err := range map[string]error{"update": c.write, "delete": c.remove} {
+				client.PrependReactor(verb, "secrets", func(clienttesting.Action) (bool, runtime.Object, error) { return err != nil, nil, err })
+			}
+			err = store.Save(t.Context(), kept, []byte("policy"), nil)
+			if err == nil || !strings.HasPrefix(err.Error(), "cannot write Secret storage/cinder-last-good: ") || !strings.HasSuffix(err.Error(), c.want) {
+				t.Errorf("error %v", err)
+			}
+			if kept, err = store.Load(t.Context()); err != nil || (kept.Policy != nil) != c.left {
+				t.Errorf("kept %q, error %v", kept.Policy, err)
+			}
+		})
 	}
 }
 

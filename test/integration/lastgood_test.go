@@ -41,9 +41,9 @@ func (w *world) kept(what string, satisfies func(*corev1.Secret) bool) *corev1.S
 	return found
 }
 
-// keptPolicy is the policy in the Secret; empty if it cannot be read.
-func keptPolicy(secret *corev1.Secret) string {
-	reader, err := gzip.NewReader(bytes.NewReader(secret.Data["policy.yaml.gz"]))
+// unzipped is what a key of the Secret has; empty if it cannot be read.
+func unzipped(secret *corev1.Secret, key string) string {
+	reader, err := gzip.NewReader(bytes.NewReader(secret.Data[key]))
 	if err != nil {
 		return ""
 	}
@@ -53,6 +53,20 @@ func keptPolicy(secret *corev1.Secret) string {
 	}
 	return text.String()
 }
+
+func zipped(w *world, text string) []byte {
+	var compressed bytes.Buffer
+	writer := gzip.NewWriter(&compressed)
+	_, err := writer.Write([]byte(text))
+	w.must(err)
+	w.must(writer.Close())
+	return compressed.Bytes()
+}
+
+func keptPolicy(secret *corev1.Secret) string { return unzipped(secret, "policy.yaml.gz") }
+
+// keptCredentials are those of all backends.
+func keptCredentials(secret *corev1.Secret) string { return unzipped(secret, "credentials.json.gz") }
 
 // onPolicy is a condition of kept.
 func onPolicy(text string) func(*corev1.Secret) bool {
@@ -161,8 +175,8 @@ func TestBadCredentialsFileLetsReplicasStart(t *testing.T) {
 	w := newWorld(t, "lostkeys", cindersim.Options{})
 	good := w.clouds
 	before := w.startThree(shortLease...)
-	kept := w.kept("the credentials", func(secret *corev1.Secret) bool { return len(secret.Data["credentials.gold"]) > 0 })
-	if text := fmt.Sprintf("%s", kept.Data); !strings.Contains(text, "team-a-pass") || strings.Contains(text, "team-b-pass") {
+	kept := w.kept("the credentials", func(secret *corev1.Secret) bool { return keptCredentials(secret) != "" })
+	if text := keptCredentials(kept); !strings.Contains(text, "team-a-pass") || strings.Contains(text, "team-b-pass") {
 		t.Error("more or less is kept than what the policy's backends use")
 	}
 
@@ -191,7 +205,7 @@ func TestBadCredentialsFileLetsReplicasStart(t *testing.T) {
 	// A term that has none of its own keeps what was kept.
 	w.metric(last, "standalone_cinder_last_good_kept 1")
 	w.kept("the same credentials", func(secret *corev1.Secret) bool {
-		return bytes.Equal(secret.Data["credentials.gold"], kept.Data["credentials.gold"])
+		return keptCredentials(secret) == keptCredentials(kept)
 	})
 
 	// Rotated credentials replace them at once, in use and in the Secret.
@@ -208,7 +222,7 @@ func TestBadCredentialsFileLetsReplicasStart(t *testing.T) {
 	w.waitLeaseEvent("CredentialsReadable", "backend gold: the credentials can be read again and are in use")
 	w.boundIn("a", "rejected")
 	w.kept("the new credentials alone", func(secret *corev1.Secret) bool {
-		text := string(secret.Data["credentials.gold"])
+		text := keptCredentials(secret)
 		return strings.Contains(text, "team-a-n3w") && !strings.Contains(text, "team-a-pass")
 	})
 	for _, replica := range append(append(before, after...), next) {
@@ -249,15 +263,16 @@ func TestDamagedLastGoodIsToldAndRepaired(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "damaged", cindersim.Options{})
 	good := w.policy
-	var edited bytes.Buffer
-	writer := gzip.NewWriter(&edited)
-	_, err := writer.Write([]byte(w.change("backends: [lab]", "backends: [edited]")))
+	kubeSystem, err := suite.Client.CoreV1().Namespaces().Get(w.ctx, "kube-system", metav1.GetOptions{})
 	w.must(err)
-	w.must(writer.Close())
 	secrets := suite.Client.CoreV1().Secrets(harness.Namespace)
 	_, err = secrets.Create(w.ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: w.lastGood(), Labels: map[string]string{"app.kubernetes.io/managed-by": "standalone-cinder"}}, Type: "standalone-cinder.openstack.org/last-good",
-		Data: map[string][]byte{"policy.yaml.gz": edited.Bytes(), "credentials.gold": []byte("hunter2: [")},
+		Data: map[string][]byte{
+			"kube-system-uid":     []byte(kubeSystem.UID),
+			"policy.yaml.gz":      zipped(w, w.change("backends: [lab]", "backends: [edited]")),
+			"credentials.json.gz": zipped(w, `{"lines": ["hunter2: ["], "backends": {"gold": [0]}}`),
+		},
 	}, metav1.CreateOptions{})
 	w.must(err)
 	bad := w.change("backends: [gold]", "backends: [golt]")
@@ -274,7 +289,7 @@ func TestDamagedLastGoodIsToldAndRepaired(t *testing.T) {
 
 	first := w.start(shortLease...)
 	w.kept("the good policy and credentials", func(secret *corev1.Secret) bool {
-		return keptPolicy(secret) == good && strings.Contains(string(secret.Data["credentials.gold"]), "team-a-pass")
+		return keptPolicy(secret) == good && strings.Contains(keptCredentials(secret), "team-a-pass")
 	})
 	// Without leader election as well, a leader keeps and a start takes.
 	first.Kill()
@@ -282,7 +297,7 @@ func TestDamagedLastGoodIsToldAndRepaired(t *testing.T) {
 	second := w.start("--leader-elect=false", "--keep-credentials=false")
 	w.waitLeaseEvent("PolicyRefused", "golt")
 	w.kept("no credentials", func(secret *corev1.Secret) bool {
-		return keptPolicy(secret) == good && len(secret.Data["credentials.gold"]) == 0
+		return keptPolicy(secret) == good && len(secret.Data["credentials.json.gz"]) == 0
 	})
 	w.must(secrets.Delete(w.ctx, w.lastGood(), metav1.DeleteOptions{}))
 	w.must(second.WritePolicy(good))

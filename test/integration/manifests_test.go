@@ -108,6 +108,14 @@ func TestAccountMayChangeOnlyWhatItMade(t *testing.T) {
 	w.must(err)
 	_, err = suite.WaitBound(w.ctx, "guarded-a", 1)
 	w.must(err)
+	// The type of the Secret still marks it if somebody removed its label.
+	w.kept("the policy", onPolicy(w.policy))
+	unlabel := []byte(`{"metadata": {"labels": {"app.kubernetes.io/managed-by": null}}}`)
+	lastGood, err := suite.Client.CoreV1().Secrets(harness.Namespace).Patch(w.ctx, w.lastGood(), types.MergePatchType, unlabel, metav1.PatchOptions{})
+	w.must(err)
+	lastGood.Labels = map[string]string{"app.kubernetes.io/managed-by": "standalone-cinder"}
+	_, err = secrets.Update(w.ctx, lastGood, metav1.UpdateOptions{})
+	w.must(err)
 	w.must(suite.DeleteClaims(w.ctx, "guarded-a"))
 	w.noResidue()
 }
