@@ -14,6 +14,8 @@ import (
 // Attack is one way to answer.
 type Attack struct {
 	Name string
+	// unauthorized means that the answer is a 401.
+	unauthorized bool
 	when when
 	// of are the names of the fields that the true answer must have one of; none
 	// means that every answer will do.
@@ -79,10 +81,15 @@ func (a Attack) Suits(operation string) bool {
 	return len(a.of) == 0 || slices.Contains(a.of, field)
 }
 
-// Draw picks an attack on a request.
+// RejectsCredentials reports whether a login that is attacked seems to have a wrong
+// password. The program then sends no login for a minute or longer.
+func (a Attack) RejectsCredentials(operation string) bool { return operation == "login" && a.unauthorized }
+
+// Draw picks an attack on a request. It rejects no credentials: the pauses that
+// follow are longer than a campaign waits for everything to settle.
 func Draw(random *rand.Rand, r *http.Request) Attack {
 	operation := Operation(r)
-	suitable := slices.DeleteFunc(Attacks(), func(a Attack) bool { return !a.Suits(operation) })
+	suitable := slices.DeleteFunc(Attacks(), func(a Attack) bool { return !a.Suits(operation) || a.RejectsCredentials(operation) })
 	return suitable[random.IntN(len(suitable))]
 }
 

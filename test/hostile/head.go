@@ -163,10 +163,14 @@ func refusals() []Attack {
 		a.when = before
 		return a
 	}
+	rejection := func(a Attack) Attack {
+		a.unauthorized = true
+		return refusal(a)
+	}
 	unauthorized := `{"error": {"code": 401, "title": "Unauthorized", "message": "The request you have made requires authentication."}}`
 	return []Attack{
-		refusal(status("token rejected", http.StatusUnauthorized, jsn, unauthorized)),
-		refusal(status("page with 401", http.StatusUnauthorized, html, page)),
+		rejection(status("token rejected", http.StatusUnauthorized, jsn, unauthorized)),
+		rejection(status("page with 401", http.StatusUnauthorized, html, page)),
 		refusal(status("too many requests until a date", http.StatusTooManyRequests, jsn, "{}", "Retry-After", "Fri, 31 Dec 9999 23:59:59 GMT")),
 		refusal(status("too many requests", http.StatusTooManyRequests, html, page, "Retry-After", "-1")),
 		refusal(status("page with 413", http.StatusRequestEntityTooLarge, html, page)),
