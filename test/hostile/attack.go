@@ -16,7 +16,7 @@ type Attack struct {
 	Name string
 	// unauthorized means that the answer is a 401.
 	unauthorized bool
-	when when
+	when         when
 	// of are the names of the fields that the true answer must have one of; none
 	// means that every answer will do.
 	of     []string
@@ -83,7 +83,9 @@ func (a Attack) Suits(operation string) bool {
 
 // RejectsCredentials reports whether a login that is attacked seems to have a wrong
 // password. The program then sends no login for a minute or longer.
-func (a Attack) RejectsCredentials(operation string) bool { return operation == "login" && a.unauthorized }
+func (a Attack) RejectsCredentials(operation string) bool {
+	return operation == "login" && a.unauthorized
+}
 
 // Draw picks an attack on a request. It rejects no credentials: the pauses that
 // follow are longer than a campaign waits for everything to settle.
