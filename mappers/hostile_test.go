@@ -318,7 +318,7 @@ func TestMutatedDocuments(t *testing.T) {
 		documents = append(documents, read.Document)
 	}
 	mapped, refused := 0, 0
-	for round := range 600 {
+	for round := range 1500 {
 		var root any
 		if err := json.Unmarshal(documents[random.IntN(len(documents))], &root); err != nil {
 			t.Fatal(err)
@@ -345,8 +345,8 @@ func TestMutatedDocuments(t *testing.T) {
 		}
 	}
 	// Both must happen often, or the test looks at nothing.
-	if mapped < 500 || refused < 500 {
-		t.Errorf("documents were mapped %d times and refused %d times, expected hundreds of both", mapped, refused)
+	if mapped < 1000 || refused < 1000 {
+		t.Errorf("documents were mapped %d times and refused %d times, expected thousands of both", mapped, refused)
 	}
 }
 
