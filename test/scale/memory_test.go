@@ -31,7 +31,7 @@ func TestHandOverAtTwentyThousandVolumes(t *testing.T) {
 	const (
 		served  = 20_000
 		pending = 500
-		most    = 320 // MiB
+		most    = 300 // MiB
 	)
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
