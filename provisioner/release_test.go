@@ -234,7 +234,7 @@ func TestVolumeOfAnEarlierLeaderIsKeptWhileItIsAttached(t *testing.T) {
 	if err := f.cleaner.IsUnneeded(t.Context(), v); err == nil || !strings.Contains(err.Error(), "is still in use by node a") {
 		t.Errorf("the answer is %v", err)
 	}
-	if asked.PV != "pvc-uid-gone" || !asked.MayAttach {
+	if asked.PV != "pvc-uid-gone" || asked.ID != v.ID || !asked.MayAttach {
 		t.Errorf("request for %+v", asked)
 	}
 }

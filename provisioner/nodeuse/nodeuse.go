@@ -108,6 +108,11 @@ type Volume struct {
 	UID types.UID
 	// Names are those that kubelet may use for the volume.
 	Names []corev1.UniqueVolumeName
+	// ID is Cinder's ID of a volume whose PersistentVolume, and so its names, are
+	// not known. A name that contains the ID, or the name of the PersistentVolume,
+	// is taken for one of the volume's: many drivers build their targets and
+	// handles from them.
+	ID string
 	// MayAttach means that the volume may be served by a CSI driver that attaches
 	// it.
 	MayAttach bool
@@ -252,6 +257,13 @@ func (t *Tracker) Users(ctx context.Context, v Volume) ([]string, error) {
 	var using []host
 	for _, name := range v.Names {
 		using = append(using, seen.users[name]...)
+	}
+	if v.ID != "" {
+		for name, hosts := range seen.users {
+			if strings.Contains(string(name), v.ID) || strings.Contains(string(name), v.PV) {
+				using = append(using, hosts...)
+			}
+		}
 	}
 	return t.users(v, using, attached, func(name string) (host, bool) {
 		found, exists := seen.hosts[name]

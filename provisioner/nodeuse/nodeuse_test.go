@@ -161,6 +161,28 @@ func TestNodesThatUseAVolume(t *testing.T) {
 	}
 }
 
+// TestVolumesWithoutTheirPersistentVolumeAreRecognized by what drivers build
+// names from.
+func TestVolumesWithoutTheirPersistentVolumeAreRecognized(t *testing.T) {
+	lost := Volume{PV: "pvc-1", MayAttach: true, ID: "4b8b277f-e890-44b4-907e-d5ed893d27d6"}
+	for _, c := range []struct {
+		name, inUse, want string
+	}{
+		{"its target contains its ID", "kubernetes.io/iscsi/10.0.0.1:3260:iqn.2010-10.org.openstack:volume-4b8b277f-e890-44b4-907e-d5ed893d27d6:1", "a"},
+		{"its handle contains its ID", "kubernetes.io/csi/rbd.csi.ceph.com^volume-4b8b277f-e890-44b4-907e-d5ed893d27d6", "a"},
+		{"its name is the PersistentVolume's", "example.org/nvme/pvc-1", "a"},
+		{"another", "kubernetes.io/iscsi/10.0.0.1:3260:iqn.2010-10.org.openstack:volume-0e0f8987:1", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tracker, _ := tracker(t, true, node("a", inUse(c.inUse)), node("b"))
+			users, err := tracker.Users(t.Context(), lost)
+			if got := strings.Join(users, " "); err != nil || got != c.want {
+				t.Errorf("got %q, %v, want %q", got, err, c.want)
+			}
+		})
+	}
+}
+
 // TestLateWatchIsNotBelieved: the cache shows nothing yet, but the API server
 // does.
 func TestLateWatchIsNotBelieved(t *testing.T) {

@@ -201,6 +201,9 @@ func (c Cleaner) mayUse(stamp backends.Stamp, v cinder.Volume) *nodeuse.Volume {
 
 // unused is the proof that no node uses a volume.
 func (c Cleaner) unused(ctx context.Context, use nodeuse.Volume, v cinder.Volume) error {
+	if len(use.Names) == 0 {
+		use.ID = v.ID
+	}
 	users, err := c.Nodes.Users(ctx, use)
 	if err == nil && len(users) > 0 {
 		err = fmt.Errorf("volume %s is still in use by node %s", v.ID, strings.Join(users, ", "))

@@ -202,6 +202,7 @@ func (w *world) state(ctx context.Context) (checker.State, error) {
 			if c.Denial = message; message != "" {
 				c.Explained = told[claim.UID][string(reason)]
 			}
+			c.ToldQuota = told[claim.UID][string(policy.QuotaExceeded)]
 		}
 		s.Claims = append(s.Claims, c)
 	}

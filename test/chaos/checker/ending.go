@@ -35,6 +35,10 @@ func Ending(s State) []Finding {
 
 // EndingAt is the part of Ending that concerns volumes at some places, and
 // claims. An unrecorded volume is where its project is.
+//
+// A claim that was denied for a quota is not judged. Volumes whose deletion
+// began before their backend led elsewhere count until it leads there again,
+// because only then does the program see that they are gone.
 func EndingAt(s State, there func(place string) bool) []Finding {
 	places := map[string]string{}
 	for _, v := range s.Volumes {
@@ -43,6 +47,7 @@ func EndingAt(s State, there func(place string) bool) []Finding {
 	for _, pv := range s.PVs {
 		places[pv.VolumeID] = pv.Place
 	}
+	s.Claims = slices.DeleteFunc(slices.Clone(s.Claims), func(c Claim) bool { return !c.Bound && !c.Asked && c.ToldQuota })
 	return slices.DeleteFunc(Ending(s), func(f Finding) bool {
 		return f.Kind == Touched || f.Kind == LeakedSecret || f.VolumeID != "" && !there(places[f.VolumeID])
 	})

@@ -273,7 +273,7 @@ func TestEndingKnowsWhatTheCampaignDidByHand(t *testing.T) {
 func TestEndingAtKeepsToItsPlaces(t *testing.T) {
 	s := sound()
 	s.PVs = slices.Clone(s.PVs)
-	s.Claims = []Claim{{UID: "u5", Namespace: "a", Name: "data-5"}}
+	s.Claims = []Claim{{UID: "u5", Namespace: "a", Name: "data-5"}, {UID: "u7", Namespace: "a", Name: "data-7", ToldQuota: true}}
 	s.PVs[0].Place = "other" // its claim is gone
 	s.PVs = append(s.PVs, PV{Name: "pvc-u6", ClaimUID: "u6", VolumeID: "v6", Place: "home"})
 	away := stamped("v9", "u9")

@@ -48,6 +48,8 @@ type Claim struct {
 	// bound. Explained means that an event says the same.
 	Denial    string
 	Explained bool
+	// ToldQuota means that an event says that a quota has no room.
+	ToldQuota bool
 }
 
 // PV is a PersistentVolume that the program made.
