@@ -38,18 +38,35 @@ const mostHeap = 64 << 20
 // with an error of the program's own, or succeeds. Afterwards the claim gets
 // exactly one volume, and its deletion leaves none.
 func TestHostileServer(t *testing.T) {
-	for _, target := range append(simulatorTargets(t), realTargets(t)...) {
-		t.Run(target.Name, func(t *testing.T) {
-			target := target.ready(t)
-			for i, attack := range hostile.Attacks() {
-				t.Run(attack.Name, func(t *testing.T) {
-					t.Parallel()
-					if cells := cellsOf(target, attack); len(cells) > 0 {
-						cells[i%len(cells)].run(t)
-					}
-				})
-			}
-		})
+	for _, target := range simulatorTargets(t) {
+		t.Run(target.Name, func(t *testing.T) { meetAttacks(t, target.ready(t), hostile.Attacks()) })
+	}
+}
+
+// TestHostileServerBeforeRealCinder does the same with real servers behind the
+// hostile one. Each attack takes seconds, so short mode makes one in twelve.
+func TestHostileServerBeforeRealCinder(t *testing.T) {
+	attacks := hostile.Attacks()
+	if testing.Short() {
+		var some []hostile.Attack
+		for chunk := range slices.Chunk(attacks, 12) {
+			some = append(some, chunk[0])
+		}
+		attacks = some
+	}
+	for _, target := range realTargets(t) {
+		t.Run(target.Name, func(t *testing.T) { meetAttacks(t, target.ready(t), attacks) })
+	}
+}
+
+func meetAttacks(t *testing.T, target Target, attacks []hostile.Attack) {
+	for i, attack := range attacks {
+		if cells := cellsOf(target, attack); len(cells) > 0 {
+			t.Run(attack.Name, func(t *testing.T) {
+				t.Parallel()
+				cells[i%len(cells)].run(t)
+			})
+		}
 	}
 }
 
