@@ -20,6 +20,7 @@ import (
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/cli"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
@@ -83,7 +84,7 @@ func newCommand(log io.Writer) *cobra.Command {
 
 func runCommand(log io.Writer, protocols mappers.Protocols, build app.Build) *cobra.Command {
 	options := app.Options{Protocols: protocols, Build: build}
-	verbosity, memoryLimit, logFormat := 0, "", ""
+	verbosity, memoryLimit, logFormat, traceEndpoint := 0, "", "", ""
 	command := &cobra.Command{
 		Use:   "run --policy FILE",
 		Short: "Run the provisioner",
@@ -96,6 +97,14 @@ func runCommand(log io.Writer, protocols mappers.Protocols, build app.Build) *co
 			if options.Logger, err = wiring.NewLogger(log, logFormat, verbosity); err != nil {
 				return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
 			}
+			traces, err := wiring.NewTraces(command.Context(), wiring.TracesOptions{
+				Endpoint: traceEndpoint, Version: build.Version, IDs: tracing.IDs{}, Logger: options.Logger,
+			})
+			if err != nil {
+				return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
+			}
+			defer traces.Close()
+			options.Traces = traces.Provider
 			options.Metrics = newRegistry()
 			replica, err := app.New(options)
 			if err == nil {
@@ -111,6 +120,7 @@ func runCommand(log io.Writer, protocols mappers.Protocols, build app.Build) *co
 	command.Flags().StringVar(&memoryLimit, "memory-limit", "", "memory limit of the container, such as 512Mi; the heap stays below half of it")
 	command.Flags().IntVarP(&verbosity, "verbosity", "v", 0, "log `level`: 0 is the least verbose; at 2 libraries log, too, at 4 and above in detail")
 	command.Flags().StringVar(&logFormat, "log-format", wiring.LogJSON, "`format` of log lines: json or text")
+	command.Flags().StringVar(&traceEndpoint, "trace-endpoint", "", "`URL` of an OTLP collector that gets a trace of each claim over HTTP, for example http://collector.monitoring:4318; empty turns traces off")
 	return command
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
 )
 
 // Provision creates or adopts the volume of a claim and returns the
@@ -36,7 +37,10 @@ func (p *Provisioner) Provision(ctx context.Context, options controller.Provisio
 	attempt := &attempt{p: p, claim: claim, class: options.StorageClass, pvName: options.PVName, since: p.parked.now()}
 	defer attempt.endTurn()
 	defer p.cleanUpIfGone(claim)
+	ctx, span := p.Tracer.Start(ctx, string(claim.UID), "provision", tracing.Namespace.String(claim.Namespace), tracing.Claim.String(claim.Name))
 	pv, err := attempt.run(ctx)
+	span.Note(tracing.Tenant.String(attempt.decision.Tenant), tracing.Backend.String(attempt.backend), tracing.Volume.String(attempt.made.ID))
+	endSpan(span, err)
 	if err := p.settle(attempt, started, err); err != nil {
 		return nil, controller.ProvisioningFinished, err
 	}

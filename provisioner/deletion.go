@@ -14,6 +14,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
 )
 
 // ShouldDelete keeps the library from starting a deletion while the replica
@@ -65,7 +66,11 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 	started := time.Now()
 	deletion := &deletion{p: p, pv: pv, since: p.parked.now()}
 	defer deletion.endTurn()
-	return p.settle(deletion, started, deletion.run(ctx))
+	ctx, span := p.Tracer.Start(ctx, pv.Annotations[record.AnnotationClaimUID], "delete", tracing.PersistentVolume.String(pv.Name))
+	err := deletion.run(ctx)
+	span.Note(tracing.Tenant.String(deletion.origin.Tenant), tracing.Backend.String(deletion.origin.Backend), tracing.Volume.String(deletion.origin.VolumeID))
+	endSpan(span, err)
+	return p.settle(deletion, started, err)
 }
 
 // deletion is one attempt to remove the volume of one PersistentVolume.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
 )
 
 // Followup finishes what the library leaves unfinished: it completes volumes
@@ -257,7 +259,10 @@ func (f *Followup) tenantAndBackend(item followup) (tenant, backend string) {
 	return pv.Annotations[record.AnnotationTenant], pv.Annotations[record.AnnotationBackend]
 }
 
-func (f *Followup) do(ctx context.Context, item followup) error {
+func (f *Followup) do(ctx context.Context, item followup) (err error) {
+	claim := cmp.Or(string(item.claim), strings.TrimPrefix(item.pv, record.PVNamePrefix))
+	ctx, span := f.provisioner.Tracer.Start(ctx, claim, string(item.kind), tracing.PersistentVolume.String(record.PVNameFor(claim)))
+	defer func() { endSpan(span, err) }()
 	switch item.kind {
 	case mark:
 		return f.provisioner.markRecorded(ctx, item)

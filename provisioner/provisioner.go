@@ -35,6 +35,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/secrets"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
 )
 
 // Provisioner implements the provisioning library's interfaces for one term.
@@ -167,6 +168,7 @@ type Options struct {
 
 	Logger  *slog.Logger
 	Metrics *Metrics
+	Tracer  tracing.Tracer
 }
 
 // Volumes manages the volumes of one backend; *backends.Lifecycle implements it.

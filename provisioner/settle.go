@@ -7,6 +7,7 @@ import (
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
 )
 
 // work is one attempt at an item of the library's queues: to provision a claim or
@@ -67,6 +68,16 @@ func (p *Provisioner) settle(w work, started time.Time, err error) error {
 	w.parkForRetry()
 	observe(why.Outcome)
 	return err
+}
+
+// endSpan ends the span of a piece of work. Work that is over has not failed.
+func endSpan(span tracing.Span, err error) {
+	var over *overError
+	if errors.As(err, &over) {
+		span.Note(tracing.Outcome.String(over.reason))
+		err = nil
+	}
+	span.End(err)
 }
 
 // overError ends work without a retry: nothing is left to do, or the object is

@@ -2,11 +2,18 @@ package provisioner
 
 import (
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 
+	"go.opentelemetry.io/otel/attribute"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
 )
 
 // TestAttemptThatEndsSaysWhy: the library logs the reason why it ignores an
@@ -44,5 +51,35 @@ func TestAttemptThatEndsSaysWhy(t *testing.T) {
 				t.Errorf("error %v, want it ignored because: %s", err, want)
 			}
 		})
+	}
+}
+
+// TestWorkIsTraced: only work that failed is marked as an error.
+func TestWorkIsTraced(t *testing.T) {
+	f := newFixture(t)
+	spans := tracetest.NewSpanRecorder()
+	f.Tracer = tracing.New(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans), sdktrace.WithIDGenerator(tracing.IDs{})))
+	claim := f.claim(nil)
+	f.backends["gold"].err = errors.New("no room")
+	if _, err := f.provision(claim); err == nil {
+		t.Fatal("it did not fail")
+	}
+	f.backends["gold"].err = nil
+	pv, err := f.provision(claim)
+	f.must(err)
+	pv.UID = "pv-uid"
+	f.must(f.delete(pv))
+	f.class.Name = "unknown"
+	if _, err := f.provision(claim); err == nil {
+		t.Fatal("a claim that no rule names was served")
+	}
+	var got []string
+	for _, span := range spans.Ended() {
+		set := attribute.NewSet(span.Attributes()...)
+		outcome, _ := set.Value(tracing.Outcome)
+		got = append(got, strings.TrimSpace(span.Name()+" "+span.Status().Code.String()+" "+outcome.AsString()))
+	}
+	if want := []string{"provision Error", "provision Unset", "delete Unset", "provision Unset " + errDenied.Error()}; !slices.Equal(got, want) {
+		t.Errorf("the spans are %q, want %q", got, want)
 	}
 }

@@ -80,7 +80,7 @@ func Login(ctx context.Context, found auth.Credentials, options Options) (*Clien
 // host the answer names, and repeat a POST as a GET.
 func httpClient(wire http.RoundTripper) http.Client {
 	return http.Client{
-		Transport:     wire,
+		Transport:     traced{wire},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }

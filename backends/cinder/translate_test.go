@@ -245,7 +245,7 @@ func TestBrokenExchanges(t *testing.T) {
 			cloud := cindertest.NewCloud(t)
 			client := logIn(t, cloud)
 			if test.cause == context.DeadlineExceeded {
-				client.service.HTTPClient.Transport.(*transport).timeout = 50 * time.Millisecond
+				client.service.HTTPClient.Transport.(traced).next.(*transport).timeout = 50 * time.Millisecond
 			}
 			cloud.Set(func() { cloud.Cinder = test.handler })
 			switch test.endpoint {

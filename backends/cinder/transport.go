@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 )
 
@@ -133,6 +135,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if err := t.admit(r.Context()); err != nil {
 			return nil, err
 		}
+		trace.SpanFromContext(r.Context()).AddEvent(admittedEvent)
 		release = t.queue.release
 	}
 	bounded, cancel := context.WithTimeout(r.Context(), requestTimeoutOf(r.Context(), t.timeout))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
+	"go.opentelemetry.io/otel/trace"
 	"k8s.io/client-go/rest"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
@@ -53,6 +54,9 @@ type Options struct {
 	Logger *slog.Logger
 	// Metrics registers the replica's metrics; /metrics serves what it gathers.
 	Metrics Metrics
+	// Traces takes the spans of claims, with IDs of tracing.IDs; nil means that
+	// there are none.
+	Traces trace.TracerProvider
 }
 
 // Metrics is a registry of metrics; *prometheus.Registry is one.

@@ -17,6 +17,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
 )
 
 // followupWorkers complete volumes after their claims are served. A backend
@@ -158,6 +159,7 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
 		Stopping: work.Done(),
 		Logger:   a.logger,
 		Metrics:  a.provisionerMetrics,
+		Tracer:   tracing.New(a.options.Traces),
 	})
 	t.backends.answers, t.backends.moved = t.provisioner.BackendAnswers, t.provisioner.Recount
 	t.auditor = a.newAuditor(t.provisioner, t.backends)

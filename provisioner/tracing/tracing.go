@@ -1,0 +1,109 @@
+// Package tracing follows claims. Everything that is done for a claim, by any
+// replica and at any time, belongs to one trace, whose ID is the claim's UID
+// without dashes: no attempt has to remember the one before it.
+package tracing
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"math/rand/v2"
+	"strings"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// scope names this program's spans.
+const scope = "standalone-cinder"
+
+// Keys of attributes. Those of Kubernetes are OpenTelemetry's.
+const (
+	Namespace        = attribute.Key("k8s.namespace.name")
+	Claim            = attribute.Key("k8s.persistentvolumeclaim.name")
+	PersistentVolume = attribute.Key("k8s.persistentvolume.name")
+	Tenant           = attribute.Key("standalone_cinder.tenant")
+	Backend          = attribute.Key("standalone_cinder.backend")
+	Volume           = attribute.Key("standalone_cinder.volume")
+	Outcome          = attribute.Key("standalone_cinder.outcome")
+)
+
+// Tracer starts the spans of claims. The zero Tracer starts none.
+type Tracer struct{ tracer trace.Tracer }
+
+// New makes a tracer. The provider must take its IDs from IDs.
+func New(provider trace.TracerProvider) Tracer {
+	if provider == nil {
+		return Tracer{}
+	}
+	return Tracer{provider.Tracer(scope)}
+}
+
+// Start begins a span of a claim's trace. Spans that are started with the
+// context are its children. The caller must end it.
+func (t Tracer) Start(ctx context.Context, claimUID, name string, attributes ...attribute.KeyValue) (context.Context, Span) {
+	if t.tracer == nil {
+		return ctx, Span{trace.SpanFromContext(ctx)}
+	}
+	ctx, span := t.tracer.Start(context.WithValue(ctx, claimKey{}, claimUID), name, trace.WithNewRoot(), trace.WithAttributes(attributes...))
+	return ctx, Span{span}
+}
+
+// Span is one piece of work.
+type Span struct{ span trace.Span }
+
+// Note adds attributes that became known later.
+func (s Span) Note(attributes ...attribute.KeyValue) { s.span.SetAttributes(attributes...) }
+
+// End ends a span. The error is nil if the work succeeded.
+func (s Span) End(err error) {
+	if err != nil && !errors.Is(err, context.Canceled) {
+		s.span.SetStatus(codes.Error, err.Error())
+	}
+	s.span.End()
+}
+
+type claimKey struct{}
+
+// IDs makes the IDs of spans. It implements the IDGenerator of OpenTelemetry's
+// SDK.
+type IDs struct{}
+
+// NewIDs returns the ID of the claim's trace, and a random one for work on no
+// claim.
+func (IDs) NewIDs(ctx context.Context) (trace.TraceID, trace.SpanID) {
+	uid, _ := ctx.Value(claimKey{}).(string)
+	id, known := TraceID(uid)
+	if !known {
+		fill(id[:])
+	}
+	return id, spanID()
+}
+
+// NewSpanID returns a random ID.
+func (IDs) NewSpanID(context.Context, trace.TraceID) trace.SpanID { return spanID() }
+
+func spanID() (id trace.SpanID) {
+	fill(id[:])
+	return id
+}
+
+// fill writes random bytes that are not all zero, which would be no ID.
+func fill(id []byte) {
+	for i := range id {
+		id[i] = byte(1 + rand.IntN(255))
+	}
+}
+
+// TraceID is the trace of a claim; it is not known for a UID that is not a UUID.
+func TraceID(claimUID string) (id trace.TraceID, known bool) {
+	digits := strings.ReplaceAll(claimUID, "-", "")
+	if len(digits) != hex.EncodedLen(len(id)) {
+		return trace.TraceID{}, false
+	}
+	if _, err := hex.Decode(id[:], []byte(digits)); err != nil || !id.IsValid() {
+		return trace.TraceID{}, false
+	}
+	return id, true
+}

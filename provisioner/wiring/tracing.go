@@ -1,0 +1,84 @@
+package wiring
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Traces sends spans to a collector.
+type Traces struct {
+	// Provider is nil if nothing is sent.
+	Provider trace.TracerProvider
+	shutdown func(context.Context) error
+}
+
+// TracesOptions configure Traces.
+type TracesOptions struct {
+	// Endpoint is the URL of an OTLP collector over HTTP; empty turns traces off.
+	// The variables OTEL_EXPORTER_OTLP_* of the environment set what else there
+	// is, such as headers and certificates.
+	Endpoint string
+	// Version is the program's.
+	Version string
+	IDs     sdk.IDGenerator
+	Logger  *slog.Logger
+}
+
+// tracesTimeout bounds the last transfer, when the program ends.
+const tracesTimeout = 3 * time.Second
+
+// NewTraces begins to send spans in batches. A collector that does not answer
+// costs spans, and delays nothing. It sets the process's handler for errors of
+// OpenTelemetry.
+func NewTraces(ctx context.Context, options TracesOptions) (*Traces, error) {
+	if options.Endpoint == "" {
+		return &Traces{}, nil
+	}
+	endpoint, err := url.Parse(options.Endpoint)
+	if err != nil || endpoint.Scheme != "http" && endpoint.Scheme != "https" || endpoint.Host == "" || endpoint.User != nil {
+		return nil, errors.New("--trace-endpoint must be the URL of an OTLP collector over HTTP, without credentials, for example http://collector.monitoring:4318")
+	}
+	if endpoint.Path == "" || endpoint.Path == "/" {
+		endpoint.Path = "/v1/traces"
+	}
+	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(endpoint.String()))
+	if err != nil {
+		return nil, fmt.Errorf("--trace-endpoint: %w", err)
+	}
+	replica, _ := os.Hostname()
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
+		options.Logger.Debug("Traces were not sent", "error", err)
+	}))
+	provider := sdk.NewTracerProvider(
+		sdk.WithBatcher(exporter),
+		sdk.WithIDGenerator(options.IDs),
+		sdk.WithSampler(sdk.AlwaysSample()),
+		sdk.WithResource(resource.NewSchemaless(
+			attribute.String("service.name", "standalone-cinder"),
+			attribute.String("service.version", options.Version),
+			attribute.String("service.instance.id", replica))),
+	)
+	return &Traces{Provider: provider, shutdown: provider.Shutdown}, nil
+}
+
+// Close sends what is left.
+func (t *Traces) Close() {
+	if t.shutdown == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), tracesTimeout)
+	defer cancel()
+	_ = t.shutdown(ctx) // The handler of errors has it.
+}
