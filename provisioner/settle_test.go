@@ -70,7 +70,7 @@ func TestWorkIsTraced(t *testing.T) {
 	pv.UID = "pv-uid"
 	f.must(f.delete(pv))
 	f.class.Name = "unknown"
-	if _, err := f.provision(claim); err == nil {
+	if _, err := f.provision(f.named("other")); err == nil {
 		t.Fatal("a claim that no rule names was served")
 	}
 	var got []string
