@@ -96,7 +96,10 @@ func runCommand(log io.Writer, protocols mappers.Protocols, build app.Build) *co
 			if options.Logger, err = wiring.NewLogger(log, logFormat, verbosity); err != nil {
 				return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
 			}
-			options.Metrics = newRegistry()
+			registry := newRegistry()
+			options.Metrics = registry
+			// Client-go has hooks for the whole process, so only the program sets them.
+			wiring.NewClientMetrics(registry).MeasureProcess()
 			replica, err := app.New(options)
 			if err == nil {
 				err = replica.Run(command.Context())

@@ -54,6 +54,22 @@ func groups[T metav1.Object](lot *parking.Lot[T]) []PendingGroup {
 	return all
 }
 
+// Turns is how much of one kind of work is under way, and how much waits for a
+// worker.
+type Turns struct {
+	Work          string
+	Held, Waiting int
+}
+
+// Turns counts the work of the term.
+func (p *Provisioner) Turns() []Turns {
+	count := func(work string, turns interface{ Count() (held, waiting int) }) Turns {
+		held, waiting := turns.Count()
+		return Turns{work, held, waiting}
+	}
+	return []Turns{count("claims", p.claimTurns), count("deletions", p.volumeTurns), count("followup", p.followup.turns)}
+}
+
 // QuotaUse is what counts against the limits of one scope of the policy.
 type QuotaUse struct {
 	Scope policy.QuotaScope
