@@ -44,15 +44,15 @@ func TestMetricsOfTheReplicas(t *testing.T) {
 	for i := range claims {
 		w.claim("a", fmt.Sprintf("data-%d", i), "gold", "1Gi")
 	}
-	w.claim("a", "denied", "gold", "100Ti")
 	_, err = suite.WaitBound(w.ctx, "metrics-a", claims)
 	w.must(err)
+	w.claim("a", "too-large-for-cinder", "gold", "100Ti")
 	w.must(suite.Client.CoreV1().PersistentVolumeClaims("metrics-a").Delete(w.ctx, "data-0", metav1.DeleteOptions{}))
 	for _, line := range []string{
 		fmt.Sprintf(`standalone_cinder_claim_bound_duration_seconds_count{backend="gold",tenant="tenant-a"} %d`, claims),
 		fmt.Sprintf(`standalone_cinder_claim_bound_duration_seconds_bucket{backend="gold",tenant="tenant-a",le="60"} %d`, claims),
 		fmt.Sprintf(`standalone_cinder_persistentvolumes{backend="gold",phase="Bound",protocol="iscsi",reclaim_policy="Delete"} %d`, claims-1),
-		`standalone_cinder_turns{state="held",work="claims"} 0`,
+		`standalone_cinder_pending_claims{reason="ProvisioningFailed",state="failing"} 1`,
 		`standalone_cinder_turns{state="waiting",work="deletions"} 0`,
 		`standalone_cinder_last_login_successful{backend="gold"} 1`,
 		fmt.Sprintf(`controller_persistentvolumeclaim_provision_total{class="%s",source=""} %d`, w.name+"-gold", claims),
@@ -65,7 +65,7 @@ func TestMetricsOfTheReplicas(t *testing.T) {
 	w.metricNamed(leader, "standalone_cinder_audit_timestamp_seconds")
 	found := w.families(leader)
 	for _, name := range []string{
-		"standalone_cinder_token_expiry_timestamp_seconds", "standalone_cinder_pending_claims",
+		"standalone_cinder_token_expiry_timestamp_seconds", "standalone_cinder_oldest_pending_claim_timestamp_seconds",
 		"rest_client_requests_total", "rest_client_request_duration_seconds", "rest_client_rate_limiter_duration_seconds",
 		"workqueue_queue_duration_seconds", "go_gc_gomemlimit_bytes", "process_resident_memory_bytes", "process_start_time_seconds",
 	} {

@@ -13,7 +13,6 @@ import (
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/common/promslog"
-	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/promql/parser"
 	"sigs.k8s.io/yaml"
@@ -204,7 +203,7 @@ func (f face) check(t *testing.T, where, text string) {
 				t.Errorf("%s: there is no metric %q", where, n.Name)
 			}
 			for _, matcher := range n.LabelMatchers {
-				if matcher.Name != labels.MetricName {
+				if matcher.Name != model.MetricNameLabel {
 					has(append(slices.Clone(f[n.Name]), ofTheTarget...), matcher.Name)
 				}
 			}
