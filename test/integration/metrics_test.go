@@ -67,7 +67,7 @@ func TestMetricsOfTheReplicas(t *testing.T) {
 	for _, name := range []string{
 		"standalone_cinder_token_expiry_timestamp_seconds", "standalone_cinder_oldest_pending_claim_timestamp_seconds",
 		"rest_client_requests_total", "rest_client_request_duration_seconds", "rest_client_rate_limiter_duration_seconds",
-		"workqueue_queue_duration_seconds", "go_gc_gomemlimit_bytes", "process_resident_memory_bytes", "process_start_time_seconds",
+		"workqueue_queue_duration_seconds", "go_gc_gomemlimit_bytes", "process_resident_memory_bytes", "process_start_time_seconds", "process_cpu_seconds_total",
 	} {
 		if _, ok := found[name]; !ok {
 			t.Errorf("the leader does not export %s", name)
