@@ -118,7 +118,7 @@ lint: ## formatting, linters (.golangci.yml), American spelling, tidy modules
 	  else $(GO) mod tidy -diff && $(GO) run $(GOLANGCI) run ./...; fi
 
 fresh: ## check that everything a first run downloads is still served, by downloading it into an empty module cache
-	@echo "downloading 2 GB of modules into an empty cache, which is then removed (about 2 minutes)"
+	@echo "downloading 4 GB of modules into an empty cache, which is then removed (about 4 minutes)"
 	@export GOMODCACHE=$$(mktemp -d) GOFLAGS=-modcacherw && trap 'rm -rf "$$GOMODCACHE"' EXIT && set -ex && \
 	  : listing packages downloads what building, vetting and testing them needs, and nothing else && \
 	  $(GO) list -deps -test -tags e2e ./... >/dev/null && \

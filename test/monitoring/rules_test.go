@@ -3,6 +3,7 @@
 package monitoring
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -128,12 +129,17 @@ func TestAlertsNameExistingMetrics(t *testing.T) {
 	}
 }
 
-// face has the labels of every metric that replicas export.
-type face map[string][]string
+// face is what the program promises.
+type face struct {
+	// labels has those of every metric that replicas export.
+	labels map[string][]string
+	// text is the golden list itself.
+	text string
+}
 
 // foreign are metrics of Prometheus, and of the Go runtime and the process, whose
 // collectors have no configuration.
-var foreign = face{
+var foreign = map[string][]string{
 	"up": nil, "process_start_time_seconds": nil, "process_resident_memory_bytes": nil, "process_cpu_seconds_total": nil,
 	"go_gc_gomemlimit_bytes": nil, "go_goroutines": nil,
 }
@@ -154,10 +160,7 @@ func publicFace(t *testing.T) face {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := face{}
-	for name, names := range foreign {
-		known[name] = names
-	}
+	known := maps.Clone(foreign)
 	for _, found := range faceLine.FindAllStringSubmatch(string(content), -1) {
 		name, names := found[1], strings.Split(found[2], ",")
 		if !strings.Contains(string(types), "`"+name+"` | histogram |") {
@@ -170,7 +173,7 @@ func publicFace(t *testing.T) face {
 	if len(known) < 30 {
 		t.Fatalf("only %d metrics are known", len(known))
 	}
-	return known
+	return face{known, string(content)}
 }
 
 // check parses an expression, and looks up every metric and label in it.
@@ -185,7 +188,7 @@ func (f face) check(t *testing.T, where, text string) {
 	below := func(node parser.Node) (names []string) {
 		parser.Inspect(node, func(n parser.Node, _ []parser.Node) error {
 			if selector, ok := n.(*parser.VectorSelector); ok {
-				names = append(names, f[selector.Name]...)
+				names = append(names, f.labels[selector.Name]...)
 			}
 			return nil
 		})
@@ -199,12 +202,21 @@ func (f face) check(t *testing.T, where, text string) {
 	parser.Inspect(expression, func(node parser.Node, _ []parser.Node) error {
 		switch n := node.(type) {
 		case *parser.VectorSelector:
-			if _, ok := f[n.Name]; !ok {
+			if _, ok := f.labels[n.Name]; !ok {
 				t.Errorf("%s: there is no metric %q", where, n.Name)
 			}
 			for _, matcher := range n.LabelMatchers {
-				if matcher.Name != model.MetricNameLabel {
-					has(append(slices.Clone(f[n.Name]), ofTheTarget...), matcher.Name)
+				if matcher.Name == model.MetricNameLabel {
+					continue
+				}
+				has(append(slices.Clone(f.labels[n.Name]), ofTheTarget...), matcher.Name)
+				if matcher.Name != "kind" && matcher.Name != "reason" {
+					continue
+				}
+				for _, value := range strings.Split(matcher.Value, "|") {
+					if !strings.Contains(f.text, "\n"+value+"\n") {
+						t.Errorf("%s: there is no %s %s", where, matcher.Name, value)
+					}
 				}
 			}
 		case *parser.AggregateExpr:
