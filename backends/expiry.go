@@ -20,14 +20,17 @@ type Expiry struct {
 func (p *Pool) Expiry(config Config) Expiry {
 	config = config.withDefaults()
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	last, read := p.readings.Peek(key{config.Name, fingerprint.Of(config.credentials())})
+	entry, loggedIn := p.clients.Peek(key{config.Name, fingerprint.Of(config)})
+	p.mu.Unlock()
 	var found Expiry
-	if last, ok := p.readings.Peek(key{config.Name, fingerprint.Of(config.credentials())}); ok {
+	if read {
 		if settings := last.Credentials().TLS; settings != nil && len(settings.Certificates) > 0 && settings.Certificates[0].Leaf != nil {
 			found.ClientCertificate = settings.Certificates[0].Leaf.NotAfter
 		}
 	}
-	if entry, ok := p.clients.Peek(key{config.Name, fingerprint.Of(config)}); ok {
+	if loggedIn {
+		// Reading the token's expiry decodes the catalog, too: not under the lock.
 		found.Expiry = entry.client.Expiry()
 	}
 	return found

@@ -8,8 +8,8 @@ import (
 )
 
 // Metrics counts claims and volumes. Labels are bounded: tenants and backends by
-// the policy, protocols by the mappers, outcomes by the retry table. Namespaces and claims are
-// not labels, because their number is unbounded.
+// the policy, protocols by the mappers, outcomes by the retry table. Namespaces
+// and claims are not labels, because their number is unbounded.
 type Metrics struct {
 	provision *prometheus.HistogramVec
 	delete    *prometheus.HistogramVec
