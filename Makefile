@@ -29,7 +29,7 @@ empty :=
 space := $(empty) $(empty)
 FAULT_PATTERN := ^($(subst $(space),|,$(strip $(FAULT_TESTS))))$$
 
-.PHONY: help build demo test render faults test-oldest e2e bench chaos release release-check lint fresh
+.PHONY: help build demo test render monitoring faults test-oldest e2e bench chaos release release-check lint fresh
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -51,6 +51,10 @@ test: ## unit and integration tests, except those of make faults and make render
 render: ## render the chart and the kustomizations, compare them, and lint the chart
 	@echo "building Helm and kustomize (3 minutes on two cores the first time), then rendering for half a minute"
 	$(GO) test -count=1 -timeout 30m ./test/deploy
+
+monitoring: ## evaluate the alerts with Prometheus' engine, and check the dashboard and the operator's manifests
+	@echo "building Prometheus' rule engine (2 minutes on two cores the first time), then testing for a quarter of a minute"
+	cd test/monitoring && $(GO) test -count=1 -timeout 10m .
 
 faults: ## the crash matrix, split brain, a thousand claims and 20,000 volumes (about 15 minutes on two cores)
 	@for test in $(FAULT_TESTS); do grep -qr "^func $$test(" test/integration test/scale test/contract || \
@@ -108,18 +112,20 @@ lint: ## formatting, linters (.golangci.yml), American spelling, tidy modules
 	@# Fibre Channel is spelled that way.
 	$(GO) run $(MISSPELL) -error -locale US -i fibre,rulle $$(git ls-files '*.go' '*.md' | grep -v /testdata/)
 	cd build/release && $(GO) mod tidy -diff && $(GO) run $(GOLANGCI) run ./...
+	cd test/monitoring && $(GO) mod tidy -diff && $(GO) run $(GOLANGCI) run ./...
 	@# Module registries do not always serve the oracle's modules.
 	@cd test/cloudsoracle && if ! $(GO) mod download 2>/dev/null; then echo "test/cloudsoracle skipped: its modules cannot be downloaded"; \
 	  else $(GO) mod tidy -diff && $(GO) run $(GOLANGCI) run ./...; fi
 
 fresh: ## check that everything a first run downloads is still served, by downloading it into an empty module cache
-	@echo "downloading 2 GB of modules into an empty cache, which is then removed (about 2 minutes)"
+	@echo "downloading 4 GB of modules into an empty cache, which is then removed (about 4 minutes)"
 	@export GOMODCACHE=$$(mktemp -d) GOFLAGS=-modcacherw && trap 'rm -rf "$$GOMODCACHE"' EXIT && set -ex && \
 	  : listing packages downloads what building, vetting and testing them needs, and nothing else && \
 	  $(GO) list -deps -test -tags e2e ./... >/dev/null && \
 	  $(GO) mod tidy -diff && \
 	  GOARCH=arm64 $(GO) list -deps . >/dev/null && \
 	  (cd build/release && $(GO) list -deps -test ./... >/dev/null && $(GO) mod tidy -diff) && \
+	  (cd test/monitoring && $(GO) list -deps -test ./... >/dev/null && $(GO) mod tidy -diff) && \
 	  $(GO) run $(GOLANGCI) version && \
 	  $(GO) run $(MISSPELL) -v && \
 	  : getting a program into an empty module downloads what building it needs && \

@@ -105,7 +105,10 @@ func runCommand(log io.Writer, protocols mappers.Protocols, build app.Build) *co
 			}
 			defer traces.Close()
 			options.Traces = traces.Provider
-			options.Metrics = newRegistry()
+			registry := newRegistry()
+			options.Metrics = registry
+			// Client-go has hooks for the whole process, so only the program sets them.
+			wiring.NewClientMetrics(registry).MeasureProcess()
 			replica, err := app.New(options)
 			if err == nil {
 				err = replica.Run(command.Context())

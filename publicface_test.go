@@ -8,7 +8,6 @@ import (
 	"go/token"
 	"io"
 	"io/fs"
-	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -18,14 +17,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"k8s.io/client-go/rest"
-
-	"github.com/standalone-cinder/standalone-cinder/mappers"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/app"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/events"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden file")
@@ -106,48 +99,14 @@ func commandLines(command *cobra.Command) []string {
 	return lines
 }
 
-// metricLines are the program's own metrics with their labels.
+// metricLines are the program's metrics with their labels.
 func metricLines(t *testing.T) []string {
 	t.Helper()
-	notes := &descriptions{Registry: prometheus.NewRegistry()}
-	options := app.Options{
-		PolicyFile: "config.example.yaml", Namespace: "storage", Listen: "127.0.0.1:0", Workers: 1, KubeQPS: 1, KubeBurst: 1,
-		Config: &rest.Config{Host: "https://127.0.0.1:1"}, Logger: slog.New(slog.DiscardHandler), Metrics: notes, Protocols: mappers.BuiltIn(),
+	var lines []string
+	for _, m := range describedMetrics(t) {
+		lines = append(lines, m.name+"{"+strings.Join(m.labels, ",")+"}")
 	}
-	if _, err := app.New(options); err != nil {
-		t.Fatal(err)
-	}
-	events.NewRecorder(nil, nil, notes, nil) // which Run makes
-	slices.Sort(notes.lines)
-	return notes.lines
-}
-
-// descriptions is a registry that records the descriptions of registered
-// metrics.
-type descriptions struct {
-	*prometheus.Registry
-	lines []string
-}
-
-var described = regexp.MustCompile(`fqName: "([^"]+)".*constLabels: \{([^}]*)\}, variableLabels: \{([^}]*)\}`)
-
-func (d *descriptions) MustRegister(all ...prometheus.Collector) {
-	for _, collector := range all {
-		found := make(chan *prometheus.Desc)
-		go func() {
-			defer close(found)
-			collector.Describe(found)
-		}()
-		for desc := range found {
-			parts := described.FindStringSubmatch(desc.String())
-			labels := strings.Split(parts[3], ",")
-			if name, _, constant := strings.Cut(parts[2], "="); constant {
-				labels = append(labels, name)
-			}
-			d.lines = append(d.lines, parts[1]+"{"+strings.Trim(strings.Join(labels, ","), ",")+"}")
-		}
-	}
-	d.Registry.MustRegister(all...)
+	return lines
 }
 
 type names struct{ keys, reasons []string }

@@ -72,7 +72,10 @@ func (m *Metrics) health(backend string, up bool) {
 	m.outages.WithLabelValues(backend).Add(0)
 }
 
-func (m *Metrics) forgetHealth(backend string) { m.up.DeleteLabelValues(backend) }
+func (m *Metrics) forgetHealth(backend string) {
+	m.up.DeleteLabelValues(backend)
+	m.Requests.ForgetLogin(backend)
+}
 
 func (m *Metrics) outage(backend string) { m.outages.WithLabelValues(backend).Inc() }
 

@@ -212,6 +212,10 @@ func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, denied denial, s
 		// An earlier decision may have reserved room.
 		p.placement.giveBack(claim.UID)
 	}
+	if denied.reason != reasonBackendUnavailable {
+		// What the policy denies, the program does not delay.
+		p.claimTimes.restart(claim.UID)
+	}
 	p.claimTurns.Leave(claim.UID)
 	p.parked.reportDenial(claim, denied.reason, denied.message)
 	always := []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Namespace, Name: claim.Namespace}, {Kind: parking.Class, Name: record.ClassName(claim)}}

@@ -77,7 +77,7 @@ func newFollowup(p *Provisioner, workers int) *Followup {
 	f := &Followup{
 		provisioner: p,
 		workers:     workers,
-		queue:       workqueue.NewTypedRateLimitingQueue[followup](followupLimiter{p.limiter}),
+		queue:       workqueue.NewTypedRateLimitingQueueWithConfig[followup](followupLimiter{p.limiter}, workqueue.TypedRateLimitingQueueConfig[followup]{Name: "followup"}),
 		completed:   map[types.UID]bool{},
 		failing:     map[followup]string{},
 	}
@@ -133,6 +133,7 @@ func (f *Followup) VolumeGone(pv *corev1.PersistentVolume) {
 
 // ClaimGone records that a claim was deleted.
 func (f *Followup) ClaimGone(claim *corev1.PersistentVolumeClaim) {
+	f.provisioner.claimTimes.end(claim.UID)
 	f.provisioner.placement.noteGone(claim)
 	f.queue.Add(undoOf(claim.UID))
 }
@@ -140,6 +141,7 @@ func (f *Followup) ClaimGone(claim *corev1.PersistentVolumeClaim) {
 // ClaimChanged records that a claim was bound. The library silently drops a
 // claim that was bound to a PersistentVolume not created for it.
 func (f *Followup) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
+	f.provisioner.measureClaim(before, after)
 	switch {
 	case before.Spec.VolumeName == after.Spec.VolumeName:
 	case record.BoundElsewhere(after):

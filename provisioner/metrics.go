@@ -7,12 +7,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics counts claims and volumes. Labels are bounded: backends by the policy,
-// protocols by the mappers, outcomes by the retry table. Namespaces and claims are
-// not labels, because their number is unbounded.
+// Metrics counts claims and volumes. Labels are bounded: tenants and backends by
+// the policy, protocols by the mappers, outcomes by the retry table. Namespaces
+// and claims are not labels, because their number is unbounded.
 type Metrics struct {
 	provision *prometheus.HistogramVec
 	delete    *prometheus.HistogramVec
+	// claimBound is what users wait for, not an attempt.
+	claimBound *prometheus.HistogramVec
 	// protocols are the values of the label; others count as "other".
 	protocols []string
 }
@@ -33,8 +35,13 @@ func NewMetrics(registry prometheus.Registerer, protocols []string) *Metrics {
 			Help:    "Duration of attempts to delete a volume by backend, protocol and outcome.",
 			Buckets: buckets,
 		}, []string{"backend", "protocol", "outcome"}),
+		claimBound: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "standalone_cinder_claim_bound_duration_seconds",
+			Help:    "Time that claims took to become Bound, from their creation, or from when their node was selected or they were last denied, by tenant and backend.",
+			Buckets: []float64{1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600},
+		}, []string{"tenant", "backend"}),
 	}
-	registry.MustRegister(m.provision, m.delete)
+	registry.MustRegister(m.provision, m.delete, m.claimBound)
 	return m
 }
 
@@ -46,11 +53,15 @@ func (m *Metrics) deleted(backend, protocol, outcome string, took time.Duration)
 	m.delete.WithLabelValues(backend, m.ProtocolLabel(protocol), outcome).Observe(took.Seconds())
 }
 
+// otherLabel replaces values that are not known beforehand, so that they share one
+// series.
+const otherLabel = "other"
+
 // ProtocolLabel returns the label value for a protocol. Backends must not invent
 // values, so all protocols that are not known share one.
 func (m *Metrics) ProtocolLabel(protocol string) string {
 	if protocol == "" || slices.Contains(m.protocols, protocol) {
 		return protocol
 	}
-	return "other"
+	return otherLabel
 }

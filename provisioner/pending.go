@@ -14,7 +14,8 @@ import (
 // PendingGroup is the parked claims, or deletions, with one state and reason.
 type PendingGroup struct {
 	State parking.Reason
-	// Reason is that of the last event about them; empty if there was none.
+	// Reason is that of the last event about them; empty if there was none. While
+	// they fail, that may be the library's.
 	Reason string
 	Count  int
 	// Oldest is when the oldest object of the group was created.
@@ -22,25 +23,40 @@ type PendingGroup struct {
 }
 
 // PendingClaims groups the claims that wait for something.
-func (p *Provisioner) PendingClaims() []PendingGroup { return groups(p.parked.claims) }
+func (p *Provisioner) PendingClaims() []PendingGroup {
+	return groups(p.parked.claims, func(state parking.Reason, reported string) string {
+		if state == parking.Failing {
+			// What was reported is an earlier denial.
+			return "ProvisioningFailed"
+		}
+		return reported
+	})
+}
 
 // PendingDeletions groups the released PersistentVolumes that wait for something.
-func (p *Provisioner) PendingDeletions() []PendingGroup { return groups(p.parked.volumes) }
+func (p *Provisioner) PendingDeletions() []PendingGroup {
+	return groups(p.parked.volumes, func(state parking.Reason, reported string) string {
+		if state == parking.Failing && reported == "" {
+			return "VolumeFailedDelete"
+		}
+		return reported
+	})
+}
 
-func groups[T metav1.Object](lot *parking.Lot[T]) []PendingGroup {
+func groups[T metav1.Object](lot *parking.Lot[T], reasonOf func(state parking.Reason, reported string) string) []PendingGroup {
 	type key struct {
 		state  parking.Reason
 		reason string
 	}
 	found := map[key]PendingGroup{}
 	lot.Each(func(object T, state parking.Reason, reported string) {
-		at := key{state, reported}
+		at := key{state, reasonOf(state, reported)}
 		group, ok := found[at]
 		created := object.GetCreationTimestamp().Time
 		if !ok || created.Before(group.Oldest) {
 			group.Oldest = created
 		}
-		group.State, group.Reason = state, reported
+		group.State, group.Reason = at.state, at.reason
 		group.Count++
 		found[at] = group
 	})
@@ -52,6 +68,22 @@ func groups[T metav1.Object](lot *parking.Lot[T]) []PendingGroup {
 		return cmp.Or(cmp.Compare(a.State, b.State), cmp.Compare(a.Reason, b.Reason))
 	})
 	return all
+}
+
+// Turns is how much of one kind of work is under way, and how much waits for a
+// worker.
+type Turns struct {
+	Work          string
+	Held, Waiting int
+}
+
+// Turns counts the work of the term.
+func (p *Provisioner) Turns() []Turns {
+	count := func(work string, turns interface{ Count() (held, waiting int) }) Turns {
+		held, waiting := turns.Count()
+		return Turns{work, held, waiting}
+	}
+	return []Turns{count("claims", p.claimTurns), count("deletions", p.volumeTurns), count("followup", p.followup.turns)}
 }
 
 // QuotaUse is what counts against the limits of one scope of the policy.

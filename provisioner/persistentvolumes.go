@@ -2,6 +2,7 @@ package provisioner
 
 import (
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -98,6 +99,50 @@ func (p *Provisioner) reportNeverBound(pv *corev1.PersistentVolume) {
 
 // reasonDeletedUnbound is the reason of reportNeverBound's event.
 const reasonDeletedUnbound = "DeletedBeforeBound"
+
+// VolumeGroup is this program's PersistentVolumes with one backend, protocol,
+// phase and reclaim policy.
+type VolumeGroup struct {
+	Backend, Protocol string
+	Phase             corev1.PersistentVolumePhase
+	ReclaimPolicy     corev1.PersistentVolumeReclaimPolicy
+}
+
+// VolumeCount is how many PersistentVolumes a group has.
+type VolumeCount struct {
+	Count int
+	// Since is when the first of them entered the phase; zero if no object says so.
+	Since time.Time
+}
+
+// PersistentVolumeCounts counts this program's PersistentVolumes in the cache.
+func (p *Provisioner) PersistentVolumeCounts() (map[VolumeGroup]VolumeCount, error) {
+	all, err := p.PersistentVolumes.List(labels.Everything())
+	if err != nil {
+		return nil, err
+	}
+	inForce := p.Policy()
+	counts := map[VolumeGroup]VolumeCount{}
+	for _, pv := range all {
+		if !p.isMine(pv) {
+			continue
+		}
+		group := VolumeGroup{
+			Backend: pv.Annotations[record.AnnotationBackend], Protocol: p.Metrics.ProtocolLabel(pv.Annotations[record.AnnotationProtocol]),
+			Phase: pv.Status.Phase, ReclaimPolicy: pv.Spec.PersistentVolumeReclaimPolicy,
+		}
+		if _, known := inForce.Backend(group.Backend); !known {
+			group.Backend = otherLabel
+		}
+		count := counts[group]
+		count.Count++
+		if since := pv.Status.LastPhaseTransitionTime; since != nil && (count.Since.IsZero() || since.Time.Before(count.Since)) {
+			count.Since = since.Time
+		}
+		counts[group] = count
+	}
+	return counts, nil
+}
 
 // CountByBackend counts this program's PersistentVolumes in any phase by the
 // backend that has their volumes.

@@ -1,6 +1,9 @@
 package provisioner
 
 import (
+	"fmt"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -176,5 +179,56 @@ func TestPersistentVolumesOfOthersDoNotCount(t *testing.T) {
 				t.Errorf("it counts as %+v", got)
 			}
 		})
+	}
+}
+
+// TestPersistentVolumeCounts counts this program's objects only, by what operators
+// distinguish.
+func TestPersistentVolumeCounts(t *testing.T) {
+	f := newFixture(t)
+	early, late := time.Unix(1000, 0), time.Unix(2000, 0)
+	add := func(name, backend, protocol, provisioner string, phase corev1.PersistentVolumePhase, since time.Time) {
+		pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{
+			record.AnnotationVolume: "volume-" + name, record.AnnotationBackend: backend, record.AnnotationProtocol: protocol,
+			record.AnnotationProvisionedBy: provisioner, record.AnnotationCluster: "cluster-1",
+		}}}
+		pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
+		pv.Status.Phase = phase
+		if !since.IsZero() {
+			pv.Status.LastPhaseTransitionTime = &metav1.Time{Time: since}
+		}
+		f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Add(pv))
+	}
+	add("1", "gold", "iscsi", "test", corev1.VolumeReleased, late)
+	add("2", "gold", "iscsi", "test", corev1.VolumeReleased, early)
+	add("3", "gold", "iscsi", "test", corev1.VolumeReleased, time.Time{})
+	add("4", "removed", "invented", "test", corev1.VolumeBound, early)
+	add("5", "gold", "iscsi", "another", corev1.VolumeBound, early)
+	got, err := f.PersistentVolumeCounts()
+	f.must(err)
+	want := map[VolumeGroup]VolumeCount{
+		{"gold", "iscsi", corev1.VolumeReleased, corev1.PersistentVolumeReclaimDelete}: {3, early},
+		{"other", "other", corev1.VolumeBound, corev1.PersistentVolumeReclaimDelete}:   {1, early},
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("counted %v\nwant %v", got, want)
+	}
+}
+
+func TestTurnsAreCounted(t *testing.T) {
+	f, _, _ := newCountedFixture(t)
+	for i := range 3 {
+		f.claimTurns.Take(types.UID(fmt.Sprint(i)), "a", "gold")
+	}
+	f.volumeTurns.Take("pv", "a", "gold")
+	want := []Turns{{"claims", 3, 0}, {"deletions", 1, 0}, {"followup", 0, 0}}
+	if got := f.Turns(); !slices.Equal(got, want) {
+		t.Errorf("turns are %v, want %v", got, want)
+	}
+	for i := range 100 {
+		f.claimTurns.Take(types.UID(fmt.Sprint(i)), "a", "gold")
+	}
+	if got := f.Turns()[0]; got != (Turns{"claims", 50, 50}) {
+		t.Errorf("turns are %v, want 50 held, since one tenant gets no more than half, and 50 waiting", got)
 	}
 }

@@ -43,6 +43,7 @@ type Provisioner struct {
 	Options
 	limiter     *backoff.Limiter
 	tenantRates *tenantRates
+	claimTimes  *claimTimes
 	cleaner     proof.Cleaner
 
 	claimTurns  *fairshare.Turns[types.UID] // claims
@@ -67,6 +68,7 @@ func New(options Options) *Provisioner {
 		Options:     options,
 		limiter:     backoff.New(retry.For(nil)),
 		tenantRates: newTenantRates(options.Policy),
+		claimTimes:  newClaimTimes(),
 		parked:      newParked(options),
 		journal:     newJournal(),
 	}

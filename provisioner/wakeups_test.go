@@ -318,3 +318,27 @@ func TestRoomThatADenialFreesIsOffered(t *testing.T) {
 		t.Error("freed room is not offered")
 	}
 }
+
+// TestPendingGroupsNameTheLastEvent: what fails has an event of the library, whatever
+// was reported before.
+func TestPendingGroupsNameTheLastEvent(t *testing.T) {
+	f := newFixture(t)
+	claim := f.claim(nil)
+	f.deny(claim, denial{reason: "QuotaExceeded", message: "full"}, f.parked.now())
+	if got := f.PendingClaims(); len(got) != 1 || got[0].Reason != "QuotaExceeded" || got[0].State != parking.Denied {
+		t.Errorf("pending are %v, want one that is denied for its quota", got)
+	}
+	f.parked.parkClaim(claim, parking.Failing, nil, f.parked.now())
+	if got := f.PendingClaims(); len(got) != 1 || got[0].Reason != "ProvisioningFailed" || got[0].State != parking.Failing {
+		t.Errorf("pending are %v, want one that fails", got)
+	}
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", UID: "pv-uid"}}
+	f.parked.parkVolume(pv, parking.Failing, nil, f.parked.now())
+	if got := f.PendingDeletions(); len(got) != 1 || got[0].Reason != "VolumeFailedDelete" {
+		t.Errorf("pending deletions are %v, want one that fails", got)
+	}
+	f.parked.volumes.IsNews(pv.UID, "VolumeStillInUse", "", false)
+	if got := f.PendingDeletions(); len(got) != 1 || got[0].Reason != "VolumeStillInUse" {
+		t.Errorf("pending deletions are %v, want one that a node uses", got)
+	}
+}

@@ -12,6 +12,7 @@ import (
 type Metrics struct {
 	requests *prometheus.HistogramVec
 	logins   *prometheus.CounterVec
+	loggedIn *prometheus.GaugeVec
 }
 
 // NewMetrics registers the package's metrics.
@@ -26,8 +27,12 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Name: "standalone_cinder_logins_total",
 			Help: "Logins to a backend by outcome.",
 		}, []string{"backend", "outcome"}),
+		loggedIn: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "standalone_cinder_last_login_successful",
+			Help: "Whether the last login to a backend succeeded (1) or not (0); only the leader logs in.",
+		}, []string{"backend"}),
 	}
-	registry.MustRegister(m.requests, m.logins)
+	registry.MustRegister(m.requests, m.logins, m.loggedIn)
 	return m
 }
 
@@ -37,9 +42,13 @@ func (m *Metrics) request(backend, operation, code string, took time.Duration) {
 
 // login counts a login that was sent, by its error.
 func (m *Metrics) login(backend string, err error) {
-	outcome := "success"
+	outcome, good := "success", 1.0
 	if err != nil {
-		outcome = "failure"
+		outcome, good = "failure", 0
 	}
 	m.logins.WithLabelValues(backend, outcome).Inc()
+	m.loggedIn.WithLabelValues(backend).Set(good)
 }
+
+// ForgetLogin forgets how the last login went: this process no longer logs in.
+func (m *Metrics) ForgetLogin(backend string) { m.loggedIn.DeleteLabelValues(backend) }

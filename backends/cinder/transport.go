@@ -47,6 +47,8 @@ type transport struct {
 	// mayWrite is called before bytes leave; see guardedConn.
 	mayWrite func() error
 	clock    serverClock
+	// certificates are those that the servers showed.
+	certificates serverCertificates
 }
 
 func newTransport(options Options, found auth.Credentials) *transport {
@@ -58,6 +60,7 @@ func newTransport(options Options, found auth.Credentials) *transport {
 		metrics:  options.Metrics,
 		mayWrite: options.MayWrite,
 	}
+	t.certificates.identity = hostOf(found.Keystone.IdentityEndpoint)
 	if t.mayWrite == nil {
 		t.mayWrite = func() error { return nil }
 	}
@@ -150,6 +153,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		t.metrics.request(t.backend, operationOf(r), "none", time.Since(start))
 		return nil, err
 	}
+	t.certificates.read(r, response)
 	operation := operationOf(r)
 	t.metrics.request(t.backend, operation, codeLabel(response.StatusCode), time.Since(start))
 	if !strings.HasPrefix(operation, "auth.") {

@@ -17,6 +17,7 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	eventrecord "k8s.io/client-go/tools/record"
+	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller/metrics"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
@@ -74,8 +75,10 @@ type App struct {
 	provisionerMetrics *provisioner.Metrics
 	reloads            *reloadMetrics
 	audits             *auditMetrics
-	status             *status
-	listener           net.Listener
+	// libraryMetrics are those of the provisioning library; all terms share them.
+	libraryMetrics metrics.Metrics
+	status         *status
+	listener       net.Listener
 }
 
 // New does everything that can fail on a wrong configuration, and nothing that
@@ -149,6 +152,7 @@ func assemble(options Options) (*App, error) {
 		provisionerMetrics: provisioner.NewMetrics(registry, registryOfProtocols.Protocols()),
 		reloads:            newReloadMetrics(registry),
 		audits:             newAuditMetrics(registry),
+		libraryMetrics:     newLibraryMetrics(registry),
 	}
 	a.leads.Store(&leadership{ctx: context.Background(), fence: mayNot})
 	if a.nodes, err = newNodeCaches(client); err != nil {

@@ -186,6 +186,7 @@ func (a *App) newLibrary(work context.Context, t *term) *controller.ProvisionCon
 		controller.AddFinalizer(true),
 		controller.CreateProvisionedPVBackoff(wait.Backoff{Duration: 100 * time.Millisecond, Factor: 3, Steps: 4}),
 		controller.MetricsPort(0),
+		controller.MetricsInstance(a.libraryMetrics),
 	)
 }
 

@@ -135,6 +135,13 @@ func (t *Turns[K]) Recheck() {
 	t.inviteAll(invited)
 }
 
+// Count returns how many items have a turn, and how many wait for one.
+func (t *Turns[K]) Count() (held, waiting int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.held), len(t.laneOf)
+}
+
 func (t *Turns[K]) inviteAll(invited []K) {
 	for _, key := range invited {
 		t.invite(key)

@@ -34,6 +34,8 @@ var fromTheChart = map[string]string{
 	"admissionpolicy.yaml":     "base",
 	"networkpolicy.yaml":       "components/network-policy",
 	"podmonitor.yaml":          "components/pod-monitor",
+	"prometheusrule.yaml":      "components/prometheus-rule",
+	"dashboards.yaml":          "components/grafana-dashboards",
 }
 
 // helmOnly are labels that say how an object was installed.
@@ -42,7 +44,8 @@ var helmOnly = regexp.MustCompile(`(?m)^ *(helm\.sh/chart|app\.kubernetes\.io/ma
 // TestKustomizationsAreTheChart keeps one truth: what the kustomizations contain
 // is what the chart renders.
 func TestKustomizationsAreTheChart(t *testing.T) {
-	rendered, err := Chart(t.Context(), append(slices.Clone(existing), "--set", "networkPolicy.enabled=true", "--set", "monitoring.podMonitor.enabled=true")...)
+	rendered, err := Chart(t.Context(), append(slices.Clone(existing), "--set", "networkPolicy.enabled=true", "--set", "monitoring.podMonitor.enabled=true",
+		"--set", "monitoring.prometheusRule.enabled=true", "--set", "monitoring.dashboards.enabled=true")...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,12 +118,14 @@ func TestExampleOverlay(t *testing.T) {
 // Deployment with the chart's for the same wish.
 func TestComponents(t *testing.T) {
 	for component, values := range map[string][]string{
-		"":                 nil,
-		"noauth":           {"--set", "clouds.enabled=false"},
-		"extra-ca":         {"--set", "extraCA.existingConfigMap=standalone-cinder-ca"},
-		"network-policy":   {"--set", "networkPolicy.enabled=true"},
-		"pod-monitor":      {"--set", "monitoring.podMonitor.enabled=true"},
-		"historic-volumes": {"--set", "historicVolumes.namespaces={team-a}"},
+		"":                   nil,
+		"prometheus-rule":    {"--set", "monitoring.prometheusRule.enabled=true"},
+		"grafana-dashboards": {"--set", "monitoring.dashboards.enabled=true"},
+		"noauth":             {"--set", "clouds.enabled=false"},
+		"extra-ca":           {"--set", "extraCA.existingConfigMap=standalone-cinder-ca"},
+		"network-policy":     {"--set", "networkPolicy.enabled=true"},
+		"pod-monitor":        {"--set", "monitoring.podMonitor.enabled=true"},
+		"historic-volumes":   {"--set", "historicVolumes.namespaces={team-a}"},
 	} {
 		t.Run(component, func(t *testing.T) {
 			var components []string

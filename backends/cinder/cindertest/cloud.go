@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
@@ -116,7 +117,7 @@ func (c *Cloud) Token(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet {
 		status = http.StatusOK
 	}
-	scoped := map[string]any{"catalog": catalog, "project": map[string]any{"id": c.Project, "name": "storage"}}
+	scoped := map[string]any{"expires_at": time.Now().Add(time.Hour).UTC().Format(time.RFC3339), "catalog": catalog, "project": map[string]any{"id": c.Project, "name": "storage"}}
 	encoded, err := json.Marshal(map[string]any{"token": scoped})
 	if err != nil {
 		c.t.Error(err)

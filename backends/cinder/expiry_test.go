@@ -1,0 +1,63 @@
+package cinder
+
+import (
+	"crypto/x509"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
+)
+
+// TestExpiryIsThatOfTheLastUsableChain: an expired cross-signature, say, does not
+// matter as long as another chain verifies the server.
+func TestExpiryIsThatOfTheLastUsableChain(t *testing.T) {
+	in := func(hours int) *x509.Certificate {
+		return &x509.Certificate{NotAfter: time.Unix(0, 0).Add(time.Duration(hours) * time.Hour)}
+	}
+	leaf, old, fresh := in(5), in(1), in(3)
+	for name, test := range map[string]struct {
+		chains [][]*x509.Certificate
+		want   *x509.Certificate
+	}{
+		"not verified":                {nil, leaf},
+		"the leaf expires first":      {[][]*x509.Certificate{{leaf, in(9)}}, leaf},
+		"an authority expires first":  {[][]*x509.Certificate{{leaf, old}}, old},
+		"the longest-living chain":    {[][]*x509.Certificate{{leaf, old}, {leaf, fresh}}, fresh},
+		"in whatever order they come": {[][]*x509.Certificate{{leaf, fresh}, {leaf, old}}, fresh},
+	} {
+		if got := expiryOf(leaf, test.chains); !got.Equal(test.want.NotAfter) {
+			t.Errorf("%s: expires at %s, want %s", name, got, test.want.NotAfter)
+		}
+	}
+}
+
+// TestExpiryIsLearnedFromAnswers: nothing is known before a server has answered,
+// and plain HTTP has no certificate.
+func TestExpiryIsLearnedFromAnswers(t *testing.T) {
+	ca := authtest.NewAuthority(t)
+	dir := authtest.WriteFiles(t, map[string]string{"ca.pem": ca.PEM})
+	cloud := cindertest.NewTLSCloud(t, func(server *httptest.Server) { ca.Secure(server, false) })
+	client, err := logInFrom(t, cloud.Clouds("clouds:\n  gold:\n    auth: {auth_url: $URL, user_id: u, password: p, project_id: x}\n    cacert: "+dir+"/ca.pem\n"),
+		auth.Config{Source: auth.Source{Cloud: "gold"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := client.Expiry()
+	if left := time.Until(got.Keystone); left < 50*time.Minute || left > time.Hour {
+		t.Errorf("the certificate expires in %s, want the authority's hour", left)
+	}
+	if !got.Token.After(time.Now()) {
+		t.Errorf("the token expires at %s, want in the future", got.Token)
+	}
+
+	plain, err := logInFrom(t, cindertest.NewCloud(t).Clouds(cindertest.PasswordCloud), auth.Config{Source: auth.Source{Cloud: "gold"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := plain.Expiry(); !got.Keystone.IsZero() || !got.Cinder.IsZero() {
+		t.Errorf("without TLS, certificates expire at %v", got)
+	}
+}

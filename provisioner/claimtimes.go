@@ -1,0 +1,80 @@
+package provisioner
+
+import (
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/policy/admission"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+)
+
+// claimTimes remembers since when claims could have been served, where that is
+// later than their creation: a pod's node was selected, or the policy or a quota
+// denied the claim until then. What it remembers is what this term saw.
+type claimTimes struct {
+	mu    sync.Mutex
+	since map[types.UID]time.Time
+}
+
+func newClaimTimes() *claimTimes { return &claimTimes{since: map[types.UID]time.Time{}} }
+
+// restart makes the claim's time begin now.
+func (c *claimTimes) restart(claim types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.since[claim] = time.Now()
+}
+
+// end forgets a claim, and returns since when it could have been served.
+func (c *claimTimes) end(claim types.UID) (since time.Time, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	since, known = c.since[claim]
+	delete(c.since, claim)
+	return since, known
+}
+
+// measureClaim observes how long a claim took that this term sees become Bound.
+// A claim that was already Bound when the term began never passes here. One whose
+// node was selected before the term began is left out: nothing records when that
+// was.
+func (p *Provisioner) measureClaim(before, after *corev1.PersistentVolumeClaim) {
+	if after.Status.Phase != corev1.ClaimBound {
+		if admission.SelectedNode(before) == "" && admission.SelectedNode(after) != "" && p.hasOurClass(after) {
+			p.claimTimes.restart(after.UID)
+		}
+		return
+	}
+	since, known := p.claimTimes.end(after.UID)
+	if before.Status.Phase == corev1.ClaimBound || after.Spec.VolumeName != record.PVNameOf(after) {
+		return
+	}
+	position, ok := p.placement.ledger.PositionOf(after.UID)
+	if !ok || !known && admission.SelectedNode(after) != "" {
+		return
+	}
+	if !known {
+		since = after.CreationTimestamp.Time
+	}
+	inForce := p.Policy()
+	tenant, backend := position.Tenant, position.Backend
+	if _, known := inForce.Tenant(tenant); !known {
+		tenant = otherLabel
+	}
+	if _, known := inForce.Backend(backend); !known {
+		backend = otherLabel
+	}
+	// The API server's clock may be ahead of ours.
+	p.Metrics.claimBound.WithLabelValues(tenant, backend).Observe(max(0, time.Since(since).Seconds()))
+}
+
+// hasOurClass reports whether the claim's StorageClass is one of this
+// provisioner. Claims that wait for a node get the annotation with the
+// provisioner's name only afterwards.
+func (p *Provisioner) hasOurClass(claim *corev1.PersistentVolumeClaim) bool {
+	class, err := p.Classes.Get(record.ClassName(claim))
+	return err == nil && class.Provisioner == p.Name
+}

@@ -1,0 +1,130 @@
+package provisioner
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/admission"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+)
+
+// measured returns how many claims of tenant a on a backend were seen to become
+// Bound, and how long they took together.
+func (f *fixture) measured(tenant, backend string) (count uint64, took time.Duration) {
+	f.t.Helper()
+	var found dto.Metric
+	f.must(f.Metrics.claimBound.WithLabelValues(tenant, backend).(prometheus.Histogram).Write(&found))
+	return found.GetHistogram().GetSampleCount(), time.Duration(found.GetHistogram().GetSampleSum() * float64(time.Second))
+}
+
+// bound is the claim as the PersistentVolume controller leaves it, in the two
+// steps that it takes.
+func bound(claim *corev1.PersistentVolumeClaim) (named, bound *corev1.PersistentVolumeClaim) {
+	named = claim.DeepCopy()
+	named.Spec.VolumeName = record.PVNameOf(claim)
+	bound = named.DeepCopy()
+	bound.Status.Phase = corev1.ClaimBound
+	return named, bound
+}
+
+func TestTimeToBound(t *testing.T) {
+	ago := func(d time.Duration) func(*corev1.PersistentVolumeClaim) {
+		return func(claim *corev1.PersistentVolumeClaim) {
+			claim.CreationTimestamp = metav1.NewTime(time.Now().Add(-d))
+		}
+	}
+	withNode := func(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+		selected := claim.DeepCopy()
+		selected.Annotations[admission.SelectedNodeAnnotation] = "node-1"
+		return selected
+	}
+	for name, test := range map[string]struct {
+		// happen makes the claim Bound, by whatever way.
+		happen func(f *fixture, claim *corev1.PersistentVolumeClaim)
+		want   string
+	}{
+		"from its creation": {func(f *fixture, claim *corev1.PersistentVolumeClaim) {
+			named, bound := bound(claim)
+			f.Followup().ClaimChanged(claim, named)
+			f.Followup().ClaimChanged(named, bound)
+			f.Followup().ClaimChanged(bound, bound) // a resync
+		}, "1 claims, 1h"},
+		"one that was Bound before the term": {func(f *fixture, claim *corev1.PersistentVolumeClaim) {
+			_, bound := bound(claim)
+			f.Followup().ClaimChanged(bound, bound)
+		}, "0 claims, 0h"},
+		"one that is bound to another volume": {func(f *fixture, claim *corev1.PersistentVolumeClaim) {
+			_, bound := bound(claim)
+			bound.Spec.VolumeName = "by-hand"
+			f.Followup().ClaimChanged(claim, bound)
+		}, "0 claims, 0h"},
+		"from when its node was selected": {func(f *fixture, claim *corev1.PersistentVolumeClaim) {
+			selected := withNode(claim)
+			f.Followup().ClaimChanged(claim, selected)
+			named, bound := bound(selected)
+			f.Followup().ClaimChanged(selected, named)
+			f.Followup().ClaimChanged(named, bound)
+		}, "1 claims, 0h"},
+		"one whose node was selected before the term": {func(f *fixture, claim *corev1.PersistentVolumeClaim) {
+			selected := withNode(claim)
+			_, bound := bound(selected)
+			f.Followup().ClaimChanged(selected, bound)
+		}, "0 claims, 0h"},
+		"from when the policy last denied it": {func(f *fixture, claim *corev1.PersistentVolumeClaim) {
+			f.deny(claim, denial{reason: string(policy.QuotaExceeded)}, f.parked.now())
+			_, bound := bound(claim)
+			f.Followup().ClaimChanged(claim, bound)
+		}, "1 claims, 0h"},
+		"an outage is part of it": {func(f *fixture, claim *corev1.PersistentVolumeClaim) {
+			f.deny(claim, denial{reason: reasonBackendUnavailable}, f.parked.now())
+			_, bound := bound(claim)
+			f.Followup().ClaimChanged(claim, bound)
+		}, "1 claims, 1h"},
+		"forgotten with the claim": {func(f *fixture, claim *corev1.PersistentVolumeClaim) {
+			f.deny(claim, denial{reason: string(policy.QuotaExceeded)}, f.parked.now())
+			f.Followup().ClaimGone(claim)
+			if n := len(f.claimTimes.since); n != 0 {
+				f.t.Errorf("%d claims are remembered", n)
+			}
+		}, "0 claims, 0h"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, followup, _ := newCountedFixture(t)
+			claim := f.claim(ago(time.Hour))
+			pv, err := f.provision(claim)
+			f.must(err)
+			pv.Annotations[record.AnnotationProvisionedBy] = "test"
+			followup.VolumeSeen(pv)
+			test.happen(f, claim)
+			count, took := f.measured("a", "gold")
+			if got := fmt.Sprintf("%d claims, %.0fh", count, took.Hours()); got != test.want {
+				t.Errorf("measured %s, want %s", got, test.want)
+			}
+		})
+	}
+}
+
+// TestTimesOfRemovedTenantsShareOneSeries: objects may name tenants and backends
+// that the policy no longer has.
+func TestTimesOfRemovedTenantsShareOneSeries(t *testing.T) {
+	f, followup, _ := newCountedFixture(t)
+	claim := f.claim(nil)
+	claim.CreationTimestamp = metav1.Now()
+	pv, err := f.provision(claim)
+	f.must(err)
+	pv.Annotations[record.AnnotationProvisionedBy] = "test"
+	pv.Annotations[record.AnnotationTenant], pv.Annotations[record.AnnotationBackend] = "gone", "gone-too"
+	followup.VolumeSeen(pv)
+	_, bound := bound(claim)
+	followup.ClaimChanged(claim, bound)
+	if count, _ := f.measured("other", "other"); count != 1 {
+		t.Errorf("%d claims count for tenants that the policy does not know, want 1", count)
+	}
+}
