@@ -10,6 +10,14 @@ import (
 	"unicode"
 )
 
+// WriteTable writes a tenant and its rules.
+func (t *Tenant) WriteTable(w io.Writer) error {
+	one := &table{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)}
+	one.tenantTitle()
+	one.tenant(*t)
+	return one.Flush()
+}
+
 // WriteTable writes the report for a terminal.
 func (r *Report) WriteTable(w io.Writer) error {
 	t := &table{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)}
@@ -34,24 +42,32 @@ func (r *Report) WriteTable(w io.Writer) error {
 // table writes rows of cells.
 type table struct{ *tabwriter.Writer }
 
-// row keeps what others wrote from breaking the table or the terminal.
+// OneLine keeps what others wrote from breaking the table or the terminal.
+func OneLine(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
+			return ' '
+		}
+		return r
+	}, text)
+}
+
 func (t *table) row(cells ...string) {
 	for i, cell := range cells {
-		cells[i] = strings.Map(func(r rune) rune {
-			if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
-				return ' '
-			}
-			return r
-		}, cell)
+		cells[i] = OneLine(cell)
 	}
 	fmt.Fprintln(t, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
 }
 
 // title begins a table with columns of its own widths.
 func (t *table) title(cells ...string) {
+	t.gap()
+	t.row(cells...)
+}
+
+func (t *table) gap() {
 	_ = t.Flush()
 	fmt.Fprintln(t)
-	t.row(cells...)
 }
 
 func (t *table) head(r *Report) {
@@ -110,20 +126,29 @@ func (t *table) backends(r *Report) {
 }
 
 func (t *table) tenants(r *Report) {
-	t.title("TENANT", "VOLUMES", "GIB", "STORAGECLASSES", "BACKENDS")
+	t.gap()
+	t.tenantTitle()
 	for _, tenant := range r.Tenants {
-		volumes, gigabytes := quotaCells(tenant.Quotas)
-		var shares []string
-		for _, share := range tenant.Shares {
-			shares = append(shares, fmt.Sprintf("%s: %d (%d GiB)", share.Backend, share.Volumes, share.Gigabytes))
-		}
-		t.row(tenant.Name, volumes, gigabytes, "", strings.Join(shares, ", "))
-		for _, rule := range tenant.Rules {
-			volumes, gigabytes := quotaCells(rule.Quotas)
-			t.row("  "+rule.Path, volumes, gigabytes, strings.Join(rule.StorageClasses, ","), strings.Join(rule.Backends, ","))
-		}
+		t.tenant(tenant)
 	}
 	t.more(r.TenantsNotShown)
+}
+
+func (t *table) tenantTitle() {
+	t.row("TENANT", "VOLUMES", "GIB", "STORAGECLASSES", "BACKENDS")
+}
+
+func (t *table) tenant(tenant Tenant) {
+	volumes, gigabytes := quotaCells(tenant.Quotas)
+	var shares []string
+	for _, share := range tenant.Shares {
+		shares = append(shares, fmt.Sprintf("%s: %d (%d GiB)", share.Backend, share.Volumes, share.Gigabytes))
+	}
+	t.row(tenant.Name, volumes, gigabytes, "", strings.Join(shares, ", "))
+	for _, rule := range tenant.Rules {
+		volumes, gigabytes := quotaCells(rule.Quotas)
+		t.row("  "+rule.Path, volumes, gigabytes, strings.Join(rule.StorageClasses, ","), strings.Join(rule.Backends, ","))
+	}
 }
 
 func quotaCells(quotas []Quota) (volumes, gigabytes string) {
