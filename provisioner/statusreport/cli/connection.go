@@ -89,10 +89,13 @@ func (o *connection) fetch(ctx context.Context, parameters map[string]string) (d
 	for key, value := range parameters {
 		request = request.Param(key, value)
 	}
-	if data, err = request.Do(ctx).Raw(); err != nil {
+	result := request.Do(ctx)
+	// The error of Raw lacks what the API server says.
+	if err = result.Error(); err != nil {
 		return nil, from, fmt.Errorf("%s cannot be asked through the API server's proxy (port %d; it needs the right to get pods/proxy): %w", from, o.port, err)
 	}
-	return data, from, nil
+	data, err = result.Raw()
+	return data, from, err
 }
 
 // leader is the pod that holds the Lease.
