@@ -1,6 +1,7 @@
 package provisioner
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -79,8 +80,8 @@ func pendingOf(state parking.Reason, reason, message string, since, created time
 	}
 }
 
-// steps counts the claims that are worked on. The tasks of the follow-up are not
-// about one namespace, so a selection has none of them.
+// steps counts the claims that are worked on. Of a selection it counts only those
+// whose namespaces the journal knows.
 func (p *Provisioner) steps(selected Selected, unfinished map[types.UID]beginning, working []types.UID, waits map[types.UID]bool) []statusreport.Step {
 	var choosing, connecting, saving stepCount
 	for claim, begun := range unfinished {
@@ -92,22 +93,21 @@ func (p *Provisioner) steps(selected Selected, unfinished map[types.UID]beginnin
 			connecting.add(begun.since)
 		}
 	}
+	known := []statusreport.Step{connecting.as(statusreport.Connecting), saving.as(statusreport.Saving)}
+	if selected.Namespace != "" {
+		return known
+	}
 	for _, claim := range working {
-		if _, begun := unfinished[claim]; !begun && selected.Namespace == "" {
-			choosing.add(time.Time{})
+		if _, begun := unfinished[claim]; !begun {
+			choosing.count++
 		}
 	}
-	steps := []statusreport.Step{
-		choosing.as(statusreport.Choosing), connecting.as(statusreport.Connecting), saving.as(statusreport.Saving),
-	}
-	if selected.Namespace == "" {
-		tasks := p.followup.tasks()
-		steps = append(steps,
-			statusreport.Step{Step: statusreport.Queued, Count: tasks.queued},
-			statusreport.Step{Step: statusreport.Completing, Count: tasks.completing},
-			statusreport.Step{Step: statusreport.Undoing, Count: tasks.undoing})
-	}
-	return steps
+	tasks := p.followup.tasks()
+	return slices.Concat([]statusreport.Step{choosing.as(statusreport.Choosing)}, known, []statusreport.Step{
+		{Step: statusreport.Queued, Count: tasks.queued},
+		{Step: statusreport.Completing, Count: tasks.completing},
+		{Step: statusreport.Undoing, Count: tasks.undoing},
+	})
 }
 
 type stepCount struct {
