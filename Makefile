@@ -29,7 +29,7 @@ empty :=
 space := $(empty) $(empty)
 FAULT_PATTERN := ^($(subst $(space),|,$(strip $(FAULT_TESTS))))$$
 
-.PHONY: help build demo test render monitoring faults test-oldest e2e bench chaos release release-check lint fresh
+.PHONY: help build demo test render monitoring faults test-oldest e2e browser bench chaos release release-check lint fresh
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -87,6 +87,11 @@ e2e: ## tests against real Cinder, Keystone, iSCSI and Ceph (Debian 12, root)
 	  $(GO) test -count=1 -timeout 20m -tags e2e ./test/e2e/...; \
 	  status=$$?; test/e2e/rig/rig.sh stop; exit $$status
 
+browser: ## the status page in a headless Chromium, which is installed with apt if it is missing
+	@command -v chromium >/dev/null || { echo "installing Chromium with apt (half a minute)"; apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; }
+	cd test/browser && $(GO) test -count=1 -timeout 10m ./...
+
 bench: ## throughput and requests per claim against the limit measured in the same run
 	$(GO) run ./test/bench $(BENCH)
 
@@ -113,6 +118,7 @@ lint: ## formatting, linters (.golangci.yml), American spelling, tidy modules
 	$(GO) run $(MISSPELL) -error -locale US -i fibre,rulle $$(git ls-files '*.go' '*.md' | grep -v /testdata/)
 	cd build/release && $(GO) mod tidy -diff && $(GO) run $(GOLANGCI) run ./...
 	cd test/monitoring && $(GO) mod tidy -diff && $(GO) run $(GOLANGCI) run ./...
+	cd test/browser && $(GO) mod tidy -diff && $(GO) run $(GOLANGCI) run ./...
 	@# Module registries do not always serve the oracle's modules.
 	@cd test/cloudsoracle && if ! $(GO) mod download 2>/dev/null; then echo "test/cloudsoracle skipped: its modules cannot be downloaded"; \
 	  else $(GO) mod tidy -diff && $(GO) run $(GOLANGCI) run ./...; fi
@@ -126,6 +132,7 @@ fresh: ## check that everything a first run downloads is still served, by downlo
 	  GOARCH=arm64 $(GO) list -deps . >/dev/null && \
 	  (cd build/release && $(GO) list -deps -test ./... >/dev/null && $(GO) mod tidy -diff) && \
 	  (cd test/monitoring && $(GO) list -deps -test ./... >/dev/null && $(GO) mod tidy -diff) && \
+	  (cd test/browser && $(GO) list -deps -test ./... >/dev/null && $(GO) mod tidy -diff) && \
 	  $(GO) run $(GOLANGCI) version && \
 	  $(GO) run $(MISSPELL) -v && \
 	  : getting a program into an empty module downloads what building it needs && \

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -20,27 +21,32 @@ import (
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/cli"
+	statuscli "github.com/standalone-cinder/standalone-cinder/provisioner/statusreport/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
 func main() {
-	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(run(os.Args[0], os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // run is the whole program short of the process: it returns 0 on success, 1
-// when it failed or a check did not pass, 2 on wrong usage.
-func run(arguments []string, stdout, stderr io.Writer) int {
+// when it failed or a check did not pass, 2 on wrong usage. Under the name
+// kubectl-cinder it is the plugin of kubectl.
+func run(name string, arguments []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 
 	root := newCommand(stderr)
+	if base := strings.TrimSuffix(filepath.Base(name), ".exe"); base == "kubectl-cinder" {
+		root = statuscli.NewPlugin()
+	}
 	root.SetArgs(arguments)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
 	if err != nil {
-		fmt.Fprintln(stderr, "standalone-cinder:", err)
+		fmt.Fprintf(stderr, "%s: %s\n", root.DisplayName(), err)
 	}
 	return policycli.ExitCode(err)
 }
@@ -77,6 +83,7 @@ func newCommand(log io.Writer) *cobra.Command {
 		policycli.NewCommand(policycli.Options{ReadCluster: cli.ReadExisting, Places: cli.Places, Credentials: cli.CheckCredentials, Live: cli.NewLiveCheck(protocols).Check, Protocols: described, ProvisionerName: wiring.DefaultProvisionerName}),
 		cli.NewAuditCommand(described),
 		cli.NewMapCommand(protocols),
+		statuscli.NewStatusCommand(),
 		versionCommand(build),
 	)
 	return root

@@ -19,6 +19,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	statuscli "github.com/standalone-cinder/standalone-cinder/provisioner/statusreport/cli"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden file")
@@ -34,7 +36,7 @@ func TestPublicFace(t *testing.T) {
 		title string
 		lines []string
 	}{
-		{"commands and flags", commandLines(newCommand(io.Discard))},
+		{"commands and flags", append(commandLines(newCommand(io.Discard)), commandLines(statuscli.NewPlugin())...)},
 		{"metrics", metricLines(t)},
 		{"keys of annotations, labels, metadata, parameters and finalizers", written.keys},
 		{"reasons of events, findings and refusals", written.reasons},
@@ -57,28 +59,39 @@ func TestPublicFace(t *testing.T) {
 
 // TestExitCodes checks the codes that scripts rely on.
 func TestExitCodes(t *testing.T) {
+	const program, plugin = "standalone-cinder", "/usr/local/bin/kubectl-cinder"
 	for _, c := range []struct {
-		arguments string
-		want      int
+		name, arguments string
+		want            int
 	}{
-		{"", 0},
-		{"version", 0},
-		{"--version", 0},
-		{"version --output yaml", 2},
-		{"policy check config.example.yaml", 0},
-		{"policy check go.mod", 1},
-		{"policy check no-such-file", 2},
-		{"run", 2},
-		{"run --policy no-such-file", 1},
-		{"no-such-command", 2},
-		{"policy check --no-such-flag", 2},
-		{"policy check --fail-on=warnings config.example.yaml", 0},
-		{"policy explain --policy config.example.yaml --namespace team-a --storage-class fast --size 1Gi", 0},
-		{"policy explain --policy config.example.yaml --namespace nobody --storage-class fast --size 1Gi", 0},
-		{"policy explain --policy config.example.yaml --namespace team-a --storage-class fast --size 1Gi --access-mode RWX", 3},
+		{program, "", 0},
+		{program, "version", 0},
+		{program, "--version", 0},
+		{program, "version --output yaml", 2},
+		{program, "policy check config.example.yaml", 0},
+		{program, "policy check go.mod", 1},
+		{program, "policy check no-such-file", 2},
+		{program, "run", 2},
+		{program, "run --policy no-such-file", 1},
+		{program, "no-such-command", 2},
+		{program, "policy check --no-such-flag", 2},
+		{program, "policy check --fail-on=warnings config.example.yaml", 0},
+		{program, "policy explain --policy config.example.yaml --namespace team-a --storage-class fast --size 1Gi", 0},
+		{program, "policy explain --policy config.example.yaml --namespace nobody --storage-class fast --size 1Gi", 0},
+		{program, "policy explain --policy config.example.yaml --namespace team-a --storage-class fast --size 1Gi --access-mode RWX", 3},
+		{program, "status --output xml", 2},
+		{program, "status --url http://127.0.0.1:1", 2},
+		{program, "status --url nowhere", 2},
+		{program, "why data", 2},
+		{plugin, "", 0},
+		{plugin, "policy", 2},
+		{plugin, "quota", 2},
+		{plugin, "quota team-a --url http://127.0.0.1:1", 2},
+		{plugin, "why", 2},
+		{plugin, "why data --kubeconfig no-such-file", 2},
 	} {
-		if got := run(strings.Fields(c.arguments), io.Discard, io.Discard); got != c.want {
-			t.Errorf("standalone-cinder %s: exit code %d, want %d", c.arguments, got, c.want)
+		if got := run(c.name, strings.Fields(c.arguments), io.Discard, io.Discard); got != c.want {
+			t.Errorf("%s %s: exit code %d, want %d", c.name, c.arguments, got, c.want)
 		}
 	}
 }

@@ -30,7 +30,7 @@ func TestVersionCommandSaysWhatWasBuiltFromWhat(t *testing.T) {
 			t.Errorf("%s is %q, want %q", name, fields[name], value)
 		}
 	}
-	if code := run([]string{"version", "-o", "xml"}, io.Discard, io.Discard); code != 2 {
+	if code := run("standalone-cinder", []string{"version", "-o", "xml"}, io.Discard, io.Discard); code != 2 {
 		t.Errorf("version -o xml: exit code %d, want 2", code)
 	}
 }
@@ -38,7 +38,7 @@ func TestVersionCommandSaysWhatWasBuiltFromWhat(t *testing.T) {
 func printed(t *testing.T, arguments string) string {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	if code := run(strings.Fields(arguments), &stdout, &stderr); code != 0 {
+	if code := run("standalone-cinder", strings.Fields(arguments), &stdout, &stderr); code != 0 {
 		t.Fatalf("%s: exit code %d: %s", arguments, code, &stderr)
 	}
 	return stdout.String()

@@ -64,6 +64,9 @@ type breaker struct {
 	epoch  int
 	// opened and closed are when the breaker last opened and closed.
 	opened, closed time.Time
+	// lastFailure is what the last failed call or probe said, and failed when.
+	lastFailure string
+	failed      time.Time
 	// coolDown is the pause before the next probe.
 	coolDown time.Duration
 	// running is true while the goroutine exists.
@@ -161,6 +164,7 @@ func (a *attempt) end(ctx context.Context, err error) {
 	case backendAnswers:
 		b.failures = 0
 	case backendFails:
+		b.noteFailure(err)
 		if b.failures++; b.failures >= b.failuresToOpen {
 			b.open(err)
 		}
@@ -221,17 +225,34 @@ func (b *breaker) health() error {
 	return b.rejected
 }
 
+// condition is called without b.mu locked.
+func (b *breaker) condition() Condition {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c := Condition{Answers: b.rejected == nil, Since: b.closed, FailuresInARow: b.failures, LastFailure: b.lastFailure, LastFailureAt: b.failed}
+	if !c.Answers {
+		c.Since = b.opened
+	}
+	return c
+}
+
 // rejection is the error of rejected requests. It omits the last failure's
 // request ID, so that the same problem gives the same sentence.
 func (b *breaker) rejection(last error) *cinder.Error {
-	said := last.Error()
-	var failed *cinder.Error
-	if errors.As(last, &failed) {
-		said = failed.Summary()
-	}
 	return &cinder.Error{Backend: b.backend, Kind: cinder.KindUnavailable, Unsent: true,
-		Message: "requests are blocked until a probe succeeds; last failure: " + said}
+		Message: "requests are blocked until a probe succeeds; last failure: " + summaryOf(last)}
 }
+
+func summaryOf(err error) string {
+	var failed *cinder.Error
+	if errors.As(err, &failed) {
+		return failed.Summary()
+	}
+	return err.Error()
+}
+
+// noteFailure is called with b.mu locked.
+func (b *breaker) noteFailure(err error) { b.lastFailure, b.failed = summaryOf(err), time.Now() }
 
 // run announces changes and probes, until the breaker is closed or the term
 // ends. One goroutine does both, so that the news stays in order.
@@ -302,6 +323,7 @@ func (b *breaker) probeOnce() {
 	case backendAnswers:
 		b.close()
 	case backendFails:
+		b.noteFailure(err)
 		b.rejected = b.rejection(err)
 		b.coolDown = min(2*b.coolDown, longestCoolDown)
 	}

@@ -749,3 +749,33 @@ func TestVerdicts(t *testing.T) {
 		})
 	}
 }
+
+// TestConditionTellsAnOutage from its first failure to its end.
+func TestConditionTellsAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := &healthOf{memory: newMemoryCinder(), err: errDown}
+		w := newWatched(t, source)
+		defer w.end()
+		equal(t, w.Condition(), Condition{Answers: true})
+		began := time.Now()
+		fail(t, w, 2)
+		const said = "volume.list: Cinder answered service unavailable (HTTP 503)"
+		equal(t, w.Condition(), Condition{Answers: true, FailuresInARow: 2, LastFailure: said, LastFailureAt: began})
+		time.Sleep(time.Minute)
+		opened := time.Now()
+		fail(t, w, 3)
+		equal(t, w.Condition(), Condition{Since: opened, LastFailure: said, LastFailureAt: opened})
+		time.Sleep(20 * time.Second)
+		during := w.Condition()
+		equal(t, during.Since, opened)
+		if !during.LastFailureAt.After(opened) {
+			t.Error("failed probes are not noted")
+		}
+		source.set(nil)
+		time.Sleep(20 * time.Second)
+		after := w.Condition()
+		if !after.Answers || !after.Since.After(opened) || after.FailuresInARow != 0 || after.LastFailure == "" {
+			t.Errorf("after the outage: %+v", after)
+		}
+	})
+}

@@ -107,6 +107,24 @@ func (l *Lifecycle) current() *endpoint {
 // backend answers, as far as requests have shown.
 func (l *Lifecycle) Health() error { return l.breaker.health() }
 
+// Condition is how a backend answers, as far as the requests of the term have
+// shown.
+type Condition struct {
+	// Answers is false while requests are rejected.
+	Answers bool
+	// Since is when that began; zero if it has been so all the term.
+	Since time.Time
+	// FailuresInARow counts while the backend answers; enough of them in a row end
+	// that.
+	FailuresInARow int
+	// LastFailure is what the last failure said, if there was one in the term.
+	LastFailure   string
+	LastFailureAt time.Time
+}
+
+// Condition is for reports.
+func (l *Lifecycle) Condition() Condition { return l.breaker.condition() }
+
 // ProbeNow probes a backend that does not answer at once, rather than after the
 // pause between two probes. It is for callers that know of a fix, such as new
 // credentials; it does nothing while the backend answers.

@@ -63,6 +63,14 @@ func (m namespaceMatcher) match(namespace string, namespaceLabels labels.Set) (m
 	return noMatch, m.otherwise
 }
 
+// TenantOf returns the tenant that a namespace belongs to, or why it belongs to
+// none, as Decide does.
+func (p *Policy) TenantOf(namespace string, namespaceLabels map[string]string) (*Tenant, *Denial) {
+	d := &decider{policy: p, request: Request{Namespace: namespace, NamespaceLabels: namespaceLabels}}
+	tenant, _, denial := d.findTenant()
+	return tenant, denial
+}
+
 // The time for comparing each pattern or selector with all others grows with the
 // square of their number. At these limits it is about a second.
 const (

@@ -263,7 +263,8 @@ func (a *attempt) parkForBackend(unhealthy error) {
 	a.p.deny(a.claim, *a.p.placement.unavailable(passedOver, a.decision.Backends), a.since)
 }
 
-func (a *attempt) parkForRetry() {
+func (a *attempt) parkForRetry(failure error) {
+	a.p.parked.claims.NoteFailure(a.claim.UID, failure.Error())
 	a.p.parked.parkClaim(a.claim, parking.Failing, a.triggers(), a.since)
 }
 

@@ -191,7 +191,8 @@ func (d *deletion) parkForBackend(unhealthy error) {
 	d.p.parkForBackend(d.pv, d.origin.Backend, unhealthy, d.since)
 }
 
-func (d *deletion) parkForRetry() {
+func (d *deletion) parkForRetry(failure error) {
+	d.p.parked.volumes.NoteFailure(d.pv.UID, failure.Error())
 	d.p.parked.parkVolume(d.pv, parking.Failing, triggersAt(d.origin.Backend), d.since)
 }
 

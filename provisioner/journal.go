@@ -1,6 +1,7 @@
 package provisioner
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -38,6 +39,8 @@ type beginning struct {
 	backend   string
 	stamp     backends.Stamp
 	connector cinder.Connector
+	// since is when the journal first had the attempt.
+	since time.Time
 	// handedOver is what nodes may use, once the library has the PersistentVolume to
 	// save; nil before.
 	handedOver *nodeuse.Volume
@@ -82,11 +85,21 @@ func (j *journal) begin(claim types.UID, b beginning) (first bool) {
 	if b.handedOver == nil {
 		b.handedOver = earlier.handedOver
 	}
-	b.handle = earlier.handle
+	b.handle, b.since = earlier.handle, earlier.since
+	if !before {
+		b.since = time.Now()
+	}
 	j.begun[claim] = b
 	// A PersistentVolume saved from now on is not for the volume that was undone.
 	delete(j.undone, claim)
 	return !before
+}
+
+// unfinished returns every unfinished attempt.
+func (j *journal) unfinished() map[types.UID]beginning {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return maps.Clone(j.begun)
 }
 
 // handOver remembers that the library is saving the claim's PersistentVolume.

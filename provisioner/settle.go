@@ -25,7 +25,7 @@ type work interface {
 	parkForBackend(unhealthy error)
 	// parkForRetry parks an object that the library retries, so that a trigger
 	// brings it back sooner.
-	parkForRetry()
+	parkForRetry(failure error)
 	// succeeded drops what parked knows of the object, and writes the line of the
 	// audit trail.
 	succeeded(took time.Duration)
@@ -65,7 +65,7 @@ func (p *Provisioner) settle(w work, started time.Time, err error) error {
 	}
 	why := retry.For(err)
 	p.limiter.Failed(w.key(), why)
-	w.parkForRetry()
+	w.parkForRetry(err)
 	observe(why.Outcome)
 	return err
 }

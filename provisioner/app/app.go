@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -143,7 +144,7 @@ func assemble(options Options) (*App, error) {
 		options:            options,
 		logger:             options.Logger,
 		namespace:          namespace,
-		identity:           newIdentity(),
+		identity:           newIdentity(os.Getenv),
 		mappers:            registryOfProtocols,
 		client:             client,
 		leaseClient:        leaseClient,
@@ -160,7 +161,7 @@ func assemble(options Options) (*App, error) {
 	}
 	registry.MustRegister(newMissingCollector(a), newTermCollector(a))
 	a.lastGood = lastgood.Store{
-		Client: client, Namespace: namespace, Name: leaseName(options.ProvisionerName) + "-last-good", MaxPolicySize: policy.MaxFileSize,
+		Client: client, Namespace: namespace, Name: wiring.LeaseName(options.ProvisionerName) + "-last-good", MaxPolicySize: policy.MaxFileSize,
 		// The admission policies in deploy/ let the program change only Secrets with it.
 		Labels: map[string]string{record.LabelManagedBy: record.ManagedBy},
 	}
@@ -182,6 +183,8 @@ type leadership struct {
 	// term is nil while the replica does not lead or has not yet counted what
 	// exists.
 	term *term
+	// since is when the term began to serve claims.
+	since time.Time
 }
 
 // mayNot is the fence of a replica that does not lead.

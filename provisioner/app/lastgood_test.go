@@ -23,6 +23,8 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
 )
 
 // starter is a replica on a fake API server, with its files.
@@ -160,8 +162,10 @@ func TestAnyBadFileStartsWithTheLastGood(t *testing.T) {
 			if refused != nil != policyBad || len(unreadable) > 0 != cloudsBad {
 				t.Errorf("refused %v, unreadable %v", refused, unreadable)
 			}
-			if got := strings.Contains(s.status.text(), "revision "+c.revision+" (the last good one, kept in Secret storage/openstack.org-standalone-cinder-last-good)"); got != policyBad {
-				t.Errorf("the status page:\n%s", s.status.text())
+			report := s.report(provisioner.Selected{})
+			if fromKept := report.Policy.Source == statusreport.FromLastGood; fromKept != policyBad || report.Policy.Revision != c.revision ||
+				report.Policy.KeptIn != "Secret storage/openstack.org-standalone-cinder-last-good" || len(report.Policy.Refused) > 0 != policyBad || len(report.Credentials) > 0 != cloudsBad {
+				t.Errorf("the report says %+v, credentials %+v", report.Policy, report.Credentials)
 			}
 			last, ok := s.pool.LastGood(s.backendConfigs()[0])
 			if !ok || last.Restored != cloudsBad || strings.Contains(string(last.Kept), "hunter2") != cloudsBad {

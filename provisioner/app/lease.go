@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -16,6 +15,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
 // lead runs terms until the context ends: when elected it runs one, and after
@@ -59,7 +60,7 @@ func (a *App) elect(ctx context.Context) error {
 	})()
 
 	lock := &ownLock{LeaseLock: resourcelock.LeaseLock{
-		LeaseMeta:  metav1.ObjectMeta{Name: leaseName(a.options.ProvisionerName), Namespace: a.namespace},
+		LeaseMeta:  metav1.ObjectMeta{Name: wiring.LeaseName(a.options.ProvisionerName), Namespace: a.namespace},
 		Client:     a.leaseClient.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: a.identity, EventRecorder: a.recorder},
 	}}
@@ -132,7 +133,7 @@ func (a *App) watchLease(ctx context.Context) {
 	}
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: cache.NewListWatchFromClient(a.client.CoordinationV1().RESTClient(), "leases", a.namespace,
-			fields.OneTermEqualSelector("metadata.name", leaseName(a.options.ProvisionerName))),
+			fields.OneTermEqualSelector("metadata.name", wiring.LeaseName(a.options.ProvisionerName))),
 		ObjectType: &coordinationv1.Lease{},
 		Handler:    cache.ResourceEventHandlerFuncs{AddFunc: given, UpdateFunc: func(_, after any) { given(after) }},
 	})
@@ -152,14 +153,16 @@ func stillLeading(termCtx context.Context, isLeader func() bool, lock *ownLock, 
 	return nil
 }
 
-// leaseName is the provisioner's name in a form that an object's name allows.
-func leaseName(provisioner string) string { return strings.ReplaceAll(provisioner, "/", "-") }
-
-// newIdentity distinguishes two replicas on one host.
-func newIdentity() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
+// newIdentity names the pod, for which the status commands look, and distinguishes
+// two processes of one pod or host. A pod's host name is not always its name: with
+// hostNetwork it is the node's, and long names are cut.
+func newIdentity(environment func(string) string) string {
+	name := environment("POD_NAME")
+	if name == "" {
+		var err error
+		if name, err = os.Hostname(); err != nil {
+			name = "unknown"
+		}
 	}
-	return host + "_" + uuid.NewString()
+	return wiring.Identity(name, uuid.NewString())
 }

@@ -1,16 +1,13 @@
 package app
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -95,6 +92,13 @@ func (s *status) setUnreadable(backend string, err error) (news bool) {
 	return before == nil || before.Error() != err.Error()
 }
 
+// troublesByBackend returns the current ones.
+func (s *status) troublesByBackend() (unreadable map[string]error, refused error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.unreadable), s.refused
+}
+
 // troubles returns the current ones.
 func (s *status) troubles() (unreadable []error, refused error) {
 	s.mu.Lock()
@@ -110,7 +114,7 @@ func (s *status) serve(ctx context.Context, listener net.Listener) <-chan error 
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", s.readyz)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.app.options.Metrics, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /{$}", s.page)
+	s.app.handleReports(mux)
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second}
 	failed := make(chan error, 1)
 	go func() {
@@ -130,69 +134,4 @@ func (s *status) readyz(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	fmt.Fprintln(w, "ok")
-}
-
-// page shows what an operator asks first. It contains names, never credentials.
-// It is complete before it is written: a client that does not read must not
-// block anything.
-func (s *status) page(w http.ResponseWriter, _ *http.Request) {
-	_, _ = io.WriteString(w, s.text())
-}
-
-func (s *status) text() string {
-	unreadable, refused := s.troubles()
-	health := s.app.backendHealth()
-	p := s.app.policy.Load()
-	s.mu.Lock()
-	leading, holder := s.leading, s.holder
-	s.mu.Unlock()
-
-	var b strings.Builder
-	fmt.Fprintf(&b, "standalone-cinder %s\n\nidentity  %s\nleading   %t\nleader    %s\npolicy    %s, revision %s%s\n",
-		s.app.options.Build.Version, s.app.identity, leading, holder, s.app.options.PolicyFile, cmp.Or(p.Revision(), "none yet"), s.app.keptWhere())
-	if refused != nil {
-		fmt.Fprintf(&b, "\nthe policy file is refused:\n%s\n", refused)
-	}
-	for _, err := range unreadable {
-		fmt.Fprintf(&b, "\ncredentials cannot be read: %s\n", err)
-	}
-	if leading {
-		fmt.Fprintln(&b, "\nbackends")
-	} else {
-		fmt.Fprintln(&b, "\nbackends (only the leader knows whether they answer)")
-	}
-	for _, backend := range p.Backends {
-		fmt.Fprintf(&b, "  %s%s\n", backend.Name, backendState(backend.Suspended, health[backend.Name]))
-	}
-	for _, name := range s.app.retired.names() {
-		fmt.Fprintf(&b, "  %s  (not in the policy; kept for deletions)\n", name)
-	}
-	fmt.Fprintln(&b, "\ntenants")
-	for _, tenant := range p.Tenants {
-		fmt.Fprintf(&b, "  %s  rules: %d\n", tenant.Name, len(tenant.Classes))
-	}
-	return b.String()
-}
-
-// backendHealth is what keeps each backend from being used, as far as this
-// replica knows: only a leader sends requests.
-func (a *App) backendHealth() map[string]error {
-	health := map[string]error{}
-	if term := a.term(); term != nil {
-		for name, lifecycle := range term.backends.present() {
-			health[name] = lifecycle.Health()
-		}
-	}
-	return health
-}
-
-func backendState(suspended bool, unhealthy error) string {
-	state := ""
-	if suspended {
-		state += "  (suspended)"
-	}
-	if unhealthy != nil {
-		state += "  " + unhealthy.Error()
-	}
-	return state
 }

@@ -1,6 +1,10 @@
 package app
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
+)
 
 // tell writes an event about the program itself. The event is about the Lease,
 // the one object that all replicas share, and only the leader writes it, so
@@ -13,7 +17,7 @@ func (a *App) tell(eventType, reason, message string) {
 		APIVersion: "coordination.k8s.io/v1",
 		Kind:       "Lease",
 		Namespace:  a.namespace,
-		Name:       leaseName(a.options.ProvisionerName),
+		Name:       wiring.LeaseName(a.options.ProvisionerName),
 	}
 	a.recorder.Event(lease, eventType, reason, message)
 }

@@ -75,7 +75,7 @@ func (a *App) runTerm(stop, termCtx context.Context, fence func() error) error {
 	if !cache.WaitForCacheSync(work.Done(), counted) {
 		return t.informers.release()
 	}
-	a.leads.Store(&leadership{ctx: termCtx, fence: fence, term: t})
+	a.leads.Store(&leadership{ctx: termCtx, fence: fence, term: t, since: time.Now()})
 	a.tellTroubles()
 
 	drained := t.start(work, func() { a.noteEarlierClaims(work, t.provisioner) })

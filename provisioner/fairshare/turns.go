@@ -105,6 +105,19 @@ func (t *Turns[K]) Begin(key K, tenant, backend string) bool {
 	return true
 }
 
+// Working returns the items that are being worked on, in no order.
+func (t *Turns[K]) Working() []K {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var working []K
+	for key, mine := range t.held {
+		if mine.lapse == nil {
+			working = append(working, key)
+		}
+	}
+	return working
+}
+
 // End returns a turn, or stops waiting for one, and invites the items whose
 // turn has come.
 func (t *Turns[K]) End(key K) {

@@ -169,3 +169,17 @@ func TestNoInterleavingLosesATurnOrGivesOneTooMany(t *testing.T) {
 		})
 	})
 }
+
+func TestWorkingAreThoseWhoseTurnHasBegun(t *testing.T) {
+	h := newHall(4, nil)
+	h.Begin("begun", "a", "gold")
+	h.Take("taken", "a", "gold")
+	h.Begin("refused", "a", "gold")
+	if got := h.Working(); !slices.Equal(got, []string{"begun"}) {
+		t.Errorf("working %q", got)
+	}
+	h.End("begun")
+	if got := h.Working(); len(got) != 0 {
+		t.Errorf("working %q after the end", got)
+	}
+}

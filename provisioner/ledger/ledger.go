@@ -378,6 +378,35 @@ func (l *Ledger) Usage(kind policy.ScopeKind, name string) policy.Usage {
 	return l.sums[Scope{kind, name}]
 }
 
+// Census is what counts at one moment.
+type Census struct {
+	// Sums is the usage of every scope of the policy in force that has any.
+	Sums map[Scope]policy.Usage
+	// Shares is what each tenant uses on each backend.
+	Shares map[Share]policy.Usage
+	// Kept is the part of it whose PersistentVolumes are gone.
+	Kept map[Share]policy.Usage
+}
+
+// Share is a tenant's part of a backend.
+type Share struct{ Tenant, Backend string }
+
+// Census counts everything once.
+func (l *Ledger) Census() Census {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refresh()
+	c := Census{Sums: maps.Clone(l.sums), Shares: map[Share]policy.Usage{}, Kept: map[Share]policy.Usage{}}
+	for _, e := range l.entries {
+		share := Share{e.Tenant, e.backend}
+		c.Shares[share] = c.Shares[share].Add(e.usage())
+		if e.state == forsaken {
+			c.Kept[share] = c.Kept[share].Add(e.usage())
+		}
+	}
+	return c
+}
+
 // refresh recomputes the sums when the policy has changed.
 func (l *Ledger) refresh() {
 	p := l.policy()

@@ -242,3 +242,32 @@ func TestNoInterleavingExceedsALimitOrLosesRoom(t *testing.T) {
 		})
 	})
 }
+
+// TestCensusAddsUp: shares of tenants add up to the sums of backends and tenants,
+// and kept volumes are part of them.
+func TestCensusAddsUp(t *testing.T) {
+	l := ledgerOf(t)
+	l.Record("one", Volume{Tenant: "a", StorageClass: "fast", GiB: 3, VolumeID: "v1"}, "gold")
+	l.Record("two", Volume{Tenant: "a", StorageClass: "slow", GiB: 4, VolumeID: "v2"}, "silver")
+	l.Record("three", Volume{Tenant: "b", StorageClass: "x", GiB: 5, VolumeID: "v3"}, "gold")
+	if _, _, denied := l.reserve("four", Volume{Tenant: "a", StorageClass: "fast", GiB: 6}); denied != nil {
+		t.Fatal(denied)
+	}
+	l.Forsake("two")
+	c := l.Census()
+	if got, want := fmt.Sprint(c.Shares), "map[{a gold}:{2 9 0} {a silver}:{1 4 0} {b gold}:{1 5 0}]"; got != want {
+		t.Errorf("shares %s, want %s", got, want)
+	}
+	if got, want := fmt.Sprint(c.Kept), "map[{a silver}:{1 4 0}]"; got != want {
+		t.Errorf("kept %s, want %s", got, want)
+	}
+	for scope, want := range map[Scope]policy.Usage{
+		{policy.TenantScope, "a"}:                    {Volumes: 3, Gigabytes: 13},
+		{policy.BackendScope, "gold"}:                {Volumes: 3, Gigabytes: 14},
+		{policy.ClassScope, "tenants[0].classes[0]"}: {Volumes: 2, Gigabytes: 9},
+	} {
+		if got := c.Sums[scope]; got != want || got != l.Usage(scope.Kind, scope.Name) {
+			t.Errorf("%v: %v, want %v", scope, got, want)
+		}
+	}
+}

@@ -104,12 +104,21 @@ type place[T metav1.Object] struct {
 	object   T
 	reason   Reason
 	triggers []Trigger
+	since    time.Time
 }
 
 // report is a message to an object's author.
 type report struct {
 	reason, message string
 	at              time.Time
+	// latest is the last message with this reason, whether it was news or not, and
+	// since is when the first one came.
+	latest string
+	since  time.Time
+	// failure is why the last attempt failed, if it came after the message, and
+	// failing is when the first of such attempts failed.
+	failure string
+	failing time.Time
 }
 
 // repeatAfter is how often an unchanged reason is reported again, so that its
@@ -125,7 +134,19 @@ func NewLot[T metav1.Object]() *Lot[T] {
 func (l *Lot[T]) Park(object T, reason Reason, triggers []Trigger) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.parked[object.GetUID()] = place[T]{object, reason, triggers}
+	l.parked[object.GetUID()] = place[T]{object, reason, triggers, time.Now()}
+}
+
+// NoteFailure records why the last attempt at an object failed, for List. The
+// author is told by others.
+func (l *Lot[T]) NoteFailure(uid types.UID, message string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	known := l.reported[uid]
+	if known.failure = message; known.failing.IsZero() {
+		known.failing = time.Now()
+	}
+	l.reported[uid] = known
 }
 
 // Take removes an object if it is parked for one of the reasons; no reasons
@@ -169,6 +190,36 @@ func (l *Lot[T]) Each(yield func(object T, reason Reason, reported string)) {
 	}
 }
 
+// Parked is an object and why it is parked.
+type Parked[T metav1.Object] struct {
+	Object T
+	State  Reason
+	// Reason and Message are those of the last message to the author; of an object
+	// that is failing, Reason is empty and Message the last failure.
+	Reason, Message string
+	// Since is when it began to wait for this reason.
+	Since time.Time
+}
+
+// List returns every parked object, in no order.
+func (l *Lot[T]) List() []Parked[T] {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := make([]Parked[T], 0, len(l.parked))
+	for uid, p := range l.parked {
+		one, told := Parked[T]{Object: p.object, State: p.reason, Since: p.since}, l.reported[uid]
+		switch {
+		case p.reason == Waiting:
+		case p.reason == Failing:
+			one.Message, one.Since = told.failure, told.failing
+		case told.reason != "":
+			one.Reason, one.Message, one.Since = told.reason, told.latest, told.since
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
 // IsNews records a message to an object's author, and reports whether it is news:
 // another reason, another message, or the same one after a while.
 //
@@ -177,13 +228,19 @@ func (l *Lot[T]) Each(yield func(object T, reason Reason, reported string)) {
 func (l *Lot[T]) IsNews(uid types.UID, reason, message string, passing bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := report{reason, message, time.Now()}
-	before, known := l.reported[uid]
-	if known && before.reason == reason && (before.message == message || passing) && now.at.Sub(before.at) < repeatAfter {
-		return false
+	at := time.Now()
+	now := report{reason: reason, message: message, at: at, latest: message, since: at}
+	before := l.reported[uid]
+	same := before.reason == reason
+	if same && before.failure == "" {
+		now.since = before.since
+	}
+	news := !same || before.message != message && !passing || at.Sub(before.at) >= repeatAfter
+	if !news {
+		now.message, now.at = before.message, before.at
 	}
 	l.reported[uid] = now
-	return true
+	return news
 }
 
 // ForgetReport makes the next message to an object's author news again.

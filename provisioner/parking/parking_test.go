@@ -115,3 +115,47 @@ func TestHelpsAreForgottenRatherThanGathered(t *testing.T) {
 		t.Error("a trigger was missed, or made up")
 	}
 }
+
+// TestTheListSaysWhySinceWhen: the latest message, news or not, and when its
+// reason began.
+func TestTheListSaysWhySinceWhen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lot := NewLot[*corev1.PersistentVolumeClaim]()
+		began := time.Now()
+		one := func() string {
+			all := lot.List()
+			if len(all) != 1 {
+				return fmt.Sprintf("%d are parked", len(all))
+			}
+			p := all[0]
+			return fmt.Sprintf("%s %s %q after %s", p.State, p.Reason, p.Message, p.Since.Sub(began))
+		}
+		step := func(what, want string, do func()) {
+			t.Helper()
+			time.Sleep(time.Minute)
+			do()
+			if got := one(); got != want {
+				t.Errorf("%s: %s, want %s", what, got, want)
+			}
+		}
+		park := func(reason Reason) { lot.Park(claim("c"), reason, nil) }
+		step("waiting", `waiting  "" after 1m0s`, func() { park(Waiting) })
+		step("denied", `denied Full "3 of 2" after 2m0s`, func() { lot.IsNews("c", "Full", "3 of 2", true); park(Denied) })
+		step("denied again", `denied Full "4 of 2" after 2m0s`, func() {
+			if lot.IsNews("c", "Full", "4 of 2", true) {
+				t.Error("passing numbers are news")
+			}
+			park(Denied)
+		})
+		step("denied for another reason", `denied NoTenant "none" after 4m0s`, func() { lot.IsNews("c", "NoTenant", "none", false); park(Denied) })
+		step("failing", `failing  "HTTP 500" after 5m0s`, func() { lot.NoteFailure("c", "HTTP 500"); park(Failing) })
+		step("failing again", `failing  "HTTP 503" after 5m0s`, func() { lot.NoteFailure("c", "HTTP 503"); park(Failing) })
+		step("denied after failures", `denied NoTenant "none" after 7m0s`, func() {
+			if lot.IsNews("c", "NoTenant", "none", false) {
+				t.Error("an unchanged reason is news after a failure")
+			}
+			park(Denied)
+		})
+		step("another object of that UID", `failing  "new" after 8m0s`, func() { lot.Forget("c"); lot.NoteFailure("c", "new"); park(Failing) })
+	})
+}

@@ -126,7 +126,9 @@ func TestSecretsAppearNowhere(t *testing.T) {
 	w.must(err)
 	_, page, err := replica.Get(w.ctx, "/")
 	w.must(err)
-	places := map[string]string{"log": replica.Log(), "metrics": metrics, "status page": page, "objects": w.readable()}
+	_, report, err := replica.Get(w.ctx, "/status.json")
+	w.must(err)
+	places := map[string]string{"log": replica.Log(), "metrics": metrics, "status page": page, "status report": report, "objects": w.readable()}
 	if !strings.Contains(places["log"], `"level":"DEBUG`) {
 		t.Error("the log has nothing below INFO; this test would prove little")
 	}

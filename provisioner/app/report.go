@@ -1,0 +1,236 @@
+package app
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
+)
+
+// A report lists at most maxTenants tenants, and maxMistakes of a refused policy.
+const (
+	maxTenants  = 1000
+	maxMistakes = 100
+)
+
+// report describes the replica. It holds no lock while it waits for another, so
+// its parts may be moments apart.
+func (a *App) report(selected provisioner.Selected) statusreport.Report {
+	inForce := a.policy.Load()
+	leads := a.leads.Load()
+	a.status.mu.Lock()
+	ready, holder := a.status.ready, a.status.holder
+	a.status.mu.Unlock()
+
+	r := statusreport.Report{
+		APIVersion: statusreport.APIVersion, Kind: statusreport.Kind, Time: inSeconds(time.Now()),
+		Program: statusreport.Program{Version: a.options.Build.Version, Commit: a.options.Build.Commit},
+		Replica: statusreport.Replica{
+			Identity: a.identity, Namespace: a.namespace, ProvisionerName: a.options.ProvisionerName,
+			Ready: ready, Leads: leads.term != nil, LeadsSince: inSeconds(leads.since),
+		},
+		Leader:    statusreport.Leader{Identity: holder},
+		Selection: a.selection(inForce, selected),
+	}
+	if a.options.LeaderElect {
+		r.Leader.Lease = a.namespace + "/" + wiring.LeaseName(a.options.ProvisionerName)
+	}
+	a.reportPolicy(&r, inForce)
+	used := func(policy.QuotaScope) *policy.Usage { return nil }
+	census := ledger.Census{}
+	if leads.term == nil {
+		r.LeaderOnly = leaderOnly(holder, a.identity)
+	} else {
+		r.Leader.Identity = a.identity
+		hub := leads.term.provisioner
+		claims, deletions := hub.ReportClaims(selected), hub.ReportDeletions(selected)
+		r.Claims, r.Deletions = &claims, &deletions
+		census = hub.Census()
+		used = func(scope policy.QuotaScope) *policy.Usage {
+			sum := census.Sums[ledger.Scope{Kind: scope.Kind, Name: scope.Name}]
+			return &sum
+		}
+	}
+	quotas := quotasOf(inForce, used)
+	r.Backends = a.reportBackends(inForce, leads.term, quotas)
+	r.Tenants, r.TenantsNotShown = reportTenants(inForce, r.Selection, quotas, census)
+	r.KeptVolumes = reportKept(r.Selection, census)
+	return r
+}
+
+func leaderOnly(holder, identity string) string {
+	const missing = "usage, health of backends, claims and deletions"
+	switch holder {
+	case "":
+		return fmt.Sprintf("this replica does not lead and knows no leader: only a leader knows %s", missing)
+	case identity:
+		return fmt.Sprintf("this replica is about to lead: it does not know %s yet", missing)
+	}
+	return fmt.Sprintf("this replica does not lead: ask %s for %s", holder, missing)
+}
+
+// selection names the tenant of a selected namespace.
+func (a *App) selection(inForce *policy.Policy, selected provisioner.Selected) *statusreport.Selection {
+	if selected.Namespace == "" {
+		return nil
+	}
+	s := &statusreport.Selection{Namespace: selected.Namespace, Claim: selected.Claim}
+	tenant, denial := inForce.TenantOf(selected.Namespace, a.namespaceLabels(selected.Namespace))
+	if denial != nil {
+		s.Message = denial.Message
+		return s
+	}
+	s.Tenant = tenant.Name
+	return s
+}
+
+// namespaceLabels are those of the cache; those of a namespace that does not
+// exist follow from its name.
+func (a *App) namespaceLabels(name string) map[string]string {
+	namespace, err := a.factory.Core().V1().Namespaces().Lister().Get(name)
+	if err != nil {
+		return policy.NamespaceLabels(name, nil)
+	}
+	return namespace.Labels
+}
+
+func (a *App) reportPolicy(r *statusreport.Report, inForce *policy.Policy) {
+	unreadable, refused := a.status.troublesByBackend()
+	r.Policy = statusreport.Policy{File: a.options.PolicyFile, Revision: inForce.Revision(), Source: statusreport.FromFile, KeptIn: a.lastGood.String()}
+	if a.fromKept.Load() {
+		r.Policy.Source = statusreport.FromLastGood
+	}
+	var mistakes policy.ErrorList
+	switch {
+	case errors.As(refused, &mistakes):
+		for _, mistake := range mistakes[:min(len(mistakes), maxMistakes)] {
+			r.Policy.Refused = append(r.Policy.Refused, mistake.Error())
+		}
+		if more := len(mistakes) - maxMistakes; more > 0 {
+			r.Policy.Refused = append(r.Policy.Refused, fmt.Sprintf("and %d more", more))
+		}
+	case refused != nil:
+		r.Policy.Refused = strings.Split(refused.Error(), "\n")
+	}
+	r.Credentials = []statusreport.CredentialTrouble{}
+	for _, backend := range slices.Sorted(maps.Keys(unreadable)) {
+		r.Credentials = append(r.Credentials, statusreport.CredentialTrouble{Backend: backend, Message: unreadable[backend].Error()})
+	}
+}
+
+// quotasOf returns the limits of each scope and, if it is known, what counts
+// against them.
+func quotasOf(inForce *policy.Policy, used func(policy.QuotaScope) *policy.Usage) map[ledger.Scope][]statusreport.Quota {
+	quotas := map[ledger.Scope][]statusreport.Quota{}
+	for _, scope := range inForce.Scopes() {
+		volumes := statusreport.Quota{Resource: statusreport.Volumes, Limit: scope.Limits.Volumes}
+		gigabytes := statusreport.Quota{Resource: statusreport.Gigabytes, Limit: scope.Limits.Gigabytes}
+		if sum := used(scope); sum != nil {
+			volumes.Used, gigabytes.Used = &sum.Volumes, &sum.Gigabytes
+		}
+		quotas[ledger.Scope{Kind: scope.Kind, Name: scope.Name}] = []statusreport.Quota{volumes, gigabytes}
+	}
+	return quotas
+}
+
+func (a *App) reportBackends(inForce *policy.Policy, of *term, quotas map[ledger.Scope][]statusreport.Quota) []statusreport.Backend {
+	all := []statusreport.Backend{}
+	for _, backend := range inForce.Backends {
+		all = append(all, statusreport.Backend{
+			Name: backend.Name, Suspended: backend.Suspended,
+			Quotas: quotas[ledger.Scope{Kind: policy.BackendScope, Name: backend.Name}],
+		})
+	}
+	for _, name := range a.retired.names() {
+		all = append(all, statusreport.Backend{Name: name, Retired: true, Quotas: []statusreport.Quota{}})
+	}
+	var lifecycles map[string]*backends.Lifecycle
+	if of != nil {
+		lifecycles = of.backends.present()
+	}
+	for i := range all {
+		all[i].State = statusreport.Unknown
+		if of == nil {
+			continue
+		}
+		lifecycle, ok := lifecycles[all[i].Name]
+		if !ok {
+			all[i].State = statusreport.Unused
+			continue
+		}
+		condition := lifecycle.Condition()
+		all[i].State = statusreport.CircuitOpen
+		if condition.Answers {
+			all[i].State = statusreport.Answers
+		}
+		all[i].Since, all[i].FailuresInARow = inSeconds(condition.Since), condition.FailuresInARow
+		all[i].LastFailure, all[i].LastFailureAt = condition.LastFailure, inSeconds(condition.LastFailureAt)
+	}
+	return all
+}
+
+func reportTenants(inForce *policy.Policy, selection *statusreport.Selection, quotas map[ledger.Scope][]statusreport.Quota, census ledger.Census) (all []statusreport.Tenant, notShown int) {
+	shares := map[string][]statusreport.Share{}
+	for share, used := range census.Shares {
+		shares[share.Tenant] = append(shares[share.Tenant], shareOf(share, used))
+	}
+	all = []statusreport.Tenant{}
+	for _, tenant := range inForce.Tenants {
+		if selection != nil && tenant.Name != selection.Tenant {
+			continue
+		}
+		if len(all) == maxTenants {
+			notShown++
+			continue
+		}
+		t := statusreport.Tenant{
+			Name:   tenant.Name,
+			Quotas: quotas[ledger.Scope{Kind: policy.TenantScope, Name: tenant.Name}],
+			Rules:  []statusreport.Rule{}, Shares: shares[tenant.Name],
+		}
+		slices.SortFunc(t.Shares, func(x, y statusreport.Share) int { return cmp.Compare(x.Backend, y.Backend) })
+		for _, class := range tenant.Classes {
+			t.Rules = append(t.Rules, statusreport.Rule{
+				Path: class.Path(), StorageClasses: class.StorageClasses, Backends: class.Backends,
+				Quotas: quotas[ledger.Scope{Kind: policy.ClassScope, Name: class.Path()}],
+			})
+		}
+		all = append(all, t)
+	}
+	return all, notShown
+}
+
+func reportKept(selection *statusreport.Selection, census ledger.Census) []statusreport.Kept {
+	var all []statusreport.Kept
+	for share, used := range census.Kept {
+		if selection == nil || share.Tenant == selection.Tenant {
+			all = append(all, statusreport.Kept{Tenant: share.Tenant, Share: shareOf(share, used)})
+		}
+	}
+	slices.SortFunc(all, func(x, y statusreport.Kept) int {
+		return cmp.Or(cmp.Compare(x.Tenant, y.Tenant), cmp.Compare(x.Backend, y.Backend))
+	})
+	return all
+}
+
+func shareOf(share ledger.Share, used policy.Usage) statusreport.Share {
+	return statusreport.Share{Backend: share.Backend, Volumes: used.Volumes, Gigabytes: used.Gigabytes}
+}
+
+// inSeconds is a time as reports have it.
+func inSeconds(t time.Time) time.Time {
+	if t.IsZero() {
+		return t
+	}
+	return t.UTC().Truncate(time.Second)
+}

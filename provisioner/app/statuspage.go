@@ -1,0 +1,86 @@
+package app
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
+)
+
+// reportForm is one form of the report.
+type reportForm struct {
+	contentType string
+	// contentSecurityPolicy is what a browser may do with it.
+	contentSecurityPolicy string
+	// selects means that the request may select a part.
+	selects bool
+	write   func(body *bytes.Buffer, request *http.Request, report statusreport.Report) error
+}
+
+// handleReports serves the replica's report in every form. Nothing here changes
+// anything.
+func (a *App) handleReports(mux *http.ServeMux) {
+	const nothing = "default-src 'none'; frame-ancestors 'none'"
+	page := statusreport.NewPage()
+	mux.Handle("GET /status.json", a.serveReport(reportForm{"application/json", nothing, true, func(body *bytes.Buffer, _ *http.Request, r statusreport.Report) error {
+		encoder := json.NewEncoder(body)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(r)
+	}}))
+	mux.Handle("GET /status.txt", a.serveReport(reportForm{"text/plain; charset=utf-8", nothing, true, func(body *bytes.Buffer, _ *http.Request, r statusreport.Report) error {
+		return r.WriteTable(body)
+	}}))
+	// The parameters of the page are those of its question.
+	mux.Handle("GET /{$}", a.serveReport(reportForm{"text/html; charset=utf-8", page.ContentSecurityPolicy, false, func(body *bytes.Buffer, request *http.Request, r statusreport.Report) error {
+		return page.Write(body, r, a.answer(request.URL.Query()))
+	}}))
+}
+
+// serveReport serves one form of the report. It is complete before it is written:
+// a client that does not read must not block anything.
+func (a *App) serveReport(form reportForm) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		header := w.Header()
+		header.Set("X-Content-Type-Options", "nosniff")
+		header.Set("Cache-Control", "no-store")
+		header.Set("Referrer-Policy", "no-referrer")
+		header.Set("Content-Security-Policy", form.contentSecurityPolicy)
+		selected := provisioner.Selected{Limit: statusreport.DefaultLimit}
+		if form.selects {
+			var err error
+			if selected, err = selectedBy(request.URL.Query()); err != nil {
+				http.Error(w, err.Error(), http.StatusBadRequest)
+				return
+			}
+		}
+		var body bytes.Buffer
+		if err := form.write(&body, request, a.report(selected)); err != nil {
+			a.logger.Error("Cannot write the status report", "error", err)
+			http.Error(w, "the report cannot be written; the log says why", http.StatusInternalServerError)
+			return
+		}
+		header.Set("Content-Type", form.contentType)
+		_, _ = w.Write(body.Bytes())
+	})
+}
+
+// selectedBy reads what a request selects.
+func selectedBy(query url.Values) (provisioner.Selected, error) {
+	s := provisioner.Selected{Namespace: query.Get("namespace"), Claim: query.Get("claim"), Limit: statusreport.DefaultLimit}
+	if s.Claim != "" && s.Namespace == "" {
+		return s, fmt.Errorf("claim=%s needs namespace=NAME", s.Claim)
+	}
+	if text := query.Get("limit"); text != "" {
+		limit, err := strconv.Atoi(text)
+		if err != nil || limit < 0 || limit > statusreport.MaxLimit {
+			return s, fmt.Errorf("limit must be a whole number up to %d, not %q", statusreport.MaxLimit, text)
+		}
+		s.Limit = limit
+	}
+	return s, nil
+}

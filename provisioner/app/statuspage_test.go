@@ -1,0 +1,132 @@
+package app
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
+)
+
+// started is a follower whose caches have a StorageClass and a namespace.
+func started(t *testing.T) (*starter, *http.ServeMux) {
+	t.Helper()
+	s := newStarter(t, policyOf("first", ""), cloudsOf("hunter2"))
+	if _, err := s.start(t); err != nil {
+		t.Fatal(err)
+	}
+	s.status.setReady()
+	s.status.setLeader("pod-1_abc")
+	classes, namespaces := s.factory.Storage().V1().StorageClasses().Informer(), s.factory.Core().V1().Namespaces().Informer()
+	if err := classes.GetStore().Add(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Provisioner: "another"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := namespaces.GetStore().Add(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a"}}); err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	s.handleReports(mux)
+	return s, mux
+}
+
+func get(t *testing.T, mux *http.ServeMux, path string, wantCode int) *httptest.ResponseRecorder {
+	t.Helper()
+	w := httptest.NewRecorder()
+	mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	if w.Code != wantCode {
+		t.Errorf("%s answers %d, want %d: %s", path, w.Code, wantCode, w.Body)
+	}
+	if w.Header().Get("X-Content-Type-Options") != "nosniff" || !strings.HasPrefix(w.Header().Get("Content-Security-Policy"), "default-src 'none'; ") || w.Header().Get("Cache-Control") != "no-store" {
+		t.Errorf("%s has the header %v", path, w.Header())
+	}
+	if strings.Contains(w.Body.String(), "hunter2") {
+		t.Errorf("%s shows a password", path)
+	}
+	return w
+}
+
+// TestFollowersSayWhoKnows what they do not know themselves.
+func TestFollowersSayWhoKnows(t *testing.T) {
+	s, mux := started(t)
+	var report statusreport.Report
+	answer := get(t, mux, "/status.json", http.StatusOK)
+	if err := json.Unmarshal(answer.Body.Bytes(), &report); err != nil || answer.Header().Get("Content-Type") != "application/json" {
+		t.Fatal(err, answer.Header())
+	}
+	if report.APIVersion != statusreport.APIVersion || report.Kind != statusreport.Kind || report.Replica.Identity != s.identity || !report.Replica.Ready || report.Replica.Leads ||
+		report.Leader.Identity != "pod-1_abc" || report.Leader.Lease != "storage/openstack.org-standalone-cinder" {
+		t.Errorf("%+v", report)
+	}
+	if !strings.Contains(report.LeaderOnly, "ask pod-1_abc for ") || report.Claims != nil || report.Deletions != nil || report.KeptVolumes != nil {
+		t.Errorf("leaderOnly is %q, claims %v", report.LeaderOnly, report.Claims)
+	}
+	if report.Policy.Source != statusreport.FromFile || report.Policy.Revision != s.policy.Load().Revision() {
+		t.Errorf("policy %+v", report.Policy)
+	}
+	if len(report.Backends) != 1 || report.Backends[0].State != statusreport.Unknown || len(report.Tenants) != 1 || report.Tenants[0].Quotas[0].Used != nil {
+		t.Errorf("backends %+v, tenants %+v", report.Backends, report.Tenants)
+	}
+	if text := get(t, mux, "/status.txt", http.StatusOK).Body.String(); !strings.Contains(text, "ask pod-1_abc for ") {
+		t.Error(text)
+	}
+	if page := get(t, mux, "/", http.StatusOK).Body.String(); !strings.Contains(page, `id="leader-only"`) || strings.Contains(page, `id="answer"`) {
+		t.Error(page)
+	}
+}
+
+func TestReportsSelectANamespace(t *testing.T) {
+	_, mux := started(t)
+	for path, want := range map[string]statusreport.Selection{
+		"/status.json?namespace=a":           {Namespace: "a", Tenant: "a"},
+		"/status.json?namespace=a&claim=d":   {Namespace: "a", Claim: "d", Tenant: "a"},
+		"/status.json?namespace=b&limit=100": {Namespace: "b", Message: "namespace b belongs to no tenant of the policy: none lists its name, has a pattern for it or selects its labels"},
+	} {
+		var report statusreport.Report
+		if err := json.Unmarshal(get(t, mux, path, http.StatusOK).Body.Bytes(), &report); err != nil {
+			t.Fatal(err)
+		}
+		if report.Selection == nil || *report.Selection != want || len(report.Tenants) == 1 != (want.Tenant != "") {
+			t.Errorf("%s: %+v with %d tenants", path, report.Selection, len(report.Tenants))
+		}
+	}
+	get(t, mux, "/status.json?claim=d", http.StatusBadRequest)
+	get(t, mux, "/status.json?limit=x", http.StatusBadRequest)
+	get(t, mux, "/status.txt?limit=10001", http.StatusBadRequest)
+}
+
+// TestThePageAnswersByThePolicy in force, and by what the cluster has.
+func TestThePageAnswersByThePolicy(t *testing.T) {
+	_, mux := started(t)
+	for path, wanted := range map[string][]string{
+		"/?namespace=a&storageClass=c&size=1Gi": {
+			"<strong>granted</strong>: tenant a, rule tenants[0].classes[0], backend gold", "belongs to the provisioner another", "Only the leader knows"},
+		"/?namespace=a&storageClass=x&size=1Gi":                      {"NoMatchingClass", "The cluster has no StorageClass x"},
+		"/?namespace=b&storageClass=c&size=1Gi":                      {"NoMatchingTenant"},
+		"/?namespace=a&storageClass=c&size=huge":                     {"the size must be a quantity"},
+		"/?namespace=a":                                              {"give a namespace and a StorageClass"},
+		"/?namespace=%3Cscript%3E&storageClass=%3Cscript%3E&size=1k": {"&lt;script&gt;"},
+	} {
+		page := get(t, mux, path, http.StatusOK).Body.String()
+		for _, one := range wanted {
+			if !strings.Contains(page, one) {
+				t.Errorf("%s lacks %q", path, one)
+			}
+		}
+		if strings.Contains(page, "<script") {
+			t.Errorf("%s passes on markup", path)
+		}
+	}
+}
+
+func TestAReplicaIsNamedByItsPod(t *testing.T) {
+	identity := newIdentity(func(name string) string { return map[string]string{"POD_NAME": "pod_1"}[name] })
+	if !strings.HasPrefix(identity, "pod_1_") || newIdentity(func(string) string { return "" }) == identity {
+		t.Errorf("the identity is %s", identity)
+	}
+}

@@ -1,0 +1,156 @@
+package provisioner
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
+)
+
+// Census is what counts against the quotas.
+func (p *Provisioner) Census() ledger.Census { return p.placement.ledger.Census() }
+
+// Selected says which claims a report is about; the zero value selects all.
+type Selected struct {
+	Namespace, Claim string
+	// Limit is how many pending objects to list.
+	Limit int
+}
+
+func (s Selected) includes(namespace, claim string) bool {
+	return (s.Namespace == "" || s.Namespace == namespace) && (s.Claim == "" || s.Claim == claim)
+}
+
+// ReportClaims takes one snapshot of each owner; they may be moments apart.
+func (p *Provisioner) ReportClaims(selected Selected) statusreport.Claims {
+	parked := p.parked.claims.List()
+	unfinished := p.journal.unfinished()
+	working := p.claimTurns.Working()
+
+	pending := make([]statusreport.Pending, 0, len(parked))
+	waits := make(map[types.UID]bool, len(parked))
+	for _, one := range parked {
+		claim := one.Object
+		waits[claim.UID] = true
+		if selected.includes(claim.Namespace, claim.Name) {
+			entry := pendingOf(one.State, one.Reason, one.Message, one.Since, claim.CreationTimestamp.Time)
+			entry.Namespace, entry.Name, entry.StorageClass = claim.Namespace, claim.Name, record.ClassName(claim)
+			entry.Backend = unfinished[claim.UID].backend
+			pending = append(pending, entry)
+		}
+	}
+	return statusreport.Claims{
+		InFlight: p.steps(selected, unfinished, working, waits),
+		Waiting:  statusreport.NewWaiting(pending, selected.Limit),
+	}
+}
+
+// ReportDeletions does the same for released PersistentVolumes.
+func (p *Provisioner) ReportDeletions(selected Selected) statusreport.Deletions {
+	var pending []statusreport.Pending
+	for _, one := range p.parked.volumes.List() {
+		pv := one.Object
+		claim := corev1.ObjectReference{}
+		if pv.Spec.ClaimRef != nil {
+			claim = *pv.Spec.ClaimRef
+		}
+		if selected.includes(claim.Namespace, claim.Name) {
+			entry := pendingOf(one.State, one.Reason, one.Message, one.Since, pv.CreationTimestamp.Time)
+			entry.Namespace, entry.Name, entry.StorageClass = claim.Namespace, claim.Name, pv.Spec.StorageClassName
+			entry.PersistentVolume, entry.Backend = pv.Name, pv.Annotations[record.AnnotationBackend]
+			pending = append(pending, entry)
+		}
+	}
+	return statusreport.Deletions{InProgress: len(p.volumeTurns.Working()), Waiting: statusreport.NewWaiting(pending, selected.Limit)}
+}
+
+func pendingOf(state parking.Reason, reason, message string, since, created time.Time) statusreport.Pending {
+	if since.IsZero() {
+		since = created
+	}
+	return statusreport.Pending{
+		State: string(state), Reason: reason, Message: message,
+		Since: since.UTC().Truncate(time.Second), Created: created.UTC(),
+	}
+}
+
+// steps counts the claims that are worked on. Of a selection it counts only those
+// whose namespaces the journal knows.
+func (p *Provisioner) steps(selected Selected, unfinished map[types.UID]beginning, working []types.UID, waits map[types.UID]bool) []statusreport.Step {
+	var choosing, connecting, saving stepCount
+	for claim, begun := range unfinished {
+		switch {
+		case !selected.includes(begun.stamp.Namespace, begun.stamp.Claim):
+		case begun.handedOver != nil:
+			saving.add(begun.since)
+		case !waits[claim]:
+			connecting.add(begun.since)
+		}
+	}
+	known := []statusreport.Step{connecting.as(statusreport.Connecting), saving.as(statusreport.Saving)}
+	if selected.Namespace != "" {
+		return known
+	}
+	for _, claim := range working {
+		if _, begun := unfinished[claim]; !begun {
+			choosing.count++
+		}
+	}
+	tasks := p.followup.tasks()
+	return slices.Concat([]statusreport.Step{choosing.as(statusreport.Choosing)}, known, []statusreport.Step{
+		{Step: statusreport.Queued, Count: tasks.queued},
+		{Step: statusreport.Completing, Count: tasks.completing},
+		{Step: statusreport.Undoing, Count: tasks.undoing},
+	})
+}
+
+type stepCount struct {
+	count  int
+	oldest time.Time
+}
+
+func (s *stepCount) add(since time.Time) {
+	s.count++
+	if s.oldest.IsZero() || since.Before(s.oldest) {
+		s.oldest = since
+	}
+}
+
+func (s *stepCount) as(name statusreport.StepName) statusreport.Step {
+	step := statusreport.Step{Step: name, Count: s.count}
+	if !s.oldest.IsZero() {
+		step.OldestSeconds = time.Since(s.oldest).Round(time.Millisecond).Seconds()
+	}
+	return step
+}
+
+// followupTasks counts tasks. One that failed is among those that are being
+// done.
+type followupTasks struct{ queued, completing, undoing int }
+
+func (f *Followup) tasks() followupTasks {
+	tasks := followupTasks{queued: f.queue.Len()}
+	present := map[followup]bool{}
+	for _, item := range f.turns.Working() {
+		present[item] = true
+	}
+	f.mu.Lock()
+	for item := range f.failing {
+		present[item] = true
+	}
+	f.mu.Unlock()
+	for item := range present {
+		if item.kind == completion || item.kind == mark {
+			tasks.completing++
+		} else {
+			tasks.undoing++
+		}
+	}
+	return tasks
+}

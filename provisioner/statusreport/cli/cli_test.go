@@ -1,0 +1,106 @@
+package cli
+
+import (
+	"bytes"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+
+	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
+)
+
+const leading = `"apiVersion":"standalone-cinder.openstack.org/v1alpha1","kind":"Status","replica":{"identity":"p_1","leads":true,"ready":true},"leader":{"identity":"p_1"}`
+
+func runCommand(c *cobra.Command, arguments ...string) (code int, output string) {
+	var out bytes.Buffer
+	c.SetArgs(arguments)
+	c.SetOut(&out)
+	c.SetErr(&out)
+	err := c.Execute()
+	if err != nil {
+		out.WriteString(err.Error())
+	}
+	return policycli.ExitCode(err), out.String()
+}
+
+// TestAnswersDecideTheExitCode, whatever sent them.
+func TestAnswersDecideTheExitCode(t *testing.T) {
+	for name, c := range map[string]struct {
+		status, body string
+		code         int
+		want         string
+	}{
+		"all is well":       {"200", "{" + leading + "}", 0, "replica  p_1"},
+		"a trouble":         {"200", "{" + leading + `,"backends":[{"name":"gold","state":"circuitOpen"}]}`, 1, "backend gold does not answer"},
+		"no leader":         {"200", strings.Replace("{"+leading+"}", `"leader":{"identity":"p_1"}`, `"leader":{}`, 1), 1, "no replica is known to lead"},
+		"a newer field":     {"200", "{" + leading + `,"weather":"fine"}`, 0, "replica  p_1"},
+		"another document":  {"200", `{"apiVersion":"v1","kind":"Pod"}`, 2, `a document of kind "Pod" and version "v1"`},
+		"another version":   {"200", strings.Replace("{"+leading+"}", "v1alpha1", "v9", 1), 2, `version "standalone-cinder.openstack.org/v9"`},
+		"no document":       {"200", "<html>", 2, "did not send a status report"},
+		"an earlier binary": {"404", "404 page not found", 2, "404 Not Found: 404 page not found"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path != "/below/status.json" {
+					t.Errorf("asked for %s", r.URL.Path)
+				}
+				if c.status == "404" {
+					w.WriteHeader(http.StatusNotFound)
+				}
+				_, _ = w.Write([]byte(c.body))
+			}))
+			defer server.Close()
+			code, output := runCommand(NewStatusCommand(), "--url", server.URL+"/below/")
+			if code != c.code || !strings.Contains(output, c.want) {
+				t.Errorf("exit code %d, want %d with %q:\n%s", code, c.code, c.want, output)
+			}
+		})
+	}
+}
+
+func TestQuotaAsksForItsNamespace(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.RawQuery != "namespace=team+a" {
+			t.Errorf("asked for %s", r.URL.RawQuery)
+		}
+		_, _ = w.Write([]byte("{" + leading + `,"selection":{"namespace":"team a","tenant":"a"},"tenants":[{"name":"a","quotas":[{"resource":"volumes","limit":5,"used":2}]}]}`))
+	}))
+	defer server.Close()
+	if code, output := runCommand(NewPlugin(), "quota", "team a", "--url", server.URL); code != 0 || !strings.Contains(output, "2 of 5") {
+		t.Errorf("exit code %d: %s", code, output)
+	}
+}
+
+// TestALeaseWithoutALeaderIsExplained.
+func TestALeaseWithoutALeaderIsExplained(t *testing.T) {
+	lease := func(holder *string) []runtime.Object {
+		return []runtime.Object{&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "x-y"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: holder}}}
+	}
+	text := func(s string) *string { return &s }
+	for name, c := range map[string]struct {
+		objects []runtime.Object
+		want    string
+	}{
+		"no Lease":        {nil, "there is no Lease ns/x-y: "},
+		"never held":      {lease(nil), "no replica leads: nobody holds Lease ns/x-y"},
+		"released":        {lease(text("")), "no replica leads: nobody holds Lease ns/x-y"},
+		"another program": {lease(text("someone")), `the holder of Lease ns/x-y, "someone", names no pod`},
+		"held":            {lease(text("pod-1_uid")), ""},
+	} {
+		o := connection{namespace: "ns", provisionerName: "x/y"}
+		pod, err := o.leader(t.Context(), fake.NewClientset(c.objects...))
+		switch {
+		case c.want == "" && (err != nil || pod != "pod-1"):
+			t.Errorf("%s: pod %q, error %v", name, pod, err)
+		case c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)):
+			t.Errorf("%s: error %v, want %s", name, err, c.want)
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
+)
+
+const (
+	askTimeout = 30 * time.Second
+	// maxReport is more than the longest report.
+	maxReport = 64 << 20
+)
+
+// connection is how the commands reach a cluster, and the program in it.
+type connection struct {
+	kubeconfig, context string
+	// namespace is the program's.
+	namespace       string
+	provisionerName string
+	pod             string
+	port            int
+	url             string
+}
+
+// addFlags adds the flags; namespaceFlag is the name of the one for the program's
+// namespace, and short its letter.
+func (o *connection) addFlags(c *cobra.Command, namespaceFlag, short string) {
+	flags := c.Flags()
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file`; default is $KUBECONFIG, else ~/.kube/config, else the pod's service account")
+	flags.StringVar(&o.context, "context", "", "`name` of the kubeconfig's context")
+	flags.StringVarP(&o.namespace, namespaceFlag, short, DefaultNamespace, "`namespace` where the program runs")
+	flags.StringVar(&o.provisionerName, "provisioner-name", wiring.DefaultProvisionerName, "`name` by which StorageClasses refer to the program")
+	flags.StringVar(&o.pod, "pod", "", "`name` of the replica's pod to ask; default is the leader's")
+	flags.IntVar(&o.port, "port", 8080, "port at which the replicas serve their status")
+	flags.StringVar(&o.url, "url", "", "`address` to ask for the status, such as http://127.0.0.1:8080, instead of a pod")
+}
+
+func (o *connection) clientConfig() clientcmd.ClientConfig {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = o.kubeconfig
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: o.context})
+}
+
+func (o *connection) client() (kubernetes.Interface, error) {
+	config, err := o.clientConfig().ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("no connection to Kubernetes (give --kubeconfig and --context): %w", err)
+	}
+	config.Timeout = askTimeout
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes client: %w", err)
+	}
+	return client, nil
+}
+
+// fetch asks for a report, and says whom it asked.
+func (o *connection) fetch(ctx context.Context, parameters map[string]string) (data []byte, from string, err error) {
+	if o.url != "" {
+		data, err = fetchURL(ctx, o.url, parameters)
+		return data, o.url, err
+	}
+	client, err := o.client()
+	if err != nil {
+		return nil, "", err
+	}
+	pod := o.pod
+	if pod == "" {
+		if pod, err = o.leader(ctx, client); err != nil {
+			return nil, "", err
+		}
+	}
+	from = "pod " + o.namespace + "/" + pod
+	request := client.CoreV1().RESTClient().Get().Namespace(o.namespace).Resource("pods").Name(fmt.Sprintf("%s:%d", pod, o.port)).SubResource("proxy").Suffix("status.json")
+	for key, value := range parameters {
+		request = request.Param(key, value)
+	}
+	result := request.Do(ctx)
+	// The error of Raw lacks what the API server says.
+	if err = result.Error(); err != nil {
+		return nil, from, fmt.Errorf("%s cannot be asked through the API server's proxy (port %d; it needs the right to get pods/proxy): %w", from, o.port, err)
+	}
+	data, err = result.Raw()
+	return data, from, err
+}
+
+// leader is the pod that holds the Lease.
+func (o *connection) leader(ctx context.Context, client kubernetes.Interface) (pod string, err error) {
+	name := wiring.LeaseName(o.provisionerName)
+	lease, err := client.CoordinationV1().Leases(o.namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return "", fmt.Errorf("there is no Lease %s/%s: the program does not run there, or under another name, or without leader election; give its namespace, --provisioner-name, or --pod", o.namespace, name)
+	case err != nil:
+		return "", fmt.Errorf("cannot read Lease %s/%s, which names the leader: %w", o.namespace, name, err)
+	case lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "":
+		return "", fmt.Errorf("no replica leads: nobody holds Lease %s/%s; --pod asks a follower", o.namespace, name)
+	}
+	if pod = wiring.PodOf(*lease.Spec.HolderIdentity); pod == "" {
+		return "", fmt.Errorf("the holder of Lease %s/%s, %q, names no pod; give --pod", o.namespace, name, *lease.Spec.HolderIdentity)
+	}
+	return pod, nil
+}
+
+// fetchURL asks without Kubernetes.
+func fetchURL(ctx context.Context, base string, parameters map[string]string) ([]byte, error) {
+	at, err := url.Parse(base)
+	if err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https" {
+		return nil, fmt.Errorf("--url must be an address such as http://127.0.0.1:8080, not %q", base)
+	}
+	at = at.JoinPath("status.json")
+	query := at.Query()
+	for key, value := range parameters {
+		query.Set(key, value)
+	}
+	at.RawQuery = query.Encode()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := (&http.Client{Timeout: askTimeout}).Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close() //nolint:errcheck // Nothing was written.
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxReport+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", base, err)
+	case len(body) > maxReport:
+		return nil, errors.New(base + " sent more than a status report can be")
+	case response.StatusCode != http.StatusOK:
+		return nil, fmt.Errorf("%s answered %s: %s", base, response.Status, strings.TrimSpace(string(body[:min(len(body), 300)])))
+	}
+	return body, nil
+}

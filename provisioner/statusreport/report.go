@@ -1,0 +1,282 @@
+// Package statusreport is what a replica says about its state, for programs as
+// JSON, for terminals as a table and for browsers as a page. Replicas make the
+// report, and the status commands read it.
+package statusreport
+
+import "time"
+
+// APIVersion and Kind identify the document. Within a version, fields are added
+// but neither removed nor given another meaning.
+const (
+	APIVersion = "standalone-cinder.openstack.org/v1alpha1"
+	Kind       = "Status"
+)
+
+// Report is the state of one replica at one moment. Times are in UTC. What only a
+// leader knows is absent from a follower's report, never zero.
+type Report struct {
+	APIVersion string    `json:"apiVersion"`
+	Kind       string    `json:"kind"`
+	Time       time.Time `json:"time"`
+
+	Program Program `json:"program"`
+	Replica Replica `json:"replica"`
+	// Leader is what this replica knows about the leader.
+	Leader Leader `json:"leader"`
+	// LeaderOnly says what is missing from a follower's report, and who knows it;
+	// empty in that of the leader.
+	LeaderOnly string `json:"leaderOnly,omitempty"`
+
+	Policy      Policy              `json:"policy"`
+	Credentials []CredentialTrouble `json:"credentialTroubles"`
+
+	// Selection is what was asked for, nil for everything.
+	Selection *Selection `json:"selection,omitempty"`
+
+	Backends        []Backend  `json:"backends"`
+	Tenants         []Tenant   `json:"tenants"`
+	TenantsNotShown int        `json:"tenantsNotShown"`
+	Claims          *Claims    `json:"claims,omitempty"`
+	Deletions       *Deletions `json:"deletions,omitempty"`
+	KeptVolumes     []Kept     `json:"keptVolumes,omitempty"`
+}
+
+// Program is the running program.
+type Program struct {
+	Version string `json:"version"`
+	Commit  string `json:"commit"`
+}
+
+// Replica is the one that made the report.
+type Replica struct {
+	Identity        string `json:"identity"`
+	Namespace       string `json:"namespace"`
+	ProvisionerName string `json:"provisionerName"`
+	// Ready means that its caches are filled.
+	Ready bool `json:"ready"`
+	Leads bool `json:"leads"`
+	// LeadsSince is when its term began to serve claims.
+	LeadsSince time.Time `json:"leadsSince,omitzero"`
+}
+
+// Leader is the holder of the lease.
+type Leader struct {
+	// Identity is empty if this replica knows no leader.
+	Identity string `json:"identity,omitempty"`
+	// Lease is the NAMESPACE/NAME of the lease, empty without leader election.
+	Lease string `json:"lease,omitempty"`
+}
+
+// Policy is the one in force.
+type Policy struct {
+	File     string `json:"file"`
+	Revision string `json:"revision,omitempty"`
+	// Source is where this replica has it from.
+	Source PolicySource `json:"source"`
+	// KeptIn names the Secret with the last good policy.
+	KeptIn string `json:"keptIn"`
+	// Refused lists what is wrong with the file, so that another revision is in
+	// force than the file's.
+	Refused []string `json:"refused,omitempty"`
+}
+
+// PolicySource is where a policy comes from.
+type PolicySource string
+
+// The sources of a policy.
+const (
+	FromFile     PolicySource = "file"
+	FromLastGood PolicySource = "lastGood"
+)
+
+// CredentialTrouble is why a backend's credentials cannot be read, and what is in
+// use instead.
+type CredentialTrouble struct {
+	Backend string `json:"backend"`
+	Message string `json:"message"`
+}
+
+// Selection narrows a report to a namespace, or to one claim in it.
+type Selection struct {
+	Namespace string `json:"namespace,omitempty"`
+	Claim     string `json:"claim,omitempty"`
+	// Tenant is the one that the namespace belongs to; if it belongs to none,
+	// Message says why.
+	Tenant  string `json:"tenant,omitempty"`
+	Message string `json:"message,omitempty"`
+}
+
+// Backend is one of the policy, or one that a reload removed.
+type Backend struct {
+	Name string `json:"name"`
+	// Suspended is that of the policy.
+	Suspended bool `json:"suspended"`
+	// Retired means that the backend is no longer in the policy, and stays for the
+	// deletion of its volumes.
+	Retired bool  `json:"retired"`
+	State   State `json:"state"`
+	// Since is when the state began.
+	Since time.Time `json:"since,omitzero"`
+	// FailuresInARow are those of a backend that still counts as answering.
+	FailuresInARow int       `json:"failuresInARow"`
+	LastFailure    string    `json:"lastFailure,omitempty"`
+	LastFailureAt  time.Time `json:"lastFailureAt,omitzero"`
+	Quotas         []Quota   `json:"quotas"`
+}
+
+// State is how a backend answers.
+type State string
+
+// The states of a backend.
+const (
+	// Answers: requests are sent, and answered as far as they have shown.
+	Answers State = "answers"
+	// CircuitOpen: the backend has failed so often that only probes are sent.
+	CircuitOpen State = "circuitOpen"
+	// Unused: this term has sent no request yet.
+	Unused State = "unused"
+	// Unknown: only the leader sends requests.
+	Unknown State = "unknown"
+)
+
+// Quota is one limit of a tenant, rule or backend, and what counts against it.
+type Quota struct {
+	Resource Resource `json:"resource"`
+	// Limit is nil if there is none.
+	Limit *int64 `json:"limit,omitempty"`
+	// Used is nil in a follower's report.
+	Used *int64 `json:"used,omitempty"`
+}
+
+// Resource is what a quota counts.
+type Resource string
+
+// The resources. Gigabytes are GiB, each volume rounded up, as at Cinder.
+const (
+	Volumes   Resource = "volumes"
+	Gigabytes Resource = "gigabytes"
+)
+
+// Tenant is one of the policy.
+type Tenant struct {
+	Name   string  `json:"name"`
+	Quotas []Quota `json:"quotas"`
+	Rules  []Rule  `json:"rules"`
+	// Shares is what it uses on each backend.
+	Shares []Share `json:"usedByBackend,omitempty"`
+}
+
+// Rule is a class rule of a tenant.
+type Rule struct {
+	// Path is its place in the policy.
+	Path           string   `json:"path"`
+	StorageClasses []string `json:"storageClasses"`
+	Backends       []string `json:"backends"`
+	Quotas         []Quota  `json:"quotas"`
+}
+
+// Share is what a tenant uses on a backend.
+type Share struct {
+	Backend   string `json:"backend"`
+	Volumes   int64  `json:"volumes"`
+	Gigabytes int64  `json:"gigabytes"`
+}
+
+// Claims are those without a PersistentVolume, or whose volume is not in use yet.
+type Claims struct {
+	// InFlight counts those that are worked on, by step, in the order of the steps.
+	InFlight []Step `json:"inFlight"`
+	Waiting
+}
+
+// Deletions are those of released PersistentVolumes.
+type Deletions struct {
+	// InProgress counts those that are worked on.
+	InProgress int `json:"inProgress"`
+	Waiting
+}
+
+// Step is one step of a claim's path.
+type Step struct {
+	Step  StepName `json:"step"`
+	Count int      `json:"count"`
+	// OldestSeconds is how long ago the longest of them began, if that is known.
+	OldestSeconds float64 `json:"oldestSeconds,omitzero"`
+}
+
+// StepName names a step.
+type StepName string
+
+// The steps.
+const (
+	// Choosing: a backend is being listed or chosen.
+	Choosing StepName = "choosing"
+	// Connecting: the volume is being created and connected.
+	Connecting StepName = "connecting"
+	// Saving: the PersistentVolume is being saved.
+	Saving StepName = "saving"
+	// Queued: the step after that waits for a worker.
+	Queued StepName = "queued"
+	// Completing: the volume is being brought into use.
+	Completing StepName = "completing"
+	// Undoing: what was made for a claim that is gone or moved is being removed.
+	Undoing StepName = "undoing"
+)
+
+// Waiting is what cannot continue now.
+type Waiting struct {
+	// Total counts all of it, Pending lists the oldest, and NotShown is how many are
+	// left out.
+	Total    int       `json:"pendingTotal"`
+	Pending  []Pending `json:"pending"`
+	NotShown int       `json:"pendingNotShown"`
+}
+
+// Pending is a claim or a deletion that cannot continue now.
+type Pending struct {
+	// Namespace and Name are the claim's.
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name,omitempty"`
+	// PersistentVolume is that of a deletion.
+	PersistentVolume string `json:"persistentVolume,omitempty"`
+	StorageClass     string `json:"storageClass,omitempty"`
+	Backend          string `json:"backend,omitempty"`
+	// State is waiting (for a worker), denied, failing (and tried again) or blocked.
+	State string `json:"state"`
+	// Reason is that of the event, Message its sentence, or the last failure.
+	Reason  string `json:"reason,omitempty"`
+	Message string `json:"message,omitempty"`
+	// Since is when it began to wait for this reason, Created when the claim or
+	// PersistentVolume was created.
+	Since   time.Time `json:"since,omitzero"`
+	Created time.Time `json:"created,omitzero"`
+}
+
+// Kept is a tenant's volumes on a backend that count although their
+// PersistentVolumes are gone.
+type Kept struct {
+	Tenant string `json:"tenant"`
+	Share
+}
+
+// Troubles lists what needs an operator: no known leader, a refused policy,
+// unreadable credentials, a backend that does not answer. Pending claims are not
+// among them: most are denied because the policy says so.
+func (r *Report) Troubles() []string {
+	troubles := []string{}
+	if r.Leader.Identity == "" {
+		troubles = append(troubles, "no replica is known to lead")
+	}
+	if len(r.Policy.Refused) > 0 {
+		troubles = append(troubles, "the policy file is refused")
+	}
+	for _, trouble := range r.Credentials {
+		troubles = append(troubles, "the credentials of backend "+trouble.Backend+" cannot be read")
+	}
+	for _, backend := range r.Backends {
+		if backend.State == CircuitOpen {
+			troubles = append(troubles, "backend "+backend.Name+" does not answer")
+		}
+	}
+	return troubles
+}

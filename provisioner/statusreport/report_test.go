@@ -1,0 +1,233 @@
+package statusreport
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+func pointer(n int64) *int64 { return &n }
+
+func quotas(volumesUsed, volumesLimit, gigabytesUsed, gigabytesLimit int64) []Quota {
+	quota := func(resource Resource, used, limit int64) Quota {
+		q := Quota{Resource: resource, Used: pointer(used)}
+		if limit >= 0 {
+			q.Limit = pointer(limit)
+		}
+		return q
+	}
+	return []Quota{quota(Volumes, volumesUsed, volumesLimit), quota(Gigabytes, gigabytesUsed, gigabytesLimit)}
+}
+
+// exampleTime is when the example happens.
+var exampleTime = time.Date(2026, 11, 22, 9, 30, 0, 0, time.UTC)
+
+// example is a leader's report with every state.
+func example() Report {
+	at := func(minutes int) time.Time { return exampleTime.Add(time.Duration(-minutes) * time.Minute) }
+	return Report{
+		APIVersion: APIVersion, Kind: Kind, Time: exampleTime,
+		Program: Program{Version: "v0.2.0", Commit: "0123456789ab"},
+		Replica: Replica{Identity: "standalone-cinder-6c9f7-x2x7k_1f0e", Namespace: "standalone-cinder", ProvisionerName: "openstack.org/standalone-cinder", Ready: true, Leads: true, LeadsSince: at(600)},
+		Leader:  Leader{Identity: "standalone-cinder-6c9f7-x2x7k_1f0e", Lease: "standalone-cinder/openstack.org-standalone-cinder"},
+		Policy: Policy{
+			File: "/etc/standalone-cinder/policy/policy.yaml", Revision: "7451c22f1e46", Source: FromLastGood, KeptIn: "Secret standalone-cinder/openstack.org-standalone-cinder-last-good",
+			Refused: []string{`policy.yaml:12:7: tenants[0].classes[0].volumeTyp: unknown field; did you mean "volumeType"?`},
+		},
+		Credentials: []CredentialTrouble{{Backend: "lab", Message: `clouds.yaml has no entry "lab"; credentials that were read before stay in use`}},
+		Backends: []Backend{
+			{Name: "gold", State: Answers, FailuresInARow: 2, LastFailure: "create volume: 500 Internal Server Error", LastFailureAt: at(1), Quotas: quotas(37, 40, 1210, 5000)},
+			{Name: "silver", State: CircuitOpen, Since: at(12), LastFailure: "list volumes: dial tcp 203.0.113.7:8776: connect: connection refused", LastFailureAt: at(0), Quotas: quotas(5, -1, 50, -1)},
+			{Name: "lab", State: Unused, Suspended: true, Quotas: quotas(0, 0, 0, -1)},
+			{Name: "old", State: Answers, Retired: true, Quotas: []Quota{}},
+		},
+		Tenants: []Tenant{
+			{
+				Name: "team-a", Quotas: quotas(20, 20, 420, 500),
+				Rules: []Rule{
+					{Path: "tenants[0].classes[0]", StorageClasses: []string{"fast", "fast-*"}, Backends: []string{"gold", "silver"}, Quotas: quotas(18, -1, 400, 450)},
+					{Path: "tenants[0].classes[1]", StorageClasses: []string{"*"}, Backends: []string{"lab"}, Quotas: quotas(2, -1, 20, -1)},
+				},
+				Shares: []Share{{Backend: "gold", Volumes: 17, Gigabytes: 390}, {Backend: "silver", Volumes: 3, Gigabytes: 30}},
+			},
+			{Name: "team-b", Quotas: quotas(22, -1, 840, -1), Rules: []Rule{}, Shares: []Share{{Backend: "gold", Volumes: 20, Gigabytes: 820}, {Backend: "silver", Volumes: 2, Gigabytes: 20}}},
+		},
+		TenantsNotShown: 3,
+		Claims: &Claims{
+			InFlight: []Step{
+				{Step: Choosing, Count: 1}, {Step: Connecting, Count: 4, OldestSeconds: 12.5}, {Step: Saving, Count: 2, OldestSeconds: 0.25},
+				{Step: Queued}, {Step: Completing, Count: 3}, {Step: Undoing},
+			},
+			Waiting: NewWaiting([]Pending{
+				{Namespace: "team-a-ci", Name: "cache", StorageClass: "fast", State: "waiting", Since: at(1), Created: at(1)},
+				{Namespace: "team-a", Name: "data", StorageClass: "fast", State: "denied", Reason: "QuotaExceeded", Message: "tenant team-a would use 21 of 20 volumes (tenants[0].quota.volumes)", Since: at(30), Created: at(31)},
+				{Namespace: "team-b", Name: "db", StorageClass: "slow", Backend: "gold", State: "failing", Message: "backend gold: create volume: <b>\"type\" & zone</b>\tdo not fit\n\x1b[31m", Since: at(3), Created: at(5)},
+				{Namespace: "stranger", Name: "later", StorageClass: "fast", State: "denied", Reason: "NoMatchingTenant", Since: exampleTime, Created: exampleTime},
+			}, 3),
+		},
+		Deletions: &Deletions{InProgress: 2, Waiting: NewWaiting([]Pending{{
+			Namespace: "team-b", Name: "tmp", PersistentVolume: "pvc-5c6c2324-e7e2-428c-9b9e-93f1ab117834", StorageClass: "slow", Backend: "silver",
+			State: "blocked", Reason: "BackendUnavailable", Message: "backend silver: requests are blocked until a probe succeeds", Since: at(12), Created: at(9000),
+		}}, DefaultLimit)},
+		KeptVolumes: []Kept{{Tenant: "team-a", Share: Share{Backend: "gold", Volumes: 2, Gigabytes: 40}}},
+	}
+}
+
+// exampleOfFollower is what another replica says at the same time.
+func exampleOfFollower() Report {
+	r := example()
+	r.Replica = Replica{Identity: "standalone-cinder-6c9f7-9h8wd_77aa", Namespace: r.Replica.Namespace, ProvisionerName: r.Replica.ProvisionerName, Ready: true}
+	r.LeaderOnly = "this replica does not lead: ask " + r.Leader.Identity + " for usage, health of backends, claims and deletions"
+	r.Policy.Source, r.Policy.Refused, r.Credentials = FromFile, nil, []CredentialTrouble{}
+	r.Claims, r.Deletions, r.KeptVolumes, r.TenantsNotShown = nil, nil, nil, 0
+	unused := func(quotas []Quota) {
+		for i := range quotas {
+			quotas[i].Used = nil
+		}
+	}
+	for i := range r.Backends {
+		r.Backends[i] = Backend{Name: r.Backends[i].Name, Suspended: r.Backends[i].Suspended, Retired: r.Backends[i].Retired, State: Unknown, Quotas: r.Backends[i].Quotas}
+		unused(r.Backends[i].Quotas)
+	}
+	for i := range r.Tenants {
+		unused(r.Tenants[i].Quotas)
+		r.Tenants[i].Shares = nil
+		for _, rule := range r.Tenants[i].Rules {
+			unused(rule.Quotas)
+		}
+	}
+	return r
+}
+
+func exampleAnswer() *Answer {
+	return &Answer{
+		Question: Question{Namespace: "team-a", StorageClass: `fast"><script>alert(1)</script>`, Size: "10Gi"},
+		Tenant:   "team-a", Reason: "NoMatchingClass", Message: "no rule of tenant team-a has the StorageClass",
+		Considered: []Consideration{
+			{Path: "tenants[0]", Name: "team-a", Detail: "its name is listed", Matched: true},
+			{Path: "tenants[0].classes[0]", Name: "[fast, fast-*]", Detail: "does not include it"},
+		},
+		Notes: []string{"The cluster has no such StorageClass."},
+	}
+}
+
+// TestReportsLookTheSame compares every form of a leader's and a follower's report
+// with golden files.
+func TestReportsLookTheSame(t *testing.T) {
+	page := NewPage()
+	for name, c := range map[string]struct {
+		report Report
+		answer *Answer
+	}{"leader": {example(), exampleAnswer()}, "follower": {exampleOfFollower(), nil}} {
+		var asJSON, table, html bytes.Buffer
+		encoder := json.NewEncoder(&asJSON)
+		encoder.SetIndent("", "  ")
+		if err := encoder.Encode(c.report); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.report.WriteTable(&table); err != nil {
+			t.Fatal(err)
+		}
+		if err := page.Write(&html, c.report, c.answer); err != nil {
+			t.Fatal(err)
+		}
+		for extension, got := range map[string][]byte{"json": asJSON.Bytes(), "txt": table.Bytes(), "html": html.Bytes()} {
+			path := filepath.Join("testdata", name+"."+extension)
+			if *update {
+				if err := os.WriteFile(path, got, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(got, want) {
+				t.Errorf("%s is no longer the same; if that is on purpose, run go test -update ./provisioner/statusreport\n%s", path, got)
+			}
+		}
+		if strings.Contains(table.String(), "\x1b") {
+			t.Error("the table passes control characters to the terminal")
+		}
+		if strings.Contains(html.String(), "<script") || strings.Contains(html.String(), "<b>") {
+			t.Error("the page passes on markup")
+		}
+	}
+}
+
+// TestAReportCanBeReadBack by the commands.
+func TestAReportCanBeReadBack(t *testing.T) {
+	for _, want := range []Report{example(), exampleOfFollower()} {
+		text, err := json.Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got Report
+		if err := json.Unmarshal(text, &got); err != nil {
+			t.Fatal(err)
+		}
+		again, err := json.Marshal(got)
+		if err != nil || !bytes.Equal(again, text) {
+			t.Errorf("read back, the report is\n%s\nnot\n%s", again, text)
+		}
+	}
+}
+
+func TestTroublesAreWhatNeedsAnOperator(t *testing.T) {
+	r := example()
+	want := "[the policy file is refused the credentials of backend lab cannot be read backend silver does not answer]"
+	if got := fmt.Sprint(r.Troubles()); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	follower := exampleOfFollower()
+	if got := follower.Troubles(); len(got) != 0 {
+		t.Errorf("a follower has the troubles %q", got)
+	}
+	follower.Leader.Identity = ""
+	if got := fmt.Sprint(follower.Troubles()); got != "[no replica is known to lead]" {
+		t.Error(got)
+	}
+}
+
+// TestOnlyTheOldestAreListed, and the others counted.
+func TestOnlyTheOldestAreListed(t *testing.T) {
+	var pending []Pending
+	for i := range 20 {
+		pending = append(pending, Pending{Name: fmt.Sprint(i), Created: exampleTime.Add(-time.Duration(i) * time.Second)})
+	}
+	w := NewWaiting(pending, 2)
+	if w.Total != 20 || w.NotShown != 18 || len(w.Pending) != 2 || w.Pending[0].Name != "19" || w.Pending[1].Name != "18" {
+		t.Errorf("%+v", w)
+	}
+	if w = NewWaiting(nil, 2); w.Total != 0 || w.NotShown != 0 || w.Pending == nil {
+		t.Errorf("%+v", w)
+	}
+}
+
+func TestMetersShowFullQuotas(t *testing.T) {
+	for _, c := range []struct {
+		quota Quota
+		want  string
+	}{
+		{Quota{Used: pointer(5), Limit: pointer(10)}, "5 of 10, high 9"},
+		{Quota{Used: pointer(0), Limit: pointer(0)}, "1 of 1, high 0"},
+		{Quota{Used: pointer(5)}, "none"},
+		{Quota{Limit: pointer(5)}, "none"},
+	} {
+		got := "none"
+		if m := newMeter(c.quota); m != nil {
+			got = fmt.Sprintf("%d of %d, high %d", m.Value, m.Max, m.High)
+		}
+		if got != c.want {
+			t.Errorf("%s: meter %s, want %s", quotaText(c.quota), got, c.want)
+		}
+	}
+}

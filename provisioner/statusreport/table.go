@@ -1,0 +1,201 @@
+package statusreport
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+)
+
+// WriteTable writes a tenant and its rules.
+func (t *Tenant) WriteTable(w io.Writer) error {
+	one := &table{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)}
+	one.tenantTitle()
+	one.tenant(*t)
+	return one.Flush()
+}
+
+// WriteTable writes the report for a terminal.
+func (r *Report) WriteTable(w io.Writer) error {
+	t := &table{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)}
+	t.head(r)
+	t.backends(r)
+	t.tenants(r)
+	if len(r.KeptVolumes) > 0 {
+		t.title("KEPT (the PersistentVolumes are gone)", "BACKEND", "VOLUMES", "GIB")
+		for _, kept := range r.KeptVolumes {
+			t.row(kept.Tenant, kept.Backend, fmt.Sprint(kept.Volumes), fmt.Sprint(kept.Gigabytes))
+		}
+	}
+	if r.Claims != nil {
+		t.claims(r)
+	}
+	if r.Deletions != nil {
+		t.deletions(r)
+	}
+	return t.Flush()
+}
+
+// table writes rows of cells.
+type table struct{ *tabwriter.Writer }
+
+// OneLine keeps what others wrote from breaking the table or the terminal.
+func OneLine(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
+			return ' '
+		}
+		return r
+	}, text)
+}
+
+func (t *table) row(cells ...string) {
+	for i, cell := range cells {
+		cells[i] = OneLine(cell)
+	}
+	fmt.Fprintln(t, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
+}
+
+// title begins a table with columns of its own widths.
+func (t *table) title(cells ...string) {
+	t.gap()
+	t.row(cells...)
+}
+
+func (t *table) gap() {
+	_ = t.Flush()
+	fmt.Fprintln(t)
+}
+
+func (t *table) head(r *Report) {
+	replica := r.Replica.Identity
+	switch {
+	case r.Replica.Leads:
+		replica += " (leads since " + formatTime(r.Replica.LeadsSince) + ")"
+	case !r.Replica.Ready:
+		replica += " (not ready)"
+	}
+	source := ""
+	if r.Policy.Source == FromLastGood {
+		source = fmt.Sprintf(" (the last good one, kept in %s)", r.Policy.KeptIn)
+	}
+	t.row("time", formatTime(r.Time))
+	t.row("version", r.Program.Version)
+	t.row("replica", replica)
+	t.row("leader", cmp.Or(r.Leader.Identity, "not known"))
+	t.row("policy", fmt.Sprintf("%s, revision %s%s", r.Policy.File, cmp.Or(r.Policy.Revision, "none yet"), source))
+	if s := r.Selection; s != nil {
+		t.row("namespace", s.Namespace+": "+cmp.Or(s.Message, "tenant "+s.Tenant))
+	}
+	for _, mistake := range r.Policy.Refused {
+		t.row("refused", mistake)
+	}
+	for _, trouble := range r.Credentials {
+		t.row("credentials", trouble.Backend+": "+trouble.Message)
+	}
+	if r.LeaderOnly != "" {
+		t.row("note", r.LeaderOnly)
+	}
+}
+
+func (t *table) backends(r *Report) {
+	t.title("BACKEND", "STATE", "VOLUMES", "GIB", "LAST FAILURE")
+	for _, b := range r.Backends {
+		state := string(b.State)
+		if b.State == CircuitOpen {
+			state = "circuit open"
+		}
+		if !b.Since.IsZero() {
+			state += " since " + formatTime(b.Since)
+		}
+		if b.FailuresInARow > 0 {
+			state += fmt.Sprintf(", failures in a row: %d", b.FailuresInARow)
+		}
+		if b.Suspended {
+			state += ", suspended"
+		}
+		if b.Retired {
+			state += ", not in the policy: kept for deletions"
+		}
+		volumes, gigabytes := quotaCells(b.Quotas)
+		t.row(b.Name, state, volumes, gigabytes, b.LastFailure)
+	}
+}
+
+func (t *table) tenants(r *Report) {
+	t.gap()
+	t.tenantTitle()
+	for _, tenant := range r.Tenants {
+		t.tenant(tenant)
+	}
+	t.more(r.TenantsNotShown)
+}
+
+func (t *table) tenantTitle() {
+	t.row("TENANT", "VOLUMES", "GIB", "STORAGECLASSES", "BACKENDS")
+}
+
+func (t *table) tenant(tenant Tenant) {
+	volumes, gigabytes := quotaCells(tenant.Quotas)
+	var shares []string
+	for _, share := range tenant.Shares {
+		shares = append(shares, fmt.Sprintf("%s: %d (%d GiB)", share.Backend, share.Volumes, share.Gigabytes))
+	}
+	t.row(tenant.Name, volumes, gigabytes, "", strings.Join(shares, ", "))
+	for _, rule := range tenant.Rules {
+		volumes, gigabytes := quotaCells(rule.Quotas)
+		t.row("  "+rule.Path, volumes, gigabytes, strings.Join(rule.StorageClasses, ","), strings.Join(rule.Backends, ","))
+	}
+}
+
+func quotaCells(quotas []Quota) (volumes, gigabytes string) {
+	for _, quota := range quotas {
+		if quota.Resource == Volumes {
+			volumes = quotaText(quota)
+		} else {
+			gigabytes = quotaText(quota)
+		}
+	}
+	return volumes, gigabytes
+}
+
+func (t *table) claims(r *Report) {
+	t.title("CLAIMS IN FLIGHT", "COUNT", "OLDEST")
+	for _, step := range r.Claims.InFlight {
+		oldest := ""
+		if step.OldestSeconds > 0 {
+			oldest = time.Duration(step.OldestSeconds * float64(time.Second)).Round(time.Second).String()
+		}
+		t.row(string(step.Step), fmt.Sprint(step.Count), oldest)
+	}
+	t.title(fmt.Sprintf("PENDING CLAIMS (%d)", r.Claims.Total), "STORAGECLASS", "STATE", "SINCE", "WHY")
+	for _, p := range r.Claims.Pending {
+		t.row(p.Namespace+"/"+p.Name, p.StorageClass, p.State, formatTime(p.Since), p.Why())
+	}
+	t.more(r.Claims.NotShown)
+}
+
+func (t *table) deletions(r *Report) {
+	t.title(fmt.Sprintf("DELETIONS (%d in progress, %d waiting)", r.Deletions.InProgress, r.Deletions.Total), "CLAIM", "STATE", "SINCE", "WHY")
+	for _, p := range r.Deletions.Pending {
+		t.row(p.PersistentVolume, p.Namespace+"/"+p.Name, p.State, formatTime(p.Since), p.Why())
+	}
+	t.more(r.Deletions.NotShown)
+}
+
+func (t *table) more(count int) {
+	if count > 0 {
+		t.row(fmt.Sprintf("and %d more", count))
+	}
+}
+
+// Why is the reason with its sentence.
+func (p Pending) Why() string {
+	if p.Reason == "" || p.Message == "" {
+		return p.Reason + p.Message
+	}
+	return p.Reason + ": " + p.Message
+}
