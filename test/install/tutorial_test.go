@@ -1,0 +1,41 @@
+package install
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/controlplane"
+	"github.com/standalone-cinder/standalone-cinder/test/docs"
+)
+
+// TestTutorial follows the tutorial in a fresh clone.
+func TestTutorial(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
+	defer cancel()
+	tutorial, err := docs.Read("docs/tutorial.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The clone would build Kubernetes again.
+	binary, err := controlplane.Binary(ctx, os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	session := &docs.Session{
+		Dir:         clone(ctx, t),
+		Environment: append(os.Environ(), controlplane.BinaryVariable+"="+binary, "KUBECONFIG=tutorial/admin.kubeconfig"),
+		Log:         t.Logf,
+	}
+	defer session.Close()
+	if err := session.Follow(ctx, tutorial, tutorial.Blocks); err != nil {
+		t.Fatal(err)
+	}
+	for _, left := range []string{"policy.yaml", "tutorial"} {
+		if _, err := os.Stat(filepath.Join(session.Dir, left)); !os.IsNotExist(err) {
+			t.Errorf("%s is left: %v", left, err)
+		}
+	}
+}
