@@ -14,11 +14,25 @@ import (
 	"time"
 )
 
+// Lifecycle are the how-to guides that a test follows after the installation of
+// README.md, in this order.
+var Lifecycle = []string{
+	"docs/how-to/tenants.md",
+	"docs/how-to/default-class.md",
+	"docs/how-to/rotate-credentials.md",
+	"docs/how-to/retire-backend.md",
+	"docs/how-to/kustomize.md",
+	"docs/how-to/backup.md",
+	"docs/how-to/upgrade.md",
+	"docs/how-to/uninstall.md",
+}
+
 // Session follows a page as a reader would who copies every block.
 //
 // The HTML comment before a block says what a reader does with it: "file: NAME"
 // writes it to a file; "terminal" runs it in another terminal, where it goes on
-// while the reader does; "not run: REASON" is for reading only.
+// while the reader does; "terminals closed" ends those first; "not run: REASON"
+// is for reading only.
 type Session struct {
 	// Dir is where the commands run; Environment is all that they have.
 	Dir         string
@@ -35,6 +49,9 @@ type Session struct {
 // Follow does what the blocks say. An error names the line.
 func (s *Session) Follow(ctx context.Context, page *Page, blocks []Block) error {
 	for _, block := range blocks {
+		if block.Remark == "terminals closed" {
+			s.Close()
+		}
 		name, isFile := strings.CutPrefix(block.Remark, "file: ")
 		switch {
 		case strings.HasPrefix(block.Remark, "not run: "):
@@ -173,6 +190,7 @@ func (s *Session) Close() {
 		s.terminals[i].stop()
 		<-s.terminals[i].done
 	}
+	s.terminals = nil
 }
 
 // varying are the parts of an output that differ from run to run.

@@ -70,6 +70,19 @@ func TestInstall(t *testing.T) {
 			t.Errorf("volume %s is stamped %v", volume.Name, volume.Metadata)
 		}
 	}
+
+	for _, path := range docs.Lifecycle {
+		page, err := docs.Read(path)
+		if err == nil {
+			err = session.Follow(ctx, page, page.Blocks)
+		}
+		if err != nil {
+			t.Fatalf("%v\nThe pods wrote:\n%s", err, node.Logs())
+		}
+	}
+	if left := sim.Volumes(); len(left) > 0 {
+		t.Errorf("Cinder has %d volumes after docs/how-to/uninstall.md, such as %+v", len(left), left[0])
+	}
 }
 
 // startCinder starts a simulated Cinder with an application credential.
