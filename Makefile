@@ -46,11 +46,12 @@ test: ## unit and integration tests, except those of make faults and make render
 	@$(if $(RACE),,echo "no C compiler: the tests run without the race detector";)
 	@# The minor is chosen once. Integration tests build the program themselves, which Go's test cache does not see.
 	CONTROLPLANE_BINARY=$$($(GO) run ./test/controlplane/cmd/controlplane -build-only) && export CONTROLPLANE_BINARY && \
-	  echo "testing with $$CONTROLPLANE_BINARY" && $(GO) test $(RACE) -count=1 -timeout 30m -parallel 4 -skip '$(FAULT_PATTERN)' $$($(GO) list ./... | grep -v /test/deploy$$)
+	  echo "testing with $$CONTROLPLANE_BINARY" && $(GO) test $(RACE) -count=1 -timeout 30m -parallel 4 -skip '$(FAULT_PATTERN)' $$($(GO) list ./... | grep -v -e /test/deploy$$ -e /test/install$$)
 
-render: ## render the chart and the kustomizations, compare them, and lint the chart
-	@echo "building Helm and kustomize (3 minutes on two cores the first time), then rendering for half a minute"
-	$(GO) test -count=1 -timeout 30m ./test/deploy
+render: ## render the chart and the kustomizations, lint the chart, and follow the README and the tutorial
+	@echo "building Helm, kustomize and kubectl (5 minutes on two cores the first time), and the control plane if make test did not; then 5 minutes"
+	CONTROLPLANE_BINARY=$$($(GO) run ./test/controlplane/cmd/controlplane -build-only) && export CONTROLPLANE_BINARY && \
+	  $(GO) test -count=1 -timeout 40m ./test/deploy ./test/install
 
 faults: ## the crash matrix, split brain, a thousand claims and 20,000 volumes (about 15 minutes on two cores)
 	@for test in $(FAULT_TESTS); do grep -qr "^func $$test(" test/integration test/scale test/contract || \
@@ -120,6 +121,7 @@ fresh: ## check that everything a first run downloads is still served, by downlo
 	  $(GO) mod tidy -diff && \
 	  GOARCH=arm64 $(GO) list -deps . >/dev/null && \
 	  (cd build/release && $(GO) list -deps -test ./... >/dev/null && $(GO) mod tidy -diff) && \
+	  (cd test/install/kubectl && CGO_ENABLED=0 $(GO) list -deps . >/dev/null && $(GO) mod tidy -diff) && \
 	  $(GO) run $(GOLANGCI) version && \
 	  $(GO) run $(MISSPELL) -v && \
 	  : getting a program into an empty module downloads what building it needs && \
