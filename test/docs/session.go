@@ -85,12 +85,15 @@ func (s *Session) do(ctx context.Context, command Command, inTerminal bool) erro
 		}
 	}
 	started := time.Now()
-	text := s.replace(command.Text)
+	text, expected := s.replace(command.Text), make([]string, len(command.Output))
+	for i, line := range command.Output {
+		expected[i] = s.replace(line)
+	}
 	var err error
 	if inTerminal {
-		err = s.open(ctx, text, command.Output)
+		err = s.open(ctx, text, expected)
 	} else {
-		err = s.run(ctx, text, command.Output)
+		err = s.run(ctx, text, expected)
 	}
 	s.Log("%.1f s: %s", time.Since(started).Seconds(), command.Text)
 	return err

@@ -179,8 +179,14 @@ func tools(ctx context.Context, t *testing.T, more ...string) []string {
 	if err := deploy.InstallHelm(ctx, directory); err != nil {
 		t.Fatal(err)
 	}
-	environment := append(os.Environ(), "PATH="+directory+":"+os.Getenv("PATH"), "HELM_CACHE_HOME="+directory, "HELM_CONFIG_HOME="+directory, "HELM_DATA_HOME="+directory)
-	return append(environment, more...)
+	return environment(append(more, "PATH="+directory+":"+os.Getenv("PATH"),
+		"HELM_CACHE_HOME="+directory, "HELM_CONFIG_HOME="+directory, "HELM_DATA_HOME="+directory)...)
+}
+
+// environment is that of a reader. With -trimpath, what was compiled in an
+// earlier clone is not compiled again.
+func environment(more ...string) []string {
+	return append(append(os.Environ(), "GOFLAGS=-trimpath", "CGO_ENABLED=0"), more...)
 }
 
 func buildKubectl(ctx context.Context, t *testing.T, path string) {

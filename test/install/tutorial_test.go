@@ -2,8 +2,10 @@ package install
 
 import (
 	"context"
+	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,8 +28,10 @@ func TestTutorial(t *testing.T) {
 	}
 	session := &docs.Session{
 		Dir:         clone(ctx, t),
-		Environment: append(os.Environ(), controlplane.BinaryVariable+"="+binary, "KUBECONFIG=tutorial/admin.kubeconfig"),
-		Log:         t.Logf,
+		Environment: environment(controlplane.BinaryVariable+"="+binary, "KUBECONFIG=tutorial/admin.kubeconfig"),
+		// Other programs of this machine may use the ports of the page.
+		Replaced: strings.NewReplacer("18776", freePort(t), "18080", freePort(t)),
+		Log:      t.Logf,
 	}
 	defer session.Close()
 	if err := session.Follow(ctx, tutorial, tutorial.Blocks); err != nil {
@@ -38,4 +42,19 @@ func TestTutorial(t *testing.T) {
 			t.Errorf("%s is left: %v", left, err)
 		}
 	}
+}
+
+// freePort is a port that nothing listens on now.
+func freePort(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
 }
