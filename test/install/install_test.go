@@ -191,7 +191,9 @@ func environment(more ...string) []string {
 
 func buildKubectl(ctx context.Context, t *testing.T, path string) {
 	t.Helper()
+	// As the tutorial builds it, so that the second one is ready at once.
 	t.Setenv("CGO_ENABLED", "0")
+	t.Setenv("GOFLAGS", "-trimpath")
 	output(ctx, t, filepath.Join(docs.Root(), "test", "install", "kubectl"), "go", "build", "-o", path, ".")
 }
 
