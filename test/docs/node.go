@@ -60,14 +60,20 @@ func (p *process) Write(text []byte) (int, error) {
 
 var serving = regexp.MustCompile(`"msg":"Serving health[^\n]*"address":"([^"]+)"`)
 
-func (p *process) ready() bool {
+func (p *process) ready(ctx context.Context) bool {
 	p.mu.Lock()
 	found := serving.FindSubmatch(p.log.Bytes())
 	p.mu.Unlock()
 	if found == nil {
 		return false
 	}
-	answer, err := http.Get("http://" + string(found[1]) + "/readyz")
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+string(found[1])+"/readyz", http.NoBody)
+	if err != nil {
+		return false
+	}
+	answer, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return false
 	}
@@ -128,7 +134,7 @@ func (n *Node) sync(ctx context.Context) error {
 		case p == nil:
 			err = n.start(ctx, pod)
 		default:
-			if err = n.write(ctx, p.files); err == nil && p.ready() && pod.Status.Phase != corev1.PodRunning {
+			if err = n.write(ctx, p.files); err == nil && pod.Status.Phase != corev1.PodRunning && p.ready(ctx) {
 				err = n.report(ctx, pod)
 			}
 		}

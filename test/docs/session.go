@@ -3,6 +3,7 @@ package docs
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -179,7 +180,7 @@ func (s *Session) open(ctx context.Context, text string, expected []string) erro
 		select {
 		case err := <-t.done:
 			t.done <- err
-			return fmt.Errorf("%s ended: %v; the page shows %q, which is not in the output:\n%s", text, err, missing, t.text())
+			return fmt.Errorf("%s ended: %w", text, errors.Join(err, fmt.Errorf("the page shows %q, which is not in the output:\n%s", missing, t.text())))
 		case <-ctx.Done():
 			return fmt.Errorf("%s: %w: the page shows %q, which is not in the output:\n%s", text, ctx.Err(), missing, t.text())
 		case <-time.After(100 * time.Millisecond):

@@ -179,7 +179,7 @@ func tools(ctx context.Context, t *testing.T, more ...string) []string {
 	if err := deploy.InstallHelm(ctx, directory); err != nil {
 		t.Fatal(err)
 	}
-	return environment(append(more, "PATH="+directory+":"+os.Getenv("PATH"),
+	return environment(append(more, "PATH="+directory+":"+os.Getenv("PATH"), "KUBECACHEDIR="+t.TempDir(),
 		"HELM_CACHE_HOME="+directory, "HELM_CONFIG_HOME="+directory, "HELM_DATA_HOME="+directory)...)
 }
 
