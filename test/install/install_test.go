@@ -179,22 +179,15 @@ func tools(ctx context.Context, t *testing.T, more ...string) []string {
 	if err := deploy.InstallHelm(ctx, directory); err != nil {
 		t.Fatal(err)
 	}
-	return environment(append(more, "PATH="+directory+":"+os.Getenv("PATH"), "KUBECACHEDIR="+t.TempDir(),
-		"HELM_CACHE_HOME="+directory, "HELM_CONFIG_HOME="+directory, "HELM_DATA_HOME="+directory)...)
+	return append(append(os.Environ(), more...), "PATH="+directory+":"+os.Getenv("PATH"), "KUBECACHEDIR="+t.TempDir(),
+		"HELM_CACHE_HOME="+directory, "HELM_CONFIG_HOME="+directory, "HELM_DATA_HOME="+directory)
 }
 
-// environment is that of a reader. With -trimpath, what was compiled in an
-// earlier clone is not compiled again.
-func environment(more ...string) []string {
-	return append(append(os.Environ(), "GOFLAGS=-trimpath", "CGO_ENABLED=0"), more...)
-}
-
+// buildKubectl builds it as the tutorial does, so that the second one is ready at
+// once.
 func buildKubectl(ctx context.Context, t *testing.T, path string) {
 	t.Helper()
-	// As the tutorial builds it, so that the second one is ready at once.
-	t.Setenv("CGO_ENABLED", "0")
-	t.Setenv("GOFLAGS", "-trimpath")
-	output(ctx, t, filepath.Join(docs.Root(), "test", "install", "kubectl"), "go", "build", "-o", path, ".")
+	output(ctx, t, filepath.Join(docs.Root(), "test", "install", "kubectl"), "env", "CGO_ENABLED=0", "go", "build", "-o", path, ".")
 }
 
 func output(ctx context.Context, t *testing.T, directory string, name string, arguments ...string) string {

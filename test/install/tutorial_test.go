@@ -28,7 +28,7 @@ func TestTutorial(t *testing.T) {
 	}
 	session := &docs.Session{
 		Dir:         clone(ctx, t),
-		Environment: environment(controlplane.BinaryVariable+"="+binary, "KUBECONFIG=tutorial/admin.kubeconfig", "KUBECACHEDIR="+t.TempDir()),
+		Environment: append(os.Environ(), controlplane.BinaryVariable+"="+binary, "KUBECONFIG=tutorial/admin.kubeconfig", "KUBECACHEDIR="+t.TempDir()),
 		// Other programs of this machine may use the ports of the page.
 		Replaced: strings.NewReplacer("18776", freePort(t), "18080", freePort(t)),
 		Log:      t.Logf,
