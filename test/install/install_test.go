@@ -28,7 +28,7 @@ var skipped = map[string]string{
 // TestInstall follows the section "Install" of README.md in a fresh clone. There
 // is no kubelet: Node runs the pods of the Deployment as processes.
 func TestInstall(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
 	defer cancel()
 	readme, err := docs.Read("README.md")
 	if err != nil {
