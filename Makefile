@@ -46,11 +46,12 @@ test: ## unit and integration tests, except those of make faults and make render
 	@$(if $(RACE),,echo "no C compiler: the tests run without the race detector";)
 	@# The minor is chosen once. Integration tests build the program themselves, which Go's test cache does not see.
 	CONTROLPLANE_BINARY=$$($(GO) run ./test/controlplane/cmd/controlplane -build-only) && export CONTROLPLANE_BINARY && \
-	  echo "testing with $$CONTROLPLANE_BINARY" && $(GO) test $(RACE) -count=1 -timeout 30m -parallel 4 -skip '$(FAULT_PATTERN)' $$($(GO) list ./... | grep -v /test/deploy$$)
+	  echo "testing with $$CONTROLPLANE_BINARY" && $(GO) test $(RACE) -count=1 -timeout 30m -parallel 4 -skip '$(FAULT_PATTERN)' $$($(GO) list ./... | grep -v -e /test/deploy$$ -e /test/install$$)
 
-render: ## render the chart and the kustomizations, compare them, and lint the chart
-	@echo "building Helm and kustomize (3 minutes on two cores the first time), then rendering for half a minute"
-	$(GO) test -count=1 -timeout 30m ./test/deploy
+render: ## render the chart and the kustomizations, lint the chart, and follow the README and the tutorial
+	@echo "building Helm, kustomize and kubectl (5 minutes on two cores the first time), and the control plane if make test did not; then 5 minutes"
+	CONTROLPLANE_BINARY=$$($(GO) run ./test/controlplane/cmd/controlplane -build-only) && export CONTROLPLANE_BINARY && \
+	  $(GO) test -count=1 -timeout 40m ./test/deploy ./test/install
 
 monitoring: ## evaluate the alerts with Prometheus' engine, and check the dashboard and the operator's manifests
 	@echo "building Prometheus' rule engine (2 minutes on two cores the first time), then testing for a quarter of a minute"
@@ -133,6 +134,7 @@ fresh: ## check that everything a first run downloads is still served, by downlo
 	  (cd build/release && $(GO) list -deps -test ./... >/dev/null && $(GO) mod tidy -diff) && \
 	  (cd test/monitoring && $(GO) list -deps -test ./... >/dev/null && $(GO) mod tidy -diff) && \
 	  (cd test/browser && $(GO) list -deps -test ./... >/dev/null && $(GO) mod tidy -diff) && \
+	  (cd test/install/kubectl && CGO_ENABLED=0 $(GO) list -deps . >/dev/null && $(GO) mod tidy -diff) && \
 	  $(GO) run $(GOLANGCI) version && \
 	  $(GO) run $(MISSPELL) -v && \
 	  : getting a program into an empty module downloads what building it needs && \

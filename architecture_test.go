@@ -207,7 +207,11 @@ func TestDocumentedFilesExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, document := range append(documents, "README.md", "mappers/README.md") {
+	below, err := filepath.Glob("docs/*/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, document := range append(append(documents, below...), "README.md", "mappers/README.md") {
 		text, err := os.ReadFile(document)
 		if err != nil {
 			t.Fatal(err)
@@ -222,8 +226,12 @@ func TestDocumentedFilesExist(t *testing.T) {
 
 // TestFaultsNameTestsThatExist keeps docs/faults.md from naming tests that no
 // longer exist.
-func TestFaultsNameTestsThatExist(t *testing.T) {
-	text, err := os.ReadFile("docs/faults.md")
+func TestFaultsNameTestsThatExist(t *testing.T) { namesExistingTests(t, "docs/faults.md", 20) }
+
+// namesExistingTests checks a page that names at least so many tests.
+func namesExistingTests(t *testing.T, page string, least int) {
+	t.Helper()
+	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,12 +251,12 @@ func TestFaultsNameTestsThatExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	named := regexp.MustCompile("`(Test\\w+)`").FindAllStringSubmatch(string(text), -1)
-	if len(named) < 20 {
-		t.Errorf("docs/faults.md names only %d tests", len(named))
+	if len(named) < least {
+		t.Errorf("%s names only %d tests", page, len(named))
 	}
 	for _, found := range named {
 		if !declared[found[1]] {
-			t.Errorf("docs/faults.md names %s, which does not exist", found[1])
+			t.Errorf("%s names %s, which does not exist", page, found[1])
 		}
 	}
 }

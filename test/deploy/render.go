@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -38,6 +39,16 @@ func Chart(ctx context.Context, arguments ...string) ([]byte, error) {
 func Lint(ctx context.Context, arguments ...string) error {
 	_, err := run(ctx, helm, append([]string{"lint", Path("chart"), "--strict"}, arguments...)...)
 	return err
+}
+
+// InstallHelm builds the same helm into a directory.
+func InstallHelm(ctx context.Context, directory string) error {
+	command := exec.CommandContext(ctx, "go", "install", helm)
+	command.Dir, command.Env = Path(), append(os.Environ(), "GOBIN="+directory)
+	if output, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("install helm: %w\n%s", err, output)
+	}
+	return nil
 }
 
 // Kustomization renders a directory.

@@ -1,0 +1,213 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/standalone-cinder/standalone-cinder/test/docs"
+)
+
+const commandsFile = "docs/reference/commands.md"
+
+// TestCommandsReferenceIsUpToDate keeps the page of commands and flags what the
+// program says.
+func TestCommandsReferenceIsUpToDate(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("# Commands and flags\n\n" +
+		"Generated from the program; do not edit. `go test -run TestCommandsReferenceIsUpToDate -update .` writes it anew.\n")
+	describe(&b, newCommand(io.Discard))
+	if *update {
+		if err := os.WriteFile(commandsFile, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(commandsFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != b.String() {
+		t.Errorf("%s is not what the program says; run go test -run TestCommandsReferenceIsUpToDate -update .", commandsFile)
+	}
+}
+
+func describe(b *strings.Builder, command *cobra.Command) {
+	fmt.Fprintf(b, "\n## %s\n\n%s.\n", command.CommandPath(), strings.TrimSuffix(command.Short, "."))
+	if command.Runnable() && command.HasParent() {
+		fmt.Fprintf(b, "\n    %s\n", command.UseLine())
+	}
+	var rows []string
+	command.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		kind, usage := pflag.UnquoteUsage(f)
+		name := "--" + f.Name
+		if f.Shorthand != "" {
+			name = "-" + f.Shorthand + ", " + name
+		}
+		byDefault := ""
+		if f.DefValue != "" && f.DefValue != "[]" && f.DefValue != "false" {
+			byDefault = "`" + f.DefValue + "`"
+		}
+		rows = append(rows, fmt.Sprintf("| `%s` | %s | %s | %s |\n", name, kind, byDefault, strings.ReplaceAll(usage, "|", `\|`)))
+	})
+	if len(rows) > 0 {
+		b.WriteString("\n| flag | value | default | |\n|---|---|---|---|\n" + strings.Join(rows, ""))
+	}
+	for _, below := range command.Commands() {
+		describe(b, below)
+	}
+}
+
+// inline is a command line of the program, or a flag, in a sentence.
+var (
+	inlineCommand = regexp.MustCompile("`(standalone-cinder [^`]*)`")
+	inlineFlag    = regexp.MustCompile("`(--[a-z][a-z-]*)[^`]*`")
+	calledProgram = regexp.MustCompile(`(?:^|-- /|^bin/|[ ;]bin/)standalone-cinder (.*)`)
+	lineEnd       = regexp.MustCompile(`\s(?:\||>|&&|;|<<).*`)
+)
+
+// foreignFlags are flags of other programs that the pages name.
+var foreignFlags = map[string]string{
+	"--disable-force-detach-on-timeout": "kube-controller-manager",
+	"--help":                            "every command",
+	"--force":                           "kubectl delete",
+	"--reuse-values":                    "helm upgrade",
+	"--reset-then-reuse-values":         "helm upgrade",
+}
+
+// TestCommandLinesOfThePagesParse gives every command line of the program that a
+// page shows to the program itself, which only parses it.
+func TestCommandLinesOfThePagesParse(t *testing.T) {
+	pages, err := docs.Pages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed := 0
+	for _, page := range pages {
+		for _, block := range page.Blocks {
+			if block.Language != "sh" && block.Language != "console" {
+				continue
+			}
+			for _, command := range block.Commands() {
+				text := strings.ReplaceAll(command.Text, "\\\n", " ")
+				for _, part := range strings.Split(text, " | ") {
+					found := calledProgram.FindStringSubmatch(part)
+					if found == nil {
+						continue
+					}
+					parsed++
+					if err := parse(found[1], true); err != nil {
+						t.Errorf("%s:%d: %s: %v", page.Path, command.Line, text, err)
+					}
+				}
+			}
+		}
+		if page.Path == "CHANGELOG.md" {
+			continue
+		}
+		for _, found := range inlineCommand.FindAllStringSubmatch(page.Prose, -1) {
+			parsed++
+			if err := parse(strings.TrimPrefix(found[1], "standalone-cinder "), false); err != nil {
+				t.Errorf("%s: %s: %v", page.Path, found[1], err)
+			}
+		}
+	}
+	if parsed < 35 {
+		t.Errorf("the pages have only %d command lines", parsed)
+	}
+}
+
+// parse parses a command line, which may be abridged in a sentence.
+func parse(line string, whole bool) error {
+	line = lineEnd.ReplaceAllString(line, "")
+	line = strings.NewReplacer("'", "", `"`, "", "[", "", "]", "", "...", "").Replace(line)
+	command, rest, err := newCommand(io.Discard).Find(strings.Fields(line))
+	if err != nil {
+		return err
+	}
+	command.InitDefaultHelpFlag()
+	err = command.ParseFlags(rest)
+	switch {
+	case err != nil && !whole && strings.Contains(err.Error(), "needs an argument"):
+		return nil
+	case err != nil || !whole || !command.Runnable():
+		return err
+	}
+	return command.ValidateArgs(command.Flags().Args())
+}
+
+// TestNamesOfThePagesExist: flags, metrics, annotations and reasons that pages
+// name are those of the program.
+func TestNamesOfThePagesExist(t *testing.T) {
+	face, err := os.ReadFile("testdata/public_face.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{}
+	for _, word := range regexp.MustCompile(`--[a-z-]+|standalone_cinder_\w+|[a-z0-9.-]+\.(?:org|io)/[a-zA-Z0-9./-]+`).FindAllString(string(face), -1) {
+		known[word] = true
+	}
+	named := regexp.MustCompile(`standalone_cinder_[a-z_]+[a-z]|standalone-cinder\.openstack\.org/[a-z0-9-]+`)
+	pages, err := docs.Pages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range pages {
+		if page.Path == "CHANGELOG.md" || page.Path == "docs/decisions.md" {
+			continue // they also name what is gone
+		}
+		words := map[string]bool{}
+		for _, found := range inlineFlag.FindAllStringSubmatch(page.Prose, -1) {
+			words[found[1]] = strings.HasPrefix(page.Path, "docs/") && page.Path != "docs/chaos.md"
+		}
+		for _, found := range named.FindAllString(page.Prose, -1) {
+			words[found] = true
+		}
+		for _, word := range slices.Sorted(maps.Keys(words)) {
+			if words[word] && !known[word] && foreignFlags[word] == "" {
+				t.Errorf("%s names %s, which testdata/public_face.txt does not have", page.Path, word)
+			}
+		}
+	}
+}
+
+// TestReasonsAreDocumented: a reason that somebody may read has an explanation.
+func TestReasonsAreDocumented(t *testing.T) {
+	face, err := os.ReadFile("testdata/public_face.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, err := docs.Pages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for _, page := range pages {
+		if strings.HasPrefix(page.Path, "docs/") && page.Path != "docs/decisions.md" {
+			all.WriteString(page.Prose)
+		}
+	}
+	_, reasons, _ := strings.Cut(string(face), "# reasons of events, findings and refusals\n")
+	for _, reason := range strings.Fields(reasons) {
+		if !strings.Contains(all.String(), "`"+reason+"`") && !slices.Contains(internal, reason) {
+			t.Errorf("no page explains %s", reason)
+		}
+	}
+}
+
+// internal are kinds of errors of the backends, which decide what is retried
+// when. No user reads them.
+var internal = []string{"InUse", "NotFound", "NotOurs", "RateLimited", "VolumeFailed"}
+
+// TestPromisesNameTestsThatExist keeps the page of promises from naming tests
+// that no longer exist.
+func TestPromisesNameTestsThatExist(t *testing.T) {
+	namesExistingTests(t, "docs/explanation/promises.md", 20)
+}

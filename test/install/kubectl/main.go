@@ -1,0 +1,12 @@
+// Command kubectl is kubectl, built from its module for the tests that run the
+// commands of the documentation.
+package main
+
+import (
+	"os"
+
+	"k8s.io/component-base/cli"
+	"k8s.io/kubectl/pkg/cmd"
+)
+
+func main() { os.Exit(cli.Run(cmd.NewDefaultKubectlCommand())) }
