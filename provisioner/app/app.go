@@ -24,6 +24,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/events"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/lastgood"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
@@ -75,6 +76,8 @@ type App struct {
 	reloads            *reloadMetrics
 	audits             *auditMetrics
 	status             *status
+	monitor            *liveness.Monitor
+	health             *healthz
 	listener           net.Listener
 }
 
@@ -149,6 +152,7 @@ func assemble(options Options) (*App, error) {
 		provisionerMetrics: provisioner.NewMetrics(registry, registryOfProtocols.Protocols()),
 		reloads:            newReloadMetrics(registry),
 		audits:             newAuditMetrics(registry),
+		monitor:            liveness.New(),
 	}
 	a.leads.Store(&leadership{ctx: context.Background(), fence: mayNot})
 	if a.nodes, err = newNodeCaches(client); err != nil {
@@ -161,6 +165,7 @@ func assemble(options Options) (*App, error) {
 		Labels: map[string]string{record.LabelManagedBy: record.ManagedBy},
 	}
 	a.policy.Store(&policy.Policy{})
+	a.health = &healthz{monitor: a.monitor, logger: a.logger}
 	a.status = newStatus(a, registry)
 	a.listener, err = net.Listen("tcp", options.Listen)
 	if err != nil {
@@ -213,14 +218,15 @@ func (a *App) Run(ctx context.Context) error {
 	if err != nil {
 		return ignoreStop(ctx, err)
 	}
-	a.factory.Core().V1().PersistentVolumeClaims().Informer()
-	if err := a.factory.Core().V1().PersistentVolumes().Informer().AddIndexers(record.Indexers()); err != nil {
+	informers := a.processInformers()
+	if err := informers.volumes.AddIndexers(record.Indexers()); err != nil {
 		return err
 	}
-	a.factory.Core().V1().Namespaces().Informer()
-	a.factory.Storage().V1().StorageClasses().Informer()
 	a.factory.Start(background.Done())
 	a.nodes.factory.Start(background.Done())
+	for _, informer := range informers.all() {
+		go a.watchInformer(background, informer)
+	}
 	for kind, synced := range a.factory.WaitForCacheSync(ctx.Done()) {
 		if !synced {
 			return ignoreStop(ctx, fmt.Errorf("cannot read %s from the API server", kind))

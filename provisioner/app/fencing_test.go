@@ -90,7 +90,7 @@ func TestEndOfTheTermCutsAChangeUnderWay(t *testing.T) {
 func TestLeaseIsHeldFromTheRequestOn(t *testing.T) {
 	client := fake.NewClientset(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: "lease"}})
 	at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	lock := &ownLock{now: func() time.Time { return at }, LeaseLock: resourcelock.LeaseLock{
+	lock := &ownLock{now: func() time.Time { return at }, timeout: time.Minute, turns: func() {}, LeaseLock: resourcelock.LeaseLock{
 		LeaseMeta: metav1.ObjectMeta{Namespace: "own", Name: "lease"}, Client: client.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: "paused"},
 	}}
@@ -145,7 +145,7 @@ func TestLeaseIsHeldFromTheRequestOn(t *testing.T) {
 func TestLeaseIsGivenUpByItsHolderOnly(t *testing.T) {
 	client := fake.NewClientset(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: "lease"}})
 	lock := func(identity string) *ownLock {
-		return &ownLock{LeaseLock: resourcelock.LeaseLock{
+		return &ownLock{timeout: time.Minute, turns: func() {}, LeaseLock: resourcelock.LeaseLock{
 			LeaseMeta: metav1.ObjectMeta{Namespace: "own", Name: "lease"}, Client: client.CoordinationV1(),
 			LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
 		}}

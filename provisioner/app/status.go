@@ -107,7 +107,7 @@ func (s *status) troubles() (unreadable []error, refused error) {
 
 func (s *status) serve(ctx context.Context, listener net.Listener) <-chan error {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.Handle("GET /healthz", s.app.health)
 	mux.HandleFunc("GET /readyz", s.readyz)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.app.options.Metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /{$}", s.page)

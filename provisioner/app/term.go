@@ -228,13 +228,14 @@ func (a *App) noteEarlierClaims(ctx context.Context, p *provisioner.Provisioner)
 type termInformers struct{ volumes, claims, namespaces, classes, nodes, attachments *termInformer }
 
 func (a *App) lendInformers() termInformers {
+	own := a.processInformers()
 	return termInformers{
-		volumes:     newTermInformer(a.factory.Core().V1().PersistentVolumes().Informer()),
-		claims:      newTermInformer(a.factory.Core().V1().PersistentVolumeClaims().Informer()),
-		namespaces:  newTermInformer(a.factory.Core().V1().Namespaces().Informer()),
-		classes:     newTermInformer(a.factory.Storage().V1().StorageClasses().Informer()),
-		nodes:       newTermInformer(a.nodes.nodes),
-		attachments: newTermInformer(a.nodes.attachments),
+		volumes:     a.lend(own.volumes),
+		claims:      a.lend(own.claims),
+		namespaces:  a.lend(own.namespaces),
+		classes:     a.lend(own.classes),
+		nodes:       a.lend(own.nodes),
+		attachments: a.lend(own.attachments),
 	}
 }
 
