@@ -34,6 +34,8 @@ func (p *Provisioner) Provision(ctx context.Context, options controller.Provisio
 	started := time.Now()
 	claim := options.PVC
 	attempt := &attempt{p: p, claim: claim, class: options.StorageClass, pvName: options.PVName, since: p.parked.now()}
+	ctx, end := p.watch(ctx, "the worker of claim %s/%s", claim.Namespace, claim.Name)
+	defer end()
 	defer attempt.endTurn()
 	defer p.cleanUpIfGone(claim)
 	pv, err := attempt.run(ctx)

@@ -19,7 +19,9 @@ import (
 // ShouldDelete keeps the library from starting a deletion while the replica
 // hands over, while the backend does not answer, while a node uses the volume,
 // and until the deletion's turn comes.
-func (p *Provisioner) ShouldDelete(_ context.Context, pv *corev1.PersistentVolume) bool {
+func (p *Provisioner) ShouldDelete(ctx context.Context, pv *corev1.PersistentVolume) bool {
+	_, end := p.watch(ctx, "the worker that examines PersistentVolume %s", pv.Name)
+	defer end()
 	if p.stopping() {
 		return false
 	}
@@ -64,6 +66,8 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 	}
 	started := time.Now()
 	deletion := &deletion{p: p, pv: pv, since: p.parked.now()}
+	ctx, end := p.watch(ctx, "the worker that deletes PersistentVolume %s", pv.Name)
+	defer end()
 	defer deletion.endTurn()
 	return p.settle(deletion, started, deletion.run(ctx))
 }

@@ -31,6 +31,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
@@ -307,8 +308,9 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 		},
 		Term:     t.Context(),
 		Stopping: f.stop,
-		Logger:   slog.New(slog.DiscardHandler),
-		Metrics:  NewMetrics(prometheus.NewRegistry(), registry.Protocols()),
+		Monitor:  liveness.New(), LongestWork: liveness.Always(time.Hour),
+		Logger:  slog.New(slog.DiscardHandler),
+		Metrics: NewMetrics(prometheus.NewRegistry(), registry.Protocols()),
 	})
 	t.Cleanup(f.followup.queue.ShutDown)
 	f.must(f.factory.Storage().V1().StorageClasses().Informer().GetStore().Add(f.class))

@@ -185,6 +185,8 @@ func (f *Followup) next(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return true // drain the queue; the next leader sees the same objects
 	}
+	ctx, end := f.provisioner.watch(ctx, "the worker of %s", item.key())
+	defer end()
 	// A backend that does not answer must not keep every worker busy. An item
 	// without a turn is invited back.
 	since := f.provisioner.parked.history.Now()

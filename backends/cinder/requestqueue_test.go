@@ -327,3 +327,30 @@ func TestPassedTurnsNeedNoToken(t *testing.T) {
 		equal(t, slotsTaken(wire), 0)
 	})
 }
+
+func TestAQueueShowsWhetherItMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := NewQueue(Limits{Concurrency: 1})
+		forever := patience{ctx: t.Context(), waiter: t.Context()}
+		if err := q.acquire(Caller{Waits: func() func() { t.Error("a request that gets its turn at once waits"); return func() {} }}, forever); err != nil {
+			t.Fatal(err)
+		}
+		waits, over := 0, 0
+		ended := make(chan error)
+		go func() {
+			ended <- q.acquire(Caller{Waits: func() func() { waits++; return func() { over++ } }}, forever)
+		}()
+		synctest.Wait()
+		waiting, before := q.Progress()
+		if _, again := q.Progress(); !waiting || before != again || waits != 1 || over != 0 {
+			t.Errorf("while a request waits: waiting %t, mark %s, then %s; %d waits, %d over", waiting, before, again, waits, over)
+		}
+		q.release()
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		if waiting, mark := q.Progress(); waiting || mark == before || over != 1 {
+			t.Errorf("after its turn: waiting %t, mark %s after %s; %d over", waiting, mark, before, over)
+		}
+	})
+}

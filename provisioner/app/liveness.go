@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
 	"k8s.io/client-go/tools/cache"
 )
@@ -67,6 +68,34 @@ func (h *watchedHandler) OnUpdate(before, after any) {
 func (h *watchedHandler) OnDelete(object any) {
 	defer h.begin().End()
 	h.next.OnDelete(object)
+}
+
+// workSlack is for what has no timeout in the policy, such as requests to the API
+// server.
+const workSlack = 10 * time.Minute
+
+// longestWork is longer than a worker may need for one object at any backend.
+func (a *App) longestWork() time.Duration {
+	longest := workSlack
+	note := func(timeouts policy.Timeouts) {
+		// An attempt may make a volume and remove another, with some requests each.
+		longest = max(longest, workSlack+2*(timeouts.Create+timeouts.Delete)+10*timeouts.Request)
+	}
+	for _, backend := range a.policy.Load().Backends {
+		note(backend.Timeouts)
+	}
+	for _, name := range a.retired.names() {
+		if retired, ok := a.retired.get(name); ok {
+			note(retired.backend.Timeouts)
+		}
+	}
+	return longest
+}
+
+// watchQueue watches the queue of requests to a backend: while requests wait, one
+// of them gets its turn at least as often as a request under way times out.
+func (a *App) watchQueue(ctx context.Context, backend string) {
+	a.monitor.Follow(ctx, "the request queue of backend "+backend, a.longestWork, func() (waiting bool, mark string) { return a.pool.Progress(backend) })
 }
 
 // healthz answers the kubelet, which restarts a replica in which something

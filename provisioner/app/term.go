@@ -102,6 +102,7 @@ func (t *term) start(work context.Context, first func()) (drained <-chan struct{
 	running.Go(func() { t.provisioner.Followup().Run(work) })
 	running.Go(func() { t.provisioner.CountBackends(work) })
 	running.Go(func() { t.provisioner.Sweep(work) })
+	running.Go(func() { t.provisioner.WatchTurns(work) })
 	running.Go(func() { t.auditor.run(work) })
 	running.Go(func() { t.keeper.run(work) })
 	ended := make(chan struct{})
@@ -127,6 +128,7 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
 			termCtx:    termCtx,
 			logger:     a.logger,
 			nodes:      newNodePools(a.client),
+			watchQueue: func(name string) { a.watchQueue(work, name) },
 			lifecycles: map[string]*termBackend{},
 		},
 		informers: a.lendInformers(),
@@ -158,6 +160,9 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
 		Stopping: work.Done(),
 		Logger:   a.logger,
 		Metrics:  a.provisionerMetrics,
+
+		Monitor:     a.monitor,
+		LongestWork: a.longestWork,
 	})
 	t.backends.answers, t.backends.moved = t.provisioner.BackendAnswers, t.provisioner.Recount
 	t.auditor = a.newAuditor(t.provisioner, t.backends)
