@@ -79,6 +79,8 @@ type App struct {
 	monitor            *liveness.Monitor
 	health             *healthz
 	listener           net.Listener
+	// healthListener is nil unless health has a port of its own.
+	healthListener net.Listener
 }
 
 // New does everything that can fail on a wrong configuration, and nothing that
@@ -167,11 +169,7 @@ func assemble(options Options) (*App, error) {
 	a.policy.Store(&policy.Policy{})
 	a.health = &healthz{monitor: a.monitor, logger: a.logger}
 	a.status = newStatus(a, registry)
-	a.listener, err = net.Listen("tcp", options.Listen)
-	if err != nil {
-		return nil, fmt.Errorf("--listen %s: %w", options.Listen, err)
-	}
-	return a, nil
+	return a, a.listen()
 }
 
 // leadership is whether a replica leads, and with which term.
@@ -205,8 +203,7 @@ func (a *App) Run(ctx context.Context) error {
 	background, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 
-	a.logger.Info("Serving health and metrics", "address", a.Address())
-	serveErrors := a.status.serve(background, a.listener)
+	serveErrors := a.serve(background)
 
 	a.broadcaster = eventrecord.NewBroadcaster(eventrecord.WithContext(background))
 	defer a.broadcaster.Shutdown()

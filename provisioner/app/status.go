@@ -2,20 +2,15 @@ package app
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
 // status serves health, readiness, metrics and a page for people. Every replica
@@ -103,23 +98,6 @@ func (s *status) troubles() (unreadable []error, refused error) {
 		unreadable = append(unreadable, s.unreadable[backend])
 	}
 	return unreadable, s.refused
-}
-
-func (s *status) serve(ctx context.Context, listener net.Listener) <-chan error {
-	mux := http.NewServeMux()
-	mux.Handle("GET /healthz", s.app.health)
-	mux.HandleFunc("GET /readyz", s.readyz)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(s.app.options.Metrics, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /{$}", s.page)
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second}
-	failed := make(chan error, 1)
-	go func() {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			failed <- fmt.Errorf("serving health and metrics: %w", err)
-		}
-	}()
-	context.AfterFunc(ctx, func() { _ = server.Close() })
-	return failed
 }
 
 func (s *status) readyz(w http.ResponseWriter, _ *http.Request) {
