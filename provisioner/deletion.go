@@ -20,11 +20,11 @@ import (
 // hands over, while the backend does not answer, while a node uses the volume,
 // and until the deletion's turn comes.
 func (p *Provisioner) ShouldDelete(ctx context.Context, pv *corev1.PersistentVolume) bool {
-	_, end := p.watch(ctx, "the worker that examines PersistentVolume %s", pv.Name)
-	defer end()
 	if p.stopping() {
 		return false
 	}
+	_, end := p.watch(ctx, "the worker that examines PersistentVolume %s", pv.Name)
+	defer end()
 	since := p.parked.now()
 	origin, err := record.OriginOf(pv)
 	if !mayRelease(pv) || err != nil || p.journal.isRemoved(pv.UID) {
