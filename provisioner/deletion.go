@@ -68,6 +68,7 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 	deletion := &deletion{p: p, pv: pv, since: p.parked.now()}
 	ctx, end := p.watch(ctx, "the worker that deletes PersistentVolume %s", pv.Name)
 	defer end()
+	ctx, deletion.requests = withRequestIDs(ctx)
 	defer deletion.endTurn()
 	return p.settle(deletion, started, deletion.run(ctx))
 }
@@ -81,7 +82,8 @@ type deletion struct {
 	since  parking.Moment
 	origin record.Origin
 	// working means that the deletion's turn has begun.
-	working bool
+	working  bool
+	requests *requestIDs
 }
 
 // run is the deletion's path, one line for each step.
@@ -158,12 +160,9 @@ func (d *deletion) at() string  { return d.origin.Backend }
 
 func (d *deletion) succeeded(took time.Duration) {
 	d.p.parked.volumes.Forget(d.pv.UID)
-	claim := ""
-	if reference := d.pv.Spec.ClaimRef; reference != nil {
-		claim = reference.Namespace + "/" + reference.Name
-	}
-	d.p.Logger.Info("Deleted a volume", "tenant", d.origin.Tenant, "claim", claim, "claimUID", d.origin.ClaimUID,
-		"persistentVolume", d.pv.Name, "backend", d.origin.Backend, "volume", d.origin.VolumeID, "protocol", d.origin.Protocol, "took", took)
+	d.p.Logger.Info("Deleted a volume", "tenant", d.origin.Tenant, "claim", claimOf(d.pv), "claimUID", d.origin.ClaimUID,
+		"persistentVolume", d.pv.Name, "backend", d.origin.Backend, "volume", d.origin.VolumeID, "protocol", d.origin.Protocol, "sizeGiB", sizeOf(d.pv),
+		"requestID", d.requests.ofDelete(), "durationSeconds", took.Seconds())
 }
 
 func (d *deletion) observe(outcome string, took time.Duration) {

@@ -95,11 +95,20 @@ func (f *fakeVolumes) volumeOf(stamp backends.Stamp) string {
 	return "volume-1"
 }
 
-func (f *fakeVolumes) Connect(_ context.Context, spec backends.Spec) (backends.Connected, error) {
+// answer gives a request of Cinder's an ID.
+func answer(ctx context.Context, operation, requestID string) {
+	if answered := cinder.CallerOf(ctx).Answered; answered != nil {
+		answered(operation, requestID)
+	}
+}
+
+func (f *fakeVolumes) Connect(ctx context.Context, spec backends.Spec) (backends.Connected, error) {
 	f.call("connect %s %d GiB", spec.Name, spec.SizeGiB)
 	if f.err != nil {
 		return backends.Connected{}, f.err
 	}
+	answer(ctx, cinder.OperationCreate, "req-create")
+	answer(ctx, "volume.reserve", "req-reserve")
 	document := strings.ReplaceAll(f.document, namePlaceholder, spec.Name)
 	return backends.Connected{Volume: cinder.Volume{ID: f.volumeOf(spec.Stamp), SizeGiB: spec.SizeGiB, MultiAttach: f.shared}, Document: []byte(document), Fresh: !f.stored, Place: f.Place()}, nil
 }
@@ -121,6 +130,7 @@ func (f *fakeVolumes) Remove(ctx context.Context, target backends.Target) error 
 		}
 	}
 	f.call("remove %s historic=%t", target.VolumeID, target.Historic)
+	answer(ctx, cinder.OperationDelete, "req-delete")
 	if target.Place != f.Place() && f.err == nil {
 		return target.Found(ctx, f.Place())
 	}
@@ -146,6 +156,7 @@ func (f *fakeVolumes) Abandon(ctx context.Context, stamp backends.Stamp, _ cinde
 		return err
 	}
 	f.call("abandon %s", stamp.PV)
+	answer(ctx, cinder.OperationDelete, "req-undo")
 	return f.abandonErr
 }
 

@@ -122,8 +122,8 @@ func (f *Followup) VolumeGone(pv *corev1.PersistentVolume) {
 	if err != nil {
 		return
 	}
-	f.provisioner.Logger.Info("Kept the volume of a PersistentVolume that was deleted", "tenant", origin.Tenant, "claimUID", origin.ClaimUID,
-		"persistentVolume", pv.Name, "backend", origin.Backend, "volume", origin.VolumeID)
+	f.provisioner.Logger.Info("Kept the volume of a PersistentVolume that was deleted", "tenant", origin.Tenant, "claim", claimOf(pv), "claimUID", origin.ClaimUID,
+		"persistentVolume", pv.Name, "backend", origin.Backend, "volume", origin.VolumeID, "protocol", origin.Protocol, "sizeGiB", sizeOf(pv))
 	if !completed {
 		f.queue.Add(markOf(origin))
 	}

@@ -23,6 +23,7 @@ func TestWorkThatStandsStillIsNoticed(t *testing.T) {
 		{"deleting", "the worker that deletes PersistentVolume pvc-", func(f *fixture) {
 			pv, err := f.provision(f.claim(nil))
 			f.must(err)
+			pv.UID = "pv-uid"
 			f.released(pv)
 			f.backends["gold"].onCall = func() { <-f.stop }
 			_ = f.Delete(f.t.Context(), pv)
@@ -62,6 +63,7 @@ func TestABackendThatDoesNotAnswerIsNoStandstill(t *testing.T) {
 		go func() {
 			for {
 				_, _ = f.provision(claim)
+				f.newEvents() // or the next one would block
 				select {
 				case <-end:
 					return

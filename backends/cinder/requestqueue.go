@@ -22,6 +22,9 @@ type Caller struct {
 	// Waits is called when a request begins to wait for its turn, and what it
 	// returns when the wait is over. It may be nil.
 	Waits func() (over func())
+	// Answered is called with the ID that Cinder gives a request which it accepts.
+	// It may be nil.
+	Answered func(operation, requestID string)
 }
 
 type callerKey struct{}

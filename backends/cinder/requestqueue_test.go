@@ -354,3 +354,37 @@ func TestAQueueShowsWhetherItMoves(t *testing.T) {
 		}
 	})
 }
+
+// TestACallerLearnsTheIDsOfItsRequests: of those that Cinder accepted, cleaned.
+func TestACallerLearnsTheIDsOfItsRequests(t *testing.T) {
+	for name, c := range map[string]struct {
+		status int
+		id     string
+		want   string
+	}{
+		"accepted":    {http.StatusAccepted, "req-1", "[volume.delete req-1]"},
+		"refused":     {http.StatusConflict, "req-1", "[]"},
+		"a forged ID": {http.StatusAccepted, "req-1 msg=x", "[volume.delete ]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			wire := testTransport(t, func(*http.Request) (*http.Response, error) {
+				answer := ok("")
+				answer.StatusCode = c.status
+				answer.Header = http.Header{"X-Openstack-Request-Id": {c.id}}
+				return answer, nil
+			}, Limits{})
+			learned := []string{}
+			ctx := WithCaller(withOperation(t.Context(), OperationDelete), Caller{Answered: func(operation, requestID string) {
+				learned = append(learned, operation+" "+requestID)
+			}})
+			response, err := wire.RoundTrip(request(ctx))
+			if err != nil {
+				t.Fatal(err)
+			}
+			response.Body.Close()
+			if got := fmt.Sprint(learned); got != c.want {
+				t.Errorf("learned %s, want %s", got, c.want)
+			}
+		})
+	}
+}

@@ -10,7 +10,7 @@ import (
 // processInformer is one of the process's informers.
 type processInformer struct {
 	cache.SharedIndexInformer
-	of string // the kind of its objects, in the plural
+	of string // the resource
 }
 
 // processInformers makes the informers known to the factories, which start those
@@ -18,12 +18,12 @@ type processInformer struct {
 func (a *App) processInformers() processInformers {
 	core := a.factory.Core().V1()
 	return processInformers{
-		volumes:     processInformer{core.PersistentVolumes().Informer(), "PersistentVolumes"},
-		claims:      processInformer{core.PersistentVolumeClaims().Informer(), "PersistentVolumeClaims"},
-		namespaces:  processInformer{core.Namespaces().Informer(), "Namespaces"},
-		classes:     processInformer{a.factory.Storage().V1().StorageClasses().Informer(), "StorageClasses"},
-		nodes:       processInformer{a.nodes.nodes, "Nodes"},
-		attachments: processInformer{a.nodes.attachments, "VolumeAttachments"},
+		volumes:     processInformer{core.PersistentVolumes().Informer(), "persistentvolumes"},
+		claims:      processInformer{core.PersistentVolumeClaims().Informer(), "persistentvolumeclaims"},
+		namespaces:  processInformer{core.Namespaces().Informer(), "namespaces"},
+		classes:     processInformer{a.factory.Storage().V1().StorageClasses().Informer(), "storageclasses"},
+		nodes:       processInformer{a.nodes.nodes, "nodes"},
+		attachments: processInformer{a.nodes.attachments, "volumeattachments"},
 	}
 }
 

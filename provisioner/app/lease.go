@@ -138,7 +138,7 @@ func (a *App) watchLease(ctx context.Context) {
 		ListerWatcher: cache.NewListWatchFromClient(a.client.CoordinationV1().RESTClient(), "leases", a.namespace,
 			fields.OneTermEqualSelector("metadata.name", leaseName(a.options.ProvisionerName))),
 		ObjectType: &coordinationv1.Lease{},
-		Handler:    a.watchHandler("Leases", cache.ResourceEventHandlerFuncs{AddFunc: given, UpdateFunc: func(_, after any) { given(after) }}),
+		Handler:    a.watchHandler("leases", cache.ResourceEventHandlerFuncs{AddFunc: given, UpdateFunc: func(_, after any) { given(after) }}),
 	})
 	informer.RunWithContext(ctx)
 }

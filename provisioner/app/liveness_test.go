@@ -182,14 +182,14 @@ func TestAnInformerThatStandsStillIsNotAlive(t *testing.T) {
 		want              string
 	}{
 		{name: "nothing", want: "ok"},
-		{name: "its cache", inCache: true, want: "the informer of PersistentVolumes stands still"},
-		{name: "its handler", inHandle: true, want: "the handler of PersistentVolumes stands still"},
+		{name: "its cache", inCache: true, want: "the informer of persistentvolumes stands still"},
+		{name: "its handler", inHandle: true, want: "the handler of persistentvolumes stands still"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, end := context.WithCancel(t.Context())
 				source, ahead, stuck := fcache.NewFakePVControllerSource(), &atomic.Bool{}, make(chan struct{})
-				informer := processInformer{aheadInformer{cache.NewSharedIndexInformer(source, &corev1.PersistentVolume{}, 0, nil), ahead}, "PersistentVolumes"}
+				informer := processInformer{aheadInformer{cache.NewSharedIndexInformer(source, &corev1.PersistentVolume{}, 0, nil), ahead}, "persistentvolumes"}
 				a, seen := &App{monitor: liveness.New()}, &atomic.Int32{}
 				if _, err := a.lend(informer).Follow(cache.ResourceEventHandlerFuncs{AddFunc: func(object any) {
 					if seen.Add(1); c.inHandle && object.(*corev1.PersistentVolume).Name == "last" {
