@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"testing"
 
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -36,6 +37,7 @@ func TestTheAuditTrailNamesTheRequests(t *testing.T) {
 		pv.UID = "pv-uid"
 		other := pv.DeepCopy()
 		other.UID, other.Spec.ClaimRef = "deleted-by-hand", &corev1.ObjectReference{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID}
+		other.Annotations[record.AnnotationProvisionedBy] = f.Name
 		followup.VolumeGone(other)
 		f.must(f.delete(pv))
 	})
