@@ -73,6 +73,8 @@ var forbidden = []struct {
 		why: "delays are independent of what is delayed"},
 	{of: "provisioner/ledger", never: []string{"k8s.io/client-go/", "k8s.io/api/", module + "/backends/", module + "/mappers/", module + "/provisioner/"},
 		why: "the ledger counts by the policy, and sends no requests"},
+	{of: "provisioner/liveness", never: []string{"k8s.io/", "github.com/", "sigs.k8s.io/"},
+		why: "noticing what stands still is independent of what it is"},
 	{of: "provisioner/lastgood", never: []string{"github.com/", module + "/"},
 		why: "a store does not know what it keeps"},
 	{of: "provisioner/paging", never: []string{"k8s.io/client-go/", module + "/"},

@@ -331,6 +331,18 @@ func (p *Pool) queue(config Config) *cinder.Queue {
 	return queue
 }
 
+// Progress reports whether requests to a backend wait for their turn, and a mark
+// that changes whenever one gets it.
+func (p *Pool) Progress(backend string) (waiting bool, mark string) {
+	p.mu.Lock()
+	queue, ok := p.queues[backend]
+	p.mu.Unlock()
+	if !ok {
+		return false, ""
+	}
+	return queue.Progress()
+}
+
 // Forget drops a client whose credentials were rejected, so that the next
 // look-up logs in again. It does nothing if another login has already replaced
 // the client.

@@ -30,6 +30,8 @@ type denial struct {
 // reason and leaves the library's queue; so does a claim whose turn has not
 // come, without an event. Triggers bring them back (see wakeups.go), not retries.
 func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.PersistentVolumeClaim) bool {
+	ctx, end := p.watch(ctx, "the worker that examines claim %s/%s", claim.Namespace, claim.Name)
+	defer end()
 	if p.stopping() {
 		return false
 	}

@@ -35,6 +35,9 @@ func (p *Provisioner) Provision(ctx context.Context, options controller.Provisio
 	started := time.Now()
 	claim := options.PVC
 	attempt := &attempt{p: p, claim: claim, class: options.StorageClass, pvName: options.PVName, since: p.parked.now()}
+	ctx, end := p.watch(ctx, "the worker of claim %s/%s", claim.Namespace, claim.Name)
+	defer end()
+	ctx, attempt.requests = withRequestIDs(ctx)
 	defer attempt.endTurn()
 	defer p.cleanUpIfGone(claim)
 	ctx, span := p.Tracer.Start(ctx, string(claim.UID), "provision", tracing.Namespace.String(claim.Namespace), tracing.Claim.String(claim.Name))
@@ -67,7 +70,8 @@ type attempt struct {
 	stamp      backends.Stamp
 	connector  cinder.Connector
 	// made is the volume once it is connected.
-	made cinder.Volume
+	made     cinder.Volume
+	requests *requestIDs
 }
 
 // run is the claim's path, one line for each step.
@@ -236,7 +240,7 @@ func (a *attempt) at() string  { return a.backend }
 func (a *attempt) succeeded(took time.Duration) {
 	a.p.parked.claims.Forget(a.claim.UID)
 	a.p.Logger.Info("Provisioned a volume", "tenant", a.decision.Tenant, "claim", a.claim.Namespace+"/"+a.claim.Name, "claimUID", a.claim.UID,
-		"persistentVolume", a.pvName, "backend", a.backend, "volume", a.made.ID, "protocol", a.protocol, "sizeGiB", a.made.SizeGiB, "took", took)
+		"persistentVolume", a.pvName, "backend", a.backend, "volume", a.made.ID, "protocol", a.protocol, "sizeGiB", a.made.SizeGiB, "requestID", a.requests.ofCreate(), "durationSeconds", took.Seconds())
 }
 
 func (a *attempt) observe(outcome string, took time.Duration) {

@@ -20,10 +20,12 @@ import (
 // ShouldDelete keeps the library from starting a deletion while the replica
 // hands over, while the backend does not answer, while a node uses the volume,
 // and until the deletion's turn comes.
-func (p *Provisioner) ShouldDelete(_ context.Context, pv *corev1.PersistentVolume) bool {
+func (p *Provisioner) ShouldDelete(ctx context.Context, pv *corev1.PersistentVolume) bool {
 	if p.stopping() {
 		return false
 	}
+	_, end := p.watch(ctx, "the worker that examines PersistentVolume %s", pv.Name)
+	defer end()
 	since := p.parked.now()
 	origin, err := record.OriginOf(pv)
 	if !mayRelease(pv) || err != nil || p.journal.isRemoved(pv.UID) {
@@ -65,6 +67,9 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 	}
 	started := time.Now()
 	deletion := &deletion{p: p, pv: pv, since: p.parked.now()}
+	ctx, end := p.watch(ctx, "the worker that deletes PersistentVolume %s", pv.Name)
+	defer end()
+	ctx, deletion.requests = withRequestIDs(ctx)
 	defer deletion.endTurn()
 	ctx, span := p.Tracer.Start(ctx, pv.Annotations[record.AnnotationClaimUID], "delete", tracing.PersistentVolume.String(pv.Name))
 	err := deletion.run(ctx)
@@ -82,7 +87,8 @@ type deletion struct {
 	since  parking.Moment
 	origin record.Origin
 	// working means that the deletion's turn has begun.
-	working bool
+	working  bool
+	requests *requestIDs
 }
 
 // run is the deletion's path, one line for each step.
@@ -159,12 +165,9 @@ func (d *deletion) at() string  { return d.origin.Backend }
 
 func (d *deletion) succeeded(took time.Duration) {
 	d.p.parked.volumes.Forget(d.pv.UID)
-	claim := ""
-	if reference := d.pv.Spec.ClaimRef; reference != nil {
-		claim = reference.Namespace + "/" + reference.Name
-	}
-	d.p.Logger.Info("Deleted a volume", "tenant", d.origin.Tenant, "claim", claim, "claimUID", d.origin.ClaimUID,
-		"persistentVolume", d.pv.Name, "backend", d.origin.Backend, "volume", d.origin.VolumeID, "protocol", d.origin.Protocol, "took", took)
+	d.p.Logger.Info("Deleted a volume", "tenant", d.origin.Tenant, "claim", claimOf(d.pv), "claimUID", d.origin.ClaimUID,
+		"persistentVolume", d.pv.Name, "backend", d.origin.Backend, "volume", d.origin.VolumeID, "protocol", d.origin.Protocol, "sizeGiB", sizeOf(d.pv),
+		"requestID", d.requests.ofDelete(), "durationSeconds", took.Seconds())
 }
 
 func (d *deletion) observe(outcome string, took time.Duration) {

@@ -31,6 +31,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
@@ -94,11 +95,20 @@ func (f *fakeVolumes) volumeOf(stamp backends.Stamp) string {
 	return "volume-1"
 }
 
-func (f *fakeVolumes) Connect(_ context.Context, spec backends.Spec) (backends.Connected, error) {
+// answer gives a request of Cinder's an ID.
+func answer(ctx context.Context, operation, requestID string) {
+	if answered := cinder.CallerOf(ctx).Answered; answered != nil {
+		answered(operation, requestID)
+	}
+}
+
+func (f *fakeVolumes) Connect(ctx context.Context, spec backends.Spec) (backends.Connected, error) {
 	f.call("connect %s %d GiB", spec.Name, spec.SizeGiB)
 	if f.err != nil {
 		return backends.Connected{}, f.err
 	}
+	answer(ctx, cinder.OperationCreate, "req-create")
+	answer(ctx, "volume.reserve", "req-reserve")
 	document := strings.ReplaceAll(f.document, namePlaceholder, spec.Name)
 	return backends.Connected{Volume: cinder.Volume{ID: f.volumeOf(spec.Stamp), SizeGiB: spec.SizeGiB, MultiAttach: f.shared}, Document: []byte(document), Fresh: !f.stored, Place: f.Place()}, nil
 }
@@ -120,6 +130,7 @@ func (f *fakeVolumes) Remove(ctx context.Context, target backends.Target) error 
 		}
 	}
 	f.call("remove %s historic=%t", target.VolumeID, target.Historic)
+	answer(ctx, cinder.OperationDelete, "req-delete")
 	if target.Place != f.Place() && f.err == nil {
 		return target.Found(ctx, f.Place())
 	}
@@ -145,6 +156,7 @@ func (f *fakeVolumes) Abandon(ctx context.Context, stamp backends.Stamp, _ cinde
 		return err
 	}
 	f.call("abandon %s", stamp.PV)
+	answer(ctx, cinder.OperationDelete, "req-undo")
 	return f.abandonErr
 }
 
@@ -307,8 +319,9 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 		},
 		Term:     t.Context(),
 		Stopping: f.stop,
-		Logger:   slog.New(slog.DiscardHandler),
-		Metrics:  NewMetrics(prometheus.NewRegistry(), registry.Protocols()),
+		Monitor:  liveness.New(), LongestWork: liveness.Always(time.Hour),
+		Logger:  slog.New(slog.DiscardHandler),
+		Metrics: NewMetrics(prometheus.NewRegistry(), registry.Protocols()),
 	})
 	t.Cleanup(f.followup.queue.ShutDown)
 	f.must(f.factory.Storage().V1().StorageClasses().Informer().GetStore().Add(f.class))

@@ -124,8 +124,8 @@ func (f *Followup) VolumeGone(pv *corev1.PersistentVolume) {
 	if err != nil {
 		return
 	}
-	f.provisioner.Logger.Info("Kept the volume of a PersistentVolume that was deleted", "tenant", origin.Tenant, "claimUID", origin.ClaimUID,
-		"persistentVolume", pv.Name, "backend", origin.Backend, "volume", origin.VolumeID)
+	f.provisioner.Logger.Info("Kept the volume of a PersistentVolume that was deleted", "tenant", origin.Tenant, "claim", claimOf(pv), "claimUID", origin.ClaimUID,
+		"persistentVolume", pv.Name, "backend", origin.Backend, "volume", origin.VolumeID, "protocol", origin.Protocol, "sizeGiB", sizeOf(pv))
 	if !completed {
 		f.queue.Add(markOf(origin))
 	}
@@ -189,6 +189,8 @@ func (f *Followup) next(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return true // drain the queue; the next leader sees the same objects
 	}
+	ctx, end := f.provisioner.watch(ctx, "the worker of %s", item.key())
+	defer end()
 	// A backend that does not answer must not keep every worker busy. An item
 	// without a turn is invited back.
 	since := f.provisioner.parked.history.Now()

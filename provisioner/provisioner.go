@@ -31,6 +31,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/fairshare"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
@@ -167,6 +168,11 @@ type Options struct {
 	// Stopping is closed when the replica begins to hand over: it takes no new
 	// work, and leaves what waits to the next leader.
 	Stopping <-chan struct{}
+
+	// Monitor watches the work; LongestWork is longer than anything it waits for
+	// may take, turns at backends aside.
+	Monitor     *liveness.Monitor
+	LongestWork liveness.Bound
 
 	Logger  *slog.Logger
 	Metrics *Metrics

@@ -2,6 +2,7 @@ package provisioner
 
 import (
 	"context"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -61,6 +62,7 @@ func (p *Provisioner) stampOf(uid types.UID, tenant string) backends.Stamp {
 // kept deliberately; proof.IsKept then reports true for the error. It stops when
 // the context ends: the next leader finds what is left.
 func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning, prove backends.Permit) error {
+	ctx, requests := withRequestIDs(ctx)
 	ctx = p.onBehalfOf(ctx, begun.stamp.Tenant)
 	volumes, err := p.Backends.Volumes(begun.backend)
 	if err != nil {
@@ -90,7 +92,8 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning, 
 	p.finish(uid)
 	p.placement.release(uid)
 	p.secrets.AttemptUndone(ctx, begun.backend, shared)
-	p.Logger.Info("Undid an unfinished attempt", "claimUID", uid, "backend", begun.backend)
+	p.Logger.Info("Undid an unfinished attempt", "tenant", begun.stamp.Tenant, "claim", strings.Trim(begun.stamp.Namespace+"/"+begun.stamp.Claim, "/"), "claimUID", uid,
+		"persistentVolume", begun.stamp.PV, "backend", begun.backend, "requestID", requests.ofDelete())
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"context"
 	"errors"
+	"strconv"
 	"sync"
 	"time"
 
@@ -18,6 +19,12 @@ type Caller struct {
 	// Pace limits the tenant's requests, over all backends that share the
 	// limiter; nil means that only the backends' limits apply.
 	Pace *rate.Limiter
+	// Waits is called when a request begins to wait for its turn, and what it
+	// returns when the wait is over. It may be nil.
+	Waits func() (over func())
+	// Answered is called with the ID that Cinder gives a request which it accepts.
+	// It may be nil.
+	Answered func(operation, requestID string)
 }
 
 type callerKey struct{}
@@ -64,6 +71,8 @@ type Queue struct {
 	// same in order, the next one in front.
 	queues map[string]*turnQueue
 	round  *list.List // of *turnQueue
+	// granted counts the turns.
+	granted uint64
 	// timer is set while a request waits for a token although a slot is free.
 	timer *time.Timer
 }
@@ -115,6 +124,14 @@ func newPace(perSecond float64) *rate.Limiter {
 
 func burst(perSecond float64) int { return max(1, int(perSecond)) }
 
+// Progress reports whether requests wait, and a mark that changes whenever one
+// gets its turn.
+func (q *Queue) Progress() (waiting bool, mark string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.round.Len() > 0, strconv.FormatUint(q.granted, 10)
+}
+
 // patience is what ends the wait for a turn: the request's context, the
 // waiter's, or the beginning of an outage.
 type patience struct {
@@ -135,12 +152,16 @@ func (q *Queue) acquire(caller Caller, p patience) error {
 	q.mu.Lock()
 	if q.round.Len() == 0 && q.free > 0 && untilToken(q.pace) == 0 && allows(caller.Pace) {
 		q.take()
+		q.granted++
 		q.mu.Unlock()
 		return nil
 	}
 	waiting := q.enqueue(caller)
 	q.serve()
 	q.mu.Unlock()
+	if caller.Waits != nil {
+		defer caller.Waits()()
+	}
 	var outage <-chan struct{}
 	if p.outage != nil {
 		outage = p.outage.Done()
@@ -253,6 +274,7 @@ func (q *Queue) next() (next *turnWait, due time.Duration) {
 func (q *Queue) grant(next *turnWait) {
 	q.round.MoveToBack(next.queue.place)
 	q.leave(next)
+	q.granted++
 	close(next.ready)
 }
 

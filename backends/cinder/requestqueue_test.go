@@ -327,3 +327,64 @@ func TestPassedTurnsNeedNoToken(t *testing.T) {
 		equal(t, slotsTaken(wire), 0)
 	})
 }
+
+func TestAQueueShowsWhetherItMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := NewQueue(Limits{Concurrency: 1})
+		forever := patience{ctx: t.Context(), waiter: t.Context()}
+		if err := q.acquire(Caller{Waits: func() func() { t.Error("a request that gets its turn at once waits"); return func() {} }}, forever); err != nil {
+			t.Fatal(err)
+		}
+		waits, over := 0, 0
+		ended := make(chan error)
+		go func() {
+			ended <- q.acquire(Caller{Waits: func() func() { waits++; return func() { over++ } }}, forever)
+		}()
+		synctest.Wait()
+		waiting, before := q.Progress()
+		if _, again := q.Progress(); !waiting || before != again || waits != 1 || over != 0 {
+			t.Errorf("while a request waits: waiting %t, mark %s, then %s; %d waits, %d over", waiting, before, again, waits, over)
+		}
+		q.release()
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		if waiting, mark := q.Progress(); waiting || mark == before || over != 1 {
+			t.Errorf("after its turn: waiting %t, mark %s after %s; %d over", waiting, mark, before, over)
+		}
+	})
+}
+
+// TestACallerLearnsTheIDsOfItsRequests: of those that Cinder accepted, cleaned.
+func TestACallerLearnsTheIDsOfItsRequests(t *testing.T) {
+	for name, c := range map[string]struct {
+		status int
+		id     string
+		want   string
+	}{
+		"accepted":    {http.StatusAccepted, "req-1", "[volume.delete req-1]"},
+		"refused":     {http.StatusConflict, "req-1", "[]"},
+		"a forged ID": {http.StatusAccepted, "req-1 msg=x", "[volume.delete ]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			wire := testTransport(t, func(*http.Request) (*http.Response, error) {
+				answer := ok("")
+				answer.StatusCode = c.status
+				answer.Header = http.Header{"X-Openstack-Request-Id": {c.id}}
+				return answer, nil
+			}, Limits{})
+			learned := []string{}
+			ctx := WithCaller(withOperation(t.Context(), OperationDelete), Caller{Answered: func(operation, requestID string) {
+				learned = append(learned, operation+" "+requestID)
+			}})
+			response, err := wire.RoundTrip(request(ctx))
+			if err != nil {
+				t.Fatal(err)
+			}
+			response.Body.Close()
+			if got := fmt.Sprint(learned); got != c.want {
+				t.Errorf("learned %s, want %s", got, c.want)
+			}
+		})
+	}
+}

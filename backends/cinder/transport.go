@@ -159,6 +159,9 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if !strings.HasPrefix(operation, "auth.") {
 		t.clock.read(response)
 	}
+	if note := CallerOf(r.Context()).Answered; note != nil && response.StatusCode < http.StatusMultipleChoices {
+		note(operation, requestID(response.Header))
+	}
 	response.Body = &body{ReadCloser: response.Body, most: largestAnswer(operation, response.StatusCode), done: done}
 	return response, nil
 }

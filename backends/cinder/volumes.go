@@ -12,6 +12,13 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/blockstorage/v2/volumes"
 )
 
+// The operations that begin and end a volume's life, as in metrics.
+const (
+	OperationCreate      = "volume.create"
+	OperationDelete      = "volume.delete"
+	OperationForceDelete = "volume.force-delete"
+)
+
 // NewVolume is a create request.
 type NewVolume struct {
 	Name     string
@@ -25,7 +32,7 @@ type NewVolume struct {
 // Cinder accepts a second volume of the same name, so the caller must look
 // before it creates.
 func (c *Client) CreateVolume(ctx context.Context, request NewVolume) (Volume, error) {
-	const operation = "volume.create"
+	const operation = OperationCreate
 	size, err := strconv.Atoi(strconv.FormatInt(request.SizeGiB, 10))
 	if err != nil || size < 1 {
 		return Volume{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInvalid, Message: fmt.Sprintf("%d GiB is not a valid size", request.SizeGiB)}
@@ -115,7 +122,7 @@ func (c *Client) volume(operation string, err error, extract func(any) error) (V
 // DeleteVolume requests a volume's deletion. The deletion is complete when the
 // volume is gone, not when this returns.
 func (c *Client) DeleteVolume(ctx context.Context, id string) error {
-	const operation = "volume.delete"
+	const operation = OperationDelete
 	if err := c.checkID(operation, id); err != nil {
 		return err
 	}
@@ -126,7 +133,7 @@ func (c *Client) DeleteVolume(ctx context.Context, id string) error {
 // ForceDeleteVolume requests a deletion in any state; administrators only. It
 // is the only way out of error_deleting.
 func (c *Client) ForceDeleteVolume(ctx context.Context, id string) error {
-	const operation = "volume.force-delete"
+	const operation = OperationForceDelete
 	if err := c.checkID(operation, id); err != nil {
 		return err
 	}

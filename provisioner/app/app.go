@@ -26,6 +26,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/events"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/lastgood"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
@@ -79,7 +80,11 @@ type App struct {
 	// libraryMetrics are those of the provisioning library; all terms share them.
 	libraryMetrics metrics.Metrics
 	status         *status
+	monitor        *liveness.Monitor
+	health         *healthz
 	listener       net.Listener
+	// healthListener is nil unless health has a port of its own.
+	healthListener net.Listener
 }
 
 // New does everything that can fail on a wrong configuration, and nothing that
@@ -154,6 +159,7 @@ func assemble(options Options) (*App, error) {
 		reloads:            newReloadMetrics(registry),
 		audits:             newAuditMetrics(registry),
 		libraryMetrics:     newLibraryMetrics(registry),
+		monitor:            liveness.New(),
 	}
 	a.leads.Store(&leadership{ctx: context.Background(), fence: mayNot})
 	if a.nodes, err = newNodeCaches(client); err != nil {
@@ -166,12 +172,9 @@ func assemble(options Options) (*App, error) {
 		Labels: map[string]string{record.LabelManagedBy: record.ManagedBy},
 	}
 	a.policy.Store(&policy.Policy{})
+	a.health = &healthz{monitor: a.monitor, logger: a.logger}
 	a.status = newStatus(a, registry)
-	a.listener, err = net.Listen("tcp", options.Listen)
-	if err != nil {
-		return nil, fmt.Errorf("--listen %s: %w", options.Listen, err)
-	}
-	return a, nil
+	return a, a.listen()
 }
 
 // leadership is whether a replica leads, and with which term.
@@ -207,8 +210,7 @@ func (a *App) Run(ctx context.Context) error {
 	background, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 
-	a.logger.Info("Serving health and metrics", "address", a.Address())
-	serveErrors := a.status.serve(background, a.listener)
+	serveErrors := a.serve(background)
 
 	a.broadcaster = eventrecord.NewBroadcaster(eventrecord.WithContext(background))
 	defer a.broadcaster.Shutdown()
@@ -220,14 +222,15 @@ func (a *App) Run(ctx context.Context) error {
 	if err != nil {
 		return ignoreStop(ctx, err)
 	}
-	a.factory.Core().V1().PersistentVolumeClaims().Informer()
-	if err := a.factory.Core().V1().PersistentVolumes().Informer().AddIndexers(record.Indexers()); err != nil {
+	informers := a.processInformers()
+	if err := informers.volumes.AddIndexers(record.Indexers()); err != nil {
 		return err
 	}
-	a.factory.Core().V1().Namespaces().Informer()
-	a.factory.Storage().V1().StorageClasses().Informer()
 	a.factory.Start(background.Done())
 	a.nodes.factory.Start(background.Done())
+	for _, informer := range informers.all() {
+		go a.watchInformer(background, informer)
+	}
 	for kind, synced := range a.factory.WaitForCacheSync(ctx.Done()) {
 		if !synced {
 			return ignoreStop(ctx, fmt.Errorf("cannot read %s from the API server", kind))

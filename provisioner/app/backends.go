@@ -26,6 +26,8 @@ type termBackends struct {
 	termCtx context.Context
 	logger  *slog.Logger
 	nodes   *nodePools
+	// watchQueue watches the queue of requests to a backend, until the term ends.
+	watchQueue func(name string)
 	// answers is called when a backend answers again, moved when its name points
 	// to another endpoint.
 	answers func(name string)
@@ -83,6 +85,7 @@ func (t *termBackends) configured(name string) (lifecycle *backends.Lifecycle, m
 }
 
 func (t *termBackends) newLifecycle(config backends.Config) *backends.Lifecycle {
+	go t.watchQueue(config.Name)
 	return backends.NewLifecycle(backends.LifecycleOptions{
 		Config:  config,
 		Pool:    t.pool,

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 // fencedTransport lets only a leader change anything in Kubernetes, and cuts
@@ -21,21 +22,30 @@ type fencedTransport struct {
 	termCtx  func() context.Context
 }
 
+// requestTimeout bounds every request but watches, which last: no worker waits
+// for ever for an API server that has accepted a request and does not answer. The
+// server itself gives up after a minute, but a list takes a while to read.
+const requestTimeout = 5 * time.Minute
+
 // RoundTrip implements http.RoundTripper.
 func (f *fencedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Method == http.MethodGet || isAboutEvents(r.URL.Path) {
+	if r.URL.Query().Get("watch") != "" {
 		return f.next.RoundTrip(r)
 	}
-	termCtx := f.termCtx()
-	if err := f.mayWrite(); err != nil {
-		if r.Body != nil {
-			_ = r.Body.Close()
+	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
+	end := sync.OnceFunc(cancel)
+	if r.Method != http.MethodGet && !isAboutEvents(r.URL.Path) {
+		termCtx := f.termCtx()
+		if err := f.mayWrite(); err != nil {
+			end()
+			if r.Body != nil {
+				_ = r.Body.Close()
+			}
+			return nil, err
 		}
-		return nil, err
+		stop := context.AfterFunc(termCtx, cancel)
+		end = sync.OnceFunc(func() { stop(); cancel() })
 	}
-	ctx, cancel := context.WithCancel(r.Context())
-	stop := context.AfterFunc(termCtx, cancel)
-	end := sync.OnceFunc(func() { stop(); cancel() })
 	answer, err := f.next.RoundTrip(r.WithContext(ctx))
 	if err != nil {
 		end()

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -90,7 +91,7 @@ func TestEndOfTheTermCutsAChangeUnderWay(t *testing.T) {
 func TestLeaseIsHeldFromTheRequestOn(t *testing.T) {
 	client := fake.NewClientset(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: "lease"}})
 	at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	lock := &ownLock{now: func() time.Time { return at }, LeaseLock: resourcelock.LeaseLock{
+	lock := &ownLock{now: func() time.Time { return at }, timeout: time.Minute, turns: func() {}, LeaseLock: resourcelock.LeaseLock{
 		LeaseMeta: metav1.ObjectMeta{Namespace: "own", Name: "lease"}, Client: client.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: "paused"},
 	}}
@@ -145,7 +146,7 @@ func TestLeaseIsHeldFromTheRequestOn(t *testing.T) {
 func TestLeaseIsGivenUpByItsHolderOnly(t *testing.T) {
 	client := fake.NewClientset(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: "lease"}})
 	lock := func(identity string) *ownLock {
-		return &ownLock{LeaseLock: resourcelock.LeaseLock{
+		return &ownLock{timeout: time.Minute, turns: func() {}, LeaseLock: resourcelock.LeaseLock{
 			LeaseMeta: metav1.ObjectMeta{Namespace: "own", Name: "lease"}, Client: client.CoordinationV1(),
 			LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
 		}}
@@ -168,5 +169,49 @@ func TestLeaseIsGivenUpByItsHolderOnly(t *testing.T) {
 	read(next)
 	if err := next.Update(t.Context(), resourcelock.LeaderElectionRecord{}); err != nil {
 		t.Errorf("the holder cannot release it: %v", err)
+	}
+}
+
+// TestEveryRequestEndsButWatches: the API server, or a proxy in front of it,
+// accepts requests and never answers.
+func TestEveryRequestEndsButWatches(t *testing.T) {
+	for _, c := range []struct {
+		method, path string
+		ends         bool
+	}{
+		{"GET", "/api/v1/persistentvolumes/pv-1", true},
+		{"GET", "/api/v1/persistentvolumes?limit=500", true},
+		{"PATCH", "/api/v1/persistentvolumes/pv-1", true},
+		{"POST", "/api/v1/namespaces/a/events", true},
+		{"GET", "/api/v1/persistentvolumes?watch=true", false},
+	} {
+		t.Run(c.method+" "+c.path, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				transport := &fencedTransport{
+					next: transportFunc(func(r *http.Request) (*http.Response, error) {
+						<-r.Context().Done()
+						return nil, r.Context().Err()
+					}),
+					mayWrite: func() error { return nil },
+					termCtx:  t.Context,
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				request, err := http.NewRequestWithContext(ctx, c.method, "http://server"+c.path, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ended := make(chan error, 1)
+				go func() {
+					_, err := transport.RoundTrip(request)
+					ended <- err
+				}()
+				time.Sleep(time.Hour)
+				if got := len(ended) == 1; got != c.ends {
+					t.Errorf("ended %t, want %t", got, c.ends)
+				}
+				cancel()
+				<-ended
+			})
+		})
 	}
 }

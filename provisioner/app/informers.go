@@ -7,21 +7,54 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
+// processInformer is one of the process's informers.
+type processInformer struct {
+	cache.SharedIndexInformer
+	of string // the resource
+}
+
+// processInformers makes the informers known to the factories, which start those
+// that they know.
+func (a *App) processInformers() processInformers {
+	core := a.factory.Core().V1()
+	return processInformers{
+		volumes:     processInformer{core.PersistentVolumes().Informer(), "persistentvolumes"},
+		claims:      processInformer{core.PersistentVolumeClaims().Informer(), "persistentvolumeclaims"},
+		namespaces:  processInformer{core.Namespaces().Informer(), "namespaces"},
+		classes:     processInformer{a.factory.Storage().V1().StorageClasses().Informer(), "storageclasses"},
+		nodes:       processInformer{a.nodes.nodes, "nodes"},
+		attachments: processInformer{a.nodes.attachments, "volumeattachments"},
+	}
+}
+
+type processInformers struct{ volumes, claims, namespaces, classes, nodes, attachments processInformer }
+
+func (i processInformers) all() []processInformer {
+	return []processInformer{i.volumes, i.claims, i.namespaces, i.classes, i.nodes, i.attachments}
+}
+
 // termInformer lends one of the process's informers to the library for one
 // term. A follower keeps the caches warm, so that it can lead at once. The
 // library's controller is built again for every term, and must neither start
 // the informer nor leave its handler behind.
 type termInformer struct {
 	cache.SharedIndexInformer
+	// watched makes liveness notice a handler that stands still.
+	watched func(cache.ResourceEventHandler) cache.ResourceEventHandler
 
 	mu            sync.Mutex
 	handler       cache.ResourceEventHandler
 	registrations []cache.ResourceEventHandlerRegistration
 }
 
-// newTermInformer wraps an informer of the process.
-func newTermInformer(informer cache.SharedIndexInformer) *termInformer {
-	return &termInformer{SharedIndexInformer: informer}
+// lend wraps an informer of the process.
+func (a *App) lend(informer processInformer) *termInformer {
+	return &termInformer{
+		SharedIndexInformer: informer.SharedIndexInformer,
+		watched: func(handler cache.ResourceEventHandler) cache.ResourceEventHandler {
+			return a.watchHandler(informer.of, handler)
+		},
+	}
 }
 
 // AddIndexers skips the indexers that an earlier term added.
@@ -42,6 +75,7 @@ func (t *termInformer) AddIndexers(indexers cache.Indexers) error {
 // AddEventHandlerWithResyncPeriod remembers the handler, to remove it with the
 // term and to speak to it directly in Requeue.
 func (t *termInformer) AddEventHandlerWithResyncPeriod(handler cache.ResourceEventHandler, resync time.Duration) (cache.ResourceEventHandlerRegistration, error) {
+	handler = t.watched(handler)
 	registration, err := t.SharedIndexInformer.AddEventHandlerWithResyncPeriod(handler, resync)
 	if err != nil {
 		return nil, err
@@ -80,7 +114,7 @@ func (t *termInformer) Release() error {
 
 // Follow adds one of the term's own handlers.
 func (t *termInformer) Follow(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
-	registration, err := t.SharedIndexInformer.AddEventHandler(handler)
+	registration, err := t.SharedIndexInformer.AddEventHandler(t.watched(handler))
 	if err != nil {
 		return nil, err
 	}

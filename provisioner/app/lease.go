@@ -28,8 +28,11 @@ func (a *App) lead(ctx context.Context) error {
 		defer end()
 		return a.runTerm(ctx, termCtx, termCtx.Err)
 	}
+	elector := a.watchElector()
+	defer elector.End()
 	for ctx.Err() == nil {
-		if err := a.elect(ctx); err != nil {
+		elector.Beat()
+		if err := a.elect(ctx, elector.Beat); err != nil {
 			return err
 		}
 	}
@@ -38,8 +41,9 @@ func (a *App) lead(ctx context.Context) error {
 
 // elect is a candidate once, and leads if elected. The elector does not use the
 // process's context: it renews the lease while the term drains, and releases it
-// only when nothing is under way.
-func (a *App) elect(ctx context.Context) error {
+// only when nothing is under way. It calls turns as long as it does not stand
+// still.
+func (a *App) elect(ctx context.Context, turns func()) error {
 	candidacy, release := context.WithCancel(context.WithoutCancel(ctx))
 	defer release()
 
@@ -63,7 +67,7 @@ func (a *App) elect(ctx context.Context) error {
 		LeaseMeta:  metav1.ObjectMeta{Name: wiring.LeaseName(a.options.ProvisionerName), Namespace: a.namespace},
 		Client:     a.leaseClient.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: a.identity, EventRecorder: a.recorder},
-	}}
+	}, timeout: a.options.RenewDeadline, turns: turns}
 	// A request sent at the last instant has the other half of the leaderless
 	// interval to arrive.
 	validity := (a.options.LeaseDuration + a.options.RenewDeadline) / 2
@@ -135,7 +139,7 @@ func (a *App) watchLease(ctx context.Context) {
 		ListerWatcher: cache.NewListWatchFromClient(a.client.CoordinationV1().RESTClient(), "leases", a.namespace,
 			fields.OneTermEqualSelector("metadata.name", wiring.LeaseName(a.options.ProvisionerName))),
 		ObjectType: &coordinationv1.Lease{},
-		Handler:    cache.ResourceEventHandlerFuncs{AddFunc: given, UpdateFunc: func(_, after any) { given(after) }},
+		Handler:    a.watchHandler("leases", cache.ResourceEventHandlerFuncs{AddFunc: given, UpdateFunc: func(_, after any) { given(after) }}),
 	})
 	informer.RunWithContext(ctx)
 }

@@ -20,6 +20,11 @@ import (
 // replica has taken.
 type ownLock struct {
 	resourcelock.LeaseLock
+	// timeout bounds every request. Without it, a server that keeps telling the
+	// client to try later would keep a candidate's elector from turning.
+	timeout time.Duration
+	// turns is called when the elector turns: before and after every request.
+	turns func()
 
 	mu sync.Mutex
 	// holder is the lease's holder when it was last read.
@@ -52,6 +57,8 @@ func (l *ownLock) clock() time.Time {
 
 // Get implements resourcelock.Interface.
 func (l *ownLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	ctx, done := l.request(ctx)
+	defer done()
 	record, raw, err := l.LeaseLock.Get(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,12 +78,26 @@ func (l *ownLock) Update(ctx context.Context, record resourcelock.LeaderElection
 	if record.HolderIdentity == "" && holder != l.Identity() {
 		return errors.New("another replica holds the lease")
 	}
+	ctx, done := l.request(ctx)
+	defer done()
 	return l.renew(record, func() error { return l.LeaseLock.Update(ctx, record) })
 }
 
 // Create implements resourcelock.Interface.
 func (l *ownLock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	ctx, done := l.request(ctx)
+	defer done()
 	return l.renew(record, func() error { return l.LeaseLock.Create(ctx, record) })
+}
+
+// request begins a request of the elector.
+func (l *ownLock) request(ctx context.Context) (bounded context.Context, done func()) {
+	l.turns()
+	bounded, cancel := context.WithTimeout(ctx, l.timeout)
+	return bounded, func() {
+		cancel()
+		l.turns()
+	}
 }
 
 func (l *ownLock) renew(record resourcelock.LeaderElectionRecord, write func() error) error {

@@ -25,6 +25,10 @@ type Options struct {
 	CloudsFile      string
 	ProvisionerName string
 	Listen          string
+	// WebConfigFile has the TLS and authentication of Listen; HealthListen serves
+	// health without them.
+	WebConfigFile string
+	HealthListen  string
 	// KeepCredentials keeps the last good credentials in the cluster, next to the
 	// last good policy.
 	KeepCredentials bool
@@ -81,6 +85,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.KeepCredentials, "keep-credentials", true, "keep the last good credentials in a Secret of the namespace, for replicas that start while their files are bad")
 	flags.StringVar(&o.ProvisionerName, "provisioner-name", wiring.DefaultProvisionerName, "`name` by which StorageClasses refer to this program")
 	flags.StringVar(&o.Listen, "listen", ":8080", "`address` of /healthz, /readyz, /metrics and the status page; port 0 picks a free port and logs it")
+	flags.StringVar(&o.WebConfigFile, "web-config-file", "", "`file` with the TLS and the logins of --listen, in the format of Prometheus exporters; default is plain HTTP")
+	flags.StringVar(&o.HealthListen, "health-listen", "", "further `address` of /healthz and /readyz alone, always plain HTTP, for probes when --listen is protected")
 	flags.BoolVar(&o.LeaderElect, "leader-elect", true, "hold a Lease while provisioning, so that several replicas can run")
 	flags.DurationVar(&o.LeaseDuration, "lease-duration", 15*time.Second, "how long a follower waits for a silent leader before it takes over")
 	flags.DurationVar(&o.RenewDeadline, "renew-deadline", 10*time.Second, "how long a leader tries to renew before it stops")

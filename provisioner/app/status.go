@@ -1,18 +1,13 @@
 package app
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/http"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
 // status serves health, readiness, metrics and a page for people. Every replica
@@ -107,23 +102,6 @@ func (s *status) troubles() (unreadable []error, refused error) {
 		unreadable = append(unreadable, s.unreadable[backend])
 	}
 	return unreadable, s.refused
-}
-
-func (s *status) serve(ctx context.Context, listener net.Listener) <-chan error {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", s.readyz)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(s.app.options.Metrics, promhttp.HandlerOpts{}))
-	s.app.handleReports(mux)
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second}
-	failed := make(chan error, 1)
-	go func() {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			failed <- fmt.Errorf("serving health and metrics: %w", err)
-		}
-	}()
-	context.AfterFunc(ctx, func() { _ = server.Close() })
-	return failed
 }
 
 func (s *status) readyz(w http.ResponseWriter, _ *http.Request) {

@@ -35,7 +35,7 @@ func started(t *testing.T) (*starter, *http.ServeMux) {
 	return s, mux
 }
 
-func get(t *testing.T, mux *http.ServeMux, path string, wantCode int) *httptest.ResponseRecorder {
+func getReport(t *testing.T, mux *http.ServeMux, path string, wantCode int) *httptest.ResponseRecorder {
 	t.Helper()
 	w := httptest.NewRecorder()
 	mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
@@ -55,7 +55,7 @@ func get(t *testing.T, mux *http.ServeMux, path string, wantCode int) *httptest.
 func TestFollowersSayWhoKnows(t *testing.T) {
 	s, mux := started(t)
 	var report statusreport.Report
-	answer := get(t, mux, "/status.json", http.StatusOK)
+	answer := getReport(t, mux, "/status.json", http.StatusOK)
 	if err := json.Unmarshal(answer.Body.Bytes(), &report); err != nil || answer.Header().Get("Content-Type") != "application/json" {
 		t.Fatal(err, answer.Header())
 	}
@@ -72,10 +72,10 @@ func TestFollowersSayWhoKnows(t *testing.T) {
 	if len(report.Backends) != 1 || report.Backends[0].State != statusreport.Unknown || len(report.Tenants) != 1 || report.Tenants[0].Quotas[0].Used != nil {
 		t.Errorf("backends %+v, tenants %+v", report.Backends, report.Tenants)
 	}
-	if text := get(t, mux, "/status.txt", http.StatusOK).Body.String(); !strings.Contains(text, "ask pod-1_abc for ") {
+	if text := getReport(t, mux, "/status.txt", http.StatusOK).Body.String(); !strings.Contains(text, "ask pod-1_abc for ") {
 		t.Error(text)
 	}
-	if page := get(t, mux, "/", http.StatusOK).Body.String(); !strings.Contains(page, `id="leader-only"`) || strings.Contains(page, `id="answer"`) {
+	if page := getReport(t, mux, "/", http.StatusOK).Body.String(); !strings.Contains(page, `id="leader-only"`) || strings.Contains(page, `id="answer"`) {
 		t.Error(page)
 	}
 }
@@ -88,16 +88,16 @@ func TestReportsSelectANamespace(t *testing.T) {
 		"/status.json?namespace=b&limit=100": {Namespace: "b", Message: "namespace b belongs to no tenant of the policy: none lists its name, has a pattern for it or selects its labels"},
 	} {
 		var report statusreport.Report
-		if err := json.Unmarshal(get(t, mux, path, http.StatusOK).Body.Bytes(), &report); err != nil {
+		if err := json.Unmarshal(getReport(t, mux, path, http.StatusOK).Body.Bytes(), &report); err != nil {
 			t.Fatal(err)
 		}
 		if report.Selection == nil || *report.Selection != want || len(report.Tenants) == 1 != (want.Tenant != "") {
 			t.Errorf("%s: %+v with %d tenants", path, report.Selection, len(report.Tenants))
 		}
 	}
-	get(t, mux, "/status.json?claim=d", http.StatusBadRequest)
-	get(t, mux, "/status.json?limit=x", http.StatusBadRequest)
-	get(t, mux, "/status.txt?limit=10001", http.StatusBadRequest)
+	getReport(t, mux, "/status.json?claim=d", http.StatusBadRequest)
+	getReport(t, mux, "/status.json?limit=x", http.StatusBadRequest)
+	getReport(t, mux, "/status.txt?limit=10001", http.StatusBadRequest)
 }
 
 // TestThePageAnswersByThePolicy in force, and by what the cluster has.
@@ -112,7 +112,7 @@ func TestThePageAnswersByThePolicy(t *testing.T) {
 		"/?namespace=a":                                              {"give a namespace and a StorageClass"},
 		"/?namespace=%3Cscript%3E&storageClass=%3Cscript%3E&size=1k": {"&lt;script&gt;"},
 	} {
-		page := get(t, mux, path, http.StatusOK).Body.String()
+		page := getReport(t, mux, path, http.StatusOK).Body.String()
 		for _, one := range wanted {
 			if !strings.Contains(page, one) {
 				t.Errorf("%s lacks %q", path, one)

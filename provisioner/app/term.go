@@ -103,6 +103,7 @@ func (t *term) start(work context.Context, first func()) (drained <-chan struct{
 	running.Go(func() { t.provisioner.Followup().Run(work) })
 	running.Go(func() { t.provisioner.CountBackends(work) })
 	running.Go(func() { t.provisioner.Sweep(work) })
+	running.Go(func() { t.provisioner.WatchTurns(work) })
 	running.Go(func() { t.auditor.run(work) })
 	running.Go(func() { t.keeper.run(work) })
 	ended := make(chan struct{})
@@ -128,6 +129,7 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
 			termCtx:    termCtx,
 			logger:     a.logger,
 			nodes:      newNodePools(a.client),
+			watchQueue: func(name string) { a.watchQueue(work, name) },
 			lifecycles: map[string]*termBackend{},
 		},
 		informers: a.lendInformers(),
@@ -160,6 +162,9 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
 		Logger:   a.logger,
 		Metrics:  a.provisionerMetrics,
 		Tracer:   tracing.New(a.options.Traces),
+
+		Monitor:     a.monitor,
+		LongestWork: a.longestWork,
 	})
 	t.backends.answers, t.backends.moved = t.provisioner.BackendAnswers, t.provisioner.Recount
 	t.auditor = a.newAuditor(t.provisioner, t.backends)
@@ -231,13 +236,14 @@ func (a *App) noteEarlierClaims(ctx context.Context, p *provisioner.Provisioner)
 type termInformers struct{ volumes, claims, namespaces, classes, nodes, attachments *termInformer }
 
 func (a *App) lendInformers() termInformers {
+	own := a.processInformers()
 	return termInformers{
-		volumes:     newTermInformer(a.factory.Core().V1().PersistentVolumes().Informer()),
-		claims:      newTermInformer(a.factory.Core().V1().PersistentVolumeClaims().Informer()),
-		namespaces:  newTermInformer(a.factory.Core().V1().Namespaces().Informer()),
-		classes:     newTermInformer(a.factory.Storage().V1().StorageClasses().Informer()),
-		nodes:       newTermInformer(a.nodes.nodes),
-		attachments: newTermInformer(a.nodes.attachments),
+		volumes:     a.lend(own.volumes),
+		claims:      a.lend(own.claims),
+		namespaces:  a.lend(own.namespaces),
+		classes:     a.lend(own.classes),
+		nodes:       a.lend(own.nodes),
+		attachments: a.lend(own.attachments),
 	}
 }
 

@@ -3,6 +3,7 @@ package fairshare
 
 import (
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -33,6 +34,8 @@ type Turns[K comparable] struct {
 	waiting map[lane][]K
 	lanes   []lane
 	laneOf  map[K]lane
+	// changes counts the turns taken and returned.
+	changes uint64
 }
 
 // lane is shared by the claims that compete for the same turns.
@@ -202,6 +205,7 @@ func (t *Turns[K]) end(key K) (invited []K) {
 }
 
 func (t *Turns[K]) count(l lane, change int) {
+	t.changes++
 	if t.byTenant[l.tenant] += change; t.byTenant[l.tenant] == 0 {
 		delete(t.byTenant, l.tenant)
 	}
@@ -239,6 +243,14 @@ func (t *Turns[K]) leave(key K) {
 		delete(t.waiting, l)
 		t.lanes = slices.DeleteFunc(t.lanes, func(other lane) bool { return other == l })
 	}
+}
+
+// Progress reports whether items wait although none has a turn, and a mark that
+// changes whenever an item takes or returns one.
+func (t *Turns[K]) Progress() (waiting bool, mark string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.lanes) > 0 && len(t.held) == 0, strconv.FormatUint(t.changes, 10)
 }
 
 // next gives turns to waiting items, one lane after the other, and returns the

@@ -183,3 +183,21 @@ func TestWorkingAreThoseWhoseTurnHasBegun(t *testing.T) {
 		t.Errorf("working %q after the end", got)
 	}
 }
+
+// TestWaitingWithoutAnyTurnIsNoProgress: such items wait for nobody.
+func TestWaitingWithoutAnyTurnIsNoProgress(t *testing.T) {
+	h := newHall(2, map[string]int{"a": 1})
+	_, before := h.Progress()
+	h.fill("a", "a", "gold")
+	if waiting, mark := h.Progress(); waiting || mark == before {
+		t.Errorf("while one works and another waits for it: waiting %t, mark %s after %s", waiting, mark, before)
+	}
+	h.Turns.mu.Lock()
+	// As if the turn had been lost.
+	delete(h.held, "a0")
+	h.Turns.mu.Unlock()
+	_, before = h.Progress()
+	if waiting, mark := h.Progress(); !waiting || mark != before {
+		t.Errorf("while nobody works and one waits: waiting %t, mark %s after %s", waiting, mark, before)
+	}
+}

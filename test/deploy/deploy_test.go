@@ -158,13 +158,17 @@ func TestChartRefusesWrongValues(t *testing.T) {
 		values []string
 		want   string
 	}{
-		"no policy":          {nil, "there is no policy; add --set-file policy.content=policy.yaml, or set policy.existingConfigMap"},
-		"two policies":       {append(slices.Clone(existing), "--set", "policy.content=x"), "policy.content and policy.existingConfigMap are both set; set only one of them"},
-		"an unknown value":   {append(slices.Clone(existing), "--set", "replica=5"), "replica"},
-		"no memory limit":    {append(slices.Clone(existing), "--set", "resources.limits=null"), "limits"},
-		"a digest cut short": {append(slices.Clone(existing), "--set", "image.digest=sha256:12"), "digest"},
-		"a tag as digest":    {append(slices.Clone(existing), "--set", "image.digest=v1"), "digest"},
-		"no replicas":        {append(slices.Clone(existing), "--set", "replicas=0"), "replicas"},
+		"no policy":                       {nil, "there is no policy; add --set-file policy.content=policy.yaml, or set policy.existingConfigMap"},
+		"two policies":                    {append(slices.Clone(existing), "--set", "policy.content=x"), "policy.content and policy.existingConfigMap are both set; set only one of them"},
+		"an unknown value":                {append(slices.Clone(existing), "--set", "replica=5"), "replica"},
+		"no memory limit":                 {append(slices.Clone(existing), "--set", "resources.limits=null"), "limits"},
+		"a digest cut short":              {append(slices.Clone(existing), "--set", "image.digest=sha256:12"), "digest"},
+		"a tag as digest":                 {append(slices.Clone(existing), "--set", "image.digest=v1"), "digest"},
+		"a memory limit without a number": {append(slices.Clone(existing), "--set", "resources.limits.memory=Gi"), "memory"},
+		"a memory limit in words":         {append(slices.Clone(existing), "--set", "resources.limits.memory=512MB"), "memory"},
+		"an argument twice":               {append(slices.Clone(existing), "--set", "extraArgs={--policy=/x}"), "extraArgs: the chart sets --policy itself"},
+		"a variable twice":                {append(slices.Clone(existing), "--set", "extraEnv[0].name=POD_NAMESPACE"), "extraEnv: the chart sets POD_NAMESPACE itself"},
+		"no replicas":                     {append(slices.Clone(existing), "--set", "replicas=0"), "replicas"},
 		// An empty list of peers would admit everybody.
 		"no sources": {append(slices.Clone(existing), "--set-json", "networkPolicy.ingressFrom=[]"), "ingressFrom"},
 	} {
@@ -219,6 +223,34 @@ func TestChartValues(t *testing.T) {
 	}
 	if !strings.Contains(string(rendered), "resourceNames: [example.org-cinder]") {
 		t.Error("no rule names the Lease example.org-cinder")
+	}
+}
+
+// TestChartProtectsMetrics: with a web configuration, the probes use a port that
+// needs neither TLS nor a login.
+func TestChartProtectsMetrics(t *testing.T) {
+	rendered, err := Chart(t.Context(), append(slices.Clone(existing), "--set", "webConfig.existingSecret=web", "--set", "monitoring.podMonitor.enabled=true",
+		"--set", "monitoring.podMonitor.endpoint.scheme=https")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := decode(t, rendered)
+	pod := deployment(t, objects).Spec.Template.Spec
+	container := pod.Containers[0]
+	if arguments := strings.Join(container.Args, " "); !strings.HasSuffix(arguments, "--web-config-file=/etc/standalone-cinder/web/web-config.yaml --health-listen=:8081") {
+		t.Errorf("the arguments are %s", arguments)
+	}
+	checkMounts(t, pod)
+	for name, probe := range map[string]*corev1.Probe{"startup": container.StartupProbe, "liveness": container.LivenessProbe, "readiness": container.ReadinessProbe} {
+		if port := probe.HTTPGet.Port.StrVal; port != "health" {
+			t.Errorf("the %s probe uses port %s", name, port)
+		}
+	}
+	if ports := container.Ports; len(ports) != 2 || ports[1].Name != "health" || ports[1].ContainerPort != 8081 {
+		t.Errorf("the ports are %v", ports)
+	}
+	if !strings.Contains(string(rendered), "      scheme: https\n") {
+		t.Error("the PodMonitor does not use TLS")
 	}
 }
 

@@ -1,0 +1,128 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/pprof"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
+	"k8s.io/client-go/tools/cache"
+)
+
+// electorBound is how long the elector may go without turning: longer than all
+// pauses, requests and drains that it waits for.
+func (o *Options) electorBound() time.Duration { return 4*o.LeaseDuration + o.DrainTimeout }
+
+// watchElector watches the elector, which also waits for the end of a term whose
+// lease is lost. An API server that does not answer fails its requests, and it
+// turns all the same.
+func (a *App) watchElector() *liveness.Task {
+	return a.monitor.Begin("the leader elector", liveness.Always(a.options.electorBound()))
+}
+
+// informerBound is how long a notification, or a step of an informer, may take.
+// Both only work in memory.
+const informerBound = 2 * time.Minute
+
+// watchInformer watches an informer until the context ends: the cache must catch
+// up with what was read from the API server. While nothing can be read, it does.
+func (a *App) watchInformer(ctx context.Context, informer processInformer) {
+	a.monitor.Follow(ctx, "the informer of "+informer.of, liveness.Always(informerBound), func() (waiting bool, mark string) {
+		// It is empty if an environment variable switches client-go's feature off.
+		cached := informer.GetIndexer().LastStoreSyncResourceVersion()
+		return cached != "" && cached != informer.LastSyncResourceVersion(), cached
+	})
+}
+
+// watchHandler watches every notification of a handler.
+func (a *App) watchHandler(of string, next cache.ResourceEventHandler) cache.ResourceEventHandler {
+	return &watchedHandler{next: next, begin: func() *liveness.Task {
+		return a.monitor.Begin("the handler of "+of, liveness.Always(informerBound))
+	}}
+}
+
+type watchedHandler struct {
+	next  cache.ResourceEventHandler
+	begin func() *liveness.Task
+}
+
+// OnAdd implements cache.ResourceEventHandler.
+func (h *watchedHandler) OnAdd(object any, initial bool) {
+	defer h.begin().End()
+	h.next.OnAdd(object, initial)
+}
+
+// OnUpdate implements cache.ResourceEventHandler.
+func (h *watchedHandler) OnUpdate(before, after any) {
+	defer h.begin().End()
+	h.next.OnUpdate(before, after)
+}
+
+// OnDelete implements cache.ResourceEventHandler.
+func (h *watchedHandler) OnDelete(object any) {
+	defer h.begin().End()
+	h.next.OnDelete(object)
+}
+
+// workSlack is for what has no timeout in the policy, such as requests to the API
+// server.
+const workSlack = 10 * time.Minute
+
+// longestWork is longer than a worker may need for one object at any backend.
+func (a *App) longestWork() time.Duration {
+	longest := workSlack
+	note := func(timeouts policy.Timeouts) {
+		// An attempt may make a volume and remove another, with some requests each.
+		longest = max(longest, workSlack+2*(timeouts.Create+timeouts.Delete)+10*timeouts.Request)
+	}
+	for _, backend := range a.policy.Load().Backends {
+		note(backend.Timeouts)
+	}
+	for _, name := range a.retired.names() {
+		if retired, ok := a.retired.get(name); ok {
+			note(retired.backend.Timeouts)
+		}
+	}
+	return longest
+}
+
+// watchQueue watches the queue of requests to a backend: while requests wait, one
+// of them gets its turn at least as often as a request under way times out.
+func (a *App) watchQueue(ctx context.Context, backend string) {
+	a.monitor.Follow(ctx, "the request queue of backend "+backend, a.longestWork, func() (waiting bool, mark string) { return a.pool.Progress(backend) })
+}
+
+// healthz answers the kubelet, which restarts a replica in which something
+// stands still. What a restart does not help, such as an API server or a Cinder
+// that does not answer, is no reason.
+type healthz struct {
+	monitor *liveness.Monitor
+	logger  *slog.Logger
+	once    sync.Once
+}
+
+// mostStacks bounds the goroutines' stacks in the log.
+const mostStacks = 256 << 10
+
+// ServeHTTP implements http.Handler.
+func (h *healthz) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	err := h.monitor.Check()
+	if err == nil {
+		fmt.Fprintln(w, "ok")
+		return
+	}
+	h.once.Do(func() {
+		// In this form the stacks have no arguments, and so no secrets.
+		var stacks strings.Builder
+		_ = pprof.Lookup("goroutine").WriteTo(&stacks, 1)
+		text := stacks.String()
+		h.logger.Error("This replica stands still, so that its liveness probe fails", "error", err, "goroutines", text[:min(len(text), mostStacks)])
+	})
+	http.Error(w, err.Error(), http.StatusServiceUnavailable)
+}

@@ -1,0 +1,155 @@
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+)
+
+// hashed is the hash of the password hunter2 (bcrypt).
+const hashed = "$2a$04$lNuS1TAKld8P.ZqmBhGvBehNoDjWHbqXKbDhMMFIcT8WtE1l8B9tm"
+
+// serving is a replica that serves, with its web configuration and certificates
+// in a directory.
+func serving(t *testing.T, authority *authtest.Authority, webConfig string) (s *starter, dir string) {
+	t.Helper()
+	_, _, cert, key := authority.Issue("server", false)
+	dir = authtest.WriteFiles(t, map[string]string{"web.yaml": webConfig, "tls.crt": cert, "tls.key": key, "ca.crt": authority.PEM})
+	s = newStarter(t, policyOf("one", ""), cloudsOf("hunter2"))
+	_ = s.listener.Close()
+	s.options.WebConfigFile, s.options.HealthListen = filepath.Join(dir, "web.yaml"), "127.0.0.1:0"
+	if err := s.listen(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, end := context.WithCancel(t.Context())
+	t.Cleanup(end)
+	s.serve(ctx)
+	return s, dir
+}
+
+// get returns the status of an answer, or the error's text.
+func get(client *http.Client, url, user, password string) (status int, text string) {
+	request, err := http.NewRequest(http.MethodGet, url, nil)
+	if err != nil {
+		return 0, err.Error()
+	}
+	if user != "" {
+		request.SetBasicAuth(user, password)
+	}
+	answer, err := client.Do(request)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer answer.Body.Close()
+	body, _ := io.ReadAll(answer.Body)
+	return answer.StatusCode, string(body)
+}
+
+func clientOf(authority *authtest.Authority, certificates ...tls.Certificate) *http.Client {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM([]byte(authority.PEM))
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: certificates}}}
+}
+
+func TestMetricsNeedTheLoginOfTheWebConfiguration(t *testing.T) {
+	authority := authtest.NewAuthority(t)
+	webConfig := "tls_server_config: {cert_file: tls.crt, key_file: tls.key}\nbasic_auth_users: {prometheus: " + hashed + "}\n"
+	s, dir := serving(t, authority, webConfig)
+	client, url := clientOf(authority), "https://"+s.Address()+"/metrics"
+	for _, c := range []struct {
+		user, password string
+		status         int
+	}{
+		{"prometheus", "hunter2", http.StatusOK},
+		{"prometheus", "wrong", http.StatusUnauthorized},
+		{"another", "hunter2", http.StatusUnauthorized},
+		{"", "", http.StatusUnauthorized},
+	} {
+		if status, text := get(client, url, c.user, c.password); status != c.status {
+			t.Errorf("%s %s: %d %s, want %d", c.user, c.password, status, text, c.status)
+		}
+	}
+	if status, text := get(client, "http://"+s.Address()+"/metrics", "prometheus", "hunter2"); status != http.StatusBadRequest {
+		t.Errorf("without TLS: %d %s", status, text)
+	}
+	// The kubelet has no login, and needs none.
+	health := "http://" + s.healthListener.Addr().String()
+	if status, text := get(client, health+"/healthz", "", ""); status != http.StatusOK {
+		t.Errorf("/healthz: %d %s", status, text)
+	}
+	if status, _ := get(client, health+"/readyz", "", ""); status != http.StatusServiceUnavailable {
+		t.Errorf("/readyz of a replica that has not started: %d", status)
+	}
+	for _, path := range []string{"/metrics", "/"} {
+		if status, _ := get(client, health+path, "", ""); status != http.StatusNotFound {
+			t.Errorf("the port for health serves %s: %d", path, status)
+		}
+	}
+	// Another certificate and other logins need no restart.
+	other := authtest.NewAuthority(t)
+	_, _, cert, key := other.Issue("server", false)
+	authtest.WriteFile(t, filepath.Join(dir, "tls.crt"), cert)
+	authtest.WriteFile(t, filepath.Join(dir, "tls.key"), key)
+	authtest.WriteFile(t, filepath.Join(dir, "web.yaml"), strings.Replace(webConfig, "prometheus", "another", 1))
+	if status, text := get(clientOf(other), url, "another", "hunter2"); status != http.StatusOK {
+		t.Errorf("after a change of the files: %d %s", status, text)
+	}
+	if status, _ := get(clientOf(other), url, "prometheus", "hunter2"); status != http.StatusUnauthorized {
+		t.Errorf("a login that was removed: %d", status)
+	}
+}
+
+func TestMetricsNeedTheClientCertificateOfTheWebConfiguration(t *testing.T) {
+	authority := authtest.NewAuthority(t)
+	s, _ := serving(t, authority, "tls_server_config: {cert_file: tls.crt, key_file: tls.key, client_ca_file: ca.crt, client_auth_type: RequireAndVerifyClientCert}\n")
+	url := "https://" + s.Address() + "/metrics"
+	pair := func(from *authtest.Authority) tls.Certificate {
+		_, _, cert, key := from.Issue("prometheus", false)
+		found, err := tls.X509KeyPair([]byte(cert), []byte(key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	if status, text := get(clientOf(authority, pair(authority)), url, "", ""); status != http.StatusOK {
+		t.Errorf("with a certificate: %d %s", status, text)
+	}
+	if status, text := get(clientOf(authority), url, "", ""); status != 0 || !strings.Contains(text, "certificate required") {
+		t.Errorf("without a certificate: %d %s", status, text)
+	}
+	if status, text := get(clientOf(authority, pair(authtest.NewAuthority(t))), url, "", ""); status != 0 {
+		t.Errorf("with another authority's certificate: %d %s", status, text)
+	}
+}
+
+func TestRunEndsAtOnceWithABadWebConfiguration(t *testing.T) {
+	for name, c := range map[string]struct{ text, want string }{
+		"no file":          {"", "no such file"},
+		"unknown field":    {"basic_users: {}\n", "basic_users"},
+		"no key":           {"tls_server_config: {cert_file: tls.crt}\n", "key_file"},
+		"missing files":    {"tls_server_config: {cert_file: tls.crt, key_file: tls.key}\n", "tls.crt"},
+		"password in text": {"basic_auth_users: {prometheus: hunter2}\n", "hashedSecret too short"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			files := map[string]string{}
+			if c.text != "" {
+				files["web.yaml"] = c.text
+			}
+			path := filepath.Join(authtest.WriteFiles(t, files), "web.yaml")
+			s := newStarter(t, policyOf("one", ""), cloudsOf("hunter2"))
+			s.options.WebConfigFile, s.options.Metrics = path, prometheus.NewRegistry()
+			_, err := New(s.options)
+			if err == nil || !strings.HasPrefix(err.Error(), "--web-config-file "+path+" cannot be used") || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("%v, want %s", err, c.want)
+			}
+		})
+	}
+}

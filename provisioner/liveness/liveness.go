@@ -1,0 +1,128 @@
+// Package liveness notices what stands still inside the process: a loop that no
+// longer turns, work that does not end, and queues that nobody serves. What
+// fails, or waits for a server with a timeout, does not stand still.
+package liveness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// mostNamed bounds how much the error names of what stands still.
+const mostNamed = 10
+
+// Monitor watches everything in one process that must not stand still.
+type Monitor struct {
+	mu    sync.Mutex
+	tasks map[*Task]struct{}
+}
+
+// New makes a monitor that watches nothing yet.
+func New() *Monitor { return &Monitor{tasks: map[*Task]struct{}{}} }
+
+// Bound is how long a task may go on without a sign of life. Every check asks
+// for it, since a reload may change it.
+type Bound func() time.Duration
+
+// Always is a bound that never changes.
+func Always(bound time.Duration) Bound { return func() time.Duration { return bound } }
+
+// Task is a loop that beats at least once within its bound, or work that ends
+// within it.
+type Task struct {
+	monitor *Monitor
+	what    string
+	bound   Bound
+	last    time.Time
+	// pauses is how many waits in watched queues are under way.
+	pauses int
+}
+
+// Begin starts to watch a task, which is named by a noun with its article.
+func (m *Monitor) Begin(what string, bound Bound) *Task {
+	t := &Task{monitor: m, what: what, bound: bound, last: time.Now()}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.tasks[t] = struct{}{}
+	return t
+}
+
+// Beat is a sign of life.
+func (t *Task) Beat() {
+	t.monitor.mu.Lock()
+	defer t.monitor.mu.Unlock()
+	t.last = time.Now()
+}
+
+// Pause stops the watch over a task while it waits in a queue that is watched
+// itself.
+func (t *Task) Pause() (resume func()) {
+	t.monitor.mu.Lock()
+	defer t.monitor.mu.Unlock()
+	t.pauses++
+	return func() {
+		t.monitor.mu.Lock()
+		defer t.monitor.mu.Unlock()
+		t.pauses--
+		t.last = time.Now()
+	}
+}
+
+// End stops the watch.
+func (t *Task) End() {
+	t.monitor.mu.Lock()
+	defer t.monitor.mu.Unlock()
+	delete(t.monitor.tasks, t)
+}
+
+// lookEvery is the pause between two looks at a queue.
+const lookEvery = 5 * time.Second
+
+// Progress is what a queue shows of itself: whether something waits in it, and a
+// mark that changes when it moves.
+type Progress func() (waiting bool, mark string)
+
+// Follow watches a queue until the context ends. A queue stands still if
+// something waits in it while its mark does not change, or if it does not even
+// answer.
+func (m *Monitor) Follow(ctx context.Context, what string, bound Bound, progress Progress) {
+	task := m.Begin(what, bound)
+	defer task.End()
+	before := ""
+	for ctx.Err() == nil {
+		waiting, mark := progress()
+		if !waiting || mark != before {
+			task.Beat()
+		}
+		before = mark
+		select {
+		case <-ctx.Done():
+		case <-time.After(lookEvery):
+		}
+	}
+}
+
+// Check returns an error that names what stands still.
+func (m *Monitor) Check() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var still []string
+	for t := range m.tasks {
+		if quiet := time.Since(t.last); t.pauses == 0 && quiet > t.bound() {
+			still = append(still, fmt.Sprintf("%s stands still: no sign of life for %s", t.what, quiet.Round(time.Second)))
+		}
+	}
+	if len(still) == 0 {
+		return nil
+	}
+	slices.Sort(still)
+	if more := len(still) - mostNamed; more > 0 {
+		still = append(still[:mostNamed], fmt.Sprintf("and %d more", more))
+	}
+	return errors.New(strings.Join(still, "\n"))
+}

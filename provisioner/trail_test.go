@@ -1,0 +1,61 @@
+package provisioner
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"testing"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// trailOf are the lines that the work leaves in the log, by message.
+func trailOf(t *testing.T, f *fixture, work func()) map[string]map[string]any {
+	t.Helper()
+	var log bytes.Buffer
+	f.Logger = slog.New(slog.NewJSONHandler(&log, nil))
+	work()
+	lines := map[string]map[string]any{}
+	for decoder := json.NewDecoder(&log); decoder.More(); {
+		line := map[string]any{}
+		if err := decoder.Decode(&line); err != nil {
+			t.Fatal(err)
+		}
+		lines[line["msg"].(string)] = line
+	}
+	return lines
+}
+
+// TestTheAuditTrailNamesTheRequests: with its ID, a line leads to Cinder's log.
+func TestTheAuditTrailNamesTheRequests(t *testing.T) {
+	f, followup, _ := newCountedFixture(t)
+	claim := f.claim(nil)
+	lines := trailOf(t, f, func() {
+		pv, err := f.provision(claim)
+		f.must(err)
+		pv.UID = "pv-uid"
+		other := pv.DeepCopy()
+		other.UID, other.Spec.ClaimRef = "deleted-by-hand", &corev1.ObjectReference{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID}
+		other.Annotations[record.AnnotationProvisionedBy] = f.Name
+		followup.VolumeGone(other)
+		f.must(f.delete(pv))
+	})
+	for message, requestID := range map[string]any{"Provisioned a volume": "req-create", "Deleted a volume": "req-delete", "Kept the volume of a PersistentVolume that was deleted": nil} {
+		line, ok := lines[message]
+		if !ok {
+			t.Errorf("no line %q among %v", message, lines)
+			continue
+		}
+		want := map[string]any{"tenant": "a", "claim": claim.Namespace + "/" + claim.Name, "claimUID": string(claim.UID), "persistentVolume": "pvc-" + string(claim.UID),
+			"backend": "gold", "volume": "volume-1", "protocol": "iscsi", "sizeGiB": float64(2), "requestID": requestID}
+		for key, value := range want {
+			if line[key] != value {
+				t.Errorf("%s: %s is %v, want %v", message, key, line[key], value)
+			}
+		}
+		if _, ok := line["durationSeconds"].(float64); ok == (requestID == nil) {
+			t.Errorf("%s: durationSeconds is %v", message, line["durationSeconds"])
+		}
+	}
+}
