@@ -40,7 +40,7 @@ func NewLogger(to io.Writer, format string, verbosity int) (*slog.Logger, error)
 	if err := flags.Set("v", strconv.Itoa(verbosity)); err != nil {
 		return nil, fmt.Errorf("log level: %w", err)
 	}
-	klog.SetSlogLogger(logger)
+	klog.SetSlogLogger(slog.New(libraryHandler{handler, libraryLines()}))
 	return logger, nil
 }
 

@@ -1,0 +1,103 @@
+package wiring
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+)
+
+// libraryLine is a kind of line that a library writes at a level that misleads,
+// or under a name that does.
+type libraryLine struct {
+	// source is the package that writes it.
+	source string
+	// message is how the line begins, err a part of its error, and errEnd how that
+	// ends.
+	message, err, errEnd string
+	level                slog.Level
+	// instead replaces the message, if it is set.
+	instead string
+}
+
+// The packages whose lines are corrected.
+const (
+	ofErrors       = "k8s.io/apimachinery/pkg/util/runtime"
+	ofProvisioning = "sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
+	ofElection     = "k8s.io/client-go/tools/leaderelection"
+	ofEvents       = "k8s.io/client-go/tools/record"
+)
+
+// libraryDetail is the level of verbosity 2, from which on libraries log.
+const libraryDetail = slog.Level(-2)
+
+// libraryLines are all of them. The first that matches counts.
+func libraryLines() []libraryLine {
+	return []libraryLine{
+		// Events are on their objects.
+		{source: ofEvents, message: "Event occurred", level: libraryDetail},
+		// The object is gone, which was the aim: another deletion came first.
+		{source: ofErrors, message: "Unhandled Error", err: "error syncing volume", errEnd: " not found", level: libraryDetail, instead: "The PersistentVolume is gone already"},
+		{source: ofErrors, message: "Unhandled Error", err: "in work queue no longer exists", level: libraryDetail},
+		// They are handled: the same attempt is made again.
+		{source: ofErrors, message: "Unhandled Error", err: "error syncing", level: slog.LevelWarn, instead: "An attempt failed and will be repeated"},
+		// These say it once more.
+		{source: ofProvisioning, message: "Retrying syncing", level: libraryDetail},
+		{source: ofProvisioning, message: "Volume deletion failed", level: libraryDetail},
+		{source: ofProvisioning, message: "Failed to delete persistentvolume", level: libraryDetail},
+		{source: ofProvisioning, message: "Failed to get persistentvolume to update finalizer", level: libraryDetail},
+		{source: ofProvisioning, message: "Failed to remove finalizer for persistentvolume", level: libraryDetail},
+		// Another replica took the lease a moment earlier.
+		{source: ofElection, message: "Failed to update lease", err: "the object has been modified", level: libraryDetail, instead: "Another replica holds the lease"},
+		{source: ofElection, message: "Failed to update lock", err: "the object has been modified", level: libraryDetail, instead: "Another replica holds the lease"},
+		// The elector tries again, and says so when it gives up.
+		{source: ofElection, message: "Failed to update lease", level: slog.LevelWarn},
+		{source: ofElection, message: "Failed to update lock", level: slog.LevelWarn},
+		{source: ofElection, message: "Error retrieving lease lock", level: slog.LevelWarn},
+	}
+}
+
+func (l libraryLine) matches(message, err string) bool {
+	return strings.HasPrefix(message, l.message) && strings.Contains(err, l.err) && strings.HasSuffix(err, l.errEnd)
+}
+
+// libraryHandler corrects the lines of libraries on their way to the log.
+type libraryHandler struct {
+	slog.Handler
+	lines []libraryLine
+}
+
+// Handle implements slog.Handler.
+func (h libraryHandler) Handle(ctx context.Context, r slog.Record) error {
+	var err string
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "err" {
+			err = a.Value.String()
+		}
+		return a.Key != "err"
+	})
+	for _, line := range h.lines {
+		if !line.matches(r.Message, err) {
+			continue
+		}
+		if !h.Enabled(ctx, line.level) {
+			return nil
+		}
+		r = r.Clone()
+		r.Level = line.level
+		if line.instead != "" {
+			r.Message = line.instead
+		}
+		break
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (h libraryHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return libraryHandler{h.Handler.WithAttrs(attrs), h.lines}
+}
+
+// WithGroup implements slog.Handler.
+func (h libraryHandler) WithGroup(name string) slog.Handler {
+	return libraryHandler{h.Handler.WithGroup(name), h.lines}
+}

@@ -1,0 +1,104 @@
+package wiring
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/klog/v2"
+)
+
+// TestLibraryLines sends lines the way the libraries do.
+func TestLibraryLines(t *testing.T) {
+	modified := apierrors.NewConflict(schema.GroupResource{Resource: "leases"}, "lease", errors.New("the object has been modified; please apply your changes to the latest version and try again"))
+	for name, test := range map[string]struct {
+		write       func()
+		quiet, loud string
+	}{
+		"an event":         {func() { klog.InfoS("Event occurred", "reason", "Provisioning") }, "", "DEBUG Event occurred"},
+		"a failed attempt": {func() { utilruntime.HandleError(errors.New(`error syncing claim "uid": backend gold: no room`)) }, "WARN An attempt failed and will be repeated", ""},
+		"a race": {func() {
+			utilruntime.HandleError(errors.New(`error syncing volume "pvc-1": persistentvolumes "pvc-1" not found`))
+		}, "", "DEBUG The PersistentVolume is gone already"},
+		"a missing volume": {func() {
+			utilruntime.HandleError(errors.New(`error syncing volume "pvc-1": Secret "a" not found at the backend`))
+		}, "WARN An attempt failed and will be repeated", ""},
+		"a retry":           {func() { klog.InfoS("Retrying syncing claim", "key", "uid") }, "", "DEBUG Retrying syncing claim"},
+		"a lost race":       {func() { klog.ErrorS(modified, "Failed to update lease") }, "", "DEBUG Another replica holds the lease"},
+		"a failed renewal":  {func() { klog.ErrorS(errors.New("timed out"), "Failed to update lease") }, "WARN Failed to update lease", ""},
+		"any other error":   {func() { klog.ErrorS(errors.New("broken"), "Something") }, "ERROR Something", ""},
+		"an unknown object": {func() { utilruntime.HandleError(errors.New("broken")) }, "ERROR Unhandled Error", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer klog.ClearLogger()
+			for verbosity, want := range map[int]string{0: test.quiet, 2: test.quiet + test.loud} {
+				var written bytes.Buffer
+				if _, err := NewLogger(&written, LogText, verbosity); err != nil {
+					t.Fatal(err)
+				}
+				test.write()
+				var got string
+				if found := regexp.MustCompile(`level=(\w+) (?:source=\S+ )?msg=(?:"([^"]*)"|(\w+))`).FindStringSubmatch(written.String()); found != nil {
+					got = found[1] + " " + found[2] + found[3]
+				}
+				if got != want {
+					t.Errorf("verbosity %d: got %q, want %q: %s", verbosity, got, want, written.String())
+				}
+			}
+		})
+	}
+}
+
+// TestLibrariesStillWriteTheseLines fails when a new version of a library writes
+// others.
+func TestLibrariesStillWriteTheseLines(t *testing.T) {
+	sources := map[string]string{}
+	for _, line := range libraryLines() {
+		if sources[line.source] == "" {
+			dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", line.source).Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			files, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), "*.go"))
+			if err != nil || len(files) == 0 {
+				t.Fatalf("%s has no sources: %v", line.source, err)
+			}
+			for _, file := range files {
+				content, err := os.ReadFile(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				sources[line.source] += string(content)
+			}
+		}
+		if !strings.Contains(sources[line.source], `"`+line.message) {
+			t.Errorf("%s does not write %q", line.source, line.message)
+		}
+	}
+	provisioning := sources[ofProvisioning]
+	for _, text := range []string{"error syncing", "in work queue no longer exists"} {
+		if !strings.Contains(provisioning, text) {
+			t.Errorf("%s makes no error with %q", ofProvisioning, text)
+		}
+	}
+}
+
+// TestLinesKeepTheirAttributes of the logger and of the line.
+func TestLinesKeepTheirAttributes(t *testing.T) {
+	var written bytes.Buffer
+	logger := slog.New(libraryHandler{slog.NewTextHandler(&written, nil), libraryLines()}).With("lock", "a").WithGroup("g")
+	logger.Error("Failed to update lease", "err", fmt.Errorf("timed out"))
+	if text := written.String(); !strings.Contains(text, `level=WARN msg="Failed to update lease" lock=a g.err="timed out"`) {
+		t.Errorf("got %s", text)
+	}
+}
