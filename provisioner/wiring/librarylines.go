@@ -9,8 +9,6 @@ import (
 // libraryLine is a kind of line that a library writes at a level that misleads,
 // or under a name that does.
 type libraryLine struct {
-	// source is the package that writes it.
-	source string
 	// message is how the line begins, err a part of its error, and errEnd how that
 	// ends.
 	message, err, errEnd string
@@ -19,14 +17,6 @@ type libraryLine struct {
 	instead string
 }
 
-// The packages whose lines are corrected.
-const (
-	ofErrors       = "k8s.io/apimachinery/pkg/util/runtime"
-	ofProvisioning = "sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
-	ofElection     = "k8s.io/client-go/tools/leaderelection"
-	ofEvents       = "k8s.io/client-go/tools/record"
-)
-
 // libraryDetail is the level of verbosity 2, from which on libraries log.
 const libraryDetail = slog.Level(-2)
 
@@ -34,25 +24,25 @@ const libraryDetail = slog.Level(-2)
 func libraryLines() []libraryLine {
 	return []libraryLine{
 		// Events are on their objects.
-		{source: ofEvents, message: "Event occurred", level: libraryDetail},
+		{message: "Event occurred", level: libraryDetail},
 		// The object is gone, which was the aim: another deletion came first.
-		{source: ofErrors, message: "Unhandled Error", err: "error syncing volume", errEnd: " not found", level: libraryDetail, instead: "The PersistentVolume is gone already"},
-		{source: ofErrors, message: "Unhandled Error", err: "in work queue no longer exists", level: libraryDetail},
+		{message: "Unhandled Error", err: "error syncing volume", errEnd: " not found", level: libraryDetail, instead: "The PersistentVolume is gone already"},
+		{message: "Unhandled Error", err: "in work queue no longer exists", level: libraryDetail},
 		// They are handled: the same attempt is made again.
-		{source: ofErrors, message: "Unhandled Error", err: "error syncing", level: slog.LevelWarn, instead: "An attempt failed and will be repeated"},
+		{message: "Unhandled Error", err: "error syncing", level: slog.LevelWarn, instead: "An attempt failed and will be repeated"},
 		// These say it once more.
-		{source: ofProvisioning, message: "Retrying syncing", level: libraryDetail},
-		{source: ofProvisioning, message: "Volume deletion failed", level: libraryDetail},
-		{source: ofProvisioning, message: "Failed to delete persistentvolume", level: libraryDetail},
-		{source: ofProvisioning, message: "Failed to get persistentvolume to update finalizer", level: libraryDetail},
-		{source: ofProvisioning, message: "Failed to remove finalizer for persistentvolume", level: libraryDetail},
+		{message: "Retrying syncing", level: libraryDetail},
+		{message: "Volume deletion failed", level: libraryDetail},
+		{message: "Failed to delete persistentvolume", level: libraryDetail},
+		{message: "Failed to get persistentvolume to update finalizer", level: libraryDetail},
+		{message: "Failed to remove finalizer for persistentvolume", level: libraryDetail},
 		// Another replica took the lease a moment earlier.
-		{source: ofElection, message: "Failed to update lease", err: "the object has been modified", level: libraryDetail, instead: "Another replica holds the lease"},
-		{source: ofElection, message: "Failed to update lock", err: "the object has been modified", level: libraryDetail, instead: "Another replica holds the lease"},
+		{message: "Failed to update lease", err: "the object has been modified", level: libraryDetail, instead: "Another replica holds the lease"},
+		{message: "Failed to update lock", err: "the object has been modified", level: libraryDetail, instead: "Another replica holds the lease"},
 		// The elector tries again, and says so when it gives up.
-		{source: ofElection, message: "Failed to update lease", level: slog.LevelWarn},
-		{source: ofElection, message: "Failed to update lock", level: slog.LevelWarn},
-		{source: ofElection, message: "Error retrieving lease lock", level: slog.LevelWarn},
+		{message: "Failed to update lease", level: slog.LevelWarn},
+		{message: "Failed to update lock", level: slog.LevelWarn},
+		{message: "Error retrieving lease lock", level: slog.LevelWarn},
 	}
 }
 
