@@ -6,8 +6,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
 // watcher waits for many volumes of one backend at once. While any volume is in

@@ -4,8 +4,9 @@ import (
 	"context"
 	"sync"
 
-	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
 // requestIDs are Cinder's IDs of the requests that made or deleted a volume, for

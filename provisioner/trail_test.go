@@ -6,8 +6,9 @@ import (
 	"log/slog"
 	"testing"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // trailOf are the lines that the work leaves in the log, by message.

@@ -10,9 +10,10 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/client-go/tools/cache"
+
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
-	"k8s.io/client-go/tools/cache"
 )
 
 // electorBound is how long the elector may go without turning: longer than all

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
