@@ -53,7 +53,7 @@ func TestRequestsOfATracedCallerAreTraced(t *testing.T) {
 			set := attribute.NewSet(span.Attributes()...)
 			for _, key := range []attribute.Key{"http.response.status_code", "openstack.request_id"} {
 				if value, has := set.Value(key); has {
-					seen = append(seen, value.Emit())
+					seen = append(seen, value.String())
 				}
 			}
 			if got := strings.Join(seen, " "); got != c.want {
