@@ -29,7 +29,7 @@ const requestTimeout = 5 * time.Minute
 
 // RoundTrip implements http.RoundTripper.
 func (f *fencedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.URL.Query().Get("watch") != "" {
+	if r.Method == http.MethodGet && r.URL.Query().Get("watch") != "" {
 		return f.next.RoundTrip(r)
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)

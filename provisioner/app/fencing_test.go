@@ -28,6 +28,8 @@ func TestOnlyALeaderChangesAnythingInKubernetes(t *testing.T) {
 		leads, sent  bool
 	}{
 		{"GET", "/api/v1/persistentvolumes", false, true},
+		{"GET", "/api/v1/persistentvolumes?watch=true", false, true},
+		{"DELETE", "/api/v1/persistentvolumes?watch=true", false, false},
 		{"POST", "/api/v1/persistentvolumes", false, false},
 		{"POST", "/api/v1/persistentvolumes", true, true},
 		{"PATCH", "/api/v1/persistentvolumes/pvc-1", false, false},
