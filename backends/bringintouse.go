@@ -14,7 +14,7 @@ import (
 // serves all of these. For a volume that does not exist, the error is of
 // KindNotFound, or of KindElsewhere if its absence here proves nothing.
 func (l *Lifecycle) Complete(ctx context.Context, target Target, readOnly bool) error {
-	release, err := l.locks.Acquire(ctx, target.key())
+	release, err := l.lock(ctx, target.key())
 	if err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func (l *Lifecycle) Complete(ctx context.Context, target Target, readOnly bool) 
 // PersistentVolume is gone again. After that, no check takes it for a volume
 // that was never recorded.
 func (l *Lifecycle) Mark(ctx context.Context, target Target) error {
-	release, err := l.locks.Acquire(ctx, target.key())
+	release, err := l.lock(ctx, target.key())
 	if err != nil {
 		return err
 	}

@@ -127,15 +127,25 @@ func (i *inventory) load(ctx context.Context, after time.Time) error {
 		}
 		current.waiting++
 		i.mu.Unlock()
-		select {
-		case <-ctx.Done():
+		if err := awaitDone(ctx, current.done); err != nil {
 			i.leave(current)
-			return ctx.Err()
-		case <-current.done:
+			return err
 		}
 		if current.err != nil && !current.started.Before(after) {
 			return current.err
 		}
+	}
+}
+
+// awaitDone waits for a listing. Its pages wait for their turns at the backend, and
+// so do its callers.
+func awaitDone(ctx context.Context, done <-chan struct{}) error {
+	defer cinder.CallerOf(ctx).Waiting()()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-done:
+		return nil
 	}
 }
 

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/keyedmutex"
 )
 
 func TestInventoryIsListedOnce(t *testing.T) {
@@ -194,4 +197,52 @@ func TestEndOfTermEndsListings(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
+}
+
+// TestWaitingForAListingCountsAsWaitingForATurn: its pages wait for their turns at
+// the backend, which may take hours, and no claim may seem to stand still.
+func TestWaitingForAListingCountsAsWaitingForATurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answer := make(chan struct{})
+		i := newInventory("cluster-1", func(context.Context, func([]cinder.Volume) bool) error {
+			<-answer
+			return nil
+		})
+		waiting := &atomic.Int32{}
+		ctx := cinder.WithCaller(t.Context(), cinder.Caller{Waits: func() func() {
+			waiting.Add(1)
+			return func() { waiting.Add(-1) }
+		}})
+		go func() { _, _ = i.find(ctx, claimStamp(1), time.Time{}) }()
+		synctest.Wait()
+		equal(t, waiting.Load(), 1)
+		close(answer)
+		synctest.Wait()
+		equal(t, waiting.Load(), 0)
+	})
+}
+
+// TestWaitingForAnotherWorkerOfTheClaimCountsAsWaitingForATurn: the other one may
+// wait for its turn at the backend.
+func TestWaitingForAnotherWorkerOfTheClaimCountsAsWaitingForATurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &Lifecycle{locks: keyedmutex.New()}
+		release, err := l.lock(t.Context(), "uid-1")
+		equal(t, authtest.ErrorText(err), "")
+		waiting := &atomic.Int32{}
+		ctx := cinder.WithCaller(t.Context(), cinder.Caller{Waits: func() func() {
+			waiting.Add(1)
+			return func() { waiting.Add(-1) }
+		}})
+		go func() {
+			if release, err := l.lock(ctx, "uid-1"); err == nil {
+				release()
+			}
+		}()
+		synctest.Wait()
+		equal(t, waiting.Load(), 1)
+		release()
+		synctest.Wait()
+		equal(t, waiting.Load(), 0)
+	})
 }

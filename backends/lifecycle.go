@@ -188,13 +188,20 @@ type Connected struct {
 // path has four moves; more mean that another party changes the volume too.
 const maxMoves = 12
 
+// lock takes the lock of a claim. Its holder may be waiting for a turn at the
+// backend.
+func (l *Lifecycle) lock(ctx context.Context, claimUID string) (release func(), err error) {
+	defer cinder.CallerOf(ctx).Waiting()()
+	return l.locks.Acquire(ctx, claimUID)
+}
+
 // Connect brings the claim's volume to the state in which its connection is
 // known. It creates the volume if there is none, and adopts whatever an earlier
 // attempt left. The volume does not reach in-use: Complete takes that step
 // after the PersistentVolume is recorded, so that "attaching or earlier" proves
 // that the volume was never recorded.
 func (l *Lifecycle) Connect(ctx context.Context, spec Spec) (Connected, error) {
-	release, err := l.locks.Acquire(ctx, spec.Stamp.ClaimUID)
+	release, err := l.lock(ctx, spec.Stamp.ClaimUID)
 	if err != nil {
 		return Connected{}, err
 	}

@@ -89,7 +89,7 @@ func (t Target) attachedBy(a cinder.Attachment) bool {
 // volume whose stamp does not match (KindNotOurs) or that is in use elsewhere
 // (KindInUse).
 func (l *Lifecycle) Remove(ctx context.Context, target Target) error {
-	release, err := l.locks.Acquire(ctx, target.key())
+	release, err := l.lock(ctx, target.key())
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (l *Lifecycle) Remove(ctx context.Context, target Target) error {
 // records. It keeps a volume that was ever attached or that looks like a
 // restored backup. The permit must check the rest at Kubernetes.
 func (l *Lifecycle) Abandon(ctx context.Context, stamp Stamp, connector cinder.Connector, permit Permit) error {
-	release, err := l.locks.Acquire(ctx, stamp.ClaimUID)
+	release, err := l.lock(ctx, stamp.ClaimUID)
 	if err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func (e *endpoint) abandon(ctx context.Context, stamp Stamp, connector cinder.Co
 // PersistentVolume names: an orphan, or a duplicate of a claim's volume. It
 // keeps the same volumes as Abandon.
 func (l *Lifecycle) RemoveUnrecorded(ctx context.Context, volumeID string, stamp Stamp, connector cinder.Connector, permit Permit) error {
-	release, err := l.locks.Acquire(ctx, stamp.ClaimUID)
+	release, err := l.lock(ctx, stamp.ClaimUID)
 	if err != nil {
 		return err
 	}

@@ -254,6 +254,10 @@ func (p *placement) countShared(ctx context.Context, name string, generation int
 		go p.tally(name, t)
 	}
 	c.mu.Unlock()
+	// Its pages wait for their turns at the backend, and Cinder may take long.
+	if wait := waits(ctx); wait != nil {
+		defer wait()()
+	}
 	select {
 	case <-ctx.Done():
 		return ctx.Err()

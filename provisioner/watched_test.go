@@ -101,3 +101,22 @@ func TestWorkThatWaitsForItsTurnAtABackendIsNoStandstill(t *testing.T) {
 		}
 	})
 }
+
+// TestWaitingForAListingIsNoStandstill: a leader begins with one of all volumes,
+// which takes as long as Cinder takes for its pages. If that counted as a
+// standstill, the next leader would begin again, and so would all after it.
+func TestWaitingForAListingIsNoStandstill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		listed := make(chan struct{})
+		f.backends["gold"].onList = func() { <-listed }
+		claim := f.claim(nil)
+		go func() { _, _ = f.provision(claim) }()
+		time.Sleep(24 * time.Hour)
+		if err := f.Monitor.Check(); err != nil {
+			t.Error(err)
+		}
+		close(listed)
+		synctest.Wait()
+	})
+}

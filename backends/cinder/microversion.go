@@ -36,6 +36,7 @@ func (c *Client) maxMicroversion(ctx context.Context) (int, error) {
 		c.microversion = &discovered{newest: newest, err: err, at: time.Now()}
 		return newest, err
 	})
+	defer CallerOf(ctx).Waiting()()
 	select {
 	case <-ctx.Done():
 		return 0, NotSent(c.backend, operationVersions, ctx.Err())

@@ -27,6 +27,15 @@ type Caller struct {
 	Answered func(operation, requestID string)
 }
 
+// Waiting tells the caller that a wait begins: for a turn of its own, or for what
+// takes turns for several callers.
+func (c Caller) Waiting() (over func()) {
+	if c.Waits == nil {
+		return func() {}
+	}
+	return c.Waits()
+}
+
 type callerKey struct{}
 
 // WithCaller makes the requests sent with the context wait in the caller's
@@ -159,9 +168,7 @@ func (q *Queue) acquire(caller Caller, p patience) error {
 	waiting := q.enqueue(caller)
 	q.serve()
 	q.mu.Unlock()
-	if caller.Waits != nil {
-		defer caller.Waits()()
-	}
+	defer caller.Waiting()()
 	var outage <-chan struct{}
 	if p.outage != nil {
 		outage = p.outage.Done()

@@ -81,8 +81,10 @@ type App struct {
 	libraryMetrics metrics.Metrics
 	status         *status
 	monitor        *liveness.Monitor
-	health         *healthz
-	listener       net.Listener
+	// longestByPolicy is a time.Duration; see longestWork.
+	longestByPolicy atomic.Int64
+	health          *healthz
+	listener        net.Listener
 	// healthListener is nil unless health has a port of its own.
 	healthListener net.Listener
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -22,17 +23,31 @@ type fencedTransport struct {
 	termCtx  func() context.Context
 }
 
-// requestTimeout bounds every request but watches, which last: no worker waits
-// for ever for an API server that has accepted a request and does not answer. The
-// server itself gives up after a minute, but a list takes a while to read.
+// requestTimeout bounds every request: no worker waits for ever for an API server
+// that has accepted a request and does not answer. The server itself gives up after
+// a minute, but a list takes a while to read.
 const requestTimeout = 5 * time.Minute
+
+// timeoutOf is how long a request may take; 0 means for ever. A watch lasts as long
+// as it asks for, which informers bound.
+func timeoutOf(r *http.Request) time.Duration {
+	query := r.URL.Query()
+	if r.Method != http.MethodGet || query.Get("watch") == "" {
+		return requestTimeout
+	}
+	if seconds, err := strconv.ParseInt(query.Get("timeoutSeconds"), 10, 32); err == nil && seconds > 0 {
+		return time.Duration(seconds)*time.Second + requestTimeout
+	}
+	return 0
+}
 
 // RoundTrip implements http.RoundTripper.
 func (f *fencedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.URL.Query().Get("watch") != "" {
+	timeout := timeoutOf(r)
+	if timeout == 0 {
 		return f.next.RoundTrip(r)
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	end := sync.OnceFunc(cancel)
 	if r.Method != http.MethodGet && !isAboutEvents(r.URL.Path) {
 		termCtx := f.termCtx()

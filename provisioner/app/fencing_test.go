@@ -28,6 +28,8 @@ func TestOnlyALeaderChangesAnythingInKubernetes(t *testing.T) {
 		leads, sent  bool
 	}{
 		{"GET", "/api/v1/persistentvolumes", false, true},
+		{"GET", "/api/v1/persistentvolumes?watch=true", false, true},
+		{"DELETE", "/api/v1/persistentvolumes?watch=true", false, false},
 		{"POST", "/api/v1/persistentvolumes", false, false},
 		{"POST", "/api/v1/persistentvolumes", true, true},
 		{"PATCH", "/api/v1/persistentvolumes/pvc-1", false, false},
@@ -172,8 +174,9 @@ func TestLeaseIsGivenUpByItsHolderOnly(t *testing.T) {
 	}
 }
 
-// TestEveryRequestEndsButWatches: the API server, or a proxy in front of it,
-// accepts requests and never answers.
+// TestEveryRequestEndsButWatches without a timeout of their own: the API server, or
+// a proxy in front of it, accepts requests and never answers. A watch that hangs
+// would keep a cache out of date for ever.
 func TestEveryRequestEndsButWatches(t *testing.T) {
 	for _, c := range []struct {
 		method, path string
@@ -184,6 +187,8 @@ func TestEveryRequestEndsButWatches(t *testing.T) {
 		{"PATCH", "/api/v1/persistentvolumes/pv-1", true},
 		{"POST", "/api/v1/namespaces/a/events", true},
 		{"GET", "/api/v1/persistentvolumes?watch=true", false},
+		{"GET", "/api/v1/persistentvolumes?timeoutSeconds=480&watch=true", true},
+		{"GET", "/api/v1/persistentvolumes?timeoutSeconds=7200&watch=true", false},
 	} {
 		t.Run(c.method+" "+c.path, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

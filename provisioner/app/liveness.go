@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"runtime/pprof"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/tools/cache"
@@ -75,22 +75,21 @@ func (h *watchedHandler) OnDelete(object any) {
 // server.
 const workSlack = 10 * time.Minute
 
-// longestWork is longer than a worker may need for one object at any backend.
+// longestWork is longer than a worker may need for one object at any backend. It
+// never becomes shorter: work goes on with the timeouts of the policy under which
+// it began.
 func (a *App) longestWork() time.Duration {
-	longest := workSlack
-	note := func(timeouts policy.Timeouts) {
+	return max(workSlack, time.Duration(a.longestByPolicy.Load()))
+}
+
+// noteTimeouts lets work take as long as a policy that comes into force allows.
+func (a *App) noteTimeouts(next *policy.Policy) {
+	longest := a.longestByPolicy.Load()
+	for _, backend := range next.Backends {
 		// An attempt may make a volume and remove another, with some requests each.
-		longest = max(longest, workSlack+2*(timeouts.Create+timeouts.Delete)+10*timeouts.Request)
+		longest = max(longest, int64(workSlack+2*(backend.Timeouts.Create+backend.Timeouts.Delete)+10*backend.Timeouts.Request))
 	}
-	for _, backend := range a.policy.Load().Backends {
-		note(backend.Timeouts)
-	}
-	for _, name := range a.retired.names() {
-		if retired, ok := a.retired.get(name); ok {
-			note(retired.backend.Timeouts)
-		}
-	}
-	return longest
+	a.longestByPolicy.Store(longest)
 }
 
 // watchQueue watches the queue of requests to a backend: while requests wait, one
@@ -105,7 +104,8 @@ func (a *App) watchQueue(ctx context.Context, backend string) {
 type healthz struct {
 	monitor *liveness.Monitor
 	logger  *slog.Logger
-	once    sync.Once
+	// logged means that the log has the present standstill.
+	logged atomic.Bool
 }
 
 // mostStacks bounds the goroutines' stacks in the log.
@@ -115,15 +115,16 @@ const mostStacks = 256 << 10
 func (h *healthz) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	err := h.monitor.Check()
 	if err == nil {
+		h.logged.Store(false)
 		fmt.Fprintln(w, "ok")
 		return
 	}
-	h.once.Do(func() {
+	if !h.logged.Swap(true) {
 		// In this form the stacks have no arguments, and so no secrets.
 		var stacks strings.Builder
 		_ = pprof.Lookup("goroutine").WriteTo(&stacks, 1)
 		text := stacks.String()
 		h.logger.Error("This replica stands still, so that its liveness probe fails", "error", err, "goroutines", text[:min(len(text), mostStacks)])
-	})
+	}
 	http.Error(w, err.Error(), http.StatusServiceUnavailable)
 }

@@ -22,6 +22,7 @@ import (
 	fcache "k8s.io/client-go/tools/cache/testing"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 
@@ -223,4 +224,45 @@ func TestAnInformerThatStandsStillIsNotAlive(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestShorterTimeoutsDoNotShortenTheWorkUnderWay, which goes on with those of the
+// policy under which it began.
+func TestShorterTimeoutsDoNotShortenTheWorkUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStarter(t, policyOf("one", ""), cloudsOf("hunter2"))
+		withCreate := func(timeout time.Duration) *policy.Policy {
+			return &policy.Policy{Backends: []policy.Backend{{Name: "gold", Timeouts: policy.Timeouts{Create: timeout, Delete: time.Minute, Request: time.Second}}}}
+		}
+		s.putInForce(withCreate(10 * time.Hour))
+		work := s.monitor.Begin("the worker of claim a/data", s.longestWork)
+		s.putInForce(withCreate(time.Minute))
+		time.Sleep(10 * time.Hour)
+		if status, text := s.livenessProbe(); status != http.StatusOK {
+			t.Errorf("%d %s", status, text)
+		}
+		time.Sleep(12 * time.Hour)
+		if status, _ := s.livenessProbe(); status == http.StatusOK {
+			t.Error("work that stands still is not noticed")
+		}
+		work.End()
+	})
+}
+
+// TestEveryStandstillIsLogged, also the second one in a replica that recovered.
+func TestEveryStandstillIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStarter(t, policyOf("one", ""), cloudsOf("hunter2"))
+		for n := range 2 {
+			task := s.monitor.Begin("a loop", liveness.Always(time.Minute))
+			time.Sleep(time.Hour)
+			s.livenessProbe()
+			s.livenessProbe()
+			task.End()
+			s.livenessProbe()
+			if got := strings.Count(s.log.String(), "This replica stands still"); got != n+1 {
+				t.Errorf("after standstill %d there are %d lines", n+1, got)
+			}
+		}
+	})
 }

@@ -3,6 +3,7 @@ package app
 import (
 	"fmt"
 	"net/url"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -24,7 +25,7 @@ func (a *App) answer(query url.Values) *statusreport.Answer {
 		return nil
 	}
 	answer := &statusreport.Answer{Question: q}
-	size, err := resource.ParseQuantity(q.Size)
+	size, err := parseSize(q.Size)
 	switch {
 	case q.Namespace == "" || q.StorageClass == "":
 		answer.Mistake = "give a namespace and a StorageClass"
@@ -54,6 +55,17 @@ func (a *App) answer(query url.Values) *statusreport.Answer {
 		answer.Considered = append(answer.Considered, statusreport.Consideration{Path: step.Path, Name: step.Name, Detail: step.Detail, Matched: step.Matched})
 	}
 	return answer
+}
+
+// parseSize reads a quantity of a request, which anybody may send. It refuses long
+// ones and exponents of several digits: a quantity such as 1e-2147483648 has
+// billions of digits, which would keep the processor busy for ever.
+func parseSize(text string) (resource.Quantity, error) {
+	const longest, longestUnit = 30, len("Ki")
+	if len(text) > longest || len(strings.TrimLeft(text, "0123456789.")) > longestUnit {
+		return resource.Quantity{}, resource.ErrFormatWrong
+	}
+	return resource.ParseQuantity(text)
 }
 
 // classToAsk is the StorageClass of the cluster, nil if it does not exist.

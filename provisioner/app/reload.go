@@ -107,6 +107,7 @@ func (a *App) readPolicy(known ...string) (revision string, found *policy.Policy
 
 // putInForce makes a policy the one for all later decisions.
 func (a *App) putInForce(next *policy.Policy) {
+	a.noteTimeouts(next)
 	a.policy.Store(next)
 	for _, warning := range next.Warnings {
 		a.logger.Warn("Policy: " + warning.Error())

@@ -22,34 +22,47 @@ type reportForm struct {
 	write   func(body *bytes.Buffer, request *http.Request, report statusreport.Report) error
 }
 
+// maxReports is how many reports are made or sent at once. One of thousands of
+// pending claims takes some ten megabytes until a slow client has read it, and the
+// leader must not run out of memory.
+const maxReports = 4
+
 // handleReports serves the replica's report in every form. Nothing here changes
 // anything.
 func (a *App) handleReports(mux *http.ServeMux) {
+	slots := make(chan struct{}, maxReports)
 	const nothing = "default-src 'none'; frame-ancestors 'none'"
 	page := statusreport.NewPage()
-	mux.Handle("GET /status.json", a.serveReport(reportForm{"application/json", nothing, true, func(body *bytes.Buffer, _ *http.Request, r statusreport.Report) error {
+	mux.Handle("GET /status.json", a.serveReport(slots, reportForm{"application/json", nothing, true, func(body *bytes.Buffer, _ *http.Request, r statusreport.Report) error {
 		encoder := json.NewEncoder(body)
 		encoder.SetIndent("", "  ")
 		return encoder.Encode(r)
 	}}))
-	mux.Handle("GET /status.txt", a.serveReport(reportForm{"text/plain; charset=utf-8", nothing, true, func(body *bytes.Buffer, _ *http.Request, r statusreport.Report) error {
+	mux.Handle("GET /status.txt", a.serveReport(slots, reportForm{"text/plain; charset=utf-8", nothing, true, func(body *bytes.Buffer, _ *http.Request, r statusreport.Report) error {
 		return r.WriteTable(body)
 	}}))
 	// The parameters of the page are those of its question.
-	mux.Handle("GET /{$}", a.serveReport(reportForm{"text/html; charset=utf-8", page.ContentSecurityPolicy, false, func(body *bytes.Buffer, request *http.Request, r statusreport.Report) error {
+	mux.Handle("GET /{$}", a.serveReport(slots, reportForm{"text/html; charset=utf-8", page.ContentSecurityPolicy, false, func(body *bytes.Buffer, request *http.Request, r statusreport.Report) error {
 		return page.Write(body, r, a.answer(request.URL.Query()))
 	}}))
 }
 
 // serveReport serves one form of the report. It is complete before it is written:
 // a client that does not read must not block anything.
-func (a *App) serveReport(form reportForm) http.Handler {
+func (a *App) serveReport(slots chan struct{}, form reportForm) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
 		header := w.Header()
 		header.Set("X-Content-Type-Options", "nosniff")
 		header.Set("Cache-Control", "no-store")
 		header.Set("Referrer-Policy", "no-referrer")
 		header.Set("Content-Security-Policy", form.contentSecurityPolicy)
+		select {
+		case slots <- struct{}{}:
+			defer func() { <-slots }()
+		default:
+			http.Error(w, "too many status reports are being sent; try again in a few seconds", http.StatusServiceUnavailable)
+			return
+		}
 		selected := provisioner.Selected{Limit: statusreport.DefaultLimit}
 		if form.selects {
 			var err error

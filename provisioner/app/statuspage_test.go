@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -122,6 +123,57 @@ func TestThePageAnswersByThePolicy(t *testing.T) {
 			t.Errorf("%s passes on markup", path)
 		}
 	}
+}
+
+// TestSizesThatTakeForEverAreMistakes: some short quantities have billions of
+// digits, and the page needs no login.
+func TestSizesThatTakeForEverAreMistakes(t *testing.T) {
+	_, mux := started(t)
+	for _, size := range []string{"1e-2147483648", "1E-2147483648", "1e2147483647", "0." + strings.Repeat("9", 1000)} {
+		page := getReport(t, mux, "/?namespace=a&storageClass=c&size="+size, http.StatusOK).Body.String()
+		if !strings.Contains(page, "the size must be a quantity") {
+			t.Errorf("%.20s is taken", size)
+		}
+	}
+	for _, size := range []string{"1", "1.5Gi", "100M", "2E", "1e9"} {
+		if page := getReport(t, mux, "/?namespace=a&storageClass=c&size="+size, http.StatusOK).Body.String(); strings.Contains(page, "the size must be a quantity") {
+			t.Errorf("%s is refused", size)
+		}
+	}
+}
+
+// heldResponse is what a client that does not read gets.
+type heldResponse struct {
+	*httptest.ResponseRecorder
+	began func()
+	held  <-chan struct{}
+}
+
+func (w heldResponse) Write(p []byte) (int, error) {
+	w.began()
+	<-w.held
+	return w.ResponseRecorder.Write(p)
+}
+
+// TestFewReportsAreMadeAtOnce: each takes memory while it is sent, and the leader
+// must not run out of it.
+func TestFewReportsAreMadeAtOnce(t *testing.T) {
+	_, mux := started(t)
+	var begun, ended sync.WaitGroup
+	held := make(chan struct{})
+	for range maxReports {
+		begun.Add(1)
+		ended.Go(func() {
+			mux.ServeHTTP(heldResponse{httptest.NewRecorder(), begun.Done, held}, httptest.NewRequest(http.MethodGet, "/status.json", nil))
+		})
+	}
+	begun.Wait()
+	for _, path := range []string{"/", "/status.json", "/status.txt"} {
+		getReport(t, mux, path, http.StatusServiceUnavailable)
+	}
+	close(held)
+	ended.Wait()
+	getReport(t, mux, "/status.json", http.StatusOK)
 }
 
 func TestAReplicaIsNamedByItsPod(t *testing.T) {

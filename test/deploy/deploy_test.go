@@ -168,6 +168,7 @@ func TestChartRefusesWrongValues(t *testing.T) {
 		"a memory limit in words":         {append(slices.Clone(existing), "--set", "resources.limits.memory=512MB"), "memory"},
 		"an argument twice":               {append(slices.Clone(existing), "--set", "extraArgs={--policy=/x}"), "extraArgs: the chart sets --policy itself"},
 		"a variable twice":                {append(slices.Clone(existing), "--set", "extraEnv[0].name=POD_NAMESPACE"), "extraEnv: the chart sets POD_NAMESPACE itself"},
+		"the pod's name twice":            {append(slices.Clone(existing), "--set", "extraEnv[0].name=POD_NAME"), "extraEnv: the chart sets POD_NAME itself"},
 		"no replicas":                     {append(slices.Clone(existing), "--set", "replicas=0"), "replicas"},
 		// An empty list of peers would admit everybody.
 		"no sources": {append(slices.Clone(existing), "--set-json", "networkPolicy.ingressFrom=[]"), "ingressFrom"},

@@ -5,6 +5,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -25,11 +26,16 @@ const (
 const DefaultNamespace = "standalone-cinder"
 
 func usageError(format string, args ...any) error {
-	return &policycli.ExitError{Code: policycli.ExitUsage, Err: fmt.Errorf(format, args...)}
+	return exitError(policycli.ExitUsage, fmt.Errorf(format, args...))
 }
 
 func failed(format string, args ...any) error {
-	return &policycli.ExitError{Code: policycli.ExitFailed, Err: fmt.Errorf(format, args...)}
+	return exitError(policycli.ExitFailed, fmt.Errorf(format, args...))
+}
+
+// exitError makes an error for the terminal. It may quote what others wrote.
+func exitError(code int, err error) error {
+	return &policycli.ExitError{Code: code, Err: errors.New(statusreport.OneLine(err.Error()))}
 }
 
 // newCommand makes a command whose wrong flags are usage errors.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -104,3 +105,57 @@ func TestALeaseWithoutALeaderIsExplained(t *testing.T) {
 		}
 	}
 }
+
+// TestNothingReachesTheTerminalUnescaped, whoever answers and whoever wrote an
+// event.
+func TestNothingReachesTheTerminalUnescaped(t *testing.T) {
+	const escape = "\x1b]0;owned\x07\u009b2J"
+	for name, c := range map[string]struct {
+		status int
+		body   string
+	}{
+		"an error":  {http.StatusNotFound, escape},
+		"a trouble": {http.StatusOK, "{" + leading + `,"backends":[{"name":"\u001b]0;owned\u0007\u009b2J","state":"circuitOpen"}]}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(c.status)
+				_, _ = w.Write([]byte(c.body))
+			}))
+			defer server.Close()
+			if _, output := runCommand(NewStatusCommand(), "--url", server.URL); strings.ContainsAny(output, "\x1b\x07\u009b") || !strings.Contains(output, "owned") {
+				t.Errorf("%q", output)
+			}
+		})
+	}
+	var text bytes.Buffer
+	answer := whyAnswer{Namespace: "a", Name: "b", Events: []claimEvent{{Reason: escape, Message: escape}}}
+	if err := answer.write(&text); err != nil || strings.ContainsAny(text.String(), "\x1b\x07\u009b") {
+		t.Errorf("%q, %v", text.String(), err)
+	}
+}
+
+func TestAPodThatNeverStopsSendingIsCutOff(t *testing.T) {
+	sent := 0
+	answer, err := boundedAnswers{transportFunc(func(*http.Request) (*http.Response, error) {
+		return &http.Response{Body: io.NopCloser(readerFunc(func(p []byte) (int, error) {
+			sent += len(p)
+			return len(p), nil
+		}))}, nil
+	})}.RoundTrip(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close() //nolint:errcheck // Nothing was written.
+	if _, err := io.Copy(io.Discard, answer.Body); err == nil || sent != maxReport {
+		t.Errorf("%v after %d bytes", err, sent)
+	}
+}
+
+type transportFunc func(*http.Request) (*http.Response, error)
+
+func (f transportFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+type readerFunc func(p []byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }

@@ -61,11 +61,38 @@ func (o *connection) client() (kubernetes.Interface, error) {
 		return nil, fmt.Errorf("no connection to Kubernetes (give --kubeconfig and --context): %w", err)
 	}
 	config.Timeout = askTimeout
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return boundedAnswers{next} })
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes client: %w", err)
 	}
 	return client, nil
+}
+
+// boundedAnswers ends answers that are longer than any report. Behind the API
+// server's proxy, a pod may send whatever it likes.
+type boundedAnswers struct{ http.RoundTripper }
+
+func (b boundedAnswers) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer, err := b.RoundTripper.RoundTrip(r)
+	if err == nil {
+		answer.Body = &boundedBody{answer.Body, maxReport}
+	}
+	return answer, err
+}
+
+type boundedBody struct {
+	io.ReadCloser
+	left int
+}
+
+func (b *boundedBody) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, errors.New("it sent more than a status report can be")
+	}
+	n, err := b.ReadCloser.Read(p[:min(len(p), b.left)])
+	b.left -= n
+	return n, err
 }
 
 // fetch asks for a report, and says whom it asked.

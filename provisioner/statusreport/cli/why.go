@@ -216,7 +216,7 @@ func (a *whyAnswer) write(w io.Writer) error {
 		fmt.Fprintln(&text, "warnings, newest first:")
 	}
 	for _, event := range a.Events {
-		fmt.Fprintf(&text, "  %s  %s: %s\n", event.Time.Format(time.RFC3339), event.Reason, statusreport.OneLine(event.Message))
+		fmt.Fprintf(&text, "  %s  %s: %s\n", event.Time.Format(time.RFC3339), statusreport.OneLine(event.Reason), statusreport.OneLine(event.Message))
 	}
 	_, err := io.WriteString(w, text.String())
 	return err
