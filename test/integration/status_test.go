@@ -227,7 +227,7 @@ func TestStatusCommandsAskTheLeader(t *testing.T) {
 	text = w.ask(suite.Program, leader, 2, "status", "--port", "1")
 	w.contains("status at a wrong port", text, "(port 1;", "connection refused")
 	text = w.ask(w.plugin, leader, 0, "why", "three", "-n", "stat-b", "--provisioner-namespace", "stat-a")
-	w.contains("why without the right to ask the program", text, "the program was not asked: cannot read Lease stat-a/", "its last warning says: QuotaExceeded")
+	w.contains("why without the right to ask the program", text, "could not ask the program: cannot read Lease stat-a/", "its last warning says: QuotaExceeded")
 
 	w.must(suite.DeleteClaims(w.ctx, "stat-a"))
 	w.must(suite.DeleteClaims(w.ctx, "stat-b"))
