@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	statuscli "github.com/standalone-cinder/standalone-cinder/provisioner/statusreport/cli"
 	"github.com/standalone-cinder/standalone-cinder/test/docs"
 )
 
@@ -25,6 +26,7 @@ func TestCommandsReferenceIsUpToDate(t *testing.T) {
 	b.WriteString("# Commands and flags\n\n" +
 		"Generated from the program; do not edit. `go test -run TestCommandsReferenceIsUpToDate -update .` writes it anew.\n")
 	describe(&b, newCommand(io.Discard))
+	describe(&b, statuscli.NewPlugin())
 	if *update {
 		if err := os.WriteFile(commandsFile, []byte(b.String()), 0o644); err != nil {
 			t.Fatal(err)

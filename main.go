@@ -95,7 +95,18 @@ func runCommand(log io.Writer, protocols mappers.Protocols, build app.Build) *co
 	command := &cobra.Command{
 		Use:   "run --policy FILE",
 		Short: "Run the provisioner",
-		Args:  cobra.NoArgs,
+		Long: `Run the provisioner. It serves the claims of StorageClasses whose provisioner is
+--provisioner-name, as the policy allows. Several replicas may run: one holds the
+Lease and works, the others follow.
+
+The program rereads the policy, the credentials and the file of --web-config-file
+when they change. Everything else needs a restart.
+
+Exit codes: 0 stopped by SIGTERM or SIGINT; 1 failed, for example because the policy
+has errors and no last good one is kept; 2 wrong usage.`,
+		Example: `  standalone-cinder run --policy policy.yaml --clouds-file clouds.yaml
+  standalone-cinder run --policy policy.yaml --kubeconfig ~/.kube/config --namespace standalone-cinder --log-format text`,
+		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			err := errors.Join(options.Validate(), wiring.KeepMemoryBelow(memoryLimit, os.Getenv))
 			if err != nil {

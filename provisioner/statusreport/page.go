@@ -75,6 +75,9 @@ func newMeter(q Quota) *meter {
 
 // quotaText writes used and limit; what is not known or not limited is a dash.
 func quotaText(q Quota) string {
+	if q.Limit == nil {
+		return number(q.Used) + ", no limit"
+	}
 	return number(q.Used) + " of " + number(q.Limit)
 }
 

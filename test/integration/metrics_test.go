@@ -56,7 +56,6 @@ func TestMetricsOfTheReplicas(t *testing.T) {
 		`standalone_cinder_turns{state="waiting",work="deletions"} 0`,
 		`standalone_cinder_last_login_successful{backend="gold"} 1`,
 		fmt.Sprintf(`controller_persistentvolumeclaim_provision_total{class="%s",source=""} %d`, w.name+"-gold", claims),
-		fmt.Sprintf(`controller_persistentvolume_delete_total{class="%s"} 1`, w.name+"-gold"),
 		`workqueue_depth{name="claims"} 0`,
 		`workqueue_depth{name="followup"} 0`,
 	} {

@@ -223,11 +223,11 @@ func TestStatusCommandsAskTheLeader(t *testing.T) {
 	text = w.ask(suite.Program, leader, 2, "status", "--namespace", "stat-a")
 	w.contains("status without the right", text, "cannot read Lease stat-a/test.example-stat")
 	text = w.ask(suite.Program, leader, 2, "status", "--pod", "stat-9")
-	w.contains("status of no pod", text, "pods/proxy", `"stat-9" not found`)
+	w.contains("status of no pod", text, "does not exist, or serves no status at port", "give --pod, --port or --url", `"stat-9" not found`)
 	text = w.ask(suite.Program, leader, 2, "status", "--port", "1")
 	w.contains("status at a wrong port", text, "(port 1;", "connection refused")
 	text = w.ask(w.plugin, leader, 0, "why", "three", "-n", "stat-b", "--provisioner-namespace", "stat-a")
-	w.contains("why without the right to ask the program", text, "the program was not asked: cannot read Lease stat-a/", "its last warning says: QuotaExceeded")
+	w.contains("why without the right to ask the program", text, "could not ask the program: cannot read Lease stat-a/", "its last warning says: QuotaExceeded")
 
 	w.must(suite.DeleteClaims(w.ctx, "stat-a"))
 	w.must(suite.DeleteClaims(w.ctx, "stat-b"))

@@ -91,12 +91,16 @@ proxy to pods. It needs the rights to get Leases and to get pods/proxy in the
 program's namespace, and nothing else. --pod asks another replica, which knows
 less than the leader; --url asks an address directly, without Kubernetes.
 
+If --web-config-file protects the replicas, the proxy cannot ask them. Forward the
+port, and give the TLS and the login in --http-config-file.
+
 Exit codes: 0 the report is printed; 1 the report is printed, and says what needs
 an operator (no leader, a refused policy, credentials that cannot be read, a
 backend that does not answer); 2 wrong usage, or there is no report.`,
 		Example: `  standalone-cinder status
   standalone-cinder status --output json | jq '.backends[] | select(.state != "answers")'
-  standalone-cinder status --url http://127.0.0.1:8080`,
+  standalone-cinder status --url http://127.0.0.1:8080
+  standalone-cinder status --url https://127.0.0.1:8080 --http-config-file http-config.yaml`,
 		Args: cobra.NoArgs,
 	})
 	c.RunE = func(c *cobra.Command, _ []string) error {

@@ -2,9 +2,12 @@ package cli
 
 import (
 	"bytes"
+	"encoding/pem"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -159,3 +162,45 @@ func (f transportFunc) RoundTrip(r *http.Request) (*http.Response, error) { retu
 type readerFunc func(p []byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// TestProtectedReplicaIsAsked with the TLS and the login of a file.
+func TestProtectedReplicaIsAsked(t *testing.T) {
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, password, _ := r.BasicAuth(); user != "operator" || password != "hidden" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		_, _ = w.Write([]byte("{" + leading + "}"))
+	}))
+	defer server.Close()
+	directory := t.TempDir()
+	write := func(name, content string) string {
+		path := filepath.Join(directory, name)
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	write("ca.crt", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})))
+	write("password", "hidden")
+	full := write("full.yaml", "tls_config: {ca_file: ca.crt}\nbasic_auth: {username: operator, password_file: password}\n")
+	withoutLogin := write("without-login.yaml", "tls_config: {ca_file: ca.crt}\n")
+	misspelled := write("misspelled.yaml", "tls: {ca_file: ca.crt}\n")
+
+	for name, c := range map[string]struct {
+		arguments []string
+		code      int
+		want      string
+	}{
+		"with TLS and login": {[]string{"--url", server.URL, "--http-config-file", full}, 0, "replica  p_1"},
+		"without the login":  {[]string{"--url", server.URL, "--http-config-file", withoutLogin}, 2, "401 Unauthorized: give its login in --http-config-file"},
+		"without the file":   {[]string{"--url", server.URL}, 2, "certificate"},
+		"a misspelled key":   {[]string{"--url", server.URL, "--http-config-file", misspelled}, 2, "field tls not found"},
+		"without --url":      {[]string{"--http-config-file", full, "--kubeconfig", "none"}, 2, "--http-config-file needs --url"},
+	} {
+		code, output := runCommand(NewStatusCommand(), c.arguments...)
+		if code != c.code || !strings.Contains(output, c.want) || strings.Contains(output, "hidden") {
+			t.Errorf("%s: exit code %d, want %d with %q:\n%s", name, code, c.code, c.want, output)
+		}
+	}
+}

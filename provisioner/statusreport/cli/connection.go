@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/common/config"
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,6 +35,8 @@ type connection struct {
 	pod             string
 	port            int
 	url             string
+	// httpConfigFile has the TLS and the login for url.
+	httpConfigFile string
 }
 
 // addFlags adds the flags; namespaceFlag is the name of the one for the program's
@@ -47,6 +50,7 @@ func (o *connection) addFlags(c *cobra.Command, namespaceFlag, short string) {
 	flags.StringVar(&o.pod, "pod", "", "`name` of the replica's pod to ask; default is the leader's")
 	flags.IntVar(&o.port, "port", 8080, "port at which the replicas serve their status")
 	flags.StringVar(&o.url, "url", "", "`address` to ask for the status, such as http://127.0.0.1:8080, instead of a pod")
+	flags.StringVar(&o.httpConfigFile, "http-config-file", "", "`file` with the TLS and the login for --url, in the format of Prometheus' HTTP clients, if --web-config-file protects the replica")
 }
 
 func (o *connection) clientConfig() clientcmd.ClientConfig {
@@ -56,13 +60,13 @@ func (o *connection) clientConfig() clientcmd.ClientConfig {
 }
 
 func (o *connection) client() (kubernetes.Interface, error) {
-	config, err := o.clientConfig().ClientConfig()
+	clientConfig, err := o.clientConfig().ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("no connection to Kubernetes (give --kubeconfig and --context): %w", err)
 	}
-	config.Timeout = askTimeout
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return boundedAnswers{next} })
-	client, err := kubernetes.NewForConfig(config)
+	clientConfig.Timeout = askTimeout
+	clientConfig.Wrap(func(next http.RoundTripper) http.RoundTripper { return boundedAnswers{next} })
+	client, err := kubernetes.NewForConfig(clientConfig)
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes client: %w", err)
 	}
@@ -98,8 +102,11 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 // fetch asks for a report, and says whom it asked.
 func (o *connection) fetch(ctx context.Context, parameters map[string]string) (data []byte, from string, err error) {
 	if o.url != "" {
-		data, err = fetchURL(ctx, o.url, parameters)
+		data, err = o.fetchURL(ctx, parameters)
 		return data, o.url, err
+	}
+	if o.httpConfigFile != "" {
+		return nil, "", errors.New("--http-config-file needs --url: the API server's proxy to pods sends neither a login nor a certificate")
 	}
 	client, err := o.client()
 	if err != nil {
@@ -118,7 +125,13 @@ func (o *connection) fetch(ctx context.Context, parameters map[string]string) (d
 	}
 	result := request.Do(ctx)
 	// The error of Raw lacks what the API server says.
-	if err = result.Error(); err != nil {
+	err = result.Error()
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, from, fmt.Errorf("%s does not exist, or serves no status at port %d; give --pod, --port or --url: %w", from, o.port, err)
+	case apierrors.IsBadRequest(err), apierrors.IsUnauthorized(err):
+		return nil, from, fmt.Errorf("%s cannot be asked through the API server's proxy; if --web-config-file protects it, give --url and --http-config-file: %w", from, err)
+	case err != nil:
 		return nil, from, fmt.Errorf("%s cannot be asked through the API server's proxy (port %d; it needs the right to get pods/proxy): %w", from, o.port, err)
 	}
 	data, err = result.Raw()
@@ -143,11 +156,32 @@ func (o *connection) leader(ctx context.Context, client kubernetes.Interface) (p
 	return pod, nil
 }
 
+// httpClient is the client for --url.
+func (o *connection) httpClient() (*http.Client, error) {
+	if o.httpConfigFile == "" {
+		return &http.Client{Timeout: askTimeout}, nil
+	}
+	file, _, err := config.LoadHTTPConfigFile(o.httpConfigFile)
+	if err != nil {
+		return nil, fmt.Errorf("--http-config-file %s: %w", o.httpConfigFile, err)
+	}
+	client, err := config.NewClientFromConfig(*file, "status", config.WithKeepAlivesDisabled())
+	if err != nil {
+		return nil, fmt.Errorf("--http-config-file %s: %w", o.httpConfigFile, err)
+	}
+	client.Timeout = askTimeout
+	return client, nil
+}
+
 // fetchURL asks without Kubernetes.
-func fetchURL(ctx context.Context, base string, parameters map[string]string) ([]byte, error) {
-	at, err := url.Parse(base)
+func (o *connection) fetchURL(ctx context.Context, parameters map[string]string) ([]byte, error) {
+	at, err := url.Parse(o.url)
 	if err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https" {
-		return nil, fmt.Errorf("--url must be an address such as http://127.0.0.1:8080, not %q", base)
+		return nil, fmt.Errorf("--url must be an address such as http://127.0.0.1:8080, not %q", o.url)
+	}
+	client, err := o.httpClient()
+	if err != nil {
+		return nil, err
 	}
 	at = at.JoinPath("status.json")
 	query := at.Query()
@@ -159,7 +193,7 @@ func fetchURL(ctx context.Context, base string, parameters map[string]string) ([
 	if err != nil {
 		return nil, err
 	}
-	response, err := (&http.Client{Timeout: askTimeout}).Do(request)
+	response, err := client.Do(request)
 	if err != nil {
 		return nil, err
 	}
@@ -167,11 +201,13 @@ func fetchURL(ctx context.Context, base string, parameters map[string]string) ([
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxReport+1))
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("%s: %w", base, err)
+		return nil, fmt.Errorf("%s: %w", o.url, err)
 	case len(body) > maxReport:
-		return nil, errors.New(base + " sent more than a status report can be")
+		return nil, errors.New(o.url + " sent more than a status report can be")
+	case response.StatusCode == http.StatusUnauthorized:
+		return nil, fmt.Errorf("%s answered %s: give its login in --http-config-file", o.url, response.Status)
 	case response.StatusCode != http.StatusOK:
-		return nil, fmt.Errorf("%s answered %s: %s", base, response.Status, strings.TrimSpace(string(body[:min(len(body), 300)])))
+		return nil, fmt.Errorf("%s answered %s: %s", o.url, response.Status, strings.TrimSpace(string(body[:min(len(body), 300)])))
 	}
 	return body, nil
 }

@@ -138,7 +138,7 @@ func (a *whyAnswer) note(format string, args ...any) {
 func (o *connection) askProgram(ctx context.Context, a *whyAnswer) {
 	report, err := o.report(ctx, selection{a.Namespace, a.Name})
 	if err != nil {
-		a.note("the program was not asked: %s", err)
+		a.note("could not ask the program: %s", err)
 		return
 	}
 	if report.LeaderOnly != "" {
@@ -152,16 +152,16 @@ func (o *connection) askProgram(ctx context.Context, a *whyAnswer) {
 		a.Pending = pending
 		switch pending.State {
 		case "waiting":
-			a.because("it waits for a free worker, since %s: no tenant and no backend may use more workers than are free", pending.Since.Format(time.RFC3339))
+			a.because("it has been waiting for a free worker since %s: no tenant and no backend may use more workers than are free", pending.Since.Format(time.RFC3339))
 		case "failing":
 			a.because("the last attempt failed (the first one at %s), and the program tries again: %s", pending.Since.Format(time.RFC3339), pending.Why())
 		default:
-			a.because("it is %s since %s: %s", pending.State, pending.Since.Format(time.RFC3339), pending.Why())
+			a.because("it has been %s since %s: %s", pending.State, pending.Since.Format(time.RFC3339), pending.Why())
 		}
 	}
 	for _, step := range report.Claims.InFlight {
 		if step.Count > 0 && a.Pending == nil {
-			a.because("the program is working on it: %s, for %s", step.Step, time.Duration(step.OldestSeconds*float64(time.Second)).Round(time.Second))
+			a.because("the program is working on it (step: %s), and has been for %s", step.Step, time.Duration(step.OldestSeconds*float64(time.Second)).Round(time.Second))
 		}
 	}
 }
