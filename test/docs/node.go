@@ -171,6 +171,8 @@ func (n *Node) start(ctx context.Context, pod *corev1.Pod) error {
 			switch {
 			case from.FieldRef != nil && from.FieldRef.FieldPath == "metadata.namespace":
 				value = pod.Namespace
+			case from.FieldRef != nil && from.FieldRef.FieldPath == "metadata.name":
+				value = pod.Name
 			case from.ResourceFieldRef != nil && from.ResourceFieldRef.Resource == "limits.memory":
 				value = strconv.FormatInt(container.Resources.Limits.Memory().Value(), 10)
 			default:

@@ -53,7 +53,7 @@ func TestInstall(t *testing.T) {
 		Log: t.Logf,
 	}
 	defer session.Close()
-	node := startNode(ctx, t, plane, session.Dir)
+	ctx, node := startNode(ctx, t, plane, session.Dir)
 	if err := session.Follow(ctx, readme, blocks); err != nil {
 		t.Fatalf("%v\nThe pods wrote:\n%s", err, node.Logs())
 	}
@@ -120,8 +120,10 @@ func startPlane(ctx context.Context, t *testing.T) *controlplane.ControlPlane {
 	return plane
 }
 
-// startNode runs the pods with the program that the reader builds in a directory.
-func startNode(ctx context.Context, t *testing.T, plane *controlplane.ControlPlane, directory string) *docs.Node {
+// startNode runs the pods with the program that the reader builds in a
+// directory. The context that it returns ends if the node fails, since nobody
+// would wait for pods that nothing runs.
+func startNode(ctx context.Context, t *testing.T, plane *controlplane.ControlPlane, directory string) (context.Context, *docs.Node) {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(plane.RESTConfig())
 	if err != nil {
@@ -131,16 +133,20 @@ func startNode(ctx context.Context, t *testing.T, plane *controlplane.ControlPla
 		Client: client, Namespace: deploy.Namespace, Program: filepath.Join(directory, "bin", "standalone-cinder"),
 		Kubeconfig: plane.ServiceAccountKubeconfig, Dir: t.TempDir(),
 	}
-	running, stop := context.WithCancel(ctx)
+	running, stop := context.WithCancelCause(ctx)
 	done := make(chan error, 1)
-	go func() { done <- node.Run(running) }()
+	go func() {
+		err := node.Run(running)
+		stop(err)
+		done <- err
+	}()
 	t.Cleanup(func() {
-		stop()
+		stop(nil)
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	})
-	return node
+	return running, node
 }
 
 // clone is a clone of the repository with what is not committed yet.
