@@ -6,8 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
-
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
@@ -65,7 +63,7 @@ const fewVolumes = 8
 // await returns the volume once it has left the status, or gone once it no
 // longer exists. The timeout is for the whole wait, not for one request.
 func (w *watcher) await(ctx context.Context, id string, status cinder.Status, timeout time.Duration) (cinder.Volume, bool, error) {
-	ctx, span := trace.SpanFromContext(ctx).TracerProvider().Tracer("standalone-cinder").Start(ctx, "wait while "+string(status))
+	ctx, span := cinder.StartSpan(ctx, "wait while "+string(status))
 	defer span.End()
 	waiting := &wait{id: id, status: status, result: make(chan outcome, 1)}
 	w.add(waiting)

@@ -1,12 +1,19 @@
 package cinder
 
 import (
+	"context"
 	"net/http"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 )
+
+// StartSpan begins a span of the caller's trace, if it has one. The caller must
+// end it.
+func StartSpan(ctx context.Context, name string, options ...trace.SpanStartOption) (context.Context, trace.Span) {
+	return trace.SpanFromContext(ctx).TracerProvider().Tracer("standalone-cinder").Start(ctx, name, options...)
+}
 
 // traced makes a span of each request whose caller is traced. Requests that serve
 // several callers, such as the listing that all waits share, belong to none.
@@ -16,11 +23,10 @@ type traced struct{ next http.RoundTripper }
 const admittedEvent = "admitted"
 
 func (t traced) RoundTrip(r *http.Request) (*http.Response, error) {
-	caller := trace.SpanFromContext(r.Context())
-	if !caller.IsRecording() {
+	if !trace.SpanFromContext(r.Context()).IsRecording() {
 		return t.next.RoundTrip(r)
 	}
-	ctx, span := caller.TracerProvider().Tracer("standalone-cinder").Start(r.Context(), operationOf(r), trace.WithSpanKind(trace.SpanKindClient),
+	ctx, span := StartSpan(r.Context(), operationOf(r), trace.WithSpanKind(trace.SpanKindClient),
 		trace.WithAttributes(
 			attribute.String("http.request.method", r.Method),
 			attribute.String("server.address", r.URL.Hostname())))
