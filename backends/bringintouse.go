@@ -122,7 +122,7 @@ func (e *endpoint) lastSeen(ctx context.Context, target Target) (cinder.Volume, 
 		return v, nil
 	}
 	if !ok {
-		found, err := e.inventory.find(ctx, target.Stamp, time.Time{})
+		found, err := e.inventory.find(ctx, target.Stamp.ClaimUID, target.Stamp.Owns, time.Time{})
 		if err != nil {
 			return cinder.Volume{}, err
 		}

@@ -48,7 +48,7 @@ func TestCompleteFromEveryState(t *testing.T) {
 		memory.fault = sequence(map[string][]mishap{"attachment.complete": {refused}})
 		l := memory.term(t)
 		equal(t, cinder.KindOf(l.Complete(t.Context(), claimTarget(1, id), false)), cinder.KindUnavailable)
-		equal(t, EverAttached(memory.snapshot()[id]), true)
+		equal(t, EverAttached(memory.present()[id]), true)
 		if err := l.Complete(t.Context(), claimTarget(1, id), false); err != nil {
 			t.Error(err)
 		}

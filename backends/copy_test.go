@@ -33,7 +33,7 @@ func TestRestoredBackupOutlivesTheVolumeThatItCopies(t *testing.T) {
 	if err := l.Remove(t.Context(), claimTarget(1, connected.Volume.ID)); err != nil {
 		t.Fatal(err)
 	}
-	left := memory.snapshot()
+	left := memory.present()
 	if _, ok := left[rescued]; !ok {
 		t.Error("a restored backup was removed with the volume that it copies")
 	}
@@ -59,7 +59,7 @@ func TestRestoredBackupIsNoRivalOfAPendingClaimsVolume(t *testing.T) {
 	if _, err := memory.term(t).Connect(t.Context(), claimSpec(1)); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := memory.snapshot()[rescued]; !ok {
+	if _, ok := memory.present()[rescued]; !ok {
 		t.Error("a restored backup was removed as a duplicate")
 	}
 }

@@ -98,4 +98,4 @@ func (l *Lifecycle) Duplicates(claimUID, recorded string) []string {
 // observe searches a page that was read for another purpose for duplicates of
 // claims in flight. So every claim is checked after its create request at no
 // cost.
-func (e *endpoint) observe(page []cinder.Volume) { e.known.noteRivals(page, e.inventory.cluster) }
+func (e *endpoint) observe(page []cinder.Volume) { e.known.noteRivals(page, e.cluster) }

@@ -111,7 +111,7 @@ func TestLateRivalIsHandedOver(t *testing.T) {
 				}
 			}
 			equal(t, len(l.Duplicates(claimStamp(1).ClaimUID, connected.Volume.ID)), 0)
-			left := memory.snapshot()
+			left := memory.present()
 			if _, ok := left[late]; ok {
 				t.Error("the late volume still exists")
 			}
@@ -136,7 +136,7 @@ func TestLateRivalInUseIsLeftAlone(t *testing.T) {
 	if _, err := l.Connect(t.Context(), claimSpec(2)); err != nil {
 		t.Fatal(err)
 	}
-	before := memory.snapshot()[late]
+	before := memory.present()[late]
 	if err := l.Complete(t.Context(), claimTarget(1, connected.Volume.ID), false); err != nil {
 		t.Errorf("the claim is served, but: %v", err)
 	}
@@ -145,7 +145,7 @@ func TestLateRivalInUseIsLeftAlone(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 	}
-	equal(t, memory.snapshot()[late], before)
+	equal(t, memory.present()[late], before)
 }
 
 // TestDuplicateThatCameIntoUse: the listing is old; meanwhile another leader
@@ -163,7 +163,7 @@ func TestDuplicateThatCameIntoUse(t *testing.T) {
 	connected, err := l.Connect(t.Context(), claimSpec(1))
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, connected.Volume.ID, second)
-	if _, ok := memory.snapshot()[first]; ok {
+	if _, ok := memory.present()[first]; ok {
 		t.Error("the volume that was never attached still exists")
 	}
 }
@@ -180,11 +180,11 @@ func TestDuplicateThatBecameForeign(t *testing.T) {
 	memory.mu.Lock()
 	memory.volumes[given].Metadata = claimStamp(7).Metadata(nil)
 	memory.mu.Unlock()
-	before := memory.snapshot()[given]
+	before := memory.present()[given]
 	connected, err := l.Connect(t.Context(), claimSpec(1))
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, connected.Volume.ID, own)
-	equal(t, memory.snapshot()[given], before)
+	equal(t, memory.present()[given], before)
 }
 
 func TestSortedByAge(t *testing.T) {

@@ -18,9 +18,15 @@ type endpoint struct {
 	config    atomic.Pointer[Config] // with defaults
 	session   *session
 	logger    *slog.Logger
-	inventory *inventory
+	cluster   string
+	inventory *inventory[cinder.Volume]
 	known     *knowledge
-	watcher   *watcher
+	watcher   *watcher[cinder.Volume]
+
+	snapshotInventory *inventory[cinder.Snapshot]
+	// snapshotsKnown is by UID of VolumeSnapshots.
+	snapshotsKnown  *knowledge
+	snapshotWatcher *watcher[cinder.Snapshot]
 
 	// shown is true once Cinder showed a volume of this cluster here.
 	shown atomic.Bool
@@ -33,8 +39,11 @@ type endpoint struct {
 func (l *Lifecycle) newEndpoint(config Config, epoch int) *endpoint {
 	e := &endpoint{
 		backend: config.Name,
+		cluster: l.options.Cluster,
 		logger:  l.options.Logger,
 		known:   newKnowledge(&l.mu),
+
+		snapshotsKnown: newKnowledge(&l.mu),
 		answerLost: func() {
 			l.mu.Lock()
 			defer l.mu.Unlock()
@@ -54,14 +63,34 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int) *endpoint {
 	e.inventory = newInventory(l.options.Cluster, func(ctx context.Context, yield func([]cinder.Volume) bool) error {
 		return e.list(ctx, cinder.VolumeQuery{PageSize: 1000}, yield)
 	})
-	e.watcher = &watcher{
+	e.watcher = &watcher[cinder.Volume]{
 		backend:  config.Name,
+		noun:     "volume",
 		interval: l.options.Poll,
-		list:     e.list,
-		get:      e.get,
-		observe:  e.observe,
-		waiting:  func(more int) { l.options.Metrics.waiting(config.Name, more) },
-		waits:    map[*wait]struct{}{},
+		list: func(ctx context.Context, status cinder.Status, pageSize int, yield func([]cinder.Volume) bool) error {
+			return e.list(ctx, cinder.VolumeQuery{Status: status, PageSize: pageSize}, yield)
+		},
+		get:     e.get,
+		state:   func(v cinder.Volume) (string, cinder.Status) { return v.ID, v.Status },
+		observe: e.observe,
+		waiting: func(more int) { l.options.Metrics.waiting(config.Name, more) },
+		waits:   map[*wait[cinder.Volume]]struct{}{},
+	}
+	e.snapshotInventory = newSnapshotInventory(l.options.Cluster, func(ctx context.Context, yield func([]cinder.Snapshot) bool) error {
+		return e.listSnapshots(ctx, cinder.SnapshotQuery{PageSize: 1000}, yield)
+	})
+	e.snapshotWatcher = &watcher[cinder.Snapshot]{
+		backend:  config.Name,
+		noun:     "snapshot",
+		interval: l.options.Poll,
+		list: func(ctx context.Context, status cinder.Status, pageSize int, yield func([]cinder.Snapshot) bool) error {
+			return e.listSnapshots(ctx, cinder.SnapshotQuery{Status: status, PageSize: pageSize}, yield)
+		},
+		get:     e.getSnapshot,
+		state:   func(s cinder.Snapshot) (string, cinder.Status) { return s.ID, s.Status },
+		observe: func([]cinder.Snapshot) {},
+		waiting: func(more int) { l.options.Metrics.waiting(config.Name, more) },
+		waits:   map[*wait[cinder.Snapshot]]struct{}{},
 	}
 	return e
 }
@@ -79,9 +108,21 @@ func (e *endpoint) get(ctx context.Context, id string) (v cinder.Volume, err err
 	return v, err
 }
 
-// list reads for many callers at once, and so does not end with any of their
-// contexts; it ends with the term.
 func (e *endpoint) list(ctx context.Context, query cinder.VolumeQuery, yield func([]cinder.Volume) bool) error {
+	query.Keep = isOurKey
+	return e.listForAll(ctx, func(ctx context.Context, client Cinder) error {
+		return client.ListVolumes(ctx, query, func(page []cinder.Volume) bool {
+			for _, v := range page {
+				e.note(v)
+			}
+			return yield(page)
+		})
+	})
+}
+
+// listForAll reads for many callers at once, and so does not end with any of
+// their contexts; it ends with the term.
+func (e *endpoint) listForAll(ctx context.Context, read func(ctx context.Context, client Cinder) error) error {
 	if err := e.session.term.Err(); err != nil {
 		return cinder.NotSent(e.backend, "", err)
 	}
@@ -90,15 +131,7 @@ func (e *endpoint) list(ctx context.Context, query cinder.VolumeQuery, yield fun
 	defer context.AfterFunc(e.session.term, cancel)()
 	// Nor does it count for the tenant that happened to come first.
 	ctx = cinder.WithCaller(ctx, cinder.Caller{})
-	query.Keep = isOurKey
-	return e.session.read(ctx, func(ctx context.Context, client Cinder) error {
-		return client.ListVolumes(ctx, query, func(page []cinder.Volume) bool {
-			for _, v := range page {
-				e.note(v)
-			}
-			return yield(page)
-		})
-	})
+	return e.session.read(ctx, read)
 }
 
 // forget forgets a claim's volume and all its rivals.

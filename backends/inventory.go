@@ -11,17 +11,22 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// inventory knows which volumes of this cluster a backend had at its last
-// complete listing without a filter, the only answer that can prove absence.
-// One listing serves every claim: a leader reads it once in its term, and again
-// only after a create request whose answer was lost.
-type inventory struct {
-	cluster string
-	list    func(ctx context.Context, yield func(page []cinder.Volume) bool) error
+// inventory knows which volumes, or which snapshots, of this cluster a backend
+// had at its last complete listing without a filter, the only answer that can
+// prove absence. One listing serves every claim: a leader reads it once in its
+// term, and again only after a create request whose answer was lost.
+type inventory[T any] struct {
+	list func(ctx context.Context, yield func(page []T) bool) error
+	// owner is the UID that an entry is stamped with; empty for entries of others.
+	owner func(T) (uid string)
+	// born is what entries are ordered by.
+	born func(T) (id string, created time.Time)
+	// share makes an entry share its common texts with others; see shareTexts.
+	share func(entry T, texts map[string]string) T
 
 	mu      sync.Mutex
 	started time.Time // of the last complete listing; zero before the first
-	volumes map[string][]cinder.Volume
+	entries map[string][]T
 	loading *loading
 }
 
@@ -35,81 +40,114 @@ type loading struct {
 	cutOff  context.CancelFunc
 }
 
-func newInventory(cluster string, list func(context.Context, func([]cinder.Volume) bool) error) *inventory {
-	return &inventory{cluster: cluster, list: list, volumes: map[string][]cinder.Volume{}}
+// newInventory is the inventory of a cluster's volumes.
+func newInventory(cluster string, list func(context.Context, func([]cinder.Volume) bool) error) *inventory[cinder.Volume] {
+	return &inventory[cinder.Volume]{
+		list: list,
+		owner: func(v cinder.Volume) string {
+			if v.Metadata[stampCluster] != cluster {
+				return ""
+			}
+			return v.Metadata[stampClaimUID]
+		},
+		born: func(v cinder.Volume) (string, time.Time) { return v.ID, v.CreatedAt },
+		share: func(v cinder.Volume, texts map[string]string) cinder.Volume {
+			v.Metadata = shareTexts(v.Metadata, texts)
+			return v
+		},
+		entries: map[string][]cinder.Volume{},
+	}
 }
 
-// find returns the volumes stamped for the claim, from a listing that began
-// after the given time; if that is zero, any listing will do.
-func (i *inventory) find(ctx context.Context, stamp Stamp, after time.Time) ([]cinder.Volume, error) {
+// newSnapshotInventory is the inventory of a cluster's snapshots.
+func newSnapshotInventory(cluster string, list func(context.Context, func([]cinder.Snapshot) bool) error) *inventory[cinder.Snapshot] {
+	return &inventory[cinder.Snapshot]{
+		list: list,
+		owner: func(s cinder.Snapshot) string {
+			if s.Metadata[stampCluster] != cluster {
+				return ""
+			}
+			return s.Metadata[stampSnapshotUID]
+		},
+		born: func(s cinder.Snapshot) (string, time.Time) { return s.ID, s.CreatedAt },
+		share: func(s cinder.Snapshot, texts map[string]string) cinder.Snapshot {
+			s.Metadata = shareTexts(s.Metadata, texts)
+			return s
+		},
+		entries: map[string][]cinder.Snapshot{},
+	}
+}
+
+// find returns the entries with an owner's UID that owns confirms, from a
+// listing that began after the given time; if that is zero, any listing will do.
+func (i *inventory[T]) find(ctx context.Context, uid string, owns func(T) bool, after time.Time) ([]T, error) {
 	if err := i.load(ctx, after); err != nil {
 		return nil, err
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	var found []cinder.Volume
-	for _, v := range i.volumes[stamp.ClaimUID] {
-		if stamp.Owns(v) {
-			found = append(found, v)
+	var found []T
+	for _, entry := range i.entries[uid] {
+		if owns(entry) {
+			found = append(found, entry)
 		}
 	}
 	return found, nil
 }
 
-// all returns every volume of the cluster in the last complete listing, and
+// all returns every entry of the cluster in the last complete listing, and
 // lists first if there was none.
-func (i *inventory) all(ctx context.Context) ([]cinder.Volume, error) {
+func (i *inventory[T]) all(ctx context.Context) ([]T, error) {
 	return i.allAfter(ctx, time.Time{})
 }
 
-// allAfter returns every volume of the cluster in a listing that began after
+// allAfter returns every entry of the cluster in a listing that began after
 // the given time.
-func (i *inventory) allAfter(ctx context.Context, after time.Time) ([]cinder.Volume, error) {
+func (i *inventory[T]) allAfter(ctx context.Context, after time.Time) ([]T, error) {
 	if err := i.load(ctx, after); err != nil {
 		return nil, err
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	var all []cinder.Volume
-	for _, volumes := range i.volumes {
-		all = append(all, volumes...)
+	var all []T
+	for _, entries := range i.entries {
+		all = append(all, entries...)
 	}
-	slices.SortFunc(all, elder)
+	slices.SortFunc(all, i.elder)
 	return all, nil
 }
 
-// knows reports whether the last complete listing, if there was one, has a
-// volume of the claim.
-func (i *inventory) knows(uid string) bool {
+// knows reports whether the last complete listing, if there was one, has an
+// entry with the UID.
+func (i *inventory[T]) knows(uid string) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return len(i.volumes[uid]) > 0
+	return len(i.entries[uid]) > 0
 }
 
-// claims lists the UIDs of the claims that have a volume in the last complete
-// listing.
-func (i *inventory) claims() []string {
+// owners lists the UIDs that have an entry in the last complete listing.
+func (i *inventory[T]) owners() []string {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return slices.Collect(maps.Keys(i.volumes))
+	return slices.Collect(maps.Keys(i.entries))
 }
 
-// forget drops a volume that is gone.
-func (i *inventory) forget(id string) {
+// forget drops an entry that is gone.
+func (i *inventory[T]) forget(id string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	for uid, volumes := range i.volumes {
-		kept := slices.DeleteFunc(volumes, func(v cinder.Volume) bool { return v.ID == id })
+	for uid, entries := range i.entries {
+		kept := slices.DeleteFunc(entries, func(entry T) bool { return i.idOf(entry) == id })
 		if len(kept) == 0 {
-			delete(i.volumes, uid)
+			delete(i.entries, uid)
 		} else {
-			i.volumes[uid] = kept
+			i.entries[uid] = kept
 		}
 	}
 }
 
 // load ensures that a complete listing exists that began after the time.
-func (i *inventory) load(ctx context.Context, after time.Time) error {
+func (i *inventory[T]) load(ctx context.Context, after time.Time) error {
 	for {
 		i.mu.Lock()
 		if !i.started.IsZero() && !i.started.Before(after) {
@@ -151,7 +189,7 @@ func awaitDone(ctx context.Context, done <-chan struct{}) error {
 
 // leave ends a caller's wait. A listing without callers would only keep the
 // backend busy, for as long as a broken server makes it last.
-func (i *inventory) leave(current *loading) {
+func (i *inventory[T]) leave(current *loading) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if current.waiting--; current.waiting > 0 {
@@ -164,22 +202,22 @@ func (i *inventory) leave(current *loading) {
 	}
 }
 
-func (i *inventory) run(ctx context.Context, current *loading) {
-	byClaim := map[string][]cinder.Volume{}
+func (i *inventory[T]) run(ctx context.Context, current *loading) {
+	byOwner := map[string][]T{}
 	texts := map[string]string{}
-	err := i.list(ctx, func(page []cinder.Volume) bool {
-		for _, v := range page {
-			stamp := StampOf(v)
-			if stamp.Cluster != i.cluster || stamp.ClaimUID == "" {
+	err := i.list(ctx, func(page []T) bool {
+		for _, entry := range page {
+			uid := i.owner(entry)
+			if uid == "" {
 				continue
 			}
-			v.Metadata = shareTexts(v.Metadata, texts)
+			entry = i.share(entry, texts)
 			// A listing may restart after a new login.
-			known := byClaim[stamp.ClaimUID]
-			if at := slices.IndexFunc(known, func(k cinder.Volume) bool { return k.ID == v.ID }); at >= 0 {
-				known[at] = v
+			known := byOwner[uid]
+			if at := slices.IndexFunc(known, func(k T) bool { return i.idOf(k) == i.idOf(entry) }); at >= 0 {
+				known[at] = entry
 			} else {
-				byClaim[stamp.ClaimUID] = append(known, v)
+				byOwner[uid] = append(known, entry)
 			}
 		}
 		return true
@@ -187,9 +225,9 @@ func (i *inventory) run(ctx context.Context, current *loading) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if err == nil {
-		i.started, i.volumes = current.started, byClaim
-		for _, volumes := range byClaim {
-			slices.SortFunc(volumes, elder)
+		i.started, i.entries = current.started, byOwner
+		for _, entries := range byOwner {
+			slices.SortFunc(entries, i.elder)
 		}
 	}
 	current.err = err
@@ -201,7 +239,7 @@ func (i *inventory) run(ctx context.Context, current *loading) {
 }
 
 // shareTexts copies metadata so that all volumes share common strings: the
-// keys, and the values that do not differ between claims. Each was decoded
+// keys, and the values that do not differ between claims or snapshots. Each was decoded
 // separately, and a listing of 20,000 volumes is kept for a leader's term.
 func shareTexts(metadata, texts map[string]string) map[string]string {
 	share := func(text string) string {
@@ -214,7 +252,7 @@ func shareTexts(metadata, texts map[string]string) map[string]string {
 	shared := make(map[string]string, len(metadata))
 	for key, value := range metadata {
 		switch key {
-		case stampClaimUID, stampClaim, stampPV, stampRequested:
+		case stampClaimUID, stampClaim, stampPV, stampRequested, stampSnapshotUID, stampSnapshot, stampSnapshotContent:
 		default:
 			value = share(value)
 		}
@@ -223,11 +261,25 @@ func shareTexts(metadata, texts map[string]string) map[string]string {
 	return shared
 }
 
-// elder orders volumes by age and, since Cinder's clock ticks in seconds, by
-// ID, so that every leader makes the same choice.
-func elder(a, b cinder.Volume) int {
-	if c := a.CreatedAt.Compare(b.CreatedAt); c != 0 {
+func (i *inventory[T]) idOf(entry T) string {
+	id, _ := i.born(entry)
+	return id
+}
+
+func (i *inventory[T]) elder(a, b T) int {
+	idA, createdA := i.born(a)
+	idB, createdB := i.born(b)
+	return byAge(idA, createdA, idB, createdB)
+}
+
+// elder orders volumes by age.
+func elder(a, b cinder.Volume) int { return byAge(a.ID, a.CreatedAt, b.ID, b.CreatedAt) }
+
+// byAge orders by time of creation and, since Cinder's clock ticks in seconds,
+// by ID, so that every leader makes the same choice.
+func byAge(idA string, createdA time.Time, idB string, createdB time.Time) int {
+	if c := createdA.Compare(createdB); c != 0 {
 		return c
 	}
-	return strings.Compare(a.ID, b.ID)
+	return strings.Compare(idA, idB)
 }

@@ -27,7 +27,7 @@ func TestInventoryIsListedOnce(t *testing.T) {
 	var group sync.WaitGroup
 	for claim := range 50 {
 		group.Go(func() {
-			found, err := i.find(t.Context(), claimStamp(claim), time.Time{})
+			found, err := i.find(t.Context(), claimStamp(claim).ClaimUID, claimStamp(claim).Owns, time.Time{})
 			if want := claim == 1 || claim == 2; err != nil || (len(found) == 1) != want {
 				t.Errorf("claim %d: %v, %v", claim, ids(found), err)
 			}
@@ -66,7 +66,7 @@ func TestInventoryAfter(t *testing.T) {
 			find := func(after time.Time) chan result {
 				results := make(chan result, 1)
 				go func() {
-					found, err := i.find(t.Context(), claimStamp(1), after)
+					found, err := i.find(t.Context(), claimStamp(1).ClaimUID, claimStamp(1).Owns, after)
 					results <- result{found, err}
 				}()
 				return results
@@ -93,18 +93,18 @@ func TestInventoryThatFails(t *testing.T) {
 		}
 		return nil
 	})
-	_, err := i.find(t.Context(), claimStamp(1), time.Time{})
+	_, err := i.find(t.Context(), claimStamp(1).ClaimUID, claimStamp(1).Owns, time.Time{})
 	equal(t, authtest.ErrorText(err), "half a list")
 	fail = false
-	found, err := i.find(t.Context(), claimStamp(1), time.Time{})
+	found, err := i.find(t.Context(), claimStamp(1).ClaimUID, claimStamp(1).Owns, time.Time{})
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, len(found), 1)
 	// Half a list does not count: the last complete one stays.
 	fail = true
-	if _, err := i.find(t.Context(), claimStamp(1), time.Now()); err == nil {
+	if _, err := i.find(t.Context(), claimStamp(1).ClaimUID, claimStamp(1).Owns, time.Now()); err == nil {
 		t.Error("no error from a new listing")
 	}
-	if found, err := i.find(t.Context(), claimStamp(1), time.Time{}); err != nil || len(found) != 1 {
+	if found, err := i.find(t.Context(), claimStamp(1).ClaimUID, claimStamp(1).Owns, time.Time{}); err != nil || len(found) != 1 {
 		t.Errorf("%v, %v", found, err)
 	}
 }
@@ -122,11 +122,11 @@ func TestInventoryOutlivesItsFirstCaller(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := i.find(ctx, claimStamp(1), time.Time{}); !errors.Is(err, context.Canceled) {
+	if _, err := i.find(ctx, claimStamp(1).ClaimUID, claimStamp(1).Owns, time.Time{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
 	close(listing)
-	found, err := i.find(t.Context(), claimStamp(1), time.Time{})
+	found, err := i.find(t.Context(), claimStamp(1).ClaimUID, claimStamp(1).Owns, time.Time{})
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, len(found), 1)
 }
@@ -182,7 +182,7 @@ func TestInventoryOfARepeatedListing(t *testing.T) {
 		yield([]cinder.Volume{after})
 		return nil
 	})
-	found, err := i.find(t.Context(), claimStamp(1), time.Time{})
+	found, err := i.find(t.Context(), claimStamp(1).ClaimUID, claimStamp(1).Owns, time.Time{})
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, len(found), 1)
 	equal(t, found[0].Status, cinder.StatusAvailable)
@@ -213,7 +213,7 @@ func TestWaitingForAListingCountsAsWaitingForATurn(t *testing.T) {
 			waiting.Add(1)
 			return func() { waiting.Add(-1) }
 		}})
-		go func() { _, _ = i.find(ctx, claimStamp(1), time.Time{}) }()
+		go func() { _, _ = i.find(ctx, claimStamp(1).ClaimUID, claimStamp(1).Owns, time.Time{}) }()
 		synctest.Wait()
 		equal(t, waiting.Load(), 1)
 		close(answer)

@@ -51,7 +51,7 @@ func TestUnrecordedVolumeIsRemovedAndNoOther(t *testing.T) {
 			if c.kind == "" && err != nil || c.kind != "" && !cinder.IsKind(err, c.kind) {
 				t.Errorf("error %v, want kind %q", err, c.kind)
 			}
-			left := memory.snapshot()
+			left := memory.present()
 			if _, ok := left[id]; ok == c.removed {
 				t.Errorf("removed: %t, want %t", !ok, c.removed)
 			}

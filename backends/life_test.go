@@ -184,7 +184,7 @@ func TestLifeOverHTTP(t *testing.T) {
 	atOnce(t, claims, func(claim int) error {
 		return l.Remove(t.Context(), claimTarget(claim, connected[claim].Volume.ID))
 	})
-	equal(t, len(memory.snapshot()), 50)
+	equal(t, len(memory.present()), 50)
 	equal(t, cloud.LoginCount(), 3)
 	idle(t, l)
 }

@@ -132,10 +132,12 @@ func (l *Lifecycle) ProbeNow() { l.breaker.probeNow() }
 
 // Spec is the volume that a claim wants.
 type Spec struct {
-	Name      string // derived from the claim's UID
-	SizeGiB   int64
-	Type      string
-	Zone      string
+	Name    string // derived from the claim's UID
+	SizeGiB int64
+	Type    string
+	Zone    string
+	// Source is what its content is copied from; zero for an empty volume.
+	Source    Source
 	Metadata  map[string]string // the operator's; the stamp is added
 	Stamp     Stamp
 	Connector cinder.Connector
@@ -146,13 +148,31 @@ type Spec struct {
 	Permit Permit
 }
 
+// Source is the volume or the snapshot that a new volume's content is copied
+// from, of the same backend and project.
+type Source struct {
+	VolumeID   string
+	SnapshotID string
+}
+
+// String is the source as a part of a request's text.
+func (s Source) String() string {
+	switch {
+	case s.VolumeID != "":
+		return ", content of volume " + s.VolumeID
+	case s.SnapshotID != "":
+		return ", content of snapshot " + s.SnapshotID
+	}
+	return ""
+}
+
 // request is the part of the spec that determines how a volume is created, in a
 // form for comparisons and for people. Cinder may create something else: arrays
 // round sizes up, the type may be given by its ID, and the zone or the type may
 // be left to a default. So a request is compared with a request, never with the
 // volume.
 func (s Spec) request() string {
-	request := fmt.Sprintf("%d GiB, type %q, zone %q", s.SizeGiB, s.Type, s.Zone)
+	request := fmt.Sprintf("%d GiB, type %q, zone %q%s", s.SizeGiB, s.Type, s.Zone, s.Source)
 	if len(request) > longestMetadata {
 		return fingerprint.Of(request)
 	}
@@ -313,6 +333,9 @@ func (e *endpoint) create(ctx context.Context, spec Spec) (v cinder.Volume, err 
 			Type:     spec.Type,
 			Zone:     spec.Zone,
 			Metadata: metadata,
+
+			SourceVolumeID: spec.Source.VolumeID,
+			SnapshotID:     spec.Source.SnapshotID,
 		})
 		return err
 	})

@@ -338,5 +338,5 @@ func TestOneClaimOneOperation(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	equal(t, len(memory.snapshot()), 0)
+	equal(t, len(memory.present()), 0)
 }

@@ -18,7 +18,7 @@ func (e *endpoint) hasVolumeOf(ctx context.Context, stamp Stamp) (bool, error) {
 	if id != "" {
 		return true, nil
 	}
-	found, err := e.inventory.find(ctx, stamp, since)
+	found, err := e.inventory.find(ctx, stamp.ClaimUID, stamp.Owns, since)
 	return len(found) > 0, err
 }
 
@@ -117,7 +117,7 @@ func (e *endpoint) locate(ctx context.Context, stamp Stamp, connector cinder.Con
 	if id != "" && since.IsZero() {
 		return id, nil
 	}
-	found, err := e.inventory.find(ctx, stamp, since)
+	found, err := e.inventory.find(ctx, stamp.ClaimUID, stamp.Owns, since)
 	if err != nil {
 		return "", err
 	}
@@ -183,7 +183,7 @@ func (e *endpoint) elsewhere(format string, arguments ...any) *cinder.Error {
 
 // note records that Cinder showed a volume of this cluster here.
 func (e *endpoint) note(v cinder.Volume) {
-	if v.Metadata[stampCluster] == e.inventory.cluster {
+	if v.Metadata[stampCluster] == e.cluster {
 		e.shown.Store(true)
 	}
 }

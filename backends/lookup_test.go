@@ -187,7 +187,7 @@ func TestCredentialsThatLeadElsewhere(t *testing.T) {
 	}
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, moved, 2)
-	equal(t, len(before.snapshot()), 0)
+	equal(t, len(before.present()), 0)
 }
 
 // TestChangedCredentialsOverHTTP: the same with the pool and a real login.

@@ -53,8 +53,14 @@ type memoryCinder struct {
 	open map[string]*memoryAttachment
 	// place is where the volumes are.
 	place cinder.Place
-	// ignoreFilter answers a filtered list with every volume.
+	// ignoreFilter answers a filtered list with every volume or snapshot.
 	ignoreFilter bool
+
+	snapshots map[string]*memorySnapshot
+	// snapshotDeleted is the status after the deletion of a snapshot; empty: gone.
+	snapshotDeleted cinder.Status
+	// extended is the status after an extension that fails; empty: none fails.
+	extended cinder.Status
 }
 
 // failingType is a volume type whose volumes end in error.
@@ -64,6 +70,7 @@ type memoryVolume struct {
 	cinder.Volume
 	left    int           // reads until the change ends
 	end     cinder.Status // status after the change; empty: gone
+	growsTo int64         // size after an extension
 	deleted cinder.Status // status after a deletion; empty: gone
 	number  int           // order of creation
 }
@@ -108,7 +115,7 @@ const (
 )
 
 func newMemoryCinder() *memoryCinder {
-	return &memoryCinder{volumes: map[string]*memoryVolume{}, delayed: map[*delayedEffect]int{}, workflow: cinder.WorkflowReserve, open: map[string]*memoryAttachment{}, delay: func() int { return 3 }, place: memoryPlace, clock: time.Date(2026, 11, 20, 15, 0, 0, 0, time.UTC), looks: 2}
+	return &memoryCinder{volumes: map[string]*memoryVolume{}, snapshots: map[string]*memorySnapshot{}, delayed: map[*delayedEffect]int{}, workflow: cinder.WorkflowReserve, open: map[string]*memoryAttachment{}, delay: func() int { return 3 }, place: memoryPlace, clock: time.Date(2026, 11, 20, 15, 0, 0, 0, time.UTC), looks: 2}
 }
 
 // add adds a volume, with defaults for empty fields.
@@ -143,7 +150,10 @@ func (v *memoryVolume) change(looks int, end cinder.Status) { v.left, v.end = lo
 
 // look reads a volume and advances its time.
 func (m *memoryCinder) look(v *memoryVolume) (cinder.Volume, bool) {
-	if v.Status == cinder.StatusCreating || v.Status == cinder.StatusDeleting {
+	if v.Status == cinder.StatusCreating || v.Status == cinder.StatusDeleting || v.Status == cinder.StatusExtending {
+		if v.left == 0 && v.Status == cinder.StatusExtending {
+			v.SizeGiB = v.growsTo
+		}
 		if v.left == 0 {
 			if v.end == "" {
 				delete(m.volumes, v.ID)
@@ -250,7 +260,11 @@ func (m *memoryCinder) actionOn(ctx context.Context, operation, id, attachment s
 
 func (m *memoryCinder) CreateVolume(ctx context.Context, request cinder.NewVolume) (created cinder.Volume, err error) {
 	err = m.call(ctx, "volume.create", "", func() error {
-		v := m.put(cinder.Volume{Name: request.Name, Status: cinder.StatusCreating, SizeGiB: request.SizeGiB, Type: request.Type, Zone: request.Zone, Metadata: maps.Clone(request.Metadata)})
+		if err := m.copyable(request); err != nil {
+			return err
+		}
+		v := m.put(cinder.Volume{Name: request.Name, Status: cinder.StatusCreating, SizeGiB: request.SizeGiB, Type: request.Type, Zone: request.Zone, Metadata: maps.Clone(request.Metadata),
+			SourceVolumeID: request.SourceVolumeID, SnapshotID: request.SnapshotID})
 		if request.Type == failingType {
 			v.end = cinder.StatusError
 		}
@@ -262,6 +276,29 @@ func (m *memoryCinder) CreateVolume(ctx context.Context, request cinder.NewVolum
 		return nil
 	})
 	return created, err
+}
+
+// copyable checks the source of a new volume, if it has one.
+func (m *memoryCinder) copyable(request cinder.NewVolume) error {
+	var size int64
+	if id := request.SourceVolumeID; id != "" {
+		source, ok := m.volumes[id]
+		if !ok {
+			return notFound("volume.create", id)
+		}
+		size = source.SizeGiB
+	}
+	if id := request.SnapshotID; id != "" {
+		source, ok := m.snapshots[id]
+		if !ok {
+			return snapshotNotFound("volume.create", id)
+		}
+		size = source.SizeGiB
+	}
+	if request.SizeGiB < size {
+		return &cinder.Error{Backend: "gold", Operation: "volume.create", Kind: cinder.KindInvalid, Status: 400, Message: "Volume size cannot be smaller than that of its source"}
+	}
+	return nil
 }
 
 func (m *memoryCinder) Volume(ctx context.Context, id string) (found cinder.Volume, err error) {
@@ -322,6 +359,9 @@ func (m *memoryCinder) DeleteVolume(ctx context.Context, id string) error {
 		case cinder.StatusAvailable, cinder.StatusError, cinder.StatusErrorExtending:
 			if len(v.Attachments) > 0 {
 				return conflict("volume.delete", "Volume must not be attached")
+			}
+			if len(m.snapshotsOf(v.ID)) > 0 {
+				return conflict("volume.delete", "Volume must not have snapshots")
 			}
 			v.Status = cinder.StatusDeleting
 			v.change(m.looks, v.deleted)
@@ -596,7 +636,8 @@ func (m *memoryCinder) changes() []string {
 
 func isRead(line string) bool {
 	operation, _, _ := strings.Cut(line, " ")
-	return operation == "volume.list" || operation == "volume.get" || operation == "message.list" || operation == "attachment.list" || operation == "attachment.get"
+	return operation == "volume.list" || operation == "volume.get" || operation == "message.list" || operation == "attachment.list" || operation == "attachment.get" ||
+		operation == "snapshot.list" || operation == "snapshot.get"
 }
 
 func (m *memoryCinder) forgetLog() {
@@ -619,8 +660,8 @@ func (m *memoryCinder) stamped(stamp Stamp) []cinder.Volume {
 	return found
 }
 
-// snapshot is every volume in its current state, by ID.
-func (m *memoryCinder) snapshot() map[string]cinder.Volume {
+// present is every volume in its current state, by ID.
+func (m *memoryCinder) present() map[string]cinder.Volume {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	all := map[string]cinder.Volume{}

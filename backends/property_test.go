@@ -50,7 +50,7 @@ func newWorld(t *rapid.T) *world {
 			v.Attachments = []cinder.Attachment{{ID: "attachment-foreign", Host: testConnector.Host}}
 		}
 		id := w.add(v)
-		w.foreign[id] = w.snapshot()[id]
+		w.foreign[id] = w.present()[id]
 	}
 	w.fault = w.nextMishap
 	w.created = func(string) cinder.Status {
@@ -117,7 +117,7 @@ func (w *world) check(t *rapid.T) {
 	if len(broken) > 0 {
 		t.Fatalf("%s\nlog: %s", strings.Join(broken, "\n"), strings.Join(w.log, "\n     "))
 	}
-	now := w.snapshot()
+	now := w.present()
 	for id, before := range w.foreign {
 		if !reflect.DeepEqual(now[id], before) {
 			t.Fatalf("the foreign volume %s was changed: %+v, was %+v", id, now[id], before)
@@ -161,7 +161,7 @@ func TestOneClaimOneVolume(t *testing.T) {
 				attached = append(attached, id)
 			}
 		}
-		before := w.snapshot()
+		before := w.present()
 
 		var connected Connected
 		err := w.until(rt, t, "connect", func(l *Lifecycle) (err error) {
@@ -174,7 +174,7 @@ func TestOneClaimOneVolume(t *testing.T) {
 				rt.Fatalf("several volumes may be recorded, but: %v", err)
 			}
 			for _, id := range attached {
-				if now := w.snapshot()[id]; !reflect.DeepEqual(now, before[id]) {
+				if now := w.present()[id]; !reflect.DeepEqual(now, before[id]) {
 					rt.Fatalf("%s was in use and was changed: %+v", id, now)
 				}
 			}

@@ -63,7 +63,8 @@ func (l *Lifecycle) move(config Config) {
 	old := l.at
 	l.at = l.newEndpoint(config, old.session.epoch+1)
 	now := time.Now()
-	l.at.known.succeed(old.known, old.inventory.claims(), old.place(), now)
+	l.at.known.succeed(old.known, old.inventory.owners(), old.place(), now)
+	l.at.snapshotsKnown.succeed(old.snapshotsKnown, old.snapshotInventory.owners(), old.place(), now)
 	l.lastDoubt = now
 	// Answers from the old endpoint say nothing about the new one. The breaker
 	// never calls back with its lock.

@@ -275,7 +275,7 @@ func (e *endpoint) moveTowardsGone(ctx context.Context, v cinder.Volume, target 
 			if lookErr != nil || again.Status != v.Status {
 				return again, lookErr
 			}
-			return v, e.dependents(v)
+			return v, e.dependents(ctx, v)
 		}
 		if err != nil {
 			return v, err
@@ -363,9 +363,27 @@ func (e *endpoint) forceDelete(ctx context.Context, v cinder.Volume) error {
 }
 
 // dependents is the error for the only rejected DELETE whose fix is elsewhere.
-// Cinder's own message lists every possible reason.
-func (e *endpoint) dependents(v cinder.Volume) error {
+// Cinder's own message lists every possible reason, but names nothing.
+func (e *endpoint) dependents(ctx context.Context, v cinder.Volume) error {
+	if snapshots, err := e.snapshotsOf(ctx, v.ID); err == nil && len(snapshots) > 0 {
+		var names []string
+		for _, s := range snapshots[:min(len(snapshots), mostNamed)] {
+			names = append(names, nameOfSnapshot(s))
+		}
+		return e.failure(KindInUse, "volume %s has %d snapshots, and Cinder keeps it until they are deleted: %s", v.ID, len(snapshots), strings.Join(names, ", "))
+	}
 	return e.failure(KindInUse, "Cinder does not delete volume %s (it is %s): it may have snapshots or dependent volumes, or be part of a group or a migration; remove these first", v.ID, v.Status)
+}
+
+// mostNamed is how many snapshots an error names.
+const mostNamed = 5
+
+// nameOfSnapshot names a snapshot by its VolumeSnapshot, if it has one.
+func nameOfSnapshot(s cinder.Snapshot) string {
+	if stamp := SnapshotStampOf(s); stamp.Snapshot != "" {
+		return fmt.Sprintf("VolumeSnapshot %s/%s (%s)", stamp.Namespace, stamp.Snapshot, s.ID)
+	}
+	return fmt.Sprintf("%s (%s)", s.Name, s.ID)
 }
 
 func (e *endpoint) notOurs(v cinder.Volume, target Target) *cinder.Error {

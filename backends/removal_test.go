@@ -83,7 +83,7 @@ func TestRemoveFromEveryState(t *testing.T) {
 				equal(t, cinder.KindOf(err), test.kind)
 			}
 			equal(t, memory.changes(), test.want)
-			_, kept := memory.snapshot()[id]
+			_, kept := memory.present()[id]
 			equal(t, kept, test.kept)
 		})
 	}
@@ -116,7 +116,7 @@ func TestRefusedDeleteIsSettledByLooking(t *testing.T) {
 			memory.volumes[id].change(2, "")
 		})
 		equal(t, authtest.ErrorText(err), "")
-		equal(t, len(memory.snapshot()), 0)
+		equal(t, len(memory.present()), 0)
 	})
 	t.Run("it went between look and step", func(t *testing.T) {
 		_, err := refuse("volume.delete", func(memory *memoryCinder, id string) { delete(memory.volumes, id) })
@@ -125,7 +125,7 @@ func TestRefusedDeleteIsSettledByLooking(t *testing.T) {
 	t.Run("it came into use", func(t *testing.T) {
 		memory, err := refuse("volume.delete", func(memory *memoryCinder, id string) { memory.attach(memory.volumes[id], "node7") })
 		equal(t, authtest.ErrorText(err), "backend gold: volume volume-1 is attached elsewhere (node7); detach it there first")
-		equal(t, len(memory.snapshot()), 1)
+		equal(t, len(memory.present()), 1)
 	})
 	t.Run("its stamp changed", func(t *testing.T) {
 		memory, err := refuse("volume.delete", func(memory *memoryCinder, id string) {
@@ -133,7 +133,7 @@ func TestRefusedDeleteIsSettledByLooking(t *testing.T) {
 			memory.volumes[id].Status = "retyping"
 		})
 		equal(t, cinder.KindOf(err), KindNotOurs)
-		equal(t, len(memory.snapshot()), 1)
+		equal(t, len(memory.present()), 1)
 	})
 	t.Run("it has snapshots", func(t *testing.T) {
 		memory := newMemoryCinder()
@@ -180,7 +180,7 @@ func TestAbandon(t *testing.T) {
 			if err != nil {
 				equal(t, cinder.KindOf(err), KindRecorded)
 			}
-			equal(t, len(memory.snapshot()), test.left)
+			equal(t, len(memory.present()), test.left)
 		})
 	}
 	t.Run("after a create whose answer was lost", func(t *testing.T) {
@@ -191,7 +191,7 @@ func TestAbandon(t *testing.T) {
 			t.Fatal("no error")
 		}
 		equal(t, authtest.ErrorText(l.Abandon(t.Context(), claimStamp(1), testConnector, nil)), "")
-		equal(t, len(memory.snapshot()), 0)
+		equal(t, len(memory.present()), 0)
 	})
 }
 
@@ -218,7 +218,7 @@ func TestRemoveHistoricVolumes(t *testing.T) {
 			err := memory.term(t).Remove(t.Context(), Target{VolumeID: id, Historic: true, Connector: cinder.Connector{Host: "localhost"}})
 			equal(t, authtest.ErrorText(err), test.wantErr)
 			if err == nil {
-				equal(t, len(memory.snapshot()), 0)
+				equal(t, len(memory.present()), 0)
 				return
 			}
 			equal(t, cinder.KindOf(err), KindNotOurs)
@@ -293,7 +293,7 @@ func TestRemovalStepsThatFail(t *testing.T) {
 					if err := l.Remove(t.Context(), claimTarget(1, id)); err != nil {
 						t.Errorf("the next attempt: %v", err)
 					}
-					equal(t, len(memory.snapshot()), 0)
+					equal(t, len(memory.present()), 0)
 				})
 			}
 		}
@@ -324,7 +324,7 @@ func TestAttachedVolumeInErrorIsDetachedFirst(t *testing.T) {
 				t.Fatal(err)
 			}
 			equal(t, memory.changes(), []string{"volume.os-terminate_connection volume-1", "volume.os-detach volume-1 attachment-2", "volume.delete volume-1"})
-			equal(t, len(memory.snapshot()), 0)
+			equal(t, len(memory.present()), 0)
 		})
 	}
 }

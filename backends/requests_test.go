@@ -95,7 +95,7 @@ func TestRequestsPerClaim(t *testing.T) {
 			})
 			equal(t, memory.count("volume.os-attach"), claims)
 			equal(t, len(memory.log), claims) // nothing else
-			for _, v := range memory.snapshot() {
+			for _, v := range memory.present() {
 				if StampOf(v).Cluster != "" && v.Status != cinder.StatusInUse {
 					t.Errorf("%s is %s", v.ID, v.Status)
 				}
@@ -124,7 +124,7 @@ func TestRequestsPerClaim(t *testing.T) {
 				equal(t, memory.count("volume.list"), rounds)
 				equal(t, memory.count("volume.get"), 2*claims)
 			}
-			equal(t, len(memory.snapshot()), 500)
+			equal(t, len(memory.present()), 500)
 			idle(t, next)
 			for deadline := time.Now().Add(time.Minute); runtime.NumGoroutine() > goroutines; time.Sleep(time.Millisecond) {
 				if time.Now().After(deadline) {

@@ -10,12 +10,13 @@ import (
 )
 
 // Cinder is the part of Cinder that the lifecycle uses; *cinder.Client is the
-// only implementation outside tests. Every method except ListVolumes is one
+// only implementation outside tests. Every method except the listings is one
 // exchange, and every failure is an *Error of its package. A table in
 // test/cindercontract defines what the methods do to a volume in each of its
 // states; all implementations and real Cinder must conform to it.
 type Cinder interface {
 	VolumesAPI
+	SnapshotsAPI
 	ActionsAPI
 	AttachmentsAPI
 	// Place is where the volumes live; it never changes.
@@ -33,7 +34,17 @@ type VolumesAPI interface {
 	ForceDeleteVolume(ctx context.Context, id string) error
 	// UpdateMetadata writes metadata; other keys stay.
 	UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error
+	// ExtendVolume requests a larger size; inUse is whether the volume is in use.
+	ExtendVolume(ctx context.Context, id string, sizeGiB int64, inUse bool) error
 	FailureReason(ctx context.Context, id string) string
+}
+
+// SnapshotsAPI is what the lifecycle uses of /snapshots.
+type SnapshotsAPI interface {
+	CreateSnapshot(ctx context.Context, request cinder.NewSnapshot) (cinder.Snapshot, error)
+	Snapshot(ctx context.Context, id string) (cinder.Snapshot, error)
+	ListSnapshots(ctx context.Context, query cinder.SnapshotQuery, yield func(page []cinder.Snapshot) bool) error
+	DeleteSnapshot(ctx context.Context, id string) error
 }
 
 // ActionsAPI is the volume actions that connect a volume by the workflow

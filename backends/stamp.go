@@ -34,7 +34,8 @@ const (
 // and Cinder's marks.
 func isOurKey(key string) bool {
 	switch key {
-	case stampNamespace, stampClaim, stampPV, cinder.MetadataReadOnly, cinder.MetadataAttachedMode:
+	case stampNamespace, stampClaim, stampPV, cinder.MetadataReadOnly, cinder.MetadataAttachedMode,
+		stampSnapshotNamespace, stampSnapshot, stampSnapshotContent:
 		return true
 	}
 	return strings.HasPrefix(key, StampPrefix)

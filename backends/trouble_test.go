@@ -43,7 +43,7 @@ func TestAbandonAtAnotherPlaceProvesNothing(t *testing.T) {
 	for cinder.IsKind(err, cinder.KindConflict) {
 		err = l.Abandon(t.Context(), claimStamp(1), testConnector, nil)
 	}
-	if n := len(before.snapshot()); n != 1 {
+	if n := len(before.present()); n != 1 {
 		t.Fatalf("%d volumes", n)
 	}
 	if err == nil {
@@ -59,7 +59,7 @@ func TestRemovalOfAListedVolumeAtAnotherPlaceProvesNothing(t *testing.T) {
 	for cinder.IsKind(err, cinder.KindConflict) {
 		err = l.RemoveUnrecorded(t.Context(), id, claimStamp(1), testConnector, nil)
 	}
-	if n := len(before.snapshot()); n != 1 {
+	if n := len(before.present()); n != 1 {
 		t.Fatalf("%d volumes", n)
 	}
 	if err == nil {

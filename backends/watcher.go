@@ -9,29 +9,32 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// watcher waits for many volumes of one backend at once. While any volume is in
-// flight it makes one round of requests per tick: one listing for all volumes
-// being created and one for all being deleted. It makes no request while
-// nothing is in flight.
-type watcher struct {
+// watcher waits for many volumes, or many snapshots, of one backend at once.
+// While any is in flight it makes one round of requests per tick: one listing
+// for all that are being created and one for all being deleted. It makes no
+// request while nothing is in flight.
+type watcher[T any] struct {
 	backend  string
+	noun     string        // what it waits for, in errors
 	interval time.Duration // the shortest time between rounds
-	list     func(ctx context.Context, query cinder.VolumeQuery, yield func(page []cinder.Volume) bool) error
-	get      func(ctx context.Context, id string) (cinder.Volume, error)
-	observe  func(page []cinder.Volume)
-	// waiting adds to the number of volumes that are waited for.
+	// list lists those with a status, or all if it is empty.
+	list    func(ctx context.Context, status cinder.Status, pageSize int, yield func(page []T) bool) error
+	get     func(ctx context.Context, id string) (T, error)
+	state   func(T) (id string, status cinder.Status)
+	observe func(page []T)
+	// waiting adds to the number that is waited for.
 	waiting func(more int)
 
 	mu      sync.Mutex
-	waits   map[*wait]struct{}
+	waits   map[*wait[T]]struct{}
 	running bool
 }
 
-// wait is one caller's wait for a volume.
-type wait struct {
+// wait is one caller's wait for a volume or snapshot.
+type wait[T any] struct {
 	id     string
 	status cinder.Status // the status to leave
-	result chan outcome
+	result chan outcome[T]
 	// shown is set once a listing has shown the volume; failures counts the
 	// rounds in a row without news of it; finished is set once the result is
 	// delivered, which may be before the caller leaves. Only the goroutine that
@@ -41,10 +44,10 @@ type wait struct {
 	finished bool
 }
 
-type outcome struct {
-	volume cinder.Volume
-	gone   bool
-	err    error
+type outcome[T any] struct {
+	found T
+	gone  bool
+	err   error
 }
 
 // failuresToReport is how many rounds in a row may fail for a volume before its
@@ -62,26 +65,26 @@ const fewVolumes = 8
 
 // await returns the volume once it has left the status, or gone once it no
 // longer exists. The timeout is for the whole wait, not for one request.
-func (w *watcher) await(ctx context.Context, id string, status cinder.Status, timeout time.Duration) (cinder.Volume, bool, error) {
+func (w *watcher[T]) await(ctx context.Context, id string, status cinder.Status, timeout time.Duration) (after T, gone bool, err error) {
 	ctx, span := cinder.StartSpan(ctx, "wait while "+string(status))
 	defer span.End()
-	waiting := &wait{id: id, status: status, result: make(chan outcome, 1)}
+	waiting := &wait[T]{id: id, status: status, result: make(chan outcome[T], 1)}
 	w.add(waiting)
 	defer w.remove(waiting)
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
 	case found := <-waiting.result:
-		return found.volume, found.gone, found.err
+		return found.found, found.gone, found.err
 	case <-ctx.Done():
-		return cinder.Volume{}, false, ctx.Err()
+		return after, false, ctx.Err()
 	case <-timer.C:
-		return cinder.Volume{}, false, &cinder.Error{Backend: w.backend, Kind: KindTimeout,
-			Message: fmt.Sprintf("volume %s is still %s after %s", id, status, timeout)}
+		return after, false, &cinder.Error{Backend: w.backend, Kind: KindTimeout,
+			Message: fmt.Sprintf("%s %s is still %s after %s", w.noun, id, status, timeout)}
 	}
 }
 
-func (w *watcher) add(waiting *wait) {
+func (w *watcher[T]) add(waiting *wait[T]) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.waits[waiting] = struct{}{}
@@ -92,7 +95,7 @@ func (w *watcher) add(waiting *wait) {
 	}
 }
 
-func (w *watcher) remove(waiting *wait) {
+func (w *watcher[T]) remove(waiting *wait[T]) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.waits, waiting)
@@ -102,7 +105,7 @@ func (w *watcher) remove(waiting *wait) {
 // run makes rounds while there are waits. The pause adapts: it starts short, as
 // most volumes take a fraction of a second, and grows while nothing changes and
 // with the duration of a round, so that a slow Cinder gets fewer requests.
-func (w *watcher) run() {
+func (w *watcher[T]) run() {
 	pause := w.interval
 	known := 0
 	for {
@@ -127,10 +130,10 @@ func (w *watcher) run() {
 
 // pending takes a snapshot of the waits; if there are none, ok is false and the
 // caller must end.
-func (w *watcher) pending() (creating, deleting map[string][]*wait, ok bool) {
+func (w *watcher[T]) pending() (creating, deleting map[string][]*wait[T], ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	creating, deleting = map[string][]*wait{}, map[string][]*wait{}
+	creating, deleting = map[string][]*wait[T]{}, map[string][]*wait[T]{}
 	for waiting := range w.waits {
 		switch {
 		case waiting.finished:
@@ -146,7 +149,7 @@ func (w *watcher) pending() (creating, deleting map[string][]*wait, ok bool) {
 
 // round makes one round of requests and delivers what has changed. A failure
 // for some volumes does not delay the news of others.
-func (w *watcher) round(creating, deleting map[string][]*wait) (settled int) {
+func (w *watcher[T]) round(creating, deleting map[string][]*wait[T]) (settled int) {
 	// The waits bound the operation; the transport's timeouts bound a round of
 	// requests.
 	ctx := context.Background()
@@ -163,15 +166,15 @@ func (w *watcher) round(creating, deleting map[string][]*wait) (settled int) {
 // among them. It stops when it has seen them all, or when requesting the rest
 // one by one is less work: a volume that an earlier leader left in creation may
 // be far behind.
-func (w *watcher) roundCreating(ctx context.Context, creating map[string][]*wait) (settled int) {
+func (w *watcher[T]) roundCreating(ctx context.Context, creating map[string][]*wait[T]) (settled int) {
 	missing := unseen(creating)
 	pages := 0
-	err := w.list(ctx, cinder.VolumeQuery{PageSize: min(max(2*len(creating), 50), 1000)}, func(page []cinder.Volume) bool {
+	err := w.list(ctx, "", min(max(2*len(creating), 50), 1000), func(page []T) bool {
 		w.observe(page)
 		for _, v := range page {
-			if missing[v.ID] {
-				delete(missing, v.ID)
-				settled += deliver(creating[v.ID], v)
+			if id, _ := w.state(v); missing[id] {
+				delete(missing, id)
+				settled += w.deliver(creating[id], v)
 			}
 		}
 		pages++
@@ -188,14 +191,15 @@ func (w *watcher) roundCreating(ctx context.Context, creating map[string][]*wait
 // one; for many, one listing without a filter decides. Absence from it proves
 // that a volume is gone only if an earlier listing showed it: another project's
 // volume is never shown, although an administrator may have deleted it by ID.
-func (w *watcher) roundDeleting(ctx context.Context, deleting map[string][]*wait) (settled int) {
+func (w *watcher[T]) roundDeleting(ctx context.Context, deleting map[string][]*wait[T]) (settled int) {
 	missing := unseen(deleting)
-	err := w.list(ctx, cinder.VolumeQuery{Status: cinder.StatusDeleting, PageSize: 1000}, func(page []cinder.Volume) bool {
+	err := w.list(ctx, cinder.StatusDeleting, 1000, func(page []T) bool {
 		for _, v := range page {
-			show(deleting[v.ID])
-			if v.Status == cinder.StatusDeleting && missing[v.ID] {
-				delete(missing, v.ID)
-				settled += deliver(deleting[v.ID], v)
+			id, status := w.state(v)
+			show(deleting[id])
+			if status == cinder.StatusDeleting && missing[id] {
+				delete(missing, id)
+				settled += w.deliver(deleting[id], v)
 			}
 		}
 		return len(missing) > 0
@@ -213,13 +217,13 @@ func (w *watcher) roundDeleting(ctx context.Context, deleting map[string][]*wait
 
 // sweep settles missing volumes with one complete listing, and removes the
 // settled ones from missing.
-func (w *watcher) sweep(ctx context.Context, waits map[string][]*wait, missing map[string]bool) (settled int, err error) {
-	err = w.list(ctx, cinder.VolumeQuery{PageSize: 1000}, func(page []cinder.Volume) bool {
+func (w *watcher[T]) sweep(ctx context.Context, waits map[string][]*wait[T], missing map[string]bool) (settled int, err error) {
+	err = w.list(ctx, "", 1000, func(page []T) bool {
 		for _, v := range page {
-			if missing[v.ID] {
-				delete(missing, v.ID)
-				settled += deliver(waits[v.ID], v)
-				show(waits[v.ID])
+			if id, _ := w.state(v); missing[id] {
+				delete(missing, id)
+				settled += w.deliver(waits[id], v)
+				show(waits[id])
 			}
 		}
 		return true
@@ -230,13 +234,13 @@ func (w *watcher) sweep(ctx context.Context, waits map[string][]*wait, missing m
 	for id := range missing {
 		if shown(waits[id]) {
 			delete(missing, id)
-			settled += finish(waits[id], outcome{gone: true})
+			settled += finish(waits[id], outcome[T]{gone: true})
 		}
 	}
 	return settled, nil
 }
 
-func unseen(waits map[string][]*wait) map[string]bool {
+func unseen[T any](waits map[string][]*wait[T]) map[string]bool {
 	missing := make(map[string]bool, len(waits))
 	for id := range waits {
 		missing[id] = true
@@ -244,7 +248,7 @@ func unseen(waits map[string][]*wait) map[string]bool {
 	return missing
 }
 
-func show(waits []*wait) {
+func show[T any](waits []*wait[T]) {
 	for _, waiting := range waits {
 		waiting.shown = true
 	}
@@ -252,7 +256,7 @@ func show(waits []*wait) {
 
 // shown reports whether every wait has seen its volume in a listing; a wait
 // that just began may not have.
-func shown(waits []*wait) bool {
+func shown[T any](waits []*wait[T]) bool {
 	for _, waiting := range waits {
 		if !waiting.shown {
 			return false
@@ -262,40 +266,41 @@ func shown(waits []*wait) bool {
 }
 
 // verify reads volumes one by one that a listing did not show.
-func (w *watcher) verify(ctx context.Context, waits map[string][]*wait, missing map[string]bool) (settled int) {
+func (w *watcher[T]) verify(ctx context.Context, waits map[string][]*wait[T], missing map[string]bool) (settled int) {
 	for id := range missing {
 		v, err := w.get(ctx, id)
 		switch {
 		case cinder.IsKind(err, cinder.KindNotFound):
-			settled += finish(waits[id], outcome{gone: true})
+			settled += finish(waits[id], outcome[T]{gone: true})
 		case err != nil:
 			settled += failed(waits, map[string]bool{id: true}, err)
 		default:
-			settled += deliver(waits[id], v)
+			settled += w.deliver(waits[id], v)
 		}
 	}
 	return settled
 }
 
 // deliver delivers a volume to the waits whose status it has left.
-func deliver(waits []*wait, v cinder.Volume) (settled int) {
+func (w *watcher[T]) deliver(waits []*wait[T], v T) (settled int) {
+	_, status := w.state(v)
 	for _, waiting := range waits {
 		waiting.failures = 0
-		if v.Status == waiting.status || waiting.status == cinder.StatusCreating && v.Status == "downloading" {
+		if status == waiting.status || waiting.status == cinder.StatusCreating && status == "downloading" {
 			continue
 		}
-		settled += finish([]*wait{waiting}, outcome{volume: v})
+		settled += finish([]*wait[T]{waiting}, outcome[T]{found: v})
 	}
 	return settled
 }
 
 // failed records that a round brought no news of the missing volumes, and
 // delivers the error where that has happened too often.
-func failed(waits map[string][]*wait, missing map[string]bool, err error) (settled int) {
+func failed[T any](waits map[string][]*wait[T], missing map[string]bool, err error) (settled int) {
 	for id := range missing {
 		for _, waiting := range waits[id] {
 			if waiting.failures++; waiting.failures >= failuresToReport {
-				settled += finish([]*wait{waiting}, outcome{err: err})
+				settled += finish([]*wait[T]{waiting}, outcome[T]{err: err})
 			}
 		}
 	}
@@ -303,7 +308,7 @@ func failed(waits map[string][]*wait, missing map[string]bool, err error) (settl
 }
 
 // finish delivers an outcome to the waits.
-func finish(waits []*wait, result outcome) (count int) {
+func finish[T any](waits []*wait[T], result outcome[T]) (count int) {
 	for _, waiting := range waits {
 		if !waiting.finished {
 			waiting.finished = true

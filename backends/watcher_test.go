@@ -13,15 +13,19 @@ import (
 )
 
 // testWatcher is a watcher directly on a memoryCinder.
-func testWatcher(client Cinder) *watcher {
-	return &watcher{
+func testWatcher(client Cinder) *watcher[cinder.Volume] {
+	return &watcher[cinder.Volume]{
 		backend:  "gold",
+		noun:     "volume",
 		interval: time.Millisecond,
-		list:     client.ListVolumes,
-		get:      client.Volume,
-		observe:  func([]cinder.Volume) {},
-		waiting:  func(int) {},
-		waits:    map[*wait]struct{}{},
+		list: func(ctx context.Context, status cinder.Status, pageSize int, yield func([]cinder.Volume) bool) error {
+			return client.ListVolumes(ctx, cinder.VolumeQuery{Status: status, PageSize: pageSize}, yield)
+		},
+		get:     client.Volume,
+		state:   func(v cinder.Volume) (string, cinder.Status) { return v.ID, v.Status },
+		observe: func([]cinder.Volume) {},
+		waiting: func(int) {},
+		waits:   map[*wait[cinder.Volume]]struct{}{},
 	}
 }
 
@@ -96,7 +100,7 @@ func TestManyDeletions(t *testing.T) {
 			if err != nil || gone != (status == "") || v.Status != status {
 				t.Errorf("%s: %q, gone %v, error %v; want %q", id, v.Status, gone, err, status)
 			}
-			if _, there := memory.snapshot()[id]; gone && there {
+			if _, there := memory.present()[id]; gone && there {
 				t.Errorf("%s counts as gone but exists", id)
 			}
 		})

@@ -34,65 +34,109 @@ type VolumeQuery struct {
 // ends. Pages are newest first if the server honors the order. A volume that
 // exists from beginning to end is among them; no volume comes twice.
 func (c *Client) ListVolumes(ctx context.Context, query VolumeQuery, yield func(page []Volume) (more bool)) error {
-	ctx = withOperation(ctx, operationList)
-	values := url.Values{"sort": {"created_at:desc"}}
+	values := url.Values{}
 	if query.Status != "" {
 		values.Set("status", string(query.Status))
 	}
-	if query.PageSize > 0 {
-		values.Set("limit", strconv.Itoa(query.PageSize))
+	return readList(ctx, listing[Volume]{
+		client: c, operation: operationList, collection: "volumes", pageSize: query.PageSize,
+		id: func(v Volume) string { return v.ID },
+		read: func(decoder *json.Decoder) (Volume, error) {
+			var document volumeDocument
+			if err := decoder.Decode(&document); err != nil {
+				return Volume{}, err
+			}
+			v, odd := document.volume(query.Keep)
+			if !usableID.MatchString(v.ID) {
+				return Volume{}, &Error{Kind: KindInternal, Message: "the list has a volume without an id"}
+			}
+			if v.Metadata == nil {
+				// It may be a volume that the caller looks for, so that the list does not
+				// prove its absence.
+				return Volume{}, &Error{Kind: KindInternal, Message: fmt.Sprintf("the metadata of volume %s cannot be read", sentence(v.ID))}
+			}
+			if odd || v.Status == "" {
+				v.Status = StatusUnreadable
+			}
+			return v, nil
+		},
+	}, values, yield)
+}
+
+// listing is one paged list of the API.
+type listing[T any] struct {
+	client *Client
+	// operation is the name of the request in errors and metrics; collection is
+	// that of the list in addresses and answers.
+	operation, collection string
+	pageSize              int
+	id                    func(T) string
+	// read takes one element from the decoder.
+	read func(decoder *json.Decoder) (T, error)
+}
+
+// readList calls yield with every page, newest first if the server honors the order.
+func readList[T any](ctx context.Context, l listing[T], values url.Values, yield func(page []T) (more bool)) error {
+	ctx = withOperation(ctx, l.operation)
+	values.Set("sort", "created_at:desc")
+	if l.pageSize > 0 {
+		values.Set("limit", strconv.Itoa(l.pageSize))
 	}
-	first := c.service.ServiceURL("volumes", "detail") + "?" + values.Encode()
+	first := l.address(values.Encode())
 	seen := map[string]bool{}
 	ends := time.Now().Add(longestListing)
 	var err error
 	for range maxPasses {
 		var broken bool
-		if broken, err = c.pass(ctx, first, query, seen, ends, yield); !broken {
+		if broken, err = l.pass(ctx, first, seen, ends, yield); !broken {
 			break
 		}
 	}
-	return translate(c.backend, operationList, absenceOfNothing(err))
+	return translate(l.client.backend, l.operation, absenceOfNothing(err))
+}
+
+func (l listing[T]) address(query string) string {
+	return l.client.service.ServiceURL(l.collection, "detail") + "?" + query
 }
 
 // maxPasses bounds how often one listing begins again.
 const maxPasses = 5
 
 // Bounds of one listing, far beyond what a project has: 10,000 pages of 1,000
-// volumes. A server whose list never ends is broken, and must not keep the
+// entries. A server whose list never ends is broken, and must not keep the
 // program busy for the rest of a term.
 const (
 	longestListing  = 30 * time.Minute
 	mostPages       = 10_000
-	mostEmptyPages  = 3 // without any new volume, one after the other
+	mostEmptyPages  = 3 // without any new entry, one after the other
 	defaultPageSize = 1000
 )
 
-// pass reads a list from its beginning and yields volumes that were not seen
-// before. It is broken if the volume that a page was to begin behind has been
+// pass reads a list from its beginning and yields entries that were not seen
+// before. It is broken if the entry that a page was to begin behind has been
 // deleted meanwhile, which Cinder answers with 404.
-func (c *Client) pass(ctx context.Context, first string, query VolumeQuery, seen map[string]bool, ends time.Time, yield func(page []Volume) bool) (broken bool, err error) {
+func (l listing[T]) pass(ctx context.Context, first string, seen map[string]bool, ends time.Time, yield func(page []T) bool) (broken bool, err error) {
 	visited := map[string]bool{}
 	empty := 0
 	for next := first; next != ""; {
 		if visited[next] {
-			return false, c.brokenList("the list of volumes links back to a page that was already read")
+			return false, l.broken("the list of " + l.collection + " links back to a page that was already read")
 		}
 		if len(visited) == mostPages || empty == mostEmptyPages || time.Now().After(ends) {
-			return false, c.brokenList("the list of volumes does not end")
+			return false, l.broken("the list of " + l.collection + " does not end")
 		}
 		visited[next] = true
-		all, following, err := c.page(ctx, next, query)
+		all, following, err := l.page(ctx, next)
 		if err != nil {
 			return next != first && IsKind(err, KindNotFound), err
 		}
-		page := make([]Volume, 0, len(all))
-		for _, v := range all {
-			// A volume created between two pages shifts the window; the same
-			// volume may then come twice.
-			if !seen[v.ID] {
-				seen[v.ID] = true
-				page = append(page, v)
+		page := make([]T, 0, len(all))
+		for _, entry := range all {
+			// An entry created between two pages shifts the window; the same one may
+			// then come twice.
+			if id := l.id(entry); !seen[id] {
+				seen[id] = true
+				page = append(page, entry)
 			}
 		}
 		empty++
@@ -107,61 +151,50 @@ func (c *Client) pass(ctx context.Context, first string, query VolumeQuery, seen
 	return false, nil
 }
 
-func (c *Client) brokenList(message string) error {
-	return &Error{Backend: c.backend, Operation: operationList, Kind: KindInternal, Message: message}
+func (l listing[T]) broken(message string) error {
+	return &Error{Backend: l.client.backend, Operation: l.operation, Kind: KindInternal, Message: message}
 }
 
 // page reads one page and the address of the next.
-func (c *Client) page(ctx context.Context, address string, query VolumeQuery) (page []Volume, next string, err error) {
-	response, err := c.service.Request(ctx, http.MethodGet, address, &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}, KeepResponseBody: true})
+func (l listing[T]) page(ctx context.Context, address string) (page []T, next string, err error) {
+	response, err := l.client.service.Request(ctx, http.MethodGet, address, &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}, KeepResponseBody: true})
 	if err != nil {
-		return nil, "", translate(c.backend, operationList, err)
+		return nil, "", translate(l.client.backend, l.operation, err)
 	}
 	defer response.Body.Close() //nolint:errcheck // Everything that matters was read.
-	page, links, err := readPage(response.Body, cmp.Or(query.PageSize, defaultPageSize), query.Keep)
+	page, links, err := l.readPage(response.Body)
 	var failed *Error
 	switch {
 	case errors.As(err, &failed):
-		failed.Backend, failed.Operation = c.backend, operationList
+		failed.Backend, failed.Operation = l.client.backend, l.operation
 		return nil, "", failed
 	case err != nil:
-		return nil, "", translate(c.backend, operationList, err)
+		return nil, "", translate(l.client.backend, l.operation, err)
 	}
-	next, err = c.nextPage(links)
+	next, err = l.nextPage(links)
 	return page, next, err
 }
 
 // readPage reads a page as a stream.
-func readPage(body io.Reader, most int, keep func(key string) bool) (page []Volume, links []gophercloud.Link, err error) {
+func (l listing[T]) readPage(body io.Reader) (page []T, links []gophercloud.Link, err error) {
 	decoder := json.NewDecoder(body)
+	most := cmp.Or(l.pageSize, defaultPageSize)
 	listed := false
 	err = fields(decoder, func(key string) (err error) {
 		switch key {
-		case "volumes":
+		case l.collection:
 			listed, err = elements(decoder, func() error {
 				if len(page) == most {
-					return &Error{Kind: KindInternal, Message: fmt.Sprintf("the page has more volumes than the %d requested", most)}
+					return &Error{Kind: KindInternal, Message: fmt.Sprintf("the page has more %s than the %d requested", l.collection, most)}
 				}
-				var document volumeDocument
-				if err := decoder.Decode(&document); err != nil {
+				entry, err := l.read(decoder)
+				if err != nil {
 					return err
 				}
-				v, odd := document.volume(keep)
-				if !usableID.MatchString(v.ID) {
-					return &Error{Kind: KindInternal, Message: "the list has a volume without an id"}
-				}
-				if v.Metadata == nil {
-					// It may be a volume that the caller looks for, so that the list does not
-					// prove its absence.
-					return &Error{Kind: KindInternal, Message: fmt.Sprintf("the metadata of volume %s cannot be read", sentence(v.ID))}
-				}
-				if odd || v.Status == "" {
-					v.Status = StatusUnreadable
-				}
-				page = append(page, v)
+				page = append(page, entry)
 				return nil
 			})
-		case "volumes_links":
+		case l.collection + "_links":
 			_, err = elements(decoder, func() error {
 				if len(links) == mostLinks {
 					return errNotAsDescribed
@@ -177,7 +210,7 @@ func readPage(body io.Reader, most int, keep func(key string) bool) (page []Volu
 		return err
 	})
 	if err == nil && !listed {
-		err = &Error{Kind: KindInternal, Message: "the answer has no list of volumes"}
+		err = &Error{Kind: KindInternal, Message: "the answer has no list of " + l.collection}
 	}
 	return page, links, err
 }
@@ -199,16 +232,16 @@ func absenceOfNothing(err error) error {
 
 // nextPage keeps the host and path prefix from the catalog: behind a proxy,
 // Cinder's links may name an address that only Cinder can reach.
-func (c *Client) nextPage(links []gophercloud.Link) (string, error) {
+func (l listing[T]) nextPage(links []gophercloud.Link) (string, error) {
 	for _, link := range links {
 		if link.Rel != "next" {
 			continue
 		}
 		u, err := url.Parse(link.Href)
 		if err != nil {
-			return "", &Error{Backend: c.backend, Operation: operationList, Kind: KindInternal, Message: "the link to the next page is not a valid address"}
+			return "", l.broken("the link to the next page is not a valid address")
 		}
-		return c.service.ServiceURL("volumes", "detail") + "?" + u.RawQuery, nil
+		return l.address(u.RawQuery), nil
 	}
 	return "", nil
 }

@@ -15,7 +15,10 @@ type Volume struct {
 	MultiAttach bool // several hosts may use it at once; from its type
 	Metadata    map[string]string
 	Attachments []Attachment
-	CreatedAt   time.Time // to the second, by the server's clock
+	// SourceVolumeID and SnapshotID are what its content was copied from.
+	SourceVolumeID string
+	SnapshotID     string
+	CreatedAt      time.Time // to the second, by the server's clock
 }
 
 // Attachment is one entry of a volume's attachments.
@@ -53,9 +56,10 @@ const (
 	StatusDeleting       Status = "deleting"
 	StatusError          Status = "error"
 	StatusErrorDeleting  Status = "error_deleting"
+	StatusExtending      Status = "extending"
 	StatusErrorExtending Status = "error_extending"
-	// StatusUnreadable is that of a volume in a listing whose entry lacks a status
-	// or is odd otherwise. Cinder has no status of that name.
+	// StatusUnreadable is that of a volume or snapshot in a listing whose entry
+	// lacks a status or is odd otherwise. Cinder has no status of that name.
 	StatusUnreadable Status = "unreadable"
 )
 

@@ -9,17 +9,19 @@ import (
 // makes the whole volume unreadable: a single odd volume must not make a listing
 // of a thousand fail.
 type volumeDocument struct {
-	ID          text            `json:"id"`
-	Name        text            `json:"name"`
-	Status      text            `json:"status"`
-	Size        number          `json:"size"`
-	Type        text            `json:"volume_type"`
-	Zone        text            `json:"availability_zone"`
-	Encrypted   flag            `json:"encrypted"`
-	MultiAttach flag            `json:"multiattach"`
-	Metadata    json.RawMessage `json:"metadata"`
-	CreatedAt   text            `json:"created_at"`
-	Attachments json.RawMessage `json:"attachments"`
+	ID           text            `json:"id"`
+	Name         text            `json:"name"`
+	Status       text            `json:"status"`
+	Size         number          `json:"size"`
+	Type         text            `json:"volume_type"`
+	Zone         text            `json:"availability_zone"`
+	Encrypted    flag            `json:"encrypted"`
+	MultiAttach  flag            `json:"multiattach"`
+	SourceVolume text            `json:"source_volid"`
+	Snapshot     text            `json:"snapshot_id"`
+	Metadata     json.RawMessage `json:"metadata"`
+	CreatedAt    text            `json:"created_at"`
+	Attachments  json.RawMessage `json:"attachments"`
 }
 
 // volume returns the volume, and whether a field that the program acts on has a
@@ -29,17 +31,19 @@ func (d volumeDocument) volume(keep func(key string) bool) (v Volume, odd bool) 
 	metadata, err := readMetadata(d.Metadata, keep)
 	attachments, attachmentsErr := readAttachments(d.Attachments)
 	v = Volume{
-		ID:          d.ID.value,
-		Name:        d.Name.value,
-		Status:      Status(d.Status.value),
-		SizeGiB:     d.Size.value,
-		Type:        d.Type.value,
-		Zone:        d.Zone.value,
-		Encrypted:   d.Encrypted.value,
-		MultiAttach: d.MultiAttach.value,
-		Metadata:    metadata,
-		CreatedAt:   parseTime(d.CreatedAt.value),
-		Attachments: attachments,
+		ID:             d.ID.value,
+		Name:           d.Name.value,
+		Status:         Status(d.Status.value),
+		SizeGiB:        d.Size.value,
+		Type:           d.Type.value,
+		Zone:           d.Zone.value,
+		Encrypted:      d.Encrypted.value,
+		MultiAttach:    d.MultiAttach.value,
+		SourceVolumeID: d.SourceVolume.value,
+		SnapshotID:     d.Snapshot.value,
+		Metadata:       metadata,
+		CreatedAt:      parseTime(d.CreatedAt.value),
+		Attachments:    attachments,
 	}
 	odd = d.ID.odd || d.Status.odd || d.Size.odd || d.Type.odd || d.Encrypted.odd || d.MultiAttach.odd
 	if err != nil {

@@ -26,6 +26,10 @@ type NewVolume struct {
 	Type     string
 	Zone     string
 	Metadata map[string]string
+	// SourceVolumeID or SnapshotID is what the volume's content is copied from;
+	// empty for an empty volume. Both are of the same project.
+	SourceVolumeID string
+	SnapshotID     string
 }
 
 // CreateVolume requests a volume; it returns before the volume is available.
@@ -43,6 +47,8 @@ func (c *Client) CreateVolume(ctx context.Context, request NewVolume) (Volume, e
 		VolumeType:       request.Type,
 		AvailabilityZone: request.Zone,
 		Metadata:         request.Metadata,
+		SourceVolID:      request.SourceVolumeID,
+		SnapshotID:       request.SnapshotID,
 	}, nil)
 	v, err := c.volume(operation, result.Err, result.ExtractInto)
 	if err == nil && !request.describes(v) {
@@ -52,7 +58,7 @@ func (c *Client) CreateVolume(ctx context.Context, request NewVolume) (Volume, e
 	return v, err
 }
 
-// describes reports whether a volume has the name and the metadata of the
+// describes reports whether a volume has the name, metadata and source of the
 // request. An answer about another volume would make the program use that one.
 func (r NewVolume) describes(v Volume) bool {
 	for key, value := range r.Metadata {
@@ -60,7 +66,7 @@ func (r NewVolume) describes(v Volume) bool {
 			return false
 		}
 	}
-	return v.Name == r.Name
+	return v.Name == r.Name && v.SourceVolumeID == r.SourceVolumeID && v.SnapshotID == r.SnapshotID
 }
 
 // Volume reads one volume. If a 404 does not carry Cinder's own fault, a

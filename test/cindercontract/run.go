@@ -48,8 +48,10 @@ func Run(t *testing.T, target Target) {
 	t.Helper()
 	// First, and one after the other: a listing restarts if the volume at which
 	// a page was to begin is deleted meanwhile.
-	for name, judge := range readings {
-		t.Run(name, func(t *testing.T) { judge(newSubject(t, target)) })
+	for _, some := range []map[string]func(*subject){readings, snapshotReadings} {
+		for name, judge := range some {
+			t.Run(name, func(t *testing.T) { judge(newSubject(t, target)) })
+		}
 	}
 	for _, state := range states {
 		for action, want := range table[state.name] {
@@ -102,6 +104,8 @@ type subject struct {
 	ctx context.Context
 	// id is the volume's ID, attachment that of its last attachment.
 	id, attachment string
+	// taken are the IDs of its snapshots.
+	taken []string
 }
 
 func newSubject(t *testing.T, target Target) *subject {
@@ -145,7 +149,7 @@ func (s *subject) settled() (v cinder.Volume, found bool) {
 		}
 		s.must(err)
 		switch v.Status {
-		case cinder.StatusCreating, "downloading", cinder.StatusDeleting, cinder.StatusDetaching:
+		case cinder.StatusCreating, "downloading", cinder.StatusDeleting, cinder.StatusDetaching, cinder.StatusExtending:
 		default:
 			return v, true
 		}
@@ -156,8 +160,9 @@ func (s *subject) settled() (v cinder.Volume, found bool) {
 }
 
 // describe is the volume's state as far as it matters to the lifecycle: its
-// status, the number of attachments in its document, those that are listed, and
-// the mark that os-attach leaves.
+// status, a size other than the one it was created with, the number of snapshots,
+// of attachments in its document, those that are listed, and the mark that
+// os-attach leaves.
 func (s *subject) describe() string {
 	s.t.Helper()
 	v, found := s.settled()
@@ -165,6 +170,12 @@ func (s *subject) describe() string {
 		return "gone"
 	}
 	text := string(v.Status)
+	if v.SizeGiB != 1 {
+		text += fmt.Sprintf(", %d GiB", v.SizeGiB)
+	}
+	if n := s.snapshots(); n > 0 {
+		text += fmt.Sprintf(", %d snapshot", n)
+	}
 	if n := len(v.Attachments); n > 0 {
 		text += fmt.Sprintf(", shows %d", n)
 	}
@@ -192,6 +203,7 @@ func (s *subject) listed() []string {
 // cleanUp removes the volume in any state.
 func (s *subject) cleanUp() {
 	for deadline := time.Now().Add(s.Wait); s.id != "" && time.Now().Before(deadline); time.Sleep(s.Poll) {
+		s.removeSnapshots()
 		v, found := s.settled()
 		if !found {
 			return

@@ -1,6 +1,7 @@
 package cindercontract
 
 import (
+	"crypto/rand"
 	"fmt"
 	"strings"
 
@@ -123,6 +124,18 @@ var actions = map[string]func(*subject) error{
 		}
 		return err
 	},
+	"ExtendVolume": func(s *subject) error {
+		v, _ := s.settled()
+		return s.Cinder.ExtendVolume(s.ctx, s.id, 2, v.Status == cinder.StatusInUse)
+	},
+	"ExtendVolume to its size": func(s *subject) error { return s.Cinder.ExtendVolume(s.ctx, s.id, 1, false) },
+	"CreateSnapshot": func(s *subject) error {
+		made, err := s.Cinder.CreateSnapshot(s.ctx, cinder.NewSnapshot{Name: "contract-" + strings.ToLower(rand.Text()), VolumeID: s.id})
+		if err == nil {
+			s.taken = append(s.taken, made.ID)
+		}
+		return err
+	},
 	"Volume": func(s *subject) error {
 		v, err := s.Cinder.Volume(s.ctx, s.id)
 		if err == nil && v.ID != s.id {
@@ -156,6 +169,9 @@ var table = map[string]map[string]outcome{
 		"CreateAttachment":         {after: "attaching, lists attaching"},
 		"DeleteAttachment":         {kind: cinder.KindNotFound, after: "available"},
 		"DeleteVolume":             {after: "gone"},
+		"ExtendVolume":             {after: "available, 2 GiB"},
+		"ExtendVolume to its size": {kind: cinder.KindInvalid, after: "available"},
+		"CreateSnapshot":           {after: "available, 1 snapshot"},
 		"Detach":                   {after: "available"},
 		"Detach of an unknown one": {kind: cinder.KindConflict, after: "available"},
 		"Detach of its attachment": never,
@@ -175,6 +191,9 @@ var table = map[string]map[string]outcome{
 		"CreateAttachment":         {kind: cinder.KindConflict, after: "attaching"},
 		"DeleteAttachment":         {kind: cinder.KindNotFound, after: "attaching"},
 		"DeleteVolume":             {kind: cinder.KindConflict, after: "attaching"},
+		"ExtendVolume":             {kind: cinder.KindConflict, after: "attaching"},
+		"ExtendVolume to its size": {kind: cinder.KindInvalid, after: "attaching"},
+		"CreateSnapshot":           {kind: cinder.KindConflict, after: "attaching"},
 		"Detach":                   {after: "available"},
 		"Detach of an unknown one": {kind: cinder.KindConflict, after: "attaching"},
 		"Detach of its attachment": never,
@@ -194,6 +213,9 @@ var table = map[string]map[string]outcome{
 		"CreateAttachment":         {kind: cinder.KindConflict, after: "in-use, shows 1, lists attached, marked"},
 		"DeleteAttachment":         {after: "available, marked"},
 		"DeleteVolume":             {kind: cinder.KindConflict, after: "in-use, shows 1, lists attached, marked"},
+		"ExtendVolume":             {after: "in-use, 2 GiB, shows 1, lists attached, marked"},
+		"ExtendVolume to its size": {kind: cinder.KindInvalid, after: "in-use, shows 1, lists attached, marked"},
+		"CreateSnapshot":           {after: "in-use, 1 snapshot, shows 1, lists attached, marked"},
 		"Detach":                   {after: "available, marked"},
 		"Detach of an unknown one": {kind: cinder.KindConflict, after: "in-use, shows 1, lists attached, marked"},
 		"Detach of its attachment": {after: "available, marked"},
@@ -213,6 +235,9 @@ var table = map[string]map[string]outcome{
 		"CreateAttachment":         {after: "attaching, lists attaching, marked"},
 		"DeleteAttachment":         {kind: cinder.KindNotFound, after: "available, marked"},
 		"DeleteVolume":             {after: "gone"},
+		"ExtendVolume":             {after: "available, 2 GiB, marked"},
+		"ExtendVolume to its size": {kind: cinder.KindInvalid, after: "available, marked"},
+		"CreateSnapshot":           {after: "available, 1 snapshot, marked"},
 		"Detach":                   {after: "available, marked"},
 		"Detach of an unknown one": {kind: cinder.KindConflict, after: "available, marked"},
 		"Detach of its attachment": never,
@@ -232,6 +257,9 @@ var table = map[string]map[string]outcome{
 		"CreateAttachment":         {kind: cinder.KindConflict, after: "attaching, lists attaching"},
 		"DeleteAttachment":         {after: "available"},
 		"DeleteVolume":             {kind: cinder.KindConflict, after: "attaching, lists attaching"},
+		"ExtendVolume":             {kind: cinder.KindConflict, after: "attaching, lists attaching"},
+		"ExtendVolume to its size": {kind: cinder.KindInvalid, after: "attaching, lists attaching"},
+		"CreateSnapshot":           {kind: cinder.KindConflict, after: "attaching, lists attaching"},
 		"Detach":                   never,
 		"Detach of an unknown one": {kind: cinder.KindConflict, after: "attaching, lists attaching"},
 		"Detach of its attachment": never,
@@ -251,6 +279,9 @@ var table = map[string]map[string]outcome{
 		"CreateAttachment":         {kind: cinder.KindConflict, after: "in-use, shows 1, lists attached"},
 		"DeleteAttachment":         {after: "available"},
 		"DeleteVolume":             {kind: cinder.KindConflict, after: "in-use, shows 1, lists attached"},
+		"ExtendVolume":             {after: "in-use, 2 GiB, shows 1, lists attached"},
+		"ExtendVolume to its size": {kind: cinder.KindInvalid, after: "in-use, shows 1, lists attached"},
+		"CreateSnapshot":           {after: "in-use, 1 snapshot, shows 1, lists attached"},
 		"Detach":                   {after: "available"},
 		"Detach of an unknown one": {kind: cinder.KindConflict, after: "in-use, shows 1, lists attached"},
 		"Detach of its attachment": {after: "available"},
@@ -270,6 +301,9 @@ var table = map[string]map[string]outcome{
 		"CreateAttachment":         {kind: cinder.KindConflict, after: "error"},
 		"DeleteAttachment":         {kind: cinder.KindNotFound, after: "error"},
 		"DeleteVolume":             {after: "gone"},
+		"ExtendVolume":             {kind: cinder.KindConflict, after: "error"},
+		"ExtendVolume to its size": {kind: cinder.KindInvalid, after: "error"},
+		"CreateSnapshot":           {kind: cinder.KindConflict, after: "error"},
 		"Detach":                   never,
 		"Detach of an unknown one": {kind: cinder.KindConflict, after: "error"},
 		"Detach of its attachment": never,
@@ -289,6 +323,9 @@ var table = map[string]map[string]outcome{
 		"CreateAttachment":         {kind: cinder.KindNotFound, after: "gone"},
 		"DeleteAttachment":         {kind: cinder.KindNotFound, after: "gone"},
 		"DeleteVolume":             {kind: cinder.KindNotFound, after: "gone"},
+		"ExtendVolume":             {kind: cinder.KindNotFound, after: "gone"},
+		"ExtendVolume to its size": {kind: cinder.KindNotFound, after: "gone"},
+		"CreateSnapshot":           {kind: cinder.KindNotFound, after: "gone"},
 		"Detach":                   {kind: cinder.KindNotFound, after: "gone"},
 		"Detach of an unknown one": {kind: cinder.KindNotFound, after: "gone"},
 		"Detach of its attachment": never,

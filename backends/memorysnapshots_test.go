@@ -1,0 +1,156 @@
+package backends
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+)
+
+type memorySnapshot struct {
+	cinder.Snapshot
+	left   int           // reads until the change ends
+	end    cinder.Status // status after the change; empty: gone
+	number int           // order of creation
+}
+
+func snapshotNotFound(operation, id string) error {
+	return &cinder.Error{Backend: "gold", Operation: operation, Kind: cinder.KindNotFound, Status: 404, Message: "Snapshot " + id + " could not be found"}
+}
+
+// snapshotsOf are the snapshots of a volume; it is called with the lock.
+func (m *memoryCinder) snapshotsOf(volume string) []*memorySnapshot {
+	var found []*memorySnapshot
+	for _, s := range m.snapshots {
+		if s.VolumeID == volume {
+			found = append(found, s)
+		}
+	}
+	return found
+}
+
+func (m *memoryCinder) CreateSnapshot(ctx context.Context, request cinder.NewSnapshot) (created cinder.Snapshot, err error) {
+	err = m.action(ctx, "snapshot.create", request.VolumeID, func(v *memoryVolume) error {
+		if v.Status != cinder.StatusAvailable && v.Status != cinder.StatusInUse {
+			return conflict("snapshot.create", "Volume status must be available or in-use, but current status is: "+string(v.Status))
+		}
+		created = m.putSnapshot(cinder.Snapshot{Name: request.Name, VolumeID: v.ID, SizeGiB: v.SizeGiB, Metadata: maps.Clone(request.Metadata)})
+		if m.created != nil {
+			m.snapshots[created.ID].end = m.created(request.Name)
+		}
+		return nil
+	})
+	return created, err
+}
+
+// putSnapshot adds a snapshot that is being created; it is called with the lock.
+func (m *memoryCinder) putSnapshot(s cinder.Snapshot) cinder.Snapshot {
+	m.ids++
+	s.ID, s.Status = fmt.Sprintf("snapshot-%d", m.ids), cinder.StatusCreating
+	s.CreatedAt = m.clock.Add(time.Duration(m.ids/2) * time.Second)
+	m.snapshots[s.ID] = &memorySnapshot{Snapshot: s, left: m.looks, end: cinder.StatusAvailable, number: m.ids}
+	return s
+}
+
+// lookAtSnapshot reads a snapshot and advances its time.
+func (m *memoryCinder) lookAtSnapshot(s *memorySnapshot) (cinder.Snapshot, bool) {
+	if s.Status == cinder.StatusCreating || s.Status == cinder.StatusDeleting {
+		switch {
+		case s.left > 0:
+			s.left--
+		case s.end == "":
+			delete(m.snapshots, s.ID)
+			return cinder.Snapshot{}, false
+		default:
+			s.Status = s.end
+		}
+	}
+	shown := s.Snapshot
+	shown.Metadata = maps.Clone(s.Metadata)
+	return shown, true
+}
+
+func (m *memoryCinder) onSnapshot(ctx context.Context, operation, id string, effect func(s *memorySnapshot) error) error {
+	return m.call(ctx, operation, id, func() error {
+		s, ok := m.snapshots[id]
+		if !ok {
+			return snapshotNotFound(operation, id)
+		}
+		return effect(s)
+	})
+}
+
+func (m *memoryCinder) Snapshot(ctx context.Context, id string) (found cinder.Snapshot, err error) {
+	err = m.onSnapshot(ctx, "snapshot.get", id, func(s *memorySnapshot) error {
+		shown, ok := m.lookAtSnapshot(s)
+		if !ok {
+			return snapshotNotFound("snapshot.get", id)
+		}
+		found = shown
+		return nil
+	})
+	return found, err
+}
+
+func (m *memoryCinder) ListSnapshots(ctx context.Context, query cinder.SnapshotQuery, yield func([]cinder.Snapshot) bool) error {
+	var all []cinder.Snapshot
+	err := m.call(ctx, "snapshot.list", strings.TrimSpace(string(query.Status)+" "+query.VolumeID), func() error {
+		all = nil
+		for _, s := range slices.SortedFunc(maps.Values(m.snapshots), func(a, b *memorySnapshot) int { return b.number - a.number }) {
+			if !m.ignoreFilter && (query.Status != "" && s.Status != query.Status || query.VolumeID != "" && s.VolumeID != query.VolumeID) {
+				continue
+			}
+			if shown, ok := m.lookAtSnapshot(s); ok {
+				all = append(all, shown)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	size := query.PageSize
+	if size == 0 {
+		size = 1000
+	}
+	for page := range slices.Chunk(all, size) {
+		if !yield(page) {
+			return nil
+		}
+	}
+	return nil
+}
+
+func (m *memoryCinder) DeleteSnapshot(ctx context.Context, id string) error {
+	return m.onSnapshot(ctx, "snapshot.delete", id, func(s *memorySnapshot) error {
+		if s.Status != cinder.StatusAvailable && s.Status != cinder.StatusError {
+			return conflict("snapshot.delete", "Snapshot status must be available or error")
+		}
+		s.Status, s.left, s.end = cinder.StatusDeleting, m.looks, ""
+		if m.snapshotDeleted != "" {
+			s.end = m.snapshotDeleted
+		}
+		return nil
+	})
+}
+
+func (m *memoryCinder) ExtendVolume(ctx context.Context, id string, sizeGiB int64, inUse bool) error {
+	return m.action(ctx, "volume.os-extend", id, func(v *memoryVolume) error {
+		switch {
+		case sizeGiB <= v.SizeGiB:
+			return &cinder.Error{Backend: "gold", Operation: "volume.os-extend", Kind: cinder.KindInvalid, Status: 400, Message: "New size for extend must be greater than current size"}
+		case v.Status != cinder.StatusAvailable && (v.Status != cinder.StatusInUse || !inUse):
+			return conflict("volume.os-extend", "Volume status must be available to extend, currently "+string(v.Status))
+		}
+		v.change(m.looks, v.Status)
+		v.Status, v.growsTo = cinder.StatusExtending, sizeGiB
+		if m.extended != "" {
+			v.end, v.growsTo = m.extended, v.SizeGiB
+		}
+		return nil
+	})
+}

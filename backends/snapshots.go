@@ -1,0 +1,312 @@
+package backends
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+)
+
+// SnapshotSpec is the snapshot that a VolumeSnapshot wants.
+type SnapshotSpec struct {
+	Name     string            // derived from the VolumeSnapshot's UID
+	Metadata map[string]string // the operator's; the stamp is added
+	Stamp    SnapshotStamp
+	// Source is the volume, with the proof that it is the claim's.
+	Source Target
+	// Recorded is the ID of the snapshot that a VolumeSnapshotContent names; empty
+	// if there is none yet.
+	Recorded string
+}
+
+// SnapshotTarget is a snapshot to remove, and the proof that it may be removed.
+type SnapshotTarget struct {
+	SnapshotID string
+	Stamp      SnapshotStamp
+	// Place is where the snapshot lives.
+	Place cinder.Place
+	// Permit is called before the request to delete, as the Permit of a Target;
+	// nil permits it.
+	Permit func(ctx context.Context) error
+}
+
+// TakeSnapshot makes the snapshot that a VolumeSnapshot wants, or adopts what an
+// earlier attempt left, and waits until it is available.
+func (l *Lifecycle) TakeSnapshot(ctx context.Context, spec SnapshotSpec) (cinder.Snapshot, cinder.Place, error) {
+	release, err := l.lock(ctx, spec.Stamp.key())
+	if err != nil {
+		return cinder.Snapshot{}, cinder.Place{}, err
+	}
+	defer release()
+	e := l.current()
+	s, err := e.takeSnapshot(ctx, spec)
+	return s, e.place(), err
+}
+
+func (e *endpoint) takeSnapshot(ctx context.Context, spec SnapshotSpec) (cinder.Snapshot, error) {
+	s, err := e.lookForSnapshot(ctx, spec)
+	for range maxMoves {
+		switch {
+		case err != nil:
+			return cinder.Snapshot{}, err
+		case ctx.Err() != nil:
+			return cinder.Snapshot{}, ctx.Err()
+		case s.ID == "":
+			s, err = e.createSnapshot(ctx, spec)
+			continue
+		}
+		switch s.Status {
+		case cinder.StatusAvailable:
+			return s, nil
+		case cinder.StatusCreating, cinder.StatusDeleting:
+			waitedFor := s
+			var gone bool
+			timeout := e.timeouts().Create
+			if s.Status == cinder.StatusDeleting {
+				timeout = e.timeouts().Delete
+			}
+			if s, gone, err = e.snapshotWatcher.await(ctx, s.ID, s.Status, timeout); gone {
+				e.forgetSnapshot(spec.Stamp, waitedFor.ID)
+				e.snapshotsKnown.doubt(spec.Stamp.SnapshotUID)
+				s, err = e.lookForSnapshot(ctx, spec)
+			}
+		case cinder.StatusError:
+			return cinder.Snapshot{}, e.discardSnapshot(ctx, s, spec)
+		default:
+			return cinder.Snapshot{}, e.failure(cinder.KindConflict, "snapshot %s is %s; waiting for that operation to finish", s.ID, s.Status)
+		}
+	}
+	if err != nil {
+		return cinder.Snapshot{}, err
+	}
+	return cinder.Snapshot{}, e.failure(cinder.KindConflict, "snapshot %s keeps changing state; something else is modifying it", s.ID)
+}
+
+// lookForSnapshot finds the snapshot of a VolumeSnapshot. The zero Snapshot means
+// that there provably is none.
+func (e *endpoint) lookForSnapshot(ctx context.Context, spec SnapshotSpec) (cinder.Snapshot, error) {
+	uid := spec.Stamp.SnapshotUID
+	for range maxMoves {
+		id, since := e.snapshotsKnown.of(uid)
+		if id == "" || !since.IsZero() {
+			found, err := e.snapshotInventory.find(ctx, uid, spec.Stamp.Owns, since)
+			if err != nil {
+				return cinder.Snapshot{}, err
+			}
+			if id, err = e.keepOneSnapshot(ctx, found, spec); err != nil {
+				return cinder.Snapshot{}, err
+			}
+			e.snapshotsKnown.settle(uid, id)
+		}
+		if id == "" {
+			return cinder.Snapshot{}, nil
+		}
+		s, err := e.getSnapshot(ctx, id)
+		switch {
+		case cinder.IsKind(err, cinder.KindNotFound):
+			// Another party removed it. Look whether it was the only one.
+			e.forgetSnapshot(spec.Stamp, id)
+			e.snapshotsKnown.doubt(uid)
+			continue
+		case err != nil:
+			return cinder.Snapshot{}, err
+		case !spec.Stamp.Owns(s):
+			e.forgetSnapshot(spec.Stamp, id)
+			e.snapshotsKnown.doubt(uid)
+			return cinder.Snapshot{}, e.failure(KindNotOurs, "snapshot %s no longer carries the stamp of this VolumeSnapshot", id)
+		}
+		return s, nil
+	}
+	return cinder.Snapshot{}, e.failure(cinder.KindConflict, "the snapshots of VolumeSnapshot UID %q keep disappearing; something else is deleting them", uid)
+}
+
+// keepOneSnapshot picks, of several snapshots with one stamp, the one to keep:
+// the recorded one or, before that, the oldest, which every leader picks. It
+// removes the others, which nothing names.
+func (e *endpoint) keepOneSnapshot(ctx context.Context, found []cinder.Snapshot, spec SnapshotSpec) (id string, err error) {
+	if len(found) == 0 {
+		return "", nil
+	}
+	id = found[0].ID
+	for _, s := range found {
+		if s.ID == spec.Recorded {
+			id = s.ID
+		}
+	}
+	for _, s := range found {
+		if s.ID == id {
+			continue
+		}
+		e.logger.Warn("Removing a duplicate snapshot of one VolumeSnapshot", "snapshot", s.ID, "kept", id, "status", s.Status)
+		if err := e.removeSnapshot(ctx, SnapshotTarget{SnapshotID: s.ID, Stamp: spec.Stamp, Place: e.place()}); err != nil {
+			return "", err
+		}
+	}
+	return id, nil
+}
+
+// createSnapshot creates the snapshot. If the answer is lost, the next attempt
+// looks for the snapshot; the request is never repeated.
+func (e *endpoint) createSnapshot(ctx context.Context, spec SnapshotSpec) (s cinder.Snapshot, err error) {
+	source, err := e.existing(ctx, spec.Source)
+	if err != nil {
+		return cinder.Snapshot{}, err
+	}
+	uid := spec.Stamp.SnapshotUID
+	e.snapshotsKnown.doubt(uid)
+	err = e.session.change(withPermit(ctx, spec.Source.Permit, source), func(ctx context.Context, client Cinder) (err error) {
+		s, err = client.CreateSnapshot(ctx, cinder.NewSnapshot{Name: spec.Name, VolumeID: source.ID, Metadata: spec.Stamp.Metadata(spec.Metadata)})
+		return err
+	})
+	if err == nil {
+		e.snapshotsKnown.settle(uid, s.ID)
+		return s, nil
+	}
+	var failed *cinder.Error
+	if errors.As(err, &failed) && !failed.EffectUnknown {
+		e.snapshotsKnown.settle(uid, "")
+	} else {
+		// A listing that began while the request was under way may have missed its
+		// effect.
+		e.snapshotsKnown.doubt(uid)
+	}
+	return cinder.Snapshot{}, err
+}
+
+// discardSnapshot deletes a snapshot that Cinder failed to make, and reports it.
+// The next attempt makes a new one.
+func (e *endpoint) discardSnapshot(ctx context.Context, s cinder.Snapshot, spec SnapshotSpec) error {
+	if s.ID == spec.Recorded {
+		return e.failure(KindVolumeFailed, "snapshot %s went to error after it was recorded; it is kept", s.ID)
+	}
+	if err := e.removeSnapshot(ctx, SnapshotTarget{SnapshotID: s.ID, Stamp: spec.Stamp, Place: e.place()}); err != nil {
+		return fmt.Errorf("snapshot %s went to error and cannot be removed: %w", s.ID, err)
+	}
+	return e.failure(KindVolumeFailed, "snapshot %s went to error and was removed; see the log of cinder-volume", s.ID)
+}
+
+// RemoveSnapshot deletes a snapshot, in any state, and waits until it is gone. It
+// does nothing to a snapshot whose stamp does not match (KindNotOurs).
+func (l *Lifecycle) RemoveSnapshot(ctx context.Context, target SnapshotTarget) error {
+	release, err := l.lock(ctx, target.Stamp.key())
+	if err != nil {
+		return err
+	}
+	defer release()
+	return l.current().removeSnapshot(ctx, target)
+}
+
+func (e *endpoint) removeSnapshot(ctx context.Context, target SnapshotTarget) error {
+	for range maxMoves {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		s, err := e.getSnapshot(ctx, target.SnapshotID)
+		switch {
+		case cinder.IsKind(err, cinder.KindNotFound):
+			if here := e.place(); target.Place != here {
+				return e.elsewhere("snapshot %s was recorded at %s, but the backend points to %s, where it does not exist", target.SnapshotID, target.Place, here)
+			}
+			e.forgetSnapshot(target.Stamp, target.SnapshotID)
+			return nil
+		case err != nil:
+			return err
+		case !target.Stamp.Owns(s):
+			return e.failure(KindNotOurs, "snapshot %s is stamped %s, expected %s; it is not touched", s.ID, SnapshotStampOf(s).describe(), target.Stamp.describe())
+		}
+		// It was seen here, so that its absence here is proof from now on.
+		target.Place = e.place()
+		switch s.Status {
+		case cinder.StatusCreating:
+			_, _, err = e.snapshotWatcher.await(ctx, s.ID, s.Status, e.timeouts().Create)
+		case cinder.StatusAvailable, cinder.StatusError:
+			if err = e.deleteSnapshot(ctx, s, target); err == nil {
+				err = e.awaitSnapshotGone(ctx, s.ID)
+			}
+		case cinder.StatusDeleting:
+			err = e.awaitSnapshotGone(ctx, s.ID)
+		case cinder.StatusErrorDeleting:
+			err = e.failure(KindVolumeFailed, "the storage backend failed to delete snapshot %s (error_deleting); an OpenStack administrator must repair it and run: cinder snapshot-reset-state --state available %s", s.ID, s.ID)
+		default:
+			err = e.failure(cinder.KindConflict, "snapshot %s is %s; waiting for that operation to finish", s.ID, s.Status)
+		}
+		if err != nil && !cinder.IsKind(err, cinder.KindNotFound) {
+			return err
+		}
+	}
+	return e.failure(cinder.KindConflict, "snapshot %s keeps changing state; something else is modifying it", target.SnapshotID)
+}
+
+func (e *endpoint) deleteSnapshot(ctx context.Context, s cinder.Snapshot, target SnapshotTarget) error {
+	if target.Permit != nil {
+		ctx = context.WithValue(ctx, permitKey{}, func() error { return target.Permit(ctx) })
+	}
+	return e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.DeleteSnapshot(ctx, s.ID) })
+}
+
+// awaitSnapshotGone waits for the end of a deletion that Cinder has accepted.
+func (e *endpoint) awaitSnapshotGone(ctx context.Context, id string) error {
+	s, gone, err := e.snapshotWatcher.await(ctx, id, cinder.StatusDeleting, e.timeouts().Delete)
+	switch {
+	case err != nil || gone || s.Status != cinder.StatusAvailable:
+		return err
+	}
+	// Cinder's RBD driver does this to a snapshot from which a volume was made.
+	return e.failure(KindInUse, "Cinder canceled the deletion of snapshot %s: volumes that were made from it depend on it", id)
+}
+
+// Snapshots lists the cluster's snapshots as of the last complete listing of this
+// term. It costs requests only the first time.
+func (l *Lifecycle) Snapshots(ctx context.Context) ([]cinder.Snapshot, error) {
+	return l.current().snapshotInventory.all(ctx)
+}
+
+// RelistSnapshots lists the cluster's snapshots again.
+func (l *Lifecycle) RelistSnapshots(ctx context.Context) ([]cinder.Snapshot, error) {
+	return l.current().snapshotInventory.allAfter(ctx, time.Now())
+}
+
+// FindSnapshot reads a snapshot of any owner by its ID.
+func (l *Lifecycle) FindSnapshot(ctx context.Context, id string) (s cinder.Snapshot, found bool, err error) {
+	s, err = l.current().getSnapshot(ctx, id)
+	if cinder.IsKind(err, cinder.KindNotFound) {
+		return cinder.Snapshot{}, false, nil
+	}
+	return s, err == nil, err
+}
+
+// snapshotsOf lists a volume's snapshots, of any owner, for a message to people:
+// it trusts the server's filter for absence.
+func (e *endpoint) snapshotsOf(ctx context.Context, volumeID string) (found []cinder.Snapshot, err error) {
+	err = e.listSnapshots(ctx, cinder.SnapshotQuery{VolumeID: volumeID, PageSize: 100}, func(page []cinder.Snapshot) bool {
+		for _, s := range page {
+			if s.VolumeID == volumeID {
+				found = append(found, s)
+			}
+		}
+		return len(found) == 0
+	})
+	return found, err
+}
+
+func (e *endpoint) getSnapshot(ctx context.Context, id string) (s cinder.Snapshot, err error) {
+	err = e.session.read(ctx, func(ctx context.Context, client Cinder) (err error) {
+		s, err = client.Snapshot(ctx, id)
+		return err
+	})
+	return s, err
+}
+
+func (e *endpoint) listSnapshots(ctx context.Context, query cinder.SnapshotQuery, yield func([]cinder.Snapshot) bool) error {
+	return e.listForAll(ctx, func(ctx context.Context, client Cinder) error {
+		query.Keep = isOurKey
+		return client.ListSnapshots(ctx, query, yield)
+	})
+}
+
+func (e *endpoint) forgetSnapshot(stamp SnapshotStamp, id string) {
+	e.snapshotsKnown.forgetVolume(stamp.SnapshotUID, id)
+	e.snapshotInventory.forget(id)
+}
