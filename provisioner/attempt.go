@@ -19,6 +19,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
@@ -92,7 +93,7 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 	}
 	if first := a.p.journal.begin(a.claim.UID, beginning{backend: a.backend, stamp: a.stamp, connector: a.connector}); first {
 		a.p.Recorder.Eventf(a.claim, corev1.EventTypeNormal, "BackendChosen", "tenant %s, rule %s: %d GiB on backend %s%s",
-			a.decision.Tenant, a.decision.Rule, a.decision.Volume.SizeGiB, a.backend, passedOverText(a.decision.Decision, a.passedOver))
+			a.decision.Tenant, a.decision.Rule, a.decision.Volume.SizeGiB, a.backend, placement.PassedOverText(a.decision.Decision, a.passedOver))
 		if admission.ClassOf(a.class).Expandable {
 			a.p.Recorder.Event(a.claim, corev1.EventTypeWarning, "UnsupportedExpansion", policy.ExpansionWarning(a.class.Name))
 		}
@@ -155,7 +156,7 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 // only if an earlier attempt may have come this far.
 func (a *attempt) checkUnrecorded(ctx context.Context) error {
 	begun, _ := a.p.journal.beginning(a.claim.UID)
-	if begun.handedOver == nil && !a.p.placement.ledger.IsFound(a.claim.UID, a.backend) {
+	if begun.handedOver == nil && !a.p.ledger.IsFound(a.claim.UID, a.backend) {
 		return nil
 	}
 	pv, err := a.p.cleaner.Record(ctx, a.pvName)
@@ -170,7 +171,7 @@ func (a *attempt) checkUnrecorded(ctx context.Context) error {
 // another volume would be an orphan. The check costs a request only if that is
 // possible.
 func (a *attempt) checkClaimExists(ctx context.Context) error {
-	if a.p.placement.createdInTerm(a.claim) && !a.p.journal.hasOutlived(a.claim.UID) {
+	if a.p.placement.CreatedInTerm(a.claim) && !a.p.journal.hasOutlived(a.claim.UID) {
 		return nil
 	}
 	claim, err := record.ClaimOf(ctx, a.p.Client, a.stamp)
@@ -203,7 +204,7 @@ func (a *attempt) decide(ctx context.Context, labels map[string]string) error {
 		if err := a.undoBegun(ctx); err != nil {
 			return err
 		}
-		a.p.deny(a.claim, denialOf(a.decision.Denial), a.since)
+		a.p.deny(a.claim, placement.DenialOf(a.decision.Denial), a.since)
 		return errDenied
 	}
 	a.stamp = backends.Stamp{
@@ -251,11 +252,11 @@ func (a *attempt) observe(outcome string, took time.Duration) {
 // room on this one, unless this one no longer answers: then settle parks the
 // claim for it.
 func (a *attempt) setAside(err error) (outcome string, isSetAside bool) {
-	if !cinder.IsKind(err, cinder.KindOverQuota) || a.p.placement.health(a.backend) != nil {
+	if !cinder.IsKind(err, cinder.KindOverQuota) || a.p.placement.Health(a.backend) != nil {
 		return "", false
 	}
-	a.p.placement.noteFull(a.backend, a.decision.Volume, err)
-	if !a.p.placement.couldGoElsewhere(a.claim.UID, a.decision) {
+	a.p.placement.NoteFull(a.backend, a.decision.Volume, err)
+	if !a.p.placement.CouldGoElsewhere(a.claim.UID, a.decision) {
 		return "", false
 	}
 	a.p.parked.requeueClaims([]*corev1.PersistentVolumeClaim{a.claim})
@@ -264,7 +265,7 @@ func (a *attempt) setAside(err error) (outcome string, isSetAside bool) {
 
 func (a *attempt) parkForBackend(unhealthy error) {
 	passedOver := []ledger.PassedOver{{Backend: a.backend, Why: unhealthy.Error()}}
-	a.p.deny(a.claim, *a.p.placement.unavailable(passedOver, a.decision.Backends), a.since)
+	a.p.deny(a.claim, *a.p.placement.Unavailable(passedOver, a.decision.Backends), a.since)
 }
 
 func (a *attempt) parkForRetry(failure error) {
@@ -295,8 +296,8 @@ func (a *attempt) chooseBackend(ctx context.Context) (Connecting, error) {
 		if err != nil && !errors.Is(err, ledger.ErrPolicyChanged) {
 			return nil, err
 		}
-		if chosen.denial != nil {
-			a.p.deny(a.claim, *chosen.denial, a.since)
+		if chosen.Denial != nil {
+			a.p.deny(a.claim, *chosen.Denial, a.since)
 			return nil, errDenied
 		}
 		stands, confirmErr := a.confirm(ctx)
@@ -306,7 +307,7 @@ func (a *attempt) chooseBackend(ctx context.Context) (Connecting, error) {
 		if err != nil || !stands || a.isMisplaced() {
 			continue
 		}
-		a.backend, a.passedOver = chosen.backend, chosen.passedOver
+		a.backend, a.passedOver = chosen.Backend, chosen.PassedOver
 		if a.connector, err = a.p.Backends.Connector(a.backend); err != nil {
 			return nil, err
 		}
@@ -345,19 +346,19 @@ func (a *attempt) undoMisplaced(ctx context.Context) error {
 }
 
 func (a *attempt) isMisplaced() bool {
-	position, ok := a.p.placement.ledger.PositionOf(a.claim.UID)
-	return ok && (position.Tenant != a.decision.Tenant || !slices.Contains(a.p.placement.ruleBackends(a.decision), position.Backend))
+	position, ok := a.p.ledger.PositionOf(a.claim.UID)
+	return ok && (position.Tenant != a.decision.Tenant || !slices.Contains(a.p.placement.RuleBackends(a.decision), position.Backend))
 }
 
 // undoBegun removes what was created for the claim, and frees its room.
 func (a *attempt) undoBegun(ctx context.Context) error {
-	position, ok := a.p.placement.ledger.PositionOf(a.claim.UID)
+	position, ok := a.p.ledger.PositionOf(a.claim.UID)
 	if !ok {
 		return nil
 	}
 	begun, ok := a.p.journal.beginning(a.claim.UID)
 	if !ok && position.NothingSeen {
-		a.p.placement.giveBack(a.claim.UID)
+		a.p.placement.GiveBack(a.claim.UID)
 		return nil
 	}
 	if !ok {
@@ -451,7 +452,7 @@ func (a *attempt) releaseIfNothing(ctx context.Context, volumes Connecting) {
 	// A listing does not show what Cinder is still about to create.
 	if exists, err := volumes.HasVolumeOf(ctx, a.stamp); err == nil && !exists && volumes.Untouched(a.stamp) {
 		a.p.finish(a.claim.UID)
-		a.p.placement.releaseUnrecorded(a.claim.UID)
+		a.p.placement.ReleaseUnrecorded(a.claim.UID)
 	}
 }
 

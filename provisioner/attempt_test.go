@@ -71,7 +71,7 @@ func TestDeletedClaimCountsAsEarlierWhenTheCacheIsLate(t *testing.T) {
 		claim := f.claim(func(claim *corev1.PersistentVolumeClaim) { claim.ResourceVersion = version })
 		f.noteEarlier()
 		f.Followup().ClaimGone(claim)
-		if got := f.placement.sawDeleted(claim.UID); got != want {
+		if got := f.placement.SawDeleted(claim.UID); got != want {
 			t.Errorf("last changed at %s: seen deleted %t, want %t", version, got, want)
 		}
 	}

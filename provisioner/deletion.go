@@ -12,6 +12,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
@@ -32,7 +33,7 @@ func (p *Provisioner) ShouldDelete(ctx context.Context, pv *corev1.PersistentVol
 		// The library checks that too, or Delete reports what is wrong.
 		return true
 	}
-	if unhealthy := p.placement.health(origin.Backend); unhealthy != nil {
+	if unhealthy := p.placement.Health(origin.Backend); unhealthy != nil {
 		p.volumeTurns.Leave(pv.Name)
 		p.parkForBackend(pv, origin.Backend, unhealthy, since)
 		return false
@@ -201,7 +202,7 @@ func (d *deletion) parkForRetry(failure error) {
 
 // parkForBackend parks a deletion until its backend answers again.
 func (p *Provisioner) parkForBackend(pv *corev1.PersistentVolume, backend string, unhealthy error, since parking.Moment) {
-	p.parked.reportOnPV(pv, nil, corev1.EventTypeWarning, reasonBackendUnavailable, unhealthy.Error())
+	p.parked.reportOnPV(pv, nil, corev1.EventTypeWarning, placement.ReasonBackendUnavailable, unhealthy.Error())
 	p.parked.parkVolume(pv, parking.Blocked, triggersAt(backend), since)
 }
 

@@ -134,7 +134,7 @@ func (f *Followup) VolumeGone(pv *corev1.PersistentVolume) {
 // ClaimGone records that a claim was deleted.
 func (f *Followup) ClaimGone(claim *corev1.PersistentVolumeClaim) {
 	f.provisioner.claimTimes.end(claim.UID)
-	f.provisioner.placement.noteGone(claim)
+	f.provisioner.placement.NoteGone(claim)
 	f.queue.Add(undoOf(claim.UID))
 }
 
@@ -253,7 +253,7 @@ func (f *Followup) add(item followup) { f.queue.Add(item) }
 // tenantAndBackend are what the item's turn counts against.
 func (f *Followup) tenantAndBackend(item followup) (tenant, backend string) {
 	if item.kind != completion {
-		position, _ := f.provisioner.placement.ledger.PositionOf(item.claim)
+		position, _ := f.provisioner.ledger.PositionOf(item.claim)
 		return position.Tenant, cmp.Or(item.backend, position.Backend)
 	}
 	pv, err := f.provisioner.PersistentVolumes.Get(item.pv)

@@ -77,6 +77,12 @@ func (j *journal) beginning(claim types.UID) (beginning, bool) {
 	return begun, ok
 }
 
+// stampOf returns the stamp of the claim's unfinished attempt.
+func (j *journal) stampOf(claim types.UID) (stamp backends.Stamp, begun bool) {
+	b, begun := j.beginning(claim)
+	return b.stamp, begun
+}
+
 // begin remembers an attempt, and reports whether it is the claim's first.
 func (j *journal) begin(claim types.UID, b beginning) (first bool) {
 	j.mu.Lock()

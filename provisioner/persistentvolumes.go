@@ -23,7 +23,7 @@ func (p *Provisioner) countRecorded(pv *corev1.PersistentVolume) {
 	}
 	const gib = 1 << 30
 	bytes := policy.Bytes(pv.Spec.Capacity[corev1.ResourceStorage])
-	p.placement.ledger.Record(uid, ledger.Volume{
+	p.ledger.Record(uid, ledger.Volume{
 		Tenant:       pv.Annotations[record.AnnotationTenant],
 		StorageClass: pv.Spec.StorageClassName,
 		GiB:          (bytes + gib - 1) / gib,
@@ -72,9 +72,9 @@ func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
 	}
 	claim := types.UID(pv.Annotations[record.AnnotationClaimUID])
 	if removed {
-		p.placement.release(claim)
+		p.placement.Release(claim)
 	} else {
-		p.placement.ledger.Forsake(claim)
+		p.ledger.Forsake(claim)
 	}
 	return removed
 }

@@ -31,8 +31,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/fairshare"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/secrets"
@@ -52,7 +54,8 @@ type Provisioner struct {
 	journal     *journal
 	parked      *parked
 	followup    *Followup
-	placement   *placement
+	ledger      *ledger.Ledger
+	placement   *placement.Placer
 	secrets     *secrets.Keeper
 }
 
@@ -72,15 +75,20 @@ func New(options Options) *Provisioner {
 		claimTimes:  newClaimTimes(),
 		parked:      newParked(options),
 		journal:     newJournal(),
+		ledger:      ledger.New(options.Policy),
 	}
-	p.placement = newPlacement(options, p.journal)
+	p.placement = placement.New(placement.Options{
+		Policy: p.Policy, Ledger: p.ledger, Term: p.Term, Unfinished: p.journal.stampOf,
+		Backends: func() []string { return p.Backends.Names() },
+		Volumes:  func(backend string) (placement.Volumes, error) { return p.Backends.Volumes(backend) },
+	})
 	p.cleaner = proof.Cleaner{
 		Client: p.Client, ProvisionerName: p.Name, Cluster: p.Cluster, ClusterUID: p.ClusterUID, Namespace: p.Namespace,
 		RecordedBy: p.recordedBy, Nodes: p.Nodes, UseOf: p.useOf, Volumes: p.unrecordedVolumes,
 	}
 	p.secrets = secrets.New(secrets.Options{
 		Client: p.Client, PersistentVolumes: p.PersistentVolumes, Namespace: p.Namespace, Cluster: p.Cluster, Logger: p.Logger,
-		MayBeUnrecorded: p.placement.mayBeUnrecorded, Wanted: p.wantedClaims, ClaimsOfVolumes: p.claimsOfVolumes, MostAge: youngEnough,
+		MayBeUnrecorded: p.placement.MayBeUnrecorded, Wanted: p.wantedClaims, ClaimsOfVolumes: p.claimsOfVolumes, MostAge: youngEnough,
 		RemoveOwn: func(ctx context.Context, pvName string) error {
 			if err := p.cleaner.RemoveSecret(ctx, pvName); !proof.IsKept(err) {
 				return err

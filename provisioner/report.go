@@ -14,7 +14,7 @@ import (
 )
 
 // Census is what counts against the quotas.
-func (p *Provisioner) Census() ledger.Census { return p.placement.ledger.Census() }
+func (p *Provisioner) Census() ledger.Census { return p.ledger.Census() }
 
 // Selected says which claims a report is about; the zero value selects all.
 type Selected struct {

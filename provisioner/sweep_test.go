@@ -83,7 +83,7 @@ func TestVolumeThatArrivesLateIsKeptWhenItMayBeTheRecordedOne(t *testing.T) {
 func TestVolumeThatArrivesLateForAClaimThatIsGoneIsUndone(t *testing.T) {
 	f, followup, _ := newCountedFixture(t)
 	// Another volume of the claim was removed before, and its room was freed.
-	f.placement.release("uid-gone")
+	f.placement.Release("uid-gone")
 	f.backends["gold"].listed = []cinder.Volume{f.orphanVolume("uid-gone")}
 	f.relist("gold")
 	f.follow(followup)
@@ -117,12 +117,12 @@ func TestRoomOfAFoundVolumeIsFreedWhenAnAdministratorRemovesIt(t *testing.T) {
 	gold := f.backends["gold"]
 	gold.listed = []cinder.Volume{old}
 	f.count()
-	if got := f.placement.ledger.Usage(policy.TenantScope, "a"); got.Volumes != 1 {
+	if got := f.ledger.Usage(policy.TenantScope, "a"); got.Volumes != 1 {
 		t.Fatalf("an orphan counts as %+v", got)
 	}
 	gold.listed = nil
 	f.relist("gold")
-	if got := f.placement.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
+	if got := f.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
 		t.Errorf("it counts as %+v when it is gone", got)
 	}
 }

@@ -403,7 +403,7 @@ func TestRoomOfAKeptVolumeIsFreedWhenItIsGone(t *testing.T) {
 	gold.abandonKeeps = false
 	f.relist("gold")
 	f.relist("gold")
-	if got := f.placement.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
+	if got := f.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
 		t.Errorf("it counts as %+v when it is gone", got)
 	}
 }
@@ -513,9 +513,9 @@ func TestRecordingAgainFreesNothing(t *testing.T) {
 	f.limit("1")
 	pv := f.recorded()
 	f.countRecorded(pv)
-	f.placement.ledger.TakeFreed()
+	f.ledger.TakeFreed()
 	f.countRecorded(pv)
-	if freed := f.placement.ledger.TakeFreed(); len(freed) != 0 {
+	if freed := f.ledger.TakeFreed(); len(freed) != 0 {
 		t.Errorf("freed: %v", freed)
 	}
 }

@@ -28,9 +28,9 @@ func (p *Provisioner) claimGone(ctx context.Context, uid types.UID) error {
 	p.journal.claimGone(uid)
 	begun, ok := p.journal.beginning(uid)
 	if !ok {
-		position, _ := p.placement.ledger.PositionOf(uid)
-		if !p.placement.ledger.IsFound(uid, position.Backend) {
-			p.placement.giveBack(uid)
+		position, _ := p.ledger.PositionOf(uid)
+		if !p.ledger.IsFound(uid, position.Backend) {
+			p.placement.GiveBack(uid)
 			return nil
 		}
 		var err error
@@ -71,7 +71,7 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning, 
 	err = volumes.Abandon(ctx, begun.stamp, begun.connector, p.cleaner.Permit(prove))
 	if proof.IsKept(err) {
 		p.finish(uid)
-		p.placement.ledger.Keep(uid)
+		p.ledger.Keep(uid)
 	}
 	if err != nil {
 		return err
@@ -90,7 +90,7 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning, 
 	// it.
 	shared := p.secrets.UsedBy(uid)
 	p.finish(uid)
-	p.placement.release(uid)
+	p.placement.Release(uid)
 	p.secrets.AttemptUndone(ctx, begun.backend, shared)
 	p.Logger.Info("Undid an unfinished attempt", "tenant", begun.stamp.Tenant, "claim", strings.Trim(begun.stamp.Namespace+"/"+begun.stamp.Claim, "/"), "claimUID", uid,
 		"persistentVolume", begun.stamp.PV, "backend", begun.backend, "requestID", requests.ofDelete())
@@ -139,7 +139,7 @@ func (p *Provisioner) recordedBy(v cinder.Volume) string {
 	if found, err := p.Records.ByIndex(record.ByVolume, v.ID); err == nil && len(found) > 0 {
 		return found[0].(*corev1.PersistentVolume).Name
 	}
-	if stamp := backends.StampOf(v); p.placement.ledger.WasRecorded(types.UID(stamp.ClaimUID), v.ID) {
+	if stamp := backends.StampOf(v); p.ledger.WasRecorded(types.UID(stamp.ClaimUID), v.ID) {
 		return stamp.PV + ", which is gone"
 	}
 	return ""
@@ -150,7 +150,7 @@ func (p *Provisioner) recordedBy(v cinder.Volume) string {
 // PersistentVolume yet.
 func (p *Provisioner) useOf(stamp backends.Stamp) *nodeuse.Volume {
 	begun, ok := p.journal.beginning(types.UID(stamp.ClaimUID))
-	if position, _ := p.placement.ledger.PositionOf(types.UID(stamp.ClaimUID)); ok && (begun.handedOver != nil || position.NothingSeen) {
+	if position, _ := p.ledger.PositionOf(types.UID(stamp.ClaimUID)); ok && (begun.handedOver != nil || position.NothingSeen) {
 		return begun.handedOver
 	}
 	return &nodeuse.Volume{PV: stamp.PV, MayAttach: true}
