@@ -72,7 +72,7 @@ func (p *Provisioner) denyWithoutClass(ctx context.Context, claim *corev1.Persis
 // mayHaveVolume reports whether an attempt began for the claim, or a listing
 // showed a volume of it.
 func (p *Provisioner) mayHaveVolume(uid types.UID) bool {
-	_, begun := p.journal.beginning(uid)
+	_, begun := p.journal.Beginning(uid)
 	position, counts := p.ledger.PositionOf(uid)
 	return begun || counts && !position.NothingSeen
 }
@@ -199,7 +199,7 @@ func (p *Provisioner) selectsByLabels(tenant string) bool {
 // deny parks a claim and reports why, once for each reason and again before the
 // event expires. since is a moment before the decision.
 func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, denied placement.Denial, since parking.Moment) {
-	if _, begun := p.journal.beginning(claim.UID); !begun {
+	if _, begun := p.journal.Beginning(claim.UID); !begun {
 		// An earlier decision may have reserved room.
 		p.placement.GiveBack(claim.UID)
 	}

@@ -56,7 +56,7 @@ func TestClaimThatIsGoneWhileTheCacheIsLateGetsNoVolume(t *testing.T) {
 			}
 			f.forgetClaim(claim)
 			f.must(f.claimGone(t.Context(), claim.UID))
-			if f.journal.hasOutlived(claim.UID) {
+			if f.journal.HasOutlived(claim.UID) {
 				t.Error("the claim is not forgotten")
 			}
 		})

@@ -170,7 +170,7 @@ func TestClaimDeletedDuringAdmissionLeavesNothing(t *testing.T) {
 		}
 		gold.abandonErr = nil
 		f.follow(followup)
-		if _, begun := f.journal.beginning(claim.UID); begun {
+		if _, begun := f.journal.Beginning(claim.UID); begun {
 			t.Error("the attempt is forgotten, so nothing undoes it")
 		}
 	})

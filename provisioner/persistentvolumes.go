@@ -47,7 +47,7 @@ func (p *Provisioner) noteOutlived(of *corev1.ObjectReference) {
 	if err != nil || claim.UID != of.UID {
 		return
 	}
-	p.journal.noteOutlived(of.UID)
+	p.journal.NoteOutlived(of.UID)
 }
 
 // volumeGone forgets a PersistentVolume, and reports whether this term has
@@ -55,7 +55,7 @@ func (p *Provisioner) noteOutlived(of *corev1.ObjectReference) {
 // gone.
 func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
 	p.noteOutlived(pv.Spec.ClaimRef)
-	removed = p.journal.objectGone(pv.UID)
+	removed = p.journal.ObjectGone(pv.UID)
 	p.secrets.VolumeGone(pv.UID)
 	p.Nodes.Forget(pv.UID)
 	p.parked.volumes.Forget(pv.UID)

@@ -31,6 +31,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/fairshare"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/journal"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
@@ -51,7 +52,7 @@ type Provisioner struct {
 
 	claimTurns  *fairshare.Turns[types.UID] // claims
 	volumeTurns *fairshare.Turns[string]    // PersistentVolumes, by name
-	journal     *journal
+	journal     *journal.Journal
 	parked      *parked
 	followup    *Followup
 	ledger      *ledger.Ledger
@@ -74,11 +75,11 @@ func New(options Options) *Provisioner {
 		tenantRates: newTenantRates(options.Policy),
 		claimTimes:  newClaimTimes(),
 		parked:      newParked(options),
-		journal:     newJournal(),
+		journal:     journal.New(),
 		ledger:      ledger.New(options.Policy),
 	}
 	p.placement = placement.New(placement.Options{
-		Policy: p.Policy, Ledger: p.ledger, Term: p.Term, Unfinished: p.journal.stampOf,
+		Policy: p.Policy, Ledger: p.ledger, Term: p.Term, Unfinished: p.journal.StampOf,
 		Backends: func() []string { return p.Backends.Names() },
 		Volumes:  func(backend string) (placement.Volumes, error) { return p.Backends.Volumes(backend) },
 	})

@@ -204,7 +204,7 @@ func (p *Provisioner) examine(backend string, all []cinder.Volume) error {
 			p.followup.add(item) // a duplicate: the PersistentVolume names another volume
 			continue
 		}
-		_, begun := p.journal.beginning(uid)
+		_, begun := p.journal.Beginning(uid)
 		claim, exists := claims[uid]
 		position, counts := p.ledger.PositionOf(uid)
 		switch {
@@ -242,7 +242,7 @@ func (p *Provisioner) SweepSecrets(ctx context.Context) error { return p.secrets
 func (p *Provisioner) wantedClaims() (func(types.UID) bool, error) {
 	claims, err := p.claimsByUID()
 	return func(uid types.UID) bool {
-		_, begun := p.journal.beginning(uid)
+		_, begun := p.journal.Beginning(uid)
 		_, counts := p.ledger.PositionOf(uid)
 		return begun || counts || claims[uid] != nil
 	}, err

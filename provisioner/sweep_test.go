@@ -13,6 +13,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/journal"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -194,7 +195,7 @@ func TestSecretThatArrivesLateIsRemoved(t *testing.T) {
 		{name: "a backend does not answer", stays: true, change: func(f *fixture, _ *corev1.Secret) {
 			f.backends["silver"].health = &cinder.Error{Backend: "silver", Kind: cinder.KindUnavailable, Message: "no answer"}
 		}},
-		{name: "the claim is being served", stays: true, change: func(f *fixture, _ *corev1.Secret) { f.journal.begin("uid-gone", beginning{}) }},
+		{name: "the claim is being served", stays: true, change: func(f *fixture, _ *corev1.Secret) { f.journal.Begin("uid-gone", journal.Beginning{}) }},
 		{name: "it is old", stays: true, change: func(_ *fixture, s *corev1.Secret) {
 			s.CreationTimestamp = metav1.NewTime(time.Now().Add(-2 * time.Hour))
 		}},

@@ -52,7 +52,7 @@ func TestOutageDuringAnAttemptForgetsNothing(t *testing.T) {
 	if _, err := f.provision(claim); !isIgnored(err) {
 		t.Errorf("error %v, want one that the library ignores", err)
 	}
-	if _, begun := f.journal.beginning(claim.UID); !begun {
+	if _, begun := f.journal.Beginning(claim.UID); !begun {
 		t.Error("the attempt is forgotten")
 	}
 	if _, counts := f.ledger.PositionOf(claim.UID); !counts {
