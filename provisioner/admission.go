@@ -14,17 +14,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
-
-// denial says why a claim is denied before any request to Cinder.
-type denial struct {
-	reason  string
-	message string
-	// triggers may unblock the claim, in addition to another policy, other labels
-	// of the namespace and another StorageClass.
-	triggers []parking.Trigger
-}
 
 // ShouldProvision admits claims. A denied claim gets an event with a stable
 // reason and leaves the library's queue; so does a claim whose turn has not
@@ -74,45 +66,46 @@ func (p *Provisioner) denyWithoutClass(ctx context.Context, claim *corev1.Persis
 	if name != "" {
 		message = fmt.Sprintf("StorageClass %q does not exist; create it, or replace the claim with one that names another", name)
 	}
-	p.deny(claim, denial{reason: "StorageClassNotFound", message: message}, since)
+	p.deny(claim, placement.Denial{Reason: "StorageClassNotFound", Message: message}, since)
 }
 
 // mayHaveVolume reports whether an attempt began for the claim, or a listing
 // showed a volume of it.
 func (p *Provisioner) mayHaveVolume(uid types.UID) bool {
-	_, begun := p.journal.beginning(uid)
-	position, counts := p.placement.ledger.PositionOf(uid)
+	_, begun := p.journal.Beginning(uid)
+	position, counts := p.ledger.PositionOf(uid)
 	return begun || counts && !position.NothingSeen
 }
 
 // evaluate returns why a claim is denied, or reserves room for it. If a backend
 // must be listed first, evaluate leaves that to Provision, because a listing takes
 // a turn.
-func (p *Provisioner) evaluate(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (ledger.Decided, *denial) {
+func (p *Provisioner) evaluate(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (ledger.Decided, *placement.Denial) {
 	if unsupported := admission.Refusal(claim); unsupported != nil {
-		denied := denialOf(unsupported)
+		denied := placement.DenialOf(unsupported)
 		return ledger.Decided{}, &denied
 	}
 	decision := p.decide(claim, class, p.namespaceLabels(claim.Namespace))
 	if decision.Denial != nil {
-		denied := denialOf(decision.Denial)
+		denied := placement.DenialOf(decision.Denial)
 		return decision, &denied
 	}
 	// Provision reports any error, because it is retried.
 	chosen, err := p.choose(ctx, claim, class.Name, decision, false)
-	if err == nil && chosen.denial != nil {
-		return decision, chosen.denial
+	if err == nil && chosen.Denial != nil {
+		return decision, chosen.Denial
 	}
 	return decision, nil
 }
 
 // choose chooses the backend of a claim. A claim that leaves another backend no
 // longer needs that backend's Secret.
-func (p *Provisioner) choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d ledger.Decided, mayList bool) (choice, error) {
-	if p.placement.leave(claim, d) {
-		p.secrets.AttemptOver(claim.UID)
+func (p *Provisioner) choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d ledger.Decided, mayList bool) (placement.Choice, error) {
+	if p.placement.MayLeave(claim, d) {
+		p.finish(claim.UID)
+		p.placement.GiveBack(claim.UID)
 	}
-	return p.placement.choose(ctx, claim, class, d, mayList)
+	return p.placement.Choose(ctx, claim, class, d, mayList)
 }
 
 // takeTurn requests a worker for the claim. A claim that has its
@@ -142,14 +135,10 @@ func (p *Provisioner) turnOrPark(claim *corev1.PersistentVolumeClaim, d ledger.D
 
 // backendFor is the backend that a claim's turn counts against.
 func (p *Provisioner) backendFor(uid types.UID, d ledger.Decided) string {
-	if position, ok := p.placement.ledger.PositionOf(uid); ok {
+	if position, ok := p.ledger.PositionOf(uid); ok {
 		return position.Backend
 	}
 	return d.Backends[0]
-}
-
-func denialOf(d *policy.Denial) denial {
-	return denial{reason: string(d.Reason), message: d.Message}
 }
 
 // decide applies the policy in force.
@@ -209,17 +198,17 @@ func (p *Provisioner) selectsByLabels(tenant string) bool {
 
 // deny parks a claim and reports why, once for each reason and again before the
 // event expires. since is a moment before the decision.
-func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, denied denial, since parking.Moment) {
-	if _, begun := p.journal.beginning(claim.UID); !begun {
+func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, denied placement.Denial, since parking.Moment) {
+	if _, begun := p.journal.Beginning(claim.UID); !begun {
 		// An earlier decision may have reserved room.
-		p.placement.giveBack(claim.UID)
+		p.placement.GiveBack(claim.UID)
 	}
-	if denied.reason != reasonBackendUnavailable {
+	if denied.Reason != placement.ReasonBackendUnavailable {
 		// What the policy denies, the program does not delay.
 		p.claimTimes.restart(claim.UID)
 	}
 	p.claimTurns.Leave(claim.UID)
-	p.parked.reportDenial(claim, denied.reason, denied.message)
+	p.parked.reportDenial(claim, denied.Reason, denied.Message)
 	always := []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Namespace, Name: claim.Namespace}, {Kind: parking.Class, Name: record.ClassName(claim)}}
-	p.parked.parkClaim(claim, parking.Denied, append(always, denied.triggers...), since)
+	p.parked.parkClaim(claim, parking.Denied, append(always, denied.Triggers...), since)
 }

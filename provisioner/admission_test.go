@@ -110,7 +110,7 @@ func TestTopologies(t *testing.T) {
 			if admitted != (c.event == "") || !strings.HasPrefix(events, c.event) || admitted && events != "" {
 				t.Fatalf("admitted: %t, events %q, want %q", admitted, events, c.event)
 			}
-			if position, _ := f.placement.ledger.PositionOf(claim.UID); position.Backend != c.backend {
+			if position, _ := f.ledger.PositionOf(claim.UID); position.Backend != c.backend {
 				t.Errorf("backend %q, want %q", position.Backend, c.backend)
 			}
 		})

@@ -17,11 +17,14 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/journal"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/trail"
 )
 
 // Provision creates or adopts the volume of a claim and returns the
@@ -37,7 +40,7 @@ func (p *Provisioner) Provision(ctx context.Context, options controller.Provisio
 	attempt := &attempt{p: p, claim: claim, class: options.StorageClass, pvName: options.PVName, since: p.parked.now()}
 	ctx, end := p.watch(ctx, "the worker of claim %s/%s", claim.Namespace, claim.Name)
 	defer end()
-	ctx, attempt.requests = withRequestIDs(ctx)
+	ctx, attempt.requests = trail.WithRequestIDs(ctx)
 	defer attempt.endTurn()
 	defer p.cleanUpIfGone(claim)
 	ctx, span := p.Tracer.Start(ctx, string(claim.UID), "provision", tracing.Namespace.String(claim.Namespace), tracing.Claim.String(claim.Name))
@@ -71,7 +74,7 @@ type attempt struct {
 	connector  cinder.Connector
 	// made is the volume once it is connected.
 	made     cinder.Volume
-	requests *requestIDs
+	requests *trail.RequestIDs
 }
 
 // run is the claim's path, one line for each step.
@@ -90,9 +93,9 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 	if err != nil {
 		return nil, err
 	}
-	if first := a.p.journal.begin(a.claim.UID, beginning{backend: a.backend, stamp: a.stamp, connector: a.connector}); first {
+	if first := a.p.journal.Begin(a.claim.UID, journal.Beginning{Backend: a.backend, Stamp: a.stamp, Connector: a.connector}); first {
 		a.p.Recorder.Eventf(a.claim, corev1.EventTypeNormal, "BackendChosen", "tenant %s, rule %s: %d GiB on backend %s%s",
-			a.decision.Tenant, a.decision.Rule, a.decision.Volume.SizeGiB, a.backend, passedOverText(a.decision.Decision, a.passedOver))
+			a.decision.Tenant, a.decision.Rule, a.decision.Volume.SizeGiB, a.backend, placement.PassedOverText(a.decision.Decision, a.passedOver))
 		if admission.ClassOf(a.class).Expandable {
 			a.p.Recorder.Event(a.claim, corev1.EventTypeWarning, "UnsupportedExpansion", policy.ExpansionWarning(a.class.Name))
 		}
@@ -144,7 +147,7 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 		Backend: a.backend, Connector: a.connector, NodeLabels: a.p.Backends.NodeLabels(a.backend),
 		Connected: connected, Protocol: a.protocol, Mapped: mapped, SecretNamespace: a.p.Namespace,
 	})
-	a.p.journal.handOver(a.claim.UID, pv)
+	a.p.journal.HandOver(a.claim.UID, pv)
 	return pv, nil
 }
 
@@ -154,8 +157,8 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 // (initialize_connection in cinder/volume/manager.py). The check costs a request
 // only if an earlier attempt may have come this far.
 func (a *attempt) checkUnrecorded(ctx context.Context) error {
-	begun, _ := a.p.journal.beginning(a.claim.UID)
-	if begun.handedOver == nil && !a.p.placement.ledger.IsFound(a.claim.UID, a.backend) {
+	begun, _ := a.p.journal.Beginning(a.claim.UID)
+	if begun.HandedOver == nil && !a.p.ledger.IsFound(a.claim.UID, a.backend) {
 		return nil
 	}
 	pv, err := a.p.cleaner.Record(ctx, a.pvName)
@@ -170,7 +173,7 @@ func (a *attempt) checkUnrecorded(ctx context.Context) error {
 // another volume would be an orphan. The check costs a request only if that is
 // possible.
 func (a *attempt) checkClaimExists(ctx context.Context) error {
-	if a.p.placement.createdInTerm(a.claim) && !a.p.journal.hasOutlived(a.claim.UID) {
+	if a.p.placement.CreatedInTerm(a.claim) && !a.p.journal.HasOutlived(a.claim.UID) {
 		return nil
 	}
 	claim, err := record.ClaimOf(ctx, a.p.Client, a.stamp)
@@ -203,7 +206,7 @@ func (a *attempt) decide(ctx context.Context, labels map[string]string) error {
 		if err := a.undoBegun(ctx); err != nil {
 			return err
 		}
-		a.p.deny(a.claim, denialOf(a.decision.Denial), a.since)
+		a.p.deny(a.claim, placement.DenialOf(a.decision.Denial), a.since)
 		return errDenied
 	}
 	a.stamp = backends.Stamp{
@@ -240,7 +243,7 @@ func (a *attempt) at() string  { return a.backend }
 func (a *attempt) succeeded(took time.Duration) {
 	a.p.parked.claims.Forget(a.claim.UID)
 	a.p.Logger.Info("Provisioned a volume", "tenant", a.decision.Tenant, "claim", a.claim.Namespace+"/"+a.claim.Name, "claimUID", a.claim.UID,
-		"persistentVolume", a.pvName, "backend", a.backend, "volume", a.made.ID, "protocol", a.protocol, "sizeGiB", a.made.SizeGiB, "requestID", a.requests.ofCreate(), "durationSeconds", took.Seconds())
+		"persistentVolume", a.pvName, "backend", a.backend, "volume", a.made.ID, "protocol", a.protocol, "sizeGiB", a.made.SizeGiB, "requestID", a.requests.OfCreate(), "durationSeconds", took.Seconds())
 }
 
 func (a *attempt) observe(outcome string, took time.Duration) {
@@ -251,11 +254,11 @@ func (a *attempt) observe(outcome string, took time.Duration) {
 // room on this one, unless this one no longer answers: then settle parks the
 // claim for it.
 func (a *attempt) setAside(err error) (outcome string, isSetAside bool) {
-	if !cinder.IsKind(err, cinder.KindOverQuota) || a.p.placement.health(a.backend) != nil {
+	if !cinder.IsKind(err, cinder.KindOverQuota) || a.p.placement.Health(a.backend) != nil {
 		return "", false
 	}
-	a.p.placement.noteFull(a.backend, a.decision.Volume, err)
-	if !a.p.placement.couldGoElsewhere(a.claim.UID, a.decision) {
+	a.p.placement.NoteFull(a.backend, a.decision.Volume, err)
+	if !a.p.placement.CouldGoElsewhere(a.claim.UID, a.decision) {
 		return "", false
 	}
 	a.p.parked.requeueClaims([]*corev1.PersistentVolumeClaim{a.claim})
@@ -264,7 +267,7 @@ func (a *attempt) setAside(err error) (outcome string, isSetAside bool) {
 
 func (a *attempt) parkForBackend(unhealthy error) {
 	passedOver := []ledger.PassedOver{{Backend: a.backend, Why: unhealthy.Error()}}
-	a.p.deny(a.claim, *a.p.placement.unavailable(passedOver, a.decision.Backends), a.since)
+	a.p.deny(a.claim, *a.p.placement.Unavailable(passedOver, a.decision.Backends), a.since)
 }
 
 func (a *attempt) parkForRetry(failure error) {
@@ -295,8 +298,8 @@ func (a *attempt) chooseBackend(ctx context.Context) (Connecting, error) {
 		if err != nil && !errors.Is(err, ledger.ErrPolicyChanged) {
 			return nil, err
 		}
-		if chosen.denial != nil {
-			a.p.deny(a.claim, *chosen.denial, a.since)
+		if chosen.Denial != nil {
+			a.p.deny(a.claim, *chosen.Denial, a.since)
 			return nil, errDenied
 		}
 		stands, confirmErr := a.confirm(ctx)
@@ -306,7 +309,7 @@ func (a *attempt) chooseBackend(ctx context.Context) (Connecting, error) {
 		if err != nil || !stands || a.isMisplaced() {
 			continue
 		}
-		a.backend, a.passedOver = chosen.backend, chosen.passedOver
+		a.backend, a.passedOver = chosen.Backend, chosen.PassedOver
 		if a.connector, err = a.p.Backends.Connector(a.backend); err != nil {
 			return nil, err
 		}
@@ -345,19 +348,19 @@ func (a *attempt) undoMisplaced(ctx context.Context) error {
 }
 
 func (a *attempt) isMisplaced() bool {
-	position, ok := a.p.placement.ledger.PositionOf(a.claim.UID)
-	return ok && (position.Tenant != a.decision.Tenant || !slices.Contains(a.p.placement.ruleBackends(a.decision), position.Backend))
+	position, ok := a.p.ledger.PositionOf(a.claim.UID)
+	return ok && (position.Tenant != a.decision.Tenant || !slices.Contains(a.p.placement.RuleBackends(a.decision), position.Backend))
 }
 
 // undoBegun removes what was created for the claim, and frees its room.
 func (a *attempt) undoBegun(ctx context.Context) error {
-	position, ok := a.p.placement.ledger.PositionOf(a.claim.UID)
+	position, ok := a.p.ledger.PositionOf(a.claim.UID)
 	if !ok {
 		return nil
 	}
-	begun, ok := a.p.journal.beginning(a.claim.UID)
+	begun, ok := a.p.journal.Beginning(a.claim.UID)
 	if !ok && position.NothingSeen {
-		a.p.placement.giveBack(a.claim.UID)
+		a.p.placement.GiveBack(a.claim.UID)
 		return nil
 	}
 	if !ok {
@@ -365,9 +368,9 @@ func (a *attempt) undoBegun(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		begun = beginning{backend: position.Backend, connector: connector, stamp: a.p.stampOf(a.claim.UID, position.Tenant)}
+		begun = journal.Beginning{Backend: position.Backend, Connector: connector, Stamp: a.p.stampOf(a.claim.UID, position.Tenant)}
 	}
-	a.backend = begun.backend
+	a.backend = begun.Backend
 	return a.undo(ctx, begun)
 }
 
@@ -419,7 +422,7 @@ func (a *attempt) checkHandle(mapped mappers.Result) error {
 	if csi == nil {
 		return nil
 	}
-	holder := a.p.journal.reserveHandle(a.claim.UID, handle{csi.Driver, csi.VolumeHandle})
+	holder := a.p.journal.ReserveHandle(a.claim.UID, journal.Handle{Driver: csi.Driver, VolumeHandle: csi.VolumeHandle})
 	if holder != "" {
 		return mappers.HandleTaken(a.protocol, csi, record.PVNameFor(string(holder)))
 	}
@@ -438,7 +441,7 @@ func (a *attempt) undoRefused(ctx context.Context, refusal error) error {
 		return refusal
 	}
 	refusal = record.RefusalError(a.backend, refused)
-	err := a.undo(ctx, beginning{backend: a.backend, stamp: a.stamp, connector: a.connector})
+	err := a.undo(ctx, journal.Beginning{Backend: a.backend, Stamp: a.stamp, Connector: a.connector})
 	if err != nil {
 		return fmt.Errorf("%w (its volume cannot be removed yet: %s)", refusal, err.Error())
 	}
@@ -451,7 +454,7 @@ func (a *attempt) releaseIfNothing(ctx context.Context, volumes Connecting) {
 	// A listing does not show what Cinder is still about to create.
 	if exists, err := volumes.HasVolumeOf(ctx, a.stamp); err == nil && !exists && volumes.Untouched(a.stamp) {
 		a.p.finish(a.claim.UID)
-		a.p.placement.releaseUnrecorded(a.claim.UID)
+		a.p.placement.ReleaseUnrecorded(a.claim.UID)
 	}
 }
 
@@ -461,11 +464,11 @@ func (a *attempt) undoIfGone(ctx context.Context, cause error) error {
 	if !errors.Is(a.stillWanted(), errClaimGone) || a.p.stopping() {
 		return cause
 	}
-	begun := beginning{backend: a.backend, stamp: a.stamp, connector: a.connector}
+	begun := journal.Beginning{Backend: a.backend, Stamp: a.stamp, Connector: a.connector}
 	err := a.undo(ctx, begun)
 	if err != nil && !proof.IsKept(err) {
 		// The library forgets the claim; the follow-up does not (cleanUpIfGone).
-		a.p.journal.begin(a.claim.UID, begun)
+		a.p.journal.Begin(a.claim.UID, begun)
 		return fmt.Errorf("claim %s/%s was deleted while it was being provisioned, and its volume cannot be removed yet: %w", a.claim.Namespace, a.claim.Name, err)
 	}
 	return errClaimGone
@@ -473,6 +476,6 @@ func (a *attempt) undoIfGone(ctx context.Context, cause error) error {
 
 // undo removes what was created for the claim. The caller knows that the claim
 // does not need it, so the proof is only that it is unrecorded.
-func (a *attempt) undo(ctx context.Context, begun beginning) error {
+func (a *attempt) undo(ctx context.Context, begun journal.Beginning) error {
 	return a.p.undo(ctx, a.claim.UID, begun, a.p.cleaner.IsUnrecorded)
 }

@@ -56,7 +56,7 @@ func TestClaimThatIsGoneWhileTheCacheIsLateGetsNoVolume(t *testing.T) {
 			}
 			f.forgetClaim(claim)
 			f.must(f.claimGone(t.Context(), claim.UID))
-			if f.journal.hasOutlived(claim.UID) {
+			if f.journal.HasOutlived(claim.UID) {
 				t.Error("the claim is not forgotten")
 			}
 		})
@@ -71,7 +71,7 @@ func TestDeletedClaimCountsAsEarlierWhenTheCacheIsLate(t *testing.T) {
 		claim := f.claim(func(claim *corev1.PersistentVolumeClaim) { claim.ResourceVersion = version })
 		f.noteEarlier()
 		f.Followup().ClaimGone(claim)
-		if got := f.placement.sawDeleted(claim.UID); got != want {
+		if got := f.placement.SawDeleted(claim.UID); got != want {
 			t.Errorf("last changed at %s: seen deleted %t, want %t", version, got, want)
 		}
 	}

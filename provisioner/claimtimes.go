@@ -52,7 +52,7 @@ func (p *Provisioner) measureClaim(before, after *corev1.PersistentVolumeClaim) 
 	if before.Status.Phase == corev1.ClaimBound || after.Spec.VolumeName != record.PVNameOf(after) {
 		return
 	}
-	position, ok := p.placement.ledger.PositionOf(after.UID)
+	position, ok := p.ledger.PositionOf(after.UID)
 	if !ok || !known && admission.SelectedNode(after) != "" {
 		return
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -78,17 +79,17 @@ func TestTimeToBound(t *testing.T) {
 			f.Followup().ClaimChanged(selected, bound)
 		}, "0 claims, 0h"},
 		"from when the policy last denied it": {func(f *fixture, claim *corev1.PersistentVolumeClaim) {
-			f.deny(claim, denial{reason: string(policy.QuotaExceeded)}, f.parked.now())
+			f.deny(claim, placement.Denial{Reason: string(policy.QuotaExceeded)}, f.parked.now())
 			_, bound := bound(claim)
 			f.Followup().ClaimChanged(claim, bound)
 		}, "1 claims, 0h"},
 		"an outage is part of it": {func(f *fixture, claim *corev1.PersistentVolumeClaim) {
-			f.deny(claim, denial{reason: reasonBackendUnavailable}, f.parked.now())
+			f.deny(claim, placement.Denial{Reason: placement.ReasonBackendUnavailable}, f.parked.now())
 			_, bound := bound(claim)
 			f.Followup().ClaimChanged(claim, bound)
 		}, "1 claims, 1h"},
 		"forgotten with the claim": {func(f *fixture, claim *corev1.PersistentVolumeClaim) {
-			f.deny(claim, denial{reason: string(policy.QuotaExceeded)}, f.parked.now())
+			f.deny(claim, placement.Denial{Reason: string(policy.QuotaExceeded)}, f.parked.now())
 			f.Followup().ClaimGone(claim)
 			if n := len(f.claimTimes.since); n != 0 {
 				f.t.Errorf("%d claims are remembered", n)

@@ -12,9 +12,11 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/trail"
 )
 
 // ShouldDelete keeps the library from starting a deletion while the replica
@@ -28,11 +30,11 @@ func (p *Provisioner) ShouldDelete(ctx context.Context, pv *corev1.PersistentVol
 	defer end()
 	since := p.parked.now()
 	origin, err := record.OriginOf(pv)
-	if !mayRelease(pv) || err != nil || p.journal.isRemoved(pv.UID) {
+	if !mayRelease(pv) || err != nil || p.journal.IsRemoved(pv.UID) {
 		// The library checks that too, or Delete reports what is wrong.
 		return true
 	}
-	if unhealthy := p.placement.health(origin.Backend); unhealthy != nil {
+	if unhealthy := p.placement.Health(origin.Backend); unhealthy != nil {
 		p.volumeTurns.Leave(pv.Name)
 		p.parkForBackend(pv, origin.Backend, unhealthy, since)
 		return false
@@ -62,14 +64,14 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 		// volume stays: the next attempt adopts it, or finds the object.
 		return nil
 	}
-	if p.journal.isRemoved(pv.UID) {
+	if p.journal.IsRemoved(pv.UID) {
 		return nil
 	}
 	started := time.Now()
 	deletion := &deletion{p: p, pv: pv, since: p.parked.now()}
 	ctx, end := p.watch(ctx, "the worker that deletes PersistentVolume %s", pv.Name)
 	defer end()
-	ctx, deletion.requests = withRequestIDs(ctx)
+	ctx, deletion.requests = trail.WithRequestIDs(ctx)
 	defer deletion.endTurn()
 	ctx, span := p.Tracer.Start(ctx, pv.Annotations[record.AnnotationClaimUID], "delete", tracing.PersistentVolume.String(pv.Name))
 	err := deletion.run(ctx)
@@ -88,7 +90,7 @@ type deletion struct {
 	origin record.Origin
 	// working means that the deletion's turn has begun.
 	working  bool
-	requests *requestIDs
+	requests *trail.RequestIDs
 }
 
 // run is the deletion's path, one line for each step.
@@ -119,7 +121,7 @@ func (d *deletion) run(ctx context.Context) (err error) {
 	if err := d.p.secrets.VolumeRemoved(ctx, d.pv.UID, d.origin); err != nil {
 		return err
 	}
-	d.p.journal.noteRemoved(d.pv.UID)
+	d.p.journal.NoteRemoved(d.pv.UID)
 	return nil
 }
 
@@ -165,9 +167,9 @@ func (d *deletion) at() string  { return d.origin.Backend }
 
 func (d *deletion) succeeded(took time.Duration) {
 	d.p.parked.volumes.Forget(d.pv.UID)
-	d.p.Logger.Info("Deleted a volume", "tenant", d.origin.Tenant, "claim", claimOf(d.pv), "claimUID", d.origin.ClaimUID,
-		"persistentVolume", d.pv.Name, "backend", d.origin.Backend, "volume", d.origin.VolumeID, "protocol", d.origin.Protocol, "sizeGiB", sizeOf(d.pv),
-		"requestID", d.requests.ofDelete(), "durationSeconds", took.Seconds())
+	d.p.Logger.Info("Deleted a volume", "tenant", d.origin.Tenant, "claim", trail.ClaimOf(d.pv), "claimUID", d.origin.ClaimUID,
+		"persistentVolume", d.pv.Name, "backend", d.origin.Backend, "volume", d.origin.VolumeID, "protocol", d.origin.Protocol, "sizeGiB", trail.SizeOf(d.pv),
+		"requestID", d.requests.OfDelete(), "durationSeconds", took.Seconds())
 }
 
 func (d *deletion) observe(outcome string, took time.Duration) {
@@ -201,7 +203,7 @@ func (d *deletion) parkForRetry(failure error) {
 
 // parkForBackend parks a deletion until its backend answers again.
 func (p *Provisioner) parkForBackend(pv *corev1.PersistentVolume, backend string, unhealthy error, since parking.Moment) {
-	p.parked.reportOnPV(pv, nil, corev1.EventTypeWarning, reasonBackendUnavailable, unhealthy.Error())
+	p.parked.reportOnPV(pv, nil, corev1.EventTypeWarning, placement.ReasonBackendUnavailable, unhealthy.Error())
 	p.parked.parkVolume(pv, parking.Blocked, triggersAt(backend), since)
 }
 

@@ -195,7 +195,7 @@ func TestEscapeByTheOldClassAnnotationGetsNoOthersClass(t *testing.T) {
 				t.Error("admitted")
 			}
 			f.wantEvent("Warning NoMatchingClass tenant a has no rule for StorageClass only-b (tenants[0].classes)")
-			if _, counts := f.placement.ledger.PositionOf(claim.UID); counts {
+			if _, counts := f.ledger.PositionOf(claim.UID); counts {
 				t.Error("room is reserved for a claim that is denied")
 			}
 		})
@@ -214,7 +214,7 @@ func TestEscapeByNamingThisProvisionerForAnothersClassCountsNowhere(t *testing.T
 	if f.ShouldProvision(t.Context(), claim) {
 		t.Error("a claim of another provisioner's StorageClass is admitted")
 	}
-	if _, counts := f.placement.ledger.PositionOf(claim.UID); counts {
+	if _, counts := f.ledger.PositionOf(claim.UID); counts {
 		t.Error("a claim of another provisioner's StorageClass counts")
 	}
 	if events := f.newEvents(); len(events) > 0 {
@@ -253,7 +253,7 @@ func TestEscapeThroughLabelsThatAreGone(t *testing.T) {
 			f.wantEvent(c.event)
 			wantCalls(t, f.backends["gold"])
 			wantCalls(t, f.backends["silver"])
-			if _, counts := f.placement.ledger.PositionOf(claim.UID); counts {
+			if _, counts := f.ledger.PositionOf(claim.UID); counts {
 				t.Error("the room that was reserved under the old labels is kept")
 			}
 		})
@@ -379,7 +379,7 @@ func TestEscapeThroughAnOutageKeepsNoRoomForADeniedClaim(t *testing.T) {
 			t.Errorf("error %v, want one that the library ignores", err)
 		}
 	}
-	if used := f.placement.ledger.Usage(policy.TenantScope, "a"); used.Volumes != 0 {
+	if used := f.ledger.Usage(policy.TenantScope, "a"); used.Volumes != 0 {
 		t.Errorf("tenant a counts %d volumes and has none", used.Volumes)
 	}
 }
@@ -429,7 +429,7 @@ func TestEscapeByAStampInAnothersBackendUsesUpNoQuota(t *testing.T) {
 	forged.Metadata[policy.StampPrefix+"tenant"] = "b"
 	f.backends["gold"].listed = []cinder.Volume{forged}
 	f.count()
-	if used := f.placement.ledger.Usage(policy.TenantScope, "b"); used.Volumes != 0 {
+	if used := f.ledger.Usage(policy.TenantScope, "b"); used.Volumes != 0 {
 		t.Errorf("tenant b counts %d volumes and has none", used.Volumes)
 	}
 	if !f.ShouldProvision(t.Context(), f.claim(nil)) {

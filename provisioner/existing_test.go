@@ -87,7 +87,7 @@ func TestReadExistingCountsAsTheLedger(t *testing.T) {
 	for _, pv := range volumes {
 		f.countRecorded(pv.(*corev1.PersistentVolume))
 	}
-	want := f.placement.ledger.Usage(policy.TenantScope, "a")
+	want := f.ledger.Usage(policy.TenantScope, "a")
 	if want != (policy.Usage{Volumes: 1, Gigabytes: 2}) {
 		t.Fatalf("the ledger counts %+v", want)
 	}

@@ -31,6 +31,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
@@ -398,7 +399,13 @@ func (f *fixture) noteEarlier(claims ...*corev1.PersistentVolumeClaim) {
 }
 
 // useBackends gives the Provisioner other backends.
-func (f *fixture) useBackends(b Backends) { f.Backends, f.placement.Backends = b, b }
+func (f *fixture) useBackends(b Backends) { f.Backends = b }
+
+// forgetUsage makes the Provisioner forget which volumes count.
+func (f *fixture) forgetUsage() {
+	f.ledger = ledger.New(f.Options.Policy)
+	f.placement.Ledger = f.ledger
+}
 
 func (f *fixture) forgetClaim(claim *corev1.PersistentVolumeClaim) {
 	f.t.Helper()

@@ -23,6 +23,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/trail"
 )
 
 // Followup finishes what the library leaves unfinished: it completes volumes
@@ -98,7 +99,7 @@ func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 	case ref == nil:
 	default:
 		// Another provisioner serves the claim, perhaps under the same name.
-		if _, begun := f.provisioner.journal.beginning(ref.UID); begun {
+		if _, begun := f.provisioner.journal.Beginning(ref.UID); begun {
 			f.queue.Add(undoOf(ref.UID))
 		}
 	}
@@ -124,8 +125,8 @@ func (f *Followup) VolumeGone(pv *corev1.PersistentVolume) {
 	if err != nil {
 		return
 	}
-	f.provisioner.Logger.Info("Kept the volume of a PersistentVolume that was deleted", "tenant", origin.Tenant, "claim", claimOf(pv), "claimUID", origin.ClaimUID,
-		"persistentVolume", pv.Name, "backend", origin.Backend, "volume", origin.VolumeID, "protocol", origin.Protocol, "sizeGiB", sizeOf(pv))
+	f.provisioner.Logger.Info("Kept the volume of a PersistentVolume that was deleted", "tenant", origin.Tenant, "claim", trail.ClaimOf(pv), "claimUID", origin.ClaimUID,
+		"persistentVolume", pv.Name, "backend", origin.Backend, "volume", origin.VolumeID, "protocol", origin.Protocol, "sizeGiB", trail.SizeOf(pv))
 	if !completed {
 		f.queue.Add(markOf(origin))
 	}
@@ -134,7 +135,7 @@ func (f *Followup) VolumeGone(pv *corev1.PersistentVolume) {
 // ClaimGone records that a claim was deleted.
 func (f *Followup) ClaimGone(claim *corev1.PersistentVolumeClaim) {
 	f.provisioner.claimTimes.end(claim.UID)
-	f.provisioner.placement.noteGone(claim)
+	f.provisioner.placement.NoteGone(claim)
 	f.queue.Add(undoOf(claim.UID))
 }
 
@@ -253,7 +254,7 @@ func (f *Followup) add(item followup) { f.queue.Add(item) }
 // tenantAndBackend are what the item's turn counts against.
 func (f *Followup) tenantAndBackend(item followup) (tenant, backend string) {
 	if item.kind != completion {
-		position, _ := f.provisioner.placement.ledger.PositionOf(item.claim)
+		position, _ := f.provisioner.ledger.PositionOf(item.claim)
 		return position.Tenant, cmp.Or(item.backend, position.Backend)
 	}
 	pv, err := f.provisioner.PersistentVolumes.Get(item.pv)

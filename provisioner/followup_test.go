@@ -29,11 +29,11 @@ func TestVolumeIsCompletedOnceItsPersistentVolumeIsSeen(t *testing.T) {
 	f := newFixture(t)
 	followup := f.Followup()
 	pv := f.recorded()
-	if _, begun := f.journal.begun["uid-1"]; !begun {
+	if _, begun := f.journal.Beginning("uid-1"); !begun {
 		t.Fatal("the journal has no attempt")
 	}
 	followup.VolumeSeen(pv)
-	if _, begun := f.journal.begun["uid-1"]; begun {
+	if _, begun := f.journal.Beginning("uid-1"); begun {
 		t.Error("the attempt of a recorded volume still counts as unfinished; deleting its claim would undo it")
 	}
 	f.must(followup.do(t.Context(), followupOf(pv)))
@@ -82,7 +82,7 @@ func TestRecordOfAnUndoneVolumeIsRemoved(t *testing.T) {
 				f.goneAtTheServer(claim)
 			}
 			if c.undone {
-				begun, _ := f.journal.beginning(claim.UID)
+				begun, _ := f.journal.Beginning(claim.UID)
 				f.must(f.undo(t.Context(), claim.UID, begun, f.cleaner.IsUnrecorded))
 			}
 			f.backends["gold"].hasVolume = map[string]bool{"volume-1": c.volume}
@@ -201,7 +201,7 @@ func TestForeignPersistentVolumeDoesNotEndAnAttempt(t *testing.T) {
 	_, err := f.provision(f.claim(nil))
 	f.must(err)
 	followup.VolumeSeen(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "foreign", Annotations: map[string]string{record.AnnotationClaimUID: "uid-1"}}})
-	if _, begun := f.journal.beginning("uid-1"); !begun {
+	if _, begun := f.journal.Beginning("uid-1"); !begun {
 		t.Error("the claim's attempt is forgotten, so nothing would undo it")
 	}
 }

@@ -38,7 +38,7 @@ func TestVolumeOfAClaimThatWasDeletedUnderAnEarlierLeaderIsUndone(t *testing.T) 
 	f.count()
 	f.follow(followup)
 	wantCalls(t, f.backends["gold"], "abandon pvc-uid-gone")
-	if got := f.placement.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
+	if got := f.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
 		t.Errorf("it still counts as %+v", got)
 	}
 }
@@ -92,7 +92,7 @@ func TestVolumesThatAreNotTakenForOrphans(t *testing.T) {
 
 func TestDuplicateOnAnotherBackendIsRemoved(t *testing.T) {
 	f := newFixture(t)
-	f.must(f.placement.countBackend(t.Context(), "gold"))
+	f.must(f.placement.CountBackend(t.Context(), "gold"))
 	claim := f.claim(nil)
 	pv, err := f.provision(claim)
 	f.must(err)
@@ -109,7 +109,7 @@ func TestDuplicateOnAnotherBackendIsRemoved(t *testing.T) {
 	f.follow(followup)
 	wantCalls(t, f.backends["silver"], "remove unrecorded volume-of-uid-1 of pvc-uid-1")
 	wantCalls(t, f.backends["gold"])
-	if position, _ := f.placement.ledger.PositionOf(claim.UID); position.Backend != "gold" {
+	if position, _ := f.ledger.PositionOf(claim.UID); position.Backend != "gold" {
 		t.Errorf("the claim counts on %q", position.Backend)
 	}
 }
@@ -121,7 +121,7 @@ func TestClaimDeletedDuringAdmissionLeavesNothing(t *testing.T) {
 		f.forgetClaim(claim) // the library has already read it
 		f.ShouldProvision(t.Context(), claim)
 		f.follow(followup)
-		if _, counts := f.placement.ledger.PositionOf(claim.UID); counts {
+		if _, counts := f.ledger.PositionOf(claim.UID); counts {
 			t.Error("its room stays reserved")
 		}
 	})
@@ -170,7 +170,7 @@ func TestClaimDeletedDuringAdmissionLeavesNothing(t *testing.T) {
 		}
 		gold.abandonErr = nil
 		f.follow(followup)
-		if _, begun := f.journal.beginning(claim.UID); begun {
+		if _, begun := f.journal.Beginning(claim.UID); begun {
 			t.Error("the attempt is forgotten, so nothing undoes it")
 		}
 	})
@@ -245,14 +245,14 @@ func TestSecretGoesAfterTheVolume(t *testing.T) {
 // the same project, for example with different connectors.
 func TestBackendsThatShowTheSameVolumesShareThem(t *testing.T) {
 	f := newFixture(t)
-	f.must(f.placement.countBackend(t.Context(), "gold"))
+	f.must(f.placement.CountBackend(t.Context(), "gold"))
 	_, err := f.provision(f.claim(nil))
 	f.must(err)
 	own := f.stamped("uid-1")
 	f.backends["gold"].calls, f.backends["gold"].hasVolume = nil, map[string]bool{own.ID: true}
 	f.backends["silver"].listed = []cinder.Volume{own}
 	followup := f.Followup()
-	f.must(f.placement.countBackend(t.Context(), "silver"))
+	f.must(f.placement.CountBackend(t.Context(), "silver"))
 	f.follow(followup)
 	wantCalls(t, f.backends["silver"])
 	wantCalls(t, f.backends["gold"])

@@ -11,6 +11,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 )
 
 // Requeue queues objects with the library again.
@@ -156,5 +157,5 @@ func (p *parked) reportOnPV(pv *corev1.PersistentVolume, claim *corev1.Persisten
 // saying anything new: the numbers of a quota change with every claim, and a
 // backend's last error with every request.
 func isVolatile(reason string) bool {
-	return reason == string(policy.QuotaExceeded) || reason == reasonBackendUnavailable
+	return reason == string(policy.QuotaExceeded) || reason == placement.ReasonBackendUnavailable
 }

@@ -97,7 +97,7 @@ type QuotaUse struct {
 func (p *Provisioner) Quotas() []QuotaUse {
 	var all []QuotaUse
 	for _, scope := range p.Policy().Scopes() {
-		all = append(all, QuotaUse{scope, p.placement.ledger.Usage(scope.Kind, scope.Name)})
+		all = append(all, QuotaUse{scope, p.ledger.Usage(scope.Kind, scope.Name)})
 	}
 	return all
 }

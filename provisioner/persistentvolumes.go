@@ -23,7 +23,7 @@ func (p *Provisioner) countRecorded(pv *corev1.PersistentVolume) {
 	}
 	const gib = 1 << 30
 	bytes := policy.Bytes(pv.Spec.Capacity[corev1.ResourceStorage])
-	p.placement.ledger.Record(uid, ledger.Volume{
+	p.ledger.Record(uid, ledger.Volume{
 		Tenant:       pv.Annotations[record.AnnotationTenant],
 		StorageClass: pv.Spec.StorageClassName,
 		GiB:          (bytes + gib - 1) / gib,
@@ -47,7 +47,7 @@ func (p *Provisioner) noteOutlived(of *corev1.ObjectReference) {
 	if err != nil || claim.UID != of.UID {
 		return
 	}
-	p.journal.noteOutlived(of.UID)
+	p.journal.NoteOutlived(of.UID)
 }
 
 // volumeGone forgets a PersistentVolume, and reports whether this term has
@@ -55,7 +55,7 @@ func (p *Provisioner) noteOutlived(of *corev1.ObjectReference) {
 // gone.
 func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
 	p.noteOutlived(pv.Spec.ClaimRef)
-	removed = p.journal.objectGone(pv.UID)
+	removed = p.journal.ObjectGone(pv.UID)
 	p.secrets.VolumeGone(pv.UID)
 	p.Nodes.Forget(pv.UID)
 	p.parked.volumes.Forget(pv.UID)
@@ -72,9 +72,9 @@ func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
 	}
 	claim := types.UID(pv.Annotations[record.AnnotationClaimUID])
 	if removed {
-		p.placement.release(claim)
+		p.placement.Release(claim)
 	} else {
-		p.placement.ledger.Forsake(claim)
+		p.ledger.Forsake(claim)
 	}
 	return removed
 }

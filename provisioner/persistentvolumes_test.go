@@ -13,7 +13,6 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -101,13 +100,13 @@ func TestNewLeaderCountsRecordedVolumesFirst(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	f.limit("1")
-	f.placement.ledger = ledger.New(f.Options.Policy)
+	f.forgetUsage()
 	f.seen()
 	f.count()
 	if f.ShouldProvision(t.Context(), f.named("second")) {
 		t.Error("a claim was admitted although a recorded volume uses the quota")
 	}
-	if got := f.placement.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{Volumes: 1, Gigabytes: 2}) {
+	if got := f.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{Volumes: 1, Gigabytes: 2}) {
 		t.Errorf("PersistentVolume %s counts as %+v", pv.Name, got)
 	}
 }
@@ -172,10 +171,10 @@ func TestPersistentVolumesOfOthersDoNotCount(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			pv := f.recorded()
-			f.placement.ledger = ledger.New(f.Options.Policy)
+			f.forgetUsage()
 			change(pv)
 			f.seen()
-			if got := f.placement.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
+			if got := f.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
 				t.Errorf("it counts as %+v", got)
 			}
 		})

@@ -15,6 +15,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 )
 
 var (
@@ -153,7 +154,7 @@ func TestReservationFollowsAPolicyThatSuspendsItsBackend(t *testing.T) {
 	if !f.ShouldProvision(t.Context(), claim) {
 		t.Fatal("not admitted")
 	}
-	if position, _ := f.placement.ledger.PositionOf(claim.UID); position.Backend != "gold" {
+	if position, _ := f.ledger.PositionOf(claim.UID); position.Backend != "gold" {
 		t.Fatalf("reserved on %s", position.Backend)
 	}
 	f.inForce("auth: {cloud: gold}", "auth: {cloud: gold}\n    suspended: true")
@@ -169,10 +170,10 @@ func TestDecisionOfAnOldPolicyReservesNothing(t *testing.T) {
 	claim := f.both()
 	stale := f.decide(claim, f.class, nil)
 	f.limit("0")
-	if _, err := f.placement.choose(t.Context(), claim, "both", stale, true); !errors.Is(err, ledger.ErrPolicyChanged) {
+	if _, err := f.placement.Choose(t.Context(), claim, "both", stale, true); !errors.Is(err, ledger.ErrPolicyChanged) {
 		t.Errorf("error %v, want %v", err, ledger.ErrPolicyChanged)
 	}
-	if _, counts := f.placement.ledger.PositionOf(claim.UID); counts {
+	if _, counts := f.ledger.PositionOf(claim.UID); counts {
 		t.Error("room was reserved by a policy that is not in force")
 	}
 }
@@ -247,52 +248,23 @@ func TestCindersQuotaIsNotTriedAgainWithoutAPause(t *testing.T) {
 	})
 }
 
-func TestCindersQuotaForLargeVolumesDoesNotDenySmallOnes(t *testing.T) {
-	f := newFixture(t)
-	f.count()
-	f.placement.noteFull("gold", policy.VolumeProperties{SizeGiB: 5, Type: "ssd"}, errGoldAtLimit)
-	for _, c := range []struct {
-		volume policy.VolumeProperties
-		full   bool
-	}{
-		{policy.VolumeProperties{SizeGiB: 5, Type: "ssd"}, true},
-		{policy.VolumeProperties{SizeGiB: 9, Type: "ssd"}, true},
-		{policy.VolumeProperties{SizeGiB: 4, Type: "ssd"}, false},
-		{policy.VolumeProperties{SizeGiB: 9, Type: "hdd"}, false},
-	} {
-		if got := f.placement.isFull("gold", c.volume) != nil; got != c.full {
-			t.Errorf("%+v: full %t", c.volume, got)
-		}
-	}
-}
-
 func TestFullnessThatPassesBringsDeniedClaimsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go f.offerFreedRoom(ctx)
-		f.parked.parkClaim(f.claim(nil), parking.Denied, []parking.Trigger{roomOf(ledger.Scope{Kind: policy.BackendScope, Name: "gold"})}, f.parked.now())
-		f.placement.noteFull("gold", policy.VolumeProperties{SizeGiB: 1}, errGoldAtLimit)
-		time.Sleep(fullFor / 2)
-		f.placement.noteFull("gold", policy.VolumeProperties{SizeGiB: 1}, errGoldAtLimit)
-		time.Sleep(fullFor/2 + gatherFreedRoom)
-		synctest.Wait()
-		if len(f.requeued) > 0 || f.placement.isFull("gold", policy.VolumeProperties{SizeGiB: 1}) == nil {
-			t.Error("a newer refusal was forgotten with the older one")
-		}
-		time.Sleep(fullFor / 2)
+		f.parked.parkClaim(f.claim(nil), parking.Denied, []parking.Trigger{placement.RoomIn(ledger.Scope{Kind: policy.BackendScope, Name: "gold"})}, f.parked.now())
+		f.placement.NoteFull("gold", policy.VolumeProperties{SizeGiB: 1}, errGoldAtLimit)
+		time.Sleep(time.Minute + gatherFreedRoom)
 		synctest.Wait()
 		f.wantRequeued("data")
-		if f.placement.isFull("gold", policy.VolumeProperties{SizeGiB: 1}) != nil {
-			t.Error("the refusal is not forgotten")
-		}
 	})
 }
 
 func TestNextBackendIsNotListedWhileTheFirstCanServe(t *testing.T) {
 	f := newFixture(t)
-	f.must(f.placement.countBackend(t.Context(), "gold"))
+	f.must(f.placement.CountBackend(t.Context(), "gold"))
 	f.backends["silver"].onList = func() { t.Error("a new claim waited for a listing of a backend that it does not go to") }
 	_, err := f.provision(f.both())
 	f.must(err)
@@ -317,11 +289,11 @@ func TestEndpointThatChangesDuringItsListingIsListedAgain(t *testing.T) {
 			f.Recount("gold")
 		}
 	}
-	f.must(f.placement.countBackend(t.Context(), "gold"))
-	if lists != 2 || !f.placement.isCounted("gold") {
+	f.must(f.placement.CountBackend(t.Context(), "gold"))
+	if lists != 2 || !f.placement.IsCounted("gold") {
 		t.Errorf("listed %d times", lists)
 	}
-	if name := <-f.placement.counting.wanted; name != "gold" {
+	if name := <-f.placement.Wanted(); name != "gold" {
 		t.Errorf("%s is counted again in the background", name)
 	}
 }

@@ -31,8 +31,11 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/fairshare"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/journal"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/secrets"
@@ -49,10 +52,11 @@ type Provisioner struct {
 
 	claimTurns  *fairshare.Turns[types.UID] // claims
 	volumeTurns *fairshare.Turns[string]    // PersistentVolumes, by name
-	journal     *journal
+	journal     *journal.Journal
 	parked      *parked
 	followup    *Followup
-	placement   *placement
+	ledger      *ledger.Ledger
+	placement   *placement.Placer
 	secrets     *secrets.Keeper
 }
 
@@ -71,16 +75,21 @@ func New(options Options) *Provisioner {
 		tenantRates: newTenantRates(options.Policy),
 		claimTimes:  newClaimTimes(),
 		parked:      newParked(options),
-		journal:     newJournal(),
+		journal:     journal.New(),
+		ledger:      ledger.New(options.Policy),
 	}
-	p.placement = newPlacement(options, p.journal)
+	p.placement = placement.New(placement.Options{
+		Policy: p.Policy, Ledger: p.ledger, Term: p.Term, Unfinished: p.journal.StampOf,
+		Backends: func() []string { return p.Backends.Names() },
+		Volumes:  func(backend string) (placement.Volumes, error) { return p.Backends.Volumes(backend) },
+	})
 	p.cleaner = proof.Cleaner{
 		Client: p.Client, ProvisionerName: p.Name, Cluster: p.Cluster, ClusterUID: p.ClusterUID, Namespace: p.Namespace,
 		RecordedBy: p.recordedBy, Nodes: p.Nodes, UseOf: p.useOf, Volumes: p.unrecordedVolumes,
 	}
 	p.secrets = secrets.New(secrets.Options{
 		Client: p.Client, PersistentVolumes: p.PersistentVolumes, Namespace: p.Namespace, Cluster: p.Cluster, Logger: p.Logger,
-		MayBeUnrecorded: p.placement.mayBeUnrecorded, Wanted: p.wantedClaims, ClaimsOfVolumes: p.claimsOfVolumes, MostAge: youngEnough,
+		MayBeUnrecorded: p.placement.MayBeUnrecorded, Wanted: p.wantedClaims, ClaimsOfVolumes: p.claimsOfVolumes, MostAge: youngEnough,
 		RemoveOwn: func(ctx context.Context, pvName string) error {
 			if err := p.cleaner.RemoveSecret(ctx, pvName); !proof.IsKept(err) {
 				return err

@@ -89,7 +89,7 @@ func TestRefusedConnectionIsUndoneAndReported(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB", "abandon pvc-uid-1")
-	if _, begun := f.journal.begun["uid-1"]; begun {
+	if _, begun := f.journal.Beginning("uid-1"); begun {
 		t.Error("the undone attempt is still remembered")
 	}
 }

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/standalone-cinder/standalone-cinder/provisioner/journal"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
@@ -14,7 +15,7 @@ import (
 )
 
 // Census is what counts against the quotas.
-func (p *Provisioner) Census() ledger.Census { return p.placement.ledger.Census() }
+func (p *Provisioner) Census() ledger.Census { return p.ledger.Census() }
 
 // Selected says which claims a report is about; the zero value selects all.
 type Selected struct {
@@ -30,7 +31,7 @@ func (s Selected) includes(namespace, claim string) bool {
 // ReportClaims takes one snapshot of each owner; they may be moments apart.
 func (p *Provisioner) ReportClaims(selected Selected) statusreport.Claims {
 	parked := p.parked.claims.List()
-	unfinished := p.journal.unfinished()
+	unfinished := p.journal.Unfinished()
 	working := p.claimTurns.Working()
 
 	pending := make([]statusreport.Pending, 0, len(parked))
@@ -41,7 +42,7 @@ func (p *Provisioner) ReportClaims(selected Selected) statusreport.Claims {
 		if selected.includes(claim.Namespace, claim.Name) {
 			entry := pendingOf(one.State, one.Reason, one.Message, one.Since, claim.CreationTimestamp.Time)
 			entry.Namespace, entry.Name, entry.StorageClass = claim.Namespace, claim.Name, record.ClassName(claim)
-			entry.Backend = unfinished[claim.UID].backend
+			entry.Backend = unfinished[claim.UID].Backend
 			pending = append(pending, entry)
 		}
 	}
@@ -82,15 +83,15 @@ func pendingOf(state parking.Reason, reason, message string, since, created time
 
 // steps counts the claims that are worked on. Of a selection it counts only those
 // whose namespaces the journal knows.
-func (p *Provisioner) steps(selected Selected, unfinished map[types.UID]beginning, working []types.UID, waits map[types.UID]bool) []statusreport.Step {
+func (p *Provisioner) steps(selected Selected, unfinished map[types.UID]journal.Beginning, working []types.UID, waits map[types.UID]bool) []statusreport.Step {
 	var choosing, connecting, saving stepCount
 	for claim, begun := range unfinished {
 		switch {
-		case !selected.includes(begun.stamp.Namespace, begun.stamp.Claim):
-		case begun.handedOver != nil:
-			saving.add(begun.since)
+		case !selected.includes(begun.Stamp.Namespace, begun.Stamp.Claim):
+		case begun.HandedOver != nil:
+			saving.add(begun.Since)
 		case !waits[claim]:
-			connecting.add(begun.since)
+			connecting.add(begun.Since)
 		}
 	}
 	known := []statusreport.Step{connecting.as(statusreport.Connecting), saving.as(statusreport.Saving)}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/journal"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
@@ -131,7 +132,7 @@ func TestReportOfManyIsShort(t *testing.T) {
 		}}
 		f.parked.claims.IsNews(claim.UID, "QuotaExceeded", "full", true)
 		f.parked.claims.Park(claim, parking.Denied, nil)
-		f.journal.begin(claim.UID, beginning{backend: "gold", stamp: backends.Stamp{Namespace: claim.Namespace, Claim: claim.Name}})
+		f.journal.Begin(claim.UID, journal.Beginning{Backend: "gold", Stamp: backends.Stamp{Namespace: claim.Namespace, Claim: claim.Name}})
 	}
 	report := f.ReportClaims(Selected{Limit: 10})
 	if report.Total != many || len(report.Pending) != 10 || report.NotShown != many-10 || report.Pending[0].Name != fmt.Sprint("data-", many-1) {

@@ -58,7 +58,7 @@ func (p *Provisioner) settle(w work, started time.Time, err error) error {
 		observe(outcome)
 		return &controller.IgnoredError{Reason: err.Error()}
 	}
-	if unhealthy := p.placement.health(w.at()); unhealthy != nil {
+	if unhealthy := p.placement.Health(w.at()); unhealthy != nil {
 		w.parkForBackend(unhealthy)
 		observe("held_back")
 		return &controller.IgnoredError{Reason: unhealthy.Error()}

@@ -18,9 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -231,10 +231,10 @@ func TestSharedSecretGoesWithTheLastVolume(t *testing.T) {
 		}},
 		{name: "an attempt needs it", stays: true, before: func(f *fixture, _ string) { f.provisionClaim("uid-2") }},
 		{name: "a former leader's volume may need it", stays: true, doubt: true, before: func(f *fixture, _ string) {
-			f.placement.countFound("gold", []cinder.Volume{f.stamped("uid-3")})
+			f.ledger.Found("uid-3", ledger.Volume{Tenant: "a", GiB: 2}, "gold")
 		}},
 		{name: "another backend's volume does not", before: func(f *fixture, _ string) {
-			f.placement.countFound("silver", []cinder.Volume{f.stamped("uid-3")})
+			f.ledger.Found("uid-3", ledger.Volume{Tenant: "a", GiB: 2}, "silver")
 		}},
 		{name: "it carries no label", stays: true, before: mark(func(s *corev1.Secret) { delete(s.Labels, record.LabelManagedBy) })},
 		{name: "it is not marked as shared", stays: true, before: mark(func(s *corev1.Secret) { delete(s.Annotations, record.AnnotationSharedBy) })},
@@ -470,12 +470,10 @@ func TestSweepRemovesUnneededSharedSecrets(t *testing.T) {
 			f.must(f.secrets.Keep(f.t.Context(), "uid-1", "pvc-uid-1", "gold", mappers.Secret{Name: name, Shared: true}, false))
 		}},
 		{name: "a former leader's volume may need it", stays: true, secret: sharedSecretOf(name, "gold", "cluster-1"), before: func(f *fixture) {
-			f.placement.countFound("gold", []cinder.Volume{f.stamped("uid-3")})
+			f.ledger.Found("uid-3", ledger.Volume{Tenant: "a", GiB: 2}, "gold")
 		}},
 		{name: "its backend was not listed yet", stays: true, secret: sharedSecretOf(name, "gold", "cluster-1"), before: func(f *fixture) {
-			f.placement.counting.mu.Lock()
-			defer f.placement.counting.mu.Unlock()
-			delete(f.placement.counting.done, "gold")
+			f.placement.Recount("gold")
 		}},
 		{name: "it is another cluster's", stays: true, secret: sharedSecretOf(name, "gold", "cluster-2")},
 		{name: "it is not marked", stays: true, secret: sharedSecretOf(name, "", "cluster-1")},

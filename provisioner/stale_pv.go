@@ -8,6 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
@@ -20,17 +21,17 @@ import (
 
 // staleRecord reports whether a PersistentVolume may name a volume that this
 // term has undone.
-func (p *Provisioner) staleRecord(pv *corev1.PersistentVolume) (undoing, bool) {
+func (p *Provisioner) staleRecord(pv *corev1.PersistentVolume) (stamp backends.Stamp, stale bool) {
 	if !p.isMine(pv) || pv.DeletionTimestamp != nil || pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
-		return undoing{}, false
+		return backends.Stamp{}, false
 	}
-	return p.journal.undoneOf(pv)
+	return p.journal.UndoneOf(pv)
 }
 
 // removeStale removes a PersistentVolume whose volume this term has undone, once
 // it is certain that no such volume exists and that the claim is gone. No pod
 // has ever used it: a volume that was in use is never undone.
-func (p *Provisioner) removeStale(ctx context.Context, pv *corev1.PersistentVolume, u undoing) (removed bool, err error) {
+func (p *Provisioner) removeStale(ctx context.Context, pv *corev1.PersistentVolume, claim backends.Stamp) (removed bool, err error) {
 	origin, err := record.OriginOf(pv)
 	if err != nil {
 		return false, err
@@ -45,7 +46,6 @@ func (p *Provisioner) removeStale(ctx context.Context, pv *corev1.PersistentVolu
 	}
 	// The stamp of a volume that a listing showed does not name the claim; the
 	// object does.
-	claim := u.stamp
 	if pv.Spec.ClaimRef != nil {
 		claim.Namespace, claim.Claim = pv.Spec.ClaimRef.Namespace, pv.Spec.ClaimRef.Name
 	}

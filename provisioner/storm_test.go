@@ -10,6 +10,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -88,7 +89,7 @@ func TestFreedRoomIsOfferedToClaimsThatWaitForIt(t *testing.T) {
 			if f.ShouldProvision(t.Context(), f.named("second")) {
 				t.Fatal("admitted")
 			}
-			f.wake(roomOf(c.freed))
+			f.wake(placement.RoomIn(c.freed))
 			f.wantRequeued(c.want...)
 		})
 	}

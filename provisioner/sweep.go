@@ -98,7 +98,7 @@ func pause(ctx context.Context, length time.Duration) bool {
 // sweepIsDue reports whether a late request may have reached a backend since its
 // last listing.
 func (p *Provisioner) sweepIsDue(name string, began, swept, now time.Time) bool {
-	if !p.placement.isCounted(name) || p.placement.health(name) != nil {
+	if !p.placement.IsCounted(name) || p.placement.Health(name) != nil {
 		return false
 	}
 	doubt := began
@@ -117,10 +117,64 @@ func mayHaveArrived(began, doubt, swept, now time.Time) bool {
 	return doubt.After(swept) && now.Sub(swept) >= firstSweepAfter || now.Sub(doubt) >= lastSweepAfter && swept.Sub(doubt) < lastSweepAfter
 }
 
+// CountBackends counts every backend when the term begins, and those that a
+// reload adds, so that it also finds volumes on backends that no rule uses any
+// longer. It queues for removal what an earlier leader left unfinished. It ends
+// with the context.
+func (p *Provisioner) CountBackends(ctx context.Context) {
+	var group sync.WaitGroup
+	defer group.Wait()
+	for _, name := range p.Backends.Names() {
+		p.placement.RequestCount(name)
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case name := <-p.placement.Wanted():
+			group.Go(func() { p.countUntilDone(ctx, name) })
+		}
+	}
+}
+
+// countUntilDone counts one backend as soon as it answers.
+func (p *Provisioner) countUntilDone(ctx context.Context, name string) {
+	const maxWait = 15 * time.Second
+	for wait := time.Second; ; wait = min(2*wait, maxWait) {
+		if p.placement.Health(name) == nil {
+			err := p.placement.CountBackend(ctx, name)
+			if err == nil {
+				err = p.examineListed(ctx, name)
+			}
+			if err == nil {
+				return
+			}
+			p.Logger.Warn("Counting a backend's volumes failed and will be retried", "backend", name, "error", err)
+		}
+		if !pause(ctx, wait) {
+			return
+		}
+	}
+}
+
+// examineListed searches the term's listing of a backend for volumes that
+// nothing seems to need.
+func (p *Provisioner) examineListed(ctx context.Context, name string) error {
+	volumes, err := p.Backends.Volumes(name)
+	if err != nil {
+		return err
+	}
+	all, err := volumes.Volumes(ctx)
+	if err != nil {
+		return err
+	}
+	return p.examine(name, all)
+}
+
 // RelistBackend lists a backend again, queues the volumes that nothing seems to
 // need for removal, and returns the listing.
 func (p *Provisioner) RelistBackend(ctx context.Context, name string) ([]cinder.Volume, error) {
-	all, err := p.placement.relist(ctx, name, p.claimsByUID)
+	all, err := p.placement.Relist(ctx, name, p.claimsByUID)
 	if err == nil {
 		err = p.examine(name, all)
 	}
@@ -150,9 +204,9 @@ func (p *Provisioner) examine(backend string, all []cinder.Volume) error {
 			p.followup.add(item) // a duplicate: the PersistentVolume names another volume
 			continue
 		}
-		_, begun := p.journal.beginning(uid)
+		_, begun := p.journal.Beginning(uid)
 		claim, exists := claims[uid]
-		position, counts := p.placement.ledger.PositionOf(uid)
+		position, counts := p.ledger.PositionOf(uid)
 		switch {
 		case counts && position.Backend != backend:
 			p.followup.add(item) // a duplicate as soon as a PersistentVolume names one of the two
@@ -160,9 +214,9 @@ func (p *Provisioner) examine(backend string, all []cinder.Volume) error {
 			// If the claim is denied, that was decided without knowing of its volume.
 			p.parked.reconsider(claim)
 		case begun:
-		case p.placement.ledger.WasServedByAnother(uid, v.ID):
+		case p.ledger.WasServedByAnother(uid, v.ID):
 			p.followup.add(item) // a duplicate: the PersistentVolume that is gone named another volume
-		case p.placement.ledger.IsFound(uid, backend) && (time.Since(v.CreatedAt).Abs() < youngEnough || p.placement.sawDeleted(uid)):
+		case p.ledger.IsFound(uid, backend) && (time.Since(v.CreatedAt).Abs() < youngEnough || p.placement.SawDeleted(uid)):
 			p.followup.add(undoOf(uid))
 		}
 	}
@@ -188,8 +242,8 @@ func (p *Provisioner) SweepSecrets(ctx context.Context) error { return p.secrets
 func (p *Provisioner) wantedClaims() (func(types.UID) bool, error) {
 	claims, err := p.claimsByUID()
 	return func(uid types.UID) bool {
-		_, begun := p.journal.beginning(uid)
-		_, counts := p.placement.ledger.PositionOf(uid)
+		_, begun := p.journal.Beginning(uid)
+		_, counts := p.ledger.PositionOf(uid)
 		return begun || counts || claims[uid] != nil
 	}, err
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/journal"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -83,7 +84,7 @@ func TestVolumeThatArrivesLateIsKeptWhenItMayBeTheRecordedOne(t *testing.T) {
 func TestVolumeThatArrivesLateForAClaimThatIsGoneIsUndone(t *testing.T) {
 	f, followup, _ := newCountedFixture(t)
 	// Another volume of the claim was removed before, and its room was freed.
-	f.placement.release("uid-gone")
+	f.placement.Release("uid-gone")
 	f.backends["gold"].listed = []cinder.Volume{f.orphanVolume("uid-gone")}
 	f.relist("gold")
 	f.follow(followup)
@@ -117,12 +118,12 @@ func TestRoomOfAFoundVolumeIsFreedWhenAnAdministratorRemovesIt(t *testing.T) {
 	gold := f.backends["gold"]
 	gold.listed = []cinder.Volume{old}
 	f.count()
-	if got := f.placement.ledger.Usage(policy.TenantScope, "a"); got.Volumes != 1 {
+	if got := f.ledger.Usage(policy.TenantScope, "a"); got.Volumes != 1 {
 		t.Fatalf("an orphan counts as %+v", got)
 	}
 	gold.listed = nil
 	f.relist("gold")
-	if got := f.placement.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
+	if got := f.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
 		t.Errorf("it counts as %+v when it is gone", got)
 	}
 }
@@ -194,7 +195,7 @@ func TestSecretThatArrivesLateIsRemoved(t *testing.T) {
 		{name: "a backend does not answer", stays: true, change: func(f *fixture, _ *corev1.Secret) {
 			f.backends["silver"].health = &cinder.Error{Backend: "silver", Kind: cinder.KindUnavailable, Message: "no answer"}
 		}},
-		{name: "the claim is being served", stays: true, change: func(f *fixture, _ *corev1.Secret) { f.journal.begin("uid-gone", beginning{}) }},
+		{name: "the claim is being served", stays: true, change: func(f *fixture, _ *corev1.Secret) { f.journal.Begin("uid-gone", journal.Beginning{}) }},
 		{name: "it is old", stays: true, change: func(_ *fixture, s *corev1.Secret) {
 			s.CreationTimestamp = metav1.NewTime(time.Now().Add(-2 * time.Hour))
 		}},

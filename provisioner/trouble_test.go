@@ -262,7 +262,7 @@ func TestRecordOfAVolumeElsewhereIsNotStale(t *testing.T) {
 	claim := f.claim(nil)
 	_, err := f.provision(claim)
 	f.must(err)
-	begun, _ := f.journal.beginning(claim.UID)
+	begun, _ := f.journal.Beginning(claim.UID)
 	f.must(f.undo(t.Context(), claim.UID, begun, f.cleaner.IsUnrecorded))
 	pv, err := f.provision(claim)
 	f.must(err)
@@ -403,7 +403,7 @@ func TestRoomOfAKeptVolumeIsFreedWhenItIsGone(t *testing.T) {
 	gold.abandonKeeps = false
 	f.relist("gold")
 	f.relist("gold")
-	if got := f.placement.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
+	if got := f.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
 		t.Errorf("it counts as %+v when it is gone", got)
 	}
 }
@@ -513,9 +513,9 @@ func TestRecordingAgainFreesNothing(t *testing.T) {
 	f.limit("1")
 	pv := f.recorded()
 	f.countRecorded(pv)
-	f.placement.ledger.TakeFreed()
+	f.ledger.TakeFreed()
 	f.countRecorded(pv)
-	if freed := f.placement.ledger.TakeFreed(); len(freed) != 0 {
+	if freed := f.ledger.TakeFreed(); len(freed) != 0 {
 		t.Errorf("freed: %v", freed)
 	}
 }
@@ -584,23 +584,4 @@ func TestDeletionThatIsDoneIsNotReportedAsStopped(t *testing.T) {
 			t.Errorf("an event about a volume that is gone: %s", event)
 		}
 	}
-}
-
-// TestUndoneIsForgottenInTime: the journal remembers for 15 minutes that a claim
-// was undone, even if no other claim is undone afterward.
-func TestUndoneIsForgottenInTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t)
-		claim := f.claim(nil)
-		pv, err := f.provision(claim)
-		f.must(err)
-		begun, _ := f.journal.beginning(claim.UID)
-		f.must(f.undo(t.Context(), claim.UID, begun, f.cleaner.IsUnrecorded))
-		time.Sleep(2 * undoneFor)
-		pv.Annotations[record.AnnotationProvisionedBy] = "test"
-		pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
-		if _, stale := f.staleRecord(pv); stale {
-			t.Errorf("a PersistentVolume that is saved %s after an undo counts as stale", 2*undoneFor)
-		}
-	})
 }

@@ -10,10 +10,12 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/journal"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/trail"
 )
 
 // claimGone undoes what this term began for a claim that was deleted or bound to
@@ -25,12 +27,12 @@ func (p *Provisioner) claimGone(ctx context.Context, uid types.UID) error {
 	p.limiter.Gone(string(uid))
 	// A turn that has begun ends with the work, which may be waiting for Cinder.
 	p.claimTurns.Leave(uid)
-	p.journal.claimGone(uid)
-	begun, ok := p.journal.beginning(uid)
+	p.journal.ClaimGone(uid)
+	begun, ok := p.journal.Beginning(uid)
 	if !ok {
-		position, _ := p.placement.ledger.PositionOf(uid)
-		if !p.placement.ledger.IsFound(uid, position.Backend) {
-			p.placement.giveBack(uid)
+		position, _ := p.ledger.PositionOf(uid)
+		if !p.ledger.IsFound(uid, position.Backend) {
+			p.placement.GiveBack(uid)
 			return nil
 		}
 		var err error
@@ -40,16 +42,16 @@ func (p *Provisioner) claimGone(ctx context.Context, uid types.UID) error {
 	}
 	err := p.undo(ctx, uid, begun, p.cleaner.IsUnneeded)
 	if proof.IsKept(err) {
-		p.Logger.Info("Kept the volume of an unfinished attempt", "claimUID", uid, "backend", begun.backend, "reason", err)
+		p.Logger.Info("Kept the volume of an unfinished attempt", "claimUID", uid, "backend", begun.Backend, "reason", err)
 		return nil
 	}
 	return err
 }
 
 // foundBeginning is the beginning of a claim that only a listing shows.
-func (p *Provisioner) foundBeginning(uid types.UID, position ledger.Position) (beginning, error) {
+func (p *Provisioner) foundBeginning(uid types.UID, position ledger.Position) (journal.Beginning, error) {
 	connector, err := p.Backends.Connector(position.Backend)
-	return beginning{backend: position.Backend, stamp: p.stampOf(uid, position.Tenant), connector: connector}, err
+	return journal.Beginning{Backend: position.Backend, Stamp: p.stampOf(uid, position.Tenant), Connector: connector}, err
 }
 
 // stampOf is the part of a claim's stamp that identifies its volumes.
@@ -61,28 +63,28 @@ func (p *Provisioner) stampOf(uid types.UID, tenant string) backends.Stamp {
 // it may. It removes the Secret last, because it may belong to a volume that is
 // kept deliberately; proof.IsKept then reports true for the error. It stops when
 // the context ends: the next leader finds what is left.
-func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning, prove backends.Permit) error {
-	ctx, requests := withRequestIDs(ctx)
-	ctx = p.onBehalfOf(ctx, begun.stamp.Tenant)
-	volumes, err := p.Backends.Volumes(begun.backend)
+func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun journal.Beginning, prove backends.Permit) error {
+	ctx, requests := trail.WithRequestIDs(ctx)
+	ctx = p.onBehalfOf(ctx, begun.Stamp.Tenant)
+	volumes, err := p.Backends.Volumes(begun.Backend)
 	if err != nil {
 		return err
 	}
-	err = volumes.Abandon(ctx, begun.stamp, begun.connector, p.cleaner.Permit(prove))
+	err = volumes.Abandon(ctx, begun.Stamp, begun.Connector, p.cleaner.Permit(prove))
 	if proof.IsKept(err) {
 		p.finish(uid)
-		p.placement.ledger.Keep(uid)
+		p.ledger.Keep(uid)
 	}
 	if err != nil {
 		return err
 	}
-	p.journal.noteUndone(uid, begun)
+	p.journal.NoteUndone(uid, begun)
 	// A Secret may exist without a volume.
-	err = p.cleaner.RemoveSecret(ctx, begun.stamp.PV)
+	err = p.cleaner.RemoveSecret(ctx, begun.Stamp.PV)
 	switch {
 	case proof.IsKept(err):
 		// The PersistentVolume was saved in the meantime, and names a volume that is gone.
-		p.followup.add(completionOf(begun.stamp.PV))
+		p.followup.add(completionOf(begun.Stamp.PV))
 	case err != nil:
 		return err
 	}
@@ -90,10 +92,10 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun beginning, 
 	// it.
 	shared := p.secrets.UsedBy(uid)
 	p.finish(uid)
-	p.placement.release(uid)
-	p.secrets.AttemptUndone(ctx, begun.backend, shared)
-	p.Logger.Info("Undid an unfinished attempt", "tenant", begun.stamp.Tenant, "claim", strings.Trim(begun.stamp.Namespace+"/"+begun.stamp.Claim, "/"), "claimUID", uid,
-		"persistentVolume", begun.stamp.PV, "backend", begun.backend, "requestID", requests.ofDelete())
+	p.placement.Release(uid)
+	p.secrets.AttemptUndone(ctx, begun.Backend, shared)
+	p.Logger.Info("Undid an unfinished attempt", "tenant", begun.Stamp.Tenant, "claim", strings.Trim(begun.Stamp.Namespace+"/"+begun.Stamp.Claim, "/"), "claimUID", uid,
+		"persistentVolume", begun.Stamp.PV, "backend", begun.Backend, "requestID", requests.OfDelete())
 	return nil
 }
 
@@ -139,7 +141,7 @@ func (p *Provisioner) recordedBy(v cinder.Volume) string {
 	if found, err := p.Records.ByIndex(record.ByVolume, v.ID); err == nil && len(found) > 0 {
 		return found[0].(*corev1.PersistentVolume).Name
 	}
-	if stamp := backends.StampOf(v); p.placement.ledger.WasRecorded(types.UID(stamp.ClaimUID), v.ID) {
+	if stamp := backends.StampOf(v); p.ledger.WasRecorded(types.UID(stamp.ClaimUID), v.ID) {
 		return stamp.PV + ", which is gone"
 	}
 	return ""
@@ -149,9 +151,9 @@ func (p *Provisioner) recordedBy(v cinder.Volume) string {
 // been saved; nil if this term created the volume and handed over no
 // PersistentVolume yet.
 func (p *Provisioner) useOf(stamp backends.Stamp) *nodeuse.Volume {
-	begun, ok := p.journal.beginning(types.UID(stamp.ClaimUID))
-	if position, _ := p.placement.ledger.PositionOf(types.UID(stamp.ClaimUID)); ok && (begun.handedOver != nil || position.NothingSeen) {
-		return begun.handedOver
+	begun, ok := p.journal.Beginning(types.UID(stamp.ClaimUID))
+	if position, _ := p.ledger.PositionOf(types.UID(stamp.ClaimUID)); ok && (begun.HandedOver != nil || position.NothingSeen) {
+		return begun.HandedOver
 	}
 	return &nodeuse.Volume{PV: stamp.PV, MayAttach: true}
 }
@@ -168,6 +170,6 @@ func (p *Provisioner) cleanUpIfGone(claim *corev1.PersistentVolumeClaim) {
 
 // finish forgets a claim's attempt and the Secrets that it needed.
 func (p *Provisioner) finish(claim types.UID) {
-	p.journal.finish(claim)
+	p.journal.Finish(claim)
 	p.secrets.AttemptOver(claim)
 }

@@ -50,13 +50,13 @@ func TestRecordedVolumeIsNeverTakenForAnOrphan(t *testing.T) {
 	f.follow(followup)
 	// It is marked for the next leader, and otherwise left alone.
 	wantCalls(t, gold, "mark volume-1")
-	if got := f.placement.ledger.Usage(policy.TenantScope, "a"); got.Volumes != 1 {
+	if got := f.ledger.Usage(policy.TenantScope, "a"); got.Volumes != 1 {
 		t.Errorf("it counts as %+v", got)
 	}
 	// Once it is gone, it no longer counts.
 	gold.listed = nil
 	f.relist("gold")
-	if got := f.placement.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
+	if got := f.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
 		t.Errorf("it counts as %+v when it is gone", got)
 	}
 }
@@ -135,7 +135,7 @@ func TestClaimThatGoesWhileItsBackendIsDownIsUndone(t *testing.T) {
 			}
 			f.follow(followup)
 			wantCalls(t, gold, "abandon pvc-uid-gone")
-			if got := f.placement.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
+			if got := f.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
 				t.Errorf("it still counts as %+v", got)
 			}
 		})

@@ -4,14 +4,14 @@ import (
 	"context"
 	"time"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // Parked claims and deletions come back when one of their triggers fires. This
 // file has the events that other parts of the program report, and
-// freed room. The hub's own steps bring some back, too: see parked.go, recount.go,
-// sweep.go, persistentvolumes.go and attempt.go. Nothing here polls, or writes
+// freed room. The hub's own steps bring some back, too: see parked.go, sweep.go,
+// persistentvolumes.go and attempt.go. Nothing here polls, or writes
 // to the API server.
 
 // Reconsider brings back the denied claims of a namespace after a change of the
@@ -32,8 +32,8 @@ func (p *Provisioner) PolicyChanged() {
 	p.claimTurns.Recheck()
 	p.volumeTurns.Recheck()
 	for _, name := range p.Backends.Names() {
-		if !p.placement.isCounted(name) {
-			p.placement.requestCount(name)
+		if !p.placement.IsCounted(name) {
+			p.placement.RequestCount(name)
 		}
 	}
 	p.wake(parking.Trigger{Kind: parking.Policy})
@@ -53,6 +53,22 @@ func (p *Provisioner) CredentialsChanged(backends []string) {
 // claims that could go to it.
 func (p *Provisioner) BackendAnswers(name string) {
 	p.wake(parking.Trigger{Kind: parking.Backend, Name: name})
+}
+
+// Recount counts a backend again that has changed its endpoint, and brings back
+// what failed at the old endpoint. Changed credentials may have brought
+// that back too early: only the next login shows the new endpoint.
+func (p *Provisioner) Recount(name string) {
+	p.placement.Recount(name)
+	p.wake(parking.Trigger{Kind: parking.Backend, Name: name})
+}
+
+// NoteEarlier records which claims existed before the term. An earlier leader
+// can only have created volumes for those. Before this call, every claim counts
+// as an earlier one.
+func (p *Provisioner) NoteEarlier(claims record.EarlierClaims) {
+	p.placement.NoteEarlier(claims)
+	p.wake(parking.Trigger{Kind: parking.Earlier})
 }
 
 // NodeChanged brings back the deletions that wait for a node to release a
@@ -79,28 +95,11 @@ func (p *Provisioner) offerFreedRoom(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-p.placement.freed:
+		case <-p.placement.Freed():
 		}
 		if !pause(ctx, gatherFreedRoom) {
 			return
 		}
-		var triggers []parking.Trigger
-		for _, s := range p.placement.takeFreed() {
-			triggers = append(triggers, roomOf(s))
-		}
-		p.wake(triggers...)
+		p.wake(p.placement.TakeFreed()...)
 	}
-}
-
-// roomOf is the trigger of freed room in a quota's scope.
-func roomOf(s ledger.Scope) parking.Trigger {
-	return parking.Trigger{Kind: parking.Room, Name: string(s.Kind) + " " + s.Name}
-}
-
-func triggersOfBackends(names []string) []parking.Trigger {
-	triggers := make([]parking.Trigger, len(names))
-	for i, name := range names {
-		triggers[i] = parking.Trigger{Kind: parking.Backend, Name: name}
-	}
-	return triggers
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 )
 
 func (f *fixture) wantRequeued(want ...string) {
@@ -51,10 +52,10 @@ func TestOutageDuringAnAttemptForgetsNothing(t *testing.T) {
 	if _, err := f.provision(claim); !isIgnored(err) {
 		t.Errorf("error %v, want one that the library ignores", err)
 	}
-	if _, begun := f.journal.beginning(claim.UID); !begun {
+	if _, begun := f.journal.Beginning(claim.UID); !begun {
 		t.Error("the attempt is forgotten")
 	}
-	if _, counts := f.placement.ledger.PositionOf(claim.UID); !counts {
+	if _, counts := f.ledger.PositionOf(claim.UID); !counts {
 		t.Error("the room of a volume that may exist was freed")
 	}
 }
@@ -73,8 +74,10 @@ func TestOutageComesBeforeAFullQuota(t *testing.T) {
 	if len(f.requeued) > 0 {
 		t.Errorf("claims that came back: %v, want the claim parked", f.requeued)
 	}
-	if full := f.placement.isFull("gold", f.decide(claim, f.class, nil).Volume); full != nil {
-		t.Errorf("a silent backend counts as full: %v", full)
+	gold.health = nil
+	onGold := f.decide(claim, f.class, nil).Only([]string{"gold"}, nil)
+	if !f.placement.CouldGoElsewhere("another-claim", onGold) {
+		t.Error("a backend that was silent counts as full")
 	}
 }
 
@@ -96,7 +99,7 @@ func TestTriggerJustBeforeParkingIsNotMissed(t *testing.T) {
 			f.wantRequeued("data")
 			f.parkForBackend(pv, "gold", errGoldDown, before)
 			f.wantRequeued("pvc-uid-1")
-			f.deny(claim, denial{reason: "Any", message: "any"}, f.parked.history.Now())
+			f.deny(claim, placement.Denial{Reason: "Any", Message: "any"}, f.parked.history.Now())
 			f.wantRequeued()
 		})
 	}
@@ -110,7 +113,7 @@ func TestTriggerJustBeforeParkingIsNotMissed(t *testing.T) {
 			claim := f.claim(nil)
 			before := f.parked.history.Now()
 			happens(f)
-			f.deny(claim, *f.placement.unavailable(nil, nil), before)
+			f.deny(claim, *f.placement.Unavailable(nil, nil), before)
 			f.wantRequeued("data")
 		})
 	}
@@ -122,7 +125,7 @@ func TestUndoingAFailureDoesNotBringItsClaimBackAtOnce(t *testing.T) {
 	f := newFixture(t)
 	gold := f.backends["gold"]
 	gold.document = `{"driver_volume_type": "vmdk", "data": {}}`
-	gold.onCall = func() { f.wake(roomOf(ledger.Scope{Kind: policy.TenantScope, Name: "a"})) }
+	gold.onCall = func() { f.wake(placement.RoomIn(ledger.Scope{Kind: policy.TenantScope, Name: "a"})) }
 	if _, err := f.provision(f.claim(nil)); err == nil || isIgnored(err) {
 		t.Errorf("error %v", err)
 	}
@@ -313,7 +316,7 @@ func TestRoomThatADenialFreesIsOffered(t *testing.T) {
 		t.Fatal("admitted")
 	}
 	select {
-	case <-f.placement.freed:
+	case <-f.placement.Freed():
 	default:
 		t.Error("freed room is not offered")
 	}
@@ -324,7 +327,7 @@ func TestRoomThatADenialFreesIsOffered(t *testing.T) {
 func TestPendingGroupsNameTheLastEvent(t *testing.T) {
 	f := newFixture(t)
 	claim := f.claim(nil)
-	f.deny(claim, denial{reason: "QuotaExceeded", message: "full"}, f.parked.now())
+	f.deny(claim, placement.Denial{Reason: "QuotaExceeded", Message: "full"}, f.parked.now())
 	if got := f.PendingClaims(); len(got) != 1 || got[0].Reason != "QuotaExceeded" || got[0].State != parking.Denied {
 		t.Errorf("pending are %v, want one that is denied for its quota", got)
 	}

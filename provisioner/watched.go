@@ -3,25 +3,12 @@ package provisioner
 import (
 	"context"
 	"fmt"
-
-	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
 )
-
-type taskKey struct{}
 
 // watch makes liveness notice if work on an object does not end.
 func (p *Provisioner) watch(ctx context.Context, format string, arguments ...any) (watched context.Context, end func()) {
 	task := p.Monitor.Begin(fmt.Sprintf(format, arguments...), p.LongestWork)
-	return context.WithValue(ctx, taskKey{}, task), task.End
-}
-
-// waits stops the watch over the work of a context while it waits for a turn at
-// a backend: how long depends on the policy's limits and on who else waits.
-func waits(ctx context.Context) (wait func() (over func())) {
-	if task, ok := ctx.Value(taskKey{}).(*liveness.Task); ok {
-		return task.Pause
-	}
-	return nil
+	return task.In(ctx), task.End
 }
 
 // WatchTurns watches those that wait for a worker, until the context ends. If

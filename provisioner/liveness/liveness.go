@@ -73,6 +73,21 @@ func (t *Task) Pause() (resume func()) {
 	}
 }
 
+type taskKey struct{}
+
+// In returns a context for the work that the task is about.
+func (t *Task) In(ctx context.Context) context.Context { return context.WithValue(ctx, taskKey{}, t) }
+
+// PauseOf returns what pauses the task of a context while its work waits for a
+// turn at a backend: how long depends on the policy's limits and on who else
+// waits. It returns nil if the context has no task.
+func PauseOf(ctx context.Context) (pause func() (resume func())) {
+	if task, ok := ctx.Value(taskKey{}).(*Task); ok {
+		return task.Pause
+	}
+	return nil
+}
+
 // End stops the watch.
 func (t *Task) End() {
 	t.monitor.mu.Lock()

@@ -1,4 +1,4 @@
-package provisioner
+package placement
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -54,15 +55,16 @@ func newCounting() *counting {
 	}
 }
 
-func (p *placement) isCounted(name string) bool {
+// IsCounted reports whether the ledger has the volumes of a backend.
+func (p *Placer) IsCounted(name string) bool {
 	p.counting.mu.Lock()
 	defer p.counting.mu.Unlock()
 	return p.counting.done[name]
 }
 
-// countBackend counts the stamped volumes of a backend, once in a term. It costs
+// CountBackend counts the stamped volumes of a backend, once in a term. It costs
 // no extra request: looking before creating needs the same listing.
-func (p *placement) countBackend(ctx context.Context, name string) error {
+func (p *Placer) CountBackend(ctx context.Context, name string) error {
 	c := p.counting
 	for {
 		c.mu.Lock()
@@ -81,7 +83,7 @@ func (p *placement) countBackend(ctx context.Context, name string) error {
 		}
 		if c.listings == 0 {
 			// No listing under way can still show what is gone.
-			p.ledger.ForgetGone()
+			p.Ledger.ForgetGone()
 		}
 		c.mu.Unlock()
 		if err != nil || same {
@@ -91,8 +93,8 @@ func (p *placement) countBackend(ctx context.Context, name string) error {
 }
 
 // countListed counts the volumes in the backend's listing.
-func (p *placement) countListed(ctx context.Context, name string) error {
-	volumes, err := p.Backends.Volumes(name)
+func (p *Placer) countListed(ctx context.Context, name string) error {
+	volumes, err := p.Volumes(name)
 	if err != nil {
 		return err
 	}
@@ -104,7 +106,7 @@ func (p *placement) countListed(ctx context.Context, name string) error {
 }
 
 // countFound counts the volumes of a listing.
-func (p *placement) countFound(name string, all []cinder.Volume) {
+func (p *Placer) countFound(name string, all []cinder.Volume) {
 	for _, v := range all {
 		stamp := backends.StampOf(v)
 		if stamp.PV != record.PVNameFor(stamp.ClaimUID) {
@@ -117,27 +119,27 @@ func (p *placement) countFound(name string, all []cinder.Volume) {
 			// must not use up the quota of a tenant that cannot use this backend.
 			volume.Tenant = ""
 		}
-		p.ledger.Found(types.UID(stamp.ClaimUID), volume, name)
+		p.Ledger.Found(types.UID(stamp.ClaimUID), volume, name)
 	}
 }
 
 // movedAt is when a backend last changed its endpoint in this term, the zero
 // time if it never did. Volumes seen before need not exist at the new endpoint.
-func (p *placement) movedAt(name string) time.Time {
+func (p *Placer) movedAt(name string) time.Time {
 	p.counting.mu.Lock()
 	defer p.counting.mu.Unlock()
 	return p.counting.moved[name]
 }
 
-func (p *placement) isGeneration(name string, generation int) bool {
+func (p *Placer) isGeneration(name string, generation int) bool {
 	p.counting.mu.Lock()
 	defer p.counting.mu.Unlock()
 	return p.counting.generation[name] == generation
 }
 
-// requestCount queues a backend for counting in the background. If too many requests are
+// RequestCount queues a backend for counting in the background. If too many requests are
 // pending, the backend's first claim counts it.
-func (p *placement) requestCount(name string) {
+func (p *Placer) RequestCount(name string) {
 	select {
 	case p.counting.wanted <- name:
 	default:
@@ -147,7 +149,7 @@ func (p *placement) requestCount(name string) {
 // countElsewhere counts the other backends where the tenant may have volumes,
 // because its quota includes them. For a while it skips a backend
 // that was slow to answer; only claims that could be placed there wait for it.
-func (p *placement) countElsewhere(ctx context.Context, d ledger.Decided, mayList bool) (undecided bool) {
+func (p *Placer) countElsewhere(ctx context.Context, d ledger.Decided, mayList bool) (undecided bool) {
 	tenant, ok := p.Policy().Tenant(d.Tenant)
 	if !ok || !limited(d.Quotas) {
 		return false
@@ -155,7 +157,7 @@ func (p *placement) countElsewhere(ctx context.Context, d ledger.Decided, mayLis
 	var others []string
 	for _, class := range tenant.Classes {
 		for _, name := range class.Backends {
-			if !slices.Contains(others, name) && !slices.Contains(d.Backends, name) && !p.isCounted(name) && p.health(name) == nil && !p.isSilent(name) {
+			if !slices.Contains(others, name) && !slices.Contains(d.Backends, name) && !p.IsCounted(name) && p.Health(name) == nil && !p.isSilent(name) {
 				others = append(others, name)
 			}
 		}
@@ -168,7 +170,7 @@ func (p *placement) countElsewhere(ctx context.Context, d ledger.Decided, mayLis
 	var group sync.WaitGroup
 	for _, name := range others {
 		group.Go(func() {
-			if p.countBackend(bounded, name) != nil {
+			if p.CountBackend(bounded, name) != nil {
 				p.noteSilent(name)
 			}
 		})
@@ -189,24 +191,24 @@ func limited(scopes []policy.QuotaScope) bool {
 // on, and how long countElsewhere then skips them.
 const otherBackendsTimeout = 10 * time.Second
 
-func (p *placement) noteSilent(name string) {
+func (p *Placer) noteSilent(name string) {
 	p.counting.mu.Lock()
 	defer p.counting.mu.Unlock()
 	p.counting.silent[name] = time.Now()
 }
 
-func (p *placement) isSilent(name string) bool {
+func (p *Placer) isSilent(name string) bool {
 	p.counting.mu.Lock()
 	defer p.counting.mu.Unlock()
 	since, ok := p.counting.silent[name]
 	return ok && time.Since(since) < otherBackendsTimeout
 }
 
-// noteGone remembers a claim that was deleted before every backend was listed:
+// NoteGone remembers a claim that was deleted before every backend was listed:
 // an earlier leader may have created a volume for it on a silent backend.
-func (p *placement) noteGone(claim *corev1.PersistentVolumeClaim) {
+func (p *Placer) NoteGone(claim *corev1.PersistentVolumeClaim) {
 	c := p.counting
-	names := p.Backends.Names()
+	names := p.Backends()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	unlisted := slices.ContainsFunc(names, func(name string) bool { return !c.done[name] })
@@ -215,13 +217,15 @@ func (p *placement) noteGone(claim *corev1.PersistentVolumeClaim) {
 	}
 }
 
-func (p *placement) sawDeleted(uid types.UID) bool {
+// SawDeleted reports whether NoteGone remembered the claim.
+func (p *Placer) SawDeleted(uid types.UID) bool {
 	p.counting.mu.Lock()
 	defer p.counting.mu.Unlock()
 	return p.counting.goneEarly[uid]
 }
 
-func (p *placement) createdInTerm(claim *corev1.PersistentVolumeClaim) bool {
+// CreatedInTerm reports whether no earlier leader can have seen the claim.
+func (p *Placer) CreatedInTerm(claim *corev1.PersistentVolumeClaim) bool {
 	p.counting.mu.Lock()
 	defer p.counting.mu.Unlock()
 	return !p.counting.mayBeEarlier(claim)
@@ -243,7 +247,7 @@ type tally struct {
 // countShared counts a backend once for all claims that wait for it. Otherwise
 // each would go through a copy of the backend's whole listing: with 1,000 pending
 // claims at the start of a term, that took minutes and 1 GiB of memory.
-func (p *placement) countShared(ctx context.Context, name string, generation int) error {
+func (p *Placer) countShared(ctx context.Context, name string, generation int) error {
 	c := p.counting
 	c.mu.Lock()
 	t := c.underWay[name]
@@ -255,7 +259,7 @@ func (p *placement) countShared(ctx context.Context, name string, generation int
 	}
 	c.mu.Unlock()
 	// Its pages wait for their turns at the backend, and Cinder may take long.
-	if wait := waits(ctx); wait != nil {
+	if wait := liveness.PauseOf(ctx); wait != nil {
 		defer wait()()
 	}
 	select {
@@ -267,7 +271,7 @@ func (p *placement) countShared(ctx context.Context, name string, generation int
 }
 
 // tally counts for all claims that wait, so it runs until the term ends.
-func (p *placement) tally(name string, t *tally) {
+func (p *Placer) tally(name string, t *tally) {
 	t.err = p.countListed(p.Term, name)
 	c := p.counting
 	c.mu.Lock()
@@ -280,36 +284,36 @@ func (p *placement) tally(name string, t *tally) {
 	}
 	c.listings--
 	if c.listings == 0 {
-		p.ledger.ForgetGone()
+		p.Ledger.ForgetGone()
 	}
 	close(t.done)
 }
 
-// recount counts a backend again that has changed its endpoint.
-func (p *placement) recount(name string) {
+// Recount counts a backend again that has changed its endpoint.
+func (p *Placer) Recount(name string) {
 	c := p.counting
 	c.mu.Lock()
 	delete(c.done, name)
 	c.generation[name]++
 	c.moved[name] = time.Now()
 	c.mu.Unlock()
-	p.requestCount(name)
+	p.RequestCount(name)
 }
 
-// wanted delivers the backends to count in the background.
-func (p *placement) wanted() <-chan string { return p.counting.wanted }
+// Wanted delivers the backends to count in the background.
+func (p *Placer) Wanted() <-chan string { return p.counting.wanted }
 
-// noteEarlier records which claims existed before the term.
-func (p *placement) noteEarlier(claims record.EarlierClaims) {
+// NoteEarlier records which claims existed before the term.
+func (p *Placer) NoteEarlier(claims record.EarlierClaims) {
 	p.counting.mu.Lock()
 	defer p.counting.mu.Unlock()
 	p.counting.earlier = &claims
 }
 
-// relist lists a backend again, counts the volumes that it shows, and frees the
+// Relist lists a backend again, counts the volumes that it shows, and frees the
 // room of those that are gone. It calls existing once it has the listing.
-func (p *placement) relist(ctx context.Context, name string, existing func() (map[types.UID]*corev1.PersistentVolumeClaim, error)) ([]cinder.Volume, error) {
-	volumes, err := p.Backends.Volumes(name)
+func (p *Placer) Relist(ctx context.Context, name string, existing func() (map[types.UID]*corev1.PersistentVolumeClaim, error)) ([]cinder.Volume, error) {
+	volumes, err := p.Volumes(name)
 	if err != nil {
 		return nil, err
 	}
@@ -318,7 +322,7 @@ func (p *placement) relist(ctx context.Context, name string, existing func() (ma
 	if c.listings == 0 {
 		// This listing cannot show what was gone before it began, unless a late
 		// request created it again.
-		p.ledger.ForgetGone()
+		p.Ledger.ForgetGone()
 	}
 	c.listings++
 	generation := c.generation[name]
@@ -327,7 +331,7 @@ func (p *placement) relist(ctx context.Context, name string, existing func() (ma
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.listings--; c.listings == 0 {
-			p.ledger.ForgetGone()
+			p.Ledger.ForgetGone()
 		}
 	}()
 	all, err := volumes.Relist(ctx)
@@ -346,17 +350,17 @@ func (p *placement) relist(ctx context.Context, name string, existing func() (ma
 
 // forgetVanished frees the room of volumes without a PersistentVolume that the
 // listing no longer shows: an administrator or an audit has removed them.
-func (p *placement) forgetVanished(name string, all []cinder.Volume, claims map[types.UID]*corev1.PersistentVolumeClaim) {
+func (p *Placer) forgetVanished(name string, all []cinder.Volume, claims map[types.UID]*corev1.PersistentVolumeClaim) {
 	present := map[types.UID]bool{}
 	for _, v := range all {
 		present[types.UID(backends.StampOf(v).ClaimUID)] = true
 	}
 	freed := false
-	for _, uid := range p.ledger.UnrecordedOn(name, p.movedAt(name)) {
+	for _, uid := range p.Ledger.UnrecordedOn(name, p.movedAt(name)) {
 		// While the claim exists, an attempt may be creating its volume again.
-		_, begun := p.journal.beginning(uid)
+		_, begun := p.Unfinished(uid)
 		if !present[uid] && claims[uid] == nil && !begun {
-			freed = p.ledger.ReleaseUnrecorded(uid) || freed
+			freed = p.Ledger.ReleaseUnrecorded(uid) || freed
 		}
 	}
 	if freed {
@@ -364,12 +368,12 @@ func (p *placement) forgetVanished(name string, all []cinder.Volume, claims map[
 	}
 }
 
-// mayBeUnrecorded reports whether a backend may have unrecorded volumes that no
+// MayBeUnrecorded reports whether a backend may have unrecorded volumes that no
 // attempt of this term created. A backend that is no longer in the policy cannot
 // be listed, so it does not count.
-func (p *placement) mayBeUnrecorded(backend string) bool {
-	if !slices.Contains(p.Backends.Names(), backend) {
+func (p *Placer) MayBeUnrecorded(backend string) bool {
+	if !slices.Contains(p.Backends(), backend) {
 		return false
 	}
-	return !p.isCounted(backend) || p.ledger.HasFound(backend)
+	return !p.IsCounted(backend) || p.Ledger.HasFound(backend)
 }

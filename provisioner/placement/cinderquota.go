@@ -1,4 +1,4 @@
-package provisioner
+package placement
 
 import (
 	"slices"
@@ -25,9 +25,9 @@ type fullness struct {
 	refusal error
 }
 
-// noteFull remembers that Cinder's own quota rejected a volume. When that
+// NoteFull remembers that Cinder's own quota rejected a volume. When that
 // passes, denied claims come back.
-func (p *placement) noteFull(backend string, volume policy.VolumeProperties, refusal error) {
+func (p *Placer) NoteFull(backend string, volume policy.VolumeProperties, refusal error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	at := fullAt{backend, volume.Type}
@@ -42,7 +42,7 @@ func (p *placement) noteFull(backend string, volume policy.VolumeProperties, ref
 }
 
 // fullnessPasses forgets a refusal, unless another has come since.
-func (p *placement) fullnessPasses(at fullAt) {
+func (p *Placer) fullnessPasses(at fullAt) {
 	p.mu.Lock()
 	left := time.Until(p.full[at].until)
 	if left <= 0 {
@@ -58,7 +58,7 @@ func (p *placement) fullnessPasses(at fullAt) {
 }
 
 // isFull returns Cinder's refusal until it passes.
-func (p *placement) isFull(backend string, volume policy.VolumeProperties) error {
+func (p *Placer) isFull(backend string, volume policy.VolumeProperties) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	full, ok := p.full[fullAt{backend, volume.Type}]
@@ -68,14 +68,14 @@ func (p *placement) isFull(backend string, volume policy.VolumeProperties) error
 	return full.refusal
 }
 
-// couldGoElsewhere reports whether a claim without a position in the ledger has
+// CouldGoElsewhere reports whether a claim without a position in the ledger has
 // another backend that can be tried at once and has room.
-func (p *placement) couldGoElsewhere(uid types.UID, d ledger.Decided) bool {
-	if _, counts := p.ledger.PositionOf(uid); counts {
+func (p *Placer) CouldGoElsewhere(uid types.UID, d ledger.Decided) bool {
+	if _, counts := p.Ledger.PositionOf(uid); counts {
 		return false
 	}
 	return slices.ContainsFunc(d.Backends, func(name string) bool {
-		return (p.isCounted(name) || !p.isSilent(name)) && p.health(name) == nil && p.isFull(name, d.Volume) == nil &&
-			p.ledger.HasRoom(d.Only([]string{name}, nil))
+		return (p.IsCounted(name) || !p.isSilent(name)) && p.Health(name) == nil && p.isFull(name, d.Volume) == nil &&
+			p.Ledger.HasRoom(d.Only([]string{name}, nil))
 	})
 }

@@ -1,4 +1,4 @@
-package provisioner
+package placement
 
 import (
 	"context"
@@ -26,7 +26,7 @@ func TestClaimsOfANewTermCountABackendOnce(t *testing.T) {
 		started.Add(1)
 		group.Go(func() {
 			started.Done()
-			if err := f.placement.countBackend(t.Context(), "gold"); err != nil {
+			if err := f.CountBackend(t.Context(), "gold"); err != nil {
 				t.Error(err)
 			}
 		})
@@ -35,13 +35,13 @@ func TestClaimsOfANewTermCountABackendOnce(t *testing.T) {
 	<-first
 	impatient, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := f.placement.countBackend(impatient, "gold"); !errors.Is(err, context.Canceled) {
+	if err := f.CountBackend(impatient, "gold"); !errors.Is(err, context.Canceled) {
 		t.Errorf("a caller that stopped waiting gets %v", err)
 	}
 	close(release)
 	group.Wait()
-	if n := listings.Load(); n != 1 || !f.placement.isCounted("gold") {
-		t.Errorf("the backend was listed %d times; counted: %t", n, f.placement.isCounted("gold"))
+	if n := listings.Load(); n != 1 || !f.IsCounted("gold") {
+		t.Errorf("the backend was listed %d times; counted: %t", n, f.IsCounted("gold"))
 	}
 }
 
@@ -49,13 +49,13 @@ func TestFailedCountFailsForAllWhoWait(t *testing.T) {
 	f := newFixture(t)
 	f.backends["gold"].listErr = errors.New("no answer")
 	for range 2 {
-		if err := f.placement.countBackend(t.Context(), "gold"); err == nil || err.Error() != "no answer" {
+		if err := f.CountBackend(t.Context(), "gold"); err == nil || err.Error() != "no answer" {
 			t.Errorf("error %v", err)
 		}
 	}
 	f.backends["gold"].listErr = nil
-	if err := f.placement.countBackend(t.Context(), "gold"); err != nil || !f.placement.isCounted("gold") {
-		t.Errorf("counted %t, error %v", f.placement.isCounted("gold"), err)
+	if err := f.CountBackend(t.Context(), "gold"); err != nil || !f.IsCounted("gold") {
+		t.Errorf("counted %t, error %v", f.IsCounted("gold"), err)
 	}
 }
 
@@ -70,7 +70,7 @@ func TestCountOfAnEarlierEndpointIsNotSharedWithALater(t *testing.T) {
 	}
 	var group sync.WaitGroup
 	count := func() {
-		if err := f.placement.countBackend(t.Context(), "gold"); err != nil {
+		if err := f.CountBackend(t.Context(), "gold"); err != nil {
 			t.Error(err)
 		}
 	}
@@ -81,7 +81,7 @@ func TestCountOfAnEarlierEndpointIsNotSharedWithALater(t *testing.T) {
 	<-entered
 	close(release)
 	group.Wait()
-	if n := listings.Load(); n < 2 || !f.placement.isCounted("gold") {
-		t.Errorf("%d listings; counted: %t", n, f.placement.isCounted("gold"))
+	if n := listings.Load(); n < 2 || !f.IsCounted("gold") {
+		t.Errorf("%d listings; counted: %t", n, f.IsCounted("gold"))
 	}
 }

@@ -1,0 +1,73 @@
+// Package trail collects what the lines of the audit trail say about a volume.
+package trail
+
+import (
+	"context"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+)
+
+// RequestIDs are Cinder's IDs of the requests that made or deleted a volume, for
+// the audit trail. Cinder's own log has them, too.
+type RequestIDs struct {
+	mu      sync.Mutex
+	created string
+	deleted string
+}
+
+type requestIDsKey struct{}
+
+// WithRequestIDs collects the IDs of the requests that are sent with the context.
+func WithRequestIDs(ctx context.Context) (collecting context.Context, ids *RequestIDs) {
+	ids = &RequestIDs{}
+	return context.WithValue(ctx, requestIDsKey{}, ids), ids
+}
+
+// Answered returns what notes the requests of a context.
+func Answered(ctx context.Context) func(operation, requestID string) {
+	ids, ok := ctx.Value(requestIDsKey{}).(*RequestIDs)
+	if !ok {
+		return nil
+	}
+	return func(operation, requestID string) {
+		ids.mu.Lock()
+		defer ids.mu.Unlock()
+		switch operation {
+		case cinder.OperationCreate:
+			ids.created = requestID
+		case cinder.OperationDelete, cinder.OperationForceDelete:
+			ids.deleted = requestID
+		}
+	}
+}
+
+// OfCreate is empty if the volume was made by an earlier attempt.
+func (r *RequestIDs) OfCreate() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.created
+}
+
+// OfDelete is empty if the volume was already gone or being deleted.
+func (r *RequestIDs) OfDelete() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.deleted
+}
+
+// ClaimOf is the claim of a PersistentVolume, as the audit trail writes it.
+func ClaimOf(pv *corev1.PersistentVolume) string {
+	if reference := pv.Spec.ClaimRef; reference != nil {
+		return reference.Namespace + "/" + reference.Name
+	}
+	return ""
+}
+
+// SizeOf is the size of a PersistentVolume in GiB.
+func SizeOf(pv *corev1.PersistentVolume) int64 {
+	capacity := pv.Spec.Capacity[corev1.ResourceStorage]
+	return capacity.Value() >> 30
+}
