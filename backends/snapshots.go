@@ -214,7 +214,7 @@ func (e *endpoint) removeSnapshot(ctx context.Context, target SnapshotTarget) er
 		case err != nil:
 			return err
 		case !target.Stamp.Owns(s):
-			return e.failure(KindNotOurs, "snapshot %s is stamped %s, expected %s; it is not touched", s.ID, SnapshotStampOf(s).describe(), target.Stamp.describe())
+			return e.snapshotNotOurs(s, target.Stamp)
 		}
 		// It was seen here, so that its absence here is proof from now on.
 		target.Place = e.place()
@@ -237,6 +237,10 @@ func (e *endpoint) removeSnapshot(ctx context.Context, target SnapshotTarget) er
 		}
 	}
 	return e.failure(cinder.KindConflict, "snapshot %s keeps changing state; something else is modifying it", target.SnapshotID)
+}
+
+func (e *endpoint) snapshotNotOurs(s cinder.Snapshot, expected SnapshotStamp) *cinder.Error {
+	return e.failure(KindNotOurs, "snapshot %s is stamped %s, expected %s; it is not touched", s.ID, SnapshotStampOf(s).describe(), expected.describe())
 }
 
 func (e *endpoint) deleteSnapshot(ctx context.Context, s cinder.Snapshot, target SnapshotTarget) error {

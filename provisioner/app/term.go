@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/datasource"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
@@ -31,6 +33,7 @@ type term struct {
 	informers   termInformers
 	auditor     *auditor
 	keeper      *keeper
+	protector   *datasource.Protector
 	library     *controller.ProvisionController
 	// workers are the library's, which it starts by itself.
 	workers sync.WaitGroup
@@ -67,7 +70,7 @@ func (a *App) runTerm(stop, termCtx context.Context, fence func() error) error {
 	defer context.AfterFunc(stop, stopWork)()
 
 	t := a.newTerm(work, termCtx, fence)
-	counted, err := t.informers.follow(t.provisioner)
+	counted, err := t.informers.follow(t.provisioner, t.protector)
 	if err != nil {
 		return err
 	}
@@ -106,6 +109,7 @@ func (t *term) start(work context.Context, first func()) (drained <-chan struct{
 	running.Go(func() { t.provisioner.WatchTurns(work) })
 	running.Go(func() { t.auditor.run(work) })
 	running.Go(func() { t.keeper.run(work) })
+	running.Go(func() { t.protector.Run(work) })
 	ended := make(chan struct{})
 	go func() {
 		<-work.Done()
@@ -169,6 +173,10 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
 	t.backends.answers, t.backends.moved = t.provisioner.BackendAnswers, t.provisioner.Recount
 	t.auditor = a.newAuditor(t.provisioner, t.backends)
 	t.keeper = &keeper{app: a}
+	t.protector = datasource.NewProtector(datasource.ProtectorOptions{
+		Client: a.client, Claims: a.factory.Core().V1().PersistentVolumeClaims().Lister(), Classes: a.factory.Storage().V1().StorageClasses().Lister(),
+		Limiter: workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](time.Second, time.Minute), Logger: a.logger,
+	})
 	t.library = a.newLibrary(work, t)
 	t.library.ControllerWaitGroup(&t.workers)
 	return t
@@ -259,7 +267,7 @@ func (lent termInformers) release() error {
 
 // follow connects the term to what happens in the cluster. counted reports that
 // all PersistentVolumes that existed at the start were seen.
-func (lent termInformers) follow(p *provisioner.Provisioner) (counted func() bool, err error) {
+func (lent termInformers) follow(p *provisioner.Provisioner, protector *datasource.Protector) (counted func() bool, err error) {
 	followup := p.Followup()
 	volumes, err := lent.volumes.Follow(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(object any) { followup.VolumeSeen(object.(*corev1.PersistentVolume)) },
@@ -273,13 +281,20 @@ func (lent termInformers) follow(p *provisioner.Provisioner) (counted func() boo
 	if err != nil {
 		return nil, err
 	}
+	changed := func(claim *corev1.PersistentVolumeClaim) {
+		p.SourceChanged(claim.Namespace, claim.Name)
+		protector.ClaimChanged(claim)
+	}
 	_, err = lent.claims.Follow(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(object any) { changed(object.(*corev1.PersistentVolumeClaim)) },
 		UpdateFunc: func(before, after any) {
 			followup.ClaimChanged(before.(*corev1.PersistentVolumeClaim), after.(*corev1.PersistentVolumeClaim))
+			changed(after.(*corev1.PersistentVolumeClaim))
 		},
 		DeleteFunc: func(object any) {
 			if claim, ok := deleted[*corev1.PersistentVolumeClaim](object); ok {
 				followup.ClaimGone(claim)
+				changed(claim)
 			}
 		},
 	})
