@@ -36,8 +36,9 @@ func (o *connection) askPod(ctx context.Context, client kubernetes.Interface, po
 		return nil, fmt.Errorf("pod %s does not exist, or serves no status at port %d; give --pod, --port or --url: %w", from, o.port, err)
 	case apierrors.IsUnauthorized(err) && podAnswer(err) != "":
 		return nil, fmt.Errorf("pod %s asks for a login, and the API server's proxy passes none on; %s: %w", from, byAddress, err)
-	case scheme == "https" && podAnswer(err) == "":
-		// The proxy may have lost the connection before it has read the pod's reason.
+	case scheme == "https" && apierrors.IsServiceUnavailable(err) && podAnswer(err) == "":
+		// The proxy failed. It may have lost the connection before it has read the pod's
+		// reason.
 		return nil, fmt.Errorf("pod %s does not accept the TLS connection of the API server's proxy, probably because it asks for a client certificate, which the proxy lacks; %s: %w", from, byAddress, err)
 	}
 	return nil, fmt.Errorf("pod %s cannot be asked through the API server's proxy (port %d; it needs the right to get pods/proxy): %w", from, o.port, err)
