@@ -44,7 +44,7 @@ var forbidden = []struct {
 		why: "the lives of volumes do not depend on the form of Cinder's requests"},
 	{of: "backends/cinder", never: []string{"k8s.io/", module + "/"},
 		except: []string{module + "/backends/auth/", module + "/backends/cinder/catalog/", module + "/backends/cinder/certificates/", module + "/backends/cinder/clock/"},
-		why: "the OpenStack adapter knows credentials, but not who owns a volume"},
+		why:    "the OpenStack adapter knows credentials, but not who owns a volume"},
 	{of: "backends/cinder/catalog", never: []string{"k8s.io/", module + "/"}, except: []string{module + "/backends/auth/"},
 		why: "a catalog is read without a request"},
 	{of: "backends/cinder/certificates", never: []string{"k8s.io/", "github.com/", module + "/"},
