@@ -15,6 +15,8 @@ import (
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/app/library"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/app/portnames"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/datasource"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
@@ -132,7 +134,7 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
 			fence:      fence,
 			termCtx:    termCtx,
 			logger:     a.logger,
-			nodes:      newNodePools(a.client),
+			nodes:      portnames.New(a.client),
 			watchQueue: func(name string) { a.watchQueue(work, name) },
 			lifecycles: map[string]*termBackend{},
 		},
@@ -184,7 +186,7 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
 
 // newLibrary makes a term's controller from the provisioning library.
 func (a *App) newLibrary(work context.Context, t *term) *controller.ProvisionController {
-	client := &libraryClient{Interface: a.client, recorder: a.recorder, volumes: a.factory.Core().V1().PersistentVolumes().Lister()}
+	client := &library.Client{Interface: a.client, Recorder: a.recorder, Volumes: a.factory.Core().V1().PersistentVolumes().Lister()}
 	return controller.NewProvisionController(work, client, a.options.ProvisionerName, t.provisioner,
 		controller.LeaderElection(false),
 		controller.ClaimsInformer(t.informers.claims),
