@@ -12,11 +12,16 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 
+	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/admission"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
@@ -197,8 +202,23 @@ func (w *world) state(ctx context.Context) (checker.State, error) {
 			Bound: claim.Status.Phase == corev1.ClaimBound,
 			Asked: w.claims.isAsked(claim.UID),
 		}
+		source, sourceDenial := w.source(ctx, claim)
+		if ref := claim.Spec.DataSource; ref != nil {
+			c.IsCopy = true
+			if at := slices.IndexFunc(claims, func(other corev1.PersistentVolumeClaim) bool {
+				return other.Namespace == claim.Namespace && other.Name == ref.Name
+			}); at >= 0 {
+				c.Copies = string(claims[at].UID)
+			}
+		}
 		if !c.Bound {
-			reason, message := w.denial(inForce, claim, used)
+			reason, message := w.denial(inForce, claim, source, used)
+			switch {
+			case sourceDenial != nil:
+				reason, message = sourceDenial.Reason, sourceDenial.Message
+			case source != nil && message == "" && !copyable(s, *source.Content.Volume):
+				reason, message = "ProvisioningFailed", "the volume of its source is broken, gone or another's"
+			}
 			if c.Denial = message; message != "" {
 				c.Explained = told[claim.UID][string(reason)]
 			}
@@ -209,8 +229,43 @@ func (w *world) state(ctx context.Context) (checker.State, error) {
 	return s, nil
 }
 
+// source is the content that a claim wants, or why it cannot be had.
+func (w *world) source(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*record.Source, *policy.Denial) {
+	named, _ := admission.DataSourceOf(claim, nil)
+	if named == nil {
+		return nil, nil
+	}
+	source, denial, err := record.SourceOf(claim, named, w.names.cluster(), sources{ctx, w.suite.Client})
+	if err != nil {
+		return nil, &policy.Denial{Reason: policy.SourceNotReady, Message: err.Error()}
+	}
+	return source, denial
+}
+
+// sources reads sources at the API server.
+type sources struct {
+	ctx    context.Context
+	client kubernetes.Interface
+}
+
+func (s sources) Claim(namespace, name string) (*corev1.PersistentVolumeClaim, error) {
+	return s.client.CoreV1().PersistentVolumeClaims(namespace).Get(s.ctx, name, metav1.GetOptions{})
+}
+
+func (s sources) PersistentVolume(name string) (*corev1.PersistentVolume, error) {
+	return s.client.CoreV1().PersistentVolumes().Get(s.ctx, name, metav1.GetOptions{})
+}
+
+// copyable reports whether Cinder copies the volume of a source: faults may have
+// broken it, and an administrator may have given it away.
+func copyable(s checker.State, source backends.Target) bool {
+	return slices.ContainsFunc(s.Volumes, func(v cindersim.Volume) bool {
+		return v.ID == source.VolumeID && (v.Status == "available" || v.Status == "in-use") && v.Metadata[checker.StampClaimUID] == source.Stamp.ClaimUID
+	})
+}
+
 // denial is why the policy denies a pending claim.
-func (w *world) denial(inForce *policy.Policy, claim *corev1.PersistentVolumeClaim, used map[string]policy.Usage) (policy.Reason, string) {
+func (w *world) denial(inForce *policy.Policy, claim *corev1.PersistentVolumeClaim, source *record.Source, used map[string]policy.Usage) (policy.Reason, string) {
 	size := claim.Spec.Resources.Requests[corev1.ResourceStorage]
 	request := policy.Request{
 		Namespace:       claim.Namespace,
@@ -222,6 +277,9 @@ func (w *world) denial(inForce *policy.Policy, claim *corev1.PersistentVolumeCla
 	}
 	if claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode == corev1.PersistentVolumeBlock {
 		request.VolumeMode = policy.Block
+	}
+	if source != nil {
+		request.Source = &source.Decided
 	}
 	return checker.Room(inForce.Decide(request), used)
 }

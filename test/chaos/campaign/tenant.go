@@ -78,6 +78,9 @@ func (t *tenant) create(ctx context.Context, step plan.ClaimStep) error {
 			mode := corev1.PersistentVolumeBlock
 			c.Spec.VolumeMode = &mode
 		}
+		if step.Copies != "" {
+			c.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: step.Copies}
+		}
 	})
 	for deadline := time.Now().Add(longestName); time.Now().Before(deadline) && ctx.Err() == nil; {
 		var made *corev1.PersistentVolumeClaim

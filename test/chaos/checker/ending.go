@@ -190,8 +190,12 @@ func (e ending) checkClaims() []Finding {
 		report := func(kind Kind, text string) {
 			findings = append(findings, Finding{kind, "claim " + claim.Namespace + "/" + claim.Name, text, "", claim.UID})
 		}
-		_, recorded := e.pvs[pvNameFor(claim.UID)]
+		pv, recorded := e.pvs[pvNameFor(claim.UID)]
 		switch {
+		case claim.Asked && e.isCopied(claim.UID):
+			// It stays as long as a claim waits for its content.
+		case claim.Bound && recorded && claim.IsCopy && e.isEmpty(pv):
+			report(Lost, "asked for the content of another and got an empty volume")
 		case claim.Asked:
 			report(Stuck, "is deleted and does not go")
 		case claim.Bound && !recorded:
@@ -203,6 +207,17 @@ func (e ending) checkClaims() []Finding {
 		}
 	}
 	return findings
+}
+
+// isCopied reports whether a pending claim wants the content of a claim.
+func (e ending) isCopied(uid string) bool {
+	return slices.ContainsFunc(e.Claims, func(other Claim) bool { return !other.Bound && !other.Asked && other.Copies == uid })
+}
+
+// isEmpty reports whether the volume of a PersistentVolume exists and was made
+// from nothing.
+func (e ending) isEmpty(pv PV) bool {
+	return slices.ContainsFunc(e.Volumes, func(v cindersim.Volume) bool { return v.ID == pv.VolumeID && v.SourceID == "" })
 }
 
 func (e ending) checkSecrets() []Finding {

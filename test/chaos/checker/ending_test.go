@@ -73,6 +73,10 @@ func TestEndingFindsWhatIsPlanted(t *testing.T) {
 			v.Metadata[StampCluster] = "another"
 			s.Volumes = append(s.Volumes, v)
 		}, nil},
+		{"an empty volume instead of content", func(s *State) { s.Claims[0].IsCopy = true },
+			[]Finding{{Lost, "claim a/data-1", "asked for the content of another and got an empty volume", "", "u1"}}},
+		{"a copy", func(s *State) { s.Claims[0].IsCopy, s.Volumes[0].SourceID = true, "v7" }, nil},
+		{"a deleted claim that a pending one copies", func(s *State) { s.Claims[0].Asked, s.Claims[1].Copies = true, "u1" }, nil},
 		{"a lost volume", func(s *State) { s.Volumes = s.Volumes[1:] },
 			[]Finding{{Lost, "PersistentVolume pvc-u1", "volume v1 does not exist", "v1", "u1"}}},
 		{"a lost volume that was to be retained", func(s *State) { s.Volumes = slices.Delete(s.Volumes, 1, 2) },

@@ -48,6 +48,10 @@ type Claim struct {
 	// bound. Explained means that an event says the same.
 	Denial    string
 	Explained bool
+	// Copies is the UID of the claim whose content it wants, if that exists;
+	// IsCopy that it wants some.
+	Copies string
+	IsCopy bool
 	// ToldQuota means that an event says that a quota has no room.
 	ToldQuota bool
 }

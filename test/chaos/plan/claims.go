@@ -50,6 +50,8 @@ type ClaimStep struct {
 	Class  string
 	SizeMi int
 	Block  bool
+	// Copies is the claim whose content it wants; empty for none.
+	Copies string
 
 	// Fails, of a Delete, moves the volume to error while it is in use.
 	Fails bool
@@ -63,7 +65,11 @@ func (s ClaimStep) String() string {
 		if s.Block {
 			mode = "Block"
 		}
-		return fmt.Sprintf("create %s: %s, %d Mi, %s", s.Claim, s.Class, s.SizeMi, mode)
+		text := fmt.Sprintf("create %s: %s, %d Mi, %s", s.Claim, s.Class, s.SizeMi, mode)
+		if s.Copies != "" {
+			text += ", a copy of " + s.Copies
+		}
+		return text
 	case Delete:
 		if s.Fails {
 			return "delete " + s.Claim + ", whose volume fails"
@@ -121,6 +127,27 @@ func (p Plan) addBursts(d draws) {
 			continue
 		}
 		p.Claims[tenant] = inOrder(append(p.Claims[tenant], burst...), p.Duration)
+	}
+}
+
+// addCopies makes some claims of a tenant ask for the content of a claim that was
+// created before, though it may be gone by then.
+func addCopies(d draws, steps []ClaimStep) {
+	var created []ClaimStep
+	for i, s := range steps {
+		if s.Kind != Create {
+			continue
+		}
+		if d.chance(0.15) && len(created) > 0 {
+			source := created[len(created)-1-d.IntN(min(len(created), 8))]
+			if source.Claim != s.Claim {
+				steps[i].Copies, steps[i].Block, steps[i].SizeMi = source.Claim, source.Block, max(s.SizeMi, source.SizeMi)
+			}
+		}
+		created = slices.DeleteFunc(created, func(other ClaimStep) bool { return other.Claim == s.Claim })
+		if s.Class != Unlisted && steps[i].SizeMi <= LargestMi {
+			created = append(created, steps[i])
+		}
 	}
 }
 

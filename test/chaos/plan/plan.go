@@ -82,6 +82,9 @@ func Make(seed uint64, options Options) Plan {
 		p.Claims[tenant] = claimSteps(stream(seed, "tenant "+tenant), options)
 	}
 	p.addBursts(stream(seed, "bursts"))
+	for _, tenant := range TenantNames() {
+		addCopies(stream(seed, "copies "+tenant), p.Claims[tenant])
+	}
 	return p
 }
 

@@ -242,3 +242,30 @@ func TestTheEndingKeepsAboutHalf(t *testing.T) {
 		t.Errorf("%d of %d claims are kept", kept, claims)
 	}
 }
+
+// TestCopiesAreOfEarlierClaims: some claims ask for the content of another, which
+// they are large enough for.
+func TestCopiesAreOfEarlierClaims(t *testing.T) {
+	copies := 0
+	for seed := range uint64(5) {
+		for tenant, steps := range Make(seed, usual).Claims {
+			created := map[string]ClaimStep{}
+			for _, s := range steps {
+				if s.Kind != Create {
+					continue
+				}
+				if s.Copies != "" {
+					copies++
+					source, there := created[s.Copies]
+					if !there || source.Block != s.Block || s.SizeMi < source.SizeMi || s.Copies == s.Claim {
+						t.Errorf("seed %d: tenant %s: %s of %s", seed, tenant, s, source)
+					}
+				}
+				created[s.Claim] = s
+			}
+		}
+	}
+	if copies < 50 {
+		t.Errorf("%d copies in five plans", copies)
+	}
+}
