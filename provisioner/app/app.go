@@ -25,6 +25,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/events"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/expand"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/lastgood"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
@@ -75,6 +76,7 @@ type App struct {
 
 	backendMetrics     *backends.Metrics
 	provisionerMetrics *provisioner.Metrics
+	expandMetrics      *expand.Metrics
 	reloads            *reloadMetrics
 	audits             *auditMetrics
 	// libraryMetrics are those of the provisioning library; all terms share them.
@@ -158,6 +160,7 @@ func assemble(options Options) (*App, error) {
 		factory:            informers.NewSharedInformerFactoryWithOptions(client, resyncPeriod, informers.WithTransform(record.NewTrimmer().Trim)),
 		backendMetrics:     backendMetrics,
 		provisionerMetrics: provisioner.NewMetrics(registry, registryOfProtocols.Protocols()),
+		expandMetrics:      expand.NewMetrics(registry),
 		reloads:            newReloadMetrics(registry),
 		audits:             newAuditMetrics(registry),
 		libraryMetrics:     newLibraryMetrics(registry),
