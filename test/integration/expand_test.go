@@ -158,3 +158,140 @@ func TestExpansion(t *testing.T) {
 	}
 	w.noResidue()
 }
+
+// TestExpansionThatTheQuotaDenies comes back when another claim leaves room. Two
+// claims cannot share the last of it.
+func TestExpansionThatTheQuotaDenies(t *testing.T) {
+	t.Parallel()
+	w := newExpandable(t, "growquota", cindersim.Options{ExtendDelay: 300 * time.Millisecond})
+	w.policy = strings.Replace(w.policy, "    metadata: {costcenter", "    quota: {gigabytes: 30}\n    metadata: {costcenter", 1)
+	w.start()
+	w.served("a", "filler", "gold", "10Gi", nil)
+	claims := []*corev1.PersistentVolumeClaim{w.served("a", "one", "gold", "5Gi", asBlock), w.served("a", "two", "gold", "5Gi", asBlock)}
+	for _, claim := range claims {
+		w.ask(claim, "15Gi")
+	}
+	const granted, denied = "cinder 15, pv 15Gi, claim 15Gi", "cinder 5, pv 5Gi, claim 5Gi"
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		both := []string{w.expansion(claims[0]), w.expansion(claims[1])}
+		if both[0] == granted && both[1] == denied || both[0] == denied && both[1] == granted {
+			return "", nil
+		}
+		return fmt.Sprintf("the claims are %q", both), nil
+	}))
+	loser := claims[0]
+	if w.expansion(loser) == granted {
+		loser = claims[1]
+	}
+	w.told(loser, "QuotaExceeded", "tenant tenant-a would use 40 of 30 GiB (tenants[0].quota.gigabytes)")
+	w.must(suite.Client.CoreV1().PersistentVolumeClaims("growquota-a").Delete(w.ctx, "filler", metav1.DeleteOptions{}))
+	w.becomes(loser, granted)
+	w.must(suite.DeleteClaims(w.ctx, "growquota-a"))
+	w.noResidue()
+}
+
+// TestExpansionThatThePolicyDenies leaves the claim as it is until a reload, other
+// labels or another request admits it.
+func TestExpansionThatThePolicyDenies(t *testing.T) {
+	t.Parallel()
+	w := newExpandable(t, "growdeny", cindersim.Options{})
+	w.policy = strings.Replace(w.policy, `namespaces: ["growdeny-a"]`, `namespaceSelector: {matchLabels: {tenant: growdeny-a}}`, 1)
+	label := func(value string) {
+		patch := fmt.Sprintf(`{"metadata": {"labels": {"tenant": %q}}}`, value)
+		_, err := suite.Client.CoreV1().Namespaces().Patch(w.ctx, "growdeny-a", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		w.must(err)
+	}
+	label("growdeny-a")
+	replica := w.start()
+
+	large := w.served("b", "large", "lab", "5Gi", asBlock)
+	w.ask(large, "11Gi")
+	w.told(large, "VolumeTooLarge", "the volume would have 11 GiB, more than the 10Gi that tenants[1].volumeSize.max allows")
+	w.ask(large, "9Gi")
+	w.becomes(large, "cinder 9, pv 9Gi, claim 9Gi")
+	w.ask(large, "12Gi")
+	w.told(large, "VolumeTooLarge", "12 GiB")
+	w.must(replica.WritePolicy(strings.Replace(w.policy, "max: 10Gi", "max: 12Gi", 1)))
+	w.becomes(large, "cinder 12, pv 12Gi, claim 12Gi")
+
+	moved := w.served("a", "moved", "gold", "5Gi", asBlock)
+	label("nobody")
+	w.ask(moved, "6Gi")
+	w.told(moved, "NoMatchingTenant", "namespace growdeny-a belongs to no tenant")
+	if is := w.expansion(moved); is != "cinder 5, pv 5Gi, claim 5Gi" {
+		t.Errorf("the denied claim is %s", is)
+	}
+	label("growdeny-a")
+	w.becomes(moved, "cinder 6, pv 6Gi, claim 6Gi")
+	for _, namespace := range []string{"a", "b"} {
+		w.must(suite.DeleteClaims(w.ctx, "growdeny-"+namespace))
+	}
+	w.noResidue()
+}
+
+// TestExpansionThatCinderRefuses is infeasible until the user asks for less, or
+// somebody mends the volume.
+func TestExpansionThatCinderRefuses(t *testing.T) {
+	t.Parallel()
+	w := newExpandable(t, "growfail", cindersim.Options{ExtendDelay: 100 * time.Millisecond})
+	w.policy = strings.Replace(w.policy, "    metadata: {costcenter", "    quota: {gigabytes: 40}\n    metadata: {costcenter", 1)
+	replica := w.start()
+	project := w.sim.ProjectID("team-a")
+	w.sim.SetQuota(project, map[string]int{"gigabytes": 20})
+	full := w.served("a", "full", "gold", "10Gi", asBlock)
+	w.ask(full, "35Gi")
+	w.becomes(full, "cinder 10, pv 10Gi, claim 10Gi, allocated 35Gi, ControllerResizeInfeasible, ControllerResizeError")
+	w.told(full, "VolumeResizeFailed", "Cinder's own quota of backend gold has no room")
+	// What it reserved is free again.
+	w.metric(replica, `standalone_cinder_quota{name="tenant-a",resource="gigabytes",scope="tenant",type="used"} 10`)
+	w.ask(full, "12Gi")
+	w.becomes(full, "cinder 12, pv 12Gi, claim 12Gi")
+	w.sim.SetQuota(project, map[string]int{"gigabytes": -1})
+
+	broken := w.served("a", "broken", "gold", "10Gi", nil)
+	w.sim.Inject(cindersim.Fault{Kind: cindersim.FailBackend, Operation: "action.os-extend", Volume: w.volumeOf(broken).ID, Times: 1})
+	w.ask(broken, "20Gi")
+	w.becomes(broken, "cinder 10, pv 10Gi, claim 10Gi, allocated 20Gi, ControllerResizeInfeasible, ControllerResizeError")
+	failure := w.told(broken, "VolumeResizeFailed", "an OpenStack administrator must set its status: cinder reset-state --state in-use")
+	if strings.Contains(failure.Message, "req-") {
+		t.Errorf("the event has the ID of a request: %s", failure.Message)
+	}
+	w.must(w.sim.SetVolumeStatus(w.volumeOf(broken).ID, "in-use"))
+	w.ask(broken, "15Gi")
+	w.becomes(broken, "cinder 15, pv 15Gi, claim 10Gi, allocated 15Gi, NodeResizePending, FileSystemResizePending")
+	w.acknowledge(broken, "15Gi")
+	w.becomes(broken, "cinder 15, pv 15Gi, claim 15Gi")
+	w.must(suite.DeleteClaims(w.ctx, "growfail-a"))
+	w.noResidue()
+}
+
+// TestExpansionWhileABackendIsSilent waits for it without a storm, and does not
+// delay another backend's.
+func TestExpansionWhileABackendIsSilent(t *testing.T) {
+	t.Parallel()
+	w := newExpandable(t, "growwait", cindersim.Options{})
+	w.policy = strings.Replace(w.policy, "    auth: {cloud: team-a}", "    auth: {cloud: team-a}\n    timeouts: {request: 1s}", 1)
+	w.start()
+	var silent []*corev1.PersistentVolumeClaim
+	for i := range 6 {
+		silent = append(silent, w.served("a", fmt.Sprintf("silent-%d", i), "gold", "1Gi", asBlock))
+	}
+	other := w.served("b", "other", "lab", "1Gi", asBlock)
+	hole := w.sim.Inject(cindersim.Fault{Kind: cindersim.HangBefore, Match: func(r cindersim.Request) bool { return r.Endpoint == cindersim.Cinder }})
+	for _, claim := range silent {
+		w.ask(claim, "2Gi")
+	}
+	w.ask(other, "2Gi")
+	w.becomes(other, "cinder 2, pv 2Gi, claim 2Gi")
+	for _, claim := range silent {
+		w.told(claim, "BackendUnavailable", "backend gold")
+	}
+	hole.Remove()
+	for _, claim := range silent {
+		w.becomes(claim, "cinder 2, pv 2Gi, claim 2Gi")
+	}
+	for _, namespace := range []string{"a", "b"} {
+		w.must(suite.DeleteClaims(w.ctx, "growwait-"+namespace))
+	}
+	w.noResidue()
+}
