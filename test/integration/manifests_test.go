@@ -83,6 +83,12 @@ func TestAccountMayChangeOnlyWhatItMade(t *testing.T) {
 		return "", nil
 	}))
 
+	// One claim has a PersistentVolume that was made for it, the other has not.
+	w.claim("a", "data", "gold", "1Gi")
+	_, err = suite.WaitBound(w.ctx, "guarded-a", 1)
+	w.must(err)
+	_, err = suite.CreateClaim(w.ctx, harness.Claim("guarded-b", "data", "guarded-none", "1Gi", nil))
+	w.must(err)
 	volumes, secrets := account.CoreV1().PersistentVolumes(), account.CoreV1().Secrets(harness.Namespace)
 	retain := []byte(`{"spec": {"persistentVolumeReclaimPolicy": "Retain"}}`)
 	for name, attack := range map[string]func() error{
@@ -95,6 +101,13 @@ func TestAccountMayChangeOnlyWhatItMade(t *testing.T) {
 		"deletes the backends' credentials":   func() error { return secrets.Delete(w.ctx, clouds.Name, metav1.DeleteOptions{}) },
 		"replaces the backends' credentials":  func() error { return replace(w, account, clouds.Name) },
 		"creates a Secret that is not marked": func() error { return plant(w, account, "guarded-token") },
+		"shrinks a PersistentVolume":          func() error { return change(w, account, ours, `{"spec": {"capacity": {"storage": "1Mi"}}}`) },
+		"grows one, and retains it differently": func() error {
+			return change(w, account, ours, `{"spec": {"capacity": {"storage": "2Gi"}, "persistentVolumeReclaimPolicy": "Delete"}}`)
+		},
+		"reports on a claim with another volume": func() error { return reportOn(w, account, "guarded-b", `{"status": {"capacity": {"storage": "9Gi"}}}`) },
+		"annotates a claim":                      func() error { return reportOn(w, account, "guarded-a", `{"metadata": {"annotations": {"a": "b"}}}`) },
+		"loses a claim":                          func() error { return reportOn(w, account, "guarded-a", `{"status": {"phase": "Lost"}}`) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := attack(); !apierrors.IsForbidden(err) {
@@ -104,10 +117,8 @@ func TestAccountMayChangeOnlyWhatItMade(t *testing.T) {
 	}
 
 	// What the program does all the time is allowed.
-	_, err = suite.CreateClaim(w.ctx, harness.Claim("guarded-a", "data", "guarded-gold", "1Gi", nil))
-	w.must(err)
-	_, err = suite.WaitBound(w.ctx, "guarded-a", 1)
-	w.must(err)
+	w.must(change(w, account, ours, `{"spec": {"capacity": {"storage": "2Gi"}}}`))
+	w.must(reportOn(w, account, "guarded-a", `{"status": {"capacity": {"storage": "1Gi"}}}`))
 	// The type of the Secret still marks it if somebody removed its label.
 	w.kept("the policy", onPolicy(w.policy))
 	unlabel := []byte(`{"metadata": {"labels": {"app.kubernetes.io/managed-by": null}}}`)
@@ -116,7 +127,9 @@ func TestAccountMayChangeOnlyWhatItMade(t *testing.T) {
 	lastGood.Labels = map[string]string{"app.kubernetes.io/managed-by": "standalone-cinder"}
 	_, err = secrets.Update(w.ctx, lastGood, metav1.UpdateOptions{})
 	w.must(err)
-	w.must(suite.DeleteClaims(w.ctx, "guarded-a"))
+	for _, namespace := range []string{"guarded-a", "guarded-b"} {
+		w.must(suite.DeleteClaims(w.ctx, namespace))
+	}
 	w.noResidue()
 }
 
@@ -157,6 +170,23 @@ func disown(w *world, account kubernetes.Interface, pv *corev1.PersistentVolume)
 	w.must(create(w, account, pv))
 	err := patch(w, account, pv.Name, provisionedBy("ebs.csi.example"))
 	w.must(account.CoreV1().PersistentVolumes().Delete(w.ctx, pv.Name, metav1.DeleteOptions{}))
+	return err
+}
+
+// change creates a PersistentVolume of the provisioner, changes it, and removes it
+// again.
+func change(w *world, account kubernetes.Interface, pv *corev1.PersistentVolume, change string) error {
+	pv = pv.DeepCopy()
+	pv.Name, pv.Spec.PersistentVolumeSource.ISCSI.IQN = "guarded-changed", "iqn.2026-01.example:changed"
+	w.must(create(w, account, pv))
+	err := patch(w, account, pv.Name, []byte(change))
+	w.must(account.CoreV1().PersistentVolumes().Delete(w.ctx, pv.Name, metav1.DeleteOptions{}))
+	return err
+}
+
+// reportOn patches the status of the claim in a namespace.
+func reportOn(w *world, account kubernetes.Interface, namespace, patch string) error {
+	_, err := account.CoreV1().PersistentVolumeClaims(namespace).Patch(w.ctx, "data", types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
 	return err
 }
 
