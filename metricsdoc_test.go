@@ -59,6 +59,7 @@ var presences = map[string]presence{
 	"standalone_cinder_claim_bound_duration_seconds":                       {byLeader, fromFirstOfLeader},
 	"standalone_cinder_provision_duration_seconds":                         {byLeader, fromFirstOfLeader},
 	"standalone_cinder_delete_duration_seconds":                            {byLeader, fromFirstOfLeader},
+	"standalone_cinder_expand_duration_seconds":                            {byLeader, fromFirstOfLeader},
 	"standalone_cinder_persistentvolumes":                                  {byLeader, "while there are any"},
 	"standalone_cinder_oldest_released_persistentvolume_timestamp_seconds": {byLeader, "while there are any"},
 	"standalone_cinder_missing_backend_persistentvolumes":                  {byReplica, "while there are any"},

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
@@ -91,8 +92,9 @@ func labelsText(of map[string]string) string {
 // not get. A tenant restricts the warnings to its claims; empty means all.
 func (p *Policy) ClassWarnings(class StorageClass, tenant string) []string {
 	var warnings []string
-	if class.Expandable {
-		warnings = append(warnings, ExpansionWarning(class.Name))
+	if class.Expandable && p.mayBeNative(class.Name, tenant) {
+		warnings = append(warnings, fmt.Sprintf(
+			"StorageClass %s has allowVolumeExpansion: true, but the kubelet does not grow the filesystems of iSCSI and Fibre Channel volumes: after each expansion, someone must grow the filesystem on the node and annotate the claim (docs/how-to/grow-volumes.md); raw block volumes need only a rescan", class.Name))
 	}
 	if !class.WaitsForPod {
 		return warnings
@@ -119,9 +121,33 @@ func (p *Policy) ClassWarnings(class StorageClass, tenant string) []string {
 	return warnings
 }
 
-// ExpansionWarning is the warning about a StorageClass with allowVolumeExpansion.
-func ExpansionWarning(class string) string {
-	return fmt.Sprintf("StorageClass %s has allowVolumeExpansion: true, but volumes cannot be expanded yet: a claim that later asks for more keeps its size; remove allowVolumeExpansion", class)
+// mayBeNative reports whether claims of a StorageClass may get volumes that the
+// kubelet mounts without a driver: a rule for it names a backend that does not map
+// every protocol it mentions to a driver, or mentions none.
+func (p *Policy) mayBeNative(storageClass, tenant string) bool {
+	for i := range p.Tenants {
+		t := &p.Tenants[i]
+		c := t.rule(storageClass)
+		if c == nil || tenant != "" && tenant != t.Name {
+			continue
+		}
+		for _, name := range c.Backends {
+			if b, ok := p.Backend(name); ok && !b.usesDrivers() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// usesDrivers reports whether the backend maps what it mentions to drivers.
+func (b *Backend) usesDrivers() bool {
+	for _, m := range b.Mapping {
+		if m.As != mapping.CSI && m.As != mapping.FlexVolume {
+			return false
+		}
+	}
+	return len(b.Mapping) > 0
 }
 
 // rule returns the tenant's rule for a StorageClass, or nil.

@@ -131,22 +131,6 @@ func TestTopologies(t *testing.T) {
 	}
 }
 
-// TestExpansionIsNotPromised: Kubernetes lets a claim of such a class ask for
-// more, and nothing would ever happen.
-func TestExpansionIsNotPromised(t *testing.T) {
-	f := newFixture(t)
-	f.class.AllowVolumeExpansion = new(true)
-	claim := f.claim(nil)
-	_, err := f.provision(claim)
-	f.must(err)
-	_, err = f.provision(claim)
-	f.must(err)
-	const want = "Warning UnsupportedExpansion StorageClass one has allowVolumeExpansion: true, but volumes cannot be expanded yet: a claim that later asks for more keeps its size; remove allowVolumeExpansion"
-	if events := strings.Join(f.newEvents(), "\n"); strings.Count(events, want) != 1 {
-		t.Errorf("events %q, want one %q", events, want)
-	}
-}
-
 func TestDenialIsReportedOnceAndLiftedByTheNamespace(t *testing.T) {
 	f := newFixture(t)
 	claim := f.claim(func(c *corev1.PersistentVolumeClaim) { c.Namespace = "stranger" })

@@ -15,8 +15,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
-	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/journal"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
@@ -98,9 +96,6 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 	if first := a.p.journal.Begin(a.claim.UID, journal.Beginning{Backend: a.backend, Stamp: a.stamp, Connector: a.connector}); first {
 		a.p.Recorder.Eventf(a.claim, corev1.EventTypeNormal, "BackendChosen", "tenant %s, rule %s: %d GiB on backend %s%s",
 			a.decision.Tenant, a.decision.Rule, a.decision.Volume.SizeGiB, a.backend, placement.PassedOverText(a.decision.Decision, a.passedOver))
-		if admission.ClassOf(a.class).Expandable {
-			a.p.Recorder.Event(a.claim, corev1.EventTypeWarning, "UnsupportedExpansion", policy.ExpansionWarning(a.class.Name))
-		}
 	}
 	// If the claim was deleted before the journal had this attempt, claimGone found
 	// nothing to undo; if it is deleted now, claimGone may come before anything was

@@ -36,6 +36,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
@@ -120,6 +121,14 @@ func (p *Provisioner) unrecordedVolumes(backend string) (proof.Unrecorded, cinde
 	return volumes, connector, err
 }
 
+// Placement places and counts the volumes of the term.
+func (p *Provisioner) Placement() *placement.Placer { return p.placement }
+
+// OnBehalfOf marks requests to Cinder as a tenant's.
+func (p *Provisioner) OnBehalfOf(ctx context.Context, tenant string) context.Context {
+	return p.onBehalfOf(ctx, tenant)
+}
+
 // Followup finishes what the library leaves unfinished.
 func (p *Provisioner) Followup() *Followup { return p.followup }
 
@@ -176,6 +185,10 @@ type Options struct {
 	FollowupWorkers int
 	// Requeue brings parked objects back.
 	Requeue Requeue
+
+	// Triggered passes every trigger on to what else waits for one; nil if nothing
+	// does.
+	Triggered func([]parking.Trigger)
 
 	// Term ends with the lease. Undoing continues until then.
 	Term context.Context

@@ -89,6 +89,9 @@ func (p *Provisioner) NodeChanged(name string) {
 func (p *Provisioner) wake(triggers ...parking.Trigger) {
 	p.parked.wake(triggers)
 	p.followup.wake(triggers)
+	if p.Triggered != nil {
+		p.Triggered(triggers)
+	}
 }
 
 // gatherFreedRoom is how long freed room gathers before it is offered: one freed

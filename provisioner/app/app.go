@@ -27,6 +27,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app/fence"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app/library"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/events"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/expand"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/lastgood"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
@@ -77,6 +78,7 @@ type App struct {
 
 	backendMetrics     *backends.Metrics
 	provisionerMetrics *provisioner.Metrics
+	expandMetrics      *expand.Metrics
 	reloads            *reloadMetrics
 	audits             *auditMetrics
 	// libraryMetrics are those of the provisioning library; all terms share them.
@@ -160,6 +162,7 @@ func assemble(options Options) (*App, error) {
 		factory:            informers.NewSharedInformerFactoryWithOptions(client, resyncPeriod, informers.WithTransform(record.NewTrimmer().Trim)),
 		backendMetrics:     backendMetrics,
 		provisionerMetrics: provisioner.NewMetrics(registry, registryOfProtocols.Protocols()),
+		expandMetrics:      expand.NewMetrics(registry),
 		reloads:            newReloadMetrics(registry),
 		audits:             newAuditMetrics(registry),
 		libraryMetrics:     library.NewMetrics(registry),

@@ -19,7 +19,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app/portnames"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/datasource"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/expand"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
 )
@@ -32,6 +34,7 @@ const followupWorkers = 64
 type term struct {
 	backends    *termBackends
 	provisioner *provisioner.Provisioner
+	expander    *expand.Controller
 	informers   termInformers
 	auditor     *auditor
 	keeper      *keeper
@@ -76,8 +79,13 @@ func (a *App) runTerm(stop, termCtx context.Context, fence func() error) error {
 	if err != nil {
 		return err
 	}
-	// The ledger has counted every PersistentVolume before the first decision.
-	if !cache.WaitForCacheSync(work.Done(), counted) {
+	held, err := t.informers.followExpansions(t.expander)
+	if err != nil {
+		return err
+	}
+	// The ledger has counted every PersistentVolume, and what may be growing, before
+	// the first decision.
+	if !cache.WaitForCacheSync(work.Done(), counted, held) {
 		return t.informers.release()
 	}
 	a.leads.Store(&leadership{ctx: termCtx, fence: fence, term: t, since: time.Now()})
@@ -109,6 +117,7 @@ func (t *term) start(work context.Context, first func()) (drained <-chan struct{
 	running.Go(func() { t.provisioner.CountBackends(work) })
 	running.Go(func() { t.provisioner.Sweep(work) })
 	running.Go(func() { t.provisioner.WatchTurns(work) })
+	running.Go(func() { t.expander.Run(work) })
 	running.Go(func() { t.auditor.run(work) })
 	running.Go(func() { t.keeper.run(work) })
 	running.Go(func() { t.protector.Run(work) })
@@ -163,6 +172,8 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
 			Claim:  func(claim *corev1.PersistentVolumeClaim) { t.informers.claims.Requeue(claim) },
 			Volume: func(pv *corev1.PersistentVolume) { t.informers.volumes.Requeue(pv) },
 		},
+		Triggered: func(triggers []parking.Trigger) { t.expander.Wake(triggers) },
+
 		Term:     termCtx,
 		Stopping: work.Done(),
 		Logger:   a.logger,
@@ -173,6 +184,7 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
 		LongestWork: a.longestWork,
 	})
 	t.backends.answers, t.backends.moved = t.provisioner.BackendAnswers, t.provisioner.Recount
+	t.expander = a.newExpander(t)
 	t.auditor = a.newAuditor(t.provisioner, t.backends)
 	t.keeper = &keeper{app: a}
 	t.protector = datasource.NewProtector(datasource.ProtectorOptions{

@@ -26,6 +26,8 @@ type Ledger struct {
 
 	mu      sync.Mutex
 	entries map[types.UID]entry
+	// growths are of the volumes that are larger than recorded, or may become so.
+	growths map[types.UID]growth
 	// gone is the set of claims whose volumes went away in this term. A listing
 	// that began before may still show them.
 	gone map[types.UID]bool
@@ -70,11 +72,9 @@ type Volume struct {
 	Tenant       string
 	StorageClass string
 	GiB          int64
-	// VolumeID is the recorded volume's ID.
+	// VolumeID is the ID of the volume that is recorded, or was found.
 	VolumeID string
 }
-
-func (h Volume) usage() policy.Usage { return policy.Usage{Volumes: 1, Gigabytes: h.GiB} }
 
 // Scope identifies a policy.QuotaScope as long as the revision is the same.
 type Scope struct {
@@ -84,7 +84,7 @@ type Scope struct {
 
 // New makes an empty ledger.
 func New(p func() *policy.Policy) *Ledger {
-	return &Ledger{policy: p, entries: map[types.UID]entry{}, gone: map[types.UID]bool{}, freed: map[Scope]bool{}, sums: map[Scope]policy.Usage{}, inForce: p()}
+	return &Ledger{policy: p, entries: map[types.UID]entry{}, growths: map[types.UID]growth{}, gone: map[types.UID]bool{}, freed: map[Scope]bool{}, sums: map[Scope]policy.Usage{}, inForce: p()}
 }
 
 // Decided is a decision with the policy that made it.
@@ -200,6 +200,7 @@ func (l *Ledger) Record(claim types.UID, volume Volume, backend string) {
 	l.refresh()
 	l.remove(claim)
 	l.put(claim, entry{Volume: volume, backend: backend, state: recorded})
+	l.dropGrowthUpTo(claim, volume.GiB)
 }
 
 // Found counts a volume that was found at Cinder, unless its claim counts
@@ -214,6 +215,9 @@ func (l *Ledger) Found(claim types.UID, volume Volume, backend string) (elsewher
 	case ok:
 		known.since = time.Now()
 		l.entries[claim] = known
+		if volume.VolumeID != "" && known.VolumeID == volume.VolumeID {
+			l.sawSize(claim, volume.GiB)
+		}
 		return ""
 	case l.gone[claim]:
 		return ""
@@ -287,6 +291,7 @@ func (l *Ledger) Release(claim types.UID) bool {
 	defer l.mu.Unlock()
 	l.refresh()
 	l.gone[claim] = true
+	defer delete(l.growths, claim)
 	return l.remove(claim)
 }
 
@@ -299,6 +304,7 @@ func (l *Ledger) ReleaseUnrecorded(claim types.UID) bool {
 		return false
 	}
 	l.refresh()
+	defer delete(l.growths, claim)
 	return l.remove(claim)
 }
 
@@ -397,11 +403,11 @@ func (l *Ledger) Census() Census {
 	defer l.mu.Unlock()
 	l.refresh()
 	c := Census{Sums: maps.Clone(l.sums), Shares: map[Share]policy.Usage{}, Kept: map[Share]policy.Usage{}}
-	for _, e := range l.entries {
+	for claim, e := range l.entries {
 		share := Share{e.Tenant, e.backend}
-		c.Shares[share] = c.Shares[share].Add(e.usage())
+		c.Shares[share] = c.Shares[share].Add(l.usageOf(claim, e))
 		if e.state == forsaken {
-			c.Kept[share] = c.Kept[share].Add(e.usage())
+			c.Kept[share] = c.Kept[share].Add(l.usageOf(claim, e))
 		}
 	}
 	return c
@@ -415,31 +421,36 @@ func (l *Ledger) refresh() {
 	}
 	l.inForce = p
 	l.sums = map[Scope]policy.Usage{}
-	for _, e := range l.entries {
-		l.count(e, policy.Usage.Add)
+	for claim, e := range l.entries {
+		l.count(claim, e, policy.Usage.Add)
 	}
 }
 
 func (l *Ledger) put(claim types.UID, e entry) {
 	l.entries[claim] = e
-	l.count(e, policy.Usage.Add)
+	l.count(claim, e, policy.Usage.Add)
 }
 
 func (l *Ledger) remove(claim types.UID) bool {
 	e, known := l.entries[claim]
 	if known {
 		delete(l.entries, claim)
-		l.count(e, policy.Usage.Sub)
-		for _, s := range l.inForce.QuotaScopes(e.Tenant, e.StorageClass, e.backend) {
-			l.freed[Scope{s.Kind, s.Name}] = true
-		}
+		l.count(claim, e, policy.Usage.Sub)
+		l.noteFreed(e)
 	}
 	return known
 }
 
-func (l *Ledger) count(e entry, change func(policy.Usage, policy.Usage) policy.Usage) {
+// noteFreed notes that an entry counts less, or no longer.
+func (l *Ledger) noteFreed(e entry) {
+	for _, s := range l.inForce.QuotaScopes(e.Tenant, e.StorageClass, e.backend) {
+		l.freed[Scope{s.Kind, s.Name}] = true
+	}
+}
+
+func (l *Ledger) count(claim types.UID, e entry, change func(policy.Usage, policy.Usage) policy.Usage) {
 	for _, s := range l.inForce.QuotaScopes(e.Tenant, e.StorageClass, e.backend) {
 		key := Scope{s.Kind, s.Name}
-		l.sums[key] = change(l.sums[key], e.usage())
+		l.sums[key] = change(l.sums[key], l.usageOf(claim, e))
 	}
 }

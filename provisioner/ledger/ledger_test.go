@@ -226,7 +226,7 @@ func TestNoInterleavingExceedsALimitOrLosesRoom(t *testing.T) {
 				for _, known := range model {
 					for _, s := range p.QuotaScopes(known.Tenant, known.StorageClass, known.backend) {
 						key := Scope{s.Kind, s.Name}
-						sums[key] = sums[key].Add(known.usage())
+						sums[key] = sums[key].Add(l.usageOf("", known))
 						limits[key] = s
 					}
 				}

@@ -35,6 +35,10 @@ const (
 	AnnotationProvisionedBy = "pv.kubernetes.io/provisioned-by"
 )
 
+// AnnotationFilesystemGrown is what an operator writes on a claim after growing
+// its filesystem on the node: the size of the volume.
+const AnnotationFilesystemGrown = Prefix + "filesystem-grown"
+
 // Annotations of the historic provisioner, and the connector that it used.
 const (
 	HistoricIdentity = "standaloneCinderProvisionerIdentity"

@@ -22,7 +22,7 @@ func NewTrimmer() *trim.Trimmer {
 func isReadOnClaims(key string) bool {
 	switch key {
 	case AnnotationStorageProvisioner, AnnotationBetaStorageProvisioner, corev1.BetaStorageClassAnnotation, HistoricClone,
-		admission.SelectedNodeAnnotation, admission.AlphaSelectedNodeAnnotation:
+		admission.SelectedNodeAnnotation, admission.AlphaSelectedNodeAnnotation, AnnotationFilesystemGrown:
 		return true
 	}
 	return false

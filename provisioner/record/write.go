@@ -31,6 +31,19 @@ func NotePlace(ctx context.Context, client kubernetes.Interface, pv *corev1.Pers
 	return nil
 }
 
+// SetCapacity writes the size of its volume on a PersistentVolume that has not
+// changed since it was read, and returns what it is now.
+func SetCapacity(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume, gib int64) (*corev1.PersistentVolume, error) {
+	grown, err := patch(ctx, client, pv.Name, map[string]any{
+		"metadata": map[string]any{"uid": pv.UID, "resourceVersion": pv.ResourceVersion},
+		"spec":     map[string]any{"capacity": capacity(gib)},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot write on PersistentVolume %s that its volume has %d GiB: %w", pv.Name, gib, err)
+	}
+	return grown, nil
+}
+
 // AddFinalizer puts our finalizer on a PersistentVolume with the reclaim policy
 // Retain. The library has one of its own on all others.
 func AddFinalizer(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume) error {
@@ -62,11 +75,15 @@ func setFinalizers(ctx context.Context, client kubernetes.Interface, pv *corev1.
 }
 
 func patchMetadata(ctx context.Context, client kubernetes.Interface, name string, metadata map[string]any) error {
-	patch, err := json.Marshal(map[string]any{"metadata": metadata})
+	_, err := patch(ctx, client, name, map[string]any{"metadata": metadata})
+	return err
+}
+
+func patch(ctx context.Context, client kubernetes.Interface, name string, of map[string]any) (*corev1.PersistentVolume, error) {
+	patch, err := json.Marshal(of)
 	if err != nil {
-		// Maps and lists of strings always encode.
+		// Maps and lists of strings and quantities always encode.
 		panic(err)
 	}
-	_, err = client.CoreV1().PersistentVolumes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
-	return err
+	return client.CoreV1().PersistentVolumes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 }

@@ -13,6 +13,12 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
+// Infeasible is the retry of an expansion that fails until a person changes
+// something. A claim that asks for another size is tried at once.
+func Infeasible(err error) backoff.Delay {
+	return backoff.Delay{Outcome: For(err).Outcome, First: time.Minute, Most: 30 * time.Minute}
+}
+
 // For looks up the retry for the kind of an error. What only a person can fix
 // is retried rarely; what passes by itself, soon.
 func For(err error) backoff.Delay {

@@ -10,12 +10,13 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// RequestIDs are Cinder's IDs of the requests that made or deleted a volume, for
+// RequestIDs are Cinder's IDs of the requests that made, extended or deleted a volume, for
 // the audit trail. Cinder's own log has them, too.
 type RequestIDs struct {
-	mu      sync.Mutex
-	created string
-	deleted string
+	mu       sync.Mutex
+	created  string
+	deleted  string
+	extended string
 }
 
 type requestIDsKey struct{}
@@ -40,6 +41,8 @@ func Answered(ctx context.Context) func(operation, requestID string) {
 			ids.created = requestID
 		case cinder.OperationDelete, cinder.OperationForceDelete:
 			ids.deleted = requestID
+		case cinder.OperationExtend:
+			ids.extended = requestID
 		}
 	}
 }
@@ -56,6 +59,13 @@ func (r *RequestIDs) OfDelete() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.deleted
+}
+
+// OfExtend is empty if an earlier attempt had the volume extended.
+func (r *RequestIDs) OfExtend() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.extended
 }
 
 // ClaimOf is the claim of a PersistentVolume, as the audit trail writes it.

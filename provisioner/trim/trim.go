@@ -93,7 +93,11 @@ func (t *Trimmer) trimClaim(claim *corev1.PersistentVolumeClaim) {
 	}
 	claim.Spec.AccessModes = t.accessModes(claim.Spec.AccessModes)
 	claim.Spec.Resources.Requests = t.resources(claim.Spec.Resources.Requests)
-	claim.Status = corev1.PersistentVolumeClaimStatus{Phase: claim.Status.Phase}
+	claim.Status = corev1.PersistentVolumeClaimStatus{
+		Phase: claim.Status.Phase, Capacity: t.resources(claim.Status.Capacity),
+		// Only those of claims that were ever expanded.
+		AllocatedResources: t.resources(claim.Status.AllocatedResources), AllocatedResourceStatuses: claim.Status.AllocatedResourceStatuses,
+	}
 	shareText(t, &claim.Status.Phase)
 }
 

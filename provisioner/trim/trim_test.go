@@ -40,7 +40,12 @@ func aClaim(name string) *corev1.PersistentVolumeClaim {
 			DataSource: &corev1.TypedLocalObjectReference{Kind: "VolumeSnapshot", Name: "s"},
 			Selector:   &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}},
 		},
-		Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("5Gi")}},
+		Status: corev1.PersistentVolumeClaimStatus{
+			Phase: corev1.ClaimBound, Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("5Gi")},
+			AllocatedResources:        corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("7Gi")},
+			AllocatedResourceStatuses: map[corev1.ResourceName]corev1.ClaimResourceStatus{corev1.ResourceStorage: corev1.PersistentVolumeClaimControllerResizeInProgress},
+			Conditions:                []corev1.PersistentVolumeClaimCondition{{Type: corev1.PersistentVolumeClaimResizing, Status: corev1.ConditionTrue}},
+		},
 	}
 }
 
@@ -50,7 +55,7 @@ func TestTrimmedClaimKeepsWhatIsRead(t *testing.T) {
 	want.Labels, want.ManagedFields = nil, nil
 	delete(want.Annotations, corev1.LastAppliedConfigAnnotation)
 	delete(want.Annotations, "own")
-	want.Status.Capacity = nil
+	want.Status.Conditions = nil
 	for range 2 {
 		got := aClaim("data")
 		for range 2 {

@@ -313,14 +313,20 @@ func checkAttachment(t *testing.T, s station, pv *corev1.PersistentVolume, attac
 	}
 }
 
-func checkISCSI(t *testing.T, w *world, pv *corev1.PersistentVolume, pattern []byte) {
-	ctx := t.Context()
+// disk is the volume of a PersistentVolume as a node logs in to it.
+func (w *world) disk(t *testing.T, pv *corev1.PersistentVolume) rig.Disk {
+	t.Helper()
 	disk := rig.Disk{Portal: pv.Spec.ISCSI.TargetPortal, IQN: pv.Spec.ISCSI.IQN, LUN: int(pv.Spec.ISCSI.Lun)}
 	chap := w.secret(t, pv.Spec.ISCSI.SecretRef)
 	disk.CHAPUser, disk.CHAPPassword = chap["node.session.auth.username"], chap["node.session.auth.password"]
 	if name := pv.Spec.ISCSI.InitiatorName; name != nil {
 		disk.Initiator = *name
 	}
+	return disk
+}
+
+func checkISCSI(t *testing.T, w *world, pv *corev1.PersistentVolume, pattern []byte) {
+	ctx, disk := t.Context(), w.disk(t, pv)
 	portals := append([]string{pv.Spec.ISCSI.TargetPortal}, pv.Spec.ISCSI.Portals...)
 	if pv.Spec.StorageClassName == "lab" && len(portals) < 2 {
 		t.Errorf("the volume of a backend with two portals names %v", portals)

@@ -68,7 +68,7 @@ func (s *Suite) account(ctx context.Context, provisioner string) (string, error)
 
 // objectNames match where deploy/base names its objects, or expressions the
 // account. The namespace, which has the same name, stays.
-var objectNames = regexp.MustCompile(`(?m)(^ *(?:- )?(?:name|policyName): |:)standalone-cinder(-persistentvolumes|-secrets|[$'\n]|$)`)
+var objectNames = regexp.MustCompile(`(?m)(^ *(?:- )?(?:name|policyName): |:)standalone-cinder(-persistentvolumes|-secrets|-claims|[$'\n]|$)`)
 
 // manifestOf is a file of deploy/base for another provisioner and account.
 func (s *Suite) manifestOf(file, provisioner, account string) ([]byte, error) {

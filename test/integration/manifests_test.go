@@ -83,15 +83,21 @@ func TestAccountMayChangeOnlyWhatItMade(t *testing.T) {
 		return "", nil
 	}))
 
-	_, err = suite.CreateClaim(w.ctx, harness.Claim("guarded-stranger", "guarded", "guarded-unknown", "1Gi", nil))
+	// One claim has a PersistentVolume that was made for it, one another's, and one
+	// has none.
+	w.claim("a", "data", "gold", "1Gi")
+	_, err = suite.WaitBound(w.ctx, "guarded-a", 1)
 	w.must(err)
-	claims := account.CoreV1().PersistentVolumeClaims("guarded-stranger")
-	edit := func(change string) error {
-		_, err := claims.Patch(w.ctx, "guarded", types.MergePatchType, []byte(change), metav1.PatchOptions{})
+	_, err = suite.CreateClaim(w.ctx, harness.Claim("guarded-b", "data", "guarded-none", "1Gi", nil))
+	w.must(err)
+	_, err = suite.CreateClaim(w.ctx, harness.Claim("guarded-stranger", "data", "guarded-unknown", "1Gi", nil))
+	w.must(err)
+	edit := func(namespace, change string) error {
+		_, err := account.CoreV1().PersistentVolumeClaims(namespace).Patch(w.ctx, "data", types.MergePatchType, []byte(change), metav1.PatchOptions{})
 		return err
 	}
 	w.must(harness.Eventually(w.ctx, func() (string, error) {
-		_, err := claims.Patch(w.ctx, "guarded", types.MergePatchType, []byte(`{"metadata": {"labels": {"a": "b"}}}`), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+		_, err := account.CoreV1().PersistentVolumeClaims("guarded-a").Patch(w.ctx, "data", types.MergePatchType, []byte(`{"metadata": {"labels": {"a": "b"}}}`), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
 		if err == nil {
 			return "the policy about claims is not in force", nil
 		}
@@ -106,14 +112,23 @@ func TestAccountMayChangeOnlyWhatItMade(t *testing.T) {
 		"creates another's PersistentVolume":  func() error { return create(w, account, volumeOf("guarded-new", "ebs.csi.example", iscsi)) },
 		"creates one of a node's filesystem":  func() error { return create(w, account, volumeOf("guarded-host", w.provisioner, hostPath())) },
 		"disowns its own PersistentVolume":    func() error { return disown(w, account, ours) },
-		"deletes a tenant's claim":            func() error { return claims.Delete(w.ctx, "guarded", metav1.DeleteOptions{}) },
-		"binds a tenant's claim":              func() error { return edit(`{"spec": {"volumeName": "guarded-foreign"}}`) },
-		"relabels a tenant's claim":           func() error { return edit(`{"metadata": {"labels": {"a": "b"}}}`) },
-		"annotates a tenant's claim":          func() error { return edit(`{"metadata": {"annotations": {"a": "b"}}}`) },
-		"pins a tenant's claim":               func() error { return edit(`{"metadata": {"finalizers": ["example.com/forever"]}}`) },
+		"deletes a tenant's claim":            func() error {
+			return account.CoreV1().PersistentVolumeClaims("guarded-a").Delete(w.ctx, "data", metav1.DeleteOptions{})
+		},
+		"binds a tenant's claim":              func() error { return edit("guarded-stranger", `{"spec": {"volumeName": "guarded-foreign"}}`) },
+		"relabels a tenant's claim":           func() error { return edit("guarded-a", `{"metadata": {"labels": {"a": "b"}}}`) },
+		"annotates a tenant's claim":          func() error { return edit("guarded-a", `{"metadata": {"annotations": {"a": "b"}}}`) },
+		"pins a tenant's claim":               func() error { return edit("guarded-a", `{"metadata": {"finalizers": ["example.com/forever"]}}`) },
 		"deletes the backends' credentials":   func() error { return secrets.Delete(w.ctx, clouds.Name, metav1.DeleteOptions{}) },
 		"replaces the backends' credentials":  func() error { return replace(w, account, clouds.Name) },
 		"creates a Secret that is not marked": func() error { return plant(w, account, "guarded-token") },
+		"shrinks a PersistentVolume":          func() error { return change(w, account, ours, `{"spec": {"capacity": {"storage": "1Mi"}}}`) },
+		"grows one, and retains it differently": func() error {
+			return change(w, account, ours, `{"spec": {"capacity": {"storage": "2Gi"}, "persistentVolumeReclaimPolicy": "Delete"}}`)
+		},
+		"reports on a claim with another volume": func() error { return reportOn(w, account, "guarded-b", `{"status": {"capacity": {"storage": "9Gi"}}}`) },
+		"annotates a claim":                      func() error { return reportOn(w, account, "guarded-a", `{"metadata": {"annotations": {"a": "b"}}}`) },
+		"loses a claim":                          func() error { return reportOn(w, account, "guarded-a", `{"status": {"phase": "Lost"}}`) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := attack(); !apierrors.IsForbidden(err) {
@@ -123,10 +138,10 @@ func TestAccountMayChangeOnlyWhatItMade(t *testing.T) {
 	}
 
 	// What the program does all the time is allowed.
-	_, err = suite.CreateClaim(w.ctx, harness.Claim("guarded-a", "data", "guarded-gold", "1Gi", nil))
-	w.must(err)
-	_, err = suite.WaitBound(w.ctx, "guarded-a", 1)
-	w.must(err)
+	w.must(change(w, account, ours, `{"spec": {"capacity": {"storage": "2Gi"}}}`))
+	w.must(reportOn(w, account, "guarded-a", `{"status": {"capacity": {"storage": "1Gi"}}}`))
+	w.must(edit("guarded-a", `{"metadata": {"finalizers": ["kubernetes.io/pvc-protection", "standalone-cinder.openstack.org/content-is-copied"]}}`))
+	w.must(edit("guarded-a", `{"metadata": {"finalizers": ["kubernetes.io/pvc-protection"]}}`))
 	// The type of the Secret still marks it if somebody removed its label.
 	w.kept("the policy", onPolicy(w.policy))
 	unlabel := []byte(`{"metadata": {"labels": {"app.kubernetes.io/managed-by": null}}}`)
@@ -135,7 +150,9 @@ func TestAccountMayChangeOnlyWhatItMade(t *testing.T) {
 	lastGood.Labels = map[string]string{"app.kubernetes.io/managed-by": "standalone-cinder"}
 	_, err = secrets.Update(w.ctx, lastGood, metav1.UpdateOptions{})
 	w.must(err)
-	w.must(suite.DeleteClaims(w.ctx, "guarded-a"))
+	for _, namespace := range []string{"guarded-a", "guarded-b", "guarded-stranger"} {
+		w.must(suite.DeleteClaims(w.ctx, namespace))
+	}
 	w.noResidue()
 }
 
@@ -176,6 +193,23 @@ func disown(w *world, account kubernetes.Interface, pv *corev1.PersistentVolume)
 	w.must(create(w, account, pv))
 	err := patch(w, account, pv.Name, provisionedBy("ebs.csi.example"))
 	w.must(account.CoreV1().PersistentVolumes().Delete(w.ctx, pv.Name, metav1.DeleteOptions{}))
+	return err
+}
+
+// change creates a PersistentVolume of the provisioner, changes it, and removes it
+// again.
+func change(w *world, account kubernetes.Interface, pv *corev1.PersistentVolume, change string) error {
+	pv = pv.DeepCopy()
+	pv.Name, pv.Spec.PersistentVolumeSource.ISCSI.IQN = "guarded-changed", "iqn.2026-01.example:changed"
+	w.must(create(w, account, pv))
+	err := patch(w, account, pv.Name, []byte(change))
+	w.must(account.CoreV1().PersistentVolumes().Delete(w.ctx, pv.Name, metav1.DeleteOptions{}))
+	return err
+}
+
+// reportOn patches the status of the claim in a namespace.
+func reportOn(w *world, account kubernetes.Interface, namespace, patch string) error {
+	_, err := account.CoreV1().PersistentVolumeClaims(namespace).Patch(w.ctx, "data", types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
 	return err
 }
 

@@ -1,0 +1,272 @@
+// Package expand makes volumes larger whose claims ask for more, and follows the
+// protocol of KEP-1790 on the claims: external-resizer does the same for CSI
+// drivers.
+//
+// An expansion's steps are: the policy admits the new size (decide.go), the quotas
+// have room for the difference, the claim says that it is being resized, Cinder
+// extends the volume, the PersistentVolume says so, and the claim does. The next
+// step follows from claim, PersistentVolume and volume alone (plan.go), so that a
+// new leader continues where the last one stopped.
+package expand
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	eventrecord "k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/fairshare"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
+)
+
+// Volumes extends the volumes of one backend; *backends.Lifecycle implements it.
+type Volumes interface {
+	Extend(ctx context.Context, target backends.Target, sizeGiB int64) (cinder.Volume, error)
+}
+
+// Room counts what volumes use; *placement.Placer implements it.
+type Room interface {
+	// Grow reserves room for a volume's growth.
+	Grow(ctx context.Context, claim types.UID, d ledger.Decided) (*placement.Denial, error)
+	// HoldGrowth reserves it whatever the quotas say.
+	HoldGrowth(claim types.UID, sizeGiB int64)
+	// GiveUpGrowth frees what both reserved.
+	GiveUpGrowth(claim types.UID)
+	// Grew records the size that Cinder shows.
+	Grew(claim types.UID, sizeGiB int64)
+	// Health is nil while a backend answers, and Unanswered the denial if it does
+	// not.
+	Health(backend string) error
+	Unanswered(backend string, unhealthy error) *placement.Denial
+}
+
+// Options configure a Controller.
+type Options struct {
+	// Name is the provisioner's name in PersistentVolumes, Cluster the ID that is
+	// stamped on volumes.
+	Name, Cluster string
+
+	// Policy returns the policy in force.
+	Policy func() *policy.Policy
+	Room   Room
+	// Volumes returns an error if no backend of that name is configured.
+	Volumes func(backend string) (Volumes, error)
+	// OnBehalfOf marks requests to Cinder as a tenant's.
+	OnBehalfOf func(ctx context.Context, tenant string) context.Context
+
+	Client            kubernetes.Interface
+	Claims            corelisters.PersistentVolumeClaimLister
+	PersistentVolumes corelisters.PersistentVolumeLister
+	Namespaces        corelisters.NamespaceLister
+	Recorder          eventrecord.EventRecorder
+
+	// Workers is how many volumes are extended at once. No backend and no tenant
+	// occupies more of them than are still free.
+	Workers int
+
+	// Monitor watches the work; LongestWork is longer than anything it waits for may
+	// take, turns at backends aside.
+	Monitor     *liveness.Monitor
+	LongestWork liveness.Bound
+
+	Logger  *slog.Logger
+	Metrics *Metrics
+	Tracer  tracing.Tracer
+}
+
+// Controller expands volumes for one term.
+type Controller struct {
+	Options
+	// queue has the keys of claims.
+	queue   workqueue.TypedRateLimitingInterface[string]
+	limiter *backoff.Limiter
+	turns   *fairshare.Turns[string]
+	// parked are the claims that wait for a trigger, with the events about them.
+	parked  *parking.Lot[*corev1.PersistentVolumeClaim]
+	history *parking.History
+}
+
+// New makes the controller of one term.
+func New(options Options) *Controller {
+	c := &Controller{Options: options, limiter: backoff.New(retry.For(nil)), parked: parking.NewLot[*corev1.PersistentVolumeClaim](), history: parking.NewHistory()}
+	c.queue = workqueue.NewTypedRateLimitingQueueWithConfig[string](c.limiter, workqueue.TypedRateLimitingQueueConfig[string]{Name: "expansions"})
+	c.turns = fairshare.New(options.Workers, func(string) int { return 0 }, c.queue.Add)
+	return c
+}
+
+// Run works until the context ends, and returns when nothing is running.
+func (c *Controller) Run(ctx context.Context) {
+	var group sync.WaitGroup
+	for range c.Workers {
+		group.Go(func() {
+			for c.next(ctx) {
+			}
+		})
+	}
+	group.Go(func() { c.Monitor.Follow(ctx, "the queue of expansions", c.LongestWork, c.turns.Progress) })
+	<-ctx.Done()
+	c.queue.ShutDown()
+	group.Wait()
+}
+
+// ClaimSeen records that a claim exists. If an earlier leader may have had its
+// volume extended, the volume counts with the new size from now on.
+func (c *Controller) ClaimSeen(claim *corev1.PersistentVolumeClaim) {
+	if claim.Spec.VolumeName != record.PVNameOf(claim) {
+		return
+	}
+	if claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage] == corev1.PersistentVolumeClaimControllerResizeInProgress {
+		c.Room.HoldGrowth(claim.UID, sizeOf(storage(claim.Status.AllocatedResources)))
+	}
+	c.consider(claim)
+}
+
+// ClaimChanged records that a claim changed, or is to be looked at again. What
+// this controller wrote itself is no reason to.
+func (c *Controller) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
+	if before.ResourceVersion == after.ResourceVersion || wish(before) != wish(after) {
+		c.consider(after)
+	}
+}
+
+// wish is what of a claim can begin, change or end an expansion.
+func wish(claim *corev1.PersistentVolumeClaim) [6]string {
+	wanted, limit, has := requested(claim), storage(claim.Spec.Resources.Limits), storage(claim.Status.Capacity)
+	deleted := ""
+	if claim.DeletionTimestamp != nil {
+		deleted = "deleted"
+	}
+	return [6]string{wanted.String(), limit.String(), has.String(), claim.Annotations[AnnotationGrown], claim.Spec.VolumeName + " " + string(claim.Status.Phase), deleted}
+}
+
+// VolumeChanged records that a PersistentVolume was seen or changed; before is nil
+// if it is new.
+func (c *Controller) VolumeChanged(before, after *corev1.PersistentVolume) {
+	ref := after.Spec.ClaimRef
+	if ref == nil || before != nil && before.Status.Phase == after.Status.Phase && sizeOf(storage(before.Spec.Capacity)) == sizeOf(storage(after.Spec.Capacity)) {
+		return
+	}
+	if claim, err := c.Claims.PersistentVolumeClaims(ref.Namespace).Get(ref.Name); err == nil && claim.UID == ref.UID {
+		c.consider(claim)
+	}
+}
+
+// ClaimGone forgets a claim.
+func (c *Controller) ClaimGone(claim *corev1.PersistentVolumeClaim) {
+	c.over(keyOf(claim), claim.UID)
+}
+
+// consider queues a claim that wants more, and forgets one that no longer does.
+func (c *Controller) consider(claim *corev1.PersistentVolumeClaim) {
+	pv, err := c.PersistentVolumes.Get(claim.Spec.VolumeName)
+	if err == nil && wants(claim, pv) && c.isMine(pv) {
+		c.queue.Add(keyOf(claim))
+		return
+	}
+	c.over(keyOf(claim), claim.UID)
+}
+
+// isMine reports whether this program wrote the object under its present name for
+// this cluster, or the historic provisioner did.
+func (c *Controller) isMine(pv *corev1.PersistentVolume) bool {
+	if pv.Annotations[record.AnnotationProvisionedBy] != c.Name {
+		return false
+	}
+	return pv.Annotations[record.AnnotationCluster] == c.Cluster || isHistoric(pv)
+}
+
+func isHistoric(pv *corev1.PersistentVolume) bool {
+	return !record.IsOurs(pv) && pv.Annotations[record.HistoricVolume] != ""
+}
+
+// over ends the expansion of a claim that wants nothing more.
+func (c *Controller) over(key string, claim types.UID) {
+	c.Room.GiveUpGrowth(claim)
+	c.parked.Forget(claim)
+	c.limiter.Gone(key)
+	c.turns.Leave(key)
+}
+
+// Wake continues the expansions that any of the triggers may unblock.
+func (c *Controller) Wake(triggers []parking.Trigger) {
+	c.history.Note(triggers)
+	for _, claim := range c.parked.TriggeredBy(triggers) {
+		c.queue.Add(keyOf(claim))
+	}
+}
+
+// park keeps a claim until a trigger fires. If one has fired since the moment, it
+// comes back at once.
+func (c *Controller) park(claim *corev1.PersistentVolumeClaim, reason parking.Reason, triggers []parking.Trigger, since parking.Moment) {
+	c.parked.Park(claim, reason, triggers)
+	if c.history.Since(since, triggers) {
+		c.queue.Add(keyOf(claim))
+	}
+}
+
+// next works on one claim, and returns false when the queue is shut down.
+func (c *Controller) next(ctx context.Context) bool {
+	key, shutdown := c.queue.Get()
+	if shutdown {
+		return false
+	}
+	defer c.queue.Done(key)
+	if ctx.Err() != nil {
+		return true // drain the queue; the next leader sees the same objects
+	}
+	task := c.Monitor.Begin("the worker that expands the volume of claim "+key, c.LongestWork)
+	defer task.End()
+	c.work(task.In(ctx), key)
+	return true
+}
+
+// work takes the claim's turn. One without a turn is invited back.
+func (c *Controller) work(ctx context.Context, key string) {
+	since := c.history.Now()
+	namespace, name, err := cache.SplitMetaNamespaceKey(key)
+	if err != nil {
+		return
+	}
+	claim, err := c.Claims.PersistentVolumeClaims(namespace).Get(name)
+	if err != nil {
+		return // ClaimGone follows, or has
+	}
+	pv, err := c.PersistentVolumes.Get(claim.Spec.VolumeName)
+	if err != nil || !wants(claim, pv) || !c.isMine(pv) {
+		c.over(key, claim.UID)
+		return
+	}
+	tenant, backend := pv.Annotations[record.AnnotationTenant], pv.Annotations[record.AnnotationBackend]
+	if !c.turns.Begin(key, tenant, backend) {
+		return
+	}
+	defer c.turns.End(key)
+	c.parked.Take(claim.UID)
+	started := time.Now()
+	e := &expansion{c: c, key: key, backend: backend, since: since}
+	ctx, span := c.Tracer.Start(ctx, string(claim.UID), "expand", tracing.Namespace.String(namespace), tracing.Claim.String(name),
+		tracing.Tenant.String(tenant), tracing.Backend.String(backend))
+	err = e.run(c.OnBehalfOf(e.collect(ctx), tenant), claim)
+	span.End(err)
+	c.settle(ctx, e, claim, time.Since(started), err)
+}
+
+func keyOf(claim *corev1.PersistentVolumeClaim) string { return claim.Namespace + "/" + claim.Name }

@@ -1,0 +1,176 @@
+package ledger
+
+import (
+	"slices"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+)
+
+// grow asks the policy as the daemon does, then the ledger.
+func (l *Ledger) growTo(claim types.UID, h Volume, backend string, sizeGiB int64) *policy.Denial {
+	inForce := l.policy()
+	request := policy.Request{Namespace: "team-" + h.Tenant, StorageClass: h.StorageClass, Bytes: sizeGiB << 30}
+	decision := inForce.DecideExpansion(request, policy.Holding{Tenant: h.Tenant, Backend: backend})
+	refused, err := l.Grow(claim, Decided{Decision: decision, Revision: inForce.Revision()})
+	if err != nil {
+		panic(err)
+	}
+	if refused != nil {
+		return refused.Denial
+	}
+	return nil
+}
+
+func (l *Ledger) gigabytes(kind policy.ScopeKind, name string) int64 {
+	return l.Usage(kind, name).Gigabytes
+}
+
+func TestGrowthTakesTheDifference(t *testing.T) {
+	l := ledgerOf(t)
+	data, other := Volume{"a", "fast", 10, "volume-1"}, Volume{"a", "fast", 4, "volume-2"}
+	l.Record("data", data, "silver")
+	l.Record("other", other, "silver")
+	if denial := l.growTo("data", data, "silver", 17); denial == nil || denial.Message !=
+		"StorageClasses [fast] of tenant a would use 21 of 20 GiB (tenants[0].classes[0].quota.gigabytes)" {
+		t.Errorf("the denial is %+v", denial)
+	}
+	if denial := l.growTo("data", data, "silver", 16); denial != nil {
+		t.Fatal(denial)
+	}
+	if denial := l.growTo("other", other, "silver", 5); denial == nil {
+		t.Error("two claims shared the last of the room")
+	}
+	if got := l.gigabytes(policy.TenantScope, "a"); got != 20 {
+		t.Errorf("tenant a uses %d GiB, want 20", got)
+	}
+	// Less than before needs no room, and frees some.
+	if denial := l.growTo("data", data, "silver", 12); denial != nil {
+		t.Fatal(denial)
+	}
+	if freed := l.TakeFreed(); !slices.Contains(freed, Scope{policy.TenantScope, "a"}) {
+		t.Errorf("freed %v", freed)
+	}
+	if denial := l.growTo("other", other, "silver", 5); denial != nil {
+		t.Error(denial)
+	}
+	// The PersistentVolume follows, and counts once.
+	data.GiB = 12
+	l.Record("data", data, "silver")
+	if l.GiveUpGrowth("data") {
+		t.Error("a recorded growth was given up")
+	}
+	if !l.GiveUpGrowth("other") || l.GiveUpGrowth("other") {
+		t.Error("a growth is given up once")
+	}
+	if got := l.gigabytes(policy.TenantScope, "a"); got != 16 {
+		t.Errorf("tenant a uses %d GiB, want 16", got)
+	}
+}
+
+func TestWhatCinderShowsCounts(t *testing.T) {
+	l := ledgerOf(t)
+	data := Volume{"a", "fast", 10, "volume-1"}
+	l.Record("data", data, "silver")
+	// An earlier leader extended the volume, and did not record it.
+	l.Found("data", Volume{"a", "fast", 15, "volume-1"}, "silver")
+	// A second volume of the claim, or one that only carries its stamp.
+	l.Found("data", Volume{"a", "fast", 19, "volume-9"}, "silver")
+	if got := l.gigabytes(policy.BackendScope, "silver"); got != 15 {
+		t.Errorf("backend silver has %d GiB, want 15", got)
+	}
+	if l.GiveUpGrowth("data"); l.gigabytes(policy.BackendScope, "silver") != 15 {
+		t.Error("what Cinder shows was given up")
+	}
+	l.Grew("data", 16)
+	l.Grew("data", 11)
+	if got := l.gigabytes(policy.BackendScope, "silver"); got != 16 {
+		t.Errorf("backend silver has %d GiB, want 16", got)
+	}
+	if l.Release("data"); l.gigabytes(policy.BackendScope, "silver") != 0 {
+		t.Error("a volume that is gone counts")
+	}
+	if l.Record("data", data, "silver"); l.gigabytes(policy.BackendScope, "silver") != 10 {
+		t.Error("a growth outlived its volume")
+	}
+}
+
+func TestHeldGrowthComesBeforeItsVolume(t *testing.T) {
+	l := ledgerOf(t)
+	l.HoldGrowth("data", 18)
+	if got := l.gigabytes(policy.TenantScope, "a"); got != 0 {
+		t.Errorf("an unknown volume counts %d GiB", got)
+	}
+	data := Volume{"a", "fast", 10, "volume-1"}
+	l.Record("data", data, "silver")
+	if got := l.gigabytes(policy.TenantScope, "a"); got != 18 {
+		t.Errorf("tenant a uses %d GiB, want 18", got)
+	}
+	// It is the claim's already.
+	if denial := l.growTo("data", data, "silver", 18); denial != nil {
+		t.Error(denial)
+	}
+}
+
+// TestNoInterleavingOfGrowthsExceedsALimit: whatever is reserved, given up,
+// recorded and released in whichever order, the sums are those of the volumes, and
+// within the limits.
+func TestNoInterleavingOfGrowthsExceedsALimit(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := ledgerOf(t)
+		recorded, reserved := map[types.UID]int64{}, map[types.UID]int64{}
+		uids, sizes := rapid.SampledFrom([]types.UID{"1", "2", "3"}), rapid.Int64Range(1, 20)
+		of := func(uid types.UID) Volume { return Volume{"a", "fast", recorded[uid], "volume-" + string(uid)} }
+		for _, uid := range []types.UID{"1", "2", "3"} {
+			recorded[uid] = 2
+			l.Record(uid, of(uid), "silver")
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"grow": func(t *rapid.T) {
+				uid, size := uids.Draw(t, "uid"), sizes.Draw(t, "size")
+				if recorded[uid] > 0 && l.growTo(uid, of(uid), "silver", size) == nil {
+					reserved[uid] = size
+				}
+			},
+			"give up": func(t *rapid.T) {
+				uid := uids.Draw(t, "uid")
+				l.GiveUpGrowth(uid)
+				delete(reserved, uid)
+			},
+			"record": func(t *rapid.T) {
+				uid := uids.Draw(t, "uid")
+				if recorded[uid] > 0 && reserved[uid] > recorded[uid] {
+					recorded[uid] = reserved[uid]
+					l.Grew(uid, recorded[uid])
+					l.Record(uid, of(uid), "silver")
+					delete(reserved, uid)
+				}
+			},
+			"release": func(t *rapid.T) {
+				uid := uids.Draw(t, "uid")
+				l.Release(uid)
+				recorded[uid] = 0
+				delete(reserved, uid)
+			},
+			"": func(t *rapid.T) {
+				want := int64(0)
+				for uid, size := range recorded {
+					if size > 0 {
+						want += max(size, reserved[uid])
+					}
+				}
+				for _, s := range []Scope{{policy.TenantScope, "a"}, {policy.ClassScope, "tenants[0].classes[0]"}, {policy.BackendScope, "silver"}} {
+					if got := l.gigabytes(s.Kind, s.Name); got != want {
+						t.Fatalf("%v has %d GiB, the volumes have %d", s, got, want)
+					}
+				}
+				if want > 20 {
+					t.Fatalf("%d GiB of 20 are used", want)
+				}
+			},
+		})
+	})
+}

@@ -1,0 +1,57 @@
+package placement
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
+)
+
+// Grow reserves room for a volume's growth on its backend, the only one of the
+// decision. It first makes sure that the quotas count what exists, as Choose does.
+// The error is ledger.ErrPolicyChanged when the decision is out of date.
+func (p *Placer) Grow(ctx context.Context, claim types.UID, d ledger.Decided) (*Denial, error) {
+	backend := d.Backends[0]
+	p.countElsewhere(ctx, d, true)
+	unhealthy, _, err := p.prepare(ctx, backend, true)
+	switch {
+	case err != nil:
+		return nil, err
+	case unhealthy != nil:
+		return p.Unanswered(backend, unhealthy), nil
+	}
+	refused, err := p.Ledger.Grow(claim, d)
+	if err != nil {
+		return nil, fmt.Errorf("cannot reserve room: %w", err)
+	}
+	if refused == nil {
+		return nil, nil
+	}
+	denied := DenialOf(refused.Denial)
+	for _, s := range refused.Scopes {
+		denied.Triggers = append(denied.Triggers, RoomIn(s))
+	}
+	return &denied, nil
+}
+
+// Unanswered is the denial of an expansion whose backend does not answer.
+func (p *Placer) Unanswered(backend string, unhealthy error) *Denial {
+	return p.Unavailable([]ledger.PassedOver{{Backend: backend, Why: unhealthy.Error()}}, nil)
+}
+
+// HoldGrowth reserves room for a growth that an earlier leader may have requested
+// from Cinder.
+func (p *Placer) HoldGrowth(claim types.UID, sizeGiB int64) { p.Ledger.HoldGrowth(claim, sizeGiB) }
+
+// GiveUpGrowth frees what Grow reserved and offers it to denied claims. The size
+// that Cinder has shown stays counted.
+func (p *Placer) GiveUpGrowth(claim types.UID) {
+	if p.Ledger.GiveUpGrowth(claim) {
+		p.roomFreed()
+	}
+}
+
+// Grew records the size that Cinder shows of a claim's volume.
+func (p *Placer) Grew(claim types.UID, sizeGiB int64) { p.Ledger.Grew(claim, sizeGiB) }
