@@ -335,6 +335,22 @@ func TestPersistentVolumeChangedMeanwhile(t *testing.T) {
 	}
 }
 
+// TestForbiddenByTheAPIServer is told: only an administrator can change it.
+func TestForbiddenByTheAPIServer(t *testing.T) {
+	f := newFixture(t)
+	f.add(pair("data"))
+	f.client.PrependReactor("patch", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "persistentvolumes"}, "pvc-uid-data", errors.New("an old admission policy"))
+	})
+	for range 2 {
+		f.sync("data")
+	}
+	f.is("data", "pv 10Gi, claim 10Gi, allocated 20Gi, ControllerResizeInProgress, Resizing, reserved 20")
+	if events := f.newEvents(); len(events) != 1 || !strings.Contains(events[0], "VolumeResizeFailed cannot write on PersistentVolume pvc-uid-data that its volume has 20 GiB") {
+		t.Errorf("events %q, want one", events)
+	}
+}
+
 // TestClaimDeletedInTheQueue: what waits for its turn at the backend is not
 // extended for a claim that is gone.
 func TestClaimDeletedInTheQueue(t *testing.T) {

@@ -114,7 +114,8 @@ func isInfeasible(err error) bool {
 // isWorthAnEvent leaves out what passes by itself.
 func isWorthAnEvent(err error) bool {
 	var broken *record.DamagedError
-	if errors.As(err, &broken) {
+	if errors.As(err, &broken) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
+		// Such as roles or admission policies of an earlier release.
 		return true
 	}
 	switch cinder.KindOf(err) {
