@@ -115,6 +115,9 @@ func (p *Provisioner) unrecordedVolumes(backend string) (proof.Unrecorded, cinde
 	return volumes, connector, err
 }
 
+// Ledger counts what the term's quotas are compared with.
+func (p *Provisioner) Ledger() *ledger.Ledger { return p.ledger }
+
 // Followup finishes what the library leaves unfinished.
 func (p *Provisioner) Followup() *Followup { return p.followup }
 

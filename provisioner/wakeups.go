@@ -77,6 +77,11 @@ func (p *Provisioner) NodeChanged(name string) {
 	p.wake(parking.Trigger{Kind: parking.Node, Name: name})
 }
 
+// SnapshotGone brings back the deletion of a volume that waits for its snapshots.
+func (p *Provisioner) SnapshotGone(volumeID string) {
+	p.wake(parking.Trigger{Kind: parking.Snapshots, Name: volumeID})
+}
+
 // wake requeues everything that waits for any of these triggers, oldest claims
 // first.
 func (p *Provisioner) wake(triggers ...parking.Trigger) {

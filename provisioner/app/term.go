@@ -17,6 +17,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/snapshot"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
 )
 
@@ -30,6 +31,7 @@ type term struct {
 	provisioner *provisioner.Provisioner
 	informers   termInformers
 	auditor     *auditor
+	snapshots   *snapshot.Controller
 	keeper      *keeper
 	library     *controller.ProvisionController
 	// workers are the library's, which it starts by itself.
@@ -40,6 +42,7 @@ type term struct {
 func (t *term) policyChanged() {
 	t.backends.update()
 	t.provisioner.PolicyChanged()
+	t.snapshots.PolicyChanged()
 }
 
 // credentialsChanged tries again what may have failed because of old
@@ -47,6 +50,9 @@ func (t *term) policyChanged() {
 func (t *term) credentialsChanged(backends []string) {
 	t.backends.tryAgain(backends)
 	t.provisioner.CredentialsChanged(backends)
+	for _, name := range backends {
+		t.snapshots.BackendAnswers(name)
+	}
 }
 
 // runTerm leads from election to hand-over. stop ends the acceptance of new
@@ -67,7 +73,7 @@ func (a *App) runTerm(stop, termCtx context.Context, fence func() error) error {
 	defer context.AfterFunc(stop, stopWork)()
 
 	t := a.newTerm(work, termCtx, fence)
-	counted, err := t.informers.follow(t.provisioner)
+	counted, err := t.informers.follow(t.provisioner, t.snapshots)
 	if err != nil {
 		return err
 	}
@@ -106,6 +112,7 @@ func (t *term) start(work context.Context, first func()) (drained <-chan struct{
 	running.Go(func() { t.provisioner.WatchTurns(work) })
 	running.Go(func() { t.auditor.run(work) })
 	running.Go(func() { t.keeper.run(work) })
+	running.Go(func() { t.snapshots.Run(work) })
 	ended := make(chan struct{})
 	go func() {
 		<-work.Done()
@@ -166,8 +173,10 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
 		Monitor:     a.monitor,
 		LongestWork: a.longestWork,
 	})
-	t.backends.answers, t.backends.moved = t.provisioner.BackendAnswers, t.provisioner.Recount
-	t.auditor = a.newAuditor(t.provisioner, t.backends)
+	t.snapshots = a.newSnapshots(t)
+	t.backends.answers = func(name string) { t.provisioner.BackendAnswers(name); t.snapshots.BackendAnswers(name) }
+	t.backends.moved = func(name string) { t.provisioner.Recount(name); t.snapshots.BackendAnswers(name) }
+	t.auditor = a.newAuditor(t)
 	t.keeper = &keeper{app: a}
 	t.library = a.newLibrary(work, t)
 	t.library.ControllerWaitGroup(&t.workers)
@@ -195,7 +204,7 @@ func (a *App) newLibrary(work context.Context, t *term) *controller.ProvisionCon
 	)
 }
 
-func (a *App) newAuditor(p *provisioner.Provisioner, lent *termBackends) *auditor {
+func (a *App) newAuditor(t *term) *auditor {
 	return &auditor{
 		policy:          a.policy.Load,
 		client:          a.client,
@@ -204,8 +213,9 @@ func (a *App) newAuditor(p *provisioner.Provisioner, lent *termBackends) *audito
 		clusterUID:      a.clusterUID,
 		namespace:       a.namespace,
 		provisionerName: a.options.ProvisionerName,
-		provisioner:     p,
-		backends:        lent,
+		provisioner:     t.provisioner,
+		backends:        t.backends,
+		snapshots:       t.snapshots,
 		metrics:         a.audits,
 		tell:            a.tell,
 		record: func(pv *corev1.PersistentVolume, reason, message string) {
@@ -259,7 +269,7 @@ func (lent termInformers) release() error {
 
 // follow connects the term to what happens in the cluster. counted reports that
 // all PersistentVolumes that existed at the start were seen.
-func (lent termInformers) follow(p *provisioner.Provisioner) (counted func() bool, err error) {
+func (lent termInformers) follow(p *provisioner.Provisioner, snapshots *snapshot.Controller) (counted func() bool, err error) {
 	followup := p.Followup()
 	volumes, err := lent.volumes.Follow(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(object any) { followup.VolumeSeen(object.(*corev1.PersistentVolume)) },
@@ -274,7 +284,9 @@ func (lent termInformers) follow(p *provisioner.Provisioner) (counted func() boo
 		return nil, err
 	}
 	_, err = lent.claims.Follow(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(object any) { snapshots.ClaimChanged(object.(*corev1.PersistentVolumeClaim)) },
 		UpdateFunc: func(before, after any) {
+			snapshots.ClaimChanged(after.(*corev1.PersistentVolumeClaim))
 			followup.ClaimChanged(before.(*corev1.PersistentVolumeClaim), after.(*corev1.PersistentVolumeClaim))
 		},
 		DeleteFunc: func(object any) {
@@ -287,10 +299,14 @@ func (lent termInformers) follow(p *provisioner.Provisioner) (counted func() boo
 		return nil, err
 	}
 	_, err = lent.namespaces.Follow(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(object any) { p.Reconsider(object.(*corev1.Namespace).Name) },
+		AddFunc: func(object any) {
+			p.Reconsider(object.(*corev1.Namespace).Name)
+			snapshots.NamespaceChanged(object.(*corev1.Namespace).Name)
+		},
 		UpdateFunc: func(before, after any) {
 			if !maps.Equal(before.(*corev1.Namespace).Labels, after.(*corev1.Namespace).Labels) {
 				p.Reconsider(after.(*corev1.Namespace).Name)
+				snapshots.NamespaceChanged(after.(*corev1.Namespace).Name)
 			}
 		},
 	})

@@ -26,6 +26,8 @@ type Ledger struct {
 
 	mu      sync.Mutex
 	entries map[types.UID]entry
+	// snapshots are by the UID of their VolumeSnapshots.
+	snapshots map[types.UID]snapshotEntry
 	// gone is the set of claims whose volumes went away in this term. A listing
 	// that began before may still show them.
 	gone map[types.UID]bool
@@ -84,7 +86,7 @@ type Scope struct {
 
 // New makes an empty ledger.
 func New(p func() *policy.Policy) *Ledger {
-	return &Ledger{policy: p, entries: map[types.UID]entry{}, gone: map[types.UID]bool{}, freed: map[Scope]bool{}, sums: map[Scope]policy.Usage{}, inForce: p()}
+	return &Ledger{policy: p, entries: map[types.UID]entry{}, snapshots: map[types.UID]snapshotEntry{}, gone: map[types.UID]bool{}, freed: map[Scope]bool{}, sums: map[Scope]policy.Usage{}, inForce: p()}
 }
 
 // Decided is a decision with the policy that made it.
@@ -404,6 +406,10 @@ func (l *Ledger) Census() Census {
 			c.Kept[share] = c.Kept[share].Add(e.usage())
 		}
 	}
+	for _, e := range l.snapshots {
+		share := Share{e.Tenant, e.backend}
+		c.Shares[share] = c.Shares[share].Add(e.usage())
+	}
 	return c
 }
 
@@ -417,6 +423,9 @@ func (l *Ledger) refresh() {
 	l.sums = map[Scope]policy.Usage{}
 	for _, e := range l.entries {
 		l.count(e, policy.Usage.Add)
+	}
+	for _, e := range l.snapshots {
+		l.countIn(e.Tenant, e.StorageClass, e.backend, e.usage(), policy.Usage.Add)
 	}
 }
 
@@ -438,8 +447,12 @@ func (l *Ledger) remove(claim types.UID) bool {
 }
 
 func (l *Ledger) count(e entry, change func(policy.Usage, policy.Usage) policy.Usage) {
-	for _, s := range l.inForce.QuotaScopes(e.Tenant, e.StorageClass, e.backend) {
+	l.countIn(e.Tenant, e.StorageClass, e.backend, e.usage(), change)
+}
+
+func (l *Ledger) countIn(tenant, storageClass, backend string, usage policy.Usage, change func(policy.Usage, policy.Usage) policy.Usage) {
+	for _, s := range l.inForce.QuotaScopes(tenant, storageClass, backend) {
 		key := Scope{s.Kind, s.Name}
-		l.sums[key] = change(l.sums[key], e.usage())
+		l.sums[key] = change(l.sums[key], usage)
 	}
 }

@@ -31,6 +31,8 @@ const (
 	Backend     TriggerKind = "backend"     // it answers again
 	Room        TriggerKind = "room"        // a quota has room again
 	Node        TriggerKind = "node"        // it may have released a volume
+	Snapshots   TriggerKind = "snapshots"   // a snapshot of the volume with this ID is gone
+	Object      TriggerKind = "object"      // another object, such as a claim, has changed
 	Earlier     TriggerKind = "earlier"     // it is known which claims are older than the term
 )
 

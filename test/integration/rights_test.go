@@ -101,7 +101,7 @@ func usedRights(path string) (used map[right]bool, refused []string, err error) 
 		var event struct {
 			Verb      string
 			ObjectRef struct {
-				Resource, APIGroup string
+				Resource, Subresource, APIGroup string
 			}
 			Annotations map[string]string
 			RequestURI  string
@@ -112,7 +112,11 @@ func usedRights(path string) (used map[right]bool, refused []string, err error) 
 		}
 		switch event.Annotations["authorization.k8s.io/decision"] {
 		case "allow":
-			used[right{event.ObjectRef.APIGroup, event.ObjectRef.Resource, event.Verb}] = true
+			resource := event.ObjectRef.Resource
+			if event.ObjectRef.Subresource != "" {
+				resource += "/" + event.ObjectRef.Subresource
+			}
+			used[right{event.ObjectRef.APIGroup, resource, event.Verb}] = true
 		case "forbid":
 			refused = append(refused, fmt.Sprintf("%s %s by %s", event.Verb, event.RequestURI, event.User.Username))
 		}
