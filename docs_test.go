@@ -80,6 +80,7 @@ var (
 // foreignFlags are flags of other programs that the pages name.
 var foreignFlags = map[string]string{
 	"--disable-force-detach-on-timeout": "kube-controller-manager",
+	"--build-arg":                       "docker build",
 	"--help":                            "every command",
 	"--force":                           "kubectl delete",
 	"--reuse-values":                    "helm upgrade",

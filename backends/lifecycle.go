@@ -148,24 +148,6 @@ type Spec struct {
 	Permit Permit
 }
 
-// Source is the volume or the snapshot that a new volume's content is copied
-// from, of the same backend and project.
-type Source struct {
-	VolumeID   string
-	SnapshotID string
-}
-
-// String is the source as a part of a request's text.
-func (s Source) String() string {
-	switch {
-	case s.VolumeID != "":
-		return ", content of volume " + s.VolumeID
-	case s.SnapshotID != "":
-		return ", content of snapshot " + s.SnapshotID
-	}
-	return ""
-}
-
 // request is the part of the spec that determines how a volume is created, in a
 // form for comparisons and for people. Cinder may create something else: arrays
 // round sizes up, the type may be given by its ID, and the zone or the type may
@@ -313,6 +295,9 @@ func (e *endpoint) initialize(ctx context.Context, v cinder.Volume, spec Spec) (
 // the volume; the request is never repeated.
 func (e *endpoint) create(ctx context.Context, spec Spec) (v cinder.Volume, err error) {
 	uid := spec.Stamp.ClaimUID
+	if err := e.checkSource(ctx, spec.Source); err != nil {
+		return cinder.Volume{}, err
+	}
 	// Recorded before the request leaves: a panic between effect and answer
 	// must not make the volume unknown.
 	e.known.doubt(uid)
@@ -334,8 +319,8 @@ func (e *endpoint) create(ctx context.Context, spec Spec) (v cinder.Volume, err 
 			Zone:     spec.Zone,
 			Metadata: metadata,
 
-			SourceVolumeID: spec.Source.VolumeID,
-			SnapshotID:     spec.Source.SnapshotID,
+			SourceVolumeID: spec.Source.volumeID(),
+			SnapshotID:     spec.Source.snapshotID(),
 		})
 		return err
 	})

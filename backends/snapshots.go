@@ -257,7 +257,7 @@ func (e *endpoint) removeSnapshot(ctx context.Context, target SnapshotTarget) er
 		case err != nil:
 			return err
 		case !target.Stamp.Owns(s):
-			return e.failure(KindNotOurs, "snapshot %s is stamped %s, expected %s; it is not touched", s.ID, SnapshotStampOf(s).describe(), target.Stamp.describe())
+			return e.snapshotNotOurs(s, target.Stamp)
 		case target.Unrecorded && WasRecorded(s):
 			return e.failure(KindRecorded, "snapshot %s was recorded in a VolumeSnapshotContent; it is not touched", s.ID)
 		}
@@ -282,6 +282,10 @@ func (e *endpoint) removeSnapshot(ctx context.Context, target SnapshotTarget) er
 		}
 	}
 	return e.failure(cinder.KindConflict, "snapshot %s keeps changing state; something else is modifying it", target.SnapshotID)
+}
+
+func (e *endpoint) snapshotNotOurs(s cinder.Snapshot, expected SnapshotStamp) *cinder.Error {
+	return e.failure(KindNotOurs, "snapshot %s is stamped %s, expected %s; it is not touched", s.ID, SnapshotStampOf(s).describe(), expected.describe())
 }
 
 func (e *endpoint) deleteSnapshot(ctx context.Context, s cinder.Snapshot, target SnapshotTarget) error {

@@ -13,10 +13,8 @@ import (
 func TestVolumeWithTheContentOfAnother(t *testing.T) {
 	memory := newMemoryCinder()
 	source := memory.add(mine(2, cinder.StatusInUse))
-	memory.mu.Lock()
-	snapshot := memory.putSnapshot(cinder.Snapshot{VolumeID: source, SizeGiB: 1}).ID
-	memory.mu.Unlock()
-	for name, from := range map[string]Source{"a volume": {VolumeID: source}, "a snapshot": {SnapshotID: snapshot}} {
+	volume, snapshot := claimTarget(2, source), snapshotTarget(1, memory.addSnapshot(1, source, cinder.StatusAvailable))
+	for name, from := range map[string]Source{"a volume": {Volume: &volume}, "a snapshot": {Snapshot: &snapshot}} {
 		t.Run(name, func(t *testing.T) {
 			spec := claimSpec(1)
 			l := memory.term(t)
@@ -29,7 +27,7 @@ func TestVolumeWithTheContentOfAnother(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if copied.Volume.ID == empty.Volume.ID || copied.Volume.SourceVolumeID != from.VolumeID || copied.Volume.SnapshotID != from.SnapshotID {
+			if copied.Volume.ID == empty.Volume.ID || copied.Volume.SourceVolumeID != from.volumeID() || copied.Volume.SnapshotID != from.snapshotID() {
 				t.Errorf("the volume is %+v", copied.Volume)
 			}
 			again, err := memory.term(t).Connect(t.Context(), spec)
@@ -41,6 +39,25 @@ func TestVolumeWithTheContentOfAnother(t *testing.T) {
 			}
 			if err := l.Abandon(t.Context(), claimStamp(1), testConnector, nil); err != nil {
 				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// TestForeignSourceIsNotCopied: what a PersistentVolume or a content names must
+// carry the stamp that they record.
+func TestForeignSourceIsNotCopied(t *testing.T) {
+	memory := newMemoryCinder()
+	stranger := memory.add(cinder.Volume{Name: "important", Status: cinder.StatusAvailable})
+	volume, snapshot := claimTarget(2, stranger), snapshotTarget(1, memory.addSnapshot(2, stranger, cinder.StatusAvailable))
+	for name, from := range map[string]Source{"a volume": {Volume: &volume}, "a snapshot": {Snapshot: &snapshot}} {
+		t.Run(name, func(t *testing.T) {
+			spec := claimSpec(1)
+			spec.Source = from
+			_, err := memory.term(t).Connect(t.Context(), spec)
+			equal(t, cinder.KindOf(err), KindNotOurs)
+			if found := memory.stamped(claimStamp(1)); len(found) > 0 {
+				t.Errorf("left %+v", found)
 			}
 		})
 	}

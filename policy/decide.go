@@ -35,6 +35,8 @@ type Request struct {
 	// Node is nil if no node was selected for the claim's pod, or if the node's
 	// labels are not known.
 	Node *Node
+	// Source is nil for an empty volume.
+	Source *Source
 }
 
 // Decision is the answer for one claim.
@@ -167,6 +169,9 @@ func (d *decider) run() *Denial {
 	if denial := class.size.check(volume.SizeGiB); denial != nil {
 		return denial
 	}
+	if denial := d.checkSource(tenant, class, volume); denial != nil {
+		return denial
+	}
 	candidates, scopes, denial := d.findBackends(class, volume.SizeGiB)
 	if denial != nil {
 		return denial
@@ -285,6 +290,7 @@ func (d *decider) findClass(t *Tenant, path string) (*Class, *Denial) {
 func (d *decider) findBackends(c *Class, size int64) (candidates []string, scopes []QuotaScope, denial *Denial) {
 	var outside *Denial
 	var seen []string
+	hasSource := false
 	for _, name := range c.Backends {
 		i := d.policy.backendIndex(name)
 		// Parse rejects unknown names, but only warns about repeated ones.
@@ -293,6 +299,11 @@ func (d *decider) findBackends(c *Class, size int64) (candidates []string, scope
 		}
 		seen = append(seen, name)
 		b, path := &d.policy.Backends[i], document.Element("backends", i)
+		if elsewhere := d.withoutSource(name); elsewhere != nil {
+			d.trace(path, name, false, elsewhere.Message)
+			continue
+		}
+		hasSource = true
 		if b.Suspended {
 			d.trace(path, name, false, "it is suspended")
 			continue
@@ -315,8 +326,15 @@ func (d *decider) findBackends(c *Class, size int64) (candidates []string, scope
 	switch {
 	case len(candidates) > 0:
 		return candidates, scopes, nil
+	case !hasSource:
+		return nil, nil, &Denial{Reason: SourceOnOtherBackend, Path: c.path + ".backends", Message: fmt.Sprintf(
+			"%s is on backend %s, which %s does not use (%s)", d.request.Source.Name, d.request.Source.Backend, c.path, strings.Join(seen, ", "))}
 	case outside != nil:
 		return nil, nil, outside
+	}
+	if d.request.Source != nil {
+		return nil, nil, &Denial{Reason: BackendsSuspended, Path: c.path + ".backends", Message: fmt.Sprintf(
+			"%s is on backend %s, which is suspended", d.request.Source.Name, d.request.Source.Backend)}
 	}
 	return nil, nil, &Denial{Reason: BackendsSuspended, Path: c.path + ".backends", Message: fmt.Sprintf(
 		"every backend of %s is suspended: %s", c.path, strings.Join(seen, ", "))}

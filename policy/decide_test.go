@@ -209,7 +209,7 @@ func TestDenials(t *testing.T) {
 		"unknown parameters": {claim(func(r *Request) {
 			r.Parameters = map[string]string{"type": "ssd", "iops": "5", "csi.storage.k8s.io/provisioner-secret-name": "x", "Zone": "y"}
 		}), Denial{ParameterNotAllowed, "tenants[0].classes[5]",
-			"StorageClass open has parameters that this provisioner does not take: Zone, csi.storage.k8s.io/provisioner-secret-name, iops; it takes type, availability, fsType, csi.storage.k8s.io/fstype"}},
+			"StorageClass open has parameters that this provisioner does not take: Zone, csi.storage.k8s.io/provisioner-secret-name, iops; it takes type, availability, fsType, csi.storage.k8s.io/fstype, smartclone"}},
 		"a parameter against the rule": {claim(func(r *Request) {
 			r.StorageClass, r.Parameters = "fast", map[string]string{"Type": "hdd"}
 		}), Denial{ParameterNotAllowed, "tenants[0].classes[0].volumeType",
@@ -230,8 +230,8 @@ func TestDenials(t *testing.T) {
 			`StorageClass open sets TYPE to "hdd" and type to "ssd", which mean the same; keep one of them`}},
 		"a parameter with a line break": {claim(func(r *Request) { r.Parameters = map[string]string{"type": "a\nb"} }), Denial{ParameterInvalid, "tenants[0].classes[5]",
 			"StorageClass open sets the parameter type to an unusable value: it has control characters"}},
-		"smartclone": {claim(func(r *Request) { r.Parameters = map[string]string{"smartclone": "true"} }), Denial{ParameterNotAllowed, "tenants[0].classes[5]",
-			`StorageClass open sets the parameter smartclone to "true", but this provisioner does not clone volumes on that parameter; remove it`}},
+		"smartclone": {claim(func(r *Request) { r.Parameters = map[string]string{"smartclone": "maybe"} }), Denial{ParameterInvalid, "tenants[0].classes[5]",
+			`StorageClass open sets the parameter smartclone to "maybe", which is neither true nor false`}},
 		"above the tenant's size": {claim(func(r *Request) { r.Bytes = 200*gib + 1 }), Denial{VolumeTooLarge, "tenants[0].volumeSize.max",
 			"the volume would have 201 GiB, more than the 200Gi that tenants[0].volumeSize.max allows"}},
 		"below the default size": {claim(func(r *Request) { r.Bytes = gib }), Denial{VolumeTooSmall, "defaults.volumeSize.min",
@@ -338,6 +338,7 @@ func TestVolumeProperties(t *testing.T) {
 		"by both keys alike":            {"open", Filesystem, map[string]string{"csi.storage.k8s.io/fstype": "ext3", "fsType": "ext3"}, "||ext3"},
 		"empty ones count as absent":    {"open", Filesystem, map[string]string{"type": "", "fsType": "", "smartclone": ""}, "||ext4"},
 		"not cloning is no matter":      {"open", Filesystem, map[string]string{"smartclone": "False"}, "||ext4"},
+		"nor is cloning":                {"open", Filesystem, map[string]string{"smartclone": "true"}, "||ext4"},
 		"the rule sets all":             {"fast", Filesystem, nil, "ssd|az1|xfs"},
 		"parameters repeat the rule":    {"fast", Filesystem, map[string]string{"type": "ssd", "availability": "az1", "fsType": "xfs"}, "ssd|az1|xfs"},
 		"a block volume of such a rule": {"fast", Block, nil, "ssd|az1|"},

@@ -20,8 +20,8 @@ const (
 )
 
 // parameters are the known keys in lower case, because the historic provisioner
-// ignored case. smartclone is one of its parameters that this program does not
-// support.
+// ignored case. smartclone is its permission for claims to ask for a copy of another
+// claim by annotation; see AllowsCloneAnnotation.
 var parameters = map[string]parameter{
 	"type":                      typeParameter,
 	"availability":              availabilityParameter,
@@ -30,7 +30,18 @@ var parameters = map[string]parameter{
 	"smartclone":                cloneParameter,
 }
 
-const knownParameters = "type, availability, fsType, csi.storage.k8s.io/fstype"
+const knownParameters = "type, availability, fsType, csi.storage.k8s.io/fstype, smartclone"
+
+// AllowsCloneAnnotation reports whether a StorageClass's parameters let claims
+// name the claim to copy in the annotation of the historic provisioner.
+func AllowsCloneAnnotation(given map[string]string) bool {
+	for key, value := range given {
+		if which, known := parameters[strings.ToLower(key)]; known && which == cloneParameter && strings.EqualFold(value, "true") {
+			return true
+		}
+	}
+	return false
+}
 
 // properties combines the rule with the StorageClass's parameters, which choose
 // what the rule leaves open.
@@ -106,8 +117,8 @@ func (d *decider) readParameters(c *Class) (map[parameter]setting, *Denial) {
 			return nil, deny(ParameterInvalid, "sets %s to %q and %s to %q, which mean the same; keep one of them", earlier.key, earlier.value, key, s.value)
 		case which == fsTypeParameter && !slices.Contains(FileSystems(), s.value):
 			return nil, deny(ParameterInvalid, "sets the parameter %s to %q, which is not one of %s", key, s.value, strings.Join(FileSystems(), ", "))
-		case which == cloneParameter && !strings.EqualFold(s.value, "false"):
-			return nil, deny(ParameterNotAllowed, "sets the parameter %s to %q, but this provisioner does not clone volumes on that parameter; remove it", key, s.value)
+		case which == cloneParameter && !strings.EqualFold(s.value, "true") && !strings.EqualFold(s.value, "false"):
+			return nil, deny(ParameterInvalid, "sets the parameter %s to %q, which is neither true nor false", key, s.value)
 		}
 		given[which] = s
 	}

@@ -51,6 +51,17 @@ type TestClaim struct {
 	// Limit is the claim's resources.limits.storage; nil means none.
 	Limit      *Size      `json:"limit"`
 	VolumeMode VolumeMode `json:"volumeMode"`
+	// Source is what the claim wants the content of; nil means nothing.
+	Source *TestSource `json:"source"`
+}
+
+// TestSource describes a Source.
+type TestSource struct {
+	Tenant  string `json:"tenant"`
+	Backend string `json:"backend"`
+	// Size is that of the source; empty means the claim's.
+	Size       *Size      `json:"size"`
+	VolumeMode VolumeMode `json:"volumeMode"`
 }
 
 // ScopeUsage is the usage of one quota scope. Exactly one of Tenant, Rule and
@@ -156,6 +167,12 @@ func (c TestClaim) Request() Request {
 	if c.Limit != nil {
 		r.LimitBytes = c.Limit.Bytes
 	}
+	if s := c.Source; s != nil {
+		r.Source = &Source{Name: "the source", Tenant: s.Tenant, Backend: s.Backend, SizeGiB: roundUpGiB(c.Size.Bytes), VolumeMode: s.VolumeMode}
+		if s.Size != nil {
+			r.Source.SizeGiB = roundUpGiB(s.Size.Bytes)
+		}
+	}
 	return r
 }
 
@@ -197,6 +214,7 @@ var reasons = []string{
 	string(InvalidClaim), string(NoMatchingTenant), string(AmbiguousTenant), string(NoMatchingClass),
 	string(ParameterNotAllowed), string(ParameterInvalid), string(VolumeTooLarge), string(VolumeTooSmall),
 	string(ClaimLimitTooSmall), string(BackendsSuspended), string(QuotaExceeded),
+	string(SourceNotAllowed), string(SourceOnOtherBackend),
 }
 
 func (f *TestFile) validate(d *document.Document) {
@@ -229,9 +247,24 @@ func (c TestClaim) validate(d *document.Document, path string) {
 		}
 	}
 	validateLabels(d, document.Child(path, "namespaceLabels"), c.NamespaceLabels)
+	validateMode(d, document.Child(path, "volumeMode"), c.VolumeMode)
+	if source := document.Child(path, "source"); c.Source != nil {
+		for _, required := range []struct{ key, remedy string }{
+			{"tenant", "name the tenant that the source was made for"},
+			{"backend", "name the backend that has the source"},
+		} {
+			if at := document.Child(source, required.key); !d.Has(at) {
+				d.Errorf(at, "is missing; %s", required.remedy)
+			}
+		}
+		validateMode(d, document.Child(source, "volumeMode"), c.Source.VolumeMode)
+	}
+}
+
+func validateMode(d *document.Document, at string, mode VolumeMode) {
 	modes := []string{string(Filesystem), string(Block)}
-	if at := document.Child(path, "volumeMode"); d.Has(at) && !slices.Contains(modes, string(c.VolumeMode)) {
-		d.Errorf(at, "unknown volume mode %q%s", c.VolumeMode, document.DidYouMean(string(c.VolumeMode), modes, "the modes are"))
+	if d.Has(at) && !slices.Contains(modes, string(mode)) {
+		d.Errorf(at, "unknown volume mode %q%s", mode, document.DidYouMean(string(mode), modes, "the modes are"))
 	}
 }
 

@@ -81,13 +81,13 @@ func (p *Provisioner) mayHaveVolume(uid types.UID) bool {
 // must be listed first, evaluate leaves that to Provision, because a listing takes
 // a turn.
 func (p *Provisioner) evaluate(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (ledger.Decided, *placement.Denial) {
-	if unsupported := admission.Refusal(claim); unsupported != nil {
+	if unsupported := admission.Refusal(claim, class.Parameters); unsupported != nil {
 		denied := placement.DenialOf(unsupported)
 		return ledger.Decided{}, &denied
 	}
 	decision := p.decide(claim, class, p.namespaceLabels(claim.Namespace))
 	if decision.Denial != nil {
-		denied := placement.DenialOf(decision.Denial)
+		denied := p.denialOf(claim, class, decision)
 		return decision, &denied
 	}
 	// Provision reports any error, because it is retried.
@@ -141,11 +141,25 @@ func (p *Provisioner) backendFor(uid types.UID, d ledger.Decided) string {
 	return d.Backends[0]
 }
 
+// denialOf is a denial by the policy, or because of the claim's source.
+func (p *Provisioner) denialOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, decision ledger.Decided) placement.Denial {
+	denied := placement.DenialOf(decision.Denial)
+	denied.Triggers = append(denied.Triggers, p.sources.TriggersOf(claim, class)...)
+	return denied
+}
+
 // decide applies the policy in force.
 func (p *Provisioner) decide(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, labels map[string]string) ledger.Decided {
 	inForce := p.Policy()
 	request := record.RequestOf(claim, class, labels)
 	request.Node = p.selectedNode(claim)
+	source, denial := p.sources.Cached(claim, class)
+	if denial != nil {
+		return ledger.Decided{Decision: policy.Decision{Denial: denial}, Revision: inForce.Revision()}
+	}
+	if source != nil {
+		request.Source = &source.Decided
+	}
 	return ledger.Decided{Decision: inForce.Decide(request), Revision: inForce.Revision()}
 }
 

@@ -30,10 +30,24 @@ func TestAdmission(t *testing.T) {
 		{name: "of a stranger", event: "Warning NoMatchingTenant ", change: func(c *corev1.PersistentVolumeClaim) { c.Namespace = "stranger" }},
 		{name: "selector", event: "Warning UnsupportedSelector spec.selector cannot be honored for a volume that is yet to be created; remove the selector, or bind an existing PersistentVolume with spec.volumeName",
 			change: func(c *corev1.PersistentVolumeClaim) { c.Spec.Selector = &metav1.LabelSelector{} }},
-		{name: "data source", event: `Warning UnsupportedDataSource spec.dataSource asks for the content of PersistentVolumeClaim "other", which is not supported; the claim is not given an empty volume instead; remove the data source`,
+		{name: "data source", event: `Warning UnsupportedDataSource spec.dataSource asks for the content of Thing "other", which is not supported; the claim is not given an empty volume instead; remove the data source`,
+			change: func(c *corev1.PersistentVolumeClaim) {
+				c.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: "Thing", Name: "other"}
+			}},
+		{name: "claim of another namespace", event: `Warning UnsupportedDataSource spec.dataSourceRef asks for the content of PersistentVolumeClaim "other" in namespace team-b, but content is copied only within one namespace`,
+			change: func(c *corev1.PersistentVolumeClaim) {
+				c.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: "PersistentVolumeClaim", Name: "other", Namespace: new("team-b")}
+			}},
+		{name: "claim that does not exist", event: `Warning SourceNotFound claim team-a/other, whose content this claim asks for, does not exist`,
 			change: func(c *corev1.PersistentVolumeClaim) {
 				c.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: "PersistentVolumeClaim", Name: "other"}
 			}},
+		{name: "the claim itself", event: `Warning SourceNotFound claim team-a/data, whose content this claim asks for, is this claim itself`,
+			change: func(c *corev1.PersistentVolumeClaim) {
+				c.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "data"}
+			}},
+		{name: "clone by annotation without smartclone", event: `Warning UnsupportedDataSource annotation k8s.io/CloneRequest asks for a copy of "other", but the StorageClass does not have the parameter smartclone: "true"; name the claim in spec.dataSource instead`,
+			change: func(c *corev1.PersistentVolumeClaim) { c.Annotations[record.HistoricClone] = "other" }},
 		{name: "clone of another tenant's claim by annotation", event: "Warning UnsupportedDataSource annotation k8s.io/CloneRequest ",
 			change: func(c *corev1.PersistentVolumeClaim) { c.Annotations[record.HistoricClone] = "team-b/data" }},
 		{name: "many writers", event: "Warning UnsupportedAccessMode ", change: func(c *corev1.PersistentVolumeClaim) {

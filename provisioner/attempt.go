@@ -72,6 +72,8 @@ type attempt struct {
 	protocol   string
 	stamp      backends.Stamp
 	connector  cinder.Connector
+	// source is what the volume's content is copied from.
+	source backends.Source
 	// made is the volume once it is connected.
 	made     cinder.Volume
 	requests *trail.RequestIDs
@@ -115,6 +117,9 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 		return nil, err
 	}
 	if err := a.checkClaimExists(ctx); err != nil {
+		return nil, err
+	}
+	if err := a.confirmSource(ctx); err != nil {
 		return nil, err
 	}
 	connected, err := volumes.Connect(ctx, a.spec())
@@ -188,6 +193,24 @@ func (a *attempt) checkClaimExists(ctx context.Context) error {
 	return nil
 }
 
+// confirmSource reads the source of the claim at the API server and protects it.
+// The decision rests on the caches, which may show a claim that was replaced.
+func (a *attempt) confirmSource(ctx context.Context) error {
+	source, denial, err := a.p.sources.Live(ctx, a.claim, a.class)
+	switch {
+	case err != nil:
+		return err
+	case denial != nil:
+		return fmt.Errorf("%w: %s", errSourceChanged, denial.Message)
+	case source == nil:
+		return nil
+	case source.Decided.Tenant != a.decision.Tenant || source.Decided.Backend != a.backend || source.Decided.SizeGiB > a.decision.Volume.SizeGiB:
+		return errSourceChanged
+	}
+	a.source = source.Content
+	return nil
+}
+
 // stillWanted returns errClaimGone if the claim was deleted or replaced after
 // the library queued it.
 func (a *attempt) stillWanted() error {
@@ -206,7 +229,7 @@ func (a *attempt) decide(ctx context.Context, labels map[string]string) error {
 		if err := a.undoBegun(ctx); err != nil {
 			return err
 		}
-		a.p.deny(a.claim, placement.DenialOf(a.decision.Denial), a.since)
+		a.p.deny(a.claim, a.p.denialOf(a.claim, a.class, a.decision), a.since)
 		return errDenied
 	}
 	a.stamp = backends.Stamp{
@@ -386,6 +409,7 @@ func (a *attempt) spec() backends.Spec {
 		Stamp:     a.stamp,
 		Connector: a.connector,
 		ReadOnly:  record.OnlyReading(a.claim.Spec.AccessModes),
+		Source:    a.source,
 		Permit:    a.p.cleaner.Permit(a.p.cleaner.IsUnrecorded),
 	}
 }

@@ -89,6 +89,9 @@ func newFollowup(p *Provisioner, workers int) *Followup {
 // VolumeSeen records that the API server has a PersistentVolume.
 func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 	f.provisioner.countRecorded(pv)
+	if ref := pv.Spec.ClaimRef; ref != nil {
+		f.provisioner.SourceChanged(ref.Namespace, ref.Name)
+	}
 	if !mayRelease(pv) {
 		// The volume is in use or retained, so earlier node usage no longer matters.
 		f.provisioner.Nodes.Forget(pv.UID)

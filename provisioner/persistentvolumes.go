@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	corelisters "k8s.io/client-go/listers/core/v1"
 
-	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
@@ -21,12 +20,10 @@ func (p *Provisioner) countRecorded(pv *corev1.PersistentVolume) {
 	if !p.isMine(pv) || uid == "" {
 		return
 	}
-	const gib = 1 << 30
-	bytes := policy.Bytes(pv.Spec.Capacity[corev1.ResourceStorage])
 	p.ledger.Record(uid, ledger.Volume{
 		Tenant:       pv.Annotations[record.AnnotationTenant],
 		StorageClass: pv.Spec.StorageClassName,
-		GiB:          (bytes + gib - 1) / gib,
+		GiB:          record.SizeGiB(pv),
 		VolumeID:     pv.Annotations[record.AnnotationVolume],
 	}, pv.Annotations[record.AnnotationBackend])
 }

@@ -30,6 +30,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/datasource"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/fairshare"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/journal"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
@@ -57,6 +58,7 @@ type Provisioner struct {
 	followup    *Followup
 	ledger      *ledger.Ledger
 	placement   *placement.Placer
+	sources     *datasource.Resolver
 	secrets     *secrets.Keeper
 }
 
@@ -87,6 +89,9 @@ func New(options Options) *Provisioner {
 		Client: p.Client, ProvisionerName: p.Name, Cluster: p.Cluster, ClusterUID: p.ClusterUID, Namespace: p.Namespace,
 		RecordedBy: p.recordedBy, Nodes: p.Nodes, UseOf: p.useOf, Volumes: p.unrecordedVolumes,
 	}
+	p.sources = datasource.NewResolver(datasource.Options{
+		Client: p.Client, Claims: p.Claims, PersistentVolumes: p.PersistentVolumes, Cluster: p.Cluster,
+	})
 	p.secrets = secrets.New(secrets.Options{
 		Client: p.Client, PersistentVolumes: p.PersistentVolumes, Namespace: p.Namespace, Cluster: p.Cluster, Logger: p.Logger,
 		MayBeUnrecorded: p.placement.MayBeUnrecorded, Wanted: p.wantedClaims, ClaimsOfVolumes: p.claimsOfVolumes, MostAge: youngEnough,

@@ -96,3 +96,6 @@ var (
 	// brings it back.
 	errNoTurn = &overError{"no free worker for this tenant or backend"}
 )
+
+// errSourceChanged is retried: the caches are late.
+var errSourceChanged = errors.New("what the claim wants the content of has changed since the policy decided")

@@ -26,6 +26,13 @@ func (p *Provisioner) ReconsiderClass(class string) {
 	p.wake(parking.Trigger{Kind: parking.Class, Name: class})
 }
 
+// SourceChanged brings back the claims that want the content of this one.
+func (p *Provisioner) SourceChanged(namespace, claim string) {
+	if triggers := p.sources.ClaimChanged(namespace, claim); len(triggers) > 0 {
+		p.wake(triggers...)
+	}
+}
+
 // PolicyChanged brings back everything that was denied or failed under the
 // previous policy.
 func (p *Provisioner) PolicyChanged() {

@@ -1,3 +1,13 @@
+// Package cinder is the adapter to OpenStack: a Client speaks to the Cinder of
+// one endpoint, as one account. Nothing else in the program sends anything to
+// OpenStack.
+//
+// Login makes a client from credentials. Each of its methods is one exchange;
+// it returns Cinder's answer in this package's types, and every failure as an
+// *Error. Below it, the transport bounds, paces and measures the requests. What
+// may stop a request at the last moment comes with the context (Admission).
+//
+// The package does not know whom a volume belongs to or what it is for.
 package cinder
 
 import (
@@ -9,8 +19,10 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/tokens"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/catalog"
 )
 
 // Client speaks to one Cinder endpoint as one account. Every method is one
@@ -20,7 +32,7 @@ type Client struct {
 	workflow Workflow // as configured
 	service  *gophercloud.ServiceClient
 	place    Place
-	entry    CatalogEntry
+	entry    catalog.Entry
 	wire     *transport
 
 	discovery singleflight.Group
@@ -36,21 +48,18 @@ func (c *Client) Backend() string { return c.backend }
 func (c *Client) Place() Place { return c.place }
 
 // Now is the time by Cinder's clock, as far as its answers have shown it.
-func (c *Client) Now() time.Time { return c.wire.clock.now() }
+func (c *Client) Now() time.Time { return c.wire.clock.Now() }
 
 // ClockAhead is how far the clock of the server was ahead of the local one in its
 // last answer, to the second, without the bound of Now. It is not known if no
 // answer had a date.
-func (c *Client) ClockAhead() (ahead time.Duration, known bool) { return c.wire.clock.last() }
+func (c *Client) ClockAhead() (ahead time.Duration, known bool) { return c.wire.clock.Last() }
 
 // Address is the endpoint that the client uses, without user and password.
 func (c *Client) Address() string { return auth.WithoutUser(c.service.Endpoint) }
 
-// CatalogEntry says which entry of the service catalog an endpoint comes from.
-type CatalogEntry struct{ Region, Interface string }
-
 // CatalogEntry is where the client's endpoint comes from; zero for noauth.
-func (c *Client) CatalogEntry() CatalogEntry { return c.entry }
+func (c *Client) CatalogEntry() catalog.Entry { return c.entry }
 
 // usableID matches what may be used as an ID in an address. Cinder's
 // IDs are UUIDs; other characters could make a different path.
@@ -61,4 +70,25 @@ func (c *Client) checkID(operation, id string) error {
 		return nil
 	}
 	return &Error{Backend: c.backend, Operation: operation, Kind: KindInvalid, Message: fmt.Sprintf("%q is not a volume ID", id)}
+}
+
+// Expiry is when what a client depends on expires. A zero time means that it is
+// not known, or that there is nothing that could expire.
+type Expiry struct {
+	Token time.Time
+	// Keystone and Cinder are the certificates of the servers, each with the
+	// authorities that it was verified by.
+	Keystone, Cinder time.Time
+}
+
+// Expiry returns what the client has learned from its last answers.
+func (c *Client) Expiry() Expiry {
+	var found Expiry
+	found.Keystone, found.Cinder = c.wire.certificates.Expiry()
+	if answer, ok := c.service.GetAuthResult().(interface{ ExtractToken() (*tokens.Token, error) }); ok {
+		if token, err := answer.ExtractToken(); err == nil {
+			found.Token = token.ExpiresAt
+		}
+	}
+	return found
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/catalog"
 )
 
 // The operations of a login, as in errors and metrics.
@@ -66,7 +67,7 @@ func Login(ctx context.Context, found auth.Credentials, options Options) (*Clien
 	} else {
 		client.service, client.entry, err = loginKeystone(ctx, options, found, wire)
 		if err == nil {
-			client.place = NewPlace(client.service.Endpoint, projectOf(client.service.GetAuthResult()))
+			client.place = NewPlace(client.service.Endpoint, catalog.Project(client.service.GetAuthResult()))
 		}
 	}
 	if err != nil {
@@ -90,10 +91,10 @@ func loginTimeout(ctx context.Context, options Options) (context.Context, contex
 	return context.WithTimeout(ctx, 2*options.RequestTimeout)
 }
 
-func loginKeystone(ctx context.Context, options Options, found auth.Credentials, wire http.RoundTripper) (*gophercloud.ServiceClient, CatalogEntry, error) {
+func loginKeystone(ctx context.Context, options Options, found auth.Credentials, wire http.RoundTripper) (*gophercloud.ServiceClient, catalog.Entry, error) {
 	provider, err := openstack.NewClient(found.Keystone.IdentityEndpoint)
 	if err != nil {
-		return nil, CatalogEntry{}, &Error{Backend: options.Backend, Kind: KindConfig, Message: fmt.Sprintf("auth_url %q is not an address", auth.WithoutUser(found.Keystone.IdentityEndpoint))}
+		return nil, catalog.Entry{}, &Error{Backend: options.Backend, Kind: KindConfig, Message: fmt.Sprintf("auth_url %q is not an address", auth.WithoutUser(found.Keystone.IdentityEndpoint))}
 	}
 	provider.HTTPClient = httpClient(wire)
 	provider.UserAgent.Prepend("standalone-cinder")
@@ -102,10 +103,10 @@ func loginKeystone(ctx context.Context, options Options, found auth.Credentials,
 	if err := account.login(ctx, options, project, func(ctx context.Context) error {
 		return openstack.Authenticate(ctx, provider, found.Keystone)
 	}); err != nil {
-		return nil, CatalogEntry{}, err
+		return nil, catalog.Entry{}, err
 	}
 	if provider.Token() == "" {
-		return nil, CatalogEntry{}, &Error{Backend: options.Backend, Operation: OperationLogin, Kind: KindConfig, Message: "the answer has no X-Subject-Token header: " +
+		return nil, catalog.Entry{}, &Error{Backend: options.Backend, Operation: OperationLogin, Kind: KindConfig, Message: "the answer has no X-Subject-Token header: " +
 			"auth_url is not Keystone's, or a proxy removes the header"}
 	}
 	if renew := provider.ReauthFunc; renew != nil {
@@ -118,14 +119,14 @@ func loginKeystone(ctx context.Context, options Options, found auth.Credentials,
 			return account.login(ctx, options, project, renew)
 		}
 	}
-	if projectOf(provider.GetAuthResult()) == "" {
+	if catalog.Project(provider.GetAuthResult()) == "" {
 		// Volumes exist only in a project. Without its name, they would seem to be at
 		// another place.
-		return nil, CatalogEntry{}, &Error{Backend: options.Backend, Operation: OperationLogin, Kind: KindConfig, Message: "the token is for no project; name a project in the credentials"}
+		return nil, catalog.Entry{}, &Error{Backend: options.Backend, Operation: OperationLogin, Kind: KindConfig, Message: "the token is for no project; name a project in the credentials"}
 	}
-	endpoint, entry, err := endpointOf(provider.GetAuthResult(), found.Endpoint)
+	endpoint, entry, err := catalog.Endpoint(provider.GetAuthResult(), found.Endpoint)
 	if err != nil {
-		return nil, CatalogEntry{}, &Error{Backend: options.Backend, Kind: KindConfig, Message: err.Error()}
+		return nil, catalog.Entry{}, &Error{Backend: options.Backend, Kind: KindConfig, Message: err.Error()}
 	}
 	if options.Warn != nil && isHTTPS(found.Keystone.IdentityEndpoint) && !isHTTPS(endpoint) {
 		options.Warn(options.Backend, fmt.Sprintf("Keystone is reached by https, but its service catalog lists block storage at %s: tokens cross the network in plain text; "+

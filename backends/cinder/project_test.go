@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/catalog"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 )
 
@@ -161,7 +162,7 @@ func TestWhereAClientLeads(t *testing.T) {
 		cloud.Catalog = []any{cindertest.Entry("volumev3", "RegionOne", strings.Replace(cloud.URL, "://", "://admin:hidden@", 1)+"/volume/v3/abc")}
 	})
 	client := logIn(t, cloud)
-	equal(t, client.CatalogEntry(), CatalogEntry{Region: "RegionOne", Interface: "public"})
+	equal(t, client.CatalogEntry(), catalog.Entry{Region: "RegionOne", Interface: "public"})
 	equal(t, client.Address(), cloud.URL+"/volume/v3/abc/")
 
 	cloud = cindertest.NewCloud(t)
@@ -169,7 +170,7 @@ func TestWhereAClientLeads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	equal(t, client.CatalogEntry(), CatalogEntry{})
+	equal(t, client.CatalogEntry(), catalog.Entry{})
 	equal(t, client.Address(), cloud.URL+"/v3/abc/")
 }
 

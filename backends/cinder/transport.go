@@ -7,14 +7,19 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/certificates"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/clock"
 )
 
 // operationKey carries the operation's name to the transport, which otherwise
@@ -46,9 +51,9 @@ type transport struct {
 	metrics *Metrics
 	// mayWrite is called before bytes leave; see guardedConn.
 	mayWrite func() error
-	clock    serverClock
+	clock    clock.Clock
 	// certificates are those that the servers showed.
-	certificates serverCertificates
+	certificates certificates.Seen
 }
 
 func newTransport(options Options, found auth.Credentials) *transport {
@@ -60,7 +65,7 @@ func newTransport(options Options, found auth.Credentials) *transport {
 		metrics:  options.Metrics,
 		mayWrite: options.MayWrite,
 	}
-	t.certificates.identity = hostOf(found.Keystone.IdentityEndpoint)
+	t.certificates.Identity = hostOf(found.Keystone.IdentityEndpoint)
 	if t.mayWrite == nil {
 		t.mayWrite = func() error { return nil }
 	}
@@ -153,16 +158,53 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		t.metrics.request(t.backend, operationOf(r), "none", time.Since(start))
 		return nil, err
 	}
-	t.certificates.read(r, response)
+	t.certificates.Read(r, response)
 	operation := operationOf(r)
 	t.metrics.request(t.backend, operation, codeLabel(response.StatusCode), time.Since(start))
 	if !strings.HasPrefix(operation, "auth.") {
-		t.clock.read(response)
+		t.clock.Read(response)
 	}
 	if note := CallerOf(r.Context()).Answered; note != nil && response.StatusCode < http.StatusMultipleChoices {
 		note(operation, requestID(response.Header))
 	}
 	response.Body = &body{ReadCloser: response.Body, most: largestAnswer(operation, response.StatusCode), done: done}
+	return response, nil
+}
+
+// StartSpan begins a span of the caller's trace, if it has one. The caller must
+// end it.
+func StartSpan(ctx context.Context, name string, options ...trace.SpanStartOption) (context.Context, trace.Span) {
+	return trace.SpanFromContext(ctx).TracerProvider().Tracer("standalone-cinder").Start(ctx, name, options...)
+}
+
+// traced makes a span of each request whose caller is traced. Requests that serve
+// several callers, such as the listing that all waits share, belong to none.
+type traced struct{ next http.RoundTripper }
+
+// admittedEvent marks the end of a request's wait for its turn.
+const admittedEvent = "admitted"
+
+func (t traced) RoundTrip(r *http.Request) (*http.Response, error) {
+	if !trace.SpanFromContext(r.Context()).IsRecording() {
+		return t.next.RoundTrip(r)
+	}
+	ctx, span := StartSpan(r.Context(), operationOf(r), trace.WithSpanKind(trace.SpanKindClient),
+		trace.WithAttributes(
+			attribute.String("http.request.method", r.Method),
+			attribute.String("server.address", r.URL.Hostname())))
+	defer span.End()
+	response, err := t.next.RoundTrip(r.WithContext(ctx))
+	if err != nil {
+		span.SetStatus(codes.Error, "no answer")
+		return nil, err
+	}
+	span.SetAttributes(attribute.Int("http.response.status_code", response.StatusCode))
+	if id := requestID(response.Header); id != "" {
+		span.SetAttributes(attribute.String("openstack.request_id", id))
+	}
+	if response.StatusCode >= http.StatusBadRequest {
+		span.SetStatus(codes.Error, codeLabel(response.StatusCode))
+	}
 	return response, nil
 }
 
@@ -237,4 +279,12 @@ func (t *transport) close() {
 	if closer, ok := t.next.(*http.Transport); ok {
 		closer.CloseIdleConnections()
 	}
+}
+
+func hostOf(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return ""
+	}
+	return u.Host
 }

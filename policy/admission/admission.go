@@ -13,10 +13,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// CloneAnnotation is the annotation by which a claim's author asked the historic
-// provisioner for a copy of another claim, of any namespace.
-const CloneAnnotation = "k8s.io/CloneRequest"
-
 // Annotations with the node that the scheduler selected for a claim's pod.
 const (
 	SelectedNodeAnnotation      = "volume.kubernetes.io/selected-node"
@@ -34,13 +30,14 @@ const (
 // Refusal explains why a claim is denied that asks for what no Cinder volume can
 // honor through this program; nil if it does not. Such a claim must not get an
 // ordinary, empty volume instead.
-func Refusal(claim *corev1.PersistentVolumeClaim) *policy.Denial {
+//
+// parameters are those of the claim's StorageClass.
+func Refusal(claim *corev1.PersistentVolumeClaim, parameters map[string]string) *policy.Denial {
 	spec := claim.Spec
+	if _, refused := DataSourceOf(claim, parameters); refused != nil {
+		return refused
+	}
 	switch {
-	case spec.DataSourceRef != nil:
-		return dataSource(spec.DataSourceRef.Kind, spec.DataSourceRef.Name)
-	case spec.DataSource != nil:
-		return dataSource(spec.DataSource.Kind, spec.DataSource.Name)
 	case spec.Selector != nil:
 		return &policy.Denial{
 			Reason:  UnsupportedSelector,
@@ -55,24 +52,11 @@ func Refusal(claim *corev1.PersistentVolumeClaim) *policy.Denial {
 				*spec.VolumeAttributesClassName),
 		}
 	}
-	if source := claim.Annotations[CloneAnnotation]; source != "" {
-		return &policy.Denial{
-			Reason:  UnsupportedDataSource,
-			Message: fmt.Sprintf("annotation %s asks for a copy of %q, as the historic provisioner made; cloning is not supported and the claim is not given an empty volume instead; remove the annotation", CloneAnnotation, source),
-		}
-	}
 	block := spec.VolumeMode != nil && *spec.VolumeMode == corev1.PersistentVolumeBlock
 	if mistake := mapping.AccessModeMistake(spec.AccessModes, block); mistake != "" {
 		return &policy.Denial{Reason: UnsupportedAccessMode, Message: mistake}
 	}
 	return nil
-}
-
-func dataSource(kind, name string) *policy.Denial {
-	return &policy.Denial{
-		Reason:  UnsupportedDataSource,
-		Message: fmt.Sprintf("spec.dataSource asks for the content of %s %q, which is not supported; the claim is not given an empty volume instead; remove the data source", kind, name),
-	}
 }
 
 // SelectedNode is the name of the node that the scheduler selected for the claim's

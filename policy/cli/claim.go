@@ -105,7 +105,7 @@ func (f claimFlags) claim() (claim, error) {
 	for _, mode := range c.accessModes {
 		spec.AccessModes = append(spec.AccessModes, corev1.PersistentVolumeAccessMode(mode))
 	}
-	if c.refusal = admission.Refusal(&corev1.PersistentVolumeClaim{Spec: spec}); c.refusal == nil {
+	if c.refusal = admission.Refusal(&corev1.PersistentVolumeClaim{Spec: spec}, c.request.Parameters); c.refusal == nil {
 		c.notes = accessModeNotes(c.accessModes)
 	}
 	return c, nil
@@ -199,8 +199,11 @@ func (m manifests) resolveClaim(manifest claimManifest, selected bool, labels, p
 			note("the claim's pod was scheduled to node %s, which is not among the manifests: every backend is taken to export volumes to it", selected)
 		}
 	}
-	if c.refusal = admission.Refusal(object); c.refusal == nil {
+	if c.refusal = admission.Refusal(object, parameters); c.refusal == nil {
 		c.notes = append(c.notes, accessModeNotes(c.accessModes)...)
+	}
+	if source, _ := admission.DataSourceOf(object, parameters); source != nil {
+		note("the claim wants the content of %s %s: that must be the tenant's, not be larger, and be on one of the backends below, which then takes the volume", source.Kind, source.Name)
 	}
 	if object.Spec.VolumeName != "" {
 		note("spec.volumeName binds the claim to the PersistentVolume %s; nothing is provisioned for it", object.Spec.VolumeName)

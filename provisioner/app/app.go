@@ -25,6 +25,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/app/fence"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/app/library"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/events"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/lastgood"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
@@ -101,7 +103,7 @@ func New(options Options) (*App, error) {
 	if err := options.Validate(); err != nil {
 		return nil, err
 	}
-	keepSchemeStill()
+	library.KeepSchemeStill()
 	_, refused := policy.Load(options.PolicyFile, options.Protocols.Describe())
 	a, err := assemble(options)
 	if err != nil {
@@ -139,10 +141,10 @@ func assemble(options Options) (*App, error) {
 
 	var a *App
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return &fencedTransport{
-			next:     next,
-			mayWrite: func() error { return a.mayWrite() },
-			termCtx:  func() context.Context { return a.leads.Load().ctx },
+		return &fence.Transport{
+			Next:     next,
+			MayWrite: func() error { return a.mayWrite() },
+			TermCtx:  func() context.Context { return a.leads.Load().ctx },
 		}
 	})
 	client, err := kubernetes.NewForConfig(config)
@@ -171,7 +173,7 @@ func assemble(options Options) (*App, error) {
 		reloads:            newReloadMetrics(registry),
 		audits:             newAuditMetrics(registry),
 		snapshotMetrics:    snapshot.NewMetrics(registry),
-		libraryMetrics:     newLibraryMetrics(registry),
+		libraryMetrics:     library.NewMetrics(registry),
 		monitor:            liveness.New(),
 	}
 	a.leads.Store(&leadership{ctx: context.Background(), fence: mayNot})
@@ -271,4 +273,27 @@ func ignoreStop(ctx context.Context, err error) error {
 		return nil
 	}
 	return err
+}
+
+// tell writes an event about the program itself. The event is about the Lease,
+// the one object that all replicas share, and only the leader writes it, so
+// that three replicas do not report everything three times.
+func (a *App) tell(eventType, reason, message string) {
+	if a.term() == nil {
+		return
+	}
+	lease := &corev1.ObjectReference{
+		APIVersion: "coordination.k8s.io/v1",
+		Kind:       "Lease",
+		Namespace:  a.namespace,
+		Name:       wiring.LeaseName(a.options.ProvisionerName),
+	}
+	a.recorder.Event(lease, eventType, reason, message)
+}
+
+// haveManyMatters reports which events must not replace each other: the
+// program's own, since its Lease stands for everything it reports, and the
+// warnings about a connection, since one claim may have several.
+func haveManyMatters(kind, reason string) bool {
+	return kind == "Lease" || reason == "ConnectionWarning"
 }

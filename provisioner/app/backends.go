@@ -11,6 +11,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/app/portnames"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
@@ -25,7 +26,7 @@ type termBackends struct {
 	fence   func() error
 	termCtx context.Context
 	logger  *slog.Logger
-	nodes   *nodePools
+	nodes   *portnames.Pools
 	// watchQueue watches the queue of requests to a backend, until the term ends.
 	watchQueue func(name string)
 	// answers is called when a backend answers again, moved when its name points
@@ -110,7 +111,7 @@ func (t *termBackends) Connector(name string) (cinder.Connector, error) {
 	}
 	connector := wiring.BackendConfig(source, backend, t.cluster).Connector
 	if selected := backend.Connector.NodeLabels; len(selected) > 0 && len(connector.WWPNs) == 0 {
-		if connector.WWPNs, err = t.nodes.wwpns(t.termCtx, selected); err != nil {
+		if connector.WWPNs, err = t.nodes.Of(t.termCtx, selected); err != nil {
 			return connector, fmt.Errorf("backend %s: %w", name, err)
 		}
 	}

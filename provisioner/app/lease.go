@@ -2,11 +2,9 @@ package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"sync"
-	"time"
 
 	"github.com/google/uuid"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -16,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
+	"github.com/standalone-cinder/standalone-cinder/provisioner/app/fence"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
@@ -63,11 +62,11 @@ func (a *App) elect(ctx context.Context, turns func()) error {
 		}
 	})()
 
-	lock := &ownLock{LeaseLock: resourcelock.LeaseLock{
+	lock := &fence.Lock{LeaseLock: resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Name: wiring.LeaseName(a.options.ProvisionerName), Namespace: a.namespace},
 		Client:     a.leaseClient.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: a.identity, EventRecorder: a.recorder},
-	}, timeout: a.options.RenewDeadline, turns: turns}
+	}, Timeout: a.options.RenewDeadline, Turns: turns}
 	// A request sent at the last instant has the other half of the leaderless
 	// interval to arrive.
 	validity := (a.options.LeaseDuration + a.options.RenewDeadline) / 2
@@ -88,7 +87,7 @@ func (a *App) elect(ctx context.Context, turns func()) error {
 				mu.Unlock()
 				defer term.Done()
 				defer release()
-				failed = a.runTerm(ctx, termCtx, func() error { return stillLeading(termCtx, elector.IsLeader, lock, validity) })
+				failed = a.runTerm(ctx, termCtx, func() error { return lock.StillLeading(termCtx, elector.IsLeader, validity) })
 			},
 			OnStoppedLeading: func() {},
 			OnNewLeader: func(identity string) {
@@ -142,19 +141,6 @@ func (a *App) watchLease(ctx context.Context) {
 		Handler:    a.watchHandler("leases", cache.ResourceEventHandlerFuncs{AddFunc: given, UpdateFunc: func(_, after any) { given(after) }}),
 	})
 	informer.RunWithContext(ctx)
-}
-
-// stillLeading is the fence before every change at Cinder. The elector notices
-// the end of its lease only when it is scheduled; a process that was paused
-// compares clocks here before it changes anything.
-func stillLeading(termCtx context.Context, isLeader func() bool, lock *ownLock, validity time.Duration) error {
-	if termCtx.Err() != nil || !isLeader() {
-		return errors.New("this replica no longer leads")
-	}
-	if !lock.holdsFor(validity) {
-		return errors.New("the lease expired without being renewed")
-	}
-	return nil
 }
 
 // newIdentity names the pod, for which the status commands look, and distinguishes

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller/metrics"
 )
 
 // reloadMetrics show which policy is in force and whether it is the one in the
@@ -70,14 +69,3 @@ func (m *reloadMetrics) keeping(good bool) {
 }
 
 func (m *reloadMetrics) keepingEnded() { m.kept.Reset() }
-
-// newLibraryMetrics registers the provisioning library's own metrics, under the
-// names that dashboards for CSI provisioners know. The label class is the name of
-// a StorageClass of this provisioner; source is always empty, because claims with
-// a data source are refused.
-func newLibraryMetrics(registry prometheus.Registerer) metrics.Metrics {
-	m := metrics.New("controller")
-	registry.MustRegister(m.PersistentVolumeClaimProvisionTotal, m.PersistentVolumeClaimProvisionFailedTotal, m.PersistentVolumeClaimProvisionDurationSeconds,
-		m.PersistentVolumeDeleteTotal, m.PersistentVolumeDeleteFailedTotal, m.PersistentVolumeDeleteDurationSeconds)
-	return m
-}

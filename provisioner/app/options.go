@@ -63,6 +63,14 @@ type Options struct {
 	Traces trace.TracerProvider
 }
 
+// Build says what the running program was built from, and with what.
+type Build struct {
+	Version   string `json:"version"`
+	Commit    string `json:"commit"`
+	GoVersion string `json:"goVersion"`
+	Platform  string `json:"platform"`
+}
+
 // Metrics is a registry of metrics; *prometheus.Registry is one.
 type Metrics interface {
 	prometheus.Registerer

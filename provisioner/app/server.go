@@ -11,6 +11,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/exporter-toolkit/web"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/app/statuspage"
 )
 
 // listen opens the replica's ports, and checks how they are protected.
@@ -64,6 +66,10 @@ func (a *App) serve(ctx context.Context) <-chan error {
 		run("health", a.healthHandler(), func(server *http.Server) error { return server.Serve(a.healthListener) })
 	}
 	return failed
+}
+
+func (a *App) handleReports(mux *http.ServeMux) {
+	statuspage.Handle(mux, statuspage.Options{Report: a.report, Answer: a.answer, Logger: a.logger})
 }
 
 // healthHandler answers the kubelet's probes.

@@ -12,6 +12,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/standalone-cinder/standalone-cinder/provisioner/app/statuspage"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
 )
 
@@ -161,7 +162,7 @@ func TestFewReportsAreMadeAtOnce(t *testing.T) {
 	_, mux := started(t)
 	var begun, ended sync.WaitGroup
 	held := make(chan struct{})
-	for range maxReports {
+	for range statuspage.MaxReports {
 		begun.Add(1)
 		ended.Go(func() {
 			mux.ServeHTTP(heldResponse{httptest.NewRecorder(), begun.Done, held}, httptest.NewRequest(http.MethodGet, "/status.json", nil))

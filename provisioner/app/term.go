@@ -8,13 +8,17 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/app/library"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/app/portnames"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/datasource"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/snapshot"
@@ -33,6 +37,7 @@ type term struct {
 	auditor     *auditor
 	snapshots   *snapshot.Controller
 	keeper      *keeper
+	protector   *datasource.Protector
 	library     *controller.ProvisionController
 	// workers are the library's, which it starts by itself.
 	workers sync.WaitGroup
@@ -73,7 +78,7 @@ func (a *App) runTerm(stop, termCtx context.Context, fence func() error) error {
 	defer context.AfterFunc(stop, stopWork)()
 
 	t := a.newTerm(work, termCtx, fence)
-	counted, err := t.informers.follow(t.provisioner, t.snapshots)
+	counted, err := t.informers.follow(t.provisioner, t.protector, t.snapshots)
 	if err != nil {
 		return err
 	}
@@ -113,6 +118,7 @@ func (t *term) start(work context.Context, first func()) (drained <-chan struct{
 	running.Go(func() { t.auditor.run(work) })
 	running.Go(func() { t.keeper.run(work) })
 	running.Go(func() { t.snapshots.Run(work) })
+	running.Go(func() { t.protector.Run(work) })
 	ended := make(chan struct{})
 	go func() {
 		<-work.Done()
@@ -135,7 +141,7 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
 			fence:      fence,
 			termCtx:    termCtx,
 			logger:     a.logger,
-			nodes:      newNodePools(a.client),
+			nodes:      portnames.New(a.client),
 			watchQueue: func(name string) { a.watchQueue(work, name) },
 			lifecycles: map[string]*termBackend{},
 		},
@@ -178,6 +184,10 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
 	t.backends.moved = func(name string) { t.provisioner.Recount(name); t.snapshots.BackendAnswers(name) }
 	t.auditor = a.newAuditor(t)
 	t.keeper = &keeper{app: a}
+	t.protector = datasource.NewProtector(datasource.ProtectorOptions{
+		Client: a.client, Claims: a.factory.Core().V1().PersistentVolumeClaims().Lister(), Classes: a.factory.Storage().V1().StorageClasses().Lister(),
+		Limiter: workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](time.Second, time.Minute), Logger: a.logger,
+	})
 	t.library = a.newLibrary(work, t)
 	t.library.ControllerWaitGroup(&t.workers)
 	return t
@@ -185,7 +195,7 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
 
 // newLibrary makes a term's controller from the provisioning library.
 func (a *App) newLibrary(work context.Context, t *term) *controller.ProvisionController {
-	client := &libraryClient{Interface: a.client, recorder: a.recorder, volumes: a.factory.Core().V1().PersistentVolumes().Lister()}
+	client := &library.Client{Interface: a.client, Recorder: a.recorder, Volumes: a.factory.Core().V1().PersistentVolumes().Lister()}
 	return controller.NewProvisionController(work, client, a.options.ProvisionerName, t.provisioner,
 		controller.LeaderElection(false),
 		controller.ClaimsInformer(t.informers.claims),
@@ -269,7 +279,7 @@ func (lent termInformers) release() error {
 
 // follow connects the term to what happens in the cluster. counted reports that
 // all PersistentVolumes that existed at the start were seen.
-func (lent termInformers) follow(p *provisioner.Provisioner, snapshots *snapshot.Controller) (counted func() bool, err error) {
+func (lent termInformers) follow(p *provisioner.Provisioner, protector *datasource.Protector, snapshots *snapshot.Controller) (counted func() bool, err error) {
 	followup := p.Followup()
 	volumes, err := lent.volumes.Follow(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(object any) { followup.VolumeSeen(object.(*corev1.PersistentVolume)) },
@@ -283,15 +293,21 @@ func (lent termInformers) follow(p *provisioner.Provisioner, snapshots *snapshot
 	if err != nil {
 		return nil, err
 	}
+	changed := func(claim *corev1.PersistentVolumeClaim) {
+		p.SourceChanged(claim.Namespace, claim.Name)
+		protector.ClaimChanged(claim)
+		snapshots.ClaimChanged(claim)
+	}
 	_, err = lent.claims.Follow(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(object any) { snapshots.ClaimChanged(object.(*corev1.PersistentVolumeClaim)) },
+		AddFunc: func(object any) { changed(object.(*corev1.PersistentVolumeClaim)) },
 		UpdateFunc: func(before, after any) {
-			snapshots.ClaimChanged(after.(*corev1.PersistentVolumeClaim))
 			followup.ClaimChanged(before.(*corev1.PersistentVolumeClaim), after.(*corev1.PersistentVolumeClaim))
+			changed(after.(*corev1.PersistentVolumeClaim))
 		},
 		DeleteFunc: func(object any) {
 			if claim, ok := deleted[*corev1.PersistentVolumeClaim](object); ok {
 				followup.ClaimGone(claim)
+				changed(claim)
 			}
 		},
 	})

@@ -180,6 +180,7 @@ func (j *Journal) NoteOutlived(claim types.UID) {
 	j.outlived[claim] = true
 }
 
+// HasOutlived reports whether NoteOutlived remembered the claim.
 func (j *Journal) HasOutlived(claim types.UID) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -200,6 +201,7 @@ func (j *Journal) NoteRemoved(pv types.UID) {
 	j.removed[pv] = true
 }
 
+// IsRemoved reports whether the volume of a PersistentVolume is gone.
 func (j *Journal) IsRemoved(pv types.UID) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()

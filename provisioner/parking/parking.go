@@ -30,6 +30,7 @@ const (
 	Class       TriggerKind = "class"       // the StorageClass was created again
 	Backend     TriggerKind = "backend"     // it answers again
 	Room        TriggerKind = "room"        // a quota has room again
+	Source      TriggerKind = "source"      // the claim that another one copies has changed: namespace/name
 	Node        TriggerKind = "node"        // it may have released a volume
 	Snapshots   TriggerKind = "snapshots"   // a snapshot of the volume with this ID is gone
 	Object      TriggerKind = "object"      // another object, such as a claim, has changed

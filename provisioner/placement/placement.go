@@ -44,8 +44,8 @@ type Options struct {
 	Term context.Context
 }
 
-// Placer places the volumes of one term. It calls none of its options while it
-// holds a mutex, and signals freed room through a channel.
+// Placer places the volumes of one term. While it holds a mutex, it asks no
+// backend and not its caller, and it signals freed room through a channel.
 type Placer struct {
 	Options
 	counting *counting

@@ -8,10 +8,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 	"github.com/standalone-cinder/standalone-cinder/policy/review"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/paging"
@@ -34,7 +34,17 @@ func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerN
 	if err != nil {
 		return existing, err
 	}
+	sources := listedSources{claims: map[string]*corev1.PersistentVolumeClaim{}, volumes: map[string]*corev1.PersistentVolume{}}
+	for _, claim := range claims {
+		sources.claims[claim.Namespace+"/"+claim.Name] = claim
+	}
+	for _, claim := range claims {
+		sources.want(claim)
+	}
 	volumes, err := ListPersistentVolumes(ctx, client, func(pv *corev1.PersistentVolume) *review.Volume {
+		if _, wanted := sources.volumes[pv.Name]; wanted {
+			sources.volumes[pv.Name] = pv
+		}
 		historic := pv.Annotations[HistoricIdentity] != "" || pv.Annotations[HistoricVolume] != ""
 		if pv.Annotations[AnnotationProvisionedBy] != provisionerName || !IsOurs(pv) && !historic {
 			return nil
@@ -84,7 +94,7 @@ func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerN
 	for _, claim := range claims {
 		class := byName[ClassName(claim)]
 		if servedBy(claim, class) == provisionerName {
-			existing.Claims = append(existing.Claims, existingClaim(claim, class, labels[claim.Namespace]))
+			existing.Claims = append(existing.Claims, existingClaim(claim, class, labels[claim.Namespace], sources))
 		}
 	}
 	for _, volume := range volumes {
@@ -148,24 +158,63 @@ func servedBy(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass
 	return class.Provisioner
 }
 
-func existingClaim(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, namespaceLabels map[string]string) review.Claim {
+func existingClaim(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, namespaceLabels map[string]string, sources listedSources) review.Claim {
+	request := RequestOf(claim, class, namespaceLabels)
 	existing := review.Claim{
-		Request:     RequestOf(claim, class, namespaceLabels),
+		Request:     request,
 		Name:        claim.Name,
 		UID:         string(claim.UID),
 		ClassExists: class != nil,
 		Bound:       claim.Status.Phase == corev1.ClaimBound,
 		Volume:      claim.Spec.VolumeName,
-		Refusal:     admission.Refusal(claim),
+		Refusal:     admission.Refusal(claim, request.Parameters),
+	}
+	if named, _ := admission.DataSourceOf(claim, request.Parameters); named != nil && existing.Refusal == nil {
+		// Neither the listing nor the maps made of it fail in another way.
+		source, denial, _ := SourceOf(claim, named, "", sources)
+		if existing.Refusal = denial; source != nil {
+			existing.Request.Source = &source.Decided
+		}
 	}
 	return existing
+}
+
+// listedSources are the claims of a listing, and the PersistentVolumes of those
+// that others copy.
+type listedSources struct {
+	claims  map[string]*corev1.PersistentVolumeClaim
+	volumes map[string]*corev1.PersistentVolume
+}
+
+// want notes the PersistentVolume whose content a claim wants.
+func (l listedSources) want(claim *corev1.PersistentVolumeClaim) {
+	// Any parameters: one PersistentVolume too many does no harm.
+	named, _ := admission.DataSourceOf(claim, map[string]string{"smartclone": "true"})
+	if named == nil {
+		return
+	}
+	if source, err := l.Claim(claim.Namespace, named.Name); err == nil && source.Spec.VolumeName != "" {
+		l.volumes[source.Spec.VolumeName] = nil
+	}
+}
+
+func (l listedSources) Claim(namespace, name string) (*corev1.PersistentVolumeClaim, error) {
+	if claim := l.claims[namespace+"/"+name]; claim != nil {
+		return claim, nil
+	}
+	return nil, apierrors.NewNotFound(corev1.Resource("persistentvolumeclaims"), name)
+}
+
+func (l listedSources) PersistentVolume(name string) (*corev1.PersistentVolume, error) {
+	if pv := l.volumes[name]; pv != nil {
+		return pv, nil
+	}
+	return nil, apierrors.NewNotFound(corev1.Resource("persistentvolumes"), name)
 }
 
 // existingVolume reads what a PersistentVolume records. It reports damaged
 // parts and uses the rest, as the ledger does.
 func existingVolume(pv *corev1.PersistentVolume) review.Volume {
-	const gib = 1 << 30
-	bytes := policy.Bytes(pv.Spec.Capacity[corev1.ResourceStorage])
 	origin, err := OriginOf(pv)
 	volume := review.Volume{
 		Name:         pv.Name,
@@ -174,7 +223,7 @@ func existingVolume(pv *corev1.PersistentVolume) review.Volume {
 		Tenant:       pv.Annotations[AnnotationTenant],
 		Rule:         pv.Annotations[AnnotationRule],
 		StorageClass: pv.Spec.StorageClassName,
-		GiB:          bytes/gib + min(bytes%gib, 1),
+		GiB:          SizeGiB(pv),
 		Cluster:      origin.Cluster,
 		ClaimUID:     origin.ClaimUID,
 		Retain:       pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain,

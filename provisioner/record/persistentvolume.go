@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
 // Provisioned is what is known about a volume that was made for a claim.
@@ -96,6 +97,14 @@ func nodeAffinity(labels map[string]string) *corev1.VolumeNodeAffinity {
 		requirements = append(requirements, corev1.NodeSelectorRequirement{Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{labels[key]}})
 	}
 	return &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: requirements}}}}
+}
+
+// SizeGiB is the size of a PersistentVolume, rounded up to whole GiB as Cinder
+// does.
+func SizeGiB(pv *corev1.PersistentVolume) int64 {
+	const gib = 1 << 30
+	bytes := policy.Bytes(pv.Spec.Capacity[corev1.ResourceStorage])
+	return bytes/gib + min(bytes%gib, 1)
 }
 
 func capacity(gib int64) corev1.ResourceList {

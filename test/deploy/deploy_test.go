@@ -114,7 +114,7 @@ func TestExampleOverlay(t *testing.T) {
 	}
 }
 
-// TestComponents renders the example with each component, and compares the
+// TestComponents renders the example with components, and compares the
 // Deployment with the chart's for the same wish.
 func TestComponents(t *testing.T) {
 	for component, values := range map[string][]string{
@@ -126,13 +126,12 @@ func TestComponents(t *testing.T) {
 		"network-policy":     {"--set", "networkPolicy.enabled=true"},
 		"pod-monitor":        {"--set", "monitoring.podMonitor.enabled=true"},
 		"historic-volumes":   {"--set", "historicVolumes.namespaces={team-a}"},
+		"web-config":         {"--set", "webConfig.existingSecret=standalone-cinder-web"},
+		// Each of these changes the container, two of them its arguments.
+		"extra-ca noauth web-config": {"--set", "extraCA.existingConfigMap=standalone-cinder-ca", "--set", "clouds.enabled=false", "--set", "webConfig.existingSecret=standalone-cinder-web"},
 	} {
 		t.Run(component, func(t *testing.T) {
-			var components []string
-			if component != "" {
-				components = []string{component}
-			}
-			fromOverlay := deployment(t, overlay(t, components...)).Spec.Template.Spec
+			fromOverlay := deployment(t, overlay(t, strings.Fields(component)...)).Spec.Template.Spec
 			checkMounts(t, fromOverlay)
 			rendered, err := Chart(t.Context(), append(slices.Clone(existing), values...)...)
 			if err != nil {
@@ -143,6 +142,7 @@ func TestComponents(t *testing.T) {
 				slices.SortFunc(pod.Volumes, func(a, b corev1.Volume) int { return strings.Compare(a.Name, b.Name) })
 				container := &pod.Containers[0]
 				slices.SortFunc(container.VolumeMounts, func(a, b corev1.VolumeMount) int { return strings.Compare(a.Name, b.Name) })
+				slices.SortFunc(container.Ports, func(a, b corev1.ContainerPort) int { return strings.Compare(a.Name, b.Name) })
 				slices.SortFunc(container.Env, func(a, b corev1.EnvVar) int { return strings.Compare(a.Name, b.Name) })
 			}
 			if a, b := fmt.Sprint(fromOverlay.String()), fmt.Sprint(fromChart.String()); a != b {
@@ -227,8 +227,7 @@ func TestChartValues(t *testing.T) {
 	}
 }
 
-// TestChartProtectsMetrics: with a web configuration, the probes use a port that
-// needs neither TLS nor a login.
+// TestChartProtectsMetrics with a web configuration, and tells Prometheus.
 func TestChartProtectsMetrics(t *testing.T) {
 	rendered, err := Chart(t.Context(), append(slices.Clone(existing), "--set", "webConfig.existingSecret=web", "--set", "monitoring.podMonitor.enabled=true",
 		"--set", "monitoring.podMonitor.endpoint.scheme=https")...)
@@ -242,14 +241,7 @@ func TestChartProtectsMetrics(t *testing.T) {
 		t.Errorf("the arguments are %s", arguments)
 	}
 	checkMounts(t, pod)
-	for name, probe := range map[string]*corev1.Probe{"startup": container.StartupProbe, "liveness": container.LivenessProbe, "readiness": container.ReadinessProbe} {
-		if port := probe.HTTPGet.Port.StrVal; port != "health" {
-			t.Errorf("the %s probe uses port %s", name, port)
-		}
-	}
-	if ports := container.Ports; len(ports) != 2 || ports[1].Name != "health" || ports[1].ContainerPort != 8081 {
-		t.Errorf("the ports are %v", ports)
-	}
+	checkHealthPort(t, container)
 	if !strings.Contains(string(rendered), "      scheme: https\n") {
 		t.Error("the PodMonitor does not use TLS")
 	}
@@ -258,36 +250,7 @@ func TestChartProtectsMetrics(t *testing.T) {
 // overlay renders a copy of the example with components.
 func overlay(t *testing.T, components ...string) []*unstructured.Unstructured {
 	t.Helper()
-	directory := t.TempDir()
-	files, err := filepath.Glob(Path("overlays", "example", "*.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range files {
-		content, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if filepath.Base(path) == "kustomization.yaml" {
-			relative, err := filepath.Rel(directory, Path())
-			if err != nil {
-				t.Fatal(err)
-			}
-			content = bytes.ReplaceAll(content, []byte("- ../../base"), []byte("- "+relative+"/base"))
-			for _, component := range components {
-				line := regexp.MustCompile(`#   - \.\./\.\./components/` + component + `\b`)
-				if !line.Match(content) {
-					t.Fatalf("the example does not mention component %s", component)
-				}
-				content = bytes.ReplaceAll(content, []byte("# components:"), []byte("components:"))
-				content = line.ReplaceAll(content, []byte("  - "+relative+"/components/"+component))
-			}
-		}
-		if err := os.WriteFile(filepath.Join(directory, filepath.Base(path)), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	rendered, err := Kustomization(t.Context(), directory)
+	rendered, err := Overlay(t.Context(), t.TempDir(), components...)
 	if err != nil {
 		t.Fatal(err)
 	}

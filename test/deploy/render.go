@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 
@@ -54,6 +55,48 @@ func InstallHelm(ctx context.Context, directory string) error {
 // Kustomization renders a directory.
 func Kustomization(ctx context.Context, directory string) ([]byte, error) {
 	return run(ctx, kustomize, "build", "--load-restrictor", "LoadRestrictionsNone", directory)
+}
+
+// Overlay renders a copy of the example with components, as an operator makes it:
+// by removing the comment before their lines. The copy is written to directory.
+func Overlay(ctx context.Context, directory string, components ...string) ([]byte, error) {
+	files, err := filepath.Glob(Path("overlays", "example", "*.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range files {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		if filepath.Base(path) == "kustomization.yaml" {
+			if content, err = chosen(content, directory, components); err != nil {
+				return nil, err
+			}
+		}
+		if err := os.WriteFile(filepath.Join(directory, filepath.Base(path)), content, 0o600); err != nil {
+			return nil, err
+		}
+	}
+	return Kustomization(ctx, directory)
+}
+
+// chosen is the example's kustomization.yaml with components, for a directory.
+func chosen(kustomization []byte, directory string, components []string) ([]byte, error) {
+	deploy, err := filepath.Rel(directory, Path())
+	if err != nil {
+		return nil, err
+	}
+	text := strings.ReplaceAll(string(kustomization), "- ../../base", "- "+deploy+"/base")
+	for _, component := range components {
+		line := regexp.MustCompile(`#   - \.\./\.\./components/` + regexp.QuoteMeta(component) + `\b`)
+		if !line.MatchString(text) {
+			return nil, fmt.Errorf("the example does not mention component %s", component)
+		}
+		text = strings.ReplaceAll(text, "# components:", "components:")
+		text = line.ReplaceAllString(text, "  - "+deploy+"/components/"+component)
+	}
+	return []byte(text), nil
 }
 
 // Path is a path below deploy/.

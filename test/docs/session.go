@@ -19,6 +19,7 @@ import (
 // README.md, in this order.
 var Lifecycle = []string{
 	"docs/how-to/tenants.md",
+	"docs/how-to/change-policy.md",
 	"docs/how-to/default-class.md",
 	"docs/how-to/rotate-credentials.md",
 	"docs/how-to/retire-backend.md",

@@ -3,6 +3,7 @@ package harness
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -41,6 +42,9 @@ type ReplicaOptions struct {
 // Replica is the program as a process.
 type Replica struct {
 	Address string
+	// healthAddress is set if health has a port of its own, which needs neither TLS
+	// nor a login.
+	healthAddress string
 
 	command *exec.Cmd
 	exited  chan struct{}
@@ -150,7 +154,10 @@ func (r *Replica) follow(output interface{ Read([]byte) (int, error) }, started 
 		r.log.Write(lines.Bytes())
 		r.log.WriteByte('\n')
 		if r.Address == "" {
-			r.Address = addressIn(lines.Bytes())
+			r.Address = addressIn(lines.Bytes(), "Serving health and metrics")
+		}
+		if r.healthAddress == "" {
+			r.healthAddress = addressIn(lines.Bytes(), "Serving health alone")
 		}
 		r.mu.Unlock()
 	}
@@ -158,13 +165,13 @@ func (r *Replica) follow(output interface{ Read([]byte) (int, error) }, started 
 	close(r.exited)
 }
 
-// addressIn reads the log line that names the port.
-func addressIn(line []byte) string {
+// addressIn reads the log line that names a port.
+func addressIn(line []byte, message string) string {
 	var entry struct {
 		Message string `json:"msg"`
 		Address string `json:"address"`
 	}
-	if json.Unmarshal(line, &entry) == nil && strings.HasPrefix(entry.Message, "Serving health") {
+	if json.Unmarshal(line, &entry) == nil && strings.HasPrefix(entry.Message, message) {
 		return entry.Address
 	}
 	return ""
@@ -174,7 +181,7 @@ func (r *Replica) waitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
 	defer cancel()
 	for {
-		if status, _, err := r.Get(ctx, "/readyz"); err == nil && status == http.StatusOK {
+		if status, _, err := r.get(ctx, r.healthPort(), "/readyz"); err == nil && status == http.StatusOK {
 			return nil
 		}
 		select {
@@ -187,11 +194,22 @@ func (r *Replica) waitReady(ctx context.Context) error {
 	}
 }
 
+// healthPort is where the replica answers the kubelet.
+func (r *Replica) healthPort() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return cmp.Or(r.healthAddress, r.Address)
+}
+
 // Get asks the replica's HTTP server.
 func (r *Replica) Get(ctx context.Context, path string) (status int, body string, err error) {
 	r.mu.Lock()
 	address := r.Address
 	r.mu.Unlock()
+	return r.get(ctx, address, path)
+}
+
+func (r *Replica) get(ctx context.Context, address, path string) (status int, body string, err error) {
 	if address == "" {
 		return 0, "", fmt.Errorf("the replica has not logged its address yet")
 	}

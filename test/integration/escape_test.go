@@ -374,7 +374,12 @@ func TestEscapeByVolumeNameOrDataSourceGetsNothing(t *testing.T) {
 		},
 	} {
 		w.file("a", name, "gold", change)
-		_, err := suite.WaitEvent(w.ctx, "escbind-a", name, "UnsupportedDataSource", `victim"`)
+		reason, text := "UnsupportedDataSource", `victim"`
+		if name == "source" || name == "reference" {
+			// Of its own namespace, where there is no such claim.
+			reason, text = "SourceNotFound", "claim escbind-a/victim, whose content this claim asks for, does not exist"
+		}
+		_, err := suite.WaitEvent(w.ctx, "escbind-a", name, reason, text)
 		w.must(err)
 	}
 	// Kubernetes drops a reference into another namespace, or keeps it with a

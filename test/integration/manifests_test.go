@@ -83,6 +83,20 @@ func TestAccountMayChangeOnlyWhatItMade(t *testing.T) {
 		return "", nil
 	}))
 
+	_, err = suite.CreateClaim(w.ctx, harness.Claim("guarded-stranger", "guarded", "guarded-none", "1Gi", nil))
+	w.must(err)
+	claims := account.CoreV1().PersistentVolumeClaims("guarded-stranger")
+	edit := func(change string) error {
+		_, err := claims.Patch(w.ctx, "guarded", types.MergePatchType, []byte(change), metav1.PatchOptions{})
+		return err
+	}
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		_, err := claims.Patch(w.ctx, "guarded", types.MergePatchType, []byte(`{"metadata": {"labels": {"a": "b"}}}`), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+		if err == nil {
+			return "the policy about claims is not in force", nil
+		}
+		return "", nil
+	}))
 	volumes, secrets := account.CoreV1().PersistentVolumes(), account.CoreV1().Secrets(harness.Namespace)
 	retain := []byte(`{"spec": {"persistentVolumeReclaimPolicy": "Retain"}}`)
 	for name, attack := range map[string]func() error{
@@ -92,6 +106,11 @@ func TestAccountMayChangeOnlyWhatItMade(t *testing.T) {
 		"creates another's PersistentVolume":  func() error { return create(w, account, volumeOf("guarded-new", "ebs.csi.example", iscsi)) },
 		"creates one of a node's filesystem":  func() error { return create(w, account, volumeOf("guarded-host", w.provisioner, hostPath())) },
 		"disowns its own PersistentVolume":    func() error { return disown(w, account, ours) },
+		"deletes a tenant's claim":            func() error { return claims.Delete(w.ctx, "guarded", metav1.DeleteOptions{}) },
+		"binds a tenant's claim":              func() error { return edit(`{"spec": {"volumeName": "guarded-foreign"}}`) },
+		"relabels a tenant's claim":           func() error { return edit(`{"metadata": {"labels": {"a": "b"}}}`) },
+		"annotates a tenant's claim":          func() error { return edit(`{"metadata": {"annotations": {"a": "b"}}}`) },
+		"pins a tenant's claim":               func() error { return edit(`{"metadata": {"finalizers": ["example.com/forever"]}}`) },
 		"deletes the backends' credentials":   func() error { return secrets.Delete(w.ctx, clouds.Name, metav1.DeleteOptions{}) },
 		"replaces the backends' credentials":  func() error { return replace(w, account, clouds.Name) },
 		"creates a Secret that is not marked": func() error { return plant(w, account, "guarded-token") },

@@ -37,25 +37,36 @@ func newStatusWorld(t *testing.T, name string) *statusWorld {
 	w := &statusWorld{world: newWorld(t, name, cindersim.Options{})}
 	w.policy = strings.Replace(w.policy, "    namespaces: [\""+name+"-b\"]", "    namespaces: [\""+name+"-b\"]\n    quota: {volumes: 2, gigabytes: 5}", 1)
 	for i := range 3 {
-		pod := w.podName(i)
-		replica, err := suite.StartReplica(w.ctx, harness.ReplicaOptions{
-			Policy: w.policy, Clouds: w.clouds, Provisioner: w.provisioner,
-			Arguments: []string{"--listen", address + ":0"}, Environment: []string{"POD_NAME=" + pod},
-		})
-		w.must(err)
-		t.Cleanup(func() {
-			replica.Kill()
-			if t.Failed() {
-				t.Logf("a replica said:\n%s", replica.Log())
-			}
-		})
-		w.replicas = append(w.replicas, replica)
-		w.createPod(pod, address)
+		w.replicas = append(w.replicas, w.startPod(w.podName(i), address))
 	}
-	w.kubeconfig = w.operator()
-	w.plugin = filepath.Join(t.TempDir(), "kubectl-cinder")
-	w.must(os.Symlink(suite.Program, w.plugin))
+	w.kubeconfig, w.plugin = w.operator(), w.linkPlugin()
 	return w
+}
+
+// startPod starts a replica, and creates the Pod object by which the API server
+// reaches it.
+func (w *statusWorld) startPod(name, address string, arguments ...string) *harness.Replica {
+	w.Helper()
+	replica, err := suite.StartReplica(w.ctx, harness.ReplicaOptions{
+		Policy: w.policy, Clouds: w.clouds, Provisioner: w.provisioner,
+		Arguments: append([]string{"--listen", address + ":0"}, arguments...), Environment: []string{"POD_NAME=" + name},
+	})
+	w.must(err)
+	w.Cleanup(func() {
+		replica.Kill()
+		if w.Failed() {
+			w.Logf("a replica said:\n%s", replica.Log())
+		}
+	})
+	w.createPod(name, address)
+	return replica
+}
+
+func (w *statusWorld) linkPlugin() string {
+	w.Helper()
+	plugin := filepath.Join(w.TempDir(), "kubectl-cinder")
+	w.must(os.Symlink(suite.Program, plugin))
+	return plugin
 }
 
 // proxyableAddress is one of this machine to which the API server forwards: it

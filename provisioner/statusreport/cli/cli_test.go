@@ -15,7 +15,9 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 )
@@ -162,6 +164,38 @@ func (f transportFunc) RoundTrip(r *http.Request) (*http.Response, error) { retu
 type readerFunc func(p []byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// TestWhoRefusedIsNamed: what the API server refuses by itself is not blamed on the
+// pod.
+func TestWhoRefusedIsNamed(t *testing.T) {
+	const login = "asks for a login, and the API server's proxy passes none on; run kubectl -n ns port-forward p 8080, and give --url http://127.0.0.1:8080 and --http-config-file"
+	for name, c := range map[string]struct {
+		status                  int
+		contentType, body, want string
+	}{
+		"a login of the API server": {401, "application/json", `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Unauthorized","message":"Unauthorized","code":401}`, "cannot be asked through the API server's proxy (port 8080; it needs the right to get pods/proxy): Unauthorized"},
+		"a login of the pod":        {401, "text/plain; charset=utf-8", "Unauthorized\n", login},
+		"a pod without an address":  {400, "application/json", `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"BadRequest","message":"address not allowed","code":400}`, "address not allowed"},
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if want := "/api/v1/namespaces/ns/pods/p:8080/proxy/status.json"; r.URL.Path != want {
+				t.Errorf("%s: asked for %s, want %s", name, r.URL.Path, want)
+			}
+			w.Header().Set("Content-Type", c.contentType)
+			w.WriteHeader(c.status)
+			_, _ = w.Write([]byte(c.body))
+		}))
+		defer server.Close()
+		client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := connection{namespace: "ns", port: 8080}
+		if _, err = o.askPod(t.Context(), client, "p", nil); err == nil || !strings.HasPrefix(err.Error(), "pod ns/p ") || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %s", name, err, c.want)
+		}
+	}
+}
 
 // TestProtectedReplicaIsAsked with the TLS and the login of a file.
 func TestProtectedReplicaIsAsked(t *testing.T) {

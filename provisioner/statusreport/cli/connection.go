@@ -106,7 +106,7 @@ func (o *connection) fetch(ctx context.Context, parameters map[string]string) (d
 		return data, o.url, err
 	}
 	if o.httpConfigFile != "" {
-		return nil, "", errors.New("--http-config-file needs --url: the API server's proxy to pods sends neither a login nor a certificate")
+		return nil, "", errors.New("--http-config-file needs --url: the API server's proxy to pods passes on neither a login nor a client certificate")
 	}
 	client, err := o.client()
 	if err != nil {
@@ -118,24 +118,8 @@ func (o *connection) fetch(ctx context.Context, parameters map[string]string) (d
 			return nil, "", err
 		}
 	}
-	from = "pod " + o.namespace + "/" + pod
-	request := client.CoreV1().RESTClient().Get().Namespace(o.namespace).Resource("pods").Name(fmt.Sprintf("%s:%d", pod, o.port)).SubResource("proxy").Suffix("status.json")
-	for key, value := range parameters {
-		request = request.Param(key, value)
-	}
-	result := request.Do(ctx)
-	// The error of Raw lacks what the API server says.
-	err = result.Error()
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil, from, fmt.Errorf("%s does not exist, or serves no status at port %d; give --pod, --port or --url: %w", from, o.port, err)
-	case apierrors.IsBadRequest(err), apierrors.IsUnauthorized(err):
-		return nil, from, fmt.Errorf("%s cannot be asked through the API server's proxy; if --web-config-file protects it, give --url and --http-config-file: %w", from, err)
-	case err != nil:
-		return nil, from, fmt.Errorf("%s cannot be asked through the API server's proxy (port %d; it needs the right to get pods/proxy): %w", from, o.port, err)
-	}
-	data, err = result.Raw()
-	return data, from, err
+	data, err = o.askPod(ctx, client, pod, parameters)
+	return data, "pod " + o.namespace + "/" + pod, err
 }
 
 // leader is the pod that holds the Lease.

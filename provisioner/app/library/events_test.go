@@ -1,4 +1,4 @@
-package app
+package library
 
 import (
 	"context"
@@ -34,13 +34,13 @@ func (noVolumes) Delete(context.Context, *corev1.PersistentVolume) error { retur
 // TestLibraryDoesNotTellOfADeletionThatNeverHappens makes the library's own
 // code fail to save a PersistentVolume and report it as it does in a term.
 func TestLibraryDoesNotTellOfADeletionThatNeverHappens(t *testing.T) {
-	keepSchemeStill()
+	KeepSchemeStill()
 	client := fake.NewClientset()
 	client.PrependReactor("create", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, errors.New("no answer")
 	})
 	told := record.NewFakeRecorder(10)
-	wrapped := &libraryClient{Interface: client, recorder: told, volumes: informers.NewSharedInformerFactory(client, 0).Core().V1().PersistentVolumes().Lister()}
+	wrapped := &Client{Interface: client, Recorder: told, Volumes: informers.NewSharedInformerFactory(client, 0).Core().V1().PersistentVolumes().Lister()}
 	broadcaster := record.NewBroadcaster(record.WithContext(t.Context()))
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: wrapped.CoreV1().Events("")})
 	defer broadcaster.Shutdown()
@@ -81,7 +81,7 @@ func TestEventOfAVolumeCarriesTheVolume(t *testing.T) {
 		t.Fatal(err)
 	}
 	to := &abouts{}
-	events := (&libraryClient{Interface: fake.NewClientset(), recorder: to, volumes: volumes.Lister()}).CoreV1().Events("")
+	events := (&Client{Interface: fake.NewClientset(), Recorder: to, Volumes: volumes.Lister()}).CoreV1().Events("")
 	for _, uid := range []types.UID{"1", "2"} {
 		event := &corev1.Event{
 			InvolvedObject: corev1.ObjectReference{Kind: "PersistentVolume", Name: "pvc-1", UID: uid},

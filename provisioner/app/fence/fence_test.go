@@ -1,4 +1,4 @@
-package app
+package fence
 
 import (
 	"context"
@@ -41,18 +41,18 @@ func TestOnlyALeaderChangesAnythingInKubernetes(t *testing.T) {
 		{"DELETE", "/api/v1/namespaces/own/secrets/events", false, false},
 	} {
 		sent := false
-		transport := &fencedTransport{
-			next: transportFunc(func(*http.Request) (*http.Response, error) {
+		transport := &Transport{
+			Next: transportFunc(func(*http.Request) (*http.Response, error) {
 				sent = true
 				return &http.Response{Body: io.NopCloser(strings.NewReader(""))}, nil
 			}),
-			mayWrite: func() error {
+			MayWrite: func() error {
 				if c.leads {
 					return nil
 				}
 				return errors.New("this replica does not lead")
 			},
-			termCtx: t.Context,
+			TermCtx: t.Context,
 		}
 		request, err := http.NewRequestWithContext(t.Context(), c.method, "http://server"+c.path, strings.NewReader("{}"))
 		if err != nil {
@@ -70,14 +70,14 @@ func TestOnlyALeaderChangesAnythingInKubernetes(t *testing.T) {
 
 func TestEndOfTheTermCutsAChangeUnderWay(t *testing.T) {
 	termCtx, end := context.WithCancel(t.Context())
-	transport := &fencedTransport{
-		next: transportFunc(func(r *http.Request) (*http.Response, error) {
+	transport := &Transport{
+		Next: transportFunc(func(r *http.Request) (*http.Response, error) {
 			end()
 			<-r.Context().Done()
 			return nil, r.Context().Err()
 		}),
-		mayWrite: func() error { return nil },
-		termCtx:  func() context.Context { return termCtx },
+		MayWrite: func() error { return nil },
+		TermCtx:  func() context.Context { return termCtx },
 	}
 	request, err := http.NewRequestWithContext(t.Context(), "POST", "http://server/api/v1/persistentvolumes", nil)
 	if err != nil {
@@ -93,13 +93,13 @@ func TestEndOfTheTermCutsAChangeUnderWay(t *testing.T) {
 func TestLeaseIsHeldFromTheRequestOn(t *testing.T) {
 	client := fake.NewClientset(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: "lease"}})
 	at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	lock := &ownLock{now: func() time.Time { return at }, timeout: time.Minute, turns: func() {}, LeaseLock: resourcelock.LeaseLock{
+	lock := &Lock{now: func() time.Time { return at }, Timeout: time.Minute, Turns: func() {}, LeaseLock: resourcelock.LeaseLock{
 		LeaseMeta: metav1.ObjectMeta{Namespace: "own", Name: "lease"}, Client: client.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: "paused"},
 	}}
 	leads := func() bool { return true }
 	said := func() string {
-		if err := stillLeading(t.Context(), leads, lock, 12*time.Second); err != nil {
+		if err := lock.StillLeading(t.Context(), leads, 12*time.Second); err != nil {
 			return err.Error()
 		}
 		return ""
@@ -147,13 +147,13 @@ func TestLeaseIsHeldFromTheRequestOn(t *testing.T) {
 
 func TestLeaseIsGivenUpByItsHolderOnly(t *testing.T) {
 	client := fake.NewClientset(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: "lease"}})
-	lock := func(identity string) *ownLock {
-		return &ownLock{timeout: time.Minute, turns: func() {}, LeaseLock: resourcelock.LeaseLock{
+	lock := func(identity string) *Lock {
+		return &Lock{Timeout: time.Minute, Turns: func() {}, LeaseLock: resourcelock.LeaseLock{
 			LeaseMeta: metav1.ObjectMeta{Namespace: "own", Name: "lease"}, Client: client.CoordinationV1(),
 			LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
 		}}
 	}
-	read := func(l *ownLock) {
+	read := func(l *Lock) {
 		t.Helper()
 		if _, _, err := l.Get(t.Context()); err != nil {
 			t.Fatal(err)
@@ -192,13 +192,13 @@ func TestEveryRequestEndsButWatches(t *testing.T) {
 	} {
 		t.Run(c.method+" "+c.path, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				transport := &fencedTransport{
-					next: transportFunc(func(r *http.Request) (*http.Response, error) {
+				transport := &Transport{
+					Next: transportFunc(func(r *http.Request) (*http.Response, error) {
 						<-r.Context().Done()
 						return nil, r.Context().Err()
 					}),
-					mayWrite: func() error { return nil },
-					termCtx:  t.Context,
+					MayWrite: func() error { return nil },
+					TermCtx:  t.Context,
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				request, err := http.NewRequestWithContext(ctx, c.method, "http://server"+c.path, nil)

@@ -1,4 +1,6 @@
-package app
+// Package fence keeps a replica that no longer leads from changing anything: it
+// knows until when the lease is certainly held, and stops requests to Kubernetes.
+package fence
 
 import (
 	"context"
@@ -11,16 +13,16 @@ import (
 	"time"
 )
 
-// fencedTransport lets only a leader change anything in Kubernetes, and cuts
+// Transport lets only a leader change anything in Kubernetes, and cuts
 // requests under way when the lease is lost. It applies the same fence as
 // requests to Cinder: a leader that was paused, and resumes after another was
 // elected, must not save what it was about to write.
-type fencedTransport struct {
-	next http.RoundTripper
-	// mayWrite returns an error unless this replica leads; termCtx ends with the
+type Transport struct {
+	Next http.RoundTripper
+	// MayWrite returns an error unless this replica leads; TermCtx ends with the
 	// term.
-	mayWrite func() error
-	termCtx  func() context.Context
+	MayWrite func() error
+	TermCtx  func() context.Context
 }
 
 // requestTimeout bounds every request: no worker waits for ever for an API server
@@ -42,16 +44,16 @@ func timeoutOf(r *http.Request) time.Duration {
 }
 
 // RoundTrip implements http.RoundTripper.
-func (f *fencedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+func (f *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	timeout := timeoutOf(r)
 	if timeout == 0 {
-		return f.next.RoundTrip(r)
+		return f.Next.RoundTrip(r)
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	end := sync.OnceFunc(cancel)
 	if r.Method != http.MethodGet && !isAboutEvents(r.URL.Path) {
-		termCtx := f.termCtx()
-		if err := f.mayWrite(); err != nil {
+		termCtx := f.TermCtx()
+		if err := f.MayWrite(); err != nil {
 			end()
 			if r.Body != nil {
 				_ = r.Body.Close()
@@ -61,7 +63,7 @@ func (f *fencedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		stop := context.AfterFunc(termCtx, cancel)
 		end = sync.OnceFunc(func() { stop(); cancel() })
 	}
-	answer, err := f.next.RoundTrip(r.WithContext(ctx))
+	answer, err := f.Next.RoundTrip(r.WithContext(ctx))
 	if err != nil {
 		end()
 		return nil, err

@@ -1,4 +1,4 @@
-package app
+package library
 
 import (
 	"sync"
@@ -8,13 +8,13 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// keepSchemeStill makes it safe to build the library's controller while clients
+// KeepSchemeStill makes it safe to build the library's controller while clients
 // work, which every term does. Its constructor registers the core types with
 // client-go's global scheme, which already has them, and so writes to maps that
 // every request reads: the race detector reports it, and an unlucky process
 // would crash with "concurrent map read and map write". Registering there again
 // becomes a no-op; nothing changes for any other scheme.
-var keepSchemeStill = sync.OnceFunc(func() {
+var KeepSchemeStill = sync.OnceFunc(func() {
 	register := corev1.AddToScheme
 	corev1.AddToScheme = func(s *runtime.Scheme) error {
 		if s == scheme.Scheme {

@@ -1,4 +1,4 @@
-package app
+package portnames
 
 import (
 	"context"
@@ -36,7 +36,7 @@ func TestPortNamesAreCollectedFromTheNodesOfAPool(t *testing.T) {
 		{pool: "none", err: "none of the 1 nodes with labels storage=none has the annotation standalone-cinder.openstack.org/wwpns; annotate them, or name the ports in the policy (connector.wwpns)"},
 		{pool: "nowhere", err: "none of the 0 nodes with labels storage=nowhere has the annotation standalone-cinder.openstack.org/wwpns; annotate them, or name the ports in the policy (connector.wwpns)"},
 	} {
-		got, err := newNodePools(client).wwpns(t.Context(), map[string]string{"storage": c.pool})
+		got, err := New(client).Of(t.Context(), map[string]string{"storage": c.pool})
 		if !slices.Equal(got, c.want) || (err == nil) != (c.err == "") || err != nil && err.Error() != c.err {
 			t.Errorf("pool %s: %v, %v", c.pool, got, err)
 		}
@@ -45,9 +45,9 @@ func TestPortNamesAreCollectedFromTheNodesOfAPool(t *testing.T) {
 
 func TestNodesAreReadOnceForManyClaims(t *testing.T) {
 	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", Labels: map[string]string{"storage": "fc"}, Annotations: map[string]string{annotationWWPNs: "10000090fa3418bc"}}})
-	pools := newNodePools(client)
+	pools := New(client)
 	for range 10 {
-		if _, err := pools.wwpns(t.Context(), map[string]string{"storage": "fc"}); err != nil {
+		if _, err := pools.Of(t.Context(), map[string]string{"storage": "fc"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -69,11 +69,11 @@ func TestSlowNodeListKeepsNobodyWhoLeaves(t *testing.T) {
 		<-answer
 		return false, nil, nil
 	})
-	pools := newNodePools(client)
+	pools := New(client)
 	first, leave := context.WithCancel(t.Context())
 	left := make(chan error)
 	go func() {
-		_, err := pools.wwpns(first, map[string]string{"storage": "fc"})
+		_, err := pools.Of(first, map[string]string{"storage": "fc"})
 		left <- err
 	}()
 	<-asked
@@ -83,11 +83,11 @@ func TestSlowNodeListKeepsNobodyWhoLeaves(t *testing.T) {
 	}
 	ended, end := context.WithCancel(t.Context())
 	end()
-	if _, err := pools.wwpns(ended, map[string]string{"storage": "fc"}); !errors.Is(err, context.Canceled) {
+	if _, err := pools.Of(ended, map[string]string{"storage": "fc"}); !errors.Is(err, context.Canceled) {
 		t.Errorf("the caller whose context ended gets %v", err)
 	}
 	close(answer)
-	if got, err := pools.wwpns(t.Context(), map[string]string{"storage": "fc"}); err != nil || len(got) != 1 {
+	if got, err := pools.Of(t.Context(), map[string]string{"storage": "fc"}); err != nil || len(got) != 1 {
 		t.Errorf("the callers that stay get %v, %v", got, err)
 	}
 	if n := requests.Load(); n != 1 {
@@ -124,7 +124,7 @@ func TestNodesAreReadInPages(t *testing.T) {
 			}
 			return true, &corev1.NodeList{Items: []corev1.Node{one}}, nil
 		})
-		got, err := newNodePools(client).wwpns(t.Context(), nil)
+		got, err := New(client).Of(t.Context(), nil)
 		if err != nil || !slices.Equal(got, c.want) || !slices.Equal(limits, c.limits) {
 			t.Errorf("%s: %v, %v, limits %v", c.name, got, err, limits)
 		}

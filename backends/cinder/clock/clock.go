@@ -1,4 +1,5 @@
-package cinder
+// Package clock tells the time of a server by its answers.
+package clock
 
 import (
 	"net/http"
@@ -17,9 +18,9 @@ const mostClockDifference = 24 * time.Hour
 // restored backup.
 const clockReadings = 5
 
-// serverClock is the server's clock as the Date headers of its last answers
+// Clock is a server's clock as the Date headers of its last answers
 // show it, to the second.
-type serverClock struct {
+type Clock struct {
 	mu sync.Mutex
 	// ahead is by how much the clock was ahead of the local one, in the order of
 	// the answers.
@@ -29,7 +30,8 @@ type serverClock struct {
 	latest *time.Duration
 }
 
-func (c *serverClock) read(response *http.Response) {
+// Read notes the date of an answer.
+func (c *Clock) Read(response *http.Response) {
 	at, err := http.ParseTime(response.Header.Get("Date"))
 	if err != nil {
 		return
@@ -47,9 +49,9 @@ func (c *serverClock) read(response *http.Response) {
 	c.ahead = append(c.ahead, ahead)
 }
 
-// now is the time by the median of the readings; by the local clock if there are
+// Now is the time by the median of the readings; by the local clock if there are
 // none.
-func (c *serverClock) now() time.Time {
+func (c *Clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.ahead) == 0 {
@@ -59,8 +61,8 @@ func (c *serverClock) now() time.Time {
 	return time.Now().Add(sorted[len(sorted)/2])
 }
 
-// last is by how much the clock was ahead of the local one in the last answer.
-func (c *serverClock) last() (ahead time.Duration, known bool) {
+// Last is by how much the clock was ahead of the local one in the last answer.
+func (c *Clock) Last() (ahead time.Duration, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.latest == nil {

@@ -1,4 +1,4 @@
-package app
+package fence
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// ownLock releases a lease only while this replica holds it. client-go's
+// Lock releases a lease only while this replica holds it. client-go's
 // elector releases the lease it believes it holds without checking the holder:
 // a leader that was paused, and resumes after another was elected, would
 // release the other's lease.
@@ -18,13 +18,13 @@ import (
 // the answer to a renewal, but candidates count from the renewal itself: a
 // leader that was paused between the two would believe in a lease that another
 // replica has taken.
-type ownLock struct {
+type Lock struct {
 	resourcelock.LeaseLock
-	// timeout bounds every request. Without it, a server that keeps telling the
+	// Timeout bounds every request. Without it, a server that keeps telling the
 	// client to try later would keep a candidate's elector from turning.
-	timeout time.Duration
-	// turns is called when the elector turns: before and after every request.
-	turns func()
+	Timeout time.Duration
+	// Turns is called when the elector turns: before and after every request.
+	Turns func()
 
 	mu sync.Mutex
 	// holder is the lease's holder when it was last read.
@@ -35,10 +35,23 @@ type ownLock struct {
 	now func() time.Time
 }
 
+// StillLeading is the fence before every change at Cinder. The elector notices
+// the end of its lease only when it is scheduled; a process that was paused
+// compares clocks here before it changes anything.
+func (l *Lock) StillLeading(termCtx context.Context, isLeader func() bool, validity time.Duration) error {
+	if termCtx.Err() != nil || !isLeader() {
+		return errors.New("this replica no longer leads")
+	}
+	if !l.holdsFor(validity) {
+		return errors.New("the lease expired without being renewed")
+	}
+	return nil
+}
+
 // holdsFor reports whether the lease was renewed at most this long ago. Both of
 // the machine's clocks must agree: the monotonic clock stops while a virtual
 // machine is suspended, and the wall clock may be set back.
-func (l *ownLock) holdsFor(validity time.Duration) bool {
+func (l *Lock) holdsFor(validity time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.renewed.IsZero() {
@@ -48,7 +61,7 @@ func (l *ownLock) holdsFor(validity time.Duration) bool {
 	return now.Sub(l.renewed) <= validity && now.Round(0).Sub(l.renewed.Round(0)) <= validity
 }
 
-func (l *ownLock) clock() time.Time {
+func (l *Lock) clock() time.Time {
 	if l.now != nil {
 		return l.now()
 	}
@@ -56,7 +69,7 @@ func (l *ownLock) clock() time.Time {
 }
 
 // Get implements resourcelock.Interface.
-func (l *ownLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	ctx, done := l.request(ctx)
 	defer done()
 	record, raw, err := l.LeaseLock.Get(ctx)
@@ -71,7 +84,7 @@ func (l *ownLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, 
 
 // Update implements resourcelock.Interface. The elector reads the lease before
 // it releases it, and the API server refuses the update if it has changed since.
-func (l *ownLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+func (l *Lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	l.mu.Lock()
 	holder := l.holder
 	l.mu.Unlock()
@@ -84,23 +97,23 @@ func (l *ownLock) Update(ctx context.Context, record resourcelock.LeaderElection
 }
 
 // Create implements resourcelock.Interface.
-func (l *ownLock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+func (l *Lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	ctx, done := l.request(ctx)
 	defer done()
 	return l.renew(record, func() error { return l.LeaseLock.Create(ctx, record) })
 }
 
 // request begins a request of the elector.
-func (l *ownLock) request(ctx context.Context) (bounded context.Context, done func()) {
-	l.turns()
-	bounded, cancel := context.WithTimeout(ctx, l.timeout)
+func (l *Lock) request(ctx context.Context) (bounded context.Context, done func()) {
+	l.Turns()
+	bounded, cancel := context.WithTimeout(ctx, l.Timeout)
 	return bounded, func() {
 		cancel()
-		l.turns()
+		l.Turns()
 	}
 }
 
-func (l *ownLock) renew(record resourcelock.LeaderElectionRecord, write func() error) error {
+func (l *Lock) renew(record resourcelock.LeaderElectionRecord, write func() error) error {
 	asked := l.clock()
 	err := write()
 	if err == nil && record.HolderIdentity == l.Identity() {

@@ -1,4 +1,6 @@
-package cinder
+// Package catalog reads what comes with a token: the catalog of services, and the
+// project.
+package catalog
 
 import (
 	"cmp"
@@ -19,20 +21,23 @@ import (
 // different API.
 var volumeServices = []string{"block-storage", "volumev3", "block-store", "volume"}
 
-// endpointOf finds Cinder in the catalog that came with a token. It makes no
+// Entry says which entry of the service catalog an endpoint comes from.
+type Entry struct{ Region, Interface string }
+
+// Endpoint finds Cinder in the catalog that came with a token. It makes no
 // request, unlike gophercloud's own search, which makes one when a catalog
 // names no version. It does not guess a region: volumes would silently be
 // created in the wrong one.
-func endpointOf(result gophercloud.AuthResult, wanted gophercloud.EndpointOpts) (address string, entry CatalogEntry, err error) {
+func Endpoint(result gophercloud.AuthResult, wanted gophercloud.EndpointOpts) (address string, entry Entry, err error) {
 	token, ok := result.(interface {
 		ExtractServiceCatalog() (*tokens.ServiceCatalog, error)
 	})
 	if !ok {
-		return "", CatalogEntry{}, errors.New("the answer to the login has no service catalog")
+		return "", Entry{}, errors.New("the answer to the login has no service catalog")
 	}
 	catalog, err := token.ExtractServiceCatalog()
 	if err != nil || len(catalog.Entries) == 0 {
-		return "", CatalogEntry{}, errors.New("the token has no service catalog: the credentials name no project and the user has no default project; name a project")
+		return "", Entry{}, errors.New("the token has no service catalog: the credentials name no project and the user has no default project; name a project")
 	}
 	var matching []tokens.Endpoint
 	var offered, regions []string
@@ -59,17 +64,17 @@ func endpointOf(result gophercloud.AuthResult, wanted gophercloud.EndpointOpts) 
 	regions = distinct(regions)
 	switch {
 	case len(matching) == 0:
-		return "", CatalogEntry{}, fmt.Errorf("the service catalog has no block storage v3 endpoint%s with interface %q (it has %s); check region and interface of the backend",
+		return "", Entry{}, fmt.Errorf("the service catalog has no block storage v3 endpoint%s with interface %q (it has %s); check region and interface of the backend",
 			inRegion(wanted.Region), wanted.Availability, cmp.Or(strings.Join(distinct(offered), ", "), "none at all"))
 	case wanted.Region == "" && len(regions) > 1:
-		return "", CatalogEntry{}, fmt.Errorf("the service catalog has block storage in several regions (%s); give the backend's region", strings.Join(regions, ", "))
+		return "", Entry{}, fmt.Errorf("the service catalog has block storage in several regions (%s); give the backend's region", strings.Join(regions, ", "))
 	}
 	first := matching[0]
-	return withV3(first.URL), CatalogEntry{Region: cmp.Or(first.RegionID, first.Region), Interface: first.Interface}, nil
+	return withV3(first.URL), Entry{Region: cmp.Or(first.RegionID, first.Region), Interface: first.Interface}, nil
 }
 
-// projectOf is the ID of the project that a token is scoped to, or "".
-func projectOf(result gophercloud.AuthResult) string {
+// Project is the ID of the project that a token is scoped to, or "".
+func Project(result gophercloud.AuthResult) string {
 	token, ok := result.(interface {
 		ExtractProject() (*tokens.Project, error)
 	})

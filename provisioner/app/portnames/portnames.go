@@ -1,4 +1,6 @@
-package app
+// Package portnames collects the Fibre Channel port names of nodes, which
+// annotations list.
+package portnames
 
 import (
 	"context"
@@ -33,8 +35,8 @@ var portName = regexp.MustCompile(`^[0-9a-f]{16}$`)
 // reading, so it does not end with any caller's context.
 const nodesTimeout = 30 * time.Second
 
-// nodePools collects the port names of nodes selected by labels.
-type nodePools struct {
+// Pools collects the port names of nodes selected by labels.
+type Pools struct {
 	client kubernetes.Interface
 	// reading makes concurrent callers for the same nodes wait for one answer.
 	reading singleflight.Group
@@ -49,14 +51,15 @@ type nodePool struct {
 	err   error
 }
 
-func newNodePools(client kubernetes.Interface) *nodePools {
-	return &nodePools{client: client, pools: map[string]nodePool{}}
+// New makes Pools that have read nothing yet.
+func New(client kubernetes.Interface) *Pools {
+	return &Pools{client: client, pools: map[string]nodePool{}}
 }
 
-// wwpns lists the port names of all nodes with the labels, sorted. A pool
+// Of lists the port names of all nodes with the labels, sorted. A pool
 // without port names, or with an invalid one, is an error: the array would mask
 // the volume to no port, or to the wrong one.
-func (n *nodePools) wwpns(ctx context.Context, selected map[string]string) ([]string, error) {
+func (n *Pools) Of(ctx context.Context, selected map[string]string) ([]string, error) {
 	selector := labels.SelectorFromSet(selected).String()
 	if pool, ok := n.known(selector); ok {
 		return pool.wwpns, pool.err
@@ -82,7 +85,7 @@ func (n *nodePools) wwpns(ctx context.Context, selected map[string]string) ([]st
 }
 
 // known returns the result of a recent reading of a pool.
-func (n *nodePools) known(selector string) (nodePool, bool) {
+func (n *Pools) known(selector string) (nodePool, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	pool, ok := n.pools[selector]
@@ -99,7 +102,7 @@ type portNames struct {
 	names []string
 }
 
-func (n *nodePools) collect(ctx context.Context, selector string) ([]string, error) {
+func (n *Pools) collect(ctx context.Context, selector string) ([]string, error) {
 	found, err := n.read(ctx, metav1.ListOptions{LabelSelector: selector, Limit: nodesPage})
 	if apierrors.IsResourceExpired(err) {
 		// The server no longer knows where the page ended.
@@ -120,7 +123,7 @@ func (n *nodePools) collect(ctx context.Context, selector string) ([]string, err
 }
 
 // read reads the nodes page by page.
-func (n *nodePools) read(ctx context.Context, options metav1.ListOptions) (portNames, error) {
+func (n *Pools) read(ctx context.Context, options metav1.ListOptions) (portNames, error) {
 	var found portNames
 	for {
 		list, err := n.client.CoreV1().Nodes().List(ctx, options)

@@ -1,9 +1,11 @@
-package app
+// Package statuspage serves the report of a replica in every form.
+package statuspage
 
 import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -22,34 +24,43 @@ type reportForm struct {
 	write   func(body *bytes.Buffer, request *http.Request, report statusreport.Report) error
 }
 
-// maxReports is how many reports are made or sent at once. One of thousands of
+// MaxReports is how many reports are made or sent at once. One of thousands of
 // pending claims takes some ten megabytes until a slow client has read it, and the
 // leader must not run out of memory.
-const maxReports = 4
+const MaxReports = 4
 
-// handleReports serves the replica's report in every form. Nothing here changes
+// Options are what the pages show.
+type Options struct {
+	// Report describes the replica.
+	Report func(provisioner.Selected) statusreport.Report
+	// Answer answers the question that the page's form asks; nil if it asks none.
+	Answer func(url.Values) *statusreport.Answer
+	Logger *slog.Logger
+}
+
+// Handle serves the replica's report in every form. Nothing here changes
 // anything.
-func (a *App) handleReports(mux *http.ServeMux) {
-	slots := make(chan struct{}, maxReports)
+func Handle(mux *http.ServeMux, o Options) {
+	slots := make(chan struct{}, MaxReports)
 	const nothing = "default-src 'none'; frame-ancestors 'none'"
 	page := statusreport.NewPage()
-	mux.Handle("GET /status.json", a.serveReport(slots, reportForm{"application/json", nothing, true, func(body *bytes.Buffer, _ *http.Request, r statusreport.Report) error {
+	mux.Handle("GET /status.json", o.serveReport(slots, reportForm{"application/json", nothing, true, func(body *bytes.Buffer, _ *http.Request, r statusreport.Report) error {
 		encoder := json.NewEncoder(body)
 		encoder.SetIndent("", "  ")
 		return encoder.Encode(r)
 	}}))
-	mux.Handle("GET /status.txt", a.serveReport(slots, reportForm{"text/plain; charset=utf-8", nothing, true, func(body *bytes.Buffer, _ *http.Request, r statusreport.Report) error {
+	mux.Handle("GET /status.txt", o.serveReport(slots, reportForm{"text/plain; charset=utf-8", nothing, true, func(body *bytes.Buffer, _ *http.Request, r statusreport.Report) error {
 		return r.WriteTable(body)
 	}}))
 	// The parameters of the page are those of its question.
-	mux.Handle("GET /{$}", a.serveReport(slots, reportForm{"text/html; charset=utf-8", page.ContentSecurityPolicy, false, func(body *bytes.Buffer, request *http.Request, r statusreport.Report) error {
-		return page.Write(body, r, a.answer(request.URL.Query()))
+	mux.Handle("GET /{$}", o.serveReport(slots, reportForm{"text/html; charset=utf-8", page.ContentSecurityPolicy, false, func(body *bytes.Buffer, request *http.Request, r statusreport.Report) error {
+		return page.Write(body, r, o.Answer(request.URL.Query()))
 	}}))
 }
 
 // serveReport serves one form of the report. It is complete before it is written:
 // a client that does not read must not block anything.
-func (a *App) serveReport(slots chan struct{}, form reportForm) http.Handler {
+func (o Options) serveReport(slots chan struct{}, form reportForm) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
 		header := w.Header()
 		header.Set("X-Content-Type-Options", "nosniff")
@@ -72,8 +83,8 @@ func (a *App) serveReport(slots chan struct{}, form reportForm) http.Handler {
 			}
 		}
 		var body bytes.Buffer
-		if err := form.write(&body, request, a.report(selected)); err != nil {
-			a.logger.Error("Cannot write the status report", "error", err)
+		if err := form.write(&body, request, o.Report(selected)); err != nil {
+			o.Logger.Error("Cannot write the status report", "error", err)
 			http.Error(w, "the report cannot be written; the log says why", http.StatusInternalServerError)
 			return
 		}

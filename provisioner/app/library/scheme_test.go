@@ -1,4 +1,4 @@
-package app
+package library
 
 import (
 	"testing"
@@ -9,7 +9,7 @@ import (
 )
 
 func TestCoreTypesAreRegisteredOnceWithTheGlobalScheme(t *testing.T) {
-	keepSchemeStill()
+	KeepSchemeStill()
 	if !scheme.Scheme.Recognizes(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim")) {
 		t.Fatal("client-go's scheme no longer knows claims by itself; skipping the registration would break the clients")
 	}

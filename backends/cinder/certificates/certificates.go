@@ -1,0 +1,64 @@
+// Package certificates knows when the certificates that servers showed expire.
+package certificates
+
+import (
+	"crypto/x509"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// Seen remembers when the certificates expire that Keystone and
+// Cinder showed last.
+type Seen struct {
+	// Identity is Keystone's host; every other host is Cinder's.
+	Identity string
+
+	mu               sync.Mutex
+	keystone, cinder time.Time
+}
+
+// Read notes the certificate that an answer came with.
+func (s *Seen) Read(request *http.Request, response *http.Response) {
+	if response.TLS == nil || len(response.TLS.PeerCertificates) == 0 {
+		return
+	}
+	expires := expiryOf(response.TLS.PeerCertificates[0], response.TLS.VerifiedChains)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if request.URL.Host == s.Identity {
+		s.keystone = expires
+	} else {
+		s.cinder = expires
+	}
+}
+
+// Expiry is when the certificates of Keystone and Cinder expire. A zero time means
+// that none was shown yet.
+func (s *Seen) Expiry() (keystone, cinder time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.keystone, s.cinder
+}
+
+// expiryOf is when a server's certificate can no longer be verified: when the
+// last of the chains that verify it has an expired certificate. Without
+// verification it is the certificate's own expiry.
+func expiryOf(leaf *x509.Certificate, chains [][]*x509.Certificate) time.Time {
+	if len(chains) == 0 {
+		return leaf.NotAfter
+	}
+	var latest time.Time
+	for _, chain := range chains {
+		first := leaf.NotAfter
+		for _, certificate := range chain {
+			if certificate.NotAfter.Before(first) {
+				first = certificate.NotAfter
+			}
+		}
+		if first.After(latest) {
+			latest = first
+		}
+	}
+	return latest
+}

@@ -1,0 +1,66 @@
+package policy
+
+import "fmt"
+
+// Source is where the content of a requested volume comes from: another claim's
+// volume, or a snapshot.
+type Source struct {
+	// Name is the source as messages name it, such as "claim team-a/data".
+	Name string
+	// Tenant is the one that the source was made for.
+	Tenant string
+	// Backend has the source. Content is never copied between backends.
+	Backend    string
+	SizeGiB    int64
+	VolumeMode VolumeMode
+}
+
+// The reasons to deny a claim because of its source. Decide returns the first and
+// the last; the others come before the policy is asked.
+const (
+	// SourceNotAllowed: the source belongs to another tenant, or has another
+	// volume mode.
+	SourceNotAllowed Reason = "SourceNotAllowed"
+	// SourceNotFound: nothing of that name exists.
+	SourceNotFound Reason = "SourceNotFound"
+	// SourceNotReady: it has no content yet.
+	SourceNotReady Reason = "SourceNotReady"
+	// SourceNotOurs: this program did not make it, or cannot tell for whom.
+	SourceNotOurs Reason = "SourceNotOurs"
+	// SourceOnOtherBackend: the claim's rule does not use the source's backend.
+	SourceOnOtherBackend Reason = "SourceOnOtherBackend"
+)
+
+// checkSource denies a claim that may not have its source's content, or has no
+// room for it.
+func (d *decider) checkSource(tenant *Tenant, class *Class, volume VolumeProperties) *Denial {
+	source := d.request.Source
+	if source == nil {
+		return nil
+	}
+	mode := d.request.VolumeMode
+	if mode == "" {
+		mode = Filesystem
+	}
+	switch {
+	case source.Tenant != tenant.Name:
+		return &Denial{Reason: SourceNotAllowed, Path: class.path, Message: fmt.Sprintf(
+			"%s was made for tenant %q, and namespace %s belongs to tenant %s; content is never copied from one tenant to another", source.Name, source.Tenant, d.request.Namespace, tenant.Name)}
+	case source.VolumeMode != "" && source.VolumeMode != mode:
+		return &Denial{Reason: SourceNotAllowed, Path: class.path, Message: fmt.Sprintf(
+			"%s has volume mode %s, but the claim asks for %s; ask for the same mode", source.Name, source.VolumeMode, mode)}
+	case volume.SizeGiB < source.SizeGiB:
+		return &Denial{Reason: VolumeTooSmall, Path: class.path, Message: fmt.Sprintf(
+			"the volume would have %d GiB, but %s has %d GiB; ask for at least that", volume.SizeGiB, source.Name, source.SizeGiB)}
+	}
+	return nil
+}
+
+// withoutSource denies the backends of a rule that do not have the source.
+func (d *decider) withoutSource(backend string) *Denial {
+	source := d.request.Source
+	if source == nil || source.Backend == backend {
+		return nil
+	}
+	return &Denial{Reason: SourceOnOtherBackend, Message: fmt.Sprintf("%s is on backend %s", source.Name, source.Backend)}
+}

@@ -1,0 +1,162 @@
+package datasource
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	storagelisters "k8s.io/client-go/listers/storage/v1"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/standalone-cinder/standalone-cinder/policy/admission"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+)
+
+// protect adds the finalizer to a claim as it was read.
+func protect(ctx context.Context, client kubernetes.Interface, source *corev1.PersistentVolumeClaim) error {
+	if slices.Contains(source.Finalizers, record.CopyFinalizer) {
+		return nil
+	}
+	if err := setFinalizers(ctx, client, source, append(slices.Clone(source.Finalizers), record.CopyFinalizer)); err != nil {
+		return fmt.Errorf("cannot protect claim %s/%s while it is copied: %w", source.Namespace, source.Name, err)
+	}
+	return nil
+}
+
+// setFinalizers fails if the claim has changed since it was read.
+func setFinalizers(ctx context.Context, client kubernetes.Interface, claim *corev1.PersistentVolumeClaim, finalizers []string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": claim.UID, "resourceVersion": claim.ResourceVersion, "finalizers": finalizers,
+	}})
+	if err != nil {
+		return err
+	}
+	_, err = client.CoreV1().PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+// ProtectorOptions configure a Protector.
+type ProtectorOptions struct {
+	Client  kubernetes.Interface
+	Claims  corelisters.PersistentVolumeClaimLister
+	Classes storagelisters.StorageClassLister
+	Limiter workqueue.TypedRateLimiter[types.NamespacedName]
+	Logger  *slog.Logger
+}
+
+// Protector ends the protection of claims that no pending claim copies any
+// longer. Whatever it needs to know is in the API server, so that the next
+// leader continues where this one stops.
+type Protector struct {
+	ProtectorOptions
+	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
+}
+
+// NewProtector makes the Protector of one term.
+func NewProtector(options ProtectorOptions) *Protector {
+	return &Protector{
+		ProtectorOptions: options,
+		queue:            workqueue.NewTypedRateLimitingQueueWithConfig(options.Limiter, workqueue.TypedRateLimitingQueueConfig[types.NamespacedName]{Name: "protection"}),
+	}
+}
+
+// ClaimChanged looks at a claim that may be protected, or may be a reason to
+// protect another. It is called for every claim when the term begins, for every
+// change, and with a deleted claim's last state.
+func (p *Protector) ClaimChanged(claim *corev1.PersistentVolumeClaim) {
+	if slices.Contains(claim.Finalizers, record.CopyFinalizer) {
+		p.queue.Add(types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name})
+	}
+	if source := p.sourceOf(claim); source != "" {
+		p.queue.Add(types.NamespacedName{Namespace: claim.Namespace, Name: source})
+	}
+}
+
+// sourceOf is the name of the claim that a claim copies; empty if it copies none.
+func (p *Protector) sourceOf(claim *corev1.PersistentVolumeClaim) string {
+	// A class that is gone may have allowed the annotation.
+	parameters := map[string]string{"smartclone": "true"}
+	if class, err := p.Classes.Get(record.ClassName(claim)); err == nil {
+		parameters = class.Parameters
+	}
+	if source, _ := admission.DataSourceOf(claim, parameters); source != nil {
+		return source.Name
+	}
+	return ""
+}
+
+// Run works until the context ends.
+func (p *Protector) Run(ctx context.Context) {
+	var group sync.WaitGroup
+	group.Go(func() {
+		for p.next(ctx) {
+		}
+	})
+	<-ctx.Done()
+	p.queue.ShutDown()
+	group.Wait()
+}
+
+func (p *Protector) next(ctx context.Context) bool {
+	key, shutdown := p.queue.Get()
+	if shutdown {
+		return false
+	}
+	defer p.queue.Done(key)
+	if ctx.Err() != nil {
+		return true
+	}
+	if err := p.release(ctx, key); err != nil {
+		p.Logger.Warn("Cannot end the protection of a claim that was copied", "claim", key.String(), "error", err)
+		p.queue.AddRateLimited(key)
+		return true
+	}
+	p.queue.Forget(key)
+	return true
+}
+
+// release removes the finalizer from a claim that no pending claim copies.
+func (p *Protector) release(ctx context.Context, key types.NamespacedName) error {
+	cached, err := p.Claims.PersistentVolumeClaims(key.Namespace).Get(key.Name)
+	if apierrors.IsNotFound(err) || err == nil && !slices.Contains(cached.Finalizers, record.CopyFinalizer) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	others, err := p.Claims.PersistentVolumeClaims(key.Namespace).List(labels.Everything())
+	if err != nil {
+		return err
+	}
+	for _, other := range others {
+		if other.Spec.VolumeName == "" && other.DeletionTimestamp == nil && p.sourceOf(other) == key.Name {
+			return nil
+		}
+	}
+	source, err := p.Client.CoreV1().PersistentVolumeClaims(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return err
+	}
+	rest := slices.DeleteFunc(slices.Clone(source.Finalizers), func(name string) bool { return name == record.CopyFinalizer })
+	if len(rest) == len(source.Finalizers) {
+		return nil
+	}
+	err = setFinalizers(ctx, p.Client, source, rest)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,117 @@
+package datasource
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/admission"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+)
+
+// Options configure a Resolver.
+type Options struct {
+	Client            kubernetes.Interface
+	Claims            corelisters.PersistentVolumeClaimLister
+	PersistentVolumes corelisters.PersistentVolumeLister
+	// Cluster is what this cluster's PersistentVolumes record.
+	Cluster string
+}
+
+// Resolver finds the sources of claims for one term.
+type Resolver struct {
+	Options
+	awaited awaited
+}
+
+// NewResolver makes the Resolver of one term.
+func NewResolver(options Options) *Resolver {
+	return &Resolver{Options: options, awaited: awaited{names: map[string]bool{}}}
+}
+
+// Cached finds the source of a claim in the caches; nil if the claim wants an
+// empty volume.
+func (r *Resolver) Cached(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (*record.Source, *policy.Denial) {
+	named, refused := admission.DataSourceOf(claim, class.Parameters)
+	if named == nil {
+		return nil, refused
+	}
+	// Before the look, so that no later change is missed.
+	r.awaited.add(nameOf(claim.Namespace, named.Name))
+	source, denial, err := record.SourceOf(claim, named, r.Cluster, cached{r.Claims, r.PersistentVolumes})
+	if err != nil {
+		denial = &policy.Denial{Reason: policy.SourceNotReady, Message: err.Error()}
+	}
+	return source, denial
+}
+
+// Live finds the source of a claim at the API server, where the caches may be
+// late, and protects it from deletion until the claim is served; see Protector.
+func (r *Resolver) Live(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (*record.Source, *policy.Denial, error) {
+	named, refused := admission.DataSourceOf(claim, class.Parameters)
+	if named == nil {
+		return nil, refused, nil
+	}
+	reader := &live{ctx: ctx, client: r.Client}
+	source, denial, err := record.SourceOf(claim, named, r.Cluster, reader)
+	if denial != nil || err != nil {
+		return nil, denial, err
+	}
+	return source, nil, protect(ctx, r.Client, reader.read)
+}
+
+// TriggersOf is what may admit a claim that was denied because of its source.
+func (r *Resolver) TriggersOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) []parking.Trigger {
+	named, _ := admission.DataSourceOf(claim, class.Parameters)
+	if named == nil {
+		return nil
+	}
+	return []parking.Trigger{{Kind: parking.Source, Name: nameOf(claim.Namespace, named.Name)}}
+}
+
+// ClaimChanged returns the trigger that fires if other claims want the content
+// of this one.
+func (r *Resolver) ClaimChanged(namespace, name string) []parking.Trigger {
+	if !r.awaited.take(nameOf(namespace, name)) {
+		return nil
+	}
+	return []parking.Trigger{{Kind: parking.Source, Name: nameOf(namespace, name)}}
+}
+
+func nameOf(namespace, name string) string { return namespace + "/" + name }
+
+// cached reads from the caches.
+type cached struct {
+	claims  corelisters.PersistentVolumeClaimLister
+	volumes corelisters.PersistentVolumeLister
+}
+
+func (c cached) Claim(namespace, name string) (*corev1.PersistentVolumeClaim, error) {
+	return c.claims.PersistentVolumeClaims(namespace).Get(name)
+}
+
+func (c cached) PersistentVolume(name string) (*corev1.PersistentVolume, error) {
+	return c.volumes.Get(name)
+}
+
+// live reads from the API server, and keeps the claim that it read.
+type live struct {
+	ctx    context.Context
+	client kubernetes.Interface
+	read   *corev1.PersistentVolumeClaim
+}
+
+func (l *live) Claim(namespace, name string) (claim *corev1.PersistentVolumeClaim, err error) {
+	l.read, err = l.client.CoreV1().PersistentVolumeClaims(namespace).Get(l.ctx, name, metav1.GetOptions{})
+	return l.read, err
+}
+
+func (l *live) PersistentVolume(name string) (*corev1.PersistentVolume, error) {
+	return l.client.CoreV1().PersistentVolumes().Get(l.ctx, name, metav1.GetOptions{})
+}
