@@ -176,6 +176,7 @@ func (c *Controller) ownTurns(tenant string) int {
 // Run works until the context ends. It waits for the snapshot resources, which
 // may be installed at any time.
 func (c *Controller) Run(ctx context.Context) {
+	defer c.queue.ShutDown()
 	if !c.awaitResources(ctx) {
 		return
 	}
@@ -190,7 +191,6 @@ func (c *Controller) Run(ctx context.Context) {
 	}
 	var group sync.WaitGroup
 	defer group.Wait()
-	defer context.AfterFunc(ctx, c.queue.ShutDown)()
 	group.Go(func() { c.countBackends(ctx) })
 	group.Go(func() { c.Monitor.Follow(ctx, "the queue of snapshots", c.LongestWork, c.turns.Progress) })
 	// Items without a turn leave the queue, so that a slow backend occupies no more
@@ -202,6 +202,8 @@ func (c *Controller) Run(ctx context.Context) {
 		})
 	}
 	<-ctx.Done()
+	// Before the wait for the workers, which wait for items.
+	c.queue.ShutDown()
 }
 
 // work does the next item, and reports false when there are no more.

@@ -1,8 +1,10 @@
 package snapshot
 
 import (
+	"context"
 	"errors"
 	"testing"
+	"time"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +16,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -360,3 +363,32 @@ func TestResourcesMustAllBeServed(t *testing.T) {
 }
 
 func ledgerEntry() ledger.Snapshot { return ledger.Snapshot{Tenant: "a", StorageClass: "fast"} }
+
+// TestRunEnds: with and without the resources, whenever the context ends.
+func TestRunEnds(t *testing.T) {
+	for name, served := range map[string][]string{"absent": nil, "served": resources} {
+		t.Run(name, func(t *testing.T) {
+			for range 50 {
+				b := newBench(t)
+				client := fake.NewClientset()
+				list := &metav1.APIResourceList{GroupVersion: snapshotv1.SchemeGroupVersion.String()}
+				for _, name := range served {
+					list.APIResources = append(list.APIResources, metav1.APIResource{Name: name})
+				}
+				client.Resources = []*metav1.APIResourceList{list}
+				b.Client, b.caches = client, nil
+				b.Options.LongestWork = liveness.Always(time.Hour)
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan struct{})
+				go func() { b.Controller.Run(ctx); close(done) }()
+				if served != nil {
+					for b.shown() == nil {
+						time.Sleep(time.Millisecond)
+					}
+				}
+				cancel()
+				<-done
+			}
+		})
+	}
+}

@@ -361,7 +361,7 @@ func TestSnapshotsNeverCrossTenants(t *testing.T) {
 	// The namespace moves to the other tenant, and its volume stays with the first.
 	w.must(replica.WritePolicy(strings.NewReplacer(`"snap-tenants-a"`, `"other"`, `"snap-tenants-b"`, `"snap-tenants-a"`, "snap-tenants-lab", "snap-tenants-*").Replace(w.policy)))
 	w.must(harness.Eventually(w.ctx, func() (string, error) {
-		if !strings.Contains(replica.Log(), "in force") && !strings.Contains(replica.Log(), "reloaded") {
+		if !strings.Contains(replica.Log(), "Reloaded the policy") {
 			return "the policy is not reloaded", nil
 		}
 		return "", nil
