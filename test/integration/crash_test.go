@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/faultproxy"
@@ -38,9 +39,12 @@ const (
 	deleting phase = "deleting"
 	// undoing: a claim is deleted when all but its PersistentVolume is there.
 	undoing phase = "undoing"
+	// cloning: a claim is made that wants the content of another. Only the steps
+	// that provisioning does not have, and the create, are cases.
+	cloning phase = "cloning"
 )
 
-var phases = []phase{takingOver, provisioning, deleting, undoing}
+var phases = []phase{takingOver, provisioning, deleting, undoing, cloning}
 
 // mishap is what happens to a step.
 type mishap struct {
@@ -69,7 +73,7 @@ var mishaps = []mishap{
 
 // befalls reports whether a mishap makes sense for a step.
 func (m mishap) befalls(in phase, at step) bool {
-	if m.abandon && in != provisioning {
+	if m.abandon && in != provisioning && in != cloning {
 		return false
 	}
 	if !at.reads() {
@@ -116,11 +120,13 @@ var mustHave = map[string]map[phase][]string{
 		provisioning: {stepCreate, stepReserve, stepInitialize, stepSecret, stepRecord, stepAttach},
 		deleting:     {stepTerminate, stepDetach, stepDelete, stepDeleteSecret, stepDeleteRecord, stepLetGo},
 		undoing:      {stepTerminate, stepUnreserve, stepDelete, stepDeleteSecret},
+		cloning:      {stepProtect, stepCreate},
 	},
 	"attachment": {
 		provisioning: {stepCreate, stepOpen, stepSecret, stepRecord, stepComplete},
 		deleting:     {stepClose, stepDelete, stepDeleteSecret, stepDeleteRecord, stepLetGo},
 		undoing:      {stepClose, stepDelete, stepDeleteSecret},
+		cloning:      {stepProtect, stepCreate},
 	},
 }
 
@@ -289,6 +295,7 @@ func (m *matrix) site(ctx context.Context) (*site, error) {
 func (m *matrix) record(ctx context.Context, s *site) ([]crash, error) {
 	const runs = 3
 	var cases []crash
+	provisioned := map[string]bool{}
 	for _, in := range phases {
 		var all []step
 		taken := map[step]int{}
@@ -299,6 +306,12 @@ func (m *matrix) record(ctx context.Context, s *site) ([]crash, error) {
 			}
 			s.news()
 			for _, at := range steps {
+				if in == provisioning {
+					provisioned[at.what] = true
+				}
+				if in == cloning && provisioned[at.what] && at.what != stepCreate {
+					continue
+				}
 				if taken[at]++; taken[at] == 1 {
 					all = append(all, at)
 				}
@@ -397,6 +410,8 @@ var errNotReached = errors.New("the step was not reached")
 type stage struct {
 	phase phase
 	claim *corev1.PersistentVolumeClaim
+	// source is the claim that the claim copies, if it does.
+	source *corev1.PersistentVolumeClaim
 	// leader is who leads; known only where it matters.
 	leader *node
 }
@@ -420,6 +435,11 @@ func (s *site) prepare(ctx context.Context, in phase) (*stage, error) {
 		if at.claim, err = s.claim(ctx, "data"); err == nil {
 			err = wait(ctx, held.done)
 		}
+	case cloning:
+		if at.source, err = s.claim(ctx, "source"); err == nil {
+			err = s.served(ctx, at.source)
+		}
+		s.sim.ResetJournal()
 	}
 	s.begin()
 	return at, err
@@ -433,6 +453,8 @@ func (s *site) enter(ctx context.Context, at *stage) (err error) {
 		at.claim, err = s.claim(ctx, "data")
 	case provisioning:
 		at.claim, err = s.claim(ctx, "data")
+	case cloning:
+		at.claim, err = s.claimOf(ctx, "data", at.source.Name)
 	case deleting, undoing:
 		err = s.abandon(ctx, at)
 	}
@@ -449,10 +471,45 @@ func (s *site) abandon(ctx context.Context, at *stage) error {
 func (s *site) goal(ctx context.Context, at *stage) error {
 	ctx, cancel := context.WithTimeout(ctx, caseTime)
 	defer cancel()
-	if at.claim != nil {
-		return s.served(ctx, at.claim)
+	var claims []*corev1.PersistentVolumeClaim
+	for _, claim := range []*corev1.PersistentVolumeClaim{at.claim, at.source} {
+		if claim != nil {
+			claims = append(claims, claim)
+		}
 	}
-	return s.gone(ctx)
+	if len(claims) == 0 {
+		return s.gone(ctx)
+	}
+	if err := s.served(ctx, claims...); err != nil || at.source == nil {
+		return err
+	}
+	return s.copied(ctx, at)
+}
+
+// copied waits until a clone has the content of its source, and nothing keeps the
+// source any longer.
+func (s *site) copied(ctx context.Context, at *stage) error {
+	return s.eventually(ctx, func() (string, error) {
+		source, err := suite.Client.CoreV1().PersistentVolumeClaims(s.namespace).Get(ctx, at.source.Name, metav1.GetOptions{})
+		if err != nil {
+			return "", err
+		}
+		if slices.Contains(source.Finalizers, annotation("content-is-copied")) {
+			return "the source is still protected", nil
+		}
+		if at.claim == nil {
+			return "", nil
+		}
+		copied, original := s.sim.VolumesNamed(pvName(at.claim)), s.sim.VolumesNamed(pvName(at.source))
+		for _, v := range copied {
+			for _, o := range original {
+				if v.SourceID == o.ID {
+					return "", nil
+				}
+			}
+		}
+		return fmt.Sprintf("none of %s is a copy of %s", describe(copied), describe(original)), nil
+	})
 }
 
 // finish ends the life of a claim, and leaves the site as it was before.
@@ -464,6 +521,15 @@ func (s *site) finish(ctx context.Context, at *stage) error {
 	}
 	if err := s.goal(ctx, at); err != nil {
 		return err
+	}
+	if at.source != nil {
+		at.source = nil
+		if err := s.deleteClaim(ctx, "source"); err != nil {
+			return err
+		}
+		if err := s.goal(ctx, at); err != nil {
+			return err
+		}
 	}
 	s.begin()
 	s.release()

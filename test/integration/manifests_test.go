@@ -83,7 +83,7 @@ func TestAccountMayChangeOnlyWhatItMade(t *testing.T) {
 		return "", nil
 	}))
 
-	_, err = suite.CreateClaim(w.ctx, harness.Claim("guarded-stranger", "guarded", "guarded-none", "1Gi", nil))
+	_, err = suite.CreateClaim(w.ctx, harness.Claim("guarded-stranger", "guarded", "guarded-unknown", "1Gi", nil))
 	w.must(err)
 	claims := account.CoreV1().PersistentVolumeClaims("guarded-stranger")
 	edit := func(change string) error {

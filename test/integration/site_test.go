@@ -131,6 +131,7 @@ const (
 	stepDeleteSecret = "kubernetes DELETE api/v1/namespaces/standalone-cinder/secrets/pvc-ID-credentials"
 	stepDeleteRecord = "kubernetes DELETE api/v1/persistentvolumes/pvc-ID"
 	stepLetGo        = "kubernetes PATCH api/v1/persistentvolumes/pvc-ID" // the finalizer
+	stepProtect      = "kubernetes PATCH api/v1/namespaces/NAMESPACE/persistentvolumeclaims/source"
 )
 
 func (s step) String() string {
@@ -269,6 +270,7 @@ func (s *site) signature(service string, r faultproxy.Request) (what string, cou
 		return segment == "" || segment == "v3" || hexProject.MatchString(segment)
 	})
 	path := anyUUID.ReplaceAllString(strings.Join(segments, "/"), "ID")
+	path = strings.Replace(path, "/namespaces/"+s.namespace+"/", "/namespaces/NAMESPACE/", 1)
 	what = service + " " + r.Method + " " + path
 	if service == "kubernetes" {
 		return what, r.Method != "GET" && !strings.HasSuffix(path, "/events") && !strings.Contains(path, "/leases") && !strings.Contains(path, "/events/") &&
@@ -552,7 +554,17 @@ func (s *site) news() string {
 // another cluster stamped for the same claim, and one whose stamp names another
 // PersistentVolume.
 func (s *site) claim(ctx context.Context, name string) (*corev1.PersistentVolumeClaim, error) {
-	claim, err := suite.CreateClaim(ctx, harness.Claim(s.namespace, name, s.class, "1Gi", nil))
+	return s.claimOf(ctx, name, "")
+}
+
+// claimOf makes a claim for the content of another, or for none if the source's
+// name is empty.
+func (s *site) claimOf(ctx context.Context, name, source string) (*corev1.PersistentVolumeClaim, error) {
+	var change func(*corev1.PersistentVolumeClaim)
+	if source != "" {
+		change = contentOf(source)
+	}
+	claim, err := suite.CreateClaim(ctx, harness.Claim(s.namespace, name, s.class, "1Gi", change))
 	if err != nil {
 		return nil, err
 	}
