@@ -3,6 +3,8 @@ package app
 import (
 	"time"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+
 	"github.com/standalone-cinder/standalone-cinder/provisioner/snapshot"
 )
 
@@ -30,6 +32,7 @@ func (a *App) newSnapshots(t *term) *snapshot.Controller {
 		Namespaces:        a.factory.Core().V1().Namespaces().Lister(),
 		Recorder:          a.recorder,
 		Caller:            t.provisioner.OnBehalfOf,
+		Changed:           t.provisioner.SnapshotChanged,
 		Gone:              t.provisioner.SnapshotGone,
 		Workers:           snapshotWorkers,
 		LookAgain:         lookForSnapshots,
@@ -38,6 +41,18 @@ func (a *App) newSnapshots(t *term) *snapshot.Controller {
 		Logger:            a.logger,
 		Metrics:           a.snapshotMetrics,
 	})
+}
+
+// cachedSnapshots are those that a term's controller knows, which is made after
+// the hub.
+type cachedSnapshots struct{ of *term }
+
+func (c cachedSnapshots) VolumeSnapshot(namespace, name string) (*snapshotv1.VolumeSnapshot, error) {
+	return c.of.snapshots.VolumeSnapshot(namespace, name)
+}
+
+func (c cachedSnapshots) VolumeSnapshotContent(name string) (*snapshotv1.VolumeSnapshotContent, error) {
+	return c.of.snapshots.VolumeSnapshotContent(name)
 }
 
 // snapshotBackends are the term's backends, as those who take snapshots see them.

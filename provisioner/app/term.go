@@ -156,6 +156,8 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
 		Backends:          t.backends,
 		Mappers:           a.mappers,
 		Client:            a.client,
+		Snapshots:         cachedSnapshots{t},
+		SnapshotClient:    a.snapshotClient,
 		Claims:            a.factory.Core().V1().PersistentVolumeClaims().Lister(),
 		PersistentVolumes: a.factory.Core().V1().PersistentVolumes().Lister(),
 		Records:           a.factory.Core().V1().PersistentVolumes().Informer().GetIndexer(),

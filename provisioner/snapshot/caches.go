@@ -122,10 +122,28 @@ func (c *Controller) shown() *caches {
 	return c.caches
 }
 
+// VolumeSnapshot reads from the cache. Nothing exists before the API server
+// serves the resources.
+func (c *Controller) VolumeSnapshot(namespace, name string) (*snapshotv1.VolumeSnapshot, error) {
+	if shown := c.shown(); shown != nil {
+		return shown.snapshots.VolumeSnapshots(namespace).Get(name)
+	}
+	return nil, apierrors.NewNotFound(snapshotv1.Resource("volumesnapshots"), name)
+}
+
+// VolumeSnapshotContent does the same for contents.
+func (c *Controller) VolumeSnapshotContent(name string) (*snapshotv1.VolumeSnapshotContent, error) {
+	if shown := c.shown(); shown != nil {
+		return shown.contents.Get(name)
+	}
+	return nil, apierrors.NewNotFound(snapshotv1.Resource("volumesnapshotcontents"), name)
+}
+
 func (c *Controller) snapshotEvents() cache.ResourceEventHandler {
 	changed := func(object any) {
 		snapshot := object.(*snapshotv1.VolumeSnapshot)
 		c.enqueue(itemOf(snapshot))
+		c.Changed(snapshot.Namespace, snapshot.Name)
 		// What is to happen to a content depends on its VolumeSnapshot.
 		c.enqueue(item{contentItem, "", record.SnapshotContentName(snapshot.UID)})
 	}

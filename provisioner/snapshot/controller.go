@@ -87,6 +87,8 @@ type Options struct {
 
 	// Caller marks requests to Cinder as a tenant's.
 	Caller func(ctx context.Context, tenant string) context.Context
+	// Changed is called with every VolumeSnapshot that changes.
+	Changed func(namespace, name string)
 	// Gone is called when a snapshot of a volume was removed.
 	Gone func(volumeID string)
 

@@ -163,7 +163,7 @@ func newBench(t *testing.T, objects ...runtime.Object) *bench {
 		Ledger: ledger.New(func() *policy.Policy { return b.policy }), Client: fake.NewClientset(core...), Snapshots: b.client,
 		Claims: corelisters.NewPersistentVolumeClaimLister(claims), PersistentVolumes: corelisters.NewPersistentVolumeLister(volumes),
 		Namespaces: corelisters.NewNamespaceLister(namespaces), Recorder: b.recorder,
-		Caller: func(ctx context.Context, _ string) context.Context { return ctx }, Gone: func(id string) { b.gone = append(b.gone, id) },
+		Caller: func(ctx context.Context, _ string) context.Context { return ctx }, Changed: func(string, string) {}, Gone: func(id string) { b.gone = append(b.gone, id) },
 		Workers: 4, LookAgain: time.Hour, Monitor: liveness.New(), Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),
 	})
 	b.caches = &caches{snapshotlisters.NewVolumeSnapshotLister(b.snapshots), snapshotlisters.NewVolumeSnapshotContentLister(b.contents), snapshotlisters.NewVolumeSnapshotClassLister(classes), nil}

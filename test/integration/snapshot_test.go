@@ -385,6 +385,13 @@ func TestSnapshotsNeverCrossTenants(t *testing.T) {
 	}, metav1.CreateOptions{})
 	w.must(err)
 	w.event("default", imported.Name, "SnapshotImportRefused", handle)
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		content, err := w.client.SnapshotV1().VolumeSnapshotContents().Get(w.ctx, imported.Name, metav1.GetOptions{})
+		if err == nil && content.Spec.VolumeSnapshotRef.UID == "" {
+			return "the snapshot-controller has not bound the imported content", nil
+		}
+		return "", err
+	}))
 	w.remove("a", "imported")
 	w.event("default", imported.Name, "SnapshotKept", handle)
 	w.must(harness.Eventually(w.ctx, func() (string, error) {
@@ -464,5 +471,38 @@ func TestContentWithoutItsVolumeSnapshotIsRemoved(t *testing.T) {
 		return "the late content is still there", err
 	}))
 	w.stored(1)
+	w.clean()
+}
+
+// TestRestoredVolumeHasTheSnapshotsContent: a claim with a VolumeSnapshot as its
+// data source waits until that is ready, and gets a volume made from it.
+func TestRestoredVolumeHasTheSnapshotsContent(t *testing.T) {
+	w := newSnapshotWorld(t, "snap-restore")
+	w.install()
+	w.start()
+	w.claim("b", "data", "lab", "2Gi")
+	_, err := suite.WaitBound(w.ctx, w.name+"-b", 1)
+	w.must(err)
+	restore := func(name, size string) {
+		group := snapshotv1.GroupName
+		_, err := suite.CreateClaim(w.ctx, harness.Claim(w.name+"-b", name, w.name+"-lab", size, func(claim *corev1.PersistentVolumeClaim) {
+			claim.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: "nightly"}
+		}))
+		w.must(err)
+	}
+	restore("restored", "2Gi")
+	w.event("b", "restored", "SourceNotFound", "VolumeSnapshot "+w.name+"-b/nightly, whose content this claim asks for, does not exist")
+	w.take("b", "nightly", "data", w.class)
+	w.ready("b", "nightly")
+	_, err = suite.WaitBound(w.ctx, w.name+"-b", 2)
+	w.must(err)
+	id := w.sim.Snapshots()[0].ID
+	made := slices.DeleteFunc(w.sim.Volumes(), func(v cindersim.Volume) bool { return v.SnapshotID != id })
+	if len(made) != 1 || made[0].SizeGiB != 2 {
+		t.Errorf("made from the snapshot: %+v", made)
+	}
+	restore("small", "1Gi")
+	w.event("b", "small", "VolumeTooSmall", "the volume would have 1 GiB, but VolumeSnapshot "+w.name+"-b/nightly has 2 GiB")
+	w.must(suite.DeleteClaims(w.ctx, w.name+"-b"))
 	w.clean()
 }

@@ -43,7 +43,7 @@ const (
 // exactly one snapshot, and after the VolumeSnapshot with none.
 func TestKilledLeaderLosesAndDoublesNoSnapshot(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
-	defer cancel()
+	t.Cleanup(cancel) // after the parallel subtests
 	if err := installSnapshots(ctx); err != nil {
 		t.Fatal(err)
 	}
