@@ -157,6 +157,7 @@ func newBench(t *testing.T, objects ...runtime.Object) *bench {
 			t.Fatal(err)
 		}
 	}
+	//nolint:staticcheck // NewClientset needs apply configurations, which this client does not have.
 	b.client = snapshotfake.NewSimpleClientset(snapshots...)
 	b.Controller = New(Options{
 		Name: driver, Cluster: "cluster-1", ClusterUID: "uid-1", Policy: func() *policy.Policy { return b.policy }, Backends: fakeBackends{b.backend},
