@@ -23,7 +23,7 @@ const (
 	snapshotClientModule       = "github.com/kubernetes-csi/external-snapshotter/client/v8"
 )
 
-// SnapshotController builds the real snapshot-controller into bin/, unless the
+// snapshotController builds the real snapshot-controller into bin/, unless the
 // environment names a built one. The go command builds it once.
 func (s *Suite) snapshotController(ctx context.Context) (string, error) {
 	if path := os.Getenv(snapshotControllerVariable); path != "" {
