@@ -120,6 +120,7 @@ lint: ## formatting, linters (.golangci.yml), American spelling, tidy modules
 	cd build/release && $(GO) mod tidy -diff && $(GO) run $(GOLANGCI) run ./...
 	cd test/monitoring && $(GO) mod tidy -diff && $(GO) run $(GOLANGCI) run ./...
 	cd test/browser && $(GO) mod tidy -diff && $(GO) run $(GOLANGCI) run ./...
+	cd test/snapshotcontroller && $(GO) mod tidy -diff
 	@# Module registries do not always serve the oracle's modules.
 	@cd test/cloudsoracle && if ! $(GO) mod download 2>/dev/null; then echo "test/cloudsoracle skipped: its modules cannot be downloaded"; \
 	  else $(GO) mod tidy -diff && $(GO) run $(GOLANGCI) run ./...; fi
@@ -134,6 +135,7 @@ fresh: ## check that everything a first run downloads is still served, by downlo
 	  (cd build/release && $(GO) list -deps -test ./... >/dev/null && $(GO) mod tidy -diff) && \
 	  (cd test/monitoring && $(GO) list -deps -test ./... >/dev/null && $(GO) mod tidy -diff) && \
 	  (cd test/browser && $(GO) list -deps -test ./... >/dev/null && $(GO) mod tidy -diff) && \
+	  (cd test/snapshotcontroller && CGO_ENABLED=0 $(GO) list -deps tool >/dev/null && $(GO) mod tidy -diff) && \
 	  (cd test/install/kubectl && CGO_ENABLED=0 $(GO) list -deps . >/dev/null && $(GO) mod tidy -diff) && \
 	  $(GO) run $(GOLANGCI) version && \
 	  $(GO) run $(MISSPELL) -v && \

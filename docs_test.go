@@ -209,7 +209,7 @@ func TestReasonsAreDocumented(t *testing.T) {
 
 // internal are kinds of errors of the backends, which decide what is retried
 // when. No user reads them.
-var internal = []string{"InUse", "NotFound", "NotOurs", "RateLimited", "VolumeFailed"}
+var internal = []string{"HasSnapshots", "InUse", "NotFound", "NotOurs", "RateLimited", "VolumeFailed"}
 
 // TestPromisesNameTestsThatExist keeps the page of promises from naming tests
 // that no longer exist.

@@ -132,7 +132,7 @@ var (
 // kinds are words that look like reasons.
 var kinds = []string{
 	"ConfigMap", "LabelSelector", "LabelSelectorRequirement", "MappingSecret", "PersistentVolume", "PersistentVolumeClaim", "PersistentVolumeClaims",
-	"PersistentVolumes", "PolicyTest", "SecretRef", "StorageClass", "StorageClasses", "TenantLimits",
+	"PersistentVolumes", "PolicyTest", "SecretRef", "VolumeSnapshot", "VolumeSnapshotContent", "VolumeSnapshotContents", "StorageClass", "StorageClasses", "TenantLimits",
 }
 
 // writtenNames collects string literals that look like keys and reasons from

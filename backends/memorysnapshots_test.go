@@ -138,6 +138,14 @@ func (m *memoryCinder) DeleteSnapshot(ctx context.Context, id string) error {
 	})
 }
 
+func (m *memoryCinder) UpdateSnapshotMetadata(ctx context.Context, id string, metadata map[string]string) error {
+	return m.onSnapshot(ctx, "snapshot.metadata.update", id, func(s *memorySnapshot) error {
+		s.Metadata = maps.Clone(s.Metadata)
+		maps.Copy(s.Metadata, metadata)
+		return nil
+	})
+}
+
 func (m *memoryCinder) ExtendVolume(ctx context.Context, id string, sizeGiB int64, inUse bool) error {
 	return m.action(ctx, "volume.os-extend", id, func(v *memoryVolume) error {
 		switch {

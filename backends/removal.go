@@ -370,7 +370,11 @@ func (e *endpoint) dependents(ctx context.Context, v cinder.Volume) error {
 		for _, s := range snapshots[:min(len(snapshots), mostNamed)] {
 			names = append(names, nameOfSnapshot(s))
 		}
-		return e.failure(KindInUse, "volume %s has %d snapshots, and Cinder keeps it until they are deleted: %s", v.ID, len(snapshots), strings.Join(names, ", "))
+		kind := KindHasSnapshots
+		if slices.ContainsFunc(snapshots, func(s cinder.Snapshot) bool { return SnapshotStampOf(s).Cluster != e.cluster }) {
+			kind = KindInUse
+		}
+		return e.failure(kind, "volume %s has %d snapshots, and Cinder keeps it until they are deleted: %s", v.ID, len(snapshots), strings.Join(names, ", "))
 	}
 	return e.failure(KindInUse, "Cinder does not delete volume %s (it is %s): it may have snapshots or dependent volumes, or be part of a group or a migration; remove these first", v.ID, v.Status)
 }

@@ -45,6 +45,8 @@ type SnapshotsAPI interface {
 	Snapshot(ctx context.Context, id string) (cinder.Snapshot, error)
 	ListSnapshots(ctx context.Context, query cinder.SnapshotQuery, yield func(page []cinder.Snapshot) bool) error
 	DeleteSnapshot(ctx context.Context, id string) error
+	// UpdateSnapshotMetadata writes metadata; other keys stay.
+	UpdateSnapshotMetadata(ctx context.Context, id string, metadata map[string]string) error
 }
 
 // ActionsAPI is the volume actions that connect a volume by the workflow

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -30,6 +31,8 @@ type SnapshotTarget struct {
 	// Permit is called before the request to delete, as the Permit of a Target;
 	// nil permits it.
 	Permit func(ctx context.Context) error
+	// Unrecorded keeps a snapshot that was recorded (KindRecorded).
+	Unrecorded bool
 }
 
 // TakeSnapshot makes the snapshot that a VolumeSnapshot wants, or adopts what an
@@ -187,6 +190,46 @@ func (e *endpoint) discardSnapshot(ctx context.Context, s cinder.Snapshot, spec 
 	return e.failure(KindVolumeFailed, "snapshot %s went to error and was removed; see the log of cinder-volume", s.ID)
 }
 
+// MarkSnapshot marks a snapshot as recorded, before a VolumeSnapshotContent names
+// it. After that, no check takes it for one that was never handed out.
+func (l *Lifecycle) MarkSnapshot(ctx context.Context, s cinder.Snapshot) error {
+	if WasRecorded(s) {
+		return nil
+	}
+	return l.current().session.change(ctx, func(ctx context.Context, client Cinder) error {
+		return client.UpdateSnapshotMetadata(ctx, s.ID, map[string]string{stampRecorded: "true"})
+	})
+}
+
+// AbandonSnapshots deletes all snapshots of a VolumeSnapshot whose content names
+// none; the target has no ID.
+func (l *Lifecycle) AbandonSnapshots(ctx context.Context, target SnapshotTarget) error {
+	release, err := l.lock(ctx, target.Stamp.key())
+	if err != nil {
+		return err
+	}
+	defer release()
+	e := l.current()
+	_, since := e.snapshotsKnown.of(target.Stamp.SnapshotUID)
+	found, err := e.snapshotInventory.find(ctx, target.Stamp.SnapshotUID, target.Stamp.Owns, since)
+	if err != nil {
+		return err
+	}
+	if here := e.place(); target.Place != here {
+		return e.elsewhere("the snapshot of VolumeSnapshot UID %q was to be made at %s, but the backend points to %s", target.Stamp.SnapshotUID, target.Place, here)
+	}
+	if id, _ := e.snapshotsKnown.of(target.Stamp.SnapshotUID); id != "" && !slices.ContainsFunc(found, func(s cinder.Snapshot) bool { return s.ID == id }) {
+		found = append(found, cinder.Snapshot{ID: id})
+	}
+	for _, s := range found {
+		target.SnapshotID = s.ID
+		if err := e.removeSnapshot(ctx, target); err != nil && (!target.Unrecorded || !cinder.IsKind(err, KindRecorded)) {
+			return err
+		}
+	}
+	return nil
+}
+
 // RemoveSnapshot deletes a snapshot, in any state, and waits until it is gone. It
 // does nothing to a snapshot whose stamp does not match (KindNotOurs).
 func (l *Lifecycle) RemoveSnapshot(ctx context.Context, target SnapshotTarget) error {
@@ -215,6 +258,8 @@ func (e *endpoint) removeSnapshot(ctx context.Context, target SnapshotTarget) er
 			return err
 		case !target.Stamp.Owns(s):
 			return e.snapshotNotOurs(s, target.Stamp)
+		case target.Unrecorded && WasRecorded(s):
+			return e.failure(KindRecorded, "snapshot %s was recorded in a VolumeSnapshotContent; it is not touched", s.ID)
 		}
 		// It was seen here, so that its absence here is proof from now on.
 		target.Place = e.place()

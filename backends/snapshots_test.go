@@ -265,3 +265,83 @@ func TestOneVolumeSnapshotOneSnapshot(t *testing.T) {
 		}
 	})
 }
+
+// TestVolumeWithOurSnapshotsOnly: what waits for such a volume can be told when
+// its last snapshot is gone.
+func TestVolumeWithOurSnapshotsOnly(t *testing.T) {
+	memory := newMemoryCinder()
+	volume := memory.add(mine(1, cinder.StatusAvailable))
+	memory.addSnapshot(1, volume, cinder.StatusAvailable)
+	equal(t, cinder.KindOf(memory.term(t).Remove(t.Context(), claimTarget(1, volume))), KindHasSnapshots)
+}
+
+func success(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestMarkedSnapshotIsNeverTakenForALeftover(t *testing.T) {
+	memory := newMemoryCinder()
+	volume := memory.add(mine(1, cinder.StatusInUse))
+	l := memory.term(t)
+	s, _, err := l.TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+	success(t, err)
+	target := snapshotTarget(1, s.ID)
+	target.Unrecorded = true
+	success(t, l.MarkSnapshot(t.Context(), s))
+	equal(t, cinder.KindOf(l.RemoveSnapshot(t.Context(), target)), KindRecorded)
+	success(t, l.AbandonSnapshots(t.Context(), target))
+	equal(t, fmt.Sprint(memory.stampedSnapshots(1)), fmt.Sprint([]string{s.ID}))
+	// The next leader reads the mark, and does not write it again.
+	next := memory.term(t)
+	s, found, err := next.FindSnapshot(t.Context(), s.ID)
+	success(t, err)
+	equal(t, found && WasRecorded(s), true)
+	changes := len(memory.changes())
+	success(t, next.MarkSnapshot(t.Context(), s))
+	equal(t, len(memory.changes()), changes)
+	target.Unrecorded = false
+	success(t, next.RemoveSnapshot(t.Context(), target))
+	equal(t, len(memory.stampedSnapshots(1)), 0)
+}
+
+func TestAbandonSnapshotsRemovesAllOfAVolumeSnapshot(t *testing.T) {
+	elsewhere := cinder.Place{Endpoint: "http://other:8776/v3", Project: "p"}
+	for name, test := range map[string]struct {
+		left    int
+		inTerm  bool // one was made in this term, after the listing
+		place   cinder.Place
+		want    int
+		wantErr cinder.Kind
+	}{
+		"none":                        {},
+		"one":                         {left: 1},
+		"two":                         {left: 2},
+		"one of this term":            {inTerm: true},
+		"one, but the backend moved":  {left: 1, place: elsewhere, want: 1, wantErr: KindElsewhere},
+		"none, but the backend moved": {place: elsewhere, wantErr: KindElsewhere},
+	} {
+		t.Run(name, func(t *testing.T) {
+			memory := newMemoryCinder()
+			volume := memory.add(mine(1, cinder.StatusInUse))
+			memory.addSnapshot(2, volume, cinder.StatusAvailable)
+			for range test.left {
+				memory.addSnapshot(1, volume, cinder.StatusAvailable)
+			}
+			l := memory.term(t)
+			if test.inTerm {
+				_, _, err := l.TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+				success(t, err)
+			}
+			target := snapshotTarget(1, "")
+			if test.place.IsKnown() {
+				target.Place = test.place
+			}
+			equal(t, cinder.KindOf(l.AbandonSnapshots(t.Context(), target)), test.wantErr)
+			equal(t, len(memory.stampedSnapshots(1)), test.want)
+			equal(t, len(memory.stampedSnapshots(2)), 1)
+		})
+	}
+}

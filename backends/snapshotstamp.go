@@ -14,6 +14,8 @@ const (
 	stampSnapshotNamespace = "csi.storage.k8s.io/volumesnapshot/namespace"
 	stampSnapshot          = "csi.storage.k8s.io/volumesnapshot/name"
 	stampSnapshotContent   = "csi.storage.k8s.io/volumesnapshotcontent/name"
+	// stampRecorded is written before a VolumeSnapshotContent names the snapshot.
+	stampRecorded = StampPrefix + "recorded"
 )
 
 // SnapshotStamp identifies the cluster, VolumeSnapshot and VolumeSnapshotContent
@@ -26,12 +28,15 @@ type SnapshotStamp struct {
 	SnapshotUID string
 	Content     string
 	Tenant      string
+	// StorageClass is the volume's.
+	StorageClass string
 }
 
 // Metadata adds the stamp to the operator's metadata; the stamp wins.
 func (s SnapshotStamp) Metadata(own map[string]string) map[string]string {
-	metadata := make(map[string]string, len(own)+7)
+	metadata := make(map[string]string, len(own)+8)
 	maps.Copy(metadata, own)
+	delete(metadata, stampRecorded)
 	metadata[stampCluster] = s.Cluster
 	if s.ClusterUID != "" {
 		metadata[stampClusterUID] = s.ClusterUID
@@ -41,19 +46,21 @@ func (s SnapshotStamp) Metadata(own map[string]string) map[string]string {
 	metadata[stampSnapshotUID] = s.SnapshotUID
 	metadata[stampSnapshotContent] = s.Content
 	metadata[stampTenant] = s.Tenant
+	metadata[stampStorageClass] = s.StorageClass
 	return metadata
 }
 
 // SnapshotStampOf reads a snapshot's stamp; missing keys give empty fields.
 func SnapshotStampOf(s cinder.Snapshot) SnapshotStamp {
 	return SnapshotStamp{
-		Cluster:     s.Metadata[stampCluster],
-		ClusterUID:  s.Metadata[stampClusterUID],
-		Namespace:   s.Metadata[stampSnapshotNamespace],
-		Snapshot:    s.Metadata[stampSnapshot],
-		SnapshotUID: s.Metadata[stampSnapshotUID],
-		Content:     s.Metadata[stampSnapshotContent],
-		Tenant:      s.Metadata[stampTenant],
+		Cluster:      s.Metadata[stampCluster],
+		ClusterUID:   s.Metadata[stampClusterUID],
+		Namespace:    s.Metadata[stampSnapshotNamespace],
+		Snapshot:     s.Metadata[stampSnapshot],
+		SnapshotUID:  s.Metadata[stampSnapshotUID],
+		Content:      s.Metadata[stampSnapshotContent],
+		Tenant:       s.Metadata[stampTenant],
+		StorageClass: s.Metadata[stampStorageClass],
 	}
 }
 
@@ -65,6 +72,10 @@ func (s SnapshotStamp) Owns(snapshot cinder.Snapshot) bool {
 		s.SnapshotUID != "" && s.SnapshotUID == other.SnapshotUID &&
 		s.Content != "" && s.Content == other.Content
 }
+
+// WasRecorded reports whether a VolumeSnapshotContent may name the snapshot, or
+// have named it. A snapshot without the mark was provably never handed out.
+func WasRecorded(s cinder.Snapshot) bool { return s.Metadata[stampRecorded] != "" }
 
 // key identifies operations that must not overlap.
 func (s SnapshotStamp) key() string { return "snapshot/" + s.SnapshotUID }

@@ -80,8 +80,6 @@ var plantedMistakes = []struct {
 		"tenants[0].quota.gigabytes: has no effect, because volumes: 0 allows no volume; raise volumes, or remove one of the two"},
 	{"no gigabytes for many volumes", "quota: {volumes: 100, gigabytes: 1000}", "quota: {volumes: 100, gigabytes: 0}", true,
 		"tenants[1].quota.volumes: has no effect, because gigabytes: 0 allows no volume; raise gigabytes, or remove one of the two"},
-	{"snapshots", "quota: {volumes: 20, gigabytes: 500}", "quota: {volumes: 20, gigabytes: 500, snapshots: 10}", true,
-		"tenants[0].quota.snapshots: has no effect, because this program makes no snapshots yet; remove it"},
 	{"a quota in bytes", "quota: {volumes: 20, gigabytes: 500}", "quota: {volumes: 20, gigabytes: 536870912000}", false,
 		"tenants[0].quota.gigabytes: 536870912000 is too large: Cinder counts no further than 2147483647; write a smaller number, or remove the key if there is no limit"},
 	{"a quota that no computer counts to", "quota: {volumes: 20, gigabytes: 500}", "quota: {volumes: 99999999999999999999, gigabytes: 500}", false,

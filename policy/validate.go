@@ -386,9 +386,6 @@ func validateQuota(d *document.Document, path string, q Quota) {
 		validateCount(d, document.Child(path, limit.key), limit.value)
 	}
 	warnContradiction(d, path, q.Volumes, q.Gigabytes)
-	if q.Snapshots != nil && *q.Snapshots >= 0 {
-		d.Warnf(document.Child(path, "snapshots"), "has no effect, because this program makes no snapshots yet; remove it")
-	}
 }
 
 func validateVolumeSize(d *document.Document, path string, size VolumeSize) {

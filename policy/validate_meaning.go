@@ -125,7 +125,7 @@ func (p *Policy) validateRoom(d *document.Document) {
 			for _, limit := range []struct {
 				key, unit    string
 				rule, tenant *int64
-			}{{"volumes", "volumes", c.Quota.Volumes, t.Quota.Volumes}, {"gigabytes", "GiB", c.Quota.Gigabytes, t.Quota.Gigabytes}} {
+			}{{"volumes", "volumes", c.Quota.Volumes, t.Quota.Volumes}, {"gigabytes", "GiB", c.Quota.Gigabytes, t.Quota.Gigabytes}, {"snapshots", "snapshots", c.Quota.Snapshots, t.Quota.Snapshots}} {
 				if limit.rule != nil && limit.tenant != nil && *limit.rule > *limit.tenant && *limit.tenant >= 0 {
 					d.Warnf(document.Child(at, limit.key), "%d is never reached, because the whole tenant has at most %d %s (%s); lower it or remove it", *limit.rule, *limit.tenant, limit.unit, path+".quota."+limit.key)
 				}

@@ -88,7 +88,7 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 	if err := a.takeTurn(); err != nil {
 		return nil, err
 	}
-	ctx = a.p.onBehalfOf(ctx, a.decision.Tenant)
+	ctx = a.p.OnBehalfOf(ctx, a.decision.Tenant)
 	volumes, err := a.chooseBackend(ctx)
 	if err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
@@ -104,7 +105,7 @@ func (d *deletion) run(ctx context.Context) (err error) {
 	if d.working = d.p.volumeTurns.Begin(d.pv.Name, d.origin.Tenant, d.origin.Backend); !d.working {
 		return errNoTurn
 	}
-	ctx = d.p.onBehalfOf(ctx, d.origin.Tenant)
+	ctx = d.p.OnBehalfOf(ctx, d.origin.Tenant)
 	if err := d.locate(ctx); err != nil {
 		return err
 	}
@@ -177,7 +178,7 @@ func (d *deletion) observe(outcome string, took time.Duration) {
 }
 
 // setAside ends deletions that a user has called off, and those that wait for a
-// node.
+// node or for the volume's snapshots.
 func (d *deletion) setAside(err error) (outcome string, isSetAside bool) {
 	var changed *proof.ChangedError
 	var inUse *proof.InUseError
@@ -188,6 +189,10 @@ func (d *deletion) setAside(err error) (outcome string, isSetAside bool) {
 	case errors.As(err, &inUse) && d.p.Nodes.Watches():
 		d.p.parkForNodes(d.pv, inUse.Nodes, d.since)
 		return "in_use", true
+	case cinder.IsKind(err, backends.KindHasSnapshots):
+		d.p.parked.reportOnPV(d.pv, nil, corev1.EventTypeWarning, "VolumeHasSnapshots", err.Error())
+		d.p.parked.parkVolume(d.pv, parking.Blocked, append(triggersAt(d.origin.Backend), parking.Trigger{Kind: parking.Snapshots, Name: d.origin.VolumeID}), d.since)
+		return "has_snapshots", true
 	}
 	return "", false
 }

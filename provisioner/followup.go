@@ -313,9 +313,9 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 	}
 	if pv.Status.Phase == corev1.VolumeReleased || pv.Status.Phase == corev1.VolumeFailed {
 		// No pod uses it, and an administrator may have detached it on purpose.
-		err = volumes.Mark(p.onBehalfOf(ctx, origin.Tenant), origin.Target())
+		err = volumes.Mark(p.OnBehalfOf(ctx, origin.Tenant), origin.Target())
 	} else {
-		err = volumes.Complete(p.onBehalfOf(ctx, origin.Tenant), origin.Target(), record.ReadOnly(pv))
+		err = volumes.Complete(p.OnBehalfOf(ctx, origin.Tenant), origin.Target(), record.ReadOnly(pv))
 	}
 	switch cinder.KindOf(err) {
 	case "":

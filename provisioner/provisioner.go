@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"time"
 
+	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -39,6 +40,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/secrets"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
@@ -92,6 +94,7 @@ func New(options Options) *Provisioner {
 	}
 	p.sources = datasource.NewResolver(datasource.Options{
 		Client: p.Client, Claims: p.Claims, PersistentVolumes: p.PersistentVolumes, Cluster: p.Cluster,
+		Snapshots: p.Snapshots, SnapshotClient: p.SnapshotClient, Name: p.Name,
 	})
 	p.secrets = secrets.New(secrets.Options{
 		Client: p.Client, PersistentVolumes: p.PersistentVolumes, Namespace: p.Namespace, Cluster: p.Cluster, Logger: p.Logger,
@@ -124,10 +127,8 @@ func (p *Provisioner) unrecordedVolumes(backend string) (proof.Unrecorded, cinde
 // Placement places and counts the volumes of the term.
 func (p *Provisioner) Placement() *placement.Placer { return p.placement }
 
-// OnBehalfOf marks requests to Cinder as a tenant's.
-func (p *Provisioner) OnBehalfOf(ctx context.Context, tenant string) context.Context {
-	return p.onBehalfOf(ctx, tenant)
-}
+// Ledger counts what the term's quotas are compared with.
+func (p *Provisioner) Ledger() *ledger.Ledger { return p.ledger }
 
 // Followup finishes what the library leaves unfinished.
 func (p *Provisioner) Followup() *Followup { return p.followup }
@@ -163,7 +164,10 @@ type Options struct {
 	Backends Backends
 	Mappers  *mappers.Registry
 
-	Client            kubernetes.Interface
+	Client kubernetes.Interface
+	// Snapshots reads VolumeSnapshots from caches, SnapshotClient from the API server.
+	Snapshots         record.SnapshotReader
+	SnapshotClient    snapshotclient.Interface
 	Claims            corelisters.PersistentVolumeClaimLister
 	PersistentVolumes corelisters.PersistentVolumeLister
 	// Records is the cache of PersistentVolumes, with the indexes of

@@ -40,7 +40,7 @@ func (p *Provisioner) removeStale(ctx context.Context, pv *corev1.PersistentVolu
 	if err != nil {
 		return false, err
 	}
-	exists, err := volumes.HasVolume(p.onBehalfOf(ctx, origin.Tenant), origin.VolumeID)
+	exists, err := volumes.HasVolume(p.OnBehalfOf(ctx, origin.Tenant), origin.VolumeID)
 	if err != nil || exists || origin.Place != volumes.Place() {
 		return false, err
 	}

@@ -48,9 +48,9 @@ func (p *tenantRates) of(tenant string) *rate.Limiter {
 	return limiter
 }
 
-// onBehalfOf marks requests to Cinder as a tenant's, so that tenants take turns
+// OnBehalfOf marks requests to Cinder as a tenant's, so that tenants take turns
 // at a backend and keep to their request rates.
-func (p *Provisioner) onBehalfOf(ctx context.Context, tenant string) context.Context {
+func (p *Provisioner) OnBehalfOf(ctx context.Context, tenant string) context.Context {
 	return cinder.WithCaller(ctx, cinder.Caller{Tenant: tenant, Pace: p.tenantRates.of(tenant), Waits: liveness.PauseOf(ctx), Answered: trail.Answered(ctx)})
 }
 

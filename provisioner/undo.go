@@ -65,7 +65,7 @@ func (p *Provisioner) stampOf(uid types.UID, tenant string) backends.Stamp {
 // the context ends: the next leader finds what is left.
 func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun journal.Beginning, prove backends.Permit) error {
 	ctx, requests := trail.WithRequestIDs(ctx)
-	ctx = p.onBehalfOf(ctx, begun.Stamp.Tenant)
+	ctx = p.OnBehalfOf(ctx, begun.Stamp.Tenant)
 	volumes, err := p.Backends.Volumes(begun.Backend)
 	if err != nil {
 		return err
@@ -102,7 +102,7 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun journal.Beg
 // removeDuplicate removes a volume of a claim that has, or will get, another
 // one, once a PersistentVolume names the other.
 func (p *Provisioner) removeDuplicate(ctx context.Context, item followup) error {
-	err := p.cleaner.RemoveVolume(p.onBehalfOf(ctx, ""), item.backend, item.volume, p.stampOf(item.claim, ""))
+	err := p.cleaner.RemoveVolume(p.OnBehalfOf(ctx, ""), item.backend, item.volume, p.stampOf(item.claim, ""))
 	switch {
 	case err == nil:
 		p.Logger.Warn("Removed a duplicate volume of a claim", "volume", item.volume, "backend", item.backend, "claimUID", item.claim)
@@ -128,7 +128,7 @@ func (p *Provisioner) markRecorded(ctx context.Context, item followup) error {
 	if err != nil {
 		return err
 	}
-	err = volumes.Mark(p.onBehalfOf(ctx, ""), backends.Target{VolumeID: item.volume, Stamp: p.stampOf(item.claim, ""), Place: item.place})
+	err = volumes.Mark(p.OnBehalfOf(ctx, ""), backends.Target{VolumeID: item.volume, Stamp: p.stampOf(item.claim, ""), Place: item.place})
 	if cinder.IsKind(err, cinder.KindNotFound) || proof.IsKept(err) {
 		return nil
 	}

@@ -84,6 +84,19 @@ func (p *Provisioner) NodeChanged(name string) {
 	p.wake(parking.Trigger{Kind: parking.Node, Name: name})
 }
 
+// SnapshotChanged brings back the claims that want the content of a
+// VolumeSnapshot.
+func (p *Provisioner) SnapshotChanged(namespace, name string) {
+	if triggers := p.sources.SnapshotChanged(namespace, name); len(triggers) > 0 {
+		p.wake(triggers...)
+	}
+}
+
+// SnapshotGone brings back the deletion of a volume that waits for its snapshots.
+func (p *Provisioner) SnapshotGone(volumeID string) {
+	p.wake(parking.Trigger{Kind: parking.Snapshots, Name: volumeID})
+}
+
 // wake requeues everything that waits for any of these triggers, oldest claims
 // first.
 func (p *Provisioner) wake(triggers ...parking.Trigger) {

@@ -89,7 +89,7 @@ func TestWorkThatWaitsForItsTurnAtABackendIsNoStandstill(t *testing.T) {
 		f := newFixture(t)
 		ctx, end := f.watch(t.Context(), "the worker of claim x")
 		defer end()
-		over := cinder.CallerOf(f.onBehalfOf(ctx, "a")).Waits()
+		over := cinder.CallerOf(f.OnBehalfOf(ctx, "a")).Waits()
 		time.Sleep(24 * time.Hour)
 		if err := f.Monitor.Check(); err != nil {
 			t.Error(err)

@@ -129,6 +129,18 @@ func (c *Client) DeleteSnapshot(ctx context.Context, id string) error {
 	return translate(c.backend, operation, err)
 }
 
+// UpdateSnapshotMetadata writes metadata on a snapshot; other keys stay.
+func (c *Client) UpdateSnapshotMetadata(ctx context.Context, id string, metadata map[string]string) error {
+	const operation = "snapshot.metadata.update"
+	if err := c.checkID(operation, id); err != nil {
+		return err
+	}
+	body := map[string]any{"metadata": metadata}
+	_, err := c.service.Post(withOperation(ctx, operation), c.service.ServiceURL("snapshots", id, "metadata"), body, nil,
+		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}})
+	return translate(c.backend, operation, err)
+}
+
 // SnapshotQuery narrows a listing of snapshots. As for volumes, the caller
 // compares again, and concludes anything from absence only if it set no filter.
 type SnapshotQuery struct {

@@ -16,13 +16,17 @@ const CloneAnnotation = "k8s.io/CloneRequest"
 
 // DataSource is what a claim wants the content of, in the claim's namespace.
 type DataSource struct {
-	// Kind is PersistentVolumeClaim.
+	// Kind is ClaimKind or SnapshotKind.
 	Kind string
 	Name string
 }
 
-// claimKind is the kind of data source that is a claim, of the core API group.
-const claimKind = "PersistentVolumeClaim"
+// The kinds of data sources: a claim, of the core API group, and a snapshot.
+const (
+	ClaimKind    = "PersistentVolumeClaim"
+	SnapshotKind = "VolumeSnapshot"
+	snapshots    = "snapshot.storage.k8s.io"
+)
 
 // DataSourceOf reads what a claim wants the content of; nil if it wants an empty
 // volume. It refuses what the program cannot copy: such a claim must not get an
@@ -46,10 +50,10 @@ func DataSourceOf(claim *corev1.PersistentVolumeClaim, parameters map[string]str
 		}
 		name = rest
 	}
-	if given != nil && (given.Kind != claimKind || given.Name != name) {
+	if given != nil && (given.Kind != ClaimKind || given.Name != name) {
 		return nil, unsupported("annotation %s asks for a copy of claim %q, and spec.dataSource for the content of %s %q; keep one of them", CloneAnnotation, name, given.Kind, given.Name)
 	}
-	return &DataSource{Kind: claimKind, Name: name}, nil
+	return &DataSource{Kind: ClaimKind, Name: name}, nil
 }
 
 // givenSource reads the claim's spec. The API server keeps dataSource and
@@ -69,7 +73,7 @@ func givenSource(claim *corev1.PersistentVolumeClaim) (*DataSource, *policy.Deni
 	default:
 		return nil, nil
 	}
-	if group == "" && kind == claimKind {
+	if group == "" && kind == ClaimKind || group == snapshots && kind == SnapshotKind {
 		return &DataSource{Kind: kind, Name: name}, nil
 	}
 	return nil, unsupported("spec.dataSource asks for the content of %s %q, which is not supported; the claim is not given an empty volume instead; remove the data source", kind, name)

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -31,6 +32,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/lastgood"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/snapshot"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
@@ -59,6 +61,8 @@ type App struct {
 	fromKept atomic.Bool
 
 	client kubernetes.Interface
+	// snapshotClient reads and changes the objects of snapshots.
+	snapshotClient snapshotclient.Interface
 	// leaseClient has a rate limit of its own, so that a flood of claims cannot
 	// delay the renewal of the lease.
 	leaseClient kubernetes.Interface
@@ -81,6 +85,7 @@ type App struct {
 	expandMetrics      *expand.Metrics
 	reloads            *reloadMetrics
 	audits             *auditMetrics
+	snapshotMetrics    *snapshot.Metrics
 	// libraryMetrics are those of the provisioning library; all terms share them.
 	libraryMetrics metrics.Metrics
 	status         *status
@@ -148,6 +153,10 @@ func assemble(options Options) (*App, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes client: %w", err)
 	}
+	snapshotClient, err := snapshotclient.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("client for snapshots: %w", err)
+	}
 
 	registry := options.Metrics
 	backendMetrics := backends.NewMetrics(registry)
@@ -158,6 +167,7 @@ func assemble(options Options) (*App, error) {
 		identity:           newIdentity(os.Getenv),
 		mappers:            registryOfProtocols,
 		client:             client,
+		snapshotClient:     snapshotClient,
 		leaseClient:        leaseClient,
 		factory:            informers.NewSharedInformerFactoryWithOptions(client, resyncPeriod, informers.WithTransform(record.NewTrimmer().Trim)),
 		backendMetrics:     backendMetrics,
@@ -165,6 +175,7 @@ func assemble(options Options) (*App, error) {
 		expandMetrics:      expand.NewMetrics(registry),
 		reloads:            newReloadMetrics(registry),
 		audits:             newAuditMetrics(registry),
+		snapshotMetrics:    snapshot.NewMetrics(registry),
 		libraryMetrics:     library.NewMetrics(registry),
 		monitor:            liveness.New(),
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/audit"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/snapshot"
 )
 
 // auditDelay is how long a leader waits before its first audit: other work is
@@ -33,6 +34,7 @@ type auditor struct {
 	provisionerName string
 	provisioner     *provisioner.Provisioner
 	backends        *termBackends
+	snapshots       *snapshot.Controller
 	metrics         *auditMetrics
 	// tell writes an event about the program, record one about an object.
 	tell   func(eventType, reason, message string)
@@ -72,6 +74,7 @@ func (u *auditor) once(ctx context.Context) error {
 			return nil, cinder.Place{}, err
 		}
 		volumes, err := u.provisioner.RelistBackend(ctx, name)
+		u.snapshots.Audit(ctx, name)
 		return volumes, lifecycle.Place(), err
 	})
 	if err := u.provisioner.SweepSecrets(ctx); err != nil && ctx.Err() == nil {

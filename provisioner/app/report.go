@@ -135,10 +135,15 @@ func quotasOf(inForce *policy.Policy, used func(policy.QuotaScope) *policy.Usage
 	for _, scope := range inForce.Scopes() {
 		volumes := statusreport.Quota{Resource: statusreport.Volumes, Limit: scope.Limits.Volumes}
 		gigabytes := statusreport.Quota{Resource: statusreport.Gigabytes, Limit: scope.Limits.Gigabytes}
+		snapshots := statusreport.Quota{Resource: statusreport.Snapshots, Limit: scope.Limits.Snapshots}
 		if sum := used(scope); sum != nil {
-			volumes.Used, gigabytes.Used = &sum.Volumes, &sum.Gigabytes
+			volumes.Used, gigabytes.Used, snapshots.Used = &sum.Volumes, &sum.Gigabytes, &sum.Snapshots
 		}
-		quotas[ledger.Scope{Kind: scope.Kind, Name: scope.Name}] = []statusreport.Quota{volumes, gigabytes}
+		limits := []statusreport.Quota{volumes, gigabytes}
+		if scope.Kind != policy.BackendScope {
+			limits = append(limits, snapshots)
+		}
+		quotas[ledger.Scope{Kind: scope.Kind, Name: scope.Name}] = limits
 	}
 	return quotas
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/snapshot"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
 )
 
@@ -37,6 +38,7 @@ type term struct {
 	expander    *expand.Controller
 	informers   termInformers
 	auditor     *auditor
+	snapshots   *snapshot.Controller
 	keeper      *keeper
 	protector   *datasource.Protector
 	library     *controller.ProvisionController
@@ -48,6 +50,7 @@ type term struct {
 func (t *term) policyChanged() {
 	t.backends.update()
 	t.provisioner.PolicyChanged()
+	t.snapshots.PolicyChanged()
 }
 
 // credentialsChanged tries again what may have failed because of old
@@ -55,6 +58,9 @@ func (t *term) policyChanged() {
 func (t *term) credentialsChanged(backends []string) {
 	t.backends.tryAgain(backends)
 	t.provisioner.CredentialsChanged(backends)
+	for _, name := range backends {
+		t.snapshots.BackendAnswers(name)
+	}
 }
 
 // runTerm leads from election to hand-over. stop ends the acceptance of new
@@ -75,7 +81,7 @@ func (a *App) runTerm(stop, termCtx context.Context, fence func() error) error {
 	defer context.AfterFunc(stop, stopWork)()
 
 	t := a.newTerm(work, termCtx, fence)
-	counted, err := t.informers.follow(t.provisioner, t.protector)
+	counted, err := t.informers.follow(t.provisioner, t.protector, t.snapshots)
 	if err != nil {
 		return err
 	}
@@ -120,6 +126,7 @@ func (t *term) start(work context.Context, first func()) (drained <-chan struct{
 	running.Go(func() { t.expander.Run(work) })
 	running.Go(func() { t.auditor.run(work) })
 	running.Go(func() { t.keeper.run(work) })
+	running.Go(func() { t.snapshots.Run(work) })
 	running.Go(func() { t.protector.Run(work) })
 	ended := make(chan struct{})
 	go func() {
@@ -158,6 +165,8 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
 		Backends:          t.backends,
 		Mappers:           a.mappers,
 		Client:            a.client,
+		Snapshots:         cachedSnapshots{t},
+		SnapshotClient:    a.snapshotClient,
 		Claims:            a.factory.Core().V1().PersistentVolumeClaims().Lister(),
 		PersistentVolumes: a.factory.Core().V1().PersistentVolumes().Lister(),
 		Records:           a.factory.Core().V1().PersistentVolumes().Informer().GetIndexer(),
@@ -183,9 +192,11 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
 		Monitor:     a.monitor,
 		LongestWork: a.longestWork,
 	})
-	t.backends.answers, t.backends.moved = t.provisioner.BackendAnswers, t.provisioner.Recount
+	t.snapshots = a.newSnapshots(t)
+	t.backends.answers = func(name string) { t.provisioner.BackendAnswers(name); t.snapshots.BackendAnswers(name) }
+	t.backends.moved = func(name string) { t.provisioner.Recount(name); t.snapshots.BackendAnswers(name) }
 	t.expander = a.newExpander(t)
-	t.auditor = a.newAuditor(t.provisioner, t.backends)
+	t.auditor = a.newAuditor(t)
 	t.keeper = &keeper{app: a}
 	t.protector = datasource.NewProtector(datasource.ProtectorOptions{
 		Client: a.client, Claims: a.factory.Core().V1().PersistentVolumeClaims().Lister(), Classes: a.factory.Storage().V1().StorageClasses().Lister(),
@@ -217,7 +228,7 @@ func (a *App) newLibrary(work context.Context, t *term) *controller.ProvisionCon
 	)
 }
 
-func (a *App) newAuditor(p *provisioner.Provisioner, lent *termBackends) *auditor {
+func (a *App) newAuditor(t *term) *auditor {
 	return &auditor{
 		policy:          a.policy.Load,
 		client:          a.client,
@@ -226,8 +237,9 @@ func (a *App) newAuditor(p *provisioner.Provisioner, lent *termBackends) *audito
 		clusterUID:      a.clusterUID,
 		namespace:       a.namespace,
 		provisionerName: a.options.ProvisionerName,
-		provisioner:     p,
-		backends:        lent,
+		provisioner:     t.provisioner,
+		backends:        t.backends,
+		snapshots:       t.snapshots,
 		metrics:         a.audits,
 		tell:            a.tell,
 		record: func(pv *corev1.PersistentVolume, reason, message string) {
@@ -281,7 +293,7 @@ func (lent termInformers) release() error {
 
 // follow connects the term to what happens in the cluster. counted reports that
 // all PersistentVolumes that existed at the start were seen.
-func (lent termInformers) follow(p *provisioner.Provisioner, protector *datasource.Protector) (counted func() bool, err error) {
+func (lent termInformers) follow(p *provisioner.Provisioner, protector *datasource.Protector, snapshots *snapshot.Controller) (counted func() bool, err error) {
 	followup := p.Followup()
 	volumes, err := lent.volumes.Follow(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(object any) { followup.VolumeSeen(object.(*corev1.PersistentVolume)) },
@@ -298,6 +310,7 @@ func (lent termInformers) follow(p *provisioner.Provisioner, protector *datasour
 	changed := func(claim *corev1.PersistentVolumeClaim) {
 		p.SourceChanged(claim.Namespace, claim.Name)
 		protector.ClaimChanged(claim)
+		snapshots.ClaimChanged(claim)
 	}
 	_, err = lent.claims.Follow(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(object any) { changed(object.(*corev1.PersistentVolumeClaim)) },
@@ -316,10 +329,14 @@ func (lent termInformers) follow(p *provisioner.Provisioner, protector *datasour
 		return nil, err
 	}
 	_, err = lent.namespaces.Follow(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(object any) { p.Reconsider(object.(*corev1.Namespace).Name) },
+		AddFunc: func(object any) {
+			p.Reconsider(object.(*corev1.Namespace).Name)
+			snapshots.NamespaceChanged(object.(*corev1.Namespace).Name)
+		},
 		UpdateFunc: func(before, after any) {
 			if !maps.Equal(before.(*corev1.Namespace).Labels, after.(*corev1.Namespace).Labels) {
 				p.Reconsider(after.(*corev1.Namespace).Name)
+				snapshots.NamespaceChanged(after.(*corev1.Namespace).Name)
 			}
 		},
 	})

@@ -17,6 +17,7 @@ type termCollector struct {
 	app *App
 
 	quota, claims, oldest, deletions *prometheus.Desc
+	snapshots                        *prometheus.Desc
 	volumes, released, turns         *prometheus.Desc
 	tokenExpiry, certificateExpiry   *prometheus.Desc
 }
@@ -28,7 +29,7 @@ func newTermCollector(a *App) *termCollector {
 	return &termCollector{
 		app: a,
 		quota: describe("quota",
-			"Limits of the policy (type hard) and what counts against them (type used), by scope (tenant, class, backend) and resource (volumes, gigabytes in GiB)",
+			"Limits of the policy (type hard) and what counts against them (type used), by scope (tenant, class, backend) and resource (volumes, gigabytes in GiB, and snapshots of tenants and classes)",
 			"scope", "name", "resource", "type"),
 		claims: describe("pending_claims",
 			"Claims that cannot continue now, by state (waiting for a worker, denied, failing, blocked) and reason of their last event",
@@ -39,6 +40,9 @@ func newTermCollector(a *App) *termCollector {
 		deletions: describe("pending_deletions",
 			"Released PersistentVolumes whose deletion cannot continue now, by state and reason of their last event",
 			"state", "reason"),
+		snapshots: describe("pending_snapshots",
+			"VolumeSnapshots and VolumeSnapshotContents (kind) that cannot continue now, by state and reason of their last event",
+			"kind", "state", "reason"),
 		volumes: describe("persistentvolumes",
 			"PersistentVolumes of this provisioner and cluster, by backend, protocol, phase and reclaim policy",
 			"backend", "protocol", "phase", "reclaim_policy"),
@@ -59,7 +63,7 @@ func newTermCollector(a *App) *termCollector {
 
 // Describe implements prometheus.Collector.
 func (c *termCollector) Describe(to chan<- *prometheus.Desc) {
-	for _, description := range []*prometheus.Desc{c.quota, c.claims, c.oldest, c.deletions, c.volumes, c.released, c.turns, c.tokenExpiry, c.certificateExpiry} {
+	for _, description := range []*prometheus.Desc{c.quota, c.claims, c.oldest, c.deletions, c.snapshots, c.volumes, c.released, c.turns, c.tokenExpiry, c.certificateExpiry} {
 		to <- description
 	}
 }
@@ -88,6 +92,9 @@ func (c *termCollector) Collect(to chan<- prometheus.Metric) {
 	}
 	for _, group := range term.provisioner.PendingDeletions() {
 		gauge(c.deletions, float64(group.Count), string(group.State), group.Reason)
+	}
+	for waiting, count := range term.snapshots.Report() {
+		gauge(c.snapshots, float64(count), waiting.Kind, waiting.State, waiting.Reason)
 	}
 	for _, turns := range term.provisioner.Turns() {
 		gauge(c.turns, float64(turns.Held), turns.Work, "held")
@@ -139,7 +146,10 @@ type quotaResource struct {
 func quotaResources(quota provisioner.QuotaUse) []quotaResource {
 	limits := quota.Scope.Limits
 	resources := []quotaResource{{"volumes", quota.Used.Volumes, limits.Volumes}, {"gigabytes", quota.Used.Gigabytes, limits.Gigabytes}}
-	if quota.Scope.Kind == policy.ClassScope && limits.Volumes == nil && limits.Gigabytes == nil {
+	if quota.Scope.Kind != policy.BackendScope {
+		resources = append(resources, quotaResource{"snapshots", quota.Used.Snapshots, limits.Snapshots})
+	}
+	if quota.Scope.Kind == policy.ClassScope && limits.Volumes == nil && limits.Gigabytes == nil && limits.Snapshots == nil {
 		// Most rules (scope class) have no limits, and each is a series.
 		return nil
 	}

@@ -89,7 +89,7 @@ func (p *Protector) sourceOf(claim *corev1.PersistentVolumeClaim) string {
 	if class, err := p.Classes.Get(record.ClassName(claim)); err == nil {
 		parameters = class.Parameters
 	}
-	if source, _ := admission.DataSourceOf(claim, parameters); source != nil {
+	if source, _ := admission.DataSourceOf(claim, parameters); source != nil && source.Kind == admission.ClaimKind {
 		return source.Name
 	}
 	return ""

@@ -3,6 +3,8 @@ package datasource
 import (
 	"context"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +22,11 @@ type Options struct {
 	Client            kubernetes.Interface
 	Claims            corelisters.PersistentVolumeClaimLister
 	PersistentVolumes corelisters.PersistentVolumeLister
+	// Snapshots reads VolumeSnapshots from caches; SnapshotClient from the API server.
+	Snapshots      record.SnapshotReader
+	SnapshotClient snapshotclient.Interface
+	// Name is the driver in VolumeSnapshotContents.
+	Name string
 	// Cluster is what this cluster's PersistentVolumes record.
 	Cluster string
 }
@@ -43,8 +50,8 @@ func (r *Resolver) Cached(claim *corev1.PersistentVolumeClaim, class *storagev1.
 		return nil, refused
 	}
 	// Before the look, so that no later change is missed.
-	r.awaited.add(nameOf(claim.Namespace, named.Name))
-	source, denial, err := record.SourceOf(claim, named, r.Cluster, cached{r.Claims, r.PersistentVolumes})
+	r.awaited.add(keyOf(claim, named))
+	source, denial, err := r.find(claim, named, cached{r.Claims, r.PersistentVolumes}, r.Snapshots)
 	if err != nil {
 		denial = &policy.Denial{Reason: policy.SourceNotReady, Message: err.Error()}
 	}
@@ -59,11 +66,21 @@ func (r *Resolver) Live(ctx context.Context, claim *corev1.PersistentVolumeClaim
 		return nil, refused, nil
 	}
 	reader := &live{ctx: ctx, client: r.Client}
-	source, denial, err := record.SourceOf(claim, named, r.Cluster, reader)
+	source, denial, err := r.find(claim, named, reader, liveSnapshots{ctx, r.SnapshotClient})
 	if denial != nil || err != nil {
 		return nil, denial, err
 	}
+	if named.Kind == admission.SnapshotKind {
+		return source, nil, nil // the snapshot-controller protects the sources of pending claims
+	}
 	return source, nil, protect(ctx, r.Client, reader.read)
+}
+
+func (r *Resolver) find(claim *corev1.PersistentVolumeClaim, named *admission.DataSource, claims record.SourceReader, snapshots record.SnapshotReader) (*record.Source, *policy.Denial, error) {
+	if named.Kind == admission.SnapshotKind {
+		return record.SnapshotSourceOf(claim, named, r.Name, r.Cluster, snapshots)
+	}
+	return record.SourceOf(claim, named, r.Cluster, claims)
 }
 
 // TriggersOf is what may admit a claim that was denied because of its source.
@@ -72,16 +89,35 @@ func (r *Resolver) TriggersOf(claim *corev1.PersistentVolumeClaim, class *storag
 	if named == nil {
 		return nil
 	}
-	return []parking.Trigger{{Kind: parking.Source, Name: nameOf(claim.Namespace, named.Name)}}
+	return []parking.Trigger{{Kind: parking.Source, Name: keyOf(claim, named)}}
 }
 
 // ClaimChanged returns the trigger that fires if other claims want the content
 // of this one.
 func (r *Resolver) ClaimChanged(namespace, name string) []parking.Trigger {
-	if !r.awaited.take(nameOf(namespace, name)) {
+	return r.changed(nameOf(namespace, name))
+}
+
+// SnapshotChanged does the same for a VolumeSnapshot.
+func (r *Resolver) SnapshotChanged(namespace, name string) []parking.Trigger {
+	return r.changed(snapshotPrefix + nameOf(namespace, name))
+}
+
+func (r *Resolver) changed(key string) []parking.Trigger {
+	if !r.awaited.take(key) {
 		return nil
 	}
-	return []parking.Trigger{{Kind: parking.Source, Name: nameOf(namespace, name)}}
+	return []parking.Trigger{{Kind: parking.Source, Name: key}}
+}
+
+// snapshotPrefix begins the keys of snapshots. No namespace has a slash.
+const snapshotPrefix = "/"
+
+func keyOf(claim *corev1.PersistentVolumeClaim, named *admission.DataSource) string {
+	if named.Kind == admission.SnapshotKind {
+		return snapshotPrefix + nameOf(claim.Namespace, named.Name)
+	}
+	return nameOf(claim.Namespace, named.Name)
 }
 
 func nameOf(namespace, name string) string { return namespace + "/" + name }
@@ -114,4 +150,18 @@ func (l *live) Claim(namespace, name string) (claim *corev1.PersistentVolumeClai
 
 func (l *live) PersistentVolume(name string) (*corev1.PersistentVolume, error) {
 	return l.client.CoreV1().PersistentVolumes().Get(l.ctx, name, metav1.GetOptions{})
+}
+
+// liveSnapshots reads from the API server.
+type liveSnapshots struct {
+	ctx    context.Context
+	client snapshotclient.Interface
+}
+
+func (l liveSnapshots) VolumeSnapshot(namespace, name string) (*snapshotv1.VolumeSnapshot, error) {
+	return l.client.SnapshotV1().VolumeSnapshots(namespace).Get(l.ctx, name, metav1.GetOptions{})
+}
+
+func (l liveSnapshots) VolumeSnapshotContent(name string) (*snapshotv1.VolumeSnapshotContent, error) {
+	return l.client.SnapshotV1().VolumeSnapshotContents().Get(l.ctx, name, metav1.GetOptions{})
 }

@@ -28,6 +28,8 @@ type Ledger struct {
 	entries map[types.UID]entry
 	// growths are of the volumes that are larger than recorded, or may become so.
 	growths map[types.UID]growth
+	// snapshots are by the UID of their VolumeSnapshots.
+	snapshots map[types.UID]snapshotEntry
 	// gone is the set of claims whose volumes went away in this term. A listing
 	// that began before may still show them.
 	gone map[types.UID]bool
@@ -84,7 +86,7 @@ type Scope struct {
 
 // New makes an empty ledger.
 func New(p func() *policy.Policy) *Ledger {
-	return &Ledger{policy: p, entries: map[types.UID]entry{}, growths: map[types.UID]growth{}, gone: map[types.UID]bool{}, freed: map[Scope]bool{}, sums: map[Scope]policy.Usage{}, inForce: p()}
+	return &Ledger{policy: p, entries: map[types.UID]entry{}, growths: map[types.UID]growth{}, snapshots: map[types.UID]snapshotEntry{}, gone: map[types.UID]bool{}, freed: map[Scope]bool{}, sums: map[Scope]policy.Usage{}, inForce: p()}
 }
 
 // Decided is a decision with the policy that made it.
@@ -410,6 +412,10 @@ func (l *Ledger) Census() Census {
 			c.Kept[share] = c.Kept[share].Add(l.usageOf(claim, e))
 		}
 	}
+	for _, e := range l.snapshots {
+		share := Share{e.Tenant, e.backend}
+		c.Shares[share] = c.Shares[share].Add(e.usage())
+	}
 	return c
 }
 
@@ -423,6 +429,9 @@ func (l *Ledger) refresh() {
 	l.sums = map[Scope]policy.Usage{}
 	for claim, e := range l.entries {
 		l.count(claim, e, policy.Usage.Add)
+	}
+	for _, e := range l.snapshots {
+		l.countIn(e.Tenant, e.StorageClass, e.backend, e.usage(), policy.Usage.Add)
 	}
 }
 
@@ -449,8 +458,12 @@ func (l *Ledger) noteFreed(e entry) {
 }
 
 func (l *Ledger) count(claim types.UID, e entry, change func(policy.Usage, policy.Usage) policy.Usage) {
-	for _, s := range l.inForce.QuotaScopes(e.Tenant, e.StorageClass, e.backend) {
+	l.countIn(e.Tenant, e.StorageClass, e.backend, l.usageOf(claim, e), change)
+}
+
+func (l *Ledger) countIn(tenant, storageClass, backend string, usage policy.Usage, change func(policy.Usage, policy.Usage) policy.Usage) {
+	for _, s := range l.inForce.QuotaScopes(tenant, storageClass, backend) {
 		key := Scope{s.Kind, s.Name}
-		l.sums[key] = change(l.sums[key], l.usageOf(claim, e))
+		l.sums[key] = change(l.sums[key], usage)
 	}
 }

@@ -32,6 +32,8 @@ const (
 	Room        TriggerKind = "room"        // a quota has room again
 	Source      TriggerKind = "source"      // the claim that another one copies has changed: namespace/name
 	Node        TriggerKind = "node"        // it may have released a volume
+	Snapshots   TriggerKind = "snapshots"   // a snapshot of the volume with this ID is gone
+	Object      TriggerKind = "object"      // another object, such as a claim, has changed
 	Earlier     TriggerKind = "earlier"     // it is known which claims are older than the term
 )
 

@@ -169,7 +169,7 @@ func existingClaim(claim *corev1.PersistentVolumeClaim, class *storagev1.Storage
 		Volume:      claim.Spec.VolumeName,
 		Refusal:     admission.Refusal(claim, request.Parameters),
 	}
-	if named, _ := admission.DataSourceOf(claim, request.Parameters); named != nil && existing.Refusal == nil {
+	if named, _ := admission.DataSourceOf(claim, request.Parameters); named != nil && named.Kind == admission.ClaimKind && existing.Refusal == nil {
 		// Neither the listing nor the maps made of it fail in another way.
 		source, denial, _ := SourceOf(claim, named, "", sources)
 		if existing.Refusal = denial; source != nil {
@@ -190,7 +190,7 @@ type listedSources struct {
 func (l listedSources) want(claim *corev1.PersistentVolumeClaim) {
 	// Any parameters: one PersistentVolume too many does no harm.
 	named, _ := admission.DataSourceOf(claim, map[string]string{"smartclone": "true"})
-	if named == nil {
+	if named == nil || named.Kind != admission.ClaimKind {
 		return
 	}
 	if source, err := l.Claim(claim.Namespace, named.Name); err == nil && source.Spec.VolumeName != "" {

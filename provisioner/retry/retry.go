@@ -70,7 +70,7 @@ func For(err error) backoff.Delay {
 	case cinder.KindFenced:
 		// The lease was not renewed for a moment, and the term continues.
 		r.Outcome, r.First, r.Most = "fenced", 5*time.Second, 5*time.Second
-	case backends.KindInUse:
+	case backends.KindInUse, backends.KindHasSnapshots:
 		r.Outcome, r.First, r.Most = "in_use", 10*time.Second, 2*time.Minute
 	case backends.KindNotOurs:
 		r.Outcome, r.First, r.Most = "not_ours", time.Minute, 30*time.Minute

@@ -155,6 +155,7 @@ type Resource string
 const (
 	Volumes   Resource = "volumes"
 	Gigabytes Resource = "gigabytes"
+	Snapshots Resource = "snapshots" // not of backends
 )
 
 // Tenant is one of the policy.

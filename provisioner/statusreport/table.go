@@ -120,7 +120,7 @@ func (t *table) backends(r *Report) {
 		if b.Retired {
 			state += ", not in the policy: kept for deletions"
 		}
-		volumes, gigabytes := quotaCells(b.Quotas)
+		volumes, gigabytes, _ := quotaCells(b.Quotas)
 		t.row(b.Name, state, volumes, gigabytes, b.LastFailure)
 	}
 }
@@ -135,31 +135,34 @@ func (t *table) tenants(r *Report) {
 }
 
 func (t *table) tenantTitle() {
-	t.row("TENANT", "VOLUMES", "GIB", "STORAGECLASSES", "BACKENDS")
+	t.row("TENANT", "VOLUMES", "GIB", "SNAPSHOTS", "STORAGECLASSES", "BACKENDS")
 }
 
 func (t *table) tenant(tenant Tenant) {
-	volumes, gigabytes := quotaCells(tenant.Quotas)
+	volumes, gigabytes, snapshots := quotaCells(tenant.Quotas)
 	var shares []string
 	for _, share := range tenant.Shares {
 		shares = append(shares, fmt.Sprintf("%s: %d (%d GiB)", share.Backend, share.Volumes, share.Gigabytes))
 	}
-	t.row(tenant.Name, volumes, gigabytes, "", strings.Join(shares, ", "))
+	t.row(tenant.Name, volumes, gigabytes, snapshots, "", strings.Join(shares, ", "))
 	for _, rule := range tenant.Rules {
-		volumes, gigabytes := quotaCells(rule.Quotas)
-		t.row("  "+rule.Path, volumes, gigabytes, strings.Join(rule.StorageClasses, ","), strings.Join(rule.Backends, ","))
+		volumes, gigabytes, snapshots := quotaCells(rule.Quotas)
+		t.row("  "+rule.Path, volumes, gigabytes, snapshots, strings.Join(rule.StorageClasses, ","), strings.Join(rule.Backends, ","))
 	}
 }
 
-func quotaCells(quotas []Quota) (volumes, gigabytes string) {
+func quotaCells(quotas []Quota) (volumes, gigabytes, snapshots string) {
 	for _, quota := range quotas {
-		if quota.Resource == Volumes {
+		switch quota.Resource {
+		case Volumes:
 			volumes = quotaText(quota)
-		} else {
+		case Gigabytes:
 			gigabytes = quotaText(quota)
+		case Snapshots:
+			snapshots = quotaText(quota)
 		}
 	}
-	return volumes, gigabytes
+	return volumes, gigabytes, snapshots
 }
 
 func (t *table) claims(r *Report) {

@@ -1,4 +1,5 @@
-// Package trail collects what the lines of the audit trail say about a volume.
+// Package trail collects what the lines of the audit trail say about a volume or
+// a snapshot.
 package trail
 
 import (
@@ -10,7 +11,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// RequestIDs are Cinder's IDs of the requests that made, extended or deleted a volume, for
+// RequestIDs are Cinder's IDs of the requests that made, extended or deleted a volume or a snapshot, for
 // the audit trail. Cinder's own log has them, too.
 type RequestIDs struct {
 	mu       sync.Mutex
@@ -37,9 +38,9 @@ func Answered(ctx context.Context) func(operation, requestID string) {
 		ids.mu.Lock()
 		defer ids.mu.Unlock()
 		switch operation {
-		case cinder.OperationCreate:
+		case cinder.OperationCreate, cinder.OperationSnapshotCreate:
 			ids.created = requestID
-		case cinder.OperationDelete, cinder.OperationForceDelete:
+		case cinder.OperationDelete, cinder.OperationForceDelete, cinder.OperationSnapshotDelete:
 			ids.deleted = requestID
 		case cinder.OperationExtend:
 			ids.extended = requestID

@@ -30,6 +30,18 @@ var snapshotReadings = map[string]func(*subject){
 			s.t.Errorf("deleting it again: %v", err)
 		}
 	},
+	"metadata is added to a snapshot's, and lasts": func(s *subject) {
+		s.create(s.Type)
+		id := s.settledSnapshot(s.snapshot().ID).ID
+		s.must(s.Cinder.UpdateSnapshotMetadata(s.ctx, id, map[string]string{"mark": "1"}))
+		read := s.settledSnapshot(id)
+		if read.Metadata["mark"] != "1" || read.Metadata["purpose"] != "contract" || read.Status != cinder.StatusAvailable {
+			s.t.Errorf("after the update the snapshot is %+v", read)
+		}
+		if err := s.Cinder.UpdateSnapshotMetadata(s.ctx, unknown, map[string]string{"mark": "1"}); !cinder.IsKind(err, cinder.KindNotFound) {
+			s.t.Errorf("of a snapshot that does not exist: %v", err)
+		}
+	},
 	"a snapshot is listed, and filters hide it": func(s *subject) {
 		s.create(s.Type)
 		id := s.settledSnapshot(s.snapshot().ID).ID

@@ -247,6 +247,18 @@ func (s *Simulator) AddAttachment(id string, given Attachment) error {
 	})
 }
 
+// RemoveSnapshot removes a snapshot from the state, as an administrator might.
+func (s *Simulator) RemoveSnapshot(id string) error {
+	s.cloud.lock()
+	defer s.cloud.unlock()
+	n := s.cloud.snapshots[id]
+	if n == nil {
+		return fmt.Errorf("remove: there is no snapshot %s", id)
+	}
+	s.cloud.destroySnapshot(n)
+	return nil
+}
+
 // RemoveVolume removes a volume from the state, as an administrator might.
 func (s *Simulator) RemoveVolume(id string) error {
 	return s.change("remove", id, func(v *volume, _ time.Time) {

@@ -204,6 +204,10 @@ func nestedRoute(key, id string, body []byte) (route, bool) {
 		return route{operation: "metadata.replace", volume: id, perform: func(c *cloud, q *call, now time.Time) (*reply, error) {
 			return c.writeMetadata(q, id, true, now)
 		}}, true
+	case "POST snapshots metadata":
+		return route{operation: "snapshot.metadata.update", perform: func(c *cloud, q *call, now time.Time) (*reply, error) {
+			return c.mergeSnapshotMetadata(q, id, now)
+		}}, true
 	case "GET os-quota-sets defaults":
 		return route{operation: "quota.defaults", perform: func(c *cloud, q *call, _ time.Time) (*reply, error) {
 			return c.defaultQuota(q, id)

@@ -183,6 +183,26 @@ func (c *cloud) listSnapshots(q *call, detail bool) (*reply, error) {
 	return success(http.StatusOK, answer), nil
 }
 
+// mergeSnapshotMetadata adds entries to a snapshot's metadata, in any state.
+func (c *cloud) mergeSnapshotMetadata(q *call, id string, now time.Time) (*reply, error) {
+	if err := q.decode(); err != nil {
+		return nil, err
+	}
+	if _, given := q.body["metadata"]; !given {
+		return nil, refuse(http.StatusBadRequest, "'metadata' is a required property")
+	}
+	metadata, err := metadataField(q.body, "metadata", false)
+	if err != nil {
+		return nil, err
+	}
+	s, err := c.findSnapshot(q, id)
+	if err != nil {
+		return nil, err
+	}
+	s.metadata, s.updated = mergeMetadata(s.metadata, metadata), now
+	return success(http.StatusOK, map[string]any{"metadata": s.metadata}), nil
+}
+
 func (c *cloud) deleteSnapshot(q *call, id string, now time.Time) (*reply, error) {
 	s, err := c.findSnapshot(q, id)
 	if err != nil {

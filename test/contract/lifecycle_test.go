@@ -426,7 +426,7 @@ func lifecycleSnapshot(t *testing.T, target Target, workflow cinder.Workflow) {
 		status, _ := a.raw.call(t, http.MethodGet, path, nil).object(t, "snapshot")["status"].(string)
 		return status, status == "available"
 	})
-	if err := a.Remove(a.ctx, a.of(v)); !cinder.IsKind(err, backends.KindInUse) || !strings.Contains(fmt.Sprint(err), "snapshots") {
+	if err := a.Remove(a.ctx, a.of(v)); !cinder.IsKind(err, backends.KindHasSnapshots) && !cinder.IsKind(err, backends.KindInUse) || !strings.Contains(fmt.Sprint(err), "snapshots") {
 		t.Errorf("error %v", err)
 	}
 	a.wantStatus(v.ID, cinder.StatusAvailable)

@@ -45,6 +45,8 @@ type Suite struct {
 	// kubeconfig is that of the existing cluster, or of the account in deploy/base.
 	kubeconfig string
 	accounts   accounts
+	// stopSnapshots ends the snapshot-controller; nil if there is none.
+	stopSnapshots func()
 }
 
 // SuiteOptions say what to start.
@@ -148,6 +150,9 @@ func (s *Suite) ControlPlane() *controlplane.ControlPlane { return s.plane }
 // Stop ends everything the suite started.
 func (s *Suite) Stop() error {
 	var err error
+	if s.stopSnapshots != nil {
+		s.stopSnapshots()
+	}
 	if s.plane != nil {
 		err = s.plane.Stop()
 	}

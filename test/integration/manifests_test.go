@@ -106,13 +106,13 @@ func TestAccountMayChangeOnlyWhatItMade(t *testing.T) {
 	volumes, secrets := account.CoreV1().PersistentVolumes(), account.CoreV1().Secrets(harness.Namespace)
 	retain := []byte(`{"spec": {"persistentVolumeReclaimPolicy": "Retain"}}`)
 	for name, attack := range map[string]func() error{
-		"deletes another's PersistentVolume":  func() error { return volumes.Delete(w.ctx, foreign.Name, metav1.DeleteOptions{}) },
-		"changes another's PersistentVolume":  func() error { return patch(w, account, foreign.Name, retain) },
-		"claims another's PersistentVolume":   func() error { return patch(w, account, foreign.Name, provisionedBy(w.provisioner)) },
-		"creates another's PersistentVolume":  func() error { return create(w, account, volumeOf("guarded-new", "ebs.csi.example", iscsi)) },
-		"creates one of a node's filesystem":  func() error { return create(w, account, volumeOf("guarded-host", w.provisioner, hostPath())) },
-		"disowns its own PersistentVolume":    func() error { return disown(w, account, ours) },
-		"deletes a tenant's claim":            func() error {
+		"deletes another's PersistentVolume": func() error { return volumes.Delete(w.ctx, foreign.Name, metav1.DeleteOptions{}) },
+		"changes another's PersistentVolume": func() error { return patch(w, account, foreign.Name, retain) },
+		"claims another's PersistentVolume":  func() error { return patch(w, account, foreign.Name, provisionedBy(w.provisioner)) },
+		"creates another's PersistentVolume": func() error { return create(w, account, volumeOf("guarded-new", "ebs.csi.example", iscsi)) },
+		"creates one of a node's filesystem": func() error { return create(w, account, volumeOf("guarded-host", w.provisioner, hostPath())) },
+		"disowns its own PersistentVolume":   func() error { return disown(w, account, ours) },
+		"deletes a tenant's claim": func() error {
 			return account.CoreV1().PersistentVolumeClaims("guarded-a").Delete(w.ctx, "data", metav1.DeleteOptions{})
 		},
 		"binds a tenant's claim":              func() error { return edit("guarded-stranger", `{"spec": {"volumeName": "guarded-foreign"}}`) },

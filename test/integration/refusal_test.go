@@ -33,7 +33,7 @@ func TestClaimsThatCannotBeHonoredSayWhy(t *testing.T) {
 		{name: "stranger", namespace: "stranger", class: "gold", size: "1Gi", reason: "NoMatchingTenant", message: "refuse-stranger"},
 		{name: "class", namespace: "b", class: "gold", size: "1Gi", reason: "NoMatchingClass", message: "refuse-gold"},
 		{name: "large", namespace: "b", class: "lab", size: "11Gi", reason: "VolumeTooLarge", message: "11"},
-		{name: "snapshot", namespace: "a", class: "gold", size: "1Gi", reason: "UnsupportedDataSource", message: `VolumeSnapshot "s1"`,
+		{name: "snapshot", namespace: "a", class: "gold", size: "1Gi", reason: "SourceNotFound", message: `/s1, whose content this claim asks for, does not exist`,
 			change: func(claim *corev1.PersistentVolumeClaim) {
 				claim.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: "s1"}
 			}},

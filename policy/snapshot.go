@@ -1,0 +1,75 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/standalone-cinder/standalone-cinder/policy/document"
+)
+
+// SnapshotRequest describes a VolumeSnapshot to DecideSnapshot.
+type SnapshotRequest struct {
+	Namespace       string
+	NamespaceLabels map[string]string
+	// StorageClass, Backend and Tenant are what the volume's PersistentVolume
+	// records.
+	StorageClass string
+	Backend      string
+	Tenant       string
+	// Parameters are the VolumeSnapshotClass's.
+	Parameters map[string]string
+}
+
+// The reasons for which only snapshots are denied.
+const (
+	// OtherTenant: the volume was made for another tenant.
+	OtherTenant Reason = "OtherTenant"
+	// BackendNotGranted: the rule no longer names the volume's backend.
+	BackendNotGranted Reason = "BackendNotGranted"
+)
+
+// DecideSnapshot decides about one VolumeSnapshot. The policy of today must name
+// the tenant that the volume was made for, its StorageClass and its backend. The
+// decision has the quotas of the tenant and the rule.
+func (p *Policy) DecideSnapshot(r SnapshotRequest) Decision {
+	d := &decider{policy: p, request: Request{Namespace: r.Namespace, NamespaceLabels: r.NamespaceLabels, StorageClass: r.StorageClass}}
+	d.decision.Denial = d.runSnapshot(r)
+	return d.decision
+}
+
+func (d *decider) runSnapshot(r SnapshotRequest) *Denial {
+	if !namespaceName.valid(r.Namespace) {
+		return &Denial{Reason: InvalidClaim, Message: fmt.Sprintf("%q cannot be the name of a namespace", r.Namespace)}
+	}
+	tenant, index, denial := d.findTenant()
+	if denial != nil {
+		return denial
+	}
+	d.decision.Tenant = tenant.Name
+	path := document.Element("tenants", index)
+	if tenant.Name != r.Tenant {
+		return &Denial{Reason: OtherTenant, Path: path, Message: fmt.Sprintf(
+			"namespace %s belongs to tenant %s (%s), but the volume was made for tenant %s", r.Namespace, tenant.Name, path, r.Tenant)}
+	}
+	class, denial := d.findClass(tenant, path)
+	if denial != nil {
+		return denial
+	}
+	d.decision.Rule = class.path
+	for _, key := range sortedKeys(r.Parameters) {
+		return &Denial{Reason: ParameterNotAllowed, Path: class.path, Message: fmt.Sprintf(
+			"parameter %q of the VolumeSnapshotClass is not known; a VolumeSnapshotClass of this program has no parameters", key)}
+	}
+	i := d.policy.backendIndex(r.Backend)
+	switch {
+	case i < 0 || !slices.Contains(class.Backends, r.Backend):
+		return &Denial{Reason: BackendNotGranted, Path: class.path + ".backends", Message: fmt.Sprintf(
+			"the volume is on backend %s, which %s.backends does not name", r.Backend, class.path)}
+	case d.policy.Backends[i].Suspended:
+		return &Denial{Reason: BackendsSuspended, Path: document.Element("backends", i) + ".suspended", Message: fmt.Sprintf(
+			"backend %s, which has the volume, is suspended (%s)", r.Backend, document.Element("backends", i))}
+	}
+	d.decision.Backends = []string{r.Backend}
+	d.decision.Quotas = []QuotaScope{tenantScope(tenant, index), classScope(tenant, class)}
+	return nil
+}

@@ -1,0 +1,74 @@
+package policy
+
+import "testing"
+
+const snapshotPolicy = `
+apiVersion: standalone-cinder.openstack.org/v1alpha1
+kind: Policy
+backends:
+  - {name: gold, auth: {cloud: gold}}
+  - {name: silver, auth: {cloud: silver}}
+  - {name: old, auth: {cloud: old}, suspended: true}
+tenants:
+  - name: a
+    namespaces: [a]
+    quota: {snapshots: 5}
+    classes:
+      - {storageClasses: [fast], backends: [gold, old], quota: {snapshots: 2}}
+  - name: b
+    namespaceSelector: {matchLabels: {tenant: b}}
+    classes:
+      - {storageClasses: ["*"], backends: [gold, silver]}
+`
+
+func TestDecideSnapshot(t *testing.T) {
+	p := mustParse(t, snapshotPolicy)
+	of := func(change func(*SnapshotRequest)) SnapshotRequest {
+		r := SnapshotRequest{Namespace: "a", StorageClass: "fast", Backend: "gold", Tenant: "a"}
+		if change != nil {
+			change(&r)
+		}
+		return r
+	}
+	for name, test := range map[string]struct {
+		request SnapshotRequest
+		reason  Reason
+		path    string
+		message string
+	}{
+		"granted": {request: of(nil)},
+		"granted by labels": {request: of(func(r *SnapshotRequest) {
+			r.Namespace, r.NamespaceLabels, r.Tenant = "x", map[string]string{"tenant": "b"}, "b"
+		})},
+		"a namespace that no tenant names": {of(func(r *SnapshotRequest) { r.Namespace = "x" }), NoMatchingTenant, "tenants",
+			"namespace x belongs to no tenant of the policy: none lists its name, has a pattern for it or selects its labels"},
+		"a namespace that cannot be": {of(func(r *SnapshotRequest) { r.Namespace = "A/b" }), InvalidClaim, "", `"A/b" cannot be the name of a namespace`},
+		"a volume of another tenant": {of(func(r *SnapshotRequest) { r.Tenant = "b" }), OtherTenant, "tenants[0]",
+			"namespace a belongs to tenant a (tenants[0]), but the volume was made for tenant b"},
+		"a volume without a tenant": {of(func(r *SnapshotRequest) { r.Tenant = "" }), OtherTenant, "tenants[0]",
+			"namespace a belongs to tenant a (tenants[0]), but the volume was made for tenant "},
+		"a StorageClass without a rule": {of(func(r *SnapshotRequest) { r.StorageClass = "slow" }), NoMatchingClass, "tenants[0].classes",
+			"tenant a has no rule for StorageClass slow (tenants[0].classes)"},
+		"a backend that the rule does not name": {of(func(r *SnapshotRequest) { r.Backend = "silver" }), BackendNotGranted, "tenants[0].classes[0].backends",
+			"the volume is on backend silver, which tenants[0].classes[0].backends does not name"},
+		"a backend that is gone": {of(func(r *SnapshotRequest) { r.Backend = "gone" }), BackendNotGranted, "tenants[0].classes[0].backends",
+			"the volume is on backend gone, which tenants[0].classes[0].backends does not name"},
+		"a suspended backend": {of(func(r *SnapshotRequest) { r.Backend = "old" }), BackendsSuspended, "backends[2].suspended",
+			"backend old, which has the volume, is suspended (backends[2])"},
+		"parameters": {of(func(r *SnapshotRequest) { r.Parameters = map[string]string{"type": "x", "force": "true"} }), ParameterNotAllowed, "tenants[0].classes[0]",
+			`parameter "force" of the VolumeSnapshotClass is not known; a VolumeSnapshotClass of this program has no parameters`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := p.DecideSnapshot(test.request)
+			if test.reason == "" {
+				if d.Denial != nil || d.Tenant != test.request.Tenant || len(d.Backends) != 1 || len(d.Quotas) != 2 {
+					t.Errorf("decision %+v", d)
+				}
+				return
+			}
+			if d.Denial == nil || d.Denial.Reason != test.reason || d.Denial.Path != test.path || d.Denial.Message != test.message {
+				t.Errorf("denial %+v", d.Denial)
+			}
+		})
+	}
+}

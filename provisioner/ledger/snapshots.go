@@ -1,0 +1,122 @@
+package ledger
+
+import (
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+)
+
+// Snapshot is how the snapshot of a VolumeSnapshot counts.
+type Snapshot struct {
+	Tenant string
+	// StorageClass is the volume's.
+	StorageClass string
+}
+
+func (s Snapshot) usage() policy.Usage { return policy.Usage{Snapshots: 1} }
+
+// snapshotEntry is a snapshot, taken or to be taken. It counts exactly once, by
+// the UID of its VolumeSnapshot.
+type snapshotEntry struct {
+	Snapshot
+	backend string
+	state   entryState
+}
+
+// ReserveSnapshot reserves room for the snapshot of a VolumeSnapshot that the
+// policy admits. One that already counts needs no room. The error is
+// ErrPolicyChanged when the decision was not made under the policy in force.
+func (l *Ledger) ReserveSnapshot(uid types.UID, backend string, s Snapshot, decision Decided) (denial *policy.Denial, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, known := l.snapshots[uid]; known {
+		return nil, nil
+	}
+	l.refresh()
+	if decision.Revision != l.inForce.Revision() {
+		return nil, ErrPolicyChanged
+	}
+	for _, scope := range decision.Quotas {
+		if denial := scope.Check(l.sums[Scope{scope.Kind, scope.Name}], s.usage()); denial != nil {
+			return denial, nil
+		}
+	}
+	l.putSnapshot(uid, snapshotEntry{s, backend, reserved})
+	return nil, nil
+}
+
+// RecordSnapshot counts a snapshot that a VolumeSnapshotContent records. No quota
+// prevents it.
+func (l *Ledger) RecordSnapshot(uid types.UID, backend string, s Snapshot) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refresh()
+	l.removeSnapshot(uid)
+	l.putSnapshot(uid, snapshotEntry{s, backend, recorded})
+}
+
+// FoundSnapshots counts all snapshots that a listing of a backend shows, and
+// frees the room of those that only an earlier listing showed. It returns the
+// tenants that have room now.
+func (l *Ledger) FoundSnapshots(backend string, all map[types.UID]Snapshot) (freed []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refresh()
+	for uid, e := range l.snapshots {
+		if _, present := all[uid]; !present && e.state == found && e.backend == backend {
+			l.removeSnapshot(uid)
+			freed = append(freed, e.Tenant)
+		}
+	}
+	for uid, s := range all {
+		if _, known := l.snapshots[uid]; !known {
+			l.putSnapshot(uid, snapshotEntry{s, backend, found})
+		}
+	}
+	return freed
+}
+
+// ForsakeSnapshot records that no VolumeSnapshotContent names a snapshot any
+// longer, which stays. It counts until a listing shows that it is gone.
+func (l *Ledger) ForsakeSnapshot(uid types.UID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e, known := l.snapshots[uid]; known && e.state == recorded {
+		e.state = found
+		l.snapshots[uid] = e
+	}
+}
+
+// ReleaseSnapshot frees the room of a snapshot that is gone. It returns the tenant
+// that has room now.
+func (l *Ledger) ReleaseSnapshot(uid types.UID) (tenant string, freed bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refresh()
+	return l.removeSnapshot(uid)
+}
+
+// ReleaseSnapshotReservation frees room for a snapshot that was never begun.
+func (l *Ledger) ReleaseSnapshotReservation(uid types.UID) (tenant string, freed bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e, known := l.snapshots[uid]; !known || e.state != reserved {
+		return "", false
+	}
+	l.refresh()
+	return l.removeSnapshot(uid)
+}
+
+func (l *Ledger) putSnapshot(uid types.UID, e snapshotEntry) {
+	l.snapshots[uid] = e
+	l.countIn(e.Tenant, e.StorageClass, e.backend, e.usage(), policy.Usage.Add)
+}
+
+func (l *Ledger) removeSnapshot(uid types.UID) (tenant string, known bool) {
+	e, known := l.snapshots[uid]
+	if known {
+		delete(l.snapshots, uid)
+		l.countIn(e.Tenant, e.StorageClass, e.backend, e.usage(), policy.Usage.Sub)
+	}
+	return e.Tenant, known
+}

@@ -1,0 +1,154 @@
+package record
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+)
+
+// AnnotationStorageClass is the StorageClass of the volume that a snapshot was
+// taken of: a rule's quota counts by it.
+const AnnotationStorageClass = Prefix + "storage-class"
+
+// Names that the snapshot-controller and its sidecars agree on.
+const (
+	// SnapshotFinalizer keeps a VolumeSnapshotContent until its snapshot is removed
+	// or given up.
+	SnapshotFinalizer = "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection"
+	// AnnotationSnapshotBeingDeleted is written on a content whose VolumeSnapshot is
+	// being deleted.
+	AnnotationSnapshotBeingDeleted = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted"
+	// AnnotationDefaultSnapshotClass marks the default VolumeSnapshotClass of a driver.
+	AnnotationDefaultSnapshotClass = "snapshot.storage.kubernetes.io/is-default-class"
+)
+
+// SnapshotContentName is the name under which the snapshot-controller looks for
+// the content of a VolumeSnapshot.
+func SnapshotContentName(snapshot types.UID) string { return "snapcontent-" + string(snapshot) }
+
+// SnapshotName is the name of a VolumeSnapshot's snapshot at Cinder.
+func SnapshotName(snapshot types.UID) string { return "snapshot-" + string(snapshot) }
+
+// SnapshotOrigin is what a VolumeSnapshotContent records about its snapshot.
+type SnapshotOrigin struct {
+	Content string
+	// SnapshotID is empty until the snapshot is ready.
+	SnapshotID string
+	VolumeID   string
+	Backend    string
+	Place      cinder.Place
+	Tenant     string
+	Cluster    string
+	// StorageClass is the volume's.
+	StorageClass string
+	// Namespace, Name and UID are the VolumeSnapshot's.
+	Namespace string
+	Name      string
+	UID       types.UID
+}
+
+// Stamp is the snapshot's.
+func (o SnapshotOrigin) Stamp() backends.SnapshotStamp {
+	return backends.SnapshotStamp{
+		Cluster: o.Cluster, Namespace: o.Namespace, Snapshot: o.Name, SnapshotUID: string(o.UID), Content: o.Content,
+		Tenant: o.Tenant, StorageClass: o.StorageClass,
+	}
+}
+
+// Target is what the backend needs to remove the snapshot, proof included.
+func (o SnapshotOrigin) Target() backends.SnapshotTarget {
+	return backends.SnapshotTarget{SnapshotID: o.SnapshotID, Stamp: o.Stamp(), Place: o.Place}
+}
+
+// Annotations record the origin on a content.
+func (o SnapshotOrigin) Annotations() map[string]string {
+	annotations := map[string]string{
+		AnnotationVolume: o.VolumeID, AnnotationBackend: o.Backend, AnnotationTenant: o.Tenant, AnnotationCluster: o.Cluster,
+		AnnotationStorageClass: o.StorageClass,
+	}
+	maps.Copy(annotations, PlaceAnnotations(o.Place))
+	return annotations
+}
+
+// IsSnapshotRecorded reports whether this program wrote or annotated the content.
+func IsSnapshotRecorded(content *snapshotv1.VolumeSnapshotContent) bool {
+	return content.Annotations[AnnotationVolume] != ""
+}
+
+// SnapshotHandleOf is the recorded ID of a content's snapshot, empty if there is
+// none yet.
+func SnapshotHandleOf(content *snapshotv1.VolumeSnapshotContent) string {
+	if content.Status == nil || content.Status.SnapshotHandle == nil {
+		return ""
+	}
+	return *content.Status.SnapshotHandle
+}
+
+// SnapshotOriginOf reads the annotations back. It names what is missing and
+// guesses nothing, since a deletion follows.
+func SnapshotOriginOf(content *snapshotv1.VolumeSnapshotContent) (SnapshotOrigin, error) {
+	annotations := content.Annotations
+	reference := content.Spec.VolumeSnapshotRef
+	origin := SnapshotOrigin{
+		Content: content.Name, SnapshotID: SnapshotHandleOf(content),
+		VolumeID: annotations[AnnotationVolume], Backend: annotations[AnnotationBackend], Tenant: annotations[AnnotationTenant],
+		Cluster: annotations[AnnotationCluster], StorageClass: annotations[AnnotationStorageClass],
+		Namespace: reference.Namespace, Name: reference.Name, UID: reference.UID,
+	}
+	if endpoint := annotations[AnnotationEndpoint]; endpoint != "" {
+		origin.Place = cinder.NewPlace(endpoint, annotations[AnnotationProject])
+	}
+	damaged := func(format string, arguments ...any) error {
+		return &DamagedError{fmt.Sprintf("VolumeSnapshotContent %s: ", content.Name) + fmt.Sprintf(format, arguments...) + "; nothing is deleted until it is fixed"}
+	}
+	for _, key := range []string{AnnotationVolume, AnnotationBackend, AnnotationEndpoint, AnnotationCluster} {
+		if annotations[key] == "" {
+			return origin, damaged("annotation %s is missing", key)
+		}
+	}
+	if origin.Content != SnapshotContentName(origin.UID) {
+		return origin, damaged("its name does not fit spec.volumeSnapshotRef.uid %q", origin.UID)
+	}
+	return origin, nil
+}
+
+// NewSnapshotContent describes a snapshot that is to be taken to Kubernetes.
+func NewSnapshotContent(origin SnapshotOrigin, class *snapshotv1.VolumeSnapshotClass, mode *corev1.PersistentVolumeMode) *snapshotv1.VolumeSnapshotContent {
+	return &snapshotv1.VolumeSnapshotContent{
+		ObjectMeta: metav1.ObjectMeta{Name: origin.Content, Annotations: origin.Annotations(), Finalizers: []string{SnapshotFinalizer}},
+		Spec: snapshotv1.VolumeSnapshotContentSpec{
+			VolumeSnapshotRef: corev1.ObjectReference{
+				APIVersion: snapshotv1.SchemeGroupVersion.String(), Kind: "VolumeSnapshot",
+				Namespace: origin.Namespace, Name: origin.Name, UID: origin.UID,
+			},
+			DeletionPolicy: class.DeletionPolicy, Driver: class.Driver, VolumeSnapshotClassName: &class.Name,
+			Source: snapshotv1.VolumeSnapshotContentSource{VolumeHandle: &origin.VolumeID}, SourceVolumeMode: mode,
+		},
+	}
+}
+
+// SnapshotStatus is the status of a content whose snapshot is ready.
+func SnapshotStatus(s cinder.Snapshot) *snapshotv1.VolumeSnapshotContentStatus {
+	created, size, ready := s.CreatedAt.UnixNano(), s.SizeGiB<<30, true
+	return &snapshotv1.VolumeSnapshotContentStatus{SnapshotHandle: &s.ID, CreationTime: &created, ReadyToUse: &ready, RestoreSize: &size}
+}
+
+// WithSnapshotRemedy adds what to do about a snapshot that does not exist where
+// its backend leads, but may exist elsewhere. Other errors stay as they are.
+func WithSnapshotRemedy(err error, origin SnapshotOrigin) error {
+	var failed *cinder.Error
+	if !errors.As(err, &failed) || failed.Kind != backends.KindElsewhere {
+		return err
+	}
+	return fmt.Errorf("%w; its VolumeSnapshotContent stays; put the configuration and credentials of backend %s back to what they were, or, "+
+		"if the snapshot is certainly gone, run: kubectl annotate volumesnapshotcontent %s --overwrite %s=%s %s=%s",
+		err, origin.Backend, origin.Content, AnnotationEndpoint, failed.Place.Endpoint, AnnotationProject, failed.Place.Project)
+}

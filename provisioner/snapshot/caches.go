@@ -1,0 +1,252 @@
+package snapshot
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	snapshotinformers "github.com/kubernetes-csi/external-snapshotter/client/v8/informers/externalversions"
+	snapshotlisters "github.com/kubernetes-csi/external-snapshotter/client/v8/listers/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+)
+
+// resyncPeriod is how often every object is checked again without a reason.
+const resyncPeriod = 15 * time.Minute
+
+// resources are those that must be served.
+var resources = []string{"volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"}
+
+// caches show the snapshot objects of the cluster.
+type caches struct {
+	snapshots snapshotlisters.VolumeSnapshotLister
+	contents  snapshotlisters.VolumeSnapshotContentLister
+	classes   snapshotlisters.VolumeSnapshotClassLister
+	synced    []cache.InformerSynced
+}
+
+// awaitResources waits until the API server serves the snapshot resources, and
+// returns false if the context ends first. A cluster without them costs one
+// request now and then.
+func (c *Controller) awaitResources(ctx context.Context) bool {
+	for said := ""; ; {
+		missing, err := c.missingResources()
+		if err == nil && len(missing) == 0 {
+			return true
+		}
+		why := fmt.Sprintf("the API server does not serve %v of %s", missing, snapshotv1.SchemeGroupVersion)
+		if err != nil {
+			why = err.Error()
+		}
+		if said == "" {
+			c.Logger.Info("Taking no snapshots until the snapshot CRDs are installed", "why", why, "lookingAgainEvery", c.LookAgain.String())
+		}
+		said = why
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(c.LookAgain):
+		}
+	}
+}
+
+func (c *Controller) missingResources() ([]string, error) {
+	served, err := c.Client.Discovery().ServerResourcesForGroupVersion(snapshotv1.SchemeGroupVersion.String())
+	if apierrors.IsNotFound(err) {
+		return resources, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var missing []string
+	for _, name := range resources {
+		if !slices.ContainsFunc(served.APIResources, func(r metav1.APIResource) bool { return r.Name == name }) {
+			missing = append(missing, name)
+		}
+	}
+	return missing, nil
+}
+
+// startCaches follows the snapshot objects until the function it returns is
+// called.
+func (c *Controller) startCaches(ctx context.Context) (stop func(), err error) {
+	factory := snapshotinformers.NewSharedInformerFactoryWithOptions(c.Snapshots, resyncPeriod, snapshotinformers.WithTransform(withoutManagedFields))
+	api := factory.Snapshot().V1()
+	shown := &caches{api.VolumeSnapshots().Lister(), api.VolumeSnapshotContents().Lister(), api.VolumeSnapshotClasses().Lister(), nil}
+	for informer, handler := range map[cache.SharedIndexInformer]cache.ResourceEventHandler{
+		api.VolumeSnapshots().Informer():        c.snapshotEvents(),
+		api.VolumeSnapshotContents().Informer(): c.contentEvents(),
+		api.VolumeSnapshotClasses().Informer():  c.classEvents(),
+	} {
+		registration, err := informer.AddEventHandler(handler)
+		if err != nil {
+			return nil, err
+		}
+		shown.synced = append(shown.synced, registration.HasSynced)
+	}
+	c.mu.Lock()
+	c.caches = shown
+	c.mu.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	factory.Start(ctx.Done())
+	return func() { cancel(); factory.Shutdown() }, nil
+}
+
+// withoutManagedFields drops what nobody reads and what takes the most memory.
+func withoutManagedFields(object any) (any, error) {
+	if accessor, err := meta.Accessor(object); err == nil {
+		accessor.SetManagedFields(nil)
+	}
+	return object, nil
+}
+
+// awaitCaches waits until everything that existed was seen, and every content is
+// counted.
+func (c *Controller) awaitCaches(ctx context.Context) bool {
+	return cache.WaitForCacheSync(ctx.Done(), c.shown().synced...)
+}
+
+// shown returns the caches; nil before the API server serves the resources.
+func (c *Controller) shown() *caches {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.caches
+}
+
+// VolumeSnapshot reads from the cache. Nothing exists before the API server
+// serves the resources.
+func (c *Controller) VolumeSnapshot(namespace, name string) (*snapshotv1.VolumeSnapshot, error) {
+	if shown := c.shown(); shown != nil {
+		return shown.snapshots.VolumeSnapshots(namespace).Get(name)
+	}
+	return nil, apierrors.NewNotFound(snapshotv1.Resource("volumesnapshots"), name)
+}
+
+// VolumeSnapshotContent does the same for contents.
+func (c *Controller) VolumeSnapshotContent(name string) (*snapshotv1.VolumeSnapshotContent, error) {
+	if shown := c.shown(); shown != nil {
+		return shown.contents.Get(name)
+	}
+	return nil, apierrors.NewNotFound(snapshotv1.Resource("volumesnapshotcontents"), name)
+}
+
+func (c *Controller) snapshotEvents() cache.ResourceEventHandler {
+	changed := func(object any) {
+		snapshot := object.(*snapshotv1.VolumeSnapshot)
+		c.enqueue(itemOf(snapshot))
+		c.Changed(snapshot.Namespace, snapshot.Name)
+		// What is to happen to a content depends on its VolumeSnapshot.
+		c.enqueue(item{contentItem, "", record.SnapshotContentName(snapshot.UID)})
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: changed, UpdateFunc: func(_, object any) { changed(object) },
+		DeleteFunc: func(object any) {
+			if snapshot, ok := deleted[*snapshotv1.VolumeSnapshot](object); ok {
+				c.forget(snapshot)
+				c.release(snapshot.UID, c.Ledger.ReleaseSnapshotReservation)
+				c.enqueue(item{contentItem, "", record.SnapshotContentName(snapshot.UID)})
+			}
+		},
+	}
+}
+
+func (c *Controller) contentEvents() cache.ResourceEventHandler {
+	changed := func(object any) {
+		content := object.(*snapshotv1.VolumeSnapshotContent)
+		if content.Spec.Driver != c.Name {
+			return
+		}
+		c.count(content)
+		c.enqueue(itemOf(content))
+		if reference := content.Spec.VolumeSnapshotRef; reference.Name != "" {
+			c.enqueue(item{snapshotItem, reference.Namespace, reference.Name})
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: changed, UpdateFunc: func(_, object any) { changed(object) },
+		DeleteFunc: func(object any) {
+			content, ok := deleted[*snapshotv1.VolumeSnapshotContent](object)
+			if !ok || content.Spec.Driver != c.Name {
+				return
+			}
+			c.forget(content)
+			// Its snapshot is kept, or this term has removed it and it counts no longer.
+			c.Ledger.ForsakeSnapshot(content.Spec.VolumeSnapshotRef.UID)
+			if reference := content.Spec.VolumeSnapshotRef; reference.Name != "" {
+				c.enqueue(item{snapshotItem, reference.Namespace, reference.Name})
+			}
+		},
+	}
+}
+
+// count counts what a content records.
+func (c *Controller) count(content *snapshotv1.VolumeSnapshotContent) {
+	if !record.IsSnapshotRecorded(content) {
+		return
+	}
+	origin, _ := record.SnapshotOriginOf(content) // what is not damaged counts
+	if c.isRemoved(content) {
+		return
+	}
+	c.Ledger.RecordSnapshot(origin.UID, origin.Backend, ledger.Snapshot{Tenant: origin.Tenant, StorageClass: origin.StorageClass})
+}
+
+func (c *Controller) classEvents() cache.ResourceEventHandler {
+	changed := func(object any) {
+		class := object.(*snapshotv1.VolumeSnapshotClass)
+		if class.Driver != c.Name {
+			return
+		}
+		// A snapshot without a class, or with one that did not exist, is in no lot.
+		all, err := c.shown().snapshots.List(everything)
+		if err != nil {
+			return // the cache never fails
+		}
+		for _, snapshot := range all {
+			if name := snapshot.Spec.VolumeSnapshotClassName; name == nil || *name == class.Name {
+				c.enqueue(itemOf(snapshot))
+			}
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{AddFunc: changed, UpdateFunc: func(_, object any) { changed(object) }}
+}
+
+// forget drops what is known of an object that is gone.
+func (c *Controller) forget(object metav1.Object) {
+	c.parked.Forget(object.GetUID())
+	c.limiter.Gone(itemOf(object).key())
+	c.turns.Leave(itemOf(object))
+}
+
+// ClaimChanged brings back the snapshots that wait for a claim.
+func (c *Controller) ClaimChanged(claim *corev1.PersistentVolumeClaim) {
+	c.wake(claimTrigger(claim.Namespace, claim.Name))
+}
+
+// NamespaceChanged brings back the snapshots of a namespace after a change that
+// might admit them.
+func (c *Controller) NamespaceChanged(name string) {
+	c.wake(parking.Trigger{Kind: parking.Namespace, Name: name})
+}
+
+func claimTrigger(namespace, name string) parking.Trigger {
+	return parking.Trigger{Kind: parking.Object, Name: namespace + "/" + name}
+}
+
+// deleted unwraps a deleted object, which may arrive as its last known state.
+func deleted[T any](object any) (T, bool) {
+	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = tombstone.Obj
+	}
+	typed, ok := object.(T)
+	return typed, ok
+}

@@ -1,0 +1,309 @@
+// Package snapshot takes and removes the snapshots of VolumeSnapshots, beside the
+// cluster's snapshot-controller. That one binds VolumeSnapshots and starts their
+// deletion; this one does for native volumes what a CSI driver and its sidecar do.
+//
+// The VolumeSnapshotContent is written before the request to Cinder, under the
+// name where the snapshot-controller looks for it, and with the finalizer that
+// keeps it until the snapshot is removed. So every snapshot has an object that
+// leads to it, whatever dies. Before the content names its snapshot, the snapshot
+// is marked at Cinder; one without the mark was never handed out.
+//
+// A Controller lives for one leader's term.
+package snapshot
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	eventrecord "k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/fairshare"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
+)
+
+// Snapshots manages the snapshots of one backend; *backends.Lifecycle implements
+// it.
+type Snapshots interface {
+	TakeSnapshot(ctx context.Context, spec backends.SnapshotSpec) (cinder.Snapshot, cinder.Place, error)
+	// MarkSnapshot marks a snapshot as recorded.
+	MarkSnapshot(ctx context.Context, s cinder.Snapshot) error
+	RemoveSnapshot(ctx context.Context, target backends.SnapshotTarget) error
+	// AbandonSnapshots removes the snapshots of a VolumeSnapshot whose content names
+	// none.
+	AbandonSnapshots(ctx context.Context, target backends.SnapshotTarget) error
+	// Snapshots lists the cluster's snapshots, once in a term.
+	Snapshots(ctx context.Context) ([]cinder.Snapshot, error)
+	// RelistSnapshots lists them again.
+	RelistSnapshots(ctx context.Context) ([]cinder.Snapshot, error)
+	// Health is nil while the backend answers.
+	Health() error
+	// Place is the endpoint and project of the backend; zero before its first login.
+	Place() cinder.Place
+}
+
+// Backends provides the configured backends for this term.
+type Backends interface {
+	// Snapshots returns an error if no backend of that name is configured.
+	Snapshots(name string) (Snapshots, error)
+	// Names lists every configured backend.
+	Names() []string
+}
+
+// Options configure a Controller.
+type Options struct {
+	// Name is the driver in VolumeSnapshotClasses: the provisioner's name.
+	Name string
+	// Cluster and ClusterUID are stamped on every snapshot.
+	Cluster, ClusterUID string
+	// Policy returns the policy in force.
+	Policy   func() *policy.Policy
+	Backends Backends
+	Ledger   *ledger.Ledger
+
+	Client            kubernetes.Interface
+	Snapshots         snapshotclient.Interface
+	Claims            corelisters.PersistentVolumeClaimLister
+	PersistentVolumes corelisters.PersistentVolumeLister
+	Namespaces        corelisters.NamespaceLister
+	Recorder          eventrecord.EventRecorder
+
+	// Caller marks requests to Cinder as a tenant's.
+	Caller func(ctx context.Context, tenant string) context.Context
+	// Changed is called with every VolumeSnapshot that changes.
+	Changed func(namespace, name string)
+	// Gone is called when a snapshot of a volume was removed.
+	Gone func(volumeID string)
+
+	// Workers is how many snapshots are taken or removed at once.
+	Workers int
+	// LookAgain is how long to wait before looking again for resources that the API
+	// server does not serve.
+	LookAgain time.Duration
+
+	// Monitor watches the work; LongestWork is longer than anything it waits for
+	// may take, turns at backends aside.
+	Monitor     *liveness.Monitor
+	LongestWork liveness.Bound
+
+	Logger  *slog.Logger
+	Metrics *Metrics
+}
+
+// Controller takes and removes the snapshots of one term.
+type Controller struct {
+	Options
+	limiter *backoff.Limiter
+	turns   *fairshare.Turns[item]
+	parked  *parking.Lot[metav1.Object]
+	history *parking.History
+
+	mu sync.Mutex
+	// caches are nil until the API server serves the resources.
+	caches *caches
+	queue  workqueue.TypedRateLimitingInterface[item]
+	// counted is the set of backends whose snapshots the ledger has counted.
+	counted map[string]bool
+	// removed is the set of contents whose snapshots this term has removed.
+	removed map[types.UID]bool
+	// kept is the set of snapshots that were reported as kept.
+	kept map[string]bool
+}
+
+// item is an object in the queue.
+type item struct {
+	kind itemKind
+	// namespace is empty for a content.
+	namespace, name string
+}
+
+type itemKind string
+
+const (
+	snapshotItem itemKind = "VolumeSnapshot"
+	contentItem  itemKind = "VolumeSnapshotContent"
+)
+
+func (i item) String() string {
+	return strings.TrimPrefix(i.namespace+"/"+i.name, "/")
+}
+
+// key identifies the item to the retry limiter.
+func (i item) key() string { return string(i.kind) + "/" + i.String() }
+
+// New makes the Controller of one term.
+func New(options Options) *Controller {
+	c := &Controller{
+		Options: options, limiter: backoff.New(retry.For(nil)), parked: parking.NewLot[metav1.Object](), history: parking.NewHistory(),
+		counted: map[string]bool{}, removed: map[types.UID]bool{}, kept: map[string]bool{},
+	}
+	c.turns = fairshare.New(options.Workers, c.ownTurns, c.enqueue)
+	c.queue = workqueue.NewTypedRateLimitingQueueWithConfig[item](delays{c.limiter}, workqueue.TypedRateLimitingQueueConfig[item]{Name: "snapshots"})
+	return c
+}
+
+// delays gives items the delays of the limiter.
+type delays struct{ of *backoff.Limiter }
+
+func (d delays) When(i item) time.Duration { return d.of.When(i.key()) }
+func (d delays) Forget(i item)             { d.of.Forget(i.key()) }
+func (d delays) NumRequeues(i item) int    { return d.of.NumRequeues(i.key()) }
+
+// ownTurns is how many snapshots of a tenant may be worked on at once; 0 means
+// that the tenant has no limit.
+func (c *Controller) ownTurns(tenant string) int {
+	if t, ok := c.Policy().Tenant(tenant); ok {
+		return int(t.Limits.Concurrency)
+	}
+	return 0
+}
+
+// Run works until the context ends. It waits for the snapshot resources, which
+// may be installed at any time.
+func (c *Controller) Run(ctx context.Context) {
+	defer c.queue.ShutDown()
+	if !c.awaitResources(ctx) {
+		return
+	}
+	stopped, err := c.startCaches(ctx)
+	if err != nil {
+		c.Logger.Error("Cannot follow VolumeSnapshots, so no snapshots are taken", "error", err)
+		return
+	}
+	defer stopped()
+	if !c.awaitCaches(ctx) {
+		return
+	}
+	var group sync.WaitGroup
+	defer group.Wait()
+	group.Go(func() { c.countBackends(ctx) })
+	group.Go(func() { c.Monitor.Follow(ctx, "the queue of snapshots", c.LongestWork, c.turns.Progress) })
+	// Items without a turn leave the queue, so that a slow backend occupies no more
+	// workers than it has turns.
+	for range c.Workers {
+		group.Go(func() {
+			for c.work(ctx) {
+			}
+		})
+	}
+	<-ctx.Done()
+	// Before the wait for the workers, which wait for items.
+	c.queue.ShutDown()
+}
+
+// work does the next item, and reports false when there are no more.
+func (c *Controller) work(ctx context.Context) bool {
+	next, shutDown := c.queue.Get()
+	if shutDown {
+		return false
+	}
+	defer c.queue.Done(next)
+	if ctx.Err() != nil {
+		return true
+	}
+	task := c.Monitor.Begin(fmt.Sprintf("the worker for %s %s", next.kind, next), c.LongestWork)
+	defer task.End()
+	c.settle(ctx, next, c.sync(task.In(ctx), next))
+	return true
+}
+
+// sync does what is to be done for an object now.
+func (c *Controller) sync(ctx context.Context, next item) error {
+	if next.kind == contentItem {
+		return c.syncContent(ctx, next)
+	}
+	return c.syncSnapshot(ctx, next)
+}
+
+// settle ends one attempt at an item.
+func (c *Controller) settle(ctx context.Context, done item, err error) {
+	if err == nil {
+		c.limiter.Succeeded(done.key())
+		c.queue.Forget(done)
+		return
+	}
+	if ctx.Err() != nil {
+		return // the next leader continues
+	}
+	c.limiter.Failed(done.key(), retry.For(err))
+	c.queue.AddRateLimited(done)
+}
+
+func (c *Controller) enqueue(i item) { c.queue.Add(i) }
+
+// itemOf is the item of an object.
+func itemOf(object metav1.Object) item {
+	if _, ok := object.(*snapshotv1.VolumeSnapshotContent); ok {
+		return item{contentItem, "", object.GetName()}
+	}
+	return item{snapshotItem, object.GetNamespace(), object.GetName()}
+}
+
+// began takes an object out of the lot, and returns the moment from which no
+// trigger is missed.
+func (c *Controller) began(object metav1.Object) parking.Moment {
+	since := c.history.Now()
+	c.parked.Take(object.GetUID())
+	return since
+}
+
+// park keeps an object until one of the triggers fires.
+func (c *Controller) park(object metav1.Object, reason parking.Reason, since parking.Moment, triggers ...parking.Trigger) {
+	triggers = append(triggers, parking.Trigger{Kind: parking.Policy})
+	c.parked.Park(object, reason, triggers)
+	if c.history.Since(since, triggers) {
+		c.enqueue(itemOf(object))
+	}
+}
+
+// wake brings back what is parked on any of the triggers.
+func (c *Controller) wake(triggers ...parking.Trigger) {
+	c.history.Note(triggers)
+	for _, object := range c.parked.TriggeredBy(triggers) {
+		c.enqueue(itemOf(object))
+	}
+}
+
+// PolicyChanged brings back what was denied or failed under the previous policy.
+func (c *Controller) PolicyChanged() {
+	c.turns.Recheck()
+	c.wake(parking.Trigger{Kind: parking.Policy})
+}
+
+// BackendAnswers brings back what waited for a backend or failed at it. The
+// backend may also have moved to another place, so it is counted again.
+func (c *Controller) BackendAnswers(name string) {
+	c.mu.Lock()
+	delete(c.counted, name)
+	c.mu.Unlock()
+	c.wake(parking.Trigger{Kind: parking.Backend, Name: name})
+}
+
+// Report counts what cannot continue now, by kind, state and reason.
+func (c *Controller) Report() map[Waiting]int {
+	waiting := map[Waiting]int{}
+	c.parked.Each(func(object metav1.Object, state parking.Reason, reason string) {
+		waiting[Waiting{string(itemOf(object).kind), string(state), reason}]++
+	})
+	return waiting
+}
+
+// Waiting is why objects wait.
+type Waiting struct{ Kind, State, Reason string }

@@ -1,0 +1,394 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+)
+
+func TestWhoseSnapshotIsTaken(t *testing.T) {
+	taken := []string{"take snapshot-u1 of volume-1", "mark snapshot-1"}
+	withoutClass := nightly(func(s *snapshotv1.VolumeSnapshot) { s.Spec.VolumeSnapshotClassName = nil })
+	byDefault := func(name string) *snapshotv1.VolumeSnapshotClass {
+		return class(func(c *snapshotv1.VolumeSnapshotClass) {
+			c.Name, c.Annotations = name, map[string]string{record.AnnotationDefaultSnapshotClass: "true"}
+		})
+	}
+	foreignVolume := volume(func(pv *corev1.PersistentVolume) {
+		pv.Annotations = map[string]string{record.AnnotationProvisionedBy: "other"}
+	})
+	pending := claim(func(c *corev1.PersistentVolumeClaim) { c.Status.Phase = corev1.ClaimPending })
+	for name, test := range map[string]struct {
+		objects []runtime.Object
+		taken   bool
+		event   string
+	}{
+		"the class names this program":  {[]runtime.Object{nightly(nil), class(nil), claim(nil), volume(nil)}, true, ""},
+		"the default class":             {[]runtime.Object{withoutClass, byDefault("snap"), claim(nil), volume(nil)}, true, ""},
+		"two default classes":           {[]runtime.Object{withoutClass, byDefault("one"), byDefault("two"), claim(nil), volume(nil)}, false, "Warning AmbiguousSnapshotClass several VolumeSnapshotClasses of test are the default: one, two"},
+		"no class":                      {[]runtime.Object{withoutClass, class(nil), claim(nil), volume(nil)}, false, ""},
+		"a class that does not exist":   {[]runtime.Object{nightly(nil), claim(nil), volume(nil)}, false, ""},
+		"a class of another driver":     {[]runtime.Object{nightly(nil), class(func(c *snapshotv1.VolumeSnapshotClass) { c.Driver = "other" }), claim(nil), volume(nil)}, false, ""},
+		"another's volume":              {[]runtime.Object{nightly(nil), class(nil), claim(nil), foreignVolume}, false, "Warning ForeignVolume the volume of claim data was not made by test"},
+		"another's volume, by default":  {[]runtime.Object{withoutClass, byDefault("snap"), claim(nil), foreignVolume}, false, ""},
+		"no claim":                      {[]runtime.Object{nightly(nil), class(nil)}, false, "Warning ClaimNotBound claim data does not exist"},
+		"no claim, by default":          {[]runtime.Object{withoutClass, byDefault("snap")}, false, ""},
+		"a claim that is not bound":     {[]runtime.Object{nightly(nil), class(nil), pending}, false, "Warning ClaimNotBound claim data is not bound"},
+		"a volume of another cluster":   {[]runtime.Object{nightly(nil), class(nil), claim(nil), volume(func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationCluster] = "x" })}, false, "Warning ForeignVolume PersistentVolume pvc-c1 was made for cluster"},
+		"a volume of another claim":     {[]runtime.Object{nightly(nil), class(nil), claim(func(c *corev1.PersistentVolumeClaim) { c.UID = "c2" }), volume(nil)}, false, "Warning ForeignVolume PersistentVolume pvc-c1 was made for another claim"},
+		"a volume bound to another":     {[]runtime.Object{nightly(nil), class(nil), claim(nil), volume(func(pv *corev1.PersistentVolume) { pv.Spec.ClaimRef = nil })}, false, "Warning ClaimNotBound PersistentVolume pvc-c1 is not bound to claim data"},
+		"a damaged record":              {[]runtime.Object{nightly(nil), class(nil), claim(nil), volume(func(pv *corev1.PersistentVolume) { delete(pv.Annotations, record.AnnotationBackend) })}, false, "Warning ForeignVolume PersistentVolume pvc-c1: annotation"},
+		"another tenant's volume":       {[]runtime.Object{nightly(nil), class(nil), claim(nil), volume(func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationTenant] = "b" })}, false, "Warning OtherTenant namespace team-a belongs to tenant a"},
+		"parameters":                    {[]runtime.Object{nightly(nil), class(func(c *snapshotv1.VolumeSnapshotClass) { c.Parameters = map[string]string{"type": "x"} }), claim(nil), volume(nil)}, false, `Warning ParameterNotAllowed parameter "type"`},
+		"a StorageClass without a rule": {[]runtime.Object{nightly(nil), class(nil), claim(nil), volume(func(pv *corev1.PersistentVolume) { pv.Spec.StorageClassName = "slow" })}, false, "Warning NoMatchingClass"},
+		"a VolumeSnapshot being deleted": {[]runtime.Object{nightly(func(s *snapshotv1.VolumeSnapshot) {
+			now := metav1.Now()
+			s.DeletionTimestamp, s.Finalizers = &now, []string{"x/y"}
+		}), class(nil), claim(nil), volume(nil)}, false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, append(test.objects, namespace())...)
+			b.must(b.syncNightly())
+			if test.event == "" {
+				b.wantEvents()
+			} else {
+				b.wantEvents(test.event)
+			}
+			if !test.taken {
+				b.wantCalls()
+				if b.content() != nil || b.Ledger.Usage(policy.TenantScope, "a").Snapshots != 0 {
+					t.Errorf("content %+v, used %+v", b.content(), b.Ledger.Usage(policy.TenantScope, "a"))
+				}
+				// Denied again, nothing is said again.
+				b.must(b.syncNightly())
+				b.wantEvents()
+				return
+			}
+			b.wantCalls(taken...)
+			content := b.content()
+			origin, err := record.SnapshotOriginOf(content)
+			b.must(err)
+			if origin.SnapshotID != "snapshot-1" || origin.Place != here() || *content.Status.RestoreSize != 2<<30 || *content.Status.CreationTime != 1000e9 || !*content.Status.ReadyToUse {
+				t.Errorf("the content is %+v with %+v", content, content.Status)
+			}
+			s, err := b.client.SnapshotV1().VolumeSnapshots("team-a").Get(t.Context(), "nightly", metav1.GetOptions{})
+			b.must(err)
+			if s.Spec.VolumeSnapshotClassName == nil || *s.Spec.VolumeSnapshotClassName != "snap" {
+				t.Errorf("the VolumeSnapshot is %+v", s.Spec)
+			}
+			// It is taken once.
+			b.must(b.syncNightly())
+			b.wantCalls(taken...)
+		})
+	}
+}
+
+func TestSnapshotThatCannotBeTakenNow(t *testing.T) {
+	objects := func() []runtime.Object {
+		return []runtime.Object{nightly(nil), class(nil), claim(nil), volume(nil), namespace()}
+	}
+	t.Run("the backend does not answer", func(t *testing.T) {
+		b := newBench(t, objects()...)
+		b.backend.health = errors.New("backend gold does not answer")
+		b.must(b.syncNightly())
+		b.wantEvents("Warning BackendUnavailable backend gold does not answer")
+		b.backend.health = nil
+		b.BackendAnswers("gold")
+		if b.queue.Len() != 1 {
+			t.Errorf("%d items came back", b.queue.Len())
+		}
+		b.must(b.syncNightly())
+		b.wantCalls("take snapshot-u1 of volume-1", "mark snapshot-1")
+	})
+	t.Run("Cinder fails", func(t *testing.T) {
+		b := newBench(t, objects()...)
+		b.must(b.countBackend(t.Context(), "gold"))
+		b.backend.err = &cinder.Error{Backend: "gold", Kind: cinder.KindOverQuota, Message: "no room"}
+		if err := b.syncNightly(); !cinder.IsKind(err, cinder.KindOverQuota) {
+			t.Errorf("error %v", err)
+		}
+		b.wantEvents("Warning SnapshotFailed")
+		// The content leads to what may be there, and the room stays reserved.
+		if content := b.content(); content == nil || content.Status != nil || b.Ledger.Usage(policy.TenantScope, "a").Snapshots != 1 {
+			t.Errorf("content %+v", content)
+		}
+		// Another policy does not undo what was begun.
+		b.policy = &policy.Policy{}
+		b.backend.err = nil
+		b.must(b.syncNightly())
+		if record.SnapshotHandleOf(b.content()) != "snapshot-1" {
+			t.Errorf("the content is %+v", b.content())
+		}
+	})
+	t.Run("the quota is full", func(t *testing.T) {
+		b := newBench(t, objects()...)
+		b.backend.listed = []cinder.Snapshot{stamped("other", "u9", true)}
+		b.must(b.syncNightly())
+		b.wantCalls()
+		b.wantEvents("Warning QuotaExceeded tenant a would use 2 of 1 snapshots (tenants[0].quota.snapshots)")
+		b.release("u9", b.Ledger.ReleaseSnapshot)
+		if b.queue.Len() != 1 {
+			t.Errorf("%d items came back", b.queue.Len())
+		}
+		b.must(b.syncNightly())
+		b.wantCalls("take snapshot-u1 of volume-1", "mark snapshot-1")
+	})
+	t.Run("the VolumeSnapshot is gone", func(t *testing.T) {
+		b := newBench(t, objects()...)
+		b.refresh()
+		b.must(b.client.SnapshotV1().VolumeSnapshots("team-a").Delete(t.Context(), "nightly", metav1.DeleteOptions{}))
+		b.must(b.syncSnapshot(t.Context(), item{snapshotItem, "team-a", "nightly"}))
+		b.wantCalls()
+		b.wantEvents()
+		if b.content() != nil {
+			t.Errorf("the content is %+v", b.content())
+		}
+	})
+	t.Run("the content is gone before the request", func(t *testing.T) {
+		b := newBench(t, objects()...)
+		b.backend.meanwhile = func() {
+			b.must(b.client.SnapshotV1().VolumeSnapshotContents().Delete(t.Context(), "snapcontent-u1", metav1.DeleteOptions{}))
+		}
+		b.must(b.syncNightly())
+		b.wantCalls()
+	})
+	t.Run("another content has the name", func(t *testing.T) {
+		b := newBench(t, append(objects(), recorded(func(c *snapshotv1.VolumeSnapshotContent) { c.Spec.Driver = "other" }))...)
+		b.must(b.contents.Replace(nil, ""))
+		b.must(b.syncSnapshot(t.Context(), item{snapshotItem, "team-a", "nightly"}))
+		b.wantCalls()
+		b.wantEvents("Warning SnapshotContentConflict")
+	})
+	t.Run("the snapshot-controller made the content", func(t *testing.T) {
+		b := newBench(t, append(objects(), recorded(func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations, c.Finalizers, c.Status = nil, nil, nil }))...)
+		b.must(b.syncNightly())
+		b.wantCalls("take snapshot-u1 of volume-1", "mark snapshot-1")
+		if origin, err := record.SnapshotOriginOf(b.content()); err != nil || origin.Tenant != "a" || len(b.content().Finalizers) != 1 {
+			t.Errorf("the content is %+v: %v", b.content(), err)
+		}
+	})
+}
+
+func TestContentIsDeleted(t *testing.T) {
+	foreignDriver := func(c *snapshotv1.VolumeSnapshotContent) { c.Spec.Driver = "other" }
+	retain := func(c *snapshotv1.VolumeSnapshotContent) {
+		c.Spec.DeletionPolicy = snapshotv1.VolumeSnapshotContentRetain
+	}
+	none := func(c *snapshotv1.VolumeSnapshotContent) { c.Status = nil }
+	for name, test := range map[string]struct {
+		content   *snapshotv1.VolumeSnapshotContent
+		snapshot  bool // the VolumeSnapshot exists and is not being deleted
+		meanwhile func(c *snapshotv1.VolumeSnapshotContent)
+		err       error
+		place     cinder.Place
+		want      []string
+		event     string
+		kept      bool // the finalizer
+	}{
+		"the policy is Delete":       {content: deletedContent(nil), want: []string{"remove snapshot-1 unrecorded=false"}},
+		"the policy is Retain":       {content: deletedContent(retain)},
+		"nothing is known of it yet": {content: deletedContent(none), want: []string{"abandon those of u1 unrecorded=false"}},
+		"the same, with Retain":      {content: deletedContent(func(c *snapshotv1.VolumeSnapshotContent) { none(c); retain(c) }), want: []string{"abandon those of u1 unrecorded=true"}},
+		"nothing was begun":          {content: deletedContent(func(c *snapshotv1.VolumeSnapshotContent) { none(c); delete(c.Annotations, record.AnnotationVolume) })},
+		"another driver's":           {content: deletedContent(foreignDriver), kept: true},
+		"it is not being deleted":    {content: recorded(nil), kept: true},
+		"its VolumeSnapshot is there": {content: deletedContent(func(c *snapshotv1.VolumeSnapshotContent) {
+			delete(c.Annotations, record.AnnotationSnapshotBeingDeleted)
+		}), snapshot: true, kept: true, event: "Warning SnapshotInUse VolumeSnapshot team-a/nightly still exists"},
+		"the same, gone": {content: deletedContent(func(c *snapshotv1.VolumeSnapshotContent) {
+			delete(c.Annotations, record.AnnotationSnapshotBeingDeleted)
+		}), want: []string{"remove snapshot-1 unrecorded=false"}},
+		"of another cluster":        {content: deletedContent(func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations[record.AnnotationCluster] = "x" }), kept: true, event: "Warning SnapshotFailedDelete VolumeSnapshotContent snapcontent-u1 is of cluster"},
+		"damaged":                   {content: deletedContent(func(c *snapshotv1.VolumeSnapshotContent) { delete(c.Annotations, record.AnnotationEndpoint) }), kept: true, event: "Warning SnapshotFailedDelete VolumeSnapshotContent snapcontent-u1: annotation"},
+		"a backend that is gone":    {content: deletedContent(func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations[record.AnnotationBackend] = "x" }), kept: true, event: "Warning SnapshotFailedDelete VolumeSnapshotContent snapcontent-u1: backend"},
+		"the policy becomes Retain": {content: deletedContent(nil), meanwhile: retain, kept: true, event: "Warning DeletionStopped the snapshot of VolumeSnapshotContent snapcontent-u1 is not removed: the deletionPolicy is now Retain"},
+		"the handle changes": {content: deletedContent(nil), meanwhile: func(c *snapshotv1.VolumeSnapshotContent) {
+			other := "snapshot-2"
+			c.Status.SnapshotHandle = &other
+		}, kept: true, event: `Warning DeletionStopped the snapshot of VolumeSnapshotContent snapcontent-u1 is not removed: its VolumeSnapshotContent now names snapshot "snapshot-2"`},
+		"volumes depend on it": {content: deletedContent(nil), err: &cinder.Error{Backend: "gold", Kind: backends.KindInUse, Message: "volumes depend on it"},
+			want: []string{"remove snapshot-1 unrecorded=false"}, kept: true, event: "Warning SnapshotFailedDelete backend gold: volumes depend on it"},
+		"it lives elsewhere": {content: deletedContent(nil), err: &cinder.Error{Backend: "gold", Kind: backends.KindElsewhere, Message: "it is not here", Place: here()},
+			want: []string{"remove snapshot-1 unrecorded=false"}, kept: true, event: "Warning SnapshotFailedDelete backend gold: it is not here; its VolumeSnapshotContent stays; put the configuration"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects := []runtime.Object{test.content}
+			if test.snapshot {
+				objects = append(objects, nightly(nil))
+			}
+			b := newBench(t, objects...)
+			b.backend.err = test.err
+			b.Ledger.RecordSnapshot("u1", "gold", ledgerEntry())
+			if test.meanwhile != nil {
+				b.backend.meanwhile = func() {
+					changed := test.content.DeepCopy()
+					test.meanwhile(changed)
+					b.must(b.client.Tracker().Update(snapshotv1.SchemeGroupVersion.WithResource("volumesnapshotcontents"), changed, ""))
+				}
+			}
+			err := b.syncItsContent()
+			if (err != nil) != (test.kept && test.event != "" && test.meanwhile == nil && !test.snapshot) {
+				t.Errorf("error %v", err)
+			}
+			b.wantCalls(test.want...)
+			switch {
+			case test.event == "":
+				b.wantEvents()
+			case test.snapshot:
+				b.wantEvents(test.event, test.event)
+			default:
+				b.wantEvents(test.event)
+			}
+			if content := b.content(); test.kept != (content != nil && len(content.Finalizers) == 1) {
+				t.Errorf("the content is %+v", content)
+			}
+			removed := len(test.want) == 1 && !test.kept
+			if removed != (b.Ledger.Usage(policy.TenantScope, "a").Snapshots == 0) || removed != (len(b.gone) == 1) {
+				t.Errorf("used %+v, told about %q", b.Ledger.Usage(policy.TenantScope, "a"), b.gone)
+			}
+		})
+	}
+}
+
+// TestContentWithoutVolumeSnapshot: what may come from a backup is left alone.
+func TestContentWithoutVolumeSnapshot(t *testing.T) {
+	begun := func() *snapshotv1.VolumeSnapshotContent {
+		return recorded(func(c *snapshotv1.VolumeSnapshotContent) { c.Status = nil })
+	}
+	for name, test := range map[string]struct {
+		content *snapshotv1.VolumeSnapshotContent
+		listed  []cinder.Snapshot
+		objects []runtime.Object
+		deleted bool
+		event   string
+	}{
+		"nothing was taken":                   {content: begun(), deleted: true},
+		"what was taken was never handed out": {content: begun(), listed: []cinder.Snapshot{stamped("snapshot-1", "u1", false)}, deleted: true},
+		"what was taken was ready once":       {content: begun(), listed: []cinder.Snapshot{stamped("snapshot-1", "u1", true)}, event: "Warning SnapshotKept its VolumeSnapshot is gone"},
+		"it names a snapshot":                 {content: recorded(nil)},
+		"its VolumeSnapshot exists":           {content: begun(), objects: []runtime.Object{nightly(nil)}},
+		"another VolumeSnapshot has the name": {content: begun(), objects: []runtime.Object{nightly(func(s *snapshotv1.VolumeSnapshot) { s.UID = "u2" })}, deleted: true},
+		"the snapshot-controller has made it": {content: recorded(func(c *snapshotv1.VolumeSnapshotContent) { c.Status, c.Annotations = nil, nil })},
+		"an administrator imports a snapshot": {content: recorded(func(c *snapshotv1.VolumeSnapshotContent) {
+			handle := "x"
+			c.Spec.Source = snapshotv1.VolumeSnapshotContentSource{SnapshotHandle: &handle}
+		}), event: "Warning SnapshotImportRefused snapshot x was not taken by test"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, append(test.objects, test.content)...)
+			b.backend.listed = test.listed
+			b.must(b.syncItsContent())
+			b.wantCalls()
+			if test.event == "" {
+				b.wantEvents()
+			} else {
+				b.wantEvents(test.event)
+			}
+			if (b.content() == nil) != test.deleted {
+				t.Errorf("the content is %+v", b.content())
+			}
+		})
+	}
+}
+
+func TestLeftovers(t *testing.T) {
+	foreign := stamped("snapshot-1", "u1", false)
+	foreign.Metadata["standalone-cinder.openstack.org/kube-system-uid"] = "other"
+	inconsistent := stamped("snapshot-1", "u1", false)
+	inconsistent.Metadata["csi.storage.k8s.io/volumesnapshotcontent/name"] = "snapcontent-u2"
+	for name, test := range map[string]struct {
+		found   cinder.Snapshot
+		objects []runtime.Object
+		removed bool
+	}{
+		"nothing leads to it":                       {found: stamped("snapshot-1", "u1", false), removed: true},
+		"it was ready once":                         {found: stamped("snapshot-1", "u1", true)},
+		"its VolumeSnapshot exists":                 {found: stamped("snapshot-1", "u1", false), objects: []runtime.Object{nightly(nil)}},
+		"another VolumeSnapshot has the name":       {found: stamped("snapshot-1", "u1", false), objects: []runtime.Object{nightly(func(s *snapshotv1.VolumeSnapshot) { s.UID = "u2" })}, removed: true},
+		"its content names it":                      {found: stamped("snapshot-1", "u1", false), objects: []runtime.Object{recorded(nil)}},
+		"its content names another":                 {found: stamped("snapshot-2", "u1", false), objects: []runtime.Object{recorded(nil)}, removed: true},
+		"its content names none yet":                {found: stamped("snapshot-1", "u1", false), objects: []runtime.Object{recorded(func(c *snapshotv1.VolumeSnapshotContent) { c.Status = nil })}},
+		"another content names it":                  {found: stamped("snapshot-1", "u1", false), objects: []runtime.Object{recorded(func(c *snapshotv1.VolumeSnapshotContent) { c.Name, c.Spec.Driver = "other", "other" })}},
+		"a cluster with the same clusterID made it": {found: foreign},
+		"its stamp contradicts itself":              {found: inconsistent},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, test.objects...)
+			b.backend.listed = []cinder.Snapshot{test.found}
+			for range 2 {
+				b.must(b.sweep(t.Context(), "gold", true))
+			}
+			if !test.removed {
+				b.wantCalls()
+				return
+			}
+			want := "remove " + test.found.ID + " unrecorded=true"
+			b.wantCalls(want, want)
+		})
+	}
+}
+
+func TestResourcesMustAllBeServed(t *testing.T) {
+	for _, served := range [][]string{nil, {"volumesnapshots"}, {"volumesnapshots", "volumesnapshotclasses", "volumesnapshotcontents"}} {
+		b := newBench(t)
+		client := fake.NewClientset()
+		list := &metav1.APIResourceList{GroupVersion: snapshotv1.SchemeGroupVersion.String()}
+		for _, name := range served {
+			list.APIResources = append(list.APIResources, metav1.APIResource{Name: name})
+		}
+		if served != nil {
+			client.Resources = []*metav1.APIResourceList{list}
+		}
+		b.Client = client
+		missing, err := b.missingResources()
+		b.must(err)
+		if len(missing) != 3-len(served) {
+			t.Errorf("served are %v, missing %v", served, missing)
+		}
+	}
+}
+
+func ledgerEntry() ledger.Snapshot { return ledger.Snapshot{Tenant: "a", StorageClass: "fast"} }
+
+// TestRunEnds: with and without the resources, whenever the context ends.
+func TestRunEnds(t *testing.T) {
+	for name, served := range map[string][]string{"absent": nil, "served": resources} {
+		t.Run(name, func(t *testing.T) {
+			for range 50 {
+				b := newBench(t)
+				client := fake.NewClientset()
+				list := &metav1.APIResourceList{GroupVersion: snapshotv1.SchemeGroupVersion.String()}
+				for _, name := range served {
+					list.APIResources = append(list.APIResources, metav1.APIResource{Name: name})
+				}
+				client.Resources = []*metav1.APIResourceList{list}
+				b.Client, b.caches = client, nil
+				b.Options.LongestWork = liveness.Always(time.Hour)
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan struct{})
+				go func() { b.Controller.Run(ctx); close(done) }()
+				if served != nil {
+					for b.shown() == nil {
+						time.Sleep(time.Millisecond)
+					}
+				}
+				cancel()
+				<-done
+			}
+		})
+	}
+}

@@ -1,0 +1,149 @@
+package snapshot
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+)
+
+// otherBackendsTimeout is how long a snapshot waits for the listings of backends
+// other than its own, which count against the same quota.
+const otherBackendsTimeout = 10 * time.Second
+
+// countBackends counts every backend when the term begins, and looks for what an
+// earlier leader left there.
+func (c *Controller) countBackends(ctx context.Context) {
+	var group sync.WaitGroup
+	for _, name := range c.Backends.Names() {
+		group.Go(func() {
+			if err := c.countBackend(ctx, name); err == nil {
+				err = c.sweep(ctx, name, false)
+				c.warn(ctx, name, err)
+			}
+		})
+	}
+	group.Wait()
+}
+
+// countFor counts the backend of a snapshot, and those others that its tenant may
+// use and that answer.
+func (c *Controller) countFor(ctx context.Context, tenant, backend string) error {
+	if err := c.countBackend(ctx, backend); err != nil {
+		return fmt.Errorf("cannot list the snapshots that backend %s already has: %w", backend, err)
+	}
+	t, ok := c.Policy().Tenant(tenant)
+	if !ok || t.Quota.Snapshots == nil {
+		return nil
+	}
+	bounded, cancel := context.WithTimeout(ctx, otherBackendsTimeout)
+	defer cancel()
+	var group sync.WaitGroup
+	for _, class := range t.Classes {
+		for _, name := range class.Backends {
+			if name != backend && c.health(name) == nil {
+				// Only a snapshot on that backend waits until it is counted.
+				group.Go(func() { _ = c.countBackend(bounded, name) })
+			}
+		}
+	}
+	group.Wait()
+	return nil
+}
+
+// countBackend counts the stamped snapshots of a backend, once in a term.
+func (c *Controller) countBackend(ctx context.Context, name string) error {
+	c.mu.Lock()
+	done := c.counted[name]
+	c.mu.Unlock()
+	if done {
+		return nil
+	}
+	backend, err := c.Backends.Snapshots(name)
+	if err != nil {
+		return err
+	}
+	all, err := backend.Snapshots(ctx)
+	if err != nil {
+		return err
+	}
+	c.countListed(name, all)
+	c.mu.Lock()
+	c.counted[name] = true
+	c.mu.Unlock()
+	return nil
+}
+
+// countListed counts the snapshots of a listing.
+func (c *Controller) countListed(name string, all []cinder.Snapshot) {
+	present := map[types.UID]ledger.Snapshot{}
+	for _, s := range all {
+		if stamp := backends.SnapshotStampOf(s); c.isOurs(stamp) {
+			counts := ledger.Snapshot{Tenant: stamp.Tenant, StorageClass: stamp.StorageClass}
+			if !c.mayUse(stamp.Tenant, name) {
+				// Anyone with write access to this backend's project can forge a stamp.
+				counts.Tenant = ""
+			}
+			present[types.UID(stamp.SnapshotUID)] = counts
+		}
+	}
+	for _, tenant := range c.Ledger.FoundSnapshots(name, present) {
+		c.wake(roomOf(tenant))
+	}
+}
+
+// isOurs reports whether a stamp is one that this program wrote in this very
+// cluster.
+func (c *Controller) isOurs(stamp backends.SnapshotStamp) bool {
+	return stamp.Cluster == c.Cluster && stamp.ClusterUID == c.ClusterUID && stamp.Content == record.SnapshotContentName(types.UID(stamp.SnapshotUID))
+}
+
+// mayUse reports whether any rule of the tenant names the backend.
+func (c *Controller) mayUse(tenant, backend string) bool {
+	t, ok := c.Policy().Tenant(tenant)
+	if !ok {
+		return false
+	}
+	for _, class := range t.Classes {
+		for _, name := range class.Backends {
+			if name == backend {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// release frees room, and brings back the snapshots that wait for it.
+func (c *Controller) release(uid types.UID, by func(types.UID) (tenant string, freed bool)) {
+	if tenant, freed := by(uid); freed {
+		c.wake(roomOf(tenant))
+	}
+}
+
+// roomOf fires when a tenant has room for another snapshot.
+func roomOf(tenant string) parking.Trigger { return parking.Trigger{Kind: parking.Room, Name: tenant} }
+
+func backendTrigger(name string) parking.Trigger {
+	return parking.Trigger{Kind: parking.Backend, Name: name}
+}
+
+// health is nil while a backend answers. One that is not configured is reported
+// elsewhere.
+func (c *Controller) health(name string) error {
+	backend, err := c.Backends.Snapshots(name)
+	if err != nil {
+		return nil
+	}
+	return backend.Health()
+}
+
+func wasRecorded(s cinder.Snapshot) bool { return backends.WasRecorded(s) }

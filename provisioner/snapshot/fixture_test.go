@@ -1,0 +1,332 @@
+package snapshot
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	snapshotfake "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/fake"
+	snapshotlisters "github.com/kubernetes-csi/external-snapshotter/client/v8/listers/volumesnapshot/v1"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	eventrecord "k8s.io/client-go/tools/record"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+)
+
+const (
+	driver     = "test"
+	testPolicy = `
+apiVersion: standalone-cinder.openstack.org/v1alpha1
+kind: Policy
+backends:
+  - {name: gold, auth: {cloud: gold}}
+tenants:
+  - name: a
+    namespaces: [team-a]
+    quota: {snapshots: 1}
+    classes:
+      - {storageClasses: [fast], backends: [gold]}
+`
+)
+
+func here() cinder.Place { return cinder.NewPlace("http://cinder:8776/v3", "p1") }
+
+// fakeSnapshots fakes the snapshots of one backend.
+type fakeSnapshots struct {
+	calls  []string
+	listed []cinder.Snapshot
+	err    error
+	health error
+	place  cinder.Place
+	// meanwhile runs before a permit is asked.
+	meanwhile func()
+}
+
+func (f *fakeSnapshots) call(format string, arguments ...any) {
+	f.calls = append(f.calls, fmt.Sprintf(format, arguments...))
+}
+
+func (f *fakeSnapshots) TakeSnapshot(ctx context.Context, spec backends.SnapshotSpec) (cinder.Snapshot, cinder.Place, error) {
+	if f.meanwhile != nil {
+		f.meanwhile()
+	}
+	if err := spec.Source.Permit(ctx, cinder.Volume{}); err != nil {
+		return cinder.Snapshot{}, f.place, err
+	}
+	f.call("take %s of %s", spec.Name, spec.Source.VolumeID)
+	return cinder.Snapshot{ID: "snapshot-1", VolumeID: spec.Source.VolumeID, SizeGiB: 2, CreatedAt: time.Unix(1000, 0), Status: cinder.StatusAvailable}, f.place, f.err
+}
+
+func (f *fakeSnapshots) MarkSnapshot(_ context.Context, s cinder.Snapshot) error {
+	f.call("mark %s", s.ID)
+	return f.err
+}
+
+func (f *fakeSnapshots) RemoveSnapshot(ctx context.Context, target backends.SnapshotTarget) error {
+	if f.meanwhile != nil {
+		f.meanwhile()
+	}
+	if err := target.Permit(ctx); err != nil {
+		return err
+	}
+	f.call("remove %s unrecorded=%t", target.SnapshotID, target.Unrecorded)
+	return f.err
+}
+
+func (f *fakeSnapshots) AbandonSnapshots(_ context.Context, target backends.SnapshotTarget) error {
+	f.call("abandon those of %s unrecorded=%t", target.Stamp.SnapshotUID, target.Unrecorded)
+	return f.err
+}
+
+func (f *fakeSnapshots) Snapshots(context.Context) ([]cinder.Snapshot, error) { return f.listed, f.err }
+func (f *fakeSnapshots) RelistSnapshots(context.Context) ([]cinder.Snapshot, error) {
+	return f.listed, f.err
+}
+func (f *fakeSnapshots) Health() error       { return f.health }
+func (f *fakeSnapshots) Place() cinder.Place { return f.place }
+
+type fakeBackends struct{ gold *fakeSnapshots }
+
+func (b fakeBackends) Snapshots(name string) (Snapshots, error) {
+	if name != "gold" {
+		return nil, fmt.Errorf("backend %q is not in the policy", name)
+	}
+	return b.gold, nil
+}
+func (b fakeBackends) Names() []string { return []string{"gold"} }
+
+// bench is a Controller whose caches show what its fake API server has.
+type bench struct {
+	*testing.T
+	*Controller
+	client    *snapshotfake.Clientset
+	backend   *fakeSnapshots
+	recorder  *eventrecord.FakeRecorder
+	gone      []string
+	snapshots cache.Indexer
+	contents  cache.Indexer
+	policy    *policy.Policy
+}
+
+func newBench(t *testing.T, objects ...runtime.Object) *bench {
+	t.Helper()
+	p, err := policy.Parse([]byte(testPolicy), "policy.yaml", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	indexer := func() cache.Indexer {
+		return cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+	}
+	b := &bench{T: t, backend: &fakeSnapshots{place: here()}, recorder: eventrecord.NewFakeRecorder(100), snapshots: indexer(), contents: indexer(), policy: p}
+	claims, volumes, namespaces, classes := indexer(), indexer(), indexer(), indexer()
+	var core, snapshots []runtime.Object
+	for _, object := range objects {
+		var err error
+		switch object.(type) {
+		case *corev1.PersistentVolumeClaim:
+			err = claims.Add(object)
+		case *corev1.PersistentVolume:
+			err = volumes.Add(object)
+		case *corev1.Namespace:
+			err = namespaces.Add(object)
+			core = append(core, object)
+		case *snapshotv1.VolumeSnapshotClass:
+			err = classes.Add(object)
+		default:
+			snapshots = append(snapshots, object)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	//nolint:staticcheck // NewClientset needs apply configurations, which this client does not have.
+	b.client = snapshotfake.NewSimpleClientset(snapshots...)
+	b.Controller = New(Options{
+		Name: driver, Cluster: "cluster-1", ClusterUID: "uid-1", Policy: func() *policy.Policy { return b.policy }, Backends: fakeBackends{b.backend},
+		Ledger: ledger.New(func() *policy.Policy { return b.policy }), Client: fake.NewClientset(core...), Snapshots: b.client,
+		Claims: corelisters.NewPersistentVolumeClaimLister(claims), PersistentVolumes: corelisters.NewPersistentVolumeLister(volumes),
+		Namespaces: corelisters.NewNamespaceLister(namespaces), Recorder: b.recorder,
+		Caller: func(ctx context.Context, _ string) context.Context { return ctx }, Changed: func(string, string) {}, Gone: func(id string) { b.gone = append(b.gone, id) },
+		Workers: 4, LookAgain: time.Hour, Monitor: liveness.New(), Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),
+	})
+	b.caches = &caches{snapshotlisters.NewVolumeSnapshotLister(b.snapshots), snapshotlisters.NewVolumeSnapshotContentLister(b.contents), snapshotlisters.NewVolumeSnapshotClassLister(classes), nil}
+	b.refresh()
+	return b
+}
+
+// refresh makes the caches current.
+func (b *bench) refresh() {
+	b.Helper()
+	snapshots, err := b.client.SnapshotV1().VolumeSnapshots("").List(b.Context(), metav1.ListOptions{})
+	b.must(err)
+	contents, err := b.client.SnapshotV1().VolumeSnapshotContents().List(b.Context(), metav1.ListOptions{})
+	b.must(err)
+	var all []any
+	for i := range snapshots.Items {
+		all = append(all, &snapshots.Items[i])
+	}
+	b.must(b.snapshots.Replace(all, ""))
+	all = nil
+	for i := range contents.Items {
+		all = append(all, &contents.Items[i])
+	}
+	b.must(b.contents.Replace(all, ""))
+}
+
+func (b *bench) must(err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// content reads the content of the VolumeSnapshot nightly; nil if there is none.
+func (b *bench) content() *snapshotv1.VolumeSnapshotContent {
+	b.Helper()
+	content, err := b.client.SnapshotV1().VolumeSnapshotContents().Get(b.Context(), "snapcontent-u1", metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	b.must(err)
+	return content
+}
+
+func (b *bench) syncNightly() error {
+	b.refresh()
+	return b.syncSnapshot(b.Context(), item{snapshotItem, "team-a", "nightly"})
+}
+
+func (b *bench) syncItsContent() error {
+	b.refresh()
+	return b.syncContent(b.Context(), item{contentItem, "", "snapcontent-u1"})
+}
+
+func (b *bench) events() []string {
+	var all []string
+	for {
+		select {
+		case event := <-b.recorder.Events:
+			all = append(all, event)
+		default:
+			return all
+		}
+	}
+}
+
+func (b *bench) wantCalls(want ...string) {
+	b.Helper()
+	if !slices.Equal(b.backend.calls, want) {
+		b.Errorf("requests %q, want %q", b.backend.calls, want)
+	}
+}
+
+// wantEvents compares the beginnings of the events.
+func (b *bench) wantEvents(want ...string) {
+	b.Helper()
+	got := b.events()
+	if !slices.EqualFunc(got, want, strings.HasPrefix) {
+		b.Errorf("events %q, want %q", got, want)
+	}
+}
+
+func namespace() *corev1.Namespace {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}
+}
+
+func claim(change func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
+	c := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: "c1"},
+		Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: "pvc-c1"}, Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound},
+	}
+	if change != nil {
+		change(c)
+	}
+	return c
+}
+
+func volume(change func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
+	pv := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "pvc-c1", UID: "pv1", Annotations: map[string]string{
+			record.AnnotationProvisionedBy: driver, record.AnnotationVolume: "volume-1", record.AnnotationBackend: "gold", record.AnnotationTenant: "a",
+			record.AnnotationCluster: "cluster-1", record.AnnotationClaimUID: "c1", record.AnnotationConnector: "{}",
+		}},
+		Spec: corev1.PersistentVolumeSpec{StorageClassName: "fast", ClaimRef: &corev1.ObjectReference{Namespace: "team-a", Name: "data", UID: "c1"}},
+	}
+	if change != nil {
+		change(pv)
+	}
+	return pv
+}
+
+func class(change func(*snapshotv1.VolumeSnapshotClass)) *snapshotv1.VolumeSnapshotClass {
+	c := &snapshotv1.VolumeSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: "snap"}, Driver: driver, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete}
+	if change != nil {
+		change(c)
+	}
+	return c
+}
+
+func nightly(change func(*snapshotv1.VolumeSnapshot)) *snapshotv1.VolumeSnapshot {
+	claim, class := "data", "snap"
+	s := &snapshotv1.VolumeSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "nightly", UID: "u1"},
+		Spec:       snapshotv1.VolumeSnapshotSpec{Source: snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: &claim}, VolumeSnapshotClassName: &class},
+	}
+	if change != nil {
+		change(s)
+	}
+	return s
+}
+
+// recorded is the content of nightly, whose snapshot is ready.
+func recorded(change func(*snapshotv1.VolumeSnapshotContent)) *snapshotv1.VolumeSnapshotContent {
+	c := record.NewSnapshotContent(record.SnapshotOrigin{
+		Content: "snapcontent-u1", VolumeID: "volume-1", Backend: "gold", Place: here(), Tenant: "a", Cluster: "cluster-1", StorageClass: "fast",
+		Namespace: "team-a", Name: "nightly", UID: "u1",
+	}, class(nil), nil)
+	c.UID = "content-1"
+	c.Status = record.SnapshotStatus(cinder.Snapshot{ID: "snapshot-1", SizeGiB: 2})
+	if change != nil {
+		change(c)
+	}
+	return c
+}
+
+// deletedContent is one that the snapshot-controller has asked to delete.
+func deletedContent(change func(*snapshotv1.VolumeSnapshotContent)) *snapshotv1.VolumeSnapshotContent {
+	return recorded(func(c *snapshotv1.VolumeSnapshotContent) {
+		now := metav1.Now()
+		c.DeletionTimestamp = &now
+		c.Annotations[record.AnnotationSnapshotBeingDeleted] = "yes"
+		if change != nil {
+			change(c)
+		}
+	})
+}
+
+func stamped(id string, uid types.UID, isRecorded bool) cinder.Snapshot {
+	stamp := backends.SnapshotStamp{Cluster: "cluster-1", ClusterUID: "uid-1", Namespace: "team-a", Snapshot: "nightly", SnapshotUID: string(uid), Content: record.SnapshotContentName(uid), Tenant: "a", StorageClass: "fast"}
+	s := cinder.Snapshot{ID: id, VolumeID: "volume-1", Metadata: stamp.Metadata(nil)}
+	if isRecorded {
+		s.Metadata["standalone-cinder.openstack.org/recorded"] = "true"
+	}
+	return s
+}

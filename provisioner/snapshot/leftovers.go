@@ -1,0 +1,175 @@
+package snapshot
+
+import (
+	"context"
+	"fmt"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/paging"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+)
+
+// Audit lists the snapshots of a backend again, counts them, and removes what a
+// late request left behind. It does nothing while no snapshots are taken.
+func (c *Controller) Audit(ctx context.Context, name string) {
+	if c.shown() == nil || c.health(name) != nil {
+		return
+	}
+	c.warn(ctx, name, c.sweep(ctx, name, true))
+}
+
+func (c *Controller) warn(ctx context.Context, name string, err error) {
+	if err != nil && ctx.Err() == nil {
+		c.Logger.Warn("Looking for abandoned snapshots failed and will be tried again", "backend", name, "error", err)
+	}
+}
+
+// sweep removes the snapshots that nothing leads to and nothing ever did.
+func (c *Controller) sweep(ctx context.Context, name string, again bool) error {
+	backend, err := c.Backends.Snapshots(name)
+	if err != nil {
+		return err
+	}
+	list := backend.Snapshots
+	if again {
+		list = backend.RelistSnapshots
+	}
+	all, err := list(ctx)
+	if err != nil {
+		return err
+	}
+	c.countListed(name, all)
+	var candidates []cinder.Snapshot
+	for _, s := range all {
+		if stamp := backends.SnapshotStampOf(s); c.isOurs(stamp) && !c.isNamed(stamp, s.ID) {
+			candidates = append(candidates, s)
+		}
+	}
+	if len(candidates) == 0 {
+		return nil
+	}
+	named, err := c.namedHandles(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range candidates {
+		if named[s.ID] {
+			continue
+		}
+		if err := c.removeLeftover(ctx, backend, name, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isNamed reports whether the cache has a content that leads to the snapshot, or
+// still may.
+func (c *Controller) isNamed(stamp backends.SnapshotStamp, id string) bool {
+	content, err := c.shown().contents.Get(stamp.Content)
+	return err == nil && (record.SnapshotHandleOf(content) == "" || record.SnapshotHandleOf(content) == id)
+}
+
+// namedHandles reads from the API server which snapshots any content names.
+func (c *Controller) namedHandles(ctx context.Context) (map[string]bool, error) {
+	handles, err := paging.List(ctx, "VolumeSnapshotContents", func(ctx context.Context, options metav1.ListOptions) ([]string, string, error) {
+		list, err := c.Snapshots.SnapshotV1().VolumeSnapshotContents().List(ctx, options)
+		if err != nil {
+			return nil, "", err
+		}
+		var page []string
+		for i := range list.Items {
+			page = append(page, handlesOf(&list.Items[i])...)
+		}
+		return page, list.Continue, nil
+	})
+	named := map[string]bool{}
+	for _, handle := range handles {
+		named[handle] = true
+	}
+	return named, err
+}
+
+func handlesOf(content *snapshotv1.VolumeSnapshotContent) []string {
+	handles := []string{record.SnapshotHandleOf(content)}
+	if imported := content.Spec.Source.SnapshotHandle; imported != nil {
+		handles = append(handles, *imported)
+	}
+	return handles
+}
+
+// removeLeftover removes a snapshot if it is proven that it was never handed out.
+// Others are kept and reported once in a term.
+func (c *Controller) removeLeftover(ctx context.Context, backend Snapshots, name string, s cinder.Snapshot) error {
+	stamp := backends.SnapshotStampOf(s)
+	log := c.Logger.With("backend", name, "id", s.ID, "snapshot", stamp.Namespace+"/"+stamp.Snapshot, "snapshotUID", stamp.SnapshotUID, "tenant", stamp.Tenant)
+	keep := func(why string) error {
+		c.mu.Lock()
+		said := c.kept[s.ID]
+		c.kept[s.ID] = true
+		c.mu.Unlock()
+		if !said {
+			log.Info("Kept a snapshot that no VolumeSnapshotContent names", "reason", why)
+		}
+		return nil
+	}
+	if wasRecorded(s) {
+		return keep("it was ready once: its VolumeSnapshotContent had the deletionPolicy Retain, or was removed by hand")
+	}
+	why, err := c.mayStillLeadTo(ctx, stamp, s.ID)
+	if err != nil {
+		return err
+	}
+	if why != "" {
+		return keep(why)
+	}
+	ctx = c.Caller(ctx, stamp.Tenant)
+	err = backend.RemoveSnapshot(ctx, backends.SnapshotTarget{
+		SnapshotID: s.ID, Stamp: stamp, Place: backend.Place(), Unrecorded: true,
+		Permit: func(ctx context.Context) error {
+			why, err := c.mayStillLeadTo(ctx, stamp, s.ID)
+			if err == nil && why != "" {
+				err = &changedError{why}
+			}
+			return err
+		},
+	})
+	switch {
+	case cinder.IsKind(err, backends.KindRecorded):
+		return keep(err.Error())
+	case err != nil:
+		return fmt.Errorf("snapshot %s, which nothing leads to: %w", s.ID, err)
+	}
+	log.Info("Removed an abandoned snapshot")
+	if _, err := c.shown().contents.Get(stamp.Content); apierrors.IsNotFound(err) {
+		c.release(types.UID(stamp.SnapshotUID), c.Ledger.ReleaseSnapshot)
+	}
+	c.Gone(s.VolumeID)
+	return nil
+}
+
+// mayStillLeadTo asks the API server for what may still lead to a snapshot, or be
+// given it: its VolumeSnapshot, and a content that names no other.
+func (c *Controller) mayStillLeadTo(ctx context.Context, stamp backends.SnapshotStamp, id string) (why string, err error) {
+	content, err := c.Snapshots.SnapshotV1().VolumeSnapshotContents().Get(ctx, stamp.Content, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		if handle := record.SnapshotHandleOf(content); handle == "" || handle == id {
+			return "VolumeSnapshotContent " + stamp.Content + " exists", nil
+		}
+		return "", nil // the content names another snapshot: this is a second one
+	case !apierrors.IsNotFound(err):
+		return "", fmt.Errorf("cannot tell whether VolumeSnapshotContent %s is there: %w", stamp.Content, err)
+	}
+	live, err := c.liveSnapshot(ctx, stamp.Namespace, stamp.Snapshot, types.UID(stamp.SnapshotUID))
+	if err == nil && live != nil {
+		why = "VolumeSnapshot " + stamp.Namespace + "/" + stamp.Snapshot + " exists"
+	}
+	return why, err
+}

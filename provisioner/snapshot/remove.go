@@ -1,0 +1,288 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/trail"
+)
+
+// askTimeout bounds a request to the API server while a request to the backend
+// waits for it.
+const askTimeout = 5 * time.Second
+
+// removing is one attempt at a content whose deletion was asked for.
+type removing struct {
+	*Controller
+	item    item
+	content *snapshotv1.VolumeSnapshotContent
+	since   parking.Moment
+	origin  record.SnapshotOrigin
+	// proven means that the API server has shown that the deletion is still wanted.
+	proven bool
+}
+
+func (c *Controller) syncContent(ctx context.Context, next item) error {
+	content, err := c.shown().contents.Get(next.name)
+	if apierrors.IsNotFound(err) {
+		c.turns.Leave(next)
+		return nil
+	}
+	if err != nil || content.Spec.Driver != c.Name {
+		return err
+	}
+	r := &removing{Controller: c, item: next, content: content, since: c.began(content)}
+	return r.end(r.run(ctx))
+}
+
+// end reports how the attempt ended, on the content and its VolumeSnapshot.
+func (r *removing) end(err error) error {
+	if err == nil {
+		return nil
+	}
+	objects := []metav1.Object{r.content}
+	if snapshot, getErr := r.shown().snapshots.VolumeSnapshots(r.content.Spec.VolumeSnapshotRef.Namespace).Get(r.content.Spec.VolumeSnapshotRef.Name); getErr == nil {
+		objects = append(objects, snapshot)
+	}
+	var why *denied
+	var changed *changedError
+	switch {
+	case errors.As(err, &why):
+		r.turns.Leave(r.item)
+		r.report(why.reason, why.message, objects...)
+		r.park(r.content, parking.Blocked, r.since, why.triggers...)
+		return nil
+	case errors.As(err, &changed):
+		r.report("DeletionStopped", changed.Error(), objects...)
+		return nil // a change of the content brings it back
+	}
+	if unhealthy := r.health(r.origin.Backend); unhealthy != nil {
+		r.report(reasonBackendUnavailable, unhealthy.Error(), objects...)
+		r.park(r.content, parking.Blocked, r.since, backendTrigger(r.origin.Backend))
+		return nil
+	}
+	r.report("SnapshotFailedDelete", err.Error(), objects...)
+	r.park(r.content, parking.Failing, r.since, backendTrigger(r.origin.Backend))
+	return err
+}
+
+// run does what a content asks for.
+func (r *removing) run(ctx context.Context) error {
+	if imported := r.content.Spec.Source.SnapshotHandle; imported != nil {
+		return r.refuseImport(ctx, *imported)
+	}
+	if r.content.DeletionTimestamp == nil {
+		return r.checkOwner(ctx)
+	}
+	if !slices.Contains(r.content.Finalizers, record.SnapshotFinalizer) {
+		return nil
+	}
+	if why, err := r.isAskedFor(ctx); err != nil || why != nil {
+		return errors.Join(err, asError(why))
+	}
+	if !record.IsSnapshotRecorded(r.content) && record.SnapshotHandleOf(r.content) == "" {
+		return r.letGo(ctx) // the snapshot-controller made it, and nothing was begun
+	}
+	var err error
+	if r.origin, err = record.SnapshotOriginOf(r.content); err != nil {
+		return err
+	}
+	if r.origin.Cluster != r.Cluster {
+		return &record.DamagedError{Message: fmt.Sprintf("VolumeSnapshotContent %s is of cluster %q, but this is %q: the snapshot belongs to the other cluster",
+			r.content.Name, r.origin.Cluster, r.Cluster)}
+	}
+	if r.content.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete && r.origin.SnapshotID != "" {
+		return r.letGo(ctx)
+	}
+	return r.remove(ctx)
+}
+
+func asError(why *denied) error {
+	if why == nil {
+		return nil
+	}
+	return why
+}
+
+// refuseImport refuses a content that an administrator made for a snapshot at
+// Cinder: no policy can grant it yet. Its deletion removes nothing.
+func (r *removing) refuseImport(ctx context.Context, handle string) error {
+	if r.content.DeletionTimestamp != nil {
+		if !slices.Contains(r.content.Finalizers, record.SnapshotFinalizer) {
+			return nil
+		}
+		if r.content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete {
+			r.report("SnapshotKept", fmt.Sprintf("snapshot %s is kept at Cinder, because %s did not take it", handle, r.Name), r.content)
+		}
+		return r.letGo(ctx)
+	}
+	return &denied{reason: "SnapshotImportRefused", message: fmt.Sprintf(
+		"snapshot %s was not taken by %s, and importing snapshots is not supported; delete this VolumeSnapshotContent", handle, r.Name)}
+}
+
+// checkOwner deletes a content that was written when its VolumeSnapshot was just
+// being deleted: the snapshot-controller did not know it then, and never asks for
+// its deletion. A content that names a snapshot is left alone, since it may come
+// from a backup.
+func (r *removing) checkOwner(ctx context.Context) error {
+	reference := r.content.Spec.VolumeSnapshotRef
+	if !record.IsSnapshotRecorded(r.content) || record.SnapshotHandleOf(r.content) != "" {
+		return nil
+	}
+	if known, err := r.shown().snapshots.VolumeSnapshots(reference.Namespace).Get(reference.Name); err == nil && known.UID == reference.UID {
+		return nil // syncSnapshot continues
+	}
+	live, err := r.Snapshots.SnapshotV1().VolumeSnapshots(reference.Namespace).Get(ctx, reference.Name, metav1.GetOptions{})
+	switch {
+	case err == nil && live.UID == reference.UID:
+		return nil
+	case err != nil && !apierrors.IsNotFound(err):
+		return fmt.Errorf("cannot tell whether VolumeSnapshot %s/%s is there: %w", reference.Namespace, reference.Name, err)
+	}
+	if r.origin, err = record.SnapshotOriginOf(r.content); err != nil {
+		return err
+	}
+	recorded, err := r.hasRecorded(ctx, r.origin)
+	if err != nil {
+		return err
+	}
+	if recorded {
+		return &denied{reason: "SnapshotKept", message: fmt.Sprintf(
+			"its VolumeSnapshot is gone, but the snapshot at Cinder was ready once, so nothing is removed; delete this VolumeSnapshotContent to decide about it (deletionPolicy %s)", r.content.Spec.DeletionPolicy)}
+	}
+	return r.deleteContent(ctx, r.content)
+}
+
+// hasRecorded reports whether Cinder has a snapshot of the origin that was marked
+// as recorded.
+func (c *Controller) hasRecorded(ctx context.Context, origin record.SnapshotOrigin) (bool, error) {
+	backend, err := c.Backends.Snapshots(origin.Backend)
+	if err != nil {
+		return false, err
+	}
+	all, err := backend.RelistSnapshots(ctx)
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(all, func(s cinder.Snapshot) bool { return c.stampOf(origin).Owns(s) && wasRecorded(s) }), nil
+}
+
+// isAskedFor reports why a content is not to be worked on yet, although its
+// object is being deleted.
+func (r *removing) isAskedFor(ctx context.Context) (*denied, error) {
+	if _, marked := r.content.Annotations[record.AnnotationSnapshotBeingDeleted]; marked {
+		return nil, nil
+	}
+	reference := r.content.Spec.VolumeSnapshotRef
+	live, err := r.liveSnapshot(ctx, reference.Namespace, reference.Name, reference.UID)
+	if err != nil || live == nil {
+		return nil, err
+	}
+	return &denied{reason: "SnapshotInUse", message: fmt.Sprintf("VolumeSnapshot %s/%s still exists; delete it, too", reference.Namespace, reference.Name)}, nil
+}
+
+// remove removes the snapshot, and then the finalizer.
+func (r *removing) remove(ctx context.Context) error {
+	started := time.Now()
+	backend, err := r.Backends.Snapshots(r.origin.Backend)
+	if err != nil {
+		return fmt.Errorf("VolumeSnapshotContent %s: %w", r.content.Name, err)
+	}
+	if unhealthy := backend.Health(); unhealthy != nil {
+		return unhealthy
+	}
+	if !r.turns.Begin(r.item, r.origin.Tenant, r.origin.Backend) {
+		return nil // its turn brings it back
+	}
+	defer r.turns.End(r.item)
+	ctx, requests := trail.WithRequestIDs(ctx)
+	ctx = r.Caller(ctx, r.origin.Tenant)
+	target := r.origin.Target()
+	target.Permit = r.prove
+	if r.origin.SnapshotID != "" {
+		err = backend.RemoveSnapshot(ctx, target)
+	} else {
+		// With the policy Retain, what was ready once stays.
+		target.Unrecorded = r.content.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete
+		err = backend.AbandonSnapshots(ctx, target)
+	}
+	if err == nil && !r.proven {
+		err = r.prove(ctx) // there was nothing left to remove
+	}
+	r.Metrics.deleted(r.origin.Backend, outcomeOf(err), time.Since(started))
+	if err != nil {
+		return record.WithSnapshotRemedy(err, r.origin)
+	}
+	r.noteRemoved(r.content)
+	r.Gone(r.origin.VolumeID)
+	r.Logger.Info("Deleted a snapshot", "tenant", r.origin.Tenant, "snapshot", r.origin.Namespace+"/"+r.origin.Name, "snapshotUID", r.origin.UID,
+		"backend", r.origin.Backend, "volume", r.origin.VolumeID, "id", r.origin.SnapshotID, "requestID", requests.OfDelete(), "durationSeconds", time.Since(started).Seconds())
+	return r.letGo(ctx)
+}
+
+// prove reads the content from the API server just before the first change. It
+// must still ask for the removal of this very snapshot.
+func (r *removing) prove(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	live, err := r.Snapshots.SnapshotV1().VolumeSnapshotContents().Get(ctx, r.content.Name, metav1.GetOptions{})
+	var because string
+	switch {
+	case apierrors.IsNotFound(err):
+		because = "its VolumeSnapshotContent is gone"
+	case err != nil:
+		return fmt.Errorf("cannot tell whether VolumeSnapshotContent %s is still to be deleted: %w", r.content.Name, err)
+	case live.UID != r.content.UID:
+		because = "another VolumeSnapshotContent has its name"
+	case live.DeletionTimestamp == nil:
+		because = "its VolumeSnapshotContent is not being deleted"
+	case live.Spec.DeletionPolicy != r.content.Spec.DeletionPolicy:
+		because = fmt.Sprintf("the deletionPolicy is now %s", live.Spec.DeletionPolicy)
+	case record.SnapshotHandleOf(live) != record.SnapshotHandleOf(r.content):
+		because = fmt.Sprintf("its VolumeSnapshotContent now names snapshot %q", record.SnapshotHandleOf(live))
+	case live.Annotations[record.AnnotationBackend] != r.origin.Backend:
+		because = fmt.Sprintf("its VolumeSnapshotContent now names backend %q", live.Annotations[record.AnnotationBackend])
+	default:
+		r.proven = true
+		return nil
+	}
+	return &changedError{fmt.Sprintf("the snapshot of VolumeSnapshotContent %s is not removed: %s", r.content.Name, because)}
+}
+
+// letGo removes the finalizer, from the content as the cache has it: a change in
+// between fails the request, and the next attempt looks again.
+func (r *removing) letGo(ctx context.Context) error {
+	left := slices.DeleteFunc(slices.Clone(r.content.Finalizers), func(f string) bool { return f == record.SnapshotFinalizer })
+	_, err := r.patchContent(ctx, r.content, map[string]any{"metadata": map[string]any{
+		"finalizers": left, "uid": r.content.UID, "resourceVersion": r.content.ResourceVersion,
+	}})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("cannot remove the finalizer of VolumeSnapshotContent %s: %w", r.content.Name, err)
+	}
+	return nil
+}
+
+// noteRemoved frees the room of a content's snapshot. Until the object is gone,
+// its changes count nothing.
+func (c *Controller) noteRemoved(content *snapshotv1.VolumeSnapshotContent) {
+	c.mu.Lock()
+	c.removed[content.UID] = true
+	c.mu.Unlock()
+	c.release(content.Spec.VolumeSnapshotRef.UID, c.Ledger.ReleaseSnapshot)
+}
+
+func (c *Controller) isRemoved(content *snapshotv1.VolumeSnapshotContent) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.removed[content.UID]
+}

@@ -1,0 +1,244 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/test/faultproxy"
+)
+
+// snapshotSite is a site with one claim, whose snapshots are taken and deleted
+// while leaders die.
+type snapshotSite struct {
+	*site
+	client snapshotclient.Interface
+	taken  int
+	// next sets a trap for the next case.
+	next func()
+}
+
+// The changes that a snapshot's life is made of.
+const (
+	stepTakeSnapshot    = "cinder POST snapshots"
+	stepMarkSnapshot    = "cinder POST snapshots/ID/metadata"
+	stepDeleteSnapshot  = "cinder DELETE snapshots/ID"
+	stepWriteContent    = "kubernetes POST apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents"
+	stepWriteStatus     = "kubernetes PATCH apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/snapcontent-ID/status"
+	stepLetGoOfSnapshot = "kubernetes PATCH apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/snapcontent-ID"
+)
+
+// TestKilledLeaderLosesAndDoublesNoSnapshot kills the leader before every change
+// and after every request of a snapshot's life, in turn. The next leader ends with
+// exactly one snapshot, and after the VolumeSnapshot with none.
+func TestKilledLeaderLosesAndDoublesNoSnapshot(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
+	t.Cleanup(cancel) // after the parallel subtests
+	if err := installSnapshots(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, phase := range []struct {
+		name     string
+		mustHave []string
+	}{
+		{"taking", []string{stepWriteContent, stepTakeSnapshot, stepMarkSnapshot, stepWriteStatus}},
+		{"deleting", []string{stepDeleteSnapshot, stepLetGoOfSnapshot}},
+	} {
+		t.Run(phase.name, func(t *testing.T) {
+			t.Parallel()
+			s, err := newSnapshotSite(ctx, "snapcrash-"+phase.name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := s.close(); err != nil {
+					t.Error(err)
+				}
+			}()
+			steps, err := s.recorded(ctx, phase.name)
+			if err != nil {
+				t.Fatalf("undisturbed: %v\n%s\n%s", err, s.news(), suite.SnapshotControllerLog())
+			}
+			for _, what := range phase.mustHave {
+				if !slices.Contains(steps, step{what, 1}) {
+					t.Errorf("the undisturbed runs have no step %q: %v", what, steps)
+				}
+			}
+			for _, at := range steps {
+				for _, verdict := range []faultproxy.Verdict{faultproxy.HoldBefore, faultproxy.HoldAfter} {
+					if at.reads() && verdict == faultproxy.HoldBefore {
+						continue // before or after is the same to a read
+					}
+					if err := s.crashAt(ctx, phase.name, at, verdict); err != nil {
+						t.Fatalf("killed at %s (%s): %v\n%s\n%s", at, verdict, err, s.news(), suite.SnapshotControllerLog())
+					}
+					s.news()
+				}
+			}
+			t.Logf("killed at %d steps", len(steps))
+		})
+	}
+}
+
+func newSnapshotSite(ctx context.Context, name string) (*snapshotSite, error) {
+	base, err := newSite(ctx, name, siteOptions{cinder: quickSnapshots()})
+	if err != nil {
+		return nil, err
+	}
+	s := &snapshotSite{site: base}
+	if s.client, err = snapshotclient.NewForConfig(suite.Config); err == nil {
+		_, err = s.client.SnapshotV1().VolumeSnapshotClasses().Create(ctx, &snapshotv1.VolumeSnapshotClass{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Driver: s.provisioner, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
+		}, metav1.CreateOptions{})
+	}
+	if err == nil {
+		err = s.replace(ctx)
+	}
+	if err == nil {
+		claim, claimErr := s.claim(ctx, "data")
+		if err = claimErr; err == nil {
+			err = s.served(ctx, claim)
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+// take creates a VolumeSnapshot.
+func (s *snapshotSite) take(ctx context.Context) (*snapshotv1.VolumeSnapshot, error) {
+	s.taken++
+	claim, class := "data", s.name
+	return s.client.SnapshotV1().VolumeSnapshots(s.namespace).Create(ctx, &snapshotv1.VolumeSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("snapshot-%d", s.taken)},
+		Spec:       snapshotv1.VolumeSnapshotSpec{Source: snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: &claim}, VolumeSnapshotClassName: &class},
+	}, metav1.CreateOptions{})
+}
+
+// ready waits until the VolumeSnapshot is ready and Cinder has exactly the
+// snapshot that its content names.
+func (s *snapshotSite) ready(ctx context.Context, of *snapshotv1.VolumeSnapshot) error {
+	return s.eventually(ctx, func() (string, error) {
+		snapshot, err := s.client.SnapshotV1().VolumeSnapshots(s.namespace).Get(ctx, of.Name, metav1.GetOptions{})
+		if err != nil {
+			return "", err
+		}
+		if snapshot.Status == nil || snapshot.Status.ReadyToUse == nil || !*snapshot.Status.ReadyToUse {
+			return fmt.Sprintf("the VolumeSnapshot is not ready: %+v", snapshot.Status), nil
+		}
+		content, err := s.client.SnapshotV1().VolumeSnapshotContents().Get(ctx, record.SnapshotContentName(of.UID), metav1.GetOptions{})
+		if err != nil {
+			return "", err
+		}
+		stored := s.sim.Snapshots()
+		if len(stored) != 1 || stored[0].ID != record.SnapshotHandleOf(content) || stored[0].Status != "available" {
+			return fmt.Sprintf("the content names %q, and Cinder has %+v", record.SnapshotHandleOf(content), stored), nil
+		}
+		return "", nil
+	})
+}
+
+// removed deletes the VolumeSnapshot, unless that was done, and waits until nothing
+// is left.
+func (s *snapshotSite) removed(ctx context.Context, of *snapshotv1.VolumeSnapshot) error {
+	if err := s.client.SnapshotV1().VolumeSnapshots(s.namespace).Delete(ctx, of.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	return s.eventually(ctx, func() (string, error) {
+		_, err := s.client.SnapshotV1().VolumeSnapshots(s.namespace).Get(ctx, of.Name, metav1.GetOptions{})
+		content, contentErr := s.client.SnapshotV1().VolumeSnapshotContents().Get(ctx, record.SnapshotContentName(of.UID), metav1.GetOptions{})
+		if stored := s.sim.Snapshots(); len(stored) > 0 || !apierrors.IsNotFound(err) || !apierrors.IsNotFound(contentErr) {
+			return fmt.Sprintf("left are %+v at Cinder, VolumeSnapshot: %v, content: %+v %v", stored, err, content.ObjectMeta, contentErr), nil
+		}
+		return "", nil
+	})
+}
+
+// recorded is the steps that every one of several undisturbed runs takes.
+func (s *snapshotSite) recorded(ctx context.Context, phase string) (steps []step, err error) {
+	for run := range 3 {
+		taken, err := s.pass(ctx, phase, func() error { return nil })
+		if err != nil {
+			return nil, err
+		}
+		if run == 0 {
+			steps = taken
+		}
+		steps = slices.DeleteFunc(steps, func(at step) bool {
+			return !slices.Contains(taken, at) || !strings.Contains(at.what, "snapshot") && at.reads()
+		})
+	}
+	return steps, nil
+}
+
+// pass lets a snapshot's life pass, and has something happen during one phase of
+// it. It returns the steps of that phase.
+func (s *snapshotSite) pass(ctx context.Context, phase string, during func() error) ([]step, error) {
+	ctx, cancel := context.WithTimeout(ctx, caseTime)
+	defer cancel()
+	var steps []step
+	meanwhile := func(of string, act, goal func() error) error {
+		if of == phase {
+			s.begin()
+			if s.next != nil {
+				s.next()
+			}
+		}
+		err := act()
+		if err == nil && of == phase {
+			err = during()
+		}
+		if err == nil {
+			err = goal()
+		}
+		if of == phase {
+			steps = s.steps()
+		}
+		return err
+	}
+	var snapshot *snapshotv1.VolumeSnapshot
+	err := meanwhile("taking", func() (err error) { snapshot, err = s.take(ctx); return err }, func() error { return s.ready(ctx, snapshot) })
+	if err == nil {
+		err = meanwhile("deleting", func() error {
+			return s.client.SnapshotV1().VolumeSnapshots(s.namespace).Delete(ctx, snapshot.Name, metav1.DeleteOptions{})
+		}, func() error { return s.removed(ctx, snapshot) })
+	}
+	s.begin()
+	s.release()
+	if err == nil {
+		err = s.removed(ctx, snapshot)
+	}
+	return steps, err
+}
+
+// crashAt has a leader die at one step.
+func (s *snapshotSite) crashAt(ctx context.Context, phase string, at step, verdict faultproxy.Verdict) error {
+	if _, err := s.leader(ctx); err != nil {
+		return err
+	}
+	var caught *trap
+	s.next = func() { caught = s.set(at, verdict) }
+	_, err := s.pass(ctx, phase, func() error {
+		arrived := caught.sprung
+		if verdict == faultproxy.HoldAfter {
+			arrived = caught.done
+		}
+		if err := wait(ctx, arrived); err != nil {
+			return fmt.Errorf("the step was not reached: %w", err)
+		}
+		s.kill(caught.by)
+		return s.replace(ctx)
+	})
+	return err
+}
