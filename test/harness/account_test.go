@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/lastgood"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // TestManifestsOfAnotherProvisioner: nothing of the default account is left but the
@@ -26,7 +27,7 @@ func TestManifestsOfAnotherProvisioner(t *testing.T) {
 			case !strings.Contains(text, "standalone-cinder"), strings.HasPrefix(text, "#"):
 			case strings.HasPrefix(text, "namespace: "), strings.HasPrefix(text, "app.kubernetes.io/"):
 			case strings.Contains(text, "managed-by"), strings.HasPrefix(text, "message: "):
-			case strings.Contains(text, string(lastgood.SecretType)):
+			case strings.Contains(text, string(lastgood.SecretType)), strings.Contains(text, record.CopyFinalizer):
 			default:
 				t.Errorf("%s:%d: %s", file, number+1, line)
 			}
