@@ -21,8 +21,6 @@ import (
 
 var (
 	errDown         = &cinder.Error{Backend: "gold", Operation: "volume.list", Kind: cinder.KindUnavailable, Status: 503, RequestID: "req-1", Message: "Cinder answered service unavailable", EffectUnknown: true}
-	errGone         = &cinder.Error{Backend: "gold", Operation: "volume.get", Kind: cinder.KindNotFound, Status: 404, Message: "Volume v1 could not be found"}
-	errUnsent       = &cinder.Error{Backend: "gold", Operation: "volume.list", Kind: cinder.KindUnavailable, Message: "the request was canceled", Unsent: true, Cause: context.Canceled}
 	errRefused      = &cinder.Error{Backend: "gold", Operation: "auth.login", Kind: cinder.KindUnauthorized, Status: 401, Message: "the credentials were rejected"}
 	rejectedBy503   = "backend gold: requests are blocked until a probe succeeds; last failure: volume.list: Cinder answered service unavailable (HTTP 503)"
 	rejectedByLogin = "backend gold: requests are blocked until a probe succeeds; last failure: auth.login: the credentials were rejected (HTTP 401)"

@@ -153,6 +153,7 @@ func (n *Notes) RivalsOf(uid, id string) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(n.rivals[uid])), func(rival string) bool { return rival == id })
 }
 
+// DropRival forgets one rival of a claim's volume.
 func (n *Notes) DropRival(uid, id string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -13,28 +13,32 @@ import (
 	"strings"
 )
 
-// Text, Number and Flag are JSON values of one type, or null. A value of another
-// type is odd, unless it says the same in another form, such as "10" for 10.
-type (
-	Text struct {
-		Value string
-		Odd   bool
-	}
-	Number struct {
-		Value int64
-		Odd   bool
-	}
-	Flag struct {
-		Value bool
-		Odd   bool
-	}
-)
+// Text is a JSON text, or null. A value of another type is odd.
+type Text struct {
+	Value string
+	Odd   bool
+}
 
+// Number is a whole JSON number from 0 on, or null. Any other value is odd,
+// unless it says the same in another form, such as "10" for 10.
+type Number struct {
+	Value int64
+	Odd   bool
+}
+
+// Flag is true, false or null. Any other value is odd.
+type Flag struct {
+	Value bool
+	Odd   bool
+}
+
+// UnmarshalJSON never fails: a value of another type is odd.
 func (t *Text) UnmarshalJSON(content []byte) error {
 	t.Odd = json.Unmarshal(content, &t.Value) != nil
 	return nil
 }
 
+// UnmarshalJSON never fails: a value of another type is odd.
 func (n *Number) UnmarshalJSON(content []byte) error {
 	written := strings.Trim(string(content[:min(len(content), 32)]), `"`)
 	if written == "null" {
@@ -46,6 +50,7 @@ func (n *Number) UnmarshalJSON(content []byte) error {
 	return nil
 }
 
+// UnmarshalJSON never fails: a value of another type is odd.
 func (f *Flag) UnmarshalJSON(content []byte) error {
 	f.Odd = json.Unmarshal(content, &f.Value) != nil
 	return nil
@@ -57,6 +62,7 @@ var ErrNotAsDescribed = errors.New("not the JSON that was expected")
 // Skipped is a JSON value that is not kept.
 type Skipped struct{}
 
+// UnmarshalJSON keeps nothing.
 func (*Skipped) UnmarshalJSON([]byte) error { return nil }
 
 // Fields calls read for every field of the object that comes next. read takes
