@@ -57,11 +57,13 @@ monitoring: ## evaluate the alerts with Prometheus' engine, and check the dashbo
 	@echo "building Prometheus' rule engine (2 minutes on two cores the first time), then testing for a quarter of a minute"
 	cd test/monitoring && $(GO) test -count=1 -timeout 10m .
 
-faults: ## the crash matrix, split brain, a thousand claims and 20,000 volumes (about 15 minutes on two cores)
+faults: ## the crash matrix, split brain, a thousand claims, 20,000 volumes and 5,000 mutated documents (about 15 minutes on two cores)
 	@for test in $(FAULT_TESTS); do grep -qr "^func $$test(" test/integration test/scale test/contract || \
 	  { echo "faults: $$test does not exist: name its successor in the Makefile"; exit 1; }; done
 	CONTROLPLANE_BINARY=$$($(GO) run ./test/controlplane/cmd/controlplane -build-only) && export CONTROLPLANE_BINARY && \
 	  $(GO) test $(RACE) -count=1 -timeout 40m -run '$(FAULT_PATTERN)' ./test/integration ./test/scale ./test/contract
+	@# One goroutine: the race detector would only make it slower.
+	$(GO) test -count=1 -run '^TestMutatedDocuments$$' ./mappers -mutations 5000
 
 test-oldest: export KUBERNETES = $(firstword $(MINORS))
 test-oldest: export CONTROLPLANE_BINARY =

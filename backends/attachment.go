@@ -67,7 +67,7 @@ func (e *endpoint) openAttachment(ctx context.Context, v cinder.Volume, spec Spe
 func (e *endpoint) opened(v cinder.Volume, attachmentID string, document []byte, fresh bool) Connected {
 	v.Status = cinder.StatusAttaching
 	v.Attachments = []cinder.Attachment{{ID: attachmentID}}
-	e.known.see(v.ID, v)
+	e.known.See(v.ID, v)
 	return Connected{Volume: v, Document: document, Fresh: fresh, AttachmentID: attachmentID}
 }
 

@@ -29,7 +29,7 @@ func (l *Lifecycle) Complete(ctx context.Context, target Target, readOnly bool) 
 	if err != nil {
 		return err
 	}
-	e.known.dropPicture(target.VolumeID)
+	e.known.DropPicture(target.VolumeID)
 	return nil
 }
 
@@ -91,7 +91,7 @@ func (e *endpoint) attach(ctx context.Context, target Target, readOnly bool) err
 		// Either the known state is outdated, or the answer was lost after the
 		// effect. Repeating os-attach would not distinguish them: Cinder
 		// answers a project's member with 500 if the host is already attached.
-		e.known.see(target.VolumeID, cinder.Volume{})
+		e.known.See(target.VolumeID, cinder.Volume{})
 		if v, err = e.get(ctx, target.VolumeID); err != nil {
 			return errors.Join(failed, err)
 		}
@@ -99,7 +99,7 @@ func (e *endpoint) attach(ctx context.Context, target Target, readOnly bool) err
 			failed = e.failure(cinder.KindConflict, "volume %s exists, but not what connects it: %s", v.ID, failed)
 		}
 		if tried && v.Status == cinder.StatusAttaching {
-			e.known.see(target.VolumeID, v)
+			e.known.See(target.VolumeID, v)
 			return failed
 		}
 	}
@@ -117,12 +117,12 @@ func (e *endpoint) bringIntoUse(ctx context.Context, v cinder.Volume, target Tar
 
 // lastSeen returns the last known state of a volume, or reads it.
 func (e *endpoint) lastSeen(ctx context.Context, target Target) (cinder.Volume, error) {
-	v, ok := e.known.picture(target.VolumeID)
+	v, ok := e.known.Picture(target.VolumeID)
 	if ok && v.ID != "" {
 		return v, nil
 	}
 	if !ok {
-		found, err := e.inventory.find(ctx, target.Stamp.ClaimUID, target.Stamp.Owns, time.Time{})
+		found, err := e.inventory.Find(ctx, target.Stamp.ClaimUID, target.Stamp.Owns, time.Time{})
 		if err != nil {
 			return cinder.Volume{}, err
 		}

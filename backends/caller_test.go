@@ -12,6 +12,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
 // TestCallerOfEveryRequest: changes and single reads count for the tenant;
@@ -26,11 +27,11 @@ func TestCallerOfEveryRequest(t *testing.T) {
 		if seen[operation] == nil {
 			seen[operation] = map[string]bool{}
 		}
-		caller := cinder.CallerOf(ctx)
+		caller := turns.CallerOf(ctx)
 		seen[operation][fmt.Sprintf("%s %v", caller.Tenant, caller.Pace != nil)] = true
 	}
 	l := memory.term(t)
-	ctx := cinder.WithCaller(t.Context(), cinder.Caller{Tenant: "team-a", Pace: rate.NewLimiter(rate.Inf, 0)})
+	ctx := turns.WithCaller(t.Context(), turns.Caller{Tenant: "team-a", Pace: rate.NewLimiter(rate.Inf, 0)})
 	connected, err := l.Connect(ctx, claimSpec(1))
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, authtest.ErrorText(l.Complete(ctx, claimTarget(1, connected.Volume.ID), false)), "")
@@ -63,7 +64,7 @@ func TestLoginHasNoCaller(t *testing.T) {
 	pool := NewPool(PoolOptions{Sources: cloud.Clouds(cindertest.PasswordCloud), Metrics: testMetrics()})
 	spent := rate.NewLimiter(rate.Every(time.Hour), 1)
 	spent.Allow()
-	ctx := cinder.WithCaller(t.Context(), cinder.Caller{Tenant: "team-a", Pace: spent})
+	ctx := turns.WithCaller(t.Context(), turns.Caller{Tenant: "team-a", Pace: spent})
 	client, err := pool.Client(ctx, gold)
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
 // Config is all that the package needs to know of one backend. The caller
@@ -32,7 +33,7 @@ type Config struct {
 	// Workflow is how new volumes are connected; empty means reserve.
 	Workflow  cinder.Workflow
 	Connector cinder.Connector
-	Limits    cinder.Limits // a concurrency of 0 means the default
+	Limits    turns.Limits // a concurrency of 0 means the default
 	Timeouts  Timeouts
 }
 

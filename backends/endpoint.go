@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
+	"github.com/standalone-cinder/standalone-cinder/backends/knowledge"
 )
 
 // endpoint is the volumes of a backend at one place: how to reach them and what
@@ -19,13 +21,13 @@ type endpoint struct {
 	session   *session
 	logger    *slog.Logger
 	cluster   string
-	inventory *inventory[cinder.Volume]
-	known     *knowledge
+	inventory *knowledge.Inventory[cinder.Volume]
+	known     *knowledge.Notes
 	watcher   *watcher[cinder.Volume]
 
-	snapshotInventory *inventory[cinder.Snapshot]
+	snapshotInventory *knowledge.Inventory[cinder.Snapshot]
 	// snapshotsKnown is by UID of VolumeSnapshots.
-	snapshotsKnown  *knowledge
+	snapshotsKnown  *knowledge.Notes
 	snapshotWatcher *watcher[cinder.Snapshot]
 
 	// shown is true once Cinder showed a volume of this cluster here.
@@ -41,9 +43,9 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int) *endpoint {
 		backend: config.Name,
 		cluster: l.options.Cluster,
 		logger:  l.options.Logger,
-		known:   newKnowledge(&l.mu),
+		known:   knowledge.NewNotes(&l.mu),
 
-		snapshotsKnown: newKnowledge(&l.mu),
+		snapshotsKnown: knowledge.NewNotes(&l.mu),
 		answerLost: func() {
 			l.mu.Lock()
 			defer l.mu.Unlock()
@@ -95,6 +97,71 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int) *endpoint {
 	return e
 }
 
+// newInventory is the inventory of a cluster's volumes.
+func newInventory(cluster string, list func(context.Context, func([]cinder.Volume) bool) error) *knowledge.Inventory[cinder.Volume] {
+	return knowledge.NewInventory(knowledge.Entries[cinder.Volume]{
+		List:  list,
+		Owner: claimOf(cluster),
+		Born:  func(v cinder.Volume) (string, time.Time) { return v.ID, v.CreatedAt },
+		Share: func(v cinder.Volume, texts map[string]string) cinder.Volume {
+			v.Metadata = shareTexts(v.Metadata, texts)
+			return v
+		},
+	})
+}
+
+// newSnapshotInventory is the inventory of a cluster's snapshots.
+func newSnapshotInventory(cluster string, list func(context.Context, func([]cinder.Snapshot) bool) error) *knowledge.Inventory[cinder.Snapshot] {
+	return knowledge.NewInventory(knowledge.Entries[cinder.Snapshot]{
+		List: list,
+		Owner: func(s cinder.Snapshot) string {
+			if s.Metadata[stampCluster] != cluster {
+				return ""
+			}
+			return s.Metadata[stampSnapshotUID]
+		},
+		Born: func(s cinder.Snapshot) (string, time.Time) { return s.ID, s.CreatedAt },
+		Share: func(s cinder.Snapshot, texts map[string]string) cinder.Snapshot {
+			s.Metadata = shareTexts(s.Metadata, texts)
+			return s
+		},
+	})
+}
+
+// claimOf returns the UID of the claim that one of the cluster's volumes is stamped
+// with; empty for volumes of others.
+func claimOf(cluster string) func(v cinder.Volume) (uid string) {
+	return func(v cinder.Volume) string {
+		if v.Metadata[stampCluster] != cluster {
+			return ""
+		}
+		return v.Metadata[stampClaimUID]
+	}
+}
+
+// shareTexts copies metadata so that all volumes share common strings: the
+// keys, and the values that do not differ between claims or snapshots. Each was decoded
+// separately, and a listing of 20,000 volumes is kept for a leader's term.
+func shareTexts(metadata, texts map[string]string) map[string]string {
+	share := func(text string) string {
+		if known, ok := texts[text]; ok {
+			return known
+		}
+		texts[text] = text
+		return text
+	}
+	shared := make(map[string]string, len(metadata))
+	for key, value := range metadata {
+		switch key {
+		case stampClaimUID, stampClaim, stampPV, stampRequested, stampSnapshotUID, stampSnapshot, stampSnapshotContent:
+		default:
+			value = share(value)
+		}
+		shared[share(key)] = value
+	}
+	return shared
+}
+
 func (e *endpoint) timeouts() Timeouts { return e.config.Load().Timeouts }
 
 func (e *endpoint) get(ctx context.Context, id string) (v cinder.Volume, err error) {
@@ -130,14 +197,14 @@ func (e *endpoint) listForAll(ctx context.Context, read func(ctx context.Context
 	defer cancel()
 	defer context.AfterFunc(e.session.term, cancel)()
 	// Nor does it count for the tenant that happened to come first.
-	ctx = cinder.WithCaller(ctx, cinder.Caller{})
+	ctx = turns.WithCaller(ctx, turns.Caller{})
 	return e.session.read(ctx, read)
 }
 
 // forget forgets a claim's volume and all its rivals.
 func (e *endpoint) forget(uid, id string) {
-	e.known.forgetClaim(uid, id)
-	e.inventory.forget(id)
+	e.known.ForgetClaim(uid, id)
+	e.inventory.Forget(id)
 }
 
 func (e *endpoint) failure(kind cinder.Kind, format string, arguments ...any) *cinder.Error {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 	"github.com/standalone-cinder/standalone-cinder/backends/keyedmutex"
 )
 
@@ -27,7 +28,7 @@ func TestInventoryIsListedOnce(t *testing.T) {
 	var group sync.WaitGroup
 	for claim := range 50 {
 		group.Go(func() {
-			found, err := i.find(t.Context(), claimStamp(claim).ClaimUID, claimStamp(claim).Owns, time.Time{})
+			found, err := i.Find(t.Context(), claimStamp(claim).ClaimUID, claimStamp(claim).Owns, time.Time{})
 			if want := claim == 1 || claim == 2; err != nil || (len(found) == 1) != want {
 				t.Errorf("claim %d: %v, %v", claim, ids(found), err)
 			}
@@ -35,11 +36,11 @@ func TestInventoryIsListedOnce(t *testing.T) {
 	}
 	group.Wait()
 	equal(t, memory.count("volume.list"), 3) // pages of one listing
-	all, err := i.all(t.Context())
+	all, err := i.All(t.Context())
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, ids(all), []string{"volume-1", "volume-2"})
-	i.forget("volume-1")
-	all, _ = i.all(t.Context())
+	i.Forget("volume-1")
+	all, _ = i.All(t.Context())
 	equal(t, ids(all), []string{"volume-2"})
 	equal(t, memory.count("volume.list"), 3)
 }
@@ -66,7 +67,7 @@ func TestInventoryAfter(t *testing.T) {
 			find := func(after time.Time) chan result {
 				results := make(chan result, 1)
 				go func() {
-					found, err := i.find(t.Context(), claimStamp(1).ClaimUID, claimStamp(1).Owns, after)
+					found, err := i.Find(t.Context(), claimStamp(1).ClaimUID, claimStamp(1).Owns, after)
 					results <- result{found, err}
 				}()
 				return results
@@ -93,18 +94,18 @@ func TestInventoryThatFails(t *testing.T) {
 		}
 		return nil
 	})
-	_, err := i.find(t.Context(), claimStamp(1).ClaimUID, claimStamp(1).Owns, time.Time{})
+	_, err := i.Find(t.Context(), claimStamp(1).ClaimUID, claimStamp(1).Owns, time.Time{})
 	equal(t, authtest.ErrorText(err), "half a list")
 	fail = false
-	found, err := i.find(t.Context(), claimStamp(1).ClaimUID, claimStamp(1).Owns, time.Time{})
+	found, err := i.Find(t.Context(), claimStamp(1).ClaimUID, claimStamp(1).Owns, time.Time{})
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, len(found), 1)
 	// Half a list does not count: the last complete one stays.
 	fail = true
-	if _, err := i.find(t.Context(), claimStamp(1).ClaimUID, claimStamp(1).Owns, time.Now()); err == nil {
+	if _, err := i.Find(t.Context(), claimStamp(1).ClaimUID, claimStamp(1).Owns, time.Now()); err == nil {
 		t.Error("no error from a new listing")
 	}
-	if found, err := i.find(t.Context(), claimStamp(1).ClaimUID, claimStamp(1).Owns, time.Time{}); err != nil || len(found) != 1 {
+	if found, err := i.Find(t.Context(), claimStamp(1).ClaimUID, claimStamp(1).Owns, time.Time{}); err != nil || len(found) != 1 {
 		t.Errorf("%v, %v", found, err)
 	}
 }
@@ -122,11 +123,11 @@ func TestInventoryOutlivesItsFirstCaller(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := i.find(ctx, claimStamp(1).ClaimUID, claimStamp(1).Owns, time.Time{}); !errors.Is(err, context.Canceled) {
+	if _, err := i.Find(ctx, claimStamp(1).ClaimUID, claimStamp(1).Owns, time.Time{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
 	close(listing)
-	found, err := i.find(t.Context(), claimStamp(1).ClaimUID, claimStamp(1).Owns, time.Time{})
+	found, err := i.Find(t.Context(), claimStamp(1).ClaimUID, claimStamp(1).Owns, time.Time{})
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, len(found), 1)
 }
@@ -134,42 +135,39 @@ func TestInventoryOutlivesItsFirstCaller(t *testing.T) {
 // TestInventoryIsCutOffWithItsLastCaller: a list that never ends would otherwise
 // be read until the term ends.
 func TestInventoryIsCutOffWithItsLastCaller(t *testing.T) {
-	began, cutOff := make(chan struct{}, 2), make(chan struct{}, 2)
-	endless := true
-	i := newInventory("cluster-1", func(ctx context.Context, yield func([]cinder.Volume) bool) error {
-		began <- struct{}{}
-		if !endless {
-			return nil
+	synctest.Test(t, func(t *testing.T) {
+		cutOff := make(chan struct{}, 2)
+		endless := true
+		i := newInventory("cluster-1", func(ctx context.Context, yield func([]cinder.Volume) bool) error {
+			if !endless {
+				return nil
+			}
+			<-ctx.Done()
+			cutOff <- struct{}{}
+			return ctx.Err()
+		})
+		first, leaveFirst := context.WithCancel(t.Context())
+		second, leaveSecond := context.WithCancel(t.Context())
+		left := make(chan error, 2)
+		for _, ctx := range []context.Context{first, second} {
+			go func() {
+				_, err := i.All(ctx)
+				left <- err
+			}()
 		}
-		<-ctx.Done()
-		cutOff <- struct{}{}
-		return ctx.Err()
+		synctest.Wait()
+		leaveFirst()
+		<-left
+		synctest.Wait()
+		equal(t, len(cutOff), 0)
+		leaveSecond()
+		<-left
+		<-cutOff
+		endless = false
+		if _, err := i.All(t.Context()); err != nil {
+			t.Errorf("the next caller got %v", err)
+		}
 	})
-	first, leaveFirst := context.WithCancel(t.Context())
-	second, leaveSecond := context.WithCancel(t.Context())
-	left := make(chan error, 2)
-	go func() { left <- i.load(first, time.Time{}) }()
-	<-began
-	go func() { left <- i.load(second, time.Time{}) }()
-	for waiting := 0; waiting < 2; time.Sleep(time.Millisecond) {
-		i.mu.Lock()
-		waiting = i.loading.waiting
-		i.mu.Unlock()
-	}
-	leaveFirst()
-	<-left
-	select {
-	case <-cutOff:
-		t.Fatal("the listing was cut off while a caller waited")
-	case <-time.After(20 * time.Millisecond):
-	}
-	leaveSecond()
-	<-left
-	<-cutOff
-	endless = false
-	if err := i.load(t.Context(), time.Time{}); err != nil {
-		t.Errorf("the next caller got %v", err)
-	}
 }
 
 // TestInventoryOfARepeatedListing: after a new login a listing restarts and
@@ -182,7 +180,7 @@ func TestInventoryOfARepeatedListing(t *testing.T) {
 		yield([]cinder.Volume{after})
 		return nil
 	})
-	found, err := i.find(t.Context(), claimStamp(1).ClaimUID, claimStamp(1).Owns, time.Time{})
+	found, err := i.Find(t.Context(), claimStamp(1).ClaimUID, claimStamp(1).Owns, time.Time{})
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, len(found), 1)
 	equal(t, found[0].Status, cinder.StatusAvailable)
@@ -209,11 +207,11 @@ func TestWaitingForAListingCountsAsWaitingForATurn(t *testing.T) {
 			return nil
 		})
 		waiting := &atomic.Int32{}
-		ctx := cinder.WithCaller(t.Context(), cinder.Caller{Waits: func() func() {
+		ctx := turns.WithCaller(t.Context(), turns.Caller{Waits: func() func() {
 			waiting.Add(1)
 			return func() { waiting.Add(-1) }
 		}})
-		go func() { _, _ = i.find(ctx, claimStamp(1).ClaimUID, claimStamp(1).Owns, time.Time{}) }()
+		go func() { _, _ = i.Find(ctx, claimStamp(1).ClaimUID, claimStamp(1).Owns, time.Time{}) }()
 		synctest.Wait()
 		equal(t, waiting.Load(), 1)
 		close(answer)
@@ -230,7 +228,7 @@ func TestWaitingForAnotherWorkerOfTheClaimCountsAsWaitingForATurn(t *testing.T) 
 		release, err := l.lock(t.Context(), "uid-1")
 		equal(t, authtest.ErrorText(err), "")
 		waiting := &atomic.Int32{}
-		ctx := cinder.WithCaller(t.Context(), cinder.Caller{Waits: func() func() {
+		ctx := turns.WithCaller(t.Context(), turns.Caller{Waits: func() func() {
 			waiting.Add(1)
 			return func() { waiting.Add(-1) }
 		}})

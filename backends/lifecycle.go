@@ -8,9 +8,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/standalone-cinder/standalone-cinder/backends/breaker"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 	"github.com/standalone-cinder/standalone-cinder/backends/fingerprint"
 	"github.com/standalone-cinder/standalone-cinder/backends/keyedmutex"
+	"github.com/standalone-cinder/standalone-cinder/backends/steps"
 )
 
 // LifecycleOptions configure a Lifecycle.
@@ -56,7 +59,7 @@ type Lifecycle struct {
 	options LifecycleOptions
 	// clients makes the clients for a configuration that may change later.
 	clients func(config func() Config) clients
-	breaker *breaker
+	breaker *breaker.Breaker
 
 	// locks serializes the operations on one claim's volume, such as Complete
 	// and Remove when a claim is deleted as soon as it is bound.
@@ -83,14 +86,14 @@ func newLifecycle(options LifecycleOptions, clients func(config func() Config) c
 		options.Poll = 200 * time.Millisecond
 	}
 	l := &Lifecycle{options: options, clients: clients, locks: keyedmutex.New()}
-	l.breaker = newBreaker(breakerOptions{
-		backend:        options.Config.Name,
-		failuresToOpen: options.FailuresToOpen,
-		term:           options.Term,
-		probe:          func(ctx context.Context) error { return l.current().session.probe(ctx) },
-		changed:        options.HealthChanged,
-		logger:         options.Logger,
-		metrics:        options.Metrics,
+	l.breaker = breaker.New(breaker.Options{
+		Backend:        options.Config.Name,
+		FailuresToOpen: options.FailuresToOpen,
+		Term:           options.Term,
+		Probe:          func(ctx context.Context) error { return l.current().session.probe(ctx) },
+		Changed:        options.HealthChanged,
+		Logger:         options.Logger,
+		Metrics:        options.Metrics,
 	})
 	l.at = l.newEndpoint(options.Config, 0)
 	return l
@@ -105,30 +108,15 @@ func (l *Lifecycle) current() *endpoint {
 
 // Health is the error with which requests are rejected, or nil while the
 // backend answers, as far as requests have shown.
-func (l *Lifecycle) Health() error { return l.breaker.health() }
-
-// Condition is how a backend answers, as far as the requests of the term have
-// shown.
-type Condition struct {
-	// Answers is false while requests are rejected.
-	Answers bool
-	// Since is when that began; zero if it has been so all the term.
-	Since time.Time
-	// FailuresInARow counts while the backend answers; enough of them in a row end
-	// that.
-	FailuresInARow int
-	// LastFailure is what the last failure said, if there was one in the term.
-	LastFailure   string
-	LastFailureAt time.Time
-}
+func (l *Lifecycle) Health() error { return l.breaker.Health() }
 
 // Condition is for reports.
-func (l *Lifecycle) Condition() Condition { return l.breaker.condition() }
+func (l *Lifecycle) Condition() breaker.Condition { return l.breaker.Condition() }
 
 // ProbeNow probes a backend that does not answer at once, rather than after the
 // pause between two probes. It is for callers that know of a fix, such as new
 // credentials; it does nothing while the backend answers.
-func (l *Lifecycle) ProbeNow() { l.breaker.probeNow() }
+func (l *Lifecycle) ProbeNow() { l.breaker.ProbeNow() }
 
 // Spec is the volume that a claim wants.
 type Spec struct {
@@ -193,7 +181,7 @@ const maxMoves = 12
 // lock takes the lock of a claim. Its holder may be waiting for a turn at the
 // backend.
 func (l *Lifecycle) lock(ctx context.Context, claimUID string) (release func(), err error) {
-	defer cinder.CallerOf(ctx).Waiting()()
+	defer turns.CallerOf(ctx).Waiting()()
 	return l.locks.Acquire(ctx, claimUID)
 }
 
@@ -226,9 +214,9 @@ func (e *endpoint) connect(ctx context.Context, spec Spec) (Connected, error) {
 		if err := ctx.Err(); err != nil {
 			return Connected{}, err
 		}
-		next := towardsConnected(v)
+		next := steps.TowardsConnected(v, workflowOf(v))
 		switch next {
-		case stepAwaitCreated, stepReserve, stepConnect, stepAttach:
+		case steps.AwaitCreated, steps.Reserve, steps.Connect, steps.Attach:
 			if !spec.fits(v) {
 				if v, err = e.replace(ctx, v, spec); err != nil {
 					return Connected{}, err
@@ -236,19 +224,19 @@ func (e *endpoint) connect(ctx context.Context, spec Spec) (Connected, error) {
 				continue
 			}
 		}
-		if (next == stepReserve || next == stepConnect || next == stepAttach) && v.SizeGiB < spec.SizeGiB {
+		if (next == steps.Reserve || next == steps.Connect || next == steps.Attach) && v.SizeGiB < spec.SizeGiB {
 			return Connected{}, e.failure(cinder.KindConflict, "volume %s has %d GiB, but the claim requests %d GiB", v.ID, v.SizeGiB, spec.SizeGiB)
 		}
 		switch next {
-		case stepCreate:
+		case steps.Create:
 			v, err = e.create(ctx, spec)
-		case stepAwaitCreated:
+		case steps.AwaitCreated:
 			v, err = e.awaitCreated(ctx, v, spec)
-		case stepReserve:
+		case steps.Reserve:
 			v, err = e.reserve(ctx, v)
-		case stepConnect:
+		case steps.Connect:
 			return e.initialize(ctx, v, spec)
-		case stepAttach:
+		case steps.Attach:
 			var connected Connected
 			if connected, err = e.openAttachment(ctx, v, spec); err == nil && connected.Document != nil {
 				return connected, nil
@@ -256,9 +244,9 @@ func (e *endpoint) connect(ctx context.Context, spec Spec) (Connected, error) {
 			if err == nil {
 				v, err = e.get(ctx, v.ID)
 			}
-		case stepDiscard:
+		case steps.Discard:
 			return Connected{}, e.discard(ctx, v, spec)
-		case stepAwaitGone:
+		case steps.AwaitGone:
 			if err = e.awaitGone(ctx, v.ID); err == nil {
 				v, err = e.lookAgain(ctx, v.ID, spec)
 			}
@@ -287,7 +275,7 @@ func (e *endpoint) initialize(ctx context.Context, v cinder.Volume, spec Spec) (
 	if err != nil {
 		return Connected{}, err
 	}
-	e.known.see(v.ID, v)
+	e.known.See(v.ID, v)
 	return Connected{Volume: v, Document: document, Fresh: true}, nil
 }
 
@@ -300,7 +288,7 @@ func (e *endpoint) create(ctx context.Context, spec Spec) (v cinder.Volume, err 
 	}
 	// Recorded before the request leaves: a panic between effect and answer
 	// must not make the volume unknown.
-	e.known.doubt(uid)
+	e.known.Doubt(uid)
 	err = e.session.change(ctx, func(ctx context.Context, client Cinder) error {
 		workflow, err := client.Workflow(ctx)
 		if err != nil {
@@ -325,16 +313,16 @@ func (e *endpoint) create(ctx context.Context, spec Spec) (v cinder.Volume, err 
 		return err
 	})
 	if err == nil {
-		e.known.settle(uid, v.ID)
+		e.known.Settle(uid, v.ID)
 		return v, e.correctRequestTime(ctx, v)
 	}
 	var failed *cinder.Error
 	if errors.As(err, &failed) && !failed.EffectUnknown {
-		e.known.settle(uid, "")
+		e.known.Settle(uid, "")
 	} else {
 		// A listing that began while the request was under way may have missed
 		// its effect.
-		e.known.doubt(uid)
+		e.known.Doubt(uid)
 		e.answerLost()
 	}
 	return cinder.Volume{}, err
@@ -366,10 +354,10 @@ func (e *endpoint) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec)
 	}
 	if !stamp.Owns(after) {
 		e.forget(stamp.ClaimUID, v.ID)
-		e.known.doubt(stamp.ClaimUID)
+		e.known.Doubt(stamp.ClaimUID)
 		return cinder.Volume{}, e.failure(KindNotOurs, "volume %s no longer carries the stamp of this claim", v.ID)
 	}
-	rivals := e.known.rivalsOf(stamp.ClaimUID, v.ID)
+	rivals := e.known.RivalsOf(stamp.ClaimUID, v.ID)
 	if len(rivals) == 0 {
 		return after, nil
 	}
@@ -390,7 +378,7 @@ func (e *endpoint) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec)
 	if err != nil {
 		return cinder.Volume{}, err
 	}
-	e.known.settle(stamp.ClaimUID, chosen.ID)
+	e.known.Settle(stamp.ClaimUID, chosen.ID)
 	return chosen, nil
 }
 

@@ -237,7 +237,7 @@ func TestListingDuringALostCreateProvesNothing(t *testing.T) {
 	}()
 	<-underWay
 	// A listing after the request left and before its effect.
-	l.current().known.doubt(claimStamp(2).ClaimUID)
+	l.current().known.Doubt(claimStamp(2).ClaimUID)
 	if holds, err := l.HasVolumeOf(t.Context(), claimStamp(2)); err != nil || holds {
 		t.Fatal(holds, err)
 	}

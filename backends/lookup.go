@@ -2,9 +2,11 @@ package backends
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/knowledge"
 )
 
 // HasVolumeOf reports whether the backend has a volume of the claim, in any
@@ -14,18 +16,18 @@ func (l *Lifecycle) HasVolumeOf(ctx context.Context, stamp Stamp) (bool, error) 
 }
 
 func (e *endpoint) hasVolumeOf(ctx context.Context, stamp Stamp) (bool, error) {
-	id, since := e.known.of(stamp.ClaimUID)
+	id, since := e.known.Of(stamp.ClaimUID)
 	if id != "" {
 		return true, nil
 	}
-	found, err := e.inventory.find(ctx, stamp.ClaimUID, stamp.Owns, since)
+	found, err := e.inventory.Find(ctx, stamp.ClaimUID, stamp.Owns, since)
 	return len(found) > 0, err
 }
 
 // KnownVolumeOf is the ID of the claim's volume as far as this term knows it,
 // without a request; empty if it knows none.
 func (l *Lifecycle) KnownVolumeOf(stamp Stamp) string {
-	id, _ := l.current().known.of(stamp.ClaimUID)
+	id, _ := l.current().known.Of(stamp.ClaimUID)
 	return id
 }
 
@@ -48,14 +50,14 @@ func (l *Lifecycle) Find(ctx context.Context, id string) (v cinder.Volume, found
 // Volumes lists the cluster's volumes as of the last complete listing of this
 // term. It costs requests only the first time.
 func (l *Lifecycle) Volumes(ctx context.Context) ([]cinder.Volume, error) {
-	return l.current().inventory.all(ctx)
+	return l.current().inventory.All(ctx)
 }
 
 // Relist lists the cluster's volumes again. It records duplicates of volumes of
 // claims under way, which are removed when those are completed.
 func (l *Lifecycle) Relist(ctx context.Context) ([]cinder.Volume, error) {
 	e := l.current()
-	all, err := e.inventory.allAfter(ctx, time.Now())
+	all, err := e.inventory.AllAfter(ctx, time.Now())
 	if err == nil {
 		e.observe(all)
 	}
@@ -85,7 +87,7 @@ func (e *endpoint) look(ctx context.Context, stamp Stamp, connector cinder.Conne
 			// Another party removed it. Look whether it was the only one: a
 			// duplicate may have been created meanwhile.
 			e.forget(stamp.ClaimUID, id)
-			e.known.doubt(stamp.ClaimUID)
+			e.known.Doubt(stamp.ClaimUID)
 			continue
 		}
 		if err != nil {
@@ -95,7 +97,7 @@ func (e *endpoint) look(ctx context.Context, stamp Stamp, connector cinder.Conne
 			// The next attempt looks again: the answer that named this volume may have
 			// been wrong.
 			e.forget(stamp.ClaimUID, id)
-			e.known.doubt(stamp.ClaimUID)
+			e.known.Doubt(stamp.ClaimUID)
 			return cinder.Volume{}, e.failure(KindNotOurs, "volume %s no longer carries the stamp of this claim", id)
 		}
 		return v, nil
@@ -107,17 +109,17 @@ func (e *endpoint) look(ctx context.Context, stamp Stamp, connector cinder.Conne
 // without this program's doing.
 func (e *endpoint) lookAgain(ctx context.Context, id string, spec Spec) (cinder.Volume, error) {
 	e.forget(spec.Stamp.ClaimUID, id)
-	e.known.doubt(spec.Stamp.ClaimUID)
+	e.known.Doubt(spec.Stamp.ClaimUID)
 	return e.look(ctx, spec.Stamp, spec.Connector, spec.Permit)
 }
 
 // locate returns the ID of the claim's only volume, or "" if there is none.
 func (e *endpoint) locate(ctx context.Context, stamp Stamp, connector cinder.Connector, permit Permit) (string, error) {
-	id, since := e.known.of(stamp.ClaimUID)
+	id, since := e.known.Of(stamp.ClaimUID)
 	if id != "" && since.IsZero() {
 		return id, nil
 	}
-	found, err := e.inventory.find(ctx, stamp.ClaimUID, stamp.Owns, since)
+	found, err := e.inventory.Find(ctx, stamp.ClaimUID, stamp.Owns, since)
 	if err != nil {
 		return "", err
 	}
@@ -128,7 +130,7 @@ func (e *endpoint) locate(ctx context.Context, stamp Stamp, connector cinder.Con
 		}
 		id = chosen.ID
 	}
-	e.known.settle(stamp.ClaimUID, id)
+	e.known.Settle(stamp.ClaimUID, id)
 	return id, nil
 }
 
@@ -155,7 +157,7 @@ func (e *endpoint) absent(ctx context.Context, target Target) error {
 	case e.hasShown():
 		return nil
 	}
-	if _, err := e.inventory.all(ctx); err != nil {
+	if _, err := e.inventory.All(ctx); err != nil {
 		return err
 	}
 	if e.hasShown() {
@@ -168,7 +170,7 @@ func (e *endpoint) absent(ctx context.Context, target Target) error {
 // leftBehind returns an error if the term knew a volume of the claim at another
 // place before the backend led here.
 func (e *endpoint) leftBehind(claimUID string) error {
-	at, known := e.known.formerPlace(claimUID)
+	at, known := e.known.FormerPlace(claimUID)
 	if present := e.place(); known && at != present {
 		return e.elsewhere("claim UID %q has a volume at %s, but the backend points to %s", claimUID, at, present)
 	}
@@ -189,3 +191,99 @@ func (e *endpoint) note(v cinder.Volume) {
 }
 
 func (e *endpoint) hasShown() bool { return e.shown.Load() }
+
+// elder orders volumes by age.
+func elder(a, b cinder.Volume) int { return knowledge.ByAge(a.ID, a.CreatedAt, b.ID, b.CreatedAt) }
+
+// keepOne picks, of several volumes with one stamp, the volume to keep, and
+// removes the rest. A volume that a PersistentVolume may name wins, then one
+// that is connected, then the oldest. If PersistentVolumes may name several, it
+// touches none.
+func (e *endpoint) keepOne(ctx context.Context, found []cinder.Volume, stamp Stamp, connector cinder.Connector, permit Permit) (cinder.Volume, error) {
+	if len(found) == 1 {
+		return found[0], nil
+	}
+	// What the listing showed may be hours old.
+	var present []cinder.Volume
+	copies := 0
+	for _, listed := range found {
+		v, err := e.get(ctx, listed.ID)
+		if cinder.IsKind(err, cinder.KindNotFound) {
+			e.inventory.Forget(listed.ID)
+			continue
+		}
+		if err != nil {
+			return cinder.Volume{}, err
+		}
+		switch {
+		case !stamp.Owns(v):
+		case IsCopy(v):
+			copies++
+		default:
+			present = append(present, v)
+		}
+	}
+	if len(present) == 0 && copies > 0 {
+		return cinder.Volume{}, e.failure(KindNotOurs, "%d volumes carry the stamp of claim UID %q, and all of them look like restored backups; none is removed", copies, stamp.ClaimUID)
+	}
+	if len(present) == 0 {
+		e.known.Doubt(stamp.ClaimUID)
+		return cinder.Volume{}, e.failure(cinder.KindConflict, "the volumes of claim UID %q disappeared while they were being compared; something else is deleting them", stamp.ClaimUID)
+	}
+	chosen := slices.MinFunc(present, func(a, b cinder.Volume) int {
+		if difference := rank(b) - rank(a); difference != 0 {
+			return difference
+		}
+		return elder(a, b)
+	})
+	for _, v := range present {
+		if v.ID == chosen.ID {
+			continue
+		}
+		if EverAttached(v) {
+			return cinder.Volume{}, e.failure(KindRecorded, "volumes %s and %s of one claim have both been attached; keep one and delete the other by hand", chosen.ID, v.ID)
+		}
+		e.logger.Warn("Removing a duplicate volume of one claim", "volume", v.ID, "kept", chosen.ID, "status", v.Status)
+		if err := e.removeUnrecorded(ctx, v.ID, stamp, connector, permit); err != nil {
+			return cinder.Volume{}, err
+		}
+	}
+	return chosen, nil
+}
+
+// rank orders volumes by how much depends on them.
+func rank(v cinder.Volume) int {
+	if EverAttached(v) {
+		return 3
+	}
+	switch v.Status {
+	case cinder.StatusAttaching:
+		return 2
+	case cinder.StatusError, cinder.StatusErrorDeleting, cinder.StatusDeleting:
+		return 0
+	}
+	return 1
+}
+
+// forgetOne forgets a volume that is gone, but not the claim's others.
+func (e *endpoint) forgetOne(uid, id string) {
+	e.inventory.Forget(id)
+	e.known.ForgetVolume(uid, id)
+}
+
+// Duplicates lists the duplicates of the volume that a PersistentVolume of the
+// claim names, and forgets them: the caller must now remove them with
+// RemoveUnrecorded. It costs no request.
+func (l *Lifecycle) Duplicates(claimUID, recorded string) []string {
+	e := l.current()
+	duplicates := e.known.RivalsOf(claimUID, recorded)
+	for _, id := range duplicates {
+		e.known.DropRival(claimUID, id)
+	}
+	return duplicates
+}
+
+// observe searches a page that was read for another purpose for duplicates of
+// claims in flight. So every claim is checked after its create request at no
+// cost.
+func (e *endpoint) observe(page []cinder.Volume) { e.known.NoteRivals(page, claimOf(e.cluster)) }

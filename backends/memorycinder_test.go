@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
 // memoryCinder simulates Cinder's volumes behind the interface Cinder, with the
@@ -195,7 +196,7 @@ func (m *memoryCinder) call(ctx context.Context, operation, id string, effect fu
 		m.asked(ctx, operation)
 	}
 	// Like the transport when the request's turn has come.
-	if err := cinder.AdmissionOf(ctx).Fence(); err != nil {
+	if err := turns.AdmissionOf(ctx).Fence(); err != nil {
 		return cinder.NotSent("gold", operation, err)
 	}
 	m.mu.Lock()

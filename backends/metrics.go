@@ -65,19 +65,22 @@ func (m *Metrics) waiting(backend string, more int) {
 	m.inFlight.WithLabelValues(backend).Add(float64(more))
 }
 
-func (m *Metrics) health(backend string, up bool) {
+// Health shows whether requests to a backend are sent.
+func (m *Metrics) Health(backend string, up bool) {
 	m.up.WithLabelValues(backend).Set(number(up))
 	// A counter that begins with the first outage would hide that outage from
 	// rate().
 	m.outages.WithLabelValues(backend).Add(0)
 }
 
-func (m *Metrics) forgetHealth(backend string) {
+// ForgetHealth forgets what only a leader knows of a backend.
+func (m *Metrics) ForgetHealth(backend string) {
 	m.up.DeleteLabelValues(backend)
 	m.Requests.ForgetLogin(backend)
 }
 
-func (m *Metrics) outage(backend string) { m.outages.WithLabelValues(backend).Inc() }
+// Outage counts one that begins.
+func (m *Metrics) Outage(backend string) { m.outages.WithLabelValues(backend).Inc() }
 
 func (m *Metrics) credentialsRead(backend string, at time.Time, good bool) {
 	m.credentialsGood.WithLabelValues(backend).Set(number(good))

@@ -22,6 +22,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
 // wireClients provides a client whose requests are answered without a network.
@@ -63,7 +64,7 @@ func (w *wireClients) forget(Cinder)                          {}
 // is detected, queued requests are rejected at once, whatever the pace. After
 // that there is one request at a time, of at most 15 seconds.
 func TestBlackHole(t *testing.T) {
-	for name, limits := range map[string]cinder.Limits{"unpaced": {Concurrency: 5}, "paced": {Concurrency: 5, RequestsPerSecond: 1}} {
+	for name, limits := range map[string]turns.Limits{"unpaced": {Concurrency: 5}, "paced": {Concurrency: 5, RequestsPerSecond: 1}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var mu sync.Mutex
@@ -212,14 +213,14 @@ func TestProbeBoundsItsRequests(t *testing.T) {
 // TestQueueLeavesAtOnceWhenAnOutageBegins: a rejection delays no request,
 // neither because others hang in the slots nor because of a tenant's pace.
 func TestQueueLeavesAtOnceWhenAnOutageBegins(t *testing.T) {
-	for name, caller := range map[string]cinder.Caller{
+	for name, caller := range map[string]turns.Caller{
 		"for a slot":            {Tenant: "a"},
 		"for the tenant's pace": {Tenant: "b", Pace: rate.NewLimiter(rate.Every(time.Hour), 1)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				hang := make(chan struct{})
-				w := newWatched(t, newWireClients(t, cinder.Options{Limits: cinder.Limits{Concurrency: 1}}, func(*http.Request) (*http.Response, error) {
+				w := newWatched(t, newWireClients(t, cinder.Options{Limits: turns.Limits{Concurrency: 1}}, func(*http.Request) (*http.Response, error) {
 					<-hang
 					return ok(`{"volumes": []}`), nil
 				}))
@@ -234,15 +235,15 @@ func TestQueueLeavesAtOnceWhenAnOutageBegins(t *testing.T) {
 				result := make(chan error)
 				for range 20 {
 					go func() {
-						_, err := w.HasVolume(cinder.WithCaller(t.Context(), caller), "volume-1")
+						_, err := w.HasVolume(turns.WithCaller(t.Context(), caller), "volume-1")
 						result <- err
 					}()
 				}
 				synctest.Wait()
 				for range 5 {
-					a, err := w.breaker.begin(0)
+					a, err := w.breaker.Begin(0)
 					equal(t, err, nil)
-					a.end(t.Context(), errDown)
+					a.End(t.Context(), errDown)
 				}
 				for range 20 {
 					equal(t, authtest.ErrorText(<-result), rejectedBy503)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 	"github.com/standalone-cinder/standalone-cinder/backends/fingerprint"
 )
 
@@ -66,7 +67,7 @@ type Pool struct {
 	accounts *lru.Cache[string, *cinder.Account]
 	// queues contains every backend's queue, whose limits hold for all clients
 	// of the backend together.
-	queues map[string]*cinder.Queue
+	queues map[string]*turns.Queue
 }
 
 // key is a backend in one configuration.
@@ -111,7 +112,7 @@ func NewPool(options PoolOptions) *Pool {
 		panic(err)
 	}
 	return &Pool{sources: options.Sources, metrics: options.Metrics, age: age, mayWrite: options.MayWrite, warn: options.Warn, seal: []byte(rand.Text()),
-		kept: maps.Clone(options.Kept), clients: clients, readings: readings, accounts: accounts, queues: map[string]*cinder.Queue{}}
+		kept: maps.Clone(options.Kept), clients: clients, readings: readings, accounts: accounts, queues: map[string]*turns.Queue{}}
 }
 
 // Client returns a logged-in client for the backend. Concurrent look-ups that
@@ -319,12 +320,12 @@ func (p *Pool) account(found auth.Credentials) *cinder.Account {
 
 // queue is the backend's queue, with the limits of the configuration that logs
 // in.
-func (p *Pool) queue(config Config) *cinder.Queue {
+func (p *Pool) queue(config Config) *turns.Queue {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	queue, ok := p.queues[config.Name]
 	if !ok {
-		queue = cinder.NewQueue(config.Limits)
+		queue = turns.NewQueue(config.Limits)
 		p.queues[config.Name] = queue
 	}
 	queue.SetLimits(config.Limits)

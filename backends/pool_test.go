@@ -18,6 +18,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+	"github.com/standalone-cinder/standalone-cinder/backends/breaker"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 )
@@ -611,13 +612,13 @@ func TestASilentKeystoneOpensEveryBreaker(t *testing.T) {
 	zinc := Config{Name: "zinc", Auth: gold.Auth, Timeouts: Timeouts{Request: 20 * time.Millisecond}}
 	l := NewLifecycle(LifecycleOptions{Config: zinc, Pool: pool, Cluster: "cluster-1", Fence: func() error { return nil }, Term: t.Context(), Logger: discard(), Metrics: metrics})
 	var last error
-	for range 2 * defaultFailuresToOpen {
+	for range 2 * breaker.DefaultFailuresToOpen {
 		if _, last = l.Volumes(t.Context()); last == nil {
 			t.Fatal("a silent Keystone gave a token")
 		}
 	}
 	if l.Health() == nil {
-		t.Errorf("%d requests have failed in a row, and the breaker is closed; last failure: %v", 2*defaultFailuresToOpen, last)
+		t.Errorf("%d requests have failed in a row, and the breaker is closed; last failure: %v", 2*breaker.DefaultFailuresToOpen, last)
 	}
 }
 

@@ -32,7 +32,7 @@ func (l *Lifecycle) Configure(config Config) (endpointChanged bool) {
 		l.at.config.Store(&config)
 	}
 	l.mu.Unlock()
-	l.breaker.probeNow()
+	l.breaker.ProbeNow()
 	return endpointChanged
 }
 
@@ -63,12 +63,12 @@ func (l *Lifecycle) move(config Config) {
 	old := l.at
 	l.at = l.newEndpoint(config, old.session.epoch+1)
 	now := time.Now()
-	l.at.known.succeed(old.known, old.inventory.owners(), old.place(), now)
-	l.at.snapshotsKnown.succeed(old.snapshotsKnown, old.snapshotInventory.owners(), old.place(), now)
+	l.at.known.Succeed(old.known, old.inventory.Owners(), old.place(), now)
+	l.at.snapshotsKnown.Succeed(old.snapshotsKnown, old.snapshotInventory.Owners(), old.place(), now)
 	l.lastDoubt = now
 	// Answers from the old endpoint say nothing about the new one. The breaker
 	// never calls back with its lock.
-	l.breaker.moved(l.at.session.epoch)
+	l.breaker.Moved(l.at.session.epoch)
 }
 
 // Untouched reports whether the backend certainly has no volume of the claim
@@ -78,6 +78,6 @@ func (l *Lifecycle) move(config Config) {
 // the claim is under way.
 func (l *Lifecycle) Untouched(stamp Stamp) bool {
 	at := l.current()
-	id, doubtSince := at.known.of(stamp.ClaimUID)
-	return id == "" && doubtSince.IsZero() && !at.inventory.knows(stamp.ClaimUID)
+	id, doubtSince := at.known.Of(stamp.ClaimUID)
+	return id == "" && doubtSince.IsZero() && !at.inventory.Knows(stamp.ClaimUID)
 }

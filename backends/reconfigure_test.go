@@ -16,6 +16,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
 // cindersByRegion gives each region its own Cinder.
@@ -53,7 +54,7 @@ func regionalTerm(t *testing.T, of cindersByRegion, change ...func(*LifecycleOpt
 }
 
 func TestConfigureReportsWhetherTheEndpointChanged(t *testing.T) {
-	before := Config{Name: "gold", Region: "one", Auth: auth.Source{Noauth: &auth.Noauth{Endpoint: "http://cinder/v3"}}, Limits: cinder.Limits{Concurrency: 3},
+	before := Config{Name: "gold", Region: "one", Auth: auth.Source{Noauth: &auth.Noauth{Endpoint: "http://cinder/v3"}}, Limits: turns.Limits{Concurrency: 3},
 		Timeouts: Timeouts{Create: time.Minute}}
 	tests := map[string]struct {
 		change func(*Config)
@@ -377,7 +378,7 @@ func TestConfigureWhileClaimsAreServed(t *testing.T) {
 	var group sync.WaitGroup
 	for claim := range 50 {
 		group.Go(func() {
-			ctx := cinder.WithCaller(t.Context(), cinder.Caller{Tenant: fmt.Sprint(claim % 3), Pace: rate.NewLimiter(rate.Inf, 1)})
+			ctx := turns.WithCaller(t.Context(), turns.Caller{Tenant: fmt.Sprint(claim % 3), Pace: rate.NewLimiter(rate.Inf, 1)})
 			connected, err := l.Connect(ctx, claimSpec(claim))
 			if err != nil {
 				t.Error(err)
@@ -390,7 +391,7 @@ func TestConfigureWhileClaimsAreServed(t *testing.T) {
 		})
 	}
 	for i := range 20 {
-		l.Configure(Config{Region: []string{"two", "one"}[i%2], Limits: cinder.Limits{Concurrency: i + 1}})
+		l.Configure(Config{Region: []string{"two", "one"}[i%2], Limits: turns.Limits{Concurrency: i + 1}})
 		time.Sleep(time.Millisecond)
 	}
 	group.Wait()

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/steps"
 )
 
 // Target is a volume to remove, and the proof that it may be removed.
@@ -122,12 +123,12 @@ func (e *endpoint) abandon(ctx context.Context, stamp Stamp, connector cinder.Co
 	if v.ID == "" {
 		return e.leftBehind(stamp.ClaimUID)
 	}
-	for _, id := range e.known.rivalsOf(stamp.ClaimUID, v.ID) {
+	for _, id := range e.known.RivalsOf(stamp.ClaimUID, v.ID) {
 		err := e.removeUnrecorded(ctx, id, stamp, connector, permit)
 		switch {
 		case cinder.IsKind(err, KindInUse), cinder.IsKind(err, KindRecorded), cinder.IsKind(err, KindNotOurs):
 			e.logger.Warn("A duplicate volume of one claim is not removed", "volume", id, "error", err)
-			e.known.dropRival(stamp.ClaimUID, id)
+			e.known.DropRival(stamp.ClaimUID, id)
 		case err != nil:
 			return err
 		}
@@ -240,27 +241,27 @@ func (e *endpoint) attachedElsewhere(v cinder.Volume, target Target) error {
 // answers a step only when it is complete, the next state is assumed; if that
 // is wrong, Cinder rejects the next step and the volume is read again.
 func (e *endpoint) moveTowardsGone(ctx context.Context, v cinder.Volume, target Target) (cinder.Volume, error) {
-	next := towardsGone(v)
-	if next == stepDelete && len(v.Attachments) > 0 {
+	next := steps.TowardsGone(v, workflowOf(v))
+	if next == steps.Delete && len(v.Attachments) > 0 {
 		// It failed while in use, and Cinder does not delete attached volumes.
-		next = stepDisconnect
+		next = steps.Disconnect
 		if workflowOf(v) == cinder.WorkflowAttachment {
-			next = stepDetachAll
+			next = steps.DetachAll
 		}
 	}
 	switch next {
-	case stepAwaitCreated:
+	case steps.AwaitCreated:
 		after, gone, err := e.watcher.await(ctx, v.ID, v.Status, e.timeouts().Create)
 		if gone || err != nil {
 			return cinder.Volume{}, err
 		}
 		return after, e.removable(after, target)
-	case stepDisconnect, stepRelease, stepDetachAll:
+	case steps.Disconnect, steps.Release, steps.DetachAll:
 		end := e.disconnect
 		switch next {
-		case stepRelease:
+		case steps.Release:
 			end = e.release
-		case stepDetachAll:
+		case steps.DetachAll:
 			end = e.detachAll
 		}
 		if err := end(ctx, v, target); err != nil {
@@ -268,7 +269,7 @@ func (e *endpoint) moveTowardsGone(ctx context.Context, v cinder.Volume, target 
 		}
 		v.Status, v.Attachments = cinder.StatusAvailable, nil
 		return v, nil
-	case stepDelete:
+	case steps.Delete:
 		err := e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.DeleteVolume(ctx, v.ID) })
 		if cinder.IsKind(err, cinder.KindConflict) {
 			again, lookErr := e.owned(ctx, target)
@@ -281,9 +282,9 @@ func (e *endpoint) moveTowardsGone(ctx context.Context, v cinder.Volume, target 
 			return v, err
 		}
 		return cinder.Volume{}, e.awaitGone(ctx, v.ID)
-	case stepAwaitGone:
+	case steps.AwaitGone:
 		return cinder.Volume{}, e.awaitGone(ctx, v.ID)
-	case stepForceDelete:
+	case steps.ForceDelete:
 		return cinder.Volume{}, e.forceDelete(ctx, v)
 	}
 	return v, e.failure(cinder.KindConflict, "volume %s is %s; waiting for that operation to finish", v.ID, v.Status)

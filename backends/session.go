@@ -6,7 +6,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/standalone-cinder/standalone-cinder/backends/breaker"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
 // Cinder is the part of Cinder that the lifecycle uses; *cinder.Client is the
@@ -110,7 +112,7 @@ type session struct {
 	backend string
 	fence   func() error
 	term    context.Context
-	breaker *breaker
+	breaker *breaker.Breaker
 	// epoch is the breaker's number for the clients' endpoint.
 	epoch int
 	// left is called when the credentials start to lead to another place.
@@ -148,24 +150,24 @@ func (s *session) stay(client Cinder) error {
 // read makes a call that changes nothing. The call must use the context that it
 // receives.
 func (s *session) read(ctx context.Context, call func(ctx context.Context, client Cinder) error) error {
-	attempt, err := s.breaker.begin(s.epoch)
+	attempt, err := s.breaker.Begin(s.epoch)
 	if err != nil {
 		return err
 	}
-	admitted := cinder.WithAdmission(ctx, cinder.Admission{Waiter: ctx, Outage: attempt.admit})
+	admitted := turns.WithAdmission(ctx, turns.Admission{Waiter: ctx, Outage: attempt.Admit})
 	err = s.exchange(ctx, func(client Cinder) error { return call(admitted, client) })
-	attempt.end(ctx, err)
+	attempt.End(ctx, err)
 	return err
 }
 
 // ask makes a read whose failures do not matter, so that they do not count
 // against the backend.
 func (s *session) ask(ctx context.Context, call func(ctx context.Context, client Cinder)) {
-	attempt, err := s.breaker.begin(s.epoch)
+	attempt, err := s.breaker.Begin(s.epoch)
 	if err != nil {
 		return
 	}
-	admitted := cinder.WithAdmission(ctx, cinder.Admission{Waiter: ctx, Outage: attempt.admit})
+	admitted := turns.WithAdmission(ctx, turns.Admission{Waiter: ctx, Outage: attempt.Admit})
 	_ = s.exchange(ctx, func(client Cinder) error {
 		call(admitted, client)
 		return nil
@@ -178,7 +180,7 @@ func (s *session) ask(ctx context.Context, call func(ctx context.Context, client
 // queue, but a request under way may finish, since cutting it would only make
 // its effect unknown. The end of the term does cut it.
 func (s *session) change(ctx context.Context, call func(ctx context.Context, client Cinder) error) error {
-	attempt, err := s.breaker.begin(s.epoch)
+	attempt, err := s.breaker.Begin(s.epoch)
 	if err != nil {
 		return err
 	}
@@ -188,7 +190,7 @@ func (s *session) change(ctx context.Context, call func(ctx context.Context, cli
 	// Before the request enters the queue: a new permit may need requests, and
 	// they must not use up a turn.
 	if err := permitted(ctx); err != nil {
-		attempt.end(lasting, err)
+		attempt.End(lasting, err)
 		return err
 	}
 	var notPermitted error
@@ -199,7 +201,7 @@ func (s *session) change(ctx context.Context, call func(ctx context.Context, cli
 		// Last, since getting the permit may have taken a while.
 		return s.stillLeads()
 	}
-	admitted := cinder.WithAdmission(lasting, cinder.Admission{Waiter: ctx, Outage: attempt.admit, Fence: fence})
+	admitted := turns.WithAdmission(lasting, turns.Admission{Waiter: ctx, Outage: attempt.Admit, Fence: fence})
 	err = s.exchange(ctx, func(client Cinder) error {
 		if err := ctx.Err(); err != nil {
 			return cinder.NotSent(s.backend, "", err)
@@ -213,9 +215,12 @@ func (s *session) change(ctx context.Context, call func(ctx context.Context, cli
 		// The original error, not that of the request that was not sent.
 		err = notPermitted
 	}
-	attempt.end(lasting, err)
+	attempt.End(lasting, err)
 	return err
 }
+
+// longestProbe bounds a probe's one request.
+const longestProbe = 15 * time.Second
 
 // probe requests one volume, bypassing the breaker, to find out whether the
 // backend answers.

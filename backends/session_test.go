@@ -12,14 +12,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+	"github.com/standalone-cinder/standalone-cinder/backends/breaker"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
 // testSession is a session of a term that lasts until its context ends, with a
 // breaker that never opens.
 func testSession(term context.Context, source clients) *session {
-	breaker := newBreaker(breakerOptions{backend: "gold", failuresToOpen: math.MaxInt, term: term, logger: discard(), metrics: testMetrics()})
-	return &session{clients: source, backend: "gold", fence: func() error { return nil }, term: term, breaker: breaker}
+	watched := breaker.New(breaker.Options{Backend: "gold", FailuresToOpen: math.MaxInt, Term: term, Logger: discard(), Metrics: testMetrics()})
+	return &session{clients: source, backend: "gold", fence: func() error { return nil }, term: term, breaker: watched}
 }
 
 func TestFenceStopsEveryChange(t *testing.T) {

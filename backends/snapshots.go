@@ -72,7 +72,7 @@ func (e *endpoint) takeSnapshot(ctx context.Context, spec SnapshotSpec) (cinder.
 			}
 			if s, gone, err = e.snapshotWatcher.await(ctx, s.ID, s.Status, timeout); gone {
 				e.forgetSnapshot(spec.Stamp, waitedFor.ID)
-				e.snapshotsKnown.doubt(spec.Stamp.SnapshotUID)
+				e.snapshotsKnown.Doubt(spec.Stamp.SnapshotUID)
 				s, err = e.lookForSnapshot(ctx, spec)
 			}
 		case cinder.StatusError:
@@ -92,16 +92,16 @@ func (e *endpoint) takeSnapshot(ctx context.Context, spec SnapshotSpec) (cinder.
 func (e *endpoint) lookForSnapshot(ctx context.Context, spec SnapshotSpec) (cinder.Snapshot, error) {
 	uid := spec.Stamp.SnapshotUID
 	for range maxMoves {
-		id, since := e.snapshotsKnown.of(uid)
+		id, since := e.snapshotsKnown.Of(uid)
 		if id == "" || !since.IsZero() {
-			found, err := e.snapshotInventory.find(ctx, uid, spec.Stamp.Owns, since)
+			found, err := e.snapshotInventory.Find(ctx, uid, spec.Stamp.Owns, since)
 			if err != nil {
 				return cinder.Snapshot{}, err
 			}
 			if id, err = e.keepOneSnapshot(ctx, found, spec); err != nil {
 				return cinder.Snapshot{}, err
 			}
-			e.snapshotsKnown.settle(uid, id)
+			e.snapshotsKnown.Settle(uid, id)
 		}
 		if id == "" {
 			return cinder.Snapshot{}, nil
@@ -111,13 +111,13 @@ func (e *endpoint) lookForSnapshot(ctx context.Context, spec SnapshotSpec) (cind
 		case cinder.IsKind(err, cinder.KindNotFound):
 			// Another party removed it. Look whether it was the only one.
 			e.forgetSnapshot(spec.Stamp, id)
-			e.snapshotsKnown.doubt(uid)
+			e.snapshotsKnown.Doubt(uid)
 			continue
 		case err != nil:
 			return cinder.Snapshot{}, err
 		case !spec.Stamp.Owns(s):
 			e.forgetSnapshot(spec.Stamp, id)
-			e.snapshotsKnown.doubt(uid)
+			e.snapshotsKnown.Doubt(uid)
 			return cinder.Snapshot{}, e.failure(KindNotOurs, "snapshot %s no longer carries the stamp of this VolumeSnapshot", id)
 		}
 		return s, nil
@@ -158,22 +158,22 @@ func (e *endpoint) createSnapshot(ctx context.Context, spec SnapshotSpec) (s cin
 		return cinder.Snapshot{}, err
 	}
 	uid := spec.Stamp.SnapshotUID
-	e.snapshotsKnown.doubt(uid)
+	e.snapshotsKnown.Doubt(uid)
 	err = e.session.change(withPermit(ctx, spec.Source.Permit, source), func(ctx context.Context, client Cinder) (err error) {
 		s, err = client.CreateSnapshot(ctx, cinder.NewSnapshot{Name: spec.Name, VolumeID: source.ID, Metadata: spec.Stamp.Metadata(spec.Metadata)})
 		return err
 	})
 	if err == nil {
-		e.snapshotsKnown.settle(uid, s.ID)
+		e.snapshotsKnown.Settle(uid, s.ID)
 		return s, nil
 	}
 	var failed *cinder.Error
 	if errors.As(err, &failed) && !failed.EffectUnknown {
-		e.snapshotsKnown.settle(uid, "")
+		e.snapshotsKnown.Settle(uid, "")
 	} else {
 		// A listing that began while the request was under way may have missed its
 		// effect.
-		e.snapshotsKnown.doubt(uid)
+		e.snapshotsKnown.Doubt(uid)
 	}
 	return cinder.Snapshot{}, err
 }
@@ -210,15 +210,15 @@ func (l *Lifecycle) AbandonSnapshots(ctx context.Context, target SnapshotTarget)
 	}
 	defer release()
 	e := l.current()
-	_, since := e.snapshotsKnown.of(target.Stamp.SnapshotUID)
-	found, err := e.snapshotInventory.find(ctx, target.Stamp.SnapshotUID, target.Stamp.Owns, since)
+	_, since := e.snapshotsKnown.Of(target.Stamp.SnapshotUID)
+	found, err := e.snapshotInventory.Find(ctx, target.Stamp.SnapshotUID, target.Stamp.Owns, since)
 	if err != nil {
 		return err
 	}
 	if here := e.place(); target.Place != here {
 		return e.elsewhere("the snapshot of VolumeSnapshot UID %q was to be made at %s, but the backend points to %s", target.Stamp.SnapshotUID, target.Place, here)
 	}
-	if id, _ := e.snapshotsKnown.of(target.Stamp.SnapshotUID); id != "" && !slices.ContainsFunc(found, func(s cinder.Snapshot) bool { return s.ID == id }) {
+	if id, _ := e.snapshotsKnown.Of(target.Stamp.SnapshotUID); id != "" && !slices.ContainsFunc(found, func(s cinder.Snapshot) bool { return s.ID == id }) {
 		found = append(found, cinder.Snapshot{ID: id})
 	}
 	for _, s := range found {
@@ -309,12 +309,12 @@ func (e *endpoint) awaitSnapshotGone(ctx context.Context, id string) error {
 // Snapshots lists the cluster's snapshots as of the last complete listing of this
 // term. It costs requests only the first time.
 func (l *Lifecycle) Snapshots(ctx context.Context) ([]cinder.Snapshot, error) {
-	return l.current().snapshotInventory.all(ctx)
+	return l.current().snapshotInventory.All(ctx)
 }
 
 // RelistSnapshots lists the cluster's snapshots again.
 func (l *Lifecycle) RelistSnapshots(ctx context.Context) ([]cinder.Snapshot, error) {
-	return l.current().snapshotInventory.allAfter(ctx, time.Now())
+	return l.current().snapshotInventory.AllAfter(ctx, time.Now())
 }
 
 // FindSnapshot reads a snapshot of any owner by its ID.
@@ -356,6 +356,6 @@ func (e *endpoint) listSnapshots(ctx context.Context, query cinder.SnapshotQuery
 }
 
 func (e *endpoint) forgetSnapshot(stamp SnapshotStamp, id string) {
-	e.snapshotsKnown.forgetVolume(stamp.SnapshotUID, id)
-	e.snapshotInventory.forget(id)
+	e.snapshotsKnown.ForgetVolume(stamp.SnapshotUID, id)
+	e.snapshotInventory.Forget(id)
 }

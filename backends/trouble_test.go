@@ -10,6 +10,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
 // movedTerm is a term whose credentials began to lead to another project after
@@ -127,13 +128,13 @@ func TestPermitTakesNoSlot(t *testing.T) {
 		<-answered
 		return errNotPermitted
 	}
-	go func() { ended <- l.Remove(cinder.WithCaller(t.Context(), cinder.Caller{Tenant: "a"}), target) }()
+	go func() { ended <- l.Remove(turns.WithCaller(t.Context(), turns.Caller{Tenant: "a"}), target) }()
 	select {
 	case <-asked:
 	case err := <-ended:
 		t.Fatal(err)
 	}
-	bounded, cancel := context.WithTimeout(cinder.WithCaller(t.Context(), cinder.Caller{Tenant: "b"}), 2*time.Second)
+	bounded, cancel := context.WithTimeout(turns.WithCaller(t.Context(), turns.Caller{Tenant: "b"}), 2*time.Second)
 	defer cancel()
 	if _, _, err := l.Find(bounded, "volume-2"); err != nil {
 		t.Errorf("another tenant's request waited for the proof of a deletion: %v", err)

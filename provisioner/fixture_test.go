@@ -28,6 +28,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -98,7 +99,7 @@ func (f *fakeVolumes) volumeOf(stamp backends.Stamp) string {
 
 // answer gives a request of Cinder's an ID.
 func answer(ctx context.Context, operation, requestID string) {
-	if answered := cinder.CallerOf(ctx).Answered; answered != nil {
+	if answered := turns.CallerOf(ctx).Answered; answered != nil {
 		answered(operation, requestID)
 	}
 }

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/trail"
@@ -51,7 +51,7 @@ func (p *tenantRates) of(tenant string) *rate.Limiter {
 // OnBehalfOf marks requests to Cinder as a tenant's, so that tenants take turns
 // at a backend and keep to their request rates.
 func (p *Provisioner) OnBehalfOf(ctx context.Context, tenant string) context.Context {
-	return cinder.WithCaller(ctx, cinder.Caller{Tenant: tenant, Pace: p.tenantRates.of(tenant), Waits: liveness.PauseOf(ctx), Answered: trail.Answered(ctx)})
+	return turns.WithCaller(ctx, turns.Caller{Tenant: tenant, Pace: p.tenantRates.of(tenant), Waits: liveness.PauseOf(ctx), Answered: trail.Answered(ctx)})
 }
 
 // ownTurns is how many claims of a tenant may be worked on at once; 0 means that

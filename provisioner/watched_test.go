@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
 // TestWorkThatStandsStillIsNoticed: the worker holds its object far longer than
@@ -89,7 +90,7 @@ func TestWorkThatWaitsForItsTurnAtABackendIsNoStandstill(t *testing.T) {
 		f := newFixture(t)
 		ctx, end := f.watch(t.Context(), "the worker of claim x")
 		defer end()
-		over := cinder.CallerOf(f.OnBehalfOf(ctx, "a")).Waits()
+		over := turns.CallerOf(f.OnBehalfOf(ctx, "a")).Waits()
 		time.Sleep(24 * time.Hour)
 		if err := f.Monitor.Check(); err != nil {
 			t.Error(err)

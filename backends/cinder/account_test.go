@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
 // TestRejectedCredentialsWaitLongerEachTime counts the minutes at which logins
@@ -199,11 +200,11 @@ func TestABusyBackendDoesNotStopTheLoginsOfAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		found := auth.Credentials{Endpoint: gophercloud.EndpointOpts{Availability: gophercloud.AvailabilityPublic}, Keystone: gophercloud.AuthOptions{IdentityEndpoint: "http://keystone/v3/", UserID: "u", Password: "p", AllowReauth: true}}
 		account := NewAccount()
-		options := func(backend string, queue *Queue) Options {
-			return Options{Backend: backend, Account: account, Queue: queue, Limits: Limits{Concurrency: 1}, RequestTimeout: 75 * time.Second, Metrics: testMetrics(), Base: keystoneTrip{}}
+		options := func(backend string, queue *turns.Queue) Options {
+			return Options{Backend: backend, Account: account, Queue: queue, Limits: turns.Limits{Concurrency: 1}, RequestTimeout: 75 * time.Second, Metrics: testMetrics(), Base: keystoneTrip{}}
 		}
-		busy := NewQueue(Limits{Concurrency: 1})
-		if err := busy.acquire(Caller{}, patience{ctx: t.Context(), waiter: t.Context()}); err != nil {
+		busy := turns.NewQueue(turns.Limits{Concurrency: 1})
+		if err := busy.Admit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		golds := make(chan error)
@@ -215,7 +216,7 @@ func TestABusyBackendDoesNotStopTheLoginsOfAnother(t *testing.T) {
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if _, err := Login(ctx, found, options("zinc", NewQueue(Limits{Concurrency: 1}))); err != nil {
+		if _, err := Login(ctx, found, options("zinc", turns.NewQueue(turns.Limits{Concurrency: 1}))); err != nil {
 			t.Errorf("zinc cannot log in while gold is busy: %v", err)
 		}
 		<-golds

@@ -10,13 +10,14 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
 func testMetrics() *Metrics { return NewMetrics(prometheus.NewRegistry()) }
 
 // testOptions are those of a backend with room for a few requests.
 func testOptions() Options {
-	return Options{Backend: "gold", Limits: Limits{Concurrency: 16}, RequestTimeout: time.Minute, Metrics: testMetrics()}
+	return Options{Backend: "gold", Limits: turns.Limits{Concurrency: 16}, RequestTimeout: time.Minute, Metrics: testMetrics()}
 }
 
 // logIn logs in to a test cloud by password.
@@ -56,7 +57,3 @@ func equal[T any](t *testing.T, got, want T) {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}
 }
-
-// inBubble runs a test in a synctest bubble. rapid would call Deadline on a
-// *testing.T, which fails in a bubble.
-type inBubble struct{ testing.TB }

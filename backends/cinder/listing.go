@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/jsonstream"
 )
 
 // operationList is the name of a listing in errors and metrics.
@@ -180,10 +182,10 @@ func (l listing[T]) readPage(body io.Reader) (page []T, links []gophercloud.Link
 	decoder := json.NewDecoder(body)
 	most := cmp.Or(l.pageSize, defaultPageSize)
 	listed := false
-	err = fields(decoder, func(key string) (err error) {
+	err = jsonstream.Fields(decoder, func(key string) (err error) {
 		switch key {
 		case l.collection:
-			listed, err = elements(decoder, func() error {
+			listed, err = jsonstream.Elements(decoder, func() error {
 				if len(page) == most {
 					return &Error{Kind: KindInternal, Message: fmt.Sprintf("the page has more %s than the %d requested", l.collection, most)}
 				}
@@ -195,9 +197,9 @@ func (l listing[T]) readPage(body io.Reader) (page []T, links []gophercloud.Link
 				return nil
 			})
 		case l.collection + "_links":
-			_, err = elements(decoder, func() error {
+			_, err = jsonstream.Elements(decoder, func() error {
 				if len(links) == mostLinks {
-					return errNotAsDescribed
+					return jsonstream.ErrNotAsDescribed
 				}
 				var link gophercloud.Link
 				err := decoder.Decode(&link)
@@ -205,7 +207,7 @@ func (l listing[T]) readPage(body io.Reader) (page []T, links []gophercloud.Link
 				return err
 			})
 		default:
-			err = decoder.Decode(&skipped{})
+			err = decoder.Decode(&jsonstream.Skipped{})
 		}
 		return err
 	})

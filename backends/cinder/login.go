@@ -15,6 +15,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/catalog"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
 // The operations of a login, as in errors and metrics.
@@ -34,9 +35,9 @@ type Options struct {
 	Account *Account
 	// Queue is shared with other clients of the backend; nil means that the client
 	// has its own, with the Limits.
-	Queue *Queue
+	Queue *turns.Queue
 	// Limits need a concurrency of at least one.
-	Limits Limits
+	Limits turns.Limits
 	// RequestTimeout bounds one HTTP exchange, from its turn on.
 	RequestTimeout time.Duration
 	Metrics        *Metrics
@@ -55,7 +56,7 @@ type Options struct {
 // and finding the endpoint in its catalog, for noauth by one listing. It has no
 // caller, whatever the context carries, and bounds its own time.
 func Login(ctx context.Context, found auth.Credentials, options Options) (*Client, error) {
-	ctx, cancel := loginTimeout(WithCaller(ctx, Caller{}), options)
+	ctx, cancel := loginTimeout(turns.WithCaller(ctx, turns.Caller{}), options)
 	defer cancel()
 	wire := newTransport(options, found)
 	client := &Client{backend: options.Backend, workflow: options.Workflow, wire: wire}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
 // maxMicroversion is the newest minor version of v3 that the endpoint offers,
@@ -29,14 +31,14 @@ func (c *Client) maxMicroversion(ctx context.Context) (int, error) {
 	result := c.discovery.DoChan("", func() (any, error) {
 		// The request outlives the caller that happened to come first, in the
 		// queue too.
-		shared := WithCaller(context.WithoutCancel(ctx), Caller{})
-		newest, err := c.discover(WithAdmission(shared, Admission{Waiter: shared, Outage: AdmissionOf(ctx).Outage}))
+		shared := turns.WithCaller(context.WithoutCancel(ctx), turns.Caller{})
+		newest, err := c.discover(turns.WithAdmission(shared, turns.Admission{Waiter: shared, Outage: turns.AdmissionOf(ctx).Outage}))
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.microversion = &discovered{newest: newest, err: err, at: time.Now()}
 		return newest, err
 	})
-	defer CallerOf(ctx).Waiting()()
+	defer turns.CallerOf(ctx).Waiting()()
 	select {
 	case <-ctx.Done():
 		return 0, NotSent(c.backend, operationVersions, ctx.Err())

@@ -8,6 +8,8 @@ import (
 	"strconv"
 
 	"github.com/gophercloud/gophercloud/v2"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/jsonstream"
 )
 
 // What a project may use. The requests are open to every member of a project,
@@ -52,16 +54,16 @@ func (c *Client) VolumeTypes(ctx context.Context) ([]VolumeType, error) {
 		var page []VolumeType
 		err := c.read(ctx, operation, c.service.ServiceURL("types")+"?"+query.Encode(), "volume_types", func(decoder *json.Decoder) error {
 			var document struct {
-				ID   text `json:"id"`
-				Name text `json:"name"`
+				ID   jsonstream.Text `json:"id"`
+				Name jsonstream.Text `json:"name"`
 			}
 			if err := decoder.Decode(&document); err != nil {
 				return err
 			}
-			if document.ID.odd || document.Name.odd || document.ID.value == "" || len(all)+len(page) == mostTypes {
-				return errNotAsDescribed
+			if document.ID.Odd || document.Name.Odd || document.ID.Value == "" || len(all)+len(page) == mostTypes {
+				return jsonstream.ErrNotAsDescribed
 			}
-			page = append(page, VolumeType{ID: document.ID.value, Name: document.Name.value})
+			page = append(page, VolumeType{ID: document.ID.Value, Name: document.Name.Value})
 			return nil
 		})
 		if err != nil {
@@ -89,17 +91,17 @@ func (c *Client) DefaultVolumeType(ctx context.Context) (VolumeType, error) {
 	const operation = "type.get"
 	var answer struct {
 		Type struct {
-			ID   text `json:"id"`
-			Name text `json:"name"`
+			ID   jsonstream.Text `json:"id"`
+			Name jsonstream.Text `json:"name"`
 		} `json:"volume_type"`
 	}
 	if _, err := c.service.Get(withOperation(ctx, operation), c.service.ServiceURL("types", "default"), &answer, nil); err != nil {
 		return VolumeType{}, translate(c.backend, operation, err)
 	}
-	if answer.Type.ID.odd || answer.Type.Name.odd || answer.Type.ID.value == "" {
-		return VolumeType{}, translate(c.backend, operation, errNotAsDescribed)
+	if answer.Type.ID.Odd || answer.Type.Name.Odd || answer.Type.ID.Value == "" {
+		return VolumeType{}, translate(c.backend, operation, jsonstream.ErrNotAsDescribed)
 	}
-	return VolumeType{ID: answer.Type.ID.value, Name: answer.Type.Name.value}, nil
+	return VolumeType{ID: answer.Type.ID.Value, Name: answer.Type.Name.Value}, nil
 }
 
 // Zones lists the availability zones.
@@ -107,18 +109,18 @@ func (c *Client) Zones(ctx context.Context) ([]Zone, error) {
 	var zones []Zone
 	err := c.read(ctx, "zone.list", c.service.ServiceURL("os-availability-zone"), "availabilityZoneInfo", func(decoder *json.Decoder) error {
 		var document struct {
-			Name  text `json:"zoneName"`
+			Name  jsonstream.Text `json:"zoneName"`
 			State struct {
-				Available flag `json:"available"`
+				Available jsonstream.Flag `json:"available"`
 			} `json:"zoneState"`
 		}
 		if err := decoder.Decode(&document); err != nil {
 			return err
 		}
-		if document.Name.odd || document.State.Available.odd || document.Name.value == "" || len(zones) == mostZones {
-			return errNotAsDescribed
+		if document.Name.Odd || document.State.Available.Odd || document.Name.Value == "" || len(zones) == mostZones {
+			return jsonstream.ErrNotAsDescribed
 		}
-		zones = append(zones, Zone{Name: document.Name.value, Available: document.State.Available.value})
+		zones = append(zones, Zone{Name: document.Name.Value, Available: document.State.Available.Value})
 		return nil
 	})
 	return zones, err
@@ -152,11 +154,11 @@ func (c *Client) Quota(ctx context.Context) (ProjectQuota, error) {
 		{answer.Limits.Absolute.Gigabytes, &quota.Gigabytes},
 	} {
 		if field.from == nil {
-			return ProjectQuota{}, translate(c.backend, operation, errNotAsDescribed)
+			return ProjectQuota{}, translate(c.backend, operation, jsonstream.ErrNotAsDescribed)
 		}
 		var err error
 		if *field.to, err = field.from.Int64(); err != nil {
-			return ProjectQuota{}, translate(c.backend, operation, errNotAsDescribed)
+			return ProjectQuota{}, translate(c.backend, operation, jsonstream.ErrNotAsDescribed)
 		}
 	}
 	return quota, nil
@@ -177,15 +179,15 @@ func (c *Client) read(ctx context.Context, operation, address, under string, rea
 	defer response.Body.Close() //nolint:errcheck // Everything that matters was read.
 	decoder := json.NewDecoder(response.Body)
 	listed := false
-	err = fields(decoder, func(key string) (err error) {
+	err = jsonstream.Fields(decoder, func(key string) (err error) {
 		if key != under {
-			return decoder.Decode(&skipped{})
+			return decoder.Decode(&jsonstream.Skipped{})
 		}
-		listed, err = elements(decoder, func() error { return read(decoder) })
+		listed, err = jsonstream.Elements(decoder, func() error { return read(decoder) })
 		return err
 	})
 	if err == nil && !listed {
-		err = errNotAsDescribed
+		err = jsonstream.ErrNotAsDescribed
 	}
 	return translate(c.backend, operation, err)
 }

@@ -3,6 +3,8 @@ package cinder
 import (
 	"encoding/json"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/jsonstream"
 )
 
 // Snapshot is Cinder's record of one snapshot, with the fields that the program
@@ -22,13 +24,13 @@ type Snapshot struct {
 
 // snapshotDocument is a snapshot as the API writes it.
 type snapshotDocument struct {
-	ID        text            `json:"id"`
-	Name      text            `json:"name"`
-	VolumeID  text            `json:"volume_id"`
-	Status    text            `json:"status"`
-	Size      number          `json:"size"`
-	Metadata  json.RawMessage `json:"metadata"`
-	CreatedAt text            `json:"created_at"`
+	ID        jsonstream.Text   `json:"id"`
+	Name      jsonstream.Text   `json:"name"`
+	VolumeID  jsonstream.Text   `json:"volume_id"`
+	Status    jsonstream.Text   `json:"status"`
+	Size      jsonstream.Number `json:"size"`
+	Metadata  json.RawMessage   `json:"metadata"`
+	CreatedAt jsonstream.Text   `json:"created_at"`
 }
 
 // snapshot returns the snapshot, and whether a field that the program acts on
@@ -40,13 +42,13 @@ func (d snapshotDocument) snapshot(keep func(key string) bool) (s Snapshot, odd 
 		metadata = nil
 	}
 	s = Snapshot{
-		ID:        d.ID.value,
-		Name:      d.Name.value,
-		VolumeID:  d.VolumeID.value,
-		Status:    Status(d.Status.value),
-		SizeGiB:   d.Size.value,
+		ID:        d.ID.Value,
+		Name:      d.Name.Value,
+		VolumeID:  d.VolumeID.Value,
+		Status:    Status(d.Status.Value),
+		SizeGiB:   d.Size.Value,
 		Metadata:  metadata,
-		CreatedAt: parseTime(d.CreatedAt.value),
+		CreatedAt: parseTime(d.CreatedAt.Value),
 	}
-	return s, d.ID.odd || d.VolumeID.odd || d.Status.odd || d.Size.odd || err != nil
+	return s, d.ID.Odd || d.VolumeID.Odd || d.Status.Odd || d.Size.Odd || err != nil
 }

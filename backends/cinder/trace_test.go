@@ -11,6 +11,8 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
 func TestRequestsOfATracedCallerAreTraced(t *testing.T) {
@@ -32,7 +34,7 @@ func TestRequestsOfATracedCallerAreTraced(t *testing.T) {
 					return nil, errors.New("password=secret")
 				}
 				return &http.Response{StatusCode: c.status, Header: http.Header{"X-Openstack-Request-Id": {"req-1"}}, Body: http.NoBody}, nil
-			}, Limits{})}
+			}, turns.Limits{})}
 			r := request(withOperation(ctx, "volume.create"))
 			r.Header.Set("X-Auth-Token", "secret")
 			if response, err := wire.RoundTrip(r); err == nil {
@@ -72,7 +74,7 @@ func TestRequestsOfOthersAreNotTraced(t *testing.T) {
 			t.Error("it has a span")
 		}
 		return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
-	}, Limits{})}
+	}, turns.Limits{})}
 	response, err := wire.RoundTrip(request(t.Context()))
 	if err != nil {
 		t.Fatal(err)

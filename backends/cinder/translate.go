@@ -19,6 +19,8 @@ import (
 	"unicode"
 
 	"github.com/gophercloud/gophercloud/v2"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/jsonstream"
 )
 
 // translate turns any error of gophercloud, net/http or a context into an
@@ -408,5 +410,5 @@ func rootCause(err error) string {
 func isDecoding(err error) bool {
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError
-	return errors.As(err, &syntax) || errors.As(err, &kind) || errors.Is(err, errNotAsDescribed)
+	return errors.As(err, &syntax) || errors.As(err, &kind) || errors.Is(err, jsonstream.ErrNotAsDescribed)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/certificates"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/clock"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
 // operationKey carries the operation's name to the transport, which otherwise
@@ -46,7 +47,7 @@ func operationOf(r *http.Request) string {
 type transport struct {
 	next    http.RoundTripper
 	backend string
-	queue   *Queue
+	queue   *turns.Queue
 	timeout time.Duration
 	metrics *Metrics
 	// mayWrite is called before bytes leave; see guardedConn.
@@ -60,7 +61,7 @@ func newTransport(options Options, found auth.Credentials) *transport {
 	t := &transport{
 		next:     options.Base,
 		backend:  options.Backend,
-		queue:    cmp.Or(options.Queue, NewQueue(options.Limits)),
+		queue:    cmp.Or(options.Queue, turns.NewQueue(options.Limits)),
 		timeout:  options.RequestTimeout,
 		metrics:  options.Metrics,
 		mayWrite: options.MayWrite,
@@ -75,7 +76,7 @@ func newTransport(options Options, found auth.Credentials) *transport {
 	return t
 }
 
-func (t *transport) connections(limits Limits, found auth.Credentials) *http.Transport {
+func (t *transport) connections(limits turns.Limits, found auth.Credentials) *http.Transport {
 	dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}
 	return &http.Transport{
 		Proxy: http.ProxyFromEnvironment,
@@ -140,11 +141,11 @@ func requestTimeoutOf(ctx context.Context, longest time.Duration) time.Duration 
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	release := func() {}
 	if !isLogin(r.Context()) {
-		if err := t.admit(r.Context()); err != nil {
-			return nil, err
+		if err := t.queue.Admit(r.Context()); err != nil {
+			return nil, notSent{err}
 		}
 		trace.SpanFromContext(r.Context()).AddEvent(admittedEvent)
-		release = t.queue.release
+		release = t.queue.Release
 	}
 	bounded, cancel := context.WithTimeout(r.Context(), requestTimeoutOf(r.Context(), t.timeout))
 	done := sync.OnceFunc(func() {
@@ -164,7 +165,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if !strings.HasPrefix(operation, "auth.") {
 		t.clock.Read(response)
 	}
-	if note := CallerOf(r.Context()).Answered; note != nil && response.StatusCode < http.StatusMultipleChoices {
+	if note := turns.CallerOf(r.Context()).Answered; note != nil && response.StatusCode < http.StatusMultipleChoices {
 		note(operation, requestID(response.Header))
 	}
 	response.Body = &body{ReadCloser: response.Body, most: largestAnswer(operation, response.StatusCode), done: done}

@@ -21,6 +21,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
 // tripper answers requests without a network.
@@ -29,7 +30,7 @@ type tripper func(*http.Request) (*http.Response, error)
 func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // testTransport is a transport on top of another, with the given limits.
-func testTransport(t *testing.T, next tripper, limits Limits) *transport {
+func testTransport(t *testing.T, next tripper, limits turns.Limits) *transport {
 	t.Helper()
 	options := testOptions()
 	options.Limits.Concurrency = cmp.Or(limits.Concurrency, options.Limits.Concurrency)
@@ -38,17 +39,10 @@ func testTransport(t *testing.T, next tripper, limits Limits) *transport {
 	return newTransport(options, auth.Credentials{})
 }
 
-// slotsTaken is how many of the backend's slots are in use.
-func slotsTaken(wire *transport) int {
-	wire.queue.mu.Lock()
-	defer wire.queue.mu.Unlock()
-	return wire.queue.slots - wire.queue.free
-}
-
 // occupy takes a slot like a request.
 func occupy(t *testing.T, wire *transport) {
 	t.Helper()
-	if err := wire.queue.acquire(Caller{}, patience{t.Context(), t.Context(), nil}); err != nil {
+	if err := wire.queue.Admit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -73,7 +67,7 @@ func TestSlotsBoundRequestsUnderWay(t *testing.T) {
 		most.Store(max(most.Load(), underWay.Add(1)))
 		<-release
 		return ok("x"), nil
-	}, Limits{Concurrency: limit})
+	}, turns.Limits{Concurrency: limit})
 	done := make(chan error)
 	for range 20 {
 		go func() {
@@ -94,24 +88,24 @@ func TestSlotsBoundRequestsUnderWay(t *testing.T) {
 	if n := most.Load(); n > limit {
 		t.Errorf("%d requests at once, want at most %d", n, limit)
 	}
-	equal(t, slotsTaken(wire), 0)
+	equal(t, wire.queue.InUse(), 0)
 }
 
 // TestSlotIsHeldUntilTheBodyIsRead: a page of a thousand volumes takes most of
 // its time after the header.
 func TestSlotIsHeldUntilTheBodyIsRead(t *testing.T) {
-	wire := testTransport(t, func(*http.Request) (*http.Response, error) { return ok("x"), nil }, Limits{Concurrency: 1})
+	wire := testTransport(t, func(*http.Request) (*http.Response, error) { return ok("x"), nil }, turns.Limits{Concurrency: 1})
 	response, err := wire.RoundTrip(request(t.Context()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	equal(t, slotsTaken(wire), 1)
+	equal(t, wire.queue.InUse(), 1)
 	for range 2 { // closing twice must not free another request's slot
 		if err := response.Body.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	equal(t, slotsTaken(wire), 0)
+	equal(t, wire.queue.InUse(), 0)
 }
 
 // TestCanceledInTheQueue: a request that never got its turn certainly had no
@@ -120,7 +114,7 @@ func TestCanceledInTheQueue(t *testing.T) {
 	wire := testTransport(t, func(*http.Request) (*http.Response, error) {
 		t.Error("the request was sent")
 		return nil, errors.New("sent")
-	}, Limits{Concurrency: 1})
+	}, turns.Limits{Concurrency: 1})
 	occupy(t, wire) // another request
 	expired, cancel := context.WithDeadline(t.Context(), time.Unix(0, 0))
 	defer cancel()
@@ -133,8 +127,8 @@ func TestCanceledInTheQueue(t *testing.T) {
 	}{
 		"canceled":              {canceled, "backend gold: volume.create: the request was canceled", context.Canceled},
 		"deadline":              {expired, "backend gold: volume.create: timed out waiting for a free request slot", context.DeadlineExceeded},
-		"the waiter ended":      {WithAdmission(t.Context(), Admission{Waiter: canceled, Fence: func() error { return nil }}), "backend gold: volume.create: the request was canceled", context.Canceled},
-		"the request was ended": {WithAdmission(canceled, Admission{Waiter: t.Context(), Fence: func() error { return nil }}), "backend gold: volume.create: the request was canceled", context.Canceled},
+		"the waiter ended":      {turns.WithAdmission(t.Context(), turns.Admission{Waiter: canceled, Fence: func() error { return nil }}), "backend gold: volume.create: the request was canceled", context.Canceled},
+		"the request was ended": {turns.WithAdmission(canceled, turns.Admission{Waiter: t.Context(), Fence: func() error { return nil }}), "backend gold: volume.create: the request was canceled", context.Canceled},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := wire.RoundTrip(request(test.ctx))
@@ -143,18 +137,18 @@ func TestCanceledInTheQueue(t *testing.T) {
 			equal(t, KindOf(err), KindUnavailable)
 			equal(t, effectUnknown(err), false)
 			equal(t, errors.Is(err, test.cause), true)
-			equal(t, slotsTaken(wire), 1)
+			equal(t, wire.queue.InUse(), 1)
 		})
 	}
 }
 
 func TestFenceIsAskedWhenTheTurnHasCome(t *testing.T) {
 	sent := 0
-	wire := testTransport(t, func(*http.Request) (*http.Response, error) { sent++; return ok(""), nil }, Limits{Concurrency: 1})
+	wire := testTransport(t, func(*http.Request) (*http.Response, error) { sent++; return ok(""), nil }, turns.Limits{Concurrency: 1})
 	occupy(t, wire)
 	var over atomic.Bool
 	fenced := &Error{Backend: "gold", Kind: KindFenced, Message: "no change was made: the lease was lost", Cause: context.Canceled}
-	ctx := WithAdmission(t.Context(), Admission{Waiter: t.Context(), Fence: func() error {
+	ctx := turns.WithAdmission(t.Context(), turns.Admission{Waiter: t.Context(), Fence: func() error {
 		if over.Load() {
 			return fenced
 		}
@@ -166,24 +160,24 @@ func TestFenceIsAskedWhenTheTurnHasCome(t *testing.T) {
 		result <- translate("gold", "volume.create", err)
 	}()
 	over.Store(true)
-	wire.queue.release() // the turn comes after the end of the term
+	wire.queue.Release() // the turn comes after the end of the term
 	err := <-result
 	equal(t, err, error(fenced))
 	equal(t, sent, 0)
-	equal(t, slotsTaken(wire), 0)
+	equal(t, wire.queue.InUse(), 0)
 }
 
 // TestQueueLeavesAtOnceWhenAnOutageBegins: a rejection delays no request,
 // neither because others hang in the slots nor because of a tenant's pace.
 func TestQueueLeavesAtOnceWhenAnOutageBegins(t *testing.T) {
 	rejected := &Error{Backend: "gold", Kind: KindUnavailable, Unsent: true, Message: "rejected"}
-	for name, caller := range map[string]Caller{
+	for name, caller := range map[string]turns.Caller{
 		"for a slot":            {Tenant: "a"},
 		"for the tenant's pace": {Tenant: "b", Pace: rate.NewLimiter(rate.Every(time.Hour), 1)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				wire := testTransport(t, func(*http.Request) (*http.Response, error) { return ok(""), nil }, Limits{Concurrency: 1})
+				wire := testTransport(t, func(*http.Request) (*http.Response, error) { return ok(""), nil }, turns.Limits{Concurrency: 1})
 				if caller.Pace == nil {
 					occupy(t, wire)
 				} else {
@@ -191,7 +185,7 @@ func TestQueueLeavesAtOnceWhenAnOutageBegins(t *testing.T) {
 				}
 				start := time.Now()
 				outage, begin := context.WithCancelCause(t.Context())
-				ctx := WithAdmission(WithCaller(t.Context(), caller), Admission{Outage: func() (context.Context, error) { return outage, nil }})
+				ctx := turns.WithAdmission(turns.WithCaller(t.Context(), caller), turns.Admission{Outage: func() (context.Context, error) { return outage, nil }})
 				result := make(chan error)
 				for range 20 {
 					go func() {
@@ -205,7 +199,8 @@ func TestQueueLeavesAtOnceWhenAnOutageBegins(t *testing.T) {
 					equal(t, <-result, error(rejected))
 				}
 				equal(t, time.Since(start), 0)
-				equal(t, len(wire.queue.queues), 0)
+				waiting, _ := wire.queue.Progress()
+				equal(t, waiting, false)
 			})
 		})
 	}
@@ -218,9 +213,9 @@ func TestTurnThatComesWithTheOutage(t *testing.T) {
 	wire := testTransport(t, func(*http.Request) (*http.Response, error) {
 		t.Error("the request was sent")
 		return ok(""), nil
-	}, Limits{})
+	}, turns.Limits{})
 	asked := 0
-	ctx := WithAdmission(t.Context(), Admission{Outage: func() (context.Context, error) {
+	ctx := turns.WithAdmission(t.Context(), turns.Admission{Outage: func() (context.Context, error) {
 		if asked++; asked > 1 {
 			return nil, rejected
 		}
@@ -228,7 +223,7 @@ func TestTurnThatComesWithTheOutage(t *testing.T) {
 	}})
 	_, err := wire.RoundTrip(request(ctx))
 	equal(t, translate("gold", "volume.get", err), error(rejected))
-	equal(t, slotsTaken(wire), 0)
+	equal(t, wire.queue.InUse(), 0)
 }
 
 func TestPaceIsKept(t *testing.T) {
@@ -238,7 +233,7 @@ func TestPaceIsKept(t *testing.T) {
 		wire := testTransport(t, func(*http.Request) (*http.Response, error) {
 			sent = append(sent, time.Since(start).Round(time.Millisecond))
 			return ok(""), nil
-		}, Limits{RequestsPerSecond: 0.001})
+		}, turns.Limits{RequestsPerSecond: 0.001})
 		send := func(ctx context.Context) error {
 			response, err := wire.RoundTrip(request(ctx))
 			if err != nil {
@@ -253,17 +248,18 @@ func TestPaceIsKept(t *testing.T) {
 		err := send(ctx)
 		equal(t, authtest.ErrorText(err), "backend gold: volume.create: timed out waiting for a free request slot")
 		equal(t, effectUnknown(err), false)
-		equal(t, slotsTaken(wire), 0)
-		equal(t, wire.queue.timer, nil)
+		equal(t, wire.queue.InUse(), 0)
+		waiting, _ := wire.queue.Progress()
+		equal(t, waiting, false)
 		// Canceled requests have not used up the tokens of others.
 		equal(t, authtest.ErrorText(send(t.Context())), "")
 		equal(t, sent, []time.Duration{0, 1000 * time.Second})
-		equal(t, slotsTaken(wire), 0)
+		equal(t, wire.queue.InUse(), 0)
 	})
 }
 
 func TestWithoutAPaceNothingWaits(t *testing.T) {
-	wire := testTransport(t, func(*http.Request) (*http.Response, error) { return ok(""), nil }, Limits{})
+	wire := testTransport(t, func(*http.Request) (*http.Response, error) { return ok(""), nil }, turns.Limits{})
 	for range 1000 {
 		response, err := wire.RoundTrip(request(t.Context()))
 		if err != nil {
@@ -274,13 +270,13 @@ func TestWithoutAPaceNothingWaits(t *testing.T) {
 }
 
 func TestFailedExchangeFreesItsSlot(t *testing.T) {
-	wire := testTransport(t, func(*http.Request) (*http.Response, error) { return nil, errors.New("broken") }, Limits{Concurrency: 1})
+	wire := testTransport(t, func(*http.Request) (*http.Response, error) { return nil, errors.New("broken") }, turns.Limits{Concurrency: 1})
 	for range 3 {
 		if _, err := wire.RoundTrip(request(t.Context())); err == nil {
 			t.Error("no error")
 		}
 	}
-	equal(t, slotsTaken(wire), 0)
+	equal(t, wire.queue.InUse(), 0)
 }
 
 type endless struct{}
@@ -290,7 +286,7 @@ func (endless) Read(p []byte) (int, error) { return len(p), nil }
 func TestAnswersAreBounded(t *testing.T) {
 	wire := testTransport(t, func(*http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(endless{})}, nil
-	}, Limits{})
+	}, turns.Limits{})
 	response, err := wire.RoundTrip(request(t.Context()))
 	if err != nil {
 		t.Fatal(err)

@@ -3,25 +3,27 @@ package cinder
 import (
 	"encoding/json"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/jsonstream"
 )
 
 // volumeDocument is a volume as the API writes it. No field of a wrong type
 // makes the whole volume unreadable: a single odd volume must not make a listing
 // of a thousand fail.
 type volumeDocument struct {
-	ID           text            `json:"id"`
-	Name         text            `json:"name"`
-	Status       text            `json:"status"`
-	Size         number          `json:"size"`
-	Type         text            `json:"volume_type"`
-	Zone         text            `json:"availability_zone"`
-	Encrypted    flag            `json:"encrypted"`
-	MultiAttach  flag            `json:"multiattach"`
-	SourceVolume text            `json:"source_volid"`
-	Snapshot     text            `json:"snapshot_id"`
-	Metadata     json.RawMessage `json:"metadata"`
-	CreatedAt    text            `json:"created_at"`
-	Attachments  json.RawMessage `json:"attachments"`
+	ID           jsonstream.Text   `json:"id"`
+	Name         jsonstream.Text   `json:"name"`
+	Status       jsonstream.Text   `json:"status"`
+	Size         jsonstream.Number `json:"size"`
+	Type         jsonstream.Text   `json:"volume_type"`
+	Zone         jsonstream.Text   `json:"availability_zone"`
+	Encrypted    jsonstream.Flag   `json:"encrypted"`
+	MultiAttach  jsonstream.Flag   `json:"multiattach"`
+	SourceVolume jsonstream.Text   `json:"source_volid"`
+	Snapshot     jsonstream.Text   `json:"snapshot_id"`
+	Metadata     json.RawMessage   `json:"metadata"`
+	CreatedAt    jsonstream.Text   `json:"created_at"`
+	Attachments  json.RawMessage   `json:"attachments"`
 }
 
 // volume returns the volume, and whether a field that the program acts on has a
@@ -31,21 +33,21 @@ func (d volumeDocument) volume(keep func(key string) bool) (v Volume, odd bool) 
 	metadata, err := readMetadata(d.Metadata, keep)
 	attachments, attachmentsErr := readAttachments(d.Attachments)
 	v = Volume{
-		ID:             d.ID.value,
-		Name:           d.Name.value,
-		Status:         Status(d.Status.value),
-		SizeGiB:        d.Size.value,
-		Type:           d.Type.value,
-		Zone:           d.Zone.value,
-		Encrypted:      d.Encrypted.value,
-		MultiAttach:    d.MultiAttach.value,
-		SourceVolumeID: d.SourceVolume.value,
-		SnapshotID:     d.Snapshot.value,
+		ID:             d.ID.Value,
+		Name:           d.Name.Value,
+		Status:         Status(d.Status.Value),
+		SizeGiB:        d.Size.Value,
+		Type:           d.Type.Value,
+		Zone:           d.Zone.Value,
+		Encrypted:      d.Encrypted.Value,
+		MultiAttach:    d.MultiAttach.Value,
+		SourceVolumeID: d.SourceVolume.Value,
+		SnapshotID:     d.Snapshot.Value,
 		Metadata:       metadata,
-		CreatedAt:      parseTime(d.CreatedAt.value),
+		CreatedAt:      parseTime(d.CreatedAt.Value),
 		Attachments:    attachments,
 	}
-	odd = d.ID.odd || d.Status.odd || d.Size.odd || d.Type.odd || d.Encrypted.odd || d.MultiAttach.odd
+	odd = d.ID.Odd || d.Status.Odd || d.Size.Odd || d.Type.Odd || d.Encrypted.Odd || d.MultiAttach.Odd
 	if err != nil {
 		v.Metadata = nil
 	}
@@ -56,19 +58,19 @@ func (d volumeDocument) volume(keep func(key string) bool) (v Volume, odd bool) 
 // everything in a hostile answer takes many times the memory of the answer.
 func readMetadata(part json.RawMessage, keep func(key string) bool) (map[string]string, error) {
 	metadata := map[string]string{}
-	decoder, ok := decoderOf(part)
+	decoder, ok := jsonstream.DecoderOf(part)
 	if !ok {
-		return nil, errNotAsDescribed
+		return nil, jsonstream.ErrNotAsDescribed
 	}
-	err := fields(decoder, func(key string) error {
+	err := jsonstream.Fields(decoder, func(key string) error {
 		if keep != nil && !keep(key) {
-			return decoder.Decode(&skipped{})
+			return decoder.Decode(&jsonstream.Skipped{})
 		}
-		var value text
+		var value jsonstream.Text
 		err := decoder.Decode(&value)
-		metadata[key] = value.value
-		if err == nil && keep != nil && value.odd {
-			err = errNotAsDescribed
+		metadata[key] = value.Value
+		if err == nil && keep != nil && value.Odd {
+			err = jsonstream.ErrNotAsDescribed
 		}
 		return err
 	})
@@ -80,13 +82,13 @@ func readMetadata(part json.RawMessage, keep func(key string) bool) (map[string]
 const mostAttachments = 1024
 
 func readAttachments(part json.RawMessage) (attachments []Attachment, err error) {
-	decoder, ok := decoderOf(part)
+	decoder, ok := jsonstream.DecoderOf(part)
 	if !ok {
 		return nil, nil
 	}
-	_, err = elements(decoder, func() error {
+	_, err = jsonstream.Elements(decoder, func() error {
 		if len(attachments) == mostAttachments {
-			return errNotAsDescribed
+			return jsonstream.ErrNotAsDescribed
 		}
 		var a struct {
 			AttachmentID string `json:"attachment_id"`

@@ -21,6 +21,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
@@ -112,7 +113,7 @@ func (v *fakeVolumes) Extend(ctx context.Context, target backends.Target, sizeGi
 		v.onAsk()
 	}
 	v.asked = append(v.asked, sizeGiB)
-	if answered := cinder.CallerOf(ctx).Answered; answered != nil {
+	if answered := turns.CallerOf(ctx).Answered; answered != nil {
 		answered(cinder.OperationExtend, "req-extend")
 	}
 	if v.err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
@@ -32,7 +33,7 @@ func BackendConfig(p *policy.Policy, from *policy.Backend, cluster string) backe
 			NQN:       from.Connector.NQN,
 			Multipath: from.Connector.Multipath,
 		},
-		Limits: cinder.Limits{
+		Limits: turns.Limits{
 			Concurrency:       int(from.Limits.Concurrency),
 			RequestsPerSecond: from.Limits.RequestsPerSecond,
 		},

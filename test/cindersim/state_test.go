@@ -99,7 +99,7 @@ func TestRandomCallsKeepTheStateConsistent(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 1))
 			handler := s.NoauthHandler()
 			statuses := make(map[int]int)
-			for step := range 3000 {
+			for step := range 1200 {
 				method, path, body, version := randomCall(rng, s)
 				request := httptest.NewRequest(method, "http://cinder/v3"+path, strings.NewReader(body))
 				request.Header.Set("X-Auth-Token", "admin:"+DefaultNoauthProject)

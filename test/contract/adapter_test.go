@@ -9,6 +9,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 	"github.com/standalone-cinder/standalone-cinder/test/cindercontract"
 )
 
@@ -24,7 +25,7 @@ func TestAdapter(t *testing.T) {
 				t.Fatal(err)
 			}
 			client, err := cinder.Login(t.Context(), found, cinder.Options{
-				Backend: target.Name, Workflow: cinder.WorkflowAuto, Limits: cinder.Limits{Concurrency: 8},
+				Backend: target.Name, Workflow: cinder.WorkflowAuto, Limits: turns.Limits{Concurrency: 8},
 				// Cinder retries a failing backend's driver for a while.
 				RequestTimeout: 2 * time.Minute, Metrics: cinder.NewMetrics(prometheus.NewRegistry()),
 			})

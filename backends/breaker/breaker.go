@@ -1,4 +1,6 @@
-package backends
+// Package breaker rejects the requests to a backend that does not answer, and
+// probes it until it does.
+package breaker
 
 import (
 	"context"
@@ -13,8 +15,8 @@ import (
 
 // How a breaker opens and closes, unless its options say otherwise.
 const (
-	// defaultFailuresToOpen is how many failures in a row open the breaker.
-	defaultFailuresToOpen = 5
+	// DefaultFailuresToOpen is how many failures in a row open the breaker.
+	DefaultFailuresToOpen = 5
 	// shortestCoolDown and longestCoolDown bound the pause before a probe.
 	shortestCoolDown = time.Second
 	longestCoolDown  = 15 * time.Second
@@ -22,34 +24,57 @@ const (
 	// counts as a new one. Otherwise a backend that answers reads and fails
 	// every change would seem to recover once a second.
 	steadyAfter = 30 * time.Second
-	// longestProbe bounds a probe's one request.
-	longestProbe = 15 * time.Second
 )
 
-// breakerOptions configure a breaker.
-type breakerOptions struct {
-	backend string
-	// failuresToOpen may be 0 for the default.
-	failuresToOpen int
-	// term is the context of the leader's term; no probe outlives it.
-	term context.Context
-	// probe makes one cheap request, bypassing the breaker.
-	probe func(ctx context.Context) error
-	// changed is LifecycleOptions.HealthChanged.
-	changed func(err error)
-	logger  *slog.Logger
-	metrics *Metrics
+// Options configure a Breaker.
+type Options struct {
+	Backend string
+	// FailuresToOpen may be 0 for the default.
+	FailuresToOpen int
+	// Term is the context of the leader's term; no probe outlives it.
+	Term context.Context
+	// Probe makes one cheap request, bypassing the breaker.
+	Probe func(ctx context.Context) error
+	// Changed is called with the error of rejected requests when the breaker
+	// opens, and with nil when it closes; in order, one call at a time, during the
+	// term only, and under no lock. Nil means that it is not needed.
+	Changed func(err error)
+	Logger  *slog.Logger
+	Metrics Metrics
 }
 
-// breaker rejects the requests to a backend that does not answer. It is closed
-// until failuresToOpen requests in a row have failed. Then it is open, and
+// Metrics shows the health of backends.
+type Metrics interface {
+	Health(backend string, up bool)
+	// ForgetHealth is called at the end of the term.
+	ForgetHealth(backend string)
+	Outage(backend string)
+}
+
+// Condition is how a backend answers, as far as the requests of the term have
+// shown.
+type Condition struct {
+	// Answers is false while requests are rejected.
+	Answers bool
+	// Since is when that began; zero if it has been so all the term.
+	Since time.Time
+	// FailuresInARow counts while the backend answers; enough of them in a row end
+	// that.
+	FailuresInARow int
+	// LastFailure is what the last failure said, if there was one in the term.
+	LastFailure   string
+	LastFailureAt time.Time
+}
+
+// Breaker rejects the requests to a backend that does not answer. It is closed
+// until FailuresToOpen requests in a row have failed. Then it is open, and
 // every request fails at once, until a probe succeeds.
 //
 // Only a probe closes it: requests sent before it opened say nothing about the
 // time after. It has one goroutine while it is open, and none while it is
 // closed.
-type breaker struct {
-	breakerOptions
+type Breaker struct {
+	options Options
 
 	mu sync.Mutex
 	// failures counts failures in a row while the breaker is closed.
@@ -100,47 +125,48 @@ type healthChange struct {
 	after time.Duration // how long the previous state lasted
 }
 
-func newBreaker(options breakerOptions) *breaker {
-	if options.failuresToOpen <= 0 {
-		options.failuresToOpen = defaultFailuresToOpen
+// New makes a closed breaker.
+func New(options Options) *Breaker {
+	if options.FailuresToOpen <= 0 {
+		options.FailuresToOpen = DefaultFailuresToOpen
 	}
-	if options.changed == nil {
-		options.changed = func(error) {}
+	if options.Changed == nil {
+		options.Changed = func(error) {}
 	}
-	b := &breaker{breakerOptions: options, coolDown: shortestCoolDown, period: newPeriod(), wake: make(chan struct{}, 1)}
-	b.metrics.health(b.backend, true)
+	b := &Breaker{options: options, coolDown: shortestCoolDown, period: newPeriod(), wake: make(chan struct{}, 1)}
+	b.options.Metrics.Health(b.options.Backend, true)
 	// A replica that does not lead does not know the backend's health.
-	context.AfterFunc(b.term, func() {
+	context.AfterFunc(b.options.Term, func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.ended = true
-		b.metrics.forgetHealth(b.backend)
+		b.options.Metrics.ForgetHealth(b.options.Backend)
 	})
 	return b
 }
 
-// attempt is one call of a session, which may be several requests.
-type attempt struct {
-	breaker *breaker
+// Attempt is one call of a session, which may be several requests.
+type Attempt struct {
+	breaker *Breaker
 	period  *period
 	epoch   int
 }
 
-// begin starts a call at the endpoint of that epoch, or returns the call's
+// Begin starts a call at the endpoint of that epoch, or returns the call's
 // error.
-func (b *breaker) begin(epoch int) (*attempt, error) {
+func (b *Breaker) Begin(epoch int) (*Attempt, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.rejected != nil {
 		return nil, b.rejected
 	}
-	return &attempt{breaker: b, period: b.period, epoch: epoch}, nil
+	return &Attempt{breaker: b, period: b.period, epoch: epoch}, nil
 }
 
-// admit is called before one of the call's requests waits for its turn, and
+// Admit is called before one of the call's requests waits for its turn, and
 // again when its turn comes, which may be long after the call began. It returns
 // a context that ends when the wait must end.
-func (a *attempt) admit() (context.Context, error) {
+func (a *Attempt) Admit() (context.Context, error) {
 	b := a.breaker
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -151,8 +177,8 @@ func (a *attempt) admit() (context.Context, error) {
 	return a.period.over, nil
 }
 
-// end counts the call's result. The context is the one that bounded the call.
-func (a *attempt) end(ctx context.Context, err error) {
+// End counts the call's result. The context is the one that bounded the call.
+func (a *Attempt) End(ctx context.Context, err error) {
 	found := verdictOf(ctx, err)
 	b := a.breaker
 	b.mu.Lock()
@@ -165,15 +191,15 @@ func (a *attempt) end(ctx context.Context, err error) {
 		b.failures = 0
 	case backendFails:
 		b.noteFailure(err)
-		if b.failures++; b.failures >= b.failuresToOpen {
+		if b.failures++; b.failures >= b.options.FailuresToOpen {
 			b.open(err)
 		}
 	}
 }
 
 // open is called with b.mu locked.
-func (b *breaker) open(err error) {
-	if b.ended || b.term.Err() != nil {
+func (b *Breaker) open(err error) {
+	if b.ended || b.options.Term.Err() != nil {
 		// Nothing could close it again.
 		return
 	}
@@ -190,8 +216,8 @@ func (b *breaker) open(err error) {
 	case <-b.wake:
 	default:
 	}
-	b.metrics.health(b.backend, false)
-	b.metrics.outage(b.backend)
+	b.options.Metrics.Health(b.options.Backend, false)
+	b.options.Metrics.Outage(b.options.Backend)
 	b.news = append(b.news, healthChange{err: b.rejected})
 	if !b.running {
 		b.running = true
@@ -200,23 +226,23 @@ func (b *breaker) open(err error) {
 }
 
 // close is called with b.mu locked.
-func (b *breaker) close() {
+func (b *Breaker) close() {
 	now := time.Now()
 	b.rejected, b.failures, b.closed = nil, 0, now
 	b.period = newPeriod()
-	b.metrics.health(b.backend, true)
+	b.options.Metrics.Health(b.options.Backend, true)
 	b.news = append(b.news, healthChange{after: now.Sub(b.opened)})
 }
 
-// moved switches to another endpoint: results from the old one no longer count.
-func (b *breaker) moved(epoch int) {
+// Moved switches to another endpoint: results from the old one no longer count.
+func (b *Breaker) Moved(epoch int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.epoch, b.failures = epoch, 0
 }
 
-// health is nil while the breaker is closed.
-func (b *breaker) health() error {
+// Health is nil while the breaker is closed.
+func (b *Breaker) Health() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.rejected == nil {
@@ -225,8 +251,8 @@ func (b *breaker) health() error {
 	return b.rejected
 }
 
-// condition is called without b.mu locked.
-func (b *breaker) condition() Condition {
+// Condition is called without b.mu locked.
+func (b *Breaker) Condition() Condition {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	c := Condition{Answers: b.rejected == nil, Since: b.closed, FailuresInARow: b.failures, LastFailure: b.lastFailure, LastFailureAt: b.failed}
@@ -238,8 +264,8 @@ func (b *breaker) condition() Condition {
 
 // rejection is the error of rejected requests. It omits the last failure's
 // request ID, so that the same problem gives the same sentence.
-func (b *breaker) rejection(last error) *cinder.Error {
-	return &cinder.Error{Backend: b.backend, Kind: cinder.KindUnavailable, Unsent: true,
+func (b *Breaker) rejection(last error) *cinder.Error {
+	return &cinder.Error{Backend: b.options.Backend, Kind: cinder.KindUnavailable, Unsent: true,
 		Message: "requests are blocked until a probe succeeds; last failure: " + summaryOf(last)}
 }
 
@@ -252,11 +278,11 @@ func summaryOf(err error) string {
 }
 
 // noteFailure is called with b.mu locked.
-func (b *breaker) noteFailure(err error) { b.lastFailure, b.failed = summaryOf(err), time.Now() }
+func (b *Breaker) noteFailure(err error) { b.lastFailure, b.failed = summaryOf(err), time.Now() }
 
 // run announces changes and probes, until the breaker is closed or the term
 // ends. One goroutine does both, so that the news stays in order.
-func (b *breaker) run() {
+func (b *Breaker) run() {
 	for {
 		pause, open := b.announce()
 		if !open {
@@ -266,10 +292,10 @@ func (b *breaker) run() {
 		select {
 		case <-timer.C:
 		case <-b.wake:
-		case <-b.term.Done():
+		case <-b.options.Term.Done():
 		}
 		timer.Stop()
-		if b.term.Err() != nil {
+		if b.options.Term.Err() != nil {
 			return
 		}
 		b.probeOnce()
@@ -279,7 +305,7 @@ func (b *breaker) run() {
 // announce reports changes, without the lock. It returns the pause before the
 // next probe, or false once the breaker is closed and everything announced: the
 // goroutine then ends, and the next opening starts another.
-func (b *breaker) announce() (pause time.Duration, open bool) {
+func (b *Breaker) announce() (pause time.Duration, open bool) {
 	for {
 		b.mu.Lock()
 		if len(b.news) == 0 {
@@ -293,25 +319,25 @@ func (b *breaker) announce() (pause time.Duration, open bool) {
 		b.news = b.news[1:]
 		b.mu.Unlock()
 		if change.err != nil {
-			b.logger.Warn("Requests to the backend are rejected", "error", change.err)
+			b.options.Logger.Warn("Requests to the backend are rejected", "error", change.err)
 		} else {
-			b.logger.Info("The backend answers again", "outage", change.after)
+			b.options.Logger.Info("The backend answers again", "outage", change.after)
 		}
-		if b.term.Err() == nil {
-			b.changed(change.err)
+		if b.options.Term.Err() == nil {
+			b.options.Changed(change.err)
 		}
 	}
 }
 
 // probeOnce probes the backend once and evaluates the result.
-func (b *breaker) probeOnce() {
-	ctx, cancel := context.WithCancel(b.term)
+func (b *Breaker) probeOnce() {
+	ctx, cancel := context.WithCancel(b.options.Term)
 	defer cancel()
 	b.mu.Lock()
 	epoch := b.epoch
 	b.cancelProbe = cancel
 	b.mu.Unlock()
-	err := b.probe(ctx)
+	err := b.options.Probe(ctx)
 	found := verdictOf(ctx, err)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -329,9 +355,9 @@ func (b *breaker) probeOnce() {
 	}
 }
 
-// probeNow makes an open breaker probe at once, even if a probe is under way:
+// ProbeNow makes an open breaker probe at once, even if a probe is under way:
 // that one may hang on a problem that is now fixed.
-func (b *breaker) probeNow() {
+func (b *Breaker) ProbeNow() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.rejected == nil {
@@ -344,38 +370,4 @@ func (b *breaker) probeNow() {
 	case b.wake <- struct{}{}:
 	default:
 	}
-}
-
-// verdict is what a call's result says about the backend.
-type verdict int
-
-const (
-	saysNothing verdict = iota
-	backendAnswers
-	backendFails
-)
-
-// verdictOf judges the result of a call that the context bounded. Any answer
-// counts for the backend, except an internal failure, an answer that Cinder
-// never gives, and rejected credentials: a backend is useless without a login.
-func verdictOf(ctx context.Context, err error) verdict {
-	if err == nil {
-		return backendAnswers
-	}
-	var failed *cinder.Error
-	switch {
-	case !errors.As(err, &failed), failed.Unsent, failed.Kind == cinder.KindFenced, errors.Is(failed, context.Canceled):
-		return saysNothing
-	case errors.Is(failed, context.DeadlineExceeded) && ctx.Err() != nil:
-		// The caller's time ran out, not the request's.
-		return saysNothing
-	}
-	switch failed.Kind {
-	case cinder.KindUnavailable, cinder.KindInternal, cinder.KindUnauthorized, cinder.KindConfig:
-		return backendFails
-	}
-	if failed.Status != 0 {
-		return backendAnswers
-	}
-	return saysNothing
 }

@@ -1,84 +1,87 @@
-package backends
+// Package steps says what comes next in a volume's life.
+package steps
 
 import "github.com/standalone-cinder/standalone-cinder/backends/cinder"
 
-// step is one move in a volume's life. The next step depends on the observed
+// Step is one move in a volume's life. The next step depends on the observed
 // state alone, so that interrupted and new operations share one code.
-type step string
+type Step string
 
+// The steps.
 const (
-	stepCreate       step = "create"
-	stepAwaitCreated step = "await created"
-	stepReserve      step = "reserve"
-	stepConnect      step = "connect"
-	stepAttach       step = "make or find the attachment"
-	stepDiscard      step = "discard"
-	stepAwaitGone    step = "await gone"
-	stepDisconnect   step = "disconnect and detach"
-	stepRelease      step = "disconnect and unreserve"
-	stepDetachAll    step = "delete the attachments"
-	stepDelete       step = "delete"
-	stepForceDelete  step = "force delete"
-	stepNone         step = "none"
-	stepBlocked      step = "blocked"
+	Create       Step = "create"
+	AwaitCreated Step = "await created"
+	Reserve      Step = "reserve"
+	Connect      Step = "connect"
+	Attach       Step = "make or find the attachment"
+	Discard      Step = "discard"
+	AwaitGone    Step = "await gone"
+	Disconnect   Step = "disconnect and detach"
+	Release      Step = "disconnect and unreserve"
+	DetachAll    Step = "delete the attachments"
+	Delete       Step = "delete"
+	ForceDelete  Step = "force delete"
+	None         Step = "none"
+	Blocked      Step = "blocked"
 )
 
-// towardsConnected is the next step from a volume's state to a connection. An
+// TowardsConnected is the next step from a volume's state to a connection,
+// by the workflow that the volume is connected with. An
 // absent volume has no ID; one without a status exists, in a state unknown.
-func towardsConnected(v cinder.Volume) step {
+func TowardsConnected(v cinder.Volume, workflow cinder.Workflow) Step {
 	if v.ID == "" {
-		return stepCreate
+		return Create
 	}
-	if workflowOf(v) == cinder.WorkflowAttachment {
+	if workflow == cinder.WorkflowAttachment {
 		switch v.Status {
 		case cinder.StatusAvailable, cinder.StatusReserved, cinder.StatusAttaching, cinder.StatusInUse:
-			return stepAttach
+			return Attach
 		}
 	}
 	switch v.Status {
 	case cinder.StatusCreating, "downloading":
-		return stepAwaitCreated
+		return AwaitCreated
 	case cinder.StatusAvailable:
-		return stepReserve
+		return Reserve
 	case cinder.StatusAttaching, cinder.StatusInUse:
 		// Initializing is idempotent, also on a volume that a PersistentVolume
 		// of the same claim once had in use.
-		return stepConnect
+		return Connect
 	case cinder.StatusError, cinder.StatusErrorDeleting:
-		return stepDiscard
+		return Discard
 	case cinder.StatusDeleting:
-		return stepAwaitGone
+		return AwaitGone
 	}
-	return stepBlocked
+	return Blocked
 }
 
-// towardsGone is the next step from a volume's state to its absence.
-func towardsGone(v cinder.Volume) step {
+// TowardsGone is the next step from a volume's state to its absence.
+func TowardsGone(v cinder.Volume, workflow cinder.Workflow) Step {
 	if v.ID == "" {
-		return stepNone
+		return None
 	}
-	if workflowOf(v) == cinder.WorkflowAttachment {
+	if workflow == cinder.WorkflowAttachment {
 		switch v.Status {
 		case cinder.StatusInUse, cinder.StatusDetaching, cinder.StatusAttaching, cinder.StatusReserved:
-			return stepDetachAll
+			return DetachAll
 		}
 	}
 	switch v.Status {
 	case cinder.StatusCreating, "downloading":
 		// Cinder does not delete a volume while a host is creating it.
-		return stepAwaitCreated
+		return AwaitCreated
 	case cinder.StatusInUse, cinder.StatusDetaching:
-		return stepDisconnect
+		return Disconnect
 	case cinder.StatusAttaching, cinder.StatusReserved:
-		return stepRelease
+		return Release
 	case cinder.StatusAvailable, cinder.StatusError, cinder.StatusErrorExtending, "error_restoring", "error_managing", "error_backing-up":
-		return stepDelete
+		return Delete
 	case cinder.StatusDeleting:
-		return stepAwaitGone
+		return AwaitGone
 	case cinder.StatusErrorDeleting:
-		return stepForceDelete
+		return ForceDelete
 	}
 	// maintenance, migrating, extending, retyping, backing-up, uploading, ...:
 	// another operation is using the volume.
-	return stepBlocked
+	return Blocked
 }

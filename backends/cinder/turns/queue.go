@@ -1,4 +1,7 @@
-package cinder
+// Package turns decides when a request to a backend may leave: tenants take turns
+// at its slots and its pace, and what must hold at the last moment is checked
+// when the turn has come (Admission).
+package turns
 
 import (
 	"container/list"
@@ -141,6 +144,13 @@ func (q *Queue) Progress() (waiting bool, mark string) {
 	return q.round.Len() > 0, strconv.FormatUint(q.granted, 10)
 }
 
+// InUse is how many slots are in use.
+func (q *Queue) InUse() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.slots - q.free
+}
+
 // patience is what ends the wait for a turn: the request's context, the
 // waiter's, or the beginning of an outage.
 type patience struct {
@@ -152,7 +162,7 @@ type patience struct {
 // errNoPace means that a tenant's pace admits no request at all.
 var errNoPace = errors.New("the tenant's pace admits no request; give its limiter a burst of at least one")
 
-// acquire waits for the caller's turn. The caller ends it with release, or with
+// acquire waits for the caller's turn. The caller ends it with Release, or with
 // pass if no request was sent.
 func (q *Queue) acquire(caller Caller, p patience) error {
 	if pace := caller.Pace; pace != nil && pace.Burst() < 1 && pace.Limit() != rate.Inf {
@@ -197,8 +207,8 @@ func (q *Queue) acquire(caller Caller, p patience) error {
 	return err
 }
 
-// release ends a turn whose request was sent.
-func (q *Queue) release() {
+// Release ends a turn whose request was sent.
+func (q *Queue) Release() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.free++

@@ -1,4 +1,4 @@
-package cinder
+package turns
 
 import "context"
 
@@ -42,17 +42,18 @@ func AdmissionOf(ctx context.Context) Admission {
 	return a
 }
 
-// admit waits for the caller's turn. The wait ends with the request's context,
-// with the waiter, or when an outage begins. An error means that the request
-// was not sent.
-func (t *transport) admit(ctx context.Context) error {
+// Admit waits for the turn of the caller that the context carries, and makes the
+// checks of its admission. The wait ends with the context, with the waiter, or
+// when an outage begins. An error means that the request must not be sent; else
+// the caller ends the turn with Release.
+func (q *Queue) Admit(ctx context.Context) error {
 	a := AdmissionOf(ctx)
 	outage, err := a.Outage()
 	if err != nil {
-		return notSent{err}
+		return err
 	}
-	if err := t.queue.acquire(CallerOf(ctx), patience{ctx, a.Waiter, outage}); err != nil {
-		return notSent{err}
+	if err := q.acquire(CallerOf(ctx), patience{ctx, a.Waiter, outage}); err != nil {
+		return err
 	}
 	err = a.Waiter.Err()
 	if err == nil {
@@ -65,8 +66,7 @@ func (t *transport) admit(ctx context.Context) error {
 		err = a.Fence()
 	}
 	if err != nil {
-		t.queue.pass()
-		return notSent{err}
+		q.pass()
 	}
-	return nil
+	return err
 }

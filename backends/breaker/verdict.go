@@ -1,0 +1,42 @@
+package breaker
+
+import (
+	"context"
+	"errors"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+)
+
+// verdict is what a call's result says about the backend.
+type verdict int
+
+const (
+	saysNothing verdict = iota
+	backendAnswers
+	backendFails
+)
+
+// verdictOf judges the result of a call that the context bounded. Any answer
+// counts for the backend, except an internal failure, an answer that Cinder
+// never gives, and rejected credentials: a backend is useless without a login.
+func verdictOf(ctx context.Context, err error) verdict {
+	if err == nil {
+		return backendAnswers
+	}
+	var failed *cinder.Error
+	switch {
+	case !errors.As(err, &failed), failed.Unsent, failed.Kind == cinder.KindFenced, errors.Is(failed, context.Canceled):
+		return saysNothing
+	case errors.Is(failed, context.DeadlineExceeded) && ctx.Err() != nil:
+		// The caller's time ran out, not the request's.
+		return saysNothing
+	}
+	switch failed.Kind {
+	case cinder.KindUnavailable, cinder.KindInternal, cinder.KindUnauthorized, cinder.KindConfig:
+		return backendFails
+	}
+	if failed.Status != 0 {
+		return backendAnswers
+	}
+	return saysNothing
+}

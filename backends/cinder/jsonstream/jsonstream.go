@@ -1,0 +1,124 @@
+// Package jsonstream reads JSON that a server may have made to do harm.
+//
+// A server can send far more than the program asked for, and JSON grows when it
+// is decoded: three bytes of an empty object become a hundred. So answers are
+// read as streams, and only the parts that are used are kept.
+package jsonstream
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"strings"
+)
+
+// Text is a JSON text, or null. A value of another type is odd.
+type Text struct {
+	Value string
+	Odd   bool
+}
+
+// Number is a whole JSON number from 0 on, or null. Any other value is odd,
+// unless it says the same in another form, such as "10" for 10.
+type Number struct {
+	Value int64
+	Odd   bool
+}
+
+// Flag is true, false or null. Any other value is odd.
+type Flag struct {
+	Value bool
+	Odd   bool
+}
+
+// UnmarshalJSON never fails: a value of another type is odd.
+func (t *Text) UnmarshalJSON(content []byte) error {
+	t.Odd = json.Unmarshal(content, &t.Value) != nil
+	return nil
+}
+
+// UnmarshalJSON never fails: a value of another type is odd.
+func (n *Number) UnmarshalJSON(content []byte) error {
+	written := strings.Trim(string(content[:min(len(content), 32)]), `"`)
+	if written == "null" {
+		return nil
+	}
+	var err error
+	n.Value, err = strconv.ParseInt(written, 10, 64)
+	n.Odd = err != nil || n.Value < 0
+	return nil
+}
+
+// UnmarshalJSON never fails: a value of another type is odd.
+func (f *Flag) UnmarshalJSON(content []byte) error {
+	f.Odd = json.Unmarshal(content, &f.Value) != nil
+	return nil
+}
+
+// ErrNotAsDescribed is the failure to read an answer, or a part of one.
+var ErrNotAsDescribed = errors.New("not the JSON that was expected")
+
+// Skipped is a JSON value that is not kept.
+type Skipped struct{}
+
+// UnmarshalJSON keeps nothing.
+func (*Skipped) UnmarshalJSON([]byte) error { return nil }
+
+// Fields calls read for every field of the object that comes next. read takes
+// the field's value from the decoder.
+func Fields(decoder *json.Decoder, read func(key string) error) error {
+	if err := expect(decoder, '{'); err != nil {
+		return err
+	}
+	for decoder.More() {
+		token, err := decoder.Token()
+		if err != nil {
+			return err
+		}
+		key, _ := token.(string)
+		if err := read(key); err != nil {
+			return err
+		}
+	}
+	return expect(decoder, '}')
+}
+
+// Elements calls read for every element of the list that comes next, and
+// reports whether there is one: null is none. read takes the element from the
+// decoder.
+func Elements(decoder *json.Decoder, read func() error) (isList bool, err error) {
+	token, err := decoder.Token()
+	if err != nil || token == nil {
+		return false, err
+	}
+	if token != json.Delim('[') {
+		return false, ErrNotAsDescribed
+	}
+	for decoder.More() {
+		if err := read(); err != nil {
+			return true, err
+		}
+	}
+	return true, expect(decoder, ']')
+}
+
+func expect(decoder *json.Decoder, want json.Delim) error {
+	token, err := decoder.Token()
+	if err != nil {
+		return err
+	}
+	if token != want {
+		return ErrNotAsDescribed
+	}
+	return nil
+}
+
+// DecoderOf decodes a part of an answer. There is none if the part is absent or
+// null.
+func DecoderOf(part json.RawMessage) (decoder *json.Decoder, ok bool) {
+	if len(part) == 0 || string(part) == "null" {
+		return nil, false
+	}
+	return json.NewDecoder(bytes.NewReader(part)), true
+}

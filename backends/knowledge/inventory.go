@@ -1,0 +1,234 @@
+// Package knowledge is what a term knows about the volumes and snapshots at one
+// endpoint: the last complete listing, and what the term did and saw since.
+package knowledge
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
+)
+
+// Entries says what an Inventory lists.
+type Entries[T any] struct {
+	List func(ctx context.Context, yield func(page []T) bool) error
+	// Owner is the UID that an entry is stamped with; empty for entries of others.
+	Owner func(T) (uid string)
+	// Born is what entries are ordered by.
+	Born func(T) (id string, created time.Time)
+	// Share makes an entry share its common texts with others: a
+	// term keeps the listing.
+	Share func(entry T, texts map[string]string) T
+}
+
+// Inventory knows which volumes, or which snapshots, of this cluster a backend
+// had at its last complete listing without a filter, the only answer that can
+// prove absence. One listing serves every claim: a leader reads it once in its
+// term, and again only after a create request whose answer was lost.
+type Inventory[T any] struct {
+	of Entries[T]
+
+	mu      sync.Mutex
+	started time.Time // of the last complete listing; zero before the first
+	entries map[string][]T
+	loading *loading
+}
+
+type loading struct {
+	started time.Time
+	done    chan struct{}
+	err     error
+	// waiting is how many callers wait for it. When the last one leaves, it is
+	// cut off.
+	waiting int
+	cutOff  context.CancelFunc
+}
+
+// NewInventory makes an inventory that has not listed yet.
+func NewInventory[T any](of Entries[T]) *Inventory[T] {
+	return &Inventory[T]{of: of, entries: map[string][]T{}}
+}
+
+// Find returns the entries with an owner's UID that owns confirms, from a
+// listing that began after the given time; if that is zero, any listing will do.
+func (i *Inventory[T]) Find(ctx context.Context, uid string, owns func(T) bool, after time.Time) ([]T, error) {
+	if err := i.load(ctx, after); err != nil {
+		return nil, err
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	var found []T
+	for _, entry := range i.entries[uid] {
+		if owns(entry) {
+			found = append(found, entry)
+		}
+	}
+	return found, nil
+}
+
+// All returns every entry of the cluster in the last complete listing, and
+// lists first if there was none.
+func (i *Inventory[T]) All(ctx context.Context) ([]T, error) {
+	return i.AllAfter(ctx, time.Time{})
+}
+
+// AllAfter returns every entry of the cluster in a listing that began after
+// the given time.
+func (i *Inventory[T]) AllAfter(ctx context.Context, after time.Time) ([]T, error) {
+	if err := i.load(ctx, after); err != nil {
+		return nil, err
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	var all []T
+	for _, entries := range i.entries {
+		all = append(all, entries...)
+	}
+	slices.SortFunc(all, i.elder)
+	return all, nil
+}
+
+// Knows reports whether the last complete listing, if there was one, has an
+// entry with the UID.
+func (i *Inventory[T]) Knows(uid string) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return len(i.entries[uid]) > 0
+}
+
+// Owners lists the UIDs that have an entry in the last complete listing.
+func (i *Inventory[T]) Owners() []string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return slices.Collect(maps.Keys(i.entries))
+}
+
+// Forget drops an entry that is gone.
+func (i *Inventory[T]) Forget(id string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for uid, entries := range i.entries {
+		kept := slices.DeleteFunc(entries, func(entry T) bool { return i.idOf(entry) == id })
+		if len(kept) == 0 {
+			delete(i.entries, uid)
+		} else {
+			i.entries[uid] = kept
+		}
+	}
+}
+
+// load ensures that a complete listing exists that began after the time.
+func (i *Inventory[T]) load(ctx context.Context, after time.Time) error {
+	for {
+		i.mu.Lock()
+		if !i.started.IsZero() && !i.started.Before(after) {
+			i.mu.Unlock()
+			return nil
+		}
+		current := i.loading
+		if current == nil {
+			// The listing serves other callers too, so it must not end with the
+			// caller that happened to start it.
+			shared, cutOff := context.WithCancel(context.WithoutCancel(ctx))
+			current = &loading{started: time.Now(), done: make(chan struct{}), cutOff: cutOff}
+			i.loading = current
+			go i.run(shared, current)
+		}
+		current.waiting++
+		i.mu.Unlock()
+		if err := awaitDone(ctx, current.done); err != nil {
+			i.leave(current)
+			return err
+		}
+		if current.err != nil && !current.started.Before(after) {
+			return current.err
+		}
+	}
+}
+
+// awaitDone waits for a listing. Its pages wait for their turns at the backend, and
+// so do its callers.
+func awaitDone(ctx context.Context, done <-chan struct{}) error {
+	defer turns.CallerOf(ctx).Waiting()()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-done:
+		return nil
+	}
+}
+
+// leave ends a caller's wait. A listing without callers would only keep the
+// backend busy, for as long as a broken server makes it last.
+func (i *Inventory[T]) leave(current *loading) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if current.waiting--; current.waiting > 0 {
+		return
+	}
+	current.cutOff()
+	if i.loading == current {
+		// The next caller starts another one.
+		i.loading = nil
+	}
+}
+
+func (i *Inventory[T]) run(ctx context.Context, current *loading) {
+	byOwner := map[string][]T{}
+	texts := map[string]string{}
+	err := i.of.List(ctx, func(page []T) bool {
+		for _, entry := range page {
+			uid := i.of.Owner(entry)
+			if uid == "" {
+				continue
+			}
+			entry = i.of.Share(entry, texts)
+			// A listing may restart after a new login.
+			known := byOwner[uid]
+			if at := slices.IndexFunc(known, func(k T) bool { return i.idOf(k) == i.idOf(entry) }); at >= 0 {
+				known[at] = entry
+			} else {
+				byOwner[uid] = append(known, entry)
+			}
+		}
+		return true
+	})
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if err == nil {
+		i.started, i.entries = current.started, byOwner
+		for _, entries := range byOwner {
+			slices.SortFunc(entries, i.elder)
+		}
+	}
+	current.err = err
+	if i.loading == current {
+		i.loading = nil
+	}
+	current.cutOff()
+	close(current.done)
+}
+
+func (i *Inventory[T]) idOf(entry T) string {
+	id, _ := i.of.Born(entry)
+	return id
+}
+
+func (i *Inventory[T]) elder(a, b T) int {
+	idA, createdA := i.of.Born(a)
+	idB, createdB := i.of.Born(b)
+	return ByAge(idA, createdA, idB, createdB)
+}
+
+// ByAge orders by time of creation and, since Cinder's clock ticks in seconds,
+// by ID, so that every leader makes the same choice.
+func ByAge(idA string, createdA time.Time, idB string, createdB time.Time) int {
+	if c := createdA.Compare(createdB); c != 0 {
+		return c
+	}
+	return strings.Compare(idA, idB)
+}
