@@ -150,13 +150,19 @@ func (p *Provisioner) denialOf(claim *corev1.PersistentVolumeClaim, class *stora
 
 // decide applies the policy in force.
 func (p *Provisioner) decide(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, labels map[string]string) ledger.Decided {
+	source, denial := p.sources.Cached(claim, class)
+	if denial != nil {
+		return ledger.Decided{Decision: policy.Decision{Denial: denial}, Revision: p.Policy().Revision()}
+	}
+	return p.decideAbout(claim, class, labels, source)
+}
+
+// decideAbout applies the policy in force to a claim for the content of a source,
+// or for an empty volume if that is nil.
+func (p *Provisioner) decideAbout(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, labels map[string]string, source *record.Source) ledger.Decided {
 	inForce := p.Policy()
 	request := record.RequestOf(claim, class, labels)
 	request.Node = p.selectedNode(claim)
-	source, denial := p.sources.Cached(claim, class)
-	if denial != nil {
-		return ledger.Decided{Decision: policy.Decision{Denial: denial}, Revision: inForce.Revision()}
-	}
 	if source != nil {
 		request.Source = &source.Decided
 	}

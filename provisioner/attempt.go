@@ -199,7 +199,9 @@ func (a *attempt) confirmSource(ctx context.Context) error {
 		return fmt.Errorf("%w: %s", errSourceChanged, denial.Message)
 	case source == nil:
 		return nil
-	case source.Decided.Tenant != a.decision.Tenant || source.Decided.Backend != a.backend || source.Decided.SizeGiB > a.decision.Volume.SizeGiB:
+	}
+	decision := a.p.decideAbout(a.claim, a.class, a.p.namespaceLabels(a.claim.Namespace), source)
+	if decision.Denial != nil || decision.Tenant != a.decision.Tenant || !slices.Contains(decision.Backends, a.backend) {
 		return errSourceChanged
 	}
 	a.source = source.Content

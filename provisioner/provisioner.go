@@ -130,6 +130,9 @@ func (p *Provisioner) Placement() *placement.Placer { return p.placement }
 // Ledger counts what the term's quotas are compared with.
 func (p *Provisioner) Ledger() *ledger.Ledger { return p.ledger }
 
+// Sources finds the content that claims want.
+func (p *Provisioner) Sources() *datasource.Resolver { return p.sources }
+
 // Followup finishes what the library leaves unfinished.
 func (p *Provisioner) Followup() *Followup { return p.followup }
 

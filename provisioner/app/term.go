@@ -199,7 +199,7 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
 	t.auditor = a.newAuditor(t)
 	t.keeper = &keeper{app: a}
 	t.protector = datasource.NewProtector(datasource.ProtectorOptions{
-		Client: a.client, Claims: a.factory.Core().V1().PersistentVolumeClaims().Lister(), Classes: a.factory.Storage().V1().StorageClasses().Lister(),
+		Resolver: t.provisioner.Sources(), Client: a.client, Claims: a.factory.Core().V1().PersistentVolumeClaims().Lister(), Classes: a.factory.Storage().V1().StorageClasses().Lister(),
 		Limiter: workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](time.Second, time.Minute), Logger: a.logger,
 	})
 	t.library = a.newLibrary(work, t)

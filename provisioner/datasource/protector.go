@@ -47,11 +47,13 @@ func setFinalizers(ctx context.Context, client kubernetes.Interface, claim *core
 
 // ProtectorOptions configure a Protector.
 type ProtectorOptions struct {
-	Client  kubernetes.Interface
-	Claims  corelisters.PersistentVolumeClaimLister
-	Classes storagelisters.StorageClassLister
-	Limiter workqueue.TypedRateLimiter[types.NamespacedName]
-	Logger  *slog.Logger
+	// Resolver is the term's.
+	Resolver *Resolver
+	Client   kubernetes.Interface
+	Claims   corelisters.PersistentVolumeClaimLister
+	Classes  storagelisters.StorageClassLister
+	Limiter  workqueue.TypedRateLimiter[types.NamespacedName]
+	Logger   *slog.Logger
 }
 
 // Protector ends the protection of claims that no pending claim copies any
@@ -134,6 +136,11 @@ func (p *Protector) release(ctx context.Context, key types.NamespacedName) error
 	if err != nil {
 		return err
 	}
+	done, err := p.Resolver.copying.Acquire(ctx, nameOf(key.Namespace, key.Name))
+	if err != nil {
+		return err
+	}
+	defer done()
 	others, err := p.Claims.PersistentVolumeClaims(key.Namespace).List(labels.Everything())
 	if err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 
+	"github.com/standalone-cinder/standalone-cinder/backends/keyedmutex"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
@@ -35,11 +36,14 @@ type Options struct {
 type Resolver struct {
 	Options
 	awaited awaited
+	// copying keeps Live and the Protector from deciding about one source at the
+	// same time, by the source's name.
+	copying *keyedmutex.Mutex
 }
 
 // NewResolver makes the Resolver of one term.
 func NewResolver(options Options) *Resolver {
-	return &Resolver{Options: options, awaited: awaited{names: map[string]bool{}}}
+	return &Resolver{Options: options, awaited: awaited{names: map[string]bool{}}, copying: keyedmutex.New()}
 }
 
 // Cached finds the source of a claim in the caches; nil if the claim wants an
@@ -65,6 +69,13 @@ func (r *Resolver) Live(ctx context.Context, claim *corev1.PersistentVolumeClaim
 	if named == nil {
 		return nil, refused, nil
 	}
+	// The caches have the claim: a Protector whose turn comes later finds it there,
+	// and one whose turn came earlier has removed the finalizer before this reads.
+	done, err := r.copying.Acquire(ctx, keyOf(claim, named))
+	if err != nil {
+		return nil, nil, err
+	}
+	defer done()
 	reader := &live{ctx: ctx, client: r.Client}
 	source, denial, err := r.find(claim, named, reader, liveSnapshots{ctx, r.SnapshotClient})
 	if denial != nil || err != nil {
