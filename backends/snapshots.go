@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -17,9 +18,6 @@ type SnapshotSpec struct {
 	Stamp    SnapshotStamp
 	// Source is the volume, with the proof that it is the claim's.
 	Source Target
-	// Recorded is the ID of the snapshot that a VolumeSnapshotContent names; empty
-	// if there is none yet.
-	Recorded string
 }
 
 // SnapshotTarget is a snapshot to remove, and the proof that it may be removed.
@@ -127,23 +125,37 @@ func (e *endpoint) lookForSnapshot(ctx context.Context, spec SnapshotSpec) (cind
 
 // keepOneSnapshot picks, of several snapshots with one stamp, the one to keep:
 // the recorded one or, before that, the oldest, which every leader picks. It
-// removes the others, which nothing names.
+// removes the others, which nothing names. Of several that were recorded it
+// removes none, since a VolumeSnapshotContent may name any of them.
 func (e *endpoint) keepOneSnapshot(ctx context.Context, found []cinder.Snapshot, spec SnapshotSpec) (id string, err error) {
 	if len(found) == 0 {
 		return "", nil
 	}
 	id = found[0].ID
+	var recorded []string
 	for _, s := range found {
-		if s.ID == spec.Recorded {
-			id = s.ID
+		if WasRecorded(s) {
+			recorded = append(recorded, s.ID)
 		}
+	}
+	if len(recorded) > 0 {
+		id = recorded[0]
+	}
+	if len(recorded) > 1 {
+		// Somebody is to delete all but one of them, which only another listing shows.
+		e.snapshotsKnown.Doubt(spec.Stamp.SnapshotUID)
+		return "", e.failure(KindRecorded, "snapshots %s of one VolumeSnapshot were all recorded; keep one and delete the others by hand", strings.Join(recorded, ", "))
 	}
 	for _, s := range found {
 		if s.ID == id {
 			continue
 		}
 		e.logger.Warn("Removing a duplicate snapshot of one VolumeSnapshot", "snapshot", s.ID, "kept", id, "status", s.Status)
-		if err := e.removeSnapshot(ctx, SnapshotTarget{SnapshotID: s.ID, Stamp: spec.Stamp, Place: e.place()}); err != nil {
+		if err := e.removeSnapshot(ctx, SnapshotTarget{SnapshotID: s.ID, Stamp: spec.Stamp, Place: e.place(), Unrecorded: true}); err != nil {
+			if cinder.IsKind(err, KindRecorded) {
+				// It was marked after the listing.
+				e.snapshotsKnown.Doubt(spec.Stamp.SnapshotUID)
+			}
 			return "", err
 		}
 	}
@@ -179,12 +191,13 @@ func (e *endpoint) createSnapshot(ctx context.Context, spec SnapshotSpec) (s cin
 }
 
 // discardSnapshot deletes a snapshot that Cinder failed to make, and reports it.
-// The next attempt makes a new one.
+// The next attempt makes a new one. One that was recorded was ready once, so its
+// content is worth a repair.
 func (e *endpoint) discardSnapshot(ctx context.Context, s cinder.Snapshot, spec SnapshotSpec) error {
-	if s.ID == spec.Recorded {
-		return e.failure(KindVolumeFailed, "snapshot %s went to error after it was recorded; it is kept", s.ID)
+	if WasRecorded(s) {
+		return e.failure(KindVolumeFailed, "snapshot %s went to error after it was recorded, so it is kept; an OpenStack administrator must repair it, or delete the VolumeSnapshot", s.ID)
 	}
-	if err := e.removeSnapshot(ctx, SnapshotTarget{SnapshotID: s.ID, Stamp: spec.Stamp, Place: e.place()}); err != nil {
+	if err := e.removeSnapshot(ctx, SnapshotTarget{SnapshotID: s.ID, Stamp: spec.Stamp, Place: e.place(), Unrecorded: true}); err != nil {
 		return fmt.Errorf("snapshot %s went to error and cannot be removed: %w", s.ID, err)
 	}
 	return e.failure(KindVolumeFailed, "snapshot %s went to error and was removed; see the log of cinder-volume", s.ID)
@@ -202,32 +215,36 @@ func (l *Lifecycle) MarkSnapshot(ctx context.Context, s cinder.Snapshot) error {
 }
 
 // AbandonSnapshots deletes all snapshots of a VolumeSnapshot whose content names
-// none; the target has no ID.
-func (l *Lifecycle) AbandonSnapshots(ctx context.Context, target SnapshotTarget) error {
+// none; the target has no ID. It returns the IDs of those that it kept, because
+// they were recorded and the target is Unrecorded.
+func (l *Lifecycle) AbandonSnapshots(ctx context.Context, target SnapshotTarget) (kept []string, err error) {
 	release, err := l.lock(ctx, target.Stamp.key())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer release()
 	e := l.current()
 	_, since := e.snapshotsKnown.Of(target.Stamp.SnapshotUID)
 	found, err := e.snapshotInventory.Find(ctx, target.Stamp.SnapshotUID, target.Stamp.Owns, since)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if here := e.place(); target.Place != here {
-		return e.elsewhere("the snapshot of VolumeSnapshot UID %q was to be made at %s, but the backend points to %s", target.Stamp.SnapshotUID, target.Place, here)
+		return nil, e.elsewhere("the snapshot of VolumeSnapshot UID %q was to be made at %s, but the backend points to %s", target.Stamp.SnapshotUID, target.Place, here)
 	}
 	if id, _ := e.snapshotsKnown.Of(target.Stamp.SnapshotUID); id != "" && !slices.ContainsFunc(found, func(s cinder.Snapshot) bool { return s.ID == id }) {
 		found = append(found, cinder.Snapshot{ID: id})
 	}
 	for _, s := range found {
 		target.SnapshotID = s.ID
-		if err := e.removeSnapshot(ctx, target); err != nil && (!target.Unrecorded || !cinder.IsKind(err, KindRecorded)) {
-			return err
+		switch err := e.removeSnapshot(ctx, target); {
+		case cinder.IsKind(err, KindRecorded):
+			kept = append(kept, s.ID)
+		case err != nil:
+			return nil, err
 		}
 	}
-	return nil
+	return kept, nil
 }
 
 // RemoveSnapshot deletes a snapshot, in any state, and waits until it is gone. It

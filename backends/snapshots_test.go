@@ -41,6 +41,13 @@ func (m *memoryCinder) addSnapshot(n int, volumeID string, status cinder.Status)
 	return s.ID
 }
 
+// mark marks a snapshot as recorded.
+func (m *memoryCinder) mark(id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.snapshots[id].Metadata[stampRecorded] = "true"
+}
+
 // stampedSnapshots lists the IDs of the snapshots with the stamp of snapshot n.
 func (m *memoryCinder) stampedSnapshots(n int) []string {
 	m.mu.Lock()
@@ -127,13 +134,67 @@ func TestRecordedSnapshotIsKept(t *testing.T) {
 	volume := memory.add(mine(1, cinder.StatusAvailable))
 	memory.addSnapshot(1, volume, cinder.StatusAvailable)
 	recorded := memory.addSnapshot(1, volume, cinder.StatusError)
-	spec := snapshotSpec(1, volume)
-	spec.Recorded = recorded
-	_, _, err := memory.term(t).TakeSnapshot(t.Context(), spec)
-	equal(t, authtest.ErrorText(err), "backend gold: snapshot snapshot-3 went to error after it was recorded; it is kept")
+	memory.mark(recorded)
+	_, _, err := memory.term(t).TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+	equal(t, authtest.ErrorText(err), "backend gold: snapshot snapshot-3 went to error after it was recorded, so it is kept; an OpenStack administrator must repair it, or delete the VolumeSnapshot")
 	if left := memory.stampedSnapshots(1); !slices.Equal(left, []string{recorded}) {
 		t.Errorf("left %q", left)
 	}
+}
+
+// TestRecordedDuplicateIsTheOneToKeep: of two snapshots, the younger was recorded.
+func TestRecordedDuplicateIsTheOneToKeep(t *testing.T) {
+	memory := newMemoryCinder()
+	volume := memory.add(mine(1, cinder.StatusAvailable))
+	memory.addSnapshot(1, volume, cinder.StatusAvailable)
+	recorded := memory.addSnapshot(1, volume, cinder.StatusAvailable)
+	memory.mark(recorded)
+	s, _, err := memory.term(t).TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+	success(t, err)
+	equal(t, s.ID, recorded)
+	equal(t, fmt.Sprint(memory.stampedSnapshots(1)), fmt.Sprint([]string{recorded}))
+}
+
+// TestOfSeveralRecordedSnapshotsNoneIsRemoved: somebody has to choose, and then
+// the next attempt continues.
+func TestOfSeveralRecordedSnapshotsNoneIsRemoved(t *testing.T) {
+	memory := newMemoryCinder()
+	volume := memory.add(mine(1, cinder.StatusAvailable))
+	memory.addSnapshot(1, volume, cinder.StatusAvailable)
+	first, second := memory.addSnapshot(1, volume, cinder.StatusAvailable), memory.addSnapshot(1, volume, cinder.StatusAvailable)
+	memory.mark(first)
+	memory.mark(second)
+	l := memory.term(t)
+	_, _, err := l.TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+	equal(t, cinder.KindOf(err), KindRecorded)
+	equal(t, authtest.ErrorText(err), "backend gold: snapshots snapshot-3, snapshot-4 of one VolumeSnapshot were all recorded; keep one and delete the others by hand")
+	equal(t, len(memory.changes()), 0)
+	memory.mu.Lock()
+	delete(memory.snapshots, first)
+	memory.mu.Unlock()
+	s, _, err := l.TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+	success(t, err)
+	equal(t, s.ID, second)
+	equal(t, fmt.Sprint(memory.stampedSnapshots(1)), fmt.Sprint([]string{second}))
+}
+
+// TestDuplicateMarkedAfterTheListingIsKept: an earlier leader's mark may arrive
+// late. The attempt that sees it touches nothing, and the next one knows it.
+func TestDuplicateMarkedAfterTheListingIsKept(t *testing.T) {
+	memory := newMemoryCinder()
+	volume := memory.add(mine(1, cinder.StatusAvailable))
+	memory.addSnapshot(1, volume, cinder.StatusAvailable)
+	marked := memory.addSnapshot(1, volume, cinder.StatusAvailable)
+	l := memory.term(t)
+	_, err := l.Snapshots(t.Context())
+	success(t, err)
+	memory.mark(marked)
+	_, _, err = l.TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+	equal(t, cinder.KindOf(err), KindRecorded)
+	equal(t, len(memory.changes()), 0)
+	s, _, err := l.TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+	success(t, err)
+	equal(t, s.ID, marked)
 }
 
 func TestRemoveSnapshotFromEveryState(t *testing.T) {
@@ -292,7 +353,9 @@ func TestMarkedSnapshotIsNeverTakenForALeftover(t *testing.T) {
 	target.Unrecorded = true
 	success(t, l.MarkSnapshot(t.Context(), s))
 	equal(t, cinder.KindOf(l.RemoveSnapshot(t.Context(), target)), KindRecorded)
-	success(t, l.AbandonSnapshots(t.Context(), target))
+	kept, err := l.AbandonSnapshots(t.Context(), target)
+	success(t, err)
+	equal(t, fmt.Sprint(kept), fmt.Sprint([]string{s.ID}))
 	equal(t, fmt.Sprint(memory.stampedSnapshots(1)), fmt.Sprint([]string{s.ID}))
 	// The next leader reads the mark, and does not write it again.
 	next := memory.term(t)
@@ -339,7 +402,9 @@ func TestAbandonSnapshotsRemovesAllOfAVolumeSnapshot(t *testing.T) {
 			if test.place.IsKnown() {
 				target.Place = test.place
 			}
-			equal(t, cinder.KindOf(l.AbandonSnapshots(t.Context(), target)), test.wantErr)
+			kept, err := l.AbandonSnapshots(t.Context(), target)
+			equal(t, cinder.KindOf(err), test.wantErr)
+			equal(t, len(kept), 0)
 			equal(t, len(memory.stampedSnapshots(1)), test.want)
 			equal(t, len(memory.stampedSnapshots(2)), 1)
 		})

@@ -119,6 +119,11 @@ func (p *Protector) next(ctx context.Context) bool {
 		return true
 	}
 	if err := p.release(ctx, key); err != nil {
+		if apierrors.IsConflict(err) {
+			// Kubernetes' controllers write to claims, too.
+			p.queue.AddRateLimited(key)
+			return true
+		}
 		p.Logger.Warn("Cannot end the protection of a claim that was copied", "claim", key.String(), "error", err)
 		p.queue.AddRateLimited(key)
 		return true

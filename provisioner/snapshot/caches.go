@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
@@ -122,6 +123,12 @@ func (c *Controller) shown() *caches {
 	return c.caches
 }
 
+// shows reports whether the cache has this very VolumeSnapshot.
+func (c *Controller) shows(namespace, name string, uid types.UID) bool {
+	snapshot, err := c.shown().snapshots.VolumeSnapshots(namespace).Get(name)
+	return err == nil && snapshot.UID == uid
+}
+
 // VolumeSnapshot reads from the cache. Nothing exists before the API server
 // serves the resources.
 func (c *Controller) VolumeSnapshot(namespace, name string) (*snapshotv1.VolumeSnapshot, error) {
@@ -179,6 +186,9 @@ func (c *Controller) contentEvents() cache.ResourceEventHandler {
 				return
 			}
 			c.forget(content)
+			c.mu.Lock()
+			delete(c.removed, content.UID)
+			c.mu.Unlock()
 			// Its snapshot is kept, or this term has removed it and it counts no longer.
 			c.Ledger.ForsakeSnapshot(content.Spec.VolumeSnapshotRef.UID)
 			if reference := content.Spec.VolumeSnapshotRef; reference.Name != "" {

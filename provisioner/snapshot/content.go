@@ -120,9 +120,19 @@ func (c *Controller) deleteContent(ctx context.Context, content *snapshotv1.Volu
 // liveSnapshot reads a VolumeSnapshot from the API server; nil if it is gone or
 // being deleted.
 func (c *Controller) liveSnapshot(ctx context.Context, namespace, name string, uid types.UID) (*snapshotv1.VolumeSnapshot, error) {
+	live, err := c.existingSnapshot(ctx, namespace, name, uid)
+	if live != nil && live.DeletionTimestamp != nil {
+		return nil, nil
+	}
+	return live, err
+}
+
+// existingSnapshot reads a VolumeSnapshot from the API server; nil if it is gone.
+// One that is being deleted exists until its last finalizer is removed.
+func (c *Controller) existingSnapshot(ctx context.Context, namespace, name string, uid types.UID) (*snapshotv1.VolumeSnapshot, error) {
 	live, err := c.Snapshots.SnapshotV1().VolumeSnapshots(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
-	case apierrors.IsNotFound(err), err == nil && (live.UID != uid || live.DeletionTimestamp != nil):
+	case apierrors.IsNotFound(err), err == nil && live.UID != uid:
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("cannot tell whether VolumeSnapshot %s/%s is there: %w", namespace, name, err)

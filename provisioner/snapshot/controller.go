@@ -47,8 +47,8 @@ type Snapshots interface {
 	MarkSnapshot(ctx context.Context, s cinder.Snapshot) error
 	RemoveSnapshot(ctx context.Context, target backends.SnapshotTarget) error
 	// AbandonSnapshots removes the snapshots of a VolumeSnapshot whose content names
-	// none.
-	AbandonSnapshots(ctx context.Context, target backends.SnapshotTarget) error
+	// none, and returns the IDs of those that it kept.
+	AbandonSnapshots(ctx context.Context, target backends.SnapshotTarget) (kept []string, err error)
 	// Snapshots lists the cluster's snapshots, once in a term.
 	Snapshots(ctx context.Context) ([]cinder.Snapshot, error)
 	// RelistSnapshots lists them again.
@@ -121,10 +121,12 @@ type Controller struct {
 	queue  workqueue.TypedRateLimitingInterface[item]
 	// counted is the set of backends whose snapshots the ledger has counted.
 	counted map[string]bool
-	// removed is the set of contents whose snapshots this term has removed.
+	// removed is the set of contents whose snapshots this term has removed, until
+	// the objects are gone.
 	removed map[types.UID]bool
-	// kept is the set of snapshots that were reported as kept.
-	kept map[string]bool
+	// kept has the snapshots that were reported as kept, by ID, and the backend that
+	// lists them.
+	kept map[string]string
 }
 
 // item is an object in the queue.
@@ -152,7 +154,7 @@ func (i item) key() string { return string(i.kind) + "/" + i.String() }
 func New(options Options) *Controller {
 	c := &Controller{
 		Options: options, limiter: backoff.New(retry.For(nil)), parked: parking.NewLot[metav1.Object](), history: parking.NewHistory(),
-		counted: map[string]bool{}, removed: map[types.UID]bool{}, kept: map[string]bool{},
+		counted: map[string]bool{}, removed: map[types.UID]bool{}, kept: map[string]string{},
 	}
 	c.turns = fairshare.New(options.Workers, c.ownTurns, c.enqueue)
 	c.queue = workqueue.NewTypedRateLimitingQueueWithConfig[item](delays{c.limiter}, workqueue.TypedRateLimitingQueueConfig[item]{Name: "snapshots"})

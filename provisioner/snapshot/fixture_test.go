@@ -91,9 +91,14 @@ func (f *fakeSnapshots) RemoveSnapshot(ctx context.Context, target backends.Snap
 	return f.err
 }
 
-func (f *fakeSnapshots) AbandonSnapshots(_ context.Context, target backends.SnapshotTarget) error {
+func (f *fakeSnapshots) AbandonSnapshots(_ context.Context, target backends.SnapshotTarget) (kept []string, err error) {
 	f.call("abandon those of %s unrecorded=%t", target.Stamp.SnapshotUID, target.Unrecorded)
-	return f.err
+	for _, s := range f.listed {
+		if target.Unrecorded && target.Stamp.Owns(s) && backends.WasRecorded(s) {
+			kept = append(kept, s.ID)
+		}
+	}
+	return kept, f.err
 }
 
 func (f *fakeSnapshots) Snapshots(context.Context) ([]cinder.Snapshot, error) { return f.listed, f.err }

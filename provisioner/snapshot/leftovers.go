@@ -3,6 +3,7 @@ package snapshot
 import (
 	"context"
 	"fmt"
+	"maps"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -45,6 +46,7 @@ func (c *Controller) sweep(ctx context.Context, name string, again bool) error {
 		return err
 	}
 	c.countListed(name, all)
+	c.forgetKept(name, all)
 	var candidates []cinder.Snapshot
 	for _, s := range all {
 		if stamp := backends.SnapshotStampOf(s); c.isOurs(stamp) && !c.isNamed(stamp, s.ID) {
@@ -104,6 +106,18 @@ func handlesOf(content *snapshotv1.VolumeSnapshotContent) []string {
 	return handles
 }
 
+// forgetKept drops what was said about snapshots that a listing of their backend
+// no longer shows.
+func (c *Controller) forgetKept(name string, all []cinder.Snapshot) {
+	listed := map[string]bool{}
+	for _, s := range all {
+		listed[s.ID] = true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.kept, func(id, backend string) bool { return backend == name && !listed[id] })
+}
+
 // removeLeftover removes a snapshot if it is proven that it was never handed out.
 // Others are kept and reported once in a term.
 func (c *Controller) removeLeftover(ctx context.Context, backend Snapshots, name string, s cinder.Snapshot) error {
@@ -111,8 +125,8 @@ func (c *Controller) removeLeftover(ctx context.Context, backend Snapshots, name
 	log := c.Logger.With("backend", name, "id", s.ID, "snapshot", stamp.Namespace+"/"+stamp.Snapshot, "snapshotUID", stamp.SnapshotUID, "tenant", stamp.Tenant)
 	keep := func(why string) error {
 		c.mu.Lock()
-		said := c.kept[s.ID]
-		c.kept[s.ID] = true
+		_, said := c.kept[s.ID]
+		c.kept[s.ID] = name
 		c.mu.Unlock()
 		if !said {
 			log.Info("Kept a snapshot that no VolumeSnapshotContent names", "reason", why)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
@@ -139,15 +140,12 @@ func (r *removing) checkOwner(ctx context.Context) error {
 	if !record.IsSnapshotRecorded(r.content) || record.SnapshotHandleOf(r.content) != "" {
 		return nil
 	}
-	if known, err := r.shown().snapshots.VolumeSnapshots(reference.Namespace).Get(reference.Name); err == nil && known.UID == reference.UID {
+	if r.shows(reference.Namespace, reference.Name, reference.UID) {
 		return nil // syncSnapshot continues
 	}
-	live, err := r.Snapshots.SnapshotV1().VolumeSnapshots(reference.Namespace).Get(ctx, reference.Name, metav1.GetOptions{})
-	switch {
-	case err == nil && live.UID == reference.UID:
-		return nil
-	case err != nil && !apierrors.IsNotFound(err):
-		return fmt.Errorf("cannot tell whether VolumeSnapshot %s/%s is there: %w", reference.Namespace, reference.Name, err)
+	live, err := r.existingSnapshot(ctx, reference.Namespace, reference.Name, reference.UID)
+	if err != nil || live != nil {
+		return err
 	}
 	if r.origin, err = record.SnapshotOriginOf(r.content); err != nil {
 		return err
@@ -178,15 +176,20 @@ func (c *Controller) hasRecorded(ctx context.Context, origin record.SnapshotOrig
 }
 
 // isAskedFor reports why a content is not to be worked on yet, although its
-// object is being deleted.
+// object is being deleted. The snapshot-controller asks for the removal with an
+// annotation, and not while a claim is being made from the snapshot.
 func (r *removing) isAskedFor(ctx context.Context) (*denied, error) {
 	if _, marked := r.content.Annotations[record.AnnotationSnapshotBeingDeleted]; marked {
 		return nil, nil
 	}
 	reference := r.content.Spec.VolumeSnapshotRef
-	live, err := r.liveSnapshot(ctx, reference.Namespace, reference.Name, reference.UID)
+	live, err := r.existingSnapshot(ctx, reference.Namespace, reference.Name, reference.UID)
 	if err != nil || live == nil {
 		return nil, err
+	}
+	if live.DeletionTimestamp != nil {
+		return &denied{reason: "SnapshotInUse", message: fmt.Sprintf("VolumeSnapshot %s/%s is being deleted, and still exists because of its finalizers %s",
+			reference.Namespace, reference.Name, strings.Join(live.Finalizers, ", "))}, nil
 	}
 	return &denied{reason: "SnapshotInUse", message: fmt.Sprintf("VolumeSnapshot %s/%s still exists; delete it, too", reference.Namespace, reference.Name)}, nil
 }
@@ -209,12 +212,13 @@ func (r *removing) remove(ctx context.Context) error {
 	ctx = r.Caller(ctx, r.origin.Tenant)
 	target := r.origin.Target()
 	target.Permit = r.prove
+	var kept []string
 	if r.origin.SnapshotID != "" {
 		err = backend.RemoveSnapshot(ctx, target)
 	} else {
 		// With the policy Retain, what was ready once stays.
 		target.Unrecorded = r.content.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete
-		err = backend.AbandonSnapshots(ctx, target)
+		kept, err = backend.AbandonSnapshots(ctx, target)
 	}
 	if err == nil && !r.proven {
 		err = r.prove(ctx) // there was nothing left to remove
@@ -222,6 +226,12 @@ func (r *removing) remove(ctx context.Context) error {
 	r.Metrics.deleted(r.origin.Backend, outcomeOf(err), time.Since(started))
 	if err != nil {
 		return record.WithSnapshotRemedy(err, r.origin)
+	}
+	if len(kept) > 0 {
+		// They count on, as those of any content whose policy is Retain.
+		r.Logger.Info("Kept the snapshot of a VolumeSnapshotContent without a status, because it was ready once", "tenant", r.origin.Tenant,
+			"snapshot", r.origin.Namespace+"/"+r.origin.Name, "snapshotUID", r.origin.UID, "backend", r.origin.Backend, "ids", kept)
+		return r.letGo(ctx)
 	}
 	r.noteRemoved(r.content)
 	r.Gone(r.origin.VolumeID)

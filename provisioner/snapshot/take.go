@@ -58,6 +58,13 @@ func (c *Controller) syncSnapshot(ctx context.Context, next item) error {
 
 // end reports how the attempt ended.
 func (t *taking) end(err error) error {
+	if err != nil && t.content == nil && !t.shows(t.snapshot.Namespace, t.snapshot.Name, t.snapshot.UID) {
+		// Its deletion may have come before its reservation. As long as the cache shows
+		// it, the deletion is still to come.
+		t.release(t.snapshot.UID, t.Ledger.ReleaseSnapshotReservation)
+		t.turns.Leave(t.item)
+		return nil
+	}
 	var why *denied
 	var changed *changedError
 	switch {

@@ -376,8 +376,8 @@ func TestEscapeByVolumeNameOrDataSourceGetsNothing(t *testing.T) {
 		w.file("a", name, "gold", change)
 		reason, text := "UnsupportedDataSource", `victim"`
 		if name == "source" || name == "reference" {
-			// Of its own namespace, where there is no such claim.
-			reason, text = "SourceNotFound", "claim escbind-a/victim, whose content this claim asks for, does not exist"
+			// The claim of that name in its own namespace, which has no volume.
+			reason, text = "SourceNotReady", "claim escbind-a/victim, whose content this claim asks for, is not bound yet"
 		}
 		_, err := suite.WaitEvent(w.ctx, "escbind-a", name, reason, text)
 		w.must(err)

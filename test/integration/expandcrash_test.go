@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -30,11 +29,11 @@ var growthMishaps = []mishap{
 // The changes that an expansion is made of. The third change of the claim comes
 // after the acknowledgment.
 var growthSteps = []step{
-	{"kubernetes PATCH api/v1/namespaces/SITE/persistentvolumeclaims/data/status", 1},
+	{"kubernetes PATCH api/v1/namespaces/NAMESPACE/persistentvolumeclaims/data/status", 1},
 	{"cinder POST volumes/ID/action os-extend", 1},
 	{"kubernetes PATCH api/v1/persistentvolumes/pvc-ID", 1},
-	{"kubernetes PATCH api/v1/namespaces/SITE/persistentvolumeclaims/data/status", 2},
-	{"kubernetes PATCH api/v1/namespaces/SITE/persistentvolumeclaims/data/status", 3},
+	{"kubernetes PATCH api/v1/namespaces/NAMESPACE/persistentvolumeclaims/data/status", 2},
+	{"kubernetes PATCH api/v1/namespaces/NAMESPACE/persistentvolumeclaims/data/status", 3},
 }
 
 // TestCrashWhileExpanding lets the leader die, and requests and answers be lost, at
@@ -130,7 +129,7 @@ func (s *site) grow(ctx context.Context, at step, m mishap) ([]step, error) {
 	var t *trap
 	caught := make(<-chan struct{})
 	if at != (step{}) {
-		t = s.set(step{strings.ReplaceAll(at.what, "SITE", s.namespace), at.nth}, m.verdict)
+		t = s.set(at, m.verdict)
 		caught = t.sprung
 		if m.verdict == faultproxy.HoldAfter || m.verdict == faultproxy.LoseAfter || m.verdict == faultproxy.Twice {
 			caught = t.done
@@ -151,10 +150,7 @@ func (s *site) grow(ctx context.Context, at step, m mishap) ([]step, error) {
 	if err != nil {
 		return nil, err
 	}
-	var steps []step
-	for _, taken := range s.steps() {
-		steps = append(steps, step{strings.ReplaceAll(taken.what, s.namespace, "SITE"), taken.nth})
-	}
+	steps := s.steps()
 	if n := s.extensions(); n != 1 {
 		return nil, fmt.Errorf("Cinder extended %d times, want once", n)
 	}

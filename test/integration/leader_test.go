@@ -152,9 +152,12 @@ func TestPausedLeaderChangesNothingUntilItLeadsAgain(t *testing.T) {
 	w.claim("a", "again", "gold", "1Gi")
 	_, err = suite.WaitBound(w.ctx, "pause-a", claims+1)
 	w.must(err)
-	if !leader.Leads(w.ctx) {
-		t.Error("a claim was bound and nobody leads")
-	}
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		if !leader.Leads(w.ctx) {
+			return "a claim was bound and nobody leads", nil
+		}
+		return "", nil
+	}))
 	w.must(suite.DeleteClaims(w.ctx, "pause-a"))
 	w.noResidue()
 }

@@ -200,7 +200,7 @@ func disown(w *world, account kubernetes.Interface, pv *corev1.PersistentVolume)
 // again.
 func change(w *world, account kubernetes.Interface, pv *corev1.PersistentVolume, change string) error {
 	pv = pv.DeepCopy()
-	pv.Name, pv.Spec.PersistentVolumeSource.ISCSI.IQN = "guarded-changed", "iqn.2026-01.example:changed"
+	pv.Name, pv.Spec.PersistentVolumeSource.ISCSI.IQN = fmt.Sprintf("guarded-changed-%d", time.Now().UnixNano()), "iqn.2026-01.example:changed"
 	w.must(create(w, account, pv))
 	err := patch(w, account, pv.Name, []byte(change))
 	w.must(account.CoreV1().PersistentVolumes().Delete(w.ctx, pv.Name, metav1.DeleteOptions{}))

@@ -191,7 +191,7 @@ func TestRescueOfReleasedVolumesIsHeard(t *testing.T) {
 	}
 	// Every look at a volume takes its time, so that the deletions are under way
 	// when the rescue comes.
-	slow := w.sim.Inject(cindersim.Fault{Kind: cindersim.Delay, Operation: "volume.get", Delay: 2 * time.Second})
+	slow := w.sim.Inject(cindersim.Fault{Kind: cindersim.Delay, Operation: "volume.get", Delay: 6 * time.Second})
 	for i := range many {
 		w.unclaim("b", fmt.Sprintf("data-%d", i))
 	}
@@ -209,7 +209,7 @@ func TestRescueOfReleasedVolumesIsHeard(t *testing.T) {
 		w.must(err)
 	}
 	slow.Remove()
-	time.Sleep(4 * time.Second)
+	time.Sleep(8 * time.Second)
 	for _, name := range pvs {
 		if touched := w.isTouched(volumes[name]); touched != "" {
 			t.Errorf("%s was rescued before its first change: %s", name, touched)
