@@ -16,6 +16,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -46,12 +47,16 @@ type Volumes interface {
 type Room interface {
 	// Grow reserves room for a volume's growth.
 	Grow(ctx context.Context, claim types.UID, d ledger.Decided) (*placement.Denial, error)
-	// HoldGrowth reserves it whatever the quotas say.
+	// HoldGrowth reserves it whatever the quotas say, until SettleGrowth: Cinder may
+	// have been asked for it.
 	HoldGrowth(claim types.UID, sizeGiB int64)
-	// GiveUpGrowth frees what both reserved.
-	GiveUpGrowth(claim types.UID)
-	// Grew records the size that Cinder shows.
-	Grew(claim types.UID, sizeGiB int64)
+	// IsGrowing reports whether anything is reserved.
+	IsGrowing(claim types.UID) bool
+	// GiveUpGrowth frees what is reserved, and returns false if it is held.
+	GiveUpGrowth(claim types.UID) bool
+	// SettleGrowth frees it in any case: Cinder shows the volume with the size, or 0 if
+	// it refused, and nothing extends it now.
+	SettleGrowth(claim types.UID, sizeGiB int64)
 	// Health is nil while a backend answers, and Unanswered the denial if it does
 	// not.
 	Health(backend string) error
@@ -102,6 +107,8 @@ type Controller struct {
 	// parked are the claims that wait for a trigger, with the events about them.
 	parked  *parking.Lot[*corev1.PersistentVolumeClaim]
 	history *parking.History
+	// gone are the claims that went while their volumes were growing.
+	gone goneClaims
 }
 
 // New makes the controller of one term.
@@ -169,9 +176,12 @@ func (c *Controller) VolumeChanged(before, after *corev1.PersistentVolume) {
 	}
 }
 
-// ClaimGone forgets a claim.
+// ClaimGone forgets a claim, once nothing extends its volume.
 func (c *Controller) ClaimGone(claim *corev1.PersistentVolumeClaim) {
-	c.over(keyOf(claim), claim.UID)
+	if c.Room.IsGrowing(claim.UID) {
+		c.gone.add(claim)
+	}
+	c.over(claim)
 }
 
 // consider queues a claim that wants more, and forgets one that no longer does.
@@ -181,7 +191,7 @@ func (c *Controller) consider(claim *corev1.PersistentVolumeClaim) {
 		c.queue.Add(keyOf(claim))
 		return
 	}
-	c.over(keyOf(claim), claim.UID)
+	c.over(claim)
 }
 
 // isMine reports whether this program wrote the object under its present name for
@@ -197,12 +207,16 @@ func isHistoric(pv *corev1.PersistentVolume) bool {
 	return !record.IsOurs(pv) && pv.Annotations[record.HistoricVolume] != ""
 }
 
-// over ends the expansion of a claim that wants nothing more.
-func (c *Controller) over(key string, claim types.UID) {
-	c.Room.GiveUpGrowth(claim)
-	c.parked.Forget(claim)
+// over forgets a claim that wants nothing more. The room of its growth is freed by
+// the worker that has the key (see end): an attempt may be running.
+func (c *Controller) over(claim *corev1.PersistentVolumeClaim) {
+	key := keyOf(claim)
+	c.parked.Forget(claim.UID)
 	c.limiter.Gone(key)
 	c.turns.Leave(key)
+	if c.Room.IsGrowing(claim.UID) {
+		c.queue.Add(key)
+	}
 }
 
 // Wake continues the expansions that any of the triggers may unblock.
@@ -245,14 +259,19 @@ func (c *Controller) work(ctx context.Context, key string) {
 	if err != nil {
 		return
 	}
-	claim, err := c.Claims.PersistentVolumeClaims(namespace).Get(name)
-	if err != nil {
-		return // ClaimGone follows, or has
+	claim, isGone := c.gone.first(key)
+	if !isGone {
+		if claim, err = c.Claims.PersistentVolumeClaims(namespace).Get(name); err != nil {
+			return // ClaimGone follows, or has
+		}
 	}
 	pv, err := c.PersistentVolumes.Get(claim.Spec.VolumeName)
-	if err != nil || !wants(claim, pv) || !c.isMine(pv) {
-		c.over(key, claim.UID)
-		return
+	step := (*expansion).run
+	if isGone || err != nil || !wants(claim, pv) || !c.isMine(pv) {
+		if c.end(claim, pv, err) {
+			return
+		}
+		step = (*expansion).look
 	}
 	tenant, backend := pv.Annotations[record.AnnotationTenant], pv.Annotations[record.AnnotationBackend]
 	if !c.turns.Begin(key, tenant, backend) {
@@ -264,9 +283,13 @@ func (c *Controller) work(ctx context.Context, key string) {
 	e := &expansion{c: c, key: key, backend: backend, since: since}
 	ctx, span := c.Tracer.Start(ctx, string(claim.UID), "expand", tracing.Namespace.String(namespace), tracing.Claim.String(name),
 		tracing.Tenant.String(tenant), tracing.Backend.String(backend))
-	err = e.run(c.OnBehalfOf(e.collect(ctx), tenant), claim)
+	err = step(e, c.OnBehalfOf(e.collect(ctx), tenant), claim)
 	span.End(err)
 	c.settle(ctx, e, claim, time.Since(started), err)
+	if now, err := c.Claims.PersistentVolumeClaims(namespace).Get(name); !isGone && (apierrors.IsNotFound(err) || err == nil && now.UID != claim.UID) {
+		// ClaimGone may have come before the attempt reserved anything.
+		c.ClaimGone(claim)
+	}
 }
 
 func keyOf(claim *corev1.PersistentVolumeClaim) string { return claim.Namespace + "/" + claim.Name }

@@ -221,7 +221,7 @@ func TestNewLeaderResumes(t *testing.T) {
 		f.volumes["gold"].size = 25
 		begun(f, "20Gi")
 		f.sync("data")
-		f.is("data", "pv 25Gi, claim 25Gi, reserved 20")
+		f.is("data", "pv 25Gi, claim 25Gi, reserved 25")
 		if asked := f.volumes["gold"].asked; len(asked) > 0 {
 			t.Errorf("asked for %v", asked)
 		}

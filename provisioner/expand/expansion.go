@@ -123,7 +123,7 @@ func (e *expansion) extend(ctx context.Context) error {
 	if err != nil {
 		return record.WithRemedy(err, e.origin)
 	}
-	e.c.Room.Grew(e.claim.UID, v.SizeGiB)
+	e.c.Room.SettleGrowth(e.claim.UID, v.SizeGiB)
 	if e.pv, err = record.SetCapacity(ctx, e.c.Client, e.pv, v.SizeGiB); err != nil {
 		return err
 	}
@@ -149,6 +149,7 @@ func (e *expansion) begin() backends.Permit {
 		claim, err := inProgress(requested(e.claim)).write(ctx, e.c.Client, e.claim)
 		if err == nil {
 			begun, e.claim = true, claim
+			e.c.Room.HoldGrowth(claim.UID, sizeOf(requested(claim)))
 		}
 		return err
 	}

@@ -48,6 +48,7 @@ type fakeRoom struct {
 	denied   *placement.Denial
 	health   error
 	reserved map[types.UID]int64
+	held     map[types.UID]bool
 	grew     map[types.UID]int64
 }
 
@@ -63,18 +64,29 @@ func (r *fakeRoom) Grow(_ context.Context, claim types.UID, d ledger.Decided) (*
 func (r *fakeRoom) HoldGrowth(claim types.UID, sizeGiB int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.reserved[claim] = sizeGiB
+	r.reserved[claim], r.held[claim] = sizeGiB, true
 }
 
-func (r *fakeRoom) GiveUpGrowth(claim types.UID) {
+func (r *fakeRoom) IsGrowing(claim types.UID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.reserved[claim] > 0
+}
+
+func (r *fakeRoom) GiveUpGrowth(claim types.UID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.held[claim] {
+		delete(r.reserved, claim)
+	}
+	return !r.held[claim]
+}
+
+func (r *fakeRoom) SettleGrowth(claim types.UID, sizeGiB int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.reserved, claim)
-}
-
-func (r *fakeRoom) Grew(claim types.UID, sizeGiB int64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	delete(r.held, claim)
 	r.grew[claim] = sizeGiB
 }
 
@@ -100,13 +112,13 @@ func (v *fakeVolumes) Extend(ctx context.Context, target backends.Target, sizeGi
 	if v.size >= sizeGiB {
 		return cinder.Volume{ID: target.VolumeID, SizeGiB: v.size}, nil
 	}
-	if err := target.Permit(ctx, cinder.Volume{}); err != nil {
+	if err := target.Permit(ctx, cinder.Volume{ID: target.VolumeID, SizeGiB: v.size}); err != nil {
 		return cinder.Volume{}, err
 	}
 	if v.onTurn != nil {
 		v.onTurn()
 	}
-	if err := target.Permit(ctx, cinder.Volume{}); err != nil {
+	if err := target.Permit(ctx, cinder.Volume{ID: target.VolumeID, SizeGiB: v.size}); err != nil {
 		return cinder.Volume{}, err
 	}
 	if v.onAsk != nil {
@@ -141,7 +153,7 @@ func newFixture(t *testing.T) *fixture {
 		t.Fatal(err)
 	}
 	f := &fixture{
-		t: t, room: &fakeRoom{reserved: map[types.UID]int64{}, grew: map[types.UID]int64{}},
+		t: t, room: &fakeRoom{reserved: map[types.UID]int64{}, held: map[types.UID]bool{}, grew: map[types.UID]int64{}},
 		volumes: map[string]*fakeVolumes{"gold": {size: 10}, "silver": {size: 10}},
 		client:  fake.NewClientset(), events: eventrecord.NewFakeRecorder(20),
 	}
@@ -244,7 +256,8 @@ func (f *fixture) sync(name string) {
 	f.cache()
 }
 
-// state describes a claim, its PersistentVolume and what is reserved in one line.
+// state describes a claim, its PersistentVolume and what is reserved in one line. The
+// size that Cinder showed at the end of a growth stays reserved.
 func (f *fixture) state(name string) string {
 	f.t.Helper()
 	claim, err := f.client.CoreV1().PersistentVolumeClaims("team-a").Get(f.t.Context(), name, metav1.GetOptions{})
@@ -262,7 +275,7 @@ func (f *fixture) state(name string) string {
 	for _, condition := range claim.Status.Conditions {
 		text += ", " + string(condition.Type)
 	}
-	return fmt.Sprintf("%s, reserved %d", text, f.room.reserved[claim.UID])
+	return fmt.Sprintf("%s, reserved %d", text, max(f.room.reserved[claim.UID], f.room.grew[claim.UID]))
 }
 
 func (f *fixture) is(name, want string) {

@@ -84,7 +84,7 @@ func (c *Controller) deny(ctx context.Context, e *expansion, cached *corev1.Pers
 				return
 			}
 		}
-		c.Room.GiveUpGrowth(cached.UID)
+		c.Room.SettleGrowth(cached.UID, 0)
 	}
 	c.park(cached, parking.Denied, always(denied.Denial), e.since)
 }
@@ -97,7 +97,7 @@ func (c *Controller) giveUp(ctx context.Context, e *expansion, failure error) er
 	if err := e.write(ctx, infeasible(requested(e.claim), message)); err != nil {
 		return errors.Join(failure, err)
 	}
-	c.Room.GiveUpGrowth(e.claim.UID)
+	c.Room.SettleGrowth(e.claim.UID, 0)
 	return failure
 }
 

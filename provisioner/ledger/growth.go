@@ -11,6 +11,8 @@ import (
 type growth struct {
 	// reserved is the size that it is being extended to; 0 if it is not.
 	reserved int64
+	// requested means that Cinder may have been asked for it.
+	requested bool
 	// seen is the size that Cinder has shown. It counts until the PersistentVolume
 	// says so: no quota undoes it.
 	seen int64
@@ -23,8 +25,8 @@ func (l *Ledger) usageOf(claim types.UID, e entry) policy.Usage {
 }
 
 // Grow reserves room for what a recorded volume is to grow by, in the scopes of
-// the decision. What it counts already needs no more room. A reservation for
-// another size is replaced.
+// the decision. What it counts already needs no more room. It replaces a reservation
+// for another size, unless Cinder may be making a larger one.
 //
 // The error is ErrPolicyChanged when the decision was not made under the policy
 // in force.
@@ -42,37 +44,60 @@ func (l *Ledger) Grow(claim types.UID, decision Decided) (*Refusal, error) {
 			return &Refusal{Denial: denial, Scopes: []Scope{{s.Kind, s.Name}}}, nil
 		}
 	}
-	l.reserveGrowth(claim, decision.Volume.SizeGiB)
+	g := l.growths[claim]
+	if !g.requested {
+		g.reserved = 0
+	}
+	g.reserved = max(g.reserved, decision.Volume.SizeGiB)
+	l.grow(claim, g)
 	return nil, nil
 }
 
-// HoldGrowth reserves the same whatever the quotas say: an earlier leader may have
-// requested it from Cinder. The volume need not be recorded yet.
+// HoldGrowth reserves the same whatever the quotas say, and until SettleGrowth: it
+// may have been requested from Cinder. The volume need not be recorded yet.
 func (l *Ledger) HoldGrowth(claim types.UID, sizeGiB int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.refresh()
-	l.reserveGrowth(claim, max(sizeGiB, l.growths[claim].reserved))
+	g := l.growths[claim]
+	g.reserved, g.requested = max(sizeGiB, g.reserved), true
+	l.grow(claim, g)
 }
 
-// GiveUpGrowth frees what Grow and HoldGrowth reserved, and reports whether a
-// volume counts less now.
-func (l *Ledger) GiveUpGrowth(claim types.UID) bool {
+// IsGrowing reports whether a growth is reserved.
+func (l *Ledger) IsGrowing(claim types.UID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.growths[claim].reserved == 0 {
-		return false
+	return l.growths[claim].reserved > 0
+}
+
+// GiveUpGrowth frees what Grow reserved, unless Cinder may have been asked for it.
+// It reports whether nothing is reserved now, and whether a volume counts less.
+func (l *Ledger) GiveUpGrowth(claim types.UID) (over, freed bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	g := l.growths[claim]
+	if g.requested || g.reserved == 0 {
+		return !g.requested, false
 	}
 	l.refresh()
-	return l.reserveGrowth(claim, 0)
+	g.reserved = 0
+	return true, l.grow(claim, g)
 }
 
-// Grew records the size that Cinder shows of a recorded volume.
-func (l *Ledger) Grew(claim types.UID, sizeGiB int64) {
+// SettleGrowth ends a growth when nothing extends the volume now. The volume counts
+// with the size that Cinder shows, which is 0 if it showed none larger than before.
+// It reports whether the volume counts less now.
+func (l *Ledger) SettleGrowth(claim types.UID, sizeGiB int64) (freed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.refresh()
-	l.sawSize(claim, sizeGiB)
+	g := l.growths[claim]
+	g.reserved, g.requested = 0, false
+	if e, known := l.entries[claim]; known && sizeGiB > e.GiB {
+		g.seen = max(g.seen, sizeGiB)
+	}
+	return l.grow(claim, g)
 }
 
 // sawSize records a size that Cinder shows, if it is more than is recorded.
@@ -80,12 +105,9 @@ func (l *Ledger) sawSize(claim types.UID, sizeGiB int64) {
 	g := l.growths[claim]
 	if e, known := l.entries[claim]; known && sizeGiB > max(e.GiB, g.seen) {
 		l.refresh()
-		l.grow(claim, growth{reserved: g.reserved, seen: sizeGiB})
+		g.seen = sizeGiB
+		l.grow(claim, g)
 	}
-}
-
-func (l *Ledger) reserveGrowth(claim types.UID, sizeGiB int64) (freed bool) {
-	return l.grow(claim, growth{reserved: sizeGiB, seen: l.growths[claim].seen})
 }
 
 // grow replaces what a volume counts beyond its recorded size.
@@ -114,7 +136,7 @@ func (l *Ledger) dropGrowthUpTo(claim types.UID, sizeGiB int64) {
 		return
 	}
 	if g.reserved <= sizeGiB {
-		g.reserved = 0
+		g.reserved, g.requested = 0, false
 	}
 	if g.seen <= sizeGiB {
 		g.seen = 0

@@ -60,11 +60,13 @@ func TestGrowthTakesTheDifference(t *testing.T) {
 	// The PersistentVolume follows, and counts once.
 	data.GiB = 12
 	l.Record("data", data, "silver")
-	if l.GiveUpGrowth("data") {
+	if _, freed := l.GiveUpGrowth("data"); freed {
 		t.Error("a recorded growth was given up")
 	}
-	if !l.GiveUpGrowth("other") || l.GiveUpGrowth("other") {
-		t.Error("a growth is given up once")
+	for _, want := range []bool{true, false} {
+		if over, freed := l.GiveUpGrowth("other"); !over || freed != want || l.IsGrowing("other") {
+			t.Errorf("given up: %v, freed: %v, want %v", over, freed, want)
+		}
 	}
 	if got := l.gigabytes(policy.TenantScope, "a"); got != 16 {
 		t.Errorf("tenant a uses %d GiB, want 16", got)
@@ -85,8 +87,8 @@ func TestWhatCinderShowsCounts(t *testing.T) {
 	if l.GiveUpGrowth("data"); l.gigabytes(policy.BackendScope, "silver") != 15 {
 		t.Error("what Cinder shows was given up")
 	}
-	l.Grew("data", 16)
-	l.Grew("data", 11)
+	l.SettleGrowth("data", 16)
+	l.SettleGrowth("data", 11)
 	if got := l.gigabytes(policy.BackendScope, "silver"); got != 16 {
 		t.Errorf("backend silver has %d GiB, want 16", got)
 	}
@@ -112,6 +114,30 @@ func TestHeldGrowthComesBeforeItsVolume(t *testing.T) {
 	// It is the claim's already.
 	if denial := l.growTo("data", data, "silver", 18); denial != nil {
 		t.Error(denial)
+	}
+}
+
+// TestRequestedGrowthCountsUntilItIsSettled: Cinder may be making it, whatever the
+// claim asks for now.
+func TestRequestedGrowthCountsUntilItIsSettled(t *testing.T) {
+	l := ledgerOf(t)
+	data := Volume{"a", "fast", 10, "volume-1"}
+	l.Record("data", data, "silver")
+	l.HoldGrowth("data", 18)
+	if denial := l.growTo("data", data, "silver", 12); denial != nil {
+		t.Fatal(denial)
+	}
+	if over, freed := l.GiveUpGrowth("data"); over || freed {
+		t.Errorf("given up: %v, freed: %v", over, freed)
+	}
+	if got := l.gigabytes(policy.TenantScope, "a"); got != 18 || !l.IsGrowing("data") {
+		t.Errorf("tenant a uses %d GiB, want 18", got)
+	}
+	if !l.SettleGrowth("data", 12) || l.IsGrowing("data") {
+		t.Error("a settled growth frees nothing, or goes on")
+	}
+	if got := l.gigabytes(policy.TenantScope, "a"); got != 12 {
+		t.Errorf("tenant a uses %d GiB, want 12", got)
 	}
 }
 
@@ -144,7 +170,7 @@ func TestNoInterleavingOfGrowthsExceedsALimit(t *testing.T) {
 				uid := uids.Draw(t, "uid")
 				if recorded[uid] > 0 && reserved[uid] > recorded[uid] {
 					recorded[uid] = reserved[uid]
-					l.Grew(uid, recorded[uid])
+					l.SettleGrowth(uid, recorded[uid])
 					l.Record(uid, of(uid), "silver")
 					delete(reserved, uid)
 				}

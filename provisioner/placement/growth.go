@@ -41,17 +41,27 @@ func (p *Placer) Unanswered(backend string, unhealthy error) *Denial {
 	return p.Unavailable([]ledger.PassedOver{{Backend: backend, Why: unhealthy.Error()}}, nil)
 }
 
-// HoldGrowth reserves room for a growth that an earlier leader may have requested
-// from Cinder.
+// HoldGrowth reserves room for a growth that may have been requested from Cinder,
+// until SettleGrowth.
 func (p *Placer) HoldGrowth(claim types.UID, sizeGiB int64) { p.Ledger.HoldGrowth(claim, sizeGiB) }
 
-// GiveUpGrowth frees what Grow reserved and offers it to denied claims. The size
-// that Cinder has shown stays counted.
-func (p *Placer) GiveUpGrowth(claim types.UID) {
-	if p.Ledger.GiveUpGrowth(claim) {
+// IsGrowing reports whether room is reserved for a growth.
+func (p *Placer) IsGrowing(claim types.UID) bool { return p.Ledger.IsGrowing(claim) }
+
+// GiveUpGrowth frees what Grow reserved and offers it to denied claims. It returns
+// false if Cinder may have been asked for the growth.
+func (p *Placer) GiveUpGrowth(claim types.UID) bool {
+	over, freed := p.Ledger.GiveUpGrowth(claim)
+	if freed {
+		p.roomFreed()
+	}
+	return over
+}
+
+// SettleGrowth ends a growth when nothing extends the volume now, which counts with
+// the size that Cinder shows from now on. What that frees is offered to denied claims.
+func (p *Placer) SettleGrowth(claim types.UID, sizeGiB int64) {
+	if p.Ledger.SettleGrowth(claim, sizeGiB) {
 		p.roomFreed()
 	}
 }
-
-// Grew records the size that Cinder shows of a claim's volume.
-func (p *Placer) Grew(claim types.UID, sizeGiB int64) { p.Ledger.Grew(claim, sizeGiB) }

@@ -1,0 +1,128 @@
+package expand
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+)
+
+// A growth counts until it is known that nothing extends the volume: Cinder was
+// never asked, or has shown what became of it. Only the worker that has the claim's
+// key decides that, so that no room is freed under a running attempt.
+
+// end ends the growth of a claim that wants nothing more, and returns false if only
+// Cinder knows what became of it. The PersistentVolume is valid if err is nil.
+func (c *Controller) end(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume, err error) bool {
+	switch {
+	case c.Room.GiveUpGrowth(claim.UID):
+	case apierrors.IsNotFound(err):
+		// It is not known yet, and brings the claim back, or it is gone. Then the
+		// volume's deletion ends the growth.
+	case err == nil && c.isMine(pv) && !isHistoric(pv):
+		return false
+	default:
+		// This program extends no such volume.
+		c.Room.SettleGrowth(claim.UID, 0)
+	}
+	c.forget(claim)
+	return true
+}
+
+// forget forgets a claim that is gone. Another may have its key.
+func (c *Controller) forget(claim *corev1.PersistentVolumeClaim) {
+	if c.gone.remove(claim) {
+		c.queue.Add(keyOf(claim))
+	}
+}
+
+// errLooked ends a look before anything is requested.
+var errLooked = errors.New("nothing more is wanted")
+
+// look asks Cinder what became of the growth of a claim that wants nothing more. It
+// waits for an extension that is under way.
+func (e *expansion) look(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	e.claim = claim
+	pv, err := e.c.PersistentVolumes.Get(claim.Spec.VolumeName)
+	if err != nil {
+		return fmt.Errorf("cannot read PersistentVolume %s: %w", claim.Spec.VolumeName, err)
+	}
+	if e.origin, err = record.OriginOf(pv); err != nil {
+		return err
+	}
+	volumes, err := e.c.Volumes(e.origin.Backend)
+	if err != nil {
+		return fmt.Errorf("PersistentVolume %s: %w", pv.Name, err)
+	}
+	shown := int64(0)
+	target := e.origin.Target()
+	target.Permit = func(_ context.Context, v cinder.Volume) error {
+		shown = v.SizeGiB
+		return errLooked
+	}
+	v, err := volumes.Extend(ctx, target, max(sizeOf(requested(claim)), sizeOf(storage(pv.Spec.Capacity))+1))
+	switch {
+	case err == nil:
+		shown = v.SizeGiB
+	case !errors.Is(err, errLooked) && !isInfeasible(err):
+		return record.WithRemedy(err, e.origin)
+	}
+	e.c.Room.SettleGrowth(claim.UID, shown)
+	e.c.forget(claim)
+	return nil
+}
+
+// goneClaims are claims that are gone, by their keys, in that order: another claim
+// may take the name and go, too.
+type goneClaims struct {
+	mu    sync.Mutex
+	byKey map[string][]*corev1.PersistentVolumeClaim
+}
+
+func (g *goneClaims) add(claim *corev1.PersistentVolumeClaim) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.byKey == nil {
+		g.byKey = map[string][]*corev1.PersistentVolumeClaim{}
+	}
+	key := keyOf(claim)
+	if !slices.ContainsFunc(g.byKey[key], isSame(claim)) {
+		g.byKey[key] = append(g.byKey[key], claim)
+	}
+}
+
+func (g *goneClaims) first(key string) (*corev1.PersistentVolumeClaim, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.byKey[key]) == 0 {
+		return nil, false
+	}
+	return g.byKey[key][0], true
+}
+
+// remove reports whether the claim was there.
+func (g *goneClaims) remove(claim *corev1.PersistentVolumeClaim) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	key := keyOf(claim)
+	before := len(g.byKey[key])
+	rest := slices.DeleteFunc(g.byKey[key], isSame(claim))
+	if len(rest) == before {
+		return false
+	}
+	if g.byKey[key] = rest; len(rest) == 0 {
+		delete(g.byKey, key)
+	}
+	return true
+}
+
+func isSame(claim *corev1.PersistentVolumeClaim) func(*corev1.PersistentVolumeClaim) bool {
+	return func(other *corev1.PersistentVolumeClaim) bool { return other.UID == claim.UID }
+}
