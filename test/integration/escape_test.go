@@ -378,6 +378,8 @@ func TestEscapeByVolumeNameOrDataSourceGetsNothing(t *testing.T) {
 		if name == "source" || name == "reference" {
 			// The claim of that name in its own namespace, which has no volume.
 			reason, text = "SourceNotReady", "claim escbind-a/victim, whose content this claim asks for, is not bound yet"
+		} else if name == "snapshot" {
+			reason, text = "SourceNotFound", "VolumeSnapshot escbind-a/victim, whose content this claim asks for, does not exist"
 		}
 		_, err := suite.WaitEvent(w.ctx, "escbind-a", name, reason, text)
 		w.must(err)
