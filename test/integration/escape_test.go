@@ -375,10 +375,11 @@ func TestEscapeByVolumeNameOrDataSourceGetsNothing(t *testing.T) {
 	} {
 		w.file("a", name, "gold", change)
 		reason, text := "UnsupportedDataSource", `victim"`
-		if name == "source" || name == "reference" {
+		switch name {
+		case "source", "reference":
 			// The claim of that name in its own namespace, which has no volume.
 			reason, text = "SourceNotReady", "claim escbind-a/victim, whose content this claim asks for, is not bound yet"
-		} else if name == "snapshot" {
+		case "snapshot":
 			reason, text = "SourceNotFound", "VolumeSnapshot escbind-a/victim, whose content this claim asks for, does not exist"
 		}
 		_, err := suite.WaitEvent(w.ctx, "escbind-a", name, reason, text)
