@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/expand"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/snapshot"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
@@ -19,17 +20,11 @@ const expandWorkers = 16
 // newExpander makes a term's controller of expansions.
 func (a *App) newExpander(t *term) *expand.Controller {
 	return expand.New(expand.Options{
-		Name:    a.options.ProvisionerName,
-		Cluster: a.cluster,
-		Policy:  a.policy.Load,
-		Room:    t.provisioner.Placement(),
-		Volumes: func(backend string) (expand.Volumes, error) {
-			lifecycle, moved, err := t.backends.configured(backend)
-			if err == nil && moved {
-				t.backends.tellMoved(backend)
-			}
-			return lifecycle, err
-		},
+		Name:              a.options.ProvisionerName,
+		Cluster:           a.cluster,
+		Policy:            a.policy.Load,
+		Room:              t.provisioner.Placement(),
+		Volumes:           func(backend string) (expand.Volumes, error) { return t.backends.current(backend) },
 		OnBehalfOf:        t.provisioner.OnBehalfOf,
 		Client:            a.client,
 		Claims:            a.factory.Core().V1().PersistentVolumeClaims().Lister(),
@@ -125,12 +120,14 @@ func (c cachedSnapshots) VolumeSnapshotContent(name string) (*snapshotv1.VolumeS
 type snapshotBackends struct{ *termBackends }
 
 func (b snapshotBackends) Snapshots(name string) (snapshot.Snapshots, error) {
+	return b.current(name)
+}
+
+// current is the lifecycle of a backend with the configuration in force.
+func (b *termBackends) current(name string) (*backends.Lifecycle, error) {
 	lifecycle, moved, err := b.configured(name)
-	if err != nil {
-		return nil, err
-	}
-	if moved {
+	if err == nil && moved {
 		b.tellMoved(name)
 	}
-	return lifecycle, nil
+	return lifecycle, err
 }
