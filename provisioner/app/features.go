@@ -124,10 +124,10 @@ func (b snapshotBackends) Snapshots(name string) (snapshot.Snapshots, error) {
 }
 
 // current is the lifecycle of a backend with the configuration in force.
-func (b *termBackends) current(name string) (*backends.Lifecycle, error) {
-	lifecycle, moved, err := b.configured(name)
+func (t *termBackends) current(name string) (*backends.Lifecycle, error) {
+	lifecycle, moved, err := t.configured(name)
 	if err == nil && moved {
-		b.tellMoved(name)
+		t.tellMoved(name)
 	}
 	return lifecycle, err
 }
