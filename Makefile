@@ -23,8 +23,9 @@ OLDEST_TESTS := TestManifestsAreAcceptedByTheAPIServer TestAccountMayChangeOnlyW
 
 # Tests that take minutes each: every kind of fault at every step of a claim's
 # life, every hostile answer to every request, and tests that need thousands of claims or volumes.
-FAULT_TESTS := TestCrashMatrix TestCrashMatrixOfAMember TestSplitBrain \
-  TestThousandClaimsKeepToEveryQuota TestHandOverAtTwentyThousandVolumes TestHostileTable
+FAULT_TESTS := TestCrashMatrix TestCrashMatrixOfAMember TestCrashMatrixOfExpansions TestCrashMatrixOfSnapshots \
+  TestSplitBrain TestThousandClaimsKeepToEveryQuota TestHandOverAtTwentyThousandVolumes TestHostileTable \
+  TestNoAnswerTakesMuchMemory
 empty :=
 space := $(empty) $(empty)
 FAULT_PATTERN := ^($(subst $(space),|,$(strip $(FAULT_TESTS))))$$
@@ -57,12 +58,13 @@ monitoring: ## evaluate the alerts with Prometheus' engine, and check the dashbo
 	@echo "building Prometheus' rule engine (2 minutes on two cores the first time), then testing for a quarter of a minute"
 	cd test/monitoring && $(GO) test -count=1 -timeout 10m .
 
-faults: ## the crash matrix, split brain, a thousand claims, 20,000 volumes and 5,000 mutated documents (about 15 minutes on two cores)
-	@for test in $(FAULT_TESTS); do grep -qr "^func $$test(" test/integration test/scale test/contract || \
+faults: ## the crash matrices, split brain, a thousand claims, 20,000 volumes and 5,000 mutated documents (about 15 minutes on two cores)
+	@for test in $(FAULT_TESTS); do grep -qr "^func $$test(" test/integration test/scale test/contract backends/cinder || \
 	  { echo "faults: $$test does not exist: name its successor in the Makefile"; exit 1; }; done
 	CONTROLPLANE_BINARY=$$($(GO) run ./test/controlplane/cmd/controlplane -build-only) && export CONTROLPLANE_BINARY && \
 	  $(GO) test $(RACE) -count=1 -timeout 40m -run '$(FAULT_PATTERN)' ./test/integration ./test/scale ./test/contract
-	@# One goroutine: the race detector would only make it slower.
+	@# The race detector would only make these slower: one goroutine each.
+	$(GO) test -count=1 -run '^TestNoAnswerTakesMuchMemory$$' ./backends/cinder
 	$(GO) test -count=1 -run '^TestMutatedDocuments$$' ./mappers -mutations 5000
 
 test-oldest: export KUBERNETES = $(firstword $(MINORS))
@@ -86,7 +88,7 @@ e2e: ## tests against real Cinder, Keystone, iSCSI and Ceph (Debian 12, root)
 	test/e2e/rig/rig.sh install
 	test/e2e/rig/rig.sh start
 	set -a; . "$${RIG_STATE:-/tmp/standalone-cinder-e2e}/env"; set +a; \
-	  $(GO) test -count=1 -timeout 60m $(E2E_SHORT) -skip '^TestHostile(Server|Table)$$' ./test/contract/... && \
+	  $(GO) test -count=1 -timeout 60m $(E2E_SHORT) -skip '^TestHostileTable$$' ./test/contract/... && \
 	  $(GO) test -count=1 -timeout 20m -tags e2e ./test/e2e/...; \
 	  status=$$?; test/e2e/rig/rig.sh stop; exit $$status
 

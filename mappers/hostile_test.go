@@ -313,7 +313,7 @@ func FuzzMap(f *testing.F) {
 
 // mutations is how many documents TestMutatedDocuments changes; make faults
 // changes more.
-var mutations = flag.Int("mutations", 300, "documents that TestMutatedDocuments changes")
+var mutations = flag.Int("mutations", 100, "documents that TestMutatedDocuments changes")
 
 // Random bytes rarely stay JSON; these documents always do. The seed is fixed,
 // so a failure comes back.

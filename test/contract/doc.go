@@ -30,9 +30,9 @@
 // the table in test/cindercontract, like the in-memory Cinder of the
 // lifecycle's tests.
 //
-// TestHostileServer puts a server in front of the same targets that answers like
-// a broken or malicious one (test/hostile), and lets the program's lifecycle meet
-// it.
+// TestHostileTable and TestHostileServerBeforeRealCinder put a server in front of
+// the same targets that answers like a broken or malicious one (test/hostile), and
+// let the program's lifecycle meet it.
 //
 // Cases whose variables are not set are skipped, with the reason. Cases
 // tolerate other users of the same server: they look only at volumes that they

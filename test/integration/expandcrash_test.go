@@ -36,10 +36,10 @@ var growthSteps = []step{
 	{"kubernetes PATCH api/v1/namespaces/NAMESPACE/persistentvolumeclaims/data/status", 3},
 }
 
-// TestCrashWhileExpanding lets the leader die, and requests and answers be lost, at
+// TestCrashMatrixOfExpansions lets the leader die, and requests and answers be lost, at
 // every step of an expansion. In the end the volume has the new size, once, and
 // PersistentVolume and claim say so.
-func TestCrashWhileExpanding(t *testing.T) {
+func TestCrashMatrixOfExpansions(t *testing.T) {
 	const sites = 4
 	ctx, cancel := context.WithTimeout(context.Background(), matrixTime)
 	defer cancel()

@@ -38,10 +38,10 @@ const (
 	stepLetGoOfSnapshot = "kubernetes PATCH apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/snapcontent-ID"
 )
 
-// TestKilledLeaderLosesAndDoublesNoSnapshot kills the leader before every change
+// TestCrashMatrixOfSnapshots kills the leader before every change
 // and after every request of a snapshot's life, in turn. The next leader ends with
 // exactly one snapshot, and after the VolumeSnapshot with none.
-func TestKilledLeaderLosesAndDoublesNoSnapshot(t *testing.T) {
+func TestCrashMatrixOfSnapshots(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
 	t.Cleanup(cancel) // after the parallel subtests
 	if err := installSnapshots(ctx); err != nil {
