@@ -73,3 +73,17 @@ func (d *decider) runSnapshot(r SnapshotRequest) *Denial {
 	d.decision.Quotas = []QuotaScope{tenantScope(tenant, index), classScope(tenant, class)}
 	return nil
 }
+
+// SnapshotDenial checks one more snapshot against the usage of the decision's
+// quotas. For a denied snapshot it repeats the denial.
+func (d Decision) SnapshotDenial(used func(QuotaScope) Usage) *Denial {
+	if d.Denial != nil {
+		return d.Denial
+	}
+	for _, scope := range d.Quotas {
+		if denial := scope.Check(used(scope), Usage{Snapshots: 1}); denial != nil {
+			return denial
+		}
+	}
+	return nil
+}

@@ -72,3 +72,34 @@ func TestDecideSnapshot(t *testing.T) {
 		})
 	}
 }
+
+func TestSnapshotsCountAgainstTheirQuotas(t *testing.T) {
+	p := mustParse(t, snapshotPolicy)
+	decision := p.DecideSnapshot(SnapshotRequest{Namespace: "a", StorageClass: "fast", Backend: "gold", Tenant: "a"})
+	for name, test := range map[string]struct {
+		tenant, rule int64
+		message      string
+	}{
+		"room for one": {4, 1, ""},
+		"the rule":     {4, 2, "StorageClasses [fast] of tenant a would use 3 of 2 snapshots (tenants[0].classes[0].quota.snapshots)"},
+		"the tenant":   {5, 1, "tenant a would use 6 of 5 snapshots (tenants[0].quota.snapshots)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			usages, err := p.Usages([]ScopeUsage{{Tenant: "a", Snapshots: test.tenant}, {Rule: "tenants[0].classes[0]", Snapshots: test.rule}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			message := ""
+			if denial := decision.SnapshotDenial(usages.Of); denial != nil {
+				message = string(denial.Reason) + ": " + denial.Message
+			}
+			want := ""
+			if test.message != "" {
+				want = "QuotaExceeded: " + test.message
+			}
+			if message != want {
+				t.Errorf("%q, want %q", message, want)
+			}
+		})
+	}
+}

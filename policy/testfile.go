@@ -30,12 +30,14 @@ type TestFile struct {
 	positions map[string]document.Position
 }
 
-// TestCase is one claim with what is expected.
+// TestCase is one claim or one snapshot with what is expected. Exactly one of
+// Claim and Snapshot is set.
 type TestCase struct {
-	Name  string    `json:"name"`
-	Claim TestClaim `json:"claim"`
-	// Used is the usage of quota scopes before the claim. Scopes that are not
-	// listed are empty.
+	Name     string        `json:"name"`
+	Claim    *TestClaim    `json:"claim"`
+	Snapshot *TestSnapshot `json:"snapshot"`
+	// Used is the usage of quota scopes before. Scopes that are not listed are
+	// empty.
 	Used   []ScopeUsage    `json:"used"`
 	Expect TestExpectation `json:"expect"`
 }
@@ -77,12 +79,12 @@ type ScopeUsage struct {
 }
 
 // TestExpectation is compared with the decision, as far as its fields are given.
-// The claim must be granted unless Denied is set.
+// The claim or snapshot must be granted unless Denied is set.
 type TestExpectation struct {
 	Tenant string `json:"tenant"`
 	Rule   string `json:"rule"`
-	// Backends are those that may take the volume, in order. If it is nil, they
-	// are not compared.
+	// Backends are those that may take the volume, in order, or the one that has
+	// the snapshot. If it is nil, they are not compared.
 	Backends []string     `json:"backends"`
 	Volume   ExpectVolume `json:"volume"`
 
@@ -214,26 +216,42 @@ var reasons = []string{
 	string(InvalidClaim), string(NoMatchingTenant), string(AmbiguousTenant), string(NoMatchingClass),
 	string(ParameterNotAllowed), string(ParameterInvalid), string(VolumeTooLarge), string(VolumeTooSmall),
 	string(ClaimLimitTooSmall), string(BackendsSuspended), string(QuotaExceeded),
-	string(SourceNotAllowed), string(SourceOnOtherBackend),
+	string(SourceNotAllowed), string(SourceOnOtherBackend), string(OtherTenant), string(BackendNotGranted),
 }
 
 func (f *TestFile) validate(d *document.Document) {
 	validateKind(d, f.APIVersion, f.Kind, TestKind)
 	if len(f.Tests) == 0 {
-		d.Errorf("tests", "is missing or empty; list claims with what is expected of them")
+		d.Errorf("tests", "is missing or empty; list claims and snapshots with what is expected of them")
 	}
 	for i := range f.Tests {
 		t, path := &f.Tests[i], document.Element("tests", i)
 		if t.Name == "" {
 			d.Errorf(document.Child(path, "name"), "is missing; say in a few words what the test shows")
 		}
-		t.Claim.validate(d, document.Child(path, "claim"))
+		t.validate(d, path)
 		for j, used := range t.Used {
 			used.validate(d, document.Element(document.Child(path, "used"), j))
 		}
 		t.Expect.validate(d, document.Child(path, "expect"))
 	}
 	validateUnique(d, "tests", len(f.Tests), func(i int) string { return f.Tests[i].Name }, "results name tests by it")
+}
+
+func (t TestCase) validate(d *document.Document, path string) {
+	switch {
+	case t.Claim != nil && t.Snapshot != nil:
+		d.Errorf(path, "claim and snapshot are both given; a test is about one of them")
+	case t.Snapshot != nil:
+		t.Snapshot.validate(d, document.Child(path, "snapshot"))
+		if at := document.Child(document.Child(path, "expect"), "volume"); d.Has(at) {
+			d.Errorf(at, "a snapshot makes no volume; remove it")
+		}
+	case t.Claim != nil:
+		t.Claim.validate(d, document.Child(path, "claim"))
+	default:
+		d.Errorf(path, "has neither claim nor snapshot; give what the policy shall decide about")
+	}
 }
 
 func (c TestClaim) validate(d *document.Document, path string) {

@@ -45,10 +45,11 @@ func Refusal(claim *corev1.PersistentVolumeClaim, parameters map[string]string) 
 		}
 	case spec.VolumeAttributesClassName != nil && *spec.VolumeAttributesClassName != "":
 		// Kubernetes would never bind the claim to a PersistentVolume without the
-		// class (FindMatchingVolume in k8s.io/component-helpers/storage/volume).
+		// class (FindMatchingVolume in k8s.io/component-helpers/storage/volume), and
+		// rejects one of a native source with it.
 		return &policy.Denial{
 			Reason: UnsupportedVolumeAttributesClass,
-			Message: fmt.Sprintf("spec.volumeAttributesClassName is %q, but this provisioner does not apply VolumeAttributesClasses, and Kubernetes would not bind the claim to a volume without; replace the claim with one that names none",
+			Message: fmt.Sprintf("spec.volumeAttributesClassName is %q, but Kubernetes accepts a VolumeAttributesClass only on volumes of CSI drivers, and this provisioner applies none; replace the claim with one that names none",
 				*spec.VolumeAttributesClassName),
 		}
 	}

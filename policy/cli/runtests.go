@@ -20,7 +20,7 @@ func newTestCommand(options Options) *cobra.Command {
 		Use:   "test FILE",
 		Short: "Compare the decisions of a policy with expected ones",
 		Long: `Compare the decisions of a policy with expected ones. FILE is a table of claims
-with expectations; - is standard input:
+and snapshots with expectations; - is standard input:
 
   apiVersion: standalone-cinder.openstack.org/v1alpha1
   kind: PolicyTest
@@ -32,9 +32,12 @@ with expectations; - is standard input:
     - name: strangers get nothing
       claim: {namespace: stranger, storageClass: fast, size: 10Gi}
       expect: {denied: NoMatchingTenant}
+    - name: team-a may take snapshots of it
+      snapshot: {namespace: team-a, storageClass: fast, backend: gold}
+      expect: {tenant: team-a}
 
-The command compares only what an expectation gives. Without denied, the claim
-must be granted. It shows differences with - for expected and + for decided.
+The command compares only what an expectation gives. Without denied, the claim or
+snapshot must be granted. It shows differences with - for expected and + for decided.
 
 Exit codes: 0 all decisions are as expected; 1 some are not, or the policy has
 errors, which are listed; 2 wrong usage, an unreadable file, or errors in FILE.`,
@@ -175,14 +178,28 @@ func (c *comparison) run(p *policy.Policy, test policy.TestCase) decided {
 		}
 		usages = policy.Usages{}
 	}
+	d := decideTest(p, test, usages)
+	c.compare(test.Expect, d)
+	slices.SortStableFunc(c.differences, func(a, b difference) int { return a.Line - b.Line })
+	return d
+}
+
+func decideTest(p *policy.Policy, test policy.TestCase, usages policy.Usages) decided {
+	if test.Snapshot != nil {
+		decision := p.DecideSnapshot(test.Snapshot.Request(p))
+		denial := decision.SnapshotDenial(usages.Of)
+		d := decided{Granted: denial == nil, Denial: denial, Tenant: decision.Tenant, Rule: decision.Rule}
+		if d.Granted {
+			d.Backends = decision.Backends
+		}
+		return d
+	}
 	decision := p.Decide(test.Claim.Request())
 	room := decision.Room(usages.Of)
 	d := decided{Granted: room.Denial == nil, Denial: room.Denial, Tenant: decision.Tenant, Rule: decision.Rule}
 	if d.Granted {
 		d.Backends, d.Volume = room.Backends, &decision.Volume
 	}
-	c.compare(test.Expect, d)
-	slices.SortStableFunc(c.differences, func(a, b difference) int { return a.Line - b.Line })
 	return d
 }
 
@@ -206,6 +223,9 @@ func (c *comparison) compare(expect policy.TestExpectation, d decided) {
 	}
 	if expect.Backends != nil && !slices.Equal(expect.Backends, d.Backends) {
 		c.add("expect.backends", list(expect.Backends), list(d.Backends))
+	}
+	if d.Volume == nil {
+		return
 	}
 	v := expect.Volume
 	if v.SizeGiB != nil && *v.SizeGiB != d.Volume.SizeGiB {

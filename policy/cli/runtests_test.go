@@ -13,7 +13,7 @@ func TestPolicyTests(t *testing.T) {
 		err  string
 	}{
 		"pass": {ExitOK, ""},
-		"fail": {ExitFailed, "testdata/fail.test.yaml: 7 of 8 tests failed"},
+		"fail": {ExitFailed, "testdata/fail.test.yaml: 9 of 10 tests failed"},
 	} {
 		for output, extension := range map[string]string{outputText: "txt", outputJSON: "json"} {
 			t.Run(name+" as "+output, func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestWrongUseOfTest(t *testing.T) {
 func TestMistakesInTests(t *testing.T) {
 	got := run("kind: PolicyTest\n", "test", "-")
 	want := "<stdin>:1:1: apiVersion: is missing; write apiVersion: standalone-cinder.openstack.org/v1alpha1\n" +
-		"<stdin>:1:1: tests: is missing or empty; list claims with what is expected of them\n"
+		"<stdin>:1:1: tests: is missing or empty; list claims and snapshots with what is expected of them\n"
 	if got.stdout != want || message(got.err) != "<stdin> has 2 errors" || ExitCode(got.err) != ExitUsage {
 		t.Errorf("%v, code %d\n%s", got.err, ExitCode(got.err), got.stdout)
 	}

@@ -76,6 +76,27 @@ func TestMappedConnectionsAreAcceptedByTheAPIServer(t *testing.T) {
 	}
 }
 
+// TestAttributesClassNeedsACSISource holds the reason why claims with a
+// VolumeAttributesClass are refused.
+func TestAttributesClassNeedsACSISource(t *testing.T) {
+	t.Parallel()
+	_, err := suite.Client.CoreV1().PersistentVolumes().Create(t.Context(), &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "pvc-5f0c1f0e-8a51-4e0f-9f5a-3f1f3c1d0002"},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity:                  corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+			AccessModes:               []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			VolumeAttributesClassName: new("quick"),
+			PersistentVolumeSource: corev1.PersistentVolumeSource{ISCSI: &corev1.ISCSIPersistentVolumeSource{
+				TargetPortal: "192.0.2.1:3260", IQN: "iqn.2010-10.org.openstack:volume-1", Lun: 1,
+			}},
+		},
+	}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	const want = "spec.csi: Required value: has to be specified when using volumeAttributesClassName"
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("the error is %v, want %s", err, want)
+	}
+}
+
 func readYAML(t *testing.T, path string, into any) {
 	t.Helper()
 	content, err := os.ReadFile(path)
