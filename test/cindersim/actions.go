@@ -5,6 +5,8 @@ import (
 	"maps"
 	"net/http"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/python"
 )
 
 // actionName is the single key of an action's body.
@@ -34,13 +36,13 @@ func (c *cloud) act(q *call, id, name string, now time.Time) (*reply, error) {
 		switch name {
 		case "os-initialize_connection", "os-terminate_connection", "os-attach", "os-extend", "os-update_readonly_flag", "os-reset_status",
 			"os-force_detach":
-			return nil, invalid(name, q.body[name], "%s is not of type 'object'", pythonRepr(q.body[name]))
+			return nil, invalid(name, q.body[name], "%s is not of type 'object'", python.Repr(q.body[name]))
 		case "os-detach":
 			// The schema allows null, which Cinder then uses like an object.
 			if q.body[name] == nil {
 				return nil, refuse(http.StatusInternalServerError, messageBroken)
 			}
-			return nil, invalid(name, q.body[name], "%s is not of type 'object', 'null'", pythonRepr(q.body[name]))
+			return nil, invalid(name, q.body[name], "%s is not of type 'object', 'null'", python.Repr(q.body[name]))
 		}
 	}
 	// The body is checked before the volume is looked up.
@@ -297,7 +299,7 @@ func readAttach(parameters map[string]any) (attachRequest, error) {
 		return request, invalid("os-attach", parameters, "'mountpoint' is a required property")
 	}
 	if !hasInstance && !hasHost {
-		return request, invalid("os-attach", parameters, "%s is not valid under any of the given schemas", pythonRepr(parameters))
+		return request, invalid("os-attach", parameters, "%s is not valid under any of the given schemas", python.Repr(parameters))
 	}
 	if err := onlyFields("os-attach", parameters, "instance_uuid", "host_name", "mountpoint", "mode"); err != nil {
 		return request, err
@@ -376,7 +378,7 @@ func (c *cloud) attachVolume(q *call, v *volume, request attachRequest, now time
 		v.adminMetadata["attached_mode"] = request.mode
 		v.index()
 		c.attach(v, &attachment{
-			id: c.ids.uuid(), volumeID: v.id, project: v.project, status: attachStatusAttached, instance: request.instance,
+			id: c.ids.UUID(), volumeID: v.id, project: v.project, status: attachStatusAttached, instance: request.instance,
 			host: request.host, mountpoint: request.mountpoint, mode: request.mode, attached: now, created: now,
 		})
 		v.status, v.attachStatus = statusInUse, attachStatusAttached

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/python"
 )
 
 // Microversions of the attachments API.
@@ -85,7 +87,7 @@ func (c *cloud) createAttachment(q *call, now time.Time) (*reply, error) {
 	}
 	connector, isObject := body["connector"].(map[string]any)
 	if !isObject && body["connector"] != nil {
-		return nil, invalid("connector", body["connector"], "%s is not of type 'object', 'null'", pythonRepr(body["connector"]))
+		return nil, invalid("connector", body["connector"], "%s is not of type 'object', 'null'", python.Repr(body["connector"]))
 	}
 	v, err := c.find(q, volumeID)
 	if err != nil {
@@ -146,7 +148,7 @@ func (c *cloud) reserveAttachment(v *volume, instance string, now time.Time) (*a
 			"status is %s.", v.id, expected, v.status)
 	}
 	a := &attachment{
-		id: c.ids.uuid(), volumeID: v.id, project: v.project, status: "reserved", instance: instance, created: now,
+		id: c.ids.UUID(), volumeID: v.id, project: v.project, status: "reserved", instance: instance, created: now,
 	}
 	c.attach(v, a)
 	return a, nil
@@ -201,7 +203,7 @@ func (c *cloud) updateAttachment(q *call, id string, now time.Time) (*reply, err
 	}
 	connector, ok := value.(map[string]any)
 	if !ok {
-		return nil, invalid("connector", value, "%s is not of type 'object'", pythonRepr(value))
+		return nil, invalid("connector", value, "%s is not of type 'object'", python.Repr(value))
 	}
 	if len(connector) == 0 {
 		return nil, invalid("connector", value, "{} does not have enough properties")

@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/python"
 )
 
 // timeLayout is how Cinder prints times: UTC without a zone, with microseconds.
@@ -167,7 +169,7 @@ func (q *call) decode() error {
 	}
 	body, ok := value.(map[string]any)
 	if !ok {
-		return refuse(http.StatusBadRequest, "%s is not of type 'object'", pythonRepr(value))
+		return refuse(http.StatusBadRequest, "%s is not of type 'object'", python.Repr(value))
 	}
 	q.body = body
 	return nil
@@ -184,7 +186,7 @@ func (q *call) entity(name string) (map[string]any, error) {
 	}
 	entity, ok := value.(map[string]any)
 	if !ok {
-		return nil, invalid(name, value, "%s is not of type 'object'", pythonRepr(value))
+		return nil, invalid(name, value, "%s is not of type 'object'", python.Repr(value))
 	}
 	return entity, nil
 }
@@ -205,7 +207,7 @@ func decodeJSON(raw []byte) (any, error) {
 // invalid is the sentence of Cinder's JSON schema validation.
 func invalid(field string, value any, format string, args ...any) *refusal {
 	return refuse(http.StatusBadRequest, "Invalid input for field/attribute %s. Value: %s. %s",
-		field, pythonText(value), fmt.Sprintf(format, args...))
+		field, python.Text(value), fmt.Sprintf(format, args...))
 }
 
 // href is the URL of a resource as the client addressed the API.

@@ -8,6 +8,9 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/collation"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/random"
 )
 
 // Statuses that the state machine sets or checks.
@@ -31,7 +34,7 @@ const (
 // cloud is Cinder's database, scheduler and volume services.
 type cloud struct {
 	options Options
-	ids     *idSource
+	ids     *random.Source
 
 	mu          sync.Mutex
 	types       []*VolumeType
@@ -114,7 +117,7 @@ type message struct {
 	created                                                   time.Time
 }
 
-func newCloud(options Options, ids *idSource) (*cloud, error) {
+func newCloud(options Options, ids *random.Source) (*cloud, error) {
 	c := &cloud{
 		options:     options,
 		ids:         ids,
@@ -254,12 +257,12 @@ func (v *volume) changed(now time.Time) {
 func (v *volume) index() {
 	v.nameKey = ""
 	if v.name != nil {
-		v.nameKey = collate(*v.name)
+		v.nameKey = collation.Key(*v.name)
 	}
 	v.metadataKeys = make(map[string]string, len(v.metadata)+len(v.adminMetadata))
 	for _, source := range []map[string]string{v.metadata, v.adminMetadata} {
 		for key, value := range source {
-			v.metadataKeys[collate(key)+"\x00"+collate(value)] = key
+			v.metadataKeys[collation.Key(key)+"\x00"+collation.Key(value)] = key
 		}
 	}
 	v.rendered = nil
@@ -312,7 +315,7 @@ func (c *cloud) detach(v *volume, id string, now time.Time) {
 // export makes the volume reachable, with the same credentials as before.
 func (c *cloud) export(v *volume, now time.Time) {
 	if v.username == "" {
-		v.username, v.password = c.ids.secret(20), c.ids.secret(16)
+		v.username, v.password = c.ids.Secret(20), c.ids.Secret(16)
 	}
 	if !v.exported {
 		v.exported = true
@@ -328,7 +331,7 @@ func (v *volume) removeExport() {
 // tell adds a user message about a resource.
 func (c *cloud) tell(now time.Time, project, resourceType, resource, event, text string) {
 	c.messages = append(c.messages, &message{
-		id: c.ids.uuid(), project: project, event: event, text: text, resource: resource,
-		resourceType: resourceType, request: "req-" + c.ids.uuid(), created: now,
+		id: c.ids.UUID(), project: project, event: event, text: text, resource: resource,
+		resourceType: resourceType, request: "req-" + c.ids.UUID(), created: now,
 	})
 }

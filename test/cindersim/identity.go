@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/random"
 )
 
 const messageUnauthorized = "The request you have made requires authentication."
@@ -15,7 +17,7 @@ const messageUnauthorized = "The request you have made requires authentication."
 type identity struct {
 	options Identity
 	now     func() time.Time
-	ids     *idSource
+	ids     *random.Source
 	// Set when the endpoints are known, before the first request.
 	keystoneURL, cinderURL string
 	endpointIDs            map[string]string
@@ -45,12 +47,12 @@ type token struct {
 	trustor, trustee *User
 }
 
-func newIdentity(options Options, ids *idSource) (*identity, error) {
+func newIdentity(options Options, ids *random.Source) (*identity, error) {
 	k := &identity{
 		options: options.Identity, now: options.Now, ids: ids,
 		endpointIDs: make(map[string]string), tokens: make(map[string]*token),
 		domains: []domain{{"default", "Default"}},
-		roleIDs: map[string]string{"reader": ids.hex(), "member": ids.hex(), "admin": ids.hex()},
+		roleIDs: map[string]string{"reader": ids.Hex(), "member": ids.Hex(), "admin": ids.Hex()},
 	}
 	// IDs are set in copies, not in the caller's slices.
 	k.options.ApplicationCredentials = slices.Clone(k.options.ApplicationCredentials)
@@ -61,7 +63,7 @@ func newIdentity(options Options, ids *idSource) (*identity, error) {
 			return nil, fmt.Errorf("option Identity.Projects: a project has no name")
 		}
 		if p.ID == "" {
-			p.ID = ids.hex()
+			p.ID = ids.Hex()
 		}
 		p.Domain = k.domain(p.Domain).name
 		k.projects = append(k.projects, &p)
@@ -72,7 +74,7 @@ func newIdentity(options Options, ids *idSource) (*identity, error) {
 			return nil, fmt.Errorf("option Identity.Users: a user has no name")
 		}
 		if u.ID == "" {
-			u.ID = ids.hex()
+			u.ID = ids.Hex()
 		}
 		u.Domain = k.domain(u.Domain).name
 		for _, name := range u.Projects {
@@ -85,7 +87,7 @@ func newIdentity(options Options, ids *idSource) (*identity, error) {
 	for i := range k.options.ApplicationCredentials {
 		a := &k.options.ApplicationCredentials[i]
 		if a.ID == "" {
-			a.ID = ids.hex()
+			a.ID = ids.Hex()
 		}
 		if k.user(a.User, "Default") == nil || k.project(a.Project, "Default") == nil {
 			return nil, fmt.Errorf("option Identity.ApplicationCredentials: %q names an unknown user or project", a.Name)
@@ -94,7 +96,7 @@ func newIdentity(options Options, ids *idSource) (*identity, error) {
 	for i := range k.options.Trusts {
 		t := &k.options.Trusts[i]
 		if t.ID == "" {
-			t.ID = ids.hex()
+			t.ID = ids.Hex()
 		}
 		if k.user(t.Trustor, "Default") == nil || k.user(t.Trustee, "Default") == nil || k.project(t.Project, "Default") == nil {
 			return nil, fmt.Errorf("option Identity.Trusts: trust %s names an unknown user or project", t.ID)
@@ -113,7 +115,7 @@ func (k *identity) domain(name string) domain {
 			return d
 		}
 	}
-	k.domains = append(k.domains, domain{k.ids.hex(), name})
+	k.domains = append(k.domains, domain{k.ids.Hex(), name})
 	return k.domains[len(k.domains)-1]
 }
 
@@ -145,9 +147,9 @@ func (k *identity) member(u *User, p *Project) bool {
 func (k *identity) issue(methods []string, u *User, p *Project) *token {
 	now := k.now().UTC()
 	t := &token{
-		id:   "gAAAAAB" + base64.RawURLEncoding.EncodeToString(k.ids.bytes(126)),
+		id:   "gAAAAAB" + base64.RawURLEncoding.EncodeToString(k.ids.Bytes(126)),
 		user: u, project: p, methods: methods, issued: now, expires: now.Add(k.options.TokenLifetime),
-		auditID: base64.RawURLEncoding.EncodeToString(k.ids.bytes(16)),
+		auditID: base64.RawURLEncoding.EncodeToString(k.ids.Bytes(16)),
 	}
 	t.admin = p != nil && u.Admin
 	k.tokens[t.id] = t
@@ -250,7 +252,7 @@ func (k *identity) credential(nameOrID string) *ApplicationCredential {
 // endpointID is a stable id of a service or endpoint of the catalog.
 func (k *identity) endpointID(name string) string {
 	if k.endpointIDs[name] == "" {
-		k.endpointIDs[name] = k.ids.hex()
+		k.endpointIDs[name] = k.ids.Hex()
 	}
 	return k.endpointIDs[name]
 }

@@ -3,6 +3,8 @@ package cindersim
 import (
 	"net/http"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/python"
 )
 
 // A volume's metadata are the user's own entries, without those that os-attach
@@ -86,7 +88,7 @@ func (c *cloud) writeMetadataKey(q *call, id, key string, now time.Time) (*reply
 		return nil, invalid("meta", q.body["meta"], "{} does not have enough properties")
 	}
 	if len(meta) > 1 {
-		return nil, invalid("meta", q.body["meta"], "%s has too many properties", pythonRepr(q.body["meta"]))
+		return nil, invalid("meta", q.body["meta"], "%s has too many properties", python.Repr(q.body["meta"]))
 	}
 	value, ok := meta[key]
 	if !ok {

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/python"
 )
 
 // The actions in this file overwrite flags and statuses.
@@ -24,7 +26,7 @@ func updateReadonly(v *volume, parameters map[string]any, now time.Time) (*reply
 	if v.adminMetadata == nil {
 		v.adminMetadata = make(map[string]string)
 	}
-	v.adminMetadata["readonly"] = pythonRepr(readonly)
+	v.adminMetadata["readonly"] = python.Repr(readonly)
 	v.changed(now)
 	v.index()
 	return accepted(), nil
@@ -57,7 +59,7 @@ func readReset(parameters map[string]any) (status, attachStatus string, err erro
 	case status == "" && attachStatus == "" && (migration == nil || *migration == ""):
 		err = refuse(http.StatusBadRequest, "Must specify 'status', 'attach_status' or 'migration_status' for update.")
 	case status != "" && !slices.Contains(volumeStatuses(), any(status)):
-		valid := strings.Trim(pythonRepr(volumeStatuses()), "[]")
+		valid := strings.Trim(python.Repr(volumeStatuses()), "[]")
 		err = refuse(http.StatusBadRequest, "Volume status: %s is invalid, valid statuses are: (%s).", status, valid)
 	case attachStatus != "" && attachStatus != attachStatusAttached && attachStatus != attachStatusDetached:
 		err = refuse(http.StatusBadRequest, "Volume attach status: %s is invalid, valid statuses are: ['attached', 'detached'].", attachStatus)

@@ -217,7 +217,7 @@ func (f *Fault) reply(endpoint Endpoint) *reply {
 // write sends an answer with the headers that every answer has.
 func (s *Simulator) write(w http.ResponseWriter, x *exchange, answer *reply) {
 	header := w.Header()
-	requestID := "req-" + s.ids.uuid()
+	requestID := "req-" + s.ids.UUID()
 	header.Set("X-Openstack-Request-Id", requestID)
 	contentType := answer.contentType
 	if contentType == "" {

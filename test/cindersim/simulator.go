@@ -12,13 +12,15 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/random"
 )
 
 // Simulator is a Keystone and a Cinder. Create it with New and either Start it
 // on loopback ports or mount its handlers.
 type Simulator struct {
 	options  Options
-	ids      *idSource
+	ids      *random.Source
 	cloud    *cloud
 	identity *identity
 	faults   *faultSet
@@ -46,7 +48,7 @@ func New(options Options) (*Simulator, error) {
 	for options.Seed == 0 {
 		options.Seed = rand.Uint64()
 	}
-	ids := newIDSource(options.Seed)
+	ids := random.New(options.Seed)
 	s := &Simulator{options: options, ids: ids, faults: &faultSet{ids: ids}, journal: newJournal(), closed: make(chan struct{})}
 	if s.cloud, err = newCloud(options, ids); err != nil {
 		return nil, err

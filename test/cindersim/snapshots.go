@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/collation"
 )
 
 // minorSnapshotInUse is the microversion from which a snapshot of an attached
@@ -89,7 +91,7 @@ func (c *cloud) createSnapshot(q *call, now time.Time) (*reply, error) {
 	if err := c.admitSnapshot(q.project, v.kind, v.size); err != nil {
 		return nil, err
 	}
-	s.id, s.kind, s.size = c.ids.uuid(), v.kind, v.size
+	s.id, s.kind, s.size = c.ids.UUID(), v.kind, v.size
 	c.snapshots[s.id] = s
 	v.snapshots++
 	c.chargeSnapshot(s.project, s.kind, 1, s.size)
@@ -144,7 +146,7 @@ func (c *cloud) listSnapshots(q *call, detail bool) (*reply, error) {
 	for _, s := range c.snapshots {
 		visible := s.project == q.project || q.admin && allTenants
 		for filter, actual := range map[string]string{"volume_id": s.volumeID, "status": s.status, "name": stringOf(s.name)} {
-			if wanted, given := q.param(filter); given && collate(wanted) != collate(actual) {
+			if wanted, given := q.param(filter); given && collation.Key(wanted) != collation.Key(actual) {
 				visible = false
 			}
 		}

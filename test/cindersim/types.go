@@ -3,6 +3,8 @@ package cindersim
 import (
 	"fmt"
 	"maps"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/random"
 )
 
 // VolumeType describes a volume type and the backend that serves it.
@@ -124,7 +126,7 @@ func FixedConnection(driverVolumeType string, data map[string]any) ConnectionFun
 }
 
 // prepareTypes completes the volume types and indexes them by name and id.
-func prepareTypes(types []VolumeType, ids *idSource) (ordered []*VolumeType, index map[string]*VolumeType, err error) {
+func prepareTypes(types []VolumeType, ids *random.Source) (ordered []*VolumeType, index map[string]*VolumeType, err error) {
 	index = make(map[string]*VolumeType)
 	for _, given := range types {
 		t := given
@@ -132,7 +134,7 @@ func prepareTypes(types []VolumeType, ids *idSource) (ordered []*VolumeType, ind
 			return nil, nil, fmt.Errorf("option Types: a volume type has no name")
 		}
 		if t.ID == "" {
-			t.ID = ids.uuid()
+			t.ID = ids.UUID()
 		}
 		if t.Backend == "" {
 			t.Backend = t.Name

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/python"
 )
 
 // The checks in this file are those of Cinder's JSON schemas
@@ -30,7 +32,7 @@ func textField(body map[string]any, field string) (*string, error) {
 	case string:
 		return &value, nil
 	default:
-		return nil, invalid(field, value, "%s is not of type 'string', 'null'", pythonRepr(value))
+		return nil, invalid(field, value, "%s is not of type 'string', 'null'", python.Repr(value))
 	}
 }
 
@@ -67,12 +69,12 @@ func sizeField(body map[string]any, field string, nullable bool) (int, error) {
 		}
 	case string:
 		if !digitsPattern.MatchString(v) {
-			return 0, invalid(field, value, "%s does not match '^[0-9]+$'", pythonRepr(v))
+			return 0, invalid(field, value, "%s does not match '^[0-9]+$'", python.Repr(v))
 		}
 		digits = v
 	}
 	if digits == "" {
-		return 0, invalid(field, value, "%s is not of type %s", pythonRepr(value), types)
+		return 0, invalid(field, value, "%s is not of type %s", python.Repr(value), types)
 	}
 	number, _ := new(big.Int).SetString(digits, 10)
 	if number.Cmp(big.NewInt(1)) < 0 {
@@ -97,7 +99,7 @@ func metadataField(body map[string]any, field string, nullable bool) (map[string
 		if nullable {
 			types += ", 'null'"
 		}
-		return nil, invalid(field, value, "%s is not of type %s", pythonRepr(value), types)
+		return nil, invalid(field, value, "%s is not of type %s", python.Repr(value), types)
 	}
 	metadata := make(map[string]string, len(entries))
 	keys := make([]string, 0, len(entries))
@@ -107,14 +109,14 @@ func metadataField(body map[string]any, field string, nullable bool) (map[string
 	slices.Sort(keys)
 	for _, key := range keys {
 		if !metadataKeyPattern.MatchString(key) {
-			return nil, invalid(field, value, "%s does not match any of the regexes: '^[a-zA-Z0-9-_:. /]{1,255}$'", pythonRepr(key))
+			return nil, invalid(field, value, "%s does not match any of the regexes: '^[a-zA-Z0-9-_:. /]{1,255}$'", python.Repr(key))
 		}
 		text, ok := entries[key].(string)
 		if !ok {
-			return nil, invalid(key, entries[key], "%s is not of type 'string'", pythonRepr(entries[key]))
+			return nil, invalid(key, entries[key], "%s is not of type 'string'", python.Repr(entries[key]))
 		}
 		if utf8.RuneCountInString(text) > 255 {
-			return nil, invalid(key, text, "%s is too long", pythonRepr(text))
+			return nil, invalid(key, text, "%s is too long", python.Repr(text))
 		}
 		metadata[key] = text
 	}
@@ -130,7 +132,7 @@ func optionalUUID(body map[string]any, field string) (string, error) {
 	if text, ok := value.(string); ok && uuidPattern.MatchString(text) {
 		return text, nil
 	}
-	return "", invalid(field, value, "%s is not valid under any of the given schemas", pythonRepr(value))
+	return "", invalid(field, value, "%s is not valid under any of the given schemas", python.Repr(value))
 }
 
 // uuidField reads an ID that may be missing.
@@ -141,10 +143,10 @@ func uuidField(body map[string]any, field string) (string, error) {
 	}
 	text, ok := value.(string)
 	if !ok {
-		return "", invalid(field, value, "%s is not of type 'string'", pythonRepr(value))
+		return "", invalid(field, value, "%s is not of type 'string'", python.Repr(value))
 	}
 	if !uuidPattern.MatchString(text) {
-		return "", invalid(field, value, "%s is not a 'uuid'", pythonRepr(value))
+		return "", invalid(field, value, "%s is not a 'uuid'", python.Repr(value))
 	}
 	return text, nil
 }
@@ -162,16 +164,16 @@ func booleanField(body map[string]any, field string) (bool, error) {
 		if parsed, known := truth(v); known {
 			return parsed, nil
 		}
-		return false, invalid(field, value, "%s is not one of the words for true and false", pythonRepr(value))
+		return false, invalid(field, value, "%s is not one of the words for true and false", python.Repr(value))
 	}
-	return false, invalid(field, value, "%s is not of type 'boolean', 'string'", pythonRepr(value))
+	return false, invalid(field, value, "%s is not of type 'boolean', 'string'", python.Repr(value))
 }
 
 // onlyFields rejects fields that a schema does not know.
 func onlyFields(entity string, body map[string]any, known ...string) error {
 	for _, field := range slices.Sorted(maps.Keys(body)) {
 		if !slices.Contains(known, field) {
-			return invalid(entity, body, "Additional properties are not allowed (%s was unexpected)", pythonRepr(field))
+			return invalid(entity, body, "Additional properties are not allowed (%s was unexpected)", python.Repr(field))
 		}
 	}
 	return nil
@@ -185,12 +187,12 @@ func boundedField(body map[string]any, field string, minimum int) (string, error
 	}
 	text, ok := value.(string)
 	if !ok {
-		return "", invalid(field, value, "%s is not of type 'string'", pythonRepr(value))
+		return "", invalid(field, value, "%s is not of type 'string'", python.Repr(value))
 	}
 	if n := utf8.RuneCountInString(text); n < minimum {
-		return "", invalid(field, value, "%s is too short", pythonRepr(value))
+		return "", invalid(field, value, "%s is too short", python.Repr(value))
 	} else if n > 255 {
-		return "", invalid(field, value, "%s is too long", pythonRepr(value))
+		return "", invalid(field, value, "%s is too long", python.Repr(value))
 	}
 	return text, nil
 }
@@ -202,7 +204,7 @@ func modeField(body map[string]any, field string) (string, error) {
 		return "", nil
 	}
 	if value != "rw" && value != "ro" {
-		return "", invalid(field, value, "%s is not one of ['rw', 'ro']", pythonRepr(value))
+		return "", invalid(field, value, "%s is not one of ['rw', 'ro']", python.Repr(value))
 	}
 	return value.(string), nil
 }
@@ -228,5 +230,5 @@ func connectorField(action string, parameters map[string]any, nullable bool) (ma
 	if nullable {
 		types = "'string', 'object', 'null'"
 	}
-	return nil, invalid("connector", value, "%s is not of type %s", pythonRepr(value), types)
+	return nil, invalid("connector", value, "%s is not of type %s", python.Repr(value), types)
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/python"
 )
 
 // deleteRule is what Cinder requires of a volume before its deletion.
@@ -50,7 +52,7 @@ func (c *cloud) createVolume(q *call, now time.Time) (*reply, error) {
 	if v.metadata, err = metadataField(body, "metadata", true); err != nil {
 		return nil, err
 	}
-	if multiattach, _ := truth(pythonText(body["multiattach"])); multiattach {
+	if multiattach, _ := truth(python.Text(body["multiattach"])); multiattach {
 		return nil, refuse(http.StatusBadRequest, "multiattach parameter has been removed. The default behavior is to use multiattach enabled "+
 			"volume types. Contact your administrator to create a multiattach enabled volume type and use it to create multiattach volumes.")
 	}
@@ -66,7 +68,7 @@ func (c *cloud) createVolume(q *call, now time.Time) (*reply, error) {
 	if err := c.admitVolume(q.project, v.kind, v.size); err != nil {
 		return nil, err
 	}
-	v.id = c.ids.uuid()
+	v.id = c.ids.UUID()
 	q.volumeID = v.id
 	c.insert(v)
 	c.place(v, now, q.broken)
@@ -218,7 +220,7 @@ func (c *cloud) tellNoHost(v *volume, now time.Time) {
 // serviceID is a stable id of a backend's volume service.
 func (c *cloud) serviceID(backend string) string {
 	if c.services[backend] == "" {
-		c.services[backend] = c.ids.uuid()
+		c.services[backend] = c.ids.UUID()
 	}
 	return c.services[backend]
 }
