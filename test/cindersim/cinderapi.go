@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/keystone"
 )
 
 // minorEmpty is the microversion of requests without one: 3.0.
@@ -110,7 +112,7 @@ func (s *Simulator) authenticate(x *exchange, q *call) *reply {
 		q.admin = true
 		return nil
 	}
-	user, project, admin, ok := s.identity.validate(token)
+	user, project, admin, ok := s.keystone.Validate(token)
 	if !ok {
 		return s.unauthorized()
 	}
@@ -139,13 +141,18 @@ func noauthToken(x *exchange) *reply {
 
 // unauthorized is the answer of keystonemiddleware.
 func (s *Simulator) unauthorized() *reply {
-	return &reply{
-		status: http.StatusUnauthorized, bare: true, anonymous: true,
-		header: http.Header{"Www-Authenticate": {`Keystone uri="` + s.KeystoneURL() + `"`}},
-		body: encode(map[string]any{"error": map[string]any{
-			"code": http.StatusUnauthorized, "title": "Unauthorized", "message": messageUnauthorized,
-		}}),
+	answer := identityReply(s.keystone.Unauthorized())
+	answer.bare, answer.anonymous = true, true
+	return answer
+}
+
+// identityReply is an answer of Keystone.
+func identityReply(answer *keystone.Answer) *reply {
+	out := &reply{status: answer.Status, header: answer.Header}
+	if answer.Body != nil {
+		out.body = encode(answer.Body)
 	}
+	return out
 }
 
 // negotiate reads the microversion header: "volume 3.27", possibly among those

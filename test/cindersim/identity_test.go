@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/keystone"
 )
 
 // loggedIn sends to the project of a user of the default identity.
@@ -26,8 +28,8 @@ func issue(t testing.TB, s *Simulator, want int, body string) result {
 }
 
 func TestApplicationCredentials(t *testing.T) {
-	identity := DefaultIdentity()
-	identity.ApplicationCredentials = []ApplicationCredential{{Name: "robot", Secret: "s3cret", User: "team-a", Project: "team-a"}}
+	identity := keystone.DefaultIdentity()
+	identity.ApplicationCredentials = []keystone.ApplicationCredential{{Name: "robot", Secret: "s3cret", User: "team-a", Project: "team-a"}}
 	s := started(t, Options{Identity: identity})
 	id := s.ApplicationCredentials()[0].ID
 	body := func(reference, secret string) string {
@@ -59,8 +61,8 @@ func TestApplicationCredentials(t *testing.T) {
 }
 
 func TestTrusts(t *testing.T) {
-	identity := DefaultIdentity()
-	identity.Trusts = []Trust{{Trustor: "team-a", Trustee: "admin", Project: "team-a"}}
+	identity := keystone.DefaultIdentity()
+	identity.Trusts = []keystone.Trust{{Trustor: "team-a", Trustee: "admin", Project: "team-a"}}
 	s := started(t, Options{Identity: identity})
 	trust := s.Trusts()[0].ID
 	body := func(user, id string) string {
@@ -85,7 +87,7 @@ func TestTrusts(t *testing.T) {
 
 func TestTokensExpireAndAreRevoked(t *testing.T) {
 	clock := newClock()
-	identity := DefaultIdentity()
+	identity := keystone.DefaultIdentity()
 	identity.TokenLifetime = 10 * time.Minute
 	s := started(t, clock.options(Options{Identity: identity}))
 	c := loggedIn(t, s, "team-a")
@@ -118,7 +120,7 @@ func TestTokensExpireAndAreRevoked(t *testing.T) {
 }
 
 func TestWithoutValidationCacheARevokedTokenEndsAtOnce(t *testing.T) {
-	identity := DefaultIdentity()
+	identity := keystone.DefaultIdentity()
 	identity.ValidationCache = -1
 	s := started(t, Options{Identity: identity})
 	c := loggedIn(t, s, "team-a")
@@ -128,7 +130,7 @@ func TestWithoutValidationCacheARevokedTokenEndsAtOnce(t *testing.T) {
 }
 
 func TestTheCatalogIsConfigurable(t *testing.T) {
-	identity := DefaultIdentity()
+	identity := keystone.DefaultIdentity()
 	identity.Regions = []string{"north", "south"}
 	identity.Interfaces = []string{"internal"}
 	identity.ServiceTypes = []string{"block-storage"}
@@ -157,9 +159,9 @@ func TestTheCatalogIsConfigurable(t *testing.T) {
 }
 
 func TestUsersOfOtherDomains(t *testing.T) {
-	s := started(t, Options{Identity: Identity{
-		Projects: []Project{{Name: "p", Domain: "customers"}, {Name: "p"}},
-		Users:    []User{{Name: "u", Password: "x", Domain: "customers", Projects: []string{"p"}}},
+	s := started(t, Options{Identity: keystone.Identity{
+		Projects: []keystone.Project{{Name: "p", Domain: "customers"}, {Name: "p"}},
+		Users:    []keystone.User{{Name: "u", Password: "x", Domain: "customers", Projects: []string{"p"}}},
 	}})
 	body := strings.NewReplacer(`{"id": "default"}`, `{"name": "customers"}`, `"name": "Default"`, `"name": "customers"`).
 		Replace(passwordBody("u", "x", "p"))
@@ -174,9 +176,9 @@ func TestUsersOfOtherDomains(t *testing.T) {
 }
 
 func TestCloudsYAMLNamesEveryLogin(t *testing.T) {
-	s, err := New(Options{Identity: Identity{
-		Projects: []Project{{Name: "lab"}, {Name: "eve"}},
-		Users:    []User{{Name: "eve", Password: "p\"w", Projects: []string{"eve", "lab"}}},
+	s, err := New(Options{Identity: keystone.Identity{
+		Projects: []keystone.Project{{Name: "lab"}, {Name: "eve"}},
+		Users:    []keystone.User{{Name: "eve", Password: "p\"w", Projects: []string{"eve", "lab"}}},
 	}})
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/keystone"
 )
 
 // A recording is the trimmed answers of a real Cinder and Keystone: times are
@@ -57,14 +59,14 @@ type recordedStep struct {
 
 // recordedOptions describe the installation that was recorded.
 func recordedOptions(now func() time.Time) Options {
-	identity := Identity{}
+	identity := keystone.Identity{}
 	for _, tenant := range []struct{ name, project, user string }{
 		{"admin", "3fe2430162c04574b351b61a7d319093", "103c339fd0c4466fb475b745b9eb7549"},
 		{"team-a", "1e6f6a068bb4412aad68d95771d7c229", "ffd24db0665a4c1fac6e69c9f37df577"},
 		{"team-b", "21f0e7b6ff784a728374d2c14cd8c716", "4a61205ec7e34f72a88ee3c45c94681b"},
 	} {
-		identity.Projects = append(identity.Projects, Project{ID: tenant.project, Name: tenant.name})
-		identity.Users = append(identity.Users, User{
+		identity.Projects = append(identity.Projects, keystone.Project{ID: tenant.project, Name: tenant.name})
+		identity.Users = append(identity.Users, keystone.User{
 			ID: tenant.user, Name: tenant.name, Password: tenant.name + "-pass", Projects: []string{tenant.name}, Admin: tenant.name == "admin",
 		})
 	}

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/keystone"
 )
 
 // maxBodySize is Cinder's osapi_max_request_body_size.
@@ -111,14 +113,14 @@ func (s *Simulator) describe(x *exchange) (request Request, observed string) {
 	}
 	switch x.endpoint {
 	case Keystone:
-		request.Operation = identityOperation(r.Method, r.URL.Path)
+		request.Operation = keystone.Operation(r.Method, r.URL.Path)
 		return request, ""
 	case Noauth:
 		if token, given := r.Header["X-Auth-Token"]; given {
 			_, request.Project = noauthIdentity(token[0])
 		}
 	default:
-		request.Project = s.identity.projectOf(r.Header.Get("X-Auth-Token"))
+		request.Project = s.keystone.ProjectOf(r.Header.Get("X-Auth-Token"))
 	}
 	switch path := r.URL.Path; path {
 	case "/", "":
@@ -189,7 +191,7 @@ func requestedName(body []byte) string {
 // volume that a create made.
 func (s *Simulator) perform(x *exchange, observed string, broken bool) (answer *reply, volumeID string) {
 	if x.endpoint == Keystone {
-		return s.identity.serve(x.request, x.body, x.base), ""
+		return identityReply(s.keystone.Serve(x.request, x.body, x.base)), ""
 	}
 	return s.serveCinder(x, observed, broken)
 }

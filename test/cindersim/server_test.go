@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/keystone"
 )
 
 func TestCloseLeavesNoGoroutine(t *testing.T) {
@@ -193,13 +195,13 @@ func TestOptionsThatContradictThemselves(t *testing.T) {
 		{"a nameless type", Options{Types: []VolumeType{{}}}, "option Types: a volume type has no name"},
 		{"twin types", Options{Types: []VolumeType{{Name: "a"}, {Name: "a"}}}, `option Types: two volume types are named "a"`},
 		{"an unknown default type", Options{DefaultType: "b"}, `option DefaultType: no volume type is named "b"`},
-		{"a nameless project", Options{Identity: Identity{Projects: []Project{{}}}}, "option Identity.Projects: a project has no name"},
-		{"a nameless user", Options{Identity: Identity{Users: []User{{}}}}, "option Identity.Users: a user has no name"},
-		{"a user of nowhere", Options{Identity: Identity{Users: []User{{Name: "u", Projects: []string{"p"}}}}},
+		{"a nameless project", Options{Identity: keystone.Identity{Projects: []keystone.Project{{}}}}, "option Identity.Projects: a project has no name"},
+		{"a nameless user", Options{Identity: keystone.Identity{Users: []keystone.User{{}}}}, "option Identity.Users: a user has no name"},
+		{"a user of nowhere", Options{Identity: keystone.Identity{Users: []keystone.User{{Name: "u", Projects: []string{"p"}}}}},
 			`option Identity.Users: user "u" is in the unknown project "p"`},
-		{"a credential of nobody", Options{Identity: Identity{ApplicationCredentials: []ApplicationCredential{{Name: "c", User: "x"}}}},
+		{"a credential of nobody", Options{Identity: keystone.Identity{ApplicationCredentials: []keystone.ApplicationCredential{{Name: "c", User: "x"}}}},
 			`option Identity.ApplicationCredentials: "c" names an unknown user or project`},
-		{"a trust of nobody", Options{Identity: Identity{Trusts: []Trust{{ID: "t"}}}},
+		{"a trust of nobody", Options{Identity: keystone.Identity{Trusts: []keystone.Trust{{ID: "t"}}}},
 			"option Identity.Trusts: trust t names an unknown user or project"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

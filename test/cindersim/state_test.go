@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/keystone"
 )
 
 // consistent lists contradictions in the state: the order, the usage of quotas,
@@ -411,7 +413,7 @@ func TestStateCanBeSetAndInspectedBehindTheAPI(t *testing.T) {
 }
 
 func TestQuotasOfProjectsAndOptions(t *testing.T) {
-	identity := DefaultIdentity()
+	identity := keystone.DefaultIdentity()
 	identity.Projects[1].Quota = map[string]int{"volumes": 1}
 	s := started(t, Options{Identity: identity, Quota: map[string]int{"volumes": 2, "per_volume_gigabytes": 5}})
 	for user, allowed := range map[string]int{"team-a": 1, "team-b": 2} {

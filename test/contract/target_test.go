@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/keystone"
 )
 
 // A Target is one way to use one Cinder.
@@ -149,8 +150,8 @@ func needType(t testing.TB, name, variable string) string {
 // simulatorTargets are the two ways to use one simulator.
 func simulatorTargets(t *testing.T) []Target {
 	t.Helper()
-	identity := cindersim.DefaultIdentity()
-	identity.ApplicationCredentials = []cindersim.ApplicationCredential{
+	identity := keystone.DefaultIdentity()
+	identity.ApplicationCredentials = []keystone.ApplicationCredential{
 		{Name: "contract", Secret: "contract-secret", User: "team-a", Project: "team-a"},
 	}
 	simulator, err := cindersim.New(cindersim.Options{
