@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/fields"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/keystone"
 )
 
@@ -97,6 +98,9 @@ func (s *Simulator) dispatch(x *exchange, q *call) *reply {
 	if refused := (*refusal)(nil); errors.As(err, &refused) {
 		return refused.reply()
 	}
+	if wrong := (*fields.Error)(nil); errors.As(err, &wrong) {
+		return refuse(http.StatusBadRequest, "%s", wrong.Message).reply()
+	}
 	return refuse(http.StatusInternalServerError, messageBroken).reply()
 }
 
@@ -165,8 +169,8 @@ func (s *Simulator) negotiate(r *http.Request) (minor int, refused *reply) {
 	version := ""
 	for _, part := range strings.Split(header[0], ",") {
 		if strings.Contains(part, "volume") {
-			if fields := strings.Fields(part); len(fields) == 2 {
-				version = fields[1]
+			if words := strings.Fields(part); len(words) == 2 {
+				version = words[1]
 			}
 			break
 		}

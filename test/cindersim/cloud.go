@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/collation"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/random"
 )
 
@@ -37,8 +38,8 @@ type cloud struct {
 	ids     *random.Source
 
 	mu          sync.Mutex
-	types       []*VolumeType
-	typeIndex   map[string]*VolumeType
+	types       []*drivers.VolumeType
+	typeIndex   map[string]*drivers.VolumeType
 	volumes     map[string]*volume
 	order       []*volume // ascending by creation second, then id
 	snapshots   map[string]*snapshot
@@ -60,7 +61,7 @@ type volume struct {
 	name, description *string
 	size              int
 	zone              string
-	kind              *VolumeType
+	kind              *drivers.VolumeType
 	status            string
 	previousStatus    string
 	attachStatus      string
@@ -103,7 +104,7 @@ type snapshot struct {
 	id, project, user string
 	name, description *string
 	volumeID          string
-	kind              *VolumeType
+	kind              *drivers.VolumeType
 	size              int
 	status            string
 	progress          string
@@ -129,7 +130,7 @@ func newCloud(options Options, ids *random.Source) (*cloud, error) {
 		services:    make(map[string]string),
 	}
 	var err error
-	c.types, c.typeIndex, err = prepareTypes(options.Types, ids)
+	c.types, c.typeIndex, err = drivers.Complete(options.Types, ids.UUID)
 	return c, err
 }
 

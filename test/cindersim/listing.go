@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/collation"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/fields"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/python"
 )
 
@@ -360,7 +361,7 @@ func (list *listQuery) add(name, value string, minor int) error {
 		list.nothing = true
 		return nil
 	}
-	if _, known := truth(value); column == "bootable" && minor >= 2 && !known {
+	if _, known := fields.Truth(value); column == "bootable" && minor >= 2 && !known {
 		return refuse(http.StatusBadRequest, "Invalid input received: 'bootable = %s'", value)
 	}
 	wanted := []any{parsed}

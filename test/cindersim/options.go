@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/keystone"
 )
 
@@ -17,7 +18,7 @@ import (
 const DefaultNoauthProject = "0123456789abcdef0123456789abcdef"
 
 // Options configures a simulator. The zero value serves all three endpoints on
-// free loopback ports, with the volume types of [DefaultVolumeTypes], the
+// free loopback ports, with the volume types of [drivers.DefaultVolumeTypes], the
 // projects and users of [keystone.DefaultIdentity], no delays and no quotas.
 type Options struct {
 	// ListenHost is the address to listen on; the default is 127.0.0.1.
@@ -36,8 +37,8 @@ type Options struct {
 	// Zones are the availability zones; the first is the default zone of new
 	// volumes. The default is "nova" alone.
 	Zones []string
-	// Types are the volume types; the default is DefaultVolumeTypes().
-	Types []VolumeType
+	// Types are the volume types; the default is drivers.DefaultVolumeTypes().
+	Types []drivers.VolumeType
 	// DefaultType names the type of volumes created without one; the default is
 	// the first of Types.
 	DefaultType string
@@ -120,7 +121,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.Zones = []string{"nova"}
 	}
 	if o.Types == nil {
-		o.Types = DefaultVolumeTypes()
+		o.Types = drivers.DefaultVolumeTypes()
 	}
 	if len(o.Types) == 0 {
 		return o, fmt.Errorf("option Types: a Cinder has at least one volume type")

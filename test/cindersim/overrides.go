@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/fields"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/python"
 )
 
@@ -13,9 +14,9 @@ import (
 
 func updateReadonly(v *volume, parameters map[string]any, now time.Time) (*reply, error) {
 	if _, given := parameters["readonly"]; !given {
-		return nil, invalid("os-update_readonly_flag", parameters, "'readonly' is a required property")
+		return nil, fields.Invalid("os-update_readonly_flag", parameters, "'readonly' is a required property")
 	}
-	readonly, err := booleanField(parameters, "readonly")
+	readonly, err := fields.Boolean(parameters, "readonly")
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +44,7 @@ func volumeStatuses() []any {
 
 func readReset(parameters map[string]any) (status, attachStatus string, err error) {
 	for field, target := range map[string]*string{"status": &status, "attach_status": &attachStatus} {
-		text, err := textField(parameters, field)
+		text, err := fields.Text(parameters, field)
 		if err != nil {
 			return "", "", err
 		}
@@ -51,7 +52,7 @@ func readReset(parameters map[string]any) (status, attachStatus string, err erro
 			*target = strings.ToLower(*text)
 		}
 	}
-	migration, err := textField(parameters, "migration_status")
+	migration, err := fields.Text(parameters, "migration_status")
 	if err != nil {
 		return "", "", err
 	}

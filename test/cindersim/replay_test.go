@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/keystone"
 )
 
@@ -70,14 +71,14 @@ func recordedOptions(now func() time.Time) Options {
 			ID: tenant.user, Name: tenant.name, Password: tenant.name + "-pass", Projects: []string{tenant.name}, Admin: tenant.name == "admin",
 		})
 	}
-	types := DefaultVolumeTypes()
+	types := drivers.DefaultVolumeTypes()
 	for i, id := range []string{
 		"fc14e4f8-937a-4447-87a3-78d00c7b3691", "948435ca-577e-4d58-a65d-263a18dd6aca",
 		"3dc1e9d4-97f5-4c50-8568-fe2858326a86", "03a39410-9b21-4904-b5ec-37e7de1a37cc",
 	} {
 		types[i].ID = id
 	}
-	types = append(types, VolumeType{
+	types = append(types, drivers.VolumeType{
 		ID: "502fcf8e-cbee-4f4c-99c8-61caaa5de77e", Name: "__DEFAULT__", Description: "Default Volume Type", Backend: "iscsi", ExtraSpecs: map[string]string{},
 	})
 	return Options{

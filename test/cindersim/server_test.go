@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/keystone"
 )
 
@@ -191,9 +192,9 @@ func TestOptionsThatContradictThemselves(t *testing.T) {
 	}{
 		{"a microversion of another API", Options{MaxMicroversion: "2.1"}, `option MaxMicroversion: "2.1" is not of the form 3.N`},
 		{"a negative page", Options{MaxLimit: -1}, "option MaxLimit: -1 is negative"},
-		{"no types", Options{Types: []VolumeType{}}, "option Types: a Cinder has at least one volume type"},
-		{"a nameless type", Options{Types: []VolumeType{{}}}, "option Types: a volume type has no name"},
-		{"twin types", Options{Types: []VolumeType{{Name: "a"}, {Name: "a"}}}, `option Types: two volume types are named "a"`},
+		{"no types", Options{Types: []drivers.VolumeType{}}, "option Types: a Cinder has at least one volume type"},
+		{"a nameless type", Options{Types: []drivers.VolumeType{{}}}, "option Types: a volume type has no name"},
+		{"twin types", Options{Types: []drivers.VolumeType{{Name: "a"}, {Name: "a"}}}, `option Types: two volume types are named "a"`},
 		{"an unknown default type", Options{DefaultType: "b"}, `option DefaultType: no volume type is named "b"`},
 		{"a nameless project", Options{Identity: keystone.Identity{Projects: []keystone.Project{{}}}}, "option Identity.Projects: a project has no name"},
 		{"a nameless user", Options{Identity: keystone.Identity{Users: []keystone.User{{}}}}, "option Identity.Users: a user has no name"},

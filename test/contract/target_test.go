@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/keystone"
 )
 
@@ -156,7 +157,7 @@ func simulatorTargets(t *testing.T) []Target {
 	}
 	simulator, err := cindersim.New(cindersim.Options{
 		Identity:       identity,
-		Types:          append(cindersim.DefaultVolumeTypes(), cindersim.VolumeType{Name: "shared", RequiresInitiator: true, Multiattach: true}),
+		Types:          append(drivers.DefaultVolumeTypes(), drivers.VolumeType{Name: "shared", RequiresInitiator: true, Multiattach: true}),
 		PlacementDelay: time.Millisecond, CreateDelay: 5 * time.Millisecond, DeleteDelay: 5 * time.Millisecond,
 		ExtendDelay: 5 * time.Millisecond, SnapshotDelay: 5 * time.Millisecond,
 	})

@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/keystone"
 )
 
@@ -75,8 +76,8 @@ func run(ctx context.Context, arguments []string, out, problems io.Writer) error
 	}
 	options.Identity.Users, options.Identity.Projects = users, projects
 	options.Quota = map[string]int{"volumes": *volumes, "gigabytes": *gigabytes}
-	options.Types = cindersim.DefaultVolumeTypes()
-	options.Types[0].Connection = cindersim.ISCSIConnection(strings.Split(*portals, ",")...)
+	options.Types = drivers.DefaultVolumeTypes()
+	options.Types[0].Connection = drivers.ISCSIConnection(strings.Split(*portals, ",")...)
 
 	simulator, err := cindersim.New(options)
 	if err != nil {
