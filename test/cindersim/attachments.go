@@ -13,7 +13,6 @@ import (
 
 // Microversions of the attachments API.
 const (
-	minorAttachments        = 27
 	minorAttachmentComplete = 44
 	minorAttachmentMode     = 54
 )

@@ -149,9 +149,6 @@ func (c *cloud) listPools(q *call) (*reply, error) {
 	return success(http.StatusOK, map[string]any{"pools": pools}), nil
 }
 
-// minorMessages is the microversion that brought user messages.
-const minorMessages = 3
-
 func (m *message) view(q *call) map[string]any {
 	return map[string]any{
 		"id": m.id, "event_id": m.event, "user_message": m.text, "message_level": "ERROR", "created_at": stamp(m.created),

@@ -2,13 +2,16 @@ package cindersim
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/fields"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/keystone"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/routes"
 )
 
 // minorEmpty is the microversion of requests without one: 3.0.
@@ -73,10 +76,10 @@ func (a *reply) setVersion(version string) {
 
 // dispatch performs a routed request on the state.
 func (s *Simulator) dispatch(x *exchange, q *call) *reply {
-	if x.project != "" && x.project != q.project {
+	if x.route.Project != "" && x.route.Project != q.project {
 		return refuse(http.StatusBadRequest, "Malformed request url").reply()
 	}
-	if q.minor < x.route.minor {
+	if q.minor < x.route.Minor {
 		return refuse(http.StatusNotFound, messageNotFound).reply()
 	}
 	var err error
@@ -88,10 +91,10 @@ func (s *Simulator) dispatch(x *exchange, q *call) *reply {
 			return refuse(http.StatusUnsupportedMediaType, "Unsupported Content-Type").reply()
 		}
 	}
-	q.urlProject = x.project
+	q.urlProject = x.route.Project
 	now := s.cloud.lock()
 	defer s.cloud.unlock()
-	answer, err := x.route.perform(s.cloud, q, now)
+	answer, err := s.cloud.perform(x.route, q, now)
 	if err == nil {
 		return answer
 	}
@@ -102,6 +105,93 @@ func (s *Simulator) dispatch(x *exchange, q *call) *reply {
 		return refuse(http.StatusBadRequest, "%s", wrong.Message).reply()
 	}
 	return refuse(http.StatusInternalServerError, messageBroken).reply()
+}
+
+// perform performs the operation of a route.
+func (c *cloud) perform(r routes.Route, q *call, now time.Time) (*reply, error) {
+	if name, ok := strings.CutPrefix(r.Operation, "action."); ok {
+		return c.act(q, r.ID, name, now)
+	}
+	switch r.Operation {
+	case "action":
+		_, err := actionName(q.raw)
+		return nil, err
+	case "volume.list":
+		return c.listVolumes(q, r.Detail)
+	case "volume.create":
+		return c.createVolume(q, now)
+	case "volume.get":
+		return c.showVolume(q, r.ID)
+	case "volume.update":
+		return c.updateVolume(q, r.ID, now)
+	case "volume.delete":
+		return c.deleteVolume(q, r.ID, now)
+	case "metadata.list":
+		return c.showMetadata(q, r.ID)
+	case "metadata.update":
+		return c.writeMetadata(q, r.ID, false, now)
+	case "metadata.replace":
+		return c.writeMetadata(q, r.ID, true, now)
+	case "metadata.get":
+		return c.showMetadataKey(q, r.ID, r.Key)
+	case "metadata.set":
+		return c.writeMetadataKey(q, r.ID, r.Key, now)
+	case "metadata.delete":
+		return c.deleteMetadataKey(q, r.ID, r.Key, now)
+	case "snapshot.list":
+		return c.listSnapshots(q, r.Detail)
+	case "snapshot.create":
+		return c.createSnapshot(q, now)
+	case "snapshot.get":
+		return c.showSnapshot(q, r.ID)
+	case "snapshot.delete":
+		return c.deleteSnapshot(q, r.ID, now)
+	case "snapshot.metadata.update":
+		return c.mergeSnapshotMetadata(q, r.ID, now)
+	case "attachment.list":
+		return c.listAttachments(q, r.Detail)
+	case "attachment.create":
+		return c.createAttachment(q, now)
+	case "attachment.get":
+		return c.showAttachment(q, r.ID)
+	case "attachment.update":
+		return c.updateAttachment(q, r.ID, now)
+	case "attachment.complete":
+		return c.completeAttachment(q, r.ID, now)
+	case "attachment.action":
+		name, err := actionName(q.raw)
+		if err == nil {
+			err = unknownAction(name)
+		}
+		return nil, err
+	case "attachment.delete":
+		return c.deleteAttachment(q, r.ID, now)
+	case "message.list":
+		return c.listMessages(q)
+	case "message.get":
+		return c.showMessage(q, r.ID)
+	case "type.list":
+		return c.listTypes(q)
+	case "type.get":
+		return c.showType(q, r.ID)
+	case "zone.list":
+		return c.listZones()
+	case "limits.get":
+		return c.showLimits(q)
+	case "quota.get":
+		return c.showQuota(q, r.ID)
+	case "quota.defaults":
+		return c.defaultQuota(q, r.ID)
+	case "quota.update":
+		return c.updateQuota(q, r.ID)
+	case "quota.delete":
+		return c.deleteQuota(q, r.ID)
+	case "service.list":
+		return c.listServices(q)
+	case "pool.list":
+		return c.listPools(q)
+	}
+	return nil, fmt.Errorf("the operation %s is routed and not implemented", r.Operation)
 }
 
 // authenticate determines the caller, or answers in place of Cinder.

@@ -84,10 +84,7 @@ type Options struct {
 	Now func() time.Time
 }
 
-var (
-	microversionPattern = regexp.MustCompile(`^([1-9]\d*)\.([1-9]\d*|0)$`)
-	projectPattern      = regexp.MustCompile(`^[0-9a-f-]+$`)
-)
+var microversionPattern = regexp.MustCompile(`^([1-9]\d*)\.([1-9]\d*|0)$`)
 
 // parseMicroversion reads "3.27" as (3, 27).
 func parseMicroversion(text string) (major, minor int, ok bool) {

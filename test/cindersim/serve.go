@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/keystone"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/routes"
 )
 
 // maxBodySize is Cinder's osapi_max_request_body_size.
@@ -20,9 +21,8 @@ type exchange struct {
 	request  *http.Request
 	body     []byte
 	base     string
-	route    route
+	route    routes.Route
 	routed   bool
-	project  string // of the URL
 }
 
 // handler serves one endpoint.
@@ -132,7 +132,10 @@ func (s *Simulator) describe(x *exchange) (request Request, observed string) {
 	default:
 		x.resolve()
 		if x.routed {
-			request.Operation, request.VolumeID = x.route.operation, x.route.volume
+			request.Operation = x.route.Operation
+			if x.route.Collection == "volumes" {
+				request.VolumeID = x.route.ID
+			}
 		}
 	}
 	s.cloud.lock()
@@ -162,15 +165,24 @@ func (c *cloud) volumeOfAttachment(path string) *volume {
 	return c.volumes[a.volumeID]
 }
 
-// resolve finds the route of a Cinder request.
+// resolve finds the route of a Cinder request. The body determines the action.
 func (x *exchange) resolve() {
 	rest, ok := strings.CutPrefix(x.request.URL.Path, "/v3/")
 	if !ok {
 		return
 	}
-	var segments []string
-	if x.project, segments, ok = splitPath(rest); ok {
-		x.route, x.routed = findRoute(x.request.Method, segments, x.body)
+	if x.route, x.routed = routes.Find(x.request.Method, rest); !x.routed {
+		return
+	}
+	switch x.route.Operation {
+	case "action":
+		if name, err := actionName(x.body); err == nil {
+			x.route.Operation = "action." + name
+		}
+	case "attachment.action":
+		if name, err := actionName(x.body); err == nil && name == "os-complete" {
+			x.route.Operation, x.route.Minor = "attachment.complete", minorAttachmentComplete
+		}
 	}
 }
 
