@@ -19,6 +19,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/audit"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
 )
 
 // everyKind has two rules that ask for the same volume, one for a default type,
@@ -47,7 +48,7 @@ func TestTrialsOfEveryKind(t *testing.T) {
 			t.Run(workflow, func(t *testing.T) {
 				t.Parallel()
 				passwords := &passwords{}
-				c := newCloud(t, cindersim.Options{Types: passwords.note(cindersim.DefaultVolumeTypes()), CreateDelay: 5 * time.Millisecond, DeleteDelay: 5 * time.Millisecond}, 0, false)
+				c := newCloud(t, cindersim.Options{Types: passwords.note(drivers.DefaultVolumeTypes()), CreateDelay: 5 * time.Millisecond, DeleteDelay: 5 * time.Millisecond}, 0, false)
 				text := "backends:\n" + strings.Replace(backend, "name: lab", "name: lab, workflow: "+workflow+cephMapping, 1) + everyKind
 				got := c.check(t.Context(), text, "--make-volume")
 				if got.code != 0 || len(got.findings()) > 0 {
@@ -100,10 +101,10 @@ type passwords struct {
 	noted []string
 }
 
-func (p *passwords) note(types []cindersim.VolumeType) []cindersim.VolumeType {
+func (p *passwords) note(types []drivers.VolumeType) []drivers.VolumeType {
 	for i := range types {
 		connect := types[i].Connection
-		types[i].Connection = func(request cindersim.ConnectionRequest) (map[string]any, error) {
+		types[i].Connection = func(request drivers.ConnectionRequest) (map[string]any, error) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.noted = append(p.noted, request.Password)

@@ -5,6 +5,10 @@ import (
 	"maps"
 	"net/http"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/fields"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/python"
 )
 
 // actionName is the single key of an action's body.
@@ -34,13 +38,13 @@ func (c *cloud) act(q *call, id, name string, now time.Time) (*reply, error) {
 		switch name {
 		case "os-initialize_connection", "os-terminate_connection", "os-attach", "os-extend", "os-update_readonly_flag", "os-reset_status",
 			"os-force_detach":
-			return nil, invalid(name, q.body[name], "%s is not of type 'object'", pythonRepr(q.body[name]))
+			return nil, fields.Invalid(name, q.body[name], "%s is not of type 'object'", python.Repr(q.body[name]))
 		case "os-detach":
 			// The schema allows null, which Cinder then uses like an object.
 			if q.body[name] == nil {
 				return nil, refuse(http.StatusInternalServerError, messageBroken)
 			}
-			return nil, invalid(name, q.body[name], "%s is not of type 'object', 'null'", pythonRepr(q.body[name]))
+			return nil, fields.Invalid(name, q.body[name], "%s is not of type 'object', 'null'", python.Repr(q.body[name]))
 		}
 	}
 	// The body is checked before the volume is looked up.
@@ -55,13 +59,13 @@ func (c *cloud) act(q *call, id, name string, now time.Time) (*reply, error) {
 	case "os-roll_detaching":
 		perform = func(v *volume) (*reply, error) { return rollDetaching(v, now) }
 	case "os-initialize_connection":
-		connector, err := connectorField(name, parameters, false)
+		connector, err := fields.Connector(name, parameters, false)
 		if err != nil {
 			return nil, err
 		}
 		perform = func(v *volume) (*reply, error) { return c.initializeConnection(q, v, connector, now) }
 	case "os-terminate_connection":
-		connector, err := connectorField(name, parameters, true)
+		connector, err := fields.Connector(name, parameters, true)
 		if err != nil {
 			return nil, err
 		}
@@ -73,7 +77,7 @@ func (c *cloud) act(q *call, id, name string, now time.Time) (*reply, error) {
 		}
 		perform = func(v *volume) (*reply, error) { return c.attachVolume(q, v, request, now) }
 	case "os-detach":
-		attachment, err := optionalUUID(parameters, "attachment_id")
+		attachment, err := fields.OptionalUUID(parameters, "attachment_id")
 		if err != nil {
 			return nil, err
 		}
@@ -217,7 +221,7 @@ func (c *cloud) connect(q *call, v *volume, connector map[string]any, now time.T
 		return nil, refuse(http.StatusInternalServerError, "Bad or unexpected response from the storage volume backend API: "+
 			"Driver initialize connection failed (error: injected).")
 	}
-	document, err := v.kind.Connection(ConnectionRequest{
+	document, err := v.kind.Connection(drivers.ConnectionRequest{
 		VolumeID: v.id, SizeGiB: v.size, Connector: connector, Username: v.username, Password: v.password,
 	})
 	if err != nil {
@@ -294,28 +298,28 @@ func readAttach(parameters map[string]any) (attachRequest, error) {
 	_, hasInstance := parameters["instance_uuid"]
 	_, hasHost := parameters["host_name"]
 	if _, given := parameters["mountpoint"]; !given {
-		return request, invalid("os-attach", parameters, "'mountpoint' is a required property")
+		return request, fields.Invalid("os-attach", parameters, "'mountpoint' is a required property")
 	}
 	if !hasInstance && !hasHost {
-		return request, invalid("os-attach", parameters, "%s is not valid under any of the given schemas", pythonRepr(parameters))
+		return request, fields.Invalid("os-attach", parameters, "%s is not valid under any of the given schemas", python.Repr(parameters))
 	}
-	if err := onlyFields("os-attach", parameters, "instance_uuid", "host_name", "mountpoint", "mode"); err != nil {
+	if err := fields.Only("os-attach", parameters, "instance_uuid", "host_name", "mountpoint", "mode"); err != nil {
 		return request, err
 	}
 	var err error
-	if request.mountpoint, err = boundedField(parameters, "mountpoint", 1); err != nil {
+	if request.mountpoint, err = fields.Bounded(parameters, "mountpoint", 1); err != nil {
 		return request, err
 	}
-	if request.mode, err = modeField(parameters, "mode"); err != nil {
+	if request.mode, err = fields.Mode(parameters, "mode"); err != nil {
 		return request, err
 	}
 	if request.mode == "" {
 		request.mode = "rw"
 	}
-	if request.host, err = boundedField(parameters, "host_name", 0); err != nil {
+	if request.host, err = fields.Bounded(parameters, "host_name", 0); err != nil {
 		return request, err
 	}
-	request.instance, err = uuidField(parameters, "instance_uuid")
+	request.instance, err = fields.UUID(parameters, "instance_uuid")
 	return request, err
 }
 
@@ -376,7 +380,7 @@ func (c *cloud) attachVolume(q *call, v *volume, request attachRequest, now time
 		v.adminMetadata["attached_mode"] = request.mode
 		v.index()
 		c.attach(v, &attachment{
-			id: c.ids.uuid(), volumeID: v.id, project: v.project, status: attachStatusAttached, instance: request.instance,
+			id: c.ids.UUID(), volumeID: v.id, project: v.project, status: attachStatusAttached, instance: request.instance,
 			host: request.host, mountpoint: request.mountpoint, mode: request.mode, attached: now, created: now,
 		})
 		v.status, v.attachStatus = statusInUse, attachStatusAttached

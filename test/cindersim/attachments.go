@@ -6,11 +6,13 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/fields"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/python"
 )
 
 // Microversions of the attachments API.
 const (
-	minorAttachments        = 27
 	minorAttachmentComplete = 44
 	minorAttachmentMode     = 54
 )
@@ -62,30 +64,30 @@ func (c *cloud) createAttachment(q *call, now time.Time) (*reply, error) {
 		return nil, err
 	}
 	if _, given := body["volume_uuid"]; !given {
-		return nil, invalid("attachment", body, "'volume_uuid' is a required property")
+		return nil, fields.Invalid("attachment", body, "'volume_uuid' is a required property")
 	}
 	known := []string{"volume_uuid", "instance_uuid", "connector"}
 	if q.minor >= minorAttachmentMode {
 		known = append(known, "mode")
 	}
-	if err := onlyFields("attachment", body, known...); err != nil {
+	if err := fields.Only("attachment", body, known...); err != nil {
 		return nil, err
 	}
-	volumeID, err := uuidField(body, "volume_uuid")
+	volumeID, err := fields.UUID(body, "volume_uuid")
 	if err != nil {
 		return nil, err
 	}
-	instance, err := uuidField(body, "instance_uuid")
+	instance, err := fields.UUID(body, "instance_uuid")
 	if err != nil {
 		return nil, err
 	}
-	mode, err := modeField(body, "mode")
+	mode, err := fields.Mode(body, "mode")
 	if err != nil {
 		return nil, err
 	}
 	connector, isObject := body["connector"].(map[string]any)
 	if !isObject && body["connector"] != nil {
-		return nil, invalid("connector", body["connector"], "%s is not of type 'object', 'null'", pythonRepr(body["connector"]))
+		return nil, fields.Invalid("connector", body["connector"], "%s is not of type 'object', 'null'", python.Repr(body["connector"]))
 	}
 	v, err := c.find(q, volumeID)
 	if err != nil {
@@ -146,7 +148,7 @@ func (c *cloud) reserveAttachment(v *volume, instance string, now time.Time) (*a
 			"status is %s.", v.id, expected, v.status)
 	}
 	a := &attachment{
-		id: c.ids.uuid(), volumeID: v.id, project: v.project, status: "reserved", instance: instance, created: now,
+		id: c.ids.UUID(), volumeID: v.id, project: v.project, status: "reserved", instance: instance, created: now,
 	}
 	c.attach(v, a)
 	return a, nil
@@ -197,14 +199,14 @@ func (c *cloud) updateAttachment(q *call, id string, now time.Time) (*reply, err
 	}
 	value, given := body["connector"]
 	if !given {
-		return nil, invalid("attachment", body, "'connector' is a required property")
+		return nil, fields.Invalid("attachment", body, "'connector' is a required property")
 	}
 	connector, ok := value.(map[string]any)
 	if !ok {
-		return nil, invalid("connector", value, "%s is not of type 'object'", pythonRepr(value))
+		return nil, fields.Invalid("connector", value, "%s is not of type 'object'", python.Repr(value))
 	}
 	if len(connector) == 0 {
-		return nil, invalid("connector", value, "{} does not have enough properties")
+		return nil, fields.Invalid("connector", value, "{} does not have enough properties")
 	}
 	a, err := c.findAttachment(q, id)
 	if err != nil {

@@ -8,6 +8,9 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/fields"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/python"
 )
 
 // timeLayout is how Cinder prints times: UTC without a zone, with microseconds.
@@ -167,7 +170,7 @@ func (q *call) decode() error {
 	}
 	body, ok := value.(map[string]any)
 	if !ok {
-		return refuse(http.StatusBadRequest, "%s is not of type 'object'", pythonRepr(value))
+		return refuse(http.StatusBadRequest, "%s is not of type 'object'", python.Repr(value))
 	}
 	q.body = body
 	return nil
@@ -184,7 +187,7 @@ func (q *call) entity(name string) (map[string]any, error) {
 	}
 	entity, ok := value.(map[string]any)
 	if !ok {
-		return nil, invalid(name, value, "%s is not of type 'object'", pythonRepr(value))
+		return nil, fields.Invalid(name, value, "%s is not of type 'object'", python.Repr(value))
 	}
 	return entity, nil
 }
@@ -200,12 +203,6 @@ func decodeJSON(raw []byte) (any, error) {
 		return nil, fmt.Errorf("more than one JSON value")
 	}
 	return value, nil
-}
-
-// invalid is the sentence of Cinder's JSON schema validation.
-func invalid(field string, value any, format string, args ...any) *refusal {
-	return refuse(http.StatusBadRequest, "Invalid input for field/attribute %s. Value: %s. %s",
-		field, pythonText(value), fmt.Sprintf(format, args...))
 }
 
 // href is the URL of a resource as the client addressed the API.
@@ -239,24 +236,13 @@ func (q *call) param(name string) (string, bool) {
 	return values[0], true
 }
 
-// truth reads a boolean as oslo's strict bool_from_string does.
-func truth(text string) (value, known bool) {
-	switch strings.ToLower(strings.TrimSpace(text)) {
-	case "1", "t", "true", "on", "y", "yes":
-		return true, true
-	case "0", "f", "false", "off", "n", "no":
-		return false, true
-	}
-	return false, false
-}
-
 // flag reads a boolean query parameter.
 func (q *call) flag(name string) (bool, error) {
 	value, ok := q.param(name)
 	if !ok {
 		return false, nil
 	}
-	if parsed, known := truth(value); known {
+	if parsed, known := fields.Truth(value); known {
 		return parsed, nil
 	}
 	return false, refuse(http.StatusBadRequest, "Value '%s' for '%s' is not a boolean.", value, name)

@@ -5,12 +5,14 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
 )
 
 // The lists in this file describe the cloud itself: volume types, zones,
 // services, pools and user messages.
 
-func (k *VolumeType) view(admin bool) map[string]any {
+func typeView(k *drivers.VolumeType, admin bool) map[string]any {
 	view := map[string]any{
 		"id": k.ID, "name": k.Name, "is_public": true, "description": nil, "os-volume-type-access:is_public": true,
 	}
@@ -39,7 +41,7 @@ func (c *cloud) listTypes(q *call) (*reply, error) {
 	}
 	kinds := c.types
 	if marker, given := q.param("marker"); given {
-		at := slices.IndexFunc(kinds, func(kind *VolumeType) bool { return kind.ID == marker })
+		at := slices.IndexFunc(kinds, func(kind *drivers.VolumeType) bool { return kind.ID == marker })
 		if at < 0 {
 			return nil, refuse(http.StatusNotFound, "Volume type %s could not be found.", marker)
 		}
@@ -49,7 +51,7 @@ func (c *cloud) listTypes(q *call) (*reply, error) {
 	page := kinds[:min(limit, len(kinds))]
 	views := []map[string]any{}
 	for _, kind := range page {
-		views = append(views, kind.view(q.admin))
+		views = append(views, typeView(kind, q.admin))
 	}
 	answer := map[string]any{"volume_types": views}
 	if len(page) > 0 && len(page) == limit {
@@ -66,7 +68,7 @@ func (c *cloud) showType(q *call, id string) (*reply, error) {
 	if kind == nil || kind.ID != id && id != "default" {
 		return nil, refuse(http.StatusNotFound, "Volume type %s could not be found.", id)
 	}
-	return success(http.StatusOK, map[string]any{"volume_type": kind.view(q.admin)}), nil
+	return success(http.StatusOK, map[string]any{"volume_type": typeView(kind, q.admin)}), nil
 }
 
 func (c *cloud) listZones() (*reply, error) {
@@ -78,10 +80,10 @@ func (c *cloud) listZones() (*reply, error) {
 }
 
 // backends are the types that stand for the distinct backends.
-func (c *cloud) backends() []*VolumeType {
-	var distinct []*VolumeType
+func (c *cloud) backends() []*drivers.VolumeType {
+	var distinct []*drivers.VolumeType
 	for _, kind := range c.types {
-		if !slices.ContainsFunc(distinct, func(other *VolumeType) bool { return other.Backend == kind.Backend }) {
+		if !slices.ContainsFunc(distinct, func(other *drivers.VolumeType) bool { return other.Backend == kind.Backend }) {
 			distinct = append(distinct, kind)
 		}
 	}
@@ -146,9 +148,6 @@ func (c *cloud) listPools(q *call) (*reply, error) {
 	}
 	return success(http.StatusOK, map[string]any{"pools": pools}), nil
 }
-
-// minorMessages is the microversion that brought user messages.
-const minorMessages = 3
 
 func (m *message) view(q *call) map[string]any {
 	return map[string]any{

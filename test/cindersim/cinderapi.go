@@ -2,10 +2,16 @@ package cindersim
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/fields"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/keystone"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/routes"
 )
 
 // minorEmpty is the microversion of requests without one: 3.0.
@@ -70,10 +76,10 @@ func (a *reply) setVersion(version string) {
 
 // dispatch performs a routed request on the state.
 func (s *Simulator) dispatch(x *exchange, q *call) *reply {
-	if x.project != "" && x.project != q.project {
+	if x.route.Project != "" && x.route.Project != q.project {
 		return refuse(http.StatusBadRequest, "Malformed request url").reply()
 	}
-	if q.minor < x.route.minor {
+	if q.minor < x.route.Minor {
 		return refuse(http.StatusNotFound, messageNotFound).reply()
 	}
 	var err error
@@ -85,17 +91,107 @@ func (s *Simulator) dispatch(x *exchange, q *call) *reply {
 			return refuse(http.StatusUnsupportedMediaType, "Unsupported Content-Type").reply()
 		}
 	}
-	q.urlProject = x.project
+	q.urlProject = x.route.Project
 	now := s.cloud.lock()
 	defer s.cloud.unlock()
-	answer, err := x.route.perform(s.cloud, q, now)
+	answer, err := s.cloud.perform(x.route, q, now)
 	if err == nil {
 		return answer
 	}
 	if refused := (*refusal)(nil); errors.As(err, &refused) {
 		return refused.reply()
 	}
+	if wrong := (*fields.Error)(nil); errors.As(err, &wrong) {
+		return refuse(http.StatusBadRequest, "%s", wrong.Message).reply()
+	}
 	return refuse(http.StatusInternalServerError, messageBroken).reply()
+}
+
+// perform performs the operation of a route.
+func (c *cloud) perform(r routes.Route, q *call, now time.Time) (*reply, error) {
+	if name, ok := strings.CutPrefix(r.Operation, "action."); ok {
+		return c.act(q, r.ID, name, now)
+	}
+	switch r.Operation {
+	case "action":
+		_, err := actionName(q.raw)
+		return nil, err
+	case "volume.list":
+		return c.listVolumes(q, r.Detail)
+	case "volume.create":
+		return c.createVolume(q, now)
+	case "volume.get":
+		return c.showVolume(q, r.ID)
+	case "volume.update":
+		return c.updateVolume(q, r.ID, now)
+	case "volume.delete":
+		return c.deleteVolume(q, r.ID, now)
+	case "metadata.list":
+		return c.showMetadata(q, r.ID)
+	case "metadata.update":
+		return c.writeMetadata(q, r.ID, false, now)
+	case "metadata.replace":
+		return c.writeMetadata(q, r.ID, true, now)
+	case "metadata.get":
+		return c.showMetadataKey(q, r.ID, r.Key)
+	case "metadata.set":
+		return c.writeMetadataKey(q, r.ID, r.Key, now)
+	case "metadata.delete":
+		return c.deleteMetadataKey(q, r.ID, r.Key, now)
+	case "snapshot.list":
+		return c.listSnapshots(q, r.Detail)
+	case "snapshot.create":
+		return c.createSnapshot(q, now)
+	case "snapshot.get":
+		return c.showSnapshot(q, r.ID)
+	case "snapshot.delete":
+		return c.deleteSnapshot(q, r.ID, now)
+	case "snapshot.metadata.update":
+		return c.mergeSnapshotMetadata(q, r.ID, now)
+	case "attachment.list":
+		return c.listAttachments(q, r.Detail)
+	case "attachment.create":
+		return c.createAttachment(q, now)
+	case "attachment.get":
+		return c.showAttachment(q, r.ID)
+	case "attachment.update":
+		return c.updateAttachment(q, r.ID, now)
+	case "attachment.complete":
+		return c.completeAttachment(q, r.ID, now)
+	case "attachment.action":
+		name, err := actionName(q.raw)
+		if err == nil {
+			err = unknownAction(name)
+		}
+		return nil, err
+	case "attachment.delete":
+		return c.deleteAttachment(q, r.ID, now)
+	case "message.list":
+		return c.listMessages(q)
+	case "message.get":
+		return c.showMessage(q, r.ID)
+	case "type.list":
+		return c.listTypes(q)
+	case "type.get":
+		return c.showType(q, r.ID)
+	case "zone.list":
+		return c.listZones()
+	case "limits.get":
+		return c.showLimits(q)
+	case "quota.get":
+		return c.showQuota(q, r.ID)
+	case "quota.defaults":
+		return c.defaultQuota(q, r.ID)
+	case "quota.update":
+		return c.updateQuota(q, r.ID)
+	case "quota.delete":
+		return c.deleteQuota(q, r.ID)
+	case "service.list":
+		return c.listServices(q)
+	case "pool.list":
+		return c.listPools(q)
+	}
+	return nil, fmt.Errorf("the operation %s is routed and not implemented", r.Operation)
 }
 
 // authenticate determines the caller, or answers in place of Cinder.
@@ -110,7 +206,7 @@ func (s *Simulator) authenticate(x *exchange, q *call) *reply {
 		q.admin = true
 		return nil
 	}
-	user, project, admin, ok := s.identity.validate(token)
+	user, project, admin, ok := s.keystone.Validate(token)
 	if !ok {
 		return s.unauthorized()
 	}
@@ -139,13 +235,18 @@ func noauthToken(x *exchange) *reply {
 
 // unauthorized is the answer of keystonemiddleware.
 func (s *Simulator) unauthorized() *reply {
-	return &reply{
-		status: http.StatusUnauthorized, bare: true, anonymous: true,
-		header: http.Header{"Www-Authenticate": {`Keystone uri="` + s.KeystoneURL() + `"`}},
-		body: encode(map[string]any{"error": map[string]any{
-			"code": http.StatusUnauthorized, "title": "Unauthorized", "message": messageUnauthorized,
-		}}),
+	answer := identityReply(s.keystone.Unauthorized())
+	answer.bare, answer.anonymous = true, true
+	return answer
+}
+
+// identityReply is an answer of Keystone.
+func identityReply(answer *keystone.Answer) *reply {
+	out := &reply{status: answer.Status, header: answer.Header}
+	if answer.Body != nil {
+		out.body = encode(answer.Body)
 	}
+	return out
 }
 
 // negotiate reads the microversion header: "volume 3.27", possibly among those
@@ -158,8 +259,8 @@ func (s *Simulator) negotiate(r *http.Request) (minor int, refused *reply) {
 	version := ""
 	for _, part := range strings.Split(header[0], ",") {
 		if strings.Contains(part, "volume") {
-			if fields := strings.Fields(part); len(fields) == 2 {
-				version = fields[1]
+			if words := strings.Fields(part); len(words) == 2 {
+				version = words[1]
 			}
 			break
 		}

@@ -8,6 +8,10 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/collation"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/random"
 )
 
 // Statuses that the state machine sets or checks.
@@ -31,11 +35,11 @@ const (
 // cloud is Cinder's database, scheduler and volume services.
 type cloud struct {
 	options Options
-	ids     *idSource
+	ids     *random.Source
 
 	mu          sync.Mutex
-	types       []*VolumeType
-	typeIndex   map[string]*VolumeType
+	types       []*drivers.VolumeType
+	typeIndex   map[string]*drivers.VolumeType
 	volumes     map[string]*volume
 	order       []*volume // ascending by creation second, then id
 	snapshots   map[string]*snapshot
@@ -57,7 +61,7 @@ type volume struct {
 	name, description *string
 	size              int
 	zone              string
-	kind              *VolumeType
+	kind              *drivers.VolumeType
 	status            string
 	previousStatus    string
 	attachStatus      string
@@ -100,7 +104,7 @@ type snapshot struct {
 	id, project, user string
 	name, description *string
 	volumeID          string
-	kind              *VolumeType
+	kind              *drivers.VolumeType
 	size              int
 	status            string
 	progress          string
@@ -114,7 +118,7 @@ type message struct {
 	created                                                   time.Time
 }
 
-func newCloud(options Options, ids *idSource) (*cloud, error) {
+func newCloud(options Options, ids *random.Source) (*cloud, error) {
 	c := &cloud{
 		options:     options,
 		ids:         ids,
@@ -126,7 +130,7 @@ func newCloud(options Options, ids *idSource) (*cloud, error) {
 		services:    make(map[string]string),
 	}
 	var err error
-	c.types, c.typeIndex, err = prepareTypes(options.Types, ids)
+	c.types, c.typeIndex, err = drivers.Complete(options.Types, ids.UUID)
 	return c, err
 }
 
@@ -254,12 +258,12 @@ func (v *volume) changed(now time.Time) {
 func (v *volume) index() {
 	v.nameKey = ""
 	if v.name != nil {
-		v.nameKey = collate(*v.name)
+		v.nameKey = collation.Key(*v.name)
 	}
 	v.metadataKeys = make(map[string]string, len(v.metadata)+len(v.adminMetadata))
 	for _, source := range []map[string]string{v.metadata, v.adminMetadata} {
 		for key, value := range source {
-			v.metadataKeys[collate(key)+"\x00"+collate(value)] = key
+			v.metadataKeys[collation.Key(key)+"\x00"+collation.Key(value)] = key
 		}
 	}
 	v.rendered = nil
@@ -312,7 +316,7 @@ func (c *cloud) detach(v *volume, id string, now time.Time) {
 // export makes the volume reachable, with the same credentials as before.
 func (c *cloud) export(v *volume, now time.Time) {
 	if v.username == "" {
-		v.username, v.password = c.ids.secret(20), c.ids.secret(16)
+		v.username, v.password = c.ids.Secret(20), c.ids.Secret(16)
 	}
 	if !v.exported {
 		v.exported = true
@@ -328,7 +332,7 @@ func (v *volume) removeExport() {
 // tell adds a user message about a resource.
 func (c *cloud) tell(now time.Time, project, resourceType, resource, event, text string) {
 	c.messages = append(c.messages, &message{
-		id: c.ids.uuid(), project: project, event: event, text: text, resource: resource,
-		resourceType: resourceType, request: "req-" + c.ids.uuid(), created: now,
+		id: c.ids.UUID(), project: project, event: event, text: text, resource: resource,
+		resourceType: resourceType, request: "req-" + c.ids.UUID(), created: now,
 	})
 }

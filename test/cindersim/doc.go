@@ -20,5 +20,9 @@
 // access to the state that bypasses the API ([Simulator.Volumes],
 // [Simulator.AddVolume], [Simulator.SetVolumeStatus]).
 //
+// What needs nothing of the state is in the packages below: keystone; the routes
+// of Cinder's API and the fields of its bodies; the volume types and their
+// drivers; Python's text, the database's collation and random IDs.
+//
 // The command cmd/cindersim serves one for trying a client by hand.
 package cindersim

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/random"
 )
 
 // Endpoint names one of the simulator's three services.
@@ -170,7 +172,7 @@ func (i *Injection) Remove() {
 
 // faultSet contains the faults in the order of their injection.
 type faultSet struct {
-	ids *idSource
+	ids *random.Source
 
 	mu     sync.Mutex
 	active []*Injection
@@ -201,7 +203,7 @@ func (s *faultSet) pick(request Request) (chosen *Fault, delay time.Duration) {
 			continue
 		}
 		injection.matched++
-		if f.Nth > 0 && injection.matched != f.Nth || f.Probability > 0 && !s.ids.chance(f.Probability) {
+		if f.Nth > 0 && injection.matched != f.Nth || f.Probability > 0 && !s.ids.Chance(f.Probability) {
 			continue
 		}
 		injection.applied++

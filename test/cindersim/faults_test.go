@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/random"
 )
 
 func TestFaultsBeforeAndAfterTheEffect(t *testing.T) {
@@ -175,7 +177,7 @@ func TestFaultProbabilitiesComeFromTheSeed(t *testing.T) {
 }
 
 func TestDelaysAddUpAndLetOtherFaultsApply(t *testing.T) {
-	s := &faultSet{ids: newIDSource(1)}
+	s := &faultSet{ids: random.New(1)}
 	s.inject(Fault{Kind: Delay, Delay: time.Second})
 	s.inject(Fault{Kind: DropBefore, Delay: time.Minute})
 	s.inject(Fault{Kind: RespondBefore, Delay: time.Hour})

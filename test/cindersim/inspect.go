@@ -143,7 +143,7 @@ func (s *Simulator) AddVolume(given Volume) (string, error) {
 	defer s.cloud.unlock()
 	c := s.cloud
 	if given.ID == "" {
-		given.ID = c.ids.uuid()
+		given.ID = c.ids.UUID()
 	}
 	if c.volumes[given.ID] != nil {
 		return "", fmt.Errorf("add volume: the id %s is taken", given.ID)
@@ -191,7 +191,7 @@ func (s *Simulator) AddVolume(given Volume) (string, error) {
 	c.insert(v)
 	for _, a := range given.Attachments {
 		if a.ID == "" {
-			a.ID = c.ids.uuid()
+			a.ID = c.ids.UUID()
 		}
 		if a.Status == "" {
 			a.Status = attachStatusAttached
@@ -241,7 +241,7 @@ func (s *Simulator) SetVolumeMetadata(id string, metadata map[string]string) err
 func (s *Simulator) AddAttachment(id string, given Attachment) error {
 	return s.change("attach", id, func(v *volume, now time.Time) {
 		s.cloud.attach(v, &attachment{
-			id: s.cloud.ids.uuid(), volumeID: v.id, project: v.project, status: attachStatusAttached, host: given.Host,
+			id: s.cloud.ids.UUID(), volumeID: v.id, project: v.project, status: attachStatusAttached, host: given.Host,
 			mountpoint: given.Mountpoint, mode: "rw", attached: now, created: now,
 		})
 	})

@@ -8,6 +8,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/collation"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/fields"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/python"
 )
 
 // memberFilter are the filters that Cinder's resource_filters.json allows to a
@@ -247,7 +251,7 @@ func comparator(key string) func(a, b *volume) int {
 	case "size":
 		return func(a, b *volume) int { return cmp.Compare(a.size, b.size) }
 	case "availability_zone":
-		return func(a, b *volume) int { return strings.Compare(collate(a.zone), collate(b.zone)) }
+		return func(a, b *volume) int { return strings.Compare(collation.Key(a.zone), collation.Key(b.zone)) }
 	}
 	return nil
 }
@@ -338,13 +342,13 @@ func (list *listQuery) add(name, value string, minor int) error {
 			list.nothing = true
 			return nil
 		}
-		pattern := "%" + collate(value) + "%"
-		list.filters = append(list.filters, func(v *volume) bool { return like(pattern, collate(text(v))) })
+		pattern := "%" + collation.Key(value) + "%"
+		list.filters = append(list.filters, func(v *volume) bool { return collation.Like(pattern, collation.Key(text(v))) })
 		return nil
 	}
 	var parsed any = value
 	if column != "display_name" {
-		if read, err := literal(value); err == nil {
+		if read, err := python.Literal(value); err == nil {
 			parsed = read
 		}
 	}
@@ -357,7 +361,7 @@ func (list *listQuery) add(name, value string, minor int) error {
 		list.nothing = true
 		return nil
 	}
-	if _, known := truth(value); column == "bootable" && minor >= 2 && !known {
+	if _, known := fields.Truth(value); column == "bootable" && minor >= 2 && !known {
 		return refuse(http.StatusBadRequest, "Invalid input received: 'bootable = %s'", value)
 	}
 	wanted := []any{parsed}
@@ -366,7 +370,7 @@ func (list *listQuery) add(name, value string, minor int) error {
 	}
 	keys := make([]string, 0, len(wanted))
 	for _, want := range wanted {
-		keys = append(keys, collate(columnValue(column, want)))
+		keys = append(keys, collation.Key(columnValue(column, want)))
 	}
 	if column == "display_name" {
 		list.filters = append(list.filters, func(v *volume) bool {
@@ -374,7 +378,7 @@ func (list *listQuery) add(name, value string, minor int) error {
 		})
 		return nil
 	}
-	list.filters = append(list.filters, func(v *volume) bool { return slices.Contains(keys, collate(text(v))) })
+	list.filters = append(list.filters, func(v *volume) bool { return slices.Contains(keys, collation.Key(text(v))) })
 	return nil
 }
 
@@ -383,7 +387,7 @@ func columnValue(column string, value any) string {
 	switch column {
 	case "bootable", "multiattach":
 		// Anything but a spelling of False is true.
-		if text := strings.ToLower(pythonText(value)); text == "false" || text == "" {
+		if text := strings.ToLower(python.Text(value)); text == "false" || text == "" {
 			return "False"
 		}
 		return "True"
@@ -391,7 +395,7 @@ func columnValue(column string, value any) string {
 	if number, ok := value.(json.Number); ok {
 		return number.String()
 	}
-	return pythonText(value)
+	return python.Text(value)
 }
 
 // columnText is the accessor of a column that lists can be filtered by; nil
@@ -455,7 +459,7 @@ func (list *listQuery) addMetadata(value any) {
 		return
 	}
 	for key, want := range entries {
-		wanted := collate(key) + "\x00" + collate(pythonText(want))
+		wanted := collation.Key(key) + "\x00" + collation.Key(python.Text(want))
 		list.filters = append(list.filters, func(v *volume) bool {
 			_, has := v.metadataKeys[wanted]
 			return has

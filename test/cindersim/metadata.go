@@ -3,6 +3,9 @@ package cindersim
 import (
 	"net/http"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/fields"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/python"
 )
 
 // A volume's metadata are the user's own entries, without those that os-attach
@@ -28,7 +31,7 @@ func (c *cloud) writeMetadata(q *call, id string, replace bool, now time.Time) (
 	if _, given := q.body["metadata"]; !given {
 		return nil, refuse(http.StatusBadRequest, "'metadata' is a required property")
 	}
-	metadata, err := metadataField(q.body, "metadata", false)
+	metadata, err := fields.Metadata(q.body, "metadata", false)
 	if err != nil {
 		return nil, err
 	}
@@ -78,15 +81,15 @@ func (c *cloud) writeMetadataKey(q *call, id, key string, now time.Time) (*reply
 	if _, given := q.body["meta"]; !given {
 		return nil, refuse(http.StatusBadRequest, "'meta' is a required property")
 	}
-	meta, err := metadataField(q.body, "meta", false)
+	meta, err := fields.Metadata(q.body, "meta", false)
 	if err != nil {
 		return nil, err
 	}
 	if len(meta) == 0 {
-		return nil, invalid("meta", q.body["meta"], "{} does not have enough properties")
+		return nil, fields.Invalid("meta", q.body["meta"], "{} does not have enough properties")
 	}
 	if len(meta) > 1 {
-		return nil, invalid("meta", q.body["meta"], "%s has too many properties", pythonRepr(q.body["meta"]))
+		return nil, fields.Invalid("meta", q.body["meta"], "%s has too many properties", python.Repr(q.body["meta"]))
 	}
 	value, ok := meta[key]
 	if !ok {

@@ -8,6 +8,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/keystone"
 )
 
 // DefaultNoauthProject is a project id that noauth Cinder accepts in a URL:
@@ -15,8 +18,8 @@ import (
 const DefaultNoauthProject = "0123456789abcdef0123456789abcdef"
 
 // Options configures a simulator. The zero value serves all three endpoints on
-// free loopback ports, with the volume types of [DefaultVolumeTypes], the
-// projects and users of [DefaultIdentity], no delays and no quotas.
+// free loopback ports, with the volume types of [drivers.DefaultVolumeTypes], the
+// projects and users of [keystone.DefaultIdentity], no delays and no quotas.
 type Options struct {
 	// ListenHost is the address to listen on; the default is 127.0.0.1.
 	ListenHost string
@@ -34,8 +37,8 @@ type Options struct {
 	// Zones are the availability zones; the first is the default zone of new
 	// volumes. The default is "nova" alone.
 	Zones []string
-	// Types are the volume types; the default is DefaultVolumeTypes().
-	Types []VolumeType
+	// Types are the volume types; the default is drivers.DefaultVolumeTypes().
+	Types []drivers.VolumeType
 	// DefaultType names the type of volumes created without one; the default is
 	// the first of Types.
 	DefaultType string
@@ -67,8 +70,9 @@ type Options struct {
 	// service before it answers 500 (rpc_response_timeout); the default is 60 s.
 	RPCTimeout time.Duration
 
-	// Identity is Keystone's content; the zero value means DefaultIdentity().
-	Identity Identity
+	// Identity is Keystone's content; without projects and users it has those of
+	// keystone.DefaultIdentity().
+	Identity keystone.Identity
 
 	// Seed makes IDs, CHAP credentials and fault probabilities reproducible.
 	// Zero picks one at random; [Simulator.Seed] returns it.
@@ -80,85 +84,7 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Identity is Keystone's content.
-type Identity struct {
-	Projects               []Project
-	Users                  []User
-	ApplicationCredentials []ApplicationCredential
-	Trusts                 []Trust
-
-	// TokenLifetime is the validity of a token; the default is one hour.
-	TokenLifetime time.Duration
-	// ValidationCache is how long Cinder continues to accept a token that
-	// Keystone has revoked since Cinder last validated it (keystonemiddleware
-	// caches). The default is 5 minutes; a negative value switches the cache
-	// off. It never hides a token's expiry.
-	ValidationCache time.Duration
-	// Regions of the catalog; the default is "RegionOne" alone.
-	Regions []string
-	// Interfaces of every service; the default is public, internal and admin.
-	Interfaces []string
-	// ServiceTypes are the types under which Cinder is registered; the default
-	// is volumev3 and block-storage. An empty, non-nil slice leaves Cinder out.
-	ServiceTypes []string
-	// EndpointURL, if set, replaces the volume endpoint of the catalog. Its
-	// argument is the simulator's own address.
-	EndpointURL func(region, networkInterface, projectID, url string) string
-}
-
-// Project is a Keystone project.
-type Project struct {
-	// ID is made from the seed when empty.
-	ID string
-	// Name is unique within its domain.
-	Name string
-	// Domain is the domain's name; the default is "Default" (id "default").
-	Domain string
-	// Quota replaces Options.Quota for this project, name by name.
-	Quota map[string]int
-}
-
-// User is a Keystone user.
-type User struct {
-	ID, Name, Domain, Password string
-	// Projects lists, by id or by name within the user's domain, where the user
-	// has the roles reader and member.
-	Projects []string
-	// Admin adds the role admin in each of them.
-	Admin bool
-}
-
-// ApplicationCredential lets a program act as a user in one project.
-type ApplicationCredential struct {
-	ID, Name, Secret string
-	// User and Project are ids or names within the domain "Default".
-	User, Project string
-}
-
-// Trust lets the trustee act as the trustor in one project.
-type Trust struct {
-	ID string
-	// Trustor, Trustee and Project are ids or names within the domain "Default".
-	Trustor, Trustee, Project string
-}
-
-// DefaultIdentity has the projects and users admin, team-a and team-b; each
-// user's password is its name with "-pass" appended, and admin is one.
-func DefaultIdentity() Identity {
-	identity := Identity{}
-	for _, name := range []string{"admin", "team-a", "team-b"} {
-		identity.Projects = append(identity.Projects, Project{Name: name})
-		identity.Users = append(identity.Users, User{
-			Name: name, Password: name + "-pass", Projects: []string{name}, Admin: name == "admin",
-		})
-	}
-	return identity
-}
-
-var (
-	microversionPattern = regexp.MustCompile(`^([1-9]\d*)\.([1-9]\d*|0)$`)
-	projectPattern      = regexp.MustCompile(`^[0-9a-f-]+$`)
-)
+var microversionPattern = regexp.MustCompile(`^([1-9]\d*)\.([1-9]\d*|0)$`)
 
 // parseMicroversion reads "3.27" as (3, 27).
 func parseMicroversion(text string) (major, minor int, ok bool) {
@@ -192,7 +118,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.Zones = []string{"nova"}
 	}
 	if o.Types == nil {
-		o.Types = DefaultVolumeTypes()
+		o.Types = drivers.DefaultVolumeTypes()
 	}
 	if len(o.Types) == 0 {
 		return o, fmt.Errorf("option Types: a Cinder has at least one volume type")
@@ -208,25 +134,6 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Now == nil {
 		o.Now = time.Now
-	}
-	if o.Identity.Projects == nil && o.Identity.Users == nil {
-		defaults := DefaultIdentity()
-		o.Identity.Projects, o.Identity.Users = defaults.Projects, defaults.Users
-	}
-	if o.Identity.TokenLifetime == 0 {
-		o.Identity.TokenLifetime = time.Hour
-	}
-	if o.Identity.ValidationCache == 0 {
-		o.Identity.ValidationCache = 5 * time.Minute
-	}
-	if len(o.Identity.Regions) == 0 {
-		o.Identity.Regions = []string{"RegionOne"}
-	}
-	if len(o.Identity.Interfaces) == 0 {
-		o.Identity.Interfaces = []string{"public", "internal", "admin"}
-	}
-	if o.Identity.ServiceTypes == nil {
-		o.Identity.ServiceTypes = []string{"volumev3", "block-storage"}
 	}
 	return o, nil
 }

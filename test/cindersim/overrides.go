@@ -5,15 +5,18 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/fields"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/python"
 )
 
 // The actions in this file overwrite flags and statuses.
 
 func updateReadonly(v *volume, parameters map[string]any, now time.Time) (*reply, error) {
 	if _, given := parameters["readonly"]; !given {
-		return nil, invalid("os-update_readonly_flag", parameters, "'readonly' is a required property")
+		return nil, fields.Invalid("os-update_readonly_flag", parameters, "'readonly' is a required property")
 	}
-	readonly, err := booleanField(parameters, "readonly")
+	readonly, err := fields.Boolean(parameters, "readonly")
 	if err != nil {
 		return nil, err
 	}
@@ -24,7 +27,7 @@ func updateReadonly(v *volume, parameters map[string]any, now time.Time) (*reply
 	if v.adminMetadata == nil {
 		v.adminMetadata = make(map[string]string)
 	}
-	v.adminMetadata["readonly"] = pythonRepr(readonly)
+	v.adminMetadata["readonly"] = python.Repr(readonly)
 	v.changed(now)
 	v.index()
 	return accepted(), nil
@@ -41,7 +44,7 @@ func volumeStatuses() []any {
 
 func readReset(parameters map[string]any) (status, attachStatus string, err error) {
 	for field, target := range map[string]*string{"status": &status, "attach_status": &attachStatus} {
-		text, err := textField(parameters, field)
+		text, err := fields.Text(parameters, field)
 		if err != nil {
 			return "", "", err
 		}
@@ -49,7 +52,7 @@ func readReset(parameters map[string]any) (status, attachStatus string, err erro
 			*target = strings.ToLower(*text)
 		}
 	}
-	migration, err := textField(parameters, "migration_status")
+	migration, err := fields.Text(parameters, "migration_status")
 	if err != nil {
 		return "", "", err
 	}
@@ -57,7 +60,7 @@ func readReset(parameters map[string]any) (status, attachStatus string, err erro
 	case status == "" && attachStatus == "" && (migration == nil || *migration == ""):
 		err = refuse(http.StatusBadRequest, "Must specify 'status', 'attach_status' or 'migration_status' for update.")
 	case status != "" && !slices.Contains(volumeStatuses(), any(status)):
-		valid := strings.Trim(pythonRepr(volumeStatuses()), "[]")
+		valid := strings.Trim(python.Repr(volumeStatuses()), "[]")
 		err = refuse(http.StatusBadRequest, "Volume status: %s is invalid, valid statuses are: (%s).", status, valid)
 	case attachStatus != "" && attachStatus != attachStatusAttached && attachStatus != attachStatusDetached:
 		err = refuse(http.StatusBadRequest, "Volume attach status: %s is invalid, valid statuses are: ['attached', 'detached'].", attachStatus)

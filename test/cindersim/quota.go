@@ -6,6 +6,9 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/fields"
 )
 
 // usage is what a project uses, by Cinder's resource names.
@@ -23,7 +26,7 @@ func (c *cloud) usageOf(project string) *usage {
 }
 
 // charge adds volumes and GiB to the usage of a project and their type.
-func (c *cloud) charge(project string, kind *VolumeType, volumes, gigabytes int) {
+func (c *cloud) charge(project string, kind *drivers.VolumeType, volumes, gigabytes int) {
 	inUse := c.usageOf(project).inUse
 	inUse["volumes"] += volumes
 	inUse["volumes_"+kind.Name] += volumes
@@ -32,7 +35,7 @@ func (c *cloud) charge(project string, kind *VolumeType, volumes, gigabytes int)
 }
 
 // chargeSnapshot adds a snapshot, which also counts its GiB.
-func (c *cloud) chargeSnapshot(project string, kind *VolumeType, sign, gigabytes int) {
+func (c *cloud) chargeSnapshot(project string, kind *drivers.VolumeType, sign, gigabytes int) {
 	inUse := c.usageOf(project).inUse
 	inUse["snapshots"] += sign
 	inUse["snapshots_"+kind.Name] += sign
@@ -76,7 +79,7 @@ func (c *cloud) exceeded(project string, additions map[string]int) (resource str
 }
 
 // admitVolume checks a new volume against its project's quotas.
-func (c *cloud) admitVolume(project string, kind *VolumeType, size int) error {
+func (c *cloud) admitVolume(project string, kind *drivers.VolumeType, size int) error {
 	if limit := c.limit(project, "per_volume_gigabytes"); limit >= 0 && size > limit {
 		return overLimit("VolumeSizeExceedsLimit: Requested volume size %dG is larger than maximum allowed limit %dG.", size, limit)
 	}
@@ -93,7 +96,7 @@ func (c *cloud) admitVolume(project string, kind *VolumeType, size int) error {
 }
 
 // admitSnapshot checks a new snapshot.
-func (c *cloud) admitSnapshot(project string, kind *VolumeType, size int) error {
+func (c *cloud) admitSnapshot(project string, kind *drivers.VolumeType, size int) error {
 	name, limit, consumed, over := c.exceeded(project, map[string]int{
 		"snapshots": 1, "snapshots_" + kind.Name: 1, "gigabytes": size, "gigabytes_" + kind.Name: size,
 	})
@@ -188,14 +191,14 @@ func (c *cloud) updateQuota(q *call, project string) (*reply, error) {
 			return nil, refuse(http.StatusBadRequest, "Invalid input received: Bad key(s) in quota set: %s", name)
 		}
 		number, ok := value.(json.Number)
-		if text, isText := value.(string); isText && digitsPattern.MatchString(text) {
+		if text, isText := value.(string); isText && fields.Digits(text) {
 			return nil, refuse(http.StatusBadRequest, messageMalformed)
 		}
 		if !ok {
 			return nil, refuse(http.StatusBadRequest, "%s must be an integer", name)
 		}
 		limit, err := number.Int64()
-		if err != nil || limit < -1 || limit > maxDatabaseInteger {
+		if err != nil || limit < -1 || limit > fields.MaxInteger {
 			return nil, refuse(http.StatusBadRequest, "%s must be >= -1", name)
 		}
 		u := c.usageOf(project)

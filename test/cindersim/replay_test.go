@@ -12,6 +12,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/keystone"
 )
 
 // A recording is the trimmed answers of a real Cinder and Keystone: times are
@@ -57,25 +60,25 @@ type recordedStep struct {
 
 // recordedOptions describe the installation that was recorded.
 func recordedOptions(now func() time.Time) Options {
-	identity := Identity{}
+	identity := keystone.Identity{}
 	for _, tenant := range []struct{ name, project, user string }{
 		{"admin", "3fe2430162c04574b351b61a7d319093", "103c339fd0c4466fb475b745b9eb7549"},
 		{"team-a", "1e6f6a068bb4412aad68d95771d7c229", "ffd24db0665a4c1fac6e69c9f37df577"},
 		{"team-b", "21f0e7b6ff784a728374d2c14cd8c716", "4a61205ec7e34f72a88ee3c45c94681b"},
 	} {
-		identity.Projects = append(identity.Projects, Project{ID: tenant.project, Name: tenant.name})
-		identity.Users = append(identity.Users, User{
+		identity.Projects = append(identity.Projects, keystone.Project{ID: tenant.project, Name: tenant.name})
+		identity.Users = append(identity.Users, keystone.User{
 			ID: tenant.user, Name: tenant.name, Password: tenant.name + "-pass", Projects: []string{tenant.name}, Admin: tenant.name == "admin",
 		})
 	}
-	types := DefaultVolumeTypes()
+	types := drivers.DefaultVolumeTypes()
 	for i, id := range []string{
 		"fc14e4f8-937a-4447-87a3-78d00c7b3691", "948435ca-577e-4d58-a65d-263a18dd6aca",
 		"3dc1e9d4-97f5-4c50-8568-fe2858326a86", "03a39410-9b21-4904-b5ec-37e7de1a37cc",
 	} {
 		types[i].ID = id
 	}
-	types = append(types, VolumeType{
+	types = append(types, drivers.VolumeType{
 		ID: "502fcf8e-cbee-4f4c-99c8-61caaa5de77e", Name: "__DEFAULT__", Description: "Default Volume Type", Backend: "iscsi", ExtraSpecs: map[string]string{},
 	})
 	return Options{

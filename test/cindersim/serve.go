@@ -7,6 +7,9 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/keystone"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/routes"
 )
 
 // maxBodySize is Cinder's osapi_max_request_body_size.
@@ -18,9 +21,8 @@ type exchange struct {
 	request  *http.Request
 	body     []byte
 	base     string
-	route    route
+	route    routes.Route
 	routed   bool
-	project  string // of the URL
 }
 
 // handler serves one endpoint.
@@ -111,14 +113,14 @@ func (s *Simulator) describe(x *exchange) (request Request, observed string) {
 	}
 	switch x.endpoint {
 	case Keystone:
-		request.Operation = identityOperation(r.Method, r.URL.Path)
+		request.Operation = keystone.Operation(r.Method, r.URL.Path)
 		return request, ""
 	case Noauth:
 		if token, given := r.Header["X-Auth-Token"]; given {
 			_, request.Project = noauthIdentity(token[0])
 		}
 	default:
-		request.Project = s.identity.projectOf(r.Header.Get("X-Auth-Token"))
+		request.Project = s.keystone.ProjectOf(r.Header.Get("X-Auth-Token"))
 	}
 	switch path := r.URL.Path; path {
 	case "/", "":
@@ -130,7 +132,10 @@ func (s *Simulator) describe(x *exchange) (request Request, observed string) {
 	default:
 		x.resolve()
 		if x.routed {
-			request.Operation, request.VolumeID = x.route.operation, x.route.volume
+			request.Operation = x.route.Operation
+			if x.route.Collection == "volumes" {
+				request.VolumeID = x.route.ID
+			}
 		}
 	}
 	s.cloud.lock()
@@ -160,15 +165,24 @@ func (c *cloud) volumeOfAttachment(path string) *volume {
 	return c.volumes[a.volumeID]
 }
 
-// resolve finds the route of a Cinder request.
+// resolve finds the route of a Cinder request. The body determines the action.
 func (x *exchange) resolve() {
 	rest, ok := strings.CutPrefix(x.request.URL.Path, "/v3/")
 	if !ok {
 		return
 	}
-	var segments []string
-	if x.project, segments, ok = splitPath(rest); ok {
-		x.route, x.routed = findRoute(x.request.Method, segments, x.body)
+	if x.route, x.routed = routes.Find(x.request.Method, rest); !x.routed {
+		return
+	}
+	switch x.route.Operation {
+	case "action":
+		if name, err := actionName(x.body); err == nil {
+			x.route.Operation = "action." + name
+		}
+	case "attachment.action":
+		if name, err := actionName(x.body); err == nil && name == "os-complete" {
+			x.route.Operation, x.route.Minor = "attachment.complete", minorAttachmentComplete
+		}
 	}
 }
 
@@ -189,7 +203,7 @@ func requestedName(body []byte) string {
 // volume that a create made.
 func (s *Simulator) perform(x *exchange, observed string, broken bool) (answer *reply, volumeID string) {
 	if x.endpoint == Keystone {
-		return s.identity.serve(x.request, x.body, x.base), ""
+		return identityReply(s.keystone.Serve(x.request, x.body, x.base)), ""
 	}
 	return s.serveCinder(x, observed, broken)
 }
@@ -217,7 +231,7 @@ func (f *Fault) reply(endpoint Endpoint) *reply {
 // write sends an answer with the headers that every answer has.
 func (s *Simulator) write(w http.ResponseWriter, x *exchange, answer *reply) {
 	header := w.Header()
-	requestID := "req-" + s.ids.uuid()
+	requestID := "req-" + s.ids.UUID()
 	header.Set("X-Openstack-Request-Id", requestID)
 	contentType := answer.contentType
 	if contentType == "" {

@@ -9,18 +9,20 @@ import (
 	"net"
 	"net/http"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/keystone"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/random"
 )
 
 // Simulator is a Keystone and a Cinder. Create it with New and either Start it
 // on loopback ports or mount its handlers.
 type Simulator struct {
 	options  Options
-	ids      *idSource
+	ids      *random.Source
 	cloud    *cloud
-	identity *identity
+	keystone *keystone.Service
 	faults   *faultSet
 	journal  *journal
 
@@ -46,7 +48,7 @@ func New(options Options) (*Simulator, error) {
 	for options.Seed == 0 {
 		options.Seed = rand.Uint64()
 	}
-	ids := newIDSource(options.Seed)
+	ids := random.New(options.Seed)
 	s := &Simulator{options: options, ids: ids, faults: &faultSet{ids: ids}, journal: newJournal(), closed: make(chan struct{})}
 	if s.cloud, err = newCloud(options, ids); err != nil {
 		return nil, err
@@ -54,10 +56,10 @@ func New(options Options) (*Simulator, error) {
 	if s.cloud.typeIndex[options.DefaultType] == nil {
 		return nil, fmt.Errorf("option DefaultType: no volume type is named %q", options.DefaultType)
 	}
-	if s.identity, err = newIdentity(options, ids); err != nil {
+	if s.keystone, err = keystone.New(keystone.Options{Identity: options.Identity, Now: options.Now, IDs: ids}); err != nil {
 		return nil, err
 	}
-	for _, p := range s.identity.projects {
+	for _, p := range s.keystone.Projects() {
 		if len(p.Quota) > 0 {
 			s.cloud.setQuota(p.ID, p.Quota)
 		}
@@ -85,7 +87,7 @@ func (s *Simulator) KeystoneHandler() http.Handler { return &handler{s, Keystone
 // accessors name. It must be called before the first request.
 func (s *Simulator) SetURLs(noauth, cinder, keystone string) {
 	s.urls.noauth, s.urls.cinder, s.urls.keystone = noauth, cinder, keystone
-	s.identity.cinderURL, s.identity.keystoneURL = cinder, keystone
+	s.keystone.SetURLs(keystone, cinder)
 }
 
 // Start listens on the ports of the options and serves until Close.
@@ -198,44 +200,31 @@ func (s *Simulator) Seed() uint64 { return s.options.Seed }
 
 // ProjectID is the ID of a project, found by ID or, in the domain Default, by
 // name; "" if there is none.
-func (s *Simulator) ProjectID(nameOrID string) string {
-	s.identity.mu.Lock()
-	defer s.identity.mu.Unlock()
-	if p := s.identity.project(nameOrID, "Default"); p != nil {
-		return p.ID
-	}
-	return ""
-}
+func (s *Simulator) ProjectID(nameOrID string) string { return s.keystone.ProjectID(nameOrID) }
 
 // ApplicationCredentials lists the application credentials, with the ids that
 // were made for them.
-func (s *Simulator) ApplicationCredentials() []ApplicationCredential {
-	s.identity.mu.Lock()
-	defer s.identity.mu.Unlock()
-	return append([]ApplicationCredential(nil), s.identity.options.ApplicationCredentials...)
+func (s *Simulator) ApplicationCredentials() []keystone.ApplicationCredential {
+	return s.keystone.ApplicationCredentials()
 }
 
 // Trusts lists the trusts, with the ids that were made for them.
-func (s *Simulator) Trusts() []Trust {
-	s.identity.mu.Lock()
-	defer s.identity.mu.Unlock()
-	return append([]Trust(nil), s.identity.options.Trusts...)
-}
+func (s *Simulator) Trusts() []keystone.Trust { return s.keystone.Trusts() }
 
 // ExpireTokens ends the validity of every token issued so far, at once.
-func (s *Simulator) ExpireTokens() { s.identity.expireAll() }
+func (s *Simulator) ExpireTokens() { s.keystone.ExpireTokens() }
 
 // SetPassword changes the password of a user, found by ID or name, and revokes
 // the user's tokens. Cinder continues to accept those it has already validated
 // for Identity.ValidationCache.
 func (s *Simulator) SetPassword(user, password string) error {
-	return s.identity.setPassword(user, password)
+	return s.keystone.SetPassword(user, password)
 }
 
 // SetApplicationCredentialSecret changes the secret of an application
 // credential, given by id or name, and revokes the tokens issued for it.
 func (s *Simulator) SetApplicationCredentialSecret(credential, secret string) error {
-	return s.identity.setSecret(credential, secret)
+	return s.keystone.SetApplicationCredentialSecret(credential, secret)
 }
 
 // SetLatency changes the latency of an operation, of those with a prefix ending
@@ -293,22 +282,4 @@ func (s *Simulator) SetQuota(project string, limits map[string]int) {
 
 // CloudsYAML is a clouds.yaml with an entry for every user in each of its
 // projects, named user-project, or by the user alone where the names are equal.
-func (s *Simulator) CloudsYAML() string {
-	s.identity.mu.Lock()
-	defer s.identity.mu.Unlock()
-	var out strings.Builder
-	out.WriteString("clouds:\n")
-	for _, u := range s.identity.users {
-		for _, name := range u.Projects {
-			p := s.identity.project(name, u.Domain)
-			entry := u.Name
-			if p.Name != u.Name {
-				entry += "-" + p.Name
-			}
-			fmt.Fprintf(&out, "  %q:\n    auth:\n      auth_url: %q\n      username: %q\n      password: %q\n"+
-				"      project_name: %q\n      user_domain_name: %q\n      project_domain_name: %q\n    region_name: %q\n",
-				entry, s.urls.keystone, u.Name, u.Password, p.Name, u.Domain, p.Domain, s.identity.options.Regions[0])
-		}
-	}
-	return out.String()
-}
+func (s *Simulator) CloudsYAML() string { return s.keystone.CloudsYAML() }

@@ -5,6 +5,9 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/collation"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/fields"
 )
 
 // minorSnapshotInUse is the microversion from which a snapshot of an attached
@@ -54,28 +57,28 @@ func (c *cloud) createSnapshot(q *call, now time.Time) (*reply, error) {
 		return nil, err
 	}
 	if _, given := body["volume_id"]; !given {
-		return nil, invalid("snapshot", body, "'volume_id' is a required property")
+		return nil, fields.Invalid("snapshot", body, "'volume_id' is a required property")
 	}
 	s := &snapshot{project: q.project, user: q.user, status: statusCreating, progress: "0%", created: now}
-	if s.volumeID, err = optionalUUID(body, "volume_id"); err != nil {
+	if s.volumeID, err = fields.OptionalUUID(body, "volume_id"); err != nil {
 		return nil, err
 	}
 	if s.volumeID == "" {
 		return nil, volumeNotFound("None")
 	}
-	if s.name, err = nameField(body, "name"); err != nil {
+	if s.name, err = fields.Name(body, "name"); err != nil {
 		return nil, err
 	}
-	if s.description, err = nameField(body, "description"); err != nil {
+	if s.description, err = fields.Name(body, "description"); err != nil {
 		return nil, err
 	}
-	if s.metadata, err = metadataField(body, "metadata", true); err != nil {
+	if s.metadata, err = fields.Metadata(body, "metadata", true); err != nil {
 		return nil, err
 	}
 	if s.metadata == nil {
 		s.metadata = map[string]string{}
 	}
-	force, err := booleanField(body, "force")
+	force, err := fields.Boolean(body, "force")
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +92,7 @@ func (c *cloud) createSnapshot(q *call, now time.Time) (*reply, error) {
 	if err := c.admitSnapshot(q.project, v.kind, v.size); err != nil {
 		return nil, err
 	}
-	s.id, s.kind, s.size = c.ids.uuid(), v.kind, v.size
+	s.id, s.kind, s.size = c.ids.UUID(), v.kind, v.size
 	c.snapshots[s.id] = s
 	v.snapshots++
 	c.chargeSnapshot(s.project, s.kind, 1, s.size)
@@ -144,7 +147,7 @@ func (c *cloud) listSnapshots(q *call, detail bool) (*reply, error) {
 	for _, s := range c.snapshots {
 		visible := s.project == q.project || q.admin && allTenants
 		for filter, actual := range map[string]string{"volume_id": s.volumeID, "status": s.status, "name": stringOf(s.name)} {
-			if wanted, given := q.param(filter); given && collate(wanted) != collate(actual) {
+			if wanted, given := q.param(filter); given && collation.Key(wanted) != collation.Key(actual) {
 				visible = false
 			}
 		}
@@ -191,7 +194,7 @@ func (c *cloud) mergeSnapshotMetadata(q *call, id string, now time.Time) (*reply
 	if _, given := q.body["metadata"]; !given {
 		return nil, refuse(http.StatusBadRequest, "'metadata' is a required property")
 	}
-	metadata, err := metadataField(q.body, "metadata", false)
+	metadata, err := fields.Metadata(q.body, "metadata", false)
 	if err != nil {
 		return nil, err
 	}

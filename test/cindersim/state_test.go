@@ -10,6 +10,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/keystone"
 )
 
 // consistent lists contradictions in the state: the order, the usage of quotas,
@@ -91,7 +94,7 @@ func TestRandomCallsKeepTheStateConsistent(t *testing.T) {
 			s, err := New(clock.options(Options{
 				PlacementDelay: time.Second, CreateDelay: 3 * time.Second, DeleteDelay: 2 * time.Second, ExtendDelay: time.Second,
 				SnapshotDelay: 2 * time.Second, RPCTimeout: time.Nanosecond, Seed: seed, Quota: map[string]int{"volumes": 12, "gigabytes": 40},
-				Types: append(DefaultVolumeTypes(), VolumeType{Name: "shared", Multiattach: true}),
+				Types: append(drivers.DefaultVolumeTypes(), drivers.VolumeType{Name: "shared", Multiattach: true}),
 			}))
 			if err != nil {
 				t.Fatal(err)
@@ -279,7 +282,7 @@ func TestHostsThatAttachAtOnceAllSucceed(t *testing.T) {
 }
 
 func TestMultiattachTypesTakeSeveralHosts(t *testing.T) {
-	s := started(t, Options{Types: []VolumeType{{Name: "shared", Multiattach: true}}})
+	s := started(t, Options{Types: []drivers.VolumeType{{Name: "shared", Multiattach: true}}})
 	c := noauthSender(t, s)
 	id := c.create("a")
 	for _, host := range []string{"a", "b"} {
@@ -300,10 +303,10 @@ func TestMultiattachTypesTakeSeveralHosts(t *testing.T) {
 }
 
 func TestTypesWithConnectionsOfTheirOwn(t *testing.T) {
-	s := started(t, Options{Types: []VolumeType{
-		{Name: "fc", Connection: FixedConnection("fibre_channel", map[string]any{"target_wwn": []string{"500"}, "target_lun": 3, "encrypted": true})},
-		{Name: "broken", Connection: func(ConnectionRequest) (map[string]any, error) { return nil, fmt.Errorf("no controller") }},
-		{Name: "echo", Connection: func(r ConnectionRequest) (map[string]any, error) {
+	s := started(t, Options{Types: []drivers.VolumeType{
+		{Name: "fc", Connection: drivers.FixedConnection("fibre_channel", map[string]any{"target_wwn": []string{"500"}, "target_lun": 3, "encrypted": true})},
+		{Name: "broken", Connection: func(drivers.ConnectionRequest) (map[string]any, error) { return nil, fmt.Errorf("no controller") }},
+		{Name: "echo", Connection: func(r drivers.ConnectionRequest) (map[string]any, error) {
 			return map[string]any{"driver_volume_type": "echo", "data": map[string]any{"id": r.VolumeID, "size": r.SizeGiB, "wwpns": r.Connector["wwpns"]}}, nil
 		}},
 	}})
@@ -411,7 +414,7 @@ func TestStateCanBeSetAndInspectedBehindTheAPI(t *testing.T) {
 }
 
 func TestQuotasOfProjectsAndOptions(t *testing.T) {
-	identity := DefaultIdentity()
+	identity := keystone.DefaultIdentity()
 	identity.Projects[1].Quota = map[string]int{"volumes": 1}
 	s := started(t, Options{Identity: identity, Quota: map[string]int{"volumes": 2, "per_volume_gigabytes": 5}})
 	for user, allowed := range map[string]int{"team-a": 1, "team-b": 2} {

@@ -5,6 +5,10 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/fields"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/python"
 )
 
 // deleteRule is what Cinder requires of a volume before its deletion.
@@ -31,26 +35,26 @@ func (c *cloud) createVolume(q *call, now time.Time) (*reply, error) {
 		return nil, err
 	}
 	if q.minor >= minorStrictBodies {
-		if err := onlyFields("volume", body, "name", "description", "display_name", "display_description", "volume_type", "metadata",
+		if err := fields.Only("volume", body, "name", "description", "display_name", "display_description", "volume_type", "metadata",
 			"snapshot_id", "source_volid", "consistencygroup_id", "group_id", "backup_id", "size", "availability_zone", "multiattach",
 			"image_id", "imageRef"); err != nil {
 			return nil, err
 		}
 	}
 	v := &volume{project: q.project, user: q.user, created: now, status: statusCreating, attachStatus: attachStatusDetached}
-	if v.size, err = sizeField(body, "size", true); err != nil {
+	if v.size, err = fields.Size(body, "size", true); err != nil {
 		return nil, err
 	}
-	if v.name, err = nameField(body, "name"); err != nil {
+	if v.name, err = fields.Name(body, "name"); err != nil {
 		return nil, err
 	}
-	if v.description, err = nameField(body, "description"); err != nil {
+	if v.description, err = fields.Name(body, "description"); err != nil {
 		return nil, err
 	}
-	if v.metadata, err = metadataField(body, "metadata", true); err != nil {
+	if v.metadata, err = fields.Metadata(body, "metadata", true); err != nil {
 		return nil, err
 	}
-	if multiattach, _ := truth(pythonText(body["multiattach"])); multiattach {
+	if multiattach, _ := fields.Truth(python.Text(body["multiattach"])); multiattach {
 		return nil, refuse(http.StatusBadRequest, "multiattach parameter has been removed. The default behavior is to use multiattach enabled "+
 			"volume types. Contact your administrator to create a multiattach enabled volume type and use it to create multiattach volumes.")
 	}
@@ -66,7 +70,7 @@ func (c *cloud) createVolume(q *call, now time.Time) (*reply, error) {
 	if err := c.admitVolume(q.project, v.kind, v.size); err != nil {
 		return nil, err
 	}
-	v.id = c.ids.uuid()
+	v.id = c.ids.UUID()
 	q.volumeID = v.id
 	c.insert(v)
 	c.place(v, now, q.broken)
@@ -74,8 +78,8 @@ func (c *cloud) createVolume(q *call, now time.Time) (*reply, error) {
 }
 
 // requestedType is the type that a create names, or nil.
-func (c *cloud) requestedType(body map[string]any) (*VolumeType, error) {
-	name, err := textField(body, "volume_type")
+func (c *cloud) requestedType(body map[string]any) (*drivers.VolumeType, error) {
+	name, err := fields.Text(body, "volume_type")
 	if err != nil || name == nil || *name == "" {
 		return nil, err
 	}
@@ -90,13 +94,13 @@ func (c *cloud) requestedType(body map[string]any) (*VolumeType, error) {
 // size and the type.
 func (c *cloud) source(q *call, body map[string]any, v *volume) error {
 	var err error
-	if v.snapshotID, err = optionalUUID(body, "snapshot_id"); err != nil {
+	if v.snapshotID, err = fields.OptionalUUID(body, "snapshot_id"); err != nil {
 		return err
 	}
-	if v.sourceID, err = optionalUUID(body, "source_volid"); err != nil {
+	if v.sourceID, err = fields.OptionalUUID(body, "source_volid"); err != nil {
 		return err
 	}
-	var original *VolumeType
+	var original *drivers.VolumeType
 	switch {
 	case v.snapshotID != "":
 		s, err := c.findSnapshot(q, v.snapshotID)
@@ -154,12 +158,12 @@ func (c *cloud) source(q *call, body map[string]any, v *volume) error {
 // requestedZone is the zone that a create names, otherwise that of its source,
 // otherwise the default zone.
 func (c *cloud) requestedZone(body map[string]any, v *volume) (string, error) {
-	zone, err := textField(body, "availability_zone")
+	zone, err := fields.Text(body, "availability_zone")
 	if err != nil {
 		return "", err
 	}
 	if zone != nil && *zone == "" {
-		return "", invalid("availability_zone", "", "'' is too short")
+		return "", fields.Invalid("availability_zone", "", "'' is too short")
 	}
 	if zone == nil {
 		if parent := c.volumes[v.sourceID]; parent != nil {
@@ -218,7 +222,7 @@ func (c *cloud) tellNoHost(v *volume, now time.Time) {
 // serviceID is a stable id of a backend's volume service.
 func (c *cloud) serviceID(backend string) string {
 	if c.services[backend] == "" {
-		c.services[backend] = c.ids.uuid()
+		c.services[backend] = c.ids.UUID()
 	}
 	return c.services[backend]
 }
@@ -237,19 +241,19 @@ func (c *cloud) updateVolume(q *call, id string, now time.Time) (*reply, error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := onlyFields("volume", body, "name", "description", "display_name", "display_description", "metadata"); err != nil {
+	if err := fields.Only("volume", body, "name", "description", "display_name", "display_description", "metadata"); err != nil {
 		return nil, err
 	}
 	if len(body) == 0 && q.minor >= minorStrictBodies {
-		return nil, invalid("volume", body, "{} is not valid under any of the given schemas")
+		return nil, fields.Invalid("volume", body, "{} is not valid under any of the given schemas")
 	}
 	texts := make(map[string]*string)
 	for _, field := range []string{"name", "display_name", "description", "display_description"} {
-		if texts[field], err = nameField(body, field); err != nil {
+		if texts[field], err = fields.Name(body, field); err != nil {
 			return nil, err
 		}
 	}
-	metadata, err := metadataField(body, "metadata", false)
+	metadata, err := fields.Metadata(body, "metadata", false)
 	if err != nil {
 		return nil, err
 	}
@@ -351,9 +355,9 @@ func (c *cloud) remove(v *volume, now time.Time, force, cascade, broken bool) er
 // extendVolume is os-extend. An attached volume can grow from microversion 3.42 on.
 func (c *cloud) extendVolume(q *call, v *volume, parameters map[string]any, now time.Time) (*reply, error) {
 	if _, given := parameters["new_size"]; !given {
-		return nil, invalid("os-extend", parameters, "'new_size' is a required property")
+		return nil, fields.Invalid("os-extend", parameters, "'new_size' is a required property")
 	}
-	size, err := sizeField(parameters, "new_size", false)
+	size, err := fields.Size(parameters, "new_size", false)
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/keystone"
 )
 
 // A Target is one way to use one Cinder.
@@ -149,13 +151,13 @@ func needType(t testing.TB, name, variable string) string {
 // simulatorTargets are the two ways to use one simulator.
 func simulatorTargets(t *testing.T) []Target {
 	t.Helper()
-	identity := cindersim.DefaultIdentity()
-	identity.ApplicationCredentials = []cindersim.ApplicationCredential{
+	identity := keystone.DefaultIdentity()
+	identity.ApplicationCredentials = []keystone.ApplicationCredential{
 		{Name: "contract", Secret: "contract-secret", User: "team-a", Project: "team-a"},
 	}
 	simulator, err := cindersim.New(cindersim.Options{
 		Identity:       identity,
-		Types:          append(cindersim.DefaultVolumeTypes(), cindersim.VolumeType{Name: "shared", RequiresInitiator: true, Multiattach: true}),
+		Types:          append(drivers.DefaultVolumeTypes(), drivers.VolumeType{Name: "shared", RequiresInitiator: true, Multiattach: true}),
 		PlacementDelay: time.Millisecond, CreateDelay: 5 * time.Millisecond, DeleteDelay: 5 * time.Millisecond,
 		ExtendDelay: 5 * time.Millisecond, SnapshotDelay: 5 * time.Millisecond,
 	})

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/keystone"
 	"github.com/standalone-cinder/standalone-cinder/test/controlplane"
 	"github.com/standalone-cinder/standalone-cinder/test/deploy"
 	"github.com/standalone-cinder/standalone-cinder/test/docs"
@@ -88,10 +89,10 @@ func TestInstall(t *testing.T) {
 // startCinder starts a simulated Cinder with an application credential.
 func startCinder(t *testing.T) *cindersim.Simulator {
 	t.Helper()
-	sim, err := cindersim.New(cindersim.Options{Identity: cindersim.Identity{
-		Users:                  []cindersim.User{{Name: "gold", Password: "not-a-real-secret", Projects: []string{"gold"}}},
-		Projects:               []cindersim.Project{{Name: "gold"}},
-		ApplicationCredentials: []cindersim.ApplicationCredential{{Name: "standalone-cinder", Secret: "not-a-real-secret", User: "gold", Project: "gold"}},
+	sim, err := cindersim.New(cindersim.Options{Identity: keystone.Identity{
+		Users:                  []keystone.User{{Name: "gold", Password: "not-a-real-secret", Projects: []string{"gold"}}},
+		Projects:               []keystone.Project{{Name: "gold"}},
+		ApplicationCredentials: []keystone.ApplicationCredential{{Name: "standalone-cinder", Secret: "not-a-real-secret", User: "gold", Project: "gold"}},
 	}})
 	if err == nil {
 		err = sim.Start()

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
@@ -87,12 +88,12 @@ func TestNamespaceThatIsLabeledLaterIsAdmitted(t *testing.T) {
 // when Cinder answers.
 func TestConnectionsThatCannotBeMappedAreUndone(t *testing.T) {
 	t.Parallel()
-	types := append(cindersim.DefaultVolumeTypes(),
-		cindersim.VolumeType{Name: "strange", Connection: cindersim.FixedConnection("vmdk", map[string]any{"vmdk_size": 1})},
-		cindersim.VolumeType{Name: "unequal", Connection: cindersim.FixedConnection("iscsi", map[string]any{
+	types := append(drivers.DefaultVolumeTypes(),
+		drivers.VolumeType{Name: "strange", Connection: drivers.FixedConnection("vmdk", map[string]any{"vmdk_size": 1})},
+		drivers.VolumeType{Name: "unequal", Connection: drivers.FixedConnection("iscsi", map[string]any{
 			"target_portals": []string{"10.0.0.1:3260", "10.0.0.2:3260"}, "target_iqns": []string{"iqn.2010-10.org.openstack:a", "iqn.2010-10.org.openstack:b"}, "target_luns": []int{1}})},
-		cindersim.VolumeType{Name: "single"},
-		cindersim.VolumeType{Name: "encrypted", Connection: cindersim.FixedConnection("iscsi", map[string]any{
+		drivers.VolumeType{Name: "single"},
+		drivers.VolumeType{Name: "encrypted", Connection: drivers.FixedConnection("iscsi", map[string]any{
 			"target_portal": "10.0.0.1:3260", "target_iqn": "iqn.2010-10.org.openstack:a", "target_lun": 1, "encrypted": true})},
 	)
 	w := newWorld(t, "undo", cindersim.Options{Types: types})
@@ -146,7 +147,7 @@ func (w *world) allow(class string) {
 func TestVolumesOfEveryShape(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "shape", cindersim.Options{CreateDelay: 50 * time.Millisecond,
-		Types: append(cindersim.DefaultVolumeTypes(), cindersim.VolumeType{Name: "shared", Multiattach: true})})
+		Types: append(drivers.DefaultVolumeTypes(), drivers.VolumeType{Name: "shared", Multiattach: true})})
 	for _, kind := range []string{"rbd", "iscsi-mp", "shared", "retain"} {
 		w.allow("shape-" + kind)
 	}

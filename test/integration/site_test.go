@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/keystone"
 	"github.com/standalone-cinder/standalone-cinder/test/faultproxy"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
@@ -173,7 +174,7 @@ func newSite(ctx context.Context, name string, options siteOptions) (_ *site, er
 	}
 	cinder := options.cinder
 	if options.keystone {
-		cinder.Identity = cindersim.DefaultIdentity()
+		cinder.Identity = keystone.DefaultIdentity()
 		cinder.Identity.EndpointURL = func(_, _, _, address string) string { return s.via(s.cataloged, address) }
 	}
 	if s.sim, err = cindersim.New(cinder); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/keystone"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 	"github.com/standalone-cinder/standalone-cinder/test/hostile"
 )
@@ -99,13 +100,13 @@ func newWorld(ctx context.Context, suite *harness.Suite, options Options, seed u
 			w.close()
 		}
 	}()
-	identity := cindersim.DefaultIdentity()
+	identity := keystone.DefaultIdentity()
 	// Short, so that a rotated password is noticed.
 	identity.ValidationCache = time.Second
 	for _, backend := range []string{plan.Gold, plan.Silver} {
 		name := otherUser(backend)
-		identity.Projects = append(identity.Projects, cindersim.Project{Name: name})
-		identity.Users = append(identity.Users, cindersim.User{Name: name, Password: name + "-pass", Projects: []string{name}})
+		identity.Projects = append(identity.Projects, keystone.Project{Name: name})
+		identity.Users = append(identity.Users, keystone.User{Name: name, Password: name + "-pass", Projects: []string{name}})
 	}
 	w.sim, err = cindersim.New(cindersim.Options{
 		Seed: seed, Identity: identity, CreateDelay: createDelay, DeleteDelay: deleteDelay, PlacementDelay: createDelay / 4,

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/keystone"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
@@ -58,9 +59,9 @@ func (t *tour) startServers(ctx context.Context) error {
 		CreateDelay: createDelay,
 		DeleteDelay: deleteDelay,
 		Latency:     latency,
-		Identity: cindersim.Identity{
-			Projects: []cindersim.Project{{Name: "shop"}},
-			Users:    []cindersim.User{{Name: "shop", Password: t.password, Projects: []string{"shop"}}},
+		Identity: keystone.Identity{
+			Projects: []keystone.Project{{Name: "shop"}},
+			Users:    []keystone.User{{Name: "shop", Password: t.password, Projects: []string{"shop"}}},
 		},
 	})
 	if err == nil {

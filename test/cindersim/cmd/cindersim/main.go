@@ -14,6 +14,8 @@ import (
 	"syscall"
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/keystone"
 )
 
 func main() {
@@ -50,20 +52,20 @@ func run(ctx context.Context, arguments []string, out, problems io.Writer) error
 	volumes := flags.Int("quota-volumes", -1, "volumes that a project may have; -1 is no limit")
 	gigabytes := flags.Int("quota-gigabytes", -1, "GiB that a project may have; -1 is no limit")
 	portals := flags.String("portals", "127.0.0.1:3260", "comma-separated portals of the volume type iscsi")
-	var users []cindersim.User
-	var projects []cindersim.Project
+	var users []keystone.User
+	var projects []keystone.Project
 	flags.Func("user", "`name:password:project` of a user to make instead of the default ones; may be repeated", func(text string) error {
 		parts := strings.SplitN(text, ":", 3)
 		if len(parts) != 3 || parts[0] == "" || parts[2] == "" {
 			return errors.New("want name:password:project")
 		}
-		users = append(users, cindersim.User{Name: parts[0], Password: parts[1], Projects: []string{parts[2]}, Admin: parts[0] == "admin"})
+		users = append(users, keystone.User{Name: parts[0], Password: parts[1], Projects: []string{parts[2]}, Admin: parts[0] == "admin"})
 		for _, known := range projects {
 			if known.Name == parts[2] {
 				return nil
 			}
 		}
-		projects = append(projects, cindersim.Project{Name: parts[2]})
+		projects = append(projects, keystone.Project{Name: parts[2]})
 		return nil
 	})
 	if err := flags.Parse(arguments); err != nil {
@@ -74,8 +76,8 @@ func run(ctx context.Context, arguments []string, out, problems io.Writer) error
 	}
 	options.Identity.Users, options.Identity.Projects = users, projects
 	options.Quota = map[string]int{"volumes": *volumes, "gigabytes": *gigabytes}
-	options.Types = cindersim.DefaultVolumeTypes()
-	options.Types[0].Connection = cindersim.ISCSIConnection(strings.Split(*portals, ",")...)
+	options.Types = drivers.DefaultVolumeTypes()
+	options.Types[0].Connection = drivers.ISCSIConnection(strings.Split(*portals, ",")...)
 
 	simulator, err := cindersim.New(options)
 	if err != nil {

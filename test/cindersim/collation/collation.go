@@ -1,14 +1,15 @@
-package cindersim
+// Package collation compares strings as Cinder's database, MariaDB, does.
+package collation
 
 import (
 	"strings"
 	"unicode/utf8"
 )
 
-// collate is the key by which MariaDB's utf8 collation compares a string:
-// without case, accents and trailing blanks. It folds to upper case, so that
-// "_" sorts after letters, as in MariaDB.
-func collate(s string) string {
+// Key is what the collation utf8 compares of a string: it has no case, accents
+// and trailing blanks. It folds to upper case, so that "_" sorts after letters,
+// as in MariaDB.
+func Key(s string) string {
 	s = strings.TrimRight(s, " ")
 	ascii := true
 	for i := 0; i < len(s); i++ {
@@ -44,9 +45,9 @@ func plainLetter(r rune) rune {
 	return r
 }
 
-// like reports whether a collated string matches a collated SQL LIKE pattern,
-// in which "%" stands for any run and "_" for any one character.
-func like(pattern, s string) bool {
+// Like reports whether the key of a string matches the key of an SQL LIKE pattern, in
+// which "%" stands for any run and "_" for any one character.
+func Like(pattern, s string) bool {
 	p, text := []rune(pattern), []rune(s)
 	i, j, star, mark := 0, 0, -1, 0
 	for j < len(text) {

@@ -1,14 +1,30 @@
-package cindersim
+package keystone
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 )
 
-// identityOperation names what a request to Keystone does.
-func identityOperation(method, path string) string {
+// Answer is an answer before it is written. Its body is encoded as JSON; nil
+// means that there is none.
+type Answer struct {
+	Status int
+	Header http.Header
+	Body   map[string]any
+}
+
+// refuse is an error answer.
+func refuse(status int, message string, args ...any) *Answer {
+	return &Answer{Status: status, Body: map[string]any{"error": map[string]any{
+		"code": status, "message": fmt.Sprintf(message, args...), "title": http.StatusText(status),
+	}}}
+}
+
+// Operation names what a request does.
+func Operation(method, path string) string {
 	switch path {
 	case "/", "":
 		return "version.list"
@@ -27,8 +43,8 @@ func identityOperation(method, path string) string {
 	return "unknown"
 }
 
-// serve answers a request to Keystone.
-func (k *identity) serve(r *http.Request, body []byte, base string) *reply {
+// Serve answers a request. The base is the scheme and host that the client used.
+func (k *Service) Serve(r *http.Request, body []byte, base string) *Answer {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	version := map[string]any{
@@ -36,15 +52,14 @@ func (k *identity) serve(r *http.Request, body []byte, base string) *reply {
 		"links":       []map[string]string{{"rel": "self", "href": base + "/v3/"}},
 		"media-types": []map[string]string{{"base": "application/json", "type": "application/vnd.openstack.identity-v3+json"}},
 	}
-	switch identityOperation(r.Method, r.URL.Path) {
+	switch Operation(r.Method, r.URL.Path) {
 	case "version.list":
-		answer := success(http.StatusMultipleChoices, map[string]any{
-			"versions": map[string]any{"values": []any{version}},
-		})
-		answer.header = http.Header{"Location": {base + "/v3/"}}
-		return answer
+		return &Answer{
+			Status: http.StatusMultipleChoices, Header: http.Header{"Location": {base + "/v3/"}},
+			Body: map[string]any{"versions": map[string]any{"values": []any{version}}},
+		}
 	case "version.get":
-		return success(http.StatusOK, map[string]any{"version": version})
+		return &Answer{Status: http.StatusOK, Body: map[string]any{"version": version}}
 	case "auth.tokens.create":
 		return k.createToken(r, body)
 	case "auth.tokens.get":
@@ -52,12 +67,14 @@ func (k *identity) serve(r *http.Request, body []byte, base string) *reply {
 	case "auth.tokens.delete":
 		return k.deleteToken(r)
 	}
-	return identityRefusal(http.StatusNotFound, "The resource could not be found.")
+	return refuse(http.StatusNotFound, "The resource could not be found.")
 }
 
-func (k *identity) unauthorized() *reply {
-	answer := identityRefusal(http.StatusUnauthorized, messageUnauthorized)
-	answer.header = http.Header{"Www-Authenticate": {`Keystone uri="` + k.keystoneURL + `"`}}
+// Unauthorized is the answer to a request without a valid token, also of other
+// services.
+func (k *Service) Unauthorized() *Answer {
+	answer := refuse(http.StatusUnauthorized, "The request you have made requires authentication.")
+	answer.Header = http.Header{"Www-Authenticate": {`Keystone uri="` + k.keystoneURL + `"`}}
 	return answer
 }
 
@@ -108,35 +125,35 @@ const messageExpecting = "Expecting to find %s in %s. The server could not compl
 
 // createToken authenticates a user by one or more methods and issues a token
 // for the requested scope.
-func (k *identity) createToken(r *http.Request, body []byte) *reply {
+func (k *Service) createToken(r *http.Request, body []byte) *Answer {
 	var request struct {
 		Auth *authRequest `json:"auth"`
 	}
 	if err := json.Unmarshal(body, &request); err != nil {
-		return identityRefusal(http.StatusBadRequest, "Expecting to find valid JSON in request body. The server could not comply "+
+		return refuse(http.StatusBadRequest, "Expecting to find valid JSON in request body. The server could not comply "+
 			"with the request since it is either malformed or otherwise incorrect. The client is assumed to be in error.")
 	}
 	auth := request.Auth
 	if auth == nil {
-		return identityRefusal(http.StatusBadRequest, messageExpecting, "auth", "request body")
+		return refuse(http.StatusBadRequest, messageExpecting, "auth", "request body")
 	}
 	if auth.Identity == nil {
-		return identityRefusal(http.StatusBadRequest, "'identity' is a required property")
+		return refuse(http.StatusBadRequest, "'identity' is a required property")
 	}
 	for _, method := range auth.Identity.Methods {
 		given := method == "password" && auth.Identity.Password != nil || method == "token" && auth.Identity.Token != nil ||
 			method == "application_credential" && auth.Identity.Credential != nil
 		if slices.Contains([]string{"password", "token", "application_credential"}, method) && !given {
-			return identityRefusal(http.StatusBadRequest, messageExpecting, method, "identity")
+			return refuse(http.StatusBadRequest, messageExpecting, method, "identity")
 		}
 		if !given {
-			return k.unauthorized()
+			return k.Unauthorized()
 		}
 	}
 	var user *User
 	var credential *ApplicationCredential
 	for _, method := range auth.Identity.Methods {
-		var refused *reply
+		var refused *Answer
 		switch method {
 		case "password":
 			user, refused = k.byPassword(auth.Identity.Password.User)
@@ -144,7 +161,7 @@ func (k *identity) createToken(r *http.Request, body []byte) *reply {
 			if t := k.live(auth.Identity.Token.ID); t != nil {
 				user = t.user
 			} else {
-				refused = identityRefusal(http.StatusNotFound, "Failed to validate token")
+				refused = refuse(http.StatusNotFound, "Failed to validate token")
 			}
 		case "application_credential":
 			user, credential, refused = k.byCredential(auth)
@@ -154,33 +171,33 @@ func (k *identity) createToken(r *http.Request, body []byte) *reply {
 		}
 	}
 	if user == nil {
-		return k.unauthorized()
+		return k.Unauthorized()
 	}
 	t, refused := k.scope(auth, user, credential)
 	if refused != nil {
 		return refused
 	}
 	_, noCatalog := r.URL.Query()["nocatalog"]
-	answer := success(http.StatusCreated, k.view(t, !noCatalog))
-	answer.header = http.Header{"X-Subject-Token": {t.id}}
-	return answer
+	return &Answer{
+		Status: http.StatusCreated, Header: http.Header{"X-Subject-Token": {t.id}}, Body: k.view(t, !noCatalog),
+	}
 }
 
-func (k *identity) byPassword(reference *thingReference) (*User, *reply) {
+func (k *Service) byPassword(reference *thingReference) (*User, *Answer) {
 	if reference == nil {
-		return nil, identityRefusal(http.StatusBadRequest, messageExpecting, "user", "password")
+		return nil, refuse(http.StatusBadRequest, messageExpecting, "user", "password")
 	}
 	user, refused := k.lookUpUser(reference)
 	if refused != nil {
 		return nil, refused
 	}
 	if user == nil || user.Password != reference.Password {
-		return nil, k.unauthorized()
+		return nil, k.Unauthorized()
 	}
 	return user, nil
 }
 
-func (k *identity) lookUpUser(reference *thingReference) (*User, *reply) {
+func (k *Service) lookUpUser(reference *thingReference) (*User, *Answer) {
 	if reference.ID != "" {
 		for _, u := range k.users {
 			if u.ID == reference.ID {
@@ -190,10 +207,10 @@ func (k *identity) lookUpUser(reference *thingReference) (*User, *reply) {
 		return nil, nil
 	}
 	if reference.Name == "" {
-		return nil, identityRefusal(http.StatusBadRequest, "Invalid input for field identity/password/user: id or name must be present.")
+		return nil, refuse(http.StatusBadRequest, "Invalid input for field identity/password/user: id or name must be present.")
 	}
 	if reference.Domain == nil {
-		return nil, identityRefusal(http.StatusBadRequest, messageExpecting, "domain", "user")
+		return nil, refuse(http.StatusBadRequest, messageExpecting, "domain", "user")
 	}
 	d, ok := k.lookUpDomain(reference.Domain)
 	if !ok {
@@ -207,7 +224,7 @@ func (k *identity) lookUpUser(reference *thingReference) (*User, *reply) {
 	return nil, nil
 }
 
-func (k *identity) lookUpDomain(reference *domainReference) (domain, bool) {
+func (k *Service) lookUpDomain(reference *domainReference) (domain, bool) {
 	for _, d := range k.domains {
 		if reference.Name != "" && d.name == reference.Name || reference.Name == "" && d.id == reference.ID {
 			return d, true
@@ -218,10 +235,10 @@ func (k *identity) lookUpDomain(reference *domainReference) (domain, bool) {
 
 // byCredential authenticates with an application credential. An unknown one is,
 // unlike a wrong secret, a 404.
-func (k *identity) byCredential(auth *authRequest) (*User, *ApplicationCredential, *reply) {
+func (k *Service) byCredential(auth *authRequest) (*User, *ApplicationCredential, *Answer) {
 	given := auth.Identity.Credential
 	if len(auth.Scope) > 0 {
-		return nil, nil, identityRefusal(http.StatusUnauthorized,
+		return nil, nil, refuse(http.StatusUnauthorized,
 			"Error authenticating with application credential: Application credentials cannot request a scope.")
 	}
 	var credential *ApplicationCredential
@@ -233,12 +250,12 @@ func (k *identity) byCredential(auth *authRequest) (*User, *ApplicationCredentia
 			}
 		}
 		if credential == nil {
-			return nil, nil, identityRefusal(http.StatusNotFound, "Could not find Application Credential: %s.", given.ID)
+			return nil, nil, refuse(http.StatusNotFound, "Could not find Application Credential: %s.", given.ID)
 		}
 	case given.Name == "":
-		return nil, nil, identityRefusal(http.StatusBadRequest, messageExpecting, "name or ID", "application credential")
+		return nil, nil, refuse(http.StatusBadRequest, messageExpecting, "name or ID", "application credential")
 	case given.User == nil:
-		return nil, nil, identityRefusal(http.StatusBadRequest, messageExpecting, "user", "application credential")
+		return nil, nil, refuse(http.StatusBadRequest, messageExpecting, "user", "application credential")
 	default:
 		owner, refused := k.lookUpUser(given.User)
 		if refused != nil {
@@ -251,14 +268,14 @@ func (k *identity) byCredential(auth *authRequest) (*User, *ApplicationCredentia
 		}
 	}
 	if credential == nil || credential.Secret != given.Secret {
-		return nil, nil, k.unauthorized()
+		return nil, nil, k.Unauthorized()
 	}
 	return k.user(credential.User, "Default"), credential, nil
 }
 
 // scope issues a token for the requested scope; without a scope the token is
 // valid for no service.
-func (k *identity) scope(auth *authRequest, user *User, credential *ApplicationCredential) (*token, *reply) {
+func (k *Service) scope(auth *authRequest, user *User, credential *ApplicationCredential) (*token, *Answer) {
 	methods := auth.Identity.Methods
 	if credential != nil {
 		t := k.issue(methods, user, k.project(credential.Project, "Default"))
@@ -271,7 +288,7 @@ func (k *identity) scope(auth *authRequest, user *User, credential *ApplicationC
 	}
 	var asked authScope
 	if err := json.Unmarshal(auth.Scope, &asked); err != nil {
-		return nil, identityRefusal(http.StatusBadRequest, messageExpecting, "scope", "auth")
+		return nil, refuse(http.StatusBadRequest, messageExpecting, "scope", "auth")
 	}
 	switch {
 	case asked.Project != nil:
@@ -280,7 +297,7 @@ func (k *identity) scope(auth *authRequest, user *User, credential *ApplicationC
 			return nil, refused
 		}
 		if p == nil || !k.member(user, p) {
-			return nil, k.unauthorized()
+			return nil, k.Unauthorized()
 		}
 		return k.issue(methods, user, p), nil
 	case asked.Trust != nil:
@@ -289,15 +306,15 @@ func (k *identity) scope(auth *authRequest, user *User, credential *ApplicationC
 		return k.issue(methods, user, nil), nil
 	case asked.Domain != nil:
 		// No user of the simulator has a role in a domain.
-		return nil, k.unauthorized()
+		return nil, k.Unauthorized()
 	}
-	return nil, identityRefusal(http.StatusBadRequest, messageExpecting, "system, project, domain, OS-TRUST:trust or unscoped", "scope")
+	return nil, refuse(http.StatusBadRequest, messageExpecting, "system, project, domain, OS-TRUST:trust or unscoped", "scope")
 }
 
-func (k *identity) lookUpProject(reference *thingReference) (*Project, *reply) {
+func (k *Service) lookUpProject(reference *thingReference) (*Project, *Answer) {
 	if reference.Name == "" {
 		if reference.ID == "" {
-			return nil, identityRefusal(http.StatusBadRequest, "Invalid input for field scope/project: id or name must be present.")
+			return nil, refuse(http.StatusBadRequest, "Invalid input for field scope/project: id or name must be present.")
 		}
 		for _, p := range k.projects {
 			if p.ID == reference.ID {
@@ -307,7 +324,7 @@ func (k *identity) lookUpProject(reference *thingReference) (*Project, *reply) {
 		return nil, nil
 	}
 	if reference.Domain == nil {
-		return nil, identityRefusal(http.StatusBadRequest, messageExpecting, "domain", "project")
+		return nil, refuse(http.StatusBadRequest, messageExpecting, "domain", "project")
 	}
 	d, ok := k.lookUpDomain(reference.Domain)
 	if !ok {
@@ -322,47 +339,47 @@ func (k *identity) lookUpProject(reference *thingReference) (*Project, *reply) {
 }
 
 // trusted issues a token with which the trustee acts as the trustor.
-func (k *identity) trusted(methods []string, user *User, id string) (*token, *reply) {
+func (k *Service) trusted(methods []string, user *User, id string) (*token, *Answer) {
 	for i := range k.options.Trusts {
 		trust := &k.options.Trusts[i]
 		if trust.ID != id {
 			continue
 		}
 		if k.user(trust.Trustee, "Default") != user {
-			return nil, identityRefusal(http.StatusForbidden, "You are not authorized to perform the requested action.")
+			return nil, refuse(http.StatusForbidden, "You are not authorized to perform the requested action.")
 		}
 		trustor := k.user(trust.Trustor, "Default")
 		t := k.issue(methods, trustor, k.project(trust.Project, "Default"))
 		t.trust, t.trustor, t.trustee = trust, trustor, user
 		return t, nil
 	}
-	return nil, k.unauthorized()
+	return nil, k.Unauthorized()
 }
 
 // showToken validates the subject token for the bearer of a token.
-func (k *identity) showToken(r *http.Request) *reply {
+func (k *Service) showToken(r *http.Request) *Answer {
 	if k.live(r.Header.Get("X-Auth-Token")) == nil {
-		return k.unauthorized()
+		return k.Unauthorized()
 	}
 	subject := k.live(r.Header.Get("X-Subject-Token"))
 	if subject == nil {
-		return identityRefusal(http.StatusNotFound, "Failed to validate token")
+		return refuse(http.StatusNotFound, "Failed to validate token")
 	}
 	_, noCatalog := r.URL.Query()["nocatalog"]
-	answer := success(http.StatusOK, k.view(subject, !noCatalog))
-	answer.header = http.Header{"X-Subject-Token": {subject.id}}
-	return answer
+	return &Answer{
+		Status: http.StatusOK, Header: http.Header{"X-Subject-Token": {subject.id}}, Body: k.view(subject, !noCatalog),
+	}
 }
 
 // deleteToken revokes the subject token.
-func (k *identity) deleteToken(r *http.Request) *reply {
+func (k *Service) deleteToken(r *http.Request) *Answer {
 	if k.live(r.Header.Get("X-Auth-Token")) == nil {
-		return k.unauthorized()
+		return k.Unauthorized()
 	}
 	subject := k.live(r.Header.Get("X-Subject-Token"))
 	if subject == nil {
-		return identityRefusal(http.StatusNotFound, "Failed to validate token")
+		return refuse(http.StatusNotFound, "Failed to validate token")
 	}
 	subject.revoked = true
-	return &reply{status: http.StatusNoContent}
+	return &Answer{Status: http.StatusNoContent}
 }

@@ -1,4 +1,5 @@
-package cindersim
+// Package random makes IDs, credentials and chances that one seed reproduces.
+package random
 
 import (
 	"encoding/hex"
@@ -10,17 +11,19 @@ import (
 // letters and digits that do not look alike.
 const credentialAlphabet = "abcdefghijkmnopqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 
-// idSource makes ids and random choices from one seed.
-type idSource struct {
+// Source draws from one seed. Several goroutines may use it.
+type Source struct {
 	mu  sync.Mutex
 	rng *rand.Rand
 }
 
-func newIDSource(seed uint64) *idSource {
-	return &idSource{rng: rand.New(rand.NewPCG(seed, 0x6369_6e64_6572))}
+// New makes a source from a seed.
+func New(seed uint64) *Source {
+	return &Source{rng: rand.New(rand.NewPCG(seed, 0x6369_6e64_6572))}
 }
 
-func (s *idSource) bytes(n int) []byte {
+// Bytes are n random bytes.
+func (s *Source) Bytes(n int) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := make([]byte, n)
@@ -34,9 +37,9 @@ func (s *idSource) bytes(n int) []byte {
 	return out
 }
 
-// uuid is a random (version 4) UUID.
-func (s *idSource) uuid() string {
-	raw := s.bytes(16)
+// UUID is a random (version 4) UUID.
+func (s *Source) UUID() string {
+	raw := s.Bytes(16)
 	raw[6] = raw[6]&0x0f | 0x40
 	raw[8] = raw[8]&0x3f | 0x80
 	var text [36]byte
@@ -52,11 +55,11 @@ func (s *idSource) uuid() string {
 	return string(text[:])
 }
 
-// hex is a Keystone id: a UUID without dashes.
-func (s *idSource) hex() string { return hex.EncodeToString(s.bytes(16)) }
+// Hex is a Keystone ID: a UUID without dashes.
+func (s *Source) Hex() string { return hex.EncodeToString(s.Bytes(16)) }
 
-// secret is a random word of n characters.
-func (s *idSource) secret(n int) string {
+// Secret is a random word of n characters.
+func (s *Source) Secret(n int) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := make([]byte, n)
@@ -66,8 +69,8 @@ func (s *idSource) secret(n int) string {
 	return string(out)
 }
 
-// chance is true with the given probability.
-func (s *idSource) chance(probability float64) bool {
+// Chance is true with the given probability.
+func (s *Source) Chance(probability float64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.rng.Float64() < probability

@@ -1,4 +1,6 @@
-package cindersim
+// Package drivers has the simulator's volume types, and what the drivers of their
+// backends answer to a connector.
+package drivers
 
 import (
 	"fmt"
@@ -123,8 +125,9 @@ func FixedConnection(driverVolumeType string, data map[string]any) ConnectionFun
 	}
 }
 
-// prepareTypes completes the volume types and indexes them by name and id.
-func prepareTypes(types []VolumeType, ids *idSource) (ordered []*VolumeType, index map[string]*VolumeType, err error) {
+// Complete sets what volume types leave out, with IDs from newID, and indexes
+// them by name and ID.
+func Complete(types []VolumeType, newID func() string) (ordered []*VolumeType, index map[string]*VolumeType, err error) {
 	index = make(map[string]*VolumeType)
 	for _, given := range types {
 		t := given
@@ -132,7 +135,7 @@ func prepareTypes(types []VolumeType, ids *idSource) (ordered []*VolumeType, ind
 			return nil, nil, fmt.Errorf("option Types: a volume type has no name")
 		}
 		if t.ID == "" {
-			t.ID = ids.uuid()
+			t.ID = newID()
 		}
 		if t.Backend == "" {
 			t.Backend = t.Name

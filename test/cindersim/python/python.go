@@ -1,4 +1,7 @@
-package cindersim
+// Package python prints and reads the values that JSON can hold as Python does:
+// Cinder shows values in its error sentences as Python prints them, and reads
+// list filters as Python literals.
+package python
 
 import (
 	"encoding/json"
@@ -9,21 +12,17 @@ import (
 	"unicode/utf8"
 )
 
-// Cinder shows values in its error sentences as Python prints them, and reads
-// list filters as Python literals. This file has both directions for the values
-// that JSON can hold.
-
-// pythonText is str(value).
-func pythonText(value any) string {
+// Text is str(value).
+func Text(value any) string {
 	if s, ok := value.(string); ok {
 		return s
 	}
-	return pythonRepr(value)
+	return Repr(value)
 }
 
-// pythonRepr is repr(value). The keys of an object come in alphabetical order,
+// Repr is repr(value). The keys of an object come in alphabetical order,
 // since decoding has lost the client's.
-func pythonRepr(value any) string {
+func Repr(value any) string {
 	switch v := value.(type) {
 	case nil:
 		return "None"
@@ -47,7 +46,7 @@ func pythonRepr(value any) string {
 	case []any:
 		parts := make([]string, len(v))
 		for i, item := range v {
-			parts[i] = pythonRepr(item)
+			parts[i] = Repr(item)
 		}
 		return "[" + strings.Join(parts, ", ") + "]"
 	case map[string]any:
@@ -58,19 +57,19 @@ func pythonRepr(value any) string {
 		slices.Sort(keys)
 		parts := make([]string, len(keys))
 		for i, key := range keys {
-			parts[i] = pythonRepr(key) + ": " + pythonRepr(v[key])
+			parts[i] = Repr(key) + ": " + Repr(v[key])
 		}
 		return "{" + strings.Join(parts, ", ") + "}"
 	}
 	return fmt.Sprint(value)
 }
 
-// literal reads a Python literal: a string, number, True, False, None, list,
+// Literal reads a Python literal: a string, number, True, False, None, list,
 // tuple or dictionary. Dictionaries become map[string]any, with keys that are
 // no strings in their printed form; lists and tuples become []any; numbers
 // become json.Number.
-func literal(text string) (any, error) {
-	p := &literalParser{text: text}
+func Literal(text string) (any, error) {
+	p := &parser{text: text}
 	value, err := p.value(0)
 	if err != nil {
 		return nil, err
@@ -82,24 +81,24 @@ func literal(text string) (any, error) {
 	return value, nil
 }
 
-const literalDepth = 50
+const maxDepth = 50
 
-type literalParser struct {
+type parser struct {
 	text string
 	at   int
 }
 
-func (p *literalParser) fail(want string) error {
+func (p *parser) fail(want string) error {
 	return fmt.Errorf("no Python literal: expected %s at offset %d", want, p.at)
 }
 
-func (p *literalParser) blanks() {
+func (p *parser) blanks() {
 	for p.at < len(p.text) && strings.IndexByte(" \t\n\r", p.text[p.at]) >= 0 {
 		p.at++
 	}
 }
 
-func (p *literalParser) peek() byte {
+func (p *parser) peek() byte {
 	p.blanks()
 	if p.at < len(p.text) {
 		return p.text[p.at]
@@ -107,8 +106,8 @@ func (p *literalParser) peek() byte {
 	return 0
 }
 
-func (p *literalParser) value(depth int) (any, error) {
-	if depth > literalDepth {
+func (p *parser) value(depth int) (any, error) {
+	if depth > maxDepth {
 		return nil, p.fail("less nesting")
 	}
 	switch next := p.peek(); {
@@ -132,10 +131,10 @@ func (p *literalParser) value(depth int) (any, error) {
 	return nil, p.fail("a value")
 }
 
-var literalNumber = regexp.MustCompile(`^[+-]?(?:(?:0+|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?`)
+var numberPattern = regexp.MustCompile(`^[+-]?(?:(?:0+|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?`)
 
-func (p *literalParser) number() (any, error) {
-	word := literalNumber.FindString(p.text[p.at:])
+func (p *parser) number() (any, error) {
+	word := numberPattern.FindString(p.text[p.at:])
 	if word == "" {
 		return nil, p.fail("a number")
 	}
@@ -143,7 +142,7 @@ func (p *literalParser) number() (any, error) {
 	return json.Number(strings.TrimPrefix(word, "+")), nil
 }
 
-func (p *literalParser) quoted() (any, error) {
+func (p *parser) quoted() (any, error) {
 	quote := p.text[p.at]
 	var out strings.Builder
 	for p.at++; p.at < len(p.text); {
@@ -181,7 +180,7 @@ func (p *literalParser) quoted() (any, error) {
 	return nil, p.fail("a closing quote")
 }
 
-func (p *literalParser) sequence(closing byte, depth int) (any, error) {
+func (p *parser) sequence(closing byte, depth int) (any, error) {
 	p.at++
 	items := []any{}
 	for {
@@ -206,7 +205,7 @@ func (p *literalParser) sequence(closing byte, depth int) (any, error) {
 	}
 }
 
-func (p *literalParser) dictionary(depth int) (any, error) {
+func (p *parser) dictionary(depth int) (any, error) {
 	p.at++
 	entries := map[string]any{}
 	for {
@@ -222,7 +221,7 @@ func (p *literalParser) dictionary(depth int) (any, error) {
 			return nil, p.fail("a colon")
 		}
 		p.at++
-		if entries[pythonText(key)], err = p.value(depth + 1); err != nil {
+		if entries[Text(key)], err = p.value(depth + 1); err != nil {
 			return nil, err
 		}
 		if p.peek() == ',' {

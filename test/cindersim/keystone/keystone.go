@@ -1,21 +1,35 @@
-package cindersim
+// Package keystone simulates Keystone v3: users log in, and tokens are issued,
+// validated and revoked. Its service is the identity of the simulated Cinder.
+package keystone
 
 import (
 	"encoding/base64"
 	"fmt"
-	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
 
-const messageUnauthorized = "The request you have made requires authentication."
+// IDs makes the IDs of projects, users, services and tokens.
+type IDs interface {
+	// Hex is an ID as Keystone makes them, Bytes are n random bytes.
+	Hex() string
+	Bytes(n int) []byte
+}
 
-// identity is Keystone's database and token table.
-type identity struct {
+// Options configures a Service. All are required.
+type Options struct {
+	Identity Identity
+	Now      func() time.Time
+	IDs      IDs
+}
+
+// Service is Keystone's database and token table.
+type Service struct {
 	options Identity
 	now     func() time.Time
-	ids     *idSource
+	ids     IDs
 	// Set when the endpoints are known, before the first request.
 	keystoneURL, cinderURL string
 	endpointIDs            map[string]string
@@ -45,34 +59,35 @@ type token struct {
 	trustor, trustee *User
 }
 
-func newIdentity(options Options, ids *idSource) (*identity, error) {
-	k := &identity{
-		options: options.Identity, now: options.Now, ids: ids,
+// New makes a service. It returns an error if what it is given contradicts
+// itself.
+func New(options Options) (*Service, error) {
+	given, ids := options.Identity.withDefaults(), options.IDs
+	k := &Service{
+		options: given, now: options.Now, ids: ids,
 		endpointIDs: make(map[string]string), tokens: make(map[string]*token),
 		domains: []domain{{"default", "Default"}},
-		roleIDs: map[string]string{"reader": ids.hex(), "member": ids.hex(), "admin": ids.hex()},
+		roleIDs: map[string]string{"reader": ids.Hex(), "member": ids.Hex(), "admin": ids.Hex()},
 	}
 	// IDs are set in copies, not in the caller's slices.
 	k.options.ApplicationCredentials = slices.Clone(k.options.ApplicationCredentials)
 	k.options.Trusts = slices.Clone(k.options.Trusts)
-	for _, given := range options.Identity.Projects {
-		p := given
+	for _, p := range given.Projects {
 		if p.Name == "" {
 			return nil, fmt.Errorf("option Identity.Projects: a project has no name")
 		}
 		if p.ID == "" {
-			p.ID = ids.hex()
+			p.ID = ids.Hex()
 		}
 		p.Domain = k.domain(p.Domain).name
 		k.projects = append(k.projects, &p)
 	}
-	for _, given := range options.Identity.Users {
-		u := given
+	for _, u := range given.Users {
 		if u.Name == "" {
 			return nil, fmt.Errorf("option Identity.Users: a user has no name")
 		}
 		if u.ID == "" {
-			u.ID = ids.hex()
+			u.ID = ids.Hex()
 		}
 		u.Domain = k.domain(u.Domain).name
 		for _, name := range u.Projects {
@@ -85,7 +100,7 @@ func newIdentity(options Options, ids *idSource) (*identity, error) {
 	for i := range k.options.ApplicationCredentials {
 		a := &k.options.ApplicationCredentials[i]
 		if a.ID == "" {
-			a.ID = ids.hex()
+			a.ID = ids.Hex()
 		}
 		if k.user(a.User, "Default") == nil || k.project(a.Project, "Default") == nil {
 			return nil, fmt.Errorf("option Identity.ApplicationCredentials: %q names an unknown user or project", a.Name)
@@ -94,7 +109,7 @@ func newIdentity(options Options, ids *idSource) (*identity, error) {
 	for i := range k.options.Trusts {
 		t := &k.options.Trusts[i]
 		if t.ID == "" {
-			t.ID = ids.hex()
+			t.ID = ids.Hex()
 		}
 		if k.user(t.Trustor, "Default") == nil || k.user(t.Trustee, "Default") == nil || k.project(t.Project, "Default") == nil {
 			return nil, fmt.Errorf("option Identity.Trusts: trust %s names an unknown user or project", t.ID)
@@ -103,8 +118,73 @@ func newIdentity(options Options, ids *idSource) (*identity, error) {
 	return k, nil
 }
 
+// SetURLs sets the addresses, each ending in /v3, that answers and the catalog
+// name. It must be called before the first request.
+func (k *Service) SetURLs(keystone, cinder string) {
+	k.keystoneURL, k.cinderURL = keystone, cinder
+}
+
+// ProjectID is the ID of a project, found by ID or, in the domain Default, by
+// name; "" if there is none.
+func (k *Service) ProjectID(nameOrID string) string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if p := k.project(nameOrID, "Default"); p != nil {
+		return p.ID
+	}
+	return ""
+}
+
+// Projects lists the projects, with the IDs that were made for them.
+func (k *Service) Projects() []Project {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	projects := make([]Project, 0, len(k.projects))
+	for _, p := range k.projects {
+		projects = append(projects, *p)
+	}
+	return projects
+}
+
+// ApplicationCredentials lists the application credentials, with the IDs that
+// were made for them.
+func (k *Service) ApplicationCredentials() []ApplicationCredential {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.options.ApplicationCredentials)
+}
+
+// Trusts lists the trusts, with the IDs that were made for them.
+func (k *Service) Trusts() []Trust {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.options.Trusts)
+}
+
+// CloudsYAML is a clouds.yaml with an entry for every user in each of its
+// projects, named user-project, or by the user alone where the names are equal.
+func (k *Service) CloudsYAML() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var out strings.Builder
+	out.WriteString("clouds:\n")
+	for _, u := range k.users {
+		for _, name := range u.Projects {
+			p := k.project(name, u.Domain)
+			entry := u.Name
+			if p.Name != u.Name {
+				entry += "-" + p.Name
+			}
+			fmt.Fprintf(&out, "  %q:\n    auth:\n      auth_url: %q\n      username: %q\n      password: %q\n"+
+				"      project_name: %q\n      user_domain_name: %q\n      project_domain_name: %q\n    region_name: %q\n",
+				entry, k.keystoneURL, u.Name, u.Password, p.Name, u.Domain, p.Domain, k.options.Regions[0])
+		}
+	}
+	return out.String()
+}
+
 // domain finds a domain by name, or adds it; the empty name is Default.
-func (k *identity) domain(name string) domain {
+func (k *Service) domain(name string) domain {
 	if name == "" {
 		name = "Default"
 	}
@@ -113,12 +193,12 @@ func (k *identity) domain(name string) domain {
 			return d
 		}
 	}
-	k.domains = append(k.domains, domain{k.ids.hex(), name})
+	k.domains = append(k.domains, domain{k.ids.Hex(), name})
 	return k.domains[len(k.domains)-1]
 }
 
 // project finds a project by id, or by name within a domain.
-func (k *identity) project(nameOrID, domain string) *Project {
+func (k *Service) project(nameOrID, domain string) *Project {
 	for _, p := range k.projects {
 		if p.ID == nameOrID || p.Name == nameOrID && p.Domain == domain {
 			return p
@@ -127,7 +207,7 @@ func (k *identity) project(nameOrID, domain string) *Project {
 	return nil
 }
 
-func (k *identity) user(nameOrID, domain string) *User {
+func (k *Service) user(nameOrID, domain string) *User {
 	for _, u := range k.users {
 		if u.ID == nameOrID || u.Name == nameOrID && u.Domain == domain {
 			return u
@@ -137,17 +217,17 @@ func (k *identity) user(nameOrID, domain string) *User {
 }
 
 // member reports whether a user has roles in a project.
-func (k *identity) member(u *User, p *Project) bool {
+func (k *Service) member(u *User, p *Project) bool {
 	return slices.ContainsFunc(u.Projects, func(name string) bool { return k.project(name, u.Domain) == p })
 }
 
 // issue makes a token; a nil project leaves it unscoped.
-func (k *identity) issue(methods []string, u *User, p *Project) *token {
+func (k *Service) issue(methods []string, u *User, p *Project) *token {
 	now := k.now().UTC()
 	t := &token{
-		id:   "gAAAAAB" + base64.RawURLEncoding.EncodeToString(k.ids.bytes(126)),
+		id:   "gAAAAAB" + base64.RawURLEncoding.EncodeToString(k.ids.Bytes(126)),
 		user: u, project: p, methods: methods, issued: now, expires: now.Add(k.options.TokenLifetime),
-		auditID: base64.RawURLEncoding.EncodeToString(k.ids.bytes(16)),
+		auditID: base64.RawURLEncoding.EncodeToString(k.ids.Bytes(16)),
 	}
 	t.admin = p != nil && u.Admin
 	k.tokens[t.id] = t
@@ -155,7 +235,7 @@ func (k *identity) issue(methods []string, u *User, p *Project) *token {
 }
 
 // live is the token of that id, unless it is unknown, expired or revoked.
-func (k *identity) live(id string) *token {
+func (k *Service) live(id string) *token {
 	t := k.tokens[id]
 	if t == nil || t.revoked || !k.now().Before(t.expires) {
 		return nil
@@ -163,8 +243,8 @@ func (k *identity) live(id string) *token {
 	return t
 }
 
-// projectOf is the project of a token, valid or not.
-func (k *identity) projectOf(id string) string {
+// ProjectOf is the project of a token, valid or not.
+func (k *Service) ProjectOf(id string) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if t := k.tokens[id]; t != nil && t.project != nil {
@@ -173,9 +253,9 @@ func (k *identity) projectOf(id string) string {
 	return ""
 }
 
-// validate does what keystonemiddleware does for Cinder: it validates a token
+// Validate does what keystonemiddleware does for Cinder: it validates a token
 // at Keystone and caches the answer for a while.
-func (k *identity) validate(id string) (user, project string, admin, ok bool) {
+func (k *Service) Validate(id string) (user, project string, admin, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := k.now()
@@ -192,8 +272,8 @@ func (k *identity) validate(id string) (user, project string, admin, ok bool) {
 	return t.user.ID, t.project.ID, t.admin, true
 }
 
-// expireAll ends every token now, also for Cinder.
-func (k *identity) expireAll() {
+// ExpireTokens ends every token now, also for Cinder.
+func (k *Service) ExpireTokens() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := k.now()
@@ -204,8 +284,8 @@ func (k *identity) expireAll() {
 	}
 }
 
-// setPassword changes a password, which revokes the user's tokens.
-func (k *identity) setPassword(name, password string) error {
+// SetPassword changes a password, which revokes the user's tokens.
+func (k *Service) SetPassword(name, password string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	u := k.user(name, "Default")
@@ -221,8 +301,8 @@ func (k *identity) setPassword(name, password string) error {
 	return nil
 }
 
-// setSecret changes an application credential's secret.
-func (k *identity) setSecret(nameOrID, secret string) error {
+// SetApplicationCredentialSecret changes an application credential's secret.
+func (k *Service) SetApplicationCredentialSecret(nameOrID, secret string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	a := k.credential(nameOrID)
@@ -238,7 +318,7 @@ func (k *identity) setSecret(nameOrID, secret string) error {
 	return nil
 }
 
-func (k *identity) credential(nameOrID string) *ApplicationCredential {
+func (k *Service) credential(nameOrID string) *ApplicationCredential {
 	for i := range k.options.ApplicationCredentials {
 		if a := &k.options.ApplicationCredentials[i]; a.ID == nameOrID || a.Name == nameOrID {
 			return a
@@ -248,15 +328,15 @@ func (k *identity) credential(nameOrID string) *ApplicationCredential {
 }
 
 // endpointID is a stable id of a service or endpoint of the catalog.
-func (k *identity) endpointID(name string) string {
+func (k *Service) endpointID(name string) string {
 	if k.endpointIDs[name] == "" {
-		k.endpointIDs[name] = k.ids.hex()
+		k.endpointIDs[name] = k.ids.Hex()
 	}
 	return k.endpointIDs[name]
 }
 
 // catalog lists the services as a project sees them.
-func (k *identity) catalog(p *Project) []map[string]any {
+func (k *Service) catalog(p *Project) []map[string]any {
 	service := func(name, kind string, url func(region, networkInterface string) string) map[string]any {
 		endpoints := []map[string]string{}
 		for _, region := range k.options.Regions {
@@ -287,13 +367,13 @@ func (k *identity) catalog(p *Project) []map[string]any {
 	return services
 }
 
-func (k *identity) domainOf(name string) map[string]string {
+func (k *Service) domainOf(name string) map[string]string {
 	d := k.domain(name)
 	return map[string]string{"id": d.id, "name": d.name}
 }
 
 // view is the body that describes a token.
-func (k *identity) view(t *token, withCatalog bool) map[string]any {
+func (k *Service) view(t *token, withCatalog bool) map[string]any {
 	const layout = "2006-01-02T15:04:05.000000Z"
 	view := map[string]any{
 		"methods": t.methods,
@@ -330,12 +410,4 @@ func (k *identity) view(t *token, withCatalog bool) map[string]any {
 		view["application_credential"] = map[string]any{"id": t.credential.ID, "name": t.credential.Name, "restricted": true}
 	}
 	return map[string]any{"token": view}
-}
-
-// identityRefusal is an error answer of Keystone.
-func identityRefusal(status int, message string, args ...any) *reply {
-	answer := &reply{status: status, body: encode(map[string]any{"error": map[string]any{
-		"code": status, "message": fmt.Sprintf(message, args...), "title": http.StatusText(status),
-	}})}
-	return answer
 }
