@@ -85,6 +85,12 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, suite.Stop()) }()
+	if err := suite.InstallSnapshotCRDs(ctx); err != nil {
+		return err
+	}
+	if err := suite.StartSnapshotController(ctx); err != nil {
+		return err
+	}
 	var results []campaign.Result
 	failed := false
 	for i := range o.seeds {
@@ -171,6 +177,11 @@ func printPlan(out io.Writer, o options) {
 		show("nodes", s.At, s)
 	}
 	for tenant, steps := range p.Claims {
+		for _, s := range steps {
+			show("tenant "+tenant, s.At, s)
+		}
+	}
+	for tenant, steps := range p.Snapshots {
 		for _, s := range steps {
 			show("tenant "+tenant, s.At, s)
 		}

@@ -21,7 +21,7 @@ func (w *world) administer(ctx, trouble context.Context) {
 		if !w.until(trouble, step.At) {
 			return
 		}
-		w.timeline.note("%s", step)
+		w.timeline.Note("%s", step)
 		var err error
 		switch step.Kind {
 		case plan.Reload:
@@ -40,7 +40,7 @@ func (w *world) administer(ctx, trouble context.Context) {
 			err = w.giveAway(step.Pick)
 		}
 		if err != nil && ctx.Err() == nil {
-			w.timeline.say("%s: %s", step, err)
+			w.timeline.Say("%s: %s", step, err)
 		}
 	}
 }
@@ -133,7 +133,7 @@ func (w *world) giveAway(pick int) error {
 		w.sim.ReplaceVolumeMetadata(given.ID, "in-use", given.Metadata)
 		return nil
 	}
-	w.timeline.note("volume %s (%s) now belongs to another cluster", given.ID, given.Name)
+	w.timeline.Note("volume %s (%s) now belongs to another cluster", given.ID, given.Name)
 	w.given[given.ID] = given
 	w.foreign[given.ID], _ = w.sim.Volume(given.ID)
 	return nil

@@ -47,9 +47,11 @@ type Result struct {
 // Counts are the numbers of things done.
 type Counts struct {
 	Claims, Bound, Deleted int
-	Kills, Pauses, Rolls   int
-	ServerFailures         int
-	Cuts, Faults           int
+	// Snapshots are the VolumeSnapshots.
+	Snapshots            int
+	Kills, Pauses, Rolls int
+	ServerFailures       int
+	Cuts, Faults         int
 	// Flaps are the failing phases of flapping backends, Full the creates that
 	// Cinder's own quotas refused.
 	Flaps, Full int
@@ -107,6 +109,7 @@ func (w *world) trouble(ctx context.Context) error {
 	for name, steps := range w.plan.Claims {
 		t := newTenant(w, name)
 		actors.Go(func() { t.run(ctx, bounded, steps) })
+		actors.Go(func() { w.takeSnapshots(ctx, bounded, name) })
 	}
 	actors.Go(func() { w.disturbProcesses(ctx, bounded) })
 	actors.Go(func() { w.disturbServer(ctx, bounded) })

@@ -156,18 +156,6 @@ func TestJournalLinesSayWhatWentWrong(t *testing.T) {
 	}
 }
 
-func TestTimelineKeepsWhatItSays(t *testing.T) {
-	var out strings.Builder
-	l := &timeline{log: &out}
-	l.note("before")
-	l.begin(time.Now())
-	l.say("after %d", 1)
-	lines := l.all()
-	if len(lines) != 2 || !strings.HasSuffix(lines[0], "   0.00s  before") || !strings.HasSuffix(lines[1], "s  after 1") || out.String() != "chaos: after 1\n" {
-		t.Errorf("lines %q, said %q", lines, out.String())
-	}
-}
-
 func TestBackendsLeadElsewhere(t *testing.T) {
 	const clouds = "clouds:\n  \"team-a\":\n    auth: a\n  \"team-b\":\n    auth: b\n  \"team-a-elsewhere\":\n    auth: c\n  \"team-b-elsewhere\":\n    auth: d\n"
 	if got := places(nil).clouds(clouds); got != clouds {

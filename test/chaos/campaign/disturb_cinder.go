@@ -15,7 +15,7 @@ func (w *world) disturbCinder(trouble context.Context, step plan.CinderStep) {
 	if !w.until(trouble, step.At) {
 		return
 	}
-	w.timeline.note("Cinder: %s", step)
+	w.timeline.Note("Cinder: %s", step)
 	switch step.Kind {
 	case plan.InjectFault:
 		fault := step.Fault
@@ -98,7 +98,7 @@ func (w *world) failVolumes(trouble context.Context, step plan.CinderStep) {
 		for _, v := range w.sim.Volumes() {
 			if v.Status == "available" && w.isStamped(v) && (project == "" || project == v.Project) && random.Float64() < some &&
 				w.sim.ReplaceVolumeStatus(v.ID, "available", "error") {
-				w.timeline.note("Cinder: volume %s (%s) goes from available to error", v.ID, v.Name)
+				w.timeline.Note("Cinder: volume %s (%s) goes from available to error", v.ID, v.Name)
 			}
 		}
 	}

@@ -27,7 +27,7 @@ func (w *world) front(endpoint cindersim.Endpoint, handler http.Handler) http.Ha
 		if lie.Performed {
 			effect = "after the effect"
 		}
-		w.timeline.note("hostile %s: %q to %s %s, %s", endpoint, lie.Attack, lie.Method, lie.Path, effect)
+		w.timeline.Note("hostile %s: %q to %s %s, %s", endpoint, lie.Attack, lie.Method, lie.Path, effect)
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.attacks[lie.Attack]++
@@ -65,7 +65,7 @@ func (w *world) beHostile(trouble context.Context, step plan.HostileStep) {
 	if !w.until(trouble, step.At) {
 		return
 	}
-	w.timeline.note("%s", step)
+	w.timeline.Note("%s", step)
 	phase := &hostility{step.Where, step.Probability, rand.New(rand.NewPCG(step.Seed, 0))}
 	w.mu.Lock()
 	w.hostility = append(w.hostility, phase)

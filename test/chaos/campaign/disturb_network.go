@@ -25,7 +25,7 @@ func (w *world) disturbLink(trouble context.Context, link plan.Link) {
 		if !w.until(trouble, step.At) {
 			return
 		}
-		w.timeline.note("%s: %s", link, step)
+		w.timeline.Note("%s: %s", link, step)
 		switch step.Kind {
 		case plan.Cut, plan.Stall:
 			s.setWhole(link.To, time.Time{})
@@ -58,7 +58,7 @@ func (w *world) meddle(trouble context.Context, s *slot, link plan.Link, step pl
 		if step.Verdict == faultproxy.Late {
 			w.noteLate(r)
 		}
-		w.timeline.note("%s: %s %s %s", link, step.Verdict, r.Method, r.Path)
+		w.timeline.Note("%s: %s %s %s", link, step.Verdict, r.Method, r.Path)
 		return step.Verdict
 	}
 	if link.To == plan.Lab {
@@ -74,7 +74,7 @@ func (w *world) meddle(trouble context.Context, s *slot, link plan.Link, step pl
 	if step.Verdict == faultproxy.Late || step.Verdict == faultproxy.LateAnswer {
 		sleep(trouble, step.Late)
 		proxy.Release()
-		w.timeline.note("%s: late requests arrive", link)
+		w.timeline.Note("%s: late requests arrive", link)
 	}
 }
 

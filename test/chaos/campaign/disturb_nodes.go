@@ -27,15 +27,15 @@ func (w *world) disturbNode(ctx, trouble context.Context, number int, step plan.
 	if len(used) == 0 {
 		return
 	}
-	w.timeline.note("%s: %s", name, step)
+	w.timeline.Note("%s: %s", name, step)
 	if err := w.useVolumes(ctx, trouble, name, used, step); err != nil && ctx.Err() == nil {
-		w.timeline.say("%s: %s: %s", name, step, err)
+		w.timeline.Say("%s: %s: %s", name, step, err)
 	}
 	err := insist(ctx, func(ctx context.Context) error {
 		return w.suite.Client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{})
 	})
 	if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
-		w.timeline.say("%s: %s", name, err)
+		w.timeline.Say("%s: %s", name, err)
 	}
 }
 
@@ -76,7 +76,7 @@ func (w *world) useVolumes(ctx, trouble context.Context, name string, used []*co
 	from := time.Now()
 	w.change(func(c *Counts) { c.NodeUses += len(used) })
 	for _, pv := range used {
-		w.timeline.note("%s uses %s", name, pv.Name)
+		w.timeline.Note("%s uses %s", name, pv.Name)
 	}
 	sleep(trouble, step.Deletes)
 	for _, pv := range used {
@@ -91,7 +91,7 @@ func (w *world) useVolumes(ctx, trouble context.Context, name string, used []*co
 		w.uses = append(w.uses, checker.NodeUse{Node: name, PV: pvOf(pv), From: from, Until: time.Now(), Released: string(step.Kind)})
 	}
 	w.mu.Unlock()
-	w.timeline.note("%s %s", name, step.Kind)
+	w.timeline.Note("%s %s", name, step.Kind)
 	switch step.Kind {
 	case plan.Unmount:
 		return report("first", nil)

@@ -14,7 +14,7 @@ func (w *world) disturbProcesses(ctx, trouble context.Context) {
 		if !w.until(trouble, step.At) {
 			return
 		}
-		w.timeline.note("%s", step)
+		w.timeline.Note("%s", step)
 		switch step.Kind {
 		case plan.KillLeader, plan.KillFollower:
 			s := w.chosen(trouble, step)
@@ -61,28 +61,28 @@ func (w *world) disturbServer(ctx, trouble context.Context) {
 		if !w.until(trouble, step.At) {
 			return
 		}
-		w.timeline.note("%s", step)
+		w.timeline.Note("%s", step)
 		w.change(func(c *Counts) { c.ServerFailures++ })
 		switch step.Kind {
 		case plan.KillServer:
 			if err := w.suite.ControlPlane().KillAPIServer(); err != nil {
-				w.timeline.say("%s", err)
+				w.timeline.Say("%s", err)
 			}
 			sleep(trouble, step.For)
 			w.restartServer(ctx)
 			if err := w.watch.start(ctx); err != nil && ctx.Err() == nil {
-				w.timeline.say("%s", err)
+				w.timeline.Say("%s", err)
 			}
 		case plan.PauseServer:
 			if err := w.suite.ControlPlane().PauseAPIServer(trouble); err != nil {
-				w.timeline.say("%s", err)
+				w.timeline.Say("%s", err)
 			}
 			sleep(trouble, step.For)
 			if err := w.suite.ControlPlane().ResumeAPIServer(); err != nil {
-				w.timeline.say("%s", err)
+				w.timeline.Say("%s", err)
 			}
 		}
-		w.timeline.note("the API server is back")
+		w.timeline.Note("the API server is back")
 	}
 }
 
@@ -95,7 +95,7 @@ func (w *world) restartServer(ctx context.Context) {
 		if err == nil {
 			return
 		}
-		w.timeline.say("%s", firstLine(err.Error()))
+		w.timeline.Say("%s", firstLine(err.Error()))
 		sleep(ctx, time.Second)
 	}
 }

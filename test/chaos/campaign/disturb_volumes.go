@@ -23,10 +23,10 @@ func (w *world) disturbVolume(ctx, trouble context.Context, step plan.VolumeStep
 	}
 	pv := w.chooseVolume(trouble, step)
 	if pv == nil {
-		w.timeline.note("%s: there is none", step)
+		w.timeline.Note("%s: there is none", step)
 		return
 	}
-	w.timeline.note("%s: %s", step, pv.Name)
+	w.timeline.Note("%s: %s", step, pv.Name)
 	var err error
 	switch step.Kind {
 	case plan.Keep, plan.KeepReleased:
@@ -35,7 +35,7 @@ func (w *world) disturbVolume(ctx, trouble context.Context, step plan.VolumeStep
 		err = w.remove(ctx, trouble, pv, step)
 	}
 	if err != nil && ctx.Err() == nil && !apierrors.IsNotFound(err) {
-		w.timeline.say("%s: %s: %s", step, pv.Name, err)
+		w.timeline.Say("%s: %s: %s", step, pv.Name, err)
 	}
 }
 
@@ -129,7 +129,7 @@ func (w *world) retain(ctx context.Context, name string) error {
 		return err
 	}
 	w.fates.noteKept(pvOf(pv))
-	w.timeline.note("%s is to be kept", name)
+	w.timeline.Note("%s is to be kept", name)
 	return nil
 }
 

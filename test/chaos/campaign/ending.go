@@ -29,7 +29,7 @@ import (
 // kept, and with all deleted. Findings go to the course. It returns how long
 // the first took.
 func (w *world) end(ctx context.Context) (settled time.Duration, err error) {
-	w.timeline.say("seed %d: the faults ended after %.0f s; deleting half of the claims", w.plan.Seed, time.Since(w.started).Seconds())
+	w.timeline.Say("seed %d: the faults ended after %.0f s; deleting half of the claims", w.plan.Seed, time.Since(w.started).Seconds())
 	// All three replicas are needed again, and the initial policy, whose reload
 	// brings back at once what waits for a retry.
 	if err := w.startReplicas(ctx); err != nil {
@@ -39,17 +39,22 @@ func (w *world) end(ctx context.Context) (settled time.Duration, err error) {
 		return 0, err
 	}
 	began := time.Now()
-	if err := w.deleteClaims(ctx, func(claim *corev1.PersistentVolumeClaim) bool {
-		return !w.plan.KeptAtTheEnd(claim.Namespace, claim.Name)
-	}); err != nil {
+	keep := w.plan.KeptAtTheEnd
+	if err := w.deleteClaims(ctx, func(claim *corev1.PersistentVolumeClaim) bool { return !keep(claim.Namespace, claim.Name) }); err != nil {
+		return 0, err
+	}
+	if err := w.deleteSnapshots(ctx); err != nil {
 		return 0, err
 	}
 	if err := w.settleEverywhere(ctx); err != nil {
 		return 0, err
 	}
 	settled = time.Since(began)
-	w.timeline.say("seed %d: settled after %.1f s; deleting the rest", w.plan.Seed, settled.Seconds())
+	w.timeline.Say("seed %d: settled after %.1f s; deleting the rest", w.plan.Seed, settled.Seconds())
 	if err := w.deleteClaims(ctx, func(*corev1.PersistentVolumeClaim) bool { return true }); err != nil {
+		return 0, err
+	}
+	if err := w.deleteSnapshots(ctx); err != nil {
 		return 0, err
 	}
 	if err := w.settleEverywhere(ctx); err != nil {
@@ -226,7 +231,7 @@ func (w *world) state(ctx context.Context) (checker.State, error) {
 		}
 		s.Claims = append(s.Claims, c)
 	}
-	return s, nil
+	return s, w.addSnapshots(ctx, &s, told)
 }
 
 // source is the content that a claim wants, or why it cannot be had.
@@ -346,11 +351,14 @@ func (w *world) sweep() {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	if err := w.sweepObjects(ctx); err != nil {
-		w.timeline.say("seed %d: remaining objects in the cluster cannot be removed: %s", w.plan.Seed, err)
+		w.timeline.Say("seed %d: remaining objects in the cluster cannot be removed: %s", w.plan.Seed, err)
 	}
 }
 
 func (w *world) sweepObjects(ctx context.Context) error {
+	if err := w.sweepSnapshots(ctx); err != nil {
+		return err
+	}
 	claims, err := w.listClaims(ctx)
 	if err != nil {
 		return err

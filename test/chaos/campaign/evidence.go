@@ -34,7 +34,7 @@ type Detail struct {
 
 // evidence collects everything while it is still there.
 func (w *world) evidence(findings []checker.Finding) Evidence {
-	e := Evidence{Timeline: w.timeline.all(), Logs: map[string]string{}}
+	e := Evidence{Timeline: w.timeline.All(), Logs: map[string]string{}}
 	journal := w.sim.Journal()
 	for i := range journal {
 		e.Journal = append(e.Journal, journalLine(journal[i]))
@@ -72,7 +72,7 @@ func (w *world) detail(f checker.Finding, journal []cindersim.Entry, logs map[st
 			d.Journal = append(d.Journal, journalLine(entry))
 		}
 	}
-	for _, line := range w.timeline.all() {
+	for _, line := range w.timeline.All() {
 		if strings.Contains(line, "hostile") && containsAny(line, terms) {
 			d.Journal = append(d.Journal, line)
 		}

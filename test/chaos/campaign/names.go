@@ -17,6 +17,7 @@ func (n names) cluster() string                { return n.id() }
 func (n names) provisioner() string            { return "chaos.example/" + n.id() }
 func (n names) namespace(tenant string) string { return n.id() + "-" + tenant }
 func (n names) class(class string) string      { return n.id() + "-" + class }
+func (n names) snapshotClass() string          { return n.id() + "-snapshots" }
 
 // lease is the program's name for its Lease.
 func (n names) lease() string { return strings.ReplaceAll(n.provisioner(), "/", "-") }

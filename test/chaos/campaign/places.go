@@ -84,16 +84,16 @@ func (w *world) disturbPlaces(ctx, trouble context.Context) {
 		if !w.until(trouble, step.At) {
 			return
 		}
-		w.timeline.note("%s", step)
+		w.timeline.Note("%s", step)
 		w.change(func(c *Counts) { c.Places++ })
 		if err := w.lead(places{step.Where: step.Place}); err != nil {
-			w.timeline.say("%s: %s", step, err)
+			w.timeline.Say("%s: %s", step, err)
 		}
 		sleep(trouble, step.For)
 		if err := w.lead(nil); err != nil && ctx.Err() == nil {
-			w.timeline.say("%s: %s", step, err)
+			w.timeline.Say("%s: %s", step, err)
 		}
-		w.timeline.note("%s leads home", step.Where)
+		w.timeline.Note("%s leads home", step.Where)
 	}
 }
 
@@ -144,7 +144,7 @@ func (w *world) visit(ctx context.Context) error {
 		if err := w.settle(ctx, to); err != nil {
 			return err
 		}
-		w.timeline.say("seed %d: volumes elsewhere (%s) settled after %.1f s", w.plan.Seed, to, time.Since(began).Seconds())
+		w.timeline.Say("seed %d: volumes elsewhere (%s) settled after %.1f s", w.plan.Seed, to, time.Since(began).Seconds())
 	}
 	return w.lead(nil)
 }

@@ -128,7 +128,7 @@ func (s *slot) start(ctx context.Context) error {
 	s.past = append(s.past, r)
 	s.mu.Unlock()
 	go w.notice(r)
-	w.timeline.note("%s is ready, process %d", name, r.PID())
+	w.timeline.Note("%s is ready, process %d", name, r.PID())
 	w.configuring.Lock()
 	defer w.configuring.Unlock()
 	if now := w.configuration(); now != before {
@@ -145,7 +145,7 @@ func (s *slot) startUntilReady(ctx context.Context) {
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		s.world.timeline.say("a replica does not start: %s", firstLine(err.Error()))
+		s.world.timeline.Say("a replica does not start: %s", firstLine(err.Error()))
 		if strings.Contains(err.Error(), "ended: ") {
 			s.world.found(checker.Finding{Kind: checker.Crashed, Object: fmt.Sprintf("replica %d", s.number), Text: err.Error()})
 			return
@@ -164,7 +164,7 @@ func (w *world) notice(r *replica) {
 	select {
 	case <-r.dismissed:
 	default:
-		w.timeline.say("%s exited by itself", r.name)
+		w.timeline.Say("%s exited by itself", r.name)
 		w.found(checker.Finding{Kind: checker.Crashed, Object: r.name, Text: "it exited by itself; its last output:\n" + tail(r.Log(), 40)})
 	}
 }
@@ -181,7 +181,7 @@ func (r *replica) dismiss() {
 // kill ends the slot's process at once.
 func (s *slot) kill() {
 	if r := s.running(); r != nil {
-		s.world.timeline.note("kill %s", r.name)
+		s.world.timeline.Note("kill %s", r.name)
 		r.dismiss()
 		r.Kill()
 	}
@@ -193,13 +193,13 @@ func (s *slot) stop(ctx context.Context) {
 	if r == nil {
 		return
 	}
-	s.world.timeline.note("stop %s", r.name)
+	s.world.timeline.Note("stop %s", r.name)
 	r.dismiss()
 	bounded, cancel := context.WithTimeout(ctx, mostToStop)
 	defer cancel()
 	began := time.Now()
 	err := r.Stop(bounded)
-	s.world.timeline.note("%s exited after %.1f s", r.name, time.Since(began).Seconds())
+	s.world.timeline.Note("%s exited after %.1f s", r.name, time.Since(began).Seconds())
 	if err != nil && ctx.Err() == nil {
 		s.world.found(checker.Finding{Kind: checker.Crashed, Object: r.name,
 			Text: firstLine(err.Error()) + "; its last output:\n" + tail(r.Log(), 40)})
@@ -212,13 +212,13 @@ func (s *slot) pause(ctx context.Context, duration time.Duration) {
 	if r == nil {
 		return
 	}
-	s.world.timeline.note("pause %s for %s", r.name, duration)
+	s.world.timeline.Note("pause %s for %s", r.name, duration)
 	if err := r.Signal(syscall.SIGSTOP); err != nil {
 		return
 	}
 	sleep(ctx, duration)
 	_ = r.Signal(syscall.SIGCONT)
-	s.world.timeline.note("%s is resumed", r.name)
+	s.world.timeline.Note("%s is resumed", r.name)
 }
 
 func (s *slot) close() {

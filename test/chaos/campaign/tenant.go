@@ -38,9 +38,9 @@ func (t *tenant) run(ctx, trouble context.Context, steps []plan.ClaimStep) {
 		if !t.world.until(trouble, step.At) {
 			return
 		}
-		t.world.timeline.note("%s: %s", t.namespace, step)
+		t.world.timeline.Note("%s: %s", t.namespace, step)
 		if err := t.do(ctx, step); err != nil && ctx.Err() == nil {
-			t.world.timeline.say("%s: %s: %s", t.namespace, step, err)
+			t.world.timeline.Say("%s: %s: %s", t.namespace, step, err)
 		}
 	}
 }
@@ -106,7 +106,7 @@ func (t *tenant) create(ctx context.Context, step plan.ClaimStep) error {
 		sleep(ctx, 100*time.Millisecond)
 	}
 	// Kubernetes' controllers take a while after an outage of the API server.
-	t.world.timeline.note("%s: the claim of the same name was not gone within %s", t.namespace, longestName)
+	t.world.timeline.Note("%s: the claim of the same name was not gone within %s", t.namespace, longestName)
 	return nil
 }
 
@@ -146,7 +146,7 @@ func (w *world) failInUse(uid types.UID) {
 	for _, v := range w.sim.Volumes() {
 		if strings.HasSuffix(v.Name, string(uid)) && v.Metadata[checker.StampClaimUID] == string(uid) && w.isStamped(v) &&
 			w.sim.ReplaceVolumeStatus(v.ID, "in-use", "error") {
-			w.timeline.note("Cinder: volume %s (%s) goes from in-use to error", v.ID, v.Name)
+			w.timeline.Note("Cinder: volume %s (%s) goes from in-use to error", v.ID, v.Name)
 		}
 	}
 }

@@ -277,7 +277,7 @@ func (w *world) look() {
 	}
 	w.lookAtMemory()
 	for _, f := range w.course.Findings()[known:] {
-		w.timeline.say("FOUND %s: %s: %s", f.Kind, f.Object, strings.TrimSpace(firstLine(f.Text)))
+		w.timeline.Say("FOUND %s: %s: %s", f.Kind, f.Object, strings.TrimSpace(firstLine(f.Text)))
 	}
 }
 

@@ -7,13 +7,16 @@ import (
 	"sync"
 	"time"
 
+	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/timeline"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/keystone"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
@@ -31,10 +34,13 @@ type world struct {
 	slots   []*slot
 	started time.Time
 
-	timeline *timeline
+	timeline *timeline.Timeline
 	watch    *watch
 	claims   *claimBook
-	fates    *fateBook
+	// snapshots are the tenants' VolumeSnapshots.
+	snapshots      *snapshotBook
+	snapshotClient snapshotclient.Interface
+	fates          *fateBook
 	// course and quotas are for the sampler, and for the ending afterwards.
 	course *checker.Course
 	quotas *checker.Quotas
@@ -82,24 +88,28 @@ const (
 
 func newWorld(ctx context.Context, suite *harness.Suite, options Options, seed uint64) (_ *world, err error) {
 	w := &world{
-		suite:    suite,
-		options:  options,
-		plan:     options.Plan(seed),
-		names:    names{seed},
-		timeline: &timeline{log: options.Log},
-		claims:   newClaimBook(),
-		fates:    newFateBook(),
-		course:   checker.NewCourse(connectorHost),
-		foreign:  map[string]cindersim.Volume{},
-		given:    map[string]cindersim.Volume{},
-		late:     map[string]bool{},
-		attacks:  map[string]int{},
+		suite:     suite,
+		options:   options,
+		plan:      options.Plan(seed),
+		names:     names{seed},
+		timeline:  timeline.New(options.Log),
+		claims:    newClaimBook(),
+		snapshots: &snapshotBook{asked: map[types.UID]bool{}},
+		fates:     newFateBook(),
+		course:    checker.NewCourse(connectorHost),
+		foreign:   map[string]cindersim.Volume{},
+		given:     map[string]cindersim.Volume{},
+		late:      map[string]bool{},
+		attacks:   map[string]int{},
 	}
 	defer func() {
 		if err != nil {
 			w.close()
 		}
 	}()
+	if w.snapshotClient, err = snapshotclient.NewForConfig(suite.Config); err != nil {
+		return nil, err
+	}
 	identity := keystone.DefaultIdentity()
 	// Short, so that a rotated password is noticed.
 	identity.ValidationCache = time.Second
@@ -109,7 +119,7 @@ func newWorld(ctx context.Context, suite *harness.Suite, options Options, seed u
 		identity.Users = append(identity.Users, keystone.User{Name: name, Password: name + "-pass", Projects: []string{name}})
 	}
 	w.sim, err = cindersim.New(cindersim.Options{
-		Seed: seed, Identity: identity, CreateDelay: createDelay, DeleteDelay: deleteDelay, PlacementDelay: createDelay / 4,
+		Seed: seed, Identity: identity, CreateDelay: createDelay, DeleteDelay: deleteDelay, SnapshotDelay: createDelay, PlacementDelay: createDelay / 4,
 		Latency: latency, RPCTimeout: rpcTimeout,
 		Front: w.front,
 	})
@@ -152,7 +162,7 @@ func newWorld(ctx context.Context, suite *harness.Suite, options Options, seed u
 		return nil, fmt.Errorf("replicas do not start: %w", err)
 	}
 	w.started = time.Now()
-	w.timeline.begin(w.started)
+	w.timeline.Begin(w.started)
 	w.stopSampling = w.sample(ctx)
 	return w, nil
 }
@@ -176,7 +186,7 @@ func (w *world) makeObjects(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return w.makeSnapshotClass(ctx)
 }
 
 func classParameters() map[string]string { return map[string]string{"type": "iscsi"} }
@@ -254,6 +264,7 @@ func (w *world) count() Counts {
 	defer w.mu.Unlock()
 	counts := w.counts
 	counts.Claims, counts.Deleted = w.claims.totals()
+	counts.Snapshots = w.snapshots.total()
 	for _, n := range w.attacks {
 		counts.Lies += n
 	}

@@ -30,6 +30,7 @@ func Ending(s State) []Finding {
 	findings = append(findings, e.checkPVs()...)
 	findings = append(findings, e.checkClaims()...)
 	findings = append(findings, e.checkSecrets()...)
+	findings = append(findings, e.checkSnapshots()...)
 	return append(findings, Foreign(s)...)
 }
 
@@ -254,8 +255,10 @@ func Foreign(s State) []Finding {
 	return findings
 }
 
-// differ lists the changes to a volume, field by field.
+// differ lists the changes to a volume, field by field. Snapshots of one that was
+// given away are still ours.
 func differ(before, after cindersim.Volume) string {
+	before.Snapshots = after.Snapshots
 	was, is := reflect.ValueOf(before), reflect.ValueOf(after)
 	var changed []string
 	for i := range was.NumField() {

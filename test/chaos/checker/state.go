@@ -28,6 +28,10 @@ type State struct {
 	PVs     []PV
 	Volumes []cindersim.Volume
 	Secrets []Secret
+	// Snapshots are Cinder's; tenants asked for VolumeSnapshots.
+	Snapshots       []cindersim.Snapshot
+	VolumeSnapshots []VolumeSnapshot
+	Contents        []SnapshotContent
 	// Foreign are the volumes that are not ours, as they were put there, by ID. A
 	// PersistentVolume may name one that was ours and was given away; then it can
 	// be neither served nor deleted.
@@ -102,6 +106,10 @@ const (
 	Stuck Kind = "stuck"
 	// LeakedSecret is a Secret without a PersistentVolume.
 	LeakedSecret Kind = "leaked Secret"
+	// LeakedSnapshot is a snapshot of ours that no VolumeSnapshotContent names.
+	LeakedSnapshot Kind = "leaked snapshot"
+	// LostSnapshot is a VolumeSnapshot or its content without the snapshot.
+	LostSnapshot Kind = "lost snapshot"
 	// OverQuota is a limit of the policy that was exceeded.
 	OverQuota Kind = "over quota"
 	// Stale is a change at Cinder by a replica that no longer led.
@@ -112,7 +120,7 @@ const (
 
 // Kinds are all of them, in the order of a report.
 func Kinds() []Kind {
-	return []Kind{Leaked, Duplicate, Lost, WronglyDeleted, FromNode, Touched, Unusable, Stuck, LeakedSecret, OverQuota, Stale, Crashed}
+	return []Kind{Leaked, Duplicate, Lost, WronglyDeleted, FromNode, Touched, Unusable, Stuck, LeakedSecret, LeakedSnapshot, LostSnapshot, OverQuota, Stale, Crashed}
 }
 
 // Finding is one thing that is wrong.

@@ -47,7 +47,9 @@ type Plan struct {
 	Attachments bool
 
 	// Claims are the steps of each tenant, by tenant.
-	Claims        map[string][]ClaimStep
+	Claims map[string][]ClaimStep
+	// Snapshots are their steps on VolumeSnapshots.
+	Snapshots     map[string][]SnapshotStep
 	Processes     []ProcessStep
 	Server        []ServerStep
 	Cinder        []CinderStep
@@ -66,6 +68,7 @@ func Make(seed uint64, options Options) Plan {
 		Duration:      options.Duration,
 		Attachments:   stream(seed, "policy").chance(0.5),
 		Claims:        map[string][]ClaimStep{},
+		Snapshots:     map[string][]SnapshotStep{},
 		Processes:     processSteps(stream(seed, "processes"), options.Duration),
 		Server:        serverSteps(stream(seed, "server"), options.Duration),
 		Cinder:        cinderSteps(stream(seed, "cinder"), options.Duration),
@@ -84,6 +87,7 @@ func Make(seed uint64, options Options) Plan {
 	p.addBursts(stream(seed, "bursts"))
 	for _, tenant := range TenantNames() {
 		addCopies(stream(seed, "copies "+tenant), p.Claims[tenant])
+		p.Snapshots[tenant] = snapshotSteps(stream(seed, "snapshots "+tenant), p.Claims[tenant], options.Duration)
 	}
 	return p
 }

@@ -78,6 +78,7 @@ func TestALongerPlanBeginsLikeAShorterOne(t *testing.T) {
 		whole, part := Make(seed, usual), Make(seed, short)
 		for _, tenant := range TenantNames() {
 			begins(t, "claims of "+tenant, whole.Claims[tenant], part.Claims[tenant], func(s ClaimStep) time.Duration { return s.At })
+			begins(t, "snapshots of "+tenant, whole.Snapshots[tenant], part.Snapshots[tenant], func(s SnapshotStep) time.Duration { return s.At })
 		}
 		begins(t, "processes", whole.Processes, part.Processes, func(s ProcessStep) time.Duration { return s.At })
 		begins(t, "server", whole.Server, part.Server, func(s ServerStep) time.Duration { return s.At })
@@ -267,5 +268,36 @@ func TestCopiesAreOfEarlierClaims(t *testing.T) {
 	}
 	if copies < 50 {
 		t.Errorf("%d copies in five plans", copies)
+	}
+}
+
+// TestSnapshotsAreTakenAndDeleted: each is of a claim that was created before, and
+// most are deleted again.
+func TestSnapshotsAreTakenAndDeleted(t *testing.T) {
+	taken, deleted := 0, 0
+	for seed := range uint64(5) {
+		p := Make(seed, usual)
+		for _, tenant := range TenantNames() {
+			there, before := map[string]bool{}, time.Duration(0)
+			for _, s := range p.Snapshots[tenant] {
+				isLate := func(c ClaimStep) bool { return c.Kind == Create && c.Claim == s.Claim && c.At <= s.At }
+				switch {
+				case s.At < before || s.At >= usual.Duration:
+					t.Fatalf("seed %d: %s at %s after %s", seed, s, s.At, before)
+				case s.Kind == Create && !slices.ContainsFunc(p.Claims[tenant], isLate):
+					t.Errorf("seed %d: tenant %s: %s before it was created", seed, tenant, s)
+				case s.Kind == Create:
+					taken++
+				case there[s.Snapshot]:
+					deleted++
+				default:
+					t.Errorf("seed %d: tenant %s: %s, which is not there", seed, tenant, s)
+				}
+				there[s.Snapshot], before = s.Kind == Create, s.At
+			}
+		}
+	}
+	if taken < 50 || deleted < taken/3 {
+		t.Errorf("%d snapshots in five plans, %d of them deleted", taken, deleted)
 	}
 }

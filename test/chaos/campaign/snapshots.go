@@ -1,0 +1,262 @@
+package campaign
+
+import (
+	"context"
+	"sync"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
+)
+
+// snapshotBook knows which VolumeSnapshots were created, and whose deletion was
+// requested.
+type snapshotBook struct {
+	mu    sync.Mutex
+	taken int
+	asked map[types.UID]bool
+}
+
+func (b *snapshotBook) noteTaken() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.taken++
+}
+
+// noteAsked must be called before the delete request.
+func (b *snapshotBook) noteAsked(uid types.UID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.asked[uid] = true
+}
+
+func (b *snapshotBook) isAsked(uid types.UID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.asked[uid]
+}
+
+func (b *snapshotBook) total() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.taken
+}
+
+// makeSnapshotClass creates the seed's VolumeSnapshotClass.
+func (w *world) makeSnapshotClass(ctx context.Context) error {
+	_, err := w.snapshotClient.SnapshotV1().VolumeSnapshotClasses().Create(ctx, &snapshotv1.VolumeSnapshotClass{
+		ObjectMeta: metav1.ObjectMeta{Name: w.names.snapshotClass()},
+		Driver:     w.names.provisioner(), DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
+	}, metav1.CreateOptions{})
+	return err
+}
+
+// takeSnapshots does what the plan says for one tenant.
+func (w *world) takeSnapshots(ctx, trouble context.Context, tenant string) {
+	namespace, made := w.names.namespace(tenant), map[string]types.UID{}
+	for _, step := range w.plan.Snapshots[tenant] {
+		if !w.until(trouble, step.At) {
+			return
+		}
+		w.timeline.Note("%s: %s", namespace, step)
+		var err error
+		if step.Kind == plan.Create {
+			made[step.Snapshot], err = w.takeSnapshot(ctx, namespace, step)
+		} else if uid := made[step.Snapshot]; uid != "" {
+			err = w.deleteSnapshot(ctx, namespace, step.Snapshot, uid)
+		}
+		if err != nil && ctx.Err() == nil {
+			w.timeline.Say("%s: %s: %s", namespace, step, err)
+		}
+	}
+}
+
+// takeSnapshot creates a VolumeSnapshot. Its name is used once, so one that exists
+// is this one, whose answer was lost.
+func (w *world) takeSnapshot(ctx context.Context, namespace string, step plan.SnapshotStep) (types.UID, error) {
+	class, snapshots := w.names.snapshotClass(), w.snapshotClient.SnapshotV1().VolumeSnapshots(namespace)
+	var made *snapshotv1.VolumeSnapshot
+	err := insist(ctx, func(ctx context.Context) (err error) {
+		made, err = snapshots.Create(ctx, &snapshotv1.VolumeSnapshot{
+			ObjectMeta: metav1.ObjectMeta{Name: step.Snapshot},
+			Spec: snapshotv1.VolumeSnapshotSpec{
+				Source:                  snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: &step.Claim},
+				VolumeSnapshotClassName: &class,
+			},
+		}, metav1.CreateOptions{})
+		return err
+	})
+	if apierrors.IsAlreadyExists(err) {
+		err = insist(ctx, func(ctx context.Context) (err error) {
+			made, err = snapshots.Get(ctx, step.Snapshot, metav1.GetOptions{})
+			return err
+		})
+	}
+	if err != nil {
+		return "", err
+	}
+	w.snapshots.noteTaken()
+	return made.UID, nil
+}
+
+// deleteSnapshot requests the deletion of a VolumeSnapshot.
+func (w *world) deleteSnapshot(ctx context.Context, namespace, name string, uid types.UID) error {
+	w.snapshots.noteAsked(uid)
+	err := insist(ctx, func(ctx context.Context) error {
+		return w.snapshotClient.SnapshotV1().VolumeSnapshots(namespace).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+	})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
+}
+
+// deleteSnapshots deletes the VolumeSnapshots of all claims that are not kept, and
+// those whose delete request got no answer. Volumes with snapshots would stay when
+// their claims are deleted.
+func (w *world) deleteSnapshots(ctx context.Context) error {
+	claims, err := w.listClaims(ctx)
+	if err != nil {
+		return err
+	}
+	kept := map[string]bool{}
+	for _, claim := range claims {
+		kept[claim.Namespace+"/"+claim.Name] = !w.claims.isAsked(claim.UID)
+	}
+	all, err := w.listSnapshots(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range all {
+		if w.snapshots.isAsked(s.UID) || !kept[s.Namespace+"/"+*s.Spec.Source.PersistentVolumeClaimName] {
+			if err := w.deleteSnapshot(ctx, s.Namespace, s.Name, s.UID); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (w *world) listSnapshots(ctx context.Context) ([]snapshotv1.VolumeSnapshot, error) {
+	var all []snapshotv1.VolumeSnapshot
+	for _, tenant := range plan.TenantNames() {
+		err := insist(ctx, func(ctx context.Context) error {
+			list, err := w.snapshotClient.SnapshotV1().VolumeSnapshots(w.names.namespace(tenant)).List(ctx, metav1.ListOptions{})
+			if err == nil {
+				all = append(all, list.Items...)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+func (w *world) listContents(ctx context.Context) ([]snapshotv1.VolumeSnapshotContent, error) {
+	var all []snapshotv1.VolumeSnapshotContent
+	err := insist(ctx, func(ctx context.Context) error {
+		list, err := w.snapshotClient.SnapshotV1().VolumeSnapshotContents().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		all = nil
+		for _, content := range list.Items {
+			if content.Spec.Driver == w.names.provisioner() {
+				all = append(all, content)
+			}
+		}
+		return nil
+	})
+	return all, err
+}
+
+// addSnapshots adds to a state what is known of snapshots. It has the claims, the
+// PersistentVolumes and the warnings.
+func (w *world) addSnapshots(ctx context.Context, s *checker.State, told map[types.UID]map[string]bool) error {
+	snapshots, err := w.listSnapshots(ctx)
+	if err != nil {
+		return err
+	}
+	contents, err := w.listContents(ctx)
+	if err != nil {
+		return err
+	}
+	s.Snapshots = w.sim.Snapshots()
+	volumes, source := map[string]string{}, map[string]string{}
+	for _, pv := range s.PVs {
+		volumes[pv.ClaimUID] = pv.VolumeID
+	}
+	for _, claim := range s.Claims {
+		source[claim.Namespace+"/"+claim.Name] = volumes[claim.UID]
+	}
+	for i := range contents {
+		content := &contents[i]
+		recorded := checker.SnapshotContent{Name: content.Name, SnapshotID: record.SnapshotHandleOf(content)}
+		if origin, err := record.SnapshotOriginOf(content); err == nil {
+			recorded.VolumeID = origin.VolumeID
+		}
+		s.Contents = append(s.Contents, recorded)
+		volumes[content.Name] = recorded.VolumeID
+	}
+	for _, snapshot := range snapshots {
+		name := record.SnapshotContentName(snapshot.UID)
+		wanted := checker.VolumeSnapshot{
+			Namespace: snapshot.Namespace, Name: snapshot.Name, Content: name, VolumeID: volumes[name],
+			Asked: w.snapshots.isAsked(snapshot.UID), Explained: len(told[snapshot.UID]) > 0,
+		}
+		if wanted.VolumeID == "" {
+			wanted.VolumeID = source[snapshot.Namespace+"/"+*snapshot.Spec.Source.PersistentVolumeClaimName]
+		}
+		if status := snapshot.Status; status != nil {
+			wanted.Ready = status.ReadyToUse != nil && *status.ReadyToUse
+			wanted.Explained = wanted.Explained || status.Error != nil
+		}
+		s.VolumeSnapshots = append(s.VolumeSnapshots, wanted)
+	}
+	return nil
+}
+
+// sweepSnapshots removes what the seed left of snapshots, whatever its state.
+func (w *world) sweepSnapshots(ctx context.Context) error {
+	if w.snapshotClient == nil {
+		return nil
+	}
+	client, free := w.snapshotClient.SnapshotV1(), []byte(`{"metadata":{"finalizers":null}}`)
+	snapshots, err := w.listSnapshots(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range snapshots {
+		if err := w.deleteSnapshot(ctx, s.Namespace, s.Name, s.UID); err != nil {
+			return err
+		}
+		_, err := client.VolumeSnapshots(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, free, metav1.PatchOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	contents, err := w.listContents(ctx)
+	if err != nil {
+		return err
+	}
+	for _, content := range contents {
+		if _, err := client.VolumeSnapshotContents().Patch(ctx, content.Name, types.MergePatchType, free, metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+		if err := client.VolumeSnapshotContents().Delete(ctx, content.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	err = client.VolumeSnapshotClasses().Delete(ctx, w.names.snapshotClass(), metav1.DeleteOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
