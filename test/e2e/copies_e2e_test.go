@@ -31,7 +31,7 @@ func TestCopiesHoldTheBytes(t *testing.T) {
 	defer cancel()
 	w := startWorld(ctx, t)
 	must(t, w.InstallSnapshotCRDs(ctx))
-	must(t, w.StartSnapshotController(ctx))
+	must(t, w.StartSnapshotController())
 	snapshots, err := snapshotclient.NewForConfig(w.Config)
 	must(t, err)
 	_, err = snapshots.SnapshotV1().VolumeSnapshotClasses().Create(ctx, &snapshotv1.VolumeSnapshotClass{

@@ -137,7 +137,7 @@ func startWorld(ctx context.Context, t *testing.T) *world {
 	must(t, err)
 	clouds, err := os.ReadFile(env.CloudsFile)
 	must(t, err)
-	suite, err := harness.StartSuite(ctx, harness.SuiteOptions{Log: os.Stderr})
+	suite, err := harness.StartSuite(ctx, harness.SuiteOptions{Snapshots: true, Log: os.Stderr})
 	must(t, err)
 	t.Cleanup(func() { must(t, suite.Stop()) })
 	w := &world{Suite: suite, env: env, stations: stations(env), replicas: make([]*harness.Replica, 3),

@@ -23,9 +23,9 @@ const (
 	snapshotClientModule       = "github.com/kubernetes-csi/external-snapshotter/client/v8"
 )
 
-// snapshotController builds the real snapshot-controller into bin/, unless the
+// buildSnapshotController builds the real snapshot-controller into bin/, unless the
 // environment names a built one. The go command builds it once.
-func (s *Suite) snapshotController(ctx context.Context) (string, error) {
+func (s *Suite) buildSnapshotController(ctx context.Context) (string, error) {
 	if path := os.Getenv(snapshotControllerVariable); path != "" {
 		return path, nil
 	}
@@ -73,14 +73,11 @@ func (s *Suite) InstallSnapshotCRDs(ctx context.Context) error {
 	})
 }
 
-// StartSnapshotController starts the real snapshot-controller with the rights of
-// an administrator. It ends with the suite.
-func (s *Suite) StartSnapshotController(ctx context.Context) error {
-	path, err := s.snapshotController(ctx)
-	if err != nil {
-		return err
-	}
-	command := exec.Command(path, "--kubeconfig", s.plane.KubeconfigPath(), "--v=4", "--retry-interval-start=200ms", "--kube-api-qps=200", "--kube-api-burst=400", "--http-endpoint=")
+// StartSnapshotController starts the real snapshot-controller, which the options
+// of the suite asked for, with the rights of an administrator. It ends with the
+// suite.
+func (s *Suite) StartSnapshotController() error {
+	command := exec.Command(s.snapshotController, "--kubeconfig", s.plane.KubeconfigPath(), "--v=4", "--retry-interval-start=200ms", "--kube-api-qps=200", "--kube-api-burst=400", "--http-endpoint=")
 	log, err := os.Create(filepath.Join(s.dir, "snapshot-controller.log"))
 	if err != nil {
 		return err

@@ -47,6 +47,8 @@ type Suite struct {
 	accounts   accounts
 	// stopSnapshots ends the snapshot-controller; nil if there is none.
 	stopSnapshots func()
+	// snapshotController is the built program, if the options asked for it.
+	snapshotController string
 }
 
 // SuiteOptions say what to start.
@@ -58,7 +60,9 @@ type SuiteOptions struct {
 	ControlPlane controlplane.Options
 	// Race builds the program with the race detector.
 	Race bool
-	Log  io.Writer
+	// Snapshots builds the snapshot-controller, too, so that no test waits for that.
+	Snapshots bool
+	Log       io.Writer
 }
 
 // StartSuite builds the program and brings up a control plane with the base
@@ -80,6 +84,11 @@ func StartSuite(ctx context.Context, options SuiteOptions) (_ *Suite, err error)
 	}()
 	if err := s.build(ctx, options.Race); err != nil {
 		return nil, err
+	}
+	if options.Snapshots {
+		if s.snapshotController, err = s.buildSnapshotController(ctx); err != nil {
+			return nil, err
+		}
 	}
 	if options.Kubeconfig != "" {
 		return s, s.useCluster(options.Kubeconfig)

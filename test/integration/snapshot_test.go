@@ -36,7 +36,7 @@ var snapshotsInstalled struct {
 func installSnapshots(ctx context.Context) error {
 	snapshotsInstalled.Do(func() {
 		if snapshotsInstalled.err = suite.InstallSnapshotCRDs(ctx); snapshotsInstalled.err == nil {
-			snapshotsInstalled.err = suite.StartSnapshotController(ctx)
+			snapshotsInstalled.err = suite.StartSnapshotController()
 		}
 	})
 	return snapshotsInstalled.err
