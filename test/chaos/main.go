@@ -80,7 +80,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 		}
 	}
 	fmt.Fprintf(out, "seed %d, %d of them, faults for %s each, then up to %s to settle, twice\n", o.seed, o.seeds, o.Duration, o.Settle)
-	suite, err := harness.StartSuite(ctx, harness.SuiteOptions{Race: o.race, Log: os.Stderr})
+	suite, err := harness.StartSuite(ctx, harness.SuiteOptions{Race: o.race, Snapshots: true, Log: os.Stderr})
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	if err := suite.InstallSnapshotCRDs(ctx); err != nil {
 		return err
 	}
-	if err := suite.StartSnapshotController(ctx); err != nil {
+	if err := suite.StartSnapshotController(); err != nil {
 		return err
 	}
 	var results []campaign.Result
