@@ -202,6 +202,8 @@ func (d *decider) checkClaim() *Denial {
 	switch {
 	case !namespaceName.valid(r.Namespace):
 		return invalid("%q cannot be the name of a namespace", r.Namespace)
+	case r.Claim != "" && !className.valid(r.Claim):
+		return invalid("%q cannot be the name of a claim", r.Claim)
 	case !className.valid(r.StorageClass):
 		return invalid("%q cannot be the name of a StorageClass", r.StorageClass)
 	case r.VolumeMode != "" && r.VolumeMode != Filesystem && r.VolumeMode != Block:

@@ -173,6 +173,18 @@ const (
 // Picks are the known ones.
 func Picks() []string { return []string{string(PickFirst), string(PickSpread)} }
 
+// RulePicks is the pick of a rule, by its path.
+func (p *Policy) RulePicks(rule string) Pick {
+	for _, t := range p.Tenants {
+		for _, c := range t.Classes {
+			if c.path == rule && c.Pick != "" {
+				return c.Pick
+			}
+		}
+	}
+	return PickFirst
+}
+
 // turnOf is the claim's number among those that are spread. Claims of one
 // StatefulSet have consecutive ones. It depends on nothing but the claim's name,
 // so that every leader, and policy explain, come to the same order. A request

@@ -179,7 +179,8 @@ func (c *comparison) run(p *policy.Policy, test policy.TestCase) decided {
 	room := decision.Room(usages.Of)
 	d := decided{Granted: room.Denial == nil, Denial: room.Denial, Tenant: decision.Tenant, Rule: decision.Rule}
 	if d.Granted {
-		d.Backends, d.Volume = room.Backends, &decision.Volume
+		volume := decision.VolumeOn(room.Backends[0])
+		d.Backends, d.Volume = room.Backends, &volume
 	}
 	c.compare(test.Expect, d)
 	slices.SortStableFunc(c.differences, func(a, b difference) int { return a.Line - b.Line })
