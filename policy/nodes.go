@@ -211,12 +211,27 @@ func (p *Policy) missesNodes(c *Class, topologies []Topology) (name, path string
 			}
 		}
 	}
-	missed := slices.ContainsFunc(topologies, func(t Topology) bool { return !t.covered(all) })
+	missed := slices.ContainsFunc(topologies, func(t Topology) bool { return t.parts(all) <= mostParts && !t.covered(all) })
 	if len(limited) == 0 || !missed {
 		return "", "", false
 	}
 	b := &p.Backends[limited[0]]
 	return b.Name, b.reachPath(document.Element("backends", limited[0])), true
+}
+
+// mostParts bounds the parts of a topology that are compared, because the result is
+// only a warning.
+const mostParts = 10_000
+
+// parts is into how many parts covered splits the topology at most.
+func (t Topology) parts(sets []map[string]string) int {
+	n := 1
+	for key, values := range t {
+		if slices.ContainsFunc(sets, func(set map[string]string) bool { _, ok := set[key]; return ok }) {
+			n = min(n*max(len(values), 1), mostParts+1)
+		}
+	}
+	return n
 }
 
 // covered reports whether every node of the topology has all labels of one of the

@@ -297,3 +297,39 @@ func TestMistakesInZones(t *testing.T) {
 		})
 	}
 }
+
+// TestCoveredTopologies: what a topology allows may be covered by several sets of
+// labels together.
+func TestCoveredTopologies(t *testing.T) {
+	for name, c := range map[string]struct {
+		topology Topology
+		sets     []map[string]string
+		want     bool
+	}{
+		"by one":                    {Topology{"rack": {"a"}}, []map[string]string{{"rack": "a"}}, true},
+		"by two":                    {Topology{"rack": {"a", "b"}}, []map[string]string{{"rack": "a"}, {"rack": "b"}}, true},
+		"in part":                   {Topology{"rack": {"a", "b", "c"}}, []map[string]string{{"rack": "a"}, {"rack": "b"}}, false},
+		"by four of two labels":     {Topology{"rack": {"a", "b"}, "site": {"n", "s"}}, []map[string]string{{"rack": "a", "site": "n"}, {"rack": "a", "site": "s"}, {"rack": "b", "site": "n"}, {"rack": "b", "site": "s"}}, true},
+		"by three of four":          {Topology{"rack": {"a", "b"}, "site": {"n", "s"}}, []map[string]string{{"rack": "a", "site": "n"}, {"rack": "a", "site": "s"}, {"rack": "b", "site": "n"}}, false},
+		"by a label for the rest":   {Topology{"rack": {"a", "b"}, "site": {"n", "s"}}, []map[string]string{{"rack": "a"}, {"site": "n"}, {"rack": "b", "site": "s"}}, true},
+		"by all nodes":              {Topology{}, []map[string]string{{"rack": "a"}, {}}, true},
+		"not without the label":     {Topology{"site": {"n"}}, []map[string]string{{"rack": "a"}, {"rack": "b"}}, false},
+		"by the empty value":        {Topology{"rack": {"", "a"}}, []map[string]string{{"rack": ""}, {"rack": "a"}}, true},
+		"another label has several": {Topology{"rack": {"a"}, "host": {"1", "2"}}, []map[string]string{{"rack": "a"}}, true},
+		"nothing covers anything":   {Topology{"rack": {"a", "b"}}, nil, false},
+		"a label with many more":    {Topology{"rack": strings.Split(strings.Repeat("x,", 50)+"a", ",")}, []map[string]string{{"rack": "a"}}, false},
+	} {
+		if got := c.topology.covered(c.sets); got != c.want {
+			t.Errorf("%s: %t, want %t", name, got, c.want)
+		}
+	}
+	wide := Topology{}
+	set := map[string]string{}
+	for i := range 64 {
+		key := fmt.Sprintf("k%d", i)
+		wide[key], set[key] = []string{"a", "b"}, "a"
+	}
+	if parts := wide.parts([]map[string]string{set}); parts != mostParts+1 {
+		t.Errorf("%d parts", parts)
+	}
+}
