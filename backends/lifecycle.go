@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -124,6 +125,10 @@ type Spec struct {
 	SizeGiB int64
 	Type    string
 	Zone    string
+	// Zones are those in which a volume of an earlier attempt, or of the source, may
+	// be. Without any, a volume must have been requested in Zone, and a source may be
+	// in any.
+	Zones []string
 	// Source is what its content is copied from; zero for an empty volume.
 	Source    Source
 	Metadata  map[string]string // the operator's; the stamp is added
@@ -156,7 +161,13 @@ const longestMetadata = 255
 // of earlier versions have no record of their request.
 func (s Spec) fits(v cinder.Volume) bool {
 	request, known := v.Metadata[stampRequest]
-	return !known || request == s.request()
+	if !known || request == s.request() {
+		return true
+	}
+	return slices.ContainsFunc(s.Zones, func(zone string) bool {
+		s.Zone = zone
+		return request == s.request()
+	})
 }
 
 // Connected is a volume and how a node reaches it.
@@ -283,7 +294,7 @@ func (e *endpoint) initialize(ctx context.Context, v cinder.Volume, spec Spec) (
 // the volume; the request is never repeated.
 func (e *endpoint) create(ctx context.Context, spec Spec) (v cinder.Volume, err error) {
 	uid := spec.Stamp.ClaimUID
-	if err := e.checkSource(ctx, spec.Source); err != nil {
+	if err := e.checkSource(ctx, spec); err != nil {
 		return cinder.Volume{}, err
 	}
 	// Recorded before the request leaves: a panic between effect and answer

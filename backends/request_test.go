@@ -32,19 +32,25 @@ func TestVolumeOfAnEarlierAttemptFitsTheRequest(t *testing.T) {
 	anotherType := func(s *Spec) { s.Type = "plain" }
 	replaced := []string{"volume.delete volume-1", "volume.create", "volume.os-reserve volume-2", "volume.os-initialize_connection volume-2"}
 	tests := map[string]struct {
-		found   cinder.Volume
+		found cinder.Volume
+		// zones are those in which the volume may be.
+		zones   []string
 		want    []string
 		wantErr string
 	}{
-		"as asked":     {found: made(cinder.StatusAvailable, nil), want: []string{"volume.os-reserve volume-1", "volume.os-initialize_connection volume-1"}},
-		"another type": {found: made(cinder.StatusAvailable, anotherType), want: replaced},
-		"no type":      {found: made(cinder.StatusAvailable, func(s *Spec) { s.Type = "" }), want: replaced},
-		"another zone": {found: made(cinder.StatusAvailable, func(s *Spec) { s.Zone = "az2" }), want: replaced},
-		"smaller":      {found: made(cinder.StatusAvailable, func(s *Spec) { s.SizeGiB = 3 }), want: replaced},
-		"larger":       {found: made(cinder.StatusAvailable, func(s *Spec) { s.SizeGiB = 5 }), want: replaced},
-		"in creation":  {found: made(cinder.StatusCreating, anotherType), want: replaced},
-		"attaching":    {found: made(cinder.StatusAttaching, anotherType), want: append([]string{"volume.os-terminate_connection volume-1", "volume.os-unreserve volume-1"}, replaced...)},
-		"in deletion":  {found: made(cinder.StatusDeleting, anotherType), want: replaced[1:]},
+		"another zone that will do, too": {found: made(cinder.StatusAvailable, func(s *Spec) { s.Zone = "az2" }), zones: []string{"az1", "az2"}, want: []string{"volume.os-reserve volume-1", "volume.os-initialize_connection volume-1"}},
+		"a zone that will not do":        {found: made(cinder.StatusAvailable, func(s *Spec) { s.Zone = "az3" }), zones: []string{"az1", "az2"}, want: replaced},
+		"no zone where some will do":     {found: made(cinder.StatusAvailable, func(s *Spec) { s.Zone = "" }), zones: []string{"az1", "az2"}, want: replaced},
+		"another zone and another type":  {found: made(cinder.StatusAvailable, func(s *Spec) { s.Zone, s.Type = "az2", "plain" }), zones: []string{"az1", "az2"}, want: replaced},
+		"as asked":                       {found: made(cinder.StatusAvailable, nil), want: []string{"volume.os-reserve volume-1", "volume.os-initialize_connection volume-1"}},
+		"another type":                   {found: made(cinder.StatusAvailable, anotherType), want: replaced},
+		"no type":                        {found: made(cinder.StatusAvailable, func(s *Spec) { s.Type = "" }), want: replaced},
+		"another zone":                   {found: made(cinder.StatusAvailable, func(s *Spec) { s.Zone = "az2" }), want: replaced},
+		"smaller":                        {found: made(cinder.StatusAvailable, func(s *Spec) { s.SizeGiB = 3 }), want: replaced},
+		"larger":                         {found: made(cinder.StatusAvailable, func(s *Spec) { s.SizeGiB = 5 }), want: replaced},
+		"in creation":                    {found: made(cinder.StatusCreating, anotherType), want: replaced},
+		"attaching":                      {found: made(cinder.StatusAttaching, anotherType), want: append([]string{"volume.os-terminate_connection volume-1", "volume.os-unreserve volume-1"}, replaced...)},
+		"in deletion":                    {found: made(cinder.StatusDeleting, anotherType), want: replaced[1:]},
 		// What Cinder made of the request does not matter.
 		"rounded up, of the default type, in another zone": {found: func() cinder.Volume {
 			v := made(cinder.StatusAvailable, nil)
@@ -64,7 +70,7 @@ func TestVolumeOfAnEarlierAttemptFitsTheRequest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			memory := newMemoryCinder()
 			memory.add(test.found)
-			connected, err := memory.term(t).Connect(t.Context(), wanted(nil))
+			connected, err := memory.term(t).Connect(t.Context(), wanted(func(s *Spec) { s.Zones = test.zones }))
 			equal(t, authtest.ErrorText(err), test.wantErr)
 			equal(t, memory.changes(), test.want)
 			if err == nil && (!connected.Fresh || len(memory.stamped(claimStamp(1))) != 1) {

@@ -2,6 +2,8 @@ package backends
 
 import (
 	"context"
+	"slices"
+	"strings"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
@@ -39,12 +41,16 @@ func (s Source) snapshotID() string {
 }
 
 // checkSource returns an error unless the source carries the stamp that it must
-// have: a project may have volumes of other clusters and of people.
-func (e *endpoint) checkSource(ctx context.Context, source Source) error {
-	switch {
+// have: a project may have volumes of other clusters and of people. Cinder copies a
+// volume within its zone, which the new volume must be able to use.
+func (e *endpoint) checkSource(ctx context.Context, spec Spec) error {
+	switch source := spec.Source; {
 	case source.Volume != nil:
-		_, err := e.existing(ctx, *source.Volume)
-		return err
+		v, err := e.existing(ctx, *source.Volume)
+		if err != nil {
+			return err
+		}
+		return e.checkSourceZone(v, spec)
 	case source.Snapshot != nil:
 		s, err := e.getSnapshot(ctx, source.Snapshot.SnapshotID)
 		switch {
@@ -55,6 +61,22 @@ func (e *endpoint) checkSource(ctx context.Context, source Source) error {
 		case s.Status != cinder.StatusAvailable:
 			return e.failure(cinder.KindConflict, "snapshot %s is %s; waiting until it is available", s.ID, s.Status)
 		}
+		if len(spec.Zones) == 0 {
+			return nil
+		}
+		v, err := e.get(ctx, s.VolumeID)
+		if err != nil {
+			return err
+		}
+		return e.checkSourceZone(v, spec)
 	}
 	return nil
+}
+
+func (e *endpoint) checkSourceZone(v cinder.Volume, spec Spec) error {
+	if len(spec.Zones) == 0 || slices.Contains(spec.Zones, v.Zone) {
+		return nil
+	}
+	return e.failure(cinder.KindInvalid, "the content is copied from volume %s, which is in availability zone %q, but the claim can use only %s; Cinder copies within one zone",
+		v.ID, v.Zone, strings.Join(spec.Zones, ", "))
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
@@ -58,6 +59,35 @@ func TestForeignSourceIsNotCopied(t *testing.T) {
 			equal(t, cinder.KindOf(err), KindNotOurs)
 			if found := memory.stamped(claimStamp(1)); len(found) > 0 {
 				t.Errorf("left %+v", found)
+			}
+		})
+	}
+}
+
+// TestSourceInAnotherZoneIsNotCopied: Cinder copies within one zone, and a volume
+// there would be of no use.
+func TestSourceInAnotherZoneIsNotCopied(t *testing.T) {
+	memory := newMemoryCinder()
+	elsewhere := mine(2, cinder.StatusInUse)
+	elsewhere.Zone = "az9"
+	source := memory.add(elsewhere)
+	volume, snapshot := claimTarget(2, source), snapshotTarget(1, memory.addSnapshot(1, source, cinder.StatusAvailable))
+	for name, from := range map[string]Source{"a volume": {Volume: &volume}, "a snapshot": {Snapshot: &snapshot}} {
+		t.Run(name, func(t *testing.T) {
+			spec := claimSpec(1)
+			spec.Source, spec.Zones = from, []string{"az1", "az2"}
+			l := memory.term(t)
+			_, err := l.Connect(t.Context(), spec)
+			equal(t, authtest.ErrorText(err), `backend gold: the content is copied from volume `+source+`, which is in availability zone "az9", but the claim can use only az1, az2; Cinder copies within one zone`)
+			if found := memory.stamped(claimStamp(1)); len(found) > 0 {
+				t.Errorf("left %+v", found)
+			}
+			spec.Zones = append(spec.Zones, "az9")
+			if _, err := l.Connect(t.Context(), spec); err != nil {
+				t.Error(err)
+			}
+			if err := l.Abandon(t.Context(), claimStamp(1), testConnector, nil); err != nil {
+				t.Fatal(err)
 			}
 		})
 	}

@@ -21,7 +21,9 @@ const (
 type Request struct {
 	Namespace       string
 	NamespaceLabels map[string]string
-	StorageClass    string
+	// Claim is the claim's name. It matters only to PickSpread.
+	Claim        string
+	StorageClass string
 	// Parameters are the StorageClass's parameters.
 	Parameters map[string]string
 	// Bytes is the claim's resources.requests.storage, LimitBytes its
@@ -47,10 +49,14 @@ type Decision struct {
 	// apply to the claim. A denial has them if it came after they were found.
 	Tenant string `json:"tenant,omitempty"`
 	Rule   string `json:"rule,omitempty"`
-	// Backends are the candidates in the policy's order, without those that
-	// are suspended or cannot take a volume of this size or for these nodes.
+	// Backends are the candidates in the order in which they are tried, without
+	// those that are suspended or cannot take a volume of this size or for these
+	// nodes.
 	Backends []string         `json:"backends,omitempty"`
 	Volume   VolumeProperties `json:"volume"`
+	// Placements are the zones on every backend of the rule that maps them, those
+	// that are no candidates included: a volume may exist there already.
+	Placements []Placement `json:"placements,omitempty"`
 	// Quotas are what the volume counts against: the tenant, the class rule
 	// and each of Backends, in this order, those without limits included.
 	Quotas []QuotaScope `json:"quotas,omitempty"`
@@ -172,7 +178,7 @@ func (d *decider) run() *Denial {
 	if denial := d.checkSource(tenant, class, volume); denial != nil {
 		return denial
 	}
-	candidates, scopes, denial := d.findBackends(class, volume.SizeGiB)
+	candidates, scopes, denial := d.findBackends(class, volume)
 	if denial != nil {
 		return denial
 	}
@@ -196,6 +202,8 @@ func (d *decider) checkClaim() *Denial {
 	switch {
 	case !namespaceName.valid(r.Namespace):
 		return invalid("%q cannot be the name of a namespace", r.Namespace)
+	case r.Claim != "" && !className.valid(r.Claim):
+		return invalid("%q cannot be the name of a claim", r.Claim)
 	case !className.valid(r.StorageClass):
 		return invalid("%q cannot be the name of a StorageClass", r.StorageClass)
 	case r.VolumeMode != "" && r.VolumeMode != Filesystem && r.VolumeMode != Block:
@@ -285,11 +293,48 @@ func (d *decider) findClass(t *Tenant, path string) (*Class, *Denial) {
 		"tenant %s has no rule for StorageClass %s (%s.classes)", t.Name, d.request.StorageClass, path)}
 }
 
+// candidate is a backend that may take the volume.
+type candidate struct {
+	name  string
+	scope QuotaScope
+	// placement is the index of its zones in the decision, or -1.
+	placement int
+	step      TraceStep
+}
+
+// ordered brings the candidates of a rule, and the zones on each, into the order
+// in which they are tried, and says so in their steps.
+func (d *decider) ordered(c *Class, candidates []candidate) []candidate {
+	turn := uint64(0)
+	if c.Pick == PickSpread && len(candidates) > 0 {
+		turn = turnOf(d.request)
+	}
+	all := rotate(candidates, turn)
+	for k := range all {
+		all[k].step.Detail = "it may take the volume"
+		if all[k].placement < 0 {
+			continue
+		}
+		placement := &d.decision.Placements[all[k].placement]
+		// The zones take turns once every backend had one: otherwise two backends with
+		// two zones each would use only one zone of each.
+		placement.Zones = rotate(placement.Zones, turn/uint64(len(all)))
+		if placement.AtSource {
+			all[k].step.Detail += ", in the availability zone of its source: " + strings.Join(placement.Names(), " or ")
+		} else {
+			all[k].step.Detail += ", in availability zone " + placement.Zones[0].Name
+		}
+	}
+	return all
+}
+
 // findBackends leaves out the backends of a rule that can take no new volume,
 // none of this size, or none for the nodes of the claim.
-func (d *decider) findBackends(c *Class, size int64) (candidates []string, scopes []QuotaScope, denial *Denial) {
+func (d *decider) findBackends(c *Class, volume VolumeProperties) (names []string, scopes []QuotaScope, denial *Denial) {
 	var outside *Denial
 	var seen []string
+	var candidates []candidate
+	var steps []int
 	hasSource := false
 	for _, name := range c.Backends {
 		i := d.policy.backendIndex(name)
@@ -304,13 +349,19 @@ func (d *decider) findBackends(c *Class, size int64) (candidates []string, scope
 			continue
 		}
 		hasSource = true
+		zones, unreachable := d.place(b, path, volume.AvailabilityZone)
+		placement := -1
+		if len(b.Zones) > 0 {
+			placement = len(d.decision.Placements)
+			d.decision.Placements = append(d.decision.Placements, Placement{Backend: name, Zones: zones, AtSource: d.request.Source != nil && volume.AvailabilityZone == ""})
+		}
 		if b.Suspended {
 			d.trace(path, name, false, "it is suspended")
 			continue
 		}
-		refused := (sizeLimits{}).narrow(b.VolumeSize, path+".volumeSize").check(size)
+		refused := (sizeLimits{}).narrow(b.VolumeSize, path+".volumeSize").check(volume.SizeGiB)
 		if refused == nil {
-			refused = d.request.unreachable(b, path)
+			refused = unreachable
 		}
 		if refused != nil {
 			d.trace(path, name, false, refused.Message)
@@ -319,13 +370,17 @@ func (d *decider) findBackends(c *Class, size int64) (candidates []string, scope
 			}
 			continue
 		}
-		d.trace(path, name, true, "it may take the volume")
-		candidates = append(candidates, name)
-		scopes = append(scopes, backendScope(b, i))
+		steps = append(steps, len(d.decision.Trace))
+		d.trace(path, name, true, "")
+		candidates = append(candidates, candidate{name, backendScope(b, i), placement, d.decision.Trace[len(d.decision.Trace)-1]})
+	}
+	for k, chosen := range d.ordered(c, candidates) {
+		d.decision.Trace[steps[k]] = chosen.step
+		names, scopes = append(names, chosen.name), append(scopes, chosen.scope)
 	}
 	switch {
-	case len(candidates) > 0:
-		return candidates, scopes, nil
+	case len(names) > 0:
+		return names, scopes, nil
 	case !hasSource:
 		return nil, nil, &Denial{Reason: SourceOnOtherBackend, Path: c.path + ".backends", Message: fmt.Sprintf(
 			"%s is on backend %s, which %s does not use (%s)", d.request.Source.Name, d.request.Source.Backend, c.path, strings.Join(seen, ", "))}

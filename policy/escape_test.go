@@ -211,3 +211,26 @@ func TestEscapeStorageClassOverridesNothingThatTheRuleSets(t *testing.T) {
 		}
 	}
 }
+
+// TestEscapeClaimCannotChooseItsZone: a claim's author writes its name, and with a
+// pod of his own its node. Neither leads to a zone or backend other than the rule's.
+func TestEscapeClaimCannotChooseItsZone(t *testing.T) {
+	p := mustParse(t, zonedPolicy)
+	rapid.Check(t, func(t *rapid.T) {
+		r := Request{Namespace: "team-a", StorageClass: rapid.SampledFrom([]string{"spread-fixed", "fixed"}).Draw(t, "class"), Bytes: gib}
+		r.Claim = rapid.StringMatching(`[a-z][a-z0-9-]{0,20}(az1|az2|-[0-9]{1,11})`).Draw(t, "claim")
+		if rapid.Bool().Draw(t, "has a node") {
+			r.Node = &Node{Name: "n", Labels: map[string]string{"rack": rapid.SampledFrom([]string{"a", "b", "z", ""}).Draw(t, "rack"), "site": "north"}}
+		}
+		if availability := rapid.SampledFrom([]string{"", "az2"}).Draw(t, "availability"); availability != "" {
+			r.Parameters = map[string]string{"availability": availability}
+		}
+		d := p.Decide(r)
+		if d.Allowed() != (r.Node == nil || r.Node.Labels["rack"] == "b") {
+			t.Fatalf("%+v: denial %v", r, d.Denial)
+		}
+		if d.Allowed() && where(d) != "lab/az2" {
+			t.Fatalf("%+v leads to %s", r, where(d))
+		}
+	})
+}

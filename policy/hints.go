@@ -30,14 +30,16 @@ func misplacedKeys() map[string]map[string]string {
 			"cloud": underAuth, "noauth": underAuth, "cloudConfig": underAuth, "environment": underAuth,
 			"quota": backendHas, "volumes": backendHas, "gigabytes": backendHas,
 			"concurrency": underLimits, "requestsPerSecond": underLimits,
-			"volumeType": ofRules, "availabilityZone": ofRules, "fsType": ofRules,
+			"volumeType": ofRules, "availabilityZone": ofRules, "fsType": ofRules, "pick": ofRules,
+			"nodeLabels":        "it belongs under connector, or under an entry of zones",
+			"availabilityZones": `did you mean "zones"?`,
 		},
 		"Auth": {
 			"user": credentials, "username": credentials, "password": credentials, "token": credentials, "project": credentials,
 			"auth_url": credentials, "authURL": credentials, "endpoint": credentials,
 		},
 		"Tenant": {
-			"storageClasses": ofRule, "backends": ofRule, "volumeType": ofRule, "availabilityZone": ofRule, "fsType": ofRule,
+			"storageClasses": ofRule, "backends": ofRule, "volumeType": ofRule, "availabilityZone": ofRule, "fsType": ofRule, "pick": ofRule,
 			"volumes": underQuota, "gigabytes": underQuota, "snapshots": underQuota,
 			"concurrency": underLimits, "requestsPerSecond": underLimits,
 			"labels": byLabel, "matchLabels": byLabel, "matchExpressions": byLabel,
@@ -47,9 +49,14 @@ func misplacedKeys() map[string]map[string]string {
 		"Class": {
 			"type":         `did you mean "volumeType"?`,
 			"availability": `did you mean "availabilityZone"?`, "zone": `did you mean "availabilityZone"?`,
+			"zones": "zones are mapped to nodes at the backend; a rule fixes one with availabilityZone",
+			"order": `did you mean "pick"?`, "spread": `write pick: spread`,
 			"parameters": "a rule sets volumeType, availabilityZone and fsType as keys of its own; other parameters there are not",
 			"volumes":    underQuota, "gigabytes": underQuota, "snapshots": underQuota,
 			"limits": "limits are the tenant's; what a rule may hold stands under quota",
+		},
+		"Zone": {
+			"labels": `did you mean "nodeLabels"?`, "availabilityZone": `did you mean "name"?`, "zone": `did you mean "name"?`,
 		},
 		"Mapping": {
 			"volumeAttributes": `did you mean "attributes"?`, "parameters": `did you mean "attributes"?`,

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -52,31 +53,64 @@ func (t Topology) within(nodeLabels map[string]string) bool {
 	return true
 }
 
-// unreachable denies a claim a backend whose volumes are used on other nodes than
-// the claim's.
-func (r Request) unreachable(b *Backend, path string) *Denial {
-	path = document.Child(document.Child(path, "connector"), "nodeLabels")
-	selected := b.Connector.NodeLabels
-	if len(r.Topologies) > 0 && !slices.ContainsFunc(r.Topologies, func(t Topology) bool { return t.contains(selected) }) {
-		where := "every node"
-		if len(selected) > 0 {
-			where = "nodes with the labels " + labelsText(selected)
-		}
-		return &Denial{Reason: UnsupportedTopology, Path: path, Message: fmt.Sprintf(
-			"StorageClass %s has allowedTopologies, but the volumes of backend %s can be used on %s (%s); remove allowedTopologies, or give the backend nodeLabels that are among them",
-			r.StorageClass, b.Name, where, path)}
+// has reports whether the node has the labels. A node that is not known has all.
+func (n *Node) has(nodeLabels map[string]string) bool {
+	if n == nil {
+		return true
 	}
-	if r.Node == nil {
+	for key, value := range nodeLabels {
+		if has, ok := n.Labels[key]; !ok || has != value {
+			return false
+		}
+	}
+	return true
+}
+
+// mayUse reports whether all nodes with the labels are within the StorageClass's
+// allowedTopologies.
+func (r Request) mayUse(nodeLabels map[string]string) bool {
+	return len(r.Topologies) == 0 || slices.ContainsFunc(r.Topologies, func(t Topology) bool { return t.contains(nodeLabels) })
+}
+
+// outsideTopologies denies a claim a backend whose volumes may be used outside the
+// StorageClass's allowedTopologies.
+func (r Request) outsideTopologies(b *Backend, path string, reaches []reach) *Denial {
+	where := nodesText(reaches)
+	if len(b.Zones) == 0 && len(b.Connector.NodeLabels) == 0 {
+		where = "every node"
+	}
+	remedy := "give the backend nodeLabels that are among them"
+	if len(b.Zones) > 0 {
+		remedy = "give a zone of the backend nodeLabels that are among them"
+	}
+	return &Denial{Reason: UnsupportedTopology, Path: path, Message: fmt.Sprintf(
+		"StorageClass %s has allowedTopologies, but the volumes of backend %s can be used on %s (%s); remove allowedTopologies, or %s",
+		r.StorageClass, b.Name, where, path, remedy)}
+}
+
+// unreached denies a claim a backend whose volumes are used on other nodes than
+// that of the claim's pod.
+func (r Request) unreached(b *Backend, path string, reaches []reach) *Denial {
+	if slices.ContainsFunc(reaches, func(reach reach) bool { return r.Node.has(reach.labels) }) {
 		return nil
 	}
-	for key, value := range selected {
-		if has, ok := r.Node.Labels[key]; !ok || has != value {
-			return &Denial{Reason: NodeNotReached, Path: path, Message: fmt.Sprintf(
-				"the claim's pod was scheduled to node %s, but backend %s exports volumes only to nodes with the labels %s (%s); give StorageClass %s allowedTopologies with these labels, then remove the annotation volume.kubernetes.io/selected-node from the claim, so that the pod is scheduled again",
-				r.Node.Name, b.Name, labelsText(selected), path, r.StorageClass)}
+	return &Denial{Reason: NodeNotReached, Path: path, Message: fmt.Sprintf(
+		"the claim's pod was scheduled to node %s, but backend %s exports volumes only to %s (%s); give StorageClass %s allowedTopologies with these labels, then remove the annotation volume.kubernetes.io/selected-node from the claim, so that the pod is scheduled again",
+		r.Node.Name, b.Name, nodesText(reaches), path, r.StorageClass)}
+}
+
+// nodesText describes the nodes of a backend without zones, or of some of its
+// zones.
+func nodesText(reaches []reach) string {
+	var texts []string
+	for _, reach := range reaches {
+		text := labelsText(reach.labels)
+		if reach.zone != "" {
+			text += " (zone " + reach.zone + ")"
 		}
+		texts = append(texts, text)
 	}
-	return nil
+	return "nodes with the labels " + strings.Join(texts, ", or ")
 }
 
 // labelsText writes labels as kubectl accepts them.
@@ -160,26 +194,69 @@ func (t *Tenant) rule(storageClass string) *Class {
 	return nil
 }
 
-// missesNodes finds a backend that a pod's node may lie outside of, unless
-// another backend of the rule serves that node.
+// missesNodes finds a backend that a pod's node may lie outside of, unless the
+// backends of the rule together serve that node.
 func (p *Policy) missesNodes(c *Class, topologies []Topology) (name, path string, found bool) {
-	var restricted []int
-	covered := make([]bool, len(topologies))
+	var limited []int
+	var all []map[string]string
 	for _, name := range c.Backends {
 		i := p.backendIndex(name)
 		if i < 0 || p.Backends[i].Suspended {
 			continue
 		}
-		for k, topology := range topologies {
-			covered[k] = covered[k] || topology.within(p.Backends[i].Connector.NodeLabels)
-		}
-		if len(p.Backends[i].Connector.NodeLabels) > 0 {
-			restricted = append(restricted, i)
+		for _, reach := range p.Backends[i].reaches(c.AvailabilityZone) {
+			all = append(all, reach.labels)
+			if len(reach.labels) > 0 && !slices.Contains(limited, i) {
+				limited = append(limited, i)
+			}
 		}
 	}
-	if len(restricted) == 0 || !slices.Contains(covered, false) {
+	missed := slices.ContainsFunc(topologies, func(t Topology) bool { return t.parts(all) <= mostParts && !t.covered(all) })
+	if len(limited) == 0 || !missed {
 		return "", "", false
 	}
-	i := restricted[0]
-	return p.Backends[i].Name, document.Element("backends", i) + ".connector.nodeLabels", true
+	b := &p.Backends[limited[0]]
+	return b.Name, b.reachPath(document.Element("backends", limited[0])), true
+}
+
+// mostParts bounds the parts of a topology that are compared, because the result is
+// only a warning.
+const mostParts = 10_000
+
+// parts is into how many parts covered splits the topology at most.
+func (t Topology) parts(sets []map[string]string) int {
+	n := 1
+	for key, values := range t {
+		if slices.ContainsFunc(sets, func(set map[string]string) bool { _, ok := set[key]; return ok }) {
+			n = min(n*max(len(values), 1), mostParts+1)
+		}
+	}
+	return n
+}
+
+// covered reports whether every node of the topology has all labels of one of the
+// sets. A label of the sets that the topology has several values for splits it.
+func (t Topology) covered(sets []map[string]string) bool {
+	if slices.ContainsFunc(sets, t.within) {
+		return true
+	}
+	for _, key := range sortedKeys(t) {
+		values := t[key]
+		if len(values) < 2 || !slices.ContainsFunc(sets, func(set map[string]string) bool { _, ok := set[key]; return ok }) {
+			continue
+		}
+		for _, value := range values {
+			part := maps.Clone(t)
+			part[key] = []string{value}
+			relevant := slices.DeleteFunc(slices.Clone(sets), func(set map[string]string) bool {
+				other, ok := set[key]
+				return ok && other != value
+			})
+			if !part.covered(relevant) {
+				return false
+			}
+		}
+		return true
+	}
+	return false
 }

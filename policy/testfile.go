@@ -46,9 +46,15 @@ type TestCase struct {
 type TestClaim struct {
 	Namespace       string            `json:"namespace"`
 	NamespaceLabels map[string]string `json:"namespaceLabels"`
-	StorageClass    string            `json:"storageClass"`
-	// Parameters are the StorageClass's.
-	Parameters map[string]string `json:"parameters"`
+	// Name is the claim's, for rules with pick: spread.
+	Name         string `json:"name"`
+	StorageClass string `json:"storageClass"`
+	// Parameters and AllowedTopologies are the StorageClass's.
+	Parameters        map[string]string `json:"parameters"`
+	AllowedTopologies []Topology        `json:"allowedTopologies"`
+	// NodeLabels are those of the node that was selected for the claim's pod; nil
+	// means that none was.
+	NodeLabels map[string]string `json:"nodeLabels"`
 	Size       Size              `json:"size"`
 	// Limit is the claim's resources.limits.storage; nil means none.
 	Limit      *Size      `json:"limit"`
@@ -161,13 +167,18 @@ func (c TestClaim) Request() Request {
 	r := Request{
 		Namespace:       c.Namespace,
 		NamespaceLabels: NamespaceLabels(c.Namespace, c.NamespaceLabels),
+		Claim:           c.Name,
 		StorageClass:    c.StorageClass,
 		Parameters:      c.Parameters,
+		Topologies:      c.AllowedTopologies,
 		Bytes:           c.Size.Bytes,
 		VolumeMode:      c.VolumeMode,
 	}
 	if c.Limit != nil {
 		r.LimitBytes = c.Limit.Bytes
+	}
+	if c.NodeLabels != nil {
+		r.Node = &Node{Name: "of the test", Labels: c.NodeLabels}
 	}
 	if s := c.Source; s != nil {
 		r.Source = &Source{Name: "the source", Tenant: s.Tenant, Backend: s.Backend, SizeGiB: roundUpGiB(c.Size.Bytes), VolumeMode: s.VolumeMode}
@@ -215,7 +226,7 @@ func validateLabels(d *document.Document, path string, given map[string]string) 
 var reasons = []string{
 	string(InvalidClaim), string(NoMatchingTenant), string(AmbiguousTenant), string(NoMatchingClass),
 	string(ParameterNotAllowed), string(ParameterInvalid), string(VolumeTooLarge), string(VolumeTooSmall),
-	string(ClaimLimitTooSmall), string(BackendsSuspended), string(QuotaExceeded),
+	string(ClaimLimitTooSmall), string(BackendsSuspended), string(UnsupportedTopology), string(NodeNotReached), string(QuotaExceeded),
 	string(SourceNotAllowed), string(SourceOnOtherBackend), string(OtherTenant), string(BackendNotGranted),
 }
 
@@ -265,6 +276,13 @@ func (c TestClaim) validate(d *document.Document, path string) {
 		}
 	}
 	validateLabels(d, document.Child(path, "namespaceLabels"), c.NamespaceLabels)
+	validateLabels(d, document.Child(path, "nodeLabels"), c.NodeLabels)
+	for i, topology := range c.AllowedTopologies {
+		validateTopology(d, document.Element(document.Child(path, "allowedTopologies"), i), topology)
+	}
+	if at := document.Child(path, "name"); d.Has(at) && !className.valid(c.Name) {
+		d.Errorf(at, "%q cannot be the name of a claim", c.Name)
+	}
 	validateMode(d, document.Child(path, "volumeMode"), c.VolumeMode)
 	if source := document.Child(path, "source"); c.Source != nil {
 		for _, required := range []struct{ key, remedy string }{

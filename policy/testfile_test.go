@@ -58,6 +58,14 @@ func TestParseTests(t *testing.T) {
 			t.Errorf("line of %q: %d, want %d", path, got, want)
 		}
 	}
+	placed, err := ParseTests([]byte(strings.Replace(goodTests, "claim: {namespace: b,", "claim: {namespace: b, name: data-0, nodeLabels: {rack: a}, allowedTopologies: [{rack: [a, b]}],", 1)), "t.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := placed.Tests[1].Claim.Request()
+	if r.Claim != "data-0" || !reflect.DeepEqual(r.Topologies, []Topology{{"rack": {"a", "b"}}}) || r.Node == nil || r.Node.Labels["rack"] != "a" {
+		t.Errorf("the request is %+v", r)
+	}
 	if got := f.Line(1, "expect.message"); got != 23 {
 		t.Errorf("line %d", got)
 	}
@@ -74,13 +82,17 @@ func TestMistakesInTests(t *testing.T) {
 		"no size":                {", size: 1Gi", "", "22:12: tests[1].claim.size: is missing; give the size that the claim asks for, such as 10Gi"},
 		"a size without unit":    {"size: 1Gi", "size: 1", "22:53: tests[1].claim.size: 1 has no unit; write it like 100Gi or 1Ti"},
 		"a label":                {"stage: test", "stage: a b", `8:32: tests[0].claim.namespaceLabels.stage: "a b" cannot be a label's value; use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit`},
+		"a claim's name":         {"claim: {namespace: b,", "claim: {namespace: b, name: A_b,", `22:33: tests[1].claim.name: "A_b" cannot be the name of a claim`},
+		"a node's label":         {"claim: {namespace: b,", "claim: {namespace: b, nodeLabels: {rack: a b},", `22:46: tests[1].claim.nodeLabels.rack: "a b" cannot be a label's value; use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit`},
+		"an empty topology":      {"claim: {namespace: b,", "claim: {namespace: b, allowedTopologies: [{}],", `22:47: tests[1].claim.allowedTopologies[0]: is empty, so it allows no node; name labels with their values`},
+		"a label without values": {"claim: {namespace: b,", "claim: {namespace: b, allowedTopologies: [{rack: []}],", `22:54: tests[1].claim.allowedTopologies[0].rack: the list is empty, so it allows no node; name values of the label`},
 		"a volume mode":          {"Block", "block", `13:19: tests[0].claim.volumeMode: unknown volume mode "block"; did you mean "Block"?`},
 		"used by nobody":         {"tenant: a, volumes", "volumes", "15:9: tests[0].used[0]: exactly one of tenant, rule, backend must be given, not none"},
 		"used by two":            {"tenant: a, volumes", "tenant: a, rule: b, volumes", "15:9: tests[0].used[0]: exactly one of tenant, rule, backend must be given, not tenant and rule"},
 		"less than nothing used": {"gigabytes: 2", "gigabytes: -2", "15:44: tests[0].used[0].gigabytes: must not be negative"},
 		"nothing expected":       {"{denied: NoMatchingTenant, message: belongs to no tenant}", "{}", "23:13: tests[1].expect: expects nothing; give at least tenant, rule, backends or volume, or denied with a reason"},
 		"no expectation":         {"    expect: {denied: NoMatchingTenant, message: belongs to no tenant}\n", "", "21:5: tests[1].expect: expects nothing; give at least tenant, rule, backends or volume, or denied with a reason"},
-		"a reason":               {"NoMatchingTenant", "NoTenant", `23:22: tests[1].expect.denied: unknown reason "NoTenant"; the reasons are AmbiguousTenant, BackendNotGranted, BackendsSuspended, ClaimLimitTooSmall, InvalidClaim, NoMatchingClass, NoMatchingTenant, OtherTenant, ParameterInvalid, ParameterNotAllowed, QuotaExceeded, SourceNotAllowed, SourceOnOtherBackend, VolumeTooLarge, VolumeTooSmall`},
+		"a reason":               {"NoMatchingTenant", "NoTenant", `23:22: tests[1].expect.denied: unknown reason "NoTenant"; the reasons are AmbiguousTenant, BackendNotGranted, BackendsSuspended, ClaimLimitTooSmall, InvalidClaim, NoMatchingClass, NoMatchingTenant, NodeNotReached, OtherTenant, ParameterInvalid, ParameterNotAllowed, QuotaExceeded, SourceNotAllowed, SourceOnOtherBackend, UnsupportedTopology, VolumeTooLarge, VolumeTooSmall`},
 		"a message alone":        {"denied: NoMatchingTenant, ", "", "23:23: tests[1].expect.message: is allowed only with denied; add denied with a reason, or remove it"},
 		"denied with a volume":   {"denied: NoMatchingTenant", "denied: NoMatchingTenant, volume: {type: x}", "23:48: tests[1].expect.volume: volume cannot be combined with denied: a denied claim has none; remove one of them"},
 		"denied with backends":   {"denied: NoMatchingTenant", "denied: NoMatchingTenant, backends: [x]", "23:50: tests[1].expect.backends: backends cannot be combined with denied: a denied claim has none; remove one of them"},

@@ -126,6 +126,10 @@ type Backend struct {
 	Timeouts  Timeouts  `json:"timeouts"`
 	Connector Connector `json:"connector"`
 
+	// Zones map Cinder's availability zones to nodes. Without any, the connector's
+	// nodes use all volumes of the backend.
+	Zones []Zone `json:"zones,omitempty"`
+
 	// Mapping says, by Cinder's driver_volume_type, what a connection
 	// becomes if the built-in mapping is not wanted or does not exist.
 	Mapping map[string]mapping.Mapping `json:"mapping"`
@@ -256,8 +260,9 @@ type TenantLimits struct {
 type Class struct {
 	// StorageClasses holds names and patterns, as Tenant.Namespaces does.
 	StorageClasses []string `json:"storageClasses"`
-	// Backends are tried in order.
+	// Backends are tried in order, unless Pick changes it; empty means PickFirst.
 	Backends []string `json:"backends"`
+	Pick     Pick     `json:"pick,omitempty"`
 
 	// VolumeType, AvailabilityZone and FSType fix what the StorageClass's
 	// parameters may otherwise choose; empty leaves it open.

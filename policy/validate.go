@@ -150,6 +150,8 @@ func (p *Policy) validateClass(d *document.Document, t *Tenant, c *Class, path s
 	}
 
 	p.warnSuspendedRule(d, path, c)
+	p.validatePick(d, document.Child(path, "pick"), c)
+	p.validateFixedZone(d, document.Child(path, "availabilityZone"), c)
 	validateText(d, document.Child(path, "volumeType"), c.VolumeType)
 	validateText(d, document.Child(path, "availabilityZone"), c.AvailabilityZone)
 	for _, property := range []named[string]{{"volumeType", c.VolumeType}, {"availabilityZone", c.AvailabilityZone}} {

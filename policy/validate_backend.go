@@ -52,6 +52,7 @@ func (p *Policy) validateBackend(d *document.Document, i int, protocols mapping.
 	validateLimits(d, document.Child(path, "limits"), b.Limits)
 	validateTimeouts(d, document.Child(path, "timeouts"), b.Timeouts)
 	validateConnector(d, document.Child(path, "connector"), &b.Connector)
+	validateZones(d, path, b)
 	for _, protocol := range sortedKeys(b.Mapping) {
 		validateMapping(d, document.Child(document.Child(path, "mapping"), protocol), protocol, b.Mapping[protocol], protocols)
 	}

@@ -94,8 +94,8 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 		return nil, err
 	}
 	if first := a.p.journal.Begin(a.claim.UID, journal.Beginning{Backend: a.backend, Stamp: a.stamp, Connector: a.connector}); first {
-		a.p.Recorder.Eventf(a.claim, corev1.EventTypeNormal, "BackendChosen", "tenant %s, rule %s: %d GiB on backend %s%s",
-			a.decision.Tenant, a.decision.Rule, a.decision.Volume.SizeGiB, a.backend, placement.PassedOverText(a.decision.Decision, a.passedOver))
+		a.p.Recorder.Eventf(a.claim, corev1.EventTypeNormal, "BackendChosen", "tenant %s, rule %s: %d GiB on backend %s%s%s",
+			a.decision.Tenant, a.decision.Rule, a.decision.Volume.SizeGiB, a.backend, a.zoneText(), placement.PassedOverText(a.decision.Decision, a.passedOver))
 	}
 	// If the claim was deleted before the journal had this attempt, claimGone found
 	// nothing to undo; if it is deleted now, claimGone may come before anything was
@@ -123,6 +123,10 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 		return nil, err
 	}
 	a.made = connected.Volume
+	nodeLabels, err := a.nodeLabels()
+	if err != nil {
+		return nil, a.undoMade(ctx, err)
+	}
 	mapped, err := a.mapConnection(connected)
 	if err == nil {
 		err = a.checkHandle(mapped)
@@ -144,7 +148,7 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 	pv = record.NewPersistentVolume(record.Provisioned{
 		Name: a.pvName, Claim: a.claim, Class: a.class, Cluster: a.p.Cluster,
 		Tenant: a.decision.Tenant, Rule: a.decision.Rule, Revision: a.decision.Revision,
-		Backend: a.backend, Connector: a.connector, NodeLabels: a.p.Backends.NodeLabels(a.backend),
+		Backend: a.backend, Connector: a.connector, NodeLabels: nodeLabels,
 		Connected: connected, Protocol: a.protocol, Mapped: mapped, SecretNamespace: a.p.Namespace,
 	})
 	a.p.journal.HandOver(a.claim.UID, pv)
@@ -395,13 +399,15 @@ func (a *attempt) undoBegun(ctx context.Context) error {
 }
 
 func (a *attempt) spec() backends.Spec {
-	volume := a.decision.Volume
+	volume := a.decision.VolumeOn(a.backend)
+	zones, _ := a.decision.PlacementOn(a.backend)
 	return backends.Spec{
 		// The name is for people. The stamp identifies the volume.
 		Name:      a.pvName,
 		SizeGiB:   volume.SizeGiB,
 		Type:      volume.Type,
 		Zone:      volume.AvailabilityZone,
+		Zones:     zones.Names(),
 		Metadata:  volume.Metadata,
 		Stamp:     a.stamp,
 		Connector: a.connector,
@@ -461,12 +467,16 @@ func (a *attempt) undoRefused(ctx context.Context, refusal error) error {
 	if !errors.As(refusal, &refused) {
 		return refusal
 	}
-	refusal = record.RefusalError(a.backend, refused)
+	return a.undoMade(ctx, record.RefusalError(a.backend, refused))
+}
+
+// undoMade undoes the attempt because of a volume that must not stay.
+func (a *attempt) undoMade(ctx context.Context, cause error) error {
 	err := a.undo(ctx, journal.Beginning{Backend: a.backend, Stamp: a.stamp, Connector: a.connector})
 	if err != nil {
-		return fmt.Errorf("%w (its volume cannot be removed yet: %s)", refusal, err.Error())
+		return fmt.Errorf("%w (its volume cannot be removed yet: %s)", cause, err.Error())
 	}
-	return refusal
+	return cause
 }
 
 // releaseIfNothing frees the room of an attempt that provably left no volume, so

@@ -1,6 +1,7 @@
 package provisioner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -78,6 +79,8 @@ type fakeVolumes struct {
 	duplicates   map[string][]string // volume IDs by claim UID
 	stored       bool                // connections come from earlier attempts
 	apart        bool                // each claim's volume has an ID of its own
+	zone         string              // where volumes are, whatever was requested
+	specs        []backends.Spec     // of the calls of Connect
 }
 
 func (f *fakeVolumes) call(format string, arguments ...any) {
@@ -106,13 +109,14 @@ func answer(ctx context.Context, operation, requestID string) {
 
 func (f *fakeVolumes) Connect(ctx context.Context, spec backends.Spec) (backends.Connected, error) {
 	f.call("connect %s %d GiB", spec.Name, spec.SizeGiB)
+	f.specs = append(f.specs, spec)
 	if f.err != nil {
 		return backends.Connected{}, f.err
 	}
 	answer(ctx, cinder.OperationCreate, "req-create")
 	answer(ctx, "volume.reserve", "req-reserve")
 	document := strings.ReplaceAll(f.document, namePlaceholder, spec.Name)
-	return backends.Connected{Volume: cinder.Volume{ID: f.volumeOf(spec.Stamp), SizeGiB: spec.SizeGiB, MultiAttach: f.shared}, Document: []byte(document), Fresh: !f.stored, Place: f.Place()}, nil
+	return backends.Connected{Volume: cinder.Volume{ID: f.volumeOf(spec.Stamp), SizeGiB: spec.SizeGiB, MultiAttach: f.shared, Zone: cmp.Or(f.zone, spec.Zone)}, Document: []byte(document), Fresh: !f.stored, Place: f.Place()}, nil
 }
 
 // Place is the place of all fakes.

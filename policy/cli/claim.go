@@ -16,7 +16,7 @@ import (
 type claim struct {
 	// source is the place of a manifest; empty for a claim from flags.
 	source string
-	// name is empty for a claim from flags.
+	// name may be empty for a claim from flags.
 	name        string
 	request     policy.Request
 	size, limit string
@@ -64,6 +64,7 @@ func accessModeNotes(modes []string) []string {
 // claimFlags describe a claim on the command line.
 type claimFlags struct {
 	namespace       string
+	name            string
 	namespaceLabels map[string]string
 	storageClass    string
 	parameters      []string
@@ -75,10 +76,11 @@ type claimFlags struct {
 
 // claim checks the flags as far as the policy does not.
 func (f claimFlags) claim() (claim, error) {
-	c := claim{size: f.size, limit: f.limit}
+	c := claim{name: f.name, size: f.size, limit: f.limit}
 	c.request = policy.Request{
 		Namespace:       f.namespace,
 		NamespaceLabels: policy.NamespaceLabels(f.namespace, f.namespaceLabels),
+		Claim:           f.name,
 		StorageClass:    f.storageClass,
 		VolumeMode:      policy.VolumeMode(f.volumeMode),
 	}
@@ -152,6 +154,9 @@ func (m manifests) resolveClaim(manifest claimManifest, selected bool, labels, p
 	note := func(format string, args ...any) { c.notes = append(c.notes, fmt.Sprintf(format, args...)) }
 
 	c.request.Namespace = object.Namespace
+	if object.Name != object.GenerateName+"*" {
+		c.request.Claim = object.Name
+	}
 	if namespace, ok := m.namespaces[object.Namespace]; ok {
 		labels = namespace.Labels
 	} else if selected && len(labels) == 0 {

@@ -66,6 +66,7 @@ denial, use policy test.`,
 	flags.StringVar(&options.policy, "policy", "", "policy `file`; - for standard input")
 	flags.StringArrayVar(&options.files, "manifests", nil, "`file` of YAML manifests; - for standard input; may be repeated")
 	flags.StringVarP(&options.claim.namespace, "namespace", "n", "", "`namespace` of the claim; with manifests, of claims that name none (default \"default\")")
+	flags.StringVar(&options.claim.name, "name", "", "`name` of the claim, which matters to rules with pick: spread")
 	flags.StringToStringVar(&options.claim.namespaceLabels, "namespace-labels", nil, "labels of the namespace, as `KEY=VALUE,...`; with manifests, if its Namespace is not among them")
 	flags.StringVar(&options.claim.storageClass, "storage-class", "", "`name` of the claim's StorageClass")
 	flags.StringArrayVar(&options.claim.parameters, "parameter", nil, "parameter of the StorageClass, as `KEY=VALUE`; may be repeated; with manifests, if the StorageClass is not among them")
@@ -78,7 +79,7 @@ denial, use policy test.`,
 	completeValues(cmd, "volume-mode", string(policy.Filesystem), string(policy.Block))
 	completeValues(cmd, "access-mode", "RWO", "ROX", "RWX", "RWOP")
 	completeYAML(cmd, "policy", "manifests")
-	for _, free := range []string{"namespace", "namespace-labels", "storage-class", "parameter", "size", "limit", "used"} {
+	for _, free := range []string{"namespace", "name", "namespace-labels", "storage-class", "parameter", "size", "limit", "used"} {
 		completeValues(cmd, free)
 	}
 	return cmd
@@ -142,7 +143,7 @@ func (o explainOptions) check(cmd *cobra.Command) error {
 		return usageError("%s needs %s%s (see %s --help)", cmd.CommandPath(), strings.Join(missing, ", "), hint, cmd.CommandPath())
 	}
 	if len(o.files) > 0 {
-		for _, flag := range []string{"storage-class", "size", "limit", "volume-mode", "access-mode"} {
+		for _, flag := range []string{"name", "storage-class", "size", "limit", "volume-mode", "access-mode"} {
 			if cmd.Flags().Changed(flag) {
 				return usageError("--%s describes a claim on the command line and does not go with manifests; remove one of them", flag)
 			}

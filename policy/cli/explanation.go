@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -145,6 +146,8 @@ type step struct {
 type backendStep struct {
 	step
 	Connector policy.Connector `json:"connector"`
+	// Zones are those in which the volume may be, best first, with their nodes.
+	Zones []policy.Zone `json:"zones,omitempty"`
 }
 
 // explain asks the policy about each claim. A claim that is granted counts for
@@ -199,9 +202,28 @@ func explainClaim(p *policy.Policy, c claim, decision policy.Decision, room poli
 		e.Notes = append(e.Notes, p.ClassWarnings(*c.class, decision.Tenant)...)
 	}
 	if decision.Allowed() {
-		e.Volume = &volume{decision.Volume, fixed(p, decision.Rule)}
+		e.Volume = &volume{VolumeProperties: decision.VolumeOn(cmp.Or(e.Backend, decision.Backends[0])), Fixed: fixed(p, decision.Rule)}
+		e.noteOrder(p, c)
 	}
+	e.addZones(decision)
 	return e
+}
+
+// noteOrder says what the order of the backends depends on besides the policy.
+func (e *claimExplanation) noteOrder(p *policy.Policy, c claim) {
+	if c.request.Claim == "" && p.RulePicks(e.Rule) == policy.PickSpread {
+		e.Notes = append(e.Notes, "the rule has pick: spread, so the order of backends and zones depends on the claim's name, which is not known; --name gives it")
+	}
+}
+
+// addZones adds the zones to the backends.
+func (e *claimExplanation) addZones(decision policy.Decision) {
+	for i := range e.Backends {
+		b := &e.Backends[i]
+		if placement, mapped := decision.PlacementOn(b.Name); mapped && slices.Contains(decision.Backends, b.Name) {
+			b.Zones = placement.Zones
+		}
+	}
 }
 
 // addStep sorts a step of the decision's trace by what it is about.
@@ -214,7 +236,7 @@ func (e *claimExplanation) addStep(p *policy.Policy, s policy.TraceStep) {
 			to.Outcome = candidate
 		}
 		backend, _ := p.Backend(s.Name)
-		e.Backends = append(e.Backends, backendStep{to, backend.Connector})
+		e.Backends = append(e.Backends, backendStep{step: to, Connector: backend.Connector})
 		return
 	case s.Matched:
 		to.Outcome = chosen

@@ -220,6 +220,9 @@ func (e claimExplanation) writeBackends(w *textWriter) {
 		rows = append(rows, []string{mark + " " + b.Name, b.Detail})
 		if b.Outcome == candidate {
 			rows = append(rows, []string{"", "connector: " + describeConnector(b.Connector)})
+			for _, zone := range b.Zones {
+				rows = append(rows, []string{"", "zone " + zone.Name + ": nodes with " + labels.FormatLabels(zone.NodeLabels)})
+			}
 		}
 	}
 	w.line("")

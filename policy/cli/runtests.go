@@ -198,7 +198,8 @@ func decideTest(p *policy.Policy, test policy.TestCase, usages policy.Usages) de
 	room := decision.Room(usages.Of)
 	d := decided{Granted: room.Denial == nil, Denial: room.Denial, Tenant: decision.Tenant, Rule: decision.Rule}
 	if d.Granted {
-		d.Backends, d.Volume = room.Backends, &decision.Volume
+		volume := decision.VolumeOn(room.Backends[0])
+		d.Backends, d.Volume = room.Backends, &volume
 	}
 	return d
 }

@@ -59,7 +59,11 @@ func backendFields(protocols mapping.Protocols) map[string]field {
 		"Backend.limits":     {description: "Limits for all tenants together."},
 		"Backend.timeouts":   {description: "How long is waited."},
 		"Backend.connector":  {description: "Whom Cinder exports the volumes to."},
+		"Backend.zones":      {description: "Availability zones of Cinder with the nodes that use their volumes. A volume is made in a zone that reaches the claim's node and topologies, and its PersistentVolume is bound to the zone's nodes. Default: the connector's nodes use all volumes.", rules: object{"minItems": 1}},
 		"Backend.mapping":    {description: "What a connection becomes, by Cinder's driver_volume_type.", rules: mappingRules(protocols)},
+
+		"Zone.name":       {description: "Name of the availability zone in Cinder.", required: true, rules: textRules()},
+		"Zone.nodeLabels": {description: "Labels of the nodes that use the zone's volumes, besides those of the connector's nodeLabels.", required: true, rules: both(labelKeyNames(), object{"minProperties": 1}), entries: labelValueRules()},
 
 		"Auth":             {rules: object{"minProperties": 1, "maxProperties": 1}},
 		"Auth.cloud":       {description: "An entry of clouds.yaml.", rules: textRules()},
@@ -154,6 +158,7 @@ func tenantFields() map[string]field {
 		"Class.storageClasses": {description: "Names of StorageClasses, or patterns in which * stands for any run of characters.", required: true,
 			rules: object{"minItems": 1}, entries: entryRules(storageClassPattern)},
 		"Class.backends":         {description: "Backends in the order in which they are tried: the first that is not suspended, healthy and has room takes the volume.", required: true, rules: object{"minItems": 1}},
+		"Class.pick":             {description: "Where the order of backends, and of zones, begins: first with the first, spread with another one for each claim and the next one for the next replica of a StatefulSet. Default: first.", rules: choice(policy.Picks()...)},
 		"Class.volumeType":       {description: "Volume type in Cinder. Default: the StorageClass's parameter type, or Cinder's default.", rules: textRules()},
 		"Class.availabilityZone": {description: "Availability zone in Cinder. Default: the StorageClass's parameter availability, or Cinder's default.", rules: textRules()},
 		"Class.fsType":           {description: "File system. Default: the StorageClass's parameter fsType, or " + policy.DefaultFSType + ".", rules: choice(policy.FileSystems()...)},

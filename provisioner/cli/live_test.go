@@ -137,6 +137,15 @@ func tenant(backend, rule string) string {
 	return "tenants:\n  - name: a\n    namespaces: [a]\n    quota: {volumes: 10, gigabytes: 100}\n    classes:\n      - {storageClasses: [c], backends: [" + backend + "]" + rule + "}\n"
 }
 
+// zonesOf maps zones to nodes, as the end of a backend.
+func zonesOf(names ...string) string {
+	var zones []string
+	for _, name := range names {
+		zones = append(zones, "{name: "+name+", nodeLabels: {zone: "+name+"}}")
+	}
+	return ", zones: [" + strings.Join(zones, ", ") + "]"
+}
+
 func TestLiveFindings(t *testing.T) {
 	wide := cindersim.Options{Zones: []string{"az1", "az2"}}
 	tests := map[string]struct {
@@ -158,6 +167,13 @@ func TestLiveFindings(t *testing.T) {
 		"a missing zone": {options: wide, policy: "backends:\n" + teamBackend + tenant("gold", ", availabilityZone: az3"), code: 1, want: []string{
 			`error tenants[0].classes[0].availabilityZone: backend gold has no availability zone "az3"; it has az1, az2`,
 		}},
+		"a missing zone of the map": {options: wide, policy: "backends:\n" + strings.Replace(teamBackend, "}\n", zonesOf("az1", "az3")+"}\n", 1) + tenant("gold", ", availabilityZone: az3"), code: 1, want: []string{
+			`error backends[0].zones[1].name: backend gold has no availability zone "az3"; it has az1, az2`,
+		}},
+		"a zone of the map in another case": {options: wide, policy: "backends:\n" + strings.Replace(teamBackend, "}\n", zonesOf("az1", "AZ2")+"}\n", 1) + tenant("gold", ""), want: []string{
+			`warning backends[0].zones[1].name: backend gold lists the availability zone as "az2", not "AZ2"; write it in the same way`,
+		}},
+		"the zones of the map":                  {options: wide, policy: "backends:\n" + strings.Replace(teamBackend, "}\n", zonesOf("az1", "az2")+"}\n", 1) + tenant("gold", "")},
 		"a missing type of a suspended backend": {policy: "backends:\n" + strings.Replace(teamBackend, "name: gold", "name: gold, suspended: true", 1) + noauthBackend + tenant("gold, lab", ", volumeType: iscsi")},
 		"a small quota at Cinder": {options: cindersim.Options{Quota: map[string]int{"volumes": 5, "gigabytes": 70}}, policy: "backends:\n" + teamBackend + tenant("gold", ", quota: {volumes: 5, gigabytes: 80}"), want: []string{
 			"warning tenants[0].classes[0].quota.gigabytes: StorageClasses [c] of tenant a may have 80 GiB, but Cinder's own quota for backend gold ends at 70 GiB; raise it, or lower this one",

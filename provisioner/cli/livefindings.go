@@ -13,7 +13,7 @@ import (
 // ruleFindings compares what the rules name with what their backends offer. What
 // StorageClasses choose is not known here.
 func (r *liveRun) ruleFindings() []policycli.Finding {
-	var findings []policycli.Finding
+	findings := r.zoneFindings()
 	for i := range r.policy.Tenants {
 		for _, class := range r.policy.Tenants[i].Classes {
 			for _, b := range r.usableBackends(class) {
@@ -23,6 +23,23 @@ func (r *liveRun) ruleFindings() []policycli.Finding {
 				if finding := b.lacksZone(class); finding != nil {
 					findings = append(findings, *finding)
 				}
+			}
+		}
+	}
+	return findings
+}
+
+// zoneFindings compares the zones that backends map to nodes with those of Cinder. A
+// rule that fixes one of them has no finding of its own about it.
+func (r *liveRun) zoneFindings() []policycli.Finding {
+	var findings []policycli.Finding
+	for _, b := range r.backends {
+		if b.client == nil || b.Suspended {
+			continue
+		}
+		for i, zone := range b.Zones {
+			if finding := b.zoneFinding(fmt.Sprintf("%s.zones[%d].name", b.path, i), zone.Name); finding != nil {
+				findings = append(findings, *finding)
 			}
 		}
 	}
@@ -56,15 +73,21 @@ func (b *liveBackend) lacksType(class policy.Class) *policycli.Finding {
 }
 
 func (b *liveBackend) lacksZone(class policy.Class) *policycli.Finding {
-	if class.AvailabilityZone == "" || b.zones == nil {
+	if len(b.Zones) > 0 {
 		return nil
 	}
-	path := policy.FieldPath(class.Path(), "availabilityZone")
-	at := slices.IndexFunc(b.zones, func(z cinder.Zone) bool { return z.Name == class.AvailabilityZone })
-	if at >= 0 && !b.zones[at].Available {
-		return &policycli.Finding{Path: path, Warning: true, Message: fmt.Sprintf("backend %s says that availability zone %q is not available now", b.Name, class.AvailabilityZone)}
+	return b.zoneFinding(policy.FieldPath(class.Path(), "availabilityZone"), class.AvailabilityZone)
+}
+
+func (b *liveBackend) zoneFinding(path, name string) *policycli.Finding {
+	if name == "" || b.zones == nil {
+		return nil
 	}
-	return b.lacks("availability zone", path, class.AvailabilityZone, b.answer.Zones, at >= 0)
+	at := slices.IndexFunc(b.zones, func(z cinder.Zone) bool { return z.Name == name })
+	if at >= 0 && !b.zones[at].Available {
+		return &policycli.Finding{Path: path, Warning: true, Message: fmt.Sprintf("backend %s says that availability zone %q is not available now", b.Name, name)}
+	}
+	return b.lacks("availability zone", path, name, b.answer.Zones, at >= 0)
 }
 
 // mostNamed is how many names a message lists.

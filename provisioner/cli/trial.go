@@ -54,28 +54,41 @@ type trialPlan struct {
 	tenant string
 }
 
-// plan lists the different volumes that the rules may ask a backend for.
+// plan lists the different volumes that the rules may ask a backend for, each in
+// every zone that the backend maps to nodes, unless the rule fixes one.
 func (b *liveBackend) plan() []trialPlan {
 	var plans []trialPlan
 	for _, tenant := range b.run.policy.Tenants {
-	rules:
 		for _, class := range tenant.Classes {
 			if !slices.Contains(b.run.usableBackends(class), b) {
 				continue
 			}
-			fsType := cmp.Or(class.FSType, policy.DefaultFSType)
-			for i := range plans {
-				if same := &plans[i]; same.VolumeType == class.VolumeType && same.AvailabilityZone == class.AvailabilityZone && same.FSType == fsType {
-					same.Rules = append(same.Rules, class.Path())
-					continue rules
+			zones := []string{class.AvailabilityZone}
+			if class.AvailabilityZone == "" && len(b.Zones) > 0 {
+				zones = nil
+				for _, zone := range b.Zones {
+					zones = append(zones, zone.Name)
 				}
 			}
-			plans = append(plans, trialPlan{tenant: tenant.Name, Trial: policycli.Trial{
-				Backend: b.Name, Rules: []string{class.Path()}, VolumeType: class.VolumeType, AvailabilityZone: class.AvailabilityZone, FSType: fsType,
-			}})
+			for _, zone := range zones {
+				plans = addPlan(plans, trialPlan{tenant: tenant.Name, Trial: policycli.Trial{
+					Backend: b.Name, Rules: []string{class.Path()}, VolumeType: class.VolumeType, AvailabilityZone: zone, FSType: cmp.Or(class.FSType, policy.DefaultFSType),
+				}})
+			}
 		}
 	}
 	return plans
+}
+
+// addPlan adds a volume, or its rules to those of the same volume.
+func addPlan(plans []trialPlan, plan trialPlan) []trialPlan {
+	for i := range plans {
+		if same := &plans[i]; same.VolumeType == plan.VolumeType && same.AvailabilityZone == plan.AvailabilityZone && same.FSType == plan.FSType {
+			same.Rules = append(same.Rules, plan.Rules...)
+			return plans
+		}
+	}
+	return append(plans, plan)
 }
 
 // tryVolumes makes the trials of all backends, one at a time at each.
@@ -181,6 +194,9 @@ func (b *trialBench) try(ctx context.Context, plan trialPlan) policycli.Trial {
 	trial.Volume = cmp.Or(connected.Volume.ID, b.lifecycle.KnownVolumeOf(stamp))
 	if err != nil {
 		trial.Step = stepOf(err)
+	} else if zone := connected.Volume.Zone; len(b.Zones) > 0 && zone != trial.AvailabilityZone {
+		trial.Step = policycli.StepCreate
+		err = fmt.Errorf("volume %s was made in availability zone %q, not in %q; look at allow_availability_zone_fallback in cinder.conf", trial.Volume, zone, trial.AvailabilityZone)
 	} else if err = b.mapConnection(&trial, plan.tenant, uid, connected); err != nil {
 		trial.Step = policycli.StepMap
 	}
@@ -200,8 +216,7 @@ func (b *trialBench) untried(ctx context.Context, trial policycli.Trial) string 
 	if ctx.Err() != nil {
 		return "the command was interrupted"
 	}
-	class := policy.Class{VolumeType: trial.VolumeType, AvailabilityZone: trial.AvailabilityZone}
-	for _, lacks := range []*policycli.Finding{b.lacksType(class), b.lacksZone(class)} {
+	for _, lacks := range []*policycli.Finding{b.lacksType(policy.Class{VolumeType: trial.VolumeType}), b.zoneFinding("", trial.AvailabilityZone)} {
 		if lacks != nil && !lacks.Warning {
 			// It is a finding about each of the rules already.
 			return lacks.Message

@@ -95,6 +95,27 @@ func TestTrialsOfEveryKind(t *testing.T) {
 	}
 }
 
+// TestTrialsInEveryZone makes each kind of volume in each zone of the map.
+func TestTrialsInEveryZone(t *testing.T) {
+	c := newCloud(t, cindersim.Options{Zones: []string{"az1", "az2"}}, 0, false)
+	got := c.check(t.Context(), labWith(zonesOf("az1", "az2", "az9"))+`tenants:
+  - name: a
+    namespaces: [a]
+    classes:
+      - {storageClasses: [any], backends: [lab], volumeType: iscsi}
+      - {storageClasses: [fixed], backends: [lab], volumeType: iscsi, availabilityZone: az2}
+`, "--make-volume")
+	var trials []string
+	for _, trial := range got.Live.Trials {
+		trials = append(trials, trial.AvailabilityZone+" "+strings.Join(trial.Rules, "+")+" "+trial.Error)
+	}
+	want := []string{"az1 tenants[0].classes[0] ", "az2 tenants[0].classes[0]+tenants[0].classes[1] ", `az9 tenants[0].classes[0] backend lab has no availability zone "az9"; it has az1, az2`}
+	if !slices.Equal(trials, want) {
+		t.Errorf("%q", trials)
+	}
+	c.wantNothingLeft(2)
+}
+
 // passwords notes the credentials in the connections of volume types.
 type passwords struct {
 	mu    sync.Mutex

@@ -30,6 +30,7 @@ func RequestOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClas
 	request := policy.Request{
 		Namespace:       claim.Namespace,
 		NamespaceLabels: namespaceLabels,
+		Claim:           claim.Name,
 		StorageClass:    ClassName(claim),
 		VolumeMode:      policy.Filesystem,
 	}

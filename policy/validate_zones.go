@@ -1,0 +1,96 @@
+package policy
+
+import (
+	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/policy/document"
+)
+
+// validateZones checks the zones of a backend, and that their nodes are among
+// those of the connector.
+func validateZones(d *document.Document, backend string, b *Backend) {
+	path := document.Child(backend, "zones")
+	if d.Has(path) && len(b.Zones) == 0 && !d.IsUnread(path) {
+		d.Errorf(path, "the list is empty; name Cinder's availability zones with the labels of their nodes, or remove the key")
+	}
+	for i, zone := range b.Zones {
+		at := document.Element(path, i)
+		if name := document.Child(at, "name"); !d.Has(name) {
+			d.Errorf(name, "is missing; give the availability zone's name in Cinder")
+		} else {
+			validateText(d, name, zone.Name)
+			if strings.Contains(zone.Name, ",") {
+				d.Warnf(name, "%q is one name, not a list; give each zone an entry of its own", zone.Name)
+			}
+		}
+		labels := document.Child(at, "nodeLabels")
+		if len(zone.NodeLabels) == 0 && !d.IsUnread(labels) {
+			d.Errorf(labels, "is missing or empty; name the labels that only the nodes of the zone have")
+		}
+		validateLabels(d, labels, zone.NodeLabels)
+		for _, key := range sortedKeys(zone.NodeLabels) {
+			other, both := b.Connector.NodeLabels[key]
+			if !both || other == zone.NodeLabels[key] {
+				continue
+			}
+			connector := document.Child(connectorLabels(backend), key)
+			if !d.Has(connector) {
+				connector = document.Child(connectorLabels("defaults"), key)
+			}
+			d.Errorf(document.Child(labels, key), "no node can have both %s=%s and %s=%s, which %s (line %d) demands; make them equal, or remove one",
+				key, zone.NodeLabels[key], key, other, connector, d.Find(connector).Line)
+		}
+	}
+	validateUnique(d, path, len(b.Zones), func(i int) string { return b.Zones[i].Name }, "a zone has one set of nodes")
+}
+
+// validatePick also warns if there is nothing to pick from.
+func (p *Policy) validatePick(d *document.Document, path string, c *Class) {
+	if !d.Has(path) {
+		return
+	}
+	if pick := string(c.Pick); pick != string(PickFirst) && pick != string(PickSpread) {
+		d.Errorf(path, "unknown pick %q%s", pick, document.DidYouMean(pick, Picks(), "use one of"))
+		return
+	}
+	if c.Pick != PickSpread || len(c.Backends) != 1 {
+		return
+	}
+	if b, ok := p.Backend(c.Backends[0]); ok && len(b.reaches(c.AvailabilityZone)) < 2 {
+		d.Warnf(path, "spread has no effect: the rule has one backend, and claims one zone there; name more backends, or give backend %q zones", b.Name)
+	}
+}
+
+// validateFixedZone rejects a rule that fixes a zone of which one of its backends
+// does not know the nodes: none of its claims could be served there.
+func (p *Policy) validateFixedZone(d *document.Document, path string, c *Class) {
+	if c.AvailabilityZone == "" {
+		return
+	}
+	for _, name := range c.Backends {
+		i := p.backendIndex(name)
+		if i < 0 || len(p.Backends[i].reaches(c.AvailabilityZone)) > 0 {
+			continue
+		}
+		zones := document.Child(document.Element("backends", i), "zones")
+		d.Errorf(path, "backend %q has no zone %q (%s, line %d); add it there with the labels of its nodes, or fix another zone%s",
+			name, c.AvailabilityZone, zones, d.Find(zones).Line, document.DidYouMean(c.AvailabilityZone, zoneNames(p.Backends[i].Zones), "it has"))
+	}
+}
+
+// validateTopology checks an allowed topology of a policy test.
+func validateTopology(d *document.Document, path string, t Topology) {
+	if len(t) == 0 {
+		d.Errorf(path, "is empty, so it allows no node; name labels with their values")
+	}
+	for _, key := range sortedKeys(t) {
+		at := document.Child(path, key)
+		checkLabelKey(d, at, key)
+		if len(t[key]) == 0 {
+			d.Errorf(at, "the list is empty, so it allows no node; name values of the label")
+		}
+		for i, value := range t[key] {
+			checkLabelValue(d, document.Element(at, i), value)
+		}
+	}
+}

@@ -1,0 +1,115 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/policy/admission"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+	"github.com/standalone-cinder/standalone-cinder/test/harness"
+)
+
+// rackedNode makes a node with a label.
+func (w *world) rackedNode(name, rack string) string {
+	w.Helper()
+	nodes := suite.Client.CoreV1().Nodes()
+	node, err := nodes.Create(w.ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.name + "-" + name, Labels: map[string]string{"rack": rack}}}, metav1.CreateOptions{})
+	w.must(err)
+	w.Cleanup(func() { _ = nodes.Delete(w.ctx, node.Name, metav1.DeleteOptions{}) })
+	return node.Name
+}
+
+// isIn waits until a claim of tenant b is bound, and compares the zone of its
+// volume with the nodes of its PersistentVolume.
+func (w *world) isIn(claim, zone, rack string) {
+	w.Helper()
+	w.boundIn("b", claim)
+	bound, err := suite.Client.CoreV1().PersistentVolumeClaims(w.name+"-b").Get(w.ctx, claim, metav1.GetOptions{})
+	w.must(err)
+	pv, err := suite.Client.CoreV1().PersistentVolumes().Get(w.ctx, bound.Spec.VolumeName, metav1.GetOptions{})
+	w.must(err)
+	volumes := w.sim.VolumesNamed(pv.Name)
+	if len(volumes) != 1 || volumes[0].Zone != zone {
+		w.Errorf("claim %s has the volumes %+v, want one in zone %s", claim, volumes, zone)
+	}
+	want := fmt.Sprintf("[{rack In [%s]}]", rack)
+	if pv.Spec.NodeAffinity == nil || fmt.Sprint(pv.Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions) != want {
+		w.Errorf("claim %s: pods are led to %v, want %s", claim, pv.Spec.NodeAffinity, want)
+	}
+}
+
+// TestVolumesAreMadeWhereTheirPodsAre: what the scheduler does is written by hand,
+// since the cluster has none.
+func TestVolumesAreMadeWhereTheirPodsAre(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "zones", cindersim.Options{Zones: []string{"az1", "az2"}})
+	w.policy = w.change("    workflow: reserve\n", "    workflow: reserve\n    zones:\n      - {name: az1, nodeLabels: {rack: a}}\n      - {name: az2, nodeLabels: {rack: b}}\n")
+	w.policy = w.change("      - storageClasses: [\"zones-lab\"]\n", "      - {storageClasses: [zones-lab-spread], backends: [lab], pick: spread}\n      - storageClasses: [\"zones-lab\", \"zones-lab-wait\"]\n")
+	w.must(suite.CreateClass(w.ctx, "zones-lab-spread", w.provisioner, nil))
+	w.must(suite.CreateClass(w.ctx, "zones-lab-wait", w.provisioner, func(class *storagev1.StorageClass) {
+		mode := storagev1.VolumeBindingWaitForFirstConsumer
+		class.VolumeBindingMode = &mode
+	}))
+	nodes := map[string]string{"on-a": w.rackedNode("node-a", "a"), "on-b": w.rackedNode("node-b", "b"), "on-c": w.rackedNode("node-c", "c")}
+	replica := w.start(shortLease...)
+
+	for claim, node := range nodes {
+		_, err := suite.CreateClaim(w.ctx, harness.Claim("zones-b", claim, "zones-lab-wait", "1Gi", func(c *corev1.PersistentVolumeClaim) {
+			c.Annotations = map[string]string{admission.SelectedNodeAnnotation: node}
+		}))
+		w.must(err)
+	}
+	w.isIn("on-a", "az1", "a")
+	w.isIn("on-b", "az2", "b")
+	_, err := suite.WaitEvent(w.ctx, "zones-b", "on-c", "NodeNotReached", "scheduled to node zones-node-c, but backend lab exports volumes only to nodes with the labels rack=a (zone az1), or rack=b (zone az2)")
+	w.must(err)
+	// The operator removes the annotation, and the scheduler selects another node.
+	for _, node := range []string{"null", `"` + nodes["on-b"] + `"`} {
+		patch := fmt.Sprintf(`{"metadata": {"annotations": {%q: %s}}}`, admission.SelectedNodeAnnotation, node)
+		_, err := suite.Client.CoreV1().PersistentVolumeClaims("zones-b").Patch(w.ctx, "on-c", "application/merge-patch+json", []byte(patch), metav1.PatchOptions{})
+		w.must(err)
+	}
+	w.isIn("on-c", "az2", "b")
+
+	for replica := range 4 {
+		w.claim("b", fmt.Sprintf("data-web-%d", replica), "lab-spread", "1Gi")
+	}
+	zones := map[string]int{}
+	for replica := range 4 {
+		name := fmt.Sprintf("data-web-%d", replica)
+		w.boundIn("b", name)
+		claim, err := suite.Client.CoreV1().PersistentVolumeClaims("zones-b").Get(w.ctx, name, metav1.GetOptions{})
+		w.must(err)
+		zones[w.sim.VolumesNamed(claim.Spec.VolumeName)[0].Zone]++
+	}
+	if zones["az1"] != 2 || zones["az2"] != 2 {
+		t.Errorf("the replicas are in %v", zones)
+	}
+
+	// A leader dies after it has created a volume. The next one has a policy under
+	// which the claim would get a volume in another zone.
+	stuck := w.sim.Inject(cindersim.Fault{Kind: cindersim.RespondBefore, Operation: "action.os-reserve", Code: 503})
+	w.claim("b", "killed", "lab", "1Gi")
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		if stuck.Applied() == 0 {
+			return "the volume is not created yet", nil
+		}
+		return "", nil
+	}))
+	replica.Kill()
+	stuck.Remove()
+	w.policy = w.change("      - {name: az1, nodeLabels: {rack: a}}\n      - {name: az2, nodeLabels: {rack: b}}\n", "      - {name: az2, nodeLabels: {rack: b}}\n      - {name: az1, nodeLabels: {rack: a}}\n")
+	w.start(shortLease...)
+	w.isIn("killed", "az1", "a")
+	w.claim("b", "fresh", "lab", "1Gi")
+	w.isIn("fresh", "az2", "b")
+	if requested := w.creates(); requested != 9 {
+		t.Errorf("%d volumes were requested for 9 claims", requested)
+	}
+	w.must(suite.DeleteClaims(w.ctx, "zones-b"))
+	w.noResidue()
+}
