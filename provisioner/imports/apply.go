@@ -58,6 +58,9 @@ func (i *Importer) Apply(ctx context.Context, plan *Plan) (*corev1.PersistentVol
 	if err != nil {
 		return nil, err
 	}
+	if err := record.NoteImported(ctx, i.Client, plan.Claim, plan.Volume.ID); err != nil {
+		plan.Warnings = append(plan.Warnings, fmt.Sprintf("%s; Kubernetes binds the claim when it looks at it next, within a minute", err))
+	}
 	if mapped.Secret != nil && mapped.Secret.Shared {
 		// The leader removes a shared Secret with the last PersistentVolume that names
 		// it, which may have happened before this one was saved.

@@ -284,5 +284,5 @@ func (p *Plan) describe(i *Importer) {
 	}
 	step("reserve and connect the volume for %s, by the workflow of backend %s", i.Connector.Host, i.Backend.Name)
 	step("write the Secret %s/%s, if the connection has credentials of its own", i.Namespace, record.SecretName(p.PersistentVolume.Name))
-	step("create PersistentVolume %s with the reclaim policy %s", p.PersistentVolume.Name, p.reclaim)
+	step("create PersistentVolume %s with the reclaim policy %s, and annotate the claim", p.PersistentVolume.Name, p.reclaim)
 }

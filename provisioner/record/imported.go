@@ -1,10 +1,16 @@
 package record
 
 import (
+	"context"
+	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 )
 
 // importedPrefix begins the name of every PersistentVolume of an imported volume.
@@ -16,6 +22,24 @@ const importedPrefix = "imported-"
 // follows from the volume's ID alone: a second object for the same volume cannot
 // be created.
 func ImportedPVName(volumeID string) string { return importedPrefix + volumeID }
+
+// AnnotationImported is written on a claim when the PersistentVolume of its
+// imported volume exists: the volume's ID.
+const AnnotationImported = Prefix + "imported"
+
+// NoteImported writes that annotation. Kubernetes does not look at a claim when the
+// PersistentVolume that it names appears, but when the claim changes.
+func NoteImported(ctx context.Context, client kubernetes.Interface, claim *corev1.PersistentVolumeClaim, volumeID string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": claim.UID, "annotations": map[string]string{AnnotationImported: volumeID}}})
+	if err != nil {
+		// Maps of strings always encode.
+		panic(err)
+	}
+	if _, err := client.CoreV1().PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("cannot annotate claim %s/%s: %w", claim.Namespace, claim.Name, err)
+	}
+	return nil
+}
 
 // HasOwnPV reports whether a claim uses, or waits for, a PersistentVolume that
 // was made for it: by the library, or by an import.
