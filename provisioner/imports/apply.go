@@ -23,6 +23,9 @@ import (
 // continues from what was done. The warnings are added to the plan's.
 func (i *Importer) Apply(ctx context.Context, plan *Plan) (*corev1.PersistentVolume, error) {
 	if plan.Done {
+		if plan.Claim.Annotations[record.AnnotationImported] == "" {
+			i.noteImported(ctx, plan)
+		}
 		return plan.PersistentVolume, nil
 	}
 	if err := i.keepClaim(ctx, plan); err != nil {
@@ -58,9 +61,7 @@ func (i *Importer) Apply(ctx context.Context, plan *Plan) (*corev1.PersistentVol
 	if err != nil {
 		return nil, err
 	}
-	if err := record.NoteImported(ctx, i.Client, plan.Claim, plan.Volume.ID); err != nil {
-		plan.Warnings = append(plan.Warnings, fmt.Sprintf("%s; Kubernetes binds the claim when it looks at it next, within a minute", err))
-	}
+	i.noteImported(ctx, plan)
 	if mapped.Secret != nil && mapped.Secret.Shared {
 		// The leader removes a shared Secret with the last PersistentVolume that names
 		// it, which may have happened before this one was saved.
@@ -92,6 +93,14 @@ func (i *Importer) keepClaim(ctx context.Context, plan *Plan) error {
 		return fmt.Errorf("%w (claim %s/%s, which was created for this import, cannot be deleted: %s)", err, plan.Claim.Namespace, plan.Claim.Name, removal.Error())
 	}
 	return err
+}
+
+// noteImported has Kubernetes bind the claim now. Otherwise it does so when it
+// looks at the claim next.
+func (i *Importer) noteImported(ctx context.Context, plan *Plan) {
+	if err := record.NoteImported(ctx, i.Client, plan.Claim, plan.Volume.ID); err != nil {
+		plan.Warnings = append(plan.Warnings, fmt.Sprintf("%s; the claim may be bound a minute later", err))
+	}
 }
 
 // persistentVolume is the object without its source.

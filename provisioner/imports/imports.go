@@ -26,7 +26,6 @@ import (
 // Volumes are the volumes of one backend; *backends.Lifecycle implements it.
 type Volumes interface {
 	All(ctx context.Context) ([]cinder.Volume, error)
-	Find(ctx context.Context, id string) (v cinder.Volume, found bool, err error)
 	Importable(v cinder.Volume, stamp backends.Stamp, connector cinder.Connector) error
 	Import(ctx context.Context, spec backends.Import) (backends.Connected, error)
 	CancelImport(ctx context.Context, target backends.Target) error

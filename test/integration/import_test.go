@@ -136,6 +136,18 @@ func TestImportAVolume(t *testing.T) {
 		t.Errorf("the audit finds %+v", answer.Findings)
 	}
 
+	// Its claim grows like any other.
+	_, err := suite.Client.StorageV1().StorageClasses().Patch(w.ctx, "import-gold", types.MergePatchType, []byte(`{"allowVolumeExpansion": true}`), metav1.PatchOptions{})
+	w.must(err)
+	w.ask(claim, "4Gi")
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		now, err := suite.Client.CoreV1().PersistentVolumes().Get(w.ctx, pv.Name, metav1.GetOptions{})
+		if err == nil && now.Spec.Capacity.Storage().String() != "4Gi" {
+			return "the PersistentVolume has " + now.Spec.Capacity.Storage().String(), nil
+		}
+		return "", err
+	}))
+
 	// With Retain, the volume outlives claim and PersistentVolume.
 	w.must(suite.DeleteClaims(w.ctx, "import-a"))
 	w.released(pv.Name)
