@@ -112,7 +112,7 @@ func (e *endpoint) importVolume(ctx context.Context, spec Import) (Connected, er
 		}
 		next := steps.TowardsConnected(v, workflowOf(v))
 		if contested && v.Status != cinder.StatusAvailable {
-			return Connected{}, e.giveUp(ctx, v)
+			return Connected{}, e.takenAway(v)
 		}
 		switch next {
 		case steps.Reserve:
@@ -196,7 +196,7 @@ func (e *endpoint) reserveImported(ctx context.Context, v cinder.Volume, contest
 	case err != nil && !cinder.IsKind(err, cinder.KindConflict):
 		return cinder.Volume{}, err
 	case err != nil && contested:
-		return cinder.Volume{}, e.giveUp(ctx, v)
+		return cinder.Volume{}, e.takenAway(v)
 	}
 	again, lookErr := e.get(ctx, v.ID)
 	switch {
@@ -208,18 +208,10 @@ func (e *endpoint) reserveImported(ctx context.Context, v cinder.Volume, contest
 	return again, nil
 }
 
-// giveUp takes back the stamp of a volume that another party reserved between
-// the look and the stamp: imported again, the volume must not look like one that
-// this cluster reserved.
-func (e *endpoint) giveUp(ctx context.Context, v cinder.Volume) error {
-	taken := e.failure(cinder.KindConflict, "volume %s was reserved by somebody else while it was being imported; if nobody did, a network has delivered the request twice: make the volume available again (openstack volume set --state available %s)", v.ID, v.ID)
-	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error {
-		return client.UpdateMetadata(ctx, v.ID, map[string]string{stampCluster: ""})
-	})
-	if err != nil {
-		return fmt.Errorf("%w, and its stamp cannot be taken back (%s); before you import it again, run: openstack volume unset --property %s %s", taken, err.Error(), stampCluster, v.ID)
-	}
-	return taken
+// takenAway is the error about a volume that became reserved between the look
+// and the reservation.
+func (e *endpoint) takenAway(v cinder.Volume) error {
+	return e.failure(cinder.KindConflict, "volume %s was reserved by somebody else while it was being imported: by another run of this import, which is fine, by another cluster, or by Nova; find out who, and import it again only if it is free", v.ID)
 }
 
 // CancelImport disconnects a volume that Import connected and that cannot be
