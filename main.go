@@ -83,6 +83,7 @@ func newCommand(log io.Writer) *cobra.Command {
 		policycli.NewCommand(policycli.Options{ReadCluster: cli.ReadExisting, Places: cli.Places, Credentials: cli.CheckCredentials, Live: cli.NewLiveCheck(protocols).Check, Protocols: described, ProvisionerName: wiring.DefaultProvisionerName}),
 		cli.NewAuditCommand(described),
 		cli.NewMapCommand(protocols),
+		cli.NewVolumeCommand(protocols),
 		statuscli.NewStatusCommand(),
 		versionCommand(build),
 	)

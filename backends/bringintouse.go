@@ -118,7 +118,8 @@ func (e *endpoint) bringIntoUse(ctx context.Context, v cinder.Volume, target Tar
 // lastSeen returns the last known state of a volume, or reads it.
 func (e *endpoint) lastSeen(ctx context.Context, target Target) (cinder.Volume, error) {
 	v, ok := e.known.Picture(target.VolumeID)
-	if ok && v.ID != "" {
+	if ok && target.owns(v) {
+		// Another stamp is out of date: the volume was imported for another claim.
 		return v, nil
 	}
 	if !ok {

@@ -132,6 +132,9 @@ func (m *memoryCinder) put(v cinder.Volume) *memoryVolume {
 		v.ID = fmt.Sprintf("volume-%d", m.ids)
 	}
 	v.SizeGiB = max(v.SizeGiB, 1)
+	if v.Metadata == nil {
+		v.Metadata = map[string]string{}
+	}
 	if v.CreatedAt.IsZero() {
 		// Two per second: Cinder's clock does not distinguish them.
 		v.CreatedAt = m.clock.Add(time.Duration(m.ids/2) * time.Second)

@@ -137,7 +137,7 @@ func (c *Controller) Run(ctx context.Context) {
 // ClaimSeen records that a claim exists. If an earlier leader may have had its
 // volume extended, the volume counts with the new size from now on.
 func (c *Controller) ClaimSeen(claim *corev1.PersistentVolumeClaim) {
-	if claim.Spec.VolumeName != record.PVNameOf(claim) {
+	if !record.HasOwnPV(claim) {
 		return
 	}
 	if claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage] == corev1.PersistentVolumeClaimControllerResizeInProgress {

@@ -109,7 +109,7 @@ func (p *Placer) countListed(ctx context.Context, name string) error {
 func (p *Placer) countFound(name string, all []cinder.Volume) {
 	for _, v := range all {
 		stamp := backends.StampOf(v)
-		if stamp.PV != record.PVNameFor(stamp.ClaimUID) {
+		if !record.IsPVNameOf(stamp.PV, stamp.ClaimUID, v.ID) {
 			// The stamp contradicts itself, so this program did not write it.
 			continue
 		}

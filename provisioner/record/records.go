@@ -88,7 +88,7 @@ func Read(ctx context.Context, client kubernetes.Interface, provisionerName, nam
 		Claim
 	}
 	claims, _, err := ListClaims(ctx, client, func(claim *corev1.PersistentVolumeClaim) claimed {
-		return claimed{string(claim.UID), Claim{Namespace: claim.Namespace, Name: claim.Name, Elsewhere: BoundElsewhere(claim)}}
+		return claimed{string(claim.UID), Claim{Namespace: claim.Namespace, Name: claim.Name, Elsewhere: BoundElsewhere(claim) && !HasOwnPV(claim)}}
 	})
 	if err != nil {
 		return records, err

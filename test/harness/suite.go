@@ -126,6 +126,18 @@ func (s *Suite) Run(ctx context.Context, arguments ...string) (exitCode int, out
 	return 0, string(combined), err
 }
 
+// Administrator writes a kubeconfig of an administrator of the local control
+// plane, whose API server is at another address if one is given.
+func (s *Suite) Administrator(dir, address string, authority []byte) (kubeconfig string, err error) {
+	if s.plane == nil {
+		return "", errors.New("only the local control plane has a kubeconfig of an administrator")
+	}
+	if address == "" {
+		return s.plane.KubeconfigPath(), nil
+	}
+	return kubeconfigAt(dir, s.plane.KubeconfigPath(), address, authority)
+}
+
 func (s *Suite) useCluster(kubeconfig string) (err error) {
 	s.kubeconfig = kubeconfig
 	if s.Config, err = clientcmd.BuildConfigFromFlags("", kubeconfig); err != nil {

@@ -1,0 +1,240 @@
+package backends
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/steps"
+)
+
+// Import is a volume that exists at the backend and that a claim gets.
+type Import struct {
+	VolumeID string
+	// Stamp is what the volume carries from then on.
+	Stamp     Stamp
+	Metadata  map[string]string // the operator's
+	Connector cinder.Connector
+	// ReadOnly requests a connection that does not allow writes.
+	ReadOnly bool
+	// Unclaimed is called before the stamp of another claim of this cluster is
+	// replaced. Its error, returned unchanged, means that something still needs
+	// the volume.
+	Unclaimed func(ctx context.Context, v cinder.Volume) error
+}
+
+// All lists the volumes of the backend's project, of any owner.
+func (l *Lifecycle) All(ctx context.Context) (all []cinder.Volume, err error) {
+	e := l.current()
+	err = e.listForAll(ctx, func(ctx context.Context, client Cinder) error {
+		all = nil // a listing may begin again after a new login
+		return client.ListVolumes(ctx, cinder.VolumeQuery{PageSize: 1000}, func(page []cinder.Volume) bool {
+			all = append(all, page...)
+			return true
+		})
+	})
+	return all, err
+}
+
+// Importable returns an error unless a volume may be imported under a stamp in
+// its present state: it is available and carries no stamp, it carries the stamp
+// already, or its stamp is that of another claim of this cluster, which kept it.
+// Whether that claim still needs it is for Kubernetes to say.
+func (l *Lifecycle) Importable(v cinder.Volume, stamp Stamp, connector cinder.Connector) error {
+	return l.current().importable(v, stamp, connector)
+}
+
+func (e *endpoint) importable(v cinder.Volume, stamp Stamp, connector cinder.Connector) error {
+	other := StampOf(v)
+	switch {
+	case stamp.Owns(v):
+	case other.Cluster == "":
+		if v.Status != cinder.StatusAvailable || len(v.Attachments) > 0 {
+			return e.failure(cinder.KindConflict, "volume %s is %s and has %d attachments, but only an available volume without any can be imported; detach it first", v.ID, v.Status, len(v.Attachments))
+		}
+	case other.Cluster != stamp.Cluster || other.ClusterUID != "" && other.ClusterUID != stamp.ClusterUID:
+		return e.failure(KindNotOurs, "volume %s carries the stamp of cluster %q, claim %s/%s; if that cluster no longer needs it, remove the stamp: openstack volume unset --property %s %s",
+			v.ID, other.Cluster, other.Namespace, other.Claim, stampCluster, v.ID)
+	case other.ClusterUID == "" && other.Cluster != stamp.ClusterUID:
+		return e.failure(KindNotOurs, "volume %s was made by an earlier version, whose stamps do not distinguish two clusters with the same clusterID; if no other cluster needs it, remove the stamp: openstack volume unset --property %s %s",
+			v.ID, stampCluster, v.ID)
+	case !EverAttached(v) && !IsCopy(v):
+		// Until it is recorded, a volume belongs to the leader's attempt, which may be
+		// removing it.
+		return e.failure(KindNotOurs, "volume %s was made for claim %s/%s and was never in use, so it is empty; the program removes it, or its audit does", v.ID, other.Namespace, other.Claim)
+	}
+	switch v.Status {
+	case cinder.StatusAvailable, cinder.StatusReserved, cinder.StatusAttaching, cinder.StatusInUse:
+		return e.attachedElsewhere(v, Target{Connector: connector})
+	}
+	return e.failure(cinder.KindConflict, "volume %s is %s, which cannot be imported", v.ID, v.Status)
+}
+
+// Import stamps a volume and connects it. It may be called again after any
+// interruption. Like Connect, it leaves the step to in-use to Complete.
+//
+// The first request writes the whole stamp and marks the volume as recorded, so
+// that from then on nothing removes it without a PersistentVolume.
+func (l *Lifecycle) Import(ctx context.Context, spec Import) (Connected, error) {
+	release, err := l.lock(ctx, spec.Stamp.ClaimUID)
+	if err != nil {
+		return Connected{}, err
+	}
+	defer release()
+	e := l.current()
+	connected, err := e.importVolume(ctx, spec)
+	if err != nil {
+		return Connected{}, err
+	}
+	connected.Place = e.place()
+	return connected, nil
+}
+
+func (e *endpoint) importVolume(ctx context.Context, spec Import) (Connected, error) {
+	v, err := e.get(ctx, spec.VolumeID)
+	if err != nil {
+		return Connected{}, err
+	}
+	// contested means that another party may have seen the volume as free, too.
+	contested := !spec.Stamp.Owns(v) && v.Status == cinder.StatusAvailable
+	if !spec.Stamp.Owns(v) {
+		if v, err = e.writeStamp(ctx, v, spec); err != nil {
+			return Connected{}, err
+		}
+	}
+	for range maxMoves {
+		if err := e.stampedFor(v, spec); err != nil {
+			return Connected{}, err
+		}
+		if err := ctx.Err(); err != nil {
+			return Connected{}, err
+		}
+		next := steps.TowardsConnected(v, workflowOf(v))
+		if contested && v.Status != cinder.StatusAvailable {
+			return Connected{}, e.takenAway(v)
+		}
+		switch next {
+		case steps.Reserve:
+			v, err = e.reserveImported(ctx, v, contested)
+			contested = false
+		case steps.Connect:
+			return e.initialize(ctx, v, Spec{Connector: spec.Connector})
+		case steps.Attach:
+			connected, attachErr := e.openAttachment(ctx, v, Spec{Connector: spec.Connector, ReadOnly: spec.ReadOnly})
+			if attachErr != nil {
+				return Connected{}, attachErr
+			}
+			if v, err = e.get(ctx, v.ID); err != nil {
+				return Connected{}, err
+			}
+			if connected.Document != nil {
+				return connected, e.stampedFor(v, spec)
+			}
+		default:
+			return Connected{}, e.failure(cinder.KindConflict, "volume %s is %s; waiting for that operation to finish", v.ID, v.Status)
+		}
+		if err != nil {
+			return Connected{}, err
+		}
+	}
+	return Connected{}, e.failure(cinder.KindConflict, "volume %s keeps changing state; something else is modifying it", v.ID)
+}
+
+// writeStamp writes the stamp on a volume that may be imported, and returns the
+// volume as it is then.
+func (e *endpoint) writeStamp(ctx context.Context, v cinder.Volume, spec Import) (cinder.Volume, error) {
+	if err := e.importable(v, spec.Stamp, spec.Connector); err != nil {
+		return cinder.Volume{}, err
+	}
+	if StampOf(v).Cluster != "" {
+		if err := spec.Unclaimed(ctx, v); err != nil {
+			return cinder.Volume{}, err
+		}
+	}
+	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error {
+		workflow, err := client.Workflow(ctx)
+		if err != nil {
+			return cinder.WithoutEffect(err)
+		}
+		metadata := spec.Stamp.Metadata(spec.Metadata)
+		// Cinder keeps keys that are not written, so those of an earlier stamp are
+		// written again.
+		metadata[stampRequest] = fmt.Sprintf("import of %d GiB", v.SizeGiB)
+		metadata[stampRequested] = client.Now().UTC().Format(time.RFC3339)
+		metadata[stampWorkflow] = string(workflow)
+		if v.Status != cinder.StatusAvailable {
+			// It stays connected as it is.
+			metadata[stampWorkflow] = string(workflowOf(v))
+		}
+		metadata[stampAttached] = attachedMark()[stampAttached]
+		return client.UpdateMetadata(ctx, v.ID, metadata)
+	})
+	if err != nil {
+		return cinder.Volume{}, err
+	}
+	return e.get(ctx, v.ID)
+}
+
+// stampedFor returns an error unless the volume carries the stamp and nobody
+// else has attached it.
+func (e *endpoint) stampedFor(v cinder.Volume, spec Import) error {
+	if !spec.Stamp.Owns(v) {
+		other := StampOf(v)
+		return e.failure(KindNotOurs, "volume %s was stamped for claim %s/%s of cluster %q at the same time, and is not imported", v.ID, other.Namespace, other.Claim, other.Cluster)
+	}
+	return e.attachedElsewhere(v, Target{Connector: spec.Connector})
+}
+
+// reserveImported reserves a volume, and reads it once more: Cinder lets only
+// one party reserve it, and the stamp shows which. A conflict about a contested
+// volume means that the other party was first; otherwise an earlier request of
+// this import may have been.
+func (e *endpoint) reserveImported(ctx context.Context, v cinder.Volume, contested bool) (cinder.Volume, error) {
+	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.Reserve(ctx, v.ID) })
+	switch {
+	case err != nil && !cinder.IsKind(err, cinder.KindConflict):
+		return cinder.Volume{}, err
+	case err != nil && contested:
+		return cinder.Volume{}, e.takenAway(v)
+	}
+	again, lookErr := e.get(ctx, v.ID)
+	switch {
+	case lookErr != nil:
+		return cinder.Volume{}, lookErr
+	case again.Status == v.Status && err != nil:
+		return cinder.Volume{}, err
+	}
+	return again, nil
+}
+
+// takenAway is the error about a volume that became reserved between the look
+// and the reservation.
+func (e *endpoint) takenAway(v cinder.Volume) error {
+	return e.failure(cinder.KindConflict, "volume %s was reserved by somebody else while it was being imported: by another run of this import, which is fine, by another cluster, or by Nova; find out who, and import it again only if it is free", v.ID)
+}
+
+// CancelImport disconnects a volume that Import connected and that cannot be
+// used. The stamp stays, and with it the proof that nothing may remove the
+// volume. A volume that is in use stays connected.
+func (l *Lifecycle) CancelImport(ctx context.Context, target Target) error {
+	release, err := l.lock(ctx, target.key())
+	if err != nil {
+		return err
+	}
+	defer release()
+	e := l.current()
+	v, err := e.existing(ctx, target)
+	if err != nil {
+		return err
+	}
+	switch steps.TowardsGone(v, workflowOf(v)) {
+	case steps.Release:
+		return e.release(ctx, v, target)
+	case steps.DetachAll:
+		if v.Status != cinder.StatusInUse {
+			return e.detachAll(ctx, v, target)
+		}
+	}
+	return nil
+}

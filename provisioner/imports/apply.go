@@ -1,0 +1,239 @@
+package imports
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/secrets"
+)
+
+// Apply does what a plan says. It may be interrupted anywhere; a new plan
+// continues from what was done. The warnings are added to the plan's.
+func (i *Importer) Apply(ctx context.Context, plan *Plan) (*corev1.PersistentVolume, error) {
+	if plan.Done {
+		if plan.Claim.Annotations[record.AnnotationImported] == "" {
+			i.noteImported(ctx, plan)
+		}
+		return plan.PersistentVolume, nil
+	}
+	if err := i.keepClaim(ctx, plan); err != nil {
+		return nil, err
+	}
+	former := backends.StampOf(plan.Volume).PV
+	connected, err := i.Volumes.Import(ctx, backends.Import{
+		VolumeID:  plan.Volume.ID,
+		Stamp:     i.stamp(plan),
+		Metadata:  plan.decision.Volume.Metadata,
+		Connector: i.Connector,
+		ReadOnly:  record.OnlyReading(plan.Claim.Spec.AccessModes),
+		Unclaimed: i.checkUnclaimed,
+	})
+	if err != nil {
+		return nil, err
+	}
+	mapped, pv, err := i.mapConnection(plan, connected)
+	if err == nil {
+		err = i.checkHandle(ctx, pv)
+	}
+	if err != nil {
+		return nil, i.cancel(ctx, plan, connected.Place, err)
+	}
+	plan.Warnings = append(plan.Warnings, mapped.Warnings...)
+	if err := i.checkNodes(ctx, pv, former); err != nil {
+		return nil, err
+	}
+	if err := i.keepSecret(ctx, plan, pv.Name, mapped, connected.Fresh); err != nil {
+		return nil, err
+	}
+	saved, err := i.save(ctx, plan, pv)
+	if err != nil {
+		return nil, err
+	}
+	i.noteImported(ctx, plan)
+	if mapped.Secret != nil && mapped.Secret.Shared {
+		// The leader removes a shared Secret with the last PersistentVolume that names
+		// it, which may have happened before this one was saved.
+		err = i.keepSecret(ctx, plan, pv.Name, mapped, connected.Fresh)
+	}
+	return saved, err
+}
+
+// keepClaim creates the claim, unless it exists, and then looks for others that
+// wait for the volume: of two imports at the same time, each creates its claim
+// before it looks, so one of them sees the other at least.
+func (i *Importer) keepClaim(ctx context.Context, plan *Plan) error {
+	claims := i.Client.CoreV1().PersistentVolumeClaims(plan.Claim.Namespace)
+	created := false
+	if plan.Claim.UID == "" {
+		claim, err := claims.Create(ctx, plan.Claim, metav1.CreateOptions{})
+		if err != nil {
+			return fmt.Errorf("cannot create claim %s/%s: %w", plan.Claim.Namespace, plan.Claim.Name, err)
+		}
+		plan.Claim, created = claim, true
+	}
+	err := i.checkRivals(ctx, plan.Claim)
+	var rival *RefusedError
+	if !created || !errors.As(err, &rival) {
+		return err
+	}
+	removal := claims.Delete(ctx, plan.Claim.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &plan.Claim.UID}})
+	if removal != nil && !apierrors.IsNotFound(removal) {
+		return fmt.Errorf("%w (claim %s/%s, which was created for this import, cannot be deleted: %s)", err, plan.Claim.Namespace, plan.Claim.Name, removal.Error())
+	}
+	return err
+}
+
+// noteImported has Kubernetes bind the claim now. Otherwise it does so when it
+// looks at the claim next.
+func (i *Importer) noteImported(ctx context.Context, plan *Plan) {
+	if err := record.NoteImported(ctx, i.Client, plan.Claim, plan.Volume.ID); err != nil {
+		plan.Warnings = append(plan.Warnings, fmt.Sprintf("%s; the claim may be bound a minute later", err))
+	}
+}
+
+// persistentVolume is the object without its source.
+func (i *Importer) persistentVolume(plan *Plan) *corev1.PersistentVolume {
+	return i.record(plan, backends.Connected{Volume: plan.Volume}, "", mappers.Result{})
+}
+
+// record makes the PersistentVolume as the running program and its library would.
+func (i *Importer) record(plan *Plan, connected backends.Connected, protocol string, mapped mappers.Result) *corev1.PersistentVolume {
+	class := plan.class.DeepCopy()
+	class.ReclaimPolicy = &plan.reclaim
+	pv := record.NewPersistentVolume(record.Provisioned{
+		Name: record.ImportedPVName(plan.Volume.ID), Claim: plan.Claim, Class: class, Cluster: i.Cluster,
+		Tenant: plan.decision.Tenant, Rule: plan.decision.Rule, Revision: i.Policy.Revision(),
+		Backend: i.Backend.Name, Connector: i.Connector, NodeLabels: i.Backend.Connector.NodeLabels,
+		Connected: connected, Protocol: protocol, Mapped: mapped, SecretNamespace: i.Namespace,
+	})
+	pv.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolume"}
+	pv.Annotations[record.AnnotationProvisionedBy] = i.ProvisionerName
+	pv.Spec.StorageClassName = class.Name
+	pv.Spec.ClaimRef = &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: plan.Claim.Namespace, Name: plan.Claim.Name, UID: plan.Claim.UID}
+	return pv
+}
+
+func (i *Importer) mapConnection(plan *Plan, connected backends.Connected) (mappers.Result, *corev1.PersistentVolume, error) {
+	connection, err := mappers.ParseConnection(connected.Document)
+	if err != nil {
+		return mappers.Result{}, nil, err
+	}
+	claim, v := plan.Claim, connected.Volume
+	request := record.MapRequest(connection, record.ImportedPVName(v.ID), i.Connector)
+	request.AccessModes = claim.Spec.AccessModes
+	request.FSType = plan.decision.Volume.FSType
+	request.Block = record.IsBlock(claim)
+	request.MountOptions = plan.class.MountOptions
+	request.Encrypted = v.Encrypted
+	request.MultiAttach = v.MultiAttach
+	request.Backend = i.Backend.Name
+	request.Mappings = i.Backend.Mapping
+	request.Volume = mappers.Volume{ID: v.ID, Name: v.Name, SizeGiB: v.SizeGiB, Type: v.Type, Zone: v.Zone}
+	request.Claim = mappers.Claim{Namespace: claim.Namespace, Name: claim.Name, UID: string(claim.UID)}
+	request.Tenant = plan.decision.Tenant
+	mapped, err := i.Mappers.Map(request)
+	var refusal *mappers.Refusal
+	switch {
+	case errors.As(err, &refusal):
+		return mappers.Result{}, nil, record.RefusalError(i.Backend.Name, refusal)
+	case err != nil:
+		return mappers.Result{}, nil, err
+	}
+	return mapped, i.record(plan, connected, connection.Protocol(), mapped), nil
+}
+
+// checkHandle refuses a volume that nodes would take for another one.
+func (i *Importer) checkHandle(ctx context.Context, pv *corev1.PersistentVolume) error {
+	if pv.Spec.CSI == nil {
+		return nil
+	}
+	pvs := cache.NewIndexer(cache.MetaNamespaceKeyFunc, record.Indexers())
+	all, err := record.ListPersistentVolumes(ctx, i.Client, func(pv *corev1.PersistentVolume) *corev1.PersistentVolume { return pv })
+	if err != nil {
+		return err
+	}
+	for _, other := range all {
+		if err := pvs.Add(other); err != nil {
+			return err
+		}
+	}
+	taken, err := record.WithHandle(pvs, pv.Spec.PersistentVolumeSource, pv.Name)
+	if err == nil && taken != "" {
+		err = mappers.HandleTaken(pv.Annotations[record.AnnotationProtocol], pv.Spec.CSI, taken)
+	}
+	return err
+}
+
+// checkNodes refuses a volume that a node still uses, through the PersistentVolume
+// that it had before. Another node would mount it while the first one writes.
+func (i *Importer) checkNodes(ctx context.Context, pv *corev1.PersistentVolume, former string) error {
+	var users []string
+	for _, name := range []string{pv.Name, former} {
+		if name == "" {
+			continue
+		}
+		use := nodeuse.VolumeOf(pv)
+		use.PV = name
+		found, err := i.Nodes.Users(ctx, use)
+		if err != nil {
+			return err
+		}
+		users = append(users, found...)
+	}
+	if len(users) > 0 {
+		return refused("node %s still uses volume %s; run the command again when it has unmounted it", strings.Join(users, ", "), pv.Annotations[record.AnnotationVolume])
+	}
+	return nil
+}
+
+// keepSecret writes the Secret that the PersistentVolume refers to, if any.
+func (i *Importer) keepSecret(ctx context.Context, plan *Plan, pvName string, mapped mappers.Result, fresh bool) error {
+	if mapped.Secret == nil {
+		return nil
+	}
+	keeper := secrets.New(secrets.Options{Client: i.Client, Namespace: i.Namespace, Cluster: i.Cluster})
+	return keeper.Keep(ctx, plan.Claim.UID, pvName, i.Backend.Name, *mapped.Secret, fresh)
+}
+
+// save creates the PersistentVolume. One that exists must be that of the same
+// import.
+func (i *Importer) save(ctx context.Context, plan *Plan, pv *corev1.PersistentVolume) (*corev1.PersistentVolume, error) {
+	pvs := i.Client.CoreV1().PersistentVolumes()
+	saved, err := pvs.Create(ctx, pv, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		if err != nil {
+			return nil, fmt.Errorf("cannot create PersistentVolume %s: %w", pv.Name, err)
+		}
+		return saved, nil
+	}
+	existing, err := pvs.Get(ctx, pv.Name, metav1.GetOptions{})
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("cannot read PersistentVolume %s: %w", pv.Name, err)
+	case !i.isRecord(existing, plan.Claim, plan.Volume):
+		return nil, refused("PersistentVolume %s exists, and is not for claim %s/%s", pv.Name, plan.Claim.Namespace, plan.Claim.Name)
+	}
+	return existing, nil
+}
+
+// cancel disconnects a volume that cannot be used. It stays stamped, so it can be
+// imported again when the cause is gone.
+func (i *Importer) cancel(ctx context.Context, plan *Plan, at cinder.Place, cause error) error {
+	err := i.Volumes.CancelImport(ctx, backends.Target{VolumeID: plan.Volume.ID, Stamp: i.stamp(plan), Connector: i.Connector, Place: at})
+	if err != nil {
+		return fmt.Errorf("%w (the volume cannot be disconnected again: %s)", cause, err.Error())
+	}
+	return cause
+}

@@ -1,0 +1,113 @@
+// Package imports gives volumes that exist at Cinder to claims. It runs in a
+// command, beside the leader, with the rights of an operator.
+//
+// The claim comes first. It names its PersistentVolume (spec.volumeName), whose
+// name follows from the volume's ID: so Kubernetes provisions nothing for the
+// claim, the stamp contains its UID, and another import of the same volume sees
+// it. The PersistentVolume comes last, and names the claim.
+package imports
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
+)
+
+// Volumes are the volumes of one backend; *backends.Lifecycle implements it.
+type Volumes interface {
+	All(ctx context.Context) ([]cinder.Volume, error)
+	Importable(v cinder.Volume, stamp backends.Stamp, connector cinder.Connector) error
+	Import(ctx context.Context, spec backends.Import) (backends.Connected, error)
+	CancelImport(ctx context.Context, target backends.Target) error
+}
+
+// Nodes determines which nodes use a volume; *nodeuse.Tracker implements it.
+type Nodes interface {
+	Users(ctx context.Context, v nodeuse.Volume) ([]string, error)
+}
+
+// Importer imports volumes of one backend.
+type Importer struct {
+	Client          kubernetes.Interface
+	Policy          *policy.Policy
+	Backend         *policy.Backend
+	Connector       cinder.Connector
+	Volumes         Volumes
+	Mappers         *mappers.Registry
+	Nodes           Nodes
+	ProvisionerName string
+	Cluster         string
+	// ClusterUID is the UID of namespace kube-system.
+	ClusterUID string
+	// Namespace is where the volumes' Secrets are.
+	Namespace string
+}
+
+// Request is what an operator asks for.
+type Request struct {
+	// Volume is the ID of a volume, or its name.
+	Volume           string
+	Namespace, Claim string
+	StorageClass     string
+	// Size is what the claim requests; nil means the volume's size.
+	Size *resource.Quantity
+	// AccessModes are the claim's; empty means ReadWriteOnce.
+	AccessModes   []corev1.PersistentVolumeAccessMode
+	VolumeMode    corev1.PersistentVolumeMode
+	ReclaimPolicy corev1.PersistentVolumeReclaimPolicy
+}
+
+// Plan is an import that nothing stands against, as far as can be told without a
+// change.
+type Plan struct {
+	Volume cinder.Volume
+	// Claim is the claim as it is, or as it will be created.
+	Claim *corev1.PersistentVolumeClaim
+	// PersistentVolume lacks the source, which follows from the connection, and
+	// the UID of a claim that is still to be created.
+	PersistentVolume *corev1.PersistentVolume
+	// Done means that the PersistentVolume exists.
+	Done bool
+	// Steps are the changes to come, as sentences.
+	Steps []string
+	// Warnings are sentences, too.
+	Warnings []string
+
+	class    *storagev1.StorageClass
+	decision policy.Decision
+	reclaim  corev1.PersistentVolumeReclaimPolicy
+}
+
+// RefusedError means that a volume must not be imported as it was asked for.
+type RefusedError struct{ message string }
+
+func (e *RefusedError) Error() string { return e.message }
+
+func refused(format string, arguments ...any) error {
+	return &RefusedError{fmt.Sprintf(format, arguments...)}
+}
+
+// stamp is what the volume carries for a claim; its UID is empty until the claim
+// exists.
+func (i *Importer) stamp(plan *Plan) backends.Stamp {
+	return backends.Stamp{
+		Cluster:      i.Cluster,
+		ClusterUID:   i.ClusterUID,
+		Namespace:    plan.Claim.Namespace,
+		Claim:        plan.Claim.Name,
+		ClaimUID:     string(plan.Claim.UID),
+		PV:           plan.Claim.Spec.VolumeName,
+		Tenant:       plan.decision.Tenant,
+		StorageClass: plan.class.Name,
+	}
+}

@@ -1,0 +1,288 @@
+package imports
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/admission"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+)
+
+// Plan finds the volume and checks everything that can be checked without a
+// change. An error that is a *RefusedError, or comes from the state of the volume,
+// says what stands against the import.
+func (i *Importer) Plan(ctx context.Context, r Request) (*Plan, error) {
+	if len(i.Backend.Connector.NodeLabels) > 0 && len(i.Connector.WWPNs) == 0 {
+		return nil, refused("the connector of backend %s consists of the port names that annotations of nodes list, which this command does not read; name them in connector.wwpns of a copy of the policy", i.Backend.Name)
+	}
+	v, err := i.find(ctx, r.Volume)
+	if err != nil {
+		return nil, err
+	}
+	plan := &Plan{Volume: v, reclaim: r.ReclaimPolicy}
+	if plan.class, err = i.findClass(ctx, r.StorageClass); err != nil {
+		return nil, err
+	}
+	if err := i.findClaim(ctx, plan, r); err != nil {
+		return nil, err
+	}
+	if err := i.checkPersistentVolumes(ctx, plan); err != nil || plan.Done {
+		return plan, err
+	}
+	if err := i.decide(ctx, plan); err != nil {
+		return nil, err
+	}
+	if err := i.checkRivals(ctx, plan.Claim); err != nil {
+		return nil, err
+	}
+	stamp := i.stamp(plan)
+	if err := i.Volumes.Importable(v, stamp, i.Connector); err != nil {
+		return nil, err
+	}
+	if other := backends.StampOf(v); other.Cluster != "" && !stamp.Owns(v) {
+		if err := i.checkUnclaimed(ctx, v); err != nil {
+			return nil, err
+		}
+	}
+	plan.PersistentVolume = i.persistentVolume(plan)
+	plan.describe(i)
+	return plan, nil
+}
+
+// find finds a volume by its ID or its name.
+func (i *Importer) find(ctx context.Context, volume string) (cinder.Volume, error) {
+	all, err := i.Volumes.All(ctx)
+	if err != nil {
+		return cinder.Volume{}, err
+	}
+	var named []cinder.Volume
+	for _, v := range all {
+		if v.ID == volume {
+			return v, nil
+		}
+		if v.Name == volume {
+			named = append(named, v)
+		}
+	}
+	switch len(named) {
+	case 0:
+		return cinder.Volume{}, refused("backend %s has no volume with the ID or the name %q in its project", i.Backend.Name, volume)
+	case 1:
+		return named[0], nil
+	}
+	var ids []string
+	for _, v := range named {
+		ids = append(ids, v.ID)
+	}
+	return cinder.Volume{}, refused("%d volumes of backend %s have the name %q: %s; give the ID of one", len(named), i.Backend.Name, volume, strings.Join(ids, ", "))
+}
+
+func (i *Importer) findClass(ctx context.Context, name string) (*storagev1.StorageClass, error) {
+	class, err := i.Client.StorageV1().StorageClasses().Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, refused("StorageClass %q does not exist", name)
+	case err != nil:
+		return nil, fmt.Errorf("cannot read StorageClass %s: %w", name, err)
+	case class.Provisioner != i.ProvisionerName:
+		return nil, refused("StorageClass %s belongs to the provisioner %q, not to %q", name, class.Provisioner, i.ProvisionerName)
+	}
+	return class, nil
+}
+
+// findClaim reads the claim, or makes the one that will be created. A claim that
+// exists must already wait for the PersistentVolume: the program may be
+// provisioning a volume for any other.
+func (i *Importer) findClaim(ctx context.Context, plan *Plan, r Request) error {
+	name := record.ImportedPVName(plan.Volume.ID)
+	claim, err := i.Client.CoreV1().PersistentVolumeClaims(r.Namespace).Get(ctx, r.Claim, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		plan.Claim = newClaim(plan, r)
+		return admissible(plan)
+	case err != nil:
+		return fmt.Errorf("cannot read claim %s/%s: %w", r.Namespace, r.Claim, err)
+	case claim.DeletionTimestamp != nil:
+		return refused("claim %s/%s is being deleted; wait until it is gone", r.Namespace, r.Claim)
+	case claim.Spec.VolumeName == "":
+		return refused("claim %s/%s exists and does not name a PersistentVolume, so a new volume is made for it; delete it, or create it with spec.volumeName: %s", r.Namespace, r.Claim, name)
+	case claim.Spec.VolumeName != name:
+		return refused("claim %s/%s is for PersistentVolume %s, not for %s", r.Namespace, r.Claim, claim.Spec.VolumeName, name)
+	case claim.Status.Phase == corev1.ClaimLost:
+		return refused("claim %s/%s has lost its PersistentVolume and cannot be bound again; delete it", r.Namespace, r.Claim)
+	case record.ClassName(claim) != r.StorageClass:
+		return refused("claim %s/%s has StorageClass %q, not %q", r.Namespace, r.Claim, record.ClassName(claim), r.StorageClass)
+	}
+	plan.Claim = claim
+	return admissible(plan)
+}
+
+// newClaim is the claim that an import creates.
+func newClaim(plan *Plan, r Request) *corev1.PersistentVolumeClaim {
+	size := resource.NewQuantity(plan.Volume.SizeGiB<<30, resource.BinarySI)
+	if r.Size != nil {
+		size = r.Size
+	}
+	modes, mode := r.AccessModes, r.VolumeMode
+	if len(modes) == 0 {
+		modes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	}
+	if mode == "" {
+		mode = corev1.PersistentVolumeFilesystem
+	}
+	return &corev1.PersistentVolumeClaim{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: r.Claim},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes:      modes,
+			VolumeMode:       &mode,
+			StorageClassName: &plan.class.Name,
+			VolumeName:       record.ImportedPVName(plan.Volume.ID),
+			Resources:        corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: *size}},
+		},
+	}
+}
+
+// admissible checks the claim itself, before the policy.
+func admissible(plan *Plan) error {
+	claim := plan.Claim
+	if claim.Spec.DataSource != nil || claim.Spec.DataSourceRef != nil {
+		return refused("claim %s/%s asks for the content of another object; an imported volume has its own", claim.Namespace, claim.Name)
+	}
+	if denial := admission.Refusal(claim, plan.class.Parameters); denial != nil {
+		return refused("%s: %s", denial.Reason, denial.Message)
+	}
+	if plan.Volume.Encrypted {
+		return refused("volume %s is encrypted by Cinder, and nodes cannot open it", plan.Volume.ID)
+	}
+	if slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteMany) && !plan.Volume.MultiAttach {
+		return refused("claim %s/%s has the access mode ReadWriteMany, but volume %s is not for several hosts (multiattach)", claim.Namespace, claim.Name, plan.Volume.ID)
+	}
+	requested := claim.Spec.Resources.Requests[corev1.ResourceStorage]
+	if has := plan.Volume.SizeGiB << 30; policy.Bytes(requested) > has {
+		return refused("claim %s/%s requests %s, but volume %s has %d GiB; extend it first, or request less", claim.Namespace, claim.Name, requested.String(), plan.Volume.ID, plan.Volume.SizeGiB)
+	}
+	return nil
+}
+
+// decide asks the policy for a claim of the volume's size, since that is what the
+// namespace gets.
+func (i *Importer) decide(ctx context.Context, plan *Plan) error {
+	claim := plan.Claim
+	namespace, err := i.Client.CoreV1().Namespaces().Get(ctx, claim.Namespace, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && namespace.DeletionTimestamp != nil:
+		return refused("namespace %s does not exist, or is being deleted", claim.Namespace)
+	case err != nil:
+		return fmt.Errorf("cannot read namespace %s, whose labels may determine its tenant: %w", claim.Namespace, err)
+	}
+	request := record.RequestOf(claim, plan.class, namespace.Labels)
+	request.Bytes = plan.Volume.SizeGiB << 30
+	plan.decision = i.Policy.Decide(request)
+	switch {
+	case plan.decision.Denial != nil:
+		return refused("the policy denies claim %s/%s of %d GiB: %s: %s", claim.Namespace, claim.Name, plan.Volume.SizeGiB, plan.decision.Denial.Reason, plan.decision.Denial.Message)
+	case !slices.Contains(plan.decision.Backends, i.Backend.Name):
+		return refused("%s grants claim %s/%s only volumes of backend %s, not of %s", plan.decision.Rule, claim.Namespace, claim.Name, strings.Join(plan.decision.Backends, ", "), i.Backend.Name)
+	}
+	if wanted := plan.decision.Volume.Type; wanted != "" && wanted != plan.Volume.Type {
+		plan.Warnings = append(plan.Warnings, fmt.Sprintf("%s asks for volumes of type %q, and this one has type %q; the type stays", plan.decision.Rule, wanted, plan.Volume.Type))
+	}
+	return nil
+}
+
+// checkPersistentVolumes refuses a volume that a PersistentVolume names, of
+// whichever provisioner. If it is the one of this claim, there is nothing to do.
+func (i *Importer) checkPersistentVolumes(ctx context.Context, plan *Plan) error {
+	naming, err := record.ListPersistentVolumes(ctx, i.Client, func(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
+		if pv.Name == plan.Claim.Spec.VolumeName || record.Names(pv, plan.Volume.ID) {
+			return pv
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, pv := range naming {
+		switch {
+		case pv == nil:
+		case i.isRecord(pv, plan.Claim, plan.Volume):
+			plan.Done, plan.PersistentVolume = true, pv
+		default:
+			return refused("PersistentVolume %s names volume %s; if nothing needs it, set its persistentVolumeReclaimPolicy to Retain, and delete its claim and then the object", pv.Name, plan.Volume.ID)
+		}
+	}
+	return nil
+}
+
+// isRecord reports whether a PersistentVolume is the one that this import makes.
+func (i *Importer) isRecord(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, v cinder.Volume) bool {
+	ref := pv.Spec.ClaimRef
+	return pv.Name == record.ImportedPVName(v.ID) && pv.Annotations[record.AnnotationVolume] == v.ID && pv.Annotations[record.AnnotationCluster] == i.Cluster &&
+		pv.DeletionTimestamp == nil && claim.UID != "" && ref != nil && ref.UID == claim.UID
+}
+
+// checkRivals refuses a volume that another claim waits for.
+func (i *Importer) checkRivals(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	waiting, _, err := record.ListClaims(ctx, i.Client, func(other *corev1.PersistentVolumeClaim) string {
+		if other.Spec.VolumeName == claim.Spec.VolumeName && (other.Namespace != claim.Namespace || other.Name != claim.Name) {
+			return other.Namespace + "/" + other.Name
+		}
+		return ""
+	})
+	if err != nil {
+		return err
+	}
+	if others := slices.DeleteFunc(waiting, func(name string) bool { return name == "" }); len(others) > 0 {
+		return refused("claim %s waits for the same volume (spec.volumeName: %s); delete the claim that is not to get it", strings.Join(others, ", "), claim.Spec.VolumeName)
+	}
+	return nil
+}
+
+// checkUnclaimed refuses a volume with a stamp of this cluster as long as
+// Kubernetes has what it was stamped for: a claim or a PersistentVolume. A
+// restored backup carries the stamp of the volume that it copies; it is free if
+// the claim has that volume.
+func (i *Importer) checkUnclaimed(ctx context.Context, v cinder.Volume) error {
+	stamp := backends.StampOf(v)
+	pv, err := i.Client.CoreV1().PersistentVolumes().Get(ctx, stamp.PV, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+	case err != nil:
+		return fmt.Errorf("cannot tell whether PersistentVolume %s exists: %w", stamp.PV, err)
+	case backends.IsCopy(v) && record.IsOurs(pv) && !record.Names(pv, v.ID):
+		return nil
+	default:
+		return refused("volume %s is stamped for PersistentVolume %s, which exists", v.ID, stamp.PV)
+	}
+	claim, err := record.ClaimOf(ctx, i.Client, stamp)
+	if err == nil && claim != nil {
+		err = refused("volume %s is stamped for claim %s/%s, which exists", v.ID, stamp.Namespace, stamp.Claim)
+	}
+	return err
+}
+
+// describe lists the changes to come.
+func (p *Plan) describe(i *Importer) {
+	step := func(format string, arguments ...any) { p.Steps = append(p.Steps, fmt.Sprintf(format, arguments...)) }
+	if p.Claim.UID == "" {
+		step("create claim %s/%s, which waits for PersistentVolume %s", p.Claim.Namespace, p.Claim.Name, p.PersistentVolume.Name)
+	}
+	if !i.stamp(p).Owns(p.Volume) {
+		step("stamp volume %s (%s, %d GiB) for that claim, tenant %s", p.Volume.ID, p.Volume.Name, p.Volume.SizeGiB, p.decision.Tenant)
+	}
+	step("reserve and connect the volume for %s, by the workflow of backend %s", i.Connector.Host, i.Backend.Name)
+	step("write the Secret %s/%s, if the connection has credentials of its own", i.Namespace, record.SecretName(p.PersistentVolume.Name))
+	step("create PersistentVolume %s with the reclaim policy %s, and annotate the claim", p.PersistentVolume.Name, p.reclaim)
+}

@@ -1,0 +1,73 @@
+package record
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+)
+
+// importedPrefix begins the name of every PersistentVolume of an imported volume.
+// It is not the library's, so that no rule about unfinished work of the library
+// applies to such a volume.
+const importedPrefix = "imported-"
+
+// ImportedPVName is the name of the PersistentVolume of an imported volume. It
+// follows from the volume's ID alone: a second object for the same volume cannot
+// be created.
+func ImportedPVName(volumeID string) string { return importedPrefix + volumeID }
+
+// AnnotationImported is written on a claim when the PersistentVolume of its
+// imported volume exists: the volume's ID.
+const AnnotationImported = Prefix + "imported"
+
+// NoteImported writes that annotation. Kubernetes does not look at a claim when the
+// PersistentVolume that it names appears, but when the claim changes.
+func NoteImported(ctx context.Context, client kubernetes.Interface, claim *corev1.PersistentVolumeClaim, volumeID string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": claim.UID, "annotations": map[string]string{AnnotationImported: volumeID}}})
+	if err != nil {
+		// Maps of strings always encode.
+		panic(err)
+	}
+	if _, err := client.CoreV1().PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("cannot annotate claim %s/%s: %w", claim.Namespace, claim.Name, err)
+	}
+	return nil
+}
+
+// HasOwnPV reports whether a claim uses, or waits for, a PersistentVolume that
+// was made for it: by the library, or by an import.
+func HasOwnPV(claim *corev1.PersistentVolumeClaim) bool {
+	return claim.Spec.VolumeName == PVNameOf(claim) || strings.HasPrefix(claim.Spec.VolumeName, importedPrefix)
+}
+
+// IsPVNameOf reports whether a stamp with this claim and volume names the
+// PersistentVolume that this program makes for them.
+func IsPVNameOf(pv, claimUID, volumeID string) bool {
+	return pv == PVNameFor(claimUID) || pv == ImportedPVName(volumeID)
+}
+
+// Names reports whether a PersistentVolume, of whichever provisioner, names a
+// volume by its ID.
+func Names(pv *corev1.PersistentVolume, volumeID string) bool {
+	return slices.Contains(VolumeIDs(pv), volumeID)
+}
+
+// VolumeIDs lists what may be IDs of Cinder volumes in a PersistentVolume of
+// whichever provisioner.
+func VolumeIDs(pv *corev1.PersistentVolume) []string {
+	ids := []string{volumeOf(pv)}
+	if csi := pv.Spec.CSI; csi != nil {
+		ids = append(ids, csi.VolumeHandle)
+	}
+	if cinder := pv.Spec.Cinder; cinder != nil {
+		ids = append(ids, cinder.VolumeID)
+	}
+	return slices.DeleteFunc(ids, func(id string) bool { return id == "" })
+}
