@@ -85,7 +85,9 @@ type Plan struct {
 
 	class    *storagev1.StorageClass
 	decision policy.Decision
-	reclaim  corev1.PersistentVolumeReclaimPolicy
+	// nodeLabels are those of the nodes that use the volume, from its zone.
+	nodeLabels map[string]string
+	reclaim    corev1.PersistentVolumeReclaimPolicy
 }
 
 // RefusedError means that a volume must not be imported as it was asked for.

@@ -3,11 +3,13 @@ package imports
 import (
 	"context"
 	"errors"
+	"maps"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
@@ -108,3 +111,57 @@ type namedVolumes struct {
 }
 
 func (n namedVolumes) All(context.Context) ([]cinder.Volume, error) { return n.all, nil }
+
+// TestZoneOfTheVolumeDecides: on a backend that maps its zones to nodes, the
+// PersistentVolume is bound to those of the volume's zone.
+func TestZoneOfTheVolumeDecides(t *testing.T) {
+	p, err := policy.Parse([]byte(`
+apiVersion: standalone-cinder.openstack.org/v1alpha1
+kind: Policy
+backends:
+  - name: lab
+    auth: {cloud: lab}
+    connector: {nodeLabels: {site: a}}
+    zones:
+      - {name: az1, nodeLabels: {rack: one}}
+      - {name: az2, nodeLabels: {rack: two}}
+      - {name: az3, nodeLabels: {rack: three}}
+tenants:
+  - name: team-a
+    namespaces: [team-a]
+    classes: [{storageClasses: [fast], backends: [lab]}]
+`), "policy.yaml", mappers.BuiltIn().Describe())
+	if err != nil {
+		t.Fatal(err)
+	}
+	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, AllowedTopologies: []corev1.TopologySelectorTerm{{
+		MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: "rack", Values: []string{"one", "two"}}, {Key: "site", Values: []string{"a"}}},
+	}}}
+	importer := &Importer{
+		Client: fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}), Policy: p, Backend: &p.Backends[0],
+	}
+	for zone, want := range map[string]struct {
+		labels map[string]string
+		err    string
+	}{
+		"az1": {labels: map[string]string{"site": "a", "rack": "one"}},
+		"az2": {labels: map[string]string{"site": "a", "rack": "two"}},
+		"az3": {err: `volume volume-1 is in availability zone "az3", but on backend lab claim team-a/data can use only az1, az2; see the zones of the backend in the policy, and the allowedTopologies of StorageClass fast`},
+		"":    {err: `volume volume-1 is in availability zone "", but on backend lab claim team-a/data can use only az1, az2; see the zones of the backend in the policy, and the allowedTopologies of StorageClass fast`},
+	} {
+		t.Run(zone, func(t *testing.T) {
+			plan := &Plan{Volume: cinder.Volume{ID: "volume-1", SizeGiB: 1, Zone: zone}, Claim: claim("data", "uid-1", ""), class: class}
+			err := importer.decide(t.Context(), plan)
+			got := ""
+			if err != nil {
+				got = err.Error()
+			}
+			if got != want.err {
+				t.Errorf("%s\nwant %s", got, want.err)
+			}
+			if err == nil && !maps.Equal(plan.nodeLabels, want.labels) {
+				t.Errorf("labels %v, want %v", plan.nodeLabels, want.labels)
+			}
+		})
+	}
+}

@@ -196,6 +196,15 @@ func (i *Importer) decide(ctx context.Context, plan *Plan) error {
 	case !slices.Contains(plan.decision.Backends, i.Backend.Name):
 		return refused("%s grants claim %s/%s only volumes of backend %s, not of %s", plan.decision.Rule, claim.Namespace, claim.Name, strings.Join(plan.decision.Backends, ", "), i.Backend.Name)
 	}
+	plan.nodeLabels = i.Backend.Connector.NodeLabels
+	if placement, mapped := plan.decision.PlacementOn(i.Backend.Name); mapped {
+		zone, usable := placement.Zone(plan.Volume.Zone)
+		if !usable {
+			return refused("volume %s is in availability zone %q, but on backend %s claim %s/%s can use only %s; see the zones of the backend in the policy, and the allowedTopologies of StorageClass %s",
+				plan.Volume.ID, plan.Volume.Zone, i.Backend.Name, claim.Namespace, claim.Name, strings.Join(placement.Names(), ", "), plan.class.Name)
+		}
+		plan.nodeLabels = zone.NodeLabels
+	}
 	if wanted := plan.decision.Volume.Type; wanted != "" && wanted != plan.Volume.Type {
 		plan.Warnings = append(plan.Warnings, fmt.Sprintf("%s asks for volumes of type %q, and this one has type %q; the type stays", plan.decision.Rule, wanted, plan.Volume.Type))
 	}
