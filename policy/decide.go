@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
+	"github.com/standalone-cinder/standalone-cinder/policy/names"
 )
 
 // VolumeMode is how a pod sees a volume, as in a claim's spec.volumeMode.
@@ -200,11 +201,11 @@ func (d *decider) checkClaim() *Denial {
 		return &Denial{Reason: InvalidClaim, Message: fmt.Sprintf(format, args...)}
 	}
 	switch {
-	case !namespaceName.valid(r.Namespace):
+	case !names.Namespace().Valid(r.Namespace):
 		return invalid("%q cannot be the name of a namespace", r.Namespace)
-	case r.Claim != "" && !className.valid(r.Claim):
+	case r.Claim != "" && !names.StorageClass().Valid(r.Claim):
 		return invalid("%q cannot be the name of a claim", r.Claim)
-	case !className.valid(r.StorageClass):
+	case !names.StorageClass().Valid(r.StorageClass):
 		return invalid("%q cannot be the name of a StorageClass", r.StorageClass)
 	case r.VolumeMode != "" && r.VolumeMode != Filesystem && r.VolumeMode != Block:
 		return invalid("volume mode %q is neither Filesystem nor Block", r.VolumeMode)
@@ -275,7 +276,7 @@ func (d *decider) findTenant() (*Tenant, int, *Denial) {
 
 // takes reports whether the rule is for a StorageClass.
 func (c *Class) takes(storageClass string) bool {
-	return slices.ContainsFunc(c.StorageClasses, func(entry string) bool { return matches(entry, storageClass) })
+	return slices.ContainsFunc(c.StorageClasses, func(entry string) bool { return names.Matches(entry, storageClass) })
 }
 
 // findClass finds the first rule for the StorageClass.

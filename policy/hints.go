@@ -2,6 +2,8 @@ package policy
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
@@ -71,7 +73,7 @@ func misplaced(typeName, key string) string {
 	if remedy := of[key]; remedy != "" {
 		return remedy
 	}
-	if near, ok := document.Suggest(key, sortedKeys(of)); ok && near != anyKey && !strings.HasPrefix(of[near], "did you mean") {
+	if near, ok := document.Suggest(key, slices.Sorted(maps.Keys(of))); ok && near != anyKey && !strings.HasPrefix(of[near], "did you mean") {
 		return fmt.Sprintf("did you mean %q? %s", near, of[near])
 	}
 	return of[anyKey]

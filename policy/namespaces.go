@@ -7,6 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
+	"github.com/standalone-cinder/standalone-cinder/policy/names"
+	"github.com/standalone-cinder/standalone-cinder/policy/selectors"
 )
 
 // matchKind is the way in which a tenant matches a namespace. A higher kind wins.
@@ -36,7 +38,7 @@ func newNamespaceMatcher(t *Tenant, selector labels.Selector) namespaceMatcher {
 		reasons = append(reasons, fmt.Sprintf("namespaces [%s] do not include it", strings.Join(t.Namespaces, ", ")))
 	}
 	if selector != nil {
-		m.selectorText = describeSelector(t.NamespaceSelector)
+		m.selectorText = selectors.Describe(t.NamespaceSelector)
 		reasons = append(reasons, fmt.Sprintf("namespaceSelector %s does not select its labels", m.selectorText))
 	}
 	m.otherwise = strings.Join(reasons, ", and ")
@@ -50,7 +52,7 @@ func (m namespaceMatcher) match(namespace string, namespaceLabels labels.Set) (m
 		if entry == namespace {
 			return byName, "its name is listed"
 		}
-		if kind == noMatch && matches(entry, namespace) {
+		if kind == noMatch && names.Matches(entry, namespace) {
 			kind, pattern = byPattern, entry
 		}
 	}
@@ -88,17 +90,17 @@ type namespaceEntry struct {
 // validateNamespaces makes sure that no namespace is named by two tenants, and
 // that no patterns of two tenants have a name in common.
 func (p *Policy) validateNamespaces(d *document.Document) {
-	names := map[string]namespaceEntry{}
+	exact := map[string]namespaceEntry{}
 	patterns := map[string]namespaceEntry{}
 	var ordered []namespaceEntry
 	for i, t := range p.Tenants {
 		for j, text := range t.Namespaces {
-			if namespaceName.mistake(text) != "" {
+			if names.Namespace().Mistake(text) != "" {
 				continue
 			}
 			e := namespaceEntry{tenant: i, path: fmt.Sprintf("tenants[%d].namespaces[%d]", i, j), text: text}
-			seen := names
-			if isPattern(text) {
+			seen := exact
+			if names.IsPattern(text) {
 				seen = patterns
 			}
 			earlier, twice := seen[text]
@@ -111,7 +113,7 @@ func (p *Policy) validateNamespaces(d *document.Document) {
 				continue
 			}
 			seen[text] = e
-			if !isPattern(text) {
+			if !names.IsPattern(text) {
 				continue
 			}
 			if len(ordered) == maxPatterns {
@@ -134,7 +136,7 @@ func overlap(earlier []namespaceEntry, e namespaceEntry) (namespaceEntry, string
 		if other.tenant == e.tenant {
 			continue
 		}
-		if example, ok := namespaceName.common(other.text, e.text); ok {
+		if example, ok := names.Namespace().Common(other.text, e.text); ok {
 			return other, example, true
 		}
 	}
@@ -154,15 +156,15 @@ func (p *Policy) validateSelectors(d *document.Document) {
 	type entry struct {
 		tenant  int
 		path    string
-		domains labelDomains
+		domains selectors.Domains
 	}
 	var earlier []entry
 	for i, t := range p.Tenants {
 		if t.matcher.selector == nil {
 			continue
 		}
-		e := entry{i, document.Element("tenants", i) + ".namespaceSelector", domainsOf(t.NamespaceSelector)}
-		if key, ok := e.domains.impossible(); ok {
+		e := entry{i, document.Element("tenants", i) + ".namespaceSelector", selectors.DomainsOf(t.NamespaceSelector)}
+		if key, ok := e.domains.Impossible(); ok {
 			d.Warnf(e.path, "the selector cannot match any namespace: its requirements on the label %s contradict each other", key)
 			continue
 		}
@@ -172,14 +174,14 @@ func (p *Policy) validateSelectors(d *document.Document) {
 		}
 		inner, outer, crossing := -1, -1, -1
 		for j, o := range earlier {
-			if o.domains.disjoint(e.domains) {
+			if o.domains.Disjoint(e.domains) {
 				continue
 			}
-			if e.domains.within(o.domains) {
+			if e.domains.Within(o.domains) {
 				inner = j
 				break
 			}
-			if outer < 0 && o.domains.within(e.domains) {
+			if outer < 0 && o.domains.Within(e.domains) {
 				outer = j
 			}
 			if crossing < 0 {

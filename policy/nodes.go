@@ -116,7 +116,7 @@ func nodesText(reaches []reach) string {
 // labelsText writes labels as kubectl accepts them.
 func labelsText(of map[string]string) string {
 	var pairs []string
-	for _, key := range sortedKeys(of) {
+	for _, key := range slices.Sorted(maps.Keys(of)) {
 		pairs = append(pairs, key+"="+of[key])
 	}
 	return strings.Join(pairs, ",")
@@ -240,7 +240,7 @@ func (t Topology) covered(sets []map[string]string) bool {
 	if slices.ContainsFunc(sets, t.within) {
 		return true
 	}
-	for _, key := range sortedKeys(t) {
+	for _, key := range slices.Sorted(maps.Keys(t)) {
 		values := t[key]
 		if len(values) < 2 || !slices.ContainsFunc(sets, func(set map[string]string) bool { _, ok := set[key]; return ok }) {
 			continue

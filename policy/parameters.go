@@ -93,7 +93,7 @@ func (d *decider) readParameters(c *Class) (map[parameter]setting, *Denial) {
 		return &Denial{Reason: reason, Path: c.path, Message: "StorageClass " + d.request.StorageClass + " " + fmt.Sprintf(format, args...)}
 	}
 	var unknown []string
-	keys := sortedKeys(d.request.Parameters)
+	keys := slices.Sorted(maps.Keys(d.request.Parameters))
 	for _, key := range keys {
 		if _, ok := parameters[strings.ToLower(key)]; !ok {
 			unknown = append(unknown, key)

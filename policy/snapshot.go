@@ -2,9 +2,11 @@ package policy
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
+	"github.com/standalone-cinder/standalone-cinder/policy/names"
 )
 
 // SnapshotRequest describes a VolumeSnapshot to DecideSnapshot.
@@ -38,7 +40,7 @@ func (p *Policy) DecideSnapshot(r SnapshotRequest) Decision {
 }
 
 func (d *decider) runSnapshot(r SnapshotRequest) *Denial {
-	if !namespaceName.valid(r.Namespace) {
+	if !names.Namespace().Valid(r.Namespace) {
 		return &Denial{Reason: InvalidClaim, Message: fmt.Sprintf("%q cannot be the name of a namespace", r.Namespace)}
 	}
 	tenant, index, denial := d.findTenant()
@@ -56,7 +58,7 @@ func (d *decider) runSnapshot(r SnapshotRequest) *Denial {
 		return denial
 	}
 	d.decision.Rule = class.path
-	for _, key := range sortedKeys(r.Parameters) {
+	for _, key := range slices.Sorted(maps.Keys(r.Parameters)) {
 		return &Denial{Reason: ParameterNotAllowed, Path: class.path, Message: fmt.Sprintf(
 			"parameter %q of the VolumeSnapshotClass is not known; a VolumeSnapshotClass of this program has no parameters", key)}
 	}

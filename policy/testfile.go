@@ -3,12 +3,15 @@ package policy
 import (
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
+	"github.com/standalone-cinder/standalone-cinder/policy/names"
+	"github.com/standalone-cinder/standalone-cinder/policy/selectors"
 )
 
 // TestKind is the kind of a file of policy tests.
@@ -216,9 +219,9 @@ func CheckLabels(given map[string]string) string {
 }
 
 func validateLabels(d *document.Document, path string, given map[string]string) {
-	for _, key := range sortedKeys(given) {
-		checkLabelKey(d, document.Child(path, key), key)
-		checkLabelValue(d, document.Child(path, key), given[key])
+	for _, key := range slices.Sorted(maps.Keys(given)) {
+		selectors.CheckKey(d, document.Child(path, key), key)
+		selectors.CheckValue(d, document.Child(path, key), given[key])
 	}
 }
 
@@ -280,7 +283,7 @@ func (c TestClaim) validate(d *document.Document, path string) {
 	for i, topology := range c.AllowedTopologies {
 		validateTopology(d, document.Element(document.Child(path, "allowedTopologies"), i), topology)
 	}
-	if at := document.Child(path, "name"); d.Has(at) && !className.valid(c.Name) {
+	if at := document.Child(path, "name"); d.Has(at) && !names.StorageClass().Valid(c.Name) {
 		d.Errorf(at, "%q cannot be the name of a claim", c.Name)
 	}
 	validateMode(d, document.Child(path, "volumeMode"), c.VolumeMode)

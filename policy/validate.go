@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
+	"github.com/standalone-cinder/standalone-cinder/policy/names"
+	"github.com/standalone-cinder/standalone-cinder/policy/selectors"
 )
 
 // ClusterIDPattern matches what may be a clusterID.
@@ -106,8 +109,8 @@ func (p *Policy) validateTenant(d *document.Document, i int) {
 	if d.Has(document.Child(path, "namespaces")) && len(t.Namespaces) == 0 {
 		d.Errorf(document.Child(path, "namespaces"), "the list is empty; name a namespace, or remove the key and use namespaceSelector")
 	}
-	validateEntries(d, document.Child(path, "namespaces"), t.Namespaces, namespaceName, "a namespace")
-	t.matcher = newNamespaceMatcher(t, compileSelector(d, t.NamespaceSelector, document.Child(path, "namespaceSelector")))
+	validateEntries(d, document.Child(path, "namespaces"), t.Namespaces, names.Namespace(), "a namespace")
+	t.matcher = newNamespaceMatcher(t, selectors.Compile(d, t.NamespaceSelector, document.Child(path, "namespaceSelector")))
 
 	validateQuota(d, document.Child(path, "quota"), t.Quota)
 	validateTenantLimits(d, document.Child(path, "limits"), t.Limits)
@@ -133,7 +136,7 @@ func (p *Policy) validateClass(d *document.Document, t *Tenant, c *Class, path s
 	if len(c.StorageClasses) == 0 {
 		d.Errorf(document.Child(path, "storageClasses"), "is missing or empty; name the StorageClasses the rule is for, or [\"*\"] for all")
 	}
-	validateEntries(d, document.Child(path, "storageClasses"), c.StorageClasses, className, "a StorageClass")
+	validateEntries(d, document.Child(path, "storageClasses"), c.StorageClasses, names.StorageClass(), "a StorageClass")
 
 	if len(c.Backends) == 0 {
 		d.Errorf(document.Child(path, "backends"), "is missing or empty; name the backends the volumes may come from")
@@ -276,7 +279,7 @@ func shadowOf(path string, classes []Class, i, k int) shadow {
 			if j == i && (m == k || m > k && other == entry) {
 				continue
 			}
-			if covers(other, entry) {
+			if names.Covers(other, entry) {
 				return shadow{fmt.Sprintf("%s.classes[%d].storageClasses[%d]", path, j, m), j == i}
 			}
 		}
@@ -285,9 +288,9 @@ func shadowOf(path string, classes []Class, i, k int) shadow {
 }
 
 // validateEntries checks names and patterns.
-func validateEntries(d *document.Document, path string, entries []string, kind nameKind, what string) {
+func validateEntries(d *document.Document, path string, entries []string, kind names.Kind, what string) {
 	for i, entry := range entries {
-		if mistake := kind.mistake(entry); mistake != "" {
+		if mistake := kind.Mistake(entry); mistake != "" {
 			d.Errorf(document.Element(path, i), "%q cannot be %s: %s", entry, what, mistake)
 		}
 	}
@@ -299,7 +302,7 @@ func validateName(d *document.Document, path, name, what string) {
 	switch {
 	case name == "":
 		d.Errorf(document.Child(path, "name"), "is missing; give the %s a name", what)
-	case namespaceName.mistake(name) != "" && document.Foreign(name) != "":
+	case names.Namespace().Mistake(name) != "" && document.Foreign(name) != "":
 		d.Errorf(document.Child(path, "name"), "%q cannot be the name of a %s: %s; use lower-case letters, digits and hyphens", name, what, document.Foreign(name))
 	case len(validation.IsDNS1123Label(name)) > 0:
 		d.Errorf(document.Child(path, "name"), "%q cannot be the name of a %s; use at most 63 lower-case letters, digits and hyphens, beginning and ending with a letter or digit", name, what)
@@ -354,7 +357,7 @@ func validateText(d *document.Document, path, s string) {
 const reservedPrefix = "csi.storage.k8s.io/"
 
 func validateMetadata(d *document.Document, path string, metadata map[string]string) {
-	for _, key := range sortedKeys(metadata) {
+	for _, key := range slices.Sorted(maps.Keys(metadata)) {
 		at := document.Child(path, key)
 		if !d.Has(at) {
 			continue // inherited, and checked there

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"maps"
 	"net"
 	"net/url"
 	"regexp"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
+	"github.com/standalone-cinder/standalone-cinder/policy/selectors"
 )
 
 var (
@@ -53,7 +55,7 @@ func (p *Policy) validateBackend(d *document.Document, i int, protocols mapping.
 	validateTimeouts(d, document.Child(path, "timeouts"), b.Timeouts)
 	validateConnector(d, document.Child(path, "connector"), &b.Connector)
 	validateZones(d, path, b)
-	for _, protocol := range sortedKeys(b.Mapping) {
+	for _, protocol := range slices.Sorted(maps.Keys(b.Mapping)) {
 		validateMapping(d, document.Child(document.Child(path, "mapping"), protocol), protocol, b.Mapping[protocol], protocols)
 	}
 }
@@ -220,10 +222,10 @@ func validateConnector(d *document.Document, path string, c *Connector) {
 		(path == "defaults.connector" || !d.Has("defaults.connector.nodeLabels")) {
 		d.Warnf(at, "no label is given, so volumes can be used on every node; name the labels, or remove the key")
 	}
-	for _, key := range sortedKeys(c.NodeLabels) {
+	for _, key := range slices.Sorted(maps.Keys(c.NodeLabels)) {
 		at := document.Child(document.Child(path, "nodeLabels"), key)
-		checkLabelKey(d, at, key)
-		checkLabelValue(d, at, c.NodeLabels[key])
+		selectors.CheckKey(d, at, key)
+		selectors.CheckValue(d, at, c.NodeLabels[key])
 	}
 	if !d.Has(document.Child(path, "wwpns")) {
 		return
@@ -281,5 +283,32 @@ func validateRate(d *document.Document, path string, value float64) {
 		d.Errorf(path, "must be at most %d; 0 means no limit", MaxConcurrency)
 	case value > 0 && value < MinRate:
 		d.Errorf(path, "must be at least %g, which is a request in 100 seconds; 0 means no limit", MinRate)
+	}
+}
+
+// validateMapping adds places in the file to what is wrong with a mapping.
+func validateMapping(d *document.Document, path, protocol string, m mapping.Mapping, protocols mapping.Protocols) {
+	place := func(keys []string) string {
+		at := path
+		for _, key := range keys {
+			at = document.Child(at, key)
+		}
+		return at
+	}
+	findings := m.Check(protocol, mapping.Context{
+		Protocols: protocols,
+		Has:       func(keys ...string) bool { return d.Has(place(keys)) },
+		Suggest:   document.Suggest,
+	})
+	for _, finding := range findings {
+		at := place(finding.Keys)
+		if finding.Index >= 0 {
+			at = document.Element(at, finding.Index)
+		}
+		if finding.Warning {
+			d.Warnf(at, "%s", finding.Message)
+		} else {
+			d.Errorf(at, "%s", finding.Message)
+		}
 	}
 }

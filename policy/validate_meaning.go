@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
+	"github.com/standalone-cinder/standalone-cinder/policy/names"
 )
 
 // This file is about values that can be read and are nevertheless not what
@@ -215,7 +216,7 @@ func (p *Policy) warnSystemNamespace(d *document.Document) {
 		}
 		d.Warnf(path+".namespaceSelector", "%s, so every namespace that no other tenant names belongs to tenant %s, kube-system included; demand a label with matchLabels, or list kube-system in the tenant that shall have it", what, t.Name)
 	case byPattern:
-		i := slices.IndexFunc(t.Namespaces, func(entry string) bool { return matches(entry, systemNamespace) })
+		i := slices.IndexFunc(t.Namespaces, func(entry string) bool { return names.Matches(entry, systemNamespace) })
 		d.Warnf(document.Element(path+".namespaces", i), "the pattern %q matches kube-system, too; narrow it, or list kube-system in the tenant that shall have it", t.Namespaces[i])
 	}
 }

@@ -1,9 +1,12 @@
 package policy
 
 import (
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
+	"github.com/standalone-cinder/standalone-cinder/policy/selectors"
 )
 
 // validateZones checks the zones of a backend, and that their nodes are among
@@ -28,7 +31,7 @@ func validateZones(d *document.Document, backend string, b *Backend) {
 			d.Errorf(labels, "is missing or empty; name the labels that only the nodes of the zone have")
 		}
 		validateLabels(d, labels, zone.NodeLabels)
-		for _, key := range sortedKeys(zone.NodeLabels) {
+		for _, key := range slices.Sorted(maps.Keys(zone.NodeLabels)) {
 			other, both := b.Connector.NodeLabels[key]
 			if !both || other == zone.NodeLabels[key] {
 				continue
@@ -83,14 +86,14 @@ func validateTopology(d *document.Document, path string, t Topology) {
 	if len(t) == 0 {
 		d.Errorf(path, "is empty, so it allows no node; name labels with their values")
 	}
-	for _, key := range sortedKeys(t) {
+	for _, key := range slices.Sorted(maps.Keys(t)) {
 		at := document.Child(path, key)
-		checkLabelKey(d, at, key)
+		selectors.CheckKey(d, at, key)
 		if len(t[key]) == 0 {
 			d.Errorf(at, "the list is empty, so it allows no node; name values of the label")
 		}
 		for i, value := range t[key] {
-			checkLabelValue(d, document.Element(at, i), value)
+			selectors.CheckValue(d, document.Element(at, i), value)
 		}
 	}
 }

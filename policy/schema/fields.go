@@ -6,6 +6,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/mappers/template"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/selectors"
 )
 
 // fields describes each field, by type and key. An entry with only the name of a
@@ -181,7 +182,7 @@ func sharedFields() map[string]field {
 		"LabelSelector.matchExpressions":    {description: "Requirements that the namespace's labels must all meet."},
 		"LabelSelectorRequirement":          {rules: selectorRequirementRules()},
 		"LabelSelectorRequirement.key":      {description: "The label to look at.", required: true, rules: object{"pattern": labelKeyPattern}},
-		"LabelSelectorRequirement.operator": {description: "How the label is compared.", required: true, rules: choice(policy.SelectorOperators()...)},
+		"LabelSelectorRequirement.operator": {description: "How the label is compared.", required: true, rules: choice(selectors.Operators()...)},
 		"LabelSelectorRequirement.values":   {description: "Values for In and NotIn.", entries: labelValueRules()},
 	}
 }

@@ -1,8 +1,11 @@
-package policy
+// Package selectors checks label selectors, compiles them, and compares what they
+// select.
+package selectors
 
 import (
 	"fmt"
-	"sort"
+	"maps"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,18 +16,18 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
-// SelectorOperators are the operators of matchExpressions in their order in
+// Operators are the operators of matchExpressions in their order in
 // Kubernetes' documentation.
-func SelectorOperators() []string {
+func Operators() []string {
 	return []string{
 		string(metav1.LabelSelectorOpIn), string(metav1.LabelSelectorOpNotIn),
 		string(metav1.LabelSelectorOpExists), string(metav1.LabelSelectorOpDoesNotExist),
 	}
 }
 
-// compileSelector checks and compiles a label selector. It returns nil if there is
+// Compile checks and compiles a label selector. It returns nil if there is
 // none or if it has mistakes.
-func compileSelector(d *document.Document, selector *metav1.LabelSelector, path string) labels.Selector {
+func Compile(d *document.Document, selector *metav1.LabelSelector, path string) labels.Selector {
 	if selector == nil {
 		return nil
 	}
@@ -37,11 +40,11 @@ func compileSelector(d *document.Document, selector *metav1.LabelSelector, path 
 			compiled = compiled.Add(*requirement)
 		}
 	}
-	for _, key := range sortedKeys(selector.MatchLabels) {
+	for _, key := range slices.Sorted(maps.Keys(selector.MatchLabels)) {
 		at := document.Child(document.Child(path, "matchLabels"), key)
 		value := selector.MatchLabels[key]
-		checkLabelKey(d, at, key)
-		checkLabelValue(d, at, value)
+		CheckKey(d, at, key)
+		CheckValue(d, at, value)
 		add(key, selection.Equals, []string{value})
 	}
 	for i, expression := range selector.MatchExpressions {
@@ -49,10 +52,10 @@ func compileSelector(d *document.Document, selector *metav1.LabelSelector, path 
 		if expression.Key == "" {
 			d.Errorf(document.Child(at, "key"), "is missing; name the label to look at")
 		} else {
-			checkLabelKey(d, document.Child(at, "key"), expression.Key)
+			CheckKey(d, document.Child(at, "key"), expression.Key)
 		}
 		for j, value := range expression.Values {
-			checkLabelValue(d, document.Element(document.Child(at, "values"), j), value)
+			CheckValue(d, document.Element(document.Child(at, "values"), j), value)
 		}
 		switch expression.Operator {
 		case metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn:
@@ -64,10 +67,10 @@ func compileSelector(d *document.Document, selector *metav1.LabelSelector, path 
 				d.Errorf(document.Child(at, "values"), "%s takes no values; remove them", expression.Operator)
 			}
 		case "":
-			d.Errorf(document.Child(at, "operator"), "is missing; the operators are %s", strings.Join(SelectorOperators(), ", "))
+			d.Errorf(document.Child(at, "operator"), "is missing; the operators are %s", strings.Join(Operators(), ", "))
 		default:
 			d.Errorf(document.Child(at, "operator"), "unknown operator %q%s", expression.Operator,
-				document.DidYouMean(string(expression.Operator), SelectorOperators(), "the operators are"))
+				document.DidYouMean(string(expression.Operator), Operators(), "the operators are"))
 		}
 		add(expression.Key, selectionOperator(expression.Operator), expression.Values)
 	}
@@ -90,7 +93,8 @@ func selectionOperator(op metav1.LabelSelectorOperator) selection.Operator {
 	}
 }
 
-func checkLabelKey(d *document.Document, path, key string) {
+// CheckKey reports a key that no label can have.
+func CheckKey(d *document.Document, path, key string) {
 	if len(validation.IsQualifiedName(key)) > 0 {
 		if foreign := document.Foreign(key); foreign != "" {
 			d.Errorf(path, "%q cannot be a label's key: %s; use letters, digits, '-', '_' and '.'", key, foreign)
@@ -100,7 +104,8 @@ func checkLabelKey(d *document.Document, path, key string) {
 	}
 }
 
-func checkLabelValue(d *document.Document, path, value string) {
+// CheckValue reports a value that no label can have.
+func CheckValue(d *document.Document, path, value string) {
 	if len(validation.IsValidLabelValue(value)) > 0 {
 		if foreign := document.Foreign(value); foreign != "" {
 			d.Errorf(path, "%q cannot be a label's value: %s; use letters, digits, '-', '_' and '.'", value, foreign)
@@ -108,15 +113,6 @@ func checkLabelValue(d *document.Document, path, value string) {
 		}
 		d.Errorf(path, "%q cannot be a label's value; use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit", value)
 	}
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	sort.Strings(keys)
-	return keys
 }
 
 // domain is what a selector allows one label to be.
@@ -194,11 +190,12 @@ func (a domain) within(b domain) bool {
 	return true
 }
 
-// labelDomains represents a selector by the domains of the labels it mentions.
-type labelDomains map[string]domain
+// Domains represents a selector by the domains of the labels it mentions.
+type Domains map[string]domain
 
-func domainsOf(selector *metav1.LabelSelector) labelDomains {
-	domains := labelDomains{}
+// DomainsOf returns the domains of a selector without mistakes.
+func DomainsOf(selector *metav1.LabelSelector) Domains {
+	domains := Domains{}
 	restrict := func(key string, to domain) { domains[key] = domains.of(key).intersect(to) }
 	for key, value := range selector.MatchLabels {
 		restrict(key, domain{only: true, values: map[string]bool{value: true}})
@@ -222,16 +219,16 @@ func domainsOf(selector *metav1.LabelSelector) labelDomains {
 	return domains
 }
 
-func (s labelDomains) of(key string) domain {
+func (s Domains) of(key string) domain {
 	if d, ok := s[key]; ok {
 		return d
 	}
 	return anything
 }
 
-// impossible returns a label for which no value satisfies the selector.
-func (s labelDomains) impossible() (string, bool) {
-	for _, key := range sortedKeys(s) {
+// Impossible returns a label for which no value satisfies the selector.
+func (s Domains) Impossible() (string, bool) {
+	for _, key := range slices.Sorted(maps.Keys(s)) {
 		if s[key].empty() {
 			return key, true
 		}
@@ -239,9 +236,9 @@ func (s labelDomains) impossible() (string, bool) {
 	return "", false
 }
 
-// disjoint reports whether no set of labels satisfies both selectors. Neither may
+// Disjoint reports whether no set of labels satisfies both selectors. Neither may
 // be impossible by itself.
-func (s labelDomains) disjoint(t labelDomains) bool {
+func (s Domains) Disjoint(t Domains) bool {
 	for key, a := range s {
 		if b, ok := t[key]; ok && !a.meets(b) {
 			return true
@@ -250,8 +247,8 @@ func (s labelDomains) disjoint(t labelDomains) bool {
 	return false
 }
 
-// within reports whether every set of labels that satisfies s satisfies t.
-func (s labelDomains) within(t labelDomains) bool {
+// Within reports whether every set of labels that satisfies s satisfies t.
+func (s Domains) Within(t Domains) bool {
 	for key, b := range t {
 		if !s.of(key).within(b) {
 			return false
@@ -260,8 +257,8 @@ func (s labelDomains) within(t labelDomains) bool {
 	return true
 }
 
-// describeSelector writes the selector in one line, as kubectl accepts it.
-func describeSelector(selector *metav1.LabelSelector) string {
+// Describe writes the selector in one line, as kubectl accepts it.
+func Describe(selector *metav1.LabelSelector) string {
 	text := metav1.FormatLabelSelector(selector)
 	if text == "" || text == "<none>" {
 		return "{}"

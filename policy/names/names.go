@@ -1,4 +1,6 @@
-package policy
+// Package names matches and compares names of Kubernetes objects and patterns of
+// them, in which * stands for any run of characters.
+package names
 
 import (
 	"fmt"
@@ -10,30 +12,31 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
-// nameKind is a kind of Kubernetes object name that patterns are written for.
-type nameKind struct {
+// Kind is a kind of Kubernetes object name that patterns are written for.
+type Kind struct {
 	// max is the longest name, dots whether it may consist of several labels.
 	max  int
 	dots bool
 }
 
-var (
-	// namespaceName is an RFC 1123 label, className an RFC 1123 subdomain.
-	namespaceName = nameKind{max: validation.DNS1123LabelMaxLength}
-	className     = nameKind{max: validation.DNS1123SubdomainMaxLength, dots: true}
-)
+// Namespace is the kind of names that are RFC 1123 labels.
+func Namespace() Kind { return Kind{max: validation.DNS1123LabelMaxLength} }
 
-// valid reports whether an object of the kind can have the name.
-func (k nameKind) valid(name string) bool {
+// StorageClass is the kind of names that are RFC 1123 subdomains, like those of
+// StorageClasses and claims.
+func StorageClass() Kind { return Kind{max: validation.DNS1123SubdomainMaxLength, dots: true} }
+
+// Valid reports whether an object of the kind can have the name.
+func (k Kind) Valid(name string) bool {
 	if k.dots {
 		return len(validation.IsDNS1123Subdomain(name)) == 0
 	}
 	return len(validation.IsDNS1123Label(name)) == 0
 }
 
-// mistake describes what is wrong with a name or pattern in a policy; it is empty
+// Mistake describes what is wrong with a name or pattern in a policy; it is empty
 // if nothing is.
-func (k nameKind) mistake(entry string) string {
+func (k Kind) Mistake(entry string) string {
 	for _, r := range entry {
 		switch {
 		case r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' || r == '*' || r == '.' && k.dots:
@@ -60,16 +63,16 @@ func (k nameKind) mistake(entry string) string {
 		return "it is empty"
 	case strings.Contains(entry, "**"):
 		return "one * already stands for any run of characters"
-	case !isPattern(entry) && !k.valid(entry):
+	case !IsPattern(entry) && !k.Valid(entry):
 		return k.shape()
 	}
-	if _, ok := k.common(entry, "*"); !ok {
+	if _, ok := k.Common(entry, "*"); !ok {
 		return "no name can match it: " + k.shape()
 	}
 	return ""
 }
 
-func (k nameKind) shape() string {
+func (k Kind) shape() string {
 	what := "names"
 	if k.dots {
 		what = "the parts of names between dots"
@@ -77,11 +80,11 @@ func (k nameKind) shape() string {
 	return fmt.Sprintf("%s begin and end with a letter or digit, and names have at most %d characters", what, k.max)
 }
 
-// isPattern reports whether an entry is a pattern rather than a name.
-func isPattern(entry string) bool { return strings.Contains(entry, "*") }
+// IsPattern reports whether an entry is a pattern rather than a name.
+func IsPattern(entry string) bool { return strings.Contains(entry, "*") }
 
-// matches reports whether a name equals or matches the entry.
-func matches(entry, name string) bool {
+// Matches reports whether a name equals or matches the entry.
+func Matches(entry, name string) bool {
 	first, rest, found := strings.Cut(entry, "*")
 	if !found {
 		return entry == name
@@ -105,14 +108,14 @@ func matches(entry, name string) bool {
 	}
 }
 
-// covers reports whether every name that matches the narrow entry also matches
+// Covers reports whether every name that matches the narrow entry also matches
 // the wide one. A * in the narrow entry may stand for anything, and only a * in
 // the wide one matches it, so it is enough to match the text of the narrow entry.
-func covers(wide, narrow string) bool { return matches(wide, narrow) }
+func Covers(wide, narrow string) bool { return Matches(wide, narrow) }
 
-// common returns a shortest valid name that matches both entries, if there is
+// Common returns a shortest valid name that matches both entries, if there is
 // any. It searches all ways to match both at once, breadth first.
-func (k nameKind) common(a, b string) (string, bool) {
+func (k Kind) Common(a, b string) (string, bool) {
 	if !compatibleEnds(a, b) {
 		return "", false
 	}

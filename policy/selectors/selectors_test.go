@@ -1,4 +1,4 @@
-package policy
+package selectors
 
 import (
 	"math/rand/v2"
@@ -6,6 +6,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
 // randomSelector uses two labels with three values, so that all there can be
@@ -18,7 +20,7 @@ func randomSelector(r *rand.Rand) *metav1.LabelSelector {
 		s.MatchLabels = map[string]string{key(): value()}
 	}
 	for range r.IntN(3) {
-		e := metav1.LabelSelectorRequirement{Key: key(), Operator: metav1.LabelSelectorOperator(SelectorOperators()[r.IntN(4)])}
+		e := metav1.LabelSelectorRequirement{Key: key(), Operator: metav1.LabelSelectorOperator(Operators()[r.IntN(4)])}
 		if e.Operator == metav1.LabelSelectorOpIn || e.Operator == metav1.LabelSelectorOpNotIn {
 			for range 1 + r.IntN(2) {
 				e.Values = append(e.Values, value())
@@ -54,8 +56,8 @@ func everyLabelSet() []labels.Set {
 func TestSelectorRelations(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	compile := func(s *metav1.LabelSelector) labels.Selector {
-		d := newDocument("")
-		compiled := compileSelector(d, s, "s")
+		d := document.New(document.Options{})
+		compiled := Compile(d, s, "s")
 		kubernetes, err := metav1.LabelSelectorAsSelector(s)
 		if err != nil || len(d.Errors()) > 0 {
 			t.Fatalf("%v: %v, %v", s, err, d.Errors())
@@ -78,17 +80,17 @@ func TestSelectorRelations(t *testing.T) {
 			disjoint = disjoint && !(inA && inB)
 			within = within && (inB || !inA)
 		}
-		domainsA, domainsB := domainsOf(a), domainsOf(b)
-		_, impossible := domainsA.impossible()
+		domainsA, domainsB := DomainsOf(a), DomainsOf(b)
+		_, impossible := domainsA.Impossible()
 		if impossible != empty {
 			t.Fatalf("%v: impossible = %v, want %v", a, impossible, empty)
 		}
 		// Selectors that select nothing are left out of comparisons.
-		_, impossibleB := domainsB.impossible()
-		if got := domainsA.disjoint(domainsB); !impossible && !impossibleB && got != disjoint {
+		_, impossibleB := domainsB.Impossible()
+		if got := domainsA.Disjoint(domainsB); !impossible && !impossibleB && got != disjoint {
 			t.Fatalf("%v, %v: disjoint = %v, want %v", a, b, got, disjoint)
 		}
-		if got := domainsA.within(domainsB); !empty && got != within {
+		if got := domainsA.Within(domainsB); !empty && got != within {
 			t.Fatalf("%v, %v: within = %v, want %v", a, b, got, within)
 		}
 		for outcome, happened := range map[string]bool{"empty": empty, "disjoint": disjoint && !impossible && !impossibleB, "within": within && !empty} {
@@ -116,7 +118,7 @@ func TestSelectorInWords(t *testing.T) {
 			},
 		},
 	} {
-		if got := describeSelector(s); got != want {
+		if got := Describe(s); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}

@@ -1,4 +1,4 @@
-package policy
+package names
 
 import (
 	"math/rand/v2"
@@ -36,8 +36,8 @@ func TestMatches(t *testing.T) {
 		{"a.b", "a-b", false}, // a dot is no wildcard
 	}
 	for _, test := range tests {
-		if got := matches(test.entry, test.name); got != test.want {
-			t.Errorf("matches(%q, %q) = %v, want %v", test.entry, test.name, got, test.want)
+		if got := Matches(test.entry, test.name); got != test.want {
+			t.Errorf("Matches(%q, %q) = %v, want %v", test.entry, test.name, got, test.want)
 		}
 	}
 }
@@ -45,37 +45,37 @@ func TestMatches(t *testing.T) {
 func TestNameMistakes(t *testing.T) {
 	tests := []struct {
 		entry string
-		kind  nameKind
+		kind  Kind
 		good  bool
 	}{
-		{"a", namespaceName, true},
-		{"0", namespaceName, true},
-		{strings.Repeat("a", 63), namespaceName, true},
-		{strings.Repeat("a", 63) + "*", namespaceName, true},
-		{strings.Repeat("a", 64), namespaceName, false},
-		{strings.Repeat("a", 64) + "*", namespaceName, false},
-		{strings.Repeat("a", 63) + "*b", namespaceName, false},
-		{"*", namespaceName, true},
-		{"*a*", namespaceName, true},
-		{"a-*", namespaceName, true},
-		{"*-*", namespaceName, true},
-		{"*-", namespaceName, false},
-		{"-*", namespaceName, false},
-		{"a.*", namespaceName, false},
-		{"", namespaceName, false},
-		{"a b", namespaceName, false},
-		{"a.b", className, true},
-		{"a.*", className, true},
-		{"*.b", className, true},
-		{"a..*", className, false},
-		{"a.-*", className, false},
-		{"a-.*", className, false},
-		{strings.Repeat("a", 253), className, true},
-		{strings.Repeat("a", 254), className, false},
+		{"a", Namespace(), true},
+		{"0", Namespace(), true},
+		{strings.Repeat("a", 63), Namespace(), true},
+		{strings.Repeat("a", 63) + "*", Namespace(), true},
+		{strings.Repeat("a", 64), Namespace(), false},
+		{strings.Repeat("a", 64) + "*", Namespace(), false},
+		{strings.Repeat("a", 63) + "*b", Namespace(), false},
+		{"*", Namespace(), true},
+		{"*a*", Namespace(), true},
+		{"a-*", Namespace(), true},
+		{"*-*", Namespace(), true},
+		{"*-", Namespace(), false},
+		{"-*", Namespace(), false},
+		{"a.*", Namespace(), false},
+		{"", Namespace(), false},
+		{"a b", Namespace(), false},
+		{"a.b", StorageClass(), true},
+		{"a.*", StorageClass(), true},
+		{"*.b", StorageClass(), true},
+		{"a..*", StorageClass(), false},
+		{"a.-*", StorageClass(), false},
+		{"a-.*", StorageClass(), false},
+		{strings.Repeat("a", 253), StorageClass(), true},
+		{strings.Repeat("a", 254), StorageClass(), false},
 	}
 	for _, test := range tests {
-		if mistake := test.kind.mistake(test.entry); (mistake == "") != test.good {
-			t.Errorf("mistake(%q) = %q, want none: %v", test.entry, mistake, test.good)
+		if mistake := test.kind.Mistake(test.entry); (mistake == "") != test.good {
+			t.Errorf("Mistake(%q) = %q, want none: %v", test.entry, mistake, test.good)
 		}
 	}
 }
@@ -98,9 +98,9 @@ func TestCommonNames(t *testing.T) {
 	}
 	for _, test := range tests {
 		for _, pair := range [][2]string{{test.a, test.b}, {test.b, test.a}} {
-			got, ok := namespaceName.common(pair[0], pair[1])
+			got, ok := Namespace().Common(pair[0], pair[1])
 			if ok != (test.want != "") || ok && got != test.want {
-				t.Errorf("common(%q, %q) = %q, %v, want %q", pair[0], pair[1], got, ok, test.want)
+				t.Errorf("Common(%q, %q) = %q, %v, want %q", pair[0], pair[1], got, ok, test.want)
 			}
 		}
 	}
@@ -118,11 +118,11 @@ func randomPattern(r *rand.Rand) string {
 // TestCommonAndCoversAgainstEveryShortName compares both with what trying out
 // all names of up to six characters shows.
 func TestCommonAndCoversAgainstEveryShortName(t *testing.T) {
-	var names []string
+	var all []string
 	var grow func(prefix string)
 	grow = func(prefix string) {
-		if namespaceName.valid(prefix) {
-			names = append(names, prefix)
+		if Namespace().Valid(prefix) {
+			all = append(all, prefix)
 		}
 		if len(prefix) < 6 {
 			for _, c := range "abx-" {
@@ -135,31 +135,31 @@ func TestCommonAndCoversAgainstEveryShortName(t *testing.T) {
 	var overlapping, covering int
 	for range 1500 {
 		a, b := randomPattern(r), randomPattern(r)
-		found, ok := namespaceName.common(a, b)
-		if ok && (!matches(a, found) || !matches(b, found) || !namespaceName.valid(found)) {
-			t.Fatalf("common(%q, %q) = %q, which is not in common", a, b, found)
+		found, ok := Namespace().Common(a, b)
+		if ok && (!Matches(a, found) || !Matches(b, found) || !Namespace().Valid(found)) {
+			t.Fatalf("Common(%q, %q) = %q, which is not in common", a, b, found)
 		}
 		shortest, covered := "", true
-		for _, name := range names {
-			inA, inB := matches(a, name), matches(b, name)
+		for _, name := range all {
+			inA, inB := Matches(a, name), Matches(b, name)
 			if inA && inB && (shortest == "" || len(name) < len(shortest)) {
 				shortest = name
 			}
 			covered = covered && (inA || !inB)
 		}
 		if shortest != "" && (!ok || len(found) != len(shortest)) {
-			t.Fatalf("common(%q, %q) = %q, %v, but %q matches both", a, b, found, ok, shortest)
+			t.Fatalf("Common(%q, %q) = %q, %v, but %q matches both", a, b, found, ok, shortest)
 		}
 		if shortest == "" && ok && len(found) <= 6 {
-			t.Fatalf("common(%q, %q) = %q, but no short name matches both", a, b, found)
+			t.Fatalf("Common(%q, %q) = %q, but no short name matches both", a, b, found)
 		}
-		if covers(a, b) && !covered {
-			t.Fatalf("covers(%q, %q), but some name matches only the latter", a, b)
+		if Covers(a, b) && !covered {
+			t.Fatalf("Covers(%q, %q), but some name matches only the latter", a, b)
 		}
 		if ok {
 			overlapping++
 		}
-		if covers(a, b) {
+		if Covers(a, b) {
 			covering++
 		}
 	}
@@ -185,8 +185,8 @@ func TestCovers(t *testing.T) {
 		{"a*b*c", "a*c", false},
 	}
 	for _, test := range tests {
-		if got := covers(test.wide, test.narrow); got != test.want {
-			t.Errorf("covers(%q, %q) = %v, want %v", test.wide, test.narrow, got, test.want)
+		if got := Covers(test.wide, test.narrow); got != test.want {
+			t.Errorf("Covers(%q, %q) = %v, want %v", test.wide, test.narrow, got, test.want)
 		}
 	}
 }
