@@ -24,8 +24,9 @@ OLDEST_TESTS := TestManifestsAreAcceptedByTheAPIServer TestAccountMayChangeOnlyW
 # Tests that take minutes each: every kind of fault at every step of a claim's
 # life, every hostile answer to every request, and tests that need thousands of claims or volumes.
 FAULT_TESTS := TestCrashMatrix TestCrashMatrixOfAMember TestCrashMatrixOfExpansions TestCrashMatrixOfSnapshots \
-  TestSplitBrain TestThousandClaimsKeepToEveryQuota TestHandOverAtTwentyThousandVolumes TestHostileTable \
-  TestNoAnswerTakesMuchMemory
+  TestCrashMatrixOfImports TestSplitBrain TestThousandClaimsKeepToEveryQuota \
+  TestQuotaHoldsWhileClaimsComeAndGoAndTheLeaderChanges TestHandOverAtTwentyThousandVolumes \
+  TestHostileTable TestNoAnswerTakesMuchMemory
 empty :=
 space := $(empty) $(empty)
 FAULT_PATTERN := ^($(subst $(space),|,$(strip $(FAULT_TESTS))))$$

@@ -45,11 +45,11 @@ var importMishaps = []mishap{
 	{name: "answer lost", verdict: faultproxy.LoseAfter},
 }
 
-// TestCrashWhileImporting kills the command at every request, before it has an
+// TestCrashMatrixOfImports kills the command at every request, before it has an
 // effect and after, or loses request or answer, while a leader is at work. The
 // same command, run again, completes the import. Claim, PersistentVolume, Secret
 // and volume then live and end like any other.
-func TestCrashWhileImporting(t *testing.T) {
+func TestCrashMatrixOfImports(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), matrixTime)
 	defer cancel()
 	var group sync.WaitGroup
