@@ -90,7 +90,7 @@ var forbidden = []struct {
 	{of: "provisioner/app/statuspage", never: []string{"k8s.io/", "github.com/", module + "/"}, except: []string{module + "/provisioner/", module + "/provisioner/statusreport/"},
 		why: "serving a report needs nothing of what it is about"},
 	{of: "provisioner/cli", never: []string{"github.com/gophercloud/", module + "/provisioner/"},
-		except: []string{module + "/provisioner/audit/", module + "/provisioner/imports/", module + "/provisioner/nodeuse/", module + "/provisioner/proof/", module + "/provisioner/record/", module + "/provisioner/wiring/"},
+		except: []string{module + "/provisioner/audit/", module + "/provisioner/imports/", module + "/provisioner/nodeuse/", module + "/provisioner/proof/", module + "/provisioner/record/", module + "/provisioner/statusreport/", module + "/provisioner/wiring/"},
 		why:    "commands need neither the hub nor the daemon"},
 	{of: "provisioner/wiring", never: []string{"github.com/gophercloud/", module + "/provisioner/"},
 		why: "translation does not depend on its users"},

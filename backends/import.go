@@ -96,8 +96,9 @@ func (e *endpoint) importVolume(ctx context.Context, spec Import) (Connected, er
 	if err != nil {
 		return Connected{}, err
 	}
-	// contested means that another party may have seen the volume as free, too.
-	contested := !spec.Stamp.Owns(v) && v.Status == cinder.StatusAvailable
+	// contested means that another party may see the volume as free, too: others do
+	// not look at stamps.
+	contested := v.Status == cinder.StatusAvailable
 	if !spec.Stamp.Owns(v) {
 		if v, err = e.writeStamp(ctx, v, spec); err != nil {
 			return Connected{}, err

@@ -280,3 +280,37 @@ func TestOneImportTwiceAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestRepeatedImportLosesToAReservation: an import that was interrupted before its
+// reservation sees the volume free, and so may Nova.
+func TestRepeatedImportLosesToAReservation(t *testing.T) {
+	for workflow, reservation := range map[cinder.Workflow]string{cinder.WorkflowReserve: "volume.os-reserve", cinder.WorkflowAttachment: "attachment.create"} {
+		t.Run(string(workflow), func(t *testing.T) {
+			memory := newMemoryCinder()
+			memory.workflow = workflow
+			id := memory.add(cinder.Volume{Status: cinder.StatusAvailable})
+			memory.fault = func(operation, _ string) mishap {
+				if operation == reservation {
+					return unsent
+				}
+				return noFault
+			}
+			if _, err := memory.term(t).Import(t.Context(), importOf(1, id)); err == nil {
+				t.Fatal("the reservation was not sent, but the import succeeded")
+			}
+			memory.fault = nil
+			memory.forgetLog()
+			memory.onCall(func(operation string) {
+				if operation == reservation {
+					memory.onCall(nil)
+					memory.mu.Lock()
+					defer memory.mu.Unlock()
+					memory.volumes[id].Status = cinder.StatusAttaching
+				}
+			})
+			_, err := memory.term(t).Import(t.Context(), importOf(1, id))
+			equal(t, cinder.KindOf(err), cinder.KindConflict)
+			equal(t, memory.changes(), []string{reservation + " " + id})
+		})
+	}
+}

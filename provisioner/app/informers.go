@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -114,7 +115,7 @@ func (t *termInformer) Release() error {
 
 // Follow adds one of the term's own handlers.
 func (t *termInformer) Follow(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
-	registration, err := t.SharedIndexInformer.AddEventHandler(t.watched(handler))
+	registration, err := t.SharedIndexInformer.AddEventHandler(t.watched(distinct{handler}))
 	if err != nil {
 		return nil, err
 	}
@@ -122,4 +123,22 @@ func (t *termInformer) Follow(handler cache.ResourceEventHandler) (cache.Resourc
 	defer t.mu.Unlock()
 	t.registrations = append(t.registrations, registration)
 	return registration, nil
+}
+
+// distinct tells a handler of an object that took another's name as of two objects.
+// If the watch missed the deletion, the informer takes the next listing's object for
+// the former one, changed. Claims get their names again, and so do the
+// PersistentVolumes of imported volumes.
+type distinct struct{ cache.ResourceEventHandler }
+
+// OnUpdate implements cache.ResourceEventHandler.
+func (d distinct) OnUpdate(before, after any) {
+	former, ok := before.(metav1.Object)
+	present, isObject := after.(metav1.Object)
+	if !ok || !isObject || former.GetUID() == present.GetUID() {
+		d.ResourceEventHandler.OnUpdate(before, after)
+		return
+	}
+	d.OnDelete(before)
+	d.OnAdd(after, false)
 }

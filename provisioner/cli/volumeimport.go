@@ -15,6 +15,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/imports"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
@@ -146,19 +147,20 @@ func (f *importFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 		}
 	}
 	if err != nil {
-		return &policycli.ExitError{Code: policycli.ExitFailed, Err: fmt.Errorf("volume %s is not imported: %w", f.request.Volume, err)}
+		return &policycli.ExitError{Code: policycli.ExitFailed, Err: fmt.Errorf("volume %s is not imported: %s", f.request.Volume, statusreport.OneLine(err.Error()))}
 	}
-	for _, warning := range plan.Warnings {
-		fmt.Fprintln(stderr, "warning: "+warning)
-	}
-	if err := f.report(stdout, plan, pv); err != nil {
+	if err := f.report(stdout, stderr, plan, pv); err != nil {
 		return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
 	}
 	return nil
 }
 
 // report prints the PersistentVolume, and what was or would be done as comments.
-func (f *importFlags) report(w io.Writer, plan *imports.Plan, pv *corev1.PersistentVolume) error {
+// What the volume's owners wrote must not end a comment.
+func (f *importFlags) report(w, stderr io.Writer, plan *imports.Plan, pv *corev1.PersistentVolume) error {
+	for _, warning := range plan.Warnings {
+		fmt.Fprintln(stderr, "warning: "+statusreport.OneLine(warning))
+	}
 	claim := plan.Claim.Namespace + "/" + plan.Claim.Name
 	lines := []string{fmt.Sprintf("volume %s is imported for claim %s", plan.Volume.ID, claim)}
 	switch {
@@ -167,7 +169,7 @@ func (f *importFlags) report(w io.Writer, plan *imports.Plan, pv *corev1.Persist
 	case !f.apply:
 		lines = []string{"nothing was changed; with --apply, the command would"}
 		for n, step := range plan.Steps {
-			lines = append(lines, fmt.Sprintf("%d. %s", n+1, step))
+			lines = append(lines, fmt.Sprintf("%d. %s", n+1, statusreport.OneLine(step)))
 		}
 		lines = append(lines, "the source of the PersistentVolume follows from the connection")
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/imports"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
 )
 
 // volumeList is the answer of volume list.
@@ -104,7 +105,8 @@ func (l volumeList) print(w io.Writer, output string) error {
 		if !v.Importable {
 			importable = "no: " + v.Why
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", v.Backend, v.ID, v.Name, v.SizeGiB, v.Status, v.Type, v.Zone, v.Owner(), importable)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", v.Backend, v.ID, statusreport.OneLine(v.Name), v.SizeGiB, v.Status,
+			statusreport.OneLine(v.Type), statusreport.OneLine(v.Zone), statusreport.OneLine(v.Owner()), statusreport.OneLine(importable))
 	}
 	return table.Flush()
 }

@@ -31,7 +31,6 @@ func (i *Importer) Apply(ctx context.Context, plan *Plan) (*corev1.PersistentVol
 	if err := i.keepClaim(ctx, plan); err != nil {
 		return nil, err
 	}
-	former := backends.StampOf(plan.Volume).PV
 	connected, err := i.Volumes.Import(ctx, backends.Import{
 		VolumeID:  plan.Volume.ID,
 		Stamp:     i.stamp(plan),
@@ -51,10 +50,13 @@ func (i *Importer) Apply(ctx context.Context, plan *Plan) (*corev1.PersistentVol
 		return nil, i.cancel(ctx, plan, connected.Place, err)
 	}
 	plan.Warnings = append(plan.Warnings, mapped.Warnings...)
-	if err := i.checkNodes(ctx, pv, former); err != nil {
+	if err := i.checkNodes(ctx, plan.Volume.ID, nodeuse.VolumeOf(pv)); err != nil {
 		return nil, err
 	}
 	if err := i.keepSecret(ctx, plan, pv.Name, mapped, connected.Fresh); err != nil {
+		return nil, err
+	}
+	if err := i.checkClaim(ctx, plan); err != nil {
 		return nil, err
 	}
 	saved, err := i.save(ctx, plan, pv)
@@ -176,24 +178,26 @@ func (i *Importer) checkHandle(ctx context.Context, pv *corev1.PersistentVolume)
 	return err
 }
 
-// checkNodes refuses a volume that a node still uses, through the PersistentVolume
-// that it had before. Another node would mount it while the first one writes.
-func (i *Importer) checkNodes(ctx context.Context, pv *corev1.PersistentVolume, former string) error {
-	var users []string
-	for _, name := range []string{pv.Name, former} {
-		if name == "" {
-			continue
-		}
-		use := nodeuse.VolumeOf(pv)
-		use.PV = name
-		found, err := i.Nodes.Users(ctx, use)
-		if err != nil {
-			return err
-		}
-		users = append(users, found...)
+// checkNodes refuses a volume that a node still uses. Another node would mount it
+// while the first one writes.
+func (i *Importer) checkNodes(ctx context.Context, volumeID string, use nodeuse.Volume) error {
+	users, err := i.Nodes.Users(ctx, use)
+	if err == nil && len(users) > 0 {
+		err = refused("node %s still uses volume %s; run the command again when it has unmounted it", strings.Join(users, ", "), volumeID)
 	}
-	if len(users) > 0 {
-		return refused("node %s still uses volume %s; run the command again when it has unmounted it", strings.Join(users, ", "), pv.Annotations[record.AnnotationVolume])
+	return err
+}
+
+// checkClaim refuses to record a volume for a claim that went while it was being
+// connected. The PersistentVolume would be released at once, and with the reclaim
+// policy Delete, the volume removed.
+func (i *Importer) checkClaim(ctx context.Context, plan *Plan) error {
+	claim, err := i.Client.CoreV1().PersistentVolumeClaims(plan.Claim.Namespace).Get(ctx, plan.Claim.Name, metav1.GetOptions{})
+	switch {
+	case err != nil && !apierrors.IsNotFound(err):
+		return fmt.Errorf("cannot tell whether claim %s/%s still exists: %w", plan.Claim.Namespace, plan.Claim.Name, err)
+	case err != nil || claim.UID != plan.Claim.UID || claim.DeletionTimestamp != nil:
+		return refused("claim %s/%s was deleted during the import; run the command again if the volume is still to be imported", plan.Claim.Namespace, plan.Claim.Name)
 	}
 	return nil
 }
@@ -229,9 +233,16 @@ func (i *Importer) save(ctx context.Context, plan *Plan, pv *corev1.PersistentVo
 }
 
 // cancel disconnects a volume that cannot be used. It stays stamped, so it can be
-// imported again when the cause is gone.
+// imported again when the cause is gone. If another run of this import has recorded
+// the volume, or may have, it stays connected: pods may use it.
 func (i *Importer) cancel(ctx context.Context, plan *Plan, at cinder.Place, cause error) error {
-	err := i.Volumes.CancelImport(ctx, backends.Target{VolumeID: plan.Volume.ID, Stamp: i.stamp(plan), Connector: i.Connector, Place: at})
+	_, err := i.Client.CoreV1().PersistentVolumes().Get(ctx, record.ImportedPVName(plan.Volume.ID), metav1.GetOptions{})
+	switch {
+	case err == nil:
+		return cause
+	case apierrors.IsNotFound(err):
+		err = i.Volumes.CancelImport(ctx, backends.Target{VolumeID: plan.Volume.ID, Stamp: i.stamp(plan), Connector: i.Connector, Place: at})
+	}
 	if err != nil {
 		return fmt.Errorf("%w (the volume cannot be disconnected again: %s)", cause, err.Error())
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 )
 
 // freeVolumes takes every volume for importable.
@@ -59,7 +60,8 @@ func TestKeptVolumeIsFreeWhenNothingNeedsIt(t *testing.T) {
 		"restored, and recorded":        {restored, []runtime.Object{naming("pvc-uid-1", "volume-2")}, "PersistentVolume pvc-uid-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			importer := &Importer{Client: fake.NewClientset(c.objects...), Backend: &policy.Backend{Name: "gold"}, Cluster: "cluster-1", Volumes: freeVolumes{}}
+			client := fake.NewClientset(c.objects...)
+			importer := &Importer{Client: client, Backend: &policy.Backend{Name: "gold"}, Cluster: "cluster-1", Volumes: freeVolumes{}, Nodes: nodeuse.New(nodeuse.Options{Client: client})}
 			err := importer.checkUnclaimed(t.Context(), c.volume)
 			var refusal *RefusedError
 			if c.want == "" && err != nil || c.want != "" && (!errors.As(err, &refusal) || !strings.Contains(err.Error(), c.want)) {

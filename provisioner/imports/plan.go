@@ -16,6 +16,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -50,7 +51,10 @@ func (i *Importer) Plan(ctx context.Context, r Request) (*Plan, error) {
 	if err := i.Volumes.Importable(v, stamp, i.Connector); err != nil {
 		return nil, err
 	}
-	if other := backends.StampOf(v); other.Cluster != "" && !stamp.Owns(v) {
+	switch other := backends.StampOf(v); {
+	case other.Cluster == "" && other.PV != "":
+		plan.Warnings = append(plan.Warnings, fmt.Sprintf("the metadata of volume %s names claim %s/%s and PersistentVolume %s, perhaps of another cluster; make sure that nothing there needs it", v.ID, other.Namespace, other.Claim, other.PV))
+	case other.Cluster != "" && !stamp.Owns(v):
 		if err := i.checkUnclaimed(ctx, v); err != nil {
 			return nil, err
 		}
@@ -119,6 +123,10 @@ func (i *Importer) findClaim(ctx context.Context, plan *Plan, r Request) error {
 		return refused("claim %s/%s exists and does not name a PersistentVolume, so a new volume is made for it; delete it, or create it with spec.volumeName: %s", r.Namespace, r.Claim, name)
 	case claim.Spec.VolumeName != name:
 		return refused("claim %s/%s is for PersistentVolume %s, not for %s", r.Namespace, r.Claim, claim.Spec.VolumeName, name)
+	case record.ProvisionerOf(claim) != "":
+		// Kubernetes wrote this when the claim named no PersistentVolume yet. A volume of
+		// the claim may exist, and both would count as one.
+		return refused("claim %s/%s named PersistentVolume %s only after a new volume had been requested for it; delete it, and create it anew without the annotation %s", r.Namespace, r.Claim, name, record.AnnotationStorageProvisioner)
 	case claim.Status.Phase == corev1.ClaimLost:
 		return refused("claim %s/%s has lost its PersistentVolume and cannot be bound again; delete it", r.Namespace, r.Claim)
 	case record.ClassName(claim) != r.StorageClass:
@@ -196,6 +204,10 @@ func (i *Importer) decide(ctx context.Context, plan *Plan) error {
 	case !slices.Contains(plan.decision.Backends, i.Backend.Name):
 		return refused("%s grants claim %s/%s only volumes of backend %s, not of %s", plan.decision.Rule, claim.Namespace, claim.Name, strings.Join(plan.decision.Backends, ", "), i.Backend.Name)
 	}
+	if fixed := plan.decision.Volume.AvailabilityZone; fixed != "" && fixed != plan.Volume.Zone {
+		return refused("volume %s is in availability zone %q, but claims of StorageClass %s in namespace %s get volumes in %q (%s, or the StorageClass's parameter)",
+			plan.Volume.ID, plan.Volume.Zone, plan.class.Name, claim.Namespace, fixed, plan.decision.Rule)
+	}
 	plan.nodeLabels = i.Backend.Connector.NodeLabels
 	if placement, mapped := plan.decision.PlacementOn(i.Backend.Name); mapped {
 		zone, usable := placement.Zone(plan.Volume.Zone)
@@ -228,6 +240,10 @@ func (i *Importer) checkPersistentVolumes(ctx context.Context, plan *Plan) error
 		case pv == nil:
 		case i.isRecord(pv, plan.Claim, plan.Volume):
 			plan.Done, plan.PersistentVolume = true, pv
+			if has := pv.Spec.PersistentVolumeReclaimPolicy; has != plan.reclaim {
+				plan.Warnings = append(plan.Warnings, fmt.Sprintf("PersistentVolume %s has the reclaim policy %s, not %s; to change it, run: kubectl patch pv %s -p '{\"spec\":{\"persistentVolumeReclaimPolicy\":\"%s\"}}'",
+					pv.Name, has, plan.reclaim, pv.Name, plan.reclaim))
+			}
 		default:
 			return refused("PersistentVolume %s names volume %s; if nothing needs it, set its persistentVolumeReclaimPolicy to Retain, and delete its claim and then the object", pv.Name, plan.Volume.ID)
 		}
@@ -260,7 +276,8 @@ func (i *Importer) checkRivals(ctx context.Context, claim *corev1.PersistentVolu
 }
 
 // checkUnclaimed refuses a volume with a stamp of this cluster as long as
-// Kubernetes has what it was stamped for: a claim or a PersistentVolume. A
+// Kubernetes has what it was stamped for, a claim or a PersistentVolume, or a node
+// uses it by the name of that PersistentVolume. A
 // restored backup carries the stamp of the volume that it copies; it is free if
 // the claim has that volume.
 func (i *Importer) checkUnclaimed(ctx context.Context, v cinder.Volume) error {
@@ -279,7 +296,12 @@ func (i *Importer) checkUnclaimed(ctx context.Context, v cinder.Volume) error {
 	if err == nil && claim != nil {
 		err = refused("volume %s is stamped for claim %s/%s, which exists", v.ID, stamp.Namespace, stamp.Claim)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	// Once the stamp is replaced, nothing tells under which name a node may still use
+	// the volume.
+	return i.checkNodes(ctx, v.ID, nodeuse.Volume{PV: stamp.PV, ID: v.ID, MayAttach: true})
 }
 
 // describe lists the changes to come.
