@@ -42,6 +42,7 @@ func main() {
 	flag.DurationVar(&o.ClaimEvery, "claim-every", 700*time.Millisecond, "mean time between two claims of each of the three tenants")
 	flag.DurationVar(&o.Settle, "settle", 2*time.Minute, "how long it may take afterwards until nothing is left to do")
 	flag.BoolVar(&o.Hostile, "hostile", true, "make servers answer like broken and malicious ones for a while")
+	flag.BoolVar(&o.Snapshots, "snapshots", true, "make tenants take snapshots, beside the real snapshot-controller")
 	flag.Uint64Var(&o.seed, "seed", 0, "the source of all randomness; 0 picks a seed and prints it")
 	flag.IntVar(&o.seeds, "seeds", 1, "how many seeds, one after the other, starting with the first")
 	flag.StringVar(&o.Program, "replicas-program", "", "run this `file` as replicas instead of building the checkout")
@@ -80,16 +81,15 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 		}
 	}
 	fmt.Fprintf(out, "seed %d, %d of them, faults for %s each, then up to %s to settle, twice\n", o.seed, o.seeds, o.Duration, o.Settle)
-	suite, err := harness.StartSuite(ctx, harness.SuiteOptions{Race: o.race, Snapshots: true, Log: os.Stderr})
+	suite, err := harness.StartSuite(ctx, harness.SuiteOptions{Race: o.race, Snapshots: o.Snapshots, Log: os.Stderr})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, suite.Stop()) }()
-	if err := suite.InstallSnapshotCRDs(ctx); err != nil {
-		return err
-	}
-	if err := suite.StartSnapshotController(); err != nil {
-		return err
+	if o.Snapshots {
+		if err := startSnapshots(ctx, suite); err != nil {
+			return err
+		}
 	}
 	var results []campaign.Result
 	failed := false
@@ -119,6 +119,13 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	return nil
 }
 
+func startSnapshots(ctx context.Context, suite *harness.Suite) error {
+	if err := suite.InstallSnapshotCRDs(ctx); err != nil {
+		return err
+	}
+	return suite.StartSnapshotController()
+}
+
 // replay is the command that runs one seed again.
 func replay(o options, seed uint64) string {
 	arguments := []string{"-seed", strconv.FormatUint(seed, 10), "-duration", o.Duration.String(), "-claim-every", o.ClaimEvery.String()}
@@ -127,6 +134,9 @@ func replay(o options, seed uint64) string {
 	}
 	if !o.Hostile {
 		arguments = append(arguments, "-hostile=false")
+	}
+	if !o.Snapshots {
+		arguments = append(arguments, "-snapshots=false")
 	}
 	if o.race {
 		arguments = append(arguments, "-race")

@@ -20,6 +20,7 @@ type Options struct {
 	Duration   time.Duration
 	ClaimEvery time.Duration
 	Hostile    bool
+	Snapshots  bool
 	// Settle bounds how long it may take, after the faults end, until nothing is
 	// left to do.
 	Settle time.Duration
@@ -31,7 +32,7 @@ type Options struct {
 
 // Plan draws what the seed does.
 func (o Options) Plan(seed uint64) plan.Plan {
-	return plan.Make(seed, plan.Options{Duration: o.Duration, ClaimEvery: o.ClaimEvery, Hostile: o.Hostile})
+	return plan.Make(seed, plan.Options{Duration: o.Duration, ClaimEvery: o.ClaimEvery, Hostile: o.Hostile, Snapshots: o.Snapshots})
 }
 
 // Result is the outcome of one seed.

@@ -49,6 +49,9 @@ func (b *snapshotBook) total() int {
 
 // makeSnapshotClass creates the seed's VolumeSnapshotClass.
 func (w *world) makeSnapshotClass(ctx context.Context) error {
+	if !w.options.Snapshots {
+		return nil
+	}
 	_, err := w.snapshotClient.SnapshotV1().VolumeSnapshotClasses().Create(ctx, &snapshotv1.VolumeSnapshotClass{
 		ObjectMeta: metav1.ObjectMeta{Name: w.names.snapshotClass()},
 		Driver:     w.names.provisioner(), DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
@@ -120,6 +123,9 @@ func (w *world) deleteSnapshot(ctx context.Context, namespace, name string, uid 
 // those whose delete request got no answer. Volumes with snapshots would stay when
 // their claims are deleted.
 func (w *world) deleteSnapshots(ctx context.Context) error {
+	if !w.options.Snapshots {
+		return nil
+	}
 	claims, err := w.listClaims(ctx)
 	if err != nil {
 		return err
@@ -180,6 +186,9 @@ func (w *world) listContents(ctx context.Context) ([]snapshotv1.VolumeSnapshotCo
 // addSnapshots adds to a state what is known of snapshots. It has the claims, the
 // PersistentVolumes and the warnings.
 func (w *world) addSnapshots(ctx context.Context, s *checker.State, told map[types.UID]map[string]bool) error {
+	if !w.options.Snapshots {
+		return nil
+	}
 	snapshots, err := w.listSnapshots(ctx)
 	if err != nil {
 		return err
@@ -225,7 +234,7 @@ func (w *world) addSnapshots(ctx context.Context, s *checker.State, told map[typ
 
 // sweepSnapshots removes what the seed left of snapshots, whatever its state.
 func (w *world) sweepSnapshots(ctx context.Context) error {
-	if w.snapshotClient == nil {
+	if !w.options.Snapshots || w.snapshotClient == nil {
 		return nil
 	}
 	client, free := w.snapshotClient.SnapshotV1(), []byte(`{"metadata":{"finalizers":null}}`)

@@ -34,8 +34,9 @@ type Options struct {
 	Duration time.Duration
 	// ClaimEvery is the mean time between two claims of one tenant.
 	ClaimEvery time.Duration
-	// Hostile makes servers lie for a while.
-	Hostile bool
+	// Hostile makes servers lie for a while, and Snapshots makes tenants take
+	// snapshots.
+	Hostile, Snapshots bool
 }
 
 // Plan is everything random about a campaign.
@@ -87,7 +88,9 @@ func Make(seed uint64, options Options) Plan {
 	p.addBursts(stream(seed, "bursts"))
 	for _, tenant := range TenantNames() {
 		addCopies(stream(seed, "copies "+tenant), p.Claims[tenant])
-		p.Snapshots[tenant] = snapshotSteps(stream(seed, "snapshots "+tenant), p.Claims[tenant], options.Duration)
+		if options.Snapshots {
+			p.Snapshots[tenant] = snapshotSteps(stream(seed, "snapshots "+tenant), p.Claims[tenant], options.Duration)
+		}
 	}
 	return p
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-var usual = Options{Duration: 2 * time.Minute, ClaimEvery: 700 * time.Millisecond, Hostile: true}
+var usual = Options{Duration: 2 * time.Minute, ClaimEvery: 700 * time.Millisecond, Hostile: true, Snapshots: true}
 
 func TestOneSeedMakesOnePlan(t *testing.T) {
 	for _, seed := range []uint64{1, 2, 1 << 63} {
