@@ -331,7 +331,7 @@ func (d *decider) ordered(c *Class, candidates []candidate) []candidate {
 
 // findBackends leaves out the backends of a rule that can take no new volume,
 // none of this size, or none for the nodes of the claim.
-func (d *decider) findBackends(c *Class, volume VolumeProperties) (names []string, scopes []QuotaScope, denial *Denial) {
+func (d *decider) findBackends(c *Class, volume VolumeProperties) (backends []string, scopes []QuotaScope, denial *Denial) {
 	var outside *Denial
 	var seen []string
 	var candidates []candidate
@@ -377,11 +377,11 @@ func (d *decider) findBackends(c *Class, volume VolumeProperties) (names []strin
 	}
 	for k, chosen := range d.ordered(c, candidates) {
 		d.decision.Trace[steps[k]] = chosen.step
-		names, scopes = append(names, chosen.name), append(scopes, chosen.scope)
+		backends, scopes = append(backends, chosen.name), append(scopes, chosen.scope)
 	}
 	switch {
-	case len(names) > 0:
-		return names, scopes, nil
+	case len(backends) > 0:
+		return backends, scopes, nil
 	case !hasSource:
 		return nil, nil, &Denial{Reason: SourceOnOtherBackend, Path: c.path + ".backends", Message: fmt.Sprintf(
 			"%s is on backend %s, which %s does not use (%s)", d.request.Source.Name, d.request.Source.Backend, c.path, strings.Join(seen, ", "))}

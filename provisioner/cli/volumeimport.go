@@ -115,14 +115,11 @@ func (f *importFlags) read(command *cobra.Command) error {
 }
 
 func readAccessModes(texts []string) ([]corev1.PersistentVolumeAccessMode, error) {
-	known := map[string]corev1.PersistentVolumeAccessMode{
-		"RWO": corev1.ReadWriteOnce, "ROX": corev1.ReadOnlyMany, "RWX": corev1.ReadWriteMany, "RWOP": corev1.ReadWriteOncePod,
-	}
 	var modes []corev1.PersistentVolumeAccessMode
 	for _, text := range texts {
-		mode, ok := known[strings.ToUpper(text)]
-		if !ok {
-			return nil, volumeUsage("--access-mode must be RWO, ROX, RWX or RWOP, not %q", text)
+		mode, err := accessMode(text)
+		if err != nil {
+			return nil, volumeUsage("%w", err)
 		}
 		if !slices.Contains(modes, mode) {
 			modes = append(modes, mode)

@@ -277,9 +277,8 @@ func (i *Importer) checkRivals(ctx context.Context, claim *corev1.PersistentVolu
 
 // checkUnclaimed refuses a volume with a stamp of this cluster as long as
 // Kubernetes has what it was stamped for, a claim or a PersistentVolume, or a node
-// uses it by the name of that PersistentVolume. A
-// restored backup carries the stamp of the volume that it copies; it is free if
-// the claim has that volume.
+// uses it by the name of that PersistentVolume. A restored backup carries the stamp
+// of the volume that it copies; it is free if the claim has that volume.
 func (i *Importer) checkUnclaimed(ctx context.Context, v cinder.Volume) error {
 	stamp := backends.StampOf(v)
 	pv, err := i.Client.CoreV1().PersistentVolumes().Get(ctx, stamp.PV, metav1.GetOptions{})
