@@ -19,7 +19,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/trail"
@@ -360,44 +359,6 @@ func (a *attempt) confirm(ctx context.Context) (stands bool, err error) {
 	return a.decision.Tenant == before.Tenant && a.decision.Rule == before.Rule && a.decision.Revision == before.Revision, nil
 }
 
-// undoMisplaced removes what was created for a tenant other than the claim's
-// present one, or on a backend that its rule does not name: the namespace's
-// labels or the policy have changed, or the stamp is forged. No PersistentVolume
-// records it yet.
-func (a *attempt) undoMisplaced(ctx context.Context) error {
-	if !a.isMisplaced() {
-		return nil
-	}
-	return a.undoBegun(ctx)
-}
-
-func (a *attempt) isMisplaced() bool {
-	position, ok := a.p.ledger.PositionOf(a.claim.UID)
-	return ok && (position.Tenant != a.decision.Tenant || !slices.Contains(a.p.placement.RuleBackends(a.decision), position.Backend))
-}
-
-// undoBegun removes what was created for the claim, and frees its room.
-func (a *attempt) undoBegun(ctx context.Context) error {
-	position, ok := a.p.ledger.PositionOf(a.claim.UID)
-	if !ok {
-		return nil
-	}
-	begun, ok := a.p.journal.Beginning(a.claim.UID)
-	if !ok && position.NothingSeen {
-		a.p.placement.GiveBack(a.claim.UID)
-		return nil
-	}
-	if !ok {
-		connector, err := a.p.Backends.Connector(position.Backend)
-		if err != nil {
-			return err
-		}
-		begun = journal.Beginning{Backend: position.Backend, Connector: connector, Stamp: a.p.stampOf(a.claim.UID, position.Tenant)}
-	}
-	a.backend = begun.Backend
-	return a.undo(ctx, begun)
-}
-
 func (a *attempt) spec() backends.Spec {
 	volume := a.decision.VolumeOn(a.backend)
 	zones, _ := a.decision.PlacementOn(a.backend)
@@ -458,55 +419,4 @@ func (a *attempt) checkHandle(mapped mappers.Result) error {
 		return mappers.HandleTaken(a.protocol, csi, taken)
 	}
 	return err
-}
-
-// undoRefused undoes the attempt after a connection that cannot be mapped. A
-// volume that cannot be mounted must not stay and use quota.
-func (a *attempt) undoRefused(ctx context.Context, refusal error) error {
-	var refused *mappers.Refusal
-	if !errors.As(refusal, &refused) {
-		return refusal
-	}
-	return a.undoMade(ctx, record.RefusalError(a.backend, refused))
-}
-
-// undoMade undoes the attempt because of a volume that must not stay.
-func (a *attempt) undoMade(ctx context.Context, cause error) error {
-	err := a.undo(ctx, journal.Beginning{Backend: a.backend, Stamp: a.stamp, Connector: a.connector})
-	if err != nil {
-		return fmt.Errorf("%w (its volume cannot be removed yet: %s)", cause, err.Error())
-	}
-	return cause
-}
-
-// releaseIfNothing frees the room of an attempt that provably left no volume, so
-// that a claim that Cinder rejects does not use quota between attempts.
-func (a *attempt) releaseIfNothing(ctx context.Context, volumes Connecting) {
-	// A listing does not show what Cinder is still about to create.
-	if exists, err := volumes.HasVolumeOf(ctx, a.stamp); err == nil && !exists && volumes.Untouched(a.stamp) {
-		a.p.finish(a.claim.UID)
-		a.p.placement.ReleaseUnrecorded(a.claim.UID)
-	}
-}
-
-// undoIfGone undoes a failed attempt at once if its claim is gone. Otherwise the
-// next attempt continues from what was done.
-func (a *attempt) undoIfGone(ctx context.Context, cause error) error {
-	if !errors.Is(a.stillWanted(), errClaimGone) || a.p.stopping() {
-		return cause
-	}
-	begun := journal.Beginning{Backend: a.backend, Stamp: a.stamp, Connector: a.connector}
-	err := a.undo(ctx, begun)
-	if err != nil && !proof.IsKept(err) {
-		// The library forgets the claim; the follow-up does not (cleanUpIfGone).
-		a.p.journal.Begin(a.claim.UID, begun)
-		return fmt.Errorf("claim %s/%s was deleted while it was being provisioned, and its volume cannot be removed yet: %w", a.claim.Namespace, a.claim.Name, err)
-	}
-	return errClaimGone
-}
-
-// undo removes what was created for the claim. The caller knows that the claim
-// does not need it, so the proof is only that it is unrecorded.
-func (a *attempt) undo(ctx context.Context, begun journal.Beginning) error {
-	return a.p.undo(ctx, a.claim.UID, begun, a.p.cleaner.IsUnrecorded)
 }

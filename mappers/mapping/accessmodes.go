@@ -2,6 +2,7 @@ package mapping
 
 import (
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -21,4 +22,19 @@ func AccessModeMistake(modes []corev1.PersistentVolumeAccessMode, block bool) st
 		}
 	}
 	return ""
+}
+
+// ParseAccessMode reads an access mode by its short or long name, in any case.
+func ParseAccessMode(name string) (mode corev1.PersistentVolumeAccessMode, ok bool) {
+	for short, mode := range map[string]corev1.PersistentVolumeAccessMode{
+		"RWO":  corev1.ReadWriteOnce,
+		"ROX":  corev1.ReadOnlyMany,
+		"RWX":  corev1.ReadWriteMany,
+		"RWOP": corev1.ReadWriteOncePod,
+	} {
+		if strings.EqualFold(name, short) || strings.EqualFold(name, string(mode)) {
+			return mode, true
+		}
+	}
+	return "", false
 }

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 )
@@ -32,26 +33,6 @@ type claim struct {
 
 // provisionerName is the default of run --provisioner-name.
 const provisionerName = "openstack.org/standalone-cinder"
-
-// accessModes are the access modes of Kubernetes by their short names.
-var accessModes = []struct {
-	short string
-	mode  corev1.PersistentVolumeAccessMode
-}{
-	{"RWO", corev1.ReadWriteOnce},
-	{"ROX", corev1.ReadOnlyMany},
-	{"RWX", corev1.ReadWriteMany},
-	{"RWOP", corev1.ReadWriteOncePod},
-}
-
-func parseAccessMode(text string) (string, bool) {
-	for _, known := range accessModes {
-		if strings.EqualFold(text, known.short) || strings.EqualFold(text, string(known.mode)) {
-			return string(known.mode), true
-		}
-	}
-	return "", false
-}
 
 // accessModeNotes point out what only Cinder's answer decides.
 func accessModeNotes(modes []string) []string {
@@ -97,11 +78,11 @@ func (f claimFlags) claim() (claim, error) {
 		}
 	}
 	for _, text := range f.accessModes {
-		mode, ok := parseAccessMode(text)
+		mode, ok := mapping.ParseAccessMode(text)
 		if !ok {
 			return c, usageError("--access-mode must be RWO, ROX, RWX or RWOP, not %q", text)
 		}
-		c.accessModes = append(c.accessModes, mode)
+		c.accessModes = append(c.accessModes, string(mode))
 	}
 	spec := corev1.PersistentVolumeClaimSpec{VolumeMode: (*corev1.PersistentVolumeMode)(&c.request.VolumeMode)}
 	for _, mode := range c.accessModes {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -340,19 +339,8 @@ func capturedConnector(document []byte) (cinder.Connector, bool) {
 
 // accessMode reads an access mode by its short or long name.
 func accessMode(name string) (corev1.PersistentVolumeAccessMode, error) {
-	modes := []struct {
-		short string
-		mode  corev1.PersistentVolumeAccessMode
-	}{
-		{"RWO", corev1.ReadWriteOnce},
-		{"ROX", corev1.ReadOnlyMany},
-		{"RWX", corev1.ReadWriteMany},
-		{"RWOP", corev1.ReadWriteOncePod},
-	}
-	for _, known := range modes {
-		if slices.Contains([]string{known.short, string(known.mode)}, name) {
-			return known.mode, nil
-		}
+	if mode, ok := mapping.ParseAccessMode(name); ok {
+		return mode, nil
 	}
 	return "", fmt.Errorf("--access-mode must be RWO, ROX, RWX or RWOP, or a long name such as ReadWriteOnce, not %q", name)
 }
