@@ -3,6 +3,8 @@ package snapshot
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,7 +12,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	eventrecord "k8s.io/client-go/tools/record"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -205,7 +210,7 @@ func TestContentIsDeleted(t *testing.T) {
 		"the same, with Retain":      {content: deletedContent(func(c *snapshotv1.VolumeSnapshotContent) { none(c); retain(c) }), want: []string{"abandon those of u1 unrecorded=true"}},
 		"nothing was begun":          {content: deletedContent(func(c *snapshotv1.VolumeSnapshotContent) { none(c); delete(c.Annotations, record.AnnotationVolume) })},
 		"another driver's":           {content: deletedContent(foreignDriver), kept: true},
-		"it is not being deleted":    {content: recorded(nil), kept: true},
+		"it is not being deleted":    {content: recorded(nil), snapshot: true, kept: true},
 		"its VolumeSnapshot is there": {content: deletedContent(func(c *snapshotv1.VolumeSnapshotContent) {
 			delete(c.Annotations, record.AnnotationSnapshotBeingDeleted)
 		}), snapshot: true, kept: true, event: "Warning SnapshotInUse VolumeSnapshot team-a/nightly still exists"},
@@ -279,7 +284,10 @@ func TestContentWithoutVolumeSnapshot(t *testing.T) {
 		"nothing was taken":                   {content: begun(), deleted: true},
 		"what was taken was never handed out": {content: begun(), listed: []cinder.Snapshot{stamped("snapshot-1", "u1", false)}, deleted: true},
 		"what was taken was ready once":       {content: begun(), listed: []cinder.Snapshot{stamped("snapshot-1", "u1", true)}, event: "Warning SnapshotKept its VolumeSnapshot is gone"},
-		"it names a snapshot":                 {content: recorded(nil)},
+		"it names a snapshot":                 {content: recorded(nil), event: "Warning SnapshotKept its VolumeSnapshot team-a/nightly (UID u1) is gone, but nothing asked for the deletion of snapshot snapshot-1; to keep the snapshot"},
+		"it names a snapshot, and is retained": {content: recorded(func(c *snapshotv1.VolumeSnapshotContent) {
+			c.Spec.DeletionPolicy = snapshotv1.VolumeSnapshotContentRetain
+		})},
 		"its VolumeSnapshot exists":           {content: begun(), objects: []runtime.Object{nightly(nil)}},
 		"another VolumeSnapshot has the name": {content: begun(), objects: []runtime.Object{nightly(func(s *snapshotv1.VolumeSnapshot) { s.UID = "u2" })}, deleted: true},
 		"the snapshot-controller has made it": {content: recorded(func(c *snapshotv1.VolumeSnapshotContent) { c.Status, c.Annotations = nil, nil })},
@@ -390,5 +398,101 @@ func TestRunEnds(t *testing.T) {
 				<-done
 			}
 		})
+	}
+}
+
+// TestContentThatCannotBeDeletedHasNoAdvice: the event SnapshotKept says that the
+// deletion of the content deletes the snapshot. What an operator then gets must be
+// that.
+func TestContentThatCannotBeDeletedHasNoAdvice(t *testing.T) {
+	for name, change := range map[string]func(*snapshotv1.VolumeSnapshotContent){
+		"copied from another cluster": func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations[record.AnnotationCluster] = "x" },
+		"damaged":                     func(c *snapshotv1.VolumeSnapshotContent) { delete(c.Annotations, record.AnnotationEndpoint) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, recorded(change))
+			_ = b.syncItsContent()
+			advised := slices.ContainsFunc(b.events(), func(event string) bool {
+				return strings.Contains(event, "to delete it, delete this VolumeSnapshotContent")
+			})
+			// The operator does so.
+			content := b.content()
+			now := metav1.Now()
+			content.DeletionTimestamp = &now
+			b.must(b.client.Tracker().Update(snapshotv1.SchemeGroupVersion.WithResource("volumesnapshotcontents"), content, ""))
+			err := b.syncItsContent()
+			if advised && (err != nil || len(b.content().Finalizers) > 0 || len(b.backend.calls) == 0) {
+				t.Errorf("the event advised the deletion, but then: error %v, finalizers %q, requests %q", err, b.content().Finalizers, b.backend.calls)
+			}
+		})
+	}
+}
+
+// TestContentThatWasJustRetainedIsNotReported: an operator sets the policy Retain, and the
+// VolumeSnapshot is deleted; the cache of contents is older.
+func TestContentThatWasJustRetainedIsNotReported(t *testing.T) {
+	b := newBench(t, recorded(nil))
+	retained := b.content()
+	retained.Spec.DeletionPolicy = snapshotv1.VolumeSnapshotContentRetain
+	retained.Annotations[record.AnnotationSnapshotBeingDeleted] = "yes"
+	b.must(b.client.Tracker().Update(snapshotv1.SchemeGroupVersion.WithResource("volumesnapshotcontents"), retained, ""))
+	b.must(b.syncContent(t.Context(), item{contentItem, "", "snapcontent-u1"}))
+	b.wantEvents()
+}
+
+// TestAnotherVolumeSnapshotOfTheNameIsToldNothing: a new VolumeSnapshot of the same
+// name, perhaps of the namespace's next tenant, has nothing to do with the content.
+func TestAnotherVolumeSnapshotOfTheNameIsToldNothing(t *testing.T) {
+	for name, content := range map[string]*snapshotv1.VolumeSnapshotContent{"kept": recorded(nil), "its deletion fails": deletedContent(nil)} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, content, nightly(func(s *snapshotv1.VolumeSnapshot) { s.UID = "u2" }))
+			b.backend.err = errors.New("the array is on fire")
+			objects := &objectRecorder{}
+			b.Recorder = objects
+			_ = b.syncItsContent()
+			if len(objects.about) != 1 || objects.about[0] != content.UID {
+				t.Errorf("told were %q, want the content alone", objects.about)
+			}
+		})
+	}
+}
+
+type objectRecorder struct {
+	eventrecord.FakeRecorder
+	about []types.UID
+}
+
+func (r *objectRecorder) Event(object runtime.Object, _, _, _ string) {
+	r.about = append(r.about, object.(metav1.Object).GetUID())
+}
+
+// TestContentThatNobodyDeletesFailsNoDeletion: nobody deletes it, so no deletion fails while
+// the API server does not answer.
+func TestContentThatNobodyDeletesFailsNoDeletion(t *testing.T) {
+	for _, resource := range []string{"volumesnapshots", "volumesnapshotcontents"} {
+		t.Run(resource, func(t *testing.T) {
+			b := newBench(t, recorded(nil))
+			b.client.PrependReactor("get", resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+				return true, nil, errors.New("the API server restarts")
+			})
+			if err := b.syncItsContent(); err == nil {
+				t.Error("it is not tried again")
+			}
+			for _, event := range b.events() {
+				if strings.Contains(event, "SnapshotFailedDelete") {
+					t.Errorf("event %q of a content that is not being deleted", event)
+				}
+			}
+		})
+	}
+}
+
+// TestKeptContentWaitsForNoPolicy: no policy changes what happens to it.
+func TestKeptContentWaitsForNoPolicy(t *testing.T) {
+	b := newBench(t, recorded(nil))
+	b.must(b.syncItsContent())
+	b.PolicyChanged()
+	if n := b.queue.Len(); n > 0 {
+		t.Errorf("another policy brings back %d kept contents", n)
 	}
 }

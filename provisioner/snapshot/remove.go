@@ -52,7 +52,7 @@ func (r *removing) end(err error) error {
 		return nil
 	}
 	objects := []metav1.Object{r.content}
-	if snapshot, getErr := r.shown().snapshots.VolumeSnapshots(r.content.Spec.VolumeSnapshotRef.Namespace).Get(r.content.Spec.VolumeSnapshotRef.Name); getErr == nil {
+	if snapshot := r.itsSnapshot(); snapshot != nil {
 		objects = append(objects, snapshot)
 	}
 	var why *denied
@@ -72,9 +72,26 @@ func (r *removing) end(err error) error {
 		r.park(r.content, parking.Blocked, r.since, backendTrigger(r.origin.Backend))
 		return nil
 	}
-	r.report("SnapshotFailedDelete", err.Error(), objects...)
+	if r.content.DeletionTimestamp != nil {
+		r.report("SnapshotFailedDelete", err.Error(), objects...)
+	}
 	r.park(r.content, parking.Failing, r.since, backendTrigger(r.origin.Backend))
 	return err
+}
+
+// itsSnapshot is the VolumeSnapshot of the content; nil if there is none. Another
+// one of that name must not be told what is not about it.
+func (r *removing) itsSnapshot() *snapshotv1.VolumeSnapshot {
+	reference := r.content.Spec.VolumeSnapshotRef
+	snapshot, err := r.shown().snapshots.VolumeSnapshots(reference.Namespace).Get(reference.Name)
+	if err != nil {
+		return nil
+	}
+	wanted := snapshot.Spec.Source.VolumeSnapshotContentName
+	if snapshot.UID != reference.UID && (reference.UID != "" || wanted == nil || *wanted != r.content.Name) {
+		return nil
+	}
+	return snapshot
 }
 
 // run does what a content asks for.
@@ -133,11 +150,11 @@ func (r *removing) refuseImport(ctx context.Context, handle string) error {
 
 // checkOwner deletes a content that was written when its VolumeSnapshot was just
 // being deleted: the snapshot-controller did not know it then, and never asks for
-// its deletion. A content that names a snapshot is left alone, since it may come
-// from a backup.
+// its deletion. A content that names a snapshot may come from a backup, so it stays
+// until somebody deletes it, and says so.
 func (r *removing) checkOwner(ctx context.Context) error {
-	reference := r.content.Spec.VolumeSnapshotRef
-	if !record.IsSnapshotRecorded(r.content) || record.SnapshotHandleOf(r.content) != "" {
+	reference, named := r.content.Spec.VolumeSnapshotRef, record.SnapshotHandleOf(r.content) != ""
+	if !record.IsSnapshotRecorded(r.content) || named && r.content.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete {
 		return nil
 	}
 	if r.shows(reference.Namespace, reference.Name, reference.UID) {
@@ -146,6 +163,9 @@ func (r *removing) checkOwner(ctx context.Context) error {
 	live, err := r.existingSnapshot(ctx, reference.Namespace, reference.Name, reference.UID)
 	if err != nil || live != nil {
 		return err
+	}
+	if named {
+		return r.tellUnbound(ctx)
 	}
 	if r.origin, err = record.SnapshotOriginOf(r.content); err != nil {
 		return err
@@ -159,6 +179,31 @@ func (r *removing) checkOwner(ctx context.Context) error {
 			"its VolumeSnapshot is gone, but the snapshot at Cinder was ready once, so nothing is removed; delete this VolumeSnapshotContent to decide about it (deletionPolicy %s)", r.content.Spec.DeletionPolicy)}
 	}
 	return r.deleteContent(ctx, r.content)
+}
+
+// tellUnbound tells that a content outlives its VolumeSnapshot. Nothing waits for
+// it: a change of the content brings it back, and the resync repeats the event. The
+// API server is asked, since the cache of contents may be older than that of
+// VolumeSnapshots. Nothing is said of a content whose deletion would not remove the
+// snapshot.
+func (r *removing) tellUnbound(ctx context.Context) error {
+	if origin, err := record.SnapshotOriginOf(r.content); err != nil || origin.Cluster != r.Cluster {
+		return nil
+	}
+	live, err := r.Snapshots.SnapshotV1().VolumeSnapshotContents().Get(ctx, r.content.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("cannot tell whether VolumeSnapshotContent %s is being deleted: %w", r.content.Name, err)
+	case live.UID != r.content.UID, live.DeletionTimestamp != nil, live.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete:
+		return nil
+	}
+	reference := live.Spec.VolumeSnapshotRef
+	r.report("SnapshotKept", fmt.Sprintf(
+		"its VolumeSnapshot %s/%s (UID %s) is gone, but nothing asked for the deletion of snapshot %s; to keep the snapshot, set deletionPolicy to Retain; to delete it, delete this VolumeSnapshotContent (as long as it exists, its volume cannot be deleted)",
+		reference.Namespace, reference.Name, reference.UID, record.SnapshotHandleOf(live)), r.content)
+	return nil
 }
 
 // hasRecorded reports whether Cinder has a snapshot of the origin that was marked

@@ -131,6 +131,9 @@ func (w *world) settle(ctx context.Context, lead places) error {
 		}
 		if clean++; len(findings) > 0 {
 			clean = 0
+			if err := w.deleteUnbound(ctx); err != nil {
+				return err
+			}
 		}
 		// Twice, so that work still under way shows.
 		if clean == 2 {

@@ -183,6 +183,54 @@ func (w *world) listContents(ctx context.Context) ([]snapshotv1.VolumeSnapshotCo
 	return all, err
 }
 
+// deleteUnbound does what the event SnapshotKept asks an operator for: it deletes
+// the contents whose VolumeSnapshots were gone before the snapshot-controller bound
+// them. A content that no event explains is left for the checker to find.
+func (w *world) deleteUnbound(ctx context.Context) error {
+	if !w.options.Snapshots {
+		return nil
+	}
+	contents, err := w.listContents(ctx)
+	if err != nil {
+		return err
+	}
+	told, wanted := map[types.UID]bool{}, map[string]bool{}
+	err = insist(ctx, func(ctx context.Context) error {
+		// Events about objects that have no namespace are in this one.
+		events, err := w.suite.Client.CoreV1().Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{FieldSelector: "reason=SnapshotKept"})
+		if err != nil {
+			return err
+		}
+		for _, event := range events.Items {
+			told[event.InvolvedObject.UID] = true
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	snapshots, err := w.listSnapshots(ctx)
+	if err != nil {
+		return err
+	}
+	for _, snapshot := range snapshots {
+		wanted[record.SnapshotContentName(snapshot.UID)] = true
+	}
+	for _, content := range contents {
+		if content.DeletionTimestamp != nil || !told[content.UID] || wanted[content.Name] {
+			continue
+		}
+		w.timeline.Say("VolumeSnapshotContent %s: deleted, as its event asks", content.Name)
+		err := insist(ctx, func(ctx context.Context) error {
+			return w.snapshotClient.SnapshotV1().VolumeSnapshotContents().Delete(ctx, content.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &content.UID}})
+		})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return err
+		}
+	}
+	return nil
+}
+
 // addSnapshots adds to a state what is known of snapshots. It has the claims, the
 // PersistentVolumes and the warnings.
 func (w *world) addSnapshots(ctx context.Context, s *checker.State, told map[types.UID]map[string]bool) error {
