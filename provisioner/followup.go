@@ -139,6 +139,9 @@ func (f *Followup) VolumeGone(pv *corev1.PersistentVolume) {
 func (f *Followup) ClaimGone(claim *corev1.PersistentVolumeClaim) {
 	f.provisioner.claimTimes.end(claim.UID)
 	f.provisioner.placement.NoteGone(claim)
+	if record.AwaitsImport(claim) {
+		f.provisioner.secrets.ImportEnded()
+	}
 	f.queue.Add(undoOf(claim.UID))
 }
 

@@ -16,7 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	corelisters "k8s.io/client-go/listers/core/v1"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
@@ -224,6 +226,10 @@ func TestSharedSecretGoesWithTheLastVolume(t *testing.T) {
 				pv.Annotations, pv.Spec.RBD = nil, &corev1.RBDPersistentVolumeSource{SecretRef: refers(name)}
 			})(f, name)
 		}},
+		{name: "a claim waits for an import", stays: true, before: func(f *fixture, _ string) {
+			f.must(f.client.Tracker().Add(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "imported"},
+				Spec: corev1.PersistentVolumeClaimSpec{VolumeName: record.ImportedPVName("volume-9")}}))
+		}},
 		{name: "a volume names another namespace's", before: func(f *fixture, name string) {
 			other(func(pv *corev1.PersistentVolume) {
 				pv.Annotations, pv.Spec.CSI = nil, &corev1.CSIPersistentVolumeSource{NodeStageSecretRef: &corev1.SecretReference{Namespace: "kube-system", Name: name}}
@@ -263,6 +269,41 @@ func TestSharedSecretGoesWithTheLastVolume(t *testing.T) {
 				t.Errorf("in doubt: %t, want %t", got, c.doubt)
 			}
 		})
+	}
+}
+
+// TestSharedSecretOfAnImportStays: the import records its PersistentVolume after the
+// listing, and writes the Secret before its removal.
+func TestSharedSecretOfAnImportStays(t *testing.T) {
+	f := newCephFixture(t)
+	pv := f.record(f.provisionClaim("uid-1"))
+	name := pv.Annotations[record.AnnotationSecret]
+	resource := corev1.SchemeGroupVersion.WithResource("secrets")
+	secret := f.listSecrets()[0]
+	secret.ResourceVersion = "1"
+	f.must(f.client.Tracker().Update(resource, &secret, "own"))
+	f.client.PrependReactor("list", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		changed := secret.DeepCopy()
+		changed.ResourceVersion = "2"
+		f.must(f.client.Tracker().Update(resource, changed, "own"))
+		return false, nil, nil
+	})
+	// The tracker does not know preconditions.
+	f.client.PrependReactor("delete", "secrets", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		wanted := action.(clienttesting.DeleteActionImpl).DeleteOptions.Preconditions.ResourceVersion
+		live, err := f.client.Tracker().Get(resource, "own", name)
+		f.must(err)
+		if wanted != nil && *wanted != live.(*corev1.Secret).ResourceVersion {
+			return true, nil, apierrors.NewConflict(resource.GroupResource(), name, errors.New("it was changed"))
+		}
+		return false, nil, nil
+	})
+	f.must(f.delete(pv))
+	if !f.hasShared(name) {
+		t.Error("the Secret that an import has just written is gone")
+	}
+	if f.secrets.LastDoubt().Unix() == 0 {
+		t.Error("no sweep will look at the Secret again")
 	}
 }
 
@@ -599,5 +640,45 @@ func TestClaimThatLeavesABackendNoLongerNeedsItsSecret(t *testing.T) {
 	f.must(f.SweepSecrets(t.Context()))
 	if f.hasShared(name) {
 		t.Error("the Secret is left")
+	}
+}
+
+// TestEndOfAnAwaitedImportSweepsSecrets: the claim may have been all that kept one.
+func TestEndOfAnAwaitedImportSweepsSecrets(t *testing.T) {
+	for volume, swept := range map[string]bool{record.ImportedPVName("volume-9"): true, "another": false} {
+		f := newCephFixture(t)
+		f.followup.ClaimGone(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: "uid-9"},
+			Spec: corev1.PersistentVolumeClaimSpec{VolumeName: volume}})
+		if got := f.secrets.LastDoubt().Unix() != 0; got != swept {
+			t.Errorf("a sweep is due after the claim for %s: %t, want %t", volume, got, swept)
+		}
+	}
+}
+
+// TestSweepThatFindsASharedSecretChangedIsRepeated: an import writes the Secret
+// during the sweep, and is refused before it records a PersistentVolume.
+func TestSweepThatFindsASharedSecretChangedIsRepeated(t *testing.T) {
+	f := newCephFixture(t)
+	pv := f.record(f.provisionClaim("uid-1"))
+	name := pv.Annotations[record.AnnotationSecret]
+	resource := corev1.SchemeGroupVersion.WithResource("secrets")
+	// The object is removed by hand, and the volume with it.
+	f.must(f.client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), "", pv.Name))
+	f.secrets.AttemptOver("uid-1")
+	f.secrets.MayBeUnrecorded = func(string) bool { return false }
+	f.secrets.PersistentVolumes = corelisters.NewPersistentVolumeLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{}))
+	conflicts := 0
+	f.client.PrependReactor("delete", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if conflicts++; conflicts == 1 {
+			return true, nil, apierrors.NewConflict(resource.GroupResource(), name, errors.New("it was changed"))
+		}
+		return false, nil, nil
+	})
+	err := f.secrets.Sweep(t.Context())
+	if conflicts != 1 {
+		t.Fatalf("%d deletions: %v", conflicts, err)
+	}
+	if f.hasShared(name) && err == nil && f.secrets.LastDoubt().Unix() == 0 {
+		t.Error("the Secret stays, the sweep counts as done, and no sweep will look at the Secret again")
 	}
 }

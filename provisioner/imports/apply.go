@@ -53,7 +53,7 @@ func (i *Importer) Apply(ctx context.Context, plan *Plan) (*corev1.PersistentVol
 	if err := i.checkNodes(ctx, plan.Volume.ID, nodeuse.VolumeOf(pv)); err != nil {
 		return nil, err
 	}
-	if err := i.keepSecret(ctx, plan, pv.Name, mapped, connected.Fresh); err != nil {
+	if err := i.keepSecret(ctx, pv.Name, mapped, connected.Fresh); err != nil {
 		return nil, err
 	}
 	if err := i.checkClaim(ctx, plan); err != nil {
@@ -64,12 +64,7 @@ func (i *Importer) Apply(ctx context.Context, plan *Plan) (*corev1.PersistentVol
 		return nil, err
 	}
 	i.noteImported(ctx, plan)
-	if mapped.Secret != nil && mapped.Secret.Shared {
-		// The leader removes a shared Secret with the last PersistentVolume that names
-		// it, which may have happened before this one was saved.
-		err = i.keepSecret(ctx, plan, pv.Name, mapped, connected.Fresh)
-	}
-	return saved, err
+	return saved, nil
 }
 
 // keepClaim creates the claim, unless it exists, and then looks for others that
@@ -203,12 +198,12 @@ func (i *Importer) checkClaim(ctx context.Context, plan *Plan) error {
 }
 
 // keepSecret writes the Secret that the PersistentVolume refers to, if any.
-func (i *Importer) keepSecret(ctx context.Context, plan *Plan, pvName string, mapped mappers.Result, fresh bool) error {
+func (i *Importer) keepSecret(ctx context.Context, pvName string, mapped mappers.Result, fresh bool) error {
 	if mapped.Secret == nil {
 		return nil
 	}
 	keeper := secrets.New(secrets.Options{Client: i.Client, Namespace: i.Namespace, Cluster: i.Cluster})
-	return keeper.Keep(ctx, plan.Claim.UID, pvName, i.Backend.Name, *mapped.Secret, fresh)
+	return keeper.KeepForImport(ctx, pvName, i.Backend.Name, *mapped.Secret, fresh)
 }
 
 // save creates the PersistentVolume. One that exists must be that of the same

@@ -77,3 +77,8 @@ const (
 // AnnotationSharedBy marks a Secret that volumes of a backend share, with the
 // backend's name. The Secret of one volume never carries it.
 const AnnotationSharedBy = Prefix + "shared-by-backend"
+
+// AnnotationLastImport says which import wrote a shared Secret last, and when: the
+// name of its PersistentVolume and the time. A removal of the Secret that was
+// decided before that fails.
+const AnnotationLastImport = Prefix + "last-import"

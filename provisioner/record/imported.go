@@ -47,6 +47,12 @@ func HasOwnPV(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.Spec.VolumeName == PVNameOf(claim) || strings.HasPrefix(claim.Spec.VolumeName, importedPrefix)
 }
 
+// AwaitsImport reports whether a claim may wait for the PersistentVolume of an
+// import.
+func AwaitsImport(claim *corev1.PersistentVolumeClaim) bool {
+	return strings.HasPrefix(claim.Spec.VolumeName, importedPrefix) && claim.Status.Phase != corev1.ClaimBound
+}
+
 // IsPVNameOf reports whether a stamp with this claim and volume names the
 // PersistentVolume that this program makes for them.
 func IsPVNameOf(pv, claimUID, volumeID string) bool {

@@ -2,10 +2,12 @@ package secrets
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,6 +30,39 @@ func (k *Keeper) keepShared(ctx context.Context, claim types.UID, backend string
 	k.hold(entry, claim)
 	return k.writeShared(ctx, backend, secret, fresh)
 }
+
+// KeepForImport writes the Secret that the PersistentVolume of an import will refer
+// to. The import is another process than the leader, which may be removing a shared
+// Secret as unneeded. The claim of the import must exist already: then either the
+// leader sees that the claim waits, or it finds the Secret changed, or the Secret is
+// gone by now and is written again.
+func (k *Keeper) KeepForImport(ctx context.Context, pvName, backend string, secret mappers.Secret, fresh bool) error {
+	if !secret.Shared {
+		return k.keepOwn(ctx, pvName, secret)
+	}
+	// A value that was never written makes another version of the object.
+	mark, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
+		record.AnnotationLastImport: pvName + " " + time.Now().UTC().Format(time.RFC3339Nano),
+	}}})
+	if err != nil {
+		// Maps of strings always encode.
+		panic(err)
+	}
+	for range mostSharedWrites {
+		if err := k.writeShared(ctx, backend, secret, fresh); err != nil {
+			return err
+		}
+		_, err := k.Client.CoreV1().Secrets(k.Namespace).Patch(ctx, secret.Name, types.MergePatchType, mark, metav1.PatchOptions{})
+		if !apierrors.IsNotFound(err) {
+			return inNamespace(err, "patch", k.Namespace, secret.Name)
+		}
+	}
+	return fmt.Errorf("secret %s/%s was removed %d times by others during the import", k.Namespace, secret.Name, mostSharedWrites)
+}
+
+// ImportEnded is to be called when a claim is deleted that may have waited for an
+// import: it may have been what kept a shared Secret.
+func (k *Keeper) ImportEnded() { k.noteDoubt() }
 
 // mostSharedWrites bounds how often others may write a Secret in between. All
 // write the same content, unless the key is just being changed.
@@ -112,7 +147,11 @@ func (k *Keeper) AttemptUndone(ctx context.Context, backend string, names []stri
 //
 // The order matters. While it has the write lock of use, no attempt begins to
 // need the Secret. An attempt that ended before the check has left its
-// PersistentVolume in the API server, where the listing that follows shows it.
+// PersistentVolume in the API server, where the listing that follows shows it. The
+// Secret is read before the listings, and removed only if it is still the same:
+// an import, which is another process, creates its claim, then writes the Secret,
+// and then records the PersistentVolume. Claims are listed first: one that is bound
+// by then has its PersistentVolume in the other listing.
 func (k *Keeper) removeUnneeded(ctx context.Context, backend, name string) (settled bool, err error) {
 	entry := k.named(name)
 	// The cache already shows most of what needs it, without a request.
@@ -133,10 +172,6 @@ func (k *Keeper) removeUnneeded(ctx context.Context, backend, name string) (sett
 	if k.MayBeUnrecorded(backend) {
 		return false, nil
 	}
-	needed, err := record.ListPersistentVolumes(ctx, k.Client, func(pv *corev1.PersistentVolume) bool { return k.needsShared(pv, entry, name) })
-	if err != nil || slices.Contains(needed, true) {
-		return err == nil, err
-	}
 	secrets := k.Client.CoreV1().Secrets(k.Namespace)
 	existing, err := secrets.Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && !record.IsSharedSecret(existing, backend, k.Cluster) {
@@ -145,9 +180,22 @@ func (k *Keeper) removeUnneeded(ctx context.Context, backend, name string) (sett
 	if err != nil {
 		return false, inNamespace(err, "read", k.Namespace, name)
 	}
-	err = secrets.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &existing.UID}})
-	if apierrors.IsNotFound(err) {
+	awaiting, _, err := record.ListClaims(ctx, k.Client, record.AwaitsImport)
+	if err != nil || slices.Contains(awaiting, true) {
+		return err == nil, err
+	}
+	needed, err := record.ListPersistentVolumes(ctx, k.Client, func(pv *corev1.PersistentVolume) bool { return k.needsShared(pv, entry, name) })
+	if err != nil || slices.Contains(needed, true) {
+		return err == nil, err
+	}
+	err = secrets.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &existing.UID, ResourceVersion: &existing.ResourceVersion}})
+	switch {
+	case apierrors.IsNotFound(err):
 		return true, nil
+	case apierrors.IsConflict(err):
+		// It may be needed again; a sweep finds out.
+		k.noteDoubt()
+		return false, nil
 	}
 	return err == nil, inNamespace(err, "delete", k.Namespace, name)
 }
