@@ -23,13 +23,23 @@ OLDEST_TESTS := TestManifestsAreAcceptedByTheAPIServer TestAccountMayChangeOnlyW
 
 # Tests that take minutes each: every kind of fault at every step of a claim's
 # life, every hostile answer to every request, and tests that need thousands of claims or volumes.
+# Those of outages, lost leaders and long waits take half a minute and more.
 FAULT_TESTS := TestCrashMatrix TestCrashMatrixOfAMember TestCrashMatrixOfExpansions TestCrashMatrixOfSnapshots \
   TestCrashMatrixOfImports TestSplitBrain TestThousandClaimsKeepToEveryQuota \
   TestQuotaHoldsWhileClaimsComeAndGoAndTheLeaderChanges TestHandOverAtTwentyThousandVolumes \
   TestHostileTable TestNoAnswerTakesMuchMemory
+OUTAGE_TESTS := TestBackendsOfOneProject TestNextBackendServesWhileTheFirstIsDown TestOutageIsWaitedOutWithoutRetries \
+  TestKilledLeaderLosesAndDoublesNothing TestPausedLeaderChangesNothingUntilItLeadsAgain TestStartWaitsForTheAPIServer \
+  TestBadCredentialsFileLetsReplicasStart TestBadPolicyLetsReplicasStart TestLostAnswersMakeNoSecondVolume \
+  TestVolumesThatTheirBackendDoesNotShowAreKept TestWhatHindersADeletionIsToldAndSurvived \
+  TestEscapeByANamespaceMadeAnewGetsNothingOfTheOldOwner TestEscapeThroughALabelTakenDuringAnOutage \
+  TestExpansionWhileABackendIsSilent TestRescueOfReleasedVolumesIsHeard TestSnapshotsBeginWhenTheirCRDsAreInstalled
 empty :=
 space := $(empty) $(empty)
-FAULT_PATTERN := ^($(subst $(space),|,$(strip $(FAULT_TESTS))))$$
+pattern = ^($(subst $(space),|,$(strip $(1))))$$
+FAULT_PATTERN := $(call pattern,$(FAULT_TESTS))
+OUTAGE_PATTERN := $(call pattern,$(OUTAGE_TESTS))
+SLOW_PATTERN := $(call pattern,$(FAULT_TESTS) $(OUTAGE_TESTS))
 
 .PHONY: help build demo test render monitoring faults test-oldest e2e browser bench chaos release release-check lint fresh
 
@@ -44,11 +54,12 @@ demo: ## see it work: a local control plane, simulated Cinder, three replicas (K
 	$(GO) run ./test/demo $(if $(filter command line,$(origin KUBECONFIG)),-kubeconfig $(KUBECONFIG))
 
 test: ## unit and integration tests, except those of make faults and make render
-	@echo "building the control plane for the tests (5 to 15 minutes on two cores the first time), then testing for 5 minutes"
+	@echo "building the control plane for the tests (5 to 15 minutes on two cores the first time), then testing for 8 minutes"
 	@$(if $(RACE),,echo "no C compiler: the tests run without the race detector";)
 	@# The minor is chosen once. Integration tests build the program themselves, which Go's test cache does not see.
+	@# They take longest, so they are named first: the other packages are linked and tested meanwhile.
 	CONTROLPLANE_BINARY=$$($(GO) run ./test/controlplane/cmd/controlplane -build-only) && export CONTROLPLANE_BINARY && \
-	  echo "testing with $$CONTROLPLANE_BINARY" && $(GO) test $(RACE) -count=1 -timeout 30m -parallel 4 -skip '$(FAULT_PATTERN)' $$($(GO) list ./... | grep -v -e /test/deploy$$ -e /test/install$$)
+	  echo "testing with $$CONTROLPLANE_BINARY" && $(GO) test $(RACE) -count=1 -timeout 30m -parallel 6 -skip '$(SLOW_PATTERN)' ./test/integration $$($(GO) list ./... | grep -v -e /test/deploy$$ -e /test/install$$)
 
 render: ## render the chart and the kustomizations, lint the chart, and follow the README and the tutorial
 	@echo "building Helm, kustomize and kubectl (5 minutes on two cores the first time), and the control plane if make test did not; then 5 minutes"
@@ -59,10 +70,11 @@ monitoring: ## evaluate the alerts with Prometheus' engine, and check the dashbo
 	@echo "building Prometheus' rule engine (2 minutes on two cores the first time), then testing for a quarter of a minute"
 	cd test/monitoring && $(GO) test -count=1 -timeout 10m .
 
-faults: ## the crash matrices, split brain, a thousand claims, 20,000 volumes and 5,000 mutated documents (about 15 minutes on two cores)
-	@for test in $(FAULT_TESTS); do grep -qr "^func $$test(" test/integration test/scale test/contract backends/cinder || \
+faults: ## outages, the crash matrices, split brain, a thousand claims, 20,000 volumes and 5,000 mutated documents (about 20 minutes on two cores)
+	@for test in $(FAULT_TESTS) $(OUTAGE_TESTS); do grep -qr "^func $$test(" test/integration test/scale test/contract backends/cinder || \
 	  { echo "faults: $$test does not exist: name its successor in the Makefile"; exit 1; }; done
 	CONTROLPLANE_BINARY=$$($(GO) run ./test/controlplane/cmd/controlplane -build-only) && export CONTROLPLANE_BINARY && \
+	  $(GO) test $(RACE) -count=1 -timeout 20m -parallel 4 -run '$(OUTAGE_PATTERN)' ./test/integration && \
 	  $(GO) test $(RACE) -count=1 -timeout 40m -run '$(FAULT_PATTERN)' ./test/integration ./test/scale ./test/contract
 	@# The race detector would only make these slower: one goroutine each.
 	$(GO) test -count=1 -run '^TestNoAnswerTakesMuchMemory$$' ./backends/cinder

@@ -9,6 +9,9 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // defaultProvisioner is the name in deploy/base, and its Lease's.
@@ -46,14 +49,16 @@ func (s *Suite) account(ctx context.Context, provisioner string) (string, error)
 		return path, nil
 	}
 	name := Account(provisioner)
+	var manifests [][]byte
 	for _, file := range []string{"serviceaccount.yaml", "rbac.yaml", "admissionpolicy.yaml"} {
 		manifest, err := s.manifestOf(file, provisioner, name)
-		if err == nil {
-			err = s.Apply(ctx, manifest)
-		}
 		if err != nil {
 			return "", fmt.Errorf("account of %s: %w", provisioner, err)
 		}
+		manifests = append(manifests, manifest)
+	}
+	if err := s.Apply(ctx, manifests...); err != nil {
+		return "", fmt.Errorf("account of %s: %w", provisioner, err)
 	}
 	path, err := s.plane.ServiceAccountKubeconfig(ctx, Namespace, name)
 	if err != nil {
@@ -65,6 +70,37 @@ func (s *Suite) account(ctx context.Context, provisioner string) (string, error)
 	s.accounts.kubeconfigs[provisioner] = path
 	return path, nil
 }
+
+// RemoveAdmissionPolicies removes those of a provisioner's account, once its replicas
+// are gone: the API server evaluates every policy in the cluster at every write, so
+// those of a hundred finished tests would make the others slow.
+func (s *Suite) RemoveAdmissionPolicies(ctx context.Context, provisioner string) error {
+	name := Account(provisioner)
+	if s.plane == nil || name == ServiceAccount {
+		return nil
+	}
+	s.accounts.mu.Lock()
+	defer s.accounts.mu.Unlock()
+	if _, ok := s.accounts.kubeconfigs[provisioner]; !ok {
+		return nil
+	}
+	admission := s.Client.AdmissionregistrationV1()
+	for _, object := range protected {
+		// The binding goes first: a binding without its policy is an error of the API server's.
+		err := admission.ValidatingAdmissionPolicyBindings().Delete(ctx, name+object, metav1.DeleteOptions{})
+		if err == nil || apierrors.IsNotFound(err) {
+			err = admission.ValidatingAdmissionPolicies().Delete(ctx, name+object, metav1.DeleteOptions{})
+		}
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("admission policies of %s: %w", provisioner, err)
+		}
+	}
+	delete(s.accounts.kubeconfigs, provisioner)
+	return nil
+}
+
+// protected are the ends of the admission policies' names in deploy/base.
+var protected = []string{"-persistentvolumes", "-secrets", "-claims"}
 
 // objectNames match where deploy/base names its objects, or expressions the
 // account. The namespace, which has the same name, stays.

@@ -112,6 +112,14 @@ tenants:
       - storageClasses: ["NAME-lab"]
         backends: [lab]
 `)
+	t.Cleanup(func() {
+		// The test's own context has ended.
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if err := suite.RemoveAdmissionPolicies(ctx, w.provisioner); err != nil {
+			t.Error(err)
+		}
+	})
 	for _, namespace := range []string{"a", "b", "stranger"} {
 		w.must(suite.CreateNamespace(ctx, name+"-"+namespace, nil))
 	}

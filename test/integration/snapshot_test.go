@@ -26,6 +26,9 @@ func quickSnapshots() cindersim.Options {
 	return cindersim.Options{CreateDelay: 100 * time.Millisecond, DeleteDelay: 100 * time.Millisecond, SnapshotDelay: 200 * time.Millisecond}
 }
 
+// boundFinalizer is what the snapshot-controller gives a VolumeSnapshot that is bound.
+const boundFinalizer = "snapshot.storage.kubernetes.io/volumesnapshot-bound-protection"
+
 var snapshotsInstalled struct {
 	sync.Once
 	err error
@@ -198,6 +201,7 @@ func TestSnapshotsBeginWhenTheirCRDsAreInstalled(t *testing.T) {
 }
 
 func TestSnapshotIsBoundAndDeleted(t *testing.T) {
+	t.Parallel()
 	w := newSnapshotWorld(t, "snap-life")
 	w.install()
 	replica := w.start()
@@ -251,6 +255,7 @@ func TestSnapshotIsBoundAndDeleted(t *testing.T) {
 }
 
 func TestRetainedSnapshotStaysAndCounts(t *testing.T) {
+	t.Parallel()
 	w := newSnapshotWorld(t, "snap-retain")
 	w.policy = strings.Replace(w.policy, "  - name: tenant-b\n", "  - name: tenant-b\n    quota: {snapshots: 1}\n", 1) + "audit: {interval: 2s}\n"
 	w.install()
@@ -302,6 +307,7 @@ func TestRetainedSnapshotStaysAndCounts(t *testing.T) {
 }
 
 func TestSnapshotQuotaReturnsWhenRoomIsFreed(t *testing.T) {
+	t.Parallel()
 	w := newSnapshotWorld(t, "snap-quota")
 	w.policy = strings.Replace(w.policy, "        backends: [lab]\n", "        backends: [lab]\n        quota: {snapshots: 2}\n", 1)
 	w.install()
@@ -340,6 +346,7 @@ func TestSnapshotQuotaReturnsWhenRoomIsFreed(t *testing.T) {
 }
 
 func TestSnapshotsNeverCrossTenants(t *testing.T) {
+	t.Parallel()
 	w := newSnapshotWorld(t, "snap-tenants")
 	w.policy = strings.Replace(w.policy, `namespaces: ["snap-tenants-b"]`, `namespaces: ["snap-tenants-b"]
     namespaceSelector: {matchLabels: {team: b}}`, 1)
@@ -385,9 +392,10 @@ func TestSnapshotsNeverCrossTenants(t *testing.T) {
 	}, metav1.CreateOptions{})
 	w.must(err)
 	w.event("default", imported.Name, "SnapshotImportRefused", handle)
+	// Deleted earlier, it would be gone at once, and its content would stay.
 	w.must(harness.Eventually(w.ctx, func() (string, error) {
-		content, err := w.client.SnapshotV1().VolumeSnapshotContents().Get(w.ctx, imported.Name, metav1.GetOptions{})
-		if err == nil && content.Spec.VolumeSnapshotRef.UID == "" {
+		snapshot, err := w.client.SnapshotV1().VolumeSnapshots(w.name+"-a").Get(w.ctx, "imported", metav1.GetOptions{})
+		if err == nil && !slices.Contains(snapshot.Finalizers, boundFinalizer) {
 			return "the snapshot-controller has not bound the imported content", nil
 		}
 		return "", err
@@ -411,6 +419,7 @@ func TestSnapshotsNeverCrossTenants(t *testing.T) {
 // TestVolumeWaitsForItsSnapshots: the deletion says once what it waits for, and
 // comes back when the last snapshot is gone.
 func TestVolumeWaitsForItsSnapshots(t *testing.T) {
+	t.Parallel()
 	w := newSnapshotWorld(t, "snap-waits")
 	w.install()
 	w.start()
@@ -448,6 +457,7 @@ func TestVolumeWaitsForItsSnapshots(t *testing.T) {
 // TestContentWithoutItsVolumeSnapshotIsRemoved: such contents come from a deletion
 // in the very moment when the content was written.
 func TestContentWithoutItsVolumeSnapshotIsRemoved(t *testing.T) {
+	t.Parallel()
 	w := newSnapshotWorld(t, "snap-late")
 	w.install()
 	w.claim("b", "data", "lab", "1Gi")
@@ -477,6 +487,7 @@ func TestContentWithoutItsVolumeSnapshotIsRemoved(t *testing.T) {
 // TestRestoredVolumeHasTheSnapshotsContent: a claim with a VolumeSnapshot as its
 // data source waits until that is ready, and gets a volume made from it.
 func TestRestoredVolumeHasTheSnapshotsContent(t *testing.T) {
+	t.Parallel()
 	w := newSnapshotWorld(t, "snap-restore")
 	w.install()
 	w.start()

@@ -113,3 +113,30 @@ func TestVolumesAreMadeWhereTheirPodsAre(t *testing.T) {
 	w.must(suite.DeleteClaims(w.ctx, "zones-b"))
 	w.noResidue()
 }
+
+// TestAllowedTopologiesDecideTheZone: as the topology suite of Kubernetes' end-to-end
+// tests does, a StorageClass asks for one zone, and another for none that exists.
+func TestAllowedTopologiesDecideTheZone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "topology", cindersim.Options{Zones: []string{"az1", "az2"}})
+	w.policy = w.change("    workflow: reserve\n", "    workflow: reserve\n    zones:\n      - {name: az1, nodeLabels: {rack: a}}\n      - {name: az2, nodeLabels: {rack: b}}\n")
+	w.policy = w.change("      - storageClasses: [\"topology-lab\"]\n", "      - storageClasses: [\"topology-lab\", \"topology-lab-b\", \"topology-lab-z\"]\n")
+	for _, rack := range []string{"b", "z"} {
+		w.must(suite.CreateClass(w.ctx, "topology-lab-"+rack, w.provisioner, func(class *storagev1.StorageClass) {
+			class.AllowedTopologies = []corev1.TopologySelectorTerm{{
+				MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: "rack", Values: []string{rack}}},
+			}}
+		}))
+	}
+	w.start()
+	w.claim("b", "nowhere", "lab-z", "1Gi")
+	w.claim("b", "on-b", "lab-b", "1Gi")
+	w.isIn("on-b", "az2", "b")
+	_, err := suite.WaitEvent(w.ctx, "topology-b", "nowhere", "UnsupportedTopology", "rack")
+	w.must(err)
+	if requested := w.creates(); requested != 1 {
+		t.Errorf("%d volumes were requested for the one claim that has a zone", requested)
+	}
+	w.must(suite.DeleteClaims(w.ctx, "topology-b"))
+	w.noResidue()
+}
