@@ -24,7 +24,8 @@ const (
 	lastSweepAfter  = 90 * time.Second
 	// sweepPeriod is how often Sweep checks which backends are due.
 	sweepPeriod = 5 * time.Second
-	// secretsPause is how long Sweep waits after a failed sweep of Secrets.
+	// secretsPause is the longest that Sweep waits after a failed sweep of Secrets;
+	// the wait doubles with each failure, since a sweep lists every backend.
 	secretsPause = time.Minute
 )
 
@@ -68,18 +69,18 @@ func (p *Provisioner) Sweep(ctx context.Context) {
 func (p *Provisioner) sweepSecretsAgain(ctx context.Context, began time.Time) {
 	var swept time.Time
 	for wait := sweepPeriod; pause(ctx, wait); {
-		wait = sweepPeriod
 		doubt := began
 		if failed := p.secrets.LastDoubt(); failed.After(doubt) {
 			doubt = failed
 		}
 		at := time.Now()
 		if !mayHaveArrived(began, doubt, swept, at) {
+			wait = sweepPeriod
 			continue
 		}
 		if err := p.secrets.Sweep(ctx); err == nil {
-			swept = at
-		} else if wait = secretsPause; ctx.Err() == nil {
+			swept, wait = at, sweepPeriod
+		} else if wait = min(2*wait, secretsPause); ctx.Err() == nil {
 			p.Logger.Warn("Removing orphaned Secrets failed and will be retried", "error", err)
 		}
 	}

@@ -1,8 +1,11 @@
 package provisioner
 
 import (
+	"context"
 	"errors"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -229,4 +232,31 @@ func TestFailedSecretRequestCausesALaterSweep(t *testing.T) {
 	if doubt := f.secrets.LastDoubt(); doubt.Before(before) {
 		t.Errorf("the doubt is from %s", doubt)
 	}
+}
+
+// TestFailedSweepOfSecretsIsRetriedSoon although it lists every backend: a late
+// Secret holds credentials.
+func TestFailedSweepOfSecretsIsRetriedSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.noteEarlier()
+		lists := 0 // two a sweep, of single volumes' Secrets and of shared ones
+		f.client.PrependReactor("list", "secrets", func(ktesting.Action) (bool, runtime.Object, error) {
+			lists++
+			return true, nil, errors.New("connection lost")
+		})
+		ctx, end := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer end()
+		began := time.Now()
+		var group sync.WaitGroup
+		group.Go(func() { f.sweepSecretsAgain(ctx, began) })
+		time.Sleep(time.Minute)
+		if lists < 2*3 {
+			t.Errorf("%d lists in the first minute, want three sweeps or more", lists)
+		}
+		group.Wait()
+		if lists > 2*15 {
+			t.Errorf("%d lists in ten minutes, want at most 15 sweeps", lists)
+		}
+	})
 }
