@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -240,9 +241,9 @@ func TestFailedSweepOfSecretsIsRetriedSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.noteEarlier()
-		lists := 0 // two a sweep, of single volumes' Secrets and of shared ones
+		var lists atomic.Int32 // two a sweep, of single volumes' Secrets and of shared ones
 		f.client.PrependReactor("list", "secrets", func(ktesting.Action) (bool, runtime.Object, error) {
-			lists++
+			lists.Add(1)
 			return true, nil, errors.New("connection lost")
 		})
 		ctx, end := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -251,12 +252,12 @@ func TestFailedSweepOfSecretsIsRetriedSoon(t *testing.T) {
 		var group sync.WaitGroup
 		group.Go(func() { f.sweepSecretsAgain(ctx, began) })
 		time.Sleep(time.Minute)
-		if lists < 2*3 {
-			t.Errorf("%d lists in the first minute, want three sweeps or more", lists)
+		if n := lists.Load(); n < 2*3 {
+			t.Errorf("%d lists in the first minute, want three sweeps or more", n)
 		}
 		group.Wait()
-		if lists > 2*15 {
-			t.Errorf("%d lists in ten minutes, want at most 15 sweeps", lists)
+		if n := lists.Load(); n > 2*15 {
+			t.Errorf("%d lists in ten minutes, want at most 15 sweeps", n)
 		}
 	})
 }
