@@ -100,11 +100,11 @@ func (s *Suite) RemoveAdmissionPolicies(ctx context.Context, provisioner string)
 }
 
 // protected are the ends of the admission policies' names in deploy/base.
-var protected = []string{"-persistentvolumes", "-secrets", "-claims"}
+var protected = []string{"-persistentvolumes", "-secrets", "-claims", "-snapshots"}
 
 // objectNames match where deploy/base names its objects, or expressions the
 // account. The namespace, which has the same name, stays.
-var objectNames = regexp.MustCompile(`(?m)(^ *(?:- )?(?:name|policyName): |:)standalone-cinder(-persistentvolumes|-secrets|-claims|[$'\n]|$)`)
+var objectNames = regexp.MustCompile(`(?m)(^ *(?:- )?(?:name|policyName): |:)standalone-cinder(-persistentvolumes|-secrets|-claims|-snapshots|[$'\n]|$)`)
 
 // manifestOf is a file of deploy/base for another provisioner and account.
 func (s *Suite) manifestOf(file, provisioner, account string) ([]byte, error) {

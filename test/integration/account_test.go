@@ -104,14 +104,18 @@ func TestHistoricVolumesOfTheOwnNamespaceAreDeleted(t *testing.T) {
 // attackerOf is a client with the account of a world's program.
 func attackerOf(w *world) kubernetes.Interface {
 	w.Helper()
+	account, err := kubernetes.NewForConfig(attackerConfig(w))
+	w.must(err)
+	return account
+}
+
+func attackerConfig(w *world) *rest.Config {
 	config := rest.CopyConfig(suite.Config)
 	config.Impersonate = rest.ImpersonationConfig{
 		UserName: fmt.Sprintf("system:serviceaccount:%s:%s", harness.Namespace, harness.Account(w.provisioner)),
 		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:" + harness.Namespace, "system:authenticated"},
 	}
-	account, err := kubernetes.NewForConfig(config)
-	w.must(err)
-	return account
+	return config
 }
 
 // TestAccountMayDeleteOnlyHistoricSecretsOfTenants: the component historic-volumes

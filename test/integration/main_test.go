@@ -70,12 +70,16 @@ type world struct {
 	clouds      string
 }
 
+// worldTime bounds a test, so that one that hangs says where. A slow machine is no
+// finding.
+const worldTime = 8 * time.Minute
+
 // newWorld makes tenants a and b: namespace NAME-a may use class NAME-gold on
 // the Keystone backend, which connects by the attachments API, NAME-b class
 // NAME-lab on the noauth one, which connects by the volume actions.
 func newWorld(t *testing.T, name string, options cindersim.Options) *world {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), worldTime)
 	t.Cleanup(cancel)
 	sim, err := cindersim.New(options)
 	if err != nil {

@@ -517,3 +517,75 @@ func TestRestoredVolumeHasTheSnapshotsContent(t *testing.T) {
 	w.must(suite.DeleteClaims(w.ctx, w.name+"-b"))
 	w.clean()
 }
+
+// TestAccountMayChangeOnlySnapshotsOfItsDriver: whoever has the account of the
+// program could delete other drivers' VolumeSnapshotContents, and with them their
+// snapshots, or hand the content of one tenant to the VolumeSnapshot of another.
+func TestAccountMayChangeOnlySnapshotsOfItsDriver(t *testing.T) {
+	t.Parallel()
+	w := newSnapshotWorld(t, "snapaccount")
+	w.install()
+	w.start()
+	config := attackerConfig(w.world)
+	account, err := snapshotclient.NewForConfig(config)
+	w.must(err)
+	contents := account.SnapshotV1().VolumeSnapshotContents()
+	handle, dryRun := "snapshot-of-another", []string{metav1.DryRunAll}
+	content := func(driver string) *snapshotv1.VolumeSnapshotContent {
+		return &snapshotv1.VolumeSnapshotContent{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "snapaccount-"},
+			Spec: snapshotv1.VolumeSnapshotContentSpec{
+				Driver: driver, DeletionPolicy: snapshotv1.VolumeSnapshotContentRetain,
+				Source:            snapshotv1.VolumeSnapshotContentSource{SnapshotHandle: &handle},
+				VolumeSnapshotRef: corev1.ObjectReference{Namespace: "snapaccount-a", Name: "victim"},
+			},
+		}
+	}
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		if _, err := contents.Create(w.ctx, content("ebs.csi.example"), metav1.CreateOptions{DryRun: dryRun}); err == nil {
+			return "the policy is not in effect", nil
+		}
+		return "", nil
+	}))
+	_, err = contents.Create(w.ctx, content(w.provisioner), metav1.CreateOptions{DryRun: dryRun})
+	w.must(err)
+
+	made := map[string]*snapshotv1.VolumeSnapshotContent{}
+	for _, driver := range []string{"ebs.csi.example", w.provisioner} {
+		made[driver], err = w.client.SnapshotV1().VolumeSnapshotContents().Create(w.ctx, content(driver), metav1.CreateOptions{})
+		w.must(err)
+		w.Cleanup(func() {
+			_ = w.client.SnapshotV1().VolumeSnapshotContents().Delete(context.Background(), made[driver].Name, metav1.DeleteOptions{})
+		})
+	}
+	snapshot := w.take("a", "victim", "data", "")
+	patchContent := func(driver, change string) error {
+		_, err := contents.Patch(w.ctx, made[driver].Name, types.MergePatchType, []byte(change), metav1.PatchOptions{DryRun: dryRun})
+		return err
+	}
+	patchSnapshot := func(change string) error {
+		_, err := account.SnapshotV1().VolumeSnapshots(snapshot.Namespace).Patch(w.ctx, snapshot.Name, types.MergePatchType, []byte(change), metav1.PatchOptions{DryRun: dryRun})
+		return err
+	}
+	for name, allowed := range map[string]error{
+		"an annotation on a content": patchContent(w.provisioner, `{"metadata": {"annotations": {"a": "b"}}}`),
+		"a class that is missing":    patchSnapshot(fmt.Sprintf(`{"spec": {"volumeSnapshotClassName": %q}}`, w.class)),
+	} {
+		if allowed != nil {
+			t.Errorf("%s: %v, want it allowed", name, allowed)
+		}
+	}
+	for name, forbidden := range map[string]error{
+		"deleting another driver's content":     contents.Delete(w.ctx, made["ebs.csi.example"].Name, metav1.DeleteOptions{DryRun: dryRun}),
+		"annotating another driver's content":   patchContent("ebs.csi.example", `{"metadata": {"annotations": {"a": "b"}}}`),
+		"taking over another driver's content":  patchContent("ebs.csi.example", fmt.Sprintf(`{"spec": {"driver": %q}}`, w.provisioner)),
+		"moving a content to another namespace": patchContent(w.provisioner, `{"spec": {"volumeSnapshotRef": {"namespace": "snapaccount-b"}}}`),
+		"deleting a content with a snapshot":    patchContent(w.provisioner, `{"spec": {"deletionPolicy": "Delete"}}`),
+		"a finalizer on a VolumeSnapshot":       patchSnapshot(`{"metadata": {"finalizers": ["example.com/stays"]}}`),
+		"a label on a VolumeSnapshot":           patchSnapshot(`{"metadata": {"labels": {"a": "b"}}}`),
+	} {
+		if !apierrors.IsForbidden(forbidden) {
+			t.Errorf("%s: %v, want it forbidden", name, forbidden)
+		}
+	}
+}

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
@@ -42,7 +41,7 @@ const (
 // and after every request of a snapshot's life, in turn. The next leader ends with
 // exactly one snapshot, and after the VolumeSnapshot with none.
 func TestCrashMatrixOfSnapshots(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), matrixTime)
 	t.Cleanup(cancel) // after the parallel subtests
 	if err := installSnapshots(ctx); err != nil {
 		t.Fatal(err)
