@@ -171,7 +171,7 @@ func TestCrashMatrixOfAMember(t *testing.T) {
 	}
 }
 
-// crashMatrix runs a matrix and returns its cases.
+// crashMatrix runs a matrix, or a sample of it, and returns all its cases.
 func crashMatrix(t *testing.T, m *matrix) (cases []crash) {
 	ctx, cancel := context.WithTimeout(context.Background(), matrixTime)
 	defer cancel()
@@ -196,9 +196,12 @@ func crashMatrix(t *testing.T, m *matrix) (cases []crash) {
 	if m.only != nil {
 		cases = slices.DeleteFunc(cases, func(c crash) bool { return !m.only(c) })
 	}
+	known := slices.Clone(cases)
+	sampled := newSample(t)
+	cases = slices.DeleteFunc(cases, func(c crash) bool { return !sampled.takes(string(c.phase) + " " + c.step.what) })
 	m.idle = append(m.idle, first)
 	m.runAll(ctx, t, cases)
-	again := m.crashedAgain()
+	again := slices.DeleteFunc(m.crashedAgain(), func(c crash) bool { return !sampled.takes("again " + c.again.what) })
 	m.runAll(ctx, t, again)
 	for _, s := range m.idle {
 		if err := s.close(); err != nil {
@@ -206,7 +209,7 @@ func crashMatrix(t *testing.T, m *matrix) (cases []crash) {
 		}
 	}
 	m.account(t, slices.Concat(cases, again))
-	return cases
+	return known
 }
 
 // matrix makes the cases, and keeps the books.

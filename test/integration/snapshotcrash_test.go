@@ -73,10 +73,14 @@ func TestCrashMatrixOfSnapshots(t *testing.T) {
 					t.Errorf("the undisturbed runs have no step %q: %v", what, steps)
 				}
 			}
+			sampled := newSample(t)
 			for _, at := range steps {
 				for _, verdict := range []faultproxy.Verdict{faultproxy.HoldBefore, faultproxy.HoldAfter} {
 					if at.reads() && verdict == faultproxy.HoldBefore {
 						continue // before or after is the same to a read
+					}
+					if !sampled.takes(phase.name) {
+						continue
 					}
 					if err := s.crashAt(ctx, phase.name, at, verdict); err != nil {
 						t.Fatalf("killed at %s (%s): %v\n%s\n%s", at, verdict, err, s.news(), suite.SnapshotControllerLog())
