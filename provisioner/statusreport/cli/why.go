@@ -29,7 +29,7 @@ type whyAnswer struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	Phase     string `json:"phase"`
-	// Explained is false if neither the program nor the claim says why it waits.
+	// Explained is false if nothing says why the claim waits, or has not grown.
 	Explained bool `json:"explained"`
 	// Because says why the claim waits, in sentences.
 	Because []string `json:"because"`
@@ -50,16 +50,17 @@ func newWhyCommand() *cobra.Command {
 	output, namespace := "", ""
 	c := newCommand(&cobra.Command{
 		Use:   "why PVC",
-		Short: "Say why a claim is pending",
+		Short: "Say why a claim is pending, or has not grown",
 		Long: `Say why a PersistentVolumeClaim is pending: what the program says about it, what
-the claim itself shows, and its last warnings.
+the claim itself shows, and its last warnings. For a bound claim that asks for more
+than it has, say how far the growth is and what is in its way.
 
 Besides the rights of status, the command needs the rights to get the claim and
 its StorageClass and to list the events of its namespace. Without the right to ask
 the program it goes by the claim and its events.
 
-Exit codes: 0 the claim is bound, or the reason is given; 1 nothing says why the
-claim is pending; 2 wrong usage, or the claim cannot be read.`,
+Exit codes: 0 the claim has what it asks for, or the reason is given; 1 nothing says
+why the claim is pending or has not grown; 2 wrong usage, or the claim cannot be read.`,
 		Example: "  kubectl cinder why data -n team-a",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 1 {
@@ -79,7 +80,11 @@ claim is pending; 2 wrong usage, or the claim cannot be read.`,
 		if err := printed(c, output, outputText, answer, answer.write); err != nil {
 			return err
 		}
-		if !answer.Explained {
+		switch {
+		case answer.Explained:
+		case answer.Phase == string(corev1.ClaimBound):
+			return failed("nothing says yet why claim %s/%s has not grown", answer.Namespace, answer.Name)
+		default:
 			return failed("nothing says why claim %s/%s is pending", answer.Namespace, answer.Name)
 		}
 		return nil
@@ -106,6 +111,9 @@ func (o *connection) why(ctx context.Context, namespace, name string) (*whyAnswe
 	}
 	a := &whyAnswer{Namespace: namespace, Name: name, Phase: string(claim.Status.Phase), Because: []string{}, Events: []claimEvent{}}
 	switch {
+	case isGrowing(claim):
+		explainGrowth(ctx, client, claim, a)
+		return a, nil
 	case claim.Status.Phase == corev1.ClaimBound:
 		a.because("it is not pending: it is bound to PersistentVolume %s", claim.Spec.VolumeName)
 		return a, nil
@@ -119,7 +127,7 @@ func (o *connection) why(ctx context.Context, namespace, name string) (*whyAnswe
 	if a.Pending == nil && !a.Explained {
 		o.askClass(ctx, client, claim, a)
 	}
-	o.addEvents(ctx, client, claim, a)
+	addEvents(ctx, client, claim, a)
 	return a, nil
 }
 
@@ -186,7 +194,7 @@ func (o *connection) askClass(ctx context.Context, client kubernetes.Interface, 
 }
 
 // addEvents adds the last warnings. They explain a claim if nothing else does.
-func (o *connection) addEvents(ctx context.Context, client kubernetes.Interface, claim *corev1.PersistentVolumeClaim, a *whyAnswer) {
+func addEvents(ctx context.Context, client kubernetes.Interface, claim *corev1.PersistentVolumeClaim, a *whyAnswer) {
 	selector := fields.Set{"involvedObject.kind": "PersistentVolumeClaim", "involvedObject.name": claim.Name, "involvedObject.uid": string(claim.UID)}
 	list, err := client.CoreV1().Events(claim.Namespace).List(ctx, metav1.ListOptions{FieldSelector: selector.String()})
 	if err != nil {
