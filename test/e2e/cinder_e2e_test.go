@@ -3,13 +3,16 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 
 	"github.com/standalone-cinder/standalone-cinder/test/e2e/rig"
+	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
 type volume struct {
@@ -59,11 +62,49 @@ func attachmentsByVolume(ctx context.Context, env rig.Env) (map[string][]attachm
 // ask asks Cinder past the program, by the endpoint that lets everybody see
 // all.
 func ask(ctx context.Context, env rig.Env, path string, answer any) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, env.Noauth.Endpoint+"/"+env.Noauth.Project+path, nil)
+	return askProject(ctx, env, env.Noauth.Project, path, answer)
+}
+
+// askProject asks about one project.
+func askProject(ctx context.Context, env rig.Env, project, path string, answer any) error {
+	return send(ctx, env, http.MethodGet, project, path, nil, answer)
+}
+
+// createVolume makes a volume of one GiB, as somebody would who does not know the
+// program, and waits until it is available.
+func createVolume(ctx context.Context, env rig.Env, name, volumeType string) (id string, err error) {
+	var made struct {
+		Volume struct{ ID, Status string } `json:"volume"`
+	}
+	body := map[string]any{"volume": map[string]any{"name": name, "size": 1, "volume_type": volumeType}}
+	if err := send(ctx, env, http.MethodPost, env.Noauth.Project, "/volumes", body, &made); err != nil {
+		return "", err
+	}
+	id = made.Volume.ID
+	return id, harness.Eventually(ctx, func() (string, error) {
+		err := ask(ctx, env, "/volumes/"+id, &made)
+		if err != nil || made.Volume.Status == "available" {
+			return "", err
+		}
+		return "volume " + id + " is " + made.Volume.Status, nil
+	})
+}
+
+func send(ctx context.Context, env rig.Env, method, project, path string, body, answer any) error {
+	var content io.Reader
+	if body != nil {
+		encoded, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		content = bytes.NewReader(encoded)
+	}
+	request, err := http.NewRequestWithContext(ctx, method, env.Noauth.Endpoint+"/"+project+path, content)
 	if err != nil {
 		return err
 	}
-	request.Header.Set("X-Auth-Token", env.Noauth.User+":"+env.Noauth.Project)
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("X-Auth-Token", env.Noauth.User+":"+project)
 	// The first version in which attachments can be completed.
 	request.Header.Set("OpenStack-API-Version", "volume 3.44")
 	response, err := http.DefaultClient.Do(request)
@@ -71,8 +112,8 @@ func ask(ctx context.Context, env rig.Env, path string, answer any) error {
 		return err
 	}
 	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("GET %s: %s", path, response.Status)
+	if response.StatusCode >= http.StatusMultipleChoices {
+		return fmt.Errorf("%s %s: %s", method, path, response.Status)
 	}
 	return json.NewDecoder(response.Body).Decode(answer)
 }

@@ -31,6 +31,8 @@ const (
 	ours                 = "app.kubernetes.io/managed-by=standalone-cinder"
 	// each is how many claims a class gets.
 	each = 2
+	// zonedProject is that of the backend with zones.
+	zonedProject = 0x20e
 )
 
 // station is a StorageClass and what its claims are like.
@@ -85,7 +87,13 @@ backends:
   - name: lab
     auth: {noauth: {endpoint: %[2]q, user: %[3]s, project: %[4]s}}
     connector: {host: k8s-e2e, multipath: true}
-`, env.Region, env.Noauth.Endpoint, env.Noauth.User, env.Noauth.Project)
+  - name: zoned
+    auth: {noauth: {endpoint: %[2]q, user: %[3]s, project: "%[5]032x"}}
+    connector: {host: k8s-e2e}
+    zones:
+      - {name: nova, nodeLabels: {topology.kubernetes.io/zone: rack-a}}
+      - {name: zone-b, nodeLabels: {topology.kubernetes.io/zone: rack-b}}
+`, env.Region, env.Noauth.Endpoint, env.Noauth.User, env.Noauth.Project, zonedProject)
 	tenants := fmt.Sprintf(`
 tenants:
   - name: team-a
@@ -100,6 +108,7 @@ tenants:
     namespaces: [team-b]
     classes:
       - {storageClasses: [lab], backends: [lab], volumeType: %[3]s}
+      - {storageClasses: [zoned], backends: [zoned], volumeType: %[1]s, pick: spread}
 `, env.Types.ISCSI, env.Types.Fail, env.Types.ISCSIMultipath, env.Types.Shared)
 	if env.Types.RBD == "" {
 		return policy + tenants
@@ -145,7 +154,7 @@ func startWorld(ctx context.Context, t *testing.T) *world {
 	for _, name := range []string{"team-a", "team-b"} {
 		must(t, suite.CreateNamespace(ctx, name, nil))
 	}
-	for _, s := range append(w.stations, station{name: "broken"}) {
+	for _, s := range append(w.stations, station{name: "broken"}, station{name: "zoned"}) {
 		must(t, suite.CreateClass(ctx, s.name, provisioner, func(class *storagev1.StorageClass) {}))
 	}
 	if env.Types.RBD != "" {

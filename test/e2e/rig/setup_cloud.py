@@ -28,6 +28,8 @@ CREDENTIAL_NAME = 'standalone-cinder-e2e'
 # Volume type: the state in which a new volume of it has to end.
 TYPES = {'iscsi': 'available', 'iscsi-mp': 'available', 'shared': 'available',
          'fail': 'error'}
+# Backends that are chosen by availability zone, and have a type of another.
+ZONES = ('zone-b', 'zone-full')
 # The backend and further extra specs of types that are not called after their
 # backend.
 EXTRA_SPECS = {
@@ -186,6 +188,7 @@ def wait_for_pools(cinder):
     """Waits until the scheduler knows a pool of every backend."""
     wanted = {extra_specs(name)['volume_backend_name']
               for name in volume_types()}
+    wanted.update(ZONES)
     deadline = time.monotonic() + POOLS_TIMEOUT
     while True:
         try:
@@ -194,7 +197,9 @@ def wait_for_pools(cinder):
             pools = cinder.get('/scheduler-stats/get_pools', timeout=2)['pools']
         except requests.Timeout:
             pools = []
-        known = {pool['name'].rpartition('#')[2] for pool in pools}
+        # rig@BACKEND#VOLUME_BACKEND_NAME
+        known = {part for pool in pools
+                 for part in re.split('[@#]', pool['name'])}
         if wanted <= known:
             return
         if time.monotonic() > deadline:
