@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	eventrecord "k8s.io/client-go/tools/record"
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller/metrics"
@@ -63,6 +64,8 @@ type App struct {
 	client kubernetes.Interface
 	// snapshotClient reads and changes the objects of snapshots.
 	snapshotClient snapshotclient.Interface
+	// metadataClient follows the CRDs of snapshots.
+	metadataClient metadata.Interface
 	// leaseClient has a rate limit of its own, so that a flood of claims cannot
 	// delay the renewal of the lease.
 	leaseClient kubernetes.Interface
@@ -157,6 +160,10 @@ func assemble(options Options) (*App, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client for snapshots: %w", err)
 	}
+	metadataClient, err := metadata.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("client for metadata: %w", err)
+	}
 
 	registry := options.Metrics
 	backendMetrics := backends.NewMetrics(registry)
@@ -168,6 +175,7 @@ func assemble(options Options) (*App, error) {
 		mappers:            registryOfProtocols,
 		client:             client,
 		snapshotClient:     snapshotClient,
+		metadataClient:     metadataClient,
 		leaseClient:        leaseClient,
 		factory:            informers.NewSharedInformerFactoryWithOptions(client, resyncPeriod, informers.WithTransform(record.NewTrimmer().Trim)),
 		backendMetrics:     backendMetrics,

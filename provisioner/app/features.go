@@ -72,9 +72,9 @@ func (lent termInformers) followExpansions(c *expand.Controller) (held func() bo
 const (
 	// snapshotWorkers take and remove snapshots.
 	snapshotWorkers = 64
-	// lookForSnapshots is how often to look for the snapshot CRDs while they are not
-	// installed: one request each time.
-	lookForSnapshots = 30 * time.Second
+	// lookForSnapshots is how often to look for the snapshot resources while their CRDs
+	// are being installed: one request each time.
+	lookForSnapshots = 5 * time.Second
 )
 
 // newSnapshots makes what takes a term's snapshots.
@@ -88,6 +88,7 @@ func (a *App) newSnapshots(t *term) *snapshot.Controller {
 		Ledger:            t.provisioner.Ledger(),
 		Client:            a.client,
 		Snapshots:         a.snapshotClient,
+		Definitions:       a.metadataClient,
 		Claims:            a.factory.Core().V1().PersistentVolumeClaims().Lister(),
 		PersistentVolumes: a.factory.Core().V1().PersistentVolumes().Lister(),
 		Namespaces:        a.factory.Core().V1().Namespaces().Lister(),

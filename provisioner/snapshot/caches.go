@@ -13,7 +13,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
@@ -35,29 +38,62 @@ type caches struct {
 	synced    []cache.InformerSynced
 }
 
+// definitions are the CRDs, of which one is followed.
+var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+
 // awaitResources waits until the API server serves the snapshot resources, and
-// returns false if the context ends first. A cluster without them costs one
-// request now and then.
+// returns false if the context ends first. It follows the CRD of VolumeSnapshots, so
+// that a cluster without it costs no requests. The others are expected soon after it.
 func (c *Controller) awaitResources(ctx context.Context) bool {
-	for said := ""; ; {
-		missing, err := c.missingResources()
-		if err == nil && len(missing) == 0 {
-			return true
+	missing, err := c.missingResources()
+	if err == nil && len(missing) == 0 {
+		return true
+	}
+	why := fmt.Sprintf("the API server does not serve %v of %s", missing, snapshotv1.SchemeGroupVersion)
+	if err != nil {
+		why = err.Error()
+	}
+	c.Logger.Info("Taking no snapshots until the snapshot CRDs are installed", "why", why)
+	ctx, cancel := context.WithCancel(ctx)
+	installed, changed, stopped := c.followDefinition(ctx)
+	defer func() { cancel(); <-stopped }()
+	for {
+		var later <-chan time.Time
+		if err != nil || installed() {
+			later = time.After(c.LookAgain)
 		}
-		why := fmt.Sprintf("the API server does not serve %v of %s", missing, snapshotv1.SchemeGroupVersion)
-		if err != nil {
-			why = err.Error()
-		}
-		if said == "" {
-			c.Logger.Info("Taking no snapshots until the snapshot CRDs are installed", "why", why, "lookingAgainEvery", c.LookAgain.String())
-		}
-		said = why
 		select {
 		case <-ctx.Done():
 			return false
-		case <-time.After(c.LookAgain):
+		case <-changed:
+		case <-later:
+		}
+		if missing, err = c.missingResources(); err == nil && len(missing) == 0 {
+			return true
 		}
 	}
+}
+
+// followDefinition follows the CRD of VolumeSnapshots until the context ends; then
+// it closes stopped. installed reports whether the CRD exists.
+func (c *Controller) followDefinition(ctx context.Context) (installed func() bool, changed, stopped <-chan struct{}) {
+	informer := metadatainformer.NewFilteredMetadataInformer(c.Definitions, definitions, "", 0, cache.Indexers{}, func(options *metav1.ListOptions) {
+		options.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, resources[0]+"."+snapshotv1.GroupName).String()
+	}).Informer()
+	notice, end := make(chan struct{}, 1), make(chan struct{})
+	tell := func(any) {
+		select {
+		case notice <- struct{}{}:
+		default:
+		}
+	}
+	// An informer that has not begun takes every handler.
+	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: tell, UpdateFunc: func(_, after any) { tell(after) }})
+	go func() {
+		defer close(end)
+		informer.RunWithContext(ctx)
+	}()
+	return func() bool { return len(informer.GetStore().ListKeys()) > 0 }, notice, end
 }
 
 func (c *Controller) missingResources() ([]string, error) {

@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/metadata"
 	eventrecord "k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 
@@ -94,8 +95,10 @@ type Options struct {
 
 	// Workers is how many snapshots are taken or removed at once.
 	Workers int
+	// Definitions reads the metadata of CRDs.
+	Definitions metadata.Interface
 	// LookAgain is how long to wait before looking again for resources that the API
-	// server does not serve.
+	// server does not serve yet although their CRDs are being installed.
 	LookAgain time.Duration
 
 	// Monitor watches the work; LongestWork is longer than anything it waits for

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -367,6 +368,53 @@ func TestResourcesMustAllBeServed(t *testing.T) {
 		if len(missing) != 3-len(served) {
 			t.Errorf("served are %v, missing %v", served, missing)
 		}
+	}
+}
+
+// TestResourcesAreAwaitedWithoutRequests: the API server is asked again when the CRD
+// of VolumeSnapshots appears, and from then on until it serves all resources.
+func TestResourcesAreAwaitedWithoutRequests(t *testing.T) {
+	b := newBench(t)
+	b.LookAgain = time.Millisecond
+	var asked atomic.Int32
+	var served atomic.Pointer[[]*metav1.APIResourceList]
+	served.Store(&[]*metav1.APIResourceList{})
+	client := fake.NewClientset()
+	client.PrependReactor("get", "resource", func(clienttesting.Action) (bool, runtime.Object, error) {
+		asked.Add(1)
+		client.Resources = *served.Load()
+		return false, nil, nil
+	})
+	crds := newDefinitions()
+	b.Client, b.Definitions = client, crds
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	found := make(chan bool)
+	go func() { found <- b.awaitResources(ctx) }()
+	time.Sleep(100 * time.Millisecond)
+	if n := asked.Load(); n != 1 {
+		t.Errorf("the API server was asked %d times while there is no CRD, want once", n)
+	}
+	crd := &metav1.PartialObjectMetadata{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apiextensions.k8s.io/v1", Kind: "CustomResourceDefinition"},
+		ObjectMeta: metav1.ObjectMeta{Name: "volumesnapshots.snapshot.storage.k8s.io"},
+	}
+	b.must(crds.Tracker().Create(definitions, crd, ""))
+	for asked.Load() < 5 {
+		time.Sleep(time.Millisecond)
+	}
+	select {
+	case <-found:
+		t.Fatal("it did not wait for the resources")
+	default:
+	}
+	list := &metav1.APIResourceList{GroupVersion: snapshotv1.SchemeGroupVersion.String()}
+	for _, name := range resources {
+		list.APIResources = append(list.APIResources, metav1.APIResource{Name: name})
+	}
+	served.Store(&[]*metav1.APIResourceList{list})
+	if !<-found {
+		t.Error("it did not see the resources")
 	}
 }
 

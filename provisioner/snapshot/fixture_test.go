@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	corelisters "k8s.io/client-go/listers/core/v1"
+	metadatafake "k8s.io/client-go/metadata/fake"
 	"k8s.io/client-go/tools/cache"
 	eventrecord "k8s.io/client-go/tools/record"
 
@@ -170,7 +171,8 @@ func newBench(t *testing.T, objects ...runtime.Object) *bench {
 		Claims: corelisters.NewPersistentVolumeClaimLister(claims), PersistentVolumes: corelisters.NewPersistentVolumeLister(volumes),
 		Namespaces: corelisters.NewNamespaceLister(namespaces), Recorder: b.recorder,
 		Caller: func(ctx context.Context, _ string) context.Context { return ctx }, Changed: func(string, string) {}, Gone: func(id string) { b.gone = append(b.gone, id) },
-		Workers: 4, LookAgain: time.Hour, Monitor: liveness.New(), Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),
+		Definitions: newDefinitions(),
+		Workers:     4, LookAgain: time.Hour, Monitor: liveness.New(), Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),
 	})
 	b.caches = &caches{snapshotlisters.NewVolumeSnapshotLister(b.snapshots), snapshotlisters.NewVolumeSnapshotContentLister(b.contents), snapshotlisters.NewVolumeSnapshotClassLister(classes), nil}
 	b.refresh()
@@ -334,4 +336,13 @@ func stamped(id string, uid types.UID, isRecorded bool) cinder.Snapshot {
 		s.Metadata["standalone-cinder.openstack.org/recorded"] = "true"
 	}
 	return s
+}
+
+// newDefinitions is a client for the metadata of CRDs, of which there are none.
+func newDefinitions() *metadatafake.FakeMetadataClient {
+	scheme := metadatafake.NewTestScheme()
+	if err := metav1.AddMetaToScheme(scheme); err != nil {
+		panic(err)
+	}
+	return metadatafake.NewSimpleMetadataClient(scheme)
 }
