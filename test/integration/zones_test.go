@@ -114,6 +114,78 @@ func TestVolumesAreMadeWhereTheirPodsAre(t *testing.T) {
 	w.noResidue()
 }
 
+// TestFullZoneSendsAClaimToTheNext: Cinder accepts a create in a zone without room,
+// and the volume goes to error. The rule has a second backend, whose volumes go to
+// Cinder's default zone.
+func TestFullZoneSendsAClaimToTheNext(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "fullzone", cindersim.Options{Zones: []string{"nova", "az1", "az2"}})
+	w.policy = w.change("    workflow: reserve\n", "    workflow: reserve\n    zones:\n      - {name: az1, nodeLabels: {rack: a}}\n      - {name: az2, nodeLabels: {rack: b}}\n")
+	w.policy = w.change("        backends: [lab]\n", "        backends: [lab, gold]\n")
+	replica := w.start(shortLease...)
+	requested := 0
+	// requests compares the number of creates since the last time.
+	requests := func(what string, want int) {
+		t.Helper()
+		if all := w.creates(); all != requested+want {
+			t.Errorf("%s: %d volumes were requested, want %d", what, all-requested, want)
+		}
+		requested = w.creates()
+	}
+
+	w.sim.SetZoneFull("az1", true)
+	w.claim("b", "next-zone", "lab", "1Gi")
+	w.isIn("next-zone", "az2", "b")
+	_, err := suite.WaitEvent(w.ctx, "fullzone-b", "next-zone", "BackendChosen", "on backend lab, availability zone az2; passed over: backend lab, availability zone az1: schedule allocate volume:Could not find any available weighted backend")
+	w.must(err)
+	requests("the next zone", 2)
+
+	// The answer to the create in the next zone is lost.
+	lost := w.sim.Inject(cindersim.Fault{Kind: cindersim.DropAfter, Operation: "volume.create", Nth: 2})
+	w.claim("b", "lost", "lab", "1Gi")
+	w.isIn("lost", "az2", "b")
+	lost.Remove()
+	requests("a lost answer", 2)
+
+	// The leader dies after it has created the volume in the next zone. The next
+	// leader does not know that the first zone failed.
+	stuck := w.sim.Inject(cindersim.Fault{Kind: cindersim.RespondBefore, Operation: "action.os-reserve", Code: 503})
+	w.claim("b", "killed", "lab", "1Gi")
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		if stuck.Applied() == 0 {
+			return "the volume is not created yet", nil
+		}
+		return "", nil
+	}))
+	replica.Kill()
+	stuck.Remove()
+	w.start(shortLease...)
+	w.isIn("killed", "az2", "b")
+	requests("a leader that died", 2)
+
+	w.sim.SetZoneFull("az2", true)
+	w.claim("b", "next-backend", "lab", "1Gi")
+	_, volume := w.boundVolume("b", "next-backend")
+	if volume.Zone != "nova" {
+		t.Errorf("the volume is in zone %s", volume.Zone)
+	}
+	requests("the next backend", 3)
+
+	w.sim.SetZoneFull("nova", true)
+	w.claim("b", "waits", "lab", "1Gi")
+	reason := "schedule allocate volume:Could not find any available weighted backend"
+	_, err = suite.WaitEvent(w.ctx, "fullzone-b", "waits", "ProvisioningFailed",
+		"Cinder could not make the volume: backend lab, availability zone az1: "+reason+"; backend lab, availability zone az2: "+reason+"; backend gold: "+reason)
+	w.must(err)
+	w.sim.SetZoneFull("az1", false)
+	w.isIn("waits", "az1", "a")
+	if len(w.sim.Volumes()) != 5 {
+		t.Errorf("5 claims have %d volumes", len(w.sim.Volumes()))
+	}
+	w.must(suite.DeleteClaims(w.ctx, "fullzone-b"))
+	w.noResidue()
+}
+
 // TestAllowedTopologiesDecideTheZone: as the topology suite of Kubernetes' end-to-end
 // tests does, a StorageClass asks for one zone, and another for none that exists.
 func TestAllowedTopologiesDecideTheZone(t *testing.T) {
