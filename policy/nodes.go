@@ -95,7 +95,7 @@ func (r Request) unreached(b *Backend, path string, reaches []reach) *Denial {
 		return nil
 	}
 	return &Denial{Reason: NodeNotReached, Path: path, Message: fmt.Sprintf(
-		"the claim's pod was scheduled to node %s, but backend %s exports volumes only to %s (%s); give StorageClass %s allowedTopologies with these labels, then remove the annotation volume.kubernetes.io/selected-node from the claim, so that the pod is scheduled again",
+		"the claim's pod was scheduled to node %s, but backend %s exports volumes only to %s (%s); give StorageClass %s allowedTopologies with these labels, so that no pod is scheduled elsewhere",
 		r.Node.Name, b.Name, nodesText(reaches), path, r.StorageClass)}
 }
 

@@ -49,8 +49,11 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 	case decision.Denial != nil && p.mayHaveVolume(claim.UID):
 		// Provision undoes what was created while the claim was still admitted.
 		return true
+	case decision.Denial != nil:
+		p.denyOnNode(ctx, claim, class, *denied, since)
+	default:
+		p.deny(claim, *denied, since)
 	}
-	p.deny(claim, *denied, since)
 	return false
 }
 

@@ -75,9 +75,9 @@ type attempt struct {
 	// made is the volume once it is connected.
 	made     cinder.Volume
 	requests *trail.RequestIDs
-	// goesOn means that Cinder could not make the volume, and the claim may try
-	// another location.
-	goesOn bool
+	// goesOn means that Cinder could not make the volume, and another location can be
+	// tried at once; rescheduled that the scheduler looks for another node instead.
+	goesOn, rescheduled bool
 }
 
 // run is the claim's path, one line for each step.
@@ -123,7 +123,7 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 	connected, err := volumes.Connect(ctx, a.spec())
 	if err != nil {
 		a.releaseIfNothing(ctx, volumes)
-		return nil, a.noteFailure(err)
+		return nil, a.noteFailure(ctx, err)
 	}
 	a.made = connected.Volume
 	nodeLabels, err := a.nodeLabels()
@@ -233,7 +233,7 @@ func (a *attempt) decide(ctx context.Context, labels map[string]string) error {
 		if err := a.undoBegun(ctx); err != nil {
 			return err
 		}
-		a.p.deny(a.claim, a.p.denialOf(a.claim, a.class, a.decision), a.since)
+		a.p.denyOnNode(ctx, a.claim, a.class, a.p.denialOf(a.claim, a.class, a.decision), a.since)
 		return errDenied
 	}
 	a.stamp = backends.Stamp{
@@ -270,6 +270,7 @@ func (a *attempt) at() string  { return a.backend }
 func (a *attempt) succeeded(took time.Duration) {
 	a.p.parked.claims.Forget(a.claim.UID)
 	a.p.placement.EndRound(a.claim.UID)
+	a.p.reschedules.forget(a.claim.UID)
 	a.p.Logger.Info("Provisioned a volume", "tenant", a.decision.Tenant, "claim", a.claim.Namespace+"/"+a.claim.Name, "claimUID", a.claim.UID,
 		"persistentVolume", a.pvName, "backend", a.backend, "volume", a.made.ID, "protocol", a.protocol, "sizeGiB", a.made.SizeGiB, "requestID", a.requests.OfCreate(), "durationSeconds", took.Seconds())
 }
@@ -282,8 +283,10 @@ func (a *attempt) observe(outcome string, took time.Duration) {
 // volume, and to another backend if Cinder's own quota has no room on this one,
 // unless this one no longer answers: then settle parks the claim for it.
 func (a *attempt) setAside(err error) (outcome string, isSetAside bool) {
-	if a.goesOn && a.p.placement.HasAnother(a.claim.UID, a.decision) {
+	if a.goesOn {
 		a.p.parked.requeueClaims([]*corev1.PersistentVolumeClaim{a.claim})
+	}
+	if a.goesOn || a.rescheduled {
 		return retry.For(err).Outcome, true
 	}
 	if !cinder.IsKind(err, cinder.KindOverQuota) || a.p.placement.Health(a.backend) != nil {

@@ -1,6 +1,7 @@
 package provisioner
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -46,33 +47,40 @@ func (a *attempt) zoneText() string {
 	return ", availability zone " + a.decision.VolumeOn(a.backend).AvailabilityZone
 }
 
-// noteFailure notes where Cinder could not make the volume, and says so of every
-// location of the claim's round.
-func (a *attempt) noteFailure(err error) error {
+// noteFailure notes where Cinder could not make the volume, and what comes next:
+// another location for the claim's node, another node, or a pause.
+func (a *attempt) noteFailure(ctx context.Context, err error) error {
 	var failed *backends.NotMadeError
 	if !errors.As(err, &failed) {
 		return err
 	}
-	a.goesOn = a.p.placement.NoteFailure(a.claim.UID, a.decision, placement.Failure{
+	isNews := a.p.placement.NoteFailure(a.claim.UID, a.decision, placement.Failure{
 		Location: policy.Location{Backend: a.backend, Zone: failed.Zone}, Reason: failed.Reason,
 	})
 	failures := a.p.placement.Failures(a.claim.UID)
 	a.p.Logger.Info("Cinder could not make a volume, and it was removed", "claim", a.claim.Namespace+"/"+a.claim.Name, "claimUID", a.claim.UID,
 		"backend", a.backend, "zone", failed.Zone, "reason", failed.Reason, "failuresInARow", len(failures))
-	if len(failures) < 2 {
-		return err
+	if len(failures) > 1 {
+		err = newRoundError(failures, err)
 	}
-	var all []string
-	for _, failure := range failures {
-		all = append(all, failure.PassedOver().Why)
+	if a.goesOn = isNews && a.p.placement.HasAnother(a.claim.UID, a.decision); !a.goesOn {
+		a.rescheduled = a.p.reschedule(ctx, a.claim, a.class, err.Error())
 	}
-	return &roundError{strings.Join(all, "; "), err}
+	return err
 }
 
 // roundError is the failure at every location that a claim has tried in a row.
 type roundError struct {
 	all  string
 	last error
+}
+
+func newRoundError(failures []placement.Failure, last error) error {
+	var all []string
+	for _, failure := range failures {
+		all = append(all, failure.PassedOver().Why)
+	}
+	return &roundError{strings.Join(all, "; "), last}
 }
 
 func (e *roundError) Error() string { return "Cinder could not make the volume: " + e.all }

@@ -86,23 +86,31 @@ func (r round) locations() []policy.Location {
 	return locations
 }
 
+// Untried are the locations of a decision that did not fail in the claim's round.
+func (p *Placer) Untried(uid types.UID, d ledger.Decided) []policy.Location {
+	p.mu.Lock()
+	failed := p.rounds[uid].locations()
+	p.mu.Unlock()
+	var untried []policy.Location
+	for _, name := range d.Backends {
+		for _, at := range d.LocationsOn(name) {
+			if !slices.Contains(failed, at) {
+				untried = append(untried, at)
+			}
+		}
+	}
+	return untried
+}
+
 // HasAnother reports whether the claim's round has a location left that can be
 // tried at once. A claim that counts at a backend may have a volume there, and has
 // only the locations of that backend.
 func (p *Placer) HasAnother(uid types.UID, d ledger.Decided) bool {
-	failed := p.roundOf(uid).locations()
 	position, counts := p.Ledger.PositionOf(uid)
-	return slices.ContainsFunc(d.Backends, func(name string) bool {
-		untried := slices.ContainsFunc(d.LocationsOn(name), func(at policy.Location) bool { return !slices.Contains(failed, at) })
+	return slices.ContainsFunc(p.Untried(uid, d), func(at policy.Location) bool {
 		if counts {
-			return untried && name == position.Backend && p.Health(name) == nil
+			return at.Backend == position.Backend && p.Health(at.Backend) == nil
 		}
-		return untried && p.canTakeNow(name, d)
+		return p.canTakeNow(at.Backend, d)
 	})
-}
-
-func (p *Placer) roundOf(uid types.UID) round {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.rounds[uid]
 }
