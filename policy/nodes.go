@@ -148,7 +148,7 @@ func (p *Policy) ClassWarnings(class StorageClass, tenant string) []string {
 		}
 		if name, path, ok := p.missesNodes(c, topologies); ok {
 			warnings = append(warnings, fmt.Sprintf(
-				"StorageClass %s has volumeBindingMode: WaitForFirstConsumer, but backend %s of %s exports volumes only to some nodes (%s): a claim whose pod is scheduled to another node is denied as %s; give the StorageClass allowedTopologies with these labels",
+				"StorageClass %s has volumeBindingMode: WaitForFirstConsumer, but backend %s of %s exports volumes only to some nodes (%s): a claim whose pod is scheduled to another node waits (%s) until the scheduler selects one that they reach; give the StorageClass allowedTopologies with these labels",
 				class.Name, name, c.path, path, NodeNotReached))
 		}
 	}
