@@ -97,13 +97,13 @@ func (d Decision) TryLast(last []Location) Decision {
 	})
 	d.Placements = placements
 	d.Quotas = slices.Clone(d.Quotas)
-	place := func(s QuotaScope) int {
+	rank := func(s QuotaScope) int {
 		if s.Kind != BackendScope {
 			return -1
 		}
 		return slices.Index(d.Backends, s.Name)
 	}
-	slices.SortStableFunc(d.Quotas, func(a, b QuotaScope) int { return place(a) - place(b) })
+	slices.SortStableFunc(d.Quotas, func(a, b QuotaScope) int { return rank(a) - rank(b) })
 	return d
 }
 

@@ -170,7 +170,11 @@ func TestWhatFailedIsForgotten(t *testing.T) {
 			}
 			f.tried()
 			c.change(f, claim)
+			f.newEvents()
 			_, _ = f.provision(claim)
+			if events := strings.Join(f.newEvents(), "\n"); strings.Contains(events, "passed over") != (c.tried == "gold/az2") {
+				t.Errorf("events %s", events)
+			}
 			if got := f.tried(); got != c.tried {
 				t.Errorf("requested at %s, want %s", got, c.tried)
 			}

@@ -268,6 +268,9 @@ type fixture struct {
 	factory  informers.SharedInformerFactory
 	stop     chan struct{}
 	class    *storagev1.StorageClass
+	// mu guards requeued: a turn may lapse after its test has ended, and timers bring
+	// claims back.
+	mu       sync.Mutex
 	requeued []string
 	// nodes is the cache of nodes; blind means that it is not synced yet.
 	nodes   cache.Indexer
@@ -301,11 +304,9 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	volumes := f.factory.Core().V1().PersistentVolumes().Informer()
 	f.must(volumes.AddIndexers(record.Indexers()))
 	f.nodes = cache.NewIndexer(cache.MetaNamespaceKeyFunc, nodeuse.NodeIndexers())
-	// A turn may lapse after its test has ended.
-	var mu sync.Mutex
 	requeued := func(name string) {
-		mu.Lock()
-		defer mu.Unlock()
+		f.mu.Lock()
+		defer f.mu.Unlock()
 		f.requeued = append(f.requeued, name)
 	}
 	f.Provisioner = New(Options{

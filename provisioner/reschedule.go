@@ -163,7 +163,7 @@ func (p *Provisioner) reschedule(ctx context.Context, decided *corev1.Persistent
 		p.Logger.Warn("Cannot ask the scheduler for another node", "claim", claim.Namespace+"/"+claim.Name, "error", err)
 		return false
 	}
-	p.parked.admitted(claim.UID)
+	p.parked.claims.Take(claim.UID)
 	p.placement.GiveBack(claim.UID)
 	p.claimTurns.Leave(claim.UID)
 	p.Recorder.Eventf(claim, corev1.EventTypeWarning, "RescheduleRequested", "the scheduler is asked to select another node than %s: %s", nodeOf(claim, class), why)

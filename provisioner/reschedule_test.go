@@ -273,31 +273,38 @@ func TestSchedulerIsAskedForANodeOfAnotherZone(t *testing.T) {
 			event: "Normal BackendChosen tenant a, rule tenants[0].classes[1]: 2 GiB on backend gold, availability zone az2", err: full},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newDelayed(t)
-			d.class.Name = c.class
-			d.backends["gold"].full = map[string]bool{"az2": true}
-			c.change(d)
-			claim := d.onNode("node-b")
-			_, err := d.untilItWaits(claim)
-			if events := d.newEvents(); len(events) == 0 || events[len(events)-1] != c.event {
-				t.Errorf("events %q\nwant last %q", events, c.event)
-			}
-			if c.err != "" {
-				if err == nil || err.Error() != c.err || len(d.asked) > 0 {
+			synctest.Test(t, func(t *testing.T) {
+				d := newDelayed(t)
+				d.class.Name = c.class
+				d.backends["gold"].full = map[string]bool{"az2": true}
+				c.change(d)
+				claim := d.onNode("node-b")
+				_, err := d.untilItWaits(claim)
+				if events := d.newEvents(); len(events) == 0 || events[len(events)-1] != c.event {
+					t.Errorf("events %q\nwant last %q", events, c.event)
+				}
+				if c.err != "" {
+					if err == nil || err.Error() != c.err || len(d.asked) > 0 {
+						t.Errorf("error %v, patches %s", err, d.asked)
+					}
+					return
+				}
+				if !isIgnored(err) || strings.Join(d.asked, "\n") != removesTheNode {
 					t.Errorf("error %v, patches %s", err, d.asked)
 				}
-				return
-			}
-			if !isIgnored(err) || strings.Join(d.asked, "\n") != removesTheNode {
-				t.Errorf("error %v, patches %s", err, d.asked)
-			}
-			// The scheduler selects the node once more, at once.
-			if _, err := d.untilItWaits(claim); err == nil || isIgnored(err) || len(d.asked) != 1 {
-				t.Errorf("error %v, %d patches", err, len(d.asked))
-			}
-			// It selects one of the other zone, which has room.
-			_, err = d.untilItWaits(d.onNode("node-a"))
-			d.must(err)
+				// The scheduler selects the node once more, at once, and after the pause.
+				if _, err := d.untilItWaits(claim); err == nil || isIgnored(err) || len(d.asked) != 1 {
+					t.Errorf("error %v, %d patches", err, len(d.asked))
+				}
+				// It selects one of the other zone, which has room.
+				d.asked = nil
+				time.Sleep(firstReschedulePause)
+				if _, err := d.untilItWaits(claim); !isIgnored(err) || len(d.asked) != 1 || len(d.parked.claims.List()) > 0 {
+					t.Errorf("error %v, %d patches, parked %v", err, len(d.asked), d.parked.claims.List())
+				}
+				_, err = d.untilItWaits(d.onNode("node-a"))
+				d.must(err)
+			})
 		})
 	}
 }

@@ -68,13 +68,16 @@ func (p *Placer) EndRound(uid types.UID) {
 }
 
 // InTurn orders the locations of a decision for the claim: those that failed in
-// its round come last. Another policy has other locations.
+// its round come last. Another policy ends the round, since it has other locations.
 func (p *Placer) InTurn(uid types.UID, d ledger.Decided) ledger.Decided {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if r := p.rounds[uid]; r.revision == d.Revision {
-		d.Decision = d.TryLast(r.locations())
+	r := p.rounds[uid]
+	if r.revision != d.Revision {
+		delete(p.rounds, uid)
+		return d
 	}
+	d.Decision = d.TryLast(r.locations())
 	return d
 }
 
