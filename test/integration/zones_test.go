@@ -162,9 +162,33 @@ func TestFullZoneSendsAClaimToTheNext(t *testing.T) {
 	}))
 	replica.Kill()
 	stuck.Remove()
-	w.start(shortLease...)
+	replica = w.start(shortLease...)
 	w.isIn("killed", "az2", "b")
 	requests("a leader that died", 2)
+
+	// The answer to the removal of the volume that failed is lost, so that nobody
+	// knows that it failed: its zone is tried once more.
+	lost = w.sim.Inject(cindersim.Fault{Kind: cindersim.DropAfter, Operation: "volume.delete", Times: 1})
+	w.claim("b", "removed", "lab", "1Gi")
+	w.isIn("removed", "az2", "b")
+	lost.Remove()
+	requests("a removal whose answer was lost", 3)
+
+	// The leader dies before it has removed the volume that failed. The next one does
+	// it, and does not try the zone again.
+	stuck = w.sim.Inject(cindersim.Fault{Kind: cindersim.RespondBefore, Operation: "volume.delete", Code: 503})
+	w.claim("b", "left", "lab", "1Gi")
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		if stuck.Applied() == 0 {
+			return "the volume has not failed yet", nil
+		}
+		return "", nil
+	}))
+	replica.Kill()
+	stuck.Remove()
+	w.start(shortLease...)
+	w.isIn("left", "az2", "b")
+	requests("a leader that left a failed volume", 2)
 
 	w.sim.SetZoneFull("az2", true)
 	w.claim("b", "next-backend", "lab", "1Gi")
@@ -182,8 +206,8 @@ func TestFullZoneSendsAClaimToTheNext(t *testing.T) {
 	w.must(err)
 	w.sim.SetZoneFull("az1", false)
 	w.isIn("waits", "az1", "a")
-	if len(w.sim.Volumes()) != 5 {
-		t.Errorf("5 claims have %d volumes", len(w.sim.Volumes()))
+	if len(w.sim.Volumes()) != 7 {
+		t.Errorf("7 claims have %d volumes", len(w.sim.Volumes()))
 	}
 	w.must(suite.DeleteClaims(w.ctx, "fullzone-b"))
 	w.noResidue()
