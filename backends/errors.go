@@ -12,3 +12,21 @@ const (
 	KindRecorded     cinder.Kind = "Recorded"     // was recorded, and is removed only with its object
 	KindElsewhere    cinder.Kind = "Elsewhere"    // absent, but not at the place where it was made; Place is where the backend leads
 )
+
+// NotMadeError means that Cinder accepted the request for a claim's volume but
+// could not make it, for lack of room or for any other reason. The volume that it
+// left was removed.
+type NotMadeError struct {
+	// Zone is the availability zone that was requested.
+	Zone string
+	// Reason is Cinder's.
+	Reason string
+	// Failure is the failure in full.
+	Failure *cinder.Error
+}
+
+// Error is that of the failure.
+func (e *NotMadeError) Error() string { return e.Failure.Error() }
+
+// Unwrap is the failure.
+func (e *NotMadeError) Unwrap() error { return e.Failure }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -157,17 +156,20 @@ func (s Spec) request() string {
 // longestMetadata is the longest value that Cinder accepts for a metadata key.
 const longestMetadata = 255
 
-// fits reports whether a volume was requested as the spec requests it. Volumes
-// of earlier versions have no record of their request.
-func (s Spec) fits(v cinder.Volume) bool {
+// requestedIn reports whether a volume was requested as the spec requests it, and
+// in which zone. Volumes of earlier versions have no record of their request.
+func (s Spec) requestedIn(v cinder.Volume) (zone string, fits bool) {
 	request, known := v.Metadata[stampRequest]
 	if !known || request == s.request() {
-		return true
+		return s.Zone, true
 	}
-	return slices.ContainsFunc(s.Zones, func(zone string) bool {
+	for _, zone := range s.Zones {
 		s.Zone = zone
-		return request == s.request()
-	})
+		if request == s.request() {
+			return zone, true
+		}
+	}
+	return "", false
 }
 
 // Connected is a volume and how a node reaches it.
@@ -228,7 +230,7 @@ func (e *endpoint) connect(ctx context.Context, spec Spec) (Connected, error) {
 		next := steps.TowardsConnected(v, workflowOf(v))
 		switch next {
 		case steps.AwaitCreated, steps.Reserve, steps.Connect, steps.Attach:
-			if !spec.fits(v) {
+			if _, fits := spec.requestedIn(v); !fits {
 				if v, err = e.replace(ctx, v, spec); err != nil {
 					return Connected{}, err
 				}
@@ -439,5 +441,11 @@ func (e *endpoint) discard(ctx context.Context, v cinder.Volume, spec Spec) erro
 	if err := e.removeUnrecorded(ctx, v.ID, spec.Stamp, spec.Connector, spec.Permit); err != nil {
 		return fmt.Errorf("volume %s went to %s (%s) and cannot be removed: %w", v.ID, v.Status, reason, err)
 	}
-	return e.failure(KindVolumeFailed, "volume %s went to %s and was removed: %s", v.ID, v.Status, reason)
+	failed := e.failure(KindVolumeFailed, "volume %s went to %s and was removed: %s", v.ID, v.Status, reason)
+	zone, fits := spec.requestedIn(v)
+	if v.Status != cinder.StatusError || !fits {
+		// It says nothing about what the spec requests.
+		return failed
+	}
+	return &NotMadeError{Zone: zone, Reason: reason, Failure: failed}
 }

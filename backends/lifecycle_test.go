@@ -152,6 +152,49 @@ func TestCreationFailsAndIsReported(t *testing.T) {
 	equal(t, memory.count("volume.list")-lists <= memory.looks+2, true)
 }
 
+// TestFailureNamesTheZoneThatWasRequested: another attempt may have requested it.
+func TestFailureNamesTheZoneThatWasRequested(t *testing.T) {
+	requested := func(request string) cinder.Volume {
+		v := mine(1, cinder.StatusError)
+		v.Zone = "somewhere"
+		if request != "" {
+			v.Metadata["standalone-cinder.openstack.org/requested"] = request
+		}
+		return v
+	}
+	for name, c := range map[string]struct {
+		left cinder.Volume
+		zone string
+		not  bool // the failure says nothing about a zone
+	}{
+		"by this attempt":             {zone: "az1"},
+		"by an earlier attempt":       {left: requested(`7 GiB, type "ssd", zone "az2"`), zone: "az2"},
+		"by an earlier version":       {left: requested(""), zone: "az1"},
+		"in a zone that is of no use": {left: requested(`7 GiB, type "ssd", zone "az3"`), not: true},
+		"with another size":           {left: requested(`9 GiB, type "ssd", zone "az1"`), not: true},
+		"and it was deleted in vain":  {left: mine(1, cinder.StatusErrorDeleting), not: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			memory := newMemoryCinder()
+			memory.created = func(string) cinder.Status { return cinder.StatusError }
+			if c.left.ID = "volume-1"; c.left.Status != "" {
+				memory.add(c.left)
+			}
+			spec := claimSpec(1)
+			spec.SizeGiB, spec.Type, spec.Zone, spec.Zones = 7, "ssd", "az1", []string{"az1", "az2"}
+			_, err := memory.term(t).Connect(t.Context(), spec)
+			equal(t, cinder.KindOf(err), KindVolumeFailed)
+			equal(t, len(memory.stamped(claimStamp(1))), 0)
+			var failed *NotMadeError
+			equal(t, errors.As(err, &failed), !c.not)
+			if failed != nil {
+				equal(t, failed.Zone, c.zone)
+				equal(t, failed.Reason, "schedule allocate volume:Could not find any available weighted backend")
+			}
+		})
+	}
+}
+
 func TestFailedVolumeThatCannotBeRemoved(t *testing.T) {
 	memory := newMemoryCinder()
 	memory.member = true

@@ -95,7 +95,7 @@ func (r Request) unreached(b *Backend, path string, reaches []reach) *Denial {
 		return nil
 	}
 	return &Denial{Reason: NodeNotReached, Path: path, Message: fmt.Sprintf(
-		"the claim's pod was scheduled to node %s, but backend %s exports volumes only to %s (%s); give StorageClass %s allowedTopologies with these labels, then remove the annotation volume.kubernetes.io/selected-node from the claim, so that the pod is scheduled again",
+		"the claim's pod was scheduled to node %s, but backend %s exports volumes only to %s (%s); give StorageClass %s allowedTopologies with these labels, so that no pod is scheduled elsewhere",
 		r.Node.Name, b.Name, nodesText(reaches), path, r.StorageClass)}
 }
 
@@ -148,7 +148,7 @@ func (p *Policy) ClassWarnings(class StorageClass, tenant string) []string {
 		}
 		if name, path, ok := p.missesNodes(c, topologies); ok {
 			warnings = append(warnings, fmt.Sprintf(
-				"StorageClass %s has volumeBindingMode: WaitForFirstConsumer, but backend %s of %s exports volumes only to some nodes (%s): a claim whose pod is scheduled to another node is denied as %s; give the StorageClass allowedTopologies with these labels",
+				"StorageClass %s has volumeBindingMode: WaitForFirstConsumer, but backend %s of %s exports volumes only to some nodes (%s): a claim whose pod is scheduled to another node waits (%s) until the scheduler selects one that they reach; give the StorageClass allowedTopologies with these labels",
 				class.Name, name, c.path, path, NodeNotReached))
 		}
 	}

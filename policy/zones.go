@@ -60,6 +60,66 @@ func (d Decision) VolumeOn(backend string) VolumeProperties {
 	return volume
 }
 
+// Location is where a volume can be made: a backend, and the zone in which it is
+// requested there; empty if Cinder chooses the zone.
+type Location struct{ Backend, Zone string }
+
+// LocationsOn are those of a backend, in the order in which they are tried. A copy
+// has only one, since Cinder puts it where its source is.
+func (d Decision) LocationsOn(backend string) []Location {
+	placement, _ := d.PlacementOn(backend)
+	if len(placement.Zones) == 0 || placement.AtSource {
+		return []Location{{backend, d.Volume.AvailabilityZone}}
+	}
+	locations := make([]Location, len(placement.Zones))
+	for i, zone := range placement.Zones {
+		locations[i] = Location{backend, zone.Name}
+	}
+	return locations
+}
+
+// TryLast moves locations behind all others: among the zones of their backends,
+// and backends behind all others once each of their locations is among them.
+// Nothing else changes.
+func (d Decision) TryLast(last []Location) Decision {
+	if len(last) == 0 {
+		return d
+	}
+	isLast := func(at Location) bool { return slices.Contains(last, at) }
+	placements := slices.Clone(d.Placements)
+	for i, placement := range placements {
+		if !placement.AtSource {
+			placements[i].Zones = behind(placement.Zones, func(zone Zone) bool { return isLast(Location{placement.Backend, zone.Name}) })
+		}
+	}
+	d.Backends = behind(d.Backends, func(backend string) bool {
+		return !slices.ContainsFunc(d.LocationsOn(backend), func(at Location) bool { return !isLast(at) })
+	})
+	d.Placements = placements
+	d.Quotas = slices.Clone(d.Quotas)
+	rank := func(s QuotaScope) int {
+		if s.Kind != BackendScope {
+			return -1
+		}
+		return slices.Index(d.Backends, s.Name)
+	}
+	slices.SortStableFunc(d.Quotas, func(a, b QuotaScope) int { return rank(a) - rank(b) })
+	return d
+}
+
+// behind returns the list with those of its elements last that are to be last.
+func behind[T any](list []T, isLast func(T) bool) []T {
+	var first, last []T
+	for _, element := range list {
+		if isLast(element) {
+			last = append(last, element)
+		} else {
+			first = append(first, element)
+		}
+	}
+	return append(first, last...)
+}
+
 // reach is one set of nodes that use the volumes of a backend.
 type reach struct {
 	zone string

@@ -49,8 +49,11 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 	case decision.Denial != nil && p.mayHaveVolume(claim.UID):
 		// Provision undoes what was created while the claim was still admitted.
 		return true
+	case decision.Denial != nil:
+		p.denyOnNode(ctx, claim, class, *denied, since)
+	default:
+		p.deny(claim, *denied, since)
 	}
-	p.deny(claim, *denied, since)
 	return false
 }
 
@@ -166,7 +169,7 @@ func (p *Provisioner) decideAbout(claim *corev1.PersistentVolumeClaim, class *st
 	if source != nil {
 		request.Source = &source.Decided
 	}
-	return ledger.Decided{Decision: inForce.Decide(request), Revision: inForce.Revision()}
+	return p.placement.InTurn(claim.UID, ledger.Decided{Decision: inForce.Decide(request), Revision: inForce.Revision()})
 }
 
 // selectedNode is the node that the scheduler selected for the claim's pod. It is
@@ -227,6 +230,7 @@ func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, denied placement
 		// What the policy denies, the program does not delay.
 		p.claimTimes.restart(claim.UID)
 	}
+	p.placement.EndRound(claim.UID)
 	p.claimTurns.Leave(claim.UID)
 	p.parked.reportDenial(claim, denied.Reason, denied.Message)
 	always := []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Namespace, Name: claim.Namespace}, {Kind: parking.Class, Name: record.ClassName(claim)}}

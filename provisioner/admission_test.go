@@ -100,7 +100,7 @@ func TestTopologies(t *testing.T) {
 		"no backend within them":            {class: "one", allowed: []corev1.TopologySelectorTerm{topology("zone", "a")}, event: "Warning UnsupportedTopology StorageClass one has allowedTopologies, but the volumes of backend gold can be used on every node (backends[0].connector.nodeLabels); remove allowedTopologies, or give the backend nodeLabels that are among them"},
 		"a backend of other nodes":          {class: "only", allowed: []corev1.TopologySelectorTerm{topology("storage", "iscsi")}, event: "Warning UnsupportedTopology StorageClass only has allowedTopologies, but the volumes of backend silver can be used on nodes with the labels storage=fc (backends[1].connector.nodeLabels); "},
 		"a topology without labels":         {class: "one", allowed: []corev1.TopologySelectorTerm{{}}, event: "Warning UnsupportedTopology "},
-		"a node that no backend exports to": {class: "only", node: "plain", event: "Warning NodeNotReached the claim's pod was scheduled to node plain, but backend silver exports volumes only to nodes with the labels storage=fc (backends[1].connector.nodeLabels); give StorageClass only allowedTopologies with these labels, then remove the annotation volume.kubernetes.io/selected-node from the claim, so that the pod is scheduled again"},
+		"a node that no backend exports to": {class: "only", node: "plain", event: "Warning NodeNotReached the claim's pod was scheduled to node plain, but backend silver exports volumes only to nodes with the labels storage=fc (backends[1].connector.nodeLabels); give StorageClass only allowedTopologies with these labels, so that no pod is scheduled elsewhere"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)

@@ -20,6 +20,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/trail"
 )
@@ -74,6 +75,9 @@ type attempt struct {
 	// made is the volume once it is connected.
 	made     cinder.Volume
 	requests *trail.RequestIDs
+	// goesOn means that Cinder could not make the volume, and another location can be
+	// tried at once; rescheduled that the scheduler looks for another node instead.
+	goesOn, rescheduled bool
 }
 
 // run is the claim's path, one line for each step.
@@ -94,7 +98,7 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 	}
 	if first := a.p.journal.Begin(a.claim.UID, journal.Beginning{Backend: a.backend, Stamp: a.stamp, Connector: a.connector}); first {
 		a.p.Recorder.Eventf(a.claim, corev1.EventTypeNormal, "BackendChosen", "tenant %s, rule %s: %d GiB on backend %s%s%s",
-			a.decision.Tenant, a.decision.Rule, a.decision.Volume.SizeGiB, a.backend, a.zoneText(), placement.PassedOverText(a.decision.Decision, a.passedOver))
+			a.decision.Tenant, a.decision.Rule, a.decision.Volume.SizeGiB, a.backend, a.zoneText(), placement.PassedOverText(a.decision.Decision, slices.Concat(a.failedBefore(), a.passedOver)))
 	}
 	// If the claim was deleted before the journal had this attempt, claimGone found
 	// nothing to undo; if it is deleted now, claimGone may come before anything was
@@ -119,7 +123,7 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 	connected, err := volumes.Connect(ctx, a.spec())
 	if err != nil {
 		a.releaseIfNothing(ctx, volumes)
-		return nil, err
+		return nil, a.noteFailure(ctx, err)
 	}
 	a.made = connected.Volume
 	nodeLabels, err := a.nodeLabels()
@@ -229,7 +233,7 @@ func (a *attempt) decide(ctx context.Context, labels map[string]string) error {
 		if err := a.undoBegun(ctx); err != nil {
 			return err
 		}
-		a.p.deny(a.claim, a.p.denialOf(a.claim, a.class, a.decision), a.since)
+		a.p.denyOnNode(ctx, a.claim, a.class, a.p.denialOf(a.claim, a.class, a.decision), a.since)
 		return errDenied
 	}
 	a.stamp = backends.Stamp{
@@ -265,6 +269,8 @@ func (a *attempt) at() string  { return a.backend }
 
 func (a *attempt) succeeded(took time.Duration) {
 	a.p.parked.claims.Forget(a.claim.UID)
+	a.p.placement.EndRound(a.claim.UID)
+	a.p.reschedules.forget(a.claim.UID)
 	a.p.Logger.Info("Provisioned a volume", "tenant", a.decision.Tenant, "claim", a.claim.Namespace+"/"+a.claim.Name, "claimUID", a.claim.UID,
 		"persistentVolume", a.pvName, "backend", a.backend, "volume", a.made.ID, "protocol", a.protocol, "sizeGiB", a.made.SizeGiB, "requestID", a.requests.OfCreate(), "durationSeconds", took.Seconds())
 }
@@ -273,10 +279,16 @@ func (a *attempt) observe(outcome string, took time.Duration) {
 	a.p.Metrics.provisioned(a.backend, a.protocol, outcome, took)
 }
 
-// setAside sends a claim to another backend at once if Cinder's own quota has no
-// room on this one, unless this one no longer answers: then settle parks the
-// claim for it.
+// setAside sends a claim to another location at once if Cinder could not make its
+// volume, and to another backend if Cinder's own quota has no room on this one,
+// unless this one no longer answers: then settle parks the claim for it.
 func (a *attempt) setAside(err error) (outcome string, isSetAside bool) {
+	if a.goesOn {
+		a.p.parked.requeueClaims([]*corev1.PersistentVolumeClaim{a.claim})
+	}
+	if a.goesOn || a.rescheduled {
+		return retry.For(err).Outcome, true
+	}
 	if !cinder.IsKind(err, cinder.KindOverQuota) || a.p.placement.Health(a.backend) != nil {
 		return "", false
 	}
@@ -294,6 +306,7 @@ func (a *attempt) parkForBackend(unhealthy error) {
 }
 
 func (a *attempt) parkForRetry(failure error) {
+	a.p.placement.EndRound(a.claim.UID)
 	a.p.parked.claims.NoteFailure(a.claim.UID, failure.Error())
 	a.p.parked.parkClaim(a.claim, parking.Failing, a.triggers(), a.since)
 }

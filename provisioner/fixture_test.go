@@ -80,6 +80,7 @@ type fakeVolumes struct {
 	stored       bool                // connections come from earlier attempts
 	apart        bool                // each claim's volume has an ID of its own
 	zone         string              // where volumes are, whatever was requested
+	full         map[string]bool     // zones in which Cinder cannot make volumes
 	specs        []backends.Spec     // of the calls of Connect
 }
 
@@ -112,6 +113,15 @@ func (f *fakeVolumes) Connect(ctx context.Context, spec backends.Spec) (backends
 	f.specs = append(f.specs, spec)
 	if f.err != nil {
 		return backends.Connected{}, f.err
+	}
+	if f.full[spec.Zone] {
+		reason := "no host"
+		if spec.Zone != "" {
+			reason += " in " + spec.Zone
+		}
+		return backends.Connected{}, &backends.NotMadeError{Zone: spec.Zone, Reason: reason, Failure: &cinder.Error{
+			Kind: backends.KindVolumeFailed, Backend: "gold", Message: "volume volume-1 went to error and was removed: " + reason,
+		}}
 	}
 	answer(ctx, cinder.OperationCreate, "req-create")
 	answer(ctx, "volume.reserve", "req-reserve")
@@ -258,6 +268,9 @@ type fixture struct {
 	factory  informers.SharedInformerFactory
 	stop     chan struct{}
 	class    *storagev1.StorageClass
+	// mu guards requeued: a turn may lapse after its test has ended, and timers bring
+	// claims back.
+	mu       sync.Mutex
 	requeued []string
 	// nodes is the cache of nodes; blind means that it is not synced yet.
 	nodes   cache.Indexer
@@ -291,11 +304,9 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	volumes := f.factory.Core().V1().PersistentVolumes().Informer()
 	f.must(volumes.AddIndexers(record.Indexers()))
 	f.nodes = cache.NewIndexer(cache.MetaNamespaceKeyFunc, nodeuse.NodeIndexers())
-	// A turn may lapse after its test has ended.
-	var mu sync.Mutex
 	requeued := func(name string) {
-		mu.Lock()
-		defer mu.Unlock()
+		f.mu.Lock()
+		defer f.mu.Unlock()
 		f.requeued = append(f.requeued, name)
 	}
 	f.Provisioner = New(Options{

@@ -52,6 +52,7 @@ type Provisioner struct {
 	limiter     *backoff.Limiter
 	tenantRates *tenantRates
 	claimTimes  *claimTimes
+	reschedules *reschedules
 	cleaner     proof.Cleaner
 
 	claimTurns  *fairshare.Turns[types.UID] // claims
@@ -79,6 +80,7 @@ func New(options Options) *Provisioner {
 		limiter:     backoff.New(retry.For(nil)),
 		tenantRates: newTenantRates(options.Policy),
 		claimTimes:  newClaimTimes(),
+		reschedules: newReschedules(),
 		parked:      newParked(options),
 		journal:     journal.New(),
 		ledger:      ledger.New(options.Policy),

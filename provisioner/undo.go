@@ -29,6 +29,8 @@ import (
 func (p *Provisioner) claimGone(ctx context.Context, uid types.UID) error {
 	p.parked.claimGone(uid)
 	p.limiter.Gone(string(uid))
+	p.placement.EndRound(uid)
+	p.reschedules.forget(uid)
 	// A turn that has begun ends with the work, which may be waiting for Cinder.
 	p.claimTurns.Leave(uid)
 	p.journal.ClaimGone(uid)

@@ -16,6 +16,8 @@ import (
 
 func (f *fixture) wantRequeued(want ...string) {
 	f.t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if strings.Join(f.requeued, " ") != strings.Join(want, " ") {
 		f.t.Errorf("came back: %v, want %v", f.requeued, want)
 	}

@@ -1,11 +1,16 @@
 package provisioner
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 )
 
 // nodeLabels are those of the nodes that use the volume that was made. On a backend
@@ -40,4 +45,55 @@ func (a *attempt) zoneText() string {
 		return ", in the availability zone of its source"
 	}
 	return ", availability zone " + a.decision.VolumeOn(a.backend).AvailabilityZone
+}
+
+// noteFailure notes where Cinder could not make the volume, and what comes next:
+// another location for the claim's node, another node, or a pause.
+func (a *attempt) noteFailure(ctx context.Context, err error) error {
+	var failed *backends.NotMadeError
+	if !errors.As(err, &failed) {
+		return err
+	}
+	isNews := a.p.placement.NoteFailure(a.claim.UID, a.decision, placement.Failure{
+		Location: policy.Location{Backend: a.backend, Zone: failed.Zone}, Reason: failed.Reason,
+	})
+	failures := a.p.placement.Failures(a.claim.UID)
+	a.p.Logger.Info("Cinder could not make a volume, and it was removed", "claim", a.claim.Namespace+"/"+a.claim.Name, "claimUID", a.claim.UID,
+		"backend", a.backend, "zone", failed.Zone, "reason", failed.Reason, "failuresInARow", len(failures))
+	if len(failures) > 1 {
+		err = newRoundError(failures, err)
+	}
+	if a.goesOn = isNews && a.p.placement.HasAnother(a.claim.UID, a.decision); !a.goesOn {
+		a.rescheduled = a.p.reschedule(ctx, a.claim, a.class, err.Error())
+	}
+	return err
+}
+
+// roundError is the failure at every location that a claim has tried in a row.
+type roundError struct {
+	all  string
+	last error
+}
+
+func newRoundError(failures []placement.Failure, last error) error {
+	var all []string
+	for _, failure := range failures {
+		all = append(all, failure.PassedOver().Why)
+	}
+	return &roundError{strings.Join(all, "; "), last}
+}
+
+func (e *roundError) Error() string { return "Cinder could not make the volume: " + e.all }
+func (e *roundError) Unwrap() error { return e.last }
+
+// failedBefore are the locations that failed before this one.
+func (a *attempt) failedBefore() []ledger.PassedOver {
+	present := policy.Location{Backend: a.backend, Zone: a.decision.VolumeOn(a.backend).AvailabilityZone}
+	var before []ledger.PassedOver
+	for _, failure := range a.p.placement.Failures(a.claim.UID) {
+		if failure.Location != present {
+			before = append(before, failure.PassedOver())
+		}
+	}
+	return before
 }

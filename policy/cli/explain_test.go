@@ -217,7 +217,7 @@ func TestPromisesOfTheStorageClass(t *testing.T) {
 	}
 	selected := strings.Replace(simpleClaim, "name: data", "name: data, annotations: {volume.kubernetes.io/selected-node: n1}", 1)
 	const waits = "volumeBindingMode: WaitForFirstConsumer\n"
-	const wait = "note: StorageClass fast has volumeBindingMode: WaitForFirstConsumer, but backend gold of tenants[0].classes[0] exports volumes only to some nodes (backends[0].connector.nodeLabels): a claim whose pod is scheduled to another node is denied as NodeNotReached; give the StorageClass allowedTopologies with these labels\n"
+	const wait = "note: StorageClass fast has volumeBindingMode: WaitForFirstConsumer, but backend gold of tenants[0].classes[0] exports volumes only to some nodes (backends[0].connector.nodeLabels): a claim whose pod is scheduled to another node waits (NodeNotReached) until the scheduler selects one that they reach; give the StorageClass allowedTopologies with these labels\n"
 	for name, c := range map[string]struct{ text, want string }{
 		"expansion":                       {simpleClaim + class("allowVolumeExpansion: true\n"), "note: StorageClass fast has allowVolumeExpansion: true, but the kubelet does not grow the filesystems of iSCSI and Fibre Channel volumes: after each expansion, someone must grow the filesystem on the node and annotate the claim (docs/how-to/grow-volumes.md); raw block volumes need only a rescan\n"},
 		"waiting for a pod":               {simpleClaim + class(waits), wait},

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 )
@@ -70,8 +71,14 @@ func (p *Placer) MayLeave(claim *corev1.PersistentVolumeClaim, d ledger.Decided)
 	if !begun {
 		return true
 	}
-	volumes, err := p.Volumes(position.Backend)
-	return err == nil && volumes.Untouched(stamp) && !p.mayHaveUnseenVolume(claim, position.Backend)
+	return !p.MayHaveVolume(claim, position.Backend, stamp)
+}
+
+// MayHaveVolume reports whether a backend may have a volume of the claim, made in
+// this term or earlier.
+func (p *Placer) MayHaveVolume(claim *corev1.PersistentVolumeClaim, backend string, stamp backends.Stamp) bool {
+	volumes, err := p.Volumes(backend)
+	return err != nil || !volumes.Untouched(stamp) || p.mayHaveUnseenVolume(claim, backend)
 }
 
 // mayHaveUnseenVolume reports whether a backend may have a volume of the claim

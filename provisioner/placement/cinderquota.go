@@ -74,8 +74,11 @@ func (p *Placer) CouldGoElsewhere(uid types.UID, d ledger.Decided) bool {
 	if _, counts := p.Ledger.PositionOf(uid); counts {
 		return false
 	}
-	return slices.ContainsFunc(d.Backends, func(name string) bool {
-		return (p.IsCounted(name) || !p.isSilent(name)) && p.Health(name) == nil && p.isFull(name, d.Volume) == nil &&
-			p.Ledger.HasRoom(d.Only([]string{name}, nil))
-	})
+	return slices.ContainsFunc(d.Backends, func(name string) bool { return p.canTakeNow(name, d) })
+}
+
+// canTakeNow reports whether a backend can be tried at once and has room.
+func (p *Placer) canTakeNow(name string, d ledger.Decided) bool {
+	return (p.IsCounted(name) || !p.isSilent(name)) && p.Health(name) == nil && p.isFull(name, d.Volume) == nil &&
+		p.Ledger.HasRoom(d.Only([]string{name}, nil))
 }

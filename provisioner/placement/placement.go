@@ -56,11 +56,13 @@ type Placer struct {
 	// whose entry in full has expired since the last TakeFreed.
 	full    map[fullAt]fullness
 	expired []string
+	// rounds are those of the claims for which Cinder could not make a volume.
+	rounds map[types.UID]round
 }
 
 // New makes the Placer of one term.
 func New(options Options) *Placer {
-	return &Placer{Options: options, counting: newCounting(), freed: make(chan struct{}, 1), full: map[fullAt]fullness{}}
+	return &Placer{Options: options, counting: newCounting(), freed: make(chan struct{}, 1), full: map[fullAt]fullness{}, rounds: map[types.UID]round{}}
 }
 
 // Release frees the room of a claim's volume and offers it to denied claims.

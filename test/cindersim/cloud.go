@@ -48,6 +48,7 @@ type cloud struct {
 	quotas      map[string]map[string]int
 	usage       map[string]*usage
 	services    map[string]string // ids of the volume services by backend
+	fullZones   map[string]bool
 
 	events   eventHeap
 	sequence uint64
@@ -128,6 +129,7 @@ func newCloud(options Options, ids *random.Source) (*cloud, error) {
 		quotas:      make(map[string]map[string]int),
 		usage:       make(map[string]*usage),
 		services:    make(map[string]string),
+		fullZones:   make(map[string]bool),
 	}
 	var err error
 	c.types, c.typeIndex, err = drivers.Complete(options.Types, ids.UUID)

@@ -261,6 +261,14 @@ func (s *Simulator) StopVolumeServices() { s.cloud.stopVolumeServices() }
 // that arrived meanwhile.
 func (s *Simulator) StartVolumeServices() { s.cloud.startVolumeServices() }
 
+// SetZoneFull makes the scheduler find no host for new volumes in a zone, or find
+// one again: Cinder accepts the create, and the volume goes to error.
+func (s *Simulator) SetZoneFull(zone string, full bool) {
+	s.cloud.lock()
+	defer s.cloud.unlock()
+	s.cloud.fullZones[zone] = full
+}
+
 // Journal is a copy of the journal, in the order of arrival.
 func (s *Simulator) Journal() []Entry { return s.journal.snapshot() }
 

@@ -347,6 +347,34 @@ func TestVolumesThatNoPoolCanHoldEndInError(t *testing.T) {
 	}
 }
 
+// TestVolumesOfAFullZoneEndInError: the scheduler says what it says of a volume
+// that is too large, since in both cases its filters leave no host.
+func TestVolumesOfAFullZoneEndInError(t *testing.T) {
+	s := started(t, Options{Zones: []string{"az1", "az2"}})
+	c := noauthSender(t, s)
+	made := func(zone string) (id string) {
+		got := c.do(http.StatusAccepted, "POST", "/volumes", `{"volume": {"size": 1, "availability_zone": "`+zone+`"}}`)
+		return got.body["volume"].(map[string]any)["id"].(string)
+	}
+	s.SetZoneFull("az1", true)
+	full := made("az1")
+	view := c.do(http.StatusOK, "GET", "/volumes/"+full, "").body["volume"].(map[string]any)
+	if view["status"] != "error" || view["availability_zone"] != "az1" {
+		t.Errorf("the volume is %v in zone %v", view["status"], view["availability_zone"])
+	}
+	messages := c.do(http.StatusOK, "GET", "/messages?resource_uuid="+full, "", "OpenStack-API-Version", "volume 3.5").body["messages"].([]any)
+	if len(messages) != 1 || messages[0].(map[string]any)["user_message"] != "schedule allocate volume:Could not find any available weighted backend." {
+		t.Errorf("the messages are %v", messages)
+	}
+	if status := c.status(made("az2")); status != "available" {
+		t.Errorf("a volume of the other zone is %s", status)
+	}
+	s.SetZoneFull("az1", false)
+	if status := c.status(made("az1")); status != "available" {
+		t.Errorf("once the zone has room again, a volume is %s", status)
+	}
+}
+
 func TestStateCanBeSetAndInspectedBehindTheAPI(t *testing.T) {
 	s := started(t, Options{})
 	c := noauthSender(t, s)

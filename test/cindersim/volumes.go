@@ -184,7 +184,7 @@ func (c *cloud) place(v *volume, now time.Time, broken bool) {
 		if v.gone || v.status != statusCreating {
 			return
 		}
-		if v.size > v.kind.CapacityGiB {
+		if v.size > v.kind.CapacityGiB || c.fullZones[v.zone] {
 			v.status = statusError
 			v.changed(now)
 			c.tellNoHost(v, now)

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"testing"
@@ -137,6 +138,8 @@ func TestAccountMayChangeOnlyWhatItMade(t *testing.T) {
 		})
 	}
 
+	w.mayOnlyAskForAnotherNode(account)
+
 	// What the program does all the time is allowed.
 	w.must(change(w, account, ours, `{"spec": {"capacity": {"storage": "2Gi"}}}`))
 	w.must(reportOn(w, account, "guarded-a", `{"status": {"capacity": {"storage": "1Gi"}}}`))
@@ -154,6 +157,59 @@ func TestAccountMayChangeOnlyWhatItMade(t *testing.T) {
 		w.must(suite.DeleteClaims(w.ctx, namespace))
 	}
 	w.noResidue()
+}
+
+// mayOnlyAskForAnotherNode attacks claims without a volume, of which the program may
+// remove the annotation with the selected node.
+func (w *world) mayOnlyAskForAnotherNode(account kubernetes.Interface) {
+	w.Helper()
+	const selectedNode = "volume.kubernetes.io/selected-node"
+	made := func(name, provisioner string) {
+		_, err := suite.CreateClaim(w.ctx, harness.Claim("guarded-stranger", name, "guarded-unknown", "1Gi", func(claim *corev1.PersistentVolumeClaim) {
+			claim.Labels = map[string]string{"app": "database"}
+			claim.Annotations = map[string]string{selectedNode: "node-1", "volume.kubernetes.io/storage-provisioner": provisioner, "example.com/note": "mine"}
+		}))
+		w.must(err)
+	}
+	made("unbound", w.provisioner)
+	made("foreign", "ebs.csi.example")
+	_, err := suite.Client.CoreV1().PersistentVolumeClaims("guarded-a").Patch(w.ctx, "data", types.MergePatchType, []byte(`{"metadata": {"annotations": {"volume.kubernetes.io/selected-node": "node-1"}}}`), metav1.PatchOptions{})
+	w.must(err)
+	for name, attack := range map[string]struct{ namespace, claim, change, subresource string }{
+		"selects a node itself":                  {change: `{"metadata": {"annotations": {"volume.kubernetes.io/selected-node": "node-2"}}}`},
+		"selects no node, but leaves that":       {change: `{"metadata": {"annotations": {"volume.kubernetes.io/selected-node": ""}}}`},
+		"removes the author's annotation":        {change: `{"metadata": {"annotations": {"example.com/note": null}}}`},
+		"removes the author's annotation, too":   {change: `{"metadata": {"annotations": {"volume.kubernetes.io/selected-node": null, "example.com/note": null}}}`},
+		"changes the author's annotation, too":   {change: `{"metadata": {"annotations": {"volume.kubernetes.io/selected-node": null, "example.com/note": "yours"}}}`},
+		"adds an annotation, too":                {change: `{"metadata": {"annotations": {"volume.kubernetes.io/selected-node": null, "example.com/more": "x"}}}`},
+		"moves the node to the older annotation": {change: `{"metadata": {"annotations": {"volume.kubernetes.io/selected-node": null, "volume.alpha.kubernetes.io/selected-node": "node-2"}}}`},
+		"relabels it, too":                       {change: `{"metadata": {"labels": {"app": "other"}, "annotations": {"volume.kubernetes.io/selected-node": null}}}`},
+		"removes its finalizers, too":            {change: `{"metadata": {"finalizers": null, "annotations": {"volume.kubernetes.io/selected-node": null}}}`},
+		"adds the program's finalizer, too":      {change: `{"metadata": {"finalizers": ["kubernetes.io/pvc-protection", "standalone-cinder.openstack.org/content-is-copied"], "annotations": {"volume.kubernetes.io/selected-node": null}}}`},
+		"gives it an owner, too":                 {change: `{"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "1"}], "annotations": {"volume.kubernetes.io/selected-node": null}}}`},
+		"binds it, too":                          {change: `{"spec": {"volumeName": "guarded-foreign"}, "metadata": {"annotations": {"volume.kubernetes.io/selected-node": null}}}`},
+		"reports on it":                          {change: `{"status": {"phase": "Lost"}}`, subresource: "status"},
+		"does it by the status":                  {change: `{"metadata": {"annotations": {"volume.kubernetes.io/selected-node": null}}}`, subresource: "status"},
+		"of another provisioner's claim":         {claim: "foreign", change: `{"metadata": {"annotations": {"volume.kubernetes.io/selected-node": null}}}`},
+		"of a bound claim":                       {namespace: "guarded-a", claim: "data", change: `{"metadata": {"annotations": {"volume.kubernetes.io/selected-node": null}}}`},
+	} {
+		w.Run(name, func(t *testing.T) {
+			claims := account.CoreV1().PersistentVolumeClaims(cmp.Or(attack.namespace, "guarded-stranger"))
+			var subresources []string
+			if attack.subresource != "" {
+				subresources = append(subresources, attack.subresource)
+			}
+			_, err := claims.Patch(w.ctx, cmp.Or(attack.claim, "unbound"), types.MergePatchType, []byte(attack.change), metav1.PatchOptions{}, subresources...)
+			if !apierrors.IsForbidden(err) {
+				t.Errorf("got %v, want it forbidden", err)
+			}
+		})
+	}
+	after, err := account.CoreV1().PersistentVolumeClaims("guarded-stranger").Patch(w.ctx, "unbound", types.MergePatchType, []byte(`{"metadata": {"annotations": {"volume.kubernetes.io/selected-node": null}}}`), metav1.PatchOptions{})
+	w.must(err)
+	if _, selected := after.Annotations[selectedNode]; selected || after.Annotations["example.com/note"] != "mine" || after.Labels["app"] != "database" {
+		w.Errorf("the claim has the annotations %v and labels %v", after.Annotations, after.Labels)
+	}
 }
 
 func volumeOf(name, provisioner string, source corev1.PersistentVolumeSource) *corev1.PersistentVolume {

@@ -96,7 +96,9 @@ func (w *statusWorld) createPod(name, address string) {
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PodSpec{
 			ServiceAccountName: harness.ServiceAccount,
-			SecurityContext:    &corev1.PodSecurityContext{RunAsNonRoot: &yes, SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+			// The test plays the kubelet, and the scheduler would write to the status, too.
+			SchedulerName:   "none",
+			SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: &yes, SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
 			Containers: []corev1.Container{{Name: "standalone-cinder", Image: "none", SecurityContext: &corev1.SecurityContext{
 				AllowPrivilegeEscalation: &no, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 			}}},

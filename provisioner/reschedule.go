@@ -1,0 +1,198 @@
+package provisioner
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/admission"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
+)
+
+// The scheduler selects the node of a claim's pod before the volume is made, and
+// looks for another one when the annotation with the node is removed. It remembers
+// nothing, and may select the same node again: so it is asked at once, and then
+// after growing pauses.
+const (
+	firstReschedulePause = 10 * time.Second
+	mostReschedulePause  = 5 * time.Minute
+)
+
+// reschedules keeps when the scheduler may be asked again, by claim. It ends with
+// the term: the next leader may ask once more.
+type reschedules struct {
+	mu     sync.Mutex
+	claims map[types.UID]*reschedule
+}
+
+type reschedule struct {
+	pause time.Duration
+	next  time.Time
+	// timer brings a denied claim back when the scheduler may be asked again.
+	timer *time.Timer
+}
+
+func newReschedules() *reschedules { return &reschedules{claims: map[types.UID]*reschedule{}} }
+
+// mayAsk reports whether the scheduler may be asked for another node now.
+func (r *reschedules) mayAsk(claim types.UID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := r.claims[claim]
+	return known == nil || !time.Now().Before(known.next)
+}
+
+// pauseAfter lets a pause begin, longer than the one before.
+func (r *reschedules) pauseAfter(claim types.UID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := r.of(claim)
+	known.pause = min(max(2*known.pause, firstReschedulePause), mostReschedulePause)
+	known.next = time.Now().Add(known.pause)
+}
+
+// atEnd calls back once when the pause of the claim is over, and not at once even
+// if there is none.
+func (r *reschedules) atEnd(claim types.UID, back func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := r.of(claim)
+	if known.timer != nil {
+		known.timer.Stop()
+	}
+	wait := time.Until(known.next)
+	if wait <= 0 {
+		wait = firstReschedulePause
+	}
+	known.timer = time.AfterFunc(wait, back)
+}
+
+func (r *reschedules) of(claim types.UID) *reschedule {
+	known := r.claims[claim]
+	if known == nil {
+		known = &reschedule{}
+		r.claims[claim] = known
+	}
+	return known
+}
+
+// forget drops a claim that needs no node any longer.
+func (r *reschedules) forget(claim types.UID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if known := r.claims[claim]; known != nil && known.timer != nil {
+		known.timer.Stop()
+	}
+	delete(r.claims, claim)
+}
+
+// nodeOf is the node that the scheduler selected and may replace by another one;
+// empty if there is none.
+func nodeOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) string {
+	if !admission.ClassOf(class).WaitsForPod || claim.Spec.VolumeName != "" {
+		return ""
+	}
+	return claim.Annotations[admission.SelectedNodeAnnotation]
+}
+
+// onAnyNode decides as if the scheduler had not selected a node yet, and reports
+// whether another node helps: it reaches a location that the selected one does not,
+// and that has not failed.
+func (p *Provisioner) onAnyNode(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (decision ledger.Decided, helps bool) {
+	if nodeOf(claim, class) == "" {
+		return ledger.Decided{}, false
+	}
+	labels := p.namespaceLabels(claim.Namespace)
+	reached := p.placement.Untried(claim.UID, p.decide(claim, class, labels))
+	unscheduled := claim.DeepCopy()
+	delete(unscheduled.Annotations, admission.SelectedNodeAnnotation)
+	delete(unscheduled.Annotations, admission.AlphaSelectedNodeAnnotation)
+	decision = p.decide(unscheduled, class, labels)
+	return decision, slices.ContainsFunc(p.placement.Untried(claim.UID, decision), func(at policy.Location) bool {
+		return !slices.Contains(reached, at)
+	})
+}
+
+// hasNothing reports whether provably no volume of the claim exists or is being
+// made, by the same proof that lets a claim go to another backend.
+func (p *Provisioner) hasNothing(claim *corev1.PersistentVolumeClaim, d ledger.Decided) bool {
+	stamp := p.stampOf(claim.UID, d.Tenant)
+	return !p.mayHaveVolume(claim.UID) && !slices.ContainsFunc(p.placement.RuleBackends(d), func(name string) bool {
+		return p.placement.MayHaveVolume(claim, name, stamp)
+	})
+}
+
+// reschedule asks the scheduler for another node, if that helps and the last time
+// is long enough ago. The claim then waits for the scheduler, and for nothing else.
+//
+// The patch is only for the version of the claim that the decision is about, and
+// removes one annotation. The library would update the whole claim, of which the
+// cache has only a part.
+func (p *Provisioner) reschedule(ctx context.Context, decided *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, why string) (asked bool) {
+	claim, err := p.Claims.PersistentVolumeClaims(decided.Namespace).Get(decided.Name)
+	if err != nil || claim.UID != decided.UID || nodeOf(claim, class) != nodeOf(decided, class) {
+		return false
+	}
+	decision, helps := p.onAnyNode(claim, class)
+	if !helps || !p.reschedules.mayAsk(claim.UID) {
+		return false
+	}
+	if !p.hasNothing(claim, decision) {
+		p.reschedules.pauseAfter(claim.UID)
+		return false
+	}
+	err = removeSelectedNode(ctx, p.Client, claim)
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		// The claim has changed, and comes back.
+		return false
+	}
+	p.reschedules.pauseAfter(claim.UID)
+	if err != nil {
+		p.Logger.Warn("Cannot ask the scheduler for another node", "claim", claim.Namespace+"/"+claim.Name, "error", err)
+		return false
+	}
+	p.parked.claims.Take(claim.UID)
+	p.placement.GiveBack(claim.UID)
+	p.claimTurns.Leave(claim.UID)
+	p.Recorder.Eventf(claim, corev1.EventTypeWarning, "RescheduleRequested", "the scheduler is asked to select another node than %s: %s", nodeOf(claim, class), why)
+	return true
+}
+
+func removeSelectedNode(ctx context.Context, client kubernetes.Interface, claim *corev1.PersistentVolumeClaim) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": claim.UID, "resourceVersion": claim.ResourceVersion, "annotations": map[string]any{admission.SelectedNodeAnnotation: nil},
+	}})
+	if err != nil {
+		return err
+	}
+	_, err = client.CoreV1().PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+// denyOnNode denies a claim that the policy does not admit, unless the scheduler is
+// asked for another node. If that must wait, the claim comes back for it.
+func (p *Provisioner) denyOnNode(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, denied placement.Denial, since parking.Moment) {
+	if p.reschedule(ctx, claim, class, denied.Message) {
+		return
+	}
+	p.deny(claim, denied, since)
+	if _, helps := p.onAnyNode(claim, class); helps {
+		p.reschedules.atEnd(claim.UID, func() {
+			if !p.stopping() {
+				p.parked.reconsider(claim)
+			}
+		})
+	}
+}
