@@ -31,8 +31,8 @@ const (
 	ours                 = "app.kubernetes.io/managed-by=standalone-cinder"
 	// each is how many claims a class gets.
 	each = 2
-	// zonedProject is that of the backend with zones.
-	zonedProject = 0x20e
+	// The projects of the backends with zones.
+	zonedProject, filledProject = 0x20e, 0x20f
 )
 
 // station is a StorageClass and what its claims are like.
@@ -93,7 +93,13 @@ backends:
     zones:
       - {name: nova, nodeLabels: {topology.kubernetes.io/zone: rack-a}}
       - {name: zone-b, nodeLabels: {topology.kubernetes.io/zone: rack-b}}
-`, env.Region, env.Noauth.Endpoint, env.Noauth.User, env.Noauth.Project, zonedProject)
+  - name: filled
+    auth: {noauth: {endpoint: %[2]q, user: %[3]s, project: "%[6]032x"}}
+    connector: {host: k8s-e2e}
+    zones:
+      - {name: zone-full, nodeLabels: {topology.kubernetes.io/zone: rack-a}}
+      - {name: zone-b, nodeLabels: {topology.kubernetes.io/zone: rack-b}}
+`, env.Region, env.Noauth.Endpoint, env.Noauth.User, env.Noauth.Project, zonedProject, filledProject)
 	tenants := fmt.Sprintf(`
 tenants:
   - name: team-a
@@ -109,6 +115,7 @@ tenants:
     classes:
       - {storageClasses: [lab], backends: [lab], volumeType: %[3]s}
       - {storageClasses: [zoned], backends: [zoned], volumeType: %[1]s, pick: spread}
+      - {storageClasses: [filled], backends: [filled], volumeType: %[1]s}
 `, env.Types.ISCSI, env.Types.Fail, env.Types.ISCSIMultipath, env.Types.Shared)
 	if env.Types.RBD == "" {
 		return policy + tenants
@@ -154,7 +161,7 @@ func startWorld(ctx context.Context, t *testing.T) *world {
 	for _, name := range []string{"team-a", "team-b"} {
 		must(t, suite.CreateNamespace(ctx, name, nil))
 	}
-	for _, s := range append(w.stations, station{name: "broken"}, station{name: "zoned"}) {
+	for _, s := range append(w.stations, station{name: "broken"}, station{name: "zoned"}, station{name: "filled"}) {
 		must(t, suite.CreateClass(ctx, s.name, provisioner, func(class *storagev1.StorageClass) {}))
 	}
 	if env.Types.RBD != "" {

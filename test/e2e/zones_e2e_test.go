@@ -34,17 +34,7 @@ func TestVolumesAreMadeInTheirZones(t *testing.T) {
 	zoneOf := func(name string) string {
 		t.Helper()
 		pv := w.persistentVolume(ctx, t, namespace, name)
-		var answer struct {
-			Volume struct {
-				Zone string `json:"availability_zone"`
-			} `json:"volume"`
-		}
-		must(t, askProject(ctx, w.env, fmt.Sprintf("%032x", zonedProject), "/volumes/"+pv.Annotations[annotationVolume], &answer))
-		rack := map[string]string{"nova": "rack-a", "zone-b": "rack-b"}[answer.Volume.Zone]
-		terms := pv.Spec.NodeAffinity.Required.NodeSelectorTerms
-		if rack == "" || len(terms) != 1 || fmt.Sprint(terms[0].MatchExpressions) != fmt.Sprintf("[{topology.kubernetes.io/zone In [%s]}]", rack) {
-			t.Errorf("claim %s: the volume is in zone %q, and the PersistentVolume leads to %v", name, answer.Volume.Zone, terms)
-		}
+		zone := w.zoneOf(ctx, t, zonedProject, pv)
 		pattern := bytes.Repeat([]byte(name+";"), 512)[:512]
 		disk := w.disk(t, pv)
 		must(t, disk.Write(ctx, 0, pattern))
@@ -53,7 +43,7 @@ func TestVolumesAreMadeInTheirZones(t *testing.T) {
 		if !bytes.Equal(read, pattern) {
 			t.Errorf("claim %s: what was written is not read back", name)
 		}
-		return answer.Volume.Zone
+		return zone
 	}
 	const replicas = 4
 	for i := range replicas {
@@ -83,6 +73,45 @@ func TestVolumesAreMadeInTheirZones(t *testing.T) {
 	must(t, w.DeleteClaims(ctx, namespace))
 	must(t, w.WaitNoPersistentVolumes(ctx, provisioner))
 	must(t, harness.Eventually(ctx, func() (string, error) { return volumesLeft(ctx, w.env) }))
+}
+
+// TestFullZoneSendsAClaimToTheNext: every volume in the first zone of the rule's
+// backend ends in error.
+func TestFullZoneSendsAClaimToTheNext(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	w := startWorld(ctx, t)
+	const namespace = "team-b"
+	_, err := w.CreateClaim(ctx, harness.Claim(namespace, "data", "filled", "1Gi", nil))
+	must(t, err)
+	_, err = w.WaitBound(ctx, namespace, 1)
+	must(t, err)
+	if zone := w.zoneOf(ctx, t, filledProject, w.persistentVolume(ctx, t, namespace, "data")); zone != "zone-b" {
+		t.Errorf("the volume is in zone %s", zone)
+	}
+	event, err := w.WaitEvent(ctx, namespace, "data", "BackendChosen", "availability zone zone-b; passed over: backend filled, availability zone zone-full: ")
+	must(t, err)
+	t.Log(event.Message)
+	must(t, w.DeleteClaims(ctx, namespace))
+	must(t, w.WaitNoPersistentVolumes(ctx, provisioner))
+	must(t, harness.Eventually(ctx, func() (string, error) { return volumesLeft(ctx, w.env) }))
+}
+
+// zoneOf is where Cinder has a volume, to whose nodes its PersistentVolume must lead.
+func (w *world) zoneOf(ctx context.Context, t *testing.T, project int, pv *corev1.PersistentVolume) string {
+	t.Helper()
+	var answer struct {
+		Volume struct {
+			Zone string `json:"availability_zone"`
+		} `json:"volume"`
+	}
+	must(t, askProject(ctx, w.env, fmt.Sprintf("%032x", project), "/volumes/"+pv.Annotations[annotationVolume], &answer))
+	rack := map[string]string{"nova": "rack-a", "zone-b": "rack-b"}[answer.Volume.Zone]
+	terms := pv.Spec.NodeAffinity.Required.NodeSelectorTerms
+	if rack == "" || len(terms) != 1 || fmt.Sprint(terms[0].MatchExpressions) != fmt.Sprintf("[{topology.kubernetes.io/zone In [%s]}]", rack) {
+		t.Errorf("%s: the volume is in zone %q, and the PersistentVolume leads to %v", pv.Name, answer.Volume.Zone, terms)
+	}
+	return answer.Volume.Zone
 }
 
 // persistentVolume is that of a claim.
