@@ -21,7 +21,7 @@ const (
 
 // ImportAnnotation is the annotation by which a claim's author asks for a volume
 // that exists at Cinder: its ID or its name.
-const ImportAnnotation = policy.StampPrefix + "import-volume"
+const ImportAnnotation = "standalone-cinder.openstack.org/import-volume"
 
 // ImportOf is the volume that a claim asks for, and whether it asks for one.
 func ImportOf(claim *corev1.PersistentVolumeClaim) (volume string, asks bool) {
