@@ -80,14 +80,14 @@ func (i *Importer) Apply(ctx context.Context, plan *Plan) (*corev1.PersistentVol
 }
 
 // granted checks a tenant's volume again, which somebody may have renamed, or
-// whose metadata may have changed. What the stamp writes is no concern of a
-// filter.
+// whose metadata or stamp may have changed.
 func (i *Importer) granted(plan *Plan) func(cinder.Volume) error {
 	if plan.wanted == "" {
 		return nil
 	}
 	return func(v cinder.Volume) error {
-		if plan.decision.Import.Grants(existing(v, plan.wanted)) {
+		stamp := backends.StampOf(v)
+		if plan.decision.Import.Grants(existing(v, plan.wanted)) && (stamp.Cluster == "" || stamp.Tenant == plan.decision.Tenant) {
 			return nil
 		}
 		denial := policy.NoSuchVolume(plan.decision.Rule, plan.wanted)

@@ -158,12 +158,15 @@ func (a *attempt) begun(ctx context.Context, position ledger.Position, asks bool
 	switch {
 	case err != nil && !cinder.IsKind(err, cinder.KindNotFound):
 		return cinder.Volume{}, err
+	case err == nil && a.isStamped(v) && backends.StampOf(v).Tenant != a.decision.Tenant:
+		// The namespace belongs to another tenant by now.
+		return cinder.Volume{}, &deniedError{placement.DenialOf(policy.NoSuchVolume(a.decision.Rule, a.wanted))}
 	case err == nil && a.isStamped(v):
 		if !asks || a.wanted == "" {
 			a.wanted = v.ID
 		}
 		return v, nil
-	case err == nil && asks && (a.wanted == v.ID || a.wanted == v.Name):
+	case err == nil && asks && (a.wanted == v.ID || a.wanted == v.Name) && a.mayHave(v):
 		return v, nil
 	}
 	a.c.Room.GiveBack(a.claim.UID)

@@ -189,8 +189,12 @@ func (c *Controller) ClaimGone(claim *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// Left ends what was begun for a claim that is gone, which a listing showed.
+// Left ends what was begun for a claim that is gone, which a listing showed. A volume
+// that is free, or was in use, has been left behind and stays as it is.
 func (c *Controller) Left(backend string, v cinder.Volume) {
+	if v.Status == cinder.StatusAvailable || v.Status == cinder.StatusInUse {
+		return
+	}
 	stamp := backends.StampOf(v)
 	c.end(types.UID(stamp.ClaimUID), leftover{backend: backend, volume: v.ID, tenant: stamp.Tenant})
 }

@@ -70,6 +70,9 @@ func (c *Controller) endLeft(ctx context.Context, claim types.UID, left leftover
 	if err != nil || exists != nil {
 		return err
 	}
+	if v.Status == cinder.StatusInUse {
+		return nil // it was recorded once, and left behind
+	}
 	users, err := c.Nodes.Users(ctx, nodeuse.Volume{PV: pvName, ID: v.ID, MayAttach: true})
 	if err != nil || len(users) > 0 {
 		// A node can use only what was recorded once. It stays connected.
