@@ -1,0 +1,84 @@
+package provisioner
+
+import (
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+)
+
+// leaves records which claims the hub leaves to an import.
+func (f *fixture) leaves() *[]string {
+	left := &[]string{}
+	f.Import = func(claim *corev1.PersistentVolumeClaim) { *left = append(*left, claim.Name) }
+	return left
+}
+
+func asks(claim *corev1.PersistentVolumeClaim) {
+	claim.Annotations[record.AnnotationImport] = "volume"
+}
+
+// TestClaimThatAsksForAnImportGetsNoNewVolume: not even if room was reserved before
+// the annotation came, or if it comes between admission and attempt.
+func TestClaimThatAsksForAnImportGetsNoNewVolume(t *testing.T) {
+	f := newFixture(t)
+	left := f.leaves()
+	claim := f.claim(nil)
+	if !f.ShouldProvision(t.Context(), claim) {
+		t.Fatal("not admitted")
+	}
+	annotated := claim.DeepCopy()
+	asks(annotated)
+	f.must(f.factory.Core().V1().PersistentVolumeClaims().Informer().GetStore().Update(annotated))
+	if pv, err := f.provision(claim); pv != nil || err == nil {
+		t.Errorf("provisioned %v, %v", pv, err)
+	}
+	if f.ShouldProvision(t.Context(), annotated) {
+		t.Error("admitted")
+	}
+	if _, counts := f.ledger.PositionOf(claim.UID); counts || !slices.Equal(*left, []string{"data", "data"}) {
+		t.Errorf("room is reserved: %t; left %v", counts, *left)
+	}
+	if events := f.newEvents(); len(events) > 0 {
+		t.Errorf("events %q", events)
+	}
+}
+
+// TestClaimWhoseVolumeWasBegunKeepsIt: an annotation that comes later changes
+// nothing.
+func TestClaimWhoseVolumeWasBegunKeepsIt(t *testing.T) {
+	f := newFixture(t)
+	left := f.leaves()
+	claim := f.claim(nil)
+	f.ledger.Found(claim.UID, ledger.Volume{Tenant: "a", StorageClass: f.class.Name, GiB: 2, VolumeID: "new"}, "gold")
+	asks(claim)
+	if !f.ShouldProvision(t.Context(), claim) || len(*left) > 0 {
+		t.Errorf("left to an import: %v", *left)
+	}
+}
+
+// TestImportThatWasBegunGoesOnWithoutTheAnnotation: the hub must not make a volume
+// besides, nor undo the import when the claim goes.
+func TestImportThatWasBegunGoesOnWithoutTheAnnotation(t *testing.T) {
+	f := newFixture(t)
+	left := f.leaves()
+	claim := f.claim(nil)
+	f.ledger.Found(claim.UID, ledger.Volume{Tenant: "a", StorageClass: f.class.Name, GiB: 2, VolumeID: "volume", Imported: true}, "gold")
+	if f.ShouldProvision(t.Context(), claim) {
+		t.Error("admitted")
+	}
+	if pv, err := f.provision(claim); pv != nil || err == nil {
+		t.Errorf("provisioned %v, %v", pv, err)
+	}
+	if !slices.Equal(*left, []string{"data", "data"}) {
+		t.Errorf("left %v", *left)
+	}
+	f.forgetClaim(claim)
+	f.must(f.claimGone(t.Context(), claim.UID))
+	if position, counts := f.ledger.PositionOf(claim.UID); !counts || !position.Imported {
+		t.Error("the hub ended the import")
+	}
+}
