@@ -61,8 +61,8 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 }
 
 // isImport reports whether a claim gets a volume that exists at Cinder: its author
-// asks for one, and no new one was begun for it; or the import was begun, and the
-// author took the annotation back. Only one of the two reserves the claim's room,
+// asks for one, and no new one was begun for it; or the import was begun, perhaps
+// finished, and Kubernetes has not bound the claim yet. Only one of the two reserves the claim's room,
 // and so decides which.
 func (p *Provisioner) isImport(claim *corev1.PersistentVolumeClaim) bool {
 	if position, counts := p.ledger.PositionOf(claim.UID); counts && position.Imported {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
@@ -80,5 +81,26 @@ func TestImportThatWasBegunGoesOnWithoutTheAnnotation(t *testing.T) {
 	f.must(f.claimGone(t.Context(), claim.UID))
 	if position, counts := f.ledger.PositionOf(claim.UID); !counts || !position.Imported {
 		t.Error("the hub ended the import")
+	}
+}
+
+// TestImportedClaimIsNotProvisionedBeforeItIsBound: its PersistentVolume has another
+// name than the library looks for.
+func TestImportedClaimIsNotProvisionedBeforeItIsBound(t *testing.T) {
+	f := newFixture(t)
+	f.leaves()
+	claim := f.claim(asks)
+	f.followup.VolumeSeen(&corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "imported-volume", UID: "pv-1", Annotations: map[string]string{
+			record.AnnotationProvisionedBy: "test", record.AnnotationCluster: f.Cluster, record.AnnotationVolume: "volume", record.AnnotationBackend: "gold",
+			record.AnnotationTenant: "a", record.AnnotationClaimUID: string(claim.UID),
+		}},
+		Spec: corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID}},
+	})
+	if f.ShouldProvision(t.Context(), claim) {
+		t.Error("admitted")
+	}
+	if pv, err := f.provision(claim); pv != nil || err == nil {
+		t.Errorf("provisioned %v, %v", pv, err)
 	}
 }

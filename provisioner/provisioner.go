@@ -203,6 +203,8 @@ type Options struct {
 	// PersistentVolume names. Nil if nothing imports.
 	Import     func(claim *corev1.PersistentVolumeClaim)
 	LeftImport func(backend string, v cinder.Volume)
+	// ParkedImports has the claims whose imports wait; nil if nothing imports.
+	ParkedImports func() *parking.Lot[*corev1.PersistentVolumeClaim]
 
 	// Term ends with the lease. Undoing continues until then.
 	Term context.Context

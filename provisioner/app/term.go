@@ -188,9 +188,10 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
 			Claim:  func(claim *corev1.PersistentVolumeClaim) { t.informers.claims.Requeue(claim) },
 			Volume: func(pv *corev1.PersistentVolume) { t.informers.volumes.Requeue(pv) },
 		},
-		Triggered:  func(triggers []parking.Trigger) { t.expander.Wake(triggers); t.importer.Wake(triggers) },
-		Import:     func(claim *corev1.PersistentVolumeClaim) { t.importer.Consider(claim) },
-		LeftImport: func(backend string, v cinder.Volume) { t.importer.Left(backend, v) },
+		Triggered:     func(triggers []parking.Trigger) { t.expander.Wake(triggers); t.importer.Wake(triggers) },
+		Import:        func(claim *corev1.PersistentVolumeClaim) { t.importer.Consider(claim) },
+		ParkedImports: func() *parking.Lot[*corev1.PersistentVolumeClaim] { return t.importer.Parked() },
+		LeftImport:    func(backend string, v cinder.Volume) { t.importer.Left(backend, v) },
 
 		Term:     termCtx,
 		Stopping: work.Done(),

@@ -125,6 +125,9 @@ func New(options Options) *Controller {
 	return c
 }
 
+// Parked has the claims that wait, with the reasons.
+func (c *Controller) Parked() *parking.Lot[*corev1.PersistentVolumeClaim] { return c.parked }
+
 // Run works until the context ends, and returns when nothing is running.
 func (c *Controller) Run(ctx context.Context) {
 	var group sync.WaitGroup

@@ -49,6 +49,9 @@ func (c *Controller) endLeft(ctx context.Context, claim types.UID, left leftover
 	if err != nil {
 		return err
 	}
+	if c.Room.Ledger.WasRecorded(claim, left.volume) {
+		return nil // its PersistentVolume is gone, and the volume left behind as it is
+	}
 	v, err := volumes.Volume(ctx, left.volume)
 	pvName := record.ImportedPVName(left.volume)
 	stamp := backends.Stamp{Cluster: c.Cluster, ClusterUID: c.ClusterUID, ClaimUID: string(claim), PV: pvName}
