@@ -58,7 +58,7 @@ func (f *ImportFilter) Grants(v Existing) bool {
 }
 
 // String describes the filter as a part of a sentence.
-func (f ImportFilter) String() string {
+func (f *ImportFilter) String() string {
 	var parts []string
 	if len(f.Names) > 0 {
 		parts = append(parts, "with a name like "+strings.Join(f.Names, " or "))

@@ -195,7 +195,6 @@ func (m manifests) resolveClaim(manifest claimManifest, selected bool, labels, p
 	}
 	if volume, asks := admission.ImportOf(object); asks && object.Spec.VolumeName == "" {
 		c.existing = volume
-		note("the claim asks for the volume %q at Cinder: whether the rule's import grants it, and its size, which counts in place of the claim's, is known only there", volume)
 	}
 	if object.Spec.VolumeName != "" {
 		note("spec.volumeName binds the claim to the PersistentVolume %s; nothing is provisioned for it", object.Spec.VolumeName)
