@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -102,5 +103,22 @@ func TestImportedClaimIsNotProvisionedBeforeItIsBound(t *testing.T) {
 	}
 	if pv, err := f.provision(claim); pv != nil || err == nil {
 		t.Errorf("provisioned %v, %v", pv, err)
+	}
+}
+
+// TestClaimsThatWaitForImportsArePending: in status and metrics, like the others.
+func TestClaimsThatWaitForImportsArePending(t *testing.T) {
+	f := newFixture(t)
+	waiting := parking.NewLot[*corev1.PersistentVolumeClaim]()
+	f.ParkedImports = func() *parking.Lot[*corev1.PersistentVolumeClaim] { return waiting }
+	claim := f.claim(asks)
+	waiting.IsNews(claim.UID, "ImportNotGranted", "the rule grants none", false)
+	waiting.Park(claim, parking.Denied, nil)
+	groups := f.PendingClaims()
+	if len(groups) != 1 || groups[0].Reason != "ImportNotGranted" || groups[0].Count != 1 {
+		t.Errorf("%+v", groups)
+	}
+	if report := f.ReportClaims(Selected{}); len(report.Waiting.Pending) != 1 || report.Waiting.Pending[0].Message != "the rule grants none" {
+		t.Errorf("%+v", report.Waiting)
 	}
 }

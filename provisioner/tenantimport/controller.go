@@ -271,12 +271,8 @@ func (c *Controller) work(ctx context.Context, key string) {
 		return
 	}
 	class, err := c.Classes.Get(record.ClassName(claim))
-	if err != nil {
-		// The hub says that it is missing.
-		c.park(claim, parking.Denied, []parking.Trigger{{Kind: parking.Class, Name: record.ClassName(claim)}}, since)
-		return
-	}
-	if class.Provisioner != c.Name {
+	if err != nil || class.Provisioner != c.Name {
+		// If the class is missing, the hub says so, and returns the claim.
 		return
 	}
 	a := &attempt{c: c, key: key, cached: claim, class: class.Name, since: since}

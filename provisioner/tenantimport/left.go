@@ -57,6 +57,7 @@ func (c *Controller) endLeft(ctx context.Context, claim types.UID, left leftover
 	stamp := backends.Stamp{Cluster: c.Cluster, ClusterUID: c.ClusterUID, ClaimUID: string(claim), PV: pvName}
 	switch {
 	case cinder.IsKind(err, cinder.KindNotFound) || err == nil && !stamp.Owns(v):
+		c.Room.GiveBack(claim)
 		c.Room.ReleaseUnrecorded(claim)
 		return nil
 	case err != nil:
