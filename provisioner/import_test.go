@@ -118,7 +118,7 @@ func TestClaimsThatWaitForImportsArePending(t *testing.T) {
 	if len(groups) != 1 || groups[0].Reason != "ImportNotGranted" || groups[0].Count != 1 {
 		t.Errorf("%+v", groups)
 	}
-	if report := f.ReportClaims(Selected{}); len(report.Waiting.Pending) != 1 || report.Waiting.Pending[0].Message != "the rule grants none" {
+	if report := f.ReportClaims(Selected{Limit: 10}); len(report.Waiting.Pending) != 1 || report.Waiting.Pending[0].Message != "the rule grants none" {
 		t.Errorf("%+v", report.Waiting)
 	}
 }
