@@ -139,7 +139,7 @@ var (
 
 // kinds are words that look like reasons.
 var kinds = []string{
-	"ConfigMap", "LabelSelector", "LabelSelectorRequirement", "MappingSecret", "PersistentVolume", "PersistentVolumeClaim", "PersistentVolumeClaims",
+	"ConfigMap", "ImportFilter", "LabelSelector", "LabelSelectorRequirement", "MappingSecret", "PersistentVolume", "PersistentVolumeClaim", "PersistentVolumeClaims",
 	"PersistentVolumes", "PolicyTest", "SecretRef", "VolumeSnapshot", "VolumeSnapshotContent", "VolumeSnapshotContents", "StorageClass", "StorageClasses", "TenantLimits",
 }
 

@@ -9,6 +9,7 @@ const (
 	KindNotOurs      cinder.Kind = "NotOurs"      // the volume's stamp does not match
 	KindInUse        cinder.Kind = "InUse"        // attached elsewhere, or something depends on it
 	KindHasSnapshots cinder.Kind = "HasSnapshots" // the volume has snapshots, all of them made for VolumeSnapshots of this cluster
+	KindContested    cinder.Kind = "Contested"    // another party reserved the volume while it was being imported
 	KindRecorded     cinder.Kind = "Recorded"     // was recorded, and is removed only with its object
 	KindElsewhere    cinder.Kind = "Elsewhere"    // absent, but not at the place where it was made; Place is where the backend leads
 )

@@ -22,6 +22,16 @@ type Import struct {
 	// replaced. Its error, returned unchanged, means that something still needs
 	// the volume.
 	Unclaimed func(ctx context.Context, v cinder.Volume) error
+	// Granted is asked about the volume before it is stamped, and before every step
+	// after that: its name and its metadata may change at any time. Nil grants every
+	// volume; its error is returned unchanged.
+	Granted func(v cinder.Volume) error
+	// Unattended means that nobody reads the error and decides whether to continue,
+	// and that nobody else runs this import. A reservation by another party is then
+	// noted on the volume, so that no later run takes it for its own. Contested
+	// means that an earlier run met one.
+	Unattended bool
+	Contested  bool
 }
 
 // All lists the volumes of the backend's project, of any owner.
@@ -35,6 +45,11 @@ func (l *Lifecycle) All(ctx context.Context) (all []cinder.Volume, err error) {
 		})
 	})
 	return all, err
+}
+
+// Volume reads one volume of the backend's project, of any owner.
+func (l *Lifecycle) Volume(ctx context.Context, id string) (cinder.Volume, error) {
+	return l.current().get(ctx, id)
 }
 
 // Importable returns an error unless a volume may be imported under a stamp in
@@ -99,6 +114,11 @@ func (e *endpoint) importVolume(ctx context.Context, spec Import) (Connected, er
 	// contested means that another party may see the volume as free, too: others do
 	// not look at stamps.
 	contested := v.Status == cinder.StatusAvailable
+	if spec.Unattended && spec.Stamp.Owns(v) {
+		if err := e.settleContest(ctx, v, spec); err != nil {
+			return Connected{}, err
+		}
+	}
 	if !spec.Stamp.Owns(v) {
 		if v, err = e.writeStamp(ctx, v, spec); err != nil {
 			return Connected{}, err
@@ -113,11 +133,11 @@ func (e *endpoint) importVolume(ctx context.Context, spec Import) (Connected, er
 		}
 		next := steps.TowardsConnected(v, workflowOf(v))
 		if contested && v.Status != cinder.StatusAvailable {
-			return Connected{}, e.takenAway(v)
+			return Connected{}, e.takenAway(ctx, v, spec)
 		}
 		switch next {
 		case steps.Reserve:
-			v, err = e.reserveImported(ctx, v, contested)
+			v, err = e.reserveImported(ctx, v, spec, contested)
 			contested = false
 		case steps.Connect:
 			return e.initialize(ctx, v, Spec{Connector: spec.Connector})
@@ -148,6 +168,11 @@ func (e *endpoint) writeStamp(ctx context.Context, v cinder.Volume, spec Import)
 	if err := e.importable(v, spec.Stamp, spec.Connector); err != nil {
 		return cinder.Volume{}, err
 	}
+	if spec.Granted != nil {
+		if err := spec.Granted(v); err != nil {
+			return cinder.Volume{}, err
+		}
+	}
 	if StampOf(v).Cluster != "" {
 		if err := spec.Unclaimed(ctx, v); err != nil {
 			return cinder.Volume{}, err
@@ -169,6 +194,9 @@ func (e *endpoint) writeStamp(ctx context.Context, v cinder.Volume, spec Import)
 			metadata[stampWorkflow] = string(workflowOf(v))
 		}
 		metadata[stampAttached] = attachedMark()[stampAttached]
+		if v.Metadata[stampContested] != "" {
+			metadata[stampContested] = ""
+		}
 		return client.UpdateMetadata(ctx, v.ID, metadata)
 	})
 	if err != nil {
@@ -177,12 +205,17 @@ func (e *endpoint) writeStamp(ctx context.Context, v cinder.Volume, spec Import)
 	return e.get(ctx, v.ID)
 }
 
-// stampedFor returns an error unless the volume carries the stamp and nobody
-// else has attached it.
+// stampedFor returns an error unless the volume carries the stamp, is still
+// granted, and nobody else has attached it.
 func (e *endpoint) stampedFor(v cinder.Volume, spec Import) error {
 	if !spec.Stamp.Owns(v) {
 		other := StampOf(v)
 		return e.failure(KindNotOurs, "volume %s was stamped for claim %s/%s of cluster %q at the same time, and is not imported", v.ID, other.Namespace, other.Claim, other.Cluster)
+	}
+	if spec.Granted != nil {
+		if err := spec.Granted(v); err != nil {
+			return err
+		}
 	}
 	return e.attachedElsewhere(v, Target{Connector: spec.Connector})
 }
@@ -191,13 +224,13 @@ func (e *endpoint) stampedFor(v cinder.Volume, spec Import) error {
 // one party reserve it, and the stamp shows which. A conflict about a contested
 // volume means that the other party was first; otherwise an earlier request of
 // this import may have been.
-func (e *endpoint) reserveImported(ctx context.Context, v cinder.Volume, contested bool) (cinder.Volume, error) {
+func (e *endpoint) reserveImported(ctx context.Context, v cinder.Volume, spec Import, contested bool) (cinder.Volume, error) {
 	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.Reserve(ctx, v.ID) })
 	switch {
 	case err != nil && !cinder.IsKind(err, cinder.KindConflict):
 		return cinder.Volume{}, err
 	case err != nil && contested:
-		return cinder.Volume{}, e.takenAway(v)
+		return cinder.Volume{}, e.takenAway(ctx, v, spec)
 	}
 	again, lookErr := e.get(ctx, v.ID)
 	switch {
@@ -211,8 +244,43 @@ func (e *endpoint) reserveImported(ctx context.Context, v cinder.Volume, contest
 
 // takenAway is the error about a volume that became reserved between the look
 // and the reservation.
-func (e *endpoint) takenAway(v cinder.Volume) error {
+func (e *endpoint) takenAway(ctx context.Context, v cinder.Volume, spec Import) error {
+	if spec.Unattended {
+		return e.noteContest(ctx, v)
+	}
 	return e.failure(cinder.KindConflict, "volume %s was reserved by somebody else while it was being imported: by another run of this import, which is fine, by another cluster, or by Nova; find out who, and import it again only if it is free", v.ID)
+}
+
+// settleContest returns an error if another party reserved the volume during an
+// earlier run. Once the volume is available again, the contest is over.
+func (e *endpoint) settleContest(ctx context.Context, v cinder.Volume, spec Import) error {
+	noted := v.Metadata[stampContested] != ""
+	switch {
+	case v.Status != cinder.StatusAvailable && noted:
+		return e.contested(v)
+	case v.Status != cinder.StatusAvailable && spec.Contested:
+		return e.noteContest(ctx, v)
+	case noted && v.Status == cinder.StatusAvailable:
+		return e.session.change(ctx, func(ctx context.Context, client Cinder) error {
+			return client.UpdateMetadata(ctx, v.ID, map[string]string{stampContested: ""})
+		})
+	}
+	return nil
+}
+
+func (e *endpoint) noteContest(ctx context.Context, v cinder.Volume) error {
+	contested := e.contested(v)
+	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error {
+		return client.UpdateMetadata(ctx, v.ID, map[string]string{stampContested: "true"})
+	})
+	if err != nil {
+		return fmt.Errorf("%w (which cannot be noted on the volume: %s)", contested, err.Error())
+	}
+	return contested
+}
+
+func (e *endpoint) contested(v cinder.Volume) error {
+	return e.failure(KindContested, "volume %s was reserved by somebody else while it was being imported, by another cluster or by Nova; if nobody uses it, set it free: openstack volume set --state available %s", v.ID, v.ID)
 }
 
 // CancelImport disconnects a volume that Import connected and that cannot be

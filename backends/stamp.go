@@ -24,7 +24,10 @@ const (
 	stampWorkflow = StampPrefix + "workflow"
 	// stampAttached is written before an attachment is completed. Cinder itself
 	// leaves such a mark only with os-attach.
-	stampAttached  = StampPrefix + "attached"
+	stampAttached = StampPrefix + "attached"
+	// stampContested is not empty on a volume that another party reserved while it
+	// was being imported.
+	stampContested = StampPrefix + "contested"
 	stampNamespace = "csi.storage.k8s.io/pvc/namespace"
 	stampClaim     = "csi.storage.k8s.io/pvc/name"
 	stampPV        = "csi.storage.k8s.io/pv/name"

@@ -40,6 +40,8 @@ type Request struct {
 	Node *Node
 	// Source is nil for an empty volume.
 	Source *Source
+	// Import is the volume at Cinder that the claim asks for; nil for a new one.
+	Import *Existing
 }
 
 // Decision is the answer for one claim.
@@ -58,6 +60,9 @@ type Decision struct {
 	// Placements are the zones on every backend of the rule that maps them, those
 	// that are no candidates included: a volume may exist there already.
 	Placements []Placement `json:"placements,omitempty"`
+	// Import is what the rule says about volumes that exist, for claims that ask for
+	// one.
+	Import *ImportFilter `json:"import,omitempty"`
 	// Quotas are what the volume counts against: the tenant, the class rule
 	// and each of Backends, in this order, those without limits included.
 	Quotas []QuotaScope `json:"quotas,omitempty"`
@@ -169,6 +174,9 @@ func (d *decider) run() *Denial {
 		return denial
 	}
 	d.decision.Rule = class.path
+	if denial := d.checkImport(class); denial != nil {
+		return denial
+	}
 	volume, denial := d.properties(tenant, class)
 	if denial != nil {
 		return denial

@@ -64,6 +64,15 @@ type TestClaim struct {
 	VolumeMode VolumeMode `json:"volumeMode"`
 	// Source is what the claim wants the content of; nil means nothing.
 	Source *TestSource `json:"source"`
+	// Import is the volume at Cinder that the claim asks for; nil means a new one.
+	Import *TestImport `json:"import"`
+}
+
+// TestImport describes an Existing volume. The claim's size is taken for its size.
+type TestImport struct {
+	Name     string            `json:"name"`
+	Type     string            `json:"type"`
+	Metadata map[string]string `json:"metadata"`
 }
 
 // TestSource describes a Source.
@@ -189,6 +198,9 @@ func (c TestClaim) Request() Request {
 			r.Source.SizeGiB = roundUpGiB(s.Size.Bytes)
 		}
 	}
+	if v := c.Import; v != nil {
+		r.Import = &Existing{Wanted: v.Name, Name: v.Name, Type: v.Type, Metadata: v.Metadata}
+	}
 	return r
 }
 
@@ -231,6 +243,7 @@ var reasons = []string{
 	string(ParameterNotAllowed), string(ParameterInvalid), string(VolumeTooLarge), string(VolumeTooSmall),
 	string(ClaimLimitTooSmall), string(BackendsSuspended), string(UnsupportedTopology), string(NodeNotReached), string(QuotaExceeded),
 	string(SourceNotAllowed), string(SourceOnOtherBackend), string(OtherTenant), string(BackendNotGranted),
+	string(ImportNotGranted), string(ImportedVolumeNotFound),
 }
 
 func (f *TestFile) validate(d *document.Document) {

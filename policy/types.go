@@ -273,6 +273,8 @@ type Class struct {
 	Quota Quota `json:"quota"`
 	// VolumeSize narrows the tenant's.
 	VolumeSize VolumeSize `json:"volumeSize"`
+	// Import grants volumes that exist at Cinder; nil grants none.
+	Import *ImportFilter `json:"import,omitempty"`
 
 	path string
 	size sizeLimits

@@ -166,6 +166,7 @@ func (p *Policy) validateClass(d *document.Document, t *Tenant, c *Class, path s
 		d.Errorf(document.Child(path, "fsType"), "%q is not a file system that can be created on a volume%s", c.FSType, document.DidYouMean(c.FSType, FileSystems(), "use one of"))
 	}
 	validateQuota(d, document.Child(path, "quota"), c.Quota)
+	validateImport(d, document.Child(path, "import"), c.Import, t.Metadata)
 	validateVolumeSize(d, document.Child(path, "volumeSize"), c.VolumeSize)
 	c.size = t.size.narrow(c.VolumeSize, document.Child(path, "volumeSize"))
 	if sentence, ok := c.size.conflict(); ok {

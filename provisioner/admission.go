@@ -10,12 +10,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/secrets"
 )
 
 // ShouldProvision admits claims. A denied claim gets an event with a stable
@@ -41,6 +43,10 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 		return false
 	}
 	defer p.cleanUpIfGone(claim)
+	if p.isImport(claim) {
+		p.leaveToImport(claim)
+		return false
+	}
 	decision, denied := p.evaluate(ctx, claim, class)
 	switch {
 	case denied == nil:
@@ -55,6 +61,52 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 		p.deny(claim, *denied, since)
 	}
 	return false
+}
+
+// isImport reports whether a claim gets a volume that exists at Cinder: its author
+// asks for one, and no new one was begun for it; or the import was begun, perhaps
+// finished, and Kubernetes has not bound the claim yet. Only one of the two reserves the claim's room,
+// and so decides which.
+func (p *Provisioner) isImport(claim *corev1.PersistentVolumeClaim) bool {
+	if position, counts := p.ledger.PositionOf(claim.UID); counts && position.Imported {
+		return true
+	}
+	return record.AsksForImport(claim) && !p.mayHaveVolume(claim.UID)
+}
+
+// leaveToImport forgets a claim that had no volume yet when its author asked for
+// one that exists.
+func (p *Provisioner) leaveToImport(claim *corev1.PersistentVolumeClaim) {
+	if position, counts := p.ledger.PositionOf(claim.UID); counts && !position.Imported {
+		p.placement.GiveBack(claim.UID)
+	}
+	p.claimTurns.Leave(claim.UID)
+	p.parked.claimGone(claim.UID)
+	if p.Import != nil {
+		p.Import(claim)
+	}
+}
+
+// KeepImportSecret writes the Secret of an imported volume. Until its
+// PersistentVolume is seen, the Secret belongs to the claim's attempt.
+func (p *Provisioner) KeepImportSecret(ctx context.Context, claim types.UID, pvName, backend string, secret mappers.Secret, fresh bool) error {
+	return p.secrets.Keep(ctx, claim, pvName, backend, secret, fresh)
+}
+
+// DropImportSecrets removes the Secrets of an import that left no PersistentVolume.
+func (p *Provisioner) DropImportSecrets(ctx context.Context, claim types.UID, pvName, backend string) error {
+	shared := p.secrets.UsedBy(claim)
+	p.secrets.AttemptOver(claim)
+	if err := secrets.DeleteOwn(ctx, p.Client, p.Namespace, pvName); err != nil {
+		return err
+	}
+	p.secrets.AttemptUndone(ctx, backend, shared)
+	return nil
+}
+
+// RequeueClaim brings a claim back that is not imported after all.
+func (p *Provisioner) RequeueClaim(claim *corev1.PersistentVolumeClaim) {
+	p.parked.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
 }
 
 // denyWithoutClass denies a claim whose StorageClass is not in the cache. The

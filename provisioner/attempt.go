@@ -219,8 +219,12 @@ func (a *attempt) confirmSource(ctx context.Context) error {
 // the library queued it.
 func (a *attempt) stillWanted() error {
 	current, err := a.p.Claims.PersistentVolumeClaims(a.claim.Namespace).Get(a.claim.Name)
-	if apierrors.IsNotFound(err) || err == nil && (current.UID != a.claim.UID || current.DeletionTimestamp != nil) {
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && (current.UID != a.claim.UID || current.DeletionTimestamp != nil):
 		return errClaimGone
+	case err == nil && a.p.isImport(current):
+		a.p.leaveToImport(current)
+		return errImport
 	}
 	return err
 }
@@ -333,6 +337,11 @@ func (a *attempt) chooseBackend(ctx context.Context) (Connecting, error) {
 		chosen, err := a.p.choose(ctx, a.claim, a.class.Name, a.decision, true)
 		if err != nil && !errors.Is(err, ledger.ErrPolicyChanged) {
 			return nil, err
+		}
+		if position, _ := a.p.ledger.PositionOf(a.claim.UID); position.Imported {
+			// An import has reserved the room, perhaps that of an earlier leader.
+			a.p.leaveToImport(a.claim)
+			return nil, errImport
 		}
 		if chosen.Denial != nil {
 			a.p.deny(a.claim, *chosen.Denial, a.since)

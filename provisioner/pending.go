@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -24,7 +25,7 @@ type PendingGroup struct {
 
 // PendingClaims groups the claims that wait for something.
 func (p *Provisioner) PendingClaims() []PendingGroup {
-	return groups(p.parked.claims, func(state parking.Reason, reported string) string {
+	return groups(p.waiting(), func(state parking.Reason, reported string) string {
 		if state == parking.Failing {
 			// What was reported is an earlier denial.
 			return "ProvisioningFailed"
@@ -35,7 +36,7 @@ func (p *Provisioner) PendingClaims() []PendingGroup {
 
 // PendingDeletions groups the released PersistentVolumes that wait for something.
 func (p *Provisioner) PendingDeletions() []PendingGroup {
-	return groups(p.parked.volumes, func(state parking.Reason, reported string) string {
+	return groups([]*parking.Lot[*corev1.PersistentVolume]{p.parked.volumes}, func(state parking.Reason, reported string) string {
 		if state == parking.Failing && reported == "" {
 			return "VolumeFailedDelete"
 		}
@@ -43,13 +44,22 @@ func (p *Provisioner) PendingDeletions() []PendingGroup {
 	})
 }
 
-func groups[T metav1.Object](lot *parking.Lot[T], reasonOf func(state parking.Reason, reported string) string) []PendingGroup {
+// waiting has the claims that wait for something, for an import as well.
+func (p *Provisioner) waiting() []*parking.Lot[*corev1.PersistentVolumeClaim] {
+	lots := []*parking.Lot[*corev1.PersistentVolumeClaim]{p.parked.claims}
+	if p.ParkedImports != nil {
+		lots = append(lots, p.ParkedImports())
+	}
+	return lots
+}
+
+func groups[T metav1.Object](lots []*parking.Lot[T], reasonOf func(state parking.Reason, reported string) string) []PendingGroup {
 	type key struct {
 		state  parking.Reason
 		reason string
 	}
 	found := map[key]PendingGroup{}
-	lot.Each(func(object T, state parking.Reason, reported string) {
+	add := func(object T, state parking.Reason, reported string) {
 		at := key{state, reasonOf(state, reported)}
 		group, ok := found[at]
 		created := object.GetCreationTimestamp().Time
@@ -59,7 +69,10 @@ func groups[T metav1.Object](lot *parking.Lot[T], reasonOf func(state parking.Re
 		group.State, group.Reason = at.state, at.reason
 		group.Count++
 		found[at] = group
-	})
+	}
+	for _, lot := range lots {
+		lot.Each(add)
+	}
 	all := make([]PendingGroup, 0, len(found))
 	for _, group := range found {
 		all = append(all, group)

@@ -25,6 +25,7 @@ func (p *Provisioner) countRecorded(pv *corev1.PersistentVolume) {
 		StorageClass: pv.Spec.StorageClassName,
 		GiB:          record.SizeGiB(pv),
 		VolumeID:     pv.Annotations[record.AnnotationVolume],
+		Imported:     pv.Name == record.ImportedPVName(pv.Annotations[record.AnnotationVolume]),
 	}, pv.Annotations[record.AnnotationBackend])
 }
 

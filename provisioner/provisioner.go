@@ -17,6 +17,7 @@ import (
 	"time"
 
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -198,6 +199,14 @@ type Options struct {
 	// Triggered passes every trigger on to what else waits for one; nil if nothing
 	// does.
 	Triggered func([]parking.Trigger)
+
+	// Import is called with the claims that are to get a volume that exists at Cinder,
+	// and LeftImport with such volumes whose claims are gone and that no
+	// PersistentVolume names. Nil if nothing imports.
+	Import     func(claim *corev1.PersistentVolumeClaim)
+	LeftImport func(backend string, v cinder.Volume)
+	// ParkedImports has the claims whose imports wait; nil if nothing imports.
+	ParkedImports func() *parking.Lot[*corev1.PersistentVolumeClaim]
 
 	// Term ends with the lease. Undoing continues until then.
 	Term context.Context

@@ -30,7 +30,10 @@ func (s Selected) includes(namespace, claim string) bool {
 
 // ReportClaims takes one snapshot of each owner; they may be moments apart.
 func (p *Provisioner) ReportClaims(selected Selected) statusreport.Claims {
-	parked := p.parked.claims.List()
+	var parked []parking.Parked[*corev1.PersistentVolumeClaim]
+	for _, lot := range p.waiting() {
+		parked = append(parked, lot.List()...)
+	}
 	unfinished := p.journal.Unfinished()
 	working := p.claimTurns.Working()
 

@@ -90,6 +90,7 @@ var (
 	errClaimGone     = &overError{"the claim was deleted"}
 	errBoundToOther  = &overError{"the claim is bound to another PersistentVolume"}
 	errNamespaceGone = &overError{"the claim's namespace was deleted"}
+	errImport        = &overError{"the claim gets a volume that exists at Cinder"}
 	errSaved         = &overError{"the claim's PersistentVolume is saved already"}
 	errDenied        = &overError{"the claim is denied; its event gives the reason"}
 	// errNoTurn ends work that must wait for a worker. claimTurns or volumeTurns

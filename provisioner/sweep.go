@@ -197,6 +197,9 @@ func (p *Provisioner) examine(backend string, all []cinder.Volume) error {
 	for _, v := range all {
 		stamp := backends.StampOf(v)
 		uid := types.UID(stamp.ClaimUID)
+		if stamp.PV == record.ImportedPVName(v.ID) && claims[uid] == nil && p.recordedBy(v) == "" && p.LeftImport != nil {
+			p.LeftImport(backend, v)
+		}
 		if stamp.PV != record.PVNameFor(stamp.ClaimUID) || backends.EverAttached(v) || backends.IsCopy(v) || p.recordedBy(v) != "" {
 			continue
 		}

@@ -37,6 +37,9 @@ func (p *Provisioner) claimGone(ctx context.Context, uid types.UID) error {
 	begun, ok := p.journal.Beginning(uid)
 	if !ok {
 		position, _ := p.ledger.PositionOf(uid)
+		if position.Imported {
+			return nil // its import ends what it began
+		}
 		if !p.ledger.IsFound(uid, position.Backend) {
 			p.placement.GiveBack(uid)
 			return nil

@@ -19,6 +19,16 @@ const (
 	AlphaSelectedNodeAnnotation = "volume.alpha.kubernetes.io/selected-node"
 )
 
+// ImportAnnotation is the annotation by which a claim's author asks for a volume
+// that exists at Cinder: its ID or its name.
+const ImportAnnotation = "standalone-cinder.openstack.org/import-volume"
+
+// ImportOf is the volume that a claim asks for, and whether it asks for one.
+func ImportOf(claim *corev1.PersistentVolumeClaim) (volume string, asks bool) {
+	volume, asks = claim.Annotations[ImportAnnotation]
+	return volume, asks
+}
+
 // The reasons of a refusal.
 const (
 	UnsupportedDataSource            policy.Reason = "UnsupportedDataSource"

@@ -27,6 +27,8 @@ type claim struct {
 	refusal *policy.Denial
 	// class is the StorageClass if it is known.
 	class *policy.StorageClass
+	// existing is the volume at Cinder that the claim asks for; empty for a new one.
+	existing string
 	// notes are remarks about what the policy does not decide.
 	notes []string
 }
@@ -190,6 +192,9 @@ func (m manifests) resolveClaim(manifest claimManifest, selected bool, labels, p
 	}
 	if source, _ := admission.DataSourceOf(object, parameters); source != nil {
 		note("the claim wants the content of %s %s: that must be the tenant's, not be larger, and be on one of the backends below, which then takes the volume", source.Kind, source.Name)
+	}
+	if volume, asks := admission.ImportOf(object); asks && object.Spec.VolumeName == "" {
+		c.existing = volume
 	}
 	if object.Spec.VolumeName != "" {
 		note("spec.volumeName binds the claim to the PersistentVolume %s; nothing is provisioned for it", object.Spec.VolumeName)

@@ -77,7 +77,7 @@ func TestDocumentationIsTrue(t *testing.T) {
 	})
 	t.Run("test", func(t *testing.T) {
 		got := run(block("```yaml\n"), "test", "--policy", "config.example.yaml", "-")
-		if got.err != nil || !strings.HasSuffix(got.stdout, ": 4 passed, 0 failed\n") {
+		if got.err != nil || !strings.HasSuffix(got.stdout, ": 5 passed, 0 failed\n") {
 			t.Errorf("%v\n%s", got.err, got.stdout)
 		}
 	})

@@ -58,6 +58,29 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// TestExplainClaimsForVolumesThatExist: only Cinder knows the volume, but a rule
+// without import grants none.
+func TestExplainClaimsForVolumesThatExist(t *testing.T) {
+	const claim = `
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata:
+  name: data
+  namespace: team-a
+  annotations: {standalone-cinder.openstack.org/import-volume: old}
+spec: {storageClassName: CLASS, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
+`
+	for class, want := range map[string]string{
+		"fast":  `note: the claim asks for the volume "old" at Cinder, and gets it if it is one with a name like team-a-*, with the metadata owner=team-a; its size counts in place of the claim's`,
+		"other": "denied: ImportNotGranted: tenants[0].classes[1] grants no volumes that exist at Cinder; ask an operator to add import to the rule, or for standalone-cinder volume import",
+	} {
+		got := run(strings.Replace(claim, "CLASS", class, 1), "explain", "--policy", "../../config.example.yaml", "-")
+		if got.err != nil || !strings.Contains(got.stdout, want) {
+			t.Errorf("%s: %v\n%s", class, got.err, got.stdout)
+		}
+	}
+}
+
 // TestExplainDecidesAsTheDaemon compares the explanation with what the policy
 // decides for the same claim.
 func TestExplainDecidesAsTheDaemon(t *testing.T) {

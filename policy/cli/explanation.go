@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -155,7 +156,7 @@ type backendStep struct {
 func explain(p *policy.Policy, claims []claim, used policy.Usages) explanation {
 	e := explanation{Policy: policyIdentity{p.Source, p.Revision()}, Claims: []claimExplanation{}}
 	for _, c := range claims {
-		decision := p.Decide(c.request)
+		decision := decide(p, &c)
 		room := decision.Room(used.Of)
 		e.Claims = append(e.Claims, explainClaim(p, c, decision, room))
 		if verdictOf(c, room) != granted {
@@ -168,6 +169,19 @@ func explain(p *policy.Policy, claims []claim, used policy.Usages) explanation {
 		}
 	}
 	return e
+}
+
+// decide asks the policy about a claim. Of a volume that exists only Cinder knows
+// the size, so the claim's stands for it.
+func decide(p *policy.Policy, c *claim) policy.Decision {
+	if c.existing != "" {
+		granted := p.DecideImport(c.request)
+		if granted.Denial != nil {
+			return granted
+		}
+		c.notes = append(c.notes, fmt.Sprintf("the claim asks for the volume %q at Cinder, and gets it if it is one %s; its size counts in place of the claim's", c.existing, granted.Import))
+	}
+	return p.Decide(c.request)
 }
 
 func explainClaim(p *policy.Policy, c claim, decision policy.Decision, room policy.Room) claimExplanation {

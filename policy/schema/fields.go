@@ -165,6 +165,12 @@ func tenantFields() map[string]field {
 		"Class.fsType":           {description: "File system. Default: the StorageClass's parameter fsType, or " + policy.DefaultFSType + ".", rules: choice(policy.FileSystems()...)},
 		"Class.quota":            {description: "What the tenant may have under this rule."},
 		"Class.volumeSize":       {description: "Narrows the tenant's bounds of a single volume's size."},
+		"Class.import":           {description: "Grants volumes that exist at Cinder to claims that ask for one. What is given must all hold. Default: none is granted."},
+
+		"ImportFilter":          {rules: object{"minProperties": 1}},
+		"ImportFilter.names":    {description: "Names of volumes, or patterns in which * stands for any run of characters; [\"*\"] grants every volume of the backends' projects.", rules: object{"minItems": 1}, entries: both(textRules(), object{"not": object{"pattern": `\*\*`}})},
+		"ImportFilter.types":    {description: "Names of volume types.", rules: object{"minItems": 1}, entries: both(textRules(), object{"not": object{"pattern": `\*`}})},
+		"ImportFilter.metadata": {description: "Metadata that the volume must have; it may have more.", rules: both(metadataRules(), object{"minProperties": 1}), entries: metadataValues()},
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/expand"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/snapshot"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/tenantimport"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
 )
 
@@ -67,6 +68,55 @@ func (lent termInformers) followExpansions(c *expand.Controller) (held func() bo
 		return nil, err
 	}
 	return claims.HasSynced, nil
+}
+
+// importWorkers import volumes. Each reads a whole listing of a backend.
+const importWorkers = 8
+
+// newImporter makes a term's controller of tenants' imports.
+func (a *App) newImporter(t *term) *tenantimport.Controller {
+	return tenantimport.New(tenantimport.Options{
+		Name:        a.options.ProvisionerName,
+		Cluster:     a.cluster,
+		ClusterUID:  a.clusterUID,
+		Namespace:   a.namespace,
+		Policy:      a.policy.Load,
+		Room:        t.provisioner.Placement(),
+		Volumes:     func(backend string) (tenantimport.Volumes, error) { return t.backends.current(backend) },
+		Connector:   t.backends.Connector,
+		Mappers:     a.mappers,
+		Nodes:       t.provisioner.Nodes,
+		KeepSecret:  t.provisioner.KeepImportSecret,
+		DropSecrets: t.provisioner.DropImportSecrets,
+		OnBehalfOf:  t.provisioner.OnBehalfOf,
+		Provision:   t.provisioner.RequeueClaim,
+		Client:      a.client,
+		Claims:      a.factory.Core().V1().PersistentVolumeClaims().Lister(),
+		Classes:     a.factory.Storage().V1().StorageClasses().Lister(),
+		Namespaces:  a.factory.Core().V1().Namespaces().Lister(),
+		Recorder:    a.recorder,
+		Workers:     importWorkers,
+		Monitor:     a.monitor,
+		LongestWork: a.longestWork,
+		Logger:      a.logger,
+		Tracer:      tracing.New(a.options.Traces),
+	})
+}
+
+// followImports connects the controller to the claims of the cluster.
+func (lent termInformers) followImports(c *tenantimport.Controller) error {
+	_, err := lent.claims.Follow(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(object any) { c.Consider(object.(*corev1.PersistentVolumeClaim)) },
+		UpdateFunc: func(before, after any) {
+			c.ClaimChanged(before.(*corev1.PersistentVolumeClaim), after.(*corev1.PersistentVolumeClaim))
+		},
+		DeleteFunc: func(object any) {
+			if claim, ok := deleted[*corev1.PersistentVolumeClaim](object); ok {
+				c.ClaimGone(claim)
+			}
+		},
+	})
+	return err
 }
 
 const (

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app/library"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app/portnames"
@@ -24,6 +25,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/snapshot"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/tenantimport"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
 )
 
@@ -36,6 +38,7 @@ type term struct {
 	backends    *termBackends
 	provisioner *provisioner.Provisioner
 	expander    *expand.Controller
+	importer    *tenantimport.Controller
 	informers   termInformers
 	auditor     *auditor
 	snapshots   *snapshot.Controller
@@ -89,6 +92,9 @@ func (a *App) runTerm(stop, termCtx context.Context, fence func() error) error {
 	if err != nil {
 		return err
 	}
+	if err := t.informers.followImports(t.importer); err != nil {
+		return err
+	}
 	// The ledger has counted every PersistentVolume, and what may be growing, before
 	// the first decision.
 	if !cache.WaitForCacheSync(work.Done(), counted, held) {
@@ -124,6 +130,7 @@ func (t *term) start(work context.Context, first func()) (drained <-chan struct{
 	running.Go(func() { t.provisioner.Sweep(work) })
 	running.Go(func() { t.provisioner.WatchTurns(work) })
 	running.Go(func() { t.expander.Run(work) })
+	running.Go(func() { t.importer.Run(work) })
 	running.Go(func() { t.auditor.run(work) })
 	running.Go(func() { t.keeper.run(work) })
 	running.Go(func() { t.snapshots.Run(work) })
@@ -181,7 +188,10 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
 			Claim:  func(claim *corev1.PersistentVolumeClaim) { t.informers.claims.Requeue(claim) },
 			Volume: func(pv *corev1.PersistentVolume) { t.informers.volumes.Requeue(pv) },
 		},
-		Triggered: func(triggers []parking.Trigger) { t.expander.Wake(triggers) },
+		Triggered:     func(triggers []parking.Trigger) { t.expander.Wake(triggers); t.importer.Wake(triggers) },
+		Import:        func(claim *corev1.PersistentVolumeClaim) { t.importer.Consider(claim) },
+		ParkedImports: func() *parking.Lot[*corev1.PersistentVolumeClaim] { return t.importer.Parked() },
+		LeftImport:    func(backend string, v cinder.Volume) { t.importer.Left(backend, v) },
 
 		Term:     termCtx,
 		Stopping: work.Done(),
@@ -196,6 +206,7 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
 	t.backends.answers = func(name string) { t.provisioner.BackendAnswers(name); t.snapshots.BackendAnswers(name) }
 	t.backends.moved = func(name string) { t.provisioner.Recount(name); t.snapshots.BackendAnswers(name) }
 	t.expander = a.newExpander(t)
+	t.importer = a.newImporter(t)
 	t.auditor = a.newAuditor(t)
 	t.keeper = &keeper{app: a}
 	t.protector = datasource.NewProtector(datasource.ProtectorOptions{

@@ -14,6 +14,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/secrets"
@@ -23,7 +24,7 @@ import (
 // continues from what was done. The warnings are added to the plan's.
 func (i *Importer) Apply(ctx context.Context, plan *Plan) (*corev1.PersistentVolume, error) {
 	if plan.Done {
-		if plan.Claim.Annotations[record.AnnotationImported] == "" {
+		if plan.wanted == "" && plan.Claim.Annotations[record.AnnotationImported] == "" {
 			i.noteImported(ctx, plan)
 		}
 		return plan.PersistentVolume, nil
@@ -38,8 +39,17 @@ func (i *Importer) Apply(ctx context.Context, plan *Plan) (*corev1.PersistentVol
 		Connector: i.Connector,
 		ReadOnly:  record.OnlyReading(plan.Claim.Spec.AccessModes),
 		Unclaimed: i.checkUnclaimed,
+		Granted:   i.granted(plan),
+
+		Unattended: plan.wanted != "",
+		Contested:  plan.contested,
 	})
-	if err != nil {
+	var refusal *RefusedError
+	switch {
+	case errors.As(err, &refusal) && plan.wanted != "":
+		// It is no longer granted, and may have been reserved.
+		return nil, i.cancel(ctx, plan, cinder.Place{}, err)
+	case err != nil:
 		return nil, err
 	}
 	mapped, pv, err := i.mapConnection(plan, connected)
@@ -53,7 +63,7 @@ func (i *Importer) Apply(ctx context.Context, plan *Plan) (*corev1.PersistentVol
 	if err := i.checkNodes(ctx, plan.Volume.ID, nodeuse.VolumeOf(pv)); err != nil {
 		return nil, err
 	}
-	if err := i.keepSecret(ctx, pv.Name, mapped, connected.Fresh); err != nil {
+	if err := i.keepSecret(ctx, plan, pv.Name, mapped, connected.Fresh); err != nil {
 		return nil, err
 	}
 	if err := i.checkClaim(ctx, plan); err != nil {
@@ -63,8 +73,31 @@ func (i *Importer) Apply(ctx context.Context, plan *Plan) (*corev1.PersistentVol
 	if err != nil {
 		return nil, err
 	}
-	i.noteImported(ctx, plan)
+	if plan.wanted == "" {
+		i.noteImported(ctx, plan)
+	}
 	return saved, nil
+}
+
+// granted checks a tenant's volume again, which somebody may have renamed, or
+// whose metadata or stamp may have changed.
+func (i *Importer) granted(plan *Plan) func(cinder.Volume) error {
+	if plan.wanted == "" {
+		return nil
+	}
+	return func(v cinder.Volume) error {
+		stamp := backends.StampOf(v)
+		if plan.decision.Import.Grants(existing(v, plan.wanted)) && (stamp.Cluster == "" || stamp.Tenant == plan.decision.Tenant) {
+			return nil
+		}
+		denial := policy.NoSuchVolume(plan.decision.Rule, plan.wanted)
+		return &RefusedError{message: denial.Message, Denial: denial}
+	}
+}
+
+// existing describes a volume to the policy.
+func existing(v cinder.Volume, wanted string) policy.Existing {
+	return policy.Existing{Wanted: wanted, Name: v.Name, Type: v.Type, Metadata: v.Metadata}
 }
 
 // keepClaim creates the claim, unless it exists, and then looks for others that
@@ -80,7 +113,7 @@ func (i *Importer) keepClaim(ctx context.Context, plan *Plan) error {
 		}
 		plan.Claim, created = claim, true
 	}
-	err := i.checkRivals(ctx, plan.Claim)
+	err := i.checkRivals(ctx, plan)
 	var rival *RefusedError
 	if !created || !errors.As(err, &rival) {
 		return err
@@ -191,16 +224,19 @@ func (i *Importer) checkClaim(ctx context.Context, plan *Plan) error {
 	switch {
 	case err != nil && !apierrors.IsNotFound(err):
 		return fmt.Errorf("cannot tell whether claim %s/%s still exists: %w", plan.Claim.Namespace, plan.Claim.Name, err)
-	case err != nil || claim.UID != plan.Claim.UID || claim.DeletionTimestamp != nil:
+	case err != nil || claim.UID != plan.Claim.UID || claim.DeletionTimestamp != nil || claim.Spec.VolumeName != plan.Claim.Spec.VolumeName:
 		return refused("claim %s/%s was deleted during the import; run the command again if the volume is still to be imported", plan.Claim.Namespace, plan.Claim.Name)
 	}
 	return nil
 }
 
 // keepSecret writes the Secret that the PersistentVolume refers to, if any.
-func (i *Importer) keepSecret(ctx context.Context, pvName string, mapped mappers.Result, fresh bool) error {
-	if mapped.Secret == nil {
+func (i *Importer) keepSecret(ctx context.Context, plan *Plan, pvName string, mapped mappers.Result, fresh bool) error {
+	switch {
+	case mapped.Secret == nil:
 		return nil
+	case i.KeepSecret != nil:
+		return i.KeepSecret(ctx, plan.Claim.UID, pvName, *mapped.Secret, fresh)
 	}
 	keeper := secrets.New(secrets.Options{Client: i.Client, Namespace: i.Namespace, Cluster: i.Cluster})
 	return keeper.KeepForImport(ctx, pvName, i.Backend.Name, *mapped.Secret, fresh)
@@ -238,7 +274,7 @@ func (i *Importer) cancel(ctx context.Context, plan *Plan, at cinder.Place, caus
 	case apierrors.IsNotFound(err):
 		err = i.Volumes.CancelImport(ctx, backends.Target{VolumeID: plan.Volume.ID, Stamp: i.stamp(plan), Connector: i.Connector, Place: at})
 	}
-	if err != nil {
+	if err != nil && !cinder.IsKind(err, backends.KindNotOurs) {
 		return fmt.Errorf("%w (the volume cannot be disconnected again: %s)", cause, err.Error())
 	}
 	return cause

@@ -1,10 +1,12 @@
 // Package imports gives volumes that exist at Cinder to claims. It runs in a
-// command, beside the leader, with the rights of an operator.
+// command, beside the leader, with the rights of an operator; and in the leader,
+// for the claims of tenants that ask for a volume (provisioner/tenantimport).
 //
-// The claim comes first. It names its PersistentVolume (spec.volumeName), whose
-// name follows from the volume's ID: so Kubernetes provisions nothing for the
-// claim, the stamp contains its UID, and another import of the same volume sees
-// it. The PersistentVolume comes last, and names the claim.
+// The claim comes first. That of a command names its PersistentVolume
+// (spec.volumeName), whose name follows from the volume's ID: so Kubernetes
+// provisions nothing for the claim, the stamp contains its UID, and another import
+// of the same volume sees it. That of a tenant has an annotation, which the leader
+// knows. The PersistentVolume comes last, and names the claim.
 package imports
 
 import (
@@ -14,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
@@ -21,6 +24,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // Volumes are the volumes of one backend; *backends.Lifecycle implements it.
@@ -51,6 +55,9 @@ type Importer struct {
 	ClusterUID string
 	// Namespace is where the volumes' Secrets are.
 	Namespace string
+	// KeepSecret writes the Secret of a claim's PersistentVolume in the leader, which
+	// remembers it. Nil is for a command.
+	KeepSecret func(ctx context.Context, claim types.UID, pvName string, secret mappers.Secret, fresh bool) error
 }
 
 // Request is what an operator asks for.
@@ -83,20 +90,40 @@ type Plan struct {
 	// Warnings are sentences, too.
 	Warnings []string
 
-	class    *storagev1.StorageClass
-	decision policy.Decision
+	// wanted is what a tenant's claim asks for; empty for an operator's import.
+	wanted string
+	// contested is for backends.Import.
+	contested bool
+	class     *storagev1.StorageClass
+	decision  policy.Decision
 	// nodeLabels are those of the nodes that use the volume, from its zone.
 	nodeLabels map[string]string
 	reclaim    corev1.PersistentVolumeReclaimPolicy
 }
 
+// Decision is the policy's.
+func (p *Plan) Decision() policy.Decision { return p.decision }
+
+// StorageClass is the claim's.
+func (p *Plan) StorageClass() string { return p.class.Name }
+
+// Begun reports whether an earlier run stamped the volume for the claim.
+func (i *Importer) Begun(plan *Plan) bool { return i.stamp(plan).Owns(plan.Volume) }
+
+// pvName is the name of the PersistentVolume.
+func (p *Plan) pvName() string { return record.ImportedPVName(p.Volume.ID) }
+
 // RefusedError means that a volume must not be imported as it was asked for.
-type RefusedError struct{ message string }
+type RefusedError struct {
+	message string
+	// Denial is the policy's, if it denies the claim.
+	Denial *policy.Denial
+}
 
 func (e *RefusedError) Error() string { return e.message }
 
 func refused(format string, arguments ...any) error {
-	return &RefusedError{fmt.Sprintf(format, arguments...)}
+	return &RefusedError{message: fmt.Sprintf(format, arguments...)}
 }
 
 // stamp is what the volume carries for a claim; its UID is empty until the claim
@@ -108,7 +135,7 @@ func (i *Importer) stamp(plan *Plan) backends.Stamp {
 		Namespace:    plan.Claim.Namespace,
 		Claim:        plan.Claim.Name,
 		ClaimUID:     string(plan.Claim.UID),
-		PV:           plan.Claim.Spec.VolumeName,
+		PV:           plan.pvName(),
 		Tenant:       plan.decision.Tenant,
 		StorageClass: plan.class.Name,
 	}

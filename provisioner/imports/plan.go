@@ -38,13 +38,34 @@ func (i *Importer) Plan(ctx context.Context, r Request) (*Plan, error) {
 	if err := i.findClaim(ctx, plan, r); err != nil {
 		return nil, err
 	}
+	return i.check(ctx, plan)
+}
+
+// PlanForTenant checks an import for a claim that asks for a volume of the
+// backend; wanted is how it names it. contested means that another party reserved
+// the volume during an earlier run.
+func (i *Importer) PlanForTenant(ctx context.Context, claim *corev1.PersistentVolumeClaim, v cinder.Volume, wanted string, contested bool) (*Plan, error) {
+	plan := &Plan{Volume: v, Claim: claim, wanted: wanted, contested: contested, reclaim: corev1.PersistentVolumeReclaimRetain}
+	var err error
+	if plan.class, err = i.findClass(ctx, record.ClassName(claim)); err != nil {
+		return nil, err
+	}
+	if err := admissible(plan); err != nil {
+		return nil, err
+	}
+	return i.check(ctx, plan)
+}
+
+// check checks what stands against the import of a volume for a claim.
+func (i *Importer) check(ctx context.Context, plan *Plan) (*Plan, error) {
+	v := plan.Volume
 	if err := i.checkPersistentVolumes(ctx, plan); err != nil || plan.Done {
 		return plan, err
 	}
 	if err := i.decide(ctx, plan); err != nil {
 		return nil, err
 	}
-	if err := i.checkRivals(ctx, plan.Claim); err != nil {
+	if err := i.checkRivals(ctx, plan); err != nil {
 		return nil, err
 	}
 	stamp := i.stamp(plan)
@@ -197,8 +218,14 @@ func (i *Importer) decide(ctx context.Context, plan *Plan) error {
 	}
 	request := record.RequestOf(claim, plan.class, namespace.Labels)
 	request.Bytes = plan.Volume.SizeGiB << 30
+	if plan.wanted != "" {
+		asked := existing(plan.Volume, plan.wanted)
+		request.Import = &asked
+	}
 	plan.decision = i.Policy.Decide(request)
 	switch {
+	case plan.decision.Denial != nil && plan.wanted != "":
+		return &RefusedError{message: plan.decision.Denial.Message, Denial: plan.decision.Denial}
 	case plan.decision.Denial != nil:
 		return refused("the policy denies claim %s/%s of %d GiB: %s: %s", claim.Namespace, claim.Name, plan.Volume.SizeGiB, plan.decision.Denial.Reason, plan.decision.Denial.Message)
 	case !slices.Contains(plan.decision.Backends, i.Backend.Name):
@@ -227,7 +254,7 @@ func (i *Importer) decide(ctx context.Context, plan *Plan) error {
 // whichever provisioner. If it is the one of this claim, there is nothing to do.
 func (i *Importer) checkPersistentVolumes(ctx context.Context, plan *Plan) error {
 	naming, err := record.ListPersistentVolumes(ctx, i.Client, func(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
-		if pv.Name == plan.Claim.Spec.VolumeName || record.Names(pv, plan.Volume.ID) {
+		if pv.Name == plan.pvName() || record.Names(pv, plan.Volume.ID) {
 			return pv
 		}
 		return nil
@@ -259,9 +286,10 @@ func (i *Importer) isRecord(pv *corev1.PersistentVolume, claim *corev1.Persisten
 }
 
 // checkRivals refuses a volume that another claim waits for.
-func (i *Importer) checkRivals(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+func (i *Importer) checkRivals(ctx context.Context, plan *Plan) error {
+	claim := plan.Claim
 	waiting, _, err := record.ListClaims(ctx, i.Client, func(other *corev1.PersistentVolumeClaim) string {
-		if other.Spec.VolumeName == claim.Spec.VolumeName && (other.Namespace != claim.Namespace || other.Name != claim.Name) {
+		if other.Spec.VolumeName == plan.pvName() && (other.Namespace != claim.Namespace || other.Name != claim.Name) {
 			return other.Namespace + "/" + other.Name
 		}
 		return ""
@@ -270,7 +298,7 @@ func (i *Importer) checkRivals(ctx context.Context, claim *corev1.PersistentVolu
 		return err
 	}
 	if others := slices.DeleteFunc(waiting, func(name string) bool { return name == "" }); len(others) > 0 {
-		return refused("claim %s waits for the same volume (spec.volumeName: %s); delete the claim that is not to get it", strings.Join(others, ", "), claim.Spec.VolumeName)
+		return refused("claim %s waits for the same volume (spec.volumeName: %s); delete the claim that is not to get it", strings.Join(others, ", "), plan.pvName())
 	}
 	return nil
 }

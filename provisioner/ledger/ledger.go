@@ -51,6 +51,14 @@ type entry struct {
 	// since is when a volume without a PersistentVolume was last seen, or lost its
 	// PersistentVolume.
 	since time.Time
+	// instead is the entry that a reservation for an import stands for.
+	instead *replaced
+}
+
+// replaced is a volume that counted for another claim, which left it behind.
+type replaced struct {
+	claim types.UID
+	entry entry
 }
 
 type entryState int
@@ -74,8 +82,11 @@ type Volume struct {
 	Tenant       string
 	StorageClass string
 	GiB          int64
-	// VolumeID is the ID of the volume that is recorded, or was found.
+	// VolumeID is the ID of the volume that is recorded, was found, or is to be
+	// imported.
 	VolumeID string
+	// Imported means that the volume existed before its claim.
+	Imported bool
 }
 
 // Scope identifies a policy.QuotaScope as long as the revision is the same.
@@ -95,6 +106,11 @@ type Decided struct {
 	Revision string
 	// passedOver is why backends of the rule are missing from the decision.
 	PassedOver []PassedOver
+	// Import is the ID of the volume that exists at Cinder and that the claim is to
+	// get; empty for a new one. If another claim left it behind, it counts for that
+	// claim, LeftBy, until then.
+	Import string
+	LeftBy types.UID
 }
 
 // Only narrows a decision to some of its backends, with the reasons.
@@ -150,6 +166,9 @@ type Position struct {
 	PassedOver []PassedOver
 	// NothingSeen means that room is reserved but no volume was seen yet.
 	NothingSeen bool
+	// Imported means that the claim counts for a volume that existed before, VolumeID.
+	Imported bool
+	VolumeID string
 }
 
 // Reserve reserves room for an admitted claim on the first of its backends that
@@ -169,8 +188,10 @@ func (l *Ledger) Reserve(claim types.UID, storageClass string, decision Decided)
 	if decision.Revision != l.inForce.Revision() {
 		return "", nil, nil, ErrPolicyChanged
 	}
+	left := l.leave(decision)
 	room := l.room(decision)
 	if room.Denial != nil {
+		l.putBack(left)
 		return "", nil, refusalOf(room), nil
 	}
 	backend = room.Backends[0]
@@ -184,11 +205,34 @@ func (l *Ledger) Reserve(claim types.UID, storageClass string, decision Decided)
 		}
 	}
 	l.put(claim, entry{
-		Volume:     Volume{Tenant: decision.Tenant, StorageClass: storageClass, GiB: decision.Volume.SizeGiB},
+		Volume:     Volume{Tenant: decision.Tenant, StorageClass: storageClass, GiB: decision.Volume.SizeGiB, VolumeID: decision.Import, Imported: decision.Import != ""},
 		backend:    backend,
 		passedOver: passedOver,
+		instead:    left,
 	})
 	return backend, passedOver, nil, nil
+}
+
+// leave takes the volume of an import out of the sums if it counts for the claim
+// that left it behind: it must not need room twice.
+func (l *Ledger) leave(decision Decided) *replaced {
+	e, known := l.entries[decision.LeftBy]
+	if decision.Import == "" || !known || e.VolumeID != decision.Import || e.state != found && e.state != forsaken {
+		return nil
+	}
+	delete(l.entries, decision.LeftBy)
+	l.count(decision.LeftBy, e, policy.Usage.Sub)
+	return &replaced{decision.LeftBy, e}
+}
+
+// putBack counts a volume again for the claim that left it behind.
+func (l *Ledger) putBack(left *replaced) {
+	if left == nil {
+		return
+	}
+	if _, known := l.entries[left.claim]; !known {
+		l.put(left.claim, left.entry)
+	}
 }
 
 // Record counts a volume that exists, in place of whatever the claim counted as
@@ -265,7 +309,7 @@ func (l *Ledger) Keep(claim types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if e, known := l.entries[claim]; known && e.state == reserved {
-		e.state, e.since = found, time.Now()
+		e.state, e.since, e.instead = found, time.Now(), nil
 		l.entries[claim] = e
 	}
 }
@@ -314,10 +358,12 @@ func (l *Ledger) ReleaseUnrecorded(claim types.UID) bool {
 func (l *Ledger) ReleaseReservation(claim types.UID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if e, known := l.entries[claim]; !known || e.state != reserved {
+	e, known := l.entries[claim]
+	if !known || e.state != reserved {
 		return false
 	}
 	l.refresh()
+	defer l.putBack(e.instead)
 	return l.remove(claim)
 }
 
@@ -326,7 +372,7 @@ func (l *Ledger) PositionOf(claim types.UID) (Position, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e, ok := l.entries[claim]
-	return Position{Tenant: e.Tenant, Backend: e.backend, PassedOver: e.passedOver, NothingSeen: e.state == reserved}, ok
+	return Position{Tenant: e.Tenant, Backend: e.backend, PassedOver: e.passedOver, NothingSeen: e.state == reserved, Imported: e.Imported, VolumeID: e.VolumeID}, ok
 }
 
 // IsFound reports whether a claim counts only because of a volume that was found

@@ -113,7 +113,7 @@ func (p *Placer) countFound(name string, all []cinder.Volume) {
 			// The stamp contradicts itself, so this program did not write it.
 			continue
 		}
-		volume := ledger.Volume{Tenant: stamp.Tenant, StorageClass: stamp.StorageClass, GiB: v.SizeGiB, VolumeID: v.ID}
+		volume := ledger.Volume{Tenant: stamp.Tenant, StorageClass: stamp.StorageClass, GiB: v.SizeGiB, VolumeID: v.ID, Imported: stamp.PV == record.ImportedPVName(v.ID)}
 		if !p.mayUse(stamp.Tenant, name) {
 			// Anyone with write access to this backend's project can forge a stamp. It
 			// must not use up the quota of a tenant that cannot use this backend.

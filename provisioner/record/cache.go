@@ -22,7 +22,7 @@ func NewTrimmer() *trim.Trimmer {
 func isReadOnClaims(key string) bool {
 	switch key {
 	case AnnotationStorageProvisioner, AnnotationBetaStorageProvisioner, corev1.BetaStorageClassAnnotation, HistoricClone,
-		admission.SelectedNodeAnnotation, admission.AlphaSelectedNodeAnnotation, AnnotationFilesystemGrown:
+		admission.SelectedNodeAnnotation, admission.AlphaSelectedNodeAnnotation, AnnotationFilesystemGrown, AnnotationImport:
 		return true
 	}
 	return false

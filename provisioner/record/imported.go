@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 )
 
 // importedPrefix begins the name of every PersistentVolume of an imported volume.
@@ -39,6 +41,17 @@ func NoteImported(ctx context.Context, client kubernetes.Interface, claim *corev
 		return fmt.Errorf("cannot annotate claim %s/%s: %w", claim.Namespace, claim.Name, err)
 	}
 	return nil
+}
+
+// AnnotationImport is what a tenant writes on a claim that is to get a volume that
+// exists at Cinder: its ID or its name.
+const AnnotationImport = admission.ImportAnnotation
+
+// AsksForImport reports whether a claim's author asks for a volume that exists at
+// Cinder.
+func AsksForImport(claim *corev1.PersistentVolumeClaim) bool {
+	_, asks := admission.ImportOf(claim)
+	return asks
 }
 
 // HasOwnPV reports whether a claim uses, or waits for, a PersistentVolume that

@@ -400,6 +400,7 @@ tenants:
     classes:
       - storageClasses: [NAME]
         backends: [gold]
+        import: {names: [old data]}
 `)
 }
 

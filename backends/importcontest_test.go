@@ -1,0 +1,95 @@
+package backends
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+)
+
+func unattended(n int, id string) Import {
+	spec := importOf(n, id)
+	spec.Unattended = true
+	spec.Granted = func(cinder.Volume) error { return nil }
+	return spec
+}
+
+// TestUnattendedImportNeverTakesAForeignReservation: a volume that somebody else
+// reserved after the stamp is noted as contested, and no later run, of this term or
+// the next, continues until it is available.
+func TestUnattendedImportNeverTakesAForeignReservation(t *testing.T) {
+	memory := newMemoryCinder()
+	id := memory.add(cinder.Volume{Status: cinder.StatusAvailable})
+	spec := unattended(1, id)
+	asked := 0
+	spec.Granted = func(cinder.Volume) error {
+		// The second look is after the stamp, before the reservation.
+		if asked++; asked == 2 {
+			setStatus(memory, id, cinder.StatusAttaching)
+		}
+		return nil
+	}
+	term := memory.term(t)
+	for range 3 {
+		if _, err := term.Import(t.Context(), spec); !cinder.IsKind(err, KindContested) {
+			t.Fatalf("error %v", err)
+		}
+	}
+	if _, err := memory.term(t).Import(t.Context(), unattended(1, id)); !cinder.IsKind(err, KindContested) {
+		t.Errorf("the next leader: %v", err)
+	}
+	setStatus(memory, id, cinder.StatusAvailable)
+	connected, err := memory.term(t).Import(t.Context(), unattended(1, id))
+	if err != nil || connected.Volume.Metadata[stampContested] != "" {
+		t.Errorf("free again: %v, %v", err, connected.Volume.Metadata)
+	}
+}
+
+// TestContestThatCouldNotBeNotedIsRemembered: by the caller.
+func TestContestThatCouldNotBeNotedIsRemembered(t *testing.T) {
+	memory := newMemoryCinder()
+	metadata := importStamp(1, "volume-x").Metadata(nil)
+	metadata[stampAttached] = "true"
+	id := memory.add(cinder.Volume{ID: "volume-x", Status: cinder.StatusAttaching, Metadata: metadata})
+	spec := unattended(1, id)
+	spec.Contested = true
+	if _, err := memory.term(t).Import(t.Context(), spec); !cinder.IsKind(err, KindContested) {
+		t.Fatalf("error %v", err)
+	}
+	if memory.present()[id].Metadata[stampContested] == "" {
+		t.Error("it is not noted")
+	}
+}
+
+// TestImportAsksBeforeEveryStep: the answer is returned unchanged, and nothing is
+// stamped if it comes first.
+func TestImportAsksBeforeEveryStep(t *testing.T) {
+	errNo := errors.New("not granted")
+	for stopAt := 1; stopAt <= 3; stopAt++ {
+		memory := newMemoryCinder()
+		id := memory.add(cinder.Volume{Status: cinder.StatusAvailable})
+		spec := unattended(1, id)
+		spec.Unclaimed = func(context.Context, cinder.Volume) error { return nil }
+		asked := 0
+		spec.Granted = func(cinder.Volume) error {
+			if asked++; asked == stopAt {
+				return errNo
+			}
+			return nil
+		}
+		_, err := memory.term(t).Import(t.Context(), spec)
+		if !errors.Is(err, errNo) {
+			t.Errorf("stopped at %d: %v", stopAt, err)
+		}
+		if stopAt == 1 && len(memory.changes()) > 0 {
+			t.Errorf("not granted, and yet: %v", memory.changes())
+		}
+	}
+}
+
+func setStatus(memory *memoryCinder, id string, status cinder.Status) {
+	memory.mu.Lock()
+	defer memory.mu.Unlock()
+	memory.volumes[id].Status = status
+}

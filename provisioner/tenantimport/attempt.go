@@ -1,0 +1,289 @@
+package tenantimport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/imports"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+)
+
+// attempt is one try to give a claim what it asks for.
+type attempt struct {
+	c      *Controller
+	key    string
+	cached *corev1.PersistentVolumeClaim
+	class  string
+	// since is taken before anything is read, so that no trigger after it is missed.
+	since parking.Moment
+
+	inForce  *policy.Policy
+	decision policy.Decision
+	claim    *corev1.PersistentVolumeClaim
+	// wanted is the ID or the name of the volume that the claim asks for.
+	wanted string
+	// backend and volume are what was found.
+	backend string
+	volume  cinder.Volume
+	// applied means that Cinder may have been asked for a change.
+	applied bool
+	saved   *corev1.PersistentVolume
+	took    time.Duration
+}
+
+// deniedError ends an attempt that waits for a trigger.
+type deniedError struct{ placement.Denial }
+
+func (e *deniedError) Error() string { return e.Reason + ": " + e.Message }
+
+// errChanged ends an attempt on what has changed under it.
+var errChanged = errors.New("the claim, its volume or the policy has changed during the import")
+
+// errProvisioned ends an attempt for a claim that gets, or may get, a new volume.
+var errProvisioned = errors.New("a new volume may be made for the claim")
+
+// The reasons of the events about imports, besides those of the policy.
+const (
+	reasonImported  = "VolumeImported"
+	reasonRefused   = "ImportRefused"
+	reasonFailed    = "ImportFailed"
+	reasonAmbiguous = "AmbiguousVolume"
+	reasonNewVolume = "NewVolumeBegun"
+)
+
+// decide finds the rule, with the labels of the cache. The plan reads them anew.
+func (a *attempt) decide() *policy.Denial {
+	var labels map[string]string
+	if namespace, err := a.c.Namespaces.Get(a.cached.Namespace); err == nil {
+		labels = namespace.Labels
+	}
+	a.inForce = a.c.Policy()
+	a.decision = a.inForce.DecideImport(policy.Request{Namespace: a.cached.Namespace, NamespaceLabels: labels, StorageClass: a.class})
+	return a.decision.Denial
+}
+
+// run does all that the claim needs. It reads the claim from the API server: the
+// cache may be behind.
+func (a *attempt) run(ctx context.Context) error {
+	claim, err := a.c.Client.CoreV1().PersistentVolumeClaims(a.cached.Namespace).Get(ctx, a.cached.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("cannot read claim %s: %w", a.key, err)
+	case claim.UID != a.cached.UID || claim.DeletionTimestamp != nil || claim.Spec.VolumeName != "":
+		return nil
+	}
+	a.claim = claim
+	if a.volume, err = a.find(ctx); err != nil {
+		return err
+	}
+	if !a.c.hold(a.volume.ID) {
+		return errChanged
+	}
+	defer a.c.letGo(a.volume.ID)
+	importer, err := a.importer()
+	if err != nil {
+		return err
+	}
+	plan, err := importer.PlanForTenant(ctx, a.claim, a.volume, a.wanted, a.c.isContested(a.volume))
+	if err != nil {
+		return err
+	}
+	if plan.Done {
+		a.saved = plan.PersistentVolume
+		return nil
+	}
+	if plan.Decision().Tenant != a.decision.Tenant || plan.Decision().Rule != a.decision.Rule {
+		return errChanged
+	}
+	if err := a.reserve(ctx, plan); err != nil {
+		return err
+	}
+	a.applied = true
+	a.saved, err = importer.Apply(ctx, plan)
+	return err
+}
+
+// find finds the volume that an earlier run reserved room for, or the one that the
+// claim asks for.
+func (a *attempt) find(ctx context.Context) (cinder.Volume, error) {
+	asks := false
+	a.wanted, asks = a.claim.Annotations[record.AnnotationImport]
+	position, counts := a.c.Room.Ledger.PositionOf(a.claim.UID)
+	if counts && !position.Imported {
+		return cinder.Volume{}, errProvisioned
+	}
+	if counts {
+		v, err := a.begun(ctx, position, asks)
+		if err != nil || v.ID != "" {
+			return v, err
+		}
+	}
+	switch {
+	case !asks:
+		return cinder.Volume{}, errProvisioned
+	case a.wanted == "":
+		return cinder.Volume{}, &deniedError{placement.Denial{Reason: string(policy.InvalidClaim), Message: fmt.Sprintf("annotation %s is empty; give the ID or the name of a volume", record.AnnotationImport)}}
+	}
+	return a.search(ctx)
+}
+
+// begun reads the volume that room is reserved for. If it was stamped for the claim,
+// the import goes on whatever the annotation says now. Otherwise nothing was done,
+// and the room is given back if the claim asks for another volume.
+func (a *attempt) begun(ctx context.Context, position ledger.Position, asks bool) (cinder.Volume, error) {
+	volumes, err := a.c.Volumes(position.Backend)
+	if err != nil {
+		return cinder.Volume{}, err
+	}
+	a.backend = position.Backend
+	v, err := volumes.Volume(ctx, position.VolumeID)
+	switch {
+	case err != nil && !cinder.IsKind(err, cinder.KindNotFound):
+		return cinder.Volume{}, err
+	case err == nil && a.isStamped(v) && backends.StampOf(v).Tenant != a.decision.Tenant:
+		// The namespace belongs to another tenant by now.
+		return cinder.Volume{}, &deniedError{placement.DenialOf(policy.NoSuchVolume(a.decision.Rule, a.wanted))}
+	case err == nil && a.isStamped(v):
+		if !asks || a.wanted == "" {
+			a.wanted = v.ID
+		}
+		return v, nil
+	case err == nil && asks && (a.wanted == v.ID || a.wanted == v.Name) && a.mayHave(v):
+		return v, nil
+	}
+	a.c.Room.GiveBack(a.claim.UID)
+	a.c.Room.ReleaseUnrecorded(a.claim.UID)
+	a.backend = ""
+	return cinder.Volume{}, nil
+}
+
+// isStamped reports whether a volume carries the stamp of an import for the claim.
+func (a *attempt) isStamped(v cinder.Volume) bool {
+	return backends.Stamp{Cluster: a.c.Cluster, ClaimUID: string(a.cached.UID), PV: record.ImportedPVName(v.ID)}.Owns(v)
+}
+
+// search searches the rule's backends. What the rule does not grant, or was made for
+// another tenant or cluster, does not exist for the claim.
+func (a *attempt) search(ctx context.Context) (cinder.Volume, error) {
+	type match struct {
+		backend string
+		volume  cinder.Volume
+	}
+	var named []match
+	for _, backend := range a.decision.Backends {
+		a.backend = backend
+		if unhealthy := a.c.Room.Health(backend); unhealthy != nil {
+			return cinder.Volume{}, &deniedError{*a.c.Room.Unavailable([]ledger.PassedOver{{Backend: backend, Why: unhealthy.Error()}}, nil)}
+		}
+		volumes, err := a.c.Volumes(backend)
+		if err != nil {
+			return cinder.Volume{}, err
+		}
+		all, err := volumes.All(ctx)
+		if err != nil {
+			return cinder.Volume{}, err
+		}
+		for _, v := range all {
+			switch {
+			case v.ID != a.wanted && v.Name != a.wanted || !a.mayHave(v):
+			case v.ID == a.wanted:
+				return v, nil
+			case !slices.ContainsFunc(named, func(m match) bool { return m.volume.ID == v.ID }):
+				// Two backends may lead to one project.
+				named = append(named, match{backend, v})
+			}
+		}
+	}
+	switch len(named) {
+	case 0:
+		return cinder.Volume{}, &deniedError{placement.DenialOf(policy.NoSuchVolume(a.decision.Rule, a.wanted))}
+	case 1:
+		a.backend = named[0].backend
+		return named[0].volume, nil
+	}
+	var ids []string
+	for _, m := range named {
+		ids = append(ids, m.volume.ID)
+	}
+	slices.Sort(ids)
+	return cinder.Volume{}, &deniedError{placement.Denial{Reason: reasonAmbiguous, Message: fmt.Sprintf("%d volumes that %s.import grants have the name %q: %s; give the ID of one in the annotation %s",
+		len(ids), a.decision.Rule, a.wanted, strings.Join(ids, ", "), record.AnnotationImport)}}
+}
+
+// mayHave reports whether the claim may have a volume, as far as that depends on whose
+// it is.
+func (a *attempt) mayHave(v cinder.Volume) bool {
+	stamp := backends.StampOf(v)
+	isOthers := stamp.Cluster != "" && (stamp.Cluster != a.c.Cluster || stamp.ClusterUID != "" && stamp.ClusterUID != a.c.ClusterUID || stamp.Tenant != a.decision.Tenant)
+	isGranted := a.decision.Import.Grants(policy.Existing{Name: v.Name, Type: v.Type, Metadata: v.Metadata})
+	if isOthers && isGranted {
+		a.c.Logger.Info("A claim asks for a volume that carries the stamp of another tenant or cluster", "claim", a.key, "tenant", a.decision.Tenant,
+			"volume", v.ID, "backend", a.backend, "stampCluster", stamp.Cluster, "stampTenant", stamp.Tenant)
+	}
+	return isGranted && !isOthers
+}
+
+// importer imports volumes of the backend that has the claim's.
+func (a *attempt) importer() (*imports.Importer, error) {
+	backend, ok := a.inForce.Backend(a.backend)
+	if !ok {
+		return nil, errChanged
+	}
+	connector, err := a.c.Connector(a.backend)
+	if err != nil {
+		return nil, err
+	}
+	volumes, err := a.c.Volumes(a.backend)
+	if err != nil {
+		return nil, err
+	}
+	return &imports.Importer{
+		Client: a.c.Client, Policy: a.inForce, Backend: backend, Connector: connector, Volumes: volumes, Mappers: a.c.Mappers, Nodes: a.c.Nodes,
+		ProvisionerName: a.c.Name, Cluster: a.c.Cluster, ClusterUID: a.c.ClusterUID, Namespace: a.c.Namespace,
+		KeepSecret: func(ctx context.Context, claim types.UID, pvName string, secret mappers.Secret, fresh bool) error {
+			return a.c.KeepSecret(ctx, claim, pvName, a.backend, secret, fresh)
+		},
+	}, nil
+}
+
+// reserve reserves room in the quotas for the volume. A volume that another claim of
+// the tenant left behind needs no more than it has.
+func (a *attempt) reserve(ctx context.Context, plan *imports.Plan) error {
+	d := ledger.Decided{Decision: plan.Decision(), Revision: a.inForce.Revision(), Import: a.volume.ID}
+	if left := types.UID(backends.StampOf(a.volume).ClaimUID); left != a.claim.UID {
+		d.LeftBy = left
+	}
+	choice, err := a.c.Room.Choose(ctx, a.claim, plan.StorageClass(), d.Only([]string{a.backend}, nil), true)
+	switch position, _ := a.c.Room.Ledger.PositionOf(a.claim.UID); {
+	case errors.Is(err, ledger.ErrPolicyChanged):
+		return errChanged
+	case err != nil:
+		return err
+	case choice.Denial != nil:
+		return &deniedError{*choice.Denial}
+	case !position.Imported:
+		return errProvisioned
+	case position.VolumeID != a.volume.ID || position.Backend != a.backend:
+		// A listing has shown what an earlier leader began.
+		return errChanged
+	}
+	return nil
+}

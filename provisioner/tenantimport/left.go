@@ -1,0 +1,99 @@
+package tenantimport
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
+)
+
+// workOnLeft ends what was begun for a claim that is gone. While it fails, the key
+// comes back.
+func (c *Controller) workOnLeft(ctx context.Context, key string, claim types.UID) {
+	c.mu.Lock()
+	left, ok := c.left[claim]
+	c.mu.Unlock()
+	if !ok {
+		return
+	}
+	err := c.endLeft(c.OnBehalfOf(ctx, left.tenant), claim, left)
+	switch {
+	case err == nil:
+		c.mu.Lock()
+		delete(c.left, claim)
+		c.mu.Unlock()
+		c.limiter.Gone(key)
+	case ctx.Err() == nil:
+		c.Logger.Warn("The import for a claim that is gone cannot be ended yet, and that will be retried", "claimUID", claim, "backend", left.backend, "volume", left.volume, "error", err)
+		c.limiter.Failed(key, retry.For(err))
+		c.queue.AddRateLimited(key)
+	}
+}
+
+// endLeft disconnects a volume that was reserved for a claim that is gone before a
+// PersistentVolume recorded it, and nothing else: the volume and its stamp stay.
+func (c *Controller) endLeft(ctx context.Context, claim types.UID, left leftover) error {
+	if !c.hold(left.volume) {
+		return errChanged
+	}
+	defer c.letGo(left.volume)
+	volumes, err := c.Volumes(left.backend)
+	if err != nil {
+		return err
+	}
+	if c.Room.Ledger.WasRecorded(claim, left.volume) {
+		return nil // its PersistentVolume is gone, and the volume left behind as it is
+	}
+	v, err := volumes.Volume(ctx, left.volume)
+	pvName := record.ImportedPVName(left.volume)
+	stamp := backends.Stamp{Cluster: c.Cluster, ClusterUID: c.ClusterUID, ClaimUID: string(claim), PV: pvName}
+	switch {
+	case cinder.IsKind(err, cinder.KindNotFound) || err == nil && !stamp.Owns(v):
+		c.Room.GiveBack(claim)
+		c.Room.ReleaseUnrecorded(claim)
+		return nil
+	case err != nil:
+		return err
+	}
+	_, err = c.Client.CoreV1().PersistentVolumes().Get(ctx, pvName, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		return nil // it is recorded, and counts as that
+	case !apierrors.IsNotFound(err):
+		return fmt.Errorf("cannot tell whether PersistentVolume %s exists: %w", pvName, err)
+	}
+	exists, err := record.ClaimOf(ctx, c.Client, backends.StampOf(v))
+	if err != nil || exists != nil {
+		return err
+	}
+	if v.Status == cinder.StatusInUse {
+		return nil // it was recorded once, and left behind
+	}
+	users, err := c.Nodes.Users(ctx, nodeuse.Volume{PV: pvName, ID: v.ID, MayAttach: true})
+	if err != nil || len(users) > 0 {
+		// A node can use only what was recorded once. It stays connected.
+		return err
+	}
+	connector, err := c.Connector(left.backend)
+	if err != nil {
+		return err
+	}
+	if err := volumes.CancelImport(ctx, backends.Target{VolumeID: v.ID, Stamp: stamp, Connector: connector}); err != nil && !cinder.IsKind(err, backends.KindInUse) {
+		return err
+	}
+	// The volume keeps the stamp, and counts for its tenant.
+	c.Room.Ledger.Keep(claim)
+	if err := c.DropSecrets(ctx, claim, pvName, left.backend); err != nil {
+		return err
+	}
+	c.Logger.Info("Ended the import for a claim that is gone; its volume is kept", "claimUID", claim, "backend", left.backend, "volume", v.ID)
+	return nil
+}
