@@ -26,7 +26,7 @@ OLDEST_TESTS := TestManifestsAreAcceptedByTheAPIServer TestAccountMayChangeOnlyW
 # Those of outages, lost leaders and long waits take half a minute and more.
 # CRASH_SAMPLE=3 runs a third of the crash matrices' cases.
 FAULT_TESTS := TestCrashMatrix TestCrashMatrixOfAMember TestCrashMatrixOfExpansions TestCrashMatrixOfSnapshots \
-  TestCrashMatrixOfImports TestSplitBrain TestThousandClaimsKeepToEveryQuota \
+  TestCrashMatrixOfImports TestCrashMatrixOfTenantsImports TestSplitBrain TestThousandClaimsKeepToEveryQuota \
   TestQuotaHoldsWhileClaimsComeAndGoAndTheLeaderChanges TestHandOverAtTwentyThousandVolumes \
   TestHostileTable TestNoAnswerTakesMuchMemory
 OUTAGE_TESTS := TestBackendsOfOneProject TestNextBackendServesWhileTheFirstIsDown TestOutageIsWaitedOutWithoutRetries \
