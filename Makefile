@@ -34,7 +34,8 @@ OUTAGE_TESTS := TestBackendsOfOneProject TestNextBackendServesWhileTheFirstIsDow
   TestBadCredentialsFileLetsReplicasStart TestBadPolicyLetsReplicasStart TestLostAnswersMakeNoSecondVolume \
   TestVolumesThatTheirBackendDoesNotShowAreKept TestWhatHindersADeletionIsToldAndSurvived \
   TestEscapeByANamespaceMadeAnewGetsNothingOfTheOldOwner TestEscapeThroughALabelTakenDuringAnOutage \
-  TestExpansionWhileABackendIsSilent TestRescueOfReleasedVolumesIsHeard TestSnapshotsBeginWhenTheirCRDsAreInstalled
+  TestExpansionWhileABackendIsSilent TestRescueOfReleasedVolumesIsHeard TestSnapshotsBeginWhenTheirCRDsAreInstalled \
+  TestIdleReplicasSendNoRequests
 # Tests that build or run other programs, which Go's cache of test results does
 # not see. Continuous integration believes no cached result at all.
 PROGRAM_TESTS := ./test/integration . ./backends/auth ./test/docs ./test/harness ./test/controlplane ./test/controlplane/cmd/controlplane

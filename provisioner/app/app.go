@@ -64,7 +64,7 @@ type App struct {
 	client kubernetes.Interface
 	// snapshotClient reads and changes the objects of snapshots.
 	snapshotClient snapshotclient.Interface
-	// metadataClient follows the CRDs of snapshots.
+	// metadataClient follows the CRDs of snapshots, and the Secret of lastGood.
 	metadataClient metadata.Interface
 	// leaseClient has a rate limit of its own, so that a flood of claims cannot
 	// delay the renewal of the lease.

@@ -9,16 +9,15 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/follow"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/lastgood"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
 const (
-	// keepAgain is how soon a leader tries again to keep what it could not, and
-	// checkKept how often it checks that nobody has changed or removed what it
-	// kept.
+	// keepAgain is how soon a leader tries again to keep what it could not, or what
+	// somebody has changed or removed.
 	keepAgain = 5 * time.Second
-	checkKept = time.Minute
 	// keepTimeout is how long one try may take.
 	keepTimeout = 10 * time.Second
 )
@@ -28,10 +27,12 @@ const (
 // whether a term, a reload or a file that was mended brings it.
 type keeper struct {
 	app *App
-	// last is what was in force at the last try, next when the next one is due
-	// even if nothing changes.
+	// last is what was in force at the last try.
 	last inForce
-	next time.Time
+	// again means that another try is due, from next on, although nothing else is in
+	// force: the last one failed, or somebody has changed what is kept.
+	again bool
+	next  time.Time
 	// failure is why the last try failed; empty if it did not.
 	failure string
 }
@@ -54,6 +55,10 @@ type credentialsInUse struct {
 // run keeps until the context ends.
 func (k *keeper) run(ctx context.Context) {
 	defer k.app.reloads.keepingEnded()
+	secret := follow.Start(ctx, k.app.metadataClient, follow.Object{
+		Resource: corev1.SchemeGroupVersion.WithResource("secrets"), Namespace: k.app.lastGood.Namespace, Name: k.app.lastGood.Name,
+	})
+	defer func() { <-secret.Stopped }()
 	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
 	for {
@@ -61,16 +66,19 @@ func (k *keeper) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-secret.Changed:
+			// Also after an own write, which costs one more look.
+			k.again = true
 		case <-ticker.C:
 		}
 	}
 }
 
-// look keeps what is in force if that has changed, or if it is time.
+// look keeps what is in force if that has changed, or if another try is due.
 func (k *keeper) look(ctx context.Context) {
 	a := k.app
 	now := a.inForce()
-	if now.equal(k.last) && time.Now().Before(k.next) {
+	if now.equal(k.last) && (!k.again || time.Now().Before(k.next)) {
 		return
 	}
 	trying, cancel := context.WithTimeout(ctx, keepTimeout)
@@ -79,12 +87,12 @@ func (k *keeper) look(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	k.last, k.next = now, time.Now().Add(checkKept)
+	k.last, k.again, k.next = now, err != nil, time.Now().Add(keepAgain)
 	a.reloads.keeping(err == nil)
 	before := k.failure
 	k.failure = ""
 	if err != nil {
-		k.next, k.failure = time.Now().Add(keepAgain), err.Error()
+		k.failure = err.Error()
 	}
 	switch {
 	case k.failure == before:

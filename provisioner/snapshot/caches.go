@@ -13,12 +13,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/standalone-cinder/standalone-cinder/provisioner/follow"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
@@ -55,45 +54,23 @@ func (c *Controller) awaitResources(ctx context.Context) bool {
 	}
 	c.Logger.Info("Taking no snapshots until the snapshot CRDs are installed", "why", why)
 	ctx, cancel := context.WithCancel(ctx)
-	installed, changed, stopped := c.followDefinition(ctx)
-	defer func() { cancel(); <-stopped }()
+	crd := follow.Start(ctx, c.Definitions, follow.Object{Resource: definitions, Name: resources[0] + "." + snapshotv1.GroupName})
+	defer func() { cancel(); <-crd.Stopped }()
 	for {
 		var later <-chan time.Time
-		if err != nil || installed() {
+		if err != nil || crd.Exists() {
 			later = time.After(c.LookAgain)
 		}
 		select {
 		case <-ctx.Done():
 			return false
-		case <-changed:
+		case <-crd.Changed:
 		case <-later:
 		}
 		if missing, err = c.missingResources(); err == nil && len(missing) == 0 {
 			return true
 		}
 	}
-}
-
-// followDefinition follows the CRD of VolumeSnapshots until the context ends; then
-// it closes stopped. installed reports whether the CRD exists.
-func (c *Controller) followDefinition(ctx context.Context) (installed func() bool, changed, stopped <-chan struct{}) {
-	informer := metadatainformer.NewFilteredMetadataInformer(c.Definitions, definitions, "", 0, cache.Indexers{}, func(options *metav1.ListOptions) {
-		options.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, resources[0]+"."+snapshotv1.GroupName).String()
-	}).Informer()
-	notice, end := make(chan struct{}, 1), make(chan struct{})
-	tell := func(any) {
-		select {
-		case notice <- struct{}{}:
-		default:
-		}
-	}
-	// An informer that has not begun takes every handler.
-	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: tell, UpdateFunc: func(_, after any) { tell(after) }})
-	go func() {
-		defer close(end)
-		informer.RunWithContext(ctx)
-	}()
-	return func() bool { return len(informer.GetStore().ListKeys()) > 0 }, notice, end
 }
 
 func (c *Controller) missingResources() ([]string, error) {
