@@ -88,13 +88,13 @@ backends:
     auth: {noauth: {endpoint: %[2]q, user: %[3]s, project: %[4]s}}
     connector: {host: k8s-e2e, multipath: true}
   - name: zoned
-    auth: {noauth: {endpoint: %[2]q, user: %[3]s, project: "%[5]032x"}}
+    auth: {noauth: {endpoint: %[2]q, user: %[3]s, project: "%032[5]x"}}
     connector: {host: k8s-e2e}
     zones:
       - {name: nova, nodeLabels: {topology.kubernetes.io/zone: rack-a}}
       - {name: zone-b, nodeLabels: {topology.kubernetes.io/zone: rack-b}}
   - name: filled
-    auth: {noauth: {endpoint: %[2]q, user: %[3]s, project: "%[6]032x"}}
+    auth: {noauth: {endpoint: %[2]q, user: %[3]s, project: "%032[6]x"}}
     connector: {host: k8s-e2e}
     zones:
       - {name: zone-full, nodeLabels: {topology.kubernetes.io/zone: rack-a}}
