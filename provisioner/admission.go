@@ -41,6 +41,10 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 		return false
 	}
 	defer p.cleanUpIfGone(claim)
+	if lacksNode(claim, class) {
+		p.awaitNode(claim.UID)
+		return false
+	}
 	decision, denied := p.evaluate(ctx, claim, class)
 	switch {
 	case denied == nil:
