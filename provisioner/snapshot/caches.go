@@ -87,8 +87,13 @@ func (c *Controller) followDefinition(ctx context.Context) (installed func() boo
 		default:
 		}
 	}
-	// An informer that has not begun takes every handler.
+	// An informer that has not begun takes every handler. While it cannot follow the
+	// CRD, its own attempts say when to look again.
 	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: tell, UpdateFunc: func(_, after any) { tell(after) }})
+	_ = informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
+		cache.DefaultWatchErrorHandler(ctx, r, err)
+		tell(nil)
+	})
 	go func() {
 		defer close(end)
 		informer.RunWithContext(ctx)
