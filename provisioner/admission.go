@@ -47,6 +47,10 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 		p.leaveToImport(claim)
 		return false
 	}
+	if lacksNode(claim, class) {
+		p.awaitNode(claim.UID)
+		return false
+	}
 	decision, denied := p.evaluate(ctx, claim, class)
 	switch {
 	case denied == nil:

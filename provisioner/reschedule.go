@@ -107,6 +107,23 @@ func nodeOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) 
 	return claim.Annotations[admission.SelectedNodeAnnotation]
 }
 
+// lacksNode reports whether the scheduler must select a node before the library
+// provisions the claim. It asks about such a claim nevertheless: the annotation with
+// the provisioner stays when that with the node is removed.
+func lacksNode(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) bool {
+	return admission.ClassOf(class).WaitsForPod && claim.Annotations[admission.SelectedNodeAnnotation] == ""
+}
+
+// awaitNode lets a claim wait for the scheduler, and for nothing else. Meanwhile it
+// takes neither room nor a worker from others.
+func (p *Provisioner) awaitNode(claim types.UID) {
+	p.parked.claims.Take(claim)
+	if _, begun := p.journal.Beginning(claim); !begun {
+		p.placement.GiveBack(claim)
+	}
+	p.claimTurns.Leave(claim)
+}
+
 // onAnyNode decides as if the scheduler had not selected a node yet, and reports
 // whether another node helps: it reaches a location that the selected one does not,
 // and that has not failed.
@@ -135,7 +152,7 @@ func (p *Provisioner) hasNothing(claim *corev1.PersistentVolumeClaim, d ledger.D
 }
 
 // reschedule asks the scheduler for another node, if that helps and the last time
-// is long enough ago. The claim then waits for the scheduler, and for nothing else.
+// is long enough ago.
 //
 // The patch is only for the version of the claim that the decision is about, and
 // removes one annotation. The library would update the whole claim, of which the
@@ -163,9 +180,7 @@ func (p *Provisioner) reschedule(ctx context.Context, decided *corev1.Persistent
 		p.Logger.Warn("Cannot ask the scheduler for another node", "claim", claim.Namespace+"/"+claim.Name, "error", err)
 		return false
 	}
-	p.parked.claims.Take(claim.UID)
-	p.placement.GiveBack(claim.UID)
-	p.claimTurns.Leave(claim.UID)
+	p.awaitNode(claim.UID)
 	p.Recorder.Eventf(claim, corev1.EventTypeWarning, "RescheduleRequested", "the scheduler is asked to select another node than %s: %s", nodeOf(claim, class), why)
 	return true
 }

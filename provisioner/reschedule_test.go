@@ -84,10 +84,6 @@ func TestNodeIsKept(t *testing.T) {
 			mode := storagev1.VolumeBindingImmediate
 			d.class.VolumeBindingMode = &mode
 		},
-		"if it is an annotation that the scheduler does not read": func(_ *delayed, claim *corev1.PersistentVolumeClaim) {
-			delete(claim.Annotations, admission.SelectedNodeAnnotation)
-			claim.Annotations[admission.AlphaSelectedNodeAnnotation] = "node-c"
-		},
 		"if no other one helps": func(d *delayed, _ *corev1.PersistentVolumeClaim) {
 			d.inForce("{storageClasses: [one], backends: [gold]}", "{storageClasses: [one], backends: [gold], volumeSize: {max: 1Gi}}")
 		},
@@ -320,5 +316,44 @@ func TestFullZonesOfBothNodesAreTriedAgain(t *testing.T) {
 	want := "Cinder could not make the volume: backend gold, availability zone az2: no host in az2; backend gold, availability zone az1: no host in az1"
 	if err == nil || err.Error() != want || len(d.asked) != 1 {
 		t.Errorf("error %v, %d patches\nwant %s", err, len(d.asked), want)
+	}
+}
+
+// TestClaimWithoutANodeTakesNothing: the library asks about it, and then does not
+// provision it.
+func TestClaimWithoutANodeTakesNothing(t *testing.T) {
+	for name, before := range map[string]func(*delayed){
+		"the scheduler was asked for another one": func(d *delayed) { d.ShouldProvision(d.t.Context(), d.onNode("node-c")) },
+		"it had a turn": func(d *delayed) { d.ShouldProvision(d.t.Context(), d.onNode("node-a")) },
+		"it was denied": func(d *delayed) {
+			d.limit("0")
+			d.ShouldProvision(d.t.Context(), d.onNode("node-a"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDelayed(t)
+			d.count()
+			before(d)
+			d.newEvents()
+			// The annotation is one that the scheduler does not read.
+			claim := d.claim(func(claim *corev1.PersistentVolumeClaim) {
+				claim.Annotations[admission.AlphaSelectedNodeAnnotation] = "node-c"
+			})
+			if d.ShouldProvision(t.Context(), claim) {
+				t.Error("the claim is provisioned")
+			}
+			if position, counts := d.ledger.PositionOf(claim.UID); counts {
+				t.Errorf("the claim counts: %+v", position)
+			}
+			if held, waiting := d.claimTurns.Count(); held+waiting > 0 {
+				t.Errorf("the claim has %d turns, and waits for %d", held, waiting)
+			}
+			if parked := d.parked.claims.List(); len(parked) > 0 {
+				t.Errorf("the claim waits for more than the scheduler: %+v", parked)
+			}
+			if events := d.newEvents(); len(events) > 0 {
+				t.Errorf("events %q", events)
+			}
+		})
 	}
 }

@@ -46,6 +46,8 @@ type loading struct {
 	// cut off.
 	waiting int
 	cutOff  context.CancelFunc
+	// gone is what went away meanwhile, although an early page may show it.
+	gone map[string]bool
 }
 
 // NewInventory makes an inventory that has not listed yet.
@@ -111,6 +113,9 @@ func (i *Inventory[T]) Owners() []string {
 func (i *Inventory[T]) Forget(id string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	if i.loading != nil {
+		i.loading.gone[id] = true
+	}
 	for uid, entries := range i.entries {
 		kept := slices.DeleteFunc(entries, func(entry T) bool { return i.idOf(entry) == id })
 		if len(kept) == 0 {
@@ -134,7 +139,7 @@ func (i *Inventory[T]) load(ctx context.Context, after time.Time) error {
 			// The listing serves other callers too, so it must not end with the
 			// caller that happened to start it.
 			shared, cutOff := context.WithCancel(context.WithoutCancel(ctx))
-			current = &loading{started: time.Now(), done: make(chan struct{}), cutOff: cutOff}
+			current = &loading{started: time.Now(), done: make(chan struct{}), cutOff: cutOff, gone: map[string]bool{}}
 			i.loading = current
 			go i.run(shared, current)
 		}
@@ -201,7 +206,11 @@ func (i *Inventory[T]) run(ctx context.Context, current *loading) {
 	defer i.mu.Unlock()
 	if err == nil {
 		i.started, i.entries = current.started, byOwner
-		for _, entries := range byOwner {
+		for uid, entries := range byOwner {
+			entries = slices.DeleteFunc(entries, func(entry T) bool { return current.gone[i.idOf(entry)] })
+			if byOwner[uid] = entries; len(entries) == 0 {
+				delete(byOwner, uid)
+			}
 			slices.SortFunc(entries, i.elder)
 		}
 	}

@@ -22,7 +22,9 @@ type Object struct {
 // Followed is an object that is followed.
 type Followed struct {
 	// Changed receives after every change, and once at the beginning if the object
-	// exists. Changes that follow each other at once may be received as one.
+	// exists. While the object cannot be followed, it receives after every attempt:
+	// anything may have changed. What follows each other at once may be received as
+	// one.
 	Changed <-chan struct{}
 	// Stopped is closed when the context has ended and nothing runs any more.
 	Stopped <-chan struct{}
@@ -42,11 +44,15 @@ func Start(ctx context.Context, client metadata.Interface, object Object) *Follo
 		default:
 		}
 	}
-	// An informer that has not begun takes every handler.
+	// An informer that has not begun takes every handler of either kind.
 	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { tell() },
 		UpdateFunc: func(any, any) { tell() },
 		DeleteFunc: func(any) { tell() },
+	})
+	_ = informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
+		cache.DefaultWatchErrorHandler(ctx, r, err)
+		tell()
 	})
 	go func() {
 		defer close(stopped)

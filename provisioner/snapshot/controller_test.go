@@ -11,6 +11,7 @@ import (
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -542,5 +543,33 @@ func TestKeptContentWaitsForNoPolicy(t *testing.T) {
 	b.PolicyChanged()
 	if n := b.queue.Len(); n > 0 {
 		t.Errorf("another policy brings back %d kept contents", n)
+	}
+}
+
+// TestResourcesAreFoundWithoutTheRightToFollowTheirDefinition: the program may be
+// newer than its role.
+func TestResourcesAreFoundWithoutTheRightToFollowTheirDefinition(t *testing.T) {
+	b := newBench(t)
+	var asked atomic.Int32
+	client := fake.NewClientset()
+	client.PrependReactor("get", "resource", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if asked.Add(1) > 1 {
+			list := &metav1.APIResourceList{GroupVersion: snapshotv1.SchemeGroupVersion.String()}
+			for _, name := range resources {
+				list.APIResources = append(list.APIResources, metav1.APIResource{Name: name})
+			}
+			client.Resources = []*metav1.APIResourceList{list}
+		}
+		return false, nil, nil
+	})
+	crds := newDefinitions()
+	crds.PrependReactor("list", definitions.Resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(definitions.GroupResource(), "", nil)
+	})
+	b.Client, b.Definitions = client, crds
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if !b.awaitResources(ctx) {
+		t.Errorf("the resources were not found; the API server was asked %d times", asked.Load())
 	}
 }
