@@ -3,6 +3,7 @@ package backends
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -60,6 +61,67 @@ func TestContestThatCouldNotBeNotedIsRemembered(t *testing.T) {
 	if memory.present()[id].Metadata[stampContested] == "" {
 		t.Error("it is not noted")
 	}
+}
+
+// TestReservationIsNotTakenThroughAnotherClaim: a kept volume that is reserved is
+// somebody's, whichever claim asks, and whether or not the contest was noted.
+func TestReservationIsNotTakenThroughAnotherClaim(t *testing.T) {
+	for _, status := range []cinder.Status{cinder.StatusAttaching, cinder.StatusReserved} {
+		for _, noted := range []string{"", "true"} {
+			for _, workflow := range []cinder.Workflow{cinder.WorkflowReserve, cinder.WorkflowAttachment} {
+				for _, alone := range []bool{true, false} {
+					t.Run(fmt.Sprintf("%s, noted %q, %s, unattended %t", status, noted, workflow, alone), func(t *testing.T) {
+						memory := newMemoryCinder()
+						memory.workflow = workflow
+						metadata := importStamp(1, "volume-x").Metadata(nil)
+						metadata[stampAttached], metadata[stampContested], metadata[stampWorkflow] = "true", noted, string(workflow)
+						id := memory.add(cinder.Volume{ID: "volume-x", Status: status, Metadata: metadata})
+						spec := unattended(2, id)
+						spec.Unattended = alone
+						_, err := memory.term(t).Import(t.Context(), spec)
+						equal(t, cinder.KindOf(err), cinder.KindConflict)
+						if len(memory.changes()) > 0 {
+							t.Errorf("refused, and yet: %v", memory.changes())
+						}
+					})
+				}
+			}
+		}
+	}
+}
+
+// TestContestedReservationIsNotReleased: when the import ends, because its claim is
+// gone or the volume is no longer granted, the reservation is still another's.
+func TestContestedReservationIsNotReleased(t *testing.T) {
+	t.Run("the claim is gone", func(t *testing.T) {
+		memory := newMemoryCinder()
+		metadata := importStamp(1, "volume-x").Metadata(nil)
+		metadata[stampAttached], metadata[stampContested] = "true", "true"
+		id := memory.add(cinder.Volume{ID: "volume-x", Status: cinder.StatusAttaching, Metadata: metadata})
+		target := Target{VolumeID: id, Stamp: importStamp(1, id), Connector: testConnector}
+		if err := memory.term(t).CancelImport(t.Context(), target); err != nil {
+			t.Fatal(err)
+		}
+		if len(memory.changes()) > 0 {
+			t.Errorf("changed: %v", memory.changes())
+		}
+	})
+	t.Run("the volume is no longer granted", func(t *testing.T) {
+		memory := newMemoryCinder()
+		id := memory.add(cinder.Volume{Status: cinder.StatusAvailable})
+		spec := unattended(1, id)
+		asked := 0
+		spec.Granted = func(v cinder.Volume) error {
+			if asked++; asked == 1 {
+				// Right before the stamp, somebody reserves the volume and renames it.
+				setStatus(memory, id, cinder.StatusAttaching)
+				return nil
+			}
+			return errors.New("not granted")
+		}
+		_, err := memory.term(t).Import(t.Context(), spec)
+		equal(t, cinder.KindOf(err), KindContested)
+	})
 }
 
 // TestImportAsksBeforeEveryStep: the answer is returned unchanged, and nothing is

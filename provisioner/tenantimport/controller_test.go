@@ -270,6 +270,21 @@ func TestClaimThatExistsKeepsItsReservation(t *testing.T) {
 	}
 }
 
+// TestClaimThatGoesLeavesTheReservationOfAnother: even if the contest could not be
+// noted on the volume.
+func TestClaimThatGoesLeavesTheReservationOfAnother(t *testing.T) {
+	f := newFixture(t, data("id", nil))
+	claim := f.ask("team-a", "mine", "fast", "id", nil)
+	f.projects["gold"].die = "connect"
+	f.sync(claim)
+	f.noteContest("id")
+	f.remove(claim, true)
+	f.endLeftovers()
+	if p := f.projects["gold"]; len(p.canceled) > 0 || len(f.left) > 0 || f.position(claim) != "gold id seen=true imported=true" {
+		t.Errorf("canceled %v, left %v, counts as %q", p.canceled, f.left, f.position(claim))
+	}
+}
+
 // TestKeptVolumeNeedsItsRoomOnce: a volume that the tenant has left behind is
 // imported although the quota is full with it.
 func TestKeptVolumeNeedsItsRoomOnce(t *testing.T) {

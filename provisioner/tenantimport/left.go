@@ -86,8 +86,10 @@ func (c *Controller) endLeft(ctx context.Context, claim types.UID, left leftover
 	if err != nil {
 		return err
 	}
-	if err := volumes.CancelImport(ctx, backends.Target{VolumeID: v.ID, Stamp: stamp, Connector: connector}); err != nil && !cinder.IsKind(err, backends.KindInUse) {
-		return err
+	if !c.isContested(v) {
+		if err := volumes.CancelImport(ctx, backends.Target{VolumeID: v.ID, Stamp: stamp, Connector: connector}); err != nil && !cinder.IsKind(err, backends.KindInUse) {
+			return err
+		}
 	}
 	// The volume keeps the stamp, and counts for its tenant.
 	c.Room.Ledger.Keep(claim)
