@@ -1,13 +1,18 @@
 package tenantimport
 
 import (
+	"context"
+	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -282,6 +287,31 @@ func TestClaimThatGoesLeavesTheReservationOfAnother(t *testing.T) {
 	f.endLeftovers()
 	if p := f.projects["gold"]; len(p.canceled) > 0 || len(f.left) > 0 || f.position(claim) != "gold id seen=true imported=true" {
 		t.Errorf("canceled %v, left %v, counts as %q", p.canceled, f.left, f.position(claim))
+	}
+}
+
+// TestClaimsThatGoLeaveWorkersToOthers: a tenant deletes many claims whose imports
+// have begun, on a backend that hangs.
+func TestClaimsThatGoLeaveWorkersToOthers(t *testing.T) {
+	f := newFixture(t)
+	hangs := make(chan struct{})
+	f.projects["gold"].hangs = hangs
+	for i := range 20 {
+		f.end(types.UID(fmt.Sprint("uid-gone-", i)), leftover{backend: "gold", volume: fmt.Sprint("volume-", i), tenant: "a"})
+	}
+	f.projects["silver"].put(data("id", nil))
+	f.ask("team-c", "theirs", "fast", "id", nil)
+	f.queue.Add("team-c/theirs")
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { f.Run(ctx) })
+	defer running.Wait()
+	defer stop()
+	defer close(hangs)
+	for deadline := time.Now().Add(5 * time.Second); f.served("id") == ""; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("what another tenant's claims left behind occupies all workers")
+		}
 	}
 }
 

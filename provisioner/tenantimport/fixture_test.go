@@ -47,6 +47,9 @@ tenants:
   - name: b
     namespaces: [team-b]
     classes: [{storageClasses: ["*"], backends: [gold], import: {names: ["*"]}}]
+  - name: c
+    namespaces: [team-c]
+    classes: [{storageClasses: ["*"], backends: [silver], import: {names: ["*"]}}]
 `
 
 const connection = `{"driver_volume_type": "iscsi", "data": {"target_portal": "10.0.0.1:3260", "target_iqn": "iqn.2010-10.org.openstack:volume", "target_lun": 1,
@@ -54,10 +57,12 @@ const connection = `{"driver_volume_type": "iscsi", "data": {"target_portal": "1
 
 // project is a backend's project, which stamps and connects as a Lifecycle does.
 type project struct {
-	mu       sync.Mutex
-	volumes  map[string]cinder.Volume
-	health   error
-	listErr  error
+	mu      sync.Mutex
+	volumes map[string]cinder.Volume
+	health  error
+	listErr error
+	// hangs keeps reads of single volumes waiting until it is closed.
+	hangs    chan struct{}
 	document string
 	canceled []string
 	// die ends an import before the step of that name; onStamp changes a volume just
@@ -77,6 +82,9 @@ func (p *project) All(context.Context) ([]cinder.Volume, error) {
 }
 
 func (p *project) Volume(_ context.Context, id string) (cinder.Volume, error) {
+	if p.hangs != nil {
+		<-p.hangs
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	v, ok := p.volumes[id]
@@ -182,7 +190,7 @@ func newFixture(t *testing.T, volumes ...cinder.Volume) *fixture {
 		t.Fatal(err)
 	}
 	f := &fixture{t: t, policy: parsed, client: fake.NewClientset(
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-b"}},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-b"}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-c"}},
 	), projects: map[string]*project{}, secrets: map[string]bool{}}
 	for _, name := range []string{"gold", "silver"} {
 		f.projects[name] = &project{volumes: map[string]cinder.Volume{}, document: connection}
