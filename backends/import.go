@@ -170,13 +170,11 @@ func (e *endpoint) importVolume(ctx context.Context, spec Import) (Connected, er
 // writeStamp writes the stamp on a volume that may be imported, and returns the
 // volume as it is then.
 func (e *endpoint) writeStamp(ctx context.Context, v cinder.Volume, spec Import) (cinder.Volume, error) {
-	if err := e.importable(v, spec.Stamp, spec.Connector); err != nil {
+	if err := spec.granted(v); err != nil {
 		return cinder.Volume{}, err
 	}
-	if spec.Granted != nil {
-		if err := spec.Granted(v); err != nil {
-			return cinder.Volume{}, err
-		}
+	if err := e.importable(v, spec.Stamp, spec.Connector); err != nil {
+		return cinder.Volume{}, err
 	}
 	if StampOf(v).Cluster != "" {
 		if err := spec.Unclaimed(ctx, v); err != nil {
@@ -210,17 +208,23 @@ func (e *endpoint) writeStamp(ctx context.Context, v cinder.Volume, spec Import)
 	return e.get(ctx, v.ID)
 }
 
-// stampedFor returns an error unless the volume carries the stamp, is still
-// granted, and nobody else has attached it.
+// granted asks first of all, since all other errors tell about the volume.
+func (spec Import) granted(v cinder.Volume) error {
+	if spec.Granted == nil {
+		return nil
+	}
+	return spec.Granted(v)
+}
+
+// stampedFor returns an error unless the volume is still granted, carries the stamp,
+// and nobody else has attached it.
 func (e *endpoint) stampedFor(v cinder.Volume, spec Import) error {
+	if err := spec.granted(v); err != nil {
+		return err
+	}
 	if !spec.Stamp.Owns(v) {
 		other := StampOf(v)
 		return e.failure(KindNotOurs, "volume %s was stamped for claim %s/%s of cluster %q at the same time, and is not imported", v.ID, other.Namespace, other.Claim, other.Cluster)
-	}
-	if spec.Granted != nil {
-		if err := spec.Granted(v); err != nil {
-			return err
-		}
 	}
 	return e.attachedElsewhere(v, Target{Connector: spec.Connector})
 }

@@ -124,6 +124,43 @@ func TestContestedReservationIsNotReleased(t *testing.T) {
 	})
 }
 
+// TestForeignStampIsRefusedByTheGrant: whoever asked must not learn whose the volume
+// is, whenever the other stamp comes.
+func TestForeignStampIsRefusedByTheGrant(t *testing.T) {
+	errNo := errors.New("there is no such volume")
+	for _, cluster := range []string{"cluster-1", "cluster-2"} {
+		for at := range 3 {
+			t.Run(fmt.Sprintf("%s, before look %d", cluster, at), func(t *testing.T) {
+				memory := newMemoryCinder()
+				id := memory.add(cinder.Volume{Status: cinder.StatusAvailable})
+				foreign := importStamp(2, id)
+				foreign.Cluster, foreign.Tenant = cluster, "other"
+				looks := 0
+				memory.onCall(func(operation string) {
+					if operation != "volume.get" {
+						return
+					}
+					if looks++; looks-1 == at {
+						memory.mu.Lock()
+						defer memory.mu.Unlock()
+						memory.volumes[id].Metadata = foreign.Metadata(nil)
+					}
+				})
+				spec := unattended(1, id)
+				spec.Granted = func(v cinder.Volume) error {
+					if StampOf(v).Tenant == "other" {
+						return errNo
+					}
+					return nil
+				}
+				if _, err := memory.term(t).Import(t.Context(), spec); !errors.Is(err, errNo) {
+					t.Errorf("error %v", err)
+				}
+			})
+		}
+	}
+}
+
 // TestImportAsksBeforeEveryStep: the answer is returned unchanged, and nothing is
 // stamped if it comes first.
 func TestImportAsksBeforeEveryStep(t *testing.T) {

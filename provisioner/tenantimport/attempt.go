@@ -232,7 +232,7 @@ func (a *attempt) search(ctx context.Context) (cinder.Volume, error) {
 // it is.
 func (a *attempt) mayHave(v cinder.Volume) bool {
 	stamp := backends.StampOf(v)
-	isOthers := stamp.Cluster != "" && (stamp.Cluster != a.c.Cluster || stamp.ClusterUID != "" && stamp.ClusterUID != a.c.ClusterUID || stamp.Tenant != a.decision.Tenant)
+	isOthers := imports.IsForeign(v, a.c.Cluster, a.c.ClusterUID, a.decision.Tenant)
 	isGranted := a.decision.Import.Grants(policy.Existing{Name: v.Name, Type: v.Type, Metadata: v.Metadata})
 	if isOthers && isGranted {
 		a.c.Logger.Info("A claim asks for a volume that carries the stamp of another tenant or cluster", "claim", a.key, "tenant", a.decision.Tenant,

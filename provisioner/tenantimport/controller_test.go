@@ -197,6 +197,7 @@ func TestVolumeIsCheckedAgain(t *testing.T) {
 	for name, set := range map[string]func(*project){
 		"before the stamp":        func(p *project) { p.onStamp = protect },
 		"another tenant's stamp":  func(p *project) { p.onStamp = stamped("cluster-1", "b", "gone") },
+		"another cluster's":       func(p *project) { p.onStamp = stamped("cluster-2", "a", "gone") },
 		"after it, when reserved": func(p *project) { p.onReserve = protect },
 	} {
 		t.Run(name, func(t *testing.T) {
