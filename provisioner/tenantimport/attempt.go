@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -121,6 +122,10 @@ func (a *attempt) run(ctx context.Context) error {
 	return err
 }
 
+// longestName is how many characters the name of a volume has at most; an ID has
+// fewer.
+const longestName = 255
+
 // find finds the volume that an earlier run reserved room for, or the one that the
 // claim asks for.
 func (a *attempt) find(ctx context.Context) (cinder.Volume, error) {
@@ -141,6 +146,9 @@ func (a *attempt) find(ctx context.Context) (cinder.Volume, error) {
 		return cinder.Volume{}, errProvisioned
 	case a.wanted == "":
 		return cinder.Volume{}, &deniedError{placement.Denial{Reason: string(policy.InvalidClaim), Message: fmt.Sprintf("annotation %s is empty; give the ID or the name of a volume", record.AnnotationImport)}}
+	case utf8.RuneCountInString(a.wanted) > longestName:
+		// It would be repeated in events, logs and reports.
+		return cinder.Volume{}, &deniedError{placement.Denial{Reason: string(policy.InvalidClaim), Message: fmt.Sprintf("annotation %s has %d characters, more than the ID or the name of any volume", record.AnnotationImport, utf8.RuneCountInString(a.wanted))}}
 	}
 	return a.search(ctx)
 }

@@ -61,6 +61,8 @@ func TestRefusals(t *testing.T) {
 		want    string
 	}{
 		"no such volume":       {nil, "fast", "id", nil, notFound("id")},
+		"longer than a name":   {nil, "fast", strings.Repeat("é", 256), nil, "Warning InvalidClaim annotation standalone-cinder.openstack.org/import-volume has 256 characters, more than the ID or the name of any volume"},
+		"as long as a name":    {nil, "fast", strings.Repeat("é", 255), nil, notFound(strings.Repeat("é", 255))},
 		"another name":         {[]cinder.Volume{data("id", func(v *cinder.Volume) { v.Name = "other" })}, "fast", "id", nil, notFound("id")},
 		"other metadata":       {[]cinder.Volume{data("id", func(v *cinder.Volume) { v.Metadata["owner"] = "b" })}, "fast", "id", nil, notFound("id")},
 		"another tenant's":     {[]cinder.Volume{data("id", stamped("cluster-1", "b", "gone"))}, "fast", "id", nil, notFound("id")},
