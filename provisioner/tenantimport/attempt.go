@@ -205,7 +205,7 @@ func (a *attempt) search(ctx context.Context) (cinder.Volume, error) {
 		if err != nil {
 			return cinder.Volume{}, err
 		}
-		all, err := volumes.All(ctx)
+		all, err := a.c.list(ctx, backend, volumes)
 		if err != nil {
 			return cinder.Volume{}, err
 		}
@@ -213,7 +213,7 @@ func (a *attempt) search(ctx context.Context) (cinder.Volume, error) {
 			switch {
 			case v.ID != a.wanted && v.Name != a.wanted || !a.mayHave(v):
 			case v.ID == a.wanted:
-				return v, nil
+				return a.read(ctx, v.ID)
 			case !slices.ContainsFunc(named, func(m match) bool { return m.volume.ID == v.ID }):
 				// Two backends may lead to one project.
 				named = append(named, match{backend, v})
@@ -225,7 +225,7 @@ func (a *attempt) search(ctx context.Context) (cinder.Volume, error) {
 		return cinder.Volume{}, &deniedError{placement.DenialOf(policy.NoSuchVolume(a.decision.Rule, a.wanted))}
 	case 1:
 		a.backend = named[0].backend
-		return named[0].volume, nil
+		return a.read(ctx, named[0].volume.ID)
 	}
 	var ids []string
 	for _, m := range named {
@@ -234,6 +234,22 @@ func (a *attempt) search(ctx context.Context) (cinder.Volume, error) {
 	slices.Sort(ids)
 	return cinder.Volume{}, &deniedError{placement.Denial{Reason: reasonAmbiguous, Message: fmt.Sprintf("%d volumes that %s.import grants have the name %q: %s; give the ID of one in the annotation %s",
 		len(ids), a.decision.Rule, a.wanted, strings.Join(ids, ", "), record.AnnotationImport)}}
+}
+
+// read reads a volume that a listing showed, which may have changed since.
+func (a *attempt) read(ctx context.Context, id string) (cinder.Volume, error) {
+	volumes, err := a.c.Volumes(a.backend)
+	if err != nil {
+		return cinder.Volume{}, err
+	}
+	v, err := volumes.Volume(ctx, id)
+	switch {
+	case err != nil && !cinder.IsKind(err, cinder.KindNotFound):
+		return cinder.Volume{}, err
+	case err != nil || v.ID != a.wanted && v.Name != a.wanted || !a.mayHave(v):
+		return cinder.Volume{}, &deniedError{placement.DenialOf(policy.NoSuchVolume(a.decision.Rule, a.wanted))}
+	}
+	return v, nil
 }
 
 // mayHave reports whether the claim may have a volume, as far as that depends on whose

@@ -293,6 +293,26 @@ func TestClaimThatGoesLeavesTheReservationOfAnother(t *testing.T) {
 	}
 }
 
+// TestManyClaimsShareAListing: claims that ask for volumes that do not exist must not
+// list the whole backend each; and what a shared listing shows is read again.
+func TestManyClaimsShareAListing(t *testing.T) {
+	f := newFixture(t, data("id", nil))
+	f.ShareListings = time.Minute
+	for i := range 100 {
+		f.sync(f.ask("team-a", fmt.Sprint("claim-", i), "fast", fmt.Sprint("none-", i), nil))
+	}
+	if listings := f.projects["gold"].listings; listings != 1 {
+		t.Errorf("the backend was listed %d times", listings)
+	}
+	f.newEvents()
+	f.projects["gold"].put(data("id", stamped("cluster-1", "b", "gone")))
+	f.sync(f.ask("team-a", "late", "fast", "data", nil))
+	want := `Warning ImportedVolumeNotFound tenants[0].classes[0].import grants no volume with the ID or the name "data" on the backends of the rule; correct the claim's annotation, or ask an operator`
+	if events := f.newEvents(); !slices.Equal(events, []string{want}) || f.served("id") != "" {
+		t.Errorf("events %q", events)
+	}
+}
+
 // TestClaimsThatGoLeaveWorkersToOthers: a tenant deletes many claims whose imports
 // have begun, on a backend that hangs.
 func TestClaimsThatGoLeaveWorkersToOthers(t *testing.T) {

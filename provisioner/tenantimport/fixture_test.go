@@ -57,10 +57,11 @@ const connection = `{"driver_volume_type": "iscsi", "data": {"target_portal": "1
 
 // project is a backend's project, which stamps and connects as a Lifecycle does.
 type project struct {
-	mu      sync.Mutex
-	volumes map[string]cinder.Volume
-	health  error
-	listErr error
+	mu       sync.Mutex
+	volumes  map[string]cinder.Volume
+	health   error
+	listErr  error
+	listings int
 	// hangs keeps reads of single volumes waiting until it is closed.
 	hangs    chan struct{}
 	document string
@@ -76,6 +77,7 @@ var errDied = &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Messa
 func (p *project) All(context.Context) ([]cinder.Volume, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.listings++
 	all := slices.Collect(maps.Values(p.volumes))
 	slices.SortFunc(all, func(a, b cinder.Volume) int { return strings.Compare(a.ID, b.ID) })
 	return all, p.listErr
@@ -214,7 +216,7 @@ func (f *fixture) term() {
 	registry, err := mappers.New(mappers.Options{SecretNamespace: "own", Protocols: mappers.BuiltIn()})
 	f.must(err)
 	current := func() *policy.Policy { return f.policy }
-	f.events = eventrecord.NewFakeRecorder(50)
+	f.events = eventrecord.NewFakeRecorder(200)
 	f.Controller = New(Options{
 		Name: "test", Cluster: "cluster-1", ClusterUID: "kube-system", Namespace: "own", Policy: current,
 		Room: placement.New(placement.Options{
