@@ -293,6 +293,19 @@ func TestClaimThatGoesLeavesTheReservationOfAnother(t *testing.T) {
 	}
 }
 
+// TestClaimOfAnotherNamespaceIsNotNamed: an operator imports the volume for it.
+func TestClaimOfAnotherNamespaceIsNotNamed(t *testing.T) {
+	f := newFixture(t, data("id", nil))
+	f.ask("team-b", "theirs", "fast", "", func(claim *corev1.PersistentVolumeClaim) {
+		claim.Annotations, claim.Spec.VolumeName = nil, "imported-id"
+	})
+	f.sync(f.ask("team-a", "mine", "fast", "id", nil))
+	want := "Warning ImportRefused another claim waits for volume id"
+	if events := f.newEvents(); !slices.Equal(events, []string{want}) || f.served("id") != "" {
+		t.Errorf("events %q", events)
+	}
+}
+
 // TestManyClaimsShareAListing: claims that ask for volumes that do not exist must not
 // list the whole backend each; and what a shared listing shows is read again.
 func TestManyClaimsShareAListing(t *testing.T) {
