@@ -80,7 +80,13 @@ func (e *endpoint) importable(v cinder.Volume, stamp Stamp, connector cinder.Con
 		return e.failure(KindNotOurs, "volume %s was made for claim %s/%s and was never in use, so it is empty; the program removes it, or its audit does", v.ID, other.Namespace, other.Claim)
 	}
 	switch v.Status {
-	case cinder.StatusAvailable, cinder.StatusReserved, cinder.StatusAttaching, cinder.StatusInUse:
+	case cinder.StatusReserved, cinder.StatusAttaching:
+		if !stamp.Owns(v) {
+			// A reservation does not show whose it is.
+			return e.failure(cinder.KindConflict, "volume %s is %s, perhaps for somebody else; if nobody uses it, set it free: openstack volume set --state available %s", v.ID, v.Status, v.ID)
+		}
+		fallthrough
+	case cinder.StatusAvailable, cinder.StatusInUse:
 		return e.attachedElsewhere(v, Target{Connector: connector})
 	}
 	return e.failure(cinder.KindConflict, "volume %s is %s, which cannot be imported", v.ID, v.Status)
@@ -125,17 +131,16 @@ func (e *endpoint) importVolume(ctx context.Context, spec Import) (Connected, er
 		}
 	}
 	for range maxMoves {
+		if contested && v.Status != cinder.StatusAvailable && spec.Stamp.Owns(v) {
+			return Connected{}, e.takenAway(ctx, v, spec)
+		}
 		if err := e.stampedFor(v, spec); err != nil {
 			return Connected{}, err
 		}
 		if err := ctx.Err(); err != nil {
 			return Connected{}, err
 		}
-		next := steps.TowardsConnected(v, workflowOf(v))
-		if contested && v.Status != cinder.StatusAvailable {
-			return Connected{}, e.takenAway(ctx, v, spec)
-		}
-		switch next {
+		switch steps.TowardsConnected(v, workflowOf(v)) {
 		case steps.Reserve:
 			v, err = e.reserveImported(ctx, v, spec, contested)
 			contested = false
@@ -165,13 +170,11 @@ func (e *endpoint) importVolume(ctx context.Context, spec Import) (Connected, er
 // writeStamp writes the stamp on a volume that may be imported, and returns the
 // volume as it is then.
 func (e *endpoint) writeStamp(ctx context.Context, v cinder.Volume, spec Import) (cinder.Volume, error) {
-	if err := e.importable(v, spec.Stamp, spec.Connector); err != nil {
+	if err := spec.granted(v); err != nil {
 		return cinder.Volume{}, err
 	}
-	if spec.Granted != nil {
-		if err := spec.Granted(v); err != nil {
-			return cinder.Volume{}, err
-		}
+	if err := e.importable(v, spec.Stamp, spec.Connector); err != nil {
+		return cinder.Volume{}, err
 	}
 	if StampOf(v).Cluster != "" {
 		if err := spec.Unclaimed(ctx, v); err != nil {
@@ -205,17 +208,23 @@ func (e *endpoint) writeStamp(ctx context.Context, v cinder.Volume, spec Import)
 	return e.get(ctx, v.ID)
 }
 
-// stampedFor returns an error unless the volume carries the stamp, is still
-// granted, and nobody else has attached it.
+// granted asks first of all, since all other errors tell about the volume.
+func (spec Import) granted(v cinder.Volume) error {
+	if spec.Granted == nil {
+		return nil
+	}
+	return spec.Granted(v)
+}
+
+// stampedFor returns an error unless the volume is still granted, carries the stamp,
+// and nobody else has attached it.
 func (e *endpoint) stampedFor(v cinder.Volume, spec Import) error {
+	if err := spec.granted(v); err != nil {
+		return err
+	}
 	if !spec.Stamp.Owns(v) {
 		other := StampOf(v)
 		return e.failure(KindNotOurs, "volume %s was stamped for claim %s/%s of cluster %q at the same time, and is not imported", v.ID, other.Namespace, other.Claim, other.Cluster)
-	}
-	if spec.Granted != nil {
-		if err := spec.Granted(v); err != nil {
-			return err
-		}
 	}
 	return e.attachedElsewhere(v, Target{Connector: spec.Connector})
 }
@@ -285,7 +294,8 @@ func (e *endpoint) contested(v cinder.Volume) error {
 
 // CancelImport disconnects a volume that Import connected and that cannot be
 // used. The stamp stays, and with it the proof that nothing may remove the
-// volume. A volume that is in use stays connected.
+// volume. A volume that is in use stays connected, and one that another party
+// reserved stays reserved.
 func (l *Lifecycle) CancelImport(ctx context.Context, target Target) error {
 	release, err := l.lock(ctx, target.key())
 	if err != nil {
@@ -296,6 +306,9 @@ func (l *Lifecycle) CancelImport(ctx context.Context, target Target) error {
 	v, err := e.existing(ctx, target)
 	if err != nil {
 		return err
+	}
+	if v.Metadata[stampContested] != "" {
+		return nil
 	}
 	switch steps.TowardsGone(v, workflowOf(v)) {
 	case steps.Release:

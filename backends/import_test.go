@@ -227,10 +227,12 @@ func TestCompletionAfterAnImport(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := made.Volume.ID
-	// Its PersistentVolume was removed before the volume was brought into use.
+	// Its PersistentVolume was removed before the volume was brought into use, and an
+	// operator has set the volume free.
 	if err := memory.term(t).Mark(t.Context(), claimTarget(2, id)); err != nil {
 		t.Fatal(err)
 	}
+	setStatus(memory, id, cinder.StatusAvailable)
 	spec := importOf(1, id)
 	spec.Stamp.ClusterUID = "cluster-1"
 	if _, err := memory.term(t).Import(t.Context(), spec); err != nil {

@@ -3,6 +3,7 @@ package backends
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -59,6 +60,104 @@ func TestContestThatCouldNotBeNotedIsRemembered(t *testing.T) {
 	}
 	if memory.present()[id].Metadata[stampContested] == "" {
 		t.Error("it is not noted")
+	}
+}
+
+// TestReservationIsNotTakenThroughAnotherClaim: a kept volume that is reserved is
+// somebody's, whichever claim asks, and whether or not the contest was noted.
+func TestReservationIsNotTakenThroughAnotherClaim(t *testing.T) {
+	for _, status := range []cinder.Status{cinder.StatusAttaching, cinder.StatusReserved} {
+		for _, noted := range []string{"", "true"} {
+			for _, workflow := range []cinder.Workflow{cinder.WorkflowReserve, cinder.WorkflowAttachment} {
+				for _, alone := range []bool{true, false} {
+					t.Run(fmt.Sprintf("%s, noted %q, %s, unattended %t", status, noted, workflow, alone), func(t *testing.T) {
+						memory := newMemoryCinder()
+						memory.workflow = workflow
+						metadata := importStamp(1, "volume-x").Metadata(nil)
+						metadata[stampAttached], metadata[stampContested], metadata[stampWorkflow] = "true", noted, string(workflow)
+						id := memory.add(cinder.Volume{ID: "volume-x", Status: status, Metadata: metadata})
+						spec := unattended(2, id)
+						spec.Unattended = alone
+						_, err := memory.term(t).Import(t.Context(), spec)
+						equal(t, cinder.KindOf(err), cinder.KindConflict)
+						if len(memory.changes()) > 0 {
+							t.Errorf("refused, and yet: %v", memory.changes())
+						}
+					})
+				}
+			}
+		}
+	}
+}
+
+// TestContestedReservationIsNotReleased: when the import ends, because its claim is
+// gone or the volume is no longer granted, the reservation is still another's.
+func TestContestedReservationIsNotReleased(t *testing.T) {
+	t.Run("the claim is gone", func(t *testing.T) {
+		memory := newMemoryCinder()
+		metadata := importStamp(1, "volume-x").Metadata(nil)
+		metadata[stampAttached], metadata[stampContested] = "true", "true"
+		id := memory.add(cinder.Volume{ID: "volume-x", Status: cinder.StatusAttaching, Metadata: metadata})
+		target := Target{VolumeID: id, Stamp: importStamp(1, id), Connector: testConnector}
+		if err := memory.term(t).CancelImport(t.Context(), target); err != nil {
+			t.Fatal(err)
+		}
+		if len(memory.changes()) > 0 {
+			t.Errorf("changed: %v", memory.changes())
+		}
+	})
+	t.Run("the volume is no longer granted", func(t *testing.T) {
+		memory := newMemoryCinder()
+		id := memory.add(cinder.Volume{Status: cinder.StatusAvailable})
+		spec := unattended(1, id)
+		asked := 0
+		spec.Granted = func(v cinder.Volume) error {
+			if asked++; asked == 1 {
+				// Right before the stamp, somebody reserves the volume and renames it.
+				setStatus(memory, id, cinder.StatusAttaching)
+				return nil
+			}
+			return errors.New("not granted")
+		}
+		_, err := memory.term(t).Import(t.Context(), spec)
+		equal(t, cinder.KindOf(err), KindContested)
+	})
+}
+
+// TestForeignStampIsRefusedByTheGrant: whoever asked must not learn whose the volume
+// is, whenever the other stamp comes.
+func TestForeignStampIsRefusedByTheGrant(t *testing.T) {
+	errNo := errors.New("there is no such volume")
+	for _, cluster := range []string{"cluster-1", "cluster-2"} {
+		for at := range 3 {
+			t.Run(fmt.Sprintf("%s, before look %d", cluster, at), func(t *testing.T) {
+				memory := newMemoryCinder()
+				id := memory.add(cinder.Volume{Status: cinder.StatusAvailable})
+				foreign := importStamp(2, id)
+				foreign.Cluster, foreign.Tenant = cluster, "other"
+				looks := 0
+				memory.onCall(func(operation string) {
+					if operation != "volume.get" {
+						return
+					}
+					if looks++; looks-1 == at {
+						memory.mu.Lock()
+						defer memory.mu.Unlock()
+						memory.volumes[id].Metadata = foreign.Metadata(nil)
+					}
+				})
+				spec := unattended(1, id)
+				spec.Granted = func(v cinder.Volume) error {
+					if StampOf(v).Tenant == "other" {
+						return errNo
+					}
+					return nil
+				}
+				if _, err := memory.term(t).Import(t.Context(), spec); !errors.Is(err, errNo) {
+					t.Errorf("error %v", err)
+				}
+			})
+		}
 	}
 }
 

@@ -70,8 +70,13 @@ func (lent termInformers) followExpansions(c *expand.Controller) (held func() bo
 	return claims.HasSynced, nil
 }
 
-// importWorkers import volumes. Each reads a whole listing of a backend.
-const importWorkers = 8
+const (
+	// importWorkers import volumes.
+	importWorkers = 8
+	// importListings is how long claims share a whole listing of a backend. What a
+	// tenant has just corrected at Cinder must be seen when it looks.
+	importListings = 2 * time.Second
+)
 
 // newImporter makes a term's controller of tenants' imports.
 func (a *App) newImporter(t *term) *tenantimport.Controller {
@@ -100,6 +105,8 @@ func (a *App) newImporter(t *term) *tenantimport.Controller {
 		LongestWork: a.longestWork,
 		Logger:      a.logger,
 		Tracer:      tracing.New(a.options.Traces),
+
+		ShareListings: importListings,
 	})
 }
 

@@ -86,13 +86,18 @@ func (i *Importer) granted(plan *Plan) func(cinder.Volume) error {
 		return nil
 	}
 	return func(v cinder.Volume) error {
-		stamp := backends.StampOf(v)
-		if plan.decision.Import.Grants(existing(v, plan.wanted)) && (stamp.Cluster == "" || stamp.Tenant == plan.decision.Tenant) {
+		if plan.decision.Import.Grants(existing(v, plan.wanted)) && !IsForeign(v, i.Cluster, i.ClusterUID, plan.decision.Tenant) {
 			return nil
 		}
 		denial := policy.NoSuchVolume(plan.decision.Rule, plan.wanted)
 		return &RefusedError{message: denial.Message, Denial: denial}
 	}
+}
+
+// IsForeign reports whether a volume carries the stamp of another cluster or tenant.
+func IsForeign(v cinder.Volume, cluster, clusterUID, tenant string) bool {
+	stamp := backends.StampOf(v)
+	return stamp.Cluster != "" && (stamp.Cluster != cluster || stamp.ClusterUID != "" && stamp.ClusterUID != clusterUID || stamp.Tenant != tenant)
 }
 
 // existing describes a volume to the policy.

@@ -297,7 +297,12 @@ func (i *Importer) checkRivals(ctx context.Context, plan *Plan) error {
 	if err != nil {
 		return err
 	}
-	if others := slices.DeleteFunc(waiting, func(name string) bool { return name == "" }); len(others) > 0 {
+	others := slices.DeleteFunc(waiting, func(name string) bool { return name == "" })
+	switch {
+	case len(others) > 0 && plan.wanted != "":
+		// They may be another tenant's.
+		return refused("another claim waits for volume %s", plan.Volume.ID)
+	case len(others) > 0:
 		return refused("claim %s waits for the same volume (spec.volumeName: %s); delete the claim that is not to get it", strings.Join(others, ", "), plan.pvName())
 	}
 	return nil

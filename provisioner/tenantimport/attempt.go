@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -121,11 +122,15 @@ func (a *attempt) run(ctx context.Context) error {
 	return err
 }
 
+// longestName is how many characters the name of a volume has at most; an ID has
+// fewer.
+const longestName = 255
+
 // find finds the volume that an earlier run reserved room for, or the one that the
 // claim asks for.
 func (a *attempt) find(ctx context.Context) (cinder.Volume, error) {
-	asks := false
-	a.wanted, asks = a.claim.Annotations[record.AnnotationImport]
+	wanted, asks := a.claim.Annotations[record.AnnotationImport]
+	a.wanted = wanted
 	position, counts := a.c.Room.Ledger.PositionOf(a.claim.UID)
 	if counts && !position.Imported {
 		return cinder.Volume{}, errProvisioned
@@ -141,6 +146,9 @@ func (a *attempt) find(ctx context.Context) (cinder.Volume, error) {
 		return cinder.Volume{}, errProvisioned
 	case a.wanted == "":
 		return cinder.Volume{}, &deniedError{placement.Denial{Reason: string(policy.InvalidClaim), Message: fmt.Sprintf("annotation %s is empty; give the ID or the name of a volume", record.AnnotationImport)}}
+	case utf8.RuneCountInString(a.wanted) > longestName:
+		// It would be repeated in events, logs and reports.
+		return cinder.Volume{}, &deniedError{placement.Denial{Reason: string(policy.InvalidClaim), Message: fmt.Sprintf("annotation %s has %d characters, more than the ID or the name of any volume", record.AnnotationImport, utf8.RuneCountInString(a.wanted))}}
 	}
 	return a.search(ctx)
 }
@@ -197,7 +205,7 @@ func (a *attempt) search(ctx context.Context) (cinder.Volume, error) {
 		if err != nil {
 			return cinder.Volume{}, err
 		}
-		all, err := volumes.All(ctx)
+		all, err := a.c.list(ctx, backend, volumes)
 		if err != nil {
 			return cinder.Volume{}, err
 		}
@@ -205,7 +213,7 @@ func (a *attempt) search(ctx context.Context) (cinder.Volume, error) {
 			switch {
 			case v.ID != a.wanted && v.Name != a.wanted || !a.mayHave(v):
 			case v.ID == a.wanted:
-				return v, nil
+				return a.read(ctx, v.ID)
 			case !slices.ContainsFunc(named, func(m match) bool { return m.volume.ID == v.ID }):
 				// Two backends may lead to one project.
 				named = append(named, match{backend, v})
@@ -217,7 +225,7 @@ func (a *attempt) search(ctx context.Context) (cinder.Volume, error) {
 		return cinder.Volume{}, &deniedError{placement.DenialOf(policy.NoSuchVolume(a.decision.Rule, a.wanted))}
 	case 1:
 		a.backend = named[0].backend
-		return named[0].volume, nil
+		return a.read(ctx, named[0].volume.ID)
 	}
 	var ids []string
 	for _, m := range named {
@@ -228,11 +236,27 @@ func (a *attempt) search(ctx context.Context) (cinder.Volume, error) {
 		len(ids), a.decision.Rule, a.wanted, strings.Join(ids, ", "), record.AnnotationImport)}}
 }
 
+// read reads a volume that a listing showed, which may have changed since.
+func (a *attempt) read(ctx context.Context, id string) (cinder.Volume, error) {
+	volumes, err := a.c.Volumes(a.backend)
+	if err != nil {
+		return cinder.Volume{}, err
+	}
+	v, err := volumes.Volume(ctx, id)
+	switch {
+	case err != nil && !cinder.IsKind(err, cinder.KindNotFound):
+		return cinder.Volume{}, err
+	case err != nil || v.ID != a.wanted && v.Name != a.wanted || !a.mayHave(v):
+		return cinder.Volume{}, &deniedError{placement.DenialOf(policy.NoSuchVolume(a.decision.Rule, a.wanted))}
+	}
+	return v, nil
+}
+
 // mayHave reports whether the claim may have a volume, as far as that depends on whose
 // it is.
 func (a *attempt) mayHave(v cinder.Volume) bool {
 	stamp := backends.StampOf(v)
-	isOthers := stamp.Cluster != "" && (stamp.Cluster != a.c.Cluster || stamp.ClusterUID != "" && stamp.ClusterUID != a.c.ClusterUID || stamp.Tenant != a.decision.Tenant)
+	isOthers := imports.IsForeign(v, a.c.Cluster, a.c.ClusterUID, a.decision.Tenant)
 	isGranted := a.decision.Import.Grants(policy.Existing{Name: v.Name, Type: v.Type, Metadata: v.Metadata})
 	if isOthers && isGranted {
 		a.c.Logger.Info("A claim asks for a volume that carries the stamp of another tenant or cluster", "claim", a.key, "tenant", a.decision.Tenant,

@@ -80,6 +80,8 @@ type Options struct {
 	// Workers is how many volumes are imported at once. No backend and no tenant
 	// occupies more of them than are still free.
 	Workers int
+	// ShareListings is how long a listing of a backend serves further claims.
+	ShareListings time.Duration
 
 	// Monitor watches the work; LongestWork is longer than anything it waits for may
 	// take, turns at backends aside.
@@ -106,6 +108,7 @@ type Controller struct {
 	// another party reserved meanwhile.
 	busy, contested map[string]bool
 	left            map[types.UID]leftover
+	listings        map[string]*listing
 }
 
 // leftover is what the import for a claim that is gone may have begun.
@@ -118,7 +121,7 @@ const leftKey = "left by "
 func New(options Options) *Controller {
 	c := &Controller{
 		Options: options, limiter: backoff.New(retry.For(nil)), parked: parking.NewLot[*corev1.PersistentVolumeClaim](), history: parking.NewHistory(),
-		busy: map[string]bool{}, contested: map[string]bool{}, left: map[types.UID]leftover{},
+		busy: map[string]bool{}, contested: map[string]bool{}, left: map[types.UID]leftover{}, listings: map[string]*listing{},
 	}
 	c.queue = workqueue.NewTypedRateLimitingQueueWithConfig[string](c.limiter, workqueue.TypedRateLimitingQueueConfig[string]{Name: "imports"})
 	c.turns = fairshare.New(options.Workers, func(string) int { return 0 }, c.queue.Add)

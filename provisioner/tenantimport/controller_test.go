@@ -1,13 +1,18 @@
 package tenantimport
 
 import (
+	"context"
+	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -56,6 +61,8 @@ func TestRefusals(t *testing.T) {
 		want    string
 	}{
 		"no such volume":       {nil, "fast", "id", nil, notFound("id")},
+		"longer than a name":   {nil, "fast", strings.Repeat("é", 256), nil, "Warning InvalidClaim annotation standalone-cinder.openstack.org/import-volume has 256 characters, more than the ID or the name of any volume"},
+		"as long as a name":    {nil, "fast", strings.Repeat("é", 255), nil, notFound(strings.Repeat("é", 255))},
 		"another name":         {[]cinder.Volume{data("id", func(v *cinder.Volume) { v.Name = "other" })}, "fast", "id", nil, notFound("id")},
 		"other metadata":       {[]cinder.Volume{data("id", func(v *cinder.Volume) { v.Metadata["owner"] = "b" })}, "fast", "id", nil, notFound("id")},
 		"another tenant's":     {[]cinder.Volume{data("id", stamped("cluster-1", "b", "gone"))}, "fast", "id", nil, notFound("id")},
@@ -192,6 +199,7 @@ func TestVolumeIsCheckedAgain(t *testing.T) {
 	for name, set := range map[string]func(*project){
 		"before the stamp":        func(p *project) { p.onStamp = protect },
 		"another tenant's stamp":  func(p *project) { p.onStamp = stamped("cluster-1", "b", "gone") },
+		"another cluster's":       func(p *project) { p.onStamp = stamped("cluster-2", "a", "gone") },
 		"after it, when reserved": func(p *project) { p.onReserve = protect },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -267,6 +275,79 @@ func TestClaimThatExistsKeepsItsReservation(t *testing.T) {
 	f.endLeftovers()
 	if v := f.projects["gold"].volumes["id"]; v.Status != cinder.StatusAttaching {
 		t.Errorf("the volume is %s", v.Status)
+	}
+}
+
+// TestClaimThatGoesLeavesTheReservationOfAnother: even if the contest could not be
+// noted on the volume.
+func TestClaimThatGoesLeavesTheReservationOfAnother(t *testing.T) {
+	f := newFixture(t, data("id", nil))
+	claim := f.ask("team-a", "mine", "fast", "id", nil)
+	f.projects["gold"].die = "connect"
+	f.sync(claim)
+	f.noteContest("id")
+	f.remove(claim, true)
+	f.endLeftovers()
+	if p := f.projects["gold"]; len(p.canceled) > 0 || len(f.left) > 0 || f.position(claim) != "gold id seen=true imported=true" {
+		t.Errorf("canceled %v, left %v, counts as %q", p.canceled, f.left, f.position(claim))
+	}
+}
+
+// TestClaimOfAnotherNamespaceIsNotNamed: an operator imports the volume for it.
+func TestClaimOfAnotherNamespaceIsNotNamed(t *testing.T) {
+	f := newFixture(t, data("id", nil))
+	f.ask("team-b", "theirs", "fast", "", func(claim *corev1.PersistentVolumeClaim) {
+		claim.Annotations, claim.Spec.VolumeName = nil, "imported-id"
+	})
+	f.sync(f.ask("team-a", "mine", "fast", "id", nil))
+	want := "Warning ImportRefused another claim waits for volume id"
+	if events := f.newEvents(); !slices.Equal(events, []string{want}) || f.served("id") != "" {
+		t.Errorf("events %q", events)
+	}
+}
+
+// TestManyClaimsShareAListing: claims that ask for volumes that do not exist must not
+// list the whole backend each; and what a shared listing shows is read again.
+func TestManyClaimsShareAListing(t *testing.T) {
+	f := newFixture(t, data("id", nil))
+	f.ShareListings = time.Minute
+	for i := range 100 {
+		f.sync(f.ask("team-a", fmt.Sprint("claim-", i), "fast", fmt.Sprint("none-", i), nil))
+	}
+	if listings := f.projects["gold"].listings; listings != 1 {
+		t.Errorf("the backend was listed %d times", listings)
+	}
+	f.newEvents()
+	f.projects["gold"].put(data("id", stamped("cluster-1", "b", "gone")))
+	f.sync(f.ask("team-a", "late", "fast", "data", nil))
+	want := `Warning ImportedVolumeNotFound tenants[0].classes[0].import grants no volume with the ID or the name "data" on the backends of the rule; correct the claim's annotation, or ask an operator`
+	if events := f.newEvents(); !slices.Equal(events, []string{want}) || f.served("id") != "" {
+		t.Errorf("events %q", events)
+	}
+}
+
+// TestClaimsThatGoLeaveWorkersToOthers: a tenant deletes many claims whose imports
+// have begun, on a backend that hangs.
+func TestClaimsThatGoLeaveWorkersToOthers(t *testing.T) {
+	f := newFixture(t)
+	hangs := make(chan struct{})
+	f.projects["gold"].hangs = hangs
+	for i := range 20 {
+		f.end(types.UID(fmt.Sprint("uid-gone-", i)), leftover{backend: "gold", volume: fmt.Sprint("volume-", i), tenant: "a"})
+	}
+	f.projects["silver"].put(data("id", nil))
+	f.ask("team-c", "theirs", "fast", "id", nil)
+	f.queue.Add("team-c/theirs")
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { f.Run(ctx) })
+	defer running.Wait()
+	defer stop()
+	defer close(hangs)
+	for deadline := time.Now().Add(5 * time.Second); f.served("id") == ""; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("what another tenant's claims left behind occupies all workers")
+		}
 	}
 }
 

@@ -47,6 +47,9 @@ tenants:
   - name: b
     namespaces: [team-b]
     classes: [{storageClasses: ["*"], backends: [gold], import: {names: ["*"]}}]
+  - name: c
+    namespaces: [team-c]
+    classes: [{storageClasses: ["*"], backends: [silver], import: {names: ["*"]}}]
 `
 
 const connection = `{"driver_volume_type": "iscsi", "data": {"target_portal": "10.0.0.1:3260", "target_iqn": "iqn.2010-10.org.openstack:volume", "target_lun": 1,
@@ -58,6 +61,9 @@ type project struct {
 	volumes  map[string]cinder.Volume
 	health   error
 	listErr  error
+	listings int
+	// hangs keeps reads of single volumes waiting until it is closed.
+	hangs    chan struct{}
 	document string
 	canceled []string
 	// die ends an import before the step of that name; onStamp changes a volume just
@@ -71,12 +77,16 @@ var errDied = &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Messa
 func (p *project) All(context.Context) ([]cinder.Volume, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.listings++
 	all := slices.Collect(maps.Values(p.volumes))
 	slices.SortFunc(all, func(a, b cinder.Volume) int { return strings.Compare(a.ID, b.ID) })
 	return all, p.listErr
 }
 
 func (p *project) Volume(_ context.Context, id string) (cinder.Volume, error) {
+	if p.hangs != nil {
+		<-p.hangs
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	v, ok := p.volumes[id]
@@ -182,7 +192,7 @@ func newFixture(t *testing.T, volumes ...cinder.Volume) *fixture {
 		t.Fatal(err)
 	}
 	f := &fixture{t: t, policy: parsed, client: fake.NewClientset(
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-b"}},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-b"}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-c"}},
 	), projects: map[string]*project{}, secrets: map[string]bool{}}
 	for _, name := range []string{"gold", "silver"} {
 		f.projects[name] = &project{volumes: map[string]cinder.Volume{}, document: connection}
@@ -206,7 +216,7 @@ func (f *fixture) term() {
 	registry, err := mappers.New(mappers.Options{SecretNamespace: "own", Protocols: mappers.BuiltIn()})
 	f.must(err)
 	current := func() *policy.Policy { return f.policy }
-	f.events = eventrecord.NewFakeRecorder(50)
+	f.events = eventrecord.NewFakeRecorder(200)
 	f.Controller = New(Options{
 		Name: "test", Cluster: "cluster-1", ClusterUID: "kube-system", Namespace: "own", Policy: current,
 		Room: placement.New(placement.Options{

@@ -15,15 +15,16 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
 )
 
-// workOnLeft ends what was begun for a claim that is gone. While it fails, the key
-// comes back.
+// workOnLeft ends what was begun for a claim that is gone, when its turn comes. While
+// it fails, the key comes back.
 func (c *Controller) workOnLeft(ctx context.Context, key string, claim types.UID) {
 	c.mu.Lock()
 	left, ok := c.left[claim]
 	c.mu.Unlock()
-	if !ok {
+	if !ok || !c.turns.Begin(key, left.tenant, left.backend) {
 		return
 	}
+	defer c.turns.End(key)
 	err := c.endLeft(c.OnBehalfOf(ctx, left.tenant), claim, left)
 	switch {
 	case err == nil:
@@ -86,8 +87,10 @@ func (c *Controller) endLeft(ctx context.Context, claim types.UID, left leftover
 	if err != nil {
 		return err
 	}
-	if err := volumes.CancelImport(ctx, backends.Target{VolumeID: v.ID, Stamp: stamp, Connector: connector}); err != nil && !cinder.IsKind(err, backends.KindInUse) {
-		return err
+	if !c.isContested(v) {
+		if err := volumes.CancelImport(ctx, backends.Target{VolumeID: v.ID, Stamp: stamp, Connector: connector}); err != nil && !cinder.IsKind(err, backends.KindInUse) {
+			return err
+		}
 	}
 	// The volume keeps the stamp, and counts for its tenant.
 	c.Room.Ledger.Keep(claim)
