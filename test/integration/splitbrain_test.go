@@ -113,7 +113,7 @@ type brain struct {
 // closes the site, and prints what happened if the test failed.
 func newBrain(t *testing.T, name string, options siteOptions) *brain {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), worldTime)
 	t.Cleanup(cancel)
 	s, err := newSite(ctx, name, options)
 	if err != nil {
