@@ -326,6 +326,27 @@ func TestManyClaimsShareAListing(t *testing.T) {
 	}
 }
 
+// TestVolumeMadeAfterASharedListingIsFoundSoon: the claim need not wait for the rare
+// retries of denied ones.
+func TestVolumeMadeAfterASharedListingIsFoundSoon(t *testing.T) {
+	f := newFixture(t)
+	f.ShareListings = 50 * time.Millisecond
+	f.sync(f.ask("team-a", "early", "fast", "none", nil))
+	f.projects["gold"].put(data("id", nil))
+	f.ask("team-a", "mine", "fast", "id", nil)
+	f.queue.Add("team-a/mine")
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { f.Run(ctx) })
+	defer running.Wait()
+	defer stop()
+	for deadline := time.Now().Add(20 * time.Second); f.served("id") == ""; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the volume was not found")
+		}
+	}
+}
+
 // TestClaimsThatGoLeaveWorkersToOthers: a tenant deletes many claims whose imports
 // have begun, on a backend that hangs.
 func TestClaimsThatGoLeaveWorkersToOthers(t *testing.T) {

@@ -98,8 +98,13 @@ func (c *Controller) deny(a *attempt, denied placement.Denial) {
 	c.report(a, corev1.EventTypeWarning, denied.Reason, denied.Message)
 	c.park(a.cached, parking.Denied, append(always(a), denied.Triggers...), a.since)
 	if denied.Reason != string(policy.QuotaExceeded) && denied.Reason != placement.ReasonBackendUnavailable && denied.Reason != string(policy.ImportNotGranted) {
+		isFirst := c.limiter.NumRequeues(a.key) == 0
 		c.limiter.Failed(a.key, retry.Infeasible(nil))
 		c.queue.AddRateLimited(a.key)
+		if isFirst {
+			// The listing may have been older than the volume.
+			c.queue.AddAfter(a.key, c.ShareListings)
+		}
 	}
 }
 
