@@ -333,7 +333,7 @@ func TestVolumeMadeAfterASharedListingIsFoundSoon(t *testing.T) {
 	f.ShareListings = 50 * time.Millisecond
 	f.sync(f.ask("team-a", "early", "fast", "none", nil))
 	f.projects["gold"].put(data("id", nil))
-	f.ask("team-a", "mine", "fast", "id", nil)
+	f.ask("team-a", "mine", "fast", "id", func(claim *corev1.PersistentVolumeClaim) { claim.CreationTimestamp = metav1.Now() })
 	f.queue.Add("team-a/mine")
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -98,15 +99,17 @@ func (c *Controller) deny(a *attempt, denied placement.Denial) {
 	c.report(a, corev1.EventTypeWarning, denied.Reason, denied.Message)
 	c.park(a.cached, parking.Denied, append(always(a), denied.Triggers...), a.since)
 	if denied.Reason != string(policy.QuotaExceeded) && denied.Reason != placement.ReasonBackendUnavailable && denied.Reason != string(policy.ImportNotGranted) {
-		isFirst := c.limiter.NumRequeues(a.key) == 0
 		c.limiter.Failed(a.key, retry.Infeasible(nil))
 		c.queue.AddRateLimited(a.key)
-		if isFirst {
-			// The listing may have been older than the volume.
+		if a.claim != nil && c.ShareListings > 0 && time.Since(a.claim.CreationTimestamp.Time) < youngClaim {
 			c.queue.AddAfter(a.key, c.ShareListings)
 		}
 	}
 }
+
+// youngClaim is how long a claim that is denied is tried again whenever there may be
+// another listing: its volume may be younger than the one that was shared.
+const youngClaim = 10 * time.Second
 
 // giveBackUnlessBegun frees room that was reserved before anything was asked of
 // Cinder. What was stamped counts.
